@@ -1,0 +1,66 @@
+# tinyshard_test(<name> SOURCES a.cpp... [LABELS label...] [RANKS n...] [TIMEOUT seconds] [LIBS target...]
+#                [ENVIRONMENT NAME=value...] [NO_MAIN])
+#   A GoogleTest program, registered in ctest as one test; NO_MAIN when the sources hold main(). With RANKS it runs under
+#   mpirun once per given n (labels gain `mpi`; skipped with a message when Open MPI is absent). Labels in use:
+#   mpi, slow, gpu, install. Sanitizer builds get five times the TIMEOUT (default 120 s).
+
+# Data sets and recorded results that are too large for the tree, where they lie beside it: data/ and golden/. Tests
+# skip, saying so, without them; TINYSHARD_TEST_DATA in the environment names another folder.
+find_path(TINYSHARD_TEST_DATA_DIR golden/manifest.json NO_DEFAULT_PATH
+  PATHS ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/shared ${PROJECT_SOURCE_DIR}/../shared
+  DOC "Folder with data/ and golden/ for the tests that use them")
+
+function(tinyshard_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN" "TIMEOUT" "SOURCES;LABELS;RANKS;LIBS;ENVIRONMENT")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
+    message(FATAL_ERROR "tinyshard_test(${name}): needs SOURCES; unknown: '${arg_UNPARSED_ARGUMENTS}'")
+  endif()
+  tinyshard_executable(${name} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS}
+    GTest::gtest $<$<NOT:$<BOOL:${arg_NO_MAIN}>>:GTest::gtest_main>)
+  target_compile_definitions(${name} PRIVATE TINYSHARD_TEST_DATA_DIR="${TINYSHARD_TEST_DATA_DIR}")
+
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  if(TINYSHARD_SANITIZE)
+    math(EXPR arg_TIMEOUT "5 * ${arg_TIMEOUT}")
+  endif()
+
+  if(NOT arg_RANKS)
+    add_test(NAME ${name} COMMAND ${name})
+    tinyshard_test_properties(${name} "${arg_LABELS}" ${arg_TIMEOUT} 1 "${arg_ENVIRONMENT}")
+    return()
+  endif()
+  foreach(ranks IN LISTS arg_RANKS)
+    set(test ${name}_${ranks}_ranks)
+    if(TINYSHARD_HAS_MPI)
+      tinyshard_mpirun(command ${ranks})
+      add_test(NAME ${test} COMMAND ${command} $<TARGET_FILE:${name}>)
+    else()
+      add_test(NAME ${test} COMMAND ${CMAKE_COMMAND} -E echo "skipped: Open MPI was not found at configure time")
+      set_tests_properties(${test} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped:")
+    endif()
+    tinyshard_test_properties(${test} "${arg_LABELS};mpi" ${arg_TIMEOUT} ${ranks}
+      "OMP_NUM_THREADS=1;${arg_ENVIRONMENT}")
+  endforeach()
+endfunction()
+
+# Sets <out> to the mpirun command line for <ranks> processes on this machine. mpirun refuses root (containers, CI) and
+# more ranks than cores unless told; binding would put oversubscribed ranks on the same core; `yield` lets waiting
+# ranks give the core away; the plain shared memory and TCP components keep start-up quick where no fabric exists.
+function(tinyshard_mpirun out ranks)
+  set(${out} ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe --bind-to none
+    --mca mpi_yield_when_idle 1 --mca btl self,vader,tcp --mca btl_vader_single_copy_mechanism none
+    -n ${ranks} PARENT_SCOPE)
+endfunction()
+
+function(tinyshard_test_properties test labels timeout processors environment)
+  list(REMOVE_DUPLICATES labels)
+  cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+  if(processors GREATER cores)
+    set(processors ${cores})
+  endif()
+  # Tests never read or fill the user's kernel cache.
+  set_tests_properties(${test} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout} PROCESSORS ${processors}
+    ENVIRONMENT "XDG_CACHE_HOME=${PROJECT_BINARY_DIR}/test-cache;${environment}")
+endfunction()
