@@ -1,0 +1,23 @@
+#include "core/base/error.h"
+
+#include <fmt/format.h>
+
+namespace tinyshard {
+namespace {
+
+std::string describe(const CommErrorInfo& info) {
+  std::string text = fmt::format("rank {}: {} #{}", info.rank, info.operation, info.sequence);
+  if (info.peer >= 0) text += fmt::format(", rank {} did not answer", info.peer);
+  text += fmt::format(", after {:.1f} s", info.elapsed_s);
+  if (!info.detail.empty()) text += ": " + info.detail;
+  return text;
+}
+
+}  // namespace
+
+InternalError::InternalError(const std::string& what, std::source_location where)
+    : Error(fmt::format("{} (a bug in tinyshard, {}:{})", what, where.file_name(), where.line())) {}
+
+CommError::CommError(CommErrorInfo info) : Error(describe(info)), info_(std::move(info)) {}
+
+}  // namespace tinyshard

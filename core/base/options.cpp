@@ -1,0 +1,94 @@
+#include "core/base/options.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+extern char** environ;
+
+namespace tinyshard {
+namespace {
+
+template <class T>
+void parse(const char* name, const char* text, T& out) {
+  const char* end = text + std::strlen(text);
+  auto [rest, error] = std::from_chars(text, end, out);
+  if (error != std::errc() || rest != end) {
+    throw UserError(fmt::format("environment variable {}=\"{}\" is not a number", name, text));
+  }
+}
+
+void parse(const char*, const char* text, std::string& out) { out = text; }
+
+void parse(const char* name, const char* text, bool& out) {
+  int value = 0;
+  parse(name, text, value);
+  out = value != 0;
+}
+
+std::string show(const std::string& value) { return value; }
+std::string show(bool value) { return value ? "1" : "0"; }
+template <class T>
+std::string show(T value) {
+  return fmt::format("{}", value);
+}
+
+std::string default_cache_dir() {
+  if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg && *xdg)
+    return std::string(xdg) + "/tinyshard";
+  if (const char* home = std::getenv("HOME"); home && *home)
+    return std::string(home) + "/.cache/tinyshard";
+  return {};
+}
+
+// Visits (variable, member, meaning) of every option: the list that parsing and printing share.
+template <class Visit>
+void for_each_option(Options& o, Visit visit) {
+  visit("DEBUG", o.debug,
+        "1 times and counts, 2 kernels and reshards, 3 graphs, 4 kernel graphs, 5 LLVM IR");
+  visit("SPEC", o.spec, "1 verifies graphs entering and leaving the pipeline, 2 after every pass");
+  visit("TS_LIBRARIES", o.libraries, "0 keeps products and convolutions in generated kernels");
+  visit("TS_THREADS", o.threads,
+        "threads of the CPU devices; 0 = cores of this process / local ranks");
+  visit("TS_CACHE", o.cache, "0 keeps compiled kernels in memory only");
+  visit("TS_CACHE_DIR", o.cache_dir, "folder of compiled kernels");
+  visit("TS_TIMEOUT", o.timeout_s, "deadline of one collective, seconds");
+  visit("TS_DISABLE_PASSES", o.disabled_passes, "comma separated names of passes to leave out");
+  visit("TS_DEVICES", o.devices, "devices of this process, such as CPU:0,CPU:1");
+  visit("TS_BUCKET_BYTES", o.bucket_bytes, "size of a bucket of gradients in one all-reduce");
+}
+
+Options read_environment() {
+  Options o;
+  o.cache_dir = default_cache_dir();
+  for_each_option(o, [](const char* name, auto& member, const char*) {
+    if (const char* text = std::getenv(name); text && *text) parse(name, text, member);
+  });
+  return o;
+}
+
+Options& mutable_options() {
+  static Options o = read_environment();
+  return o;
+}
+
+}  // namespace
+
+const Options& options() { return mutable_options(); }
+void reload_options() { mutable_options() = read_environment(); }
+
+std::vector<OptionRow> option_rows() {
+  std::vector<OptionRow> rows;
+  for_each_option(mutable_options(), [&](const char* name, auto& member, const char* meaning) {
+    rows.push_back({name, show(member), meaning, std::getenv(name) != nullptr});
+  });
+  return rows;
+}
+
+}  // namespace tinyshard

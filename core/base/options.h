@@ -1,0 +1,40 @@
+// Every environment variable that the library reads, in one place, read once at first use.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace tinyshard {
+
+struct Options {
+  int debug = 0;  // DEBUG: 1 times and counts, 2 reshards and kernels, 3 graphs after passes, 4
+                  // kernel IR, 5 LLVM IR, 6 assembly
+  int spec =
+      0;  // SPEC: 1 verifies graphs at the entry and exit of the pipeline, 2 after every pass
+  bool libraries =
+      true;  // TS_LIBRARIES: 0 keeps every product and convolution in generated kernels
+  int threads =
+      0;  // TS_THREADS: threads of the CPU device, 0 = cores of this process / local ranks
+  bool cache = true;       // TS_CACHE: 0 keeps compiled kernels in memory only
+  std::string cache_dir;   // TS_CACHE_DIR: default $XDG_CACHE_HOME/tinyshard or ~/.cache/tinyshard
+  double timeout_s = 300;  // TS_TIMEOUT: deadline of one collective, in seconds
+  std::string
+      disabled_passes;  // TS_DISABLE_PASSES: comma separated names from core/passes/pipeline.cpp
+  std::string devices;  // TS_DEVICES: default devices of this process, such as CPU:0,CPU:1
+  int64_t bucket_bytes =
+      25 << 20;  // TS_BUCKET_BYTES: gradients are all-reduced in buckets of this size
+};
+
+// The options of this process. Throws UserError naming the variable when a value does not parse.
+const Options& options();
+
+// One row of `tinyshard env`: what the variable means, its value now, and whether it was set.
+struct OptionRow {
+  std::string variable, value, meaning;
+  bool from_environment = false;
+};
+std::vector<OptionRow> option_rows();
+
+// For tests: reads the environment again.
+void reload_options();
+
+}  // namespace tinyshard
