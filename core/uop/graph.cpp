@@ -1,0 +1,97 @@
+// Questions about whole graphs: order, text, structure.
+#include <fmt/format.h>
+
+#include "core/base/hash.h"
+#include "core/uop/node_map.h"
+#include "core/uop/uop.h"
+
+namespace tinyshard {
+
+std::vector<UOp> toposort(std::span<const UOp> roots) {
+  std::vector<UOp> order;
+  NodeMap<bool> done(256);
+  std::vector<std::pair<const UOp*, size_t>> stack;
+  for (const UOp& root : roots) {
+    if (done.contains(root)) continue;
+    done[root] = true;
+    stack.push_back({&root, 0});
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      auto src = (*node)->src();
+      if (next == src.size()) {
+        order.push_back(*node);
+        stack.pop_back();
+        continue;
+      }
+      const UOp& s = src[next++];
+      if (done.contains(s)) continue;
+      done[s] = true;
+      stack.push_back({&s, 0});
+    }
+  }
+  return order;
+}
+
+std::string describe(const Node& node) {
+  std::string text = fmt::format("{} {}", info(node.op).name, name(node.dtype));
+  if (info(node.op).op_class != OpClass::Kernel) text += to_string(node.shape());
+  switch (node.op) {
+    case Op::Const: {
+      bool whole = !is_float(node.dtype);
+      text += whole ? fmt::format(" {}", node.arg()[0])
+                    : fmt::format(" {}", std::bit_cast<double>(node.arg()[0]));
+      break;
+    }
+    case Op::Buffer:
+      text += fmt::format(" #{}", node.arg()[0]);
+      break;
+    case Op::Reduce: {
+      text += fmt::format(" {} over {}", name(ReduceOp(node.arg()[0])),
+                          to_string(node.arg().subspan(1)));
+      break;
+    }
+    case Op::Fold:
+      text += fmt::format(" {}", name(ReduceOp(node.arg()[0])));
+      break;
+    case Op::Reshape:
+    case Op::Expand:
+      break;
+    default:
+      if (!node.arg().empty()) text += " " + to_string(node.arg());
+  }
+  return text;
+}
+
+std::string print(std::span<const UOp> roots) {
+  std::string text;
+  NodeMap<size_t> number;
+  for (const UOp& x : toposort(roots)) {
+    size_t n = number.size();
+    number[x] = n;
+    text += fmt::format("%{} = {}", n, describe(*x));
+    for (const UOp& s : x->src()) text += fmt::format(" %{}", number.at(s));
+    text += '\n';
+  }
+  return text;
+}
+
+uint64_t structural_hash(std::span<const UOp> roots) {
+  NodeMap<uint64_t> hashes(256);
+  uint64_t buffers = 0, result = roots.size();
+  for (const UOp& x : toposort(roots)) {
+    uint64_t h = combine(uint64_t(x.op()) << 8 | uint64_t(x.dtype()), x->src().size());
+    auto arg = x->arg();
+    if (x.op() == Op::Buffer ||
+        x.op() == Op::Redistribute) {  // identities differ between processes
+      if (x.op() == Op::Buffer) h = combine(h, buffers++);
+      arg = arg.subspan(1);
+    }
+    for (int64_t a : arg) h = combine(h, uint64_t(a));
+    for (const UOp& s : x->src()) h = combine(h, hashes.at(s));
+    hashes[x] = h;
+  }
+  for (const UOp& root : roots) result = combine(result, hashes.at(root));
+  return result;
+}
+
+}  // namespace tinyshard

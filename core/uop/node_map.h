@@ -1,0 +1,61 @@
+// A side table: facts about nodes that a pass derives, kept outside of the immutable graph.
+// Open addressing keyed by node pointer; holds no reference, so the graph must outlive it.
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "core/uop/uop.h"
+
+namespace tinyshard {
+
+template <class T>
+class NodeMap {
+ public:
+  explicit NodeMap(size_t expected = 16) { rehash(expected * 2); }
+
+  T* find(const UOp& x) { return find(x.get()); }
+  T* find(const Node* node) {
+    for (size_t i = node->hash & mask_;; i = (i + 1) & mask_) {
+      if (slots_[i].first == node) return &slots_[i].second;
+      if (!slots_[i].first) return nullptr;
+    }
+  }
+  const T* find(const UOp& x) const { return const_cast<NodeMap*>(this)->find(x.get()); }
+  bool contains(const UOp& x) const { return find(x) != nullptr; }
+
+  // The value of x, made by default construction when absent. References die at the next insertion.
+  T& operator[](const UOp& x) {
+    if ((size_ + 1) * 2 > slots_.size()) rehash(slots_.size() * 2);
+    for (size_t i = x->hash & mask_;; i = (i + 1) & mask_) {
+      if (slots_[i].first == x.get()) return slots_[i].second;
+      if (!slots_[i].first) {
+        slots_[i].first = x.get();
+        ++size_;
+        return slots_[i].second;
+      }
+    }
+  }
+  T& at(const UOp& x) { return *find(x); }
+  const T& at(const UOp& x) const { return *find(x); }
+  size_t size() const { return size_; }
+
+ private:
+  void rehash(size_t wanted) {
+    size_t capacity = 16;
+    while (capacity < wanted) capacity *= 2;
+    std::vector<std::pair<const Node*, T>> old(capacity);
+    old.swap(slots_);
+    mask_ = capacity - 1;
+    for (auto& [node, value] : old) {
+      if (!node) continue;
+      size_t i = node->hash & mask_;
+      while (slots_[i].first) i = (i + 1) & mask_;
+      slots_[i] = {node, std::move(value)};
+    }
+  }
+
+  std::vector<std::pair<const Node*, T>> slots_;
+  size_t mask_ = 0, size_ = 0;
+};
+
+}  // namespace tinyshard

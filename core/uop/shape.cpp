@@ -1,0 +1,197 @@
+#include "core/uop/shape.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace tinyshard {
+namespace {
+
+[[noreturn]] void misfit(Op op, std::span<const UOp> src, DimSpan arg, const char* why) {
+  std::string text = fmt::format("{}{}: {}; sources", info(op).name, to_string(arg), why);
+  for (const UOp& s : src) text += s ? " " + describe(*s) : " null";
+  throw InternalError(text);
+}
+
+Dims copy(DimSpan dims) { return {dims.begin(), dims.end()}; }
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
+  auto need = [&](bool holds, const char* why) {
+    if (!holds) misfit(op, src, arg, why);
+  };
+  const OpInfo& facts = info(op);
+  need(facts.arity < 0 || src.size() == static_cast<size_t>(facts.arity),
+       "wrong number of sources");
+  for (const UOp& s : src) need(bool(s), "null source");
+  if (facts.op_class == OpClass::Kernel) return {};
+  if (facts.op_class == OpClass::Elementwise) {
+    for (const UOp& s : src) need(std::ranges::equal(s.shape(), src[0].shape()), "shapes differ");
+    return copy(src[0].shape());
+  }
+  Dims s = src.empty() ? Dims{} : copy(src[0].shape());
+  switch (op) {
+    case Op::Const:
+    case Op::Buffer:
+      need(!arg.empty(), "argument missing");
+      return copy(arg.subspan(1));
+    case Op::Iota:
+      need(arg.size() == 1 && arg[0] >= 0, "length missing");
+      return copy(arg);
+    case Op::Reshape:
+      need(product(arg) == product(s), "number of elements differs");
+      return copy(arg);
+    case Op::Expand:
+      need(arg.size() == s.size(), "rank differs");
+      for (size_t i = 0; i < s.size(); ++i)
+        need(s[i] == arg[i] || s[i] == 1, "only a dim of size 1 expands");
+      return copy(arg);
+    case Op::Permute: {
+      need(arg.size() == s.size(), "rank differs");
+      Dims out;
+      uint64_t seen = 0;
+      for (int64_t axis : arg) {
+        need(axis >= 0 && axis < int64_t(s.size()) && !(seen >> axis & 1), "not a permutation");
+        seen |= uint64_t{1} << axis;
+        out.push_back(s[axis]);
+      }
+      return out;
+    }
+    case Op::Pad:
+    case Op::Shrink:
+      need(arg.size() == 2 * s.size(), "a pair for each dim");
+      for (size_t i = 0; i < s.size(); ++i) {
+        int64_t lo = arg[2 * i], hi = arg[2 * i + 1];
+        if (op == Op::Pad) {
+          need(lo >= 0 && hi >= 0, "negative padding");
+          s[i] += lo + hi;
+        } else {
+          need(0 <= lo && lo <= hi && hi <= s[i], "outside of the dim");
+          s[i] = hi - lo;
+        }
+      }
+      return s;
+    case Op::ShardSlice:
+      need(arg.size() == 3 && arg[0] < int64_t(s.size()), "axis, mesh axis and parts");
+      s[arg[0]] = ceil_div(s[arg[0]], arg[2]);
+      return s;
+    case Op::Flip:
+      for (int64_t axis : arg) need(axis >= 0 && axis < int64_t(s.size()), "axis out of range");
+      return s;
+    case Op::Reduce:
+      for (int64_t axis : arg.subspan(1)) {
+        need(axis >= 0 && axis < int64_t(s.size()), "axis out of range");
+        s[axis] = 1;
+      }
+      return s;
+    case Op::Gather: {
+      Dims out = copy(src[1].shape());
+      need(arg.size() == 1 && out.size() == s.size() && arg[0] < int64_t(s.size()), "ranks differ");
+      for (size_t i = 0; i < s.size(); ++i)
+        need(int64_t(i) == arg[0] || out[i] <= s[i], "index is larger than x");
+      return out;
+    }
+    case Op::ScatterAdd: {
+      need(arg.size() == 2 && std::ranges::equal(s, src[1].shape()), "index and source differ");
+      s[arg[0]] = arg[1];
+      return s;
+    }
+    case Op::Dot: {
+      DimSpan b = src[1].shape();
+      size_t batch = arg.empty() ? 0 : arg[0], rank = batch + 2;
+      need(arg.size() == 1 && s.size() == rank && b.size() == rank, "ranks differ");
+      for (size_t i = 0; i < batch; ++i) need(s[i] == b[i], "batch dims differ");
+      need(s[rank - 1] == b[rank - 2], "inner sizes differ");
+      s[rank - 1] = b[rank - 1];
+      return s;
+    }
+    case Op::Conv:
+    case Op::ConvBackwardData:
+    case Op::ConvBackwardWeight:
+      need(arg.size() == ConvArg::kInts && s.size() == 4 && src[1].shape().size() == 4,
+           "four dims");
+      return copy(arg.last(4));
+    case Op::Collective:  // {CollectiveOp, ReduceOp, mesh axis, parts, has parts before, has parts
+                          // after}
+      need(arg.size() == 6, "six integers");
+      if (arg[4]) {
+        need(!s.empty() && s[0] == arg[3], "the first dim counts the parts");
+        s.erase(s.begin());
+      }
+      if (arg[5]) s.insert(s.begin(), arg[3]);
+      return s;
+    case Op::CopyIn:  // {(axis, mesh axis, parts)...}
+      for (size_t i = 0; i + 2 < arg.size(); i += 3) s[arg[i]] = ceil_div(s[arg[i]], arg[i + 2]);
+      return s;
+    case Op::Assign:
+      need(std::ranges::equal(s, src[1].shape()), "shapes differ");
+      return s;
+    default:
+      return s;
+  }
+}
+
+Bounds infer_bounds(Op op, DType dtype, std::span<const UOp> src, DimSpan arg) {
+  constexpr int64_t kFar = int64_t{1} << 62;
+  constexpr Bounds kAny{-kFar, kFar};
+  auto clamp = [](__int128 x) { return int64_t(x < -kFar ? -kFar : x > kFar ? kFar : x); };
+  auto of = [&](size_t i) { return Bounds{src[i]->low, src[i]->high}; };
+  if (is_float(dtype)) return kAny;
+  switch (op) {
+    case Op::Const:
+      return {std::max(-kFar, std::min(kFar, arg[0])), std::max(-kFar, std::min(kFar, arg[0]))};
+    case Op::Range:
+      return {0, std::max<int64_t>(arg[1] - 1, 0)};
+    case Op::DeviceCoordinate:
+      return {0, arg[1] - 1};
+    case Op::Cast:
+      return dtype == DType::Index && !is_float(src[0].dtype()) ? of(0) : kAny;
+    default:
+      break;
+  }
+  if (dtype == DType::Bool) {
+    if (op == Op::CmpLt && !is_float(src[0].dtype())) {
+      if (of(0).high < of(1).low) return {1, 1};
+      if (of(0).low >= of(1).high) return {0, 0};
+    }
+    return {0, 1};
+  }
+  if (dtype != DType::Index) return kAny;
+  switch (op) {
+    case Op::Neg:
+      return {clamp(-__int128(of(0).high)), clamp(-__int128(of(0).low))};
+    case Op::Add:
+      return {clamp(__int128(of(0).low) + of(1).low), clamp(__int128(of(0).high) + of(1).high)};
+    case Op::Sub:
+      return {clamp(__int128(of(0).low) - of(1).high), clamp(__int128(of(0).high) - of(1).low)};
+    case Op::Mul: {
+      __int128 p[4] = {__int128(of(0).low) * of(1).low, __int128(of(0).low) * of(1).high,
+                       __int128(of(0).high) * of(1).low, __int128(of(0).high) * of(1).high};
+      return {clamp(*std::min_element(p, p + 4)), clamp(*std::max_element(p, p + 4))};
+    }
+    case Op::Max:
+      return {std::max(of(0).low, of(1).low), std::max(of(0).high, of(1).high)};
+    case Op::IDiv: {
+      if (of(1).low <= 0 || of(1).low != of(1).high) return kAny;
+      int64_t d = of(1).low;
+      auto floor_div = [&](int64_t a) { return a >= 0 ? a / d : -((-a + d - 1) / d); };
+      return {floor_div(of(0).low), floor_div(of(0).high)};
+    }
+    case Op::Mod: {
+      if (of(1).low <= 0) return kAny;
+      if (of(0).low >= 0 && of(0).high < of(1).low) return of(0);
+      return {0, of(1).high - 1};
+    }
+    case Op::Where:
+      return {std::min(of(1).low, of(2).low), std::max(of(1).high, of(2).high)};
+    default:
+      return kAny;
+  }
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,177 @@
+// A UOp is one immutable node of the graph: op, element type, sources and a list of integers as
+// its argument. Nodes are interned: equal nodes are the same pointer, so graph equality is pointer
+// equality. Tensors, schedules and kernels are all made of UOps.
+//
+// Arguments by op:
+//   Const {bits, dims...}        Buffer {id, dims...}          Iota {n}: 0..n-1 as i64
+//   Reshape, Expand {dims...}    Permute {order...}            Pad, Shrink {lo0, hi0, lo1, hi1...}
+//   Flip {axes...}               ShardSlice {axis, mesh axis, parts}: this device's part of `axis`
+//   Reduce {ReduceOp, axes...}: reduced axes become 1         Range {id, size, RangeKind}
+//   Gather(x, index) {axis}: out[.., i, ..] = x[.., index[.., i, ..], ..] with index's shape
+//   ScatterAdd(index, src) {axis, size}: the adjoint of Gather into zeros
+//   Dot(a, b) {batch axes}: a[batch.., m, k] * b[batch.., k, n] -> [batch.., m, n]
+//   Conv*: see ConvArg            Collective: see multi/collective.h
+//   Redistribute {mesh id, placements...}                      DeviceCoordinate {mesh axis, size}
+//   Param {slot}                  Load(param, index[, valid])   Store(param, index, value)
+//   Fold(value, ranges...) {ReduceOp}                           Pad fills with zero
+//
+// Threads: making and dropping nodes is safe from any thread.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype/dtype.h"
+#include "core/uop/op.h"
+
+namespace tinyshard {
+
+using Dims = std::vector<int64_t>;
+using DimSpan = std::span<const int64_t>;
+int64_t product(DimSpan dims);
+std::string to_string(DimSpan dims);  // "[2, 3]"
+
+class UOp;
+
+struct Node {
+  Op op;
+  DType dtype;
+  uint16_t sources, arguments, rank;
+  mutable std::atomic<uint32_t> references;
+  uint64_t hash;
+  uint64_t id;        // increases with creation; never reused
+  int64_t low, high;  // bounds of an Index value, both inclusive; meaningless for other types
+  std::shared_ptr<const void> payload;  // storage of a Buffer, mesh of a Redistribute or Collective
+
+  std::span<const UOp> src() const;
+  DimSpan arg() const;
+  DimSpan shape() const;
+  int64_t numel() const { return product(shape()); }
+};
+
+// A counted reference to a Node; null by default.
+class UOp {
+ public:
+  UOp() = default;
+  UOp(const UOp& other) : node_(other.node_) { retain(); }
+  UOp(UOp&& other) noexcept : node_(other.node_) { other.node_ = nullptr; }
+  UOp& operator=(UOp other) noexcept {
+    std::swap(node_, other.node_);
+    return *this;
+  }
+  ~UOp() {
+    if (node_ && node_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) release(node_);
+  }
+
+  // Interns a node. Throws InternalError when sources, argument or types break the op's rules.
+  static UOp make(Op op, DType dtype, std::span<const UOp> src, DimSpan arg = {},
+                  std::shared_ptr<const void> payload = nullptr);
+  static UOp make(Op op, DType dtype, std::initializer_list<UOp> src, DimSpan arg = {},
+                  std::shared_ptr<const void> payload = nullptr) {
+    return make(op, dtype, std::span(src.begin(), src.size()), arg, std::move(payload));
+  }
+
+  const Node* operator->() const { return node_; }
+  const Node& operator*() const { return *node_; }
+  const Node* get() const { return node_; }
+  explicit operator bool() const { return node_ != nullptr; }
+  bool operator==(const UOp& other) const { return node_ == other.node_; }
+
+  Op op() const { return node_->op; }
+  DType dtype() const { return node_->dtype; }
+  const UOp& src(size_t i) const { return node_->src()[i]; }
+  int64_t arg(size_t i) const { return node_->arg()[i]; }
+  DimSpan shape() const { return node_->shape(); }
+
+  // The same op and argument over other sources; the node itself when they are the same.
+  UOp with_src(std::span<const UOp> src) const;
+
+ private:
+  friend class Interner;
+  explicit UOp(const Node* node) : node_(node) {}
+  void retain() const {
+    if (node_) node_->references.fetch_add(1, std::memory_order_relaxed);
+  }
+  static void release(const Node* node);
+
+  const Node* node_ = nullptr;
+};
+
+inline std::span<const UOp> Node::src() const {
+  return {reinterpret_cast<const UOp*>(this + 1), sources};
+}
+inline DimSpan Node::arg() const {
+  return {reinterpret_cast<const int64_t*>(src().data() + sources), arguments};
+}
+inline DimSpan Node::shape() const { return {arg().data() + arguments, rank}; }
+
+// --- constants -----------------------------------------------------------------------------------
+// Floats are kept as the bits of a double, integers sign- or zero-extended to 64 bits.
+UOp const_float(DType dtype, double value, DimSpan shape = {});
+UOp const_int(DType dtype, int64_t value, DimSpan shape = {});
+UOp const_like(const UOp& x, double value);  // of x's type and shape
+UOp index_const(int64_t value);
+bool is_const(const UOp& x);
+bool is_const(const UOp& x, double value);  // compares as a number, whatever the type
+double const_as_double(const UOp& x);
+int64_t const_as_int(const UOp& x);
+
+// --- builders that check nothing but the op's own rules
+// --------------------------------------------
+UOp unary(Op op, const UOp& x);
+UOp binary(Op op, const UOp& a, const UOp& b);
+UOp where(const UOp& condition, const UOp& a, const UOp& b);
+UOp cast(const UOp& x, DType dtype);
+UOp reshape(const UOp& x, DimSpan shape);
+UOp expand(const UOp& x, DimSpan shape);  // dims of size 1 repeat; same rank
+UOp permute(const UOp& x, DimSpan order);
+UOp pad(const UOp& x, DimSpan lo_hi);
+UOp shrink(const UOp& x, DimSpan lo_hi);  // [lo, hi) for each dim
+UOp flip(const UOp& x, DimSpan axes);
+UOp reduce(ReduceOp op, const UOp& x, DimSpan axes);  // reduced axes stay with size 1
+
+// --- kernels
+// ---------------------------------------------------------------------------------------
+enum class RangeKind : uint8_t { Loop, Fold };
+UOp range(int64_t id, int64_t size, RangeKind kind);
+
+// Convolution argument, for Conv(x, w), ConvBackwardData(gradient, w), ConvBackwardWeight(x,
+// gradient); x is [n, c, h, w], w is [oc, c / groups, kh, kw]. The last four are the sizes of the
+// result that the sources do not determine.
+struct ConvArg {
+  int64_t stride[2], dilation[2], pad_low[2], pad_high[2], groups;
+  int64_t result[4];  // shape of the result
+  static constexpr size_t kInts = 13;
+};
+ConvArg conv_arg(const Node& node);
+Dims to_ints(const ConvArg& arg);
+
+// --- whole graphs
+// ---------------------------------------------------------------------------------- Every node
+// reachable from roots, sources before users, in a deterministic order.
+std::vector<UOp> toposort(std::span<const UOp> roots);
+
+// One line per node: "%3 = add f32[2, 3] %1 %2".
+std::string print(std::span<const UOp> roots);
+inline std::string print(const UOp& root) { return print(std::span(&root, 1)); }
+std::string describe(const Node& node);  // "add f32[2, 3]"
+
+// A hash of structure alone: buffers count by order of appearance, not by identity; equal across
+// processes that built the same graph.
+uint64_t structural_hash(std::span<const UOp> roots);
+
+// Number of nodes alive, for tests of leaks.
+size_t live_nodes();
+// Id of the newest node: whatever is made later has a higher one.
+uint64_t newest_node_id();
+
+}  // namespace tinyshard
+
+template <>
+struct std::hash<tinyshard::UOp> {
+  size_t operator()(const tinyshard::UOp& x) const noexcept { return x ? x->hash : 0; }
+};
