@@ -1,0 +1,199 @@
+#include "multi/mesh.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace tinyshard {
+namespace {
+
+World& mutable_world() {
+  static World w{0, 1, {DeviceRef{}}};
+  return w;
+}
+
+int64_t count(const std::vector<MeshAxis>& axes) {
+  int64_t n = 1;
+  for (const MeshAxis& a : axes) n *= a.size;
+  return n;
+}
+
+}  // namespace
+
+void set_world(World w) { mutable_world() = std::move(w); }
+const World& world() { return mutable_world(); }
+
+std::string DeviceRef::to_string() const {
+  return rank == kHere ? fmt::format("{}:{}", kind, index)
+                       : fmt::format("{}:{}@{}", kind, index, rank);
+}
+
+std::shared_ptr<const Mesh::Data> Mesh::intern(std::vector<MeshAxis> axes,
+                                               std::vector<DeviceRef> devices) {
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i].size < 1)
+      throw UserError(fmt::format("mesh axis \"{}\" has size {}", axes[i].name, axes[i].size));
+    for (size_t j = 0; j < i; ++j) {
+      if (axes[i].name == axes[j].name)
+        throw UserError(fmt::format("mesh has two axes named \"{}\"", axes[i].name));
+    }
+  }
+  if (count(axes) != int64_t(devices.size())) {
+    throw UserError(
+        fmt::format("a mesh of {} places cannot hold {} devices", count(axes), devices.size()));
+  }
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (devices.size() <= 64 && std::find(devices.begin(), devices.begin() + long(i), devices[i]) !=
+                                    devices.begin() + long(i)) {
+      throw UserError(fmt::format("device {} stands twice in a mesh", devices[i].to_string()));
+    }
+  }
+  static std::mutex mutex;
+  static std::vector<std::shared_ptr<const Data>> known;
+  std::lock_guard lock(mutex);
+  for (const auto& data : known) {
+    if (data->axes == axes && data->devices == devices) return data;
+  }
+  known.push_back(std::make_shared<const Data>(
+      Data{int64_t(known.size()), std::move(axes), std::move(devices)}));
+  return known.back();
+}
+
+Mesh::Mesh(std::vector<MeshAxis> axes, std::vector<DeviceRef> devices)
+    : data_(intern(std::move(axes), std::move(devices))) {}
+
+Mesh::Mesh(std::vector<MeshAxis> axes) {
+  int64_t wanted = count(axes);
+  const auto& all = tinyshard::world().devices;
+  if (wanted > int64_t(all.size())) {
+    throw UserError(
+        fmt::format("a mesh of {} devices, but the job has {}: ask for more with --devices, "
+                    "--devices-per-rank or more ranks",
+                    wanted, all.size()));
+  }
+  data_ = intern(std::move(axes),
+                 std::vector(all.begin(), all.begin() + long(std::max<int64_t>(wanted, 0))));
+}
+
+Mesh Mesh::of(const std::vector<std::string>& names, std::string axis) {
+  std::vector<DeviceRef> devices;
+  for (const std::string& name : names) {
+    DeviceRef ref;
+    size_t colon = name.find(':');
+    ref.kind = name.substr(0, colon);
+    for (char& c : ref.kind) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
+    ref.index = colon == std::string::npos ? 0 : std::atoi(name.c_str() + colon + 1);
+    if (tinyshard::world().ranks > 1) ref.rank = tinyshard::world().rank;
+    devices.push_back(ref);
+  }
+  int64_t n = int64_t(devices.size());
+  return Mesh({{std::move(axis), n}}, std::move(devices));
+}
+
+Mesh Mesh::world(std::vector<MeshAxis> axes) {
+  int64_t total = int64_t(tinyshard::world().devices.size()), known = 1;
+  MeshAxis* open = nullptr;
+  for (MeshAxis& a : axes) {
+    if (a.size != -1) {
+      known *= a.size;
+    } else if (open) {
+      throw UserError("a mesh can leave the size of one axis open, not of two");
+    } else {
+      open = &a;
+    }
+  }
+  if (open) open->size = known > 0 ? total / known : 0;
+  if (count(axes) != total) {
+    throw UserError(fmt::format("the {} devices of this job do not divide into a mesh of {} x ...",
+                                total, known));
+  }
+  return Mesh(std::move(axes), tinyshard::world().devices);
+}
+
+Mesh Mesh::single(const DeviceRef& device) { return Mesh(intern({}, {device})); }
+
+int Mesh::axis(std::string_view wanted) const {
+  std::string known;
+  for (size_t i = 0; i < axes().size(); ++i) {
+    if (axes()[i].name == wanted) return int(i);
+    known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", axes()[i].name);
+  }
+  throw UserError(
+      fmt::format("mesh has no axis \"{}\"; it has {}", wanted, known.empty() ? "none" : known));
+}
+
+std::vector<int64_t> Mesh::coordinates(int64_t position) const {
+  std::vector<int64_t> place(axes().size());
+  for (size_t a = axes().size(); a-- > 0;) {
+    place[a] = position % axes()[a].size;
+    position /= axes()[a].size;
+  }
+  return place;
+}
+
+std::string Mesh::to_string() const {
+  if (is_single()) return devices()[0].to_string();
+  std::string text;
+  for (const MeshAxis& a : axes())
+    text += fmt::format("{}{}={}", text.empty() ? "" : ", ", a.name, a.size);
+  return "mesh(" + text + ")";
+}
+
+Mesh Mesh::from_payload(const std::shared_ptr<const void>& payload) {
+  return Mesh(std::static_pointer_cast<const Data>(payload));
+}
+
+std::string Placement::to_string() const {
+  switch (kind) {
+    case Kind::Shard:
+      return fmt::format("Shard({})", dim);
+    case Kind::Partial:
+      return fmt::format("Partial({})", name(op));
+    default:
+      return "Replicate";
+  }
+}
+
+Sharding replicated(const Mesh& mesh) { return {mesh, std::vector<Placement>(mesh.axes().size())}; }
+
+UOp place(const UOp& x, const Sharding& where) {
+  Dims arg{where.mesh.id()};
+  for (const Placement& p : where.placements)
+    arg.insert(arg.end(), {int64_t(p.kind), p.dim, int64_t(p.op)});
+  return UOp::make(Op::Redistribute, x.dtype(), {x}, arg, where.mesh.payload());
+}
+
+Sharding placement_of(const Node& redistribute) {
+  Sharding where = replicated(Mesh::from_payload(redistribute.payload));
+  auto arg = redistribute.arg();
+  for (size_t a = 0; a < where.placements.size(); ++a) {
+    where.placements[a] = {Placement::Kind(arg[1 + 3 * a]), int(arg[2 + 3 * a]),
+                           ReduceOp(arg[3 + 3 * a])};
+  }
+  return where;
+}
+
+bool Sharding::is_replicated() const {
+  return std::ranges::all_of(placements, &Placement::is_replicate);
+}
+
+Dims Sharding::local_shape(DimSpan global) const {
+  Dims parts(global.size(), 1), local(global.begin(), global.end());
+  for (size_t a = 0; a < placements.size(); ++a) {
+    if (placements[a].is_shard()) parts[placements[a].dim] *= mesh.axes()[a].size;
+  }
+  for (size_t i = 0; i < local.size(); ++i) local[i] = (local[i] + parts[i] - 1) / parts[i];
+  return local;
+}
+
+std::string Sharding::to_string() const {
+  std::string text = mesh.to_string();
+  for (size_t a = 0; a < placements.size(); ++a)
+    text += " " + mesh.axes()[a].name + ":" + placements[a].to_string();
+  return text;
+}
+
+}  // namespace tinyshard

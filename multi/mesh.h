@@ -1,0 +1,124 @@
+// Where values live. A Mesh is an n-d array of devices with named axes; a placement per axis says
+// how a value lies on it; both together are a Sharding, and every value has one.
+//
+//   Mesh mesh({{"data", 2}, {"model", 4}});      // eight devices of this process or job
+//   x.shard(mesh, {{"data", Shard(0)}});         // split by rows over "data", copied over "model"
+//
+// Meshes are interned: equal ones share an identity, whichever rank or call made them.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/uop/uop.h"
+
+namespace tinyshard {
+
+// A device of the job. Rank kHere is "this process, whichever it is": values there are private to
+// each process and equal on all of them, as every process runs the same program.
+struct DeviceRef {
+  static constexpr int kHere = -1;
+  std::string kind = "CPU";
+  int rank = kHere;
+  int index = 0;
+  bool operator==(const DeviceRef&) const = default;
+  std::string to_string() const;  // "CPU:1", "CPU:1@3" for a device of rank 3
+};
+
+struct MeshAxis {
+  std::string name;
+  int64_t size = 1;  // -1 in Mesh::world: what is left
+  bool operator==(const MeshAxis&) const = default;
+};
+
+class Mesh {
+ public:
+  // The first product-of-sizes devices of the world, row-major. Names must differ.
+  explicit Mesh(std::vector<MeshAxis> axes);
+  Mesh(std::vector<MeshAxis> axes, std::vector<DeviceRef> devices);
+  // Devices of this process by name, on one axis: Mesh::of({"CPU:0", "CPU:1"}).
+  static Mesh of(const std::vector<std::string>& devices, std::string axis = "data");
+  // All devices of all ranks, in rank order; one axis may be -1.
+  static Mesh world(std::vector<MeshAxis> axes);
+  // One device of this process.
+  static Mesh single(const DeviceRef& device);
+
+  const std::vector<MeshAxis>& axes() const { return data_->axes; }
+  const std::vector<DeviceRef>& devices() const { return data_->devices; }
+  int64_t size() const { return int64_t(data_->devices.size()); }
+  int axis(
+      std::string_view name) const;  // index of the named axis; UserError names those there are
+  int64_t id() const { return data_->id; }
+  bool is_single() const { return data_->axes.empty(); }
+  std::string to_string() const;
+
+  // Place of the device with number `position` in devices(), one number per axis.
+  std::vector<int64_t> coordinates(int64_t position) const;
+
+  bool operator==(const Mesh& other) const { return data_ == other.data_; }
+  std::shared_ptr<const void> payload() const { return data_; }
+  static Mesh from_payload(const std::shared_ptr<const void>& payload);
+
+ private:
+  struct Data {
+    int64_t id;
+    std::vector<MeshAxis> axes;
+    std::vector<DeviceRef> devices;
+  };
+  explicit Mesh(std::shared_ptr<const Data> data) : data_(std::move(data)) {}
+  static std::shared_ptr<const Data> intern(std::vector<MeshAxis> axes,
+                                            std::vector<DeviceRef> devices);
+  std::shared_ptr<const Data> data_;
+};
+
+// Which devices exist: set once by the Runtime, before the first mesh of several devices.
+struct World {
+  int rank = 0, ranks = 1;
+  std::vector<DeviceRef> devices;  // of all ranks, rank order
+};
+void set_world(World world);
+const World& world();
+
+// How a value lies along one mesh axis. Partial: each device holds one term of a pending reduction.
+struct Placement {
+  enum class Kind : uint8_t { Replicate, Shard, Partial } kind = Kind::Replicate;
+  int dim = 0;
+  ReduceOp op = ReduceOp::Sum;
+  bool operator==(const Placement&) const = default;
+  bool is_replicate() const { return kind == Kind::Replicate; }
+  bool is_shard() const { return kind == Kind::Shard; }
+  bool is_partial() const { return kind == Kind::Partial; }
+  std::string to_string() const;
+};
+inline constexpr Placement Replicate{};
+constexpr Placement Shard(int dim) { return {Placement::Kind::Shard, dim, ReduceOp::Sum}; }
+constexpr Placement Partial(ReduceOp op = ReduceOp::Sum) {
+  return {Placement::Kind::Partial, 0, op};
+}
+
+struct Sharding {
+  Mesh mesh;
+  std::vector<Placement> placements;  // one per mesh axis
+  bool operator==(const Sharding&) const = default;
+  // Shape of the part that each device holds. Parts are equal; where a dim does not divide, the
+  // parts round up and the last ones hold padding that never counts.
+  Dims local_shape(DimSpan global) const;
+  bool is_replicated() const;
+  std::string to_string() const;
+};
+Sharding replicated(const Mesh& mesh);
+
+// The graph's way to say where a value shall lie, and back.
+UOp place(const UOp& x, const Sharding& where);  // a Redistribute of x
+Sharding placement_of(const Node& redistribute);
+
+// Base of what a Buffer node carries: where its elements are.
+struct Placed {
+  explicit Placed(Sharding where) : sharding(std::move(where)) {}
+  virtual ~Placed() = default;
+  Sharding sharding;
+};
+
+}  // namespace tinyshard

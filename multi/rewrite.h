@@ -1,0 +1,21 @@
+// From global values to local ones: the graph that every device runs. Placements flow from leaves
+// to roots, one rule per class of ops; wherever an op cannot work on its operands as they lie, the
+// cheapest change of placement is put in between. Nothing else communicates.
+#pragma once
+#include <vector>
+
+#include "multi/mesh.h"
+
+namespace tinyshard {
+
+struct LocalGraph {
+  std::vector<UOp> roots;           // shapes are local; Redistribute is gone
+  std::vector<Sharding> shardings;  // of each root
+  std::vector<Sharding> pending;    // and as its last op leaves it, sums not yet completed
+};
+
+// Roots that are pending sums are completed. UserError where operands live on meshes that have
+// nothing to do with each other.
+LocalGraph to_local(std::span<const UOp> roots);
+
+}  // namespace tinyshard
