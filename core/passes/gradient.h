@@ -1,0 +1,17 @@
+// Reverse-mode differentiation over the graph: one rule per op, the result is more graph.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "core/uop/uop.h"
+
+namespace tinyshard {
+
+// d sum(root * seed) / d target for each target; a null UOp where root does not depend on the
+// target. Seeds have the roots' shapes and types. UserError when a path to a target goes through an
+// op without a derivative that is not a boundary (Detach and comparisons are boundaries: they
+// stop).
+std::vector<UOp> gradient(std::span<const UOp> roots, std::span<const UOp> seeds,
+                          std::span<const UOp> targets);
+
+}  // namespace tinyshard

@@ -1,0 +1,138 @@
+#include "core/passes/pipeline.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/options.h"
+#include "core/passes/products.h"
+#include "core/passes/tidy.h"
+#include "multi/rewrite.h"
+
+namespace tinyshard {
+namespace {
+
+void tidy_pass(PassContext& c) { c.roots = tidy(c.roots); }
+
+void shard_pass(PassContext& c) {
+  LocalGraph local = to_local(c.roots);
+  c.roots = std::move(local.roots);
+  c.shardings = std::move(local.shardings);
+}
+
+void products_pass(PassContext& c) { c.roots = lower_products(c.roots, c.library_supports); }
+void split_pass(PassContext& c) { c.roots = split_reductions(c.roots); }
+
+void transpose_pass(PassContext& c) { c.roots = transpose_products(c.roots); }
+
+constexpr std::array<Pass, 6> kPasses = {{
+    {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
+    {"shard", "global values become local ones; collectives appear", true, shard_pass},
+    {"tidy_local", "the same for what sharding leaves behind", false, tidy_pass},
+    {"transpose", "products that are only read transposed are computed transposed", false,
+     transpose_pass},
+    {"products", "products and convolutions that no library takes become loops", true,
+     products_pass},
+    {"split_reductions", "long reductions with few results run in two steps, in parallel", false,
+     split_pass},
+}};
+
+bool disabled(std::string_view name) {
+  std::string list = "," + options().disabled_passes + ",";
+  return list.find(fmt::format(",{},", name)) != std::string::npos;
+}
+
+void check_disabled() {
+  std::string_view list = options().disabled_passes;
+  while (!list.empty()) {
+    size_t end = std::min(list.find(','), list.size());
+    std::string_view name = list.substr(0, end);
+    auto pass = std::ranges::find(kPasses, name, &Pass::name);
+    if (pass == kPasses.end())
+      throw UserError(fmt::format("TS_DISABLE_PASSES: no pass is named \"{}\"", name));
+    if (pass->required)
+      throw UserError(fmt::format("TS_DISABLE_PASSES: pass \"{}\" cannot be left out", name));
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+}
+
+}  // namespace
+
+std::span<const Pass> passes() { return kPasses; }
+
+void run_passes(PassContext& context) {
+  const Options& o = options();
+  if (!o.disabled_passes.empty()) check_disabled();
+  if (o.spec >= 1) verify(context.roots, Stage::Global);
+  Stage stage = Stage::Global;
+  const std::vector<UOp> asked = context.roots;
+  for (const Pass& pass : kPasses) {
+    if (!pass.required && disabled(pass.name)) continue;
+    auto start = std::chrono::steady_clock::now();
+    pass.run(context);
+    double ms =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    if (pass.run == shard_pass) stage = Stage::Local;
+    if (o.debug >= 1) {
+      log_line(fmt::format("pass {:<18} {:8.3f} ms  {} nodes", pass.name, ms,
+                           toposort(context.roots).size()));
+    }
+    if (o.debug >= 3) log_line(print(context.roots));
+    if (o.spec >= 2) verify(context.roots, stage);
+  }
+  for (size_t i = 0; i < asked.size(); ++i) {
+    // What is asked for as a value of its own must not become another name of an existing storage.
+    UOp& root = context.roots[i];
+    if (root.op() == Op::Buffer && asked[i].op() != Op::Buffer)
+      root = UOp::make(Op::Contiguous, root.dtype(), {root});
+    if (root.op() == Op::Assign && asked[i].op() != Op::Assign)
+      root = UOp::make(Op::Contiguous, root.dtype(), {root});
+  }
+  if (o.spec >= 1) verify(context.roots, Stage::Scheduled);
+}
+
+void verify(std::span<const UOp> roots, Stage stage) {
+  auto need = [](bool holds, const UOp& x, const char* what) {
+    if (!holds) throw InternalError(fmt::format("verifier: {}: {}", describe(*x), what));
+  };
+  for (const UOp& x : toposort(roots)) {
+    const OpInfo& facts = info(x.op());
+    need(facts.op_class != OpClass::Kernel, x, "kernel op in a tensor graph");
+    need(x.dtype() != DType::Index, x, "index type outside of a kernel");
+    auto src = x->src();
+    switch (facts.type_rule) {
+      case TypeRule::SameAsFirst:
+        need(x.dtype() == src[0].dtype(), x, "type differs from its source");
+        break;
+      case TypeRule::SameAsSecond:
+        need(x.dtype() == src[1].dtype(), x, "type differs from its source");
+        break;
+      case TypeRule::Bool:
+        need(x.dtype() == DType::Bool, x, "a comparison gives a bool");
+        break;
+      case TypeRule::Given:
+        break;
+    }
+    if (facts.floats_only) need(is_float(src[0].dtype()), x, "defined for floats only");
+    if (facts.op_class == OpClass::Elementwise && facts.arity == 2) {
+      need(src[0].dtype() == src[1].dtype(), x, "sources of different types");
+    }
+    if (x.op() == Op::Where) {
+      need(src[0].dtype() == DType::Bool && src[1].dtype() == src[2].dtype(), x, "types of where");
+    }
+    if (x.op() == Op::Bitcast)
+      need(itemsize(x.dtype()) == itemsize(src[0].dtype()), x, "sizes of bitcast");
+    if (x.op() == Op::Gather) need(is_int(src[1].dtype()), x, "the index is an integer");
+    if (stage != Stage::Global) need(x.op() != Op::Redistribute, x, "left over after sharding");
+    if (stage == Stage::Global) {
+      need(x.op() != Op::Collective && x.op() != Op::CopyIn && x.op() != Op::ShardSlice, x,
+           "local op in a global graph");
+    }
+  }
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,167 @@
+#include "core/passes/products.h"
+
+#include <algorithm>
+
+#include "core/rewrite/pattern.h"
+
+namespace tinyshard {
+namespace {
+
+UOp reshaped(const UOp& x, Dims shape) { return reshape(x, shape); }
+UOp expanded(const UOp& x, Dims shape) { return expand(x, shape); }
+UOp permuted(const UOp& x, Dims order) { return permute(x, order); }
+
+UOp stored(const UOp& x) { return UOp::make(Op::Contiguous, x.dtype(), {x}); }
+
+// An operand is read many times: what it takes to compute it is done once, before.
+UOp operand(const UOp& x, DType dtype) {
+  if (is_movement(x.op())) return x.with_src(std::vector<UOp>{operand(x.src(0), dtype)});
+  bool computed = is_elementwise(x.op()) || x.op() == Op::Reduce || x.op() == Op::Gather;
+  return computed ? stored(cast(x, dtype)) : cast(x, dtype);
+}
+
+UOp dot(const UOp& x) {
+  UOp a = operand(x.src(0), x.dtype()), b = operand(x.src(1), x.dtype());
+  Dims sa(a.shape().begin(), a.shape().end()), sb(b.shape().begin(), b.shape().end());
+  size_t batch = sa.size() - 2;
+  int64_t m = sa[batch], k = sa[batch + 1], n = sb[batch + 1];
+  Dims all(sa.begin(), sa.begin() + long(batch));
+  Dims a_shape = all, b_shape = all;
+  a_shape.insert(a_shape.end(), {m, k, 1});
+  b_shape.insert(b_shape.end(), {1, k, n});
+  all.insert(all.end(), {m, k, n});
+  UOp product = binary(Op::Mul, expand(reshape(a, a_shape), all), expand(reshape(b, b_shape), all));
+  return stored(reshape(reduce(ReduceOp::Sum, product, Dims{int64_t(batch) + 1}), x.shape()));
+}
+
+UOp pad_or_cut(const UOp& x, int dim, int64_t low, int64_t high) {
+  Dims keep, grow(2 * x.shape().size());
+  for (int64_t s : x.shape()) keep.insert(keep.end(), {0, s});
+  if (low < 0) keep[2 * dim] = -low;
+  if (high < 0) keep[2 * dim + 1] += high;
+  grow[2 * dim] = std::max<int64_t>(low, 0);
+  grow[2 * dim + 1] = std::max<int64_t>(high, 0);
+  return pad(shrink(x, keep), grow);
+}
+
+// [.., size, ..] -> [.., count, window, ..] with element [o, w] at o * stride + w * dilation.
+UOp windows(const UOp& x, int dim, int64_t count, int64_t window, int64_t stride,
+            int64_t dilation) {
+  auto positions = [](int64_t n, int64_t step) {
+    UOp iota = UOp::make(Op::Iota, DType::I64, {}, Dims{n});
+    return binary(Op::Mul, iota, const_like(iota, double(step)));
+  };
+  UOp start = expanded(reshaped(positions(count, stride), {count, 1}), {count, window});
+  UOp inside = expanded(reshaped(positions(window, dilation), {1, window}), {count, window});
+  Dims shape(x.shape().begin(), x.shape().end()), ones(shape.size(), 1);
+  shape[dim] = ones[dim] = count * window;
+  UOp index = expand(reshape(binary(Op::Add, start, inside), ones), shape);
+  UOp taken = UOp::make(Op::Gather, x.dtype(), {x, index}, Dims{dim});
+  shape[dim] = count;
+  shape.insert(shape.begin() + dim + 1, window);
+  return reshape(taken, shape);
+}
+
+// sum over c, kh, kw of x[n, g, c, oh, kh, ow, kw] * w[g, o, c, kh, kw]
+UOp conv(const UOp& x, const UOp& w, const ConvArg& a) {
+  auto xs = x.shape(), ws = w.shape();
+  int64_t n = xs[0], g = a.groups, c = xs[1] / g, o = ws[0] / g, kh = ws[2], kw = ws[3];
+  int64_t oh = a.result[2], ow = a.result[3];
+  UOp in =
+      pad_or_cut(pad_or_cut(x, 2, a.pad_low[0], a.pad_high[0]), 3, a.pad_low[1], a.pad_high[1]);
+  in = windows(in, 3, ow, kw, a.stride[1], a.dilation[1]);
+  in = windows(in, 2, oh, kh, a.stride[0], a.dilation[0]);  // [n, gc, oh, kh, ow, kw]
+  Dims all{n, g, o, oh, ow, c, kh, kw};
+  UOp left = permuted(reshaped(in, {n, g, c, oh, kh, ow, kw}), {0, 1, 3, 5, 2, 4, 6});
+  left = expand(reshaped(left, {n, g, 1, oh, ow, c, kh, kw}), all);
+  UOp right = expand(reshaped(w, {1, g, o, 1, 1, c, kh, kw}), all);
+  UOp sum = reduce(ReduceOp::Sum, binary(Op::Mul, left, right), Dims{5, 6, 7});
+  return reshaped(sum, {n, g * o, oh, ow});
+}
+
+// The adjoint in x: the gradient spread out by the stride, convolved with the mirrored kernel.
+UOp conv_backward_data(const UOp& gradient, const UOp& w, const ConvArg& a) {
+  auto ws = w.shape();
+  int64_t g = a.groups, o = ws[0] / g, c = ws[1];
+  UOp spread = gradient;
+  ConvArg forward = a;
+  for (int i = 0; i < 2; ++i) {
+    int dim = 2 + i;
+    int64_t size = spread.shape()[dim], stride = a.stride[i], reach = a.dilation[i] * (ws[dim] - 1);
+    if (stride > 1) {
+      Dims shape(spread.shape().begin(), spread.shape().end());
+      shape.insert(shape.begin() + dim + 1, 1);
+      Dims gaps(2 * shape.size());
+      gaps[2 * (dim + 1) + 1] = stride - 1;
+      UOp wide = pad(reshape(spread, shape), gaps);
+      shape.erase(shape.begin() + dim + 1);
+      shape[dim] = size * stride;
+      spread = pad_or_cut(reshape(wide, shape), dim, 0, -(stride - 1));
+      size = (size - 1) * stride + 1;
+    }
+    forward.stride[i] = 1;
+    forward.pad_low[i] = reach - a.pad_low[i];
+    forward.pad_high[i] = a.result[dim] + reach - size - forward.pad_low[i];
+  }
+  UOp mirrored = flip(w, Dims{2, 3});
+  mirrored = permuted(reshaped(mirrored, {g, o, c, ws[2], ws[3]}), {0, 2, 1, 3, 4});
+  return conv(spread, reshaped(mirrored, {g * c, o, ws[2], ws[3]}), forward);
+}
+
+// sum over n, oh, ow of x[n, g, c, oh, kh, ow, kw] * gradient[n, g, o, oh, ow]
+UOp conv_backward_weight(const UOp& x, const UOp& gradient, const ConvArg& a) {
+  int64_t n = x.shape()[0], g = a.groups, c = a.result[1], o = a.result[0] / g, kh = a.result[2],
+          kw = a.result[3];
+  int64_t oh = gradient.shape()[2], ow = gradient.shape()[3];
+  UOp in = x;
+  for (int i = 0; i < 2; ++i) {
+    // Exactly as far as the windows reach: a stride may leave the last columns unread.
+    int64_t outputs = i == 0 ? oh : ow, window = i == 0 ? kh : kw;
+    int64_t reach = (outputs - 1) * a.stride[i] + (window - 1) * a.dilation[i] + 1;
+    in = pad_or_cut(in, 2 + i, a.pad_low[i], reach - x.shape()[2 + i] - a.pad_low[i]);
+  }
+  in = windows(in, 3, ow, kw, a.stride[1], a.dilation[1]);
+  in = windows(in, 2, oh, kh, a.stride[0], a.dilation[0]);
+  Dims all{g, o, c, kh, kw, n, oh, ow};
+  UOp left = permuted(reshaped(in, {n, g, c, oh, kh, ow, kw}), {1, 2, 4, 6, 0, 3, 5});
+  left = expand(reshaped(left, {g, 1, c, kh, kw, n, oh, ow}), all);
+  UOp right = permuted(reshaped(gradient, {n, g, o, oh, ow}), {1, 2, 0, 3, 4});
+  right = expand(reshaped(right, {g, o, 1, 1, 1, n, oh, ow}), all);
+  UOp sum = reduce(ReduceOp::Sum, binary(Op::Mul, left, right), Dims{5, 6, 7});
+  return reshaped(sum, {g * o, c, kh, kw});
+}
+
+StridedView row_major(DimSpan shape) {
+  StridedView view{0, Dims(shape.begin(), shape.end()), Dims(shape.size())};
+  int64_t stride = 1;
+  for (size_t i = shape.size(); i-- > 0; stride *= shape[i]) view.strides[i] = stride;
+  return view;
+}
+
+// f16 and bf16 convolutions sum in f32.
+UOp convolution(const UOp& x) {
+  ConvArg arg = conv_arg(*x);
+  DType wide = accumulator(x.dtype());
+  UOp a = operand(x.src(0), wide), b = operand(x.src(1), wide);
+  UOp result = x.op() == Op::Conv               ? conv(a, b, arg)
+               : x.op() == Op::ConvBackwardData ? conv_backward_data(a, b, arg)
+                                                : conv_backward_weight(a, b, arg);
+  return stored(cast(result, x.dtype()));
+}
+
+}  // namespace
+
+std::vector<UOp> lower_products(std::span<const UOp> roots,
+                                const std::function<bool(const LibraryCall&)>& library_supports) {
+  return rewrite_once(roots, [&](const UOp& x) {
+    bool product = x.op() == Op::Dot;
+    if (!product && x.op() != Op::Conv && x.op() != Op::ConvBackwardData &&
+        x.op() != Op::ConvBackwardWeight)
+      return UOp();
+    LibraryCall call{x, {row_major(x.src(0).shape()), row_major(x.src(1).shape())}};
+    if (library_supports(call)) return UOp();
+    return product ? dot(x) : convolution(x);
+  });
+}
+
+}  // namespace tinyshard

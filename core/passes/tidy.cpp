@@ -1,0 +1,123 @@
+#include "core/passes/tidy.h"
+
+#include "core/rewrite/fold.h"
+#include "core/rewrite/pattern.h"
+#include "core/uop/node_map.h"
+
+namespace tinyshard {
+namespace {
+
+constexpr int64_t kLongReduction = 1 << 15, kFewResults = 16, kMostParts = 64;
+
+// A constant of any shape computed from scalar ones.
+UOp fold_shaped(const UOp& x) {
+  std::vector<UOp> scalars;
+  for (const UOp& s : x->src()) {
+    if (!is_const(s)) return UOp();
+    scalars.push_back(UOp::make(Op::Const, s.dtype(), {}, s->arg().first(1)));
+  }
+  UOp value = fold_constants(x.op(), x.dtype(), scalars);
+  if (!value) return UOp();
+  Dims arg{value.arg(0)};
+  arg.insert(arg.end(), x.shape().begin(), x.shape().end());
+  return UOp::make(Op::Const, x.dtype(), {}, arg);
+}
+
+RuleSet tidy_rules() {
+  std::vector<Rule> rules = {
+      {"detach", Op::Detach, 0, [](const UOp& x) { return x.src(0); }},
+      {"contiguous_backward", Op::ContiguousBackward, 0, [](const UOp& x) { return x.src(0); }},
+      {"contiguous_twice", Op::Contiguous, op_set(Op::Contiguous),
+       [](const UOp& x) { return x.src(0); }},
+      {"neg_neg", Op::Neg, op_set(Op::Neg), [](const UOp& x) { return x.src(0).src(0); }},
+      {"not_not", Op::Not, op_set(Op::Not), [](const UOp& x) { return x.src(0).src(0); }},
+      {"mul_one", Op::Mul, op_set(Op::Const),
+       [](const UOp& x) {
+         return is_const(x.src(1), 1) ? x.src(0) : is_const(x.src(0), 1) ? x.src(1) : UOp();
+       }},
+      {"add_zero", Op::Add, op_set(Op::Const),
+       [](const UOp& x) {
+         return is_const(x.src(1), 0) ? x.src(0) : is_const(x.src(0), 0) ? x.src(1) : UOp();
+       }},
+      {"sub_zero", Op::Sub, op_set(Op::Const),
+       [](const UOp& x) { return is_const(x.src(1), 0) ? x.src(0) : UOp(); }},
+      {"div_one", Op::Div, op_set(Op::Const),
+       [](const UOp& x) { return is_const(x.src(1), 1) ? x.src(0) : UOp(); }},
+      {"same_cast", Op::Cast, 0,
+       [](const UOp& x) { return x.dtype() == x.src(0).dtype() ? x.src(0) : UOp(); }},
+      {"where_const", Op::Where, op_set(Op::Const),
+       [](const UOp& x) {
+         return is_const(x.src(0)) ? x.src(is_const(x.src(0), 0) ? 2 : 1) : UOp();
+       }},
+      {"where_same", Op::Where, 0,
+       [](const UOp& x) { return x.src(1) == x.src(2) ? x.src(1) : UOp(); }},
+  };
+  for (int i = 0; i < kOps; ++i) {
+    if (is_elementwise(Op(i)))
+      rules.push_back({"constants", Op(i), op_set(Op::Const), fold_shaped});
+  }
+  return RuleSet(std::move(rules));
+}
+
+// One step of split_reductions.
+UOp split(const UOp& x) {
+  if (x.op() != Op::Reduce) return UOp();
+  const UOp& in = x.src(0);
+  int64_t results = x->numel();
+  if (results > kFewResults || results == 0 || in->numel() / results < kLongReduction) return UOp();
+  ReduceOp op = ReduceOp(x.arg(0));
+  // The outermost long axis, in as many parts as divide it.
+  for (int64_t axis : x->arg().subspan(1)) {
+    int64_t size = in.shape()[axis], parts = 1;
+    for (int64_t p = 2; p <= kMostParts; ++p) {
+      if (size % p == 0) parts = p;
+    }
+    if (parts < 4) continue;
+    Dims wide(in.shape().begin(), in.shape().end());
+    wide[axis] = size / parts;
+    wide.insert(wide.begin() + axis, parts);
+    Dims axes;
+    for (int64_t a : x->arg().subspan(1)) axes.push_back(a >= axis ? a + 1 : a);
+    UOp first = reduce(op, reshape(in, wide), axes);
+    first = UOp::make(Op::Contiguous, first.dtype(), {first});
+    return reshape(reduce(op, first, Dims{axis}), x.shape());
+  }
+  return UOp();
+}
+
+bool swaps_last_two(DimSpan order) {
+  size_t n = order.size();
+  if (n < 2 || order[n - 2] != int64_t(n) - 1 || order[n - 1] != int64_t(n) - 2) return false;
+  for (size_t i = 0; i + 2 < n; ++i) {
+    if (order[i] != int64_t(i)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<UOp> transpose_products(std::span<const UOp> roots) {
+  NodeMap<int> users;
+  for (const UOp& x : toposort(roots)) {
+    for (const UOp& s : x->src()) ++users[s];
+  }
+  for (const UOp& root : roots) ++users[root];
+  return rewrite_once(roots, [&](const UOp& x) {
+    if (x.op() != Op::Permute || x.src(0).op() != Op::Dot || !swaps_last_two(x->arg()))
+      return UOp();
+    const int* count = users.find(x.src(0));
+    if (!count || *count != 1) return UOp();
+    const UOp& product = x.src(0);
+    UOp a = permute(product.src(0), x->arg()), b = permute(product.src(1), x->arg());
+    return UOp::make(Op::Dot, product.dtype(), {b, a}, product->arg());
+  });
+}
+
+std::vector<UOp> tidy(std::span<const UOp> roots) {
+  static const RuleSet kRules = tidy_rules();
+  return rewrite(roots, kRules);
+}
+
+std::vector<UOp> split_reductions(std::span<const UOp> roots) { return rewrite_once(roots, split); }
+
+}  // namespace tinyshard

@@ -1,0 +1,22 @@
+// Small clean-ups of tensor graphs.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "core/uop/uop.h"
+
+namespace tinyshard {
+
+// Removes gradient boundaries and identities (x * 1, x + 0, double negation, casts to the same
+// type), computes constants. Values stay the same bit for bit, except -0.0 + 0.
+std::vector<UOp> tidy(std::span<const UOp> roots);
+
+// A reduction of many elements to few results becomes two, so that many threads can share it:
+// [n] -> [p, n / p] -> [p] -> []. The order of summation depends on shapes only.
+std::vector<UOp> split_reductions(std::span<const UOp> roots);
+
+// A product of which only the transpose is used is computed transposed: (a b)^T = b^T a^T, so that
+// the gradient of a weight comes in the weight's own layout.
+std::vector<UOp> transpose_products(std::span<const UOp> roots);
+
+}  // namespace tinyshard
