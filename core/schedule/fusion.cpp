@@ -1,0 +1,173 @@
+// The choice has two parts. Forced: roots, operands and results of opaque ops, assigned storages.
+// Chosen: a value that several kernels would compute gets memory unless recomputing it costs no
+// more than reading it back, that is, unless it reads at most one buffer of its own size, does
+// little arithmetic and contains no reduction. A reduced value that several kernels spread out
+// again (a mean, a maximum) gets memory itself, being small, so that what is computed from it stays
+// cheap.
+#include "core/schedule/fusion.h"
+
+#include <algorithm>
+
+namespace tinyshard {
+namespace {
+
+constexpr double kCheapOps = 100;    // arithmetic per element that hides behind one load
+constexpr double kCheapReads = 1.3;  // elements read per element made
+constexpr int kLargeKernel = 400;    // nodes in one kernel before its value is cut off
+
+double op_cost(Op op) {
+  switch (op) {
+    case Op::Threefry:
+      return 200;
+    case Op::Exp2:
+    case Op::Log2:
+      return 12;
+    case Op::Sin:
+      return 25;
+    case Op::Div:
+    case Op::Sqrt:
+    case Op::Recip:
+      return 4;
+    case Op::IDiv:
+    case Op::Mod:
+      return 20;
+    default:
+      return 1;
+  }
+}
+
+// What it takes to compute a value inside another kernel, each part counted once.
+struct Cost {
+  double ops = 0;       // arithmetic per element
+  double elements = 0;  // read from memory for the whole value
+  int nodes = 0;
+};
+
+// At most two of the materialized values that use a node: one or several is all that matters.
+struct Users {
+  const Node* first = nullptr;
+  bool several = false;
+  void add(const Node* user) {
+    if (!first) first = user;
+    if (first != user) several = true;
+  }
+  void add(const Users& other) {
+    if (other.first) add(other.first);
+    several = several || other.several;
+  }
+};
+
+}  // namespace
+
+bool is_opaque(Op op) {
+  switch (op) {
+    case Op::Dot:
+    case Op::Conv:
+    case Op::ConvBackwardData:
+    case Op::ConvBackwardWeight:
+    case Op::ScatterAdd:
+    case Op::Collective:
+    case Op::CopyIn:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Fusion::Fusion(std::span<const UOp> order, std::span<const UOp> roots)
+    : materialized_(order.size()) {
+  force(order, roots);
+  choose(order);
+}
+
+void Fusion::force(std::span<const UOp> order, std::span<const UOp> roots) {
+  for (const UOp& root : roots) materialize(root);
+  for (const UOp& x : order) {
+    if (x.op() == Op::Buffer || x.op() == Op::Contiguous || x.op() == Op::Assign) materialize(x);
+    if (x.op() == Op::Gather && !is_const(x.src(0))) {
+      // A data-dependent index cannot be pushed through arithmetic at a reasonable price.
+      UOp base = x.src(0);
+      while (is_movement(base.op())) base = base.src(0);
+      if (base.op() != Op::Iota && !is_const(base)) materialize(base);
+    }
+    if (!is_opaque(x.op())) continue;
+    materialize(x);
+    for (const UOp& operand : x->src()) {
+      UOp base = operand;
+      while (is_movement(base.op())) base = base.src(0);
+      if (base.op() == Op::Iota || is_const(base))
+        materialize(operand);
+      else
+        materialize(base);
+    }
+  }
+}
+
+void Fusion::choose(std::span<const UOp> order) {
+  NodeMap<Users> users(order.size());
+  NodeMap<uint32_t> consumers(order.size());
+  for (size_t i = order.size(); i-- > 0;) {
+    const UOp& x = order[i];
+    Users mine = materialized(x) ? Users{x.get(), false} : users[x];
+    uint32_t count = is_movement(x.op()) ? consumers[x] : 1;
+    for (const UOp& s : x->src()) {
+      users[s].add(mine);
+      consumers[s] += count;
+    }
+  }
+  NodeMap<bool> reduces(order.size());  // holds a reduction that would be computed along with it
+  NodeMap<int> sizes(order.size());  // nodes below, those with several users counted several times
+  auto cost_of = [&](const UOp& root) {
+    Cost cost;
+    NodeMap<bool> seen;
+    std::vector<UOp> todo{root};
+    while (!todo.empty() && cost.nodes <= kLargeKernel) {
+      UOp x = std::move(todo.back());
+      todo.pop_back();
+      if (seen.contains(x)) continue;
+      seen[x] = true;
+      if (materialized(x) && !(x == root)) {
+        cost.elements += double(x->numel());
+        continue;
+      }
+      ++cost.nodes;
+      if (is_elementwise(x.op())) cost.ops += op_cost(x.op());
+      if (x.op() == Op::Gather) cost.elements += double(x->numel());
+      for (const UOp& s : x->src()) todo.push_back(s);
+    }
+    return cost;
+  };
+  for (const UOp& x : order) {
+    if (x.op() == Op::Expand && reduces[x.src(0)] && users[x].several &&
+        4 * x.src(0)->numel() <= x->numel()) {
+      UOp small = x.src(0);
+      while (is_movement(small.op())) small = small.src(0);
+      materialize(small);
+      for (UOp view = x.src(0);; view = view.src(0)) {
+        reduces[view] = false;
+        if (view == small) break;
+      }
+    }
+    bool reduction = x.op() == Op::Reduce;
+    int size = 1;
+    for (const UOp& s : x->src()) {
+      reduction = reduction || reduces[s];
+      size += std::min(sizes[s], kLargeKernel);
+    }
+    if (!materialized(x) && !is_movement(x.op()) && !x->src().empty()) {
+      bool shared = consumers[x] > 1 && users[x].several;
+      bool dear = !shared && size > kLargeKernel && cost_of(x).nodes > kLargeKernel;
+      if (shared) {
+        Cost cost = cost_of(x);
+        double elements = double(std::max<int64_t>(x->numel(), 1));
+        dear = reduction || cost.ops > kCheapOps || cost.elements > kCheapReads * elements;
+      }
+      if (dear) materialize(x);
+    }
+    bool own = materialized(x);
+    reduces[x] = reduction && !own;
+    sizes[x] = own ? 1 : size;
+  }
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,32 @@
+// Which values of the graph get memory. Everything else is computed where it is used.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "core/schedule/schedule.h"
+#include "core/uop/node_map.h"
+
+namespace tinyshard {
+
+// Ops that run as items of their own and therefore read and write whole buffers.
+bool is_opaque(Op op);
+
+// The node whose memory `x` looks at when only movement ops that change no order and no count lie
+// between (reshape, contiguous of a buffer...); x itself otherwise.
+class Fusion {
+ public:
+  // `order` is a topological order of the graph below `roots`.
+  Fusion(std::span<const UOp> order, std::span<const UOp> roots);
+
+  bool materialized(const UOp& x) const { return materialized_.contains(x); }
+  // Later stages add a value that turns out to be too dear to recompute.
+  void materialize(const UOp& x) { materialized_[x] = true; }
+
+ private:
+  void force(std::span<const UOp> order, std::span<const UOp> roots);
+  void choose(std::span<const UOp> order);
+
+  NodeMap<bool> materialized_;
+};
+
+}  // namespace tinyshard

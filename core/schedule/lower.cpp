@@ -1,0 +1,329 @@
+#include "core/schedule/lower.h"
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/rewrite/affine.h"
+
+namespace tinyshard {
+namespace {
+
+UOp add(const UOp& a, int64_t b) { return b == 0 ? a : binary(Op::Add, a, index_const(b)); }
+UOp both(const UOp& a, const UOp& b) {
+  if (!a) return b;
+  if (!b || a == b) return a;
+  return binary(Op::And, a, b);
+}
+bool always(const UOp& condition) { return !condition || is_const(condition, 1); }
+
+// Deepest nesting of folds that encloses a place where `index` is evaluated. Fold ranges carry
+// their level in the id, so that ranges of nested folds differ and those of sibling folds agree.
+constexpr int64_t kLevelStride = 64;
+int64_t fold_level(std::span<const UOp> expressions) {
+  int64_t level = 0;
+  for (const UOp& x : toposort(expressions)) {
+    if (x.op() == Op::Range && RangeKind(x.arg(2)) == RangeKind::Fold)
+      level = std::max(level, x.arg(0) / kLevelStride);
+  }
+  return level;
+}
+
+}  // namespace
+
+UOp flat_index(DimSpan shape, std::span<const UOp> index) {
+  UOp flat = index_const(0);
+  int64_t stride = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] != 1) flat = binary(Op::Add, binary(Op::Mul, index[i], index_const(stride)), flat);
+    stride *= shape[i];
+  }
+  return flat;
+}
+
+size_t Lowering::KeyHash::operator()(const Key& key) const {
+  uint64_t h = key.node->hash;
+  for (const Node* n : key.index) h = combine(h, n ? n->id : 0);
+  return h;
+}
+
+KernelDraft Lowering::kernel(const UOp& value, int buffer) {
+  memo_.clear();
+  alive_.clear();
+  fold_origin_ = NodeMap<UOp>();
+  KernelDraft draft;
+  std::vector<UOp> index;
+  for (size_t i = 0; i < value.shape().size(); ++i) {
+    int64_t size = value.shape()[i];
+    if (size == 1) {
+      index.push_back(index_const(0));
+    } else {
+      index.push_back(range(int64_t(i), size, RangeKind::Loop));
+      draft.loops.push_back(index.back());
+    }
+  }
+  root_ = value.get();
+  UOp result = lower_new(value, index, UOp());
+  draft.outputs.push_back({buffer, simplify_(flat_index(value.shape(), index)), simplify_(result)});
+  return draft;
+}
+
+UOp Lowering::lower(const UOp& x, const std::vector<UOp>& index, const UOp& valid) {
+  Key key{x.get(), {}};
+  key.index.reserve(index.size() + 1);
+  for (const UOp& i : index) key.index.push_back(i.get());
+  key.index.push_back(valid.get());
+  if (auto found = memo_.find(key); found != memo_.end()) return found->second;
+  alive_.insert(alive_.end(), index.begin(), index.end());
+  if (valid) alive_.push_back(valid);
+  UOp result = x.get() != root_ && fusion_.materialized(x) ? load(x, index, valid)
+                                                           : lower_new(x, index, valid);
+  memo_.emplace(std::move(key), result);
+  return result;
+}
+
+UOp Lowering::load(const UOp& x, const std::vector<UOp>& index, const UOp& valid) {
+  UOp param = UOp::make(Op::Param, x.dtype(), {}, Dims{buffer_of_(x)});
+  UOp flat = simplify_(flat_index(x.shape(), index));
+  if (always(valid)) return UOp::make(Op::Load, x.dtype(), {param, flat});
+  return UOp::make(Op::Load, x.dtype(), {param, flat, simplify_(valid)});
+}
+
+// x at `index`, which only counts where `inside` holds: zero elsewhere.
+UOp Lowering::guarded(const UOp& x, std::vector<UOp> index, const UOp& valid, const UOp& inside) {
+  if (always(inside)) return lower(x, index, valid);
+  UOp value = lower(x, index, simplify_(both(valid, inside)));
+  if (value.op() == Op::Load && value->src().size() == 3) return value;  // the load gives the zero
+  return where(inside, value, const_float(x.dtype(), 0));
+}
+
+std::vector<UOp> Lowering::through_reshape(DimSpan from, DimSpan to,
+                                           const std::vector<UOp>& index) {
+  // Dims are matched in groups of equal product, so that untouched dims keep their index as it is.
+  std::vector<UOp> result(from.size());
+  size_t f = 0, t = 0;
+  while (f < from.size() || t < to.size()) {
+    size_t f0 = f, t0 = t;
+    int64_t pf = f < from.size() ? from[f++] : 1, pt = t < to.size() ? to[t++] : 1;
+    while (pf != pt) {
+      if ((pf < pt && f < from.size()) || t >= to.size())
+        pf *= from[f++];
+      else
+        pt *= to[t++];
+    }
+    if (f - f0 == 1 && t - t0 == 1) {
+      result[f0] = index[t0];
+      continue;
+    }
+    UOp flat = simplify_(flat_index(to.subspan(t0, t - t0), std::span(index).subspan(t0, t - t0)));
+    int64_t stride = pf;
+    for (size_t i = f0; i < f; ++i) {
+      if (from[i] == 1) {
+        result[i] = index_const(0);
+        continue;
+      }
+      stride /= from[i];
+      UOp part = stride == 1 ? flat : binary(Op::IDiv, flat, index_const(stride));
+      if (stride * from[i] != pf) part = binary(Op::Mod, part, index_const(from[i]));
+      result[i] = simplify_(part);
+    }
+  }
+  return result;
+}
+
+// An integer made of iotas and constants alone, as index arithmetic that later stages can simplify;
+// null for anything else.
+UOp Lowering::position(const UOp& x, const std::vector<UOp>& index) {
+  if (fusion_.materialized(x) && x.get() != root_) return UOp();
+  switch (x.op()) {
+    case Op::Const:
+      return is_int(x.dtype()) ? index_const(x.arg(0)) : UOp();
+    case Op::Iota:
+      return index[0];
+    case Op::Cast:
+      return is_int(x.dtype()) && is_int(x.src(0).dtype()) ? position(x.src(0), index) : UOp();
+    case Op::Add:
+    case Op::Sub:
+    case Op::Mul: {
+      UOp a = position(x.src(0), index), b = a ? position(x.src(1), index) : UOp();
+      return b ? binary(x.op(), a, b) : UOp();
+    }
+    case Op::Reshape:
+      return position(x.src(0), through_reshape(x.src(0).shape(), x.shape(), index));
+    case Op::Expand: {
+      std::vector<UOp> inner = index;
+      for (size_t i = 0; i < inner.size(); ++i) {
+        if (x.src(0).shape()[i] == 1) inner[i] = index_const(0);
+      }
+      return position(x.src(0), inner);
+    }
+    case Op::Permute: {
+      std::vector<UOp> inner(index.size());
+      for (size_t i = 0; i < x->arg().size(); ++i) inner[x.arg(i)] = index[i];
+      return position(x.src(0), inner);
+    }
+    default:
+      return UOp();
+  }
+}
+
+UOp Lowering::fold(const UOp& x, const std::vector<UOp>& index, const UOp& valid) {
+  std::vector<UOp> inner = index, src(1);
+  std::vector<UOp> context = index;
+  if (valid) context.push_back(valid);
+  int64_t id = (fold_level(context) + 1) * kLevelStride;
+  for (int64_t axis : x->arg().subspan(1)) {
+    int64_t size = x.src(0).shape()[axis];
+    if (size == 1) {
+      inner[axis] = index_const(0);
+      continue;
+    }
+    inner[axis] = range(id++, size, RangeKind::Fold);
+    src.push_back(inner[axis]);
+  }
+  // What lies outside of `valid` is discarded as a whole, so the fold itself need not be guarded,
+  // but its loads must be.
+  src[0] = simplify_(lower(x.src(0), inner, valid));
+  if (src.size() == 1) return src[0];
+  UOp result = UOp::make(Op::Fold, x.dtype(), src, Dims{x.arg(0)});
+  fold_origin_[result] = x;
+  alive_.push_back(result);
+  return result;
+}
+
+UOp Lowering::lower_new(const UOp& x, const std::vector<UOp>& index, const UOp& valid) {
+  auto arg = x->arg();
+  if (is_elementwise(x.op())) {
+    std::vector<UOp> src;
+    src.reserve(3);
+    for (const UOp& s : x->src()) src.push_back(lower(s, index, valid));
+    return UOp::make(x.op(), x.dtype(), src, arg);
+  }
+  switch (x.op()) {
+    case Op::Const:
+      return UOp::make(Op::Const, x.dtype(), {}, arg.first(1));
+    case Op::Iota:
+      return cast(index[0], DType::I64);
+    case Op::Reshape:
+      return lower(x.src(0), through_reshape(x.src(0).shape(), x.shape(), index), valid);
+    case Op::Expand: {
+      std::vector<UOp> inner = index;
+      for (size_t i = 0; i < inner.size(); ++i) {
+        if (x.src(0).shape()[i] == 1) inner[i] = index_const(0);
+      }
+      return lower(x.src(0), inner, valid);
+    }
+    case Op::Permute: {
+      std::vector<UOp> inner(index.size());
+      for (size_t i = 0; i < arg.size(); ++i) inner[arg[i]] = index[i];
+      return lower(x.src(0), inner, valid);
+    }
+    case Op::Flip: {
+      std::vector<UOp> inner = index;
+      for (int64_t axis : arg) {
+        inner[axis] = simplify_(binary(Op::Sub, index_const(x.shape()[axis] - 1), index[axis]));
+      }
+      return lower(x.src(0), inner, valid);
+    }
+    case Op::Shrink: {
+      std::vector<UOp> inner = index;
+      for (size_t i = 0; i < inner.size(); ++i) inner[i] = simplify_(add(index[i], arg[2 * i]));
+      return lower(x.src(0), inner, valid);
+    }
+    case Op::Pad: {
+      std::vector<UOp> inner = index;
+      UOp inside;
+      for (size_t i = 0; i < inner.size(); ++i) {
+        int64_t low = arg[2 * i], size = x.src(0).shape()[i];
+        if (low == 0 && arg[2 * i + 1] == 0) continue;
+        if (low > 0) inside = both(inside, binary(Op::CmpLt, index_const(low - 1), index[i]));
+        if (arg[2 * i + 1] > 0)
+          inside = both(inside, binary(Op::CmpLt, index[i], index_const(low + size)));
+        inner[i] = simplify_(add(index[i], -low));
+      }
+      return guarded(x.src(0), std::move(inner), valid, simplify_(inside));
+    }
+    case Op::ShardSlice: {
+      std::vector<UOp> inner = index;
+      int64_t axis = arg[0], whole = x.src(0).shape()[axis], part = x.shape()[axis];
+      UOp place = UOp::make(Op::DeviceCoordinate, DType::Index, {}, Dims{arg[1], arg[2]});
+      inner[axis] =
+          simplify_(binary(Op::Add, binary(Op::Mul, place, index_const(part)), index[axis]));
+      UOp inside;
+      if (part * arg[2] != whole)
+        inside = simplify_(binary(Op::CmpLt, inner[axis], index_const(whole)));
+      return guarded(x.src(0), std::move(inner), valid, inside);
+    }
+    case Op::Reduce:
+      return fold(x, index, valid);
+    case Op::Gather: {
+      std::vector<UOp> inner = index;
+      UOp place = position(x.src(1), index);
+      place = place ? simplify_(place) : cast(lower(x.src(1), index, valid), DType::Index);
+      inner[arg[0]] = place;
+      // An index out of range reads zero.
+      int64_t size = x.src(0).shape()[arg[0]];
+      UOp inside;
+      if (place->low < 0) inside = binary(Op::CmpLt, index_const(-1), place);
+      if (place->high >= size) inside = both(inside, binary(Op::CmpLt, place, index_const(size)));
+      return guarded(x.src(0), std::move(inner), valid, inside ? simplify_(inside) : inside);
+    }
+    case Op::Contiguous:
+    case Op::Detach:
+    case Op::ContiguousBackward:
+      return lower(x.src(0), index, valid);
+    case Op::Assign:
+      return lower(x.src(1), index, valid);
+    default:
+      throw InternalError("no kernel can be made of " + describe(*x));
+  }
+}
+
+std::optional<std::pair<UOp, StridedView>> Lowering::view(const UOp& operand) {
+  UOp base = operand;
+  while (is_movement(base.op()) && !fusion_.materialized(base)) base = base.src(0);
+  if (!fusion_.materialized(base)) return std::nullopt;
+  std::vector<UOp> index;
+  for (size_t i = 0; i < operand.shape().size(); ++i) {
+    int64_t size = operand.shape()[i];
+    index.push_back(size == 1 ? index_const(0) : range(int64_t(i), size, RangeKind::Loop));
+  }
+  memo_.clear();
+  alive_.clear();
+  root_ = nullptr;
+  UOp value = lower(operand, index, UOp());
+  if (value.op() != Op::Load || value->src().size() != 2) return std::nullopt;
+  auto affine = as_affine(value.src(1));
+  if (!affine) return std::nullopt;
+  StridedView result;
+  result.offset = affine->constant;
+  result.shape.assign(operand.shape().begin(), operand.shape().end());
+  for (const UOp& i : index) {
+    result.strides.push_back(i.op() == Op::Range ? affine->coefficient(i) : 0);
+  }
+  size_t ranges = std::ranges::count_if(result.strides, [](int64_t s) { return s != 0; });
+  if (affine->terms.size() != ranges) return std::nullopt;  // depends on the device's place
+  return std::pair{base, result};
+}
+
+const std::vector<UOp>& FreeRanges::operator()(const UOp& root) {
+  if (auto* found = memo_.find(root)) return *found;
+  for (const UOp& x : toposort(std::span(&root, 1))) {
+    if (memo_.contains(x)) continue;
+    std::vector<UOp> free;
+    if (x.op() == Op::Range) free.push_back(x);
+    auto src = x->src();
+    size_t values = x.op() == Op::Fold ? 1 : src.size();
+    for (size_t i = 0; i < values; ++i) {
+      for (const UOp& r : memo_.at(src[i])) {
+        bool bound = x.op() == Op::Fold && std::ranges::find(src.subspan(1), r) != src.end();
+        if (!bound && std::ranges::find(free, r) == free.end()) free.push_back(r);
+      }
+    }
+    memo_[x] = std::move(free);
+    alive_.push_back(x);
+  }
+  return memo_.at(root);
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,85 @@
+// One kernel from the graph: starting at a value that gets memory, index ranges are pushed down
+// through movement ops, reductions become folds, and loads end every path.
+#pragma once
+#include <functional>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "core/rewrite/symbolic.h"
+#include "core/schedule/fusion.h"
+
+namespace tinyshard {
+
+// A kernel while it is being put together. Loads and stores name buffers of the schedule:
+// Param {buffer}; slots are numbered at the end.
+struct KernelDraft {
+  struct Output {
+    int buffer;
+    UOp index, value;
+  };
+  Mesh mesh = Mesh::single({});
+  std::vector<UOp> loops;  // outer to inner
+  std::vector<Output> outputs;
+  int position = 0;  // of its latest value in the topological order: breaks ties in the order
+};
+
+// The buffer that holds a materialized value; demanding it makes sure that something computes it.
+using BufferOf = std::function<int(const UOp&)>;
+
+class Lowering {
+ public:
+  Lowering(const Fusion& fusion, BufferOf buffer_of)
+      : fusion_(fusion), buffer_of_(std::move(buffer_of)) {}
+
+  // The kernel that stores `value` (looked into even if it has a buffer of its own) in `buffer`.
+  KernelDraft kernel(const UOp& value, int buffer);
+
+  // Where the elements of `operand` lie in a materialized buffer, when every element is at
+  // offset + sum of stride * position: no padding, no recomputation.
+  std::optional<std::pair<UOp, StridedView>> view(const UOp& operand);
+
+  // The Reduce node that a Fold of the latest kernel came from.
+  UOp origin(const UOp& fold) const { return fold_origin_.at(fold); }
+
+ private:
+  UOp lower(const UOp& x, const std::vector<UOp>& index, const UOp& valid);
+  UOp lower_new(const UOp& x, const std::vector<UOp>& index, const UOp& valid);
+  UOp load(const UOp& x, const std::vector<UOp>& index, const UOp& valid);
+  UOp guarded(const UOp& x, std::vector<UOp> index, const UOp& valid, const UOp& inside);
+  std::vector<UOp> through_reshape(DimSpan from, DimSpan to, const std::vector<UOp>& index);
+  UOp position(const UOp& x, const std::vector<UOp>& index);
+  UOp fold(const UOp& x, const std::vector<UOp>& index, const UOp& valid);
+
+  struct Key {
+    const Node* node;
+    std::vector<const Node*> index;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& key) const;
+  };
+
+  const Fusion& fusion_;
+  BufferOf buffer_of_;
+  Simplifier simplify_;
+  std::unordered_map<Key, UOp, KeyHash> memo_;
+  NodeMap<UOp> fold_origin_;
+  std::vector<UOp> alive_;  // nodes that keys of the tables point to
+  const Node* root_ = nullptr;
+};
+
+// Free ranges of an expression: those that no Fold inside it binds.
+class FreeRanges {
+ public:
+  const std::vector<UOp>& operator()(const UOp& x);
+
+ private:
+  NodeMap<std::vector<UOp>> memo_;
+  std::vector<UOp> alive_;  // nodes that the table points to
+};
+
+// Row-major position of `index` in `shape`.
+UOp flat_index(DimSpan shape, std::span<const UOp> index);
+
+}  // namespace tinyshard

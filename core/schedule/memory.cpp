@@ -1,0 +1,78 @@
+#include "core/schedule/memory.h"
+
+#include <algorithm>
+
+namespace tinyshard {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+void plan_memory(Schedule& schedule) {
+  struct Life {
+    int buffer;
+    int64_t bytes;
+    int first, last;
+  };
+  std::vector<Life> lives(schedule.buffers.size());
+  for (int b = 0; b < int(lives.size()); ++b)
+    lives[b] = {b, aligned(schedule.buffers[b].bytes()), -1, -1};
+  auto owner = [&](int b) {
+    const auto& buffers = schedule.buffers;
+    while (buffers[b].previous >= 0 || buffers[b].container >= 0) {
+      b = buffers[b].previous >= 0 ? buffers[b].previous : buffers[b].container;
+    }
+    return b;
+  };
+  auto touch = [&](int b, int item) {
+    Life& life = lives[owner(b)];
+    if (life.first < 0) life.first = item;
+    life.last = std::max(life.last, item);
+  };
+  auto touch_all = [&](const Item& item, int at) {
+    for (int b : item.reads) touch(b, at);
+    for (int b : item.writes) touch(b, at);
+  };
+  // A collective works on its buffers until somebody waits for it, which may be the end of the run.
+  std::vector<bool> awaited(schedule.items.size());
+  for (int i = 0; i < int(schedule.items.size()); ++i) {
+    const Item& item = schedule.items[i];
+    touch_all(item, i);
+    for (int w : item.waits) {
+      touch_all(schedule.items[w], i);
+      awaited[w] = true;
+    }
+  }
+  for (int i = 0; i < int(schedule.items.size()); ++i) {
+    if (schedule.items[i].kind != Item::Kind::Collective || awaited[i]) continue;
+    touch_all(schedule.items[i], int(schedule.items.size()));
+  }
+  std::vector<Life> todo;
+  for (const Life& life : lives) {
+    const VirtualBuffer& b = schedule.buffers[life.buffer];
+    bool inside = b.previous >= 0 || b.container >= 0;
+    if (life.first >= 0 && !b.storage && !b.output && !inside && life.bytes > 0)
+      todo.push_back(life);
+  }
+  // Largest first, each at the lowest offset that is free during its life: simple, and within a few
+  // per cent of the best on training steps.
+  std::ranges::sort(todo, {}, [](const Life& l) { return std::pair(-l.bytes, l.buffer); });
+  std::vector<const Life*> placed;
+  for (const Life& life : todo) {
+    int64_t offset = 0;
+    for (const Life* other : placed) {  // sorted by offset
+      if (other->last < life.first || life.last < other->first) continue;
+      int64_t start = schedule.buffers[other->buffer].arena_offset;
+      if (offset + life.bytes <= start) break;
+      offset = std::max(offset, start + other->bytes);
+    }
+    schedule.buffers[life.buffer].arena_offset = offset;
+    schedule.arena_bytes = std::max(schedule.arena_bytes, offset + life.bytes);
+    auto by_offset = [&](const Life* l) { return schedule.buffers[l->buffer].arena_offset; };
+    placed.insert(std::ranges::upper_bound(placed, offset, {}, by_offset), &life);
+  }
+}
+
+}  // namespace tinyshard

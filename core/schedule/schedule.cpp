@@ -1,0 +1,456 @@
+// Puts the stages together: fusion, one draft per value, merging, order, memory.
+#include "core/schedule/schedule.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/rewrite/affine.h"
+#include "core/rewrite/pattern.h"
+#include "core/schedule/buckets.h"
+#include "core/schedule/dependencies.h"
+#include "core/schedule/fusion.h"
+#include "core/schedule/lower.h"
+#include "core/schedule/memory.h"
+#include "core/schedule/merge.h"
+
+namespace tinyshard {
+namespace {
+
+class Scheduler {
+ public:
+  Scheduler(std::span<const UOp> roots, std::span<const Sharding> shardings,
+            const ScheduleOptions& options)
+      : roots_(roots),
+        options_(options),
+        order_(toposort(roots)),
+        fusion_(order_, roots),
+        lowering_(fusion_, [this](const UOp& x) { return buffer_of(x); }) {
+    find_meshes(shardings);
+  }
+
+  // Storages whose old value is needed after their new one, when there are any: the graph must be
+  // given copies of them first. Otherwise empty, and `take` has the schedule.
+  std::vector<UOp> run() {
+    for (const UOp& root : roots_) {
+      int b = buffer_of(root);
+      schedule_.roots.push_back(b);
+      if (root.op() != Op::Buffer && root.op() != Op::Assign) schedule_.buffers[b].output = true;
+    }
+    // Users before sources: making a task may demand further buffers, all of them earlier ones.
+    for (size_t i = order_.size(); i-- > 0;) {
+      if (const int* b = buffer_.find(order_[i])) make_task(order_[i], *b, int(i));
+    }
+    std::ranges::reverse(tasks_);
+    if (std::vector<int> stuck = Dependencies(tasks_, schedule_.buffers).stuck(); !stuck.empty()) {
+      return overwritten_by(stuck);
+    }
+    merge_kernels(tasks_, schedule_.buffers);
+    bucket_collectives(tasks_, schedule_.buffers, options_.bucket_bytes);
+    emit();
+    plan_memory(schedule_);
+    return {};
+  }
+  Schedule take() { return std::move(schedule_); }
+
+ private:
+  std::vector<UOp> overwritten_by(const std::vector<int>& stuck) const {
+    std::vector<UOp> storages;
+    for (int t : stuck) {
+      for (int written : tasks_[t].writes) {
+        if (schedule_.buffers[written].previous < 0) continue;
+        int memory = memory_of(schedule_.buffers, written);
+        for (const UOp& x : order_) {
+          if (const int* b = buffer_.find(x); b && *b == memory) storages.push_back(x);
+        }
+      }
+    }
+    check_internal(!storages.empty(),
+                   "only an overwritten storage makes items wait for each other in a circle");
+    return storages;
+  }
+
+  // A value is where its sources are; constants are wherever they are used.
+  void find_meshes(std::span<const Sharding> shardings) {
+    for (const UOp& x : order_) {
+      const Mesh* mesh = nullptr;
+      if (x.op() == Op::Buffer) {
+        meshes_[x] = static_cast<const Placed*>(x->payload.get())->sharding.mesh;
+        continue;
+      }
+      if (x->payload) {  // a copy or a collective names the mesh it runs on
+        meshes_[x] = Mesh::from_payload(x->payload);
+        continue;
+      }
+      for (const UOp& s : x->src()) {
+        auto* of = meshes_.find(s);
+        if (of && *of && !mesh) mesh = &**of;
+      }
+      if (mesh) {
+        Mesh copy = *mesh;
+        meshes_[x] = copy;
+      }
+    }
+    for (size_t i = 0; i < roots_.size(); ++i) {
+      if (!meshes_[roots_[i]]) meshes_[roots_[i]] = shardings[i].mesh;
+    }
+    for (size_t i = order_.size(); i-- > 0;) {
+      std::optional<Mesh> mesh = meshes_[order_[i]];
+      if (!mesh) continue;
+      for (const UOp& s : order_[i]->src()) {
+        auto& of = meshes_[s];
+        if (!of) of = mesh;
+      }
+    }
+  }
+
+  int buffer_of(const UOp& x) {
+    if (int* found = buffer_.find(x)) return *found;
+    VirtualBuffer b;
+    b.dtype = x.dtype();
+    b.shape.assign(x.shape().begin(), x.shape().end());
+    b.mesh = *meshes_.at(x);
+    if (x.op() == Op::Buffer) b.storage = x->payload;
+    if (x.op() == Op::Assign) b.previous = buffer_of(x.src(0));
+    schedule_.buffers.push_back(std::move(b));
+    int number = int(schedule_.buffers.size()) - 1;
+    buffer_[x] = number;
+    return number;
+  }
+
+  void make_task(const UOp& x, int buffer, int position) {
+    if (x.op() == Op::Buffer || x->numel() == 0) return;  // nothing to compute
+    Task task;
+    task.position = position;
+    switch (x.op()) {
+      case Op::Dot:
+        task.item = dot(x);
+        break;
+      case Op::Conv:
+      case Op::ConvBackwardData:
+      case Op::ConvBackwardWeight:
+        task.item = whole_buffers(x, Item::Kind::Library);
+        break;
+      case Op::ScatterAdd:
+        task.item = scatter_add(x);
+        break;
+      case Op::Collective:
+        task.item = collective(x);
+        break;
+      case Op::CopyIn:
+        task.item = copy(x);
+        break;
+      default:
+        task.draft = draft(x, buffer);
+        break;
+    }
+    if (task.draft) {
+      task.draft->mesh = schedule_.buffers[buffer].mesh;
+      update_accesses(task);
+    } else {
+      task.item.mesh = schedule_.buffers[buffer].mesh;
+      task.item.buffers.push_back(buffer);
+      task.reads.assign(task.item.buffers.begin(), task.item.buffers.end() - 1);
+      task.writes = {buffer};
+    }
+    tasks_.push_back(std::move(task));
+  }
+
+  // Builds the kernel again with a value taken out of it, as long as something in it does not fit.
+  KernelDraft draft(const UOp& x, int buffer) {
+    for (;;) {
+      KernelDraft result = lowering_.kernel(x, buffer);
+      if (UOp misfit = arrange_loops(result, free_ranges_)) {
+        check_internal(misfit.op() == Op::Fold,
+                       "only a fold keeps a single output from being ordered");
+        fusion_.materialize(lowering_.origin(misfit));
+      } else if (!in_place_is_safe(result, schedule_.buffers)) {
+        check_internal(x.op() == Op::Assign && !fusion_.materialized(x.src(1)),
+                       "a copy is always in place");
+        fusion_.materialize(x.src(1));
+      } else {
+        return result;
+      }
+    }
+  }
+
+  // The buffer that holds the operand as it is, row-major and whole.
+  int whole_operand(const UOp& operand) {
+    if (auto view = lowering_.view(operand)) {
+      auto& [base, strided] = *view;
+      int64_t stride = 1;
+      bool dense = strided.offset == 0 && base->numel() == operand->numel();
+      for (size_t i = strided.shape.size(); i-- > 0;) {
+        dense = dense && (strided.shape[i] == 1 || strided.strides[i] == stride);
+        stride *= strided.shape[i];
+      }
+      if (dense) return buffer_of(base);
+    }
+    fusion_.materialize(operand);
+    return buffer_of(operand);
+  }
+
+  Item whole_buffers(const UOp& x, Item::Kind kind) {
+    Item item;
+    item.kind = kind;
+    item.call.node = x;
+    for (const UOp& s : x->src()) {
+      item.buffers.push_back(whole_operand(s));
+      item.call.operands.push_back(row_major(s.shape()));
+    }
+    return item;
+  }
+
+  static StridedView row_major(DimSpan shape) {
+    StridedView view{0, Dims(shape.begin(), shape.end()), Dims(shape.size())};
+    int64_t stride = 1;
+    for (size_t i = shape.size(); i-- > 0;) {
+      view.strides[i] = stride;
+      stride *= shape[i];
+    }
+    return view;
+  }
+
+  Item dot(const UOp& x) {
+    // As views first, so that transposes and heads cost nothing; copies where the library refuses.
+    for (int copied = 0; copied < 4; ++copied) {
+      Item item;
+      item.kind = Item::Kind::Library;
+      item.call.node = x;
+      std::vector<UOp> bases;
+      for (int i = 0; i < 2; ++i) {
+        const UOp& s = x.src(i);
+        auto view = (copied >> i & 1) ? std::nullopt : lowering_.view(s);
+        if (view) {
+          bases.push_back(view->first);
+          item.call.operands.push_back(view->second);
+        } else {
+          bases.push_back(s);
+          item.call.operands.push_back(row_major(s.shape()));
+        }
+      }
+      if (copied < 3 && !options_.library_supports(item.call)) continue;
+      for (const UOp& base : bases) {
+        fusion_.materialize(base);
+        item.buffers.push_back(buffer_of(base));
+      }
+      return item;
+    }
+    throw InternalError("a product without a library reached the schedule: " +
+                        tinyshard::describe(*x));
+  }
+
+  // An index repeated along rows stays a view: it is as large as the source otherwise.
+  Item scatter_add(const UOp& x) {
+    if (auto view = lowering_.view(x.src(0))) {
+      Item item;
+      item.kind = Item::Kind::Library;
+      item.call = {x, {view->second, row_major(x.src(1).shape())}};
+      if (options_.library_supports(item.call)) {
+        item.buffers = {buffer_of(view->first), whole_operand(x.src(1))};
+        return item;
+      }
+    }
+    return whole_buffers(x, Item::Kind::Library);
+  }
+
+  Item collective(const UOp& x) {
+    Item item = whole_buffers(x, Item::Kind::Collective);
+    item.mesh_axis = int(x.arg(2));
+    const UOp& operand = x.src(0);
+    int64_t parts = x.arg(3);
+    item.collective.op = CollectiveOp(x.arg(0));
+    item.collective.reduce = ReduceOp(x.arg(1));
+    item.collective.dtype = x.dtype();
+    item.collective.count =
+        size_t(x.arg(4) ? operand->numel() / std::max<int64_t>(parts, 1) : operand->numel());
+    return item;
+  }
+
+  Item copy(const UOp& x) {
+    Item item = whole_buffers(x, Item::Kind::Copy);
+    for (size_t i = 0; i + 2 < x->arg().size(); i += 3) {
+      item.parts.push_back({int(x.arg(i)), int(x.arg(i + 1)), x.arg(i + 2)});
+    }
+    return item;
+  }
+
+  void emit() {
+    Dependencies dependencies(tasks_, schedule_.buffers);
+    std::vector<int> order = dependencies.order(tasks_);
+    std::vector<int> writer(schedule_.buffers.size(), -1);
+    for (int t : order) {
+      Task& task = tasks_[t];
+      Item item = task.draft ? kernel(*task.draft) : std::move(task.item);
+      item.reads = task.reads;
+      item.writes = task.writes;
+      schedule_.items.push_back(std::move(item));
+    }
+    uint64_t sequence = 0;
+    std::vector<std::vector<int>> pending(
+        schedule_.buffers.size());  // collectives that use a memory
+    for (int i = 0; i < int(schedule_.items.size()); ++i) {
+      Item& item = schedule_.items[i];
+      auto wait_for = [&](int b) {
+        for (int other : pending[anchor(b)]) {
+          if (std::ranges::find(item.waits, other) == item.waits.end()) item.waits.push_back(other);
+        }
+      };
+      for (int b : item.reads) wait_for(b);
+      for (int b : item.writes) wait_for(b);
+      for (int done : item.waits) {
+        for (auto& list : pending) std::erase(list, done);
+      }
+      if (item.kind != Item::Kind::Collective) continue;
+      item.sequence = ++sequence;
+      for (int b : item.buffers) pending[anchor(b)].push_back(i);
+    }
+  }
+
+  int anchor(int b) const {
+    for (;;) {
+      const VirtualBuffer& v = schedule_.buffers[b];
+      if (v.previous >= 0)
+        b = v.previous;
+      else if (v.container >= 0)
+        b = v.container;
+      else
+        return b;
+    }
+  }
+
+  // Slots in order of appearance, indices free of divisions where loops can be split or merged.
+  Item kernel(const KernelDraft& draft) {
+    Item item;
+    item.kind = Item::Kind::Kernel;
+    item.mesh = draft.mesh;
+    NodeMap<UOp> slots;
+    auto slot_of = [&](int buffer, bool written) {
+      const VirtualBuffer& b = schedule_.buffers[buffer];
+      item.buffers.push_back(buffer);
+      ParamInfo param{.dtype = b.dtype, .numel = b.numel(), .written = written};
+      for (size_t i = 0; i + 1 < item.buffers.size(); ++i) {
+        if (memory_of(schedule_.buffers, item.buffers[i]) == memory_of(schedule_.buffers, buffer))
+          param.alias = int(i);
+      }
+      item.kernel.params.push_back(param);
+      return UOp::make(Op::Param, b.dtype, {}, Dims{int64_t(item.buffers.size()) - 1});
+    };
+    // Outputs take the first slots; loads refer to buffers of the schedule until they are replaced.
+    std::vector<UOp> params, values, stores;
+    for (const auto& out : draft.outputs) {
+      params.push_back(slot_of(out.buffer, true));
+      values.push_back(out.value);
+    }
+    for (const UOp& x : toposort(values)) {
+      if (x.op() == Op::Load && !slots.contains(x.src(0)))
+        slots[x.src(0)] = slot_of(int(x.src(0).arg(0)), false);
+    }
+    values = substitute(values, slots);
+    for (size_t i = 0; i < params.size(); ++i) {
+      stores.push_back(
+          UOp::make(Op::Store, params[i].dtype(), {params[i], draft.outputs[i].index, values[i]}));
+    }
+    UOp sink = UOp::make(Op::Sink, DType::Bool, stores);
+    std::vector<UOp> ranges = draft.loops;
+    for (const UOp& x : toposort(std::span(&sink, 1))) {
+      if (x.op() == Op::Range && RangeKind(x.arg(2)) == RangeKind::Fold) ranges.push_back(x);
+    }
+    std::sort(ranges.begin() + long(draft.loops.size()), ranges.end(),
+              [](const UOp& a, const UOp& b) { return a.arg(0) < b.arg(0); });
+    LoopNest nest = split_ranges(std::span(&sink, 1), ranges);
+    nest = merge_ranges(nest.roots, nest.ranges);
+    item.kernel.sink = nest.roots[0];
+    for (const UOp& r : nest.ranges) {
+      if (RangeKind(r.arg(2)) == RangeKind::Loop) item.kernel.loops.push_back(r);
+    }
+    item.kernel.name = kernel_name(item.kernel);
+    return item;
+  }
+
+  static std::string kernel_name(const KernelSource& kernel) {
+    bool folds = false;
+    for (const UOp& x : toposort(std::span(&kernel.sink, 1))) folds = folds || x.op() == Op::Fold;
+    std::string name = folds ? "reduce" : "map";
+    for (const UOp& r : kernel.loops) name += fmt::format("_{}", r.arg(1));
+    return name;
+  }
+
+  std::span<const UOp> roots_;
+  const ScheduleOptions& options_;
+  std::vector<UOp> order_;
+  Fusion fusion_;
+  Lowering lowering_;
+  FreeRanges free_ranges_;
+  NodeMap<int> buffer_;
+  NodeMap<std::optional<Mesh>> meshes_;
+  std::vector<Task> tasks_;
+  Schedule schedule_;
+};
+
+// The graph in which every read of these storages sees a copy made before they are overwritten.
+std::vector<UOp> read_copies(std::span<const UOp> roots, const std::vector<UOp>& storages) {
+  auto listed = [&](const UOp& x) { return std::ranges::find(storages, x) != storages.end(); };
+  return rewrite_once(roots, [&](const UOp& x) {
+    if (listed(x)) return UOp::make(Op::Contiguous, x.dtype(), {x});
+    if (x.op() == Op::Assign && x.src(0).op() == Op::Contiguous && listed(x.src(0).src(0))) {
+      return x.with_src(std::vector<UOp>{x.src(0).src(0), x.src(1)});
+    }
+    return UOp();
+  });
+}
+
+}  // namespace
+
+Schedule make_schedule(std::span<const UOp> roots, std::span<const Sharding> shardings,
+                       const ScheduleOptions& options) {
+  std::vector<UOp> graph(roots.begin(), roots.end());
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    Scheduler scheduler(graph, shardings, options);
+    std::vector<UOp> needed_later = scheduler.run();
+    if (needed_later.empty()) return scheduler.take();
+    graph = read_copies(graph, needed_later);
+  }
+  throw InternalError("copies of overwritten storages leave no circle");
+}
+
+std::string Item::describe() const {
+  switch (kind) {
+    case Kind::Kernel:
+      return fmt::format("kernel {} ({} in, {} out)", kernel.name, reads.size(), writes.size());
+    case Kind::Library:
+      return fmt::format("library {}", tinyshard::describe(*call.node));
+    case Kind::Collective:
+      return fmt::format("#{} {} on axis {}", sequence, tinyshard::describe(collective), mesh_axis);
+    case Kind::Copy:
+      return fmt::format("copy {}", tinyshard::describe(*call.node));
+  }
+  return {};
+}
+
+std::vector<std::string> Schedule::lines() const {
+  std::vector<std::string> lines;
+  for (const Item& item : items) {
+    std::string line = item.describe() + " " + item.mesh.to_string();
+    for (int b : item.buffers)
+      line += fmt::format(" {}{}", name(buffers[b].dtype), to_string(buffers[b].shape));
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+uint64_t Schedule::hash() const {
+  uint64_t h = items.size();
+  for (const Item& item : items) {
+    if (item.kind == Item::Kind::Kernel) {
+      h = combine(h, structural_hash(std::span(&item.kernel.sink, 1)));
+    }
+    for (int b : item.buffers) h = combine(h, uint64_t(b));
+  }
+  for (const std::string& line : lines()) h = hash_text(line, h);
+  return h;
+}
+
+}  // namespace tinyshard

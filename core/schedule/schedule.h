@@ -1,0 +1,83 @@
+// From a graph of local values to a list of items: kernels, library calls, collectives and copies,
+// in an order that respects every dependency. Nothing here runs or compiles anything.
+//
+//   fusion.cpp   which values get memory; the rest is recomputed inside the kernels that use it
+//   lower.cpp    one kernel: index ranges pushed from the output down to the loads
+//   merge.cpp    kernels that share loops become one kernel with several outputs
+//   order.cpp    dependencies, in-place writes, buckets of collectives, the final order
+//   memory.cpp   one arena per device: offsets by liveness
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/codegen/kernel.h"
+#include "core/runtime/communicator.h"
+#include "core/runtime/device.h"
+#include "multi/mesh.h"
+
+namespace tinyshard {
+
+// A value that has memory while the schedule runs, of the same shape on every device of its mesh.
+struct VirtualBuffer {
+  DType dtype = DType::F32;
+  Dims shape;  // local shape
+  Mesh mesh = Mesh::single({});
+  std::shared_ptr<const void> storage;  // of a Buffer that exists outside of the schedule
+  int previous = -1;                    // an assigned version: same memory as that buffer
+  int container = -1;                   // a member of a bucket: lives inside that buffer
+  int64_t container_offset = 0;         // in bytes
+  bool output = false;                  // read by the caller afterwards: never in the arena
+  int64_t arena_offset = -1;            // by memory.cpp; -1 outside of the arena
+  int64_t numel() const { return product(shape); }
+  int64_t bytes() const { return numel() * int64_t(itemsize(dtype)); }
+};
+
+// Which part of a replicated source a device copies: {axis, mesh axis, parts}.
+struct CopyPart {
+  int axis, mesh_axis;
+  int64_t parts;
+};
+
+struct Item {
+  enum class Kind : uint8_t { Kernel, Library, Collective, Copy } kind = Kind::Kernel;
+  Mesh mesh = Mesh::single({});  // runs on each of its devices that this process holds
+  std::vector<int> buffers;  // parameters in slot order; Library and others: operands, then result
+  std::vector<int> reads, writes;
+
+  KernelSource kernel;
+  LibraryCall call;
+  Collective collective;        // its count is in elements per part
+  int mesh_axis = 0;            // of the collective
+  uint64_t sequence = 0;        // of the collective, from 1 in schedule order
+  std::vector<CopyPart> parts;  // of the copy
+  std::vector<int> waits;       // items whose collective must be done before this one starts
+  std::string describe() const;
+};
+
+struct Schedule {
+  std::vector<VirtualBuffer> buffers;
+  std::vector<Item> items;
+  std::vector<int> roots;                  // buffer of each root, in the order given
+  int64_t arena_bytes = 0;                 // per device
+  uint64_t hash() const;                   // equal on ranks that built the same graph
+  std::vector<std::string> lines() const;  // one per item, for dumps and comparison across ranks
+};
+
+struct ScheduleOptions {
+  // Asked before a product or convolution is left to a library.
+  std::function<bool(const LibraryCall&)> library_supports = [](const LibraryCall&) {
+    return false;
+  };
+  int threads = 1;  // of a device: how far big reductions are split
+  int64_t bucket_bytes = 25 << 20;
+};
+
+// Roots and their shardings as multi/rewrite.h leaves them: every shape is local, roots are values
+// or Assigns.
+Schedule make_schedule(std::span<const UOp> roots, std::span<const Sharding> shardings,
+                       const ScheduleOptions& options);
+
+}  // namespace tinyshard
