@@ -1,0 +1,438 @@
+#include "core/codegen/arith.h"
+
+#include <bit>
+#include <limits>
+
+#include <llvm/IR/Intrinsics.h>
+
+#include "core/base/error.h"
+
+namespace tinyshard::codegen {
+namespace {
+
+using llvm::ConstantFP;
+using llvm::ConstantInt;
+using llvm::FixedVectorType;
+using llvm::Type;
+using llvm::Value;
+
+int lanes_of(const Value* x) {
+  auto* vector = llvm::dyn_cast<FixedVectorType>(x->getType());
+  return vector ? static_cast<int>(vector->getNumElements()) : 1;
+}
+
+// The type of x with another element.
+Type* like(const Value* x, Type* element) {
+  int lanes = lanes_of(x);
+  return lanes == 1 && !x->getType()->isVectorTy() ? element : FixedVectorType::get(element, lanes);
+}
+
+bool is_signed(DType dtype) { return is_signed_int(dtype) || dtype == DType::Index; }
+bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
+
+}  // namespace
+
+Arith::Arith(llvm::IRBuilder<>& builder, llvm::Module& module, const Target& target)
+    : b_(builder), module_(module) {
+  auto has = [&](const char* feature) {
+    return target.features.find(feature) != std::string::npos;
+  };
+  has_avx512_ = target.triple.starts_with("x86_64") && has("+avx512f") && has("+avx512dq") &&
+                has("+avx512vl");
+  has_f16_ = target.triple.starts_with("aarch64") || has("+f16c");
+}
+
+// --- representation
+// --------------------------------------------------------------------------------
+
+Type* Arith::type(DType dtype, int lanes) const {
+  Type* element = nullptr;
+  switch (dtype) {
+    case DType::Bool:
+      element = b_.getInt1Ty();
+      break;
+    case DType::I8:
+    case DType::U8:
+      element = b_.getInt8Ty();
+      break;
+    case DType::I16:
+    case DType::U16:
+      element = b_.getInt16Ty();
+      break;
+    case DType::I32:
+    case DType::U32:
+      element = b_.getInt32Ty();
+      break;
+    case DType::I64:
+    case DType::U64:
+    case DType::Index:
+      element = b_.getInt64Ty();
+      break;
+    case DType::F16:
+    case DType::BF16:
+    case DType::F32:
+      element = b_.getFloatTy();
+      break;
+    case DType::F64:
+      element = b_.getDoubleTy();
+      break;
+  }
+  return lanes == 1 ? element : FixedVectorType::get(element, lanes);
+}
+
+Type* Arith::memory_type(DType dtype, int lanes) const {
+  Type* element = type(dtype);
+  if (dtype == DType::Bool) element = b_.getInt8Ty();
+  if (dtype == DType::BF16) element = b_.getInt16Ty();
+  if (dtype == DType::F16) element = has_f16_ ? b_.getHalfTy() : b_.getInt16Ty();
+  return lanes == 1 ? element : FixedVectorType::get(element, lanes);
+}
+
+Value* Arith::from_memory(Value* x, DType dtype) {
+  switch (dtype) {
+    case DType::Bool:
+      return b_.CreateICmpNE(x, llvm::Constant::getNullValue(x->getType()));
+    case DType::BF16:
+      return b_.CreateBitCast(b_.CreateShl(b_.CreateZExt(x, like(x, b_.getInt32Ty())), 16),
+                              like(x, b_.getFloatTy()));
+    case DType::F16:
+      return has_f16_ ? b_.CreateFPExt(x, like(x, b_.getFloatTy())) : from_f16_bits(x);
+    default:
+      return x;
+  }
+}
+
+Value* Arith::to_memory(Value* x, DType dtype, bool rounded) {
+  switch (dtype) {
+    case DType::Bool:
+      return b_.CreateZExt(x, like(x, b_.getInt8Ty()));
+    case DType::BF16: {
+      Value* bits = b_.CreateBitCast(rounded ? x : round_bf16(x), like(x, b_.getInt32Ty()));
+      return b_.CreateTrunc(b_.CreateLShr(bits, 16), like(x, b_.getInt16Ty()));
+    }
+    case DType::F16:
+      return has_f16_ ? b_.CreateFPTrunc(x, like(x, b_.getHalfTy())) : f16_bits(x);
+    default:
+      return x;
+  }
+}
+
+Value* Arith::constant(DType dtype, int64_t bits, int lanes) {
+  Type* t = type(dtype, lanes);
+  if (!is_float(dtype)) return ConstantInt::get(t, static_cast<uint64_t>(bits));
+  Value* value = ConstantFP::get(type(dtype), std::bit_cast<double>(bits));
+  if (is_half(dtype)) value = dtype == DType::F16 ? round_f16(value) : round_bf16(value);
+  return splat(value, lanes);
+}
+
+Value* Arith::splat(Value* scalar, int lanes) {
+  return lanes == 1 || scalar->getType()->isVectorTy() ? scalar
+                                                       : b_.CreateVectorSplat(lanes, scalar);
+}
+
+Value* Arith::ramp(Type* element, int lanes, int64_t step) {
+  std::vector<llvm::Constant*> values;
+  for (int i = 0; i < lanes; ++i)
+    values.push_back(ConstantInt::get(element, static_cast<uint64_t>(step * i)));
+  return llvm::ConstantVector::get(values);
+}
+
+Value* Arith::index_width(Value* index, unsigned bits) {
+  return b_.CreateSExtOrTrunc(index, like(index, b_.getIntNTy(bits)));
+}
+
+// --- 16-bit floats
+// ---------------------------------------------------------------------------------
+
+Value* Arith::round_bf16(Value* x) {
+  Type* i32 = like(x, b_.getInt32Ty());
+  Value* bits = b_.CreateBitCast(x, i32);
+  Value* odd = b_.CreateAnd(b_.CreateLShr(bits, 16), ConstantInt::get(i32, 1));
+  Value* rounded = b_.CreateAdd(bits, b_.CreateAdd(odd, ConstantInt::get(i32, 0x7fff)));
+  Value* quiet = b_.CreateOr(bits, ConstantInt::get(i32, 0x400000));
+  Value* chosen = b_.CreateSelect(b_.CreateFCmpUNO(x, x), quiet, rounded);
+  return b_.CreateBitCast(b_.CreateAnd(chosen, ConstantInt::get(i32, 0xffff0000u)), x->getType());
+}
+
+Value* Arith::round_f16(Value* x) {
+  if (has_f16_) return b_.CreateFPExt(b_.CreateFPTrunc(x, like(x, b_.getHalfTy())), x->getType());
+  return from_f16_bits(f16_bits(x));
+}
+
+// The same steps as core/dtype/half.h.
+Value* Arith::f16_bits(Value* x) {
+  Type *i32 = like(x, b_.getInt32Ty()), *f32 = x->getType();
+  auto c = [&](uint32_t v) { return ConstantInt::get(i32, v); };
+  Value* bits = b_.CreateBitCast(x, i32);
+  Value* sign = b_.CreateAnd(b_.CreateLShr(bits, 16), c(0x8000));
+  Value* rest = b_.CreateAnd(bits, c(0x7fffffff));
+  Value* odd = b_.CreateAnd(b_.CreateLShr(rest, 13), c(1));
+  Value* normal = b_.CreateLShr(
+      b_.CreateSub(b_.CreateAdd(rest, b_.CreateAdd(odd, c(0xfff))), c(0x38000000)), 13);
+  Value* small = b_.CreateFAdd(b_.CreateBitCast(rest, f32), ConstantFP::get(f32, 0.5));
+  Value* subnormal = b_.CreateSub(b_.CreateBitCast(small, i32), c(0x3f000000));
+  Value* result = b_.CreateSelect(b_.CreateICmpULT(rest, c(0x38800000)), subnormal, normal);
+  result = b_.CreateSelect(b_.CreateICmpUGE(rest, c(0x47800000)), c(0x7c00), result);
+  result = b_.CreateSelect(b_.CreateICmpUGT(rest, c(0x7f800000)), c(0x7e00), result);
+  return b_.CreateTrunc(b_.CreateOr(result, sign), like(x, b_.getInt16Ty()));
+}
+
+Value* Arith::from_f16_bits(Value* x) {
+  Type *i32 = like(x, b_.getInt32Ty()), *f32 = like(x, b_.getFloatTy());
+  auto c = [&](uint32_t v) { return ConstantInt::get(i32, v); };
+  Value* bits = b_.CreateZExt(x, i32);
+  Value* sign = b_.CreateShl(b_.CreateAnd(bits, c(0x8000)), 16);
+  Value* rest = b_.CreateShl(b_.CreateAnd(bits, c(0x7fff)), 13);
+  Value* exponent = b_.CreateAnd(rest, c(0x0f800000));
+  Value* normal = b_.CreateAdd(rest, c(112u << 23));
+  Value* special = b_.CreateOr(rest, c(0x7f800000));
+  // Subnormals: 2^-14 * (1 + mantissa) - 2^-14.
+  Value* subnormal = b_.CreateFSub(b_.CreateBitCast(b_.CreateAdd(rest, c(113u << 23)), f32),
+                                   ConstantFP::get(f32, 0x1p-14));
+  Value* result =
+      b_.CreateSelect(b_.CreateICmpEQ(exponent, c(0)), b_.CreateBitCast(subnormal, i32), normal);
+  result = b_.CreateSelect(b_.CreateICmpEQ(exponent, c(0x0f800000)), special, result);
+  return b_.CreateBitCast(b_.CreateOr(result, sign), f32);
+}
+
+// --- casts
+// -----------------------------------------------------------------------------------------
+
+Value* Arith::cast(Value* x, DType from, DType to) {
+  if (from == to) return x;
+  bool from_float = is_float(from), to_float = is_float(to);
+  if (to == DType::Bool) {
+    Value* zero = llvm::Constant::getNullValue(x->getType());
+    return from_float ? b_.CreateFCmpUNE(x, zero) : b_.CreateICmpNE(x, zero);
+  }
+  Type* t = like(x, type(to));
+  if (from_float && to_float) {
+    if (from == DType::F64) x = b_.CreateFPTrunc(x, like(x, b_.getFloatTy()));
+    if (to == DType::F64) return b_.CreateFPExt(x, t);
+    if (to == DType::F16) return round_f16(x);
+    if (to == DType::BF16) return round_bf16(x);
+    return x;
+  }
+  if (from_float) {
+    auto id = is_signed(to) ? llvm::Intrinsic::fptosi_sat : llvm::Intrinsic::fptoui_sat;
+    return b_.CreateIntrinsic(id, {t, x->getType()}, {x});
+  }
+  if (to_float) {
+    Value* value = is_signed(from) ? b_.CreateSIToFP(x, t) : b_.CreateUIToFP(x, t);
+    if (to == DType::F16) return round_f16(value);
+    if (to == DType::BF16) return round_bf16(value);
+    return value;
+  }
+  return b_.CreateIntCast(x, t, is_signed(from));
+}
+
+Value* Arith::bitcast(Value* x, DType from, DType to) {
+  if (itemsize(from) != itemsize(to))
+    throw InternalError("bitcast between types of different size");
+  // Through the integer that lies in memory.
+  Value* memory = to_memory(x, from);
+  Type* target = like(x, memory_type(to));
+  return from_memory(b_.CreateBitCast(memory, target), to);
+}
+
+// --- arithmetic
+// --------------------------------------------------------------------------------------
+
+Value* Arith::extremum(bool largest, DType dtype, Value* a, Value* b) {
+  if (dtype == DType::Bool) return largest ? b_.CreateOr(a, b) : b_.CreateAnd(a, b);
+  if (!is_float(dtype)) {
+    auto id = is_signed(dtype) ? (largest ? llvm::Intrinsic::smax : llvm::Intrinsic::smin)
+                               : (largest ? llvm::Intrinsic::umax : llvm::Intrinsic::umin);
+    return b_.CreateBinaryIntrinsic(id, a, b);
+  }
+  // The comparison keeps b when either is NaN; what is left is a NaN in a.
+  Value* chosen = b_.CreateSelect(largest ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b), a, b);
+  return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, chosen);
+}
+
+Value* Arith::shift(Op op, DType dtype, Value* x, Value* by) {
+  Type* t = x->getType();
+  Value* width = ConstantInt::get(t, t->getScalarSizeInBits());
+  Value* shifted = op == Op::Shl      ? b_.CreateShl(x, by)
+                   : is_signed(dtype) ? b_.CreateAShr(x, by)
+                                      : b_.CreateLShr(x, by);
+  return b_.CreateSelect(b_.CreateICmpULT(by, width), shifted, llvm::Constant::getNullValue(t));
+}
+
+Value* Arith::divide(Op op, DType dtype, Value* x, Value* by) {
+  Type* t = x->getType();
+  unsigned bits = t->getScalarSizeInBits();
+  Value *zero = ConstantInt::get(t, 0), *one = ConstantInt::get(t, 1),
+        *minus_one = ConstantInt::getSigned(t, -1);
+  bool sign = is_signed(dtype);
+  if (dtype == DType::Bool)
+    return op == Op::IDiv ? b_.CreateAnd(x, by) : llvm::Constant::getNullValue(t);
+  Value* quotient;
+  if (llvm::isa<llvm::Constant>(by)) {
+    auto* c = llvm::cast<llvm::Constant>(by);
+    if (t->isVectorTy()) c = c->getSplatValue();
+    auto* divisor = llvm::dyn_cast_or_null<ConstantInt>(c);
+    if (divisor && !divisor->isZero() && !(sign && divisor->isMinusOne())) {
+      if (op == Op::Mod) return sign ? b_.CreateSRem(x, by) : b_.CreateURem(x, by);
+      return sign ? b_.CreateSDiv(x, by) : b_.CreateUDiv(x, by);
+    }
+  }
+  Value* is_zero = b_.CreateICmpEQ(by, zero);
+  if (t->isVectorTy() && bits <= 32) {
+    // No vector unit divides integers; doubles hold 32-bit quotients exactly.
+    Type *f64 = like(x, b_.getDoubleTy()), *i64 = like(x, b_.getInt64Ty());
+    Value* safe = b_.CreateSelect(is_zero, one, by);
+    auto real = [&](Value* v) { return sign ? b_.CreateSIToFP(v, f64) : b_.CreateUIToFP(v, f64); };
+    quotient = b_.CreateTrunc(b_.CreateFPToSI(b_.CreateFDiv(real(x), real(safe)), i64), t);
+  } else if (sign) {
+    // The most negative number over -1 traps: negate instead.
+    Value* is_minus_one = b_.CreateICmpEQ(by, minus_one);
+    Value* safe = b_.CreateSelect(b_.CreateOr(is_zero, is_minus_one), one, by);
+    quotient = b_.CreateSelect(is_minus_one, b_.CreateNeg(x), b_.CreateSDiv(x, safe));
+  } else {
+    quotient = b_.CreateUDiv(x, b_.CreateSelect(is_zero, one, by));
+  }
+  Value* result = op == Op::IDiv ? quotient : b_.CreateSub(x, b_.CreateMul(quotient, by));
+  return b_.CreateSelect(is_zero, zero, result);
+}
+
+Value* Arith::index_division(Op op, Value* x, Value* by, int64_t low) {
+  Type* t = x->getType();
+  auto* constant = llvm::dyn_cast<llvm::Constant>(by);
+  if (constant && t->isVectorTy()) constant = constant->getSplatValue();
+  auto* divisor = llvm::dyn_cast_or_null<ConstantInt>(constant);
+  if (low >= 0 && divisor && divisor->getSExtValue() > 0) {
+    return op == Op::IDiv ? b_.CreateUDiv(x, by) : b_.CreateURem(x, by);
+  }
+  Value *zero = ConstantInt::get(t, 0), *one = ConstantInt::get(t, 1);
+  Value* is_zero = b_.CreateICmpEQ(by, zero);
+  Value* safe = b_.CreateSelect(is_zero, one, by);
+  Value *quotient = b_.CreateSDiv(x, safe), *rest = b_.CreateSub(x, b_.CreateMul(quotient, safe));
+  Value* below =
+      b_.CreateAnd(b_.CreateICmpNE(rest, zero), b_.CreateICmpSLT(b_.CreateXor(rest, safe), zero));
+  Value* result = op == Op::IDiv ? b_.CreateSub(quotient, b_.CreateZExt(below, t))
+                                 : b_.CreateAdd(rest, b_.CreateSelect(below, safe, zero));
+  return b_.CreateSelect(is_zero, zero, result);
+}
+
+Value* Arith::emit(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
+  bool real = is_float(source), boolean = source == DType::Bool, sign = is_signed(source);
+  Type* t = x[0]->getType();
+  Math math(b_, module_, has_avx512_);
+  switch (op) {
+    case Op::Neg:
+      return real ? b_.CreateFNeg(x[0]) : boolean ? x[0] : b_.CreateNeg(x[0]);
+    case Op::Exp2:
+      return math.exp2(x[0]);
+    case Op::Log2:
+      return math.log2(x[0]);
+    case Op::Sin:
+      return math.sin(x[0]);
+    case Op::Sqrt:
+      return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x[0]);
+    case Op::Recip:
+      return b_.CreateFDiv(ConstantFP::get(t, 1.0), x[0]);
+    case Op::Trunc:
+      return real ? b_.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, x[0]) : x[0];
+    case Op::Not:
+      return b_.CreateNot(x[0]);
+    case Op::Cast:
+      return cast(x[0], source, dtype);
+    case Op::Bitcast:
+      return bitcast(x[0], source, dtype);
+    case Op::Add:
+      return real      ? b_.CreateFAdd(x[0], x[1])
+             : boolean ? b_.CreateOr(x[0], x[1])
+                       : b_.CreateAdd(x[0], x[1]);
+    case Op::Sub:
+      return real      ? b_.CreateFSub(x[0], x[1])
+             : boolean ? b_.CreateXor(x[0], x[1])
+                       : b_.CreateSub(x[0], x[1]);
+    case Op::Mul:
+      return real      ? b_.CreateFMul(x[0], x[1])
+             : boolean ? b_.CreateAnd(x[0], x[1])
+                       : b_.CreateMul(x[0], x[1]);
+    case Op::Div:
+      return real ? b_.CreateFDiv(x[0], x[1]) : divide(Op::IDiv, source, x[0], x[1]);
+    case Op::IDiv:
+    case Op::Mod:
+      return divide(op, source, x[0], x[1]);
+    case Op::Max:
+      return extremum(true, source, x[0], x[1]);
+    case Op::And:
+      return b_.CreateAnd(x[0], x[1]);
+    case Op::Or:
+      return b_.CreateOr(x[0], x[1]);
+    case Op::Xor:
+      return b_.CreateXor(x[0], x[1]);
+    case Op::Shl:
+    case Op::Shr:
+      return shift(op, source, x[0], x[1]);
+    case Op::CmpLt:
+      return real   ? b_.CreateFCmpOLT(x[0], x[1])
+             : sign ? b_.CreateICmpSLT(x[0], x[1])
+                    : b_.CreateICmpULT(x[0], x[1]);
+    case Op::CmpEq:
+      return real ? b_.CreateFCmpOEQ(x[0], x[1]) : b_.CreateICmpEQ(x[0], x[1]);
+    case Op::CmpNe:
+      return real ? b_.CreateFCmpUNE(x[0], x[1]) : b_.CreateICmpNE(x[0], x[1]);
+    case Op::Threefry:
+      return math.threefry(x[0], x[1]);
+    case Op::Where:
+      return b_.CreateSelect(x[0], x[1], x[2]);
+    default:
+      throw InternalError("no lowering for op " + std::string(info(op).name));
+  }
+}
+
+// --- reductions
+// --------------------------------------------------------------------------------------
+
+Value* Arith::identity(ReduceOp op, DType dtype, int lanes) {
+  Type* t = type(dtype, lanes);
+  bool largest = op == ReduceOp::Max;
+  if (op == ReduceOp::Sum) return llvm::Constant::getNullValue(t);
+  if (is_float(dtype)) {
+    double infinity = std::numeric_limits<double>::infinity();
+    return ConstantFP::get(t, op == ReduceOp::Prod ? 1.0 : largest ? -infinity : infinity);
+  }
+  if (op == ReduceOp::Prod) return ConstantInt::get(t, 1);
+  unsigned bits = t->getScalarSizeInBits();
+  if (is_signed(dtype)) {
+    return ConstantInt::get(
+        t, largest ? llvm::APInt::getSignedMinValue(bits) : llvm::APInt::getSignedMaxValue(bits));
+  }
+  return ConstantInt::get(
+      t, largest ? llvm::APInt::getMinValue(bits) : llvm::APInt::getMaxValue(bits));
+}
+
+Value* Arith::combine(ReduceOp op, DType dtype, Value* accumulator, Value* x) {
+  switch (op) {
+    case ReduceOp::Sum:
+      return emit(Op::Add, dtype, dtype, {accumulator, x});
+    case ReduceOp::Prod:
+      return emit(Op::Mul, dtype, dtype, {accumulator, x});
+    default:
+      return extremum(op == ReduceOp::Max, dtype, x, accumulator);
+  }
+}
+
+Value* Arith::horizontal(ReduceOp op, DType dtype, Value* x) {
+  bool ordered = is_float(dtype) && (op == ReduceOp::Max || op == ReduceOp::Min);
+  Value* nan = ordered ? b_.CreateOrReduce(b_.CreateFCmpUNO(x, x)) : nullptr;
+  for (int lanes = lanes_of(x) / 2; lanes >= 1; lanes /= 2) {
+    llvm::SmallVector<int, 64> low, high;
+    for (int i = 0; i < lanes; ++i) low.push_back(i), high.push_back(lanes + i);
+    Value *a = b_.CreateShuffleVector(x, low), *b = b_.CreateShuffleVector(x, high);
+    if (ordered) {  // NaN is put back at the end
+      x = b_.CreateSelect(op == ReduceOp::Max ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b), a,
+                          b);
+    } else {
+      x = combine(op, dtype, a, b);
+    }
+  }
+  Value* result = b_.CreateExtractElement(x, uint64_t{0});
+  return ordered ? b_.CreateSelect(nan, ConstantFP::getNaN(result->getType()), result) : result;
+}
+
+}  // namespace tinyshard::codegen

@@ -1,0 +1,87 @@
+// Elementwise ops as LLVM instructions on scalars or vectors: what every op means, on every type,
+// with no call to a math library. Internal to core/codegen; includes LLVM.
+//
+// In registers Bool is i1, F16 and BF16 are f32, and Index is i64, or i32 in vectors whose values
+// fit.
+#pragma once
+#include <llvm/ADT/ArrayRef.h>
+#include <llvm/ADT/STLFunctionalExtras.h>
+#include <llvm/IR/IRBuilder.h>
+
+#include "core/dtype/dtype.h"
+#include "core/runtime/target.h"
+#include "core/uop/op.h"
+
+namespace tinyshard::codegen {
+
+class Arith {
+ public:
+  Arith(llvm::IRBuilder<>& builder, llvm::Module& module, const Target& target);
+
+  // Types of a value in registers and in memory; lanes == 1 is a scalar.
+  llvm::Type* type(DType dtype, int lanes = 1) const;
+  llvm::Type* memory_type(DType dtype, int lanes = 1) const;
+  llvm::Value* from_memory(llvm::Value* x, DType dtype);
+  // `rounded`: x is known to be a value of the 16-bit type already.
+  llvm::Value* to_memory(llvm::Value* x, DType dtype, bool rounded = false);
+
+  llvm::Value* constant(DType dtype, int64_t bits, int lanes = 1);
+  llvm::Value* splat(llvm::Value* scalar, int lanes);
+  // 0, step, 2 * step...
+  llvm::Value* ramp(llvm::Type* element, int lanes, int64_t step);
+  llvm::Value* index_width(llvm::Value* index, unsigned bits);  // i32 or i64 lanes
+
+  // An elementwise op. `dtype` is the result's, `source` the first operand's; Where takes its
+  // condition first. Operands have equal lanes.
+  llvm::Value* emit(Op op, DType dtype, DType source, llvm::ArrayRef<llvm::Value*> x);
+  // Division on Index: rounds to minus infinity. `low` is a lower bound of x.
+  llvm::Value* index_division(Op op, llvm::Value* x, llvm::Value* by, int64_t low);
+  llvm::Value* cast(llvm::Value* x, DType from, DType to);
+
+  llvm::Value* identity(ReduceOp op, DType dtype, int lanes);
+  llvm::Value* combine(ReduceOp op, DType dtype, llvm::Value* accumulator, llvm::Value* x);
+  llvm::Value* horizontal(ReduceOp op, DType dtype, llvm::Value* x);  // lanes to one, pairwise
+
+ private:
+  llvm::Value* bitcast(llvm::Value* x, DType from, DType to);
+  llvm::Value* divide(Op op, DType dtype, llvm::Value* x, llvm::Value* by);
+  llvm::Value* shift(Op op, DType dtype, llvm::Value* x, llvm::Value* by);
+  llvm::Value* extremum(bool largest, DType dtype, llvm::Value* a, llvm::Value* b);
+  llvm::Value* round_bf16(llvm::Value* x);  // f32 to f32
+  llvm::Value* round_f16(llvm::Value* x);
+  llvm::Value* f16_bits(llvm::Value* x);  // f32 to i16
+  llvm::Value* from_f16_bits(llvm::Value* x);
+
+  llvm::IRBuilder<>& b_;
+  llvm::Module& module_;
+  bool has_f16_, has_avx512_;
+};
+
+// math.cpp: accurate to about an ulp, right at 0, infinities, NaN and subnormals.
+class Math {
+ public:
+  Math(llvm::IRBuilder<>& builder, llvm::Module& module, bool has_avx512)
+      : b_(builder), module_(module), has_avx512_(has_avx512) {}
+  llvm::Value* exp2(llvm::Value* x);  // f32, f64
+  llvm::Value* log2(llvm::Value* x);
+  llvm::Value* sin(llvm::Value* x);
+  llvm::Value* threefry(llvm::Value* counter, llvm::Value* key);  // u64
+
+ private:
+  llvm::Value* in_parts(llvm::Value* x, unsigned lanes,
+                        llvm::function_ref<llvm::Value*(llvm::Value*)> part_of);
+  llvm::Value* exp2_avx512(llvm::Value* x);
+  llvm::Function* sin_function(llvm::Type* type);
+  llvm::Function* sin_large_function();
+  llvm::Value* sin_of_reduced(llvm::Value* r, llvm::Value* quadrant, bool single);
+  llvm::Value* log2_single(llvm::Value* x);
+  llvm::Value* log2_double(llvm::Value* x);
+  llvm::Value* polynomial(llvm::Value* x, llvm::ArrayRef<double> coefficients);
+  llvm::Value* fma(llvm::Value* a, llvm::Value* b, llvm::Value* c);
+
+  llvm::IRBuilder<>& b_;
+  llvm::Module& module_;
+  bool has_avx512_;
+};
+
+}  // namespace tinyshard::codegen

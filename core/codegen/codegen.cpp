@@ -1,0 +1,158 @@
+#include "core/codegen/codegen.h"
+
+#include <algorithm>
+#include <cctype>
+#include <mutex>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/options.h"
+#include "core/codegen/backend.h"
+#include "core/codegen/disk_cache.h"
+#include "core/codegen/key.h"
+
+namespace tinyshard {
+namespace {
+
+using codegen::Graph;
+using codegen::PhaseTimes;
+using codegen::Plan;
+
+using KernelPointer = std::shared_ptr<const CompiledKernel>;
+
+struct Cache {
+  std::mutex mutex;
+  std::unordered_map<std::string, KernelPointer> kernels;  // by key
+  CodegenStatistics statistics;
+};
+
+Cache& cache() {
+  static Cache* cache = new Cache;  // outlives every static user
+  return *cache;
+}
+
+std::string symbol_name(const std::string& name) {
+  std::string symbol = "k_";
+  for (char c : name) symbol += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return symbol;
+}
+
+// What bench/kernel_replay.cpp reads back.
+void dump(const KernelSource& kernel) {
+  log_line("kernel " + kernel.name);
+  std::string params = "params", loops = "loops";
+  for (const ParamInfo& p : kernel.params) {
+    params += fmt::format(" {}:{}:{}:{}", name(p.dtype), p.numel, p.written ? "w" : "r", p.alias);
+  }
+  for (const UOp& loop : kernel.loops) loops += fmt::format(" {}", loop.arg(0));
+  log_line(params);
+  log_line(loops);
+  std::string text = print(kernel.sink);
+  for (size_t begin = 0; begin < text.size();) {
+    size_t end = std::min(text.find('\n', begin), text.size());
+    log_line(std::string_view(text).substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+KernelPointer compile_one(const KernelSource& source, const Target& target, PhaseTimes& times) {
+  auto kernel = std::make_shared<CompiledKernel>();
+  kernel->name = source.name;
+  kernel->code.entry = symbol_name(source.name);
+  double start = codegen::thread_cpu_ms();
+  Graph graph(source);
+  Plan plan = codegen::make_plan(graph, target);
+  times.plan_ms += codegen::thread_cpu_ms() - start;
+  kernel->code.work_items = plan.items;
+  kernel->code.min_items = plan.min_items;
+  kernel->cost_ns = plan.cost_ns;
+  kernel->bytes_moved = plan.bytes_moved;
+  kernel->code.bytes = codegen::build_image(graph, plan, target, kernel->code.entry, times);
+  return kernel;
+}
+
+}  // namespace
+
+std::vector<KernelPointer> compile_kernels(std::span<const KernelSource* const> sources,
+                                           const Target& target, const ParallelFor& parallel) {
+  std::vector<KernelPointer> results(sources.size());
+  std::vector<std::string> keys(sources.size());
+  for (size_t i = 0; i < sources.size(); ++i) keys[i] = codegen::kernel_key(*sources[i], target);
+
+  // First users of each key that memory does not have.
+  std::vector<size_t> missing;
+  std::unordered_map<std::string_view, size_t> first;
+  CodegenStatistics counts;
+  {
+    std::lock_guard lock(cache().mutex);
+    for (size_t i = 0; i < sources.size(); ++i) {
+      auto found = cache().kernels.find(keys[i]);
+      if (found != cache().kernels.end()) {
+        results[i] = found->second;
+        ++counts.memory_hits;
+      } else if (first.try_emplace(keys[i], i).second) {
+        missing.push_back(i);
+      } else {
+        ++counts.memory_hits;
+      }
+    }
+  }
+  if (options().debug >= 4) {
+    for (size_t i : missing) dump(*sources[i]);
+  }
+  codegen::DiskCache& disk = codegen::DiskCache::get();
+  std::vector<size_t> unknown;
+  for (size_t i : missing) {
+    results[i] = options().debug >= 5 ? nullptr : disk.load(keys[i]);
+    if (results[i]) {
+      ++counts.disk_hits;
+    } else {
+      unknown.push_back(i);
+    }
+  }
+  std::vector<PhaseTimes> times(unknown.size());
+  auto compile = [&](int n) {
+    size_t i = unknown[static_cast<size_t>(n)];
+    results[i] = compile_one(*sources[i], target, times[static_cast<size_t>(n)]);
+    disk.store(keys[i], *results[i]);
+  };
+  if (parallel && unknown.size() > 1) {
+    parallel(static_cast<int>(unknown.size()), compile);
+  } else {
+    for (size_t n = 0; n < unknown.size(); ++n) compile(static_cast<int>(n));
+  }
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (!results[i]) results[i] = results[first.at(keys[i])];
+  }
+
+  std::lock_guard lock(cache().mutex);
+  CodegenStatistics& s = cache().statistics;
+  s.requested += static_cast<int64_t>(sources.size());
+  s.memory_hits += counts.memory_hits;
+  s.disk_hits += counts.disk_hits;
+  s.compiled += static_cast<int64_t>(unknown.size());
+  for (const PhaseTimes& t : times) {
+    s.plan_ms += t.plan_ms;
+    s.emit_ms += t.emit_ms;
+    s.optimise_ms += t.optimise_ms;
+    s.codegen_ms += t.codegen_ms;
+    s.link_ms += t.link_ms;
+  }
+  for (size_t i : missing) cache().kernels.try_emplace(std::move(keys[i]), results[i]);
+  return results;
+}
+
+CodegenStatistics codegen_statistics() {
+  std::lock_guard lock(cache().mutex);
+  return cache().statistics;
+}
+
+void clear_codegen_cache() {
+  std::lock_guard lock(cache().mutex);
+  cache().kernels.clear();
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,351 @@
+#include "core/codegen/cost.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace tinyshard::codegen {
+namespace {
+
+constexpr double kCyclesPerNs = 3.0;
+
+// Bytes of one lane while it is computed (16-bit floats are f32 in registers).
+int lane_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::F16:
+    case DType::BF16:
+      return 4;
+    case DType::Index:
+      return 4;
+    default:
+      return static_cast<int>(itemsize(dtype));
+  }
+}
+
+// Throughput of one register full of lanes, in cycles, by op.
+double register_cycles(const KernelNode& node) {
+  switch (node.op) {
+    case Op::Exp2:
+      return is_float(node.dtype) && node.dtype == DType::F64 ? 24 : 14;
+    case Op::Log2:
+      return node.dtype == DType::F64 ? 40 : 20;
+    case Op::Sin:
+      return 50;
+    case Op::Sqrt:
+    case Op::Div:
+    case Op::Recip:
+      return 10;
+    case Op::Threefry:
+      return 120;
+    case Op::IDiv:
+    case Op::Mod:
+      return node.dtype == DType::Index ? 4 : 60;
+    case Op::Const:
+    case Op::Param:
+    case Op::Range:
+    case Op::DeviceCoordinate:
+    case Op::Sink:
+      return 0;
+    default:
+      return 1;
+  }
+}
+
+bool heavy(Op op) {
+  return op == Op::Exp2 || op == Op::Log2 || op == Op::Sin || op == Op::Threefry;
+}
+
+}  // namespace
+
+void CostModel::find_sites(const Nest& nest) {
+  sites_.clear();
+  std::vector<std::vector<char>> seen(nest.scopes.size(), std::vector<char>(graph_.size()));
+  std::vector<Site> stack;
+  auto mark = [&](int root, int scope) {
+    stack.push_back({root, scope});
+    while (!stack.empty()) {
+      auto [node, from] = stack.back();
+      stack.pop_back();
+      int place = nest.place(graph_, node, from);
+      if (seen[place][node]) continue;
+      seen[place][node] = 1;
+      sites_.push_back({node, place});
+      if (graph_[node].op == Op::Fold) continue;  // its body has scopes of its own
+      if (graph_[node].dtype == DType::Index) {
+        const auto& terms = graph_.form(node).terms;
+        if (terms.size() != 1 || terms[0].node != node) {
+          for (auto [term, coefficient] : terms) stack.push_back({term, place});
+          continue;
+        }
+      }
+      for (int source : graph_.sources(node)) stack.push_back({source, place});
+    }
+  };
+  for (size_t scope = 0; scope < nest.scopes.size(); ++scope) {
+    for (int store : nest.scopes[scope].stores) mark(store, static_cast<int>(scope));
+  }
+  for (const FoldGroup& group : nest.groups) {
+    for (int fold : group.folds) {
+      mark(graph_.source(fold, 0), group.last);
+      mark(fold, group.scope);
+    }
+  }
+}
+
+double CostModel::access_cycles(const Nest& nest, int access, int scope, int lanes,
+                                int vector_scope) const {
+  bool store = graph_[access].op == Op::Store;
+  int bytes = static_cast<int>(itemsize(graph_.param(graph_.slot(access)).dtype));
+  if (lanes == 1) return 1;
+  (void)scope;
+  auto pattern =
+      graph_.lane_pattern(graph_.source(access, 1), nest.scopes[vector_scope].range, lanes, lanes);
+  double registers = std::max(1.0, double(lanes) * bytes / register_bytes_);
+  double apart = lanes * (store ? 2.5 : 2.0);
+  if (!pattern) return apart;
+  auto [low, high] = std::minmax_element(pattern->begin(), pattern->end());
+  if (*low == *high) return store ? apart : 1;
+  double length = double(*high - *low + 1) / lanes;
+  return length > 4                          ? apart
+         : length == 1 && (*pattern)[1] == 1 ? registers
+                                             : 2 * registers * length;
+}
+
+double CostModel::site_cycles(const Nest& nest, const Site& site) const {
+  const KernelNode& node = graph_[site.node];
+  int vector_scope = nest.vector_scope(graph_, site.node, site.scope);
+  int lanes = vector_scope < 0 ? 1 : nest.scopes[vector_scope].lanes;
+  if (node.op == Op::Load || node.op == Op::Store)
+    return access_cycles(nest, site.node, site.scope, lanes, vector_scope);
+  if (node.op == Op::Fold) return 0;
+  double registers = std::max(1.0, double(lanes) * lane_bytes(node.dtype) / register_bytes_);
+  if (node.dtype == DType::Index) {
+    // Parts of an affine index are folded into addresses; a division is dear where lanes differ.
+    const auto& terms = graph_.form(site.node).terms;
+    if (terms.size() != 1 || terms[0].node != site.node) return 0.1;
+    bool division = node.op == Op::IDiv || node.op == Op::Mod;
+    if (division && lanes == 1) return 3;
+    if (division && graph_.lane_pattern(site.node, nest.scopes[vector_scope].range, lanes, lanes))
+      return 3;
+    if (division) return 20 * registers;
+  }
+  return registers * register_cycles(node);
+}
+
+// How many copies of a value tiles make.
+int CostModel::copies(const Nest& nest, int node, int scope) const {
+  int count = 1;
+  for (; scope > 0; scope = nest.scopes[scope].parent) {
+    if (graph_[node].varies & bit(nest.scopes[scope].range)) count *= nest.scopes[scope].tile;
+  }
+  return count;
+}
+
+double CostModel::cycles(const Nest& nest) const {
+  // How often each scope runs. Copies share a loop's overhead, but that is no reason to make them.
+  std::vector<double> trips(nest.scopes.size(), 1.0), tiles(nest.scopes.size(), 1.0);
+  double total = 0;
+  for (size_t s = 1; s < nest.scopes.size(); ++s) {
+    const Scope& scope = nest.scopes[s];
+    double steps = std::ceil(double(graph_.range(scope.range).size) / (scope.lanes * scope.tile));
+    trips[s] = trips[scope.parent] * steps;
+    tiles[s] = tiles[scope.parent] * scope.tile;
+    total += trips[s] * tiles[s] * 1.5;
+  }
+  std::vector<double> body(nest.scopes.size(), 0.0);  // of one run of the scope
+  for (const Site& site : sites_) {
+    body[site.scope] += copies(nest, site.node, site.scope) * site_cycles(nest, site);
+  }
+  for (const FoldGroup& group : nest.groups) {
+    double accumulate = 0;
+    for (int fold : group.folds) {
+      int vector_scope = nest.vector_scope(graph_, graph_.source(fold, 0), group.last);
+      int lanes = vector_scope < 0 ? 1 : nest.scopes[vector_scope].lanes;
+      double registers =
+          std::max(1.0, double(lanes) * lane_bytes(graph_[fold].dtype) / register_bytes_);
+      accumulate += registers * copies(nest, fold, group.scope);
+    }
+    // Accumulators wait for themselves: an iteration takes at least as long as an addition.
+    body[group.last] = std::max(body[group.last] + accumulate, 4.0);
+    if (group.last == group.scope) continue;
+    // A row waits for its own results: about half of that is not covered by work on the next row.
+    double wait = 40 + 8 * std::log2(nest.scopes[group.last].lanes);
+    for (const Site& site : sites_) {
+      if (site.scope == group.last && heavy(graph_[site.node].op)) wait += 60;
+    }
+    body[group.scope] += wait / 2;
+  }
+  for (size_t s = 0; s < nest.scopes.size(); ++s) total += trips[s] * body[s];
+  return total;
+}
+
+std::vector<int> CostModel::nodes_in_scope(const Nest& nest) const {
+  std::vector<int> count(nest.scopes.size());
+  for (const Site& site : sites_) count[site.scope] += graph_[site.node].dtype != DType::Index;
+  return count;
+}
+
+bool CostModel::body_has_vector(const Nest& nest, const FoldGroup& group) const {
+  return std::ranges::any_of(group.folds, [&](int fold) {
+    return nest.vector_scope(graph_, graph_.source(fold, 0), group.last) >= 0;
+  });
+}
+
+// Bytes of the widest lane among the values that vary with the scope's range.
+int CostModel::widest_item(const Nest& nest, int scope) const {
+  int widest = 1;
+  for (const Site& site : sites_) {
+    const KernelNode& node = graph_[site.node];
+    if (node.op == Op::Store || node.dtype == DType::Index || node.op == Op::Range) continue;
+    if (!(node.varies & bit(nest.scopes[scope].range))) continue;
+    widest = std::max(widest, lane_bytes(node.dtype));
+  }
+  return widest;
+}
+
+int CostModel::best_lanes(const Nest& nest, int scope) const {
+  int64_t size = graph_.range(nest.scopes[scope].range).size;
+  int base = std::max(2, register_bytes_ / widest_item(nest, scope));
+  // Several registers per value hide latency and loop overhead as long as the live values fit.
+  int accesses = 0, accumulators = 0, heavy_ops = 0, gathers = 0;
+  Nest trial = nest;
+  trial.scopes[scope].lanes = base;
+  for (const Site& site : sites_) {
+    const KernelNode& node = graph_[site.node];
+    if (trial.vector_scope(graph_, site.node, site.scope) != scope) continue;
+    if (node.op == Op::Load || node.op == Op::Store) {
+      ++accesses;
+      auto stride = graph_.lane_stride(graph_.source(site.node, 1), nest.scopes[scope].range, base);
+      gathers += !stride || std::abs(*stride) > 4;
+    }
+    heavy_ops += heavy(node.op);
+  }
+  for (const FoldGroup& group : nest.groups) {
+    for (int fold : group.folds) {
+      accumulators += trial.vector_scope(graph_, graph_.source(fold, 0), group.last) == scope;
+    }
+  }
+  int registers = 4;
+  if (gathers > 0 || heavy_ops > 1 || accesses + accumulators > 12) {
+    registers = 1;
+  } else if (heavy_ops > 0 || accesses + accumulators > 5) {
+    registers = 2;
+  }
+  int64_t most = int64_t{base} * registers;
+  if (size <= most)
+    return std::max(2, static_cast<int>(std::bit_ceil(static_cast<uint64_t>(size))));
+  // A last vector that is nearly empty wastes more than wide vectors gain.
+  for (int64_t lanes = most; lanes > base; lanes /= 2) {
+    int64_t blocks = (size + lanes - 1) / lanes;
+    if (size % lanes == 0 || size * 6 >= blocks * lanes * 5) return static_cast<int>(lanes);
+  }
+  return base;
+}
+
+// Whether what must stay in registers while folds run does so.
+bool CostModel::fits_registers(const Nest& nest) const {
+  double available = register_bytes_ == 64 ? 24 : 12;
+  auto registers = [&](int node, int scope) {
+    int vector_scope = nest.vector_scope(graph_, node, scope);
+    int lanes = vector_scope < 0 ? 1 : nest.scopes[vector_scope].lanes;
+    double each = std::max(1.0, double(lanes) * lane_bytes(graph_[node].dtype) / register_bytes_);
+    return each * copies(nest, node, scope);
+  };
+  for (const FoldGroup& group : nest.groups) {
+    double held = 0;
+    for (int fold : group.folds) held += registers(graph_.source(fold, 0), group.last);
+    if (held > available) return false;
+  }
+  for (const Site& site : sites_) {
+    if (heavy(graph_[site.node].op) && registers(site.node, site.scope) > available / 3)
+      return false;
+  }
+  return true;
+}
+
+// Several rows at once: short folds of one row would wait for themselves, and rows share loads.
+void CostModel::choose_tile(Nest& nest) {
+  constexpr int64_t kMostNodes = 256;
+  if (nest.groups.empty()) return;
+  Nest best = nest;
+  double best_cycles = 0.85 * cycles(nest);
+  for (int scope : nest.loops) {
+    if (nest.scopes[scope].lanes > 1) continue;
+    int64_t size = graph_.range(nest.scopes[scope].range).size;
+    for (int tile : {2, 3, 4, 6, 8}) {
+      if (tile > size || static_cast<int64_t>(sites_.size()) * tile > kMostNodes) break;
+      Nest trial = nest;
+      trial.scopes[scope].tile = tile;
+      // Tiles take the place of several registers per value.
+      for (bool shrunk = true; shrunk && !fits_registers(trial);) {
+        shrunk = false;
+        for (Scope& s : trial.scopes) {
+          if (s.lanes * widest_ <= register_bytes_) continue;
+          s.lanes /= 2;
+          shrunk = true;
+        }
+      }
+      if (!fits_registers(trial)) break;
+      double rest = size % tile ? 1.05 : 1.0;
+      double total = cycles(trial) * rest;
+      if (total < best_cycles) best = trial, best_cycles = total;
+    }
+  }
+  nest = std::move(best);
+}
+
+// Numbers of lanes worth a look: a register full, or the whole range when it is a few registers
+// long (every index is then a known pattern).
+std::vector<int> CostModel::lane_options(const Nest& nest, int scope) const {
+  int64_t size = graph_.range(nest.scopes[scope].range).size;
+  int base = std::max(2, register_bytes_ / widest_item(nest, scope));
+  int whole =
+      static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(size, 4 * base))));
+  if (size <= base) return {whole};
+  if (size <= 4 * base) return {base, whole};
+  return {base};
+}
+
+void CostModel::choose_vectors(Nest& nest) {
+  find_sites(nest);
+  // Each choice of a loop (or none), with each fold group's innermost range where it is free.
+  Nest best = nest;
+  double best_cycles = INFINITY;
+  auto complete = [&](Nest trial) {
+    for (const FoldGroup& group : trial.groups) {
+      if (group.last == group.scope || body_has_vector(trial, group)) continue;
+      double least = cycles(trial);
+      int chosen = 1;
+      for (int lanes : lane_options(trial, group.last)) {
+        trial.scopes[group.last].lanes = lanes;
+        if (double now = cycles(trial); now < least) least = now, chosen = lanes;
+      }
+      trial.scopes[group.last].lanes = chosen;
+    }
+    double total = cycles(trial);
+    if (total < best_cycles) best = std::move(trial), best_cycles = total;
+  };
+  for (auto loop = nest.loops.rbegin(); loop != nest.loops.rend(); ++loop) {
+    for (int lanes : lane_options(nest, *loop)) {
+      Nest trial = nest;
+      trial.scopes[*loop].lanes = lanes;
+      complete(std::move(trial));
+    }
+  }
+  complete(nest);
+  nest = std::move(best);
+  for (size_t scope = 1; scope < nest.scopes.size(); ++scope) {
+    Scope& s = nest.scopes[scope];
+    if (s.lanes > 1 && s.lanes < graph_.range(s.range).size) {
+      s.lanes = best_lanes(nest, static_cast<int>(scope));
+    }
+  }
+  widest_ = 1;
+  for (size_t scope = 1; scope < nest.scopes.size(); ++scope) {
+    widest_ = std::max(widest_, widest_item(nest, static_cast<int>(scope)));
+  }
+  choose_tile(nest);
+  nest.cost_ns = cycles(nest) / kCyclesPerNs;
+}
+
+}  // namespace tinyshard::codegen

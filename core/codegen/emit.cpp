@@ -1,0 +1,340 @@
+#include "core/codegen/emit.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "core/base/error.h"
+
+namespace tinyshard::codegen {
+
+using llvm::BasicBlock;
+using llvm::PHINode;
+using llvm::Value;
+
+Emitter::Emitter(const Graph& graph, const Plan& plan, const Target& target, llvm::Module& module)
+    : graph_(graph),
+      plan_(plan),
+      target_(target),
+      module_(module),
+      b_(module.getContext()),
+      arith_(b_, module, target) {
+  llvm::FastMathFlags flags;
+  flags.setAllowContract(true);
+  b_.setFastMathFlags(flags);
+}
+
+BasicBlock* Emitter::block(const char* name) {
+  return BasicBlock::Create(b_.getContext(), name, function_);
+}
+
+void Emitter::emit_entry(const std::string& name) {
+  llvm::Type *pointer = b_.getPtrTy(), *integer = b_.getInt64Ty();
+  auto* type = llvm::FunctionType::get(b_.getVoidTy(), {pointer, pointer, integer, integer}, false);
+  function_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module_);
+  function_->addFnAttr(llvm::Attribute::NoUnwind);
+  Value *buffers = function_->getArg(0), *begin = function_->getArg(2), *end = function_->getArg(3);
+  coordinates_ = function_->getArg(1);
+  b_.SetInsertPoint(block("entry"));
+  for (int slot = 0; slot < graph_.params(); ++slot) {
+    auto* p = b_.CreateAlignedLoad(
+        pointer, b_.CreateConstInBoundsGEP1_64(pointer, buffers, static_cast<uint64_t>(slot)),
+        llvm::Align(8));
+    p->setName("p" + std::to_string(slot));
+    params_.push_back(p);
+  }
+  // The nests' work items follow each other.
+  int64_t first = 0;
+  for (const Nest& nest : plan_.nests) {
+    Value *low = begin, *high = end;
+    if (plan_.nests.size() > 1) {
+      low =
+          b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, b_.CreateSub(begin, i64(first)), i64(0));
+      high = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, b_.CreateSub(end, i64(first)),
+                                      i64(nest.items));
+    }
+    BasicBlock *work = block("nest"), *done = block("next");
+    b_.CreateCondBr(b_.CreateICmpSLT(low, high), work, done);
+    b_.SetInsertPoint(work);
+    emit_nest(nest, low, high);
+    b_.CreateBr(done);
+    b_.SetInsertPoint(done);
+    first += nest.items;
+  }
+  b_.CreateRetVoid();
+}
+
+void Emitter::emit_nest(const Nest& nest, Value* begin, Value* end) {
+  nest_ = &nest;
+  open_.clear();
+  open_.resize(nest.scopes.size());
+  item_low_.assign(nest.loops.size(), nullptr);
+  if (nest.items == 1) {
+    emit_body(0, 0);
+    return;
+  }
+  for (int group : nest.scopes[0].groups) emit_group(group);
+  // Hoisted values of the root stay in front of the loop over items.
+  Values none;
+  BasicBlock* ready = block("items");
+  open_[0].before = b_.CreateBr(ready);
+  b_.SetInsertPoint(ready);
+  loop(begin, end, 1, false, none, [&](Value* item) {
+    int split = nest.item_loops + (nest.chunk > 0);
+    for (int d = split - 1; d >= 0; --d) {
+      const Scope& scope = nest.scopes[nest.loops[d]];
+      int64_t step = d == nest.item_loops ? nest.chunk : int64_t{scope.lanes} * scope.tile;
+      int64_t count = (graph_.range(scope.range).size + step - 1) / step;
+      Value* digit = item;
+      if (d > 0) {
+        digit = b_.CreateURem(item, i64(count));
+        item = b_.CreateUDiv(item, i64(count));
+      }
+      item_low_[d] = b_.CreateMul(digit, i64(step));
+    }
+    emit_loop(nest.loops[0], 0);
+  });
+  open_[0].before = nullptr;
+}
+
+void Emitter::enter(int scope, Value* base, int lanes, int active, int tile) {
+  Open& open = open_[scope];
+  open.before = nullptr;
+  open.base = base;
+  open.lanes = lanes;
+  open.active = active;
+  open.tile = tile;
+  open.values.clear();
+}
+
+void Emitter::inside(int parent, llvm::function_ref<void()> body) {
+  bool first = !open_[parent].before;
+  if (first) {
+    BasicBlock* next = block("in");
+    open_[parent].before = b_.CreateBr(next);
+    b_.SetInsertPoint(next);
+  }
+  body();
+  if (first) {
+    open_[parent].before = nullptr;
+  }
+}
+
+void Emitter::loop(Value* begin, Value* end, int64_t step, bool guarded, Values& carried,
+                   llvm::function_ref<void(Value*)> body) {
+  BasicBlock *from = b_.GetInsertBlock(), *head = block("loop"), *exit = block("end");
+  if (guarded) {
+    check_internal(carried.empty(), "a guarded loop carries nothing");
+    b_.CreateCondBr(b_.CreateICmpSLT(begin, end), head, exit);
+  } else {
+    b_.CreateBr(head);
+  }
+  b_.SetInsertPoint(head);
+  PHINode* counter = b_.CreatePHI(b_.getInt64Ty(), 2, "i");
+  counter->addIncoming(begin, from);
+  llvm::SmallVector<PHINode*, 8> phis;
+  for (Value*& v : carried) {
+    PHINode* phi = b_.CreatePHI(v->getType(), 2);
+    phi->addIncoming(v, from);
+    phis.push_back(phi);
+    v = phi;
+  }
+  body(counter);
+  BasicBlock* last = b_.GetInsertBlock();
+  Value* next = b_.CreateNUWAdd(counter, i64(step));
+  counter->addIncoming(next, last);
+  for (size_t i = 0; i < phis.size(); ++i) phis[i]->addIncoming(carried[i], last);
+  b_.CreateCondBr(b_.CreateICmpSLT(next, end), head, exit);
+  b_.SetInsertPoint(exit);
+}
+
+void Emitter::emit_body(int scope, int depth) {
+  for (int group : nest_->scopes[scope].groups) emit_group(group);
+  if (static_cast<size_t>(depth) < nest_->loops.size()) emit_loop(nest_->loops[depth], depth);
+  emit_stores(scope);
+}
+
+// The loop at `depth`, whose scope is `scope`: whole vectors or tiles first, then what is left.
+void Emitter::emit_loop(int scope, int depth) {
+  const Scope& s = nest_->scopes[scope];
+  int64_t size = graph_.range(s.range).size, step = int64_t{s.lanes} * s.tile;
+  int64_t rest = size % step, whole = size - rest;
+  Value* low = item_low_[depth];
+  bool chunk = low && depth == nest_->item_loops;
+  auto run = [&](Value* base, bool tail) {
+    if (!tail) {
+      enter(scope, base, s.lanes, s.lanes, s.tile);
+    } else if (s.lanes > 1) {
+      enter(scope, base, static_cast<int>(std::bit_ceil(static_cast<uint64_t>(rest))),
+            static_cast<int>(rest), 1);
+    } else {
+      enter(scope, base, 1, 1, static_cast<int>(rest));
+    }
+    emit_body(scope, depth + 1);
+  };
+  Values none;
+  if (!low && s.unroll) {
+    for (int64_t i = 0; i < size; ++i) inside(s.parent, [&] { run(i64(i), false); });
+    return;
+  }
+  if (!low) {
+    if (whole > 0) {
+      inside(s.parent, [&] {
+        if (whole == step) {
+          run(i64(0), false);
+        } else {
+          loop(i64(0), i64(whole), step, false, none, [&](Value* i) { run(i, false); });
+        }
+      });
+    }
+    if (rest > 0) inside(s.parent, [&] { run(i64(whole), true); });
+    return;
+  }
+  if (!chunk && rest == 0) {
+    inside(s.parent, [&] { run(low, false); });
+    return;
+  }
+  // Part of the range: [low, high), of which the last vector may be short.
+  Value* high = b_.CreateAdd(low, i64(chunk ? nest_->chunk : step));
+  high = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, high, i64(size));
+  Value* whole_high =
+      rest ? b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, high, i64(whole)) : high;
+  if (whole > 0) {
+    inside(s.parent,
+           [&] { loop(low, whole_high, step, rest != 0, none, [&](Value* i) { run(i, false); }); });
+  }
+  if (rest > 0) {
+    inside(s.parent, [&] {
+      BasicBlock *tail = block("tail"), *done = block("done");
+      b_.CreateCondBr(b_.CreateICmpSGT(high, i64(whole)), tail, done);
+      b_.SetInsertPoint(tail);
+      run(i64(whole), true);
+      b_.CreateBr(done);
+      b_.SetInsertPoint(done);
+    });
+  }
+}
+
+// --- folds
+// -----------------------------------------------------------------------------------------
+
+static ReduceOp reduce_op(const Graph& graph, int fold) {
+  return static_cast<ReduceOp>(graph.arg(fold, 0));
+}
+
+void Emitter::emit_group(int group) {
+  const FoldGroup& g = nest_->groups[group];
+  if (g.first == g.scope) {  // nothing to repeat
+    for (int fold : g.folds) {
+      Values results;
+      if (graph_.fold_ranges(fold).empty) {
+        results.push_back(arith_.identity(reduce_op(graph_, fold), graph_[fold].dtype, 1));
+      } else {
+        int source = graph_.source(fold, 0);
+        results = value(source, g.scope);
+      }
+      open_[g.scope].values[{fold, kWhole}] = results;
+    }
+    return;
+  }
+  // Accumulators of all folds in one list, instance by instance.
+  bool vector = nest_->scopes[g.last].lanes > 1;
+  Values accumulators;
+  for (int fold : g.folds) {
+    int lanes = vector ? nest_->scopes[g.last].lanes : lanes_of(graph_.source(fold, 0), g.scope);
+    for (int i = 0; i < instances(fold, g.scope); ++i) {
+      accumulators.push_back(arith_.identity(reduce_op(graph_, fold), graph_[fold].dtype, lanes));
+    }
+  }
+  fold_scope(group, g.first, accumulators);
+  size_t next = 0;
+  for (int fold : g.folds) {
+    Values results;
+    for (int i = 0; i < instances(fold, g.scope); ++i) {
+      Value* x = accumulators[next++];
+      results.push_back(vector ? arith_.horizontal(reduce_op(graph_, fold), graph_[fold].dtype, x)
+                               : x);
+    }
+    open_[g.scope].values[{fold, kWhole}] = results;
+  }
+}
+
+void Emitter::fold_scope(int group, int scope, Values& accumulators) {
+  const Scope& s = nest_->scopes[scope];
+  int64_t size = graph_.range(s.range).size, rest = size % s.lanes, whole = size - rest;
+  if (s.unroll) {
+    for (int64_t i = 0; i < size; ++i) {
+      inside(s.parent, [&] {
+        enter(scope, i64(i), 1, 1, 1);
+        fold_body(group, scope, accumulators);
+      });
+    }
+    return;
+  }
+  if (whole > 0) {
+    inside(s.parent, [&] {
+      auto run = [&](Value* i) {
+        enter(scope, i, s.lanes, s.lanes, 1);
+        fold_body(group, scope, accumulators);
+      };
+      if (whole == s.lanes) {
+        run(i64(0));
+      } else {
+        loop(i64(0), i64(whole), s.lanes, false, accumulators, run);
+      }
+    });
+  }
+  if (rest > 0) {
+    inside(s.parent, [&] {
+      enter(scope, i64(whole), static_cast<int>(std::bit_ceil(static_cast<uint64_t>(rest))),
+            static_cast<int>(rest), 1);
+      fold_body(group, scope, accumulators);
+    });
+  }
+}
+
+void Emitter::fold_body(int group, int scope, Values& accumulators) {
+  const Scope& s = nest_->scopes[scope];
+  for (int inner : s.groups) emit_group(inner);
+  if (s.next >= 0) {
+    fold_scope(group, s.next, accumulators);
+    return;
+  }
+  const FoldGroup& g = nest_->groups[group];
+  const Open& open = open_[scope];
+  size_t next = 0;
+  for (int fold : g.folds) {
+    ReduceOp op = reduce_op(graph_, fold);
+    DType dtype = graph_[fold].dtype;
+    int source = graph_.source(fold, 0);
+    int count = instances(fold, g.scope);
+    for (int i = 0; i < count; ++i) {
+      Value*& accumulator = accumulators[next++];
+      auto* type = llvm::dyn_cast<llvm::FixedVectorType>(accumulator->getType());
+      int wanted = type ? static_cast<int>(type->getNumElements()) : 1;
+      int lanes = s.lanes > 1 ? open.lanes : wanted;
+      Value* x = (lanes > 1 ? splatted(source, lanes, scope)
+                            : value(source, scope))[instance_of(fold, i, source, scope)];
+      if (s.lanes > 1) {
+        if (open.active < open.lanes) {
+          llvm::SmallVector<llvm::Constant*, 64> mask;
+          for (int lane = 0; lane < open.lanes; ++lane)
+            mask.push_back(b_.getInt1(lane < open.active));
+          x = b_.CreateSelect(llvm::ConstantVector::get(mask), x,
+                              arith_.identity(op, dtype, open.lanes));
+        }
+        // A short last vector: the other lanes meet the identity.
+        if (open.lanes == 1 && wanted > 1) {
+          x = b_.CreateInsertElement(arith_.identity(op, dtype, wanted), x, uint64_t{0});
+        } else if (open.lanes < wanted) {
+          llvm::SmallVector<int, 64> mask;
+          for (int lane = 0; lane < wanted; ++lane)
+            mask.push_back(lane < open.lanes ? lane : open.lanes);
+          x = b_.CreateShuffleVector(x, arith_.identity(op, dtype, open.lanes), mask);
+        }
+      }
+      accumulator = arith_.combine(op, dtype, accumulator, x);
+    }
+  }
+}
+
+}  // namespace tinyshard::codegen

@@ -1,0 +1,103 @@
+// A planned kernel as an LLVM module. emit.cpp makes the loops, emit_values.cpp what is computed in
+// them. Internal to core/codegen; includes LLVM.
+#pragma once
+#include <llvm/ADT/DenseMap.h>
+#include <llvm/ADT/STLFunctionalExtras.h>
+#include <llvm/ADT/SmallVector.h>
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/Module.h>
+
+#include "core/codegen/arith.h"
+#include "core/codegen/plan.h"
+
+namespace tinyshard::codegen {
+
+class Emitter {
+ public:
+  Emitter(const Graph& graph, const Plan& plan, const Target& target, llvm::Module& module);
+  void emit_entry(const std::string& name);
+
+ private:
+  // One value per copy of the code that tiles make; see instances().
+  using Values = llvm::SmallVector<llvm::Value*, 1>;
+
+  // A scope of the current nest while its code is being made. Code of a scope goes to the end of
+  // the builder's block while it is the innermost one; later needs go in front of `before`, the
+  // branch into the scope inside it.
+  struct Open {
+    llvm::Instruction* before = nullptr;
+    llvm::Value* base = nullptr;  // i64: the range's value in lane 0 of copy 0
+    int lanes = 1, tile = 1;      // of this copy of the body: the last vector may be shorter
+    int active = 1;               // lanes that count
+    llvm::DenseMap<std::pair<int, int>, Values> values;  // by node and form (see below)
+  };
+  // Forms in which a value exists; positive numbers are splats to that many lanes.
+  static constexpr int kWhole = 0, kLane0 = -1;
+
+  // --- emit.cpp: control ---
+  void emit_nest(const Nest& nest, llvm::Value* begin, llvm::Value* end);
+  void emit_body(int scope, int depth);
+  void emit_loop(int scope, int depth);
+  void emit_group(int group);
+  void fold_scope(int group, int scope, Values& accumulators);
+  void fold_body(int group, int scope, Values& accumulators);
+  // for (i = begin; i < end; i += step) body(i); `carried` lives through the iterations. Without
+  // `guarded` the first iteration is certain.
+  void loop(llvm::Value* begin, llvm::Value* end, int64_t step, bool guarded, Values& carried,
+            llvm::function_ref<void(llvm::Value*)> body);
+  // Runs `body` as the inside of `parent`, in a block of its own.
+  void inside(int parent, llvm::function_ref<void()> body);
+  void enter(int scope, llvm::Value* base, int lanes, int active, int tile);
+  llvm::BasicBlock* block(const char* name);
+
+  // --- emit_values.cpp ---
+  const Values& value(int node, int scope);
+  const Values& lane0(int node, int scope);
+  const Values& splatted(int node, int lanes, int scope);
+  Values make_value(int node, int place, int lanes);
+  Values make_load(int node, int place, int lanes);
+  Values make_lane0(int node, int place);
+  Values make_index_vector(int node, int place, int lanes);
+  Values apply(int node, int place, int lanes, int form);
+  llvm::Value* load_one(int node, int place, int lanes, int instance);
+  void emit_stores(int scope);
+  void store_one(int store, int scope, int lanes, int instance, llvm::Value* value);
+  llvm::Value* range_base(int range, int scope, int node, int instance);
+
+  int lanes_of(int node, int scope) const;  // of the current copy
+  int scope_of(int range, int from) const;
+  int instances(int node, int scope) const;
+  // The instance of `source` that `instance` of `node` uses.
+  int instance_of(int node, int instance, int source, int scope) const;
+  int tile_offset(int node, int instance, int range, int scope) const;
+  bool narrow(int node) const;  // an index whose vectors have 32-bit lanes
+  std::optional<Graph::Pattern> lane_pattern(int index, int scope, int lanes) const;
+  llvm::Value* tail_mask(int node, int scope);  // null when all lanes count
+  llvm::Value* param(int slot) { return params_[slot]; }
+  llvm::Value* zeros();
+  llvm::Align access_alignment(int access, int scope, int lanes, bool vector);
+  llvm::ConstantInt* i64(int64_t x) { return b_.getInt64(static_cast<uint64_t>(x)); }
+
+  // Moves the builder to where code of `scope` goes now; back at destruction.
+  struct At {
+    At(Emitter& e, int scope);
+    llvm::IRBuilder<>::InsertPointGuard guard;
+  };
+
+  const Graph& graph_;
+  const Plan& plan_;
+  const Target& target_;
+  llvm::Module& module_;
+  llvm::IRBuilder<> b_;
+  Arith arith_;
+  llvm::Function* function_ = nullptr;
+  std::vector<llvm::Value*> params_;
+  llvm::Value* coordinates_ = nullptr;
+  llvm::GlobalVariable* zeros_ = nullptr;
+
+  const Nest* nest_ = nullptr;
+  std::vector<Open> open_;
+  std::vector<llvm::Value*> item_low_;  // by loop: first value of the range in this work item
+};
+
+}  // namespace tinyshard::codegen

@@ -1,0 +1,82 @@
+#include "core/codegen/key.h"
+
+#include <cstring>
+#include <vector>
+
+#include "core/uop/node_map.h"
+
+namespace tinyshard::codegen {
+namespace {
+
+class Writer {
+ public:
+  // 7 bits a byte, low first; the sign is folded into the lowest bit.
+  void number(int64_t value) {
+    uint64_t v = (static_cast<uint64_t>(value) << 1) ^ static_cast<uint64_t>(value >> 63);
+    while (v >= 0x80) {
+      bytes.push_back(static_cast<char>(v | 0x80));
+      v >>= 7;
+    }
+    bytes.push_back(static_cast<char>(v));
+  }
+  void text(const std::string& text) {
+    number(static_cast<int64_t>(text.size()));
+    bytes += text;
+  }
+  std::string bytes;
+};
+
+// Appends the nodes below `root` that are not written yet, sources before users.
+void write_nodes(Writer& out, const UOp& root, NodeMap<int>& numbers) {
+  std::vector<std::pair<const UOp*, size_t>> stack{{&root, 0}};
+  while (!stack.empty()) {
+    auto& [x, next] = stack.back();
+    if (numbers.contains(*x)) {
+      stack.pop_back();
+      continue;
+    }
+    std::span<const UOp> sources = (*x)->src();
+    if (next < sources.size()) {
+      const UOp* source = &sources[next++];
+      if (!numbers.contains(*source)) stack.emplace_back(source, 0);
+      continue;
+    }
+    const Node& node = **x;
+    out.number(static_cast<int64_t>(node.op));
+    out.number(static_cast<int64_t>(node.dtype));
+    out.number(node.sources);
+    out.number(node.arguments);
+    int number = static_cast<int>(numbers.size());
+    for (const UOp& source : sources) out.number(number - numbers.at(source));
+    // A range is known by its place here, not by its id.
+    for (size_t i = node.op == Op::Range ? 1 : 0; i < node.arguments; ++i)
+      out.number(node.arg()[i]);
+    numbers[*x] = number;
+    stack.pop_back();
+  }
+}
+
+}  // namespace
+
+std::string kernel_key(const KernelSource& kernel, const Target& target) {
+  Writer out;
+  out.bytes.reserve(1024);
+  out.text(target.triple);
+  out.text(target.cpu);
+  out.text(target.features);
+  out.number(target.vector_bits);
+  out.number(static_cast<int64_t>(kernel.params.size()));
+  for (const ParamInfo& param : kernel.params) {
+    out.number(static_cast<int64_t>(param.dtype));
+    out.number(param.numel);
+    out.number(param.written);
+    out.number(param.alias);
+  }
+  NodeMap<int> numbers(256);
+  out.number(static_cast<int64_t>(kernel.loops.size()));
+  for (const UOp& loop : kernel.loops) write_nodes(out, loop, numbers);
+  write_nodes(out, kernel.sink, numbers);
+  return std::move(out.bytes);
+}
+
+}  // namespace tinyshard::codegen
