@@ -1,0 +1,86 @@
+// A schedule made ready to run: programs loaded, memory bound, every launch a pointer and a list of
+// pointers. Running it touches no UOp and allocates nothing.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/exec/storage.h"
+#include "core/runtime/communicator.h"
+#include "core/schedule/schedule.h"
+
+namespace tinyshard {
+
+// Counts since the process started or `reset`; what tests and `explain` read.
+struct Counters {
+  int64_t kernels = 0, library_calls = 0, collectives = 0, copies = 0, runs = 0;
+  void reset() { *this = {}; }
+};
+Counters& counters();
+
+class Executable {
+ public:
+  // With several ranks and a collective in it, all ranks compare the schedule
+  // first: UserError naming the first item that differs.
+  explicit Executable(Schedule schedule, bool compare_ranks);
+  ~Executable();
+  Executable(const Executable&) = delete;
+  Executable& operator=(const Executable&) = delete;
+
+  // Gives each root a storage of its global shape, compiles, loads and binds. Once, before run().
+  void prepare(std::span<const Sharding> shardings, std::span<const Dims> global_shapes);
+
+  // Storages of the roots, in order: those of the buffers written, or new ones for outputs.
+  const std::vector<std::shared_ptr<Storage>>& roots() const { return roots_; }
+  const Schedule& schedule() const { return schedule_; }
+
+  // From the next run on, `placeholder` stands for the memory of `actual`, which has its shape and
+  // sharding.
+  void rebind(const Storage& placeholder, Storage& actual);
+
+  void run();
+
+ private:
+  struct Launch {
+    Program* program;
+    void** buffers;  // in pointers_
+    const int64_t* coordinates;
+  };
+  struct Group {  // one communicator of a collective, with our participants' buffers
+    Communicator* communicator;
+    std::vector<CommBuffer> send, recv;
+    Work work;
+  };
+  struct Step {
+    const Item* item;
+    std::vector<Launch> launches;  // one per local device
+    std::vector<Group> groups;
+  };
+  struct Binding {  // where a buffer's pointer stands
+    int buffer, device;
+    void** slot;
+    int64_t offset;
+  };
+
+  void compile();
+  void bind_all();
+  void bind(const Binding& binding, void* base) {
+    *binding.slot = static_cast<char*>(base) + binding.offset;
+  }
+  std::pair<int, int64_t> base_of(int buffer) const;  // buffer that owns the memory, offset in it
+  void* base_pointer(int buffer, int device);
+  void copy(const Step& step);
+
+  Schedule schedule_;
+  bool executes_ = true;
+  std::vector<std::shared_ptr<Storage>> owned_;  // by buffer: external and output storages
+  std::vector<std::shared_ptr<Storage>> roots_;
+  std::vector<std::pair<Device*, void*>> arenas_;
+  std::vector<Step> steps_;
+  std::vector<Binding> bindings_;  // sorted by owning buffer
+  std::vector<std::vector<void*>> pointers_;
+  std::vector<std::vector<int64_t>> coordinates_;
+};
+
+}  // namespace tinyshard

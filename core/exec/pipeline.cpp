@@ -1,0 +1,80 @@
+#include "core/exec/pipeline.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/options.h"
+#include "core/exec/runtime.h"
+#include "core/exec/state.h"
+#include "core/passes/pipeline.h"
+#include "multi/rewrite.h"
+
+namespace tinyshard {
+namespace {
+
+struct Planned {
+  Schedule schedule;
+  std::vector<Sharding> shardings;
+};
+
+Planned plan(std::span<const UOp> roots) {
+  Runtime& runtime = Runtime::get();
+  // One device stands for all of its kind: the devices of a mesh are alike.
+  Device* device = nullptr;
+  for (const UOp& x : toposort(roots)) {
+    if (x.op() != Op::Buffer) continue;
+    const Mesh& mesh = Storage::of(*x)->sharding.mesh;
+    auto local = runtime.local_positions(mesh);
+    if (!device && !local.empty()) device = &runtime.device(mesh.devices()[local[0]]);
+  }
+  if (!device) device = &runtime.device(default_mesh().devices()[0]);
+  auto supports = [device](const LibraryCall& call) {
+    return (options().libraries || call.node.op() == Op::ScatterAdd) &&
+           device->supports(call, nullptr);
+  };
+  PassContext context{{roots.begin(), roots.end()}, {}, supports};
+  run_passes(context);
+  auto start = std::chrono::steady_clock::now();
+  ScheduleOptions schedule_options{.library_supports = supports,
+                                   .bucket_bytes = options().bucket_bytes};
+  Planned result{make_schedule(context.roots, context.shardings, schedule_options),
+                 context.shardings};
+  if (options().debug >= 1) {
+    double ms =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    log_line(fmt::format("pass {:<18} {:8.3f} ms  {} items", "schedule", ms,
+                         result.schedule.items.size()));
+  }
+  if (options().debug >= 3) {
+    for (const std::string& line : result.schedule.lines()) log_line("  " + line);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool compare_ranks,
+                                            std::span<const std::shared_ptr<Storage>> inputs) {
+  for (const UOp& x : toposort(roots)) {
+    if (x.op() != Op::Buffer || !Storage::of(*x)->is_placeholder()) continue;
+    if (std::ranges::none_of(inputs, [&](const auto& s) { return s.get() == Storage::of(*x); })) {
+      throw UserError(
+          "this tensor was made inside a captured step and has no value outside of it: return it "
+          "from the step");
+    }
+  }
+  Planned planned = plan(roots);
+  std::vector<Dims> shapes;
+  for (const UOp& root : roots) shapes.emplace_back(root.shape().begin(), root.shape().end());
+  auto executable = std::make_unique<Executable>(std::move(planned.schedule), compare_ranks);
+  executable->prepare(planned.shardings, shapes);
+  return executable;
+}
+
+Schedule make_plan(std::span<const UOp> roots) { return plan(roots).schedule; }
+
+}  // namespace tinyshard

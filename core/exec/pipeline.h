@@ -1,0 +1,18 @@
+// The whole way from roots to something that runs.
+#pragma once
+#include <memory>
+#include <span>
+
+#include "core/exec/executable.h"
+
+namespace tinyshard {
+
+// Rewrites, schedules and compiles; returns it bound and ready, not yet run.
+// `inputs` are the placeholders that the caller will bind before it runs.
+std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool compare_ranks,
+                                            std::span<const std::shared_ptr<Storage>> inputs = {});
+
+// Rewrites and schedules only: what would happen.
+Schedule make_plan(std::span<const UOp> roots);
+
+}  // namespace tinyshard

@@ -1,0 +1,217 @@
+#include "core/exec/runtime.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/options.h"
+#include "core/codegen/kernel.h"
+
+namespace tinyshard {
+namespace {
+
+std::unique_ptr<Runtime>& instance() {
+  static std::unique_ptr<Runtime> runtime;
+  return runtime;
+}
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size() && !text.empty();) {
+    size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::string upper(std::string text) {
+  for (char& c : text) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
+  return text;
+}
+
+}  // namespace
+
+DeviceRef parse_device(const std::string& text) {
+  size_t colon = text.find(':');
+  DeviceRef ref{upper(text.substr(0, colon)), DeviceRef::kHere, 0};
+  if (colon != std::string::npos) {
+    const char* begin = text.data() + colon + 1;
+    auto [end, error] = std::from_chars(begin, text.data() + text.size(), ref.index);
+    if (error != std::errc() || end != text.data() + text.size() || ref.index < 0) {
+      throw UserError(fmt::format("\"{}\" is no device: write KIND:NUMBER, such as CPU:0", text));
+    }
+  }
+  const auto& kinds = builtins().devices;
+  auto kind = std::ranges::find(kinds, ref.kind, &DeviceKind::name);
+  if (kind == kinds.end()) {
+    std::string known;
+    for (const DeviceKind& k : kinds) known += (known.empty() ? "" : ", ") + k.name;
+    throw UserError(fmt::format("there is no kind of device named \"{}\" (in \"{}\"); known: {}",
+                                ref.kind, text, known));
+  }
+  if (int count = kind->count(); ref.index >= count) {
+    throw UserError(count == 0 ? fmt::format("no device \"{}\": {}", text, kind->detail())
+                               : fmt::format("no device \"{}\": there are {} of kind {}", text,
+                                             count, ref.kind));
+  }
+  return ref;
+}
+
+Runtime& Runtime::get() {
+  if (!instance()) instance().reset(new Runtime({}));
+  return *instance();
+}
+
+void Runtime::configure(const RuntimeOptions& options) {
+  if (instance())
+    throw UserError(
+        "Runtime::configure: devices are in use already; configure before the first tensor");
+  instance().reset(new Runtime(options));
+}
+
+void Runtime::shutdown() { instance().reset(); }
+
+Runtime::Runtime(const RuntimeOptions& wanted) {
+  auto launch = builtins().launch();
+  std::tie(rank_, ranks_) = launch[0];
+  local_ranks_ = launch[1].second;
+  int local_rank = launch[1].first;
+  std::vector<std::string> names =
+      wanted.devices.empty() ? split_list(options().devices) : wanted.devices;
+  if (names.empty()) {
+    const auto& kinds = builtins().devices;
+    auto best = std::ranges::find_if(kinds, [](const DeviceKind& k) { return k.count() > 0; });
+    check_internal(best != kinds.end(), "there is always a CPU");
+    int each = std::max(1, wanted.devices_per_rank);
+    // Devices that hosts have few of are shared out by local rank; CPU devices are private
+    // memories.
+    int first = best->name == "CPU" ? 0 : local_rank * each;
+    for (int i = 0; i < each; ++i) names.push_back(fmt::format("{}:{}", best->name, first + i));
+  }
+  if (names.size() == 1 &&
+      names[0].find(':') == std::string::npos) {  // a kind: as many as are wanted
+    for (int i = 1; i < wanted.devices_per_rank; ++i)
+      names.push_back(fmt::format("{}:{}", names[0], i));
+  }
+  for (const std::string& name : names) {
+    DeviceRef ref = parse_device(name);
+    if (std::ranges::find(devices_, ref) != devices_.end()) {
+      throw UserError(fmt::format("device \"{}\" is named twice", name));
+    }
+    devices_.push_back(ref);
+  }
+  if (wanted.devices_per_rank > 0 && wanted.devices_per_rank != int(devices_.size())) {
+    throw UserError(fmt::format("{} devices are named but devices_per_rank is {}", devices_.size(),
+                                wanted.devices_per_rank));
+  }
+  World world;
+  world.rank = rank_;
+  world.ranks = ranks_;
+  for (int r = 0; r < ranks_; ++r) {
+    for (DeviceRef ref : devices_) {
+      ref.rank = ranks_ > 1 ? r : DeviceRef::kHere;
+      world.devices.push_back(ref);
+    }
+  }
+  set_world(std::move(world));
+  if (ranks_ > 1) set_log_rank(rank_);
+}
+
+Runtime::~Runtime() {
+  groups_.clear();
+  local_groups_.clear();
+  world_.reset();
+  kernels_.clear();
+  calls_.clear();
+  open_.clear();
+}
+
+const DeviceKind& Runtime::kind(const std::string& name) const {
+  for (const DeviceKind& k : builtins().devices) {
+    if (k.name == name) return k;
+  }
+  throw UserError(fmt::format("there is no kind of device named \"{}\"", name));
+}
+
+Device& Runtime::device(const DeviceRef& ref) {
+  auto& device = open_[{ref.kind, ref.index}];
+  if (!device) device = kind(ref.kind).open(ref.index, local_ranks_);
+  return *device;
+}
+
+std::vector<int> Runtime::local_positions(const Mesh& mesh) const {
+  std::vector<int> positions;
+  for (int p = 0; p < int(mesh.size()); ++p) {
+    int rank = mesh.devices()[p].rank;
+    if (rank == DeviceRef::kHere || rank == rank_) positions.push_back(p);
+  }
+  return positions;
+}
+
+Program& Runtime::program(Device& device, const std::shared_ptr<const CompiledKernel>& kernel) {
+  auto& program = kernels_[{&device, kernel.get()}];
+  if (!program) {
+    program = device.load(kernel->code);
+    alive_.push_back(kernel);
+  }
+  return *program;
+}
+
+Program& Runtime::program(Device& device, const LibraryCall& call) {
+  std::string key = describe(*call.node);
+  for (const UOp& s : call.node->src()) {
+    key += fmt::format(" {}{}", name(s.dtype()), tinyshard::to_string(s.shape()));
+  }
+  for (const StridedView& view : call.operands) {
+    key += fmt::format(" @{} {} {}", view.offset, tinyshard::to_string(view.shape),
+                       tinyshard::to_string(view.strides));
+  }
+  auto& program = calls_[{&device, key}];
+  if (!program) program = device.library(call);
+  return *program;
+}
+
+Communicator& Runtime::world() {
+  if (!world_) world_ = builtins().connect(int(devices_.size()));
+  return *world_;
+}
+
+Communicator& Runtime::communicator(const Mesh& mesh, int axis, int position) {
+  std::vector<int64_t> place = mesh.coordinates(position);
+  int64_t stride = 1;
+  for (size_t a = mesh.axes().size(); a-- > size_t(axis) + 1;) stride *= mesh.axes()[a].size;
+  int64_t first = position - place[axis] * stride;
+  bool here = true;
+  for (int64_t i = 0; i < mesh.axes()[axis].size; ++i) {
+    int owner = mesh.devices()[first + i * stride].rank;
+    here = here && (owner == DeviceRef::kHere || owner == rank_);
+  }
+  if (here) {
+    auto& group = local_groups_[mesh.axes()[axis].size];
+    if (!group) group = builtins().connect_local(int(mesh.axes()[axis].size));
+    return *group;
+  }
+  std::vector<int> participants;
+  const auto& all = tinyshard::world().devices;
+  for (int64_t i = 0; i < mesh.axes()[axis].size; ++i) {
+    const DeviceRef& ref = mesh.devices()[first + i * stride];
+    auto found = std::ranges::find(all, ref);
+    if (found == all.end()) {
+      throw UserError(fmt::format(
+          "device {} is not one of the devices of this job; name it in --devices or TS_DEVICES",
+          ref.to_string()));
+    }
+    participants.push_back(int(found - all.begin()));
+  }
+  if (participants.size() == all.size() && std::ranges::is_sorted(participants)) return world();
+  auto& group = groups_[participants];
+  if (!group)
+    group = world().split(participants, fmt::format("axis \"{}\"", mesh.axes()[axis].name));
+  return *group;
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,93 @@
+// The one object that holds what a process has: its devices, its place in the job, the
+// communicators of its meshes. Everything else in the library is values.
+//
+// It comes to life with the first tensor that needs a device, or by `configure`, which must then
+// come first. Threads: configure once; afterwards one thread at a time runs schedules.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/runtime/communicator.h"
+#include "core/runtime/device.h"
+#include "multi/mesh.h"
+
+namespace tinyshard {
+
+struct CompiledKernel;
+
+struct RuntimeOptions {
+  // Devices of this process: "CPU:0", or a kind, meaning every device of it. Empty: TS_DEVICES, or
+  // devices_per_rank devices of the best kind there is.
+  std::vector<std::string> devices;
+  int devices_per_rank = 0;  // 0: as many as `devices` names, or 1
+};
+
+// What the library was built with; tinyshard/builtins.cpp lists them by name.
+struct DeviceKind {
+  std::string name;                     // "CPU"
+  std::function<int()> count;           // devices of this kind here; 0 when there is none
+  std::function<std::string()> detail;  // what was found, or why it is missing
+  std::function<std::unique_ptr<Device>(int index, int local_ranks)> open;
+};
+struct Builtins {
+  std::vector<DeviceKind> devices;  // best first: the default is the first that is there
+  std::function<std::unique_ptr<Communicator>(int local_participants)> connect;  // the job's
+  std::function<std::unique_ptr<Communicator>(int participants)>
+      connect_local;  // of this process alone
+  std::function<std::vector<std::pair<int, int>>()>
+      launch;  // {{rank, ranks}, {local rank, local ranks}}
+};
+const Builtins& builtins();
+
+class Runtime {
+ public:
+  static Runtime& get();
+  // UserError when the runtime is in use already or a device does not exist.
+  static void configure(const RuntimeOptions& options);
+  // Destroys communicators and devices; for orderly ends and for tests that configure again.
+  static void shutdown();
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  int devices_per_rank() const { return int(devices_.size()); }
+
+  // A device of this process.
+  Device& device(const DeviceRef& ref);
+  // Positions in mesh.devices() that this process holds.
+  std::vector<int> local_positions(const Mesh& mesh) const;
+
+  // The communicator of the group along `axis` that the device at `position` belongs to. Called in
+  // the same order by all ranks that hold a device of the mesh.
+  Communicator& communicator(const Mesh& mesh, int axis, int position);
+  // All devices of the job.
+  Communicator& world();
+
+  // Loaded once per device and kernel, or call; they live as long as the runtime.
+  Program& program(Device& device, const std::shared_ptr<const CompiledKernel>& kernel);
+  Program& program(Device& device, const LibraryCall& call);
+
+  ~Runtime();
+
+ private:
+  explicit Runtime(const RuntimeOptions& options);
+  const DeviceKind& kind(const std::string& name) const;
+
+  int rank_ = 0, ranks_ = 1, local_ranks_ = 1;
+  std::vector<DeviceRef> devices_;
+  std::map<std::pair<std::string, int>, std::unique_ptr<Device>> open_;
+  std::map<std::pair<Device*, const CompiledKernel*>, std::unique_ptr<Program>> kernels_;
+  std::vector<std::shared_ptr<const CompiledKernel>> alive_;  // what the keys point to
+  std::map<std::pair<Device*, std::string>, std::unique_ptr<Program>> calls_;
+  std::unique_ptr<Communicator> world_;
+  std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;  // by world participants
+  std::map<int64_t, std::unique_ptr<Communicator>>
+      local_groups_;  // of devices of this process, by size
+};
+
+// "CPU:1" or "cpu:1" or "CPU" as a device of this process. UserError for anything else.
+DeviceRef parse_device(const std::string& name);
+
+}  // namespace tinyshard

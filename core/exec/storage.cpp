@@ -1,0 +1,48 @@
+#include "core/exec/storage.h"
+
+#include <atomic>
+
+#include "core/base/error.h"
+#include "core/exec/runtime.h"
+
+namespace tinyshard {
+
+Storage::Storage(Dims shape, DType dtype, Sharding sharding)
+    : Placed(std::move(sharding)),
+      shape_(std::move(shape)),
+      local_shape_(this->sharding.local_shape(shape_)),
+      dtype_(dtype) {}
+
+Storage::~Storage() {
+  for (size_t i = 0; i < memory_.size(); ++i) devices_[i]->free(memory_[i], local_bytes());
+}
+
+size_t Storage::local_bytes() const { return size_t(product(local_shape_)) * itemsize(dtype_); }
+
+std::span<Device* const> Storage::devices() {
+  if (devices_.empty()) {
+    Runtime& runtime = Runtime::get();
+    for (int p : runtime.local_positions(sharding.mesh))
+      devices_.push_back(&runtime.device(sharding.mesh.devices()[p]));
+  }
+  return devices_;
+}
+
+std::span<void* const> Storage::memory() {
+  if (memory_.empty()) {
+    for (Device* device : devices()) memory_.push_back(device->allocate(local_bytes()));
+  }
+  return memory_;
+}
+
+UOp buffer_node(std::shared_ptr<Storage> storage) {
+  static std::atomic<int64_t> next{1};
+  Dims arg{next.fetch_add(1)};
+  arg.insert(arg.end(), storage->shape().begin(), storage->shape().end());
+  DType dtype = storage->dtype();
+  std::shared_ptr<const Placed> placed =
+      std::move(storage);  // readers below the engine see a Placed
+  return UOp::make(Op::Buffer, dtype, {}, arg, placed);
+}
+
+}  // namespace tinyshard

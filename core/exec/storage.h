@@ -1,0 +1,47 @@
+// The memory behind a Buffer node: one allocation on each device of its mesh that this process
+// holds. Memory comes with the first run that touches it and goes with the last node that names it.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "core/runtime/device.h"
+#include "multi/mesh.h"
+
+namespace tinyshard {
+
+class Storage : public Placed {
+ public:
+  Storage(Dims shape, DType dtype, Sharding sharding);
+  ~Storage() override;
+
+  const Dims& shape() const { return shape_; }  // global
+  const Dims& local_shape() const { return local_shape_; }
+  DType dtype() const { return dtype_; }
+  size_t local_bytes() const;
+
+  // One per local device, in the order of Runtime::local_positions. Allocates at the first call.
+  std::span<void* const> memory();
+  std::span<Device* const> devices();
+  bool allocated() const { return !memory_.empty(); }
+
+  // Stands for an input of a captured step: only that step may refer to it, and it has no memory.
+  void set_placeholder() { placeholder_ = true; }
+  bool is_placeholder() const { return placeholder_; }
+
+  static Storage* of(const Node& buffer) {
+    return static_cast<Storage*>(static_cast<Placed*>(const_cast<void*>(buffer.payload.get())));
+  }
+
+ private:
+  Dims shape_, local_shape_;
+  DType dtype_;
+  bool placeholder_ = false;
+  std::vector<Device*> devices_;
+  std::vector<void*> memory_;
+};
+
+// A Buffer node over a new storage.
+UOp buffer_node(std::shared_ptr<Storage> storage);
+
+}  // namespace tinyshard
