@@ -1,0 +1,42 @@
+// Checkpoints of a training run: the tensors of model and optimizer with the step they belong to,
+// whole or not at all (io/checkpoint.h), and the state of the random numbers. All ranks of a job
+// call these together, with the same tensors. One saved on N devices loads on M.
+#pragma once
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "core/nn/state_dict.h"
+
+namespace tinyshard::nn {
+
+struct SaveOptions {
+  int keep = 3;  // how many checkpoints stay under the root
+  std::map<std::string, std::string> metadata = {};
+};
+
+// Writes root/step-<step>; returns that folder. The checkpoints before stand as they were if
+// anything fails.
+std::filesystem::path save_checkpoint(const StateDict& tensors, const std::filesystem::path& root,
+                                      int64_t step, const SaveOptions& options = {});
+
+// Makes the root where it is missing, and tries to write there: better now than after an hour.
+void prepare_checkpoints(const std::filesystem::path& root);
+
+// Whether there is a checkpoint under the root.
+bool has_checkpoint(const std::filesystem::path& root);
+
+struct CheckpointInfo {
+  std::filesystem::path path;
+  int64_t step = 0;
+  std::map<std::string, std::string> metadata;
+};
+
+// What is known of a checkpoint, or of the newest complete one under a root, without its tensors.
+CheckpointInfo checkpoint_info(const std::filesystem::path& path);
+
+// Reads it over the tensors. UserError says what is missing or has another shape.
+CheckpointInfo load_checkpoint(const StateDict& tensors, const std::filesystem::path& path,
+                               const LoadOptions& options = {});
+
+}  // namespace tinyshard::nn

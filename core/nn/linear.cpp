@@ -1,0 +1,28 @@
+#include "core/nn/linear.h"
+
+#include <cmath>
+
+#include "core/tensor/call_internal.h"
+
+namespace tinyshard::nn {
+
+Linear::Linear(int64_t in_features, int64_t out_features, const BiasOption& options) {
+  double bound = 1 / std::sqrt(double(in_features));
+  weight = Tensor::uniform({out_features, in_features}, -bound, bound).is_param_();
+  if (options.bias) bias = Tensor::uniform(out_features, -bound, bound).is_param_();
+}
+
+Tensor Linear::operator()(const Tensor& x, Caller caller) const {
+  Call call("Linear", caller);
+  return x.linear(weight.T(), bias);
+}
+
+Embedding::Embedding(int64_t vocab_size, int64_t embed_size)
+    : weight(Tensor::glorot_uniform({vocab_size, embed_size}).is_param_()) {}
+
+Tensor Embedding::operator()(const Tensor& index, Caller caller) const {
+  Call call("Embedding", caller);
+  return weight.embedding(index);
+}
+
+}  // namespace tinyshard::nn

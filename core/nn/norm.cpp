@@ -1,0 +1,114 @@
+#include "core/nn/norm.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/tensor/call_internal.h"
+
+namespace tinyshard::nn {
+namespace {
+
+Tensor ones(const Ints& shape) { return Tensor::ones(shape).is_param_(); }
+Tensor zeros(const Ints& shape) { return Tensor::zeros(shape).is_param_(); }
+
+// [channels] as [1, channels, 1, ...], to meet [n, channels, spatial...].
+Tensor per_channel(const Tensor& t, int64_t ndim) {
+  Dims shape(static_cast<size_t>(ndim), 1);
+  shape[1] = t.numel();
+  return t.reshape(shape);
+}
+
+void check_channels(const Tensor& x, int64_t channels) {
+  if (x.ndim() < 2 || x.shape(1) != channels) {
+    fail(fmt::format("expected [n, {}, ...], got {}", channels, x.describe()));
+  }
+}
+
+}  // namespace
+
+LayerNorm::LayerNorm(const Ints& shape, const NormOptions& options)
+    : normalized_shape(shape.values), eps(options.eps) {
+  if (options.affine) weight = ones(shape), bias = zeros(shape);
+}
+
+Tensor LayerNorm::operator()(const Tensor& x, Caller caller) const {
+  Call call("LayerNorm", caller);
+  Dims shape = x.shape(), axes;
+  size_t n = normalized_shape.size();
+  if (shape.size() < n ||
+      !std::equal(normalized_shape.begin(), normalized_shape.end(), shape.end() - n)) {
+    fail(fmt::format("the last dims should be {}, got {}", to_string(normalized_shape),
+                     x.describe()));
+  }
+  for (size_t i = 1; i <= n; ++i) axes.push_back(-int64_t(i));
+  Tensor y = x.layernorm(axes, eps);
+  return weight.defined() ? y * weight + bias : y;
+}
+
+Tensor LayerNorm2d::operator()(const Tensor& x, Caller caller) const {
+  Call call("LayerNorm2d", caller);
+  return LayerNorm::operator()(x.permute({0, 2, 3, 1})).permute({0, 3, 1, 2});
+}
+
+RMSNorm::RMSNorm(int64_t dim, const RmsNormOptions& options) : eps(options.eps) {
+  if (options.affine) weight = ones(dim);
+}
+
+Tensor RMSNorm::operator()(const Tensor& x, Caller caller) const {
+  Call call("RMSNorm", caller);
+  Tensor wide = x.cast(accumulator(x.dtype()));
+  Tensor y = (wide * (wide.square().mean(-1, true) + eps).rsqrt()).cast(x.dtype());
+  return weight.defined() ? y * weight : y;
+}
+
+GroupNorm::GroupNorm(int64_t groups, int64_t channels, const NormOptions& options)
+    : num_groups(groups), num_channels(channels), eps(options.eps) {
+  Call call("GroupNorm");
+  if (groups < 1 || channels % groups != 0) {
+    fail(fmt::format("{} groups do not divide {} channels", groups, channels));
+  }
+  if (options.affine) weight = ones(channels), bias = zeros(channels);
+}
+
+Tensor GroupNorm::operator()(const Tensor& x, Caller caller) const {
+  Call call("GroupNorm", caller);
+  check_channels(x, num_channels);
+  Tensor y = x.reshape({x.shape(0), num_groups, -1}).layernorm(-1, eps).reshape(x.shape());
+  if (!weight.defined()) return y;
+  return y * per_channel(weight, x.ndim()) + per_channel(bias, x.ndim());
+}
+
+BatchNorm::BatchNorm(int64_t channels, const BatchNormOptions& o) : options(o) {
+  if (o.affine) weight = ones(channels), bias = zeros(channels);
+  if (!o.track_running_stats) return;
+  running_mean = Tensor::zeros(channels);
+  running_var = Tensor::ones(channels);
+  num_batches_tracked = Tensor::zeros(1, DType::I64);
+}
+
+Tensor BatchNorm::operator()(const Tensor& x, Caller caller) const {
+  Call call("BatchNorm", caller);
+  check_channels(x, running_mean.defined() ? running_mean.numel() : x.shape(1));
+  if (options.track_running_stats && !is_training()) {
+    return x.batchnorm(weight, bias, running_mean, (running_var + options.eps).rsqrt());
+  }
+  Dims axes;
+  for (int64_t i = 0; i < x.ndim(); ++i) {
+    if (i != 1) axes.push_back(i);
+  }
+  Tensor mean = x.mean(axes);
+  Tensor centred =
+      x - per_channel(mean.detach(), x.ndim());  // the variance does not move with the mean
+  Tensor variance = centred.square().mean(axes);
+  if (options.track_running_stats) {
+    double keep = 1 - options.momentum;
+    double unbiased = double(x.numel()) / double(std::max<int64_t>(x.numel() - x.shape(1), 1));
+    running_mean.assign(running_mean * keep + mean.detach() * options.momentum);
+    running_var.assign(running_var * keep + variance.detach() * (options.momentum * unbiased));
+    num_batches_tracked.assign(num_batches_tracked + 1);
+  }
+  return x.batchnorm(weight, bias, mean, (variance + options.eps).rsqrt());
+}
+
+}  // namespace tinyshard::nn

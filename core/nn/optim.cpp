@@ -1,0 +1,279 @@
+#include "core/nn/optim.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include <fmt/format.h>
+
+#include "core/exec/capture.h"
+#include "core/tensor/call_internal.h"
+
+namespace tinyshard::nn::optim {
+namespace {
+
+DType state_type(const Tensor& parameter) { return accumulator(parameter.dtype()); }
+
+// a where both norms are positive, 1 where one is not.
+Tensor trust_ratio(const Tensor& r1, const Tensor& r2, const Tensor& ratio) {
+  return (r1 > 0).where((r2 > 0).where(ratio, 1.0), 1.0);
+}
+
+Tensor norm(const Tensor& x) { return x.square().sum().sqrt(); }
+
+}  // namespace
+
+Optimizer::Optimizer(const char* name, const std::vector<Tensor>& tensors, double rate,
+                     std::string shard_axis)
+    : name_(name), shard_axis_(std::move(shard_axis)) {
+  for (const Tensor& t : tensors) {
+    std::vector<Tensor>& list = t.is_param() ? params_ : others_;
+    auto same = [&](const Tensor& seen) { return seen.state() == t.state(); };
+    if (std::ranges::none_of(list, same)) list.push_back(t);
+  }
+  Call call(name_);
+  if (params_.empty()) {
+    fail(fmt::format("none of the {} tensors given is a parameter; mark one with is_param_()",
+                     tensors.size()));
+  }
+  if (rate < 0) fail(fmt::format("lr is {}; it must not be negative", rate));
+  lr = state_number(rate);
+}
+
+Sharding Optimizer::place_of_state(const Tensor& parameter) const {
+  Sharding place = parameter.sharding();
+  if (shard_axis_.empty() || place.mesh.is_single()) return place;
+  size_t axis = static_cast<size_t>(place.mesh.axis(shard_axis_));
+  if (!place.placements[axis].is_replicate()) return place;
+  // The first dim that gives every device a part and that no other mesh axis cuts.
+  for (int64_t dim = 0; dim < parameter.ndim(); ++dim) {
+    auto cuts = [dim](const Placement& p) { return p.is_shard() && p.dim == dim; };
+    if (parameter.shape(dim) < place.mesh.axes()[axis].size) continue;
+    if (std::ranges::any_of(place.placements, cuts)) continue;
+    place.placements[axis] = Shard(static_cast<int>(dim));
+    break;
+  }
+  return place;
+}
+
+Tensor Optimizer::state_like(const Tensor& parameter) const {
+  Tensor zeros = Tensor::zeros(parameter.shape(), state_type(parameter));
+  return zeros.shard_like(place_of_state(parameter)).clone();
+}
+
+Tensor Optimizer::state_number(double value) const {
+  DType type = state_type(params_[0]);
+  return Tensor::full({}, value, type).shard_like(replicated(params_[0].sharding().mesh)).clone();
+}
+
+void Optimizer::zero_grad() const {
+  for (const Tensor& p : params_) p.set_grad({});
+}
+
+void Optimizer::set_lr(double value) const {
+  lr.realize();
+  float narrow = static_cast<float>(value);
+  bool wide = lr.dtype() == DType::F64;
+  write(*lr.state(),
+        wide ? std::as_bytes(std::span(&value, 1)) : std::as_bytes(std::span(&narrow, 1)));
+}
+
+std::vector<Tensor> Optimizer::schedule_step(Caller caller) {
+  Call call(name_, caller);
+  if (!is_training())
+    fail("step() outside of training mode; put `TrainingMode on;` before the loss");
+  begin_step();
+  std::vector<Tensor> changed = params_;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const Tensor& p = params_[i];
+    Tensor gradient = p.grad();
+    if (!gradient.defined()) {
+      fail(fmt::format(
+          "parameter {}, {}, has no gradient: no loss that depends on it had its backward() called",
+          i, p.describe()));
+    }
+    Sharding home = p.sharding(), place = place_of_state(p);
+    if (!(lr.sharding().mesh == home.mesh)) {
+      fail(
+          fmt::format("parameter {} is on {}, the state on {}; make the optimizer after the "
+                      "parameters were placed",
+                      i, home.mesh.to_string(), lr.sharding().mesh.to_string()));
+    }
+    DType type = state_type(p);
+    // Placed before it is widened: a reduce-scatter moves the narrow type.
+    Tensor value = update(i, p.shard_like(place).cast(type), gradient.shard_like(place).cast(type));
+    p.assign(value.cast(p.dtype()).shard_like(home));
+  }
+  changed.insert(changed.end(), others_.begin(), others_.end());
+  for (const Tensor& t : state()) changed.push_back(t);
+  return changed;
+}
+
+void Optimizer::step(Caller caller) {
+  std::vector<Tensor> changed = schedule_step(caller);
+  if (current_capture() == nullptr) Tensor::realize(changed);
+}
+
+// --- momentum ------------------------------------------------------------------------------------
+
+LARS::LARS(const char* name, const std::vector<Tensor>& params, const LarsOptions& options)
+    : Optimizer(name, params, options.lr, options.shard_axis), options_(options) {
+  if (options_.momentum == 0) return;
+  for (const Tensor& p : this->params()) momentum.push_back(state_like(p));
+}
+
+Tensor LARS::update(size_t i, const Tensor& value, const Tensor& gradient) {
+  const LarsOptions& o = options_;
+  Tensor v = value, g = gradient, rate = lr;
+  if (o.trust != 0) {
+    Tensor r1 = norm(v), r2 = norm(g);
+    rate = rate * trust_ratio(r1, r2, o.trust * r1 / (r2 + o.weight_decay * r1));
+  }
+  if (o.pre_decay && o.weight_decay > 0) g = g + o.weight_decay * v;
+  if (o.classic) g = g * rate;
+  if (o.momentum != 0) {
+    const Tensor& b = momentum[i];
+    Tensor next = o.momentum * b + g;
+    b.assign(next);
+    g = o.nesterov ? g + o.momentum * next : next;
+  }
+  if (o.orthogonal) {
+    g = g.reshape({g.shape(0), -1})
+            .newton_schulz(o.orthogonal->steps, o.orthogonal->coefficients)
+            .reshape(g.shape());
+  }
+  if (!o.pre_decay && o.weight_decay > 0) v = v * (1.0 - o.weight_decay * lr);
+  if (!o.classic) g = g * rate;
+  return v - g;
+}
+
+SGD::SGD(const std::vector<Tensor>& params, const SgdOptions& o)
+    : LARS("SGD", params,
+           {.lr = o.lr,
+            .momentum = o.momentum,
+            .weight_decay = o.weight_decay,
+            .nesterov = o.nesterov,
+            .classic = o.classic,
+            .trust = 0,
+            .shard_axis = o.shard_axis}) {}
+
+Muon::Muon(const std::vector<Tensor>& params, const MuonOptions& o)
+    : LARS("Muon", params,
+           {.lr = o.lr,
+            .momentum = o.momentum,
+            .weight_decay = o.weight_decay,
+            .nesterov = o.nesterov,
+            .classic = false,
+            .pre_decay = false,
+            .trust = 0,
+            .orthogonal = o.orthogonal,
+            .shard_axis = o.shard_axis}) {}
+
+// --- two moments ---------------------------------------------------------------------------------
+
+LAMB::LAMB(const char* name, const std::vector<Tensor>& params, const LambOptions& options)
+    : Optimizer(name, params, options.lr, options.shard_axis), options_(options) {
+  b1_t = state_number(1);
+  b2_t = state_number(1);
+  for (const Tensor& p : this->params()) {
+    m.push_back(state_like(p));
+    v.push_back(state_like(p));
+  }
+}
+
+void LAMB::begin_step() {
+  Tensor next1 = b1_t * options_.b1, next2 = b2_t * options_.b2;
+  correction1_ = (1 - next1).reciprocal();
+  correction2_ = (1 - next2).reciprocal();
+  b1_t.assign(next1);
+  b2_t.assign(next2);
+}
+
+Tensor LAMB::update(size_t i, const Tensor& value, const Tensor& gradient) {
+  const LambOptions& o = options_;
+  Tensor next_m = o.b1 * m[i] + (1 - o.b1) * gradient;
+  Tensor next_v = o.b2 * v[i] + (1 - o.b2) * gradient.square();
+  m[i].assign(next_m);
+  v[i].assign(next_v);
+  Tensor up = next_m * correction1_ / ((next_v * correction2_).sqrt() + o.eps);
+  if (o.weight_decay != 0) up = up + o.weight_decay * value;
+  Tensor rate = lr;
+  if (!o.adam) {
+    Tensor r1 = norm(value), r2 = norm(up);
+    rate = rate * trust_ratio(r1, r2, r1 / r2);
+  }
+  return value - rate * up;
+}
+
+AdamW::AdamW(const std::vector<Tensor>& params, const AdamWOptions& o)
+    : LAMB("AdamW", params,
+           {.lr = o.lr,
+            .b1 = o.b1,
+            .b2 = o.b2,
+            .eps = o.eps,
+            .weight_decay = o.weight_decay,
+            .adam = true,
+            .shard_axis = o.shard_axis}) {}
+
+Adam::Adam(const std::vector<Tensor>& params, const AdamOptions& o)
+    : LAMB("Adam", params,
+           {.lr = o.lr,
+            .b1 = o.b1,
+            .b2 = o.b2,
+            .eps = o.eps,
+            .adam = true,
+            .shard_axis = o.shard_axis}) {}
+
+// --- several at once -----------------------------------------------------------------------------
+
+void OptimizerGroup::zero_grad() const {
+  for (const Optimizer* member : members_) member->zero_grad();
+}
+
+void OptimizerGroup::step(Caller caller) {
+  std::vector<Tensor> changed;
+  for (Optimizer* member : members_) {
+    for (const Tensor& t : member->schedule_step(caller)) changed.push_back(t);
+  }
+  if (current_capture() == nullptr) Tensor::realize(changed);
+}
+
+std::vector<Tensor> OptimizerGroup::params() const {
+  std::vector<Tensor> all;
+  for (const Optimizer* member : members_) {
+    all.insert(all.end(), member->params().begin(), member->params().end());
+  }
+  return all;
+}
+
+}  // namespace tinyshard::nn::optim
+
+namespace tinyshard::nn {
+
+Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm) {
+  Tensor total;
+  for (const Tensor& p : params) {
+    if (!p.grad().defined()) continue;
+    Tensor squares = p.grad().cast(accumulator(p.dtype())).square().sum();
+    total = total.defined() ? total + squares : squares;
+  }
+  if (!total.defined()) {
+    Call call("clip_grad_norm");
+    fail("none of the parameters has a gradient; call backward() first");
+  }
+  total = total.sqrt();
+  Tensor factor = (max_norm / (total + 1e-6)).minimum(1.0);
+  for (const Tensor& p : params) {
+    if (p.grad().defined()) p.set_grad(p.grad() * factor.cast(p.grad().dtype()));
+  }
+  return total;
+}
+
+double cosine_lr(int64_t step, const CosineOptions& o) {
+  if (step < o.warmup) return o.peak * double(step + 1) / double(o.warmup);
+  double span = double(std::max<int64_t>(o.steps - o.warmup, 1));
+  double done = std::min(1.0, double(step - o.warmup) / span);
+  return o.floor + 0.5 * (o.peak - o.floor) * (1 + std::cos(std::numbers::pi * done));
+}
+
+}  // namespace tinyshard::nn

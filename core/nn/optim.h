@@ -1,0 +1,205 @@
+// Optimizers: from the gradients that backward() left to new values of the parameters.
+//
+//   auto optim = nn::optim::AdamW(nn::parameters(model), {.lr = 1e-3});
+//   TrainingMode on;
+//   optim.zero_grad();
+//   loss(batch).backward();
+//   optim.step();
+//
+// Make the optimizer after the parameters were placed: its state lies as they do, or, with
+// shard_axis, in parts over that axis of their mesh. Then each device keeps the state of its part
+// only, gradients are reduce-scattered, the part is updated and the parameters are all-gathered.
+//
+// State is kept, and updates are computed, in f32 for f32 and narrower parameters, f64 for f64.
+// Optimizers have fields like models: nn::state_dict(optim) is what a checkpoint needs.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/nn/state_dict.h"
+
+namespace tinyshard::nn::optim {
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  void zero_grad() const;
+  // Writes new values over parameters and state. Computes them, unless in a captured step.
+  // UserError outside of TrainingMode and for a parameter without a gradient.
+  void step(Caller caller = Caller::current());
+  // Of the steps from now on, captured ones too.
+  void set_lr(double value) const;
+
+  const std::vector<Tensor>& params() const { return params_; }
+  // What step() does, without computing it: the tensors to realize.
+  std::vector<Tensor> schedule_step(Caller caller = Caller::current());
+
+  Tensor lr;
+
+ protected:
+  // The tensors that are parameters are trained; the others are computed along with them.
+  Optimizer(const char* name, const std::vector<Tensor>& tensors, double lr,
+            std::string shard_axis);
+
+  // Zeros of a parameter's shape and of the number's, kept between steps.
+  Tensor state_like(const Tensor& parameter) const;
+  Tensor state_number(double value) const;
+
+  // What happens once a step, before the updates.
+  virtual void begin_step() {}
+  // The new value of parameter i. All are of the state's type and lie as the state does.
+  virtual Tensor update(size_t i, const Tensor& value, const Tensor& gradient) = 0;
+  virtual std::vector<Tensor> state() const = 0;
+
+ private:
+  Sharding place_of_state(const Tensor& parameter) const;
+
+  const char* name_;
+  std::string shard_axis_;
+  std::vector<Tensor> params_, others_;
+};
+
+// --- momentum ------------------------------------------------------------------------------------
+
+struct NewtonSchulz {
+  int64_t steps = 5;
+  std::vector<double> coefficients = {3.4445, -4.775, 2.0315};
+};
+
+struct LarsOptions {
+  double lr = 0.001, momentum = 0.9, weight_decay = 0.0001;
+  bool nesterov = false;
+  bool classic = true;    // the learning rate goes into the momentum
+  bool pre_decay = true;  // the decay goes into the gradient rather than the parameter
+  double trust = 0.001;   // of the layer's norm ratio; 0 leaves it out
+  std::optional<NewtonSchulz> orthogonal = {};  // of the update, as a matrix
+  std::string shard_axis = {};
+};
+
+class LARS : public Optimizer {
+ public:
+  LARS(const std::vector<Tensor>& params, const LarsOptions& options = {})
+      : LARS("LARS", params, options) {}
+
+  std::vector<Tensor> momentum;
+  TS_FIELDS(lr, momentum)
+
+ protected:
+  LARS(const char* name, const std::vector<Tensor>& params, const LarsOptions& options);
+  Tensor update(size_t i, const Tensor& value, const Tensor& gradient) override;
+  std::vector<Tensor> state() const override { return parameters(*this); }
+
+ private:
+  LarsOptions options_;
+};
+
+struct SgdOptions {
+  double lr = 0.001, momentum = 0, weight_decay = 0;
+  bool nesterov = false;
+  bool classic = false;
+  std::string shard_axis = {};
+};
+
+class SGD : public LARS {
+ public:
+  SGD(const std::vector<Tensor>& params, const SgdOptions& options = {});
+};
+
+struct MuonOptions {
+  double lr = 0.001, momentum = 0.95, weight_decay = 0.1;
+  NewtonSchulz orthogonal = {};
+  bool nesterov = true;
+  std::string shard_axis = {};
+};
+
+// For matrices; give embeddings, biases and norms to another optimizer.
+class Muon : public LARS {
+ public:
+  Muon(const std::vector<Tensor>& params, const MuonOptions& options = {});
+};
+
+// --- two moments ---------------------------------------------------------------------------------
+
+struct LambOptions {
+  double lr = 0.001, b1 = 0.9, b2 = 0.999, eps = 1e-6, weight_decay = 0;
+  bool adam = false;  // without the layer's norm ratio
+  std::string shard_axis = {};
+};
+
+class LAMB : public Optimizer {
+ public:
+  LAMB(const std::vector<Tensor>& params, const LambOptions& options = {})
+      : LAMB("LAMB", params, options) {}
+
+  Tensor b1_t, b2_t;  // b1 and b2 to the power of the number of steps
+  std::vector<Tensor> m, v;
+  TS_FIELDS(lr, b1_t, b2_t, m, v)
+
+ protected:
+  LAMB(const char* name, const std::vector<Tensor>& params, const LambOptions& options);
+  void begin_step() override;
+  Tensor update(size_t i, const Tensor& value, const Tensor& gradient) override;
+  std::vector<Tensor> state() const override { return parameters(*this); }
+
+ private:
+  LambOptions options_;
+  Tensor correction1_, correction2_;  // of this step
+};
+
+struct AdamWOptions {
+  double lr = 0.001, b1 = 0.9, b2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+  std::string shard_axis = {};
+};
+
+// Adam with decoupled weight decay.
+class AdamW : public LAMB {
+ public:
+  AdamW(const std::vector<Tensor>& params, const AdamWOptions& options = {});
+};
+
+struct AdamOptions {
+  double lr = 0.001, b1 = 0.9, b2 = 0.999, eps = 1e-8;
+  std::string shard_axis = {};
+};
+
+class Adam : public LAMB {
+ public:
+  Adam(const std::vector<Tensor>& params, const AdamOptions& options = {});
+};
+
+// --- several at once -----------------------------------------------------------------------------
+
+// Optimizers of different parameters that step together. Borrows them.
+class OptimizerGroup {
+ public:
+  template <class... Member>
+  explicit OptimizerGroup(Member&... members) : members_{&members...} {}
+
+  void zero_grad() const;
+  void step(Caller caller = Caller::current());
+  std::vector<Tensor> params() const;
+
+ private:
+  std::vector<Optimizer*> members_;
+};
+
+}  // namespace tinyshard::nn::optim
+
+namespace tinyshard::nn {
+
+// Scales all gradients so that their norm, taken together, is at most max_norm. Returns the norm
+// before.
+Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm);
+
+struct CosineOptions {
+  double peak = 1e-3, floor = 0;
+  int64_t warmup = 0, steps = 1;
+};
+// The learning rate of a step: a line up to the peak during warmup, then half a cosine down to the
+// floor at the last step.
+double cosine_lr(int64_t step, const CosineOptions& options);
+
+}  // namespace tinyshard::nn

@@ -1,0 +1,11 @@
+#include "core/nn/parallel.h"
+
+namespace tinyshard::nn {
+
+void data_parallel(const StateDict& tensors, const Mesh& mesh, const std::string& axis) {
+  if (mesh.is_single()) return;
+  mesh.axis(axis);  // checks the name
+  for (const auto& [name, tensor] : tensors) tensor.replace(tensor.shard(mesh));
+}
+
+}  // namespace tinyshard::nn

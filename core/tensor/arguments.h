@@ -1,0 +1,168 @@
+// What tensor methods accept besides tensors: numbers, lists of sizes, axes, slices and indices,
+// each converting from what one would write. Types that operators take also remember the line that
+// wrote them, because an operator has no room for a defaulted source_location.
+#pragma once
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/dtype/dtype.h"
+#include "core/uop/uop.h"
+
+namespace tinyshard {
+
+class Tensor;
+using Caller = std::source_location;
+
+template <class T>
+concept Number = std::is_arithmetic_v<T>;
+
+// A number without a type of its own: it takes the type of the tensor that it meets, except that a
+// float makes an integer tensor default_float() and an integer makes a bool tensor i32.
+struct Scalar {
+  enum class Kind : uint8_t { Bool, Int, Float } kind = Kind::Int;
+  int64_t integer = 0;
+  double real = 0;
+
+  constexpr Scalar() = default;
+  template <Number T>
+  constexpr Scalar(T value)  // NOLINT(google-explicit-constructor)
+      : kind(std::is_same_v<T, bool>       ? Kind::Bool
+             : std::is_floating_point_v<T> ? Kind::Float
+                                           : Kind::Int),
+        integer(static_cast<int64_t>(value)),
+        real(static_cast<double>(value)) {}
+  bool is_float() const { return kind == Kind::Float; }
+};
+
+// One side of a binary operation: a tensor (borrowed for the call) or a number.
+struct Operand {
+  const Tensor* tensor = nullptr;
+  Scalar scalar;
+  Caller caller;
+
+  Operand(const Tensor& t, Caller c = Caller::current()) : tensor(&t), caller(c) {}  // NOLINT
+  template <Number T>
+  Operand(T value, Caller c = Caller::current()) : scalar(value), caller(c) {}       // NOLINT
+  Operand(Scalar value, Caller c = Caller::current()) : scalar(value), caller(c) {}  // NOLINT
+};
+
+// A list of integers: a shape, an order, strides. A single number is a list of one.
+struct Ints {
+  Dims values;
+
+  Ints() = default;
+  template <std::integral T>
+  Ints(T value) : values{static_cast<int64_t>(value)} {}       // NOLINT
+  Ints(std::initializer_list<int64_t> list) : values(list) {}  // NOLINT
+  Ints(Dims list) : values(std::move(list)) {}                 // NOLINT
+  Ints(DimSpan list) : values(list.begin(), list.end()) {}     // NOLINT
+  size_t size() const { return values.size(); }
+  int64_t operator[](size_t i) const { return values[i]; }
+};
+
+// Axes of a reduction: x.sum() is over all, x.sum(-1) over the last, x.sum({0, 2}) over two.
+struct Axes {
+  bool all = true;
+  Dims values;
+
+  Axes() = default;
+  template <std::integral T>
+  Axes(T axis) : all(false), values{static_cast<int64_t>(axis)} {}         // NOLINT
+  Axes(std::initializer_list<int64_t> list) : all(false), values(list) {}  // NOLINT
+  Axes(Dims list) : all(false), values(std::move(list)) {}                 // NOLINT
+};
+
+// (before, after) for pad, [low, high) for shrink; one pair per dim.
+using Pairs = std::vector<std::pair<int64_t, int64_t>>;
+
+// start:stop:step of an index; a missing end is the end of the dim.
+struct Slice {
+  std::optional<int64_t> start, stop;
+  int64_t step = 1;
+  Slice() = default;
+  Slice(std::optional<int64_t> first, std::optional<int64_t> last, int64_t by = 1)
+      : start(first), stop(last), step(by) {}
+};
+struct NewAxis {};
+struct Ellipsis {};
+inline constexpr NewAxis kNewAxis{};
+inline constexpr Ellipsis kEllipsis{};
+
+// One entry of x[{...}]: a number, a Slice, kNewAxis, kEllipsis, or a tensor of integers or bools.
+struct Index {
+  enum class Kind : uint8_t { Number, Slice, NewAxis, Ellipsis, Tensor } kind;
+  int64_t number = 0;
+  Slice slice;
+  const Tensor* tensor = nullptr;
+  Caller caller;
+
+  template <std::integral T>
+  Index(T i, Caller c = Caller::current())  // NOLINT
+      : kind(Kind::Number), number(static_cast<int64_t>(i)), caller(c) {}
+  Index(Slice s, Caller c = Caller::current())
+      : kind(Kind::Slice), slice(s), caller(c) {}                                     // NOLINT
+  Index(NewAxis, Caller c = Caller::current()) : kind(Kind::NewAxis), caller(c) {}    // NOLINT
+  Index(Ellipsis, Caller c = Caller::current()) : kind(Kind::Ellipsis), caller(c) {}  // NOLINT
+  Index(const Tensor& t, Caller c = Caller::current())                                // NOLINT
+      : kind(Kind::Tensor), tensor(&t), caller(c) {}
+};
+
+// Numbers in nested braces: Tensor{{1, 2}, {3, 4}}.
+struct Nested {
+  Scalar leaf;
+  bool is_leaf = true;
+  std::vector<Nested> items;
+
+  template <Number T>
+  Nested(T value) : leaf(value) {}                                             // NOLINT
+  Nested(std::initializer_list<Nested> list) : is_leaf(false), items(list) {}  // NOLINT
+};
+
+// --- options of the longer methods ---------------------------------------------------------------
+
+enum class Rounding : uint8_t { None, Trunc, Floor };
+enum class Reduction : uint8_t { Mean, Sum, None };
+enum class PadMode : uint8_t { Constant, Reflect, Replicate, Circular };
+enum class ScatterReduce : uint8_t { Sum, Prod, Mean, Amax, Amin };
+enum class Interpolation : uint8_t { Linear, Nearest, NearestExact };
+
+// Padding is one number, one per spatial dim, or (before, after) per spatial dim from the last dim
+// to the first.
+struct ConvOptions {
+  int64_t groups = 1;
+  Ints stride = 1, dilation = 1, padding = 0;
+  std::optional<DType> dtype = {};  // of the accumulator
+};
+
+struct ConvTransposeOptions {
+  int64_t groups = 1;
+  Ints stride = 1, dilation = 1, padding = 0, output_padding = 0;
+};
+
+struct PoolOptions {
+  std::optional<Ints> stride = {};  // the kernel's size by default
+  Ints dilation = 1, padding = 0;
+  bool ceil_mode = false;
+  bool count_include_pad = true;  // of averages
+};
+
+struct AttentionOptions {
+  double dropout_p = 0;
+  bool is_causal = false;
+  bool enable_gqa = false;  // fewer heads of key and value than of query
+};
+
+struct CrossEntropyOptions {
+  int64_t ignore_index = -1;  // labels of this value do not count (sparse form only)
+  double label_smoothing = 0;
+  Reduction reduction = Reduction::Mean;
+};
+
+}  // namespace tinyshard

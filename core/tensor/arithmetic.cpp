@@ -1,0 +1,253 @@
+// Operators: how operands meet, and what each operator is made of.
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard {
+namespace value {
+namespace {
+
+Value apply(Op op, const Value& a, const Value& b) {
+  auto [x, y] = match(a, b);
+  return tinyshard::binary(op, x.node(), y.node());
+}
+
+// The same with another op for bools, whose sum is `or` and whose product is `and`.
+Value apply(Op op, Op for_bools, const Value& a, const Value& b) {
+  auto [x, y] = match(a, b);
+  return tinyshard::binary(x.dtype() == DType::Bool ? for_bools : op, x.node(), y.node());
+}
+
+Value apply_bits(Op op, const Value& a, const Value& b) {
+  auto [x, y] = match(a, b);
+  if (is_float(x.dtype())) {
+    fail(fmt::format("needs integers or bools, not {} and {}", text_of(a), text_of(b)));
+  }
+  return tinyshard::binary(op, x.node(), y.node());
+}
+
+// Whether a truncated quotient with this rest lies above the one that rounds down.
+Value is_above_floor(const Value& rest, const Value& divisor) {
+  return (rest != 0) & ((rest < 0) != (divisor < 0));
+}
+
+std::pair<Value, Value> match_integers(const Value& a, const Value& b) {
+  auto [x, y] = match(a, b);
+  if (x.dtype() == DType::Bool) return {cast(x, DType::I32), cast(y, DType::I32)};
+  return {x, y};
+}
+
+}  // namespace
+
+Value operator+(const Value& a, const Value& b) { return apply(Op::Add, Op::Or, a, b); }
+Value operator-(const Value& a, const Value& b) { return apply(Op::Sub, Op::Xor, a, b); }
+Value operator*(const Value& a, const Value& b) { return apply(Op::Mul, Op::And, a, b); }
+Value operator&(const Value& a, const Value& b) { return apply_bits(Op::And, a, b); }
+Value operator|(const Value& a, const Value& b) { return apply_bits(Op::Or, a, b); }
+Value operator^(const Value& a, const Value& b) { return apply_bits(Op::Xor, a, b); }
+
+Value operator/(const Value& a, const Value& b) {
+  auto [x, y] = match(a, b);
+  DType dtype = float_type(x.dtype());
+  return tinyshard::binary(Op::Div, cast(x, dtype).node(), cast(y, dtype).node());
+}
+
+Value operator-(const Value& x) {
+  if (x.dtype() == DType::Bool) return !x;
+  return tinyshard::unary(Op::Neg, x.node());
+}
+
+Value operator!(const Value& x) {
+  if (x.dtype() != DType::Bool) return x == 0;
+  return tinyshard::unary(Op::Not, x.node());
+}
+
+Value operator<(const Value& a, const Value& b) {
+  auto [x, y] = match(a, b);
+  if (x.dtype() == DType::Bool) return (!x) & y;
+  return tinyshard::binary(Op::CmpLt, x.node(), y.node());
+}
+Value operator>(const Value& a, const Value& b) { return b < a; }
+Value operator==(const Value& a, const Value& b) { return apply(Op::CmpEq, a, b); }
+Value operator!=(const Value& a, const Value& b) { return apply(Op::CmpNe, a, b); }
+Value operator<=(const Value& a, const Value& b) {
+  auto [x, y] = match(a, b);
+  if (is_float(x.dtype())) return (x < y) | (x == y);  // not the opposite of >, because of NaN
+  return !(y < x);
+}
+Value operator>=(const Value& a, const Value& b) { return b <= a; }
+
+Value trunc_div(const Value& a, const Value& b) {
+  auto [x, y] = match_integers(a, b);
+  if (is_float(x.dtype())) return trunc(x / y);
+  return tinyshard::binary(Op::IDiv, x.node(), y.node());
+}
+
+Value floor_div(const Value& a, const Value& b) {
+  auto [x, y] = match_integers(a, b);
+  if (is_float(x.dtype())) return floor(x / y);
+  Value quotient = tinyshard::binary(Op::IDiv, x.node(), y.node());
+  if (is_unsigned_int(x.dtype())) return quotient;
+  Value rest = tinyshard::binary(Op::Mod, x.node(), y.node());
+  return quotient - cast(is_above_floor(rest, y), x.dtype());
+}
+
+Value mod(const Value& a, const Value& b) {
+  auto [x, y] = match_integers(a, b);
+  if (is_float(x.dtype())) return x - floor(x / y) * y;
+  Value rest = tinyshard::binary(Op::Mod, x.node(), y.node());
+  if (is_unsigned_int(x.dtype())) return rest;
+  return where(is_above_floor(rest, y), rest + y, rest);
+}
+
+Value maximum(const Value& a, const Value& b) { return apply(Op::Max, Op::Or, a, b); }
+
+Value minimum(const Value& a, const Value& b) {
+  auto [x, y] = match(a, b);
+  if (x.dtype() == DType::Bool) return x & y;
+  if (is_float(x.dtype())) return -maximum(-x, -y);
+  auto inverted = [](const Value& v) -> Value { return tinyshard::unary(Op::Not, v.node()); };
+  return inverted(maximum(inverted(x), inverted(y)));  // unlike -x, ~x never overflows
+}
+
+Value where(const Value& condition, const Value& a, const Value& b) {
+  auto [x, y] = match(a, b);
+  Value c = cast(condition, DType::Bool);
+  Dims shape = broadcast_shape(c.shape(), x.shape());
+  return tinyshard::where(broadcast_to(c, shape).node(), broadcast_to(x, shape).node(),
+                          broadcast_to(y, shape).node());
+}
+
+Value detach(const Value& x) { return tinyshard::unary(Op::Detach, x.node()); }
+
+Value contiguous(const Value& x) {
+  if (x.node().op() == Op::Buffer || x.node().op() == Op::Contiguous) return x;
+  return tinyshard::unary(Op::Contiguous, x.node());
+}
+
+}  // namespace value
+
+using value::Value;
+
+// --- methods and operators -----------------------------------------------------------------------
+
+#define TINYSHARD_BINARY(method, text, expression) \
+  Tensor Tensor::method(const Operand& x) const {  \
+    Call call(text, x.caller);                     \
+    Value a(*this), b(x);                          \
+    return expression;                             \
+  }
+
+TINYSHARD_BINARY(add, "add", a + b)
+TINYSHARD_BINARY(sub, "sub", a - b)
+TINYSHARD_BINARY(mul, "mul", a* b)
+TINYSHARD_BINARY(mod, "mod", value::mod(a, b))
+TINYSHARD_BINARY(eq, "eq", a == b)
+TINYSHARD_BINARY(ne, "ne", a != b)
+TINYSHARD_BINARY(lt, "lt", a < b)
+TINYSHARD_BINARY(gt, "gt", a > b)
+TINYSHARD_BINARY(le, "le", a <= b)
+TINYSHARD_BINARY(ge, "ge", a >= b)
+TINYSHARD_BINARY(bitwise_and, "bitwise_and", a& b)
+TINYSHARD_BINARY(bitwise_or, "bitwise_or", a | b)
+TINYSHARD_BINARY(bitwise_xor, "bitwise_xor", a ^ b)
+TINYSHARD_BINARY(maximum, "maximum", value::maximum(a, b))
+TINYSHARD_BINARY(minimum, "minimum", value::minimum(a, b))
+
+#undef TINYSHARD_BINARY
+
+#define TINYSHARD_OPERATOR(symbol, text)                       \
+  Tensor operator symbol(const Operand& a, const Operand& b) { \
+    Call call(text, a.tensor ? b.caller : a.caller);           \
+    return Value(a) symbol Value(b);                           \
+  }
+
+TINYSHARD_OPERATOR(+, "add")
+TINYSHARD_OPERATOR(-, "sub")
+TINYSHARD_OPERATOR(*, "mul")
+TINYSHARD_OPERATOR(/, "div")
+TINYSHARD_OPERATOR(&, "bitwise_and")
+TINYSHARD_OPERATOR(|, "bitwise_or")
+TINYSHARD_OPERATOR(^, "bitwise_xor")
+TINYSHARD_OPERATOR(<, "lt")
+TINYSHARD_OPERATOR(>, "gt")
+TINYSHARD_OPERATOR(<=, "le")
+TINYSHARD_OPERATOR(>=, "ge")
+TINYSHARD_OPERATOR(==, "eq")
+TINYSHARD_OPERATOR(!=, "ne")
+
+#undef TINYSHARD_OPERATOR
+
+Tensor operator%(const Operand& a, const Operand& b) {
+  Call call("mod", b.caller);
+  return value::mod(a, b);
+}
+Tensor operator<<(const Tensor& a, const Operand& b) { return a.lshift(b); }
+Tensor operator>>(const Tensor& a, const Operand& b) { return a.rshift(b); }
+
+Tensor Tensor::div(const Operand& x, Rounding rounding) const {
+  Call call("div", x.caller);
+  switch (rounding) {
+    case Rounding::Floor:
+      return value::floor_div(*this, x);
+    case Rounding::Trunc:
+      return value::trunc_div(*this, x);
+    default:
+      return Value(*this) / Value(x);
+  }
+}
+
+Tensor Tensor::fmod(const Operand& x) const {
+  Call call("fmod", x.caller);
+  auto [a, b] = value::match(*this, x);
+  if (is_float(a.dtype())) return a - value::trunc(a / b) * b;
+  if (a.dtype() == DType::Bool) return a & !b;
+  return Value(tinyshard::binary(Op::Mod, a.node(), b.node()));
+}
+
+namespace {
+
+Tensor shift(Op op, const Value& a, const Operand& by) {
+  Value b(by);
+  auto [x, y] = value::match(a, b);
+  if (!is_int(x.dtype())) {
+    fail(fmt::format("needs integers, not {} and {}", value::text_of(a), value::text_of(b)));
+  }
+  return Value(tinyshard::binary(op, x.node(), y.node()));
+}
+
+}  // namespace
+
+Tensor Tensor::lshift(const Operand& x) const {
+  Call call("lshift", x.caller);
+  return shift(Op::Shl, *this, x);
+}
+
+Tensor Tensor::rshift(const Operand& x) const {
+  Call call("rshift", x.caller);
+  return shift(Op::Shr, *this, x);
+}
+
+Tensor Tensor::where(const Operand& x, const Operand& y) const {
+  Call call("where", x.caller);
+  return value::where(*this, x, y);
+}
+
+Tensor Tensor::masked_fill(const Tensor& mask, const Operand& fill) const {
+  Call call("masked_fill", fill.caller);
+  return value::where(mask, fill, *this);
+}
+
+Tensor Tensor::lerp(const Operand& end, const Operand& weight) const {
+  Call call("lerp", end.caller);
+  Value a(*this), b(end), w(weight);
+  return a + (b - a) * w;
+}
+
+const Tensor& Tensor::operator+=(const Operand& x) const { return assign(add(x)), *this; }
+const Tensor& Tensor::operator-=(const Operand& x) const { return assign(sub(x)), *this; }
+const Tensor& Tensor::operator*=(const Operand& x) const { return assign(mul(x)), *this; }
+const Tensor& Tensor::operator/=(const Operand& x) const { return assign(div(x)), *this; }
+
+}  // namespace tinyshard

@@ -1,0 +1,291 @@
+// Windows over the last dims, and convolutions.
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard {
+namespace value {
+
+int64_t window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilation) {
+  int64_t reach = dilation * (kernel - 1) + 1;
+  return size < reach ? 0 : (size - reach) / stride + 1;
+}
+
+namespace {
+
+// One dim of n elements, the last, becomes [count, kernel] with out[o, j] = x[o * stride + j *
+// dilation]. Copies of x, each followed by nothing, are read as rows longer by `dilation`: every
+// row starts that much further into x.
+Value windows_of_last(const Value& x, int64_t kernel, int64_t stride, int64_t dilation) {
+  int64_t n = x.shape().back(), count = window_count(n, kernel, stride, dilation);
+  Dims lead(x.shape().begin(), x.shape().end() - 1);
+  auto shaped = [&](std::initializer_list<int64_t> last) {
+    Dims shape = lead;
+    shape.insert(shape.end(), last);
+    return shape;
+  };
+  auto cut_last = [](const Value& v, int64_t to) { return shrink_axis(v, v.rank() - 1, 0, to); };
+  auto padded_to = [](const Value& v, int64_t to) {
+    Pairs padding(v.rank(), {0, 0});
+    padding.back() = {0, to - v.shape().back()};
+    return to > v.shape().back() ? pad(v, padding) : v;
+  };
+  if (kernel == 1 || count == 0) {  // every stride-th element
+    Value rows = reshape(padded_to(cut_last(x, std::min(n, count * stride)), count * stride),
+                         shaped({count, stride}));
+    return count == 0 ? constant(x.dtype(), 0, shaped({0, kernel})) : cut_last(rows, 1);
+  }
+  if (stride == kernel && dilation == 1)
+    return reshape(cut_last(x, count * stride), shaped({count, kernel}));
+
+  Value line = padded_to(x, count * stride);
+  int64_t length = line.shape().back(), row = length + dilation;
+  int64_t copies = (kernel * row + length - 1) / length;
+  Value tiled = reshape(broadcast_to(unsqueeze(line, line.rank() - 1), shaped({copies, length})),
+                        shaped({copies * length}));
+  Value rows = reshape(cut_last(tiled, kernel * row), shaped({kernel, row}));
+  Value steps = reshape(cut_last(rows, count * stride), shaped({kernel, count, stride}));
+  Value picked = squeeze(cut_last(steps, 1), steps.rank() - 1);  // [.., kernel, count]
+  return move_axis(picked, picked.rank() - 2, picked.rank() - 1);
+}
+
+}  // namespace
+
+Value windows(const Value& x, const Windows& w) {
+  int64_t spatial = static_cast<int64_t>(w.kernel.size()), first = x.rank() - spatial;
+  Value out = x;
+  for (int64_t i = spatial - 1; i >= 0; --i) {
+    // The dim goes last, and comes back as its count and, at the very end, its kernel.
+    Value last = move_axis(out, first + i, out.rank() - 1);
+    Value pair = windows_of_last(last, w.kernel[i], w.stride[i], w.dilation[i]);
+    out = move_axis(pair, pair.rank() - 2, first + i);
+  }
+  // Kernels came in reverse.
+  Dims order(out.rank());
+  std::iota(order.begin(), order.end(), 0);
+  std::reverse(order.end() - spatial, order.end());
+  return permute(out, order);
+}
+
+Dims per_dim(const Ints& option, int64_t spatial, const char* name) {
+  if (option.size() == 1) return Dims(spatial, option[0]);
+  if (static_cast<int64_t>(option.size()) != spatial) {
+    fail(fmt::format("{} has {} values for {} dims", name, option.size(), spatial));
+  }
+  return option.values;
+}
+
+Pairs spatial_padding(const Ints& padding, int64_t spatial) {
+  Pairs pairs;
+  if (spatial > 0 && static_cast<int64_t>(padding.size()) == 2 * spatial) {
+    for (int64_t i = spatial - 1; i >= 0; --i)
+      pairs.emplace_back(padding[2 * i], padding[2 * i + 1]);
+    return pairs;
+  }
+  for (int64_t p : per_dim(padding, spatial, "padding")) pairs.emplace_back(p, p);
+  return pairs;
+}
+
+}  // namespace value
+
+using value::shape_text;
+using value::text_of;
+using value::Value;
+
+namespace {
+
+struct Conv {
+  int64_t spatial = 0, groups = 1;
+  Dims kernel, stride, dilation;
+  Pairs padding;
+};
+
+Conv check(const Value& x, const Value& w, int64_t groups, const Ints& stride, const Ints& dilation,
+           const Ints& padding) {
+  Conv conv;
+  if (x.rank() < 3 || x.rank() != w.rank()) {
+    fail(fmt::format("x is {}, weight is {}: both need a batch, channels and the same spatial dims",
+                     text_of(x), text_of(w)));
+  }
+  conv.spatial = x.rank() - 2;
+  conv.groups = groups;
+  conv.kernel = Dims(w.shape().begin() + 2, w.shape().end());
+  conv.stride = value::per_dim(stride, conv.spatial, "stride");
+  conv.dilation = value::per_dim(dilation, conv.spatial, "dilation");
+  conv.padding = value::spatial_padding(padding, conv.spatial);
+  auto positive = [](int64_t v) { return v > 0; };
+  if (groups <= 0 || !std::ranges::all_of(conv.stride, positive) ||
+      !std::ranges::all_of(conv.dilation, positive)) {
+    fail(fmt::format("groups {}, stride {} and dilation {} must be positive", groups,
+                     shape_text(conv.stride), shape_text(conv.dilation)));
+  }
+  return conv;
+}
+
+Value add_bias(const Value& out, const Tensor& bias, int64_t channels) {
+  if (!bias.defined()) return out;
+  if (bias.numel() != channels) {
+    fail(fmt::format("bias is {}, but there are {} output channels", bias.describe(), channels));
+  }
+  Dims shape(out.rank(), 1);
+  shape[1] = channels;
+  return out + value::reshape(bias, shape);
+}
+
+// One spatial dim becomes two of which the first has size one.
+Value as_image(const Value& x) { return x.rank() == 3 ? value::unsqueeze(x, 2) : x; }
+
+ConvArg conv_arg(const Conv& conv, const Dims& result) {
+  ConvArg arg{{1, 1}, {1, 1}, {0, 0}, {0, 0}, conv.groups, {}};
+  int64_t skip = 2 - conv.spatial;
+  for (int64_t i = 0; i < conv.spatial; ++i) {
+    arg.stride[skip + i] = conv.stride[i], arg.dilation[skip + i] = conv.dilation[i];
+    arg.pad_low[skip + i] = conv.padding[i].first, arg.pad_high[skip + i] = conv.padding[i].second;
+  }
+  Dims image = result;
+  if (conv.spatial == 1) image.insert(image.begin() + 2, 1);
+  std::copy(image.begin(), image.end(), arg.result);
+  return arg;
+}
+
+// Sum of products over windows: any number of dims, any type.
+Value conv_by_windows(const Value& x, const Value& w, const Conv& conv) {
+  Value out =
+      value::windows(x, {conv.kernel, conv.stride, conv.dilation});  // [n, c, out.., kernel..]
+  Dims counts(out.shape().begin() + 2, out.shape().begin() + 2 + conv.spatial),
+      ones(conv.spatial, 1);
+  int64_t n = x.size(0), g = conv.groups, c = w.size(1), o = w.size(0) / g;
+  auto shaped = [&](Dims head, const Dims& middle) {
+    head.insert(head.end(), middle.begin(), middle.end());
+    head.insert(head.end(), conv.kernel.begin(), conv.kernel.end());
+    return head;
+  };
+  Value products = value::reshape(out, shaped({n, g, 1, c}, counts)) *
+                   value::reshape(w, shaped({1, g, o, c}, ones));
+  Dims axes{3};
+  for (int64_t i = 0; i < conv.spatial; ++i) axes.push_back(4 + conv.spatial + i);
+  Dims shape{n, g * o};
+  shape.insert(shape.end(), counts.begin(), counts.end());
+  return value::reshape(value::sum(products, axes), shape);
+}
+
+}  // namespace
+
+Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, const ConvOptions& options,
+                      Caller caller) const {
+  Call call("conv2d", caller);
+  Value x(*this), w(weight);
+  Conv conv = check(x, w, options.groups, options.stride, options.dilation, options.padding);
+  int64_t channels = w.size(0);
+  if (x.size(1) != w.size(1) * conv.groups) {
+    fail(fmt::format("x is {} with {} channels, weight {} in {} groups expects {}", text_of(x),
+                     x.size(1), text_of(w), conv.groups, w.size(1) * conv.groups));
+  }
+  if (channels % conv.groups != 0) {
+    fail(fmt::format("{} output channels do not divide into {} groups", channels, conv.groups));
+  }
+  DType type = promote(x.dtype(), w.dtype()), wide = accumulator(options.dtype.value_or(type));
+  DType result = options.dtype.value_or(type);
+  x = value::cast(x, wide), w = value::cast(w, wide);
+
+  // Negative padding cuts; what is left over for the op is not negative.
+  Pairs cut{{0, x.size(0)}, {0, x.size(1)}};
+  Dims shape{x.size(0), channels};
+  for (int64_t i = 0; i < conv.spatial; ++i) {
+    auto& [low, high] = conv.padding[i];
+    int64_t size = x.size(2 + i), padded = size + low + high;
+    if (padded < conv.dilation[i] * (conv.kernel[i] - 1) + 1) {
+      fail(fmt::format("weight {} is larger than x {} with padding ({}, {}) in dim {}", text_of(w),
+                       text_of(x), low, high, 2 + i));
+    }
+    shape.push_back(value::window_count(padded, conv.kernel[i], conv.stride[i], conv.dilation[i]));
+    cut.emplace_back(std::max<int64_t>(0, -low), size - std::max<int64_t>(0, -high));
+    low = std::max<int64_t>(0, low), high = std::max<int64_t>(0, high);
+  }
+  x = value::shrink(x, cut);
+
+  Value out = x;
+  if (product(shape) == 0 || x.node()->numel() == 0 || w.node()->numel() == 0) {
+    out = value::constant(wide, 0, shape);
+  } else if (conv.spatial <= 2 && is_float(wide)) {
+    UOp node = UOp::make(Op::Conv, wide, {as_image(x).node(), as_image(w).node()},
+                         to_ints(conv_arg(conv, shape)));
+    out = value::reshape(node, shape);
+  } else {
+    Pairs around{{0, 0}, {0, 0}};
+    around.insert(around.end(), conv.padding.begin(), conv.padding.end());
+    out = conv_by_windows(value::pad(x, around), w, conv);
+  }
+  return add_bias(value::cast(out, result), bias, channels);
+}
+
+Tensor Tensor::conv_transpose2d(const Tensor& weight, const Tensor& bias,
+                                const ConvTransposeOptions& options, Caller caller) const {
+  Call call("conv_transpose2d", caller);
+  Value x(*this), w(weight);
+  Conv conv = check(x, w, options.groups, options.stride, options.dilation, options.padding);
+  Dims extra = value::per_dim(options.output_padding, conv.spatial, "output_padding");
+  if (x.size(1) != w.size(0) || x.size(1) % conv.groups != 0) {
+    fail(fmt::format("x is {} with {} channels, weight {} in {} groups expects {}", text_of(x),
+                     x.size(1), text_of(w), conv.groups, w.size(0)));
+  }
+  DType type = promote(x.dtype(), w.dtype()), wide = accumulator(type);
+  x = value::cast(x, wide), w = value::cast(w, wide);
+  int64_t channels = w.size(1) * conv.groups;
+  Dims shape{x.size(0), channels};
+  for (int64_t i = 0; i < conv.spatial; ++i) {
+    auto [low, high] = conv.padding[i];
+    int64_t size = (x.size(2 + i) - 1) * conv.stride[i] - low - high +
+                   conv.dilation[i] * (conv.kernel[i] - 1) + extra[i] + 1;
+    if (size <= 0)
+      fail(fmt::format("padding ({}, {}) leaves nothing of dim {} of {}", low, high, 2 + i,
+                       text_of(x)));
+    shape.push_back(size);
+  }
+  Value out = x;
+  bool fits = conv.spatial <= 2 && is_float(wide) && product(shape) > 0 && x.node()->numel() > 0;
+  for (int64_t i = 0; i < conv.spatial; ++i) {
+    fits = fits && conv.padding[i].first >= 0 && conv.padding[i].second >= 0 &&
+           extra[i] < conv.stride[i];
+  }
+  if (fits) {
+    // The gradient of a convolution with respect to its input, as which it was invented.
+    UOp node = UOp::make(Op::ConvBackwardData, wide, {as_image(x).node(), as_image(w).node()},
+                         to_ints(conv_arg(conv, shape)));
+    return add_bias(value::cast(value::reshape(node, shape), type), bias, channels);
+  }
+  // Zeros between the elements, then a convolution with the flipped kernel.
+  Dims flipped;
+  for (int64_t i = 0; i < conv.spatial; ++i) {
+    flipped.push_back(i + 3);
+    int64_t axis = 2 + i, stride = conv.stride[i], n = out.size(axis),
+            reach = conv.dilation[i] * (conv.kernel[i] - 1);
+    Value apart = value::unsqueeze(out, axis + 1);
+    Pairs zeros(apart.rank(), {0, 0});
+    zeros[axis + 1] = {0, stride - 1};
+    Dims line = out.dims();
+    line[axis] = n * stride;
+    out = value::shrink_axis(value::reshape(value::pad(apart, zeros), line), axis, 0,
+                             n ? (n - 1) * stride + 1 : 0);
+    int64_t low = reach - conv.padding[i].first, high = reach - conv.padding[i].second + extra[i];
+    out = value::shrink_axis(out, axis, std::max<int64_t>(0, -low),
+                             out.size(axis) - std::max<int64_t>(0, -high));
+    Pairs around(out.rank(), {0, 0});
+    around[axis] = {std::max<int64_t>(0, low), std::max<int64_t>(0, high)};
+    out = value::pad(out, around);
+  }
+  int64_t g = conv.groups, in = w.size(0) / g, per_group = w.size(1);
+  Dims grouped{g, in, per_group};
+  grouped.insert(grouped.end(), conv.kernel.begin(), conv.kernel.end());
+  Value kernel = value::move_axis(value::flip(value::reshape(w, grouped), flipped), 2, 1);
+  Dims kernel_shape{channels, in};
+  kernel_shape.insert(kernel_shape.end(), conv.kernel.begin(), conv.kernel.end());
+  Tensor result = out.tensor().conv2d(value::reshape(kernel, kernel_shape), {},
+                                      {.groups = g, .dilation = Ints(conv.dilation)}, caller);
+  return add_bias(value::cast(result, type), bias, channels);
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,132 @@
+// Tensors out of nothing: constants, ranges, identity.
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard {
+
+using value::Value;
+
+namespace {
+
+void check_shape(const Dims& shape) {
+  for (int64_t d : shape) {
+    if (d < 0) fail(fmt::format("shape {} has a negative size", value::shape_text(shape)));
+  }
+}
+
+DType type_of_number(const Scalar& number) {
+  switch (number.kind) {
+    case Scalar::Kind::Bool:
+      return DType::Bool;
+    case Scalar::Kind::Int:
+      return DType::I32;
+    default:
+      return default_float();
+  }
+}
+
+bool any_float(std::initializer_list<Scalar> numbers) {
+  for (const Scalar& n : numbers) {
+    if (n.is_float()) return true;
+  }
+  return false;
+}
+
+Tensor filled(const char* op, const Dims& shape, const Scalar& value, DType dtype) {
+  Call call(op);
+  check_shape(shape);
+  return value::constant(dtype, value, shape);
+}
+
+// start + i * step, in a type wide enough for the whole range before it is cast.
+Value line(const Scalar& start, const Scalar& step, int64_t n, DType dtype) {
+  if (!is_float(dtype)) {
+    Value i = value::iota(n, DType::I64);
+    if (step.integer != 1) i = i * step.integer;
+    if (start.integer != 0) i = i + start.integer;
+    return value::cast(i, dtype);
+  }
+  Value i = value::iota(n, DType::F64);
+  if (step.real != 1) i = i * step.real;
+  if (start.real != 0) i = i + start.real;
+  return value::cast(i, dtype);
+}
+
+}  // namespace
+
+Tensor::Tensor(Scalar value) : Tensor(value::constant(type_of_number(value), value).node()) {}
+
+Tensor Tensor::full(const Ints& shape, Scalar value) {
+  return filled("full", shape.values, value, type_of_number(value));
+}
+Tensor Tensor::full(const Ints& shape, Scalar value, DType dtype) {
+  return filled("full", shape.values, value, dtype);
+}
+Tensor Tensor::zeros(const Ints& shape, DType dtype) {
+  return filled("zeros", shape.values, 0, dtype);
+}
+Tensor Tensor::ones(const Ints& shape, DType dtype) {
+  return filled("ones", shape.values, 1, dtype);
+}
+
+Tensor Tensor::empty(const Ints& shape, DType dtype) {
+  Call call("empty");
+  check_shape(shape.values);
+  return Tensor(empty_buffer(shape.values, dtype, replicated(default_mesh())));
+}
+
+Tensor Tensor::full_like(Scalar value, std::optional<DType> dtype) const {
+  Call call("full_like");
+  return value::constant(dtype.value_or(this->dtype()), value, Value(*this).shape())
+      .tensor()
+      .shard_like(*this);
+}
+Tensor Tensor::zeros_like(std::optional<DType> dtype) const { return full_like(0, dtype); }
+Tensor Tensor::ones_like(std::optional<DType> dtype) const { return full_like(1, dtype); }
+
+Tensor Tensor::arange(Scalar stop, std::optional<DType> dtype) { return arange(0, stop, 1, dtype); }
+
+Tensor Tensor::arange(Scalar start, Scalar stop, Scalar step, std::optional<DType> dtype,
+                      Caller caller) {
+  Call call("arange", caller);
+  DType type = dtype.value_or(any_float({start, stop, step}) ? default_float() : DType::I32);
+  if (step.real == 0) fail("step is zero");
+  int64_t n = 0;
+  if (any_float({start, stop, step})) {
+    double count = std::ceil((stop.real - start.real) / step.real);
+    if (!(count < 1e15))
+      fail(fmt::format("from {} to {} by {} never ends", start.real, stop.real, step.real));
+    n = std::max<int64_t>(0, static_cast<int64_t>(count));
+    if (!is_float(type)) return value::cast(line(start, step, n, DType::F64), type);
+  } else {
+    int64_t by = step.integer, span = stop.integer - start.integer;
+    n = std::max<int64_t>(0, by > 0 ? (span + by - 1) / by : (span + by + 1) / by);
+  }
+  return line(start, step, n, type);
+}
+
+Tensor Tensor::linspace(Scalar start, Scalar stop, int64_t steps, std::optional<DType> dtype,
+                        Caller caller) {
+  Call call("linspace", caller);
+  if (steps < 0) fail(fmt::format("{} steps", steps));
+  DType type = dtype.value_or(default_float());
+  if (type == DType::Bool) fail("a line of bools");
+  if (steps == 1) return value::constant(type, start, Dims{1});
+  double step = (stop.real - start.real) / static_cast<double>(std::max<int64_t>(1, steps - 1));
+  return value::cast(line(start.real, step, steps, DType::F64), type);
+}
+
+Tensor Tensor::eye(int64_t n, std::optional<int64_t> m, DType dtype) {
+  Call call("eye");
+  int64_t columns = m.value_or(n);
+  if (n < 0 || columns < 0) fail(fmt::format("sizes {} and {} are negative", n, columns));
+  Value row = value::iota_along(0, 2, n, DType::I64),
+        column = value::iota_along(1, 2, columns, DType::I64);
+  return value::cast(row == column, dtype);
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,357 @@
+// x[...] and its assignment, gather, embedding, one-hot.
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard {
+namespace value {
+
+Value iota(int64_t n, DType dtype) {
+  return cast(Value(UOp::make(Op::Iota, DType::I64, {}, Dims{n})), dtype);
+}
+
+Value iota_along(int64_t axis, int64_t rank, int64_t n, DType dtype) {
+  Dims shape(rank, 1);
+  shape[axis] = n;
+  return reshape(iota(n, dtype), shape);
+}
+
+Value index_type(const Value& index) {
+  switch (index.dtype()) {
+    case DType::I32:
+    case DType::I64:
+      return index;
+    case DType::U32:
+    case DType::U64:
+      return cast(index, DType::I64);
+    default:
+      return cast(index, DType::I32);
+  }
+}
+
+Value gather(const Value& x, int64_t axis, const Value& index) {
+  if (index.node()->numel() == 0 || x.node()->numel() == 0)
+    return constant(x.dtype(), 0, index.shape());
+  return UOp::make(Op::Gather, x.dtype(), {x.node(), index_type(index).node()}, Dims{axis});
+}
+
+Value scatter_add(const Value& index, const Value& src, int64_t axis, int64_t size) {
+  Dims shape = index.dims();
+  shape[axis] = size;
+  if (product(shape) == 0 || index.node()->numel() == 0) return constant(src.dtype(), 0, shape);
+  return UOp::make(Op::ScatterAdd, src.dtype(), {index_type(index).node(), src.node()},
+                   Dims{axis, size});
+}
+
+Value one_hot(const Value& index, int64_t classes) {
+  return unsqueeze(index, index.rank()) == iota(classes, index_type(index).dtype());
+}
+
+namespace {
+
+// What one entry of an index does to one dim of x.
+struct View {
+  int64_t low, high, step;  // 0 <= low <= high <= size; a negative step reads from high down
+  bool drop;                // a number: the dim goes away
+};
+
+int64_t view_size(const View& v) {
+  return (v.high - v.low + std::abs(v.step) - 1) / std::abs(v.step);
+}
+
+View slice_view(const Slice& slice, int64_t size) {
+  if (slice.step == 0) fail("slice step cannot be 0");
+  auto wrapped = [size](int64_t i) { return i < 0 ? i + size : i; };
+  if (slice.step > 0) {
+    int64_t low = std::clamp<int64_t>(wrapped(slice.start.value_or(0)), 0, size);
+    int64_t high = std::clamp<int64_t>(wrapped(slice.stop.value_or(size)), 0, size);
+    return {low, std::max(low, high), slice.step, false};
+  }
+  int64_t first = slice.start ? std::clamp<int64_t>(wrapped(*slice.start), -1, size - 1) : size - 1;
+  int64_t last = slice.stop ? std::clamp<int64_t>(wrapped(*slice.stop), -1, size - 1) : -1;
+  return {std::min(last, first) + 1, first + 1, slice.step, false};
+}
+
+// An index taken apart: views of the dims of x, then new dims, then tensors over some of them.
+struct Plan {
+  std::vector<View> views;                         // one per dim of x
+  Dims shape;                                      // after views, dropped and new dims
+  std::vector<std::pair<int64_t, Value>> tensors;  // (dim of that shape, index)
+};
+
+Plan plan(const Value& x, std::span<const Index> index) {
+  int64_t used = 0, ellipses = 0;
+  for (const Index& entry : index) {
+    used += entry.kind != Index::Kind::NewAxis && entry.kind != Index::Kind::Ellipsis;
+    ellipses += entry.kind == Index::Kind::Ellipsis;
+  }
+  if (used > x.rank())
+    fail(fmt::format("{} indices for the {} dims of {}", used, x.rank(), text_of(x)));
+  if (ellipses > 1) fail("more than one ellipsis");
+
+  Plan out;
+  auto keep = [&](const View& view) {
+    out.views.push_back(view);
+    if (!view.drop) out.shape.push_back(view_size(view));
+  };
+  auto whole = [&](int64_t count) {
+    for (; count > 0; --count) keep({0, x.size(static_cast<int64_t>(out.views.size())), 1, false});
+  };
+  for (const Index& entry : index) {
+    int64_t dim = static_cast<int64_t>(out.views.size());
+    switch (entry.kind) {
+      case Index::Kind::NewAxis:
+        out.shape.push_back(1);
+        break;
+      case Index::Kind::Ellipsis:
+        whole(x.rank() - used);
+        break;
+      case Index::Kind::Slice:
+        keep(slice_view(entry.slice, x.size(dim)));
+        break;
+      case Index::Kind::Number: {
+        int64_t size = x.size(dim), i = entry.number < 0 ? entry.number + size : entry.number;
+        if (i < 0 || i >= size) {
+          fail(fmt::format("index {} is out of bounds for dim {} of {}", entry.number, dim,
+                           text_of(x)));
+        }
+        keep({i, i + 1, 1, true});
+        break;
+      }
+      case Index::Kind::Tensor: {
+        Value places(*entry.tensor);
+        if (places.dtype() == DType::Bool) {
+          fail(fmt::format(
+              "a bool index {} makes a shape that depends on values; use masked_select or where",
+              text_of(places)));
+        }
+        need_int(places, "an index");
+        places = index_type(places);
+        int64_t size = x.size(dim);
+        out.tensors.emplace_back(static_cast<int64_t>(out.shape.size()),
+                                 where(places < 0, places + size, places));
+        keep({0, size, 1, false});
+        break;
+      }
+    }
+  }
+  whole(x.rank() - static_cast<int64_t>(out.views.size()));
+  return out;
+}
+
+Value apply_views(const Value& x, const Plan& plan) {
+  Pairs bounds;
+  for (const View& v : plan.views) bounds.emplace_back(v.low, v.high);
+  Value out = shrink(x, bounds);
+  Dims flipped;
+  for (size_t i = 0; i < plan.views.size(); ++i) {
+    if (plan.views[i].step < 0) flipped.push_back(static_cast<int64_t>(i));
+  }
+  out = flip(out, flipped);
+  for (size_t i = 0; i < plan.views.size(); ++i) {
+    int64_t step = std::abs(plan.views[i].step), axis = static_cast<int64_t>(i);
+    if (step == 1) continue;
+    int64_t count = view_size(plan.views[i]);
+    Pairs to_multiple(out.rank(), {0, 0});
+    to_multiple[axis] = {0, count * step - out.size(axis)};
+    Dims rows = out.dims();
+    rows[axis] = step;
+    rows.insert(rows.begin() + axis, count);
+    out = squeeze(shrink_axis(reshape(pad(out, to_multiple), rows), axis + 1, 0, 1), axis + 1);
+  }
+  return reshape(out, plan.shape);
+}
+
+// The reverse: values of the plan's shape at their places in x's shape, zeros elsewhere.
+Value undo_views(const Value& values, const Plan& plan, DimSpan shape) {
+  Dims counts;
+  for (const View& v : plan.views) counts.push_back(view_size(v));
+  Value out = reshape(values, counts);
+  Dims flipped;
+  for (size_t i = 0; i < plan.views.size(); ++i) {
+    const View& v = plan.views[i];
+    int64_t step = std::abs(v.step), axis = static_cast<int64_t>(i);
+    if (v.step < 0) flipped.push_back(axis);
+    if (step == 1) continue;
+    Value apart = unsqueeze(out, axis + 1);
+    Pairs zeros(apart.rank(), {0, 0});
+    zeros[axis + 1] = {0, step - 1};
+    Dims line = out.dims();
+    line[axis] *= step;
+    out = shrink_axis(reshape(pad(apart, zeros), line), axis, 0, v.high - v.low);
+  }
+  out = flip(out, flipped);
+  Pairs around;
+  for (size_t i = 0; i < plan.views.size(); ++i) {
+    around.emplace_back(plan.views[i].low, shape[i] - plan.views[i].high);
+  }
+  return pad(out, around);
+}
+
+// Several index tensors become one over the product of their dims, which go first.
+struct Combined {
+  Dims order;      // of the viewed x: indexed dims first
+  Dims places;     // shape that the index tensors share
+  int64_t lines;   // product of the indexed dims
+  Value line;      // the index into them
+  int64_t target;  // where `places` goes in the result, as a position among the other dims
+};
+
+Combined combine(const Value& viewed, const Plan& plan) {
+  Dims places;
+  for (const auto& [dim, index] : plan.tensors) places = broadcast_shape(places, index.shape());
+  Combined out{{}, places, 1, constant(DType::I64, 0, places), 0};
+  DType type = plan.tensors.size() == 1 ? plan.tensors[0].second.dtype() : DType::I64;
+  Value inside = constant(DType::Bool, true, places);
+  for (const auto& [dim, index] : plan.tensors) {
+    int64_t size = viewed.size(dim);
+    Value here = cast(broadcast_to(index, places), type);
+    out.line = out.order.empty() ? here : out.line * size + here;
+    inside = inside & (here >= 0) & (here < size);
+    out.lines *= size;
+    out.order.push_back(dim);
+  }
+  // Past the end in one dim must not become a place in another.
+  if (plan.tensors.size() > 1) out.line = where(inside, out.line, -1);
+  bool adjacent = true;
+  for (size_t i = 1; i < out.order.size(); ++i)
+    adjacent = adjacent && out.order[i] == out.order[i - 1] + 1;
+  out.target = adjacent ? out.order[0] : 0;
+  for (int64_t i = 0; i < viewed.rank(); ++i) {
+    if (std::ranges::find(out.order, i) == out.order.end()) out.order.push_back(i);
+  }
+  return out;
+}
+
+Value take_lines(const Value& viewed, const Plan& plan) {
+  Combined c = combine(viewed, plan);
+  int64_t count = static_cast<int64_t>(plan.tensors.size());
+  Value front = permute(viewed, c.order);
+  Dims rest(front.shape().begin() + count, front.shape().end());
+  int64_t n = product(c.places), width = product(rest);
+  Value index = broadcast_to(reshape(c.line, {n, 1}), Dims{n, width});
+  Value out = gather(reshape(front, {c.lines, width}), 0, index);
+  Dims shape = c.places;
+  shape.insert(shape.end(), rest.begin(), rest.end());
+  out = reshape(out, shape);
+  Dims order;  // of the result: rest up to target, places, rest
+  int64_t k = static_cast<int64_t>(c.places.size());
+  for (int64_t i = 0; i < c.target; ++i) order.push_back(k + i);
+  for (int64_t i = 0; i < k; ++i) order.push_back(i);
+  for (int64_t i = c.target; i < static_cast<int64_t>(rest.size()); ++i) order.push_back(k + i);
+  return permute(out, order);
+}
+
+}  // namespace
+
+Value at(const Value& x, std::span<const Index> index) {
+  Plan p = plan(x, index);
+  Value viewed = apply_views(x, p);
+  return p.tensors.empty() ? viewed : take_lines(viewed, p);
+}
+
+// x with values written at the index.
+Value with_written(const Value& x, std::span<const Index> index, const Value& values) {
+  Plan p = plan(x, index);
+  Value typed = cast(values, x.dtype());
+  Dims shape = x.dims();
+  if (p.tensors.empty()) {
+    Value placed = undo_views(broadcast_to(typed, p.shape), p, shape);
+    Value inside = undo_views(constant(DType::Bool, true, p.shape), p, shape);
+    return where(inside, placed, x);
+  }
+  // For each line of x the last of the places that name it, if any.
+  Value viewed = apply_views(x, p);
+  Combined c = combine(viewed, p);
+  int64_t count = static_cast<int64_t>(p.tensors.size()), n = product(c.places);
+  Value front = permute(viewed, c.order);
+  Dims rest(front.shape().begin() + count, front.shape().end());
+  int64_t width = product(rest), k = static_cast<int64_t>(c.places.size());
+  Dims result = rest;
+  result.insert(result.begin() + c.target, c.places.begin(), c.places.end());
+  Value given = broadcast_to(typed, result);
+  Dims order;
+  for (int64_t i = 0; i < k; ++i) order.push_back(c.target + i);
+  for (int64_t i = 0; i < given.rank(); ++i) {
+    if (i < c.target || i >= c.target + k) order.push_back(i);
+  }
+  Value rows = reshape(permute(given, order), {n, width});
+  Value names = reshape(c.line, {1, n}) == reshape(iota(c.lines, c.line.dtype()), {c.lines, 1});
+  Value last =
+      max(where(names, reshape(iota(n, DType::I32) + 1, {1, n}), 0), {1}, true);  // from one
+  Value picked = gather(rows, 0, broadcast_to(last - 1, Dims{c.lines, width}));
+  Value lines = where(last > 0, picked, reshape(front, {c.lines, width}));
+  Dims back(c.order.size());
+  for (size_t i = 0; i < back.size(); ++i) back[c.order[i]] = static_cast<int64_t>(i);
+  Value merged = permute(reshape(lines, front.dims()), back);
+  Value inside = undo_views(constant(DType::Bool, true, p.shape), p, shape);
+  return where(inside, undo_views(merged, p, shape), x);
+}
+
+}  // namespace value
+
+using value::text_of;
+using value::Value;
+
+Tensor Tensor::operator[](const Index& index) const {
+  Call call("getitem", index.caller);
+  return value::at(*this, std::span(&index, 1));
+}
+
+Tensor Tensor::operator[](std::initializer_list<Index> index) const {
+  Call call("getitem", index.size() ? index.begin()->caller : Caller::current());
+  return value::at(*this, std::span(index.begin(), index.size()));
+}
+
+Tensor Tensor::at(const std::vector<Index>& index) const {
+  Call call("getitem", index.empty() ? Caller::current() : index[0].caller);
+  return value::at(*this, index);
+}
+
+void Tensor::setitem(const std::vector<Index>& index, const Operand& value) const {
+  Call call("setitem", value.caller);
+  Value v = value.tensor ? Value(*value.tensor) : value::constant(dtype(), value.scalar);
+  assign(value::with_written(*this, index, v).tensor());
+}
+
+Tensor Tensor::gather(int64_t dim, const Tensor& index, Caller caller) const {
+  Call call("gather", caller);
+  Value x(*this), places(index);
+  need_int(places, "index");
+  int64_t axis = value::resolve_axis(dim, x.rank());
+  bool fits = x.rank() == places.rank() && x.rank() > 0;
+  for (int64_t i = 0; fits && i < x.rank(); ++i) fits = i == axis || places.size(i) <= x.size(i);
+  if (!fits) {
+    fail(fmt::format("index {} must have the dims of {}, none larger except dim {}",
+                     text_of(places), text_of(x), axis));
+  }
+  return value::gather(x, axis, places);
+}
+
+Tensor Tensor::embedding(const Tensor& index, Caller caller) const {
+  Call call("embedding", caller);
+  Value table(*this), places(index);
+  need_int(places, "index");
+  if (table.rank() != 2)
+    fail(fmt::format("the table {} must be [vocabulary, width]", text_of(table)));
+  int64_t n = places.node()->numel(), width = table.size(1);
+  Dims shape = places.dims();
+  shape.push_back(width);
+  Value rows =
+      value::broadcast_to(value::reshape(value::index_type(places), {n, 1}), Dims{n, width});
+  return value::reshape(value::gather(table, 0, rows), shape);
+}
+
+Tensor Tensor::one_hot(int64_t num_classes, Caller caller) const {
+  Call call("one_hot", caller);
+  Value index(*this);
+  need_int(index, "the tensor");
+  if (num_classes < 0) fail(fmt::format("{} classes", num_classes));
+  return value::cast(value::one_hot(index, num_classes), DType::I32);
+}
+
+}  // namespace tinyshard

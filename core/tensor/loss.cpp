@@ -1,0 +1,139 @@
+// Losses, from logits or probabilities to one number.
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard {
+
+using value::text_of;
+using value::Value;
+
+namespace {
+
+Dims all_axes(const Value& x) { return value::resolve_axes({}, x.rank()); }
+
+Value reduced(const Value& x, Reduction reduction) {
+  switch (reduction) {
+    case Reduction::Mean:
+      return value::mean(x, all_axes(x));
+    case Reduction::Sum:
+      return value::sum(x, all_axes(x));
+    default:
+      return x;
+  }
+}
+
+// The mean over what counts, `weight` saying how much.
+Value reduced(const Value& x, const Value& weight, Reduction reduction) {
+  if (reduction != Reduction::Mean) return reduced(x, reduction);
+  return value::sum(x, all_axes(x)) / value::sum(weight, all_axes(weight));
+}
+
+void check_smoothing(double smoothing) {
+  if (!(smoothing >= 0 && smoothing <= 1))
+    fail(fmt::format("label_smoothing {} is not between 0 and 1", smoothing));
+}
+
+// Element `label` of the class axis of x, for labels of x's shape without that axis.
+Value pick_class(const Value& x, int64_t axis, const Value& labels) {
+  return value::squeeze(value::gather(x, axis, value::unsqueeze(labels, axis)), axis);
+}
+
+bool shapes_without_axis_match(const Value& x, int64_t axis, const Value& labels) {
+  Dims shape = x.dims();
+  shape.erase(shape.begin() + axis);
+  return labels.dims() == shape;
+}
+
+void check_labels(const Value& x, int64_t axis, const Value& labels) {
+  value::need_int(labels, "labels");
+  if (x.rank() == 0 || !shapes_without_axis_match(x, axis, labels)) {
+    fail(fmt::format("labels are {}, but x is {} with its classes in dim {}", text_of(labels),
+                     text_of(x), axis));
+  }
+}
+
+}  // namespace
+
+Tensor Tensor::binary_crossentropy(const Tensor& target, Reduction reduction, Caller caller) const {
+  Call call("binary_crossentropy", caller);
+  Value x(*this), y(target);
+  return reduced(-(y * value::log(x)) - (1 - y) * value::log(1 - x), reduction);
+}
+
+Tensor Tensor::binary_crossentropy_logits(const Tensor& target, Reduction reduction,
+                                          const Tensor& pos_weight, Caller caller) const {
+  Call call("binary_crossentropy_logits", caller);
+  Value x(*this), y(target);
+  // -log sigmoid(x) = softplus(-x), -log(1 - sigmoid(x)) = softplus(x)
+  Value positive = y * value::softplus(-x);
+  if (pos_weight.defined()) positive = positive * Value(pos_weight);
+  return reduced(positive + (1 - y) * value::softplus(x), reduction);
+}
+
+Tensor Tensor::sparse_categorical_crossentropy(const Tensor& labels,
+                                               const CrossEntropyOptions& options,
+                                               Caller caller) const {
+  Call call("sparse_categorical_crossentropy", caller);
+  check_smoothing(options.label_smoothing);
+  Value x(*this), y(labels);
+  check_labels(x, x.rank() - 1, y);
+  Value log_p = value::log_softmax(x, x.rank() - 1);
+  Value loss = -pick_class(log_p, x.rank() - 1, y);
+  if (options.label_smoothing > 0) {
+    Value everywhere = -value::mean(log_p, {x.rank() - 1});
+    loss = loss * (1 - options.label_smoothing) + everywhere * options.label_smoothing;
+  }
+  if (options.ignore_index == -1) return reduced(loss, options.reduction);
+  Value counts = y != options.ignore_index;
+  return reduced(value::where(counts, loss, 0), value::cast(counts, loss.dtype()),
+                 options.reduction);
+}
+
+Tensor Tensor::cross_entropy(const Tensor& target, const CrossEntropyOptions& options,
+                             Caller caller) const {
+  Call call("cross_entropy", caller);
+  check_smoothing(options.label_smoothing);
+  Value x(*this), y(target);
+  if (x.rank() == 0) fail(fmt::format("x is {}: it needs a dim of classes", text_of(x)));
+  int64_t axis = x.rank() == 1 ? 0 : 1;
+  Value log_p = value::log_softmax(x, axis);
+  bool probabilities = x.dims() == y.dims();
+  if (!probabilities) {
+    if (is_float(y.dtype())) {
+      fail(fmt::format(
+          "target {} has neither the shape of x {} (probabilities) nor is it integer labels",
+          text_of(y), text_of(x)));
+    }
+    check_labels(x, axis, y);
+  }
+  Value loss = probabilities ? -value::sum(log_p * y, {axis}) : -pick_class(log_p, axis, y);
+  if (options.label_smoothing > 0) {
+    Value everywhere = -value::mean(log_p, {axis});
+    loss = loss * (1 - options.label_smoothing) + everywhere * options.label_smoothing;
+  }
+  return reduced(loss, options.reduction);
+}
+
+Tensor Tensor::nll_loss(const Tensor& target, const Tensor& weight,
+                        std::optional<int64_t> ignore_index, Reduction reduction,
+                        Caller caller) const {
+  Call call("nll_loss", caller);
+  Value x(*this), y(target);
+  int64_t axis = x.rank() == 1 ? 0 : 1;
+  check_labels(x, axis, y);
+  Value loss = -pick_class(x, axis, y), counts = value::constant(loss.dtype(), 1, y.shape());
+  if (weight.defined()) {
+    Value w(weight);
+    if (w.rank() != 1 || w.size(0) != x.size(axis))
+      fail(fmt::format("weight is {} for {} classes", text_of(w), x.size(axis)));
+    int64_t n = y.node()->numel();
+    counts = value::reshape(value::gather(w, 0, value::reshape(y, {n})), y.dims());
+  }
+  if (ignore_index) counts = value::where(y != *ignore_index, counts, 0);
+  if (weight.defined() || ignore_index) return reduced(loss * counts, counts, reduction);
+  return reduced(loss, reduction);
+}
+
+}  // namespace tinyshard

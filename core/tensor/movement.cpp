@@ -1,0 +1,455 @@
+// Methods that move elements without computing on them.
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard {
+
+using value::shape_text;
+using value::text_of;
+using value::Value;
+
+namespace {
+
+Dims counted(int64_t n) {
+  Dims out(n);
+  std::iota(out.begin(), out.end(), 0);
+  return out;
+}
+
+// Shape with its -1 filled in so that it holds n elements.
+Dims inferred(const Dims& shape, int64_t n, const Value& x) {
+  Dims out = shape;
+  int64_t known = 1, unknown = -1;
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (out[i] == -1) {
+      if (unknown >= 0) fail(fmt::format("shape {} has more than one -1", shape_text(shape)));
+      unknown = static_cast<int64_t>(i);
+    } else if (out[i] < 0) {
+      fail(fmt::format("shape {} has a negative size", shape_text(shape)));
+    } else {
+      known *= out[i];
+    }
+  }
+  if (unknown >= 0) {
+    if (known == 0 || n % known != 0) {
+      fail(fmt::format("{} has {} elements, which do not divide into shape {}", text_of(x), n,
+                       shape_text(shape)));
+    }
+    out[unknown] = n / known;
+  } else if (known != n) {
+    fail(fmt::format("{} has {} elements, shape {} has {}", text_of(x), n, shape_text(shape),
+                     known));
+  }
+  return out;
+}
+
+Tensor reshaped(const Tensor& tensor, const Ints& shape) {
+  Value x(tensor);
+  return value::reshape(x, inferred(shape.values, x.node()->numel(), x));
+}
+
+Value pad_with_own(const Value& x, const Pairs& padding, PadMode mode) {
+  Value out = x;
+  for (int64_t axis = 0; axis < x.rank(); ++axis) {
+    auto [before, after] = padding[axis];
+    int64_t n = out.size(axis);
+    int64_t limit = mode == PadMode::Reflect    ? n - 1
+                    : mode == PadMode::Circular ? n
+                                                : before + after;
+    if (std::max(before, after) > limit || (n == 0 && before + after > 0)) {
+      fail(fmt::format("padding ({}, {}) of dim {} with its own values: {} has only {} there",
+                       before, after, axis, text_of(x), n));
+    }
+    if (before <= 0 && after <= 0) continue;
+    std::vector<Value> parts;
+    auto add_edge = [&](int64_t width, bool front) {
+      if (width <= 0) return;
+      switch (mode) {
+        case PadMode::Reflect: {
+          Value mirrored = front ? value::shrink_axis(out, axis, 1, width + 1)
+                                 : value::shrink_axis(out, axis, n - 1 - width, n - 1);
+          parts.push_back(value::flip(mirrored, {axis}));
+          break;
+        }
+        case PadMode::Replicate: {
+          Value edge =
+              front ? value::shrink_axis(out, axis, 0, 1) : value::shrink_axis(out, axis, n - 1, n);
+          Dims shape = edge.dims();
+          shape[axis] = width;
+          parts.push_back(value::broadcast_to(edge, shape));
+          break;
+        }
+        default:
+          parts.push_back(front ? value::shrink_axis(out, axis, n - width, n)
+                                : value::shrink_axis(out, axis, 0, width));
+      }
+    };
+    add_edge(before, true);
+    parts.push_back(out);
+    add_edge(after, false);
+    out = value::cat(parts, axis);
+  }
+  return out;
+}
+
+int64_t new_axis(int64_t dim, int64_t rank) {
+  if (dim < -rank - 1 || dim > rank) {
+    fail(fmt::format("dim {} is out of range: a dim can be added at {} to {}", dim, -rank - 1,
+                     rank));
+  }
+  return dim < 0 ? dim + rank + 1 : dim;
+}
+
+}  // namespace
+
+Tensor Tensor::reshape(const Ints& shape, Caller caller) const {
+  Call call("reshape", caller);
+  return reshaped(*this, shape);
+}
+
+Tensor Tensor::view(const Ints& shape, Caller caller) const {
+  Call call("view", caller);
+  return reshaped(*this, shape);
+}
+
+Tensor Tensor::flatten(int64_t start_dim, int64_t end_dim, Caller caller) const {
+  Call call("flatten", caller);
+  Value x(*this);
+  int64_t first = value::resolve_axis(start_dim, x.rank()),
+          last = value::resolve_axis(end_dim, x.rank());
+  if (x.rank() == 0) return value::reshape(x, {1});
+  if (first > last) fail(fmt::format("start_dim {} comes after end_dim {}", start_dim, end_dim));
+  Dims shape = x.dims();
+  int64_t flat = product(DimSpan(shape).subspan(first, last - first + 1));
+  shape.erase(shape.begin() + first, shape.begin() + last + 1);
+  shape.insert(shape.begin() + first, flat);
+  return value::reshape(x, shape);
+}
+
+Tensor Tensor::unflatten(int64_t dim, const Ints& sizes, Caller caller) const {
+  Call call("unflatten", caller);
+  Value x(*this);
+  int64_t axis = value::resolve_axis(dim, x.rank());
+  Dims parts = inferred(sizes.values, x.size(axis), x), shape = x.dims();
+  shape.erase(shape.begin() + axis);
+  shape.insert(shape.begin() + axis, parts.begin(), parts.end());
+  return value::reshape(x, shape);
+}
+
+Tensor Tensor::squeeze(std::optional<int64_t> dim, Caller caller) const {
+  Call call("squeeze", caller);
+  Value x(*this);
+  Dims shape = x.dims();
+  if (!dim) {
+    std::erase(shape, 1);
+  } else {
+    int64_t axis = value::resolve_axis(*dim, x.rank());
+    if (shape.empty() || shape[axis] != 1) return *this;
+    shape.erase(shape.begin() + axis);
+  }
+  return value::reshape(x, shape);
+}
+
+Tensor Tensor::unsqueeze(int64_t dim, Caller caller) const {
+  Call call("unsqueeze", caller);
+  return value::unsqueeze(*this, new_axis(dim, ndim()));
+}
+
+Tensor Tensor::permute(const Ints& order, Caller caller) const {
+  Call call("permute", caller);
+  Value x(*this);
+  Dims axes;
+  for (int64_t axis : order.values) axes.push_back(value::resolve_axis(axis, x.rank()));
+  Dims sorted = axes;
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted != counted(x.rank())) {
+    fail(fmt::format("order {} is not a permutation of the {} dims of {}", shape_text(order.values),
+                     x.rank(), text_of(x)));
+  }
+  return value::permute(x, axes);
+}
+
+Tensor Tensor::transpose(int64_t dim0, int64_t dim1, Caller caller) const {
+  Call call("transpose", caller);
+  Value x(*this);
+  Dims order = counted(x.rank());
+  int64_t a = value::resolve_axis(dim0, x.rank()), b = value::resolve_axis(dim1, x.rank());
+  if (x.rank() == 0) return *this;
+  std::swap(order[a], order[b]);
+  return value::permute(x, order);
+}
+
+Tensor Tensor::T() const {
+  Call call("T");
+  Dims order = counted(ndim());
+  std::reverse(order.begin(), order.end());
+  return value::permute(*this, order);
+}
+
+Tensor Tensor::expand(const Ints& shape, Caller caller) const {
+  Call call("expand", caller);
+  Value x(*this);
+  Dims out = shape.values;
+  int64_t extra = static_cast<int64_t>(out.size()) - x.rank();
+  for (int64_t i = std::max<int64_t>(extra, 0); i < static_cast<int64_t>(out.size()); ++i) {
+    if (out[i] == -1) out[i] = x.size(i - extra);
+  }
+  if (std::ranges::any_of(out, [](int64_t d) { return d < 0; })) {
+    fail(fmt::format("{} does not expand to shape {}: -1 keeps a size, but that dim is new",
+                     text_of(x), shape_text(out)));
+  }
+  return value::broadcast_to(x, out);
+}
+
+Tensor Tensor::repeat(const Ints& repeats, Caller caller) const {
+  Call call("repeat", caller);
+  Value x(*this);
+  int64_t rank = static_cast<int64_t>(repeats.size()), extra = rank - x.rank();
+  if (extra < 0) fail(fmt::format("{} repeats for the {} dims of {}", rank, x.rank(), text_of(x)));
+  Dims from, to, out;
+  for (int64_t i = 0; i < rank; ++i) {
+    int64_t n = i < extra ? 1 : x.size(i - extra), r = repeats[i];
+    if (r < 0) fail(fmt::format("cannot repeat {} times", r));
+    from.insert(from.end(), {1, n}), to.insert(to.end(), {r, n}), out.push_back(r * n);
+  }
+  return value::reshape(value::broadcast_to(value::reshape(x, from), to), out);
+}
+
+Tensor Tensor::repeat_interleave(int64_t repeats, std::optional<int64_t> dim, Caller caller) const {
+  Call call("repeat_interleave", caller);
+  Value x = dim ? Value(*this) : Value(flatten());
+  int64_t axis = value::resolve_axis(dim.value_or(0), x.rank());
+  if (repeats < 0) fail(fmt::format("cannot repeat {} times", repeats));
+  Dims shape = x.dims(), out = x.dims();
+  shape.insert(shape.begin() + axis + 1, repeats);
+  out[axis] *= repeats;
+  return value::reshape(value::broadcast_to(value::unsqueeze(x, axis + 1), shape), out);
+}
+
+Tensor Tensor::shrink(const Pairs& bounds, Caller caller) const {
+  Call call("shrink", caller);
+  Value x(*this);
+  if (static_cast<int64_t>(bounds.size()) != x.rank()) {
+    fail(fmt::format("{} pairs of bounds for the {} dims of {}", bounds.size(), x.rank(),
+                     text_of(x)));
+  }
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    auto [low, high] = bounds[i];
+    if (low < 0 || high < low || high > x.size(i)) {
+      fail(fmt::format("bounds [{}, {}) of dim {} do not lie inside {}", low, high, i, text_of(x)));
+    }
+  }
+  return value::shrink(x, bounds);
+}
+
+Tensor Tensor::pad(const Pairs& padding, Scalar value, PadMode mode, Caller caller) const {
+  Call call("pad", caller);
+  Value x(*this);
+  if (static_cast<int64_t>(padding.size()) != x.rank()) {
+    fail(fmt::format("{} pairs of padding for the {} dims of {}", padding.size(), x.rank(),
+                     text_of(x)));
+  }
+  Pairs inner, outer;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    auto [before, after] = padding[i];
+    inner.emplace_back(std::max<int64_t>(0, -before), x.size(i) - std::max<int64_t>(0, -after));
+    outer.emplace_back(std::max<int64_t>(0, before), std::max<int64_t>(0, after));
+    if (inner[i].first > inner[i].second) {
+      fail(fmt::format("padding ({}, {}) of dim {} takes more than there is in {}", before, after,
+                       i, text_of(x)));
+    }
+  }
+  if (mode == PadMode::Constant) return value::pad(value::shrink(x, inner), outer, value);
+  // What is cut off still counts as a neighbour of what is added on the other side.
+  Value padded = pad_with_own(x, outer, mode);
+  Pairs kept;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    kept.emplace_back(inner[i].first, padded.size(i) - (x.size(i) - inner[i].second));
+  }
+  return value::shrink(padded, kept);
+}
+
+Tensor Tensor::flip(const Ints& axes, Caller caller) const {
+  Call call("flip", caller);
+  Value x(*this);
+  return value::flip(x, value::resolve_axes(Axes(axes.values), x.rank()));
+}
+
+Tensor Tensor::roll(const Ints& shifts, const Axes& dims, Caller caller) const {
+  Call call("roll", caller);
+  Value x = dims.all ? Value(flatten()) : Value(*this);
+  Dims axes = dims.all ? Dims{0} : dims.values;
+  if (shifts.size() != axes.size())
+    fail(fmt::format("{} shifts for {} dims", shifts.size(), axes.size()));
+  for (size_t i = 0; i < axes.size(); ++i) {
+    int64_t axis = value::resolve_axis(axes[i], x.rank()), n = x.size(axis);
+    if (n == 0) continue;
+    int64_t by = ((shifts[i] % n) + n) % n;
+    if (by == 0) continue;
+    x = value::cat({value::shrink_axis(x, axis, n - by, n), value::shrink_axis(x, axis, 0, n - by)},
+                   axis);
+  }
+  return value::reshape(x, shape());
+}
+
+std::vector<Tensor> Tensor::split(int64_t size, int64_t dim, Caller caller) const {
+  Call call("split", caller);
+  if (size <= 0) fail(fmt::format("parts of {} elements", size));
+  int64_t n = shape(value::resolve_axis(dim, ndim()), caller);
+  Dims sizes(n / size, size);
+  if (n % size || n == 0) sizes.push_back(n % size);
+  return split(sizes, dim, caller);
+}
+
+std::vector<Tensor> Tensor::split(const Dims& sizes, int64_t dim, Caller caller) const {
+  Call call("split", caller);
+  Value x(*this);
+  int64_t axis = value::resolve_axis(dim, x.rank());
+  if (x.rank() == 0 || std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != x.size(axis)) {
+    fail(
+        fmt::format("sizes {} do not add up to dim {} of {}", shape_text(sizes), axis, text_of(x)));
+  }
+  std::vector<Tensor> parts;
+  int64_t from = 0;
+  for (int64_t size : sizes) {
+    parts.push_back(value::shrink_axis(x, axis, from, from + size));
+    from += size;
+  }
+  return parts;
+}
+
+std::vector<Tensor> Tensor::chunk(int64_t chunks, int64_t dim, Caller caller) const {
+  Call call("chunk", caller);
+  if (chunks <= 0) fail(fmt::format("{} chunks", chunks));
+  int64_t n = shape(value::resolve_axis(dim, ndim()), caller);
+  if (n == 0) return split(Dims(chunks, 0), dim, caller);
+  return split((n + chunks - 1) / chunks, dim, caller);
+}
+
+Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t dim, Caller caller) {
+  Call call("cat", caller);
+  if (tensors.empty()) fail("no tensors");
+  std::vector<Value> parts(tensors.begin(), tensors.end());
+  int64_t axis = value::resolve_axis(dim, parts[0].rank());
+  if (parts[0].rank() == 0)
+    fail(fmt::format("{} has no dim to join along; use stack", text_of(parts[0])));
+  DType dtype = parts[0].dtype();
+  for (const Value& part : parts) {
+    bool fits = part.rank() == parts[0].rank();
+    for (int64_t i = 0; fits && i < part.rank(); ++i)
+      fits = i == axis || part.size(i) == parts[0].size(i);
+    if (!fits) {
+      fail(fmt::format("shapes differ outside of dim {}: {} and {}", axis, text_of(parts[0]),
+                       text_of(part)));
+    }
+    dtype = promote(dtype, part.dtype());
+  }
+  for (Value& part : parts) part = value::cast(part, dtype);
+  return value::cat(parts, axis);
+}
+
+Tensor Tensor::stack(const std::vector<Tensor>& tensors, int64_t dim, Caller caller) {
+  Call call("stack", caller);
+  if (tensors.empty()) fail("no tensors");
+  int64_t axis = new_axis(dim, tensors[0].ndim());
+  std::vector<Tensor> parts;
+  for (const Tensor& tensor : tensors) {
+    if (tensor.shape() != tensors[0].shape()) {
+      fail(fmt::format("shapes differ: {} and {}", tensors[0].describe(), tensor.describe()));
+    }
+    parts.push_back(value::unsqueeze(tensor, axis));
+  }
+  return cat(parts, axis, caller);
+}
+
+Tensor Tensor::diag(Caller caller) const {
+  Call call("diag", caller);
+  Value x(*this);
+  if (x.rank() != 1) fail(fmt::format("needs a tensor of one dim, not {}", text_of(x)));
+  int64_t n = x.size(0);
+  // Rows of n + 1: an element and n zeros; read as rows of n, each begins one further right.
+  Value rows = value::pad(value::reshape(x, {n, 1}), {{0, 0}, {0, n}});
+  return value::reshape(value::shrink(value::reshape(rows, {n * (n + 1)}), {{0, n * n}}), {n, n});
+}
+
+Tensor Tensor::diagonal(int64_t offset, int64_t dim1, int64_t dim2, Caller caller) const {
+  Call call("diagonal", caller);
+  Value x(*this);
+  int64_t a = value::resolve_axis(dim1, x.rank()), b = value::resolve_axis(dim2, x.rank());
+  if (x.rank() < 2 || a == b)
+    fail(fmt::format("dims {} and {} of {} are not two dims", dim1, dim2, text_of(x)));
+  Dims order;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    if (i != a && i != b) order.push_back(i);
+  }
+  order.insert(order.end(), {a, b});
+  x = value::permute(x, order);
+  int64_t rows = x.size(x.rank() - 2), columns = x.size(x.rank() - 1), r = x.rank() - 2;
+  x = value::shrink_axis(x, r, std::min(rows, std::max<int64_t>(0, -offset)), rows);
+  x = value::shrink_axis(x, r + 1, std::min(columns, std::max<int64_t>(0, offset)), columns);
+  int64_t n = std::min(x.size(r), x.size(r + 1));
+  x = value::shrink_axis(value::shrink_axis(x, r, 0, n), r + 1, 0, n);
+  // The inverse of diag: with a column of padding, elements of the diagonal lie n + 1 apart.
+  Dims shape = x.dims();
+  shape.resize(r);
+  Pairs padding(r + 1, {0, 0});
+  padding[r] = {0, n};
+  Dims flat = shape, wide = shape;
+  flat.push_back(n * n), wide.insert(wide.end(), {n, n + 1});
+  x = value::reshape(value::pad(value::reshape(x, flat), padding), wide);
+  return value::squeeze(value::shrink_axis(x, r + 1, 0, std::min<int64_t>(1, n + 1)), r + 1);
+}
+
+Tensor Tensor::unfold(int64_t dim, int64_t size, int64_t step, Caller caller) const {
+  Call call("unfold", caller);
+  Value x(*this);
+  int64_t axis = value::resolve_axis(dim, x.rank());
+  if (x.rank() == 0 || size < 0 || size > x.size(axis) || step <= 0) {
+    fail(fmt::format("windows of {} every {} in dim {} of {}", size, step, axis, text_of(x)));
+  }
+  x = value::move_axis(x, axis, x.rank() - 1);
+  x = value::windows(x, {{size}, {step}, {1}});  // [.., count, size]
+  return value::move_axis(x, x.rank() - 2, axis);
+}
+
+Tensor Tensor::triu(int64_t diagonal, Caller caller) const {
+  Call call("triu", caller);
+  Value x(*this);
+  if (x.rank() < 2) fail(fmt::format("needs two dims, not {}", text_of(x)));
+  Value row = value::iota_along(x.rank() - 2, x.rank(), x.size(x.rank() - 2), DType::I64);
+  Value column = value::iota_along(x.rank() - 1, x.rank(), x.size(x.rank() - 1), DType::I64);
+  return value::where(row + diagonal <= column, x, 0);
+}
+
+Tensor Tensor::tril(int64_t diagonal, Caller caller) const {
+  Call call("tril", caller);
+  Value x(*this);
+  if (x.rank() < 2) fail(fmt::format("needs two dims, not {}", text_of(x)));
+  Value row = value::iota_along(x.rank() - 2, x.rank(), x.size(x.rank() - 2), DType::I64);
+  Value column = value::iota_along(x.rank() - 1, x.rank(), x.size(x.rank() - 1), DType::I64);
+  return value::where(column <= row + diagonal, x, 0);
+}
+
+std::vector<Tensor> Tensor::meshgrid(const std::vector<Tensor>& axes, bool xy) {
+  Call call("meshgrid");
+  int64_t rank = static_cast<int64_t>(axes.size());
+  auto place = [&](int64_t i) { return xy && rank > 1 && i < 2 ? 1 - i : i; };
+  Dims shape(rank);
+  for (int64_t i = 0; i < rank; ++i) {
+    if (axes[i].ndim() > 1) fail(fmt::format("axis {} is {}, not a list", i, axes[i].describe()));
+    shape[place(i)] = axes[i].numel();
+  }
+  std::vector<Tensor> out;
+  for (int64_t i = 0; i < rank; ++i) {
+    Dims line(rank, 1);
+    line[place(i)] = axes[i].numel();
+    out.push_back(value::broadcast_to(value::reshape(axes[i], line), shape));
+  }
+  return out;
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,137 @@
+// Where tensors live: sharding, moving, and how they describe themselves.
+#include <atomic>
+#include <ostream>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/tensor/value_internal.h"
+#include "multi/rewrite.h"
+
+namespace tinyshard {
+
+using value::Value;
+
+namespace {
+
+std::atomic<bool> several{false};
+
+Tensor placed(const Tensor& x, const Sharding& where) {
+  if (where.mesh.size() > 1) several.store(true, std::memory_order_relaxed);
+  return Tensor(place(x.uop(), where));
+}
+
+}  // namespace
+
+bool value::placed_on_several() {
+  return world().devices.size() > 1 || several.load(std::memory_order_relaxed);
+}
+
+Tensor Tensor::shard(const Mesh& mesh, const std::vector<AxisPlacement>& placements,
+                     Caller caller) const {
+  Call call("shard", caller);
+  std::vector<Placement> out(mesh.axes().size());
+  std::vector<bool> named(mesh.axes().size());
+  for (const auto& [axis_name, placement] : placements) {
+    size_t axis = mesh.axes().size();
+    std::string known;
+    for (size_t i = 0; i < mesh.axes().size(); ++i) {
+      if (mesh.axes()[i].name == axis_name) axis = i;
+      known += fmt::format("{}\"{}\"", i ? ", " : "", mesh.axes()[i].name);
+    }
+    if (axis == mesh.axes().size())
+      fail(fmt::format("the mesh {} has no axis \"{}\"; its axes: {}", mesh.to_string(), axis_name,
+                       known));
+    if (named[axis]) fail(fmt::format("mesh axis \"{}\" is placed twice", axis_name));
+    named[axis] = true;
+    out[axis] = placement;
+    if (placement.is_partial())
+      fail("a tensor is not made partial by hand; products and sums become so");
+    if (placement.is_shard())
+      out[axis].dim = static_cast<int>(value::resolve_axis(placement.dim, ndim()));
+    if (placement.is_shard() && ndim() == 0)
+      fail(fmt::format("{} has no dim to shard", describe()));
+  }
+  return placed(*this, {mesh, out});
+}
+
+Tensor Tensor::shard(const std::vector<std::string>& devices, std::optional<int64_t> axis,
+                     Caller caller) const {
+  Call call("shard", caller);
+  if (devices.empty()) fail("no devices");
+  Mesh mesh = Mesh::of(devices);
+  if (!axis) return shard(mesh, {}, caller);
+  int64_t dim = value::resolve_axis(*axis, ndim());
+  return shard(mesh, {{mesh.axes()[0].name, Shard(static_cast<int>(dim))}}, caller);
+}
+
+Tensor Tensor::shard_like(const Sharding& sharding, Caller caller) const {
+  Call call("shard_like", caller);
+  for (const Placement& p : sharding.placements) {
+    if (p.is_partial()) fail("the other tensor is partial: a pending reduction is no place");
+    if (p.is_shard() && p.dim >= ndim())
+      fail(fmt::format("{} has no dim {} to shard", describe(), p.dim));
+  }
+  return placed(*this, sharding);
+}
+
+Tensor Tensor::shard_like(const Tensor& other, Caller caller) const {
+  Call call("shard_like", caller);
+  if (!value::placed_on_several()) return *this;
+  Sharding target = other.sharding();
+  for (Placement& p : target.placements) {
+    if (p.is_partial()) p = Replicate;
+  }
+  if (target.mesh == default_mesh()) return *this;
+  return shard_like(target, caller);
+}
+
+Tensor Tensor::to(const std::string& device, Caller caller) const {
+  Call call("to", caller);
+  return placed(*this, {Mesh::of({device}), {Replicate}});
+}
+
+TensorSharding Tensor::sharding() const {
+  const UOp& node = uop();
+  if (node.op() == Op::Buffer) return {sharding_of(node), dtype(), shape()};
+  default_mesh();  // the devices of this process are known from here on
+  return {to_local(std::span(&node, 1)).pending[0], dtype(), shape()};
+}
+
+std::string Tensor::describe() const {
+  if (!state_) return "no tensor";
+  const UOp& node = state_->value;
+  std::string text = fmt::format("{}{}", name(node.dtype()), value::shape_text(node.shape()));
+  if (!value::placed_on_several()) return text;
+  try {
+    text = TensorSharding{sharding_of(node), node.dtype(), shape()}.to_string();
+    return text.substr(0, text.find("  "));
+  } catch (const Error&) {
+    return text;  // this is part of telling an error: the shape alone will do
+  }
+}
+
+// f32[4096@data:4, 4096]  Partial(sum) over model:2
+std::string TensorSharding::to_string() const {
+  std::string text = std::string(name(dtype)) + "[", rest;
+  const auto& axes = mesh.axes();
+  for (size_t d = 0; d < shape.size(); ++d) {
+    text += (d ? ", " : "") + std::to_string(shape[d]);
+    for (size_t a = 0; a < axes.size(); ++a) {
+      if (placements[a].is_shard() && placements[a].dim == static_cast<int>(d))
+        text += fmt::format("@{}:{}", axes[a].name, axes[a].size);
+    }
+  }
+  for (size_t a = 0; a < axes.size(); ++a) {
+    if (placements[a].is_partial())
+      rest += fmt::format("  Partial({}) over {}:{}", name(placements[a].op), axes[a].name,
+                          axes[a].size);
+  }
+  return text + "]" + rest;
+}
+
+std::ostream& operator<<(std::ostream& out, const TensorSharding& sharding) {
+  return out << sharding.to_string();
+}
+
+}  // namespace tinyshard

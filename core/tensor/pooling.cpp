@@ -1,0 +1,198 @@
+// Pooling over windows of the last dims, its inverse, and changing the size of images.
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard {
+
+using value::text_of;
+using value::Value;
+
+namespace {
+
+struct Pool {
+  int64_t spatial, first;  // number of pooled dims and the first of them
+  value::Windows windows;
+  Pairs padding;  // for every dim of x
+  Dims counts;
+  Dims kernel_axes;  // of the result of value::windows
+};
+
+Pool check(const Value& x, const Ints& kernel, const PoolOptions& options) {
+  Pool pool;
+  pool.spatial = static_cast<int64_t>(kernel.size());
+  pool.first = x.rank() - pool.spatial;
+  if (pool.first < 0) fail(fmt::format("a kernel of {} dims over {}", pool.spatial, text_of(x)));
+  pool.windows.kernel = kernel.values;
+  pool.windows.stride = value::per_dim(options.stride.value_or(kernel), pool.spatial, "stride");
+  pool.windows.dilation = value::per_dim(options.dilation, pool.spatial, "dilation");
+  pool.padding = Pairs(pool.first, {0, 0});
+  for (auto pair : value::spatial_padding(options.padding, pool.spatial))
+    pool.padding.push_back(pair);
+  for (int64_t i = 0; i < pool.spatial; ++i) {
+    auto& [low, high] = pool.padding[pool.first + i];
+    int64_t k = pool.windows.kernel[i], s = pool.windows.stride[i], d = pool.windows.dilation[i];
+    int64_t size = x.size(pool.first + i), padded = size + low + high, reach = d * (k - 1) + 1;
+    if (k <= 0 || s <= 0 || d <= 0 || low < 0 || high < 0) {
+      fail(fmt::format(
+          "kernel {}, stride {} and dilation {} must be positive, padding ({}, {}) not negative", k,
+          s, d, low, high));
+    }
+    if (padded < reach) {
+      fail(fmt::format("a window of {} is larger than dim {} of {} with padding ({}, {})", reach,
+                       pool.first + i, text_of(x), low, high));
+    }
+    int64_t count = (padded - reach) / s + 1;
+    // With ceil_mode a last window may hang over, unless it would begin in the padding.
+    if (options.ceil_mode && (padded - reach) % s != 0 && count * s < size + low) {
+      high += count * s + reach - padded;
+      ++count;
+    }
+    pool.counts.push_back(count);
+    pool.kernel_axes.push_back(x.rank() + i);
+  }
+  return pool;
+}
+
+Value max_of_windows(const Value& x, const Pool& pool) {
+  Value padded = value::pad(x, pool.padding, value::identity(ReduceOp::Max, x.dtype()));
+  return value::max(value::windows(padded, pool.windows), pool.kernel_axes);
+}
+
+}  // namespace
+
+Tensor Tensor::max_pool2d(const Ints& kernel, const PoolOptions& options, Caller caller) const {
+  Call call("max_pool2d", caller);
+  return max_of_windows(*this, check(*this, kernel, options));
+}
+
+std::pair<Tensor, Tensor> Tensor::max_pool2d_with_indices(const Ints& kernel,
+                                                          const PoolOptions& options,
+                                                          Caller caller) const {
+  Call call("max_pool2d", caller);
+  Value x(*this);
+  Pool pool = check(x, kernel, options);
+  Value values = max_of_windows(x, pool);
+  // Position from the end, so that the largest is the first of those that hold the maximum.
+  Dims spatial(x.shape().begin() + pool.first, x.shape().end()), line(x.rank(), 1);
+  std::copy(spatial.begin(), spatial.end(), line.begin() + pool.first);
+  int64_t n = product(spatial);
+  Value from_end =
+      value::broadcast_to(value::reshape(n - value::iota(n, DType::I32), line), x.shape());
+  Value windows = value::windows(
+      value::pad(x, pool.padding, value::identity(ReduceOp::Max, x.dtype())), pool.windows);
+  Value places = value::windows(value::pad(from_end, pool.padding), pool.windows);
+  Dims column = values.dims();
+  column.insert(column.end(), pool.spatial, 1);
+  Value at_maximum = value::where(windows == value::reshape(values, column), places, 0);
+  return {values, n - value::max(at_maximum, pool.kernel_axes)};
+}
+
+Tensor Tensor::max_unpool2d(const Tensor& indices, const Ints& kernel, const PoolOptions& options,
+                            std::optional<Ints> output_size, Caller caller) const {
+  Call call("max_unpool2d", caller);
+  Value x(*this);
+  int64_t spatial = static_cast<int64_t>(kernel.size()), first = x.rank() - spatial;
+  if (first < 0 || indices.shape() != shape()) {
+    fail(fmt::format("x is {}, indices are {}, the kernel has {} dims", text_of(x),
+                     indices.describe(), spatial));
+  }
+  Dims out;
+  if (output_size) {
+    if (static_cast<int64_t>(output_size->size()) < spatial) {
+      fail(fmt::format("output_size has {} values for {} dims", output_size->size(), spatial));
+    }
+    out = Dims(output_size->values.end() - spatial, output_size->values.end());
+  } else {
+    Dims stride = value::per_dim(options.stride.value_or(kernel), spatial, "stride");
+    Pairs padding = value::spatial_padding(options.padding, spatial);
+    for (int64_t i = 0; i < spatial; ++i) {
+      out.push_back((x.size(first + i) - 1) * stride[i] - padding[i].first - padding[i].second +
+                    kernel[i]);
+    }
+  }
+  Dims lead(x.shape().begin(), x.shape().begin() + first), shape = lead;
+  int64_t rows = product(lead), n = product(DimSpan(x.shape()).subspan(first));
+  shape.insert(shape.end(), out.begin(), out.end());
+  // Windows that overlap name the same place with the same value: the maximum of those, not the
+  // sum.
+  Value places = value::reshape(value::cast(indices, DType::I64), {rows, 1, n}),
+        values = value::reshape(x, {rows, 1, n});
+  Value here = places == value::iota_along(1, 3, product(out), DType::I64);
+  Value chosen = value::where(here, value::iota_along(2, 3, n, DType::I32) + 1, 0);
+  Value from = value::max(chosen, {2});  // the last that names the place, from one
+  Value picked = value::gather(value::reshape(x, {rows, n}), 1, value::maximum(from - 1, 0));
+  return value::reshape(value::where(from > 0, picked, 0), shape);
+}
+
+Tensor Tensor::avg_pool2d(const Ints& kernel, const PoolOptions& options, Caller caller) const {
+  Call call("avg_pool2d", caller);
+  Value x(*this);
+  Pool pool = check(x, kernel, options);
+  auto total = [&](const Value& v, const Pairs& padding) {
+    return value::sum(value::windows(value::pad(v, padding), pool.windows), pool.kernel_axes);
+  };
+  Value sums = total(x, pool.padding);
+  // What counts: everything in a window that is not behind the end of the padded image.
+  Pairs counted = value::spatial_padding(options.padding, pool.spatial);
+  counted.insert(counted.begin(), pool.first, {0, 0});
+  bool whole = options.count_include_pad && counted == pool.padding;
+  bool none =
+      std::ranges::all_of(pool.padding, [](auto p) { return p.first == 0 && p.second == 0; });
+  if (whole || none) return sums / static_cast<double>(product(kernel.values));
+  DType type = value::float_type(x.dtype());
+  Value ones = value::constant(type, 1, x.shape());
+  Value inside =
+      options.count_include_pad ? value::pad(ones, counted, 1) : value::pad(ones, counted);
+  Pairs rest = pool.padding;
+  for (size_t i = 0; i < rest.size(); ++i) rest[i] = {0, rest[i].second - counted[i].second};
+  return sums / total(inside, rest);
+}
+
+Tensor Tensor::interpolate(const Ints& size, Interpolation mode, bool align_corners,
+                           Caller caller) const {
+  Call call("interpolate", caller);
+  Value x(*this);
+  int64_t spatial = static_cast<int64_t>(size.size()), first = x.rank() - spatial;
+  if (first < 0) fail(fmt::format("{} sizes for the {} dims of {}", spatial, x.rank(), text_of(x)));
+  Value out = mode == Interpolation::Linear ? value::cast(x, value::float_type(x.dtype())) : x;
+  for (int64_t i = 0; i < spatial; ++i) {
+    int64_t axis = first + i, from = x.size(axis), to = size[i];
+    if (to <= 0 || from == 0)
+      fail(fmt::format("cannot make dim {} of {} have {} elements", axis, text_of(x), to));
+    if (from == to) continue;
+    double scale = static_cast<double>(from) / static_cast<double>(to);
+    auto line = [&](const Value& v) {
+      Dims shape(out.rank(), 1), full = out.dims();
+      shape[axis] = to, full[axis] = to;
+      return value::broadcast_to(value::reshape(v, shape), full);
+    };
+    Value position = value::iota(to, DType::F64);
+    auto pick = [&](const Value& index) {
+      return value::gather(out, axis, line(value::cast(index, DType::I32)));
+    };
+    if (mode != Interpolation::Linear) {
+      // Exactly in integers where the middle of a pixel counts, too: floor((2 o + 1) from / (2
+      // to)).
+      Value o = value::iota(to, DType::I64);
+      bool middle = mode == Interpolation::NearestExact;
+      out = pick(middle ? value::floor_div((2 * o + 1) * from, 2 * to)
+                        : value::floor_div(o * from, to));
+      continue;
+    }
+    double step = to > 1 ? static_cast<double>(from - 1) / static_cast<double>(to - 1) : 0;
+    Value place = align_corners ? position * step : (position + 0.5) * scale - 0.5;
+    place = value::minimum(value::maximum(place, 0.0), static_cast<double>(from - 1));
+    Value below = value::floor(place),
+          above = value::minimum(below + 1, static_cast<double>(from - 1));
+    Value weight = line(value::cast(place - below, out.dtype()));
+    Value low = pick(below), high = pick(above);
+    out = low + (high - low) * weight;
+  }
+  return value::cast(out, x.dtype());
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,284 @@
+// Matrix products, and the sums of products written as formulas.
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard {
+namespace value {
+namespace {
+
+// The Dot of two values of one type and of equal batch dims.
+Value dot(const Value& a, const Value& b, DType accumulate) {
+  Dims shape = a.dims();
+  shape.back() = b.shape().back();
+  if (a.node()->numel() == 0 || b.node()->numel() == 0) return constant(accumulate, 0, shape);
+  return UOp::make(Op::Dot, accumulate, {a.node(), b.node()}, Dims{a.rank() - 2});
+}
+
+Value with_batch(const Value& x, const Dims& batch) {
+  Dims shape = batch;
+  shape.insert(shape.end(), x.shape().end() - 2, x.shape().end());
+  return broadcast_to(x, shape);
+}
+
+}  // namespace
+
+// Vectors become matrices of one row or column. A right side without batch dims multiplies all rows
+// of the left one as one matrix.
+Value matmul(const Value& a, const Value& b, std::optional<DType> dtype) {
+  DType type = promote(a.dtype(), b.dtype()), wide = dtype ? promote(type, *dtype) : type;
+  DType accumulate = accumulator(wide), result = dtype.value_or(type);
+  if (!is_float(type)) type = accumulate;  // small integers are widened before they are multiplied
+  bool row = a.rank() == 1, column = b.rank() == 1;
+  Value x = cast(row ? unsqueeze(a, 0) : a, type), y = cast(column ? unsqueeze(b, 1) : b, type);
+  Dims batch_x(x.shape().begin(), x.shape().end() - 2),
+      batch_y(y.shape().begin(), y.shape().end() - 2);
+  int64_t m = x.size(x.rank() - 2), k = x.shape().back(), n = y.shape().back();
+  Dims shape = broadcast_shape(batch_x, batch_y);
+  Value out = x;
+  if (product(batch_y) == 1 && shape == batch_x) {
+    out = dot(reshape(x, {product(batch_x) * m, k}), reshape(y, {k, n}), accumulate);
+  } else {
+    out = dot(with_batch(x, shape), with_batch(y, shape), accumulate);
+  }
+  if (!row) shape.push_back(m);
+  if (!column) shape.push_back(n);
+  return reshape(cast(out, result), shape);
+}
+
+}  // namespace value
+
+using value::text_of;
+using value::Value;
+
+Tensor Tensor::matmul(const Tensor& x, std::optional<DType> dtype, Caller caller) const {
+  Call call("matmul", caller);
+  Value a(*this), b(x);
+  if (a.rank() == 0 || b.rank() == 0) {
+    fail(fmt::format("x is {}, w is {}: both need at least one dim", text_of(a), text_of(b)));
+  }
+  int64_t inner = b.size(std::max<int64_t>(0, b.rank() - 2));
+  if (a.shape().back() != inner) {
+    bool transposed = b.rank() == 2 && a.shape().back() == b.size(1);
+    fail(fmt::format("inner sizes differ: x is {}, w is {}{}", text_of(a), text_of(b),
+                     transposed ? "; did you mean w.T()?" : ""));
+  }
+  return value::matmul(a, b, dtype);
+}
+
+Tensor Tensor::dot(const Tensor& x, std::optional<DType> dtype, Caller caller) const {
+  Call call("dot", caller);
+  return matmul(x, dtype, caller);
+}
+
+Tensor Tensor::linear(const Tensor& weight, const Tensor& bias, std::optional<DType> dtype,
+                      Caller caller) const {
+  Call call("linear", caller);
+  auto typed = [&](const Tensor& t) { return dtype ? t.cast(*dtype) : t; };
+  Tensor x = typed(*this), w = typed(weight);
+  Tensor out = weight.ndim() == 1 ? x.mul(w) : x.matmul(w, {}, caller);
+  if (!bias.defined()) return out;
+  if (bias.ndim() > 1 || (bias.numel() != 1 && bias.numel() != out.shape(-1))) {
+    fail(fmt::format("bias is {}, but the weight {} makes rows of {}", bias.describe(),
+                     weight.describe(), out.shape(-1)));
+  }
+  return out.add(typed(bias));
+}
+
+// --- einsum
+// ----------------------------------------------------------------------------------------
+
+namespace {
+
+// A dim of an operand: a letter, or a negative number that counts the dims of ... from the right.
+using Labels = std::vector<int>;
+
+struct Term {
+  Value value;
+  Labels labels;
+};
+
+bool contains(const Labels& labels, int label) {
+  return std::ranges::find(labels, label) != labels.end();
+}
+
+Labels parse_labels(const std::string& text, int64_t ellipsis_dims, const std::string& formula) {
+  Labels labels;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text.compare(i, 3, "...") == 0) {
+      for (int64_t d = ellipsis_dims; d > 0; --d) labels.push_back(static_cast<int>(-d));
+      i += 2;
+    } else if (std::isalpha(static_cast<unsigned char>(text[i]))) {
+      labels.push_back(text[i]);
+    } else {
+      fail(fmt::format("\"{}\" is not a letter in formula \"{}\"", text[i], formula));
+    }
+  }
+  return labels;
+}
+
+// Keeps the diagonal where a label is repeated.
+Term distinct(Term term) {
+  for (size_t i = 0; i < term.labels.size(); ++i) {
+    for (size_t j = i + 1; j < term.labels.size(); ++j) {
+      if (term.labels[i] != term.labels[j]) continue;
+      Tensor diagonal =
+          term.value.tensor().diagonal(0, static_cast<int64_t>(i), static_cast<int64_t>(j));
+      int label = term.labels[i];
+      term.labels.erase(term.labels.begin() + static_cast<int64_t>(j));
+      term.labels.erase(term.labels.begin() + static_cast<int64_t>(i));
+      term.labels.push_back(label);
+      return distinct({diagonal, term.labels});
+    }
+  }
+  return term;
+}
+
+Term ordered(const Term& term, const Labels& order) {
+  Dims axes;
+  for (int label : order)
+    axes.push_back(std::ranges::find(term.labels, label) - term.labels.begin());
+  return {value::permute(term.value, axes), order};
+}
+
+// Sums over the labels that nobody else needs.
+Term summed(const Term& term, const Labels& needed) {
+  Dims axes;
+  Labels kept;
+  for (size_t i = 0; i < term.labels.size(); ++i) {
+    if (contains(needed, term.labels[i])) {
+      kept.push_back(term.labels[i]);
+    } else {
+      axes.push_back(static_cast<int64_t>(i));
+    }
+  }
+  return {axes.empty() ? term.value : value::sum(term.value, axes), kept};
+}
+
+Term contracted(const Term& first, const Term& second, const Labels& needed,
+                std::optional<DType> dtype) {
+  Labels for_a = needed, for_b = needed;
+  for_a.insert(for_a.end(), second.labels.begin(), second.labels.end());
+  for_b.insert(for_b.end(), first.labels.begin(), first.labels.end());
+  Term a = summed(first, for_a), b = summed(second, for_b);
+  Labels batch, inner, only_a, only_b;
+  for (int label : a.labels) {
+    (!contains(b.labels, label) ? only_a
+     : contains(needed, label)  ? batch
+                                : inner)
+        .push_back(label);
+  }
+  for (int label : b.labels) {
+    if (!contains(a.labels, label)) only_b.push_back(label);
+  }
+  auto joined = [](Labels x, const Labels& y, const Labels& z) {
+    x.insert(x.end(), y.begin(), y.end());
+    x.insert(x.end(), z.begin(), z.end());
+    return x;
+  };
+  a = ordered(a, joined(batch, only_a, inner)), b = ordered(b, joined(batch, inner, only_b));
+  auto sizes = [](const Term& term, size_t from, size_t count) {
+    return Dims(term.value.shape().begin() + from, term.value.shape().begin() + from + count);
+  };
+  Dims batch_sizes = sizes(a, 0, batch.size()), rows = sizes(a, batch.size(), only_a.size());
+  Dims columns = sizes(b, batch.size() + inner.size(), only_b.size());
+  int64_t m = product(rows), n = product(columns),
+          k = product(sizes(b, batch.size(), inner.size()));
+  Value x = value::reshape(a.value, {product(batch_sizes), m, k}),
+        y = value::reshape(b.value, {product(batch_sizes), k, n});
+  Value out = inner.empty() && !dtype ? x * y : value::matmul(x, y, dtype);
+  Dims shape = batch_sizes;
+  shape.insert(shape.end(), rows.begin(), rows.end());
+  shape.insert(shape.end(), columns.begin(), columns.end());
+  return {value::reshape(out, shape), joined(batch, only_a, only_b)};
+}
+
+std::string without_spaces(std::string text) {
+  std::erase(text, ' ');
+  return text;
+}
+
+}  // namespace
+
+Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& operands,
+                      std::optional<DType> dtype, Caller caller) {
+  Call call("einsum", caller);
+  std::string text = without_spaces(formula);
+  size_t arrow = text.find("->");
+  std::string left = text.substr(0, arrow);
+  std::vector<std::string> inputs(1);
+  for (char c : left) {
+    if (c == ',') {
+      inputs.emplace_back();
+    } else {
+      inputs.back() += c;
+    }
+  }
+  if (inputs.size() != operands.size()) {
+    fail(fmt::format("formula \"{}\" has {} operands, {} given", formula, inputs.size(),
+                     operands.size()));
+  }
+
+  std::vector<Term> terms;
+  std::map<int, int64_t> size_of;
+  int64_t ellipsis_dims = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Value x(operands[i]);
+    bool has_ellipsis = inputs[i].find("...") != std::string::npos;
+    int64_t letters = static_cast<int64_t>(inputs[i].size()) - (has_ellipsis ? 3 : 0);
+    int64_t rest = has_ellipsis ? x.rank() - letters : 0;
+    if (rest < 0 || letters + rest != x.rank()) {
+      fail(fmt::format("\"{}\" does not name the {} dims of {}", inputs[i], x.rank(), text_of(x)));
+    }
+    ellipsis_dims = std::max(ellipsis_dims, rest);
+    Labels labels = parse_labels(inputs[i], rest, formula);
+    for (size_t d = 0; d < labels.size(); ++d) {
+      int64_t& size = size_of.try_emplace(labels[d], 1).first->second;
+      int64_t mine = x.size(static_cast<int64_t>(d));
+      if (size != mine && size != 1 && mine != 1) {
+        fail(fmt::format("dim {} of {} is {} where another operand has {}", d, text_of(x), mine,
+                         size));
+      }
+      size = size == 1 ? mine : size;
+    }
+    terms.push_back({x, labels});
+  }
+  for (Term& term : terms) {
+    Dims shape;
+    for (int label : term.labels) shape.push_back(size_of[label]);
+    term = distinct({value::broadcast_to(term.value, shape), term.labels});
+  }
+
+  Labels output;
+  if (arrow != std::string::npos) {
+    output = parse_labels(text.substr(arrow + 2), ellipsis_dims, formula);
+  } else {
+    for (int64_t d = ellipsis_dims; d > 0; --d) output.push_back(static_cast<int>(-d));
+    for (auto [label, size] : size_of) {
+      if (label > 0 && std::ranges::count(left, static_cast<char>(label)) == 1)
+        output.push_back(label);
+    }
+  }
+  for (size_t i = 0; i < output.size(); ++i) {
+    if (!size_of.contains(output[i]) || std::ranges::count(output, output[i]) > 1) {
+      fail(fmt::format("output letter \"{}\" of \"{}\" must occur once, and in an input",
+                       static_cast<char>(output[i]), formula));
+    }
+  }
+
+  Term result = terms[0];
+  for (size_t i = 1; i < terms.size(); ++i) {
+    Labels needed = output;
+    for (size_t j = i + 1; j < terms.size(); ++j) {
+      needed.insert(needed.end(), terms[j].labels.begin(), terms[j].labels.end());
+    }
+    result = contracted(result, terms[i], needed, dtype);
+  }
+  return ordered(summed(result, output), output).value;
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,286 @@
+#include "core/tensor/random.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <numbers>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/exec/capture.h"
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard {
+
+using value::Value;
+
+namespace {
+
+// Counts of training start in the upper half, so that no draw shares an element with one outside.
+constexpr uint64_t kFirstTrained = uint64_t{1} << 63;
+
+struct Generator {
+  std::mutex mutex;
+  uint64_t seed = 0;
+  uint64_t drawn = 0;
+  StatePtr trained;  // u64[2] on the default device: elements drawn in training, and the seed
+};
+
+Generator& generator() {
+  static auto* g = new Generator;  // outlives static tensors
+  return *g;
+}
+
+// How far the draws are and the seed, as data: a constant would make every draw a kernel of its
+// own.
+UOp count_buffer(uint64_t drawn, uint64_t seed) {
+  std::array<uint64_t, 2> words{drawn, seed};
+  return host_buffer(Dims{2}, DType::U64, std::as_bytes(std::span(words)));
+}
+
+}  // namespace
+
+UOp random_bits(DimSpan shape) {
+  Generator& g = generator();
+  int64_t n = product(shape);
+  if (n == 0) return value::constant(DType::U64, 0, shape).node();
+  std::optional<Value> words;
+  {
+    std::lock_guard lock(g.mutex);
+    if (is_training() || current_capture()) {
+      if (!g.trained) g.trained = make_state(count_buffer(kFirstTrained, g.seed));
+      words = Value(touch(*g.trained));
+      Value step = value::pad(value::constant(DType::U64, n, Dims{1}), {{0, 1}});
+      g.trained->value = UOp::make(Op::Assign, DType::U64, {words->node(), (*words + step).node()});
+    } else {
+      words = Value(count_buffer(g.drawn, g.seed));
+      g.drawn += static_cast<uint64_t>(n);
+    }
+  }
+  Dims flat{n};
+  Value counter = value::iota(n, DType::U64) + value::shrink(*words, {{0, 1}});
+  Value key = value::broadcast_to(value::shrink(*words, {{1, 2}}), flat);
+  return reshape(tinyshard::binary(Op::Threefry, counter.node(), key.node()), shape);
+}
+
+RandomState random_state() {
+  Generator& g = generator();
+  std::lock_guard lock(g.mutex);
+  RandomState out{g.seed, g.drawn, 0};
+  if (g.trained) {
+    uint64_t count = 0;
+    std::memcpy(&count, read(*g.trained).data(), sizeof(count));
+    out.trained = count - kFirstTrained;
+  }
+  return out;
+}
+
+void set_random_state(const RandomState& state) {
+  Generator& g = generator();
+  std::lock_guard lock(g.mutex);
+  g.seed = state.seed;
+  g.drawn = state.drawn;
+  std::array<uint64_t, 2> words{kFirstTrained + state.trained, state.seed};
+  if (g.trained) {
+    realize(std::span(&g.trained, 1));  // captured steps hold the storage: it is written over
+    write(*g.trained, std::as_bytes(std::span(words)));
+  } else if (state.trained != 0) {
+    g.trained = make_state(count_buffer(words[0], words[1]));
+  }
+}
+
+void Tensor::manual_seed(uint64_t seed) { set_random_state({.seed = seed}); }
+
+namespace {
+
+Value upper_half(const Value& bits) {
+  return value::cast(
+      tinyshard::binary(Op::Shr, bits.node(), value::constant(DType::U64, 32, bits.shape()).node()),
+      DType::U32);
+}
+Value lower_half(const Value& bits) { return value::cast(bits & int64_t{0xffffffff}, DType::U32); }
+
+// The upper `count` of 32 bits, over 2^count: in [0, 1), exact.
+Value fraction(const Value& half, int count, DType dtype) {
+  Value kept = tinyshard::binary(Op::Shr, half.node(),
+                                 value::constant(DType::U32, 32 - count, half.shape()).node());
+  return value::cast(value::cast(kept, count < 32 ? DType::I32 : DType::I64), dtype) *
+         std::ldexp(1.0, -count);
+}
+
+// Uniform in [0, 1), with as many bits as the type holds.
+Value unit(const Value& bits, DType dtype) {
+  switch (dtype) {
+    case DType::F64: {
+      Value kept = tinyshard::binary(Op::Shr, bits.node(),
+                                     value::constant(DType::U64, 11, bits.shape()).node());
+      return value::cast(value::cast(kept, DType::I64), dtype) * 0x1p-53;
+    }
+    case DType::F16:
+      return value::cast(fraction(upper_half(bits), 11, DType::F32), dtype);
+    case DType::BF16:
+      return value::cast(fraction(upper_half(bits), 8, DType::F32), dtype);
+    default:
+      return fraction(upper_half(bits), 24, DType::F32);
+  }
+}
+
+void need_float_type(DType dtype) {
+  if (!is_float(dtype))
+    fail(fmt::format("draws floats, not {}; use randint for integers", name(dtype)));
+}
+
+void check_shape(const Dims& shape) {
+  for (int64_t d : shape) {
+    if (d < 0) fail(fmt::format("shape {} has a negative size", value::shape_text(shape)));
+  }
+}
+
+Value random_unit(const Dims& shape, DType dtype) {
+  need_float_type(dtype);
+  check_shape(shape);
+  return unit(random_bits(shape), dtype);
+}
+
+// Box and Muller: both halves of the bits make one value.
+Value random_normal(const Dims& shape, DType dtype) {
+  need_float_type(dtype);
+  check_shape(shape);
+  Value bits = random_bits(shape);
+  DType wide = dtype == DType::F64 ? DType::F64 : DType::F32;
+  int count = wide == DType::F64 ? 32 : 24;
+  Value angle = fraction(lower_half(bits), count, wide) * (2 * std::numbers::pi);
+  Value radius = value::sqrt(value::log(1 - fraction(upper_half(bits), count, wide)) * -2.0);
+  return value::cast(value::cos(angle) * radius, dtype);
+}
+
+Value in_range(const Value& u, double low, double high) {
+  Value scaled = high - low == 1 ? u : u * (high - low);
+  return low == 0 ? scaled : scaled + low;
+}
+
+int64_t fan_in(const Dims& shape) { return shape.empty() ? 1 : product(DimSpan(shape).subspan(1)); }
+double kaiming_bound(const Dims& shape, double a) {
+  return std::sqrt(2 / (1 + a * a)) /
+         std::sqrt(static_cast<double>(std::max<int64_t>(1, fan_in(shape))));
+}
+
+}  // namespace
+
+Tensor Tensor::rand(const Ints& shape, DType dtype) {
+  Call call("rand");
+  return random_unit(shape.values, dtype);
+}
+
+Tensor Tensor::randn(const Ints& shape, DType dtype) {
+  Call call("randn");
+  return random_normal(shape.values, dtype);
+}
+
+Tensor Tensor::rand_like(std::optional<DType> dtype) const {
+  Call call("rand_like");
+  return random_unit(shape(), dtype.value_or(this->dtype()));
+}
+
+Tensor Tensor::randn_like(std::optional<DType> dtype) const {
+  Call call("randn_like");
+  return random_normal(shape(), dtype.value_or(this->dtype()));
+}
+
+Tensor Tensor::uniform(const Ints& shape, double low, double high, DType dtype) {
+  Call call("uniform");
+  return in_range(random_unit(shape.values, dtype), low, high);
+}
+
+Tensor Tensor::normal(const Ints& shape, double mean, double std, DType dtype) {
+  Call call("normal");
+  return random_normal(shape.values, dtype) * std + mean;
+}
+
+Tensor Tensor::randint(const Ints& shape, int64_t low, int64_t high, DType dtype) {
+  Call call("randint");
+  if (!is_int(dtype)) fail(fmt::format("draws integers, not {}", name(dtype)));
+  if (low >= high)
+    fail(fmt::format("there is no integer from {} up to but not including {}", low, high));
+  check_shape(shape.values);
+  Value bits = random_bits(shape.values);
+  uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
+  Value out = bits;
+  if (range <= uint64_t{1} << 32) {
+    Value upper = value::cast(upper_half(bits), DType::U64) * static_cast<int64_t>(range);
+    out = value::cast(upper_half(upper), DType::I64);
+  } else {
+    out = value::cast(
+        Value(tinyshard::binary(
+            Op::Mod, bits.node(),
+            value::constant(DType::U64, static_cast<int64_t>(range), bits.shape()).node())),
+        DType::I64);
+  }
+  return value::cast(out + low, dtype);
+}
+
+Tensor Tensor::scaled_uniform(const Ints& shape, DType dtype) {
+  Call call("scaled_uniform");
+  double bound = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, product(shape.values))));
+  return in_range(random_unit(shape.values, dtype), -bound, bound);
+}
+
+Tensor Tensor::glorot_uniform(const Ints& shape, DType dtype) {
+  Call call("glorot_uniform");
+  if (shape.size() == 0) fail("needs at least one dim");
+  double bound =
+      std::sqrt(6.0 / static_cast<double>(std::max<int64_t>(1, shape[0] + fan_in(shape.values))));
+  return in_range(random_unit(shape.values, dtype), -bound, bound);
+}
+
+Tensor Tensor::kaiming_uniform(const Ints& shape, double a, DType dtype) {
+  Call call("kaiming_uniform");
+  double bound = std::sqrt(3.0) * kaiming_bound(shape.values, a);
+  return in_range(random_unit(shape.values, dtype), -bound, bound);
+}
+
+Tensor Tensor::kaiming_normal(const Ints& shape, double a, DType dtype) {
+  Call call("kaiming_normal");
+  return random_normal(shape.values, dtype) * kaiming_bound(shape.values, a);
+}
+
+Tensor Tensor::randperm(int64_t n, DType dtype) {
+  Call call("randperm");
+  if (n < 0) fail(fmt::format("{} elements", n));
+  return value::cast(value::contiguous(Value(random_unit({n}, DType::F64))).tensor().argsort(),
+                     dtype);
+}
+
+Tensor Tensor::multinomial(int64_t num_samples, bool replacement, Caller caller) const {
+  Call call("multinomial", caller);
+  Value weight(*this);
+  if (weight.rank() < 1 || weight.rank() > 2 || num_samples <= 0) {
+    fail(fmt::format("{} samples from {}: needs one or two dims of weights and at least one sample",
+                     num_samples, describe()));
+  }
+  if (!replacement && num_samples > weight.shape().back()) {
+    fail(fmt::format("{} samples without replacement from {} weights", num_samples,
+                     weight.shape().back()));
+  }
+  weight = value::cast(weight, DType::F32);
+  Dims rows = weight.dims();
+  if (!replacement) {
+    // The smallest of exponential variables with these rates.
+    Value wait = -value::log(1 - random_unit(rows, DType::F32)) / weight;
+    return value::contiguous(wait).tensor().topk(num_samples, -1, false).second;
+  }
+  Tensor total = weight.tensor().cumsum(-1);
+  int64_t n = rows.back();
+  rows.back() = num_samples;
+  Value last = value::shrink_axis(total, weight.rank() - 1, n - 1, n);
+  Value mark = value::contiguous(random_unit(rows, DType::F32)) * last;
+  Value passed =
+      value::unsqueeze(mark, weight.rank()) >= value::unsqueeze(total, weight.rank() - 1);
+  return value::sum(value::cast(passed, DType::I32), {weight.rank()});
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,262 @@
+// Reductions and what is made of them.
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard {
+namespace value {
+namespace {
+
+Value drop_axes(const Value& x, const Dims& axes, bool keepdim) {
+  if (keepdim || axes.empty()) return x;
+  Dims shape;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    if (!std::ranges::binary_search(axes, i)) shape.push_back(x.size(i));
+  }
+  return reshape(x, shape);
+}
+
+bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
+
+int64_t count(const Value& x, const Dims& axes) {
+  int64_t n = 1;
+  for (int64_t axis : axes) n *= x.size(axis);
+  return n;
+}
+
+// f(x) in f32 when x is narrower, and in floats when it holds integers.
+template <class F>
+Value in_floats(const Value& x, F f) {
+  Value floats = cast(x, float_type(x.dtype()));
+  if (!is_half(floats.dtype())) return f(floats);
+  return cast(f(cast(floats, DType::F32)), floats.dtype());
+}
+
+// Sums of small integers widen; products keep their type.
+Value accumulate(ReduceOp op, const Value& x, const Dims& axes, bool keepdim) {
+  DType result = op == ReduceOp::Sum ? sum_type(x.dtype()) : x.dtype();
+  return cast(reduce(op, cast(x, accumulator(x.dtype())), axes, keepdim), result);
+}
+
+}  // namespace
+
+Value reduce(ReduceOp op, const Value& x, const Dims& axes, bool keepdim) {
+  Dims kept = x.dims();
+  bool nothing = false;
+  for (int64_t axis : axes) {
+    nothing = nothing || kept[axis] == 0;
+    kept[axis] = 1;
+  }
+  Value out = x;
+  if (nothing) {
+    out = constant(x.dtype(), identity(op, x.dtype()), kept);
+  } else if (product(kept) == x.node()->numel()) {
+    out = x;  // every reduced axis has one element
+  } else if (x.dtype() == DType::Bool) {
+    ReduceOp as_int = op == ReduceOp::Sum    ? ReduceOp::Max
+                      : op == ReduceOp::Prod ? ReduceOp::Min
+                                             : op;
+    out = cast(Value(tinyshard::reduce(as_int, cast(x, DType::I32).node(), axes)), DType::Bool);
+  } else {
+    out = tinyshard::reduce(op, x.node(), axes);
+  }
+  return drop_axes(out, axes, keepdim);
+}
+
+Value sum(const Value& x, const Dims& axes, bool keepdim) {
+  return accumulate(ReduceOp::Sum, x, axes, keepdim);
+}
+Value prod(const Value& x, const Dims& axes, bool keepdim) {
+  return accumulate(ReduceOp::Prod, x, axes, keepdim);
+}
+Value max(const Value& x, const Dims& axes, bool keepdim) {
+  return reduce(ReduceOp::Max, x, axes, keepdim);
+}
+Value min(const Value& x, const Dims& axes, bool keepdim) {
+  return reduce(ReduceOp::Min, x, axes, keepdim);
+}
+
+Value mean(const Value& x, const Dims& axes, bool keepdim) {
+  return in_floats(x, [&](const Value& v) {
+    return sum(v, axes, keepdim) / static_cast<double>(count(v, axes));
+  });
+}
+
+Value variance(const Value& x, const Dims& axes, bool keepdim, int64_t correction) {
+  return in_floats(x, [&](const Value& v) {
+    Value squares = square(v - mean(v, axes, true));
+    return sum(squares, axes, keepdim) /
+           static_cast<double>(std::max<int64_t>(0, count(v, axes) - correction));
+  });
+}
+
+namespace {
+
+// x - max(x), with a maximum of an infinity left out, so that it is never inf - inf.
+Value below_maximum(const Value& x, const Dims& axes) { return x - detach(max(x, axes, true)); }
+
+}  // namespace
+
+Value softmax(const Value& x, int64_t axis) {
+  if (x.rank() == 0) return reshape(softmax(reshape(x, {1}), 0), {});
+  return in_floats(x, [axis](const Value& v) {
+    Value e = exp(below_maximum(v, {axis}));
+    return e * reciprocal(sum(e, {axis}, true));
+  });
+}
+
+Value log_softmax(const Value& x, int64_t axis) {
+  if (x.rank() == 0) return reshape(log_softmax(reshape(x, {1}), 0), {});
+  return in_floats(x, [axis](const Value& v) {
+    Value shifted = below_maximum(v, {axis});
+    return shifted - log(sum(exp(shifted), {axis}, true));
+  });
+}
+
+Value logsumexp(const Value& x, const Dims& axes, bool keepdim) {
+  return in_floats(x, [&](const Value& v) {
+    Value largest = detach(max(v, axes, true));
+    Value base = where(isinf(largest), 0.0, largest);
+    Value out = log(sum(exp(v - base), axes, true)) + base;
+    return drop_axes(out, axes, keepdim);
+  });
+}
+
+// The first place that holds the maximum: the largest n - i among those.
+Value argmax(const Value& x, int64_t axis, bool keepdim) {
+  int64_t n = x.size(axis);
+  Value top = max(x, {axis}, true);
+  Value from_end = static_cast<int64_t>(n) - iota_along(axis, x.rank(), n, DType::I32);
+  Value places = where(x == top, from_end, 0);
+  return n - reduce(ReduceOp::Max, places, {axis}, keepdim);
+}
+
+}  // namespace value
+
+using value::Value;
+
+namespace {
+
+Value as_given(const Value& x, const std::optional<DType>& dtype) {
+  return dtype ? value::cast(x, *dtype) : x;
+}
+
+// A reduction whose accumulator and result the caller chose.
+Value accumulate_in(ReduceOp op, const Tensor& x, const Axes& axis, bool keepdim,
+                    const std::optional<DType>& dtype) {
+  Value v(x);
+  Dims axes = value::resolve_axes(axis, v.rank());
+  if (!dtype)
+    return op == ReduceOp::Sum ? value::sum(v, axes, keepdim) : value::prod(v, axes, keepdim);
+  return value::reduce(op, value::cast(v, *dtype), axes, keepdim);
+}
+
+}  // namespace
+
+Tensor Tensor::sum(const Axes& axis, bool keepdim, std::optional<DType> dtype,
+                   Caller caller) const {
+  Call call("sum", caller);
+  return accumulate_in(ReduceOp::Sum, *this, axis, keepdim, dtype);
+}
+
+Tensor Tensor::prod(const Axes& axis, bool keepdim, std::optional<DType> dtype,
+                    Caller caller) const {
+  Call call("prod", caller);
+  return accumulate_in(ReduceOp::Prod, *this, axis, keepdim, dtype);
+}
+
+#define TINYSHARD_REDUCTION(method, expression)                                \
+  Tensor Tensor::method(const Axes& axis, bool keepdim, Caller caller) const { \
+    Call call(#method, caller);                                                \
+    Value x(*this);                                                            \
+    Dims axes = value::resolve_axes(axis, x.rank());                           \
+    return expression;                                                         \
+  }
+
+TINYSHARD_REDUCTION(max, value::max(x, axes, keepdim))
+TINYSHARD_REDUCTION(min, value::min(x, axes, keepdim))
+TINYSHARD_REDUCTION(any, value::reduce(ReduceOp::Max, value::cast(x, DType::Bool), axes, keepdim))
+TINYSHARD_REDUCTION(all, value::reduce(ReduceOp::Min, value::cast(x, DType::Bool), axes, keepdim))
+TINYSHARD_REDUCTION(mean, value::mean(x, axes, keepdim))
+TINYSHARD_REDUCTION(logsumexp, value::logsumexp(x, axes, keepdim))
+
+#undef TINYSHARD_REDUCTION
+
+Tensor Tensor::var(const Axes& axis, bool keepdim, int64_t correction, Caller caller) const {
+  Call call("var", caller);
+  Value x(*this);
+  return value::variance(x, value::resolve_axes(axis, x.rank()), keepdim, correction);
+}
+
+Tensor Tensor::std(const Axes& axis, bool keepdim, int64_t correction, Caller caller) const {
+  Call call("std", caller);
+  return value::sqrt(var(axis, keepdim, correction, caller));
+}
+
+std::pair<Tensor, Tensor> Tensor::var_mean(const Axes& axis, bool keepdim, int64_t correction,
+                                           Caller caller) const {
+  Call call("var_mean", caller);
+  return {var(axis, keepdim, correction, caller), mean(axis, keepdim, caller)};
+}
+
+std::pair<Tensor, Tensor> Tensor::std_mean(const Axes& axis, bool keepdim, int64_t correction,
+                                           Caller caller) const {
+  Call call("std_mean", caller);
+  return {std(axis, keepdim, correction, caller), mean(axis, keepdim, caller)};
+}
+
+Tensor Tensor::softmax(int64_t axis, std::optional<DType> dtype, Caller caller) const {
+  Call call("softmax", caller);
+  return value::softmax(as_given(*this, dtype), value::resolve_axis(axis, ndim()));
+}
+
+Tensor Tensor::log_softmax(int64_t axis, std::optional<DType> dtype, Caller caller) const {
+  Call call("log_softmax", caller);
+  return value::log_softmax(as_given(*this, dtype), value::resolve_axis(axis, ndim()));
+}
+
+Tensor Tensor::softmin(int64_t axis, std::optional<DType> dtype, Caller caller) const {
+  Call call("softmin", caller);
+  return value::softmax(-as_given(*this, dtype), value::resolve_axis(axis, ndim()));
+}
+
+Tensor Tensor::normalize(double p, int64_t dim, double eps, Caller caller) const {
+  Call call("normalize", caller);
+  Value x(*this);
+  need_float(x);
+  Dims axes{value::resolve_axis(dim, x.rank())};
+  if (x.rank() == 0) axes.clear();
+  Value norm = x;
+  if (p == 0) {
+    norm = value::sum(value::cast(x != 0, x.dtype()), axes, true);
+  } else if (p == 1) {
+    norm = value::sum(value::abs(x), axes, true);
+  } else if (p == 2) {
+    norm = value::sqrt(value::sum(value::square(x), axes, true));
+  } else {
+    norm = value::sum(value::abs(x).tensor().pow(p), axes, true).tensor().pow(1 / p);
+  }
+  return x / value::maximum(norm, eps);
+}
+
+Tensor Tensor::argmax(std::optional<int64_t> axis, bool keepdim, Caller caller) const {
+  Call call("argmax", caller);
+  Value x(*this);
+  if (axis && x.rank() > 0) return value::argmax(x, value::resolve_axis(*axis, x.rank()), keepdim);
+  if (axis) value::resolve_axis(*axis, 0);
+  Value out = value::argmax(value::reshape(x, {x.node()->numel()}), 0, false);
+  return keepdim ? value::reshape(out, Dims(x.rank(), 1)) : out;
+}
+
+Tensor Tensor::argmin(std::optional<int64_t> axis, bool keepdim, Caller caller) const {
+  Call call("argmin", caller);
+  Value x(*this);
+  if (is_float(x.dtype())) return value::Value(-x).tensor().argmax(axis, keepdim, caller);
+  return Value(tinyshard::unary(Op::Not, x.node())).tensor().argmax(axis, keepdim, caller);
+}
+
+}  // namespace tinyshard

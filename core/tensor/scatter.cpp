@@ -1,0 +1,176 @@
+// Writing through an index, and selections whose size depends on values.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard {
+
+using value::text_of;
+using value::Value;
+
+namespace {
+
+// The operands of a scatter; src has index's shape.
+struct Scatter {
+  int64_t axis, size;  // of x
+  Value x, index, src;
+};
+
+Scatter check(const Tensor& self, int64_t dim, const Tensor& index, const Operand& src) {
+  Value x(self), places(index);
+  need_int(places, "index");
+  int64_t axis = value::resolve_axis(dim, x.rank());
+  Value values =
+      src.tensor ? Value(*src.tensor) : value::constant(x.dtype(), src.scalar, places.shape());
+  bool fits = x.rank() > 0 && places.rank() == x.rank() && values.rank() == x.rank();
+  for (int64_t i = 0; fits && i < x.rank(); ++i) {
+    fits = places.size(i) <= values.size(i) && (i == axis || places.size(i) <= x.size(i));
+  }
+  if (!fits) {
+    fail(fmt::format("index {} does not fit src {} and x {} (dim {} of x may be smaller)",
+                     text_of(places), text_of(values), text_of(x), axis));
+  }
+  if (values.dtype() != x.dtype())
+    fail(fmt::format("src is {}, x is {}: cast one of them", text_of(values), text_of(x)));
+  Pairs bounds;
+  for (int64_t d : places.shape()) bounds.emplace_back(0, d);
+  return {axis, x.size(axis), x, value::index_type(places), value::shrink(values, bounds)};
+}
+
+// `value` has index's shape except along the axis: zeros where the index does not reach.
+Value widen(const Value& v, const Scatter& s) {
+  Pairs padding;
+  for (int64_t i = 0; i < v.rank(); ++i) padding.emplace_back(0, s.x.size(i) - v.size(i));
+  return value::pad(v, padding);
+}
+
+// Reduces over the index what is chosen for each place: [.., size, .., entries].
+Value reduce_chosen(ReduceOp op, const Scatter& s, const Value& src, Scalar otherwise) {
+  int64_t rank = s.x.rank();
+  // The entries go last; a dim of size one stays where they were.
+  auto spread = [&](const Value& v) {
+    Value last = value::move_axis(v, s.axis, rank - 1);
+    return value::unsqueeze(last, s.axis);
+  };
+  Value here = spread(s.index) == value::iota_along(s.axis, rank + 1, s.size, s.index.dtype());
+  return value::reduce(op, value::where(here, spread(src), Value(otherwise)), {rank}, false);
+}
+
+Value hits(const Scatter& s) {
+  return value::scatter_add(s.index, value::constant(DType::I32, 1, s.index.shape()), s.axis,
+                            s.size);
+}
+
+}  // namespace
+
+Tensor Tensor::scatter(int64_t dim, const Tensor& index, const Operand& src) const {
+  Call call("scatter", src.caller);
+  Scatter s = check(*this, dim, index, src);
+  if (s.index.node()->numel() == 0) return *this;
+  // The last entry that names a place wins.
+  Value order = value::broadcast_to(
+      value::iota_along(s.axis, s.x.rank(), s.index.size(s.axis), DType::I32) + 1, s.index.shape());
+  Value last = reduce_chosen(ReduceOp::Max, s, order, 0);
+  Value picked = value::gather(s.src, s.axis, value::maximum(last - 1, 0));
+  return value::where(widen(last, s) > 0, widen(picked, s), s.x);
+}
+
+Tensor Tensor::scatter_reduce(int64_t dim, const Tensor& index, const Operand& src,
+                              ScatterReduce reduce, bool include_self) const {
+  Call call("scatter_reduce", src.caller);
+  Scatter s = check(*this, dim, index, src);
+  if (s.index.node()->numel() == 0) return *this;
+  Value count = widen(hits(s), s), touched = count > 0;
+  auto base = [&](Scalar identity) {
+    return include_self ? s.x : value::where(touched, identity, s.x);
+  };
+  switch (reduce) {
+    case ScatterReduce::Sum:
+      return base(0) + widen(value::scatter_add(s.index, s.src, s.axis, s.size), s);
+    case ScatterReduce::Mean: {
+      Value total = base(0) + widen(value::scatter_add(s.index, s.src, s.axis, s.size), s);
+      Value n = include_self ? count + 1 : value::where(touched, count, 1);
+      return value::cast(
+          is_float(s.x.dtype()) ? total / n : value::floor_div(total, value::cast(n, s.x.dtype())),
+          s.x.dtype());
+    }
+    case ScatterReduce::Prod: {
+      Value product = widen(reduce_chosen(ReduceOp::Prod, s, s.src, 1), s);
+      return value::where(touched, base(1) * product, s.x);
+    }
+    default:
+      break;
+  }
+  bool largest = reduce == ScatterReduce::Amax;
+  ReduceOp op = largest ? ReduceOp::Max : ReduceOp::Min;
+  Value best = widen(reduce_chosen(op, s, s.src, value::identity(op, s.x.dtype())), s);
+  Value both = largest ? value::maximum(s.x, best) : value::minimum(s.x, best);
+  return value::where(touched, include_self ? both : best, s.x);
+}
+
+namespace {
+
+// Indices of the set bits of a flat mask, in order, `size` of them; -1 where there are fewer.
+Value set_positions(const Value& mask, int64_t size) {
+  int64_t n = mask.size(0);
+  Value rank = value::cast(mask, DType::I32).tensor().cumsum(0);  // of a set element, from one
+  // One place more takes what is not wanted.
+  Value place = value::where(mask & (rank <= size), rank - 1, size);
+  Value found = value::scatter_add(place, value::iota(n, DType::I32) + 1, 0, size + 1);
+  return value::shrink(found, {{0, size}}) - 1;
+}
+
+Value select_positions(const Value& flat, const Value& positions, const Scalar& otherwise) {
+  return value::where(positions >= 0, value::gather(flat, 0, value::maximum(positions, 0)),
+                      otherwise);
+}
+
+}  // namespace
+
+Tensor Tensor::masked_select(const Tensor& mask, int64_t size, Scalar fill_value,
+                             Caller caller) const {
+  Call call("masked_select", caller);
+  if (mask.dtype() != DType::Bool)
+    fail(fmt::format("mask must hold bools, not {}", mask.describe()));
+  Dims shape = value::broadcast_shape(Value(*this).shape(), Value(mask).shape());
+  int64_t n = product(shape);
+  Value flat = value::reshape(value::broadcast_to(*this, shape), {n}),
+        bits = value::reshape(value::broadcast_to(mask, shape), {n});
+  if (size == 0 || n == 0) return value::constant(dtype(), fill_value, Dims{size});
+  return select_positions(flat, set_positions(bits, size), fill_value);
+}
+
+Tensor Tensor::masked_select(const Tensor& mask, Caller caller) const {
+  Call call("masked_select", caller);
+  if (mask.dtype() != DType::Bool)
+    fail(fmt::format("mask must hold bools, not {}", mask.describe()));
+  Dims shape = value::broadcast_shape(Value(*this).shape(), Value(mask).shape());
+  int64_t size = value::broadcast_to(mask, shape).tensor().sum().item<int64_t>();
+  return masked_select(mask, size, 0, caller);
+}
+
+Tensor Tensor::nonzero(int64_t size, Scalar fill_value) const {
+  Call call("nonzero");
+  Value x(*this);
+  if (x.rank() == 0) return value::constant(DType::I32, 0, Dims{size, 0});
+  int64_t n = x.node()->numel();
+  if (size == 0 || n == 0) return value::constant(DType::I32, fill_value, Dims{size, x.rank()});
+  Value places = set_positions(value::reshape(x, {n}) != 0, size);
+  Dims strides(x.rank(), 1), sizes = x.dims();
+  for (int64_t i = x.rank() - 2; i >= 0; --i) strides[i] = strides[i + 1] * sizes[i + 1];
+  std::vector<Value> columns;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    Value here = value::mod(value::floor_div(places, strides[i]), sizes[i]);
+    columns.push_back(value::unsqueeze(value::where(places >= 0, here, fill_value), 1));
+  }
+  return value::cat(columns, 1);
+}
+
+Tensor Tensor::nonzero() const {
+  Call call("nonzero");
+  return nonzero(ne(0).sum().item<int64_t>(), 0);
+}
+
+}  // namespace tinyshard

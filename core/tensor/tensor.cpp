@@ -1,0 +1,466 @@
+// The handle: making it from data, looking at it, storage, gradients.
+#include "core/tensor/tensor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/dtype/half.h"
+#include "core/passes/gradient.h"
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard {
+
+using value::shape_text;
+using value::text_of;
+using value::Value;
+
+namespace {
+
+std::atomic<DType> float_default{DType::F32};
+thread_local bool training = false;
+
+}  // namespace
+
+DType default_float() { return float_default.load(std::memory_order_relaxed); }
+
+void set_default_float(DType dtype) {
+  if (!is_float(dtype))
+    throw UserError(fmt::format("set_default_float: {} is not a float", name(dtype)));
+  float_default.store(dtype, std::memory_order_relaxed);
+}
+
+TrainingMode::TrainingMode(bool enabled) : previous_(std::exchange(training, enabled)) {}
+TrainingMode::~TrainingMode() { training = previous_; }
+bool is_training() { return training; }
+
+// --- from data -----------------------------------------------------------------------------------
+
+Tensor::Tensor(UOp value) : state_(make_state(std::move(value))) {}
+
+Tensor::Tensor(std::span<const std::byte> bytes, const Ints& shape, DType dtype, Caller caller) {
+  Call call("tensor", caller);
+  for (int64_t d : shape.values) {
+    if (d < 0) fail(fmt::format("shape {} has a negative size", shape_text(shape.values)));
+  }
+  size_t needed = static_cast<size_t>(product(shape.values)) * itemsize(dtype);
+  if (bytes.size() != needed) {
+    fail(fmt::format("{} elements for shape {}", bytes.size() / itemsize(dtype),
+                     shape_text(shape.values)));
+  }
+  state_ = make_state(host_buffer(shape.values, dtype, bytes));
+}
+
+namespace {
+
+// Shape and leaves of nested braces; rows must be alike.
+void collect(const Nested& x, size_t depth, Dims& shape, std::vector<Scalar>& leaves,
+             size_t& leaf_depth) {
+  if (x.is_leaf) {
+    if (leaf_depth == SIZE_MAX) leaf_depth = depth;
+    if (leaf_depth != depth) fail("rows of different depth");
+    leaves.push_back(x.leaf);
+    return;
+  }
+  int64_t n = static_cast<int64_t>(x.items.size());
+  if (shape.size() == depth) {
+    if (leaf_depth != SIZE_MAX) fail("rows of different depth");
+    shape.push_back(n);
+  }
+  if (shape[depth] != n) fail(fmt::format("rows of different length: {} and {}", shape[depth], n));
+  for (const Nested& item : x.items) collect(item, depth + 1, shape, leaves, leaf_depth);
+}
+
+}  // namespace
+
+Tensor::Tensor(std::initializer_list<Nested> rows) {
+  Call call("tensor");
+  Dims shape;
+  std::vector<Scalar> leaves;
+  size_t leaf_depth = SIZE_MAX;
+  collect(Nested(rows), 0, shape, leaves, leaf_depth);
+  auto kind = Scalar::Kind::Bool;
+  for (const Scalar& leaf : leaves) kind = std::max(kind, leaf.kind);
+  if (leaves.empty() || kind == Scalar::Kind::Float) {
+    std::vector<double> values(leaves.size());
+    std::ranges::transform(leaves, values.begin(), &Scalar::real);
+    if (default_float() == DType::F64) {
+      *this = Tensor(values, shape);
+    } else {
+      *this = Tensor(std::vector<float>(values.begin(), values.end()), shape).cast(default_float());
+    }
+  } else if (kind == Scalar::Kind::Int) {
+    std::vector<int32_t> values;
+    values.reserve(leaves.size());
+    for (const Scalar& leaf : leaves) {
+      if (leaf.integer != static_cast<int32_t>(leaf.integer))
+        fail(fmt::format("{} does not fit i32", leaf.integer));
+      values.push_back(static_cast<int32_t>(leaf.integer));
+    }
+    *this = Tensor(values, shape);
+  } else {
+    std::vector<bool> values(leaves.size());
+    for (size_t i = 0; i < leaves.size(); ++i) values[i] = leaves[i].integer != 0;
+    *this = Tensor(values, shape);
+  }
+}
+
+// --- what it is ----------------------------------------------------------------------------------
+
+const UOp& Tensor::uop() const {
+  if (!state_) fail("a tensor that was never given a value");
+  return touch(*state_);
+}
+
+namespace {
+
+// Facts do not make a capture realize anything.
+const UOp& node_of(const StatePtr& state) {
+  if (!state) fail("a tensor that was never given a value");
+  return state->value;
+}
+
+}  // namespace
+
+Dims Tensor::shape() const {
+  DimSpan s = node_of(state_).shape();
+  return {s.begin(), s.end()};
+}
+
+int64_t Tensor::shape(int64_t dim, Caller caller) const {
+  Call call("shape", caller);
+  DimSpan s = node_of(state_).shape();
+  int64_t axis = value::resolve_axis(dim, static_cast<int64_t>(s.size()));
+  if (s.empty()) fail(fmt::format("dim {} of {}, which has none", dim, describe()));
+  return s[axis];
+}
+
+int64_t Tensor::ndim() const { return static_cast<int64_t>(node_of(state_).shape().size()); }
+int64_t Tensor::numel() const { return node_of(state_)->numel(); }
+DType Tensor::dtype() const { return node_of(state_).dtype(); }
+
+// --- values on the host --------------------------------------------------------------------------
+
+std::vector<std::byte> Tensor::data() const {
+  Call call("data");
+  node_of(state_);
+  return read(*state_);
+}
+
+namespace {
+
+template <class From, class To>
+std::vector<To> convert(std::span<const std::byte> bytes) {
+  std::vector<From> from(bytes.size() / sizeof(From));
+  std::memcpy(from.data(), bytes.data(), from.size() * sizeof(From));
+  return std::vector<To>(from.begin(), from.end());
+}
+
+template <class To>
+std::vector<To> convert(std::span<const std::byte> bytes, DType dtype) {
+  switch (dtype) {
+    case DType::Bool:
+    case DType::U8:
+      return convert<uint8_t, To>(bytes);
+    case DType::I8:
+      return convert<int8_t, To>(bytes);
+    case DType::I16:
+      return convert<int16_t, To>(bytes);
+    case DType::U16:
+      return convert<uint16_t, To>(bytes);
+    case DType::I32:
+      return convert<int32_t, To>(bytes);
+    case DType::U32:
+      return convert<uint32_t, To>(bytes);
+    case DType::I64:
+      return convert<int64_t, To>(bytes);
+    case DType::U64:
+      return convert<uint64_t, To>(bytes);
+    case DType::F32:
+      return convert<float, To>(bytes);
+    case DType::F64:
+      return convert<double, To>(bytes);
+    default:
+      break;
+  }
+  std::vector<To> out;
+  for (uint16_t bits : convert<uint16_t, uint16_t>(bytes)) {
+    out.push_back(static_cast<To>(dtype == DType::F16 ? f16_to_f32(bits) : bf16_to_f32(bits)));
+  }
+  return out;
+}
+
+}  // namespace
+
+template <Number E>
+std::vector<E> Tensor::to_vector() const {
+  return convert<E>(data(), dtype());
+}
+
+template <Number E>
+E Tensor::item(Caller caller) const {
+  Call call("item", caller);
+  if (numel() != 1) fail(fmt::format("{} has {} elements, not one", describe(), numel()));
+  return convert<E>(data(), dtype())[0];
+}
+
+#define TINYSHARD_READ_AS(E)                \
+  template E Tensor::item<E>(Caller) const; \
+  template std::vector<E> Tensor::to_vector<E>() const;
+
+TINYSHARD_READ_AS(bool)
+TINYSHARD_READ_AS(signed char)
+TINYSHARD_READ_AS(unsigned char)
+TINYSHARD_READ_AS(short)
+TINYSHARD_READ_AS(unsigned short)
+TINYSHARD_READ_AS(int)
+TINYSHARD_READ_AS(unsigned int)
+TINYSHARD_READ_AS(long)
+TINYSHARD_READ_AS(unsigned long)
+TINYSHARD_READ_AS(long long)
+TINYSHARD_READ_AS(unsigned long long)
+TINYSHARD_READ_AS(float)
+TINYSHARD_READ_AS(double)
+#undef TINYSHARD_READ_AS
+
+// --- storage -------------------------------------------------------------------------------------
+
+Tensor Tensor::realize() const {
+  Call call("realize");
+  node_of(state_);
+  tinyshard::realize(std::span(&state_, 1));
+  return *this;
+}
+
+void Tensor::realize(const std::vector<Tensor>& tensors) {
+  std::vector<StatePtr> states;
+  for (const Tensor& tensor : tensors) {
+    if (tensor.defined()) states.push_back(tensor.state_);
+  }
+  tinyshard::realize(states);
+}
+
+Tensor Tensor::contiguous() const {
+  Call call("contiguous");
+  return value::contiguous(*this);
+}
+
+Tensor Tensor::clone() const {
+  Call call("clone");
+  return Tensor(with_own_storage(uop()));
+}
+
+Tensor Tensor::assign(const Operand& value) const {
+  if (value.tensor) return assign(*value.tensor, value.caller);
+  Call call("assign", value.caller);
+  return assign(value::constant(dtype(), value.scalar, shape()).tensor(), value.caller);
+}
+
+Tensor Tensor::assign(const Tensor& value, Caller caller) const {
+  Call call("assign", caller);
+  const UOp& target = uop();
+  Value v(value);
+  if (v.dtype() != target.dtype()) {
+    fail(fmt::format("the target is {}, the value is {}: cast it to {}", describe(),
+                     value::text_of(v), name(target.dtype())));
+  }
+  if (v.rank() > ndim() || value::broadcast_shape(target.shape(), v.shape()) != shape()) {
+    fail(fmt::format("the target is {}, the value is {}", describe(), value::text_of(v)));
+  }
+  v = value::broadcast_to(v, target.shape());
+  if (v.node() == target) return *this;
+  // What is neither stored nor to be stored yet gets a storage; the value to come does not need its
+  // old contents.
+  bool stored = target.op() == Op::Buffer || target.op() == Op::Assign;
+  UOp storage = stored ? target : empty_buffer(target.shape(), target.dtype(), sharding_of(target));
+  state_->value = UOp::make(Op::Assign, target.dtype(), {storage, v.node()});
+  return *this;
+}
+
+Tensor Tensor::replace(const Tensor& value, Caller caller) const {
+  Call call("replace", caller);
+  if (value.shape() != shape() || value.dtype() != dtype()) {
+    fail(fmt::format("the target is {}, the value is {}", describe(), value.describe()));
+  }
+  state_->value = value.uop();
+  return *this;
+}
+
+// --- gradients -----------------------------------------------------------------------------------
+
+Tensor Tensor::is_param_(bool is_param) const {
+  Call call("is_param_");
+  const UOp& node = uop();
+  if (is_param && !is_float(node.dtype()))
+    fail(fmt::format("a parameter holds floats, not {}", describe()));
+  if (is_param && node.op() != Op::Buffer && node.op() != Op::Assign)
+    state_->value = with_own_storage(node);
+  state_->is_param = is_param;
+  return *this;
+}
+
+bool Tensor::is_param() const { return state_ && state_->is_param; }
+
+Tensor Tensor::grad() const {
+  return state_ && state_->gradient ? Tensor(state_->gradient) : Tensor();
+}
+
+void Tensor::set_grad(const Tensor& gradient) const {
+  Call call("set_grad");
+  if (gradient.defined() && gradient.shape() != shape()) {
+    fail(fmt::format("the tensor is {}, the gradient is {}", describe(), gradient.describe()));
+  }
+  node_of(state_);
+  state_->gradient = gradient.state();
+}
+
+namespace {
+
+// What the gradient of x starts from.
+UOp seed_of(const Tensor& x, const Tensor& gradient) {
+  Value root(x);
+  if (!is_float(root.dtype()))
+    fail(fmt::format("{} holds no floats, so it has no gradient", text_of(root)));
+  if (!gradient.defined()) {
+    if (root.node()->numel() != 1) {
+      fail(fmt::format(
+          "{} is not one number: reduce it (sum, mean) or give the gradient that arrives at it",
+          text_of(root)));
+    }
+    return value::constant(root.dtype(), 1, root.shape()).node();
+  }
+  if (gradient.shape() != x.shape()) {
+    fail(fmt::format("the tensor is {}, the gradient that arrives at it is {}", text_of(root),
+                     gradient.describe()));
+  }
+  return value::cast(gradient, root.dtype()).node();
+}
+
+const char* why_no_gradient(const UOp& root) {
+  if (root.op() == Op::Buffer) {
+    return "it is computed already, which ends its history; take gradients before reading it";
+  }
+  return "mark parameters with is_param_(), and look for detach() on the way";
+}
+
+}  // namespace
+
+Tensor Tensor::backward(const Tensor& gradient, Caller caller) const {
+  Call call("backward", caller);
+  UOp root = uop(), seed = seed_of(*this, gradient);
+  std::vector<StatePtr> params;
+  std::vector<UOp> targets;
+  for_each_live_state([&](const StatePtr& state) {
+    if (!state->is_param) return;
+    params.push_back(state);
+    targets.push_back(touch(*state));
+  });
+  std::vector<UOp> gradients =
+      tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), targets);
+  bool any = false;
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!gradients[i]) continue;
+    any = true;
+    StatePtr& slot = params[i]->gradient;
+    slot = make_state(slot ? (Value(Tensor(slot)) + Value(gradients[i])).node() : gradients[i]);
+  }
+  if (!any) fail(fmt::format("{} depends on no parameter: {}", describe(), why_no_gradient(root)));
+  return *this;
+}
+
+std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets, const Tensor& gradient,
+                                     Caller caller) const {
+  Call call("gradient", caller);
+  UOp root = uop(), seed = seed_of(*this, gradient);
+  std::vector<UOp> nodes;
+  for (const Tensor& target : targets) {
+    nodes.push_back(target.uop());
+    if (!is_float(target.dtype()))
+      fail(fmt::format("target {} holds no floats, so it has no gradient", target.describe()));
+  }
+  std::vector<UOp> gradients = tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), nodes);
+  std::vector<Tensor> out;
+  std::vector<UOp> all;  // nodes of this tensor's graph, where a target turns out not to lead to it
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i]) {
+      // Used, but only through steps (floor, comparisons): the derivative is zero.
+      if (all.empty()) all = toposort(std::span(&root, 1));
+      if (std::ranges::find(all, nodes[i]) == all.end()) {
+        fail(fmt::format("{} does not depend on target {}, {}: {}", describe(), i,
+                         targets[i].describe(), why_no_gradient(root)));
+      }
+      gradients[i] = targets[i].zeros_like().uop();
+    }
+    out.emplace_back(gradients[i]);
+  }
+  return out;
+}
+
+Tensor Tensor::detach() const {
+  Call call("detach");
+  return value::detach(*this);
+}
+
+Tensor Tensor::contiguous_backward() const {
+  Call call("contiguous_backward");
+  return Value(tinyshard::unary(Op::ContiguousBackward, uop()));
+}
+
+// --- types ---------------------------------------------------------------------------------------
+
+Tensor Tensor::cast(DType dtype) const {
+  Call call("cast");
+  return dtype == this->dtype() ? *this : value::cast(*this, dtype).tensor();
+}
+
+namespace {
+
+DType unsigned_of(size_t bytes) {
+  return bytes == 1 ? DType::U8 : bytes == 2 ? DType::U16 : bytes == 4 ? DType::U32 : DType::U64;
+}
+
+Value bits_as(const Value& x, DType dtype) {
+  return x.dtype() == dtype ? x : Value(UOp::make(Op::Bitcast, dtype, {x.node()}));
+}
+
+}  // namespace
+
+Tensor Tensor::bitcast(DType dtype, Caller caller) const {
+  Call call("bitcast", caller);
+  Value x(*this);
+  size_t from = itemsize(x.dtype()), to = itemsize(dtype);
+  if (x.dtype() == DType::Bool) x = value::cast(x, DType::U8);
+  if (from == to) return bits_as(x, dtype);
+  if (x.rank() == 0)
+    fail(
+        fmt::format("{} has no dim that could hold {} bytes as {}", describe(), from, name(dtype)));
+  Dims shape = x.dims();
+  DType whole = unsigned_of(std::max(from, to)), part = unsigned_of(std::min(from, to));
+  int64_t parts = static_cast<int64_t>(std::max(from, to) / std::min(from, to)),
+          part_bits = static_cast<int64_t>(8 * std::min(from, to));
+  Value shifts = value::iota(parts, whole) * part_bits;  // little end first
+  auto shifted = [&](Op op, const Value& v) {
+    auto [a, b] = value::match(v, shifts);
+    return Value(tinyshard::binary(op, a.node(), b.node()));
+  };
+  if (to < from) {
+    shape.back() *= parts;
+    Value pieces =
+        value::cast(shifted(Op::Shr, value::unsqueeze(bits_as(x, whole), x.rank())), part);
+    return bits_as(value::reshape(pieces, shape), dtype);
+  }
+  if (shape.back() % parts != 0) {
+    fail(fmt::format("the last dim of {} has {} bytes, not a multiple of the {} of {}", describe(),
+                     shape.back() * static_cast<int64_t>(from), to, name(dtype)));
+  }
+  shape.back() /= parts;
+  shape.push_back(parts);
+  Value pieces = value::cast(value::reshape(bits_as(x, part), shape), whole);
+  return bits_as(value::sum(shifted(Op::Shl, pieces), {x.rank()}), dtype);
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,22 @@
+// The mode in which dropout drops and BatchNorm learns its statistics. Optimizers insist on it.
+//
+//   TrainingMode on;      // until the end of the scope, on this thread
+#pragma once
+
+namespace tinyshard {
+
+class TrainingMode {
+ public:
+  explicit TrainingMode(bool enabled = true);
+  ~TrainingMode();
+  TrainingMode(const TrainingMode&) = delete;
+  TrainingMode& operator=(const TrainingMode&) = delete;
+
+ private:
+  bool previous_;
+};
+
+// Whether the calling thread is in training mode.
+bool is_training();
+
+}  // namespace tinyshard

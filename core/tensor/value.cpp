@@ -1,0 +1,254 @@
+// Types, shapes and movement of nodes under construction.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard::value {
+
+std::string shape_text(DimSpan shape) { return to_string(shape); }
+
+std::string text_of(const Value& x) {
+  if (!x.is_number()) return Tensor(x.node()).describe();
+  switch (x.number().kind) {
+    case Scalar::Kind::Bool:
+      return x.number().integer ? "true" : "false";
+    case Scalar::Kind::Int:
+      return std::to_string(x.number().integer);
+    default:
+      return fmt::format("{}", x.number().real);
+  }
+}
+
+// --- types ---------------------------------------------------------------------------------------
+
+DType float_type(DType dtype) { return is_float(dtype) ? dtype : promote(dtype, default_float()); }
+
+namespace {
+
+// The type a number takes on beside a tensor of type `beside`.
+DType number_type(const Scalar& number, DType beside) {
+  switch (number.kind) {
+    case Scalar::Kind::Bool:
+      return beside;
+    case Scalar::Kind::Int:
+      return beside == DType::Bool ? DType::I32 : beside;
+    default:
+      return float_type(beside);
+  }
+}
+
+DType own_type(const Scalar& number) {
+  switch (number.kind) {
+    case Scalar::Kind::Bool:
+      return DType::Bool;
+    case Scalar::Kind::Int:
+      return DType::I32;
+    default:
+      return default_float();
+  }
+}
+
+}  // namespace
+
+DType type_of(const Value& a, const Value& b) {
+  if (a.is_number() && b.is_number()) return promote(own_type(a.number()), own_type(b.number()));
+  if (a.is_number()) return number_type(a.number(), b.dtype());
+  if (b.is_number()) return number_type(b.number(), a.dtype());
+  return promote(a.dtype(), b.dtype());
+}
+
+Value constant(DType dtype, Scalar value, DimSpan shape) {
+  if (is_float(dtype)) return const_float(dtype, value.real, shape);
+  if (dtype == DType::Bool)
+    return const_int(dtype, value.is_float() ? value.real != 0 : value.integer != 0, shape);
+  return const_int(dtype, value.integer, shape);
+}
+
+Scalar identity(ReduceOp op, DType dtype) {
+  if (op == ReduceOp::Sum) return 0;
+  if (op == ReduceOp::Prod) return 1;
+  bool lowest = op == ReduceOp::Max;
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  if (is_float(dtype)) return lowest ? -inf : inf;
+  if (dtype == DType::Bool) return !lowest;
+  if (is_signed_int(dtype))
+    return lowest ? INT64_MIN >> (64 - 8 * itemsize(dtype))
+                  : INT64_MAX >> (64 - 8 * itemsize(dtype));
+  return lowest ? 0 : -1;  // all bits set
+}
+
+Value cast(const Value& x, DType dtype) {
+  if (x.is_number()) return constant(dtype, x.number());
+  if (x.dtype() == dtype) return x;
+  if (is_const(x.node())) {
+    const UOp& c = x.node();
+    if (is_float(c.dtype())) {
+      double number = const_as_double(c);
+      // Out of range is the kernel's business: the same conversion as for any other value.
+      if (is_float(dtype) || dtype == DType::Bool || std::abs(number) < 2e9) {
+        if (dtype != DType::F16 && dtype != DType::BF16) return constant(dtype, number, c.shape());
+      }
+    } else if (!is_float(dtype) && dtype != DType::Bool) {
+      return const_int(dtype, const_as_int(c), c.shape());
+    }
+  }
+  if (dtype == DType::Bool) return x != 0;
+  return tinyshard::cast(x.node(), dtype);
+}
+
+void need_float(const Value& x) {
+  if (!x.is_number() && !is_float(x.dtype())) {
+    fail(fmt::format("needs a tensor of floats, not {}; cast it first", text_of(x)));
+  }
+}
+
+void need_int(const Value& x, const char* what) {
+  if (!is_int(x.dtype())) fail(fmt::format("{} must hold integers, not {}", what, text_of(x)));
+}
+
+// --- shapes --------------------------------------------------------------------------------------
+
+Dims broadcast_shape(DimSpan a, DimSpan b) {
+  size_t rank = std::max(a.size(), b.size());
+  Dims out(rank);
+  for (size_t i = 0; i < rank; ++i) {
+    int64_t m = i + a.size() < rank ? 1 : a[i + a.size() - rank];
+    int64_t n = i + b.size() < rank ? 1 : b[i + b.size() - rank];
+    if (m != n && m != 1 && n != 1) {
+      fail(fmt::format("shapes {} and {} do not broadcast: {} against {} in dim {}", shape_text(a),
+                       shape_text(b), m, n, static_cast<int64_t>(i) - static_cast<int64_t>(rank)));
+    }
+    out[i] = m == 1 ? n : m;
+  }
+  return out;
+}
+
+Value broadcast_to(const Value& x, DimSpan shape) {
+  DimSpan from = x.shape();
+  if (std::ranges::equal(from, shape)) return x;
+  bool fits = from.size() <= shape.size();
+  for (size_t i = 0; fits && i < from.size(); ++i) {
+    int64_t want = shape[i + shape.size() - from.size()];
+    fits = from[i] == want || from[i] == 1;
+  }
+  if (!fits) fail(fmt::format("{} does not expand to shape {}", text_of(x), shape_text(shape)));
+  Dims aligned(shape.size() - from.size(), 1);
+  aligned.insert(aligned.end(), from.begin(), from.end());
+  return tinyshard::expand(tinyshard::reshape(x.node(), aligned), shape);
+}
+
+std::pair<Value, Value> match(const Value& a, const Value& b) {
+  DType dtype = type_of(a, b);
+  if (a.is_number() && b.is_number())
+    return {constant(dtype, a.number()), constant(dtype, b.number())};
+  if (a.is_number()) return {constant(dtype, a.number(), b.shape()), cast(b, dtype)};
+  if (b.is_number()) return {cast(a, dtype), constant(dtype, b.number(), a.shape())};
+  if (std::ranges::equal(a.shape(), b.shape())) return {cast(a, dtype), cast(b, dtype)};
+  Dims shape = broadcast_shape(a.shape(), b.shape());
+  return {broadcast_to(cast(a, dtype), shape), broadcast_to(cast(b, dtype), shape)};
+}
+
+int64_t resolve_axis(int64_t axis, int64_t rank) {
+  int64_t limit = std::max<int64_t>(rank, 1);  // a scalar has an axis 0 to reduce over
+  if (axis < -limit || axis >= limit) {
+    fail(fmt::format("axis {} is out of range for a tensor of {} dims; it goes from {} to {}", axis,
+                     rank, -limit, limit - 1));
+  }
+  return axis < 0 ? axis + limit : axis;
+}
+
+Dims resolve_axes(const Axes& axes, int64_t rank) {
+  Dims out;
+  if (axes.all) {
+    out.resize(rank);
+    std::iota(out.begin(), out.end(), 0);
+    return out;
+  }
+  for (int64_t axis : axes.values) out.push_back(resolve_axis(axis, rank));
+  std::sort(out.begin(), out.end());
+  auto twice = std::adjacent_find(out.begin(), out.end());
+  if (twice != out.end()) fail(fmt::format("axis {} is given twice", *twice));
+  if (rank == 0) out.clear();
+  return out;
+}
+
+// --- movement ------------------------------------------------------------------------------------
+
+Value reshape(const Value& x, const Dims& shape) { return tinyshard::reshape(x.node(), shape); }
+Value permute(const Value& x, const Dims& order) { return tinyshard::permute(x.node(), order); }
+Value flip(const Value& x, const Dims& axes) { return tinyshard::flip(x.node(), axes); }
+
+namespace {
+
+Dims flatten_pairs(const Pairs& pairs) {
+  Dims out;
+  for (auto [low, high] : pairs) out.insert(out.end(), {low, high});
+  return out;
+}
+
+}  // namespace
+
+Value shrink(const Value& x, const Pairs& bounds) {
+  return tinyshard::shrink(x.node(), flatten_pairs(bounds));
+}
+Value pad(const Value& x, const Pairs& padding) {
+  return tinyshard::pad(x.node(), flatten_pairs(padding));
+}
+
+Value pad(const Value& x, const Pairs& padding, const Scalar& value) {
+  Value padded = pad(x, padding);
+  if ((value.is_float() ? value.real : static_cast<double>(value.integer)) == 0) return padded;
+  Value inside = pad(constant(DType::Bool, true, x.shape()), padding);
+  return where(inside, padded, constant(x.dtype(), value, padded.shape()));
+}
+
+Value shrink_axis(const Value& x, int64_t axis, int64_t low, int64_t high) {
+  Pairs bounds;
+  for (int64_t d : x.shape()) bounds.emplace_back(0, d);
+  bounds[axis] = {low, high};
+  return shrink(x, bounds);
+}
+
+Value move_axis(const Value& x, int64_t from, int64_t to) {
+  Dims order(x.rank());
+  std::iota(order.begin(), order.end(), 0);
+  order.erase(order.begin() + from);
+  order.insert(order.begin() + to, from);
+  return permute(x, order);
+}
+
+Value unsqueeze(const Value& x, int64_t axis) {
+  Dims shape = x.dims();
+  shape.insert(shape.begin() + axis, 1);
+  return reshape(x, shape);
+}
+
+Value squeeze(const Value& x, int64_t axis) {
+  Dims shape = x.dims();
+  shape.erase(shape.begin() + axis);
+  return reshape(x, shape);
+}
+
+// The sum of the parts, each padded to its place: disjoint, so nothing is rounded. Logical or for
+// bools, where there is no sum.
+Value cat(const std::vector<Value>& parts, int64_t axis) {
+  int64_t total = 0, before = 0;
+  for (const Value& part : parts) total += part.size(axis);
+  Value out = parts[0];
+  for (size_t i = 0; i < parts.size(); ++i) {
+    int64_t n = parts[i].size(axis);
+    Pairs padding(parts[i].rank(), {0, 0});
+    padding[axis] = {before, total - before - n};
+    Value placed = pad(parts[i], padding);
+    out = i == 0 ? placed : n == 0 ? out : out + placed;
+    before += n;
+  }
+  return out;
+}
+
+}  // namespace tinyshard::value

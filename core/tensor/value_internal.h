@@ -1,0 +1,158 @@
+// Nodes under construction. A Value is a node or a number without a type; operators on Values
+// promote and broadcast as the public methods do, without making a Tensor for every step. Methods
+// of Tensor are written with these. Internal to core/tensor and core/nn.
+#pragma once
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/tensor/arguments.h"
+#include "core/tensor/call_internal.h"
+#include "core/tensor/tensor.h"
+
+namespace tinyshard::value {
+
+class Value {
+ public:
+  Value(UOp node) : node_(std::move(node)) {}           // NOLINT
+  Value(const Tensor& tensor) : node_(tensor.uop()) {}  // NOLINT
+  Value(Scalar number) : number_(number) {}             // NOLINT
+  template <Number T>
+  Value(T number) : number_(number) {}           // NOLINT
+  Value(const Operand& x) : number_(x.scalar) {  // NOLINT
+    if (x.tensor) node_ = x.tensor->uop();
+  }
+
+  bool is_number() const { return !node_; }
+  const Scalar& number() const { return number_; }
+  const UOp& node() const { return node_; }
+  DType dtype() const { return node_.dtype(); }
+  DimSpan shape() const { return node_.shape(); }
+  int64_t rank() const { return static_cast<int64_t>(node_.shape().size()); }
+  int64_t size(int64_t axis) const { return node_.shape()[axis]; }
+  Dims dims() const { return {shape().begin(), shape().end()}; }
+  Tensor tensor() const { return Tensor(node_); }
+  operator Tensor() const { return Tensor(node_); }  // NOLINT
+
+ private:
+  UOp node_;
+  Scalar number_;
+};
+
+// --- types and shapes ----------------------------------------------------------------------------
+std::string text_of(const Value& x);            // "f32[2, 3]", "2.5"
+std::string shape_text(DimSpan shape);          // "[2, 3]"
+DType float_type(DType dtype);                  // the type of exp(x) for an x of this type
+DType type_of(const Value& a, const Value& b);  // after promotion
+Value constant(DType dtype, Scalar value, DimSpan shape = {});
+Scalar identity(ReduceOp op, DType dtype);   // what a reduction of nothing gives
+Dims broadcast_shape(DimSpan a, DimSpan b);  // fails the call when they do not match
+Value broadcast_to(const Value& x, DimSpan shape);
+Value cast(const Value& x, DType dtype);
+// Both sides as nodes of one type and shape.
+std::pair<Value, Value> match(const Value& a, const Value& b);
+int64_t resolve_axis(int64_t axis, int64_t rank);   // negative counts from the end
+Dims resolve_axes(const Axes& axes, int64_t rank);  // sorted, distinct
+void need_float(const Value& x);
+void need_int(const Value& x, const char* what);
+
+// --- elementwise
+// -----------------------------------------------------------------------------------
+Value operator+(const Value& a, const Value& b);
+Value operator-(const Value& a, const Value& b);
+Value operator*(const Value& a, const Value& b);
+Value operator/(const Value& a, const Value& b);
+Value operator-(const Value& x);
+Value operator<(const Value& a, const Value& b);
+Value operator>(const Value& a, const Value& b);
+Value operator<=(const Value& a, const Value& b);
+Value operator>=(const Value& a, const Value& b);
+Value operator==(const Value& a, const Value& b);
+Value operator!=(const Value& a, const Value& b);
+Value operator&(const Value& a, const Value& b);
+Value operator|(const Value& a, const Value& b);
+Value operator^(const Value& a, const Value& b);
+Value operator!(const Value& x);
+Value floor_div(const Value& a, const Value& b);
+Value trunc_div(const Value& a, const Value& b);
+Value mod(const Value& a, const Value& b);
+Value maximum(const Value& a, const Value& b);
+Value minimum(const Value& a, const Value& b);
+Value where(const Value& condition, const Value& a, const Value& b);
+Value square(const Value& x);
+Value abs(const Value& x);
+Value sign(const Value& x);
+Value sqrt(const Value& x);
+Value rsqrt(const Value& x);
+Value reciprocal(const Value& x);
+Value exp(const Value& x);
+Value exp2(const Value& x);
+Value log(const Value& x);
+Value log2(const Value& x);
+Value sin(const Value& x);
+Value cos(const Value& x);
+Value trunc(const Value& x);
+Value floor(const Value& x);
+Value isnan(const Value& x);
+Value isinf(const Value& x);
+Value relu(const Value& x);
+Value sigmoid(const Value& x);
+Value tanh(const Value& x);
+Value softplus(const Value& x);  // log(1 + exp(x))
+Value detach(const Value& x);
+Value contiguous(const Value& x);
+
+// --- movement ----------------------------------------------------------------------------------
+Value reshape(const Value& x, const Dims& shape);
+Value permute(const Value& x, const Dims& order);
+Value shrink(const Value& x, const Pairs& bounds);
+Value shrink_axis(const Value& x, int64_t axis, int64_t low, int64_t high);
+Value pad(const Value& x, const Pairs& padding);                       // with zeros
+Value pad(const Value& x, const Pairs& padding, const Scalar& value);  // not negative
+Value flip(const Value& x, const Dims& axes);
+Value move_axis(const Value& x, int64_t from, int64_t to);
+Value unsqueeze(const Value& x, int64_t axis);
+Value squeeze(const Value& x, int64_t axis);
+Value cat(const std::vector<Value>& parts, int64_t axis);  // of one type; shapes checked before
+
+// --- reductions ----------------------------------------------------------------------------------
+Value reduce(ReduceOp op, const Value& x, const Dims& axes, bool keepdim);
+Value sum(const Value& x, const Dims& axes,
+          bool keepdim = false);  // accumulates and types as x.sum()
+Value prod(const Value& x, const Dims& axes, bool keepdim = false);
+Value max(const Value& x, const Dims& axes, bool keepdim = false);
+Value min(const Value& x, const Dims& axes, bool keepdim = false);
+Value mean(const Value& x, const Dims& axes, bool keepdim = false);
+Value variance(const Value& x, const Dims& axes, bool keepdim, int64_t correction);
+Value softmax(const Value& x, int64_t axis);
+Value log_softmax(const Value& x, int64_t axis);
+Value logsumexp(const Value& x, const Dims& axes, bool keepdim);
+Value argmax(const Value& x, int64_t axis, bool keepdim);  // i32
+
+// --- products, indices ---------------------------------------------------------------------------
+Value matmul(const Value& a, const Value& b, std::optional<DType> dtype = {});
+Value iota(int64_t n, DType dtype);
+Value iota_along(int64_t axis, int64_t rank, int64_t n, DType dtype);  // [1, .., n, .., 1]
+Value index_type(const Value& index);                                  // as Gather wants it
+Value gather(const Value& x, int64_t axis, const Value& index);        // shapes as Op::Gather
+Value scatter_add(const Value& index, const Value& src, int64_t axis, int64_t size);
+Value one_hot(const Value& index, int64_t classes);  // bool, classes are the last dim
+Value at(const Value& x, std::span<const Index> index);
+
+// Windows of the last dims: [.., out.., kernel..].
+struct Windows {
+  Dims kernel, stride, dilation;
+};
+Value windows(const Value& x, const Windows& w);
+int64_t window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilation);
+
+// A list option given as one number or one per spatial dim.
+Dims per_dim(const Ints& option, int64_t spatial, const char* name);
+// Whether any value can live on more than one device: asking where costs a walk of the graph.
+bool placed_on_several();
+
+// Padding as (before, after) per spatial dim, first dim first.
+Pairs spatial_padding(const Ints& padding, int64_t spatial);
+
+}  // namespace tinyshard::value
