@@ -1,0 +1,157 @@
+#include "devices/cpu/cpu_device.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/base/options.h"
+#include "devices/cpu/library_calls.h"
+#include "devices/cpu/onednn.h"
+#include "devices/cpu/program.h"
+#include "devices/cpu/thread_pool.h"
+
+namespace tinyshard {
+namespace {
+
+// One pool for all devices of the process; its size is fixed by the first.
+ThreadPool& shared_pool(int local_ranks) {
+  static ThreadPool pool(default_thread_count(local_ranks, options().threads));
+  return pool;
+}
+
+// Blocks go back to a list of their size: a training step asks for the same sizes again and again,
+// and fresh pages cost more than the kernels that fill them.
+class CachingAllocator {
+ public:
+  ~CachingAllocator() {
+    for (auto& [size, blocks] : free_) {
+      for (void* block : blocks) std::free(block);
+    }
+  }
+
+  void* allocate(size_t bytes, const std::string& device) {
+    size_t size = rounded(bytes);
+    std::lock_guard lock(mutex_);
+    void* block = nullptr;
+    if (auto found = free_.find(size); found != free_.end() && !found->second.empty()) {
+      block = found->second.back();
+      found->second.pop_back();
+      held_ -= size;
+    } else {
+      block = std::aligned_alloc(kAlignment, size);
+      if (!block) {
+        release_all();
+        block = std::aligned_alloc(kAlignment, size);
+      }
+    }
+    if (!block) {
+      throw DeviceError(fmt::format("{}: out of memory: {} bytes asked for, {} in use, peak {}",
+                                    device, bytes, stats_.used, stats_.peak));
+    }
+    stats_.used += int64_t(size);
+    stats_.peak = std::max(stats_.peak, stats_.used);
+    ++stats_.allocations;
+    return block;
+  }
+
+  void free(void* block, size_t bytes) {
+    size_t size = rounded(bytes);
+    std::lock_guard lock(mutex_);
+    stats_.used -= int64_t(size);
+    if (held_ + size > kMostHeld) return std::free(block);
+    free_[size].push_back(block);
+    held_ += size;
+  }
+
+  MemoryStats stats() {
+    std::lock_guard lock(mutex_);
+    return stats_;
+  }
+
+ private:
+  static constexpr size_t kAlignment = 64, kMostHeld = size_t{2} << 30;
+  static size_t rounded(size_t bytes) {
+    size_t step = bytes < (1 << 16) ? kAlignment : size_t{1} << 16;
+    return std::max((bytes + step - 1) / step * step, kAlignment);
+  }
+  void release_all() {
+    for (auto& [size, blocks] : free_) {
+      for (void* block : blocks) std::free(block);
+      blocks.clear();
+    }
+    held_ = 0;
+  }
+
+  std::mutex mutex_;
+  std::map<size_t, std::vector<void*>> free_;
+  size_t held_ = 0;
+  MemoryStats stats_;
+};
+
+class CpuDevice : public Device {
+ public:
+  CpuDevice(int index, ThreadPool& pool) : index_(index), pool_(pool) {}
+
+  std::string name() const override { return fmt::format("CPU:{}", index_); }
+  const Target& target() const override { return host_target(); }
+  void* allocate(size_t bytes) override { return memory_.allocate(bytes, name()); }
+  void free(void* memory, size_t bytes) noexcept override { memory_.free(memory, bytes); }
+  MemoryStats memory() const override { return memory_.stats(); }
+  void copy_in(void* to, const void* host, size_t bytes) override { copy(to, host, bytes); }
+  void copy_out(void* host, const void* from, size_t bytes) override { copy(host, from, bytes); }
+  void* host_pointer(void* memory) override { return memory; }
+  std::unique_ptr<Program> load(const ObjectCode& code) override {
+    return std::make_unique<CpuProgram>(code, pool_);
+  }
+  bool supports(const LibraryCall& call, std::string* why) const override {
+    return cpu_library_supports(call, why);
+  }
+  std::unique_ptr<Program> library(const LibraryCall& call) override {
+    return make_cpu_library_program(call, pool_);
+  }
+  void synchronize() override {}  // launches return when they are done
+
+ private:
+  void copy(void* to, const void* from, size_t bytes) {
+    constexpr int64_t kPiece = 1 << 20;
+    auto* out = static_cast<char*>(to);
+    auto* in = static_cast<const char*>(from);
+    pool_.parallel_for(
+        int64_t(bytes),
+        [&](int64_t begin, int64_t end, int) {
+          std::memcpy(out + begin, in + begin, size_t(end - begin));
+        },
+        kPiece);
+  }
+
+  int index_;
+  ThreadPool& pool_;
+  mutable CachingAllocator memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(int index, int local_ranks) {
+  return std::make_unique<CpuDevice>(index, shared_pool(local_ranks));
+}
+
+std::string describe_cpu() {
+  std::string model = "unknown model", line;
+  std::ifstream info("/proc/cpuinfo");
+  while (std::getline(info, line)) {
+    if (line.starts_with("model name")) {
+      model = line.substr(line.find(':') + 2);
+      break;
+    }
+  }
+  return fmt::format("{}, {} cores, {} bit vectors", model, available_cores(),
+                     host_target().vector_bits);
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,34 @@
+// What LLVM calls this machine. Needs LLVM's host detection only: no target is initialised.
+#include <algorithm>
+#include <vector>
+
+#include <llvm/ADT/StringMap.h>
+#include <llvm/TargetParser/Host.h>
+#include <llvm/TargetParser/Triple.h>
+
+#include "devices/cpu/program.h"
+
+namespace tinyshard {
+
+const Target& host_target() {
+  static const Target target = [] {
+    Target t;
+    t.triple = llvm::sys::getProcessTriple();
+    t.cpu = llvm::sys::getHostCPUName().str();
+    std::vector<std::string> features;
+    for (auto& feature : llvm::sys::getHostCPUFeatures()) {
+      features.push_back((feature.second ? "+" : "-") + feature.first().str());
+    }
+    std::sort(features.begin(), features.end());  // part of cache keys: the order must not vary
+    auto has = [&](const char* name) {
+      return std::ranges::find(features, name) != features.end();
+    };
+    for (const std::string& feature : features)
+      t.features += (t.features.empty() ? "" : ",") + feature;
+    t.vector_bits = has("+avx512f") && has("+avx512vl") ? 512 : has("+avx2") ? 256 : 128;
+    return t;
+  }();
+  return target;
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,205 @@
+#include "devices/cpu/library_calls.h"
+
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "devices/cpu/library.h"
+#include "devices/cpu/scatter.h"
+#include "devices/cpu/thread_pool.h"
+
+namespace tinyshard {
+namespace {
+
+// Consecutive dims as one, when their strides allow it.
+std::optional<int64_t> joint_stride(const StridedView& view, size_t begin, size_t end) {
+  int64_t stride = 0, size = 1;
+  for (size_t i = end; i-- > begin;) {
+    if (view.shape[i] == 1) continue;
+    if (size == 1)
+      stride = view.strides[i];
+    else if (view.strides[i] != stride * size)
+      return std::nullopt;
+    size *= view.shape[i];
+  }
+  return stride;
+}
+
+std::optional<MatmulSpec> matmul_spec(const LibraryCall& call) {
+  const UOp& x = call.node;
+  const StridedView &a = call.operands[0], &b = call.operands[1];
+  size_t batch = a.shape.size() - 2;
+  MatmulSpec spec;
+  spec.dtype = x.src(0).dtype();
+  spec.out_dtype = x.dtype();
+  if (x.src(1).dtype() != spec.dtype) return std::nullopt;
+  spec.m = a.shape[batch];
+  spec.k = a.shape[batch + 1];
+  spec.n = b.shape[batch + 1];
+  spec.a_m = a.strides[batch];
+  spec.a_k = a.strides[batch + 1];
+  spec.b_k = b.strides[batch];
+  spec.b_n = b.strides[batch + 1];
+  spec.c_m = spec.n;
+  spec.c_n = 1;
+  int64_t c_stride = spec.m * spec.n;
+  std::vector<std::array<int64_t, 4>> dims;  // size and strides, innermost first
+  for (size_t i = batch; i-- > 0;) {
+    if (a.shape[i] != 1) dims.push_back({a.shape[i], a.strides[i], b.strides[i], c_stride});
+    c_stride *= a.shape[i];
+  }
+  if (dims.size() > MatmulSpec::kMaxBatch) return std::nullopt;
+  spec.batch_rank = int(dims.size());
+  for (size_t i = 0; i < dims.size(); ++i) {
+    size_t to = dims.size() - 1 - i;
+    spec.batch[to] = dims[i][0];
+    spec.a_batch[to] = dims[i][1];
+    spec.b_batch[to] = dims[i][2];
+    spec.c_batch[to] = dims[i][3];
+  }
+  return spec;
+}
+
+ConvSpec conv_spec(const LibraryCall& call) {
+  const UOp& x = call.node;
+  ConvArg arg = conv_arg(*x);
+  ConvSpec spec;
+  spec.dtype = x.dtype();
+  spec.groups = arg.groups;
+  DimSpan first = x.src(0).shape(), second = x.src(1).shape(), result(arg.result, 4);
+  DimSpan src = first, weight = second;
+  switch (x.op()) {
+    case Op::Conv:
+      spec.direction = ConvDirection::Forward;
+      break;
+    case Op::ConvBackwardData:
+      spec.direction = ConvDirection::BackwardData;
+      src = result;
+      break;
+    default:
+      spec.direction = ConvDirection::BackwardWeights;
+      weight = result;
+  }
+  spec.n = src[0];
+  spec.c = src[1];
+  spec.oc = weight[0];
+  for (int i = 0; i < 2; ++i) {
+    spec.in[i] = src[2 + i];
+    spec.kernel[i] = weight[2 + i];
+    spec.stride[i] = arg.stride[i];
+    spec.dilation[i] = arg.dilation[i];
+    spec.pad_lo[i] = arg.pad_low[i];
+    spec.pad_hi[i] = arg.pad_high[i];
+  }
+  return spec;
+}
+
+std::optional<ScatterSpec> scatter_spec(const LibraryCall& call) {
+  const UOp& x = call.node;
+  const StridedView& index = call.operands[0];
+  size_t axis = size_t(x.arg(0)), rank = index.shape.size();
+  auto outer = joint_stride(index, 0, axis), inner = joint_stride(index, axis + 1, rank);
+  if (!outer || !inner) return std::nullopt;
+  ScatterSpec spec;
+  spec.dtype = x.dtype();
+  spec.index_dtype = x.src(0).dtype();
+  spec.outer = product(DimSpan(index.shape).first(axis));
+  spec.rows_in = index.shape[axis];
+  spec.rows_out = x.arg(1);
+  spec.inner = product(DimSpan(index.shape).subspan(axis + 1));
+  spec.index_outer = *outer;
+  spec.index_row = index.strides[axis];
+  spec.index_inner = *inner;
+  return spec;
+}
+
+const char* at(const void* base, const StridedView& view, DType dtype) {
+  return static_cast<const char*>(base) + view.offset * int64_t(itemsize(dtype));
+}
+
+class MatmulCall : public Program {
+ public:
+  MatmulCall(const LibraryCall& call, const MatmulSpec& spec, ThreadPool& pool)
+      : offset_a_(call.operands[0].offset * int64_t(itemsize(spec.dtype))),
+        offset_b_(call.operands[1].offset * int64_t(itemsize(spec.dtype))),
+        pool_(pool),
+        program_(library_program(spec, pool.threads())) {}
+  void launch(void* const* buffers, const int64_t*) override {
+    program_->run(static_cast<const char*>(buffers[0]) + offset_a_,
+                  static_cast<const char*>(buffers[1]) + offset_b_, buffers[2], nullptr, pool_);
+  }
+  std::string describe() const override { return program_->describe(); }
+
+ private:
+  int64_t offset_a_, offset_b_;
+  ThreadPool& pool_;
+  std::shared_ptr<const MatmulProgram> program_;
+};
+
+class ConvCall : public Program {
+ public:
+  ConvCall(const ConvSpec& spec, ThreadPool& pool)
+      : pool_(pool), program_(library_program(spec, pool.threads())) {}
+  // The graph's operand order: (x, w), (gradient, w), (x, gradient), as the library's.
+  void launch(void* const* buffers, const int64_t*) override {
+    program_->run(buffers[0], buffers[1], buffers[2], nullptr, pool_);
+  }
+  std::string describe() const override { return program_->describe(); }
+
+ private:
+  ThreadPool& pool_;
+  std::shared_ptr<const ConvProgram> program_;
+};
+
+class ScatterCall : public Program {
+ public:
+  ScatterCall(const LibraryCall& call, const ScatterSpec& spec, ThreadPool& pool)
+      : index_(call.operands[0]), spec_(spec), pool_(pool) {}
+  void launch(void* const* buffers, const int64_t*) override {
+    ScatterResult result = scatter_add(spec_, nullptr, at(buffers[0], index_, spec_.index_dtype),
+                                       buffers[1], buffers[2], pool_);
+    if (!result.ok) {
+      throw UserError(fmt::format("index {} at position {} is out of range for a dim of size {}",
+                                  result.bad_index, result.bad_row, spec_.rows_out));
+    }
+  }
+  std::string describe() const override { return "scatter_add"; }
+
+ private:
+  StridedView index_;
+  ScatterSpec spec_;
+  ThreadPool& pool_;
+};
+
+}  // namespace
+
+bool cpu_library_supports(const LibraryCall& call, std::string* why) {
+  switch (call.node.op()) {
+    case Op::Dot: {
+      auto spec = matmul_spec(call);
+      return spec && library_supports(*spec, why);
+    }
+    case Op::Conv:
+    case Op::ConvBackwardData:
+    case Op::ConvBackwardWeight:
+      return library_supports(conv_spec(call), why);
+    case Op::ScatterAdd:
+      return scatter_spec(call).has_value();
+    default:
+      return false;
+  }
+}
+
+std::unique_ptr<Program> make_cpu_library_program(const LibraryCall& call, ThreadPool& pool) {
+  switch (call.node.op()) {
+    case Op::Dot:
+      return std::make_unique<MatmulCall>(call, matmul_spec(call).value(), pool);
+    case Op::ScatterAdd:
+      return std::make_unique<ScatterCall>(call, scatter_spec(call).value(), pool);
+    default:
+      return std::make_unique<ConvCall>(conv_spec(call), pool);
+  }
+}
+
+}  // namespace tinyshard

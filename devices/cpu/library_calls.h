@@ -1,0 +1,15 @@
+// The graph's products, convolutions and scatters as calls of the CPU's libraries.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "core/runtime/device.h"
+
+namespace tinyshard {
+
+class ThreadPool;
+
+bool cpu_library_supports(const LibraryCall& call, std::string* why);
+std::unique_ptr<Program> make_cpu_library_program(const LibraryCall& call, ThreadPool& pool);
+
+}  // namespace tinyshard

@@ -1,0 +1,36 @@
+// Scatter-add: the gradient of an embedding or a gather. Deterministic without atomics: every
+// destination element is summed by one thread, in the order of the source rows.
+#pragma once
+#include <cstdint>
+
+#include "core/dtype/dtype.h"
+
+namespace tinyshard {
+
+class ThreadPool;
+
+// out[o][index[o][r][i]][i] += src[o][r][i] for all o < outer, r < rows_in, i < inner.
+// out is [outer, rows_out, inner] and src is [outer, rows_in, inner], both contiguous.
+struct ScatterSpec {
+  DType dtype = DType::F32;        // f64 f32 f16 bf16 (16-bit floats sum in f32) or any integer
+  DType index_dtype = DType::I32;  // I32 or I64
+  int64_t outer = 1, rows_in = 0, rows_out = 0, inner = 1;
+  // Strides of the index in elements; an embedding has index_inner = 0.
+  int64_t index_outer = 0, index_row = 1, index_inner = 0;
+
+  bool operator==(const ScatterSpec&) const = default;
+};
+
+struct ScatterResult {
+  bool ok = true;
+  int64_t bad_index = 0;  // when !ok: the first index outside [0, rows_out), in row order
+  int64_t bad_row = 0;    // and the source row it belongs to
+};
+
+// out starts as `base` (same shape as out; may be out itself) or as zeros when base is null.
+// Indices are checked first: when one is out of range nothing is written. Throws UserError for a
+// dtype that is not listed above.
+ScatterResult scatter_add(const ScatterSpec& spec, const void* base, const void* index,
+                          const void* src, void* out, ThreadPool& pool);
+
+}  // namespace tinyshard
