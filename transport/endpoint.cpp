@@ -1,0 +1,151 @@
+#include "transport/endpoint.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/error.h"
+#include "transport/group.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tinyshard {
+namespace {
+
+constexpr std::chrono::nanoseconds kLongestTimeout = std::chrono::hours(24 * 365);
+constexpr Channel::Duration kShortestNap = std::chrono::microseconds(50),
+                            kLongestNap = std::chrono::milliseconds(1);
+constexpr uint64_t kEagerPolls =
+    16;  // before the core is offered to others: the answer is often on its way
+constexpr size_t kEarlyNotices = 64;
+
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+}  // namespace
+
+Endpoint::Endpoint(std::unique_ptr<Channel> channel, const CommOptions& options)
+    : channel_(std::move(channel)), options_(options) {
+  options_.timeout = std::min(options_.timeout, kLongestTimeout);
+}
+
+void Endpoint::progress(bool thorough) {
+  for (Group* group : groups_) group->progress();
+  if (thorough || ++polls_ % 16 == 0) deliver_notices();
+}
+
+void Endpoint::attach(Group* group) {
+  groups_.push_back(group);
+  contexts_[group->context() / 64] |= uint64_t{1} << group->context() % 64;
+  for (const Notice& notice : early_) {
+    if (notice.group == group->id()) group->receive(notice);
+  }
+}
+
+void Endpoint::detach(Group* group, bool context_may_be_reused) {
+  std::erase(groups_, group);
+  if (context_may_be_reused)
+    contexts_[group->context() / 64] &= ~(uint64_t{1} << group->context() % 64);
+}
+
+void Endpoint::deliver_notices() {
+  for (Notice notice; channel_->next_notice(notice);) {
+    notice.text[sizeof(notice.text) - 1] = '\0';
+    auto group = std::find_if(groups_.begin(), groups_.end(),
+                              [&](Group* g) { return g->id() == notice.group; });
+    if (group != groups_.end()) {
+      (*group)->receive(notice);
+    } else {
+      if (early_.size() == kEarlyNotices) early_.erase(early_.begin());
+      early_.push_back(notice);
+    }
+  }
+}
+
+// Ranks may outnumber the cores, so polling gives way to whoever can run; a wait in which nothing
+// moves turns into naps of a few percent of its length.
+void Endpoint::pause(Idle& idle) {
+  idle.napping = idle.duration >= options_.spin;
+  if (idle.napping) {
+    channel_->idle(std::clamp(idle.duration / 32, kShortestNap, kLongestNap));
+  } else if (idle.polls < kEagerPolls) {
+    relax();
+  } else {
+    std::this_thread::yield();
+  }
+}
+
+void Endpoint::exchange(std::span<const int> ranks, const void* out, void* in, size_t bytes,
+                        Deadline deadline, std::string_view operation) {
+  struct Pending {
+    Channel::Transfer transfer;
+    int rank;
+  };
+  // The buffers are our own: after a failure a late message may still arrive in them.
+  auto buffers = std::make_shared<std::vector<std::byte>>((ranks.size() + 1) * bytes);
+  std::byte* const outgoing = buffers->data() + ranks.size() * bytes;
+  if (out != nullptr) std::memcpy(outgoing, out, bytes);
+  std::vector<Pending> pending;
+  {
+    std::lock_guard lock(mutex);
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      if (in != nullptr)
+        pending.push_back(
+            {channel_->receive(ranks[i], 0, buffers->data() + i * bytes, bytes), ranks[i]});
+      if (out != nullptr)
+        pending.push_back({channel_->send(ranks[i], 0, outgoing, bytes), ranks[i]});
+    }
+  }
+
+  std::optional<Deadline> begun;
+  wait_until([&](Deadline now) {
+    if (!begun) begun = now;
+    int culprit = -1;
+    std::string detail;
+    while (!pending.empty() && detail.empty()) {
+      try {
+        if (!channel_->test(pending.back().transfer)) break;
+      } catch (const ChannelError& error) {
+        culprit = error.peer;
+        detail = error.what();
+      }
+      pending.pop_back();
+    }
+    if (detail.empty()) {
+      if (pending.empty()) return true;
+      detail = channel_->interrupted();
+    }
+    if (detail.empty() && now >= deadline) {
+      culprit = pending.back().rank;
+      detail = "the deadline passed";
+      const PeerState state = channel_->peer_state(culprit);
+      if (!state.text.empty()) detail += "; " + state.text;
+    }
+    if (detail.empty()) return false;
+    for (const Pending& p : pending) {
+      if (!channel_->abandon(p.transfer)) keep_for_good(buffers);
+    }
+    throw CommError({.rank = channel_->rank(),
+                     .peer = culprit,
+                     .operation = std::string(operation),
+                     .elapsed_s = std::chrono::duration<double>(now - *begun).count(),
+                     .detail = detail});
+  });
+  if (in != nullptr && bytes != 0) std::memcpy(in, buffers->data(), ranks.size() * bytes);
+}
+
+void keep_for_good(std::shared_ptr<void> memory) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::shared_ptr<void>>;
+  std::lock_guard lock(mutex);
+  kept.push_back(std::move(memory));
+}
+
+}  // namespace tinyshard

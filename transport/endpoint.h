@@ -1,0 +1,96 @@
+// What all communicators of one rank share: the channel, the lock around it, the numbers of the
+// groups, and the wait. A wait for one call moves the calls of every group along, so the order in
+// which ranks wait for things is free. Lives as long as the last of its groups.
+#pragma once
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "transport/channel.h"
+#include "transport/comm_options.h"
+
+namespace tinyshard {
+
+class Group;
+
+class Endpoint {
+ public:
+  // Groups alive at once; context 0 is for the talk that sets up groups.
+  static constexpr uint32_t kContexts = 256;
+  // A tag: its payload, above it a bit for "pair, not collective", above it the context.
+  static constexpr int kPayloadBits = 14;
+  using Contexts = std::array<uint64_t, kContexts / 64>;
+
+  Endpoint(std::unique_ptr<Channel> channel, const CommOptions& options);
+
+  Channel& channel() { return *channel_; }
+  const CommOptions& options() const { return options_; }
+
+  // Guards everything here, the channel, and the groups' requests.
+  std::mutex mutex;
+  // One split at a time per rank: between the offer of free contexts and the choice, nobody else
+  // takes one. Never taken while holding `mutex`.
+  std::mutex split_mutex;
+  uint64_t splits = 0;  // with split_mutex: makes group ids unique
+
+  // With the mutex held. `thorough` also looks for notices from peers; otherwise that happens now
+  // and then.
+  void progress(bool thorough);
+  void attach(Group* group);
+  void detach(Group* group, bool context_may_be_reused);
+  const Contexts& contexts() const { return contexts_; }
+
+  // Repeats `step(now)` under the mutex until it is true or throws, with progress before and a
+  // pause between. Every wait of this library for a peer is one of these. Called without the mutex.
+  template <class Step>
+  void wait_until(Step&& step) {
+    Idle idle;
+    while (true) {
+      {
+        std::lock_guard lock(mutex);
+        progress(idle.napping);
+        const Deadline now = channel_->now();
+        if (step(now)) return;
+        if (idle.polls++ == 0 || idle.completed != channel_->completed()) {
+          idle.completed = channel_->completed();
+          idle.since = now;
+        }
+        idle.duration = now - idle.since;
+      }
+      pause(idle);
+    }
+  }
+
+  // A message of `bytes` to and from each of `ranks`, on the set-up context: `out` goes to all, the
+  // i-th piece of `in` comes from ranks[i]; either may be null. Throws CommError named `operation`
+  // at the deadline.
+  void exchange(std::span<const int> ranks, const void* out, void* in, size_t bytes,
+                Deadline deadline, std::string_view operation);
+
+ private:
+  struct Idle {  // how long a wait has seen nothing move
+    uint64_t polls = 0, completed = 0;
+    Deadline since{};
+    Channel::Duration duration{};
+    bool napping = false;
+  };
+  void pause(Idle& idle);
+  void deliver_notices();
+
+  std::unique_ptr<Channel> channel_;
+  CommOptions options_;
+  std::vector<Group*> groups_;
+  Contexts contexts_{1};
+  std::vector<Notice> early_;  // for groups that this rank has not attached yet
+  uint32_t polls_ = 0;
+};
+
+// Memory that a transfer may still touch after its call failed: never freed.
+void keep_for_good(std::shared_ptr<void> memory);
+
+}  // namespace tinyshard

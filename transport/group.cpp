@@ -1,0 +1,472 @@
+#include "transport/group.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <exception>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/error.h"
+#include "core/base/hash.h"
+
+namespace tinyshard {
+namespace {
+
+constexpr uint32_t kPairBit = uint32_t{1} << Endpoint::kPayloadBits;
+// What tags tell apart: so many calls, above four bits for the steps of one; and, for a pair, so
+// many participants per rank.
+constexpr uint32_t kSequences = 1u << 10;
+constexpr size_t kLocalsOfPairs = 1u << 7;
+constexpr Channel::Duration kInspectAfter = std::chrono::milliseconds(5);
+constexpr Channel::Duration kInspectEvery = std::chrono::milliseconds(10);
+// A process that was itself stopped finds its deadlines passed: it hears the news of the others
+// before it blames them.
+constexpr Channel::Duration kGrace = std::chrono::milliseconds(3);
+
+double seconds(Channel::Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+bool is_pair(const Collective& call) {
+  return call.op == CollectiveOp::Send || call.op == CollectiveOp::Recv;
+}
+
+// What the members of a group to be tell its first member, and what that one answers.
+struct Proposal {
+  uint64_t digest = 0;  // of the split: all have to mean the same group
+  Endpoint::Contexts used = {};
+};
+struct Verdict {
+  uint64_t id = 0;
+  uint32_t context = 0;  // 0: no agreement
+  int32_t culprit = -1;  // who means another group
+};
+
+// 0 when there is none: that context is never free.
+uint32_t lowest_free(const Endpoint::Contexts& used) {
+  for (uint32_t word = 0; word < used.size(); ++word) {
+    if (~used[word] != 0) return word * 64 + static_cast<uint32_t>(std::countr_one(used[word]));
+  }
+  return 0;
+}
+
+// Texts as bytes, each after its length, and back.
+std::vector<std::byte> pack(std::span<const std::string> items) {
+  std::vector<std::byte> bytes;
+  const auto append = [&](std::span<const std::byte> more) {
+    bytes.insert(bytes.end(), more.begin(), more.end());
+  };
+  for (const std::string& item : items) {
+    const size_t length = item.size();
+    append(std::as_bytes(std::span(&length, 1)));
+    append(std::as_bytes(std::span(item)));
+  }
+  return bytes;
+}
+
+std::vector<std::string> unpack(std::span<const std::byte> bytes) {
+  std::vector<std::string> items;
+  while (bytes.size() >= sizeof(size_t)) {
+    size_t length = 0;
+    std::memcpy(&length, bytes.data(), sizeof(length));
+    bytes = bytes.subspan(sizeof(length));
+    length = std::min(length, bytes.size());
+    items.emplace_back(reinterpret_cast<const char*>(bytes.data()), length);
+    bytes = bytes.subspan(length);
+  }
+  return items;
+}
+
+std::string first_difference(const std::vector<std::string>& a, int rank_a,
+                             const std::vector<std::string>& b, int rank_b) {
+  size_t at = 0;
+  while (at < a.size() && at < b.size() && a[at] == b[at]) ++at;
+  if (at == a.size() && at == b.size()) {
+    return fmt::format("their {} items read the same, but not their hashes", at);
+  }
+  const auto show = [at](const std::vector<std::string>& items) {
+    return at < items.size() ? fmt::format("\"{}\"", items[at])
+                             : fmt::format("missing (it has {} items)", items.size());
+  };
+  return fmt::format("item {} is {} on rank {}, {} on rank {}", at, show(a), rank_a, show(b),
+                     rank_b);
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------------------------------------
+// Making groups.
+
+std::unique_ptr<Communicator> Group::world(std::shared_ptr<Endpoint> endpoint,
+                                           int local_participants) {
+  if (local_participants < 1) {
+    throw UserError(fmt::format("a rank holds {} devices, needs one or more", local_participants));
+  }
+  Channel& channel = endpoint->channel();
+  std::vector<int> others;
+  for (int rank = 0; rank < channel.ranks(); ++rank) {
+    if (rank != channel.rank()) others.push_back(rank);
+  }
+  std::vector<int> counts(others.size());
+  const Deadline deadline = channel.now() + endpoint->options().timeout;
+  endpoint->exchange(others, &local_participants, counts.data(), sizeof(int), deadline, "connect");
+  counts.insert(counts.begin() + channel.rank(), local_participants);
+
+  std::vector<int> ranks;
+  for (size_t rank = 0; rank < counts.size(); ++rank) {
+    ranks.insert(ranks.end(), static_cast<size_t>(counts[rank]), static_cast<int>(rank));
+  }
+  std::string name = endpoint->options().name;
+  return std::unique_ptr<Communicator>(
+      new Group(std::move(endpoint), std::move(name), std::move(ranks), {.id = 1, .context = 1}));
+}
+
+Group::Group(std::shared_ptr<Endpoint> endpoint, std::string name, std::vector<int> ranks,
+             Identity identity)
+    : Communicator(std::move(name), endpoint->channel().rank(), ranks),
+      endpoint_(std::move(endpoint)),
+      layout_(ranks, endpoint_->channel().rank()),
+      id_(identity.id),
+      context_(identity.context),
+      options_(endpoint_->options()),
+      unwinding_(std::uncaught_exceptions()) {
+  std::lock_guard lock(endpoint_->mutex);
+  endpoint_->attach(this);
+}
+
+Group::~Group() {
+  std::lock_guard lock(endpoint_->mutex);
+  const bool unwinding = std::uncaught_exceptions() > unwinding_;
+  if (unwinding) {
+    leave("its communicator was destroyed by an exception");
+  } else if (!active_.empty()) {
+    leave("its communicator was destroyed with calls under way");
+  }
+  endpoint_->detach(this, !failed());
+}
+
+std::unique_ptr<Communicator> Group::split(std::span<const int> participants, std::string name) {
+  if (name.empty()) name = fmt::format("{}[{}]", this->name(), fmt::join(participants, ","));
+  std::vector<int> ranks;
+  std::vector<bool> seen(static_cast<size_t>(size()));
+  uint64_t digest = combine(id_, participants.size());
+  for (int p : participants) {
+    if (p < 0 || p >= size() || seen[static_cast<size_t>(p)]) {
+      throw UserError(
+          fmt::format("split of group \"{}\" of {} into [{}]: {} is out of range or there twice",
+                      this->name(), size(), fmt::join(participants, ","), p));
+    }
+    seen[static_cast<size_t>(p)] = true;
+    ranks.push_back(rank_of(p));
+    digest = combine(digest, static_cast<uint64_t>(p));
+  }
+  const GroupLayout layout(ranks, rank());
+  if (layout.self < 0) {
+    throw UserError(fmt::format("split of group \"{}\" into [{}]: rank {} holds none of these",
+                                this->name(), fmt::join(participants, ","), rank()));
+  }
+  if (failed()) throw_failure({}, sequence(), 0);
+
+  std::lock_guard splitting(endpoint_->split_mutex);
+  const Deadline deadline = endpoint_->channel().now() + options_.timeout;
+  try {
+    const Identity identity = agree(*endpoint_, layout, digest, deadline);
+    return std::unique_ptr<Communicator>(
+        new Group(endpoint_, std::move(name), std::move(ranks), identity));
+  } catch (const CommError& error) {
+    // A message of this attempt may still come: it must not meet another one.
+    std::lock_guard lock(endpoint_->mutex);
+    fail({error.info().peer, error.what()}, true);
+    throw;
+  }
+}
+
+// The first member picks a context that is free on all of them.
+Group::Identity Group::agree(Endpoint& endpoint, const GroupLayout& layout, uint64_t digest,
+                             Deadline deadline) {
+  std::vector<int> others;
+  for (const auto& member : layout.members) {
+    if (member.rank != endpoint.channel().rank()) others.push_back(member.rank);
+  }
+  Proposal own{.digest = digest};
+  {
+    std::lock_guard lock(endpoint.mutex);
+    own.used = endpoint.contexts();
+  }
+
+  Verdict verdict;
+  if (layout.self == 0) {
+    std::vector<Proposal> proposals(others.size());
+    endpoint.exchange(others, nullptr, proposals.data(), sizeof(Proposal), deadline, "split");
+    for (size_t i = 0; i < others.size(); ++i) {
+      if (proposals[i].digest != digest) verdict.culprit = others[i];
+      for (size_t word = 0; word < own.used.size(); ++word) {
+        own.used[word] |= proposals[i].used[word];
+      }
+    }
+    verdict.id = combine(combine(digest, static_cast<uint64_t>(endpoint.channel().rank())),
+                         ++endpoint.splits);
+    if (verdict.culprit < 0) verdict.context = lowest_free(own.used);
+    endpoint.exchange(others, &verdict, nullptr, sizeof(Verdict), deadline, "split");
+  } else {
+    const int leader = layout.members[0].rank;
+    endpoint.exchange({&leader, 1}, &own, nullptr, sizeof(Proposal), deadline, "split");
+    endpoint.exchange({&leader, 1}, nullptr, &verdict, sizeof(Verdict), deadline, "split");
+  }
+  if (verdict.culprit >= 0) {
+    throw UserError(fmt::format(
+        "the ranks split different groups at the same time: rank {} and rank {} do not agree",
+        layout.members[0].rank, verdict.culprit));
+  }
+  if (verdict.context == 0) {
+    throw UserError(fmt::format("more than {} groups at once", Endpoint::kContexts - 1));
+  }
+  return {verdict.id, verdict.context};
+}
+
+bool Group::supports(CollectiveOp, DType dtype, ReduceOp) const { return dtype != DType::Index; }
+
+// ------------------------------------------------------------------------------------------------
+// Calls and waits.
+
+Work Group::start(const Collective& call, std::span<const CommBuffer> send,
+                  std::span<const CommBuffer> recv) {
+  check(call, send, recv);
+  return start_checked(call, send, recv, options_.verify);
+}
+
+Work Group::start_checked(const Collective& call, std::span<const CommBuffer> send,
+                          std::span<const CommBuffer> recv, bool verify) {
+  std::unique_lock lock(endpoint_->mutex);
+  while (!failed() && active_.size() >= kWindow) {
+    const uint64_t oldest = ticket_of(active_.front());
+    lock.unlock();
+    wait(oldest, Deadline::max());
+    lock.lock();
+  }
+  const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
+  if (failed()) throw_failure(call, sequence, 0);
+  const uint32_t tag = tag_of(call, sequence);
+  if (!is_pair(call)) sequence_.store(sequence + 1, std::memory_order_relaxed);
+
+  if (free_.empty()) {
+    free_.push_back(static_cast<uint32_t>(pool_.size()));
+    pool_.push_back(std::make_shared<Request>());
+  }
+  const uint32_t place = free_.back();
+  Request& request = *pool_[place];
+  bool done = false;
+  free_.pop_back();
+  active_.push_back(place);
+  try {
+    request.begin(layout_, endpoint_->channel(), options_, call, send, recv, sequence, tag,
+                  verify && !is_pair(call));
+    done = request.advance();
+  } catch (const ChannelError& error) {
+    fail({error.peer, error.what()}, true);
+    throw_failure(call, sequence, 0);
+  } catch (const std::exception& error) {  // out of memory: this rank cannot take part any more
+    fail({-1, error.what()}, true);
+    throw;
+  }
+  if (!done) return work(ticket_of(place));
+  active_.pop_back();
+  free_.push_back(place);
+  return {};
+}
+
+uint64_t Group::ticket_of(uint32_t place) const {
+  return pool_[place]->generation << kPlaceBits | place;
+}
+
+uint32_t Group::tag_of(const Collective& call, uint64_t sequence) const {
+  const uint32_t base = context_ << (Endpoint::kPayloadBits + 1);
+  if (!is_pair(call)) return base | static_cast<uint32_t>(sequence % kSequences) << 4;
+  const auto local = [&](int participant) {
+    return static_cast<uint32_t>(layout_.local_index[static_cast<size_t>(participant)]);
+  };
+  if (local(call.from) >= kLocalsOfPairs || local(call.to) >= kLocalsOfPairs) {
+    throw UserError(
+        fmt::format("{}: send and recv serve {} devices per rank", describe(call), kLocalsOfPairs));
+  }
+  return base | kPairBit | local(call.from) * kLocalsOfPairs | local(call.to);
+}
+
+// With the endpoint's mutex held, as all below.
+void Group::progress() {
+  if (failed() || active_.empty()) return;
+  try {
+    std::erase_if(active_, [&](uint32_t place) {
+      if (!pool_[place]->advance()) return false;
+      ++pool_[place]->generation;
+      free_.push_back(place);
+      return true;
+    });
+  } catch (const ChannelError& error) {
+    fail({error.peer, error.what()}, true);
+  }
+}
+
+bool Group::test(uint64_t ticket) {
+  std::lock_guard lock(endpoint_->mutex);
+  endpoint_->progress(false);
+  return settled(ticket, Deadline::max(), endpoint_->channel().now());
+}
+
+void Group::wait(uint64_t ticket, Deadline deadline) {
+  endpoint_->wait_until([&](Deadline now) { return settled(ticket, deadline, now); });
+}
+
+// True when the call is done. Throws when the group failed, or fails it when the call is late.
+bool Group::settled(uint64_t ticket, Deadline deadline, Deadline now) {
+  Request& request = *pool_[ticket & kPlaceMask];
+  if (request.generation != ticket >> kPlaceBits) return true;
+  if (!failed()) inspect(request, std::min(deadline, request.started() + options_.timeout), now);
+  if (failed()) throw_failure(request.call(), request.sequence(), seconds(now - request.started()));
+  return false;
+}
+
+// Fails the group when this call has no hope: late, its peer ended, or this process is being ended.
+void Group::inspect(Request& request, Deadline limit, Deadline now) {
+  if (now < limit) overdue_.reset();
+  if (now >= limit && !overdue_) overdue_ = now;
+  const bool late = overdue_ && now - *overdue_ >= kGrace;
+  if (!late && (now < next_inspection_ || now - request.started() < kInspectAfter)) return;
+  next_inspection_ = now + kInspectEvery;
+
+  Channel& channel = endpoint_->channel();
+  awaited_.clear();
+  try {
+    request.awaited(awaited_);
+  } catch (const ChannelError& error) {
+    return fail({error.peer, error.what()}, true);
+  }
+  int culprit = -1;
+  bool gone = false;
+  std::string detail;
+  for (int rank : awaited_) {
+    const PeerState state = channel.peer_state(rank);
+    if (!state.gone && !state.suspect) continue;
+    if (culprit < 0 || (state.gone && !gone)) culprit = rank;
+    gone = gone || state.gone;
+    detail += fmt::format("; {} (rank {})", state.text, rank);
+  }
+  const std::string interrupted = channel.interrupted();
+  if (!interrupted.empty()) return fail({culprit, interrupted + detail}, true);
+  // What an ended peer sent last may still be on its way: it is given up at the second look.
+  if (gone && culprit == suspect_) return fail({culprit, detail.substr(2)}, true);
+  suspect_ = gone ? culprit : -1;
+  if (!late) return;
+  if (culprit < 0 && !awaited_.empty()) culprit = awaited_.front();
+  fail({culprit, fmt::format("the deadline passed while waiting for rank {}{}",
+                             fmt::join(awaited_, ", "), detail)},
+       true);
+}
+
+// ------------------------------------------------------------------------------------------------
+// Failure: of the whole group, once, with one reason.
+
+void Group::fail(Failure failure, bool tell_peers) {
+  if (failed()) return;
+  failure_ = std::move(failure);
+  failed_.store(true, std::memory_order_release);
+  for (uint32_t place : active_) {
+    if (!pool_[place]->abandon()) keep_for_good(pool_[place]);
+  }
+  active_.clear();
+  if (!tell_peers) return;
+  Notice notice{.group = id_, .sequence = sequence(), .from = rank(), .culprit = failure_.culprit};
+  failure_.detail.copy(notice.text, sizeof(notice.text) - 1);
+  for (const auto& member : layout_.members) {
+    if (member.rank != rank()) endpoint_->channel().send_notice(member.rank, notice);
+  }
+}
+
+void Group::receive(const Notice& notice) {
+  if (notice.culprit == rank()) {
+    fail({notice.from, fmt::format("rank {} gave up on this rank: {}", notice.from, notice.text)},
+         false);
+  } else if (notice.culprit < 0) {
+    fail({notice.from, fmt::format("rank {} left: {}", notice.from, notice.text)}, false);
+  } else {
+    fail({notice.culprit, fmt::format("rank {} reports: {}", notice.from, notice.text)}, false);
+  }
+}
+
+void Group::abort(std::string_view reason) noexcept {
+  std::lock_guard lock(endpoint_->mutex);
+  leave("aborted: ", reason);
+}
+
+void Group::leave(std::string_view what, std::string_view reason) noexcept {
+  try {
+    fail({-1, std::string(what).append(reason)}, true);
+  } catch (const std::exception&) {
+    // Out of memory in the middle of it: the group may not know why, but it has failed.
+    failed_.store(true, std::memory_order_release);
+  }
+}
+
+void Group::throw_failure(const Collective& call, uint64_t sequence, double elapsed) const {
+  throw CommError({.rank = rank(),
+                   .peer = failure_.culprit,
+                   .operation = describe(call),
+                   .sequence = sequence,
+                   .elapsed_s = elapsed,
+                   .detail = failure_.detail});
+}
+
+// ------------------------------------------------------------------------------------------------
+// Comparing what the ranks are about to do.
+
+// Everyone gets the bytes of every member, counts[m] of member m, in their order; `own` are those
+// of this one.
+std::vector<std::byte> Group::gather_bytes(std::span<const std::byte> own,
+                                           std::span<const size_t> counts) {
+  std::vector<size_t> by_participant(static_cast<size_t>(size()));
+  size_t total = 0;
+  for (size_t m = 0; m < counts.size(); ++m) {
+    by_participant[static_cast<size_t>(layout_.members[m].participants[0])] = counts[m];
+    total += counts[m];
+  }
+  // Members are in the order of their first participants, and so are the parts.
+  std::vector<std::byte> gathered(total * local().size()), outgoing(own.begin(), own.end());
+  std::vector<CommBuffer> send(local().size(), CommBuffer{outgoing.data()}), recv;
+  for (size_t l = 0; l < local().size(); ++l) recv.push_back({gathered.data() + l * total});
+  const Collective call{
+      .op = CollectiveOp::AllGather, .dtype = DType::U8, .counts = by_participant};
+  start_checked(call, send, recv, true).wait();
+  gathered.resize(total);
+  return gathered;
+}
+
+void Group::check_same(uint64_t hash, std::span<const std::string> items, std::string_view what) {
+  const size_t members = layout_.members.size();
+  if (members == 1) return;
+  std::vector<size_t> counts(members, sizeof(hash));
+  const std::vector<std::byte> gathered = gather_bytes(std::as_bytes(std::span(&hash, 1)), counts);
+  std::vector<uint64_t> hashes(members);
+  std::memcpy(hashes.data(), gathered.data(), gathered.size());
+  const size_t other = static_cast<size_t>(
+      std::find_if(hashes.begin(), hashes.end(), [&](uint64_t h) { return h != hashes[0]; }) -
+      hashes.begin());
+  if (other == members) return;
+
+  // The first member and the first that differs show their items to all.
+  const bool shows = layout_.self == 0 || layout_.self == static_cast<int>(other);
+  const std::vector<std::byte> text = shows ? pack(items) : std::vector<std::byte>();
+  const size_t length = text.size();
+  const std::vector<std::byte> lengths = gather_bytes(std::as_bytes(std::span(&length, 1)), counts);
+  std::memcpy(counts.data(), lengths.data(), lengths.size());
+  const std::vector<std::byte> texts = gather_bytes(text, counts);
+  const std::span<const std::byte> all(texts);
+
+  const int a = layout_.members[0].rank, b = layout_.members[other].rank;
+  throw UserError(fmt::format(
+      "{} of rank {} and rank {} differ, every rank has to build the same: {}", what, a, b,
+      first_difference(unpack(all.first(counts[0])), a, unpack(all.subspan(counts[0])), b)));
+}
+
+}  // namespace tinyshard
