@@ -1,0 +1,41 @@
+// What the writer and the reader of checkpoints share: names on disk, the rule that slices tile a
+// tensor, and the manifest's text. The manifest carries the digest of its own text, and of each
+// part's header; headers and slices are all the bytes of a part, so every byte of a checkpoint is
+// under a digest.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/checkpoint.h"
+
+namespace tinyshard::io {
+
+inline constexpr std::string_view kManifestName = "manifest.json";
+inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
+inline constexpr std::string_view kSlicesKey = "tinyshard.slices";  // in a part's __metadata__
+
+std::string checkpoint_name(int64_t step, int revision);
+std::optional<CheckpointPath> parse_checkpoint_name(const std::filesystem::path& path);
+std::string part_name(int rank, int ranks);
+bool is_part_name(std::string_view name);
+
+struct Manifest {
+  int64_t step = 0;
+  Metadata metadata;
+  std::vector<Checkpoint::Part> parts;  // path is the file's name
+  std::vector<Checkpoint::Tensor> tensors;
+};
+
+std::string manifest_text(const Manifest& manifest);
+// Checks the text's digest and its structure, each slice against its part's size, and that slices
+// tile.
+Manifest parse_manifest(std::string_view text, std::string_view label);
+
+// Sorts the slices of a tensor and throws FormatError unless they are boxes inside of it, disjoint
+// and complete.
+void check_tiling(Checkpoint::Tensor& tensor, std::string_view label);
+
+std::string box_text(std::span<const int64_t> offset, std::span<const int64_t> shape);
+
+}  // namespace tinyshard::io

@@ -1,0 +1,394 @@
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <fcntl.h>
+#include <map>
+#include <sstream>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "io/checked.h"
+#include "io/checkpoint_internal.h"
+#include "io/digest.h"
+
+namespace tinyshard::io {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::string_view kLockName = ".tinyshard-lock";
+
+void make_folders(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw IoError("create folder", folder, error.value());
+}
+
+// Whether a file in a folder of ours has a name that we give.
+bool is_ours(const fs::directory_entry& entry) {
+  const std::string name = entry.path().filename().native();
+  return entry.symlink_status().type() == fs::file_type::regular &&
+         (is_part_name(name) || name == kManifestName || name == kIndexName ||
+          name.ends_with(kTempSuffix));
+}
+
+// A sentence about the first entry of `folder` that is not ours, if there is one.
+std::optional<std::string> foreign_entry(const fs::path& folder) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (!is_ours(entry)) {
+      return fmt::format("{} is left: {} in it is not part of a checkpoint", folder.native(),
+                         entry.path().filename().native());
+    }
+  }
+  return std::nullopt;
+}
+
+// Removes a temporary folder with the files of ours in it, or answers with a sentence why not.
+std::optional<std::string> remove_temporary(const fs::path& folder) {
+  try {
+    if (fs::symlink_status(folder).type() != fs::file_type::directory) return std::nullopt;
+    if (auto foreign = foreign_entry(folder)) return foreign;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      fs::remove(entry.path());
+    }
+    fs::remove(folder);
+  } catch (const fs::filesystem_error& error) {
+    return fmt::format("cannot remove {}: {}", folder.native(), error.code().message());
+  }
+  return std::nullopt;
+}
+
+bool valid_job(std::string_view job) {
+  return !job.empty() && job.size() <= 64 && std::all_of(job.begin(), job.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
+           c == '_';
+  });
+}
+
+// The job in the name step-<digits>.<job>.tinyshard-tmp of a temporary folder.
+std::optional<std::string> job_of_temporary(const fs::path& path) {
+  std::string name = path.filename().native();
+  if (!name.ends_with(kTempSuffix)) return std::nullopt;
+  name.resize(name.size() - kTempSuffix.size());
+  const size_t dot = name.find('.');
+  if (dot == name.npos || !parse_checkpoint_name(name.substr(0, dot))) return std::nullopt;
+  return name.substr(dot + 1);
+}
+
+// Ranks that hold the same box wrote it more than once: the first is kept.
+void drop_copies(std::vector<Checkpoint::Slice>& slices) {
+  std::stable_sort(slices.begin(), slices.end(), [](const auto& a, const auto& b) {
+    return a.offset != b.offset ? a.offset < b.offset : a.shape < b.shape;
+  });
+  const auto same = [](const auto& a, const auto& b) {
+    return a.offset == b.offset && a.shape == b.shape;
+  };
+  slices.erase(std::unique(slices.begin(), slices.end(), same), slices.end());
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(fs::path root, int64_t step, CheckpointOptions options)
+    : root_(std::move(root)), step_(step), options_(std::move(options)) {
+  const auto& o = options_;
+  if (step < 0) throw UserError(fmt::format("checkpoint: step {} is negative", step));
+  if (o.ranks < 1 || o.rank < 0 || o.rank >= o.ranks) {
+    throw UserError(fmt::format("checkpoint: rank {} of {} ranks", o.rank, o.ranks));
+  }
+  if (o.ranks > 1 && !o.agree)
+    throw UserError(fmt::format("checkpoint: {} ranks need `agree`", o.ranks));
+  if (o.keep < 1)
+    throw UserError(fmt::format("checkpoint: keep is {}, at least 1 has to stay", o.keep));
+  if (!valid_job(o.job)) {
+    throw UserError(
+        fmt::format("checkpoint: the job {} is not 1 to 64 of A-Z a-z 0-9 _ -", in_quotes(o.job)));
+  }
+  load_.resize(static_cast<size_t>(o.ranks));
+  temporary_ = root_ / fmt::format("{}.{}{}", checkpoint_name(step, 1), o.job, kTempSuffix);
+}
+
+void CheckpointWriter::add(TensorView tensor) {
+  if (!whole_names_.insert(tensor.name).second) {
+    throw UserError(fmt::format("checkpoint: tensor {} is added twice", in_quotes(tensor.name)));
+  }
+  const auto least = std::min_element(load_.begin(), load_.end());
+  *least += tensor.bytes.size() + 1;  // + 1: empty tensors and scalars are spread, too
+  if (least - load_.begin() != options_.rank) return;
+  std::vector<int64_t> shape = tensor.shape, offset(tensor.shape.size(), 0);
+  pieces_.push_back({std::move(tensor), std::move(shape), std::move(offset)});
+}
+
+void CheckpointWriter::add_slice(TensorView piece, std::vector<int64_t> global_shape,
+                                 std::vector<int64_t> offset) {
+  if (piece.shape.size() != global_shape.size() || offset.size() != global_shape.size()) {
+    throw UserError(fmt::format(
+        "checkpoint: tensor {}: a slice of shape [{}] at [{}] of a tensor of shape [{}]",
+        in_quotes(piece.name), fmt::join(piece.shape, ", "), fmt::join(offset, ", "),
+        fmt::join(global_shape, ", ")));
+  }
+  pieces_.push_back({std::move(piece), std::move(global_shape), std::move(offset)});
+}
+
+void CheckpointWriter::warn(std::string_view sentence) const {
+  if (options_.warn) options_.warn(sentence);
+}
+
+// Rank 0, before anyone writes: the lock, what dead jobs left, and the temporary folder.
+void CheckpointWriter::prepare() {
+  std::error_code ignored;
+  const bool is_new = !fs::exists(root_, ignored);
+  make_folders(root_);
+  if (is_new) {
+    const fs::path parent = fs::absolute(root_).lexically_normal().parent_path();
+    sync_folder(parent.empty() ? fs::path("/") : parent);
+  }
+
+  const fs::path lock_path = root_ / kLockName;
+  lock_ = Fd(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!lock_) throw IoError("write", lock_path, errno);
+  std::set<std::string> jobs = {options_.job};
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) {
+    // The lock file lists the jobs that saved here. None of them does now: what they left is
+    // garbage.
+    std::istringstream lines(read_file(lock_path, 1 << 20));
+    for (std::string line; std::getline(lines, line);) {
+      if (valid_job(line)) jobs.insert(line);
+    }
+  } else if (errno == EWOULDBLOCK) {
+    throw UserError(fmt::format(
+        "checkpoint: another process is saving to {}; two jobs need two folders", root_.native()));
+  }  // else the file system has no locks: only our own job's leftovers are known to be garbage
+
+  std::vector<fs::path> leftovers;
+  std::error_code error;
+  for (fs::directory_iterator it(root_, error), end; !error && it != end; it.increment(error)) {
+    const auto job = job_of_temporary(it->path());
+    if (job && jobs.contains(*job)) leftovers.push_back(it->path());
+  }
+  if (error) throw IoError("list folder", root_, error.value());
+  bool all_gone = true;
+  for (const fs::path& leftover : leftovers) {
+    if (const auto problem = remove_temporary(leftover)) {
+      warn(*problem);
+      all_gone = false;
+    }
+  }
+  std::string text;
+  if (all_gone) jobs = {options_.job};
+  for (const std::string& job : jobs) text += job + "\n";
+  if (::ftruncate(lock_.get(), 0) != 0 || ::lseek(lock_.get(), 0, SEEK_SET) != 0) {
+    throw IoError("write", lock_path, errno);
+  }
+  write_all(lock_.get(), std::as_bytes(std::span(text)), lock_path);
+
+  // Left by an earlier try of the same step, with something foreign in it.
+  if (fs::exists(temporary_, ignored)) {
+    throw UserError(fmt::format("checkpoint: {} is in the way", temporary_.native()));
+  }
+  make_folders(temporary_);
+}
+
+// Every rank: its pieces in one file. The slices and their digests go into the header, where rank 0
+// reads them back; the digests are of the bytes in memory, so that a byte the disk changes is
+// found.
+void CheckpointWriter::write_part() {
+  std::vector<TensorView> views;
+  std::set<std::string> keys;
+  json slices = json::object();
+  for (const Piece& piece : pieces_) {
+    const bool whole = piece.view.shape == piece.global_shape;
+    std::string key = piece.view.name;
+    for (int n = 1; !keys.insert(key).second; ++n) key = fmt::format("{}#{}", piece.view.name, n);
+    if (!whole || key != piece.view.name) {
+      slices[key]["tensor"] = piece.view.name;
+      slices[key]["shape"] = piece.global_shape;
+      slices[key]["offset"] = piece.offset;
+    }
+    slices[key]["xxh64"] = digest_text(digest_of(piece.view.bytes));
+    views.push_back(piece.view);
+    views.back().name = key;
+  }
+  AtomicFile file(temporary_ / part_name(options_.rank, options_.ranks), options_.job);
+  Metadata metadata = {{"format", "pt"}, {"tinyshard.step", std::to_string(step_)}};
+  try {
+    metadata[std::string(kSlicesKey)] = slices.dump();
+  } catch (const json::exception&) {
+    throw UserError("checkpoint: a tensor's name is not UTF-8");
+  }
+  write_safetensors(file, views, metadata);
+  file.commit();
+}
+
+// Rank 0, when all parts are on the disk: what they hold, checked, listed and committed.
+void CheckpointWriter::write_manifest(const Metadata& metadata) {
+  const std::string label = fmt::format("checkpoint of step {}", step_);
+  Manifest manifest{step_, metadata, {}, {}};
+  std::map<std::string, Checkpoint::Tensor> tensors;
+  std::map<std::string, std::string> file_of_whole;  // tensors that are whole, under their own name
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    const std::string file_name = part_name(rank, options_.ranks);
+    const SafetensorsFile file(temporary_ / file_name);
+    const auto header = file.file_bytes().first(static_cast<size_t>(file.header_bytes()));
+    manifest.parts.push_back(
+        {file_name, file.file_bytes().size(), header.size(), digest_of(header)});
+    try {
+      const json slices = json::parse(file.metadata().at(std::string(kSlicesKey)));
+      for (const TensorEntry& entry : file.tensors()) {
+        const json& note = slices.at(entry.name);
+        Checkpoint::Tensor whole{
+            note.value("tensor", entry.name), entry.dtype, note.value("shape", entry.shape), {}};
+        Checkpoint::Tensor& tensor = tensors.try_emplace(whole.name, whole).first->second;
+        if (tensor.dtype != whole.dtype || tensor.shape != whole.shape) {
+          throw UserError(fmt::format("{}: tensor {} is {} [{}] on one rank and {} [{}] on rank {}",
+                                      label, in_quotes(whole.name), name(tensor.dtype),
+                                      fmt::join(tensor.shape, ", "), name(whole.dtype),
+                                      fmt::join(whole.shape, ", "), rank));
+        }
+        if (entry.name == whole.name && entry.shape == whole.shape) {
+          file_of_whole.try_emplace(whole.name, file_name);
+        }
+        if (entry.bytes.empty()) continue;  // an empty shard says only that the tensor exists
+        Checkpoint::Slice& slice = tensor.slices.emplace_back();
+        slice.offset = note.value("offset", std::vector<int64_t>(entry.shape.size(), 0));
+        slice.shape = entry.shape;
+        slice.part = static_cast<uint32_t>(rank);
+        slice.begin = entry.offset;
+        slice.end = entry.offset + entry.bytes.size();
+        if (!parse_digest(note.at("xxh64").get<std::string>(), slice.digest)) {
+          throw FormatError(file.path().native(), "its digests do not read");
+        }
+      }
+    } catch (const std::out_of_range&) {
+      throw FormatError(file.path().native(), "its slices are not listed");
+    } catch (const json::exception&) {
+      throw FormatError(file.path().native(), "the list of its slices does not read");
+    }
+  }
+  uint64_t total = 0;
+  for (auto& [name, tensor] : tensors) {
+    drop_copies(tensor.slices);
+    check_tiling(tensor, label);
+    for (const auto& slice : tensor.slices) total += slice.end - slice.begin;
+    manifest.tensors.push_back(std::move(tensor));
+  }
+
+  std::string text;
+  try {
+    text = manifest_text(manifest);
+  } catch (const json::exception&) {
+    throw UserError(label + ": the metadata is not UTF-8");
+  }
+  if (file_of_whole.size() == tensors.size()) {
+    AtomicFile index(temporary_ / kIndexName, options_.job);
+    index.write(json{{"metadata", {{"total_size", total}}}, {"weight_map", file_of_whole}}.dump(1) +
+                "\n");
+    index.commit();
+  }
+  AtomicFile file(temporary_ / kManifestName, options_.job);
+  file.write(text);
+  file.commit();  // syncs the temporary folder, too
+
+  int revision = 1;
+  for (const CheckpointPath& old : list_checkpoints(root_)) {
+    if (old.step == step_) revision = std::max(revision, old.revision + 1);
+  }
+  committed_ = root_ / checkpoint_name(step_, revision);
+  if (::rename(temporary_.c_str(), committed_.c_str()) != 0) {
+    throw IoError("create", committed_, errno);
+  }
+  sync_folder(root_);
+}
+
+// Rank 0, after the commit: all but the newest `keep` complete checkpoints go. A torn one counts
+// for nothing, and goes when it is older than what is kept. The one just committed stays, whatever
+// else is there.
+void CheckpointWriter::prune() {
+  int kept = 0;
+  std::optional<int64_t> last_kept;  // its step
+  for (const CheckpointPath& old : list_checkpoints(root_)) {
+    if (old.path == committed_) {
+      ++kept;
+      last_kept = old.step;
+      continue;
+    }
+    if (kept < options_.keep && last_kept != old.step) {
+      try {
+        Checkpoint complete(old.path);
+        ++kept;
+        last_kept = old.step;
+        if (old.step > step_) {
+          warn(fmt::format(
+              "{} is of a later step than the checkpoint just saved, and counts as the newest",
+              old.path.native()));
+        }
+      } catch (const Error& error) {
+        warn(fmt::format("{} is left, though it is not a complete checkpoint: {}",
+                         old.path.native(), error.what()));
+      }
+      continue;
+    }
+    if (fs::symlink_status(old.path).type() != fs::file_type::directory) continue;
+    if (const auto foreign = foreign_entry(old.path)) {
+      warn(*foreign);
+      continue;
+    }
+    // Renamed first, so that a kill does not leave half a checkpoint under a checkpoint's name.
+    const fs::path doomed =
+        root_ / fmt::format("{}.{}{}", old.path.filename().native(), options_.job, kTempSuffix);
+    fs::rename(old.path, doomed);
+    if (const auto problem = remove_temporary(doomed)) warn(*problem);
+  }
+}
+
+void check_checkpoint_root(const fs::path& root) {
+  make_folders(root);
+  check_writable(root / kManifestName);
+}
+
+fs::path CheckpointWriter::commit(const Metadata& metadata) {
+  // Each stage: this rank's part of it, then all ranks learn whether it worked everywhere.
+  auto stage = [this](bool takes_part, auto&& work) {
+    std::exception_ptr error;
+    try {
+      if (takes_part) work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const bool fine = options_.agree ? options_.agree(error == nullptr) : error == nullptr;
+    if (fine) return;
+    if (options_.rank == 0 && lock_) {
+      if (const auto problem = remove_temporary(temporary_)) warn(*problem);
+    }
+    lock_ = Fd();
+    if (error) std::rethrow_exception(error);
+    throw UserError(fmt::format(
+        "checkpoint of step {} in {}: another rank could not write its part; nothing was "
+        "committed, and the previous checkpoint stands",
+        step_, root_.native()));
+  };
+  const bool first = options_.rank == 0;
+  stage(first, [&] { prepare(); });
+  stage(true, [&] { write_part(); });
+  stage(first, [&] { write_manifest(metadata); });
+  if (first) {
+    try {
+      prune();
+    } catch (const std::exception& error) {
+      warn(error.what());  // the checkpoint is there; the old ones wait for the next save
+    }
+    lock_ = Fd();
+    return committed_;
+  }
+  // Rank 0 knows the name; the others look. Where a network file system is slow to show it, they
+  // give the name that a first save has.
+  for (const CheckpointPath& found : list_checkpoints(root_)) {
+    if (found.step == step_) return found.path;
+  }
+  return root_ / checkpoint_name(step_, 1);
+}
+
+}  // namespace tinyshard::io

@@ -1,0 +1,138 @@
+#include "launch/environment.h"
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace tinyshard {
+namespace {
+
+class Variables {
+ public:
+  explicit Variables(const EnvironmentLookup& lookup) : lookup_(lookup) {}
+
+  const char* text(const char* variable) const {
+    const char* value = lookup_(variable);
+    return value != nullptr && *value != '\0' ? value : nullptr;
+  }
+
+  std::optional<int> number(const char* variable) const {
+    const char* value = text(variable);
+    if (value == nullptr) return std::nullopt;
+    const std::string_view digits = value;
+    int parsed = 0;
+    auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), parsed);
+    if (error != std::errc() || end != digits.data() + digits.size()) {
+      throw UserError(
+          fmt::format("environment variable {}=\"{}\" is not a number", variable, value));
+    }
+    return parsed;
+  }
+
+  int required(const char* variable, const char* because) const {
+    std::optional<int> value = number(variable);
+    if (!value)
+      throw UserError(
+          fmt::format("environment variable {} is set, but {} is not", because, variable));
+    return *value;
+  }
+
+ private:
+  const EnvironmentLookup& lookup_;
+};
+
+// Slurm's list of tasks per node, "2(x3),1": the entry of one node.
+std::optional<int> tasks_on_node(std::string_view list, int node) {
+  const char *at = list.data(), *end = at + list.size();
+  while (at < end) {
+    int tasks = 0, repeat = 1;
+    auto parsed = std::from_chars(at, end, tasks);
+    if (parsed.ec != std::errc()) return std::nullopt;
+    at = parsed.ptr;
+    if (end - at > 2 && at[0] == '(' && at[1] == 'x') {
+      parsed = std::from_chars(at + 2, end, repeat);
+      if (parsed.ec != std::errc() || parsed.ptr == end) return std::nullopt;
+      at = parsed.ptr + 1;
+    }
+    if (node < repeat) return tasks;
+    node -= repeat;
+    if (at < end) ++at;  // the comma
+  }
+  return std::nullopt;
+}
+
+void read_slurm(const Variables& variables, const char* because, LaunchEnvironment& launch) {
+  const bool step = variables.text("SLURM_STEP_NUM_TASKS") != nullptr;
+  launch.size = variables.required(step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", because);
+  launch.local_rank = variables.number("SLURM_LOCALID").value_or(0);
+  launch.local_size = launch.local_rank + 1;
+  const char* per_node = variables.text("SLURM_STEP_TASKS_PER_NODE");
+  if (per_node == nullptr) per_node = variables.text("SLURM_TASKS_PER_NODE");
+  if (per_node != nullptr) {
+    std::optional<int> tasks =
+        tasks_on_node(per_node, variables.number("SLURM_NODEID").value_or(0));
+    if (tasks) launch.local_size = *tasks;
+  }
+}
+
+void check_consistent(const LaunchEnvironment& launch) {
+  const bool ranks = launch.size >= 1 && launch.rank >= 0 && launch.rank < launch.size;
+  const bool locals = launch.local_rank >= 0 && launch.local_rank < launch.local_size &&
+                      launch.local_size <= launch.size;
+  if (ranks && locals) return;
+  throw UserError(fmt::format(
+      "the environment of {} contradicts itself: rank {} of {}, on this host rank {} of {}",
+      name(launch.launcher), launch.rank, launch.size, launch.local_rank, launch.local_size));
+}
+
+}  // namespace
+
+std::string_view name(Launcher launcher) {
+  constexpr std::array<std::string_view, 5> kNames = {"no launcher", "mpirun", "srun --mpi=pmix",
+                                                      "srun", "RANK and WORLD_SIZE"};
+  return kNames[static_cast<size_t>(launcher)];
+}
+
+LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup) {
+  const Variables variables(lookup);
+  LaunchEnvironment launch;
+  const bool slurm_task =
+      variables.text("SLURM_PROCID") != nullptr &&
+      (variables.text("SLURM_STEP_ID") != nullptr || variables.text("SLURM_STEPID") != nullptr);
+  if (variables.text("OMPI_COMM_WORLD_RANK") != nullptr ||
+      variables.text("OMPI_COMM_WORLD_SIZE") != nullptr) {
+    launch.launcher = Launcher::OpenMpi;
+    launch.rank = variables.required("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+    launch.size = variables.required("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK");
+    launch.local_rank = variables.number("OMPI_COMM_WORLD_LOCAL_RANK").value_or(0);
+    launch.local_size =
+        variables.number("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(launch.local_rank + 1);
+  } else if (variables.text("PMIX_RANK") != nullptr) {
+    launch.launcher = Launcher::Pmix;
+    launch.rank = variables.required("PMIX_RANK", "PMIX_RANK");
+    read_slurm(variables, "PMIX_RANK", launch);
+  } else if (slurm_task) {
+    launch.launcher = Launcher::Slurm;
+    launch.rank = variables.required("SLURM_PROCID", "SLURM_STEP_ID");
+    read_slurm(variables, "SLURM_PROCID", launch);
+  } else if (variables.text("RANK") != nullptr || variables.text("WORLD_SIZE") != nullptr) {
+    launch.launcher = Launcher::Rank;
+    launch.rank = variables.required("RANK", "WORLD_SIZE");
+    launch.size = variables.required("WORLD_SIZE", "RANK");
+    launch.local_rank = variables.number("LOCAL_RANK").value_or(0);
+    launch.local_size = variables.number("LOCAL_WORLD_SIZE").value_or(launch.local_rank + 1);
+  }
+  check_consistent(launch);
+  return launch;
+}
+
+LaunchEnvironment read_launch_environment() {
+  return read_launch_environment([](const char* variable) { return std::getenv(variable); });
+}
+
+}  // namespace tinyshard

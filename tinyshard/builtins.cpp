@@ -1,0 +1,58 @@
+// The explicit list of what this library is made of: device kinds and transports. To add one, write
+// its folder and a row here.
+#include <fmt/format.h>
+
+#include "core/base/options.h"
+#include "core/exec/runtime.h"
+#include "devices/cpu/cpu_device.h"
+#include "devices/cpu/program.h"
+#include "devices/null/null_device.h"
+#include "launch/environment.h"
+#include "transport/world.h"
+
+namespace tinyshard {
+namespace {
+
+constexpr int kMostCpuDevices = 1024, kMostNullDevices = 1 << 20;
+
+CommOptions comm_options() {
+  CommOptions o;
+  o.timeout = std::chrono::nanoseconds(int64_t(options().timeout_s * 1e9));
+  o.verify = options().spec >= 2;
+  return o;
+}
+
+std::unique_ptr<Communicator> connect(int local_participants) {
+  return connect_world(local_participants, comm_options());
+}
+
+std::unique_ptr<Communicator> connect_local(int participants) {
+  CommOptions o = comm_options();
+  o.name = "local";
+  return InprocWorld(1).connect(0, participants, o);
+}
+
+std::vector<std::pair<int, int>> launch() {
+  LaunchEnvironment e = read_launch_environment();
+  return {{e.rank, e.size}, {e.local_rank, e.local_size}};
+}
+
+}  // namespace
+
+const Builtins& builtins() {
+  static const Builtins b{
+      .devices =
+          {
+              {"CPU", [] { return kMostCpuDevices; }, describe_cpu, make_cpu_device},
+              {"NULL", [] { return kMostNullDevices; },
+               [] { return std::string("plans without running"); },
+               [](int index, int) { return make_null_device(index, host_target()); }},
+          },
+      .connect = connect,
+      .connect_local = connect_local,
+      .launch = launch,
+  };
+  return b;
+}
+
+}  // namespace tinyshard
