@@ -1,0 +1,208 @@
+// Captured training steps, memory-bound operations and the fixed costs of the engine, as JSON lines
+// {"case", "ms", "p10", "unit", "rate"}: medians of runs that end when the result is there.
+// bench/compare.py runs this beside the same work in PyTorch.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <tinyshard/tinyshard.h>
+
+#include <fmt/format.h>
+
+#include "core/exec/pipeline.h"
+
+using namespace tinyshard;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+std::string wanted;
+
+// Median and 10th percentile of at least `least` runs in about `seconds`.
+void report(const std::string& name, const std::function<void()>& run, double work = 0,
+            const std::string& unit = "", double seconds = 2, int least = 7) {
+  if (name.find(wanted) == std::string::npos) return;
+  for (int i = 0; i < 4; ++i) run();
+  std::vector<double> times;
+  auto begin = Clock::now();
+  while (int(times.size()) < least || (since(begin) < seconds * 1000 && times.size() < 2000)) {
+    auto start = Clock::now();
+    run();
+    times.push_back(since(start));
+  }
+  std::sort(times.begin(), times.end());
+  double median = times[times.size() / 2];
+  std::cout
+      << fmt::format(
+             R"({{"case": "{}", "ms": {:.5f}, "p10": {:.5f}, "rate": {:.5g}, "unit": "{}", "n": {}}})",
+             name, median, times[times.size() / 10], work > 0 ? work / (median / 1000) : 0, unit,
+             times.size())
+      << std::endl;
+}
+
+struct Mlp {
+  nn::Linear a{784, 1024}, b{1024, 1024}, c{1024, 10};
+  TS_FIELDS(a, b, c)
+  Tensor operator()(const Tensor& x) const { return c(b(a(x).relu()).relu()); }
+};
+
+struct Convnet {
+  nn::Conv2d c1{1, 32, 5}, c2{32, 32, 5}, c3{32, 64, 3}, c4{64, 64, 3};
+  nn::BatchNorm b1{32}, b2{64};
+  nn::Linear out{576, 10};
+  TS_FIELDS(c1, c2, c3, c4, b1, b2, out)
+  Tensor operator()(const Tensor& x) const {
+    Tensor h = b1(c2(c1(x).relu()).relu()).max_pool2d();
+    return out(b2(c4(c3(h).relu()).relu()).max_pool2d().flatten(1));
+  }
+};
+
+struct Block {
+  int64_t heads;
+  nn::LayerNorm n1, n2;
+  nn::Linear qkv, project, up, down;
+  TS_FIELDS(n1, n2, qkv, project, up, down)
+  Block(int64_t width, int64_t heads)
+      : heads(heads),
+        n1(width),
+        n2(width),
+        qkv(width, 3 * width),
+        project(width, width),
+        up(width, 4 * width),
+        down(4 * width, width) {}
+  Tensor operator()(const Tensor& x) const {
+    int64_t batch = x.shape(0), time = x.shape(1), width = x.shape(2);
+    auto parts = qkv(n1(x)).split(width, 2);
+    auto head = [&](const Tensor& t) {
+      return t.reshape({batch, time, heads, width / heads}).transpose(1, 2);
+    };
+    Tensor y = head(parts[0]).scaled_dot_product_attention(
+        head(parts[1]), head(parts[2]), {},
+        {.dropout_p = 0, .is_causal = true, .enable_gqa = false});
+    Tensor h = x + project(y.transpose(1, 2).reshape({batch, time, width}));
+    return h + down(up(n2(h)).gelu());
+  }
+};
+
+struct Gpt {
+  nn::Embedding tokens, positions;
+  std::vector<Block> blocks;
+  nn::LayerNorm norm;
+  nn::Linear head;
+  TS_FIELDS(tokens, positions, blocks, norm, head)
+  Gpt(int layers, int64_t width, int64_t heads, int64_t context, int64_t vocabulary)
+      : tokens(vocabulary, width),
+        positions(context, width),
+        norm(width),
+        head(width, vocabulary, {.bias = false}) {
+    for (int i = 0; i < layers; ++i) blocks.emplace_back(width, heads);
+  }
+  Tensor operator()(const Tensor& index) const {
+    Tensor x = tokens(index) + positions(Tensor::arange(index.shape(1)));
+    for (const Block& block : blocks) x = block(x);
+    return head(norm(x));
+  }
+};
+
+template <class Model, class Optimizer>
+auto trainer(Model& model, Optimizer& optim, int64_t rows) {
+  return Jit([&model, &optim, rows](Tensor x, Tensor y) {
+    TrainingMode on;
+    optim.zero_grad();
+    Tensor out = model(x);
+    Tensor loss = out.reshape({rows, out.numel() / rows})
+                      .sparse_categorical_crossentropy(y.reshape({rows}))
+                      .backward();
+    optim.step();
+    return loss;
+  });
+}
+
+void training_steps() {
+  {
+    Mlp net;
+    auto optim = nn::optim::SGD(nn::parameters(net), {.lr = 1e-2});
+    Tensor x = Tensor::randn({128, 784}).realize(), y = Tensor::randint({128}, 0, 10).realize();
+    auto step = trainer(net, optim, 128);
+    report("mlp step B=128 SGD", [&] { step(x, y).template item<float>(); }, 128, "samples/s");
+  }
+  {
+    Convnet net;
+    auto optim = nn::optim::Adam(nn::parameters(net), {.lr = 1e-3});
+    Tensor x = Tensor::randn({128, 1, 28, 28}).realize(),
+           y = Tensor::randint({128}, 0, 10).realize();
+    auto step = trainer(net, optim, 128);
+    report(
+        "convnet step B=128 Adam", [&] { step(x, y).template item<float>(); }, 128, "samples/s", 4);
+  }
+  {
+    Gpt net(4, 128, 4, 128, 256);
+    auto optim = nn::optim::AdamW(nn::parameters(net), {.lr = 1e-3});
+    Tensor x = Tensor::randint({8, 128}, 0, 256).realize(),
+           y = Tensor::randint({8, 128}, 0, 256).realize();
+    auto step = trainer(net, optim, 1024);
+    report(
+        "gpt step L4 d128 T128 B8 AdamW", [&] { step(x, y).template item<float>(); }, 1024, "tok/s",
+        4);
+  }
+}
+
+void memory_bound() {
+  constexpr int64_t n = 1 << 24, row = 2048;
+  Tensor x = Tensor::randn({n}).realize(), z = Tensor::randn({n}).realize(),
+         m = Tensor::randn({row, row}).realize();
+  Tensor w = Tensor::randn({row}).realize(), c = Tensor::randn({row}).realize(),
+         s = Tensor::randn({16}).realize();
+  auto op = [](const std::string& name, double gigabytes, auto function, auto... inputs) {
+    Jit f = function;
+    report(name, [&] { f(inputs...); }, gigabytes, "GB/s");
+  };
+  op("copy 64MiB", 8e-9 * n, [](Tensor a) { return a.contiguous(); }, x);
+  op("(x*a+b).relu 64MiB", 8e-9 * n, [](Tensor a) { return (a * 1.5 + 0.5).relu(); }, x);
+  op("x+y 64MiB", 12e-9 * n, [](Tensor a, Tensor b) { return a + b; }, x, z);
+  op("gelu tanh 64MiB", 8e-9 * n, [](Tensor a) { return a.gelu(); }, x);
+  op("sum 64MiB", 4e-9 * n, [](Tensor a) { return a.sum(); }, x);
+  op("softmax 2048x2048", 8e-9 * row * row, [](Tensor a) { return a.softmax(); }, m);
+  op(
+      "layernorm 2048x2048", 8e-9 * row * row,
+      [](Tensor a, Tensor g, Tensor h) { return a.layernorm() * g + h; }, m, w, c);
+  Jit tiny = [](Tensor a) { return a + 1; };
+  report("tiny op x+1 (16 elements), replayed", [&] { tiny(s); }, 1, "op/s", 1);
+}
+
+// What the engine costs before and around the kernels.
+void fixed_costs() {
+  Mlp net;
+  auto optim = nn::optim::SGD(nn::parameters(net), {.lr = 1e-2});
+  Tensor x = Tensor::randn({128, 784}).realize(), y = Tensor::randint({128}, 0, 10).realize();
+  std::vector<Tensor> weights{net.a.weight, net.b.weight, net.c.weight};
+  auto graph = [&] { return net(x).sparse_categorical_crossentropy(y).gradient(weights); };
+  report("mlp: graph and gradient", [&] { graph(); }, 0, "", 1);
+  std::vector<UOp> roots;
+  for (const Tensor& g : graph()) roots.push_back(g.uop());
+  report("mlp: passes and schedule", [&] { make_plan(roots); }, 0, "", 1);
+  Tensor v = Tensor::randn({64}).realize();
+  constexpr int kernels = 200;
+  Jit chain = [](Tensor a) {
+    for (int i = 0; i < kernels; ++i)
+      a = (a.flip({0}) + 1).contiguous();  // the flip keeps them apart
+    return a;
+  };
+  report("replay of 200 dependent tiny kernels", [&] { chain(v); }, kernels, "kernels/s", 1);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1) wanted = argv[1];
+  Tensor::manual_seed(0);
+  training_steps();
+  memory_bound();
+  fixed_costs();
+}
