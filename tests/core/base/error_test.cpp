@@ -1,0 +1,51 @@
+#include "core/base/error.h"
+
+#include <gtest/gtest.h>
+
+namespace tinyshard {
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Error, EachKindIsAnError) {
+  EXPECT_THROW(throw UserError("x"), Error);
+  EXPECT_THROW(throw DeviceError("x"), Error);
+  EXPECT_THROW(throw InternalError("x"), Error);
+  EXPECT_THROW(throw CommError(CommErrorInfo{}), Error);
+  EXPECT_THROW(throw UserError("x"), std::runtime_error);
+}
+
+TEST(Error, InternalErrorsSayWhere) {
+  InternalError e("shapes match");
+  EXPECT_TRUE(contains(e.what(), "shapes match")) << e.what();
+  EXPECT_TRUE(contains(e.what(), "error_test.cpp")) << e.what();
+  EXPECT_NO_THROW(check_internal(true, "fine"));
+  try {
+    check_internal(false, "sources come first");
+    ADD_FAILURE();
+  } catch (const InternalError& failed) {
+    EXPECT_TRUE(contains(failed.what(), "sources come first")) << failed.what();
+    EXPECT_TRUE(contains(failed.what(), "error_test.cpp")) << failed.what();
+  }
+}
+
+TEST(Error, CommErrorsNameThePeer) {
+  CommError e({.rank = 2,
+               .peer = 5,
+               .operation = "all_reduce",
+               .sequence = 17,
+               .elapsed_s = 3.25,
+               .detail = "connection closed"});
+  for (const char* part : {"rank 2", "all_reduce", "17", "rank 5", "3.2", "connection closed"}) {
+    EXPECT_TRUE(contains(e.what(), part)) << e.what();
+  }
+  EXPECT_EQ(e.info().peer, 5);
+  EXPECT_EQ(e.info().sequence, 17u);
+  CommError unknown({.rank = 0, .operation = "barrier", .sequence = 1, .detail = {}});
+  EXPECT_FALSE(contains(unknown.what(), "did not answer")) << unknown.what();
+}
+
+}  // namespace
+}  // namespace tinyshard

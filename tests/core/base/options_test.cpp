@@ -1,0 +1,112 @@
+#include "core/base/options.h"
+
+#include <cstdlib>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+
+namespace tinyshard {
+namespace {
+
+// Sets a variable for one test and reads the environment again at both ends.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() {
+    unsetenv(name_);
+    reload_options();
+  }
+
+ private:
+  const char* name_;
+};
+
+TEST(Options, HaveDefaults) {
+  for (const char* name : {"DEBUG", "SPEC", "TS_LIBRARIES", "TS_THREADS", "TS_CACHE", "TS_TIMEOUT"})
+    unsetenv(name);
+  reload_options();
+  EXPECT_EQ(options().debug, 0);
+  EXPECT_EQ(options().spec, 0);
+  EXPECT_TRUE(options().libraries);
+  EXPECT_TRUE(options().cache);
+  EXPECT_EQ(options().timeout_s, 300);
+  EXPECT_EQ(options().bucket_bytes, 25 << 20);
+}
+
+TEST(Options, AreReadFromTheEnvironment) {
+  Variable debug("DEBUG", "4"), libraries("TS_LIBRARIES", "0"), timeout("TS_TIMEOUT", "2.5"),
+      devices("TS_DEVICES", "CPU:0,CPU:1"), folder("TS_CACHE_DIR", "/somewhere"),
+      bytes("TS_BUCKET_BYTES", "5000000000");
+  reload_options();
+  EXPECT_EQ(options().debug, 4);
+  EXPECT_FALSE(options().libraries);
+  EXPECT_EQ(options().timeout_s, 2.5);
+  EXPECT_EQ(options().devices, "CPU:0,CPU:1");
+  EXPECT_EQ(options().cache_dir, "/somewhere");
+  EXPECT_EQ(options().bucket_bytes, 5000000000);
+}
+
+TEST(Options, AnEmptyVariableIsNotSet) {
+  Variable debug("DEBUG", "");
+  reload_options();
+  EXPECT_EQ(options().debug, 0);
+}
+
+TEST(Options, CacheFolderFollowsTheHomeFolders) {
+  std::string home = std::getenv("HOME") ? std::getenv("HOME") : "";
+  {
+    Variable xdg("XDG_CACHE_HOME", "/cache");
+    reload_options();
+    EXPECT_EQ(options().cache_dir, "/cache/tinyshard");
+  }
+  {
+    Variable set_home("HOME", "/home/me");
+    reload_options();
+    EXPECT_EQ(options().cache_dir, "/home/me/.cache/tinyshard");
+  }
+  if (!home.empty()) setenv("HOME", home.c_str(), 1);
+  reload_options();
+}
+
+TEST(Options, NameTheVariableThatDoesNotParse) {
+  for (auto [name, value] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"DEBUG", "two"},
+                                                                  {"SPEC", "1x"},
+                                                                  {"TS_TIMEOUT", "soon"},
+                                                                  {"TS_LIBRARIES", "yes"},
+                                                                  {"TS_THREADS", "99999999999"},
+                                                                  {"TS_BUCKET_BYTES", "25 MB"}}) {
+    setenv(name, value, 1);
+    try {
+      reload_options();
+      ADD_FAILURE() << name << "=" << value << " was accepted";
+    } catch (const UserError& e) {
+      std::string what = e.what();
+      EXPECT_NE(what.find(name), std::string::npos) << what;
+      EXPECT_NE(what.find(value), std::string::npos) << what;
+    }
+    unsetenv(name);
+    reload_options();
+  }
+}
+
+TEST(Options, AreListedOnceEachWithTheirMeaning) {
+  Variable debug("DEBUG", "3");
+  reload_options();
+  std::set<std::string> names;
+  for (const OptionRow& row : option_rows()) {
+    EXPECT_TRUE(names.insert(row.variable).second) << row.variable;
+    EXPECT_GT(row.meaning.size(), 5u) << row.variable;
+    if (row.variable == "DEBUG") {
+      EXPECT_EQ(row.value, "3");
+      EXPECT_TRUE(row.from_environment);
+    }
+  }
+  EXPECT_TRUE(names.contains("DEBUG"));
+  EXPECT_GE(names.size(), 10u);
+}
+
+}  // namespace
+}  // namespace tinyshard

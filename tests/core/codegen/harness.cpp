@@ -1,0 +1,164 @@
+#include "tests/core/codegen/harness.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+namespace tinyshard::test {
+
+UOp fold(ReduceOp op, const UOp& value, std::vector<UOp> ranges) {
+  ranges.insert(ranges.begin(), value);
+  return UOp::make(Op::Fold, value.dtype(), ranges, Dims{static_cast<int64_t>(op)});
+}
+
+UOp exp(const UOp& x) { return unary(Op::Exp2, x * const_float(x.dtype(), 1.4426950408889634)); }
+
+double ulp(DType dtype, double value) {
+  int digits = dtype == DType::F64 ? 53 : dtype == DType::F32 ? 24 : dtype == DType::F16 ? 11 : 8;
+  int lowest = dtype == DType::F64   ? -1074
+               : dtype == DType::F16 ? -24
+               : dtype == DType::F32 ? -149
+                                     : -133;
+  if (value == 0 || !std::isfinite(value)) return std::ldexp(1.0, lowest);
+  int exponent = 0;
+  std::frexp(value, &exponent);
+  return std::ldexp(1.0, std::max(exponent - digits, lowest));
+}
+
+GuardedBuffer::GuardedBuffer(DType dtype, int64_t numel) : dtype_(dtype), numel_(numel) {
+  size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  size_t room = (bytes() + 63) / 64 * 64 + 64;
+  mapped_ = (room + page - 1) / page * page + 2 * page;
+  memory_ = ::mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory_ == MAP_FAILED) throw std::bad_alloc();
+  char* begin = static_cast<char*>(memory_);
+  ::mprotect(begin, page, PROT_NONE);
+  ::mprotect(begin + mapped_ - page, page, PROT_NONE);
+  // Ends as near to the forbidden page as the alignment allows.
+  data_ = begin + mapped_ - page - (bytes() + 63) / 64 * 64;
+}
+
+GuardedBuffer::~GuardedBuffer() { ::munmap(memory_, mapped_); }
+
+void GuardedBuffer::set(int64_t i, double value) {
+  write_element(data_, dtype_, i,
+                {round_to(dtype_, value), is_float(dtype_) ? 0 : static_cast<int64_t>(value)});
+}
+
+void GuardedBuffer::fill(uint32_t seed, double low, double high) {
+  std::mt19937 generator(seed);
+  std::uniform_real_distribution<double> values(low, high);
+  for (int64_t i = 0; i < numel_; ++i) {
+    double v = values(generator);
+    if (dtype_ == DType::Bool) v = v > (low + high) / 2;
+    if (is_unsigned_int(dtype_)) v = std::abs(v);
+    set(i, v);
+  }
+}
+
+UOp Kernel::loop(int64_t size) {
+  source_.loops.push_back(range(next_range_++, size, RangeKind::Loop));
+  return source_.loops.back();
+}
+
+int Kernel::param(DType dtype, int64_t numel) {
+  source_.params.push_back({dtype, numel, false, -1});
+  buffers_.push_back(std::make_unique<GuardedBuffer>(dtype, numel));
+  buffers_.back()->fill(static_cast<uint32_t>(buffers_.size()));
+  return static_cast<int>(buffers_.size()) - 1;
+}
+
+UOp Kernel::load(int slot, const UOp& index, const UOp& valid) {
+  DType dtype = source_.params[static_cast<size_t>(slot)].dtype;
+  UOp param = UOp::make(Op::Param, dtype, {}, Dims{slot});
+  return valid ? UOp::make(Op::Load, dtype, {param, index, valid})
+               : UOp::make(Op::Load, dtype, {param, index});
+}
+
+void Kernel::store(int slot, const UOp& index, const UOp& value) {
+  ParamInfo& info = source_.params[static_cast<size_t>(slot)];
+  info.written = true;
+  stores_.push_back(UOp::make(Op::Store, info.dtype,
+                              {UOp::make(Op::Param, info.dtype, {}, Dims{slot}), index, value}));
+}
+
+KernelSource& Kernel::source() {
+  source_.sink = UOp::make(Op::Sink, DType::Bool, stores_);
+  return source_;
+}
+
+std::shared_ptr<const CompiledKernel> Kernel::compile() {
+  const KernelSource* pointer = &source();
+  return compile_kernels(std::span(&pointer, 1), host_target())[0];
+}
+
+void Kernel::run(int parts) {
+  static ThreadPool pool(1);
+  auto compiled = compile();
+  CpuProgram program(compiled->code, pool);
+  std::vector<void*> pointers;
+  for (auto& b : buffers_) pointers.push_back(b->data());
+  int64_t items = program.work_items();
+  for (int64_t part = parts - 1; part >= 0; --part) {
+    program.run(pointers.data(), coordinates.data(), items * part / parts,
+                items * (part + 1) / parts);
+  }
+}
+
+void Kernel::check(double ulps, double absolute) {
+  source();
+  std::vector<std::vector<char>> original, result;
+  for (auto& b : buffers_)
+    original.emplace_back(static_cast<char*>(b->data()),
+                          static_cast<char*>(b->data()) + b->bytes());
+  auto restore = [&] {
+    for (size_t i = 0; i < buffers_.size(); ++i)
+      std::memcpy(buffers_[i]->data(), original[i].data(), original[i].size());
+  };
+  for (int parts : {1, 2, 3, 7, 1000}) {
+    restore();
+    run(parts);
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      auto* begin = static_cast<char*>(buffers_[i]->data());
+      std::vector<char> now(begin, begin + buffers_[i]->bytes());
+      if (parts == 1) {
+        result.push_back(std::move(now));
+      } else {
+        ASSERT_EQ(result[i], now) << source_.name << ": slot " << i << " differs when run in "
+                                  << parts << " parts";
+      }
+    }
+  }
+  restore();
+  std::vector<void*> pointers;
+  for (auto& b : buffers_) pointers.push_back(b->data());
+  interpret(source_, pointers, coordinates);
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    const GuardedBuffer& b = *buffers_[i];
+    int wrong = 0;
+    for (int64_t k = 0; k < b.numel() && wrong < 5; ++k) {
+      Scalar expected = b.get(k), actual = read_element(result[i].data(), b.dtype(), k);
+      if (!is_float(b.dtype())) {
+        wrong += expected.whole != actual.whole;
+        EXPECT_EQ(expected.whole, actual.whole)
+            << source_.name << ": slot " << i << " element " << k;
+        continue;
+      }
+      if (std::isnan(expected.real) && std::isnan(actual.real)) continue;
+      double allowed = std::max(absolute, ulps * ulp(b.dtype(), expected.real));
+      bool good = expected.real == actual.real || std::abs(expected.real - actual.real) <= allowed;
+      wrong += !good;
+      EXPECT_TRUE(good) << source_.name << ": slot " << i << " element " << k << ": expected "
+                        << expected.real << ", got " << actual.real;
+    }
+  }
+  std::vector<char> untouched;
+  restore();
+}
+
+}  // namespace tinyshard::test

@@ -1,0 +1,381 @@
+// Structure of kernels: loops, folds, loads and stores of every shape.
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "tests/core/codegen/harness.h"
+
+namespace tinyshard::test {
+namespace {
+
+TEST(Kernel, CopyOfEveryLength) {
+  for (int64_t n = 1; n <= 70; ++n) {
+    Kernel k("copy" + std::to_string(n));
+    int in = k.param(DType::F32, n), out = k.param(DType::F32, n);
+    UOp i = k.loop(n);
+    k.store(out, i, k.load(in, i));
+    k.check(0);
+  }
+}
+
+TEST(Kernel, RowSumsOfEveryLength) {
+  for (int64_t n = 1; n <= 70; ++n) {
+    Kernel k("rowsum" + std::to_string(n));
+    int in = k.param(DType::F32, 5 * n), out = k.param(DType::F32, 5);
+    UOp i = k.loop(5), j = k.fold_range(n);
+    k.store(out, i, sum(k.load(in, i * n + j), {j}));
+    k.check(4, 1e-5);
+  }
+}
+
+TEST(Kernel, ColumnSums) {
+  for (int64_t n : {1, 3, 16, 33, 64, 100, 257}) {
+    Kernel k("colsum" + std::to_string(n));
+    int in = k.param(DType::F32, 37 * n), out = k.param(DType::F32, n);
+    UOp i = k.loop(n), j = k.fold_range(37);
+    k.store(out, i, sum(k.load(in, j * n + i), {j}));
+    k.check(4, 1e-5);
+  }
+}
+
+TEST(Kernel, Softmax) {
+  for (int64_t n : {1, 2, 7, 16, 50, 64, 129, 1000}) {
+    Kernel k("softmax" + std::to_string(n));
+    int in = k.param(DType::F32, 11 * n), out = k.param(DType::F32, 11 * n);
+    UOp i = k.loop(11), j = k.loop(n), f = k.fold_range(n);
+    UOp row = fold(ReduceOp::Max, k.load(in, i * n + f), {f});
+    UOp total = sum(exp(k.load(in, i * n + f) - row), {f});
+    k.store(out, i * n + j, exp(k.load(in, i * n + j) - row) * unary(Op::Recip, total));
+    k.check(8, 1e-6);
+  }
+}
+
+TEST(Kernel, MatrixProduct) {
+  for (auto [m, n, p] : {std::tuple{5, 7, 9}, {16, 64, 32}, {33, 17, 65}, {1, 100, 3}}) {
+    Kernel k("matmul");
+    int a = k.param(DType::F32, m * p), b = k.param(DType::F32, p * n),
+        c = k.param(DType::F32, m * n);
+    UOp i = k.loop(m), j = k.loop(n), f = k.fold_range(p);
+    k.store(c, i * n + j, sum(k.load(a, i * p + f) * k.load(b, f * n + j), {f}));
+    k.check(8, 1e-5);
+  }
+}
+
+TEST(Kernel, LayerNormWithItsStatistics) {
+  for (int64_t n : {1, 5, 64, 100, 768}) {
+    Kernel k("layernorm" + std::to_string(n));
+    int in = k.param(DType::F32, 9 * n), scale = k.param(DType::F32, n),
+        out = k.param(DType::F32, 9 * n), means = k.param(DType::F32, 9);
+    UOp i = k.loop(9), j = k.loop(n), f = k.fold_range(n);
+    UOp mean = sum(k.load(in, i * n + f), {f}) * real(1.0 / static_cast<double>(n));
+    UOp centred = k.load(in, i * n + f) - mean;
+    UOp variance = sum(centred * centred, {f}) * real(1.0 / static_cast<double>(n));
+    UOp factor = unary(Op::Recip, unary(Op::Sqrt, variance + real(1e-5)));
+    k.store(means, i, mean);
+    k.store(out, i * n + j, (k.load(in, i * n + j) - mean) * factor * k.load(scale, j));
+    k.check(16, 1e-5);
+  }
+}
+
+TEST(Kernel, SoftmaxAlongTheFirstAxis) {
+  Kernel k("softmax0");
+  int in = k.param(DType::F32, 13 * 40), out = k.param(DType::F32, 13 * 40);
+  UOp j = k.loop(40), i = k.loop(13), f = k.fold_range(13);
+  UOp top = fold(ReduceOp::Max, k.load(in, f * 40 + j), {f});
+  UOp total = sum(exp(k.load(in, f * 40 + j) - top), {f});
+  k.store(out, i * 40 + j, exp(k.load(in, i * 40 + j) - top) * unary(Op::Recip, total));
+  k.check(8, 1e-6);
+}
+
+TEST(Kernel, FoldOverSeveralRanges) {
+  for (auto [a, b, c] : {std::tuple{3, 4, 5}, {2, 33, 17}, {7, 1, 64}, {1, 1, 1}}) {
+    Kernel k("fold3");
+    int in = k.param(DType::F32, 6 * a * b * c), out = k.param(DType::F32, 6);
+    UOp i = k.loop(6), x = k.fold_range(a), y = k.fold_range(b), z = k.fold_range(c);
+    k.store(out, i, sum(k.load(in, ((i * a + x) * b + y) * c + z), {x, y, z}));
+    k.check(8, 1e-4);
+  }
+}
+
+TEST(Kernel, FoldOfStridedRangesFirst) {
+  Kernel k("fold_outer_contiguous");
+  int in = k.param(DType::F32, 4 * 30 * 20), out = k.param(DType::F32, 4);
+  UOp i = k.loop(4), x = k.fold_range(20), y = k.fold_range(30);
+  k.store(out, i, sum(k.load(in, (i * 30 + y) * 20 + x), {x, y}));
+  k.check(8, 1e-4);
+}
+
+TEST(Kernel, NestedFolds) {
+  Kernel k("nested");
+  int in = k.param(DType::F32, 5 * 12 * 35), out = k.param(DType::F32, 5);
+  UOp i = k.loop(5), x = k.fold_range(12), y = k.fold_range(35);
+  UOp inner = fold(ReduceOp::Max, k.load(in, (i * 12 + x) * 35 + y), {y});
+  k.store(out, i, sum(inner * inner, {x}));
+  k.check(8, 1e-5);
+}
+
+TEST(Kernel, EveryReductionOfEveryType) {
+  for (DType t : {DType::Bool, DType::I8, DType::I32, DType::I64, DType::U8, DType::U32, DType::U64,
+                  DType::F32, DType::F64}) {
+    for (ReduceOp op : {ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min}) {
+      for (bool rows : {true, false}) {
+        constexpr int64_t n = 45, m = 37;
+        Kernel k("reduce_" + std::string(name(t)));
+        int in = k.param(t, n * m), out = k.param(t, m);
+        k.buffer(in).fill(7, is_float(t) ? 0.8 : -50, is_float(t) ? 1.2 : 50);
+        UOp i = k.loop(m), f = k.fold_range(n);
+        k.store(out, i, fold(op, k.load(in, rows ? i * n + f : f * m + i), {f}));
+        k.check(64, 1e-6);
+      }
+    }
+  }
+}
+
+TEST(Kernel, MaxOfRowsKeepsNan) {
+  Kernel k("nanmax");
+  int in = k.param(DType::F32, 4 * 100), out = k.param(DType::F32, 4), low = k.param(DType::F32, 4);
+  k.buffer(in).set(150, NAN);
+  k.buffer(in).set(399, NAN);
+  UOp i = k.loop(4), f = k.fold_range(100);
+  k.store(out, i, fold(ReduceOp::Max, k.load(in, i * 100 + f), {f}));
+  k.store(low, i, fold(ReduceOp::Min, k.load(in, i * 100 + f), {f}));
+  k.check(0);
+}
+
+TEST(Kernel, HalfFloats) {
+  for (DType t : {DType::F16, DType::BF16}) {
+    for (int64_t n : {1, 8, 37, 200}) {
+      Kernel k("half_" + std::string(name(t)));
+      int a = k.param(t, n), b = k.param(t, n), out = k.param(t, n), wide = k.param(DType::F32, 1);
+      UOp i = k.loop(n), f = k.fold_range(n);
+      k.store(out, i, k.load(a, i) * k.load(b, i) + k.load(a, i));
+      k.store(wide, index_const(0), sum(cast(k.load(a, f), DType::F32), {f}));
+      k.check(1, 1e-4);
+    }
+  }
+}
+
+TEST(Kernel, Broadcasts) {
+  Kernel k("broadcast");
+  int a = k.param(DType::F32, 7), b = k.param(DType::F32, 50), c = k.param(DType::F32, 1),
+      out = k.param(DType::F32, 350);
+  UOp i = k.loop(7), j = k.loop(50), zero = index_const(0);
+  k.store(out, i * 50 + j, k.load(a, i) + k.load(b, j) * k.load(c, zero));
+  k.check(1, 1e-6);
+}
+
+TEST(Kernel, TransposedReversedAndStrided) {
+  Kernel k("layouts");
+  int a = k.param(DType::F32, 48 * 33), t = k.param(DType::F32, 48 * 33),
+      r = k.param(DType::F32, 48 * 33), s = k.param(DType::F32, 48 * 33);
+  UOp i = k.loop(33), j = k.loop(48);
+  UOp whole = index_const(48 * 33 - 1);
+  k.store(t, i * 48 + j, k.load(a, j * 33 + i));
+  k.store(r, i * 48 + j, k.load(a, whole - (i * 48 + j)));
+  k.store(s, i * 48 + j, k.load(a, i * 48 + binary(Op::Mod, j * 2, index_const(48))));
+  k.check(0);
+}
+
+TEST(Kernel, StridesOfEveryType) {
+  for (DType t : {DType::Bool, DType::I8, DType::I16, DType::F16, DType::BF16, DType::I32,
+                  DType::I64, DType::F64}) {
+    Kernel k("stride_" + std::string(name(t)));
+    int a = k.param(t, 300), every = k.param(t, 100), back = k.param(t, 300),
+        spread = k.param(t, 300);
+    UOp i = k.loop(100);
+    k.store(every, i, k.load(a, i * 3 + 1));
+    k.store(spread, i * 3 + 2, k.load(a, i));
+    k.store(back, i, k.load(a, index_const(299) - i));
+    k.check(0);
+  }
+}
+
+TEST(Kernel, PaddedLoads) {
+  for (int64_t n : {1, 5, 16, 60, 130}) {
+    Kernel k("pad" + std::to_string(n));
+    int a = k.param(DType::F32, 6 * n), out = k.param(DType::F32, 9 * (n + 5)),
+        flags = k.param(DType::Bool, n + 5), rows = k.param(DType::F32, 9 * n);
+    UOp i = k.loop(9), j = k.loop(n + 5);
+    UOp row = index_const(1) < i, row_end = i < index_const(8), column = index_const(2) < j,
+        column_end = j < index_const(n + 3);
+    UOp valid = binary(Op::And, binary(Op::And, row, row_end), binary(Op::And, column, column_end));
+    k.store(out, i * (n + 5) + j,
+            k.load(a, (i - index_const(2)) * n + (j - index_const(3)), valid) + real(1));
+    k.check(0);
+    Kernel u("pad_rows" + std::to_string(n));
+    a = u.param(DType::F32, 6 * n), rows = u.param(DType::F32, 9 * n);
+    i = u.loop(9), j = u.loop(n);
+    valid = binary(Op::And, index_const(1) < i, i < index_const(8));
+    u.store(rows, i * n + j, u.load(a, (i - index_const(2)) * n + j, valid));
+    u.check(0);
+    (void)flags;
+  }
+}
+
+TEST(Kernel, PoolingWindows) {
+  Kernel k("pool");
+  int a = k.param(DType::F32, 3 * 20 * 20), out = k.param(DType::F32, 3 * 10 * 10);
+  UOp c = k.loop(3), y = k.loop(10), x = k.loop(10), v = k.fold_range(2), w = k.fold_range(2);
+  k.store(out, (c * 10 + y) * 10 + x,
+          fold(ReduceOp::Max, k.load(a, (c * 20 + y * 2 + v) * 20 + x * 2 + w), {v, w}));
+  k.check(0);
+}
+
+TEST(Kernel, Convolution) {
+  Kernel k("conv");
+  int a = k.param(DType::F32, 2 * 3 * 12 * 12), w = k.param(DType::F32, 4 * 3 * 9),
+      out = k.param(DType::F32, 2 * 4 * 12 * 12);
+  UOp n = k.loop(2), o = k.loop(4), y = k.loop(12), x = k.loop(12), c = k.fold_range(3),
+      u = k.fold_range(3), v = k.fold_range(3);
+  UOp iy = y + u - index_const(1), ix = x + v - index_const(1);
+  UOp valid = binary(Op::And, binary(Op::And, index_const(-1) < iy, iy < index_const(12)),
+                     binary(Op::And, index_const(-1) < ix, ix < index_const(12)));
+  k.store(out, ((n * 4 + o) * 12 + y) * 12 + x,
+          sum(k.load(a, ((n * 3 + c) * 12 + iy) * 12 + ix, valid) *
+                  k.load(w, ((o * 3 + c) * 3 + u) * 3 + v),
+              {c, u, v}));
+  k.check(16, 1e-4);
+}
+
+TEST(Kernel, IndicesWithDivision) {
+  Kernel k("reshape");
+  int a = k.param(DType::F32, 6 * 64), out = k.param(DType::F32, 6 * 64),
+      odd = k.param(DType::F32, 6 * 64), values = k.param(DType::I32, 6 * 64);
+  UOp i = k.loop(6 * 64);
+  UOp q = binary(Op::IDiv, i, index_const(64)), r = binary(Op::Mod, i, index_const(64));
+  k.store(out, i, k.load(a, (index_const(5) - q) * 64 + r));
+  UOp q3 = binary(Op::IDiv, i, index_const(6)), r3 = binary(Op::Mod, i, index_const(6));
+  k.store(odd, i, k.load(a, r3 * 64 + q3));
+  k.store(values, i,
+          cast(binary(Op::IDiv, i - index_const(100), index_const(7)) * 3 +
+                   binary(Op::Mod, i - index_const(100), index_const(7)),
+               DType::I32));
+  k.check(0);
+}
+
+TEST(Kernel, GatherClampsBadIndices) {
+  for (DType t : {DType::I32, DType::I64}) {
+    Kernel k("gather");
+    int table = k.param(DType::F32, 10 * 24), index = k.param(t, 30),
+        out = k.param(DType::F32, 30 * 24), picked = k.param(DType::F32, 30);
+    for (int64_t i = 0; i < 30; ++i) k.buffer(index).set(i, static_cast<double>(i * 7 % 13 - 1));
+    k.buffer(index).set(3, 1e9);
+    k.buffer(index).set(4, -1e9);
+    if (t == DType::I64) k.buffer(index).set(5, 4294967296.0), k.buffer(index).set(6, 1e18);
+    UOp i = k.loop(30), j = k.loop(24), row = cast(k.load(index, i), DType::Index);
+    k.store(out, i * 24 + j, k.load(table, row * 24 + j));
+    k.store(picked, i, k.load(table, row * 24 + 5));
+    k.check(0);
+  }
+}
+
+TEST(Kernel, GatherOfSmallTypes) {
+  for (DType t : {DType::Bool, DType::U8, DType::F16, DType::BF16, DType::I16, DType::F64}) {
+    Kernel k("gather_" + std::string(name(t)));
+    int table = k.param(t, 50), index = k.param(DType::U8, 77), out = k.param(t, 77),
+        where_valid = k.param(t, 77);
+    UOp i = k.loop(77), at = cast(k.load(index, i), DType::Index) * 20;
+    k.store(out, i, k.load(table, at));
+    k.store(where_valid, i, k.load(table, at, i < index_const(70)));
+    k.check(0);
+  }
+}
+
+TEST(Kernel, ScatterDropsBadIndices) {
+  Kernel k("scatter");
+  int index = k.param(DType::I32, 40), values = k.param(DType::F32, 40),
+      out = k.param(DType::F32, 40);
+  for (int64_t i = 0; i < 40; ++i)
+    k.buffer(index).set(i, static_cast<double>(i % 2 ? 39 - i : 1000 + i));
+  UOp i = k.loop(40);
+  k.store(out, cast(k.load(index, i), DType::Index), k.load(values, i));
+  k.check(0);
+}
+
+TEST(Kernel, InPlace) {
+  Kernel k("adam");
+  int w = k.param(DType::F32, 333), g = k.param(DType::F32, 333), m = k.param(DType::F32, 333),
+      rate = k.param(DType::F32, 1);
+  UOp i = k.loop(333);
+  UOp moment = k.load(m, i) * real(0.9) + k.load(g, i) * real(0.1);
+  k.store(m, i, moment);
+  k.store(w, i, k.load(w, i) - k.load(rate, index_const(0)) * moment * k.load(m, i));
+  k.check(4, 1e-6);
+}
+
+TEST(Kernel, IndependentNestsShareAKernel) {
+  Kernel k("nests");
+  int a = k.param(DType::F32, 1000), b = k.param(DType::F32, 17 * 33),
+      total = k.param(DType::F32, 1);
+  UOp i = k.loop(1000), x = k.loop(17), y = k.loop(33), f = k.fold_range(1000);
+  int a2 = k.param(DType::F32, 1000), b2 = k.param(DType::F32, 17 * 33);
+  k.store(a2, i, k.load(a, i) * real(2));
+  k.store(b2, x * 33 + y, k.load(b, x * 33 + y) + real(1));
+  k.store(total, index_const(0), sum(k.load(a, f), {f}));
+  k.check(8, 1e-4);
+}
+
+TEST(Kernel, DeviceCoordinatesAreArguments) {
+  Kernel k("shard");
+  int in = k.param(DType::F32, 400), out = k.param(DType::F32, 100);
+  UOp i = k.loop(100), place = UOp::make(Op::DeviceCoordinate, DType::Index, {}, Dims{1, 4});
+  k.store(out, i, k.load(in, place * 100 + i));
+  for (int64_t at = 0; at < 4; ++at) {
+    k.coordinates = {7, at};
+    k.check(0);
+  }
+}
+
+TEST(Kernel, EmptyRanges) {
+  Kernel k("empty_fold");
+  int in = k.param(DType::F32, 1), out = k.param(DType::F32, 5), low = k.param(DType::I32, 5);
+  UOp i = k.loop(5), f = k.fold_range(0);
+  k.store(out, i, sum(k.load(in, f), {f}));
+  k.store(low, i, fold(ReduceOp::Prod, cast(k.load(in, f), DType::I32), {f}));
+  k.check(0);
+  Kernel none("empty_loop");
+  in = none.param(DType::F32, 4), out = none.param(DType::F32, 4);
+  UOp j = none.loop(0);
+  none.store(out, j, none.load(in, j));
+  EXPECT_EQ(none.compile()->code.work_items, 0);
+  none.check(0);
+}
+
+TEST(Kernel, UnitRangesAreConstants) {
+  Kernel k("units");
+  int in = k.param(DType::F32, 40), out = k.param(DType::F32, 40);
+  UOp i = k.loop(1), j = k.loop(40), f = k.fold_range(1);
+  k.store(out, i * 40 + j, sum(k.load(in, (i + f) * 40 + j), {f}));
+  k.check(0);
+}
+
+TEST(Kernel, ArangeAndMasks) {
+  Kernel k("causal");
+  int in = k.param(DType::F32, 40 * 40), out = k.param(DType::F32, 40 * 40),
+      ramp = k.param(DType::F32, 40), halves = k.param(DType::F16, 40);
+  UOp i = k.loop(40), j = k.loop(40);
+  UOp seen = binary(Op::CmpLt, cast(i, DType::I64), cast(j, DType::I64));
+  k.store(out, i * 40 + j, where(seen, real(-1e30), k.load(in, i * 40 + j)));
+  k.store(ramp, i, cast(i * 3 + 1, DType::F32));
+  k.store(halves, i, cast(i, DType::F16));
+  k.check(0);
+}
+
+TEST(Kernel, MalformedKernelsAreInternalErrors) {
+  Kernel k("broken");
+  int in = k.param(DType::F32, 4), out = k.param(DType::F32, 4);
+  UOp i = k.loop(4);
+  k.store(out, i, k.load(in, i));
+  k.source().loops.clear();
+  EXPECT_THROW(k.compile(), InternalError);
+  Kernel slot("slot");
+  slot.param(DType::F32, 4);
+  UOp j = slot.loop(4);
+  slot.store(0, j,
+             UOp::make(Op::Load, DType::F32, {UOp::make(Op::Param, DType::F32, {}, Dims{3}), j}));
+  EXPECT_THROW(slot.compile(), InternalError);
+}
+
+}  // namespace
+}  // namespace tinyshard::test

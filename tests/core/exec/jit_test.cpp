@@ -1,0 +1,158 @@
+// Capture and replay: same values as without, no graph work and no allocation in a replay, and
+// clear errors for what a replay cannot do.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <tinyshard/tinyshard.h>
+
+#include <gtest/gtest.h>
+
+#include "core/exec/executable.h"
+#include "core/exec/runtime.h"
+
+namespace {
+std::atomic<bool> counting{false};
+std::atomic<int64_t> allocations{0};
+}  // namespace
+
+void* operator new(size_t bytes) {
+  if (counting) ++allocations;
+  if (void* p = std::malloc(bytes ? bytes : 1)) return p;
+  throw std::bad_alloc();
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+
+namespace tinyshard {
+namespace {
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Jit, ReplaysWithNewInputs) {
+  Jit twice = [](Tensor x) { return x * 2 + 1; };
+  for (float v : {1.f, 5.f, -3.f}) {
+    EXPECT_EQ(twice(Tensor({v, v + 1})).to_vector<float>(),
+              (std::vector<float>{2 * v + 1, 2 * v + 3}));
+  }
+}
+
+TEST(Jit, AssignmentsHappenAtEveryCall) {
+  Tensor total = Tensor::zeros({2}).clone().realize();
+  Jit add = [&](Tensor x) {
+    total.assign(total + x);
+    return total * 10;
+  };
+  for (int i = 1; i <= 4; ++i) {
+    EXPECT_EQ(add(Tensor({1.f, 2.f})).to_vector<float>(),
+              (std::vector<float>{10.f * float(i), 20.f * float(i)}));
+  }
+  EXPECT_EQ(total.to_vector<float>(), (std::vector<float>{4, 8}));
+}
+
+TEST(Jit, StateMadeLazilyBeforeIsNotMadeAgain) {
+  Tensor::manual_seed(1);
+  Tensor w = Tensor::randn({4, 4}).is_param_();  // not computed yet
+  Jit square = [&](Tensor x) { return x.matmul(w); };
+  Tensor x = Tensor::eye(4);
+  auto first = square(x).to_vector<float>();
+  EXPECT_EQ(square(x).to_vector<float>(), first);
+  EXPECT_EQ(w.to_vector<float>(), first);
+}
+
+TEST(Jit, RandomNumbersDifferBetweenReplays) {
+  Tensor::manual_seed(5);
+  Jit draw = [](Tensor x) {
+    TrainingMode on;
+    return x + Tensor::rand({8});
+  };
+  Tensor x = Tensor::zeros({8}).contiguous().realize();
+  auto a = draw(x).to_vector<float>(), b = draw(x).to_vector<float>(),
+       c = draw(x).to_vector<float>();
+  EXPECT_NE(a, b);
+  EXPECT_NE(b, c);
+}
+
+TEST(Jit, AReplayAllocatesNothingAndTouchesNoNode) {
+  Tensor w = Tensor::randn({64, 64}).is_param_().realize();
+  Jit step = [&](Tensor x) {
+    TrainingMode on;
+    Tensor y = x.matmul(w).softmax();
+    w.assign(w - y.mean(0, true) * 0.1);
+    return y.sum();
+  };
+  Tensor a = Tensor::randn({32, 64}).realize(), b = Tensor::randn({32, 64}).realize();
+  step(a);
+  step(b);
+  CapturedStep::States in_a{a.state()}, in_b{b.state()};
+  size_t nodes = live_nodes();
+  uint64_t newest = newest_node_id();
+  CapturedStep raw;
+  CapturedStep::Trace trace = [&](const CapturedStep::States& s) {
+    return CapturedStep::States{(Tensor(s[0]).matmul(w).relu()).state()};
+  };
+  raw.call(in_a, trace);
+  raw.call(in_b, trace);
+  nodes = live_nodes();
+  newest = newest_node_id();
+  allocations = 0;
+  counting = true;
+  for (int i = 0; i < 4; ++i) raw.call(i % 2 ? in_a : in_b, trace);
+  counting = false;
+  EXPECT_EQ(allocations, 0);
+  EXPECT_EQ(live_nodes(), nodes);
+  EXPECT_EQ(newest_node_id(), newest);
+}
+
+TEST(Jit, AnotherShapeIsAClearError) {
+  Jit f = [](Tensor x) { return x + 1; };
+  f(Tensor::zeros({2, 3}).contiguous());
+  std::string text = message_of([&] { f(Tensor::zeros({4, 3}).contiguous()); });
+  EXPECT_NE(text.find("f32[4, 3]"), std::string::npos) << text;
+  EXPECT_NE(text.find("f32[2, 3]"), std::string::npos) << text;
+}
+
+TEST(Jit, ReadingDataInsideIsAClearError) {
+  Jit f = [](Tensor x) { return x * x.sum().item<float>(); };
+  std::string text = message_of([&] { f(Tensor::ones({2}).contiguous()); });
+  EXPECT_NE(text.find("captured step"), std::string::npos) << text;
+  // The failure leaves everything usable.
+  EXPECT_EQ((Tensor::ones({2}) + 1).to_vector<float>(), (std::vector<float>{2, 2}));
+}
+
+TEST(Jit, AFailedTraceRestoresAssignedTensors) {
+  Tensor w = Tensor({1.f}).clone().realize();
+  Jit f = [&](Tensor x) -> Tensor {
+    w.assign(w + x);
+    throw std::runtime_error("half-way");
+  };
+  EXPECT_THROW(f(Tensor({2.f})), std::runtime_error);
+  EXPECT_EQ(w.to_vector<float>(), std::vector<float>{1.f});
+}
+
+TEST(Jit, ATensorThatEscapesHasNoValue) {
+  Tensor escaped;
+  Jit f = [&](Tensor x) {
+    escaped = x * 3;
+    return x + 1;
+  };
+  f(Tensor({1.f}));
+  std::string text = message_of([&] { escaped.to_vector<float>(); });
+  EXPECT_NE(text.find("return it from the step"), std::string::npos) << text;
+}
+
+TEST(Jit, SeveralResults) {
+  Jit f = [](Tensor x) { return std::pair(x + 1, x.sum()); };
+  auto [y, s] = f(Tensor({1.f, 2.f}));
+  EXPECT_EQ(y.to_vector<float>(), (std::vector<float>{2, 3}));
+  EXPECT_EQ(s.item<float>(), 3);
+}
+
+}  // namespace
+}  // namespace tinyshard

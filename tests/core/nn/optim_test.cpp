@@ -1,0 +1,244 @@
+// What optimizers do around the update itself (whose numbers golden_test checks): captured steps,
+// placement, mistakes.
+#include "core/nn/optim.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "core/nn/nn.h"
+#include "core/tensor/jit.h"
+
+namespace tinyshard {
+namespace {
+
+using nn::optim::AdamW;
+using nn::optim::SGD;
+
+std::vector<double> values(const Tensor& t) { return t.to_vector<double>(); }
+
+std::string message(const auto& call) {
+  try {
+    call();
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+#define EXPECT_MENTIONS(call, text) \
+  EXPECT_NE(message([&] { call; }).find(text), std::string::npos) << message([&] { call; })
+
+// y = w * x + b by gradient descent.
+struct Line {
+  Tensor w = Tensor::zeros(1).is_param_(), b = Tensor::zeros(1).is_param_();
+  TS_FIELDS(w, b)
+  Tensor loss(const Tensor& x) const { return (x * w + b - (x * 3 + 1)).square().mean(); }
+};
+
+TEST(Optimizer, LearnsALine) {
+  Line line;
+  SGD optim(nn::parameters(line), {.lr = 0.1, .momentum = 0.9});
+  Tensor x = Tensor::linspace(-1, 1, 32);
+  TrainingMode on;
+  for (int i = 0; i < 100; ++i) {
+    optim.zero_grad();
+    line.loss(x).backward();
+    optim.step();
+  }
+  EXPECT_NEAR(line.w.item<float>(), 3, 0.02);
+  EXPECT_NEAR(line.b.item<float>(), 1, 0.02);
+}
+
+TEST(Optimizer, TakesTheSameStepsWhenCaptured) {
+  Tensor x = Tensor::linspace(-1, 1, 32).realize();
+  auto train = [&](bool captured) {
+    Line line;
+    AdamW optim(nn::parameters(line), {.lr = 0.1});
+    auto body = [&](const Tensor& batch) {
+      TrainingMode on;
+      optim.zero_grad();
+      Tensor loss = line.loss(batch).backward();
+      optim.step();
+      return loss;
+    };
+    Jit step = [&](Tensor batch) { return body(batch); };
+    for (int i = 0; i < 5; ++i) captured ? step(x) : body(x).realize();
+    std::vector<double> all = values(line.w);
+    for (const Tensor& t : nn::parameters(optim)) {
+      for (double v : values(t)) all.push_back(v);
+    }
+    return all;
+  };
+  EXPECT_EQ(train(true), train(false));
+}
+
+TEST(Optimizer, ALearningRateChangesStepsThatAreCaptured) {
+  Line line;
+  SGD optim(nn::parameters(line), {.lr = 0});
+  Tensor x = Tensor::linspace(-1, 1, 32).realize();
+  Jit step = [&](Tensor batch) {
+    TrainingMode on;
+    optim.zero_grad();
+    Tensor loss = line.loss(batch).backward();
+    optim.step();
+    return loss;
+  };
+  step(x);
+  step(x);
+  EXPECT_EQ(line.w.item<float>(), 0);
+  optim.set_lr(0.1);
+  step(x);
+  EXPECT_NE(line.w.item<float>(), 0);
+}
+
+TEST(Optimizer, KeepsOtherTensorsUpToDate) {
+  nn::BatchNorm norm(2);
+  SGD optim(nn::parameters(norm), {.lr = 0.1});
+  EXPECT_EQ(optim.params().size(), 2u);
+  Tensor x = (Tensor::arange(8).cast(DType::F32) + 1).reshape({4, 2}).realize();
+  Jit step = [&](Tensor batch) {
+    TrainingMode on;
+    optim.zero_grad();
+    Tensor loss = norm(batch).square().mean().backward();
+    optim.step();
+    return loss;
+  };
+  for (int i = 0; i < 3; ++i) step(x);
+  // mean of channel 0 is 4: 0.4, then 0.9 * 0.4 + 0.4...
+  EXPECT_NEAR(norm.running_mean.to_vector<float>()[0], 4 * (1 - std::pow(0.9, 3)), 1e-5);
+  EXPECT_EQ(norm.num_batches_tracked.item<int>(), 3);
+
+  TrainingMode on;
+  optim.zero_grad();
+  norm(x).square().mean().backward();
+  optim.step();
+  EXPECT_EQ(norm.running_mean.state()->value.op(), Op::Buffer)
+      << "statistics pile up unless a step computes them";
+}
+
+TEST(Optimizer, NarrowParametersHaveWideState) {
+  Tensor p = Tensor::ones(4, DType::BF16).is_param_();
+  AdamW optim({p});
+  EXPECT_EQ(optim.m[0].dtype(), DType::F32);
+  p.set_grad(Tensor::ones(4, DType::BF16));
+  TrainingMode on;
+  optim.step();
+  EXPECT_EQ(p.dtype(), DType::BF16);
+  Tensor wide = Tensor::ones(4, DType::F64).is_param_();
+  EXPECT_EQ(AdamW({wide}).v[0].dtype(), DType::F64);
+}
+
+TEST(Optimizer, MistakesAreNamed) {
+  Line line;
+  SGD optim(nn::parameters(line));
+  EXPECT_MENTIONS(optim.step(), "TrainingMode");
+  TrainingMode on;
+  EXPECT_MENTIONS(optim.step(), "SGD: parameter 0, f32[1], has no gradient");
+  EXPECT_MENTIONS(SGD({}), "none of the 0 tensors");
+  EXPECT_MENTIONS(SGD({Tensor::ones(3)}), "is_param_()");
+  EXPECT_MENTIONS(SGD({line.w}, {.lr = -1}), "-1");
+  EXPECT_MENTIONS(nn::clip_grad_norm({line.w}, 1), "backward()");
+}
+
+TEST(Optimizer, GroupsStepTogether) {
+  Line line;
+  SGD a({line.w}, {.lr = 0.1});
+  AdamW b({line.b}, {.lr = 0.1});
+  nn::optim::OptimizerGroup group(a, b);
+  EXPECT_EQ(group.params().size(), 2u);
+  TrainingMode on;
+  group.zero_grad();
+  line.loss(Tensor::linspace(-1, 1, 8)).backward();
+  group.step();
+  EXPECT_NE(line.w.item<float>(), 0);
+  EXPECT_NE(line.b.item<float>(), 0);
+}
+
+TEST(ClipGradNorm, ScalesAllGradientsByOneFactor) {
+  Tensor a = Tensor::zeros(2).is_param_(), b = Tensor::zeros(1).is_param_();
+  a.set_grad(Tensor{3.0, 0.0});
+  b.set_grad(Tensor{4.0});
+  EXPECT_NEAR(nn::clip_grad_norm({a, b}, 1).item<float>(), 5, 1e-6);
+  EXPECT_NEAR(a.grad().to_vector<float>()[0], 0.6, 1e-5);
+  EXPECT_NEAR(b.grad().item<float>(), 0.8, 1e-5);
+  nn::clip_grad_norm({a, b}, 100);
+  EXPECT_NEAR(b.grad().item<float>(), 0.8, 1e-5);
+}
+
+TEST(CosineLr, RisesThenFalls) {
+  nn::CosineOptions o{.peak = 1, .floor = 0.1, .warmup = 4, .steps = 14};
+  EXPECT_DOUBLE_EQ(nn::cosine_lr(0, o), 0.25);
+  EXPECT_DOUBLE_EQ(nn::cosine_lr(3, o), 1);
+  EXPECT_DOUBLE_EQ(nn::cosine_lr(4, o), 1);
+  EXPECT_NEAR(nn::cosine_lr(9, o), 0.55, 1e-12);
+  EXPECT_NEAR(nn::cosine_lr(14, o), 0.1, 1e-12);
+  EXPECT_NEAR(nn::cosine_lr(99, o), 0.1, 1e-12);
+}
+
+// --- on several devices --------------------------------------------------------------------------
+
+struct Net {
+  nn::Linear first{6, 10}, second{10, 1};
+  TS_FIELDS(first, second)
+  Tensor loss(const Tensor& x) const { return second(first(x).tanh()).square().mean(); }
+};
+
+// Parameters after a few captured steps.
+std::vector<double> trained(const Mesh& mesh, const std::string& shard_axis) {
+  Tensor::manual_seed(4);
+  Net net;
+  nn::data_parallel(net, mesh, "data");
+  AdamW optim(nn::parameters(net), {.lr = 0.01, .shard_axis = shard_axis});
+  Tensor x = Tensor::randn({8, 6}).realize();
+  Jit step = [&](Tensor batch) {
+    TrainingMode on;
+    optim.zero_grad();
+    Tensor loss = net.loss(batch.shard(mesh, {{"data", Shard(0)}})).backward();
+    optim.step();
+    return loss;
+  };
+  for (int i = 0; i < 4; ++i) step(x);
+  std::vector<double> all;
+  for (const Tensor& p : nn::parameters(net)) {
+    EXPECT_TRUE(p.sharding().is_replicated());
+    for (double v : values(p)) all.push_back(v);
+  }
+  if (!shard_axis.empty()) {
+    EXPECT_EQ(optim.m[0].sharding().placements[0], Shard(0));
+    EXPECT_EQ(optim.m[3].sharding().placements[0], Replicate) << "one element does not divide";
+  }
+  return all;
+}
+
+TEST(DataParallel, GivesTheSameParametersAsOneDevice) {
+  set_default_float(DType::F64);
+  std::vector<double> one = trained(Mesh::of({"CPU:0"}), "");
+  for (const std::string shard_axis : {"", "data"}) {
+    for (const Mesh& mesh :
+         {Mesh::of({"CPU:0", "CPU:1"}), Mesh::of({"CPU:0", "CPU:1", "CPU:2", "CPU:3"})}) {
+      std::vector<double> several = trained(mesh, shard_axis);
+      ASSERT_EQ(one.size(), several.size());
+      for (size_t i = 0; i < one.size(); ++i)
+        EXPECT_NEAR(one[i], several[i], 1e-12) << mesh.to_string() << shard_axis;
+    }
+  }
+  set_default_float(DType::F32);
+}
+
+TEST(DataParallel, NamesTheAxesThereAre) {
+  Net net;
+  EXPECT_MENTIONS(nn::data_parallel(net, Mesh::of({"CPU:0", "CPU:1"}), "rows"), "it has \"data\"");
+}
+
+TEST(DataParallel, ComesBeforeTheOptimizer) {
+  Net net;
+  SGD optim(nn::parameters(net), {.momentum = 0.9});
+  nn::data_parallel(net, Mesh::of({"CPU:0", "CPU:1"}), "data");
+  TrainingMode on;
+  net.loss(Tensor::ones({4, 6})).backward();
+  EXPECT_MENTIONS(optim.step(), "make the optimizer after the parameters were placed");
+}
+
+}  // namespace
+}  // namespace tinyshard

@@ -1,0 +1,150 @@
+// Copying values into a model by name, and files of them.
+#include "core/nn/state_dict.h"
+
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "core/nn/nn.h"
+
+namespace tinyshard {
+namespace {
+
+struct Net {
+  nn::Linear first{3, 4}, second{4, 2};
+  TS_FIELDS(first, second)
+};
+
+std::vector<float> values(const Tensor& t) { return t.to_vector<float>(); }
+
+std::string message(const auto& call) {
+  try {
+    call();
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+class StateDictTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() /
+              ("tinyshard-state-dict-" +
+               std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::filesystem::path folder_;
+};
+
+TEST_F(StateDictTest, LoadsWhatAnotherModelHolds) {
+  Net a, b;
+  EXPECT_NE(values(a.first.weight), values(b.first.weight));
+  nn::load_state_dict(b, nn::state_dict(a));
+  for (const auto& [name, tensor] : nn::state_dict(a)) {
+    EXPECT_EQ(values(tensor), values(nn::state_dict(b).at(name))) << name;
+  }
+  EXPECT_NE(a.first.weight.state(), b.first.weight.state());
+}
+
+TEST_F(StateDictTest, WritesOverTheStorageThatOptimizersAndStepsKnow) {
+  Net a, b;
+  b.first.weight.realize();
+  UOp before = b.first.weight.state()->value;
+  nn::load_state_dict(b, nn::state_dict(a));
+  EXPECT_EQ(b.first.weight.state()->value, before);
+  EXPECT_TRUE(b.first.weight.is_param());
+}
+
+TEST_F(StateDictTest, SurvivesAFile) {
+  Net a, b;
+  safe_save(nn::state_dict(a), folder_ / "net.safetensors", {{"epoch", "3"}});
+  nn::StateDict loaded = safe_load(folder_ / "net.safetensors");
+  EXPECT_EQ(loaded.size(), 4u);
+  nn::load_state_dict(b, loaded);
+  EXPECT_EQ(values(a.second.bias), values(b.second.bias));
+  EXPECT_EQ(values(a.first.weight), values(b.first.weight));
+}
+
+TEST_F(StateDictTest, ConvertsToTheTypesOfTheModel) {
+  Net net;
+  nn::StateDict dict = nn::state_dict(Net());
+  for (auto& [name, tensor] : dict) tensor = tensor.cast(DType::F64);
+  nn::load_state_dict(net, dict);
+  EXPECT_EQ(net.first.weight.dtype(), DType::F32);
+  EXPECT_EQ(values(net.first.weight), values(dict.at("first.weight")));
+}
+
+TEST_F(StateDictTest, NamesEverythingThatDoesNotFit) {
+  Net net;
+  std::vector<float> before = values(net.first.weight);
+  nn::StateDict dict = nn::state_dict(Net());
+  dict.erase("second.bias");
+  dict.emplace("third.weight", Tensor::zeros(1));
+  dict["first.bias"] = Tensor::zeros(5);
+  std::string text = message([&] { nn::load_state_dict(net, dict); });
+  EXPECT_TRUE(
+      text.starts_with("load_state_dict: missing: second.bias; unexpected: third.weight; "
+                       "shapes differ: first.bias (model [4], file [5])"))
+      << text;
+  EXPECT_EQ(values(net.first.weight), before) << "nothing is written when something does not fit";
+}
+
+TEST_F(StateDictTest, LoadsAPartWhenNotStrict) {
+  Net net;
+  std::vector<float> kept = values(net.second.bias);
+  nn::StateDict dict = nn::state_dict(Net());
+  dict.erase("second.bias");
+  dict.emplace("third.weight", Tensor::zeros(1));
+  nn::load_state_dict(net, dict, {.strict = false});
+  EXPECT_EQ(values(net.first.weight), values(dict.at("first.weight")));
+  EXPECT_EQ(values(net.second.bias), kept);
+}
+
+TEST_F(StateDictTest, HoldsOptimizersToo) {
+  Net net;
+  auto optim = nn::optim::AdamW(nn::parameters(net));
+  nn::StateDict dict = nn::state_dict(optim, "optimizer");
+  EXPECT_EQ(dict.size(), 3u + 2 * 4);
+  EXPECT_TRUE(dict.contains("optimizer.lr"));
+  EXPECT_TRUE(dict.contains("optimizer.b1_t"));
+  EXPECT_EQ(dict.at("optimizer.m.2").shape(), net.second.weight.shape());
+}
+
+TEST_F(StateDictTest, CheckpointsCarryTheirStep) {
+  Net a, b;
+  auto path =
+      nn::save_checkpoint(nn::state_dict(a), folder_ / "run", 7, {.metadata = {{"seed", "1"}}});
+  EXPECT_TRUE(std::filesystem::exists(path));
+  nn::save_checkpoint(nn::state_dict(b), folder_ / "run", 9);
+  nn::CheckpointInfo newest = nn::load_checkpoint(nn::state_dict(a), folder_ / "run");
+  EXPECT_EQ(newest.step, 9);
+  EXPECT_EQ(values(a.first.weight), values(b.first.weight));
+  nn::CheckpointInfo older = nn::load_checkpoint(nn::state_dict(b), path);
+  EXPECT_EQ(older.step, 7);
+  EXPECT_EQ(older.metadata.at("seed"), "1");
+  EXPECT_EQ(nn::checkpoint_info(folder_ / "run").step, 9);
+  EXPECT_NE(values(a.first.weight), values(b.first.weight));
+}
+
+TEST_F(StateDictTest, CheckpointsKeepTheRandomState) {
+  Tensor::manual_seed(5);
+  Tensor::rand({10}).realize();
+  nn::save_checkpoint({{"x", Tensor::zeros(1)}}, folder_ / "run", 1);
+  std::vector<float> next = values(Tensor::rand({4}));
+  Tensor::manual_seed(6);
+  nn::load_checkpoint({{"x", Tensor::zeros(1).clone()}}, folder_ / "run");
+  EXPECT_EQ(values(Tensor::rand({4})), next);
+}
+
+TEST_F(StateDictTest, AFolderThatCannotBeWrittenIsToldAtOnce) {
+  nn::prepare_checkpoints(folder_ / "new" / "run");
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ / "new" / "run"));
+  EXPECT_NE(message([] { nn::prepare_checkpoints("/proc/nothing"); }).find("/proc/nothing"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tinyshard

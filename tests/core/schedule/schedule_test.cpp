@@ -1,0 +1,135 @@
+// What the scheduler promises: few kernels for the usual layers, right order of reads and writes,
+// one collective for many gradients, and a length that does not grow with the mesh.
+#include <tinyshard/tinyshard.h>
+
+#include <gtest/gtest.h>
+
+#include "core/exec/executable.h"
+#include "core/exec/pipeline.h"
+#include "core/exec/runtime.h"
+
+namespace tinyshard {
+namespace {
+
+class ScheduleTest : public testing::Test {
+ protected:
+  void SetUp() override { Runtime::shutdown(); }
+  void TearDown() override { Runtime::shutdown(); }
+};
+
+PlanSummary plan(const std::vector<Tensor>& tensors) {
+  std::vector<UOp> roots;
+  for (const Tensor& t : tensors) roots.push_back(t.uop());
+  return summarize(make_plan(roots));
+}
+
+Tensor data(const Ints& shape) { return Tensor::randn(shape).realize(); }
+
+TEST_F(ScheduleTest, SoftmaxIsOneKernelEachWay) {
+  Tensor x = data({64, 256}), g = data({64, 256});
+  EXPECT_EQ(plan({x.softmax()}).kernels, 1);
+  EXPECT_LE(plan(x.softmax().gradient({x}, g)).kernels, 2);
+}
+
+TEST_F(ScheduleTest, LayernormIsAtMostTwoKernelsEachWay) {
+  Tensor x = data({64, 256}), g = data({64, 256}), w = data({256}), b = data({256});
+  auto y = [&] { return x.layernorm() * w + b; };
+  EXPECT_EQ(plan({y()}).kernels, 1);
+  EXPECT_LE(plan(y().gradient({x}, g)).kernels, 2);
+  // With the gradients of scale and shift: one kernel over rows, one over columns, and the row
+  // statistics that both read.
+  EXPECT_LE(plan(y().gradient({x, w, b}, g)).kernels, 2);
+}
+
+TEST_F(ScheduleTest, CrossEntropyIsAtMostTwoKernelsEachWay) {
+  Tensor x = data({64, 256}), labels = Tensor::randint({64}, 0, 256).realize();
+  EXPECT_LE(plan({x.sparse_categorical_crossentropy(labels)}).kernels, 2);
+  EXPECT_LE(plan(x.sparse_categorical_crossentropy(labels).gradient({x})).kernels, 2);
+}
+
+TEST_F(ScheduleTest, ElementwiseChainsAreOneKernel) {
+  Tensor x = data({100, 30});
+  EXPECT_EQ(plan({((x * 2 + 1).relu() - x.tanh()).exp().transpose(0, 1).contiguous()}).kernels, 1);
+}
+
+TEST_F(ScheduleTest, SwappedStoragesKeepTheirValues) {
+  Tensor a = Tensor({1.f, 2.f}).clone().realize(), b = Tensor({3.f, 4.f}).clone().realize();
+  Tensor old_a = a + 0, old_b = b + 0;
+  a.assign(old_b);
+  b.assign(old_a);
+  Tensor::realize({a, b});
+  EXPECT_EQ(a.to_vector<float>(), (std::vector<float>{3, 4}));
+  EXPECT_EQ(b.to_vector<float>(), (std::vector<float>{1, 2}));
+}
+
+TEST_F(ScheduleTest, OldAndNewValueTogether) {
+  Tensor a = Tensor({1.f, 2.f}).clone().realize();
+  Tensor old = a * 1.5;
+  a.assign(a + 10);
+  Tensor both = old + a;
+  Tensor::realize({both, a});
+  EXPECT_EQ(both.to_vector<float>(), (std::vector<float>{12.5, 15}));
+  EXPECT_EQ(a.to_vector<float>(), (std::vector<float>{11, 12}));
+}
+
+TEST_F(ScheduleTest, AssigningAPermutationOfItselfIsSafe) {
+  Tensor a = Tensor::arange(64 * 64).cast(DType::F32).reshape({64, 64}).clone().realize();
+  auto before = a.to_vector<float>();
+  a.assign(a.transpose(0, 1) + 1).realize();
+  auto after = a.to_vector<float>();
+  for (int i = 0; i < 64; ++i) {
+    for (int j = 0; j < 64; ++j)
+      ASSERT_EQ(after[size_t(i * 64 + j)], before[size_t(j * 64 + i)] + 1);
+  }
+}
+
+TEST_F(ScheduleTest, OthersSeeTheValueBeforeAnAssignment) {
+  Tensor a = Tensor({1.f, 2.f}).clone().realize();
+  Tensor twice = a * 2;  // not computed yet
+  a.assign(Tensor({5.f, 6.f})).realize();
+  EXPECT_EQ(twice.to_vector<float>(), (std::vector<float>{2, 4}));
+  EXPECT_EQ((a * 2).to_vector<float>(), (std::vector<float>{10, 12}));
+}
+
+struct Mlp {
+  nn::Linear a{32, 64}, b{64, 64}, c{64, 10};
+  TS_FIELDS(a, b, c)
+  Tensor operator()(const Tensor& x) const { return c(b(a(x).relu()).relu()); }
+};
+
+// The plan of a training step on `devices` NULL devices.
+Schedule planned_step(int devices) {
+  Runtime::shutdown();
+  Runtime::configure({.devices = {"NULL"}, .devices_per_rank = devices});
+  Mesh mesh = Mesh::world({{"data", -1}});
+  Mlp net;
+  nn::data_parallel(net, mesh, "data");
+  auto optim = nn::optim::SGD(nn::parameters(net), {.lr = 0.1});
+  Tensor x = Tensor::zeros({16 * devices, 32}).contiguous().shard(mesh, {{"data", Shard(0)}});
+  Tensor y =
+      Tensor::zeros({16 * devices}, DType::I32).contiguous().shard(mesh, {{"data", Shard(0)}});
+  Jit step = [&](Tensor images, Tensor labels) {
+    TrainingMode on;
+    optim.zero_grad();
+    Tensor loss = net(images).sparse_categorical_crossentropy(labels).backward();
+    optim.step();
+    return loss;
+  };
+  step(x, y);
+  return step.schedule();
+}
+
+TEST_F(ScheduleTest, LengthDoesNotDependOnTheDeviceCount) {
+  Schedule two = planned_step(2), many = planned_step(1024);
+  EXPECT_EQ(two.items.size(), many.items.size());
+  EXPECT_EQ(summarize(many).devices, 1024);
+}
+
+TEST_F(ScheduleTest, GradientsShareOneAllReduce) {
+  PlanSummary s = summarize(planned_step(4));
+  EXPECT_LE(s.collectives, 2);  // the gradients' bucket and the loss
+  EXPECT_GT(s.collective_bytes, 0);
+}
+
+}  // namespace
+}  // namespace tinyshard

@@ -1,0 +1,210 @@
+// Mistakes are sentences: what each says, and that it names the line that made it.
+#include "core/base/error.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <ostream>
+
+#include <gtest/gtest.h>
+
+#include "core/tensor/jit.h"
+#include "core/tensor/tensor.h"
+
+namespace tinyshard {
+namespace {
+
+Tensor of(const Dims& shape, DType dtype = DType::F32) { return Tensor::empty(shape, dtype); }
+
+struct Mistake {
+  const char* name;
+  std::function<void()> make;
+  const char* says;
+  int line;  // of the call; 0 where a call cannot know it
+};
+void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.name; }
+
+#define MISTAKE(name, call, says)              \
+  Mistake {                                    \
+    name, [] { (void)(call); }, says, __LINE__ \
+  }
+#define MISTAKE_WITHOUT_LINE(name, call, says) Mistake{name, [] { (void)(call); }, says, 0}
+
+std::vector<Mistake> mistakes() {
+  // clang-format off
+  return {
+    MISTAKE("add", of({3, 4}) + of({3, 5}), "add: shapes [3, 4] and [3, 5] do not broadcast: 4 against 5 in dim -1"),
+    MISTAKE("compare", of({3, 4}) < of({5}), "lt: shapes [3, 4] and [5] do not broadcast"),
+    MISTAKE("method", of({3, 4}).maximum(of({2, 4})), "maximum: shapes [3, 4] and [2, 4] do not broadcast"),
+    MISTAKE("where", of({3}, DType::Bool).where(of({4}), 1), "where: shapes [3] and [4] do not broadcast"),
+    MISTAKE("bits", of({3}) & of({3}, DType::I32), "bitwise_and: needs integers or bools, not f32[3] and i32[3]"),
+    MISTAKE("not", of({3}).bitwise_not(), "bitwise_not: needs integers or bools, not f32[3]"),
+    MISTAKE("shift", of({3}) << 2, "lshift: needs integers, not f32[3] and 2"),
+    MISTAKE("clamp", of({3}).clamp({}), "clamp: needs a min, a max or both"),
+    MISTAKE("matmul_transposed", of({32, 784}).matmul(of({128, 784})), "matmul: inner sizes differ: x is f32[32, 784], w is f32[128, 784]; did you mean w.T()?"),
+    MISTAKE("matmul", of({3, 4}).matmul(of({5, 6})), "matmul: inner sizes differ: x is f32[3, 4], w is f32[5, 6]"),
+    MISTAKE("matmul_scalar", of({}).matmul(of({3})), "matmul: x is f32[], w is f32[3]: both need at least one dim"),
+    MISTAKE("matmul_batch", of({2, 3, 4}).matmul(of({5, 4, 2})), "matmul: shapes [2] and [5] do not broadcast"),
+    MISTAKE("linear", of({3, 4}).linear(of({4, 2}), of({3})), "linear: bias is f32[3], but the weight f32[4, 2] makes rows of 2"),
+    MISTAKE("linear_inner", of({3, 4}).linear(of({5, 2})), "linear: inner sizes differ"),
+    MISTAKE("einsum_count", Tensor::einsum("ij,jk->ik", {of({2, 3})}), "einsum: formula \"ij,jk->ik\" has 2 operands, 1 given"),
+    MISTAKE("einsum_output", Tensor::einsum("ij->ik", {of({2, 3})}), "einsum: output letter \"k\" of \"ij->ik\" must occur once, and in an input"),
+    MISTAKE("einsum_dims", Tensor::einsum("ijk->i", {of({2, 3})}), "einsum: \"ijk\" does not name the 2 dims of f32[2, 3]"),
+    MISTAKE("einsum_sizes", Tensor::einsum("i,i->", {of({2}), of({3})}), "einsum: dim 0 of f32[3] is 3 where another operand has 2"),
+    MISTAKE("conv_channels", of({1, 3, 5, 5}).conv2d(of({2, 2, 3, 3})), "conv2d: x is f32[1, 3, 5, 5] with 3 channels, weight f32[2, 2, 3, 3] in 1 groups expects 2"),
+    MISTAKE("conv_kernel", of({1, 1, 2, 2}).conv2d(of({1, 1, 3, 3})), "conv2d: weight f32[1, 1, 3, 3] is larger than x f32[1, 1, 2, 2] with padding (0, 0) in dim 2"),
+    MISTAKE("conv_groups", of({1, 4, 5, 5}).conv2d(of({3, 2, 3, 3}), {}, {.groups = 2}), "conv2d: 3 output channels do not divide into 2 groups"),
+    MISTAKE("conv_bias", of({1, 1, 5, 5}).conv2d(of({2, 1, 3, 3}), of({3})), "conv2d: bias is f32[3], but there are 2 output channels"),
+    MISTAKE("conv_rank", of({5, 5}).conv2d(of({2, 1, 3, 3})), "conv2d: x is f32[5, 5], weight is f32[2, 1, 3, 3]: both need a batch"),
+    MISTAKE("conv_stride", of({1, 1, 5, 5}).conv2d(of({2, 1, 3, 3}), {}, {.stride = {1, 2, 3}}), "conv2d: stride has 3 values for 2 dims"),
+    MISTAKE("conv_transpose", of({1, 3, 4, 4}).conv_transpose2d(of({2, 2, 3, 3})), "conv_transpose2d: x is f32[1, 3, 4, 4] with 3 channels"),
+    MISTAKE("pool", of({1, 1, 2, 2}).max_pool2d(3), "max_pool2d: a window of 3 is larger than dim 3 of f32[1, 1, 2, 2]"),
+    MISTAKE("interpolate", of({3}).interpolate({2, 2}), "interpolate: 2 sizes for the 1 dims of f32[3]"),
+    MISTAKE("reshape", of({2, 3}).reshape({4, 2}), "reshape: f32[2, 3] has 6 elements, shape [4, 2] has 8"),
+    MISTAKE("reshape_inferred", of({2, 3}).reshape({4, -1}), "reshape: f32[2, 3] has 6 elements, which do not divide into shape [4, -1]"),
+    MISTAKE("reshape_two", of({2, 3}).view({-1, -1}), "view: shape [-1, -1] has more than one -1"),
+    MISTAKE("reshape_negative", of({2, 3}).reshape({-2, -3}), "reshape: shape [-2, -3] has a negative size"),
+    MISTAKE("unflatten", of({2, 4}).unflatten(1, {3, 2}), "unflatten: f32[2, 4] has 4 elements"),
+    MISTAKE("flatten", of({2, 4}).flatten(1, 0), "flatten: start_dim 1 comes after end_dim 0"),
+    MISTAKE("permute", of({2, 3}).permute({0, 0}), "permute: order [0, 0] is not a permutation of the 2 dims of f32[2, 3]"),
+    MISTAKE("transpose", of({2, 3}).transpose(0, 2), "transpose: axis 2 is out of range for a tensor of 2 dims; it goes from -2 to 1"),
+    MISTAKE("expand", of({2, 3}).expand({2, 4}), "expand: f32[2, 3] does not expand to shape [2, 4]"),
+    MISTAKE("expand_new", of({3}).expand({-1, 3}), "expand: f32[3] does not expand to shape [-1, 3]: -1 keeps a size, but that dim is new"),
+    MISTAKE("flip_twice", of({2, 3}).flip({0, 0}), "flip: axis 0 is given twice"),
+    MISTAKE("shrink", of({4}).shrink({{0, 5}}), "shrink: bounds [0, 5) of dim 0 do not lie inside f32[4]"),
+    MISTAKE("shrink_count", of({4, 2}).shrink({{0, 2}}), "shrink: 1 pairs of bounds for the 2 dims of f32[4, 2]"),
+    MISTAKE("pad_count", of({4, 2}).pad({{1, 1}}), "pad: 1 pairs of padding for the 2 dims of f32[4, 2]"),
+    MISTAKE("pad_negative", of({2}).pad({{-1, -2}}), "pad: padding (-1, -2) of dim 0 takes more than there is in f32[2]"),
+    MISTAKE("pad_reflect", of({3}).pad({{3, 0}}, 0, PadMode::Reflect), "pad: padding (3, 0) of dim 0 with its own values: f32[3] has only 3 there"),
+    MISTAKE("split", of({5}).split({1, 3}), "split: sizes [1, 3] do not add up to dim 0 of f32[5]"),
+    MISTAKE("chunk", of({5}).chunk(0), "chunk: 0 chunks"),
+    MISTAKE("cat", Tensor::cat({of({2, 3}), of({2, 4})}), "cat: shapes differ outside of dim 0: f32[2, 3] and f32[2, 4]"),
+    MISTAKE("cat_nothing", Tensor::cat({}), "cat: no tensors"),
+    MISTAKE("stack", Tensor::stack({of({2}), of({3})}), "stack: shapes differ: f32[2] and f32[3]"),
+    MISTAKE("repeat", of({2, 3}).repeat(2), "repeat: 1 repeats for the 2 dims of f32[2, 3]"),
+    MISTAKE("roll", of({2, 3}).roll({1, 2}, 0), "roll: 2 shifts for 1 dims"),
+    MISTAKE("diag", of({2, 2}).diag(), "diag: needs a tensor of one dim, not f32[2, 2]"),
+    MISTAKE("unfold", of({3}).unfold(0, 4, 1), "unfold: windows of 4 every 1 in dim 0 of f32[3]"),
+    MISTAKE("triu", of({3}).triu(), "triu: needs two dims, not f32[3]"),
+    MISTAKE("rearrange", of({2, 3}).rearrange("(a b -> a b"), "rearrange: brackets of \"(a b -> a b\" do not match"),
+    MISTAKE("rearrange_arrow", of({2, 3}).rearrange("a b"), "rearrange: \"a b\" must have one ->"),
+    MISTAKE("rearrange_size", of({6, 4}).rearrange("(a b) c -> a b c", {{"a", 4}}), "rearrange: dim 0 of f32[6, 4] does not divide as \"(a b) c -> a b c\" says: 6 by 4"),
+    MISTAKE("rearrange_name", of({2, 3}).rearrange("a b -> a c"), "rearrange: \"c\" must occur once on each side"),
+    MISTAKE("index_number", of({3, 4})[3], "getitem: index 3 is out of bounds for dim 0 of f32[3, 4]"),
+    MISTAKE("index_count", (of({3, 4})[{0, 0, 0}]), "getitem: 3 indices for the 2 dims of f32[3, 4]"),
+    MISTAKE("index_step", of({3, 4})[Slice(0, 3, 0)], "getitem: slice step cannot be 0"),
+    MISTAKE("index_float", of({3, 4})[of({2})], "getitem: an index must hold integers, not f32[2]"),
+    MISTAKE("index_bool", of({3, 4})[of({3}, DType::Bool)], "getitem: a bool index bool[3] makes a shape that depends on values; use masked_select or where"),
+    MISTAKE("gather", of({3, 4}).gather(1, of({4, 4}, DType::I32)), "gather: index i32[4, 4] must have the dims of f32[3, 4], none larger except dim 1"),
+    MISTAKE("embedding", of({3, 4}).embedding(of({2})), "embedding: index must hold integers, not f32[2]"),
+    MISTAKE("scatter", of({3, 5}).scatter(0, of({1, 5}, DType::I32), of({1, 3})), "scatter: index i32[1, 5] does not fit src f32[1, 3] and x f32[3, 5]"),
+    MISTAKE("scatter_type", of({3}).scatter(0, of({2}, DType::I32), of({2}, DType::F64)), "scatter: src is f64[2], x is f32[3]: cast one of them"),
+    MISTAKE("masked_select", of({3}).masked_select(of({3}, DType::I32)), "masked_select: mask must hold bools, not i32[3]"),
+    MISTAKE("sort", of({3, 3}).sort(2), "sort: axis 2 is out of range"),
+    MISTAKE("topk", of({3}).topk(4), "topk: k = 4 is not between 0 and the size of dim 0 of f32[3]"),
+    MISTAKE("one_hot", of({3}, DType::I32).one_hot(-2), "one_hot: -2 classes"),
+    MISTAKE("sum_axis", of({2, 3}).sum(2), "sum: axis 2 is out of range for a tensor of 2 dims; it goes from -2 to 1"),
+    MISTAKE("sum_twice", of({2, 3}).sum({0, -2}), "sum: axis 0 is given twice"),
+    MISTAKE("softmax_axis", of({2, 3}).softmax(-3), "softmax: axis -3 is out of range"),
+    MISTAKE("layernorm", of({2, 3}, DType::I32).layernorm(), "layernorm: needs a tensor of floats, not i32[2, 3]; cast it first"),
+    MISTAKE("batchnorm", of({2, 3, 4}).batchnorm({}, {}, of({4}), of({3})), "batchnorm: mean is f32[4], x is f32[2, 3, 4]"),
+    MISTAKE("dropout", of({2}).dropout(1.5), "dropout: p = 1.5 is not a probability"),
+    MISTAKE("attention", of({2, 3, 4}).scaled_dot_product_attention(of({2, 5, 3}), of({2, 5, 4})), "scaled_dot_product_attention: query is f32[2, 3, 4], key is f32[2, 5, 3]"),
+    MISTAKE("sparse_shape", of({2, 3}).sparse_categorical_crossentropy(of({3}, DType::I32)), "sparse_categorical_crossentropy: labels are i32[3], but x is f32[2, 3] with its classes in dim 1"),
+    MISTAKE("sparse_type", of({2, 3}).sparse_categorical_crossentropy(of({2})), "sparse_categorical_crossentropy: labels must hold integers, not f32[2]"),
+    MISTAKE("smoothing", of({2, 3}).cross_entropy(of({2}, DType::I32), {.label_smoothing = 1.5}), "cross_entropy: label_smoothing 1.5 is not between 0 and 1"),
+    MISTAKE("cross_entropy", of({2, 3}).cross_entropy(of({2, 4})), "cross_entropy: target f32[2, 4] has neither the shape of x f32[2, 3] (probabilities) nor is it integer labels"),
+    MISTAKE("nll_weight", of({2, 3}).nll_loss(of({2}, DType::I32), of({4})), "nll_loss: weight is f32[4] for 3 classes"),
+    MISTAKE("item", of({2, 3}).item<float>(), "item: f32[2, 3] has 6 elements, not one"),
+    MISTAKE("shape_dim", of({2, 3}).shape(2), "shape: axis 2 is out of range"),
+    MISTAKE("assign_type", of({2}).assign(of({2}, DType::F64)), "assign: the target is f32[2], the value is f64[2]: cast it to f32"),
+    MISTAKE("assign_shape", of({2, 3}).assign(of({3, 3})), "assign: shapes [2, 3] and [3, 3] do not broadcast"),
+    MISTAKE("assign_larger", of({1, 3}).assign(of({2, 3})), "assign: the target is f32[1, 3], the value is f32[2, 3]"),
+    MISTAKE("replace", of({2}).replace(of({3})), "replace: the target is f32[2], the value is f32[3]"),
+    MISTAKE_WITHOUT_LINE("param", of({2}, DType::I32).is_param_(), "is_param_: a parameter holds floats, not i32[2]"),
+    MISTAKE("backward_shape", of({2}).backward(), "backward: f32[2] is not one number: reduce it (sum, mean) or give the gradient that arrives at it"),
+    MISTAKE("backward_type", of({}, DType::I32).backward(), "backward: i32[] holds no floats, so it has no gradient"),
+    MISTAKE("backward_alone", (of({2}) * 2).sum().backward(), "depends on no parameter: mark parameters with is_param_()"),
+    MISTAKE("gradient_alone", (of({2}) * 2).sum().gradient({of({3})}), "gradient: f32[] does not depend on target 0, f32[3]"),
+    MISTAKE("gradient_seed", (of({2}) * 2).gradient({of({2})}, of({3})), "gradient: the tensor is f32[2], the gradient that arrives at it is f32[3]"),
+    MISTAKE("bitcast", of({3}, DType::U8).bitcast(DType::F32), "bitcast: the last dim of u8[3] has 3 bytes, not a multiple of the 4 of f32"),
+    MISTAKE("arange", Tensor::arange(0, 5, 0), "arange: step is zero"),
+    MISTAKE("linspace", Tensor::linspace(0, 1, -1), "linspace: -1 steps"),
+    MISTAKE("data", Tensor(std::vector<float>{1, 2, 3}, {2, 2}), "tensor: 3 elements for shape [2, 2]"),
+    MISTAKE("multinomial", of({4}).multinomial(5), "multinomial: 5 samples without replacement from 4 weights"),
+    MISTAKE_WITHOUT_LINE("zeros", Tensor::zeros({2, -1}), "zeros: shape [2, -1] has a negative size"),
+    MISTAKE_WITHOUT_LINE("rand", Tensor::rand({2}, DType::I32), "rand: draws floats, not i32; use randint for integers"),
+    MISTAKE_WITHOUT_LINE("randint", Tensor::randint({2}, 5, 5), "randint: there is no integer from 5 up to but not including 5"),
+    MISTAKE_WITHOUT_LINE("ragged", (Tensor{{1, 2}, {3}}), "tensor: rows of different length: 2 and 1"),
+    MISTAKE_WITHOUT_LINE("depth", (Tensor{{1, 2}, 3}), "tensor: rows of different depth"),
+    MISTAKE_WITHOUT_LINE("undefined", Tensor().relu(), "relu: a tensor that was never given a value"),
+    MISTAKE("shard_axis", of({4}).shard(Mesh::of({"CPU:0", "CPU:1"}), {{"rows", Shard(0)}}), "has no axis \"rows\"; its axes: \"data\""),
+    MISTAKE("shard_dim", of({4}).shard(Mesh::of({"CPU:0", "CPU:1"}), {{"data", Shard(1)}}), "shard: axis 1 is out of range for a tensor of 1 dims"),
+    MISTAKE("shard_partial", of({4}).shard(Mesh::of({"CPU:0", "CPU:1"}), {{"data", Partial()}}), "shard: a tensor is not made partial by hand"),
+    MISTAKE("svd", of({3}).svd(), "svd: needs at least two dims, not f32[3]"),
+  };
+  // clang-format on
+}
+
+class Errors : public ::testing::TestWithParam<Mistake> {};
+
+TEST_P(Errors, SayWhatIsWrongAndWhere) {
+  const Mistake& mistake = GetParam();
+  try {
+    mistake.make();
+    FAIL() << "no error";
+  } catch (const UserError& error) {
+    std::string text = error.what();
+    EXPECT_NE(text.find(mistake.says), std::string::npos) << text;
+    std::string place = "  (error_test.cpp:" + std::to_string(mistake.line) + ")";
+    if (mistake.line) {
+      EXPECT_TRUE(text.ends_with(place)) << text << ", not in line " << mistake.line;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Mistakes, Errors, ::testing::ValuesIn(mistakes()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(ErrorsOf, NestedCallsNameTheOutermost) {
+  try {
+    of({2, 3}).chunk(2, 5);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()).find("chunk: "), 0u) << error.what();
+  }
+  // And nothing of it stays behind.
+  try {
+    of({3, 4}) + of({5});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()).find("add: "), 0u) << error.what();
+  }
+}
+
+TEST(ErrorsOf, GradientsAfterReadingSayWhy) {
+  Tensor w = Tensor::ones({2}).is_param_();
+  Tensor loss = (w * 3).sum();
+  EXPECT_EQ(loss.item<float>(), 6);
+  try {
+    loss.backward();
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("take gradients before reading it"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(ErrorsOf, ReadingInsideACapture) {
+  Jit step = [](const Tensor& x) { return Tensor(Scalar((x * 2).sum().item<float>())); };
+  EXPECT_THROW(step(Tensor{1.0, 2.0}), UserError);
+}
+
+TEST(ErrorsOf, OtherShapesAfterACapture) {
+  Jit step = [](const Tensor& x) { return x * 2; };
+  step(Tensor{1.0, 2.0});
+  EXPECT_THROW(step(Tensor{1.0, 2.0, 3.0}), UserError);
+}
+
+}  // namespace
+}  // namespace tinyshard

@@ -1,0 +1,139 @@
+// The same values, however a tensor is divided: every row of the table is computed on one device
+// and on two to five, divided by rows and by columns, evenly or not.
+#include <cmath>
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "core/tensor/tensor.h"
+
+namespace tinyshard {
+namespace {
+
+struct Row {
+  const char* name;
+  std::function<Tensor(const Tensor& x, const Tensor& other)>
+      call;  // of [6, 4]; other is not divided
+};
+
+const std::vector<Row>& rows() {
+  using T = const Tensor&;
+  static const std::vector<Row> table = {
+      {"elementwise", [](T x, T y) { return (x * 2 + y).exp() - 1; }},
+      {"broadcast", [](T x, T y) { return x + y[0] * x[{Slice(), Slice(0, 1)}]; }},
+      {"compare", [](T x, T y) { return (x < y + 1).where(x, y); }},
+      {"random", [](T x, T) { return Tensor::manual_seed(3), x + Tensor::rand({6, 4}); }},
+      {"iota", [](T x, T) { return x * Tensor::arange(4) + Tensor::arange(6).unsqueeze(1); }},
+      {"sum", [](T x, T) { return (x + 1).sum(); }},
+      {"sum_rows", [](T x, T) { return (x + 1).sum(0); }},
+      {"sum_columns", [](T x, T) { return (x + 1).sum(1); }},
+      {"mean", [](T x, T) { return x.exp().mean(1); }},
+      {"max", [](T x, T) { return (-x).max(); }},
+      {"min_rows", [](T x, T) { return x.min(0); }},
+      {"min_int", [](T x, T) { return x.to_int().min(); }},
+      {"max_long", [](T x, T) { return (-x).to_long().max(0); }},
+      {"min_byte", [](T x, T) { return x.cast(DType::U8).min(); }},
+      {"prod", [](T x, T) { return (x * 0.3).prod(); }},
+      {"all", [](T x, T) { return (x < 100).all(); }},
+      {"any", [](T x, T) { return (x > 100).any(1); }},
+      {"argmax", [](T x, T) { return (-x).argmax(); }},
+      {"argmin_rows", [](T x, T) { return x.argmin(0); }},
+      {"var", [](T x, T) { return x.var(); }},
+      {"softmax", [](T x, T) { return x.softmax(0) + x.softmax(1); }},
+      {"logsumexp", [](T x, T) { return x.logsumexp({0, 1}); }},
+      {"layernorm", [](T x, T) { return x.layernorm({0, 1}); }},
+      {"reshape_joins", [](T x, T) { return x.reshape({24}) + 1; }},
+      {"reshape_mixes", [](T x, T) { return x.reshape({4, 6}) + 1; }},
+      {"reshape_splits", [](T x, T) { return x.reshape({2, 3, 4}).sum(1); }},
+      {"permute", [](T x, T y) { return x.T() + y.T(); }},
+      {"expand", [](T x, T) { return x.unsqueeze(1).expand({6, 3, 4}).sum({0, 1}); }},
+      {"pad", [](T x, T) { return x.pad({{1, 2}, {2, 0}}, 3).cumsum(0); }},
+      {"shrink", [](T x, T) { return x[{Slice(1, 5), Slice(2, {})}]; }},
+      {"steps", [](T x, T) { return x[{Slice({}, {}, 2), Slice({}, {}, -1)}]; }},
+      {"flip", [](T x, T) { return x.flip(0) * Tensor::arange(6).unsqueeze(1); }},
+      {"roll", [](T x, T) { return x.roll({1, 1}, {0, 1}); }},
+      {"cat", [](T x, T y) { return Tensor::cat({x, y, x + 1}, 1).max(0); }},
+      {"stack", [](T x, T y) { return Tensor::stack({x, y}); }},
+      {"split", [](T x, T) { return x.split({1, 3}, 1)[1].sum(0); }},
+      {"gather", [](T x, T) { return x.gather(0, Tensor{{0, 1, 5, 2}, {3, 3, 3, 3}}); }},
+      {"embedding", [](T x, T) { return x.embedding(Tensor{5, 1, 2}); }},
+      {"index", [](T x, T) { return x[{Tensor{5, 0}, Tensor{-1, 2}}]; }},
+      {"one_hot", [](T x, T) { return x.to_int().one_hot(9); }},
+      {"matmul_left", [](T x, T y) { return x.matmul(y.T()); }},
+      {"matmul_right", [](T x, T y) { return y.T().matmul(x); }},
+      {"matmul_both", [](T x, T) { return x.T().matmul(x); }},
+      {"linear_chain", [](T x, T y) { return x.matmul(y.T()).relu().matmul(y).softmax(); }},
+      {"attention",
+       [](T x, T y) {
+         return x.reshape({1, 6, 4}).scaled_dot_product_attention(
+             x.reshape({1, 6, 4}), y.reshape({1, 6, 4}), {}, {.is_causal = true});
+       }},
+      {"conv", [](T x, T) { return x.reshape({6, 1, 4}).conv2d(Tensor{{{1.0, 2.0}}}).square(); }},
+      {"conv_image",
+       [](T x, T) {
+         return x.reshape({1, 1, 6, 4}).conv2d(Tensor::ones({2, 1, 3, 3}), {}, {.padding = 1});
+       }},
+      {"max_pool", [](T x, T) { return x.reshape({1, 1, 6, 4}).max_pool2d(); }},
+      {"sort", [](T x, T) { return x.sort(0).first; }},
+      {"topk", [](T x, T) { return x.topk(2).first; }},
+      {"cumsum", [](T x, T) { return x.cumsum(0) + x.cumsum(1); }},
+      {"scatter",
+       [](T x, T y) { return x.scatter_reduce(0, Tensor{{0, 1, 5, 2}}, y, ScatterReduce::Sum); }},
+      {"triu", [](T x, T) { return x.triu(); }},
+      {"cross_entropy",
+       [](T x, T) { return x.sparse_categorical_crossentropy(Tensor{0, 3, 1, 2, 2, 0}); }},
+      {"contiguous", [](T x, T) { return (x + 1).contiguous() * 2; }},
+      {"clone", [](T x, T) { return (x + 1).clone() * 2; }},
+      {"gradient_std", [](T x, T) { return x.std().gradient({x})[0]; }},
+      {"gradient_pool",
+       [](T x, T) { return x.reshape({1, 1, 6, 4}).max_pool2d().square().sum().gradient({x})[0]; }},
+      {"gradient_conv",
+       [](T x, T) {
+         return x.reshape({6, 1, 4}).conv2d(Tensor{{{1.0, 2.0}}}).square().sum().gradient({x})[0];
+       }},
+      {"gradient_matmul",
+       [](T x, T y) { return x.matmul(y.T()).square().mean().gradient({x})[0]; }},
+      {"gradient_weight",
+       [](T x, T y) { return x.matmul(y.T()).square().mean().gradient({y})[0]; }},
+      {"gradient_embedding",
+       [](T x, T) { return x.embedding(Tensor{5, 1, 1}).square().sum().gradient({x})[0]; }},
+      {"gradient_cross_entropy",
+       [](T x, T) {
+         return x.sparse_categorical_crossentropy(Tensor{0, 3, 1, 2, 2, 0}).gradient({x})[0];
+       }},
+  };
+  return table;
+}
+
+class Divided : public ::testing::TestWithParam<std::tuple<size_t, int, int>> {};
+
+TEST_P(Divided, IsTheSame) {
+  auto [index, devices, dim] = GetParam();
+  const Row& row = rows()[index];
+  std::vector<std::string> names(devices);
+  for (int i = 0; i < devices; ++i) names[i] = "CPU:" + std::to_string(i);
+  std::vector<float> data, more;
+  for (int i = 0; i < 24; ++i)
+    data.push_back(static_cast<float>(i % 7) + 2), more.push_back(static_cast<float>(i % 5) - 1.5f);
+  Tensor x(data, {6, 4}), y(more, {6, 4});
+  Tensor expected = row.call(x, y), got = row.call(x.shard(names, dim), y);
+  ASSERT_EQ(got.shape(), expected.shape());
+  ASSERT_EQ(got.dtype(), expected.dtype());
+  std::vector<double> a = got.to_vector<double>(), b = expected.to_vector<double>();
+  for (size_t i = 0; i < a.size(); ++i)
+    ASSERT_NEAR(a[i], b[i], 1e-5 + 1e-4 * std::abs(b[i])) << "element " << i;
+}
+
+std::string name(const ::testing::TestParamInfo<Divided::ParamType>& info) {
+  auto [index, devices, dim] = info.param;
+  return std::string(rows()[index].name) + "_" + std::to_string(devices) +
+         (dim ? "_by_columns" : "_by_rows");
+}
+
+INSTANTIATE_TEST_SUITE_P(Values, Divided,
+                         ::testing::Combine(::testing::Range(size_t{0}, rows().size()),
+                                            ::testing::Values(2, 3, 4, 5), ::testing::Values(0, 1)),
+                         name);
+
+}  // namespace
+}  // namespace tinyshard

@@ -1,0 +1,257 @@
+// Values: made from data, written, printed, placed, differentiated, captured.
+#include <cmath>
+#include <sstream>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "core/tensor/jit.h"
+#include "core/tensor/tensor.h"
+
+namespace tinyshard {
+namespace {
+
+using Floats = std::vector<float>;
+using Int64s = std::vector<int64_t>;
+
+std::string print(const Tensor& x) {
+  std::ostringstream out;
+  out << x;
+  return out.str();
+}
+
+TEST(Data, ComesFromBracesVectorsAndSpans) {
+  EXPECT_EQ((Tensor{{1, 2}, {3, 4}}).shape(), (Dims{2, 2}));
+  EXPECT_EQ((Tensor{{1, 2}, {3, 4}}).dtype(), DType::I32);
+  EXPECT_EQ((Tensor{1, 2.5}).dtype(), DType::F32);
+  EXPECT_EQ((Tensor{true, false}).dtype(), DType::Bool);
+  EXPECT_EQ((Tensor{{{1}, {2}}}).shape(), (Dims{1, 2, 1}));
+  EXPECT_EQ(Tensor(std::vector<double>{1, 2}).dtype(), DType::F64);
+  EXPECT_EQ(Tensor(std::vector<bool>{true, false}).to_vector<int>(), (std::vector<int>{1, 0}));
+  int16_t raw[] = {1, -2, 3, 4};
+  Tensor spanned(std::span<const int16_t>(raw), {2, 2});
+  raw[0] = 9;
+  EXPECT_EQ(spanned.to_vector<int64_t>(), (Int64s{1, -2, 3, 4})) << "the data is copied";
+  EXPECT_EQ(Tensor(3.5).item<double>(), 3.5);
+  EXPECT_EQ(Tensor(7).dtype(), DType::I32);
+}
+
+TEST(Data, IsReadAsAnyType) {
+  Tensor x = (Tensor{1.5, -2.25, 3.0}).to_half();
+  EXPECT_EQ(x.to_vector<double>(), (std::vector<double>{1.5, -2.25, 3}));
+  EXPECT_EQ(x.to_bfloat16().to_vector<float>(), (Floats{1.5, -2.25, 3}));
+  EXPECT_EQ(x.to_vector<int>(), (std::vector<int>{1, -2, 3}));
+  EXPECT_EQ(x.data().size(), 6u);
+  EXPECT_EQ(x.sum().item<double>(), 2.25);
+}
+
+TEST(Printing, LooksLikeNestedLists) {
+  EXPECT_EQ(print(Tensor{{1, 2}, {30, 4}}), "[[ 1,  2],\n [30,  4]]  i32[2, 2]");
+  EXPECT_EQ(print(Tensor{0.5, -1.25}), "[ 0.5000, -1.2500]  f32[2]");
+  EXPECT_EQ(print(Tensor{1.0, 2.0}), "[1., 2.]  f32[2]");
+  EXPECT_EQ(print(Tensor(2.5)), "2.5000  f32[]");
+  EXPECT_EQ(print(Tensor{true, false}), "[ true, false]  bool[2]");
+  EXPECT_EQ(print(Tensor::zeros({2, 0})), "[[],\n []]  f32[2, 0]");
+  EXPECT_EQ(print(Tensor{1e-9, 1.0}), "[1.0000e-09, 1.0000e+00]  f32[2]");
+  EXPECT_EQ(print(Tensor{{0.1, INFINITY}, {-INFINITY, NAN}}),
+            "[[0.1000,    inf],\n [  -inf,    nan]]  f32[2, 2]");
+  std::string large = print(Tensor::arange(2000));
+  EXPECT_EQ(large, "[   0,    1,    2, ..., 1997, 1998, 1999]  i32[2000]");
+  EXPECT_EQ(print(Tensor()), "no tensor");
+}
+
+TEST(Writing, IsSeenByAllCopies) {
+  Tensor x = Tensor::zeros({2, 2});
+  const Tensor same = x;  // NOLINT(performance-unnecessary-copy-initialization): the point
+  x.assign(Tensor{{1.0, 2.0}, {3.0, 4.0}});
+  EXPECT_EQ(same.to_vector<float>(), (Floats{1, 2, 3, 4}));
+  x += 1;
+  EXPECT_EQ(same.to_vector<float>(), (Floats{2, 3, 4, 5}));
+  x *= x;
+  x -= 1;
+  EXPECT_EQ(same.to_vector<float>(), (Floats{3, 8, 15, 24}));
+  x.assign(7);
+  EXPECT_EQ(same.to_vector<float>(), (Floats{7, 7, 7, 7}));
+  x.assign(Tensor{1.0, 2.0});
+  EXPECT_EQ(same.to_vector<float>(), (Floats{1, 2, 1, 2})) << "the value is broadcast";
+}
+
+TEST(Writing, KeepsValuesTakenBefore) {
+  Tensor x = Tensor{1.0, 2.0}.realize();
+  Tensor before = x * 10;
+  Tensor kept = x.clone();
+  x.assign(x + 5);
+  Tensor after = x * 10;
+  EXPECT_EQ(after.to_vector<float>(), (Floats{60, 70}));
+  EXPECT_EQ(before.to_vector<float>(), (Floats{10, 20}));
+  EXPECT_EQ(kept.to_vector<float>(), (Floats{1, 2}));
+}
+
+TEST(Writing, SwapsThroughEachOther) {
+  Tensor a = Tensor{1.0, 2.0}.realize(), b = Tensor{3.0, 4.0}.realize();
+  Tensor old_a = a + 0.0;
+  a.assign(b);
+  b.assign(old_a);
+  Tensor::realize({a, b});
+  EXPECT_EQ(a.to_vector<float>(), (Floats{3, 4}));
+  EXPECT_EQ(b.to_vector<float>(), (Floats{1, 2}));
+}
+
+TEST(Writing, ThroughOwnViews) {
+  Tensor x = Tensor{{1.0, 2.0, 3.0}, {4.0, 5.0, 6.0}, {7.0, 8.0, 9.0}}.realize();
+  x.assign(x.T());
+  EXPECT_EQ(x.to_vector<float>(), (Floats{1, 4, 7, 2, 5, 8, 3, 6, 9}));
+  x.assign(x.flip(0) + x);
+  EXPECT_EQ(x.to_vector<float>(), (Floats{4, 10, 16, 4, 10, 16, 4, 10, 16}));
+}
+
+TEST(Writing, ManyTimesBeforeReading) {
+  Tensor x = Tensor::zeros({3}).realize();
+  for (int i = 1; i <= 10; ++i) x.assign(x * 2 + i);
+  float expected = 0;
+  for (int i = 1; i <= 10; ++i) expected = expected * 2 + static_cast<float>(i);
+  EXPECT_EQ(x.to_vector<float>(), Floats(3, expected));
+}
+
+TEST(Writing, ItemsByEveryKindOfIndex) {
+  Tensor x = Tensor::arange(12).reshape({3, 4}).clone();
+  x.setitem({1}, 0);
+  EXPECT_EQ(x.to_vector<int>(), (std::vector<int>{0, 1, 2, 3, 0, 0, 0, 0, 8, 9, 10, 11}));
+  x.setitem({Slice({}, {}, 2), Slice(3, 0, -2)}, Tensor{{-1, -2}, {-3, -4}});
+  EXPECT_EQ(x.to_vector<int>(), (std::vector<int>{0, -2, 2, -1, 0, 0, 0, 0, 8, -4, 10, -3}));
+  x.setitem({kEllipsis, -1}, Tensor{5, 6, 7});
+  EXPECT_EQ(x.to_vector<int>(), (std::vector<int>{0, -2, 2, 5, 0, 0, 0, 6, 8, -4, 10, 7}));
+  x.setitem({Tensor{2, 0}, Tensor{1, -4}}, Tensor{100, 200});
+  EXPECT_EQ(x.to_vector<int>(), (std::vector<int>{200, -2, 2, 5, 0, 0, 0, 6, 8, 100, 10, 7}));
+  x.setitem({Slice(1, {}), Tensor{0, 2, 0}}, Tensor{1, 2, 3});
+  EXPECT_EQ(x.to_vector<int>(), (std::vector<int>{200, -2, 2, 5, 3, 0, 2, 6, 3, 100, 2, 7}))
+      << "the last of equal indices wins";
+}
+
+TEST(Indexing, FollowsNumpy) {
+  Tensor x = Tensor::arange(24).reshape({2, 3, 4});
+  EXPECT_EQ((x[{1, 2, 3}].item<int>()), 23);
+  EXPECT_EQ((x[{-1, Slice(2, 0, -1), Slice(0, 4, 3)}].to_vector<int>()),
+            (std::vector<int>{20, 23, 16, 19}));
+  Tensor rows{1, 0}, columns{-1, 2};
+  EXPECT_EQ((x[{rows, columns}].shape()), (Dims{2, 4}));
+  EXPECT_EQ((x[{rows, columns, 0}].to_vector<int>()), (std::vector<int>{20, 8}));
+  EXPECT_EQ((x[{rows, Slice(), columns}].to_vector<int>()),
+            (std::vector<int>{15, 19, 23, 2, 6, 10}));
+  EXPECT_EQ((x[{Slice(), Tensor{{0}, {2}}, Tensor{1, 3}}].shape()), (Dims{2, 2, 2}));
+  EXPECT_EQ((x[{0, Tensor{0, 9}, 1}].to_vector<int>()), (std::vector<int>{1, 0}))
+      << "past the end is zero";
+}
+
+TEST(Gradients, AddUpOnParameters) {
+  Tensor w = Tensor{1.0, 2.0}.is_param_();
+  EXPECT_FALSE(w.grad().defined());
+  (w * w).sum().backward();
+  EXPECT_EQ(w.grad().to_vector<float>(), (Floats{2, 4}));
+  (w * 3).sum().backward();
+  EXPECT_EQ(w.grad().to_vector<float>(), (Floats{5, 7}));
+  w.set_grad({});
+  EXPECT_FALSE(w.grad().defined());
+  Tensor other = Tensor{1.0, 1.0}.is_param_();
+  (w.detach() * other).sum().backward();
+  EXPECT_FALSE(w.grad().defined()) << "detach stops it";
+  EXPECT_EQ(other.grad().to_vector<float>(), (Floats{1, 2}));
+  Tensor y = w * 2;
+  y.backward(Tensor{10.0, 100.0});
+  EXPECT_EQ(w.grad().to_vector<float>(), (Floats{20, 200}));
+}
+
+TEST(Gradients, OfParametersNotYetComputed) {
+  Tensor w = Tensor::full({3}, 2.0).is_param_();
+  EXPECT_EQ((w * w).sum().backward().item<float>(), 12);
+  EXPECT_EQ(w.grad().to_vector<float>(), (Floats{4, 4, 4}));
+  Tensor a = Tensor::zeros({2}).is_param_(), b = Tensor::zeros({2}).is_param_();
+  (a + b * 2).sum().backward();
+  EXPECT_EQ(a.grad().to_vector<float>(), (Floats{1, 1})) << "equal parameters are two";
+  EXPECT_EQ(b.grad().to_vector<float>(), (Floats{2, 2}));
+}
+
+TEST(Gradients, ThatAreZeroAreGiven) {
+  Tensor x{0.3, 1.7};
+  EXPECT_EQ((x.floor() * 2).sum().gradient({x})[0].to_vector<float>(), (Floats{0, 0}));
+}
+
+TEST(Capture, RepeatsAStepWithNewInputs) {
+  Tensor total = Tensor::zeros({2}).realize();
+  Jit step = [&](const Tensor& x) {
+    total.assign(total + x);
+    return total * 10;
+  };
+  for (float i = 1; i <= 4; ++i) {
+    Tensor out = step(Tensor(Floats{i, 2 * i}));
+    float sum = i * (i + 1) / 2;
+    EXPECT_EQ(out.to_vector<float>(), (Floats{10 * sum, 20 * sum}));
+  }
+  EXPECT_EQ(total.to_vector<float>(), (Floats{10, 20}));
+}
+
+class Sharded : public ::testing::TestWithParam<int> {};
+
+TEST_P(Sharded, ValuesAreTheSame) {
+  int64_t n = GetParam();
+  std::vector<std::string> devices(n);
+  for (int64_t i = 0; i < n; ++i) devices[i] = "CPU:" + std::to_string(i);
+  Mesh mesh = Mesh::of(devices);
+  Floats data;
+  for (int i = 0; i < 24; ++i) data.push_back(static_cast<float>(i % 7) - 2);
+  Tensor x(data, {6, 4}), w(Floats(data.begin(), data.begin() + 12), {4, 3});
+  Tensor expected = (x.matmul(w) + 1).relu().softmax();
+  for (int dim : {0, 1}) {
+    Tensor xs = x.shard(mesh, {{"data", Shard(dim)}}), ws = w.shard(mesh);
+    EXPECT_EQ(xs.to_vector<float>(), data) << dim;
+    EXPECT_TRUE((xs.matmul(ws) + 1).relu().softmax().allclose(expected)) << dim;
+    EXPECT_EQ(xs.sum().item<float>(), x.sum().item<float>());
+    EXPECT_EQ((xs[{Slice(1, 5), 2}].to_vector<float>()), (x[{Slice(1, 5), 2}].to_vector<float>()));
+    EXPECT_EQ(xs.flip({0, 1}).to_vector<float>(), x.flip({0, 1}).to_vector<float>());
+    EXPECT_EQ(Tensor::cat({xs, xs}, 0).to_vector<float>(),
+              Tensor::cat({x, x}, 0).to_vector<float>());
+    EXPECT_EQ(xs.cumsum(0).to_vector<float>(), x.cumsum(0).to_vector<float>());
+    EXPECT_EQ(xs.sort(0).first.to_vector<float>(), x.sort(0).first.to_vector<float>());
+    Tensor loss = xs.matmul(ws).square().mean();
+    EXPECT_TRUE(
+        loss.gradient({ws})[0].allclose(x.matmul(w).square().mean().gradient({w})[0], 1e-4));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, Sharded, ::testing::Values(1, 2, 3, 4));
+
+TEST(Placement, IsTold) {
+  Mesh mesh({{"data", 2}, {"model", 2}}, {{"CPU", DeviceRef::kHere, 0},
+                                          {"CPU", DeviceRef::kHere, 1},
+                                          {"CPU", DeviceRef::kHere, 2},
+                                          {"CPU", DeviceRef::kHere, 3}});
+  Tensor a = Tensor::zeros({8, 6}).shard(mesh, {{"data", Shard(0)}, {"model", Shard(1)}});
+  Tensor b = Tensor::zeros({6, 4}).shard(mesh, {{"model", Shard(0)}});
+  EXPECT_EQ(a.sharding().to_string(), "f32[8@data:2, 6@model:2]");
+  EXPECT_EQ(a.matmul(b).sharding().to_string(), "f32[8@data:2, 4]  Partial(sum) over model:2");
+  EXPECT_EQ(a.zeros_like().sharding().to_string(), "f32[8@data:2, 6@model:2]");
+  EXPECT_EQ(b.shard_like(a).sharding().to_string(), "f32[6@data:2, 4@model:2]");
+  std::ostringstream out;
+  out << b.sharding();
+  EXPECT_EQ(out.str(), "f32[6@model:2, 4]");
+  EXPECT_EQ(a.to("CPU:1").sharding().mesh.devices()[0].to_string(), "CPU:1");
+}
+
+TEST(Threads, UseDifferentTensorsAtOnce) {
+  std::vector<std::thread> threads;
+  threads.reserve(4);
+  std::vector<float> results(4);
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([t, &results] {
+      Tensor x = Tensor::full({64, 64}, t + 1.0);
+      results[t] = (x.matmul(x) * 0.5).sum().item<float>();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int t = 0; t < 4; ++t)
+    EXPECT_EQ(results[t], 64.f * 64 * 64 * static_cast<float>((t + 1) * (t + 1)) / 2);
+}
+
+}  // namespace
+}  // namespace tinyshard

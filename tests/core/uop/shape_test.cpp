@@ -1,0 +1,85 @@
+// Shapes and bounds that nodes are given when they are made.
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "core/uop/uop.h"
+
+namespace tinyshard {
+namespace {
+
+UOp buffer(int64_t id, Dims shape, DType d = DType::F32) {
+  shape.insert(shape.begin(), id);
+  return UOp::make(Op::Buffer, d, {}, shape);
+}
+std::string shape(const UOp& x) { return to_string(x.shape()); }
+
+TEST(Shapes, OfMovement) {
+  UOp x = buffer(1, {2, 1, 4});
+  EXPECT_EQ(shape(reshape(x, Dims{8})), "[8]");
+  EXPECT_EQ(shape(expand(x, Dims{2, 3, 4})), "[2, 3, 4]");
+  EXPECT_EQ(shape(permute(x, Dims{2, 0, 1})), "[4, 2, 1]");
+  EXPECT_EQ(shape(pad(x, Dims{1, 0, 2, 3, 0, 0})), "[3, 6, 4]");
+  EXPECT_EQ(shape(shrink(x, Dims{1, 2, 0, 1, 0, 3})), "[1, 1, 3]");
+  EXPECT_EQ(shape(shrink(x, Dims{1, 1, 0, 1, 0, 3})), "[0, 1, 3]");
+  EXPECT_EQ(shape(flip(x, Dims{2})), "[2, 1, 4]");
+  EXPECT_EQ(shape(UOp::make(Op::ShardSlice, DType::F32, {x}, Dims{2, 0, 3})), "[2, 1, 2]");
+}
+
+TEST(Shapes, OfReductionsAndProducts) {
+  UOp x = buffer(1, {2, 3, 4}), y = buffer(2, {2, 4, 5});
+  EXPECT_EQ(shape(reduce(ReduceOp::Sum, x, Dims{0, 2})), "[1, 3, 1]");
+  EXPECT_EQ(shape(UOp::make(Op::Dot, DType::F32, {x, y}, Dims{1})), "[2, 3, 5]");
+  UOp index = buffer(3, {2, 7, 4}, DType::I64);
+  EXPECT_EQ(shape(UOp::make(Op::Gather, DType::F32, {x, index}, Dims{1})), "[2, 7, 4]");
+  UOp values = buffer(4, {2, 7, 4});
+  EXPECT_EQ(shape(UOp::make(Op::ScatterAdd, DType::F32, {index, values}, Dims{1, 9})), "[2, 9, 4]");
+  EXPECT_EQ(shape(UOp::make(Op::Iota, DType::I64, {}, Dims{6})), "[6]");
+}
+
+TEST(Shapes, RefuseWhatDoesNotFit) {
+  UOp x = buffer(1, {2, 3});
+  EXPECT_THROW(reshape(x, Dims{7}), InternalError);
+  EXPECT_THROW(expand(x, Dims{4, 3}), InternalError);
+  EXPECT_THROW(expand(x, Dims{2, 3, 1}), InternalError);
+  EXPECT_THROW(permute(x, Dims{0, 0}), InternalError);
+  EXPECT_THROW(permute(x, Dims{1}), InternalError);
+  EXPECT_THROW(pad(x, Dims{-1, 0, 0, 0}), InternalError);
+  EXPECT_THROW(shrink(x, Dims{0, 3, 0, 3}), InternalError);
+  EXPECT_THROW(shrink(x, Dims{2, 1, 0, 3}), InternalError);
+  EXPECT_THROW(flip(x, Dims{2}), InternalError);
+  EXPECT_THROW(reduce(ReduceOp::Sum, x, Dims{2}), InternalError);
+  EXPECT_THROW(UOp::make(Op::Dot, DType::F32, {x, x}, Dims{0}), InternalError);
+  EXPECT_THROW(UOp::make(Op::Gather, DType::F32, {x, buffer(2, {3, 3}, DType::I64)}, Dims{1}),
+               InternalError);
+}
+
+TEST(Bounds, FollowIndexArithmetic) {
+  UOp a = range(0, 5, RangeKind::Loop), b = range(1, 4, RangeKind::Loop);
+  auto k = [](int64_t v) { return index_const(v); };
+  auto expect = [](const UOp& x, int64_t low, int64_t high) {
+    EXPECT_EQ(x->low, low) << print(x);
+    EXPECT_EQ(x->high, high) << print(x);
+  };
+  expect(a, 0, 4);
+  expect(range(2, 0, RangeKind::Loop), 0, 0);
+  expect(k(-7), -7, -7);
+  expect(UOp::make(Op::DeviceCoordinate, DType::Index, {}, Dims{0, 8}), 0, 7);
+  expect(binary(Op::Add, a, b), 0, 7);
+  expect(binary(Op::Sub, a, b), -3, 4);
+  expect(unary(Op::Neg, a), -4, 0);
+  expect(binary(Op::Mul, a, k(-3)), -12, 0);
+  expect(binary(Op::Mul, binary(Op::Sub, a, k(2)), binary(Op::Sub, b, k(1))), -4, 4);
+  expect(binary(Op::IDiv, binary(Op::Sub, a, k(3)), k(2)), -2, 0);
+  expect(binary(Op::Mod, a, k(3)), 0, 2);
+  expect(binary(Op::Mod, a, k(9)), 0, 4);
+  expect(binary(Op::Mod, binary(Op::Sub, a, k(1)), k(9)), 0, 8);
+  expect(binary(Op::Max, a, k(2)), 2, 4);
+  UOp less = binary(Op::CmpLt, a, b);
+  expect(where(less, k(-1), a), -1, 4);
+  expect(cast(less, DType::Index), 0, 1);
+  UOp far = k(int64_t{1} << 61);
+  expect(binary(Op::Mul, far, k(100)), int64_t{1} << 62, int64_t{1} << 62);
+}
+
+}  // namespace
+}  // namespace tinyshard

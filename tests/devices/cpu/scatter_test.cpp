@@ -1,0 +1,168 @@
+#include "devices/cpu/scatter.h"
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "devices/cpu/thread_pool.h"
+#include "tests/devices/cpu/reference.h"
+
+namespace tinyshard {
+namespace {
+
+using testing::Buffer;
+
+struct Case {
+  const char* name;
+  int64_t outer, rows_in, rows_out, inner;
+  bool by_outer, by_inner;  // whether the index varies along them
+};
+
+constexpr Case kCases[] = {
+    {"embedding", 1, 300, 40, 128, false, false},
+    {"narrow_embedding", 1, 900, 7, 3, false, false},
+    {"batched_rows", 5, 33, 9, 17, true, false},
+    {"gather", 4, 21, 6, 19, true, true},
+    {"shared_over_outer", 6, 10, 10, 8, false, true},
+    {"histogram", 1, 5000, 11, 1, false, false},
+    {"one_destination", 1, 100, 1, 50, false, false},
+    {"no_sources", 2, 0, 5, 4, true, true},
+    {"large", 1, 2000, 500, 160, false, false},
+};
+
+ScatterSpec spec_of(const Case& c, DType dtype, DType index) {
+  ScatterSpec s;
+  s.dtype = dtype, s.index_dtype = index;
+  s.outer = c.outer, s.rows_in = c.rows_in, s.rows_out = c.rows_out, s.inner = c.inner;
+  int64_t inner = c.by_inner ? c.inner : 1;
+  s.index_inner = c.by_inner ? 1 : 0;
+  s.index_row = inner;
+  s.index_outer = c.by_outer ? inner * c.rows_in : 0;
+  return s;
+}
+
+template <class Index>
+std::vector<Index> indices(const Case& c) {
+  int64_t count = (c.by_outer ? c.outer : 1) * c.rows_in * (c.by_inner ? c.inner : 1);
+  std::vector<Index> index(static_cast<size_t>(count));
+  // Skewed: half of the sources go to one destination.
+  for (int64_t i = 0; i < count; ++i)
+    index[static_cast<size_t>(i)] =
+        static_cast<Index>(i % 2 ? c.rows_out / 2 : (i * 7919 + i / 3) % c.rows_out);
+  return index;
+}
+
+class Scatter : public ::testing::TestWithParam<std::tuple<int, int, DType>> {};
+
+TEST_P(Scatter, MatchesDoublePrecision) {
+  auto [which, threads, dtype] = GetParam();
+  const Case& c = kCases[which];
+  SCOPED_TRACE(c.name);
+  ThreadPool pool(threads);
+  ScatterSpec s = spec_of(c, dtype, DType::I64);
+  auto index = indices<int64_t>(c);
+  Buffer src = Buffer::random(dtype, c.outer * c.rows_in * c.inner, 1);
+  Buffer base = Buffer::random(dtype, c.outer * c.rows_out * c.inner, 2);
+  for (bool with_base : {false, true}) {
+    int64_t size = c.outer * c.rows_out * c.inner;
+    std::vector<double> expected(static_cast<size_t>(size)), scale(expected.size());
+    for (int64_t i = 0; with_base && i < size; ++i) expected[i] = base.get(i);
+    for (int64_t o = 0; o < c.outer; ++o)
+      for (int64_t r = 0; r < c.rows_in; ++r)
+        for (int64_t i = 0; i < c.inner; ++i) {
+          int64_t to = index[o * s.index_outer + r * s.index_row + i * s.index_inner];
+          double v = src.get((o * c.rows_in + r) * c.inner + i);
+          expected[(o * c.rows_out + to) * c.inner + i] += v;
+          scale[(o * c.rows_out + to) * c.inner + i] += std::abs(v);
+        }
+    Buffer out = Buffer::filled(dtype, size, NAN);
+    auto result = scatter_add(s, with_base ? base.data() : nullptr, index.data(), src.data(),
+                              out.data(), pool);
+    ASSERT_TRUE(result.ok);
+    // One rounding to the stored type, and f32 sums before it.
+    double store = dtype == DType::BF16 ? 4e-3 : dtype == DType::F16 ? 5e-4 : 1e-12;
+    double sum = dtype == DType::F64 ? 1e-15 : 1e-6;
+    for (int64_t i = 0; i < size; ++i)
+      ASSERT_NEAR(out.get(i), expected[i], store * std::abs(expected[i]) + sum * scale[i] + sum);
+    // In place on the base gives the same bits.
+    Buffer in_place = base;
+    if (with_base) {
+      scatter_add(s, in_place.data(), index.data(), src.data(), in_place.data(), pool);
+      EXPECT_EQ(in_place.bytes(), out.bytes());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Scatter,
+    ::testing::Combine(::testing::Range(0, static_cast<int>(std::size(kCases))),
+                       ::testing::Values(1, 2, 7),
+                       ::testing::Values(DType::F64, DType::F32, DType::F16, DType::BF16)),
+    [](const auto& info) {
+      return std::string(kCases[std::get<0>(info.param)].name) + "_" +
+             std::to_string(std::get<1>(info.param)) + "_threads_" +
+             std::string(name(std::get<2>(info.param)));
+    });
+
+TEST(ScatterBits, AreTheSameForAnyThreadCount) {
+  const Case& c = kCases[8];
+  ScatterSpec s = spec_of(c, DType::F32, DType::I32);
+  auto index = indices<int32_t>(c);
+  Buffer src = Buffer::random(DType::F32, c.rows_in * c.inner, 1);
+  ThreadPool one(1);
+  Buffer expected(DType::F32, c.rows_out * c.inner);
+  ASSERT_TRUE(scatter_add(s, nullptr, index.data(), src.data(), expected.data(), one).ok);
+  for (int threads : {2, 3, 16, 40}) {
+    ThreadPool pool(threads);
+    Buffer out(DType::F32, c.rows_out * c.inner);
+    ASSERT_TRUE(scatter_add(s, nullptr, index.data(), src.data(), out.data(), pool).ok);
+    EXPECT_EQ(out.bytes(), expected.bytes());
+  }
+}
+
+TEST(ScatterIntegers, Wrap) {
+  ThreadPool pool(2);
+  ScatterSpec s;
+  s.dtype = DType::I8, s.rows_in = 3, s.rows_out = 2, s.inner = 2;
+  int32_t index[] = {0, 1, 0};
+  int8_t src[] = {100, 1, 2, 3, 100, -5}, out[4] = {};
+  ASSERT_TRUE(scatter_add(s, nullptr, index, src, out, pool).ok);
+  EXPECT_EQ(out[0], static_cast<int8_t>(200));
+  EXPECT_EQ(out[1], -4);
+  EXPECT_EQ(out[2], 2);
+  EXPECT_EQ(out[3], 3);
+  s.dtype = DType::I64, s.inner = 1;
+  int64_t wide[] = {1, 2, int64_t{1} << 62}, sums[2] = {};
+  ASSERT_TRUE(scatter_add(s, nullptr, index, wide, sums, pool).ok);
+  EXPECT_EQ(sums[0], (int64_t{1} << 62) + 1);
+  EXPECT_EQ(sums[1], 2);
+}
+
+TEST(ScatterErrors, AnIndexOutOfRangeIsReportedAndNothingIsWritten) {
+  for (int threads : {1, 4})
+    for (int64_t bad : {-1, 10, 1 << 20}) {
+      ThreadPool pool(threads);
+      ScatterSpec s;
+      s.rows_in = 50000, s.rows_out = 10, s.inner = 1;
+      std::vector<int32_t> index(50000, 3);
+      index[40000] = static_cast<int32_t>(bad);
+      index[45000] = 77;
+      std::vector<float> src(50000, 1.f), out(10, -7.f);
+      auto result = scatter_add(s, nullptr, index.data(), src.data(), out.data(), pool);
+      EXPECT_FALSE(result.ok);
+      EXPECT_EQ(result.bad_index, bad);
+      EXPECT_EQ(result.bad_row, 40000);
+      for (float v : out) EXPECT_EQ(v, -7.f);
+    }
+}
+
+TEST(ScatterErrors, UnknownTypesAreRefused) {
+  ThreadPool pool(1);
+  ScatterSpec s;
+  s.dtype = DType::Bool;
+  EXPECT_THROW(scatter_add(s, nullptr, nullptr, nullptr, nullptr, pool), UserError);
+  s.dtype = DType::F32, s.index_dtype = DType::U8;
+  EXPECT_THROW(scatter_add(s, nullptr, nullptr, nullptr, nullptr, pool), UserError);
+}
+
+}  // namespace
+}  // namespace tinyshard

@@ -1,0 +1,52 @@
+// The digits example as a program, where the data is.
+#include <regex>
+
+#include <gtest/gtest.h>
+
+#include "tests/examples/run_program.h"
+
+namespace tinyshard::testing {
+namespace {
+
+std::filesystem::path data() {
+  const char* set = std::getenv("TINYSHARD_TEST_DATA");
+  return std::filesystem::path(set ? set : TINYSHARD_TEST_DATA_DIR) / "data";
+}
+
+// The accuracy that a run prints, in per cent; 0 when it fails.
+double accuracy(const std::string& flags) {
+  TempFolder temp;
+  Outcome o = run_program(MNIST " --data '" + data().string() + "' " + flags, temp.path());
+  EXPECT_EQ(o.code, 0) << o.err;
+  std::smatch found;
+  return std::regex_search(o.out, found, std::regex("accuracy ([0-9.]+) %")) ? std::stod(found[1])
+                                                                             : 0;
+}
+
+class Mnist : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(data() / "t10k-images-idx3-ubyte.gz"))
+      GTEST_SKIP() << "no digits in " << data();
+  }
+};
+
+TEST_F(Mnist, ConvnetLearnsOnOneDevice) { EXPECT_GT(accuracy("--epochs 2"), 96); }
+
+TEST_F(Mnist, ConvnetLearnsOnFourDevices) {
+  EXPECT_GT(accuracy("--epochs 2 --devices CPU:0,CPU:1,CPU:2,CPU:3"), 96);
+}
+
+TEST_F(Mnist, MlpLearns) { EXPECT_GT(accuracy("--model mlp --epochs 2"), 92); }
+
+TEST(MnistMistakes, AreOneSentence) {
+  TempFolder temp;
+  Outcome o = run_program(MNIST " --data nowhere", temp.path());
+  EXPECT_EQ(o.code, 1);
+  EXPECT_NE(o.err.find("nowhere"), std::string::npos) << o.err;
+  EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << o.err;
+  EXPECT_EQ(run_program(MNIST, temp.path()).code, 2);
+}
+
+}  // namespace
+}  // namespace tinyshard::testing

@@ -1,0 +1,101 @@
+// One rank of a job that something is done to: joins, works until a call fails, and prints what it
+// was told.
+//   fault_rank <scenario> <timeout in seconds>
+// Lines (rank first, so that the test can tell them apart):
+//   <rank> ready <pid>                                          all ranks have met
+//   <rank> report <peer> <steady clock, ns> <elapsed ms of the call> <again ms> <error text>   and
+//   exits with 3
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "launch/environment.h"
+#include "transport/world.h"
+
+using namespace tinyshard;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+double milliseconds_since(Clock::time_point begun) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begun).count();
+}
+
+// One write per line: lines of several ranks do not mix.
+void print_line(const std::string& line) {
+  const std::string text = line + "\n";
+  if (write(STDOUT_FILENO, text.data(), text.size()) < 0) std::_Exit(9);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  const std::string_view scenario = argv[1];
+  const int rank = read_launch_environment().rank;
+  const std::string prefix = std::to_string(rank) + " ";
+  CommOptions options;
+  options.timeout = std::chrono::milliseconds(static_cast<int>(std::stod(argv[2]) * 1000));
+
+  Clock::time_point begun = Clock::now();
+  std::unique_ptr<Communicator> world;
+  std::vector<float> values(300000, 1.0f);
+  const CommBuffer buffer{values.data()};
+  int calls = 0;
+  try {
+    if (scenario == "late" && rank == 1) std::this_thread::sleep_for(std::chrono::seconds(30));
+    world = connect_world(1, options);
+    world->barrier().wait();
+    print_line(prefix + "ready " + std::to_string(getpid()));
+    while (true) {
+      begun = Clock::now();
+      if (rank == 1 && calls == 3) {
+        if (scenario == "exit_0") std::exit(0);
+        if (scenario == "exit_1") std::exit(1);
+        if (scenario == "throw") {
+          const auto owned = std::exchange(world, nullptr);
+          throw UserError("no such corpus");
+        }
+        if (scenario == "abort") {
+          world->abort("no such corpus");
+          std::this_thread::sleep_for(std::chrono::seconds(1));
+          return 4;
+        }
+      }
+      world
+          ->all_reduce({&buffer, 1}, {&buffer, 1}, ++calls % 2 == 0 ? 4 : values.size(), DType::F32,
+                       ReduceOp::Max)
+          .wait();
+      if (scenario == "done" && calls == 20) return 0;
+    }
+  } catch (const CommError& error) {
+    const double elapsed = milliseconds_since(begun);
+    const auto at =
+        Clock::now().time_since_epoch().count();  // the same clock in all processes of the host
+    double again = -1;
+    if (world) {
+      const auto retry = Clock::now();
+      try {
+        world->barrier().wait();
+      } catch (const CommError&) {
+        again = milliseconds_since(retry);
+      }
+    }
+    print_line(prefix + "report " + std::to_string(error.info().peer) + " " + std::to_string(at) +
+               " " + std::to_string(elapsed) + " " + std::to_string(again) + " " + error.what());
+    // The first rank to leave makes mpirun end the others: give them the time to report, too.
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    return 3;
+  } catch (const UserError& error) {
+    print_line(prefix + "user_error " + error.what());
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    return 5;
+  }
+}

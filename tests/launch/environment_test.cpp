@@ -1,0 +1,114 @@
+#include "launch/environment.h"
+
+#include <map>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+
+namespace tinyshard {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+LaunchEnvironment read(const Variables& variables) {
+  return read_launch_environment([&](const char* name) {
+    auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+void expect_error(const Variables& variables, const std::string& mention) {
+  try {
+    read(variables);
+    ADD_FAILURE() << "no error that mentions " << mention;
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find(mention), std::string::npos) << error.what();
+  }
+}
+
+void expect(const LaunchEnvironment& launch, Launcher launcher, int rank, int size, int local_rank,
+            int local_size) {
+  EXPECT_EQ(launch.launcher, launcher);
+  EXPECT_EQ(launch.rank, rank);
+  EXPECT_EQ(launch.size, size);
+  EXPECT_EQ(launch.local_rank, local_rank);
+  EXPECT_EQ(launch.local_size, local_size);
+}
+
+const Variables kMpirun = {{"OMPI_COMM_WORLD_RANK", "3"},
+                           {"OMPI_COMM_WORLD_SIZE", "4"},
+                           {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+const Variables kSrun = {{"SLURM_PROCID", "5"},  {"SLURM_NTASKS", "6"},
+                         {"SLURM_STEP_ID", "0"}, {"SLURM_LOCALID", "1"},
+                         {"SLURM_NODEID", "2"},  {"SLURM_TASKS_PER_NODE", "2(x3)"}};
+
+Variables with(Variables base, const Variables& more) {
+  for (const auto& [name, value] : more) base[name] = value;
+  return base;
+}
+
+TEST(LaunchEnvironment, NothingIsOneProcess) { expect(read({}), Launcher::None, 0, 1, 0, 1); }
+
+TEST(LaunchEnvironment, Mpirun) { expect(read(kMpirun), Launcher::OpenMpi, 3, 4, 1, 2); }
+
+TEST(LaunchEnvironment, MpirunWinsOverSlurmAndRank) {
+  Variables both =
+      with(with(kMpirun, kSrun), {{"RANK", "0"}, {"WORLD_SIZE", "9"}, {"PMIX_RANK", "3"}});
+  expect(read(both), Launcher::OpenMpi, 3, 4, 1, 2);
+}
+
+TEST(LaunchEnvironment, Srun) { expect(read(kSrun), Launcher::Slurm, 5, 6, 1, 2); }
+
+TEST(LaunchEnvironment, SrunStepSmallerThanTheAllocation) {
+  Variables step = with(kSrun, {{"SLURM_PROCID", "1"},
+                                {"SLURM_STEP_NUM_TASKS", "2"},
+                                {"SLURM_STEP_TASKS_PER_NODE", "2"},
+                                {"SLURM_NODEID", "0"}});
+  expect(read(step), Launcher::Slurm, 1, 2, 1, 2);
+}
+
+TEST(LaunchEnvironment, UnevenNodesOfSlurm) {
+  Variables last = with(kSrun, {{"SLURM_TASKS_PER_NODE", "2(x2),1"},
+                                {"SLURM_LOCALID", "0"},
+                                {"SLURM_PROCID", "4"},
+                                {"SLURM_NTASKS", "5"}});
+  expect(read(last), Launcher::Slurm, 4, 5, 0, 1);
+}
+
+TEST(LaunchEnvironment, ABatchScriptIsNotATask) {
+  Variables script = kSrun;
+  script.erase("SLURM_STEP_ID");
+  expect(read(script), Launcher::None, 0, 1, 0, 1);
+}
+
+TEST(LaunchEnvironment, PmixUnderSlurm) {
+  expect(read(with(kSrun, {{"PMIX_RANK", "5"}})), Launcher::Pmix, 5, 6, 1, 2);
+}
+
+TEST(LaunchEnvironment, RankVariables) {
+  expect(read({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}),
+         Launcher::Rank, 1, 2, 1, 2);
+}
+
+TEST(LaunchEnvironment, Incomplete) {
+  expect_error({{"OMPI_COMM_WORLD_RANK", "0"}}, "OMPI_COMM_WORLD_SIZE is not");
+  expect_error({{"WORLD_SIZE", "2"}}, "RANK is not");
+  expect_error({{"PMIX_RANK", "0"}}, "SLURM_NTASKS is not");
+}
+
+TEST(LaunchEnvironment, Unreadable) {
+  expect_error(with(kMpirun, {{"OMPI_COMM_WORLD_RANK", "3x"}}), "OMPI_COMM_WORLD_RANK=\"3x\"");
+}
+
+TEST(LaunchEnvironment, Contradictions) {
+  expect_error(with(kMpirun, {{"OMPI_COMM_WORLD_RANK", "4"}}), "rank 4 of 4");
+  expect_error(with(kMpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "5"}}), "rank 1 of 5");
+  expect_error({{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, "rank -1 of 2");
+  expect_error({{"RANK", "0"}, {"WORLD_SIZE", "0"}}, "rank 0 of 0");
+}
+
+}  // namespace
+}  // namespace tinyshard

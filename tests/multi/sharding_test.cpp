@@ -1,0 +1,175 @@
+// Every op gives the same values on a mesh as on one device, however its operands lie: the table of
+// ops below is run for each placement, on even, uneven and two-dimensional meshes.
+#include <cmath>
+#include <functional>
+#include <tinyshard/tinyshard.h>
+
+#include <gtest/gtest.h>
+
+#include "core/exec/runtime.h"
+
+namespace tinyshard {
+namespace {
+
+struct OpCase {
+  std::string name;
+  std::function<Tensor(const Tensor& x, const Tensor& w)> run;  // x [8, 12], w [12, 8]
+};
+
+std::vector<OpCase> op_cases() {
+  using T = const Tensor&;
+  return {
+      {"elementwise", [](T x, T) { return (x * 2 + 1).relu(); }},
+      {"transpose_sum", [](T x, T w) { return x + w.transpose(0, 1); }},
+      {"sum_all", [](T x, T) { return x.sum(); }},
+      {"sum_rows", [](T x, T) { return x.sum(0); }},
+      {"sum_columns", [](T x, T) { return x.sum(1); }},
+      {"max_rows", [](T x, T) { return x.max(0); }},
+      {"max_columns", [](T x, T) { return x.max(1); }},
+      {"min_all", [](T x, T) { return x.min(); }},
+      {"mean_minus", [](T x, T) { return x - x.mean(0, true); }},
+      {"softmax_rows", [](T x, T) { return x.softmax(0); }},
+      {"softmax_columns", [](T x, T) { return x.softmax(1); }},
+      {"layernorm", [](T x, T) { return x.layernorm(); }},
+      {"var", [](T x, T) { return x.var(0); }},
+      {"argmax", [](T x, T) { return x.argmax(0).cast(DType::F32); }},
+      {"matmul", [](T x, T w) { return x.matmul(w); }},
+      {"matmul_chain", [](T x, T w) { return x.matmul(w).matmul(x); }},
+      {"matmul_self", [](T x, T) { return x.matmul(x.transpose(0, 1)); }},
+      {"reshape_merge", [](T x, T) { return x.reshape({96}) * 2; }},
+      {"reshape_split", [](T x, T) { return x.reshape({2, 4, 12}).sum(1); }},
+      {"reshape_across", [](T x, T) { return x.reshape({4, 24}) + 1; }},
+      {"permute", [](T x, T) { return x.transpose(0, 1).contiguous(); }},
+      {"expand", [](T x, T) { return x.reshape({8, 1, 12}).expand({8, 3, 12}).sum(2); }},
+      {"pad", [](T x, T) { return x.pad({{1, 2}, {0, 3}}); }},
+      {"shrink", [](T x, T) { return x.shrink({{1, 5}, {2, 11}}); }},
+      {"flip", [](T x, T) { return x.flip({0, 1}); }},
+      {"cat", [](T x, T) { return x.cat({x * 3}, 0); }},
+      {"cumsum", [](T x, T) { return x.cumsum(0); }},
+      {"where", [](T x, T) { return (x > 0).where(x, x * 0.1); }},
+      {"triu", [](T x, T) { return x.triu(); }},
+      {"gather_rows",
+       [](T x, T) { return x.gather(0, Tensor({{1, 0, 7, 3, 2, 2, 5, 6, 4, 1, 0, 3}})); }},
+      {"embedding", [](T x, T) { return x.embedding(Tensor({3, 0, 7, 7})); }},
+      {"sort", [](T x, T) { return x.sort(0).first; }},
+      {"conv",
+       [](T x, T w) {
+         return x.reshape({8, 1, 3, 4})
+             .conv2d(w.reshape({12, 1, 2, 4}).shrink({{0, 5}, {0, 1}, {0, 2}, {0, 4}}));
+       }},
+      {"loss",
+       [](T x, T) { return x.sparse_categorical_crossentropy(Tensor({1, 0, 7, 3, 2, 2, 5, 11})); }},
+  };
+}
+
+struct Layout {
+  std::string name;
+  std::vector<MeshAxis> axes;
+  std::vector<AxisPlacement> x, w;
+};
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> all;
+  for (int64_t n : {2, 3, 4}) {
+    std::vector<MeshAxis> axes{{"data", n}};
+    std::string size = "_on_" + std::to_string(n);
+    all.push_back({"replicated" + size, axes, {}, {}});
+    all.push_back({"rows" + size, axes, {{"data", Shard(0)}}, {}});
+    all.push_back({"columns" + size, axes, {{"data", Shard(1)}}, {}});
+    all.push_back({"both_inner" + size, axes, {{"data", Shard(1)}}, {{"data", Shard(0)}}});
+    all.push_back({"rows_and_columns" + size, axes, {{"data", Shard(0)}}, {{"data", Shard(1)}}});
+    all.push_back({"weights_inner" + size, axes, {}, {{"data", Shard(0)}}});
+  }
+  std::vector<MeshAxis> grid{{"data", 2}, {"model", 2}};
+  all.push_back({"grid", grid, {{"data", Shard(0)}, {"model", Shard(1)}}, {{"model", Shard(0)}}});
+  all.push_back(
+      {"grid_twice_rows", grid, {{"data", Shard(0)}, {"model", Shard(0)}}, {{"model", Shard(1)}}});
+  all.push_back({"grid_model", grid, {{"model", Shard(0)}}, {{"data", Shard(1)}}});
+  return all;
+}
+
+void expect_close(const Tensor& got, const Tensor& want, double tolerance,
+                  const std::string& what) {
+  ASSERT_EQ(got.shape(), want.shape()) << what;
+  auto a = got.to_vector<double>(), b = want.to_vector<double>();
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_NEAR(a[i], b[i], tolerance * (1 + std::abs(b[i]))) << what << " element " << i;
+  }
+}
+
+class ShardingTest : public testing::TestWithParam<Layout> {
+ protected:
+  static void SetUpTestSuite() {
+    Runtime::shutdown();
+    Runtime::configure({.devices = {"CPU:0", "CPU:1", "CPU:2", "CPU:3"}, .devices_per_rank = 0});
+  }
+  static void TearDownTestSuite() { Runtime::shutdown(); }
+};
+
+TEST_P(ShardingTest, GivesTheValuesOfOneDevice) {
+  const Layout& layout = GetParam();
+  Mesh mesh(layout.axes);
+  Tensor::manual_seed(7);
+  Tensor x = Tensor::randn({8, 12}).realize(), w = Tensor::randn({12, 8}).realize();
+  Tensor xs = x.shard(mesh, layout.x).realize(), ws = w.shard(mesh, layout.w).realize();
+  expect_close(xs, x, 0, "the sharded tensor itself");
+  for (const OpCase& op : op_cases()) {
+    SCOPED_TRACE(op.name);
+    expect_close(op.run(xs, ws), op.run(x, w), 2e-5, op.name);
+  }
+}
+
+TEST_P(ShardingTest, GradientsAreThoseOfOneDevice) {
+  const Layout& layout = GetParam();
+  Mesh mesh(layout.axes);
+  Tensor::manual_seed(8);
+  Tensor x = Tensor::randn({8, 12}).realize(), w = Tensor::randn({12, 8}).realize();
+  auto loss = [](const Tensor& a, const Tensor& b) {
+    return a.matmul(b).tanh().matmul(a).log_softmax(1).square().mean();
+  };
+  Tensor xs = x.shard(mesh, layout.x).realize(), ws = w.shard(mesh, layout.w).realize();
+  auto one = loss(x, w).gradient({x, w}), many = loss(xs, ws).gradient({xs, ws});
+  expect_close(many[0], one[0], 5e-5, "gradient of x");
+  expect_close(many[1], one[1], 5e-5, "gradient of w");
+}
+
+void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
+
+INSTANTIATE_TEST_SUITE_P(Layouts, ShardingTest, testing::ValuesIn(layouts()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Sharding, ToAndFromOneDevice) {
+  Runtime::shutdown();
+  Runtime::configure({.devices = {"CPU:0", "CPU:1"}, .devices_per_rank = 0});
+  Tensor x = Tensor::arange(6).reshape({2, 3}).contiguous().realize();
+  Tensor there = x.to("CPU:1").realize();
+  EXPECT_EQ(there.to_vector<int>(), (std::vector<int>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(there.to("CPU:0").to_vector<int>(), x.to_vector<int>());
+  EXPECT_THROW((x + there).realize(), UserError);
+}
+
+TEST(Sharding, RandomNumbersDoNotDependOnDevices) {
+  Runtime::shutdown();
+  Runtime::configure({.devices = {"CPU:0", "CPU:1", "CPU:2"}, .devices_per_rank = 0});
+  Tensor::manual_seed(3);
+  auto one = Tensor::rand({7, 5}).to_vector<float>();
+  Tensor::manual_seed(3);
+  Tensor many = Tensor::rand({7, 5}).shard(Mesh({{"data", 3}}), {{"data", Shard(0)}});
+  EXPECT_EQ(many.to_vector<float>(), one);
+}
+
+TEST(Sharding, TooManyDevicesIsAnError) {
+  Runtime::shutdown();
+  Runtime::configure({.devices = {"CPU:0", "CPU:1"}, .devices_per_rank = 0});
+  try {
+    Mesh mesh({{"data", 5}});
+    FAIL() << "a mesh of five devices out of two";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("5"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("2"), std::string::npos);
+  }
+  Runtime::shutdown();
+}
+
+}  // namespace
+}  // namespace tinyshard
