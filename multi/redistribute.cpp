@@ -99,7 +99,9 @@ int64_t parts_of(const LocalValue& v, int dim) {
 
 UOp with_padding_filled(const LocalValue& v, DimSpan global, int dim, const UOp& fill) {
   if (v.local.shape()[dim] * parts_of(v, dim) == global[dim]) return v.local;
-  UOp place = UOp::make(Op::Iota, DType::I64, {}, Dims{v.local.shape()[dim] * parts_of(v, dim)});
+  // Places count from 1 and are cut as the value was, axis by axis: a slice beyond the end is 0.
+  UOp place = UOp::make(Op::Iota, DType::I64, {}, Dims{global[dim]});
+  place = binary(Op::Add, place, const_like(place, 1));
   for (size_t a = 0; a < v.place.size(); ++a) {
     if (!v.place[a].is_shard() || v.place[a].dim != dim) continue;
     place =
@@ -107,7 +109,7 @@ UOp with_padding_filled(const LocalValue& v, DimSpan global, int dim, const UOp&
   }
   Dims ones(global.size(), 1);
   ones[dim] = v.local.shape()[dim];
-  UOp inside = binary(Op::CmpLt, place, const_like(place, double(global[dim])));
+  UOp inside = binary(Op::CmpLt, const_like(place, 0), place);
   inside = expand(reshape(inside, ones), v.local.shape());
   Dims one(global.size(), 1);
   return where(inside, v.local, expand(reshape(fill, one), v.local.shape()));

@@ -72,6 +72,9 @@ class Endpoint {
   void exchange(std::span<const int> ranks, const void* out, void* in, size_t bytes,
                 Deadline deadline, std::string_view operation);
 
+  // Hands what other ranks said of failures to their groups.
+  void deliver_notices();
+
  private:
   struct Idle {  // how long a wait has seen nothing move
     uint64_t polls = 0, completed = 0;
@@ -80,7 +83,6 @@ class Endpoint {
     bool napping = false;
   };
   void pause(Idle& idle);
-  void deliver_notices();
 
   std::unique_ptr<Channel> channel_;
   CommOptions options_;

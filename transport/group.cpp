@@ -23,7 +23,7 @@ constexpr Channel::Duration kInspectAfter = std::chrono::milliseconds(5);
 constexpr Channel::Duration kInspectEvery = std::chrono::milliseconds(10);
 // A process that was itself stopped finds its deadlines passed: it hears the news of the others
 // before it blames them.
-constexpr Channel::Duration kGrace = std::chrono::milliseconds(3);
+constexpr Channel::Duration kGrace = std::chrono::milliseconds(20);
 
 double seconds(Channel::Duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -358,7 +358,8 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
   // What an ended peer sent last may still be on its way: it is given up at the second look.
   if (gone && culprit == suspect_) return fail({culprit, detail.substr(2)}, true);
   suspect_ = gone ? culprit : -1;
-  if (!late) return;
+  if (overdue_) endpoint_->deliver_notices();
+  if (!late || failed()) return;
   if (culprit < 0 && !awaited_.empty()) culprit = awaited_.front();
   fail({culprit, fmt::format("the deadline passed while waiting for rank {}{}",
                              fmt::join(awaited_, ", "), detail)},

@@ -152,7 +152,7 @@ class NestBuilder {
     };
     std::vector<Pending> pending;
     for (int fold : found) {
-      placed_[fold] = 1;
+      place(fold);
       Graph::FoldRanges ranges = graph_.fold_ranges(fold);
       RangeSet set = 0;
       for (int r : ranges.ranges) set |= bit(r);
@@ -181,8 +181,19 @@ class NestBuilder {
       group.folds = p.folds;
       group.first = chain.empty() ? scope : chain.front();
       group.last = chain.empty() ? scope : chain.back();
+      // What these loops compute is gone after them: another group that needs it computes it again.
+      size_t before = placements_.size();
       for (int s : chain) place_folds(s, values);
+      while (placements_.size() > before) {
+        placed_[placements_.back()] = 0;
+        placements_.pop_back();
+      }
     }
+  }
+
+  void place(int fold) {
+    placed_[fold] = 1;
+    placements_.push_back(fold);
   }
 
   // The range along which most loads are contiguous becomes the innermost one.
@@ -206,7 +217,8 @@ class NestBuilder {
 
   const Graph& graph_;
   std::vector<int> stores_;
-  std::vector<char> placed_;  // folds that have a scope
+  std::vector<char> placed_;     // folds that have a scope around the one at hand
+  std::vector<int> placements_;  // the same in order
   Nest nest_;
 };
 

@@ -15,6 +15,7 @@
 #include "core/schedule/lower.h"
 #include "core/schedule/memory.h"
 #include "core/schedule/merge.h"
+#include "core/schedule/meshes.h"
 
 namespace tinyshard {
 namespace {
@@ -27,9 +28,8 @@ class Scheduler {
         options_(options),
         order_(toposort(roots)),
         fusion_(order_, roots),
-        lowering_(fusion_, [this](const UOp& x) { return buffer_of(x); }) {
-    find_meshes(shardings);
-  }
+        lowering_(fusion_, [this](const UOp& x) { return buffer_of(x); }),
+        meshes_(find_meshes(order_, roots, shardings)) {}
 
   // Storages whose old value is needed after their new one, when there are any: the graph must be
   // given copies of them first. Otherwise empty, and `take` has the schedule.
@@ -70,40 +70,6 @@ class Scheduler {
     check_internal(!storages.empty(),
                    "only an overwritten storage makes items wait for each other in a circle");
     return storages;
-  }
-
-  // A value is where its sources are; constants are wherever they are used.
-  void find_meshes(std::span<const Sharding> shardings) {
-    for (const UOp& x : order_) {
-      const Mesh* mesh = nullptr;
-      if (x.op() == Op::Buffer) {
-        meshes_[x] = static_cast<const Placed*>(x->payload.get())->sharding.mesh;
-        continue;
-      }
-      if (x->payload) {  // a copy or a collective names the mesh it runs on
-        meshes_[x] = Mesh::from_payload(x->payload);
-        continue;
-      }
-      for (const UOp& s : x->src()) {
-        auto* of = meshes_.find(s);
-        if (of && *of && !mesh) mesh = &**of;
-      }
-      if (mesh) {
-        Mesh copy = *mesh;
-        meshes_[x] = copy;
-      }
-    }
-    for (size_t i = 0; i < roots_.size(); ++i) {
-      if (!meshes_[roots_[i]]) meshes_[roots_[i]] = shardings[i].mesh;
-    }
-    for (size_t i = order_.size(); i-- > 0;) {
-      std::optional<Mesh> mesh = meshes_[order_[i]];
-      if (!mesh) continue;
-      for (const UOp& s : order_[i]->src()) {
-        auto& of = meshes_[s];
-        if (!of) of = mesh;
-      }
-    }
   }
 
   int buffer_of(const UOp& x) {
@@ -385,7 +351,7 @@ class Scheduler {
   Lowering lowering_;
   FreeRanges free_ranges_;
   NodeMap<int> buffer_;
-  NodeMap<std::optional<Mesh>> meshes_;
+  MeshOf meshes_;
   std::vector<Task> tasks_;
   Schedule schedule_;
 };
@@ -406,7 +372,7 @@ std::vector<UOp> read_copies(std::span<const UOp> roots, const std::vector<UOp>&
 
 Schedule make_schedule(std::span<const UOp> roots, std::span<const Sharding> shardings,
                        const ScheduleOptions& options) {
-  std::vector<UOp> graph(roots.begin(), roots.end());
+  std::vector<UOp> graph = one_mesh_each(roots, shardings);
   for (int attempt = 0; attempt < 3; ++attempt) {
     Scheduler scheduler(graph, shardings, options);
     std::vector<UOp> needed_later = scheduler.run();

@@ -40,7 +40,8 @@ class Interner {
     for (size_t i = hash & mask;; i = (i + 1) & mask) {
       Node* node = shard.slots[i];
       if (!node) break;
-      if (node->hash == hash && equal(*node, op, dtype, src, arg) && try_retain(node))
+      if (node->hash == hash && equal(*node, op, dtype, src, arg, payload.get()) &&
+          try_retain(node))
         return UOp(node);
     }
     Node* node = create(op, dtype, src, arg, std::move(payload), hash);
@@ -96,9 +97,10 @@ class Interner {
 
   Shard& shard_of(uint64_t hash) { return shards_[hash >> 60]; }
 
-  static bool equal(const Node& node, Op op, DType dtype, std::span<const UOp> src, DimSpan arg) {
-    return node.op == op && node.dtype == dtype && std::ranges::equal(node.src(), src) &&
-           std::ranges::equal(node.arg(), arg);
+  static bool equal(const Node& node, Op op, DType dtype, std::span<const UOp> src, DimSpan arg,
+                    const void* payload) {
+    return node.op == op && node.dtype == dtype && node.payload.get() == payload &&
+           std::ranges::equal(node.src(), src) && std::ranges::equal(node.arg(), arg);
   }
 
   // A node whose count has reached zero is on its way out: another thread is about to erase it.

@@ -67,7 +67,8 @@ class UOp {
     if (node_ && node_->references.fetch_sub(1, std::memory_order_acq_rel) == 1) release(node_);
   }
 
-  // Interns a node. Throws InternalError when sources, argument or types break the op's rules.
+  // Interns a node: op, type, sources, argument and payload are its identity. Throws InternalError
+  // when sources, argument or types break the op's rules.
   static UOp make(Op op, DType dtype, std::span<const UOp> src, DimSpan arg = {},
                   std::shared_ptr<const void> payload = nullptr);
   static UOp make(Op op, DType dtype, std::initializer_list<UOp> src, DimSpan arg = {},

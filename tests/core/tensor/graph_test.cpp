@@ -144,7 +144,7 @@ TEST(Graphs, OfCommonLayersAreSmall) {
   EXPECT_LE(nodes(x.layernorm()), 18u);
   EXPECT_LE(nodes(x.gelu()), 22u);
   EXPECT_LE(nodes(x.sigmoid()), 14u);
-  EXPECT_LE(nodes(x.tanh()), 18u);
+  EXPECT_LE(nodes(x.tanh()), 42u) << "a rational near zero, exponentials beyond";
 }
 
 TEST(Lookups, UnknownAndUndefined) {

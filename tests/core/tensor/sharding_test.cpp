@@ -105,6 +105,17 @@ const std::vector<Row>& rows() {
   return table;
 }
 
+TEST(Meshes, ShareConstantsInOneRun) {
+  Tensor table = (Tensor::arange(6).to_float() * 2 + 1).cumsum().contiguous();
+  Tensor on_two = Tensor::ones({6}).shard({"CPU:0", "CPU:1"}, 0).realize();
+  Tensor on_three = Tensor::ones({6}).shard({"CPU:0", "CPU:1", "CPU:2"}, 0).realize();
+  Tensor a = on_two + table, b = on_three * table, c = table + 1;
+  Tensor::realize({a, b, c});
+  EXPECT_EQ(a.to_vector<int>(), (std::vector<int>{2, 5, 10, 17, 26, 37}));
+  EXPECT_EQ(b.to_vector<int>(), (std::vector<int>{1, 4, 9, 16, 25, 36}));
+  EXPECT_EQ(c.to_vector<int>(), (std::vector<int>{2, 5, 10, 17, 26, 37}));
+}
+
 class Divided : public ::testing::TestWithParam<std::tuple<size_t, int, int>> {};
 
 TEST_P(Divided, IsTheSame) {
