@@ -8,10 +8,14 @@
 namespace tinyshard {
 
 struct Target {
-  std::string triple;     // "x86_64-pc-linux-gnu"
-  std::string cpu;        // "znver4"
-  std::string features;   // "+avx512f,..."
-  int vector_bits = 128;  // widest registers worth using
+  std::string triple;     // "x86_64-pc-linux-gnu", "nvptx64-nvidia-cuda"
+  std::string cpu;        // "znver4", "sm_90a"
+  std::string features;   // "+avx512f,...", "+ptx83"
+  int vector_bits = 128;  // widest registers, or memory accesses, worth using
+  // GPUs only.
+  int multiprocessors = 0;
+  int shared_bytes = 0;  // that a block may have without asking for more
+  bool is_gpu() const { return triple.starts_with("nvptx"); }
   bool operator==(const Target&) const = default;
 };
 
@@ -19,11 +23,17 @@ struct Target {
 // the signature
 //   void entry(void* const* buffers, const int64_t* coordinates, int64_t begin, int64_t end)
 // and does the work items [begin, end) of work_items; items are independent of each other.
+// On GPU targets `bytes` is PTX text; a work item is a block of `block` threads. The entry takes
+// one 64-bit pointer per parameter slot, then `coordinates` 64-bit integers: this device's place on
+// the first mesh axes.
 struct ObjectCode {
   std::string entry;
   std::vector<char> bytes;
   int64_t work_items = 1;
   int64_t min_items = 1;  // fewer items than this are not worth another thread
+  int block = 0;          // threads of a block
+  int shared_bytes = 0;   // of a block, beyond what the PTX declares
+  int coordinates = 0;
 };
 
 }  // namespace tinyshard
