@@ -7,7 +7,7 @@
 #include "core/base/error.h"
 #include "core/base/options.h"
 #include "core/exec/runtime.h"
-#include "devices/cpu/onednn.h"
+#include "devices/cpu/library.h"
 #include "launch/environment.h"
 #include "transport/world.h"
 
@@ -49,10 +49,12 @@ std::string devices_report() {
     text += row(kind.name, count > 0, detail);
   }
   text += "libraries\n";
-  LibraryReport dnn = onednn::library_report();
-  text += row(
-      dnn.name, dnn.available,
-      dnn.available ? fmt::format("{}, {}, {}", dnn.version, dnn.isa, dnn.threading) : dnn.why_not);
+  for (const LibraryReport& library : library_reports()) {
+    text += row(library.name, library.available,
+                library.available ? fmt::format("{}, {}, {}", library.version, library.isa,
+                                                library.threading)
+                                  : library.why_not);
+  }
   text += "transports\n";
   for (const TransportInfo& t : transports()) text += row(t.name, t.available, t.detail);
   LaunchEnvironment launch = read_launch_environment();

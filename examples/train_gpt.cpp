@@ -129,7 +129,7 @@ Tensor draw(std::string_view text, int64_t batch, int64_t length, uint64_t seed,
 
 struct Flags {
   Config model;
-  int64_t steps = 300, batch = 8, warmup = 20, eval_batches = 8, checkpoint_every = 100,
+  int64_t steps = 1500, batch = 8, warmup = 20, eval_batches = 8, checkpoint_every = 250,
           sample = 300;
   double lr = 2e-3, temperature = 0.8;
   uint64_t seed = 1;
