@@ -51,9 +51,9 @@ std::string devices_report() {
   text += "libraries\n";
   for (const LibraryReport& library : library_reports()) {
     text += row(library.name, library.available,
-                library.available ? fmt::format("{}, {}, {}", library.version, library.isa,
-                                                library.threading)
-                                  : library.why_not);
+                library.available
+                    ? fmt::format("{}, {}, {}", library.version, library.isa, library.threading)
+                    : library.why_not);
   }
   text += "transports\n";
   for (const TransportInfo& t : transports()) text += row(t.name, t.available, t.detail);
