@@ -156,7 +156,7 @@ namespace {
 template <class From, class To>
 std::vector<To> convert(std::span<const std::byte> bytes) {
   std::vector<From> from(bytes.size() / sizeof(From));
-  std::memcpy(from.data(), bytes.data(), from.size() * sizeof(From));
+  if (!from.empty()) std::memcpy(from.data(), bytes.data(), bytes.size());
   return std::vector<To>(from.begin(), from.end());
 }
 

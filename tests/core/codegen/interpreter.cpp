@@ -197,10 +197,12 @@ class Interpreter {
                             : v.whole < total.whole;
             switch (op) {
               case ReduceOp::Sum:
-                total.whole = wrap(t, total.whole + v.whole);
+                total.whole = wrap(t, static_cast<int64_t>(static_cast<uint64_t>(total.whole) +
+                                                           static_cast<uint64_t>(v.whole)));
                 break;
               case ReduceOp::Prod:
-                total.whole = wrap(t, total.whole * v.whole);
+                total.whole = wrap(t, static_cast<int64_t>(static_cast<uint64_t>(total.whole) *
+                                                           static_cast<uint64_t>(v.whole)));
                 break;
               case ReduceOp::Max:
                 total.whole = less ? total.whole : v.whole;
