@@ -82,8 +82,9 @@ class CachingAllocator {
   static constexpr size_t kHugePage = size_t{2} << 20, kLarge = 2 * kHugePage;
   static void* fresh(size_t size) {
     if (size < kLarge) return std::aligned_alloc(kAlignment, size);
-    void* block = std::aligned_alloc(kHugePage, size);
-    if (block) madvise(block, size, MADV_HUGEPAGE);  // advice only: a refusal costs speed
+    void* block = nullptr;
+    if (posix_memalign(&block, kHugePage, size) != 0) return nullptr;
+    madvise(block, size, MADV_HUGEPAGE);  // advice only: a refusal costs speed
     return block;
   }
   static size_t rounded(size_t bytes) {
