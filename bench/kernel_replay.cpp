@@ -134,8 +134,7 @@ Result time_kernel(const KernelSource& source, ThreadPool& pool) {
   CpuProgram program(kernel->code, pool);
   std::vector<std::vector<char>> memory;
   std::vector<void*> buffers;
-  for (size_t i = 0; i < source.params.size(); ++i) {
-    const ParamInfo& p = source.params[i];
+  for (const ParamInfo& p : source.params) {
     memory.emplace_back(static_cast<size_t>(p.numel) * itemsize(p.dtype) + 64);
     char* data =
         memory.back().data() + (64 - reinterpret_cast<uintptr_t>(memory.back().data()) % 64);

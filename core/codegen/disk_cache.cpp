@@ -48,7 +48,7 @@ class Reader {
   T number() {
     T value{};
     std::string_view bytes = take(sizeof(T));
-    if (ok) std::memcpy(&value, bytes.data(), sizeof(T));
+    if (ok) bytes.copy(reinterpret_cast<char*>(&value), sizeof(T));
     return value;
   }
   std::string_view text() { return take(number<uint64_t>()); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <ranges>
 
 #include "core/base/error.h"
 #include "core/codegen/cost.h"
@@ -202,14 +203,14 @@ class NestBuilder {
     std::vector<char> below(graph_.size());
     for (int value : values) collect_shared(graph_, value, below);
     int best = order.back(), best_score = -1;
-    for (auto r = order.rbegin(); r != order.rend(); ++r) {
+    for (int r : std::views::reverse(order)) {
       int score = 0;
       for (int node = 0; node < graph_.size(); ++node) {
         if (below[node] && graph_[node].op == Op::Load &&
-            graph_.lane_stride(graph_.source(node, 1), *r, 2) == 1)
+            graph_.lane_stride(graph_.source(node, 1), r, 2) == 1)
           ++score;
       }
-      if (score > best_score) best = *r, best_score = score;
+      if (score > best_score) best = r, best_score = score;
     }
     std::erase(order, best);
     order.push_back(best);
