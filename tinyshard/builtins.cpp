@@ -6,6 +6,7 @@
 #include "core/exec/runtime.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/program.h"
+#include "devices/cuda/cuda_device.h"
 #include "devices/null/null_device.h"
 #include "launch/environment.h"
 #include "transport/world.h"
@@ -43,6 +44,8 @@ const Builtins& builtins() {
   static const Builtins b{
       .devices =
           {
+              {"CUDA", count_cuda_devices, describe_cuda,
+               [](int index, int) { return make_cuda_device(index); }, true},
               {"CPU", [] { return kMostCpuDevices; }, describe_cpu, make_cpu_device},
               {"NULL", [] { return kMostNullDevices; },
                [] { return std::string("plans without running"); },

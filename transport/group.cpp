@@ -366,6 +366,18 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
        true);
 }
 
+void Group::check_alive() {
+  std::lock_guard lock(endpoint_->mutex);
+  endpoint_->progress(true);
+  for (const auto& member : layout_.members) {
+    if (failed()) break;
+    if (member.rank == rank()) continue;
+    const PeerState state = endpoint_->channel().peer_state(member.rank);
+    if (state.gone) fail({member.rank, state.text}, true);
+  }
+  if (failed()) throw_failure({}, sequence(), 0);
+}
+
 // ------------------------------------------------------------------------------------------------
 // Failure: of the whole group, once, with one reason.
 

@@ -32,6 +32,7 @@ class Group final : public Communicator {
   void check_same(uint64_t hash, std::span<const std::string> items,
                   std::string_view what) override;
   void abort(std::string_view reason) noexcept override;
+  void check_alive() override;
   bool failed() const noexcept override { return failed_.load(std::memory_order_acquire); }
   uint64_t sequence() const override { return sequence_.load(std::memory_order_relaxed); }
 

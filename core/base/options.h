@@ -18,8 +18,10 @@ struct Options {
   std::string cache_dir;   // TS_CACHE_DIR: default $XDG_CACHE_HOME/tinyshard or ~/.cache/tinyshard
   double timeout_s = 300;  // TS_TIMEOUT: deadline of one collective, in seconds
   std::string
-      disabled_passes;  // TS_DISABLE_PASSES: comma separated names from core/passes/pipeline.cpp
-  std::string devices;  // TS_DEVICES: default devices of this process, such as CPU:0,CPU:1
+      disabled_passes;    // TS_DISABLE_PASSES: comma separated names from core/passes/pipeline.cpp
+  std::string devices;    // TS_DEVICES: default devices of this process, such as CPU:0,CPU:1
+  std::string cuda_path;  // TS_CUDA_PATH: folders with CUDA's libraries, separated by ':'
+  bool tf32 = false;      // TS_TF32: 1 lets f32 products on CUDA round their operands to 10 bits
   int64_t bucket_bytes =
       25 << 20;  // TS_BUCKET_BYTES: gradients are all-reduced in buckets of this size
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include <fmt/format.h>
@@ -13,6 +12,7 @@
 #include "core/base/options.h"
 #include "core/codegen/codegen.h"
 #include "core/exec/runtime.h"
+#include "core/exec/transfer.h"
 
 namespace tinyshard {
 namespace {
@@ -80,10 +80,7 @@ Executable::Executable(Schedule schedule, bool compare_ranks) : schedule_(std::m
 }
 
 Executable::~Executable() {
-  for (auto& [device, memory] : arenas_) {
-    device->synchronize();
-    device->free(memory, size_t(schedule_.arena_bytes));
-  }
+  for (auto& [device, memory] : arenas_) device->free(memory, size_t(schedule_.arena_bytes));
 }
 
 std::pair<int, int64_t> Executable::base_of(int b) const {
@@ -109,7 +106,7 @@ void* Executable::base_pointer(int b, int local) {
       &runtime.device(buffer.mesh.devices()[runtime.local_positions(buffer.mesh)[local]]);
   auto arena = std::ranges::find(arenas_, device, &std::pair<Device*, void*>::first);
   if (arena == arenas_.end()) {
-    arenas_.emplace_back(device, device->allocate(size_t(schedule_.arena_bytes)));
+    arenas_.emplace_back(device, device->allocate(size_t(schedule_.arena_bytes), "temporaries"));
     arena = arenas_.end() - 1;
   }
   return static_cast<char*>(arena->second) + std::max<int64_t>(buffer.arena_offset, 0);
@@ -120,7 +117,15 @@ void Executable::rebind(const Storage& placeholder, Storage& actual) {
     if (owned_[b].get() != &placeholder) continue;
     std::span<void* const> memory = actual.memory();
     auto [first, last] = std::ranges::equal_range(bindings_, int(b), {}, &Binding::buffer);
-    for (auto it = first; it != last; ++it) bind(*it, memory[it->device]);
+    for (auto it = first; it != last; ++it) {
+      void* before = *it->slot;
+      bind(*it, memory[it->device]);
+      if (*it->slot == before) continue;
+      if (it->launched)
+        replay_.changed(it->list);
+      else
+        replay_.reset();
+    }
   }
 }
 
@@ -146,12 +151,14 @@ void Executable::compile() {
       Device& device = runtime.device(item.mesh.devices()[local[d]]);
       pointers_.emplace_back(item.buffers.size());
       coordinates_.push_back(item.mesh.coordinates(local[d]));
-      Launch launch{nullptr, pointers_.back().data(), coordinates_.back().data()};
+      Launch launch{nullptr, &device, pointers_.back().data(), coordinates_.back().data()};
+      bool launched = item.kind == Item::Kind::Kernel || item.kind == Item::Kind::Library;
       for (size_t i = 0; i < item.buffers.size(); ++i) {
         auto [base, offset] = base_of(item.buffers[i]);
         // A copy reads the one replica that this process holds first.
         bool source = item.kind == Item::Kind::Copy && i == 0;
-        bindings_.push_back({base, source ? 0 : d, &pointers_.back()[i], offset});
+        bindings_.push_back({base, source ? 0 : d, &pointers_.back()[i], offset,
+                             pointers_.back().data(), launched});
       }
       if (item.kind == Item::Kind::Kernel)
         launch.program = &runtime.program(device, kernels[next_kernel]);
@@ -192,7 +199,7 @@ void Executable::bind_all() {
       stride *= item.mesh.axes()[a].size;
     for (size_t d = 0; d < local.size(); ++d) {
       if (done[d]) continue;
-      Group group{&runtime.communicator(item.mesh, item.mesh_axis, local[d]), {}, {}, {}};
+      Group group{&runtime.communicator(item.mesh, item.mesh_axis, local[d]), {}, {}, {}, {}, {}};
       int64_t place = item.mesh.coordinates(local[d])[item.mesh_axis];
       int first = local[d] - int(place * stride);
       for (int64_t k = 0; k < item.mesh.axes()[item.mesh_axis].size; ++k) {
@@ -200,12 +207,47 @@ void Executable::bind_all() {
         if (found == local.end()) continue;
         size_t other = size_t(found - local.begin());
         done[other] = true;
-        group.send.push_back({step.launches[other].buffers[0]});
-        group.recv.push_back({step.launches[other].buffers[1]});
+        group.members.push_back(other);
+        group.send.push_back({step.launches[other].buffers[0], step.launches[other].device});
+        group.recv.push_back({step.launches[other].buffers[1], step.launches[other].device});
+      }
+      group.through_host = !takes_buffers(*group.communicator, group.send);
+      if (group.through_host) {
+        std::vector<Device*> devices;
+        for (const CommBuffer& b : group.send) devices.push_back(b.device);
+        Communicator* direct = runtime.device_communicator(*group.communicator, devices);
+        const Collective& call = item.collective;
+        if (direct && direct->supports(call.op, call.dtype, call.reduce)) {
+          group.communicator = direct;
+          group.through_host = false;
+        }
       }
       step.groups.push_back(std::move(group));
     }
   }
+}
+
+Device& Executable::source_of(const Item& copy) const {
+  Runtime& runtime = Runtime::get();
+  const Mesh& mesh = schedule_.buffers[copy.buffers[0]].mesh;
+  return runtime.device(mesh.devices()[runtime.local_positions(mesh).at(0)]);
+}
+
+// One recording holds what one device does: values that go from device to device, or through the
+// host, are in none.
+bool Executable::can_record() const {
+  if (steps_.size() < Replay::kFewestItems) return false;
+  return std::ranges::all_of(steps_, [&](const Step& step) {
+    bool copy = step.item->kind == Item::Kind::Copy;
+    return std::ranges::all_of(step.launches,
+                               [&](const Launch& l) {
+                                 return l.device->can_record() &&
+                                        (!copy || &source_of(*step.item) == l.device);
+                               }) &&
+           std::ranges::all_of(step.groups, [](const Group& g) {
+             return !g.through_host && g.communicator->on_devices();
+           });
+  });
 }
 
 void Executable::prepare(std::span<const Sharding> shardings, std::span<const Dims> global_shapes) {
@@ -217,64 +259,62 @@ void Executable::prepare(std::span<const Sharding> shardings, std::span<const Di
   }
   if (executes_) compile();
   bind_all();
+  can_record_ = can_record();
+  for (const Step& step : steps_) {
+    for (const Launch& launch : step.launches) {
+      if (std::ranges::find(devices_, launch.device) == devices_.end())
+        devices_.push_back(launch.device);
+    }
+    switch (step.item->kind) {
+      case Item::Kind::Kernel:
+        ++counts_.kernels;
+        break;
+      case Item::Kind::Library:
+        ++counts_.library_calls;
+        break;
+      case Item::Kind::Collective:
+        ++counts_.collectives;
+        break;
+      case Item::Kind::Copy:
+        ++counts_.copies;
+        break;
+    }
+  }
 }
 
 // Copies the part of a replicated source that belongs to each device of the target.
 void Executable::copy(const Step& step) {
   const Item& item = *step.item;
   const VirtualBuffer& from = schedule_.buffers[item.buffers[0]];
-  const VirtualBuffer& to = schedule_.buffers[item.buffers[1]];
-  Runtime& runtime = Runtime::get();
-  std::vector<int> local = runtime.local_positions(item.mesh);
-  Device& source = runtime.device(from.mesh.devices()[runtime.local_positions(from.mesh).at(0)]);
-  source.synchronize();
-  size_t element = itemsize(from.dtype);
-  for (size_t d = 0; d < step.launches.size(); ++d) {
-    Device& target = runtime.device(item.mesh.devices()[local[d]]);
-    char* in = static_cast<char*>(step.launches[d].buffers[0]);
-    char* out = static_cast<char*>(step.launches[d].buffers[1]);
-    const char* host = static_cast<const char*>(source.host_pointer(in));
-    check_internal(host != nullptr, "the source of a copy is visible to the host");
-    Dims begin(from.shape.size()), size = from.shape;
+  Device& source = source_of(item);
+  for (const Launch& launch : step.launches) {
+    Box box{from.shape, Dims(from.shape.size()), from.shape, itemsize(from.dtype)};
     for (const CopyPart& part : item.parts) {
-      int64_t length = (size[part.axis] + part.parts - 1) / part.parts;
-      begin[part.axis] += step.launches[d].coordinates[part.mesh_axis] * length;
-      size[part.axis] = length;
+      int64_t length = (box.size[part.axis] + part.parts - 1) / part.parts;
+      box.begin[part.axis] += launch.coordinates[part.mesh_axis] * length;
+      box.size[part.axis] = length;
     }
-    if (item.parts.empty()) {
-      target.copy_in(out, host, size_t(from.bytes()));
-      continue;
-    }
-    // Rows of the last dim; what lies beyond the end of the source becomes zero.
-    size_t rank = from.shape.size();
-    int64_t row = size[rank - 1], rows = product(size) / std::max<int64_t>(row, 1);
-    std::vector<char> staged(size_t(product(to.shape)) * element);
-    for (int64_t r = 0; r < rows; ++r) {
-      int64_t rest = r, position = 0, stride = from.shape[rank - 1];
-      bool inside = true;
-      for (size_t i = rank - 1; i-- > 0;) {
-        int64_t at = begin[i] + rest % size[i];
-        rest /= size[i];
-        inside = inside && at < from.shape[i];
-        position += at * stride;
-        stride *= from.shape[i];
-      }
-      int64_t count = std::clamp<int64_t>(from.shape[rank - 1] - begin[rank - 1], 0, row);
-      if (!inside || count == 0) continue;
-      std::memcpy(&staged[size_t(r * row) * element],
-                  host + size_t(position + begin[rank - 1]) * element, size_t(count) * element);
-    }
-    target.copy_in(out, staged.data(), staged.size());
+    copy_box(box, source, launch.buffers[0], *launch.device, launch.buffers[1]);
   }
 }
 
-void Executable::run() {
-  ++counters().runs;
-  if (!executes_) return;
-  int debug = options().debug;
-  auto start = Clock::now();
+void Executable::start(Step& step) {
+  for (Group& group : step.groups) {
+    for (size_t i = 0; i < group.members.size(); ++i) {
+      group.send[i].data = step.launches[group.members[i]].buffers[0];
+      group.recv[i].data = step.launches[group.members[i]].buffers[1];
+    }
+    if (group.through_host)
+      run_through_host(*group.communicator, step.item->collective, group.send, group.recv);
+    else
+      group.work = group.communicator->start(step.item->collective, group.send, group.recv);
+  }
+}
+
+void Executable::run_items() {
+  bool timed = options().debug >= 2;
   for (Step& step : steps_) {
-    auto begin = debug >= 2 ? Clock::now() : Clock::time_point();
+    auto begin = timed ? Clock::now() : Clock::time_point();
     for (int w : step.item->waits) {
       for (Group& group : steps_[w].groups) group.work.wait();
     }
@@ -283,26 +323,41 @@ void Executable::run() {
       case Item::Kind::Library:
         for (Launch& launch : step.launches)
           launch.program->launch(launch.buffers, launch.coordinates);
-        ++(step.item->kind == Item::Kind::Kernel ? counters().kernels : counters().library_calls);
         break;
       case Item::Kind::Collective:
-        for (Group& group : step.groups) {
-          group.work = group.communicator->start(step.item->collective, group.send, group.recv);
-        }
-        ++counters().collectives;
+        start(step);
         break;
       case Item::Kind::Copy:
         copy(step);
-        ++counters().copies;
         break;
     }
-    if (debug >= 2)
+    if (timed) {
+      for (Launch& launch : step.launches) launch.device->synchronize();
       log_line(fmt::format("{:9.3f} ms  {}", milliseconds_since(begin), step.item->describe()));
+    }
   }
   for (Step& step : steps_) {
     for (Group& group : step.groups) group.work.wait();
   }
-  if (debug >= 1)
+}
+
+void Executable::run() {
+  ++counters().runs;
+  if (!executes_) return;
+  auto start = Clock::now();
+  // The first run is made of single launches: libraries and communicators set themselves up then.
+  // Times of single items (DEBUG=2) need single launches, too.
+  if (ran_ && options().debug < 2 && can_record_) {
+    replay_.run(devices_, [this] { run_items(); });
+  } else {
+    run_items();
+  }
+  ran_ = true;
+  counters().kernels += counts_.kernels;
+  counters().library_calls += counts_.library_calls;
+  counters().collectives += counts_.collectives;
+  counters().copies += counts_.copies;
+  if (options().debug >= 1)
     log_line(fmt::format("ran {} items in {:.3f} ms", steps_.size(), milliseconds_since(start)));
 }
 

@@ -1,11 +1,13 @@
 // A schedule made ready to run: programs loaded, memory bound, every launch a pointer and a list of
-// pointers. Running it touches no UOp and allocates nothing.
+// pointers. Running it touches no UOp and allocates nothing. On asynchronous devices a run returns
+// when everything is queued, and from the second run on it is one recording per device (replay.h).
 #pragma once
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/exec/replay.h"
 #include "core/exec/storage.h"
 #include "core/runtime/communicator.h"
 #include "core/schedule/schedule.h"
@@ -44,11 +46,14 @@ class Executable {
  private:
   struct Launch {
     Program* program;
+    Device* device;
     void** buffers;  // in pointers_
     const int64_t* coordinates;
   };
   struct Group {  // one communicator of a collective, with our participants' buffers
     Communicator* communicator;
+    std::vector<size_t> members;  // their launches
+    bool through_host;            // the communicator cannot touch their memory
     std::vector<CommBuffer> send, recv;
     Work work;
   };
@@ -61,6 +66,8 @@ class Executable {
     int buffer, device;
     void** slot;
     int64_t offset;
+    void** list;    // that the slot is in
+    bool launched;  // the list is one that a program is launched with
   };
 
   void compile();
@@ -70,7 +77,11 @@ class Executable {
   }
   std::pair<int, int64_t> base_of(int buffer) const;  // buffer that owns the memory, offset in it
   void* base_pointer(int buffer, int device);
+  Device& source_of(const Item& copy) const;
+  bool can_record() const;
+  void run_items();
   void copy(const Step& step);
+  void start(Step& step);
 
   Schedule schedule_;
   bool executes_ = true;
@@ -81,6 +92,10 @@ class Executable {
   std::vector<Binding> bindings_;  // sorted by owning buffer
   std::vector<std::vector<void*>> pointers_;
   std::vector<std::vector<int64_t>> coordinates_;
+  Counters counts_;               // of one run
+  std::vector<Device*> devices_;  // that launch something
+  bool can_record_ = false, ran_ = false;
+  Replay replay_;  // before everything that it was recorded from goes
 };
 
 }  // namespace tinyshard

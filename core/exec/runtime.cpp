@@ -28,6 +28,14 @@ std::vector<std::string> split_list(const std::string& text) {
   return parts;
 }
 
+// The devices of a kind that a rank gets.
+std::vector<std::string> share_of(const DeviceKind& kind, int each, int local_rank) {
+  int first = kind.hardware ? local_rank * each : 0;
+  std::vector<std::string> names;
+  for (int i = 0; i < each; ++i) names.push_back(fmt::format("{}:{}", kind.name, first + i));
+  return names;
+}
+
 std::string upper(std::string text) {
   for (char& c : text) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
   return text;
@@ -86,16 +94,12 @@ Runtime::Runtime(const RuntimeOptions& wanted) {
     const auto& kinds = builtins().devices;
     auto best = std::ranges::find_if(kinds, [](const DeviceKind& k) { return k.count() > 0; });
     check_internal(best != kinds.end(), "there is always a CPU");
-    int each = std::max(1, wanted.devices_per_rank);
-    // Devices that hosts have few of are shared out by local rank; CPU devices are private
-    // memories.
-    int first = best->name == "CPU" ? 0 : local_rank * each;
-    for (int i = 0; i < each; ++i) names.push_back(fmt::format("{}:{}", best->name, first + i));
-  }
-  if (names.size() == 1 &&
-      names[0].find(':') == std::string::npos) {  // a kind: as many as are wanted
-    for (int i = 1; i < wanted.devices_per_rank; ++i)
-      names.push_back(fmt::format("{}:{}", names[0], i));
+    names = share_of(*best, std::max(1, wanted.devices_per_rank), local_rank);
+  } else if (names.size() == 1 && names[0].find(':') == std::string::npos) {
+    const DeviceKind& named = kind(parse_device(names[0]).kind);
+    int each = wanted.devices_per_rank;
+    if (each == 0) each = named.hardware ? named.count() / std::max(1, local_ranks_) : 1;
+    names = share_of(named, std::max(1, each), local_rank);
   }
   for (const std::string& name : names) {
     DeviceRef ref = parse_device(name);
@@ -122,6 +126,7 @@ Runtime::Runtime(const RuntimeOptions& wanted) {
 }
 
 Runtime::~Runtime() {
+  device_groups_.clear();
   groups_.clear();
   local_groups_.clear();
   world_.reset();
@@ -178,6 +183,20 @@ Program& Runtime::program(Device& device, const LibraryCall& call) {
 Communicator& Runtime::world() {
   if (!world_) world_ = builtins().connect(int(devices_.size()));
   return *world_;
+}
+
+Communicator* Runtime::device_communicator(Communicator& group,
+                                           const std::vector<Device*>& devices) {
+  auto [entry, added] = device_groups_.try_emplace({&group, devices});
+  if (added && builtins().connect_devices) {
+    std::string why;
+    entry->second = builtins().connect_devices(group, devices, &why);
+    if (options().debug >= 1)
+      log_line(entry->second
+                   ? fmt::format("group \"{}\" uses {}", group.name(), entry->second->transport())
+                   : fmt::format("group \"{}\" goes through the host: {}", group.name(), why));
+  }
+  return entry->second.get();
 }
 
 Communicator& Runtime::communicator(const Mesh& mesh, int axis, int position) {

@@ -31,12 +31,21 @@ struct DeviceKind {
   std::function<int()> count;           // devices of this kind here; 0 when there is none
   std::function<std::string()> detail;  // what was found, or why it is missing
   std::function<std::unique_ptr<Device>(int index, int local_ranks)> open;
+  // Devices are pieces of hardware: the ranks of a host share them out, and the kind alone names
+  // all that a rank gets. Otherwise each is a memory of its own and every rank counts from 0.
+  bool hardware = false;
 };
 struct Builtins {
   std::vector<DeviceKind> devices;  // best first: the default is the first that is there
   std::function<std::unique_ptr<Communicator>(int local_participants)> connect;  // the job's
   std::function<std::unique_ptr<Communicator>(int participants)>
       connect_local;  // of this process alone
+  // The same group as `host`, with `devices` as this process's participants, on the memory of the
+  // devices; null, with the reason, where they have no such communicator. Every rank of the group
+  // calls it.
+  std::function<std::unique_ptr<Communicator>(Communicator& host, std::span<Device* const> devices,
+                                              std::string* why)>
+      connect_devices;
   std::function<std::vector<std::pair<int, int>>()>
       launch;  // {{rank, ranks}, {local rank, local ranks}}
 };
@@ -62,6 +71,8 @@ class Runtime {
   // The communicator of the group along `axis` that the device at `position` belongs to. Called in
   // the same order by all ranks that hold a device of the mesh.
   Communicator& communicator(const Mesh& mesh, int axis, int position);
+  // That group on the memory of these devices, its local participants; null where there is none.
+  Communicator* device_communicator(Communicator& group, const std::vector<Device*>& devices);
   // All devices of the job.
   Communicator& world();
 
@@ -85,6 +96,9 @@ class Runtime {
   std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;  // by world participants
   std::map<int64_t, std::unique_ptr<Communicator>>
       local_groups_;  // of devices of this process, by size
+  // On device memory, by what they were made from; null where that was refused.
+  std::map<std::pair<Communicator*, std::vector<Device*>>, std::unique_ptr<Communicator>>
+      device_groups_;
 };
 
 // "CPU:1" or "cpu:1" or "CPU" as a device of this process. UserError for anything else.

@@ -174,7 +174,6 @@ std::vector<std::byte> read(TensorState& state) {
   }
   std::vector<std::byte> data(storage->local_bytes());
   Device* device = storage->devices()[0];
-  device->synchronize();
   device->copy_out(data.data(), storage->memory()[0], data.size());
   return data;
 }

@@ -44,9 +44,13 @@ enum class CollectiveOp : uint8_t {
 };
 std::string_view name(CollectiveOp op);  // "all_reduce"
 
-// Memory of one participant. A struct, so that a device handle can stand beside the pointer.
+class Device;
+
+// Memory of one participant, and the device that it belongs to where the communicator works on
+// device memory (`device` is then not null).
 struct CommBuffer {
   void* data = nullptr;
+  Device* device = nullptr;
 };
 
 // One call as data: what a schedule item holds, and what peers compare before they run it. With n
@@ -109,7 +113,12 @@ class Communicator {
   int rank_of(int participant) const { return ranks_.at(static_cast<size_t>(participant)); }
   int rank() const { return rank_; }
   const std::string& name() const { return name_; }
-  virtual std::string_view transport() const = 0;  // "inproc", "mpi"
+  virtual std::string_view transport() const = 0;  // "inproc", "mpi", "nccl"
+
+  // True when buffers are memory of asynchronous devices. A call then runs on the device's
+  // communication queue, after everything in its compute queue; `Work::wait` makes the compute
+  // queue wait and not the host, which meets failures where it waits for the device.
+  virtual bool on_devices() const { return false; }
 
   // Asked before a graph is placed, so that a gap is an error of the caller's line and not of the
   // run.
@@ -172,6 +181,9 @@ class Communicator {
   // come. Idempotent.
   virtual void abort(std::string_view reason) noexcept = 0;
   virtual bool failed() const noexcept = 0;
+  // Throws CommError when this group has failed, or a peer is known to have ended. Waits for
+  // nobody.
+  virtual void check_alive() = 0;
 
   // Collectives started so far; Send and Recv are not counted, as only two ranks see them.
   virtual uint64_t sequence() const = 0;

@@ -1,11 +1,19 @@
 // The seam between the engine and the devices. A device owns a memory, loads programs and launches
-// them in order; the engine asks `library` before it places an op on a device. Devices of one kind
+// them in order; the engine asks `supports` before it places an op on a device. Devices of one kind
 // share a Target, so a kernel is compiled once for all of them.
+//
+// A device may be asynchronous: launches return at once and run later, in the order of the calls.
+// Everything here keeps that order (copies, and the reuse of freed memory, come after the launches
+// before them), so only who looks at values waits: `copy_out` and `synchronize`. Collectives run
+// beside the launches, on a queue of their own; events order the two.
 #pragma once
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/runtime/target.h"
@@ -38,6 +46,27 @@ struct LibraryCall {
 
 struct MemoryStats {
   int64_t used = 0, peak = 0, allocations = 0;
+  int64_t held = 0;  // taken from the system, in use or kept for later
+};
+
+// The queues of an asynchronous device; what is in one runs in order.
+enum class Queue : uint8_t { Compute, Communication };
+
+// A point in a queue, of the device that made it.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+// What a device was told between begin_recording and end_recording, as one thing to run again.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  // In order with the launches before and after it.
+  virtual void launch() = 0;
+  // The pointers in these lists, as they were given to Program::launch, have changed: the next
+  // launch reads them again. False when the step has to be recorded again.
+  virtual bool update(std::span<void* const* const> lists) = 0;
 };
 
 class Device {
@@ -49,13 +78,26 @@ class Device {
   // False for devices that plan but do not run: programs are then never compiled nor launched.
   virtual bool executes() const { return true; }
 
-  // Bytes aligned to 64. Throws DeviceError naming the request and what is held.
-  virtual void* allocate(size_t bytes) = 0;
+  // The same for two handles on one piece of hardware, on any process; empty where devices are
+  // only memories.
+  virtual std::string hardware() const { return {}; }
+
+  // Bytes aligned to 64. Throws DeviceError naming the request and what is held; `purpose` is a
+  // literal, such as "tensors", by which that error sums up what is held.
+  virtual void* allocate(size_t bytes, const char* purpose) = 0;
+  void* allocate(size_t bytes) { return allocate(bytes, "tensors"); }
   virtual void free(void* memory, size_t bytes) noexcept = 0;
   virtual MemoryStats memory() const = 0;
 
+  // `host` may change as soon as this returns.
   virtual void copy_in(void* to, const void* host, size_t bytes) = 0;
   virtual void copy_out(void* host, const void* from, size_t bytes) = 0;
+  // From the memory of a device of this kind, maybe this one, after what that device was told so
+  // far. False where there is no such way: the caller goes through the host.
+  virtual bool copy_from(void* /*to*/, Device& /*source*/, const void* /*from*/, size_t /*bytes*/) {
+    return false;
+  }
+  virtual bool fill_zero(void* /*to*/, size_t /*bytes*/) { return false; }
   // Host view of the memory, or null where the host cannot touch it.
   virtual void* host_pointer(void* memory) = 0;
 
@@ -65,8 +107,34 @@ class Device {
   // The program of a supported call: buffers are the operands in order, then the result.
   virtual std::unique_ptr<Program> library(const LibraryCall& call) = 0;
 
-  // Waits until every launch has run.
+  // Waits until everything has run. Throws DeviceError when something failed, and what a watcher
+  // throws.
   virtual void synchronize() = 0;
+
+  // --- Asynchronous devices. The defaults are those of a device whose launches return when done.
+
+  // The vendor's handle of a queue, for a communicator that works on it.
+  virtual void* native_queue(Queue) { return nullptr; }
+  virtual std::unique_ptr<Event> make_event() { return nullptr; }
+  virtual void record(Event&, Queue) {}
+  // What is queued from now on runs after the event; the host does not wait.
+  virtual void wait(Event&, Queue) {}
+  // Makes this device's memory that of the vendor library's calls on this thread.
+  virtual void make_current() {}
+
+  // Asked again and again while the host waits for this device, with the time it has waited:
+  // throws when what the device waits for will not come (a peer that is gone). Kept until
+  // `unwatch`.
+  using Watcher = std::function<void(std::chrono::nanoseconds waited)>;
+  virtual void watch(const void* /*owner*/, Watcher) {}
+  virtual void unwatch(const void* /*owner*/) noexcept {}
+
+  // Between begin and end, launches and collectives on this device are recorded instead of run.
+  // `end_recording` may throw DeviceError; the device then runs things again.
+  virtual bool can_record() const { return false; }
+  virtual void begin_recording() {}
+  virtual std::unique_ptr<Recording> end_recording() { return nullptr; }
+  virtual void abandon_recording() noexcept {}
 };
 
 }  // namespace tinyshard

@@ -72,7 +72,9 @@ class CachingAllocator {
 
   MemoryStats stats() {
     std::lock_guard lock(mutex_);
-    return stats_;
+    MemoryStats stats = stats_;
+    stats.held = stats.used + int64_t(held_);
+    return stats;
   }
 
  private:
@@ -111,7 +113,8 @@ class CpuDevice : public Device {
 
   std::string name() const override { return fmt::format("CPU:{}", index_); }
   const Target& target() const override { return host_target(); }
-  void* allocate(size_t bytes) override { return memory_.allocate(bytes, name()); }
+  using Device::allocate;
+  void* allocate(size_t bytes, const char*) override { return memory_.allocate(bytes, name()); }
   void free(void* memory, size_t bytes) noexcept override { memory_.free(memory, bytes); }
   MemoryStats memory() const override { return memory_.stats(); }
   void copy_in(void* to, const void* host, size_t bytes) override { copy(to, host, bytes); }

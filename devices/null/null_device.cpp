@@ -20,8 +20,10 @@ class NullDevice : public Device {
   std::string name() const override { return "NULL:" + std::to_string(index_); }
   const Target& target() const override { return target_; }
   bool executes() const override { return false; }
-  void* allocate(size_t bytes) override {
+  using Device::allocate;
+  void* allocate(size_t bytes, const char*) override {
     stats_.used += int64_t(bytes);
+    stats_.held = stats_.used;
     stats_.peak = std::max(stats_.peak, stats_.used);
     ++stats_.allocations;
     return this;  // an address that is not null and that nobody follows

@@ -1,0 +1,19 @@
+// Bytes by key in the folder of compiled kernels (options().cache_dir), a file each: what a device
+// makes of a kernel and would otherwise make again in every process. A file holds its whole key and
+// a digest; anything that does not match is as if it were not there.
+//
+// The folder is used only while it belongs to this user and nobody else can write to it. Files
+// appear under their name complete or not at all. Any thread, any number of processes.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tinyshard::file_cache {
+
+// Null without a usable folder, with TS_CACHE=0, or when the key is not there.
+std::optional<std::string> load(std::string_view key, std::string_view extension);
+// Does nothing where it cannot: a full or read-only disk costs time later, not correctness now.
+void store(std::string_view key, std::string_view extension, std::string_view bytes);
+
+}  // namespace tinyshard::file_cache

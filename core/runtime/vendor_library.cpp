@@ -1,0 +1,66 @@
+#include "core/runtime/vendor_library.h"
+
+#include <dlfcn.h>
+#include <filesystem>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/base/options.h"
+
+namespace tinyshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> folders() {
+  std::vector<fs::path> list;
+  const std::string& text = options().cuda_path;
+  for (size_t begin = 0; begin < text.size();) {
+    size_t end = std::min(text.find(':', begin), text.size());
+    fs::path folder = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (folder.empty()) continue;
+    list.insert(list.end(), {folder, folder / "lib64", folder / "lib"});
+    std::error_code error;
+    for (const fs::path& root : {folder, folder / "nvidia"}) {
+      for (const auto& entry : fs::directory_iterator(root, error)) {
+        if (fs::is_directory(entry.path() / "lib", error)) list.push_back(entry.path() / "lib");
+      }
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+VendorLibrary::VendorLibrary(std::string name, std::initializer_list<std::string_view> files)
+    : name_(std::move(name)) {
+  std::vector<fs::path> places = folders();
+  places.emplace_back();  // the linker's own
+  std::string first_error;
+  for (const fs::path& place : places) {
+    for (std::string_view file : files) {
+      fs::path path = place / file;
+      std::error_code error;
+      if (!place.empty() && !fs::exists(path, error)) continue;
+      handle_ = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (handle_) {
+        path_ = path.string();
+        return;
+      }
+      const char* reason = ::dlerror();
+      if (first_error.empty()) first_error = reason ? reason : path.string();
+    }
+  }
+  why_not_ = first_error;
+}
+
+void* VendorLibrary::symbol(const char* name) {
+  if (!handle_) return nullptr;
+  void* found = ::dlsym(handle_, name);
+  if (!found) why_not_ = fmt::format("{} has no function {}: too old", path_, name);
+  return found;
+}
+
+}  // namespace tinyshard

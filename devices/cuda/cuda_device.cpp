@@ -1,0 +1,55 @@
+#include "devices/cuda/cuda_device.h"
+
+#include <array>
+
+#include <fmt/format.h>
+
+#include "devices/cuda/driver.h"
+#include "devices/cuda/gpu.h"
+
+namespace tinyshard {
+
+using cuda::Driver;
+
+int count_cuda_devices() { return Driver::get().devices(); }
+
+std::unique_ptr<Device> make_cuda_device(int index) { return std::make_unique<cuda::Gpu>(index); }
+
+std::string describe_cuda() {
+  constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76;
+  const Driver& driver = Driver::get();
+  if (driver.devices() == 0) return driver.why_not();
+  std::string text =
+      fmt::format("driver for CUDA {}.{}", driver.version() / 1000, driver.version() % 1000 / 10);
+  for (int i = 0; i < driver.devices(); ++i) {
+    cuda::DeviceId id = 0;
+    std::array<char, 128> name{};
+    size_t memory = 0;
+    driver.device_get(&id, i);
+    driver.device_name(name.data(), int(name.size()), id);
+    driver.device_total_memory(&memory, id);
+    auto attribute = [&](int which) {
+      int value = 0;
+      driver.device_attribute(&value, which, id);
+      return value;
+    };
+    text +=
+        fmt::format("\n    CUDA:{} {}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB", i,
+                    name.data(), attribute(kMajor), attribute(kMinor), attribute(kMultiprocessors),
+                    double(memory) / (1 << 30));
+    std::string peers;
+    for (int j = 0; j < driver.devices(); ++j) {
+      cuda::DeviceId other = 0;
+      int can = 0;
+      driver.device_get(&other, j);
+      if (j == i || driver.device_can_access_peer(&can, id, other) != cuda::kSuccess || !can)
+        continue;
+      peers += fmt::format("{}CUDA:{}", peers.empty() ? "" : ", ", j);
+    }
+    if (driver.devices() > 1)
+      text += peers.empty() ? ", no direct way to the others" : ", reaches " + peers + " directly";
+  }
+  return text;
+}
+
+}  // namespace tinyshard

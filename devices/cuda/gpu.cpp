@@ -1,0 +1,333 @@
+#include "devices/cuda/gpu.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "devices/cuda/library_calls.h"
+#include "devices/cuda/pinned_ring.h"
+#include "devices/cuda/program.h"
+#include "devices/cuda/recorder.h"
+
+namespace tinyshard::cuda {
+namespace {
+
+constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
+constexpr unsigned kNoTiming = 2;     // CU_EVENT_DISABLE_TIMING
+constexpr unsigned kPortable = 1, kMapped = 2;
+constexpr int kSharedPerBlock = 8, kMultiprocessors = 16, kMajor = 75, kMinor = 76;
+
+// The instructions that are Hopper's alone need "sm_90a"; they are forwards compatible with
+// nothing.
+std::string architecture(int major, int minor) {
+  bool specific = major >= 9;
+  return fmt::format("sm_{}{}{}", major, minor, specific ? "a" : "");
+}
+
+// LLVM's PTX version: one that every driver for the architecture reads.
+std::string ptx_version(int major, int driver) {
+  if (major >= 10) return "+ptx86";
+  return driver >= 12030 ? "+ptx83" : driver >= 12000 ? "+ptx80" : "+ptx78";
+}
+
+Address address(const void* memory) { return reinterpret_cast<Address>(memory); }
+
+std::string gib(size_t bytes) { return fmt::format("{:.1f} GiB", double(bytes) / (1 << 30)); }
+
+}  // namespace
+
+GpuEvent::GpuEvent(Gpu& gpu) : gpu_(gpu), handle_(gpu.take_event()) {}
+GpuEvent::~GpuEvent() { gpu_.return_event(handle_); }
+
+Gpu::Gpu(int index) : driver_(Driver::get()), index_(index), name_(fmt::format("CUDA:{}", index)) {
+  check(driver_.device_get(&id_, index), "opening it");
+  std::array<unsigned char, 16> uuid{};
+  check(driver_.device_uuid(uuid.data(), id_), "its identity");
+  for (unsigned char byte : uuid) uuid_ += fmt::format("{:02x}", byte);
+  auto attribute = [&](int which) {
+    int value = 0;
+    check(driver_.device_attribute(&value, which, id_), "its properties");
+    return value;
+  };
+  target_ = {.triple = "nvptx64-nvidia-cuda",
+             .cpu = architecture(attribute(kMajor), attribute(kMinor)),
+             .features = ptx_version(attribute(kMajor), driver_.version()),
+             .vector_bits = 128,
+             .multiprocessors = attribute(kMultiprocessors),
+             .shared_bytes = attribute(kSharedPerBlock)};
+  check(driver_.primary_retain(&context_, id_), "its context");
+  make_current();
+  check(driver_.stream_create(&compute_, kNonBlocking, 0), "a stream");
+  check(driver_.stream_create(&reading_, kNonBlocking, 0), "a stream");
+  // Collectives first: they are short and others wait for them.
+  check(driver_.stream_create(&communication_, kNonBlocking, -5), "a stream");
+  allocator_ = std::make_unique<Allocator>(name_, static_cast<MemorySource&>(*this));
+  sending_ = std::make_unique<PinnedRing>(*this);
+  receiving_ = std::make_unique<PinnedRing>(*this);
+  void* fault = nullptr;
+  check(driver_.host_allocate(&fault, sizeof(Fault), kPortable | kMapped), "pinned host memory");
+  fault_ = new (fault) Fault;
+}
+
+Gpu::~Gpu() {
+  // Nothing of ours is in flight any more, or it never will be: whoever waited has been told.
+  driver_.set_current(context_);
+  recorder_.reset();
+  library_state.reset();
+  sending_.reset();
+  receiving_.reset();
+  allocator_.reset();
+  if (fault_) driver_.host_free(fault_);
+  for (EventHandle event : events_) driver_.event_destroy(event);
+  for (Stream stream : {compute_, reading_, communication_}) {
+    if (stream) driver_.stream_destroy(stream);
+  }
+  driver_.primary_release(id_);
+}
+
+// --- memory
+
+void* Gpu::allocate(size_t bytes, const char* purpose) {
+  make_current();
+  return allocator_->allocate(bytes, purpose);
+}
+
+void Gpu::free(void* memory, size_t) noexcept { allocator_->free(memory); }
+
+void* Gpu::take(size_t bytes) {
+  Address memory = 0;
+  Result result = driver_.memory_allocate(&memory, bytes);
+  if (result == kOutOfMemory) return nullptr;
+  check(result, fmt::format("allocating {} bytes", bytes));
+  return reinterpret_cast<void*>(memory);
+}
+
+void Gpu::give_back(void* segment) noexcept { driver_.memory_free(address(segment)); }
+
+void Gpu::wait_idle() { synchronize(); }
+
+std::string Gpu::describe() {
+  size_t free = 0, total = 0;
+  check(driver_.memory_info(&free, &total), "its memory");
+  return fmt::format("{} free of {}", gib(free), gib(total));
+}
+
+void* Gpu::workspace() {
+  if (!workspace_) workspace_ = allocate(kWorkspaceBytes, "libraries' workspace");
+  return workspace_;
+}
+
+// --- copies
+
+void Gpu::copy_in(void* to, const void* host, size_t bytes) {
+  make_current();
+  const char* from = static_cast<const char*>(host);
+  for (size_t done = 0; done < bytes;) {
+    size_t n = std::min(PinnedRing::kPiece, bytes - done);
+    void* staged = sending_->take(n);
+    std::memcpy(staged, from + done, n);
+    check(driver_.copy_to_device(address(to) + done, staged, n, compute_), "a copy to it");
+    sending_->used_by(compute_);
+    done += n;
+  }
+}
+
+// On a stream of its own, behind what was queued so far: a long read does not hold up what is
+// queued next.
+void Gpu::copy_out(void* host, const void* from, size_t bytes) {
+  make_current();
+  GpuEvent ready(*this);
+  check(driver_.event_record(ready.handle(), compute_), "recording an event");
+  check(driver_.stream_wait(reading_, ready.handle(), 0), "waiting for an event");
+  struct Piece {
+    size_t offset, bytes;
+    void* staged;
+    EventHandle event;
+  };
+  auto fetch = [&](size_t offset) {
+    size_t n = std::min(PinnedRing::kPiece, bytes - offset);
+    void* staged = receiving_->take(n);
+    check(driver_.copy_to_host(staged, address(from) + offset, n, reading_), "a copy from it");
+    return Piece{offset, n, staged, receiving_->used_by(reading_)};
+  };
+  auto deliver = [&](const Piece& piece) {
+    wait_on_host(piece.event);
+    std::memcpy(static_cast<char*>(host) + piece.offset, piece.staged, piece.bytes);
+  };
+  // One piece ahead: the GPU copies the next while the host copies this one.
+  if (bytes > 0) {
+    Piece current = fetch(0);
+    while (current.offset + current.bytes < bytes) {
+      Piece next = fetch(current.offset + current.bytes);
+      deliver(current);
+      current = next;
+    }
+    deliver(current);
+  }
+  report_fault();
+}
+
+// Whether this GPU's copies may go to the other's memory directly; asked once per pair.
+bool Gpu::reach(Gpu& peer) {
+  auto found = std::ranges::find(peers_, &peer, &std::pair<Gpu*, bool>::first);
+  if (found != peers_.end()) return found->second;
+  int can = 0;
+  driver_.device_can_access_peer(&can, id_, peer.id_);
+  if (can) {
+    make_current();
+    Result result = driver_.enable_peer_access(peer.context_, 0);
+    can = result == kSuccess || result == kPeerAccessAlreadyEnabled;
+  }
+  peers_.emplace_back(&peer, can != 0);
+  return can != 0;
+}
+
+bool Gpu::copy_from(void* to, Device& source, const void* from, size_t bytes) {
+  auto* peer = dynamic_cast<Gpu*>(&source);
+  if (!peer) return false;
+  if (bytes == 0) return true;
+  if (peer == this) {
+    make_current();
+    check(driver_.copy_on_device(address(to), address(from), bytes, compute_), "a copy on it");
+    return true;
+  }
+  reach(*peer);  // without a direct way the driver goes through the host by itself
+  // After what the source was told so far, and before what it is told next.
+  GpuEvent ready(*peer);
+  peer->make_current();
+  check(driver_.event_record(ready.handle(), peer->compute_), "recording an event");
+  make_current();
+  check(driver_.stream_wait(compute_, ready.handle(), 0), "waiting for an event");
+  check(driver_.copy_peer(address(to), context_, address(from), peer->context_, bytes, compute_),
+        fmt::format("a copy from {}", peer->name_));
+  GpuEvent done(*this);
+  check(driver_.event_record(done.handle(), compute_), "recording an event");
+  peer->make_current();
+  check(driver_.stream_wait(peer->compute_, done.handle(), 0), "waiting for an event");
+  return true;
+}
+
+bool Gpu::fill_zero(void* to, size_t bytes) {
+  make_current();
+  if (bytes > 0) check(driver_.fill_bytes(address(to), 0, bytes, compute_), "filling memory");
+  return true;
+}
+
+// --- programs
+
+std::unique_ptr<Program> Gpu::load(const ObjectCode& code) {
+  return std::make_unique<KernelProgram>(*this, code);
+}
+
+bool Gpu::supports(const LibraryCall& call, std::string* why) const {
+  return library_supports(call, why);
+}
+
+std::unique_ptr<Program> Gpu::library(const LibraryCall& call) {
+  make_current();
+  return make_library_program(*this, call);
+}
+
+void Gpu::begin_recording() { recorder_ = std::make_unique<Recorder>(*this); }
+
+std::unique_ptr<Recording> Gpu::end_recording() {
+  std::unique_ptr<Recorder> recorder = std::move(recorder_);
+  return recorder->finish();
+}
+
+void Gpu::abandon_recording() noexcept { recorder_.reset(); }
+
+// --- waiting
+
+EventHandle Gpu::take_event() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!events_.empty()) {
+      EventHandle event = events_.back();
+      events_.pop_back();
+      return event;
+    }
+  }
+  make_current();
+  EventHandle event = nullptr;
+  check(driver_.event_create(&event, kNoTiming), "an event");
+  return event;
+}
+
+void Gpu::return_event(EventHandle event) noexcept {
+  std::lock_guard lock(mutex_);
+  events_.push_back(event);
+}
+
+void Gpu::record(Event& event, Queue queue) {
+  make_current();
+  check(driver_.event_record(static_cast<GpuEvent&>(event).handle(), stream(queue)),
+        "recording an event");
+}
+
+void Gpu::wait(Event& event, Queue queue) {
+  make_current();
+  check(driver_.stream_wait(stream(queue), static_cast<GpuEvent&>(event).handle(), 0),
+        "waiting for an event");
+}
+
+void Gpu::watch(const void* owner, Watcher watcher) {
+  std::lock_guard lock(mutex_);
+  watchers_.emplace_back(owner, std::move(watcher));
+}
+
+void Gpu::unwatch(const void* owner) noexcept {
+  std::lock_guard lock(mutex_);
+  std::erase_if(watchers_, [&](const auto& w) { return w.first == owner; });
+}
+
+void Gpu::wait_on_host(EventHandle event) {
+  using namespace std::chrono_literals;
+  constexpr std::chrono::nanoseconds kSpin = 200us, kYield = 5ms, kAsk = 10ms;
+  auto start = std::chrono::steady_clock::now(), asked = start;
+  while (true) {
+    Result result = driver_.event_query(event);
+    if (result == kSuccess) return;
+    if (result != kNotReady) check(result, "a launch before this wait");
+    auto now = std::chrono::steady_clock::now();
+    if (now - start < kSpin) continue;
+    if (now - start < kYield) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(50us);
+    if (now - asked < kAsk) continue;
+    asked = now;
+    std::vector<std::pair<const void*, Watcher>> watchers;
+    {
+      std::lock_guard lock(mutex_);
+      watchers = watchers_;
+    }
+    for (auto& [owner, watcher] : watchers) watcher(now - start);
+  }
+}
+
+void Gpu::synchronize() {
+  make_current();
+  for (Stream stream : {compute_, communication_, reading_}) {
+    GpuEvent end(*this);
+    check(driver_.event_record(end.handle(), stream), "recording an event");
+    wait_on_host(end.handle());
+  }
+  report_fault();
+}
+
+void Gpu::report_fault() {
+  auto& kind = *const_cast<volatile int64_t*>(&fault_->kind);
+  if (kind == 0) return;
+  Fault fault = *fault_;
+  kind = 0;
+  throw UserError(fmt::format("index {} at position {} is out of range for a dim of size {}",
+                              fault.value, fault.position, fault.limit));
+}
+
+}  // namespace tinyshard::cuda

@@ -1,0 +1,122 @@
+// The device itself, as its parts (programs, recordings, staging) see it. Users see
+// devices/cuda/cuda_device.h.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/runtime/device.h"
+#include "devices/cuda/allocator.h"
+#include "devices/cuda/driver.h"
+
+namespace tinyshard::cuda {
+
+class CudaProgram;
+class PinnedRing;
+class Recorder;
+
+// Where a kernel tells the host what is wrong with its input: memory that both sides see.
+struct Fault {
+  int64_t kind = 0;  // 0: none, 1: an index out of range
+  int64_t value = 0, position = 0, limit = 0;
+};
+
+// An event handle that goes back to the GPU it is from.
+class GpuEvent final : public Event {
+ public:
+  explicit GpuEvent(class Gpu& gpu);
+  ~GpuEvent() override;
+  GpuEvent(const GpuEvent&) = delete;
+  EventHandle handle() const { return handle_; }
+
+ private:
+  Gpu& gpu_;
+  EventHandle handle_;
+};
+
+class Gpu final : public Device, private MemorySource {
+ public:
+  static constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what NVIDIA advises for Hopper
+
+  explicit Gpu(int index);
+  ~Gpu() override;
+
+  std::string name() const override { return name_; }
+  const Target& target() const override { return target_; }
+  std::string hardware() const override { return uuid_; }
+  using Device::allocate;
+  void* allocate(size_t bytes, const char* purpose) override;
+  void free(void* memory, size_t bytes) noexcept override;
+  MemoryStats memory() const override { return allocator_->stats(); }
+  void copy_in(void* to, const void* host, size_t bytes) override;
+  void copy_out(void* host, const void* from, size_t bytes) override;
+  bool copy_from(void* to, Device& source, const void* from, size_t bytes) override;
+  bool fill_zero(void* to, size_t bytes) override;
+  void* host_pointer(void*) override { return nullptr; }
+  std::unique_ptr<Program> load(const ObjectCode& code) override;
+  bool supports(const LibraryCall& call, std::string* why) const override;
+  std::unique_ptr<Program> library(const LibraryCall& call) override;
+  void synchronize() override;
+
+  void* native_queue(Queue queue) override { return stream(queue); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<GpuEvent>(*this); }
+  void record(Event& event, Queue queue) override;
+  void wait(Event& event, Queue queue) override;
+  void make_current() override { check(driver_.set_current(context_), "making it current"); }
+  void watch(const void* owner, Watcher watcher) override;
+  void unwatch(const void* owner) noexcept override;
+  bool can_record() const override { return true; }
+  void begin_recording() override;
+  std::unique_ptr<Recording> end_recording() override;
+  void abandon_recording() noexcept override;
+
+  // --- for the parts
+  const Driver& driver() const { return driver_; }
+  void check(Result result, std::string_view asked) const { driver_.check(result, name_, asked); }
+  Stream stream(Queue queue) const { return queue == Queue::Compute ? compute_ : communication_; }
+  Context context() const { return context_; }
+  EventHandle take_event();
+  void return_event(EventHandle event) noexcept;
+  // Scratch memory that launches on the compute queue share, one after the other.
+  void* workspace();
+  // State that a library keeps per GPU, made by the first call that needs it.
+  std::shared_ptr<void> library_state;
+  // The host sleeps, polls and asks the watchers until the event is reached.
+  void wait_on_host(EventHandle event);
+  Fault* fault() { return fault_; }
+  void report_fault();
+  // Programs announce each launch; it is remembered while recording.
+  template <class Enqueue>
+  void launch(CudaProgram& program, void* const* buffers, const int64_t* coordinates,
+              Enqueue&& enqueue);
+
+ private:
+  void* take(size_t bytes) override;
+  void give_back(void* segment) noexcept override;
+  void wait_idle() override;
+  std::string describe() override;
+  bool reach(Gpu& peer);
+
+  const Driver& driver_;
+  int index_;
+  DeviceId id_ = 0;
+  std::string name_, uuid_;
+  Context context_ = nullptr;
+  Stream compute_ = nullptr, reading_ = nullptr, communication_ = nullptr;
+  Target target_;
+  std::unique_ptr<Allocator> allocator_;
+  std::unique_ptr<PinnedRing> sending_, receiving_;
+  void* workspace_ = nullptr;
+  Fault* fault_ = nullptr;
+  std::unique_ptr<Recorder> recorder_;
+  std::mutex mutex_;  // events_ and watchers_
+  std::vector<EventHandle> events_;
+  std::vector<std::pair<const void*, Watcher>> watchers_;
+  std::vector<std::pair<Gpu*, bool>> peers_;  // and whether each can be reached directly
+};
+
+}  // namespace tinyshard::cuda

@@ -1,0 +1,17 @@
+// PTX to a loaded module. The machine code that the driver's compiler makes is kept on disk, so a
+// warm start compiles nothing.
+#pragma once
+#include <string_view>
+
+#include "devices/cuda/driver.h"
+
+namespace tinyshard::cuda {
+
+// With the device's context current. `ptx` ends with a NUL. Throws DeviceError with the compiler's
+// log when the PTX is refused.
+Module load_ptx(const char* ptx, std::string_view cpu, std::string_view device);
+
+// How many parameters the entry of a PTX text declares. -1 when it has no such entry.
+int count_parameters(std::string_view ptx, std::string_view entry);
+
+}  // namespace tinyshard::cuda

@@ -1,0 +1,32 @@
+#include "devices/cuda/library_calls.h"
+
+#include "core/base/error.h"
+#include "devices/cuda/matmul.h"
+#include "devices/cuda/scatter.h"
+
+namespace tinyshard::cuda {
+
+bool library_supports(const LibraryCall& call, std::string* why) {
+  switch (call.node.op()) {
+    case Op::Dot:
+      return matmul_supports(call, why);
+    case Op::ScatterAdd:
+      return scatter_supports(call, why);
+    default:
+      if (why) *why = "no library for it";
+      return false;
+  }
+}
+
+std::unique_ptr<Program> make_library_program(Gpu& gpu, const LibraryCall& call) {
+  switch (call.node.op()) {
+    case Op::Dot:
+      return make_matmul(gpu, call);
+    case Op::ScatterAdd:
+      return make_scatter(gpu, call);
+    default:
+      throw InternalError("a library call that was refused: " + describe(*call.node));
+  }
+}
+
+}  // namespace tinyshard::cuda

@@ -1,0 +1,16 @@
+// Dot on cuBLASLt: what it takes, and the program of one call.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "devices/cuda/program.h"
+
+namespace tinyshard::cuda {
+
+// f32, f64, f16 and bf16, results of the operands' type or, from 16 bits, f32; sums in f32 or
+// wider. Either matrix of an operand may be transposed or lie apart; rows or columns must be
+// contiguous. Batch dims that no single stride describes are looped over, up to kMostCalls times.
+bool matmul_supports(const LibraryCall& call, std::string* why);
+std::unique_ptr<Program> make_matmul(Gpu& gpu, const LibraryCall& call);
+
+}  // namespace tinyshard::cuda

@@ -1,0 +1,46 @@
+// Programs of a GPU: kernels here, library calls in their own files. All go through Gpu's compute
+// stream and can be found again in a recording.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "devices/cuda/driver.h"
+#include "devices/cuda/gpu.h"
+
+namespace tinyshard::cuda {
+
+class CudaProgram : public Program {
+ public:
+  explicit CudaProgram(Gpu& gpu) : gpu_(gpu) {}
+  void launch(void* const* buffers, const int64_t* coordinates) final;
+  // Puts the work on the compute stream.
+  virtual void enqueue(void* const* buffers, const int64_t* coordinates) = 0;
+  // The one kernel that `enqueue` launches, with its arguments; they are valid until the next call.
+  // False when it launches others, or several.
+  virtual bool kernel(void* const* /*buffers*/, const int64_t* /*coordinates*/,
+                      KernelNodeParams* /*params*/) {
+    return false;
+  }
+
+ protected:
+  Gpu& gpu_;
+};
+
+class KernelProgram final : public CudaProgram {
+ public:
+  KernelProgram(Gpu& gpu, const ObjectCode& code);
+  ~KernelProgram() override;
+  void enqueue(void* const* buffers, const int64_t* coordinates) override;
+  bool kernel(void* const* buffers, const int64_t* coordinates, KernelNodeParams* params) override;
+  std::string describe() const override;
+
+ private:
+  std::string entry_;
+  Module module_ = nullptr;
+  Function function_ = nullptr;
+  unsigned grid_ = 1, block_ = 1, shared_bytes_ = 0;
+  size_t buffers_ = 0, coordinates_ = 0;
+  std::vector<void*> arguments_;  // pointers to the values, refilled at each launch
+};
+
+}  // namespace tinyshard::cuda

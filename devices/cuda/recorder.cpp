@@ -1,0 +1,176 @@
+#include "devices/cuda/recorder.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "devices/cuda/program.h"
+
+namespace tinyshard::cuda {
+namespace {
+
+constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: libraries may allocate meanwhile
+
+struct OwnedGraph {
+  const Driver& driver;
+  Graph graph = nullptr;
+  ~OwnedGraph() {
+    if (graph) driver.graph_destroy(graph);
+  }
+};
+
+// The nodes that the next operation on a capturing stream will depend on.
+std::span<const GraphNode> tips(const Gpu& gpu, Stream stream) {
+  int status = 0;
+  uint64_t id = 0;
+  Graph graph = nullptr;
+  const GraphNode* nodes = nullptr;
+  size_t count = 0;
+  gpu.check(gpu.driver().capture_info(stream, &status, &id, &graph, &nodes, &count),
+            "looking at a recording");
+  return {nodes, count};
+}
+
+// Adds the nodes behind `tip` that were not seen before, each after those it depends on.
+void collect(const Gpu& gpu, GraphNode tip, std::unordered_set<GraphNode>& seen,
+             std::vector<GraphNode>& nodes) {
+  if (!seen.insert(tip).second) return;
+  size_t count = 0;
+  gpu.check(gpu.driver().node_dependencies(tip, nullptr, &count), "looking at a recording");
+  std::vector<GraphNode> sources(count);
+  if (count > 0)
+    gpu.check(gpu.driver().node_dependencies(tip, sources.data(), &count),
+              "looking at a recording");
+  for (GraphNode source : sources) collect(gpu, source, seen, nodes);
+  nodes.push_back(tip);
+}
+
+class GraphRecording final : public Recording {
+ public:
+  GraphRecording(Gpu& gpu, Graph graph, std::vector<RecordedLaunch> launches)
+      : gpu_(gpu), graph_{gpu.driver(), graph}, launches_(std::move(launches)) {
+    gpu.check(gpu.driver().graph_instantiate(&exec_, graph, 0),
+              fmt::format("making a graph of {} launches", launches_.size()));
+    for (size_t i = 0; i < launches_.size(); ++i) by_list_[launches_[i].buffers].push_back(i);
+    gpu.check(gpu.driver().graph_upload(exec_, gpu.stream(Queue::Compute)), "uploading a graph");
+  }
+  ~GraphRecording() override {
+    gpu_.driver().set_current(gpu_.context());
+    if (exec_) gpu_.driver().graph_exec_destroy(exec_);
+  }
+
+  void launch() override {
+    gpu_.make_current();
+    gpu_.check(gpu_.driver().graph_launch(exec_, gpu_.stream(Queue::Compute)), "launching a graph");
+  }
+
+  bool update(std::span<void* const* const> lists) override {
+    gpu_.make_current();
+    for (void* const* list : lists) {
+      auto found = by_list_.find(list);
+      if (found == by_list_.end()) continue;
+      for (size_t launch : found->second) {
+        if (!update(launches_[launch])) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  bool update(const RecordedLaunch& launch) {
+    KernelNodeParams params;
+    if (launch.nodes.size() == 1 &&
+        launch.program->kernel(launch.buffers, launch.coordinates, &params))
+      return gpu_.driver().kernel_node_set(exec_, launch.nodes[0], &params) == kSuccess;
+    return record_again(launch);
+  }
+
+  // What a library launches is its own business: the call is captured once more, by itself, and its
+  // nodes, which are the same but for pointers, are put in place of the old ones.
+  bool record_again(const RecordedLaunch& launch) {
+    const Driver& driver = gpu_.driver();
+    Stream stream = gpu_.stream(Queue::Compute);
+    gpu_.check(driver.begin_capture(stream, kRelaxed), "recording a library call");
+    OwnedGraph graph{driver};
+    std::vector<GraphNode> nodes;
+    try {
+      launch.program->enqueue(launch.buffers, launch.coordinates);
+      std::unordered_set<GraphNode> seen;
+      for (GraphNode tip : tips(gpu_, stream)) collect(gpu_, tip, seen, nodes);
+    } catch (...) {
+      driver.end_capture(stream, &graph.graph);
+      throw;
+    }
+    gpu_.check(driver.end_capture(stream, &graph.graph), "recording a library call");
+    if (nodes.size() != launch.nodes.size()) return false;
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (!replace(launch.nodes[i], nodes[i])) return false;
+    }
+    return true;
+  }
+
+  bool replace(GraphNode old, GraphNode now) {
+    const Driver& driver = gpu_.driver();
+    NodeType types[2];
+    if (driver.node_type(old, &types[0]) != kSuccess ||
+        driver.node_type(now, &types[1]) != kSuccess || types[0] != types[1])
+      return false;
+    if (types[0] == NodeType::Kernel) {
+      KernelNodeParams params;
+      return driver.kernel_node_get(now, &params) == kSuccess &&
+             driver.kernel_node_set(exec_, old, &params) == kSuccess;
+    }
+    if (types[0] == NodeType::Memset) {
+      MemsetNodeParams params;
+      return driver.memset_node_get(now, &params) == kSuccess &&
+             driver.memset_node_set(exec_, old, &params, gpu_.context()) == kSuccess;
+    }
+    return false;
+  }
+
+  Gpu& gpu_;
+  OwnedGraph graph_;  // nodes are named by those of the graph that the executable came from
+  GraphExec exec_ = nullptr;
+  std::vector<RecordedLaunch> launches_;
+  std::unordered_map<void* const*, std::vector<size_t>> by_list_;
+};
+
+}  // namespace
+
+Recorder::Recorder(Gpu& gpu) : gpu_(gpu) {
+  gpu.make_current();
+  gpu.check(gpu.driver().begin_capture(gpu.stream(Queue::Compute), kRelaxed),
+            "beginning to record");
+  capturing_ = true;
+}
+
+Recorder::~Recorder() {
+  if (!capturing_) return;
+  gpu_.driver().set_current(gpu_.context());
+  OwnedGraph graph{gpu_.driver()};
+  gpu_.driver().end_capture(gpu_.stream(Queue::Compute), &graph.graph);
+}
+
+void Recorder::before() {
+  for (GraphNode tip : tips(gpu_, gpu_.stream(Queue::Compute))) seen_.insert(tip);
+}
+
+void Recorder::after(CudaProgram& program, void* const* buffers, const int64_t* coordinates) {
+  RecordedLaunch launch{&program, buffers, coordinates, {}};
+  for (GraphNode tip : tips(gpu_, gpu_.stream(Queue::Compute)))
+    collect(gpu_, tip, seen_, launch.nodes);
+  launches_.push_back(std::move(launch));
+}
+
+std::unique_ptr<Recording> Recorder::finish() {
+  gpu_.make_current();
+  Graph graph = nullptr;
+  capturing_ = false;
+  gpu_.check(gpu_.driver().end_capture(gpu_.stream(Queue::Compute), &graph), "recording a step");
+  if (!graph) throw DeviceError(fmt::format("{}: recording a step gave no graph", gpu_.name()));
+  return std::make_unique<GraphRecording>(gpu_, graph, std::move(launches_));
+}
+
+}  // namespace tinyshard::cuda

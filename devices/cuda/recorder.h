@@ -1,0 +1,44 @@
+// Recording by stream capture. A Recorder is there while a GPU records; what it leaves is a graph
+// that knows which of its nodes each launch became, so that a launch with other pointers is a
+// change of a few nodes.
+#pragma once
+#include <unordered_set>
+#include <vector>
+
+#include "devices/cuda/gpu.h"
+
+namespace tinyshard::cuda {
+
+struct RecordedLaunch {
+  CudaProgram* program;
+  void* const* buffers;
+  const int64_t* coordinates;
+  std::vector<GraphNode> nodes;  // in the order in which they were added
+};
+
+class Recorder {
+ public:
+  explicit Recorder(Gpu& gpu);  // begins to capture the compute stream
+  ~Recorder();                  // ends it, if nobody did
+  Recorder(const Recorder&) = delete;
+
+  void before();
+  void after(CudaProgram& program, void* const* buffers, const int64_t* coordinates);
+  std::unique_ptr<Recording> finish();
+
+ private:
+  Gpu& gpu_;
+  bool capturing_ = false;
+  std::unordered_set<GraphNode> seen_;
+  std::vector<RecordedLaunch> launches_;
+};
+
+template <class Enqueue>
+void Gpu::launch(CudaProgram& program, void* const* buffers, const int64_t* coordinates,
+                 Enqueue&& enqueue) {
+  if (recorder_) recorder_->before();
+  enqueue();
+  if (recorder_) recorder_->after(program, buffers, coordinates);
+}
+
+}  // namespace tinyshard::cuda
