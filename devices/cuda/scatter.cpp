@@ -201,7 +201,7 @@ NEXT:
   .shared .align 16 .b8 sums[{shared}];
   .reg .pred %p, %bad, %first;
   .reg .b16 %h, %zero;
-  .reg .b32 %tid, %block, %tile32, %group32, %mask, %bit, %lane, %d32, %row32, %i32;
+  .reg .b32 %thread, %block, %tile32, %group32, %mask, %bit, %lane, %d32, %row32, %i32;
   .reg .b64 %ip, %src, %src0, %out, %fault, %column, %o, %i, %t, %g0, %rows, %r, %row, %d, %idx, %pos;
   .reg .b64 %acc, %acc0, %lane64;
   .reg .{reg} %v, %a;
@@ -210,7 +210,7 @@ NEXT:
   ld.param.u64 %out, [result];
   ld.param.u64 %fault, [fault];
   mov.b16 %zero, 0;
-  mov.u32 %tid, %tid.x;
+  mov.u32 %thread, %tid.x;
   mov.u32 %block, %ctaid.x;
   div.u32 %group32, %block, {tiles};
   mul.lo.u32 %tile32, %group32, {tiles};
@@ -222,7 +222,7 @@ NEXT:
   min.s64 %rows, %rows, {group};
   cvt.u64.u32 %column, %tile32;
   mul.lo.s64 %column, %column, {threads};
-  cvt.u64.u32 %t, %tid;
+  cvt.u64.u32 %t, %thread;
   add.s64 %column, %column, %t;
   setp.ge.s64 %p, %column, {columns};
   @%p bra END;

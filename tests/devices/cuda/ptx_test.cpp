@@ -1,0 +1,71 @@
+// What of a GPU's programs can be checked without one.
+#include <cstdlib>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "devices/cuda/jit.h"
+#include "devices/cuda/scatter.h"
+
+namespace tinyshard::cuda {
+namespace {
+
+TEST(Ptx, ParametersOfAnEntryAreCounted) {
+  const char* text = R"(
+.visible .func (.param .b32 r) helper(.param .b64 a) { ret; }
+.visible .entry other(
+	.param .u64 other_param_0
+)
+{ ret; }
+	// .globl	main
+.visible .entry main(
+	.param .u64 .ptr .align 1 main_param_0,
+	.param .u64 .ptr .align 1 main_param_1,
+	.param .u64 main_param_2
+)
+.maxntid 256
+{ ret; }
+.entry none { ret; }
+)";
+  EXPECT_EQ(count_parameters(text, "main"), 3);
+  EXPECT_EQ(count_parameters(text, "other"), 1);
+  EXPECT_EQ(count_parameters(text, "none"), 0);
+  EXPECT_EQ(count_parameters(text, "absent"), -1);
+  EXPECT_EQ(count_parameters("", "main"), -1);
+}
+
+TEST(Ptx, ScatterCoversEveryColumnAndRow) {
+  ScatterShape shape;
+  shape.outer = 3, shape.rows_in = 10, shape.rows_out = 65, shape.inner = 100;
+  ObjectCode code = scatter_code(shape);
+  EXPECT_EQ(code.work_items, 2 * 3);  // 300 columns by 256, 65 rows by 32
+  EXPECT_EQ(count_parameters(code.bytes.data(), code.entry), 4);
+  EXPECT_EQ(code.bytes.back(), '\0');
+}
+
+// With TS_PTXAS in the environment, the assembler itself reads every variant.
+TEST(Ptx, ScatterAssembles) {
+  const char* ptxas = std::getenv("TS_PTXAS");
+  if (!ptxas) GTEST_SKIP() << "TS_PTXAS names no assembler";
+  for (DType dtype : {DType::F64, DType::F32, DType::F16, DType::BF16, DType::I8, DType::U16,
+                      DType::I32, DType::I64}) {
+    for (DType index : {DType::I32, DType::I64}) {
+      for (int64_t inner : {5, 64}) {
+        ScatterShape shape{.dtype = dtype,
+                           .index_dtype = index,
+                           .outer = 2,
+                           .rows_in = 100,
+                           .rows_out = 70,
+                           .inner = inner};
+        std::string path = ::testing::TempDir() + "scatter.ptx";
+        std::ofstream(path) << scatter_code(shape).bytes.data();
+        EXPECT_EQ(std::system((std::string(ptxas) + " -arch=sm_90a -o /dev/null " + path).c_str()),
+                  0)
+            << name(dtype) << ' ' << name(index) << ' ' << inner;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tinyshard::cuda

@@ -1,0 +1,107 @@
+// Scatter-add on a GPU against a loop: embeddings, gathers along any axis, types, bad indices.
+#include <random>
+
+#include "core/base/error.h"
+#include "core/dtype/half.h"
+#include "tests/devices/cuda/gpu_test.h"
+
+namespace tinyshard::testing {
+namespace {
+
+using CudaScatter = GpuTest;
+
+// src [outer, rows_in, inner] into [outer, rows_out, inner]; index of the same shape as src, or one
+// per row where `shared`.
+LibraryCall call_of(DType dtype, int64_t outer, int64_t rows_in, int64_t rows_out, int64_t inner,
+                    bool shared) {
+  static int64_t next = 2000;
+  UOp index = UOp::make(Op::Buffer, DType::I32, {}, Dims{next++, outer, rows_in, inner});
+  UOp src = UOp::make(Op::Buffer, dtype, {}, Dims{next++, outer, rows_in, inner});
+  UOp node = UOp::make(Op::ScatterAdd, dtype, {index, src}, Dims{1, rows_out});
+  StridedView view{0, {outer, rows_in, inner}, {rows_in * inner, inner, 1}};
+  if (shared) view.strides = {rows_in, 1, 0};
+  return {node, {view, {0, {outer, rows_in, inner}, {rows_in * inner, inner, 1}}}};
+}
+
+template <class T>
+void check(Device& gpu, DType dtype, int64_t outer, int64_t rows_in, int64_t rows_out,
+           int64_t inner, bool shared) {
+  std::mt19937 random(7);
+  std::vector<int32_t> index(size_t(outer * rows_in * (shared ? 1 : inner)));
+  for (int32_t& i : index) i = int32_t(random() % uint32_t(rows_out));
+  std::vector<T> src(size_t(outer * rows_in * inner)), want(size_t(outer * rows_out * inner));
+  for (T& x : src) x = T(int(random() % 17) - 8);
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t r = 0; r < rows_in; ++r) {
+      for (int64_t i = 0; i < inner; ++i) {
+        int64_t at = index[size_t(shared ? o * rows_in + r : (o * rows_in + r) * inner + i)];
+        want[size_t((o * rows_out + at) * inner + i)] += src[size_t((o * rows_in + r) * inner + i)];
+      }
+    }
+  }
+  LibraryCall call = call_of(dtype, outer, rows_in, rows_out, inner, shared);
+  ASSERT_TRUE(gpu.supports(call, nullptr));
+  OnGpu<int32_t> on_index(gpu, index);
+  OnGpu<T> on_src(gpu, src), out(gpu, want.size());
+  void* buffers[] = {on_index.get(), on_src.get(), out.get()};
+  auto program = gpu.library(call);
+  program->launch(buffers, nullptr);
+  EXPECT_EQ(out.values(), want) << name(dtype) << ' ' << outer << ' ' << rows_in << ' ' << rows_out
+                                << ' ' << inner << ' ' << shared;
+}
+
+TEST_F(CudaScatter, SumsEveryRow) {
+  int64_t shapes[][4] = {{1, 1, 1, 1},    {1, 100, 70, 64}, {2, 33, 65, 96}, {3, 50, 7, 5},
+                         {300, 1, 50, 1}, {1, 5, 100, 300}, {2, 1000, 3, 32}};
+  for (auto [outer, rows_in, rows_out, inner] : shapes) {
+    for (bool shared : {false, true}) {
+      check<float>(*gpu, DType::F32, outer, rows_in, rows_out, inner, shared);
+      check<double>(*gpu, DType::F64, outer, rows_in, rows_out, inner, shared);
+      check<int32_t>(*gpu, DType::I32, outer, rows_in, rows_out, inner, shared);
+      check<int64_t>(*gpu, DType::I64, outer, rows_in, rows_out, inner, shared);
+      check<int8_t>(*gpu, DType::I8, outer, rows_in, rows_out, inner, shared);
+      check<uint16_t>(*gpu, DType::U16, outer, rows_in, rows_out, inner, shared);
+    }
+  }
+}
+
+TEST_F(CudaScatter, SixteenBitFloatsSumInThirtyTwo) {
+  // 300 ones: bf16 itself would stop at 256.
+  LibraryCall call = call_of(DType::BF16, 1, 300, 2, 32, true);
+  OnGpu<int32_t> index(*gpu, std::vector<int32_t>(300, 1));
+  OnGpu<uint16_t> src(*gpu, std::vector<uint16_t>(300 * 32, f32_to_bf16(1))), out(*gpu, 64);
+  void* buffers[] = {index.get(), src.get(), out.get()};
+  auto program = gpu->library(call);
+  program->launch(buffers, nullptr);
+  EXPECT_EQ(bf16_to_f32(out.values()[0]), 0);
+  EXPECT_EQ(bf16_to_f32(out.values()[32]), 300);
+}
+
+TEST_F(CudaScatter, AnIndexOutOfRangeIsReportedWhereValuesAreRead) {
+  for (int32_t bad : {-1, 9}) {
+    for (bool shared : {false, true}) {
+      int64_t inner = shared ? 32 : 1;
+      LibraryCall call = call_of(DType::F32, 1, 40, 9, inner, shared);
+      std::vector<int32_t> values(40, 2);
+      values[35] = bad;
+      OnGpu<int32_t> index(*gpu, values);
+      OnGpu<float> src(*gpu, std::vector<float>(size_t(40 * inner), 1)),
+          out(*gpu, size_t(9 * inner));
+      void* buffers[] = {index.get(), src.get(), out.get()};
+      auto program = gpu->library(call);
+      program->launch(buffers, nullptr);
+      try {
+        out.values();
+        FAIL() << "nothing was thrown";
+      } catch (const UserError& error) {
+        EXPECT_EQ(
+            std::string(error.what()),
+            "index " + std::to_string(bad) + " at position 35 is out of range for a dim of size 9");
+      }
+      EXPECT_EQ(src.values()[0], 1);  // said once
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tinyshard::testing
