@@ -7,7 +7,9 @@
 #include "core/base/error.h"
 #include "core/base/options.h"
 #include "core/exec/runtime.h"
+#include "core/runtime/vendor_library.h"
 #include "devices/cpu/library.h"
+#include "devices/cuda/cublaslt.h"
 #include "launch/environment.h"
 #include "transport/world.h"
 
@@ -45,7 +47,8 @@ std::string devices_report() {
   for (const DeviceKind& kind : builtins().devices) {
     int count = kind.count();
     std::string detail = kind.detail();
-    if (count > 0) detail += fmt::format("; {}:0 to {}:{}", kind.name, kind.name, count - 1);
+    if (count > 0 && !kind.hardware)
+      detail += fmt::format("; {}:0 to {}:{}", kind.name, kind.name, count - 1);
     text += row(kind.name, count > 0, detail);
   }
   text += "libraries\n";
@@ -55,6 +58,10 @@ std::string devices_report() {
                     ? fmt::format("{}, {}, {}", library.version, library.isa, library.threading)
                     : library.why_not);
   }
+  const cuda::CublasLt& cublas = cuda::CublasLt::get();
+  text += row("cuBLASLt", cublas.found(), cublas.found() ? cublas.version() : cublas.why_not());
+  VendorLibrary cudnn("cuDNN", {"libcudnn.so.9"});
+  text += row(cudnn.name(), cudnn.found(), cudnn.found() ? cudnn.path() : cudnn.why_not());
   text += "transports\n";
   for (const TransportInfo& t : transports()) text += row(t.name, t.available, t.detail);
   LaunchEnvironment launch = read_launch_environment();

@@ -9,6 +9,7 @@
 #include "devices/cuda/cuda_device.h"
 #include "devices/null/null_device.h"
 #include "launch/environment.h"
+#include "transport/nccl/nccl_group.h"
 #include "transport/world.h"
 
 namespace tinyshard {
@@ -33,6 +34,12 @@ std::unique_ptr<Communicator> connect_local(int participants) {
   return InprocWorld(1).connect(0, participants, o);
 }
 
+// Every asynchronous device there is so far speaks NCCL.
+std::unique_ptr<Communicator> connect_devices(Communicator& host, std::span<Device* const> devices,
+                                              std::string* why) {
+  return connect_nccl(host, devices, comm_options(), why);
+}
+
 std::vector<std::pair<int, int>> launch() {
   LaunchEnvironment e = read_launch_environment();
   return {{e.rank, e.size}, {e.local_rank, e.local_size}};
@@ -53,6 +60,7 @@ const Builtins& builtins() {
           },
       .connect = connect,
       .connect_local = connect_local,
+      .connect_devices = connect_devices,
       .launch = launch,
   };
   return b;

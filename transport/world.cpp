@@ -7,6 +7,7 @@
 #include "transport/group.h"
 #include "transport/inproc/mailbox.h"
 #include "transport/mpi/mpi_channel.h"
+#include "transport/nccl/nccl_group.h"
 
 namespace tinyshard {
 
@@ -37,7 +38,7 @@ std::unique_ptr<Communicator> InprocWorld::connect(int rank, int local_participa
 }
 
 std::vector<TransportInfo> transports() {
-  return {{"inproc", true, "the devices of one process"}, mpi_info()};
+  return {{"inproc", true, "the devices of one process"}, mpi_info(), nccl_info()};
 }
 
 }  // namespace tinyshard

@@ -348,6 +348,11 @@ void Executable::run() {
   // The first run is made of single launches: libraries and communicators set themselves up then.
   // Times of single items (DEBUG=2) need single launches, too.
   if (ran_ && options().debug < 2 && can_record_) {
+    for (const Step& step : steps_) {
+      for (const Group& group : step.groups) {
+        if (group.communicator->failed()) group.communicator->check_alive();
+      }
+    }
     replay_.run(devices_, [this] { run_items(); });
   } else {
     run_items();

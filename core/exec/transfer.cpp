@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "core/base/error.h"
 
@@ -54,27 +53,6 @@ bool copy_between(const Box& box, Device& source, const void* in, Device& target
   return taken;
 }
 
-size_t elements_of(const Communicator& group, const Collective& call, size_t local, bool sends) {
-  size_t n = size_t(group.size());
-  size_t own = local < group.local().size() ? size_t(group.local()[local]) : 0;
-  auto sum = [&](size_t first, size_t step, size_t count) {
-    if (call.counts.empty()) return call.count * count;
-    size_t total = 0;
-    for (size_t i = 0; i < count; ++i) total += call.counts[first + i * step];
-    return total;
-  };
-  switch (call.op) {
-    case CollectiveOp::AllGather:
-      return sends ? sum(own, 1, 1) : sum(0, 1, n);
-    case CollectiveOp::ReduceScatter:
-      return sends ? sum(0, 1, n) : sum(own, 1, 1);
-    case CollectiveOp::AllToAll:
-      return sends ? sum(own * n, 1, n) : sum(own, n, n);
-    default:
-      return call.count;
-  }
-}
-
 }  // namespace
 
 void copy_box(const Box& box, Device& source, void* in, Device& target, void* out) {
@@ -105,25 +83,21 @@ bool takes_buffers(const Communicator& communicator, std::span<const CommBuffer>
 
 void run_through_host(Communicator& communicator, const Collective& call,
                       std::span<const CommBuffer> send, std::span<const CommBuffer> recv) {
-  size_t element = itemsize(call.dtype);
+  size_t element = itemsize(call.dtype), n = size_t(communicator.size());
   std::vector<std::vector<char>> outgoing(send.size()), incoming(recv.size());
   std::vector<CommBuffer> from, to;
   for (size_t i = 0; i < send.size(); ++i) {
-    bool silent = call.op == CollectiveOp::Broadcast && communicator.local()[i] != call.from;
-    outgoing[i].resize(elements_of(communicator, call, i, true) * element);
-    if (!silent && !outgoing[i].empty())
-      send[i].device->copy_out(outgoing[i].data(), send[i].data, outgoing[i].size());
+    outgoing[i].resize(sent_elements(call, n, size_t(communicator.local()[i])) * element);
+    send[i].device->copy_out(outgoing[i].data(), send[i].data, outgoing[i].size());
     from.push_back({outgoing[i].data()});
   }
   for (size_t i = 0; i < recv.size(); ++i) {
-    incoming[i].resize(elements_of(communicator, call, i, false) * element);
+    incoming[i].resize(received_elements(call, n, size_t(communicator.local()[i])) * element);
     to.push_back({incoming[i].data()});
   }
   communicator.start(call, from, to).wait();
-  for (size_t i = 0; i < recv.size(); ++i) {
-    if (!incoming[i].empty())
-      recv[i].device->copy_in(recv[i].data, incoming[i].data(), incoming[i].size());
-  }
+  for (size_t i = 0; i < recv.size(); ++i)
+    recv[i].device->copy_in(recv[i].data, incoming[i].data(), incoming[i].size());
 }
 
 }  // namespace tinyshard

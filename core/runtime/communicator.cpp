@@ -48,6 +48,46 @@ std::string describe(const Collective& call) {
   return text;
 }
 
+namespace {
+
+// `count` parts from `first` on, `step` apart in the list of counts.
+size_t sum_parts(const Collective& call, size_t first, size_t step, size_t count) {
+  if (call.counts.empty()) return call.count * count;
+  size_t total = 0;
+  for (size_t i = 0; i < count; ++i) total += call.counts[first + i * step];
+  return total;
+}
+
+}  // namespace
+
+size_t sent_elements(const Collective& call, size_t size, size_t participant) {
+  switch (call.op) {
+    case CollectiveOp::AllGather:
+      return sum_parts(call, participant, 1, 1);
+    case CollectiveOp::ReduceScatter:
+      return sum_parts(call, 0, 1, size);
+    case CollectiveOp::AllToAll:
+      return sum_parts(call, participant * size, 1, size);
+    case CollectiveOp::Broadcast:
+      return int(participant) == call.from ? call.count : 0;
+    default:
+      return row(call.op).sends ? call.count : 0;
+  }
+}
+
+size_t received_elements(const Collective& call, size_t size, size_t participant) {
+  switch (call.op) {
+    case CollectiveOp::AllGather:
+      return sum_parts(call, 0, 1, size);
+    case CollectiveOp::ReduceScatter:
+      return sum_parts(call, participant, 1, 1);
+    case CollectiveOp::AllToAll:
+      return sum_parts(call, participant, size, size);
+    default:
+      return row(call.op).receives ? call.count : 0;
+  }
+}
+
 Communicator::Communicator(std::string name, int rank, std::vector<int> ranks)
     : name_(std::move(name)), rank_(rank), ranks_(std::move(ranks)) {
   for (int p = 0; p < size(); ++p) {

@@ -74,6 +74,9 @@ struct Collective {
   std::span<const size_t> counts = {};
 };
 std::string describe(const Collective& call);  // "all_reduce sum f32 x 1024"
+// What one of `size` participants gives and gets, in elements; Send and Recv: on their side.
+size_t sent_elements(const Collective& call, size_t size, size_t participant);
+size_t received_elements(const Collective& call, size_t size, size_t participant);
 
 class Communicator;
 

@@ -117,6 +117,7 @@ class Device {
   virtual void* native_queue(Queue) { return nullptr; }
   virtual std::unique_ptr<Event> make_event() { return nullptr; }
   virtual void record(Event&, Queue) {}
+  virtual bool reached(Event&) { return true; }
   // What is queued from now on runs after the event; the host does not wait.
   virtual void wait(Event&, Queue) {}
   // Makes this device's memory that of the vendor library's calls on this thread.

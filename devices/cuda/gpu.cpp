@@ -269,6 +269,12 @@ void Gpu::record(Event& event, Queue queue) {
         "recording an event");
 }
 
+bool Gpu::reached(Event& event) {
+  Result result = driver_.event_query(static_cast<GpuEvent&>(event).handle());
+  if (result != kNotReady) check(result, "a launch before this event");
+  return result == kSuccess;
+}
+
 void Gpu::wait(Event& event, Queue queue) {
   make_current();
   check(driver_.stream_wait(stream(queue), static_cast<GpuEvent&>(event).handle(), 0),

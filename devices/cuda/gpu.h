@@ -65,6 +65,7 @@ class Gpu final : public Device, private MemorySource {
   void* native_queue(Queue queue) override { return stream(queue); }
   std::unique_ptr<Event> make_event() override { return std::make_unique<GpuEvent>(*this); }
   void record(Event& event, Queue queue) override;
+  bool reached(Event& event) override;
   void wait(Event& event, Queue queue) override;
   void make_current() override { check(driver_.set_current(context_), "making it current"); }
   void watch(const void* owner, Watcher watcher) override;

@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "core/dtype/half.h"
+#include "devices/cuda/cuda_device.h"
+#include "tests/transport/gpu_communicator.h"
 #include "tests/transport/job.h"
 
 namespace tinyshard::testing {
@@ -320,6 +322,7 @@ struct Config {
   Layout layout;
   bool small_pieces;  // every algorithm for long buffers at work on short ones
   bool parallel = false;
+  bool gpus = false;  // a GPU for each participant, NCCL between them
 
   CommOptions options() const {
     CommOptions options = test_options();
@@ -359,12 +362,29 @@ std::vector<Config> configs() {
     list.push_back({name + "_small_pieces", layout, true});
   }
   if (!under_mpirun()) list.push_back({"devices_4_parallel", {4}, false, true});
+  if (!under_mpirun() && count_cuda_devices() >= 2) {
+    list.push_back({"gpus_2", {2}, false, false, true});
+    list.push_back({"gpus_1_1", {1, 1}, false, false, true});
+  }
   return list;
 }
 
 class Conformance : public ::testing::TestWithParam<Config> {
  protected:
-  void on_every_rank(const Body& body) { run(GetParam().layout, GetParam().options(), body); }
+  void on_every_rank(const Body& body) {
+    const CommOptions options = GetParam().options();
+    if (!GetParam().gpus) return run(GetParam().layout, options, body);
+    run(GetParam().layout, options, [&](Communicator& host) {
+      std::vector<std::unique_ptr<Device>> gpus;
+      std::vector<Device*> pointers;
+      for (int p : host.local()) {
+        gpus.push_back(make_cuda_device(p));
+        pointers.push_back(gpus.back().get());
+      }
+      GpuCommunicator communicator(host, pointers, options);
+      body(communicator);
+    });
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Transports, Conformance, ::testing::ValuesIn(configs()),

@@ -1,0 +1,445 @@
+#include "transport/nccl/nccl_group.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/error.h"
+#include "transport/nccl/nccl.h"
+
+namespace tinyshard {
+namespace {
+
+using nccl::Comm;
+using nccl::Nccl;
+using Clock = std::chrono::steady_clock;
+
+double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+std::optional<nccl::Type> type_of(DType dtype) {
+  switch (dtype) {
+    case DType::Bool:
+    case DType::U8:
+      return nccl::kUint8;
+    case DType::I8:
+      return nccl::kInt8;
+    case DType::I32:
+      return nccl::kInt32;
+    case DType::U32:
+      return nccl::kUint32;
+    case DType::I64:
+      return nccl::kInt64;
+    case DType::U64:
+      return nccl::kUint64;
+    case DType::F16:
+      return nccl::kFloat16;
+    case DType::BF16:
+      return nccl::kBfloat16;
+    case DType::F32:
+      return nccl::kFloat32;
+    case DType::F64:
+      return nccl::kFloat64;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Of Bool, Sum and Max are "or", Prod and Min are "and": on bytes that are 0 or 1, the larger and
+// the smaller.
+nccl::Reduction reduction_of(DType dtype, ReduceOp op) {
+  bool boolean = dtype == DType::Bool;
+  switch (op) {
+    case ReduceOp::Sum:
+      return boolean ? nccl::kMax : nccl::kSum;
+    case ReduceOp::Prod:
+      return boolean ? nccl::kMin : nccl::kProd;
+    case ReduceOp::Max:
+      return nccl::kMax;
+    case ReduceOp::Min:
+      return nccl::kMin;
+  }
+  return nccl::kSum;
+}
+
+// What the participants of a group tell each other first. Plain bytes on the wire.
+struct Hello {
+  int32_t version = 0;  // 0: no NCCL here
+  char why[124] = {};
+  char hardware[64] = {};
+  nccl::UniqueId id = {};  // of participant 0
+};
+
+class NcclGroup final : public Communicator {
+ public:
+  NcclGroup(Communicator& host, std::vector<Device*> devices, const CommOptions& options,
+            std::vector<int> ranks, const nccl::UniqueId& id)
+      : Communicator(host.name(), host.rank(), std::move(ranks)),
+        nccl_(Nccl::get()),
+        host_(host),
+        devices_(std::move(devices)),
+        options_(options),
+        comms_(devices_.size()) {
+    connect(id);
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      devices_[i]->watch(this, [this](std::chrono::nanoseconds waited) { look(waited); });
+      ready_.push_back(devices_[i]->make_event());
+    }
+    for (auto& slot : done_) {
+      for (Device* device : devices_) slot.push_back(device->make_event());
+    }
+  }
+
+  ~NcclGroup() override {
+    for (Device* device : devices_) device->unwatch(this);
+    end_comms();
+  }
+
+  std::string_view transport() const override { return "nccl"; }
+  bool on_devices() const override { return true; }
+
+  // NCCL's Max and Min pass over NaN, which ours must not; it reduces no 16-bit integers. Send and
+  // Recv would have to be paired before they are queued.
+  bool supports(CollectiveOp op, DType dtype, ReduceOp reduce) const override {
+    if (op == CollectiveOp::Send || op == CollectiveOp::Recv) return false;
+    if (op != CollectiveOp::AllReduce && op != CollectiveOp::ReduceScatter)
+      return dtype != DType::Index;
+    if (is_float(dtype) && (reduce == ReduceOp::Max || reduce == ReduceOp::Min)) return false;
+    return type_of(dtype).has_value();
+  }
+
+  Work start(const Collective& call, std::span<const CommBuffer> send,
+             std::span<const CommBuffer> recv) override {
+    check(call, send, recv);
+    if (failed_) throw_failure(call, {});
+    if (call.op == CollectiveOp::Barrier) {
+      for (Device* device : devices_) device->synchronize();
+      return host_.barrier();
+    }
+    if (!supports(call.op, call.dtype, call.reduce))
+      throw UserError(
+          fmt::format("{} on group \"{}\": NCCL has no such call", describe(call), name()));
+    uint64_t ticket = ++sequence_;
+    last_ = call;
+    last_.counts = {};
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      devices_[i]->record(*ready_[i], Queue::Compute);
+      devices_[i]->wait(*ready_[i], Queue::Communication);
+    }
+    begin();
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      devices_[i]->make_current();
+      issue(call, i, send[i].data, recv[i].data);
+    }
+    finish("starting");
+    auto& events = done_[ticket % kSlots];
+    for (size_t i = 0; i < devices_.size(); ++i)
+      devices_[i]->record(*events[i], Queue::Communication);
+    return work(ticket);
+  }
+
+  std::unique_ptr<Communicator> split(std::span<const int> participants,
+                                      std::string name) override {
+    std::unique_ptr<Communicator> host = host_.split(participants, std::move(name));
+    std::vector<Device*> devices;
+    for (int p : participants) {
+      auto own = std::ranges::find(local(), p);
+      if (own != local().end()) devices.push_back(devices_[size_t(own - local().begin())]);
+    }
+    std::string why;
+    auto group = connect_nccl(*host, devices, options_, &why);
+    if (!group) throw InternalError("a part of an NCCL group is none: " + why);
+    static_cast<NcclGroup&>(*group).owned_host_ = std::move(host);
+    return group;
+  }
+
+  void check_same(uint64_t hash, std::span<const std::string> items,
+                  std::string_view what) override {
+    host_.check_same(hash, items, what);
+  }
+
+  void abort(std::string_view reason) noexcept override {
+    host_.abort(reason);
+    fail(-1, fmt::format("aborted: {}", reason));
+  }
+  bool failed() const noexcept override { return failed_; }
+  void check_alive() override {
+    if (failed_) throw_failure(last_, {});
+    host_.check_alive();
+  }
+  uint64_t sequence() const override { return sequence_; }
+
+ private:
+  static constexpr size_t kSlots = 64;
+  static constexpr auto kAbortLimit = std::chrono::seconds(10);
+
+  void connect(const nccl::UniqueId& id) {
+    nccl::Config config;
+    begin();
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      devices_[i]->make_current();
+      accept(nccl_.init(&comms_[i], size(), id, local()[i], &config), comms_[i], "connecting");
+    }
+    finish("connecting");
+  }
+
+  // Calls between begin and finish belong together. A communicator that does not block answers "in
+  // progress" and is asked until it is done: at most the timeout.
+  void begin() {
+    start_ = Clock::now();
+    nccl_.group_start();
+  }
+  void accept(nccl::Result result, Comm comm, std::string_view what) {
+    if (result == nccl::kSuccess || result == nccl::kInProgress) return;
+    nccl_.group_end();
+    give_up(-1, fmt::format("{}: {}", what, nccl_.error(result, comm)), {});
+  }
+  void finish(std::string_view what) {
+    nccl::Result result = nccl_.group_end();
+    if (result != nccl::kSuccess && result != nccl::kInProgress)
+      give_up(-1, fmt::format("{}: {}", what, nccl_.error(result, comms_[0])), {});
+    if (result == nccl::kSuccess) return;
+    auto asked = start_;
+    for (size_t i = 0; i < comms_.size();) {
+      nccl::Result state = nccl::kSuccess;
+      result = nccl_.async_error(comms_[i], &state);
+      if (result == nccl::kSuccess) result = state;
+      if (result == nccl::kSuccess) {
+        ++i;
+        continue;
+      }
+      auto now = Clock::now();
+      if (result != nccl::kInProgress)
+        give_up(-1, fmt::format("{}: {}", what, nccl_.error(result, comms_[i])), now - start_);
+      if (now - start_ > options_.timeout)
+        give_up(-1, fmt::format("{}: the deadline passed", what), now - start_);
+      if (now - asked > std::chrono::milliseconds(10)) {
+        asked = now;
+        ask_host(now - start_);
+      }
+      if (now - start_ > options_.spin) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+  void issue(const Collective& call, size_t i, const void* send, void* recv) {
+    Comm comm = comms_[i];
+    void* stream = devices_[i]->native_queue(Queue::Communication);
+    size_t item = itemsize(call.dtype), own = size_t(local()[i]), n = size_t(size());
+    // Moves of types that NCCL does not know are moves of bytes.
+    auto known = type_of(call.dtype);
+    int type = known ? *known : nccl::kUint8;
+    size_t scale = known ? 1 : item;
+    int op = reduction_of(call.dtype, call.reduce);
+    auto out = [&](size_t element) { return static_cast<const char*>(send) + element * item; };
+    auto in = [&](size_t element) { return static_cast<char*>(recv) + element * item; };
+    auto run = [&](nccl::Result result) { accept(result, comm, describe(call)); };
+    switch (call.op) {
+      case CollectiveOp::AllReduce:
+        if (call.count > 0) run(nccl_.all_reduce(send, recv, call.count, type, op, comm, stream));
+        break;
+      case CollectiveOp::Broadcast:
+        if (call.count > 0)
+          run(nccl_.broadcast(send, recv, call.count * scale, type, call.from, comm, stream));
+        break;
+      case CollectiveOp::AllGather:
+        if (call.counts.empty()) {
+          if (call.count > 0)
+            run(nccl_.all_gather(send, recv, call.count * scale, type, comm, stream));
+          break;
+        }
+        for (size_t p = 0, offset = 0; p < n; offset += call.counts[p++]) {
+          if (call.counts[p] == 0) continue;
+          run(nccl_.broadcast(p == own ? send : in(offset), in(offset), call.counts[p] * scale,
+                              type, int(p), comm, stream));
+        }
+        break;
+      case CollectiveOp::ReduceScatter:
+        if (call.counts.empty()) {
+          if (call.count > 0)
+            run(nccl_.reduce_scatter(send, recv, call.count, type, op, comm, stream));
+          break;
+        }
+        for (size_t p = 0, offset = 0; p < n; offset += call.counts[p++]) {
+          if (call.counts[p] == 0) continue;
+          run(nccl_.reduce(out(offset), recv, call.counts[p], type, op, int(p), comm, stream));
+        }
+        break;
+      case CollectiveOp::AllToAll: {
+        auto count = [&](size_t from, size_t to) {
+          return (call.counts.empty() ? call.count : call.counts[from * n + to]) * scale;
+        };
+        size_t to = 0, from = 0;
+        size_t unit = item / scale;
+        for (size_t p = 0; p < n; ++p) {
+          size_t sent = count(own, p), received = count(p, own);
+          if (sent > 0)
+            run(nccl_.send(static_cast<const char*>(send) + to * unit, sent, type, int(p), comm,
+                           stream));
+          if (received > 0)
+            run(nccl_.receive(static_cast<char*>(recv) + from * unit, received, type, int(p), comm,
+                              stream));
+          to += sent;
+          from += received;
+        }
+        break;
+      }
+      default:
+        break;
+    }
+  }
+
+  // The event of a later call on the same queue says as much of an earlier one.
+  bool test(uint64_t ticket) override {
+    if (failed_) throw_failure(last_, {});
+    auto& events = done_[ticket % kSlots];
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      if (!devices_[i]->reached(*events[i])) return false;
+    }
+    return true;
+  }
+  void wait(uint64_t ticket, Deadline) override {
+    if (failed_) throw_failure(last_, {});
+    auto& events = done_[ticket % kSlots];
+    for (size_t i = 0; i < devices_.size(); ++i) devices_[i]->wait(*events[i], Queue::Compute);
+  }
+
+  // While the host waits for a device that may itself wait for a peer.
+  void look(std::chrono::nanoseconds waited) {
+    if (failed_) throw_failure(last_, waited);
+    for (Comm comm : comms_) {
+      nccl::Result state = nccl::kSuccess;
+      nccl_.async_error(comm, &state);
+      if (state != nccl::kSuccess && state != nccl::kInProgress)
+        give_up(-1, nccl_.error(state, comm), waited);
+    }
+    ask_host(waited);
+    if (waited > options_.timeout) give_up(-1, "the deadline passed", waited);
+  }
+  void ask_host(Clock::duration waited) {
+    try {
+      host_.check_alive();
+    } catch (const CommError& error) {
+      give_up(error.info().peer, error.info().detail, waited);
+    }
+  }
+
+  [[noreturn]] void give_up(int peer, std::string detail, Clock::duration waited) {
+    host_.abort(detail);
+    fail(peer, std::move(detail));
+    throw_failure(last_, waited);
+  }
+  void fail(int peer, std::string detail) noexcept {
+    if (failed_) return;
+    failed_ = true;
+    peer_ = peer;
+    detail_ = std::move(detail);
+    end_comms();
+  }
+  // Aborting makes kernels that wait for a peer end. It may hang itself: it gets a thread and a
+  // deadline, and is left alone after that.
+  void end_comms() noexcept {
+    std::vector<Comm> comms;
+    for (Comm& comm : comms_) {
+      if (comm) comms.push_back(std::exchange(comm, nullptr));
+    }
+    if (comms.empty()) return;
+    struct State {
+      std::atomic<bool> done{false};
+    };
+    try {
+      auto state = std::make_shared<State>();
+      std::thread([comms, state, &nccl = nccl_] {
+        std::vector<std::thread> each;  // participants of one process end together
+        for (Comm comm : comms) each.emplace_back([comm, &nccl] { nccl.abort(comm); });
+        for (std::thread& thread : each) thread.join();
+        state->done = true;
+      }).detach();
+      auto limit = Clock::now() + kAbortLimit;
+      while (!state->done && Clock::now() < limit)
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    } catch (const std::exception&) {
+      // No thread to be had: the communicators stay as they are until the process ends.
+    }
+  }
+  [[noreturn]] void throw_failure(const Collective& call, Clock::duration waited) const {
+    throw CommError({.rank = rank(),
+                     .peer = peer_,
+                     .operation = describe(call),
+                     .sequence = sequence_,
+                     .elapsed_s = seconds(waited),
+                     .detail = detail_});
+  }
+
+  const Nccl& nccl_;
+  Communicator& host_;
+  std::unique_ptr<Communicator> owned_host_;
+  std::vector<Device*> devices_;
+  CommOptions options_;
+  std::vector<Comm> comms_;
+  std::vector<std::unique_ptr<Event>> ready_;
+  std::array<std::vector<std::unique_ptr<Event>>, kSlots> done_;
+  uint64_t sequence_ = 0;
+  Collective last_;  // what failures are reported with
+  Clock::time_point start_;
+  bool failed_ = false;
+  int peer_ = -1;
+  std::string detail_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> connect_nccl(Communicator& host, std::span<Device* const> devices,
+                                           const CommOptions& options, std::string* why) {
+  const Nccl& nccl = Nccl::get();
+  check_internal(devices.size() == host.local().size(), "a device for each local participant");
+  // All ranks come to the same answer, as all look at what all said.
+  size_t n = size_t(host.size());
+  std::vector<Hello> own(devices.size()), all(n * devices.size());
+  std::vector<CommBuffer> send, recv;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    Hello& hello = own[i];
+    hello.version = nccl.found() ? nccl.version() : 0;
+    nccl.why_not().copy(hello.why, sizeof(hello.why) - 1);
+    devices[i]->hardware().copy(hello.hardware, sizeof(hello.hardware) - 1);
+    if (host.local()[i] == 0 && nccl.found() && nccl.get_unique_id(&hello.id) != nccl::kSuccess) {
+      hello.version = 0;
+      nccl.error(1, nullptr).copy(hello.why, sizeof(hello.why) - 1);
+    }
+    send.push_back({&hello});
+    recv.push_back({&all[i * n]});
+  }
+  host.all_gather(send, recv, sizeof(Hello), DType::U8).wait();
+
+  std::set<std::string> hardware;
+  for (size_t p = 0; p < n; ++p) {
+    const Hello& hello = all[p];
+    auto refuse = [&](std::string reason) {
+      if (why) *why = std::move(reason);
+      return nullptr;
+    };
+    int rank = host.rank_of(int(p));
+    if (hello.version == 0) return refuse(fmt::format("no NCCL on rank {}: {}", rank, hello.why));
+    if (hello.version != all[0].version)
+      return refuse(fmt::format("rank {} has NCCL {}, rank {} has {}", host.rank_of(0),
+                                all[0].version, rank, hello.version));
+    if (hello.hardware[0] == '\0') return refuse("a participant is no GPU");
+    if (!hardware.insert(hello.hardware).second)
+      return refuse(fmt::format("two participants share a GPU, one of them on rank {}", rank));
+  }
+  std::vector<int> ranks;
+  for (size_t p = 0; p < n; ++p) ranks.push_back(host.rank_of(int(p)));
+  return std::make_unique<NcclGroup>(host, std::vector<Device*>(devices.begin(), devices.end()),
+                                     options, std::move(ranks), all[0].id);
+}
+
+TransportInfo nccl_info() {
+  const Nccl& nccl = Nccl::get();
+  return {"nccl", nccl.found(), nccl.found() ? nccl.describe() : nccl.why_not()};
+}
+
+}  // namespace tinyshard
