@@ -132,16 +132,29 @@ void Executable::rebind(const Storage& placeholder, Storage& actual) {
 void Executable::compile() {
   Runtime& runtime = Runtime::get();
   auto start = Clock::now();
+  // Kernels are compiled once per kind of device; a schedule may hold items of several.
   std::vector<const KernelSource*> sources;
-  const Target* target = nullptr;
+  std::vector<const Target*> targets;  // null where this process has none of the devices
   for (const Item& item : schedule_.items) {
     if (item.kind != Item::Kind::Kernel) continue;
-    sources.push_back(&item.kernel);
     auto local = runtime.local_positions(item.mesh);
-    if (!target && !local.empty()) target = &runtime.device(item.mesh.devices()[local[0]]).target();
+    sources.push_back(&item.kernel);
+    targets.push_back(
+        local.empty() ? nullptr : &runtime.device(item.mesh.devices()[local[0]]).target());
   }
-  std::vector<std::shared_ptr<const CompiledKernel>> kernels;
-  if (!sources.empty() && target) kernels = compile_kernels(sources, *target, parallel_compile);
+  std::vector<std::shared_ptr<const CompiledKernel>> kernels(sources.size());
+  for (size_t first = 0; first < sources.size(); ++first) {
+    if (kernels[first] || !targets[first]) continue;
+    std::vector<const KernelSource*> same;
+    std::vector<size_t> places;
+    for (size_t i = first; i < sources.size(); ++i) {
+      if (!targets[i] || !(*targets[i] == *targets[first])) continue;
+      same.push_back(sources[i]);
+      places.push_back(i);
+    }
+    auto compiled = compile_kernels(same, *targets[first], parallel_compile);
+    for (size_t i = 0; i < places.size(); ++i) kernels[places[i]] = compiled[i];
+  }
   steps_.reserve(schedule_.items.size());
   size_t next_kernel = 0;
   for (const Item& item : schedule_.items) {

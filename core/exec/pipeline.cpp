@@ -23,18 +23,28 @@ struct Planned {
 
 Planned plan(std::span<const UOp> roots) {
   Runtime& runtime = Runtime::get();
-  // One device stands for all of its kind: the devices of a mesh are alike.
-  Device* device = nullptr;
+  // One device stands for all of its kind; what a library does not do on one kind in the graph is
+  // left to generated kernels on all of them.
+  std::vector<Device*> kinds;
+  auto add = [&](const DeviceRef& ref) {
+    Device& device = runtime.device(ref);
+    auto same = [&](const Device* d) { return d->executes() == device.executes() && d->target() == device.target();
+    };
+    if (std::ranges::none_of(kinds, same)) kinds.push_back(&device);
+  };
+  std::vector<int64_t> seen;  // meshes
   for (const UOp& x : toposort(roots)) {
     if (x.op() != Op::Buffer) continue;
     const Mesh& mesh = Storage::of(*x)->sharding.mesh;
+    if (std::ranges::find(seen, mesh.id()) != seen.end()) continue;
+    seen.push_back(mesh.id());
     auto local = runtime.local_positions(mesh);
-    if (!device && !local.empty()) device = &runtime.device(mesh.devices()[local[0]]);
+    if (!local.empty()) add(mesh.devices()[local[0]]);
   }
-  if (!device) device = &runtime.device(default_mesh().devices()[0]);
-  auto supports = [device](const LibraryCall& call) {
+  if (kinds.empty()) add(default_mesh().devices()[0]);
+  auto supports = [kinds](const LibraryCall& call) {
     return (options().libraries || call.node.op() == Op::ScatterAdd) &&
-           device->supports(call, nullptr);
+           std::ranges::all_of(kinds, [&](Device* d) { return d->supports(call, nullptr); });
   };
   PassContext context{{roots.begin(), roots.end()}, {}, supports};
   run_passes(context);

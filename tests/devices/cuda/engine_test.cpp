@@ -1,0 +1,180 @@
+// The engine on GPUs: the same values as on the CPU, steps that replay one graph whatever storages
+// come in, and memory that comes back.
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <tinyshard/tinyshard.h>
+
+#include <gtest/gtest.h>
+
+#include "core/exec/executable.h"
+#include "core/exec/runtime.h"
+#include "devices/cuda/cuda_device.h"
+
+namespace tinyshard {
+namespace {
+
+class CudaEngine : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (count_cuda_devices() == 0) GTEST_SKIP() << describe_cuda();
+  }
+  void TearDown() override { Runtime::shutdown(); }
+  static void use(std::vector<std::string> devices) {
+    Runtime::shutdown();
+    Runtime::configure({.devices = std::move(devices)});
+  }
+  static Device& gpu() { return Runtime::get().device(parse_device("CUDA:0")); }
+};
+
+struct Mlp {
+  nn::Linear first{16, 64}, second{64, 4};
+  TS_FIELDS(first, second)
+  Tensor loss(const Tensor& x, const Tensor& y) const {
+    return (second(first(x).relu()) - y).square().mean();
+  }
+};
+
+struct Trainer {
+  explicit Trainer(const Mesh* mesh = nullptr) : optimizer(placed(mesh), {.lr = 0.01}) {}
+  std::vector<Tensor> placed(const Mesh* mesh) {
+    if (mesh) nn::data_parallel(model, *mesh);
+    return nn::parameters(model);
+  }
+
+  Mlp model;
+  nn::optim::AdamW optimizer;
+  Jit<std::function<Tensor(Tensor, Tensor)>> step{[this](Tensor x, Tensor y) {
+    TrainingMode on;
+    optimizer.zero_grad();
+    Tensor loss = model.loss(x, y).backward();
+    optimizer.step();
+    return loss;
+  }};
+};
+
+std::vector<float> numbers(int64_t count, int seed) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i)
+    values.push_back(float((i * 7919 + seed * 104729) % 1000) / 500.f - 1.f);
+  return values;
+}
+
+// Losses of some steps, each on a batch of its own, on `mesh` or the default device.
+std::vector<float> train(int steps, const Mesh* mesh = nullptr) {
+  Tensor::manual_seed(3);
+  Trainer trainer(mesh);
+  std::vector<float> losses;
+  for (int i = 0; i < steps; ++i) {
+    Tensor x(numbers(32 * 16, i), {32, 16}), y(numbers(32 * 4, i + 1), {32, 4});
+    if (mesh) {
+      x = x.shard(*mesh, {{"data", Shard(0)}});
+      y = y.shard(*mesh, {{"data", Shard(0)}});
+    }
+    losses.push_back(trainer.step(x, y).item<float>());
+  }
+  return losses;
+}
+
+void expect_near(const std::vector<float>& a, const std::vector<float>& b, double tolerance) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    EXPECT_NEAR(a[i], b[i], tolerance * std::abs(b[i])) << "step " << i;
+}
+
+TEST_F(CudaEngine, TrainsAsTheCpuDoes) {
+  use({"CPU:0"});
+  std::vector<float> cpu = train(30);
+  use({"CUDA:0"});
+  expect_near(train(30), cpu, 1e-4);
+  EXPECT_LT(cpu.back(), cpu.front());
+}
+
+TEST_F(CudaEngine, ReplaysWithNewInputsAndOldOnes) {
+  use({"CUDA:0"});
+  Tensor w = Tensor(numbers(64 * 64, 5), {64, 64}).realize();
+  auto body = [&](const Tensor& x) {
+    Tensor h = x.matmul(w).softmax(-1);
+    return (h.transpose().matmul(x).exp() + h.sum(0)).sum(1).contiguous() * 2;
+  };
+  Jit step = [&](Tensor x) { return body(x); };
+  std::vector<Tensor> inputs;
+  for (int i = 0; i < 4; ++i)
+    inputs.push_back((Tensor(numbers(64 * 64, i), {64, 64}) * 0.1).realize());
+  for (int i : {0, 1, 2, 0, 0, 3, 1, 1}) {
+    std::vector<float> got = step(inputs[size_t(i)]).to_vector<float>();
+    std::vector<float> want = body(inputs[size_t(i)]).to_vector<float>();
+    for (size_t k = 0; k < want.size(); ++k)
+      ASSERT_NEAR(got[k], want[k], 1e-4 * std::abs(want[k])) << i << ' ' << k;
+  }
+}
+
+TEST_F(CudaEngine, CopiesGoBetweenKindsOfDevices) {
+  use({"CUDA:0"});
+  Tensor x = Tensor(numbers(6 * 5, 1), {6, 5}).realize();
+  Mesh cpus = Mesh::of({"CPU:0", "CPU:1"});
+  for (int axis : {0, 1}) {
+    Tensor there = (x + 1).shard(cpus, {{"data", Shard(axis)}}) * 2;
+    std::vector<float> got = there.to_vector<float>(), want = ((x + 1) * 2).to_vector<float>();
+    EXPECT_EQ(got, want);
+  }
+}
+
+TEST_F(CudaEngine, AStepCostsTheHostLittle) {
+  use({"CUDA:0"});
+  Trainer trainer;
+  std::vector<Tensor> x, y;
+  for (int i = 0; i < 2; ++i) {
+    x.push_back(Tensor(numbers(32 * 16, i), {32, 16}).realize());
+    y.push_back(Tensor(numbers(32 * 4, i), {32, 4}).realize());
+  }
+  for (size_t i = 0; i < 6; ++i) trainer.step(x[i % 2], y[i % 2]);
+  gpu().synchronize();
+  using Clock = std::chrono::steady_clock;
+  auto us = [](auto d) { return std::chrono::duration<double, std::micro>(d).count(); };
+  double same = 1e9, other = 1e9;
+  for (int i = 0; i < 50; ++i) {
+    auto start = Clock::now();
+    trainer.step(x[0], y[0]);
+    if (i > 0) same = std::min(same, us(Clock::now() - start));
+    gpu().synchronize();
+  }
+  for (size_t i = 0; i < 50; ++i) {
+    auto start = Clock::now();
+    trainer.step(x[i % 2], y[i % 2]);
+    if (i > 1) other = std::min(other, us(Clock::now() - start));
+    gpu().synchronize();
+  }
+  std::printf("host cost of a step: %.1f us, with other inputs %.1f us\n", same, other);
+  EXPECT_LT(other, 100);
+}
+
+TEST_F(CudaEngine, MemoryIsBackAfterAHundredTrainers) {
+  use({"CUDA:0"});
+  auto once = [] {
+    Trainer trainer;
+    for (int i = 0; i < 3; ++i)
+      trainer.step(Tensor(numbers(32 * 16, i), {32, 16}), Tensor(numbers(32 * 4, i), {32, 4}))
+          .item<float>();
+  };
+  once();
+  MemoryStats before = gpu().memory();
+  for (int i = 0; i < 100; ++i) once();
+  MemoryStats after = gpu().memory();
+  EXPECT_EQ(after.used, before.used);
+  EXPECT_EQ(after.held, before.held);
+}
+
+TEST_F(CudaEngine, TwoGpusTrainAsOne) {
+  if (count_cuda_devices() < 2) GTEST_SKIP() << "one GPU";
+  use({"CUDA:0"});
+  std::vector<float> one = train(20);
+  use({"CUDA:0", "CUDA:1"});
+  Mesh mesh({{"data", 2}});
+  counters().reset();
+  expect_near(train(20, &mesh), one, 1e-4);
+  EXPECT_GT(counters().collectives, 0);
+}
+
+}  // namespace
+}  // namespace tinyshard
