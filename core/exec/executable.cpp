@@ -123,7 +123,7 @@ void Executable::rebind(const Storage& placeholder, Storage& actual) {
       if (*it->slot == before) continue;
       if (it->launched)
         replay_.changed(it->list);
-      else
+      else if (!it->leads)
         replay_.reset();
     }
   }
@@ -139,8 +139,8 @@ void Executable::compile() {
     if (item.kind != Item::Kind::Kernel) continue;
     auto local = runtime.local_positions(item.mesh);
     sources.push_back(&item.kernel);
-    targets.push_back(
-        local.empty() ? nullptr : &runtime.device(item.mesh.devices()[local[0]]).target());
+    targets.push_back(local.empty() ? nullptr
+                                    : &runtime.device(item.mesh.devices()[local[0]]).target());
   }
   std::vector<std::shared_ptr<const CompiledKernel>> kernels(sources.size());
   for (size_t first = 0; first < sources.size(); ++first) {
@@ -157,6 +157,7 @@ void Executable::compile() {
   }
   steps_.reserve(schedule_.items.size());
   size_t next_kernel = 0;
+  bool leads = true;
   for (const Item& item : schedule_.items) {
     Step step{&item, {}, {}};
     std::vector<int> local = runtime.local_positions(item.mesh);
@@ -166,12 +167,13 @@ void Executable::compile() {
       coordinates_.push_back(item.mesh.coordinates(local[d]));
       Launch launch{nullptr, &device, pointers_.back().data(), coordinates_.back().data()};
       bool launched = item.kind == Item::Kind::Kernel || item.kind == Item::Kind::Library;
+      leads = leads && item.kind == Item::Kind::Copy;
       for (size_t i = 0; i < item.buffers.size(); ++i) {
         auto [base, offset] = base_of(item.buffers[i]);
         // A copy reads the one replica that this process holds first.
         bool source = item.kind == Item::Kind::Copy && i == 0;
         bindings_.push_back({base, source ? 0 : d, &pointers_.back()[i], offset,
-                             pointers_.back().data(), launched});
+                             pointers_.back().data(), launched, leads});
       }
       if (item.kind == Item::Kind::Kernel)
         launch.program = &runtime.program(device, kernels[next_kernel]);
@@ -249,8 +251,8 @@ Device& Executable::source_of(const Item& copy) const {
 // One recording holds what one device does: values that go from device to device, or through the
 // host, are in none.
 bool Executable::can_record() const {
-  if (steps_.size() < Replay::kFewestItems) return false;
-  return std::ranges::all_of(steps_, [&](const Step& step) {
+  if (steps_.size() - leading_ < Replay::kFewestItems) return false;
+  return std::all_of(steps_.begin() + long(leading_), steps_.end(), [&](const Step& step) {
     bool copy = step.item->kind == Item::Kind::Copy;
     return std::ranges::all_of(step.launches,
                                [&](const Launch& l) {
@@ -272,10 +274,13 @@ void Executable::prepare(std::span<const Sharding> shardings, std::span<const Di
   }
   if (executes_) compile();
   bind_all();
+  // The copies at the front bring in values from elsewhere and are not recorded.
+  while (leading_ < steps_.size() && steps_[leading_].item->kind == Item::Kind::Copy) ++leading_;
   can_record_ = can_record();
   for (const Step& step : steps_) {
     for (const Launch& launch : step.launches) {
-      if (std::ranges::find(devices_, launch.device) == devices_.end())
+      bool leads = &step < steps_.data() + leading_;
+      if (!leads && std::ranges::find(devices_, launch.device) == devices_.end())
         devices_.push_back(launch.device);
     }
     switch (step.item->kind) {
@@ -293,6 +298,7 @@ void Executable::prepare(std::span<const Sharding> shardings, std::span<const Di
         break;
     }
   }
+  std::ranges::sort(devices_);  // who records on several takes them in one order
 }
 
 // Copies the part of a replicated source that belongs to each device of the target.
@@ -324,9 +330,9 @@ void Executable::start(Step& step) {
   }
 }
 
-void Executable::run_items() {
+void Executable::run_items(std::span<Step> steps) {
   bool timed = options().debug >= 2;
-  for (Step& step : steps_) {
+  for (Step& step : steps) {
     auto begin = timed ? Clock::now() : Clock::time_point();
     for (int w : step.item->waits) {
       for (Group& group : steps_[w].groups) group.work.wait();
@@ -349,7 +355,7 @@ void Executable::run_items() {
       log_line(fmt::format("{:9.3f} ms  {}", milliseconds_since(begin), step.item->describe()));
     }
   }
-  for (Step& step : steps_) {
+  for (Step& step : steps) {
     for (Group& group : step.groups) group.work.wait();
   }
 }
@@ -366,9 +372,10 @@ void Executable::run() {
         if (group.communicator->failed()) group.communicator->check_alive();
       }
     }
-    replay_.run(devices_, [this] { run_items(); });
+    run_items(std::span(steps_).first(leading_));
+    replay_.run(devices_, [this] { run_items(std::span(steps_).subspan(leading_)); });
   } else {
-    run_items();
+    run_items(steps_);
   }
   ran_ = true;
   counters().kernels += counts_.kernels;

@@ -68,6 +68,7 @@ class Executable {
     int64_t offset;
     void** list;    // that the slot is in
     bool launched;  // the list is one that a program is launched with
+    bool leads;     // of one of the leading steps
   };
 
   void compile();
@@ -79,7 +80,7 @@ class Executable {
   void* base_pointer(int buffer, int device);
   Device& source_of(const Item& copy) const;
   bool can_record() const;
-  void run_items();
+  void run_items(std::span<Step> steps);
   void copy(const Step& step);
   void start(Step& step);
 
@@ -93,7 +94,8 @@ class Executable {
   std::vector<std::vector<void*>> pointers_;
   std::vector<std::vector<int64_t>> coordinates_;
   Counters counts_;               // of one run
-  std::vector<Device*> devices_;  // that launch something
+  size_t leading_ = 0;            // steps at the front that are never recorded
+  std::vector<Device*> devices_;  // that launch something behind those
   bool can_record_ = false, ran_ = false;
   Replay replay_;  // before everything that it was recorded from goes
 };

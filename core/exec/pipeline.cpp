@@ -28,7 +28,8 @@ Planned plan(std::span<const UOp> roots) {
   std::vector<Device*> kinds;
   auto add = [&](const DeviceRef& ref) {
     Device& device = runtime.device(ref);
-    auto same = [&](const Device* d) { return d->executes() == device.executes() && d->target() == device.target();
+    auto same = [&](const Device* d) {
+      return d->executes() == device.executes() && d->target() == device.target();
     };
     if (std::ranges::none_of(kinds, same)) kinds.push_back(&device);
   };

@@ -143,6 +143,7 @@ const DeviceKind& Runtime::kind(const std::string& name) const {
 }
 
 Device& Runtime::device(const DeviceRef& ref) {
+  std::lock_guard lock(mutex_);
   auto& device = open_[{ref.kind, ref.index}];
   if (!device) device = kind(ref.kind).open(ref.index, local_ranks_);
   return *device;
@@ -158,6 +159,7 @@ std::vector<int> Runtime::local_positions(const Mesh& mesh) const {
 }
 
 Program& Runtime::program(Device& device, const std::shared_ptr<const CompiledKernel>& kernel) {
+  std::lock_guard lock(mutex_);
   auto& program = kernels_[{&device, kernel.get()}];
   if (!program) {
     program = device.load(kernel->code);
@@ -175,6 +177,7 @@ Program& Runtime::program(Device& device, const LibraryCall& call) {
     key += fmt::format(" @{} {} {}", view.offset, tinyshard::to_string(view.shape),
                        tinyshard::to_string(view.strides));
   }
+  std::lock_guard lock(mutex_);
   auto& program = calls_[{&device, key}];
   if (!program) program = device.library(call);
   return *program;

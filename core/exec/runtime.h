@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,7 @@ class Runtime {
 
   int rank_ = 0, ranks_ = 1, local_ranks_ = 1;
   std::vector<DeviceRef> devices_;
+  std::mutex mutex_;  // of what is opened and loaded when it is first asked for
   std::map<std::pair<std::string, int>, std::unique_ptr<Device>> open_;
   std::map<std::pair<Device*, const CompiledKernel*>, std::unique_ptr<Program>> kernels_;
   std::vector<std::shared_ptr<const CompiledKernel>> alive_;  // what the keys point to

@@ -96,7 +96,13 @@ std::vector<int> Dependencies::order(std::span<const Task> tasks) const {
 }
 
 std::vector<int> Dependencies::sorted(std::span<const Task> tasks) const {
+  // Copies that wait for nothing lead: they bring what comes from elsewhere, and what follows them
+  // can be recorded (core/exec/replay.h).
+  auto leads = [&](int t) {
+    return tasks[t].item.kind == Item::Kind::Copy && previous_[t].empty();
+  };
   auto later = [&](int a, int b) {
+    if (leads(a) != leads(b)) return leads(b);
     return tasks[a].position != tasks[b].position ? tasks[a].position > tasks[b].position : a > b;
   };
   std::priority_queue<int, std::vector<int>, decltype(later)> ready(later);

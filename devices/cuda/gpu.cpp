@@ -124,6 +124,7 @@ void* Gpu::workspace() {
 // --- copies
 
 void Gpu::copy_in(void* to, const void* host, size_t bytes) {
+  auto lock = in_order();
   make_current();
   const char* from = static_cast<const char*>(host);
   for (size_t done = 0; done < bytes;) {
@@ -140,8 +141,9 @@ void Gpu::copy_in(void* to, const void* host, size_t bytes) {
 // queued next.
 void Gpu::copy_out(void* host, const void* from, size_t bytes) {
   make_current();
+  std::lock_guard lock(reading_order_);
   GpuEvent ready(*this);
-  check(driver_.event_record(ready.handle(), compute_), "recording an event");
+  record(ready, Queue::Compute);
   check(driver_.stream_wait(reading_, ready.handle(), 0), "waiting for an event");
   struct Piece {
     size_t offset, bytes;
@@ -191,27 +193,26 @@ bool Gpu::copy_from(void* to, Device& source, const void* from, size_t bytes) {
   if (!peer) return false;
   if (bytes == 0) return true;
   if (peer == this) {
+    auto lock = in_order();
     make_current();
     check(driver_.copy_on_device(address(to), address(from), bytes, compute_), "a copy on it");
     return true;
   }
+  std::scoped_lock lock(order_, peer->order_);
   reach(*peer);  // without a direct way the driver goes through the host by itself
   // After what the source was told so far, and before what it is told next.
-  GpuEvent ready(*peer);
-  peer->make_current();
-  check(driver_.event_record(ready.handle(), peer->compute_), "recording an event");
-  make_current();
-  check(driver_.stream_wait(compute_, ready.handle(), 0), "waiting for an event");
+  GpuEvent ready(*peer), done(*this);
+  peer->record(ready, Queue::Compute);
+  wait(ready, Queue::Compute);
   check(driver_.copy_peer(address(to), context_, address(from), peer->context_, bytes, compute_),
-        fmt::format("a copy from {}", peer->name_));
-  GpuEvent done(*this);
-  check(driver_.event_record(done.handle(), compute_), "recording an event");
-  peer->make_current();
-  check(driver_.stream_wait(peer->compute_, done.handle(), 0), "waiting for an event");
+        "a copy from another GPU");
+  record(done, Queue::Compute);
+  peer->wait(done, Queue::Compute);
   return true;
 }
 
 bool Gpu::fill_zero(void* to, size_t bytes) {
+  auto lock = in_order();
   make_current();
   if (bytes > 0) check(driver_.fill_bytes(address(to), 0, bytes, compute_), "filling memory");
   return true;
@@ -232,14 +233,26 @@ std::unique_ptr<Program> Gpu::library(const LibraryCall& call) {
   return make_library_program(*this, call);
 }
 
-void Gpu::begin_recording() { recorder_ = std::make_unique<Recorder>(*this); }
+void Gpu::begin_recording() {
+  order_.lock();
+  try {
+    recorder_ = std::make_unique<Recorder>(*this);
+  } catch (...) {
+    order_.unlock();
+    throw;
+  }
+}
 
 std::unique_ptr<Recording> Gpu::end_recording() {
+  std::unique_lock lock(order_, std::adopt_lock);
   std::unique_ptr<Recorder> recorder = std::move(recorder_);
   return recorder->finish();
 }
 
-void Gpu::abandon_recording() noexcept { recorder_.reset(); }
+void Gpu::abandon_recording() noexcept {
+  recorder_.reset();
+  order_.unlock();
+}
 
 // --- waiting
 
@@ -264,6 +277,7 @@ void Gpu::return_event(EventHandle event) noexcept {
 }
 
 void Gpu::record(Event& event, Queue queue) {
+  auto lock = in_order();
   make_current();
   check(driver_.event_record(static_cast<GpuEvent&>(event).handle(), stream(queue)),
         "recording an event");
@@ -276,6 +290,7 @@ bool Gpu::reached(Event& event) {
 }
 
 void Gpu::wait(Event& event, Queue queue) {
+  auto lock = in_order();
   make_current();
   check(driver_.stream_wait(stream(queue), static_cast<GpuEvent&>(event).handle(), 0),
         "waiting for an event");
@@ -319,9 +334,10 @@ void Gpu::wait_on_host(EventHandle event) {
 
 void Gpu::synchronize() {
   make_current();
-  for (Stream stream : {compute_, communication_, reading_}) {
+  // Collectives are joined to the compute queue by whoever waits for them, or are given up.
+  for (Queue queue : {Queue::Compute, Queue::Communication}) {
     GpuEvent end(*this);
-    check(driver_.event_record(end.handle(), stream), "recording an event");
+    record(end, queue);
     wait_on_host(end.handle());
   }
   report_fault();

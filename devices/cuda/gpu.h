@@ -38,6 +38,9 @@ class GpuEvent final : public Event {
   EventHandle handle_;
 };
 
+//
+// Threads: what is queued takes the lock `order_` for the time of the call. A recording holds it
+// from beginning to end: what another thread queues meanwhile must not become a part of it.
 class Gpu final : public Device, private MemorySource {
  public:
   static constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what NVIDIA advises for Hopper
@@ -86,6 +89,7 @@ class Gpu final : public Device, private MemorySource {
   void* workspace();
   // State that a library keeps per GPU, made by the first call that needs it.
   std::shared_ptr<void> library_state;
+  std::unique_lock<std::recursive_mutex> in_order() { return std::unique_lock(order_); }
   // The host sleeps, polls and asks the watchers until the event is reached.
   void wait_on_host(EventHandle event);
   Fault* fault() { return fault_; }
@@ -113,6 +117,8 @@ class Gpu final : public Device, private MemorySource {
   std::unique_ptr<PinnedRing> sending_, receiving_;
   void* workspace_ = nullptr;
   Fault* fault_ = nullptr;
+  std::recursive_mutex order_;
+  std::mutex reading_order_;  // of receiving_ and its stream
   std::unique_ptr<Recorder> recorder_;
   std::mutex mutex_;  // events_ and watchers_
   std::vector<EventHandle> events_;

@@ -212,7 +212,8 @@ class MatmulProgram final : public CudaProgram {
     return static_cast<const char*>(base) + element * int64_t(itemsize(dtype));
   }
   void check(LtStatus status, std::string_view asked) const {
-    lt_.check(status, gpu_.name(), fmt::format("cuBLASLt, {} of {}", asked, describe()));
+    if (status != 0)
+      lt_.check(status, gpu_.name(), fmt::format("cuBLASLt, {} of {}", asked, describe()));
   }
   void transpose(LtMatmulAttribute attribute, bool transposed) {
     int32_t value = transposed;

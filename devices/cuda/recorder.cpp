@@ -62,11 +62,13 @@ class GraphRecording final : public Recording {
   }
 
   void launch() override {
+    auto lock = gpu_.in_order();
     gpu_.make_current();
     gpu_.check(gpu_.driver().graph_launch(exec_, gpu_.stream(Queue::Compute)), "launching a graph");
   }
 
   bool update(std::span<void* const* const> lists) override {
+    auto lock = gpu_.in_order();
     gpu_.make_current();
     for (void* const* list : lists) {
       auto found = by_list_.find(list);

@@ -36,6 +36,7 @@ class Recorder {
 template <class Enqueue>
 void Gpu::launch(CudaProgram& program, void* const* buffers, const int64_t* coordinates,
                  Enqueue&& enqueue) {
+  auto lock = in_order();
   if (recorder_) recorder_->before();
   enqueue();
   if (recorder_) recorder_->after(program, buffers, coordinates);
