@@ -120,7 +120,8 @@ class Communicator {
 
   // True when buffers are memory of asynchronous devices. A call then runs on the device's
   // communication queue, after everything in its compute queue; `Work::wait` makes the compute
-  // queue wait and not the host, which meets failures where it waits for the device.
+  // queue wait and not the host, which meets failures where it waits for the device. All groups
+  // that share a device share its queue: their calls come in one order on all ranks, too.
   virtual bool on_devices() const { return false; }
 
   // Asked before a graph is placed, so that a gap is an error of the caller's line and not of the

@@ -588,6 +588,8 @@ TEST_P(Conformance, GroupsOfEveryShape) {
 }
 
 TEST_P(Conformance, OverlapAcrossGroups) {
+  if (GetParam().gpus && GetParam().layout.size() > 1)
+    GTEST_SKIP() << "groups on devices want one order of calls (core/runtime/communicator.h)";
   on_every_rank([](Communicator& c) {
     std::vector<int> rotated = iota(c.size());
     std::rotate(rotated.begin(), rotated.begin() + 1, rotated.end());
@@ -610,6 +612,7 @@ TEST_P(Conformance, OverlapAcrossGroups) {
 }
 
 TEST_P(Conformance, GroupsComeAndGo) {
+  if (GetParam().gpus) GTEST_SKIP() << "600 groups of NCCL take minutes, and no contexts of ours";
   on_every_rank([](Communicator& c) {
     const std::vector<int> all = iota(c.size());
     for (int round = 0; round < 600; ++round) {  // more than the contexts that exist at once
