@@ -28,14 +28,6 @@ std::vector<std::string> split_list(const std::string& text) {
   return parts;
 }
 
-// The devices of a kind that a rank gets.
-std::vector<std::string> share_of(const DeviceKind& kind, int each, int local_rank) {
-  int first = kind.hardware ? local_rank * each : 0;
-  std::vector<std::string> names;
-  for (int i = 0; i < each; ++i) names.push_back(fmt::format("{}:{}", kind.name, first + i));
-  return names;
-}
-
 std::string upper(std::string text) {
   for (char& c : text) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
   return text;
@@ -94,12 +86,12 @@ Runtime::Runtime(const RuntimeOptions& wanted) {
     const auto& kinds = builtins().devices;
     auto best = std::ranges::find_if(kinds, [](const DeviceKind& k) { return k.count() > 0; });
     check_internal(best != kinds.end(), "there is always a CPU");
-    names = share_of(*best, std::max(1, wanted.devices_per_rank), local_rank);
+    names = share_out(*best, std::max(1, wanted.devices_per_rank), local_rank);
   } else if (names.size() == 1 && names[0].find(':') == std::string::npos) {
     const DeviceKind& named = kind(parse_device(names[0]).kind);
     int each = wanted.devices_per_rank;
     if (each == 0) each = named.hardware ? named.count() / std::max(1, local_ranks_) : 1;
-    names = share_of(named, std::max(1, each), local_rank);
+    names = share_out(named, std::max(1, each), local_rank);
   }
   for (const std::string& name : names) {
     DeviceRef ref = parse_device(name);
@@ -135,6 +127,23 @@ Runtime::~Runtime() {
   open_.clear();
 }
 
+// Every rank calls its own CUDA:0, CUDA:1...: all build the same program. Which pieces of hardware
+// these are depends on the rank's place on its host.
+std::vector<std::string> Runtime::share_out(const DeviceKind& kind, int each, int local_rank) {
+  if (kind.hardware) {
+    first_of_kind_[kind.name] = local_rank * each;
+    if (int last = (local_rank + 1) * each; last > kind.count() && kind.count() > 0) {
+      throw UserError(fmt::format(
+          "rank {} of this host gets {}:{}, but there are {} of kind {}: start fewer ranks a host, "
+          "or name the devices of each (--devices, TS_DEVICES)",
+          local_rank, kind.name, last - 1, kind.count(), kind.name));
+    }
+  }
+  std::vector<std::string> names;
+  for (int i = 0; i < each; ++i) names.push_back(fmt::format("{}:{}", kind.name, i));
+  return names;
+}
+
 const DeviceKind& Runtime::kind(const std::string& name) const {
   for (const DeviceKind& k : builtins().devices) {
     if (k.name == name) return k;
@@ -145,7 +154,11 @@ const DeviceKind& Runtime::kind(const std::string& name) const {
 Device& Runtime::device(const DeviceRef& ref) {
   std::lock_guard lock(mutex_);
   auto& device = open_[{ref.kind, ref.index}];
-  if (!device) device = kind(ref.kind).open(ref.index, local_ranks_);
+  if (!device) {
+    auto first = first_of_kind_.find(ref.kind);
+    int number = ref.index + (first == first_of_kind_.end() ? 0 : first->second);
+    device = kind(ref.kind).open(number, local_ranks_);
+  }
   return *device;
 }
 

@@ -733,6 +733,8 @@ TEST_P(Conformance, IntegersWrap) {
 }
 
 TEST_P(Conformance, SeveralThreadsUseTheirOwnGroups) {
+  if (GetParam().gpus && GetParam().layout.size() > 1)
+    GTEST_SKIP() << "threads have no one order of calls, which groups on devices want";
   if (GetParam().layout.size() > 2) return;  // enough threads already
   on_every_rank([](Communicator& c) {
     const std::vector<int> all = iota(c.size());
