@@ -33,7 +33,8 @@ struct DeviceKind {
   std::function<std::string()> detail;  // what was found, or why it is missing
   std::function<std::unique_ptr<Device>(int index, int local_ranks)> open;
   // Devices are pieces of hardware: the ranks of a host share them out, each counts its own from 0,
-  // and the kind alone names all that a rank gets. Otherwise each is a memory of its own and every rank counts from 0.
+  // and the kind alone names all that a rank gets. Otherwise each is a memory of its own and every
+  // rank counts from 0.
   bool hardware = false;
 };
 struct Builtins {
@@ -90,8 +91,9 @@ class Runtime {
 
   int rank_ = 0, ranks_ = 1, local_ranks_ = 1;
   std::vector<DeviceRef> devices_;
-  std::map<std::string, int> first_of_kind_;  // number of the hardware that is device 0 of a kind here
-  std::mutex mutex_;  // of what is opened and loaded when it is first asked for
+  std::map<std::string, int>
+      first_of_kind_;  // number of the hardware that is device 0 of a kind here
+  std::mutex mutex_;   // of what is opened and loaded when it is first asked for
   std::map<std::pair<std::string, int>, std::unique_ptr<Device>> open_;
   std::map<std::pair<Device*, const CompiledKernel*>, std::unique_ptr<Program>> kernels_;
   std::vector<std::shared_ptr<const CompiledKernel>> alive_;  // what the keys point to
