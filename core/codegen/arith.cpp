@@ -39,7 +39,8 @@ Arith::Arith(llvm::IRBuilder<>& builder, llvm::Module& module, const Target& tar
   };
   has_avx512_ = target.triple.starts_with("x86_64") && has("+avx512f") && has("+avx512dq") &&
                 has("+avx512vl");
-  has_f16_ = target.triple.starts_with("aarch64") || has("+f16c");
+  is_gpu_ = target.is_gpu();
+  has_f16_ = target.triple.starts_with("aarch64") || has("+f16c") || is_gpu_;
 }
 
 // --- representation
@@ -145,6 +146,11 @@ Value* Arith::index_width(Value* index, unsigned bits) {
 // ---------------------------------------------------------------------------------
 
 Value* Arith::round_bf16(Value* x) {
+  if (is_gpu_) {
+    Value* half = b_.CreateFPTrunc(x, like(x, b_.getBFloatTy()));
+    Value* bits = b_.CreateBitCast(half, like(x, b_.getInt16Ty()));
+    return from_memory(bits, DType::BF16);
+  }
   Type* i32 = like(x, b_.getInt32Ty());
   Value* bits = b_.CreateBitCast(x, i32);
   Value* odd = b_.CreateAnd(b_.CreateLShr(bits, 16), ConstantInt::get(i32, 1));
@@ -229,8 +235,8 @@ Value* Arith::cast(Value* x, DType from, DType to) {
 Value* Arith::bitcast(Value* x, DType from, DType to) {
   if (itemsize(from) != itemsize(to))
     throw InternalError("bitcast between types of different size");
-  // Through the integer that lies in memory.
-  Value* memory = to_memory(x, from);
+  // Through the integer that lies in memory. Hardware may change the bits of a NaN.
+  Value* memory = from == DType::F16 && is_gpu_ ? f16_bits(x) : to_memory(x, from);
   Type* target = like(x, memory_type(to));
   return from_memory(b_.CreateBitCast(memory, target), to);
 }
@@ -243,6 +249,10 @@ Value* Arith::extremum(bool largest, DType dtype, Value* a, Value* b) {
   if (!is_float(dtype)) {
     auto id = is_signed(dtype) ? (largest ? llvm::Intrinsic::smax : llvm::Intrinsic::smin)
                                : (largest ? llvm::Intrinsic::umax : llvm::Intrinsic::umin);
+    return b_.CreateBinaryIntrinsic(id, a, b);
+  }
+  if (is_gpu_ && dtype != DType::F64) {
+    auto id = largest ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum;
     return b_.CreateBinaryIntrinsic(id, a, b);
   }
   // The comparison keeps b when either is NaN; what is left is a NaN in a.
@@ -318,7 +328,7 @@ Value* Arith::index_division(Op op, Value* x, Value* by, int64_t low) {
 Value* Arith::emit(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
   bool real = is_float(source), boolean = source == DType::Bool, sign = is_signed(source);
   Type* t = x[0]->getType();
-  Math math(b_, module_, has_avx512_);
+  Math math(b_, module_, has_avx512_, is_gpu_);
   switch (op) {
     case Op::Neg:
       return real ? b_.CreateFNeg(x[0]) : boolean ? x[0] : b_.CreateNeg(x[0]);

@@ -54,14 +54,15 @@ class Arith {
 
   llvm::IRBuilder<>& b_;
   llvm::Module& module_;
-  bool has_f16_, has_avx512_;
+  bool has_f16_, has_avx512_, is_gpu_;
 };
 
-// math.cpp: accurate to about an ulp, right at 0, infinities, NaN and subnormals.
+// math.cpp: accurate to about an ulp (on GPUs exp2 of f32 to two), right at 0, infinities, NaN and
+// subnormals.
 class Math {
  public:
-  Math(llvm::IRBuilder<>& builder, llvm::Module& module, bool has_avx512)
-      : b_(builder), module_(module), has_avx512_(has_avx512) {}
+  Math(llvm::IRBuilder<>& builder, llvm::Module& module, bool has_avx512, bool is_gpu)
+      : b_(builder), module_(module), has_avx512_(has_avx512), is_gpu_(is_gpu) {}
   llvm::Value* exp2(llvm::Value* x);  // f32, f64
   llvm::Value* log2(llvm::Value* x);
   llvm::Value* sin(llvm::Value* x);
@@ -81,7 +82,7 @@ class Math {
 
   llvm::IRBuilder<>& b_;
   llvm::Module& module_;
-  bool has_avx512_;
+  bool has_avx512_, is_gpu_;
 };
 
 }  // namespace tinyshard::codegen

@@ -1,4 +1,4 @@
-// Kernels to machine code. Compiled kernels are kept in memory by structure (names and range ids do
+// Kernels to machine code, or to PTX for a GPU target. Compiled kernels are kept in memory by structure (names and range ids do
 // not count) and on disk (disk_cache.h), so that equal layers are compiled once. Thread safe.
 #pragma once
 #include <functional>

@@ -301,11 +301,17 @@ int Nest::vector_scope(const Graph& graph, int node, int scope) const {
   return -1;
 }
 
+std::vector<Nest> build_nests(const Graph& graph) {
+  std::vector<Nest> nests;
+  for (auto& stores : split_stores(graph)) {
+    nests.push_back(NestBuilder(graph, std::move(stores)).build());
+  }
+  return nests;
+}
+
 static Plan plan_as_is(const Graph& graph, const Target& target) {
   Plan plan;
-  for (auto& stores : split_stores(graph)) {
-    plan.nests.push_back(NestBuilder(graph, std::move(stores)).build());
-  }
+  plan.nests = build_nests(graph);
   CostModel model(graph, target);
   for (Nest& nest : plan.nests) {
     model.choose_vectors(nest);

@@ -1,0 +1,114 @@
+// What the threads of a block do together. Every thread takes part in every call, and partial
+// results are combined in a fixed order: results have the same bits in all threads and runs.
+#include <llvm/IR/IntrinsicsNVPTX.h>
+
+#include "core/codegen/gpu/emit.h"
+
+namespace tinyshard::codegen::gpu {
+
+using llvm::Value;
+
+namespace {
+
+constexpr int kWarp = 32;
+constexpr unsigned kShared = 3;  // address space
+
+// Values travel between threads as whole words.
+Value* to_word(llvm::IRBuilder<>& b, Value* x) {
+  unsigned bits = x->getType()->getScalarSizeInBits();
+  if (bits < 32) return b.CreateZExt(x, b.getInt32Ty());
+  return b.CreateBitCast(x, b.getIntNTy(bits));
+}
+
+Value* from_word(llvm::IRBuilder<>& b, Value* word, llvm::Type* type) {
+  unsigned bits = type->getScalarSizeInBits();
+  if (bits < 32) return b.CreateTrunc(word, type);
+  return b.CreateBitCast(word, type);
+}
+
+}  // namespace
+
+void Emitter::barrier() { b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {}); }
+
+Value* Emitter::shared(size_t which, int64_t bytes) {
+  llvm::GlobalVariable*& memory = shared_[which];
+  if (!memory) {
+    memory = new llvm::GlobalVariable(module_, b_.getInt8Ty(), false,
+                                      llvm::GlobalValue::InternalLinkage,
+                                      llvm::UndefValue::get(b_.getInt8Ty()), "sizing", nullptr,
+                                      llvm::GlobalValue::NotThreadLocal, kShared);
+  }
+  shared_bytes_[which] = std::max(shared_bytes_[which], bytes);
+  return memory;
+}
+
+void Emitter::size_shared() {
+  for (size_t which = 0; which < 2; ++which) {
+    if (!shared_[which]) continue;
+    auto* type = llvm::ArrayType::get(b_.getInt8Ty(), static_cast<uint64_t>(shared_bytes_[which]));
+    auto* memory = new llvm::GlobalVariable(
+        module_, type, false, llvm::GlobalValue::InternalLinkage, llvm::UndefValue::get(type),
+        "shared" + std::to_string(which), nullptr, llvm::GlobalValue::NotThreadLocal, kShared);
+    memory->setAlignment(llvm::Align(16));
+    shared_[which]->replaceAllUsesWith(memory);
+    shared_[which]->eraseFromParent();
+    shared_[which] = memory;
+  }
+}
+
+// x of the thread whose number in the warp differs by the bit `distance`.
+Value* Emitter::shuffle(Value* x, int distance) {
+  auto exchange = [&](Value* word) -> Value* {
+    return b_.CreateIntrinsic(llvm::Intrinsic::nvvm_shfl_sync_bfly_i32, {},
+                              {i32(-1), word, i32(distance), i32(kWarp - 1)});
+  };
+  Value* word = to_word(b_, x);
+  if (word->getType()->getScalarSizeInBits() == 32) return from_word(b_, exchange(word), x->getType());
+  Value* low = exchange(b_.CreateTrunc(word, b_.getInt32Ty()));
+  Value* high = exchange(b_.CreateTrunc(b_.CreateLShr(word, 32), b_.getInt32Ty()));
+  word = b_.CreateOr(b_.CreateShl(b_.CreateZExt(high, b_.getInt64Ty()), 32),
+                     b_.CreateZExt(low, b_.getInt64Ty()));
+  return from_word(b_, word, x->getType());
+}
+
+Value* Emitter::team_reduce(ReduceOp op, DType dtype, Value* x) {
+  int team = work_->team, teams = work_->teams;
+  if (team == 1) return x;
+  // Within the warp: neighbours of a team are `apart` threads from each other.
+  int apart = work_->items_fastest ? teams : 1;
+  for (int distance = apart; distance < kWarp && distance < apart * team; distance *= 2)
+    x = arith_.combine(op, dtype, x, shuffle(x, distance));
+  // Then one value of each part of the team through shared memory.
+  bool rows = !work_->items_fastest, wide = teams >= kWarp;
+  int parts = rows ? team / kWarp : wide ? team : team * teams / kWarp;
+  if (parts <= 1) return x;
+  Value *slot, *first, *writes = nullptr;
+  int64_t stride;
+  if (rows) {
+    first = b_.CreateMul(team_, i32(parts));
+    slot = b_.CreateAdd(first, b_.CreateUDiv(member_, i32(kWarp)));
+    writes = b_.CreateICmpEQ(b_.CreateURem(member_, i32(kWarp)), i32(0));
+    stride = 1;
+  } else {
+    Value* part = wide ? member_ : b_.CreateUDiv(thread_, i32(kWarp));
+    first = team_;
+    slot = b_.CreateAdd(b_.CreateMul(part, i32(teams)), team_);
+    if (!wide) writes = b_.CreateICmpULT(b_.CreateURem(thread_, i32(kWarp)), i32(teams));
+    stride = teams;
+  }
+  Value* word = to_word(b_, x);
+  llvm::Type* type = word->getType();
+  int64_t bytes = type->getScalarSizeInBits() / 8;
+  Value* memory = shared(static_cast<size_t>(reductions_++ % 2), bytes * parts * teams);
+  when(writes, [&] { b_.CreateStore(word, b_.CreateGEP(type, memory, slot)); });
+  barrier();
+  Value* result = nullptr;
+  for (int part = 0; part < parts; ++part) {
+    Value* at = b_.CreateAdd(first, i32(part * stride));
+    Value* y = from_word(b_, b_.CreateLoad(type, b_.CreateGEP(type, memory, at)), x->getType());
+    result = result ? arith_.combine(op, dtype, result, y) : y;
+  }
+  return result;
+}
+
+}  // namespace tinyshard::codegen::gpu
