@@ -57,7 +57,8 @@ void Emitter::emit_entry(const std::string& name) {
   function_->addFnAttr(llvm::Attribute::NoUnwind);
   for (int slot = 0; slot < graph_.params(); ++slot) {
     auto at = static_cast<unsigned>(slot);
-    function_->addParamAttr(at, llvm::Attribute::getWithAlignment(b_.getContext(), llvm::Align(16)));
+    function_->addParamAttr(at,
+                            llvm::Attribute::getWithAlignment(b_.getContext(), llvm::Align(16)));
     // What nobody writes may come through the read-only path.
     if (graph_.param(slot).written || graph_.aliased(slot)) continue;
     function_->addParamAttr(at, llvm::Attribute::NoAlias);
@@ -76,15 +77,15 @@ void Emitter::emit_entry(const std::string& name) {
   b_.SetInsertPoint(block("entry"));
   auto special = [&](llvm::Intrinsic::ID id, int64_t below) {
     llvm::CallInst* call = b_.CreateIntrinsic(id, {}, {});
-    call->setMetadata(llvm::LLVMContext::MD_range,
-                      llvm::MDBuilder(b_.getContext())
-                          .createRange(llvm::APInt(32, 0),
-                                       llvm::APInt(32, static_cast<uint64_t>(below))));
+    call->setMetadata(
+        llvm::LLVMContext::MD_range,
+        llvm::MDBuilder(b_.getContext())
+            .createRange(llvm::APInt(32, 0), llvm::APInt(32, static_cast<uint64_t>(below))));
     return call;
   };
   thread_ = special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x, plan_.block);
-  Value* block_id = special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x,
-                            std::numeric_limits<int32_t>::max());
+  Value* block_id =
+      special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x, std::numeric_limits<int32_t>::max());
   // The works' blocks follow each other.
   int64_t first = 0;
   for (const Work& work : plan_.works) {
@@ -196,14 +197,16 @@ Emitter::Frame& Emitter::open(const Space& space, Value* thread, int threads, Va
 void Emitter::digits_of(Frame& frame, const Space& space, Value* step) {
   for (size_t k = space.ranges.size(); k-- > 0;) {
     int range = space.ranges[k], lanes = k + 1 == space.ranges.size() ? space.lanes : 1;
-    auto* count = llvm::ConstantInt::get(
-        step->getType(), static_cast<uint64_t>(graph_.range(range).size / lanes));
+    auto* count = llvm::ConstantInt::get(step->getType(),
+                                         static_cast<uint64_t>(graph_.range(range).size / lanes));
     Value* digit = step;
     if (k > 0) {
       digit = b_.CreateURem(step, count);
       step = b_.CreateUDiv(step, count);
     }
-    if (lanes > 1) digit = b_.CreateMul(digit, llvm::ConstantInt::get(digit->getType(), static_cast<uint64_t>(lanes)));
+    if (lanes > 1)
+      digit = b_.CreateMul(digit,
+                           llvm::ConstantInt::get(digit->getType(), static_cast<uint64_t>(lanes)));
     frame.digits[range].push_back(digit);
   }
 }
@@ -235,7 +238,8 @@ void Emitter::rounds(int64_t count, Values& carried, llvm::function_ref<void(Val
     body(i32(0));
     return;
   }
-  llvm::Type* type = count < std::numeric_limits<int32_t>::max() ? b_.getInt32Ty() : b_.getInt64Ty();
+  llvm::Type* type =
+      count < std::numeric_limits<int32_t>::max() ? b_.getInt32Ty() : b_.getInt64Ty();
   BasicBlock *from = b_.GetInsertBlock(), *head = block("loop"), *exit = block("end");
   llvm::Instruction* enter = b_.CreateBr(head);
   llvm::SmallVector<Frame*, 6> outside;
@@ -260,9 +264,16 @@ void Emitter::rounds(int64_t count, Values& carried, llvm::function_ref<void(Val
   Value* next = b_.CreateNUWAdd(round, llvm::ConstantInt::get(type, 1));
   round->addIncoming(next, last);
   for (size_t i = 0; i < phis.size(); ++i) phis[i]->addIncoming(carried[i], last);
-  b_.CreateCondBr(
+  llvm::BranchInst* back = b_.CreateCondBr(
       b_.CreateICmpULT(next, llvm::ConstantInt::get(type, static_cast<uint64_t>(count))), head,
       exit);
+  // One round has all the loads in flight that registers are for.
+  llvm::LLVMContext& context = b_.getContext();
+  auto* rolled =
+      llvm::MDNode::get(context, llvm::MDString::get(context, "llvm.loop.unroll.disable"));
+  llvm::MDNode* loop = llvm::MDNode::getDistinct(context, {nullptr, rolled});
+  loop->replaceOperandWith(0, loop);
+  back->setMetadata(llvm::LLVMContext::MD_loop, loop);
   b_.SetInsertPoint(exit);
   for (Frame* frame : outside) frame->before = nullptr;
 }
@@ -327,7 +338,8 @@ void Emitter::emit_group(int group, bool shared) {
       }
       int source = graph_.source(fold, 0);
       Values made = value(source), results;
-      for (int i = 0; i < instances(fold); ++i) results.push_back(made[static_cast<size_t>(instance_of(fold, i, source))]);
+      for (int i = 0; i < instances(fold); ++i)
+        results.push_back(made[static_cast<size_t>(instance_of(fold, i, source))]);
       keep(fold, std::move(results));
     }
     return;

@@ -33,10 +33,10 @@ class Emitter {
   // An open space. Values live in the outermost frame that opens all their ranges.
   struct Frame {
     RangeSet own = 0, open = 0;  // open: of outer frames too
-    RangeSet lane_ranges = 0;        // the innermost ones, when lanes > 1; of one frame at most
+    RangeSet lane_ranges = 0;    // the innermost ones, when lanes > 1; of one frame at most
     int chunks = 1, lanes = 1;
-    llvm::DenseMap<int, Values> digits;  // by range: its value in lane 0 of each chunk
-    Values active;                       // by chunk; null where always
+    llvm::DenseMap<int, Values> digits;   // by range: its value in lane 0 of each chunk
+    Values active;                        // by chunk; null where always
     llvm::Instruction* before = nullptr;  // the branch into a loop inside; new code goes there
     llvm::DenseMap<int, Values> values;   // by node, as Work::same has it
   };
@@ -73,6 +73,7 @@ class Emitter {
   // --- team.cpp: what threads do together ---
   void barrier();
   llvm::Value* team_reduce(ReduceOp op, DType dtype, llvm::Value* x);
+  llvm::Value* warp_reduce(ReduceOp op, DType dtype, llvm::Value* x, int apart, int count);
   llvm::Value* shuffle(llvm::Value* x, int distance);
   llvm::Value* shared(size_t which, int64_t bytes);  // memory of the block
   void size_shared();                                // when all is known
@@ -139,7 +140,8 @@ class Emitter {
   int64_t shared_bytes_[2] = {};
 
   const Work* work_ = nullptr;
-  llvm::Value *team_ = nullptr, *member_ = nullptr;  // i32: which team of the block, which thread of it
+  llvm::Value *team_ = nullptr,
+              *member_ = nullptr;  // i32: which team of the block, which thread of it
   int reductions_ = 0;
   bool kept_open_ = false;
   std::deque<Frame> frames_;

@@ -1,8 +1,8 @@
 // Loads and stores: pieces of up to 16 bytes where lanes are neighbours in memory, single elements
 // elsewhere.
-#include "core/codegen/gpu/emit.h"
-
 #include <llvm/IR/IntrinsicsNVPTX.h>
+
+#include "core/codegen/gpu/emit.h"
 
 namespace tinyshard::codegen::gpu {
 
@@ -90,8 +90,8 @@ void Emitter::store_piece(int slot, Value* address, llvm::ArrayRef<Value*> x, bo
   unsigned total = bytes * static_cast<unsigned>(x.size());
   unsigned word = std::min(total, std::max(4u, bytes)), words = total / word;
   llvm::Type* word_type = b_.getIntNTy(8 * word);
-  Value* whole = words == 1 ? nullptr
-                            : llvm::PoisonValue::get(llvm::FixedVectorType::get(word_type, words));
+  Value* whole =
+      words == 1 ? nullptr : llvm::PoisonValue::get(llvm::FixedVectorType::get(word_type, words));
   unsigned each = word / bytes;
   for (unsigned w = 0; w < words; ++w) {
     Value* packed = nullptr;
@@ -125,7 +125,8 @@ Emitter::Values Emitter::make_load(int node) {
   Value *last_offset = nullptr, *last_condition = nullptr;
   for (int i = 0; i < instances(node); i += piece) {
     Value* offset = offsets[static_cast<size_t>(instance_of(node, i, index))];
-    Value* condition = valid < 0 ? nullptr : conditions[static_cast<size_t>(instance_of(node, i, valid))];
+    Value* condition =
+        valid < 0 ? nullptr : conditions[static_cast<size_t>(instance_of(node, i, valid))];
     if (piece == 1 && offset == last_offset && condition == last_condition) {
       results.push_back(results.back());
       continue;
@@ -171,7 +172,8 @@ void Emitter::emit_stores(std::span<const int> stores, Value* condition) {
   };
   std::vector<Pending> pending;
   for (int store : stores) {
-    int slot = graph_.slot(store), index = graph_.source(store, 1), source = graph_.source(store, 2);
+    int slot = graph_.slot(store), index = graph_.source(store, 1),
+        source = graph_.source(store, 2);
     const ParamInfo& info = graph_.param(slot);
     Values values = value(source), offsets = value(index);
     Op made_by = graph_[source].op;

@@ -22,7 +22,8 @@ class Numbering {
     int& known = same_[static_cast<size_t>(node)];
     if (known >= 0) return known;
     std::vector<int64_t> key = key_of(node);
-    return same_[static_cast<size_t>(node)] = first_.try_emplace(std::move(key), node).first->second;
+    return same_[static_cast<size_t>(node)] =
+               first_.try_emplace(std::move(key), node).first->second;
   }
 
   std::vector<int64_t> key_of(int node) {

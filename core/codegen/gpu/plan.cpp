@@ -65,11 +65,16 @@ class Planner {
     return graph_.lane_stride(graph_.source(access, 1), range, 2) == 1;
   }
 
-  // Bytes accessed contiguously along `range`; stores count double.
-  int64_t contiguity(int range) const {
-    int64_t score = 0;
+  // Bytes of the whole kernel accessed contiguously along `range`; stores count double.
+  double contiguity(int range) const {
+    double score = 0;
     for (int access : accesses_) {
-      if (contiguous(access, range)) score += bytes(access) * (1 + (graph_[access].op == Op::Store));
+      if (!contiguous(access, range)) continue;
+      double moved = static_cast<double>(bytes(access)) * (graph_[access].op == Op::Store ? 2 : 1);
+      for (int r = 0; r < graph_.ranges(); ++r) {
+        if (graph_[access].varies & bit(r)) moved *= static_cast<double>(graph_.range(r).size);
+      }
+      score += moved;
     }
     return score;
   }
@@ -176,7 +181,7 @@ class Planner {
   std::vector<int> ordered(std::vector<int> ranges) const {
     if (ranges.size() < 2) return ranges;
     int best = ranges.back();
-    int64_t score = contiguity(best);
+    double score = contiguity(best);
     for (int r : ranges) {
       if (contiguity(r) > score) best = r, score = contiguity(r);
     }
@@ -286,14 +291,14 @@ class Planner {
   void share_by_team() {
     std::vector<Section*> sections = shared_sections();
     RangeSet ranges = 0;
-    int64_t along_sections = 0, along_items = 0;
+    double along_sections = 0, along_items = 0;
     for (Section* s : sections) {
       for (int r : s->space.ranges) ranges |= bit(r);
       along_sections += contiguity(s->space.ranges.back());
     }
     if (!work_.items.space.ranges.empty())
-      along_items = contiguity(work_.items.space.ranges.back()) *
-                    static_cast<int64_t>(sections.size());
+      along_items =
+          contiguity(work_.items.space.ranges.back()) * static_cast<double>(sections.size());
     work_.items_fastest = along_items > along_sections;
     bool one = alike(sections);
     if (one) number(sections);
@@ -323,15 +328,14 @@ class Planner {
     for (Section* s : sections) {
       int own = work_.items_fastest ? lanes : s->space.lanes;
       int64_t part = divide_up(s->space.steps, work_.team);
-      s->space.chunks =
-          static_cast<int>(work_.kept ? part : std::clamp<int64_t>(part, 1, std::max(1, kLoopValues / own)));
+      s->space.chunks = static_cast<int>(
+          work_.kept ? part : std::clamp<int64_t>(part, 1, std::max(1, kLoopValues / own)));
     }
   }
 
   bool deep(std::span<Section* const> sections) const {
-    return work_.inner.size() > 1 || std::ranges::any_of(sections, [](const Section* s) {
-             return !s->groups.empty();
-           });
+    return work_.inner.size() > 1 ||
+           std::ranges::any_of(sections, [](const Section* s) { return !s->groups.empty(); });
   }
 
   // Neighbouring threads along the sections.
@@ -349,7 +353,8 @@ class Planner {
     if (narrow) most = 1;
     int64_t steps = longest(sections), items = work_.items.space.steps;
     int64_t share = std::max(1, most / lanes);
-    int64_t team = std::max(power_up(divide_up(steps, share)), std::min<int64_t>(kWarp, power_up(steps)));
+    int64_t team =
+        std::max(power_up(divide_up(steps, share)), std::min<int64_t>(kWarp, power_up(steps)));
     int64_t wanted = int64_t{target_.multiprocessors} * kThreadsOfMultiprocessor;
     team = std::max(team, std::min(power_up(steps), power_up(wanted / items)));
     work_.team = static_cast<int>(std::min<int64_t>(team, kMostThreads));
@@ -378,8 +383,8 @@ class Planner {
         team *= 2;
       work_.team = static_cast<int>(team);
       int64_t teams = std::max<int64_t>(least, kBlock / team);
-      work_.teams = static_cast<int>(
-          std::max<int64_t>(std::min(teams, power_up(items.steps)), kWarp / std::min<int64_t>(kWarp, team)));
+      work_.teams = static_cast<int>(std::max<int64_t>(std::min(teams, power_up(items.steps)),
+                                                       kWarp / std::min<int64_t>(kWarp, team)));
       int64_t blocks = divide_up(items.steps, work_.teams);
       bool few = blocks * work_.team * work_.teams < wanted && blocks < target_.multiprocessors;
       if (items.lanes == 1 || !few) break;
@@ -494,8 +499,8 @@ GpuPlan make_gpu_plan(Graph& graph, const Target& target) {
     plan.bytes_moved += p.numel * static_cast<int64_t>(itemsize(p.dtype));
   }
   // A launch, and memory at the rate of one multiprocessor times their number.
-  plan.cost_ns = 2000 + static_cast<double>(plan.bytes_moved) /
-                            (30.0 * std::max(1, target.multiprocessors));
+  plan.cost_ns =
+      2000 + static_cast<double>(plan.bytes_moved) / (30.0 * std::max(1, target.multiprocessors));
   return plan;
 }
 

@@ -1,14 +1,15 @@
-// Decides how the threads of a GPU share a kernel: which loops are enumerated by blocks and teams of
-// threads, which ranges the threads of a team share, how many neighbouring elements a thread takes
-// at once, and what stays in registers. Plain data over the Graph, like core/codegen/plan.h, whose
-// nests it starts from.
+// Decides how the threads of a GPU share a kernel: which loops are enumerated by blocks and teams
+// of threads, which ranges the threads of a team share, how many neighbouring elements a thread
+// takes at once, and what stays in registers. Plain data over the Graph, like core/codegen/plan.h,
+// whose nests it starts from.
 //
 // The outer loops of a nest are its items. Each step of the items belongs to one team; the threads
 // of a team share the fold ranges and the loops behind the items (the sections), each taking every
 // team-th step:
 //     elementwise        items i, j          teams of one thread
 //     softmax of rows    items i             team over [max: f], [sum: g], j
-//     sums of columns    items j             team over [sum: f], neighbouring threads on other items
+//     sums of columns    items j             team over [sum: f], neighbouring threads on other
+//     items
 #pragma once
 #include <vector>
 

@@ -33,10 +33,10 @@ void Emitter::barrier() { b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {},
 Value* Emitter::shared(size_t which, int64_t bytes) {
   llvm::GlobalVariable*& memory = shared_[which];
   if (!memory) {
-    memory = new llvm::GlobalVariable(module_, b_.getInt8Ty(), false,
-                                      llvm::GlobalValue::InternalLinkage,
-                                      llvm::UndefValue::get(b_.getInt8Ty()), "sizing", nullptr,
-                                      llvm::GlobalValue::NotThreadLocal, kShared);
+    memory =
+        new llvm::GlobalVariable(module_, b_.getInt8Ty(), false, llvm::GlobalValue::InternalLinkage,
+                                 llvm::UndefValue::get(b_.getInt8Ty()), "sizing", nullptr,
+                                 llvm::GlobalValue::NotThreadLocal, kShared);
   }
   shared_bytes_[which] = std::max(shared_bytes_[which], bytes);
   return memory;
@@ -63,7 +63,8 @@ Value* Emitter::shuffle(Value* x, int distance) {
                               {i32(-1), word, i32(distance), i32(kWarp - 1)});
   };
   Value* word = to_word(b_, x);
-  if (word->getType()->getScalarSizeInBits() == 32) return from_word(b_, exchange(word), x->getType());
+  if (word->getType()->getScalarSizeInBits() == 32)
+    return from_word(b_, exchange(word), x->getType());
   Value* low = exchange(b_.CreateTrunc(word, b_.getInt32Ty()));
   Value* high = exchange(b_.CreateTrunc(b_.CreateLShr(word, 32), b_.getInt32Ty()));
   word = b_.CreateOr(b_.CreateShl(b_.CreateZExt(high, b_.getInt64Ty()), 32),
@@ -71,44 +72,46 @@ Value* Emitter::shuffle(Value* x, int distance) {
   return from_word(b_, word, x->getType());
 }
 
+// Over `count` threads of the warp that are `apart` from each other; all of them get the result.
+Value* Emitter::warp_reduce(ReduceOp op, DType dtype, Value* x, int apart, int count) {
+  for (int distance = apart; distance < apart * count; distance *= 2)
+    x = arith_.combine(op, dtype, x, shuffle(x, distance));
+  return x;
+}
+
 Value* Emitter::team_reduce(ReduceOp op, DType dtype, Value* x) {
   int team = work_->team, teams = work_->teams;
   if (team == 1) return x;
-  // Within the warp: neighbours of a team are `apart` threads from each other.
-  int apart = work_->items_fastest ? teams : 1;
-  for (int distance = apart; distance < kWarp && distance < apart * team; distance *= 2)
-    x = arith_.combine(op, dtype, x, shuffle(x, distance));
-  // Then one value of each part of the team through shared memory.
-  bool rows = !work_->items_fastest, wide = teams >= kWarp;
-  int parts = rows ? team / kWarp : wide ? team : team * teams / kWarp;
-  if (parts <= 1) return x;
-  Value *slot, *first, *writes = nullptr;
-  int64_t stride;
-  if (rows) {
-    first = b_.CreateMul(team_, i32(parts));
-    slot = b_.CreateAdd(first, b_.CreateUDiv(member_, i32(kWarp)));
-    writes = b_.CreateICmpEQ(b_.CreateURem(member_, i32(kWarp)), i32(0));
-    stride = 1;
-  } else {
-    Value* part = wide ? member_ : b_.CreateUDiv(thread_, i32(kWarp));
-    first = team_;
-    slot = b_.CreateAdd(b_.CreateMul(part, i32(teams)), team_);
-    if (!wide) writes = b_.CreateICmpULT(b_.CreateURem(thread_, i32(kWarp)), i32(teams));
-    stride = teams;
-  }
+  // Within the warp, where neighbours of a team are `apart` threads from each other.
+  bool rows = !work_->items_fastest;
+  int apart = rows ? 1 : teams, together = std::max(1, std::min(team, kWarp / apart));
+  x = warp_reduce(op, dtype, x, apart, together);
+  int parts = team / together;
+  if (parts == 1) return x;
+
+  // One value of each part of the team through shared memory: those of a team lie `stride` apart.
+  Value *first = team_, *part = b_.CreateUDiv(member_, i32(together)), *writes = nullptr;
+  int stride = rows ? 1 : teams;
+  if (rows) first = b_.CreateMul(team_, i32(parts));
+  auto slot = [&](Value* of) { return b_.CreateAdd(first, b_.CreateMul(of, i32(stride))); };
+  Value* inside = b_.CreateURem(member_, i32(together));  // which thread of its part
+  if (together > 1) writes = b_.CreateICmpEQ(inside, i32(0));
   Value* word = to_word(b_, x);
   llvm::Type* type = word->getType();
   int64_t bytes = type->getScalarSizeInBits() / 8;
   Value* memory = shared(static_cast<size_t>(reductions_++ % 2), bytes * parts * teams);
-  when(writes, [&] { b_.CreateStore(word, b_.CreateGEP(type, memory, slot)); });
+  Value* own = slot(part);
+  when(writes, [&] { b_.CreateStore(word, b_.CreateGEP(type, memory, own)); });
   barrier();
-  Value* result = nullptr;
-  for (int part = 0; part < parts; ++part) {
-    Value* at = b_.CreateAdd(first, i32(part * stride));
+  // The threads of each part read what all parts wrote, each a share of it.
+  int readers = std::min(together, parts);
+  Value *reader = b_.CreateURem(inside, i32(readers)), *result = nullptr;
+  for (int k = 0; k < parts; k += readers) {
+    Value* at = slot(b_.CreateAdd(reader, i32(k)));
     Value* y = from_word(b_, b_.CreateLoad(type, b_.CreateGEP(type, memory, at)), x->getType());
     result = result ? arith_.combine(op, dtype, result, y) : y;
   }
-  return result;
+  return warp_reduce(op, dtype, result, apart, readers);
 }
 
 }  // namespace tinyshard::codegen::gpu

@@ -153,9 +153,7 @@ Emitter::Values Emitter::make_index(int node) {
   int lanes = lanes_of(node);
   auto pattern = lanes > 1 ? lane_pattern(node) : std::nullopt;
   bool lane0 = pattern.has_value();
-  auto number = [&](int64_t x) {
-    return llvm::ConstantInt::getSigned(b_.getIntNTy(width), x);
-  };
+  auto number = [&](int64_t x) { return llvm::ConstantInt::getSigned(b_.getIntNTy(width), x); };
   Values results;
   if (n.range >= 0) {
     size_t frame = static_cast<size_t>(place(node));
