@@ -45,9 +45,11 @@ class Arith {
  private:
   llvm::Value* bitcast(llvm::Value* x, DType from, DType to);
   llvm::Value* divide(Op op, DType dtype, llvm::Value* x, llvm::Value* by);
+  llvm::Value* quotient(DType dtype, llvm::Value* a, llvm::Value* b);
   llvm::Value* shift(Op op, DType dtype, llvm::Value* x, llvm::Value* by);
   llvm::Value* extremum(bool largest, DType dtype, llvm::Value* a, llvm::Value* b);
-  llvm::Value* round_bf16(llvm::Value* x);  // f32 to f32
+  // f32 to f32. `same_nan`: as the CPU makes it.
+  llvm::Value* round_bf16(llvm::Value* x, bool same_nan = false);
   llvm::Value* round_f16(llvm::Value* x);
   llvm::Value* f16_bits(llvm::Value* x);  // f32 to i16
   llvm::Value* from_f16_bits(llvm::Value* x);

@@ -204,9 +204,12 @@ void Emitter::digits_of(Frame& frame, const Space& space, Value* step) {
       digit = b_.CreateURem(step, count);
       step = b_.CreateUDiv(step, count);
     }
-    if (lanes > 1)
-      digit = b_.CreateMul(digit,
-                           llvm::ConstantInt::get(digit->getType(), static_cast<uint64_t>(lanes)));
+    auto number = [&](int64_t x) {
+      return llvm::ConstantInt::get(digit->getType(), static_cast<uint64_t>(x));
+    };
+    if (lanes > 1) digit = b_.CreateMul(digit, number(lanes));
+    if (space.begin > 0 && k + 1 == space.ranges.size())
+      digit = b_.CreateAdd(digit, number(space.begin));
     frame.digits[range].push_back(digit);
   }
 }

@@ -175,6 +175,11 @@ void Emitter::emit_stores(std::span<const int> stores, Value* condition) {
     int slot = graph_.slot(store), index = graph_.source(store, 1),
         source = graph_.source(store, 2);
     const ParamInfo& info = graph_.param(slot);
+    // The store itself rounds what is cast for it.
+    if (graph_[source].op == Op::Cast && graph_[source].dtype == info.dtype &&
+        (info.dtype == DType::BF16 || info.dtype == DType::F16) &&
+        graph_[graph_.source(source, 0)].dtype == DType::F32)
+      source = graph_.source(source, 0);
     Values values = value(source), offsets = value(index);
     Op made_by = graph_[source].op;
     bool rounded = made_by == Op::Cast || made_by == Op::Load || made_by == Op::Const;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
 
 namespace tinyshard::codegen::gpu {
 namespace {
@@ -14,6 +15,7 @@ constexpr int64_t kAccessBytes = 16;            // of one thread at a time
 constexpr int kValues = 32;      // of one load that a thread keeps in registers, at most
 constexpr int kAllValues = 64;   // of all loads
 constexpr int kLoopValues = 16;  // of one load in one round of a loop
+constexpr int64_t kShortMap = 4096;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t power_up(int64_t x) {
@@ -26,7 +28,7 @@ class Planner {
     work_.nest = std::move(nest);
   }
 
-  Work plan() {
+  std::vector<Work> plan() {
     collect_accesses();
     size_t depth = items_depth();
     make_sections(depth);
@@ -36,7 +38,9 @@ class Planner {
     } else if (!tile()) {
       map();
     }
-    return std::move(work_);
+    std::vector<Work> works{std::move(work_)};
+    if (rest_) works.push_back(std::move(*rest_));
+    return works;
   }
 
  private:
@@ -90,10 +94,11 @@ class Planner {
     return !masked && !checked;
   }
 
-  int lanes_along(int range) const {
+  // `whole`: the range is made of whole vectors.
+  int lanes_along(int range, bool whole = true) const {
     int64_t size = graph_.range(range).size;
     for (int lanes = static_cast<int>(kAccessBytes); lanes > 1; lanes /= 2) {
-      if (size % lanes != 0) continue;
+      if (whole && size % lanes != 0) continue;
       int64_t good = 0, bad = 0, narrowest = kAccessBytes;
       for (int access : accesses_) {
         if (!(graph_[graph_.source(access, 1)].varies & bit(range))) continue;
@@ -277,13 +282,21 @@ class Planner {
     return (kept & others) == 0;
   }
 
-  // Different values loaded along the sections.
+  // Different values that folds load along the sections.
   int loads_along(RangeSet ranges) const {
-    std::vector<int> distinct;
-    for (int access : accesses_) {
-      if (graph_[access].op != Op::Load || !(graph_[access].varies & ranges)) continue;
-      int same = work_.same[static_cast<size_t>(access)];
-      if (std::ranges::find(distinct, same) == distinct.end()) distinct.push_back(same);
+    std::vector<char> seen(static_cast<size_t>(graph_.size()));
+    std::vector<int> stack, distinct;
+    for (const FoldGroup& group : work_.nest.groups) {
+      for (int fold : group.folds) stack.push_back(graph_.source(fold, 0));
+    }
+    while (!stack.empty()) {
+      int node = work_.same[static_cast<size_t>(stack.back())];
+      stack.pop_back();
+      if (seen[static_cast<size_t>(node)]) continue;
+      seen[static_cast<size_t>(node)] = 1;
+      if (graph_[node].op == Op::Load && (graph_[node].varies & ranges) != 0)
+        distinct.push_back(node);
+      for (int source : graph_.sources(node)) stack.push_back(source);
     }
     return static_cast<int>(distinct.size());
   }
@@ -377,7 +390,7 @@ class Planner {
     bool narrow = deep(sections);
     for (items.lanes = narrow ? 1 : lanes_along(items.ranges.back());; items.lanes /= 2) {
       count(items);
-      int64_t least = std::clamp<int64_t>(kWarp / items.lanes, 8, kWarp);  // threads along a line
+      int64_t least = std::clamp<int64_t>(kWarp / items.lanes, 4, kWarp);  // threads along a line
       int64_t team = 1;
       while (items.steps * team < wanted && team * 4 <= steps && 2 * team * least <= kMostThreads)
         team *= 2;
@@ -397,20 +410,40 @@ class Planner {
 
   void map() {
     Space& items = work_.items.space;
-    work_.teams = kBlock;
-    if (!items.ranges.empty()) {
-      items.lanes = lanes_along(items.ranges.back());
-      count(items);
+    if (items.ranges.empty()) {
+      spread();
+      return;
     }
+    int range = items.ranges.back();
+    items.lanes = lanes_along(range);
+    // One long loop of odd length: whole vectors, and what is left on its own.
+    int64_t size = graph_.range(range).size;
+    int wide = items.ranges.size() == 1 && size > kShortMap ? lanes_along(range, false) : 1;
+    if (wide > items.lanes) {
+      rest_ = work_;
+      Space& rest = rest_->items.space;
+      rest.lanes = 1;
+      rest.steps = size % wide;
+      rest.begin = size - rest.steps;
+      rest_->teams = kWarp;
+      items.lanes = wide;
+    }
+    count(items);
+    spread();
+  }
+
+  // Enough bytes in flight for each thread, enough threads for all multiprocessors.
+  void spread() {
+    Space& items = work_.items.space;
     int64_t loads = 0;
     for (int access : accesses_) loads += graph_[access].op == Op::Load;
     int64_t wanted = int64_t{target_.multiprocessors} * 2 * kThreadsOfMultiprocessor;
     int64_t most = std::clamp<int64_t>(4 / std::max<int64_t>(1, loads), 1, 4);
     if (items.lanes == 1) most *= 2;
     items.chunks = static_cast<int>(std::clamp<int64_t>(items.steps / wanted, 1, most));
+    work_.teams = kBlock;
     while (work_.teams > kWarp && items.steps <= int64_t{work_.teams} * target_.multiprocessors / 2)
       work_.teams /= 2;
-    work_.blocks = items.rounds(work_.teams);
   }
 
   // Loads that are contiguous along another loop than the stores.
@@ -462,6 +495,7 @@ class Planner {
   const Graph& graph_;
   const Target& target_;
   Work work_;
+  std::optional<Work> rest_;
   std::vector<int> accesses_;
 };
 
@@ -478,8 +512,10 @@ GpuPlan make_gpu_plan(Graph& graph, const Target& target) {
     }
   }
   GpuPlan plan;
-  for (Nest& nest : build_nests(graph))
-    plan.works.push_back(Planner(graph, target, std::move(nest)).plan());
+  for (Nest& nest : build_nests(graph)) {
+    for (Work& work : Planner(graph, target, std::move(nest)).plan())
+      plan.works.push_back(std::move(work));
+  }
   for (const Work& work : plan.works) plan.block = std::max(plan.block, work.team * work.teams);
   for (Work& work : plan.works) {
     // All works of a kernel have blocks of one size.

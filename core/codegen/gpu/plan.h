@@ -19,12 +19,14 @@
 namespace tinyshard::codegen::gpu {
 
 // The values of several ranges, enumerated as one line of steps. A step is `lanes` neighbouring
-// values of the innermost range; a thread takes `chunks` steps side by side.
+// values of the innermost range, which starts at `begin`; a thread takes `chunks` steps side by
+// side.
 struct Space {
   std::vector<int> ranges;  // outer to inner
   int lanes = 1;
   int chunks = 1;
   int64_t steps = 1;
+  int64_t begin = 0;
   int64_t rounds(int threads) const {
     int64_t together = int64_t{chunks} * threads;
     return (steps + together - 1) / together;
