@@ -216,6 +216,60 @@ void all(Bench& bench, DType t, int64_t rows, int64_t n) {
     UOp total = fold(ReduceOp::Sum, exp(b.load(in, i * n + f) - top), f);
     b.store(out, i, unary(Op::Log2, total) + top);
   });
+  one("rmsnorm_backward", [&](Builder& b) {  // by x; the gradient of w is a sum over columns
+    UOp in = b.param(cells), g = b.param(cells), out = b.param(cells), w = b.param(n);
+    UOp i = b.loop(rows), j = b.loop(n), f = b.fold_range(n), x = b.load(in, i * n + f);
+    double part = 1.0 / static_cast<double>(n);
+    UOp factor =
+        unary(Op::Recip, unary(Op::Sqrt, fold(ReduceOp::Sum, x * x, f) * real(part) + real(1e-5)));
+    UOp dot = fold(ReduceOp::Sum, b.load(g, i * n + f) * b.load(w, f) * x, f) * real(part);
+    UOp scaled = b.load(g, i * n + j) * b.load(w, j);
+    b.store(out, i * n + j, factor * (scaled - b.load(in, i * n + j) * factor * factor * dot));
+  });
+  one("scale_gradient", [&](Builder& b) {  // 768 columns
+    int64_t wide = 768, high = cells / wide / 8 * 8;
+    UOp g = b.param(high * wide), in = b.param(high * wide), out = b.param(wide),
+        bias = b.param(wide);
+    UOp j = b.loop(wide), f = b.fold_range(high);
+    b.store(out, j, fold(ReduceOp::Sum, b.load(g, f * wide + j) * b.load(in, f * wide + j), f));
+    b.store(bias, j, fold(ReduceOp::Sum, b.load(g, f * wide + j), f));
+  });
+  one("sum_all_at_once", [&](Builder& b) {
+    UOp in = b.param(cells), out = b.param(1), f = b.fold_range(cells);
+    b.store(out, index_const(0), fold(ReduceOp::Sum, b.load(in, f), f));
+  });
+  one("sum_of_64_rows", [&](Builder& b) {
+    UOp in = b.param(cells), out = b.param(64), i = b.loop(64), f = b.fold_range(cells / 64);
+    b.store(out, i, fold(ReduceOp::Sum, b.load(in, i * (cells / 64) + f), f));
+  });
+  one("softmax_50257", [&](Builder& b) {
+    int64_t wide = 50257, high = 1024;
+    UOp in = b.param(high * wide), out = b.param(high * wide), i = b.loop(high), j = b.loop(wide),
+        f = b.fold_range(wide);
+    UOp top = fold(ReduceOp::Max, b.load(in, i * wide + f), f);
+    UOp total = fold(ReduceOp::Sum, exp(b.load(in, i * wide + f) - top), f);
+    b.store(out, i * wide + j, exp(b.load(in, i * wide + j) - top) * unary(Op::Recip, total));
+  });
+  one("softmax_50304", [&](Builder& b) {
+    int64_t wide = 50304, high = 1024;
+    UOp in = b.param(high * wide), out = b.param(high * wide), i = b.loop(high), j = b.loop(wide),
+        f = b.fold_range(wide);
+    UOp top = fold(ReduceOp::Max, b.load(in, i * wide + f), f);
+    UOp total = fold(ReduceOp::Sum, exp(b.load(in, i * wide + f) - top), f);
+    b.store(out, i * wide + j, exp(b.load(in, i * wide + j) - top) * unary(Op::Recip, total));
+  });
+  one("softmax_64", [&](Builder& b) {
+    int64_t wide = 64, high = cells / wide;
+    UOp in = b.param(high * wide), out = b.param(high * wide), i = b.loop(high), j = b.loop(wide),
+        f = b.fold_range(wide);
+    UOp top = fold(ReduceOp::Max, b.load(in, i * wide + f), f);
+    UOp total = fold(ReduceOp::Sum, exp(b.load(in, i * wide + f) - top), f);
+    b.store(out, i * wide + j, exp(b.load(in, i * wide + j) - top) * unary(Op::Recip, total));
+  });
+  one("scale_odd", [&](Builder& b) {
+    UOp in = b.param(cells - 3), out = b.param(cells - 3), i = b.loop(cells - 3);
+    b.store(out, i, b.load(in, i) * real(1.5));
+  });
   one("transpose", [&](Builder& b) {
     UOp in = b.param(cells), out = b.param(cells), i = b.loop(n), j = b.loop(rows);
     b.store(out, i * rows + j, b.load(in, j * n + i));

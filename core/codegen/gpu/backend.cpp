@@ -124,7 +124,14 @@ ObjectCode build_ptx(const Graph& graph, const GpuPlan& plan, const Target& targ
     throw InternalError("LLVM emits no text for " + target.triple);
   passes.run(module);
   if (options().debug >= 6) log_text({text.data(), text.size()});
-  code.bytes.assign(text.begin(), text.end());
+  std::string ptx(text.data(), text.size());
+  if (plan.cluster > 1) {  // LLVM 19 has no words for it
+    size_t directive = ptx.find(".maxntid");
+    check_internal(directive != std::string::npos, "PTX without .maxntid");
+    ptx.insert(directive,
+               ".explicitcluster\n.reqnctapercluster " + std::to_string(plan.cluster) + ", 1, 1\n");
+  }
+  code.bytes.assign(ptx.begin(), ptx.end());
   code.bytes.push_back('\0');
   times.emit_ms += emitted - start;
   times.optimise_ms += optimised - emitted;

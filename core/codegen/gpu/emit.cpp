@@ -120,8 +120,17 @@ void Emitter::emit_work(const Work& work, Value* block) {
         *high = inner == plan_.block ? i32(0) : b_.CreateUDiv(thread_, i32(inner));
   team_ = work.items_fastest ? low : high;
   member_ = work.items_fastest ? high : low;
+  rank_ = i32(0);
+  share_ = member_;
+  if (work.cluster > 1) {
+    rank_ = b_.CreateURem(block, i32(work.cluster));
+    block = b_.CreateUDiv(block, i32(work.cluster));
+    share_ = b_.CreateAdd(b_.CreateMul(rank_, i32(work.team)), member_);
+  }
   open(work.items.space, team_, work.teams, block);
   emit_items();
+  // No block ends while another may read its memory.
+  if (work.cluster > 1) cluster_barrier();
 }
 
 void Emitter::emit_items() {
@@ -134,7 +143,7 @@ void Emitter::emit_items() {
   }
   const std::vector<int>& stores = work_->items.stores;
   if (stores.empty()) return;
-  if (work_->team == 1) {
+  if (work_->team * work_->cluster == 1) {
     emit_stores(stores, nullptr);
     return;
   }
@@ -149,9 +158,13 @@ void Emitter::emit_items() {
   });
   if (in_place) {
     for (int store : stores) value(graph_.source(store, 2));
-    barrier();
+    if (work_->cluster > 1) {
+      cluster_barrier();
+    } else {
+      barrier();
+    }
   }
-  emit_stores(stores, b_.CreateICmpEQ(member_, i32(0)));
+  emit_stores(stores, b_.CreateICmpEQ(share_, i32(0)));
 }
 
 // --- spaces
@@ -223,7 +236,7 @@ void Emitter::open_kept() {
   }
   if (!work_->inner.empty()) spaces.push_back(&work_->inner.front().space);
   const Space& first = *spaces.front();
-  Frame& frame = open(first, member_, work_->team, i32(0));
+  Frame& frame = open(first, share_, work_->team * work_->cluster, i32(0));
   for (const Space* other : spaces) {
     for (size_t k = 0; k < first.ranges.size(); ++k) {
       frame.own |= bit(other->ranges[k]);
@@ -297,8 +310,8 @@ void Emitter::when(Value* condition, llvm::function_ref<void()> body) {
 
 void Emitter::in_section(const Section& section, bool shared, Values& carried,
                          llvm::function_ref<void()> body) {
-  Value* thread = shared ? member_ : i32(0);
-  int threads = shared ? work_->team : 1;
+  Value* thread = shared ? share_ : i32(0);
+  int threads = shared ? work_->team * work_->cluster : 1;
   rounds(section.space.rounds(threads), carried, [&](Value* round) {
     open(section.space, thread, threads, round);
     for (int group : section.groups) emit_group(group, false);

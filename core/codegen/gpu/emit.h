@@ -72,6 +72,8 @@ class Emitter {
 
   // --- team.cpp: what threads do together ---
   void barrier();
+  void cluster_barrier();
+  llvm::Value* cluster_reduce(ReduceOp op, DType dtype, llvm::Value* x);
   llvm::Value* team_reduce(ReduceOp op, DType dtype, llvm::Value* x);
   llvm::Value* warp_reduce(ReduceOp op, DType dtype, llvm::Value* x, int apart, int count);
   llvm::Value* shuffle(llvm::Value* x, int distance);
@@ -136,13 +138,15 @@ class Emitter {
   int coordinate_count_ = 0;
   llvm::GlobalVariable* zeros_ = nullptr;
   // Two, used in turn: a barrier between write and read is then enough.
-  llvm::GlobalVariable* shared_[2] = {};
-  int64_t shared_bytes_[2] = {};
+  llvm::GlobalVariable* shared_[4] = {};  // the second pair for what other blocks read
+  int64_t shared_bytes_[4] = {};
 
   const Work* work_ = nullptr;
   llvm::Value *team_ = nullptr,
               *member_ = nullptr;  // i32: which team of the block, which thread of it
-  int reductions_ = 0;
+  // i32: which block of the cluster, which thread of the team in all of the cluster's blocks.
+  llvm::Value *rank_ = nullptr, *share_ = nullptr;
+  int reductions_ = 0, exchanges_ = 0;
   bool kept_open_ = false;
   std::deque<Frame> frames_;
 };

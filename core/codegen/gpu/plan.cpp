@@ -16,6 +16,7 @@ constexpr int kValues = 32;      // of one load that a thread keeps in registers
 constexpr int kAllValues = 64;   // of all loads
 constexpr int kLoopValues = 16;  // of one load in one round of a loop
 constexpr int64_t kShortMap = 4096;
+constexpr int kMostCluster = 8;  // what every GPU with clusters can launch
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t power_up(int64_t x) {
@@ -24,7 +25,9 @@ int64_t power_up(int64_t x) {
 
 class Planner {
  public:
-  Planner(const Graph& graph, const Target& target, Nest nest) : graph_(graph), target_(target) {
+  // `clusters`: several blocks may share a team.
+  Planner(const Graph& graph, const Target& target, Nest nest, bool clusters)
+      : graph_(graph), target_(target), clusters_(clusters) {
     work_.nest = std::move(nest);
   }
 
@@ -334,13 +337,23 @@ class Planner {
     return steps;
   }
 
+  void choose_cluster(std::span<Section* const> sections) {
+    if (!clusters_) return;
+    int64_t blocks = divide_up(work_.items.space.steps, work_.teams);
+    int64_t steps = longest(sections) / work_.team;
+    while (work_.cluster < kMostCluster &&
+           blocks * work_.cluster * 2 <= 2 * target_.multiprocessors && steps >= 4 * work_.cluster)
+      work_.cluster *= 2;
+  }
+
   void choose_chunks(std::span<Section* const> sections, bool one, int most) {
+    choose_cluster(sections);
     int lanes = work_.items_fastest ? work_.items.space.lanes : sections.front()->space.lanes;
-    int64_t share = divide_up(longest(sections), work_.team);
+    int64_t share = divide_up(longest(sections), work_.team * work_.cluster);
     work_.kept = one && share * lanes <= most;
     for (Section* s : sections) {
       int own = work_.items_fastest ? lanes : s->space.lanes;
-      int64_t part = divide_up(s->space.steps, work_.team);
+      int64_t part = divide_up(s->space.steps, work_.team * work_.cluster);
       s->space.chunks = static_cast<int>(
           work_.kept ? part : std::clamp<int64_t>(part, 1, std::max(1, kLoopValues / own)));
     }
@@ -494,6 +507,7 @@ class Planner {
 
   const Graph& graph_;
   const Target& target_;
+  bool clusters_;
   Work work_;
   std::optional<Work> rest_;
   std::vector<int> accesses_;
@@ -512,8 +526,10 @@ GpuPlan make_gpu_plan(Graph& graph, const Target& target) {
     }
   }
   GpuPlan plan;
-  for (Nest& nest : build_nests(graph)) {
-    for (Work& work : Planner(graph, target, std::move(nest)).plan())
+  std::vector<Nest> nests = build_nests(graph);
+  bool clusters = nests.size() == 1 && target.cpu.starts_with("sm_9");
+  for (Nest& nest : nests) {
+    for (Work& work : Planner(graph, target, std::move(nest), clusters).plan())
       plan.works.push_back(std::move(work));
   }
   for (const Work& work : plan.works) plan.block = std::max(plan.block, work.team * work.teams);
@@ -521,7 +537,7 @@ GpuPlan make_gpu_plan(Graph& graph, const Target& target) {
     // All works of a kernel have blocks of one size.
     work.teams *= plan.block / (work.team * work.teams);
     if (work.tile.staged.empty()) {
-      work.blocks = work.items.space.rounds(work.teams);
+      work.blocks = work.items.space.rounds(work.teams) * work.cluster;
     } else {
       Tile& t = work.tile;
       int most = t.edge * t.edge / plan.block;
@@ -529,6 +545,7 @@ GpuPlan make_gpu_plan(Graph& graph, const Target& target) {
       t.lanes_across = std::min(t.lanes_across, most);
     }
     plan.blocks += work.blocks;
+    plan.cluster = std::max(plan.cluster, work.cluster);
   }
   for (int slot = 0; slot < graph.params(); ++slot) {
     const ParamInfo& p = graph.param(slot);

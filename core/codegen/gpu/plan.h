@@ -55,6 +55,9 @@ struct Work {
   std::vector<std::vector<Section>> folds;  // by group: its ranges, outer to inner
   int teams = 1;                            // of a block
   int team = 1;                             // threads; a power of two, as is `teams`
+  // Blocks that share their teams' steps, where there are few items: a cluster of blocks, which
+  // read each other's shared memory. Of a kernel with one work only.
+  int cluster = 1;
   bool items_fastest = true;  // neighbouring threads have neighbouring items, not one item
   // All sections have the same steps and each thread holds its part of them in registers: what one
   // section loads or computes is used again by the next ones.
@@ -68,6 +71,7 @@ struct Work {
 struct GpuPlan {
   std::vector<Work> works;
   int block = 32;  // threads
+  int cluster = 1;
   int64_t blocks = 0;
   double cost_ns = 0;
   int64_t bytes_moved = 0;

@@ -30,6 +30,11 @@ Value* from_word(llvm::IRBuilder<>& b, Value* word, llvm::Type* type) {
 
 void Emitter::barrier() { b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {}); }
 
+void Emitter::cluster_barrier() {
+  b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier_cluster_arrive_aligned, {}, {});
+  b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier_cluster_wait_aligned, {}, {});
+}
+
 Value* Emitter::shared(size_t which, int64_t bytes) {
   llvm::GlobalVariable*& memory = shared_[which];
   if (!memory) {
@@ -43,7 +48,7 @@ Value* Emitter::shared(size_t which, int64_t bytes) {
 }
 
 void Emitter::size_shared() {
-  for (size_t which = 0; which < 2; ++which) {
+  for (size_t which = 0; which < std::size(shared_); ++which) {
     if (!shared_[which]) continue;
     auto* type = llvm::ArrayType::get(b_.getInt8Ty(), static_cast<uint64_t>(shared_bytes_[which]));
     auto* memory = new llvm::GlobalVariable(
@@ -81,13 +86,13 @@ Value* Emitter::warp_reduce(ReduceOp op, DType dtype, Value* x, int apart, int c
 
 Value* Emitter::team_reduce(ReduceOp op, DType dtype, Value* x) {
   int team = work_->team, teams = work_->teams;
-  if (team == 1) return x;
+  if (team == 1) return cluster_reduce(op, dtype, x);
   // Within the warp, where neighbours of a team are `apart` threads from each other.
   bool rows = !work_->items_fastest;
   int apart = rows ? 1 : teams, together = std::max(1, std::min(team, kWarp / apart));
   x = warp_reduce(op, dtype, x, apart, together);
   int parts = team / together;
-  if (parts == 1) return x;
+  if (parts == 1) return cluster_reduce(op, dtype, x);
 
   // One value of each part of the team through shared memory: those of a team lie `stride` apart.
   Value *first = team_, *part = b_.CreateUDiv(member_, i32(together)), *writes = nullptr;
@@ -111,7 +116,26 @@ Value* Emitter::team_reduce(ReduceOp op, DType dtype, Value* x) {
     Value* y = from_word(b_, b_.CreateLoad(type, b_.CreateGEP(type, memory, at)), x->getType());
     result = result ? arith_.combine(op, dtype, result, y) : y;
   }
-  return warp_reduce(op, dtype, result, apart, readers);
+  return cluster_reduce(op, dtype, warp_reduce(op, dtype, result, apart, readers));
+}
+
+// x of the same team of all blocks of the cluster.
+Value* Emitter::cluster_reduce(ReduceOp op, DType dtype, Value* x) {
+  if (work_->cluster == 1) return x;
+  Value* word = to_word(b_, x);
+  llvm::Type* type = word->getType();
+  int64_t bytes = type->getScalarSizeInBits() / 8;
+  Value* memory = shared(2 + static_cast<size_t>(exchanges_++ % 2), bytes * work_->teams);
+  Value* own = b_.CreateGEP(type, memory, team_);
+  when(b_.CreateICmpEQ(member_, i32(0)), [&] { b_.CreateStore(word, own); });
+  cluster_barrier();
+  Value *generic = b_.CreateAddrSpaceCast(own, b_.getPtrTy()), *result = nullptr;
+  for (int rank = 0; rank < work_->cluster; ++rank) {
+    Value* there = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_mapa, {}, {generic, i32(rank)});
+    Value* y = from_word(b_, b_.CreateLoad(type, there), x->getType());
+    result = result ? arith_.combine(op, dtype, result, y) : y;
+  }
+  return result;
 }
 
 }  // namespace tinyshard::codegen::gpu
