@@ -73,6 +73,9 @@ void Emitter::emit_entry(const std::string& name) {
   };
   annotate("kernel", 1);
   annotate("maxntidx", plan_.block);
+  // Rows kept by several blocks: one block loads while another waits for its neighbours.
+  if (plan_.cluster > 1 && plan_.works[0].kept)
+    annotate("minctasm", std::max(1, 1024 / plan_.block));
 
   b_.SetInsertPoint(block("entry"));
   auto special = [&](llvm::Intrinsic::ID id, int64_t below) {

@@ -182,7 +182,8 @@ void Emitter::emit_stores(std::span<const int> stores, Value* condition) {
       source = graph_.source(source, 0);
     Values values = value(source), offsets = value(index);
     Op made_by = graph_[source].op;
-    bool rounded = made_by == Op::Cast || made_by == Op::Load || made_by == Op::Const;
+    bool rounded = graph_[source].dtype == info.dtype &&
+                   (made_by == Op::Cast || made_by == Op::Load || made_by == Op::Const);
     int piece = vector_piece(store);
     for (int i = 0; i < instances(store); i += piece) {
       Value* offset = offsets[static_cast<size_t>(instance_of(store, i, index))];

@@ -12,11 +12,12 @@ namespace {
 constexpr int kWarp = 32, kMostThreads = 1024, kBlock = 256;
 constexpr int kThreadsOfMultiprocessor = 1024;  // enough to hide the latency of memory
 constexpr int64_t kAccessBytes = 16;            // of one thread at a time
-constexpr int kValues = 32;      // of one load that a thread keeps in registers, at most
-constexpr int kAllValues = 64;   // of all loads
-constexpr int kLoopValues = 16;  // of one load in one round of a loop
+constexpr int kValues = 32;     // of one load that a thread keeps in registers, at most
+constexpr int kAllValues = 64;  // of all loads
+constexpr int kLoopValues = 16, kLoopAccesses = 4;  // of one load in one round of a loop
 constexpr int64_t kShortMap = 4096;
-constexpr int kMostCluster = 8;  // what every GPU with clusters can launch
+constexpr int kMostCluster = 8;     // what every GPU with clusters can launch
+constexpr int kClusterBlock = 512;  // two blocks a multiprocessor: one loads while one waits
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t power_up(int64_t x) {
@@ -322,7 +323,7 @@ class Planner {
     int loads = std::max(1, loads_along(ranges));
     int most = std::clamp(kAllValues / loads, 4, kValues);
     if (work_.items_fastest) {
-      share_columns(sections, one, most);
+      share_columns(sections, one, most, loads);
     } else {
       share_rows(sections, one, most, loads);
     }
@@ -337,6 +338,7 @@ class Planner {
     return steps;
   }
 
+  // Few items: several blocks for each.
   void choose_cluster(std::span<Section* const> sections) {
     if (!clusters_) return;
     int64_t blocks = divide_up(work_.items.space.steps, work_.teams);
@@ -346,16 +348,19 @@ class Planner {
       work_.cluster *= 2;
   }
 
-  void choose_chunks(std::span<Section* const> sections, bool one, int most) {
-    choose_cluster(sections);
-    int lanes = work_.items_fastest ? work_.items.space.lanes : sections.front()->space.lanes;
-    int64_t share = divide_up(longest(sections), work_.team * work_.cluster);
-    work_.kept = one && share * lanes <= most;
+  // Steps of each thread where the team has `threads`.
+  int64_t share(std::span<Section* const> sections, int64_t threads) const {
+    return divide_up(longest(sections), threads);
+  }
+
+  void choose_chunks(std::span<Section* const> sections, bool kept, int loads) {
+    work_.kept = kept;
     for (Section* s : sections) {
-      int own = work_.items_fastest ? lanes : s->space.lanes;
+      int lanes = work_.items_fastest ? work_.items.space.lanes : s->space.lanes;
       int64_t part = divide_up(s->space.steps, work_.team * work_.cluster);
-      s->space.chunks = static_cast<int>(
-          work_.kept ? part : std::clamp<int64_t>(part, 1, std::max(1, kLoopValues / own)));
+      int64_t most = kLoopValues / lanes;
+      if (lanes > 1) most = std::max<int64_t>(most, (lanes > 4 ? 2 : 1) * kLoopAccesses / loads);
+      s->space.chunks = static_cast<int>(kept ? part : std::clamp<int64_t>(part, 1, most));
     }
   }
 
@@ -378,25 +383,36 @@ class Planner {
     }
     if (narrow) most = 1;
     int64_t steps = longest(sections), items = work_.items.space.steps;
-    int64_t share = std::max(1, most / lanes);
-    int64_t team =
-        std::max(power_up(divide_up(steps, share)), std::min<int64_t>(kWarp, power_up(steps)));
+    int64_t team = std::max(power_up(divide_up(steps, std::max(1, most / lanes))),
+                            std::min<int64_t>(kWarp, power_up(steps)));
     int64_t wanted = int64_t{target_.multiprocessors} * kThreadsOfMultiprocessor;
     team = std::max(team, std::min(power_up(steps), power_up(wanted / items)));
     work_.team = static_cast<int>(std::min<int64_t>(team, kMostThreads));
-    // The largest blocks have fewer registers a thread.
-    if (work_.team == kMostThreads) {
-      int64_t values = divide_up(steps, work_.team) * lanes * loads;
-      one = one && values <= kAllValues / 2;
-    }
-    choose_chunks(sections, one, most);
     int64_t teams = std::max<int64_t>(1, kBlock / work_.team);
     work_.teams = static_cast<int>(
         std::max<int64_t>(std::min(teams, power_up(items)), kWarp / std::min(kWarp, work_.team)));
+    choose_cluster(sections);
+    // The largest blocks have fewer registers a thread.
+    auto fits = [&](int64_t threads, bool largest) {
+      int64_t values = share(sections, threads) * lanes;
+      int64_t registers = values * loads * (lanes == 1 ? 2 : 1);  // single elements need addresses
+      return values <= most && (!largest || registers <= kAllValues / 2);
+    };
+    bool kept = one && fits(int64_t{work_.team} * work_.cluster, work_.team == kMostThreads);
+    // Rows that are used again and too long for one block are kept by several.
+    for (int cluster = 2; clusters_ && one && !kept && sections.size() > 1 && !narrow &&
+                          work_.cluster == 1 && cluster <= kMostCluster;
+         cluster *= 2) {
+      if (!fits(int64_t{kClusterBlock} * cluster, true)) continue;
+      work_.team = kClusterBlock;
+      work_.cluster = cluster;
+      kept = true;
+    }
+    choose_chunks(sections, kept, loads);
   }
 
   // Neighbouring threads along the items.
-  void share_columns(std::span<Section* const> sections, bool one, int most) {
+  void share_columns(std::span<Section* const> sections, bool one, int most, int loads) {
     Space& items = work_.items.space;
     int64_t wanted = int64_t{target_.multiprocessors} * kThreadsOfMultiprocessor;
     int64_t steps = longest(sections);
@@ -416,7 +432,9 @@ class Planner {
       if (items.lanes == 1 || !few) break;
     }
     if (narrow) most = 1;
-    choose_chunks(sections, one, most);
+    choose_cluster(sections);
+    int64_t threads = int64_t{work_.team} * work_.cluster;
+    choose_chunks(sections, one && share(sections, threads) * items.lanes <= most, loads);
   }
 
   // --- elementwise ---
