@@ -375,6 +375,26 @@ TEST(Kernel, InPlace) {
   k.check(4, 1e-6);
 }
 
+// An optimizer's step over all parameters of a model.
+TEST(Kernel, ManyNestsShareAKernel) {
+  Kernel k("adamw");
+  int rate = k.param(DType::F32, 1);
+  UOp step = k.load(rate, index_const(0)) * real(1e-3);
+  for (int64_t n : {1, 768, 2304, 50, 12288, 3, 5000, 9216, 768, 768, 17, 4096}) {
+    int w = k.param(DType::F32, n), g = k.param(DType::BF16, n), m = k.param(DType::F32, n),
+        v = k.param(DType::F32, n);
+    k.buffer(v).fill(7, 0.1, 1);
+    UOp i = k.loop(n), gradient = cast(k.load(g, i), DType::F32);
+    UOp first = k.load(m, i) * real(0.9) + gradient * real(0.1);
+    UOp second = k.load(v, i) * real(0.99) + gradient * gradient * real(0.01);
+    UOp update = first * unary(Op::Recip, unary(Op::Sqrt, second) + real(1e-8));
+    k.store(m, i, first);
+    k.store(v, i, second);
+    k.store(w, i, k.load(w, i) * real(0.999) - step * update);
+  }
+  k.check(8, 1e-6);
+}
+
 TEST(Kernel, IndependentNestsShareAKernel) {
   Kernel k("nests");
   int a = k.param(DType::F32, 1000), b = k.param(DType::F32, 17 * 33),
