@@ -375,13 +375,18 @@ void Emitter::emit_group(int group, bool shared) {
   } else {
     fold_level(group, 0, shared, accumulators);
   }
+  llvm::SmallVector<Partial, 8> partials;
+  for (int fold : g.folds) {
+    for (int i = 0; i < instances(fold); ++i) {
+      partials.push_back(
+          {reduce_op(graph_, fold), graph_[fold].dtype, accumulators[partials.size()]});
+    }
+  }
+  if (shared) team_reduce(partials);
   size_t next = 0;
   for (int fold : g.folds) {
     Values results;
-    for (int i = 0; i < instances(fold); ++i) {
-      Value* x = accumulators[next++];
-      results.push_back(shared ? team_reduce(reduce_op(graph_, fold), graph_[fold].dtype, x) : x);
-    }
+    for (int i = 0; i < instances(fold); ++i) results.push_back(partials[next++].value);
     keep(fold, std::move(results));
   }
 }

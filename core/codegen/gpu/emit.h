@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 
+#include <llvm/ADT/ArrayRef.h>
 #include <llvm/ADT/DenseMap.h>
 #include <llvm/ADT/STLFunctionalExtras.h>
 #include <llvm/ADT/SmallVector.h>
@@ -73,8 +74,14 @@ class Emitter {
   // --- team.cpp: what threads do together ---
   void barrier();
   void cluster_barrier();
-  llvm::Value* cluster_reduce(ReduceOp op, DType dtype, llvm::Value* x);
-  llvm::Value* team_reduce(ReduceOp op, DType dtype, llvm::Value* x);
+  struct Partial {
+    ReduceOp op;
+    DType dtype;
+    llvm::Value* value;
+  };
+  // Replaces what each thread has by what its team has.
+  void team_reduce(llvm::MutableArrayRef<Partial> partials);
+  void reduce_batch(llvm::MutableArrayRef<Partial> partials);
   llvm::Value* warp_reduce(ReduceOp op, DType dtype, llvm::Value* x, int apart, int count);
   llvm::Value* shuffle(llvm::Value* x, int distance);
   llvm::Value* shared(size_t which, int64_t bytes);  // memory of the block

@@ -16,8 +16,9 @@ constexpr int kValues = 32;     // of one load that a thread keeps in registers,
 constexpr int kAllValues = 64;  // of all loads
 constexpr int kLoopValues = 16, kLoopAccesses = 4;  // of one load in one round of a loop
 constexpr int64_t kShortMap = 4096;
-constexpr int kMostCluster = 8;     // what every GPU with clusters can launch
-constexpr int kClusterBlock = 512;  // two blocks a multiprocessor: one loads while one waits
+constexpr int64_t kCacheBytes = 20 << 20;  // rows under way that are found in the cache again
+constexpr int kMostCluster = 8;            // what every GPU with clusters can launch
+constexpr int kClusterBlock = 512;         // two blocks a multiprocessor: one loads while one waits
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t power_up(int64_t x) {
@@ -359,7 +360,8 @@ class Planner {
       int lanes = work_.items_fastest ? work_.items.space.lanes : s->space.lanes;
       int64_t part = divide_up(s->space.steps, work_.team * work_.cluster);
       int64_t most = kLoopValues / lanes;
-      if (lanes > 1) most = std::max<int64_t>(most, (lanes > 4 ? 2 : 1) * kLoopAccesses / loads);
+      int accesses = lanes > 4 && sections.size() == 1 ? 2 * kLoopAccesses : kLoopAccesses;
+      if (lanes > 1) most = std::max<int64_t>(most, accesses / loads);
       s->space.chunks = static_cast<int>(kept ? part : std::clamp<int64_t>(part, 1, most));
     }
   }
@@ -367,6 +369,18 @@ class Planner {
   bool deep(std::span<Section* const> sections) const {
     return work_.inner.size() > 1 ||
            std::ranges::any_of(sections, [](const Section* s) { return !s->groups.empty(); });
+  }
+
+  // What is loaded along the sections for one step of the items.
+  int64_t row_bytes(std::span<Section* const> sections) const {
+    RangeSet ranges = 0;
+    for (Section* s : sections) ranges |= bit(s->space.ranges.back());
+    int64_t widest = 0;
+    for (int access : accesses_) {
+      if (graph_[access].op == Op::Load && (graph_[access].varies & ranges) != 0)
+        widest = std::max(widest, bytes(access));
+    }
+    return widest * extent(sections.front()->space.ranges);
   }
 
   // Neighbouring threads along the sections.
@@ -400,9 +414,9 @@ class Planner {
     };
     bool kept = one && fits(int64_t{work_.team} * work_.cluster, work_.team == kMostThreads);
     // Rows that are used again and too long for one block are kept by several.
-    for (int cluster = 2; clusters_ && one && !kept && sections.size() > 1 && !narrow &&
-                          work_.cluster == 1 && cluster <= kMostCluster;
-         cluster *= 2) {
+    bool again = clusters_ && one && !kept && sections.size() > 1 && lanes > 1 &&
+                 work_.cluster == 1 && row_bytes(sections) * target_.multiprocessors > kCacheBytes;
+    for (int cluster = 2; again && !kept && cluster <= kMostCluster; cluster *= 2) {
       if (!fits(int64_t{kClusterBlock} * cluster, true)) continue;
       work_.team = kClusterBlock;
       work_.cluster = cluster;
@@ -419,9 +433,10 @@ class Planner {
     bool narrow = deep(sections);
     for (items.lanes = narrow ? 1 : lanes_along(items.ranges.back());; items.lanes /= 2) {
       count(items);
-      int64_t least = std::clamp<int64_t>(kWarp / items.lanes, 4, kWarp);  // threads along a line
-      int64_t team = 1;
-      while (items.steps * team < wanted && team * 4 <= steps && 2 * team * least <= kMostThreads)
+      // Threads along a line, for 128 bytes of it. Many lanes need many registers.
+      int64_t least = std::clamp<int64_t>(kWarp / items.lanes, 8, kWarp), team = 1;
+      int64_t most_threads = items.lanes > 4 ? kMostThreads / 2 : kMostThreads;
+      while (items.steps * team < wanted && team * 4 <= steps && 2 * team * least <= most_threads)
         team *= 2;
       work_.team = static_cast<int>(team);
       int64_t teams = std::max<int64_t>(least, kBlock / team);
@@ -429,7 +444,7 @@ class Planner {
                                                        kWarp / std::min<int64_t>(kWarp, team)));
       int64_t blocks = divide_up(items.steps, work_.teams);
       bool few = blocks * work_.team * work_.teams < wanted && blocks < target_.multiprocessors;
-      if (items.lanes == 1 || !few) break;
+      if (items.lanes == 1 || !few || clusters_) break;
     }
     if (narrow) most = 1;
     choose_cluster(sections);

@@ -11,7 +11,8 @@ using llvm::Value;
 namespace {
 
 constexpr int kWarp = 32;
-constexpr unsigned kShared = 3;  // address space
+constexpr size_t kBatchBytes = 8192;  // of shared memory, for one batch of results
+constexpr unsigned kShared = 3;       // address space
 
 // Values travel between threads as whole words.
 Value* to_word(llvm::IRBuilder<>& b, Value* x) {
@@ -84,58 +85,80 @@ Value* Emitter::warp_reduce(ReduceOp op, DType dtype, Value* x, int apart, int c
   return x;
 }
 
-Value* Emitter::team_reduce(ReduceOp op, DType dtype, Value* x) {
+// Batches, so that many results need few barriers and yet little shared memory.
+void Emitter::team_reduce(llvm::MutableArrayRef<Partial> partials) {
+  if (work_->team * work_->cluster == 1) return;
+  size_t most =
+      std::max<size_t>(1, kBatchBytes / (8 * static_cast<size_t>(plan_.block / kWarp) *
+                                         static_cast<size_t>(std::min(work_->teams, kWarp))));
+  for (; !partials.empty(); partials = partials.drop_front(std::min(most, partials.size())))
+    reduce_batch(partials.take_front(std::min(most, partials.size())));
+}
+
+void Emitter::reduce_batch(llvm::MutableArrayRef<Partial> partials) {
   int team = work_->team, teams = work_->teams;
-  if (team == 1) return cluster_reduce(op, dtype, x);
   // Within the warp, where neighbours of a team are `apart` threads from each other.
   bool rows = !work_->items_fastest;
   int apart = rows ? 1 : teams, together = std::max(1, std::min(team, kWarp / apart));
-  x = warp_reduce(op, dtype, x, apart, together);
-  int parts = team / together;
-  if (parts == 1) return cluster_reduce(op, dtype, x);
-
-  // One value of each part of the team through shared memory: those of a team lie `stride` apart.
-  Value *first = team_, *part = b_.CreateUDiv(member_, i32(together)), *writes = nullptr;
-  int stride = rows ? 1 : teams;
-  if (rows) first = b_.CreateMul(team_, i32(parts));
-  auto slot = [&](Value* of) { return b_.CreateAdd(first, b_.CreateMul(of, i32(stride))); };
+  for (Partial& p : partials) p.value = warp_reduce(p.op, p.dtype, p.value, apart, together);
   Value* inside = b_.CreateURem(member_, i32(together));  // which thread of its part
-  if (together > 1) writes = b_.CreateICmpEQ(inside, i32(0));
-  Value* word = to_word(b_, x);
-  llvm::Type* type = word->getType();
-  int64_t bytes = type->getScalarSizeInBits() / 8;
-  Value* memory = shared(static_cast<size_t>(reductions_++ % 2), bytes * parts * teams);
-  Value* own = slot(part);
-  when(writes, [&] { b_.CreateStore(word, b_.CreateGEP(type, memory, own)); });
-  barrier();
-  // The threads of each part read what all parts wrote, each a share of it.
-  int readers = std::min(together, parts);
-  Value *reader = b_.CreateURem(inside, i32(readers)), *result = nullptr;
-  for (int k = 0; k < parts; k += readers) {
-    Value* at = slot(b_.CreateAdd(reader, i32(k)));
-    Value* y = from_word(b_, b_.CreateLoad(type, b_.CreateGEP(type, memory, at)), x->getType());
-    result = result ? arith_.combine(op, dtype, result, y) : y;
-  }
-  return cluster_reduce(op, dtype, warp_reduce(op, dtype, result, apart, readers));
-}
 
-// x of the same team of all blocks of the cluster.
-Value* Emitter::cluster_reduce(ReduceOp op, DType dtype, Value* x) {
-  if (work_->cluster == 1) return x;
-  Value* word = to_word(b_, x);
-  llvm::Type* type = word->getType();
-  int64_t bytes = type->getScalarSizeInBits() / 8;
-  Value* memory = shared(2 + static_cast<size_t>(exchanges_++ % 2), bytes * work_->teams);
-  Value* own = b_.CreateGEP(type, memory, team_);
-  when(b_.CreateICmpEQ(member_, i32(0)), [&] { b_.CreateStore(word, own); });
-  cluster_barrier();
-  Value *generic = b_.CreateAddrSpaceCast(own, b_.getPtrTy()), *result = nullptr;
-  for (int rank = 0; rank < work_->cluster; ++rank) {
-    Value* there = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_mapa, {}, {generic, i32(rank)});
-    Value* y = from_word(b_, b_.CreateLoad(type, there), x->getType());
-    result = result ? arith_.combine(op, dtype, result, y) : y;
+  // The parts of a team write a value each. Then the threads of each part read them all, each
+  // thread a share of them.
+  auto exchange = [&](int parts, Value* writes, size_t which, llvm::function_ref<void()> wait,
+                      Value* slot, int slots,
+                      llvm::function_ref<Value*(Value*, llvm::Type*, Value*)> theirs) {
+    int64_t bytes = 0;
+    llvm::SmallVector<Value*, 8> words, places;
+    for (Partial& p : partials) {
+      words.push_back(to_word(b_, p.value));
+      int64_t size = words.back()->getType()->getScalarSizeInBits() / 8;
+      bytes = (bytes + size - 1) / size * size;
+      places.push_back(b_.CreateConstGEP1_32(b_.getInt8Ty(), shared(which, bytes + size * slots),
+                                             static_cast<unsigned>(bytes)));
+      bytes += size * slots;
+    }
+    when(writes, [&] {
+      for (size_t i = 0; i < partials.size(); ++i)
+        b_.CreateStore(words[i], b_.CreateGEP(words[i]->getType(), places[i], slot));
+    });
+    wait();
+    int readers = std::min(together, parts);
+    Value* reader = b_.CreateURem(inside, i32(readers));
+    for (size_t i = 0; i < partials.size(); ++i) {
+      Partial& p = partials[i];
+      llvm::Type *type = p.value->getType(), *word = words[i]->getType();
+      Value* result = nullptr;
+      for (int k = 0; k < parts; k += readers) {
+        Value* at = theirs(places[i], word, b_.CreateAdd(reader, i32(k)));
+        Value* y = from_word(b_, b_.CreateLoad(word, at), type);
+        result = result ? arith_.combine(p.op, p.dtype, result, y) : y;
+      }
+      p.value = warp_reduce(p.op, p.dtype, result, apart, readers);
+    }
+  };
+
+  if (int parts = team / together; parts > 1) {
+    int stride = rows ? 1 : teams;  // between the slots of a team
+    Value* first = rows ? b_.CreateMul(team_, i32(parts)) : team_;
+    auto slot = [&](Value* part) { return b_.CreateAdd(first, b_.CreateMul(part, i32(stride))); };
+    exchange(
+        parts, together > 1 ? b_.CreateICmpEQ(inside, i32(0)) : nullptr,
+        static_cast<size_t>(reductions_++ % 2), [&] { barrier(); },
+        slot(b_.CreateUDiv(member_, i32(together))), parts * teams,
+        [&](Value* base, llvm::Type* word, Value* part) {
+          return b_.CreateGEP(word, base, slot(part));
+        });
   }
-  return result;
+  if (work_->cluster > 1) {  // the same between the blocks of the cluster
+    exchange(
+        work_->cluster, b_.CreateICmpEQ(member_, i32(0)), 2 + static_cast<size_t>(exchanges_++ % 2),
+        [&] { cluster_barrier(); }, team_, teams,
+        [&](Value* base, llvm::Type* word, Value* rank) -> Value* {
+          Value* own = b_.CreateAddrSpaceCast(b_.CreateGEP(word, base, team_), b_.getPtrTy());
+          return b_.CreateIntrinsic(llvm::Intrinsic::nvvm_mapa, {}, {own, rank});
+        });
+  }
 }
 
 }  // namespace tinyshard::codegen::gpu

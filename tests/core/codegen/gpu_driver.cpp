@@ -102,7 +102,9 @@ GpuDriver* GpuDriver::open(std::string& reason) {
     driver.check(api.device_get(&device, 0), "cuDeviceGet");
     driver.check(api.retain(&driver.context_, device), "cuDevicePrimaryCtxRetain");
     driver.check(api.set_current(driver.context_), "cuCtxSetCurrent");
-    driver.check(api.stream_create(&driver.stream_, 1), "cuStreamCreate");
+    // Waits for copies from pageable memory, which return before they are done.
+    constexpr unsigned kDefault = 0;
+    driver.check(api.stream_create(&driver.stream_, kDefault), "cuStreamCreate");
     constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76;
     int major = 0, minor = 0;
     Target& t = driver.target_;
