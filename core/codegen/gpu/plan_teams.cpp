@@ -126,8 +126,7 @@ class Teams {
       int lanes = work_.items_fastest ? work_.items.space.lanes : s->space.lanes;
       int64_t part = divide_up(s->space.steps, work_.team * work_.cluster);
       int64_t most = kLoopValues / lanes;
-      bool roomy = !work_.items_fastest || work_.team * work_.teams < kMostThreads;
-      bool twice = lanes > 4 && sections.size() == 1 && roomy;
+      bool twice = lanes > 4 && sections.size() == 1;
       int accesses = twice ? 2 * kLoopAccesses : kLoopAccesses;
       if (lanes > 1) most = std::max<int64_t>(most, accesses / loads);
       s->space.chunks = static_cast<int>(kept ? part : std::clamp<int64_t>(part, 1, most));
@@ -195,12 +194,13 @@ class Teams {
   }
 
   // Threads of a block that folds columns, when there are `blocks` of them before clusters. Many
-  // lanes need many registers, and so does the end of a fold that a cluster shares; two blocks of
+  // lanes need many registers, and so does the end of a fold that a cluster shares: two blocks of
   // half the size then fill a multiprocessor, unless there are too few blocks for that.
   int64_t largest_block(int64_t blocks) const {
-    bool shared = c_.clusters && blocks < c_.target.multiprocessors;
-    bool few = shared && blocks * kMostCluster < c_.target.multiprocessors;
-    bool half = !few && (shared || work_.items.space.lanes > 4);
+    int multiprocessors = c_.target.multiprocessors;
+    bool shared = c_.clusters && blocks < multiprocessors;
+    bool few = blocks * kMostCluster < multiprocessors;
+    bool half = work_.items.space.lanes > 4 || (shared && !few);
     return half ? kMostThreads / 2 : kMostThreads;
   }
 
