@@ -13,8 +13,8 @@ set(CMAKE_MESSAGE_LOG_LEVEL WARNING)
 find_package(LLVM 19.1 REQUIRED CONFIG HINTS /usr/lib/llvm-19/lib/cmake/llvm)
 unset(CMAKE_MESSAGE_LOG_LEVEL)
 separate_arguments(tinyshard_llvm_definitions NATIVE_COMMAND "${LLVM_DEFINITIONS}")
-set(TINYSHARD_LLVM_COMPONENTS native orcjit passes CACHE STRING
-  "LLVM components to link; add nvptx or amdgpu for GPU code")
+# Code for the host and for GPUs.
+set(TINYSHARD_LLVM_COMPONENTS native orcjit passes NVPTX)
 llvm_map_components_to_libnames(tinyshard_llvm_libraries ${TINYSHARD_LLVM_COMPONENTS})
 add_library(tinyshard_llvm INTERFACE)
 add_library(tinyshard::llvm ALIAS tinyshard_llvm)

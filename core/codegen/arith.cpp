@@ -3,7 +3,9 @@
 #include <bit>
 #include <limits>
 
+#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
 
 #include "core/base/error.h"
 
@@ -39,7 +41,8 @@ Arith::Arith(llvm::IRBuilder<>& builder, llvm::Module& module, const Target& tar
   };
   has_avx512_ = target.triple.starts_with("x86_64") && has("+avx512f") && has("+avx512dq") &&
                 has("+avx512vl");
-  has_f16_ = target.triple.starts_with("aarch64") || has("+f16c");
+  is_gpu_ = target.is_gpu();
+  has_f16_ = target.triple.starts_with("aarch64") || has("+f16c") || is_gpu_;
 }
 
 // --- representation
@@ -144,7 +147,13 @@ Value* Arith::index_width(Value* index, unsigned bits) {
 // --- 16-bit floats
 // ---------------------------------------------------------------------------------
 
-Value* Arith::round_bf16(Value* x) {
+Value* Arith::round_bf16(Value* x, bool same_nan) {
+  // The upper half of a pair is where a bf16 has its bits as an f32.
+  if (is_gpu_ && !same_nan) {
+    Value* zero = ConstantFP::get(x->getType(), 0.0);
+    Value* pair = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_ff2bf16x2_rn, {}, {x, zero});
+    return b_.CreateBitCast(pair, x->getType());
+  }
   Type* i32 = like(x, b_.getInt32Ty());
   Value* bits = b_.CreateBitCast(x, i32);
   Value* odd = b_.CreateAnd(b_.CreateLShr(bits, 16), ConstantInt::get(i32, 1));
@@ -229,8 +238,9 @@ Value* Arith::cast(Value* x, DType from, DType to) {
 Value* Arith::bitcast(Value* x, DType from, DType to) {
   if (itemsize(from) != itemsize(to))
     throw InternalError("bitcast between types of different size");
-  // Through the integer that lies in memory.
-  Value* memory = to_memory(x, from);
+  // Through the integer that lies in memory; GPUs have a NaN of their own when they round.
+  if (is_gpu_ && from == DType::BF16) x = round_bf16(x, true);
+  Value* memory = is_gpu_ && from == DType::F16 ? f16_bits(x) : to_memory(x, from, is_gpu_);
   Type* target = like(x, memory_type(to));
   return from_memory(b_.CreateBitCast(memory, target), to);
 }
@@ -245,9 +255,22 @@ Value* Arith::extremum(bool largest, DType dtype, Value* a, Value* b) {
                                : (largest ? llvm::Intrinsic::umax : llvm::Intrinsic::umin);
     return b_.CreateBinaryIntrinsic(id, a, b);
   }
+  if (is_gpu_ && dtype != DType::F64) {
+    auto id = largest ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum;
+    return b_.CreateBinaryIntrinsic(id, a, b);
+  }
   // The comparison keeps b when either is NaN; what is left is a NaN in a.
   Value* chosen = b_.CreateSelect(largest ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b), a, b);
   return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, chosen);
+}
+
+// Of floats. Where 16 bits are kept GPUs divide to two ulps of f32, without a rare branch.
+Value* Arith::quotient(DType dtype, Value* a, Value* b) {
+  if (!is_gpu_ || !is_half(dtype)) return b_.CreateFDiv(a, b);
+  Type* f32 = b_.getFloatTy();
+  auto* divide = llvm::InlineAsm::get(llvm::FunctionType::get(f32, {f32, f32}, false),
+                                      "div.full.f32 $0, $1, $2;", "=f,f,f", false);
+  return b_.CreateCall(divide, {a, b});
 }
 
 Value* Arith::shift(Op op, DType dtype, Value* x, Value* by) {
@@ -318,7 +341,7 @@ Value* Arith::index_division(Op op, Value* x, Value* by, int64_t low) {
 Value* Arith::emit(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
   bool real = is_float(source), boolean = source == DType::Bool, sign = is_signed(source);
   Type* t = x[0]->getType();
-  Math math(b_, module_, has_avx512_);
+  Math math(b_, module_, has_avx512_, is_gpu_);
   switch (op) {
     case Op::Neg:
       return real ? b_.CreateFNeg(x[0]) : boolean ? x[0] : b_.CreateNeg(x[0]);
@@ -331,7 +354,7 @@ Value* Arith::emit(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
     case Op::Sqrt:
       return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, x[0]);
     case Op::Recip:
-      return b_.CreateFDiv(ConstantFP::get(t, 1.0), x[0]);
+      return quotient(dtype, ConstantFP::get(t, 1.0), x[0]);
     case Op::Trunc:
       return real ? b_.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, x[0]) : x[0];
     case Op::Not:
@@ -353,7 +376,7 @@ Value* Arith::emit(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
              : boolean ? b_.CreateAnd(x[0], x[1])
                        : b_.CreateMul(x[0], x[1]);
     case Op::Div:
-      return real ? b_.CreateFDiv(x[0], x[1]) : divide(Op::IDiv, source, x[0], x[1]);
+      return real ? quotient(dtype, x[0], x[1]) : divide(Op::IDiv, source, x[0], x[1]);
     case Op::IDiv:
     case Op::Mod:
       return divide(op, source, x[0], x[1]);

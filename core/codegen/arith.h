@@ -45,23 +45,26 @@ class Arith {
  private:
   llvm::Value* bitcast(llvm::Value* x, DType from, DType to);
   llvm::Value* divide(Op op, DType dtype, llvm::Value* x, llvm::Value* by);
+  llvm::Value* quotient(DType dtype, llvm::Value* a, llvm::Value* b);
   llvm::Value* shift(Op op, DType dtype, llvm::Value* x, llvm::Value* by);
   llvm::Value* extremum(bool largest, DType dtype, llvm::Value* a, llvm::Value* b);
-  llvm::Value* round_bf16(llvm::Value* x);  // f32 to f32
+  // f32 to f32. `same_nan`: as the CPU makes it.
+  llvm::Value* round_bf16(llvm::Value* x, bool same_nan = false);
   llvm::Value* round_f16(llvm::Value* x);
   llvm::Value* f16_bits(llvm::Value* x);  // f32 to i16
   llvm::Value* from_f16_bits(llvm::Value* x);
 
   llvm::IRBuilder<>& b_;
   llvm::Module& module_;
-  bool has_f16_, has_avx512_;
+  bool has_f16_, has_avx512_, is_gpu_;
 };
 
-// math.cpp: accurate to about an ulp, right at 0, infinities, NaN and subnormals.
+// math.cpp: accurate to about an ulp (on GPUs exp2 of f32 to two), right at 0, infinities, NaN and
+// subnormals.
 class Math {
  public:
-  Math(llvm::IRBuilder<>& builder, llvm::Module& module, bool has_avx512)
-      : b_(builder), module_(module), has_avx512_(has_avx512) {}
+  Math(llvm::IRBuilder<>& builder, llvm::Module& module, bool has_avx512, bool is_gpu)
+      : b_(builder), module_(module), has_avx512_(has_avx512), is_gpu_(is_gpu) {}
   llvm::Value* exp2(llvm::Value* x);  // f32, f64
   llvm::Value* log2(llvm::Value* x);
   llvm::Value* sin(llvm::Value* x);
@@ -81,7 +84,7 @@ class Math {
 
   llvm::IRBuilder<>& b_;
   llvm::Module& module_;
-  bool has_avx512_;
+  bool has_avx512_, is_gpu_;
 };
 
 }  // namespace tinyshard::codegen

@@ -12,6 +12,7 @@
 #include "core/base/options.h"
 #include "core/codegen/backend.h"
 #include "core/codegen/disk_cache.h"
+#include "core/codegen/gpu/backend.h"
 #include "core/codegen/key.h"
 
 namespace tinyshard {
@@ -64,6 +65,14 @@ KernelPointer compile_one(const KernelSource& source, const Target& target, Phas
   kernel->code.entry = symbol_name(source.name);
   double start = codegen::thread_cpu_ms();
   Graph graph(source);
+  if (target.is_gpu()) {
+    codegen::gpu::GpuPlan plan = codegen::gpu::make_gpu_plan(graph, target);
+    times.plan_ms += codegen::thread_cpu_ms() - start;
+    kernel->cost_ns = plan.cost_ns;
+    kernel->bytes_moved = plan.bytes_moved;
+    kernel->code = codegen::gpu::build_ptx(graph, plan, target, kernel->code.entry, times);
+    return kernel;
+  }
   Plan plan = codegen::make_plan(graph, target);
   times.plan_ms += codegen::thread_cpu_ms() - start;
   kernel->code.work_items = plan.items;

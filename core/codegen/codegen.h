@@ -1,5 +1,6 @@
-// Kernels to machine code. Compiled kernels are kept in memory by structure (names and range ids do
-// not count) and on disk (disk_cache.h), so that equal layers are compiled once. Thread safe.
+// Kernels to machine code, or to PTX for a GPU target. Compiled kernels are kept in memory by
+// structure (names and range ids do not count) and on disk (disk_cache.h), so that equal layers are
+// compiled once. Thread safe.
 #pragma once
 #include <functional>
 #include <memory>

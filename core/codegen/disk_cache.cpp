@@ -18,7 +18,7 @@ namespace tinyshard::codegen {
 namespace {
 
 constexpr uint32_t kMagic = 0x434b5354;  // "TSKC"
-constexpr uint32_t kFormat = 1;
+constexpr uint32_t kFormat = 2;
 constexpr size_t kLargest =
     64 << 20;  // no kernel comes near; guards against reading a foreign file
 
@@ -76,6 +76,9 @@ std::string encode(const std::string& key, const CompiledKernel& kernel) {
   out.text(kernel.code.entry);
   out.number(kernel.code.work_items);
   out.number(kernel.code.min_items);
+  out.number(kernel.code.block);
+  out.number(kernel.code.shared_bytes);
+  out.number(kernel.code.coordinates);
   out.number(kernel.cost_ns);
   out.number(kernel.bytes_moved);
   out.text({kernel.code.bytes.data(), kernel.code.bytes.size()});
@@ -97,6 +100,9 @@ std::shared_ptr<const CompiledKernel> decode(std::string_view bytes, const std::
   kernel->code.entry = in.text();
   kernel->code.work_items = in.number<int64_t>();
   kernel->code.min_items = in.number<int64_t>();
+  kernel->code.block = in.number<int>();
+  kernel->code.shared_bytes = in.number<int>();
+  kernel->code.coordinates = in.number<int>();
   kernel->cost_ns = in.number<double>();
   kernel->bytes_moved = in.number<int64_t>();
   std::string_view image = in.text();

@@ -308,6 +308,24 @@ std::vector<std::pair<int, int>> Graph::mergeable() const {
   return pairs;
 }
 
+bool Graph::merges_exactly(int outer, int inner) const {
+  RangeSet both = bit(outer) | bit(inner);
+  for (int node = 0; node < size(); ++node) {
+    const KernelNode& n = nodes_[node];
+    if (n.op == Op::Fold && (n.varies & both) != 0 && (n.varies & both) != both) return false;
+    // Sums of indices are no users of their own: what they are part of is looked at.
+    if (n.form >= 0 && (form(node).terms.size() != 1 || form(node).terms[0].node != node)) continue;
+    if (n.range >= 0) continue;
+    for (int s : sources(node)) {
+      if (nodes_[s].form < 0) continue;
+      int64_t a = coefficient(form(s), ranges_[outer].node);
+      int64_t b = coefficient(form(s), ranges_[inner].node);
+      if (a != b * ranges_[inner].size) return false;
+    }
+  }
+  return true;
+}
+
 int Graph::add_index(Op op, int range, std::initializer_list<int> sources, Form form) {
   KernelNode node;
   node.op = op;

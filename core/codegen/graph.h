@@ -76,6 +76,9 @@ class Graph {
   // Pairs (outer, inner) of ranges that could be one range outer * size(inner) + inner: some access
   // walks through both without a gap, and they occur in the same stores or folds.
   std::vector<std::pair<int, int>> mergeable() const;
+  // Whether merging such a pair leaves every index and every Fold a function of the merged range
+  // alone, so that nothing divides.
+  bool merges_exactly(int outer, int inner) const;
   // Makes them one, with the number of `outer`. Indices that do not fit divide.
   void merge(int outer, int inner);
 

@@ -56,8 +56,9 @@ struct KernelSource {
   std::vector<ParamInfo> params;  // by slot
 };
 
-// A kernel for one target. `code.bytes` is an image (core/codegen/image.h): position independent
-// machine code with its constants, loaded by a copy to executable memory. Its entry,
+// A kernel for one target. On GPUs `code` is as core/runtime/target.h says. On CPUs `code.bytes` is
+// an image (core/runtime/image.h): position independent machine code with its constants, loaded by
+// a copy to executable memory. Its entry,
 //   void entry(void* const* buffers, const int64_t* coordinates, int64_t begin, int64_t end)
 // does the work items [begin, end) of [0, code.work_items). Any split of them, in any order and on
 // any threads, gives the same bits. Buffers are aligned to 64 bytes, by slot. work_items is 0 when

@@ -26,7 +26,8 @@ void collect_shared(const Graph& graph, int root, std::vector<char>& seen) {
   }
 }
 
-// Stores whose loops contain each other and which share a Fold or a Load run in one nest.
+// Stores whose loops contain each other and which share a Fold or a Load run in one nest. So do
+// stores of which one reads what another replaces: nests run in any order.
 std::vector<std::vector<int>> split_stores(const Graph& graph) {
   std::vector<int> order(graph.stores().begin(), graph.stores().end());
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
@@ -34,19 +35,29 @@ std::vector<std::vector<int>> split_stores(const Graph& graph) {
   });
   std::vector<std::vector<int>> nests;
   std::vector<std::vector<char>> reached;
+  auto buffer = [&](int access) {
+    int slot = graph.slot(access), alias = graph.param(slot).alias;
+    return alias >= 0 ? alias : slot;
+  };
+  std::vector<int> reader(graph.params(), -1), writer(graph.params(), -1);  // nests, by buffer
   for (int store : order) {
     RangeSet varies = graph[store].varies;
     std::vector<char> mine(graph.size());
     collect_shared(graph, store, mine);
     size_t chosen = nests.size();
+    int tied = reader[buffer(store)];
+    for (int node = 0; node < graph.size() && tied < 0; ++node) {
+      if (mine[node] && graph[node].op == Op::Load) tied = writer[buffer(node)];
+    }
     for (size_t n = 0; n < nests.size() && chosen == nests.size(); ++n) {
       bool chain = true, same = false;
+      if (tied >= 0 && tied != static_cast<int>(n)) continue;
       for (int other : nests[n]) {
         RangeSet theirs = graph[other].varies;
         chain = chain && ((varies & theirs) == varies || (varies & theirs) == theirs);
         same = same || varies == theirs;
       }
-      bool shares = same && varies != 0;
+      bool shares = (same && varies != 0) || tied >= 0;
       for (int node = 0; node < graph.size() && !shares; ++node) {
         shares = mine[node] && reached[n][node] &&
                  (graph[node].op == Op::Fold || graph[node].op == Op::Load);
@@ -58,7 +69,11 @@ std::vector<std::vector<int>> split_stores(const Graph& graph) {
       reached.emplace_back(graph.size());
     }
     nests[chosen].push_back(store);
-    for (int node = 0; node < graph.size(); ++node) reached[chosen][node] |= mine[node];
+    writer[buffer(store)] = static_cast<int>(chosen);
+    for (int node = 0; node < graph.size(); ++node) {
+      reached[chosen][node] |= mine[node];
+      if (mine[node] && graph[node].op == Op::Load) reader[buffer(node)] = static_cast<int>(chosen);
+    }
   }
   for (auto& nest : nests) std::sort(nest.begin(), nest.end());
   return nests;
@@ -302,11 +317,17 @@ int Nest::vector_scope(const Graph& graph, int node, int scope) const {
   return -1;
 }
 
+std::vector<Nest> build_nests(const Graph& graph) {
+  std::vector<Nest> nests;
+  for (auto& stores : split_stores(graph)) {
+    nests.push_back(NestBuilder(graph, std::move(stores)).build());
+  }
+  return nests;
+}
+
 static Plan plan_as_is(const Graph& graph, const Target& target) {
   Plan plan;
-  for (auto& stores : split_stores(graph)) {
-    plan.nests.push_back(NestBuilder(graph, std::move(stores)).build());
-  }
+  plan.nests = build_nests(graph);
   CostModel model(graph, target);
   for (Nest& nest : plan.nests) {
     model.choose_vectors(nest);

@@ -61,4 +61,7 @@ struct Plan {
 // May merge ranges of the graph.
 Plan make_plan(Graph& graph, const Target& target);
 
+// The nests alone: scopes, groups and stores, with nothing chosen yet.
+std::vector<Nest> build_nests(const Graph& graph);
+
 }  // namespace tinyshard::codegen

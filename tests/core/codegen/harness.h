@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/codegen/codegen.h"
-#include "devices/cpu/program.h"
 #include "tests/core/codegen/interpreter.h"
+#include "tests/core/codegen/machine.h"
 
 namespace tinyshard::test {
 
@@ -65,11 +65,11 @@ class Kernel {
   std::vector<int64_t> coordinates;
 
   std::shared_ptr<const CompiledKernel> compile();
-  // Runs generated code in `parts` parts, last part first.
+  // Runs generated code in `parts` parts, last part first, where the machine can.
   void run(int parts = 1);
   // Runs the code, then the interpreter on the original data, and compares every written buffer:
   // integers exactly, floats within `ulps` of their type or `absolute`. Also checks that splits
-  // give the same bits.
+  // and repeated runs give the same bits.
   void check(double ulps = 2, double absolute = 0);
 
  private:

@@ -88,6 +88,77 @@ TEST(Kernel, SoftmaxAlongTheFirstAxis) {
   k.check(8, 1e-6);
 }
 
+// Long enough that several workers share one result.
+TEST(Kernel, LongFoldsOfFewResults) {
+  for (DType t : {DType::F32, DType::BF16, DType::I64}) {
+    for (auto [rows, n] : {std::pair{1, 150001}, {3, 40000}, {1, 65536}}) {
+      Kernel k("long_rows_" + std::string(name(t)));
+      int in = k.param(t, rows * n), out = k.param(t, rows), top = k.param(t, rows);
+      UOp i = k.loop(rows), f = k.fold_range(n);
+      k.store(out, i, sum(k.load(in, i * n + f), {f}));
+      k.store(top, i, fold(ReduceOp::Max, k.load(in, i * n + f), {f}));
+      k.check(4, t == DType::BF16 ? 1 : 0.05);
+      Kernel c("long_columns_" + std::string(name(t)));
+      in = c.param(t, rows * 8 * n / 8), out = c.param(t, rows * 8);
+      i = c.loop(rows * 8), f = c.fold_range(n / 8);
+      c.store(out, i, sum(c.load(in, f * (rows * 8) + i), {f}));
+      c.check(4, t == DType::BF16 ? 1 : 0.05);
+    }
+  }
+}
+
+TEST(Kernel, RowsTooLongForRegisters) {
+  for (auto [rows, n] : {std::pair{2, 70000}, {2, 50257}, {150, 1100}}) {
+    Kernel k("long_softmax");
+    int in = k.param(DType::F32, rows * n), out = k.param(DType::F32, rows * n);
+    UOp i = k.loop(rows), j = k.loop(n), f = k.fold_range(n);
+    UOp row = fold(ReduceOp::Max, k.load(in, i * n + f), {f});
+    UOp total = sum(exp(k.load(in, i * n + f) - row), {f});
+    k.store(out, i * n + j, exp(k.load(in, i * n + j) - row) * unary(Op::Recip, total));
+    k.check(64, 1e-6);
+  }
+}
+
+// What all of a row reads is replaced by one of its workers.
+TEST(Kernel, RowStatisticsInPlace) {
+  for (int64_t n : {7, 64, 300, 3000}) {
+    Kernel k("statistics" + std::to_string(n));
+    int in = k.param(DType::F32, 40 * n), out = k.param(DType::F32, 40 * n),
+        peak = k.param(DType::F32, 40);
+    UOp i = k.loop(40), j = k.loop(n), f = k.fold_range(n);
+    UOp top = fold(ReduceOp::Max, k.load(in, i * n + f), {f});
+    k.store(out, i * n + j, k.load(in, i * n + j) * k.load(peak, i));
+    k.store(peak, i, max(top, k.load(peak, i)));
+    k.check(2);
+  }
+}
+
+TEST(Kernel, LongCopiesOfOddLength) {
+  for (DType t : {DType::U8, DType::BF16, DType::F32, DType::F64}) {
+    for (int64_t n : {4099, 8190, 100003}) {
+      Kernel k("long_copy_" + std::string(name(t)));
+      int in = k.param(t, n), out = k.param(t, n);
+      UOp i = k.loop(n);
+      k.store(out, i, k.load(in, i));
+      k.check(0);
+    }
+  }
+}
+
+TEST(Kernel, Transposes) {
+  for (DType t : {DType::U8, DType::BF16, DType::F32, DType::F64}) {
+    for (auto [m, n] : {std::pair{64, 64}, {128, 192}, {33, 70}, {16, 200}, {100, 68}}) {
+      Kernel k("transpose_" + std::string(name(t)));
+      int a = k.param(t, 3 * m * n), b = k.param(t, 3 * m * n), out = k.param(t, 3 * m * n),
+          bias = k.param(t, m);
+      UOp z = k.loop(3), i = k.loop(n), j = k.loop(m);
+      UOp x = k.load(a, (z * m + j) * n + i), y = k.load(b, (z * n + i) * m + j);
+      k.store(out, (z * n + i) * m + j, max(max(x, y), k.load(bias, j)));
+      k.check(0);
+    }
+  }
+}
+
 TEST(Kernel, FoldOverSeveralRanges) {
   for (auto [a, b, c] : {std::tuple{3, 4, 5}, {2, 33, 17}, {7, 1, 64}, {1, 1, 1}}) {
     Kernel k("fold3");
@@ -302,6 +373,26 @@ TEST(Kernel, InPlace) {
   k.store(m, i, moment);
   k.store(w, i, k.load(w, i) - k.load(rate, index_const(0)) * moment * k.load(m, i));
   k.check(4, 1e-6);
+}
+
+// An optimizer's step over all parameters of a model.
+TEST(Kernel, ManyNestsShareAKernel) {
+  Kernel k("adamw");
+  int rate = k.param(DType::F32, 1);
+  UOp step = k.load(rate, index_const(0)) * real(1e-3);
+  for (int64_t n : {1, 768, 2304, 50, 12288, 3, 5000, 9216, 768, 768, 17, 4096}) {
+    int w = k.param(DType::F32, n), g = k.param(DType::BF16, n), m = k.param(DType::F32, n),
+        v = k.param(DType::F32, n);
+    k.buffer(v).fill(7, 0.1, 1);
+    UOp i = k.loop(n), gradient = cast(k.load(g, i), DType::F32);
+    UOp first = k.load(m, i) * real(0.9) + gradient * real(0.1);
+    UOp second = k.load(v, i) * real(0.99) + gradient * gradient * real(0.01);
+    UOp update = first * unary(Op::Recip, unary(Op::Sqrt, second) + real(1e-8));
+    k.store(m, i, first);
+    k.store(v, i, second);
+    k.store(w, i, k.load(w, i) * real(0.999) - step * update);
+  }
+  k.check(8, 1e-6);
 }
 
 TEST(Kernel, IndependentNestsShareAKernel) {

@@ -82,10 +82,19 @@ void check_binary(Op op, DType type, double ulps = 0) {
   k.check(ulps);
 }
 
+// GPUs divide 16-bit floats to two ulps of f32 before they round.
+double division_ulps(DType t) {
+  return machine().target().is_gpu() && (t == DType::F16 || t == DType::BF16) ? 1 : 0;
+}
+
 TEST(Ops, UnaryFloats) {
   for (DType t : {DType::F16, DType::BF16, DType::F32, DType::F64}) {
-    for (Op op : {Op::Neg, Op::Sqrt, Op::Recip, Op::Trunc}) check_unary(op, t, t, 0);
-    for (Op op : {Op::Exp2, Op::Log2, Op::Sin}) check_unary(op, t, t, t == DType::F64 ? 3 : 1);
+    for (Op op : {Op::Neg, Op::Sqrt, Op::Trunc}) check_unary(op, t, t, 0);
+    check_unary(Op::Recip, t, t, division_ulps(t));
+    for (Op op : {Op::Exp2, Op::Log2, Op::Sin}) {
+      bool rough = op == Op::Exp2 && t == DType::F32 && machine().target().is_gpu();
+      check_unary(op, t, t, t == DType::F64 ? 3 : rough ? 2.5 : 1);
+    }
   }
 }
 
@@ -119,8 +128,9 @@ TEST(Ops, Bitcasts) {
 
 TEST(Ops, BinaryFloats) {
   for (DType t : {DType::F16, DType::BF16, DType::F32, DType::F64}) {
-    for (Op op : {Op::Add, Op::Sub, Op::Mul, Op::Div, Op::Max, Op::CmpLt, Op::CmpEq, Op::CmpNe})
+    for (Op op : {Op::Add, Op::Sub, Op::Mul, Op::Max, Op::CmpLt, Op::CmpEq, Op::CmpNe})
       check_binary(op, t);
+    check_binary(Op::Div, t, division_ulps(t));
   }
 }
 
@@ -232,7 +242,8 @@ std::vector<double> spread(double low, double high, bool both) {
 }
 
 TEST(Accuracy, Exp2) {
-  EXPECT_LT(worst_ulps(Op::Exp2, DType::F32, spread(1e-9, 150, true), exp2l), 1.0);
+  double most = machine().target().is_gpu() ? 2.5 : 1.0;
+  EXPECT_LT(worst_ulps(Op::Exp2, DType::F32, spread(1e-9, 150, true), exp2l), most);
   EXPECT_LT(worst_ulps(Op::Exp2, DType::F64, spread(1e-18, 1100, true), exp2l), 1.01);
 }
 

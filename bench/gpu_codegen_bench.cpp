@@ -1,0 +1,300 @@
+// Generated GPU kernels against the machine: bytes per second of elementwise chains, folds and
+// transposes, next to a copy on the device measured in the same run. Times are medians of replayed
+// graphs; each graph goes through several sets of buffers, together larger than the L2 cache.
+//   gpu_codegen_bench [rows] [columns] [filter]
+//   gpu_codegen_bench --ptx=FOLDER          writes the kernels' code instead
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/codegen/codegen.h"
+#include "tests/core/codegen/gpu_driver.h"
+
+using namespace tinyshard;
+using test::DevicePointer;
+
+namespace {
+
+class Builder {
+ public:
+  Builder(std::string name, DType dtype) : dtype(dtype) {
+    source.name = std::move(name) + "_" + std::string(tinyshard::name(dtype));
+  }
+  UOp loop(int64_t n) {
+    source.loops.push_back(range(next_++, n, RangeKind::Loop));
+    return source.loops.back();
+  }
+  UOp fold_range(int64_t n) { return range(next_++, n, RangeKind::Fold); }
+  UOp param(int64_t numel) {
+    source.params.push_back({dtype, numel, false, -1});
+    return UOp::make(Op::Param, dtype, {}, Dims{static_cast<int64_t>(source.params.size()) - 1});
+  }
+  // Everything is computed in f32.
+  void store(const UOp& param, const UOp& index, const UOp& value) {
+    source.params[static_cast<size_t>(param.arg(0))].written = true;
+    stores_.push_back(UOp::make(Op::Store, dtype, {param, index, cast(value, dtype)}));
+    source.sink = UOp::make(Op::Sink, DType::Bool, stores_);
+  }
+  UOp cast(const UOp& x, DType to) { return x.dtype() == to ? x : tinyshard::cast(x, to); }
+  UOp load(const UOp& param, const UOp& index) {
+    return cast(UOp::make(Op::Load, dtype, {param, index}), DType::F32);
+  }
+  DType dtype;
+  KernelSource source;
+
+ private:
+  std::vector<UOp> stores_;
+  int64_t next_ = 0;
+};
+
+UOp operator+(const UOp& a, const UOp& b) { return binary(Op::Add, a, b); }
+UOp operator-(const UOp& a, const UOp& b) { return binary(Op::Sub, a, b); }
+UOp operator*(const UOp& a, const UOp& b) { return binary(Op::Mul, a, b); }
+UOp operator*(const UOp& a, int64_t b) { return a * index_const(b); }
+UOp real(double v) { return const_float(DType::F32, v); }
+UOp exp(const UOp& x) { return unary(Op::Exp2, x * real(1.4426950408889634)); }
+UOp fold(ReduceOp op, const UOp& value, const UOp& range) {
+  return UOp::make(Op::Fold, value.dtype(), {value, range}, Dims{static_cast<int64_t>(op)});
+}
+
+struct Bench {
+  test::GpuDriver* driver = nullptr;
+  std::string folder, filter;
+  double copy = 0;  // bytes per second
+  static constexpr int kSets = 4;
+
+  void run(Builder& b) {
+    if (b.source.name.find(filter) == std::string::npos) return;
+    const KernelSource* pointer = &b.source;
+    Target target{"nvptx64-nvidia-cuda", "sm_90a", "+ptx83", 128, 132, 49152};
+    if (driver) target = driver->target();
+    auto kernel = compile_kernels(std::span(&pointer, 1), target)[0];
+    if (!driver) {
+      std::ofstream(folder + "/" + b.source.name + ".ptx")
+          << "// blocks " << kernel->code.work_items << " of " << kernel->code.block << " threads\n"
+          << kernel->code.bytes.data();
+      return;
+    }
+    void* function = driver->load(kernel->code);
+    std::vector<std::vector<DevicePointer>> sets(kSets);
+    size_t size = itemsize(b.dtype);
+    for (auto& set : sets) {
+      for (const ParamInfo& p : b.source.params) set.push_back(memory(p, size));
+    }
+    double us = driver->time_graph(
+        [&] {
+          for (auto& set : sets) driver->launch(function, kernel->code, set);
+        },
+        15);
+    report(b.source.name.c_str(), us / kSets, static_cast<double>(kernel->bytes_moved));
+    for (auto& set : sets) {
+      for (DevicePointer p : set) driver->release(p);
+    }
+  }
+
+  void report(const char* name, double us, double bytes) {
+    double rate = bytes / us * 1e6;
+    if (copy == 0) copy = rate;
+    std::printf("%-24s %8.1f us  %7.0f GB/s  %5.1f %% of copy\n", name, us, rate * 1e-9,
+                100 * rate / copy);
+    std::fflush(stdout);
+  }
+
+  // Numbers between -1 and 1 that repeat after an odd number of bytes.
+  DevicePointer memory(const ParamInfo& p, size_t size) {
+    static std::vector<char> pattern[9];
+    std::vector<char>& host = pattern[size];
+    if (host.empty()) {
+      host.resize(size * 999983);
+      for (size_t i = 0; i < host.size() / size; ++i) {
+        float x = static_cast<float>((i * 2654435761u >> 8) % 2000) * 1e-3f - 1.0f;
+        uint32_t bits;
+        std::memcpy(&bits, &x, 4);
+        bits >>= 32 - 8 * size;
+        std::memcpy(host.data() + i * size, &bits, size);
+      }
+    }
+    size_t bytes = static_cast<size_t>(p.numel) * size, done = std::min(bytes, host.size());
+    DevicePointer to = driver->allocate(bytes);
+    driver->to_device(to, host.data(), done);
+    for (size_t more; done < bytes; done += more) {
+      more = std::min(done, bytes - done);
+      driver->copy(to + done, to, more);
+    }
+    driver->synchronize();
+    return to;
+  }
+
+  void copies(int64_t bytes) {
+    std::vector<std::pair<DevicePointer, DevicePointer>> sets;
+    auto size = static_cast<size_t>(bytes);
+    for (int i = 0; i < kSets; ++i)
+      sets.emplace_back(driver->allocate(size), driver->allocate(size));
+    double us = driver->time_graph(
+        [&] {
+          for (auto [to, from] : sets) driver->copy(to, from, size);
+        },
+        15);
+    report("device-to-device copy", us / kSets, 2.0 * static_cast<double>(bytes));
+    for (auto [to, from] : sets) driver->release(to), driver->release(from);
+  }
+};
+
+void all(Bench& bench, DType t, int64_t rows, int64_t n) {
+  int64_t cells = rows * n;
+  auto one = [&](const char* name, const std::function<void(Builder&)>& make) {
+    Builder b(name, t);
+    make(b);
+    bench.run(b);
+  };
+  one("scale_relu", [&](Builder& b) {
+    UOp in = b.param(cells), out = b.param(cells), i = b.loop(rows), j = b.loop(n);
+    UOp x = b.load(in, i * n + j) * real(1.5) + real(0.1);
+    b.store(out, i * n + j, binary(Op::Max, x, real(0)));
+  });
+  one("add", [&](Builder& b) {
+    UOp x = b.param(cells), y = b.param(cells), out = b.param(cells), i = b.loop(cells);
+    b.store(out, i, b.load(x, i) + b.load(y, i));
+  });
+  one("add_bias_gelu", [&](Builder& b) {
+    UOp in = b.param(cells), bias = b.param(n), out = b.param(cells), i = b.loop(rows),
+        j = b.loop(n);
+    UOp x = b.load(in, i * n + j) + b.load(bias, j);
+    UOp e = exp(x * real(1.5957691216) * (real(1) + real(0.044715) * x * x));
+    b.store(out, i * n + j, x * (real(1) - unary(Op::Recip, e + real(1))));
+  });
+  one("sum_rows", [&](Builder& b) {
+    UOp in = b.param(cells), out = b.param(rows), i = b.loop(rows), f = b.fold_range(n);
+    b.store(out, i, fold(ReduceOp::Sum, b.load(in, i * n + f), f));
+  });
+  one("sum_columns", [&](Builder& b) {
+    UOp in = b.param(cells), out = b.param(n), i = b.loop(n), f = b.fold_range(rows);
+    b.store(out, i, fold(ReduceOp::Sum, b.load(in, f * n + i), f));
+  });
+  one("sum_parts", [&](Builder& b) {  // the first of two steps of a full sum
+    int64_t parts = 1024;
+    UOp in = b.param(cells), out = b.param(parts), i = b.loop(parts),
+        f = b.fold_range(cells / parts);
+    b.store(out, i, fold(ReduceOp::Sum, b.load(in, i * (cells / parts) + f), f));
+  });
+  one("sum_of_parts", [&](Builder& b) {
+    UOp in = b.param(1024), out = b.param(1), f = b.fold_range(1024);
+    b.store(out, index_const(0), fold(ReduceOp::Sum, b.load(in, f), f));
+  });
+  one("softmax", [&](Builder& b) {
+    UOp in = b.param(cells), out = b.param(cells), i = b.loop(rows), j = b.loop(n),
+        f = b.fold_range(n);
+    UOp top = fold(ReduceOp::Max, b.load(in, i * n + f), f);
+    UOp total = fold(ReduceOp::Sum, exp(b.load(in, i * n + f) - top), f);
+    b.store(out, i * n + j, exp(b.load(in, i * n + j) - top) * unary(Op::Recip, total));
+  });
+  one("layernorm", [&](Builder& b) {
+    UOp in = b.param(cells), out = b.param(cells), w = b.param(n), c = b.param(n);
+    UOp i = b.loop(rows), j = b.loop(n), f = b.fold_range(n);
+    double part = 1.0 / static_cast<double>(n);
+    UOp mean = fold(ReduceOp::Sum, b.load(in, i * n + f), f) * real(part);
+    UOp d = b.load(in, i * n + f) - mean;
+    UOp variance = fold(ReduceOp::Sum, d * d, f) * real(part);
+    UOp factor = unary(Op::Recip, unary(Op::Sqrt, variance + real(1e-5)));
+    b.store(out, i * n + j, (b.load(in, i * n + j) - mean) * factor * b.load(w, j) + b.load(c, j));
+  });
+  one("rmsnorm", [&](Builder& b) {
+    UOp in = b.param(cells), out = b.param(cells), w = b.param(n);
+    UOp i = b.loop(rows), j = b.loop(n), f = b.fold_range(n), x = b.load(in, i * n + f);
+    UOp mean = fold(ReduceOp::Sum, x * x, f) * real(1.0 / static_cast<double>(n));
+    UOp factor = unary(Op::Recip, unary(Op::Sqrt, mean + real(1e-5)));
+    b.store(out, i * n + j, b.load(in, i * n + j) * factor * b.load(w, j));
+  });
+  one("cross_entropy", [&](Builder& b) {
+    UOp in = b.param(cells), out = b.param(rows), i = b.loop(rows), f = b.fold_range(n);
+    UOp top = fold(ReduceOp::Max, b.load(in, i * n + f), f);
+    UOp total = fold(ReduceOp::Sum, exp(b.load(in, i * n + f) - top), f);
+    b.store(out, i, unary(Op::Log2, total) + top);
+  });
+  one("rmsnorm_backward", [&](Builder& b) {  // by x; the gradient of w is a sum over columns
+    UOp in = b.param(cells), g = b.param(cells), out = b.param(cells), w = b.param(n);
+    UOp i = b.loop(rows), j = b.loop(n), f = b.fold_range(n), x = b.load(in, i * n + f);
+    double part = 1.0 / static_cast<double>(n);
+    UOp factor =
+        unary(Op::Recip, unary(Op::Sqrt, fold(ReduceOp::Sum, x * x, f) * real(part) + real(1e-5)));
+    UOp dot = fold(ReduceOp::Sum, b.load(g, i * n + f) * b.load(w, f) * x, f) * real(part);
+    UOp scaled = b.load(g, i * n + j) * b.load(w, j);
+    b.store(out, i * n + j, factor * (scaled - b.load(in, i * n + j) * factor * factor * dot));
+  });
+  one("scale_gradient", [&](Builder& b) {  // 768 columns
+    int64_t wide = 768, high = cells / wide / 8 * 8;
+    UOp g = b.param(high * wide), in = b.param(high * wide), out = b.param(wide),
+        bias = b.param(wide);
+    UOp j = b.loop(wide), f = b.fold_range(high);
+    b.store(out, j, fold(ReduceOp::Sum, b.load(g, f * wide + j) * b.load(in, f * wide + j), f));
+    b.store(bias, j, fold(ReduceOp::Sum, b.load(g, f * wide + j), f));
+  });
+  one("sum_all_at_once", [&](Builder& b) {
+    UOp in = b.param(cells), out = b.param(1), f = b.fold_range(cells);
+    b.store(out, index_const(0), fold(ReduceOp::Sum, b.load(in, f), f));
+  });
+  one("sum_of_64_rows", [&](Builder& b) {
+    UOp in = b.param(cells), out = b.param(64), i = b.loop(64), f = b.fold_range(cells / 64);
+    b.store(out, i, fold(ReduceOp::Sum, b.load(in, i * (cells / 64) + f), f));
+  });
+  one("softmax_50257", [&](Builder& b) {
+    int64_t wide = 50257, high = 1024;
+    UOp in = b.param(high * wide), out = b.param(high * wide), i = b.loop(high), j = b.loop(wide),
+        f = b.fold_range(wide);
+    UOp top = fold(ReduceOp::Max, b.load(in, i * wide + f), f);
+    UOp total = fold(ReduceOp::Sum, exp(b.load(in, i * wide + f) - top), f);
+    b.store(out, i * wide + j, exp(b.load(in, i * wide + j) - top) * unary(Op::Recip, total));
+  });
+  one("softmax_50304", [&](Builder& b) {
+    int64_t wide = 50304, high = 1024;
+    UOp in = b.param(high * wide), out = b.param(high * wide), i = b.loop(high), j = b.loop(wide),
+        f = b.fold_range(wide);
+    UOp top = fold(ReduceOp::Max, b.load(in, i * wide + f), f);
+    UOp total = fold(ReduceOp::Sum, exp(b.load(in, i * wide + f) - top), f);
+    b.store(out, i * wide + j, exp(b.load(in, i * wide + j) - top) * unary(Op::Recip, total));
+  });
+  one("softmax_64", [&](Builder& b) {
+    int64_t wide = 64, high = cells / wide;
+    UOp in = b.param(high * wide), out = b.param(high * wide), i = b.loop(high), j = b.loop(wide),
+        f = b.fold_range(wide);
+    UOp top = fold(ReduceOp::Max, b.load(in, i * wide + f), f);
+    UOp total = fold(ReduceOp::Sum, exp(b.load(in, i * wide + f) - top), f);
+    b.store(out, i * wide + j, exp(b.load(in, i * wide + j) - top) * unary(Op::Recip, total));
+  });
+  one("scale_odd", [&](Builder& b) {
+    UOp in = b.param(cells - 3), out = b.param(cells - 3), i = b.loop(cells - 3);
+    b.store(out, i, b.load(in, i) * real(1.5));
+  });
+  one("transpose", [&](Builder& b) {
+    UOp in = b.param(cells), out = b.param(cells), i = b.loop(n), j = b.loop(rows);
+    b.store(out, i * rows + j, b.load(in, j * n + i));
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Bench bench;
+  int64_t rows = 8192, columns = 8192;
+  if (argc > 1 && std::strncmp(argv[1], "--ptx=", 6) == 0) {
+    bench.folder = argv[1] + 6;
+    std::filesystem::create_directories(bench.folder);
+  } else {
+    std::string reason;
+    bench.driver = test::GpuDriver::open(reason);
+    if (!bench.driver) {
+      std::printf("no GPU to run on: %s\n", reason.c_str());
+      return 0;
+    }
+    if (argc > 1) rows = std::atoll(argv[1]);
+    if (argc > 2) columns = std::atoll(argv[2]);
+    if (argc > 3) bench.filter = argv[3];
+    bench.copies(rows * columns * 4);
+  }
+  for (DType t : {DType::F32, DType::BF16}) all(bench, t, rows, columns);
+}

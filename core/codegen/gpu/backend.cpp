@@ -1,0 +1,142 @@
+// The only file that drives LLVM for GPUs: the usual passes, then PTX. The driver makes machine
+// code of it.
+#include "core/codegen/gpu/backend.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+
+#include <llvm/ADT/SmallVector.h>
+#include <llvm/Analysis/CGSCCPassManager.h>
+#include <llvm/Analysis/LoopAnalysisManager.h>
+#include <llvm/IR/LLVMContext.h>
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Module.h>
+#include <llvm/IR/Verifier.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Passes/PassBuilder.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Support/raw_ostream.h>
+#include <llvm/Target/TargetMachine.h>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/options.h"
+#include "core/codegen/gpu/emit.h"
+
+extern "C" {
+void LLVMInitializeNVPTXTargetInfo();
+void LLVMInitializeNVPTXTarget();
+void LLVMInitializeNVPTXTargetMC();
+void LLVMInitializeNVPTXAsmPrinter();
+}
+
+namespace tinyshard::codegen::gpu {
+namespace {
+
+std::unique_ptr<llvm::TargetMachine> make_machine(const Target& target) {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LLVMInitializeNVPTXTargetInfo();
+    LLVMInitializeNVPTXTarget();
+    LLVMInitializeNVPTXTargetMC();
+    LLVMInitializeNVPTXAsmPrinter();
+  });
+  std::string error;
+  const llvm::Target* found = llvm::TargetRegistry::lookupTarget(target.triple, error);
+  if (!found) throw InternalError("LLVM has no target " + target.triple + ": " + error);
+  llvm::TargetOptions options;
+  options.AllowFPOpFusion = llvm::FPOpFusion::Standard;
+  options.NoTrappingFPMath = true;
+  std::unique_ptr<llvm::TargetMachine> machine(
+      found->createTargetMachine(target.triple, target.cpu, target.features, options,
+                                 llvm::Reloc::PIC_, std::nullopt, llvm::CodeGenOptLevel::Default));
+  if (!machine) throw InternalError("LLVM makes no code for " + target.cpu);
+  return machine;
+}
+
+void optimise(llvm::Module& module, llvm::TargetMachine& machine) {
+  llvm::LoopAnalysisManager loops;
+  llvm::FunctionAnalysisManager functions;
+  llvm::CGSCCAnalysisManager graphs;
+  llvm::ModuleAnalysisManager modules;
+  llvm::PipelineTuningOptions tuning;
+  tuning.LoopVectorization = false;  // what is worth a vector is one already
+  tuning.SLPVectorization = false;
+  llvm::PassBuilder builder(&machine, tuning);
+  builder.registerModuleAnalyses(modules);
+  builder.registerCGSCCAnalyses(graphs);
+  builder.registerFunctionAnalyses(functions);
+  builder.registerLoopAnalyses(loops);
+  builder.crossRegisterProxies(loops, functions, graphs, modules);
+  builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O2).run(module, modules);
+}
+
+std::string text_of(const llvm::Module& module) {
+  std::string text;
+  llvm::raw_string_ostream out(text);
+  module.print(out, nullptr);
+  return text;
+}
+
+void log_text(std::string_view text) {
+  while (!text.empty()) {
+    size_t end = std::min(text.find('\n'), text.size());
+    log_line(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
+}  // namespace
+
+ObjectCode build_ptx(const Graph& graph, const GpuPlan& plan, const Target& target,
+                     const std::string& name, PhaseTimes& times) {
+  ObjectCode code;
+  code.entry = name;
+  code.work_items = plan.blocks;
+  code.block = plan.block;
+  if (plan.blocks == 0) return code;
+  double start = thread_cpu_ms();
+  std::unique_ptr<llvm::TargetMachine> machine = make_machine(target);
+  llvm::LLVMContext context;
+  context.setDiscardValueNames(options().debug < 5);
+  llvm::Module module(name, context);
+  module.setTargetTriple(target.triple);
+  module.setDataLayout(machine->createDataLayout());
+  Emitter emitter(graph, plan, target, module);
+  emitter.emit_entry(name);
+  code.coordinates = emitter.coordinates();
+  if (options().spec > 0 || options().debug >= 5) {
+    std::string message;
+    llvm::raw_string_ostream out(message);
+    if (llvm::verifyModule(module, &out))
+      throw InternalError("kernel " + name + ": " + message + "\n" + text_of(module));
+  }
+  double emitted = thread_cpu_ms();
+  optimise(module, *machine);
+  double optimised = thread_cpu_ms();
+  if (options().debug >= 5) log_text(text_of(module));
+
+  llvm::SmallVector<char, 0> text;
+  llvm::raw_svector_ostream out(text);
+  llvm::legacy::PassManager passes;
+  if (machine->addPassesToEmitFile(passes, out, nullptr, llvm::CodeGenFileType::AssemblyFile))
+    throw InternalError("LLVM emits no text for " + target.triple);
+  passes.run(module);
+  if (options().debug >= 6) log_text({text.data(), text.size()});
+  std::string ptx(text.data(), text.size());
+  if (plan.cluster > 1) {  // LLVM 19 has no words for it
+    size_t directive = ptx.find(".maxntid");
+    check_internal(directive != std::string::npos, "PTX without .maxntid");
+    ptx.insert(directive,
+               ".explicitcluster\n.reqnctapercluster " + std::to_string(plan.cluster) + ", 1, 1\n");
+  }
+  code.bytes.assign(ptx.begin(), ptx.end());
+  code.bytes.push_back('\0');
+  times.emit_ms += emitted - start;
+  times.optimise_ms += optimised - emitted;
+  times.codegen_ms += thread_cpu_ms() - optimised;
+  return code;
+}
+
+}  // namespace tinyshard::codegen::gpu

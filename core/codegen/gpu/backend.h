@@ -1,0 +1,14 @@
+// From a kernel to PTX text. Internal to core/codegen; no LLVM in here.
+#pragma once
+#include <string>
+
+#include "core/codegen/backend.h"
+#include "core/codegen/gpu/plan.h"
+
+namespace tinyshard::codegen::gpu {
+
+// The code of the kernel whose entry is called `name`, as ObjectCode describes it.
+ObjectCode build_ptx(const Graph& graph, const GpuPlan& plan, const Target& target,
+                     const std::string& name, PhaseTimes& times);
+
+}  // namespace tinyshard::codegen::gpu

@@ -1,0 +1,337 @@
+#include "core/codegen/gpu/emit.h"
+
+#include <limits>
+
+#include <llvm/IR/IntrinsicsNVPTX.h>
+
+#include "core/base/error.h"
+
+namespace tinyshard::codegen::gpu {
+
+using llvm::BasicBlock;
+using llvm::PHINode;
+using llvm::Value;
+
+namespace {
+
+constexpr unsigned kGlobal = 1;  // address space
+
+bool is_false(Value* x) {
+  auto* c = llvm::dyn_cast<llvm::ConstantInt>(x);
+  return c && c->isZero();
+}
+
+}  // namespace
+
+Emitter::Emitter(const Graph& graph, const GpuPlan& plan, const Target& target,
+                 llvm::Module& module)
+    : graph_(graph),
+      plan_(plan),
+      target_(target),
+      module_(module),
+      b_(module.getContext()),
+      arith_(b_, module, target) {
+  llvm::FastMathFlags flags;
+  flags.setAllowContract(true);
+  b_.setFastMathFlags(flags);
+}
+
+BasicBlock* Emitter::block(const char* name) {
+  return BasicBlock::Create(b_.getContext(), name, function_);
+}
+
+void Emitter::emit_entry(const std::string& name) {
+  for (int node = 0; node < graph_.size(); ++node) {
+    if (graph_[node].op == Op::DeviceCoordinate)
+      coordinate_count_ = std::max(coordinate_count_, static_cast<int>(graph_.arg(node, 0)) + 1);
+  }
+  std::vector<llvm::Type*> types(static_cast<size_t>(graph_.params()), b_.getPtrTy(kGlobal));
+  types.insert(types.end(), static_cast<size_t>(coordinate_count_), b_.getInt64Ty());
+  function_ = llvm::Function::Create(llvm::FunctionType::get(b_.getVoidTy(), types, false),
+                                     llvm::Function::ExternalLinkage, name, module_);
+  function_->setCallingConv(llvm::CallingConv::PTX_Kernel);
+  function_->addFnAttr(llvm::Attribute::NoUnwind);
+  for (int slot = 0; slot < graph_.params(); ++slot) {
+    auto at = static_cast<unsigned>(slot);
+    function_->addParamAttr(at,
+                            llvm::Attribute::getWithAlignment(b_.getContext(), llvm::Align(16)));
+    // What nobody writes may come through the read-only path.
+    if (graph_.param(slot).written || graph_.aliased(slot)) continue;
+    function_->addParamAttr(at, llvm::Attribute::NoAlias);
+    function_->addParamAttr(at, llvm::Attribute::ReadOnly);
+  }
+  auto annotate = [&](const char* key, int value) {
+    llvm::Metadata* row[] = {llvm::ValueAsMetadata::get(function_),
+                             llvm::MDString::get(b_.getContext(), key),
+                             llvm::ConstantAsMetadata::get(i32(value))};
+    module_.getOrInsertNamedMetadata("nvvm.annotations")
+        ->addOperand(llvm::MDNode::get(b_.getContext(), row));
+  };
+  annotate("kernel", 1);
+  annotate("maxntidx", plan_.block);
+  // Rows kept by several blocks: one block loads while another waits for its neighbours.
+  if (plan_.cluster > 1 && plan_.works[0].kept)
+    annotate("minctasm", std::max(1, 1024 / plan_.block));
+
+  b_.SetInsertPoint(block("entry"));
+  auto special = [&](llvm::Intrinsic::ID id, int64_t below) {
+    llvm::CallInst* call = b_.CreateIntrinsic(id, {}, {});
+    call->setMetadata(
+        llvm::LLVMContext::MD_range,
+        llvm::MDBuilder(b_.getContext())
+            .createRange(llvm::APInt(32, 0), llvm::APInt(32, static_cast<uint64_t>(below))));
+    return call;
+  };
+  thread_ = special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x, plan_.block);
+  Value* block_id =
+      special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x, std::numeric_limits<int32_t>::max());
+  // The works' blocks follow each other.
+  int64_t first = 0;
+  for (const Work& work : plan_.works) {
+    Value* own = b_.CreateSub(block_id, i32(first));
+    if (&work == &plan_.works.back()) {
+      emit_work(work, own);
+      break;
+    }
+    BasicBlock *mine = block("work"), *next = block("next");
+    b_.CreateCondBr(b_.CreateICmpULT(own, i32(work.blocks)), mine, next);
+    b_.SetInsertPoint(mine);
+    emit_work(work, own);
+    b_.CreateRetVoid();
+    b_.SetInsertPoint(next);
+    first += work.blocks;
+  }
+  b_.CreateRetVoid();
+  size_shared();
+}
+
+void Emitter::emit_work(const Work& work, Value* block) {
+  work_ = &work;
+  frames_.clear();
+  kept_open_ = false;
+  push(0);
+  if (!work.tile.staged.empty()) {
+    emit_tile(block);
+    return;
+  }
+  int inner = work.items_fastest ? work.teams : work.team;
+  Value *low = inner == 1 ? i32(0) : b_.CreateURem(thread_, i32(inner)),
+        *high = inner == plan_.block ? i32(0) : b_.CreateUDiv(thread_, i32(inner));
+  team_ = work.items_fastest ? low : high;
+  member_ = work.items_fastest ? high : low;
+  rank_ = i32(0);
+  share_ = member_;
+  if (work.cluster > 1) {
+    rank_ = b_.CreateURem(block, i32(work.cluster));
+    block = b_.CreateUDiv(block, i32(work.cluster));
+    share_ = b_.CreateAdd(b_.CreateMul(rank_, i32(work.team)), member_);
+  }
+  open(work.items.space, team_, work.teams, block);
+  emit_items();
+  // No block ends while another may read its memory.
+  if (work.cluster > 1) cluster_barrier();
+}
+
+void Emitter::emit_items() {
+  if (work_->kept) open_kept();
+  for (int group : work_->items.groups) emit_group(group, true);
+  if (!work_->inner.empty()) emit_inner(0);
+  if (work_->kept) {
+    close();
+    kept_open_ = false;
+  }
+  const std::vector<int>& stores = work_->items.stores;
+  if (stores.empty()) return;
+  if (work_->team * work_->cluster == 1) {
+    emit_stores(stores, nullptr);
+    return;
+  }
+  // One thread stores what all of them may have read.
+  bool in_place = std::ranges::any_of(stores, [&](int store) {
+    for (int node = 0; node < graph_.size(); ++node) {
+      if (graph_[node].op == Op::Load &&
+          (graph_.slot(node) == graph_.slot(store) || graph_.aliased(graph_.slot(store))))
+        return true;
+    }
+    return false;
+  });
+  if (in_place) {
+    for (int store : stores) value(graph_.source(store, 2));
+    if (work_->cluster > 1) {
+      cluster_barrier();
+    } else {
+      barrier();
+    }
+  }
+  emit_stores(stores, b_.CreateICmpEQ(share_, i32(0)));
+}
+
+// --- spaces
+// ----------------------------------------------------------------------------------------
+
+Emitter::Frame& Emitter::push(RangeSet own) {
+  RangeSet outer = frames_.empty() ? 0 : frames_.back().open;
+  Frame& frame = frames_.emplace_back();
+  frame.own = own;
+  frame.open = outer | own;
+  return frame;
+}
+
+// Steps (round * chunks + c) * threads + thread of `space`.
+Emitter::Frame& Emitter::open(const Space& space, Value* thread, int threads, Value* round) {
+  RangeSet own = 0;
+  for (int r : space.ranges) own |= bit(r);
+  Frame& frame = push(own);
+  frame.chunks = space.chunks;
+  frame.lanes = space.lanes;
+  if (space.lanes > 1) frame.lane_ranges = bit(space.ranges.back());
+  int64_t together = int64_t{space.chunks} * threads;
+  bool narrow = space.steps + together < std::numeric_limits<int32_t>::max();
+  unsigned width = narrow ? 32 : 64;
+  auto number = [&](int64_t x) { return b_.getIntN(width, static_cast<uint64_t>(x)); };
+  Value* base = b_.CreateMul(b_.CreateZExtOrTrunc(round, b_.getIntNTy(width)), number(together));
+  base = b_.CreateAdd(base, b_.CreateZExtOrTrunc(thread, b_.getIntNTy(width)));
+  for (int c = 0; c < space.chunks; ++c) {
+    Value* step = b_.CreateAdd(base, number(int64_t{c} * threads));
+    Value* active = nullptr;
+    if (space.steps % together != 0) {
+      active = b_.CreateICmpULT(step, number(space.steps));
+      step = b_.CreateBinaryIntrinsic(llvm::Intrinsic::umin, step, number(space.steps - 1));
+      auto* certain = llvm::dyn_cast<llvm::ConstantInt>(active);
+      if (certain && certain->isOne()) active = nullptr;
+    }
+    frame.active.push_back(active);
+    digits_of(frame, space, step);
+  }
+  return frame;
+}
+
+void Emitter::digits_of(Frame& frame, const Space& space, Value* step) {
+  for (size_t k = space.ranges.size(); k-- > 0;) {
+    int range = space.ranges[k], lanes = k + 1 == space.ranges.size() ? space.lanes : 1;
+    auto* count = llvm::ConstantInt::get(step->getType(),
+                                         static_cast<uint64_t>(graph_.range(range).size / lanes));
+    Value* digit = step;
+    if (k > 0) {
+      digit = b_.CreateURem(step, count);
+      step = b_.CreateUDiv(step, count);
+    }
+    auto number = [&](int64_t x) {
+      return llvm::ConstantInt::get(digit->getType(), static_cast<uint64_t>(x));
+    };
+    if (lanes > 1) digit = b_.CreateMul(digit, number(lanes));
+    if (space.begin > 0 && k + 1 == space.ranges.size())
+      digit = b_.CreateAdd(digit, number(space.begin));
+    frame.digits[range].push_back(digit);
+  }
+}
+
+// All sections at once: their ranges have the same values in a thread.
+void Emitter::open_kept() {
+  std::vector<const Space*> spaces;
+  for (int group : work_->items.groups) {
+    auto& levels = work_->folds[static_cast<size_t>(group)];
+    if (!levels.empty()) spaces.push_back(&levels.front().space);
+  }
+  if (!work_->inner.empty()) spaces.push_back(&work_->inner.front().space);
+  const Space& first = *spaces.front();
+  Frame& frame = open(first, share_, work_->team * work_->cluster, i32(0));
+  for (const Space* other : spaces) {
+    for (size_t k = 0; k < first.ranges.size(); ++k) {
+      frame.own |= bit(other->ranges[k]);
+      Values digits = frame.digits[first.ranges[k]];
+      frame.digits[other->ranges[k]] = digits;
+    }
+    if (frame.lanes > 1) frame.lane_ranges |= bit(other->ranges.back());
+  }
+  frame.open |= frame.own;
+  kept_open_ = true;
+}
+
+void Emitter::rounds(int64_t count, Values& carried, llvm::function_ref<void(Value*)> body) {
+  if (count == 1) {
+    body(i32(0));
+    return;
+  }
+  llvm::Type* type =
+      count < std::numeric_limits<int32_t>::max() ? b_.getInt32Ty() : b_.getInt64Ty();
+  BasicBlock *from = b_.GetInsertBlock(), *head = block("loop"), *exit = block("end");
+  llvm::Instruction* enter = b_.CreateBr(head);
+  llvm::SmallVector<Frame*, 6> outside;
+  for (Frame& frame : frames_) {
+    if (!frame.before) {
+      frame.before = enter;
+      outside.push_back(&frame);
+    }
+  }
+  b_.SetInsertPoint(head);
+  PHINode* round = b_.CreatePHI(type, 2, "round");
+  round->addIncoming(llvm::ConstantInt::get(type, 0), from);
+  llvm::SmallVector<PHINode*, 8> phis;
+  for (Value*& v : carried) {
+    PHINode* phi = b_.CreatePHI(v->getType(), 2);
+    phi->addIncoming(v, from);
+    phis.push_back(phi);
+    v = phi;
+  }
+  body(round);
+  BasicBlock* last = b_.GetInsertBlock();
+  Value* next = b_.CreateNUWAdd(round, llvm::ConstantInt::get(type, 1));
+  round->addIncoming(next, last);
+  for (size_t i = 0; i < phis.size(); ++i) phis[i]->addIncoming(carried[i], last);
+  llvm::BranchInst* back = b_.CreateCondBr(
+      b_.CreateICmpULT(next, llvm::ConstantInt::get(type, static_cast<uint64_t>(count))), head,
+      exit);
+  // One round has all the loads in flight that registers are for.
+  llvm::LLVMContext& context = b_.getContext();
+  auto* rolled =
+      llvm::MDNode::get(context, llvm::MDString::get(context, "llvm.loop.unroll.disable"));
+  llvm::MDNode* loop = llvm::MDNode::getDistinct(context, {nullptr, rolled});
+  loop->replaceOperandWith(0, loop);
+  back->setMetadata(llvm::LLVMContext::MD_loop, loop);
+  b_.SetInsertPoint(exit);
+  for (Frame* frame : outside) frame->before = nullptr;
+}
+
+void Emitter::when(Value* condition, llvm::function_ref<void()> body) {
+  if (!condition) {
+    body();
+    return;
+  }
+  if (is_false(condition)) return;
+  BasicBlock *then = block("then"), *next = block("on");
+  b_.CreateCondBr(condition, then, next);
+  b_.SetInsertPoint(then);
+  body();
+  b_.CreateBr(next);
+  b_.SetInsertPoint(next);
+}
+
+void Emitter::in_section(const Section& section, bool shared, Values& carried,
+                         llvm::function_ref<void()> body) {
+  Value* thread = shared ? share_ : i32(0);
+  int threads = shared ? work_->team * work_->cluster : 1;
+  rounds(section.space.rounds(threads), carried, [&](Value* round) {
+    open(section.space, thread, threads, round);
+    for (int group : section.groups) emit_group(group, false);
+    body();
+    close();
+  });
+}
+
+void Emitter::emit_inner(size_t level) {
+  const Section& section = work_->inner[level];
+  auto inside = [&] {
+    if (level + 1 < work_->inner.size()) emit_inner(level + 1);
+    emit_stores(section.stores, nullptr);
+  };
+  if (level == 0 && kept_open_) {
+    for (int group : section.groups) emit_group(group, false);
+    inside();
+    return;
+  }
+  Values none;
+  in_section(section, level == 0, none, inside);
+}
+
+}  // namespace tinyshard::codegen::gpu

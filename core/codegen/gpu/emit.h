@@ -1,0 +1,161 @@
+// A planned GPU kernel as an LLVM module. Threads hold arrays of scalars: every value exists once
+// for each chunk and lane of the spaces it varies with (its instances). No thread leaves a block
+// early: where steps run out a thread repeats the last one, takes no part in folds and stores
+// nothing, so that barriers are safe and loads need no branch. Internal to core/codegen/gpu;
+// includes LLVM.
+#pragma once
+#include <bit>
+#include <deque>
+#include <optional>
+#include <span>
+
+#include <llvm/ADT/ArrayRef.h>
+#include <llvm/ADT/DenseMap.h>
+#include <llvm/ADT/STLFunctionalExtras.h>
+#include <llvm/ADT/SmallVector.h>
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/MDBuilder.h>
+#include <llvm/IR/Module.h>
+
+#include "core/codegen/arith.h"
+#include "core/codegen/gpu/plan.h"
+
+namespace tinyshard::codegen::gpu {
+
+class Emitter {
+ public:
+  Emitter(const Graph& graph, const GpuPlan& plan, const Target& target, llvm::Module& module);
+  void emit_entry(const std::string& name);
+  int coordinates() const { return coordinate_count_; }
+
+ private:
+  using Values = llvm::SmallVector<llvm::Value*, 4>;
+
+  // An open space. Values live in the outermost frame that opens all their ranges.
+  struct Frame {
+    RangeSet own = 0, open = 0;  // open: of outer frames too
+    RangeSet lane_ranges = 0;    // the innermost ones, when lanes > 1; of one frame at most
+    int chunks = 1, lanes = 1;
+    llvm::DenseMap<int, Values> digits;   // by range: its value in lane 0 of each chunk
+    Values active;                        // by chunk; null where always
+    llvm::Instruction* before = nullptr;  // the branch into a loop inside; new code goes there
+    llvm::DenseMap<int, Values> values;   // by node, as Work::same has it
+  };
+
+  // --- emit.cpp: control ---
+  void emit_work(const Work& work, llvm::Value* block);
+  void emit_items();
+  void emit_inner(size_t level);
+  void in_section(const Section& section, bool shared, Values& carried,
+                  llvm::function_ref<void()> body);
+  void emit_group(int group, bool shared);
+  void fold_level(int group, size_t level, bool shared, Values& accumulators);
+  void accumulate(int group, Values& accumulators);
+  Frame& open(const Space& space, llvm::Value* thread, int threads, llvm::Value* round);
+  Frame& push(RangeSet own);
+  void close() { frames_.pop_back(); }
+  void open_items(llvm::Value* block);
+  void open_kept();
+  // body(round) for each round; `carried` lives through them.
+  void rounds(int64_t count, Values& carried, llvm::function_ref<void(llvm::Value*)> body);
+  void when(llvm::Value* condition, llvm::function_ref<void()> body);
+  void digits_of(Frame& frame, const Space& space, llvm::Value* step);
+  llvm::BasicBlock* block(const char* name);
+
+  // --- tile.cpp: transposes ---
+  void emit_tile(llvm::Value* block);
+  struct TilePlaces {
+    llvm::Value* fast = nullptr;  // of this thread in the tile, lane 0
+    Values slow;                  // by chunk
+  };
+  TilePlaces open_tile(int fast, int slow, int lanes, llvm::Value* fast_tile,
+                       llvm::Value* slow_tile);
+
+  // --- team.cpp: what threads do together ---
+  void barrier();
+  void cluster_barrier();
+  struct Partial {
+    ReduceOp op;
+    DType dtype;
+    llvm::Value* value;
+  };
+  // Replaces what each thread has by what its team has.
+  void team_reduce(llvm::MutableArrayRef<Partial> partials);
+  void reduce_batch(llvm::MutableArrayRef<Partial> partials);
+  llvm::Value* warp_reduce(ReduceOp op, DType dtype, llvm::Value* x, int apart, int count);
+  llvm::Value* shuffle(llvm::Value* x, int distance);
+  llvm::Value* shared(size_t which, int64_t bytes);  // memory of the block
+  void size_shared();                                // when all is known
+
+  // --- values.cpp ---
+  Values value(int node);
+  Values make_value(int node);
+  Values make_index(int node);
+  Values apply(int node, bool lane0);
+  Values make_load(int node);
+  int place(int node) const;
+  // Instances are numbered with the lanes fastest, then the chunks of inner frames.
+  struct Spot {
+    llvm::SmallVector<int, 6> chunks;  // by frame
+    int lane = 0;
+  };
+  Spot spot_of(int node, int instance) const;
+  int instance_at(int node, const Spot& spot) const;
+  int instances(int node) const;
+  int lanes_of(int node) const;
+  // The instance of `source` that `instance` of `node` uses.
+  int instance_of(int node, int instance, int source) const {
+    return instance_at(source, spot_of(node, instance));
+  }
+  bool chunked(int node, size_t frame) const {
+    return frames_[frame].chunks > 1 && (graph_[node].varies & frames_[frame].own) != 0;
+  }
+  const Frame* lane_frame(int node) const;
+  bool narrow(int node) const;
+  std::optional<Graph::Pattern> lane_pattern(int index) const;
+  int vector_piece(int access) const;  // elements of one access to memory
+
+  // --- memory.cpp ---
+  Values load_piece(int slot, llvm::Value* address, int piece);
+  void store_piece(int slot, llvm::Value* address, llvm::ArrayRef<llvm::Value*> values,
+                   bool rounded);
+  llvm::Value* element_address(int slot, llvm::Value* offset);
+  // `condition`: null, or when this thread stores at all.
+  void emit_stores(std::span<const int> stores, llvm::Value* condition);
+  llvm::Value* store_condition(int store, int instance);
+  llvm::Value* zeros();
+
+  llvm::ConstantInt* i32(int64_t x) { return b_.getInt32(static_cast<uint32_t>(x)); }
+  llvm::Value* both(llvm::Value* a, llvm::Value* b) { return !a ? b : !b ? a : b_.CreateAnd(a, b); }
+
+  // Moves the builder to where values of a frame go now; back at destruction.
+  struct At {
+    At(Emitter& e, int frame);
+    llvm::IRBuilder<>::InsertPointGuard guard;
+  };
+
+  const Graph& graph_;
+  const GpuPlan& plan_;
+  const Target& target_;
+  llvm::Module& module_;
+  llvm::IRBuilder<> b_;
+  Arith arith_;
+  llvm::Function* function_ = nullptr;
+  llvm::Value* thread_ = nullptr;  // i32, in the block
+  int coordinate_count_ = 0;
+  llvm::GlobalVariable* zeros_ = nullptr;
+  // Two, used in turn: a barrier between write and read is then enough.
+  llvm::GlobalVariable* shared_[4] = {};  // the second pair for what other blocks read
+  int64_t shared_bytes_[4] = {};
+
+  const Work* work_ = nullptr;
+  llvm::Value *team_ = nullptr,
+              *member_ = nullptr;  // i32: which team of the block, which thread of it
+  // i32: which block of the cluster, which thread of the team in all of the cluster's blocks.
+  llvm::Value *rank_ = nullptr, *share_ = nullptr;
+  int reductions_ = 0, exchanges_ = 0;
+  bool kept_open_ = false;
+  std::deque<Frame> frames_;
+};
+
+}  // namespace tinyshard::codegen::gpu

@@ -1,0 +1,196 @@
+#include "tests/core/codegen/gpu_driver.h"
+
+#include <algorithm>
+#include <dlfcn.h>
+#include <stdexcept>
+#include <vector>
+
+namespace tinyshard::test {
+namespace {
+
+using Result = int;
+
+struct Api {
+  Result (*init)(unsigned);
+  Result (*device_get)(int*, int);
+  Result (*device_attribute)(int*, int, int);
+  Result (*retain)(void**, int);
+  Result (*set_current)(void*);
+  Result (*alloc)(DevicePointer*, size_t);
+  Result (*free)(DevicePointer);
+  Result (*htod)(DevicePointer, const void*, size_t);
+  Result (*dtoh)(void*, DevicePointer, size_t);
+  Result (*dtod_async)(DevicePointer, DevicePointer, size_t, void*);
+  Result (*load)(void**, const void*, unsigned, int*, void**);
+  Result (*unload)(void*);
+  Result (*function)(void**, void*, const char*);
+  Result (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                   void*, void**, void**);
+  Result (*stream_create)(void**, unsigned);
+  Result (*stream_synchronize)(void*);
+  Result (*event_create)(void**, unsigned);
+  Result (*event_record)(void*, void*);
+  Result (*event_elapsed)(float*, void*, void*);
+  Result (*capture_begin)(void*, int);
+  Result (*capture_end)(void*, void**);
+  Result (*instantiate)(void**, void*, unsigned long long);
+  Result (*graph_launch)(void*, void*);
+  Result (*error_text)(Result, const char**);
+};
+Api api;
+
+// The name of the first function that is not there, or null.
+const char* resolve(void* library) {
+  auto find = [&](auto& pointer, const char* name) {
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(::dlsym(library, name));
+    return pointer != nullptr;
+  };
+#define FIND(member, name) \
+  if (!find(api.member, name)) return name
+  FIND(init, "cuInit");
+  FIND(device_get, "cuDeviceGet");
+  FIND(device_attribute, "cuDeviceGetAttribute");
+  FIND(retain, "cuDevicePrimaryCtxRetain");
+  FIND(set_current, "cuCtxSetCurrent");
+  FIND(alloc, "cuMemAlloc_v2");
+  FIND(free, "cuMemFree_v2");
+  FIND(htod, "cuMemcpyHtoD_v2");
+  FIND(dtoh, "cuMemcpyDtoH_v2");
+  FIND(dtod_async, "cuMemcpyDtoDAsync_v2");
+  FIND(load, "cuModuleLoadDataEx");
+  FIND(unload, "cuModuleUnload");
+  FIND(function, "cuModuleGetFunction");
+  FIND(launch, "cuLaunchKernel");
+  FIND(stream_create, "cuStreamCreate");
+  FIND(stream_synchronize, "cuStreamSynchronize");
+  FIND(event_create, "cuEventCreate");
+  FIND(event_record, "cuEventRecord");
+  FIND(event_elapsed, "cuEventElapsedTime");
+  FIND(capture_begin, "cuStreamBeginCapture_v2");
+  FIND(capture_end, "cuStreamEndCapture");
+  FIND(instantiate, "cuGraphInstantiateWithFlags");
+  FIND(graph_launch, "cuGraphLaunch");
+  FIND(error_text, "cuGetErrorString");
+#undef FIND
+  return nullptr;
+}
+
+}  // namespace
+
+void GpuDriver::check(int result, const char* call) {
+  if (result == 0) return;
+  const char* text = nullptr;
+  api.error_text(result, &text);
+  throw std::runtime_error(std::string(call) + ": " + (text ? text : "?") + " (" +
+                           std::to_string(result) + ")");
+}
+
+GpuDriver* GpuDriver::open(std::string& reason) {
+  void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    reason = ::dlerror();
+    return nullptr;
+  }
+  if (const char* missing = resolve(library)) {
+    reason = std::string("libcuda.so.1 has no ") + missing;
+    return nullptr;
+  }
+  static GpuDriver driver;
+  try {
+    driver.check(api.init(0), "cuInit");
+    int device = 0;
+    driver.check(api.device_get(&device, 0), "cuDeviceGet");
+    driver.check(api.retain(&driver.context_, device), "cuDevicePrimaryCtxRetain");
+    driver.check(api.set_current(driver.context_), "cuCtxSetCurrent");
+    // Waits for copies from pageable memory, which return before they are done.
+    constexpr unsigned kDefault = 0;
+    driver.check(api.stream_create(&driver.stream_, kDefault), "cuStreamCreate");
+    constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76;
+    int major = 0, minor = 0;
+    Target& t = driver.target_;
+    driver.check(api.device_attribute(&t.multiprocessors, kMultiprocessors, device), "attribute");
+    driver.check(api.device_attribute(&major, kMajor, device), "attribute");
+    driver.check(api.device_attribute(&minor, kMinor, device), "attribute");
+    t.triple = "nvptx64-nvidia-cuda";
+    t.cpu = "sm_" + std::to_string(major * 10 + minor) + (major == 9 ? "a" : "");
+    t.features = "+ptx83";
+    t.shared_bytes = 49152;
+  } catch (const std::exception& error) {
+    reason = error.what();
+    return nullptr;
+  }
+  return &driver;
+}
+
+DevicePointer GpuDriver::allocate(size_t bytes) {
+  DevicePointer memory = 0;
+  check(api.alloc(&memory, std::max<size_t>(bytes, 16)), "cuMemAlloc");
+  return memory;
+}
+void GpuDriver::release(DevicePointer memory) { check(api.free(memory), "cuMemFree"); }
+void GpuDriver::to_device(DevicePointer to, const void* from, size_t bytes) {
+  check(api.htod(to, from, bytes), "cuMemcpyHtoD");
+}
+void GpuDriver::from_device(void* to, DevicePointer from, size_t bytes) {
+  check(api.dtoh(to, from, bytes), "cuMemcpyDtoH");
+}
+void GpuDriver::copy(DevicePointer to, DevicePointer from, size_t bytes) {
+  check(api.dtod_async(to, from, bytes, stream_), "cuMemcpyDtoDAsync");
+}
+void GpuDriver::synchronize() { check(api.stream_synchronize(stream_), "cuStreamSynchronize"); }
+
+void* GpuDriver::load(const ObjectCode& code, void** module) {
+  constexpr int kErrorLog = 5, kErrorLogBytes = 6;
+  static char log[8192];
+  log[0] = 0;
+  int options[] = {kErrorLog, kErrorLogBytes};
+  void* values[] = {log, reinterpret_cast<void*>(sizeof(log))};
+  void *loaded = nullptr, *function = nullptr;
+  int result = api.load(&loaded, code.bytes.data(), 2, options, values);
+  check(result, (code.entry + ": cuModuleLoadDataEx " + log).c_str());
+  check(api.function(&function, loaded, code.entry.c_str()), "cuModuleGetFunction");
+  if (module) *module = loaded;
+  return function;
+}
+void GpuDriver::unload(void* module) { check(api.unload(module), "cuModuleUnload"); }
+
+void GpuDriver::launch(void* function, const ObjectCode& code,
+                       std::span<const DevicePointer> buffers,
+                       std::span<const int64_t> coordinates) {
+  std::vector<void*> arguments;
+  for (const DevicePointer& b : buffers) arguments.push_back(const_cast<DevicePointer*>(&b));
+  for (int i = 0; i < code.coordinates; ++i)
+    arguments.push_back(const_cast<int64_t*>(&coordinates[static_cast<size_t>(i)]));
+  if (code.work_items == 0) return;
+  check(api.launch(function, static_cast<unsigned>(code.work_items), 1, 1,
+                   static_cast<unsigned>(code.block), 1, 1,
+                   static_cast<unsigned>(code.shared_bytes), stream_, arguments.data(), nullptr),
+        "cuLaunchKernel");
+}
+
+void GpuDriver::begin_capture() {
+  constexpr int kThisThread = 1;
+  check(api.capture_begin(stream_, kThisThread), "cuStreamBeginCapture");
+}
+
+double GpuDriver::replay(int runs) {
+  void *graph = nullptr, *executable = nullptr, *start = nullptr, *stop = nullptr;
+  check(api.capture_end(stream_, &graph), "cuStreamEndCapture");
+  check(api.instantiate(&executable, graph, 0), "cuGraphInstantiate");
+  check(api.event_create(&start, 0), "cuEventCreate");
+  check(api.event_create(&stop, 0), "cuEventCreate");
+  std::vector<float> times;
+  for (int run = 0; run < runs + 2; ++run) {
+    check(api.event_record(start, stream_), "cuEventRecord");
+    check(api.graph_launch(executable, stream_), "cuGraphLaunch");
+    check(api.event_record(stop, stream_), "cuEventRecord");
+    synchronize();
+    float ms = 0;
+    check(api.event_elapsed(&ms, start, stop), "cuEventElapsedTime");
+    if (run >= 2) times.push_back(ms);
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 2), times.end());
+  return 1e3 * times[times.size() / 2];
+}
+
+}  // namespace tinyshard::test

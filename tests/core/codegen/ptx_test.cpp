@@ -1,0 +1,134 @@
+// Code for GPUs as far as it can be judged without one: what the PTX of typical kernels is made of.
+#include <filesystem>
+#include <regex>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "core/base/options.h"
+#include "tests/core/codegen/harness.h"
+
+namespace tinyshard::test {
+namespace {
+
+const Target kHopper{"nvptx64-nvidia-cuda", "sm_90a", "+ptx83", 128, 132, 49152};
+
+ObjectCode compile(Kernel& k, const Target& target = kHopper) {
+  const KernelSource* pointer = &k.source();
+  return compile_kernels(std::span(&pointer, 1), target)[0]->code;
+}
+std::string text(const ObjectCode& code) { return code.bytes.data(); }
+int64_t count(const std::string& ptx, const std::string& pattern) {
+  std::regex expression(pattern);
+  return std::distance(std::sregex_iterator(ptx.begin(), ptx.end(), expression),
+                       std::sregex_iterator());
+}
+
+TEST(Ptx, EntryAndShape) {
+  Kernel k("shape");
+  int in = k.param(DType::F32, 400), out = k.param(DType::F32, 100);
+  UOp i = k.loop(100), place = UOp::make(Op::DeviceCoordinate, DType::Index, {}, Dims{1, 4});
+  k.store(out, i, k.load(in, place * 100 + i));
+  ObjectCode code = compile(k);
+  std::string ptx = text(code);
+  EXPECT_EQ(code.bytes.back(), '\0');
+  EXPECT_EQ(count(ptx, "\\.target sm_90a"), 1);
+  EXPECT_EQ(count(ptx, "\\.visible \\.entry " + code.entry), 1);
+  EXPECT_EQ(count(ptx, "\\.param \\.u64"), 2 + 2) << "two buffers, coordinates 0 and 1";
+  EXPECT_EQ(code.coordinates, 2);
+  EXPECT_EQ(code.block % 32, 0);
+  EXPECT_GE(code.work_items * code.block * 4, 100);
+}
+
+TEST(Ptx, ElementwiseKernelsMoveSixteenBytes) {
+  for (DType t : {DType::F32, DType::BF16, DType::F16, DType::U8, DType::F64}) {
+    Kernel k("map_" + std::string(name(t)));
+    constexpr int64_t n = 1 << 20;
+    int in = k.param(t, 1), out = k.param(t, 1);
+    for (ParamInfo& p : k.source().params) p.numel = n;
+    UOp i = k.loop(n / 1024), j = k.loop(1024);
+    k.store(out, i * 1024 + j, k.load(in, i * 1024 + j) + k.load(in, i * 1024 + j));
+    std::string ptx = text(compile(k));
+    int64_t wide = count(ptx, "ld\\.global\\.nc\\.v[24]\\.");
+    EXPECT_GE(wide, 1) << ptx;
+    EXPECT_EQ(wide, count(ptx, "ld\\.global")) << name(t);
+    EXPECT_EQ(count(ptx, "st\\.global\\.v[24]\\."), count(ptx, "st\\.global")) << name(t);
+  }
+}
+
+TEST(Ptx, ARowIsReadOnce) {
+  Kernel k("softmax");
+  constexpr int64_t rows = 4096, n = 4096;
+  int in = k.param(DType::F32, 1), out = k.param(DType::F32, 1);
+  for (ParamInfo& p : k.source().params) p.numel = rows * n;
+  UOp i = k.loop(rows), j = k.loop(n), f = k.fold_range(n);
+  UOp top = fold(ReduceOp::Max, k.load(in, i * n + f), {f});
+  UOp total = sum(exp(k.load(in, i * n + f) - top), {f});
+  k.store(out, i * n + j, exp(k.load(in, i * n + j) - top) * unary(Op::Recip, total));
+  ObjectCode code = compile(k);
+  int64_t threads = code.work_items * code.block;
+  EXPECT_EQ(count(text(code), "ld\\.global") * threads * 4, rows * n);
+  EXPECT_EQ(count(text(code), "ex2\\.approx") * threads, rows * n) << "nor is exp computed twice";
+}
+
+TEST(Ptx, FewResultsAreSharedByACluster) {
+  Kernel k("total");
+  int in = k.param(DType::F32, 1), out = k.param(DType::F32, 1);
+  k.source().params[0].numel = 1 << 24;
+  UOp f = k.fold_range(1 << 24);
+  k.store(out, index_const(0), sum(k.load(in, f), {f}));
+  ObjectCode code = compile(k);
+  EXPECT_EQ(code.work_items, 8);
+  EXPECT_EQ(count(text(code), "\\.reqnctapercluster 8, 1, 1"), 1);
+  Target older = kHopper;
+  older.cpu = "sm_80";
+  EXPECT_EQ(count(text(compile(k, older)), "cluster"), 0);
+}
+
+TEST(Ptx, TransposesGoThroughSharedMemory) {
+  Kernel k("transpose");
+  int in = k.param(DType::F32, 1), out = k.param(DType::F32, 1);
+  for (ParamInfo& p : k.source().params) p.numel = 1 << 20;
+  UOp i = k.loop(1024), j = k.loop(1024);
+  k.store(out, i * 1024 + j, k.load(in, j * 1024 + i));
+  std::string ptx = text(compile(k));
+  EXPECT_GE(count(ptx, "st\\.shared"), 1);
+  EXPECT_EQ(count(ptx, "ld\\.global\\.nc\\.v4"), count(ptx, "ld\\.global"));
+  EXPECT_EQ(count(ptx, "st\\.global\\.v4"), count(ptx, "st\\.global"));
+}
+
+TEST(Ptx, IsKeptOnDiskAsItWas) {
+  namespace fs = std::filesystem;
+  std::string folder = (fs::temp_directory_path() / "tinyshard-ptx-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  ::setenv("TS_CACHE_DIR", folder.c_str(), 1);
+  ::setenv("TS_CACHE", "1", 1);
+  reload_options();
+  clear_codegen_cache();
+  auto make = [](const Target& target) {
+    Kernel k("kept");
+    int in = k.param(DType::F32, 100), out = k.param(DType::F32, 100);
+    UOp i = k.loop(100), place = UOp::make(Op::DeviceCoordinate, DType::Index, {}, Dims{0, 2});
+    k.store(out, i, k.load(in, i) + cast(place, DType::F32));
+    return compile(k, target);
+  };
+  ObjectCode first = make(kHopper);
+  clear_codegen_cache();
+  int64_t hits = codegen_statistics().disk_hits;
+  ObjectCode second = make(kHopper);
+  EXPECT_EQ(codegen_statistics().disk_hits, hits + 1);
+  EXPECT_EQ(second.bytes, first.bytes);
+  EXPECT_EQ(second.block, first.block);
+  EXPECT_EQ(second.coordinates, first.coordinates);
+  Target smaller = kHopper;
+  smaller.multiprocessors = 64;
+  make(smaller);
+  EXPECT_EQ(codegen_statistics().disk_hits, hits + 1) << "another target is another kernel";
+  ::unsetenv("TS_CACHE_DIR");
+  ::setenv("TS_CACHE", "0", 1);
+  reload_options();
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace tinyshard::test
