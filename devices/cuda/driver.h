@@ -20,6 +20,10 @@ using LinkState = struct LinkStateTag*;
 using Graph = struct GraphTag*;
 using GraphExec = struct GraphExecTag*;
 using GraphNode = struct GraphNodeTag*;
+// Says how a node waits for another; libraries launch kernels that begin before the last one ends.
+struct GraphEdge {
+  unsigned char bytes[8];
+};
 
 constexpr Result kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100,
                  kNotReady = 600, kPeerAccessAlreadyEnabled = 704, kGraphExecUpdateFailure = 910;
@@ -93,15 +97,16 @@ enum class NodeType : int { Kernel = 0, Memcpy = 1, Memset = 2 };
   X(link_destroy, "cuLinkDestroy", (LinkState))                                                \
   X(begin_capture, "cuStreamBeginCapture_v2", (Stream, int))                                   \
   X(end_capture, "cuStreamEndCapture", (Stream, Graph*))                                       \
-  X(capture_info, "cuStreamGetCaptureInfo_v2",                                                 \
-    (Stream, int*, uint64_t*, Graph*, const GraphNode**, size_t*))                             \
+  X(capture_info, "cuStreamGetCaptureInfo_v3",                                                 \
+    (Stream, int*, uint64_t*, Graph*, const GraphNode**, const GraphEdge**, size_t*))          \
   X(graph_instantiate, "cuGraphInstantiateWithFlags", (GraphExec*, Graph, unsigned long long)) \
   X(graph_upload, "cuGraphUpload", (GraphExec, Stream))                                        \
   X(graph_launch, "cuGraphLaunch", (GraphExec, Stream))                                        \
   X(graph_destroy, "cuGraphDestroy", (Graph))                                                  \
   X(graph_exec_destroy, "cuGraphExecDestroy", (GraphExec))                                     \
   X(node_type, "cuGraphNodeGetType", (GraphNode, NodeType*))                                   \
-  X(node_dependencies, "cuGraphNodeGetDependencies", (GraphNode, GraphNode*, size_t*))         \
+  X(node_dependencies, "cuGraphNodeGetDependencies_v2",                                        \
+    (GraphNode, GraphNode*, GraphEdge*, size_t*))                                              \
   X(kernel_node_get, "cuGraphKernelNodeGetParams_v2", (GraphNode, KernelNodeParams*))          \
   X(kernel_node_set, "cuGraphExecKernelNodeSetParams_v2",                                      \
     (GraphExec, GraphNode, const KernelNodeParams*))                                           \

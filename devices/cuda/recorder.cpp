@@ -27,8 +27,9 @@ std::span<const GraphNode> tips(const Gpu& gpu, Stream stream) {
   uint64_t id = 0;
   Graph graph = nullptr;
   const GraphNode* nodes = nullptr;
+  const GraphEdge* edges = nullptr;
   size_t count = 0;
-  gpu.check(gpu.driver().capture_info(stream, &status, &id, &graph, &nodes, &count),
+  gpu.check(gpu.driver().capture_info(stream, &status, &id, &graph, &nodes, &edges, &count),
             "looking at a recording");
   return {nodes, count};
 }
@@ -38,10 +39,12 @@ void collect(const Gpu& gpu, GraphNode tip, std::unordered_set<GraphNode>& seen,
              std::vector<GraphNode>& nodes) {
   if (!seen.insert(tip).second) return;
   size_t count = 0;
-  gpu.check(gpu.driver().node_dependencies(tip, nullptr, &count), "looking at a recording");
+  gpu.check(gpu.driver().node_dependencies(tip, nullptr, nullptr, &count),
+            "looking at a recording");
   std::vector<GraphNode> sources(count);
+  std::vector<GraphEdge> edges(count);
   if (count > 0)
-    gpu.check(gpu.driver().node_dependencies(tip, sources.data(), &count),
+    gpu.check(gpu.driver().node_dependencies(tip, sources.data(), edges.data(), &count),
               "looking at a recording");
   for (GraphNode source : sources) collect(gpu, source, seen, nodes);
   nodes.push_back(tip);

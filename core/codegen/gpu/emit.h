@@ -50,7 +50,7 @@ class Emitter {
                   llvm::function_ref<void()> body);
   void emit_group(int group, bool shared);
   void fold_level(int group, size_t level, bool shared, Values& accumulators);
-  void accumulate(int group, Values& accumulators);
+  void accumulate(int group, size_t levels, Values& accumulators);
   Frame& open(const Space& space, llvm::Value* thread, int threads, llvm::Value* round);
   Frame& push(RangeSet own);
   void close() { frames_.pop_back(); }

@@ -43,7 +43,7 @@ void Emitter::emit_group(int group, bool shared) {
   bool kept = shared && kept_open_;
   if (kept) {
     for (int inner : levels.front().groups) emit_group(inner, false);
-    accumulate(group, accumulators);
+    accumulate(group, 1, accumulators);
   } else {
     fold_level(group, 0, shared, accumulators);
   }
@@ -69,33 +69,41 @@ void Emitter::fold_level(int group, size_t level, bool shared, Values& accumulat
     if (level + 1 < levels.size()) {
       fold_level(group, level + 1, shared, accumulators);
     } else {
-      accumulate(group, accumulators);
+      accumulate(group, levels.size(), accumulators);
     }
   });
 }
 
-// Adds what the innermost frame holds: its instances pairwise, then to the accumulator.
-void Emitter::accumulate(int group, Values& accumulators) {
-  size_t frame = frames_.size() - 1, next = 0;
+// Adds what the last `levels` frames, those of the fold, hold: their instances pairwise, then to
+// the accumulator. A thread that repeats a step of any of them adds nothing.
+void Emitter::accumulate(int group, size_t levels, Values& accumulators) {
+  size_t last = frames_.size() - 1, next = 0;
   for (int fold : work_->nest.groups[static_cast<size_t>(group)].folds) {
     ReduceOp op = reduce_op(graph_, fold);
     DType dtype = graph_[fold].dtype;
     int source = graph_.source(fold, 0);
     Values x = value(source);
-    const Frame& inside = frames_[frame];
     for (int i = 0; i < instances(fold); ++i) {
       Values parts;
       Spot spot = spot_of(fold, i);
-      for (int c = 0; c < inside.chunks; ++c) {
-        spot.chunks[frame] = c;
-        for (int lane = 0; lane < inside.lanes; ++lane) {
-          if (inside.lanes > 1) spot.lane = lane;
-          Value* part = x[static_cast<size_t>(instance_at(source, spot))];
-          if (Value* active = inside.active[static_cast<size_t>(c)])
-            part = b_.CreateSelect(active, part, arith_.identity(op, dtype, 1));
-          parts.push_back(part);
+      auto collect = [&](auto&& inner, size_t frame, Value* active) -> void {
+        const Frame& at = frames_[frame];
+        for (int c = 0; c < at.chunks; ++c) {
+          spot.chunks[frame] = c;
+          Value* here = both(active, at.active[static_cast<size_t>(c)]);
+          for (int lane = 0; lane < at.lanes; ++lane) {
+            if (at.lanes > 1) spot.lane = lane;
+            if (frame < last) {
+              inner(inner, frame + 1, here);
+              continue;
+            }
+            Value* part = x[static_cast<size_t>(instance_at(source, spot))];
+            if (here) part = b_.CreateSelect(here, part, arith_.identity(op, dtype, 1));
+            parts.push_back(part);
+          }
         }
-      }
+      };
+      collect(collect, last + 1 - levels, nullptr);
       while (parts.size() > 1) {
         Values halves;
         for (size_t k = 0; k + 1 < parts.size(); k += 2)
