@@ -45,7 +45,7 @@ ALLOWED = {
     "tinyshard": ["*"],
     "cli": ["*"],
     "examples": ["tinyshard"],
-    "bench": ["*", "examples"],
+    "bench": ["*", "examples", "tests"],
     "tests": ["*", "cli", "examples", "bench"],
 }
 

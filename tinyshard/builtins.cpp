@@ -7,6 +7,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/program.h"
 #include "devices/cuda/cuda_device.h"
+#include "devices/disk/disk_device.h"
 #include "devices/null/null_device.h"
 #include "launch/environment.h"
 #include "transport/nccl/nccl_group.h"
@@ -57,6 +58,8 @@ const Builtins& builtins() {
               {"NULL", [] { return kMostNullDevices; },
                [] { return std::string("plans without running"); },
                [](int index, int) { return make_null_device(index, host_target()); }},
+              {"DISK", [] { return 1; }, [] { return std::string("maps files"); },
+               [](int, int ranks) { return make_disk_device(make_cpu_device(0, ranks)); }},
           },
       .connect = connect,
       .connect_local = connect_local,

@@ -6,6 +6,7 @@
 #include "core/exec/runtime.h"
 #include "core/nn/nn.h"
 #include "core/tensor/jit.h"
+#include "core/tensor/map_file.h"
 #include "core/tensor/random.h"
 #include "core/tensor/tensor.h"
 #include "core/tensor/training.h"

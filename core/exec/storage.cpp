@@ -14,6 +14,7 @@ Storage::Storage(Dims shape, DType dtype, Sharding sharding)
       dtype_(dtype) {}
 
 Storage::~Storage() {
+  if (owner_) return;
   for (size_t i = 0; i < memory_.size(); ++i) devices_[i]->free(memory_[i], local_bytes());
 }
 

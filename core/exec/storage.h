@@ -2,6 +2,7 @@
 // holds. Memory comes with the first run that touches it and goes with the last node that names it.
 #pragma once
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,11 @@ class Storage : public Placed {
   // One per local device, in the order of Runtime::local_positions. Allocates at the first call.
   std::span<void* const> memory();
   std::span<Device* const> devices();
+  // Memory of a single local device that `owner` keeps, instead of an allocation.
+  void adopt(void* memory, std::shared_ptr<void> owner) {
+    memory_ = {memory};
+    owner_ = std::move(owner);
+  }
   bool allocated() const { return !memory_.empty(); }
 
   // Stands for an input of a captured step: only that step may refer to it, and it has no memory.
@@ -39,6 +45,7 @@ class Storage : public Placed {
   bool placeholder_ = false;
   std::vector<Device*> devices_;
   std::vector<void*> memory_;
+  std::shared_ptr<void> owner_;  // of memory that is not the device's to free
 };
 
 // A Buffer node over a new storage.

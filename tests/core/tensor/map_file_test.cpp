@@ -1,0 +1,82 @@
+// Files as tensors: mapped, divided over devices, computed with, and what is said of bad ones.
+#include "core/tensor/map_file.h"
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+
+namespace tinyshard {
+namespace {
+
+class MapFile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = std::filesystem::temp_directory_path() /
+            ("tinyshard_map_file_" + std::to_string(::getpid()));
+    std::vector<float> values(1024);
+    std::iota(values.begin(), values.end(), 0.f);
+    std::ofstream(path_, std::ios::binary)
+        .write(reinterpret_cast<const char*>(values.data()),
+               static_cast<std::streamsize>(values.size() * sizeof(float)));
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  std::string message(const Ints& shape, int64_t offset, const std::string& path) {
+    try {
+      map_file(path, shape, DType::F32, offset);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  std::filesystem::path path_;
+};
+
+TEST_F(MapFile, IsReadWhenItIsUsed) {
+  Tensor x = map_file(path_, {32, 32}, DType::F32);
+  EXPECT_EQ(x.sharding().mesh.devices()[0].kind, "DISK");
+  EXPECT_EQ(x.sum().item<float>(), 1023 * 1024 / 2);
+  EXPECT_EQ((x * 2)[1][3].item<float>(), 70);
+  EXPECT_EQ(x.to("CPU:0").to_vector<float>()[1023], 1023);
+  EXPECT_EQ(map_file(path_, {0, 4}, DType::F32, 128).numel(), 0);
+}
+
+TEST_F(MapFile, BeginsAnywhere) {
+  EXPECT_EQ(map_file(path_, {4}, DType::F32, 256).to_vector<int>(),
+            (std::vector<int>{64, 65, 66, 67}));
+  EXPECT_EQ(map_file(path_, {2}, DType::F32, 4 * 101).to_vector<int>(),
+            (std::vector<int>{101, 102}));
+}
+
+TEST_F(MapFile, IsDividedOverDevices) {
+  Tensor whole = map_file(path_, {32, 32}, DType::F32);
+  Tensor parts = whole.shard({"CPU:0", "CPU:1", "CPU:2"}, 0);
+  EXPECT_EQ((parts + 1).to_vector<float>(), (whole + 1).to_vector<float>());
+}
+
+TEST_F(MapFile, KeepsTheFileWhenItIsWritten) {
+  Tensor x = map_file(path_, {1024}, DType::F32);
+  x.assign(x + 1);
+  EXPECT_EQ(x.to_vector<float>()[7], 8);
+  EXPECT_EQ(map_file(path_, {1024}, DType::F32).to_vector<float>()[7], 7);
+}
+
+TEST_F(MapFile, MistakesNameTheFile) {
+  std::string text = message({33, 32}, 0, path_);
+  EXPECT_NE(text.find(path_), std::string::npos) << text;
+  EXPECT_NE(text.find("4096 bytes"), std::string::npos) << text;
+  EXPECT_NE(text.find("4224"), std::string::npos) << text;
+  EXPECT_NE(message({1}, 4096, path_).find("from byte 4096"), std::string::npos);
+  EXPECT_NE(message({1}, -4, path_), "");
+  EXPECT_NE(message({1}, 0, "/nowhere/w.bin").find("No such file"), std::string::npos);
+  EXPECT_NE(message({1}, 0, "/tmp").find("not a regular file"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tinyshard
