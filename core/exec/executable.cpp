@@ -56,6 +56,11 @@ Counters& counters() {
   return c;
 }
 
+// Runs of different tensors may be counted by several threads at once.
+static void count(int64_t& counter, int64_t more) {
+  std::atomic_ref(counter).fetch_add(more, std::memory_order_relaxed);
+}
+
 Executable::Executable(Schedule schedule, bool compare_ranks) : schedule_(std::move(schedule)) {
   Runtime& runtime = Runtime::get();
   bool communicates = std::ranges::any_of(
@@ -361,7 +366,7 @@ void Executable::run_items(std::span<Step> steps) {
 }
 
 void Executable::run() {
-  ++counters().runs;
+  count(counters().runs, 1);
   if (!executes_) return;
   auto start = Clock::now();
   // The first run is made of single launches: libraries and communicators set themselves up then.
@@ -378,10 +383,10 @@ void Executable::run() {
     run_items(steps_);
   }
   ran_ = true;
-  counters().kernels += counts_.kernels;
-  counters().library_calls += counts_.library_calls;
-  counters().collectives += counts_.collectives;
-  counters().copies += counts_.copies;
+  count(counters().kernels, counts_.kernels);
+  count(counters().library_calls, counts_.library_calls);
+  count(counters().collectives, counts_.collectives);
+  count(counters().copies, counts_.copies);
   if (options().debug >= 1)
     log_line(fmt::format("ran {} items in {:.3f} ms", steps_.size(), milliseconds_since(start)));
 }
