@@ -103,7 +103,7 @@ void* Gpu::take(size_t bytes) {
   Result result = driver_.memory_allocate(&memory, bytes);
   if (result == kOutOfMemory) return nullptr;
   check(result, fmt::format("allocating {} bytes", bytes));
-  return reinterpret_cast<void*>(memory);
+  return reinterpret_cast<void*>(memory);  // NOLINT(performance-no-int-to-ptr): the driver's form
 }
 
 void Gpu::give_back(void* segment) noexcept { driver_.memory_free(address(segment)); }

@@ -60,7 +60,8 @@ KernelProgram::~KernelProgram() {
 bool KernelProgram::kernel(void* const* buffers, const int64_t* coordinates,
                            KernelNodeParams* params) {
   if (!function_) return false;
-  for (size_t i = 0; i < buffers_; ++i) arguments_[i] = const_cast<void**>(buffers + i);
+  for (size_t i = 0; i < buffers_; ++i)
+    arguments_[i] = static_cast<void*>(const_cast<void**>(buffers + i));
   for (size_t i = 0; i < coordinates_; ++i)
     arguments_[buffers_ + i] = const_cast<int64_t*>(coordinates + i);
   *params = {function_,         {grid_, 1, 1}, {block_, 1, 1}, shared_bytes_,

@@ -86,9 +86,9 @@ class NcclGroup final : public Communicator {
         options_(options),
         comms_(devices_.size()) {
     connect(id);
-    for (size_t i = 0; i < devices_.size(); ++i) {
-      devices_[i]->watch(this, [this](std::chrono::nanoseconds waited) { look(waited); });
-      ready_.push_back(devices_[i]->make_event());
+    for (Device* device : devices_) {
+      device->watch(this, [this](std::chrono::nanoseconds waited) { look(waited); });
+      ready_.push_back(device->make_event());
     }
     for (auto& slot : done_) {
       for (Device* device : devices_) slot.push_back(device->make_event());
@@ -362,7 +362,7 @@ class NcclGroup final : public Communicator {
       auto limit = Clock::now() + kAbortLimit;
       while (!state->done && Clock::now() < limit)
         std::this_thread::sleep_for(std::chrono::microseconds(100));
-    } catch (const std::exception&) {
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
       // No thread to be had: the communicators stay as they are until the process ends.
     }
   }
