@@ -183,6 +183,7 @@ Program& Runtime::program(Device& device, const std::shared_ptr<const CompiledKe
 
 Program& Runtime::program(Device& device, const LibraryCall& call) {
   std::string key = describe(*call.node);
+  for (const UOp& x : call.also) key += " + " + describe(*x);
   for (const UOp& s : call.node->src()) {
     key += fmt::format(" {}{}", name(s.dtype()), tinyshard::to_string(s.shape()));
   }

@@ -37,11 +37,13 @@ struct StridedView {
   Dims shape, strides;  // in elements
 };
 
-// A Dot, a convolution or a ScatterAdd that a device may run by a library. Operands are sources of
-// the node in order, then the result, which is contiguous.
+// A Dot, a convolution or a ScatterAdd that a device may run by a library. Operands are the sources
+// of the node in order. `also` are nodes of the same op and sources, with other arguments, that the
+// same call computes (the statistics of a softmax beside its result). Results are contiguous.
 struct LibraryCall {
   UOp node;
   std::vector<StridedView> operands;
+  std::vector<UOp> also;
 };
 
 struct MemoryStats {
@@ -104,7 +106,8 @@ class Device {
   virtual std::unique_ptr<Program> load(const ObjectCode& code) = 0;
   // Whether a library takes the call as it is; `why` (may be null) says why not.
   virtual bool supports(const LibraryCall& call, std::string* why) const = 0;
-  // The program of a supported call: buffers are the operands in order, then the result.
+  // The program of a supported call: buffers are the operands in order, then the result of the
+  // node, then those of `also`.
   virtual std::unique_ptr<Program> library(const LibraryCall& call) = 0;
 
   // Waits until everything has run. Throws DeviceError when something failed, and what a watcher

@@ -88,11 +88,12 @@ class Scheduler {
 
   void make_task(const UOp& x, int buffer, int position) {
     if (x.op() == Op::Buffer || x->numel() == 0) return;  // nothing to compute
+    if (made_along_.contains(x)) return;
     Task task;
     task.position = position;
     switch (x.op()) {
       case Op::Dot:
-        task.item = dot(x);
+        task.item = library_call(x);
         break;
       case Op::Conv:
       case Op::ConvBackwardData:
@@ -117,9 +118,13 @@ class Scheduler {
       update_accesses(task);
     } else {
       task.item.mesh = schedule_.buffers[buffer].mesh;
-      task.item.buffers.push_back(buffer);
-      task.reads.assign(task.item.buffers.begin(), task.item.buffers.end() - 1);
+      task.reads = task.item.buffers;
       task.writes = {buffer};
+      for (const UOp& other : task.item.call.also) {
+        task.writes.push_back(buffer_of(other));
+        made_along_[other] = true;
+      }
+      task.item.buffers.insert(task.item.buffers.end(), task.writes.begin(), task.writes.end());
     }
     tasks_.push_back(std::move(task));
   }
@@ -179,14 +184,35 @@ class Scheduler {
     return view;
   }
 
-  Item dot(const UOp& x) {
-    // As views first, so that transposes and heads cost nothing; copies where the library refuses.
-    for (int copied = 0; copied < 4; ++copied) {
+  // Nodes that differ from x in their arguments only: one call may compute all of them.
+  std::vector<UOp> siblings(const UOp& x) const {
+    std::vector<UOp> found;
+    for (const UOp& other : order_) {
+      if (other.op() == x.op() && !(other == x) && std::ranges::equal(other->src(), x->src()))
+        found.push_back(other);
+    }
+    return found;
+  }
+
+  Item library_call(const UOp& x) {
+    std::vector<UOp> along = siblings(x);
+    if (!along.empty()) {
+      if (auto item = as_views(x, along)) return *item;
+    }
+    if (auto item = as_views(x, {})) return *item;
+    throw InternalError("an op without a library reached the schedule: " + tinyshard::describe(*x));
+  }
+
+  // Operands as views first, so that transposes and heads cost nothing; copies where the library
+  // refuses.
+  std::optional<Item> as_views(const UOp& x, std::vector<UOp> along) {
+    unsigned operands = unsigned(x->src().size());
+    for (unsigned copied = 0; copied < 1u << operands; ++copied) {
       Item item;
       item.kind = Item::Kind::Library;
-      item.call.node = x;
+      item.call = {x, {}, along};
       std::vector<UOp> bases;
-      for (int i = 0; i < 2; ++i) {
+      for (unsigned i = 0; i < operands; ++i) {
         const UOp& s = x.src(i);
         auto view = (copied >> i & 1) ? std::nullopt : lowering_.view(s);
         if (view) {
@@ -197,15 +223,14 @@ class Scheduler {
           item.call.operands.push_back(row_major(s.shape()));
         }
       }
-      if (copied < 3 && !options_.library_supports(item.call)) continue;
+      if (!options_.library_supports(item.call)) continue;
       for (const UOp& base : bases) {
         fusion_.materialize(base);
         item.buffers.push_back(buffer_of(base));
       }
       return item;
     }
-    throw InternalError("a product without a library reached the schedule: " +
-                        tinyshard::describe(*x));
+    return std::nullopt;
   }
 
   // An index repeated along rows stays a view: it is as large as the source otherwise.
@@ -213,7 +238,7 @@ class Scheduler {
     if (auto view = lowering_.view(x.src(0))) {
       Item item;
       item.kind = Item::Kind::Library;
-      item.call = {x, {view->second, row_major(x.src(1).shape())}};
+      item.call = {x, {view->second, row_major(x.src(1).shape())}, {}};
       if (options_.library_supports(item.call)) {
         item.buffers = {buffer_of(view->first), whole_operand(x.src(1))};
         return item;
@@ -351,6 +376,7 @@ class Scheduler {
   Lowering lowering_;
   FreeRanges free_ranges_;
   NodeMap<int> buffer_;
+  NodeMap<bool> made_along_;  // results of a call that is made already
   MeshOf meshes_;
   std::vector<Task> tasks_;
   Schedule schedule_;
