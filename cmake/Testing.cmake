@@ -1,6 +1,7 @@
 # tinyshard_test(<name> SOURCES a.cpp... [LABELS label...] [RANKS n...] [TIMEOUT seconds] [LIBS target...]
-#                [ENVIRONMENT NAME=value...] [NO_MAIN])
-#   A GoogleTest program, registered in ctest as one test; NO_MAIN when the sources hold main(). With RANKS it runs under
+#                [ENVIRONMENT NAME=value...] [NO_MAIN] [ON_GPU])
+#   A GoogleTest program, registered in ctest as one test; NO_MAIN when the sources hold main(). With ON_GPU it is
+#   registered once more, as <name>_on_gpu, with the GPUs of the machine as default devices. With RANKS it runs under
 #   mpirun once per given n (labels gain `mpi`; skipped with a message when Open MPI is absent). Labels in use:
 #   mpi, slow, gpu, install. Sanitizer builds get five times the TIMEOUT (default 120 s).
 
@@ -11,9 +12,13 @@ find_path(TINYSHARD_TEST_DATA_DIR golden/manifest.json NO_DEFAULT_PATH
   DOC "Folder with data/ and golden/ for the tests that use them")
 
 function(tinyshard_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN" "TIMEOUT" "SOURCES;LABELS;RANKS;LIBS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;ON_GPU" "TIMEOUT" "SOURCES;LABELS;RANKS;LIBS;ENVIRONMENT")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "tinyshard_test(${name}): needs SOURCES; unknown: '${arg_UNPARSED_ARGUMENTS}'")
+  endif()
+  if(arg_ON_GPU)
+    list(APPEND arg_SOURCES ${PROJECT_SOURCE_DIR}/tests/main.cpp)
+    set(arg_NO_MAIN ON)
   endif()
   tinyshard_executable(${name} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS}
     GTest::gtest $<$<NOT:$<BOOL:${arg_NO_MAIN}>>:GTest::gtest_main>)
@@ -31,6 +36,11 @@ function(tinyshard_test name)
   if(NOT arg_RANKS)
     add_test(NAME ${name} COMMAND ${name})
     tinyshard_test_properties(${name} "${arg_LABELS}" ${arg_TIMEOUT} 1 "${arg_ENVIRONMENT}")
+    if(arg_ON_GPU)
+      add_test(NAME ${name}_on_gpu COMMAND ${name})
+      tinyshard_test_properties(${name}_on_gpu "${arg_LABELS};gpu" ${arg_TIMEOUT} 1 "TS_DEVICES=CUDA;${arg_ENVIRONMENT}")
+      set_tests_properties(${name}_on_gpu PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped:")
+    endif()
     return()
   endif()
   foreach(ranks IN LISTS arg_RANKS)

@@ -143,9 +143,10 @@ Linear IndexAlgebra::add(const Linear& a, const Linear& b, int64_t scale) {
     auto same = std::ranges::find(x.terms, t.atom, &Term::atom);
     if (same == x.terms.end()) {
       x.terms.push_back({coefficient, t.atom});
-    } else if ((same->coefficient = checked_add(same->coefficient, coefficient)) == 0) {
-      x.terms.erase(same);
+      continue;
     }
+    same->coefficient = checked_add(same->coefficient, coefficient);
+    if (same->coefficient == 0) x.terms.erase(same);
   }
   if (!b.terms.empty()) sort(x);
   return x;
@@ -299,8 +300,9 @@ IndexAlgebra::Division IndexAlgebra::divide(const Linear& x, int64_t divisor, Wa
       auto same = std::ranges::find(near_quotient.terms, t.atom, &Term::atom);
       if (same == near_quotient.terms.end()) {
         near_quotient.terms.push_back({sign, t.atom});
-      } else if ((same->coefficient = checked_add(same->coefficient, sign)) == 0) {
-        near_quotient.terms.erase(same);
+      } else {
+        same->coefficient = checked_add(same->coefficient, sign);
+        if (same->coefficient == 0) near_quotient.terms.erase(same);
       }
     }
     near.terms.push_back({c, t.atom});

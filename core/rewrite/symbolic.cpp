@@ -566,7 +566,8 @@ UOp Simplifier::Impl::comparison(Op op, const UOp& a, const UOp& b) {
       algebra_.recombine(difference);
       return op == Op::CmpLt ? less_than_zero(algebra_, difference)
                              : equal_to_zero(algebra_, difference, op == Op::CmpNe);
-    } catch (const IndexOverflow&) {
+    } catch (const IndexOverflow&) {  // NOLINT(bugprone-empty-catch)
+      // Too large for this way: the others follow.
     }
   }
 

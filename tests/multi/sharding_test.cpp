@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "core/exec/runtime.h"
+#include "tests/devices.h"
 
 namespace tinyshard {
 namespace {
@@ -101,8 +102,10 @@ class ShardingTest : public testing::TestWithParam<Layout> {
  protected:
   static void SetUpTestSuite() {
     Runtime::shutdown();
-    Runtime::configure({.devices = {"CPU:0", "CPU:1", "CPU:2", "CPU:3"}, .devices_per_rank = 0});
+    if (device_count() >= 4)
+      Runtime::configure({.devices = device_names(4), .devices_per_rank = 0});
   }
+  void SetUp() override { TINYSHARD_NEED_DEVICES(4); }
   static void TearDownTestSuite() { Runtime::shutdown(); }
 };
 
@@ -139,18 +142,20 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ShardingTest, testing::ValuesIn(layouts()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(Sharding, ToAndFromOneDevice) {
+  TINYSHARD_NEED_DEVICES(2);
   Runtime::shutdown();
-  Runtime::configure({.devices = {"CPU:0", "CPU:1"}, .devices_per_rank = 0});
+  Runtime::configure({.devices = device_names(2), .devices_per_rank = 0});
   Tensor x = Tensor::arange(6).reshape({2, 3}).contiguous().realize();
-  Tensor there = x.to("CPU:1").realize();
+  Tensor there = x.to(device_name(1)).realize();
   EXPECT_EQ(there.to_vector<int>(), (std::vector<int>{0, 1, 2, 3, 4, 5}));
-  EXPECT_EQ(there.to("CPU:0").to_vector<int>(), x.to_vector<int>());
+  EXPECT_EQ(there.to(device_name(0)).to_vector<int>(), x.to_vector<int>());
   EXPECT_THROW((x + there).realize(), UserError);
 }
 
 TEST(Sharding, RandomNumbersDoNotDependOnDevices) {
+  TINYSHARD_NEED_DEVICES(3);
   Runtime::shutdown();
-  Runtime::configure({.devices = {"CPU:0", "CPU:1", "CPU:2"}, .devices_per_rank = 0});
+  Runtime::configure({.devices = device_names(3), .devices_per_rank = 0});
   Tensor::manual_seed(3);
   auto one = Tensor::rand({7, 5}).to_vector<float>();
   Tensor::manual_seed(3);
@@ -159,8 +164,9 @@ TEST(Sharding, RandomNumbersDoNotDependOnDevices) {
 }
 
 TEST(Sharding, TooManyDevicesIsAnError) {
+  TINYSHARD_NEED_DEVICES(2);
   Runtime::shutdown();
-  Runtime::configure({.devices = {"CPU:0", "CPU:1"}, .devices_per_rank = 0});
+  Runtime::configure({.devices = device_names(2), .devices_per_rank = 0});
   try {
     Mesh mesh({{"data", 5}});
     FAIL() << "a mesh of five devices out of two";

@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/nn/nn.h"
 #include "core/tensor/jit.h"
+#include "tests/devices.h"
 
 namespace tinyshard {
 namespace {
@@ -212,11 +213,13 @@ std::vector<double> trained(const Mesh& mesh, const std::string& shard_axis) {
 }
 
 TEST(DataParallel, GivesTheSameParametersAsOneDevice) {
+  TINYSHARD_NEED_DEVICES(2);
   set_default_float(DType::F64);
-  std::vector<double> one = trained(Mesh::of({"CPU:0"}), "");
+  std::vector<double> one = trained(Mesh::of(device_names(1)), "");
   for (const std::string shard_axis : {"", "data"}) {
-    for (const Mesh& mesh :
-         {Mesh::of({"CPU:0", "CPU:1"}), Mesh::of({"CPU:0", "CPU:1", "CPU:2", "CPU:3"})}) {
+    for (int devices : {2, 4}) {
+      if (devices > device_count()) break;
+      Mesh mesh = Mesh::of(device_names(devices));
       std::vector<double> several = trained(mesh, shard_axis);
       ASSERT_EQ(one.size(), several.size());
       for (size_t i = 0; i < one.size(); ++i)
@@ -227,14 +230,16 @@ TEST(DataParallel, GivesTheSameParametersAsOneDevice) {
 }
 
 TEST(DataParallel, NamesTheAxesThereAre) {
+  TINYSHARD_NEED_DEVICES(2);
   Net net;
-  EXPECT_MENTIONS(nn::data_parallel(net, Mesh::of({"CPU:0", "CPU:1"}), "rows"), "it has \"data\"");
+  EXPECT_MENTIONS(nn::data_parallel(net, Mesh::of(device_names(2)), "rows"), "it has \"data\"");
 }
 
 TEST(DataParallel, ComesBeforeTheOptimizer) {
+  TINYSHARD_NEED_DEVICES(2);
   Net net;
   SGD optim(nn::parameters(net), {.momentum = 0.9});
-  nn::data_parallel(net, Mesh::of({"CPU:0", "CPU:1"}), "data");
+  nn::data_parallel(net, Mesh::of(device_names(2)), "data");
   TrainingMode on;
   net.loss(Tensor::ones({4, 6})).backward();
   EXPECT_MENTIONS(optim.step(), "make the optimizer after the parameters were placed");

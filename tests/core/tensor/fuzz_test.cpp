@@ -9,6 +9,7 @@
 
 #include "core/tensor/tensor.h"
 #include "tests/core/passes/evaluate.h"
+#include "tests/devices.h"
 
 namespace tinyshard {
 namespace {
@@ -23,7 +24,7 @@ class Program {
   Program(uint64_t seed, bool sharded) : random_(seed), sharded_(sharded) {
     if (sharded_) {
       std::vector<DeviceRef> devices;
-      for (int i = 0; i < 4; ++i) devices.push_back({.index = i});
+      for (int i = 0; i < 4; ++i) devices.push_back({.kind = device_kind(), .index = i});
       if (flip()) {
         devices.pop_back();
         mesh_ = Mesh({{"a", 3}}, devices);
@@ -197,7 +198,10 @@ void run_programs(bool sharded, uint64_t programs) {
 }
 
 TEST(RandomPrograms, OnOneDevice) { run_programs(false, 250); }
-TEST(RandomPrograms, WithShardedInputs) { run_programs(true, 120); }
+TEST(RandomPrograms, WithShardedInputs) {
+  TINYSHARD_NEED_DEVICES(4);
+  run_programs(true, 120);
+}
 
 }  // namespace
 }  // namespace tinyshard

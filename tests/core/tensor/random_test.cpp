@@ -9,6 +9,7 @@
 
 #include "core/tensor/jit.h"
 #include "core/tensor/tensor.h"
+#include "tests/devices.h"
 
 namespace tinyshard {
 namespace {
@@ -35,10 +36,10 @@ TEST(Random, DependsOnTheElementNotTheShape) {
 }
 
 TEST(Random, IsTheSameOnAnyNumberOfDevices) {
+  TINYSHARD_NEED_DEVICES(2);
   for (int n : {2, 3}) {
-    std::vector<std::string> devices(n);
-    for (int i = 0; i < n; ++i) devices[i] = "CPU:" + std::to_string(i);
-    Mesh mesh = Mesh::of(devices);
+    if (n > device_count()) break;
+    Mesh mesh = Mesh::of(device_names(n));
     Tensor::manual_seed(5);
     Floats whole = Tensor::randn({7, 3}).to_vector<float>();
     Tensor::manual_seed(5);

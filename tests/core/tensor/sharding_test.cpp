@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "core/tensor/tensor.h"
+#include "tests/devices.h"
 
 namespace tinyshard {
 namespace {
@@ -106,9 +107,10 @@ const std::vector<Row>& rows() {
 }
 
 TEST(Meshes, ShareConstantsInOneRun) {
+  TINYSHARD_NEED_DEVICES(3);
   Tensor table = (Tensor::arange(6).to_float() * 2 + 1).cumsum().contiguous();
-  Tensor on_two = Tensor::ones({6}).shard({"CPU:0", "CPU:1"}, 0).realize();
-  Tensor on_three = Tensor::ones({6}).shard({"CPU:0", "CPU:1", "CPU:2"}, 0).realize();
+  Tensor on_two = Tensor::ones({6}).shard(device_names(2), 0).realize();
+  Tensor on_three = Tensor::ones({6}).shard(device_names(3), 0).realize();
   Tensor a = on_two + table, b = on_three * table, c = table + 1;
   Tensor::realize({a, b, c});
   EXPECT_EQ(a.to_vector<int>(), (std::vector<int>{2, 5, 10, 17, 26, 37}));
@@ -121,8 +123,8 @@ class Divided : public ::testing::TestWithParam<std::tuple<size_t, int, int>> {}
 TEST_P(Divided, IsTheSame) {
   auto [index, devices, dim] = GetParam();
   const Row& row = rows()[index];
-  std::vector<std::string> names(devices);
-  for (int i = 0; i < devices; ++i) names[i] = "CPU:" + std::to_string(i);
+  TINYSHARD_NEED_DEVICES(devices);
+  std::vector<std::string> names = device_names(devices);
   std::vector<float> data, more;
   for (int i = 0; i < 24; ++i)
     data.push_back(static_cast<float>(i % 7) + 2), more.push_back(static_cast<float>(i % 5) - 1.5f);

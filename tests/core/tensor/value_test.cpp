@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 #include "core/tensor/jit.h"
 #include "core/tensor/tensor.h"
+#include "tests/devices.h"
 
 namespace tinyshard {
 namespace {
@@ -195,9 +196,8 @@ class Sharded : public ::testing::TestWithParam<int> {};
 
 TEST_P(Sharded, ValuesAreTheSame) {
   int64_t n = GetParam();
-  std::vector<std::string> devices(n);
-  for (int64_t i = 0; i < n; ++i) devices[i] = "CPU:" + std::to_string(i);
-  Mesh mesh = Mesh::of(devices);
+  TINYSHARD_NEED_DEVICES(n);
+  Mesh mesh = Mesh::of(device_names(int(n)));
   Floats data;
   for (int i = 0; i < 24; ++i) data.push_back(static_cast<float>(i % 7) - 2);
   Tensor x(data, {6, 4}), w(Floats(data.begin(), data.begin() + 12), {4, 3});
@@ -222,10 +222,11 @@ TEST_P(Sharded, ValuesAreTheSame) {
 INSTANTIATE_TEST_SUITE_P(Devices, Sharded, ::testing::Values(1, 2, 3, 4));
 
 TEST(Placement, IsTold) {
-  Mesh mesh({{"data", 2}, {"model", 2}}, {{"CPU", DeviceRef::kHere, 0},
-                                          {"CPU", DeviceRef::kHere, 1},
-                                          {"CPU", DeviceRef::kHere, 2},
-                                          {"CPU", DeviceRef::kHere, 3}});
+  TINYSHARD_NEED_DEVICES(4);
+  Mesh mesh({{"data", 2}, {"model", 2}}, {{device_kind(), DeviceRef::kHere, 0},
+                                          {device_kind(), DeviceRef::kHere, 1},
+                                          {device_kind(), DeviceRef::kHere, 2},
+                                          {device_kind(), DeviceRef::kHere, 3}});
   Tensor a = Tensor::zeros({8, 6}).shard(mesh, {{"data", Shard(0)}, {"model", Shard(1)}});
   Tensor b = Tensor::zeros({6, 4}).shard(mesh, {{"model", Shard(0)}});
   EXPECT_EQ(a.sharding().to_string(), "f32[8@data:2, 6@model:2]");
@@ -235,7 +236,7 @@ TEST(Placement, IsTold) {
   std::ostringstream out;
   out << b.sharding();
   EXPECT_EQ(out.str(), "f32[6@model:2, 4]");
-  EXPECT_EQ(a.to("CPU:1").sharding().mesh.devices()[0].to_string(), "CPU:1");
+  EXPECT_EQ(a.to(device_name(1)).sharding().mesh.devices()[0].to_string(), device_name(1));
 }
 
 TEST(Threads, UseDifferentTensorsAtOnce) {
