@@ -10,10 +10,11 @@
 namespace tinyshard {
 namespace {
 
-World& mutable_world() {
-  static World w{0, 1, {DeviceRef{}}};
-  return w;
+std::optional<World>& known_world() {
+  static std::optional<World> world;
+  return world;
 }
+void (*look_for_world)() = nullptr;
 
 int64_t count(const std::vector<MeshAxis>& axes) {
   int64_t n = 1;
@@ -23,8 +24,14 @@ int64_t count(const std::vector<MeshAxis>& axes) {
 
 }  // namespace
 
-void set_world(World w) { mutable_world() = std::move(w); }
-const World& world() { return mutable_world(); }
+void set_world(std::optional<World> world) { known_world() = std::move(world); }
+void find_world_by(void (*look)()) { look_for_world = look; }
+
+const World& world() {
+  if (!known_world() && look_for_world) look_for_world();
+  if (!known_world()) known_world() = World{0, 1, {DeviceRef{}}};
+  return *known_world();
+}
 
 std::string DeviceRef::to_string() const {
   return rank == kHere ? fmt::format("{}:{}", kind, index)

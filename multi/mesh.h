@@ -8,6 +8,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,13 +74,15 @@ class Mesh {
   std::shared_ptr<const Data> data_;
 };
 
-// Which devices exist: set once by the Runtime, before the first mesh of several devices.
+// Which devices exist. Who asks first makes the Runtime look for them.
 struct World {
   int rank = 0, ranks = 1;
   std::vector<DeviceRef> devices;  // of all ranks, rank order
 };
-void set_world(World world);
 const World& world();
+// For the Runtime: what it found, nothing once it is gone, and how to make it look.
+void set_world(std::optional<World> world);
+void find_world_by(void (*look)());
 
 // How a value lies along one mesh axis. Partial: each device holds one term of a pending reduction.
 struct Placement {

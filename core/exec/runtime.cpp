@@ -18,6 +18,8 @@ std::unique_ptr<Runtime>& instance() {
   return runtime;
 }
 
+const bool world_is_found = (find_world_by([] { Runtime::get(); }), true);
+
 std::vector<std::string> split_list(const std::string& text) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= text.size() && !text.empty();) {
@@ -73,7 +75,10 @@ void Runtime::configure(const RuntimeOptions& options) {
   instance().reset(new Runtime(options));
 }
 
-void Runtime::shutdown() { instance().reset(); }
+void Runtime::shutdown() {
+  instance().reset();
+  set_world(std::nullopt);
+}
 
 Runtime::Runtime(const RuntimeOptions& wanted) {
   auto launch = builtins().launch();

@@ -1,144 +1,12 @@
 // A job under mpirun in which one rank is killed, stopped, ended or gives up. Survivors name the
-// culprit in time; the job ends; nothing hangs. Built with TINYSHARD_MPIRUN (the command line
-// without -n) and TINYSHARD_FAULT_RANK (the program that plays the ranks).
-#include <algorithm>
-#include <chrono>
-#include <csignal>
-#include <fcntl.h>
-#include <map>
-#include <poll.h>
-#include <sstream>
-#include <string>
-#include <sys/wait.h>
-#include <thread>
-#include <unistd.h>
-#include <vector>
-
+// culprit in time; the job ends; nothing hangs. Built with TINYSHARD_FAULT_RANK, the program
+// that plays the ranks.
 #include <gtest/gtest.h>
 
+#include "tests/fault/transport/job.h"
+
+namespace tinyshard::testing {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-
-constexpr seconds kCap{40};  // whatever happens, a job is over by then
-
-struct Report {
-  int peer = -1;
-  double elapsed_ms = 0, again_ms = 0;
-  std::string text;
-  Clock::time_point at;  // by the rank's own clock: mpirun may hold its output back for a second
-};
-
-class Job {
- public:
-  Job(int ranks, const std::string& scenario, const std::string& timeout,
-      std::vector<std::string> extra = {}) {
-    std::vector<std::string> words;
-    std::stringstream command(TINYSHARD_MPIRUN);
-    for (std::string word; std::getline(command, word, ' ');) words.push_back(word);
-    words.insert(words.end(), extra.begin(), extra.end());
-    for (const std::string& word : {std::string("-n"), std::to_string(ranks),
-                                    std::string(TINYSHARD_FAULT_RANK), scenario, timeout}) {
-      words.push_back(word);
-    }
-    std::vector<char*> arguments;
-    arguments.reserve(words.size() + 1);
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
-    begun_ = Clock::now();
-    mpirun_ = fork();
-    if (mpirun_ == 0) {
-      setpgid(0, 0);
-      dup2(ends[1], STDOUT_FILENO);
-      dup2(ends[1], STDERR_FILENO);
-      execv(arguments[0], arguments.data());
-      _exit(127);
-    }
-    close(ends[1]);
-    output_ = ends[0];
-  }
-
-  ~Job() {
-    for (const auto& [rank, pid] : pids) {
-      kill(pid, SIGCONT);
-      if (!over_) kill(pid, SIGKILL);
-    }
-    if (!over_) {
-      kill(mpirun_, SIGKILL);
-      waitpid(mpirun_, nullptr, 0);
-    }
-    close(output_);
-  }
-
-  // Reads until `enough` or the end of the job. False when the cap is reached first.
-  bool read_until(const std::function<bool()>& enough) {
-    while (!enough()) {
-      const auto left = std::chrono::duration_cast<milliseconds>(begun_ + kCap - Clock::now());
-      if (left.count() <= 0) return false;
-      pollfd ready{.fd = output_, .events = POLLIN, .revents = 0};
-      if (poll(&ready, 1, static_cast<int>(std::min<int64_t>(left.count(), 50))) <= 0) continue;
-      char buffer[4096];
-      const ssize_t n = read(output_, buffer, sizeof(buffer));
-      if (n <= 0) break;
-      text_.append(buffer, static_cast<size_t>(n));
-      all_.append(buffer, static_cast<size_t>(n));
-      for (size_t end; (end = text_.find('\n')) != std::string::npos; text_.erase(0, end + 1))
-        take(text_.substr(0, end));
-    }
-    return true;
-  }
-
-  bool read_ready(size_t ranks) {
-    return read_until([&] { return pids.size() == ranks; }) && pids.size() == ranks;
-  }
-
-  // The exit status of mpirun. -1 when it had to be ended.
-  int finish() {
-    if (!read_until([] { return false; })) return -1;
-    while (Clock::now() < begun_ + kCap) {
-      int status = 0;
-      if (waitpid(mpirun_, &status, WNOHANG) == mpirun_) {
-        over_ = true;
-        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-      }
-      std::this_thread::sleep_for(milliseconds(5));
-    }
-    return -1;
-  }
-
-  const std::string& output() const { return all_; }
-  Clock::time_point begun() const { return begun_; }
-
-  std::map<int, pid_t> pids;
-  std::map<int, Report> reports;
-
- private:
-  void take(const std::string& line) {
-    std::stringstream words(line);
-    int rank = 0;
-    std::string kind;
-    if (!(words >> rank >> kind)) return;  // mpirun's own words
-    if (kind == "ready") words >> pids[rank];
-    if (kind == "report") {
-      Report& report = reports[rank];
-      Clock::rep at = 0;
-      words >> report.peer >> at >> report.elapsed_ms >> report.again_ms;
-      std::getline(words, report.text);
-      report.at = Clock::time_point(Clock::duration(at));
-    }
-  }
-
-  pid_t mpirun_ = -1;
-  int output_ = -1;
-  bool over_ = false;
-  Clock::time_point begun_;
-  std::string text_, all_;
-};
 
 double milliseconds_between(Clock::time_point a, Clock::time_point b) {
   return std::chrono::duration<double, std::milli>(b - a).count();
@@ -159,14 +27,14 @@ void expect_report(Job& job, int rank, int culprit, const std::string& mention,
 }
 
 TEST(MpiFault, AJobThatEndsWell) {
-  Job job(3, "done", "30");
+  Job job(3, TINYSHARD_FAULT_RANK, {"done", "30"});
   EXPECT_EQ(job.finish(), 0) << job.output();
   EXPECT_EQ(job.pids.size(), 3u);
 }
 
 TEST(MpiFault, AKilledRankIsNamedBeforeMpirunEndsTheJob) {
   for (int victim : {0, 1, 2}) {
-    Job job(3, "work", "30");
+    Job job(3, TINYSHARD_FAULT_RANK, {"work", "30"});
     ASSERT_TRUE(job.read_ready(3)) << job.output();
     std::this_thread::sleep_for(milliseconds(20 + 7 * victim));
     const auto killed = Clock::now();
@@ -183,7 +51,7 @@ TEST(MpiFault, AKilledRankIsNamedBeforeMpirunEndsTheJob) {
 
 // With its own recovery on, mpirun does not end the job: only the survivors' own news helps.
 TEST(MpiFault, AKilledRankIsNamedWithoutHelpFromMpirun) {
-  Job job(3, "work", "30", {"--enable-recovery"});
+  Job job(3, TINYSHARD_FAULT_RANK, {"work", "30"}, {"--enable-recovery"});
   ASSERT_TRUE(job.read_ready(3)) << job.output();
   std::this_thread::sleep_for(milliseconds(20));
   const auto killed = Clock::now();
@@ -194,7 +62,7 @@ TEST(MpiFault, AKilledRankIsNamedWithoutHelpFromMpirun) {
 }
 
 TEST(MpiFault, AStoppedRankIsNamedAtTheDeadlineAndFindsItselfGivenUp) {
-  Job job(3, "work", "1");
+  Job job(3, TINYSHARD_FAULT_RANK, {"work", "1"});
   ASSERT_TRUE(job.read_ready(3)) << job.output();
   const auto stopped = Clock::now();
   kill(job.pids[1], SIGSTOP);
@@ -210,7 +78,7 @@ TEST(MpiFault, AStoppedRankIsNamedAtTheDeadlineAndFindsItselfGivenUp) {
 }
 
 TEST(MpiFault, AShortPauseIsNotAFailure) {
-  Job job(2, "work", "5");
+  Job job(2, TINYSHARD_FAULT_RANK, {"work", "5"});
   ASSERT_TRUE(job.read_ready(2)) << job.output();
   kill(job.pids[1], SIGSTOP);
   std::this_thread::sleep_for(milliseconds(500));
@@ -222,7 +90,7 @@ TEST(MpiFault, AShortPauseIsNotAFailure) {
 
 // What a survivor sees when the dead rank was on another host: the launcher's SIGTERM.
 TEST(MpiFault, TheLaunchersSignalEndsTheWait) {
-  Job job(3, "work", "30");
+  Job job(3, TINYSHARD_FAULT_RANK, {"work", "30"});
   ASSERT_TRUE(job.read_ready(3)) << job.output();
   kill(job.pids[1], SIGSTOP);
   std::this_thread::sleep_for(milliseconds(50));
@@ -235,11 +103,11 @@ TEST(MpiFault, TheLaunchersSignalEndsTheWait) {
 }
 
 TEST(MpiFault, ARankThatThrowsOrAbortsTellsTheOthersWhy) {
-  Job thrown(3, "throw", "30");
+  Job thrown(3, TINYSHARD_FAULT_RANK, {"throw", "30"});
   EXPECT_NE(thrown.finish(), -1) << thrown.output();
   expect_report(thrown, 0, 1, "destroyed by an exception", thrown.begun(), 10000);
   EXPECT_LT(thrown.reports[0].elapsed_ms, 1000);
-  Job aborted(3, "abort", "30");
+  Job aborted(3, TINYSHARD_FAULT_RANK, {"abort", "30"});
   EXPECT_NE(aborted.finish(), -1) << aborted.output();
   for (int rank : {0, 2}) {
     expect_report(aborted, rank, 1, "rank 1 left: aborted: no such corpus", aborted.begun(), 10000);
@@ -248,14 +116,14 @@ TEST(MpiFault, ARankThatThrowsOrAbortsTellsTheOthersWhy) {
 }
 
 TEST(MpiFault, ARankThatExitsWithAnErrorIsNamed) {
-  Job job(3, "exit_1", "30");
+  Job job(3, TINYSHARD_FAULT_RANK, {"exit_1", "30"});
   EXPECT_NE(job.finish(), -1) << job.output();
   expect_report(job, 0, 1, "has ended", job.begun(), 10000);
   EXPECT_LT(job.reports[0].elapsed_ms, 1000);
 }
 
 TEST(MpiFault, ARankThatExitsTooEarlyIsFoundAtTheDeadline) {
-  Job job(3, "exit_0", "1");
+  Job job(3, TINYSHARD_FAULT_RANK, {"exit_0", "1"});
   const int status = job.finish();
   EXPECT_NE(status, -1) << job.output();
   EXPECT_NE(status, 0) << job.output();
@@ -263,7 +131,7 @@ TEST(MpiFault, ARankThatExitsTooEarlyIsFoundAtTheDeadline) {
 }
 
 TEST(MpiFault, ARankThatDoesNotJoin) {
-  Job job(2, "late", "1");
+  Job job(2, TINYSHARD_FAULT_RANK, {"late", "1"});
   const int status = job.finish();
   EXPECT_NE(status, -1) << job.output();
   EXPECT_NE(status, 0) << job.output();
@@ -273,3 +141,4 @@ TEST(MpiFault, ARankThatDoesNotJoin) {
 }
 
 }  // namespace
+}  // namespace tinyshard::testing
