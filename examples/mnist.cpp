@@ -178,10 +178,6 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
     f.model == "mlp" ? train<Mlp>(f, digits) : train<Convnet>(f, digits);
     return 0;
   } catch (const std::exception& e) {
-    // All ranks meet the same mistake: the others give the first one time to tell it and to end the
-    // job.
-    if (world().rank != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
-    std::cerr << fmt::format("mnist: {}\n", e.what());
-    return 1;
+    return tell_failure("mnist", e);
   }
 }

@@ -63,25 +63,27 @@ struct Gpt {
 };
 
 int main(int argc, char** argv) {
-  Config config;
-  int devices = 1024;
-  int64_t batch = 4;
-  bool shard_optimizer = false, items = false;
-  CLI::App app(
-      "Plans a data-parallel training step of a GPT: kernels, collectives, bytes and peak memory.");
-  app.option_defaults()->always_capture_default();
-  app.add_option("--devices", devices, "Devices of the mesh")->check(CLI::PositiveNumber);
-  app.add_option("--batch", batch, "Sequences of each device")->check(CLI::PositiveNumber);
-  app.add_option("--layers", config.layers, "Transformer blocks")->check(CLI::PositiveNumber);
-  app.add_option("--width", config.width, "Size of a token's vector")->check(CLI::PositiveNumber);
-  app.add_option("--heads", config.heads, "Attention heads")->check(CLI::PositiveNumber);
-  app.add_option("--context", config.context, "Tokens of a sequence")->check(CLI::PositiveNumber);
-  app.add_option("--vocabulary", config.vocabulary, "Different tokens")->check(CLI::PositiveNumber);
-  app.add_flag("--shard-optimizer", shard_optimizer,
-               "Each device keeps its part of the optimizer state");
-  app.add_flag("--items", items, "Print every item of the schedule");
-  CLI11_PARSE(app, argc, argv);
   try {
+    Config config;
+    int devices = 1024;
+    int64_t batch = 4;
+    bool shard_optimizer = false, items = false;
+    CLI::App app(
+        "Plans a data-parallel training step of a GPT: kernels, collectives, bytes and peak "
+        "memory.");
+    app.option_defaults()->always_capture_default();
+    app.add_option("--devices", devices, "Devices of the mesh")->check(CLI::PositiveNumber);
+    app.add_option("--batch", batch, "Sequences of each device")->check(CLI::PositiveNumber);
+    app.add_option("--layers", config.layers, "Transformer blocks")->check(CLI::PositiveNumber);
+    app.add_option("--width", config.width, "Size of a token's vector")->check(CLI::PositiveNumber);
+    app.add_option("--heads", config.heads, "Attention heads")->check(CLI::PositiveNumber);
+    app.add_option("--context", config.context, "Tokens of a sequence")->check(CLI::PositiveNumber);
+    app.add_option("--vocabulary", config.vocabulary, "Different tokens")
+        ->check(CLI::PositiveNumber);
+    app.add_flag("--shard-optimizer", shard_optimizer,
+                 "Each device keeps its part of the optimizer state");
+    app.add_flag("--items", items, "Print every item of the schedule");
+    CLI11_PARSE(app, argc, argv);
     Runtime::configure({.devices = {"NULL"}, .devices_per_rank = devices});
     Mesh mesh = Mesh::world({{"data", -1}});
     auto start = std::chrono::steady_clock::now();

@@ -417,10 +417,6 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
     train(f);
     return 0;
   } catch (const std::exception& e) {
-    // All ranks meet the same mistake: the others give the first one time to tell it and to end the
-    // job.
-    if (world().rank != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
-    std::cerr << fmt::format("train_gpt: {}\n", e.what());
-    return 1;
+    return tell_failure("train_gpt", e);
   }
 }

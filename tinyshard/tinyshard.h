@@ -13,6 +13,7 @@
 #include "io/corpus.h"
 #include "io/dataset.h"
 #include "launch/command_line.h"
+#include "launch/failure.h"
 #include "multi/mesh.h"
 #include "report/jsonl.h"
 #include "report/plot.h"

@@ -43,7 +43,7 @@ struct StridedView {
 struct LibraryCall {
   UOp node;
   std::vector<StridedView> operands;
-  std::vector<UOp> also;
+  std::vector<UOp> also = {};
 };
 
 struct MemoryStats {

@@ -238,7 +238,7 @@ class Scheduler {
     if (auto view = lowering_.view(x.src(0))) {
       Item item;
       item.kind = Item::Kind::Library;
-      item.call = {x, {view->second, row_major(x.src(1).shape())}, {}};
+      item.call = {x, {view->second, row_major(x.src(1).shape())}};
       if (options_.library_supports(item.call)) {
         item.buffers = {buffer_of(view->first), whole_operand(x.src(1))};
         return item;

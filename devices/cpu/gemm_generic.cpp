@@ -11,8 +11,8 @@ namespace {
 template <class T>
 struct Vec {
   static constexpr int64_t kLanes = 16 / sizeof(T);
-  typedef T Reg __attribute__((vector_size(16)));
-  typedef T Unaligned __attribute__((vector_size(16), aligned(sizeof(T)), may_alias));
+  using Reg [[gnu::vector_size(16)]] = T;
+  using Unaligned [[gnu::vector_size(16), gnu::aligned(sizeof(T)), gnu::may_alias]] = T;
 
   static Reg zero() { return Reg{}; }
   static Reg load(const T* p) { return *reinterpret_cast<const Unaligned*>(p); }

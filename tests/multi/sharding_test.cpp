@@ -171,8 +171,8 @@ TEST(Sharding, TooManyDevicesIsAnError) {
     Mesh mesh({{"data", 5}});
     FAIL() << "a mesh of five devices out of two";
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("5"), std::string::npos);
-    EXPECT_NE(std::string(error.what()).find("2"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find('5'), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find('2'), std::string::npos);
   }
   Runtime::shutdown();
 }

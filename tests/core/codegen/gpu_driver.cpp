@@ -144,6 +144,7 @@ void* GpuDriver::load(const ObjectCode& code, void** module) {
   static char log[8192];
   log[0] = 0;
   int options[] = {kErrorLog, kErrorLogBytes};
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver takes numbers as pointers
   void* values[] = {log, reinterpret_cast<void*>(sizeof(log))};
   void *loaded = nullptr, *function = nullptr;
   int result = api.load(&loaded, code.bytes.data(), 2, options, values);

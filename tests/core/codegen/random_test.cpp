@@ -11,8 +11,7 @@ namespace {
 
 class Generator {
  public:
-  explicit Generator(uint32_t seed)
-      : random_(seed), kernel_("random" + std::to_string(seed)), seed_(seed) {}
+  explicit Generator(uint32_t seed) : random_(seed), kernel_("random" + std::to_string(seed)) {}
 
   Kernel& make() {
     int64_t cells = 1;
@@ -147,7 +146,6 @@ class Generator {
 
   std::mt19937 random_;
   Kernel kernel_;
-  uint32_t seed_;
   std::vector<UOp> ranges_;
 };
 

@@ -56,7 +56,8 @@ TEST(Fields, TakeAPrefix) {
 }
 
 TEST(Fields, AreSharedByCopiesOfAModel) {
-  Leaf leaf, copy = leaf;
+  Leaf leaf;
+  const Leaf copy = leaf;  // NOLINT(performance-unnecessary-copy-initialization)
   EXPECT_EQ(leaf.weight.state(), copy.weight.state());
   std::vector<Leaf> separate = nn::layers<Leaf>(2);
   EXPECT_NE(separate[0].weight.state(), separate[1].weight.state());

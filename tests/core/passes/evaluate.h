@@ -44,7 +44,11 @@ class Evaluator {
     int64_t n = product(shape);
     for (int64_t at = 0; at < n; ++at) {
       visit(place, at);
-      for (size_t i = shape.size(); i-- > 0 && ++place[i] == shape[i];) place[i] = 0;
+      for (size_t i = shape.size(); i-- > 0;) {
+        ++place[i];
+        if (place[i] < shape[i]) break;
+        place[i] = 0;
+      }
     }
   }
 

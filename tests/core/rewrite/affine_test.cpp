@@ -165,8 +165,8 @@ TEST(MergeRanges, RefusesTransposesConditionsAndDivisions) {
   E i = r(0, 3), j = r(1, 4);
   UOp flat = i * 4 + j;
   UOp valid = UOp::make(Op::Load, DType::F32, {param(1), flat, E(j) < 2});
-  for (UOp value : {load(1, j * 3 + i), valid, load(1, i), load(1, j), load(1, (i + j) % 5),
-                    cast(i, DType::F32)}) {
+  for (const UOp& value : {load(1, j * 3 + i), valid, load(1, i), load(1, j), load(1, (i + j) % 5),
+                           cast(i, DType::F32)}) {
     UOp root = store(0, flat, value);
     LoopNest nest = merge_ranges(std::span(&root, 1), std::vector<UOp>{i, j});
     EXPECT_EQ(nest.ranges, (std::vector<UOp>{i, j})) << print(root);

@@ -291,11 +291,11 @@ TEST(Floats, KeepEveryBit) {
   EXPECT_SIMPLE(binary(Op::Div, f(1), x), unary(Op::Recip, x));
   EXPECT_SIMPLE(binary(Op::CmpLt, x, x), no);
   // These would lose NaN, infinity or a rounding.
-  for (UOp same : {binary(Op::Mul, x, f(0)), binary(Op::Sub, x, x), binary(Op::Div, x, f(3)),
-                   binary(Op::Div, x, x), binary(Op::CmpNe, x, x), binary(Op::CmpEq, x, x),
-                   binary(Op::Add, binary(Op::Add, x, f(1)), f(2)),
-                   binary(Op::Mul, binary(Op::Mul, x, f(3)), f(5)),
-                   binary(Op::Sub, binary(Op::Add, x, y), y)}) {
+  for (const UOp& same : {binary(Op::Mul, x, f(0)), binary(Op::Sub, x, x), binary(Op::Div, x, f(3)),
+                          binary(Op::Div, x, x), binary(Op::CmpNe, x, x), binary(Op::CmpEq, x, x),
+                          binary(Op::Add, binary(Op::Add, x, f(1)), f(2)),
+                          binary(Op::Mul, binary(Op::Mul, x, f(3)), f(5)),
+                          binary(Op::Sub, binary(Op::Add, x, y), y)}) {
     EXPECT_EQ(simplify(same), same) << print(same);
   }
   EXPECT_EQ(simplify(unary(Op::Not, binary(Op::CmpLt, x, y))).op(), Op::Not) << "x >= y is not it";
@@ -363,10 +363,11 @@ TEST(Casts, GoWhenNothingIsLost) {
   EXPECT_SIMPLE(UOp::make(Op::Cast, DType::F32, {f32}), f32);
   EXPECT_SIMPLE(binary(Op::CmpNe, cast(flag, DType::F32), const_float(DType::F32, 0)), flag);
   EXPECT_SIMPLE(binary(Op::CmpEq, cast(flag, DType::I32), const_int(DType::I32, 1)), flag);
-  for (UOp same : {via(f32, DType::F16, DType::F32), via(i32, DType::F32, DType::I32),
-                   via(f32, DType::I32, DType::F32), via(i32, DType::I8, DType::I32),
-                   via(i32, DType::F64, DType::U8),  // the float saturates, the integer would wrap
-                   via(i32, DType::Bool, DType::I32)}) {
+  for (const UOp& same :
+       {via(f32, DType::F16, DType::F32), via(i32, DType::F32, DType::I32),
+        via(f32, DType::I32, DType::F32), via(i32, DType::I8, DType::I32),
+        via(i32, DType::F64, DType::U8),  // the float saturates, the integer would wrap
+        via(i32, DType::Bool, DType::I32)}) {
     EXPECT_EQ(simplify(same), same) << print(same);
   }
 }

@@ -37,7 +37,7 @@ TEST(Interning, DropsNodesWithTheirLastReference) {
     UOp a = buffer(1), b = unary(Op::Neg, a);
     EXPECT_EQ(live_nodes(), before + 2);
     UOp copy = b, moved = std::move(b);
-    EXPECT_FALSE(bool(b));
+    EXPECT_FALSE(bool(b));  // NOLINT(bugprone-use-after-move): empty is what it must be
     a = UOp();
     EXPECT_EQ(live_nodes(), before + 2) << "a source lives as long as its user";
     copy = moved;

@@ -84,8 +84,8 @@ TEST_P(Scatter, MatchesDoublePrecision) {
     for (int64_t i = 0; i < size; ++i)
       ASSERT_NEAR(out.get(i), expected[i], store * std::abs(expected[i]) + sum * scale[i] + sum);
     // In place on the base gives the same bits.
-    Buffer in_place = base;
     if (with_base) {
+      Buffer in_place = base;  // NOLINT(performance-unnecessary-copy-initialization)
       scatter_add(s, in_place.data(), index.data(), src.data(), in_place.data(), pool);
       EXPECT_EQ(in_place.bytes(), out.bytes());
     }

@@ -21,7 +21,7 @@ class FakeMemory : public MemorySource {
     held += bytes;
     ++takes;
     next_ += 1 << 21;
-    auto* segment = reinterpret_cast<void*>(next_);
+    auto* segment = reinterpret_cast<void*>(next_);  // NOLINT(performance-no-int-to-ptr)
     next_ += bytes;
     sizes_[segment] = bytes;
     return segment;
