@@ -4,19 +4,19 @@
 //
 //   ./mnist --data DIR                        ./mnist --data DIR --model mlp
 //   ./mnist --data DIR --devices CPU:0,CPU:1  mpirun -n 4 ./mnist --data DIR
-#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <numeric>
 #include <random>
 #include <string>
-#include <thread>
 #include <tinyshard/tinyshard.h>
 #include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+
+#include "examples/training.h"
 
 using namespace tinyshard;
 
@@ -48,8 +48,7 @@ struct Flags {
   int64_t epochs = 2, batch = 128;
   double lr = 1e-3;
   uint64_t seed = 1;
-  std::vector<std::string> devices;
-  int devices_per_rank = 0;
+  training::DeviceFlags where;
 };
 
 // The images and labels of a folder.
@@ -152,8 +151,7 @@ void train(const Flags& f, const Digits& digits) {
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
   Flags f;
   CLI::App app("Learns handwritten digits.");
-  app.option_defaults()->always_capture_default()->multi_option_policy(
-      CLI::MultiOptionPolicy::TakeLast);
+  training::set_defaults(app);
   app.add_option("--data", f.data,
                  "Folder with t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, or .gz")
       ->required();
@@ -162,22 +160,10 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
   app.add_option("--batch", f.batch, "Images a step, over all devices")->check(CLI::Range(1, 8000));
   app.add_option("--lr", f.lr, "Learning rate")->check(CLI::PositiveNumber);
   app.add_option("--seed", f.seed, "Of the weights and of the order of images");
-  app.add_option("--devices", f.devices, "Devices of each process, such as CPU:0,CPU:1")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--devices-per-rank", f.devices_per_rank, "The same as a number of devices")
-      ->check(CLI::PositiveNumber);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
-  }
-  try {
-    Runtime::configure({.devices = f.devices, .devices_per_rank = f.devices_per_rank});
+  training::add_device_options(app, f.where);
+  return training::run_main("mnist", app, argc, argv, [&] {
+    Runtime::configure({.devices = f.where.devices, .devices_per_rank = f.where.devices_per_rank});
     Digits digits(f.data);
     f.model == "mlp" ? train<Mlp>(f, digits) : train<Convnet>(f, digits);
-    return 0;
-  } catch (const std::exception& e) {
-    return tell_failure("mnist", e);
-  }
+  });
 }

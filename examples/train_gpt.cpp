@@ -12,18 +12,19 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <tinyshard/tinyshard.h>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "examples/training.h"
+
 using namespace tinyshard;
+using training::random_number;
 
 // --- the model -----------------------------------------------------------------------------------
 
@@ -100,18 +101,6 @@ struct Gpt {
 
 // --- the text ------------------------------------------------------------------------------------
 
-// Random numbers that depend on their arguments only: the batch of a step does not depend on the
-// steps before it, nor on how many devices share it.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-uint64_t random_number(uint64_t seed, uint64_t step, uint64_t place) {
-  return mix(mix(mix(seed) + step) + place);
-}
-
 // `batch` pieces of the text, `length` bytes each.
 Tensor draw(std::string_view text, int64_t batch, int64_t length, uint64_t seed, int64_t step) {
   std::vector<int32_t> bytes;
@@ -134,14 +123,13 @@ struct Flags {
   double lr = 2e-3, temperature = 0.8;
   uint64_t seed = 1;
   std::string dtype = "f32", corpus, checkpoint, prompt = "\n", log, plot;
-  std::vector<std::string> devices;
-  int devices_per_rank = 0;
+  training::DeviceFlags where;
   bool resume = false, shard_optimizer = false, quiet = false;
   std::vector<std::string> arguments;  // of the program, as they were typed
 };
 
 // What a run has in common with the checkpoint that it goes on from.
-std::map<std::string, std::string> settings(const Flags& f) {
+training::Settings settings(const Flags& f) {
   return {
       {"layers", std::to_string(f.model.layers)},   {"width", std::to_string(f.model.width)},
       {"heads", std::to_string(f.model.heads)},     {"context", std::to_string(f.model.context)},
@@ -151,43 +139,6 @@ std::map<std::string, std::string> settings(const Flags& f) {
 
 std::filesystem::path corpus_path(const Flags& f) {
   return f.corpus.empty() ? io::default_corpus() : std::filesystem::path(f.corpus);
-}
-
-// Where this run's checkpoints are. Runs do not mix: without --checkpoint a new one takes the first
-// free folder of checkpoints/gpt, checkpoints/gpt-2..., and --resume the last that is in use.
-std::filesystem::path checkpoint_folder(const Flags& f) {
-  if (!f.checkpoint.empty()) {
-    if (f.resume || !nn::has_checkpoint(f.checkpoint)) return f.checkpoint;
-    throw UserError(fmt::format(
-        "--checkpoint {}: there is a run in this folder already; go on with --resume, or "
-        "give another folder",
-        f.checkpoint));
-  }
-  std::filesystem::path last, next = "checkpoints/gpt";
-  for (int run = 2; nn::has_checkpoint(next); ++run) {
-    last = next;
-    next = fmt::format("checkpoints/gpt-{}", run);
-  }
-  if (f.resume && last.empty())
-    throw UserError(
-        "--resume: there is no checkpoint in checkpoints/gpt; name a folder with --checkpoint");
-  return f.resume ? last : next;
-}
-
-// Puts the state of the newest checkpoint in place; returns the number of steps done until then.
-int64_t resume(const nn::StateDict& state, const std::filesystem::path& folder, const Flags& f) {
-  nn::CheckpointInfo found = nn::checkpoint_info(folder);
-  for (const auto& [name, value] : settings(f)) {
-    if (found.metadata[name] == value) continue;
-    throw UserError(fmt::format("--resume: {} was trained with --{} {}, this run has {}",
-                                found.path.string(), name, found.metadata[name], value));
-  }
-  if (found.step >= f.steps) {
-    throw UserError(fmt::format("--resume: {} has {} steps done, --steps {} asks for no more",
-                                found.path.string(), found.step, f.steps));
-  }
-  nn::load_checkpoint(state, found.path);
-  return found.step;
 }
 
 // The next byte, drawn by the scores; temperature 0 takes the best.
@@ -219,37 +170,12 @@ std::string sample(const Gpt& model, const Mesh& mesh, const Flags& f) {
   return text;
 }
 
-std::string device_names(const Mesh& mesh) {
-  constexpr int64_t kShown = 8;
-  std::string text;
-  for (int64_t i = 0; i < std::min(mesh.size(), kShown); ++i) {
-    text += fmt::format("{}{}", i > 0 ? ", " : "", mesh.devices()[size_t(i)].to_string());
-  }
-  return mesh.size() > kShown ? text + ", ..." : text;
-}
-
-// The command line without --resume, --steps and --checkpoint, and with mpirun where it was used.
-std::string command_of(const std::vector<std::string>& arguments) {
-  std::string text = launcher_command() + shell_word(arguments[0]);
-  for (size_t i = 1; i < arguments.size(); ++i) {
-    const std::string& a = arguments[i];
-    if (a == "--resume" || a.starts_with("--steps=") || a.starts_with("--checkpoint=")) continue;
-    if (a == "--steps" || a == "--checkpoint") {
-      ++i;
-      continue;
-    }
-    text += " " + shell_word(a);
-  }
-  return text;
-}
-
 void print_plan(std::ostream& out, const Flags& f, const Mesh& mesh, const io::Corpus& corpus,
                 const std::vector<Tensor>& parameters) {
   int64_t count = 0;
   for (const Tensor& p : parameters) count += p.numel();
   const Config& m = f.model;
-  out << fmt::format("devices     {} in {} {}: {}\n", mesh.size(), world().ranks,
-                     world().ranks == 1 ? "process" : "processes", device_names(mesh))
+  out << fmt::format("devices     {}\n", training::device_names(mesh))
       << fmt::format("model       {} layers, {} wide, {} heads, context {}: {} parameters, {}\n",
                      m.layers, m.width, m.heads, m.context, count, name(default_float()))
       << fmt::format("corpus      {}: {} bytes of {} {}\n", corpus_path(f).string(),
@@ -259,20 +185,14 @@ void print_plan(std::ostream& out, const Flags& f, const Mesh& mesh, const io::C
 }
 
 void train(const Flags& f) {
-  Runtime::configure({.devices = f.devices, .devices_per_rank = f.devices_per_rank});
+  Runtime::configure({.devices = f.where.devices, .devices_per_rank = f.where.devices_per_rank});
   set_default_float(dtype_from_name(f.dtype));
   const Mesh mesh = Mesh::world({{"data", -1}});
   const bool first = world().rank == 0;
   std::ostream out(first && !f.quiet ? std::cout.rdbuf() : nullptr);
 
-  if (f.batch % mesh.size() != 0) {
-    throw UserError(
-        fmt::format("--batch {} does not divide among {} devices", f.batch, mesh.size()));
-  }
-  if (f.model.width % f.model.heads != 0) {
-    throw UserError(
-        fmt::format("--width {} does not divide among --heads {}", f.model.width, f.model.heads));
-  }
+  training::check_batch(f.batch, mesh);
+  training::check_heads(f.model.width, f.model.heads);
   const io::Corpus corpus = io::read_corpus(corpus_path(f));
   const int64_t length = f.model.context + 1;
   const std::string_view all = corpus.text, text = all.substr(0, all.size() / 10 * 9),
@@ -291,8 +211,8 @@ void train(const Flags& f) {
   nn::StateDict state = nn::state_dict(model, "model");
   state.merge(nn::state_dict(optim, "optimizer"));
 
-  const std::filesystem::path folder = checkpoint_folder(f);
-  const int64_t start = f.resume ? resume(state, folder, f) : 0;
+  const std::filesystem::path folder = training::checkpoint_folder("gpt", f.checkpoint, f.resume);
+  const int64_t start = f.resume ? training::resume(state, folder, settings(f), f.steps) : 0;
   nn::prepare_checkpoints(folder);
 
   auto loss_of = [&](const Tensor& batch) {
@@ -332,8 +252,7 @@ void train(const Flags& f) {
     double loss = step(draw(text, f.batch, length, f.seed, i)).item<double>();
     double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     double tokens_per_s = double(f.batch * f.model.context) / seconds;
-    if (!std::isfinite(loss))
-      throw UserError(fmt::format("the loss is {} at step {}; lower --lr {}", loss, i, f.lr));
+    training::check_finite(loss, i, f.lr);
 
     bar.show("loss", loss);
     bar.show("tokens/s", tokens_per_s);
@@ -357,15 +276,13 @@ void train(const Flags& f) {
         .save(f.plot);
   }
   out << fmt::format("checkpoint  {}\n", saved.string())
-      << fmt::format("go on with  {} --checkpoint {} --resume --steps {}\n",
-                     command_of(f.arguments), folder.string(), 2 * f.steps);
+      << fmt::format("go on with  {}\n", training::command_to_go_on(f.arguments, folder, f.steps));
 }
 
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
   Flags f;
   CLI::App app("Trains a byte-level GPT on text.");
-  app.option_defaults()->always_capture_default()->multi_option_policy(
-      CLI::MultiOptionPolicy::TakeLast);
+  training::set_defaults(app);
   app.add_option("--layers", f.model.layers, "Transformer blocks")->check(CLI::PositiveNumber);
   app.add_option("--width", f.model.width, "Size of a byte's vector")->check(CLI::PositiveNumber);
   app.add_option("--heads", f.model.heads, "Attention heads; they divide the width")
@@ -399,24 +316,10 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
       ->check(CLI::NonNegativeNumber);
   app.add_option("--log", f.log, "File for a JSON object a step: step, loss, tokens_per_s, ms");
   app.add_option("--plot", f.plot, "File for a picture (SVG) of the loss");
-  app.add_option("--devices", f.devices, "Devices of each process, such as CPU:0,CPU:1")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--devices-per-rank", f.devices_per_rank, "The same as a number of devices")
-      ->check(CLI::PositiveNumber);
+  training::add_device_options(app, f.where);
   app.add_flag("--shard-optimizer", f.shard_optimizer,
                "Keep each device's part of the optimizer state only");
   app.add_flag("--quiet", f.quiet, "Print nothing but errors");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
-  }
-  try {
-    f.arguments.assign(argv, argv + argc);
-    train(f);
-    return 0;
-  } catch (const std::exception& e) {
-    return tell_failure("train_gpt", e);
-  }
+  f.arguments.assign(argv, argv + argc);
+  return training::run_main("train_gpt", app, argc, argv, [&] { train(f); });
 }

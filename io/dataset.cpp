@@ -161,23 +161,26 @@ IdxArray read_idx(const std::filesystem::path& path) {
 TokenFile::TokenFile(const std::filesystem::path& path) : map_(path) {
   constexpr int32_t kMagic = 20240520, kVersion = 1;
   constexpr size_t kHeaderBytes = 256 * sizeof(int32_t);
-  const std::span<const std::byte> bytes = map_.bytes();
+  std::span<const std::byte> data = map_.bytes();
   const auto fail = [&](std::string_view why) {
     return FormatError(path.native(), fmt::format("not a valid token file: {}", why));
   };
-  if (bytes.size() < kHeaderBytes)
-    throw fail(fmt::format("it has {} bytes, its header takes {}", bytes.size(), kHeaderBytes));
-  int32_t header[3];
-  std::memcpy(header, bytes.data(), sizeof header);
-  if (header[0] != kMagic)
-    throw fail(fmt::format("its magic number is {}, not {}", header[0], kMagic));
-  if (header[1] != kVersion)
-    throw fail(fmt::format("its version is {}, version {} (16-bit tokens) can be read", header[1],
-                           kVersion));
-  const std::span<const std::byte> data = bytes.subspan(kHeaderBytes);
-  if (header[2] < 0 || static_cast<uint64_t>(header[2]) * sizeof(uint16_t) != data.size()) {
-    throw fail(
-        fmt::format("it announces {} tokens and has {} bytes of them", header[2], data.size()));
+  int32_t header[3] = {};
+  if (!data.empty()) std::memcpy(header, data.data(), std::min(data.size(), sizeof header));
+  if (header[0] == kMagic) {
+    if (data.size() < kHeaderBytes)
+      throw fail(fmt::format("it has {} bytes, its header takes {}", data.size(), kHeaderBytes));
+    if (header[1] != kVersion)
+      throw fail(fmt::format("its version is {}, version {} (16-bit tokens) can be read", header[1],
+                             kVersion));
+    data = data.subspan(kHeaderBytes);
+    if (header[2] < 0 || static_cast<uint64_t>(header[2]) * sizeof(uint16_t) != data.size()) {
+      throw fail(
+          fmt::format("it announces {} tokens and has {} bytes of them", header[2], data.size()));
+    }
+  } else if (data.size() % sizeof(uint16_t) != 0) {
+    throw fail(fmt::format("it has no header, and {} bytes are no whole number of 16-bit tokens",
+                           data.size()));
   }
   // A page-aligned map and a header of 1024 bytes: the tokens are aligned.
   tokens_ = {reinterpret_cast<const uint16_t*>(data.data()), data.size() / sizeof(uint16_t)};

@@ -23,8 +23,8 @@ struct IdxArray {
 // f64.
 IdxArray read_idx(const std::filesystem::path& path);
 
-// A token file: 256 int32 (20240520, 1, number of tokens, zeros), then the tokens as u16. Mapped:
-// the tokens are read when they are touched, and live as long as this object.
+// A token file: 256 int32 (20240520, 1, number of tokens, zeros), then the tokens as u16; or the
+// tokens alone. Mapped: the tokens are read when they are touched, and live as long as this object.
 class TokenFile {
  public:
   explicit TokenFile(const std::filesystem::path& path);

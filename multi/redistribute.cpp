@@ -120,8 +120,11 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
   if (!v.mesh) {
     v.mesh = mesh;
     v.place.assign(mesh.axes().size(), Replicate);
-    bool parts_only = std::ranges::none_of(wanted, &Placement::is_partial);
-    if (is_const(v.local) && parts_only) {  // every part of a constant is a constant
+    // Every part of a constant is a constant, and so is every term of zero.
+    bool possible = std::ranges::all_of(wanted, [&](const Placement& p) {
+      return !p.is_partial() || (p.op == ReduceOp::Sum && is_const(v.local, 0));
+    });
+    if (is_const(v.local) && possible) {
       v.place = wanted;
       v.local = reshape(v.local, Sharding{mesh, wanted}.local_shape(global));
     }

@@ -3,6 +3,7 @@
 #include "core/nn/checkpoint.h"
 #include "core/nn/conv.h"
 #include "core/nn/fields.h"
+#include "core/nn/gradient_sum.h"
 #include "core/nn/linear.h"
 #include "core/nn/norm.h"
 #include "core/nn/optim.h"

@@ -42,8 +42,9 @@ Tensor LayerNorm::operator()(const Tensor& x, Caller caller) const {
                      x.describe()));
   }
   for (size_t i = 1; i <= n; ++i) axes.push_back(-int64_t(i));
-  Tensor y = x.layernorm(axes, eps);
-  return weight.defined() ? y * weight + bias : y;
+  if (!weight.defined()) return x.layernorm(axes, eps);
+  Tensor y = x.cast(accumulator(x.dtype())).layernorm(axes, eps);
+  return (y * weight + bias).cast(x.dtype());
 }
 
 Tensor LayerNorm2d::operator()(const Tensor& x, Caller caller) const {

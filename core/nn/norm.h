@@ -11,7 +11,8 @@ struct NormOptions {
   bool affine = true;
 };
 
-// Over the last dims, which have this shape.
+// Over the last dims, which have this shape. Narrow floats are computed in f32, with weights of any
+// type; the result has x's type.
 struct LayerNorm {
   explicit LayerNorm(const Ints& normalized_shape, const NormOptions& options = {});
   Tensor operator()(const Tensor& x, Caller caller = Caller::current()) const;

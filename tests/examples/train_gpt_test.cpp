@@ -1,11 +1,6 @@
 // The GPT example as a program: the same losses whatever the devices, the same bits when stopped
 // and resumed, and a sentence for each mistake.
-#include <cmath>
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include "tests/examples/run_program.h"
+#include "tests/examples/training_program.h"
 
 namespace tinyshard::testing {
 namespace {
@@ -15,77 +10,10 @@ const std::string kSmall =
     " --layers 2 --width 32 --heads 2 --context 32 --batch 8 --eval-batches 1 --sample 0 --corpus "
     "text.txt --quiet";
 
-class TrainGpt : public ::testing::Test {
+class TrainGpt : public TrainingProgram {
  protected:
-  void SetUp() override {
-    // Words of a small vocabulary: something to learn in a few steps.
-    static constexpr const char* kWords[] = {"tensor", "shard", "mesh", "graph",
-                                             "kernel", "the",   "of",   "a"};
-    std::ofstream text(temp_.path() / "text.txt");
-    uint64_t state = 1;
-    for (int i = 0; i < 6000; ++i) {
-      state = state * 6364136223846793005 + 1442695040888963407;
-      text << kWords[state >> 61] << (i % 11 == 10 ? ".\n" : " ");
-    }
-  }
-
-  Outcome run(const std::string& command) { return run_program(command, temp_.path()); }
-
-  // The losses of a run of this many steps; a test failure when it fails.
-  std::vector<double> losses(const std::string& name, const std::string& launch,
-                             const std::string& flags) {
-    Outcome o = run(launch + kProgram + kSmall + " --checkpoint " + name + " --log " + name +
-                    ".jsonl " + flags);
-    EXPECT_EQ(o.code, 0) << name << ": " << o.err;
-    std::vector<double> list;
-    std::ifstream log(temp_.path() / (name + ".jsonl"));
-    for (std::string line; std::getline(log, line);)
-      list.push_back(nlohmann::json::parse(line).at("loss"));
-    return list;
-  }
-
-  void expect_close(const std::vector<double>& a, const std::vector<double>& b, double relative,
-                    const std::string& what) {
-    ASSERT_EQ(a.size(), b.size()) << what;
-    for (size_t i = 0; i < a.size(); ++i) {
-      ASSERT_LE(std::abs(a[i] - b[i]), relative * std::abs(a[i]))
-          << what << ", step " << i << ": " << a[i] << ", " << b[i];
-    }
-  }
-
-  // A copy of a run's checkpoints as they were after this step.
-  void keep_step(int step, const std::string& from, const std::string& to) {
-    std::filesystem::create_directories(temp_.path() / to);
-    for (const auto& entry : std::filesystem::directory_iterator(temp_.path() / from)) {
-      std::string name = entry.path().filename();
-      if (!name.ends_with("-" + std::string(8 - std::to_string(step).size(), '0') +
-                          std::to_string(step)))
-        continue;
-      std::filesystem::copy(entry.path(), temp_.path() / to / name,
-                            std::filesystem::copy_options::recursive);
-    }
-  }
-
-  TempFolder temp_;
+  TrainGpt() : TrainingProgram(kProgram + kSmall) {}
 };
-
-struct Layout {
-  const char* name;
-  std::string launch, flags;
-};
-std::vector<Layout> layouts() {
-  std::vector<Layout> all = {
-      {"1x2", "", " --devices CPU:0,CPU:1"},
-      {"1x4", "", " --devices CPU:0,CPU:1,CPU:2,CPU:3"},
-      {"1x2 sharded optimizer", "", " --devices CPU:0,CPU:1 --shard-optimizer"}};
-#ifdef MPIRUN_2
-  all.push_back({"2x1", std::string(MPIRUN_2) + " ", ""});
-  all.push_back({"4x1", std::string(MPIRUN_4) + " ", ""});
-  all.push_back({"2x2", std::string(MPIRUN_2) + " ", " --devices-per-rank 2"});
-  all.push_back({"2x1 sharded optimizer", std::string(MPIRUN_2) + " ", " --shard-optimizer"});
-#endif
-  return all;
-}
 
 TEST_F(TrainGpt, LossesDoNotDependOnTheDevicesInF64) {
   std::string flags = " --steps 50 --dtype f64 --seed 3";
@@ -159,11 +87,6 @@ TEST_F(TrainGpt, SaysWhatItDoesAndHowToGoOn) {
   EXPECT_TRUE(file_text(temp_.path() / "loss.svg").starts_with("<svg"));
 }
 
-struct Mistake {
-  const char* flags;
-  std::vector<std::string> values;  // that the sentence names
-};
-
 TEST_F(TrainGpt, MistakesAreOneSentence) {
   const Mistake mistakes[] = {
       {"--corpus nowhere.txt", {"nowhere.txt"}},
@@ -175,13 +98,7 @@ TEST_F(TrainGpt, MistakesAreOneSentence) {
       {"--dtype f12", {"f12"}},
       {"--context 100000", {"100000"}},
   };
-  for (const Mistake& m : mistakes) {
-    Outcome o = run(kProgram + kSmall + " --steps 2 " + m.flags);
-    EXPECT_EQ(o.code, 1) << m.flags << o.err;
-    EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << m.flags << ": " << o.err;
-    for (const std::string& value : m.values)
-      EXPECT_NE(o.err.find(value), std::string::npos) << m.flags << ": " << o.err;
-  }
+  for (const Mistake& m : mistakes) expect_one_sentence(m);
 }
 
 TEST_F(TrainGpt, DoesNotMixRunsInOneFolder) {

@@ -252,7 +252,13 @@ TEST(TokenFile, ReadsAndRefuses) {
   EXPECT_EQ(file({20240520, 1, 0}, 256, {}), "");
   EXPECT_THAT(file({20240520, 1, 0}, 255, {}),
               HasSubstr("it has 1020 bytes, its header takes 1024"));
-  EXPECT_THAT(file({20240521, 1, 0}, 256, {}), HasSubstr("magic number is 20240521"));
+  EXPECT_EQ(file({}, 0, {7, 8}), "");  // without a header
+  EXPECT_THAT(TokenFile(folder / "t.bin").tokens(), ElementsAre(7, 8));
+  EXPECT_EQ(file({20240521, 1, 0}, 256, {}), "");
+  EXPECT_EQ(TokenFile(folder / "t.bin").tokens().size(), 512u);
+  put(folder / "t.bin", "abc");
+  EXPECT_THAT(message_of<FormatError>([&] { TokenFile read(folder / "t.bin"); }),
+              HasSubstr("no header, and 3 bytes are no whole number"));
   EXPECT_THAT(file({20240520, 2, 0}, 256, {}), HasSubstr("version is 2"));
   EXPECT_THAT(file({20240520, 1, 4}, 256, {1, 2, 3}),
               HasSubstr("announces 4 tokens and has 6 bytes"));

@@ -1,0 +1,50 @@
+#include "core/nn/gradient_sum.h"
+
+#include <fmt/format.h>
+
+#include "core/exec/capture.h"
+#include "core/tensor/call_internal.h"
+#include "multi/rewrite.h"
+
+namespace tinyshard::nn {
+
+void GradientSum::add(Caller caller) {
+  Call call("GradientSum::add", caller);
+  std::vector<Tensor> gradients;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const Tensor& p = params_[i];
+    if (!p.grad().defined()) {
+      fail(
+          fmt::format("parameter {}, {}, has no gradient: call backward() first", i, p.describe()));
+    }
+    gradients.push_back(p.grad().cast(accumulator(p.dtype())));
+    p.set_grad({});
+  }
+  if (sums_.empty()) make_sums(gradients);
+  for (size_t i = 0; i < sums_.size(); ++i) sums_[i].assign(sums_[i] + gradients[i]);
+  if (current_capture() == nullptr) Tensor::realize(sums_);
+}
+
+void GradientSum::make_sums(const std::vector<Tensor>& gradients) {
+  std::vector<UOp> nodes;
+  for (const Tensor& g : gradients) nodes.push_back(g.uop());
+  LocalGraph local = to_local(nodes);
+  CaptureScope outside(nullptr);  // zeros before the first step, not in each
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    UOp storage = empty_buffer(nodes[i].shape(), nodes[i].dtype(), local.pending[i]);
+    sums_.emplace_back(storage);
+    sums_.back().assign(Tensor::zeros(gradients[i].shape(), gradients[i].dtype()));
+  }
+  Tensor::realize(sums_);
+}
+
+void GradientSum::take(double scale, Caller caller) {
+  Call call("GradientSum::take", caller);
+  if (sums_.empty()) fail("there is no sum yet: call add() after backward() first");
+  for (size_t i = 0; i < params_.size(); ++i) {
+    params_[i].set_grad((sums_[i] * scale).cast(params_[i].dtype()));
+    sums_[i].assign(Tensor::zeros(params_[i].shape(), sums_[i].dtype()));
+  }
+}
+
+}  // namespace tinyshard::nn
