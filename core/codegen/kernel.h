@@ -41,8 +41,10 @@ struct ParamInfo {
   DType dtype = DType::F32;
   int64_t numel = 0;  // of the buffer that will be passed; at least what the kernel touches
   bool written = false;
-  // This param may be given the same buffer as `alias`, another slot: every access to one of the
-  // two then has the index expression of every access to the other. -1: a buffer of its own,
+  // This param may be given the same buffer as `alias`, another slot. Every load of one of the two
+  // then has the index expression of the other's stores, or lies in a fold that the stored values
+  // need and that reads, for each value of the loops around it, just what is stored there: it must
+  // be complete before those stores, and is not computed again after them. -1: a buffer of its own,
   // unless it is never written.
   int alias = -1;
 

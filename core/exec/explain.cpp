@@ -1,8 +1,11 @@
 #include "core/exec/explain.h"
 
+#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>
+
+#include "core/schedule/memory.h"
 
 namespace tinyshard {
 namespace {
@@ -28,6 +31,46 @@ int64_t sent(const Collective& call, int64_t n) {
     default:
       return int64_t(part);
   }
+}
+
+// The temporaries that are alive together where they take most, equal ones counted, largest first.
+std::string alive_at_peak(const Schedule& schedule) {
+  std::vector<Life> lives = arena_lives(schedule);
+  std::vector<int64_t> change(schedule.items.size() + 2);
+  for (const Life& life : lives) {
+    change[size_t(life.first)] += life.bytes;
+    change[size_t(life.last) + 1] -= life.bytes;
+  }
+  int64_t most = 0, now = 0;
+  int peak = 0;
+  for (int i = 0; i < int(schedule.items.size()); ++i) {
+    now += change[size_t(i)];
+    if (now > most) most = now, peak = i;
+  }
+  struct Group {
+    int64_t count = 0, bytes = 0;
+  };
+  std::map<std::string, Group> groups;
+  for (const Life& life : lives) {
+    if (life.first > peak || life.last < peak) continue;
+    const VirtualBuffer& b = schedule.buffers[size_t(life.buffer)];
+    Group& group = groups[fmt::format("{}{} of {}", name(b.dtype), to_string(b.shape),
+                                      schedule.items[size_t(life.first)].describe())];
+    ++group.count;
+    group.bytes += life.bytes;
+  }
+  std::vector<std::pair<std::string, Group>> sorted(groups.begin(), groups.end());
+  std::ranges::stable_sort(sorted, {}, [](const auto& g) { return -g.second.bytes; });
+  constexpr size_t kShown = 24;
+  std::string text;
+  if (!sorted.empty()) {
+    text = fmt::format("alive at item {}, {}\n", peak, schedule.items[size_t(peak)].describe());
+  }
+  for (size_t i = 0; i < std::min(sorted.size(), kShown); ++i) {
+    const auto& [what, group] = sorted[i];
+    text += fmt::format("  {:>10} {:>4} x {}\n", readable(group.bytes), group.count, what);
+  }
+  return text;
 }
 
 }  // namespace
@@ -86,6 +129,7 @@ std::string explain(const Schedule& schedule, bool items) {
     text += fmt::format("  {:<24} {}\n", kind, readable(bytes));
   text += fmt::format("peak memory      {} per device: {} held, {} temporary\n",
                       readable(s.peak_bytes()), readable(s.held_bytes), readable(s.arena_bytes));
+  if (items) text += alive_at_peak(schedule);
   return text;
 }
 

@@ -21,7 +21,8 @@ struct PlanSummary {
 };
 PlanSummary summarize(const Schedule& schedule);
 
-// The summary as text; with `items`, one line for each of them as well.
+// The summary as text; with `items`, one line for each of them as well, and the temporaries that
+// are alive where they take most memory.
 std::string explain(const Schedule& schedule, bool items = false);
 
 }  // namespace tinyshard

@@ -20,8 +20,10 @@ UOp operand(const UOp& x, DType dtype) {
   return computed ? stored(cast(x, dtype)) : cast(x, dtype);
 }
 
+// f16 and bf16 products sum in f32, as convolutions do.
 UOp dot(const UOp& x) {
-  UOp a = operand(x.src(0), x.dtype()), b = operand(x.src(1), x.dtype());
+  DType wide = accumulator(x.dtype());
+  UOp a = operand(x.src(0), wide), b = operand(x.src(1), wide);
   Dims sa(a.shape().begin(), a.shape().end()), sb(b.shape().begin(), b.shape().end());
   size_t batch = sa.size() - 2;
   int64_t m = sa[batch], k = sa[batch + 1], n = sb[batch + 1];
@@ -31,7 +33,8 @@ UOp dot(const UOp& x) {
   b_shape.insert(b_shape.end(), {1, k, n});
   all.insert(all.end(), {m, k, n});
   UOp product = binary(Op::Mul, expand(reshape(a, a_shape), all), expand(reshape(b, b_shape), all));
-  return stored(reshape(reduce(ReduceOp::Sum, product, Dims{int64_t(batch) + 1}), x.shape()));
+  UOp sum = reduce(ReduceOp::Sum, product, Dims{int64_t(batch) + 1});
+  return stored(reshape(cast(sum, x.dtype()), x.shape()));
 }
 
 UOp pad_or_cut(const UOp& x, int dim, int64_t low, int64_t high) {
@@ -138,7 +141,6 @@ StridedView row_major(DimSpan shape) {
   return view;
 }
 
-// f16 and bf16 convolutions sum in f32.
 UOp convolution(const UOp& x) {
   ConvArg arg = conv_arg(*x);
   DType wide = accumulator(x.dtype());

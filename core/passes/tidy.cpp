@@ -23,6 +23,34 @@ UOp fold_shaped(const UOp& x) {
   return UOp::make(Op::Const, x.dtype(), {}, arg);
 }
 
+// A few elements picked from a computed value: the same, computed from elements picked. The value
+// itself, a log-softmax over a vocabulary, then needs no memory.
+UOp pick_first(const UOp& x) {
+  const UOp &computed = x.src(0), &index = x.src(1);
+  if (4 * x->numel() > computed->numel()) return UOp();
+  int64_t axis = x.arg(0);
+  if (computed.op() == Op::Expand && computed.src(0).shape()[axis] == 1) {
+    // All along the axis are equal.
+    const UOp& one = computed.src(0);
+    Dims shape(index.shape().begin(), index.shape().end()), keep;
+    for (size_t i = 0; i < shape.size(); ++i)
+      keep.insert(keep.end(), {0, std::min(shape[i], one.shape()[i])});
+    return expand(shrink(one, keep), shape);
+  }
+  if (!is_elementwise(computed.op()) || computed->src().empty()) return UOp();
+  std::vector<UOp> picked;
+  for (const UOp& s : computed->src()) {
+    Dims arg{is_const(s) ? s.arg(0) : axis};
+    if (is_const(s)) {
+      arg.insert(arg.end(), x.shape().begin(), x.shape().end());
+      picked.push_back(UOp::make(Op::Const, s.dtype(), {}, arg));
+    } else {
+      picked.push_back(UOp::make(Op::Gather, s.dtype(), {s, index}, arg));
+    }
+  }
+  return UOp::make(computed.op(), computed.dtype(), picked, computed->arg());
+}
+
 RuleSet tidy_rules() {
   std::vector<Rule> rules = {
       {"detach", Op::Detach, 0, [](const UOp& x) { return x.src(0); }},
@@ -51,6 +79,7 @@ RuleSet tidy_rules() {
        }},
       {"where_same", Op::Where, 0,
        [](const UOp& x) { return x.src(1) == x.src(2) ? x.src(1) : UOp(); }},
+      {"pick_first", Op::Gather, 0, pick_first},
   };
   for (int i = 0; i < kOps; ++i) {
     if (is_elementwise(Op(i)))

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/schedule/dependencies.h"
+#include "core/schedule/order.h"
 
 namespace tinyshard {
 namespace {
@@ -29,7 +29,7 @@ void bucket_collectives(std::vector<Task>& tasks, std::vector<VirtualBuffer>& bu
   };
   Dependencies dependencies(tasks, buffers);
   std::vector<Bucket> open;
-  for (int t : dependencies.order(tasks)) {
+  for (int t : execution_order(tasks, buffers, dependencies)) {
     Task& task = tasks[t];
     if (task.draft || task.item.kind != Item::Kind::Collective) continue;
     if (task.item.collective.op != CollectiveOp::AllReduce) continue;

@@ -3,7 +3,7 @@
 // more than reading it back, that is, unless it reads at most one buffer of its own size, does
 // little arithmetic and contains no reduction. A reduced value that several kernels spread out
 // again (a mean, a maximum) gets memory itself, being small, so that what is computed from it stays
-// cheap.
+// cheap. Of a value that is only widened, the narrow one gets memory.
 #include "core/schedule/fusion.h"
 
 #include <algorithm>
@@ -11,9 +11,10 @@
 namespace tinyshard {
 namespace {
 
-constexpr double kCheapOps = 100;    // arithmetic per element that hides behind one load
-constexpr double kCheapReads = 1.3;  // elements read per element made
-constexpr int kLargeKernel = 400;    // nodes in one kernel before its value is cut off
+constexpr double kCheapOps = 100;              // arithmetic per element that hides behind one load
+constexpr double kCheapReads = 1.3;            // elements read per element made
+constexpr int kLargeKernel = 400;              // nodes in one kernel before its value is cut off
+constexpr int64_t kMuch = 1 << 20, kFew = 16;  // elements; of which one is taken
 
 double op_cost(Op op) {
   switch (op) {
@@ -57,6 +58,13 @@ struct Users {
   }
 };
 
+// What a value is widened from: the same in less memory.
+UOp narrower(const UOp& x) {
+  bool widened = x.op() == Op::Cast && is_float(x.dtype()) && is_float(x.src(0).dtype()) &&
+                 itemsize(x.src(0).dtype()) < itemsize(x.dtype());
+  return widened ? x.src(0) : x;
+}
+
 }  // namespace
 
 bool is_opaque(Op op) {
@@ -88,7 +96,11 @@ void Fusion::force(std::span<const UOp> order, std::span<const UOp> roots) {
       // A data-dependent index cannot be pushed through arithmetic at a reasonable price.
       UOp base = x.src(0);
       while (is_movement(base.op())) base = base.src(0);
-      if (base.op() != Op::Iota && !is_const(base)) materialize(base);
+      if (base.op() != Op::Iota && !is_const(base)) {
+        materialize(base);
+        // A few elements of much are taken at once: the rest may go.
+        if (base->numel() >= kMuch && x->numel() * kFew <= base->numel()) materialize(x);
+      }
     }
     if (!is_opaque(x.op())) continue;
     materialize(x);
@@ -162,7 +174,13 @@ void Fusion::choose(std::span<const UOp> order) {
         double elements = double(std::max<int64_t>(x->numel(), 1));
         dear = reduction || cost.ops > kCheapOps || cost.elements > kCheapReads * elements;
       }
-      if (dear) materialize(x);
+      if (dear) {
+        UOp narrow = narrower(x);
+        materialize(narrow);
+        reduces[narrow] = false;
+        sizes[narrow] = 1;
+        reduction = reduction && narrow == x;
+      }
     }
     bool own = materialized(x);
     reduces[x] = reduction && !own;

@@ -10,12 +10,7 @@ int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 
 }  // namespace
 
-void plan_memory(Schedule& schedule) {
-  struct Life {
-    int buffer;
-    int64_t bytes;
-    int first, last;
-  };
+std::vector<Life> arena_lives(const Schedule& schedule) {
   std::vector<Life> lives(schedule.buffers.size());
   for (int b = 0; b < int(lives.size()); ++b)
     lives[b] = {b, aligned(schedule.buffers[b].bytes()), -1, -1};
@@ -49,13 +44,16 @@ void plan_memory(Schedule& schedule) {
     if (schedule.items[i].kind != Item::Kind::Collective || awaited[i]) continue;
     touch_all(schedule.items[i], int(schedule.items.size()));
   }
-  std::vector<Life> todo;
-  for (const Life& life : lives) {
+  std::erase_if(lives, [&](const Life& life) {
     const VirtualBuffer& b = schedule.buffers[life.buffer];
     bool inside = b.previous >= 0 || b.container >= 0;
-    if (life.first >= 0 && !b.storage && !b.output && !inside && life.bytes > 0)
-      todo.push_back(life);
-  }
+    return life.first < 0 || b.storage || b.output || inside || life.bytes == 0;
+  });
+  return lives;
+}
+
+void plan_memory(Schedule& schedule) {
+  std::vector<Life> todo = arena_lives(schedule);
   // Largest first, each at the lowest offset that is free during its life: simple, and within a few
   // per cent of the best on training steps.
   std::ranges::sort(todo, {}, [](const Life& l) { return std::pair(-l.bytes, l.buffer); });

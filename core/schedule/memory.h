@@ -4,6 +4,14 @@
 
 namespace tinyshard {
 
+// The life of a buffer that exists only inside the schedule: from its first to its last item.
+struct Life {
+  int buffer;
+  int64_t bytes;
+  int first, last;
+};
+std::vector<Life> arena_lives(const Schedule& schedule);
+
 // Gives every buffer that lives only inside the schedule an offset, so that buffers whose lives
 // overlap do not; sets arena_bytes. The order of the items must be final.
 void plan_memory(Schedule& schedule);

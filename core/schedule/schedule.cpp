@@ -16,6 +16,8 @@
 #include "core/schedule/memory.h"
 #include "core/schedule/merge.h"
 #include "core/schedule/meshes.h"
+#include "core/schedule/order.h"
+#include "core/schedule/reuse.h"
 
 namespace tinyshard {
 namespace {
@@ -233,8 +235,12 @@ class Scheduler {
     return std::nullopt;
   }
 
-  // An index repeated along rows stays a view: it is as large as the source otherwise.
+  // An index repeated along rows stays a view, of memory made for what is repeated where need be:
+  // it is as large as the source otherwise.
   Item scatter_add(const UOp& x) {
+    UOp repeated = x.src(0);
+    while (repeated.op() == Op::Expand) repeated = repeated.src(0);
+    if (!lowering_.view(x.src(0))) fusion_.materialize(repeated);
     if (auto view = lowering_.view(x.src(0))) {
       Item item;
       item.kind = Item::Kind::Library;
@@ -270,8 +276,8 @@ class Scheduler {
 
   void emit() {
     Dependencies dependencies(tasks_, schedule_.buffers);
-    std::vector<int> order = dependencies.order(tasks_);
-    std::vector<int> writer(schedule_.buffers.size(), -1);
+    std::vector<int> order = execution_order(tasks_, schedule_.buffers, dependencies);
+    reuse_operands(tasks_, order, schedule_.buffers);
     for (int t : order) {
       Task& task = tasks_[t];
       Item item = task.draft ? kernel(*task.draft) : std::move(task.item);

@@ -4,8 +4,8 @@
 //   fusion.cpp   which values get memory; the rest is recomputed inside the kernels that use it
 //   lower.cpp    one kernel: index ranges pushed from the output down to the loads
 //   merge.cpp    kernels that share loops become one kernel with several outputs
-//   order.cpp    dependencies, in-place writes, buckets of collectives, the final order
-//   memory.cpp   one arena per device: offsets by liveness
+//   dependencies.cpp, buckets.cpp, order.cpp   in-place writes, buckets of collectives, the final
+//   order memory.cpp   one arena per device: offsets by liveness
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -26,7 +26,7 @@ struct VirtualBuffer {
   Dims shape;  // local shape
   Mesh mesh = Mesh::single({});
   std::shared_ptr<const void> storage;  // of a Buffer that exists outside of the schedule
-  int previous = -1;                    // an assigned version: same memory as that buffer
+  int previous = -1;                    // a later version: same memory as that buffer
   int container = -1;                   // a member of a bucket: lives inside that buffer
   int64_t container_offset = 0;         // in bytes
   bool output = false;                  // read by the caller afterwards: never in the arena

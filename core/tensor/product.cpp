@@ -11,12 +11,13 @@ namespace tinyshard {
 namespace value {
 namespace {
 
-// The Dot of two values of one type and of equal batch dims.
-Value dot(const Value& a, const Value& b, DType accumulate) {
+// The Dot of two values of one type and of equal batch dims. Sums of narrow floats are f32 inside,
+// whatever the type of the result.
+Value dot(const Value& a, const Value& b, DType result) {
   Dims shape = a.dims();
   shape.back() = b.shape().back();
-  if (a.node()->numel() == 0 || b.node()->numel() == 0) return constant(accumulate, 0, shape);
-  return UOp::make(Op::Dot, accumulate, {a.node(), b.node()}, Dims{a.rank() - 2});
+  if (a.node()->numel() == 0 || b.node()->numel() == 0) return constant(result, 0, shape);
+  return UOp::make(Op::Dot, result, {a.node(), b.node()}, Dims{a.rank() - 2});
 }
 
 Value with_batch(const Value& x, const Dims& batch) {
@@ -33,6 +34,7 @@ Value matmul(const Value& a, const Value& b, std::optional<DType> dtype) {
   DType type = promote(a.dtype(), b.dtype()), wide = dtype ? promote(type, *dtype) : type;
   DType accumulate = accumulator(wide), result = dtype.value_or(type);
   if (!is_float(type)) type = accumulate;  // small integers are widened before they are multiplied
+  DType stored = result == type && is_float(type) ? type : accumulate;
   bool row = a.rank() == 1, column = b.rank() == 1;
   Value x = cast(row ? unsqueeze(a, 0) : a, type), y = cast(column ? unsqueeze(b, 1) : b, type);
   Dims batch_x(x.shape().begin(), x.shape().end() - 2),
@@ -41,9 +43,9 @@ Value matmul(const Value& a, const Value& b, std::optional<DType> dtype) {
   Dims shape = broadcast_shape(batch_x, batch_y);
   Value out = x;
   if (product(batch_y) == 1 && shape == batch_x) {
-    out = dot(reshape(x, {product(batch_x) * m, k}), reshape(y, {k, n}), accumulate);
+    out = dot(reshape(x, {product(batch_x) * m, k}), reshape(y, {k, n}), stored);
   } else {
-    out = dot(with_batch(x, shape), with_batch(y, shape), accumulate);
+    out = dot(with_batch(x, shape), with_batch(y, shape), stored);
   }
   if (!row) shape.push_back(m);
   if (!column) shape.push_back(n);

@@ -33,6 +33,24 @@ class Sections {
   // The scope of the first `depth` loops.
   int scope_at(size_t depth) const { return depth == 0 ? 0 : work_.nest.loops[depth - 1]; }
 
+  // Whether its folds load a parameter that the kernel also writes.
+  bool reads_replaced(const FoldGroup& group) const {
+    std::vector<char> seen(static_cast<size_t>(c_.graph.size()));
+    std::vector<int> stack = group.folds;
+    while (!stack.empty()) {
+      int node = stack.back();
+      stack.pop_back();
+      if (seen[static_cast<size_t>(node)]) continue;
+      seen[static_cast<size_t>(node)] = 1;
+      if (c_.graph[node].op == Op::Load) {
+        int slot = c_.graph.slot(node);
+        if (c_.graph.param(slot).written || c_.graph.aliased(slot)) return true;
+      }
+      for (int source : c_.graph.sources(node)) stack.push_back(source);
+    }
+    return false;
+  }
+
   // How many of the loops are items: the number with which the estimated time is least. Folds of
   // fewer loops than that are computed again by every team.
   size_t items_depth() const {
@@ -47,6 +65,13 @@ class Sections {
                   c_.graph.aliased(c_.graph.slot(store)));
         });
         if (in_place) most = std::min(most, depth);
+      }
+    }
+    // A fold of what is replaced is not computed by several teams: one may have stored already.
+    for (size_t depth = 0; depth < all; ++depth) {
+      for (int group : work_.nest.scopes[static_cast<size_t>(scope_at(depth))].groups) {
+        if (reads_replaced(work_.nest.groups[static_cast<size_t>(group)]))
+          most = std::min(most, depth);
       }
     }
     double full = static_cast<double>(c_.target.multiprocessors) * kThreadsOfMultiprocessor;

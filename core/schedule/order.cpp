@@ -1,0 +1,115 @@
+#include "core/schedule/order.h"
+
+#include <algorithm>
+
+#include "core/base/error.h"
+
+namespace tinyshard {
+namespace {
+
+constexpr int64_t kLittle = 16;  // a result counts as small beside this many times its bytes read
+
+class Order {
+ public:
+  Order(std::span<const Task> tasks, const std::vector<VirtualBuffer>& buffers,
+        const Dependencies& dependencies)
+      : tasks_(tasks),
+        buffers_(buffers),
+        dependencies_(dependencies),
+        users_(buffers.size()),
+        begun_(buffers.size()),
+        touched_(tasks.size()) {
+    for (int t = 0; t < int(tasks.size()); ++t) {
+      for (int b : tasks[t].reads) touch(t, b);
+      for (int b : tasks[t].writes) touch(t, b);
+      for (int m : touched_[t]) ++users_[m];
+    }
+  }
+
+  std::vector<int> run() {
+    std::vector<size_t> missing(tasks_.size());
+    size_t wanted = 0;
+    for (int t = 0; t < int(tasks_.size()); ++t) {
+      if (tasks_[t].gone) continue;
+      ++wanted;
+      missing[t] = dependencies_.before(t).size();
+      if (missing[t] == 0) make_ready(t);
+    }
+    std::vector<int> result;
+    while (!ready_.empty()) {
+      auto next = std::ranges::find_if(ready_, [&](int t) { return is_eager(t); });
+      if (next == ready_.end()) next = ready_.begin();
+      int t = *next;
+      ready_.erase(next);
+      result.push_back(t);
+      for (int m : touched_[t]) {
+        begun_[m] = true;
+        --users_[m];
+      }
+      for (int n : dependencies_.after(t)) {
+        if (--missing[n] == 0) make_ready(n);
+      }
+    }
+    check_internal(result.size() == wanted,
+                   "items of a schedule do not wait for each other in a circle");
+    return result;
+  }
+
+ private:
+  // The memory that a version or a member of a bucket lies in.
+  int memory(int b) const {
+    while (buffers_[b].previous >= 0 || buffers_[b].container >= 0)
+      b = buffers_[b].previous >= 0 ? buffers_[b].previous : buffers_[b].container;
+    return b;
+  }
+
+  void touch(int t, int b) {
+    int m = memory(b);
+    if (std::ranges::find(touched_[t], m) == touched_[t].end()) touched_[t].push_back(m);
+  }
+
+  // Copies that wait for nothing lead: they bring what comes from elsewhere, and what follows them
+  // can be recorded (core/exec/replay.h).
+  bool leads(int t) const {
+    return tasks_[t].item.kind == Item::Kind::Copy && dependencies_.before(t).empty();
+  }
+
+  void make_ready(int t) {
+    auto before = [&](int a, int b) {
+      if (leads(a) != leads(b)) return leads(a);
+      return std::pair(tasks_[a].position, a) < std::pair(tasks_[b].position, b);
+    };
+    ready_.insert(std::ranges::upper_bound(ready_, t, before), t);
+  }
+
+  bool is_eager(int t) const {
+    if (leads(t)) return true;
+    int64_t change = 0, read = 0;
+    for (int m : touched_[t]) {
+      const VirtualBuffer& b = buffers_[m];
+      if (b.storage || b.output) continue;
+      if (!begun_[m]) change += b.bytes();
+      if (users_[m] == 1) change -= b.bytes();
+    }
+    for (int b : tasks_[t].reads) read += buffers_[b].bytes();
+    return change <= read / kLittle;
+  }
+
+  std::span<const Task> tasks_;
+  const std::vector<VirtualBuffer>& buffers_;
+  const Dependencies& dependencies_;
+  std::vector<int> users_;                 // of a memory, that have not run
+  std::vector<bool> begun_;                // memories that hold something
+  std::vector<std::vector<int>> touched_;  // memories of a task
+  std::vector<int> ready_;                 // by position
+};
+
+}  // namespace
+
+std::vector<int> execution_order(std::span<const Task> tasks,
+                                 const std::vector<VirtualBuffer>& buffers,
+                                 const Dependencies& dependencies) {
+  return Order(tasks, buffers, dependencies).run();
+}
+
+}  // namespace tinyshard

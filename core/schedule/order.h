@@ -1,0 +1,18 @@
+// The order in which tasks run: every dependency holds, and memory is given back early.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "core/schedule/dependencies.h"
+
+namespace tinyshard {
+
+// Tasks follow the positions of their values in the graph, except that a task which ends the life
+// of more memory than it begins, or makes little of what it reads, runs as soon as it can. So the
+// gradient of a weight does not keep what it is made of until the optimizer asks for it, and
+// collectives start early. The same on every rank.
+std::vector<int> execution_order(std::span<const Task> tasks,
+                                 const std::vector<VirtualBuffer>& buffers,
+                                 const Dependencies& dependencies);
+
+}  // namespace tinyshard
