@@ -127,7 +127,8 @@ struct Model {
   Tensor operator()(const Tensor& tokens) const {
     Tensor places = wpe.weight[Slice(0, tokens.shape(-1))];
     Tensor x = (wte.weight.embedding(tokens) + places).cast(config.compute);
-    for (const Block& block : h) x = block(x);
+    for (const Block& block : h)
+      x = config.checkpoint_activations ? nn::checkpoint_activations(block, x) : block(x);
     return ln_f(x).matmul(wte.weight.cast(config.compute).T());  // the head shares the table
   }
 

@@ -137,9 +137,14 @@ class Rewriter {
         return placed(x);
       case Op::Contiguous:
       case Op::Detach:
-      case Op::ContiguousBackward: {
+      case Op::ContiguousBackward:
+      case Op::Checkpoint: {
         LocalValue v = x.op() == Op::Contiguous ? settled(of(x.src(0)), x.shape()) : of(x.src(0));
         return rebuilt(x, {v}, v);
+      }
+      case Op::After: {  // of the second source only the time counts
+        LocalValue v = settled(of(x.src(0)), x.shape());
+        return rebuilt(x, {v, of(x.src(1))}, v);
       }
       default:
         throw InternalError("no sharding rule for " + describe(*x));

@@ -1,6 +1,7 @@
 // Everything of nn: fields and state dicts, layers, optimizers, placement, checkpoints.
 #pragma once
 #include "core/nn/checkpoint.h"
+#include "core/nn/checkpoint_activations.h"
 #include "core/nn/conv.h"
 #include "core/nn/fields.h"
 #include "core/nn/gradient_sum.h"

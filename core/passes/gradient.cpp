@@ -264,6 +264,8 @@ std::optional<Sharding> known_sharding(const UOp& x) {
     case Op::Assign:
     case Op::Cast:
     case Op::Contiguous:
+    case Op::Checkpoint:
+    case Op::After:
       return known_sharding(x.src(0));
     default:
       return {};
@@ -287,9 +289,10 @@ UOp redistribute_rule(const UOp& y, const UOp& g, size_t) {
 struct Row {
   Op op;
   enum Kind : uint8_t {
-    Stop,    // constant as far as derivatives go, or not a float
-    Follow,  // `rule` gives the gradient of the sources whose bits are set
-    Refuse,  // no derivative: a path to a target must not lead through it
+    Stop,       // constant as far as derivatives go, or not a float
+    Follow,     // `rule` gives the gradient of the sources whose bits are set
+    Recompute,  // every source; see Walk::recompute
+    Refuse,     // no derivative: a path to a target must not lead through it
   } kind;
   uint8_t sources = 0;
   Rule rule = nullptr;
@@ -344,6 +347,8 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::Contiguous, Row::Follow, 0b1, through},
     {Op::Detach, Row::Stop},
     {Op::ContiguousBackward, Row::Follow, 0b1, contiguous_rule},
+    {Op::Checkpoint, Row::Recompute},
+    {Op::After, Row::Follow, 0b1, through},
     {Op::Assign, Row::Follow, 0b10, through},
     {Op::Redistribute, Row::Follow, 0b1, redistribute_rule},
     {Op::Collective, Row::Refuse},
@@ -372,7 +377,8 @@ const Row& row(Op op) { return kTable[static_cast<size_t>(op)]; }
 
 bool may_follow(const UOp& x, size_t source) {
   const Row& facts = row(x.op());
-  bool wanted = facts.kind == Row::Refuse || (facts.sources >> source & 1);
+  bool wanted =
+      facts.kind == Row::Refuse || facts.kind == Row::Recompute || (facts.sources >> source & 1);
   return facts.kind != Row::Stop && wanted && is_float(x.dtype()) &&
          is_float(x.src(source).dtype());
 }
@@ -385,7 +391,7 @@ struct Entry {
 
 class Walk {
  public:
-  explicit Walk(std::span<const UOp> targets) {
+  explicit Walk(std::span<const UOp> targets) : targets_(targets.begin(), targets.end()) {
     for (const UOp& target : targets) is_target_[target] = true;
   }
 
@@ -417,6 +423,10 @@ class Walk {
       Entry& e = order_[i];
       if (!e.gradient || !e.leads_to_target) continue;
       const UOp& x = e.value;
+      if (x.op() == Op::Checkpoint) {
+        recompute(x, e.gradient);
+        continue;
+      }
       for (size_t s = 0; s < x->sources; ++s) {
         if (!leads(x, s)) continue;
         const Row& facts = row(x.op());
@@ -460,10 +470,53 @@ class Walk {
     order_.push_back({x, {}, found});
   }
 
+  // A Checkpoint has the value of its first source, computed from the others. Its gradient goes not
+  // through that value, which would have to be kept until now, but through the same computation
+  // made again: from the others, after the gradient has come.
+  void recompute(const UOp& x, const UOp& gradient) {
+    std::vector<UOp> inputs(x->src().begin() + 1, x->src().end()), targets = targets_;
+    NodeMap<UOp> again;
+    for (const UOp& input : inputs) {
+      again[input] = UOp::make(Op::After, input.dtype(), {input, gradient});
+      targets.push_back(again.at(input));
+    }
+    UOp value = computed_again(x.src(0), again);
+    std::vector<UOp> gradients =
+        tinyshard::gradient(std::span(&value, 1), std::span(&gradient, 1), targets);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (!gradients[i]) continue;
+      const UOp& target = i < targets_.size() ? targets_[i] : inputs[i - targets_.size()];
+      if (place_.contains(target))
+        accumulate(entry(target), gradients[i]);
+      else
+        assigned_[target] = gradients[i];
+    }
+  }
+
+  // What does not depend on the inputs is the same node again, and what was assigned stays so.
+  static UOp computed_again(const UOp& root, const NodeMap<UOp>& inputs) {
+    NodeMap<UOp> made;
+    for (const UOp& x : toposort(std::span(&root, 1))) {
+      if (const UOp* input = inputs.find(x)) {
+        made[x] = *input;
+        continue;
+      }
+      bool changed = false;
+      std::vector<UOp> sources;
+      for (const UOp& s : x->src()) {
+        sources.push_back(made.at(s));
+        changed = changed || !(sources.back() == s);
+      }
+      made[x] = changed && x.op() != Op::Assign ? x.with_src(sources) : x;
+    }
+    return made.at(root);
+  }
+
   static void accumulate(Entry& e, const UOp& gradient) {
     e.gradient = e.gradient ? add(e.gradient, gradient) : gradient;
   }
 
+  std::vector<UOp> targets_;
   NodeMap<bool> is_target_;
   NodeMap<int> place_{256};  // in order_
   std::vector<Entry> order_;

@@ -23,8 +23,15 @@ UOp fold_shaped(const UOp& x) {
   return UOp::make(Op::Const, x.dtype(), {}, arg);
 }
 
+UOp in_range(const UOp& index, int64_t size) {
+  UOp wide = cast(index, DType::I64);
+  UOp below = binary(Op::CmpLt, wide, const_int(DType::I64, 0, index.shape()));
+  UOp inside = binary(Op::CmpLt, wide, const_int(DType::I64, size, index.shape()));
+  return binary(Op::And, unary(Op::Not, below), inside);
+}
+
 // A few elements picked from a computed value: the same, computed from elements picked. The value
-// itself, a log-softmax over a vocabulary, then needs no memory.
+// itself, a log-softmax over a vocabulary, then needs no memory. An index out of range gives zero.
 UOp pick_first(const UOp& x) {
   const UOp &computed = x.src(0), &index = x.src(1);
   if (4 * x->numel() > computed->numel()) return UOp();
@@ -35,7 +42,8 @@ UOp pick_first(const UOp& x) {
     Dims shape(index.shape().begin(), index.shape().end()), keep;
     for (size_t i = 0; i < shape.size(); ++i)
       keep.insert(keep.end(), {0, std::min(shape[i], one.shape()[i])});
-    return expand(shrink(one, keep), shape);
+    return where(in_range(index, computed.shape()[axis]), expand(shrink(one, keep), shape),
+                 const_like(x, 0));
   }
   if (!is_elementwise(computed.op()) || computed->src().empty()) return UOp();
   std::vector<UOp> picked;
@@ -48,13 +56,15 @@ UOp pick_first(const UOp& x) {
       picked.push_back(UOp::make(Op::Gather, s.dtype(), {s, index}, arg));
     }
   }
-  return UOp::make(computed.op(), computed.dtype(), picked, computed->arg());
+  UOp value = UOp::make(computed.op(), computed.dtype(), picked, computed->arg());
+  return where(in_range(index, computed.shape()[axis]), value, const_like(x, 0));
 }
 
 RuleSet tidy_rules() {
   std::vector<Rule> rules = {
       {"detach", Op::Detach, 0, [](const UOp& x) { return x.src(0); }},
       {"contiguous_backward", Op::ContiguousBackward, 0, [](const UOp& x) { return x.src(0); }},
+      {"checkpoint", Op::Checkpoint, 0, [](const UOp& x) { return x.src(0); }},
       {"contiguous_twice", Op::Contiguous, op_set(Op::Contiguous),
        [](const UOp& x) { return x.src(0); }},
       {"neg_neg", Op::Neg, op_set(Op::Neg), [](const UOp& x) { return x.src(0).src(0); }},

@@ -22,7 +22,10 @@ Dependencies::Dependencies(std::span<const Task> tasks, const std::vector<Virtua
   std::vector<std::vector<int>> readers(buffers.size());
   for (int t = 0; t < int(tasks.size()); ++t) {
     for (int b : tasks[t].writes) writer[b] = t;
-    for (int b : tasks[t].reads) readers[b].push_back(t);
+    // Who reads a value by another name keeps what it lies in from being overwritten.
+    for (int b : tasks[t].reads) {
+      for (; b >= 0; b = buffers[b].container) readers[b].push_back(t);
+    }
   }
   for (int b = 0; b < int(buffers.size()); ++b) {
     if (writer[b] >= 0) {

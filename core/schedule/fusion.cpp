@@ -76,6 +76,7 @@ bool is_opaque(Op op) {
     case Op::ScatterAdd:
     case Op::Collective:
     case Op::CopyIn:
+    case Op::After:
       return true;
     default:
       return false;

@@ -8,7 +8,8 @@
 
 namespace tinyshard {
 
-// Ops that run as items of their own and therefore read and write whole buffers.
+// Ops that run as items of their own and therefore read and write whole buffers, and After, which
+// names a whole buffer again.
 bool is_opaque(Op op);
 
 // The node whose memory `x` looks at when only movement ops that change no order and no count lie

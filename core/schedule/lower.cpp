@@ -271,6 +271,7 @@ UOp Lowering::lower_new(const UOp& x, const std::vector<UOp>& index, const UOp& 
     case Op::Contiguous:
     case Op::Detach:
     case Op::ContiguousBackward:
+    case Op::Checkpoint:
       return lower(x.src(0), index, valid);
     case Op::Assign:
       return lower(x.src(1), index, valid);

@@ -10,19 +10,20 @@ int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 
 }  // namespace
 
+int memory_holder(const std::vector<VirtualBuffer>& buffers, int buffer) {
+  for (;;) {
+    const VirtualBuffer& b = buffers[size_t(buffer)];
+    if (b.previous < 0 && b.container < 0) return buffer;
+    buffer = b.previous >= 0 ? b.previous : b.container;
+  }
+}
+
 std::vector<Life> arena_lives(const Schedule& schedule) {
   std::vector<Life> lives(schedule.buffers.size());
   for (int b = 0; b < int(lives.size()); ++b)
     lives[b] = {b, aligned(schedule.buffers[b].bytes()), -1, -1};
-  auto owner = [&](int b) {
-    const auto& buffers = schedule.buffers;
-    while (buffers[b].previous >= 0 || buffers[b].container >= 0) {
-      b = buffers[b].previous >= 0 ? buffers[b].previous : buffers[b].container;
-    }
-    return b;
-  };
   auto touch = [&](int b, int item) {
-    Life& life = lives[owner(b)];
+    Life& life = lives[memory_holder(schedule.buffers, b)];
     if (life.first < 0) life.first = item;
     life.last = std::max(life.last, item);
   };

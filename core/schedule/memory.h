@@ -4,6 +4,9 @@
 
 namespace tinyshard {
 
+// The buffer in whose memory a version, a member of a bucket or a further name lies.
+int memory_holder(const std::vector<VirtualBuffer>& buffers, int buffer);
+
 // The life of a buffer that exists only inside the schedule: from its first to its last item.
 struct Life {
   int buffer;

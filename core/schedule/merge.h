@@ -11,6 +11,7 @@ namespace tinyshard {
 struct Task {
   std::optional<KernelDraft> draft;
   Item item;                       // when there is no draft
+  bool nothing = false;            // only ordered, not run: a value that is there already
   std::vector<int> reads, writes;  // buffers
   int position = 0;                // of its value in the topological order of the graph
   bool gone = false;               // merged into another task

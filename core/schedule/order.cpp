@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/schedule/memory.h"
 
 namespace tinyshard {
 namespace {
@@ -56,15 +57,8 @@ class Order {
   }
 
  private:
-  // The memory that a version or a member of a bucket lies in.
-  int memory(int b) const {
-    while (buffers_[b].previous >= 0 || buffers_[b].container >= 0)
-      b = buffers_[b].previous >= 0 ? buffers_[b].previous : buffers_[b].container;
-    return b;
-  }
-
   void touch(int t, int b) {
-    int m = memory(b);
+    int m = memory_holder(buffers_, b);
     if (std::ranges::find(touched_[t], m) == touched_[t].end()) touched_[t].push_back(m);
   }
 

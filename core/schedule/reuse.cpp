@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/rewrite/affine.h"
+#include "core/schedule/memory.h"
 
 namespace tinyshard {
 namespace {
@@ -78,7 +79,7 @@ bool may_replace(const KernelDraft& draft, const KernelDraft::Output& output, in
 void reuse_operands(std::span<const Task> tasks, std::span<const int> order,
                     std::vector<VirtualBuffer>& buffers) {
   std::vector<int> last(buffers.size(), -1);  // place in the order of the last use of a memory
-  auto memory = [&](int b) { return memory_of(buffers, b); };
+  auto memory = [&](int b) { return memory_holder(buffers, b); };
   for (int i = 0; i < int(order.size()); ++i) {
     for (int b : tasks[size_t(order[size_t(i)])].reads) last[size_t(memory(b))] = i;
     for (int b : tasks[size_t(order[size_t(i)])].writes) last[size_t(memory(b))] = i;

@@ -111,6 +111,11 @@ class Scheduler {
       case Op::CopyIn:
         task.item = copy(x);
         break;
+      case Op::After:
+        task.item.buffers = {whole_operand(x.src(0)), buffer_of(base_of(x.src(1)))};
+        task.nothing = true;
+        schedule_.buffers[buffer].container = task.item.buffers[0];
+        break;
       default:
         task.draft = draft(x, buffer);
         break;
@@ -147,6 +152,13 @@ class Scheduler {
         return result;
       }
     }
+  }
+
+  // What has memory below an operand's movements.
+  UOp base_of(const UOp& operand) const {
+    UOp base = operand;
+    while (!fusion_.materialized(base)) base = base.src(0);
+    return base;
   }
 
   // The buffer that holds the operand as it is, row-major and whole.
@@ -280,6 +292,7 @@ class Scheduler {
     reuse_operands(tasks_, order, schedule_.buffers);
     for (int t : order) {
       Task& task = tasks_[t];
+      if (task.nothing) continue;
       Item item = task.draft ? kernel(*task.draft) : std::move(task.item);
       item.reads = task.reads;
       item.writes = task.writes;
@@ -291,7 +304,7 @@ class Scheduler {
     for (int i = 0; i < int(schedule_.items.size()); ++i) {
       Item& item = schedule_.items[i];
       auto wait_for = [&](int b) {
-        for (int other : pending[anchor(b)]) {
+        for (int other : pending[memory_holder(schedule_.buffers, b)]) {
           if (std::ranges::find(item.waits, other) == item.waits.end()) item.waits.push_back(other);
         }
       };
@@ -302,19 +315,7 @@ class Scheduler {
       }
       if (item.kind != Item::Kind::Collective) continue;
       item.sequence = ++sequence;
-      for (int b : item.buffers) pending[anchor(b)].push_back(i);
-    }
-  }
-
-  int anchor(int b) const {
-    for (;;) {
-      const VirtualBuffer& v = schedule_.buffers[b];
-      if (v.previous >= 0)
-        b = v.previous;
-      else if (v.container >= 0)
-        b = v.container;
-      else
-        return b;
+      for (int b : item.buffers) pending[memory_holder(schedule_.buffers, b)].push_back(i);
     }
   }
 

@@ -27,7 +27,7 @@ struct VirtualBuffer {
   Mesh mesh = Mesh::single({});
   std::shared_ptr<const void> storage;  // of a Buffer that exists outside of the schedule
   int previous = -1;                    // a later version: same memory as that buffer
-  int container = -1;                   // a member of a bucket: lives inside that buffer
+  int container = -1;                   // a member of a bucket, or a further name: lives inside it
   int64_t container_offset = 0;         // in bytes
   bool output = false;                  // read by the caller afterwards: never in the arena
   int64_t arena_offset = -1;            // by memory.cpp; -1 outside of the arena

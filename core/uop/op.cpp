@@ -56,6 +56,8 @@ constexpr std::array<OpInfo, kOps> kTable = {{
     {Op::Contiguous, "contiguous", 1, C::Storage, T::SameAsFirst},
     {Op::Detach, "detach", 1, C::Storage, T::SameAsFirst},
     {Op::ContiguousBackward, "contiguous_backward", 1, C::Storage, T::SameAsFirst},
+    {Op::Checkpoint, "checkpoint", -1, C::Storage, T::SameAsFirst},
+    {Op::After, "after", 2, C::Storage, T::SameAsFirst},
     {Op::Assign, "assign", 2, C::Storage, T::SameAsFirst},
     {Op::Redistribute, "redistribute", 1, C::Device, T::SameAsFirst},
     {Op::Collective, "collective", 1, C::Device, T::SameAsFirst},

@@ -62,6 +62,8 @@ enum class Op : uint8_t {
   Contiguous,
   Detach,
   ContiguousBackward,
+  Checkpoint,
+  After,
   Assign,
   // between devices
   Redistribute,

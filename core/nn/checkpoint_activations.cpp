@@ -1,0 +1,14 @@
+#include "core/nn/checkpoint_activations.h"
+
+#include "core/tensor/call_internal.h"
+
+namespace tinyshard::nn {
+
+Tensor recomputed_from(const Tensor& y, const std::vector<Tensor>& inputs, Caller caller) {
+  Call call("recomputed_from", caller);
+  std::vector<UOp> sources{y.uop()};
+  for (const Tensor& input : inputs) sources.push_back(input.uop());
+  return Tensor(UOp::make(Op::Checkpoint, y.dtype(), sources));
+}
+
+}  // namespace tinyshard::nn
