@@ -31,7 +31,8 @@ class Rewriter {
     LocalGraph result;
     for (const UOp& root : roots) {
       const LocalValue& left = values_.at(root);
-      LocalValue v = settled(left, root.shape());
+      // A storage may hold the terms of a sum; it is what was assigned, as it is.
+      LocalValue v = root.op() == Op::Assign ? left : settled(left, root.shape());
       if (!v.mesh) v = redistribute(v, root.shape(), home(), {});
       result.roots.push_back(v.local);
       result.shardings.push_back({*v.mesh, v.place});

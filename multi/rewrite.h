@@ -14,8 +14,8 @@ struct LocalGraph {
   std::vector<Sharding> pending;    // and as its last op leaves it, sums not yet completed
 };
 
-// Roots that are pending sums are completed. UserError where operands live on meshes that have
-// nothing to do with each other.
+// Roots that are pending sums are completed, unless they are assigned to a storage of terms.
+// UserError where operands live on meshes that have nothing to do with each other.
 LocalGraph to_local(std::span<const UOp> roots);
 
 }  // namespace tinyshard

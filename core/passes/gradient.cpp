@@ -391,7 +391,10 @@ struct Entry {
 
 class Walk {
  public:
-  explicit Walk(std::span<const UOp> targets) : targets_(targets.begin(), targets.end()) {
+  // Does not look below `ends`.
+  explicit Walk(std::span<const UOp> targets, std::span<const UOp> ends = {})
+      : targets_(targets.begin(), targets.end()) {
+    for (const UOp& end : ends) is_end_[end] = true;
     for (const UOp& target : targets) is_target_[target] = true;
   }
 
@@ -403,7 +406,7 @@ class Walk {
     while (!stack_.empty()) {
       auto& [x, next] = stack_.back();
       size_t count = (*x)->sources;
-      while (next < count && (!may_follow(*x, next) || place_.contains(x->src(next)))) ++next;
+      while (next < count && (!follows(*x, next) || place_.contains(x->src(next)))) ++next;
       if (next == count) {
         finish(*x);
         stack_.pop_back();
@@ -451,8 +454,12 @@ class Walk {
 
   Entry& entry(const UOp& x) { return order_[place_.at(x)]; }
 
+  bool follows(const UOp& x, size_t source) const {
+    return !is_end_.contains(x) && may_follow(x, source);
+  }
+
   bool leads(const UOp& x, size_t source) {
-    if (!may_follow(x, source)) return false;
+    if (!follows(x, source)) return false;
     const int* place = place_.find(x.src(source));
     return place && order_[*place].leads_to_target;
   }
@@ -474,22 +481,27 @@ class Walk {
   // through that value, which would have to be kept until now, but through the same computation
   // made again: from the others, after the gradient has come.
   void recompute(const UOp& x, const UOp& gradient) {
-    std::vector<UOp> inputs(x->src().begin() + 1, x->src().end()), targets = targets_;
     NodeMap<UOp> again;
-    for (const UOp& input : inputs) {
+    std::vector<UOp> ends, targets = targets_, receivers = targets_;
+    for (const UOp& input : x->src().subspan(1)) {
+      if (again.contains(input)) continue;
       again[input] = UOp::make(Op::After, input.dtype(), {input, gradient});
+      ends.push_back(again.at(input));
       targets.push_back(again.at(input));
+      receivers.push_back(input);
     }
     UOp value = computed_again(x.src(0), again);
-    std::vector<UOp> gradients =
-        tinyshard::gradient(std::span(&value, 1), std::span(&gradient, 1), targets);
-    for (size_t i = 0; i < gradients.size(); ++i) {
-      if (!gradients[i]) continue;
-      const UOp& target = i < targets_.size() ? targets_[i] : inputs[i - targets_.size()];
-      if (place_.contains(target))
-        accumulate(entry(target), gradients[i]);
+    Walk inside(targets, ends);
+    inside.visit(value);
+    inside.seed(value, gradient);
+    inside.run();
+    for (size_t i = 0; i < targets.size(); ++i) {
+      UOp part = inside.result(targets[i]);
+      if (!part) continue;
+      if (place_.contains(receivers[i]))
+        accumulate(entry(receivers[i]), part);
       else
-        assigned_[target] = gradients[i];
+        assigned_[receivers[i]] = part;
     }
   }
 
@@ -517,7 +529,7 @@ class Walk {
   }
 
   std::vector<UOp> targets_;
-  NodeMap<bool> is_target_;
+  NodeMap<bool> is_target_, is_end_;
   NodeMap<int> place_{256};  // in order_
   std::vector<Entry> order_;
   NodeMap<UOp> assigned_;

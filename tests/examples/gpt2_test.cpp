@@ -62,6 +62,14 @@ TEST_F(Gpt2, ABatchMayComeInParts) {
   }
 }
 
+TEST_F(Gpt2, CheckpointedActivationsChangeNoBit) {
+  for (const char* dtype : {"--steps 10 --dtype f32", "--steps 10 --dtype bf16 --accumulate 2"}) {
+    std::string name = std::string(dtype).substr(19, 2), flags = dtype;
+    EXPECT_EQ(losses("kept" + name, "", flags),
+              losses("again" + name, "", flags + " --checkpoint-activations"));
+  }
+}
+
 TEST_F(Gpt2, AResumedRunGivesTheBitsOfOneThatNeverStopped) {
   std::string flags = "--steps 20 --checkpoint-every 10 --dtype bf16 --accumulate 2 --batch 4";
   std::vector<double> whole = losses("whole", "", flags);

@@ -1,0 +1,132 @@
+// What keeps the memory of a training step low: nothing is kept that need not be, and results lie
+// where their operands were, without changing a value.
+#include "core/schedule/memory.h"
+
+#include <cmath>
+#include <tinyshard/tinyshard.h>
+
+#include <gtest/gtest.h>
+
+#include "core/exec/pipeline.h"
+
+namespace tinyshard {
+namespace {
+
+class MemoryTest : public testing::Test {
+ protected:
+  void SetUp() override { Runtime::shutdown(); }
+  void TearDown() override { Runtime::shutdown(); }
+};
+
+Schedule plan(const std::vector<Tensor>& tensors) {
+  std::vector<UOp> roots;
+  for (const Tensor& t : tensors) roots.push_back(t.uop());
+  return make_plan(roots);
+}
+void use_null() { Runtime::configure({.devices = {"NULL"}}); }
+
+// Buffers of a schedule that take memory of their own and hold at least this many elements.
+std::vector<DType> large_buffers(const Schedule& s, int64_t numel) {
+  std::vector<DType> types;
+  for (const Life& life : arena_lives(s)) {
+    const VirtualBuffer& b = s.buffers[size_t(life.buffer)];
+    if (b.numel() >= numel) types.push_back(b.dtype);
+  }
+  return types;
+}
+
+TEST_F(MemoryTest, CrossEntropyKeepsTheLogitsOnceAndNarrow) {
+  use_null();
+  constexpr int64_t kTokens = 2048, kVocabulary = 1024, kWidth = 16;
+  Tensor x = Tensor::empty({kTokens, kWidth}, DType::BF16),
+         w = Tensor::empty({kWidth, kVocabulary}, DType::BF16),
+         labels = Tensor::empty(kTokens, DType::I32);
+  Tensor scores = x.matmul(w).cast(DType::F32);
+  scores = (Tensor::arange(kVocabulary) < 1000).where(scores, -INFINITY);
+  Tensor loss = scores.sparse_categorical_crossentropy(labels);
+  std::vector<Tensor> all = loss.gradient({x, w});
+  all.push_back(loss);
+  EXPECT_EQ(large_buffers(plan(all), kTokens * kVocabulary), (std::vector<DType>{DType::BF16}));
+}
+
+TEST_F(MemoryTest, ProductsOfNarrowFloatsAreNarrow) {
+  use_null();
+  Tensor x = Tensor::empty({64, 64}, DType::BF16);
+  Schedule s = plan({(x.matmul(x) + x).relu()});
+  EXPECT_TRUE(large_buffers(s, 64 * 64).empty() ||
+              large_buffers(s, 64 * 64) == std::vector<DType>{DType::BF16});
+}
+
+// The gradient of a layer's weight is made when that of its result is there, not when all are.
+TEST_F(MemoryTest, GradientsDoNotPileUp) {
+  use_null();
+  constexpr int64_t kTokens = 4096, kWidth = 32;
+  auto peak = [&](int64_t layers) {
+    std::vector<nn::Linear> net = nn::layers<nn::Linear>(layers, kWidth, kWidth);
+    nn::optim::SGD optim(nn::parameters(net), {.lr = 0.1});
+    Jit step = [&](Tensor x) {
+      TrainingMode on;
+      optim.zero_grad();
+      for (const nn::Linear& layer : net) x = layer(x).tanh();
+      Tensor loss = x.square().mean().backward();
+      nn::clip_grad_norm(optim.params(), 1);  // needs all gradients before the first update
+      optim.step();
+      return loss;
+    };
+    step(Tensor::empty({kTokens, kWidth}));
+    return step.schedule().arena_bytes;
+  };
+  constexpr int64_t kActivation = kTokens * kWidth * 4;
+  EXPECT_LE(peak(16) - peak(8), 8 * kActivation * 9 / 4);  // two kept for each layer, and weights
+}
+
+TEST_F(MemoryTest, ASoftmaxTakesThePlaceOfItsOperand) {
+  auto result = [](const Tensor& a, const Tensor& b, const Tensor& c) {
+    return a.matmul(b).softmax().matmul(c);
+  };
+  Tensor a = Tensor::randn({70, 30}).realize(), b = Tensor::randn({30, 4099}).realize(),
+         c = Tensor::randn({4099, 5}).realize();
+  EXPECT_EQ(large_buffers(plan({result(a, b, c)}), 70 * 4099).size(), 1u);
+  Tensor product = a.matmul(b).realize(), weights = product.softmax().realize();
+  EXPECT_EQ(result(a, b, c).to_vector<float>(), weights.matmul(c).to_vector<float>());
+}
+
+TEST_F(MemoryTest, WhatIsReadElsewhereIsNotReplaced) {
+  Tensor a = Tensor::randn({64, 64}).realize(), b = Tensor::randn({64, 64}).realize();
+  Tensor p = a.matmul(b).realize();
+  auto check = [&](auto f) {
+    EXPECT_EQ(f(a.matmul(b)).matmul(b).template to_vector<float>(),
+              f(p).realize().matmul(b).template to_vector<float>());
+  };
+  check([](const Tensor& x) { return x + x.transpose(0, 1); });
+  check([](const Tensor& x) { return x.softmax(0) + x.flip({0}); });
+  check([](const Tensor& x) { return x.roll({1}, 0) * 2; });
+  check([](const Tensor& x) { return x / x.sum(); });
+  check([](const Tensor& x) { return x.softmax(0) + x.softmax(1); });
+  check([](const Tensor& x) { return x - x.max(1, true) + x.sum(0, true); });
+}
+
+TEST_F(MemoryTest, TheGradientOfAnEmbeddingRepeatsNoIndex) {
+  use_null();
+  constexpr int64_t kWidth = 64;
+  Tensor table = Tensor::empty({1000, kWidth}), text = Tensor::empty({8, 129}, DType::I32);
+  Tensor index = text[{kEllipsis, Slice({}, -1)}];
+  Tensor gradient = Tensor::empty({8, 128, kWidth});
+  for (DType type :
+       large_buffers(plan(table.embedding(index).gradient({table}, gradient)), 8 * 128 * kWidth)) {
+    EXPECT_TRUE(is_float(type));
+  }
+}
+
+TEST_F(MemoryTest, PicksOfComputedValuesAreTheirValues) {
+  Tensor x = Tensor::randn({8, 100}).realize();
+  Tensor index = Tensor({3, 99, 0, 100, -1, 50, 7, 200}).reshape({8, 1}).realize();
+  Tensor y = ((x - x.max(1, true)).exp() + 1).realize();
+  EXPECT_EQ(((x - x.max(1, true)).exp() + 1).gather(1, index).to_vector<float>(),
+            y.gather(1, index).to_vector<float>());
+  Tensor m = x.max(1, true).expand({8, 100}), stored = m.clone().realize();
+  EXPECT_EQ(m.gather(1, index).to_vector<float>(), stored.gather(1, index).to_vector<float>());
+}
+
+}  // namespace
+}  // namespace tinyshard
