@@ -53,11 +53,11 @@ bool same_elements(const UOp& read, const UOp& stored, std::span<const UOp> loop
 
 bool may_replace(const KernelDraft& draft, const KernelDraft::Output& output, int buffer,
                  FreeRanges& free_ranges) {
-  const auto& stored_over = free_ranges(output.index);
+  const std::vector<UOp> stored_over = free_ranges(output.index);
   std::vector<UOp> before = toposort(std::span(&output.value, 1));
   for (const auto& out : draft.outputs) {
     // Outputs over loops of which none contains the other may be stored one after the other.
-    const auto& loops = free_ranges(out.index);
+    const std::vector<UOp> loops = free_ranges(out.index);
     auto within = [](const std::vector<UOp>& a, const std::vector<UOp>& b) {
       return std::ranges::all_of(a, [&](const UOp& r) { return contains(b, r); });
     };

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/options.h"
 #include "core/exec/pipeline.h"
 
 namespace tinyshard {
@@ -55,6 +56,20 @@ TEST_F(MemoryTest, ProductsOfNarrowFloatsAreNarrow) {
   Schedule s = plan({(x.matmul(x) + x).relu()});
   EXPECT_TRUE(large_buffers(s, 64 * 64).empty() ||
               large_buffers(s, 64 * 64) == std::vector<DType>{DType::BF16});
+}
+
+// The same where no library takes them: a sum of 4096 ones stays at 2048 when it is kept in f16.
+TEST_F(MemoryTest, NarrowProductsAccumulateInF32) {
+  Tensor ones = Tensor::ones({3, 4096}, DType::F16).realize();
+  auto check = [&] {
+    for (double v : ones.matmul(ones.transpose(0, 1)).to_vector<double>()) EXPECT_EQ(v, 4096);
+  };
+  check();
+  setenv("TS_LIBRARIES", "0", 1);
+  reload_options();
+  check();
+  unsetenv("TS_LIBRARIES");
+  reload_options();
 }
 
 // The gradient of a layer's weight is made when that of its result is there, not when all are.
