@@ -132,6 +132,9 @@ class Rewriter {
       case Op::ConvBackwardData:
       case Op::ConvBackwardWeight:
         return convolution(x);
+      case Op::Attention:
+      case Op::AttentionBackward:
+        return attention(x);
       case Op::Assign:
         return assign(x);
       case Op::Redistribute:
@@ -455,6 +458,25 @@ class Rewriter {
     Dims local = Sharding{*mesh, placed}.local_shape(x.shape());
     std::copy(local.begin(), local.end(), arg.result);
     return {UOp::make(x.op(), x.dtype(), {a.local, b.local}, to_ints(arg)), mesh, placed};
+  }
+
+  // Batches and heads do not know of each other; what is divided elsewhere is put together first.
+  LocalValue attention(const UOp& x) {
+    auto mesh = meeting_place(x->src());
+    if (!mesh) return rebuilt(x, sources(x), {});
+    int batch = int(x->shape().size()) - 2;
+    std::vector<LocalValue> v;
+    for (const UOp& s : x->src()) v.push_back(settled(on(s, *mesh), s.shape()));
+    std::vector<Placement> wanted(mesh->axes().size());
+    for (size_t a = 0; a < wanted.size(); ++a) {
+      for (const LocalValue& s : v) {
+        if (wanted[a].is_replicate() && s.place[a].is_shard() && s.place[a].dim < batch)
+          wanted[a] = s.place[a];
+      }
+    }
+    for (size_t i = 0; i < v.size(); ++i)
+      v[i] = redistribute(std::move(v[i]), x.src(i).shape(), *mesh, wanted);
+    return rebuilt(x, v, {UOp(), mesh, wanted});
   }
 
   LocalValue assign(const UOp& x) {

@@ -13,6 +13,8 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/passes/attention.h"
+#include "core/rewrite/pattern.h"
 #include "core/uop/node_map.h"
 #include "multi/mesh.h"
 
@@ -251,6 +253,29 @@ UOp conv_weight_rule(const UOp& y, const UOp& g, size_t source) {
                      : conv_op(Op::Conv, y, x, g, out);
 }
 
+// The three gradients read the result and its statistics, so that a library needs no scores.
+UOp attention_rule(const UOp& y, const UOp& g, size_t source) {
+  AttentionArg arg = attention_arg(*y);
+  arg.which = 1;
+  UOp statistics = UOp::make(Op::Attention, DType::F32, y->src(), to_ints(arg));
+  arg.which = int64_t(source);
+  return UOp::make(Op::AttentionBackward, g.dtype(),
+                   {y.src(0), y.src(1), y.src(2), y, statistics, g}, to_ints(arg));
+}
+
+// Derivatives that no library has: those of the products and the softmax it stands for.
+UOp spelled_rule(const UOp& y, const UOp& g, size_t source) {
+  UOp spelled = spell_attention(y), target = unary(Op::Detach, y.src(source));
+  UOp out = gradient(std::span(&spelled, 1), std::span(&g, 1), std::span(&target, 1))[0];
+  if (!out) return const_like(y.src(source), 0);
+  NodeMap<UOp> attached;
+  for (const UOp& s : y->src()) attached[unary(Op::Detach, s)] = s;
+  return substitute(out, attached);
+}
+UOp attention_or_spelled_rule(const UOp& y, const UOp& g, size_t source) {
+  return y.arg(0) == 0 ? attention_rule(y, g, source) : spelled_rule(y, g, source);
+}
+
 // --- placements ----------------------------------------------------------------------------------
 
 // Where a value lies, as far as it takes no sharding rules to tell.
@@ -344,6 +369,8 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::Conv, Row::Follow, 0b11, conv_rule},
     {Op::ConvBackwardData, Row::Follow, 0b11, conv_data_rule},
     {Op::ConvBackwardWeight, Row::Follow, 0b11, conv_weight_rule},
+    {Op::Attention, Row::Follow, 0b111, attention_or_spelled_rule},
+    {Op::AttentionBackward, Row::Follow, 0b111111, spelled_rule},
     {Op::Contiguous, Row::Follow, 0b1, through},
     {Op::Detach, Row::Stop},
     {Op::ContiguousBackward, Row::Follow, 0b1, contiguous_rule},

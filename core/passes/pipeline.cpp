@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/passes/attention.h"
 #include "core/passes/products.h"
 #include "core/passes/tidy.h"
 #include "multi/rewrite.h"
@@ -24,14 +25,17 @@ void shard_pass(PassContext& c) {
   c.shardings = std::move(local.shardings);
 }
 
+void attention_pass(PassContext& c) { c.roots = lower_attention(c.roots, c.library_supports); }
 void products_pass(PassContext& c) { c.roots = lower_products(c.roots, c.library_supports); }
 void split_pass(PassContext& c) { c.roots = split_reductions(c.roots); }
 
 void transpose_pass(PassContext& c) { c.roots = transpose_products(c.roots); }
 
-constexpr std::array<Pass, 6> kPasses = {{
+constexpr std::array<Pass, 7> kPasses = {{
     {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
     {"shard", "global values become local ones; collectives appear", true, shard_pass},
+    {"attention", "attention that no library takes becomes products and a softmax", true,
+     attention_pass},
     {"tidy_local", "the same for what sharding leaves behind", false, tidy_pass},
     {"transpose", "products that are only read transposed are computed transposed", false,
      transpose_pass},

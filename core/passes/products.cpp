@@ -160,7 +160,7 @@ std::vector<UOp> lower_products(std::span<const UOp> roots,
     if (!product && x.op() != Op::Conv && x.op() != Op::ConvBackwardData &&
         x.op() != Op::ConvBackwardWeight)
       return UOp();
-    LibraryCall call{x, {row_major(x.src(0).shape()), row_major(x.src(1).shape())}};
+    LibraryCall call{x, {row_major(x.src(0).shape()), row_major(x.src(1).shape())}, {}};
     if (library_supports(call)) return UOp();
     return product ? dot(x) : convolution(x);
   });

@@ -73,6 +73,8 @@ bool is_opaque(Op op) {
     case Op::Conv:
     case Op::ConvBackwardData:
     case Op::ConvBackwardWeight:
+    case Op::Attention:
+    case Op::AttentionBackward:
     case Op::ScatterAdd:
     case Op::Collective:
     case Op::CopyIn:

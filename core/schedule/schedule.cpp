@@ -95,6 +95,8 @@ class Scheduler {
     task.position = position;
     switch (x.op()) {
       case Op::Dot:
+      case Op::Attention:
+      case Op::AttentionBackward:
         task.item = library_call(x);
         break;
       case Op::Conv:

@@ -1,4 +1,5 @@
 // What layers are made of: normalisation, dropout, attention.
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -20,6 +21,17 @@ Value in_wide(const Value& x, F f) {
   value::need_float(x);
   if (x.dtype() != DType::F16 && x.dtype() != DType::BF16) return f(x);
   return value::cast(f(value::cast(x, DType::F32)), x.dtype());
+}
+
+// Whether attention over these is the op: one 16-bit type, equal batch dims, something to compute.
+bool is_one_op(const UOp& q, const UOp& k, const UOp& v) {
+  size_t rank = q.shape().size();
+  if (k.shape().size() != rank || v.shape().size() != rank) return false;
+  for (const UOp& x : {q, k, v}) {
+    if (x.dtype() != q.dtype() || x->numel() == 0) return false;
+    if (!std::ranges::equal(x.shape().first(rank - 2), q.shape().first(rank - 2))) return false;
+  }
+  return q.dtype() == DType::F16 || q.dtype() == DType::BF16;
 }
 
 }  // namespace
@@ -90,13 +102,18 @@ Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& val
     k = k.repeat_interleave(shape(-3) / k.shape(-3), -3),
     v = v.repeat_interleave(shape(-3) / v.shape(-3), -3);
   }
+  if (options.is_causal && mask.defined()) fail("a mask and is_causal exclude each other");
+  bool drops = is_training() ? options.dropout_p != 0 : !(options.dropout_p >= 0);
+  if (!mask.defined() && !drops && is_one_op(uop(), k.uop(), v.uop())) {
+    AttentionArg arg{0, options.is_causal, 1 / std::sqrt(double(shape(-1)))};
+    return Value(UOp::make(Op::Attention, dtype(), {uop(), k.uop(), v.uop()}, to_ints(arg)));
+  }
   DType wide = promote(promote(dtype(), k.dtype()), DType::F32);
   int64_t rows = shape(-2), columns = k.shape(-2);
   Value scores =
       Value(matmul(k.transpose(-2, -1), wide)) * (1 / std::sqrt(static_cast<double>(shape(-1))));
   constexpr double kNever = -std::numeric_limits<double>::infinity();
   if (options.is_causal) {
-    if (mask.defined()) fail("a mask and is_causal exclude each other");
     Value row = value::iota_along(0, 2, rows, DType::I64),
           column = value::iota_along(1, 2, columns, DType::I64);
     scores = value::where(column <= row, scores, kNever);

@@ -53,6 +53,8 @@ constexpr std::array<OpInfo, kOps> kTable = {{
     {Op::Conv, "conv", 2, C::Reduction, T::SameAsFirst},
     {Op::ConvBackwardData, "conv_backward_data", 2, C::Reduction, T::SameAsFirst},
     {Op::ConvBackwardWeight, "conv_backward_weight", 2, C::Reduction, T::SameAsFirst},
+    {Op::Attention, "attention", 3, C::Reduction, T::Given},
+    {Op::AttentionBackward, "attention_backward", 6, C::Reduction, T::SameAsFirst},
     {Op::Contiguous, "contiguous", 1, C::Storage, T::SameAsFirst},
     {Op::Detach, "detach", 1, C::Storage, T::SameAsFirst},
     {Op::ContiguousBackward, "contiguous_backward", 1, C::Storage, T::SameAsFirst},

@@ -58,6 +58,8 @@ enum class Op : uint8_t {
   Conv,
   ConvBackwardData,
   ConvBackwardWeight,
+  Attention,
+  AttentionBackward,
   // storage and gradient boundaries
   Contiguous,
   Detach,

@@ -17,6 +17,8 @@ namespace {
 
 Dims copy(DimSpan dims) { return {dims.begin(), dims.end()}; }
 
+void swap_heads(Dims& dims) { std::swap(dims[dims.size() - 3], dims[dims.size() - 2]); }
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
@@ -116,6 +118,26 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       need(arg.size() == ConvArg::kInts && s.size() == 4 && src[1].shape().size() == 4,
            "four dims");
       return copy(arg.last(4));
+    case Op::Attention: {
+      DimSpan k = src[1].shape(), v = src[2].shape();
+      size_t rank = s.size();
+      need(arg.size() == 4 && arg[0] >= 0 && arg[0] < 2, "which result, causal, scale, order");
+      need(rank >= 2 && k.size() == rank && v.size() == rank, "ranks differ");
+      for (size_t i = 0; i + 2 < rank; ++i) need(s[i] == k[i] && s[i] == v[i], "batch dims differ");
+      need(s[rank - 1] == k[rank - 1] && k[rank - 2] == v[rank - 2], "inner sizes differ");
+      s[rank - 1] = arg[0] == 0 ? v[rank - 1] : 1;
+      need(!arg[3] || rank > 2, "no heads to swap");
+      if (arg[3]) swap_heads(s);
+      return s;
+    }
+    case Op::AttentionBackward: {
+      need(arg.size() == 4 && arg[0] >= 0 && arg[0] < 3, "which result, causal, scale, order");
+      need(std::ranges::equal(src[3].shape(), src[5].shape()), "result and gradient differ");
+      s = copy(src[arg[0]].shape());
+      need(!arg[3] || s.size() > 2, "no heads to swap");
+      if (arg[3]) swap_heads(s);
+      return s;
+    }
     case Op::Collective:  // {CollectiveOp, ReduceOp, mesh axis, parts, has parts before, has parts
                           // after}
       need(arg.size() == 6, "six integers");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -352,6 +353,15 @@ Dims to_ints(const ConvArg& arg) {
   Dims ints(ConvArg::kInts);
   std::memcpy(ints.data(), &arg, sizeof(arg));
   return ints;
+}
+
+AttentionArg attention_arg(const Node& node) {
+  DimSpan ints = node.arg();
+  return {ints[0], ints[1] != 0, std::bit_cast<double>(ints[2]), ints[3] != 0};
+}
+
+Dims to_ints(const AttentionArg& arg) {
+  return {arg.which, arg.causal, std::bit_cast<int64_t>(arg.scale), arg.heads_inside};
 }
 
 }  // namespace tinyshard

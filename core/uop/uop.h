@@ -10,7 +10,8 @@
 //   Gather(x, index) {axis}: out[.., i, ..] = x[.., index[.., i, ..], ..] with index's shape
 //   ScatterAdd(index, src) {axis, size}: the adjoint of Gather into zeros
 //   Dot(a, b) {batch axes}: a[batch.., m, k] * b[batch.., k, n] -> [batch.., m, n]
-//   Conv*: see ConvArg            Collective: see multi/collective.h
+//   Conv*: see ConvArg            Attention*: see AttentionArg
+//   Collective: see multi/collective.h
 //   Redistribute {mesh id, placements...}                      DeviceCoordinate {mesh axis, size}
 //   Param {slot}                  Load(param, index[, valid])   Store(param, index, value)
 //   Fold(value, ranges...) {ReduceOp}                           Pad fills with zero
@@ -150,6 +151,22 @@ struct ConvArg {
 };
 ConvArg conv_arg(const Node& node);
 Dims to_ints(const ConvArg& arg);
+
+// softmax(scale * q k^T) v over the last two dims, with q [.., L, E], k [.., S, E], v [.., S, V] of
+// one 16-bit float type; causal: row i looks at columns up to i. Several results, a node each, so
+// that one library call may compute those that are used.
+//   Attention(q, k, v): 0 the result [.., L, V]; 1 its statistics f32 [.., L, 1], the log of the
+//     sum of exp over a row of scores
+//   AttentionBackward(q, k, v, result, statistics, gradient of the result): 0 to 2 the gradients of
+//     q, k, v
+struct AttentionArg {
+  int64_t which;
+  bool causal;
+  double scale;
+  bool heads_inside = false;  // the result has its dims -3 and -2 swapped: [.., L, heads, V]
+};
+AttentionArg attention_arg(const Node& node);
+Dims to_ints(const AttentionArg& arg);
 
 // --- whole graphs
 // ---------------------------------------------------------------------------------- Every node

@@ -1,0 +1,131 @@
+// Attention as one op: values and gradients on the CPU, where it is spelled out, divided among
+// devices, differentiated twice; and the plan of devices that take it whole.
+#include "core/exec/executable.h"
+#include "core/exec/pipeline.h"
+#include "core/exec/runtime.h"
+#include "tests/core/tensor/attention_cases.h"
+
+namespace tinyshard::testing {
+namespace {
+
+class AttentionTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Runtime::shutdown(); }
+  void TearDown() override { Runtime::shutdown(); }
+};
+
+TEST_F(AttentionTest, IsAsInDoublePrecision) {
+  for (DType dtype : {DType::BF16, DType::F16}) {
+    for (bool causal : {false, true}) {
+      check_attention({.dtype = dtype, .causal = causal});
+      check_attention({.dtype = dtype, .causal = causal, .packed = true});
+      check_attention({.dtype = dtype, .rows = 40, .columns = 72, .causal = causal});
+      check_attention({.dtype = dtype, .rows = 72, .columns = 40, .causal = causal});
+      check_attention({.dtype = dtype, .width = 128, .values = 128, .causal = causal});
+      check_attention(
+          {.dtype = dtype, .batch = 1, .heads = 1, .width = 24, .values = 56, .causal = causal});
+    }
+  }
+}
+
+TEST_F(AttentionTest, IsTheSameDividedAmongDevices) {
+  Runtime::configure({.devices = {"CPU:0", "CPU:1"}});
+  Mesh mesh = Mesh::world({{"data", -1}});
+  AttentionCase c{.batch = 4, .heads = 6};
+  AttentionValues x = attention_values(c, 5);
+  for (int dim : {0, 1, 2, 3}) {  // batch, heads, rows, width
+    AttentionTensors t = attention_tensors(c, x);
+    for (Tensor* part : {&t.q, &t.k, &t.v, &t.d_result})
+      *part = part->shard(mesh, {{"data", Shard(dim)}}).realize();
+    Tensor y = t.q.scaled_dot_product_attention(t.k, t.v, {}, {.is_causal = true});
+    std::vector<Tensor> d = y.gradient({t.q, t.k, t.v}, t.d_result);
+    std::vector<UOp> roots{y.uop(), d[0].uop(), d[1].uop(), d[2].uop()};
+    if (dim < 2) {
+      EXPECT_EQ(summarize(make_plan(roots)).collectives, 0) << "divided by " << dim;
+    }
+    EXPECT_LT(attention_error(y, x.result), 2e-2) << "divided by " << dim;
+    EXPECT_LT(attention_error(d[0], x.d_q), 2e-2) << "divided by " << dim;
+    EXPECT_LT(attention_error(d[1], x.d_k), 2e-2) << "divided by " << dim;
+    EXPECT_LT(attention_error(d[2], x.d_v), 2e-2) << "divided by " << dim;
+  }
+}
+
+// The gradient of a gradient, by differences of the first one in f32, which is composed.
+TEST_F(AttentionTest, IsDifferentiatedTwice) {
+  AttentionCase c{.dtype = DType::F16,
+                  .batch = 1,
+                  .heads = 1,
+                  .rows = 6,
+                  .columns = 6,
+                  .width = 8,
+                  .values = 8};
+  AttentionValues x = attention_values(c, 3);
+  auto second = [&](DType dtype) {
+    AttentionTensors t = attention_tensors(c, x);
+    for (Tensor* part : {&t.q, &t.k, &t.v, &t.d_result})
+      *part = part->cast(DType::F32).cast(dtype).contiguous().realize();
+    Tensor y = t.q.scaled_dot_product_attention(t.k, t.v, {}, {.is_causal = true});
+    std::vector<Tensor> d = y.gradient({t.q, t.k}, t.d_result);
+    Tensor sum = d[0].cast(DType::F32).square().sum() + d[1].cast(DType::F32).square().sum();
+    std::vector<Tensor> dd = sum.gradient({t.q, t.k, t.v, t.d_result});
+    std::vector<double> all;
+    for (const Tensor& g : dd) {
+      for (double value : g.cast(DType::F32).to_vector<double>()) all.push_back(value);
+    }
+    return all;
+  };
+  Numbers narrow = second(DType::F16), wide = second(DType::F32);
+  ASSERT_EQ(narrow.size(), wide.size());
+  double worst = 0, size = 0;
+  for (size_t i = 0; i < wide.size(); ++i) {
+    worst = std::max(worst, std::abs(narrow[i] - wide[i]));
+    size = std::max(size, std::abs(wide[i]));
+  }
+  EXPECT_GT(size, 0.01);
+  EXPECT_LT(worst, 2e-2 * size);
+}
+
+// The forward and the backward pass share the scores and the weights.
+TEST_F(AttentionTest, NeedsNoMoreProductsThanItsPartsDo) {
+  AttentionCase c;
+  AttentionTensors t = attention_tensors(c, attention_values(c, 1));
+  Tensor y = t.q.scaled_dot_product_attention(t.k, t.v, {}, {.is_causal = true});
+  std::vector<Tensor> d = y.gradient({t.q, t.k, t.v}, t.d_result);
+  std::vector<UOp> roots{y.uop(), d[0].uop(), d[1].uop(), d[2].uop()};
+  EXPECT_EQ(summarize(make_plan(roots)).library_calls, 6);
+}
+
+TEST_F(AttentionTest, WholeOnADeviceItHoldsNoScores) {
+  Runtime::configure({.devices = {"NULL"}});
+  int64_t batch = 2, rows = 320, heads = 4, width = 64;
+  Tensor x = Tensor::empty({batch, rows, 3 * heads * width}, DType::BF16).realize();
+  std::vector<Tensor> part = x.chunk(3, -1);
+  for (Tensor& p : part) p = p.unflatten(-1, {heads, -1}).transpose(1, 2);
+  Tensor y = part[0]
+                 .scaled_dot_product_attention(part[1], part[2], {}, {.is_causal = true})
+                 .transpose(1, 2)
+                 .flatten(2)
+                 .contiguous();
+  Tensor d = y.gradient({x}, Tensor::empty({batch, rows, heads * width}, DType::BF16))[0];
+  std::vector<UOp> roots{y.uop(), d.uop()};
+  Schedule schedule = make_plan(roots);
+  int calls = 0;
+  for (const Item& item : schedule.items) {
+    if (item.kind != Item::Kind::Library) continue;
+    ++calls;
+    Op op = item.call.node.op();
+    EXPECT_TRUE(op == Op::Attention || op == Op::AttentionBackward) << item.describe();
+    EXPECT_EQ(item.call.also.size(), op == Op::Attention ? 1u : 2u) << "results together";
+    EXPECT_FALSE(std::ranges::equal(item.call.operands[0].strides,
+                                    Dims{heads * rows * width, rows * width, width, 1}))
+        << "operands are not copied";
+  }
+  EXPECT_EQ(calls, 2);
+  for (const VirtualBuffer& b : schedule.buffers)
+    EXPECT_LT(b.numel(), batch * heads * rows * rows) << to_string(b.shape);
+  // The result lies as its reader wants it: a contiguous copy of it is all that is left to do.
+  EXPECT_LE(summarize(schedule).kernels, 2) << "the result's and that of the three gradients";
+}
+
+}  // namespace
+}  // namespace tinyshard::testing
