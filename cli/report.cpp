@@ -7,9 +7,9 @@
 #include "core/base/error.h"
 #include "core/base/options.h"
 #include "core/exec/runtime.h"
-#include "core/runtime/vendor_library.h"
 #include "devices/cpu/library.h"
 #include "devices/cuda/cublaslt.h"
+#include "devices/cuda/cudnn.h"
 #include "launch/environment.h"
 #include "transport/world.h"
 
@@ -60,8 +60,8 @@ std::string devices_report() {
   }
   const cuda::CublasLt& cublas = cuda::CublasLt::get();
   text += row("cuBLASLt", cublas.found(), cublas.found() ? cublas.version() : cublas.why_not());
-  VendorLibrary cudnn("cuDNN", {"libcudnn.so.9"});
-  text += row(cudnn.name(), cudnn.found(), cudnn.found() ? cudnn.path() : cudnn.why_not());
+  const cuda::Cudnn& cudnn = cuda::Cudnn::get();
+  text += row("cuDNN", cudnn.found(), cudnn.found() ? cudnn.version() : cudnn.why_not());
   text += "transports\n";
   for (const TransportInfo& t : transports()) text += row(t.name, t.available, t.detail);
   LaunchEnvironment launch = read_launch_environment();

@@ -78,6 +78,7 @@ Gpu::~Gpu() {
   driver_.set_current(context_);
   recorder_.reset();
   library_state.reset();
+  dnn_state.reset();
   sending_.reset();
   receiving_.reset();
   allocator_.reset();
@@ -116,9 +117,15 @@ std::string Gpu::describe() {
   return fmt::format("{} free of {}", gib(free), gib(total));
 }
 
-void* Gpu::workspace() {
-  if (!workspace_) workspace_ = allocate(kWorkspaceBytes, "libraries' workspace");
-  return workspace_;
+std::shared_ptr<void> Gpu::workspace(size_t bytes) {
+  auto lock = in_order();
+  std::shared_ptr<void> held = workspace_.lock();
+  if (held && workspace_bytes_ >= bytes) return held;
+  std::shared_ptr<void> made(allocate(bytes, "libraries' workspace"),
+                             [this, bytes](void* memory) { free(memory, bytes); });
+  workspace_ = made;
+  workspace_bytes_ = bytes;
+  return made;
 }
 
 // --- copies
@@ -225,7 +232,7 @@ std::unique_ptr<Program> Gpu::load(const ObjectCode& code) {
 }
 
 bool Gpu::supports(const LibraryCall& call, std::string* why) const {
-  return library_supports(call, why);
+  return library_supports(*this, call, why);
 }
 
 std::unique_ptr<Program> Gpu::library(const LibraryCall& call) {

@@ -70,7 +70,8 @@ class Gpu final : public Device, private MemorySource {
   void record(Event& event, Queue queue) override;
   bool reached(Event& event) override;
   void wait(Event& event, Queue queue) override;
-  void make_current() override { check(driver_.set_current(context_), "making it current"); }
+  void make_current() override { static_cast<const Gpu*>(this)->make_current(); }
+  void make_current() const { check(driver_.set_current(context_), "making it current"); }
   void watch(const void* owner, Watcher watcher) override;
   void unwatch(const void* owner) noexcept override;
   bool can_record() const override { return true; }
@@ -85,11 +86,13 @@ class Gpu final : public Device, private MemorySource {
   Context context() const { return context_; }
   EventHandle take_event();
   void return_event(EventHandle event) noexcept;
-  // Scratch memory that launches on the compute queue share, one after the other.
-  void* workspace();
-  // State that a library keeps per GPU, made by the first call that needs it.
+  // Scratch memory that launches on the compute queue share, one after the other: at least so many
+  // bytes, as long as somebody holds it.
+  std::shared_ptr<void> workspace(size_t bytes);
+  // State that libraries keep per GPU, made by the first call that needs it.
   std::shared_ptr<void> library_state;
-  std::unique_lock<std::recursive_mutex> in_order() { return std::unique_lock(order_); }
+  mutable std::shared_ptr<void> dnn_state;
+  std::unique_lock<std::recursive_mutex> in_order() const { return std::unique_lock(order_); }
   // The host sleeps, polls and asks the watchers until the event is reached.
   void wait_on_host(EventHandle event);
   Fault* fault() { return fault_; }
@@ -115,9 +118,10 @@ class Gpu final : public Device, private MemorySource {
   Target target_;
   std::unique_ptr<Allocator> allocator_;
   std::unique_ptr<PinnedRing> sending_, receiving_;
-  void* workspace_ = nullptr;
+  std::weak_ptr<void> workspace_;  // the largest in use
+  size_t workspace_bytes_ = 0;
   Fault* fault_ = nullptr;
-  std::recursive_mutex order_;
+  mutable std::recursive_mutex order_;
   std::mutex reading_order_;  // of receiving_ and its stream
   std::unique_ptr<Recorder> recorder_;
   std::mutex mutex_;  // events_ and watchers_

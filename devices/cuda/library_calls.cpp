@@ -1,15 +1,19 @@
 #include "devices/cuda/library_calls.h"
 
 #include "core/base/error.h"
+#include "devices/cuda/attention.h"
 #include "devices/cuda/matmul.h"
 #include "devices/cuda/scatter.h"
 
 namespace tinyshard::cuda {
 
-bool library_supports(const LibraryCall& call, std::string* why) {
+bool library_supports(const Gpu& gpu, const LibraryCall& call, std::string* why) {
   switch (call.node.op()) {
     case Op::Dot:
       return matmul_supports(call, why);
+    case Op::Attention:
+    case Op::AttentionBackward:
+      return attention_supports(gpu, call, why);
     case Op::ScatterAdd:
       return scatter_supports(call, why);
     default:
@@ -22,6 +26,9 @@ std::unique_ptr<Program> make_library_program(Gpu& gpu, const LibraryCall& call)
   switch (call.node.op()) {
     case Op::Dot:
       return make_matmul(gpu, call);
+    case Op::Attention:
+    case Op::AttentionBackward:
+      return make_attention(gpu, call);
     case Op::ScatterAdd:
       return make_scatter(gpu, call);
     default:

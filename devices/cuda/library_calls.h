@@ -7,7 +7,7 @@
 
 namespace tinyshard::cuda {
 
-bool library_supports(const LibraryCall& call, std::string* why);
+bool library_supports(const Gpu& gpu, const LibraryCall& call, std::string* why);
 std::unique_ptr<Program> make_library_program(Gpu& gpu, const LibraryCall& call);
 
 }  // namespace tinyshard::cuda

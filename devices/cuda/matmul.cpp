@@ -268,12 +268,13 @@ class MatmulProgram final : public CudaProgram {
     const void* one = wide ? static_cast<const void*>(&one64) : &one32;
     const void* zero = wide ? static_cast<const void*>(&zero64) : &zero32;
     check(lt_.matmul(handle_, matmul_.handle, one, first, first_.handle, second, second_.handle,
-                     zero, out, out_.handle, out, out_.handle, &chosen.algorithm, gpu_.workspace(),
+                     zero, out, out_.handle, out, out_.handle, &chosen.algorithm, workspace_.get(),
                      Gpu::kWorkspaceBytes, gpu_.stream(Queue::Compute)),
           "running");
   }
 
   const CublasLt& lt_;
+  std::shared_ptr<void> workspace_ = gpu_.workspace(Gpu::kWorkspaceBytes);
   Spec spec_;
   LtHandle handle_ = nullptr;  // of the GPU
   OwnedMatmul matmul_;

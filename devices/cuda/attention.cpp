@@ -1,0 +1,383 @@
+#include "devices/cuda/attention.h"
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/error.h"
+#include "devices/cuda/cudnn_state.h"
+
+namespace tinyshard::cuda {
+namespace {
+
+constexpr size_t kOldest = 90600;      // clears the sum of the gradient of q by itself from here on
+constexpr int64_t kWidthMultiple = 8;  // 16 bytes
+constexpr int64_t kAlignment = 16;     // of addresses
+
+// Dims [from, to) of a view as one: its stride, if they lie one in the other.
+std::optional<int64_t> joint_stride(DimSpan shape, DimSpan strides, size_t from, size_t to) {
+  int64_t stride = 0, size = 1;
+  for (size_t i = to; i-- > from;) {
+    if (shape[i] == 1) continue;
+    if (size == 1)
+      stride = strides[i];
+    else if (strides[i] != stride * size)
+      return std::nullopt;
+    size *= shape[i];
+  }
+  return stride;
+}
+
+// Four dims of an operand or a result. The stride of a dim of one element is any that is allowed.
+std::optional<AttentionCall::View> four_dims(DimSpan shape, DimSpan strides, int64_t offset) {
+  size_t rank = shape.size();
+  AttentionCall::View view{offset, {0, 0, strides[rank - 2], strides[rank - 1]}};
+  if (rank > 2) view.strides[1] = strides[rank - 3];
+  if (rank > 3) {
+    auto outer = joint_stride(shape, strides, 0, rank - 3);
+    if (!outer) return std::nullopt;
+    view.strides[0] = *outer;
+  }
+  Dims sizes{product(shape.first(rank > 3 ? rank - 3 : 0)), rank > 2 ? shape[rank - 3] : 1,
+             shape[rank - 2], shape[rank - 1]};
+  if (sizes[3] == 1) view.strides[3] = 1;
+  for (size_t i = 3; i-- > 0;) {
+    if (sizes[i] == 1) view.strides[i] = view.strides[i + 1] * sizes[i + 1];
+  }
+  return view;
+}
+
+// Where a result lies: contiguous, in the order of its node.
+AttentionCall::View result_view(const UOp& node) {
+  Dims shape(node.shape().begin(), node.shape().end()), strides(shape.size());
+  int64_t stride = 1;
+  for (size_t i = shape.size(); i-- > 0; stride *= shape[i]) strides[i] = stride;
+  if (attention_arg(*node).heads_inside) {
+    size_t heads = shape.size() - 3;
+    std::swap(shape[heads], shape[heads + 1]);
+    std::swap(strides[heads], strides[heads + 1]);
+  }
+  return four_dims(shape, strides, 0).value();
+}
+
+class AttentionGraph {
+ public:
+  explicit AttentionGraph(const AttentionCall& call)
+      : call_(call),
+        scores_{call.batch, call.heads, call.rows, call.columns},
+        row_{call.batch, call.heads, call.rows, 1} {}
+
+  std::unique_ptr<DnnPlanned> plan(const DnnTarget& target) {
+    if (call_.backward)
+      backward();
+    else
+      forward();
+    return g_.plan(target);
+  }
+
+ private:
+  int memory(const AttentionCall::View& view, int64_t rows, int64_t width, bool transposed = false,
+             DType dtype = DType::F32) {
+    Dims dims{call_.batch, call_.heads, rows, width};
+    Dims strides(view.strides.begin(), view.strides.end());
+    if (transposed) std::swap(dims[2], dims[3]), std::swap(strides[2], strides[3]);
+    return g_.memory(dtype, dims, strides);
+  }
+  int wide(const Dims& dims) { return g_.inside(kDnnF32, dims); }
+
+  int scaled(int scores) {
+    int out = wide(scores_);
+    g_.binary(DnnBinary::Mul, scores, scale_, out);
+    return out;
+  }
+  int masked(int scores) {
+    if (!call_.causal) return scores;
+    int row = g_.inside(kDnnI32, scores_), column = g_.inside(kDnnI32, scores_),
+        seen = g_.inside(kDnnBool, scores_), out = wide(scores_),
+        never = g_.constant(-std::numeric_limits<float>::infinity());
+    g_.index(scores, 2, row);
+    g_.index(scores, 3, column);
+    g_.binary(DnnBinary::GreaterEqual, row, column, seen);
+    g_.select(seen, scores, never, out);
+    return out;
+  }
+
+  // Tensors in memory come in the order in which `addresses` of the program lists them: operands,
+  // results, scratch.
+  void forward() {
+    const AttentionCall& c = call_;
+    int q = memory(c.operands[0], c.rows, c.width, false, c.dtype);
+    int k = memory(c.operands[1], c.columns, c.width, true, c.dtype);
+    int v = memory(c.operands[2], c.columns, c.values, false, c.dtype);
+    int result = memory(c.results[0], c.rows, c.values, false, c.dtype);
+    int statistics = memory(c.results[1], c.rows, 1);
+    scale_ = g_.constant(c.scale);
+
+    int products = wide(scores_);
+    g_.matmul(q, k, products);
+    int scores = masked(scaled(products));
+    int largest = wide(row_), shifted = wide(scores_), e = wide(scores_), sum = wide(row_);
+    g_.reduce(DnnReduce::Max, scores, largest);
+    g_.binary(DnnBinary::Sub, scores, largest, shifted);
+    g_.unary(DnnUnary::Exp, shifted, e);
+    g_.reduce(DnnReduce::Sum, e, sum);
+    int log = wide(row_);
+    g_.unary(DnnUnary::Log, sum, log);
+    g_.binary(DnnBinary::Add, largest, log, statistics);
+    int weights = g_.inside(dnn_type(c.dtype), scores_);
+    g_.binary(DnnBinary::Div, e, sum, weights);
+    g_.matmul(weights, v, result);
+  }
+
+  // With p the weights, do the gradient of the result o and r = sum(do * o) of each row:
+  // dv = p^T do, ds = p * (do v^T - r) * scale, dq = ds k, dk = ds^T q.
+  void backward() {
+    const AttentionCall& c = call_;
+    int q = memory(c.operands[0], c.rows, c.width, false, c.dtype);
+    int k = memory(c.operands[1], c.columns, c.width, true, c.dtype);
+    int v = memory(c.operands[2], c.columns, c.values, true, c.dtype);
+    int o = memory(c.operands[3], c.rows, c.values, false, c.dtype);
+    int statistics = memory(c.operands[4], c.rows, 1);
+    int d_o = memory(c.operands[5], c.rows, c.values, false, c.dtype);
+    int d_q = memory(c.results[0], c.rows, c.width, false, c.dtype);
+    int d_k = memory(c.results[1], c.columns, c.width, false, c.dtype);
+    int d_v = memory(c.results[2], c.columns, c.values, false, c.dtype);
+    Dims by_row{c.batch, c.heads, c.rows, c.width};
+    int row_sums = g_.memory(DType::F32, row_, row_major(row_));
+    int d_q_sum = g_.memory(DType::F32, by_row, row_major(by_row));
+    scale_ = g_.constant(c.scale);
+    int one = g_.constant(1);
+
+    int weighted = wide({c.batch, c.heads, c.rows, c.values}), unscaled = wide(row_);
+    g_.binary(DnnBinary::Mul, d_o, o, weighted);
+    g_.reduce(DnnReduce::Sum, weighted, unscaled);
+    g_.binary(DnnBinary::Mul, unscaled, one, row_sums);
+
+    int products = wide(scores_), below = wide(scores_), p = wide(scores_);
+    g_.matmul(q, k, products);
+    g_.binary(DnnBinary::Sub, scaled(products), statistics, below);
+    g_.unary(DnnUnary::Exp, masked(below), p);
+    int p_t = transposed();
+    g_.reshape(p, p_t);
+    g_.matmul(p_t, d_o, d_v);
+
+    int d_p = wide(scores_), centered = wide(scores_), d_s = wide(scores_);
+    g_.matmul(d_o, v, d_p);
+    g_.binary(DnnBinary::Sub, d_p, row_sums, centered);
+    g_.binary(DnnBinary::Mul, centered, p, d_s);
+    int d_scores = scaled(d_s), d_s_t = transposed();
+    g_.reshape(d_scores, d_s_t);
+    g_.matmul(d_s_t, q, d_k);
+
+    Dims k_strides(c.operands[1].strides.begin(), c.operands[1].strides.end());
+    int k_rows = g_.inside(kDnnF32, Dims{c.batch, c.heads, c.columns, c.width}, k_strides);
+    g_.reshape(k, k_rows);
+    g_.matmul(d_scores, k_rows, d_q_sum);
+    g_.unary(DnnUnary::Identity, d_q_sum, d_q);
+  }
+
+  int transposed() {
+    Dims dims{call_.batch, call_.heads, call_.columns, call_.rows};
+    int64_t area = call_.rows * call_.columns;
+    return g_.inside(dnn_type(call_.dtype), dims, Dims{call_.heads * area, area, 1, call_.columns});
+  }
+  static Dims row_major(const Dims& dims) {
+    Dims strides(dims.size());
+    int64_t stride = 1;
+    for (size_t i = dims.size(); i-- > 0; stride *= dims[i]) strides[i] = stride;
+    return strides;
+  }
+
+  const AttentionCall& call_;
+  Dims scores_, row_;
+  DnnBuilder g_;
+  int scale_ = -1;
+};
+
+int64_t rounded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+class AttentionProgram final : public CudaProgram {
+ public:
+  AttentionProgram(Gpu& gpu, AttentionCall call, std::shared_ptr<const DnnPlanned> plan)
+      : CudaProgram(gpu), call_(std::move(call)), plan_(std::move(plan)), handle_(dnn_handle(gpu)) {
+    const AttentionCall& c = call_;
+    int64_t groups = c.batch * c.heads, size = sizeof(float);
+    // What the call writes for nobody, and what its parts tell each other.
+    auto scratch = [&](int64_t bytes) {
+      places_.push_back(end_);
+      end_ += rounded(bytes);
+    };
+    for (size_t i = 0; i < c.count(); ++i) {
+      auto [length, breadth] = c.result_size(i);
+      if (c.order[i] < 0) scratch(groups * length * breadth * size);
+    }
+    if (c.backward) {
+      scratch(groups * c.rows * size);
+      scratch(groups * c.rows * c.width * size);
+    }
+    workspace_ = gpu.workspace(size_t(end_ + plan_->workspace_bytes()));
+  }
+
+  void enqueue(void* const* buffers, const int64_t*) override {
+    std::vector<void*> addresses;
+    size_t operands = call_.operands.size();
+    for (size_t i = 0; i < operands; ++i) {
+      bool statistics = i == 4;
+      addresses.push_back(static_cast<char*>(buffers[i]) +
+                          call_.operands[i].offset *
+                              int64_t(statistics ? sizeof(float) : itemsize(call_.dtype)));
+    }
+    char* scratch = static_cast<char*>(workspace_.get());
+    auto place = places_.begin();
+    for (size_t i = 0; i < call_.count(); ++i) {
+      int position = call_.order[i];
+      addresses.push_back(position >= 0 ? buffers[operands + size_t(position)]
+                                        : scratch + *place++);
+    }
+    while (place != places_.end()) addresses.push_back(scratch + *place++);
+    for (void* address : addresses) {
+      if (reinterpret_cast<uintptr_t>(address) % kAlignment != 0)
+        throw InternalError(
+            fmt::format("{}: an operand of {} lies at {}, which is no multiple of {}", gpu_.name(),
+                        describe(), address, kAlignment));
+    }
+    plan_->run(handle_, addresses, scratch + end_);
+  }
+
+  std::string describe() const override {
+    const AttentionCall& c = call_;
+    return fmt::format("cuDNN attention{} {}: batch {}, {} heads, {} x {}, width {} and {}{}",
+                       c.backward ? " backward" : "", name(c.dtype), c.batch, c.heads, c.rows,
+                       c.columns, c.width, c.values, c.causal ? ", causal" : "");
+  }
+
+ private:
+  AttentionCall call_;
+  std::shared_ptr<const DnnPlanned> plan_;
+  DnnHandle handle_;
+  std::vector<int64_t> places_;  // in the workspace, before cuDNN's own part
+  int64_t end_ = 0;
+  std::shared_ptr<void> workspace_;
+};
+
+std::shared_ptr<const DnnPlanned> planned(const Gpu& gpu, const AttentionCall& call) {
+  return dnn_plan(gpu, call.key(),
+                  [&](const DnnTarget& target) { return plan_attention(call, target); });
+}
+
+}  // namespace
+
+std::pair<int64_t, int64_t> AttentionCall::result_size(size_t which) const {
+  if (!backward) return {rows, which == 0 ? values : 1};
+  return {which == 0 ? rows : columns, which == 2 ? values : width};
+}
+
+std::string AttentionCall::key() const {
+  std::string text = fmt::format("attention {} {} {} {} {} {} {} {} {} {}", backward, causal,
+                                 int(dtype), batch, heads, rows, columns, width, values, scale);
+  for (const View& v : operands) text += fmt::format(" {}", fmt::join(v.strides, ","));
+  for (const View& v : results) text += fmt::format(" {}", fmt::join(v.strides, ","));
+  return text;
+}
+
+std::optional<AttentionCall> attention_call(const LibraryCall& call, std::string* why) {
+  auto refuse = [&](std::string reason) {
+    if (why) *why = std::move(reason);
+    return std::nullopt;
+  };
+  const UOp& node = call.node;
+  const UOp &q = node.src(0), &k = node.src(1), &v = node.src(2);
+  AttentionArg arg = attention_arg(*node);
+  AttentionCall c;
+  c.backward = node.op() == Op::AttentionBackward;
+  c.causal = arg.causal;
+  c.scale = float(arg.scale);
+  c.dtype = q.dtype();
+  size_t rank = q.shape().size();
+  c.rows = q.shape()[rank - 2];
+  c.width = q.shape()[rank - 1];
+  c.columns = k.shape()[rank - 2];
+  c.values = v.shape()[rank - 1];
+  if (rank > 2) c.heads = q.shape()[rank - 3];
+  if (rank > 3) c.batch = product(q.shape().first(rank - 3));
+  if (c.dtype != DType::F16 && c.dtype != DType::BF16)
+    return refuse(fmt::format("cuDNN has no attention of {}", name(c.dtype)));
+  if (q->numel() == 0 || v->numel() == 0) return refuse("there is nothing to compute");
+  if (c.width % kWidthMultiple != 0 || c.values % kWidthMultiple != 0)
+    return refuse(fmt::format("widths of {} and {} are no multiples of {}", c.width, c.values,
+                              kWidthMultiple));
+  if (c.backward && c.rows == 1 && c.columns == 1) return refuse("a single score");
+
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    const StridedView& operand = call.operands[i];
+    auto view = four_dims(operand.shape, operand.strides, operand.offset);
+    if (!view) return refuse(fmt::format("the batch dims of operand {} lie apart", i));
+    bool statistics = i == 4;
+    int64_t multiple = statistics ? 4 : kWidthMultiple;
+    if (view->strides[3] != 1) return refuse(fmt::format("operand {} has rows that lie apart", i));
+    for (int d = 0; d < 3; ++d) {
+      if (view->strides[size_t(d)] <= 0 ||
+          (!statistics && view->strides[size_t(d)] % multiple != 0))
+        return refuse(fmt::format("operand {} has a stride of {}", i, view->strides[size_t(d)]));
+    }
+    if (view->offset % multiple != 0)
+      return refuse(fmt::format("operand {} starts at element {}", i, view->offset));
+    Dims packed{c.heads * c.rows, c.rows, 1};
+    if (statistics && !std::equal(packed.begin(), packed.end(), view->strides.begin()))
+      return refuse("the statistics lie apart");
+    c.operands.push_back(*view);
+  }
+
+  std::vector<UOp> nodes{node};
+  nodes.insert(nodes.end(), call.also.begin(), call.also.end());
+  for (int i = 0; i < int(nodes.size()); ++i) {
+    AttentionArg other = attention_arg(*nodes[size_t(i)]);
+    if (other.causal != arg.causal || other.scale != arg.scale || c.order[size_t(other.which)] >= 0)
+      return refuse("results of different calls");
+    c.order[size_t(other.which)] = i;
+    c.results[size_t(other.which)] = result_view(nodes[size_t(i)]);
+  }
+  // What nobody reads is written all the same, row-major, to scratch memory.
+  for (size_t which = 0; which < c.count(); ++which) {
+    auto [length, breadth] = c.result_size(which);
+    if (c.order[which] < 0)
+      c.results[which].strides = {c.heads * length * breadth, length * breadth, breadth, 1};
+  }
+  return c;
+}
+
+std::unique_ptr<DnnPlanned> plan_attention(const AttentionCall& call, const DnnTarget& target) {
+  return AttentionGraph(call).plan(target);
+}
+
+bool attention_supports(const Gpu& gpu, const LibraryCall& call, std::string* why) {
+  const Cudnn& dnn = Cudnn::get();
+  auto refuse = [&](const std::string& reason) {
+    if (why) *why = reason;
+    return false;
+  };
+  if (!dnn.found()) return refuse("cuDNN is missing: " + dnn.why_not());
+  bool wrong = dnn.number() == 91000 || dnn.number() == 91001;  // known to compute something else
+  if (dnn.number() < kOldest || wrong)
+    return refuse(fmt::format("cuDNN {} cannot be used for attention", dnn.version()));
+  auto c = attention_call(call, why);
+  if (!c) return false;
+  try {
+    planned(gpu, *c);
+    return true;
+  } catch (const DeviceError& error) {
+    return refuse(error.what());
+  }
+}
+
+std::unique_ptr<Program> make_attention(Gpu& gpu, const LibraryCall& call) {
+  std::string why;
+  auto c = attention_call(call, &why);
+  if (!c) throw InternalError("attention that was refused: " + why);
+  auto plan = planned(gpu, *c);
+  return std::make_unique<AttentionProgram>(gpu, std::move(*c), std::move(plan));
+}
+
+}  // namespace tinyshard::cuda
