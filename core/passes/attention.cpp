@@ -62,13 +62,6 @@ UOp statistics(const UOp& q, const UOp& k, const AttentionArg& arg) {
   return binary(Op::Add, binary(Op::Mul, log, const_like(log, std::numbers::ln2)), s.largest);
 }
 
-StridedView row_major(DimSpan shape) {
-  StridedView view{0, Dims(shape.begin(), shape.end()), Dims(shape.size())};
-  int64_t stride = 1;
-  for (size_t i = shape.size(); i-- > 0; stride *= shape[i]) view.strides[i] = stride;
-  return view;
-}
-
 UOp in_order_of_operands(const UOp& x) {
   AttentionArg arg = attention_arg(*x);
   bool forward = x.op() == Op::Attention;

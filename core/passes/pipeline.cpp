@@ -10,6 +10,7 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/passes/attention.h"
+#include "core/passes/epilogues.h"
 #include "core/passes/products.h"
 #include "core/passes/tidy.h"
 #include "multi/rewrite.h"
@@ -31,7 +32,9 @@ void split_pass(PassContext& c) { c.roots = split_reductions(c.roots); }
 
 void transpose_pass(PassContext& c) { c.roots = transpose_products(c.roots); }
 
-constexpr std::array<Pass, 7> kPasses = {{
+void epilogues_pass(PassContext& c) { c.roots = fuse_epilogues(c.roots, c.library_supports); }
+
+constexpr std::array<Pass, 8> kPasses = {{
     {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
     {"shard", "global values become local ones; collectives appear", true, shard_pass},
     {"attention", "attention that no library takes becomes products and a softmax", true,
@@ -39,6 +42,8 @@ constexpr std::array<Pass, 7> kPasses = {{
     {"tidy_local", "the same for what sharding leaves behind", false, tidy_pass},
     {"transpose", "products that are only read transposed are computed transposed", false,
      transpose_pass},
+    {"epilogues", "products add their bias, apply GELU and its gradient, and round", false,
+     epilogues_pass},
     {"products", "products and convolutions that no library takes become loops", true,
      products_pass},
     {"split_reductions", "long reductions with few results run in two steps, in parallel", false,
@@ -125,6 +130,8 @@ void verify(std::span<const UOp> roots, Stage stage) {
     if (facts.op_class == OpClass::Elementwise && facts.arity == 2) {
       need(src[0].dtype() == src[1].dtype(), x, "sources of different types");
     }
+    if (x.op() == Op::Dot && src.size() == 3)
+      need(src[2].dtype() == x.dtype(), x, "the epilogue's operand has the type of the result");
     if (x.op() == Op::Where) {
       need(src[0].dtype() == DType::Bool && src[1].dtype() == src[2].dtype(), x, "types of where");
     }

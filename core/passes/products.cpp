@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/passes/gelu.h"
 #include "core/rewrite/pattern.h"
 
 namespace tinyshard {
@@ -35,6 +36,25 @@ UOp dot(const UOp& x) {
   UOp product = binary(Op::Mul, expand(reshape(a, a_shape), all), expand(reshape(b, b_shape), all));
   UOp sum = reduce(ReduceOp::Sum, product, Dims{int64_t(batch) + 1});
   return stored(reshape(cast(sum, x.dtype()), x.shape()));
+}
+
+UOp with_epilogue(const UOp& x, const UOp& sums) {
+  auto biased = [&] {
+    Dims row(x.shape().size(), 1);
+    row.back() = x.shape().back();
+    return binary(Op::Add, sums, expand(reshape(x.src(2), row), x.shape()));
+  };
+  switch (epilogue_of(x)) {
+    case Epilogue::None:
+      break;
+    case Epilogue::Bias:
+      return biased();
+    case Epilogue::BiasGelu:
+      return gelu(biased());
+    case Epilogue::GeluBackward:
+      return gelu_gradient(x.src(2), sums);
+  }
+  return sums;
 }
 
 UOp pad_or_cut(const UOp& x, int dim, int64_t low, int64_t high) {
@@ -134,13 +154,6 @@ UOp conv_backward_weight(const UOp& x, const UOp& gradient, const ConvArg& a) {
   return reshaped(sum, {g * o, c, kh, kw});
 }
 
-StridedView row_major(DimSpan shape) {
-  StridedView view{0, Dims(shape.begin(), shape.end()), Dims(shape.size())};
-  int64_t stride = 1;
-  for (size_t i = shape.size(); i-- > 0; stride *= shape[i]) view.strides[i] = stride;
-  return view;
-}
-
 UOp convolution(const UOp& x) {
   ConvArg arg = conv_arg(*x);
   DType wide = accumulator(x.dtype());
@@ -160,9 +173,10 @@ std::vector<UOp> lower_products(std::span<const UOp> roots,
     if (!product && x.op() != Op::Conv && x.op() != Op::ConvBackwardData &&
         x.op() != Op::ConvBackwardWeight)
       return UOp();
-    LibraryCall call{x, {row_major(x.src(0).shape()), row_major(x.src(1).shape())}, {}};
+    LibraryCall call{x, {}, {}};
+    for (const UOp& s : x->src()) call.operands.push_back(row_major(s.shape()));
     if (library_supports(call)) return UOp();
-    return product ? dot(x) : convolution(x);
+    return product ? with_epilogue(x, dot(x)) : convolution(x);
   });
 }
 

@@ -60,6 +60,12 @@ UOp pick_first(const UOp& x) {
   return where(in_range(index, computed.shape()[axis]), value, const_like(x, 0));
 }
 
+bool holds_all_of(DType wide, DType narrow) {
+  bool half = narrow == DType::F16 || narrow == DType::BF16;
+  return (half && (wide == DType::F32 || wide == DType::F64)) ||
+         (narrow == DType::F32 && wide == DType::F64);
+}
+
 RuleSet tidy_rules() {
   std::vector<Rule> rules = {
       {"detach", Op::Detach, 0, [](const UOp& x) { return x.src(0); }},
@@ -83,6 +89,12 @@ RuleSet tidy_rules() {
        [](const UOp& x) { return is_const(x.src(1), 1) ? x.src(0) : UOp(); }},
       {"same_cast", Op::Cast, 0,
        [](const UOp& x) { return x.dtype() == x.src(0).dtype() ? x.src(0) : UOp(); }},
+      {"cast_back", Op::Cast, op_set(Op::Cast),
+       [](const UOp& x) {
+         const UOp& narrow = x.src(0).src(0);
+         bool exact = narrow.dtype() == x.dtype() && holds_all_of(x.src(0).dtype(), x.dtype());
+         return exact ? narrow : UOp();
+       }},
       {"where_const", Op::Where, op_set(Op::Const),
        [](const UOp& x) {
          return is_const(x.src(0)) ? x.src(is_const(x.src(0), 0) ? 2 : 1) : UOp();

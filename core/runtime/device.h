@@ -37,6 +37,16 @@ struct StridedView {
   Dims shape, strides;  // in elements
 };
 
+inline StridedView row_major(DimSpan shape) {
+  StridedView view{0, Dims(shape.begin(), shape.end()), Dims(shape.size())};
+  int64_t stride = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    view.strides[i] = stride;
+    stride *= shape[i];
+  }
+  return view;
+}
+
 // A Dot, a convolution or a ScatterAdd that a device may run by a library. Operands are the sources
 // of the node in order. `also` are nodes of the same op and sources, with other arguments, that the
 // same call computes (the statistics of a softmax beside its result). Results are contiguous.

@@ -190,16 +190,6 @@ class Scheduler {
     return item;
   }
 
-  static StridedView row_major(DimSpan shape) {
-    StridedView view{0, Dims(shape.begin(), shape.end()), Dims(shape.size())};
-    int64_t stride = 1;
-    for (size_t i = shape.size(); i-- > 0;) {
-      view.strides[i] = stride;
-      stride *= shape[i];
-    }
-    return view;
-  }
-
   // Nodes that differ from x in their arguments only: one call may compute all of them.
   std::vector<UOp> siblings(const UOp& x) const {
     std::vector<UOp> found;

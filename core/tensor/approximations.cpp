@@ -1,6 +1,7 @@
 #include <numbers>
 #include <span>
 
+#include "core/passes/gelu.h"
 #include "core/tensor/approximations_internal.h"
 
 namespace tinyshard::value {
@@ -23,7 +24,7 @@ Value near_zero(const Value& x, std::span<const double> p, std::span<const doubl
 
 }  // namespace
 
-Value exp_minus_abs(const Value& x) { return exp2(where(x < 0, x, -x) * std::numbers::log2e); }
+Value exp_minus_abs(const Value& x) { return tinyshard::exp_minus_abs(x.node()); }
 
 // Kahan: what rounding 1 + x loses in the logarithm, the quotient gives back.
 Value log1p(const Value& x) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/passes/gelu.h"
 #include "core/tensor/approximations_internal.h"
 
 namespace tinyshard {
@@ -118,10 +119,7 @@ Value abs(const Value& x) {
 Value relu(const Value& x) { return where(x > 0, x, 0); }
 
 Value sigmoid(const Value& x) {
-  return in_floats(x, [](const Value& v) {
-    Value e = exp_minus_abs(v);
-    return where(v < 0, e, 1.0) / (1 + e);
-  });
+  return in_floats(x, [](const Value& v) -> Value { return tinyshard::sigmoid(v.node()); });
 }
 
 Value tanh(const Value& x) { return in_floats(x, tanh_of); }
@@ -221,11 +219,9 @@ Tensor Tensor::swish() const { return silu(); }
 
 Tensor Tensor::gelu(bool exact) const {
   Call call("gelu");
-  return in_floats(*this, [exact](const Value& v) {
-    if (exact) return v * 0.5 * (1 + value::erf_of(v * (1 / std::numbers::sqrt2)));
-    // (1 + tanh(u)) / 2 is sigmoid(2 u), u = sqrt(2 / pi) * (v + 0.044715 v^3).
-    constexpr double k = 2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
-    return v * value::sigmoid(v * (value::square(v) * (k * 0.044715) + k));
+  return in_floats(*this, [exact](const Value& v) -> Value {
+    if (!exact) return tinyshard::gelu(v.node());
+    return v * 0.5 * (1 + value::erf_of(v * (1 / std::numbers::sqrt2)));
   });
 }
 

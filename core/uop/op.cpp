@@ -49,7 +49,7 @@ constexpr std::array<OpInfo, kOps> kTable = {{
     {Op::Reduce, "reduce", 1, C::Reduction, T::SameAsFirst},
     {Op::Gather, "gather", 2, C::Reduction, T::SameAsFirst},
     {Op::ScatterAdd, "scatter_add", 2, C::Reduction, T::SameAsSecond},
-    {Op::Dot, "dot", 2, C::Reduction, T::Given},
+    {Op::Dot, "dot", -1, C::Reduction, T::Given},
     {Op::Conv, "conv", 2, C::Reduction, T::SameAsFirst},
     {Op::ConvBackwardData, "conv_backward_data", 2, C::Reduction, T::SameAsFirst},
     {Op::ConvBackwardWeight, "conv_backward_weight", 2, C::Reduction, T::SameAsFirst},

@@ -104,12 +104,21 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       return s;
     }
     case Op::Dot: {
+      need(src.size() == 2 || src.size() == 3, "wrong number of sources");
+      need(arg.size() == src.size() - 1, "an epilogue goes with a third source");
       DimSpan b = src[1].shape();
-      size_t batch = arg.empty() ? 0 : arg[0], rank = batch + 2;
-      need(arg.size() == 1 && s.size() == rank && b.size() == rank, "ranks differ");
+      size_t batch = arg[0], rank = batch + 2;
+      need(s.size() == rank && b.size() == rank, "ranks differ");
       for (size_t i = 0; i < batch; ++i) need(s[i] == b[i], "batch dims differ");
       need(s[rank - 1] == b[rank - 2], "inner sizes differ");
       s[rank - 1] = b[rank - 1];
+      if (src.size() == 3) {
+        bool whole = Epilogue(arg[1]) == Epilogue::GeluBackward;
+        need(whole || Epilogue(arg[1]) == Epilogue::Bias || Epilogue(arg[1]) == Epilogue::BiasGelu,
+             "no such epilogue");
+        need(std::ranges::equal(src[2].shape(), whole ? DimSpan(s) : DimSpan(s).last(1)),
+             "the epilogue's operand does not fit the result");
+      }
       return s;
     }
     case Op::Conv:

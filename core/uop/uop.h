@@ -10,6 +10,7 @@
 //   Gather(x, index) {axis}: out[.., i, ..] = x[.., index[.., i, ..], ..] with index's shape
 //   ScatterAdd(index, src) {axis, size}: the adjoint of Gather into zeros
 //   Dot(a, b) {batch axes}: a[batch.., m, k] * b[batch.., k, n] -> [batch.., m, n]
+//   Dot(a, b, c) {batch axes, Epilogue}: see Epilogue; made by the passes only
 //   Conv*: see ConvArg            Attention*: see AttentionArg
 //   Collective: see multi/collective.h
 //   Redistribute {mesh id, placements...}                      DeviceCoordinate {mesh axis, size}
@@ -167,6 +168,16 @@ struct AttentionArg {
 };
 AttentionArg attention_arg(const Node& node);
 Dims to_ints(const AttentionArg& arg);
+
+// What a product does to its sums before they are rounded and stored. `c` has the type of the
+// result; the GELU is the one by tanh (core/passes/gelu.h).
+enum class Epilogue : uint8_t {
+  None,
+  Bias,          // x + c[n]
+  BiasGelu,      // gelu(x + c[n])
+  GeluBackward,  // x * gelu'(c[batch.., m, n])
+};
+Epilogue epilogue_of(const UOp& dot);
 
 // --- whole graphs
 // ---------------------------------------------------------------------------------- Every node

@@ -175,8 +175,16 @@ class ScatterCall : public Program {
 }  // namespace
 
 bool cpu_library_supports(const LibraryCall& call, std::string* why) {
+  if (!call.also.empty()) {
+    if (why) *why = "one result a call";
+    return false;
+  }
   switch (call.node.op()) {
     case Op::Dot: {
+      if (epilogue_of(call.node) != Epilogue::None) {
+        if (why) *why = "products without epilogue only";
+        return false;
+      }
       auto spec = matmul_spec(call);
       return spec && library_supports(*spec, why);
     }

@@ -28,7 +28,23 @@ struct LtCandidate {
 
 enum LtType : int { kLtF32 = 0, kLtF64 = 1, kLtF16 = 2, kLtBf16 = 14 };
 enum LtCompute : int { kLtComputeF32 = 68, kLtComputeF64 = 70, kLtComputeTf32 = 77 };
-enum LtMatmulAttribute : int { kLtTransposeA = 3, kLtTransposeB = 4 };
+enum LtMatmulAttribute : int {
+  kLtTransposeA = 3,
+  kLtTransposeB = 4,
+  kLtEpilogue = 7,
+  kLtBiasPointer = 8,
+  kLtAuxPointer = 11,
+  kLtAuxLd = 12
+};
+// What happens to the sums. "Aux" is the value before the GELU: stored going forward, read going
+// back.
+enum LtEpilogue : uint32_t {
+  kLtPlain = 1,
+  kLtBias = 4,
+  kLtGeluBias = 32 | 4,
+  kLtGeluAuxBias = 128 | 32 | 4,
+  kLtGeluBackward = 128 | 64
+};
 enum LtLayoutAttribute : int { kLtBatchCount = 5, kLtBatchStride = 6 };
 enum LtPreferenceAttribute : int {
   kLtMaxWorkspace = 1,
@@ -55,6 +71,9 @@ enum LtPreferenceAttribute : int {
   X(heuristic, "cublasLtMatmulAlgoGetHeuristic",                                              \
     (LtHandle, LtMatmul, LtLayout, LtLayout, LtLayout, LtLayout, LtPreference, int wanted,    \
      LtCandidate*, int* found))                                                               \
+  X(algorithm_check, "cublasLtMatmulAlgoCheck",                                               \
+    (LtHandle, LtMatmul, LtLayout, LtLayout, LtLayout, LtLayout, const LtAlgorithm*,          \
+     LtCandidate*))                                                                           \
   X(matmul, "cublasLtMatmul",                                                                 \
     (LtHandle, LtMatmul, const void* alpha, const void* a, LtLayout, const void* b, LtLayout, \
      const void* beta, const void* c, LtLayout, void* d, LtLayout, const LtAlgorithm*,        \
@@ -67,7 +86,8 @@ class CublasLt {
 
   bool found() const { return found_; }
   const std::string& why_not() const { return why_not_; }
-  std::string version() const;
+  std::string version() const;  // and where it was found
+  size_t version_number() const { return get_version_(); }
 
   // Throws DeviceError unless the status is success.
   void check(LtStatus status, std::string_view device, std::string_view asked) const {

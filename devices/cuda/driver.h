@@ -82,6 +82,7 @@ enum class NodeType : int { Kernel = 0, Memcpy = 1, Memset = 2 };
   X(event_destroy, "cuEventDestroy_v2", (EventHandle))                                         \
   X(event_record, "cuEventRecord", (EventHandle, Stream))                                      \
   X(event_query, "cuEventQuery", (EventHandle))                                                \
+  X(event_elapsed, "cuEventElapsedTime", (float*, EventHandle, EventHandle))                   \
   X(module_load, "cuModuleLoadDataEx", (Module*, const void*, unsigned, int*, void**))         \
   X(module_unload, "cuModuleUnload", (Module))                                                 \
   X(module_function, "cuModuleGetFunction", (Function*, Module, const char*))                  \

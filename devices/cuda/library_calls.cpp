@@ -10,12 +10,12 @@ namespace tinyshard::cuda {
 bool library_supports(const Gpu& gpu, const LibraryCall& call, std::string* why) {
   switch (call.node.op()) {
     case Op::Dot:
-      return matmul_supports(call, why);
+      return matmul_supports(gpu, call, why);
     case Op::Attention:
     case Op::AttentionBackward:
       return attention_supports(gpu, call, why);
     case Op::ScatterAdd:
-      return scatter_supports(call, why);
+      return call.also.empty() && scatter_supports(call, why);
     default:
       if (why) *why = "no library for it";
       return false;

@@ -9,8 +9,9 @@ namespace tinyshard::cuda {
 
 // f32, f64, f16 and bf16, results of the operands' type or, from 16 bits, f32; sums in f32 or
 // wider. Either matrix of an operand may be transposed or lie apart; rows or columns must be
-// contiguous. Batch dims that no single stride describes are looped over, up to kMostCalls times.
-bool matmul_supports(const LibraryCall& call, std::string* why);
+// contiguous. Batch dims that no single stride describes are looped over, up to a number of times.
+// Epilogues: of products without batch, not in f64; GELU and the value before it in one call.
+bool matmul_supports(const Gpu& gpu, const LibraryCall& call, std::string* why);
 std::unique_ptr<Program> make_matmul(Gpu& gpu, const LibraryCall& call);
 
 }  // namespace tinyshard::cuda

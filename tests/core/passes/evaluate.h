@@ -221,6 +221,7 @@ class Evaluator {
             a[m + 1] = b[m] = k;
             out[at] += src(0)[offset(a, x.src(0).shape())] * src(1)[offset(b, x.src(1).shape())];
           }
+          finish(epilogue_of(x), out[at], x->sources > 2 ? &src(2) : nullptr, at, shape.back());
         });
         break;
       case Op::Conv:
@@ -239,6 +240,21 @@ class Evaluator {
         throw std::logic_error("cannot evaluate " + describe(*x));
     }
     return out;
+  }
+
+  // What an epilogue makes of the sum at an offset of rows of `n`.
+  static void finish(Epilogue epilogue, double& sum, const Values* c, int64_t at, int64_t n) {
+    constexpr double k = 0.7978845608028654, cubic = 0.044715;
+    auto u = [](double v) { return std::tanh(k * (v + cubic * v * v * v)); };
+    if (epilogue == Epilogue::Bias) sum += (*c)[at % n];
+    if (epilogue == Epilogue::BiasGelu) {
+      double v = sum + (*c)[at % n];
+      sum = 0.5 * v * (1 + u(v));
+    }
+    if (epilogue == Epilogue::GeluBackward) {
+      double v = (*c)[at], t = u(v);
+      sum *= 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * k * (1 + 3 * cubic * v * v);
+    }
   }
 
   // Calls visit(input, weight, output) for each product that a convolution is the sum of.

@@ -131,5 +131,37 @@ TEST_F(ScheduleTest, GradientsShareOneAllReduce) {
   EXPECT_GT(s.collective_bytes, 0);
 }
 
+// A block of a GPT without attention: its gradients and its value on a device whose products have
+// epilogues, in the type that the parameters have.
+TEST_F(ScheduleTest, AnMlpBlockTouchesItsHiddenLayerInProductsOnly) {
+  for (DType type : {DType::F32, DType::BF16}) {
+    Runtime::shutdown();
+    Runtime::configure({.devices = {"NULL"}});
+    constexpr int64_t kWidth = 32, kTokens = 24;
+    auto made = [&](const Ints& shape) {
+      return Tensor::zeros(shape, type).contiguous().realize();
+    };
+    Tensor x = made({2, 12, kWidth}), up = made({4 * kWidth, kWidth}), up_bias = made({4 * kWidth}),
+           down = made({kWidth, 4 * kWidth}), down_bias = made({kWidth}),
+           seed = made({2, 12, kWidth});
+    Tensor y = x.linear(up.T(), up_bias).gelu().linear(down.T(), down_bias);
+    std::vector<UOp> roots{y.uop()};
+    for (const Tensor& g : y.gradient({x, up, up_bias, down, down_bias}, seed))
+      roots.push_back(g.uop());
+    Schedule schedule = make_plan(roots);
+    auto hidden = [&](int b) { return schedule.buffers[b].numel() == kTokens * 4 * kWidth; };
+    int products = 0, readers = 0;
+    for (const Item& item : schedule.items) {
+      products += item.kind == Item::Kind::Library;
+      if (item.kind != Item::Kind::Kernel) continue;
+      EXPECT_TRUE(std::ranges::none_of(item.writes, hidden)) << item.describe();
+      readers += std::ranges::any_of(item.reads, hidden);
+    }
+    // Two forwards, one with two results, and four of the gradient.
+    EXPECT_EQ(products, 6);
+    EXPECT_EQ(readers, 1) << "the gradient of the bias";
+  }
+}
+
 }  // namespace
 }  // namespace tinyshard

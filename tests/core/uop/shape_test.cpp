@@ -36,6 +36,22 @@ TEST(Shapes, OfReductionsAndProducts) {
   EXPECT_EQ(shape(UOp::make(Op::Iota, DType::I64, {}, Dims{6})), "[6]");
 }
 
+TEST(Shapes, OfProductsWithAnEpilogue) {
+  UOp a = buffer(1, {2, 3}), b = buffer(2, {3, 5}), row = buffer(3, {5}), whole = buffer(4, {2, 5});
+  auto dot = [&](std::vector<UOp> src, Dims arg) {
+    return UOp::make(Op::Dot, DType::F32, src, arg);
+  };
+  auto kind = [](Epilogue e) { return Dims{0, int64_t(e)}; };
+  EXPECT_EQ(shape(dot({a, b, row}, kind(Epilogue::Bias))), "[2, 5]");
+  EXPECT_EQ(shape(dot({a, b, row}, kind(Epilogue::BiasGelu))), "[2, 5]");
+  EXPECT_EQ(shape(dot({a, b, whole}, kind(Epilogue::GeluBackward))), "[2, 5]");
+  EXPECT_THROW(dot({a, b, whole}, kind(Epilogue::Bias)), InternalError);
+  EXPECT_THROW(dot({a, b, row}, kind(Epilogue::GeluBackward)), InternalError);
+  EXPECT_THROW(dot({a, b, row}, kind(Epilogue::None)), InternalError);
+  EXPECT_THROW(dot({a, b}, kind(Epilogue::Bias)), InternalError);
+  EXPECT_THROW(dot({a, b, row}, Dims{0}), InternalError);
+}
+
 TEST(Shapes, RefuseWhatDoesNotFit) {
   UOp x = buffer(1, {2, 3});
   EXPECT_THROW(reshape(x, Dims{7}), InternalError);

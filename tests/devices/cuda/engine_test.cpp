@@ -109,6 +109,71 @@ TEST_F(CudaEngine, ReplaysWithNewInputsAndOldOnes) {
   }
 }
 
+// Value and gradients of a GPT's MLP block, on the default device.
+std::vector<std::vector<double>> mlp_block(DType type, int seed) {
+  auto made = [&](const std::vector<int64_t>& shape, int offset) {
+    int64_t count = 1;
+    for (int64_t d : shape) count *= d;
+    // Rounded to bf16 always, so that every type gets the same numbers.
+    Tensor x(numbers(count, seed + offset), shape);
+    return (x * 0.5).cast(DType::BF16).cast(type).realize();
+  };
+  Tensor x = made({2, 40, 64}, 1), up = made({256, 64}, 2), up_bias = made({256}, 3),
+         down = made({64, 256}, 4), down_bias = made({64}, 5), g = made({2, 40, 64}, 6);
+  Tensor y = x + (x.linear(up.T(), up_bias) * 0.25).gelu().linear(down.T(), down_bias);
+  Tensor z = x.linear(up.T(), up_bias).gelu().linear(down.T(), down_bias);
+  std::vector<Tensor> all = z.gradient({x, up, up_bias, down, down_bias}, g);
+  all.push_back(y);
+  all.push_back(z);
+  Tensor::realize(all);
+  std::vector<std::vector<double>> out;
+  for (const Tensor& t : all) out.push_back(t.cast(DType::F64).to_vector<double>());
+  return out;
+}
+
+TEST_F(CudaEngine, AnMlpBlockIsThatOfTheCpuInDoublePrecision) {
+  std::pair<DType, double> cases[] = {{DType::F32, 1e-3}, {DType::BF16, 2e-2}};
+  for (auto [type, tolerance] : cases) {
+    use({"CPU:0"});
+    auto want = mlp_block(DType::F64, 1);
+    use({"CUDA:0"});
+    auto got = mlp_block(type, 1);
+    for (size_t t = 0; t < want.size(); ++t) {
+      double error = 0, norm = 0;
+      for (size_t i = 0; i < want[t].size(); ++i) {
+        error += (got[t][i] - want[t][i]) * (got[t][i] - want[t][i]);
+        norm += want[t][i] * want[t][i];
+      }
+      double relative = std::sqrt(error / norm);
+      EXPECT_LT(relative, tolerance) << name(type) << " tensor " << t;
+      std::printf("%s tensor %zu: relative error %.1e\n", std::string(name(type)).c_str(), t,
+                  relative);
+    }
+  }
+}
+
+TEST_F(CudaEngine, ReplaysAnMlpBlockWithOtherInputs) {
+  use({"CUDA:0"});
+  auto made = [&](const Ints& shape, int64_t count, int seed) {
+    return (Tensor(numbers(count, seed), shape) * 0.5).cast(DType::BF16).realize();
+  };
+  Tensor up = made({256, 64}, 256 * 64, 2), bias = made({256}, 256, 3),
+         down = made({64, 256}, 256 * 64, 4);
+  auto body = [&](const Tensor& x) {
+    Tensor y = x.linear(up.T(), bias).gelu().linear(down.T(), {});
+    return y.gradient({x}, y)[0] + y;
+  };
+  Jit step = [&](Tensor x) { return body(x); };
+  std::vector<Tensor> inputs;
+  for (int i = 0; i < 3; ++i) inputs.push_back(made({80, 64}, 80 * 64, 10 + i));
+  for (int i : {0, 1, 0, 2, 2, 1}) {
+    auto got = step(inputs[size_t(i)]).cast(DType::F32).to_vector<float>();
+    auto want = body(inputs[size_t(i)]).cast(DType::F32).to_vector<float>();
+    for (size_t k = 0; k < want.size(); ++k)
+      ASSERT_NEAR(got[k], want[k], 0.02 * std::abs(want[k]) + 0.05) << i << ' ' << k;
+  }
+}
+
 TEST_F(CudaEngine, CopiesGoBetweenKindsOfDevices) {
   use({"CUDA:0"});
   Tensor x = Tensor(numbers(6 * 5, 1), {6, 5}).realize();

@@ -1,0 +1,267 @@
+// Found on the graph as it is, each fusion as a note about the node that it replaces; then one walk
+// rebuilds the graph with the products in place of those nodes.
+//
+// GELU and its gradient are found by building them: nodes are interned, so the expression that
+// gelu.h gives for a value is in the graph if and only if it is a node of it.
+#include "core/passes/epilogues.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/passes/gelu.h"
+#include "core/passes/tidy.h"
+#include "core/rewrite/pattern.h"
+#include "core/uop/node_map.h"
+
+namespace tinyshard {
+namespace {
+
+// The product that a node becomes, reshaped to the node's shape.
+struct Fused {
+  UOp dot;    // the plain product: its operands
+  UOp third;  // the epilogue's operand as the graph has it; null without an epilogue
+  Epilogue epilogue = Epilogue::None;
+  DType dtype = DType::F32;
+};
+
+// f(x, seed) as the passes before would leave it. Built on leaves and moved, so that nothing walks
+// the graph below x for it.
+template <class F>
+UOp as_in_graph(const F& f, const UOp& x, const UOp& seed) {
+  auto leaf = [](const UOp& like, int64_t id) {
+    Dims arg{id};
+    arg.insert(arg.end(), like.shape().begin(), like.shape().end());
+    return UOp::make(Op::Buffer, like.dtype(), {}, arg);
+  };
+  UOp a = leaf(x, -1), b = leaf(seed, -2), made = f(a, b);
+  NodeMap<UOp> place;
+  place[a] = x;
+  place[b] = seed;
+  return substitute(tidy(std::span(&made, 1))[0], place);
+}
+
+// The product as a node: two dims and maybe batches; `third` in the shape that it asks for.
+UOp product_node(const Fused& f, const UOp& a, const UOp& b, const UOp& third) {
+  if (f.epilogue == Epilogue::None) return UOp::make(Op::Dot, f.dtype, {a, b}, f.dot->arg());
+  Dims shape(f.dot.shape().begin(), f.dot.shape().end());
+  if (f.epilogue != Epilogue::GeluBackward) shape = {shape.back()};
+  return UOp::make(Op::Dot, f.dtype, {a, b, reshape(third, shape)},
+                   Dims{f.dot.arg(0), int64_t(f.epilogue)});
+}
+
+LibraryCall call_of(const Fused& f) {
+  LibraryCall call{product_node(f, f.dot.src(0), f.dot.src(1), f.third), {}, {}};
+  for (const UOp& s : call.node->src()) call.operands.push_back(row_major(s.shape()));
+  return call;
+}
+
+// x as a vector along its last dim, when it is one repeated along all others.
+UOp repeated_row(const UOp& x) {
+  int64_t n = x.shape().back();
+  switch (x.op()) {
+    case Op::Cast: {
+      UOp row = repeated_row(x.src(0));
+      return row ? cast(row, x.dtype()) : UOp();
+    }
+    case Op::Reshape:
+    case Op::Expand:
+      if (x.src(0).shape().empty() || x.src(0).shape().back() != n) return {};
+      return x.src(0)->numel() == n ? reshape(x.src(0), Dims{n}) : repeated_row(x.src(0));
+    default:
+      return {};
+  }
+}
+
+class Epilogues {
+ public:
+  Epilogues(std::span<const UOp> roots, const std::function<bool(const LibraryCall&)>& supports)
+      : roots_(roots), supports_(supports), order_(toposort(roots)), uses_(order_.size()) {
+    for (const UOp& x : order_) {
+      ++uses_[x];
+      for (const UOp& s : x->src()) ++uses_[s];
+    }
+    for (const UOp& root : roots) ++uses_[root];
+  }
+
+  std::vector<UOp> run() {
+    for (const UOp& x : order_) {
+      if (x.op() == Op::Cast) narrow(x);
+      if (x.op() == Op::Add) bias(x);
+    }
+    if (!biased_.empty()) gelus();
+    if (inside_gelu_.size() > 0) gelu_gradients();
+    return fused_.size() == 0 ? std::vector<UOp>(roots_.begin(), roots_.end()) : rebuilt();
+  }
+
+ private:
+  // How many sources of other nodes, or roots, x is.
+  int uses(const UOp& x) const { return uses_.at(x) - 1; }
+  bool in_graph(const UOp& x) const { return uses_.contains(x); }
+
+  // The product that x shows in another shape and maybe a narrower type, with nobody else reading
+  // it; null when there is none.
+  UOp product_under(UOp x) const {
+    DType dtype = x.dtype();
+    int64_t n = x.shape().empty() ? 0 : x.shape().back();
+    while (uses(x) == 1 && (x.op() == Op::Reshape || (x.op() == Op::Cast && x.dtype() == dtype))) {
+      x = x.src(0);
+    }
+    bool product = x.op() == Op::Dot && uses(x) == 1 && x->sources == 2 && x.arg(0) == 0 &&
+                   x.shape().back() == n;
+    return product && (x.dtype() == dtype || narrows(x.dtype(), dtype)) ? x : UOp();
+  }
+  static bool narrows(DType from, DType to) {
+    return from == DType::F32 && (to == DType::F16 || to == DType::BF16);
+  }
+
+  bool note(const UOp& x, const Fused& f) {
+    if (!supports_(call_of(f))) return false;
+    fused_[x] = f;
+    return true;
+  }
+
+  void narrow(const UOp& x) {
+    const UOp& dot = x.src(0);
+    if (dot.op() == Op::Dot && dot->sources == 2 && uses(dot) == 1 &&
+        narrows(dot.dtype(), x.dtype()))
+      note(x, {dot, {}, Epilogue::None, x.dtype()});
+  }
+
+  void bias(const UOp& x) {
+    for (int side : {0, 1}) {
+      if (x.shape().empty() || x.src(0) == x.src(1)) return;
+      UOp row = repeated_row(x.src(1 - side));
+      if (!row) continue;
+      UOp dot = product_under(x.src(side));
+      if (!dot || !note(x, {dot, row, Epilogue::Bias, x.dtype()})) continue;
+      biased_.push_back(x);
+      return;
+    }
+  }
+
+  // Values that are a biased product, in each shape that the graph has them in.
+  std::vector<std::pair<UOp, UOp>> views_of_biased() const {
+    NodeMap<bool> biased;
+    std::vector<std::pair<UOp, UOp>> views;  // and the sum itself
+    for (const UOp& x : biased_) {
+      biased[x] = true;
+      views.emplace_back(x, x);
+    }
+    for (const UOp& x : order_) {
+      if (x.op() == Op::Reshape && biased.contains(x.src(0))) views.emplace_back(x, x.src(0));
+    }
+    return views;
+  }
+
+  void gelus() {
+    for (auto& [x, sum] : views_of_biased()) {
+      UOp y = as_in_graph([](const UOp& v, const UOp&) { return gelu(v); }, x, x);
+      if (!in_graph(y)) continue;
+      std::vector<UOp> inside = between(y, x, {});
+      Fused f = fused_.at(sum);
+      f.epilogue = Epilogue::BiasGelu;
+      LibraryCall call = call_of(f);
+      if (read_outside(inside, y, x) || (!(x == sum) && uses(sum) > 1))
+        call.also.push_back(call_of(fused_.at(sum)).node);
+      if (!supports_(call)) continue;
+      fused_[y] = f;
+      for (const UOp& part : inside) inside_gelu_[part] = x;
+    }
+  }
+
+  // The gradient multiplies what comes from behind with values of the GELU itself.
+  void gelu_gradients() {
+    for (const UOp& x : order_) {
+      if (x.op() != Op::Mul) continue;
+      for (int side : {0, 1}) {
+        const UOp* input = inside_gelu_.find(x.src(side));
+        if (input && gelu_gradient_of(*input, x.src(1 - side))) break;
+      }
+    }
+  }
+
+  bool gelu_gradient_of(const UOp& x, UOp seed) {
+    if (seed.op() == Op::Cast && seed.src(0).dtype() == x.dtype()) seed = seed.src(0);
+    if (seed.dtype() != x.dtype() || !std::ranges::equal(seed.shape(), x.shape())) return false;
+    UOp dot = seed.op() == Op::Reshape && uses(seed.src(0)) == 1 ? seed.src(0) : seed;
+    if (dot.op() != Op::Dot || dot->sources != 2 || dot.arg(0) != 0 ||
+        dot.shape().back() != x.shape().back())
+      return false;
+    UOp result = as_in_graph(gelu_gradient, x, seed);
+    if (!in_graph(result) || fused_.contains(result) ||
+        uses(seed) != reads(between(result, x, seed), seed))
+      return false;
+    return note(result, {dot, x, Epilogue::GeluBackward, x.dtype()});
+  }
+
+  // The nodes that `to` is computed with from `from` (and `other`), without these.
+  static std::vector<UOp> between(const UOp& to, const UOp& from, const UOp& other) {
+    std::vector<UOp> found{to};
+    NodeMap<bool> seen;
+    seen[to] = true;
+    for (size_t i = 0; i < found.size(); ++i) {
+      UOp x = found[i];
+      for (const UOp& s : x->src()) {
+        if (s == from || s == other || seen.contains(s)) continue;
+        seen[s] = true;
+        found.push_back(s);
+      }
+    }
+    return found;
+  }
+  static int reads(const std::vector<UOp>& nodes, const UOp& x) {
+    int count = 0;
+    for (const UOp& node : nodes) count += int(std::ranges::count(node->src(), x));
+    return count;
+  }
+
+  // Whether other nodes compute something from x, itself or through parts of the GELU y of it.
+  bool read_outside(const std::vector<UOp>& inside, const UOp& y, const UOp& x) const {
+    return uses(x) > reads(inside, x) || std::ranges::any_of(inside, [&](const UOp& part) {
+             return !(part == y) && !is_const(part) && uses(part) > reads(inside, part);
+           });
+  }
+
+  std::vector<UOp> rebuilt() {
+    NodeMap<UOp> made(order_.size());
+    std::vector<UOp> src;
+    for (const UOp& x : order_) {
+      if (const Fused* f = fused_.find(x)) {
+        UOp third = f->third ? made_of(made, f->third) : UOp();
+        UOp dot = product_node(*f, made.at(f->dot.src(0)), made.at(f->dot.src(1)), third);
+        made[x] = reshape(dot, x.shape());
+        continue;
+      }
+      src.clear();
+      for (const UOp& s : x->src()) src.push_back(made.at(s));
+      made[x] = x.op() == Op::Reshape ? reshape(src[0], x.shape()) : x.with_src(src);
+    }
+    std::vector<UOp> roots;
+    for (const UOp& root : roots_) roots.push_back(made.at(root));
+    return roots;
+  }
+  // A bias in a shape that the graph may not have it in: its nodes down to those of the graph.
+  static UOp made_of(NodeMap<UOp>& made, const UOp& x) {
+    if (const UOp* found = made.find(x)) return *found;
+    std::vector<UOp> src;
+    for (const UOp& s : x->src()) src.push_back(made_of(made, s));
+    return x.with_src(src);
+  }
+
+  std::span<const UOp> roots_;
+  const std::function<bool(const LibraryCall&)>& supports_;
+  std::vector<UOp> order_;
+  NodeMap<int> uses_;  // and one for being in the graph
+  NodeMap<Fused> fused_;
+  std::vector<UOp> biased_;
+  NodeMap<UOp> inside_gelu_;  // parts of a GELU that is fused: its input
+};
+
+}  // namespace
+
+std::vector<UOp> fuse_epilogues(std::span<const UOp> roots,
+                                const std::function<bool(const LibraryCall&)>& library_supports) {
+  return Epilogues(roots, library_supports).run();
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,39 @@
+#include "core/passes/gelu.h"
+
+#include <numbers>
+
+#include "core/passes/gradient.h"
+
+namespace tinyshard {
+namespace {
+
+UOp mul(const UOp& a, double b) { return binary(Op::Mul, a, const_like(a, b)); }
+
+}  // namespace
+
+UOp exp_minus_abs(const UOp& x) {
+  UOp below = binary(Op::CmpLt, x, const_like(x, 0));
+  return unary(Op::Exp2, mul(where(below, x, unary(Op::Neg, x)), std::numbers::log2e));
+}
+
+UOp sigmoid(const UOp& x) {
+  UOp e = exp_minus_abs(x), one = const_like(x, 1);
+  UOp below = binary(Op::CmpLt, x, const_like(x, 0));
+  return binary(Op::Div, where(below, e, one), binary(Op::Add, one, e));
+}
+
+// (1 + tanh(u)) / 2 is sigmoid(2 u), u = sqrt(2 / pi) * (v + 0.044715 v^3).
+UOp gelu(const UOp& x) {
+  constexpr double k = 2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
+  UOp v = cast(x, accumulator(x.dtype()));
+  UOp square = binary(Op::Mul, v, v);
+  UOp slope = binary(Op::Add, mul(square, k * 0.044715), const_like(v, k));
+  return cast(binary(Op::Mul, v, sigmoid(binary(Op::Mul, v, slope))), x.dtype());
+}
+
+UOp gelu_gradient(const UOp& x, const UOp& seed) {
+  UOp y = gelu(x);
+  return gradient(std::span(&y, 1), std::span(&seed, 1), std::span(&x, 1))[0];
+}
+
+}  // namespace tinyshard

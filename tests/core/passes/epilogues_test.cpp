@@ -1,0 +1,205 @@
+// Products with epilogues compute what the nodes that they replace compute, and replace them only
+// where the device says yes and nobody reads what would be lost.
+#include "core/passes/epilogues.h"
+
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "core/passes/gelu.h"
+#include "core/passes/gradient.h"
+#include "core/passes/products.h"
+#include "core/passes/tidy.h"
+#include "tests/core/passes/evaluate.h"
+
+namespace tinyshard {
+namespace {
+
+using testing::Evaluator;
+using testing::Values;
+
+bool all(const LibraryCall&) { return true; }
+bool none(const LibraryCall&) { return false; }
+bool plain_only(const LibraryCall& call) { return epilogue_of(call.node) == Epilogue::None; }
+bool one_result(const LibraryCall& call) { return call.also.empty(); }
+bool no_gradient(const LibraryCall& call) {
+  return epilogue_of(call.node) != Epilogue::GeluBackward;
+}
+
+UOp buffer(int64_t id, DimSpan shape, DType dtype) {
+  Dims arg{id};
+  arg.insert(arg.end(), shape.begin(), shape.end());
+  return UOp::make(Op::Buffer, dtype, {}, arg);
+}
+
+// Linear, GELU, Linear on [2, 3, 8] with 16 inside, as the tensor API builds it in this type:
+// products sum in f32 and are rounded before the bias is added.
+struct Mlp {
+  DType type;
+  UOp x, up, up_bias, down, down_bias;
+  UOp before;  // what the GELU sees
+  UOp y;
+
+  explicit Mlp(DType t, DType master)
+      : type(t),
+        x(buffer(1, Dims{2, 3, 8}, t)),
+        up(buffer(2, Dims{16, 8}, master)),
+        up_bias(buffer(3, Dims{16}, master)),
+        down(buffer(4, Dims{8, 16}, master)),
+        down_bias(buffer(5, Dims{8}, master)) {
+    before = linear(x, up, up_bias);
+    y = linear(gelu(before), down, down_bias);
+  }
+  UOp linear(const UOp& in, const UOp& w, const UOp& b) const {
+    int64_t k = in.shape().back(), n = w.shape()[0];
+    UOp product = UOp::make(Op::Dot, accumulator(type),
+                            {reshape(in, Dims{6, k}), permute(cast(w, type), Dims{1, 0})}, Dims{0});
+    UOp out = reshape(cast(product, type), Dims{2, 3, n});
+    return binary(Op::Add, out, expand(reshape(cast(b, type), Dims{1, 1, n}), out.shape()));
+  }
+  std::vector<UOp> inputs() const { return {x, up, up_bias, down, down_bias}; }
+
+  // The result and the gradients of all inputs, tidied as the passes before leave them.
+  std::vector<UOp> trained() const {
+    UOp seed = buffer(6, Dims{2, 3, 8}, type);
+    std::vector<UOp> roots = gradient({&y, 1}, {&seed, 1}, inputs());
+    roots.push_back(y);
+    return transpose_products(tidy(roots));
+  }
+};
+
+std::vector<Values> evaluated(std::span<const UOp> roots, const std::vector<UOp>& inputs) {
+  Evaluator evaluator;
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> uniform(-1.5, 1.5);
+  std::vector<UOp> buffers = inputs;
+  buffers.push_back(buffer(6, Dims{2, 3, 8}, inputs[0].dtype()));
+  for (const UOp& b : buffers) {
+    Values values(size_t(b->numel()));
+    for (double& v : values) v = uniform(random);
+    evaluator.set(b, values);
+  }
+  std::vector<Values> out;
+  for (const UOp& root : roots) out.push_back(evaluator(root));
+  return out;
+}
+
+void expect_same(const std::vector<UOp>& a, const std::vector<UOp>& b,
+                 const std::vector<UOp>& inputs) {
+  std::vector<Values> left = evaluated(a, inputs), right = evaluated(b, inputs);
+  ASSERT_EQ(left.size(), right.size());
+  for (size_t r = 0; r < left.size(); ++r) {
+    ASSERT_EQ(left[r].size(), right[r].size());
+    ASSERT_EQ(a[r].dtype(), b[r].dtype());
+    for (size_t i = 0; i < left[r].size(); ++i)
+      ASSERT_NEAR(left[r][i], right[r][i], 1e-12) << "root " << r << " at " << i;
+  }
+}
+
+int count(std::span<const UOp> roots, Epilogue epilogue) {
+  int n = 0;
+  for (const UOp& x : toposort(roots)) n += x.op() == Op::Dot && epilogue_of(x) == epilogue;
+  return n;
+}
+
+// Elementwise nodes over the six rows of the hidden layer.
+int over_hidden(std::span<const UOp> roots) {
+  int n = 0;
+  for (const UOp& x : toposort(roots))
+    n += is_elementwise(x.op()) && !x.shape().empty() && x.shape().back() == 16 &&
+         x->numel() == 6 * 16;
+  return n;
+}
+
+struct Types {
+  DType type, master;
+};
+void PrintTo(const Types& t, std::ostream* out) { *out << name(t.type) << '/' << name(t.master); }
+
+class Epilogues : public ::testing::TestWithParam<Types> {
+ protected:
+  Mlp mlp{GetParam().type, GetParam().master};
+};
+
+TEST_P(Epilogues, DoAllThatFollowsTheProductsOfAnMlp) {
+  std::vector<UOp> before = mlp.trained(), after = fuse_epilogues(before, all);
+  expect_same(before, after, mlp.inputs());
+  EXPECT_EQ(count(after, Epilogue::Bias), 2) << print(after);
+  EXPECT_EQ(count(after, Epilogue::BiasGelu), 1) << print(after);
+  EXPECT_EQ(count(after, Epilogue::GeluBackward), 1) << print(after);
+  // The one left widens the hidden gradient for the bias's sum.
+  EXPECT_EQ(over_hidden(after), GetParam().type == DType::F32 ? 0 : 1) << print(after);
+}
+
+TEST_P(Epilogues, StoreNothingBeforeTheGeluWhenNobodyAsks) {
+  std::vector<UOp> roots = fuse_epilogues(tidy(std::vector<UOp>{mlp.y}), all);
+  EXPECT_EQ(count(roots, Epilogue::Bias), 1) << print(roots);  // of the second product
+  EXPECT_EQ(count(roots, Epilogue::BiasGelu), 1);
+}
+
+TEST_P(Epilogues, LeaveTheGraphWhereTheDeviceHasNone) {
+  std::vector<UOp> before = mlp.trained();
+  EXPECT_EQ(fuse_epilogues(before, none), before);
+  std::vector<UOp> after = fuse_epilogues(before, plain_only);  // may still round
+  EXPECT_EQ(count(after, Epilogue::Bias), 0);
+  expect_same(before, after, mlp.inputs());
+}
+
+TEST_P(Epilogues, KeepTheGeluApartWhereOneCallCannotStoreBoth) {
+  std::vector<UOp> before = mlp.trained(), after = fuse_epilogues(before, one_result);
+  EXPECT_EQ(count(after, Epilogue::BiasGelu), 0);
+  EXPECT_EQ(count(after, Epilogue::Bias), 2);
+  expect_same(before, after, mlp.inputs());
+}
+
+TEST_P(Epilogues, OfTheGradientMayBeMissing) {
+  std::vector<UOp> before = mlp.trained(), after = fuse_epilogues(before, no_gradient);
+  EXPECT_EQ(count(after, Epilogue::BiasGelu), 1);
+  EXPECT_EQ(count(after, Epilogue::GeluBackward), 0);
+  expect_same(before, after, mlp.inputs());
+}
+
+TEST_P(Epilogues, AreSpelledOutAgainForWhatTakesNone) {
+  std::vector<UOp> before = mlp.trained();
+  std::vector<UOp> after = lower_products(fuse_epilogues(before, all), none);
+  for (const UOp& x : toposort(after)) EXPECT_NE(x.op(), Op::Dot);
+  expect_same(before, after, mlp.inputs());
+}
+
+TEST_P(Epilogues, LeaveASumThatOthersReadHalfway) {
+  UOp product;
+  for (const UOp& x : toposort({&mlp.before, 1})) {
+    if (x.op() == Op::Dot) product = x;
+  }
+  std::vector<UOp> before = tidy(std::vector<UOp>{mlp.before, product});
+  EXPECT_EQ(fuse_epilogues(before, all), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Epilogues,
+                         ::testing::Values(Types{DType::F32, DType::F32},
+                                           Types{DType::BF16, DType::BF16},
+                                           Types{DType::BF16, DType::F32},
+                                           Types{DType::F16, DType::F16}));
+
+TEST(EpilogueOf, AResultReadAsAnotherShapeOnly) {
+  // A bias along another dim than the product's columns is no bias of it.
+  DType f32 = DType::F32;
+  UOp a = buffer(1, Dims{6, 4}, f32), b = buffer(2, Dims{4, 6}, f32), c = buffer(3, Dims{12}, f32);
+  UOp dot = UOp::make(Op::Dot, f32, {a, b}, Dims{0}), wide = reshape(dot, Dims{3, 12});
+  UOp sum = binary(Op::Add, wide, expand(reshape(c, Dims{1, 12}), wide.shape()));
+  std::vector<UOp> roots{sum};
+  EXPECT_EQ(fuse_epilogues(roots, all), roots);
+  UOp column = buffer(4, Dims{6, 1}, f32);
+  roots = {binary(Op::Add, dot, expand(column, dot.shape()))};
+  EXPECT_EQ(fuse_epilogues(roots, all), roots);
+}
+
+TEST(EpilogueOf, ACastThereAndBackIsNone) {
+  UOp x = buffer(1, Dims{4}, DType::BF16), wide = cast(x, DType::F32);
+  EXPECT_EQ(tidy(std::vector<UOp>{cast(wide, DType::BF16)})[0], x);
+  UOp y = buffer(1, Dims{4}, DType::F32), narrow = cast(y, DType::BF16);
+  EXPECT_NE(tidy(std::vector<UOp>{cast(narrow, DType::F32)})[0], y);
+}
+
+}  // namespace
+}  // namespace tinyshard
