@@ -1,0 +1,195 @@
+// What cuBLASLt does to the sums of a product, against double precision, in the type that is
+// stored: bias, GELU with and without the value before it, GELU's gradient; and algorithms chosen
+// by time.
+#include <array>
+#include <cstdlib>
+
+#include "core/base/options.h"
+#include "tests/devices/cuda/matmul_case.h"
+
+namespace tinyshard::testing {
+namespace {
+
+double gelu(double v) {
+  return 0.5 * v * (1 + std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)));
+}
+double gelu_slope(double v) {
+  double t = std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v));
+  return 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * v * v);
+}
+
+// How far a stored value may be from the exact one, made of terms of this size: where the operands
+// are not aligned, the library rounds the sum before it adds the bias.
+double epilogue_tolerance(DType dtype, double size) { return tolerance(dtype) * (size + 0.1); }
+
+class CudaEpilogue : public CudaMatmul {
+ protected:
+  struct Run {
+    Case c;
+    Epilogue epilogue;
+    bool both = false;  // the GELU and what precedes it
+    int64_t offset = 0, pad = 0;
+  };
+
+  LibraryCall call_of_run(const Run& r) {
+    LibraryCall plain = call_of(r.c);
+    StridedView third{r.offset, {r.c.n}, {1}};
+    if (r.epilogue == Epilogue::GeluBackward)
+      third = {r.offset, {r.c.m, r.c.n}, {r.c.n + r.pad, 1}};
+    Dims arg{next_++};
+    arg.insert(arg.end(), third.shape.begin(), third.shape.end());
+    UOp source = UOp::make(Op::Buffer, r.c.result, {}, arg);
+    std::vector<UOp> src{plain.node.src(0), plain.node.src(1), source};
+    auto node = [&](Epilogue e) {
+      return UOp::make(Op::Dot, r.c.result, src, Dims{0, int64_t(e)});
+    };
+    LibraryCall call{node(r.epilogue), {r.c.a, r.c.b, third}, {}};
+    if (r.both)
+      call.also = {node(r.epilogue == Epilogue::Bias ? Epilogue::BiasGelu : Epilogue::Bias)};
+    return call;
+  }
+
+  void check(const Run& r) {
+    const Case& c = r.c;
+    LibraryCall call = call_of_run(r);
+    std::string why;
+    ASSERT_TRUE(gpu->supports(call, &why)) << why;
+    auto a = random_operand(c, c.a, 1), b = random_operand(c, c.b, 2);
+    Case like_result = c;
+    like_result.type = c.result;
+    auto third = random_operand(like_result, call.operands[2], 3);
+    size_t bytes = size_t(c.m * c.n) * itemsize(c.result);
+    std::vector<std::byte> poison(bytes, std::byte{0xff});
+    OnGpu<std::byte> on_a(*gpu, a), on_b(*gpu, b), on_third(*gpu, third), out(*gpu, poison),
+        other(*gpu, poison);
+    auto program = gpu->library(call);
+    void* buffers[] = {on_a.get(), on_b.get(), on_third.get(), out.get(), other.get()};
+    program->launch(buffers, nullptr);
+    std::vector<std::byte> got = out.values(), got_other = other.values();
+    for (int64_t i = 0; i < c.m; ++i) {
+      for (int64_t j = 0; j < c.n; ++j) {
+        double sum = 0;
+        for (int64_t x = 0; x < c.k; ++x)
+          sum += decode(c.type, a, size_t(c.a.offset + i * c.a.strides[0] + x * c.a.strides[1])) *
+                 decode(c.type, b, size_t(c.b.offset + x * c.b.strides[0] + j * c.b.strides[1]));
+        bool whole = r.epilogue == Epilogue::GeluBackward;
+        double t = decode(c.result, third,
+                          size_t(r.offset + (whole ? i * call.operands[2].strides[0] : 0) + j));
+        auto expected = [&](Epilogue e) {
+          return e == Epilogue::Bias       ? sum + t
+                 : e == Epilogue::BiasGelu ? gelu(sum + t)
+                                           : sum * gelu_slope(t);
+        };
+        auto compare = [&](Epilogue e, const std::vector<std::byte>& values) {
+          double want = expected(e), value = decode(c.result, values, size_t(i * c.n + j));
+          double error = std::abs(value - want);
+          ASSERT_LE(error, epilogue_tolerance(c.result, std::abs(sum) + std::abs(t)))
+              << program->describe() << " at " << i << ", " << j << ": " << value << ", not "
+              << want;
+        };
+        compare(r.epilogue, got);
+        if (r.both) compare(epilogue_of(call.also[0]), got_other);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+
+  int64_t next_ = 5000;
+};
+
+TEST_F(CudaEpilogue, BiasGeluAndGradientOfAllTypes) {
+  std::pair<DType, DType> types[] = {{DType::F32, DType::F32},
+                                     {DType::F16, DType::F16},
+                                     {DType::BF16, DType::BF16},
+                                     {DType::BF16, DType::F32}};
+  int64_t sizes[][3] = {{64, 48, 96}, {40, 16, 8}, {200, 96, 384}};
+  for (auto [type, result] : types) {
+    for (auto [m, k, n] : sizes) {
+      for (int transposed : {0, 1, 2, 3}) {
+        Case c{type,
+               result,
+               {},
+               m,
+               k,
+               n,
+               view({}, m, k, transposed & 1),
+               view({}, k, n, transposed & 2)};
+        check({c, Epilogue::Bias});
+        if (result == DType::F32) continue;
+        check({c, Epilogue::BiasGelu});
+        check({c, Epilogue::GeluBackward});
+        check({c, Epilogue::BiasGelu, true});
+        check({c, Epilogue::Bias, true});
+      }
+    }
+  }
+}
+
+TEST_F(CudaEpilogue, OperandsThatLieInsideOfOthers) {
+  Case c{DType::BF16,
+         DType::BF16,
+         {},
+         32,
+         64,
+         48,
+         view({}, 32, 64, false, 16, 8),
+         view({}, 64, 48, true, 8, 24)};
+  check({c, Epilogue::Bias, false, 24});
+  check({c, Epilogue::BiasGelu, true, 40});
+  check({c, Epilogue::GeluBackward, false, 16, 8});
+}
+
+TEST_F(CudaEpilogue, OddSizesAreTakenOrRefused) {
+  for (auto [m, k, n] : {std::array<int64_t, 3>{1, 8, 8}, {7, 5, 3}, {33, 17, 65}, {8, 8, 1}}) {
+    Case c{DType::BF16, DType::BF16, {}, m, k, n, view({}, m, k, false), view({}, k, n, true)};
+    for (Epilogue e : {Epilogue::Bias, Epilogue::BiasGelu, Epilogue::GeluBackward}) {
+      Run r{c, e};
+      if (gpu->supports(call_of_run(r), nullptr)) check(r);
+    }
+  }
+}
+
+TEST_F(CudaEpilogue, RefusesWhatTheLibraryHasNot) {
+  auto refused = [&](const LibraryCall& call, const std::string& reason) {
+    std::string why;
+    EXPECT_FALSE(gpu->supports(call, &why));
+    EXPECT_NE(why.find(reason), std::string::npos) << why;
+  };
+  Case c{DType::F64, DType::F64, {}, 16, 16, 16, view({}, 16, 16, false), view({}, 16, 16, false)};
+  refused(call_of_run({c, Epilogue::Bias}), "f64");
+  c.type = c.result = DType::F32;
+  refused(call_of_run({c, Epilogue::BiasGelu}), "not exact");
+  refused(call_of_run({c, Epilogue::GeluBackward}), "not exact");
+  c.type = c.result = DType::BF16;
+  refused(call_of_run({c, Epilogue::GeluBackward, false, 0, 3}), "multiple");
+  LibraryCall pair = call_of_run({c, Epilogue::BiasGelu});
+  pair.also = {UOp::make(Op::Dot, DType::F32, pair.node->src(), Dims{0, int64_t(Epilogue::Bias)})};
+  refused(pair, "two results");
+  LibraryCall plain = call_of(c);
+  plain.also = {UOp::make(Op::Dot, DType::F32, plain.node->src(), Dims{0})};
+  refused(plain, "two results");
+}
+
+// A product chosen by timing is the same product, and the choice outlives the device.
+TEST_F(CudaEpilogue, TheFastestAlgorithmComputesTheSame) {
+  setenv("BEAM", "4", 1);
+  reload_options();
+  for (int opened = 0; opened < 2; ++opened) {
+    gpu = make_cuda_device(0);
+    Case c{DType::BF16,
+           DType::BF16,
+           {},
+           96,
+           64,
+           128,
+           view({}, 96, 64, false),
+           view({}, 64, 128, true)};
+    check({c, Epilogue::Bias});
+    check({c, Epilogue::BiasGelu, true});
+  }
+  unsetenv("BEAM");
+  reload_options();
+}
+
+}  // namespace
+}  // namespace tinyshard::testing
