@@ -1,5 +1,6 @@
 // What the scheduler promises: few kernels for the usual layers, right order of reads and writes,
 // one collective for many gradients, and a length that does not grow with the mesh.
+#include <algorithm>
 #include <tinyshard/tinyshard.h>
 
 #include <gtest/gtest.h>
