@@ -182,6 +182,7 @@ class Optimizer {
   void zero_grad() const { all_.zero_grad(); }
   // Returns the norm of all gradients before clipping.
   Tensor step() {
+    all_.place_grad();
     Tensor norm = nn::clip_grad_norm(params(), clip_);
     all_.step();
     return norm;

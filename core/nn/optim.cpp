@@ -70,6 +70,12 @@ void Optimizer::zero_grad() const {
   for (const Tensor& p : params_) p.set_grad({});
 }
 
+void Optimizer::place_grad() const {
+  for (const Tensor& p : params_) {
+    if (p.grad().defined()) p.set_grad(p.grad().shard_like(place_of_state(p)));
+  }
+}
+
 void Optimizer::set_lr(double value) const {
   lr.realize();
   float narrow = static_cast<float>(value);
@@ -230,6 +236,10 @@ void OptimizerGroup::zero_grad() const {
   for (const Optimizer* member : members_) member->zero_grad();
 }
 
+void OptimizerGroup::place_grad() const {
+  for (const Optimizer* member : members_) member->place_grad();
+}
+
 void OptimizerGroup::step(Caller caller) {
   std::vector<Tensor> changed;
   for (Optimizer* member : members_) {
@@ -254,6 +264,8 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm) {
   Tensor total;
   for (const Tensor& p : params) {
     if (!p.grad().defined()) continue;
+    // Placed once: a pending sum would be completed for the norm and again after the scaling.
+    if (p.grad().uop().op() != Op::Redistribute) p.set_grad(p.grad().shard_like(p));
     Tensor squares = p.grad().cast(accumulator(p.dtype())).square().sum();
     total = total.defined() ? total + squares : squares;
   }
@@ -264,7 +276,8 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm) {
   total = total.sqrt();
   Tensor factor = (max_norm / (total + 1e-6)).minimum(1.0);
   for (const Tensor& p : params) {
-    if (p.grad().defined()) p.set_grad(p.grad() * factor.cast(p.grad().dtype()));
+    if (!p.grad().defined()) continue;
+    p.set_grad((p.grad().cast(factor.dtype()) * factor).cast(p.grad().dtype()));
   }
   return total;
 }

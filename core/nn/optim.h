@@ -27,6 +27,10 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   void zero_grad() const;
+  // Brings the gradients to where the state lies: completes sums over a mesh, or with shard_axis
+  // leaves each device its part. step() does so too; before it, this lets clip_grad_norm work on
+  // what the updates will read.
+  void place_grad() const;
   // Writes new values over parameters and state. Computes them, unless in a captured step.
   // UserError outside of TrainingMode and for a parameter without a gradient.
   void step(Caller caller = Caller::current());
@@ -179,6 +183,7 @@ class OptimizerGroup {
   explicit OptimizerGroup(Member&... members) : members_{&members...} {}
 
   void zero_grad() const;
+  void place_grad() const;
   void step(Caller caller = Caller::current());
   std::vector<Tensor> params() const;
 
@@ -191,6 +196,7 @@ class OptimizerGroup {
 namespace tinyshard::nn {
 
 // Scales all gradients so that their norm, taken together, is at most max_norm. Returns the norm
+// before. Gradients are placed as their parameters, unless Optimizer::place_grad placed them
 // before.
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm);
 

@@ -99,13 +99,13 @@ struct Mlp {
 };
 
 // The plan of a training step on `devices` NULL devices.
-Schedule planned_step(int devices) {
+Schedule planned_step(int devices, bool clip = false, const char* shard_axis = "") {
   Runtime::shutdown();
   Runtime::configure({.devices = {"NULL"}, .devices_per_rank = devices});
   Mesh mesh = Mesh::world({{"data", -1}});
   Mlp net;
   nn::data_parallel(net, mesh, "data");
-  auto optim = nn::optim::SGD(nn::parameters(net), {.lr = 0.1});
+  auto optim = nn::optim::SGD(nn::parameters(net), {.lr = 0.1, .shard_axis = shard_axis});
   Tensor x = Tensor::zeros({16 * devices, 32}).contiguous().shard(mesh, {{"data", Shard(0)}});
   Tensor y =
       Tensor::zeros({16 * devices}, DType::I32).contiguous().shard(mesh, {{"data", Shard(0)}});
@@ -113,6 +113,10 @@ Schedule planned_step(int devices) {
     TrainingMode on;
     optim.zero_grad();
     Tensor loss = net(images).sparse_categorical_crossentropy(labels).backward();
+    if (clip) {
+      optim.place_grad();
+      nn::clip_grad_norm(optim.params(), 1);
+    }
     optim.step();
     return loss;
   };
@@ -161,6 +165,14 @@ TEST_F(ScheduleTest, AnMlpBlockTouchesItsHiddenLayerInProductsOnly) {
     // Two forwards, one with two results, and four of the gradient.
     EXPECT_EQ(products, 6);
     EXPECT_EQ(readers, 1) << "the gradient of the bias";
+  }
+}
+
+// Once for the norm and the update together: besides, only the norm itself, one number, travels.
+TEST_F(ScheduleTest, ClippedGradientsTravelOnce) {
+  for (const char* shard_axis : {"", "data"}) {
+    int64_t bytes = summarize(planned_step(4, false, shard_axis)).collective_bytes;
+    EXPECT_LE(summarize(planned_step(4, true, shard_axis)).collective_bytes, bytes + 256);
   }
 }
 
