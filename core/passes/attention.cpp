@@ -17,8 +17,8 @@ UOp swapped(const UOp& x, size_t from_end) {
   return permute(x, order);
 }
 
-UOp dot(const UOp& a, const UOp& b) {
-  return UOp::make(Op::Dot, accumulator(a.dtype()), {a, b}, Dims{int64_t(a.shape().size()) - 2});
+UOp dot(const UOp& a, const UOp& b, DType dtype) {
+  return UOp::make(Op::Dot, dtype, {a, b}, Dims{int64_t(a.shape().size()) - 2});
 }
 
 // 0.. along one of the last two dims of `shape`.
@@ -33,7 +33,7 @@ struct Softmax {
 };
 
 Softmax softmax(const UOp& q, const UOp& k, const AttentionArg& arg) {
-  UOp scores = dot(q, swapped(k, 1));
+  UOp scores = dot(q, swapped(k, 1), accumulator(q.dtype()));
   scores = binary(Op::Mul, scores, const_like(scores, arg.scale));
   DimSpan shape = scores.shape();
   size_t row = shape.size() - 2, column = row + 1;
@@ -53,7 +53,7 @@ UOp result(const UOp& q, const UOp& k, const UOp& v, const AttentionArg& arg) {
   Softmax s = softmax(q, k, arg);
   UOp inverse = expand(unary(Op::Recip, s.sum), s.exponentials.shape());
   UOp weights = cast(binary(Op::Mul, s.exponentials, inverse), v.dtype());
-  return cast(dot(weights, v), v.dtype());
+  return dot(weights, v, v.dtype());
 }
 
 UOp statistics(const UOp& q, const UOp& k, const AttentionArg& arg) {

@@ -69,12 +69,12 @@ class AttentionGraph {
         scores_{call.batch, call.heads, call.rows, call.columns},
         row_{call.batch, call.heads, call.rows, 1} {}
 
-  std::unique_ptr<DnnPlanned> plan(const DnnTarget& target) {
+  DnnBuilder& build() {
     if (call_.backward)
       backward();
     else
       forward();
-    return g_.plan(target);
+    return g_;
   }
 
  private:
@@ -262,11 +262,6 @@ class AttentionProgram final : public CudaProgram {
   std::shared_ptr<void> workspace_;
 };
 
-std::shared_ptr<const DnnPlanned> planned(const Gpu& gpu, const AttentionCall& call) {
-  return dnn_plan(gpu, call.key(),
-                  [&](const DnnTarget& target) { return plan_attention(call, target); });
-}
-
 }  // namespace
 
 std::pair<int64_t, int64_t> AttentionCall::result_size(size_t which) const {
@@ -274,9 +269,13 @@ std::pair<int64_t, int64_t> AttentionCall::result_size(size_t which) const {
   return {which == 0 ? rows : columns, which == 2 ? values : width};
 }
 
+std::string AttentionCall::shape() const {
+  return fmt::format("attention {} {} {} {} {} {} {} {} {}", backward, causal, int(dtype), batch,
+                     heads, rows, columns, width, values);
+}
+
 std::string AttentionCall::key() const {
-  std::string text = fmt::format("attention {} {} {} {} {} {} {} {} {} {}", backward, causal,
-                                 int(dtype), batch, heads, rows, columns, width, values, scale);
+  std::string text = fmt::format("{} {}", shape(), scale);
   for (const View& v : operands) text += fmt::format(" {}", fmt::join(v.strides, ","));
   for (const View& v : results) text += fmt::format(" {}", fmt::join(v.strides, ","));
   return text;
@@ -348,8 +347,12 @@ std::optional<AttentionCall> attention_call(const LibraryCall& call, std::string
   return c;
 }
 
+bool attention_has_engine(const AttentionCall& call, const DnnTarget& target) {
+  return AttentionGraph(call).build().supported(target);
+}
+
 std::unique_ptr<DnnPlanned> plan_attention(const AttentionCall& call, const DnnTarget& target) {
-  return AttentionGraph(call).plan(target);
+  return AttentionGraph(call).build().plan(target);
 }
 
 bool attention_supports(const Gpu& gpu, const LibraryCall& call, std::string* why) {
@@ -364,19 +367,17 @@ bool attention_supports(const Gpu& gpu, const LibraryCall& call, std::string* wh
     return refuse(fmt::format("cuDNN {} cannot be used for attention", dnn.version()));
   auto c = attention_call(call, why);
   if (!c) return false;
-  try {
-    planned(gpu, *c);
-    return true;
-  } catch (const DeviceError& error) {
-    return refuse(error.what());
-  }
+  bool found = dnn_supports(
+      gpu, c->shape(), [&](const DnnTarget& target) { return attention_has_engine(*c, target); });
+  return found || refuse("cuDNN has no engine for " + c->shape());
 }
 
 std::unique_ptr<Program> make_attention(Gpu& gpu, const LibraryCall& call) {
   std::string why;
   auto c = attention_call(call, &why);
   if (!c) throw InternalError("attention that was refused: " + why);
-  auto plan = planned(gpu, *c);
+  auto plan =
+      dnn_plan(gpu, c->key(), [&](const DnnTarget& target) { return plan_attention(*c, target); });
   return std::make_unique<AttentionProgram>(gpu, std::move(*c), std::move(plan));
 }
 

@@ -30,12 +30,14 @@ struct AttentionCall {
   std::array<int, 3> order{-1, -1, -1};              // position among the results of the call
   size_t count() const { return backward ? 3 : 2; }  // of results
   std::pair<int64_t, int64_t> result_size(size_t which) const;  // its last two dims
-  std::string key() const;  // equal for calls that one plan serves
+  std::string shape() const;  // what decides whether there is an engine
+  std::string key() const;    // equal for calls that one plan serves
 };
 
 // Nothing, with the reason, where cuDNN cannot express the call.
 std::optional<AttentionCall> attention_call(const LibraryCall& call, std::string* why);
 
+bool attention_has_engine(const AttentionCall& call, const DnnTarget& target);
 // Throws DeviceError where cuDNN has no engine for the call.
 std::unique_ptr<DnnPlanned> plan_attention(const AttentionCall& call, const DnnTarget& target);
 

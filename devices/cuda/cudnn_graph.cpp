@@ -9,8 +9,18 @@ namespace {
 
 constexpr int64_t kAlignment = 16;
 
+std::optional<DnnObject> absent_device(const DnnTarget& target) {
+  if (target.handle) return std::nullopt;
+  DnnObject device(kDnnDevice, "a device");
+  device.set(kDnnDeviceJson, kDnnValueChar, target.properties.data(),
+             int64_t(target.properties.size()));
+  device.finish();
+  return device;
+}
+
 // Engines and settings for a graph, the most promising first.
-std::vector<DnnObject> advice(const DnnObject& graph, DnnMode mode, const DnnObject* device) {
+std::vector<DnnObject> advice(const DnnObject& graph, DnnMode mode,
+                              const std::optional<DnnObject>& device) {
   DnnObject heuristics(kDnnHeuristics, "heuristics");
   heuristics.set(kDnnHeuristicsGraph, graph)
       .set(kDnnHeuristicsMode, kDnnValueHeuristicsMode, &mode);
@@ -155,22 +165,28 @@ void DnnBuilder::reshape(int x, int out) {
   op.set(kDnnReshapeOpX, tensors_[x]).set(kDnnReshapeOpY, tensors_[out]).finish();
 }
 
-std::unique_ptr<DnnPlanned> DnnBuilder::plan(const DnnTarget& target) {
-  std::optional<DnnObject> device;
-  if (!target.handle) {
-    device.emplace(kDnnDevice, "a device");
-    device->set(kDnnDeviceJson, kDnnValueChar, target.properties.data(),
-                int64_t(target.properties.size()));
-    device->finish();
-  }
+DnnObject DnnBuilder::graph(const DnnTarget& target) const {
   DnnObject graph(kDnnGraph, "a graph");
   if (target.handle) graph.set(kDnnGraphHandle, kDnnValueHandle, &target.handle);
   std::vector<DnnDescriptor> ops;
   for (const DnnObject& op : operations_) ops.push_back(op.handle());
   graph.set(kDnnGraphOps, kDnnValueDescriptor, ops.data(), int64_t(ops.size())).finish();
+  return graph;
+}
+
+bool DnnBuilder::supported(const DnnTarget& target) const {
+  std::optional<DnnObject> device = absent_device(target);
+  DnnObject whole = graph(target);
+  return !advice(whole, kDnnModeA, device).empty() ||
+         !advice(whole, kDnnModeFallback, device).empty();
+}
+
+std::unique_ptr<DnnPlanned> DnnBuilder::plan(const DnnTarget& target) {
+  std::optional<DnnObject> device = absent_device(target);
+  DnnObject whole = graph(target);
 
   for (DnnMode mode : {kDnnModeA, kDnnModeFallback}) {
-    for (DnnObject& config : advice(graph, mode, device ? &*device : nullptr)) {
+    for (DnnObject& config : advice(whole, mode, device)) {
       DnnObject made(kDnnPlan, "a plan");
       made.set(kDnnPlanEngineConfig, config);
       if (target.handle) made.set(kDnnPlanHandle, kDnnValueHandle, &target.handle);
@@ -185,7 +201,7 @@ std::unique_ptr<DnnPlanned> DnnBuilder::plan(const DnnTarget& target) {
       for (auto* list : {&tensors_, &details_, &operations_}) {
         for (DnnObject& x : *list) planned->parts_.push_back(std::move(x));
       }
-      planned->parts_.push_back(std::move(graph));
+      planned->parts_.push_back(std::move(whole));
       planned->parts_.push_back(std::move(config));
       planned->ids_ = in_memory_;
       planned->ids_.insert(planned->ids_.end(), constant_ids_.begin(), constant_ids_.end());

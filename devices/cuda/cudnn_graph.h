@@ -82,10 +82,13 @@ class DnnBuilder {
   void reduce(DnnReduce mode, int x, int out);
   void reshape(int x, int out);
 
+  // Whether cuDNN has an engine for it. Costs far less than the plan, which compiles kernels.
+  bool supported(const DnnTarget& target) const;
   // The best plan of those that cuDNN advises. Throws DeviceError when it has none.
   std::unique_ptr<DnnPlanned> plan(const DnnTarget& target);
 
  private:
+  DnnObject graph(const DnnTarget& target) const;
   int tensor(DnnType type, DimSpan dims, DimSpan strides, bool is_virtual, bool by_value);
   void pointwise(int mode, std::initializer_list<int> sources, int out, DnnType compute,
                  std::optional<int64_t> axis = {});

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
 
@@ -14,11 +13,8 @@ namespace {
 
 struct State {
   DnnHandle handle = nullptr;
-  struct Entry {
-    std::shared_ptr<const DnnPlanned> plan;
-    std::string why_not;
-  };
-  std::unordered_map<std::string, Entry> plans;
+  std::unordered_map<std::string, bool> supported;
+  std::unordered_map<std::string, std::shared_ptr<const DnnPlanned>> plans;
 
   explicit State(Stream stream) {
     const Cudnn& dnn = Cudnn::get();
@@ -37,36 +33,49 @@ State& state(const Gpu& gpu) {
   return *std::static_pointer_cast<State>(gpu.dnn_state);
 }
 
+// How long what libraries do before the first run takes, for DEBUG.
+class Watch {
+ public:
+  Watch(const char* what, const std::string& key) : what_(what), key_(key) {}
+  ~Watch() {
+    if (options().debug < 1) return;
+    std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start_;
+    log_line(fmt::format("cuDNN, {} in {:.1f} ms: {}", what_, ms.count(), key_));
+  }
+
+ private:
+  const char* what_;
+  const std::string& key_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
 }  // namespace
+
+// A handle serves one thread at a time; what is queued uses it under the same lock.
 
 DnnHandle dnn_handle(const Gpu& gpu) { return state(gpu).handle; }
 
-std::shared_ptr<const DnnPlanned> dnn_plan(
-    const Gpu& gpu, const std::string& key,
-    const std::function<std::unique_ptr<DnnPlanned>(const DnnTarget&)>& make) {
-  // A handle serves one thread at a time, and what is queued uses it under this lock.
+bool dnn_supports(const Gpu& gpu, const std::string& key,
+                  const std::function<bool(const DnnTarget&)>& has_engine) {
   auto lock = gpu.in_order();
   gpu.make_current();
   State& s = state(gpu);
-  auto [found, added] = s.plans.try_emplace(key);
-  State::Entry& entry = found->second;
-  if (added) {
-    auto start = std::chrono::steady_clock::now();
-    try {
-      entry.plan = make({s.handle, {}});
-    } catch (const DeviceError& error) {
-      entry.why_not = error.what();
-    }
-    if (options().debug >= 1) {
-      std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start;
-      log_line(fmt::format(
-          "cuDNN plan in {:.1f} ms, {}: {}", ms.count(),
-          entry.plan ? fmt::format("{} bytes", entry.plan->workspace_bytes()) : entry.why_not,
-          key));
-    }
-  }
-  if (!entry.plan) throw DeviceError(fmt::format("{}: {}", gpu.name(), entry.why_not));
-  return entry.plan;
+  auto found = s.supported.find(key);
+  if (found != s.supported.end()) return found->second;
+  Watch watch("engines asked for", key);
+  return s.supported[key] = has_engine({s.handle, {}});
+}
+
+std::shared_ptr<const DnnPlanned> dnn_plan(
+    Gpu& gpu, const std::string& key,
+    const std::function<std::unique_ptr<DnnPlanned>(const DnnTarget&)>& make) {
+  auto lock = gpu.in_order();
+  gpu.make_current();
+  State& s = state(gpu);
+  std::shared_ptr<const DnnPlanned>& plan = s.plans[key];
+  if (plan) return plan;
+  Watch watch("a plan", key);
+  return plan = make({s.handle, {}});
 }
 
 }  // namespace tinyshard::cuda

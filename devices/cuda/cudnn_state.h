@@ -1,5 +1,4 @@
-// What cuDNN keeps per GPU: its handle, and the plans made so far. A shape that no engine takes is
-// remembered too.
+// What cuDNN keeps per GPU: its handle, and the plans made so far.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,9 +11,13 @@ namespace tinyshard::cuda {
 
 DnnHandle dnn_handle(const Gpu& gpu);
 
-// The plan under this key, made by `make` at the first call. Throws the DeviceError of `make`.
+// What `has_engine` says, asked once for each key.
+bool dnn_supports(const Gpu& gpu, const std::string& key,
+                  const std::function<bool(const DnnTarget&)>& has_engine);
+
+// The plan under this key, made at the first call.
 std::shared_ptr<const DnnPlanned> dnn_plan(
-    const Gpu& gpu, const std::string& key,
+    Gpu& gpu, const std::string& key,
     const std::function<std::unique_ptr<DnnPlanned>(const DnnTarget&)>& make);
 
 }  // namespace tinyshard::cuda

@@ -97,13 +97,15 @@ TEST_F(AttentionPlan, IsFoundForTheUsualShapes) {
           std::string why;
           auto c = cuda::attention_call(call, &why);
           ASSERT_TRUE(c) << why;
-          try {
-            cuda::plan_attention(*c, {nullptr, kH200});
-          } catch (const DeviceError& error) {
-            // An engine was found and its code made; only loading it takes a GPU.
-            if (std::string_view(error.what()).find("cuLibraryLoadData") == std::string::npos)
-              ADD_FAILURE() << "call " << number << ", " << c->key() << ": " << error.what();
-          }
+          if (!cuda::attention_has_engine(*c, {nullptr, kH200}))
+            ADD_FAILURE() << "call " << number << ", " << c->key();
+          if (s.rows == 1024 && causal) try {
+              cuda::plan_attention(*c, {nullptr, kH200});
+            } catch (const DeviceError& error) {
+              // An engine was found and its code made; only loading it takes a GPU.
+              if (std::string_view(error.what()).find("cuLibraryLoadData") == std::string::npos)
+                ADD_FAILURE() << "call " << number << ", " << c->key() << ": " << error.what();
+            }
           ++number;
         }
       }
