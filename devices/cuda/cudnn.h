@@ -27,9 +27,14 @@ enum DnnType : int {
 // What a descriptor is of.
 enum DnnKind : int {
   kDnnPointwise = 0,
+  kDnnConvolution = 1,
+  kDnnEngine = 2,
   kDnnEngineConfig = 3,
   kDnnHeuristics = 4,
   kDnnPlan = 5,
+  kDnnConvForwardOp = 10,
+  kDnnConvWeightOp = 11,
+  kDnnConvDataOp = 12,
   kDnnPointwiseOp = 13,
   kDnnGraph = 15,
   kDnnArguments = 16,
@@ -47,14 +52,26 @@ enum DnnAttribute : int {
   kDnnPointwiseMode = 0,
   kDnnPointwiseCompute = 1,
   kDnnPointwiseAxis = 9,
+  kDnnConvolutionCompute = 100,
+  kDnnConvolutionMode = 101,
+  kDnnConvolutionDilation = 102,
+  kDnnConvolutionStride = 103,
+  kDnnConvolutionPadHigh = 104,
+  kDnnConvolutionPadLow = 105,
+  kDnnConvolutionRank = 106,
   kDnnHeuristicsMode = 200,
   kDnnHeuristicsGraph = 201,
   kDnnHeuristicsResults = 202,
   kDnnHeuristicsDevice = 204,
+  kDnnEngineConfigEngine = 300,
   kDnnPlanHandle = 400,
   kDnnPlanEngineConfig = 401,
   kDnnPlanWorkspace = 402,
   kDnnPlanDevice = 407,
+  // Of the three ops in turn: alpha, beta, the convolution, then w, x, y.
+  kDnnConvForwardOpFirst = 700,
+  kDnnConvDataOpFirst = 706,
+  kDnnConvWeightOpFirst = 712,
   kDnnPointwiseOpDescriptor = 750,
   kDnnPointwiseOpX = 751,
   kDnnPointwiseOpB = 752,
@@ -72,6 +89,7 @@ enum DnnAttribute : int {
   kDnnArgumentsIds = 1000,
   kDnnArgumentsPointers = 1001,
   kDnnArgumentsWorkspace = 1003,
+  kDnnEngineNotes = 1303,
   kDnnMatmulCompute = 1500,
   kDnnMatmulOpA = 1520,
   kDnnMatmulOpB = 1521,
@@ -93,8 +111,11 @@ enum DnnValue : int {
   kDnnValueType = 1,
   kDnnValueBool = 2,
   kDnnValueInt64 = 3,
+  kDnnValueFloat = 4,
   kDnnValuePointer = 6,
+  kDnnValueConvolutionMode = 7,
   kDnnValueHeuristicsMode = 8,
+  kDnnValueNote = 11,
   kDnnValuePointwise = 14,
   kDnnValueDescriptor = 15,
   kDnnValueReduction = 18,
@@ -102,6 +123,9 @@ enum DnnValue : int {
 };
 
 enum DnnMode : int { kDnnModeFallback = 2, kDnnModeA = 3 };
+
+// What an engine says of its numbers.
+enum DnnNote : int { kDnnTensorCores = 0, kDnnNarrowsInputs = 1, kDnnNotRepeatable = 4 };
 
 enum class DnnUnary : int { Exp = 13, Log = 15, Identity = 21, Index = 501 };
 enum class DnnBinary : int { Add = 0, Mul = 1, Div = 6, Sub = 9, GreaterEqual = 303 };

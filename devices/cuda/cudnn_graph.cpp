@@ -1,5 +1,8 @@
 #include "devices/cuda/cudnn_graph.h"
 
+#include <algorithm>
+#include <array>
+
 #include <fmt/format.h>
 
 #include "core/base/error.h"
@@ -43,6 +46,22 @@ std::vector<DnnObject> advice(const DnnObject& graph, DnnMode mode,
               "asking for engines");
   while (int64_t(configs.size()) > count) configs.pop_back();
   return configs;
+}
+
+std::vector<DnnNote> notes_of(const DnnObject& config) {
+  constexpr int64_t kMost = 32;
+  const Cudnn& dnn = Cudnn::get();
+  DnnObject engine(kDnnEngine, "an engine");
+  DnnDescriptor handle = engine.handle();
+  int64_t count = 0;
+  dnn.check(dnn.get_attribute(config.handle(), kDnnEngineConfigEngine, kDnnValueDescriptor, 1,
+                              &count, &handle),
+            "asking which engine it is");
+  std::vector<DnnNote> notes(kMost);
+  dnn.check(dnn.get_attribute(handle, kDnnEngineNotes, kDnnValueNote, kMost, &count, notes.data()),
+            "asking for an engine's notes");
+  notes.resize(size_t(std::min(count, kMost)));
+  return notes;
 }
 
 }  // namespace
@@ -165,6 +184,44 @@ void DnnBuilder::reshape(int x, int out) {
   op.set(kDnnReshapeOpX, tensors_[x]).set(kDnnReshapeOpY, tensors_[out]).finish();
 }
 
+void DnnBuilder::convolution(DnnConvolve which, const DnnWindows& windows, int x, int w, int y) {
+  constexpr int kCorrelation = 1;
+  const auto rank = int64_t(windows.stride.size());
+  DnnObject& detail = details_.emplace_back(kDnnConvolution, "a convolution");
+  detail.set(kDnnConvolutionCompute, kDnnF32);
+  detail.set(kDnnConvolutionMode, kDnnValueConvolutionMode, &kCorrelation);
+  detail.set(kDnnConvolutionRank, DimSpan(&rank, 1));
+  detail.set(kDnnConvolutionStride, windows.stride);
+  detail.set(kDnnConvolutionDilation, windows.dilation);
+  detail.set(kDnnConvolutionPadLow, windows.pad_low);
+  detail.set(kDnnConvolutionPadHigh, windows.pad_high);
+  detail.finish();
+  auto [kind, first] =
+      which == DnnConvolve::Forward ? std::pair(kDnnConvForwardOp, kDnnConvForwardOpFirst)
+      : which == DnnConvolve::Data  ? std::pair(kDnnConvDataOp, kDnnConvDataOpFirst)
+                                    : std::pair(kDnnConvWeightOp, kDnnConvWeightOpFirst);
+  DnnObject& op = operations_.emplace_back(kind, "a convolution");
+  auto attribute = [base = int(first)](int place) { return DnnAttribute(base + place); };
+  const float one = 1, zero = 0;
+  op.set(attribute(0), kDnnValueFloat, &one).set(attribute(1), kDnnValueFloat, &zero);
+  op.set(attribute(2), detail);
+  op.set(attribute(3), tensors_[w]).set(attribute(4), tensors_[x]).set(attribute(5), tensors_[y]);
+  op.finish();
+}
+
+std::vector<DnnObject> DnnBuilder::engines(const DnnObject& graph, DnnMode mode,
+                                           const std::optional<DnnObject>& device) const {
+  std::vector<DnnObject> all = advice(graph, mode, device), kept;
+  if (unwanted_.empty()) return all;
+  for (DnnObject& config : all) {
+    std::vector<DnnNote> notes = notes_of(config);
+    bool fits = std::ranges::none_of(
+        unwanted_, [&](DnnNote note) { return std::ranges::find(notes, note) != notes.end(); });
+    if (fits) kept.push_back(std::move(config));
+  }
+  return kept;
+}
+
 DnnObject DnnBuilder::graph(const DnnTarget& target) const {
   DnnObject graph(kDnnGraph, "a graph");
   if (target.handle) graph.set(kDnnGraphHandle, kDnnValueHandle, &target.handle);
@@ -177,8 +234,8 @@ DnnObject DnnBuilder::graph(const DnnTarget& target) const {
 bool DnnBuilder::supported(const DnnTarget& target) const {
   std::optional<DnnObject> device = absent_device(target);
   DnnObject whole = graph(target);
-  return !advice(whole, kDnnModeA, device).empty() ||
-         !advice(whole, kDnnModeFallback, device).empty();
+  return !engines(whole, kDnnModeA, device).empty() ||
+         !engines(whole, kDnnModeFallback, device).empty();
 }
 
 std::unique_ptr<DnnPlanned> DnnBuilder::plan(const DnnTarget& target) {
@@ -186,7 +243,7 @@ std::unique_ptr<DnnPlanned> DnnBuilder::plan(const DnnTarget& target) {
   DnnObject whole = graph(target);
 
   for (DnnMode mode : {kDnnModeA, kDnnModeFallback}) {
-    for (DnnObject& config : advice(whole, mode, device)) {
+    for (DnnObject& config : engines(whole, mode, device)) {
       DnnObject made(kDnnPlan, "a plan");
       made.set(kDnnPlanEngineConfig, config);
       if (target.handle) made.set(kDnnPlanHandle, kDnnValueHandle, &target.handle);
@@ -198,6 +255,7 @@ std::unique_ptr<DnnPlanned> DnnBuilder::plan(const DnnTarget& target) {
       dnn.check(dnn.get_attribute(planned->plan_.handle(), kDnnPlanWorkspace, kDnnValueInt64, 1,
                                   &count, &planned->workspace_bytes_),
                 "the workspace of a plan");
+      if (planned->workspace_bytes_ > most_workspace_) continue;
       for (auto* list : {&tensors_, &details_, &operations_}) {
         for (DnnObject& x : *list) planned->parts_.push_back(std::move(x));
       }

@@ -65,6 +65,13 @@ class DnnPlanned {
   int64_t workspace_bytes_ = 0;
 };
 
+// Which of the three products of a convolution is computed; each from the other two.
+enum class DnnConvolve { Forward, Data, Weight };
+
+struct DnnWindows {
+  Dims stride, dilation, pad_low, pad_high;
+};
+
 class DnnBuilder {
  public:
   // In memory. Strides in elements; addresses are multiples of 16 bytes.
@@ -81,6 +88,11 @@ class DnnBuilder {
   void index(int like, int64_t axis, int out);  // the position along an axis
   void reduce(DnnReduce mode, int x, int out);
   void reshape(int x, int out);
+  void convolution(DnnConvolve which, const DnnWindows& windows, int x, int w, int y);
+
+  // Leaves out engines that say this of themselves.
+  void without(DnnNote note) { unwanted_.push_back(note); }
+  void with_workspace_of(int64_t bytes) { most_workspace_ = bytes; }
 
   // Whether cuDNN has an engine for it. Costs far less than the plan, which compiles kernels.
   bool supported(const DnnTarget& target) const;
@@ -89,6 +101,8 @@ class DnnBuilder {
 
  private:
   DnnObject graph(const DnnTarget& target) const;
+  std::vector<DnnObject> engines(const DnnObject& graph, DnnMode mode,
+                                 const std::optional<DnnObject>& device) const;
   int tensor(DnnType type, DimSpan dims, DimSpan strides, bool is_virtual, bool by_value);
   void pointwise(int mode, std::initializer_list<int> sources, int out, DnnType compute,
                  std::optional<int64_t> axis = {});
@@ -96,6 +110,8 @@ class DnnBuilder {
   std::vector<DnnObject> tensors_, details_, operations_;
   std::vector<int64_t> in_memory_, constant_ids_;
   std::vector<float> constants_;
+  std::vector<DnnNote> unwanted_;
+  int64_t most_workspace_ = INT64_MAX;
 };
 
 DnnType dnn_type(DType dtype);

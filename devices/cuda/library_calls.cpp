@@ -2,6 +2,7 @@
 
 #include "core/base/error.h"
 #include "devices/cuda/attention.h"
+#include "devices/cuda/convolution.h"
 #include "devices/cuda/matmul.h"
 #include "devices/cuda/scatter.h"
 
@@ -14,6 +15,10 @@ bool library_supports(const Gpu& gpu, const LibraryCall& call, std::string* why)
     case Op::Attention:
     case Op::AttentionBackward:
       return attention_supports(gpu, call, why);
+    case Op::Conv:
+    case Op::ConvBackwardData:
+    case Op::ConvBackwardWeight:
+      return convolution_supports(gpu, call, why);
     case Op::ScatterAdd:
       return call.also.empty() && scatter_supports(call, why);
     default:
@@ -29,6 +34,10 @@ std::unique_ptr<Program> make_library_program(Gpu& gpu, const LibraryCall& call)
     case Op::Attention:
     case Op::AttentionBackward:
       return make_attention(gpu, call);
+    case Op::Conv:
+    case Op::ConvBackwardData:
+    case Op::ConvBackwardWeight:
+      return make_convolution(gpu, call);
     case Op::ScatterAdd:
       return make_scatter(gpu, call);
     default:
