@@ -1,5 +1,6 @@
 #include "core/passes/tidy.h"
 
+#include "core/passes/picks.h"
 #include "core/rewrite/fold.h"
 #include "core/rewrite/pattern.h"
 #include "core/uop/node_map.h"
@@ -21,43 +22,6 @@ UOp fold_shaped(const UOp& x) {
   Dims arg{value.arg(0)};
   arg.insert(arg.end(), x.shape().begin(), x.shape().end());
   return UOp::make(Op::Const, x.dtype(), {}, arg);
-}
-
-UOp in_range(const UOp& index, int64_t size) {
-  UOp wide = cast(index, DType::I64);
-  UOp below = binary(Op::CmpLt, wide, const_int(DType::I64, 0, index.shape()));
-  UOp inside = binary(Op::CmpLt, wide, const_int(DType::I64, size, index.shape()));
-  return binary(Op::And, unary(Op::Not, below), inside);
-}
-
-// A few elements picked from a computed value: the same, computed from elements picked. The value
-// itself, a log-softmax over a vocabulary, then needs no memory. An index out of range gives zero.
-UOp pick_first(const UOp& x) {
-  const UOp &computed = x.src(0), &index = x.src(1);
-  if (4 * x->numel() > computed->numel()) return UOp();
-  int64_t axis = x.arg(0);
-  if (computed.op() == Op::Expand && computed.src(0).shape()[axis] == 1) {
-    // All along the axis are equal.
-    const UOp& one = computed.src(0);
-    Dims shape(index.shape().begin(), index.shape().end()), keep;
-    for (size_t i = 0; i < shape.size(); ++i)
-      keep.insert(keep.end(), {0, std::min(shape[i], one.shape()[i])});
-    return where(in_range(index, computed.shape()[axis]), expand(shrink(one, keep), shape),
-                 const_like(x, 0));
-  }
-  if (!is_elementwise(computed.op()) || computed->src().empty()) return UOp();
-  std::vector<UOp> picked;
-  for (const UOp& s : computed->src()) {
-    Dims arg{is_const(s) ? s.arg(0) : axis};
-    if (is_const(s)) {
-      arg.insert(arg.end(), x.shape().begin(), x.shape().end());
-      picked.push_back(UOp::make(Op::Const, s.dtype(), {}, arg));
-    } else {
-      picked.push_back(UOp::make(Op::Gather, s.dtype(), {s, index}, arg));
-    }
-  }
-  UOp value = UOp::make(computed.op(), computed.dtype(), picked, computed->arg());
-  return where(in_range(index, computed.shape()[axis]), value, const_like(x, 0));
 }
 
 bool holds_all_of(DType wide, DType narrow) {

@@ -50,7 +50,7 @@ TEST(Ptx, ScatterAssembles) {
   for (DType dtype : {DType::F64, DType::F32, DType::F16, DType::BF16, DType::I8, DType::U16,
                       DType::I32, DType::I64}) {
     for (DType index : {DType::I32, DType::I64}) {
-      for (int64_t inner : {5, 64}) {
+      for (int64_t inner : {5, 64, 512}) {
         ScatterShape shape{.dtype = dtype,
                            .index_dtype = index,
                            .outer = 2,

@@ -51,8 +51,9 @@ void check(Device& gpu, DType dtype, int64_t outer, int64_t rows_in, int64_t row
 }
 
 TEST_F(CudaScatter, SumsEveryRow) {
-  int64_t shapes[][4] = {{1, 1, 1, 1},    {1, 100, 70, 64}, {2, 33, 65, 96}, {3, 50, 7, 5},
-                         {300, 1, 50, 1}, {1, 5, 100, 300}, {2, 1000, 3, 32}};
+  int64_t shapes[][4] = {{1, 1, 1, 1},     {1, 100, 70, 64},    {2, 33, 65, 96},
+                         {3, 50, 7, 5},    {300, 1, 50, 1},     {1, 5, 100, 300},
+                         {2, 1000, 3, 32}, {1, 5000, 300, 768}, {2, 3000, 77, 512}};
   for (auto [outer, rows_in, rows_out, inner] : shapes) {
     for (bool shared : {false, true}) {
       check<float>(*gpu, DType::F32, outer, rows_in, rows_out, inner, shared);
