@@ -50,8 +50,10 @@ Planned plan(std::span<const UOp> roots) {
   PassContext context{{roots.begin(), roots.end()}, {}, supports};
   run_passes(context);
   auto start = std::chrono::steady_clock::now();
-  ScheduleOptions schedule_options{.library_supports = supports,
-                                   .bucket_bytes = options().bucket_bytes};
+  ScheduleOptions schedule_options{
+      .library_supports = supports,
+      .bucket_bytes = options().bucket_bytes,
+      .join_kernels = std::ranges::any_of(kinds, [](Device* d) { return d->target().is_gpu(); })};
   Planned result{make_schedule(context.roots, context.shardings, schedule_options),
                  context.shardings};
   if (options().debug >= 1) {

@@ -10,13 +10,8 @@
 namespace tinyshard {
 namespace {
 
-// Of one kernel.
-struct Limits {
-  size_t nodes, buffers, outputs;
-};
-constexpr Limits kUsual{800, 48, 12}, kSmallOnes{800, 128, 48};
-constexpr int64_t kSmall = 1 << 14;   // elements of a kernel whose launch costs more than its work
-constexpr int64_t kParallelWork = 8;  // rows that keep the threads of a device busy
+constexpr size_t kMaxNodes = 800, kMaxBuffers = 48, kMaxOutputs = 12;
+constexpr int64_t kParallelWork = 8;      // rows that keep the threads of a device busy
 constexpr int64_t kSerialWork = 1 << 14;  // elements that one thread may do alone
 
 int64_t sizes(std::span<const UOp> ranges) {
@@ -89,7 +84,6 @@ class Merger {
       }
     }
     siblings(order);
-    small_ones(order);
     drop_unread();
   }
 
@@ -148,7 +142,7 @@ class Merger {
     return adopt(p, c, std::move(merged));
   }
 
-  bool beside(int a, int b, const Limits& limits = kUsual) {
+  bool beside(int a, int b) {
     KernelDraft& one = *tasks_[a].draft;
     KernelDraft& other = *tasks_[b].draft;
     if (!(one.mesh == other.mesh) || dependencies_.reaches(a, b) || dependencies_.reaches(b, a))
@@ -164,7 +158,7 @@ class Merger {
       merged.outputs.push_back(
           {out.buffer, substitute(out.index, map), substitute(out.value, map)});
     }
-    return adopt(a, b, std::move(merged), limits);
+    return adopt(a, b, std::move(merged));
   }
 
   // Kernels over the same loops that read the same large buffer read it once.
@@ -183,40 +177,15 @@ class Merger {
     }
   }
 
-  // Small elementwise kernels over loops of equal sizes are one launch: the updates of all the
-  // vectors of a model.
-  void small_ones(std::span<const int> order) {
-    std::map<std::vector<int64_t>, std::vector<int>> open;  // the latest of each kind, by loops
-    for (int t : order) {
-      if (tasks_[t].gone || !tasks_[t].draft) continue;
-      const KernelDraft& draft = *tasks_[t].draft;
-      if (sizes(draft.loops) > kSmall || draft.loops.empty() || has_fold(draft)) continue;
-      std::vector<int64_t> kind;
-      for (const UOp& r : draft.loops) kind.push_back(r.arg(1));
-      std::vector<int>& others = open[kind];
-      for (int& other : others) {
-        if (!beside(other, t, kSmallOnes)) continue;
-        other = t;
-        break;
-      }
-      if (std::ranges::find(others, t) == others.end()) others.push_back(t);
-    }
-  }
-
-  static bool has_fold(const KernelDraft& draft) {
-    return std::ranges::any_of(toposort(expressions(draft)),
-                               [](const UOp& x) { return x.op() == Op::Fold; });
-  }
-
-  bool adopt(int from, int into, KernelDraft merged, const Limits& limits = kUsual) {
-    if (merged.outputs.size() > limits.outputs) return false;
+  bool adopt(int from, int into, KernelDraft merged) {
+    if (merged.outputs.size() > kMaxOutputs) return false;
     if (!in_place_is_safe(merged, buffers_)) return false;
-    if (toposort(expressions(merged)).size() > limits.nodes) return false;
+    if (toposort(expressions(merged)).size() > kMaxNodes) return false;
     if (arrange_loops(merged, free_ranges_)) return false;
     Task trial = tasks_[into];
     trial.draft = std::move(merged);
     update_accesses(trial);
-    if (trial.reads.size() + trial.writes.size() > limits.buffers) return false;
+    if (trial.reads.size() + trial.writes.size() > kMaxBuffers) return false;
     trial.position = std::max(tasks_[from].position, tasks_[into].position);
     tasks_[into] = std::move(trial);
     tasks_[from].gone = true;

@@ -12,6 +12,7 @@
 #include "core/schedule/buckets.h"
 #include "core/schedule/dependencies.h"
 #include "core/schedule/fusion.h"
+#include "core/schedule/join.h"
 #include "core/schedule/lower.h"
 #include "core/schedule/memory.h"
 #include "core/schedule/merge.h"
@@ -50,6 +51,7 @@ class Scheduler {
       return overwritten_by(stuck);
     }
     merge_kernels(tasks_, schedule_.buffers);
+    if (options_.join_kernels) join_kernels(tasks_, schedule_.buffers);
     bucket_collectives(tasks_, schedule_.buffers, options_.bucket_bytes);
     emit();
     plan_memory(schedule_);
@@ -364,6 +366,8 @@ class Scheduler {
     bool folds = false;
     for (const UOp& x : toposort(std::span(&kernel.sink, 1))) folds = folds || x.op() == Op::Fold;
     std::string name = folds ? "reduce" : "map";
+    constexpr size_t kShown = 8;
+    if (kernel.loops.size() > kShown) return fmt::format("{}_{}_loops", name, kernel.loops.size());
     for (const UOp& r : kernel.loops) name += fmt::format("_{}", r.arg(1));
     return name;
   }

@@ -4,6 +4,7 @@
 //   fusion.cpp   which values get memory; the rest is recomputed inside the kernels that use it
 //   lower.cpp    one kernel: index ranges pushed from the output down to the loads
 //   merge.cpp    kernels that share loops become one kernel with several outputs
+//   join.cpp     independent ones become one launch
 //   dependencies.cpp, buckets.cpp, order.cpp   in-place writes, buckets of collectives, the final
 //   order memory.cpp   one arena per device: offsets by liveness
 #pragma once
@@ -73,6 +74,7 @@ struct ScheduleOptions {
   };
   int threads = 1;  // of a device: how far big reductions are split
   int64_t bucket_bytes = 25 << 20;
+  bool join_kernels = false;  // where launches are dear
 };
 
 // Roots and their shardings as multi/rewrite.h leaves them: every shape is local, roots are values

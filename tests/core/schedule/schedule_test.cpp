@@ -168,25 +168,6 @@ TEST_F(ScheduleTest, AnMlpBlockTouchesItsHiddenLayerInProductsOnly) {
   }
 }
 
-TEST_F(ScheduleTest, SmallUpdatesShareALaunch) {
-  Runtime::configure({.devices = {"NULL"}});
-  std::vector<Tensor> vectors;
-  for (int i = 0; i < 24; ++i) vectors.push_back(Tensor::ones({96}).is_param_());
-  nn::optim::AdamW optim(vectors);
-  Jit step = [&](Tensor x) {
-    TrainingMode on;
-    optim.zero_grad();
-    for (const Tensor& v : vectors) x = (x * v).tanh();
-    Tensor loss = x.sum().backward();
-    optim.step();
-    return loss;
-  };
-  step(Tensor::empty({4, 96}));
-  int64_t updates = 0;
-  for (const Item& item : step.schedule().items) updates += item.kernel.name == "map_96";
-  EXPECT_LE(updates, 4);
-}
-
 // Once for the norm and the update together: besides, only the norm itself, one number, travels.
 TEST_F(ScheduleTest, ClippedGradientsTravelOnce) {
   for (const char* shard_axis : {"", "data"}) {

@@ -1,0 +1,150 @@
+#include "core/schedule/join.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/rewrite/pattern.h"
+#include "core/schedule/dependencies.h"
+#include "core/schedule/memory.h"
+
+namespace tinyshard {
+namespace {
+
+constexpr size_t kMaxMembers = 16, kMaxRanges = 56, kMaxBuffers = 160, kMaxNodes = 2400;
+constexpr int64_t kLittle = 1 << 16;  // bytes
+constexpr int64_t kIds = 1 << 12;     // of the ranges of one member
+
+enum class Kind : uint8_t { None, FromStorages, IntoStorages, Little };
+
+class Joiner {
+ public:
+  Joiner(std::vector<Task>& tasks, const std::vector<VirtualBuffer>& buffers)
+      : tasks_(tasks), buffers_(buffers), dependencies_(tasks, buffers), readers_(buffers.size()) {
+    for (int t = 0; t < int(tasks.size()); ++t) {
+      for (int b : tasks[size_t(t)].reads) readers_[size_t(b)].push_back(t);
+    }
+  }
+
+  void run() {
+    std::array<std::vector<Group>, 4> open;
+    for (int t : dependencies_.order(tasks_)) {
+      Kind kind = kind_of(t);
+      if (kind == Kind::None) continue;
+      auto& groups = open[size_t(kind)];
+      Group mine = alone(t);
+      auto fits = [&](Group& group) { return join(group, mine); };
+      if (std::ranges::find_if(groups, fits) == groups.end()) groups.push_back(mine);
+    }
+  }
+
+ private:
+  struct Group {
+    int task;
+    size_t members, ranges, nodes;
+  };
+
+  static std::vector<UOp> expressions(const KernelDraft& draft) {
+    std::vector<UOp> all;
+    for (const auto& out : draft.outputs) all.insert(all.end(), {out.index, out.value});
+    return all;
+  }
+
+  Group alone(int t) const {
+    std::vector<UOp> all = toposort(expressions(*tasks_[size_t(t)].draft));
+    auto is_range = [](const UOp& x) { return x.op() == Op::Range; };
+    return {t, 1, size_t(std::ranges::count_if(all, is_range)), all.size()};
+  }
+
+  bool in_storage(int b) const {
+    return buffers_[size_t(memory_holder(buffers_, b))].storage != nullptr;
+  }
+  bool is_little(int b) const { return buffers_[size_t(b)].bytes() <= kLittle; }
+
+  Kind kind_of(int t) const {
+    const Task& task = tasks_[size_t(t)];
+    if (!task.draft || task.reads.empty()) return Kind::None;
+    auto stored = [&](int b) { return in_storage(b); };
+    if (std::ranges::all_of(task.writes, stored)) return Kind::IntoStorages;
+    if (std::ranges::all_of(task.reads, stored)) return Kind::FromStorages;
+    auto little = [&](int b) { return is_little(b); };
+    return std::ranges::all_of(task.writes, little) ? Kind::Little : Kind::None;
+  }
+
+  // Whether somebody reads what t reads after the group and t: waiting for the group then keeps
+  // nothing longer.
+  bool is_read_later(int t, int group) const {
+    return std::ranges::all_of(tasks_[size_t(t)].reads, [&](int b) {
+      if (in_storage(b) || is_little(b)) return true;
+      return std::ranges::any_of(readers_[size_t(b)], [&](int reader) {
+        return dependencies_.reaches(group, reader) && dependencies_.reaches(t, reader);
+      });
+    });
+  }
+
+  bool join(Group& group, const Group& mine) {
+    int t = mine.task;
+    Task &into = tasks_[size_t(group.task)], &from = tasks_[size_t(t)];
+    if (!(into.draft->mesh == from.draft->mesh)) return false;
+    if (group.members == kMaxMembers || group.ranges + mine.ranges > kMaxRanges ||
+        group.nodes + mine.nodes > kMaxNodes)
+      return false;
+    if (into.reads.size() + into.writes.size() + from.reads.size() + from.writes.size() >
+        kMaxBuffers)
+      return false;
+    if (dependencies_.reaches(group.task, t) || dependencies_.reaches(t, group.task)) return false;
+    if (kind_of(t) == Kind::Little &&
+        !(is_read_later(t, group.task) && is_read_later(group.task, t)))
+      return false;
+    Task joined = into;
+    append(*joined.draft, *from.draft, int64_t(group.members) * kIds);
+    if (!in_place_is_safe(*joined.draft, buffers_)) return false;
+    update_accesses(joined);
+    joined.position = std::max(into.position, from.position);
+    for (int b : from.reads) {
+      std::erase(readers_[size_t(b)], t);
+      readers_[size_t(b)].push_back(group.task);
+    }
+    into = std::move(joined);
+    from.gone = true;
+    from.draft.reset();
+    from.reads.clear();
+    from.writes.clear();
+    dependencies_.merge(t, group.task);
+    group.ranges += mine.ranges;
+    group.nodes += mine.nodes;
+    ++group.members;
+    return true;
+  }
+
+  // The member's ranges get numbers of their own.
+  static void append(KernelDraft& to, const KernelDraft& member, int64_t first_id) {
+    NodeMap<UOp> renamed;
+    auto rename = [&](const UOp& r) {
+      renamed[r] = range(first_id + r.arg(0), r.arg(1), RangeKind(r.arg(2)));
+    };
+    for (const UOp& x : toposort(expressions(member))) {
+      if (x.op() == Op::Range) rename(x);
+    }
+    for (const UOp& r : member.loops) {
+      if (!renamed.contains(r)) rename(r);
+      to.loops.push_back(renamed.at(r));
+    }
+    for (const auto& out : member.outputs) {
+      to.outputs.push_back(
+          {out.buffer, substitute(out.index, renamed), substitute(out.value, renamed)});
+    }
+  }
+
+  std::vector<Task>& tasks_;
+  const std::vector<VirtualBuffer>& buffers_;
+  Dependencies dependencies_;
+  std::vector<std::vector<int>> readers_;  // tasks, by buffer
+};
+
+}  // namespace
+
+void join_kernels(std::vector<Task>& tasks, const std::vector<VirtualBuffer>& buffers) {
+  Joiner(tasks, buffers).run();
+}
+
+}  // namespace tinyshard

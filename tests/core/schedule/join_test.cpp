@@ -1,0 +1,87 @@
+// Independent kernels in one launch: which join, and that each still does what it did.
+#include "core/schedule/join.h"
+
+#include <tinyshard/tinyshard.h>
+
+#include <gtest/gtest.h>
+
+#include "core/exec/executable.h"
+#include "core/exec/pipeline.h"
+#include "core/exec/storage.h"
+
+namespace tinyshard {
+namespace {
+
+std::vector<UOp> nodes(const std::vector<Tensor>& tensors) {
+  std::vector<UOp> roots;
+  for (const Tensor& t : tensors) roots.push_back(t.uop());
+  return roots;
+}
+
+Schedule joined(const std::vector<Tensor>& tensors) {
+  std::vector<UOp> roots = nodes(tensors);
+  std::vector<Sharding> shardings(roots.size(), replicated(default_mesh()));
+  return make_schedule(roots, shardings, {.join_kernels = true});
+}
+
+// What the joined schedule computes.
+std::vector<std::vector<float>> values(const std::vector<Tensor>& tensors) {
+  std::vector<Sharding> shardings(tensors.size(), replicated(default_mesh()));
+  std::vector<Dims> shapes;
+  for (const Tensor& t : tensors) shapes.push_back(t.shape());
+  Executable executable(joined(tensors), false);
+  executable.prepare(shardings, shapes);
+  executable.run();
+  std::vector<std::vector<float>> all;
+  for (const auto& storage : executable.roots())
+    all.push_back(Tensor(buffer_node(storage)).to_vector<float>());
+  return all;
+}
+
+Tensor data(const Ints& shape) { return Tensor::randn(shape).realize(); }
+
+TEST(JoinTest, KernelsOfDifferentSizesRunTogether) {
+  std::vector<Tensor> results;
+  for (int64_t n : {5, 100, 1, 4096, 333}) results.push_back(data({n}).exp());
+  results.push_back(data({30, 40}).transpose(0, 1).tanh().contiguous());
+  results.push_back(data({70, 50}).softmax());
+  results.push_back(data({1000}).square().sum());
+  Schedule s = joined(results);
+  EXPECT_EQ(summarize(s).kernels, 1);
+  std::vector<std::vector<float>> together = values(results);
+  for (size_t i = 0; i < results.size(); ++i)
+    EXPECT_EQ(together[i], results[i].to_vector<float>()) << i;
+}
+
+TEST(JoinTest, AreOfALimitedSize) {
+  std::vector<Tensor> results;
+  for (int64_t n = 1; n <= 40; ++n) results.push_back(data({n}) * 2);
+  int64_t kernels = summarize(joined(results)).kernels;
+  EXPECT_GE(kernels, 3);
+  EXPECT_LE(kernels, 5);
+}
+
+// x is there until the last of what is made from it; joined with the sum of another such value, it
+// would be there until that one is as well.
+TEST(JoinTest, NothingIsKeptLonger) {
+  Tensor x = data({1 << 17}).exp().contiguous(), y = (data({1 << 17}) + x.sum()).contiguous();
+  Tensor a = x.max(), b = y.max();
+  int64_t kernels = summarize(joined({a + b})).kernels;
+  EXPECT_GE(kernels, 4);
+  std::vector<float> got = values({a + b})[0];
+  EXPECT_EQ(got, (a + b).to_vector<float>());
+}
+
+TEST(JoinTest, UpdatesInPlaceRunTogether) {
+  Tensor a = data({10}).clone().realize(), b = data({2000}).clone().realize();
+  std::vector<float> want_a = (a * 2).to_vector<float>(), want_b = (b + 1).to_vector<float>();
+  UOp old_a = a.uop(), old_b = b.uop();
+  std::vector<Tensor> updates{a.assign(a * 2), b.assign(b + 1)};
+  EXPECT_EQ(summarize(joined(updates)).kernels, 1);
+  values(updates);  // runs them once
+  EXPECT_EQ(Tensor(old_a).to_vector<float>(), want_a);
+  EXPECT_EQ(Tensor(old_b).to_vector<float>(), want_b);
+}
+
+}  // namespace
+}  // namespace tinyshard
