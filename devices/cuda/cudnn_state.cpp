@@ -53,7 +53,11 @@ class Watch {
 
 // A handle serves one thread at a time; what is queued uses it under the same lock.
 
-DnnHandle dnn_handle(const Gpu& gpu) { return state(gpu).handle; }
+DnnHandle dnn_handle(const Gpu& gpu) {
+  auto lock = gpu.in_order();
+  gpu.make_current();
+  return state(gpu).handle;
+}
 
 bool dnn_supports(const Gpu& gpu, const std::string& key,
                   const std::function<bool(const DnnTarget&)>& has_engine) {

@@ -19,10 +19,10 @@ ConvSpec conv2d(int64_t n, int64_t c, int64_t oc, int64_t h, int64_t w, int64_t 
 
 // The first are those of a small network for 28 x 28 images.
 std::vector<ConvSpec> specs() {
-  std::vector<ConvSpec> all = {conv2d(128, 1, 32, 28, 28, 5),
-                               conv2d(128, 32, 32, 24, 24, 5),
-                               conv2d(128, 32, 64, 10, 10, 3),
-                               conv2d(128, 64, 64, 8, 8, 3),
+  std::vector<ConvSpec> all = {conv2d(8, 1, 32, 28, 28, 5),
+                               conv2d(2, 32, 32, 24, 24, 5),
+                               conv2d(8, 32, 64, 10, 10, 3),
+                               conv2d(8, 64, 64, 8, 8, 3),
                                conv2d(5, 3, 6, 9, 11, 3),
                                conv2d(2, 7, 13, 8, 8, 1),
                                conv2d(2, 17, 19, 9, 9, 3, 2, 1),
@@ -125,7 +125,7 @@ TEST_F(CudaConv, MatchesDoublePrecision) {
 }
 
 TEST_F(CudaConv, ARecordedOneTakesOtherOperands) {
-  ConvSpec s = conv2d(16, 32, 32, 24, 24, 5);
+  ConvSpec s = conv2d(4, 32, 32, 24, 24, 5);
   for (Op op : kOps3) {
     UOp node = node_of(s, op, DType::F32);
     auto program = gpu->library(call_of(node));
