@@ -116,16 +116,47 @@ std::optional<int64_t> stride(const UOp& index, const UOp& range) {
   return linear ? std::optional(total) : std::nullopt;
 }
 
+namespace {
+
+// The length of equal parts of a range such that every cut lies between two of them; 0 when there
+// is none. Cuts by comparisons are worth it for long parts only.
+int64_t common_part(const UOp& range, const std::vector<int64_t>* divisors,
+                    const std::vector<int64_t>* turns) {
+  constexpr int64_t kLong = 16;
+  std::vector<int64_t> cuts;
+  if (divisors) cuts = *divisors;
+  auto fits = [&](int64_t least) {
+    if (cuts.empty()) return int64_t{0};
+    int64_t c = *std::ranges::min_element(cuts);
+    bool all = c >= least && range.arg(1) % c == 0 && range.arg(1) > c &&
+               std::ranges::all_of(cuts, [&](int64_t cut) { return cut % c == 0; });
+    return all ? c : 0;
+  };
+  int64_t by_divisors = fits(2);
+  if (!turns) return by_divisors;
+  cuts.insert(cuts.end(), turns->begin(), turns->end());
+  int64_t by_both = fits(kLong);
+  return by_both > 0 ? by_both : by_divisors;
+}
+
+}  // namespace
+
 LoopNest split_ranges(std::span<const UOp> roots, std::span<const UOp> ranges) {
   LoopNest nest{{roots.begin(), roots.end()}, {ranges.begin(), ranges.end()}};
   for (;;) {
     std::vector<UOp> nodes = toposort(nest.roots);
-    NodeMap<std::vector<int64_t>> divisors;
+    // Places where a range is cut: multiples of what it is divided by, and where a comparison with
+    // it turns, as between the parts of a concatenation.
+    NodeMap<std::vector<int64_t>> divisors, turns;
     for (const UOp& x : nodes) {
       bool divides = x.dtype() == DType::Index && (x.op() == Op::IDiv || x.op() == Op::Mod);
       if (divides && x.src(0).op() == Op::Range && is_const(x.src(1))) {
         divisors[x.src(0)].push_back(x.src(1).arg(0));
       }
+      if (x.op() != Op::CmpLt) continue;
+      const UOp &a = x.src(0), &b = x.src(1);
+      if (a.op() == Op::Range && is_const(b)) turns[a].push_back(b.arg(0));
+      if (b.op() == Op::Range && is_const(a)) turns[b].push_back(a.arg(0) + 1);
     }
 
     // A range as the sum of its parts, and the parts by that sum, for the lists of Folds.
@@ -134,11 +165,8 @@ LoopNest split_ranges(std::span<const UOp> roots, std::span<const UOp> ranges) {
     std::vector<UOp> split, alive;
     int64_t id = next_range_id(nodes, nest.ranges);
     for (const UOp& r : nest.ranges) {
-      auto* of_r = divisors.find(r);
-      int64_t c = of_r ? *std::ranges::min_element(*of_r) : 0;
-      bool fits = of_r && c > 1 && r.arg(1) % c == 0 &&
-                  std::ranges::all_of(*of_r, [&](int64_t d) { return d % c == 0; });
-      if (!fits) {
+      int64_t c = common_part(r, divisors.find(r), turns.find(r));
+      if (c == 0) {
         split.push_back(r);
         continue;
       }

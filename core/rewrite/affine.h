@@ -35,9 +35,10 @@ struct LoopNest {
 };
 
 // A range r that occurs as r / c or r % c, where c divides its size, becomes r1 * c + r2 with r1
-// and r2 in its place, so that the division is gone; again for further divisors. Ranges whose
-// divisors do not fit each other stay. Folds over r run over r1, r2. Changed expressions are
-// simplified again.
+// and r2 in its place, so that the division is gone; again for further divisors. So does one that
+// is compared with multiples of a long c only, as in a concatenation: conditions then hold for
+// whole runs of r2. Ranges whose divisors do not fit each other stay. Folds over r run over r1, r2.
+// Changed expressions are simplified again.
 LoopNest split_ranges(std::span<const UOp> roots, std::span<const UOp> ranges);
 
 // Neighbours r1 (outer) and r2 (inner, of size s) of the same kind that occur in every index only

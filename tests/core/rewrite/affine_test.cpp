@@ -1,5 +1,7 @@
 #include "core/rewrite/affine.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "core/rewrite/symbolic.h"
@@ -137,6 +139,26 @@ TEST(SplitRanges, LeavesWhatDoesNotFit) {
                  store(0, j, load(1, j / 4 + j % 4))};      // 4 does not divide 10
   LoopNest nest = split_ranges(roots, std::vector<UOp>{i, j});
   EXPECT_EQ(nest.ranges, (std::vector<UOp>{i, j}));
+}
+
+TEST(SplitRanges, CutsBetweenThePartsOfAConcatenation) {
+  E i = r(0, 48);
+  UOp first = UOp::make(Op::Load, DType::F32, {param(1), i.u, i < 16});
+  UOp second = UOp::make(Op::Load, DType::F32, {param(2), (i - 16).u, E(index_const(15)) < i});
+  UOp root = store(0, i, binary(Op::Add, first, second));
+  LoopNest nest = split_ranges(std::span(&root, 1), std::vector<UOp>{i});
+  ASSERT_EQ(nest.ranges.size(), 2u);
+  EXPECT_EQ(nest.ranges[0].arg(1), 3);
+  EXPECT_EQ(nest.ranges[1].arg(1), 16);
+  for (const UOp& x : toposort(nest.roots)) {
+    if (x.op() != Op::CmpLt && x.op() != Op::CmpEq) continue;
+    std::vector<UOp> below = toposort(std::span(&x, 1));
+    EXPECT_EQ(std::ranges::find(below, nest.ranges[1]), below.end()) << describe(*x);
+  }
+  // Parts too short to be worth a loop.
+  E j = r(0, 12);
+  UOp few = store(0, j, UOp::make(Op::Load, DType::F32, {param(1), j.u, j < 4}));
+  EXPECT_EQ(split_ranges(std::span(&few, 1), std::vector<UOp>{j}).ranges, std::vector<UOp>{j});
 }
 
 TEST(MergeRanges, JoinsNeighboursThatCountOn) {
