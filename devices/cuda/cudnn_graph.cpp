@@ -42,7 +42,7 @@ std::vector<DnnObject> advice(const DnnObject& graph, DnnMode mode,
   }
   if (count > 0)
     dnn.check(dnn.get_attribute(heuristics.handle(), kDnnHeuristicsResults, kDnnValueDescriptor,
-                                count, &count, handles.data()),
+                                count, &count, static_cast<void*>(handles.data())),
               "asking for engines");
   while (int64_t(configs.size()) > count) configs.pop_back();
   return configs;
@@ -55,7 +55,7 @@ std::vector<DnnNote> notes_of(const DnnObject& config) {
   DnnDescriptor handle = engine.handle();
   int64_t count = 0;
   dnn.check(dnn.get_attribute(config.handle(), kDnnEngineConfigEngine, kDnnValueDescriptor, 1,
-                              &count, &handle),
+                              &count, static_cast<void*>(&handle)),
             "asking which engine it is");
   std::vector<DnnNote> notes(kMost);
   dnn.check(dnn.get_attribute(handle, kDnnEngineNotes, kDnnValueNote, kMost, &count, notes.data()),
@@ -224,10 +224,10 @@ std::vector<DnnObject> DnnBuilder::engines(const DnnObject& graph, DnnMode mode,
 
 DnnObject DnnBuilder::graph(const DnnTarget& target) const {
   DnnObject graph(kDnnGraph, "a graph");
-  if (target.handle) graph.set(kDnnGraphHandle, kDnnValueHandle, &target.handle);
+  if (target.handle) graph.set_pointers(kDnnGraphHandle, kDnnValueHandle, &target.handle);
   std::vector<DnnDescriptor> ops;
   for (const DnnObject& op : operations_) ops.push_back(op.handle());
-  graph.set(kDnnGraphOps, kDnnValueDescriptor, ops.data(), int64_t(ops.size())).finish();
+  graph.set_pointers(kDnnGraphOps, kDnnValueDescriptor, ops.data(), int64_t(ops.size())).finish();
   return graph;
 }
 
@@ -246,7 +246,7 @@ std::unique_ptr<DnnPlanned> DnnBuilder::plan(const DnnTarget& target) {
     for (DnnObject& config : engines(whole, mode, device)) {
       DnnObject made(kDnnPlan, "a plan");
       made.set(kDnnPlanEngineConfig, config);
-      if (target.handle) made.set(kDnnPlanHandle, kDnnValueHandle, &target.handle);
+      if (target.handle) made.set_pointers(kDnnPlanHandle, kDnnValueHandle, &target.handle);
       if (device) made.set(kDnnPlanDevice, *device);
       if (!made.finish_if_supported()) continue;
       std::unique_ptr<DnnPlanned> planned(new DnnPlanned(std::move(made)));
@@ -277,8 +277,9 @@ void DnnPlanned::run(DnnHandle handle, std::span<void* const> addresses, void* w
   for (const float& constant : constants_) pointers.push_back(&constant);
   DnnObject arguments(kDnnArguments, "arguments");
   arguments.set(kDnnArgumentsIds, ids_);
-  arguments.set(kDnnArgumentsPointers, kDnnValuePointer, pointers.data(), int64_t(pointers.size()));
-  arguments.set(kDnnArgumentsWorkspace, kDnnValuePointer, &workspace);
+  arguments.set_pointers(kDnnArgumentsPointers, kDnnValuePointer, pointers.data(),
+                         int64_t(pointers.size()));
+  arguments.set_pointers(kDnnArgumentsWorkspace, kDnnValuePointer, &workspace);
   arguments.finish();
   Cudnn::get().check(Cudnn::get().execute(handle, plan_.handle(), arguments.handle()), "running");
 }

@@ -28,7 +28,13 @@ class DnnObject {
     return set(attribute, kDnnValueType, &value);
   }
   DnnObject& set(DnnAttribute attribute, const DnnObject& value) {
-    return set(attribute, kDnnValueDescriptor, &value.handle_);
+    return set_pointers(attribute, kDnnValueDescriptor, &value.handle_);
+  }
+  // Handles, descriptors and addresses: what is in the list is a pointer itself.
+  template <class T>
+  DnnObject& set_pointers(DnnAttribute attribute, DnnValue type, T* const* values,
+                          int64_t count = 1) {
+    return set(attribute, type, static_cast<const void*>(values), count);
   }
   DnnObject& set(DnnAttribute attribute, DimSpan values) {
     return set(attribute, kDnnValueInt64, values.data(), int64_t(values.size()));
