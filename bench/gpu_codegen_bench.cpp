@@ -234,6 +234,17 @@ void all(Bench& bench, DType t, int64_t rows, int64_t n) {
     b.store(out, j, fold(ReduceOp::Sum, b.load(g, f * wide + j) * b.load(in, f * wide + j), f));
     b.store(bias, j, fold(ReduceOp::Sum, b.load(g, f * wide + j), f));
   });
+  one("sum_columns_768", [&](Builder& b) {  // the first of two steps
+    int64_t wide = 768, parts = 16, high = cells / wide / parts;
+    UOp in = b.param(high * parts * wide), out = b.param(parts * wide), p = b.loop(parts),
+        j = b.loop(wide), f = b.fold_range(high);
+    b.store(out, p * wide + j, fold(ReduceOp::Sum, b.load(in, (p * high + f) * wide + j), f));
+  });
+  one("sum_columns_768_at_once", [&](Builder& b) {
+    int64_t wide = 768, high = cells / wide;
+    UOp in = b.param(high * wide), out = b.param(wide), j = b.loop(wide), f = b.fold_range(high);
+    b.store(out, j, fold(ReduceOp::Sum, b.load(in, f * wide + j), f));
+  });
   one("sum_all_at_once", [&](Builder& b) {
     UOp in = b.param(cells), out = b.param(1), f = b.fold_range(cells);
     b.store(out, index_const(0), fold(ReduceOp::Sum, b.load(in, f), f));

@@ -16,6 +16,10 @@
 namespace tinyshard {
 namespace {
 
+// Blocks for every multiprocessor of the largest GPUs; fixed, so that sums have the same bits on
+// all of them.
+constexpr SplitLimits kSplitOnGpu{.parts = 1024, .columns = 1024};
+
 struct Planned {
   Schedule schedule;
   std::vector<Sharding> shardings;
@@ -47,7 +51,9 @@ Planned plan(std::span<const UOp> roots) {
     return (options().libraries || call.node.op() == Op::ScatterAdd) &&
            std::ranges::all_of(kinds, [&](Device* d) { return d->supports(call, nullptr); });
   };
-  PassContext context{{roots.begin(), roots.end()}, {}, supports};
+  PassContext context{{roots.begin(), roots.end()}, {}, supports, {}};
+  if (std::ranges::any_of(kinds, [](Device* d) { return d->target().is_gpu(); }))
+    context.split = kSplitOnGpu;
   run_passes(context);
   auto start = std::chrono::steady_clock::now();
   ScheduleOptions schedule_options{

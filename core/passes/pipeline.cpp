@@ -28,7 +28,7 @@ void shard_pass(PassContext& c) {
 
 void attention_pass(PassContext& c) { c.roots = lower_attention(c.roots, c.library_supports); }
 void products_pass(PassContext& c) { c.roots = lower_products(c.roots, c.library_supports); }
-void split_pass(PassContext& c) { c.roots = split_reductions(c.roots); }
+void split_pass(PassContext& c) { c.roots = split_reductions(c.roots, c.split); }
 
 void transpose_pass(PassContext& c) { c.roots = transpose_products(c.roots); }
 

@@ -8,7 +8,7 @@
 namespace tinyshard {
 namespace {
 
-constexpr int64_t kLongReduction = 1 << 15, kFewResults = 16, kMostParts = 64;
+constexpr int64_t kLongReduction = 1 << 15;
 
 // A constant of any shape computed from scalar ones.
 UOp fold_shaped(const UOp& x) {
@@ -75,16 +75,22 @@ RuleSet tidy_rules() {
 }
 
 // One step of split_reductions.
-UOp split(const UOp& x) {
+UOp split(const UOp& x, const SplitLimits& limits) {
   if (x.op() != Op::Reduce) return UOp();
   const UOp& in = x.src(0);
   int64_t results = x->numel();
-  if (results > kFewResults || results == 0 || in->numel() / results < kLongReduction) return UOp();
+  if (results == 0 || in->numel() / results < kLongReduction) return UOp();
+  bool columns =
+      x.shape().back() == in.shape().back();  // rows stay whole: a kernel has one at once
+  if (results >
+      (columns ? std::max(limits.columns, SplitLimits::kFewResults) : SplitLimits::kFewResults))
+    return UOp();
+  int64_t most = limits.parts / std::max<int64_t>(1, results / SplitLimits::kFewResults);
   ReduceOp op = ReduceOp(x.arg(0));
   // The outermost long axis, in as many parts as divide it.
   for (int64_t axis : x->arg().subspan(1)) {
     int64_t size = in.shape()[axis], parts = 1;
-    for (int64_t p = 2; p <= kMostParts; ++p) {
+    for (int64_t p = 2; p <= most; ++p) {
       if (size % p == 0) parts = p;
     }
     if (parts < 4) continue;
@@ -133,6 +139,8 @@ std::vector<UOp> tidy(std::span<const UOp> roots) {
   return rewrite(roots, kRules);
 }
 
-std::vector<UOp> split_reductions(std::span<const UOp> roots) { return rewrite_once(roots, split); }
+std::vector<UOp> split_reductions(std::span<const UOp> roots, const SplitLimits& limits) {
+  return rewrite_once(roots, [&](const UOp& x) { return split(x, limits); });
+}
 
 }  // namespace tinyshard

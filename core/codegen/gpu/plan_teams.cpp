@@ -10,7 +10,7 @@ constexpr int kAllValues = 64;  // of all loads
 constexpr int kLoopValues = 16, kLoopAccesses = 4;  // of one load in one round of a loop
 constexpr int64_t kCacheBytes = 20 << 20;  // rows under way that are found in the cache again
 constexpr int kMostCluster = 8;            // what every GPU with clusters can launch
-constexpr int kClusterBlock = 512;         // two blocks a multiprocessor: one loads while one waits
+constexpr int kClusterBlock = 256;         // four blocks a multiprocessor: some load, some wait
 
 class Teams {
  public:
@@ -126,7 +126,7 @@ class Teams {
       int lanes = work_.items_fastest ? work_.items.space.lanes : s->space.lanes;
       int64_t part = divide_up(s->space.steps, work_.team * work_.cluster);
       int64_t most = kLoopValues / lanes;
-      bool twice = lanes > 4 && sections.size() == 1;
+      bool twice = lanes > 4;  // of half the size
       int accesses = twice ? 2 * kLoopAccesses : kLoopAccesses;
       if (lanes > 1) most = std::max<int64_t>(most, accesses / loads);
       s->space.chunks = static_cast<int>(kept ? part : std::clamp<int64_t>(part, 1, most));
