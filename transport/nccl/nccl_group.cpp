@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -97,7 +98,8 @@ class NcclGroup final : public Communicator {
 
   ~NcclGroup() override {
     for (Device* device : devices_) device->unwatch(this);
-    end_comms();
+    start_abort();
+    wait_for_abort(kAbortEnds);
   }
 
   std::string_view transport() const override { return "nccl"; }
@@ -176,7 +178,8 @@ class NcclGroup final : public Communicator {
 
  private:
   static constexpr size_t kSlots = 64;
-  static constexpr auto kAbortLimit = std::chrono::seconds(10);
+  static constexpr auto kAbortStarts = std::chrono::milliseconds(50);
+  static constexpr auto kAbortEnds = std::chrono::seconds(10);
 
   void connect(const nccl::UniqueId& id) {
     nccl::Config config;
@@ -338,33 +341,33 @@ class NcclGroup final : public Communicator {
     failed_ = true;
     peer_ = peer;
     detail_ = std::move(detail);
-    end_comms();
+    start_abort();
+    wait_for_abort(kAbortStarts);
   }
-  // Aborting makes kernels that wait for a peer end. It may hang itself: it gets a thread and a
-  // deadline, and is left alone after that.
-  void end_comms() noexcept {
+  // Aborting makes kernels that wait for a peer end, at once; it then waits for the graphs that
+  // hold calls of the communicators, which may live for a while, and may hang. It gets threads of
+  // its own.
+  void start_abort() noexcept {
     std::vector<Comm> comms;
     for (Comm& comm : comms_) {
       if (comm) comms.push_back(std::exchange(comm, nullptr));
     }
     if (comms.empty()) return;
-    struct State {
-      std::atomic<bool> done{false};
-    };
     try {
-      auto state = std::make_shared<State>();
-      std::thread([comms, state, &nccl = nccl_] {
+      aborted_ = std::make_shared<std::atomic<bool>>(false);
+      std::thread([comms, done = aborted_, &nccl = nccl_] {
         std::vector<std::thread> each;  // participants of one process end together
         for (Comm comm : comms) each.emplace_back([comm, &nccl] { nccl.abort(comm); });
         for (std::thread& thread : each) thread.join();
-        state->done = true;
+        *done = true;
       }).detach();
-      auto limit = Clock::now() + kAbortLimit;
-      while (!state->done && Clock::now() < limit)
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-      // No thread to be had: the communicators stay as they are until the process ends.
+    } catch (const std::exception&) {
+      aborted_.reset();  // no thread to be had: the communicators stay until the process ends
     }
+  }
+  void wait_for_abort(Clock::duration limit) const noexcept {
+    for (auto end = Clock::now() + limit; aborted_ && !*aborted_ && Clock::now() < end;)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   [[noreturn]] void throw_failure(const Collective& call, Clock::duration waited) const {
     throw CommError({.rank = rank(),
@@ -389,6 +392,7 @@ class NcclGroup final : public Communicator {
   bool failed_ = false;
   int peer_ = -1;
   std::string detail_;
+  std::shared_ptr<std::atomic<bool>> aborted_;  // once aborting has begun: whether it is done
 };
 
 }  // namespace
