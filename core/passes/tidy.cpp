@@ -10,6 +10,12 @@ namespace {
 
 constexpr int64_t kLongReduction = 1 << 15;
 
+UOp constant(int64_t bits, DType dtype, DimSpan shape) {
+  Dims arg{bits};
+  arg.insert(arg.end(), shape.begin(), shape.end());
+  return UOp::make(Op::Const, dtype, {}, arg);
+}
+
 // A constant of any shape computed from scalar ones.
 UOp fold_shaped(const UOp& x) {
   std::vector<UOp> scalars;
@@ -18,10 +24,7 @@ UOp fold_shaped(const UOp& x) {
     scalars.push_back(UOp::make(Op::Const, s.dtype(), {}, s->arg().first(1)));
   }
   UOp value = fold_constants(x.op(), x.dtype(), scalars);
-  if (!value) return UOp();
-  Dims arg{value.arg(0)};
-  arg.insert(arg.end(), x.shape().begin(), x.shape().end());
-  return UOp::make(Op::Const, x.dtype(), {}, arg);
+  return value ? constant(value.arg(0), x.dtype(), x.shape()) : UOp();
 }
 
 bool holds_all_of(DType wide, DType narrow) {
@@ -66,6 +69,14 @@ RuleSet tidy_rules() {
       {"where_same", Op::Where, 0,
        [](const UOp& x) { return x.src(1) == x.src(2) ? x.src(1) : UOp(); }},
       {"pick_first", Op::Gather, 0, pick_first},
+      // Every part of what is the same along an axis is the same: a bias beside sharded rows.
+      {"slice_of_copies", Op::ShardSlice, op_set(Op::Expand),
+       [](const UOp& x) {
+         const UOp& one = x.src(0).src(0);
+         return one.shape()[size_t(x.arg(0))] == 1 ? expand(one, x.shape()) : UOp();
+       }},
+      {"slice_of_constant", Op::ShardSlice, op_set(Op::Const),
+       [](const UOp& x) { return constant(x.src(0).arg(0), x.dtype(), x.shape()); }},
   };
   for (int i = 0; i < kOps; ++i) {
     if (is_elementwise(Op(i)))

@@ -139,16 +139,20 @@ TEST_F(ScheduleTest, GradientsShareOneAllReduce) {
 // A block of a GPT without attention: its gradients and its value on a device whose products have
 // epilogues, in the type that the parameters have.
 TEST_F(ScheduleTest, AnMlpBlockTouchesItsHiddenLayerInProductsOnly) {
-  for (DType type : {DType::F32, DType::BF16}) {
+  for (auto [type, devices] :
+       {std::pair(DType::F32, 1), std::pair(DType::BF16, 1), std::pair(DType::BF16, 2)}) {
     Runtime::shutdown();
-    Runtime::configure({.devices = {"NULL"}});
+    Runtime::configure({.devices = {"NULL"}, .devices_per_rank = devices});
+    const Mesh mesh = Mesh::world({{"data", -1}});
     constexpr int64_t kWidth = 32, kTokens = 24;
     auto made = [&](const Ints& shape) {
-      return Tensor::zeros(shape, type).contiguous().realize();
+      bool rows = shape.size() == 3;
+      Tensor x = Tensor::zeros(shape, type);
+      return (rows ? x.shard(mesh, {{"data", Shard(0)}}) : x.shard(mesh)).contiguous().realize();
     };
-    Tensor x = made({2, 12, kWidth}), up = made({4 * kWidth, kWidth}), up_bias = made({4 * kWidth}),
-           down = made({kWidth, 4 * kWidth}), down_bias = made({kWidth}),
-           seed = made({2, 12, kWidth});
+    Tensor x = made({2 * devices, 12, kWidth}), up = made({4 * kWidth, kWidth}),
+           up_bias = made({4 * kWidth}), down = made({kWidth, 4 * kWidth}),
+           down_bias = made({kWidth}), seed = made({2 * devices, 12, kWidth});
     Tensor y = x.linear(up.T(), up_bias).gelu().linear(down.T(), down_bias);
     std::vector<UOp> roots{y.uop()};
     for (const Tensor& g : y.gradient({x, up, up_bias, down, down_bias}, seed))
