@@ -104,14 +104,14 @@ TEST_F(AttentionTest, WholeOnADeviceItHoldsNoScores) {
   Tensor y = part[0]
                  .scaled_dot_product_attention(part[1], part[2], {}, {.is_causal = true})
                  .transpose(1, 2)
-                 .flatten(2)
-                 .contiguous();
-  Tensor d = y.gradient({x}, Tensor::empty({batch, rows, heads * width}, DType::BF16))[0];
+                 .reshape({batch * rows, heads * width})
+                 .matmul(Tensor::empty({heads * width, 32}, DType::BF16).realize());
+  Tensor d = y.gradient({x}, Tensor::empty({batch * rows, 32}, DType::BF16).realize())[0];
   std::vector<UOp> roots{y.uop(), d.uop()};
   Schedule schedule = make_plan(roots);
   int calls = 0;
   for (const Item& item : schedule.items) {
-    if (item.kind != Item::Kind::Library) continue;
+    if (item.kind != Item::Kind::Library || item.call.node.op() == Op::Dot) continue;
     ++calls;
     Op op = item.call.node.op();
     EXPECT_TRUE(op == Op::Attention || op == Op::AttentionBackward) << item.describe();
@@ -123,8 +123,8 @@ TEST_F(AttentionTest, WholeOnADeviceItHoldsNoScores) {
   EXPECT_EQ(calls, 2);
   for (const VirtualBuffer& b : schedule.buffers)
     EXPECT_LT(b.numel(), batch * heads * rows * rows) << to_string(b.shape);
-  // The result lies as its reader wants it: a contiguous copy of it is all that is left to do.
-  EXPECT_LE(summarize(schedule).kernels, 2) << "the result's and that of the three gradients";
+  // The result lies as the product that reads it wants it.
+  EXPECT_EQ(summarize(schedule).kernels, 1) << "that of the three gradients";
 }
 
 }  // namespace
