@@ -1,5 +1,6 @@
 // Convolutions of cuDNN against double precision: the three directions, odd sizes, all types; and
 // again from a recording whose operands have changed.
+#include "core/base/options.h"
 #include "devices/cuda/convolution.h"
 #include "tests/devices/cpu/reference.h"
 #include "tests/devices/cuda/absent_gpu.h"
@@ -84,7 +85,8 @@ double worst_error(const ConvSpec& s, Op op, const Buffer& a, const Buffer& b, c
 }
 
 double tolerance(DType dtype) {
-  return dtype == DType::F32 ? 2e-3 : dtype == DType::F16 ? 2e-3 : 1e-2;  // f32: TF32's
+  if (dtype == DType::F32) return options().tf32 ? 2e-3 : 2e-5;
+  return dtype == DType::F16 ? 2e-3 : 1e-2;
 }
 
 constexpr Op kOps3[] = {Op::Conv, Op::ConvBackwardData, Op::ConvBackwardWeight};
