@@ -1,7 +1,7 @@
 #include "core/schedule/join.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
 
 #include "core/rewrite/pattern.h"
 #include "core/schedule/dependencies.h"
@@ -10,7 +10,8 @@
 namespace tinyshard {
 namespace {
 
-constexpr size_t kMaxMembers = 16, kMaxRanges = 56, kMaxBuffers = 160, kMaxNodes = 2400;
+constexpr size_t kMaxMembers = 6;  // more save little, and the code of each takes time to compile
+constexpr size_t kMaxRanges = 56, kMaxBuffers = 160, kMaxNodes = 2400;
 constexpr int64_t kLittle = 1 << 16;  // bytes
 constexpr int64_t kIds = 1 << 12;     // of the ranges of one member
 
@@ -26,12 +27,13 @@ class Joiner {
   }
 
   void run() {
-    std::array<std::vector<Group>, 4> open;
+    // By likeness: kernels made of like members are equal themselves, and compiled once.
+    std::map<std::vector<int64_t>, std::vector<Group>> open;
     for (int t : dependencies_.order(tasks_)) {
       Kind kind = kind_of(t);
       if (kind == Kind::None) continue;
-      auto& groups = open[size_t(kind)];
       Group mine = alone(t);
+      auto& groups = open[likeness(t, kind, mine)];
       auto fits = [&](Group& group) { return join(group, mine); };
       if (std::ranges::find_if(groups, fits) == groups.end()) groups.push_back(mine);
     }
@@ -53,6 +55,15 @@ class Joiner {
     std::vector<UOp> all = toposort(expressions(*tasks_[size_t(t)].draft));
     auto is_range = [](const UOp& x) { return x.op() == Op::Range; };
     return {t, 1, size_t(std::ranges::count_if(all, is_range)), all.size()};
+  }
+
+  std::vector<int64_t> likeness(int t, Kind kind, const Group& mine) const {
+    const Task& task = tasks_[size_t(t)];
+    std::vector<int64_t> key{int64_t(kind), int64_t(mine.nodes), int64_t(task.reads.size())};
+    for (const auto& out : task.draft->outputs)
+      key.push_back(int64_t(buffers_[size_t(out.buffer)].dtype));
+    for (const UOp& r : task.draft->loops) key.push_back(r.arg(1));
+    return key;
   }
 
   bool in_storage(int b) const {
