@@ -85,12 +85,12 @@ TEST(JoinTest, NothingIsKeptLonger) {
 TEST(JoinTest, UpdatesInPlaceRunTogether) {
   Tensor a = data({2000}).clone().realize(), b = data({2000}).clone().realize();
   std::vector<float> want_a = (a * 2).to_vector<float>(), want_b = (b * 3).to_vector<float>();
-  UOp old_a = a.uop(), old_b = b.uop();
+  Tensor stored_a(a.uop()), stored_b(b.uop());
   std::vector<Tensor> updates{a.assign(a * 2), b.assign(b * 3)};
   EXPECT_EQ(summarize(joined(updates)).kernels, 1);
   values(updates);  // runs them once
-  EXPECT_EQ(Tensor(old_a).to_vector<float>(), want_a);
-  EXPECT_EQ(Tensor(old_b).to_vector<float>(), want_b);
+  EXPECT_EQ(stored_a.to_vector<float>(), want_a);
+  EXPECT_EQ(stored_b.to_vector<float>(), want_b);
 }
 
 }  // namespace
