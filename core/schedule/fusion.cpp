@@ -67,7 +67,7 @@ UOp narrower(const UOp& x) {
 
 }  // namespace
 
-bool is_opaque(Op op) {
+bool is_library_op(Op op) {
   switch (op) {
     case Op::Dot:
     case Op::Conv:
@@ -76,13 +76,14 @@ bool is_opaque(Op op) {
     case Op::Attention:
     case Op::AttentionBackward:
     case Op::ScatterAdd:
-    case Op::Collective:
-    case Op::CopyIn:
-    case Op::After:
       return true;
     default:
       return false;
   }
+}
+
+bool is_opaque(Op op) {
+  return is_library_op(op) || op == Op::After || op == Op::Collective || op == Op::CopyIn;
 }
 
 Fusion::Fusion(std::span<const UOp> order, std::span<const UOp> roots)

@@ -11,6 +11,8 @@ namespace tinyshard {
 // Ops that run as items of their own and therefore read and write whole buffers, and After, which
 // names a whole buffer again.
 bool is_opaque(Op op);
+// Those of them that a device's library computes.
+bool is_library_op(Op op);
 
 // The node whose memory `x` looks at when only movement ops that change no order and no count lie
 // between (reshape, contiguous of a buffer...); x itself otherwise.

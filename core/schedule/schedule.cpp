@@ -37,6 +37,7 @@ class Scheduler {
   // Storages whose old value is needed after their new one, when there are any: the graph must be
   // given copies of them first. Otherwise empty, and `take` has the schedule.
   std::vector<UOp> run() {
+    name_results();
     for (const UOp& root : roots_) {
       int b = buffer_of(root);
       schedule_.roots.push_back(b);
@@ -60,6 +61,22 @@ class Scheduler {
   Schedule take() { return std::move(schedule_); }
 
  private:
+  // A root that only shows a library's result in another shape is that result: no copy of it.
+  void name_results() {
+    NodeMap<int> uses(order_.size());
+    for (const UOp& x : order_) {
+      for (const UOp& s : x->src()) ++uses[s];
+    }
+    for (const UOp& root : roots_) ++uses[root];
+    for (const UOp& root : roots_) {
+      if (root.op() != Op::Reshape || buffer_.contains(root)) continue;
+      const UOp& result = root.src(0);
+      if (!is_library_op(result.op()) || uses.at(result) != 1) continue;
+      buffer_[result] = buffer_of(root);
+      made_along_[root] = true;
+    }
+  }
+
   std::vector<UOp> overwritten_by(const std::vector<int>& stuck) const {
     std::vector<UOp> storages;
     for (int t : stuck) {
@@ -379,7 +396,7 @@ class Scheduler {
   Lowering lowering_;
   FreeRanges free_ranges_;
   NodeMap<int> buffer_;
-  NodeMap<bool> made_along_;  // results of a call that is made already
+  NodeMap<bool> made_along_;  // what another node's task makes
   MeshOf meshes_;
   std::vector<Task> tasks_;
   Schedule schedule_;
