@@ -38,7 +38,7 @@ TEST(Options, HaveDefaults) {
 TEST(Options, AreReadFromTheEnvironment) {
   Variable debug("DEBUG", "4"), libraries("TS_LIBRARIES", "0"), timeout("TS_TIMEOUT", "2.5"),
       devices("TS_DEVICES", "CPU:0,CPU:1"), folder("TS_CACHE_DIR", "/somewhere"),
-      bytes("TS_BUCKET_BYTES", "5000000000");
+      bytes("TS_BUCKET_BYTES", "5000000000"), beam("BEAM", "8");
   reload_options();
   EXPECT_EQ(options().debug, 4);
   EXPECT_FALSE(options().libraries);
@@ -46,6 +46,7 @@ TEST(Options, AreReadFromTheEnvironment) {
   EXPECT_EQ(options().devices, "CPU:0,CPU:1");
   EXPECT_EQ(options().cache_dir, "/somewhere");
   EXPECT_EQ(options().bucket_bytes, 5000000000);
+  EXPECT_EQ(options().beam, 8);
 }
 
 TEST(Options, AnEmptyVariableIsNotSet) {
