@@ -52,6 +52,32 @@ TEST(Shapes, OfProductsWithAnEpilogue) {
   EXPECT_THROW(dot({a, b, row}, Dims{0}), InternalError);
 }
 
+TEST(Shapes, OfAttention) {
+  UOp q = buffer(1, {2, 3, 5, 8}), k = buffer(2, {2, 3, 7, 8}), v = buffer(3, {2, 3, 7, 6});
+  auto forward = [&](std::vector<UOp> src, int64_t which, bool inside) {
+    return UOp::make(Op::Attention, DType::F32, src,
+                     to_ints(AttentionArg{which, true, 0.5, inside}));
+  };
+  EXPECT_EQ(shape(forward({q, k, v}, 0, false)), "[2, 3, 5, 6]");
+  EXPECT_EQ(shape(forward({q, k, v}, 0, true)), "[2, 5, 3, 6]");
+  EXPECT_EQ(shape(forward({q, k, v}, 1, false)), "[2, 3, 5, 1]");
+  UOp y = forward({q, k, v}, 0, false), statistics = forward({q, k, v}, 1, false);
+  auto backward = [&](const UOp& gradient, int64_t which, bool inside) {
+    return UOp::make(Op::AttentionBackward, DType::F32, {q, k, v, y, statistics, gradient},
+                     to_ints(AttentionArg{which, true, 0.5, inside}));
+  };
+  EXPECT_EQ(shape(backward(y, 0, false)), "[2, 3, 5, 8]");
+  EXPECT_EQ(shape(backward(y, 1, true)), "[2, 7, 3, 8]");
+  EXPECT_EQ(shape(backward(y, 2, false)), "[2, 3, 7, 6]");
+  EXPECT_THROW(backward(q, 0, false), InternalError);
+  EXPECT_THROW(backward(y, 3, false), InternalError);
+  EXPECT_THROW(forward({q, v, k}, 0, false), InternalError);
+  EXPECT_THROW(forward({q, k, buffer(4, {2, 1, 7, 6})}, 0, false), InternalError);
+  EXPECT_THROW(forward({q, k, v}, 2, false), InternalError);
+  UOp row = buffer(5, {5, 8});
+  EXPECT_THROW(forward({row, row, row}, 0, true), InternalError);
+}
+
 TEST(Shapes, RefuseWhatDoesNotFit) {
   UOp x = buffer(1, {2, 3});
   EXPECT_THROW(reshape(x, Dims{7}), InternalError);
