@@ -211,10 +211,6 @@ class Optimizer {
 // micro-batch and a captured update.
 class Step {
  public:
-  struct Result {
-    double loss, norm;
-  };
-
   Step(const gpt2::Model& model, Optimizer& optim, const Mesh& mesh, int64_t accumulate)
       : model_(model),
         optim_(optim),
@@ -223,11 +219,10 @@ class Step {
         sum_(optim.params()),
         total_(Tensor::zeros({}).shard(mesh).clone()) {}
 
-  // Batches in their order; more of them while the devices work.
-  template <class Draw>
-  Tensor operator()(const Draw& draw) {
-    if (accumulate_ == 1) return whole_(draw(0));
-    for (int64_t i = 0; i < accumulate_; ++i) part_(draw(i));
+  // {loss, norm}, which the devices may still be computing.
+  Tensor operator()(const std::vector<Tensor>& batches) {
+    if (accumulate_ == 1) return whole_(batches.at(0));
+    for (const Tensor& batch : batches) part_(batch);
     return update_();
   }
 
@@ -310,8 +305,11 @@ void train(const Flags& f) {
   const gpt2::Config config = config_of(f, tokens.vocabulary());
   set_default_float(promote(config.compute, DType::F32));
   const int64_t length = config.context + 1;
-  auto batch_of = [&](int64_t step, int64_t part) {
-    return tokens.draw(false, f.batch, length, f.seed, step, part * f.batch);
+  auto batches_of = [&](int64_t step) {
+    std::vector<Tensor> batches;
+    for (int64_t i = 0; i < f.accumulate; ++i)
+      batches.push_back(tokens.draw(false, f.batch, length, f.seed, step, i * f.batch));
+    return batches;
   };
 
   Tensor::manual_seed(f.seed);
@@ -332,7 +330,7 @@ void train(const Flags& f) {
                      tokens_a_step)
       << std::flush;
   if (f.plan) {
-    out << step.explain(batch_of(0, 0), f.items);
+    out << step.explain(batches_of(0)[0], f.items);
     return;
   }
 
@@ -361,6 +359,7 @@ void train(const Flags& f) {
   std::filesystem::path saved;
   auto bar =
       progress(f.steps, "train", {.enabled = first && !f.quiet, .start = start, .unit = "step"});
+  std::vector<Tensor> batches = batches_of(start);
   Speed speed(config, parameters, mesh, tokens_a_step);
   for (int64_t i : bar) {
     double lr = nn::cosine_lr(i, {.peak = f.lr,
@@ -368,8 +367,9 @@ void train(const Flags& f) {
                                   .warmup = f.warmup,
                                   .steps = f.steps});
     optim.set_lr(lr);
-    std::vector<double> result =
-        step([&](int64_t part) { return batch_of(i, part); }).to_vector<double>();
+    Tensor done = step(batches);
+    batches = batches_of(i + 1);  // while the devices work
+    std::vector<double> result = done.to_vector<double>();
     double loss = result[0], seconds = speed.step();
     training::check_finite(loss, i, f.lr);
 
