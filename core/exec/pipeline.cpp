@@ -52,14 +52,12 @@ Planned plan(std::span<const UOp> roots) {
            std::ranges::all_of(kinds, [&](Device* d) { return d->supports(call, nullptr); });
   };
   PassContext context{{roots.begin(), roots.end()}, {}, supports, {}};
-  if (std::ranges::any_of(kinds, [](Device* d) { return d->target().is_gpu(); }))
-    context.split = kSplitOnGpu;
+  const bool on_gpu = std::ranges::any_of(kinds, [](Device* d) { return d->target().is_gpu(); });
+  if (on_gpu) context.split = kSplitOnGpu;
   run_passes(context);
   auto start = std::chrono::steady_clock::now();
   ScheduleOptions schedule_options{
-      .library_supports = supports,
-      .bucket_bytes = options().bucket_bytes,
-      .join_kernels = std::ranges::any_of(kinds, [](Device* d) { return d->target().is_gpu(); })};
+      .library_supports = supports, .bucket_bytes = options().bucket_bytes, .join_kernels = on_gpu};
   Planned result{make_schedule(context.roots, context.shardings, schedule_options),
                  context.shardings};
   if (options().debug >= 1) {
