@@ -17,24 +17,11 @@
 
 #include "core/base/error.h"
 #include "launch/environment.h"
+#include "tests/fault/transport/rank.h"
 #include "transport/world.h"
 
 using namespace tinyshard;
-using Clock = std::chrono::steady_clock;
-
-namespace {
-
-double milliseconds_since(Clock::time_point begun) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begun).count();
-}
-
-// One write per line: lines of several ranks do not mix.
-void print_line(const std::string& line) {
-  const std::string text = line + "\n";
-  if (write(STDOUT_FILENO, text.data(), text.size()) < 0) std::_Exit(9);
-}
-
-}  // namespace
+using namespace tinyshard::testing;
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
@@ -77,8 +64,7 @@ int main(int argc, char** argv) {
     }
   } catch (const CommError& error) {
     const double elapsed = milliseconds_since(begun);
-    const auto at =
-        Clock::now().time_since_epoch().count();  // the same clock in all processes of the host
+    const auto at = Clock::now();
     double again = -1;
     if (world) {
       const auto retry = Clock::now();
@@ -88,8 +74,7 @@ int main(int argc, char** argv) {
         again = milliseconds_since(retry);
       }
     }
-    print_line(prefix + "report " + std::to_string(error.info().peer) + " " + std::to_string(at) +
-               " " + std::to_string(elapsed) + " " + std::to_string(again) + " " + error.what());
+    print_report(rank, error, elapsed, at, again);
     // The first rank to leave makes mpirun end the others: give them the time to report, too.
     std::this_thread::sleep_for(std::chrono::milliseconds(400));
     return 3;

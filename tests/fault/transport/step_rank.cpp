@@ -8,22 +8,13 @@
 #include <thread>
 #include <unistd.h>
 
+#include "tests/fault/transport/rank.h"
 #include "tinyshard/tinyshard.h"
 
 using namespace tinyshard;
-using Clock = std::chrono::steady_clock;
+using namespace tinyshard::testing;
 
 namespace {
-
-double milliseconds_since(Clock::time_point begun) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begun).count();
-}
-
-// One write per line: lines of several ranks do not mix.
-void print_line(const std::string& text) {
-  std::string line = std::to_string(world().rank) + " " + text + "\n";
-  if (write(STDOUT_FILENO, line.data(), line.size()) < 0) std::_Exit(9);
-}
 
 int run() {
   constexpr int64_t kWidth = 1 << 20;
@@ -43,19 +34,18 @@ int run() {
   };
   try {
     for (int i = 0; i < 3; ++i) one_step();
-    print_line("ready " + std::to_string(getpid()));
+    print_line(std::to_string(world().rank) + " ready " + std::to_string(getpid()));
     for (;;) one_step();
   } catch (const CommError& error) {
     const double elapsed = milliseconds_since(begun);
-    const auto at = Clock::now().time_since_epoch().count();
+    const auto at = Clock::now();
     double again = -1;
     try {
       one_step();
     } catch (const CommError&) {
       again = milliseconds_since(begun);
     }
-    print_line("report " + std::to_string(error.info().peer) + " " + std::to_string(at) + " " +
-               std::to_string(elapsed) + " " + std::to_string(again) + " " + error.what());
+    print_report(world().rank, error, elapsed, at, again);
     return 3;
   }
 }
