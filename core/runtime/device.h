@@ -149,6 +149,10 @@ class Device {
   virtual void begin_recording() {}
   virtual std::unique_ptr<Recording> end_recording() { return nullptr; }
   virtual void abandon_recording() noexcept {}
+  // What the recordings that hold collectives consist of, taken from them: to launch one is a
+  // DeviceError from now on. A communicator that ends calls it, aborts, then lets go of the result:
+  // it must not be destroyed before the recordings of its calls.
+  virtual std::shared_ptr<void> take_recorded_collectives() { return nullptr; }
 };
 
 }  // namespace tinyshard

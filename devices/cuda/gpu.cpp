@@ -244,6 +244,7 @@ void Gpu::begin_recording() {
   order_.lock();
   try {
     recorder_ = std::make_unique<Recorder>(*this);
+    recorded_collective_ = false;
   } catch (...) {
     order_.unlock();
     throw;
@@ -253,12 +254,27 @@ void Gpu::begin_recording() {
 std::unique_ptr<Recording> Gpu::end_recording() {
   std::unique_lock lock(order_, std::adopt_lock);
   std::unique_ptr<Recorder> recorder = std::move(recorder_);
-  return recorder->finish();
+  if (!recorded_collective_) return recorder->finish(nullptr);
+  std::erase_if(with_collective_, [](const auto& graph) { return graph.expired(); });
+  return recorder->finish(&with_collective_.emplace_back());
 }
 
 void Gpu::abandon_recording() noexcept {
   recorder_.reset();
   order_.unlock();
+}
+
+std::shared_ptr<void> Gpu::take_recorded_collectives() {
+  auto lock = in_order();
+  auto taken = std::make_shared<std::vector<std::unique_ptr<RecordedGraph>>>();
+  for (const std::weak_ptr<RecordedGraph>& weak : std::exchange(with_collective_, {})) {
+    std::shared_ptr<RecordedGraph> graph = weak.lock();
+    if (!graph) continue;
+    RecordedGraph& own = *taken->emplace_back(std::make_unique<RecordedGraph>(*this));
+    std::swap(own.graph, graph->graph);
+    std::swap(own.exec, graph->exec);
+  }
+  return taken;
 }
 
 // --- waiting
@@ -285,6 +301,7 @@ void Gpu::return_event(EventHandle event) noexcept {
 
 void Gpu::record(Event& event, Queue queue) {
   auto lock = in_order();
+  if (recorder_ && queue == Queue::Communication) recorded_collective_ = true;
   make_current();
   check(driver_.event_record(static_cast<GpuEvent&>(event).handle(), stream(queue)),
         "recording an event");

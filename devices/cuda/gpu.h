@@ -18,6 +18,7 @@ namespace tinyshard::cuda {
 class CudaProgram;
 class PinnedRing;
 class Recorder;
+struct RecordedGraph;
 
 // Where a kernel tells the host what is wrong with its input: memory that both sides see.
 struct Fault {
@@ -78,6 +79,7 @@ class Gpu final : public Device, private MemorySource {
   void begin_recording() override;
   std::unique_ptr<Recording> end_recording() override;
   void abandon_recording() noexcept override;
+  std::shared_ptr<void> take_recorded_collectives() override;
 
   // --- for the parts
   const Driver& driver() const { return driver_; }
@@ -124,6 +126,8 @@ class Gpu final : public Device, private MemorySource {
   mutable std::recursive_mutex order_;
   std::mutex reading_order_;  // of receiving_ and its stream
   std::unique_ptr<Recorder> recorder_;
+  bool recorded_collective_ = false;                          // in this recording
+  std::vector<std::weak_ptr<RecordedGraph>> with_collective_;  // recordings that are in use
   std::mutex mutex_;  // events_ and watchers_
   std::vector<EventHandle> events_;
   std::vector<std::pair<const void*, Watcher>> watchers_;

@@ -52,22 +52,21 @@ void collect(const Gpu& gpu, GraphNode tip, std::unordered_set<GraphNode>& seen,
 
 class GraphRecording final : public Recording {
  public:
-  GraphRecording(Gpu& gpu, Graph graph, std::vector<RecordedLaunch> launches)
-      : gpu_(gpu), graph_{gpu.driver(), graph}, launches_(std::move(launches)) {
-    gpu.check(gpu.driver().graph_instantiate(&exec_, graph, 0),
+  GraphRecording(Gpu& gpu, std::shared_ptr<RecordedGraph> graph,
+                 std::vector<RecordedLaunch> launches)
+      : gpu_(gpu), graph_(std::move(graph)), launches_(std::move(launches)) {
+    gpu.check(gpu.driver().graph_instantiate(&graph_->exec, graph_->graph, 0),
               fmt::format("making a graph of {} launches", launches_.size()));
     for (size_t i = 0; i < launches_.size(); ++i) by_list_[launches_[i].buffers].push_back(i);
-    gpu.check(gpu.driver().graph_upload(exec_, gpu.stream(Queue::Compute)), "uploading a graph");
-  }
-  ~GraphRecording() override {
-    gpu_.driver().set_current(gpu_.context());
-    if (exec_) gpu_.driver().graph_exec_destroy(exec_);
+    gpu.check(gpu.driver().graph_upload(graph_->exec, gpu.stream(Queue::Compute)),
+              "uploading a graph");
   }
 
   void launch() override {
     auto lock = gpu_.in_order();
     gpu_.make_current();
-    gpu_.check(gpu_.driver().graph_launch(exec_, gpu_.stream(Queue::Compute)), "launching a graph");
+    gpu_.check(gpu_.driver().graph_launch(exec(), gpu_.stream(Queue::Compute)),
+               "launching a graph");
   }
 
   bool update(std::span<void* const* const> lists) override {
@@ -84,11 +83,18 @@ class GraphRecording final : public Recording {
   }
 
  private:
+  GraphExec exec() const {
+    if (!graph_->exec)
+      throw DeviceError(fmt::format(
+          "{}: this step was recorded with a communicator that has ended", gpu_.name()));
+    return graph_->exec;
+  }
+
   bool update(const RecordedLaunch& launch) {
     KernelNodeParams params;
     if (launch.nodes.size() == 1 &&
         launch.program->kernel(launch.buffers, launch.coordinates, &params))
-      return gpu_.driver().kernel_node_set(exec_, launch.nodes[0], &params) == kSuccess;
+      return gpu_.driver().kernel_node_set(exec(), launch.nodes[0], &params) == kSuccess;
     return record_again(launch);
   }
 
@@ -125,24 +131,29 @@ class GraphRecording final : public Recording {
     if (types[0] == NodeType::Kernel) {
       KernelNodeParams params;
       return driver.kernel_node_get(now, &params) == kSuccess &&
-             driver.kernel_node_set(exec_, old, &params) == kSuccess;
+             driver.kernel_node_set(exec(), old, &params) == kSuccess;
     }
     if (types[0] == NodeType::Memset) {
       MemsetNodeParams params;
       return driver.memset_node_get(now, &params) == kSuccess &&
-             driver.memset_node_set(exec_, old, &params, gpu_.context()) == kSuccess;
+             driver.memset_node_set(exec(), old, &params, gpu_.context()) == kSuccess;
     }
     return false;
   }
 
   Gpu& gpu_;
-  OwnedGraph graph_;  // nodes are named by those of the graph that the executable came from
-  GraphExec exec_ = nullptr;
+  std::shared_ptr<RecordedGraph> graph_;
   std::vector<RecordedLaunch> launches_;
   std::unordered_map<void* const*, std::vector<size_t>> by_list_;
 };
 
 }  // namespace
+
+RecordedGraph::~RecordedGraph() {
+  driver.set_current(context);
+  if (exec) driver.graph_exec_destroy(exec);
+  if (graph) driver.graph_destroy(graph);
+}
 
 Recorder::Recorder(Gpu& gpu) : gpu_(gpu) {
   gpu.make_current();
@@ -169,13 +180,16 @@ void Recorder::after(CudaProgram& program, void* const* buffers, const int64_t* 
   launches_.push_back(std::move(launch));
 }
 
-std::unique_ptr<Recording> Recorder::finish() {
+std::unique_ptr<Recording> Recorder::finish(std::weak_ptr<RecordedGraph>* graph) {
   gpu_.make_current();
-  Graph graph = nullptr;
+  auto recorded = std::make_shared<RecordedGraph>(gpu_);
   capturing_ = false;
-  gpu_.check(gpu_.driver().end_capture(gpu_.stream(Queue::Compute), &graph), "recording a step");
-  if (!graph) throw DeviceError(fmt::format("{}: recording a step gave no graph", gpu_.name()));
-  return std::make_unique<GraphRecording>(gpu_, graph, std::move(launches_));
+  gpu_.check(gpu_.driver().end_capture(gpu_.stream(Queue::Compute), &recorded->graph),
+             "recording a step");
+  if (!recorded->graph)
+    throw DeviceError(fmt::format("{}: recording a step gave no graph", gpu_.name()));
+  if (graph) *graph = recorded;
+  return std::make_unique<GraphRecording>(gpu_, std::move(recorded), std::move(launches_));
 }
 
 }  // namespace tinyshard::cuda

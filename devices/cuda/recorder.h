@@ -16,6 +16,17 @@ struct RecordedLaunch {
   std::vector<GraphNode> nodes;  // in the order in which they were added
 };
 
+// What a recording consists of. Empty once somebody took it.
+struct RecordedGraph {
+  explicit RecordedGraph(const Gpu& gpu) : driver(gpu.driver()), context(gpu.context()) {}
+  ~RecordedGraph();
+  RecordedGraph(const RecordedGraph&) = delete;
+  const Driver& driver;
+  Context context;
+  Graph graph = nullptr;  // nodes are named by those of the graph that `exec` came from
+  GraphExec exec = nullptr;
+};
+
 class Recorder {
  public:
   explicit Recorder(Gpu& gpu);  // begins to capture the compute stream
@@ -24,7 +35,8 @@ class Recorder {
 
   void before();
   void after(CudaProgram& program, void* const* buffers, const int64_t* coordinates);
-  std::unique_ptr<Recording> finish();
+  // `graph`, if not null, is set to what the recording consists of.
+  std::unique_ptr<Recording> finish(std::weak_ptr<RecordedGraph>* graph);
 
  private:
   Gpu& gpu_;

@@ -76,6 +76,18 @@ struct Hello {
   nccl::UniqueId id = {};  // of participant 0
 };
 
+class NcclGroup;
+
+std::vector<NcclGroup*>& living_groups() {
+  static auto* groups = new std::vector<NcclGroup*>;
+  return *groups;
+}
+
+// NCCL's threads run until its communicators have ended, and use state that the exit of a process
+// destroys. So they end first of all: what is registered last runs first, and NCCL has registered
+// its own when it has connected.
+void end_before_the_library(NcclGroup& group);
+
 class NcclGroup final : public Communicator {
  public:
   NcclGroup(Communicator& host, std::vector<Device*> devices, const CommOptions& options,
@@ -94,10 +106,26 @@ class NcclGroup final : public Communicator {
     for (auto& slot : done_) {
       for (Device* device : devices_) slot.push_back(device->make_event());
     }
+    end_before_the_library(*this);
   }
 
   ~NcclGroup() override {
+    std::erase(living_groups(), this);
     for (Device* device : devices_) device->unwatch(this);
+    start_abort();
+    wait_for_abort(kAbortEnds);
+  }
+
+  // When the process exits, with its other groups. Peers may still be reading what this process
+  // sent last, so all meet first, unless something failed.
+  void end(bool orderly) noexcept {
+    try {
+      if (orderly && !failed_) {
+        for (Device* device : devices_) device->synchronize();
+        host_.barrier().wait();
+      }
+    } catch (const std::exception&) {  // a peer is gone: nothing left to wait for
+    }
     start_abort();
     wait_for_abort(kAbortEnds);
   }
@@ -344,9 +372,8 @@ class NcclGroup final : public Communicator {
     start_abort();
     wait_for_abort(kAbortStarts);
   }
-  // Aborting makes kernels that wait for a peer end, at once; it then waits for the graphs that
-  // hold calls of the communicators, which may live for a while, and may hang. It gets threads of
-  // its own.
+  // Aborting makes kernels that wait for a peer end, at once; it then waits for the end of the
+  // graphs that hold calls of the communicators, and may hang. It gets threads of its own.
   void start_abort() noexcept {
     std::vector<Comm> comms;
     for (Comm& comm : comms_) {
@@ -354,10 +381,13 @@ class NcclGroup final : public Communicator {
     }
     if (comms.empty()) return;
     try {
+      std::vector<std::shared_ptr<void>> graphs;
+      for (Device* device : devices_) graphs.push_back(device->take_recorded_collectives());
       aborted_ = std::make_shared<std::atomic<bool>>(false);
-      std::thread([comms, done = aborted_, &nccl = nccl_] {
+      std::thread([comms, graphs = std::move(graphs), done = aborted_, &nccl = nccl_]() mutable {
         std::vector<std::thread> each;  // participants of one process end together
         for (Comm comm : comms) each.emplace_back([comm, &nccl] { nccl.abort(comm); });
+        graphs.clear();
         for (std::thread& thread : each) thread.join();
         *done = true;
       }).detach();
@@ -394,6 +424,16 @@ class NcclGroup final : public Communicator {
   std::string detail_;
   std::shared_ptr<std::atomic<bool>> aborted_;  // once aborting has begun: whether it is done
 };
+
+void end_before_the_library(NcclGroup& group) {
+  living_groups().push_back(&group);
+  static const int once = on_exit(
+      [](int status, void*) {
+        for (NcclGroup* living : living_groups()) living->end(status == 0);
+      },
+      nullptr);
+  static_cast<void>(once);
+}
 
 }  // namespace
 
