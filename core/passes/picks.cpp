@@ -60,7 +60,47 @@ UOp picked(const UOp& x) {
   return UOp::make(computed.op(), computed.dtype(), sources, computed->arg());
 }
 
+// x without its size along `axis`, where it is the same all along; null elsewhere.
+UOp one_along(const UOp& x, int64_t axis) {
+  Dims shape(x.shape().begin(), x.shape().end());
+  shape[size_t(axis)] = 1;
+  if (is_const(x)) {
+    Dims arg{x.arg(0)};
+    arg.insert(arg.end(), shape.begin(), shape.end());
+    return UOp::make(Op::Const, x.dtype(), {}, arg);
+  }
+  if (x.op() != Op::Expand || x.src(0).shape()[size_t(axis)] != 1) return UOp();
+  return expand(x.src(0), shape);
+}
+
+// Whether x counts the places along `axis` from 0.
+bool counts_along(const UOp& x, int64_t axis) {
+  UOp line = repeated_line(x, axis);
+  while (line && line.op() == Op::Cast) line = line.src(0);
+  return line && line.op() == Op::Iota;
+}
+
 }  // namespace
+
+UOp sum_of_pick(const UOp& x) {
+  if (ReduceOp(x.arg(0)) != ReduceOp::Sum || x->arg().size() != 2) return UOp();
+  int64_t axis = x.arg(1);
+  UOp picked = x.src(0);
+  bool negative = picked.op() == Op::Neg;
+  if (negative) picked = picked.src(0);
+  if (picked.op() != Op::Where || picked.src(0).op() != Op::CmpEq || !is_const(picked.src(2), 0))
+    return UOp();
+  const UOp& equal = picked.src(0);
+  for (int side = 0; side < 2; ++side) {
+    if (!counts_along(equal.src(size_t(side)), axis)) continue;
+    UOp index = one_along(equal.src(size_t(1 - side)), axis),
+        value = one_along(picked.src(1), axis);
+    if (!index || !value) return UOp();
+    if (negative) value = unary(Op::Neg, value);
+    return where(in_range(index, picked.shape()[axis]), value, const_like(x, 0));
+  }
+  return UOp();
+}
 
 UOp pick_first(const UOp& x) {
   const UOp &computed = x.src(0), &index = x.src(1);

@@ -1,4 +1,4 @@
-// Gathers that come before the arithmetic they used to follow.
+// Gathers that come before the arithmetic they used to follow, and sums with one term.
 #pragma once
 #include "core/uop/uop.h"
 
@@ -9,5 +9,9 @@ namespace tinyshard {
 // the place (a mask of the vocabulary) is computed from the index. An index out of range gives
 // zero, as it did. Null where nothing is gained; applied again to what it returns, it goes on.
 UOp pick_first(const UOp& gather);
+
+// A sum along one axis of what is zero but at one place of it, as the gradient of a pick is: the
+// value there, or zero where the place is out of range. Null for any other reduction.
+UOp sum_of_pick(const UOp& reduce);
 
 }  // namespace tinyshard

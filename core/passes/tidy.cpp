@@ -69,6 +69,7 @@ RuleSet tidy_rules() {
       {"where_same", Op::Where, 0,
        [](const UOp& x) { return x.src(1) == x.src(2) ? x.src(1) : UOp(); }},
       {"pick_first", Op::Gather, 0, pick_first},
+      {"sum_of_pick", Op::Reduce, 0, sum_of_pick},
       // Every part of what is the same along an axis is the same: a bias beside sharded rows.
       {"slice_of_copies", Op::ShardSlice, op_set(Op::Expand),
        [](const UOp& x) {
