@@ -126,7 +126,7 @@ void Emitter::emit_work(const Work& work, Value* block) {
     block = b_.CreateUDiv(block, i32(work.cluster));
     share_ = b_.CreateAdd(b_.CreateMul(rank_, i32(work.team)), member_);
   }
-  open(work.items.space, team_, work.teams, block);
+  open(work.items.space, team_, work.teams, block, std::nullopt);
   emit_items();
   // No block ends while another may read its memory.
   if (work.cluster > 1) cluster_barrier();
@@ -178,7 +178,8 @@ Emitter::Frame& Emitter::push(RangeSet own) {
 }
 
 // Steps (round * chunks + c) * threads + thread of `space`.
-Emitter::Frame& Emitter::open(const Space& space, Value* thread, int threads, Value* round) {
+Emitter::Frame& Emitter::open(const Space& space, Value* thread, int threads, Value* round,
+                              std::optional<Bounds> known) {
   RangeSet own = 0;
   for (int r : space.ranges) own |= bit(r);
   Frame& frame = push(own);
@@ -194,19 +195,28 @@ Emitter::Frame& Emitter::open(const Space& space, Value* thread, int threads, Va
   for (int c = 0; c < space.chunks; ++c) {
     Value* step = b_.CreateAdd(base, number(int64_t{c} * threads));
     Value* active = nullptr;
-    if (space.steps % together != 0) {
+    std::optional<Bounds> steps;
+    if (known)
+      steps = {known->low * together + int64_t{c} * threads,
+               known->high * together + int64_t{c + 1} * threads - 1};
+    if (space.steps % together != 0 && (!steps || steps->high >= space.steps)) {
       active = b_.CreateICmpULT(step, number(space.steps));
       step = b_.CreateBinaryIntrinsic(llvm::Intrinsic::umin, step, number(space.steps - 1));
       auto* certain = llvm::dyn_cast<llvm::ConstantInt>(active);
       if (certain && certain->isOne()) active = nullptr;
     }
     frame.active.push_back(active);
-    digits_of(frame, space, step);
+    if (steps) steps->high = std::min(steps->high, space.steps - 1);
+    digits_of(frame, space, step, steps);
   }
   return frame;
 }
 
-void Emitter::digits_of(Frame& frame, const Space& space, Value* step) {
+void Emitter::digits_of(Frame& frame, const Space& space, Value* step,
+                        std::optional<Bounds> known) {
+  if (known && space.ranges.size() == 1)
+    frame.bounds[space.ranges[0]].push_back(
+        {known->low * space.lanes + space.begin, known->high * space.lanes + space.begin});
   for (size_t k = space.ranges.size(); k-- > 0;) {
     int range = space.ranges[k], lanes = k + 1 == space.ranges.size() ? space.lanes : 1;
     auto* count = llvm::ConstantInt::get(step->getType(),
@@ -235,12 +245,14 @@ void Emitter::open_kept() {
   }
   if (!work_->inner.empty()) spaces.push_back(&work_->inner.front().space);
   const Space& first = *spaces.front();
-  Frame& frame = open(first, share_, work_->team * work_->cluster, i32(0));
+  Frame& frame = open(first, share_, work_->team * work_->cluster, i32(0), Bounds{0, 0});
   for (const Space* other : spaces) {
     for (size_t k = 0; k < first.ranges.size(); ++k) {
       frame.own |= bit(other->ranges[k]);
       Values digits = frame.digits[first.ranges[k]];
       frame.digits[other->ranges[k]] = digits;
+      auto known = frame.bounds.lookup(first.ranges[k]);
+      if (!known.empty()) frame.bounds[other->ranges[k]] = known;
     }
     if (frame.lanes > 1) frame.lane_ranges |= bit(other->ranges.back());
   }
@@ -311,12 +323,19 @@ void Emitter::in_section(const Section& section, bool shared, Values& carried,
                          llvm::function_ref<void()> body) {
   Value* thread = shared ? share_ : i32(0);
   int threads = shared ? work_->team * work_->cluster : 1;
-  rounds(section.space.rounds(threads), carried, [&](Value* round) {
-    open(section.space, thread, threads, round);
+  auto once = [&](Value* round, Bounds known) {
+    open(section.space, thread, threads, round, known);
     for (int group : section.groups) emit_group(group, false);
     body();
     close();
-  });
+  };
+  // The last round by itself where it is not a whole one: the others then ask for nothing.
+  int64_t count = section.space.rounds(threads);
+  int64_t together = int64_t{section.space.chunks} * threads;
+  bool apart = shared && count > 1 && section.space.steps % together != 0;
+  int64_t whole = apart ? count - 1 : count;
+  rounds(whole, carried, [&](Value* round) { once(round, {0, whole - 1}); });
+  if (apart) once(i32(count - 1), {count - 1, count - 1});
 }
 
 void Emitter::emit_inner(size_t level) {

@@ -31,13 +31,18 @@ class Emitter {
  private:
   using Values = llvm::SmallVector<llvm::Value*, 4>;
 
+  struct Bounds {
+    int64_t low, high;
+  };
+
   // An open space. Values live in the outermost frame that opens all their ranges.
   struct Frame {
     RangeSet own = 0, open = 0;  // open: of outer frames too
     RangeSet lane_ranges = 0;    // the innermost ones, when lanes > 1; of one frame at most
     int chunks = 1, lanes = 1;
-    llvm::DenseMap<int, Values> digits;   // by range: its value in lane 0 of each chunk
-    Values active;                        // by chunk; null where always
+    llvm::DenseMap<int, Values> digits;  // by range: its value in lane 0 of each chunk
+    llvm::DenseMap<int, llvm::SmallVector<Bounds, 4>> bounds;  // of the digits, where known
+    Values active;                                             // by chunk; null where always
     llvm::Instruction* before = nullptr;  // the branch into a loop inside; new code goes there
     llvm::DenseMap<int, Values> values;   // by node, as Work::same has it
   };
@@ -51,7 +56,9 @@ class Emitter {
   void emit_group(int group, bool shared);
   void fold_level(int group, size_t level, bool shared, Values& accumulators);
   void accumulate(int group, size_t levels, Values& accumulators);
-  Frame& open(const Space& space, llvm::Value* thread, int threads, llvm::Value* round);
+  // `known`: of the round.
+  Frame& open(const Space& space, llvm::Value* thread, int threads, llvm::Value* round,
+              std::optional<Bounds> known);
   Frame& push(RangeSet own);
   void close() { frames_.pop_back(); }
   void open_items(llvm::Value* block);
@@ -59,7 +66,7 @@ class Emitter {
   // body(round) for each round; `carried` lives through them.
   void rounds(int64_t count, Values& carried, llvm::function_ref<void(llvm::Value*)> body);
   void when(llvm::Value* condition, llvm::function_ref<void()> body);
-  void digits_of(Frame& frame, const Space& space, llvm::Value* step);
+  void digits_of(Frame& frame, const Space& space, llvm::Value* step, std::optional<Bounds> known);
   llvm::BasicBlock* block(const char* name);
 
   // --- tile.cpp: transposes ---
@@ -112,6 +119,8 @@ class Emitter {
   }
   const Frame* lane_frame(int node) const;
   bool narrow(int node) const;
+  Bounds bounds(int index, const Spot& spot) const;
+  llvm::Value* decided(int comparison, int instance) const;
   std::optional<Graph::Pattern> lane_pattern(int index) const;
   int vector_piece(int access) const;  // elements of one access to memory
 

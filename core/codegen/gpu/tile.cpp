@@ -46,7 +46,7 @@ void Emitter::emit_tile(Value* block) {
   Value* along = b_.CreateURem(block, i32(tiles(tile.along)));
   Value* rest = b_.CreateUDiv(block, i32(tiles(tile.along)));
   Value* across = b_.CreateURem(rest, i32(tiles(tile.across)));
-  open(work_->items.space, b_.CreateUDiv(rest, i32(tiles(tile.across))), 1, i32(0));
+  open(work_->items.space, b_.CreateUDiv(rest, i32(tiles(tile.across))), 1, i32(0), std::nullopt);
 
   // A row of the tile for each value of `along`, padded to an odd number of words.
   struct Staged {

@@ -81,6 +81,44 @@ std::optional<Graph::Pattern> Emitter::lane_pattern(int index) const {
   return graph_.lane_pattern(index, range, frame->lanes, frame->lanes);
 }
 
+// Of an index at one spot. What the rounds of a section say is narrower than what the graph knows.
+Emitter::Bounds Emitter::bounds(int index, const Spot& spot) const {
+  const KernelNode& n = graph_[index];
+  Bounds whole{n.low, n.high};
+  if (n.has_load) return {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
+  if (n.range >= 0) {
+    size_t frame = static_cast<size_t>(place(index));
+    auto known = frames_[frame].bounds.find(n.range);
+    if (known == frames_[frame].bounds.end()) return whole;
+    Bounds here = known->second[frames_[frame].chunks > 1 ? spot.chunks[frame] : 0];
+    int lane = lane_frame(index) ? spot.lane : 0;
+    return {here.low + lane, here.high + lane};
+  }
+  if (n.form < 0) return whole;
+  const Form& form = graph_.form(index);
+  if (form.terms.size() == 1 && form.terms[0].node == index) return whole;
+  Bounds sum{form.constant, form.constant};
+  for (auto [term, coefficient] : form.terms) {
+    Bounds part = bounds(term, spot);
+    sum.low += coefficient * (coefficient > 0 ? part.low : part.high);
+    sum.high += coefficient * (coefficient > 0 ? part.high : part.low);
+  }
+  return {std::max(sum.low, whole.low), std::min(sum.high, whole.high)};
+}
+
+// What a comparison of indices comes to wherever it is asked; null where that differs.
+Value* Emitter::decided(int comparison, int instance) const {
+  int left = graph_.source(comparison, 0), right = graph_.source(comparison, 1);
+  if (graph_[comparison].op != Op::CmpLt || graph_[left].dtype != DType::Index ||
+      graph_[left].has_load || graph_[right].has_load)
+    return nullptr;
+  Spot spot = spot_of(comparison, instance);
+  Bounds a = bounds(left, spot), b = bounds(right, spot);
+  auto& context = module_.getContext();
+  if (a.high < b.low) return llvm::ConstantInt::getTrue(context);
+  return a.low >= b.high ? llvm::ConstantInt::getFalse(context) : nullptr;
+}
+
 // --- values
 // ------------------------------------------------------------------------------------------
 
@@ -116,6 +154,10 @@ Emitter::Values Emitter::apply(int node, bool lane0) {
   Values results;
   int step = lane0 ? lanes_of(node) : 1;
   for (int instance = 0; instance < instances(node); instance += step) {
+    if (Value* known = decided(node, instance)) {
+      results.push_back(known);
+      continue;
+    }
     llvm::SmallVector<Value*, 3> x;
     unsigned width = 0;
     for (size_t i = 0; i < sources.size(); ++i) {
