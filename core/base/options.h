@@ -22,8 +22,8 @@ struct Options {
   std::string devices;    // TS_DEVICES: default devices of this process, such as CPU:0,CPU:1
   std::string cuda_path;  // TS_CUDA_PATH: folders with CUDA's libraries, separated by ':'
   bool tf32 = false;      // TS_TF32: 1 lets f32 products on CUDA round their operands to 10 bits
-  int beam = 0;  // BEAM: candidates for a library's product that are timed on the device before one
-                 // is chosen; 0 takes what the library advises
+  int beam = 0;  // BEAM: candidates for a kernel or a library's product on a GPU that are timed
+                 // there before one is chosen; 0 takes what planner and library advise
   int64_t bucket_bytes =
       25 << 20;  // TS_BUCKET_BYTES: gradients are all-reduced in buckets of this size
 };

@@ -66,7 +66,7 @@ KernelPointer compile_one(const KernelSource& source, const Target& target, Phas
   double start = codegen::thread_cpu_ms();
   Graph graph(source);
   if (target.is_gpu()) {
-    codegen::gpu::GpuPlan plan = codegen::gpu::make_gpu_plan(graph, target);
+    codegen::gpu::GpuPlan plan = codegen::gpu::make_gpu_plan(graph, target, source.choice);
     times.plan_ms += codegen::thread_cpu_ms() - start;
     kernel->cost_ns = plan.cost_ns;
     kernel->bytes_moved = plan.bytes_moved;

@@ -56,7 +56,11 @@ struct KernelSource {
   UOp sink;
   std::vector<UOp> loops;         // every Loop range used, outer to inner as the scheduler prefers
   std::vector<ParamInfo> params;  // by slot
+  // Which of the generator's plans: 0 is its own choice, 1 to kKernelChoices - 1 are others that
+  // may be faster, some of them the same. Folds of another plan may differ in their last bits.
+  int choice = 0;
 };
+constexpr int kKernelChoices = 8;
 
 // A kernel for one target. On GPUs `code` is as core/runtime/target.h says. On CPUs `code.bytes` is
 // an image (core/runtime/image.h): position independent machine code with its constants, loaded by

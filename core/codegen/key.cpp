@@ -67,6 +67,7 @@ std::string kernel_key(const KernelSource& kernel, const Target& target) {
   out.number(target.vector_bits);
   out.number(target.multiprocessors);
   out.number(target.shared_bytes);
+  out.number(kernel.choice);
   out.number(static_cast<int64_t>(kernel.params.size()));
   for (const ParamInfo& param : kernel.params) {
     out.number(static_cast<int64_t>(param.dtype));

@@ -13,6 +13,7 @@
 #include "core/codegen/codegen.h"
 #include "core/exec/runtime.h"
 #include "core/exec/transfer.h"
+#include "core/exec/tune.h"
 
 namespace tinyshard {
 namespace {
@@ -138,26 +139,29 @@ void Executable::compile() {
   Runtime& runtime = Runtime::get();
   auto start = Clock::now();
   // Kernels are compiled once per kind of device; a schedule may hold items of several.
-  std::vector<const KernelSource*> sources;
-  std::vector<const Target*> targets;  // null where this process has none of the devices
-  for (const Item& item : schedule_.items) {
+  std::vector<KernelSource*> sources;
+  std::vector<Device*> devices;  // the first of each; null where this process has none of them
+  for (Item& item : schedule_.items) {
     if (item.kind != Item::Kind::Kernel) continue;
     auto local = runtime.local_positions(item.mesh);
     sources.push_back(&item.kernel);
-    targets.push_back(local.empty() ? nullptr
-                                    : &runtime.device(item.mesh.devices()[local[0]]).target());
+    devices.push_back(local.empty() ? nullptr : &runtime.device(item.mesh.devices()[local[0]]));
   }
   std::vector<std::shared_ptr<const CompiledKernel>> kernels(sources.size());
   for (size_t first = 0; first < sources.size(); ++first) {
-    if (kernels[first] || !targets[first]) continue;
-    std::vector<const KernelSource*> same;
+    if (kernels[first] || !devices[first]) continue;
+    const Target& target = devices[first]->target();
+    std::vector<KernelSource*> same;
     std::vector<size_t> places;
     for (size_t i = first; i < sources.size(); ++i) {
-      if (!targets[i] || !(*targets[i] == *targets[first])) continue;
+      if (!devices[i] || !(devices[i]->target() == target)) continue;
       same.push_back(sources[i]);
       places.push_back(i);
     }
-    auto compiled = compile_kernels(same, *targets[first], parallel_compile);
+    if (options().beam > 1 && target.is_gpu() && devices[first]->executes())
+      tune_kernels(same, *devices[first], options().beam, runtime.ranks() == 1, parallel_compile);
+    auto compiled = compile_kernels(std::vector<const KernelSource*>(same.begin(), same.end()),
+                                    target, parallel_compile);
     for (size_t i = 0; i < places.size(); ++i) kernels[places[i]] = compiled[i];
   }
   steps_.reserve(schedule_.items.size());

@@ -13,9 +13,10 @@
 namespace tinyshard {
 namespace {
 
+// Lives on when the process exits: the vendors' libraries have torn themselves down by then.
 std::unique_ptr<Runtime>& instance() {
-  static std::unique_ptr<Runtime> runtime;
-  return runtime;
+  static auto* runtime = new std::unique_ptr<Runtime>;
+  return *runtime;
 }
 
 const bool world_is_found = (find_world_by([] { Runtime::get(); }), true);

@@ -85,8 +85,8 @@ class GraphRecording final : public Recording {
  private:
   GraphExec exec() const {
     if (!graph_->exec)
-      throw DeviceError(fmt::format(
-          "{}: this step was recorded with a communicator that has ended", gpu_.name()));
+      throw DeviceError(fmt::format("{}: this step was recorded with a communicator that has ended",
+                                    gpu_.name()));
     return graph_->exec;
   }
 

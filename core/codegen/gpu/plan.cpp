@@ -163,9 +163,10 @@ class Sections {
   Work work_;
 };
 
-std::vector<Work> plan_nest(const Graph& graph, const Target& target, Nest nest, bool clusters) {
+std::vector<Work> plan_nest(const Graph& graph, const Target& target, Nest nest, bool clusters,
+                            const Leaning& leaning) {
   Accesses accesses(graph, nest);
-  PlanContext context{graph, target, accesses, clusters};
+  PlanContext context{graph, target, accesses, clusters, leaning};
   Work work = Sections(context, std::move(nest)).make();
   if (shared_sections(work).empty()) return plan_maps(context, std::move(work));
   plan_teams(context, work);
@@ -174,7 +175,14 @@ std::vector<Work> plan_nest(const Graph& graph, const Target& target, Nest nest,
 
 }  // namespace
 
-GpuPlan make_gpu_plan(Graph& graph, const Target& target) {
+Leaning leaning_of(int choice) {
+  constexpr Leaning kLeanings[kKernelChoices] = {
+      {},           {true, 0, 0}, {false, 0, 1}, {false, -1, 0}, {false, 1, 0}, {false, 0, -1},
+      {true, 1, 0}, {true, -1, 0}};
+  return kLeanings[choice];
+}
+
+GpuPlan make_gpu_plan(Graph& graph, const Target& target, int choice) {
   for (bool changed = true; changed;) {
     changed = false;
     for (auto [outer, inner] : graph.mergeable()) {
@@ -188,7 +196,7 @@ GpuPlan make_gpu_plan(Graph& graph, const Target& target) {
   std::vector<Nest> nests = build_nests(graph);
   bool clusters = nests.size() == 1 && target.cpu.starts_with("sm_9");
   for (Nest& nest : nests) {
-    for (Work& work : plan_nest(graph, target, std::move(nest), clusters))
+    for (Work& work : plan_nest(graph, target, std::move(nest), clusters, leaning_of(choice)))
       plan.works.push_back(std::move(work));
   }
   for (const Work& work : plan.works) plan.block = std::max(plan.block, work.team * work.teams);

@@ -77,8 +77,8 @@ struct GpuPlan {
   int64_t bytes_moved = 0;
 };
 
-// May merge ranges of the graph.
-GpuPlan make_gpu_plan(Graph& graph, const Target& target);
+// May merge ranges of the graph. `choice`: KernelSource's.
+GpuPlan make_gpu_plan(Graph& graph, const Target& target, int choice);
 
 // By node: the first node of equal value when `range_class[r]` names the range that stands for r.
 std::vector<int> number_values(const Graph& graph, std::span<const int> range_class);

@@ -54,7 +54,9 @@ class Maps {
     int64_t most = std::clamp<int64_t>(4 / std::max<int64_t>(1, loads), 1, 4);
     if (items.lanes == 1) most *= 2;
     items.chunks = static_cast<int>(std::clamp<int64_t>(items.steps / wanted, 1, most));
-    work_.teams = kBlock;
+    items.chunks = static_cast<int>(
+        std::min<int64_t>(c_.leaning.lean(items.chunks, c_.leaning.chunks), items.steps));
+    work_.teams = static_cast<int>(c_.leaning.lean(kBlock, c_.leaning.threads));
     while (work_.teams > kWarp &&
            items.steps <= int64_t{work_.teams} * c_.target.multiprocessors / 2)
       work_.teams /= 2;

@@ -126,9 +126,10 @@ class Teams {
       int lanes = work_.items_fastest ? work_.items.space.lanes : s->space.lanes;
       int64_t part = divide_up(s->space.steps, work_.team * work_.cluster);
       int64_t most = kLoopValues / lanes;
-      bool twice = lanes > 4;  // of half the size
+      bool twice = lanes > 4 && sections.size() == 1;  // of half the size; again: from the cache
       int accesses = twice ? 2 * kLoopAccesses : kLoopAccesses;
       if (lanes > 1) most = std::max<int64_t>(most, accesses / loads);
+      most = c_.leaning.lean(most, c_.leaning.chunks);
       s->space.chunks = static_cast<int>(kept ? part : std::clamp<int64_t>(part, 1, most));
     }
   }
@@ -168,6 +169,7 @@ class Teams {
                             std::min<int64_t>(kWarp, power_up(steps)));
     int64_t wanted = int64_t{c_.target.multiprocessors} * kThreadsOfMultiprocessor;
     team = std::max(team, std::min(power_up(steps), power_up(wanted / items)));
+    team = c_.leaning.lean(std::min<int64_t>(team, kMostThreads), c_.leaning.threads);
     work_.team = static_cast<int>(std::min<int64_t>(team, kMostThreads));
     int64_t teams = std::max<int64_t>(1, kBlock / work_.team);
     work_.teams = static_cast<int>(
@@ -181,15 +183,19 @@ class Teams {
     };
     bool kept = one && fits(int64_t{work_.team} * work_.cluster, work_.team == kMostThreads);
     // Rows that are used again and too long for one block are kept by several.
-    bool again = c_.clusters && one && !kept && sections.size() > 1 && lanes > 1 &&
-                 work_.cluster == 1 &&
-                 row_bytes(sections) * c_.target.multiprocessors > kCacheBytes;
+    bool again =
+        c_.clusters && one && !kept && sections.size() > 1 && lanes > 1 && work_.cluster == 1;
+    bool cached = row_bytes(sections) * c_.target.multiprocessors <= kCacheBytes;
+    if (cached != c_.leaning.other_keeping) again = false;
+    int64_t block = c_.leaning.lean(kClusterBlock, c_.leaning.threads);
     for (int cluster = 2; again && !kept && cluster <= kMostCluster; cluster *= 2) {
-      if (!fits(int64_t{kClusterBlock} * cluster, true)) continue;
-      work_.team = kClusterBlock;
+      if (!fits(block * cluster, true)) continue;
+      work_.team = static_cast<int>(block);
       work_.cluster = cluster;
-      kept = true;
+      choose_chunks(sections, true, loads);
+      return;
     }
+    if (c_.leaning.other_keeping) kept = false;
     choose_chunks(sections, kept, loads);
   }
 
@@ -218,7 +224,8 @@ class Teams {
       int64_t most_threads = largest_block(divide_up(items.steps, least));
       while (items.steps * team < wanted && team * 4 <= steps && 2 * team * least <= most_threads)
         team *= 2;
-      work_.team = static_cast<int>(team);
+      team = std::min(c_.leaning.lean(team, c_.leaning.threads), kMostThreads / least);
+      work_.team = static_cast<int>(std::max<int64_t>(1, team));
       int64_t teams = std::max<int64_t>(least, kBlock / team);
       work_.teams = static_cast<int>(std::max<int64_t>(std::min(teams, power_up(items.steps)),
                                                        kWarp / std::min<int64_t>(kWarp, team)));

@@ -9,11 +9,22 @@
 
 namespace tinyshard::codegen::gpu {
 
+// How a plan differs from what the planner takes for the best.
+struct Leaning {
+  bool other_keeping = false;   // rows that would stay in registers do not, others do
+  int threads = 0, chunks = 0;  // of a team or block, of a thread: times 2 to this power
+  int64_t lean(int64_t x, int power) const {
+    return power >= 0 ? x << power : std::max<int64_t>(1, x >> -power);
+  }
+};
+Leaning leaning_of(int choice);
+
 struct PlanContext {
   const Graph& graph;
   const Target& target;
   const Accesses& accesses;
   bool clusters;  // several blocks may share a team
+  Leaning leaning;
 
   int64_t extent(std::span<const int> ranges) const {
     int64_t product = 1;

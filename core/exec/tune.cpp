@@ -1,0 +1,221 @@
+#include "core/exec/tune.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <mutex>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/options.h"
+#include "core/codegen/key.h"
+#include "core/runtime/file_cache.h"
+
+namespace tinyshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRounds = 3;              // over all candidates, so that a slow phase hits all
+constexpr double kRoundSeconds = 1e-3;  // of one candidate, in repetitions
+constexpr int kMostRepetitions = 200;
+constexpr double kGain = 0.97;  // a plan must be this much faster than the generator's own
+constexpr std::string_view kFile = ".choice";
+
+struct Known {
+  std::mutex mutex;
+  std::unordered_map<std::string, int> choices;
+};
+
+Known& known() {
+  static Known* known = new Known;  // outlives every static user
+  return *known;
+}
+
+bool has_folds(const KernelSource& source) {
+  return std::ranges::any_of(toposort(std::span(&source.sink, 1)),
+                             [](const UOp& x) { return x.op() == Op::Fold; });
+}
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// A kernel's buffers, zeroed.
+class Buffers {
+ public:
+  Buffers(Device& device, const KernelSource& source) : device_(device) {
+    try {
+      for (const ParamInfo& param : source.params) {
+        if (param.alias >= 0) {
+          pointers_.push_back(nullptr);
+          sizes_.push_back(0);
+          continue;
+        }
+        sizes_.push_back(std::max<size_t>(64, size_t(param.numel) * itemsize(param.dtype)));
+        pointers_.push_back(device.allocate(sizes_.back(), "kernels to be timed"));
+        device.fill_zero(pointers_.back(), sizes_.back());
+      }
+    } catch (...) {
+      release();
+      throw;
+    }
+    arguments_ = pointers_;
+    for (size_t i = 0; i < source.params.size(); ++i) {
+      if (source.params[i].alias >= 0) arguments_[i] = pointers_[size_t(source.params[i].alias)];
+    }
+  }
+  ~Buffers() { release(); }
+  Buffers(const Buffers&) = delete;
+  void* const* get() const { return arguments_.data(); }
+
+ private:
+  void release() noexcept {
+    for (size_t i = 0; i < pointers_.size(); ++i) {
+      if (pointers_[i]) device_.free(pointers_[i], sizes_[i]);
+    }
+  }
+  Device& device_;
+  std::vector<void*> pointers_, arguments_;
+  std::vector<size_t> sizes_;
+};
+
+// Some launches in a row, so that what the host does for them does not count.
+class Repeated {
+ public:
+  Repeated(Device& device, Program& program, void* const* buffers, int repetitions)
+      : device_(device), repetitions_(repetitions) {
+    device.begin_recording();
+    try {
+      for (int i = 0; i < repetitions; ++i) program.launch(buffers, kCoordinates);
+    } catch (...) {
+      device.abandon_recording();
+      throw;
+    }
+    recording_ = device.end_recording();
+  }
+  double seconds_of_one() {
+    device_.synchronize();
+    auto start = Clock::now();
+    recording_->launch();
+    device_.synchronize();
+    return seconds_since(start) / repetitions_;
+  }
+  static constexpr int64_t kCoordinates[8] = {};
+
+ private:
+  Device& device_;
+  int repetitions_;
+  std::unique_ptr<Recording> recording_;
+};
+
+using KernelPointer = std::shared_ptr<const CompiledKernel>;
+
+int fastest(Device& device, const KernelSource& source, std::span<const KernelPointer> candidates) {
+  if (candidates[0]->code.work_items == 0) return 0;
+  Buffers buffers(device, source);
+  struct Timed {
+    int choice;
+    std::unique_ptr<Program> program;
+    std::unique_ptr<Repeated> work;
+    double seconds = std::numeric_limits<double>::infinity();
+  };
+  std::vector<Timed> timed;
+  int repetitions = 0;
+  for (size_t c = 0; c < candidates.size(); ++c) {
+    const ObjectCode& code = candidates[c]->code;
+    if (std::ranges::any_of(candidates.first(c), [&](const KernelPointer& other) {
+          return other->code.bytes == code.bytes && other->code.block == code.block &&
+                 other->code.work_items == code.work_items;
+        }))
+      continue;
+    Timed t{int(c), device.load(code), nullptr};
+    t.program->launch(buffers.get(), Repeated::kCoordinates);
+    device.synchronize();
+    if (repetitions == 0) {
+      double once = Repeated(device, *t.program, buffers.get(), 1).seconds_of_one();
+      repetitions = int(std::clamp(kRoundSeconds / once, 1.0, double{kMostRepetitions}));
+    }
+    t.work = std::make_unique<Repeated>(device, *t.program, buffers.get(), repetitions);
+    timed.push_back(std::move(t));
+  }
+  for (int round = 0; round < kRounds && timed.size() > 1; ++round) {
+    for (Timed& t : timed) t.seconds = std::min(t.seconds, t.work->seconds_of_one());
+  }
+  const Timed& best = *std::ranges::min_element(timed, {}, &Timed::seconds);
+  int choice = best.seconds < kGain * timed[0].seconds ? best.choice : 0;
+  if (options().debug >= 2 && timed.size() > 1) {
+    std::string line = fmt::format("{}: {}: choice {} of", device.name(), source.name, choice);
+    for (const Timed& t : timed) line += fmt::format("  {}: {:.1f}", t.choice, t.seconds * 1e6);
+    log_line(line + " us");
+  }
+  return choice;
+}
+
+}  // namespace
+
+void tune_kernels(std::span<KernelSource* const> sources, Device& device, int beam, bool folds,
+                  const ParallelFor& parallel) {
+  beam = std::min(beam, kKernelChoices);
+  struct Open {
+    std::string key;
+    std::vector<KernelSource*> users;
+  };
+  std::vector<Open> open;
+  std::unordered_map<std::string, size_t> places;
+  for (KernelSource* source : sources) {
+    if (!folds && has_folds(*source)) continue;
+    std::string key =
+        fmt::format("choice of {} plans: ", beam) + codegen::kernel_key(*source, device.target());
+    auto [place, added] = places.try_emplace(key, open.size());
+    if (added) open.push_back({std::move(key), {}});
+    open[place->second].users.push_back(source);
+  }
+  auto decide = [](const Open& kernel, int choice) {
+    for (KernelSource* source : kernel.users) source->choice = choice;
+    std::lock_guard lock(known().mutex);
+    known().choices[kernel.key] = choice;
+  };
+  std::erase_if(open, [&](const Open& kernel) {
+    {
+      std::lock_guard lock(known().mutex);
+      if (auto found = known().choices.find(kernel.key); found != known().choices.end()) {
+        for (KernelSource* source : kernel.users) source->choice = found->second;
+        return true;
+      }
+    }
+    auto bytes = file_cache::load(kernel.key, kFile);
+    if (!bytes || bytes->size() != 1 || (*bytes)[0] < 0 || (*bytes)[0] >= kKernelChoices)
+      return false;
+    decide(kernel, (*bytes)[0]);
+    return true;
+  });
+  std::vector<KernelSource> candidates;
+  for (const Open& kernel : open) {
+    for (int choice = 0; choice < beam; ++choice) {
+      candidates.push_back(*kernel.users.front());
+      candidates.back().choice = choice;
+    }
+  }
+  std::vector<const KernelSource*> pointers;
+  for (const KernelSource& candidate : candidates) pointers.push_back(&candidate);
+  std::vector<KernelPointer> compiled = compile_kernels(pointers, device.target(), parallel);
+  for (size_t k = 0; k < open.size(); ++k) {
+    int choice = 0;
+    try {
+      choice = fastest(device, *open[k].users.front(),
+                       std::span(compiled).subspan(k * size_t(beam), size_t(beam)));
+      char byte = static_cast<char>(choice);
+      file_cache::store(open[k].key, kFile, {&byte, 1});
+    } catch (const DeviceError& error) {
+      if (options().debug >= 1)
+        log_line(fmt::format("{} is not timed: {}", open[k].users.front()->name, error.what()));
+    }
+    decide(open[k], choice);
+  }
+}
+
+}  // namespace tinyshard
