@@ -8,6 +8,7 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/runtime/communicator.h"
+#include "multi/wire.h"
 
 namespace tinyshard {
 namespace {
@@ -165,12 +166,16 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
     if (!changes[a]) continue;
     Placement from = v.place[a], to = wanted[a];
     int64_t parts = mesh.axes()[a].size;
+    auto reduced = [&](const UOp& terms, CollectiveOp op) {
+      UOp sum = collective(terms, op, from.op, mesh, a, op == CollectiveOp::ReduceScatter, false);
+      return from_wire(sum, v.local.dtype(), from.op);
+    };
     if (from.is_partial() && to.is_shard() && alone(a, to.dim)) {
-      v.local = collective(parts_first(v.local, to.dim, parts), CollectiveOp::ReduceScatter,
-                           from.op, mesh, a, true, false);
+      v.local = reduced(parts_first(to_wire(v.local, from.op), to.dim, parts),
+                        CollectiveOp::ReduceScatter);
       v.place[a] = to;
     } else if (from.is_partial() && !(to == from)) {
-      v.local = collective(v.local, CollectiveOp::AllReduce, from.op, mesh, a, false, false);
+      v.local = reduced(to_wire(v.local, from.op), CollectiveOp::AllReduce);
       v.place[a] = Replicate;
     } else if (from.is_shard() && to.is_shard() && from.dim != to.dim && alone(a, to.dim) &&
                alone(a, from.dim)) {

@@ -2,6 +2,7 @@
 // and on two to five, divided by rows and by columns, evenly or not.
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -116,6 +117,46 @@ TEST(Meshes, ShareConstantsInOneRun) {
   EXPECT_EQ(a.to_vector<int>(), (std::vector<int>{2, 5, 10, 17, 26, 37}));
   EXPECT_EQ(b.to_vector<int>(), (std::vector<int>{1, 4, 9, 16, 25, 36}));
   EXPECT_EQ(c.to_vector<int>(), (std::vector<int>{2, 5, 10, 17, 26, 37}));
+}
+
+// Maxima and minima of parts, and sums of 16-bit integers, travel in a form of their own
+// (multi/wire.h): what is hard in it comes back to the bit.
+TEST(Reductions, KeepWhatIsHardOverDevices) {
+  TINYSHARD_NEED_DEVICES(2);
+  constexpr float kInf = std::numeric_limits<float>::infinity(),
+                  kNan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<std::pair<float, float>> pairs = {
+      {1, kNan},    {kNan, 1},     {-kNan, 1},    {kInf, kNan}, {kNan, -kInf}, {kNan, kNan},
+      {kInf, 1},    {-kInf, -1},   {-kInf, kInf}, {-2, -3},     {-2, 3},       {2, -3},
+      {2, 3},       {0, -1},       {0, 1},        {-0.5f, 0},   {6e-8f, 0},    {-6e-8f, -1.2e-7f},
+      {65504, 1e4}, {-65504, -1e4}};
+  std::vector<float> values;
+  for (auto [a, b] : pairs) values.push_back(a);
+  for (auto [a, b] : pairs) values.push_back(b);
+  const int64_t columns = int64_t(pairs.size());
+  for (DType type : {DType::F16, DType::BF16, DType::F32, DType::F64}) {
+    Tensor x = Tensor(values, {2, columns}).cast(type).realize();
+    Tensor divided = x.shard(device_names(2), 0).realize();
+    for (bool largest : {true, false}) {
+      auto call = [&](const Tensor& t) { return largest ? t.max(0) : t.min(0); };
+      std::vector<double> got = call(divided).to_vector<double>(),
+                          want = call(x).to_vector<double>();
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_EQ(std::isnan(got[i]), std::isnan(pairs[i].first) || std::isnan(pairs[i].second));
+        if (std::isnan(want[i])) continue;
+        EXPECT_EQ(got[i], want[i]) << name(type) << " of pair " << i;
+      }
+    }
+  }
+  for (DType type : {DType::I16, DType::U16}) {
+    Tensor x = Tensor(std::vector<int>{30000, -2, 7, 30000, -5, 300}, {2, 3}).cast(type).realize();
+    Tensor divided = x.shard(device_names(2), 0).realize();
+    for (auto* call :
+         {+[](const Tensor& t) { return t.sum(0, false, t.dtype()); },
+          +[](const Tensor& t) { return t.prod(0); }, +[](const Tensor& t) { return t.max(0); },
+          +[](const Tensor& t) { return t.min(0); }})
+      EXPECT_EQ(call(divided).to_vector<int64_t>(), call(x).to_vector<int64_t>()) << name(type);
+  }
 }
 
 class Divided : public ::testing::TestWithParam<std::tuple<size_t, int, int>> {};
