@@ -29,10 +29,6 @@ double seconds(Channel::Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-bool is_pair(const Collective& call) {
-  return call.op == CollectiveOp::Send || call.op == CollectiveOp::Recv;
-}
-
 // What the members of a group to be tell its first member, and what that one answers.
 struct Proposal {
   uint64_t digest = 0;  // of the split: all have to mean the same group
@@ -249,7 +245,7 @@ Work Group::start_checked(const Collective& call, std::span<const CommBuffer> se
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
   if (failed()) throw_failure(call, sequence, 0);
   const uint32_t tag = tag_of(call, sequence);
-  if (!is_pair(call)) sequence_.store(sequence + 1, std::memory_order_relaxed);
+  if (!is_pair(call.op)) sequence_.store(sequence + 1, std::memory_order_relaxed);
 
   if (free_.empty()) {
     free_.push_back(static_cast<uint32_t>(pool_.size()));
@@ -262,7 +258,7 @@ Work Group::start_checked(const Collective& call, std::span<const CommBuffer> se
   active_.push_back(place);
   try {
     request.begin(layout_, endpoint_->channel(), options_, call, send, recv, sequence, tag,
-                  verify && !is_pair(call));
+                  verify && !is_pair(call.op));
     done = request.advance();
   } catch (const ChannelError& error) {
     fail({error.peer, error.what()}, true);
@@ -283,7 +279,7 @@ uint64_t Group::ticket_of(uint32_t place) const {
 
 uint32_t Group::tag_of(const Collective& call, uint64_t sequence) const {
   const uint32_t base = context_ << (Endpoint::kPayloadBits + 1);
-  if (!is_pair(call)) return base | static_cast<uint32_t>(sequence % kSequences) << 4;
+  if (!is_pair(call.op)) return base | static_cast<uint32_t>(sequence % kSequences) << 4;
   const auto local = [&](int participant) {
     return static_cast<uint32_t>(layout_.local_index[static_cast<size_t>(participant)]);
   };

@@ -223,7 +223,10 @@ void Executable::bind_all() {
       stride *= item.mesh.axes()[a].size;
     for (size_t d = 0; d < local.size(); ++d) {
       if (done[d]) continue;
-      Group group{&runtime.communicator(item.mesh, item.mesh_axis, local[d]), {}, {}, {}, {}, {}};
+      Group group{&runtime.communicator(item.mesh, item.mesh_axis, local[d]), {}, false, {}};
+      group.calls.resize(std::max<size_t>(item.pieces.size(), 1), {item.collective, {}, {}, {}});
+      for (size_t p = 0; p < item.pieces.size(); ++p)
+        group.calls[p].collective.count = item.pieces[p];
       int64_t place = item.mesh.coordinates(local[d])[item.mesh_axis];
       int first = local[d] - int(place * stride);
       for (int64_t k = 0; k < item.mesh.axes()[item.mesh_axis].size; ++k) {
@@ -232,13 +235,16 @@ void Executable::bind_all() {
         size_t other = size_t(found - local.begin());
         done[other] = true;
         group.members.push_back(other);
-        group.send.push_back({step.launches[other].buffers[0], step.launches[other].device});
-        group.recv.push_back({step.launches[other].buffers[1], step.launches[other].device});
+        const Launch& launch = step.launches[other];
+        for (size_t p = 0; p < group.calls.size(); ++p) {
+          group.calls[p].send.push_back({launch.buffers[2 * p], launch.device});
+          group.calls[p].recv.push_back({launch.buffers[2 * p + 1], launch.device});
+        }
       }
-      group.through_host = !takes_buffers(*group.communicator, group.send);
+      group.through_host = !takes_buffers(*group.communicator, group.calls[0].send);
       if (group.through_host) {
         std::vector<Device*> devices;
-        for (const CommBuffer& b : group.send) devices.push_back(b.device);
+        for (const CommBuffer& b : group.calls[0].send) devices.push_back(b.device);
         Communicator* direct = runtime.device_communicator(*group.communicator, devices);
         const Collective& call = item.collective;
         if (direct && direct->supports(call.op, call.dtype, call.reduce)) {
@@ -328,14 +334,29 @@ void Executable::copy(const Step& step) {
 
 void Executable::start(Step& step) {
   for (Group& group : step.groups) {
-    for (size_t i = 0; i < group.members.size(); ++i) {
-      group.send[i].data = step.launches[group.members[i]].buffers[0];
-      group.recv[i].data = step.launches[group.members[i]].buffers[1];
+    for (size_t p = 0; p < group.calls.size(); ++p) {
+      Call& call = group.calls[p];
+      for (size_t i = 0; i < group.members.size(); ++i) {
+        void** buffers = step.launches[group.members[i]].buffers;
+        call.send[i].data = buffers[2 * p];
+        call.recv[i].data = buffers[2 * p + 1];
+      }
+      if (group.through_host)
+        run_through_host(*group.communicator, call.collective, call.send, call.recv);
     }
-    if (group.through_host)
-      run_through_host(*group.communicator, step.item->collective, group.send, group.recv);
-    else
-      group.work = group.communicator->start(step.item->collective, group.send, group.recv);
+    if (group.through_host) continue;
+    Batch batch(*group.communicator);
+    for (Call& call : group.calls)
+      call.work = group.communicator->start(call.collective, call.send, call.recv);
+    batch.end();
+  }
+}
+
+void Executable::Group::wait() {
+  if (through_host) return;
+  // Calls on devices run in order: the last one says it of all.
+  for (Call& call : calls) {
+    if (!communicator->on_devices() || &call == &calls.back()) call.work.wait();
   }
 }
 
@@ -344,7 +365,7 @@ void Executable::run_items(std::span<Step> steps) {
   for (Step& step : steps) {
     auto begin = timed ? Clock::now() : Clock::time_point();
     for (int w : step.item->waits) {
-      for (Group& group : steps_[w].groups) group.work.wait();
+      for (Group& group : steps_[w].groups) group.wait();
     }
     switch (step.item->kind) {
       case Item::Kind::Kernel:
@@ -365,7 +386,7 @@ void Executable::run_items(std::span<Step> steps) {
     }
   }
   for (Step& step : steps) {
-    for (Group& group : step.groups) group.work.wait();
+    for (Group& group : step.groups) group.wait();
   }
 }
 

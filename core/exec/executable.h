@@ -50,12 +50,17 @@ class Executable {
     void** buffers;  // in pointers_
     const int64_t* coordinates;
   };
-  struct Group {  // one communicator of a collective, with our participants' buffers
-    Communicator* communicator;
-    std::vector<size_t> members;  // their launches
-    bool through_host;            // the communicator cannot touch their memory
+  struct Call {  // of one piece of a collective, with our participants' buffers
+    Collective collective;
     std::vector<CommBuffer> send, recv;
     Work work;
+  };
+  struct Group {  // one communicator of a collective
+    Communicator* communicator;
+    std::vector<size_t> members;  // launches of our participants
+    bool through_host;            // the communicator cannot touch their memory
+    std::vector<Call> calls;
+    void wait();
   };
   struct Step {
     const Item* item;
@@ -82,7 +87,7 @@ class Executable {
   bool can_record() const;
   void run_items(std::span<Step> steps);
   void copy(const Step& step);
-  void start(Step& step);
+  static void start(Step& step);
 
   Schedule schedule_;
   bool executes_ = true;

@@ -42,7 +42,7 @@ std::string describe(const Collective& call) {
     text += fmt::format(" x [{}]", fmt::join(call.counts, ","));
   }
   if (call.op == CollectiveOp::Broadcast) text += fmt::format(" from {}", call.from);
-  if (call.op == CollectiveOp::Send || call.op == CollectiveOp::Recv) {
+  if (is_pair(call.op)) {
     text += fmt::format(" {} -> {}", call.from, call.to);
   }
   return text;
@@ -102,7 +102,7 @@ void Communicator::check(const Collective& call, std::span<const CommBuffer> sen
     throw UserError(
         fmt::format("{} on group \"{}\" of {}: {}", describe(call), name_, size(), what));
   };
-  const bool pair = call.op == CollectiveOp::Send || call.op == CollectiveOp::Recv;
+  const bool pair = is_pair(call.op);
   const size_t n = static_cast<size_t>(size()), buffers = pair ? 1 : local_.size();
 
   size_t expected = 0;

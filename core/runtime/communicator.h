@@ -43,6 +43,10 @@ enum class CollectiveOp : uint8_t {
   Barrier
 };
 std::string_view name(CollectiveOp op);  // "all_reduce"
+// Of two participants, unlike the others.
+constexpr bool is_pair(CollectiveOp op) {
+  return op == CollectiveOp::Send || op == CollectiveOp::Recv;
+}
 
 class Device;
 
@@ -168,6 +172,16 @@ class Communicator {
   }
   Work barrier() { return start({}, {}, {}); }
 
+  // Calls started in a batch may run as one when it ends: on devices, one launch for all of them.
+  // It is also how sends and receives run at once there; what is started one by one runs one by
+  // one, and the first time that two participants meet, the host of each waits for the other's.
+  // Nothing of a batch is waited for before its end. Use `Batch`.
+  virtual void begin_batch() {}
+  virtual void end_batch() {}
+  // In place of end_batch where a call could not be started. The others of the batch may be on
+  // their way: the group fails.
+  virtual void drop_batch() noexcept {}
+
   // A communicator of some participants, renumbered in the order given. Called by every process
   // that holds one of them, and by no other; waits for them (at most the timeout). Processes that
   // share several groups split them in the same order. UserError when the list names a participant
@@ -209,6 +223,23 @@ class Communicator {
   int rank_;
   std::vector<int> ranks_;  // of each participant
   std::vector<int> local_;
+};
+
+// The calls started while it lives, until `end`, are a batch.
+class Batch {
+ public:
+  explicit Batch(Communicator& communicator) : communicator_(&communicator) {
+    communicator.begin_batch();
+  }
+  ~Batch() {
+    if (communicator_ != nullptr) communicator_->drop_batch();
+  }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+  void end() { std::exchange(communicator_, nullptr)->end_batch(); }
+
+ private:
+  Communicator* communicator_;
 };
 
 inline bool Work::test() { return communicator_ == nullptr || communicator_->test(ticket_); }

@@ -11,67 +11,140 @@ constexpr int64_t kAlignment = 64;
 
 struct Bucket {
   int task;  // that carries the collective
-  int buffer;
-  int64_t bytes;
+  int64_t bytes = 0;
+  int buffer = -1;  // of all-reduces
+};
+
+bool same_kind(const Item& a, const Item& b) {
+  return a.collective.op == b.collective.op && a.collective.dtype == b.collective.dtype &&
+         a.collective.reduce == b.collective.reduce && a.mesh == b.mesh &&
+         a.mesh_axis == b.mesh_axis;
+}
+
+class Bucketing {
+ public:
+  Bucketing(std::vector<Task>& tasks, std::vector<VirtualBuffer>& buffers, int64_t bytes)
+      : tasks_(tasks),
+        buffers_(buffers),
+        bytes_(bytes),
+        dependencies_(tasks, buffers),
+        readers_(buffers.size()) {
+    for (const Task& task : tasks) {
+      for (int b : task.reads) ++readers_[size_t(b)];
+    }
+  }
+
+  void run() {
+    for (int t : execution_order(tasks_, buffers_, dependencies_)) {
+      Item& item = tasks_[size_t(t)].item;
+      if (tasks_[size_t(t)].draft || item.kind != Item::Kind::Collective) continue;
+      switch (item.collective.op) {
+        case CollectiveOp::AllReduce:
+          if (is_temporary(t)) share_buffer(bucket_of(t), t);
+          break;
+        case CollectiveOp::AllGather:
+        case CollectiveOp::ReduceScatter:
+          run_together(bucket_of(t), t);
+          break;
+        default:
+          break;
+      }
+    }
+  }
+
+ private:
+  // Operand and result live inside the schedule only, and nobody else needs the operand.
+  bool is_temporary(int t) const {
+    auto temporary = [&](int number) {
+      const VirtualBuffer& b = buffers_[size_t(number)];
+      return !b.storage && !b.output && b.previous < 0 && b.container < 0;
+    };
+    const Task& task = tasks_[size_t(t)];
+    return readers_[size_t(task.reads[0])] == 1 && temporary(task.reads[0]) &&
+           temporary(task.writes[0]);
+  }
+
+  static int64_t aligned(int64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  int64_t size_of(int t) const {
+    const Task& task = tasks_[size_t(t)];
+    return aligned(std::max(buffers_[size_t(task.reads[0])].bytes(),
+                            buffers_[size_t(task.writes[0])].bytes()));
+  }
+
+  // The latest one of the kind, where t fits in: an earlier one is on its way by then. Otherwise a
+  // new one.
+  Bucket& bucket_of(int t) {
+    const Item& item = tasks_[size_t(t)].item;
+    auto latest = std::ranges::find_if(
+        latest_, [&](const Bucket& b) { return same_kind(tasks_[size_t(b.task)].item, item); });
+    if (latest == latest_.end()) return latest_.emplace_back(Bucket{t});
+    bool fits = latest->bytes + size_of(t) <= bytes_ && !dependencies_.reaches(latest->task, t) &&
+                !dependencies_.reaches(t, latest->task);
+    if (!fits) *latest = Bucket{t};
+    return *latest;
+  }
+
+  void move_in(const Bucket& bucket, int t) {
+    Task &carrier = tasks_[size_t(bucket.task)], &task = tasks_[size_t(t)];
+    carrier.reads.push_back(task.reads[0]);
+    carrier.writes.push_back(task.writes[0]);
+    carrier.position = std::max(carrier.position, task.position);
+    task.gone = true;
+    task.reads.clear();
+    task.writes.clear();
+    dependencies_.merge(t, bucket.task);
+  }
+
+  void share_buffer(Bucket& bucket, int t) {
+    int in = tasks_[size_t(t)].reads[0], out = tasks_[size_t(t)].writes[0];
+    int64_t size = size_of(t);
+    Item& item = tasks_[size_t(bucket.task)].item;
+    if (bucket.buffer < 0) {
+      VirtualBuffer memory;
+      memory.dtype = buffers_[size_t(in)].dtype;
+      memory.mesh = buffers_[size_t(in)].mesh;
+      buffers_.push_back(memory);
+      bucket.buffer = int(buffers_.size()) - 1;
+      item.buffers = {bucket.buffer, bucket.buffer};
+    }
+    if (t != bucket.task) move_in(bucket, t);
+    for (int b : {in, out}) {
+      buffers_[size_t(b)].container = bucket.buffer;
+      buffers_[size_t(b)].container_offset = bucket.bytes;
+    }
+    bucket.bytes += size;
+    VirtualBuffer& memory = buffers_[size_t(bucket.buffer)];
+    int64_t count = bucket.bytes / int64_t(itemsize(memory.dtype));
+    memory.shape = {count};
+    item.collective.count = size_t(count);
+  }
+
+  void run_together(Bucket& bucket, int t) {
+    bucket.bytes += size_of(t);
+    if (t == bucket.task) return;
+    Item &item = tasks_[size_t(bucket.task)].item, &more = tasks_[size_t(t)].item;
+    if (item.pieces.empty()) item.pieces.push_back(item.collective.count);
+    item.pieces.push_back(more.collective.count);
+    item.collective.count += more.collective.count;
+    item.buffers.insert(item.buffers.end(), more.buffers.begin(), more.buffers.end());
+    move_in(bucket, t);
+  }
+
+  std::vector<Task>& tasks_;
+  std::vector<VirtualBuffer>& buffers_;
+  int64_t bytes_;
+  Dependencies dependencies_;
+  std::vector<int> readers_;    // of a buffer
+  std::vector<Bucket> latest_;  // of each kind
 };
 
 }  // namespace
 
 void bucket_collectives(std::vector<Task>& tasks, std::vector<VirtualBuffer>& buffers,
                         int64_t bytes) {
-  std::vector<int> readers(buffers.size());
-  for (const Task& task : tasks) {
-    for (int b : task.reads) ++readers[b];
-  }
-  auto temporary = [&](int b) {
-    return !buffers[b].storage && !buffers[b].output && buffers[b].previous < 0 &&
-           buffers[b].container < 0;
-  };
-  Dependencies dependencies(tasks, buffers);
-  std::vector<Bucket> open;
-  for (int t : execution_order(tasks, buffers, dependencies)) {
-    Task& task = tasks[t];
-    if (task.draft || task.item.kind != Item::Kind::Collective) continue;
-    if (task.item.collective.op != CollectiveOp::AllReduce) continue;
-    int in = task.reads[0], out = task.writes[0];
-    if (!temporary(in) || !temporary(out) || readers[in] != 1) continue;
-    int64_t size = (buffers[in].bytes() + kAlignment - 1) / kAlignment * kAlignment;
-    auto fits = [&](const Bucket& bucket) {
-      const Item& other = tasks[bucket.task].item;
-      return bucket.bytes + size <= bytes && other.mesh == task.item.mesh &&
-             other.mesh_axis == task.item.mesh_axis &&
-             other.collective.dtype == task.item.collective.dtype &&
-             other.collective.reduce == task.item.collective.reduce &&
-             !dependencies.reaches(bucket.task, t) && !dependencies.reaches(t, bucket.task);
-    };
-    auto bucket = std::ranges::find_if(open, fits);
-    if (bucket == open.end()) {
-      VirtualBuffer memory;
-      memory.dtype = buffers[in].dtype;
-      memory.mesh = buffers[in].mesh;
-      buffers.push_back(memory);
-      open.push_back({t, int(buffers.size()) - 1, 0});
-      bucket = open.end() - 1;
-      task.item.buffers = {bucket->buffer, bucket->buffer};
-    } else {
-      Task& carrier = tasks[bucket->task];
-      carrier.reads.push_back(in);
-      carrier.writes.push_back(out);
-      carrier.position = std::max(carrier.position, task.position);
-      task.gone = true;
-      task.reads.clear();
-      task.writes.clear();
-      dependencies.merge(t, bucket->task);
-    }
-    for (int b : {in, out}) {
-      buffers[b].container = bucket->buffer;
-      buffers[b].container_offset = bucket->bytes;
-    }
-    bucket->bytes += size;
-    int64_t count = bucket->bytes / int64_t(itemsize(buffers[in].dtype));
-    buffers[bucket->buffer].shape = {count};
-    tasks[bucket->task].item.collective.count = size_t(count);
-  }
+  Bucketing(tasks, buffers, bytes).run();
 }
 
 }  // namespace tinyshard

@@ -1,4 +1,4 @@
-// Many small all-reduces become few large ones, in place.
+// Many small collectives become few large ones, and nothing is copied for it.
 #pragma once
 #include <vector>
 
@@ -6,9 +6,10 @@
 
 namespace tinyshard {
 
-// All-reduces over one mesh axis with one type and op share a bucket of at most `bytes` (a larger
-// one has a bucket of its own). Their operands are computed straight into the bucket and their
-// results read from it, so that nothing is copied and one collective does the work of all.
+// Collectives of one kind over one mesh axis that become ready one after the other share a bucket
+// of at most `bytes` (a larger one has a bucket of its own). All-reduces share a buffer: operands
+// are computed straight into it and results read from it. Reduce-scatters and all-gathers, whose
+// parts would lie apart in such a buffer, keep their own and run as the pieces of one call.
 void bucket_collectives(std::vector<Task>& tasks, std::vector<VirtualBuffer>& buffers,
                         int64_t bytes);
 

@@ -19,8 +19,13 @@ class Order {
         dependencies_(dependencies),
         users_(buffers.size()),
         begun_(buffers.size()),
+        travels_(buffers.size()),
+        under_way_(tasks.size()),
         touched_(tasks.size()) {
     for (int t = 0; t < int(tasks.size()); ++t) {
+      for (int b : tasks[t].reads) {
+        if (is_collective(t)) travels_[b] = true;
+      }
       for (int b : tasks[t].reads) touch(t, b);
       for (int b : tasks[t].writes) touch(t, b);
       for (int m : touched_[t]) ++users_[m];
@@ -43,6 +48,9 @@ class Order {
       int t = *next;
       ready_.erase(next);
       result.push_back(t);
+      // Collectives run in order: to wait for one is to wait for those before it.
+      if (waits(t)) under_way_.assign(tasks_.size(), false);
+      if (is_collective(t)) under_way_[t] = true;
       for (int m : touched_[t]) {
         begun_[m] = true;
         --users_[m];
@@ -76,8 +84,19 @@ class Order {
     ready_.insert(std::ranges::upper_bound(ready_, t, before), t);
   }
 
+  bool is_collective(int t) const { return tasks_[t].item.kind == Item::Kind::Collective; }
+
+  // Whether t would wait for a collective on its way, which others can run beside.
+  bool waits(int t) const {
+    return !is_collective(t) &&
+           std::ranges::any_of(dependencies_.before(t), [&](int p) { return under_way_[p]; });
+  }
+
   bool is_eager(int t) const {
-    if (leads(t)) return true;
+    if (leads(t) || is_collective(t)) return true;
+    if (waits(t)) return false;
+    auto travels = [&](int b) { return bool(travels_[b]); };
+    if (!tasks_[t].writes.empty() && std::ranges::all_of(tasks_[t].writes, travels)) return true;
     int64_t change = 0, read = 0;
     for (int m : touched_[t]) {
       const VirtualBuffer& b = buffers_[m];
@@ -94,6 +113,8 @@ class Order {
   const Dependencies& dependencies_;
   std::vector<int> users_;                 // of a memory, that have not run
   std::vector<bool> begun_;                // memories that hold something
+  std::vector<bool> travels_;              // buffers that a collective sends
+  std::vector<bool> under_way_;            // collectives that nobody has waited for yet
   std::vector<std::vector<int>> touched_;  // memories of a task
   std::vector<int> ready_;                 // by position
 };

@@ -61,13 +61,22 @@ class Scheduler {
   Schedule take() { return std::move(schedule_); }
 
  private:
-  // A root that only shows a library's result in another shape is that result: no copy of it.
+  // A root that only shows a library's result in another shape is that result, and what a
+  // collective brings for a storage arrives there: no copies of them.
   void name_results() {
     NodeMap<int> uses(order_.size());
     for (const UOp& x : order_) {
       for (const UOp& s : x->src()) ++uses[s];
     }
     for (const UOp& root : roots_) ++uses[root];
+    for (const UOp& x : order_) {
+      if (x.op() != Op::Assign) continue;
+      UOp result = x.src(1);
+      while (result.op() == Op::Reshape && uses.at(result) == 1) result = result.src(0);
+      if (result.op() != Op::Collective || uses.at(result) != 1) continue;
+      buffer_[result] = buffer_of(x);
+      made_along_[x] = true;
+    }
     for (const UOp& root : roots_) {
       if (root.op() != Op::Reshape || buffer_.contains(root)) continue;
       const UOp& result = root.src(0);
@@ -435,7 +444,9 @@ std::string Item::describe() const {
     case Kind::Library:
       return fmt::format("library {}", tinyshard::describe(*call.node));
     case Kind::Collective:
-      return fmt::format("#{} {} on axis {}", sequence, tinyshard::describe(collective), mesh_axis);
+      return fmt::format("#{} {}{} on axis {}", sequence, tinyshard::describe(collective),
+                         pieces.empty() ? "" : fmt::format(" in {} pieces", pieces.size()),
+                         mesh_axis);
     case Kind::Copy:
       return fmt::format("copy {}", tinyshard::describe(*call.node));
   }

@@ -50,7 +50,10 @@ struct Item {
 
   KernelSource kernel;
   LibraryCall call;
-  Collective collective;        // its count is in elements per part
+  Collective collective;  // its count is in elements per part, over all pieces
+  // A collective of several values: `buffers` holds operand and result of each in turn, `pieces`
+  // their counts. One value: empty.
+  std::vector<size_t> pieces;
   int mesh_axis = 0;            // of the collective
   uint64_t sequence = 0;        // of the collective, from 1 in schedule order
   std::vector<CopyPart> parts;  // of the copy

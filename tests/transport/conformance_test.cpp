@@ -473,12 +473,14 @@ TEST_P(Conformance, SendAndReceive) {
         for (size_t i = 0; i < count; ++i)
           out.back().set(i, value_of(DType::I32, ReduceOp::Sum, p, i));
       }
+      Batch batch(c);
       for (size_t l = 0; l < out.size(); ++l) {
         const int p = participant(c, l), next = (p + 1) % c.size(),
                   previous = (p + c.size() - 1) % c.size();
         works.push_back(c.recv(in[l].comm(), count, DType::I32, previous, p));
         works.push_back(c.send(out[l].comm(), count, DType::I32, p, next));
       }
+      batch.end();
       for (Work& work : works) work.wait();
       for (size_t l = 0; l < in.size(); ++l) {
         const int previous = (participant(c, l) + c.size() - 1) % c.size();
@@ -497,10 +499,12 @@ TEST_P(Conformance, MessagesOfAPairKeepTheirOrder) {
     std::vector<int32_t> out(kMessages), in(kMessages);
     std::iota(out.begin(), out.end(), 0);
     std::vector<Work> works;
+    Batch batch(c);
     for (size_t i = 0; i < kMessages; ++i) {
       if (c.rank_of(0) == c.rank()) works.push_back(c.send({&out[i]}, 1, DType::I32, 0, last));
       if (c.rank_of(last) == c.rank()) works.push_back(c.recv({&in[i]}, 1, DType::I32, 0, last));
     }
+    batch.end();
     for (Work& work : works) work.wait();
     if (c.rank_of(last) == c.rank()) {
       EXPECT_EQ(in, out);

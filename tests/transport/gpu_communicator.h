@@ -36,6 +36,7 @@ class GpuCommunicator final : public Communicator {
       return host_.start(call, send, recv);
     check(call, send, recv);
     if (nccl_->failed()) nccl_->check_alive();
+    if (is_pair(call.op)) return start_pair(call, send, recv);
     Pending pending;
     std::vector<CommBuffer> from, to;
     size_t item = itemsize(call.dtype), n = size_t(size());
@@ -54,6 +55,9 @@ class GpuCommunicator final : public Communicator {
     pending_.emplace(++next_, std::move(pending));
     return work(next_);
   }
+  void begin_batch() override { nccl_->begin_batch(); }
+  void end_batch() override { nccl_->end_batch(); }
+  void drop_batch() noexcept override { nccl_->drop_batch(); }
   std::unique_ptr<Communicator> split(std::span<const int> participants,
                                       std::string name) override {
     auto part = host_.split(participants, std::move(name));
@@ -100,6 +104,20 @@ class GpuCommunicator final : public Communicator {
     std::vector<Piece> pieces;
     Work work;
   };
+
+  Work start_pair(const Collective& call, std::span<const CommBuffer> send,
+                  std::span<const CommBuffer> recv) {
+    bool sends = call.op == CollectiveOp::Send;
+    auto place = std::ranges::find(local(), sends ? call.from : call.to);
+    Device& gpu = *gpus_[size_t(place - local().begin())];
+    Pending pending;
+    Range host = range((sends ? send : recv)[0].data, call.count * itemsize(call.dtype));
+    CommBuffer there{pending.add(gpu, host, !sends), &gpu};
+    std::span<const CommBuffer> one(&there, 1), none;
+    pending.work = nccl_->start(call, sends ? one : none, sends ? none : one);
+    pending_.emplace(++next_, std::move(pending));
+    return work(next_);
+  }
 
   static std::vector<int> ranks_of(const Communicator& host) {
     std::vector<int> ranks;

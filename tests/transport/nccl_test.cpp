@@ -1,5 +1,6 @@
-// What a group of GPUs does when a peer does not come: two ranks, as threads, of one GPU each. The
-// collectives themselves are in the conformance suite.
+// What is particular to groups of GPUs: recordings, batches, and what happens when a peer does not
+// come. Two ranks, as threads, of one GPU each. The collectives themselves are in the conformance
+// suite.
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -112,6 +113,103 @@ TEST_F(NcclGpus, OneGpuForTwoParticipantsIsRefused) {
   std::string why;
   EXPECT_EQ(connect_nccl(*host, devices, {}, &why), nullptr);
   EXPECT_NE(why.find("share a GPU"), std::string::npos) << why;
+}
+
+// Each sends to the other what it got from it, in recordings that run again and again: a send and a
+// receive of one batch do not wait for each other, however large they are.
+TEST_F(NcclGpus, PairsExchangeInARecording) {
+  constexpr size_t kCount = size_t{8} << 20;
+  auto exchange = [](Rank& self) {
+    const int own = self.group.rank(), peer = 1 - own;
+    std::vector<float> start(kCount, float(own + 1)), got(kCount);
+    float* mine = static_cast<float*>(self.memory);
+    float* theirs = mine + kCount;
+    self.gpu.copy_in(mine, start.data(), kCount * sizeof(float));
+    auto swap_with = [&](float* from, float* to) {
+      Batch batch(self.group);
+      self.group.recv({to, &self.gpu}, kCount, DType::F32, peer, own);
+      Work sent = self.group.send({from, &self.gpu}, kCount, DType::F32, own, peer);
+      batch.end();
+      sent.wait();
+    };
+    auto there_and_back = [&] {
+      swap_with(mine, theirs);
+      swap_with(theirs, mine);
+    };
+    there_and_back();
+    self.gpu.begin_recording();
+    there_and_back();
+    auto recording = self.gpu.end_recording();
+    for (int i = 0; i < 3; ++i) recording->launch();
+    self.gpu.copy_out(got.data(), theirs, kCount * sizeof(float));
+    EXPECT_EQ(got, std::vector<float>(kCount, float(peer + 1)));
+    self.gpu.copy_out(got.data(), mine, kCount * sizeof(float));
+    EXPECT_EQ(got, start);
+    EXPECT_EQ(self.group.sequence(), 1u) << "pairs do not count";
+  };
+  run(60s, exchange, exchange);
+}
+
+// Like a sum, a receive keeps the device waiting and not the host, which meets the deadline.
+TEST_F(NcclGpus, ASenderThatDoesNotComeMeetsTheDeadline) {
+  run(
+      2s,
+      [](Rank& self) {
+        CommBuffer buffer{self.memory, &self.gpu};
+        self.group.send(buffer, 1000, DType::F32, 0, 1).wait();
+        self.gpu.synchronize();
+        auto start = Clock::now();
+        std::string what = expect_throw<CommError>([&] {
+          self.group.recv(buffer, 1000, DType::F32, 1, 0).wait();
+          self.gpu.synchronize();
+        });
+        EXPECT_NE(what.find("deadline"), std::string::npos) << what;
+        EXPECT_NE(what.find("recv f32 x 1000 1 -> 0"), std::string::npos) << what;
+        EXPECT_LT(seconds_since(start), 6);
+        EXPECT_TRUE(self.group.failed());
+      },
+      [](Rank& self) {
+        self.group.recv({self.memory, &self.gpu}, 1000, DType::F32, 0, 1).wait();
+        self.gpu.synchronize();
+        std::this_thread::sleep_for(4s);
+      });
+}
+
+// Sums, parts and gathers of many sizes as one launch, and what is wrong in one of them.
+TEST_F(NcclGpus, ABatchIsOneLaunch) {
+  auto batch_of_sums = [](Rank& self) {
+    constexpr size_t kMost = 5000;
+    std::vector<float> ones(kMost * 16, 1), got(kMost * 16);
+    self.gpu.copy_in(self.memory, ones.data(), ones.size() * sizeof(float));
+    std::vector<Work> works;
+    Batch batch(self.group);
+    for (size_t i = 0; i < 16; ++i) {
+      CommBuffer part{static_cast<float*>(self.memory) + i * kMost, &self.gpu};
+      works.push_back(self.group.all_reduce({&part, 1}, {&part, 1}, i * 300, DType::F32));
+    }
+    batch.end();
+    for (Work& work : works) work.wait();
+    self.gpu.copy_out(got.data(), self.memory, got.size() * sizeof(float));
+    for (size_t i = 0; i < got.size(); ++i)
+      ASSERT_EQ(got[i], i % kMost < i / kMost * 300 ? 2 : 1) << i;
+    std::this_thread::sleep_for(300ms);
+  };
+  run(
+      60s,
+      [&](Rank& self) {
+        batch_of_sums(self);
+        expect_throw<UserError>([&] {
+          Batch wrong(self.group);
+          self.sum();
+          self.group.all_reduce({}, {}, 1, DType::F32);
+        });
+        EXPECT_TRUE(self.group.failed()) << "nobody knows what of the batch is on its way";
+        EXPECT_THROW(self.sum(), CommError);
+      },
+      [&](Rank& self) {
+        batch_of_sums(self);
+        std::this_thread::sleep_for(1s);
+      });
 }
 
 // The time of one sum in a recording, against the bytes that it moves.

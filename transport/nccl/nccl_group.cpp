@@ -13,6 +13,7 @@
 
 #include "core/base/error.h"
 #include "transport/nccl/nccl.h"
+#include "transport/nccl/nccl_calls.h"
 
 namespace tinyshard {
 namespace {
@@ -22,51 +23,6 @@ using nccl::Nccl;
 using Clock = std::chrono::steady_clock;
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
-std::optional<nccl::Type> type_of(DType dtype) {
-  switch (dtype) {
-    case DType::Bool:
-    case DType::U8:
-      return nccl::kUint8;
-    case DType::I8:
-      return nccl::kInt8;
-    case DType::I32:
-      return nccl::kInt32;
-    case DType::U32:
-      return nccl::kUint32;
-    case DType::I64:
-      return nccl::kInt64;
-    case DType::U64:
-      return nccl::kUint64;
-    case DType::F16:
-      return nccl::kFloat16;
-    case DType::BF16:
-      return nccl::kBfloat16;
-    case DType::F32:
-      return nccl::kFloat32;
-    case DType::F64:
-      return nccl::kFloat64;
-    default:
-      return std::nullopt;
-  }
-}
-
-// Of Bool, Sum and Max are "or", Prod and Min are "and": on bytes that are 0 or 1, the larger and
-// the smaller.
-nccl::Reduction reduction_of(DType dtype, ReduceOp op) {
-  bool boolean = dtype == DType::Bool;
-  switch (op) {
-    case ReduceOp::Sum:
-      return boolean ? nccl::kMax : nccl::kSum;
-    case ReduceOp::Prod:
-      return boolean ? nccl::kMin : nccl::kProd;
-    case ReduceOp::Max:
-      return nccl::kMax;
-    case ReduceOp::Min:
-      return nccl::kMin;
-  }
-  return nccl::kSum;
-}
 
 // What the participants of a group tell each other first. Plain bytes on the wire.
 struct Hello {
@@ -97,7 +53,8 @@ class NcclGroup final : public Communicator {
         host_(host),
         devices_(std::move(devices)),
         options_(options),
-        comms_(devices_.size()) {
+        comms_(devices_.size()),
+        two_bytes_(devices_.size()) {
     connect(id);
     for (Device* device : devices_) {
       device->watch(this, [this](std::chrono::nanoseconds waited) { look(waited); });
@@ -114,6 +71,9 @@ class NcclGroup final : public Communicator {
     for (Device* device : devices_) device->unwatch(this);
     start_abort();
     wait_for_abort(kAbortEnds);
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      if (two_bytes_[i]) devices_[i]->free(two_bytes_[i], 2);
+    }
   }
 
   // When the process exits, with its other groups. Peers may still be reading what this process
@@ -133,14 +93,8 @@ class NcclGroup final : public Communicator {
   std::string_view transport() const override { return "nccl"; }
   bool on_devices() const override { return true; }
 
-  // NCCL's Max and Min pass over NaN, which ours must not; it reduces no 16-bit integers. Send and
-  // Recv would have to be paired before they are queued.
   bool supports(CollectiveOp op, DType dtype, ReduceOp reduce) const override {
-    if (op == CollectiveOp::Send || op == CollectiveOp::Recv) return false;
-    if (op != CollectiveOp::AllReduce && op != CollectiveOp::ReduceScatter)
-      return dtype != DType::Index;
-    if (is_float(dtype) && (reduce == ReduceOp::Max || reduce == ReduceOp::Min)) return false;
-    return type_of(dtype).has_value();
+    return nccl::offers(op, dtype, reduce);
   }
 
   Work start(const Collective& call, std::span<const CommBuffer> send,
@@ -154,23 +108,46 @@ class NcclGroup final : public Communicator {
     if (!supports(call.op, call.dtype, call.reduce))
       throw UserError(
           fmt::format("{} on group \"{}\": NCCL has no such call", describe(call), name()));
-    uint64_t ticket = ++sequence_;
+    std::optional<Batch> alone;  // a call by itself is a batch of one
+    if (!in_batch_) alone.emplace(*this);
     last_ = call;
     last_.counts = {};
-    for (size_t i = 0; i < devices_.size(); ++i) {
+    auto after_launches = [&](size_t i) {
       devices_[i]->record(*ready_[i], Queue::Compute);
       devices_[i]->wait(*ready_[i], Queue::Communication);
+    };
+    if (is_pair(call.op)) {
+      size_t i = place_of(call.op == CollectiveOp::Send ? call.from : call.to);
+      after_launches(i);
+      issue(call, i, send.data(), recv.data());
+    } else {
+      ++sequence_;
+      for (size_t i = 0; i < devices_.size(); ++i) after_launches(i);
+      for (size_t i = 0; i < devices_.size(); ++i) issue(call, i, &send[i], &recv[i]);
     }
+    if (alone) alone->end();
+    return work(ticket_);
+  }
+
+  void begin_batch() override {
+    check_internal(!in_batch_, "batches do not nest");
+    in_batch_ = true;
+    ++ticket_;
     begin();
-    for (size_t i = 0; i < devices_.size(); ++i) {
-      devices_[i]->make_current();
-      issue(call, i, send[i].data, recv[i].data);
-    }
+  }
+  void end_batch() override {
+    in_batch_ = false;
     finish("starting");
-    auto& events = done_[ticket % kSlots];
+    auto& events = done_[ticket_ % kSlots];
     for (size_t i = 0; i < devices_.size(); ++i)
       devices_[i]->record(*events[i], Queue::Communication);
-    return work(ticket);
+  }
+  void drop_batch() noexcept override {
+    if (!std::exchange(in_batch_, false)) return;
+    nccl_.group_end();
+    constexpr const char* kWhy = "a call of a batch could not be started";
+    host_.abort(kWhy);
+    fail(-1, kWhy);
   }
 
   std::unique_ptr<Communicator> split(std::span<const int> participants,
@@ -209,6 +186,10 @@ class NcclGroup final : public Communicator {
   static constexpr auto kAbortStarts = std::chrono::milliseconds(50);
   static constexpr auto kAbortEnds = std::chrono::seconds(10);
 
+  size_t place_of(int participant) const {
+    return size_t(std::ranges::find(local(), participant) - local().begin());
+  }
+
   void connect(const nccl::UniqueId& id) {
     nccl::Config config;
     begin();
@@ -227,6 +208,7 @@ class NcclGroup final : public Communicator {
   }
   void accept(nccl::Result result, Comm comm, std::string_view what) {
     if (result == nccl::kSuccess || result == nccl::kInProgress) return;
+    in_batch_ = false;
     nccl_.group_end();
     give_up(-1, fmt::format("{}: {}", what, nccl_.error(result, comm)), {});
   }
@@ -257,71 +239,19 @@ class NcclGroup final : public Communicator {
     }
   }
 
-  void issue(const Collective& call, size_t i, const void* send, void* recv) {
-    Comm comm = comms_[i];
-    void* stream = devices_[i]->native_queue(Queue::Communication);
-    size_t item = itemsize(call.dtype), own = size_t(local()[i]), n = size_t(size());
-    // Moves of types that NCCL does not know are moves of bytes.
-    auto known = type_of(call.dtype);
-    int type = known ? *known : nccl::kUint8;
-    size_t scale = known ? 1 : item;
-    int op = reduction_of(call.dtype, call.reduce);
-    auto out = [&](size_t element) { return static_cast<const char*>(send) + element * item; };
-    auto in = [&](size_t element) { return static_cast<char*>(recv) + element * item; };
-    auto run = [&](nccl::Result result) { accept(result, comm, describe(call)); };
-    switch (call.op) {
-      case CollectiveOp::AllReduce:
-        if (call.count > 0) run(nccl_.all_reduce(send, recv, call.count, type, op, comm, stream));
-        break;
-      case CollectiveOp::Broadcast:
-        if (call.count > 0)
-          run(nccl_.broadcast(send, recv, call.count * scale, type, call.from, comm, stream));
-        break;
-      case CollectiveOp::AllGather:
-        if (call.counts.empty()) {
-          if (call.count > 0)
-            run(nccl_.all_gather(send, recv, call.count * scale, type, comm, stream));
-          break;
-        }
-        for (size_t p = 0, offset = 0; p < n; offset += call.counts[p++]) {
-          if (call.counts[p] == 0) continue;
-          run(nccl_.broadcast(p == own ? send : in(offset), in(offset), call.counts[p] * scale,
-                              type, int(p), comm, stream));
-        }
-        break;
-      case CollectiveOp::ReduceScatter:
-        if (call.counts.empty()) {
-          if (call.count > 0)
-            run(nccl_.reduce_scatter(send, recv, call.count, type, op, comm, stream));
-          break;
-        }
-        for (size_t p = 0, offset = 0; p < n; offset += call.counts[p++]) {
-          if (call.counts[p] == 0) continue;
-          run(nccl_.reduce(out(offset), recv, call.counts[p], type, op, int(p), comm, stream));
-        }
-        break;
-      case CollectiveOp::AllToAll: {
-        auto count = [&](size_t from, size_t to) {
-          return (call.counts.empty() ? call.count : call.counts[from * n + to]) * scale;
-        };
-        size_t to = 0, from = 0;
-        size_t unit = item / scale;
-        for (size_t p = 0; p < n; ++p) {
-          size_t sent = count(own, p), received = count(p, own);
-          if (sent > 0)
-            run(nccl_.send(static_cast<const char*>(send) + to * unit, sent, type, int(p), comm,
-                           stream));
-          if (received > 0)
-            run(nccl_.receive(static_cast<char*>(recv) + from * unit, received, type, int(p), comm,
-                              stream));
-          to += sent;
-          from += received;
-        }
-        break;
-      }
-      default:
-        break;
-    }
+  // Of the participant i of this process.
+  void issue(const Collective& call, size_t i, const CommBuffer* send, const CommBuffer* recv) {
+    nccl::Participant self{comms_[i], devices_[i]->native_queue(Queue::Communication),
+                           size_t(local()[i]), size_t(size())};
+    devices_[i]->make_current();
+    if (is_pair(call.op)) meet(self, i, call.op == CollectiveOp::Send ? call.to : call.from);
+    accept(nccl::issue(nccl_, call, self, send ? send->data : nullptr, recv ? recv->data : nullptr),
+           comms_[i], describe(call));
+  }
+  void meet(const nccl::Participant& self, size_t i, int peer) {
+    if (peer == local()[i] || !met_.insert({i, peer}).second) return;
+    if (!two_bytes_[i]) two_bytes_[i] = devices_[i]->allocate(2, "communication");
+    accept(nccl::meet(nccl_, self, peer, two_bytes_[i]), comms_[i], "meeting");
   }
 
   // The event of a later call on the same queue says as much of an earlier one.
@@ -416,7 +346,10 @@ class NcclGroup final : public Communicator {
   std::vector<Comm> comms_;
   std::vector<std::unique_ptr<Event>> ready_;
   std::array<std::vector<std::unique_ptr<Event>>, kSlots> done_;
-  uint64_t sequence_ = 0;
+  std::set<std::pair<size_t, int>> met_;  // ours, by place in local(), and participants
+  std::vector<void*> two_bytes_;
+  uint64_t sequence_ = 0, ticket_ = 0;  // the latter of batches
+  bool in_batch_ = false;
   Collective last_;  // what failures are reported with
   Clock::time_point start_;
   bool failed_ = false;
