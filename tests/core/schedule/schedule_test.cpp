@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/options.h"
 #include "core/exec/executable.h"
 #include "core/exec/pipeline.h"
 #include "core/exec/runtime.h"
@@ -98,17 +99,29 @@ struct Mlp {
   Tensor operator()(const Tensor& x) const { return c(b(a(x).relu()).relu()); }
 };
 
+// With products in bf16, of parameters and gradients in f32.
+struct NarrowMlp : Mlp {
+  Tensor operator()(const Tensor& x) const {
+    auto layer = [](const nn::Linear& l, const Tensor& h) {
+      return h.linear(l.weight.T().cast(DType::BF16), l.bias.cast(DType::BF16));
+    };
+    return layer(c, layer(b, layer(a, x.cast(DType::BF16)).relu()).relu()).cast(DType::F32);
+  }
+};
+
 // The plan of a training step on `devices` NULL devices.
-Schedule planned_step(int devices, bool clip = false, const char* shard_axis = "") {
+template <class Model = Mlp>
+Schedule planned_step(int devices, bool clip = false, const char* shard_axis = "",
+                      int64_t rows = 16) {
   Runtime::shutdown();
   Runtime::configure({.devices = {"NULL"}, .devices_per_rank = devices});
   Mesh mesh = Mesh::world({{"data", -1}});
-  Mlp net;
+  Model net;
   nn::data_parallel(net, mesh, "data");
   auto optim = nn::optim::SGD(nn::parameters(net), {.lr = 0.1, .shard_axis = shard_axis});
-  Tensor x = Tensor::zeros({16 * devices, 32}).contiguous().shard(mesh, {{"data", Shard(0)}});
+  Tensor x = Tensor::zeros({rows * devices, 32}).contiguous().shard(mesh, {{"data", Shard(0)}});
   Tensor y =
-      Tensor::zeros({16 * devices}, DType::I32).contiguous().shard(mesh, {{"data", Shard(0)}});
+      Tensor::zeros({rows * devices}, DType::I32).contiguous().shard(mesh, {{"data", Shard(0)}});
   Jit step = [&](Tensor images, Tensor labels) {
     TrainingMode on;
     optim.zero_grad();
@@ -134,6 +147,63 @@ TEST_F(ScheduleTest, GradientsShareOneAllReduce) {
   PlanSummary s = summarize(planned_step(4));
   EXPECT_LE(s.collectives, 2);  // the gradients' bucket and the loss
   EXPECT_GT(s.collective_bytes, 0);
+}
+
+TEST_F(ScheduleTest, PartsOfGradientsAndParametersTravelTogether) {
+  Schedule schedule = planned_step(4, false, "data");
+  int scatters = 0, gathers = 0, pieces = 0, arrived = 0;
+  for (const Item& item : schedule.items) {
+    if (item.kind != Item::Kind::Collective) continue;
+    scatters += item.collective.op == CollectiveOp::ReduceScatter;
+    if (item.collective.op != CollectiveOp::AllGather) continue;
+    ++gathers;
+    for (int b : item.writes) {
+      ++pieces;
+      int before = schedule.buffers[b].previous;
+      arrived += before >= 0 && schedule.buffers[before].storage != nullptr;
+    }
+  }
+  EXPECT_EQ(scatters, 1);
+  EXPECT_EQ(gathers, 1);
+  EXPECT_EQ(pieces, 6);
+  EXPECT_EQ(arrived, 4) << "all but those whose parts are uneven, without a copy";
+}
+
+// With many small buckets, the first are on their way while gradients are still computed, and
+// nothing waits for them before.
+TEST_F(ScheduleTest, GradientsTravelBesideTheBackwardPass) {
+  setenv("TS_BUCKET_BYTES", "4096", 1);
+  reload_options();
+  for (const char* shard_axis : {"", "data"}) {
+    Schedule schedule = planned_step<NarrowMlp>(4, true, shard_axis, 1024);
+    size_t last_product = 0, begun = 0;
+    for (size_t i = 0; i < schedule.items.size(); ++i) {
+      if (schedule.items[i].kind == Item::Kind::Library) last_product = i;
+    }
+    for (size_t i = 0; i < last_product; ++i) {
+      begun += schedule.items[i].kind == Item::Kind::Collective;
+      EXPECT_TRUE(schedule.items[i].waits.empty()) << schedule.items[i].describe();
+    }
+    EXPECT_GE(begun, 2) << shard_axis;
+  }
+  unsetenv("TS_BUCKET_BYTES");
+  reload_options();
+}
+
+// What makes little of a collective's result would run early otherwise.
+TEST_F(ScheduleTest, OtherWorkComesBeforeAWaitForACollective) {
+  Runtime::configure({.devices = {"NULL"}, .devices_per_rank = 4});
+  const Mesh mesh = Mesh::world({{"data", -1}});
+  Tensor x = data({64, 8192}).shard(mesh, {{"data", Shard(0)}}).realize();
+  Tensor y = data({512, 512}).shard(mesh, {{"data", Shard(0)}}).realize();
+  Tensor w = data({512, 512}).shard(mesh).realize();
+  Tensor norm = x.sum(0).shard(mesh).square().sum();
+  std::vector<UOp> roots{y.matmul(w).softmax().uop(), norm.uop()};
+  Schedule schedule = make_plan(roots);
+  ASSERT_EQ(schedule.items.size(), 5);
+  EXPECT_EQ(schedule.items[1].kind, Item::Kind::Collective);
+  EXPECT_EQ(schedule.items[2].kind, Item::Kind::Library);
+  EXPECT_EQ(schedule.items[4].waits, std::vector<int>{1});
 }
 
 // A block of a GPT without attention: its gradients and its value on a device whose products have
