@@ -10,6 +10,10 @@ namespace {
 
 constexpr int64_t kLittle = 16;  // a result counts as small beside this many times its bytes read
 
+// Bytes of others behind a collective after which it is taken to be done: what waits for it is held
+// back no longer, and lets go of memory that the collective used.
+constexpr int64_t kBehind = int64_t{64} << 20;
+
 class Order {
  public:
   Order(std::span<const Task> tasks, const std::vector<VirtualBuffer>& buffers,
@@ -20,7 +24,7 @@ class Order {
         users_(buffers.size()),
         begun_(buffers.size()),
         travels_(buffers.size()),
-        under_way_(tasks.size()),
+        sent_(tasks.size()),
         touched_(tasks.size()) {
     for (int t = 0; t < int(tasks.size()); ++t) {
       for (int b : tasks[t].reads) {
@@ -48,9 +52,11 @@ class Order {
       int t = *next;
       ready_.erase(next);
       result.push_back(t);
-      // Collectives run in order: to wait for one is to wait for those before it.
-      if (waits(t)) under_way_.assign(tasks_.size(), false);
-      if (is_collective(t)) under_way_[t] = true;
+      for (int p : dependencies_.before(t)) {
+        // Collectives run in order: to wait for one is to wait for those before it.
+        if (is_collective(p)) done_ = std::max(done_, sent_[p]);
+      }
+      if (is_collective(t)) sent_[t] = sent_so_far_ += bytes_read(t);
       for (int m : touched_[t]) {
         begun_[m] = true;
         --users_[m];
@@ -88,8 +94,15 @@ class Order {
 
   // Whether t would wait for a collective on its way, which others can run beside.
   bool waits(int t) const {
-    return !is_collective(t) &&
-           std::ranges::any_of(dependencies_.before(t), [&](int p) { return under_way_[p]; });
+    return std::ranges::any_of(dependencies_.before(t), [&](int p) {
+      return is_collective(p) && sent_[p] > done_ && sent_so_far_ - sent_[p] < kBehind;
+    });
+  }
+
+  int64_t bytes_read(int t) const {
+    int64_t bytes = 0;
+    for (int b : tasks_[t].reads) bytes += buffers_[b].bytes();
+    return bytes;
   }
 
   bool is_eager(int t) const {
@@ -97,15 +110,14 @@ class Order {
     if (waits(t)) return false;
     auto travels = [&](int b) { return bool(travels_[b]); };
     if (!tasks_[t].writes.empty() && std::ranges::all_of(tasks_[t].writes, travels)) return true;
-    int64_t change = 0, read = 0;
+    int64_t change = 0;
     for (int m : touched_[t]) {
       const VirtualBuffer& b = buffers_[m];
       if (b.storage || b.output) continue;
       if (!begun_[m]) change += b.bytes();
       if (users_[m] == 1) change -= b.bytes();
     }
-    for (int b : tasks_[t].reads) read += buffers_[b].bytes();
-    return change <= read / kLittle;
+    return change <= bytes_read(t) / kLittle;
   }
 
   std::span<const Task> tasks_;
@@ -114,7 +126,8 @@ class Order {
   std::vector<int> users_;                 // of a memory, that have not run
   std::vector<bool> begun_;                // memories that hold something
   std::vector<bool> travels_;              // buffers that a collective sends
-  std::vector<bool> under_way_;            // collectives that nobody has waited for yet
+  std::vector<int64_t> sent_;              // by a collective and all before it, in bytes
+  int64_t sent_so_far_ = 0, done_ = 0;     // by all; by those that somebody has waited for
   std::vector<std::vector<int>> touched_;  // memories of a task
   std::vector<int> ready_;                 // by position
 };
