@@ -31,21 +31,22 @@ def run(command, env=None):
 ours, theirs = {}, {}
 have_torch = importlib.util.find_spec("torch") is not None
 for _ in range(args.rounds):
-    runs = [(ours, [args.bench, args.only], {"TS_THREADS": str(args.threads)})]
+    runs = [(ours, [args.bench, "--only", args.only], {"TS_THREADS": str(args.threads)})]
     if have_torch:
         runs.append((theirs, [sys.executable, str(peer), "--threads", str(args.threads), "--only", args.only], None))
     for table, command, env in runs:
         for case, row in run(command, env).items():
-            if case not in table or row["ms"] < table[case]["ms"]:
+            if case not in table or row["us"] < table[case]["us"]:
                 table[case] = row
 
 copy = ours.get("copy 64MiB", {}).get("rate", 0)
 print(f"{'case':40} {'tinyshard':>12} {'PyTorch':>12} {'ratio':>7} {'of copy':>8}")
 for case, row in ours.items():
     other = theirs.get(case)
-    ratio = f"{other['ms'] / row['ms']:.2f}" if other else "-"
+    ratio = f"{other['us'] / row['us']:.2f}" if other else "-"
     share = f"{row['rate'] / copy:.0%}" if copy and row["unit"] == "GB/s" else ""
-    print(f"{case:40} {row['ms']:9.4f} ms {other['ms'] if other else float('nan'):9.4f} ms {ratio:>7} {share:>8}")
+    theirs_ms = other["us"] / 1e3 if other else float("nan")
+    print(f"{case:40} {row['us'] / 1e3:9.4f} ms {theirs_ms:9.4f} ms {ratio:>7} {share:>8}")
 if not have_torch:
     print("PyTorch is not installed: no peer to compare with (pip install torch)")
 if args.json:

@@ -1,49 +1,44 @@
-// Captured training steps, memory-bound operations and the fixed costs of the engine, as JSON lines
-// {"case", "ms", "p10", "unit", "rate"}: medians of runs that end when the result is there.
-// bench/compare.py runs this beside the same work in PyTorch.
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstring>
+// Captured training steps, memory-bound operations and the fixed costs of the engine. Runs end when
+// the result is there. bench/compare.py runs this beside the same work in PyTorch on a CPU,
+// bench/gpu_table.py on a GPU.
 #include <functional>
-#include <iostream>
+#include <string>
 #include <tinyshard/tinyshard.h>
+#include <vector>
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "bench/measure.h"
 #include "core/exec/pipeline.h"
+#include "core/exec/runtime.h"
 
 using namespace tinyshard;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-double since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
 std::string wanted;
+int64_t batch = 128;
 
-// Median and 10th percentile of at least `least` runs in about `seconds`.
+Device& device() { return Runtime::get().device(default_mesh().devices().at(0)); }
+void finish() { device().synchronize(); }
+
+// At least `least` runs in about `seconds`, each followed by what does not count.
 void report(const std::string& name, const std::function<void()>& run, double work = 0,
-            const std::string& unit = "", double seconds = 2, int least = 7) {
+            const std::string& unit = "", double seconds = 2, size_t least = 7,
+            const std::function<void()>& after = {}) {
   if (name.find(wanted) == std::string::npos) return;
   for (int i = 0; i < 4; ++i) run();
-  std::vector<double> times;
-  auto begin = Clock::now();
-  while (int(times.size()) < least || (since(begin) < seconds * 1000 && times.size() < 2000)) {
-    auto start = Clock::now();
+  finish();
+  std::vector<double> us;
+  auto begin = bench::Clock::now();
+  while (us.size() < least || (bench::us_since(begin) < seconds * 1e6 && us.size() < 2000)) {
+    auto start = bench::Clock::now();
     run();
-    times.push_back(since(start));
+    us.push_back(bench::us_since(start));
+    if (after) after();
   }
-  std::sort(times.begin(), times.end());
-  double median = times[times.size() / 2];
-  std::cout
-      << fmt::format(
-             R"({{"case": "{}", "ms": {:.5f}, "p10": {:.5f}, "rate": {:.5g}, "unit": "{}", "n": {}}})",
-             name, median, times[times.size() / 10], work > 0 ? work / (median / 1000) : 0, unit,
-             times.size())
-      << std::endl;
+  bench::print_row(name, us, work, unit);
 }
 
 struct Mlp {
@@ -128,9 +123,17 @@ void training_steps() {
   {
     Mlp net;
     auto optim = nn::optim::SGD(nn::parameters(net), {.lr = 1e-2});
-    Tensor x = Tensor::randn({128, 784}).realize(), y = Tensor::randint({128}, 0, 10).realize();
-    auto step = trainer(net, optim, 128);
-    report("mlp step B=128 SGD", [&] { step(x, y).template item<float>(); }, 128, "samples/s");
+    Tensor x = Tensor::randn({batch, 784}).realize(), y = Tensor::randint({batch}, 0, 10).realize();
+    auto step = trainer(net, optim, batch);
+    std::string name = fmt::format("mlp step B={} SGD", batch);
+    report(name, [&] { step(x, y).template item<float>(); }, double(batch), "samples/s");
+    constexpr int kRow = 20;  // as in training, where the host reads a loss now and then
+    auto row = [&] {
+      for (int i = 0; i < kRow; ++i) step(x, y);
+      finish();
+    };
+    if (device().can_record())
+      report(fmt::format("{}, {} in a row", name, kRow), row, kRow * double(batch), "samples/s");
   }
   {
     Convnet net;
@@ -161,7 +164,13 @@ void memory_bound() {
          s = Tensor::randn({16}).realize();
   auto op = [](const std::string& name, double gigabytes, auto function, auto... inputs) {
     Jit f = function;
-    report(name, [&] { f(inputs...); }, gigabytes, "GB/s");
+    report(
+        name,
+        [&] {
+          f(inputs...);
+          finish();
+        },
+        gigabytes, "GB/s");
   };
   op("copy 64MiB", 8e-9 * n, [](Tensor a) { return a.contiguous(); }, x);
   op("(x*a+b).relu 64MiB", 8e-9 * n, [](Tensor a) { return (a * 1.5 + 0.5).relu(); }, x);
@@ -173,7 +182,13 @@ void memory_bound() {
       "layernorm 2048x2048", 8e-9 * row * row,
       [](Tensor a, Tensor g, Tensor h) { return a.layernorm() * g + h; }, m, w, c);
   Jit tiny = [](Tensor a) { return a + 1; };
-  report("tiny op x+1 (16 elements), replayed", [&] { tiny(s); }, 1, "op/s", 1);
+  report(
+      "tiny op x+1 (16 elements), replayed",
+      [&] {
+        tiny(s);
+        finish();
+      },
+      1, "op/s", 1);
 }
 
 // What the engine costs before and around the kernels.
@@ -188,21 +203,35 @@ void fixed_costs() {
   for (const Tensor& g : graph()) roots.push_back(g.uop());
   report("mlp: passes and schedule", [&] { make_plan(roots); }, 0, "", 1);
   Tensor v = Tensor::randn({64}).realize();
-  constexpr int kernels = 200;
+  constexpr int kKernels = 1000;
   Jit chain = [](Tensor a) {
-    for (int i = 0; i < kernels; ++i)
+    for (int i = 0; i < kKernels; ++i)
       a = (a.flip({0}) + 1).contiguous();  // the flip keeps them apart
     return a;
   };
-  report("replay of 200 dependent tiny kernels", [&] { chain(v); }, kernels, "kernels/s", 1);
+  std::string name = fmt::format("replay of {} dependent tiny kernels", kKernels);
+  auto replay = [&] {
+    chain(v);
+    finish();
+  };
+  report(name, replay, kKernels, "kernels/s", 1);
+  if (device().can_record())
+    report(name + ", the host's part", [&] { chain(v); }, 0, "", 1, 7, finish);
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc > 1) wanted = argv[1];
-  Tensor::manual_seed(0);
-  training_steps();
-  memory_bound();
-  fixed_costs();
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
+  std::vector<std::string> devices;
+  CLI::App app("Training steps, memory-bound operations and fixed costs.");
+  app.add_option("--only", wanted, "Part of the names of the cases to run");
+  app.add_option("--devices", devices, "Where, such as CPU or CUDA:0")->delimiter(',');
+  app.add_option("--batch", batch, "Of the MLP's step")->check(CLI::PositiveNumber);
+  return bench::run_main("steps_bench", app, argc, argv, [&] {
+    Runtime::configure({.devices = devices});
+    Tensor::manual_seed(0);
+    training_steps();
+    memory_bound();
+    fixed_costs();
+  });
 }

@@ -30,7 +30,7 @@ using namespace tinyshard;
 
 struct Flags {
   std::string model = "124M", weights, save_weights, tokens, dtype = "bf16", schedule = "cosine",
-              checkpoint, log;
+              checkpoint, log, summary;
   std::optional<int64_t> layers, width, heads, context;
   int64_t steps = 1000, batch = 8, accumulate = 1, warmup = 100, eval_batches = 8,
           checkpoint_every = 1000;
@@ -128,13 +128,7 @@ class Speed {
   // Model FLOPs per second as a share of the peak, "-" where that is not known.
   std::string mfu(double seconds) const {
     if (peak_ == 0) return "-";
-    return fmt::format("{:.1f} %", 100 * flops_a_token_ * tokens_per_s(seconds) / peak_);
-  }
-  double median() const {
-    std::vector<double> sorted = seconds_;
-    if (sorted.size() > 2) sorted.erase(sorted.begin(), sorted.begin() + 2);
-    std::ranges::sort(sorted);
-    return sorted.at(sorted.size() / 2);
+    return fmt::format("{:.1f} %", 100 * share_of_peak(seconds));
   }
   int64_t peak_bytes() const {
     int64_t most = 0;
@@ -149,8 +143,31 @@ class Speed {
         first_, tokens_per_s(median()), mfu(median()), 1e3 * median(),
         double(peak_bytes()) / double(1 << 30));
   }
+  // The same for programs; an MFU of 0 is not known.
+  void write(const std::string& path) const {
+    std::filesystem::remove(path);
+    JsonlLog(path).write({{"steps", seconds_.size()},
+                          {"first_step_s", first_},
+                          {"tokens_per_s", tokens_per_s(median())},
+                          {"mfu", peak_ > 0 ? share_of_peak(median()) : 0.0},
+                          {"ms", 1e3 * median()},
+                          {"ms_p10", 1e3 * quantile(0.1)},
+                          {"ms_p90", 1e3 * quantile(0.9)},
+                          {"peak_bytes", peak_bytes()}});
+  }
 
  private:
+  double share_of_peak(double seconds) const {
+    return flops_a_token_ * tokens_per_s(seconds) / peak_;
+  }
+  double median() const { return quantile(0.5); }
+  double quantile(double part) const {
+    std::vector<double> sorted = seconds_;
+    if (sorted.size() > 2) sorted.erase(sorted.begin(), sorted.begin() + 2);
+    std::ranges::sort(sorted);
+    return sorted.at(size_t(part * double(sorted.size())));
+  }
+
   using Clock = std::chrono::steady_clock;
   double tokens_, flops_a_token_ = 0, peak_ = 0, first_ = 0;
   Clock::time_point begin_;
@@ -393,6 +410,7 @@ void train(const Flags& f) {
   bar.finish();
 
   out << speed.summary();
+  if (first && !f.summary.empty()) speed.write(f.summary);
   if (f.eval_batches > 0) out << fmt::format("held out    loss {:.4f}\n", held_out_loss());
   if (!f.save_weights.empty()) gpt2::save_weights(model, f.save_weights);
   if (keeps) {
@@ -439,6 +457,7 @@ void add_options(CLI::App& app, Flags& f) {
   app.add_option("--eval-batches", f.eval_batches, "Batches of held-out tokens at the end")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--log", f.log, "File for a JSON object a step");
+  app.add_option("--json", f.summary, "File for what the run measured");
   app.add_option("--checkpoint", f.checkpoint, "Folder [checkpoints/gpt2, gpt2-2...]");
   app.add_option("--checkpoint-every", f.checkpoint_every, "Steps between checkpoints; 0: none")
       ->check(CLI::NonNegativeNumber);

@@ -4,13 +4,13 @@
     python3 bench/peers/torch_steps.py [--threads N] [--only TEXT]
 """
 import argparse
-import json
-import statistics
 import time
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+
+from rows import print_row
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -29,11 +29,8 @@ def report(name, run, work=0.0, unit="", seconds=2.0, least=7):
     while len(times) < least or (time.perf_counter() - begin < seconds and len(times) < 2000):
         start = time.perf_counter()
         run()
-        times.append((time.perf_counter() - start) * 1e3)
-    times.sort()
-    median = statistics.median(times)
-    print(json.dumps({"case": name, "ms": median, "p10": times[len(times) // 10],
-                      "rate": work / (median / 1e3) if work else 0, "unit": unit, "n": len(times)}), flush=True)
+        times.append((time.perf_counter() - start) * 1e6)
+    print_row(name, times, work, unit)
 
 
 def trainer(net, optim, x, y):
