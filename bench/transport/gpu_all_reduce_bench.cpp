@@ -68,9 +68,9 @@ class PlainNccl {
 
 struct Group {
   Communicator& world;  // of the hosts
-  std::vector<Device*> devices;
+  std::vector<Device*> devices = {};
   Communicator* ours = &world;
-  std::optional<PlainNccl> nccl;
+  std::optional<PlainNccl> nccl = {};
 };
 
 void measure(Group& g, size_t bytes, int samples) {

@@ -1,0 +1,125 @@
+"""How gpu_table.py runs programs: ours and the peers', each of which prints a JSON object a line."""
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import shlex
+import socket
+import subprocess
+import sys
+
+PEERS = pathlib.Path(__file__).parent / "peers"
+LIMIT_S = 400  # of one program
+
+
+class Missing(Exception):
+    """A figure that cannot be had, and why, in a line."""
+
+
+def last_line(text):
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Runs:
+    """The programs of one build on `gpus` devices of a kind; `folder` is for caches and is empty at first."""
+
+    def __init__(self, build, device, gpus, mpirun, peers, quick, folder):
+        self.build, self.device, self.gpus, self.quick, self.folder = build, device, gpus, quick, folder
+        self.mpirun = shlex.split(mpirun) if mpirun else None
+        self.peers, self.kept = peers, {}
+
+    def text(self, command, env=None):
+        command = [str(part) for part in command]
+        name = pathlib.Path(next(c for c in command if c.startswith((str(self.build), str(PEERS))))).name
+        try:
+            done = subprocess.run(command, env={**os.environ, **self.caches("ours"), **(env or {})}, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise Missing(f"{name} took more than {LIMIT_S} s") from None
+        except OSError as error:
+            raise Missing(f"{command[0]}: {error.strerror}") from None
+        if done.returncode != 0:
+            raise Missing(f"{name} failed ({done.returncode}): {last_line(done.stderr)}")
+        return done.stdout
+
+    def caches(self, name):
+        """Where compiled kernels are kept, ours, the driver's and PyTorch's; a new name is an empty place."""
+        at = self.folder / name
+        return {"TS_CACHE_DIR": str(at / "ts"), "CUDA_CACHE_PATH": str(at / "cuda"),
+                "TORCHINDUCTOR_CACHE_DIR": str(at / "inductor"), "TRITON_CACHE_DIR": str(at / "triton")}
+
+    def ranks(self, program):
+        """Command lines of our program on all GPUs, by what tells them apart."""
+        path = self.build / program
+        ways = {"": [path, "--devices", self.device_list(self.gpus)]}
+        if self.mpirun:
+            ways[", a rank each"] = [*self.mpirun, "-n", self.gpus, path, "--devices", self.device]
+        return ways
+
+    def device_list(self, count):
+        return ",".join(f"{self.device}:{i}" for i in range(count))
+
+    def cases(self, command, env=None):
+        rows = map(json.loads, filter(None, self.text(command, env).splitlines()))
+        return {row["case"]: row for row in rows}
+
+    def ours(self, program, *arguments, env=None):
+        return self.cases([self.build / program, *arguments], env)
+
+    def peer_command(self, script, ranks=1):
+        if not self.peers:
+            raise Missing("peers were not asked for")
+        if importlib.util.find_spec("torch") is None:
+            raise Missing("PyTorch is not installed")
+        launcher = ["-m", "torch.distributed.run", "--master_addr", "127.0.0.1", "--master_port", free_port(),
+                    "--nproc_per_node", ranks]
+        return [sys.executable, *(launcher if ranks > 1 else []), PEERS / script,
+                *([] if self.device == "CUDA" else ["--cpu"])]
+
+    def peer(self, script, *arguments):
+        """The peer's cases, or the reason why there are none."""
+        try:
+            return self.cases([*self.peer_command(script), *arguments], self.caches("torch"))
+        except Missing as missing:
+            return missing
+
+    def gpt2(self, command, batch, steps, caches):
+        """What `gpt2 --json` measured."""
+        result = self.folder / "gpt2.json"
+        self.text([*command, *self.gpt2_size(), "--tokens", "random", "--eval-batches", 0, "--checkpoint-every", 0,
+                   "--batch", batch, "--steps", steps, "--json", result, "--quiet"], self.caches(caches))
+        return json.loads(result.read_text())
+
+    def torch_gpt2(self, batch, steps, ranks=1, graphs=False, caches="torch"):
+        try:
+            command = [*self.peer_command("torch_gpt2.py", ranks), *self.gpt2_size(), "--batch", batch, "--steps", steps]
+            lines = self.text([*command, *(["--graphs"] if graphs else [])], self.caches(caches)).splitlines()
+            return json.loads(next(line for line in lines if line.startswith("{")))
+        except Missing as missing:
+            return missing
+
+    def gpt2_size(self):
+        return ["--layers", 2, "--width", 128, "--heads", 2, "--context", 32] if self.quick else []
+
+    def found(self):
+        """What `tinyshard devices` says, as lines."""
+        return self.text([self.build / "cli/tinyshard", "devices"]).splitlines()
+
+    def count(self):
+        """Devices of the kind that are here. Missing, with the reason, when there is none."""
+        lines = self.found()
+        line = next((line for line in lines if line.split()[:1] == [self.device]), None)
+        if line is None:
+            raise Missing(f"no device of kind {self.device}")
+        if line.split()[1] != "found":
+            raise Missing(f"no {self.device} device: " + line.split("missing", 1)[1].strip())
+        listed = [line for line in lines if re.match(rf"\s+{self.device}:\d+ ", line)]
+        return len(listed) or 2
