@@ -59,13 +59,10 @@ class Runs:
     def ranks(self, program):
         """Command lines of our program on all GPUs, by what tells them apart."""
         path = self.build / program
-        ways = {"": [path, "--devices", self.device_list(self.gpus)]}
+        ways = {"": [path, "--devices", self.device, "--devices-per-rank", self.gpus]}
         if self.mpirun:
-            ways[", a rank each"] = [*self.mpirun, "-n", self.gpus, path, "--devices", self.device]
+            ways[", a rank each"] = [*self.mpirun, "-n", self.gpus, path, "--devices", self.device, "--devices-per-rank", 1]
         return ways
-
-    def device_list(self, count):
-        return ",".join(f"{self.device}:{i}" for i in range(count))
 
     def cases(self, command, env=None):
         rows = map(json.loads, filter(None, self.text(command, env).splitlines()))

@@ -5,13 +5,24 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/measure.h"
+#include "core/exec/runtime.h"
+#include "core/exec/state.h"
 #include "core/runtime/device.h"
 
 namespace tinyshard::bench {
+
+// The one device of a benchmark, by name; empty: the best there is.
+inline Device& open_device(const std::string& name) {
+  RuntimeOptions options;
+  if (!name.empty()) options.devices = {name};
+  Runtime::configure(options);
+  return Runtime::get().device(default_mesh().devices().at(0));
+}
 
 class Recorded {
  public:

@@ -1,19 +1,15 @@
-// Products of a GPU's library as the engine calls them, with and without what follows them:
-//
-//   gpu_product_bench [part of a name]            BEAM=n to time n algorithms of each first
-//
-// Medians of replayed recordings; bench/peers/torch_gpu_products.py is the same work in PyTorch.
+// Products of a GPU's library as the engine calls them, with and without what follows them; BEAM=n
+// times n algorithms of each first. bench/peers/torch_gpu_products.py is the same work in PyTorch.
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "core/base/error.h"
+#include <CLI/CLI.hpp>
+
+#include "bench/measure.h"
+#include "bench/recorded.h"
 #include "core/dtype/half.h"
-#include "devices/cuda/cuda_device.h"
 
 namespace tinyshard {
 namespace {
@@ -80,10 +76,7 @@ LibraryCall call_of(const Case& c) {
 void measure(Device& gpu, const Case& c) {
   LibraryCall call = call_of(c);
   std::string why;
-  if (!gpu.supports(call, &why)) {
-    std::printf("%-36s refused: %s\n", c.name, why.c_str());
-    return;
-  }
+  if (!gpu.supports(call, &why)) return bench::print_missing(c.name, why);
   Numbers a(gpu, c.m * c.k), b(gpu, c.k * c.n),
       third(gpu, c.epilogue == Epilogue::GeluBackward ? c.m * c.n : c.n), out(gpu, c.m * c.n),
       sum(gpu, c.m * c.n);
@@ -91,40 +84,29 @@ void measure(Device& gpu, const Case& c) {
   void* fused[] = {a.get(), b.get(), third.get(), out.get(), sum.get()};
   void* const* buffers = c.epilogue == Epilogue::None ? plain : fused;
   auto program = gpu.library(call);
-  program->launch(buffers, nullptr);
   double flops = 2.0 * double(c.m) * double(c.k) * double(c.n);
   int repeat = int(std::clamp(1e13 / flops, 4.0, 200.0));
-  gpu.begin_recording();
-  for (int i = 0; i < repeat; ++i) program->launch(buffers, nullptr);
-  auto recording = gpu.end_recording();
-  std::vector<double> us;
-  for (int round = 0; round < 12; ++round) {
-    gpu.synchronize();
-    auto start = std::chrono::steady_clock::now();
-    recording->launch();
-    gpu.synchronize();
-    us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-                     .count() /
-                 repeat);
-  }
-  std::ranges::sort(us);
-  double median = us[us.size() / 2];
-  std::printf("%-36s %9.2f us %7.1f TFLOP/s\n", c.name, median, flops / median / 1e6);
-  std::fflush(stdout);
+  bench::Recorded products({&gpu}, [&] {
+    for (int i = 0; i < repeat; ++i) program->launch(buffers, nullptr);
+  });
+  std::vector<double> us = products.times(12);
+  for (double& time : us) time /= repeat;
+  bench::print_row(c.name, us, flops * 1e-12, "TFLOP/s");
 }
 
 }  // namespace
 }  // namespace tinyshard
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
   using namespace tinyshard;
-  if (count_cuda_devices() == 0) {
-    std::printf("%s\n", describe_cuda().c_str());
-    return 0;
-  }
-  std::string only = argc > 1 ? argv[1] : "";
-  auto gpu = make_cuda_device(0);
-  const Case cases[] = {
+  std::string only, device;
+  int64_t shrink = 1;
+  CLI::App app("Products of a device's library.");
+  app.add_option("--only", only, "Part of the names of the cases to run");
+  app.add_option("--device", device, "Where [the best device there is]");
+  app.add_option("--shrink", shrink, "Divides all sizes, to try the program")
+      ->check(CLI::PositiveNumber);
+  std::vector<Case> cases{
       {"8192 x 8192 x 8192", 8192, 8192, 8192, false},
       {"4096 x 4096 x 4096", 4096, 4096, 4096, false},
       {"1024 x 1024 x 1024", 1024, 1024, 1024, false},
@@ -133,12 +115,16 @@ int main(int argc, char** argv) {
       {"65536 x 768 x 3072, bias, GELU", 65536, 768, 3072, true, Epilogue::BiasGelu},
       {"65536 x 768 x 3072, bias kept, GELU", 65536, 768, 3072, true, Epilogue::BiasGelu, true},
       {"65536 x 3072 x 768, bias", 65536, 3072, 768, true, Epilogue::Bias},
-      {"65536 x 768 x 3072", 65536, 768, 3072, false},
+      {"65536 x 768 x 3072, not transposed", 65536, 768, 3072, false},
       {"65536 x 768 x 3072, GELU's gradient", 65536, 768, 3072, false, Epilogue::GeluBackward},
       {"65536 x 768 x 2304, bias", 65536, 768, 2304, true, Epilogue::Bias},
       {"65536 x 768 x 50304", 65536, 768, 50304, true},
   };
-  for (const Case& c : cases) {
-    if (std::string(c.name).find(only) != std::string::npos) measure(*gpu, c);
-  }
+  return bench::run_main("gpu_product_bench", app, argc, argv, [&] {
+    Device& gpu = bench::open_device(device);
+    for (Case& c : cases) {
+      for (int64_t* size : {&c.m, &c.k, &c.n}) *size = std::max<int64_t>(1, *size / shrink);
+      if (std::string(c.name).find(only) != std::string::npos) measure(gpu, c);
+    }
+  });
 }

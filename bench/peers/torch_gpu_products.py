@@ -1,47 +1,68 @@
-"""The products of bench/devices/gpu_product_bench.cpp in PyTorch: medians of replayed CUDA graphs.
+#!/usr/bin/env python3
+"""The products of bench/devices/gpu_product_bench.cpp in PyTorch, in CUDA graphs.
 
-    torch_gpu_products.py [part of a name]
+    python3 bench/peers/torch_gpu_products.py [--only TEXT] [--shrink N] [--cpu]     (the last two try the script)
 """
-import sys
+import argparse
+import math
 import time
 
 import torch
 import torch.nn.functional as F
 
-only = sys.argv[1] if len(sys.argv) > 1 else ""
+from rows import print_row
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--only", default="")
+parser.add_argument("--shrink", type=int, default=1)
+parser.add_argument("--cpu", action="store_true")
+args = parser.parse_args()
 torch.set_grad_enabled(False)
 torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 def numbers(*shape):
-    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+    return torch.randn(*shape, device="cpu" if args.cpu else "cuda", dtype=torch.bfloat16)
+
+
+def recorded(run):
+    if args.cpu:
+        return run
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
 
 
 def report(name, m, k, n, transposed, f, needs_third=False):
-    if only not in name:
+    if args.only not in name:
         return
+    m, k, n = (max(1, size // args.shrink) for size in (m, k, n))
     a, b = numbers(m, k), numbers(n, k).t() if transposed else numbers(k, n)
     bias, out = numbers(n), numbers(m, n)
     third = numbers(m, n) if needs_third else None
     flops = 2 * m * k * n
     repeat = int(min(max(1e13 / flops, 4), 200))
-    call = lambda: f(a, b, bias, out, third)
-    for _ in range(3):
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def calls():
         for _ in range(repeat):
-            call()
-    us = []
-    for _ in range(12):
-        torch.cuda.synchronize()
+            f(a, b, bias, out, third)
+
+    def timed(run, times):
         start = time.perf_counter()
-        graph.replay()
-        torch.cuda.synchronize()
-        us.append((time.perf_counter() - start) * 1e6 / repeat)
-    us = sorted(us)[len(us) // 2]
-    print(f"{name:44} {us:9.2f} us {flops / us / 1e6:7.1f} TFLOP/s", flush=True)
+        for _ in range(times):
+            run()
+        if not args.cpu:
+            torch.cuda.synchronize()
+        return (time.perf_counter() - start) * 1e6 / times
+
+    for _ in range(3):
+        f(a, b, bias, out, third)
+    timed(calls, 1)
+    run = recorded(calls)
+    timed(run, 1)
+    times = math.ceil(2e4 / timed(run, 1))
+    print_row(name, [timed(run, times) / repeat for _ in range(12)], flops * 1e-12, "TFLOP/s")
 
 
 def plain(a, b, bias, out, third):
@@ -69,9 +90,9 @@ for size in (8192, 4096, 1024):
 report("65536 x 768 x 3072", 65536, 768, 3072, True, plain)
 report("65536 x 768 x 3072, bias", 65536, 768, 3072, True, with_bias)
 report("65536 x 768 x 3072, bias, GELU, eager", 65536, 768, 3072, True, with_gelu)
-report("65536 x 768 x 3072, bias, GELU, fused", 65536, 768, 3072, True, with_fused_gelu)
+report("65536 x 768 x 3072, bias, GELU", 65536, 768, 3072, True, with_fused_gelu)
 report("65536 x 3072 x 768, bias", 65536, 3072, 768, True, with_bias)
-report("65536 x 768 x 3072", 65536, 768, 3072, False, plain)
+report("65536 x 768 x 3072, not transposed", 65536, 768, 3072, False, plain)
 report("65536 x 768 x 3072, GELU's gradient", 65536, 768, 3072, False, gelu_gradient, True)
 report("65536 x 768 x 2304, bias", 65536, 768, 2304, True, with_bias)
 report("65536 x 768 x 50304", 65536, 768, 50304, True, plain)
