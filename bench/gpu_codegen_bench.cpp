@@ -1,22 +1,24 @@
-// Generated GPU kernels against the machine: bytes per second of elementwise chains, folds and
-// transposes, next to a copy on the device measured in the same run. Times are medians of replayed
-// graphs; each graph goes through several sets of buffers, together larger than the L2 cache.
-//   gpu_codegen_bench [rows] [columns] [filter]
-//   gpu_codegen_bench --ptx=FOLDER          writes the kernels' code instead
-#include <cstdio>
-#include <cstdlib>
+// Generated kernels against the machine: bytes per second of elementwise chains, folds and
+// transposes, next to a copy on the device measured in the same run. Each recording goes through
+// several sets of buffers, together larger than the L2 cache.
+//
+//   gpu_codegen_bench --ptx FOLDER          writes the kernels' code instead
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
+#include "bench/measure.h"
+#include "bench/numbers.h"
+#include "bench/recorded.h"
 #include "core/codegen/codegen.h"
-#include "tests/core/codegen/gpu_driver.h"
 
 using namespace tinyshard;
-using test::DevicePointer;
 
 namespace {
 
@@ -63,85 +65,54 @@ UOp fold(ReduceOp op, const UOp& value, const UOp& range) {
 }
 
 struct Bench {
-  test::GpuDriver* driver = nullptr;
-  std::string folder, filter;
-  double copy = 0;  // bytes per second
-  static constexpr int kSets = 4;
+  Device* device = nullptr;  // null: the code is written
+  std::string folder, only;
+  static constexpr int kSets = 4, kSamples = 15;
 
   void run(Builder& b) {
-    if (b.source.name.find(filter) == std::string::npos) return;
-    const KernelSource* pointer = &b.source;
+    if (b.source.name.find(only) == std::string::npos) return;
+    const KernelSource* source = &b.source;
     Target target{"nvptx64-nvidia-cuda", "sm_90a", "+ptx83", 128, 132, 49152};
-    if (driver) target = driver->target();
-    auto kernel = compile_kernels(std::span(&pointer, 1), target)[0];
-    if (!driver) {
+    if (device) target = device->target();
+    auto kernel = compile_kernels(std::span(&source, 1), target)[0];
+    if (!device) {
       std::ofstream(folder + "/" + b.source.name + ".ptx")
           << "// blocks " << kernel->code.work_items << " of " << kernel->code.block << " threads\n"
           << kernel->code.bytes.data();
       return;
     }
-    void* function = driver->load(kernel->code);
-    std::vector<std::vector<DevicePointer>> sets(kSets);
-    size_t size = itemsize(b.dtype);
+    std::unique_ptr<Program> program = device->load(kernel->code);
+    std::vector<std::unique_ptr<bench::Numbers>> memory;
+    std::vector<std::vector<void*>> sets(kSets);
     for (auto& set : sets) {
-      for (const ParamInfo& p : b.source.params) set.push_back(memory(p, size));
-    }
-    double us = driver->time_graph(
-        [&] {
-          for (auto& set : sets) driver->launch(function, kernel->code, set);
-        },
-        15);
-    report(b.source.name.c_str(), us / kSets, static_cast<double>(kernel->bytes_moved));
-    for (auto& set : sets) {
-      for (DevicePointer p : set) driver->release(p);
-    }
-  }
-
-  void report(const char* name, double us, double bytes) {
-    double rate = bytes / us * 1e6;
-    if (copy == 0) copy = rate;
-    std::printf("%-24s %8.1f us  %7.0f GB/s  %5.1f %% of copy\n", name, us, rate * 1e-9,
-                100 * rate / copy);
-    std::fflush(stdout);
-  }
-
-  // Numbers between -1 and 1 that repeat after an odd number of bytes.
-  DevicePointer memory(const ParamInfo& p, size_t size) {
-    static std::vector<char> pattern[9];
-    std::vector<char>& host = pattern[size];
-    if (host.empty()) {
-      host.resize(size * 999983);
-      for (size_t i = 0; i < host.size() / size; ++i) {
-        float x = static_cast<float>((i * 2654435761u >> 8) % 2000) * 1e-3f - 1.0f;
-        uint32_t bits;
-        std::memcpy(&bits, &x, 4);
-        bits >>= 32 - 8 * size;
-        std::memcpy(host.data() + i * size, &bits, size);
+      for (const ParamInfo& p : b.source.params) {
+        memory.push_back(std::make_unique<bench::Numbers>(*device, p.numel, b.dtype));
+        set.push_back(memory.back()->get());
       }
     }
-    size_t bytes = static_cast<size_t>(p.numel) * size, done = std::min(bytes, host.size());
-    DevicePointer to = driver->allocate(bytes);
-    driver->to_device(to, host.data(), done);
-    for (size_t more; done < bytes; done += more) {
-      more = std::min(done, bytes - done);
-      driver->copy(to + done, to, more);
-    }
-    driver->synchronize();
-    return to;
+    measure(b.source.name, double(kernel->bytes_moved), [&] {
+      for (auto& set : sets) program->launch(set.data(), nullptr);
+    });
   }
 
   void copies(int64_t bytes) {
-    std::vector<std::pair<DevicePointer, DevicePointer>> sets;
-    auto size = static_cast<size_t>(bytes);
-    for (int i = 0; i < kSets; ++i)
-      sets.emplace_back(driver->allocate(size), driver->allocate(size));
-    double us = driver->time_graph(
-        [&] {
-          for (auto [to, from] : sets) driver->copy(to, from, size);
-        },
-        15);
-    report("device-to-device copy", us / kSets, 2.0 * static_cast<double>(bytes));
-    for (auto [to, from] : sets) driver->release(to), driver->release(from);
+    std::vector<std::unique_ptr<bench::Numbers>> memory;
+    for (int i = 0; i < 2 * kSets; ++i)
+      memory.push_back(std::make_unique<bench::Numbers>(*device, bytes / 4, DType::F32));
+    measure("copy", 2.0 * double(bytes), [&] {
+      for (size_t i = 0; i < memory.size(); i += 2) {
+        void *to = memory[i]->get(), *from = memory[i + 1]->get();
+        if (!device->copy_from(to, *device, from, size_t(bytes)))
+          std::memcpy(to, from, size_t(bytes));
+      }
+    });
+  }
+
+  // `launches` goes through all sets once.
+  void measure(const std::string& name, double bytes, const std::function<void()>& launches) {
+    std::vector<double> us = bench::Recorded({device}, launches).times(kSamples);
+    for (double& time : us) time /= kSets;
+    bench::print_row(name, us, bytes * 1e-9, "GB/s");
   }
 };
 
@@ -226,6 +197,24 @@ void all(Bench& bench, DType t, int64_t rows, int64_t n) {
     UOp scaled = b.load(g, i * n + j) * b.load(w, j);
     b.store(out, i * n + j, factor * (scaled - b.load(in, i * n + j) * factor * factor * dot));
   });
+  one("softmax_backward", [&](Builder& b) {  // from the result and its gradient
+    UOp y = b.param(cells), g = b.param(cells), out = b.param(cells);
+    UOp i = b.loop(rows), j = b.loop(n), f = b.fold_range(n);
+    UOp dot = fold(ReduceOp::Sum, b.load(y, i * n + f) * b.load(g, i * n + f), f);
+    b.store(out, i * n + j, b.load(y, i * n + j) * (b.load(g, i * n + j) - dot));
+  });
+  one("layernorm_backward", [&](Builder& b) {  // by x, given the mean and the factor of each row
+    UOp in = b.param(cells), g = b.param(cells), out = b.param(cells), w = b.param(n),
+        means = b.param(rows), factors = b.param(rows);
+    UOp i = b.loop(rows), j = b.loop(n), f = b.fold_range(n);
+    UOp mean = b.load(means, i), factor = b.load(factors, i);
+    double part = 1.0 / static_cast<double>(n);
+    auto normal = [&](const UOp& at) { return (b.load(in, i * n + at) - mean) * factor; };
+    auto scaled = [&](const UOp& at) { return b.load(g, i * n + at) * b.load(w, at); };
+    UOp sum = fold(ReduceOp::Sum, scaled(f), f) * real(part);
+    UOp dot = fold(ReduceOp::Sum, scaled(f) * normal(f), f) * real(part);
+    b.store(out, i * n + j, factor * (scaled(j) - sum - normal(j) * dot));
+  });
   one("scale_gradient", [&](Builder& b) {  // 768 columns
     int64_t wide = 768, high = cells / wide / 8 * 8;
     UOp g = b.param(high * wide), in = b.param(high * wide), out = b.param(wide),
@@ -289,23 +278,23 @@ void all(Bench& bench, DType t, int64_t rows, int64_t n) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
   Bench bench;
+  std::string device;
   int64_t rows = 8192, columns = 8192;
-  if (argc > 1 && std::strncmp(argv[1], "--ptx=", 6) == 0) {
-    bench.folder = argv[1] + 6;
-    std::filesystem::create_directories(bench.folder);
-  } else {
-    std::string reason;
-    bench.driver = test::GpuDriver::open(reason);
-    if (!bench.driver) {
-      std::printf("no GPU to run on: %s\n", reason.c_str());
-      return 0;
+  CLI::App app("Generated kernels beside a copy.");
+  app.add_option("--only", bench.only, "Part of the names of the kernels to run");
+  app.add_option("--device", device, "Where [the best device there is]");
+  app.add_option("--rows", rows, "Of the operands")->check(CLI::Range(8, 1 << 20));
+  app.add_option("--columns", columns, "Of the operands")->check(CLI::Range(8, 1 << 20));
+  app.add_option("--ptx", bench.folder, "Folder to write the code of an H200's kernels to");
+  return bench::run_main("gpu_codegen_bench", app, argc, argv, [&] {
+    if (bench.folder.empty()) {
+      bench.device = &bench::open_device(device);
+      bench.copies(rows * columns * 4);
+    } else {
+      std::filesystem::create_directories(bench.folder);
     }
-    if (argc > 1) rows = std::atoll(argv[1]);
-    if (argc > 2) columns = std::atoll(argv[2]);
-    if (argc > 3) bench.filter = argv[3];
-    bench.copies(rows * columns * 4);
-  }
-  for (DType t : {DType::F32, DType::BF16}) all(bench, t, rows, columns);
+    for (DType t : {DType::F32, DType::BF16}) all(bench, t, rows, columns);
+  });
 }

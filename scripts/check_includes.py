@@ -45,7 +45,7 @@ ALLOWED = {
     "tinyshard": ["*"],
     "cli": ["*"],
     "examples": ["tinyshard"],
-    "bench": ["*", "examples", "tests"],
+    "bench": ["*"],
     "tests": ["*", "cli", "examples", "bench"],
 }
 

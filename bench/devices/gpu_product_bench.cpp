@@ -1,44 +1,17 @@
 // Products of a GPU's library as the engine calls them, with and without what follows them; BEAM=n
 // times n algorithms of each first. bench/peers/torch_gpu_products.py is the same work in PyTorch.
 #include <algorithm>
-#include <random>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "bench/measure.h"
+#include "bench/numbers.h"
 #include "bench/recorded.h"
-#include "core/dtype/half.h"
 
 namespace tinyshard {
 namespace {
-
-// Memory full of normal random numbers, in bf16.
-class Numbers {
- public:
-  Numbers(Device& device, int64_t count) : device_(device), bytes_(size_t(count) * 2) {
-    memory_ = device.allocate(bytes_);
-    static const std::vector<uint16_t> kSome = [] {
-      std::mt19937 random(1);
-      std::normal_distribution<float> normal;
-      std::vector<uint16_t> some(1 << 20);
-      for (uint16_t& x : some) x = f32_to_bf16(normal(random));
-      return some;
-    }();
-    for (size_t done = 0; done < bytes_; done += kSome.size() * 2)
-      device.copy_in(static_cast<char*>(memory_) + done, kSome.data(),
-                     std::min(kSome.size() * 2, bytes_ - done));
-  }
-  ~Numbers() { device_.free(memory_, bytes_); }
-  Numbers(const Numbers&) = delete;
-  void* get() const { return memory_; }
-
- private:
-  Device& device_;
-  size_t bytes_;
-  void* memory_;
-};
 
 struct Case {
   const char* name;
@@ -77,9 +50,10 @@ void measure(Device& gpu, const Case& c) {
   LibraryCall call = call_of(c);
   std::string why;
   if (!gpu.supports(call, &why)) return bench::print_missing(c.name, why);
-  Numbers a(gpu, c.m * c.k), b(gpu, c.k * c.n),
-      third(gpu, c.epilogue == Epilogue::GeluBackward ? c.m * c.n : c.n), out(gpu, c.m * c.n),
-      sum(gpu, c.m * c.n);
+  bool whole = c.epilogue == Epilogue::GeluBackward;
+  bench::Numbers a(gpu, c.m * c.k, DType::BF16), b(gpu, c.k * c.n, DType::BF16),
+      third(gpu, whole ? c.m * c.n : c.n, DType::BF16), out(gpu, c.m * c.n, DType::BF16),
+      sum(gpu, c.m * c.n, DType::BF16);
   void* plain[] = {a.get(), b.get(), out.get()};
   void* fused[] = {a.get(), b.get(), third.get(), out.get(), sum.get()};
   void* const* buffers = c.epilogue == Epilogue::None ? plain : fused;

@@ -20,7 +20,6 @@ struct Api {
   Result (*free)(DevicePointer);
   Result (*htod)(DevicePointer, const void*, size_t);
   Result (*dtoh)(void*, DevicePointer, size_t);
-  Result (*dtod_async)(DevicePointer, DevicePointer, size_t, void*);
   Result (*load)(void**, const void*, unsigned, int*, void**);
   Result (*unload)(void*);
   Result (*function)(void**, void*, const char*);
@@ -28,13 +27,6 @@ struct Api {
                    void*, void**, void**);
   Result (*stream_create)(void**, unsigned);
   Result (*stream_synchronize)(void*);
-  Result (*event_create)(void**, unsigned);
-  Result (*event_record)(void*, void*);
-  Result (*event_elapsed)(float*, void*, void*);
-  Result (*capture_begin)(void*, int);
-  Result (*capture_end)(void*, void**);
-  Result (*instantiate)(void**, void*, unsigned long long);
-  Result (*graph_launch)(void*, void*);
   Result (*error_text)(Result, const char**);
 };
 Api api;
@@ -56,20 +48,12 @@ const char* resolve(void* library) {
   FIND(free, "cuMemFree_v2");
   FIND(htod, "cuMemcpyHtoD_v2");
   FIND(dtoh, "cuMemcpyDtoH_v2");
-  FIND(dtod_async, "cuMemcpyDtoDAsync_v2");
   FIND(load, "cuModuleLoadDataEx");
   FIND(unload, "cuModuleUnload");
   FIND(function, "cuModuleGetFunction");
   FIND(launch, "cuLaunchKernel");
   FIND(stream_create, "cuStreamCreate");
   FIND(stream_synchronize, "cuStreamSynchronize");
-  FIND(event_create, "cuEventCreate");
-  FIND(event_record, "cuEventRecord");
-  FIND(event_elapsed, "cuEventElapsedTime");
-  FIND(capture_begin, "cuStreamBeginCapture_v2");
-  FIND(capture_end, "cuStreamEndCapture");
-  FIND(instantiate, "cuGraphInstantiateWithFlags");
-  FIND(graph_launch, "cuGraphLaunch");
   FIND(error_text, "cuGetErrorString");
 #undef FIND
   return nullptr;
@@ -134,9 +118,6 @@ void GpuDriver::to_device(DevicePointer to, const void* from, size_t bytes) {
 void GpuDriver::from_device(void* to, DevicePointer from, size_t bytes) {
   check(api.dtoh(to, from, bytes), "cuMemcpyDtoH");
 }
-void GpuDriver::copy(DevicePointer to, DevicePointer from, size_t bytes) {
-  check(api.dtod_async(to, from, bytes, stream_), "cuMemcpyDtoDAsync");
-}
 void GpuDriver::synchronize() { check(api.stream_synchronize(stream_), "cuStreamSynchronize"); }
 
 void* GpuDriver::load(const ObjectCode& code, void** module) {
@@ -167,31 +148,6 @@ void GpuDriver::launch(void* function, const ObjectCode& code,
                    static_cast<unsigned>(code.block), 1, 1,
                    static_cast<unsigned>(code.shared_bytes), stream_, arguments.data(), nullptr),
         "cuLaunchKernel");
-}
-
-void GpuDriver::begin_capture() {
-  constexpr int kThisThread = 1;
-  check(api.capture_begin(stream_, kThisThread), "cuStreamBeginCapture");
-}
-
-double GpuDriver::replay(int runs) {
-  void *graph = nullptr, *executable = nullptr, *start = nullptr, *stop = nullptr;
-  check(api.capture_end(stream_, &graph), "cuStreamEndCapture");
-  check(api.instantiate(&executable, graph, 0), "cuGraphInstantiate");
-  check(api.event_create(&start, 0), "cuEventCreate");
-  check(api.event_create(&stop, 0), "cuEventCreate");
-  std::vector<float> times;
-  for (int run = 0; run < runs + 2; ++run) {
-    check(api.event_record(start, stream_), "cuEventRecord");
-    check(api.graph_launch(executable, stream_), "cuGraphLaunch");
-    check(api.event_record(stop, stream_), "cuEventRecord");
-    synchronize();
-    float ms = 0;
-    check(api.event_elapsed(&ms, start, stop), "cuEventElapsedTime");
-    if (run >= 2) times.push_back(ms);
-  }
-  std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 2), times.end());
-  return 1e3 * times[times.size() / 2];
 }
 
 }  // namespace tinyshard::test

@@ -1,5 +1,5 @@
-// The few calls of the CUDA driver that run a kernel, found at run time; for tests and benchmarks
-// of generated code alone. Every failure throws std::runtime_error with the driver's words.
+// The few calls of the CUDA driver that run a kernel, found at run time; for tests of
+// generated code alone. Every failure throws std::runtime_error with the driver's words.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -22,24 +22,14 @@ class GpuDriver {
   void release(DevicePointer memory);
   void to_device(DevicePointer to, const void* from, size_t bytes);
   void from_device(void* to, DevicePointer from, size_t bytes);
-  void copy(DevicePointer to, DevicePointer from, size_t bytes);  // on the stream
-  void* load(const ObjectCode& code, void** module = nullptr);    // a function
+  void* load(const ObjectCode& code, void** module = nullptr);  // a function
   void unload(void* module);
   // On the stream; coordinates follow the buffers.
   void launch(void* function, const ObjectCode& code, std::span<const DevicePointer> buffers,
               std::span<const int64_t> coordinates = {});
   void synchronize();
-  // What `record` launches, captured once; its time in microseconds, a median of `runs` replays.
-  template <class F>
-  double time_graph(F record, int runs) {
-    begin_capture();
-    record();
-    return replay(runs);
-  }
 
  private:
-  void begin_capture();
-  double replay(int runs);
   void check(int result, const char* call);
   Target target_;
   void *stream_ = nullptr, *context_ = nullptr;
