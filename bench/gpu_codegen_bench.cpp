@@ -3,6 +3,7 @@
 // several sets of buffers, together larger than the L2 cache.
 //
 //   gpu_codegen_bench --ptx FOLDER          writes the kernels' code instead
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -67,7 +68,8 @@ UOp fold(ReduceOp op, const UOp& value, const UOp& range) {
 struct Bench {
   Device* device = nullptr;  // null: the code is written
   std::string folder, only;
-  static constexpr int kSets = 4, kSamples = 15;
+  static constexpr int kSets = 4;
+  int samples = 15;
 
   void run(Builder& b) {
     if (b.source.name.find(only) == std::string::npos) return;
@@ -110,7 +112,7 @@ struct Bench {
 
   // `launches` goes through all sets once.
   void measure(const std::string& name, double bytes, const std::function<void()>& launches) {
-    std::vector<double> us = bench::Recorded({device}, launches).times(kSamples);
+    std::vector<double> us = bench::Recorded({device}, launches).times(samples);
     for (double& time : us) time /= kSets;
     bench::print_row(name, us, bytes * 1e-9, "GB/s");
   }
@@ -216,7 +218,7 @@ void all(Bench& bench, DType t, int64_t rows, int64_t n) {
     b.store(out, i * n + j, factor * (scaled(j) - sum - normal(j) * dot));
   });
   one("scale_gradient", [&](Builder& b) {  // 768 columns
-    int64_t wide = 768, high = cells / wide / 8 * 8;
+    int64_t wide = 768, high = std::max<int64_t>(8, cells / wide / 8 * 8);
     UOp g = b.param(high * wide), in = b.param(high * wide), out = b.param(wide),
         bias = b.param(wide);
     UOp j = b.loop(wide), f = b.fold_range(high);
@@ -243,7 +245,7 @@ void all(Bench& bench, DType t, int64_t rows, int64_t n) {
     b.store(out, i, fold(ReduceOp::Sum, b.load(in, i * (cells / 64) + f), f));
   });
   one("softmax_50257", [&](Builder& b) {
-    int64_t wide = 50257, high = 1024;
+    int64_t wide = 50257, high = std::clamp<int64_t>(cells / wide, 1, 1024);
     UOp in = b.param(high * wide), out = b.param(high * wide), i = b.loop(high), j = b.loop(wide),
         f = b.fold_range(wide);
     UOp top = fold(ReduceOp::Max, b.load(in, i * wide + f), f);
@@ -251,7 +253,7 @@ void all(Bench& bench, DType t, int64_t rows, int64_t n) {
     b.store(out, i * wide + j, exp(b.load(in, i * wide + j) - top) * unary(Op::Recip, total));
   });
   one("softmax_50304", [&](Builder& b) {
-    int64_t wide = 50304, high = 1024;
+    int64_t wide = 50304, high = std::clamp<int64_t>(cells / wide, 1, 1024);
     UOp in = b.param(high * wide), out = b.param(high * wide), i = b.loop(high), j = b.loop(wide),
         f = b.fold_range(wide);
     UOp top = fold(ReduceOp::Max, b.load(in, i * wide + f), f);
@@ -287,6 +289,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
   app.add_option("--device", device, "Where [the best device there is]");
   app.add_option("--rows", rows, "Of the operands")->check(CLI::Range(8, 1 << 20));
   app.add_option("--columns", columns, "Of the operands")->check(CLI::Range(8, 1 << 20));
+  app.add_option("--samples", bench.samples, "Of each kernel")->check(CLI::PositiveNumber);
   app.add_option("--ptx", bench.folder, "Folder to write the code of an H200's kernels to");
   return bench::run_main("gpu_codegen_bench", app, argc, argv, [&] {
     if (bench.folder.empty()) {

@@ -102,7 +102,7 @@ def gpus(runs):
 
 
 def kernels(runs):
-    size = ["--rows", 256, "--columns", 256] if runs.quick else []
+    size = ["--rows", 64, "--columns", 768, "--samples", 3] if runs.quick else []
     cases = runs.ours("bench/gpu_codegen_bench", "--device", f"{runs.device}:0", *size)
     copy = cases.pop("copy")["rate"]
     for name, case in cases.items():
@@ -111,7 +111,7 @@ def kernels(runs):
 
 
 def products(runs):
-    small = ["--shrink", 16] if runs.quick else []
+    small = ["--shrink", 64, "--samples", 3] if runs.quick else []
     bench = ["bench/devices/gpu_product_bench", "--device", f"{runs.device}:0", *small]
     plain, torch = runs.ours(*bench), runs.peer("torch_gpu_products.py", *small)
     beam = runs.ours(*bench, env={"BEAM": "8"})

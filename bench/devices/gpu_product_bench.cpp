@@ -46,7 +46,7 @@ LibraryCall call_of(const Case& c) {
   return call;
 }
 
-void measure(Device& gpu, const Case& c) {
+void measure(Device& gpu, const Case& c, int samples) {
   LibraryCall call = call_of(c);
   std::string why;
   if (!gpu.supports(call, &why)) return bench::print_missing(c.name, why);
@@ -63,7 +63,7 @@ void measure(Device& gpu, const Case& c) {
   bench::Recorded products({&gpu}, [&] {
     for (int i = 0; i < repeat; ++i) program->launch(buffers, nullptr);
   });
-  std::vector<double> us = products.times(12);
+  std::vector<double> us = products.times(samples);
   for (double& time : us) time /= repeat;
   bench::print_row(c.name, us, flops * 1e-12, "TFLOP/s");
 }
@@ -75,11 +75,13 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
   using namespace tinyshard;
   std::string only, device;
   int64_t shrink = 1;
+  int samples = 12;
   CLI::App app("Products of a device's library.");
   app.add_option("--only", only, "Part of the names of the cases to run");
   app.add_option("--device", device, "Where [the best device there is]");
   app.add_option("--shrink", shrink, "Divides all sizes, to try the program")
       ->check(CLI::PositiveNumber);
+  app.add_option("--samples", samples, "Of each product")->check(CLI::PositiveNumber);
   std::vector<Case> cases{
       {"8192 x 8192 x 8192", 8192, 8192, 8192, false},
       {"4096 x 4096 x 4096", 4096, 4096, 4096, false},
@@ -98,7 +100,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
     Device& gpu = bench::open_device(device);
     for (Case& c : cases) {
       for (int64_t* size : {&c.m, &c.k, &c.n}) *size = std::max<int64_t>(1, *size / shrink);
-      if (std::string(c.name).find(only) != std::string::npos) measure(gpu, c);
+      if (std::string(c.name).find(only) != std::string::npos) measure(gpu, c, samples);
     }
   });
 }

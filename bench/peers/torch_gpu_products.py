@@ -15,6 +15,7 @@ from rows import print_row
 parser = argparse.ArgumentParser()
 parser.add_argument("--only", default="")
 parser.add_argument("--shrink", type=int, default=1)
+parser.add_argument("--samples", type=int, default=12)
 parser.add_argument("--cpu", action="store_true")
 args = parser.parse_args()
 torch.set_grad_enabled(False)
@@ -62,7 +63,7 @@ def report(name, m, k, n, transposed, f, needs_third=False):
     run = recorded(calls)
     timed(run, 1)
     times = math.ceil(2e4 / timed(run, 1))
-    print_row(name, [timed(run, times) / repeat for _ in range(12)], flops * 1e-12, "TFLOP/s")
+    print_row(name, [timed(run, times) / repeat for _ in range(args.samples)], flops * 1e-12, "TFLOP/s")
 
 
 def plain(a, b, bias, out, third):
