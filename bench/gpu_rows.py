@@ -1,14 +1,34 @@
 """The rows of gpu_table.py, part by part. A part is a function that takes the runs and yields rows.
 
 A row is a dictionary: row, unit, ours, p10, p90, against (what the figure stands beside), theirs, ratio (above 1: better
-than what it stands beside), goal, note (why a figure is missing).
+than what it stands beside), goal, met, note (why a figure is missing), and more of what was measured.
 """
-from gpu_runs import Missing
+from gpu_runs import Missing, TooFew
 
 GIB = 1 << 30
 
 
-def row(name, unit, ours, against="", theirs=None, goal="", spread=(None, None), smaller=False, **more):
+class Goal:
+    """What a figure should reach: a value of its own, or a ratio to what it stands beside."""
+
+    def __init__(self, least=None, most=None, ratio=None):
+        self.least, self.most, self.ratio = least, most, ratio
+
+    def __str__(self):
+        for sign, value in ((">= ", self.least), ("<= ", self.most), ("ratio ", self.ratio)):
+            if value is not None:
+                return f"{sign}{value:,g}"
+        return ""
+
+    def met(self, ours, ratio):
+        if self.ratio is not None:
+            return None if ratio is None else ratio >= self.ratio
+        if ours is None or (self.least is None and self.most is None):
+            return None
+        return ours >= self.least if self.most is None else ours <= self.most
+
+
+def row(name, unit, ours, against="", theirs=None, goal=Goal(), spread=(None, None), smaller=False, **more):
     """`theirs` may be the reason why there is none."""
     note = ""
     if isinstance(theirs, Missing):
@@ -17,7 +37,7 @@ def row(name, unit, ours, against="", theirs=None, goal="", spread=(None, None),
     if ours and theirs:
         ratio = theirs / ours if smaller else ours / theirs
     return {"row": name, "unit": unit, "ours": ours, "p10": spread[0], "p90": spread[1], "against": against,
-            "theirs": theirs, "ratio": ratio, "goal": goal, "note": note, **more}
+            "theirs": theirs, "ratio": ratio, "goal": str(goal), "met": goal.met(ours, ratio), "note": note, **more}
 
 
 def of(peer, *keys):
@@ -29,7 +49,7 @@ def of(peer, *keys):
     return peer
 
 
-def timed(name, case, against, theirs, goal="", runs=1, **more):
+def timed(name, case, against, theirs, goal=Goal(), runs=1, **more):
     """Microseconds of one of `runs` that a case did."""
     if "missing" in case:
         return {**row(name, "us", None, against, theirs, goal), "note": case["missing"]}
@@ -66,7 +86,7 @@ def one_gpu(runs, batch, steps):
 
 
 def gpt2(runs):
-    goals = iter(("545k", "420k"))
+    goals = iter((Goal(least=545e3), Goal(least=420e3)))
     for batch, steps, graphs in sizes(runs):
         name, against = f"GPT-2 124M, 1 GPU, B={batch}", torch_name(graphs)
         ours, torch = one_gpu(runs, batch, steps), runs.torch_gpt2(batch, steps, graphs=graphs)
@@ -75,18 +95,18 @@ def gpt2(runs):
             continue
         memory = of(torch, "peak_bytes")
         yield row(f"{name}, memory at the peak", "GiB", ours["peak_bytes"] / GIB, against,
-                  memory if isinstance(memory, Missing) else memory / GIB, "27", smaller=True)
-        yield row(f"{name}, first step, empty caches", "s", ours["first_step_s"], against, of(torch, "first_step_s"), "5",
-                  smaller=True)
+                  memory if isinstance(memory, Missing) else memory / GIB, Goal(most=27), smaller=True)
+        yield row(f"{name}, first step, empty caches", "s", ours["first_step_s"], against, of(torch, "first_step_s"),
+                  Goal(most=5), smaller=True)
         again = runs.gpt2([runs.build / "examples/gpt2", "--devices", f"{runs.device}:0"], batch, 3, "gpt2")
         yield row(f"{name}, first step, warm caches", "s", again["first_step_s"], against,
-                  of(runs.torch_gpt2(batch, 1), "first_step_s"), "2", smaller=True)
+                  of(runs.torch_gpt2(batch, 1), "first_step_s"), Goal(most=2), smaller=True)
 
 
 def gpus(runs):
     if runs.gpus < 2:
-        raise Missing("takes two GPUs or more")
-    goals = iter(("", "") if runs.gpus != 8 else ("4.2M", "2.6M"))
+        raise TooFew("takes two GPUs or more")
+    goals = iter((Goal(least=4.2e6), Goal(least=2.6e6)) if runs.gpus == 8 else (Goal(), Goal()))
     for batch, steps, graphs in sizes(runs):
         name, against, goal = f"GPT-2 124M, {runs.gpus} GPUs, B={batch} each", torch_name(graphs) + ", DDP", next(goals)
         alone = one_gpu(runs, batch, steps)["tokens_per_s"]
@@ -95,10 +115,15 @@ def gpus(runs):
             ours = runs.gpt2(command, batch * runs.gpus, steps, "gpt2")
             yield tokens(name + way, ours, torch, against, goal)
             yield row(f"{name}{way}, share of so many alone", "%", 100 * ours["tokens_per_s"] / alone / runs.gpus,
-                      "linear", 100, "97" if not graphs else "")
+                      "linear", 100, Goal() if graphs else Goal(ratio=0.97))
 
 
 # --- the parts of a step --------------------------------------------------------------------------
+
+
+MEMORY_BOUND = ["scale_relu", "add", "sum_rows", "sum_columns", "sum_parts", "softmax", "softmax_backward", "layernorm",
+                "layernorm_backward", "rmsnorm", "rmsnorm_backward"]
+PRODUCTS = ["8192 x 8192 x 8192", "4096 x 4096 x 4096", "1024 x 1024 x 1024", "65536 x 768 x 3072, bias, GELU"]
 
 
 def kernels(runs):
@@ -106,7 +131,8 @@ def kernels(runs):
     cases = runs.ours("bench/gpu_codegen_bench", "--device", f"{runs.device}:0", *size)
     copy = cases.pop("copy")["rate"]
     for name, case in cases.items():
-        yield row(name, "GB/s", case["rate"], "copy", copy, "0.9",
+        goal = Goal(ratio=0.9) if name.rpartition("_")[0] in MEMORY_BOUND else Goal()
+        yield row(name, "GB/s", case["rate"], "copy", copy, goal,
                   [case["rate"] * case["us"] / case[us] for us in ("p90", "p10")], us=case["us"], n=case["n"])
 
 
@@ -116,22 +142,22 @@ def products(runs):
     plain, torch = runs.ours(*bench), runs.peer("torch_gpu_products.py", *small)
     beam = runs.ours(*bench, env={"BEAM": "8"})
     for name, case in plain.items():
-        theirs = of(torch, name, "us")
-        yield timed(name, case, "PyTorch", theirs, "0.98", rate=case.get("rate"))
-        yield timed(f"{name}, BEAM=8", beam[name], "PyTorch", theirs, "0.98", rate=beam[name].get("rate"))
+        theirs, goal = of(torch, name, "us"), Goal(ratio=0.98) if name in PRODUCTS else Goal()
+        yield timed(name, case, "PyTorch", theirs, goal, rate=case.get("rate"))
+        yield timed(f"{name}, BEAM=8", beam[name], "PyTorch", theirs, goal, rate=beam[name].get("rate"))
 
 
 def all_reduce(runs):
     if runs.gpus < 2:
-        raise Missing("takes two GPUs or more")
+        raise TooFew("takes two GPUs or more")
     size = ["--bytes", "4096,1048576", "--samples", 3] if runs.quick else []
     for way, command in runs.ranks("bench/transport/gpu_all_reduce_bench").items():
         cases = runs.cases([*command, *size])
         for name, case in cases.items():
             if name.endswith("alone"):
                 continue
-            yield timed(f"{name}, {runs.gpus} GPUs{way}", case, "NCCL alone", of(cases, f"{name}, NCCL alone", "us"), "0.97",
-                        rate=case["rate"])
+            yield timed(f"{name}, {runs.gpus} GPUs{way}", case, "NCCL alone", of(cases, f"{name}, NCCL alone", "us"),
+                        Goal(ratio=0.97), rate=case["rate"])
 
 
 def replay(runs):
@@ -139,9 +165,10 @@ def replay(runs):
     ours = runs.ours("bench/steps_bench", "--devices", f"{runs.device}:0", "--only", name)
     torch = runs.peer("torch_graphs.py", "--only", name)
     against = "PyTorch, CUDA graph"
-    yield timed(f"{name}, each", ours[name], against, of(torch, name, "us"), "1.1 us", 1000)
+    yield timed(f"{name}, each", ours[name], against, of(torch, name, "us"), Goal(most=1.1), 1000)
     if f"{name}, {part}" in ours:
-        yield timed(f"{name}, {part}", ours[f"{name}, {part}"], against, of(torch, f"{name}, {part}", "us"), "20 us")
+        yield timed(f"{name}, {part}", ours[f"{name}, {part}"], against, of(torch, f"{name}, {part}", "us"),
+                    Goal(most=20))
 
 
 def mlp(runs):
@@ -152,8 +179,8 @@ def mlp(runs):
         torch = runs.peer("torch_graphs.py", *flags, *(["--tf32"] if tf32 else []))
         for name, case in ours.items():
             runs_of_case = row_of if "in a row" in name else 1
-            yield timed(f"{name}, {'TF32' if tf32 else 'f32'}", case, "PyTorch, CUDA graph", of(torch, name, "us"), "60 us",
-                        runs_of_case)
+            yield timed(f"{name}, {'TF32' if tf32 else 'f32'}", case, "PyTorch, CUDA graph",
+                        of(torch, name, "us"), Goal(most=60), runs_of_case)
 
 
 PARTS = {"gpt2": gpt2, "gpus": gpus, "kernels": kernels, "products": products, "all-reduce": all_reduce,

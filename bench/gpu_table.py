@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 from gpu_rows import PARTS
-from gpu_runs import Missing, Runs
+from gpu_runs import Missing, Runs, TooFew
 
 
 def arguments():
@@ -68,10 +68,14 @@ def figure(value):
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
+LAYOUT = "{:66} {:>10} {:8} {:>10} {:>6} {:>12} {:4} {}"
+
+
 def print_row(r):
     ratio = "-" if r["ratio"] is None else f"{r['ratio']:.2f}"
-    print(f"{r['row']:58} {figure(r['ours']):>10} {r['unit']:8} {figure(r['theirs']):>10} {ratio:>6} {r['goal']:>6}  "
-          f"{r['note'] or r['against']}", flush=True)
+    met = {None: "", True: "met", False: "no"}[r["met"]]
+    print(LAYOUT.format(r["row"], figure(r["ours"]), r["unit"], figure(r["theirs"]), ratio, r["goal"], met,
+                        r["note"] or r["against"]), flush=True)
 
 
 def main():
@@ -89,16 +93,16 @@ def main():
         runs.gpus = args.gpus or there
         result = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                   "gpus": runs.gpus, "quick": args.quick, "machine": machine(runs), "rows": rows}
-        print(f"{'':58} {'ours':>10} {'unit':8} {'beside':>10} {'ratio':>6} {'goal':>6}")
+        print(LAYOUT.format("", "ours", "unit", "beside", "ratio", "goal", "", "what it stands beside"))
         for part in args.rows:
             try:
                 for row in PARTS[part](runs):
                     rows.append({"part": part, **row})
                     print_row(row)
             except Missing as missing:
-                failed = True
+                failed |= not isinstance(missing, TooFew)
                 rows.append({"part": part, "row": part, "note": str(missing)})
-                print(f"{part:58} {missing}", flush=True)
+                print(f"{part}: {missing}", flush=True)
             if args.json:  # after each part, so that a run that is cut leaves what it had
                 args.json.write_text(json.dumps(result, indent=1) + "\n")
     return 1 if failed else 0

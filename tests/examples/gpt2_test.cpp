@@ -135,7 +135,7 @@ TEST_F(Gpt2, TheTableIsPaddedWithoutEffect) {
   Outcome o = run(kProgram + sizes +
                   "--weights zeros.safetensors --batch 2 --tokens tokens.bin "
                   "--steps 3 --dtype f32 --checkpoint-every 0 --eval-batches 1 --log log.jsonl "
-                  "--save-weights w.safetensors");
+                  "--json speed.json --save-weights w.safetensors");
   ASSERT_EQ(o.code, 0) << o.err;
   std::ifstream log(temp_.path() / "log.jsonl");
   std::string line;
@@ -145,6 +145,11 @@ TEST_F(Gpt2, TheTableIsPaddedWithoutEffect) {
   EXPECT_EQ(safe_load(temp_.path() / "w.safetensors").at("wte.weight").shape(), (Dims{50257, 8}));
   for (const char* part : {"first step", "tokens/s", "MFU -", "GiB per device"})
     EXPECT_NE(o.out.find(part), std::string::npos) << part << " is missing in\n" << o.out;
+  auto speed = nlohmann::json::parse(std::ifstream(temp_.path() / "speed.json"));
+  EXPECT_EQ(speed.at("steps"), 3);
+  EXPECT_EQ(speed.at("mfu"), 0);
+  for (const char* part : {"first_step_s", "tokens_per_s", "ms", "ms_p10", "ms_p90", "peak_bytes"})
+    EXPECT_GT(double(speed.at(part)), 0) << part;
 }
 
 TEST_F(Gpt2, PlansWithoutADevice) {
