@@ -84,7 +84,7 @@ void measure(Group& g, size_t bytes, int samples) {
     device->copy_in(buffers.back().data, zeros.data(), bytes);
   }
   auto repeated = [&](const auto& call) {
-    return [&g, call, calls] {
+    return [call, calls] {
       for (int i = 0; i < calls; ++i) call();
     };
   };
