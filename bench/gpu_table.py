@@ -14,6 +14,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 
 from gpu_rows import PARTS
 from gpu_runs import Missing, Runs, TooFew
@@ -92,9 +93,10 @@ def main():
             stop(f"--gpus {args.gpus}: there are {there}")
         runs.gpus = args.gpus or there
         result = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                  "gpus": runs.gpus, "quick": args.quick, "machine": machine(runs), "rows": rows}
+                  "gpus": runs.gpus, "quick": args.quick, "machine": machine(runs), "seconds": {}, "rows": rows}
         print(LAYOUT.format("", "ours", "unit", "beside", "ratio", "goal", "", "what it stands beside"))
         for part in args.rows:
+            start = time.monotonic()
             try:
                 for row in PARTS[part](runs):
                     rows.append({"part": part, **row})
@@ -103,6 +105,7 @@ def main():
                 failed |= not isinstance(missing, TooFew)
                 rows.append({"part": part, "row": part, "note": str(missing)})
                 print(f"{part}: {missing}", flush=True)
+            result["seconds"][part] = round(time.monotonic() - start, 1)
             if args.json:  # after each part, so that a run that is cut leaves what it had
                 args.json.write_text(json.dumps(result, indent=1) + "\n")
     return 1 if failed else 0
