@@ -73,8 +73,11 @@ def sizes(runs):
     return [(4, 4, False), (2, 4, True)] if runs.quick else [(64, 40, False), (4, 100, True)]
 
 
-def torch_name(graphs):
-    return "PyTorch compiled, CUDA graphs" if graphs else "PyTorch compiled"
+def peers(runs, batch, steps, gpus, graphs):
+    """What the peers measured, by name, one after the other."""
+    torch = "PyTorch compiled" + (", CUDA graphs" if graphs else "") + (", DDP" if gpus > 1 else "")
+    yield torch, runs.peer_gpt2("torch_gpt2.py", batch, steps, *(["--graphs"] if graphs else []), ranks=gpus)
+    yield "JAX", runs.peer_gpt2("jax_gpt2.py", batch, steps, "--gpus", gpus)
 
 
 def one_gpu(runs, batch, steps):
@@ -88,19 +91,21 @@ def one_gpu(runs, batch, steps):
 def gpt2(runs):
     goals = iter((Goal(least=545e3), Goal(least=420e3)))
     for batch, steps, graphs in sizes(runs):
-        name, against = f"GPT-2 124M, 1 GPU, B={batch}", torch_name(graphs)
-        ours, torch = one_gpu(runs, batch, steps), runs.torch_gpt2(batch, steps, graphs=graphs)
-        yield tokens(name, ours, torch, against, next(goals))
-        if graphs:
-            continue
-        memory = of(torch, "peak_bytes")
-        yield row(f"{name}, memory at the peak", "GiB", ours["peak_bytes"] / GIB, against,
-                  memory if isinstance(memory, Missing) else memory / GIB, Goal(most=27), smaller=True)
-        yield row(f"{name}, first step, empty caches", "s", ours["first_step_s"], against, of(torch, "first_step_s"),
-                  Goal(most=5), smaller=True)
-        again = runs.gpt2([runs.build / "examples/gpt2", "--devices", f"{runs.device}:0"], batch, 3, "gpt2")
-        yield row(f"{name}, first step, warm caches", "s", again["first_step_s"], against,
-                  of(runs.torch_gpt2(batch, 1), "first_step_s"), Goal(most=2), smaller=True)
+        name, goal, ours = f"GPT-2 124M, 1 GPU, B={batch}", next(goals), one_gpu(runs, batch, steps)
+        for against, theirs in peers(runs, batch, steps, 1, graphs):
+            yield tokens(name, ours, theirs, against, goal)
+            if graphs:
+                continue
+            yield row(f"{name}, first step, empty caches", "s", ours["first_step_s"], against, of(theirs, "first_step_s"),
+                      Goal(most=5), smaller=True)
+            if against == "JAX":  # which takes memory, and keeps kernels, in ways of its own
+                continue
+            memory = of(theirs, "peak_bytes")
+            yield row(f"{name}, memory at the peak", "GiB", ours["peak_bytes"] / GIB, against,
+                      memory if isinstance(memory, Missing) else memory / GIB, Goal(most=27), smaller=True)
+            warm = runs.gpt2([runs.build / "examples/gpt2", "--devices", f"{runs.device}:0"], batch, 3, "gpt2")
+            yield row(f"{name}, first step, warm caches", "s", warm["first_step_s"], against,
+                      of(runs.peer_gpt2("torch_gpt2.py", batch, 1), "first_step_s"), Goal(most=2), smaller=True)
 
 
 def gpus(runs):
@@ -108,14 +113,16 @@ def gpus(runs):
         raise TooFew("takes two GPUs or more")
     goals = iter((Goal(least=4.2e6), Goal(least=2.6e6)) if runs.gpus == 8 else (Goal(), Goal()))
     for batch, steps, graphs in sizes(runs):
-        name, against, goal = f"GPT-2 124M, {runs.gpus} GPUs, B={batch} each", torch_name(graphs) + ", DDP", next(goals)
+        name, goal = f"GPT-2 124M, {runs.gpus} GPUs, B={batch} each", next(goals)
         alone = one_gpu(runs, batch, steps)["tokens_per_s"]
-        torch = runs.torch_gpt2(batch, steps, runs.gpus, graphs)
-        for way, command in runs.ranks("examples/gpt2").items():
-            ours = runs.gpt2(command, batch * runs.gpus, steps, "gpt2")
-            yield tokens(name + way, ours, torch, against, goal)
+        ways = {way: runs.gpt2(command, batch * runs.gpus, steps, "gpt2")
+                for way, command in runs.ranks("examples/gpt2").items()}
+        for way, ours in ways.items():
             yield row(f"{name}{way}, share of so many alone", "%", 100 * ours["tokens_per_s"] / alone / runs.gpus,
                       "linear", 100, Goal() if graphs else Goal(ratio=0.97))
+        for against, theirs in peers(runs, batch, steps, runs.gpus, graphs):
+            for way, ours in ways.items():
+                yield tokens(name + way, ours, theirs, against, goal)
 
 
 # --- the parts of a step --------------------------------------------------------------------------

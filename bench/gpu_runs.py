@@ -55,7 +55,7 @@ class Runs:
         return done.stdout
 
     def caches(self, name):
-        """Where compiled kernels are kept, ours, the driver's and PyTorch's; a new name is an empty place."""
+        """Where compiled kernels are kept, ours, the driver's and the peers'; a new name is an empty place."""
         at = self.folder / name
         return {"TS_CACHE_DIR": str(at / "ts"), "CUDA_CACHE_PATH": str(at / "cuda"),
                 "TORCHINDUCTOR_CACHE_DIR": str(at / "inductor"), "TRITON_CACHE_DIR": str(at / "triton")}
@@ -76,10 +76,11 @@ class Runs:
         return self.cases([self.build / program, *arguments], env)
 
     def peer_command(self, script, ranks=1):
-        if not self.peers:
-            raise Missing("peers were not asked for")
-        if importlib.util.find_spec("torch") is None:
-            raise Missing("PyTorch is not installed")
+        package = script.partition("_")[0]
+        if package not in self.peers:
+            raise Missing("not asked for")
+        if importlib.util.find_spec(package) is None:
+            raise Missing("not installed")
         launcher = ["-m", "torch.distributed.run", "--master_addr", "127.0.0.1", "--master_port", free_port(),
                     "--nproc_per_node", ranks]
         return [sys.executable, *(launcher if ranks > 1 else []), PEERS / script,
@@ -88,7 +89,7 @@ class Runs:
     def peer(self, script, *arguments):
         """The peer's cases, or the reason why there are none."""
         try:
-            return self.cases([*self.peer_command(script), *arguments], self.caches("torch"))
+            return self.cases([*self.peer_command(script), *arguments], self.caches("peers"))
         except Missing as missing:
             return missing
 
@@ -99,12 +100,12 @@ class Runs:
                    "--batch", batch, "--steps", steps, "--json", result, "--quiet"], self.caches(caches))
         return json.loads(result.read_text())
 
-    def torch_gpt2(self, batch, steps, ranks=1, graphs=False, caches="torch"):
+    def peer_gpt2(self, script, batch, steps, *arguments, ranks=1):
+        """The same of a peer, or the reason why there is none."""
         try:
-            command = [*self.peer_command("torch_gpt2.py", ranks), *self.gpt2_size(), "--batch", batch, "--steps", steps]
-            env = {"NCCL_SOCKET_IFNAME": "lo", **os.environ, **self.caches(caches)}  # all ranks are here
-            lines = self.text([*command, *(["--graphs"] if graphs else [])], env).splitlines()
-            return json.loads(next(line for line in lines if line.startswith("{")))
+            command = [*self.peer_command(script, ranks), *self.gpt2_size(), "--batch", batch, "--steps", steps, *arguments]
+            env = {"NCCL_SOCKET_IFNAME": "lo", **os.environ, **self.caches("peers")}  # all ranks are here
+            return json.loads(next(line for line in self.text(command, env).splitlines() if line.startswith("{")))
         except Missing as missing:
             return missing
 

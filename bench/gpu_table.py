@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Every figure that tinyshard is judged by on GPUs, each beside its limit or peer measured in the same run.
 
-    python3 bench/gpu_table.py BUILD [--gpus N] [--json FILE] [--rows PART,...] [--no-peers] [--quick]
+    python3 bench/gpu_table.py BUILD [--gpus N] [--json FILE] [--rows PART,...] [--peers torch,jax | --no-peers] [--quick]
 
-A ratio above 1 is better than the limit or peer. PyTorch's figures need PyTorch in the Python that runs this. --quick takes
+A ratio above 1 is better than the limit or peer. Peers (PyTorch, JAX) are those of the Python that runs this. --quick takes
 small sizes: with --device CPU it tries the whole driver on a machine without a GPU; such figures mean nothing.
 """
 import argparse
@@ -26,6 +26,7 @@ def arguments():
     parser.add_argument("--gpus", type=int, default=0, help="of the rows of several GPUs [all]")
     parser.add_argument("--json", type=pathlib.Path, help="file for all that was measured")
     parser.add_argument("--rows", default=",".join(PARTS), help=f"parts of the table [{','.join(PARTS)}]")
+    parser.add_argument("--peers", default="torch,jax", help="peers to run where they are installed [torch,jax]")
     parser.add_argument("--no-peers", action="store_true", help="run our programs only")
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the driver")
     parser.add_argument("--device", default="CUDA", help="kind of device")
@@ -35,6 +36,8 @@ def arguments():
     for part in args.rows:
         if part not in PARTS:
             stop(f'--rows: there is no "{part}"; the parts are {", ".join(PARTS)}')
+    args.rows = [part for part in PARTS if part in args.rows]  # the first one meets empty caches
+    args.peers = [] if args.no_peers else args.peers.split(",")
     if not (args.build / "cli/tinyshard").is_file():
         stop(f"{args.build} is no build of tinyshard: it has no cli/tinyshard")
     if args.json and not args.json.absolute().parent.is_dir():
@@ -59,7 +62,7 @@ def machine(runs):
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.splitlines()
     except OSError:
         gpus = []
-    return {"gpus": gpus, "found": runs.found(), "torch": version("torch"), "nccl of torch": version("nvidia-nccl-cu13"),
+    return {"gpus": gpus, "found": runs.found(), "torch": version("torch"), "jax": version("jax"), "nccl of torch": version("nvidia-nccl-cu13"),
             "python": sys.version.split()[0]}
 
 
@@ -83,7 +86,7 @@ def main():
     args = arguments()
     rows, failed = [], False
     with tempfile.TemporaryDirectory(prefix="gpu_table") as folder:
-        runs = Runs(args.build.resolve(), args.device, args.gpus, args.mpirun, not args.no_peers, args.quick,
+        runs = Runs(args.build.resolve(), args.device, args.gpus, args.mpirun, args.peers, args.quick,
                     pathlib.Path(folder))
         try:
             there = runs.count()
