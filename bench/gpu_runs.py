@@ -21,9 +21,11 @@ class TooFew(Missing):
     """A part that needs more devices than there are: no failure."""
 
 
-def last_line(text):
+def reason(text):
+    """The line of an error output that says most: that of a Python exception, or the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return (errors or lines or ["it said nothing"])[-1]
 
 
 def free_port():
@@ -51,7 +53,7 @@ class Runs:
         except OSError as error:
             raise Missing(f"{command[0]}: {error.strerror}") from None
         if done.returncode != 0:
-            raise Missing(f"{name} failed ({done.returncode}): {last_line(done.stderr)}")
+            raise Missing(f"{name} failed ({done.returncode}): {reason(done.stderr)}")
         return done.stdout
 
     def caches(self, name):

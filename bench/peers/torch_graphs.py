@@ -29,14 +29,14 @@ def synchronize():
 
 def recorded(run):
     """`run` as one graph, and the result it leaves behind."""
-    for _ in range(3):  # what happens at the first calls only; gradients get memory that stays
-        result = run()
     if args.cpu:
-        return run, result
+        return run, run()
+    # What happens at the first calls only; beside the default stream, which must not be in the gradients' graph.
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        run()
+        for _ in range(4):
+            run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
