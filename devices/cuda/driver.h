@@ -23,6 +23,8 @@ using GraphNode = struct GraphNodeTag*;
 // Says how a node waits for another; libraries launch kernels that begin before the last one ends.
 struct GraphEdge {
   unsigned char bytes[8];
+  bool is_plain() const { return *this == GraphEdge{}; }  // the last one has ended
+  bool operator==(const GraphEdge&) const = default;
 };
 
 constexpr Result kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100,
@@ -100,6 +102,8 @@ enum class NodeType : int { Kernel = 0, Memcpy = 1, Memset = 2 };
   X(end_capture, "cuStreamEndCapture", (Stream, Graph*))                                       \
   X(capture_info, "cuStreamGetCaptureInfo_v3",                                                 \
     (Stream, int*, uint64_t*, Graph*, const GraphNode**, const GraphEdge**, size_t*))          \
+  X(capture_set, "cuStreamUpdateCaptureDependencies_v2",                                       \
+    (Stream, GraphNode*, const GraphEdge*, size_t, unsigned))                                  \
   X(graph_instantiate, "cuGraphInstantiateWithFlags", (GraphExec*, Graph, unsigned long long)) \
   X(graph_upload, "cuGraphUpload", (GraphExec, Stream))                                        \
   X(graph_launch, "cuGraphLaunch", (GraphExec, Stream))                                        \

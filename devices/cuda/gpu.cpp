@@ -318,6 +318,7 @@ void Gpu::wait(Event& event, Queue queue) {
   make_current();
   check(driver_.stream_wait(stream(queue), static_cast<GpuEvent&>(event).handle(), 0),
         "waiting for an event");
+  if (recorder_) recorder_->waited(stream(queue));
 }
 
 void Gpu::watch(const void* owner, Watcher watcher) {

@@ -11,7 +11,8 @@
 namespace tinyshard::cuda {
 namespace {
 
-constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: libraries may allocate meanwhile
+constexpr int kCapturing = 1;  // CU_STREAM_CAPTURE_STATUS_ACTIVE
+constexpr int kRelaxed = 2;    // CU_STREAM_CAPTURE_MODE_RELAXED: libraries may allocate meanwhile
 
 struct OwnedGraph {
   const Driver& driver;
@@ -21,8 +22,13 @@ struct OwnedGraph {
   }
 };
 
-// The nodes that the next operation on a capturing stream will depend on.
-std::span<const GraphNode> tips(const Gpu& gpu, Stream stream) {
+// The nodes that the next operation on a stream will depend on, and how; none where it does not
+// capture.
+struct Tips {
+  std::span<const GraphNode> nodes;
+  std::span<const GraphEdge> edges;  // of each node, or none: all plain
+};
+Tips tips(const Gpu& gpu, Stream stream) {
   int status = 0;
   uint64_t id = 0;
   Graph graph = nullptr;
@@ -31,22 +37,33 @@ std::span<const GraphNode> tips(const Gpu& gpu, Stream stream) {
   size_t count = 0;
   gpu.check(gpu.driver().capture_info(stream, &status, &id, &graph, &nodes, &edges, &count),
             "looking at a recording");
-  return {nodes, count};
+  if (status != kCapturing) return {};
+  return {{nodes, count}, {edges, edges ? count : 0}};
+}
+
+// What a node comes after, directly; `whole`: only what has ended when the node begins.
+std::vector<GraphNode> sources_of(const Gpu& gpu, GraphNode node, bool whole) {
+  size_t count = 0;
+  gpu.check(gpu.driver().node_dependencies(node, nullptr, nullptr, &count),
+            "looking at a recording");
+  std::vector<GraphNode> sources(count);
+  std::vector<GraphEdge> edges(count);
+  if (count == 0) return sources;
+  gpu.check(gpu.driver().node_dependencies(node, sources.data(), edges.data(), &count),
+            "looking at a recording");
+  if (!whole) return sources;
+  std::vector<GraphNode> ended;
+  for (size_t i = 0; i < count; ++i) {
+    if (edges[i].is_plain()) ended.push_back(sources[i]);
+  }
+  return ended;
 }
 
 // Adds the nodes behind `tip` that were not seen before, each after those it depends on.
 void collect(const Gpu& gpu, GraphNode tip, std::unordered_set<GraphNode>& seen,
              std::vector<GraphNode>& nodes) {
   if (!seen.insert(tip).second) return;
-  size_t count = 0;
-  gpu.check(gpu.driver().node_dependencies(tip, nullptr, nullptr, &count),
-            "looking at a recording");
-  std::vector<GraphNode> sources(count);
-  std::vector<GraphEdge> edges(count);
-  if (count > 0)
-    gpu.check(gpu.driver().node_dependencies(tip, sources.data(), edges.data(), &count),
-              "looking at a recording");
-  for (GraphNode source : sources) collect(gpu, source, seen, nodes);
+  for (GraphNode source : sources_of(gpu, tip, false)) collect(gpu, source, seen, nodes);
   nodes.push_back(tip);
 }
 
@@ -109,7 +126,7 @@ class GraphRecording final : public Recording {
     try {
       launch.program->enqueue(launch.buffers, launch.coordinates);
       std::unordered_set<GraphNode> seen;
-      for (GraphNode tip : tips(gpu_, stream)) collect(gpu_, tip, seen, nodes);
+      for (GraphNode tip : tips(gpu_, stream).nodes) collect(gpu_, tip, seen, nodes);
     } catch (...) {
       driver.end_capture(stream, &graph.graph);
       throw;
@@ -170,14 +187,36 @@ Recorder::~Recorder() {
 }
 
 void Recorder::before() {
-  for (GraphNode tip : tips(gpu_, gpu_.stream(Queue::Compute))) seen_.insert(tip);
+  for (GraphNode tip : tips(gpu_, gpu_.stream(Queue::Compute)).nodes) seen_.insert(tip);
 }
 
 void Recorder::after(CudaProgram& program, void* const* buffers, const int64_t* coordinates) {
   RecordedLaunch launch{&program, buffers, coordinates, {}};
-  for (GraphNode tip : tips(gpu_, gpu_.stream(Queue::Compute)))
+  for (GraphNode tip : tips(gpu_, gpu_.stream(Queue::Compute)).nodes)
     collect(gpu_, tip, seen_, launch.nodes);
   launches_.push_back(std::move(launch));
+}
+
+void Recorder::waited(Stream stream) {
+  constexpr unsigned kReplace = 1;  // CU_STREAM_SET_CAPTURE_DEPENDENCIES
+  Tips all = tips(gpu_, stream);
+  if (all.nodes.size() < 2) return;
+  std::vector<GraphNode> nodes(all.nodes.begin(), all.nodes.end());
+  std::vector<GraphEdge> edges(all.edges.begin(), all.edges.end());
+  std::unordered_set<GraphNode> implied;
+  for (GraphNode node : nodes) {
+    for (GraphNode source : sources_of(gpu_, node, true)) implied.insert(source);
+  }
+  size_t kept = 0;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (implied.contains(nodes[i])) continue;
+    if (!edges.empty()) edges[kept] = edges[i];
+    nodes[kept++] = nodes[i];
+  }
+  if (kept == nodes.size()) return;
+  gpu_.check(gpu_.driver().capture_set(stream, nodes.data(), edges.empty() ? nullptr : edges.data(),
+                                       kept, kReplace),
+             "shortening a recording");
 }
 
 std::unique_ptr<Recording> Recorder::finish(std::weak_ptr<RecordedGraph>* graph) {

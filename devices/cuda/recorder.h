@@ -35,6 +35,10 @@ class Recorder {
 
   void before();
   void after(CudaProgram& program, void* const* buffers, const int64_t* coordinates);
+  // After the stream was told to wait for an event: what the event implies need not be waited for
+  // as well. A chain of collectives, each of which comes back to the compute stream, would depend
+  // on all the earlier ones otherwise, which takes the GPU longer to see than a small one to run.
+  void waited(Stream stream);
   // `graph`, if not null, is set to what the recording consists of.
   std::unique_ptr<Recording> finish(std::weak_ptr<RecordedGraph>* graph);
 
