@@ -29,8 +29,8 @@
 using namespace tinyshard;
 
 struct Flags {
-  std::string model = "124M", weights, save_weights, tokens, dtype = "bf16", schedule = "cosine",
-              checkpoint, log, summary;
+  std::string model = "124M", weights, save_weights, tokens, dtype = "bf16", reduce_dtype = "f32",
+              schedule = "cosine", checkpoint, log, summary;
   std::optional<int64_t> layers, width, heads, context;
   int64_t steps = 1000, batch = 8, accumulate = 1, warmup = 100, eval_batches = 8,
           checkpoint_every = 1000;
@@ -182,6 +182,7 @@ class Optimizer {
  public:
   Optimizer(const gpt2::Model& model, const Flags& f)
       : clip_(f.clip),
+        reduce_type_(dtype_from_name(f.reduce_dtype)),
         decayed_(of_rank(model, true), options(f, f.weight_decay)),
         others_(of_rank(model, false), options(f, 0)),
         all_(decayed_, others_) {}
@@ -199,7 +200,7 @@ class Optimizer {
   void zero_grad() const { all_.zero_grad(); }
   // Returns the norm of all gradients before clipping.
   Tensor step() {
-    all_.place_grad();
+    all_.place_grad(reduce_type_);
     Tensor norm = nn::clip_grad_norm(params(), clip_);
     all_.step();
     return norm;
@@ -220,6 +221,7 @@ class Optimizer {
   }
 
   double clip_;
+  DType reduce_type_;
   nn::optim::AdamW decayed_, others_;
   nn::optim::OptimizerGroup all_;
 };
@@ -447,6 +449,8 @@ void add_options(CLI::App& app, Flags& f) {
   app.add_option("--weight-decay", f.weight_decay, "Of matrices")->check(CLI::NonNegativeNumber);
   app.add_option("--clip", f.clip, "Largest norm of all gradients")->check(CLI::PositiveNumber);
   app.add_option("--seed", f.seed, "Of the weights and the batches");
+  app.add_option("--reduce-dtype", f.reduce_dtype, "In which gradients travel between devices")
+      ->check(CLI::IsMember({"f64", "f32", "bf16", "f16"}));
   group("Memory");
   app.add_flag("--checkpoint-activations", f.checkpoint_activations,
                "Keep what enters a block, compute the rest again");

@@ -166,11 +166,13 @@ std::string Placement::to_string() const {
 
 Sharding replicated(const Mesh& mesh) { return {mesh, std::vector<Placement>(mesh.axes().size())}; }
 
-UOp place(const UOp& x, const Sharding& where) {
+UOp place(const UOp& x, const Sharding& where) { return place_as(x.dtype(), x, where); }
+
+UOp place_as(DType type, const UOp& x, const Sharding& where) {
   Dims arg{where.mesh.id()};
   for (const Placement& p : where.placements)
     arg.insert(arg.end(), {int64_t(p.kind), p.dim, int64_t(p.op)});
-  return UOp::make(Op::Redistribute, x.dtype(), {x}, arg, where.mesh.payload());
+  return UOp::make(Op::Redistribute, type, {x}, arg, where.mesh.payload());
 }
 
 Sharding placement_of(const Node& redistribute) {

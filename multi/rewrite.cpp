@@ -488,7 +488,9 @@ class Rewriter {
 
   LocalValue placed(const UOp& x) {
     Sharding where = placement_of(*x);
-    return redistribute(of(x.src(0)), x.shape(), where.mesh, where.placements);
+    LocalValue v = of(x.src(0));
+    v.local = cast(v.local, x.dtype());
+    return redistribute(std::move(v), x.shape(), where.mesh, where.placements);
   }
 
   NodeMap<LocalValue> values_;

@@ -8,6 +8,7 @@
 
 #include "core/exec/capture.h"
 #include "core/tensor/call_internal.h"
+#include "multi/rewrite.h"
 
 namespace tinyshard::nn::optim {
 namespace {
@@ -70,9 +71,21 @@ void Optimizer::zero_grad() const {
   for (const Tensor& p : params_) p.set_grad({});
 }
 
-void Optimizer::place_grad() const {
+void Optimizer::place_grad(std::optional<DType> reduce_type, Caller caller) const {
+  Call call(name_, caller);
+  if (reduce_type && !is_float(*reduce_type))
+    fail(fmt::format("gradients cannot travel as {}: it is no floating type",
+                     tinyshard::name(*reduce_type)));
   for (const Tensor& p : params_) {
-    if (p.grad().defined()) p.set_grad(p.grad().shard_like(place_of_state(p)));
+    Tensor g = p.grad();
+    if (!g.defined()) continue;
+    Sharding place = place_of_state(p);
+    bool narrower = reduce_type && itemsize(*reduce_type) < itemsize(g.dtype());
+    if (narrower && place.mesh.size() > 1) {
+      p.set_grad(Tensor(place_as(*reduce_type, g.uop(), place)).cast(g.dtype()));
+    } else {
+      p.set_grad(g.shard_like(place));
+    }
   }
 }
 
@@ -236,8 +249,8 @@ void OptimizerGroup::zero_grad() const {
   for (const Optimizer* member : members_) member->zero_grad();
 }
 
-void OptimizerGroup::place_grad() const {
-  for (const Optimizer* member : members_) member->place_grad();
+void OptimizerGroup::place_grad(std::optional<DType> reduce_type, Caller caller) const {
+  for (const Optimizer* member : members_) member->place_grad(reduce_type, caller);
 }
 
 void OptimizerGroup::step(Caller caller) {
@@ -260,12 +273,28 @@ std::vector<Tensor> OptimizerGroup::params() const {
 
 namespace tinyshard::nn {
 
+// A pending sum would be completed for the norm, and again after the scaling.
+static void complete_sums(const std::vector<Tensor>& params) {
+  std::vector<Tensor> with_gradient;
+  std::vector<UOp> gradients;
+  for (const Tensor& p : params) {
+    if (!p.grad().defined()) continue;
+    with_gradient.push_back(p);
+    gradients.push_back(p.grad().uop());
+  }
+  const LocalGraph local = to_local(gradients);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const Tensor& p = with_gradient[i];
+    bool pending = std::ranges::any_of(local.pending[i].placements, &Placement::is_partial);
+    if (pending) p.set_grad(p.grad().shard_like(p));
+  }
+}
+
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm) {
+  complete_sums(params);
   Tensor total;
   for (const Tensor& p : params) {
     if (!p.grad().defined()) continue;
-    // Placed once: a pending sum would be completed for the norm and again after the scaling.
-    if (p.grad().uop().op() != Op::Redistribute) p.set_grad(p.grad().shard_like(p));
     Tensor squares = p.grad().cast(accumulator(p.dtype())).square().sum();
     total = total.defined() ? total + squares : squares;
   }

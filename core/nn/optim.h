@@ -29,8 +29,9 @@ class Optimizer {
   void zero_grad() const;
   // Brings the gradients to where the state lies: completes sums over a mesh, or with shard_axis
   // leaves each device its part. step() does so too; before it, this lets clip_grad_norm work on
-  // what the updates will read.
-  void place_grad() const;
+  // what the updates will read. With `reduce_type`, each device's terms of wider gradients are
+  // rounded to it before they travel.
+  void place_grad(std::optional<DType> reduce_type = {}, Caller caller = Caller::current()) const;
   // Writes new values over parameters and state. Computes them, unless in a captured step.
   // UserError outside of TrainingMode and for a parameter without a gradient.
   void step(Caller caller = Caller::current());
@@ -183,7 +184,7 @@ class OptimizerGroup {
   explicit OptimizerGroup(Member&... members) : members_{&members...} {}
 
   void zero_grad() const;
-  void place_grad() const;
+  void place_grad(std::optional<DType> reduce_type = {}, Caller caller = Caller::current()) const;
   void step(Caller caller = Caller::current());
   std::vector<Tensor> params() const;
 
@@ -196,8 +197,8 @@ class OptimizerGroup {
 namespace tinyshard::nn {
 
 // Scales all gradients so that their norm, taken together, is at most max_norm. Returns the norm
-// before. Gradients are placed as their parameters, unless Optimizer::place_grad placed them
-// before.
+// before. Pending sums over a mesh are completed on every device of it, unless
+// Optimizer::place_grad placed the gradients before.
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm);
 
 struct CosineOptions {

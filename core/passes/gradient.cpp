@@ -302,11 +302,11 @@ std::optional<Sharding> known_sharding(const UOp& x) {
 // takes the sharding rules to tell, they also place the gradient.
 UOp redistribute_rule(const UOp& y, const UOp& g, size_t) {
   std::optional<Sharding> where = known_sharding(y.src(0));
-  if (!where || is_const(g)) return g;
+  if (!where || is_const(g)) return cast(g, y.src(0).dtype());
   for (Placement& p : where->placements) {
     if (p.is_partial()) p = Replicate;
   }
-  return place(g, *where);
+  return cast(place(g, *where), y.src(0).dtype());
 }
 
 // --- the table -----------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ constexpr std::array<OpInfo, kOps> kTable = {{
     {Op::Checkpoint, "checkpoint", -1, C::Storage, T::SameAsFirst},
     {Op::After, "after", 2, C::Storage, T::SameAsFirst},
     {Op::Assign, "assign", 2, C::Storage, T::SameAsFirst},
-    {Op::Redistribute, "redistribute", 1, C::Device, T::SameAsFirst},
+    {Op::Redistribute, "redistribute", 1, C::Device, T::Given},
     {Op::Collective, "collective", 1, C::Device, T::SameAsFirst},
     {Op::CopyIn, "copy_in", 1, C::Device, T::SameAsFirst},
     {Op::Range, "range", 0, C::Kernel, T::Given},

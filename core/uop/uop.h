@@ -13,7 +13,8 @@
 //   Dot(a, b, c) {batch axes, Epilogue}: see Epilogue; made by the passes only
 //   Conv*: see ConvArg            Attention*: see AttentionArg
 //   Collective: see multi/collective.h
-//   Redistribute {mesh id, placements...}                      DeviceCoordinate {mesh axis, size}
+//   Redistribute {mesh id, placements...}, rounded to its type before it travels
+//   DeviceCoordinate {mesh axis, size}
 //   Param {slot}                  Load(param, index[, valid])   Store(param, index, value)
 //   Fold(value, ranges...) {ReduceOp}                           Pad fills with zero
 //

@@ -62,6 +62,18 @@ TEST_F(Gpt2, ABatchMayComeInParts) {
   }
 }
 
+TEST_F(Gpt2, GradientsMayTravelInBf16) {
+  int run = 0;
+  for (const char* flags : {"", " --shard-optimizer", " --accumulate 2 --shard-optimizer"}) {
+    std::string common = std::string("--steps 20 --devices CPU:0,CPU:1") + flags;
+    std::vector<double> wide = losses("wide" + std::to_string(run), "", common);
+    std::vector<double> narrow =
+        losses("narrow" + std::to_string(run++), "", common + " --reduce-dtype bf16");
+    expect_close(wide, narrow, 1e-2, flags);
+    EXPECT_NE(wide, narrow) << flags;
+  }
+}
+
 TEST_F(Gpt2, CheckpointedActivationsChangeNoBit) {
   for (const char* dtype : {"--steps 10 --dtype f32", "--steps 10 --dtype bf16 --accumulate 2"}) {
     std::string name = std::string(dtype).substr(19, 2), flags = dtype;

@@ -142,6 +142,34 @@ TEST(Optimizer, MistakesAreNamed) {
   EXPECT_MENTIONS(nn::clip_grad_norm({line.w}, 1), "backward()");
 }
 
+// Each device's term is rounded, and not their sum; on one device nothing travels.
+TEST(Optimizer, GradientsMayTravelInANarrowType) {
+  TINYSHARD_NEED_DEVICES(2);
+  const double small = std::ldexp(1, -10);  // lost beside 1 in bf16
+  auto gradient = [&](int devices, std::optional<DType> type) {
+    Tensor w = Tensor::zeros(1).is_param_(), x = Tensor({1 + small, 1 + 3 * small}).reshape({2, 1});
+    if (devices > 1) {
+      Mesh mesh = Mesh::of(device_names(devices));
+      w = w.shard(mesh).clone().is_param_();
+      x = x.shard(mesh, {{mesh.axes()[0].name, Shard(0)}});
+    }
+    SGD optim({w});
+    TrainingMode on;
+    (w * x.cast(DType::F32)).sum().backward();
+    optim.place_grad(type);
+    EXPECT_EQ(w.grad().dtype(), DType::F32);
+    nn::clip_grad_norm({w}, 100);  // takes them as they lie
+    return w.grad().item<double>();
+  };
+  EXPECT_EQ(gradient(2, {}), 2 + 4 * small);
+  EXPECT_EQ(gradient(2, DType::F64), 2 + 4 * small) << "no wider type than their own";
+  EXPECT_EQ(gradient(2, DType::BF16), 2);
+  EXPECT_EQ(gradient(1, DType::BF16), 2 + 4 * small);
+  Line line;
+  SGD optim(nn::parameters(line));
+  EXPECT_MENTIONS(optim.place_grad(DType::I32), "SGD: gradients cannot travel as i32");
+}
+
 TEST(Optimizer, GroupsStepTogether) {
   Line line;
   SGD a({line.w}, {.lr = 0.1});

@@ -112,7 +112,7 @@ struct NarrowMlp : Mlp {
 // The plan of a training step on `devices` NULL devices.
 template <class Model = Mlp>
 Schedule planned_step(int devices, bool clip = false, const char* shard_axis = "",
-                      int64_t rows = 16) {
+                      int64_t rows = 16, std::optional<DType> reduce_type = {}) {
   Runtime::shutdown();
   Runtime::configure({.devices = {"NULL"}, .devices_per_rank = devices});
   Mesh mesh = Mesh::world({{"data", -1}});
@@ -127,7 +127,7 @@ Schedule planned_step(int devices, bool clip = false, const char* shard_axis = "
     optim.zero_grad();
     Tensor loss = net(images).sparse_categorical_crossentropy(labels).backward();
     if (clip) {
-      optim.place_grad();
+      optim.place_grad(reduce_type);
       nn::clip_grad_norm(optim.params(), 1);
     }
     optim.step();
@@ -251,6 +251,16 @@ TEST_F(ScheduleTest, ClippedGradientsTravelOnce) {
   for (const char* shard_axis : {"", "data"}) {
     int64_t bytes = summarize(planned_step(4, false, shard_axis)).collective_bytes;
     EXPECT_LE(summarize(planned_step(4, true, shard_axis)).collective_bytes, bytes + 256);
+  }
+}
+
+TEST_F(ScheduleTest, NarrowGradientsAreHalfTheBytes) {
+  for (const char* shard_axis : {"", "data"}) {
+    auto bytes = [&](DType type) {
+      PlanSummary s = summarize(planned_step<NarrowMlp>(4, true, shard_axis, 16, type));
+      return s.collective_bytes - s.collective_kinds["all_gather over data"];
+    };
+    EXPECT_LE(bytes(DType::BF16), bytes(DType::F32) / 2 + 1024) << shard_axis;
   }
 }
 
