@@ -25,7 +25,7 @@ struct Options {
   int beam = 0;  // BEAM: candidates for a kernel or a library's product on a GPU that are timed
                  // there before one is chosen; 0 takes what planner and library advise
   int64_t bucket_bytes =
-      25 << 20;  // TS_BUCKET_BYTES: gradients are all-reduced in buckets of this size
+      100 << 20;  // TS_BUCKET_BYTES: gradients are all-reduced in buckets of this size
 };
 
 // The options of this process. Throws UserError naming the variable when a value does not parse.
