@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "core/base/error.h"
+#include "devices/cuda/driver.h"
 #include "tests/devices/cuda/gpu_test.h"
 
 namespace tinyshard::testing {
@@ -159,6 +160,46 @@ TEST_F(CudaDevice, RecordingsReplayAndAreRebound) {
   void* unknown[] = {a.get()};
   void* const* elsewhere[] = {unknown};
   EXPECT_TRUE(recording->update(elsewhere));  // another device's
+}
+
+// Work of the other queue that goes back and forth, as collectives do.
+TEST_F(CudaDevice, RecordedQueuesWaitForEachOtherAndForNoMoreThanThat) {
+  const cuda::Driver& driver = cuda::Driver::get();
+  auto other = static_cast<cuda::Stream>(gpu->native_queue(Queue::Communication));
+  OnGpu<int32_t> a(*gpu, std::vector<int32_t>(100, 9)), b(*gpu, 100), c(*gpu, 100);
+  auto program = gpu->load(twice_plus(100));
+  void *to_b[] = {a.get(), b.get()}, *to_c[] = {b.get(), c.get()};
+  int64_t coordinate = 1;
+  auto there = gpu->make_event(), back = gpu->make_event();
+  auto fill = [&](unsigned char value) {
+    gpu->record(*there, Queue::Compute);
+    gpu->wait(*there, Queue::Communication);
+    auto address = reinterpret_cast<cuda::Address>(a.get());
+    ASSERT_EQ(driver.fill_bytes(address, value, 400, other), cuda::kSuccess);
+    gpu->record(*back, Queue::Communication);
+  };
+  constexpr int kFills = 20;
+  gpu->begin_recording();
+  for (int i = 0; i < kFills; ++i) {
+    fill(static_cast<unsigned char>(i));
+    gpu->wait(*back, Queue::Compute);
+  }
+  size_t tips = 0;
+  int status = 0;
+  driver.capture_info(static_cast<cuda::Stream>(gpu->native_queue(Queue::Compute)), &status,
+                      nullptr, nullptr, nullptr, nullptr, &tips);
+  program->launch(to_b, &coordinate);  // of the last fill
+  fill(0);                             // beside the next launch
+  program->launch(to_c, &coordinate);
+  gpu->wait(*back, Queue::Compute);
+  auto recording = gpu->end_recording();
+  EXPECT_EQ(tips, 1u);
+  for (int run = 0; run < 2; ++run) {
+    recording->launch();
+    constexpr int32_t kLast = (kFills - 1) * 0x01010101;
+    EXPECT_EQ(c.values(), std::vector<int32_t>(100, 4 * kLast + 3));
+    EXPECT_EQ(a.values(), std::vector<int32_t>(100));
+  }
 }
 
 TEST_F(CudaDevice, AnAbandonedRecordingLeavesTheDeviceAsItWas) {
