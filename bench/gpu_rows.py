@@ -6,6 +6,7 @@ than what it stands beside), goal, met, note (why a figure is missing), and more
 from gpu_runs import Missing, TooFew
 
 GIB = 1 << 30
+BEAM = {"BEAM": "8"}  # algorithms of the libraries that are timed before one is taken
 
 
 class Goal:
@@ -84,8 +85,12 @@ def one_gpu(runs, batch, steps):
     """The speed on one GPU, which two parts need: measured once. The first call meets empty caches."""
     key = ("gpt2", batch)
     if key not in runs.kept:
-        runs.kept[key] = runs.gpt2([runs.build / "examples/gpt2", "--devices", f"{runs.device}:0"], batch, steps, "gpt2")
+        runs.kept[key] = runs.gpt2(on_one(runs), batch, steps)
     return runs.kept[key]
+
+
+def on_one(runs):
+    return [runs.build / "examples/gpt2", "--devices", f"{runs.device}:0"]
 
 
 def gpt2(runs):
@@ -103,9 +108,15 @@ def gpt2(runs):
             memory = of(theirs, "peak_bytes")
             yield row(f"{name}, memory at the peak", "GiB", ours["peak_bytes"] / GIB, against,
                       memory if isinstance(memory, Missing) else memory / GIB, Goal(most=27), smaller=True)
-            warm = runs.gpt2([runs.build / "examples/gpt2", "--devices", f"{runs.device}:0"], batch, 3, "gpt2")
+            warm = runs.gpt2(on_one(runs), batch, 3)
             yield row(f"{name}, first step, warm caches", "s", warm["first_step_s"], against,
                       of(runs.peer_gpt2("torch_gpt2.py", batch, 1), "first_step_s"), Goal(most=2), smaller=True)
+
+
+def beam(runs):
+    for batch, steps, _ in sizes(runs):
+        ours, plain = runs.gpt2(on_one(runs), batch, steps, BEAM), one_gpu(runs, batch, steps)
+        yield tokens(f"GPT-2 124M, 1 GPU, B={batch}, BEAM=8", ours, plain, "the same without BEAM", Goal())
 
 
 def gpus(runs):
@@ -115,7 +126,7 @@ def gpus(runs):
     for batch, steps, graphs in sizes(runs):
         name, goal = f"GPT-2 124M, {runs.gpus} GPUs, B={batch} each", next(goals)
         alone = one_gpu(runs, batch, steps)["tokens_per_s"]
-        ways = {way: runs.gpt2(command, batch * runs.gpus, steps, "gpt2")
+        ways = {way: runs.gpt2(command, batch * runs.gpus, steps)
                 for way, command in runs.ranks("examples/gpt2").items()}
         for way, ours in ways.items():
             yield row(f"{name}{way}, share of so many alone", "%", 100 * ours["tokens_per_s"] / alone / runs.gpus,
@@ -147,11 +158,11 @@ def products(runs):
     small = ["--shrink", 64, "--samples", 3] if runs.quick else []
     bench = ["bench/devices/gpu_product_bench", "--device", f"{runs.device}:0", *small]
     plain, torch = runs.ours(*bench), runs.peer("torch_gpu_products.py", *small)
-    beam = runs.ours(*bench, env={"BEAM": "8"})
+    timed_first = runs.ours(*bench, env=BEAM)
     for name, case in plain.items():
         theirs, goal = of(torch, name, "us"), Goal(ratio=0.98) if name in PRODUCTS else Goal()
         yield timed(name, case, "PyTorch", theirs, goal, rate=case.get("rate"))
-        yield timed(f"{name}, BEAM=8", beam[name], "PyTorch", theirs, goal, rate=beam[name].get("rate"))
+        yield timed(f"{name}, BEAM=8", timed_first[name], "PyTorch", theirs, goal, rate=timed_first[name].get("rate"))
 
 
 def all_reduce(runs):
@@ -179,16 +190,15 @@ def replay(runs):
 
 
 def mlp(runs):
-    batch, row_of = 32 if runs.quick else 512, 20
+    flags, in_row = ["--only", "mlp step", "--batch", 32 if runs.quick else 512], 20
     for tf32 in (0, 1):
-        flags = ["--only", "mlp step", "--batch", batch]
-        ours = runs.ours("bench/steps_bench", "--devices", f"{runs.device}:0", *flags, env={"TS_TF32": str(tf32)})
         torch = runs.peer("torch_graphs.py", *flags, *(["--tf32"] if tf32 else []))
-        for name, case in ours.items():
-            runs_of_case = row_of if "in a row" in name else 1
-            yield timed(f"{name}, {'TF32' if tf32 else 'f32'}", case, "PyTorch, CUDA graph",
-                        of(torch, name, "us"), Goal(most=60), runs_of_case)
+        for way, env in (("", {}), (", BEAM=8", BEAM)):
+            ours = runs.ours("bench/steps_bench", "--devices", f"{runs.device}:0", *flags, env={"TS_TF32": str(tf32), **env})
+            for name, case in ours.items():
+                yield timed(f"{name}, {'TF32' if tf32 else 'f32'}{way}", case, "PyTorch, CUDA graph", of(torch, name, "us"),
+                            Goal(most=60), in_row if "in a row" in name else 1)
 
 
-PARTS = {"gpt2": gpt2, "gpus": gpus, "kernels": kernels, "products": products, "all-reduce": all_reduce,
+PARTS = {"gpt2": gpt2, "beam": beam, "gpus": gpus, "kernels": kernels, "products": products, "all-reduce": all_reduce,
          "replay": replay, "mlp": mlp}

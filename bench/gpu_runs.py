@@ -95,11 +95,11 @@ class Runs:
         except Missing as missing:
             return missing
 
-    def gpt2(self, command, batch, steps, caches):
+    def gpt2(self, command, batch, steps, env=None):
         """What `gpt2 --json` measured."""
         result = self.folder / "gpt2.json"
         self.text([*command, *self.gpt2_size(), "--tokens", "random", "--eval-batches", 0, "--checkpoint-every", 0,
-                   "--batch", batch, "--steps", steps, "--json", result, "--quiet"], self.caches(caches))
+                   "--batch", batch, "--steps", steps, "--json", result, "--quiet"], {**self.caches("gpt2"), **(env or {})})
         return json.loads(result.read_text())
 
     def peer_gpt2(self, script, batch, steps, *arguments, ranks=1):
