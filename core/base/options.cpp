@@ -63,9 +63,10 @@ void for_each_option(Options& o, Visit visit) {
   visit("TS_DEVICES", o.devices, "devices of this process, such as CPU:0,CPU:1");
   visit("TS_CUDA_PATH", o.cuda_path, "folders with CUDA's libraries, separated by ':'");
   visit("TS_TF32", o.tf32, "1 lets f32 products on CUDA round their operands to 10 bits (TF32)");
-  visit("BEAM", o.beam,
-        "times this many algorithms of each product and plans of each kernel on a GPU and keeps the "
-        "fastest");
+  visit(
+      "BEAM", o.beam,
+      "times this many algorithms of each product and plans of each kernel on a GPU and keeps the "
+      "fastest");
   visit("TS_BUCKET_BYTES", o.bucket_bytes, "size of a bucket of gradients in one all-reduce");
 }
 
