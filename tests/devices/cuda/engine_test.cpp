@@ -36,7 +36,8 @@ struct Mlp {
 };
 
 struct Trainer {
-  explicit Trainer(const Mesh* mesh = nullptr) : optimizer(placed(mesh), {.lr = 0.01}) {}
+  explicit Trainer(const Mesh* mesh = nullptr, const char* shard_axis = "")
+      : optimizer(placed(mesh), {.lr = 0.01, .shard_axis = shard_axis}) {}
   std::vector<Tensor> placed(const Mesh* mesh) {
     if (mesh) nn::data_parallel(model, *mesh);
     return nn::parameters(model);
@@ -61,9 +62,9 @@ std::vector<float> numbers(int64_t count, int seed) {
 }
 
 // Losses of some steps, each on a batch of its own, on `mesh` or the default device.
-std::vector<float> train(int steps, const Mesh* mesh = nullptr) {
+std::vector<float> train(int steps, const Mesh* mesh = nullptr, const char* shard_axis = "") {
   Tensor::manual_seed(3);
-  Trainer trainer(mesh);
+  Trainer trainer(mesh, shard_axis);
   std::vector<float> losses;
   for (int i = 0; i < steps; ++i) {
     Tensor x(numbers(32 * 16, i), {32, 16}), y(numbers(32 * 4, i + 1), {32, 4});
@@ -236,9 +237,35 @@ TEST_F(CudaEngine, TwoGpusTrainAsOne) {
   std::vector<float> one = train(20);
   use({"CUDA:0", "CUDA:1"});
   Mesh mesh({{"data", 2}});
-  counters().reset();
-  expect_near(train(20, &mesh), one, 1e-4);
-  EXPECT_GT(counters().collectives, 0);
+  for (const char* shard_axis : {"", "data"}) {
+    counters().reset();
+    expect_near(train(20, &mesh, shard_axis), one, 1e-4);
+    EXPECT_GT(counters().collectives, 0);
+  }
+}
+
+// In recordings, which hold nothing that goes through the host.
+TEST_F(CudaEngine, MaximaOverTwoGpusKeepNan) {
+  if (count_cuda_devices() < 2) GTEST_SKIP() << "one GPU";
+  use({"CUDA:0", "CUDA:1"});
+  Mesh mesh({{"data", 2}});
+  Jit step = [&](Tensor x) {
+    Tensor largest = x.max(0), least = (x * 2).contiguous().min(0);
+    return (largest + least * 0).contiguous();
+  };
+  for (int run = 0; run < 4; ++run) {
+    std::vector<float> values = numbers(64 * 256, run);
+    values[size_t(256 * (run * 20) + run)] = std::nanf("");
+    Tensor x(values, {64, 256});
+    std::vector<float> got = step(x.shard(mesh, {{"data", Shard(0)}})).to_vector<float>(),
+                       want = x.max(0).to_vector<float>();
+    for (size_t i = 0; i < want.size(); ++i) {
+      if (int(i) == run)
+        EXPECT_TRUE(std::isnan(got[i])) << run;
+      else
+        ASSERT_EQ(got[i], want[i]) << run << ' ' << i;
+    }
+  }
 }
 
 }  // namespace
