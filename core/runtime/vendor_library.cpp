@@ -34,8 +34,7 @@ std::vector<fs::path> folders() {
 
 }  // namespace
 
-VendorLibrary::VendorLibrary(std::string name, std::initializer_list<std::string_view> files)
-    : name_(std::move(name)) {
+VendorLibrary::VendorLibrary(std::initializer_list<std::string_view> files) {
   std::vector<fs::path> places = folders();
   places.emplace_back();  // the linker's own
   std::string first_error;
@@ -59,8 +58,12 @@ VendorLibrary::VendorLibrary(std::string name, std::initializer_list<std::string
 void* VendorLibrary::symbol(const char* name) {
   if (!handle_) return nullptr;
   void* found = ::dlsym(handle_, name);
-  if (!found) why_not_ = fmt::format("{} has no function {}: too old", path_, name);
+  if (!found) refuse(fmt::format("{} has no function {}: too old", path_, name));
   return found;
+}
+
+void VendorLibrary::refuse(std::string why) {
+  if (why_not_.empty()) why_not_ = std::move(why);
 }
 
 }  // namespace tinyshard

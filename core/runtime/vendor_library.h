@@ -1,8 +1,10 @@
-// A vendor's shared library, opened at run time: one build serves machines with and without it.
+// A vendor's shared library, opened at run time: one build serves machines with and without it. A
+// class that holds the functions of one derives from it and resolves them when it is made.
 #pragma once
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace tinyshard {
 
@@ -10,25 +12,30 @@ class VendorLibrary {
  public:
   // Tries each file name, first in the folders of TS_CUDA_PATH (separated by ':', also their lib,
   // lib64 and the nvidia/*/lib of Python's packages), then where the dynamic linker looks.
-  VendorLibrary(std::string name, std::initializer_list<std::string_view> files);
+  explicit VendorLibrary(std::initializer_list<std::string_view> files);
   VendorLibrary(const VendorLibrary&) = delete;
   // Never closed: vendor libraries keep threads and handlers that outlive our use of them.
 
-  bool found() const { return handle_ != nullptr; }
-  const std::string& name() const { return name_; }
+  // There, with every function that was asked for.
+  bool found() const { return handle_ != nullptr && why_not_.empty(); }
   const std::string& path() const { return path_; }  // of what was opened
   const std::string& why_not() const { return why_not_; }
 
-  // Null when the library has none, which `why_not` then says.
-  void* symbol(const char* name);
+  // Without the function, the library counts as not found.
   template <class Function>
-  bool resolve(Function*& function, const char* name) {
+  void resolve(Function*& function, const char* name) {
     function = reinterpret_cast<Function*>(symbol(name));
-    return function != nullptr;
   }
+  // Calls it not found, for this reason; the first one stays.
+  void refuse(std::string why);
+
+ protected:
+  ~VendorLibrary() = default;
 
  private:
-  std::string name_, path_, why_not_;
+  void* symbol(const char* name);
+
+  std::string path_, why_not_;
   void* handle_ = nullptr;
 };
 

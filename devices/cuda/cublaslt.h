@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/runtime/vendor_library.h"
 #include "devices/cuda/driver.h"
 
 namespace tinyshard::cuda {
@@ -79,13 +80,11 @@ enum LtPreferenceAttribute : int {
      const void* beta, const void* c, LtLayout, void* d, LtLayout, const LtAlgorithm*,        \
      void* workspace, size_t workspace_bytes, Stream))
 
-class CublasLt {
+class CublasLt : public VendorLibrary {
  public:
   // Opened at the first call; later calls return the same.
   static const CublasLt& get();
 
-  bool found() const { return found_; }
-  const std::string& why_not() const { return why_not_; }
   std::string version() const;  // and where it was found
   size_t version_number() const { return get_version_(); }
 
@@ -102,8 +101,6 @@ class CublasLt {
   CublasLt();
   [[noreturn]] void fail(LtStatus status, std::string_view device, std::string_view asked) const;
 
-  bool found_ = false;
-  std::string why_not_, path_;
   size_t (*get_version_)() = nullptr;
   const char* (*status_name_)(LtStatus) = nullptr;
 };

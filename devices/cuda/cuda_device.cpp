@@ -18,6 +18,7 @@ std::unique_ptr<Device> make_cuda_device(int index) { return std::make_unique<cu
 std::string describe_cuda() {
   constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76;
   const Driver& driver = Driver::get();
+  if (driver.path().empty()) return "no CUDA driver: " + driver.why_not();
   if (driver.devices() == 0) return driver.why_not();
   std::string text =
       fmt::format("driver for CUDA {}.{}", driver.version() / 1000, driver.version() % 1000 / 10);

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/runtime/vendor_library.h"
 
 namespace tinyshard::cuda {
 
@@ -14,23 +13,18 @@ const Cudnn& Cudnn::get() {
   return *library;
 }
 
-Cudnn::Cudnn() {
-  VendorLibrary library("cuDNN", {"libcudnn.so.9"});
-  found_ = library.found();
-#define TINYSHARD_CUDNN_RESOLVE(name, symbol, parameters) \
-  found_ = found_ && library.resolve(name, symbol);
+Cudnn::Cudnn() : VendorLibrary({"libcudnn.so.9"}) {
+#define TINYSHARD_CUDNN_RESOLVE(name, symbol, parameters) resolve(name, symbol);
   TINYSHARD_CUDNN_FUNCTIONS(TINYSHARD_CUDNN_RESOLVE)
 #undef TINYSHARD_CUDNN_RESOLVE
-  found_ = found_ && library.resolve(get_version_, "cudnnGetVersion") &&
-           library.resolve(status_name_, "cudnnGetErrorString") &&
-           library.resolve(last_error_, "cudnnGetLastErrorString");
-  why_not_ = library.why_not();
-  path_ = library.path();
+  resolve(get_version_, "cudnnGetVersion");
+  resolve(status_name_, "cudnnGetErrorString");
+  resolve(last_error_, "cudnnGetLastErrorString");
 }
 
 std::string Cudnn::version() const {
   size_t v = number();
-  return fmt::format("{}.{}.{}, {}", v / 10000, v / 100 % 100, v % 100, path_);
+  return fmt::format("{}.{}.{}, {}", v / 10000, v / 100 % 100, v % 100, path());
 }
 
 std::string Cudnn::last_error() const {

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/runtime/vendor_library.h"
 #include "devices/cuda/driver.h"
 
 namespace tinyshard::cuda {
@@ -145,13 +146,11 @@ enum class DnnReduce : int { Sum = 0, Max = 3 };
     (DnnDescriptor, int attribute, int value_type, int64_t wanted, int64_t* count, void* values)) \
   X(execute, "cudnnBackendExecute", (DnnHandle, DnnDescriptor plan, DnnDescriptor arguments))
 
-class Cudnn {
+class Cudnn : public VendorLibrary {
  public:
   // Opened at the first call; later calls return the same.
   static const Cudnn& get();
 
-  bool found() const { return found_; }
-  const std::string& why_not() const { return why_not_; }
   size_t number() const { return get_version_(); }  // 91900 for 9.19.0
   std::string version() const;
   std::string last_error() const;  // of this thread
@@ -169,8 +168,6 @@ class Cudnn {
   Cudnn();
   [[noreturn]] void fail(DnnStatus status, std::string_view asked) const;
 
-  bool found_ = false;
-  std::string why_not_, path_;
   size_t (*get_version_)() = nullptr;
   const char* (*status_name_)(DnnStatus) = nullptr;
   void (*last_error_)(char*, size_t) = nullptr;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/runtime/vendor_library.h"
 
 namespace tinyshard::cuda {
 
@@ -12,32 +11,20 @@ const Driver& Driver::get() {
   return *driver;
 }
 
-Driver::Driver() {
-  VendorLibrary library("CUDA driver", {"libcuda.so.1"});
-  if (!library.found()) {
-    why_not_ = fmt::format("no CUDA driver: {}", library.why_not());
-    return;
-  }
-  bool complete = true;
-#define TINYSHARD_CUDA_RESOLVE(name, symbol, parameters) \
-  complete = complete && library.resolve(name, symbol);
+Driver::Driver() : VendorLibrary({"libcuda.so.1"}) {
+#define TINYSHARD_CUDA_RESOLVE(name, symbol, parameters) resolve(name, symbol);
   TINYSHARD_CUDA_FUNCTIONS(TINYSHARD_CUDA_RESOLVE)
 #undef TINYSHARD_CUDA_RESOLVE
-  if (!complete) {
-    why_not_ = library.why_not();
-    return;
-  }
+  if (!found()) return;
   driver_version(&version_);
   Result result = init(0);
   if (result == kSuccess) result = device_count(&devices_);
   if (result != kSuccess) {
     devices_ = 0;
-    why_not_ = result == kNoDevice
-                   ? "the CUDA driver sees no GPU"
-                   : fmt::format("the CUDA driver does not start: {}", describe(result));
-  } else if (devices_ == 0) {
-    why_not_ = "the CUDA driver sees no GPU";
+    if (result != kNoDevice)
+      refuse(fmt::format("the CUDA driver does not start: {}", describe(result)));
   }
+  if (devices_ == 0) refuse("the CUDA driver sees no GPU");
 }
 
 std::string Driver::describe(Result result) const {

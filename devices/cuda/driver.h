@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/runtime/vendor_library.h"
+
 namespace tinyshard::cuda {
 
 using Result = int;
@@ -120,13 +122,12 @@ enum class NodeType : int { Kernel = 0, Memcpy = 1, Memset = 2 };
     (GraphExec, GraphNode, const MemsetNodeParams*, Context))
 
 // The functions, or why there are none.
-class Driver {
+class Driver : public VendorLibrary {
  public:
   // Opened and initialised at the first call; later calls return the same.
   static const Driver& get();
 
   int devices() const { return devices_; }  // 0 where the driver or a GPU is missing
-  const std::string& why_not() const { return why_not_; }
   int version() const { return version_; }  // 13000 for CUDA 13.0
 
   // Throws DeviceError unless the result is success: who asked what, the code's name and meaning.
@@ -144,7 +145,6 @@ class Driver {
   [[noreturn]] void fail(Result result, std::string_view device, std::string_view asked) const;
 
   int devices_ = 0, version_ = 0;
-  std::string why_not_;
 };
 
 }  // namespace tinyshard::cuda

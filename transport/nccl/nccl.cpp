@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "core/runtime/vendor_library.h"
-
 namespace tinyshard::nccl {
 
 const Nccl& Nccl::get() {
@@ -11,27 +9,22 @@ const Nccl& Nccl::get() {
   return *library;
 }
 
-Nccl::Nccl() {
+Nccl::Nccl() : VendorLibrary({"libnccl.so.2"}) {
   constexpr int kOldest = 21400;  // the first with communicators that do not block
-  VendorLibrary library("NCCL", {"libnccl.so.2"});
-  found_ = library.found();
-#define TINYSHARD_NCCL_RESOLVE(name, symbol, parameters) \
-  found_ = found_ && library.resolve(name, symbol);
+#define TINYSHARD_NCCL_RESOLVE(name, symbol, parameters) resolve(name, symbol);
   TINYSHARD_NCCL_FUNCTIONS(TINYSHARD_NCCL_RESOLVE)
 #undef TINYSHARD_NCCL_RESOLVE
-  found_ = found_ && library.resolve(error_string_, "ncclGetErrorString") &&
-           library.resolve(last_error_, "ncclGetLastError");
-  why_not_ = library.why_not();
-  path_ = library.path();
-  if (!found_) return;
+  resolve(error_string_, "ncclGetErrorString");
+  resolve(last_error_, "ncclGetLastError");
+  if (!found()) return;
   get_version(&version_);
-  if (version_ >= kOldest) return;
-  found_ = false;
-  why_not_ = fmt::format("{} is version {}, older than {}", path_, version_, kOldest);
+  if (version_ < kOldest)
+    refuse(fmt::format("{} is version {}, older than {}", path(), version_, kOldest));
 }
 
 std::string Nccl::describe() const {
-  return fmt::format("{}.{}.{}, {}", version_ / 10000, version_ / 100 % 100, version_ % 100, path_);
+  return fmt::format("{}.{}.{}, {}", version_ / 10000, version_ / 100 % 100, version_ % 100,
+                     path());
 }
 
 std::string Nccl::error(Result result, Comm comm) const {

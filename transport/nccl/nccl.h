@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/runtime/vendor_library.h"
+
 namespace tinyshard::nccl {
 
 using Result = int;
@@ -54,13 +56,11 @@ enum Reduction : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3 };
   X(send, "ncclSend", (const void*, size_t, int, int peer, Comm, Stream))                      \
   X(receive, "ncclRecv", (void*, size_t, int, int peer, Comm, Stream))
 
-class Nccl {
+class Nccl : public VendorLibrary {
  public:
   // Opened at the first call; later calls return the same.
   static const Nccl& get();
 
-  bool found() const { return found_; }
-  const std::string& why_not() const { return why_not_; }
   int version() const { return version_; }  // 22707 for 2.27.7
   std::string describe() const;             // "2.27.7, libnccl.so.2"
   std::string error(Result result, Comm comm) const;
@@ -72,9 +72,7 @@ class Nccl {
  private:
   Nccl();
 
-  bool found_ = false;
   int version_ = 0;
-  std::string why_not_, path_;
   const char* (*error_string_)(Result) = nullptr;
   const char* (*last_error_)(Comm) = nullptr;
 };
