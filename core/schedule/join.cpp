@@ -69,13 +69,22 @@ class Joiner {
   bool in_storage(int b) const {
     return buffers_[size_t(memory_holder(buffers_, b))].storage != nullptr;
   }
+  // Read by collectives only: a part of a parameter on its way to the other devices.
+  bool is_sent(int b) const {
+    return std::ranges::all_of(readers_[size_t(b)], [&](int t) {
+      return tasks_[size_t(t)].item.kind == Item::Kind::Collective;
+    });
+  }
   bool is_little(int b) const { return buffers_[size_t(b)].bytes() <= kLittle; }
 
   Kind kind_of(int t) const {
     const Task& task = tasks_[size_t(t)];
     if (!task.draft || task.reads.empty()) return Kind::None;
     auto stored = [&](int b) { return in_storage(b); };
-    if (std::ranges::all_of(task.writes, stored)) return Kind::IntoStorages;
+    auto stored_or_sent = [&](int b) { return in_storage(b) || is_sent(b); };
+    if (std::ranges::all_of(task.writes, stored_or_sent) &&
+        std::ranges::any_of(task.writes, stored))
+      return Kind::IntoStorages;
     if (std::ranges::all_of(task.reads, stored)) return Kind::FromStorages;
     auto little = [&](int b) { return is_little(b); };
     return std::ranges::all_of(task.writes, little) ? Kind::Little : Kind::None;

@@ -9,8 +9,9 @@
 namespace tinyshard {
 
 // Joins kernels over the same sizes that neither make values live longer nor wait for each other:
-// those that read storages only, those that write storages only, and those that make little of
-// values which are read later again. Expects merge_kernels to have run.
+// those that read storages only, those that write storages only (and what collectives send of
+// them), and those that make little of values which are read later again. Expects merge_kernels to
+// have run.
 void join_kernels(std::vector<Task>& tasks, const std::vector<VirtualBuffer>& buffers);
 
 }  // namespace tinyshard

@@ -9,6 +9,7 @@
 #include "core/exec/executable.h"
 #include "core/exec/pipeline.h"
 #include "core/exec/storage.h"
+#include "multi/rewrite.h"
 
 namespace tinyshard {
 namespace {
@@ -54,6 +55,25 @@ TEST(JoinTest, LikeKernelsRunTogether) {
     for (size_t i = 0; i < results.size(); ++i)
       EXPECT_EQ(together[i], results[i].to_vector<float>()) << i;
   }
+}
+
+// As a sharded optimizer has them: a part of the state is written, and of the parameter sent.
+TEST(JoinTest, UpdatesOfPartsRunTogether) {
+  Mesh mesh = Mesh::of({"CPU:0", "CPU:1"});
+  std::vector<Tensor> roots;
+  for (int i = 0; i < 5; ++i) {
+    Tensor parameter = data({400, 100}).shard(mesh).clone().realize();
+    Tensor state =
+        data({400, 100}).shard(mesh, {{mesh.axes()[0].name, Shard(0)}}).clone().realize();
+    Tensor next = parameter.shard_like(state) * 2 + state;
+    state.assign(next);
+    parameter.assign((next * 3).shard_like(parameter));
+    roots.insert(roots.end(), {state, parameter});
+  }
+  LocalGraph local = to_local(nodes(roots));
+  Schedule schedule = make_schedule(local.roots, local.shardings, {.join_kernels = true});
+  EXPECT_EQ(summarize(schedule).kernels, 1);
+  EXPECT_EQ(summarize(schedule).collectives, 1);
 }
 
 TEST(JoinTest, OthersStayApart) {

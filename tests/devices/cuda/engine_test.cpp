@@ -255,7 +255,7 @@ TEST_F(CudaEngine, MaximaOverTwoGpusKeepNan) {
   };
   for (int run = 0; run < 4; ++run) {
     std::vector<float> values = numbers(64 * 256, run);
-    values[size_t(256 * (run * 20) + run)] = std::nanf("");
+    values[256 * 20 * size_t(run) + size_t(run)] = std::nanf("");
     Tensor x(values, {64, 256});
     std::vector<float> got = step(x.shard(mesh, {{"data", Shard(0)}})).to_vector<float>(),
                        want = x.max(0).to_vector<float>();
