@@ -60,18 +60,22 @@ TEST(JoinTest, LikeKernelsRunTogether) {
 // As a sharded optimizer has them: a part of the state is written, and of the parameter sent.
 TEST(JoinTest, UpdatesOfPartsRunTogether) {
   Mesh mesh = Mesh::of({"CPU:0", "CPU:1"});
+  const std::vector<AxisPlacement> rows{{mesh.axes()[0].name, Shard(0)}};
   std::vector<Tensor> roots;
   for (int i = 0; i < 5; ++i) {
     Tensor parameter = data({400, 100}).shard(mesh).clone().realize();
-    Tensor state =
-        data({400, 100}).shard(mesh, {{mesh.axes()[0].name, Shard(0)}}).clone().realize();
-    Tensor next = parameter.shard_like(state) * 2 + state;
-    state.assign(next);
-    parameter.assign((next * 3).shard_like(parameter));
+    Tensor state = data({400, 100}).shard(mesh, rows).clone().realize();
+    Tensor gradient =
+        data({400, 8}).shard(mesh, rows).realize().matmul(data({8, 100}).shard(mesh).realize());
+    state.assign(state + gradient);
+    parameter.assign((parameter.shard_like(gradient) - state).shard_like(parameter));
     roots.insert(roots.end(), {state, parameter});
   }
   LocalGraph local = to_local(nodes(roots));
-  Schedule schedule = make_schedule(local.roots, local.shardings, {.join_kernels = true});
+  Schedule schedule = make_schedule(
+      local.roots, local.shardings,
+      {.library_supports = [](const LibraryCall&) { return true; }, .join_kernels = true});
+  EXPECT_EQ(summarize(schedule).library_calls, 5);
   EXPECT_EQ(summarize(schedule).kernels, 1);
   EXPECT_EQ(summarize(schedule).collectives, 1);
 }
