@@ -67,7 +67,8 @@ void for_each_option(Options& o, Visit visit) {
       "BEAM", o.beam,
       "times this many algorithms of each product and plans of each kernel on a GPU and keeps the "
       "fastest");
-  visit("TS_BUCKET_BYTES", o.bucket_bytes, "bytes of gradients, or of parameters, in one collective");
+  visit("TS_BUCKET_BYTES", o.bucket_bytes,
+        "bytes of gradients, or of parameters, in one collective");
 }
 
 Options read_environment() {

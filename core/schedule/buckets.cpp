@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kAlignment = 64;
 
 struct Bucket {
-  int task;  // that carries the collective
+  int task = -1;  // that carries the collective
   int64_t bytes = 0;
   int buffer = -1;  // of all-reduces
 };
@@ -74,8 +74,9 @@ class Bucketing {
   }
 
   // The latest one of the kind, where t fits in: an earlier one is on its way by then. Otherwise a
-  // new one.
+  // new one, which stays alone where t is larger than a bucket.
   Bucket& bucket_of(int t) {
+    if (size_of(t) > bytes_) return alone_ = Bucket{t};
     const Item& item = tasks_[size_t(t)].item;
     auto latest = std::ranges::find_if(
         latest_, [&](const Bucket& b) { return same_kind(tasks_[size_t(b.task)].item, item); });
@@ -138,6 +139,7 @@ class Bucketing {
   Dependencies dependencies_;
   std::vector<int> readers_;    // of a buffer
   std::vector<Bucket> latest_;  // of each kind
+  Bucket alone_;                // of what is larger than a bucket
 };
 
 }  // namespace
