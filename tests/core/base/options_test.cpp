@@ -32,7 +32,7 @@ TEST(Options, HaveDefaults) {
   EXPECT_TRUE(options().libraries);
   EXPECT_TRUE(options().cache);
   EXPECT_EQ(options().timeout_s, 300);
-  EXPECT_EQ(options().bucket_bytes, 25 << 20);
+  EXPECT_EQ(options().bucket_bytes, 100 << 20);
 }
 
 TEST(Options, AreReadFromTheEnvironment) {
