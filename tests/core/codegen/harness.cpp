@@ -103,8 +103,18 @@ void Kernel::run(int parts) {
   machine().run(*compile(), buffers, coordinates, parts);
 }
 
+// By each of the generator's plans, where it has several.
 void Kernel::check(double ulps, double absolute) {
-  source();
+  const int choices = machine().target().is_gpu() ? kKernelChoices : 1;
+  for (int choice = 0; choice < choices; ++choice) {
+    SCOPED_TRACE("choice " + std::to_string(choice));
+    source().choice = choice;
+    check_choice(ulps, absolute);
+  }
+  source().choice = 0;
+}
+
+void Kernel::check_choice(double ulps, double absolute) {
   std::vector<std::vector<char>> original, result;
   for (auto& b : buffers_)
     original.emplace_back(static_cast<char*>(b->data()),
@@ -152,7 +162,6 @@ void Kernel::check(double ulps, double absolute) {
                         << expected.real << ", got " << actual.real;
     }
   }
-  std::vector<char> untouched;
   restore();
 }
 

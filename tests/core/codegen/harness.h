@@ -73,6 +73,8 @@ class Kernel {
   void check(double ulps = 2, double absolute = 0);
 
  private:
+  void check_choice(double ulps, double absolute);
+
   KernelSource source_;
   std::vector<UOp> stores_;
   std::vector<std::unique_ptr<GuardedBuffer>> buffers_;
