@@ -165,6 +165,14 @@ def products(runs):
         yield timed(f"{name}, BEAM=8", timed_first[name], "PyTorch", theirs, goal, rate=timed_first[name].get("rate"))
 
 
+def attention(runs):
+    size = ["--batch", 2, "--heads", 2, "--rows", 32, "--samples", 3] if runs.quick else []
+    ours = runs.ours("bench/devices/gpu_attention_bench", "--device", f"{runs.device}:0", *size)
+    torch = runs.peer("torch_attention.py", *size)
+    for name, case in ours.items():
+        yield timed(f"{name}, 64 x 12 heads x 1024 x 64, bf16, causal", case, "PyTorch", of(torch, name, "us"), rate=case["rate"])
+
+
 def all_reduce(runs):
     if runs.gpus < 2:
         raise TooFew("takes two GPUs or more")
@@ -200,5 +208,5 @@ def mlp(runs):
                             Goal(most=60), in_row if "in a row" in name else 1)
 
 
-PARTS = {"gpt2": gpt2, "beam": beam, "gpus": gpus, "kernels": kernels, "products": products, "all-reduce": all_reduce,
+PARTS = {"gpt2": gpt2, "beam": beam, "gpus": gpus, "kernels": kernels, "products": products, "attention": attention, "all-reduce": all_reduce,
          "replay": replay, "mlp": mlp}

@@ -1,12 +1,8 @@
 // Attention on a GPU against double precision: by cuDNN, forward and backward, as views of one
-// projection, captured and replayed with other inputs; and how fast it is.
-#include <chrono>
-#include <cstdio>
-
+// projection, captured and replayed with other inputs.
 #include "core/exec/executable.h"
 #include "core/exec/pipeline.h"
 #include "core/exec/runtime.h"
-#include "core/exec/storage.h"
 #include "devices/cuda/cuda_device.h"
 #include "devices/cuda/cudnn.h"
 #include "tests/core/tensor/attention_cases.h"
@@ -101,58 +97,6 @@ TEST_F(CudaAttention, IsReplayedWithOtherInputs) {
       expected.insert(expected.end(), part->begin(), part->end());
     ASSERT_LT(attention_error(step(tensors[i].packed, d_result), expected), 2e-2) << "input " << i;
   }
-}
-
-TEST_F(CudaAttention, ItsSpeed) {
-  int64_t batch = 64, heads = 12, rows = 1024, width = 64;
-  Tensor packed = Tensor::randn({batch, rows, 3 * heads * width}).cast(DType::BF16).realize();
-  Tensor d_result = Tensor::randn({batch, rows, heads * width}).cast(DType::BF16).realize();
-  std::vector<Tensor> p = packed.chunk(3, -1);
-  for (Tensor& part : p) part = part.unflatten(-1, {heads, -1}).transpose(1, 2);
-  Tensor d = d_result.unflatten(-1, {heads, -1}).transpose(1, 2);
-  auto y = [&] { return p[0].scaled_dot_product_attention(p[1], p[2], {}, {.is_causal = true}); };
-  Device& gpu = Runtime::get().device(parse_device("CUDA:0"));
-  double flop = 2.0 * double(batch * heads * rows * rows * width);  // half of the square
-  // The calls themselves, without what surrounds them.
-  Tensor result = y();
-  std::vector<Tensor> gradients = result.gradient({p[0], p[1], p[2]}, d);
-  std::vector<UOp> roots{result.uop(), gradients[0].uop(), gradients[1].uop(), gradients[2].uop()};
-  auto memory_of = [](const Tensor& t) { return Storage::of(*t.uop())->memory()[0]; };
-  void* qkv = memory_of(packed);
-  auto bytes = size_t(batch * heads * rows * width) * 2;
-  void* made[] = {gpu.allocate(bytes), gpu.allocate(bytes), gpu.allocate(bytes)};
-  void *kept = gpu.allocate(bytes), *statistics = gpu.allocate(bytes);
-  using Clock = std::chrono::steady_clock;
-  for (const Item& item : make_plan(roots).items) {
-    if (item.kind != Item::Kind::Library) continue;
-    bool backward = item.call.node.op() == Op::AttentionBackward;
-    auto start = Clock::now();
-    auto since = [&] {
-      return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-    };
-    Program& program = Runtime::get().program(gpu, item.call);
-    double making = since();
-    std::vector<void*> buffers{qkv, qkv, qkv};
-    if (backward)
-      buffers.insert(buffers.end(),
-                     {kept, statistics, memory_of(d_result), made[0], made[1], made[2]});
-    else
-      buffers.insert(buffers.end(), {kept, statistics});
-    constexpr int kRuns = 20;
-    double ms = 0;
-    for (int round = 0; round < 2; ++round) {
-      gpu.synchronize();
-      start = Clock::now();
-      for (int i = 0; i < kRuns; ++i) program.launch(buffers.data(), nullptr);
-      gpu.synchronize();
-      ms = since() / kRuns;
-    }
-    double rate = (backward ? 2.5 : 1) * flop / ms / 1e9;
-    std::printf("%s: %.3f ms, %.0f TFLOP/s, made in %.1f ms\n", program.describe().c_str(), ms,
-                rate, making);
-    EXPECT_GT(rate, 100);
-  }
-  for (void* memory : {made[0], made[1], made[2], kept, statistics}) gpu.free(memory, bytes);
 }
 
 }  // namespace

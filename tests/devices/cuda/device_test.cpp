@@ -214,30 +214,6 @@ TEST_F(CudaDevice, AnAbandonedRecordingLeavesTheDeviceAsItWas) {
   EXPECT_EQ(b.values()[9], 18);
 }
 
-TEST_F(CudaDevice, AReplayOfAThousandLaunchesCostsTheHostLittle) {
-  auto program = gpu->load(twice_plus(32));
-  OnGpu<int32_t> a(*gpu, iota(32)), b(*gpu, 32);
-  void* buffers[] = {a.get(), b.get()};
-  int64_t coordinate = 0;
-  gpu->begin_recording();
-  for (int i = 0; i < 1000; ++i) program->launch(buffers, &coordinate);
-  auto recording = gpu->end_recording();
-  recording->launch();
-  gpu->synchronize();
-  using Clock = std::chrono::steady_clock;
-  auto best = Clock::duration::max(), total = best;
-  for (int i = 0; i < 20; ++i) {
-    auto start = Clock::now();
-    recording->launch();
-    best = std::min(best, Clock::now() - start);
-    gpu->synchronize();
-    total = std::min(total, Clock::now() - start);
-  }
-  auto us = [](auto d) { return std::chrono::duration<double, std::micro>(d).count(); };
-  std::printf("replay of 1000 kernels: host %.1f us, all %.1f us\n", us(best), us(total));
-  EXPECT_LT(us(best), 100);
-}
-
 TEST_F(CudaDevice, OutOfMemoryNamesWhatIsHeld) {
   OnGpu<char> held(*gpu, size_t{100} << 20);
   try {
