@@ -27,6 +27,7 @@ namespace {
 
 constexpr int kRounds = 4;                   // over all candidates, so that a slow phase hits all
 constexpr double kRoundFlops = 1.5e11;       // of one candidate, in repetitions
+constexpr float kGain = 0.98f;               // another must be this much faster than the first
 constexpr std::string_view kFile = ".gemm";  // extension of a choice on disk
 
 LtType lt_type(DType dtype) {
@@ -228,12 +229,13 @@ LtCandidate LtProduct::fastest(const Candidates& candidates, const Pointers& p) 
   for (int round = 0; round < kRounds; ++round) {
     for (Timed& t : timed) t.ms = std::min(t.ms, t.work->run());
   }
-  const Timed& best = *std::ranges::min_element(timed, {}, &Timed::ms);
+  const Timed* best = &*std::ranges::min_element(timed, {}, &Timed::ms);
+  if (best->ms > kGain * timed[0].ms) best = timed.data();
   if (options().debug >= 2)
     log_line(fmt::format("{}: {}: algorithm {} of {}, {:.1f} us, the first {:.1f} us", gpu_.name(),
-                         spec_.describe(), best.candidate - candidates.data() + 1,
-                         candidates.size(), best.ms * 1e3, timed[0].ms * 1e3));
-  return *best.candidate;
+                         spec_.describe(), best->candidate - candidates.data() + 1,
+                         candidates.size(), best->ms * 1e3, timed[0].ms * 1e3));
+  return *best->candidate;
 }
 
 std::string LtProduct::disk_key(const std::string& key) const {
