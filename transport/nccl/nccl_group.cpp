@@ -12,6 +12,8 @@
 #include <fmt/ranges.h>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/options.h"
 #include "transport/nccl/nccl.h"
 #include "transport/nccl/nccl_calls.h"
 
@@ -84,7 +86,8 @@ class NcclGroup final : public Communicator {
         for (Device* device : devices_) device->synchronize();
         host_.barrier().wait();
       }
-    } catch (const std::exception&) {  // a peer is gone: nothing left to wait for
+    } catch (const std::exception& error) {  // a peer is gone: nothing left to wait for
+      if (options().debug >= 1) log_line(error.what());
     }
     start_abort();
     wait_for_abort(kAbortEnds);
