@@ -24,10 +24,8 @@ UOp in_range(const UOp& index, int64_t size) {
 }
 
 UOp gather(const UOp& x, const UOp& index, int64_t axis) {
-  if (!is_const(x)) return UOp::make(Op::Gather, x.dtype(), {x, index}, Dims{axis});
-  Dims arg{x.arg(0)};
-  arg.insert(arg.end(), index.shape().begin(), index.shape().end());
-  return UOp::make(Op::Const, x.dtype(), {}, arg);
+  if (is_const(x)) return reshaped_const(x, index.shape());
+  return UOp::make(Op::Gather, x.dtype(), {x, index}, Dims{axis});
 }
 
 // The line of values along `axis` that x repeats along all other dims; null when it is not that.
@@ -64,11 +62,7 @@ UOp picked(const UOp& x) {
 UOp one_along(const UOp& x, int64_t axis) {
   Dims shape(x.shape().begin(), x.shape().end());
   shape[size_t(axis)] = 1;
-  if (is_const(x)) {
-    Dims arg{x.arg(0)};
-    arg.insert(arg.end(), shape.begin(), shape.end());
-    return UOp::make(Op::Const, x.dtype(), {}, arg);
-  }
+  if (is_const(x)) return reshaped_const(x, shape);
   if (x.op() != Op::Expand || x.src(0).shape()[size_t(axis)] != 1) return UOp();
   return expand(x.src(0), shape);
 }

@@ -10,21 +10,15 @@ namespace {
 
 constexpr int64_t kLongReduction = 1 << 15;
 
-UOp constant(int64_t bits, DType dtype, DimSpan shape) {
-  Dims arg{bits};
-  arg.insert(arg.end(), shape.begin(), shape.end());
-  return UOp::make(Op::Const, dtype, {}, arg);
-}
-
 // A constant of any shape computed from scalar ones.
 UOp fold_shaped(const UOp& x) {
   std::vector<UOp> scalars;
   for (const UOp& s : x->src()) {
     if (!is_const(s)) return UOp();
-    scalars.push_back(UOp::make(Op::Const, s.dtype(), {}, s->arg().first(1)));
+    scalars.push_back(reshaped_const(s, {}));
   }
   UOp value = fold_constants(x.op(), x.dtype(), scalars);
-  return value ? constant(value.arg(0), x.dtype(), x.shape()) : UOp();
+  return value ? reshaped_const(value, x.shape()) : UOp();
 }
 
 bool holds_all_of(DType wide, DType narrow) {
@@ -77,7 +71,7 @@ RuleSet tidy_rules() {
          return one.shape()[size_t(x.arg(0))] == 1 ? expand(one, x.shape()) : UOp();
        }},
       {"slice_of_constant", Op::ShardSlice, op_set(Op::Const),
-       [](const UOp& x) { return constant(x.src(0).arg(0), x.dtype(), x.shape()); }},
+       [](const UOp& x) { return reshaped_const(x.src(0), x.shape()); }},
   };
   for (int i = 0; i < kOps; ++i) {
     if (is_elementwise(Op(i)))

@@ -201,7 +201,7 @@ UOp Lowering::lower_new(const UOp& x, const std::vector<UOp>& index, const UOp& 
   }
   switch (x.op()) {
     case Op::Const:
-      return UOp::make(Op::Const, x.dtype(), {}, arg.first(1));
+      return reshaped_const(x, {});
     case Op::Iota:
       return cast(index[0], DType::I64);
     case Op::Reshape:

@@ -246,6 +246,8 @@ UOp const_int(DType dtype, int64_t value, DimSpan shape) {
 }
 
 UOp const_like(const UOp& x, double value) { return const_float(x.dtype(), value, x.shape()); }
+UOp reshaped_const(const UOp& x, DimSpan shape) { return const_bits(x.dtype(), x.arg(0), shape); }
+
 UOp index_const(int64_t value) { return const_bits(DType::Index, value, {}); }
 bool is_const(const UOp& x) { return x.op() == Op::Const; }
 bool is_const(const UOp& x, double value) { return is_const(x) && const_as_double(x) == value; }
@@ -285,9 +287,6 @@ UOp cast(const UOp& x, DType dtype) {
 }
 
 static bool same(DimSpan a, DimSpan b) { return std::ranges::equal(a, b); }
-static UOp reshaped_const(const UOp& x, DimSpan shape) {
-  return const_bits(x.dtype(), x.arg(0), shape);
-}
 
 UOp reshape(const UOp& x, DimSpan shape) {
   if (same(x.shape(), shape)) return x;

@@ -117,7 +117,8 @@ inline DimSpan Node::shape() const { return {arg().data() + arguments, rank}; }
 // Floats are kept as the bits of a double, integers sign- or zero-extended to 64 bits.
 UOp const_float(DType dtype, double value, DimSpan shape = {});
 UOp const_int(DType dtype, int64_t value, DimSpan shape = {});
-UOp const_like(const UOp& x, double value);  // of x's type and shape
+UOp const_like(const UOp& x, double value);       // of x's type and shape
+UOp reshaped_const(const UOp& x, DimSpan shape);  // x, a constant, with another shape
 UOp index_const(int64_t value);
 bool is_const(const UOp& x);
 bool is_const(const UOp& x, double value);  // compares as a number, whatever the type
