@@ -32,8 +32,9 @@ class GpuTable(unittest.TestCase):
             self.assertTrue(any(row["ours"] and row["ours"] > 0 for row in rows), part)
         softmax = next(row for row in figures["kernels"] if row["row"] == "softmax_f32")
         self.assertAlmostEqual(softmax["ratio"], softmax["ours"] / softmax["theirs"])
-        self.assertLessEqual(softmax["p10"], softmax["ours"])
-        self.assertLessEqual(softmax["ours"], softmax["p90"])
+        exact = 1 + 1e-9  # rates are computed from times
+        self.assertLessEqual(softmax["p10"], softmax["ours"] * exact)
+        self.assertLessEqual(softmax["ours"], softmax["p90"] * exact)
         self.assertIn("not asked for", figures["mlp"][0]["note"])
         self.assertTrue(any("CPU" in line for line in table["machine"]["found"]))
 
