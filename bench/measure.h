@@ -5,16 +5,14 @@
 #pragma once
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <iostream>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "launch/failure.h"
+#include "examples/run_main.h"
 #include "report/jsonl.h"
 
 namespace tinyshard::bench {
@@ -41,21 +39,6 @@ inline void print_missing(std::string_view name, std::string_view why) {
             << std::endl;
 }
 
-// Exit status of a benchmark: 1 after a failure that is told in one line, 2 after a command line
-// that makes no sense.
-inline int run_main(const char* name, CLI::App& app, int argc, char** argv,
-                    const std::function<void()>& run) {
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
-  }
-  try {
-    run();
-    return 0;
-  } catch (const std::exception& e) {
-    return tell_failure(name, e);
-  }
-}
+using training::run_main;
 
 }  // namespace tinyshard::bench

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <iostream>
 #include <map>
 #include <string>
@@ -13,6 +12,8 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+
+#include "examples/run_main.h"
 
 namespace training {
 
@@ -137,23 +138,6 @@ inline std::string command_to_go_on(const std::vector<std::string>& arguments,
 inline void set_defaults(CLI::App& app) {
   app.option_defaults()->always_capture_default()->multi_option_policy(
       CLI::MultiOptionPolicy::TakeLast);
-}
-
-// Parses the command line and runs: the exit status is 0, 1 after a mistake that is told in one
-// line, 2 after a command line that makes no sense.
-inline int run_main(const char* name, CLI::App& app, int argc, char** argv,
-                    const std::function<void()>& run) {
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
-  }
-  try {
-    run();
-    return 0;
-  } catch (const std::exception& e) {
-    return tell_failure(name, e);
-  }
 }
 
 }  // namespace training
