@@ -6,7 +6,7 @@ than what it stands beside), goal, met, note (why a figure is missing), and more
 from gpu_runs import Missing, TooFew
 
 GIB = 1 << 30
-BEAM = {"BEAM": "8"}  # algorithms of the libraries that are timed before one is taken
+BEAM = {"BEAM": "8"}  # plans of kernels and algorithms of the libraries that are timed before one is taken
 
 
 class Goal:
@@ -170,7 +170,7 @@ def attention(runs):
     ours = runs.ours("bench/devices/gpu_attention_bench", "--device", f"{runs.device}:0", *size)
     torch = runs.peer("torch_attention.py", *size)
     for name, case in ours.items():
-        yield timed(f"{name}, 64 x 12 heads x 1024 x 64, bf16, causal", case, "PyTorch", of(torch, name, "us"), rate=case["rate"])
+        yield timed(name, case, "PyTorch", of(torch, name, "us"), rate=case["rate"])
 
 
 def all_reduce(runs):
@@ -208,5 +208,5 @@ def mlp(runs):
                             Goal(most=60), in_row if "in a row" in name else 1)
 
 
-PARTS = {"gpt2": gpt2, "beam": beam, "gpus": gpus, "kernels": kernels, "products": products, "attention": attention, "all-reduce": all_reduce,
-         "replay": replay, "mlp": mlp}
+PARTS = {"gpt2": gpt2, "beam": beam, "gpus": gpus, "kernels": kernels, "products": products, "attention": attention,
+         "all-reduce": all_reduce, "replay": replay, "mlp": mlp}

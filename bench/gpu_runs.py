@@ -127,4 +127,4 @@ class Runs:
         if line.split()[1] != "found":
             raise Missing(f"no {self.device} device: " + line.split("missing", 1)[1].strip())
         listed = [line for line in lines if re.match(rf"\s+{self.device}:\d+ ", line)]
-        return len(listed) or 2
+        return len(listed) or 2  # memories of which there are any number: two try every part

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include "bench/measure.h"
 #include "bench/recorded.h"
@@ -58,8 +59,10 @@ void measure(const Size& s, const std::string& name) {
   // A causal product is half of a square; the gradient takes five products where attention takes
   // two.
   const double one = 2e-12 * double(s.batch * s.heads * s.rows * s.rows * s.width);
-  bench::print_row("attention", times(device, s.samples, [&] { forward(packed); }), one, "TFLOP/s");
-  bench::print_row("attention and its gradient",
+  std::string title =
+      fmt::format("attention {} x {} heads x {} x {}, bf16", s.batch, s.heads, s.rows, s.width);
+  bench::print_row(title, times(device, s.samples, [&] { forward(packed); }), one, "TFLOP/s");
+  bench::print_row(title + ", and its gradient",
                    times(device, s.samples, [&] { both(packed, upstream); }), 3.5 * one, "TFLOP/s");
 }
 

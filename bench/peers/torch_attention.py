@@ -4,13 +4,12 @@
     python3 bench/peers/torch_attention.py [--batch N --heads N --rows N --width N] [--cpu]     (the last tries the script)
 """
 import argparse
-import math
-import time
 
 import torch
 import torch.nn.functional as F
 
 from rows import print_row
+from torch_timing import recorded, times
 
 parser = argparse.ArgumentParser()
 for name, size in (("batch", 64), ("heads", 12), ("rows", 1024), ("width", 64), ("samples", 12)):
@@ -41,32 +40,8 @@ def both():
     torch.autograd.grad(attention(), packed, upstream)
 
 
-def recorded(run):
-    if args.cpu:
-        return run
-    side = torch.cuda.Stream()  # where what is recorded must have run before
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
-
-
-def timed(run, times):
-    start = time.perf_counter()
-    for _ in range(times):
-        run()
-    if not args.cpu:
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) * 1e6 / times
-
-
 one = 2e-12 * args.batch * args.heads * args.rows**2 * args.width
-for name, work, products in (("attention", forward, 1), ("attention and its gradient", both, 3.5)):
-    run = recorded(work)
-    timed(run, 2)
-    times = math.ceil(max(1, 2e4 / timed(run, 1)))
-    print_row(name, [timed(run, times) for _ in range(args.samples)], products * one, "TFLOP/s")
+title = f"attention {args.batch} x {args.heads} heads x {args.rows} x {args.width}, bf16"
+for name, work, products in ((title, forward, 1), (f"{title}, and its gradient", both, 3.5)):
+    run, _ = recorded(work, args.cpu)
+    print_row(name, times(run, args.samples, args.cpu), products * one, "TFLOP/s")

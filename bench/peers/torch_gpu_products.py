@@ -4,13 +4,12 @@
     python3 bench/peers/torch_gpu_products.py [--only TEXT] [--shrink N] [--cpu]     (the last two try the script)
 """
 import argparse
-import math
-import time
 
 import torch
 import torch.nn.functional as F
 
 from rows import print_row
+from torch_timing import recorded, times
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--only", default="")
@@ -24,15 +23,6 @@ torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 def numbers(*shape):
     return torch.randn(*shape, device="cpu" if args.cpu else "cuda", dtype=torch.bfloat16)
-
-
-def recorded(run):
-    if args.cpu:
-        return run
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 def report(name, m, k, n, transposed, f, needs_third=False):
@@ -49,21 +39,9 @@ def report(name, m, k, n, transposed, f, needs_third=False):
         for _ in range(repeat):
             f(a, b, bias, out, third)
 
-    def timed(run, times):
-        start = time.perf_counter()
-        for _ in range(times):
-            run()
-        if not args.cpu:
-            torch.cuda.synchronize()
-        return (time.perf_counter() - start) * 1e6 / times
-
-    for _ in range(3):
-        f(a, b, bias, out, third)
-    timed(calls, 1)
-    run = recorded(calls)
-    timed(run, 1)
-    times = math.ceil(2e4 / timed(run, 1))
-    print_row(name, [timed(run, times) / repeat for _ in range(args.samples)], flops * 1e-12, "TFLOP/s")
+    run, _ = recorded(calls, args.cpu)
+    us = [time / repeat for time in times(run, args.samples, args.cpu)]
+    print_row(name, us, flops * 1e-12, "TFLOP/s")
 
 
 def plain(a, b, bias, out, third):

@@ -11,6 +11,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from rows import print_row
+from torch_timing import recorded
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--only", default="")
@@ -25,23 +26,6 @@ torch.backends.cuda.matmul.allow_tf32 = args.tf32
 def synchronize():
     if not args.cpu:
         torch.cuda.synchronize()
-
-
-def recorded(run):
-    """`run` as one graph, and the result it leaves behind."""
-    if args.cpu:
-        return run, run()
-    # What happens at the first calls only; beside the default stream, which must not be in the gradients' graph.
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(4):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = run()
-    return graph.replay, result
 
 
 def report(name, run, work=0.0, unit="", after=lambda: None):
@@ -69,7 +53,7 @@ def mlp():
         optim.step()
         return loss
 
-    replay, loss = recorded(step)
+    replay, loss = recorded(step, args.cpu)
 
     def with_loss():
         replay()
@@ -92,7 +76,7 @@ def chain():
         for _ in range(1000):
             v.add_(1)
 
-    replay, _ = recorded(kernels)
+    replay, _ = recorded(kernels, args.cpu)
 
     def run():
         replay()
