@@ -47,40 +47,29 @@ double seconds_since(Clock::time_point start) {
 // A kernel's buffers, zeroed.
 class Buffers {
  public:
-  Buffers(Device& device, const KernelSource& source) : device_(device) {
-    try {
-      for (const ParamInfo& param : source.params) {
-        if (param.alias >= 0) {
-          pointers_.push_back(nullptr);
-          sizes_.push_back(0);
-          continue;
-        }
-        sizes_.push_back(std::max<size_t>(64, size_t(param.numel) * itemsize(param.dtype)));
-        pointers_.push_back(device.allocate(sizes_.back(), "kernels to be timed"));
-        device.fill_zero(pointers_.back(), sizes_.back());
-      }
-    } catch (...) {
-      release();
-      throw;
+  Buffers(Device& device, const KernelSource& source) : arguments_(source.params.size()) {
+    for (size_t slot = 0; slot < source.params.size(); ++slot) {
+      const ParamInfo& param = source.params[slot];
+      if (param.alias >= 0) continue;
+      size_t bytes = std::max<size_t>(64, size_t(param.numel) * itemsize(param.dtype));
+      owned_.emplace_back(device.allocate(bytes, "kernels to be timed"), Free{&device, bytes});
+      device.fill_zero(owned_.back().get(), bytes);
+      arguments_[slot] = owned_.back().get();
     }
-    arguments_ = pointers_;
     for (size_t i = 0; i < source.params.size(); ++i) {
-      if (source.params[i].alias >= 0) arguments_[i] = pointers_[size_t(source.params[i].alias)];
+      if (source.params[i].alias >= 0) arguments_[i] = arguments_[size_t(source.params[i].alias)];
     }
   }
-  ~Buffers() { release(); }
-  Buffers(const Buffers&) = delete;
   void* const* get() const { return arguments_.data(); }
 
  private:
-  void release() noexcept {
-    for (size_t i = 0; i < pointers_.size(); ++i) {
-      if (pointers_[i]) device_.free(pointers_[i], sizes_[i]);
-    }
-  }
-  Device& device_;
-  std::vector<void*> pointers_, arguments_;
-  std::vector<size_t> sizes_;
+  struct Free {
+    Device* device;
+    size_t bytes;
+    void operator()(void* memory) const { device->free(memory, bytes); }
+  };
+  std::vector<std::unique_ptr<void, Free>> owned_;
+  std::vector<void*> arguments_;  // by slot
 };
 
 // Some launches in a row, so that what the host does for them does not count.
