@@ -244,7 +244,6 @@ void Gpu::begin_recording() {
   order_.lock();
   try {
     recorder_ = std::make_unique<Recorder>(*this);
-    recorded_collective_ = false;
   } catch (...) {
     order_.unlock();
     throw;
@@ -254,7 +253,7 @@ void Gpu::begin_recording() {
 std::unique_ptr<Recording> Gpu::end_recording() {
   std::unique_lock lock(order_, std::adopt_lock);
   std::unique_ptr<Recorder> recorder = std::move(recorder_);
-  if (!recorded_collective_) return recorder->finish(nullptr);
+  if (!recorder->holds_collective()) return recorder->finish(nullptr);
   std::erase_if(with_collective_, [](const auto& graph) { return graph.expired(); });
   return recorder->finish(&with_collective_.emplace_back());
 }
@@ -301,7 +300,7 @@ void Gpu::return_event(EventHandle event) noexcept {
 
 void Gpu::record(Event& event, Queue queue) {
   auto lock = in_order();
-  if (recorder_ && queue == Queue::Communication) recorded_collective_ = true;
+  if (recorder_ && queue == Queue::Communication) recorder_->has_collective();
   make_current();
   check(driver_.event_record(static_cast<GpuEvent&>(event).handle(), stream(queue)),
         "recording an event");

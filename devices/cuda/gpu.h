@@ -126,7 +126,6 @@ class Gpu final : public Device, private MemorySource {
   mutable std::recursive_mutex order_;
   std::mutex reading_order_;  // of receiving_ and its stream
   std::unique_ptr<Recorder> recorder_;
-  bool recorded_collective_ = false;                           // in this recording
   std::vector<std::weak_ptr<RecordedGraph>> with_collective_;  // recordings that are in use
   std::mutex mutex_;                                           // events_ and watchers_
   std::vector<EventHandle> events_;

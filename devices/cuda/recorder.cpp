@@ -14,14 +14,6 @@ namespace {
 constexpr int kCapturing = 1;  // CU_STREAM_CAPTURE_STATUS_ACTIVE
 constexpr int kRelaxed = 2;    // CU_STREAM_CAPTURE_MODE_RELAXED: libraries may allocate meanwhile
 
-struct OwnedGraph {
-  const Driver& driver;
-  Graph graph = nullptr;
-  ~OwnedGraph() {
-    if (graph) driver.graph_destroy(graph);
-  }
-};
-
 // The nodes that the next operation on a stream will depend on, and how; none where it does not
 // capture.
 struct Tips {
@@ -121,7 +113,7 @@ class GraphRecording final : public Recording {
     const Driver& driver = gpu_.driver();
     Stream stream = gpu_.stream(Queue::Compute);
     gpu_.check(driver.begin_capture(stream, kRelaxed), "recording a library call");
-    OwnedGraph graph{driver};
+    RecordedGraph graph(gpu_);
     std::vector<GraphNode> nodes;
     try {
       launch.program->enqueue(launch.buffers, launch.coordinates);
@@ -182,7 +174,7 @@ Recorder::Recorder(Gpu& gpu) : gpu_(gpu) {
 Recorder::~Recorder() {
   if (!capturing_) return;
   gpu_.driver().set_current(gpu_.context());
-  OwnedGraph graph{gpu_.driver()};
+  RecordedGraph graph(gpu_);
   gpu_.driver().end_capture(gpu_.stream(Queue::Compute), &graph.graph);
 }
 

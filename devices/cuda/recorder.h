@@ -39,12 +39,14 @@ class Recorder {
   // as well. A chain of collectives, each of which comes back to the compute stream, would depend
   // on all the earlier ones otherwise, which takes the GPU longer to see than a small one to run.
   void waited(Stream stream);
+  void has_collective() { collective_ = true; }
+  bool holds_collective() const { return collective_; }
   // `graph`, if not null, is set to what the recording consists of.
   std::unique_ptr<Recording> finish(std::weak_ptr<RecordedGraph>* graph);
 
  private:
   Gpu& gpu_;
-  bool capturing_ = false;
+  bool capturing_ = false, collective_ = false;
   std::unordered_set<GraphNode> seen_;
   std::vector<RecordedLaunch> launches_;
 };
