@@ -278,10 +278,11 @@ static void complete_sums(const std::vector<Tensor>& params) {
   std::vector<Tensor> with_gradient;
   std::vector<UOp> gradients;
   for (const Tensor& p : params) {
-    if (!p.grad().defined()) continue;
+    if (!p.grad().defined() || p.sharding().mesh.size() == 1) continue;
     with_gradient.push_back(p);
     gradients.push_back(p.grad().uop());
   }
+  if (gradients.empty()) return;
   const LocalGraph local = to_local(gradients);
   for (size_t i = 0; i < gradients.size(); ++i) {
     const Tensor& p = with_gradient[i];
