@@ -45,7 +45,7 @@ ALLOWED = {
     "tinyshard": ["*"],
     "cli": ["*"],
     "examples": ["tinyshard"],
-    "bench": ["*"],
+    "bench": ["*", "examples"],
     "tests": ["*", "cli", "examples", "bench"],
 }
 
