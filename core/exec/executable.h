@@ -85,7 +85,11 @@ class Executable {
   void* base_pointer(int buffer, int device);
   Device& source_of(const Item& copy) const;
   bool can_record() const;
-  void run_items(std::span<Step> steps);
+  // Which steps behind the leading ones, counted from there, each of them must come after when
+  // they run side by side. Empty where they have to run in order.
+  std::vector<std::vector<int>> orders() const;
+  // With `orders`, these are steps of a recording.
+  void run_items(std::span<Step> steps, std::span<const std::vector<int>> orders = {});
   void copy(const Step& step);
   static void start(Step& step);
 

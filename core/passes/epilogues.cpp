@@ -87,6 +87,7 @@ class Epilogues {
     for (const UOp& x : order_) {
       if (x.op() == Op::Cast) narrow(x);
       if (x.op() == Op::Add) bias(x);
+      if (x.op() == Op::Collective) widen(x.src(0));
     }
     if (!biased_.empty()) gelus();
     if (inside_gelu_.size() > 0) gelu_gradients();
@@ -125,6 +126,19 @@ class Epilogues {
     if (dot.op() == Op::Dot && dot->sources == 2 && uses(dot) == 1 &&
         narrows(dot.dtype(), x.dtype()))
       note(x, {dot, {}, Epilogue::None, x.dtype()});
+  }
+
+  // What a collective sends is stored: wider sums cost no more than to store them rounded and again
+  // as they are sent, and are not rounded.
+  void widen(UOp x) {
+    auto only_shown = [&](Op op) { return x.op() == op && uses(x) == 1; };
+    while (only_shown(Op::Reshape)) x = x.src(0);
+    if (!only_shown(Op::Cast)) return;
+    UOp cast = x;
+    x = x.src(0);
+    while (only_shown(Op::Reshape)) x = x.src(0);
+    if (only_shown(Op::Dot) && x->sources == 2 && narrows(cast.dtype(), x.dtype()))
+      note(cast, {x, {}, Epilogue::None, cast.dtype()});
   }
 
   void bias(const UOp& x) {

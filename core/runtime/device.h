@@ -29,6 +29,8 @@ class Program {
   // Allocates nothing.
   virtual void launch(void* const* buffers, const int64_t* coordinates) = 0;
   virtual std::string describe() const = 0;
+  // Memory beside the buffers that launches use, maybe of other programs, too; null without any.
+  virtual const void* scratch() const { return nullptr; }
 };
 
 // One operand of a library call: elements of a buffer seen through strides.
@@ -147,6 +149,9 @@ class Device {
   // `end_recording` may throw DeviceError; the device then runs things again.
   virtual bool can_record() const { return false; }
   virtual void begin_recording() {}
+  // What is told from now on is a step of the recording, numbered from 0: it comes after these
+  // earlier ones and may run beside all others. Without steps, everything runs in order.
+  virtual void record_step(std::span<const int> /*after*/) {}
   virtual std::unique_ptr<Recording> end_recording() { return nullptr; }
   virtual void abandon_recording() noexcept {}
   // What the recordings that hold collectives consist of, taken from them: to launch one is a

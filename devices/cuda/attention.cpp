@@ -246,6 +246,7 @@ class AttentionProgram final : public CudaProgram {
     plan_->run(handle_, addresses, scratch + end_);
   }
 
+  const void* scratch() const override { return workspace_.get(); }
   std::string describe() const override {
     const AttentionCall& c = call_;
     return fmt::format("cuDNN attention{} {}: batch {}, {} heads, {} x {}, width {} and {}{}",

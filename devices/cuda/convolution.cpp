@@ -64,6 +64,7 @@ class ConvolutionProgram final : public CudaProgram {
   void enqueue(void* const* buffers, const int64_t*) override {
     plan_->run(handle_, std::span(buffers, 3), workspace_.get());
   }
+  const void* scratch() const override { return workspace_.get(); }
   std::string describe() const override { return what_; }
 
  private:

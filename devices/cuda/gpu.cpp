@@ -117,14 +117,14 @@ std::string Gpu::describe() {
   return fmt::format("{} free of {}", gib(free), gib(total));
 }
 
-std::shared_ptr<void> Gpu::workspace(size_t bytes) {
+std::shared_ptr<void> Gpu::workspace(size_t bytes, size_t which) {
   auto lock = in_order();
-  std::shared_ptr<void> held = workspace_.lock();
-  if (held && workspace_bytes_ >= bytes) return held;
+  Workspace& workspace = workspaces_.at(which);
+  std::shared_ptr<void> held = workspace.memory.lock();
+  if (held && workspace.bytes >= bytes) return held;
   std::shared_ptr<void> made(allocate(bytes, "libraries' workspace"),
                              [this, bytes](void* memory) { free(memory, bytes); });
-  workspace_ = made;
-  workspace_bytes_ = bytes;
+  workspace = {made, bytes};
   return made;
 }
 
@@ -248,6 +248,13 @@ void Gpu::begin_recording() {
     order_.unlock();
     throw;
   }
+}
+
+void Gpu::record_step(std::span<const int> after) {
+  auto lock = in_order();
+  make_current();
+  check_internal(recorder_ != nullptr, "steps are recorded");
+  recorder_->step(after);
 }
 
 std::unique_ptr<Recording> Gpu::end_recording() {

@@ -77,6 +77,7 @@ class Gpu final : public Device, private MemorySource {
   void unwatch(const void* owner) noexcept override;
   bool can_record() const override { return true; }
   void begin_recording() override;
+  void record_step(std::span<const int> after) override;
   std::unique_ptr<Recording> end_recording() override;
   void abandon_recording() noexcept override;
   std::shared_ptr<void> take_recorded_collectives() override;
@@ -88,9 +89,12 @@ class Gpu final : public Device, private MemorySource {
   Context context() const { return context_; }
   EventHandle take_event();
   void return_event(EventHandle event) noexcept;
-  // Scratch memory that launches on the compute queue share, one after the other: at least so many
-  // bytes, as long as somebody holds it.
-  std::shared_ptr<void> workspace(size_t bytes);
+  // Scratch memory that launches share, one after the other: at least so many bytes, as long as
+  // somebody holds it. There are a few, so that launches that use different ones can run side by
+  // side.
+  static constexpr size_t kWorkspaces = 2;
+  std::shared_ptr<void> workspace(size_t bytes, size_t which = 0);
+  size_t next_workspace() { return turn_++ % kWorkspaces; }  // each in turn
   // State that libraries keep per GPU, made by the first call that needs it.
   std::shared_ptr<void> library_state;
   mutable std::shared_ptr<void> dnn_state;
@@ -120,8 +124,12 @@ class Gpu final : public Device, private MemorySource {
   Target target_;
   std::unique_ptr<Allocator> allocator_;
   std::unique_ptr<PinnedRing> sending_, receiving_;
-  std::weak_ptr<void> workspace_;  // the largest in use
-  size_t workspace_bytes_ = 0;
+  struct Workspace {
+    std::weak_ptr<void> memory;  // the largest in use
+    size_t bytes = 0;
+  };
+  std::array<Workspace, kWorkspaces> workspaces_;
+  std::atomic<size_t> turn_ = 0;
   Fault* fault_ = nullptr;
   mutable std::recursive_mutex order_;
   std::mutex reading_order_;  // of receiving_ and its stream

@@ -138,6 +138,12 @@ bool LtProduct::exists(const Pointers& p) {
   }
 }
 
+bool LtProduct::uses_workspace() const {
+  return chosen_.empty() || std::ranges::any_of(chosen_, [](const auto& choice) {
+           return choice.second.workspace > 0;
+         });
+}
+
 LtStatus LtProduct::launch(const LtAlgorithm& algorithm, const Pointers& p) {
   const double one64 = 1, zero64 = 0;
   const float one32 = 1, zero32 = 0;

@@ -42,6 +42,8 @@ class LtProduct {
   bool exists(const Pointers& p);
 
   const MatmulSpec& spec() const { return spec_; }
+  // False once it is known that no algorithm chosen so far uses any.
+  bool uses_workspace() const;
 
  private:
   using Alignments = std::array<uint32_t, 5>;

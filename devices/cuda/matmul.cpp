@@ -32,7 +32,7 @@ class MatmulProgram final : public CudaProgram {
  public:
   MatmulProgram(Gpu& gpu, MatmulSpec spec)
       : CudaProgram(gpu),
-        workspace_(gpu.workspace(Gpu::kWorkspaceBytes)),
+        workspace_(gpu.workspace(Gpu::kWorkspaceBytes, gpu.next_workspace())),
         product_(gpu, std::move(spec)) {}
 
   void enqueue(void* const* buffers, const int64_t*) override {
@@ -53,6 +53,9 @@ class MatmulProgram final : public CudaProgram {
     }
   }
 
+  const void* scratch() const override {
+    return product_.uses_workspace() ? workspace_.get() : nullptr;
+  }
   std::string describe() const override { return "cuBLASLt " + product_.spec().describe(); }
 
  private:

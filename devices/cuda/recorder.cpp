@@ -1,6 +1,7 @@
 #include "devices/cuda/recorder.h"
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@ namespace tinyshard::cuda {
 namespace {
 
 constexpr int kCapturing = 1;  // CU_STREAM_CAPTURE_STATUS_ACTIVE
+constexpr unsigned kReplace = 1;  // CU_STREAM_SET_CAPTURE_DEPENDENCIES
 constexpr int kRelaxed = 2;    // CU_STREAM_CAPTURE_MODE_RELAXED: libraries may allocate meanwhile
 
 // The nodes that the next operation on a stream will depend on, and how; none where it does not
@@ -178,6 +180,27 @@ Recorder::~Recorder() {
   gpu_.driver().end_capture(gpu_.stream(Queue::Compute), &graph.graph);
 }
 
+void Recorder::end_step() {
+  if (!in_step_) return;
+  in_step_ = false;
+  Tips all = tips(gpu_, gpu_.stream(Queue::Compute));
+  tips_.emplace_back(all.nodes.begin(), all.nodes.end());
+}
+
+void Recorder::step(std::span<const int> after) {
+  end_step();
+  in_step_ = true;
+  std::vector<GraphNode> nodes;
+  for (int step : after) {
+    for (GraphNode node : tips_.at(size_t(step))) {
+      if (std::ranges::find(nodes, node) == nodes.end()) nodes.push_back(node);
+    }
+  }
+  gpu_.check(gpu_.driver().capture_set(gpu_.stream(Queue::Compute), nodes.data(), nullptr,
+                                       nodes.size(), kReplace),
+             "ordering a recording");
+}
+
 void Recorder::before() {
   for (GraphNode tip : tips(gpu_, gpu_.stream(Queue::Compute)).nodes) seen_.insert(tip);
 }
@@ -190,7 +213,6 @@ void Recorder::after(CudaProgram& program, void* const* buffers, const int64_t* 
 }
 
 void Recorder::waited(Stream stream) {
-  constexpr unsigned kReplace = 1;  // CU_STREAM_SET_CAPTURE_DEPENDENCIES
   Tips all = tips(gpu_, stream);
   if (all.nodes.size() < 2) return;
   std::vector<GraphNode> nodes(all.nodes.begin(), all.nodes.end());
@@ -213,6 +235,12 @@ void Recorder::waited(Stream stream) {
 
 std::unique_ptr<Recording> Recorder::finish(std::weak_ptr<RecordedGraph>* graph) {
   gpu_.make_current();
+  if (!tips_.empty()) {  // all that the steps told belongs to what ends here
+    end_step();
+    std::vector<int> steps(tips_.size());
+    std::iota(steps.begin(), steps.end(), 0);
+    step(steps);
+  }
   auto recorded = std::make_shared<RecordedGraph>(gpu_);
   capturing_ = false;
   gpu_.check(gpu_.driver().end_capture(gpu_.stream(Queue::Compute), &recorded->graph),

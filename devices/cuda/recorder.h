@@ -33,6 +33,8 @@ class Recorder {
   ~Recorder();                  // ends it, if nobody did
   Recorder(const Recorder&) = delete;
 
+  // What follows is a step: Device::record_step.
+  void step(std::span<const int> after);
   void before();
   void after(CudaProgram& program, void* const* buffers, const int64_t* coordinates);
   // After the stream was told to wait for an event: what the event implies need not be waited for
@@ -45,8 +47,12 @@ class Recorder {
   std::unique_ptr<Recording> finish(std::weak_ptr<RecordedGraph>* graph);
 
  private:
+  void end_step();
+
   Gpu& gpu_;
   bool capturing_ = false, collective_ = false;
+  std::vector<std::vector<GraphNode>> tips_;  // of each step but the last: what ends it
+  bool in_step_ = false;
   std::unordered_set<GraphNode> seen_;
   std::vector<RecordedLaunch> launches_;
 };
