@@ -20,6 +20,12 @@ namespace {
 // all of them.
 constexpr SplitLimits kSplitOnGpu{.parts = 1024, .columns = 1024};
 
+// As much as takes some microseconds without tensor cores.
+constexpr SmallProducts kSmallOnGpu{.terms = 16, .elements = 1 << 20};
+
+// Small steps gain from running items side by side; large ones fill the GPU with each.
+constexpr int64_t kSpareOnGpu = 64 << 20;
+
 struct Planned {
   Schedule schedule;
   std::vector<Sharding> shardings;
@@ -53,11 +59,16 @@ Planned plan(std::span<const UOp> roots) {
   };
   PassContext context{{roots.begin(), roots.end()}, {}, supports, {}};
   const bool on_gpu = std::ranges::any_of(kinds, [](Device* d) { return d->target().is_gpu(); });
-  if (on_gpu) context.split = kSplitOnGpu;
+  if (on_gpu) {
+    context.split = kSplitOnGpu;
+    context.small_products = kSmallOnGpu;
+  }
   run_passes(context);
   auto start = std::chrono::steady_clock::now();
-  ScheduleOptions schedule_options{
-      .library_supports = supports, .bucket_bytes = options().bucket_bytes, .join_kernels = on_gpu};
+  ScheduleOptions schedule_options{.library_supports = supports,
+                                   .bucket_bytes = options().bucket_bytes,
+                                   .join_kernels = on_gpu,
+                                   .spare_bytes = on_gpu && !options().serial ? kSpareOnGpu : 0};
   Planned result{make_schedule(context.roots, context.shardings, schedule_options),
                  context.shardings};
   if (options().debug >= 1) {

@@ -89,6 +89,7 @@ class Epilogues {
       if (x.op() == Op::Add) bias(x);
       if (x.op() == Op::Collective) widen(x.src(0));
     }
+    if (!biased_.empty()) relus();
     if (!biased_.empty()) gelus();
     if (inside_gelu_.size() > 0) gelu_gradients();
     return fused_.size() == 0 ? std::vector<UOp>(roots_.begin(), roots_.end()) : rebuilt();
@@ -128,17 +129,22 @@ class Epilogues {
       note(x, {dot, {}, Epilogue::None, x.dtype()});
   }
 
-  // What a collective sends is stored: wider sums cost no more than to store them rounded and again
-  // as they are sent, and are not rounded.
+  // Sums that are rounded and then sent wide are sent as they are: storing them takes no more.
   void widen(UOp x) {
-    auto only_shown = [&](Op op) { return x.op() == op && uses(x) == 1; };
-    while (only_shown(Op::Reshape)) x = x.src(0);
-    if (!only_shown(Op::Cast)) return;
-    UOp cast = x;
-    x = x.src(0);
-    while (only_shown(Op::Reshape)) x = x.src(0);
-    if (only_shown(Op::Dot) && x->sources == 2 && narrows(cast.dtype(), x.dtype()))
-      note(cast, {x, {}, Epilogue::None, cast.dtype()});
+    auto skip = [&](Op op) {
+      bool found = x.op() == op && uses(x) == 1;
+      if (found) x = x.src(0);
+      return found;
+    };
+    while (skip(Op::Reshape)) {
+    }
+    UOp sent = x;
+    if (!skip(Op::Cast)) return;
+    while (skip(Op::Reshape)) {
+    }
+    if (!skip(Op::Cast)) return;
+    if (x.op() == Op::Dot && x->sources == 2 && uses(x) == 1 && x.dtype() == sent.dtype())
+      note(sent, {x, {}, Epilogue::None, sent.dtype()});
   }
 
   void bias(const UOp& x) {
@@ -165,6 +171,23 @@ class Epilogues {
       if (x.op() == Op::Reshape && biased.contains(x.src(0))) views.emplace_back(x, x.src(0));
     }
     return views;
+  }
+
+  // Nobody else may read what precedes a ReLU but who asks where it is positive, which its gradient
+  // does: the result is positive at the same places.
+  void relus() {
+    auto positive = [](const UOp& v, const UOp&) { return binary(Op::CmpLt, const_like(v, 0), v); };
+    auto relu = [&](const UOp& v, const UOp& w) {
+      return where(positive(v, w), v, const_like(v, 0));
+    };
+    for (auto& [x, sum] : views_of_biased()) {
+      if (uses(x) != 2 || (!(x == sum) && uses(sum) > 1)) continue;
+      UOp y = as_in_graph(relu, x, x), where_positive = as_in_graph(positive, x, x);
+      if (!in_graph(y) || !in_graph(where_positive)) continue;
+      Fused f = fused_.at(sum);
+      f.epilogue = Epilogue::BiasRelu;
+      if (note(y, f)) relu_by_sign_[where_positive] = y;
+    }
   }
 
   void gelus() {
@@ -239,15 +262,22 @@ class Epilogues {
   std::vector<UOp> rebuilt() {
     NodeMap<UOp> made(order_.size());
     std::vector<UOp> src;
+    auto make_fused = [&](const UOp& x, const Fused& f) {
+      UOp third = f.third ? made_of(made, f.third) : UOp();
+      UOp dot = product_node(f, made.at(f.dot.src(0)), made.at(f.dot.src(1)), third);
+      made[x] = reshape(dot, x.shape());
+    };
     for (const UOp& x : order_) {
       if (const Fused* f = fused_.find(x)) {
-        UOp third = f->third ? made_of(made, f->third) : UOp();
-        UOp dot = product_node(*f, made.at(f->dot.src(0)), made.at(f->dot.src(1)), third);
-        made[x] = reshape(dot, x.shape());
+        make_fused(x, *f);
         continue;
       }
       src.clear();
       for (const UOp& s : x->src()) src.push_back(made.at(s));
+      if (const UOp* relu = relu_by_sign_.find(x)) {
+        make_fused(*relu, fused_.at(*relu));
+        src[1] = made.at(*relu);
+      }
       made[x] = x.op() == Op::Reshape ? reshape(src[0], x.shape()) : x.with_src(src);
     }
     std::vector<UOp> roots;
@@ -268,7 +298,8 @@ class Epilogues {
   NodeMap<int> uses_;  // and one for being in the graph
   NodeMap<Fused> fused_;
   std::vector<UOp> biased_;
-  NodeMap<UOp> inside_gelu_;  // parts of a GELU that is fused: its input
+  NodeMap<UOp> relu_by_sign_;  // what says where a sum is positive: the fused ReLU of that sum
+  NodeMap<UOp> inside_gelu_;   // parts of a GELU that is fused: its input
 };
 
 }  // namespace

@@ -27,7 +27,9 @@ void shard_pass(PassContext& c) {
 }
 
 void attention_pass(PassContext& c) { c.roots = lower_attention(c.roots, c.library_supports); }
-void products_pass(PassContext& c) { c.roots = lower_products(c.roots, c.library_supports); }
+void products_pass(PassContext& c) {
+  c.roots = lower_products(c.roots, c.library_supports, c.small_products);
+}
 void split_pass(PassContext& c) { c.roots = split_reductions(c.roots, c.split); }
 
 void transpose_pass(PassContext& c) { c.roots = transpose_products(c.roots); }
@@ -44,8 +46,8 @@ constexpr std::array<Pass, 8> kPasses = {{
      transpose_pass},
     {"epilogues", "products add their bias, apply GELU and its gradient, and round", false,
      epilogues_pass},
-    {"products", "products and convolutions that no library takes become loops", true,
-     products_pass},
+    {"products", "products and convolutions that no library takes, and small ones, become loops",
+     true, products_pass},
     {"split_reductions", "long reductions with few results run in two steps, in parallel", false,
      split_pass},
 }};

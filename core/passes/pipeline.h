@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/passes/products.h"
 #include "core/passes/tidy.h"
 #include "core/runtime/device.h"
 #include "multi/mesh.h"
@@ -18,6 +19,7 @@ struct PassContext {
   std::vector<Sharding> shardings;  // of the roots, once `shard` has run
   std::function<bool(const LibraryCall&)> library_supports;
   SplitLimits split;
+  SmallProducts small_products;
 };
 
 struct Pass {

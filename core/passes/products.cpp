@@ -21,6 +21,11 @@ UOp operand(const UOp& x, DType dtype) {
   return computed ? stored(cast(x, dtype)) : cast(x, dtype);
 }
 
+bool is_small(const UOp& x, SmallProducts limit) {
+  return x.op() == Op::Dot && epilogue_of(x) == Epilogue::None &&
+         x.src(0).shape().back() <= limit.terms && x->numel() <= limit.elements;
+}
+
 // f16 and bf16 products sum in f32, as convolutions do.
 UOp dot(const UOp& x) {
   DType wide = accumulator(x.dtype());
@@ -35,7 +40,7 @@ UOp dot(const UOp& x) {
   all.insert(all.end(), {m, k, n});
   UOp product = binary(Op::Mul, expand(reshape(a, a_shape), all), expand(reshape(b, b_shape), all));
   UOp sum = reduce(ReduceOp::Sum, product, Dims{int64_t(batch) + 1});
-  return stored(reshape(cast(sum, x.dtype()), x.shape()));
+  return reshape(cast(sum, x.dtype()), x.shape());
 }
 
 UOp with_epilogue(const UOp& x, const UOp& sums) {
@@ -49,6 +54,10 @@ UOp with_epilogue(const UOp& x, const UOp& sums) {
       break;
     case Epilogue::Bias:
       return biased();
+    case Epilogue::BiasRelu: {
+      UOp sum = biased(), zero = const_like(sum, 0);
+      return where(binary(Op::CmpLt, zero, sum), sum, zero);
+    }
     case Epilogue::BiasGelu:
       return gelu(biased());
     case Epilogue::GeluBackward:
@@ -167,8 +176,10 @@ UOp convolution(const UOp& x) {
 }  // namespace
 
 std::vector<UOp> lower_products(std::span<const UOp> roots,
-                                const std::function<bool(const LibraryCall&)>& library_supports) {
+                                const std::function<bool(const LibraryCall&)>& library_supports,
+                                SmallProducts small) {
   return rewrite_once(roots, [&](const UOp& x) {
+    if (is_small(x, small)) return dot(x);
     bool product = x.op() == Op::Dot;
     if (!product && x.op() != Op::Conv && x.op() != Op::ConvBackwardData &&
         x.op() != Op::ConvBackwardWeight)
@@ -176,7 +187,7 @@ std::vector<UOp> lower_products(std::span<const UOp> roots,
     LibraryCall call{x, {}, {}};
     for (const UOp& s : x->src()) call.operands.push_back(row_major(s.shape()));
     if (library_supports(call)) return UOp();
-    return product ? with_epilogue(x, dot(x)) : convolution(x);
+    return product ? with_epilogue(x, stored(dot(x))) : convolution(x);
   });
 }
 

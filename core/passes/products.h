@@ -8,9 +8,16 @@
 
 namespace tinyshard {
 
+// Products of so few terms to an element, and so few elements, are a part of the kernel that reads
+// them, where a launch takes longer than to compute them. The defaults let none be one.
+struct SmallProducts {
+  int64_t terms = 0, elements = 0;
+};
+
 // Every Dot and Conv* that `library_supports` refuses (asked with row-major operands) becomes
-// expand, multiply and reduce. Sums run in the type of the result.
+// expand, multiply and reduce, as plain small products do. Sums run in the type of the result.
 std::vector<UOp> lower_products(std::span<const UOp> roots,
-                                const std::function<bool(const LibraryCall&)>& library_supports);
+                                const std::function<bool(const LibraryCall&)>& library_supports,
+                                SmallProducts small = {});
 
 }  // namespace tinyshard

@@ -55,7 +55,7 @@ class Scheduler {
     if (options_.join_kernels) join_kernels(tasks_, schedule_.buffers);
     bucket_collectives(tasks_, schedule_.buffers, options_.bucket_bytes);
     emit();
-    plan_memory(schedule_);
+    plan_memory(schedule_, options_.spare_bytes);
     return {};
   }
   Schedule take() { return std::move(schedule_); }

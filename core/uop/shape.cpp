@@ -113,9 +113,9 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       need(s[rank - 1] == b[rank - 2], "inner sizes differ");
       s[rank - 1] = b[rank - 1];
       if (src.size() == 3) {
-        bool whole = Epilogue(arg[1]) == Epilogue::GeluBackward;
-        need(whole || Epilogue(arg[1]) == Epilogue::Bias || Epilogue(arg[1]) == Epilogue::BiasGelu,
-             "no such epilogue");
+        auto epilogue = Epilogue(arg[1]);
+        need(epilogue > Epilogue::None && epilogue <= Epilogue::GeluBackward, "no such epilogue");
+        bool whole = epilogue == Epilogue::GeluBackward;
         need(std::ranges::equal(src[2].shape(), whole ? DimSpan(s) : DimSpan(s).last(1)),
              "the epilogue's operand does not fit the result");
       }

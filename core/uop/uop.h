@@ -176,6 +176,7 @@ Dims to_ints(const AttentionArg& arg);
 enum class Epilogue : uint8_t {
   None,
   Bias,          // x + c[n]
+  BiasRelu,      // max(x + c[n], 0)
   BiasGelu,      // gelu(x + c[n])
   GeluBackward,  // x * gelu'(c[batch.., m, n])
 };

@@ -42,6 +42,7 @@ enum LtMatmulAttribute : int {
 enum LtEpilogue : uint32_t {
   kLtPlain = 1,
   kLtBias = 4,
+  kLtReluBias = 2 | 4,
   kLtGeluBias = 32 | 4,
   kLtGeluAuxBias = 128 | 32 | 4,
   kLtGeluBackward = 128 | 64

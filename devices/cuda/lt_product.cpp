@@ -49,6 +49,8 @@ LtEpilogue lt_epilogue(const MatmulSpec& spec) {
       break;
     case Epilogue::Bias:
       return kLtBias;
+    case Epilogue::BiasRelu:
+      return kLtReluBias;
     case Epilogue::BiasGelu:
       return spec.sum_slot > 0 ? kLtGeluAuxBias : kLtGeluBias;
     case Epilogue::GeluBackward:
@@ -117,9 +119,10 @@ void LtProduct::layout(LtOwned<LtLayout, &CublasLt::layout_destroy>& layout, con
 }
 
 void LtProduct::point(const Pointers& p) {
-  bool bias = spec_.epilogue == Epilogue::Bias || spec_.epilogue == Epilogue::BiasGelu;
-  if (bias) set(kLtBiasPointer, p.third);
-  if (spec_.epilogue == Epilogue::GeluBackward) set(kLtAuxPointer, p.third);
+  if (spec_.epilogue == Epilogue::GeluBackward)
+    set(kLtAuxPointer, p.third);
+  else if (spec_.epilogue != Epilogue::None)
+    set(kLtBiasPointer, p.third);
   if (spec_.sum_slot > 0) set(kLtAuxPointer, p.sum);
 }
 

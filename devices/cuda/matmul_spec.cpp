@@ -81,7 +81,8 @@ std::string add_epilogue(const LibraryCall& call, MatmulSpec& spec) {
   if (spec.epilogue == Epilogue::None) return {};
   if (spec.result == DType::F64) return "no epilogues in f64";
   // The library's GELU has an error of some 1e-6 of the largest value: too much for f32.
-  if (spec.result == DType::F32 && spec.epilogue != Epilogue::Bias && !options().tf32)
+  bool with_gelu = gelu || spec.epilogue == Epilogue::GeluBackward;
+  if (spec.result == DType::F32 && with_gelu && !options().tf32)
     return "GELU in f32 is not exact enough";
   if (spec.batch > 1 || !spec.loops.empty()) return "no epilogues of batches";
   const StridedView& third = call.operands[2];
@@ -104,6 +105,8 @@ std::string_view name(Epilogue epilogue, bool keeps_sum) {
       break;
     case Epilogue::Bias:
       return " + bias";
+    case Epilogue::BiasRelu:
+      return " + bias, ReLU";
     case Epilogue::BiasGelu:
       return keeps_sum ? " + bias, kept, GELU" : " + bias, GELU";
     case Epilogue::GeluBackward:

@@ -12,9 +12,9 @@
 namespace tinyshard::cuda {
 namespace {
 
-constexpr int kCapturing = 1;  // CU_STREAM_CAPTURE_STATUS_ACTIVE
+constexpr int kCapturing = 1;     // CU_STREAM_CAPTURE_STATUS_ACTIVE
 constexpr unsigned kReplace = 1;  // CU_STREAM_SET_CAPTURE_DEPENDENCIES
-constexpr int kRelaxed = 2;    // CU_STREAM_CAPTURE_MODE_RELAXED: libraries may allocate meanwhile
+constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: libraries may allocate meanwhile
 
 // The nodes that the next operation on a stream will depend on, and how; none where it does not
 // capture.
@@ -126,7 +126,9 @@ class GraphRecording final : public Recording {
       throw;
     }
     gpu_.check(driver.end_capture(stream, &graph.graph), "recording a library call");
-    if (nodes.size() != launch.nodes.size()) return false;
+    // With other pointers it may need memory that it did not: others would have to make room.
+    if (nodes.size() != launch.nodes.size() || launch.program->scratch() != launch.scratch)
+      return false;
     for (size_t i = 0; i < nodes.size(); ++i) {
       if (!replace(launch.nodes[i], nodes[i])) return false;
     }
@@ -206,7 +208,7 @@ void Recorder::before() {
 }
 
 void Recorder::after(CudaProgram& program, void* const* buffers, const int64_t* coordinates) {
-  RecordedLaunch launch{&program, buffers, coordinates, {}};
+  RecordedLaunch launch{&program, buffers, coordinates, program.scratch(), {}};
   for (GraphNode tip : tips(gpu_, gpu_.stream(Queue::Compute)).nodes)
     collect(gpu_, tip, seen_, launch.nodes);
   launches_.push_back(std::move(launch));

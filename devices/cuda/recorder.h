@@ -13,6 +13,7 @@ struct RecordedLaunch {
   CudaProgram* program;
   void* const* buffers;
   const int64_t* coordinates;
+  const void* scratch;           // of the program, when it was ordered
   std::vector<GraphNode> nodes;  // in the order in which they were added
 };
 

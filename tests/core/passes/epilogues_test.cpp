@@ -10,6 +10,7 @@
 #include "core/passes/gradient.h"
 #include "core/passes/products.h"
 #include "core/passes/tidy.h"
+#include "core/runtime/communicator.h"
 #include "tests/core/passes/evaluate.h"
 
 namespace tinyshard {
@@ -180,6 +181,76 @@ INSTANTIATE_TEST_SUITE_P(, Epilogues,
                                            Types{DType::BF16, DType::BF16},
                                            Types{DType::BF16, DType::F32},
                                            Types{DType::F16, DType::F16}));
+
+// A layer with a ReLU, as the tensor API writes it, and what trains it.
+struct ReluLayer {
+  UOp x = buffer(1, Dims{2, 3, 8}, DType::F32), w = buffer(2, Dims{16, 8}, DType::F32),
+      b = buffer(3, Dims{16}, DType::F32);
+  UOp sum = binary(Op::Add,
+                   reshape(UOp::make(Op::Dot, DType::F32,
+                                     {reshape(x, Dims{6, 8}), permute(w, Dims{1, 0})}, Dims{0}),
+                           Dims{2, 3, 16}),
+                   expand(reshape(b, Dims{1, 1, 16}), Dims{2, 3, 16}));
+  UOp y = where(binary(Op::CmpLt, const_like(sum, 0), sum), sum, const_like(sum, 0));
+  std::vector<UOp> trained() const {
+    UOp seed = buffer(6, Dims{2, 3, 16}, DType::F32);
+    std::vector<UOp> roots = gradient({&y, 1}, {&seed, 1}, std::vector<UOp>{x, w, b});
+    roots.push_back(y);
+    return transpose_products(tidy(roots));
+  }
+};
+
+TEST(EpilogueOf, AReluAndItsGradientNeedNotWhatPrecedesIt) {
+  ReluLayer layer;
+  std::vector<UOp> before = layer.trained(), after = fuse_epilogues(before, all);
+  EXPECT_EQ(count(after, Epilogue::BiasRelu), 1) << print(after);
+  EXPECT_EQ(count(after, Epilogue::Bias), 0) << print(after);
+  EXPECT_EQ(
+      int(std::ranges::count_if(toposort(after), [](const UOp& x) { return x.op() == Op::Add; })),
+      0);
+  auto values = [&](const std::vector<UOp>& roots) {
+    Evaluator evaluator;
+    std::mt19937 random(7);
+    std::uniform_real_distribution<double> uniform(-1.5, 1.5);
+    for (const UOp& leaf : {layer.x, layer.w, layer.b, buffer(6, Dims{2, 3, 16}, DType::F32)}) {
+      Values v(size_t(leaf->numel()));
+      for (double& e : v) e = uniform(random);
+      evaluator.set(leaf, v);
+    }
+    std::vector<Values> out;
+    for (const UOp& root : roots) out.push_back(evaluator(root));
+    return out;
+  };
+  EXPECT_EQ(values(before), values(after));
+  EXPECT_EQ(values(before), values(lower_products(after, none)));
+}
+
+TEST(EpilogueOf, AReluIsApartWhereOthersReadWhatPrecedesIt) {
+  ReluLayer layer;
+  std::vector<UOp> roots = tidy(std::vector<UOp>{layer.y, binary(Op::Mul, layer.sum, layer.sum)});
+  std::vector<UOp> after = fuse_epilogues(roots, all);
+  EXPECT_EQ(count(after, Epilogue::BiasRelu), 0);
+  EXPECT_EQ(count(after, Epilogue::Bias), 1);
+}
+
+TEST(EpilogueOf, WhatACollectiveSendsIsStoredWide) {
+  DType bf16 = DType::BF16, f32 = DType::F32;
+  UOp a = buffer(1, Dims{4, 6}, bf16), b = buffer(2, Dims{6, 8}, bf16);
+  UOp dot = cast(UOp::make(Op::Dot, f32, {a, b}, Dims{0}), bf16);
+  auto sent = [](const UOp& x) {
+    return UOp::make(Op::Collective, x.dtype(), {x},
+                     Dims{int64_t(CollectiveOp::AllReduce), int64_t(ReduceOp::Sum), 0, 2, 0, 0});
+  };
+  UOp wide = fuse_epilogues(std::vector<UOp>{sent(reshape(cast(dot, f32), Dims{32}))}, all)[0];
+  for (const UOp& x : toposort({&wide, 1})) EXPECT_NE(x.op(), Op::Cast);
+  EXPECT_EQ(wide.src(0).src(0).op(), Op::Dot);
+  EXPECT_EQ(wide.src(0).src(0).dtype(), f32);
+  // Read by another, too, it is stored narrow.
+  UOp cast_once = cast(dot, f32);
+  std::vector<UOp> roots =
+      fuse_epilogues(std::vector<UOp>{sent(reshape(cast_once, Dims{32})), cast_once}, all);
+  EXPECT_EQ(roots[1].op(), Op::Cast);
+}
 
 TEST(EpilogueOf, AResultReadAsAnotherShapeOnly) {
   // A bias along another dim than the product's columns is no bias of it.

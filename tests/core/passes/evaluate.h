@@ -247,6 +247,7 @@ class Evaluator {
     constexpr double k = 0.7978845608028654, cubic = 0.044715;
     auto u = [](double v) { return std::tanh(k * (v + cubic * v * v * v)); };
     if (epilogue == Epilogue::Bias) sum += (*c)[at % n];
+    if (epilogue == Epilogue::BiasRelu) sum = std::max(sum + (*c)[at % n], 0.0);
     if (epilogue == Epilogue::BiasGelu) {
       double v = sum + (*c)[at % n];
       sum = 0.5 * v * (1 + u(v));

@@ -40,8 +40,9 @@ TEST(Hazards, AStepMayReadWhatItWrites) {
 }
 
 TEST(Hazards, WhatIsImpliedIsLeftOut) {
-  EXPECT_EQ(hazards(Steps{{write(0, 8)}, {read(0, 8), write(8, 16)}, {read(0, 16)}, {write(0, 16)}}),
-            (After{{}, {0}, {1}, {2}}));
+  EXPECT_EQ(
+      hazards(Steps{{write(0, 8)}, {read(0, 8), write(8, 16)}, {read(0, 16)}, {write(0, 16)}}),
+      (After{{}, {0}, {1}, {2}}));
 }
 
 // Against the definition: two steps are ordered if they touch a byte in common that one writes.

@@ -202,6 +202,42 @@ TEST_F(CudaDevice, RecordedQueuesWaitForEachOtherAndForNoMoreThanThat) {
   }
 }
 
+TEST_F(CudaDevice, RecordedStepsComeAfterWhatTheyAreToldAndNothingElse) {
+  OnGpu<int32_t> a(*gpu, iota(100)), b(*gpu, 100), c(*gpu, 100), d(*gpu, 100), e(*gpu, 100);
+  auto program = gpu->load(twice_plus(100));
+  void *to_b[] = {a.get(), b.get()}, *to_c[] = {a.get(), c.get()}, *to_d[] = {b.get(), d.get()},
+       *to_e[] = {c.get(), e.get()}, *on_e[] = {e.get(), e.get()};
+  int64_t coordinate = 1;
+  auto tips = [&] {
+    size_t count = 0;
+    int status = 0;
+    cuda::Driver::get().capture_info(static_cast<cuda::Stream>(gpu->native_queue(Queue::Compute)),
+                                     &status, nullptr, nullptr, nullptr, nullptr, &count);
+    return count;
+  };
+  gpu->begin_recording();
+  auto step = [&](std::vector<int> after, void* const* buffers) {
+    gpu->record_step(after);
+    size_t begun_after = tips();
+    program->launch(buffers, &coordinate);
+    EXPECT_EQ(tips(), 1u);
+    return begun_after;
+  };
+  EXPECT_EQ(step({}, to_b), 0u);
+  EXPECT_EQ(step({}, to_c), 0u);
+  EXPECT_EQ(step({0}, to_d), 1u);
+  EXPECT_EQ(step({1}, to_e), 1u);
+  EXPECT_EQ(step({2, 3}, on_e), 2u);
+  auto recording = gpu->end_recording();
+  for (int run = 0; run < 2; ++run) {
+    recording->launch();
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_EQ(d.values()[size_t(i)], 4 * i + 3);
+      ASSERT_EQ(e.values()[size_t(i)], 8 * i + 7);
+    }
+  }
+}
+
 TEST_F(CudaDevice, AnAbandonedRecordingLeavesTheDeviceAsItWas) {
   auto program = gpu->load(twice_plus(100));
   OnGpu<int32_t> a(*gpu, iota(100)), b(*gpu, 100);

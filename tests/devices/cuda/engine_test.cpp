@@ -2,10 +2,12 @@
 // come in, and memory that comes back.
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <tinyshard/tinyshard.h>
 
 #include <gtest/gtest.h>
 
+#include "core/base/options.h"
 #include "core/exec/executable.h"
 #include "core/exec/runtime.h"
 #include "devices/cuda/cuda_device.h"
@@ -199,6 +201,39 @@ TEST_F(CudaEngine, MemoryIsBackAfterAHundredTrainers) {
   MemoryStats after = gpu().memory();
   EXPECT_EQ(after.used, before.used);
   EXPECT_EQ(after.held, before.held);
+}
+
+// Chains that share nothing but their memory, one after the other, and the libraries' workspaces:
+// products long enough that a missing order shows.
+TEST_F(CudaEngine, WhatRunsSideBySideGivesWhatAChainGives) {
+  auto run = [&](const char* serial) {
+    setenv("TS_SERIAL", serial, 1);
+    reload_options();
+    use({"CUDA:0"});
+    Tensor::manual_seed(5);
+    Tensor weight = (Tensor::randn({768, 768}) * 0.05).realize();
+    Jit step = [&](Tensor x) {
+      std::vector<Tensor> ends;
+      for (int chain = 0; chain < 6; ++chain) {
+        Tensor y = x + double(chain);
+        for (int i = 0; i < 5; ++i) y = y.matmul(weight).tanh() + y.sum(0, true) * 1e-3;
+        ends.push_back(y.sum(1));
+      }
+      return Tensor::stack(ends).contiguous();
+    };
+    std::vector<float> all;
+    for (int i = 0; i < 12; ++i) {
+      Tensor x = Tensor::randn({512, 768}).realize();
+      std::vector<float> values = step(x).to_vector<float>();
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    unsetenv("TS_SERIAL");
+    reload_options();
+    return all;
+  };
+  std::vector<float> chain = run("1"), side_by_side = run("0");
+  ASSERT_EQ(chain.size(), side_by_side.size());
+  EXPECT_TRUE(chain == side_by_side);
 }
 
 TEST_F(CudaEngine, TwoGpusTrainAsOne) {

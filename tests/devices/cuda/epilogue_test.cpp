@@ -77,6 +77,7 @@ class CudaEpilogue : public CudaMatmul {
                           size_t(r.offset + (whole ? i * call.operands[2].strides[0] : 0) + j));
         auto expected = [&](Epilogue e) {
           return e == Epilogue::Bias       ? sum + t
+                 : e == Epilogue::BiasRelu ? std::max(sum + t, 0.0)
                  : e == Epilogue::BiasGelu ? gelu(sum + t)
                                            : sum * gelu_slope(t);
         };
@@ -97,7 +98,7 @@ class CudaEpilogue : public CudaMatmul {
   int64_t next_ = 5000;
 };
 
-TEST_F(CudaEpilogue, BiasGeluAndGradientOfAllTypes) {
+TEST_F(CudaEpilogue, BiasReluGeluAndGradientOfAllTypes) {
   std::pair<DType, DType> types[] = {{DType::F32, DType::F32},
                                      {DType::F16, DType::F16},
                                      {DType::BF16, DType::BF16},
@@ -115,6 +116,7 @@ TEST_F(CudaEpilogue, BiasGeluAndGradientOfAllTypes) {
                view({}, m, k, transposed & 1),
                view({}, k, n, transposed & 2)};
         check({c, Epilogue::Bias});
+        check({c, Epilogue::BiasRelu});
         if (result == DType::F32) continue;
         check({c, Epilogue::BiasGelu});
         check({c, Epilogue::GeluBackward});
@@ -142,7 +144,8 @@ TEST_F(CudaEpilogue, OperandsThatLieInsideOfOthers) {
 TEST_F(CudaEpilogue, OddSizesAreTakenOrRefused) {
   for (auto [m, k, n] : {std::array<int64_t, 3>{1, 8, 8}, {7, 5, 3}, {33, 17, 65}, {8, 8, 1}}) {
     Case c{DType::BF16, DType::BF16, {}, m, k, n, view({}, m, k, false), view({}, k, n, true)};
-    for (Epilogue e : {Epilogue::Bias, Epilogue::BiasGelu, Epilogue::GeluBackward}) {
+    for (Epilogue e :
+         {Epilogue::Bias, Epilogue::BiasRelu, Epilogue::BiasGelu, Epilogue::GeluBackward}) {
       Run r{c, e};
       if (gpu->supports(call_of_run(r), nullptr)) check(r);
     }
