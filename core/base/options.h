@@ -23,7 +23,7 @@ struct Options {
   std::string cuda_path;  // TS_CUDA_PATH: folders with CUDA's libraries, separated by ':'
   bool tf32 = false;      // TS_TF32: 1 lets f32 products on CUDA round their operands to 10 bits
   bool serial = false;    // TS_SERIAL: 1 runs what a captured step does on a GPU in one chain,
-                        // nothing side by side
+                          // nothing side by side
   int beam = 0;  // BEAM: candidates for a kernel or a library's product on a GPU that are timed
                  // there before one is chosen; 0 takes what planner and library advise
   int64_t bucket_bytes =
