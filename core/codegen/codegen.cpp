@@ -112,10 +112,9 @@ std::vector<KernelPointer> compile_kernels(std::span<const KernelSource* const> 
   if (options().debug >= 4) {
     for (size_t i : missing) dump(*sources[i]);
   }
-  codegen::DiskCache& disk = codegen::DiskCache::get();
   std::vector<size_t> unknown;
   for (size_t i : missing) {
-    results[i] = options().debug >= 5 ? nullptr : disk.load(keys[i]);
+    results[i] = options().debug >= 5 ? nullptr : codegen::load_kernel(keys[i]);
     if (results[i]) {
       ++counts.disk_hits;
     } else {
@@ -126,7 +125,7 @@ std::vector<KernelPointer> compile_kernels(std::span<const KernelSource* const> 
   auto compile = [&](int n) {
     size_t i = unknown[static_cast<size_t>(n)];
     results[i] = compile_one(*sources[i], target, times[static_cast<size_t>(n)]);
-    disk.store(keys[i], *results[i]);
+    codegen::store_kernel(keys[i], *results[i]);
   };
   if (parallel && unknown.size() > 1) {
     parallel(static_cast<int>(unknown.size()), compile);

@@ -1,15 +1,18 @@
 #include "core/runtime/file_cache.h"
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <fcntl.h>
-#include <filesystem>
+#include <memory>
+#include <mutex>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
 #include "core/base/hash.h"
+#include "core/base/log.h"
 #include "core/base/options.h"
 
 namespace tinyshard::file_cache {
@@ -35,31 +38,63 @@ std::string file_name(std::string_view key, std::string_view extension) {
   return fmt::format("{:016x}{:016x}.{}", hash_text(key, 1), hash_text(key, 2), extension);
 }
 
-// The folder, made for this user alone; -1 when it is not ours alone.
-int open_folder() {
-  if (!options().cache || options().cache_dir.empty()) return -1;
-  const std::string& path = options().cache_dir;
-  std::error_code error;
-  std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  if (!parent.empty()) std::filesystem::create_directories(parent, error);
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return -1;
-  int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  struct stat status;
-  if (folder >= 0 && (::fstat(folder, &status) != 0 || status.st_uid != ::geteuid() ||
-                      (status.st_mode & 022) != 0)) {
-    ::close(folder);
-    return -1;
+using Folder = std::shared_ptr<const Descriptor>;
+
+// Creates `path` and what is missing above it, for this user alone.
+bool make_folders(const std::string& path) {
+  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    if (::mkdir(path.substr(0, end).c_str(), 0700) != 0 && errno != EEXIST) return false;
+    if (end == std::string::npos) return true;
   }
+}
+
+// The folder at `path`, or null and what is wrong with it.
+Folder open_folder(const std::string& path, std::string& why) {
+  struct stat status;
+  int fd = make_folders(path) ? ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+  if (fd < 0 || ::fstat(fd, &status) != 0) why = std::strerror(errno);
+  auto folder = std::make_shared<Descriptor>(fd);
+  if (!why.empty()) return nullptr;
+  if (status.st_uid != ::geteuid()) {
+    why = fmt::format("belongs to user {}", status.st_uid);
+  } else if ((status.st_mode & 022) != 0) {
+    why = fmt::format("can be written by others (mode {:o})", status.st_mode & 0777);
+  }
+  return why.empty() ? folder : nullptr;
+}
+
+// The folder that the options name, or null. Who uses it keeps it open when another thread meets
+// changed options.
+Folder current_folder() {
+  struct Known {
+    std::mutex mutex;
+    std::string path;  // empty: none is wanted
+    Folder folder;
+  };
+  static Known& known = *new Known;  // devices load kernels until the very end of the process
+  const std::string wanted = options().cache ? options().cache_dir : std::string();
+  std::string why;
+  Folder folder;
+  {
+    std::lock_guard lock(known.mutex);
+    if (known.path != wanted) {
+      known.folder = wanted.empty() ? nullptr : open_folder(wanted, why);
+      known.path = wanted;
+    }
+    folder = known.folder;
+  }
+  if (!why.empty())  // said without the lock: where lines go is the program's
+    log_line(fmt::format("compiled kernels are not kept on disk: {} {}", wanted, why));
   return folder;
 }
 
 }  // namespace
 
 std::optional<std::string> load(std::string_view key, std::string_view extension) {
-  Descriptor folder(open_folder());
-  if (folder.value < 0) return std::nullopt;
-  Descriptor file(
-      ::openat(folder.value, file_name(key, extension).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  Folder folder = current_folder();
+  if (!folder) return std::nullopt;
+  Descriptor file(::openat(folder->value, file_name(key, extension).c_str(),
+                           O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   struct stat status;
   if (file.value < 0 || ::fstat(file.value, &status) != 0 || !S_ISREG(status.st_mode) ||
       status.st_uid != ::geteuid() || size_t(status.st_size) > kLargest ||
@@ -82,8 +117,8 @@ std::optional<std::string> load(std::string_view key, std::string_view extension
 }
 
 void store(std::string_view key, std::string_view extension, std::string_view bytes) {
-  Descriptor folder(open_folder());
-  if (folder.value < 0) return;
+  Folder folder = current_folder();
+  if (!folder) return;
   static std::atomic<uint64_t> serial{0};
   std::string content(key);
   content.append(bytes);
@@ -93,7 +128,7 @@ void store(std::string_view key, std::string_view extension, std::string_view by
   std::string temporary = fmt::format("{}.{}.{}", name, ::getpid(), serial.fetch_add(1));
   size_t done = 0;
   {
-    Descriptor file(::openat(folder.value, temporary.c_str(),
+    Descriptor file(::openat(folder->value, temporary.c_str(),
                              O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (file.value < 0) return;
     while (done < content.size()) {
@@ -103,8 +138,8 @@ void store(std::string_view key, std::string_view extension, std::string_view by
     }
   }
   if (done != content.size() ||
-      ::renameat(folder.value, temporary.c_str(), folder.value, name.c_str()) != 0)
-    ::unlinkat(folder.value, temporary.c_str(), 0);
+      ::renameat(folder->value, temporary.c_str(), folder->value, name.c_str()) != 0)
+    ::unlinkat(folder->value, temporary.c_str(), 0);
 }
 
 }  // namespace tinyshard::file_cache

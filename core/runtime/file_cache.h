@@ -1,9 +1,12 @@
-// Bytes by key in the folder of compiled kernels (options().cache_dir), a file each: what a device
-// makes of a kernel and would otherwise make again in every process. A file holds its whole key and
-// a digest; anything that does not match is as if it were not there.
+// Bytes by key in the folder of compiled kernels (options().cache_dir), a file each: what a process
+// would otherwise make again, as code, an image for a device or a choice among candidates. A file
+// holds its whole key and a digest; anything that does not match is as if it were not there.
 //
-// The folder is used only while it belongs to this user and nobody else can write to it. Files
-// appear under their name complete or not at all. Any thread, any number of processes.
+// The folder is created for this user alone and used only if it belongs to this user and nobody
+// else can write to it. That is checked when it is first used and when the option changed; what is
+// wrong with it is one line of log. Later uses go to the folder that was checked, whatever its path
+// leads to by then. Files appear under their name complete or not at all. Any thread, any number of
+// processes.
 #pragma once
 #include <optional>
 #include <string>

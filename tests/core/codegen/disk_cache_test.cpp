@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "core/base/options.h"
+#include "core/codegen/key.h"
+#include "core/runtime/file_cache.h"
 #include "tests/core/codegen/harness.h"
 
 namespace tinyshard::test {
@@ -114,6 +116,33 @@ TEST_F(DiskCache, AnotherKernelUnderTheName) {
   }
   clear_codegen_cache();
   EXPECT_EQ(source_of(2), 'c');  // source_of checks the values
+}
+
+// Files that are whole but hold something else: what another version wrote, or the middle of it.
+TEST_F(DiskCache, WhatDoesNotDecodeIsCompiledAgain) {
+  auto compile = [](double addend) {
+    Kernel k;
+    int in = k.param(DType::F32, 10), out = k.param(DType::F32, 10);
+    UOp i = k.loop(10);
+    k.store(out, i, k.load(in, i) + real(addend));
+    k.compile();
+    return codegen::kernel_key(k.source(), machine().target());
+  };
+  std::string key = compile(1);
+  const std::string whole = file_cache::load(key, "kernel").value();
+  std::vector<std::string> others{whole + "x"};
+  for (size_t size : {size_t{0}, size_t{3}, size_t{60}, whole.size() / 2, whole.size() - 1})
+    others.push_back(whole.substr(0, size));
+  others.push_back(whole);
+  others.back()[12] ^= 1;  // the version, behind its length
+  for (size_t n = 0; n < others.size(); ++n) {
+    file_cache::store(key, "kernel", others[n]);
+    clear_codegen_cache();
+    CodegenStatistics before = codegen_statistics();
+    compile(1);
+    EXPECT_EQ(codegen_statistics().compiled, before.compiled + 1) << n;
+    EXPECT_EQ(file_cache::load(key, "kernel"), whole) << n;
+  }
 }
 
 TEST_F(DiskCache, DirectoriesThatOthersCanWriteAreNotUsed) {

@@ -1,0 +1,240 @@
+// Bytes by key on disk: what is kept and found, damaged and foreign files, and folders that are not
+// used, with the one line that says why.
+#include "core/runtime/file_cache.h"
+
+#include <cstdlib>
+#include <latch>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+#include "core/base/log.h"
+#include "core/base/options.h"
+#include "tests/io/temp_folder.h"
+
+namespace tinyshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+using test::get;
+using test::names_in;
+using test::put;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class FileCache : public testing::Test {
+ protected:
+  void SetUp() override {
+    set_log_sink([this](std::string_view line) { lines_.emplace_back(line); });
+    use(base_ / "cache");
+  }
+  void TearDown() override {
+    ::unsetenv("TS_CACHE_DIR");
+    ::setenv("TS_CACHE", "0", 1);
+    reload_options();
+    set_log_sink(nullptr);
+  }
+
+  void use(const fs::path& folder) {
+    ::setenv("TS_CACHE_DIR", folder.c_str(), 1);
+    ::setenv("TS_CACHE", "1", 1);
+    reload_options();
+  }
+
+  // Uses `folder`, which cannot be used, several times; returns the line that says why.
+  std::string refusal(const fs::path& folder) {
+    use(folder);
+    lines_.clear();
+    for (int i = 0; i < 3; ++i) {
+      file_cache::store("key", "x", "bytes");
+      EXPECT_EQ(file_cache::load("key", "x"), std::nullopt);
+    }
+    EXPECT_EQ(lines_.size(), 1u) << folder;
+    EXPECT_THAT(lines_, testing::Each(HasSubstr("are not kept on disk: " + folder.native())));
+    return lines_.empty() ? "" : lines_[0];
+  }
+
+  test::TempFolder base_;
+  std::vector<std::string> lines_;
+};
+
+TEST_F(FileCache, FindsWhatWasStored) {
+  EXPECT_EQ(file_cache::load("key", "x"), std::nullopt);
+  const std::string bytes("a\0b", 3);
+  file_cache::store("key", "x", bytes);
+  file_cache::store("key", "y", "");
+  EXPECT_EQ(file_cache::load("key", "x"), bytes);
+  EXPECT_EQ(file_cache::load("key", "y"), "");
+  EXPECT_EQ(file_cache::load("key2", "x"), std::nullopt);
+  EXPECT_EQ(file_cache::load("ke", "x"), std::nullopt);
+  file_cache::store("key", "x", "later");
+  EXPECT_EQ(file_cache::load("key", "x"), "later");
+  EXPECT_EQ(names_in(base_ / "cache").size(), 2u);  // no temporaries
+  EXPECT_THAT(lines_, ElementsAre());
+}
+
+TEST_F(FileCache, FollowsTheOptions) {
+  file_cache::store("key", "x", "first");
+  use(base_ / "other");
+  EXPECT_EQ(file_cache::load("key", "x"), std::nullopt);
+  file_cache::store("key", "x", "second");
+  use(base_ / "cache");
+  EXPECT_EQ(file_cache::load("key", "x"), "first");
+  ::setenv("TS_CACHE", "0", 1);
+  reload_options();
+  EXPECT_EQ(file_cache::load("key", "x"), std::nullopt);
+  file_cache::store("key", "y", "third");
+  use(base_ / "cache");
+  EXPECT_EQ(file_cache::load("key", "y"), std::nullopt);
+  EXPECT_THAT(lines_, ElementsAre());
+}
+
+TEST_F(FileCache, AnyBitMatters) {
+  file_cache::store("key", "x", "some bytes");
+  const fs::path file = base_ / "cache" / names_in(base_ / "cache").at(0);
+  const std::string whole = get(file);
+  for (size_t at = 0; at < whole.size(); ++at) {
+    std::string damaged = whole;
+    damaged[at] ^= 0x20;
+    put(file, damaged);
+    EXPECT_EQ(file_cache::load("key", "x"), std::nullopt) << "a flipped bit at " << at;
+    put(file, whole.substr(0, at));
+    EXPECT_EQ(file_cache::load("key", "x"), std::nullopt) << "cut to " << at;
+  }
+  put(file, whole + "tail");
+  EXPECT_EQ(file_cache::load("key", "x"), std::nullopt);
+  put(file, whole);
+  EXPECT_EQ(file_cache::load("key", "x"), "some bytes");
+}
+
+TEST_F(FileCache, AnotherKeyUnderTheName) {
+  file_cache::store("one", "x", "1");
+  const std::string one = names_in(base_ / "cache").at(0);
+  file_cache::store("two", "x", "2");
+  for (const std::string& name : names_in(base_ / "cache")) {
+    if (name != one) put(base_ / "cache" / one, get(base_ / "cache" / name));
+  }
+  EXPECT_EQ(file_cache::load("one", "x"), std::nullopt);
+}
+
+TEST_F(FileCache, DoesNotFollowLinks) {
+  file_cache::store("key", "x", "bytes");
+  const fs::path file = base_ / "cache" / names_in(base_ / "cache").at(0);
+  fs::rename(file, base_ / "elsewhere");
+  fs::create_symlink(base_ / "elsewhere", file);
+  EXPECT_EQ(file_cache::load("key", "x"), std::nullopt);
+  file_cache::store("key", "x", "again");  // replaces the link, not what it names
+  EXPECT_EQ(file_cache::load("key", "x"), "again");
+  EXPECT_FALSE(fs::is_symlink(file));
+}
+
+TEST_F(FileCache, TheFolderIsForThisUserAlone) {
+  const mode_t old = ::umask(0);
+  use(base_ / "a" / "b" / "c");
+  file_cache::store("key", "x", "bytes");
+  ::umask(old);
+  for (const fs::path& path : {base_ / "a", base_ / "a" / "b", base_ / "a" / "b" / "c"}) {
+    struct stat status;
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0700u) << path;
+  }
+}
+
+TEST_F(FileCache, FoldersThatOthersCanWriteAreNotUsed) {
+  fs::create_directory(base_ / "open");
+  for (unsigned mode : {0777u, 0720u, 0702u}) {
+    use(base_ / "cache");  // what is known of a folder lasts as long as the options name it
+    file_cache::load("key", "x");
+    ASSERT_EQ(::chmod((base_ / "open").c_str(), mode), 0);
+    EXPECT_THAT(refusal(base_ / "open"), HasSubstr(mode == 0777 ? "others (mode 777)" : "others"));
+    EXPECT_THAT(names_in(base_ / "open"), ElementsAre());
+  }
+  use(base_ / "cache");
+  file_cache::load("key", "x");
+  ASSERT_EQ(::chmod((base_ / "open").c_str(), 0755), 0);  // reading is no harm
+  use(base_ / "open");
+  lines_.clear();
+  file_cache::store("key", "x", "bytes");
+  EXPECT_EQ(file_cache::load("key", "x"), "bytes");
+  EXPECT_THAT(lines_, ElementsAre());
+}
+
+TEST_F(FileCache, FoldersOfOthersAreNotUsed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  fs::create_directory(base_ / "theirs");
+  ASSERT_EQ(::chown((base_ / "theirs").c_str(), 12345, 12345), 0);
+  ASSERT_EQ(::chmod((base_ / "theirs").c_str(), 0700), 0);
+  EXPECT_THAT(refusal(base_ / "theirs"), HasSubstr("belongs to user 12345"));
+  EXPECT_THAT(names_in(base_ / "theirs"), ElementsAre());
+}
+
+TEST_F(FileCache, AFileInPlaceOfTheFolder) {
+  put(base_ / "file", "x");
+  EXPECT_THAT(refusal(base_ / "file"), HasSubstr("Not a directory"));
+  EXPECT_THAT(refusal(base_ / "file" / "below"), HasSubstr("Not a directory"));
+}
+
+// One that is put in its place later was not checked.
+TEST_F(FileCache, StaysInTheFolderThatWasChecked) {
+  file_cache::store("key", "x", "bytes");
+  fs::rename(base_ / "cache", base_ / "moved");
+  fs::create_directory(base_ / "cache");
+  file_cache::store("key", "y", "more");
+  EXPECT_EQ(file_cache::load("key", "x"), "bytes");
+  EXPECT_THAT(names_in(base_ / "cache"), ElementsAre());
+  EXPECT_EQ(names_in(base_ / "moved").size(), 2u);
+}
+
+void use_from_threads() {
+  constexpr int kThreads = 4;
+  std::latch all_here(kThreads);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([t, &all_here] {
+      all_here.arrive_and_wait();
+      for (int i = 0; i < 50; ++i) {
+        const std::string key = std::to_string((i + t) % 7);
+        file_cache::store(key, "x", "of " + key);
+        auto bytes = file_cache::load(key, "x");
+        EXPECT_EQ(bytes.value_or("of " + key), "of " + key);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(FileCache, ThreadsShareIt) {
+  use_from_threads();
+  EXPECT_EQ(names_in(base_ / "cache").size(), 7u);
+  for (int key = 0; key < 7; ++key) EXPECT_TRUE(file_cache::load(std::to_string(key), "x")) << key;
+}
+
+TEST_F(FileCache, OneLineForAllThreads) {
+  fs::create_directory(base_ / "open");
+  fs::permissions(base_ / "open", fs::perms::all);
+  for (int round = 0; round < 20; ++round) {
+    lines_.clear();
+    use(base_ / "cache");
+    file_cache::load("key", "x");
+    use(base_ / "open");
+    use_from_threads();
+    ASSERT_THAT(lines_, ElementsAre(HasSubstr("can be written by others")));
+  }
+}
+
+// The program's sink may itself come back here.
+TEST_F(FileCache, TheLineIsSaidOutsideOfTheLock) {
+  put(base_ / "file", "x");
+  use(base_ / "file");
+  int lines = 0;
+  set_log_sink([&](std::string_view) {
+    ++lines;
+    file_cache::store("key", "x", "bytes");
+  });
+  file_cache::load("key", "x");
+  EXPECT_EQ(lines, 1);
+}
+
+}  // namespace
+}  // namespace tinyshard
