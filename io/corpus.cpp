@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "io/file.h"
+#include "core/base/file.h"
 
 namespace tinyshard::io {
 namespace {

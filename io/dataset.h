@@ -8,8 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "core/base/file.h"
 #include "core/dtype/dtype.h"
-#include "io/file.h"
+#include "io/errors.h"
 
 namespace tinyshard::io {
 

@@ -1,28 +1,8 @@
 #include "io/errors.h"
 
-#include <system_error>
-
 #include <fmt/format.h>
 
 namespace tinyshard::io {
-namespace {
-
-std::string describe(std::string_view action, const std::filesystem::path& path, int error_number,
-                     std::string_view detail) {
-  std::string text = fmt::format("cannot {} {}", action, path.native());
-  if (error_number != 0) text += ": " + std::generic_category().message(error_number);
-  if (!detail.empty()) text += fmt::format("{} {}", error_number != 0 ? "," : ":", detail);
-  return text;
-}
-
-}  // namespace
-
-IoError::IoError(std::string_view action, const std::filesystem::path& path, int error_number,
-                 std::string_view detail)
-    : UserError(describe(action, path, error_number, detail)),
-      path_(path),
-      error_number_(error_number) {}
-
 FormatError::FormatError(std::string_view file, std::string_view what)
     : UserError(fmt::format("{}: {}", file, what)) {}
 

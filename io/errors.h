@@ -1,27 +1,12 @@
-// Errors of files. Both are UserErrors: the file, the disk or the path is at fault, and the message
-// names it. IoError: the system refused (errno). FormatError: the bytes are not what the format
-// says.
+// What is said of files whose bytes are not what their format says. Where the system refused, it is
+// an IoError (core/base/file.h).
 #pragma once
-#include <filesystem>
 #include <string>
 #include <string_view>
 
 #include "core/base/error.h"
 
 namespace tinyshard::io {
-
-class IoError : public UserError {
- public:
-  // "<action> <path>: <reason of error_number>", such as "cannot open a.txt: No such file".
-  IoError(std::string_view action, const std::filesystem::path& path, int error_number,
-          std::string_view detail = {});
-  const std::filesystem::path& path() const { return path_; }
-  int error_number() const { return error_number_; }
-
- private:
-  std::filesystem::path path_;
-  int error_number_;
-};
 
 class FormatError : public UserError {
  public:

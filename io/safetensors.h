@@ -19,8 +19,10 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/file.h"
 #include "core/dtype/dtype.h"
-#include "io/file.h"
+#include "io/atomic_file.h"
+#include "io/errors.h"
 
 namespace tinyshard::io {
 

@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "io/atomic_file.h"
+
 namespace tinyshard {
 namespace {
 
@@ -58,7 +60,7 @@ JsonlLog::JsonlLog(std::filesystem::path path, JsonlOptions options) : path_(std
   struct stat info;
   // Pipes and terminals are written to as they are.
   if (::stat(path_.c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
-    const std::string old = io::read_file(path_, kMaxLog);
+    const std::string old = read_file(path_, kMaxLog);
     std::string kept;
     for_each_line(old, [&](std::string_view line) {
       if (!line.ends_with('\n')) return;  // cut by a kill
@@ -71,8 +73,8 @@ JsonlLog::JsonlLog(std::filesystem::path path, JsonlOptions options) : path_(std
     });
     if (kept != old) io::write_file(path_, kept);
   }
-  fd_ = io::Fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (!fd_) throw io::IoError("write log", path_, errno);
+  fd_ = Fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (!fd_) throw IoError("write log", path_, errno);
 }
 
 void JsonlLog::write(std::span<const JsonField> fields) {
@@ -81,12 +83,12 @@ void JsonlLog::write(std::span<const JsonField> fields) {
     line += fmt::format("{}{}:{}", line.size() > 1 ? "," : "", json_text(name), value.text());
   }
   line += "}\n";
-  io::write_all(fd_.get(), std::as_bytes(std::span(line)), path_);
+  write_all(fd_.get(), std::as_bytes(std::span(line)), path_);
 }
 
 JsonlSeries read_series(const std::filesystem::path& path, std::string_view x, std::string_view y) {
   JsonlSeries series;
-  const std::string text = io::read_file(path, kMaxLog);
+  const std::string text = read_file(path, kMaxLog);
   for_each_line(text, [&](std::string_view line) {
     const json object = json::parse(line.begin(), line.end(), nullptr, false);
     if (!object.is_object()) return;

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/file.h"
+#include "core/base/file.h"
 
 namespace tinyshard {
 
@@ -57,7 +57,7 @@ class JsonlLog {
 
  private:
   std::filesystem::path path_;
-  io::Fd fd_;
+  Fd fd_;
 };
 
 // Column `y` over column `x` of a log, from the lines that have both as numbers; for plots.

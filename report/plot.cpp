@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "io/file.h"
+#include "io/atomic_file.h"
 
 namespace tinyshard {
 namespace {

@@ -6,11 +6,13 @@
 #include <fcntl.h>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
+#include "core/base/file.h"
 #include "core/base/hash.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
@@ -19,15 +21,6 @@ namespace tinyshard::file_cache {
 namespace {
 
 constexpr size_t kLargest = 64 << 20;  // guards against reading a foreign file
-
-struct Descriptor {
-  int value = -1;
-  explicit Descriptor(int v) : value(v) {}
-  ~Descriptor() {
-    if (value >= 0) ::close(value);
-  }
-  Descriptor(const Descriptor&) = delete;
-};
 
 struct Header {                   // then the key, then the bytes
   uint64_t magic = 0x3143465354;  // "TSFC1"
@@ -38,7 +31,7 @@ std::string file_name(std::string_view key, std::string_view extension) {
   return fmt::format("{:016x}{:016x}.{}", hash_text(key, 1), hash_text(key, 2), extension);
 }
 
-using Folder = std::shared_ptr<const Descriptor>;
+using Folder = std::shared_ptr<const Fd>;
 
 // Creates `path` and what is missing above it, for this user alone.
 bool make_folders(const std::string& path) {
@@ -53,7 +46,7 @@ Folder open_folder(const std::string& path, std::string& why) {
   struct stat status;
   int fd = make_folders(path) ? ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
   if (fd < 0 || ::fstat(fd, &status) != 0) why = std::strerror(errno);
-  auto folder = std::make_shared<Descriptor>(fd);
+  auto folder = std::make_shared<const Fd>(fd);
   if (!why.empty()) return nullptr;
   if (status.st_uid != ::geteuid()) {
     why = fmt::format("belongs to user {}", status.st_uid);
@@ -93,18 +86,18 @@ Folder current_folder() {
 std::optional<std::string> load(std::string_view key, std::string_view extension) {
   Folder folder = current_folder();
   if (!folder) return std::nullopt;
-  Descriptor file(::openat(folder->value, file_name(key, extension).c_str(),
-                           O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const std::string name = file_name(key, extension);
+  const OpenFile file{Fd(::openat(folder->get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW))};
   struct stat status;
-  if (file.value < 0 || ::fstat(file.value, &status) != 0 || !S_ISREG(status.st_mode) ||
+  if (!file.fd || ::fstat(file.fd.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
       status.st_uid != ::geteuid() || size_t(status.st_size) > kLargest ||
       size_t(status.st_size) < sizeof(Header))
     return std::nullopt;
   std::string bytes(size_t(status.st_size), '\0');
-  for (size_t done = 0; done < bytes.size();) {
-    ssize_t n = ::read(file.value, bytes.data() + done, bytes.size() - done);
-    if (n <= 0) return std::nullopt;
-    done += size_t(n);
+  try {
+    read_at(file, 0, std::as_writable_bytes(std::span(bytes)), name);
+  } catch (const IoError&) {
+    return std::nullopt;
   }
   Header header;
   std::memcpy(&header, bytes.data(), sizeof(header));
@@ -126,20 +119,18 @@ void store(std::string_view key, std::string_view extension, std::string_view by
   content.insert(0, reinterpret_cast<const char*>(&header), sizeof(header));
   std::string name = file_name(key, extension);
   std::string temporary = fmt::format("{}.{}.{}", name, ::getpid(), serial.fetch_add(1));
-  size_t done = 0;
-  {
-    Descriptor file(::openat(folder->value, temporary.c_str(),
-                             O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (file.value < 0) return;
-    while (done < content.size()) {
-      ssize_t n = ::write(file.value, content.data() + done, content.size() - done);
-      if (n <= 0) break;
-      done += size_t(n);
-    }
+  Fd file(::openat(folder->get(), temporary.c_str(),
+                   O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) return;
+  bool written = true;
+  try {
+    write_all(file.get(), std::as_bytes(std::span(content)), name);
+  } catch (const IoError&) {
+    written = false;
   }
-  if (done != content.size() ||
-      ::renameat(folder->value, temporary.c_str(), folder->value, name.c_str()) != 0)
-    ::unlinkat(folder->value, temporary.c_str(), 0);
+  if (!written || ::close(file.release()) != 0 ||
+      ::renameat(folder->get(), temporary.c_str(), folder->get(), name.c_str()) != 0)
+    ::unlinkat(folder->get(), temporary.c_str(), 0);
 }
 
 }  // namespace tinyshard::file_cache

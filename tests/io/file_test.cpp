@@ -1,6 +1,4 @@
 // Atomic files under every failure of the system below them, and the digest against known values.
-#include "io/file.h"
-
 #include <csignal>
 #include <fcntl.h>
 #include <random>
@@ -8,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "io/atomic_file.h"
 #include "io/checked.h"
 #include "io/digest.h"
 #include "tests/io/faults.h"
@@ -174,39 +173,6 @@ TEST(AtomicFile, FileSizeLimit) {
   EXPECT_EQ(status, 0);
   EXPECT_EQ(get(folder / "a"), "old");
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a"));
-}
-
-TEST(ReadFile, ErrorsNameThePath) {
-  const TempFolder folder;
-  const auto missing = folder / "missing";
-  EXPECT_THAT(message_of<IoError>([&] { read_file(missing, 10); }),
-              "cannot open " + missing.native() + ": No such file or directory");
-  EXPECT_THAT(message_of<IoError>([&] { read_file(folder.path(), 10); }),
-              HasSubstr("Is a directory"));
-  put(folder / "large", "12345678901");
-  EXPECT_THAT(message_of<IoError>([&] { read_file(folder / "large", 10); }),
-              HasSubstr("it has 11 bytes, the limit is 10"));
-  ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0666), 0);  // must not wait for a writer
-  EXPECT_THAT(message_of<IoError>([&] { read_file(folder / "fifo", 10); }),
-              HasSubstr("not a regular file"));
-  EXPECT_EQ(read_file(folder / "large", 11), "12345678901");
-  const OpenFile file = open_to_read(folder / "large");
-  std::vector<std::byte> out(4);
-  EXPECT_THAT(message_of<IoError>([&] { read_at(file, 9, out, folder / "large"); }),
-              HasSubstr("2 of 4 bytes at offset 9"));
-}
-
-TEST(MappedFile, MapsAndMoves) {
-  const TempFolder folder;
-  put(folder / "a", "abc");
-  put(folder / "empty", "");
-  MappedFile a(folder / "a");
-  MappedFile b = std::move(a);
-  EXPECT_TRUE(a.bytes().empty());  // NOLINT(bugprone-use-after-move): a moved-from map is empty
-  EXPECT_EQ(b.bytes().size(), 3u);
-  EXPECT_EQ(b.bytes()[2], std::byte{'c'});
-  b = MappedFile(folder / "empty");
-  EXPECT_TRUE(b.bytes().empty());
 }
 
 TEST(Digest, KnownValues) {

@@ -2,6 +2,7 @@
 // used, with the one line that says why.
 #include "core/runtime/file_cache.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <latch>
 #include <sys/stat.h>
@@ -10,6 +11,7 @@
 
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "tests/io/faults.h"
 #include "tests/io/temp_folder.h"
 
 namespace tinyshard {
@@ -116,6 +118,17 @@ TEST_F(FileCache, AnotherKeyUnderTheName) {
     if (name != one) put(base_ / "cache" / one, get(base_ / "cache" / name));
   }
   EXPECT_EQ(file_cache::load("one", "x"), std::nullopt);
+}
+
+TEST_F(FileCache, AFullDiskLeavesWhatWasThere) {
+  file_cache::store("key", "x", "old");
+  for (const char* call : {"write", "close"}) {
+    test::fail_call(call, 1, ENOSPC);
+    file_cache::store("key", "x", "new");
+    EXPECT_TRUE(test::clear_faults()) << call;
+    EXPECT_EQ(file_cache::load("key", "x"), "old") << call;
+    EXPECT_EQ(names_in(base_ / "cache").size(), 1u) << call;
+  }
 }
 
 TEST_F(FileCache, DoesNotFollowLinks) {

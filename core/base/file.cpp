@@ -1,29 +1,37 @@
-#include "io/file.h"
+#include "core/base/file.h"
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
+#include <system_error>
 #include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
 
-namespace tinyshard::io {
+namespace tinyshard {
 namespace {
 
-constexpr size_t kBufferBytes = 256 << 10;
 // Linux transfers at most this much in one call; asking for more is a short transfer anyway.
 constexpr size_t kTransferBytes = 1 << 30;
 
-std::filesystem::path folder_of(const std::filesystem::path& path) {
-  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+std::string describe(std::string_view action, const std::filesystem::path& path, int error_number,
+                     std::string_view detail) {
+  std::string text = fmt::format("cannot {} {}", action, path.native());
+  if (error_number != 0) text += ": " + std::generic_category().message(error_number);
+  if (!detail.empty()) text += fmt::format("{} {}", error_number != 0 ? "," : ":", detail);
+  return text;
 }
 
 }  // namespace
+
+IoError::IoError(std::string_view action, const std::filesystem::path& path, int error_number,
+                 std::string_view detail)
+    : UserError(describe(action, path, error_number, detail)),
+      path_(path),
+      error_number_(error_number) {}
 
 Fd& Fd::operator=(Fd&& other) noexcept {
   if (this != &other) {
@@ -90,6 +98,18 @@ void read_at(const OpenFile& file, uint64_t offset, std::span<std::byte> out,
   }
 }
 
+std::shared_ptr<void> map_to_change(const OpenFile& file, uint64_t offset, size_t bytes,
+                                    const std::filesystem::path& path) {
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const size_t before = offset % page, length = before + bytes;
+  void* data = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
+                      file.fd.get(), static_cast<off_t>(offset - before));
+  if (data == MAP_FAILED)
+    throw IoError("map", path, errno, fmt::format("{} bytes at offset {}", bytes, offset));
+  std::shared_ptr<void> map(data, [length](void* begin) { ::munmap(begin, length); });
+  return {map, static_cast<std::byte*>(data) + before};
+}
+
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
   const OpenFile file = open_to_read(path);
   if (file.size > max_bytes) {
@@ -117,104 +137,4 @@ void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::
   }
 }
 
-void sync_folder(const std::filesystem::path& folder) {
-  const Fd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd) throw IoError("open folder", folder, errno);
-  // Some network and FUSE file systems have no fsync for folders, and say EINVAL.
-  if (::fsync(fd.get()) != 0 && errno != EINVAL) throw IoError("sync folder", folder, errno);
-}
-
-std::string random_tag() {
-  uint64_t value = 0;
-  if (::getrandom(&value, sizeof value, 0) != static_cast<ssize_t>(sizeof value)) {
-    throw IoError("read", "/dev/urandom", errno);
-  }
-  return fmt::format("{:016x}", value);
-}
-
-AtomicFile::AtomicFile(std::filesystem::path path, std::string_view job) : path_(std::move(path)) {
-  struct stat old;
-  const bool exists = ::stat(path_.c_str(), &old) == 0;
-  // A rename would replace the device or the socket itself (/dev/null, as root).
-  if (exists && !S_ISREG(old.st_mode)) {
-    throw IoError("write", path_, S_ISDIR(old.st_mode) ? EISDIR : 0,
-                  S_ISDIR(old.st_mode) ? "" : "it exists and is not a regular file");
-  }
-  temporary_ = path_;
-  temporary_ += fmt::format(".{}-{}{}", job, random_tag(), kTempSuffix);
-  fd_ = Fd(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-  if (!fd_) throw IoError("create a file next to", path_, errno);
-  // A file that only its owner may read stays so. Failing to keep the mode is not worth an error.
-  if (exists) (void)!::fchmod(fd_.get(), old.st_mode & 07777);
-  buffer_.reserve(kBufferBytes);
-}
-
-AtomicFile::~AtomicFile() { discard(); }
-
-void AtomicFile::discard() noexcept {
-  if (!fd_) return;
-  fd_ = Fd();
-  ::unlink(temporary_.c_str());
-}
-
-void AtomicFile::put(std::span<const std::byte> bytes) {
-  try {
-    write_all(fd_.get(), bytes, path_, flushed_);
-  } catch (...) {
-    discard();
-    throw;
-  }
-  flushed_ += bytes.size();
-}
-
-void AtomicFile::flush() {
-  put(buffer_);
-  buffer_.clear();
-}
-
-void AtomicFile::write(std::span<const std::byte> bytes) {
-  check_internal(static_cast<bool>(fd_),
-                 "AtomicFile is written before it is committed or has failed");
-  written_ += bytes.size();
-  if (bytes.size() >= kBufferBytes / 4) {
-    flush();
-    put(bytes);
-    return;
-  }
-  if (buffer_.size() + bytes.size() > kBufferBytes) flush();
-  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
-}
-
-void AtomicFile::write(std::string_view text) {
-  write(std::as_bytes(std::span(text.data(), text.size())));
-}
-
-void AtomicFile::commit() {
-  check_internal(static_cast<bool>(fd_), "AtomicFile is committed once, and not after a failure");
-  try {
-    flush();
-    if (::fsync(fd_.get()) != 0) {
-      throw IoError("sync", path_, errno, fmt::format("{} bytes written", written_));
-    }
-    // NFS reports a failed write as late as here.
-    if (::close(fd_.release()) != 0) {
-      throw IoError("close", path_, errno, fmt::format("{} bytes written", written_));
-    }
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) throw IoError("write", path_, errno);
-  } catch (...) {
-    fd_ = Fd();
-    ::unlink(temporary_.c_str());
-    throw;
-  }
-  sync_folder(folder_of(path_));
-}
-
-void write_file(const std::filesystem::path& path, std::string_view text) {
-  AtomicFile file(path);
-  file.write(text);
-  file.commit();
-}
-
-void check_writable(const std::filesystem::path& path) { const AtomicFile never_committed(path); }
-
-}  // namespace tinyshard::io
+}  // namespace tinyshard

@@ -1,0 +1,60 @@
+// Files that appear whole or not at all, as checkpoints and reports write them, and what that needs
+// of folders. Every failure is an IoError naming the path. No shared state: objects may be used
+// from any thread, one thread at a time.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/file.h"
+
+namespace tinyshard::io {
+
+// Makes the entries of a folder (names created, renamed, removed) survive a power loss.
+void sync_folder(const std::filesystem::path& folder);
+
+// 16 random hex digits.
+std::string random_tag();
+
+inline constexpr std::string_view kTempSuffix = ".tinyshard-tmp";
+
+// Writes `path` under a temporary name in the same folder, <name>.<job>-<random>.tinyshard-tmp, and
+// renames it into place in commit(), after the data reached the disk. Without commit() (an
+// exception, a kill) whatever was at `path` is still there; the destructor removes the temporary. A
+// failed commit is never retried on the same file: after a failed fsync the kernel may have dropped
+// the data, and a second fsync would lie.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path, std::string_view job = "job");
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+  uint64_t written() const { return written_; }
+
+  void commit();
+
+ private:
+  void put(std::span<const std::byte> bytes);
+  void flush();
+  void discard() noexcept;
+
+  std::filesystem::path path_, temporary_;
+  Fd fd_;
+  std::vector<std::byte> buffer_;
+  uint64_t written_ = 0, flushed_ = 0;
+};
+
+void write_file(const std::filesystem::path& path, std::string_view text);
+
+// IoError if write_file(path) could not begin; writes nothing. For the start of a program that will
+// write `path` at its end.
+void check_writable(const std::filesystem::path& path);
+
+}  // namespace tinyshard::io
