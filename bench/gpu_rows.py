@@ -50,14 +50,18 @@ def of(peer, *keys):
     return peer
 
 
-def timed(name, case, against, theirs, goal=Goal(), runs=1, **more):
-    """Microseconds of one of `runs` that a case did."""
+def step_us(peer, name):
+    """Microseconds of one of the steps in a run of a peer's case, or why there are none."""
+    us, steps = of(peer, name, "us"), of(peer, name, "steps")
+    return us if isinstance(us, Missing) else us / steps
+
+
+def timed(name, case, against, theirs, goal=Goal(), **more):
+    """Microseconds of one of the steps in a run of our case."""
     if "missing" in case:
         return {**row(name, "us", None, against, theirs, goal), "note": case["missing"]}
-    if not isinstance(theirs, Missing):
-        theirs = theirs / runs
-    return row(name, "us", case["us"] / runs, against, theirs, goal, (case["p10"] / runs, case["p90"] / runs), True,
-               n=case["n"], **more)
+    ours, *spread = (case[key] / case["steps"] for key in ("us", "p10", "p90"))
+    return row(name, "us", ours, against, theirs, goal, spread, True, n=case["n"], steps=case["steps"], **more)
 
 
 # --- GPT-2 124M -----------------------------------------------------------------------------------
@@ -160,7 +164,7 @@ def products(runs):
     plain, torch = runs.ours(*bench), runs.peer("torch_gpu_products.py", *small)
     timed_first = runs.ours(*bench, env=BEAM)
     for name, case in plain.items():
-        theirs, goal = of(torch, name, "us"), Goal(ratio=0.98) if name in PRODUCTS else Goal()
+        theirs, goal = step_us(torch, name), Goal(ratio=0.98) if name in PRODUCTS else Goal()
         yield timed(name, case, "PyTorch", theirs, goal, rate=case.get("rate"))
         yield timed(f"{name}, BEAM=8", timed_first[name], "PyTorch", theirs, goal, rate=timed_first[name].get("rate"))
 
@@ -170,7 +174,7 @@ def attention(runs):
     ours = runs.ours("bench/devices/gpu_attention_bench", "--device", f"{runs.device}:0", *size)
     torch = runs.peer("torch_attention.py", *size)
     for name, case in ours.items():
-        yield timed(name, case, "PyTorch", of(torch, name, "us"), rate=case["rate"])
+        yield timed(name, case, "PyTorch", step_us(torch, name), rate=case["rate"])
 
 
 def all_reduce(runs):
@@ -182,7 +186,7 @@ def all_reduce(runs):
         for name, case in cases.items():
             if name.endswith("alone"):
                 continue
-            yield timed(f"{name}, {runs.gpus} GPUs{way}", case, "NCCL alone", of(cases, f"{name}, NCCL alone", "us"),
+            yield timed(f"{name}, {runs.gpus} GPUs{way}", case, "NCCL alone", step_us(cases, f"{name}, NCCL alone"),
                         Goal(ratio=0.97), rate=case["rate"])
 
 
@@ -191,21 +195,23 @@ def replay(runs):
     ours = runs.ours("bench/steps_bench", "--devices", f"{runs.device}:0", "--only", name)
     torch = runs.peer("torch_graphs.py", "--only", name)
     against = "PyTorch, CUDA graph"
-    yield timed(f"{name}, each", ours[name], against, of(torch, name, "us"), Goal(most=1.1), 1000)
+    yield timed(f"{name}, each", ours[name], against, step_us(torch, name), Goal(most=1.1))
     if f"{name}, {part}" in ours:
-        yield timed(f"{name}, {part}", ours[f"{name}, {part}"], against, of(torch, f"{name}, {part}", "us"),
+        yield timed(f"{name}, {part}", ours[f"{name}, {part}"], against, step_us(torch, f"{name}, {part}"),
                     Goal(most=20))
 
 
 def mlp(runs):
-    flags, in_row = ["--only", "mlp step", "--batch", 32 if runs.quick else 512], 20
+    flags = ["--only", "mlp step", "--batch", 32 if runs.quick else 512]
     for tf32 in (0, 1):
-        torch = runs.peer("torch_graphs.py", *flags, *(["--tf32"] if tf32 else []))
-        for way, env in (("", {}), (", BEAM=8", BEAM)):
-            ours = runs.ours("bench/steps_bench", "--devices", f"{runs.device}:0", *flags, env={"TS_TF32": str(tf32), **env})
-            for name, case in ours.items():
-                yield timed(f"{name}, {'TF32' if tf32 else 'f32'}{way}", case, "PyTorch, CUDA graph", of(torch, name, "us"),
-                            Goal(most=60), in_row if "in a row" in name else 1)
+        ours = {way: runs.ours("bench/steps_bench", "--devices", f"{runs.device}:0", *flags, env={"TS_TF32": str(tf32), **env})
+                for way, env in (("", {}), (", BEAM=8", BEAM))}
+        in_a_row = max(case["steps"] for case in ours[""].values())  # the peer runs as many
+        torch = runs.peer("torch_graphs.py", *flags, "--in-a-row", in_a_row, *(["--tf32"] if tf32 else []))
+        for way, cases in ours.items():
+            for name, case in cases.items():
+                yield timed(f"{name}, {'TF32' if tf32 else 'f32'}{way}", case, "PyTorch, CUDA graph", step_us(torch, name),
+                            Goal(most=60))
 
 
 PARTS = {"gpt2": gpt2, "beam": beam, "gpus": gpus, "kernels": kernels, "products": products, "attention": attention,

@@ -119,12 +119,18 @@ class Runs:
         return self.text([self.build / "cli/tinyshard", "devices"]).splitlines()
 
     def count(self):
-        """Devices of the kind that are here. Missing, with the reason, when there is none."""
+        """How many devices of the kind there are, and how many of them to take unless told. Missing, with the reason, when
+        there is none. Hardware is listed, and all of it taken. Of what a program makes as it likes, such as CPU:0 to
+        CPU:1023, two are enough: with them each part of the table can be tried.
+        """
         lines = self.found()
         line = next((line for line in lines if line.split()[:1] == [self.device]), None)
         if line is None:
             raise Missing(f"no device of kind {self.device}")
         if line.split()[1] != "found":
             raise Missing(f"no {self.device} device: " + line.split("missing", 1)[1].strip())
-        listed = [line for line in lines if re.match(rf"\s+{self.device}:\d+ ", line)]
-        return len(listed) or 2  # memories of which there are any number: two try every part
+        if made := re.search(rf"{self.device}:0 to {self.device}:(\d+)$", line):
+            there = int(made[1]) + 1
+            return there, min(there, 2)
+        listed = sum(bool(re.match(rf"\s+{self.device}:\d+ ", line)) for line in lines)
+        return listed, listed

@@ -23,7 +23,7 @@ from gpu_runs import Missing, Runs, TooFew
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=pathlib.Path, help="folder of the build")
-    parser.add_argument("--gpus", type=int, default=0, help="of the rows of several GPUs [all]")
+    parser.add_argument("--gpus", type=int, default=0, help="of the rows of several GPUs [all of the machine; 2 of CPU]")
     parser.add_argument("--json", type=pathlib.Path, help="file for all that was measured")
     parser.add_argument("--rows", default=",".join(PARTS), help=f"parts of the table [{','.join(PARTS)}]")
     parser.add_argument("--peers", default="torch,jax", help="peers to run where they are installed [torch,jax]")
@@ -89,12 +89,12 @@ def main():
         runs = Runs(args.build.resolve(), args.device, args.gpus, args.mpirun, args.peers, args.quick,
                     pathlib.Path(folder))
         try:
-            there = runs.count()
+            there, wanted = runs.count()
         except Missing as missing:
             stop(missing)
         if args.gpus > there:
             stop(f"--gpus {args.gpus}: there are {there}")
-        runs.gpus = args.gpus or there
+        runs.gpus = args.gpus or wanted
         result = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                   "gpus": runs.gpus, "quick": args.quick, "machine": machine(runs), "seconds": {}, "rows": rows}
         print(LAYOUT.format("", "ours", "unit", "beside", "ratio", "goal", "", "what it stands beside"))

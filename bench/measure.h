@@ -1,6 +1,7 @@
 // What the benchmarks have in common: how runs are timed, and a row printed, which is a JSON object
 // a line for the scripts beside this file:
-//   {"case": name, "us": median, "p10": .., "p90": .., "n": runs, "rate": .., "unit": ".."}
+//   {"case": name, "us": median, "p10": .., "p90": .., "n": runs, "steps": in one run,
+//    "rate": .., "unit": ".."}
 //   {"case": name, "missing": why}
 #pragma once
 #include <algorithm>
@@ -22,14 +23,15 @@ inline double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// `work` is what one run does, in `unit` times a second: gigabytes for "GB/s".
+// `work` is what one run does, in `unit` times a second: gigabytes for "GB/s". `steps` is how often
+// it does what a reader wants the time of: a run may be several steps in a row.
 inline void print_row(std::string_view name, std::vector<double> us, double work = 0,
-                      std::string_view unit = "") {
+                      std::string_view unit = "", int steps = 1) {
   std::ranges::sort(us);
   auto at = [&](size_t tenths) { return us[(us.size() - 1) * tenths / 10]; };
   std::cout << fmt::format(R"({{"case": {}, "us": {:.6g}, "p10": {:.6g}, "p90": {:.6g}, "n": {}, )"
-                           R"("rate": {:.6g}, "unit": {}}})",
-                           JsonValue(name).text(), at(5), at(1), at(9), us.size(),
+                           R"("steps": {}, "rate": {:.6g}, "unit": {}}})",
+                           JsonValue(name).text(), at(5), at(1), at(9), us.size(), steps,
                            work > 0 ? work / at(5) * 1e6 : 0, JsonValue(unit).text())
             << std::endl;
 }

@@ -23,22 +23,28 @@ int64_t batch = 128;
 Device& device() { return Runtime::get().device(default_mesh().devices().at(0)); }
 void finish() { device().synchronize(); }
 
-// At least `least` runs in about `seconds`, each followed by what does not count.
-void report(const std::string& name, const std::function<void()>& run, double work = 0,
-            const std::string& unit = "", double seconds = 2, size_t least = 7,
-            const std::function<void()>& after = {}) {
+struct Case {
+  double work = 0;  // of a run, as bench::print_row wants it
+  std::string unit = {};
+  int steps = 1;                     // in a run
+  double seconds = 2;                // for all runs, about
+  std::function<void()> after = {};  // each run, and does not count
+};
+
+void report(const std::string& name, const std::function<void()>& run, const Case& how) {
+  constexpr size_t kLeast = 7;
   if (name.find(wanted) == std::string::npos) return;
   for (int i = 0; i < 4; ++i) run();
   finish();
   std::vector<double> us;
   auto begin = bench::Clock::now();
-  while (us.size() < least || (bench::us_since(begin) < seconds * 1e6 && us.size() < 2000)) {
+  while (us.size() < kLeast || (bench::us_since(begin) < how.seconds * 1e6 && us.size() < 2000)) {
     auto start = bench::Clock::now();
     run();
     us.push_back(bench::us_since(start));
-    if (after) after();
+    if (how.after) how.after();
   }
-  bench::print_row(name, us, work, unit);
+  bench::print_row(name, us, how.work, how.unit, how.steps);
 }
 
 struct Mlp {
@@ -126,14 +132,16 @@ void training_steps() {
     Tensor x = Tensor::randn({batch, 784}).realize(), y = Tensor::randint({batch}, 0, 10).realize();
     auto step = trainer(net, optim, batch);
     std::string name = fmt::format("mlp step B={} SGD", batch);
-    report(name, [&] { step(x, y).template item<float>(); }, double(batch), "samples/s");
+    report(name, [&] { step(x, y).template item<float>(); },
+           {.work = double(batch), .unit = "samples/s"});
     constexpr int kRow = 20;  // as in training, where the host reads a loss now and then
     auto row = [&] {
       for (int i = 0; i < kRow; ++i) step(x, y);
       finish();
     };
     if (device().can_record())
-      report(fmt::format("{}, {} in a row", name, kRow), row, kRow * double(batch), "samples/s");
+      report(name + ", in a row", row,
+             {.work = kRow * double(batch), .unit = "samples/s", .steps = kRow});
   }
   {
     Convnet net;
@@ -141,8 +149,8 @@ void training_steps() {
     Tensor x = Tensor::randn({128, 1, 28, 28}).realize(),
            y = Tensor::randint({128}, 0, 10).realize();
     auto step = trainer(net, optim, 128);
-    report(
-        "convnet step B=128 Adam", [&] { step(x, y).template item<float>(); }, 128, "samples/s", 4);
+    report("convnet step B=128 Adam", [&] { step(x, y).template item<float>(); },
+           {.work = 128, .unit = "samples/s", .seconds = 4});
   }
   {
     Gpt net(4, 128, 4, 128, 256);
@@ -150,9 +158,8 @@ void training_steps() {
     Tensor x = Tensor::randint({8, 128}, 0, 256).realize(),
            y = Tensor::randint({8, 128}, 0, 256).realize();
     auto step = trainer(net, optim, 1024);
-    report(
-        "gpt step L4 d128 T128 B8 AdamW", [&] { step(x, y).template item<float>(); }, 1024, "tok/s",
-        4);
+    report("gpt step L4 d128 T128 B8 AdamW", [&] { step(x, y).template item<float>(); },
+           {.work = 1024, .unit = "tok/s", .seconds = 4});
   }
 }
 
@@ -164,13 +171,12 @@ void memory_bound() {
          s = Tensor::randn({16}).realize();
   auto op = [](const std::string& name, double gigabytes, auto function, auto... inputs) {
     Jit f = function;
-    report(
-        name,
-        [&] {
-          f(inputs...);
-          finish();
-        },
-        gigabytes, "GB/s");
+    report(name,
+           [&] {
+             f(inputs...);
+             finish();
+           },
+           {.work = gigabytes, .unit = "GB/s"});
   };
   op("copy 64MiB", 8e-9 * n, [](Tensor a) { return a.contiguous(); }, x);
   op("(x*a+b).relu 64MiB", 8e-9 * n, [](Tensor a) { return (a * 1.5 + 0.5).relu(); }, x);
@@ -182,13 +188,12 @@ void memory_bound() {
       "layernorm 2048x2048", 8e-9 * row * row,
       [](Tensor a, Tensor g, Tensor h) { return a.layernorm() * g + h; }, m, w, c);
   Jit tiny = [](Tensor a) { return a + 1; };
-  report(
-      "tiny op x+1 (16 elements), replayed",
-      [&] {
-        tiny(s);
-        finish();
-      },
-      1, "op/s", 1);
+  report("tiny op x+1 (16 elements), replayed",
+         [&] {
+           tiny(s);
+           finish();
+         },
+         {.work = 1, .unit = "op/s", .seconds = 1});
 }
 
 // What the engine costs before and around the kernels.
@@ -198,10 +203,10 @@ void fixed_costs() {
   Tensor x = Tensor::randn({128, 784}).realize(), y = Tensor::randint({128}, 0, 10).realize();
   std::vector<Tensor> weights{net.a.weight, net.b.weight, net.c.weight};
   auto graph = [&] { return net(x).sparse_categorical_crossentropy(y).gradient(weights); };
-  report("mlp: graph and gradient", [&] { graph(); }, 0, "", 1);
+  report("mlp: graph and gradient", [&] { graph(); }, {.seconds = 1});
   std::vector<UOp> roots;
   for (const Tensor& g : graph()) roots.push_back(g.uop());
-  report("mlp: passes and schedule", [&] { make_plan(roots); }, 0, "", 1);
+  report("mlp: passes and schedule", [&] { make_plan(roots); }, {.seconds = 1});
   Tensor v = Tensor::randn({64}).realize();
   constexpr int kKernels = 1000;
   Jit chain = [](Tensor a) {
@@ -214,9 +219,9 @@ void fixed_costs() {
     chain(v);
     finish();
   };
-  report(name, replay, kKernels, "kernels/s", 1);
+  report(name, replay, {.work = kKernels, .unit = "kernels/s", .steps = kKernels, .seconds = 1});
   if (device().can_record())
-    report(name + ", the host's part", [&] { chain(v); }, 0, "", 1, 7, finish);
+    report(name + ", the host's part", [&] { chain(v); }, {.seconds = 1, .after = finish});
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """The GPU cases of bench/steps_bench.cpp as CUDA graphs of PyTorch: a step of the MLP, and many tiny kernels.
 
-    python3 bench/peers/torch_graphs.py [--only TEXT] [--batch 512] [--tf32] [--cpu]     (--cpu: tries the script)
+    python3 bench/peers/torch_graphs.py [--only TEXT] [--batch 512] [--in-a-row N] [--tf32] [--cpu]
+
+--cpu tries the script.
 """
 import argparse
 import time
@@ -16,6 +18,7 @@ from torch_timing import recorded
 parser = argparse.ArgumentParser()
 parser.add_argument("--only", default="")
 parser.add_argument("--batch", type=int, default=512)
+parser.add_argument("--in-a-row", type=int, default=0, help="also times so many steps of the MLP in a row")
 parser.add_argument("--tf32", action="store_true")
 parser.add_argument("--cpu", action="store_true")
 args = parser.parse_args()
@@ -28,7 +31,7 @@ def synchronize():
         torch.cuda.synchronize()
 
 
-def report(name, run, work=0.0, unit="", after=lambda: None):
+def report(name, run, work=0.0, unit="", steps=1, after=lambda: None):
     if args.only not in name:
         return
     us, begin = [], time.perf_counter()
@@ -38,7 +41,7 @@ def report(name, run, work=0.0, unit="", after=lambda: None):
         run()
         us.append((time.perf_counter() - start) * 1e6)
         after()
-    print_row(name, us, work, unit)
+    print_row(name, us, work, unit, steps)
 
 
 def mlp():
@@ -60,20 +63,21 @@ def mlp():
         loss.item()
 
     def in_a_row():
-        for _ in range(20):
+        for _ in range(args.in_a_row):
             replay()
         synchronize()
 
     name = f"mlp step B={args.batch} SGD"
     report(name, with_loss, args.batch, "samples/s")
-    report(f"{name}, 20 in a row", in_a_row, 20 * args.batch, "samples/s")
+    if args.in_a_row:
+        report(f"{name}, in a row", in_a_row, args.in_a_row * args.batch, "samples/s", args.in_a_row)
 
 
-def chain():
+def chain(count):
     v = torch.zeros(64, device=device)
 
     def kernels():
-        for _ in range(1000):
+        for _ in range(count):
             v.add_(1)
 
     replay, _ = recorded(kernels, args.cpu)
@@ -82,10 +86,10 @@ def chain():
         replay()
         synchronize()
 
-    name = "replay of 1000 dependent tiny kernels"
-    report(name, run, 1000, "kernels/s")
+    name = f"replay of {count} dependent tiny kernels"
+    report(name, run, count, "kernels/s", count)
     report(f"{name}, the host's part", replay, after=synchronize)
 
 
 mlp()
-chain()
+chain(1000)

@@ -8,10 +8,43 @@ import unittest
 
 DRIVER, BUILD = sys.argv[1:3]
 del sys.argv[1:3]
+sys.path.insert(0, str(pathlib.Path(DRIVER).parent))
+from gpu_rows import PARTS  # noqa: E402
 
 
 def run(*arguments):
     return subprocess.run([sys.executable, DRIVER, *arguments], text=True, capture_output=True)
+
+
+def case(us, steps):
+    return {"us": us, "p10": us / 2, "p90": us * 2, "n": 7, "steps": steps, "rate": 0, "unit": ""}
+
+
+class FakeRuns:
+    """Programs that print runs of several steps, as they do where devices record."""
+
+    device, quick = "CUDA", True
+
+    def __init__(self):
+        self.asked = []
+
+    def ours(self, program, *arguments, env=None):
+        return {"mlp": case(100, 1), "mlp, in a row": case(300, 30)}
+
+    def peer(self, script, *arguments):
+        self.asked.append(list(arguments))
+        return {"mlp": case(110, 1), "mlp, in a row": case(600, 30)}
+
+
+class Rows(unittest.TestCase):
+    def test_times_are_those_of_a_step(self):
+        runs = FakeRuns()
+        rows = {row["row"]: row for row in PARTS["mlp"](runs)}
+        row = rows["mlp, in a row, TF32, BEAM=8"]
+        self.assertEqual([row[key] for key in ("ours", "p10", "p90", "theirs", "steps")], [10, 5, 20, 20, 30])
+        self.assertEqual(rows["mlp, f32"]["ours"], 100)
+        for asked in runs.asked:  # the peer does as many in a row as we did
+            self.assertEqual(asked[asked.index("--in-a-row") + 1], 30)
 
 
 class GpuTable(unittest.TestCase):
@@ -36,6 +69,7 @@ class GpuTable(unittest.TestCase):
         self.assertLessEqual(softmax["p10"], softmax["ours"] * exact)
         self.assertLessEqual(softmax["ours"], softmax["p90"] * exact)
         self.assertIn("not asked for", figures["mlp"][0]["note"])
+        self.assertEqual([row["steps"] for row in figures["replay"]], [1000])
         self.assertTrue(any("CPU" in line for line in table["machine"]["found"]))
 
     def assert_stops(self, text, *arguments):
@@ -49,7 +83,7 @@ class GpuTable(unittest.TestCase):
         self.assert_stops("is no build of tinyshard", "/nowhere")
         self.assert_stops("no such folder", BUILD, "--json", "/nowhere/table.json")
         self.assert_stops("no device of kind TPU", BUILD, "--device", "TPU")
-        self.assert_stops("--gpus 999", BUILD, "--device", "CPU", "--gpus", "999")
+        self.assert_stops("--gpus 1025: there are 1024", BUILD, "--device", "CPU", "--gpus", "1025")
 
     def test_too_few_devices_are_no_failure(self):
         done = run(BUILD, "--device", "CPU", "--gpus", "1", "--rows", "gpus,all-reduce", "--quick", "--no-peers")
