@@ -40,16 +40,7 @@ TEST_F(Gpt2, LearnsInEveryType) {
   expect_close(exact, losses("f16", "", "--steps 40 --dtype f16"), 1e-2, "f16");
 }
 
-TEST_F(Gpt2, LossesDoNotDependOnTheDevices) {
-  std::vector<double> one = losses("one", "", "--steps 30 --dtype f32");
-  ASSERT_EQ(one.size(), 30u);
-  int run = 0;
-  for (const Layout& l : layouts()) {
-    expect_close(
-        one, losses("run" + std::to_string(run++), l.launch, "--steps 30 --dtype f32" + l.flags),
-        1e-4, l.name);
-  }
-}
+TEST_F(Gpt2, LossesDoNotDependOnTheDevices) { expect_same_on_all_layouts(30, "--dtype f32", 1e-4); }
 
 TEST_F(Gpt2, ABatchMayComeInParts) {
   std::vector<double> whole = losses("whole", "", "--steps 20 --dtype f64 --batch 8");
@@ -83,12 +74,8 @@ TEST_F(Gpt2, CheckpointedActivationsChangeNoBit) {
 }
 
 TEST_F(Gpt2, AResumedRunGivesTheBitsOfOneThatNeverStopped) {
-  std::string flags = "--steps 20 --checkpoint-every 10 --dtype bf16 --accumulate 2 --batch 4";
-  std::vector<double> whole = losses("whole", "", flags);
-  ASSERT_EQ(whole.size(), 20u);
-  keep_step(10, "whole", "stopped");
-  std::vector<double> rest = losses("stopped", "", flags + " --resume");
-  EXPECT_EQ(rest, std::vector<double>(whole.begin() + 10, whole.end()));
+  auto [whole, resumed] = stopped_halfway(20, "--dtype bf16 --accumulate 2 --batch 4");
+  EXPECT_EQ(whole, resumed);
 }
 
 TEST_F(Gpt2, WeightsHaveThePublishedNames) {

@@ -16,26 +16,12 @@ class TrainGpt : public TrainingProgram {
 };
 
 TEST_F(TrainGpt, LossesDoNotDependOnTheDevicesInF64) {
-  std::string flags = " --steps 50 --dtype f64 --seed 3";
-  std::vector<double> one = losses("one", "", flags);
-  ASSERT_EQ(one.size(), 50u);
+  std::vector<double> one = expect_same_on_all_layouts(50, "--dtype f64 --seed 3", 1e-9);
   EXPECT_LT(one.back(), 0.8 * one.front()) << "it does not learn";
-  int run = 0;
-  for (const Layout& l : layouts()) {
-    expect_close(one, losses("run" + std::to_string(run++), l.launch, flags + l.flags), 1e-9,
-                 l.name);
-  }
 }
 
 TEST_F(TrainGpt, LossesDoNotDependOnTheDevicesInF32) {
-  std::string flags = " --steps 50 --seed 3";
-  std::vector<double> one = losses("one", "", flags);
-  ASSERT_EQ(one.size(), 50u);
-  int run = 0;
-  for (const Layout& l : layouts()) {
-    expect_close(one, losses("run" + std::to_string(run++), l.launch, flags + l.flags), 1e-4,
-                 l.name);
-  }
+  expect_same_on_all_layouts(50, "--seed 3", 1e-4);
 }
 
 TEST_F(TrainGpt, TheSameRunGivesTheSameBits) {
@@ -47,23 +33,15 @@ TEST_F(TrainGpt, TheSameRunGivesTheSameBits) {
 }
 
 TEST_F(TrainGpt, AResumedRunGivesTheBitsOfOneThatNeverStopped) {
-  std::string flags = " --steps 20 --checkpoint-every 10 --warmup 5";
-  std::vector<double> whole = losses("whole", "", flags);
-  ASSERT_EQ(whole.size(), 20u);
-  keep_step(10, "whole", "stopped");
-  std::vector<double> rest = losses("stopped", "", flags + " --resume");
-  EXPECT_EQ(rest, std::vector<double>(whole.begin() + 10, whole.end()));
+  auto [whole, resumed] = stopped_halfway(20, "--warmup 5");
+  EXPECT_EQ(whole, resumed);
 }
 
 TEST_F(TrainGpt, ACheckpointMayGoOnOnOtherDevices) {
-  std::string flags = " --steps 20 --checkpoint-every 10 --dtype f64";
-  std::vector<double> whole =
-      losses("whole", "", flags + " --devices CPU:0,CPU:1 --shard-optimizer");
-  ASSERT_EQ(whole.size(), 20u);
-  keep_step(10, "whole", "stopped");
-  std::vector<double> rest =
-      losses("stopped", "", flags + " --resume --devices CPU:0,CPU:1,CPU:2,CPU:3");
-  expect_close({whole.begin() + 10, whole.end()}, rest, 1e-9, "resumed on four devices");
+  auto [whole, resumed] =
+      stopped_halfway(20, "--dtype f64", "--devices CPU:0,CPU:1 --shard-optimizer",
+                      "--devices CPU:0,CPU:1,CPU:2,CPU:3");
+  expect_close(whole, resumed, 1e-9, "resumed on four devices");
 }
 
 TEST_F(TrainGpt, OtherTypesTrainToo) {

@@ -12,6 +12,25 @@
 
 namespace tinyshard::testing {
 
+// Where a program may run: how it is launched, and its flags.
+struct Layout {
+  const char* name;
+  std::string launch, flags;
+};
+inline std::vector<Layout> layouts() {
+  std::vector<Layout> all = {
+      {"1x2", "", " --devices CPU:0,CPU:1"},
+      {"1x4", "", " --devices CPU:0,CPU:1,CPU:2,CPU:3"},
+      {"1x2 sharded optimizer", "", " --devices CPU:0,CPU:1 --shard-optimizer"}};
+#ifdef MPIRUN_2
+  all.push_back({"2x1", std::string(MPIRUN_2) + " ", ""});
+  all.push_back({"4x1", std::string(MPIRUN_4) + " ", ""});
+  all.push_back({"2x2", std::string(MPIRUN_2) + " ", " --devices-per-rank 2"});
+  all.push_back({"2x1 sharded optimizer", std::string(MPIRUN_2) + " ", " --shard-optimizer"});
+#endif
+  return all;
+}
+
 class TrainingProgram : public ::testing::Test {
  protected:
   // `command` is the program with the flags that all runs have.
@@ -65,6 +84,39 @@ class TrainingProgram : public ::testing::Test {
     }
   }
 
+  // Gives the losses on one device.
+  std::vector<double> expect_same_on_all_layouts(size_t steps, const std::string& more,
+                                                 double relative) {
+    std::string flags = "--steps " + std::to_string(steps) + " " + more;
+    std::vector<double> one = losses("one", "", flags);
+    EXPECT_EQ(one.size(), steps);
+    int run = 0;
+    for (const Layout& l : layouts()) {
+      expect_close(one, losses("run" + std::to_string(run++), l.launch, flags + l.flags), relative,
+                   l.name);
+    }
+    return one;
+  }
+
+  // The losses of the second half of a run, and of one that stopped before it and was resumed.
+  struct Halves {
+    std::vector<double> whole, resumed;
+  };
+  Halves stopped_halfway(int steps, const std::string& more, const std::string& first = "",
+                         const std::string& second = "") {
+    const int half = steps / 2;
+    std::string flags = "--steps " + std::to_string(steps) + " --checkpoint-every " +
+                        std::to_string(half) + " " + more + " ";
+    std::vector<double> whole = losses("whole", "", flags + first);
+    if (whole.size() != size_t(steps)) {
+      ADD_FAILURE() << whole.size() << " losses of " << steps << " steps";
+      return {};
+    }
+    keep_step(half, "whole", "stopped");
+    return {{whole.begin() + half, whole.end()},
+            losses("stopped", "", flags + "--resume " + second)};
+  }
+
   struct Mistake {
     const char* flags;
     std::vector<std::string> values;  // that the sentence names
@@ -80,23 +132,5 @@ class TrainingProgram : public ::testing::Test {
   TempFolder temp_;
   std::string command_;
 };
-
-struct Layout {
-  const char* name;
-  std::string launch, flags;
-};
-inline std::vector<Layout> layouts() {
-  std::vector<Layout> all = {
-      {"1x2", "", " --devices CPU:0,CPU:1"},
-      {"1x4", "", " --devices CPU:0,CPU:1,CPU:2,CPU:3"},
-      {"1x2 sharded optimizer", "", " --devices CPU:0,CPU:1 --shard-optimizer"}};
-#ifdef MPIRUN_2
-  all.push_back({"2x1", std::string(MPIRUN_2) + " ", ""});
-  all.push_back({"4x1", std::string(MPIRUN_4) + " ", ""});
-  all.push_back({"2x2", std::string(MPIRUN_2) + " ", " --devices-per-rank 2"});
-  all.push_back({"2x1 sharded optimizer", std::string(MPIRUN_2) + " ", " --shard-optimizer"});
-#endif
-  return all;
-}
 
 }  // namespace tinyshard::testing
