@@ -1,6 +1,6 @@
 // The op table: one row per op holds every fact that other code asks about it. To add an op: a row
-// here and in op.cpp, its shape rule (shape.cpp), its gradient (passes/gradient.cpp) and, for a new
-// arithmetic op, its lowering (codegen/emit.cpp).
+// here and in op.cpp, its shape rule (shape.cpp), its gradient (passes/gradient_rules.cpp) and, for
+// a new arithmetic op, its lowering (codegen/emit.cpp).
 #pragma once
 #include <cstdint>
 #include <string_view>

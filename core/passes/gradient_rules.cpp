@@ -1,0 +1,389 @@
+// The derivative of every op, as a table. The arithmetic folds on the way what the seeds and the
+// identities of exp and log would otherwise leave for every later pass to meet again.
+#include "core/passes/gradient_rules.h"
+
+#include <algorithm>
+#include <array>
+#include <numbers>
+#include <optional>
+#include <utility>
+
+#include "core/passes/attention.h"
+#include "core/passes/gradient.h"
+#include "core/rewrite/pattern.h"
+#include "core/uop/node_map.h"
+#include "multi/mesh.h"
+
+namespace tinyshard {
+namespace {
+
+// --- arithmetic with the identities --------------------------------------------------------------
+
+Dims dims(DimSpan d) { return {d.begin(), d.end()}; }
+
+UOp mul(UOp a, UOp b) {
+  if (is_const(a)) std::swap(a, b);
+  if (!is_const(b)) return binary(Op::Mul, a, b);
+  // Constants of exp, log and mean meet in a chain; their product is kept as a double, so that
+  // ln(2) * log2(e) is 1 in every type.
+  double factor = const_as_double(b);
+  if (factor == 1) return a;
+  if (is_const(a)) return const_like(a, const_as_double(a) * factor);
+  if (a.op() == Op::Mul && is_const(a.src(1))) {
+    return mul(a.src(0), const_like(b, const_as_double(a.src(1)) * factor));
+  }
+  return binary(Op::Mul, a, b);
+}
+UOp mul(const UOp& a, double factor) { return mul(a, const_like(a, factor)); }
+
+UOp neg(const UOp& x) {
+  if (x.op() == Op::Neg) return x.src(0);
+  if (is_const(x) || (x.op() == Op::Mul && is_const(x.src(1)))) return mul(x, -1);
+  return unary(Op::Neg, x);
+}
+
+UOp add(const UOp& a, const UOp& b) {
+  if (is_const(a, 0)) return b;
+  if (is_const(b, 0)) return a;
+  if (a == b) return mul(a, 2);
+  if (b.op() == Op::Neg) return binary(Op::Sub, a, b.src(0));
+  return binary(Op::Add, a, b);
+}
+
+UOp div(const UOp& a, const UOp& b) {
+  if (is_const(b, 1)) return a;
+  if (is_const(a) && is_const(b)) return const_like(a, const_as_double(a) / const_as_double(b));
+  return binary(Op::Div, a, b);
+}
+
+// x where the condition holds, 0 elsewhere.
+UOp masked(const UOp& condition, const UOp& x) { return where(condition, x, const_like(x, 0)); }
+
+UOp convert(const UOp& x, DType dtype) {
+  return is_const(x) ? const_float(dtype, const_as_double(x), x.shape()) : cast(x, dtype);
+}
+
+// Narrow floats are summed in a wider type.
+UOp sum(const UOp& x, DimSpan axes) {
+  if (axes.empty()) return x;
+  if (is_const(x)) {
+    Dims shape = dims(x.shape());
+    double count = 1;
+    for (int64_t axis : axes) count *= double(std::exchange(shape[axis], 1));
+    return const_float(x.dtype(), const_as_double(x) * count, shape);
+  }
+  return cast(reduce(ReduceOp::Sum, cast(x, accumulator(x.dtype())), axes), x.dtype());
+}
+
+// --- rules ---------------------------------------------------------------------------------------
+
+UOp through(const UOp&, const UOp& g, size_t) { return g; }
+UOp neg_rule(const UOp&, const UOp& g, size_t) { return neg(g); }
+UOp exp2_rule(const UOp& y, const UOp& g, size_t) { return mul(mul(g, y), std::numbers::ln2); }
+UOp log2_rule(const UOp& y, const UOp& g, size_t) {
+  return div(mul(g, std::numbers::log2e), y.src(0));
+}
+UOp sqrt_rule(const UOp& y, const UOp& g, size_t) { return div(mul(g, 0.5), y); }
+UOp recip_rule(const UOp& y, const UOp& g, size_t) { return neg(mul(g, mul(y, y))); }
+UOp cast_rule(const UOp& y, const UOp& g, size_t) { return convert(g, y.src(0).dtype()); }
+UOp sub_rule(const UOp&, const UOp& g, size_t source) { return source == 0 ? g : neg(g); }
+UOp mul_rule(const UOp& y, const UOp& g, size_t source) { return mul(g, y.src(1 - source)); }
+UOp reshape_rule(const UOp& y, const UOp& g, size_t) { return reshape(g, y.src(0).shape()); }
+UOp flip_rule(const UOp& y, const UOp& g, size_t) { return flip(g, y->arg()); }
+UOp contiguous_rule(const UOp&, const UOp& g, size_t) {
+  return is_const(g) ? g : unary(Op::Contiguous, g);
+}
+
+UOp where_rule(const UOp& y, const UOp& g, size_t source) {
+  return source == 1 ? masked(y.src(0), g) : where(y.src(0), const_like(g, 0), g);
+}
+
+// cos x = 1 - 2 sin(x/2)^2: halving is exact, where x + pi/2 would round a large x.
+UOp sin_rule(const UOp& y, const UOp& g, size_t) {
+  UOp half = unary(Op::Sin, mul(y.src(0), 0.5));
+  return mul(g, add(mul(mul(half, half), -2), const_like(half, 1)));
+}
+
+UOp div_rule(const UOp& y, const UOp& g, size_t source) {
+  UOp first = div(g, y.src(1));
+  return source == 0 ? first : neg(mul(first, y));
+}
+
+// Equal operands have half of the gradient each.
+UOp max_rule(const UOp& y, const UOp& g, size_t source) {
+  const UOp &mine = y.src(source), &other = y.src(1 - source);
+  if (mine == other) return mul(g, 0.5);
+  return where(binary(Op::CmpLt, other, mine), g,
+               masked(binary(Op::CmpEq, mine, other), mul(g, 0.5)));
+}
+
+UOp expand_rule(const UOp& y, const UOp& g, size_t) {
+  DimSpan from = y.src(0).shape(), to = y.shape();
+  Dims axes;
+  for (size_t i = 0; i < to.size(); ++i) {
+    if (from[i] != to[i]) axes.push_back(int64_t(i));
+  }
+  return sum(g, axes);
+}
+
+UOp permute_rule(const UOp& y, const UOp& g, size_t) {
+  Dims back(y->arguments);
+  for (size_t i = 0; i < back.size(); ++i) back[y.arg(i)] = int64_t(i);
+  return permute(g, back);
+}
+
+UOp pad_rule(const UOp& y, const UOp& g, size_t) {
+  Dims keep = dims(y->arg());
+  for (size_t i = 0; i < keep.size(); i += 2) keep[i + 1] = keep[i] + y.src(0).shape()[i / 2];
+  return shrink(g, keep);
+}
+
+UOp shrink_rule(const UOp& y, const UOp& g, size_t) {
+  Dims around = dims(y->arg());
+  for (size_t i = 0; i < around.size(); i += 2)
+    around[i + 1] = y.src(0).shape()[i / 2] - around[i + 1];
+  return pad(g, around);
+}
+
+// The product of the other elements, which is y / x unless there are zeros: with one zero it is the
+// product of the rest at that element, with more it is zero everywhere.
+UOp prod_gradient(const UOp& x, const UOp& g, DimSpan axes) {
+  UOp is_zero = binary(Op::CmpEq, x, const_like(x, 0)), one = const_like(x, 1);
+  UOp rest = where(is_zero, one, x);
+  UOp product = expand(reduce(ReduceOp::Prod, rest, axes), x.shape());
+  UOp zeros = expand(sum(masked(is_zero, one), axes), x.shape());
+  UOp at_zero = masked(binary(Op::CmpEq, zeros, one), product);
+  UOp elsewhere = masked(binary(Op::CmpEq, zeros, const_like(zeros, 0)), div(product, rest));
+  return mul(where(is_zero, at_zero, elsewhere), expand(g, x.shape()));
+}
+
+UOp reduce_rule(const UOp& y, const UOp& g, size_t) {
+  const UOp& x = y.src(0);
+  DimSpan axes = y->arg().subspan(1);
+  switch (ReduceOp(y.arg(0))) {
+    case ReduceOp::Sum:
+      return expand(g, x.shape());
+    case ReduceOp::Prod:
+      return prod_gradient(x, g, axes);
+    case ReduceOp::Max:
+    case ReduceOp::Min:
+      break;
+  }
+  // The gradient is split evenly among the elements that are equal to the result.
+  UOp chosen = binary(Op::CmpEq, x, expand(y, x.shape()));
+  UOp ties = sum(masked(chosen, const_like(x, 1)), axes);
+  return masked(chosen, expand(div(g, ties), x.shape()));
+}
+
+// Positions along `axis` and the index, both of this shape and of a type that can count the axis.
+std::pair<UOp, UOp> comparable_positions(const UOp& index, DimSpan shape, int64_t axis) {
+  int64_t n = shape[axis];
+  DType type = itemsize(index.dtype()) < itemsize(DType::I32) ? DType::I32 : index.dtype();
+  if (n > int64_t{1} << 31) type = DType::I64;
+  Dims line(shape.size(), 1);
+  line[axis] = n;
+  UOp iota = UOp::make(Op::Iota, DType::I64, {}, Dims{n});
+  return {expand(reshape(cast(iota, type), line), shape), expand(cast(index, type), shape)};
+}
+
+UOp gather_rule(const UOp& y, const UOp& g, size_t) {
+  const UOp &x = y.src(0), &index = y.src(1);
+  int64_t axis = y.arg(0);
+  Dims shape = dims(index.shape());
+  shape[axis] = x.shape()[axis];
+  UOp out;
+  if (index.shape()[axis] == 1) {  // one pick a row: a comparison fuses with what surrounds it
+    auto [positions, wanted] = comparable_positions(index, shape, axis);
+    out = masked(binary(Op::CmpEq, positions, wanted), expand(g, shape));
+  } else {
+    out = UOp::make(Op::ScatterAdd, g.dtype(), {index, g}, Dims{axis, shape[axis]});
+  }
+  Dims behind(2 * shape.size());
+  for (size_t i = 0; i < shape.size(); ++i) behind[2 * i + 1] = x.shape()[i] - shape[i];
+  return pad(out, behind);
+}
+
+UOp scatter_rule(const UOp& y, const UOp& g, size_t) {
+  return UOp::make(Op::Gather, g.dtype(), {g, y.src(0)}, Dims{y.arg(0)});
+}
+
+UOp swap_last_two(const UOp& x) {
+  Dims order(x.shape().size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = int64_t(i);
+  std::swap(order[order.size() - 1], order[order.size() - 2]);
+  return permute(x, order);
+}
+
+UOp dot_rule(const UOp& y, const UOp& g, size_t source) {
+  const UOp &a = y.src(0), &b = y.src(1);
+  const UOp& mine = y.src(source);
+  UOp gradient = convert(g, mine.dtype());
+  if (source == 0) return UOp::make(Op::Dot, a.dtype(), {gradient, swap_last_two(b)}, y->arg());
+  return UOp::make(Op::Dot, b.dtype(), {swap_last_two(a), gradient}, y->arg());
+}
+
+// The three convolutions are derivatives of one trilinear form in (x, w, gradient): the gradient of
+// each with respect to a source is the one that has the other two.
+UOp conv_op(Op op, const UOp& like, const UOp& a, const UOp& b, const UOp& result) {
+  ConvArg arg = conv_arg(*like);
+  std::ranges::copy(result.shape(), arg.result);
+  return UOp::make(op, result.dtype(), {a, b}, to_ints(arg));
+}
+UOp conv_rule(const UOp& y, const UOp& g, size_t source) {
+  const UOp &x = y.src(0), &w = y.src(1);
+  return source == 0 ? conv_op(Op::ConvBackwardData, y, g, w, x)
+                     : conv_op(Op::ConvBackwardWeight, y, x, g, w);
+}
+UOp conv_data_rule(const UOp& y, const UOp& g, size_t source) {
+  const UOp &out = y.src(0), &w = y.src(1);
+  return source == 0 ? conv_op(Op::Conv, y, g, w, out)
+                     : conv_op(Op::ConvBackwardWeight, y, g, out, w);
+}
+UOp conv_weight_rule(const UOp& y, const UOp& g, size_t source) {
+  const UOp &x = y.src(0), &out = y.src(1);
+  return source == 0 ? conv_op(Op::ConvBackwardData, y, out, g, x)
+                     : conv_op(Op::Conv, y, x, g, out);
+}
+
+// The three gradients read the result and its statistics, so that a library needs no scores.
+UOp attention_rule(const UOp& y, const UOp& g, size_t source) {
+  AttentionArg arg = attention_arg(*y);
+  arg.which = 1;
+  UOp statistics = UOp::make(Op::Attention, DType::F32, y->src(), to_ints(arg));
+  arg.which = int64_t(source);
+  return UOp::make(Op::AttentionBackward, g.dtype(),
+                   {y.src(0), y.src(1), y.src(2), y, statistics, g}, to_ints(arg));
+}
+
+// Derivatives that no library has: those of the products and the softmax it stands for.
+UOp spelled_rule(const UOp& y, const UOp& g, size_t source) {
+  UOp spelled = spell_attention(y), target = unary(Op::Detach, y.src(source));
+  UOp out = gradient(std::span(&spelled, 1), std::span(&g, 1), std::span(&target, 1))[0];
+  if (!out) return const_like(y.src(source), 0);
+  NodeMap<UOp> attached;
+  for (const UOp& s : y->src()) attached[unary(Op::Detach, s)] = s;
+  return substitute(out, attached);
+}
+UOp attention_or_spelled_rule(const UOp& y, const UOp& g, size_t source) {
+  return y.arg(0) == 0 ? attention_rule(y, g, source) : spelled_rule(y, g, source);
+}
+
+// --- placements ----------------------------------------------------------------------------------
+
+// Where a value lies, as far as it takes no sharding rules to tell.
+std::optional<Sharding> known_sharding(const UOp& x) {
+  switch (x.op()) {
+    case Op::Buffer:
+      if (!x->payload) return {};
+      return static_cast<const Placed*>(x->payload.get())->sharding;
+    case Op::Redistribute:
+      return placement_of(*x);
+    case Op::Assign:
+    case Op::Cast:
+    case Op::Contiguous:
+    case Op::Checkpoint:
+    case Op::After:
+      return known_sharding(x.src(0));
+    default:
+      return {};
+  }
+}
+
+// A gradient lies as its value does: the adjoint of an all-gather is a reduce-scatter. A pending
+// sum is the sum of its terms, so each term has the whole gradient. Where the source's placement
+// takes the sharding rules to tell, they also place the gradient.
+UOp redistribute_rule(const UOp& y, const UOp& g, size_t) {
+  std::optional<Sharding> where = known_sharding(y.src(0));
+  if (!where || is_const(g)) return cast(g, y.src(0).dtype());
+  for (Placement& p : where->placements) {
+    if (p.is_partial()) p = Replicate;
+  }
+  return cast(place(g, *where), y.src(0).dtype());
+}
+
+// --- the table -----------------------------------------------------------------------------------
+
+using Row = GradientRow;
+
+// clang-format off
+constexpr std::array<Row, kOps> kTable = {{
+    {Op::Const, Row::Stop},
+    {Op::Buffer, Row::Stop},
+    {Op::Iota, Row::Stop},
+    {Op::Neg, Row::Follow, 0b1, neg_rule},
+    {Op::Exp2, Row::Follow, 0b1, exp2_rule},
+    {Op::Log2, Row::Follow, 0b1, log2_rule},
+    {Op::Sin, Row::Follow, 0b1, sin_rule},
+    {Op::Sqrt, Row::Follow, 0b1, sqrt_rule},
+    {Op::Recip, Row::Follow, 0b1, recip_rule},
+    {Op::Trunc, Row::Stop},
+    {Op::Not, Row::Stop},
+    {Op::Cast, Row::Follow, 0b1, cast_rule},
+    {Op::Bitcast, Row::Refuse},
+    {Op::Add, Row::Follow, 0b11, through},
+    {Op::Sub, Row::Follow, 0b11, sub_rule},
+    {Op::Mul, Row::Follow, 0b11, mul_rule},
+    {Op::Div, Row::Follow, 0b11, div_rule},
+    {Op::IDiv, Row::Refuse},
+    {Op::Mod, Row::Refuse},
+    {Op::Max, Row::Follow, 0b11, max_rule},
+    {Op::And, Row::Stop},
+    {Op::Or, Row::Stop},
+    {Op::Xor, Row::Stop},
+    {Op::Shl, Row::Stop},
+    {Op::Shr, Row::Stop},
+    {Op::CmpLt, Row::Stop},
+    {Op::CmpEq, Row::Stop},
+    {Op::CmpNe, Row::Stop},
+    {Op::Threefry, Row::Stop},
+    {Op::Where, Row::Follow, 0b110, where_rule},
+    {Op::Reshape, Row::Follow, 0b1, reshape_rule},
+    {Op::Expand, Row::Follow, 0b1, expand_rule},
+    {Op::Permute, Row::Follow, 0b1, permute_rule},
+    {Op::Pad, Row::Follow, 0b1, pad_rule},
+    {Op::Shrink, Row::Follow, 0b1, shrink_rule},
+    {Op::Flip, Row::Follow, 0b1, flip_rule},
+    {Op::ShardSlice, Row::Refuse},
+    {Op::Reduce, Row::Follow, 0b1, reduce_rule},
+    {Op::Gather, Row::Follow, 0b1, gather_rule},
+    {Op::ScatterAdd, Row::Follow, 0b10, scatter_rule},
+    {Op::Dot, Row::Follow, 0b11, dot_rule},
+    {Op::Conv, Row::Follow, 0b11, conv_rule},
+    {Op::ConvBackwardData, Row::Follow, 0b11, conv_data_rule},
+    {Op::ConvBackwardWeight, Row::Follow, 0b11, conv_weight_rule},
+    {Op::Attention, Row::Follow, 0b111, attention_or_spelled_rule},
+    {Op::AttentionBackward, Row::Follow, 0b111111, spelled_rule},
+    {Op::Contiguous, Row::Follow, 0b1, through},
+    {Op::Detach, Row::Stop},
+    {Op::ContiguousBackward, Row::Follow, 0b1, contiguous_rule},
+    {Op::Checkpoint, Row::Recompute},
+    {Op::After, Row::Follow, 0b1, through},
+    {Op::Assign, Row::Follow, 0b10, through},
+    {Op::Redistribute, Row::Follow, 0b1, redistribute_rule},
+    {Op::Collective, Row::Refuse},
+    {Op::CopyIn, Row::Refuse},
+    {Op::Range, Row::Refuse},
+    {Op::DeviceCoordinate, Row::Refuse},
+    {Op::Param, Row::Refuse},
+    {Op::Load, Row::Refuse},
+    {Op::Store, Row::Refuse},
+    {Op::Fold, Row::Refuse},
+    {Op::Sink, Row::Refuse},
+}};
+// clang-format on
+
+constexpr bool table_is_in_order() {
+  for (int i = 0; i < kOps; ++i) {
+    if (static_cast<int>(kTable[i].op) != i) return false;
+  }
+  return true;
+}
+static_assert(table_is_in_order(), "rows of the gradient table follow the enum");
+
+}  // namespace
+
+const GradientRow& gradient_row(Op op) { return kTable[static_cast<size_t>(op)]; }
+
+UOp add_gradients(const UOp& a, const UOp& b) { return add(a, b); }
+
+}  // namespace tinyshard
