@@ -1,5 +1,5 @@
 // A planned kernel as an LLVM module. emit.cpp makes the loops, emit_values.cpp what is computed in
-// them. Internal to core/codegen; includes LLVM.
+// them, emit_memory.cpp what is loaded and stored. Internal to core/codegen; includes LLVM.
 #pragma once
 #include <llvm/ADT/DenseMap.h>
 #include <llvm/ADT/STLFunctionalExtras.h>
@@ -55,13 +55,9 @@ class Emitter {
   const Values& lane0(int node, int scope);
   const Values& splatted(int node, int lanes, int scope);
   Values make_value(int node, int place, int lanes);
-  Values make_load(int node, int place, int lanes);
   Values make_lane0(int node, int place);
   Values make_index_vector(int node, int place, int lanes);
   Values apply(int node, int place, int lanes, int form);
-  llvm::Value* load_one(int node, int place, int lanes, int instance);
-  void emit_stores(int scope);
-  void store_one(int store, int scope, int lanes, int instance, llvm::Value* value);
   llvm::Value* range_base(int range, int scope, int node, int instance);
 
   int lanes_of(int node, int scope) const;  // of the current copy
@@ -74,9 +70,15 @@ class Emitter {
   std::optional<Graph::Pattern> lane_pattern(int index, int scope, int lanes) const;
   llvm::Value* tail_mask(int node, int scope);  // null when all lanes count
   llvm::Value* param(int slot) { return params_[slot]; }
-  llvm::Value* zeros();
-  llvm::Align access_alignment(int access, int scope, int lanes, bool vector);
   llvm::ConstantInt* i64(int64_t x) { return b_.getInt64(static_cast<uint64_t>(x)); }
+
+  // --- emit_memory.cpp ---
+  Values make_load(int node, int place, int lanes);
+  llvm::Value* load_one(int node, int place, int lanes, int instance);
+  void emit_stores(int scope);
+  void store_one(int store, int scope, int lanes, int instance, llvm::Value* value);
+  llvm::Align access_alignment(int access, int scope, int lanes, bool vector);
+  llvm::Value* zeros();
 
   // Moves the builder to where code of `scope` goes now; back at destruction.
   struct At {

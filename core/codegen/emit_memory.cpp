@@ -1,0 +1,268 @@
+#include <algorithm>
+#include <bit>
+#include <optional>
+
+#include "core/codegen/emit.h"
+
+namespace tinyshard::codegen {
+
+using llvm::Value;
+
+namespace {
+
+bool consecutive(const Graph::Pattern& pattern) {
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != static_cast<int64_t>(i)) return false;
+  }
+  return true;
+}
+
+bool uniform(const Graph::Pattern& pattern) {
+  return std::ranges::all_of(pattern, [](int64_t offset) { return offset == 0; });
+}
+
+// The stretch of memory that lanes lie in, when it is not much longer than their number.
+struct Span {
+  int64_t low = 0;                               // relative to lane 0
+  std::vector<llvm::SmallVector<int, 2>> users;  // lanes by position
+};
+
+std::optional<Span> make_span(const Graph::Pattern& pattern, int active) {
+  auto begin = pattern.begin(), end = begin + active;
+  auto [low, high] = std::minmax_element(begin, end);
+  int64_t length = *high - *low + 1;
+  if (length > 4 * static_cast<int64_t>(pattern.size())) return std::nullopt;
+  Span span;
+  span.low = *low;
+  span.users.resize(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(length, 2))));
+  for (int i = 0; i < active; ++i)
+    span.users[static_cast<size_t>(pattern[static_cast<size_t>(i)] - *low)].push_back(i);
+  return span;
+}
+
+}  // namespace
+
+Value* Emitter::zeros() {
+  if (!zeros_) {
+    auto* type = llvm::ArrayType::get(b_.getInt8Ty(), 1024);  // the largest vector and more
+    zeros_ = new llvm::GlobalVariable(module_, type, true, llvm::GlobalValue::PrivateLinkage,
+                                      llvm::Constant::getNullValue(type), "zeros");
+    zeros_->setAlignment(llvm::Align(64));
+  }
+  return zeros_;
+}
+
+llvm::Align Emitter::access_alignment(int access, int scope, int lanes, bool vector) {
+  int64_t elements =
+      vector
+          ? graph_.alignment(graph_.source(access, 1),
+                             nest_->scopes[nest_->vector_scope(graph_, access, scope)].range, lanes)
+          : 1;
+  uint64_t bytes =
+      static_cast<uint64_t>(elements) * itemsize(graph_.param(graph_.slot(access)).dtype);
+  return llvm::Align(bytes == 0 ? 64 : std::min<uint64_t>(64, bytes & -bytes));
+}
+
+Emitter::Values Emitter::make_load(int node, int place, int lanes) {
+  // Operands first, so that their code precedes this.
+  for (int source : graph_.sources(node).subspan(1)) {
+    if (graph_[source].dtype != DType::Index) value(source, place);
+  }
+  Values results;
+  for (int i = 0; i < instances(node, place); ++i)
+    results.push_back(load_one(node, place, lanes, i));
+  return results;
+}
+
+Value* Emitter::load_one(int node, int place, int lanes, int instance) {
+  const ParamInfo& info = graph_.param(graph_.slot(node));
+  Value* pointer = param(graph_.slot(node));
+  int index = graph_.source(node, 1),
+      valid_node = graph_.sources(node).size() > 2 ? graph_.source(node, 2) : -1;
+  bool checked = graph_[index].has_load;
+  int at = instance_of(node, instance, index, place);
+  Value* valid = valid_node < 0
+                     ? nullptr
+                     : value(valid_node, place)[instance_of(node, instance, valid_node, place)];
+  auto in_range = [&](Value* offset) {
+    return b_.CreateICmpULT(
+        offset, llvm::ConstantInt::get(offset->getType(), static_cast<uint64_t>(info.numel)));
+  };
+  auto both = [&](Value* a, Value* b) -> Value* {
+    if (!a) return b;
+    if (!b) return a;
+    if (a->getType() != b->getType()) a = arith_.splat(a, lanes), b = arith_.splat(b, lanes);
+    return b_.CreateAnd(a, b);
+  };
+  llvm::Type* element = arith_.memory_type(info.dtype);
+  // A place that is invalid as a whole reads zeros from elsewhere: no branch.
+  auto guarded = [&](Value* address, Value* condition) -> Value* {
+    return condition ? b_.CreateSelect(condition, address, zeros()) : address;
+  };
+
+  llvm::Align one(itemsize(info.dtype));
+  auto pattern = lane_pattern(index, place, lanes);
+  bool by_lane = valid && valid->getType()->isVectorTy();
+  if (lanes == 1 || (pattern && uniform(*pattern))) {
+    Value* offset = lane0(index, place)[at];
+    if (checked) valid = both(valid, in_range(offset));
+    Value* any = by_lane ? b_.CreateOrReduce(valid) : valid;
+    Value* address = guarded(b_.CreateGEP(element, pointer, offset), any);
+    Value* x = arith_.splat(
+        arith_.from_memory(b_.CreateAlignedLoad(element, address, one), info.dtype), lanes);
+    return by_lane ? b_.CreateSelect(valid, x, llvm::Constant::getNullValue(x->getType())) : x;
+  }
+  // Gathers and shuffles know integers of 16 bits better than halves.
+  llvm::Type* bits = itemsize(info.dtype) == 2 ? b_.getInt16Ty() : element;
+  llvm::Type *type = arith_.memory_type(info.dtype, lanes),
+             *bits_type = llvm::FixedVectorType::get(bits, lanes);
+  if (checked) {
+    Value* offsets = value(index, place)[at];
+    valid = both(valid ? arith_.splat(valid, lanes) : nullptr, in_range(offsets));
+    by_lane = true;
+  }
+  Value* mask = tail_mask(node, place);
+  if (pattern && consecutive(*pattern)) {
+    Value* address = b_.CreateGEP(element, pointer, lane0(index, place)[at]);
+    int vector = nest_->vector_scope(graph_, node, place);
+    llvm::Align align = access_alignment(node, place, nest_->scopes[vector].lanes, true);
+    if (valid && !by_lane) address = guarded(address, valid);
+    if (by_lane) mask = both(mask, valid);
+    Value* x = mask ? static_cast<Value*>(b_.CreateMaskedLoad(type, address, align, mask,
+                                                              llvm::Constant::getNullValue(type)))
+                    : b_.CreateAlignedLoad(type, address, align);
+    return arith_.from_memory(x, info.dtype);
+  }
+  if (pattern && !checked) {
+    int vector = nest_->vector_scope(graph_, node, place);
+    if (auto span = make_span(*pattern, open_[vector].active)) {
+      // All lanes lie close together: what they use of a longer vector, then a shuffle.
+      Value* address =
+          b_.CreateGEP(element, pointer, b_.CreateAdd(lane0(index, place)[at], i64(span->low)));
+      if (valid && !by_lane) address = guarded(address, valid);
+      llvm::SmallVector<llvm::Constant*, 64> used;
+      for (const auto& users : span->users) used.push_back(b_.getInt1(!users.empty()));
+      Value* use = llvm::ConstantVector::get(used);
+      if (by_lane) {
+        size_t most = 0;
+        for (const auto& users : span->users) most = std::max(most, users.size());
+        Value* wanted = nullptr;
+        for (size_t round = 0; round < most; ++round) {
+          llvm::SmallVector<int, 64> from;
+          for (const auto& users : span->users)
+            from.push_back(round < users.size() ? users[round] : lanes);
+          Value* some =
+              b_.CreateShuffleVector(valid, llvm::Constant::getNullValue(valid->getType()), from);
+          wanted = wanted ? b_.CreateOr(wanted, some) : some;
+        }
+        use = wanted;
+      }
+      auto* span_type = llvm::FixedVectorType::get(bits, static_cast<unsigned>(span->users.size()));
+      Value* x = b_.CreateMaskedLoad(span_type, address, one, use,
+                                     llvm::Constant::getNullValue(span_type));
+      llvm::SmallVector<int, 64> pick;
+      for (int i = 0; i < lanes; ++i)
+        pick.push_back(i < open_[vector].active
+                           ? static_cast<int>((*pattern)[static_cast<size_t>(i)] - span->low)
+                           : 0);
+      x = b_.CreateShuffleVector(x, pick);
+      if (by_lane) x = b_.CreateSelect(valid, x, llvm::Constant::getNullValue(bits_type));
+      return arith_.from_memory(b_.CreateBitCast(x, type), info.dtype);
+    }
+  }
+  Value* offsets = arith_.splat(value(index, place)[at], lanes);
+  mask = both(mask, valid);
+  mask = mask ? arith_.splat(mask, lanes)
+              : llvm::Constant::getAllOnesValue(llvm::FixedVectorType::get(b_.getInt1Ty(), lanes));
+  Value* addresses = b_.CreateGEP(element, pointer, offsets);
+  Value* x = b_.CreateMaskedGather(bits_type, addresses, one, mask,
+                                   llvm::Constant::getNullValue(bits_type));
+  return arith_.from_memory(b_.CreateBitCast(x, type), info.dtype);
+}
+
+void Emitter::emit_stores(int scope) {
+  // All values before the first store: a param may be read and written in place.
+  struct Pending {
+    int store, lanes;
+    Values values;
+  };
+  std::vector<Pending> pending;
+  for (int store : nest_->scopes[scope].stores) {
+    int lanes = lanes_of(store, scope), source = graph_.source(store, 2);
+    Values values;
+    const Values& made = splatted(source, lanes, scope);
+    for (int i = 0; i < instances(store, scope); ++i)
+      values.push_back(made[instance_of(store, i, source, scope)]);
+    pending.push_back({store, lanes, std::move(values)});
+    if (graph_[graph_.source(store, 1)].has_load) value(graph_.source(store, 1), scope);
+  }
+  for (Pending& p : pending) {
+    for (size_t i = 0; i < p.values.size(); ++i)
+      store_one(p.store, scope, p.lanes, static_cast<int>(i), p.values[i]);
+  }
+}
+
+void Emitter::store_one(int store, int scope, int lanes, int instance, Value* x) {
+  const ParamInfo& info = graph_.param(graph_.slot(store));
+  Value* pointer = param(graph_.slot(store));
+  int index = graph_.source(store, 1), at = instance_of(store, instance, index, scope);
+  Op made_by = graph_[graph_.source(store, 2)].op;
+  x = arith_.to_memory(x, info.dtype,
+                       made_by == Op::Cast || made_by == Op::Load || made_by == Op::Const);
+  llvm::Type* element = arith_.memory_type(info.dtype);
+  llvm::Align align(itemsize(info.dtype));
+  bool checked = graph_[index].has_load;
+  auto in_range = [&](Value* offset) {
+    return b_.CreateICmpULT(
+        offset, llvm::ConstantInt::get(offset->getType(), static_cast<uint64_t>(info.numel)));
+  };
+  if (lanes == 1) {
+    Value* offset = lane0(index, scope)[at];
+    Value* address = b_.CreateGEP(element, pointer, offset);
+    if (!checked) {
+      b_.CreateAlignedStore(x, address, align);
+    } else {  // a vector of one lane, for its mask
+      auto one = [&](Value* v) {
+        return b_.CreateInsertElement(
+            llvm::PoisonValue::get(llvm::FixedVectorType::get(v->getType(), 1)), v, uint64_t{0});
+      };
+      b_.CreateMaskedStore(one(x), address, align, one(in_range(offset)));
+    }
+    return;
+  }
+  int vector = nest_->vector_scope(graph_, store, scope);
+  auto pattern = lane_pattern(index, scope, lanes);
+  Value* mask = tail_mask(store, scope);
+  if (pattern && consecutive(*pattern) && !checked) {
+    Value* address = b_.CreateGEP(element, pointer, lane0(index, scope)[at]);
+    align = access_alignment(store, scope, nest_->scopes[vector].lanes, true);
+    if (mask) {
+      b_.CreateMaskedStore(x, address, align, mask);
+    } else {
+      b_.CreateAlignedStore(x, address, align);
+    }
+    return;
+  }
+  if (itemsize(info.dtype) == 2)
+    x = b_.CreateBitCast(x, llvm::FixedVectorType::get(b_.getInt16Ty(), lanes));
+  if (auto span = pattern && !checked ? make_span(*pattern, open_[vector].active) : std::nullopt) {
+    llvm::SmallVector<llvm::Constant*, 64> used;
+    llvm::SmallVector<int, 64> from;
+    for (const auto& users : span->users) {
+      used.push_back(b_.getInt1(!users.empty()));
+      from.push_back(users.empty() ? 0 : users.back());
+    }
+    Value* address =
+        b_.CreateGEP(element, pointer, b_.CreateAdd(lane0(index, scope)[at], i64(span->low)));
+    b_.CreateMaskedStore(b_.CreateShuffleVector(x, from), address, align,
+                         llvm::ConstantVector::get(used));
+    return;
+  }
+  Value* offsets = arith_.splat(value(index, scope)[at], lanes);
+  if (checked) mask = mask ? b_.CreateAnd(mask, in_range(offsets)) : in_range(offsets);
+  if (!mask)
+    mask = llvm::Constant::getAllOnesValue(llvm::FixedVectorType::get(b_.getInt1Ty(), lanes));
+  b_.CreateMaskedScatter(x, b_.CreateGEP(element, pointer, offsets), align, mask);
+}
+
+}  // namespace tinyshard::codegen
