@@ -7,6 +7,7 @@
 #include <random>
 
 #include "core/base/error.h"
+#include "report/axis.h"
 #include "tests/io/temp_folder.h"
 
 namespace tinyshard {
