@@ -1,0 +1,135 @@
+// Parameters and their gradients, and where gradients stop.
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/passes/gradient.h"
+#include "core/tensor/tensor.h"
+#include "core/tensor/value_internal.h"
+
+namespace tinyshard {
+
+using value::text_of;
+using value::Value;
+
+Tensor Tensor::is_param_(bool is_param) const {
+  Call call("is_param_");
+  const UOp& node = uop();
+  if (is_param && !is_float(node.dtype()))
+    fail(fmt::format("a parameter holds floats, not {}", describe()));
+  if (is_param && node.op() != Op::Buffer && node.op() != Op::Assign)
+    state_->value = with_own_storage(node);
+  state_->is_param = is_param;
+  return *this;
+}
+
+bool Tensor::is_param() const { return state_ && state_->is_param; }
+
+Tensor Tensor::grad() const {
+  return state_ && state_->gradient ? Tensor(state_->gradient) : Tensor();
+}
+
+void Tensor::set_grad(const Tensor& gradient) const {
+  Call call("set_grad");
+  const Dims mine = shape();  // also of a tensor without a value, which has no place for it
+  if (gradient.defined() && gradient.shape() != mine) {
+    fail(fmt::format("the tensor is {}, the gradient is {}", describe(), gradient.describe()));
+  }
+  state_->gradient = gradient.state();
+}
+
+namespace {
+
+// What the gradient of x starts from.
+UOp seed_of(const Tensor& x, const Tensor& gradient) {
+  Value root(x);
+  if (!is_float(root.dtype()))
+    fail(fmt::format("{} holds no floats, so it has no gradient", text_of(root)));
+  if (!gradient.defined()) {
+    if (root.node()->numel() != 1) {
+      fail(fmt::format(
+          "{} is not one number: reduce it (sum, mean) or give the gradient that arrives at it",
+          text_of(root)));
+    }
+    return value::constant(root.dtype(), 1, root.shape()).node();
+  }
+  if (gradient.shape() != x.shape()) {
+    fail(fmt::format("the tensor is {}, the gradient that arrives at it is {}", text_of(root),
+                     gradient.describe()));
+  }
+  return value::cast(gradient, root.dtype()).node();
+}
+
+const char* why_no_gradient(const UOp& root) {
+  if (root.op() == Op::Buffer) {
+    return "it is computed already, which ends its history; take gradients before reading it";
+  }
+  return "mark parameters with is_param_(), and look for detach() on the way";
+}
+
+}  // namespace
+
+Tensor Tensor::backward(const Tensor& gradient, Caller caller) const {
+  Call call("backward", caller);
+  UOp root = uop(), seed = seed_of(*this, gradient);
+  std::vector<StatePtr> params;
+  std::vector<UOp> targets;
+  for_each_live_state([&](const StatePtr& state) {
+    if (!state->is_param) return;
+    params.push_back(state);
+    targets.push_back(touch(*state));
+  });
+  std::vector<UOp> gradients =
+      tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), targets);
+  bool any = false;
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!gradients[i]) continue;
+    any = true;
+    StatePtr& slot = params[i]->gradient;
+    slot = make_state(slot ? (Value(Tensor(slot)) + Value(gradients[i])).node() : gradients[i]);
+  }
+  if (!any) fail(fmt::format("{} depends on no parameter: {}", describe(), why_no_gradient(root)));
+  return *this;
+}
+
+std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets, const Tensor& gradient,
+                                     Caller caller) const {
+  Call call("gradient", caller);
+  UOp root = uop(), seed = seed_of(*this, gradient);
+  std::vector<UOp> nodes;
+  for (const Tensor& target : targets) {
+    nodes.push_back(target.uop());
+    if (!is_float(target.dtype()))
+      fail(fmt::format("target {} holds no floats, so it has no gradient", target.describe()));
+  }
+  std::vector<UOp> gradients = tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), nodes);
+  std::vector<Tensor> out;
+  std::vector<UOp> all;  // nodes of this tensor's graph, where a target turns out not to lead to it
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i]) {
+      // Used, but only through steps (floor, comparisons): the derivative is zero.
+      if (all.empty()) all = toposort(std::span(&root, 1));
+      if (std::ranges::find(all, nodes[i]) == all.end()) {
+        fail(fmt::format("{} does not depend on target {}, {}: {}", describe(), i,
+                         targets[i].describe(), why_no_gradient(root)));
+      }
+      gradients[i] = targets[i].zeros_like().uop();
+    }
+    out.emplace_back(gradients[i]);
+  }
+  return out;
+}
+
+Tensor Tensor::detach() const {
+  Call call("detach");
+  return value::detach(*this);
+}
+
+Tensor Tensor::contiguous_backward() const {
+  Call call("contiguous_backward");
+  return Value(tinyshard::unary(Op::ContiguousBackward, uop()));
+}
+
+}  // namespace tinyshard
