@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -159,5 +160,14 @@ struct Linear {
     return constant == other.constant && std::ranges::equal(terms, other.terms);
   }
 };
+
+inline int64_t gcd_of_coefficients(const Linear& x) {
+  uint64_t g = 0;
+  for (const Term& t : x.terms) {
+    g = std::gcd(g, magnitude(t.coefficient));
+    if (g == 1) break;
+  }
+  return static_cast<int64_t>(g);
+}
 
 }  // namespace tinyshard
