@@ -7,12 +7,21 @@ find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
 find_package(ZLIB REQUIRED)
 
+# For programs with a command line. Every source that includes CLI11 compiles all of it, which at -O2 takes longer than
+# the program itself; the work of our programs is in the library.
+add_library(tinyshard_command_line INTERFACE)
+add_library(tinyshard::command_line ALIAS tinyshard_command_line)
+target_link_libraries(tinyshard_command_line INTERFACE CLI11::CLI11)
+target_compile_options(tinyshard_command_line INTERFACE $<$<CONFIG:Release>:-Og>)
+
 # LLVM brings its own variables and find modules; only its static archives are used. What it reports on the way (CURL,
 # editline) does not concern us.
 set(CMAKE_MESSAGE_LOG_LEVEL WARNING)
 find_package(LLVM 19.1 REQUIRED CONFIG HINTS /usr/lib/llvm-19/lib/cmake/llvm)
 unset(CMAKE_MESSAGE_LOG_LEVEL)
 separate_arguments(tinyshard_llvm_definitions NATIVE_COMMAND "${LLVM_DEFINITIONS}")
+# They mean nothing since C++11, and keep the compiler from using a precompiled <cstdint>.
+list(FILTER tinyshard_llvm_definitions EXCLUDE REGEX __STDC_)
 # Code for the host and for GPUs.
 set(TINYSHARD_LLVM_COMPONENTS native orcjit passes NVPTX)
 llvm_map_components_to_libnames(tinyshard_llvm_libraries ${TINYSHARD_LLVM_COMPONENTS})

@@ -1,9 +1,10 @@
 # tinyshard_test(<name> SOURCES a.cpp... [LABELS label...] [RANKS n...] [TIMEOUT seconds] [LIBS target...]
-#                [ENVIRONMENT NAME=value...] [NO_MAIN] [ON_GPU])
+#                [ENVIRONMENT NAME=value...] [NO_MAIN] [ON_GPU] [ALONE])
 #   A GoogleTest program, registered in ctest as one test; NO_MAIN when the sources hold main(). With ON_GPU it is
 #   registered once more, as <name>_on_gpu, with the GPUs of the machine as default devices. With RANKS it runs under
-#   mpirun once per given n (labels gain `mpi`; skipped with a message when Open MPI is absent). Labels in use:
-#   mpi, slow, gpu, install. Sanitizer builds get five times the TIMEOUT (default 120 s).
+#   mpirun once per given n, as <name>_<n>_ranks (labels gain `mpi`; skipped with a message when Open MPI is absent), and
+#   with ALONE also without mpirun. Labels in use: mpi, slow, gpu, install. Sanitizer builds get five times the TIMEOUT
+#   (default 120 s).
 
 # Data sets and recorded results that are too large for the tree, where they lie beside it: data/ and golden/. Tests
 # skip, saying so, without them; TINYSHARD_TEST_DATA in the environment names another folder.
@@ -11,20 +12,38 @@ find_path(TINYSHARD_TEST_DATA_DIR golden/manifest.json NO_DEFAULT_PATH
   PATHS ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/shared ${PROJECT_SOURCE_DIR}/../shared
   DOC "Folder with data/ and golden/ for the tests that use them")
 
+# tinyshard_test_objects(<name> SOURCES a.cpp... [LIBS target...]) is what several tests share, for their LIBS.
+function(tinyshard_test_objects name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
+  add_library(${name} OBJECT ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE tinyshard_flags ${arg_LIBS})
+  tinyshard_test_flags(${name})
+endfunction()
+
+function(tinyshard_test_flags target)
+  target_link_libraries(${target} PRIVATE GTest::gtest)
+  # What is tested is optimised fully; the tests around it would take half of a clean build.
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-Og>)
+  tinyshard_precompile(${target} test ${TINYSHARD_COMMON_HEADERS} <gtest/gtest.h>)
+endfunction()
+
+if(TINYSHARD_BUILD_TESTS)
+  tinyshard_test_objects(tinyshard_test_main SOURCES ${PROJECT_SOURCE_DIR}/tests/main.cpp)
+endif()
+
 function(tinyshard_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;ON_GPU" "TIMEOUT" "SOURCES;LABELS;RANKS;LIBS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;ON_GPU;ALONE" "TIMEOUT" "SOURCES;LABELS;RANKS;LIBS;ENVIRONMENT")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "tinyshard_test(${name}): needs SOURCES; unknown: '${arg_UNPARSED_ARGUMENTS}'")
   endif()
   if(arg_ON_GPU)
-    list(APPEND arg_SOURCES ${PROJECT_SOURCE_DIR}/tests/main.cpp)
-    set(arg_NO_MAIN ON)
+    list(APPEND arg_LIBS tinyshard_test_main)
+  elseif(NOT arg_NO_MAIN)
+    list(APPEND arg_LIBS GTest::gtest_main)
   endif()
-  tinyshard_executable(${name} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS}
-    GTest::gtest $<$<NOT:$<BOOL:${arg_NO_MAIN}>>:GTest::gtest_main>)
+  tinyshard_executable(${name} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS})
+  tinyshard_test_flags(${name})
   target_compile_definitions(${name} PRIVATE TINYSHARD_TEST_DATA_DIR="${TINYSHARD_TEST_DATA_DIR}")
-  # What is tested is optimised fully; the tests around it would take half of a clean build.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
 
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
@@ -33,7 +52,7 @@ function(tinyshard_test name)
     math(EXPR arg_TIMEOUT "5 * ${arg_TIMEOUT}")
   endif()
 
-  if(NOT arg_RANKS)
+  if(arg_ALONE OR NOT arg_RANKS)
     add_test(NAME ${name} COMMAND ${name})
     tinyshard_test_properties(${name} "${arg_LABELS}" ${arg_TIMEOUT} 1 "${arg_ENVIRONMENT}")
     if(arg_ON_GPU)
@@ -41,7 +60,6 @@ function(tinyshard_test name)
       tinyshard_test_properties(${name}_on_gpu "${arg_LABELS};gpu" ${arg_TIMEOUT} 1 "TS_DEVICES=CUDA;${arg_ENVIRONMENT}")
       set_tests_properties(${name}_on_gpu PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped:")
     endif()
-    return()
   endif()
   foreach(ranks IN LISTS arg_RANKS)
     set(test ${name}_${ranks}_ranks)

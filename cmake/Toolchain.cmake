@@ -17,8 +17,10 @@ set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
 
 find_program(TINYSHARD_CCACHE ccache)
 if(TINYSHARD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # Without this, ccache leaves everything to the compiler that uses a precompiled header (cmake/Precompiled.cmake).
+  set(sloppiness pch_defines,time_macros,include_file_mtime,include_file_ctime)
   set(CMAKE_C_COMPILER_LAUNCHER ${TINYSHARD_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${TINYSHARD_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=${sloppiness} ${TINYSHARD_CCACHE})
 endif()
 
 # The static LLVM makes linking the slowest step of a small change; mold takes it from seconds to under one.
