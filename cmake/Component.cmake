@@ -2,7 +2,7 @@
 #   An OBJECT library of one folder. DEPENDS names other components, or a box of docs/architecture.md (core_ir,
 #   core_engine) for all components of it. A cycle stops the configuration, and scripts/check_includes.py stops the
 #   build on an include against the arrows. LIBS names external targets: they reach this component's sources and the final link only.
-#   Defined for the sources: TINYSHARD_HAS_ONEDNN (0 or 1), TINYSHARD_VERSION.
+#   Defined for the sources: TINYSHARD_VERSION.
 # tinyshard_plugin(<name> SOURCES ... [LIBS ...])
 #   lib<name>.so beside the library in build and installation, for a dependency that a machine may lack at run time:
 #   the library opens it by name, and only it is linked to LIBS. It shows nothing but what is marked visible.
@@ -16,9 +16,7 @@ add_library(tinyshard_flags INTERFACE)
 target_compile_features(tinyshard_flags INTERFACE cxx_std_20)
 target_include_directories(tinyshard_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(tinyshard_flags INTERFACE -Wall -Wextra $<$<BOOL:${TINYSHARD_WERROR}>:-Werror>)
-target_compile_definitions(tinyshard_flags INTERFACE
-  TINYSHARD_VERSION="${PROJECT_VERSION}"
-  TINYSHARD_HAS_ONEDNN=$<BOOL:${TINYSHARD_HAS_ONEDNN}>)
+target_compile_definitions(tinyshard_flags INTERFACE TINYSHARD_VERSION="${PROJECT_VERSION}")
 target_link_libraries(tinyshard_flags INTERFACE Threads::Threads)
 
 function(tinyshard_component name)
