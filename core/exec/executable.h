@@ -106,7 +106,8 @@ class Executable {
   size_t leading_ = 0;            // steps at the front that are never recorded
   std::vector<Device*> devices_;  // that launch something behind those
   bool can_record_ = false, ran_ = false;
-  Replay replay_;  // before everything that it was recorded from goes
+  bool in_chain_ = false;  // an input was a storage that the schedule knows by another name
+  Replay replay_;          // before everything that it was recorded from goes
 };
 
 }  // namespace tinyshard

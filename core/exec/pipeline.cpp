@@ -57,7 +57,7 @@ Planned plan(std::span<const UOp> roots) {
     return (options().libraries || call.node.op() == Op::ScatterAdd) &&
            std::ranges::all_of(kinds, [&](Device* d) { return d->supports(call, nullptr); });
   };
-  PassContext context{{roots.begin(), roots.end()}, {}, supports, {}};
+  PassContext context{{roots.begin(), roots.end()}, {}, supports, {}, {}};
   const bool on_gpu = std::ranges::any_of(kinds, [](Device* d) { return d->target().is_gpu(); });
   if (on_gpu) {
     context.split = kSplitOnGpu;

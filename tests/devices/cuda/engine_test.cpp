@@ -236,6 +236,32 @@ TEST_F(CudaEngine, WhatRunsSideBySideGivesWhatAChainGives) {
   EXPECT_TRUE(chain == side_by_side);
 }
 
+// What the step overwrites is its input, too, by a name that the schedule does not connect with it.
+TEST_F(CudaEngine, AnInputThatTheStepOverwritesIsReadAsInAChain) {
+  auto run = [&](const char* serial) {
+    setenv("TS_SERIAL", serial, 1);
+    reload_options();
+    use({"CUDA:0"});
+    Tensor::manual_seed(5);
+    Tensor state = Tensor::randn({2048, 2048}).realize(),
+           weight = Tensor::randn({2048, 2048}).realize();
+    Jit step = [&](Tensor x) {
+      Tensor y = x.matmul(weight).sum(1);
+      state.assign(state * 0.5);
+      return (y * 2).contiguous();
+    };
+    std::vector<float> all;
+    for (int i = 0; i < 6; ++i) {
+      std::vector<float> values = step(state).to_vector<float>();
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    unsetenv("TS_SERIAL");
+    reload_options();
+    return all;
+  };
+  EXPECT_TRUE(run("1") == run("0"));
+}
+
 TEST_F(CudaEngine, TwoGpusTrainAsOne) {
   if (count_cuda_devices() < 2) GTEST_SKIP() << "one GPU";
   use({"CUDA:0"});

@@ -1,0 +1,58 @@
+// Which items of a recording run side by side: core/schedule/hazards.h, asked with the memory that
+// the items got.
+#include <algorithm>
+#include <limits>
+
+#include "core/base/options.h"
+#include "core/exec/executable.h"
+#include "core/schedule/hazards.h"
+
+namespace tinyshard {
+
+std::vector<std::vector<int>> Executable::orders() const {
+  if (options().serial || in_chain_) return {};
+  std::span<const Step> steps = std::span(steps_).subspan(leading_);
+  auto device = [](const Launch& launch) { return launch.device; };
+  constexpr uint64_t kArena = 0, kInputs = 1;  // other memories are known by an address
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  std::vector<std::vector<Access>> accesses;
+  for (const Step& step : steps) {
+    const Item& item = *step.item;
+    if (!std::ranges::equal(step.launches, steps[0].launches, {}, device, device)) return {};
+    std::vector<Access>& touched = accesses.emplace_back();
+    auto add = [&](int b, bool written) {
+      auto [base, offset] = base_of(b);
+      const Storage* storage = owned_[base].get();
+      // The caller may give one storage for several inputs; for what else it gives, see in_chain_.
+      if (storage && storage->is_placeholder()) {
+        touched.push_back({kInputs, 0, kAll, written});
+        return;
+      }
+      int64_t begin = offset + (storage ? 0 : schedule_.buffers[base].arena_offset);
+      touched.push_back({storage ? reinterpret_cast<uintptr_t>(storage) : kArena, begin,
+                         begin + schedule_.buffers[b].bytes(), written});
+    };
+    for (int b : item.reads) add(b, false);
+    for (int b : item.writes) add(b, true);
+    for (const Launch& launch : step.launches) {
+      const void* scratch = launch.program ? launch.program->scratch() : nullptr;
+      if (scratch) touched.push_back({reinterpret_cast<uintptr_t>(scratch), 0, 1, true});
+    }
+  }
+  std::vector<std::vector<int>> after = hazards(accesses);
+  // A collective's results are there for who waits for it, and for who comes after that step.
+  std::vector<int> awaited_by(steps.size(), -1);
+  for (int i = 0; i < int(steps.size()); ++i) {
+    for (int& earlier : after[i]) {
+      if (steps[earlier].item->kind == Item::Kind::Collective && awaited_by[earlier] >= 0)
+        earlier = awaited_by[earlier];
+    }
+    for (int w : steps[i].item->waits) {
+      int awaited = w - int(leading_);
+      if (awaited >= 0 && awaited_by[awaited] < 0) awaited_by[awaited] = i;
+    }
+  }
+  return after;
+}
+
+}  // namespace tinyshard
