@@ -1,6 +1,7 @@
 # tinyshard_precompile(<target> <kind> <header>...)
 #   Compiles <target> with these headers precompiled. The first target of a kind makes the precompiled header, the later
-#   ones take it over: GCC wants the same code generation flags and macros of all of them (-Winvalid-pch tells).
+#   ones take it over: GCC wants the same code generation flags and macros of all of them (-Winvalid-pch tells). A source
+#   with an optimisation level or instruction set of its own sets SKIP_PRECOMPILE_HEADERS: GCC 12 may crash on it otherwise.
 #
 # Parsing the standard library, fmt and GoogleTest took a third of a clean build. Sources include what they use all the
 # same: the preset `tidy`, like any build with CMAKE_DISABLE_PRECOMPILE_HEADERS=ON, does without.
