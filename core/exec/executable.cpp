@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <set>
 #include <thread>
 
 #include <fmt/format.h>
@@ -48,6 +49,17 @@ void parallel_compile(int n, const std::function<void(int)>& body) {
   for (auto& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+// What is left between code and programs, many at once: on a GPU most of a first step's time.
+void prepare_programs(std::span<const std::shared_ptr<const CompiledKernel>> kernels,
+                      Device& device) {
+  std::set<const CompiledKernel*> unknown;
+  for (const auto& kernel : kernels) {
+    if (!Runtime::get().has_program(device, *kernel)) unknown.insert(kernel.get());
+  }
+  std::vector<const CompiledKernel*> list(unknown.begin(), unknown.end());
+  parallel_compile(int(list.size()), [&](int i) { device.prepare(list[size_t(i)]->code); });
 }
 
 }  // namespace
@@ -166,6 +178,7 @@ void Executable::compile() {
       tune_kernels(same, *devices[first], options().beam, runtime.ranks() == 1, parallel_compile);
     auto compiled = compile_kernels(std::vector<const KernelSource*>(same.begin(), same.end()),
                                     target, parallel_compile);
+    if (target.is_gpu()) prepare_programs(compiled, *devices[first]);
     for (size_t i = 0; i < places.size(); ++i) kernels[places[i]] = compiled[i];
   }
   steps_.reserve(schedule_.items.size());

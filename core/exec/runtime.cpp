@@ -187,6 +187,11 @@ Program& Runtime::program(Device& device, const std::shared_ptr<const CompiledKe
   return *program;
 }
 
+bool Runtime::has_program(Device& device, const CompiledKernel& kernel) {
+  std::lock_guard lock(mutex_);
+  return kernels_.contains({&device, &kernel});
+}
+
 Program& Runtime::program(Device& device, const LibraryCall& call) {
   std::string key = describe(*call.node);
   for (const UOp& x : call.also) key += " + " + describe(*x);

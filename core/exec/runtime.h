@@ -80,6 +80,7 @@ class Runtime {
 
   // Loaded once per device and kernel, or call; they live as long as the runtime.
   Program& program(Device& device, const std::shared_ptr<const CompiledKernel>& kernel);
+  bool has_program(Device& device, const CompiledKernel& kernel);
   Program& program(Device& device, const LibraryCall& call);
 
   ~Runtime();

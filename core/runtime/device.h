@@ -115,6 +115,9 @@ class Device {
   // Host view of the memory, or null where the host cannot touch it.
   virtual void* host_pointer(void* memory) = 0;
 
+  // What `load` would spend most of its time on and need not do in order: several threads call this
+  // before, for many kernels at once.
+  virtual void prepare(const ObjectCode& /*code*/) {}
   virtual std::unique_ptr<Program> load(const ObjectCode& code) = 0;
   // Whether a library takes the call as it is; `why` (may be null) says why not.
   virtual bool supports(const LibraryCall& call, std::string* why) const = 0;

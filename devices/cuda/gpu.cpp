@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "devices/cuda/jit.h"
 #include "devices/cuda/library_calls.h"
 #include "devices/cuda/pinned_ring.h"
 #include "devices/cuda/program.h"
@@ -226,6 +227,12 @@ bool Gpu::fill_zero(void* to, size_t bytes) {
 }
 
 // --- programs
+
+void Gpu::prepare(const ObjectCode& code) {
+  if (code.work_items == 0) return;
+  make_current();
+  machine_code(code.bytes.data(), target_.cpu, name_);
+}
 
 std::unique_ptr<Program> Gpu::load(const ObjectCode& code) {
   return std::make_unique<KernelProgram>(*this, code);

@@ -61,6 +61,7 @@ class Gpu final : public Device, private MemorySource {
   bool copy_from(void* to, Device& source, const void* from, size_t bytes) override;
   bool fill_zero(void* to, size_t bytes) override;
   void* host_pointer(void*) override { return nullptr; }
+  void prepare(const ObjectCode& code) override;
   std::unique_ptr<Program> load(const ObjectCode& code) override;
   bool supports(const LibraryCall& call, std::string* why) const override;
   std::unique_ptr<Program> library(const LibraryCall& call) override;

@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -45,17 +47,27 @@ std::string compile(const char* ptx, std::string_view device) {
 
 }  // namespace
 
-Module load_ptx(const char* ptx, std::string_view cpu, std::string_view device) {
-  const Driver& driver = Driver::get();
-  std::string key = fmt::format("cubin {} {} {}", cpu, driver.version(), ptx);
-  Module module = nullptr;
-  if (auto kept = file_cache::load(key, "cubin")) {
-    if (driver.module_load(&module, kept->data(), 0, nullptr, nullptr) == kSuccess) return module;
+std::shared_ptr<const std::string> machine_code(const char* ptx, std::string_view cpu,
+                                                std::string_view device) {
+  static std::mutex mutex;
+  static std::unordered_map<std::string, std::shared_ptr<const std::string>> made;
+  std::string key = fmt::format("cubin {} {} {}", cpu, Driver::get().version(), ptx);
+  {
+    std::lock_guard lock(mutex);
+    if (auto found = made.find(key); found != made.end()) return found->second;
   }
-  std::string cubin = compile(ptx, device);
-  driver.check(driver.module_load(&module, cubin.data(), 0, nullptr, nullptr), device,
-               "loading a kernel");
-  file_cache::store(key, "cubin", cubin);
+  auto kept = file_cache::load(key, "cubin");
+  auto code = std::make_shared<const std::string>(kept ? std::move(*kept) : compile(ptx, device));
+  if (!kept) file_cache::store(key, "cubin", *code);
+  std::lock_guard lock(mutex);
+  return made.emplace(std::move(key), std::move(code)).first->second;
+}
+
+Module load_ptx(const char* ptx, std::string_view cpu, std::string_view device) {
+  Module module = nullptr;
+  Driver::get().check(Driver::get().module_load(&module, machine_code(ptx, cpu, device)->data(), 0,
+                                                nullptr, nullptr),
+                      device, "loading a kernel");
   return module;
 }
 
