@@ -1,6 +1,6 @@
 // What follows a product, done by the product: the narrowing of its sums, their widening for a
-// collective, a bias, GELU, and GELU's gradient. The values before a GELU, which its gradient
-// needs, come from the same call.
+// collective, a bias, ReLU, GELU, and GELU's gradient. The values before a GELU, which its gradient
+// needs, come from the same call; that of a ReLU needs the result alone.
 #pragma once
 #include <functional>
 #include <span>

@@ -44,7 +44,7 @@ constexpr std::array<Pass, 8> kPasses = {{
     {"tidy_local", "the same for what sharding leaves behind", false, tidy_pass},
     {"transpose", "products that are only read transposed are computed transposed", false,
      transpose_pass},
-    {"epilogues", "products add their bias, apply GELU and its gradient, and round", false,
+    {"epilogues", "products add their bias, apply ReLU, GELU and its gradient, and round", false,
      epilogues_pass},
     {"products", "products and convolutions that no library takes, and small ones, become loops",
      true, products_pass},

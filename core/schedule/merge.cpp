@@ -201,7 +201,7 @@ class Merger {
     std::vector<char> needed(buffers_.size());
     for (size_t b = 0; b < buffers_.size(); ++b) {
       needed[b] =
-          buffers_[b].output || buffers_[b].storage || memory_of(buffers_, int(b)) != int(b);
+          buffers_[b].output || buffers_[b].storage || first_version(buffers_, int(b)) != int(b);
     }
     for (const Task& task : tasks_) {
       for (int b : task.reads) needed[b] = true;
@@ -221,7 +221,7 @@ class Merger {
 
 }  // namespace
 
-int memory_of(const std::vector<VirtualBuffer>& buffers, int buffer) {
+int first_version(const std::vector<VirtualBuffer>& buffers, int buffer) {
   while (buffers[buffer].previous >= 0) buffer = buffers[buffer].previous;
   return buffer;
 }
@@ -239,12 +239,12 @@ void update_accesses(Task& task) {
 
 bool in_place_is_safe(const KernelDraft& draft, const std::vector<VirtualBuffer>& buffers) {
   for (const auto& out : draft.outputs) {
-    int memory = memory_of(buffers, out.buffer);
+    int memory = first_version(buffers, out.buffer);
     for (const auto& other : draft.outputs) {
-      if (&other != &out && memory_of(buffers, other.buffer) == memory) return false;
+      if (&other != &out && first_version(buffers, other.buffer) == memory) return false;
     }
     for (const UOp& x : toposort(expressions(draft))) {
-      if (x.op() != Op::Load || memory_of(buffers, int(x.src(0).arg(0))) != memory) continue;
+      if (x.op() != Op::Load || first_version(buffers, int(x.src(0).arg(0))) != memory) continue;
       if (!(x.src(1) == out.index)) return false;
     }
   }

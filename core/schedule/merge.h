@@ -29,8 +29,8 @@ void merge_kernels(std::vector<Task>& tasks, const std::vector<VirtualBuffer>& b
 // Reads and writes of a draft, from its expressions.
 void update_accesses(Task& task);
 
-// The earliest version of the memory that `buffer` is a version of.
-int memory_of(const std::vector<VirtualBuffer>& buffers, int buffer);
+// What `buffer` is a later version of, the earliest one: both are one memory.
+int first_version(const std::vector<VirtualBuffer>& buffers, int buffer);
 
 // True when every load of memory that the draft also writes has the index of that store.
 bool in_place_is_safe(const KernelDraft& draft, const std::vector<VirtualBuffer>& buffers);

@@ -91,7 +91,7 @@ class Scheduler {
     for (int t : stuck) {
       for (int written : tasks_[t].writes) {
         if (schedule_.buffers[written].previous < 0) continue;
-        int memory = memory_of(schedule_.buffers, written);
+        int memory = first_version(schedule_.buffers, written);
         for (const UOp& x : order_) {
           if (const int* b = buffer_.find(x); b && *b == memory) storages.push_back(x);
         }
@@ -350,7 +350,8 @@ class Scheduler {
       item.buffers.push_back(buffer);
       ParamInfo param{.dtype = b.dtype, .numel = b.numel(), .written = written};
       for (size_t i = 0; i + 1 < item.buffers.size(); ++i) {
-        if (memory_of(schedule_.buffers, item.buffers[i]) == memory_of(schedule_.buffers, buffer))
+        if (first_version(schedule_.buffers, item.buffers[i]) ==
+            first_version(schedule_.buffers, buffer))
           param.alias = int(i);
       }
       item.kernel.params.push_back(param);
