@@ -62,6 +62,9 @@ void for_each_option(Options& o, Visit visit) {
   visit("TS_DISABLE_PASSES", o.disabled_passes, "comma separated names of passes to leave out");
   visit("TS_DEVICES", o.devices, "devices of this process, such as CPU:0,CPU:1");
   visit("TS_CUDA_PATH", o.cuda_path, "folders with CUDA's libraries, separated by ':'");
+  visit("TS_SHUFFLE", o.shuffle,
+        "not 0 runs items in a random order that their memory allows; looks for orders that are "
+        "missing");
   visit("TS_SERIAL", o.serial,
         "1 runs what a captured step does on a GPU in one chain, nothing side by side");
   visit("TS_TF32", o.tf32, "1 lets f32 products on CUDA round their operands to 10 bits (TF32)");

@@ -22,6 +22,8 @@ struct Options {
   std::string devices;    // TS_DEVICES: default devices of this process, such as CPU:0,CPU:1
   std::string cuda_path;  // TS_CUDA_PATH: folders with CUDA's libraries, separated by ':'
   bool tf32 = false;      // TS_TF32: 1 lets f32 products on CUDA round their operands to 10 bits
+  int shuffle = 0;        // TS_SHUFFLE: not 0 runs the items of each run in a random order of those
+                          // that they allow, drawn from this number
   bool serial = false;    // TS_SERIAL: 1 runs what a captured step does on a GPU in one chain,
                           // nothing side by side
   int beam = 0;  // BEAM: candidates for a kernel or a library's product on a GPU that are timed

@@ -377,38 +377,45 @@ void Executable::Group::wait() {
   }
 }
 
-void Executable::run_items(std::span<Step> steps, std::span<const std::vector<int>> orders) {
+void Executable::run_item(Step& step) {
   bool timed = options().debug >= 2;
-  for (Step& step : steps) {
-    auto begin = timed ? Clock::now() : Clock::time_point();
-    if (!orders.empty()) {
-      for (Launch& launch : step.launches)
-        launch.device->record_step(orders[size_t(&step - steps.data())]);
-    }
-    for (int w : step.item->waits) {
-      for (Group& group : steps_[w].groups) group.wait();
-    }
-    switch (step.item->kind) {
-      case Item::Kind::Kernel:
-      case Item::Kind::Library:
-        for (Launch& launch : step.launches)
-          launch.program->launch(launch.buffers, launch.coordinates);
-        break;
-      case Item::Kind::Collective:
-        start(step);
-        break;
-      case Item::Kind::Copy:
-        copy(step);
-        break;
-    }
-    if (timed) {
-      for (Launch& launch : step.launches) launch.device->synchronize();
-      log_line(fmt::format("{:9.3f} ms  {}", milliseconds_since(begin), step.item->describe()));
-    }
+  auto begin = timed ? Clock::now() : Clock::time_point();
+  for (int w : step.item->waits) {
+    for (Group& group : steps_[w].groups) group.wait();
   }
+  switch (step.item->kind) {
+    case Item::Kind::Kernel:
+    case Item::Kind::Library:
+      for (Launch& launch : step.launches)
+        launch.program->launch(launch.buffers, launch.coordinates);
+      break;
+    case Item::Kind::Collective:
+      start(step);
+      break;
+    case Item::Kind::Copy:
+      copy(step);
+      break;
+  }
+  if (timed) {
+    for (Launch& launch : step.launches) launch.device->synchronize();
+    log_line(fmt::format("{:9.3f} ms  {}", milliseconds_since(begin), step.item->describe()));
+  }
+}
+
+void Executable::wait_for_collectives(std::span<Step> steps) {
   for (Step& step : steps) {
     for (Group& group : step.groups) group.wait();
   }
+}
+
+void Executable::run_items(std::span<Step> steps, std::span<const std::vector<int>> orders) {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (!orders.empty()) {
+      for (Launch& launch : steps[i].launches) launch.device->record_step(orders[i]);
+    }
+    run_item(steps[i]);
+  }
+  wait_for_collectives(steps);
 }
 
 void Executable::run() {
@@ -417,7 +424,10 @@ void Executable::run() {
   auto start = Clock::now();
   // The first run is made of single launches: libraries and communicators set themselves up then.
   // Times of single items (DEBUG=2) need single launches, too.
-  if (ran_ && options().debug < 2 && can_record_) {
+  if (options().shuffle > 0) {
+    run_items(std::span(steps_).first(leading_));
+    run_shuffled();
+  } else if (ran_ && options().debug < 2 && can_record_) {
     for (const Step& step : steps_) {
       for (const Group& group : step.groups) {
         if (group.communicator->failed()) group.communicator->check_alive();

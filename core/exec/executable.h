@@ -88,6 +88,9 @@ class Executable {
   // Which steps behind the leading ones, counted from there, each of them must come after when
   // they run side by side. Empty where they have to run in order.
   std::vector<std::vector<int>> orders() const;
+  void run_item(Step& step);
+  static void wait_for_collectives(std::span<Step> steps);
+  void run_shuffled();  // those behind the leading ones
   // With `orders`, these are steps of a recording.
   void run_items(std::span<Step> steps, std::span<const std::vector<int>> orders = {});
   void copy(const Step& step);

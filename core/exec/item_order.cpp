@@ -1,7 +1,8 @@
-// Which items of a recording run side by side: core/schedule/hazards.h, asked with the memory that
-// the items got.
+// Which items must come after which (core/schedule/hazards.h, asked with the memory that they got),
+// and, to find what that misses, runs in any order that it allows.
 #include <algorithm>
 #include <limits>
+#include <random>
 
 #include "core/base/options.h"
 #include "core/exec/executable.h"
@@ -53,6 +54,42 @@ std::vector<std::vector<int>> Executable::orders() const {
     }
   }
   return after;
+}
+
+void Executable::run_shuffled() {
+  std::span<Step> steps = std::span(steps_).subspan(leading_);
+  std::vector<std::vector<int>> before = orders();
+  if (before.empty()) return run_items(steps);
+  std::vector<std::vector<int>> after(steps.size());
+  std::vector<size_t> missing(steps.size());
+  int collective = -1;
+  for (int i = 0; i < int(steps.size()); ++i) {
+    for (int w : steps[i].item->waits) {
+      if (w >= int(leading_)) before[i].push_back(w - int(leading_));
+    }
+    if (steps[i].item->kind == Item::Kind::Collective) {
+      // All ranks start them in the same order.
+      if (collective >= 0) before[i].push_back(collective);
+      collective = i;
+    }
+    for (int b : before[i]) after[b].push_back(i);
+    missing[i] = before[i].size();
+  }
+  static std::mt19937 random(static_cast<unsigned>(options().shuffle));
+  std::vector<int> ready;
+  for (int i = 0; i < int(steps.size()); ++i) {
+    if (missing[i] == 0) ready.push_back(i);
+  }
+  while (!ready.empty()) {
+    std::swap(ready[random() % ready.size()], ready.back());
+    int next = ready.back();
+    ready.pop_back();
+    run_item(steps[next]);
+    for (int a : after[next]) {
+      if (--missing[a] == 0) ready.push_back(a);
+    }
+  }
+  wait_for_collectives(steps);
 }
 
 }  // namespace tinyshard
