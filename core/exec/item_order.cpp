@@ -75,7 +75,8 @@ void Executable::run_shuffled() {
     for (int b : before[i]) after[b].push_back(i);
     missing[i] = before[i].size();
   }
-  static std::mt19937 random(static_cast<unsigned>(options().shuffle));
+  std::seed_seq seed{int64_t(options().shuffle), counters().runs};  // each run has its own order
+  std::mt19937 random(seed);
   std::vector<int> ready;
   for (int i = 0; i < int(steps.size()); ++i) {
     if (missing[i] == 0) ready.push_back(i);

@@ -87,7 +87,6 @@ class Epilogues {
     for (const UOp& x : order_) {
       if (x.op() == Op::Cast) narrow(x);
       if (x.op() == Op::Add) bias(x);
-      if (x.op() == Op::Collective) widen(x.src(0));
     }
     if (!biased_.empty()) relus();
     if (!biased_.empty()) gelus();
@@ -127,24 +126,6 @@ class Epilogues {
     if (dot.op() == Op::Dot && dot->sources == 2 && uses(dot) == 1 &&
         narrows(dot.dtype(), x.dtype()))
       note(x, {dot, {}, Epilogue::None, x.dtype()});
-  }
-
-  // Sums that are rounded and then sent wide are sent as they are: storing them takes no more.
-  void widen(UOp x) {
-    auto skip = [&](Op op) {
-      bool found = x.op() == op && uses(x) == 1;
-      if (found) x = x.src(0);
-      return found;
-    };
-    while (skip(Op::Reshape)) {
-    }
-    UOp sent = x;
-    if (!skip(Op::Cast)) return;
-    while (skip(Op::Reshape)) {
-    }
-    if (!skip(Op::Cast)) return;
-    if (x.op() == Op::Dot && x->sources == 2 && uses(x) == 1 && x.dtype() == sent.dtype())
-      note(sent, {x, {}, Epilogue::None, sent.dtype()});
   }
 
   void bias(const UOp& x) {

@@ -1,5 +1,5 @@
-// What follows a product, done by the product: the narrowing of its sums, their widening for a
-// collective, a bias, ReLU, GELU, and GELU's gradient. The values before a GELU, which its gradient
+// What follows a product, done by the product: the narrowing of its sums, a bias, ReLU,
+// GELU, and GELU's gradient. The values before a GELU, which its gradient
 // needs, come from the same call; that of a ReLU needs the result alone.
 #pragma once
 #include <functional>
@@ -11,8 +11,7 @@
 namespace tinyshard {
 
 // Rewrites only what `library_supports` takes (asked with row-major operands) and what no other
-// node reads halfway. A result that was rounded before its bias was added is now rounded once, and
-// one that was rounded before it was sent in a wider type is not rounded.
+// node reads halfway. A result that was rounded before its bias was added is now rounded once.
 std::vector<UOp> fuse_epilogues(std::span<const UOp> roots,
                                 const std::function<bool(const LibraryCall&)>& library_supports);
 

@@ -203,14 +203,24 @@ TEST_F(CudaEngine, MemoryIsBackAfterAHundredTrainers) {
   EXPECT_EQ(after.held, before.held);
 }
 
+// What `values` gives on a fresh runtime with TS_SERIAL.
+template <class Values>
+std::vector<float> with_serial(const char* serial, const Values& values) {
+  setenv("TS_SERIAL", serial, 1);
+  reload_options();
+  Runtime::shutdown();
+  Runtime::configure({.devices = {"CUDA:0"}});
+  Tensor::manual_seed(5);
+  std::vector<float> all = values();
+  unsetenv("TS_SERIAL");
+  reload_options();
+  return all;
+}
+
 // Chains that share nothing but their memory, one after the other, and the libraries' workspaces:
 // products long enough that a missing order shows.
 TEST_F(CudaEngine, WhatRunsSideBySideGivesWhatAChainGives) {
-  auto run = [&](const char* serial) {
-    setenv("TS_SERIAL", serial, 1);
-    reload_options();
-    use({"CUDA:0"});
-    Tensor::manual_seed(5);
+  auto values = [] {
     Tensor weight = (Tensor::randn({768, 768}) * 0.05).realize();
     Jit step = [&](Tensor x) {
       std::vector<Tensor> ends;
@@ -224,25 +234,19 @@ TEST_F(CudaEngine, WhatRunsSideBySideGivesWhatAChainGives) {
     std::vector<float> all;
     for (int i = 0; i < 12; ++i) {
       Tensor x = Tensor::randn({512, 768}).realize();
-      std::vector<float> values = step(x).to_vector<float>();
-      all.insert(all.end(), values.begin(), values.end());
+      std::vector<float> y = step(x).to_vector<float>();
+      all.insert(all.end(), y.begin(), y.end());
     }
-    unsetenv("TS_SERIAL");
-    reload_options();
     return all;
   };
-  std::vector<float> chain = run("1"), side_by_side = run("0");
+  std::vector<float> chain = with_serial("1", values), side_by_side = with_serial("0", values);
   ASSERT_EQ(chain.size(), side_by_side.size());
   EXPECT_TRUE(chain == side_by_side);
 }
 
 // What the step overwrites is its input, too, by a name that the schedule does not connect with it.
 TEST_F(CudaEngine, AnInputThatTheStepOverwritesIsReadAsInAChain) {
-  auto run = [&](const char* serial) {
-    setenv("TS_SERIAL", serial, 1);
-    reload_options();
-    use({"CUDA:0"});
-    Tensor::manual_seed(5);
+  auto values = [] {
     Tensor state = Tensor::randn({2048, 2048}).realize(),
            weight = Tensor::randn({2048, 2048}).realize();
     Jit step = [&](Tensor x) {
@@ -252,14 +256,12 @@ TEST_F(CudaEngine, AnInputThatTheStepOverwritesIsReadAsInAChain) {
     };
     std::vector<float> all;
     for (int i = 0; i < 6; ++i) {
-      std::vector<float> values = step(state).to_vector<float>();
-      all.insert(all.end(), values.begin(), values.end());
+      std::vector<float> y = step(state).to_vector<float>();
+      all.insert(all.end(), y.begin(), y.end());
     }
-    unsetenv("TS_SERIAL");
-    reload_options();
     return all;
   };
-  EXPECT_TRUE(run("1") == run("0"));
+  EXPECT_TRUE(with_serial("1", values) == with_serial("0", values));
 }
 
 TEST_F(CudaEngine, TwoGpusTrainAsOne) {
