@@ -178,9 +178,19 @@ void Executable::compile() {
       tune_kernels(same, *devices[first], options().beam, runtime.ranks() == 1, parallel_compile);
     auto compiled = compile_kernels(std::vector<const KernelSource*>(same.begin(), same.end()),
                                     target, parallel_compile);
-    if (target.is_gpu()) prepare_programs(compiled, *devices[first]);
+    if (target.is_gpu()) {
+      auto code_made = Clock::now();
+      prepare_programs(compiled, *devices[first]);
+      if (options().debug >= 1)
+        log_line(fmt::format("machine code in {:.1f} ms", milliseconds_since(code_made)));
+    }
     for (size_t i = 0; i < places.size(); ++i) kernels[places[i]] = compiled[i];
   }
+  if (options().debug >= 1) {
+    log_line(
+        fmt::format("compiled {} kernels in {:.1f} ms", sources.size(), milliseconds_since(start)));
+  }
+  start = Clock::now();
   steps_.reserve(schedule_.items.size());
   size_t next_kernel = 0;
   bool leads = true;
@@ -211,7 +221,7 @@ void Executable::compile() {
   }
   if (options().debug >= 1) {
     log_line(
-        fmt::format("compiled {} kernels in {:.1f} ms", sources.size(), milliseconds_since(start)));
+        fmt::format("loaded {} programs in {:.1f} ms", steps_.size(), milliseconds_since(start)));
   }
 }
 
