@@ -49,6 +49,8 @@ UOp empty_buffer(DimSpan shape, DType dtype, const Sharding& where);
 UOp host_buffer(DimSpan shape, DType dtype, std::span<const std::byte> data);
 // Gives a value a storage of its own: Assign(new buffer, value). Equal values become distinct.
 UOp with_own_storage(const UOp& value);
+// The value alone, where it waits to be the first one of its storage.
+UOp without_first_storage(const UOp& value);
 
 // Where the value of a graph will live; runs the sharding rules, computes nothing.
 Sharding sharding_of(const UOp& value);

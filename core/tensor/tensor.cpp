@@ -285,7 +285,9 @@ Tensor Tensor::replace(const Tensor& value, Caller caller) const {
   if (value.shape() != shape() || value.dtype() != dtype()) {
     fail(fmt::format("the target is {}, the value is {}", describe(), value.describe()));
   }
-  state_->value = value.uop();
+  const UOp& node = value.uop();
+  bool stored = node.op() == Op::Buffer || node.op() == Op::Assign;
+  state_->value = stored || !is_param() ? node : with_own_storage(node);  // it will be written over
   return *this;
 }
 

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "core/exec/executable.h"
 #include "core/nn/nn.h"
 #include "core/tensor/jit.h"
 #include "tests/devices.h"
@@ -255,6 +256,32 @@ TEST(DataParallel, GivesTheSameParametersAsOneDevice) {
     }
   }
   set_default_float(DType::F32);
+}
+
+struct Biases {
+  Tensor a = Tensor::zeros(2).is_param_(), b = Tensor::zeros(2).is_param_();
+  TS_FIELDS(a, b)
+};
+
+// Also: equal first values are one node in a graph, but each parameter is written over on its own.
+TEST(DataParallel, AStepMakesItsParametersInOneRun) {
+  Biases net;
+  Mesh mesh = Mesh::of(device_names(1));
+  nn::data_parallel(net, mesh, "data");
+  SGD optim(nn::parameters(net), {.lr = 1});
+  Jit step = [&](Tensor x) {
+    TrainingMode on;
+    optim.zero_grad();
+    Tensor loss = (net.a * x + net.b * 2).sum().backward();
+    optim.step();
+    return loss;
+  };
+  Tensor x = Tensor({3.f, 5.f}).shard(mesh).realize();
+  counters().reset();
+  step(x);
+  EXPECT_EQ(counters().runs, 2) << "the parameters and the step";
+  EXPECT_EQ(net.a.to_vector<float>(), (std::vector<float>{-3, -5}));
+  EXPECT_EQ(net.b.to_vector<float>(), (std::vector<float>{-2, -2}));
 }
 
 TEST(DataParallel, NamesTheAxesThereAre) {
