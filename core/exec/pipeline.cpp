@@ -21,7 +21,8 @@ namespace {
 constexpr SplitLimits kSplitOnGpu{.parts = 1024, .columns = 1024};
 
 // As much as takes some microseconds without tensor cores.
-constexpr SmallProducts kSmallOnGpu{.terms = 16, .elements = 1 << 20};
+constexpr SmallProducts kSmallOnGpu{
+    .terms = 16, .elements = 1 << 20, .columns = 16, .multiplications = 1 << 24};
 
 // Small steps gain from running items side by side; large ones fill the GPU with each.
 constexpr int64_t kSpareOnGpu = 64 << 20;

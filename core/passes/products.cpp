@@ -4,6 +4,7 @@
 
 #include "core/passes/gelu.h"
 #include "core/rewrite/pattern.h"
+#include "core/uop/node_map.h"
 
 namespace tinyshard {
 namespace {
@@ -14,16 +15,36 @@ UOp permuted(const UOp& x, Dims order) { return permute(x, order); }
 
 UOp stored(const UOp& x) { return UOp::make(Op::Contiguous, x.dtype(), {x}); }
 
+bool is_computed(const UOp& x) {
+  return is_elementwise(x.op()) || x.op() == Op::Reduce || x.op() == Op::Gather;
+}
+
 // An operand is read many times: what it takes to compute it is done once, before.
 UOp operand(const UOp& x, DType dtype) {
   if (is_movement(x.op())) return x.with_src(std::vector<UOp>{operand(x.src(0), dtype)});
-  bool computed = is_elementwise(x.op()) || x.op() == Op::Reduce || x.op() == Op::Gather;
-  return computed ? stored(cast(x, dtype)) : cast(x, dtype);
+  return is_computed(x) ? stored(cast(x, dtype)) : cast(x, dtype);
 }
 
 bool is_small(const UOp& x, SmallProducts limit) {
   return x.op() == Op::Dot && epilogue_of(x) == Epilogue::None &&
          x.src(0).shape().back() <= limit.terms && x->numel() <= limit.elements;
+}
+
+// Whether the last dim of a product's operand is where its elements lie side by side, as far as
+// its views tell.
+bool along_last(const UOp& x) {
+  const UOp* at = &x;
+  while (at->op() == Op::Reshape || at->op() == Op::Cast) at = &at->src(0);
+  return at->op() != Op::Permute;
+}
+
+bool is_narrow(const UOp& x, SmallProducts limit) {
+  if (x.op() != Op::Dot || x->numel() * x.src(0).shape().back() > limit.multiplications)
+    return false;
+  const UOp &a = x.src(0), &b = x.src(1);
+  auto last = int64_t(b.shape().size()) - 1;
+  bool across = b.op() == Op::Permute && b.arg(size_t(last)) == last - 1 && along_last(b.src(0));
+  return b.shape().back() <= limit.columns && along_last(a) && across;
 }
 
 // f16 and bf16 products sum in f32, as convolutions do.
@@ -173,12 +194,32 @@ UOp convolution(const UOp& x) {
   return stored(cast(result, x.dtype()));
 }
 
+// Who else reads an operand that is stored for a product in loops reads what is stored.
+std::vector<UOp> share_stored(std::span<const UOp> roots) {
+  NodeMap<bool> has_copy;
+  std::vector<UOp> order = toposort(roots), src;
+  for (const UOp& x : order) {
+    if (x.op() == Op::Contiguous && is_computed(x.src(0))) has_copy[x.src(0)] = true;
+  }
+  if (has_copy.size() == 0) return {roots.begin(), roots.end()};
+  NodeMap<UOp> made(order.size());
+  auto read = [&](const UOp& x) { return has_copy.contains(x) ? stored(made.at(x)) : made.at(x); };
+  for (const UOp& x : order) {
+    src.clear();
+    for (const UOp& s : x->src()) src.push_back(x.op() == Op::Contiguous ? made.at(s) : read(s));
+    made[x] = x.with_src(src);
+  }
+  std::vector<UOp> shared;
+  for (const UOp& root : roots) shared.push_back(read(root));
+  return shared;
+}
+
 }  // namespace
 
 std::vector<UOp> lower_products(std::span<const UOp> roots,
                                 const std::function<bool(const LibraryCall&)>& library_supports,
                                 SmallProducts small) {
-  return rewrite_once(roots, [&](const UOp& x) {
+  std::vector<UOp> lowered = rewrite_once(roots, [&](const UOp& x) {
     if (is_small(x, small)) return dot(x);
     bool product = x.op() == Op::Dot;
     if (!product && x.op() != Op::Conv && x.op() != Op::ConvBackwardData &&
@@ -186,9 +227,10 @@ std::vector<UOp> lower_products(std::span<const UOp> roots,
       return UOp();
     LibraryCall call{x, {}, {}};
     for (const UOp& s : x->src()) call.operands.push_back(row_major(s.shape()));
-    if (library_supports(call)) return UOp();
+    if (!is_narrow(x, small) && library_supports(call)) return UOp();
     return product ? with_epilogue(x, stored(dot(x))) : convolution(x);
   });
+  return share_stored(lowered);
 }
 
 }  // namespace tinyshard

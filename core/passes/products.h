@@ -8,10 +8,14 @@
 
 namespace tinyshard {
 
-// Products of so few terms to an element, and so few elements, are a part of the kernel that reads
-// them, where a launch takes longer than to compute them. The defaults let none be one.
+// Products that no library need take, where a launch takes longer than to compute them. The
+// defaults let none be one.
 struct SmallProducts {
+  // Sums of so few terms for so few elements are a part of the kernel that reads them.
   int64_t terms = 0, elements = 0;
+  // So few columns with so few multiplications in all are sums of rows, in a kernel of their own:
+  // libraries' tiles are wider than that.
+  int64_t columns = 0, multiplications = 0;
 };
 
 // Every Dot and Conv* that `library_supports` refuses (asked with row-major operands) becomes

@@ -6,8 +6,6 @@ namespace tinyshard {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-// Items that may run beside one and so should not wait for its memory.
-constexpr int kBeside = 8;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 

@@ -15,10 +15,13 @@ struct Life {
 };
 std::vector<Life> arena_lives(const Schedule& schedule);
 
+// Items that may run beside one, and so should not wait for its memory.
+inline constexpr int kBeside = 8;
+
 // Gives every buffer that lives only inside the schedule an offset, so that buffers whose lives
 // overlap do not; sets arena_bytes. The order of the items must be final. Up to `spare` bytes more
-// are taken so that memory is not used again by the items right after those that are done with it,
-// which may then run beside them.
+// are taken so that memory is not used again by the kBeside items after those that are done with
+// it, which may then run beside them.
 void plan_memory(Schedule& schedule, int64_t spare = 0);
 
 }  // namespace tinyshard

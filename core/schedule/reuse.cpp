@@ -77,7 +77,7 @@ bool may_replace(const KernelDraft& draft, const KernelDraft::Output& output, in
 }
 
 void reuse_operands(std::span<const Task> tasks, std::span<const int> order,
-                    std::vector<VirtualBuffer>& buffers) {
+                    std::vector<VirtualBuffer>& buffers, int64_t spare) {
   std::vector<int> last(buffers.size(), -1);  // place in the order of the last use of a memory
   auto memory = [&](int b) { return memory_holder(buffers, b); };
   for (int i = 0; i < int(order.size()); ++i) {
@@ -87,6 +87,13 @@ void reuse_operands(std::span<const Task> tasks, std::span<const int> order,
   auto temporary = [&](int b) {
     const VirtualBuffer& v = buffers[size_t(b)];
     return !v.storage && !v.output && v.container < 0;
+  };
+  auto read_beside = [&](int m, int place) {
+    for (int i = std::max(0, place - kBeside); i < place; ++i) {
+      const Task& other = tasks[size_t(order[size_t(i)])];
+      if (std::ranges::any_of(other.reads, [&](int b) { return memory(b) == m; })) return true;
+    }
+    return false;
   };
   FreeRanges free_ranges;
   for (int i = 0; i < int(order.size()); ++i) {
@@ -104,6 +111,10 @@ void reuse_operands(std::span<const Task> tasks, std::span<const int> order,
         if (std::ranges::count_if(task.reads, same_memory) != 1) continue;
         if (std::ranges::any_of(task.writes, same_memory)) continue;
         if (!may_replace(*task.draft, out, operand, free_ranges)) continue;
+        if (result.bytes() <= spare && read_beside(m, i)) {
+          spare -= result.bytes();
+          break;
+        }
         last[size_t(m)] = last[size_t(out.buffer)];
         result.previous = operand;
         break;

@@ -10,9 +10,11 @@ namespace tinyshard {
 
 // Makes an output a further version of an operand (VirtualBuffer::previous) where the operand is a
 // temporary that ends with this kernel, both have one type and size, and the kernel may write over
-// what it reads. `order` is the final order of the tasks.
+// what it reads. `order` is the final order of the tasks. Who writes over an operand waits for its
+// other readers: where these may run beside it, results take up to `spare` bytes of their own
+// instead.
 void reuse_operands(std::span<const Task> tasks, std::span<const int> order,
-                    std::vector<VirtualBuffer>& buffers);
+                    std::vector<VirtualBuffer>& buffers, int64_t spare = 0);
 
 // True when a kernel may store `output` over the memory that it loads as `buffer`: every load has
 // the index of the store, or lies in a fold that is complete before the first store of the elements

@@ -46,6 +46,10 @@ struct MemsetNodeParams {
   unsigned value, element_size;
   size_t width, height;
 };
+struct LaunchAttribute {  // a union, of which this is what is used
+  alignas(8) int priority;
+  char others[60];
+};
 struct GraphUpdateResult {
   int result;
   GraphNode node, from;
@@ -117,6 +121,8 @@ enum class NodeType : int { Kernel = 0, Memcpy = 1, Memset = 2 };
   X(kernel_node_get, "cuGraphKernelNodeGetParams_v2", (GraphNode, KernelNodeParams*))          \
   X(kernel_node_set, "cuGraphExecKernelNodeSetParams_v2",                                      \
     (GraphExec, GraphNode, const KernelNodeParams*))                                           \
+  X(kernel_node_attribute, "cuGraphKernelNodeSetAttribute",                                    \
+    (GraphNode, int, const LaunchAttribute*))                                                  \
   X(memset_node_get, "cuGraphMemsetNodeGetParams", (GraphNode, MemsetNodeParams*))             \
   X(memset_node_set, "cuGraphExecMemsetNodeSetParams",                                         \
     (GraphExec, GraphNode, const MemsetNodeParams*, Context))

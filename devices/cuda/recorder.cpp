@@ -14,6 +14,12 @@ namespace {
 
 constexpr int kCapturing = 1;     // CU_STREAM_CAPTURE_STATUS_ACTIVE
 constexpr unsigned kReplace = 1;  // CU_STREAM_SET_CAPTURE_DEPENDENCIES
+constexpr int kPriority = 8;      // CU_LAUNCH_ATTRIBUTE_PRIORITY
+// CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY: otherwise all nodes have that of the stream that
+// launches the graph, collectives included.
+constexpr unsigned long long kUseNodePriority = 8;
+constexpr int kUrgent = -1;  // of a kernel; 0 is that of all others
+constexpr int kSlack = 8;    // urgent: what can wait for this part of the longest chain at most
 constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: libraries may allocate meanwhile
 
 // The nodes that the next operation on a stream will depend on, and how; none where it does not
@@ -66,7 +72,7 @@ class GraphRecording final : public Recording {
   GraphRecording(Gpu& gpu, std::shared_ptr<RecordedGraph> graph,
                  std::vector<RecordedLaunch> launches)
       : gpu_(gpu), graph_(std::move(graph)), launches_(std::move(launches)) {
-    gpu.check(gpu.driver().graph_instantiate(&graph_->exec, graph_->graph, 0),
+    gpu.check(gpu.driver().graph_instantiate(&graph_->exec, graph_->graph, kUseNodePriority),
               fmt::format("making a graph of {} launches", launches_.size()));
     for (size_t i = 0; i < launches_.size(); ++i) by_list_[launches_[i].buffers].push_back(i);
     gpu.check(gpu.driver().graph_upload(graph_->exec, gpu.stream(Queue::Compute)),
@@ -186,15 +192,16 @@ void Recorder::end_step() {
   if (!in_step_) return;
   in_step_ = false;
   Tips all = tips(gpu_, gpu_.stream(Queue::Compute));
-  tips_.emplace_back(all.nodes.begin(), all.nodes.end());
+  steps_.back().tips.assign(all.nodes.begin(), all.nodes.end());
 }
 
 void Recorder::step(std::span<const int> after) {
   end_step();
   in_step_ = true;
+  steps_.push_back({{after.begin(), after.end()}, {}});
   std::vector<GraphNode> nodes;
   for (int step : after) {
-    for (GraphNode node : tips_.at(size_t(step))) {
+    for (GraphNode node : steps_.at(size_t(step)).tips) {
       if (std::ranges::find(nodes, node) == nodes.end()) nodes.push_back(node);
     }
   }
@@ -208,7 +215,8 @@ void Recorder::before() {
 }
 
 void Recorder::after(CudaProgram& program, void* const* buffers, const int64_t* coordinates) {
-  RecordedLaunch launch{&program, buffers, coordinates, program.scratch(), {}};
+  RecordedLaunch launch{&program, buffers, coordinates, program.scratch(), int(steps_.size()) - 1,
+                        {}};
   for (GraphNode tip : tips(gpu_, gpu_.stream(Queue::Compute)).nodes)
     collect(gpu_, tip, seen_, launch.nodes);
   launches_.push_back(std::move(launch));
@@ -235,11 +243,40 @@ void Recorder::waited(Stream stream) {
                             kReplace);
 }
 
+// The blocks of what nothing can wait for go first: the way back through the layers, say, before
+// the gradients of weights that lie beside it.
+void Recorder::prioritize() {
+  std::vector<int> length(steps_.size(), 1);  // of the longest chain that ends with a step
+  std::vector<int> rest(steps_.size(), 0);    // of the longest one that comes after it
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    for (int earlier : steps_[i].after)
+      length[i] = std::max(length[i], length[size_t(earlier)] + 1);
+  }
+  for (size_t i = steps_.size(); i-- > 0;) {
+    for (int earlier : steps_[i].after)
+      rest[size_t(earlier)] = std::max(rest[size_t(earlier)], rest[i] + 1);
+  }
+  int longest = std::ranges::max(length);
+  const LaunchAttribute urgent{.priority = kUrgent, .others = {}};
+  for (const RecordedLaunch& launch : launches_) {
+    auto step = size_t(launch.step);
+    if (launch.step < 0 || kSlack * (longest - length[step] - rest[step]) > longest) continue;
+    for (GraphNode node : launch.nodes) {
+      NodeType type;
+      gpu_.check(gpu_.driver().node_type(node, &type), "looking at a recording");
+      if (type != NodeType::Kernel) continue;
+      gpu_.check(gpu_.driver().kernel_node_attribute(node, kPriority, &urgent),
+                 "a priority in a recording");
+    }
+  }
+}
+
 std::unique_ptr<Recording> Recorder::finish(std::weak_ptr<RecordedGraph>* graph) {
   gpu_.make_current();
-  if (!tips_.empty()) {  // all that the steps told belongs to what ends here
+  if (!steps_.empty()) {  // all that the steps told belongs to what ends here
     end_step();
-    std::vector<int> steps(tips_.size());
+    prioritize();
+    std::vector<int> steps(steps_.size());
     std::iota(steps.begin(), steps.end(), 0);
     step(steps);
   }

@@ -14,6 +14,7 @@ struct RecordedLaunch {
   void* const* buffers;
   const int64_t* coordinates;
   const void* scratch;           // of the program, when it was ordered
+  int step;                      // that it is a part of; -1 without steps
   std::vector<GraphNode> nodes;  // in the order in which they were added
 };
 
@@ -48,11 +49,16 @@ class Recorder {
   std::unique_ptr<Recording> finish(std::weak_ptr<RecordedGraph>* graph);
 
  private:
+  struct Step {
+    std::vector<int> after;
+    std::vector<GraphNode> tips;  // what ends it, once the next one begins
+  };
   void end_step();
+  void prioritize();
 
   Gpu& gpu_;
   bool capturing_ = false, collective_ = false;
-  std::vector<std::vector<GraphNode>> tips_;  // of each step but the last: what ends it
+  std::vector<Step> steps_;
   bool in_step_ = false;
   std::unordered_set<GraphNode> seen_;
   std::vector<RecordedLaunch> launches_;
