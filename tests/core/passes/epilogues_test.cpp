@@ -2,20 +2,20 @@
 // where the device says yes and nobody reads what would be lost.
 #include "core/passes/epilogues.h"
 
-#include <random>
-
 #include <gtest/gtest.h>
 
 #include "core/passes/gelu.h"
 #include "core/passes/gradient.h"
 #include "core/passes/products.h"
 #include "core/passes/tidy.h"
-#include "tests/core/passes/evaluate.h"
+#include "tests/core/passes/same_values.h"
 
 namespace tinyshard {
 namespace {
 
-using testing::Evaluator;
+using testing::buffer;
+using testing::evaluated;
+using testing::expect_same;
 using testing::Values;
 
 bool all(const LibraryCall&) { return true; }
@@ -24,12 +24,6 @@ bool plain_only(const LibraryCall& call) { return epilogue_of(call.node) == Epil
 bool one_result(const LibraryCall& call) { return call.also.empty(); }
 bool no_gradient(const LibraryCall& call) {
   return epilogue_of(call.node) != Epilogue::GeluBackward;
-}
-
-UOp buffer(int64_t id, DimSpan shape, DType dtype) {
-  Dims arg{id};
-  arg.insert(arg.end(), shape.begin(), shape.end());
-  return UOp::make(Op::Buffer, dtype, {}, arg);
 }
 
 // Linear, GELU, Linear on [2, 3, 8] with 16 inside, as the tensor API builds it in this type:
@@ -69,32 +63,6 @@ struct Mlp {
     return transpose_products(tidy(roots));
   }
 };
-
-std::vector<Values> evaluated(std::span<const UOp> roots, const std::vector<UOp>& leaves) {
-  Evaluator evaluator;
-  std::mt19937 random(7);
-  std::uniform_real_distribution<double> uniform(-1.5, 1.5);
-  for (const UOp& b : leaves) {
-    Values values(size_t(b->numel()));
-    for (double& v : values) v = uniform(random);
-    evaluator.set(b, values);
-  }
-  std::vector<Values> out;
-  for (const UOp& root : roots) out.push_back(evaluator(root));
-  return out;
-}
-
-void expect_same(const std::vector<UOp>& a, const std::vector<UOp>& b,
-                 const std::vector<UOp>& leaves) {
-  std::vector<Values> left = evaluated(a, leaves), right = evaluated(b, leaves);
-  ASSERT_EQ(left.size(), right.size());
-  for (size_t r = 0; r < left.size(); ++r) {
-    ASSERT_EQ(left[r].size(), right[r].size());
-    ASSERT_EQ(a[r].dtype(), b[r].dtype());
-    for (size_t i = 0; i < left[r].size(); ++i)
-      ASSERT_NEAR(left[r][i], right[r][i], 1e-12) << "root " << r << " at " << i;
-  }
-}
 
 int count(std::span<const UOp> roots, Epilogue epilogue) {
   int n = 0;

@@ -1,0 +1,257 @@
+// Products in loops compute what the products did, are made only where the library refuses or the
+// limits say so, and what they store for themselves nobody else computes again.
+#include "core/passes/products.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/core/passes/same_values.h"
+
+namespace tinyshard {
+namespace {
+
+bool all(const LibraryCall&) { return true; }
+bool none(const LibraryCall&) { return false; }
+
+UOp buffer(int64_t id, const Dims& shape, DType dtype = DType::F32) {
+  return testing::buffer(id, shape, dtype);
+}
+
+UOp dot(const UOp& a, const UOp& b, Epilogue epilogue = Epilogue::None) {
+  auto batch = int64_t(a.shape().size()) - 2;
+  UOp plain = UOp::make(Op::Dot, a.dtype(), {a, b}, Dims{batch});
+  if (epilogue == Epilogue::None) return plain;
+  DimSpan shape = plain.shape();
+  if (epilogue != Epilogue::GeluBackward) shape = shape.last(1);
+  UOp c = testing::buffer(99, shape, a.dtype());
+  return UOp::make(Op::Dot, a.dtype(), {a, b, c}, Dims{batch, int64_t(epilogue)});
+}
+
+int count(std::span<const UOp> roots, Op op) {
+  int n = 0;
+  for (const UOp& x : toposort(roots)) n += x.op() == op;
+  return n;
+}
+
+std::vector<UOp> lowered(const std::vector<UOp>& before, bool (*supports)(const LibraryCall&),
+                         SmallProducts small = {}) {
+  std::vector<UOp> after = lower_products(before, supports, small), leaves;
+  for (const UOp& x : toposort(before)) {
+    if (x.op() == Op::Buffer) leaves.push_back(x);
+  }
+  testing::expect_same(before, after, leaves);
+  return after;
+}
+
+// --- what the library says -----------------------------------------------------------------------
+
+struct Case {
+  DType type;
+  Epilogue epilogue;
+};
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << name(c.type) << " with epilogue " << int(c.epilogue);
+}
+
+class Products : public ::testing::TestWithParam<Case> {
+ protected:
+  // A plain one; a batch with operands that are computed and seen through views.
+  std::vector<UOp> roots() const {
+    auto [type, epilogue] = GetParam();
+    UOp x = buffer(3, {5, 2, 3}, type), y = buffer(4, {2, 4, 5}, type);
+    UOp a = permute(binary(Op::Mul, x, x), Dims{1, 2, 0});
+    UOp b = permute(binary(Op::Add, y, const_like(y, 1)), Dims{0, 2, 1});
+    return {dot(buffer(1, {3, 5}, type), buffer(2, {5, 4}, type), epilogue), dot(a, b, epilogue)};
+  }
+};
+
+TEST_P(Products, StayWithALibraryThatTakesThem) {
+  EXPECT_EQ(lower_products(roots(), all), roots());
+}
+
+TEST_P(Products, AreLoopsWhereItRefuses) {
+  std::vector<UOp> after = lowered(roots(), none);
+  EXPECT_EQ(count(after, Op::Dot), 0) << print(after);
+  EXPECT_EQ(count(after, Op::Reduce), 2) << print(after);
+}
+
+TEST_P(Products, AreAskedForWithDenseOperands) {
+  int asked = 0;
+  lower_products(roots(), [&](const LibraryCall& call) {
+    ++asked;
+    EXPECT_EQ(epilogue_of(call.node), GetParam().epilogue);
+    EXPECT_EQ(call.operands.size(), call.node->src().size());
+    for (size_t i = 0; i < call.operands.size(); ++i)
+      EXPECT_EQ(call.operands[i].strides, row_major(call.node.src(i).shape()).strides);
+    return true;
+  });
+  EXPECT_EQ(asked, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , Products,
+    ::testing::Values(Case{DType::F32, Epilogue::None}, Case{DType::F32, Epilogue::Bias},
+                      Case{DType::F32, Epilogue::BiasRelu}, Case{DType::F32, Epilogue::BiasGelu},
+                      Case{DType::F32, Epilogue::GeluBackward}, Case{DType::BF16, Epilogue::None},
+                      Case{DType::BF16, Epilogue::BiasRelu},
+                      Case{DType::F16, Epilogue::GeluBackward}));
+
+// --- few terms -----------------------------------------------------------------------------------
+
+constexpr SmallProducts kShort{.terms = 4, .elements = 12};
+
+bool is_loops(const UOp& product, SmallProducts small) {
+  return count(lowered({product}, all, small), Op::Dot) == 0;
+}
+
+TEST(ShortProducts, AreLoopsThoughALibraryTakesThem) {
+  EXPECT_TRUE(is_loops(dot(buffer(1, {3, 4}), buffer(2, {4, 4})), kShort));
+  EXPECT_TRUE(is_loops(dot(buffer(1, {2, 3, 4}), buffer(2, {2, 4, 2})), kShort)) << "a batch";
+  EXPECT_FALSE(is_loops(dot(buffer(1, {3, 4}), buffer(2, {4, 4})), {})) << "no limits";
+}
+
+TEST(ShortProducts, AreAPartOfTheKernelThatReadsThem) {
+  UOp product = dot(buffer(1, {3, 4}), buffer(2, {4, 4}));
+  EXPECT_EQ(count(lowered({product}, all, kShort), Op::Contiguous), 0);
+  EXPECT_EQ(count(lowered({product}, none, kShort), Op::Contiguous), 0);
+  EXPECT_EQ(count(lowered({product}, none), Op::Contiguous), 1) << "others are stored";
+}
+
+TEST(ShortProducts, HaveNoMoreTermsOrElementsThanTheLimits) {
+  EXPECT_FALSE(is_loops(dot(buffer(1, {3, 5}), buffer(2, {5, 4})), kShort)) << "5 terms";
+  EXPECT_FALSE(is_loops(dot(buffer(1, {13, 4}), buffer(2, {4, 1})), kShort)) << "13 elements";
+  EXPECT_FALSE(is_loops(dot(buffer(1, {2, 3, 4}), buffer(2, {2, 4, 3})), kShort)) << "2 times 9";
+}
+
+TEST(ShortProducts, HaveNoEpilogue) {
+  for (Epilogue e :
+       {Epilogue::Bias, Epilogue::BiasRelu, Epilogue::BiasGelu, Epilogue::GeluBackward}) {
+    EXPECT_FALSE(is_loops(dot(buffer(1, {3, 4}), buffer(2, {4, 4}), e), kShort)) << int(e);
+  }
+}
+
+// --- few columns ---------------------------------------------------------------------------------
+
+constexpr SmallProducts kNarrow{.columns = 3, .multiplications = 60};
+
+UOp transposed(const UOp& x) { return permute(x, Dims{1, 0}); }
+
+// [m, k] times the transpose of [n, k], as a layer multiplies.
+UOp linear(int64_t m, int64_t k, int64_t n, Epilogue epilogue = Epilogue::None) {
+  return dot(buffer(1, {m, k}), transposed(buffer(2, {n, k})), epilogue);
+}
+
+TEST(NarrowProducts, AreSumsOfRowsInAKernelOfTheirOwn) {
+  for (Epilogue e : {Epilogue::None, Epilogue::Bias, Epilogue::BiasRelu, Epilogue::BiasGelu,
+                     Epilogue::GeluBackward}) {
+    std::vector<UOp> after = lowered({linear(4, 5, 3, e)}, all, kNarrow);
+    EXPECT_EQ(count(after, Op::Dot), 0) << int(e);
+    EXPECT_EQ(count(after, Op::Contiguous), 1) << print(after);
+  }
+  EXPECT_FALSE(is_loops(linear(4, 5, 3), {})) << "no limits";
+  UOp b = permute(buffer(2, {2, 3, 5}), Dims{0, 2, 1});
+  EXPECT_TRUE(is_loops(dot(buffer(1, {2, 2, 5}), b), kNarrow)) << "a batch";
+}
+
+TEST(NarrowProducts, HaveNoMoreColumnsOrMultiplicationsThanTheLimits) {
+  EXPECT_FALSE(is_loops(linear(3, 5, 4), kNarrow)) << "4 columns";
+  EXPECT_FALSE(is_loops(linear(5, 5, 3), kNarrow)) << "75 multiplications";
+  EXPECT_FALSE(is_loops(linear(4, 5, 4, Epilogue::Bias), kNarrow)) << "both";
+  UOp b = permute(buffer(2, {2, 3, 5}), Dims{0, 2, 1});
+  EXPECT_FALSE(is_loops(dot(buffer(1, {2, 4, 5}), b), kNarrow)) << "2 times 60";
+}
+
+TEST(NarrowProducts, SumAlongTheRowsOfTheFirstOperand) {
+  UOp b = transposed(buffer(2, {3, 5}));
+  EXPECT_TRUE(is_loops(dot(reshape(buffer(1, {2, 2, 5}), Dims{4, 5}), b), kNarrow));
+  EXPECT_FALSE(is_loops(dot(transposed(buffer(1, {5, 4})), b), kNarrow));
+  UOp seen = reshape(permute(buffer(1, {5, 2, 2}), Dims{1, 2, 0}), Dims{4, 5});
+  EXPECT_FALSE(is_loops(dot(seen, b), kNarrow)) << "below a reshape";
+}
+
+TEST(NarrowProducts, SumAlongTheRowsOfTheSecondOperand) {
+  UOp a = buffer(1, {4, 5});
+  EXPECT_FALSE(is_loops(dot(a, buffer(2, {5, 3})), kNarrow)) << "it runs down columns";
+  UOp seen = reshape(permute(buffer(2, {5, 3, 1}), Dims{1, 0, 2}), Dims{3, 5});
+  EXPECT_FALSE(is_loops(dot(a, transposed(seen)), kNarrow)) << "transposed twice";
+}
+
+// --- operands that are stored --------------------------------------------------------------------
+
+// v = x * y is an operand of a short product, read by others as well.
+struct Shared {
+  DType type = DType::F32;
+  UOp x = buffer(1, {4, 3}, type), y = buffer(2, {4, 3}, type);
+  UOp v = binary(Op::Mul, x, y);
+  UOp small = dot(v, buffer(3, {3, 2}, type)), large = dot(v, buffer(4, {3, 7}, type));
+  UOp sum = reduce(ReduceOp::Sum, v, Dims{1});
+};
+
+std::vector<UOp> copies_of(const UOp& x, std::span<const UOp> roots) {
+  std::vector<UOp> found;
+  for (const UOp& y : toposort(roots)) {
+    if (y.op() == Op::Contiguous && y.src(0) == x) found.push_back(y);
+  }
+  return found;
+}
+
+TEST(StoredOperands, AreReadByAllOthersToo) {
+  Shared s;
+  std::vector<UOp> after = lowered({s.small, s.large, s.sum}, all, kShort);
+  std::vector<UOp> copies = copies_of(s.v, after);
+  ASSERT_EQ(copies.size(), 1u) << print(after);
+  EXPECT_EQ(count(after, Op::Contiguous), 1);
+  EXPECT_EQ(count(after, Op::Dot), 1) << print(after);
+  ASSERT_EQ(after[1].op(), Op::Dot);
+  EXPECT_EQ(after[1].src(0), copies[0]) << print(after);
+  ASSERT_EQ(after[2].op(), Op::Reduce);
+  EXPECT_EQ(after[2].src(0), copies[0]) << print(after);
+}
+
+TEST(StoredOperands, MayBeRoots) {
+  Shared s;
+  std::vector<UOp> after = lowered({s.v, s.large, s.small, s.v}, all, kShort);
+  std::vector<UOp> copies = copies_of(s.v, after);
+  ASSERT_EQ(copies.size(), 1u) << print(after);
+  EXPECT_EQ(after[0], copies[0]);
+  EXPECT_EQ(after[1].src(0), copies[0]);
+  EXPECT_EQ(after[3], copies[0]);
+}
+
+TEST(StoredOperands, AreReadThroughViews) {
+  Shared s;
+  UOp wide = dot(buffer(5, {7, 4}), s.v), other = dot(transposed(s.v), buffer(6, {4, 7}));
+  UOp small = dot(buffer(7, {2, 3}), transposed(s.v));
+  std::vector<UOp> after = lowered({wide, other, small}, all, kShort);
+  std::vector<UOp> copies = copies_of(s.v, after);
+  ASSERT_EQ(copies.size(), 1u) << print(after);
+  EXPECT_EQ(after[0].src(1), copies[0]);
+  EXPECT_EQ(after[1].src(0), transposed(copies[0]));
+}
+
+TEST(StoredOperands, MayBeMadeOfEachOther) {
+  Shared s;
+  UOp u = binary(Op::Add, s.v, s.x);
+  std::vector<UOp> after = lowered({s.small, dot(u, buffer(5, {3, 2})), u}, all, kShort);
+  std::vector<UOp> copies = copies_of(s.v, after);
+  ASSERT_EQ(copies.size(), 1u) << print(after);
+  EXPECT_EQ(copies_of(binary(Op::Add, copies[0], s.x), after), (std::vector<UOp>{after[2]}));
+  EXPECT_EQ(count(after, Op::Contiguous), 2);
+}
+
+TEST(StoredOperands, AreNoneWhereTheLibraryTakesAllProducts) {
+  Shared s;
+  std::vector<UOp> before{s.small, s.large, s.sum, s.v};
+  EXPECT_EQ(lowered(before, all), before);
+}
+
+// The loops sum in a wider type: what they store is not what others read.
+TEST(StoredOperands, OfAWiderTypeAreForTheLoopsAlone) {
+  Shared s{.type = DType::BF16};
+  std::vector<UOp> after = lowered({s.small, s.large, s.sum}, all, kShort);
+  EXPECT_EQ(copies_of(cast(s.v, DType::F32), after).size(), 1u) << print(after);
+  EXPECT_EQ(after[1], s.large);
+  EXPECT_EQ(after[2], s.sum);
+}
+
+}  // namespace
+}  // namespace tinyshard
