@@ -34,7 +34,8 @@ bool is_small(const UOp& x, SmallProducts limit) {
 // its views tell.
 bool along_last(const UOp& x) {
   const UOp* at = &x;
-  while (at->op() == Op::Reshape || at->op() == Op::Cast) at = &at->src(0);
+  while (at->op() != Op::Permute && (is_movement(at->op()) || at->op() == Op::Cast))
+    at = &at->src(0);
   return at->op() != Op::Permute;
 }
 
@@ -199,7 +200,8 @@ UOp convolution(const UOp& x) {
   return stored(cast(result, x.dtype()));
 }
 
-// Who else reads an operand that is stored for a product in loops reads what is stored.
+// What is stored, as operands are for a product in loops, is read by all who need it: nobody
+// computes or stores it again.
 std::vector<UOp> share_stored(std::span<const UOp> roots) {
   NodeMap<bool> has_copy;
   std::vector<UOp> order = toposort(roots), src;

@@ -88,10 +88,13 @@ void reuse_operands(std::span<const Task> tasks, std::span<const int> order,
     const VirtualBuffer& v = buffers[size_t(b)];
     return !v.storage && !v.output && v.container < 0;
   };
+  // Back to who wrote the memory last: readers of what it held before are waited for already.
   auto read_beside = [&](int m, int place) {
-    for (int i = std::max(0, place - kBeside); i < place; ++i) {
+    auto in_memory = [&](int b) { return memory(b) == m; };
+    for (int i = place - 1; i >= std::max(0, place - kBeside); --i) {
       const Task& other = tasks[size_t(order[size_t(i)])];
-      if (std::ranges::any_of(other.reads, [&](int b) { return memory(b) == m; })) return true;
+      if (std::ranges::any_of(other.writes, in_memory)) return false;
+      if (std::ranges::any_of(other.reads, in_memory)) return true;
     }
     return false;
   };
@@ -102,6 +105,7 @@ void reuse_operands(std::span<const Task> tasks, std::span<const int> order,
     for (const auto& out : task.draft->outputs) {
       VirtualBuffer& result = buffers[size_t(out.buffer)];
       if (!temporary(out.buffer) || result.previous >= 0) continue;
+      int replaced = -1;
       for (int operand : task.reads) {
         int m = memory(operand);
         const VirtualBuffer& old = buffers[size_t(m)];
@@ -111,14 +115,17 @@ void reuse_operands(std::span<const Task> tasks, std::span<const int> order,
         if (std::ranges::count_if(task.reads, same_memory) != 1) continue;
         if (std::ranges::any_of(task.writes, same_memory)) continue;
         if (!may_replace(*task.draft, out, operand, free_ranges)) continue;
-        if (result.bytes() <= spare && read_beside(m, i)) {
-          spare -= result.bytes();
-          break;
-        }
-        last[size_t(m)] = last[size_t(out.buffer)];
-        result.previous = operand;
-        break;
+        bool alone = !read_beside(m, i);
+        if (alone || replaced < 0) replaced = operand;
+        if (alone) break;
       }
+      if (replaced < 0) continue;
+      if (result.bytes() <= spare && read_beside(memory(replaced), i)) {
+        spare -= result.bytes();
+        continue;
+      }
+      last[size_t(memory(replaced))] = last[size_t(out.buffer)];
+      result.previous = replaced;
     }
   }
 }

@@ -78,8 +78,8 @@ struct ScheduleOptions {
   int threads = 1;  // of a device: how far big reductions are split
   int64_t bucket_bytes = 25 << 20;
   bool join_kernels = false;  // where launches are dear
-  int64_t spare_bytes = 0;    // of memory, where items run side by side: see plan_memory,
-                              // reuse_operands
+  int64_t spare_bytes = 0;    // of memory, where items run side by side: for plan_memory and
+                              // for reuse_operands each
 };
 
 // Roots and their shardings as multi/rewrite.h leaves them: every shape is local, roots are values

@@ -70,6 +70,15 @@ TEST(Reuse, AnOperandWithoutOtherReadersIsReplacedInAnyCase) {
   }
 }
 
+// Whichever operand comes first.
+TEST(Reuse, AnOperandWithoutOtherReadersIsPreferred) {
+  for (bool first : {true, false}) {
+    Tensor t = data().matmul(data()), a = data().matmul(data());
+    Tensor sum = first ? a + t : t + a;
+    EXPECT_EQ(replacing(planned({t.matmul(data()), sum.matmul(data())}, kBytes)), Replacing{true});
+  }
+}
+
 TEST(Reuse, WhatIsSparedIsSpentOnce) {
   auto both = [](int64_t spare) {
     std::vector<Tensor> roots = read_twice(), more = read_twice();
@@ -80,6 +89,14 @@ TEST(Reuse, WhatIsSparedIsSpentOnce) {
   EXPECT_EQ(both(kBytes), (Replacing{false, true}));
   EXPECT_EQ(both(2 * kBytes - 1), (Replacing{false, true}));
   EXPECT_EQ(both(2 * kBytes), (Replacing{false, false}));
+}
+
+// Who wrote the operand has read what lay there before, and is waited for anyway.
+TEST(Reuse, TheWriterOfAnOperandIsNoOtherReader) {
+  Tensor t = data().matmul(data());
+  Tensor weights = t.softmax(1).contiguous().softmax(0).contiguous();
+  for (int64_t spare : {int64_t{0}, 100 * kBytes})
+    EXPECT_EQ(replacing(planned({weights.matmul(data())}, spare)), (Replacing{true, true}));
 }
 
 // So many items lie between that the other reader is long done.
