@@ -22,7 +22,6 @@ struct Fused {
   UOp third;  // the epilogue's operand as the graph has it; null without an epilogue
   Epilogue epilogue = Epilogue::None;
   DType dtype = DType::F32;
-  UOp scale = {};  // of an update; null where it is 1
 };
 
 // f(x, seed) as the passes before would leave it. Built on leaves and moved, so that nothing walks
@@ -42,17 +41,16 @@ UOp as_in_graph(const F& f, const UOp& x, const UOp& seed) {
 }
 
 // The product as a node: two dims and maybe batches; `third` in the shape that it asks for.
-UOp product_node(const Fused& f, const UOp& a, const UOp& b, const UOp& third, const UOp& scale) {
+UOp product_node(const Fused& f, const UOp& a, const UOp& b, const UOp& third) {
   if (f.epilogue == Epilogue::None) return UOp::make(Op::Dot, f.dtype, {a, b}, f.dot->arg());
   Dims shape(f.dot.shape().begin(), f.dot.shape().end());
-  if (!has_whole_operand(f.epilogue)) shape = {shape.back()};
-  std::vector<UOp> src{a, b, reshape(third, shape)};
-  if (scale) src.push_back(scale);
-  return UOp::make(Op::Dot, f.dtype, src, Dims{f.dot.arg(0), int64_t(f.epilogue)});
+  if (f.epilogue != Epilogue::GeluBackward) shape = {shape.back()};
+  return UOp::make(Op::Dot, f.dtype, {a, b, reshape(third, shape)},
+                   Dims{f.dot.arg(0), int64_t(f.epilogue)});
 }
 
 LibraryCall call_of(const Fused& f) {
-  LibraryCall call{product_node(f, f.dot.src(0), f.dot.src(1), f.third, f.scale), {}, {}};
+  LibraryCall call{product_node(f, f.dot.src(0), f.dot.src(1), f.third), {}, {}};
   for (const UOp& s : call.node->src()) call.operands.push_back(row_major(s.shape()));
   return call;
 }
@@ -74,20 +72,6 @@ UOp repeated_row(const UOp& x) {
   }
 }
 
-// x as one number, when it is one repeated.
-UOp repeated_number(const UOp& x) {
-  if (is_const(x)) return reshaped_const(x, {});
-  const UOp* at = &x;
-  while (at->op() == Op::Expand || at->op() == Op::Reshape) at = &at->src(0);
-  return (*at)->numel() == 1 ? reshape(*at, Dims{}) : UOp();
-}
-
-// The storage that an operand shows, as it is or moved; null where it shows none.
-UOp storage_under(UOp x) {
-  while (is_movement(x.op()) || x.op() == Op::Cast) x = x.src(0);
-  return x.op() == Op::Buffer ? x : UOp();
-}
-
 class Epilogues {
  public:
   Epilogues(std::span<const UOp> roots, const std::function<bool(const LibraryCall&)>& supports)
@@ -103,7 +87,6 @@ class Epilogues {
     for (const UOp& x : order_) {
       if (x.op() == Op::Cast) narrow(x);
       if (x.op() == Op::Add) bias(x);
-      if (x.op() == Op::Assign) update(x);
     }
     if (!biased_.empty()) relus();
     if (!biased_.empty()) gelus();
@@ -153,31 +136,6 @@ class Epilogues {
       UOp dot = product_under(x.src(side));
       if (!dot || !note(x, {dot, row, Epilogue::Bias, x.dtype()})) continue;
       biased_.push_back(x);
-      return;
-    }
-  }
-
-  // storage = storage + number * product, or minus that.
-  void update(const UOp& x) {
-    const UOp &storage = x.src(0), &sum = x.src(1);
-    bool minus = sum.op() == Op::Sub;
-    if (storage.op() != Op::Buffer || x.dtype() != DType::F32 || uses(sum) != 1) return;
-    if (sum.op() != Op::Add && !minus) return;
-    for (int side : {1, 0}) {
-      if (!(sum.src(1 - side) == storage) || (minus && side == 0)) continue;
-      UOp term = sum.src(side), scale;
-      if (uses(term) != 1) return;
-      if (term.op() == Op::Mul) {
-        bool second = bool(repeated_number(term.src(1)));
-        scale = repeated_number(term.src(second ? 1 : 0));
-        if (!scale) return;
-        term = term.src(second ? 0 : 1);
-      }
-      if (minus) scale = scale ? unary(Op::Neg, scale) : reshaped_const(const_like(sum, -1), {});
-      UOp dot = product_under(term.op() == Op::Cast && uses(term) == 1 ? term.src(0) : term);
-      if (!dot || storage_under(dot.src(0)) == storage || storage_under(dot.src(1)) == storage)
-        return;
-      note(sum, {dot, storage, Epilogue::Update, DType::F32, scale});
       return;
     }
   }
@@ -287,8 +245,7 @@ class Epilogues {
     std::vector<UOp> src;
     auto make_fused = [&](const UOp& x, const Fused& f) {
       UOp third = f.third ? made_of(made, f.third) : UOp();
-      UOp scale = f.scale ? made_of(made, f.scale) : UOp();
-      UOp dot = product_node(f, made.at(f.dot.src(0)), made.at(f.dot.src(1)), third, scale);
+      UOp dot = product_node(f, made.at(f.dot.src(0)), made.at(f.dot.src(1)), third);
       made[x] = reshape(dot, x.shape());
     };
     for (const UOp& x : order_) {

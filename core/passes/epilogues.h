@@ -1,7 +1,6 @@
 // What follows a product, done by the product: the narrowing of its sums, a bias, ReLU,
 // GELU, and GELU's gradient. The values before a GELU, which its gradient
-// needs, come from the same call; that of a ReLU needs the result alone. A product that is added to
-// a storage (plain SGD, sums of gradients) is added there.
+// needs, come from the same call; that of a ReLU needs the result alone.
 #pragma once
 #include <functional>
 #include <span>

@@ -132,10 +132,8 @@ void verify(std::span<const UOp> roots, Stage stage) {
     if (facts.op_class == OpClass::Elementwise && facts.arity == 2) {
       need(src[0].dtype() == src[1].dtype(), x, "sources of different types");
     }
-    if (x.op() == Op::Dot && src.size() > 2)
+    if (x.op() == Op::Dot && src.size() == 3)
       need(src[2].dtype() == x.dtype(), x, "the epilogue's operand has the type of the result");
-    if (x.op() == Op::Dot && src.size() > 3)
-      need(src[3].dtype() == DType::F32, x, "an update is scaled by an f32 number");
     if (x.op() == Op::Where) {
       need(src[0].dtype() == DType::Bool && src[1].dtype() == src[2].dtype(), x, "types of where");
     }

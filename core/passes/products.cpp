@@ -84,11 +84,6 @@ UOp with_epilogue(const UOp& x, const UOp& sums) {
       return gelu(biased());
     case Epilogue::GeluBackward:
       return gelu_gradient(x.src(2), sums);
-    case Epilogue::Update: {
-      if (x->sources == 3) return binary(Op::Add, x.src(2), sums);
-      UOp scale = reshape(cast(x.src(3), x.dtype()), Dims(x.shape().size(), 1));
-      return binary(Op::Add, x.src(2), binary(Op::Mul, sums, expand(scale, x.shape())));
-    }
   }
   return sums;
 }

@@ -61,19 +61,8 @@ class Scheduler {
   Schedule take() { return std::move(schedule_); }
 
  private:
-  // Whether a product adds to the storage, element by element, and reads it for nothing else.
-  static bool updates(const UOp& product, const UOp& storage) {
-    auto shows = [&](UOp x) {
-      while (is_movement(x.op())) x = x.src(0);
-      return x == storage;
-    };
-    return product.op() == Op::Dot && epilogue_of(product) == Epilogue::Update &&
-           storage.op() == Op::Buffer && shows(product.src(2)) && !shows(product.src(0)) &&
-           !shows(product.src(1));
-  }
-
   // A root that only shows a library's result in another shape is that result, and what a
-  // collective brings or a product adds for a storage arrives there: no copies of them.
+  // collective brings for a storage arrives there: no copies of them.
   void name_results() {
     NodeMap<int> uses(order_.size());
     for (const UOp& x : order_) {
@@ -84,8 +73,7 @@ class Scheduler {
       if (x.op() != Op::Assign) continue;
       UOp result = x.src(1);
       while (result.op() == Op::Reshape && uses.at(result) == 1) result = result.src(0);
-      if (uses.at(result) != 1 || (result.op() != Op::Collective && !updates(result, x.src(0))))
-        continue;
+      if (result.op() != Op::Collective || uses.at(result) != 1) continue;
       buffer_[result] = buffer_of(x);
       made_along_[x] = true;
     }

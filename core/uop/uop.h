@@ -179,13 +179,8 @@ enum class Epilogue : uint8_t {
   BiasRelu,      // max(x + c[n], 0)
   BiasGelu,      // gelu(x + c[n])
   GeluBackward,  // x * gelu'(c[batch.., m, n])
-  Update,  // c[batch.., m, n] + x * s, with an f32 number s as fourth source; without it s = 1
 };
 Epilogue epilogue_of(const UOp& dot);
-// Whether its operand has the shape of the result, not of one row of it.
-inline bool has_whole_operand(Epilogue e) {
-  return e == Epilogue::GeluBackward || e == Epilogue::Update;
-}
 
 // --- whole graphs
 // ---------------------------------------------------------------------------------- Every node

@@ -21,7 +21,6 @@ struct LtState {
   LtOwned<LtHandle, &CublasLt::destroy> handle;
   std::mutex mutex;
   std::map<std::string, LtCandidate> chosen;
-  std::shared_ptr<void> one;  // in memory of the GPU: its numbers are all there or all here
 };
 
 namespace {
@@ -47,7 +46,6 @@ LtType lt_type(DType dtype) {
 LtEpilogue lt_epilogue(const MatmulSpec& spec) {
   switch (spec.epilogue) {
     case Epilogue::None:
-    case Epilogue::Update:
       break;
     case Epilogue::Bias:
       return kLtBias;
@@ -72,12 +70,6 @@ std::shared_ptr<LtState> state_of(Gpu& gpu) {
     auto state = std::make_shared<LtState>();
     const CublasLt& lt = CublasLt::get();
     lt.check(lt.create(&state->handle.handle), gpu.name(), "cuBLASLt, a handle");
-    constexpr float kOne = 1;
-    Address one = 0;
-    gpu.check(gpu.driver().memory_allocate(&one, sizeof(kOne)), "memory for a number");
-    state->one = {reinterpret_cast<void*>(one),  // NOLINT(performance-no-int-to-ptr)
-                  [&driver = gpu.driver()](void* p) { driver.memory_free(Address(p)); }};
-    gpu.copy_in(state->one.get(), &kOne, sizeof(kOne));
     gpu.library_state = state;
   }
   return std::static_pointer_cast<LtState>(gpu.library_state);
@@ -97,8 +89,7 @@ LtProduct::LtProduct(Gpu& gpu, MatmulSpec spec)
         "a product");
   set(kLtTransposeA, int32_t(spec_.first.transposed));
   set(kLtTransposeB, int32_t(spec_.second.transposed));
-  set(kLtEpilogue, uint32_t(lt_epilogue(spec_)));
-  if (spec_.scale_slot > 0) set(kLtPointerMode, int32_t(kLtNumbersOnDevice));
+  if (spec_.epilogue != Epilogue::None) set(kLtEpilogue, uint32_t(lt_epilogue(spec_)));
   if (spec_.third_ld > 0) set(kLtAuxLd, spec_.third_ld);
   layout(first_, spec_.first, spec_.type);
   layout(second_, spec_.second, spec_.type);
@@ -130,7 +121,7 @@ void LtProduct::layout(LtOwned<LtLayout, &CublasLt::layout_destroy>& layout, con
 void LtProduct::point(const Pointers& p) {
   if (spec_.epilogue == Epilogue::GeluBackward)
     set(kLtAuxPointer, p.third);
-  else if (lt_epilogue(spec_) != kLtPlain)
+  else if (spec_.epilogue != Epilogue::None)
     set(kLtBiasPointer, p.third);
   if (spec_.sum_slot > 0) set(kLtAuxPointer, p.sum);
 }
@@ -162,12 +153,9 @@ LtStatus LtProduct::launch(const LtAlgorithm& algorithm, const Pointers& p) {
   bool wide = spec_.type == DType::F64;
   const void* one = wide ? static_cast<const void*>(&one64) : &one32;
   const void* zero = wide ? static_cast<const void*>(&zero64) : &zero32;
-  bool update = spec_.epilogue == Epilogue::Update;
-  const void* times = spec_.scale_slot > 0 ? p.scale : one;
-  const void* plus = spec_.scale_slot > 0 ? state_->one.get() : update ? one : zero;
-  return lt_.matmul(state_->handle.handle, matmul_.handle, times, p.first, first_.handle, p.second,
-                    second_.handle, plus, update ? p.third : p.out, out_.handle, p.out, out_.handle,
-                    &algorithm, p.workspace, Gpu::kWorkspaceBytes, gpu_.stream(Queue::Compute));
+  return lt_.matmul(state_->handle.handle, matmul_.handle, one, p.first, first_.handle, p.second,
+                    second_.handle, zero, p.out, out_.handle, p.out, out_.handle, &algorithm,
+                    p.workspace, Gpu::kWorkspaceBytes, gpu_.stream(Queue::Compute));
 }
 
 // --- which algorithm
@@ -197,9 +185,8 @@ LtCandidate LtProduct::algorithm(const Pointers& p, bool runs) {
   if (beam > 1 && known(disk_key(key), &best)) return chosen_[aligned] = state_->chosen[key] = best;
   Candidates candidates = advised(aligned, std::max(beam, 1));
   best = candidates[0];
-  if (beam > 1 &&
-      spec_.epilogue != Epilogue::Update) {  // which happens once, not as often as timed
-    if (!runs || recording()) return best;   // to be timed when it can be
+  if (beam > 1) {
+    if (!runs || recording()) return best;  // to be timed when it can be
     best = fastest(candidates, p);
     file_cache::store(disk_key(key), kFile,
                       std::string_view(reinterpret_cast<char*>(&best), sizeof(best)));
@@ -216,7 +203,7 @@ LtProduct::Candidates LtProduct::advised(const Alignments& aligned, int count) {
   prefer(kLtMaxWorkspace, uint64_t{Gpu::kWorkspaceBytes});
   prefer(kLtAlignmentA, aligned[0]);
   prefer(kLtAlignmentB, aligned[1]);
-  prefer(kLtAlignmentC, spec_.epilogue == Epilogue::Update ? aligned[3] : aligned[2]);
+  prefer(kLtAlignmentC, aligned[2]);
   prefer(kLtAlignmentD, aligned[2]);
   Candidates found(static_cast<size_t>(count));
   int valid = 0;

@@ -35,7 +35,6 @@ class LtProduct {
     const void* third;  // of the epilogue
     void* sum;          // where what precedes the GELU goes
     void* workspace;    // of Gpu::kWorkspaceBytes
-    const void* scale;  // of an update, in memory of the GPU; null where it is 1
   };
   // On the compute queue. DeviceError when it fails.
   void run(const Pointers& p);

@@ -21,12 +21,10 @@ LtProduct::Pointers pointers(const MatmulSpec& spec, void* const* buffers) {
                         buffers[spec.result_slot],
                         nullptr,
                         nullptr,
-                        nullptr,
                         nullptr};
   if (spec.epilogue != Epilogue::None)
     p.third = at(std::as_const(buffers[2]), spec.third_offset, spec.result);
   if (spec.sum_slot > 0) p.sum = buffers[spec.sum_slot];
-  if (spec.scale_slot > 0) p.scale = buffers[spec.scale_slot];
   return p;
 }
 

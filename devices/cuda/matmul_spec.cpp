@@ -76,8 +76,7 @@ std::string add_epilogue(const LibraryCall& call, MatmulSpec& spec) {
     spec.result_slot = gelu ? 3 : 4;
     spec.sum_slot = gelu ? 4 : 3;
   } else if (spec.epilogue != Epilogue::None) {
-    spec.result_slot = int(call.operands.size());
-    if (call.operands.size() > 3) spec.scale_slot = 3;
+    spec.result_slot = 3;
   }
   if (spec.epilogue == Epilogue::None) return {};
   if (spec.result == DType::F64) return "no epilogues in f64";
@@ -90,10 +89,6 @@ std::string add_epilogue(const LibraryCall& call, MatmulSpec& spec) {
   spec.third_offset = third.offset;
   if (third.shape.back() > 1 && third.strides.back() != 1)
     return "the epilogue's operand has gaps in its rows";
-  if (spec.epilogue == Epilogue::Update) {
-    bool dense = spec.m == 1 || third.strides[0] == spec.n;
-    return dense ? "" : "the updated matrix has gaps between its rows";
-  }
   if (spec.epilogue == Epilogue::GeluBackward) {
     spec.third_ld = spec.m > 1 ? third.strides[0] : spec.n;
     if (spec.third_ld < spec.n) return "rows of the epilogue's operand overlap";
@@ -116,8 +111,6 @@ std::string_view name(Epilogue epilogue, bool keeps_sum) {
       return keeps_sum ? " + bias, kept, GELU" : " + bias, GELU";
     case Epilogue::GeluBackward:
       return " * GELU's slope";
-    case Epilogue::Update:
-      return " + matrix";
   }
   return "";
 }

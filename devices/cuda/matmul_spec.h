@@ -33,7 +33,6 @@ struct MatmulSpec {
   int64_t third_offset = 0, third_ld = 0;  // of the epilogue's operand
   int result_slot = 2;                     // among the buffers of a launch
   int sum_slot = 0;                        // of what precedes the GELU; 0 when nobody wants it
-  int scale_slot = 0;                      // of an update's number; 0 where it is 1
 
   int64_t calls() const;
   // Equal for equal calls: "f32: 8 x 4 x 2, batch 1, 1 calls".

@@ -188,59 +188,6 @@ TEST(EpilogueOf, AReluIsApartWhereOthersReadWhatPrecedesIt) {
   EXPECT_EQ(count(after, Epilogue::Bias), 1);
 }
 
-// What trains a weight [16, 8] of a layer without a bias: w - rate * seed^T x, written over w.
-struct UpdatedWeight {
-  DType type;  // of the product's operands and of the gradient
-  UOp x = buffer(1, Dims{6, 8}, type), seed = buffer(2, Dims{6, 16}, type),
-      w = buffer(3, Dims{16, 8}, DType::F32), rate = buffer(4, {}, DType::F32);
-  UOp gradient =
-      cast(UOp::make(Op::Dot, type, {permute(seed, Dims{1, 0}), x}, Dims{0}), DType::F32);
-  UOp scaled = binary(Op::Mul, gradient, expand(reshape(rate, Dims{1, 1}), Dims{16, 8}));
-  std::vector<UOp> leaves() const { return {x, seed, w, rate}; }
-  UOp written(const UOp& value) const { return UOp::make(Op::Assign, DType::F32, {w, value}); }
-};
-
-// Updates among the products; and values stay, with them and where nothing takes them.
-int updates(const UpdatedWeight& u, const UOp& value) {
-  std::vector<UOp> before = tidy(std::vector<UOp>{u.written(value)}),
-                   after = fuse_epilogues(before, all), spelled = lower_products(after, none);
-  std::vector<UOp> was{before[0].src(1)}, is{after[0].src(1)}, loops{spelled[0].src(1)};
-  expect_same(was, is, u.leaves());
-  expect_same(was, loops, u.leaves());
-  return count(after, Epilogue::Update);
-}
-
-TEST(EpilogueOf, AProductIsAddedWhereItIsWritten) {
-  for (DType type : {DType::F32, DType::BF16}) {
-    UpdatedWeight u{type};
-    EXPECT_EQ(updates(u, binary(Op::Sub, u.w, u.scaled)), 1);
-    EXPECT_EQ(updates(u, binary(Op::Add, u.w, u.scaled)), 1);
-    EXPECT_EQ(updates(u, binary(Op::Add, u.gradient, u.w)), 1);
-    EXPECT_EQ(updates(u, binary(Op::Sub, u.w, u.gradient)), 1);
-    UOp half = const_like(u.w, 0.5);
-    EXPECT_EQ(updates(u, binary(Op::Sub, u.w, binary(Op::Mul, u.gradient, half))), 1);
-  }
-}
-
-TEST(EpilogueOf, OnlyWhatIsAddedToTheStorageItselfIsAnUpdate) {
-  UpdatedWeight u{DType::F32};
-  EXPECT_EQ(updates(u, binary(Op::Sub, u.scaled, u.w)), 0);
-  UOp decayed = binary(Op::Mul, u.w, const_like(u.w, 0.9));
-  EXPECT_EQ(updates(u, binary(Op::Sub, decayed, u.scaled)), 0);
-  UOp rows = expand(buffer(4, Dims{16, 1}, DType::F32), Dims{16, 8});  // no single number
-  UpdatedWeight by_rows{DType::F32};
-  by_rows.rate = rows.src(0);
-  EXPECT_EQ(updates(by_rows, binary(Op::Sub, u.w, binary(Op::Mul, u.gradient, rows))), 0);
-  // Written over while it is read for the sums, too.
-  UOp square = buffer(5, Dims{8, 8}, DType::F32);
-  UOp product = UOp::make(Op::Dot, DType::F32, {u.w, square}, Dims{0});
-  std::vector<UOp> roots{u.written(binary(Op::Add, u.w, product))};
-  EXPECT_EQ(fuse_epilogues(roots, all), roots);
-  // Somebody wants the gradient itself.
-  roots = {u.written(binary(Op::Sub, u.w, u.scaled)), u.gradient};
-  EXPECT_EQ(fuse_epilogues(roots, all), roots);
-}
-
 TEST(EpilogueOf, AResultReadAsAnotherShapeOnly) {
   // A bias along another dim than the product's columns is no bias of it.
   DType f32 = DType::F32;

@@ -221,7 +221,6 @@ class Evaluator {
             a[m + 1] = b[m] = k;
             out[at] += src(0)[offset(a, x.src(0).shape())] * src(1)[offset(b, x.src(1).shape())];
           }
-          if (x->sources > 3) out[at] *= src(3)[0];
           finish(epilogue_of(x), out[at], x->sources > 2 ? &src(2) : nullptr, at, shape.back());
         });
         break;
@@ -253,7 +252,6 @@ class Evaluator {
       double v = sum + (*c)[at % n];
       sum = 0.5 * v * (1 + u(v));
     }
-    if (epilogue == Epilogue::Update) sum += (*c)[at];
     if (epilogue == Epilogue::GeluBackward) {
       double v = (*c)[at], t = u(v);
       sum *= 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * k * (1 + 3 * cubic * v * v);

@@ -9,8 +9,6 @@
 #include "core/exec/executable.h"
 #include "core/exec/pipeline.h"
 #include "core/exec/runtime.h"
-#include "core/passes/epilogues.h"
-#include "core/passes/tidy.h"
 
 namespace tinyshard {
 namespace {
@@ -54,22 +52,6 @@ TEST_F(ScheduleTest, CrossEntropyIsAtMostTwoKernelsEachWay) {
 TEST_F(ScheduleTest, ElementwiseChainsAreOneKernel) {
   Tensor x = data({100, 30});
   EXPECT_EQ(plan({((x * 2 + 1).relu() - x.tanh()).exp().transpose(0, 1).contiguous()}).kernels, 1);
-}
-
-// Where a library adds to what it is given, nothing else touches the storage.
-TEST_F(ScheduleTest, AnUpdateByAProductIsOneItem) {
-  Tensor x = data({48, 64}), g = data({48, 32}), w = data({64, 32}), rate = data({1});
-  w.assign(w - x.transpose(0, 1).matmul(g) * rate);
-  auto all = [](const LibraryCall&) { return true; };
-  std::vector<UOp> roots{w.uop()}, fused = fuse_epilogues(tidy(roots), all);
-  const std::vector<Sharding> shardings{replicated(default_mesh())};
-  Schedule s = make_schedule(fused, shardings, {.library_supports = all});
-  ASSERT_EQ(s.items.size(), 2u) << "the rate with its sign, and the product";
-  const Item& product = s.items[1];
-  ASSERT_EQ(product.kind, Item::Kind::Library);
-  const VirtualBuffer& written = s.buffers[size_t(product.writes[0])];
-  ASSERT_GE(written.previous, 0);
-  EXPECT_TRUE(s.buffers[size_t(written.previous)].storage) << "the parameter's own memory";
 }
 
 TEST_F(ScheduleTest, SwappedStoragesKeepTheirValues) {

@@ -176,29 +176,6 @@ TEST_F(CudaEngine, ReplaysAnMlpBlockWithOtherInputs) {
   }
 }
 
-TEST_F(CudaEngine, PlainSgdIsAPartOfTheProduct) {
-  use({"CUDA:0"});
-  const Ints in{48, 64}, out{48, 32}, shape{64, 32};
-  auto trained = [&](const std::string& device) {
-    Mesh mesh = Mesh::of({device});
-    auto on = [&](int seed, const Ints& s) {
-      return Tensor(numbers(s[0] * s[1], seed), s).shard(mesh).realize();
-    };
-    Tensor w = on(1, shape), rate = Tensor({0.25f}).shard(mesh).realize();
-    for (int step = 0; step < 3; ++step) {
-      Tensor x = on(2 + step, in), g = on(5 + step, out);
-      counters().reset();
-      w.assign(w - x.transpose(0, 1).matmul(g) * rate).realize();
-    }
-    return w.to_vector<float>();
-  };
-  std::vector<float> on_gpu = trained("CUDA:0");
-  EXPECT_EQ(counters().library_calls, 1);
-  EXPECT_LE(counters().kernels, 1) << "the rate with its sign";
-  std::vector<float> on_cpu = trained("CPU:0");
-  for (size_t i = 0; i < on_cpu.size(); ++i) ASSERT_NEAR(on_gpu[i], on_cpu[i], 2e-5);
-}
-
 TEST_F(CudaEngine, CopiesGoBetweenKindsOfDevices) {
   use({"CUDA:0"});
   Tensor x = Tensor(numbers(6 * 5, 1), {6, 5}).realize();

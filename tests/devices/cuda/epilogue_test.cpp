@@ -1,9 +1,8 @@
 // What cuBLASLt does to the sums of a product, against double precision, in the type that is
-// stored: bias, GELU with and without the value before it, GELU's gradient, updates in place; and
-// algorithms chosen by time.
+// stored: bias, GELU with and without the value before it, GELU's gradient; and algorithms chosen
+// by time.
 #include <array>
 #include <cstdlib>
-#include <optional>
 
 #include "core/base/options.h"
 #include "tests/devices/cuda/matmul_case.h"
@@ -30,26 +29,21 @@ class CudaEpilogue : public CudaMatmul {
     Epilogue epilogue;
     bool both = false;  // the GELU and what precedes it
     int64_t offset = 0, pad = 0;
-    std::optional<float> scale = {};  // of an update
   };
 
   LibraryCall call_of_run(const Run& r) {
     LibraryCall plain = call_of(r.c);
     StridedView third{r.offset, {r.c.n}, {1}};
-    if (has_whole_operand(r.epilogue)) third = {r.offset, {r.c.m, r.c.n}, {r.c.n + r.pad, 1}};
+    if (r.epilogue == Epilogue::GeluBackward)
+      third = {r.offset, {r.c.m, r.c.n}, {r.c.n + r.pad, 1}};
     Dims arg{next_++};
     arg.insert(arg.end(), third.shape.begin(), third.shape.end());
     UOp source = UOp::make(Op::Buffer, r.c.result, {}, arg);
     std::vector<UOp> src{plain.node.src(0), plain.node.src(1), source};
-    std::vector<StridedView> operands{r.c.a, r.c.b, third};
-    if (r.scale) {
-      src.push_back(UOp::make(Op::Buffer, DType::F32, {}, Dims{next_++}));
-      operands.push_back({});
-    }
     auto node = [&](Epilogue e) {
       return UOp::make(Op::Dot, r.c.result, src, Dims{0, int64_t(e)});
     };
-    LibraryCall call{node(r.epilogue), operands, {}};
+    LibraryCall call{node(r.epilogue), {r.c.a, r.c.b, third}, {}};
     if (r.both)
       call.also = {node(r.epilogue == Epilogue::Bias ? Epilogue::BiasGelu : Epilogue::Bias)};
     return call;
@@ -69,26 +63,20 @@ class CudaEpilogue : public CudaMatmul {
     OnGpu<std::byte> on_a(*gpu, a), on_b(*gpu, b), on_third(*gpu, third), out(*gpu, poison),
         other(*gpu, poison);
     auto program = gpu->library(call);
-    OnGpu<std::byte> on_scale(*gpu, encode(DType::F32, {r.scale.value_or(1)}));
-    const bool update = r.epilogue == Epilogue::Update;
-    std::vector<void*> buffers{on_a.get(), on_b.get(), on_third.get()};
-    if (r.scale) buffers.push_back(on_scale.get());
-    buffers.push_back(update ? on_third.get() : out.get());
-    buffers.push_back(other.get());
-    program->launch(buffers.data(), nullptr);
-    std::vector<std::byte> got = (update ? on_third : out).values(), got_other = other.values();
+    void* buffers[] = {on_a.get(), on_b.get(), on_third.get(), out.get(), other.get()};
+    program->launch(buffers, nullptr);
+    std::vector<std::byte> got = out.values(), got_other = other.values();
     for (int64_t i = 0; i < c.m; ++i) {
       for (int64_t j = 0; j < c.n; ++j) {
         double sum = 0;
         for (int64_t x = 0; x < c.k; ++x)
           sum += decode(c.type, a, size_t(c.a.offset + i * c.a.strides[0] + x * c.a.strides[1])) *
                  decode(c.type, b, size_t(c.b.offset + x * c.b.strides[0] + j * c.b.strides[1]));
-        bool whole = has_whole_operand(r.epilogue);
+        bool whole = r.epilogue == Epilogue::GeluBackward;
         double t = decode(c.result, third,
                           size_t(r.offset + (whole ? i * call.operands[2].strides[0] : 0) + j));
         auto expected = [&](Epilogue e) {
-          return e == Epilogue::Update     ? r.scale.value_or(1) * sum + t
-                 : e == Epilogue::Bias     ? sum + t
+          return e == Epilogue::Bias       ? sum + t
                  : e == Epilogue::BiasRelu ? std::max(sum + t, 0.0)
                  : e == Epilogue::BiasGelu ? gelu(sum + t)
                                            : sum * gelu_slope(t);
@@ -139,25 +127,6 @@ TEST_F(CudaEpilogue, BiasReluGeluAndGradientOfAllTypes) {
   }
 }
 
-TEST_F(CudaEpilogue, UpdatesAMatrixInPlace) {
-  for (DType type : {DType::F32, DType::BF16}) {
-    for (auto [m, k, n] : {std::array<int64_t, 3>{64, 48, 96}, {200, 96, 384}, {7, 5, 3}}) {
-      for (int transposed : {0, 1, 2, 3}) {
-        Case c{type,
-               DType::F32,
-               {},
-               m,
-               k,
-               n,
-               view({}, m, k, transposed & 1),
-               view({}, k, n, transposed & 2)};
-        check({c, Epilogue::Update});
-        check({c, Epilogue::Update, false, 0, 0, -0.25f});
-      }
-    }
-  }
-}
-
 TEST_F(CudaEpilogue, OperandsThatLieInsideOfOthers) {
   Case c{DType::BF16,
          DType::BF16,
@@ -194,7 +163,6 @@ TEST_F(CudaEpilogue, RefusesWhatTheLibraryHasNot) {
   c.type = c.result = DType::F32;
   refused(call_of_run({c, Epilogue::BiasGelu}), "not exact");
   refused(call_of_run({c, Epilogue::GeluBackward}), "not exact");
-  refused(call_of_run({c, Epilogue::Update, false, 0, 3}), "gaps");
   c.type = c.result = DType::BF16;
   refused(call_of_run({c, Epilogue::GeluBackward, false, 0, 3}), "multiple");
   LibraryCall pair = call_of_run({c, Epilogue::BiasGelu});
