@@ -87,6 +87,7 @@ class Epilogues {
     for (const UOp& x : order_) {
       if (x.op() == Op::Cast) narrow(x);
       if (x.op() == Op::Add) bias(x);
+      if (x.op() == Op::Collective) sent(x.src(0));
     }
     if (!biased_.empty()) relus();
     if (!biased_.empty()) gelus();
@@ -126,6 +127,13 @@ class Epilogues {
     if (dot.op() == Op::Dot && dot->sources == 2 && uses(dot) == 1 &&
         narrows(dot.dtype(), x.dtype()))
       note(x, {dot, {}, Epilogue::None, x.dtype()});
+  }
+
+  // What a collective sends is stored for it: by the product, where it is one's result in the type
+  // that it has anyway. Wider stores take longer than to widen the result afterwards.
+  void sent(const UOp& x) {
+    if (x.op() != Op::Contiguous) return;
+    if (UOp dot = product_under(x.src(0))) note(x, {dot, {}, Epilogue::None, x.dtype()});
   }
 
   void bias(const UOp& x) {

@@ -77,7 +77,8 @@ bool may_replace(const KernelDraft& draft, const KernelDraft::Output& output, in
 }
 
 void reuse_operands(std::span<const Task> tasks, std::span<const int> order,
-                    std::vector<VirtualBuffer>& buffers, int64_t spare) {
+                    const Dependencies& dependencies, std::vector<VirtualBuffer>& buffers,
+                    int64_t spare) {
   std::vector<int> last(buffers.size(), -1);  // place in the order of the last use of a memory
   auto memory = [&](int b) { return memory_holder(buffers, b); };
   for (int i = 0; i < int(order.size()); ++i) {
@@ -88,13 +89,17 @@ void reuse_operands(std::span<const Task> tasks, std::span<const int> order,
     const VirtualBuffer& v = buffers[size_t(b)];
     return !v.storage && !v.output && v.container < 0;
   };
-  // Back to who wrote the memory last: readers of what it held before are waited for already.
+  // Back to who wrote the memory last: readers of what it held before are waited for already, as
+  // are those that the task needs something else from.
   auto read_beside = [&](int m, int place) {
     auto in_memory = [&](int b) { return memory(b) == m; };
     for (int i = place - 1; i >= std::max(0, place - kBeside); --i) {
-      const Task& other = tasks[size_t(order[size_t(i)])];
+      int t = order[size_t(i)];
+      const Task& other = tasks[size_t(t)];
       if (std::ranges::any_of(other.writes, in_memory)) return false;
-      if (std::ranges::any_of(other.reads, in_memory)) return true;
+      if (std::ranges::any_of(other.reads, in_memory) &&
+          !dependencies.reaches(t, order[size_t(place)]))
+        return true;
     }
     return false;
   };

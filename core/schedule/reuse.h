@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "core/schedule/dependencies.h"
 #include "core/schedule/merge.h"
 
 namespace tinyshard {
@@ -14,7 +15,8 @@ namespace tinyshard {
 // other readers: where these may run beside it, results take up to `spare` bytes of their own
 // instead.
 void reuse_operands(std::span<const Task> tasks, std::span<const int> order,
-                    std::vector<VirtualBuffer>& buffers, int64_t spare = 0);
+                    const Dependencies& dependencies, std::vector<VirtualBuffer>& buffers,
+                    int64_t spare = 0);
 
 // True when a kernel may store `output` over the memory that it loads as `buffer`: every load has
 // the index of the store, or lies in a fold that is complete before the first store of the elements

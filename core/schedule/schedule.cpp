@@ -309,7 +309,7 @@ class Scheduler {
   void emit() {
     Dependencies dependencies(tasks_, schedule_.buffers);
     std::vector<int> order = execution_order(tasks_, schedule_.buffers, dependencies);
-    reuse_operands(tasks_, order, schedule_.buffers, options_.spare_bytes);
+    reuse_operands(tasks_, order, dependencies, schedule_.buffers, options_.spare_bytes);
     for (int t : order) {
       Task& task = tasks_[t];
       if (task.nothing) continue;

@@ -99,12 +99,19 @@ TEST(Reuse, TheWriterOfAnOperandIsNoOtherReader) {
     EXPECT_EQ(replacing(planned({weights.matmul(data())}, spare)), (Replacing{true, true}));
 }
 
+// A row is divided by its sum: who made the sum has read the row.
+TEST(Reuse, AReaderThatIsWaitedForAnywayIsNotBeside) {
+  Tensor t = data().matmul(data()), sums = t.matmul(data({kWidth, 1}));
+  for (int64_t spare : {int64_t{0}, 100 * kBytes})
+    EXPECT_EQ(replacing(planned({(t / sums).matmul(data())}, spare)), Replacing{true});
+}
+
 // So many items lie between that the other reader is long done.
 TEST(Reuse, AReaderFarBeforeIsNotBeside) {
   auto with_between = [](int items) {
     Tensor t = data().matmul(data()), row = t.matmul(data({kWidth, 1})).reshape({1, kWidth});
     for (int i = 0; i < items; ++i) row = row.matmul(data());
-    return replacing(planned({(t * row).matmul(data())}, kBytes));
+    return replacing(planned({row, (t * 2).matmul(data())}, kBytes));
   };
   EXPECT_EQ(with_between(kBeside - 1), Replacing{false});
   EXPECT_EQ(with_between(kBeside), Replacing{true});

@@ -54,6 +54,40 @@ TEST_F(ScheduleTest, ElementwiseChainsAreOneKernel) {
   EXPECT_EQ(plan({((x * 2 + 1).relu() - x.tanh()).exp().transpose(0, 1).contiguous()}).kernels, 1);
 }
 
+// Gradients of weights that are summed over devices: nothing stands between the products and the
+// collective.
+TEST_F(ScheduleTest, ProductsStoreWhatACollectiveSends) {
+  Runtime::configure({.devices = {"NULL:0", "NULL:1"}});
+  Mesh mesh = Mesh::of({"NULL:0", "NULL:1"});
+  auto empty = [&](const Ints& shape) { return Tensor::empty(shape).shard(mesh).realize(); };
+  Tensor y = empty({64, 32}).shard(mesh, {{"data", Shard(0)}});
+  std::vector<Tensor> weights;
+  for (int layer = 0; layer < 3; ++layer) {
+    weights.push_back(empty({32, 32}));
+    y = y.matmul(weights.back()).tanh();
+  }
+  for (DType sent_as : {DType::F32, DType::BF16}) {
+    std::vector<UOp> roots;
+    for (const Tensor& g : y.square().sum().gradient(weights))
+      roots.push_back(g.cast(sent_as).shard(mesh).uop());
+    Schedule s = make_plan(roots);
+    auto stored_by_product = [&](int b) {
+      return std::ranges::any_of(s.items, [&](const Item& item) {
+        return item.kind == Item::Kind::Library && std::ranges::count(item.writes, b) > 0;
+      });
+    };
+    int sent = 0;
+    for (const Item& item : s.items) {
+      if (item.kind != Item::Kind::Collective) continue;
+      for (int b : item.reads) {
+        EXPECT_TRUE(stored_by_product(b)) << name(sent_as);
+        ++sent;
+      }
+    }
+    EXPECT_EQ(sent, 3);
+  }
+}
+
 TEST_F(ScheduleTest, SwappedStoragesKeepTheirValues) {
   Tensor a = Tensor({1.f, 2.f}).clone().realize(), b = Tensor({3.f, 4.f}).clone().realize();
   Tensor old_a = a + 0, old_b = b + 0;
