@@ -76,63 +76,101 @@ bool may_replace(const KernelDraft& draft, const KernelDraft::Output& output, in
   return true;
 }
 
+namespace {
+
+class Reuse {
+ public:
+  Reuse(std::span<const Task> tasks, std::span<const int> order, const Dependencies& dependencies,
+        std::vector<VirtualBuffer>& buffers, int64_t spare)
+      : tasks_(tasks),
+        order_(order),
+        dependencies_(dependencies),
+        buffers_(buffers),
+        spare_(spare),
+        last_(buffers.size(), -1) {
+    for (int place = 0; place < int(order.size()); ++place) {
+      for (int b : task_at(place).reads) last_[memory(b)] = place;
+      for (int b : task_at(place).writes) last_[memory(b)] = place;
+    }
+  }
+
+  void run() {
+    for (int place = 0; place < int(order_.size()); ++place) {
+      if (!task_at(place).draft) continue;
+      for (const auto& out : task_at(place).draft->outputs) {
+        VirtualBuffer& result = buffers_[size_t(out.buffer)];
+        if (!is_temporary(out.buffer) || result.previous >= 0) continue;
+        int operand = best_operand(place, out);
+        if (operand < 0) continue;
+        if (result.bytes() <= spare_ && is_read_beside(memory(operand), place)) {
+          spare_ -= result.bytes();
+          continue;
+        }
+        last_[memory(operand)] = last_[size_t(out.buffer)];
+        result.previous = operand;
+      }
+    }
+  }
+
+ private:
+  const Task& task_at(int place) const { return tasks_[size_t(order_[size_t(place)])]; }
+  size_t memory(int b) const { return size_t(memory_holder(buffers_, b)); }
+  bool is_temporary(int b) const {
+    const VirtualBuffer& v = buffers_[size_t(b)];
+    return !v.storage && !v.output && v.container < 0;
+  }
+
+  // One that nobody reads beside the task, if there is one; -1 where the output can replace none.
+  int best_operand(int place, const KernelDraft::Output& out) {
+    int found = -1;
+    for (int operand : task_at(place).reads) {
+      if (!may_take(place, out, operand)) continue;
+      if (!is_read_beside(memory(operand), place)) return operand;
+      if (found < 0) found = operand;
+    }
+    return found;
+  }
+
+  bool may_take(int place, const KernelDraft::Output& out, int operand) {
+    const Task& task = task_at(place);
+    const size_t m = memory(operand);
+    const VirtualBuffer &old = buffers_[m], &result = buffers_[size_t(out.buffer)];
+    if (!is_temporary(int(m)) || last_[m] != place || !(old.mesh == result.mesh)) return false;
+    if (old.dtype != result.dtype || old.bytes() != result.bytes()) return false;
+    auto same_memory = [&](int b) { return memory(b) == m; };
+    return std::ranges::count_if(task.reads, same_memory) == 1 &&
+           std::ranges::none_of(task.writes, same_memory) &&
+           may_replace(*task.draft, out, operand, free_ranges_);
+  }
+
+  // Back to who wrote the memory last: readers of what it held before are waited for already, as
+  // are those that the task needs something else from.
+  bool is_read_beside(size_t m, int place) const {
+    auto in_memory = [&](int b) { return memory(b) == m; };
+    for (int i = place - 1; i >= std::max(0, place - kBeside); --i) {
+      const Task& other = task_at(i);
+      if (std::ranges::any_of(other.writes, in_memory)) return false;
+      bool waited_for = dependencies_.reaches(order_[size_t(i)], order_[size_t(place)]);
+      if (!waited_for && std::ranges::any_of(other.reads, in_memory)) return true;
+    }
+    return false;
+  }
+
+  std::span<const Task> tasks_;
+  std::span<const int> order_;
+  const Dependencies& dependencies_;
+  std::vector<VirtualBuffer>& buffers_;
+  int64_t spare_;
+  std::vector<int> last_;  // place in the order of the last use of a memory
+  FreeRanges free_ranges_;
+};
+
+}  // namespace
+
 void reuse_operands(std::span<const Task> tasks, std::span<const int> order,
                     const Dependencies& dependencies, std::vector<VirtualBuffer>& buffers,
                     int64_t spare) {
-  std::vector<int> last(buffers.size(), -1);  // place in the order of the last use of a memory
-  auto memory = [&](int b) { return memory_holder(buffers, b); };
-  for (int i = 0; i < int(order.size()); ++i) {
-    for (int b : tasks[size_t(order[size_t(i)])].reads) last[size_t(memory(b))] = i;
-    for (int b : tasks[size_t(order[size_t(i)])].writes) last[size_t(memory(b))] = i;
-  }
-  auto temporary = [&](int b) {
-    const VirtualBuffer& v = buffers[size_t(b)];
-    return !v.storage && !v.output && v.container < 0;
-  };
-  // Back to who wrote the memory last: readers of what it held before are waited for already, as
-  // are those that the task needs something else from.
-  auto read_beside = [&](int m, int place) {
-    auto in_memory = [&](int b) { return memory(b) == m; };
-    for (int i = place - 1; i >= std::max(0, place - kBeside); --i) {
-      int t = order[size_t(i)];
-      const Task& other = tasks[size_t(t)];
-      if (std::ranges::any_of(other.writes, in_memory)) return false;
-      if (std::ranges::any_of(other.reads, in_memory) &&
-          !dependencies.reaches(t, order[size_t(place)]))
-        return true;
-    }
-    return false;
-  };
-  FreeRanges free_ranges;
-  for (int i = 0; i < int(order.size()); ++i) {
-    const Task& task = tasks[size_t(order[size_t(i)])];
-    if (!task.draft) continue;
-    for (const auto& out : task.draft->outputs) {
-      VirtualBuffer& result = buffers[size_t(out.buffer)];
-      if (!temporary(out.buffer) || result.previous >= 0) continue;
-      int replaced = -1;
-      for (int operand : task.reads) {
-        int m = memory(operand);
-        const VirtualBuffer& old = buffers[size_t(m)];
-        if (!temporary(m) || last[size_t(m)] != i || !(old.mesh == result.mesh)) continue;
-        if (old.dtype != result.dtype || old.bytes() != result.bytes()) continue;
-        auto same_memory = [&](int b) { return memory(b) == m; };
-        if (std::ranges::count_if(task.reads, same_memory) != 1) continue;
-        if (std::ranges::any_of(task.writes, same_memory)) continue;
-        if (!may_replace(*task.draft, out, operand, free_ranges)) continue;
-        bool alone = !read_beside(m, i);
-        if (alone || replaced < 0) replaced = operand;
-        if (alone) break;
-      }
-      if (replaced < 0) continue;
-      if (result.bytes() <= spare && read_beside(memory(replaced), i)) {
-        spare -= result.bytes();
-        continue;
-      }
-      last[size_t(memory(replaced))] = last[size_t(out.buffer)];
-      result.previous = replaced;
-    }
-  }
+  Reuse(tasks, order, dependencies, buffers, spare).run();
 }
 
 }  // namespace tinyshard
