@@ -2,64 +2,23 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <set>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
-#include "core/codegen/codegen.h"
+#include "core/base/stopwatch.h"
+#include "core/exec/compile.h"
 #include "core/exec/runtime.h"
 #include "core/exec/transfer.h"
-#include "core/exec/tune.h"
 
 namespace tinyshard {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-double milliseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-// Compilation is spread over plain threads: it happens once, and the device's own threads may be
-// those that wait for it.
-void parallel_compile(int n, const std::function<void(int)>& body) {
-  int threads = std::min<int>(n, int(std::thread::hardware_concurrency()));
-  if (threads <= 1) {
-    for (int i = 0; i < n; ++i) body(i);
-    return;
-  }
-  std::atomic<int> next{0};
-  std::vector<std::exception_ptr> errors(threads);
-  std::vector<std::thread> pool;
-  pool.reserve(size_t(threads));
-  for (int t = 0; t < threads; ++t) {
-    pool.emplace_back([&, t] {
-      try {
-        for (int i; (i = next.fetch_add(1)) < n;) body(i);
-      } catch (...) {
-        errors[t] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : pool) thread.join();
-  for (auto& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-}
-
-// What is left between code and programs, many at once: on a GPU most of a first step's time.
-void prepare_programs(std::span<const std::shared_ptr<const CompiledKernel>> kernels,
-                      Device& device) {
-  std::set<const CompiledKernel*> unknown;
-  for (const auto& kernel : kernels) {
-    if (!Runtime::get().has_program(device, *kernel)) unknown.insert(kernel.get());
-  }
-  std::vector<const CompiledKernel*> list(unknown.begin(), unknown.end());
-  parallel_compile(int(list.size()), [&](int i) { device.prepare(list[size_t(i)]->code); });
+// Runs of different tensors may be counted by several threads at once.
+void count(int64_t& counter, int64_t more) {
+  std::atomic_ref(counter).fetch_add(more, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -67,11 +26,6 @@ void prepare_programs(std::span<const std::shared_ptr<const CompiledKernel>> ker
 Counters& counters() {
   static Counters c;
   return c;
-}
-
-// Runs of different tensors may be counted by several threads at once.
-static void count(int64_t& counter, int64_t more) {
-  std::atomic_ref(counter).fetch_add(more, std::memory_order_relaxed);
 }
 
 Executable::Executable(Schedule schedule, bool compare_ranks) : schedule_(std::move(schedule)) {
@@ -151,46 +105,10 @@ void Executable::rebind(const Storage& placeholder, Storage& actual) {
   }
 }
 
-void Executable::compile() {
+void Executable::make_steps() {
   Runtime& runtime = Runtime::get();
-  auto start = Clock::now();
-  // Kernels are compiled once per kind of device; a schedule may hold items of several.
-  std::vector<KernelSource*> sources;
-  std::vector<Device*> devices;  // the first of each; null where this process has none of them
-  for (Item& item : schedule_.items) {
-    if (item.kind != Item::Kind::Kernel) continue;
-    auto local = runtime.local_positions(item.mesh);
-    sources.push_back(&item.kernel);
-    devices.push_back(local.empty() ? nullptr : &runtime.device(item.mesh.devices()[local[0]]));
-  }
-  std::vector<std::shared_ptr<const CompiledKernel>> kernels(sources.size());
-  for (size_t first = 0; first < sources.size(); ++first) {
-    if (kernels[first] || !devices[first]) continue;
-    const Target& target = devices[first]->target();
-    std::vector<KernelSource*> same;
-    std::vector<size_t> places;
-    for (size_t i = first; i < sources.size(); ++i) {
-      if (!devices[i] || !(devices[i]->target() == target)) continue;
-      same.push_back(sources[i]);
-      places.push_back(i);
-    }
-    if (options().beam > 1 && target.is_gpu() && devices[first]->executes())
-      tune_kernels(same, *devices[first], options().beam, runtime.ranks() == 1, parallel_compile);
-    auto compiled = compile_kernels(std::vector<const KernelSource*>(same.begin(), same.end()),
-                                    target, parallel_compile);
-    if (target.is_gpu()) {
-      auto code_made = Clock::now();
-      prepare_programs(compiled, *devices[first]);
-      if (options().debug >= 1)
-        log_line(fmt::format("machine code in {:.1f} ms", milliseconds_since(code_made)));
-    }
-    for (size_t i = 0; i < places.size(); ++i) kernels[places[i]] = compiled[i];
-  }
-  if (options().debug >= 1) {
-    log_line(
-        fmt::format("compiled {} kernels in {:.1f} ms", sources.size(), milliseconds_since(start)));
-  }
-  start = Clock::now();
+  auto kernels = compile_items(schedule_.items);
+  Stopwatch watch;
   steps_.reserve(schedule_.items.size());
   size_t next_kernel = 0;
   bool leads = true;
@@ -220,8 +138,7 @@ void Executable::compile() {
     steps_.push_back(std::move(step));
   }
   if (options().debug >= 1) {
-    log_line(
-        fmt::format("loaded {} programs in {:.1f} ms", steps_.size(), milliseconds_since(start)));
+    log_line(fmt::format("loaded {} programs in {:.1f} ms", steps_.size(), watch.ms()));
   }
 }
 
@@ -314,7 +231,7 @@ void Executable::prepare(std::span<const Sharding> shardings, std::span<const Di
     owned_[base] =
         std::make_shared<Storage>(global_shapes[r], schedule_.buffers[base].dtype, shardings[r]);
   }
-  if (executes_) compile();
+  if (executes_) make_steps();
   bind_all();
   // The copies at the front bring in values from elsewhere and are not recorded.
   while (leading_ < steps_.size() && steps_[leading_].item->kind == Item::Kind::Copy) ++leading_;
@@ -389,7 +306,7 @@ void Executable::Group::wait() {
 
 void Executable::run_item(Step& step) {
   bool timed = options().debug >= 2;
-  auto begin = timed ? Clock::now() : Clock::time_point();
+  Stopwatch watch;
   for (int w : step.item->waits) {
     for (Group& group : steps_[w].groups) group.wait();
   }
@@ -408,7 +325,7 @@ void Executable::run_item(Step& step) {
   }
   if (timed) {
     for (Launch& launch : step.launches) launch.device->synchronize();
-    log_line(fmt::format("{:9.3f} ms  {}", milliseconds_since(begin), step.item->describe()));
+    log_line(fmt::format("{:9.3f} ms  {}", watch.ms(), step.item->describe()));
   }
 }
 
@@ -431,7 +348,7 @@ void Executable::run_items(std::span<Step> steps, std::span<const std::vector<in
 void Executable::run() {
   count(counters().runs, 1);
   if (!executes_) return;
-  auto start = Clock::now();
+  Stopwatch watch;
   // The first run is made of single launches: libraries and communicators set themselves up then.
   // Times of single items (DEBUG=2) need single launches, too.
   if (options().shuffle > 0) {
@@ -454,7 +371,7 @@ void Executable::run() {
   count(counters().collectives, counts_.collectives);
   count(counters().copies, counts_.copies);
   if (options().debug >= 1)
-    log_line(fmt::format("ran {} items in {:.3f} ms", steps_.size(), milliseconds_since(start)));
+    log_line(fmt::format("ran {} items in {:.3f} ms", steps_.size(), watch.ms()));
 }
 
 }  // namespace tinyshard

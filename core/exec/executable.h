@@ -76,7 +76,7 @@ class Executable {
     bool leads;     // of one of the leading steps
   };
 
-  void compile();
+  void make_steps();
   void bind_all();
   void bind(const Binding& binding, void* base) {
     *binding.slot = static_cast<char*>(base) + binding.offset;

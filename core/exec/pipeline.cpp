@@ -1,13 +1,13 @@
 #include "core/exec/pipeline.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/base/stopwatch.h"
 #include "core/exec/runtime.h"
 #include "core/exec/state.h"
 #include "core/passes/pipeline.h"
@@ -65,7 +65,7 @@ Planned plan(std::span<const UOp> roots) {
     context.small_products = kSmallOnGpu;
   }
   run_passes(context);
-  auto start = std::chrono::steady_clock::now();
+  Stopwatch watch;
   ScheduleOptions schedule_options{.library_supports = supports,
                                    .bucket_bytes = options().bucket_bytes,
                                    .join_kernels = on_gpu,
@@ -73,9 +73,7 @@ Planned plan(std::span<const UOp> roots) {
   Planned result{make_schedule(context.roots, context.shardings, schedule_options),
                  context.shardings};
   if (options().debug >= 1) {
-    double ms =
-        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    log_line(fmt::format("pass {:<18} {:8.3f} ms  {} items", "schedule", ms,
+    log_line(fmt::format("pass {:<18} {:8.3f} ms  {} items", "schedule", watch.ms(),
                          result.schedule.items.size()));
   }
   if (options().debug >= 3) {

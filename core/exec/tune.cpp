@@ -1,7 +1,6 @@
 #include "core/exec/tune.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <mutex>
 #include <unordered_map>
@@ -11,13 +10,12 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/base/stopwatch.h"
 #include "core/codegen/key.h"
 #include "core/runtime/file_cache.h"
 
 namespace tinyshard {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int kRounds = 3;              // over all candidates, so that a slow phase hits all
 constexpr double kRoundSeconds = 1e-3;  // of one candidate, in repetitions
@@ -38,10 +36,6 @@ Known& known() {
 bool has_folds(const KernelSource& source) {
   return std::ranges::any_of(toposort(std::span(&source.sink, 1)),
                              [](const UOp& x) { return x.op() == Op::Fold; });
-}
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 // A kernel's buffers, zeroed.
@@ -88,10 +82,10 @@ class Repeated {
   }
   double seconds_of_one() {
     device_.synchronize();
-    auto start = Clock::now();
+    Stopwatch watch;
     recording_->launch();
     device_.synchronize();
-    return seconds_since(start) / repetitions_;
+    return watch.ms() / 1e3 / repetitions_;
   }
   static constexpr int64_t kCoordinates[8] = {};
 

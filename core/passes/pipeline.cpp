@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/base/stopwatch.h"
 #include "core/passes/attention.h"
 #include "core/passes/epilogues.h"
 #include "core/passes/products.h"
@@ -83,10 +83,9 @@ void run_passes(PassContext& context) {
   const std::vector<UOp> asked = context.roots;
   for (const Pass& pass : kPasses) {
     if (!pass.required && disabled(pass.name)) continue;
-    auto start = std::chrono::steady_clock::now();
+    Stopwatch watch;
     pass.run(context);
-    double ms =
-        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    double ms = watch.ms();
     if (pass.run == shard_pass) stage = Stage::Local;
     if (o.debug >= 1) {
       log_line(fmt::format("pass {:<18} {:8.3f} ms  {} nodes", pass.name, ms,

@@ -1,12 +1,12 @@
 #include "devices/cuda/cudnn_state.h"
 
-#include <chrono>
 #include <unordered_map>
 
 #include <fmt/format.h>
 
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/base/stopwatch.h"
 
 namespace tinyshard::cuda {
 namespace {
@@ -39,14 +39,13 @@ class Watch {
   Watch(const char* what, const std::string& key) : what_(what), key_(key) {}
   ~Watch() {
     if (options().debug < 1) return;
-    std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start_;
-    log_line(fmt::format("cuDNN, {} in {:.1f} ms: {}", what_, ms.count(), key_));
+    log_line(fmt::format("cuDNN, {} in {:.1f} ms: {}", what_, watch_.ms(), key_));
   }
 
  private:
   const char* what_;
   const std::string& key_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  Stopwatch watch_;
 };
 
 }  // namespace

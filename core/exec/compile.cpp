@@ -1,0 +1,102 @@
+#include "core/exec/compile.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <set>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "core/base/log.h"
+#include "core/base/options.h"
+#include "core/base/stopwatch.h"
+#include "core/exec/runtime.h"
+#include "core/exec/tune.h"
+
+namespace tinyshard {
+namespace {
+
+// Compilation is spread over plain threads: it happens once, and the device's own threads may be
+// those that wait for it.
+void parallel_compile(int n, const std::function<void(int)>& body) {
+  int threads = std::min<int>(n, int(std::thread::hardware_concurrency()));
+  if (threads <= 1) {
+    for (int i = 0; i < n; ++i) body(i);
+    return;
+  }
+  std::atomic<int> next{0};
+  std::vector<std::exception_ptr> errors(threads);
+  std::vector<std::thread> pool;
+  pool.reserve(size_t(threads));
+  for (int t = 0; t < threads; ++t) {
+    pool.emplace_back([&, t] {
+      try {
+        for (int i; (i = next.fetch_add(1)) < n;) body(i);
+      } catch (...) {
+        errors[t] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : pool) thread.join();
+  for (auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+// What is left between code and programs, on many threads, of which a driver may make use.
+void prepare_programs(std::span<const std::shared_ptr<const CompiledKernel>> kernels,
+                      Device& device) {
+  std::set<const CompiledKernel*> unknown;
+  for (const auto& kernel : kernels) {
+    if (!Runtime::get().has_program(device, *kernel)) unknown.insert(kernel.get());
+  }
+  std::vector<const CompiledKernel*> list(unknown.begin(), unknown.end());
+  parallel_compile(int(list.size()), [&](int i) { device.prepare(list[size_t(i)]->code); });
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item> items) {
+  Runtime& runtime = Runtime::get();
+  Stopwatch whole;
+  // Kernels are compiled once per kind of device; a schedule may hold items of several.
+  std::vector<KernelSource*> sources;
+  std::vector<Device*> devices;  // the first of each; null where this process has none of them
+  for (Item& item : items) {
+    if (item.kind != Item::Kind::Kernel) continue;
+    auto local = runtime.local_positions(item.mesh);
+    sources.push_back(&item.kernel);
+    devices.push_back(local.empty() ? nullptr : &runtime.device(item.mesh.devices()[local[0]]));
+  }
+  std::vector<std::shared_ptr<const CompiledKernel>> kernels(sources.size());
+  for (size_t first = 0; first < sources.size(); ++first) {
+    if (kernels[first] || !devices[first]) continue;
+    const Target& target = devices[first]->target();
+    std::vector<KernelSource*> same;
+    std::vector<size_t> places;
+    for (size_t i = first; i < sources.size(); ++i) {
+      if (!devices[i] || !(devices[i]->target() == target)) continue;
+      same.push_back(sources[i]);
+      places.push_back(i);
+    }
+    if (options().beam > 1 && target.is_gpu() && devices[first]->executes())
+      tune_kernels(same, *devices[first], options().beam, runtime.ranks() == 1, parallel_compile);
+    auto compiled = compile_kernels(std::vector<const KernelSource*>(same.begin(), same.end()),
+                                    target, parallel_compile);
+    if (target.is_gpu()) {
+      Stopwatch machine_code;
+      prepare_programs(compiled, *devices[first]);
+      if (options().debug >= 1)
+        log_line(fmt::format("machine code in {:.1f} ms", machine_code.ms()));
+    }
+    for (size_t i = 0; i < places.size(); ++i) kernels[places[i]] = compiled[i];
+  }
+  if (options().debug >= 1) {
+    log_line(fmt::format("compiled {} kernels in {:.1f} ms", sources.size(), whole.ms()));
+  }
+  return kernels;
+}
+
+}  // namespace tinyshard

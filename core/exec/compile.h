@@ -1,0 +1,17 @@
+// From the kernels of a schedule to code: what is known from before is taken, the rest made by many
+// threads at once.
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/codegen/codegen.h"
+#include "core/schedule/schedule.h"
+
+namespace tinyshard {
+
+// One for each item that is a kernel, in their order; null where this process has no device of the
+// item. With BEAM the plans of the kernels are chosen first, and noted in the items.
+std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item> items);
+
+}  // namespace tinyshard
