@@ -19,7 +19,7 @@ std::atomic<bool> several{false};
 Tensor placed(const Tensor& x, const Sharding& where) {
   if (where.mesh.size() > 1) several.store(true, std::memory_order_relaxed);
   // A parameter without a value yet needs no storage at the place that it leaves.
-  return Tensor(place(without_first_storage(x.uop()), where));
+  return Tensor(place(x.is_param() ? without_first_storage(x.uop()) : x.uop(), where));
 }
 
 }  // namespace
