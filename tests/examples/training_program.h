@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,7 @@ class TrainingProgram : public ::testing::Test {
   // `command` is the program with the flags that all runs have.
   explicit TrainingProgram(std::string command) : command_(std::move(command)) {}
   void SetUp() override {
+    unsetenv("TS_DEVICES");  // these runs say themselves where they run
     // Words of a small vocabulary: something to learn in a few steps.
     static constexpr const char* kWords[] = {"tensor", "shard", "mesh", "graph",
                                              "kernel", "the",   "of",   "a"};
