@@ -118,8 +118,8 @@ const UOp& touch(TensorState& state) {
     // in one run, not one by one.
     std::vector<StatePtr> all{state.shared_from_this()};
     for_each_live_state([&](const StatePtr& s) {
-      bool stored = s->value.op() == Op::Assign || s->is_param;
-      if (s.get() != &state && stored && !s->traced && waits(*s)) all.push_back(s);
+      if (s.get() != &state && s->value.op() == Op::Assign && !s->traced && waits(*s))
+        all.push_back(s);
     });
     CaptureScope outside(nullptr);
     realize(all);
@@ -215,6 +215,8 @@ UOp host_buffer(DimSpan shape, DType dtype, std::span<const std::byte> data) {
   storage->devices()[0]->copy_in(storage->memory()[0], data.data(), data.size());
   return buffer_node(std::move(storage));
 }
+
+bool has_storage(const UOp& value) { return value.op() == Op::Buffer || value.op() == Op::Assign; }
 
 UOp without_first_storage(const UOp& value) {
   bool first = value.op() == Op::Assign && value.src(0).op() == Op::Buffer &&

@@ -47,6 +47,8 @@ void write(TensorState& state, std::span<const std::byte> data);
 UOp empty_buffer(DimSpan shape, DType dtype, const Sharding& where);
 // A storage filled from the host, on this process's default device.
 UOp host_buffer(DimSpan shape, DType dtype, std::span<const std::byte> data);
+// Whether a value lies in a storage, or waits to be written to one.
+bool has_storage(const UOp& value);
 // Gives a value a storage of its own: Assign(new buffer, value). Equal values become distinct.
 UOp with_own_storage(const UOp& value);
 // The value alone, where it waits to be the first one of its storage.

@@ -274,8 +274,9 @@ Tensor Tensor::assign(const Tensor& value, Caller caller) const {
   if (v.node() == target) return *this;
   // What is neither stored nor to be stored yet gets a storage; the value to come does not need its
   // old contents.
-  bool stored = target.op() == Op::Buffer || target.op() == Op::Assign;
-  UOp storage = stored ? target : empty_buffer(target.shape(), target.dtype(), sharding_of(target));
+  UOp storage = has_storage(target)
+                    ? target
+                    : empty_buffer(target.shape(), target.dtype(), sharding_of(target));
   state_->value = UOp::make(Op::Assign, target.dtype(), {storage, v.node()});
   return *this;
 }
@@ -286,8 +287,8 @@ Tensor Tensor::replace(const Tensor& value, Caller caller) const {
     fail(fmt::format("the target is {}, the value is {}", describe(), value.describe()));
   }
   const UOp& node = value.uop();
-  bool stored = node.op() == Op::Buffer || node.op() == Op::Assign;
-  state_->value = stored || !is_param() ? node : with_own_storage(node);  // it will be written over
+  // A parameter will be written over.
+  state_->value = is_param() && !has_storage(node) ? with_own_storage(node) : node;
   return *this;
 }
 
