@@ -207,13 +207,6 @@ UOp scatter_rule(const UOp& y, const UOp& g, size_t) {
   return UOp::make(Op::Gather, g.dtype(), {g, y.src(0)}, Dims{y.arg(0)});
 }
 
-UOp swap_last_two(const UOp& x) {
-  Dims order(x.shape().size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = int64_t(i);
-  std::swap(order[order.size() - 1], order[order.size() - 2]);
-  return permute(x, order);
-}
-
 UOp dot_rule(const UOp& y, const UOp& g, size_t source) {
   const UOp &a = y.src(0), &b = y.src(1);
   const UOp& mine = y.src(source);

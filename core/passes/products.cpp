@@ -40,12 +40,9 @@ bool along_last(const UOp& x) {
 }
 
 bool is_narrow(const UOp& x, SmallProducts limit) {
-  if (x.op() != Op::Dot || x->numel() * x.src(0).shape().back() > limit.multiplications)
-    return false;
-  const UOp &a = x.src(0), &b = x.src(1);
-  auto last = int64_t(b.shape().size()) - 1;
-  bool across = b.op() == Op::Permute && b.arg(size_t(last)) == last - 1 && along_last(b.src(0));
-  return b.shape().back() <= limit.columns && along_last(a) && across;
+  return x.op() == Op::Dot && x.shape().back() <= limit.columns &&
+         x->numel() * x.src(0).shape().back() <= limit.multiplications && along_last(x.src(0)) &&
+         along_last(swap_last_two(x.src(1)));
 }
 
 // f16 and bf16 products sum in f32, as convolutions do.

@@ -112,15 +112,6 @@ UOp split(const UOp& x, const SplitLimits& limits) {
   return UOp();
 }
 
-bool swaps_last_two(DimSpan order) {
-  size_t n = order.size();
-  if (n < 2 || order[n - 2] != int64_t(n) - 1 || order[n - 1] != int64_t(n) - 2) return false;
-  for (size_t i = 0; i + 2 < n; ++i) {
-    if (order[i] != int64_t(i)) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 std::vector<UOp> transpose_products(std::span<const UOp> roots) {
@@ -130,12 +121,11 @@ std::vector<UOp> transpose_products(std::span<const UOp> roots) {
   }
   for (const UOp& root : roots) ++users[root];
   return rewrite_once(roots, [&](const UOp& x) {
-    if (x.op() != Op::Permute || x.src(0).op() != Op::Dot || !swaps_last_two(x->arg()))
-      return UOp();
-    const int* count = users.find(x.src(0));
-    if (!count || *count != 1) return UOp();
+    if (x.op() != Op::Permute || x.src(0).op() != Op::Dot) return UOp();
     const UOp& product = x.src(0);
-    UOp a = permute(product.src(0), x->arg()), b = permute(product.src(1), x->arg());
+    const int* count = users.find(product);
+    if (!count || *count != 1 || !(x == swap_last_two(product))) return UOp();
+    UOp a = swap_last_two(product.src(0)), b = swap_last_two(product.src(1));
     return UOp::make(Op::Dot, product.dtype(), {b, a}, product->arg());
   });
 }

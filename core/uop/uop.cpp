@@ -315,6 +315,13 @@ UOp permute(const UOp& x, DimSpan order) {
   return is_const(x) ? reshaped_const(x, out.shape()) : out;
 }
 
+UOp swap_last_two(const UOp& x) {
+  Dims order(x.shape().size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = int64_t(i);
+  std::swap(order[order.size() - 1], order[order.size() - 2]);
+  return permute(x, order);
+}
+
 UOp pad(const UOp& x, DimSpan lo_hi) {
   if (std::ranges::all_of(lo_hi, [](int64_t v) { return v == 0; })) return x;
   return UOp::make(Op::Pad, x.dtype(), {x}, lo_hi);

@@ -132,6 +132,7 @@ UOp binary(Op op, const UOp& a, const UOp& b);
 UOp where(const UOp& condition, const UOp& a, const UOp& b);
 UOp cast(const UOp& x, DType dtype);
 UOp reshape(const UOp& x, DimSpan shape);
+UOp swap_last_two(const UOp& x);          // dims
 UOp expand(const UOp& x, DimSpan shape);  // dims of size 1 repeat; same rank
 UOp permute(const UOp& x, DimSpan order);
 UOp pad(const UOp& x, DimSpan lo_hi);
