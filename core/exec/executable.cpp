@@ -12,6 +12,7 @@
 #include "core/exec/compile.h"
 #include "core/exec/runtime.h"
 #include "core/exec/transfer.h"
+#include "core/schedule/hazards.h"
 
 namespace tinyshard {
 namespace {
@@ -336,9 +337,10 @@ void Executable::wait_for_collectives(std::span<Step> steps) {
 }
 
 void Executable::run_items(std::span<Step> steps, std::span<const std::vector<int>> orders) {
+  const std::vector<bool> urgent = urgent_steps(orders);
   for (size_t i = 0; i < steps.size(); ++i) {
     if (!orders.empty()) {
-      for (Launch& launch : steps[i].launches) launch.device->record_step(orders[i]);
+      for (Launch& launch : steps[i].launches) launch.device->record_step(orders[i], urgent[i]);
     }
     run_item(steps[i]);
   }

@@ -153,8 +153,9 @@ class Device {
   virtual bool can_record() const { return false; }
   virtual void begin_recording() {}
   // What is told from now on is a step of the recording, numbered from 0: it comes after these
-  // earlier ones and may run beside all others. Without steps, everything runs in order.
-  virtual void record_step(std::span<const int> /*after*/) {}
+  // earlier ones and may run beside all others, of which urgent ones go first. Without steps,
+  // everything runs in order.
+  virtual void record_step(std::span<const int> /*after*/, bool /*urgent*/) {}
   virtual std::unique_ptr<Recording> end_recording() { return nullptr; }
   virtual void abandon_recording() noexcept {}
   // What the recordings that hold collectives consist of, taken from them: to launch one is a

@@ -82,4 +82,23 @@ std::vector<std::vector<int>> hazards(std::span<const std::vector<Access>> steps
   return result;
 }
 
+std::vector<bool> urgent_steps(std::span<const std::vector<int>> after) {
+  constexpr int kSlack = 8;  // part of the longest chain that an urgent step may wait for
+  std::vector<int> length(after.size(), 1);  // of the longest chain that ends with a step
+  std::vector<int> rest(after.size(), 0);    // of the longest one that comes after it
+  int longest = 0;
+  for (size_t i = 0; i < after.size(); ++i) {
+    for (int earlier : after[i]) length[i] = std::max(length[i], length[size_t(earlier)] + 1);
+    longest = std::max(longest, length[i]);
+  }
+  for (size_t i = after.size(); i-- > 0;) {
+    for (int earlier : after[i])
+      rest[size_t(earlier)] = std::max(rest[size_t(earlier)], rest[i] + 1);
+  }
+  std::vector<bool> urgent(after.size());
+  for (size_t i = 0; i < after.size(); ++i)
+    urgent[i] = kSlack * (longest - length[i] - rest[i]) <= longest;
+  return urgent;
+}
+
 }  // namespace tinyshard

@@ -257,11 +257,11 @@ void Gpu::begin_recording() {
   }
 }
 
-void Gpu::record_step(std::span<const int> after) {
+void Gpu::record_step(std::span<const int> after, bool urgent) {
   auto lock = in_order();
   make_current();
   check_internal(recorder_ != nullptr, "steps are recorded");
-  recorder_->step(after);
+  recorder_->step(after, urgent);
 }
 
 std::unique_ptr<Recording> Gpu::end_recording() {

@@ -78,7 +78,7 @@ class Gpu final : public Device, private MemorySource {
   void unwatch(const void* owner) noexcept override;
   bool can_record() const override { return true; }
   void begin_recording() override;
-  void record_step(std::span<const int> after) override;
+  void record_step(std::span<const int> after, bool urgent) override;
   std::unique_ptr<Recording> end_recording() override;
   void abandon_recording() noexcept override;
   std::shared_ptr<void> take_recorded_collectives() override;

@@ -18,8 +18,7 @@ constexpr int kPriority = 8;      // CU_LAUNCH_ATTRIBUTE_PRIORITY
 // CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY: otherwise all nodes have that of the stream that
 // launches the graph, collectives included.
 constexpr unsigned long long kUseNodePriority = 8;
-constexpr int kUrgent = -1;  // of a kernel; 0 is that of all others
-constexpr int kSlack = 8;    // urgent: what can wait for this part of the longest chain at most
+constexpr int kUrgent = -1;  // priority of a kernel; 0 is that of all others
 constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: libraries may allocate meanwhile
 
 // The nodes that the next operation on a stream will depend on, and how; none where it does not
@@ -195,10 +194,10 @@ void Recorder::end_step() {
   steps_.back().tips.assign(all.nodes.begin(), all.nodes.end());
 }
 
-void Recorder::step(std::span<const int> after) {
+void Recorder::step(std::span<const int> after, bool urgent) {
   end_step();
   in_step_ = true;
-  steps_.push_back({{after.begin(), after.end()}, {}});
+  steps_.push_back({urgent, {}});
   std::vector<GraphNode> nodes;
   for (int step : after) {
     for (GraphNode node : steps_.at(size_t(step)).tips) {
@@ -243,24 +242,10 @@ void Recorder::waited(Stream stream) {
                             kReplace);
 }
 
-// The blocks of what nothing can wait for go first: the way back through the layers, say, before
-// the gradients of weights that lie beside it.
 void Recorder::prioritize() {
-  std::vector<int> length(steps_.size(), 1);  // of the longest chain that ends with a step
-  std::vector<int> rest(steps_.size(), 0);    // of the longest one that comes after it
-  for (size_t i = 0; i < steps_.size(); ++i) {
-    for (int earlier : steps_[i].after)
-      length[i] = std::max(length[i], length[size_t(earlier)] + 1);
-  }
-  for (size_t i = steps_.size(); i-- > 0;) {
-    for (int earlier : steps_[i].after)
-      rest[size_t(earlier)] = std::max(rest[size_t(earlier)], rest[i] + 1);
-  }
-  int longest = std::ranges::max(length);
   const LaunchAttribute urgent{.priority = kUrgent, .others = {}};
   for (const RecordedLaunch& launch : launches_) {
-    auto step = size_t(launch.step);
-    if (launch.step < 0 || kSlack * (longest - length[step] - rest[step]) > longest) continue;
+    if (launch.step < 0 || !steps_[size_t(launch.step)].urgent) continue;
     for (GraphNode node : launch.nodes) {
       NodeType type;
       gpu_.check(gpu_.driver().node_type(node, &type), "looking at a recording");
@@ -278,7 +263,7 @@ std::unique_ptr<Recording> Recorder::finish(std::weak_ptr<RecordedGraph>* graph)
     prioritize();
     std::vector<int> steps(steps_.size());
     std::iota(steps.begin(), steps.end(), 0);
-    step(steps);
+    step(steps, false);
   }
   auto recorded = std::make_shared<RecordedGraph>(gpu_);
   capturing_ = false;

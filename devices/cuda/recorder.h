@@ -36,7 +36,7 @@ class Recorder {
   Recorder(const Recorder&) = delete;
 
   // What follows is a step: Device::record_step.
-  void step(std::span<const int> after);
+  void step(std::span<const int> after, bool urgent);
   void before();
   void after(CudaProgram& program, void* const* buffers, const int64_t* coordinates);
   // After the stream was told to wait for an event: what the event implies need not be waited for
@@ -50,7 +50,7 @@ class Recorder {
 
  private:
   struct Step {
-    std::vector<int> after;
+    bool urgent;
     std::vector<GraphNode> tips;  // what ends it, once the next one begins
   };
   void end_step();

@@ -87,5 +87,28 @@ TEST(Hazards, RandomStepsAgreeWithEveryPair) {
   }
 }
 
+// Two layers forward, two back, each with the gradient of a weight beside it; an update of all.
+TEST(UrgentSteps, AreThoseOnTheLongestChain) {
+  const After after{{}, {0}, {1}, {1}, {2}, {2}, {3, 4, 5}};
+  EXPECT_EQ(urgent_steps(after), (std::vector<bool>{true, true, true, false, true, true, true}));
+}
+
+TEST(UrgentSteps, MayWaitForAnEighthOfTheLongestChain) {
+  auto beside = [](int longest, int slack) {  // of a chain, one from its first step to its end
+    After after{{}};
+    for (int i = 1; i < longest; ++i) after.push_back({i - 1});
+    after.push_back({0});
+    for (int i = 0; i + slack + 2 < longest; ++i) after.push_back({int(after.size()) - 1});
+    after.push_back({longest - 1, int(after.size()) - 1});
+    return bool(urgent_steps(after)[size_t(longest)]);
+  };
+  EXPECT_TRUE(beside(15, 0));
+  EXPECT_TRUE(beside(15, 2)) << "2 of 16";
+  EXPECT_FALSE(beside(15, 3)) << "3 of 16";
+  EXPECT_FALSE(beside(6, 1)) << "1 of 7";
+}
+
+TEST(UrgentSteps, AreNoneOfNone) { EXPECT_TRUE(urgent_steps({}).empty()); }
+
 }  // namespace
 }  // namespace tinyshard

@@ -217,7 +217,7 @@ TEST_F(CudaDevice, RecordedStepsComeAfterWhatTheyAreToldAndNothingElse) {
   };
   gpu->begin_recording();
   auto step = [&](std::vector<int> after, void* const* buffers) {
-    gpu->record_step(after);
+    gpu->record_step(after, after.empty());
     size_t begun_after = tips();
     program->launch(buffers, &coordinate);
     EXPECT_EQ(tips(), 1u);
