@@ -1,7 +1,6 @@
-// What follows a product, done by the product: the narrowing of its sums, a bias, ReLU,
-// GELU, and GELU's gradient; and what it takes to send the result to other devices. The values
-// before a GELU, which its gradient needs, come from the same call; that of a ReLU needs the result
-// alone.
+// What follows a product, done by the product: the narrowing of its sums, a bias, ReLU, GELU,
+// GELU's gradient, and the store of what a collective sends. The values before a GELU, which its
+// gradient needs, come from the same call; that of a ReLU needs the result alone.
 #pragma once
 #include <functional>
 #include <span>
