@@ -32,10 +32,11 @@ struct Planned {
   std::vector<Sharding> shardings;
 };
 
-Planned plan(std::span<const UOp> roots) {
+// One device of each kind that computes something. One stands for all of its kind; what a library
+// does not do on one kind in the graph is left to generated kernels on all of them. A device that
+// only gives a value away, or holds a file, has no say.
+std::vector<Device*> computing_kinds(std::span<const UOp> roots) {
   Runtime& runtime = Runtime::get();
-  // One device stands for all of its kind; what a library does not do on one kind in the graph is
-  // left to generated kernels on all of them.
   std::vector<Device*> kinds;
   auto add = [&](const DeviceRef& ref) {
     Device& device = runtime.device(ref);
@@ -44,16 +45,28 @@ Planned plan(std::span<const UOp> roots) {
     };
     if (std::ranges::none_of(kinds, same)) kinds.push_back(&device);
   };
-  std::vector<int64_t> seen;  // meshes
-  for (const UOp& x : toposort(roots)) {
-    if (x.op() != Op::Buffer) continue;
-    const Mesh& mesh = Storage::of(*x)->sharding.mesh;
-    if (std::ranges::find(seen, mesh.id()) != seen.end()) continue;
+  std::vector<int64_t> seen;
+  auto add_mesh = [&](const Mesh& mesh) {
+    if (std::ranges::find(seen, mesh.id()) != seen.end()) return;
     seen.push_back(mesh.id());
     auto local = runtime.local_positions(mesh);
     if (!local.empty()) add(mesh.devices()[local[0]]);
+  };
+  for (const UOp& x : toposort(roots)) {
+    if (x.op() == Op::Redistribute) {
+      add_mesh(Mesh::from_payload(x->payload));
+      continue;
+    }
+    for (const UOp& s : x->src()) {
+      if (s.op() == Op::Buffer) add_mesh(Storage::of(*s)->sharding.mesh);
+    }
   }
   if (kinds.empty()) add(default_mesh().devices()[0]);
+  return kinds;
+}
+
+Planned plan(std::span<const UOp> roots) {
+  std::vector<Device*> kinds = computing_kinds(roots);
   auto supports = [kinds](const LibraryCall& call) {
     return (options().libraries || call.node.op() == Op::ScatterAdd) &&
            std::ranges::all_of(kinds, [&](Device* d) { return d->supports(call, nullptr); });

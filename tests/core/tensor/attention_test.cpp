@@ -4,6 +4,7 @@
 #include "core/exec/pipeline.h"
 #include "core/exec/runtime.h"
 #include "tests/core/tensor/attention_cases.h"
+#include "tests/devices.h"
 
 namespace tinyshard::testing {
 namespace {
@@ -92,7 +93,22 @@ TEST_F(AttentionTest, NeedsNoMoreProductsThanItsPartsDo) {
   Tensor y = t.q.scaled_dot_product_attention(t.k, t.v, {}, {.is_causal = true});
   std::vector<Tensor> d = y.gradient({t.q, t.k, t.v}, t.d_result);
   std::vector<UOp> roots{y.uop(), d[0].uop(), d[1].uop(), d[2].uop()};
-  EXPECT_EQ(summarize(make_plan(roots)).library_calls, 6);
+  bool whole = device_kind() == "CUDA";
+  EXPECT_EQ(summarize(make_plan(roots)).library_calls, whole ? 2 : 6);
+}
+
+// Not for the one that the operands come from.
+TEST_F(AttentionTest, IsPlannedForTheDeviceThatComputesIt) {
+  Runtime::configure({.devices = {"NULL"}});
+  auto calls = [](const std::string& from, const std::string& to) {
+    Tensor x = Tensor::empty({1, 2, 8, 64}, DType::BF16).to(from).realize();
+    Tensor there = x.to(to);
+    std::vector<UOp> roots{there.scaled_dot_product_attention(there, there).uop()};
+    return summarize(make_plan(roots)).library_calls;
+  };
+  EXPECT_EQ(calls("NULL", "NULL"), 1);  // takes all that it is asked for
+  EXPECT_EQ(calls("CPU:0", "NULL"), 1);
+  EXPECT_EQ(calls("NULL", "CPU:0"), 2);
 }
 
 TEST_F(AttentionTest, WholeOnADeviceItHoldsNoScores) {
