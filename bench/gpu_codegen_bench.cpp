@@ -276,6 +276,13 @@ void all(Bench& bench, DType t, int64_t rows, int64_t n) {
     UOp in = b.param(cells), out = b.param(cells), i = b.loop(n), j = b.loop(rows);
     b.store(out, i * rows + j, b.load(in, j * n + i));
   });
+  one("two_orders", [&](Builder& b) {
+    UOp in = b.param(cells), out = b.param(cells), turned = b.param(cells), i = b.loop(rows),
+        j = b.loop(n);
+    UOp x = b.load(in, i * n + j) * real(1.5);
+    b.store(out, i * n + j, x);
+    b.store(turned, j * rows + i, x);
+  });
 }
 
 }  // namespace

@@ -71,11 +71,17 @@ Planned plan(std::span<const UOp> roots) {
     return (options().libraries || call.node.op() == Op::ScatterAdd) &&
            std::ranges::all_of(kinds, [&](Device* d) { return d->supports(call, nullptr); });
   };
-  PassContext context{{roots.begin(), roots.end()}, {}, supports, {}, {}};
+  auto worth_copying = [kinds](const LibraryCall& call, int operand) {
+    int64_t least = kinds[0]->worth_copying(call, operand);
+    for (Device* d : kinds) least = std::min(least, d->worth_copying(call, operand));
+    return least;
+  };
+  PassContext context{{roots.begin(), roots.end()}, {}, supports, {}, {}, {}};
   const bool on_gpu = std::ranges::any_of(kinds, [](Device* d) { return d->target().is_gpu(); });
   if (on_gpu) {
     context.split = kSplitOnGpu;
     context.small_products = kSmallOnGpu;
+    context.worth_copying = worth_copying;
   }
   run_passes(context);
   Stopwatch watch;

@@ -30,13 +30,16 @@ void attention_pass(PassContext& c) { c.roots = lower_attention(c.roots, c.libra
 void products_pass(PassContext& c) {
   c.roots = lower_products(c.roots, c.library_supports, c.small_products);
 }
+void operands_pass(PassContext& c) {
+  if (c.worth_copying) c.roots = lay_along_sums(c.roots, c.worth_copying);
+}
 void split_pass(PassContext& c) { c.roots = split_reductions(c.roots, c.split); }
 
 void transpose_pass(PassContext& c) { c.roots = transpose_products(c.roots); }
 
 void epilogues_pass(PassContext& c) { c.roots = fuse_epilogues(c.roots, c.library_supports); }
 
-constexpr std::array<Pass, 8> kPasses = {{
+constexpr std::array<Pass, 9> kPasses = {{
     {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
     {"shard", "global values become local ones; collectives appear", true, shard_pass},
     {"attention", "attention that no library takes becomes products and a softmax", true,
@@ -48,6 +51,8 @@ constexpr std::array<Pass, 8> kPasses = {{
      false, epilogues_pass},
     {"products", "products and convolutions that no library takes, and small ones, become loops",
      true, products_pass},
+    {"operands", "operands that a library reads faster in another order are copied", false,
+     operands_pass},
     {"split_reductions", "long reductions with few results run in two steps, in parallel", false,
      split_pass},
 }};

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/passes/operands.h"
 #include "core/passes/products.h"
 #include "core/passes/tidy.h"
 #include "core/runtime/device.h"
@@ -20,6 +21,7 @@ struct PassContext {
   std::function<bool(const LibraryCall&)> library_supports;
   SplitLimits split;
   SmallProducts small_products;
+  WorthCopying worth_copying;
 };
 
 struct Pass {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/passes/gelu.h"
+#include "core/passes/operands.h"
 #include "core/rewrite/pattern.h"
 #include "core/uop/node_map.h"
 
@@ -30,19 +31,10 @@ bool is_small(const UOp& x, SmallProducts limit) {
          x.src(0).shape().back() <= limit.terms && x->numel() <= limit.elements;
 }
 
-// Whether the last dim of a product's operand is where its elements lie side by side, as far as
-// its views tell.
-bool along_last(const UOp& x) {
-  const UOp* at = &x;
-  while (at->op() != Op::Permute && (is_movement(at->op()) || at->op() == Op::Cast))
-    at = &at->src(0);
-  return at->op() != Op::Permute;
-}
-
 bool is_narrow(const UOp& x, SmallProducts limit) {
   return x.op() == Op::Dot && x.shape().back() <= limit.columns &&
-         x->numel() * x.src(0).shape().back() <= limit.multiplications && along_last(x.src(0)) &&
-         along_last(swap_last_two(x.src(1)));
+         x->numel() * x.src(0).shape().back() <= limit.multiplications &&
+         runs_along_last(x.src(0)) && runs_along_last(swap_last_two(x.src(1)));
 }
 
 // f16 and bf16 products sum in f32, as convolutions do.

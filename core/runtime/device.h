@@ -121,6 +121,9 @@ class Device {
   virtual std::unique_ptr<Program> load(const ObjectCode& code) = 0;
   // Whether a library takes the call as it is; `why` (may be null) says why not.
   virtual bool supports(const LibraryCall& call, std::string* why) const = 0;
+  // How many elements are worth copying for an operand (0 or 1) of a product to lie along its sum,
+  // the other one lying as it does; 0 where the library does as well with any order.
+  virtual int64_t worth_copying(const LibraryCall& /*call*/, int /*operand*/) const { return 0; }
   // The program of a supported call: buffers are the operands in order, then the result of the
   // node, then those of `also`.
   virtual std::unique_ptr<Program> library(const LibraryCall& call) = 0;

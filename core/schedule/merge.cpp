@@ -68,6 +68,22 @@ std::optional<NodeMap<UOp>> match_ranges(const KernelDraft& producer, const UOp&
   return map;
 }
 
+// Whether values are stored side by side along different loops. Maps turn tiles for that, which
+// kernels with folds do not.
+bool stores_in_two_orders(const KernelDraft& draft) {
+  UOp fast;
+  for (const auto& out : draft.outputs) {
+    auto affine = as_affine(out.index);
+    if (!affine || affine->terms.size() != draft.loops.size()) continue;
+    for (const auto& term : affine->terms) {
+      if (term.coefficient != 1) continue;
+      if (fast && !(fast == term.range)) return true;
+      fast = term.range;
+    }
+  }
+  return false;
+}
+
 class Merger {
  public:
   Merger(std::vector<Task>& tasks, const std::vector<VirtualBuffer>& buffers)
@@ -158,6 +174,8 @@ class Merger {
       merged.outputs.push_back(
           {out.buffer, substitute(out.index, map), substitute(out.value, map)});
     }
+    // One read less, but a copy in another order may be wanted long before the rest.
+    if (stores_in_two_orders(merged)) return false;
     return adopt(a, b, std::move(merged));
   }
 
@@ -180,7 +198,10 @@ class Merger {
   bool adopt(int from, int into, KernelDraft merged) {
     if (merged.outputs.size() > kMaxOutputs) return false;
     if (!in_place_is_safe(merged, buffers_)) return false;
-    if (toposort(expressions(merged)).size() > kMaxNodes) return false;
+    std::vector<UOp> all = toposort(expressions(merged));
+    if (all.size() > kMaxNodes) return false;
+    const bool folds = std::ranges::any_of(all, [](const UOp& x) { return x.op() == Op::Fold; });
+    if (folds && stores_in_two_orders(merged)) return false;
     if (arrange_loops(merged, free_ranges_)) return false;
     Task trial = tasks_[into];
     trial.draft = std::move(merged);

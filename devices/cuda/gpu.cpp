@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "devices/cuda/jit.h"
 #include "devices/cuda/library_calls.h"
+#include "devices/cuda/matmul.h"
 #include "devices/cuda/pinned_ring.h"
 #include "devices/cuda/program.h"
 #include "devices/cuda/recorder.h"
@@ -240,6 +241,10 @@ std::unique_ptr<Program> Gpu::load(const ObjectCode& code) {
 
 bool Gpu::supports(const LibraryCall& call, std::string* why) const {
   return library_supports(*this, call, why);
+}
+
+int64_t Gpu::worth_copying(const LibraryCall& call, int operand) const {
+  return call.node.op() == Op::Dot ? matmul_worth_copying(*this, call, operand) : 0;
 }
 
 std::unique_ptr<Program> Gpu::library(const LibraryCall& call) {

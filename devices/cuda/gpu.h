@@ -64,6 +64,7 @@ class Gpu final : public Device, private MemorySource {
   void prepare(const ObjectCode& code) override;
   std::unique_ptr<Program> load(const ObjectCode& code) override;
   bool supports(const LibraryCall& call, std::string* why) const override;
+  int64_t worth_copying(const LibraryCall& call, int operand) const override;
   std::unique_ptr<Program> library(const LibraryCall& call) override;
   void synchronize() override;
 

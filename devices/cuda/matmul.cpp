@@ -3,10 +3,17 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/options.h"
 #include "devices/cuda/lt_product.h"
 
 namespace tinyshard::cuda {
 namespace {
+
+// Multiplications that get faster by as much as the copy of one element takes, where one operand or
+// both come to lie along the sum.
+constexpr int64_t kGainOfOne = 600, kGainOfBoth = 4000;
+// Smaller products leave room for what runs beside them: a copy is one kernel more to wait for.
+constexpr int64_t kLeast = 1 << 30;
 
 const char* at(const void* base, int64_t element, DType dtype) {
   return static_cast<const char*>(base) + element * int64_t(itemsize(dtype));
@@ -82,6 +89,18 @@ bool matmul_supports(const Gpu& gpu, const LibraryCall& call, std::string* why) 
   if (!product.exists(pointers(*spec, buffers)))
     return refuse("cuBLASLt has no algorithm for " + spec->describe());
   return true;
+}
+
+int64_t matmul_worth_copying(const Gpu& gpu, const LibraryCall& call, int operand) {
+  auto spec = matmul_spec(call, nullptr);
+  bool hopper_tf32 = spec && spec->type == DType::F32 && options().tf32 && spec->batch == 1 &&
+                     spec->loops.empty() && gpu.target().cpu.starts_with("sm_9");
+  if (!hopper_tf32) return 0;
+  // Columns of spec.first run along the sum when it is transposed, those of the second as they are.
+  bool other_lies_along = operand == 0 ? spec->first.transposed : !spec->second.transposed;
+  int64_t multiplications = spec->m * spec->n * spec->k;
+  if (multiplications < kLeast) return 0;
+  return multiplications / (other_lies_along ? kGainOfBoth : kGainOfOne);
 }
 
 std::unique_ptr<Program> make_matmul(Gpu& gpu, const LibraryCall& call) {

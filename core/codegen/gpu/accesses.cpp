@@ -51,12 +51,12 @@ bool Accesses::whole_vector(int access, int range, int lanes) const {
   return !masked && !checked;
 }
 
-int Accesses::lanes_along(int range, bool whole) const {
+int Accesses::lanes_along(std::span<const int> accesses, int range, bool whole) const {
   int64_t size = graph_.range(range).size;
   for (int lanes = static_cast<int>(kWidest); lanes > 1; lanes /= 2) {
     if (whole && size % lanes != 0) continue;
     int64_t good = 0, bad = 0, narrowest = kWidest;
-    for (int access : accesses_) {
+    for (int access : accesses) {
       if (!(graph_[graph_.source(access, 1)].varies & bit(range))) continue;
       if (whole_vector(access, range, lanes)) {
         good += bytes(access);

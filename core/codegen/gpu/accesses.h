@@ -19,9 +19,12 @@ class Accesses {
   bool contiguous(int access, int range) const;
   // Bytes of the whole kernel accessed contiguously along `range`; stores count double.
   double contiguity(int range) const;
-  // How many neighbours along `range` most accesses can take at once, in up to kWidest bytes.
-  // `whole`: the range is made of whole vectors.
-  int lanes_along(int range, bool whole = true) const;
+  // How many neighbours along `range` most of some accesses can take at once, in up to kWidest
+  // bytes. `whole`: the range is made of whole vectors.
+  int lanes_along(std::span<const int> accesses, int range, bool whole = true) const;
+  int lanes_along(int range, bool whole = true) const {
+    return lanes_along(accesses_, range, whole);
+  }
 
  private:
   bool whole_vector(int access, int range, int lanes) const;

@@ -129,6 +129,12 @@ class Emitter {
   void store_piece(int slot, llvm::Value* address, llvm::ArrayRef<llvm::Value*> values,
                    bool rounded);
   llvm::Value* element_address(int slot, llvm::Value* offset);
+  // What a store computes before it rounds; `rounded`: it is of the memory's type already.
+  struct StoredValue {
+    int node;
+    bool rounded;
+  };
+  StoredValue stored_value(int store) const;
   // `condition`: null, or when this thread stores at all.
   void emit_stores(std::span<const int> stores, llvm::Value* condition);
   llvm::Value* store_condition(int store, int instance);

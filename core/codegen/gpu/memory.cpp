@@ -162,6 +162,20 @@ Value* Emitter::store_condition(int store, int instance) {
   return condition;
 }
 
+Emitter::StoredValue Emitter::stored_value(int store) const {
+  DType dtype = graph_.param(graph_.slot(store)).dtype;
+  int source = graph_.source(store, 2);
+  // The store itself rounds what is cast for it.
+  if (graph_[source].op == Op::Cast && graph_[source].dtype == dtype &&
+      (dtype == DType::BF16 || dtype == DType::F16) &&
+      graph_[graph_.source(source, 0)].dtype == DType::F32)
+    source = graph_.source(source, 0);
+  Op made_by = graph_[source].op;
+  bool rounded = graph_[source].dtype == dtype &&
+                 (made_by == Op::Cast || made_by == Op::Load || made_by == Op::Const);
+  return {source, rounded};
+}
+
 void Emitter::emit_stores(std::span<const int> stores, Value* condition) {
   // Everything before the first store: a parameter may be read and written in place.
   struct Pending {
@@ -172,18 +186,10 @@ void Emitter::emit_stores(std::span<const int> stores, Value* condition) {
   };
   std::vector<Pending> pending;
   for (int store : stores) {
-    int slot = graph_.slot(store), index = graph_.source(store, 1),
-        source = graph_.source(store, 2);
+    int slot = graph_.slot(store), index = graph_.source(store, 1);
     const ParamInfo& info = graph_.param(slot);
-    // The store itself rounds what is cast for it.
-    if (graph_[source].op == Op::Cast && graph_[source].dtype == info.dtype &&
-        (info.dtype == DType::BF16 || info.dtype == DType::F16) &&
-        graph_[graph_.source(source, 0)].dtype == DType::F32)
-      source = graph_.source(source, 0);
+    auto [source, rounded] = stored_value(store);
     Values values = value(source), offsets = value(index);
-    Op made_by = graph_[source].op;
-    bool rounded = graph_[source].dtype == info.dtype &&
-                   (made_by == Op::Cast || made_by == Op::Load || made_by == Op::Const);
     int piece = vector_piece(store);
     for (int i = 0; i < instances(store); i += piece) {
       Value* offset = offsets[static_cast<size_t>(instance_of(store, i, index))];

@@ -39,8 +39,8 @@ struct Section {
   std::vector<int> stores;  // done in it, after what is inside
 };
 
-// A transpose through shared memory: tiles of edge x edge values of two loops. `staged` loads are
-// contiguous along `across`, all other accesses along `along`.
+// A transpose through shared memory: tiles of edge x edge values of two loops. `staged` loads and
+// stores are contiguous along `across`, all other accesses along `along`.
 struct Tile {
   int along = -1, across = -1;
   int edge = 32;

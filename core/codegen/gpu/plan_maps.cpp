@@ -62,7 +62,7 @@ class Maps {
       work_.teams /= 2;
   }
 
-  // Loads that are contiguous along another loop than the stores.
+  // Loads or stores that are contiguous along another loop than the rest.
   bool tile() {
     Space& items = work_.items.space;
     Tile t;
@@ -72,19 +72,22 @@ class Maps {
     RangeSet all = 0;
     for (int r : items.ranges) all |= bit(r);
     int64_t widest = 1;
+    std::vector<int> direct;
     for (int access : c_.accesses.all()) {
-      if (c_.graph[access].op != Op::Load) {
-        if (c_.graph[access].varies != all) return false;
-        continue;
-      }
+      const bool store = c_.graph[access].op == Op::Store;
+      if (store && c_.graph[access].varies != all) return false;
+      direct.push_back(access);
       int index = c_.graph.source(access, 1);
       auto stride = c_.graph.lane_stride(index, t.along, 2);
       if (c_.graph[index].has_load || !stride || std::abs(*stride) < 2) continue;
       for (int r : items.ranges) {
         if (r == t.along || !c_.accesses.contiguous(access, r) || (t.across >= 0 && t.across != r))
           continue;
+        const RangeSet both = bit(t.along) | bit(r);
+        if (store && (c_.graph[c_.graph.source(access, 2)].varies & both) != both) continue;
         t.across = r;
         t.staged.push_back(access);
+        direct.pop_back();
         widest = std::max(widest, c_.accesses.bytes(access));
         break;
       }
@@ -97,11 +100,11 @@ class Maps {
     if (int64_t{t.edge} * (t.edge + 2) > room) return false;
     while (t.edge > 32 && (along < t.edge || across < t.edge)) t.edge /= 2;
     int most = t.edge * t.edge / kBlock;  // elements of a thread
-    auto lanes = [&](int range) {
-      return std::min({c_.accesses.lanes_along(range), most, t.edge / 4});
+    auto lanes = [&](std::span<const int> accesses, int range) {
+      return std::min({c_.accesses.lanes_along(accesses, range), most, t.edge / 4});
     };
-    t.lanes_along = lanes(t.along);
-    t.lanes_across = lanes(t.across);
+    t.lanes_along = lanes(direct, t.along);
+    t.lanes_across = lanes(t.staged, t.across);
     std::erase(items.ranges, t.along);
     std::erase(items.ranges, t.across);
     c_.count(items);

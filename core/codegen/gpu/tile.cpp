@@ -1,5 +1,6 @@
-// Transposes: a tile of two loops goes through shared memory, so that loads run along one of them
-// and stores along the other, both contiguous.
+// Transposes: a tile of two loops goes through shared memory, so that some loads and stores run
+// along one of them and the others along the other, all contiguous. Staged loads, then everything
+// else, then staged stores.
 #include "core/codegen/gpu/emit.h"
 
 namespace tinyshard::codegen::gpu {
@@ -48,21 +49,28 @@ void Emitter::emit_tile(Value* block) {
   Value* across = b_.CreateURem(rest, i32(tiles(tile.across)));
   open(work_->items.space, b_.CreateUDiv(rest, i32(tiles(tile.across))), 1, i32(0), std::nullopt);
 
-  // A row of the tile for each value of `along`, padded to an odd number of words.
+  // Rows of the tile, padded to an odd number of words. What is staged is written along them, by
+  // neighbouring threads, and read across.
   struct Staged {
-    int load;
+    int access;
+    StoredValue value;
     llvm::Type* type;
     DType dtype;
     int64_t pitch, offset;
   };
-  std::vector<Staged> staged;
+  std::vector<Staged> loads, stores;
+  std::vector<int> direct = work_->items.stores;
   int64_t bytes = 0;
-  for (int load : tile.staged) {
-    DType dtype = graph_.param(graph_.slot(load)).dtype;
+  for (int access : tile.staged) {
+    const bool load = graph_[access].op == Op::Load;
+    DType dtype = graph_.param(graph_.slot(access)).dtype;
     auto size = static_cast<int64_t>(itemsize(dtype));
     int64_t pitch = edge + std::max<int64_t>(1, 4 / size);
-    staged.push_back({load, arith_.memory_type(dtype), dtype, pitch, bytes});
+    (load ? loads : stores)
+        .push_back({access, load ? StoredValue{access, true} : stored_value(access),
+                    arith_.memory_type(dtype), dtype, pitch, bytes});
     bytes += (pitch * edge * size + 15) / 16 * 16;
+    std::erase(direct, access);
   }
   Value* memory = shared(0, bytes);
   auto address = [&](const Staged& s, Value* row, Value* column) {
@@ -70,34 +78,46 @@ void Emitter::emit_tile(Value* block) {
     Value* base = b_.CreateConstGEP1_32(b_.getInt8Ty(), memory, static_cast<unsigned>(s.offset));
     return b_.CreateGEP(s.type, base, at);
   };
-
-  TilePlaces in = open_tile(tile.across, tile.along, tile.lanes_across, across, along);
-  int lanes = tile.lanes_across;
-  for (const Staged& s : staged) {
-    Values loaded = value(s.load);
-    for (size_t c = 0; c < in.slow.size(); ++c) {
-      for (int lane = 0; lane < lanes; ++lane) {
-        Value* x = loaded[c * static_cast<size_t>(lanes) + static_cast<size_t>(lane)];
-        b_.CreateStore(arith_.to_memory(x, s.dtype, true),
-                       address(s, in.slow[c], b_.CreateAdd(in.fast, i32(lane))));
-      }
+  auto put = [&](const Staged& s, const TilePlaces& places, int lanes) {
+    Values values = value(s.value.node);
+    size_t next = 0;
+    for (Value* slow : places.slow) {
+      for (int lane = 0; lane < lanes; ++lane)
+        b_.CreateStore(arith_.to_memory(values[next++], s.dtype, s.value.rounded),
+                       address(s, slow, b_.CreateAdd(places.fast, i32(lane))));
     }
-  }
-  close();
-  barrier();
-  TilePlaces out = open_tile(tile.along, tile.across, tile.lanes_along, along, across);
-  lanes = tile.lanes_along;
-  for (const Staged& s : staged) {
+  };
+  auto take = [&](const Staged& s, const TilePlaces& places, int lanes) {
     Values values;
-    for (Value* slow : out.slow) {
+    for (Value* slow : places.slow) {
       for (int lane = 0; lane < lanes; ++lane) {
-        Value* x = b_.CreateLoad(s.type, address(s, b_.CreateAdd(out.fast, i32(lane)), slow));
+        Value* x = b_.CreateLoad(s.type, address(s, b_.CreateAdd(places.fast, i32(lane)), slow));
         values.push_back(arith_.from_memory(x, s.dtype));
       }
     }
-    frames_.back().values[work_->same[static_cast<size_t>(s.load)]] = std::move(values);
+    frames_.back().values[work_->same[static_cast<size_t>(s.value.node)]] = std::move(values);
+  };
+
+  if (!loads.empty()) {
+    TilePlaces places = open_tile(tile.across, tile.along, tile.lanes_across, across, along);
+    for (const Staged& s : loads) put(s, places, tile.lanes_across);
+    close();
+    barrier();
   }
-  emit_stores(work_->items.stores, nullptr);
+  TilePlaces places = open_tile(tile.along, tile.across, tile.lanes_along, along, across);
+  for (const Staged& s : loads) take(s, places, tile.lanes_along);
+  for (const Staged& s : stores) put(s, places, tile.lanes_along);
+  emit_stores(direct, nullptr);
+  if (stores.empty()) return;
+  close();
+  barrier();
+  places = open_tile(tile.across, tile.along, tile.lanes_across, across, along);
+  std::vector<int> staged;
+  for (const Staged& s : stores) {
+    take(s, places, tile.lanes_across);
+    staged.push_back(s.access);
+  }
+  emit_stores(staged, nullptr);
 }
 
 }  // namespace tinyshard::codegen::gpu

@@ -159,6 +159,24 @@ TEST(Kernel, Transposes) {
   }
 }
 
+// One value stored in both orders, and one that is also replaced where it lay.
+TEST(Kernel, StoresInTwoOrders) {
+  for (DType t : {DType::U8, DType::BF16, DType::F32, DType::F64}) {
+    for (auto [m, n] : {std::pair{64, 64}, {128, 192}, {33, 70}, {16, 200}, {100, 68}}) {
+      Kernel k("two_orders_" + std::string(name(t)));
+      int a = k.param(t, 3 * m * n), b = k.param(t, 3 * m * n), bias = k.param(t, m),
+          rows = k.param(t, 3 * m * n), columns = k.param(t, 3 * m * n);
+      UOp z = k.loop(3), i = k.loop(n), j = k.loop(m);
+      UOp row = (z * n + i) * m + j, column = (z * m + j) * n + i;
+      UOp x = max(k.load(a, row), k.load(bias, j)), y = max(x, k.load(b, column));
+      k.store(rows, row, y);
+      k.store(columns, column, x);
+      k.store(b, column, y);
+      k.check(0);
+    }
+  }
+}
+
 TEST(Kernel, FoldOverSeveralRanges) {
   for (auto [a, b, c] : {std::tuple{3, 4, 5}, {2, 33, 17}, {7, 1, 64}, {1, 1, 1}}) {
     Kernel k("fold3");
