@@ -24,7 +24,7 @@ using GraphExec = struct GraphExecTag*;
 using GraphNode = struct GraphNodeTag*;
 // Says how a node waits for another; libraries launch kernels that begin before the last one ends.
 struct GraphEdge {
-  unsigned char bytes[8];
+  unsigned char from_port = 0, to_port = 0, type = 0, reserved[5] = {};
   bool is_plain() const { return *this == GraphEdge{}; }  // the last one has ended
   bool operator==(const GraphEdge&) const = default;
 };

@@ -40,6 +40,8 @@ KernelProgram::KernelProgram(Gpu& gpu, const ObjectCode& code)
   coordinates_ = size_t(code.coordinates);
   buffers_ = size_t(parameters) - coordinates_;
   arguments_.resize(size_t(parameters));
+  waits_itself_ =
+      std::string_view(code.bytes.data()).find("griddepcontrol.wait") != std::string_view::npos;
   gpu.make_current();
   module_ = load_ptx(code.bytes.data(), gpu.target().cpu, gpu.name());
   const Driver& driver = gpu.driver();

@@ -21,6 +21,9 @@ class CudaProgram : public Program {
                       KernelNodeParams* /*params*/) {
     return false;
   }
+  // Whether what `enqueue` launches waits, in its own code, for the kernels that it depends on: it
+  // may then begin before they have ended.
+  virtual bool waits_itself() const { return false; }
 
  protected:
   Gpu& gpu_;
@@ -32,12 +35,14 @@ class KernelProgram final : public CudaProgram {
   ~KernelProgram() override;
   void enqueue(void* const* buffers, const int64_t* coordinates) override;
   bool kernel(void* const* buffers, const int64_t* coordinates, KernelNodeParams* params) override;
+  bool waits_itself() const override { return waits_itself_; }
   std::string describe() const override;
 
  private:
   std::string entry_;
   Module module_ = nullptr;
   Function function_ = nullptr;
+  bool waits_itself_ = false;
   unsigned grid_ = 1, block_ = 1, shared_bytes_ = 0;
   size_t buffers_ = 0, coordinates_ = 0;
   std::vector<void*> arguments_;  // pointers to the values, refilled at each launch

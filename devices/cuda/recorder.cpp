@@ -18,15 +18,12 @@ constexpr int kPriority = 8;      // CU_LAUNCH_ATTRIBUTE_PRIORITY
 // CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY: otherwise all nodes have that of the stream that
 // launches the graph, collectives included.
 constexpr unsigned long long kUseNodePriority = 8;
+// CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC: all blocks of the
+// node before have said that others may begin, or have ended.
+constexpr GraphEdge kBegun{.from_port = 1, .type = 1};
 constexpr int kUrgent = -1;  // priority of a kernel; 0 is that of all others
 constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: libraries may allocate meanwhile
 
-// The nodes that the next operation on a stream will depend on, and how; none where it does not
-// capture.
-struct Tips {
-  std::span<const GraphNode> nodes;
-  std::span<const GraphEdge> edges;  // of each node, or none: all plain
-};
 Tips tips(const Gpu& gpu, Stream stream) {
   int status = 0;
   uint64_t id = 0;
@@ -209,8 +206,27 @@ void Recorder::step(std::span<const int> after, bool urgent) {
              "ordering a recording");
 }
 
-void Recorder::before() {
-  for (GraphNode tip : tips(gpu_, gpu_.stream(Queue::Compute)).nodes) seen_.insert(tip);
+void Recorder::before(const CudaProgram& program) {
+  Stream stream = gpu_.stream(Queue::Compute);
+  Tips all = tips(gpu_, stream);
+  seen_.insert(all.nodes.begin(), all.nodes.end());
+  if (program.waits_itself()) begin_early(stream, all);
+}
+
+// What comes next need not wait for the ends of kernels whose ends it waits for itself. Kernels of
+// libraries say too late that others may begin: those would only take room from what runs beside.
+void Recorder::begin_early(Stream stream, const Tips& all) {
+  std::vector<GraphNode> nodes(all.nodes.begin(), all.nodes.end());
+  std::vector<GraphEdge> edges(all.edges.begin(), all.edges.end());
+  edges.resize(nodes.size());
+  bool any = false;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (!waiting_.contains(nodes[i])) continue;
+    edges[i] = kBegun;
+    any = true;
+  }
+  // Where the driver refuses, the recording is right as it is, and slower.
+  if (any) gpu_.driver().capture_set(stream, nodes.data(), edges.data(), nodes.size(), kReplace);
 }
 
 void Recorder::after(CudaProgram& program, void* const* buffers, const int64_t* coordinates) {
@@ -218,6 +234,7 @@ void Recorder::after(CudaProgram& program, void* const* buffers, const int64_t* 
                         {}};
   for (GraphNode tip : tips(gpu_, gpu_.stream(Queue::Compute)).nodes)
     collect(gpu_, tip, seen_, launch.nodes);
+  if (program.waits_itself()) waiting_.insert(launch.nodes.begin(), launch.nodes.end());
   launches_.push_back(std::move(launch));
 }
 

@@ -2,6 +2,7 @@
 // that knows which of its nodes each launch became, so that a launch with other pointers is a
 // change of a few nodes.
 #pragma once
+#include <span>
 #include <unordered_set>
 #include <vector>
 
@@ -29,6 +30,13 @@ struct RecordedGraph {
   GraphExec exec = nullptr;
 };
 
+// The nodes that the next operation on a stream will depend on, and how; none where it does not
+// capture.
+struct Tips {
+  std::span<const GraphNode> nodes;
+  std::span<const GraphEdge> edges;  // of each node, or none: all plain
+};
+
 class Recorder {
  public:
   explicit Recorder(Gpu& gpu);  // begins to capture the compute stream
@@ -37,7 +45,7 @@ class Recorder {
 
   // What follows is a step: Device::record_step.
   void step(std::span<const int> after, bool urgent);
-  void before();
+  void before(const CudaProgram& program);
   void after(CudaProgram& program, void* const* buffers, const int64_t* coordinates);
   // After the stream was told to wait for an event: what the event implies need not be waited for
   // as well. A chain of collectives, each of which comes back to the compute stream, would depend
@@ -53,6 +61,7 @@ class Recorder {
     bool urgent;
     std::vector<GraphNode> tips;  // what ends it, once the next one begins
   };
+  void begin_early(Stream stream, const Tips& all);
   void end_step();
   void prioritize();
 
@@ -60,7 +69,7 @@ class Recorder {
   bool capturing_ = false, collective_ = false;
   std::vector<Step> steps_;
   bool in_step_ = false;
-  std::unordered_set<GraphNode> seen_;
+  std::unordered_set<GraphNode> seen_, waiting_;  // waiting: for what is before, in their code
   std::vector<RecordedLaunch> launches_;
 };
 
@@ -68,7 +77,7 @@ template <class Enqueue>
 void Gpu::launch(CudaProgram& program, void* const* buffers, const int64_t* coordinates,
                  Enqueue&& enqueue) {
   auto lock = in_order();
-  if (recorder_) recorder_->before();
+  if (recorder_) recorder_->before(program);
   enqueue();
   if (recorder_) recorder_->after(program, buffers, coordinates);
 }

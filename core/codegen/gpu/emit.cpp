@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
 
 #include "core/base/error.h"
@@ -85,6 +86,7 @@ void Emitter::emit_entry(const std::string& name) {
   thread_ = special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x, plan_.block);
   Value* block_id =
       special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x, std::numeric_limits<int32_t>::max());
+  wait_for_others();
   // The works' blocks follow each other.
   int64_t first = 0;
   for (const Work& work : plan_.works) {
@@ -103,6 +105,16 @@ void Emitter::emit_entry(const std::string& name) {
   }
   b_.CreateRetVoid();
   size_shared();
+}
+
+// A kernel may begin before those that it depends on have ended, so that its launch takes no time
+// of its own: it waits here until all that they wrote is there. What depends on it may begin
+// likewise once each of its blocks is here.
+void Emitter::wait_for_others() {
+  if (!target_.cpu.starts_with("sm_9")) return;
+  auto* type = llvm::FunctionType::get(b_.getVoidTy(), false);
+  for (const char* word : {"griddepcontrol.wait;", "griddepcontrol.launch_dependents;"})
+    b_.CreateCall(type, llvm::InlineAsm::get(type, word, "~{memory}", true));
 }
 
 void Emitter::emit_work(const Work& work, Value* block) {

@@ -48,6 +48,7 @@ class Emitter {
   };
 
   // --- emit.cpp: control ---
+  void wait_for_others();
   void emit_work(const Work& work, llvm::Value* block);
   void emit_items();
   void emit_inner(size_t level);

@@ -97,6 +97,36 @@ TEST(Ptx, TransposesGoThroughSharedMemory) {
   EXPECT_EQ(count(ptx, "st\\.global\\.v4"), count(ptx, "st\\.global"));
 }
 
+TEST(Ptx, SoDoStoresInASecondOrder) {
+  Kernel k("two_orders");
+  int in = k.param(DType::F32, 1), rows = k.param(DType::F32, 1), columns = k.param(DType::F32, 1);
+  for (ParamInfo& p : k.source().params) p.numel = 1 << 20;
+  UOp i = k.loop(1024), j = k.loop(1024);
+  UOp x = exp(k.load(in, i * 1024 + j));
+  k.store(rows, i * 1024 + j, x);
+  k.store(columns, j * 1024 + i, x);
+  std::string ptx = text(compile(k));
+  EXPECT_EQ(count(ptx, "ex2"), count(ptx, "st\\.shared"));  // computed once
+  EXPECT_EQ(count(ptx, "ld\\.global\\.nc\\.v4"), count(ptx, "ld\\.global"));
+  EXPECT_EQ(count(ptx, "st\\.global\\.v4"), count(ptx, "st\\.global"));
+}
+
+// Whoever launches it before others have ended relies on that.
+TEST(Ptx, WaitsForWhatItDependsOnBeforeItReads) {
+  Kernel k("waits");
+  int in = k.param(DType::F32, 64), out = k.param(DType::F32, 64);
+  UOp i = k.loop(64);
+  k.store(out, i, k.load(in, i) * real(2));
+  std::string ptx = text(compile(k));
+  size_t wait = ptx.find("griddepcontrol.wait"), told = ptx.find("griddepcontrol.launch");
+  ASSERT_NE(wait, std::string::npos);
+  EXPECT_LT(wait, told);
+  EXPECT_LT(wait, ptx.find("ld.global"));
+  Target older = kHopper;
+  older.cpu = "sm_80";
+  EXPECT_EQ(count(text(compile(k, older)), "griddepcontrol"), 0);
+}
+
 TEST(Ptx, IsKeptOnDiskAsItWas) {
   namespace fs = std::filesystem;
   std::string folder = (fs::temp_directory_path() / "tinyshard-ptx-XXXXXX").string();

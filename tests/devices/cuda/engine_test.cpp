@@ -244,6 +244,31 @@ TEST_F(CudaEngine, WhatRunsSideBySideGivesWhatAChainGives) {
   EXPECT_TRUE(chain == side_by_side);
 }
 
+// Kernels may begin before the last one has ended, and read all of what it wrote.
+TEST_F(CudaEngine, KernelsThatBeginEarlySeeWhatTheLastOneWrote) {
+  for (int64_t n : {48, 1500}) {
+    std::vector<int> start(size_t(n * n));
+    for (size_t i = 0; i < start.size(); ++i) start[i] = int(i % 1009) - 500;
+    auto on = [&](const char* device) {
+      use({device});
+      Tensor total = Tensor::zeros({n}, DType::I32).contiguous().realize();
+      Jit step = [&](Tensor y) {
+        for (int i = 0; i < 20; ++i) {
+          y = (y.T() + y.sum(0, true)).contiguous();
+          total.assign(total * 3 + y.sum(1));
+        }
+        return y;
+      };
+      Tensor y = Tensor(start, {n, n}).realize();
+      for (int i = 0; i < 5; ++i) y = step(y).clone().realize();
+      std::vector<int> all = y.to_vector<int>(), sums = total.to_vector<int>();
+      all.insert(all.end(), sums.begin(), sums.end());
+      return all;
+    };
+    EXPECT_TRUE(on("CPU:0") == on("CUDA:0")) << n;
+  }
+}
+
 // What the step overwrites is its input, too, by a name that the schedule does not connect with it.
 TEST_F(CudaEngine, AnInputThatTheStepOverwritesIsReadAsInAChain) {
   auto values = [] {
