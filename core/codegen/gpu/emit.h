@@ -87,9 +87,10 @@ class Emitter {
     DType dtype;
     llvm::Value* value;
   };
-  // Replaces what each thread has by what its team has.
-  void team_reduce(llvm::MutableArrayRef<Partial> partials);
-  void reduce_batch(llvm::MutableArrayRef<Partial> partials);
+  // Replaces what each thread has by what its team has; `first_only`: in the team's first thread,
+  // and with anything in the others.
+  void team_reduce(llvm::MutableArrayRef<Partial> partials, bool first_only);
+  void reduce_batch(llvm::MutableArrayRef<Partial> partials, bool first_only);
   llvm::Value* warp_reduce(ReduceOp op, DType dtype, llvm::Value* x, int apart, int count);
   llvm::Value* shuffle(llvm::Value* x, int distance);
   llvm::Value* shared(size_t which, int64_t bytes);  // memory of the block

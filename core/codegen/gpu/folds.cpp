@@ -54,7 +54,9 @@ void Emitter::emit_group(int group, bool shared) {
           {reduce_op(graph_, fold), graph_[fold].dtype, accumulators[partials.size()]});
     }
   }
-  if (shared) team_reduce(partials);
+  // Where the items' stores are all that follows, one thread does them.
+  const bool last = work_->inner.empty() && work_->items.groups.size() == 1;
+  if (shared) team_reduce(partials, last);
   size_t next = 0;
   for (int fold : g.folds) {
     Values results;

@@ -86,16 +86,16 @@ Value* Emitter::warp_reduce(ReduceOp op, DType dtype, Value* x, int apart, int c
 }
 
 // Batches, so that many results need few barriers and yet little shared memory.
-void Emitter::team_reduce(llvm::MutableArrayRef<Partial> partials) {
+void Emitter::team_reduce(llvm::MutableArrayRef<Partial> partials, bool first_only) {
   if (work_->team * work_->cluster == 1) return;
   size_t most =
       std::max<size_t>(1, kBatchBytes / (8 * static_cast<size_t>(plan_.block / kWarp) *
                                          static_cast<size_t>(std::min(work_->teams, kWarp))));
   for (; !partials.empty(); partials = partials.drop_front(std::min(most, partials.size())))
-    reduce_batch(partials.take_front(std::min(most, partials.size())));
+    reduce_batch(partials.take_front(std::min(most, partials.size())), first_only);
 }
 
-void Emitter::reduce_batch(llvm::MutableArrayRef<Partial> partials) {
+void Emitter::reduce_batch(llvm::MutableArrayRef<Partial> partials, bool first_only) {
   int team = work_->team, teams = work_->teams;
   // Within the warp, where neighbours of a team are `apart` threads from each other.
   bool rows = !work_->items_fastest;
@@ -103,10 +103,11 @@ void Emitter::reduce_batch(llvm::MutableArrayRef<Partial> partials) {
   for (Partial& p : partials) p.value = warp_reduce(p.op, p.dtype, p.value, apart, together);
   Value* inside = b_.CreateURem(member_, i32(together));  // which thread of its part
 
-  // The parts of a team write a value each. Then the threads of each part read them all, each
-  // thread a share of them.
-  auto exchange = [&](int parts, Value* writes, size_t which, llvm::function_ref<void()> wait,
-                      Value* slot, int slots,
+  // The parts of a team write a value each. Then the threads of each part, or of the first alone,
+  // read them all, each thread a share of them. A part is of one warp, or as wide as all of them.
+  Value* in_first = first_only ? b_.CreateICmpULT(member_, i32(together)) : nullptr;
+  auto exchange = [&](int parts, Value* writes, Value* reads, size_t which,
+                      llvm::function_ref<void()> wait, Value* slot, int slots,
                       llvm::function_ref<Value*(Value*, llvm::Type*, Value*)> theirs) {
     int64_t bytes = 0;
     llvm::SmallVector<Value*, 8> words, places;
@@ -125,16 +126,32 @@ void Emitter::reduce_batch(llvm::MutableArrayRef<Partial> partials) {
     wait();
     int readers = std::min(together, parts);
     Value* reader = b_.CreateURem(inside, i32(readers));
-    for (size_t i = 0; i < partials.size(); ++i) {
-      Partial& p = partials[i];
-      llvm::Type *type = p.value->getType(), *word = words[i]->getType();
-      Value* result = nullptr;
-      for (int k = 0; k < parts; k += readers) {
-        Value* at = theirs(places[i], word, b_.CreateAdd(reader, i32(k)));
-        Value* y = from_word(b_, b_.CreateLoad(word, at), type);
-        result = result ? arith_.combine(p.op, p.dtype, result, y) : y;
+    llvm::SmallVector<Value*, 8> results;
+    llvm::BasicBlock *others = b_.GetInsertBlock(), *done = nullptr;
+    when(reads, [&] {
+      for (size_t i = 0; i < partials.size(); ++i) {
+        const Partial& p = partials[i];
+        llvm::Type *type = p.value->getType(), *word = words[i]->getType();
+        Value* result = nullptr;
+        for (int k = 0; k < parts; k += readers) {
+          Value* at = theirs(places[i], word, b_.CreateAdd(reader, i32(k)));
+          Value* y = from_word(b_, b_.CreateLoad(word, at), type);
+          result = result ? arith_.combine(p.op, p.dtype, result, y) : y;
+        }
+        results.push_back(warp_reduce(p.op, p.dtype, result, apart, readers));
       }
-      p.value = warp_reduce(p.op, p.dtype, result, apart, readers);
+      done = b_.GetInsertBlock();
+    });
+    for (size_t i = 0; i < partials.size(); ++i) {
+      Value*& value = partials[i].value;
+      if (reads) {
+        llvm::PHINode* either = b_.CreatePHI(value->getType(), 2);
+        either->addIncoming(results[i], done);
+        either->addIncoming(value, others);
+        value = either;
+      } else {
+        value = results[i];
+      }
     }
   };
 
@@ -143,7 +160,7 @@ void Emitter::reduce_batch(llvm::MutableArrayRef<Partial> partials) {
     Value* first = rows ? b_.CreateMul(team_, i32(parts)) : team_;
     auto slot = [&](Value* part) { return b_.CreateAdd(first, b_.CreateMul(part, i32(stride))); };
     exchange(
-        parts, together > 1 ? b_.CreateICmpEQ(inside, i32(0)) : nullptr,
+        parts, together > 1 ? b_.CreateICmpEQ(inside, i32(0)) : nullptr, in_first,
         static_cast<size_t>(reductions_++ % 2), [&] { barrier(); },
         slot(b_.CreateUDiv(member_, i32(together))), parts * teams,
         [&](Value* base, llvm::Type* word, Value* part) {
@@ -152,8 +169,9 @@ void Emitter::reduce_batch(llvm::MutableArrayRef<Partial> partials) {
   }
   if (work_->cluster > 1) {  // the same between the blocks of the cluster
     exchange(
-        work_->cluster, b_.CreateICmpEQ(member_, i32(0)), 2 + static_cast<size_t>(exchanges_++ % 2),
-        [&] { cluster_barrier(); }, team_, teams,
+        work_->cluster, b_.CreateICmpEQ(member_, i32(0)),
+        first_only ? both(in_first, b_.CreateICmpEQ(rank_, i32(0))) : nullptr,
+        2 + static_cast<size_t>(exchanges_++ % 2), [&] { cluster_barrier(); }, team_, teams,
         [&](Value* base, llvm::Type* word, Value* rank) -> Value* {
           Value* own = b_.CreateAddrSpaceCast(b_.CreateGEP(word, base, team_), b_.getPtrTy());
           return b_.CreateIntrinsic(llvm::Intrinsic::nvvm_mapa, {}, {own, rank});

@@ -39,6 +39,21 @@ TEST(Kernel, ColumnSums) {
   }
 }
 
+// The second fold needs the first one's result in each thread that shares it.
+TEST(Kernel, VariancesOfColumnsAndRows) {
+  for (bool columns : {true, false}) {
+    for (auto [m, n] : {std::pair{40, 500}, {512, 64}, {3, 5000}}) {
+      Kernel k(columns ? "variances_of_columns" : "variances_of_rows");
+      int in = k.param(DType::F32, m * n), out = k.param(DType::F32, m);
+      UOp i = k.loop(m), f = k.fold_range(n), g = k.fold_range(n);
+      auto at = [&](const UOp& j) { return columns ? j * m + i : i * n + j; };
+      UOp mean = sum(k.load(in, at(f)), {f}) * real(1.0 / n), off = k.load(in, at(g)) - mean;
+      k.store(out, i, sum(off * off, {g}) * real(1.0 / n));
+      k.check(8, 1e-5);
+    }
+  }
+}
+
 TEST(Kernel, Softmax) {
   for (int64_t n : {1, 2, 7, 16, 50, 64, 129, 1000}) {
     Kernel k("softmax" + std::to_string(n));
