@@ -199,13 +199,14 @@ Emitter::Frame& Emitter::open(const Space& space, Value* thread, int threads, Va
   frame.lanes = space.lanes;
   if (space.lanes > 1) frame.lane_ranges = bit(space.ranges.back());
   int64_t together = int64_t{space.chunks} * threads;
-  bool narrow = space.steps + together < std::numeric_limits<int32_t>::max();
+  int64_t most = (space.steps + together) * space.lanes + space.begin;  // of a digit, too
+  bool narrow = most < std::numeric_limits<int32_t>::max();
   unsigned width = narrow ? 32 : 64;
   auto number = [&](int64_t x) { return b_.getIntN(width, static_cast<uint64_t>(x)); };
-  Value* base = b_.CreateMul(b_.CreateZExtOrTrunc(round, b_.getIntNTy(width)), number(together));
-  base = b_.CreateAdd(base, b_.CreateZExtOrTrunc(thread, b_.getIntNTy(width)));
+  Value* base = whole_mul(b_.CreateZExtOrTrunc(round, b_.getIntNTy(width)), number(together));
+  base = whole_add(base, b_.CreateZExtOrTrunc(thread, b_.getIntNTy(width)));
   for (int c = 0; c < space.chunks; ++c) {
-    Value* step = b_.CreateAdd(base, number(int64_t{c} * threads));
+    Value* step = whole_add(base, number(int64_t{c} * threads));
     Value* active = nullptr;
     std::optional<Bounds> steps;
     if (known)
@@ -241,9 +242,9 @@ void Emitter::digits_of(Frame& frame, const Space& space, Value* step,
     auto number = [&](int64_t x) {
       return llvm::ConstantInt::get(digit->getType(), static_cast<uint64_t>(x));
     };
-    if (lanes > 1) digit = b_.CreateMul(digit, number(lanes));
+    if (lanes > 1) digit = whole_mul(digit, number(lanes));
     if (space.begin > 0 && k + 1 == space.ranges.size())
-      digit = b_.CreateAdd(digit, number(space.begin));
+      digit = whole_add(digit, number(space.begin));
     frame.digits[range].push_back(digit);
   }
 }

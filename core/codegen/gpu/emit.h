@@ -142,6 +142,13 @@ class Emitter {
   llvm::Value* store_condition(int store, int instance);
   llvm::Value* zeros();
 
+  // Of what is not negative and cannot wrap: constants may then be taken out of an address.
+  llvm::Value* whole_add(llvm::Value* a, llvm::Value* b) {
+    return b_.CreateAdd(a, b, "", true, true);
+  }
+  llvm::Value* whole_mul(llvm::Value* a, llvm::Value* b) {
+    return b_.CreateMul(a, b, "", true, true);
+  }
   llvm::ConstantInt* i32(int64_t x) { return b_.getInt32(static_cast<uint32_t>(x)); }
   llvm::Value* both(llvm::Value* a, llvm::Value* b) { return !a ? b : !b ? a : b_.CreateAnd(a, b); }
 

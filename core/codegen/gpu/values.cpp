@@ -205,20 +205,26 @@ Emitter::Values Emitter::make_index(int node) {
     results = apply(node, lane0);
   } else {
     llvm::SmallVector<Values, 4> terms;
-    for (auto [term, coefficient] : form.terms) terms.push_back(value(term));
+    bool whole = !n.has_load && form.constant >= 0;  // and so is each part of the sum
+    for (auto [term, coefficient] : form.terms) {
+      terms.push_back(value(term));
+      whole = whole && graph_[term].low >= 0 && coefficient >= 0;
+    }
+    auto times = [&](Value* x, Value* y) { return whole ? whole_mul(x, y) : b_.CreateMul(x, y); };
+    auto plus = [&](Value* x, Value* y) { return whole ? whole_add(x, y) : b_.CreateAdd(x, y); };
     for (int instance = 0; instance < instances(node); instance += lane0 ? lanes : 1) {
       Value* sum = nullptr;
       for (size_t i = 0; i < terms.size(); ++i) {
         auto [term, coefficient] = form.terms[i];
         Value* x = terms[i][static_cast<size_t>(instance_of(node, instance, term))];
         x = arith_.index_width(x, width);
-        if (coefficient != 1) x = b_.CreateMul(x, number(coefficient));
-        sum = sum ? b_.CreateAdd(sum, x) : x;
+        if (coefficient != 1) x = times(x, number(coefficient));
+        sum = sum ? plus(sum, x) : x;
       }
       if (!sum) {
         sum = number(form.constant);
       } else if (form.constant != 0) {
-        sum = b_.CreateAdd(sum, number(form.constant));
+        sum = plus(sum, number(form.constant));
       }
       results.push_back(sum);
     }

@@ -93,6 +93,21 @@ TEST(Kernel, LayerNormWithItsStatistics) {
   }
 }
 
+// Rows that a vocabulary makes, too long for registers.
+TEST(Kernel, SoftmaxOfLongRowsOfHalves) {
+  for (DType t : {DType::BF16, DType::F16}) {
+    for (int64_t n : {40000, 50304, 65536, 50257}) {
+      Kernel k("softmax_halves" + std::to_string(n));
+      int in = k.param(t, 3 * n), out = k.param(t, 3 * n);
+      UOp i = k.loop(3), j = k.loop(n), f = k.fold_range(n);
+      auto x = [&](const UOp& at) { return cast(k.load(in, i * n + at), DType::F32); };
+      UOp row = fold(ReduceOp::Max, x(f), {f}), total = sum(exp(x(f) - row), {f});
+      k.store(out, i * n + j, cast(exp(x(j) - row) * unary(Op::Recip, total), t));
+      k.check(8, 1e-2);
+    }
+  }
+}
+
 TEST(Kernel, SoftmaxAlongTheFirstAxis) {
   Kernel k("softmax0");
   int in = k.param(DType::F32, 13 * 40), out = k.param(DType::F32, 13 * 40);

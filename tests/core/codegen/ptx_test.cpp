@@ -127,6 +127,22 @@ TEST(Ptx, WaitsForWhatItDependsOnBeforeItReads) {
   EXPECT_EQ(count(text(compile(k, older)), "griddepcontrol"), 0);
 }
 
+// Steps of several elements may be few enough for 32 bits where their elements are not.
+TEST(Ptx, ElementsBeyondThirtyTwoBitsHaveWideIndices) {
+  auto ptx_of = [](int64_t size) {
+    Kernel k("long");
+    int in = k.param(DType::BF16, 1), out = k.param(DType::BF16, 1);
+    for (ParamInfo& p : k.source().params) p.numel = size;
+    UOp i = k.loop(size);
+    k.store(out, i, k.load(in, i));
+    return text(compile(k));
+  };
+  // What a block begins with, 8192 elements after the one before.
+  const char* wide = "mul\\.wide\\.u32\\s+%rd\\d+, %r\\d+, 8192";
+  EXPECT_EQ(count(ptx_of(int64_t{1} << 30), wide), 0);
+  EXPECT_EQ(count(ptx_of(int64_t{3} << 30), wide), 1);
+}
+
 TEST(Ptx, IsKeptOnDiskAsItWas) {
   namespace fs = std::filesystem;
   std::string folder = (fs::temp_directory_path() / "tinyshard-ptx-XXXXXX").string();
