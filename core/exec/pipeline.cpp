@@ -57,7 +57,9 @@ std::vector<Device*> computing_kinds(std::span<const UOp> roots) {
       add_mesh(Mesh::from_payload(x->payload));
       continue;
     }
-    for (const UOp& s : x->src()) {
+    if (is_movement(x.op())) continue;
+    for (UOp s : x->src()) {
+      while (is_movement(s.op())) s = s.src(0);
       if (s.op() == Op::Buffer) add_mesh(Storage::of(*s)->sharding.mesh);
     }
   }
