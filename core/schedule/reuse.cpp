@@ -100,14 +100,14 @@ class Reuse {
       for (const auto& out : task_at(place).draft->outputs) {
         VirtualBuffer& result = buffers_[size_t(out.buffer)];
         if (!is_temporary(out.buffer) || result.previous >= 0) continue;
-        int operand = best_operand(place, out);
-        if (operand < 0) continue;
-        if (result.bytes() <= spare_ && is_read_beside(memory(operand), place)) {
+        Replaced best = best_operand(place, out);
+        if (best.operand < 0) continue;
+        if (best.read_beside && result.bytes() <= spare_) {
           spare_ -= result.bytes();
           continue;
         }
-        last_[memory(operand)] = last_[size_t(out.buffer)];
-        result.previous = operand;
+        last_[memory(best.operand)] = last_[size_t(out.buffer)];
+        result.previous = best.operand;
       }
     }
   }
@@ -120,13 +120,17 @@ class Reuse {
     return !v.storage && !v.output && v.container < 0;
   }
 
-  // One that nobody reads beside the task, if there is one; -1 where the output can replace none.
-  int best_operand(int place, const KernelDraft::Output& out) {
-    int found = -1;
+  struct Replaced {
+    int operand = -1;  // none
+    bool read_beside = false;
+  };
+  // One that nobody reads beside the task, if there is one.
+  Replaced best_operand(int place, const KernelDraft::Output& out) {
+    Replaced found;
     for (int operand : task_at(place).reads) {
       if (!may_take(place, out, operand)) continue;
-      if (!is_read_beside(memory(operand), place)) return operand;
-      if (found < 0) found = operand;
+      if (!is_read_beside(memory(operand), place)) return {operand, false};
+      if (found.operand < 0) found = {operand, true};
     }
     return found;
   }

@@ -244,7 +244,7 @@ bool Gpu::supports(const LibraryCall& call, std::string* why) const {
 }
 
 int64_t Gpu::worth_copying(const LibraryCall& call, int operand) const {
-  return call.node.op() == Op::Dot ? matmul_worth_copying(*this, call, operand) : 0;
+  return call.node.op() == Op::Dot ? matmul_worth_copying(target(), call, operand) : 0;
 }
 
 std::unique_ptr<Program> Gpu::library(const LibraryCall& call) {

@@ -15,7 +15,7 @@ bool matmul_supports(const Gpu& gpu, const LibraryCall& call, std::string* why);
 // What Device::worth_copying asks: Hopper's tensor cores read operands of 32 bits along the sum
 // only. cuBLASLt does something about one that lies otherwise, but for two it falls back to kernels
 // of the generation before.
-int64_t matmul_worth_copying(const Gpu& gpu, const LibraryCall& call, int operand);
+int64_t matmul_worth_copying(const Target& target, const LibraryCall& call, int operand);
 std::unique_ptr<Program> make_matmul(Gpu& gpu, const LibraryCall& call);
 
 }  // namespace tinyshard::cuda

@@ -1,0 +1,64 @@
+// Which operands of products a GPU that is not here would have copied.
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+#include "core/base/options.h"
+#include "devices/cuda/matmul.h"
+
+namespace tinyshard::testing {
+namespace {
+
+const Target kHopper{"nvptx64-nvidia-cuda", "sm_90a", "+ptx83", 128, 132, 49152};
+const Target kAmpere{"nvptx64-nvidia-cuda", "sm_80", "+ptx70", 128, 108, 49152};
+
+UOp buffer(DType dtype, Dims shape) {
+  static int64_t next = 1;
+  shape.insert(shape.begin(), next++);
+  return UOp::make(Op::Buffer, dtype, {}, shape);
+}
+
+// [m, k] times [k, n], each lying along the sum or across it.
+LibraryCall product(int64_t m, int64_t k, int64_t n, bool first_along, bool second_along,
+                    DType dtype = DType::F32) {
+  UOp a = buffer(dtype, {m, k}), b = buffer(dtype, {k, n});
+  StridedView first{0, {m, k}, first_along ? Dims{k, 1} : Dims{1, m}},
+      second{0, {k, n}, second_along ? Dims{1, k} : Dims{n, 1}};
+  return {UOp::make(Op::Dot, dtype, {a, b}, Dims{0}), {first, second}, {}};
+}
+
+class WorthCopying : public ::testing::Test {
+ protected:
+  void SetUp() override { tf32("1"); }
+  void TearDown() override { tf32("0"); }
+  static void tf32(const char* value) {
+    ::setenv("TS_TF32", value, 1);
+    reload_options();
+  }
+  static bool is(const LibraryCall& call, int operand, const Target& target = kHopper) {
+    return call.node.src(operand)->numel() <= cuda::matmul_worth_copying(target, call, operand);
+  }
+};
+
+// The gradient of a weight has both operands across: one of them is enough.
+TEST_F(WorthCopying, OneOfTwoThatLieAcross) {
+  EXPECT_TRUE(is(product(768, 16384, 3072, false, false), 0));
+  EXPECT_FALSE(is(product(768, 16384, 3072, true, false), 1));
+  EXPECT_FALSE(is(product(768, 16384, 3072, false, true), 0));
+}
+
+TEST_F(WorthCopying, ASmallOneOfALongProduct) {
+  EXPECT_TRUE(is(product(16384, 3072, 768, true, false), 1)) << "a weight";
+  EXPECT_FALSE(is(product(768, 3072, 16384, true, false), 1)) << "many rows";
+}
+
+TEST_F(WorthCopying, NothingWhereTheLibraryDoesAsWell) {
+  EXPECT_FALSE(is(product(512, 1024, 1024, false, false), 0)) << "small";
+  EXPECT_FALSE(is(product(768, 16384, 3072, false, false, DType::BF16), 0));
+  EXPECT_FALSE(is(product(768, 16384, 3072, false, false), 0, kAmpere));
+  tf32("0");
+  EXPECT_FALSE(is(product(768, 16384, 3072, false, false), 0)) << "in true f32";
+}
+
+}  // namespace
+}  // namespace tinyshard::testing
