@@ -91,6 +91,17 @@ class Emitter {
   // and with anything in the others.
   void team_reduce(llvm::MutableArrayRef<Partial> partials, bool first_only);
   void reduce_batch(llvm::MutableArrayRef<Partial> partials, bool first_only);
+  // The threads of a team that are in one warp, `apart` from each other; `inside`: which one this
+  // is.
+  struct Neighbours {
+    int apart = 1, together = 1;
+    llvm::Value* inside = nullptr;
+  };
+  Values write_partials(llvm::ArrayRef<Partial> partials, size_t which, llvm::Value* slot,
+                        int slots, llvm::Value* writes);
+  void read_partials(llvm::MutableArrayRef<Partial> partials, const Neighbours& near, int parts,
+                     llvm::Value* reads,
+                     llvm::function_ref<llvm::Value*(size_t, llvm::Type*, llvm::Value*)> at);
   llvm::Value* warp_reduce(ReduceOp op, DType dtype, llvm::Value* x, int apart, int count);
   llvm::Value* shuffle(llvm::Value* x, int distance);
   llvm::Value* shared(size_t which, int64_t bytes);  // memory of the block

@@ -6,6 +6,7 @@
 
 namespace tinyshard::codegen::gpu {
 
+using llvm::BasicBlock;
 using llvm::Value;
 
 namespace {
@@ -15,10 +16,14 @@ constexpr size_t kBatchBytes = 8192;  // of shared memory, for one batch of resu
 constexpr unsigned kShared = 3;       // address space
 
 // Values travel between threads as whole words.
+llvm::Type* word_type(llvm::IRBuilder<>& b, llvm::Type* type) {
+  return b.getIntNTy(std::max(32u, type->getScalarSizeInBits()));
+}
+
 Value* to_word(llvm::IRBuilder<>& b, Value* x) {
-  unsigned bits = x->getType()->getScalarSizeInBits();
-  if (bits < 32) return b.CreateZExt(x, b.getInt32Ty());
-  return b.CreateBitCast(x, b.getIntNTy(bits));
+  llvm::Type* word = word_type(b, x->getType());
+  return x->getType()->getScalarSizeInBits() < 32 ? b.CreateZExt(x, word)
+                                                  : b.CreateBitCast(x, word);
 }
 
 Value* from_word(llvm::IRBuilder<>& b, Value* word, llvm::Type* type) {
@@ -95,87 +100,101 @@ void Emitter::team_reduce(llvm::MutableArrayRef<Partial> partials, bool first_on
     reduce_batch(partials.take_front(std::min(most, partials.size())), first_only);
 }
 
+// A word of each partial for each of `slots`, this thread's at `slot` if it writes at all (null: it
+// does). Where the words of each partial begin.
+Emitter::Values Emitter::write_partials(llvm::ArrayRef<Partial> partials, size_t which, Value* slot,
+                                        int slots, Value* writes) {
+  int64_t bytes = 0;
+  Values words, places;
+  for (const Partial& p : partials) {
+    words.push_back(to_word(b_, p.value));
+    int64_t size = words.back()->getType()->getScalarSizeInBits() / 8;
+    bytes = (bytes + size - 1) / size * size;
+    places.push_back(b_.CreateConstGEP1_32(b_.getInt8Ty(), shared(which, bytes + size * slots),
+                                           static_cast<unsigned>(bytes)));
+    bytes += size * slots;
+  }
+  when(writes, [&] {
+    for (size_t i = 0; i < partials.size(); ++i)
+      b_.CreateStore(words[i], b_.CreateGEP(words[i]->getType(), places[i], slot));
+  });
+  return places;
+}
+
+// Replaces the partials of the threads that read (null: all of them) by what `parts` have in
+// memory, `at(i, word, part)` for partial i: each neighbour reads a share.
+void Emitter::read_partials(llvm::MutableArrayRef<Partial> partials, const Neighbours& near,
+                            int parts, Value* reads,
+                            llvm::function_ref<Value*(size_t, llvm::Type*, Value*)> at) {
+  int readers = std::min(near.together, parts);
+  Value* reader = b_.CreateURem(near.inside, i32(readers));
+  Values results;
+  BasicBlock *others = b_.GetInsertBlock(), *done = nullptr;
+  when(reads, [&] {
+    for (size_t i = 0; i < partials.size(); ++i) {
+      const Partial& p = partials[i];
+      llvm::Type *type = p.value->getType(), *word = word_type(b_, type);
+      Value* result = nullptr;
+      for (int k = 0; k < parts; k += readers) {
+        Value* there = at(i, word, b_.CreateAdd(reader, i32(k)));
+        Value* y = from_word(b_, b_.CreateLoad(word, there), type);
+        result = result ? arith_.combine(p.op, p.dtype, result, y) : y;
+      }
+      results.push_back(warp_reduce(p.op, p.dtype, result, near.apart, readers));
+    }
+    done = b_.GetInsertBlock();
+  });
+  for (size_t i = 0; i < partials.size(); ++i) {
+    Value*& value = partials[i].value;
+    if (reads) {
+      llvm::PHINode* either = b_.CreatePHI(value->getType(), 2);
+      either->addIncoming(results[i], done);
+      either->addIncoming(value, others);
+      value = either;
+    } else {
+      value = results[i];
+    }
+  }
+}
+
+// Within the warp, then between the parts of the team that lie in different warps, then between the
+// blocks of the cluster. With `first_only` the threads of the first part alone read what the others
+// wrote: a part is of one warp, or as wide as all of them.
 void Emitter::reduce_batch(llvm::MutableArrayRef<Partial> partials, bool first_only) {
   int team = work_->team, teams = work_->teams;
-  // Within the warp, where neighbours of a team are `apart` threads from each other.
   bool rows = !work_->items_fastest;
-  int apart = rows ? 1 : teams, together = std::max(1, std::min(team, kWarp / apart));
-  for (Partial& p : partials) p.value = warp_reduce(p.op, p.dtype, p.value, apart, together);
-  Value* inside = b_.CreateURem(member_, i32(together));  // which thread of its part
+  Neighbours near;
+  near.apart = rows ? 1 : teams;
+  near.together = std::max(1, std::min(team, kWarp / near.apart));
+  for (Partial& p : partials)
+    p.value = warp_reduce(p.op, p.dtype, p.value, near.apart, near.together);
+  near.inside = b_.CreateURem(member_, i32(near.together));
+  Value* in_first = first_only ? b_.CreateICmpULT(member_, i32(near.together)) : nullptr;
 
-  // The parts of a team write a value each. Then the threads of each part, or of the first alone,
-  // read them all, each thread a share of them. A part is of one warp, or as wide as all of them.
-  Value* in_first = first_only ? b_.CreateICmpULT(member_, i32(together)) : nullptr;
-  auto exchange = [&](int parts, Value* writes, Value* reads, size_t which,
-                      llvm::function_ref<void()> wait, Value* slot, int slots,
-                      llvm::function_ref<Value*(Value*, llvm::Type*, Value*)> theirs) {
-    int64_t bytes = 0;
-    llvm::SmallVector<Value*, 8> words, places;
-    for (Partial& p : partials) {
-      words.push_back(to_word(b_, p.value));
-      int64_t size = words.back()->getType()->getScalarSizeInBits() / 8;
-      bytes = (bytes + size - 1) / size * size;
-      places.push_back(b_.CreateConstGEP1_32(b_.getInt8Ty(), shared(which, bytes + size * slots),
-                                             static_cast<unsigned>(bytes)));
-      bytes += size * slots;
-    }
-    when(writes, [&] {
-      for (size_t i = 0; i < partials.size(); ++i)
-        b_.CreateStore(words[i], b_.CreateGEP(words[i]->getType(), places[i], slot));
-    });
-    wait();
-    int readers = std::min(together, parts);
-    Value* reader = b_.CreateURem(inside, i32(readers));
-    llvm::SmallVector<Value*, 8> results;
-    llvm::BasicBlock *others = b_.GetInsertBlock(), *done = nullptr;
-    when(reads, [&] {
-      for (size_t i = 0; i < partials.size(); ++i) {
-        const Partial& p = partials[i];
-        llvm::Type *type = p.value->getType(), *word = words[i]->getType();
-        Value* result = nullptr;
-        for (int k = 0; k < parts; k += readers) {
-          Value* at = theirs(places[i], word, b_.CreateAdd(reader, i32(k)));
-          Value* y = from_word(b_, b_.CreateLoad(word, at), type);
-          result = result ? arith_.combine(p.op, p.dtype, result, y) : y;
-        }
-        results.push_back(warp_reduce(p.op, p.dtype, result, apart, readers));
-      }
-      done = b_.GetInsertBlock();
-    });
-    for (size_t i = 0; i < partials.size(); ++i) {
-      Value*& value = partials[i].value;
-      if (reads) {
-        llvm::PHINode* either = b_.CreatePHI(value->getType(), 2);
-        either->addIncoming(results[i], done);
-        either->addIncoming(value, others);
-        value = either;
-      } else {
-        value = results[i];
-      }
-    }
-  };
-
-  if (int parts = team / together; parts > 1) {
+  if (int parts = team / near.together; parts > 1) {
     int stride = rows ? 1 : teams;  // between the slots of a team
     Value* first = rows ? b_.CreateMul(team_, i32(parts)) : team_;
     auto slot = [&](Value* part) { return b_.CreateAdd(first, b_.CreateMul(part, i32(stride))); };
-    exchange(
-        parts, together > 1 ? b_.CreateICmpEQ(inside, i32(0)) : nullptr, in_first,
-        static_cast<size_t>(reductions_++ % 2), [&] { barrier(); },
-        slot(b_.CreateUDiv(member_, i32(together))), parts * teams,
-        [&](Value* base, llvm::Type* word, Value* part) {
-          return b_.CreateGEP(word, base, slot(part));
-        });
+    Value* writes = near.together > 1 ? b_.CreateICmpEQ(near.inside, i32(0)) : nullptr;
+    Values places =
+        write_partials(partials, static_cast<size_t>(reductions_++ % 2),
+                       slot(b_.CreateUDiv(member_, i32(near.together))), parts * teams, writes);
+    barrier();
+    read_partials(partials, near, parts, in_first, [&](size_t i, llvm::Type* word, Value* part) {
+      return b_.CreateGEP(word, places[i], slot(part));
+    });
   }
-  if (work_->cluster > 1) {  // the same between the blocks of the cluster
-    exchange(
-        work_->cluster, b_.CreateICmpEQ(member_, i32(0)),
-        first_only ? both(in_first, b_.CreateICmpEQ(rank_, i32(0))) : nullptr,
-        2 + static_cast<size_t>(exchanges_++ % 2), [&] { cluster_barrier(); }, team_, teams,
-        [&](Value* base, llvm::Type* word, Value* rank) -> Value* {
-          Value* own = b_.CreateAddrSpaceCast(b_.CreateGEP(word, base, team_), b_.getPtrTy());
-          return b_.CreateIntrinsic(llvm::Intrinsic::nvvm_mapa, {}, {own, rank});
-        });
+  if (work_->cluster > 1) {
+    Value* writes = b_.CreateICmpEQ(member_, i32(0));
+    Value* reads = first_only ? both(in_first, b_.CreateICmpEQ(rank_, i32(0))) : nullptr;
+    Values places =
+        write_partials(partials, 2 + static_cast<size_t>(exchanges_++ % 2), team_, teams, writes);
+    cluster_barrier();
+    auto of_rank = [&](size_t i, llvm::Type* word, Value* rank) -> Value* {
+      Value* own = b_.CreateAddrSpaceCast(b_.CreateGEP(word, places[i], team_), b_.getPtrTy());
+      return b_.CreateIntrinsic(llvm::Intrinsic::nvvm_mapa, {}, {own, rank});
+    };
+    read_partials(partials, near, work_->cluster, reads, of_rank);
   }
 }
 
