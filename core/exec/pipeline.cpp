@@ -78,7 +78,9 @@ Planned plan(std::span<const UOp> roots) {
     for (Device* d : kinds) least = std::min(least, d->worth_copying(call, operand));
     return least;
   };
-  PassContext context{{roots.begin(), roots.end()}, {}, supports, {}, {}, {}};
+  PassContext context;
+  context.roots.assign(roots.begin(), roots.end());
+  context.library_supports = supports;
   const bool on_gpu = std::ranges::any_of(kinds, [](Device* d) { return d->target().is_gpu(); });
   if (on_gpu) {
     context.split = kSplitOnGpu;

@@ -95,9 +95,7 @@ std::vector<UOp> lower_attention(std::span<const UOp> roots,
   return rewrite_once(roots, [&](const UOp& x) {
     if (x.op() != Op::Attention && x.op() != Op::AttentionBackward) return UOp();
     UOp ordered = in_order_of_operands(x);
-    LibraryCall call{ordered, {}, {}};
-    for (const UOp& s : x->src()) call.operands.push_back(row_major(s.shape()));
-    if (!library_supports(call)) return spell_attention(x);
+    if (!library_supports(row_major_call(ordered))) return spell_attention(x);
     return ordered == x ? x : swapped(ordered, 2);
   });
 }

@@ -50,9 +50,7 @@ UOp product_node(const Fused& f, const UOp& a, const UOp& b, const UOp& third) {
 }
 
 LibraryCall call_of(const Fused& f) {
-  LibraryCall call{product_node(f, f.dot.src(0), f.dot.src(1), f.third), {}, {}};
-  for (const UOp& s : call.node->src()) call.operands.push_back(row_major(s.shape()));
-  return call;
+  return row_major_call(product_node(f, f.dot.src(0), f.dot.src(1), f.third));
 }
 
 // x as a vector along its last dim, when it is one repeated along all others.

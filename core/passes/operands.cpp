@@ -1,18 +1,26 @@
 #include "core/passes/operands.h"
 
 #include <algorithm>
-#include <array>
 
 #include "core/rewrite/pattern.h"
 
 namespace tinyshard {
 namespace {
 
-StridedView turned(StridedView view) {
+// x with neighbours along its last dim, or along the one before.
+StridedView lying(const UOp& x, bool along_last) {
+  if (along_last) return row_major(x.shape());
+  StridedView view = row_major(swap_last_two(x).shape());
   size_t last = view.shape.size() - 1;
   std::swap(view.shape[last], view.shape[last - 1]);
   std::swap(view.strides[last], view.strides[last - 1]);
   return view;
+}
+
+// What was computed or stored, under all views.
+UOp base_of(UOp x) {
+  while (is_movement(x.op())) x = x.src(0);
+  return x;
 }
 
 }  // namespace
@@ -36,35 +44,26 @@ std::vector<UOp> lay_along_sums(std::span<const UOp> roots, const WorthCopying& 
   return rewrite_once(roots, [&](const UOp& x) {
     if (x.op() != Op::Dot) return UOp();
     std::vector<UOp> src(x->src().begin(), x->src().end());
-    LibraryCall call{x, {}, {}};
-    for (const UOp& s : src) call.operands.push_back(row_major(s.shape()));
-    // Each operand with the sum as its last dim.
-    std::array<UOp, 2> along{src[0], swap_last_two(src[1])};
-    auto lies = [&](size_t operand, bool along_sum) {
-      StridedView view = row_major(along[operand].shape());
-      if (!along_sum) view = turned(row_major(swap_last_two(along[operand]).shape()));
-      call.operands[operand] = operand == 0 ? view : turned(view);
+    // The sum is over the last dim of the first operand and the one before in the second.
+    auto sum_last = [&](size_t operand) {
+      return operand == 0 ? src[operand] : swap_last_two(src[operand]);
     };
-    std::vector<size_t> order;
+    LibraryCall call = row_major_call(x);
+    std::vector<size_t> across;
     for (size_t operand : {0, 1}) {
-      bool right = runs_along_last(along[operand]);
-      lies(operand, right);
-      if (!right) order.push_back(operand);
+      bool along = runs_along_last(sum_last(operand));
+      call.operands[operand] = lying(src[operand], along == (operand == 0));
+      if (!along) across.push_back(operand);
     }
-    std::ranges::sort(order, {}, [&](size_t i) {
-      UOp made = src[i];
-      while (is_movement(made.op())) made = made.src(0);
-      return std::pair(src[i]->numel(), made->id);
-    });
-    bool changed = false;
-    for (size_t operand : order) {
+    std::ranges::sort(across, {},
+                      [&](size_t i) { return std::pair(src[i]->numel(), base_of(src[i])->id); });
+    for (size_t operand : across) {
       if (src[operand]->numel() > worth_copying(call, int(operand))) continue;
-      UOp copy = UOp::make(Op::Contiguous, src[operand].dtype(), {along[operand]});
+      UOp copy = UOp::make(Op::Contiguous, src[operand].dtype(), {sum_last(operand)});
       src[operand] = operand == 0 ? copy : swap_last_two(copy);
-      lies(operand, true);
-      changed = true;
+      call.operands[operand] = lying(src[operand], operand == 0);
     }
-    return changed ? x.with_src(src) : UOp();
+    return x.with_src(src);
   });
 }
 

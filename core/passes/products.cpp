@@ -216,9 +216,7 @@ std::vector<UOp> lower_products(std::span<const UOp> roots,
     if (!product && x.op() != Op::Conv && x.op() != Op::ConvBackwardData &&
         x.op() != Op::ConvBackwardWeight)
       return UOp();
-    LibraryCall call{x, {}, {}};
-    for (const UOp& s : x->src()) call.operands.push_back(row_major(s.shape()));
-    if (!is_narrow(x, small) && library_supports(call)) return UOp();
+    if (!is_narrow(x, small) && library_supports(row_major_call(x))) return UOp();
     return product ? with_epilogue(x, stored(dot(x))) : convolution(x);
   });
   return share_stored(lowered);

@@ -57,6 +57,12 @@ struct LibraryCall {
   std::vector<StridedView> operands;
   std::vector<UOp> also = {};
 };
+// Its operands dense and in order, which is how passes ask before it is known where they lie.
+inline LibraryCall row_major_call(const UOp& node) {
+  LibraryCall call{node, {}, {}};
+  for (const UOp& s : node->src()) call.operands.push_back(row_major(s.shape()));
+  return call;
+}
 
 struct MemoryStats {
   int64_t used = 0, peak = 0, allocations = 0;

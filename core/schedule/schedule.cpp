@@ -210,11 +210,8 @@ class Scheduler {
   Item whole_buffers(const UOp& x, Item::Kind kind) {
     Item item;
     item.kind = kind;
-    item.call.node = x;
-    for (const UOp& s : x->src()) {
-      item.buffers.push_back(whole_operand(s));
-      item.call.operands.push_back(row_major(s.shape()));
-    }
+    item.call = row_major_call(x);
+    for (const UOp& s : x->src()) item.buffers.push_back(whole_operand(s));
     return item;
   }
 

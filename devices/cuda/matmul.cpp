@@ -94,7 +94,7 @@ bool matmul_supports(const Gpu& gpu, const LibraryCall& call, std::string* why) 
 int64_t matmul_worth_copying(const Target& target, const LibraryCall& call, int operand) {
   auto spec = matmul_spec(call, nullptr);
   bool hopper_tf32 = spec && spec->type == DType::F32 && options().tf32 && spec->batch == 1 &&
-                     spec->loops.empty() && target.cpu.starts_with("sm_9");
+                     spec->loops.empty() && target.is_hopper();
   if (!hopper_tf32) return 0;
   // Columns of spec.first run along the sum when it is transposed, those of the second as they are.
   bool other_lies_along = operand == 0 ? spec->first.transposed : !spec->second.transposed;
