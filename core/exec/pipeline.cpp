@@ -58,9 +58,9 @@ std::vector<Device*> computing_kinds(std::span<const UOp> roots) {
       continue;
     }
     if (is_movement(x.op())) continue;
-    for (UOp s : x->src()) {
-      while (is_movement(s.op())) s = s.src(0);
-      if (s.op() == Op::Buffer) add_mesh(Storage::of(*s)->sharding.mesh);
+    for (const UOp& s : x->src()) {
+      UOp base = under_views(s);
+      if (base.op() == Op::Buffer) add_mesh(Storage::of(*base)->sharding.mesh);
     }
   }
   if (kinds.empty()) add(default_mesh().devices()[0]);

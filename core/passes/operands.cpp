@@ -17,12 +17,6 @@ StridedView lying(const UOp& x, bool along_last) {
   return view;
 }
 
-// What was computed or stored, under all views.
-UOp base_of(UOp x) {
-  while (is_movement(x.op())) x = x.src(0);
-  return x;
-}
-
 }  // namespace
 
 bool runs_along_last(const UOp& x) {
@@ -55,8 +49,8 @@ std::vector<UOp> lay_along_sums(std::span<const UOp> roots, const WorthCopying& 
       call.operands[operand] = lying(src[operand], along == (operand == 0));
       if (!along) across.push_back(operand);
     }
-    std::ranges::sort(across, {},
-                      [&](size_t i) { return std::pair(src[i]->numel(), base_of(src[i])->id); });
+    std::ranges::sort(
+        across, {}, [&](size_t i) { return std::pair(src[i]->numel(), under_views(src[i])->id); });
     for (size_t operand : across) {
       if (src[operand]->numel() > worth_copying(call, int(operand))) continue;
       UOp copy = UOp::make(Op::Contiguous, src[operand].dtype(), {sum_last(operand)});

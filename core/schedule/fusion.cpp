@@ -98,8 +98,7 @@ void Fusion::force(std::span<const UOp> order, std::span<const UOp> roots) {
     if (x.op() == Op::Buffer || x.op() == Op::Contiguous || x.op() == Op::Assign) materialize(x);
     if (x.op() == Op::Gather && !is_const(x.src(0))) {
       // A data-dependent index cannot be pushed through arithmetic at a reasonable price.
-      UOp base = x.src(0);
-      while (is_movement(base.op())) base = base.src(0);
+      UOp base = under_views(x.src(0));
       if (base.op() != Op::Iota && !is_const(base)) {
         materialize(base);
         // A few elements of much are taken at once: the rest may go.
@@ -109,8 +108,7 @@ void Fusion::force(std::span<const UOp> order, std::span<const UOp> roots) {
     if (!is_opaque(x.op())) continue;
     materialize(x);
     for (const UOp& operand : x->src()) {
-      UOp base = operand;
-      while (is_movement(base.op())) base = base.src(0);
+      UOp base = under_views(operand);
       if (base.op() == Op::Iota || is_const(base))
         materialize(operand);
       else
@@ -156,8 +154,7 @@ void Fusion::choose(std::span<const UOp> order) {
   for (const UOp& x : order) {
     if (x.op() == Op::Expand && reduces[x.src(0)] && users[x].several &&
         4 * x.src(0)->numel() <= x->numel()) {
-      UOp small = x.src(0);
-      while (is_movement(small.op())) small = small.src(0);
+      UOp small = under_views(x.src(0));
       materialize(small);
       for (UOp view = x.src(0);; view = view.src(0)) {
         reduces[view] = false;

@@ -322,6 +322,11 @@ UOp swap_last_two(const UOp& x) {
   return permute(x, order);
 }
 
+UOp under_views(UOp x) {
+  while (is_movement(x.op())) x = x.src(0);
+  return x;
+}
+
 UOp pad(const UOp& x, DimSpan lo_hi) {
   if (std::ranges::all_of(lo_hi, [](int64_t v) { return v == 0; })) return x;
   return UOp::make(Op::Pad, x.dtype(), {x}, lo_hi);

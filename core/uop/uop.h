@@ -133,6 +133,7 @@ UOp where(const UOp& condition, const UOp& a, const UOp& b);
 UOp cast(const UOp& x, DType dtype);
 UOp reshape(const UOp& x, DimSpan shape);
 UOp swap_last_two(const UOp& x);          // dims
+UOp under_views(UOp x);                   // what movement ops lead down to; x itself else
 UOp expand(const UOp& x, DimSpan shape);  // dims of size 1 repeat; same rank
 UOp permute(const UOp& x, DimSpan order);
 UOp pad(const UOp& x, DimSpan lo_hi);
