@@ -12,8 +12,8 @@ namespace {
 // Multiplications that get faster by as much as the copy of one element takes, where one operand or
 // both come to lie along the sum.
 constexpr int64_t kGainOfOne = 600, kGainOfBoth = 4000;
-// Smaller products leave room for what runs beside them: a copy is one kernel more to wait for.
-constexpr int64_t kLeast = 1 << 30;
+// Smaller products take as long as the copies, whatever they gain.
+constexpr int64_t kLeast = 1 << 28;
 
 const char* at(const void* base, int64_t element, DType dtype) {
   return static_cast<const char*>(base) + element * int64_t(itemsize(dtype));
