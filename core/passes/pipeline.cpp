@@ -13,6 +13,7 @@
 #include "core/passes/epilogues.h"
 #include "core/passes/products.h"
 #include "core/passes/tidy.h"
+#include "core/passes/updates.h"
 #include "multi/rewrite.h"
 
 namespace tinyshard {
@@ -30,6 +31,7 @@ void attention_pass(PassContext& c) { c.roots = lower_attention(c.roots, c.libra
 void products_pass(PassContext& c) {
   c.roots = lower_products(c.roots, c.library_supports, c.small_products);
 }
+void updates_pass(PassContext& c) { c.roots = fuse_updates(c.roots, c.library_supports); }
 void operands_pass(PassContext& c) {
   if (c.worth_copying) c.roots = lay_along_sums(c.roots, c.worth_copying);
 }
@@ -39,7 +41,7 @@ void transpose_pass(PassContext& c) { c.roots = transpose_products(c.roots); }
 
 void epilogues_pass(PassContext& c) { c.roots = fuse_epilogues(c.roots, c.library_supports); }
 
-constexpr std::array<Pass, 9> kPasses = {{
+constexpr std::array<Pass, 10> kPasses = {{
     {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
     {"shard", "global values become local ones; collectives appear", true, shard_pass},
     {"attention", "attention that no library takes becomes products and a softmax", true,
@@ -51,6 +53,7 @@ constexpr std::array<Pass, 9> kPasses = {{
      false, epilogues_pass},
     {"products", "products and convolutions that no library takes, and small ones, become loops",
      true, products_pass},
+    {"updates", "products that are added to a storage do that themselves", false, updates_pass},
     {"operands", "operands that a library reads faster in another order are copied", false,
      operands_pass},
     {"split_reductions", "long reductions with few results run in two steps, in parallel", false,
@@ -136,8 +139,10 @@ void verify(std::span<const UOp> roots, Stage stage) {
     if (facts.op_class == OpClass::Elementwise && facts.arity == 2) {
       need(src[0].dtype() == src[1].dtype(), x, "sources of different types");
     }
-    if (x.op() == Op::Dot && src.size() == 3)
+    if (x.op() == Op::Dot && src.size() > 2)
       need(src[2].dtype() == x.dtype(), x, "the epilogue's operand has the type of the result");
+    if (x.op() == Op::Dot && src.size() > 3)
+      need(src[3].dtype() == DType::F32, x, "the factors are f32");
     if (x.op() == Op::Where) {
       need(src[0].dtype() == DType::Bool && src[1].dtype() == src[2].dtype(), x, "types of where");
     }

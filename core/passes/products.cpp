@@ -73,6 +73,14 @@ UOp with_epilogue(const UOp& x, const UOp& sums) {
       return gelu(biased());
     case Epilogue::GeluBackward:
       return gelu_gradient(x.src(2), sums);
+    case Epilogue::Update: {
+      if (x->sources < 4) return binary(Op::Add, sums, x.src(2));
+      auto scaled = [&](const UOp& y, int64_t i) {
+        UOp factor = cast(shrink(x.src(3), Dims{i, i + 1}), x.dtype());
+        return binary(Op::Mul, y, expand(reshape(factor, Dims(x.shape().size(), 1)), x.shape()));
+      };
+      return binary(Op::Add, scaled(sums, 0), scaled(x.src(2), 1));
+    }
   }
   return sums;
 }

@@ -84,11 +84,15 @@ void plan_memory(Schedule& schedule, int64_t spare) {
   std::vector<Life> lives = arena_lives(schedule);
   schedule.arena_bytes = place(lives, schedule.buffers);
   if (spare <= 0) return;
-  std::vector<Life> longer = lives;
-  for (Life& life : longer) life.last += kBeside;
-  int64_t bytes = place(longer, schedule.buffers);
-  schedule.arena_bytes =
-      bytes <= schedule.arena_bytes + spare ? bytes : place(lives, schedule.buffers);
+  for (int beside : {int(schedule.items.size()), kBeside}) {
+    std::vector<Life> longer = lives;
+    for (Life& life : longer) life.last += beside;
+    int64_t bytes = place(std::move(longer), schedule.buffers);
+    if (bytes > schedule.arena_bytes + spare) continue;
+    schedule.arena_bytes = bytes;
+    return;
+  }
+  place(std::move(lives), schedule.buffers);
 }
 
 }  // namespace tinyshard

@@ -61,8 +61,9 @@ class Scheduler {
   Schedule take() { return std::move(schedule_); }
 
  private:
-  // A root that only shows a library's result in another shape is that result, and what a
-  // collective brings for a storage arrives there: no copies of them.
+  // A root that only shows a library's result in another shape is that result, what a collective
+  // brings for a storage arrives there, and a product that updates one is made there: no copies of
+  // them.
   void name_results() {
     NodeMap<int> uses(order_.size());
     for (const UOp& x : order_) {
@@ -73,7 +74,8 @@ class Scheduler {
       if (x.op() != Op::Assign) continue;
       UOp result = x.src(1);
       while (result.op() == Op::Reshape && uses.at(result) == 1) result = result.src(0);
-      if (result.op() != Op::Collective || uses.at(result) != 1) continue;
+      bool arrives = result.op() == Op::Collective || updates(result, x.src(0));
+      if (!arrives || uses.at(result) != 1) continue;
       buffer_[result] = buffer_of(x);
       made_along_[x] = true;
     }
@@ -84,6 +86,12 @@ class Scheduler {
       buffer_[result] = buffer_of(root);
       made_along_[root] = true;
     }
+  }
+
+  static bool updates(const UOp& product, const UOp& storage) {
+    return product.op() == Op::Dot && epilogue_of(product) == Epilogue::Update &&
+           under_views(product.src(2)) == storage && !(under_views(product.src(0)) == storage) &&
+           !(under_views(product.src(1)) == storage);
   }
 
   std::vector<UOp> overwritten_by(const std::vector<int>& stuck) const {

@@ -104,20 +104,24 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       return s;
     }
     case Op::Dot: {
-      need(src.size() == 2 || src.size() == 3, "wrong number of sources");
-      need(arg.size() == src.size() - 1, "an epilogue goes with a third source");
+      need(src.size() >= 2 && src.size() <= 4, "wrong number of sources");
+      need(arg.size() == (src.size() > 2 ? 2 : 1), "an epilogue goes with a third source");
       DimSpan b = src[1].shape();
       size_t batch = arg[0], rank = batch + 2;
       need(s.size() == rank && b.size() == rank, "ranks differ");
       for (size_t i = 0; i < batch; ++i) need(s[i] == b[i], "batch dims differ");
       need(s[rank - 1] == b[rank - 2], "inner sizes differ");
       s[rank - 1] = b[rank - 1];
-      if (src.size() == 3) {
+      if (src.size() > 2) {
         auto epilogue = Epilogue(arg[1]);
-        need(epilogue > Epilogue::None && epilogue <= Epilogue::GeluBackward, "no such epilogue");
-        bool whole = epilogue == Epilogue::GeluBackward;
+        need(epilogue > Epilogue::None && epilogue <= Epilogue::Update, "no such epilogue");
+        bool whole = epilogue == Epilogue::GeluBackward || epilogue == Epilogue::Update;
         need(std::ranges::equal(src[2].shape(), whole ? DimSpan(s) : DimSpan(s).last(1)),
              "the epilogue's operand does not fit the result");
+        if (src.size() == 4) {
+          need(epilogue == Epilogue::Update && std::ranges::equal(src[3].shape(), Dims{2}),
+               "two factors, for an update");
+        }
       }
       return s;
     }

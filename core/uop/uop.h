@@ -10,7 +10,7 @@
 //   Gather(x, index) {axis}: out[.., i, ..] = x[.., index[.., i, ..], ..] with index's shape
 //   ScatterAdd(index, src) {axis, size}: the adjoint of Gather into zeros
 //   Dot(a, b) {batch axes}: a[batch.., m, k] * b[batch.., k, n] -> [batch.., m, n]
-//   Dot(a, b, c) {batch axes, Epilogue}: see Epilogue; made by the passes only
+//   Dot(a, b, c[, s]) {batch axes, Epilogue}: see Epilogue; made by the passes only
 //   Conv*: see ConvArg            Attention*: see AttentionArg
 //   Collective: see multi/collective.h
 //   Redistribute {mesh id, placements...}, rounded to its type before it travels
@@ -181,6 +181,7 @@ enum class Epilogue : uint8_t {
   BiasRelu,      // max(x + c[n], 0)
   BiasGelu,      // gelu(x + c[n])
   GeluBackward,  // x * gelu'(c[batch.., m, n])
+  Update,        // s[0] x + s[1] c[batch.., m, n], with f32 factors; x + c without s
 };
 Epilogue epilogue_of(const UOp& dot);
 

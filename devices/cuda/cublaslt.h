@@ -30,6 +30,7 @@ struct LtCandidate {
 enum LtType : int { kLtF32 = 0, kLtF64 = 1, kLtF16 = 2, kLtBf16 = 14 };
 enum LtCompute : int { kLtComputeF32 = 68, kLtComputeF64 = 70, kLtComputeTf32 = 77 };
 enum LtMatmulAttribute : int {
+  kLtPointerMode = 2,
   kLtTransposeA = 3,
   kLtTransposeB = 4,
   kLtEpilogue = 7,
@@ -37,6 +38,7 @@ enum LtMatmulAttribute : int {
   kLtAuxPointer = 11,
   kLtAuxLd = 12
 };
+enum LtPointerMode : int32_t { kLtFactorsOnDevice = 1 };
 // What happens to the sums. "Aux" is the value before the GELU: stored going forward, read going
 // back.
 enum LtEpilogue : uint32_t {

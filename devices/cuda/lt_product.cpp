@@ -46,6 +46,7 @@ LtType lt_type(DType dtype) {
 LtEpilogue lt_epilogue(const MatmulSpec& spec) {
   switch (spec.epilogue) {
     case Epilogue::None:
+    case Epilogue::Update:
       break;
     case Epilogue::Bias:
       return kLtBias;
@@ -90,7 +91,8 @@ LtProduct::LtProduct(Gpu& gpu, MatmulSpec spec)
   set(kLtTransposeA, int32_t(spec_.first.transposed));
   set(kLtTransposeB, int32_t(spec_.second.transposed));
   if (spec_.epilogue != Epilogue::None) set(kLtEpilogue, uint32_t(lt_epilogue(spec_)));
-  if (spec_.third_ld > 0) set(kLtAuxLd, spec_.third_ld);
+  if (spec_.third_ld > 0 && !updates()) set(kLtAuxLd, spec_.third_ld);
+  if (spec_.factors_slot > 0) set(kLtPointerMode, int32_t(kLtFactorsOnDevice));
   layout(first_, spec_.first, spec_.type);
   layout(second_, spec_.second, spec_.type);
   layout(out_, spec_.out, spec_.result);
@@ -119,6 +121,7 @@ void LtProduct::layout(LtOwned<LtLayout, &CublasLt::layout_destroy>& layout, con
 }
 
 void LtProduct::point(const Pointers& p) {
+  if (updates()) return;
   if (spec_.epilogue == Epilogue::GeluBackward)
     set(kLtAuxPointer, p.third);
   else if (spec_.epilogue != Epilogue::None)
@@ -151,11 +154,17 @@ LtStatus LtProduct::launch(const LtAlgorithm& algorithm, const Pointers& p) {
   const double one64 = 1, zero64 = 0;
   const float one32 = 1, zero32 = 0;
   bool wide = spec_.type == DType::F64;
-  const void* one = wide ? static_cast<const void*>(&one64) : &one32;
-  const void* zero = wide ? static_cast<const void*>(&zero64) : &zero32;
-  return lt_.matmul(state_->handle.handle, matmul_.handle, one, p.first, first_.handle, p.second,
-                    second_.handle, zero, p.out, out_.handle, p.out, out_.handle, &algorithm,
-                    p.workspace, Gpu::kWorkspaceBytes, gpu_.stream(Queue::Compute));
+  const void* of_product = wide ? static_cast<const void*>(&one64) : &one32;
+  const void* of_old = wide ? static_cast<const void*>(&zero64) : &zero32;
+  if (updates()) of_old = &one32;
+  if (p.factors) {
+    of_product = p.factors;
+    of_old = static_cast<const float*>(p.factors) + 1;
+  }
+  return lt_.matmul(state_->handle.handle, matmul_.handle, of_product, p.first, first_.handle,
+                    p.second, second_.handle, of_old, updates() ? p.third : p.out, out_.handle,
+                    p.out, out_.handle, &algorithm, p.workspace, Gpu::kWorkspaceBytes,
+                    gpu_.stream(Queue::Compute));
 }
 
 // --- which algorithm
@@ -219,8 +228,16 @@ LtProduct::Candidates LtProduct::advised(const Alignments& aligned, int count) {
   return found;
 }
 
-// Run on the operands of this very call: whichever ran last, the result is what was asked for.
-LtCandidate LtProduct::fastest(const Candidates& candidates, const Pointers& p) {
+// Run on the operands of this very call: whichever ran last, the result is what was asked for. What
+// is updated would be so many times: results go elsewhere.
+LtCandidate LtProduct::fastest(const Candidates& candidates, Pointers p) {
+  std::shared_ptr<void> elsewhere;
+  if (updates()) {
+    size_t bytes = size_t(spec_.m * spec_.n) * itemsize(spec_.result);
+    elsewhere = {gpu_.allocate(bytes, "timing of products"),
+                 [this, bytes](void* memory) { gpu_.free(memory, bytes); }};
+    p.out = elsewhere.get();
+  }
   double flops = 2.0 * double(spec_.m) * double(spec_.k) * double(spec_.n) * double(spec_.batch);
   int repeat = int(std::clamp(kRoundFlops / flops, 1.0, 20.0));
   struct Timed {

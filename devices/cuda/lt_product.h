@@ -32,9 +32,10 @@ class LtProduct {
   struct Pointers {
     const void *first, *second;
     void* out;
-    const void* third;  // of the epilogue
-    void* sum;          // where what precedes the GELU goes
-    void* workspace;    // of Gpu::kWorkspaceBytes
+    const void* third = nullptr;    // of the epilogue
+    const void* factors = nullptr;  // of the product and of what it updates, f32; null: both are 1
+    void* sum = nullptr;            // where what precedes the GELU goes
+    void* workspace = nullptr;      // of Gpu::kWorkspaceBytes
   };
   // On the compute queue. DeviceError when it fails.
   void run(const Pointers& p);
@@ -52,10 +53,11 @@ class LtProduct {
   void check(LtStatus status, std::string_view asked) const;
   void set(LtMatmulAttribute attribute, auto value);
   void layout(LtOwned<LtLayout, &CublasLt::layout_destroy>& layout, const Matrix& x, DType dtype);
+  bool updates() const { return spec_.epilogue == Epilogue::Update; }
   void point(const Pointers& p);
   LtCandidate algorithm(const Pointers& p, bool runs);
   Candidates advised(const Alignments& aligned, int count);
-  LtCandidate fastest(const Candidates& candidates, const Pointers& p);
+  LtCandidate fastest(const Candidates& candidates, Pointers p);
   bool known(const std::string& key, LtCandidate* found) const;
   std::string disk_key(const std::string& key) const;
   LtStatus launch(const LtAlgorithm& algorithm, const Pointers& p);

@@ -25,13 +25,12 @@ char* at(void* base, int64_t element, DType dtype) {
 LtProduct::Pointers pointers(const MatmulSpec& spec, void* const* buffers) {
   LtProduct::Pointers p{at(std::as_const(buffers[1]), spec.first.offset, spec.type),
                         at(std::as_const(buffers[0]), spec.second.offset, spec.type),
-                        buffers[spec.result_slot],
-                        nullptr,
-                        nullptr,
-                        nullptr};
+                        buffers[spec.result_slot]};
   if (spec.epilogue != Epilogue::None)
     p.third = at(std::as_const(buffers[2]), spec.third_offset, spec.result);
   if (spec.sum_slot > 0) p.sum = buffers[spec.sum_slot];
+  if (spec.factors_slot > 0)
+    p.factors = at(std::as_const(buffers[spec.factors_slot]), spec.factors_offset, DType::F32);
   return p;
 }
 

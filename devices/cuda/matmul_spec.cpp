@@ -76,7 +76,7 @@ std::string add_epilogue(const LibraryCall& call, MatmulSpec& spec) {
     spec.result_slot = gelu ? 3 : 4;
     spec.sum_slot = gelu ? 4 : 3;
   } else if (spec.epilogue != Epilogue::None) {
-    spec.result_slot = 3;
+    spec.result_slot = int(call.operands.size());
   }
   if (spec.epilogue == Epilogue::None) return {};
   if (spec.result == DType::F64) return "no epilogues in f64";
@@ -89,9 +89,19 @@ std::string add_epilogue(const LibraryCall& call, MatmulSpec& spec) {
   spec.third_offset = third.offset;
   if (third.shape.back() > 1 && third.strides.back() != 1)
     return "the epilogue's operand has gaps in its rows";
-  if (spec.epilogue == Epilogue::GeluBackward) {
+  const bool update = spec.epilogue == Epilogue::Update;
+  if (update || spec.epilogue == Epilogue::GeluBackward) {
     spec.third_ld = spec.m > 1 ? third.strides[0] : spec.n;
     if (spec.third_ld < spec.n) return "rows of the epilogue's operand overlap";
+  }
+  if (update) {
+    if (spec.third_ld != spec.n) return "what is updated has gaps between its rows";
+    if (call.operands.size() < 4) return {};
+    const StridedView& factors = call.operands[3];
+    if (factors.strides[0] != 1) return "the factors do not lie side by side";
+    spec.factors_offset = factors.offset;
+    spec.factors_slot = 3;
+    return {};
   }
   if (spec.sum_slot > 0) spec.third_ld = spec.n;
   if (spec.third_ld % kAuxUnit != 0)
@@ -99,8 +109,8 @@ std::string add_epilogue(const LibraryCall& call, MatmulSpec& spec) {
   return {};
 }
 
-std::string_view name(Epilogue epilogue, bool keeps_sum) {
-  switch (epilogue) {
+std::string_view epilogue_name(const MatmulSpec& spec) {
+  switch (spec.epilogue) {
     case Epilogue::None:
       break;
     case Epilogue::Bias:
@@ -108,9 +118,11 @@ std::string_view name(Epilogue epilogue, bool keeps_sum) {
     case Epilogue::BiasRelu:
       return " + bias, ReLU";
     case Epilogue::BiasGelu:
-      return keeps_sum ? " + bias, kept, GELU" : " + bias, GELU";
+      return spec.sum_slot > 0 ? " + bias, kept, GELU" : " + bias, GELU";
     case Epilogue::GeluBackward:
       return " * GELU's slope";
+    case Epilogue::Update:
+      return spec.factors_slot > 0 ? ", scaled, + what is there" : " + what is there";
   }
   return "";
 }
@@ -132,7 +144,7 @@ std::string MatmulSpec::describe() const {
   return fmt::format("{}{}: {} x {} x {}{}, batch {}, {} calls, columns {} {} {} {} apart",
                      tinyshard::name(type),
                      result == type ? "" : fmt::format("->{}", tinyshard::name(result)), m, k, n,
-                     name(epilogue, sum_slot > 0), batch, calls(), text_of(first), text_of(second),
+                     epilogue_name(*this), batch, calls(), text_of(first), text_of(second),
                      text_of(out), third_ld);
 }
 

@@ -31,8 +31,10 @@ struct MatmulSpec {
 
   Epilogue epilogue = Epilogue::None;
   int64_t third_offset = 0, third_ld = 0;  // of the epilogue's operand
-  int result_slot = 2;                     // among the buffers of a launch
-  int sum_slot = 0;                        // of what precedes the GELU; 0 when nobody wants it
+  int64_t factors_offset = 0;
+  int factors_slot = 0;  // among the buffers of a launch; 0: both are 1
+  int result_slot = 2;
+  int sum_slot = 0;  // of what precedes the GELU; 0 when nobody wants it
 
   int64_t calls() const;
   // Equal for equal calls: "f32: 8 x 4 x 2, batch 1, 1 calls".

@@ -52,6 +52,60 @@ TEST(Optimizer, LearnsALine) {
   EXPECT_NEAR(line.b.item<float>(), 1, 0.02);
 }
 
+// Two layers of linear regression: libraries may do the step of the first weight along with its
+// gradient, that of the second has to wait for who reads it still.
+TEST(Optimizer, StepsOfWideLayersAreThoseOfGradientDescent) {
+  constexpr int kRows = 64, kIn = 40, kInside = 32, kOut = 24, kSteps = 4;
+  constexpr double kRate = 1e-3;
+  auto waves = [](int n, double frequency) {
+    std::vector<double> v(static_cast<size_t>(n));
+    for (int i = 0; i < n; ++i) v[size_t(i)] = 0.3 * std::sin(frequency * i + 1);
+    return v;
+  };
+  std::vector<double> x = waves(kRows * kIn, 0.7), w = waves(kIn * kInside, 1.3),
+                      v = waves(kInside * kOut, 2.1);
+  auto tensor = [](const std::vector<double>& values, const Ints& shape) {
+    return Tensor(values).cast(DType::F32).reshape(shape).clone().realize();
+  };
+  Tensor input = tensor(x, {kRows, kIn});
+  std::vector<Tensor> weights{tensor(w, {kIn, kInside}).is_param_(),
+                              tensor(v, {kInside, kOut}).is_param_()};
+  SGD optim(weights, {.lr = kRate});
+  Jit step = [&](Tensor batch) {
+    TrainingMode on;
+    optim.zero_grad();
+    Tensor loss = (batch.matmul(weights[0]).matmul(weights[1]) - 1).square().sum().backward();
+    optim.step();
+    return loss;
+  };
+  auto product = [](const std::vector<double>& a, const std::vector<double>& b, int m, int k, int n,
+                    bool a_turned, bool b_turned) {
+    std::vector<double> c(static_cast<size_t>(m * n));
+    for (int i = 0; i < m; ++i) {
+      for (int j = 0; j < n; ++j) {
+        for (int l = 0; l < k; ++l)
+          c[size_t(i * n + j)] += a[size_t(a_turned ? l * m + i : i * k + l)] *
+                                  b[size_t(b_turned ? j * k + l : l * n + j)];
+      }
+    }
+    return c;
+  };
+  for (int i = 0; i < kSteps; ++i) {
+    step(input);
+    std::vector<double> h = product(x, w, kRows, kIn, kInside, false, false);
+    std::vector<double> g = product(h, v, kRows, kInside, kOut, false, false);
+    for (double& e : g) e = 2 * (e - 1);
+    std::vector<double> dv = product(h, g, kInside, kRows, kOut, true, false);
+    std::vector<double> dh = product(g, v, kRows, kOut, kInside, false, true);
+    std::vector<double> dw = product(x, dh, kIn, kRows, kInside, true, false);
+    for (size_t e = 0; e < w.size(); ++e) w[e] -= kRate * dw[e];
+    for (size_t e = 0; e < v.size(); ++e) v[e] -= kRate * dv[e];
+  }
+  std::vector<double> got_w = values(weights[0]), got_v = values(weights[1]);
+  for (size_t e = 0; e < w.size(); ++e) ASSERT_NEAR(got_w[e], w[e], 1e-4) << e;
+  for (size_t e = 0; e < v.size(); ++e) ASSERT_NEAR(got_v[e], v[e], 1e-4) << e;
+}
+
 TEST(Optimizer, TakesTheSameStepsWhenCaptured) {
   Tensor x = Tensor::linspace(-1, 1, 32).realize();
   auto train = [&](bool captured) {

@@ -221,7 +221,8 @@ class Evaluator {
             a[m + 1] = b[m] = k;
             out[at] += src(0)[offset(a, x.src(0).shape())] * src(1)[offset(b, x.src(1).shape())];
           }
-          finish(epilogue_of(x), out[at], x->sources > 2 ? &src(2) : nullptr, at, shape.back());
+          finish(epilogue_of(x), out[at], x->sources > 2 ? &src(2) : nullptr,
+                 x->sources > 3 ? src(3) : Values{1, 1}, at, shape.back());
         });
         break;
       case Op::Conv:
@@ -243,7 +244,8 @@ class Evaluator {
   }
 
   // What an epilogue makes of the sum at an offset of rows of `n`.
-  static void finish(Epilogue epilogue, double& sum, const Values* c, int64_t at, int64_t n) {
+  static void finish(Epilogue epilogue, double& sum, const Values* c, const Values& factors,
+                     int64_t at, int64_t n) {
     constexpr double k = 0.7978845608028654, cubic = 0.044715;
     auto u = [](double v) { return std::tanh(k * (v + cubic * v * v * v)); };
     if (epilogue == Epilogue::Bias) sum += (*c)[at % n];
@@ -252,6 +254,7 @@ class Evaluator {
       double v = sum + (*c)[at % n];
       sum = 0.5 * v * (1 + u(v));
     }
+    if (epilogue == Epilogue::Update) sum = factors[0] * sum + factors[1] * (*c)[at];
     if (epilogue == Epilogue::GeluBackward) {
       double v = (*c)[at], t = u(v);
       sum *= 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * k * (1 + 3 * cubic * v * v);

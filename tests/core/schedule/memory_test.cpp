@@ -149,6 +149,36 @@ TEST_F(MemoryTest, TheGradientOfAnEmbeddingRepeatsNoIndex) {
   }
 }
 
+// A chain of kernels with a buffer of 64 bytes between any two. Which kernels write each offset?
+std::vector<std::vector<int>> writers(int length, int64_t spare) {
+  Schedule s;
+  for (int i = 0; i < length; ++i) {
+    VirtualBuffer b;
+    b.dtype = DType::F32;
+    b.shape = {16};
+    s.buffers.push_back(b);
+    Item item;
+    if (i > 0) item.reads = {i - 1};
+    item.writes = {i};
+    s.items.push_back(item);
+  }
+  plan_memory(s, spare);
+  std::vector<std::vector<int>> at(size_t(s.arena_bytes / 64));
+  for (int i = 0; i < length; ++i) at[size_t(s.buffers[size_t(i)].arena_offset / 64)].push_back(i);
+  return at;
+}
+
+TEST_F(MemoryTest, IsUsedAgainAtOnceLaterOrNeverAsThereIsRoom) {
+  EXPECT_EQ(writers(40, 0).size(), 2) << "one read, one written";
+  std::vector<std::vector<int>> later = writers(40, 37 * 64), never = writers(40, 38 * 64);
+  EXPECT_EQ(never.size(), 40);
+  EXPECT_EQ(later.size(), kBeside + 2);
+  for (const auto& list : later) {
+    for (size_t i = 1; i < list.size(); ++i) EXPECT_GT(list[i], list[i - 1] + 1 + kBeside);
+  }
+  EXPECT_EQ(writers(40, (kBeside - 1) * 64).size(), 2) << "too little for either";
+}
+
 TEST_F(MemoryTest, PicksOfComputedValuesAreTheirValues) {
   Tensor x = Tensor::randn({8, 100}).realize();
   Tensor index = Tensor({3, 99, 0, 100, -1, 50, 7, 200}).reshape({8, 1}).realize();

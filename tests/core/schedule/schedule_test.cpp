@@ -9,6 +9,7 @@
 #include "core/exec/executable.h"
 #include "core/exec/pipeline.h"
 #include "core/exec/runtime.h"
+#include "core/schedule/merge.h"
 
 namespace tinyshard {
 namespace {
@@ -86,6 +87,26 @@ TEST_F(ScheduleTest, ProductsStoreWhatACollectiveSends) {
     }
     EXPECT_EQ(sent, 3);
   }
+}
+
+// The step of SGD of a first layer, whose weight nobody reads by then.
+TEST_F(ScheduleTest, ProductsUpdateAWeightInPlace) {
+  Runtime::configure({.devices = {"NULL:0"}});
+  Tensor x = data({64, 32}), w = data({32, 48}), rate = Tensor::full({}, 0.1).clone().realize();
+  Tensor gradient = x.matmul(w).square().sum().gradient({w})[0];
+  w.assign(w - gradient * rate);
+  std::vector<UOp> roots{w.uop()};
+  Schedule s = make_plan(roots);
+  int weight = -1;
+  for (int b = 0; b < int(s.buffers.size()); ++b) {
+    if (s.buffers[b].storage && s.buffers[b].shape == Dims{32, 48}) weight = b;
+  }
+  ASSERT_GE(weight, 0);
+  const Item& last = s.items.back();
+  EXPECT_EQ(last.kind, Item::Kind::Library) << last.describe();
+  ASSERT_EQ(last.writes.size(), 1);
+  EXPECT_EQ(first_version(s.buffers, last.writes[0]), weight);
+  EXPECT_EQ(std::ranges::count(last.reads, weight), 1);
 }
 
 TEST_F(ScheduleTest, SwappedStoragesKeepTheirValues) {

@@ -95,8 +95,64 @@ class CudaEpilogue : public CudaMatmul {
     }
   }
 
+  // s[0] a b + s[1] c, stored over c or beside it.
+  void check_update(const Case& c, bool scaled, bool in_place) {
+    LibraryCall call = call_of(c);
+    auto source = [&](DType dtype, Dims shape) {
+      call.operands.push_back(row_major(shape));
+      shape.insert(shape.begin(), next_++);
+      return UOp::make(Op::Buffer, dtype, {}, shape);
+    };
+    std::vector<UOp> src{call.node.src(0), call.node.src(1), source(c.result, {c.m, c.n})};
+    if (scaled) src.push_back(source(DType::F32, {2}));
+    call.node = UOp::make(Op::Dot, c.result, src, Dims{0, int64_t(Epilogue::Update)});
+    std::string why;
+    bool supported = gpu->supports(call, &why), aligned = c.k % 8 == 0 && c.n % 8 == 0;
+    if (!supported && !aligned) return;
+    ASSERT_TRUE(supported) << why;
+    auto a = random_operand(c, c.a, 1), b = random_operand(c, c.b, 2);
+    Case like_result = c;
+    like_result.type = c.result;
+    auto old = random_operand(like_result, call.operands[2], 3);
+    std::vector<std::byte> poison(old.size(), std::byte{0xff});
+    OnGpu<std::byte> on_a(*gpu, a), on_b(*gpu, b), on_old(*gpu, old), beside(*gpu, poison);
+    const std::vector<float> s{-0.25F, 1.5F};
+    OnGpu<float> on_s(*gpu, s);
+    OnGpu<std::byte>& out = in_place ? on_old : beside;
+    std::vector<void*> buffers{on_a.get(), on_b.get(), on_old.get()};
+    if (scaled) buffers.push_back(on_s.get());
+    buffers.push_back(out.get());
+    auto program = gpu->library(call);
+    program->launch(buffers.data(), nullptr);
+    std::vector<std::byte> got = out.values();
+    for (int64_t i = 0; i < c.m; ++i) {
+      for (int64_t j = 0; j < c.n; ++j) {
+        double sum = 0, was = decode(c.result, old, size_t(i * c.n + j));
+        for (int64_t x = 0; x < c.k; ++x)
+          sum += decode(c.type, a, size_t(c.a.offset + i * c.a.strides[0] + x * c.a.strides[1])) *
+                 decode(c.type, b, size_t(c.b.offset + x * c.b.strides[0] + j * c.b.strides[1]));
+        double want = scaled ? s[0] * sum + s[1] * was : sum + was;
+        double value = decode(c.result, got, size_t(i * c.n + j));
+        ASSERT_LE(std::abs(value - want),
+                  epilogue_tolerance(c.result, std::abs(sum) + 2 * std::abs(was)))
+            << program->describe() << " at " << i << ", " << j << ": " << value << ", not " << want;
+      }
+    }
+  }
+
   int64_t next_ = 5000;
 };
+
+TEST_F(CudaEpilogue, UpdatesWhatIsThere) {
+  for (DType type : {DType::F32, DType::BF16}) {
+    for (auto [m, k, n] : {std::array<int64_t, 3>{64, 48, 96}, {10, 33, 7}, {1, 8, 5}}) {
+      Case c{type, DType::F32, {}, m, k, n, view({}, m, k, true), view({}, k, n, false)};
+      for (bool scaled : {false, true}) {
+        for (bool in_place : {false, true}) check_update(c, scaled, in_place);
+      }
+    }
+  }
+}
 
 TEST_F(CudaEpilogue, BiasReluGeluAndGradientOfAllTypes) {
   std::pair<DType, DType> types[] = {{DType::F32, DType::F32},
@@ -171,6 +227,9 @@ TEST_F(CudaEpilogue, RefusesWhatTheLibraryHasNot) {
   LibraryCall plain = call_of(c);
   plain.also = {UOp::make(Op::Dot, DType::F32, plain.node->src(), Dims{0})};
   refused(plain, "two results");
+  LibraryCall gaps = call_of_run({c, Epilogue::GeluBackward, false, 0, 8});
+  gaps.node = UOp::make(Op::Dot, c.result, gaps.node->src(), Dims{0, int64_t(Epilogue::Update)});
+  refused(gaps, "gaps between its rows");
 }
 
 // A product chosen by timing is the same product, and the choice outlives the device.
@@ -189,6 +248,8 @@ TEST_F(CudaEpilogue, TheFastestAlgorithmComputesTheSame) {
            view({}, 64, 128, true)};
     check({c, Epilogue::Bias});
     check({c, Epilogue::BiasGelu, true});
+    c.result = DType::F32;
+    check_update(c, true, true);  // timed without doing it again and again
   }
   unsetenv("BEAM");
   reload_options();

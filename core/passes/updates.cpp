@@ -1,0 +1,149 @@
+#include "core/passes/updates.h"
+
+#include <optional>
+
+#include "core/uop/node_map.h"
+
+namespace tinyshard {
+namespace {
+
+// old + factor * a @ b, or old - factor * a @ b.
+struct Update {
+  UOp old, a, b;
+  UOp factor;  // of one element; null for 1
+  bool negative = false;
+};
+
+// The f32 that x repeats; null when it is not one value.
+UOp one_value(UOp x) {
+  while (x.op() == Op::Expand || x.op() == Op::Reshape) x = x.src(0);
+  if (x.dtype() != DType::F32) return {};
+  if (is_const(x)) return reshaped_const(x, {});
+  return x->numel() == 1 ? x : UOp();
+}
+
+UOp product_of(const Update& u) {
+  std::vector<UOp> src{u.a, u.b, reshape(u.old, Dims{u.a.shape()[0], u.b.shape()[1]})};
+  if (u.factor || u.negative) {
+    UOp factor = u.factor ? reshape(u.factor, Dims{1}) : const_float(DType::F32, 1, Dims{1});
+    if (u.negative) factor = unary(Op::Neg, factor);
+    UOp place = UOp::make(Op::Iota, DType::I64, {}, Dims{2});
+    UOp first = binary(Op::CmpEq, place, const_like(place, 0));
+    UOp both = expand(factor, Dims{2});
+    src.push_back(where(first, both, const_like(both, 1)));
+  }
+  return UOp::make(Op::Dot, u.old.dtype(), src, Dims{0, int64_t(Epilogue::Update)});
+}
+
+class Updates {
+ public:
+  Updates(std::span<const UOp> order, std::span<const UOp> roots) : users_(order.size()) {
+    for (const UOp& x : order) {
+      users_[x];
+      for (const UOp& s : x->src()) users_.at(s).push_back(x);
+    }
+    for (const UOp& root : roots) users_.at(root).push_back(root);  // stands for who asked for it
+  }
+
+  // What an Assign does, when that is an update by a product that nobody else reads.
+  std::optional<Update> of(const UOp& assign) const {
+    if (assign.dtype() != DType::F32) return std::nullopt;
+    UOp sum = sum_of(assign);
+    if ((sum.op() != Op::Add && sum.op() != Op::Sub) || !read_once(sum)) return std::nullopt;
+    for (int side : {0, 1}) {
+      if (side == 1 && sum.op() == Op::Sub) break;
+      UOp old = sum.src(side);
+      while (old.op() == Op::Reshape) old = old.src(0);
+      if (!(old == assign.src(0))) continue;
+      Update u{old, {}, {}, {}, sum.op() == Op::Sub};
+      // What lies in the storage itself would change while it is read.
+      if (add_product(sum.src(1 - side), u) && !(under_views(u.a) == old) &&
+          !(under_views(u.b) == old))
+        return u;
+    }
+    return std::nullopt;
+  }
+
+  // Whether all who read the old value, but the update, are done before the product begins.
+  bool reads_last(const Update& u, const UOp& assign) const {
+    NodeMap<bool> before;
+    std::vector<UOp> todo{u.a, u.b};
+    while (!todo.empty()) {
+      UOp x = std::move(todo.back());
+      todo.pop_back();
+      if (before.contains(x)) continue;
+      before[x] = true;
+      for (const UOp& s : x->src()) todo.push_back(s);
+    }
+    UOp sum = sum_of(assign);
+    todo = {u.old};
+    while (!todo.empty()) {
+      UOp x = std::move(todo.back());
+      todo.pop_back();
+      for (const UOp& user : users_.at(x)) {
+        if (user == assign || user == sum || before.contains(user)) continue;
+        if (!is_movement(user.op()) || user == x) return false;
+        todo.push_back(user);
+      }
+    }
+    return true;
+  }
+
+ private:
+  bool read_once(const UOp& x) const { return users_.at(x).size() == 1; }
+  UOp reshaped(UOp x) const {  // by nodes that nobody else reads
+    while (x.op() == Op::Reshape && read_once(x)) x = x.src(0);
+    return x;
+  }
+  UOp sum_of(const UOp& assign) const { return reshaped(assign.src(1)); }
+
+  bool add_product(const UOp& added, Update& u) const {
+    UOp x = reshaped(added);
+    if (x.op() == Op::Mul && read_once(x)) {
+      for (int side : {0, 1}) {
+        u.factor = one_value(x.src(side));
+        if (u.factor && add_plain_product(reshaped(x.src(1 - side)), u)) return true;
+      }
+    }
+    u.factor = UOp();
+    return add_plain_product(x, u);
+  }
+  bool add_plain_product(const UOp& x, Update& u) const {
+    if (x.op() != Op::Dot || x->sources != 2 || x.arg(0) != 0 || x.dtype() != DType::F32 ||
+        !read_once(x))
+      return false;
+    u.a = x.src(0);
+    u.b = x.src(1);
+    return true;
+  }
+
+  NodeMap<std::vector<UOp>> users_;
+};
+
+}  // namespace
+
+std::vector<UOp> fuse_updates(std::span<const UOp> roots,
+                              const std::function<bool(const LibraryCall&)>& library_supports) {
+  const std::vector<UOp> order = toposort(roots);
+  const Updates updates(order, roots);
+  NodeMap<UOp> made(order.size());
+  std::vector<UOp> src;
+  for (const UOp& x : order) {
+    src.clear();
+    for (const UOp& s : x->src()) src.push_back(made.at(s));
+    auto update = x.op() == Op::Assign ? updates.of(x) : std::nullopt;
+    if (update && library_supports(row_major_call(product_of(*update))) &&
+        updates.reads_last(*update, x)) {
+      for (UOp* part : {&update->old, &update->a, &update->b, &update->factor}) {
+        if (*part && !is_const(*part)) *part = made.at(*part);
+      }
+      src[1] = reshape(product_of(*update), x.shape());
+    }
+    made[x] = x.with_src(src);
+  }
+  std::vector<UOp> result;
+  for (const UOp& root : roots) result.push_back(made.at(root));
+  return result;
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,119 @@
+// Products that are added to a storage: the same values, only where nobody needs the old ones any
+// more, and written where they belong.
+#include "core/passes/updates.h"
+
+#include <gtest/gtest.h>
+
+#include "core/schedule/schedule.h"
+#include "tests/core/passes/same_values.h"
+
+namespace tinyshard {
+namespace {
+
+using testing::buffer;
+using testing::expect_same;
+
+bool all(const LibraryCall&) { return true; }
+bool none(const LibraryCall&) { return false; }
+
+UOp dot(const UOp& a, const UOp& b) { return UOp::make(Op::Dot, a.dtype(), {a, b}, Dims{0}); }
+UOp assign(const UOp& to, const UOp& x) { return UOp::make(Op::Assign, to.dtype(), {to, x}); }
+UOp one_element(const UOp& x, const UOp& like) {
+  return expand(reshape(x, Dims(like.shape().size(), 1)), like.shape());
+}
+
+int updates_in(const UOp& root) {
+  int n = 0;
+  for (const UOp& x : toposort(std::span(&root, 1)))
+    n += x.op() == Op::Dot && epilogue_of(x) == Epilogue::Update;
+  return n;
+}
+
+// A weight [5, 4], the gradient of its product and the other operand of that.
+struct Weight {
+  UOp w = buffer(1, Dims{5, 4}, DType::F32);
+  UOp gradient = buffer(2, Dims{3, 5}, DType::F32), x = buffer(3, Dims{3, 4}, DType::F32);
+  UOp rate = buffer(4, Dims{}, DType::F32);
+  UOp product = dot(permute(gradient, Dims{1, 0}), x);
+  UOp step = binary(Op::Mul, product, one_element(rate, product));
+  std::vector<UOp> leaves{w, gradient, x, rate};
+
+  UOp fused(const UOp& root) const {
+    UOp result = fuse_updates(std::span(&root, 1), all)[0];
+    expect_same({root.src(1)}, {result.src(1)}, leaves);
+    return result;
+  }
+};
+
+TEST(Updates, AreStepsOfSgd) {
+  Weight m;
+  UOp root = assign(m.w, binary(Op::Sub, m.w, m.step));
+  UOp result = m.fused(root);
+  ASSERT_EQ(updates_in(result), 1) << print(std::span(&result, 1));
+  EXPECT_EQ(result.src(1).op(), Op::Dot);
+  EXPECT_EQ(result.src(1).src(2), m.w);
+}
+
+TEST(Updates, AreSumsWithAnyFactorInAnyOrderAndShape) {
+  Weight m;
+  UOp half = const_like(m.product, 0.5);
+  UOp flat = reshape(m.w, Dims{20});
+  for (const UOp& sum :
+       {binary(Op::Add, m.w, m.product), binary(Op::Add, m.product, m.w),
+        binary(Op::Sub, m.w, m.product), binary(Op::Add, binary(Op::Mul, half, m.product), m.w),
+        reshape(binary(Op::Sub, flat, reshape(m.step, Dims{20})), Dims{5, 4})}) {
+    UOp result = m.fused(assign(m.w, sum));
+    EXPECT_EQ(updates_in(result), 1) << print(std::span(&result, 1));
+  }
+  EXPECT_EQ(m.fused(assign(m.w, binary(Op::Add, m.w, m.product))).src(1)->sources, 3)
+      << "without factors";
+}
+
+TEST(Updates, AreOnlyThose) {
+  Weight m;
+  UOp other = buffer(5, Dims{5, 4}, DType::F32);
+  m.leaves.push_back(other);
+  for (const UOp& sum :
+       {binary(Op::Sub, m.product, m.w), binary(Op::Add, other, m.product),
+        binary(Op::Add, m.w, binary(Op::Mul, m.product, other)), binary(Op::Mul, m.w, m.product)}) {
+    EXPECT_EQ(updates_in(m.fused(assign(m.w, sum))), 0);
+  }
+  UOp root = assign(m.w, binary(Op::Sub, m.w, m.step));
+  EXPECT_EQ(fuse_updates(std::span(&root, 1), none)[0], root) << "the device has none";
+}
+
+TEST(Updates, LeaveAProductThatSomebodyElseReads) {
+  Weight m;
+  UOp root = assign(m.w, binary(Op::Sub, m.w, m.step));
+  for (const UOp& also : {m.product, unary(Op::Exp2, m.product), m.step}) {
+    std::vector<UOp> roots{root, also};
+    EXPECT_EQ(fuse_updates(roots, all), roots);
+  }
+}
+
+TEST(Updates, WaitForNobodyWhoReadsTheOldValue) {
+  Weight m;
+  UOp root = assign(m.w, binary(Op::Sub, m.w, m.step));
+  // The gradient of the layer before, and what is asked for in another shape.
+  for (const UOp& beside : {dot(m.gradient, m.w), permute(m.w, Dims{1, 0})}) {
+    std::vector<UOp> roots{root, beside};
+    EXPECT_EQ(fuse_updates(roots, all), roots);
+  }
+  // The way forward is over by then.
+  UOp y = unary(Op::Exp2, dot(m.x, permute(m.w, Dims{1, 0})));
+  UOp product = dot(permute(y, Dims{1, 0}), m.x);
+  UOp after = m.fused(assign(m.w, binary(Op::Add, m.w, product)));
+  EXPECT_EQ(updates_in(after), 1) << print(std::span(&after, 1));
+}
+
+TEST(Updates, DoNotReadWhatTheyWrite) {
+  UOp w = buffer(1, Dims{4, 4}, DType::F32), x = buffer(2, Dims{4, 4}, DType::F32);
+  UOp turned = permute(w, Dims{1, 0});
+  for (const UOp& product : {dot(w, x), dot(x, turned)}) {
+    UOp root = assign(w, binary(Op::Add, w, product));
+    EXPECT_EQ(fuse_updates(std::span(&root, 1), all)[0], root);
+  }
+}
+
+}  // namespace
+}  // namespace tinyshard
