@@ -35,6 +35,9 @@ struct ObjectCode {
   int block = 0;          // threads of a block
   int shared_bytes = 0;   // of a block, beyond what the PTX declares
   int coordinates = 0;
+  // Waits, in its own code, for what it depends on: it may begin before that has ended.
+  bool waits_itself = false;
+  bool operator==(const ObjectCode&) const = default;
 };
 
 }  // namespace tinyshard

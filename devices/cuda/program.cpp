@@ -23,7 +23,7 @@ void CudaProgram::launch(void* const* buffers, const int64_t* coordinates) {
 }
 
 KernelProgram::KernelProgram(Gpu& gpu, const ObjectCode& code)
-    : CudaProgram(gpu), entry_(code.entry) {
+    : CudaProgram(gpu), entry_(code.entry), waits_itself_(code.waits_itself) {
   if (code.work_items == 0) return;  // outputs without elements
   if (code.bytes.empty() || code.bytes.back() != '\0')
     throw InternalError(fmt::format("the PTX of kernel {} has no end", entry_));
@@ -40,8 +40,6 @@ KernelProgram::KernelProgram(Gpu& gpu, const ObjectCode& code)
   coordinates_ = size_t(code.coordinates);
   buffers_ = size_t(parameters) - coordinates_;
   arguments_.resize(size_t(parameters));
-  waits_itself_ =
-      std::string_view(code.bytes.data()).find("griddepcontrol.wait") != std::string_view::npos;
   gpu.make_current();
   module_ = load_ptx(code.bytes.data(), gpu.target().cpu, gpu.name());
   const Driver& driver = gpu.driver();

@@ -106,6 +106,7 @@ ObjectCode build_ptx(const Graph& graph, const GpuPlan& plan, const Target& targ
   Emitter emitter(graph, plan, target, module);
   emitter.emit_entry(name);
   code.coordinates = emitter.coordinates();
+  code.waits_itself = emitter.waits_itself();
   if (options().spec > 0 || options().debug >= 5) {
     std::string message;
     llvm::raw_string_ostream out(message);

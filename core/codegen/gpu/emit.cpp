@@ -115,6 +115,7 @@ void Emitter::wait_for_others() {
   auto* type = llvm::FunctionType::get(b_.getVoidTy(), false);
   for (const char* word : {"griddepcontrol.wait;", "griddepcontrol.launch_dependents;"})
     b_.CreateCall(type, llvm::InlineAsm::get(type, word, "~{memory}", true));
+  waits_itself_ = true;
 }
 
 void Emitter::emit_work(const Work& work, Value* block) {

@@ -27,6 +27,7 @@ class Emitter {
   Emitter(const Graph& graph, const GpuPlan& plan, const Target& target, llvm::Module& module);
   void emit_entry(const std::string& name);
   int coordinates() const { return coordinate_count_; }
+  bool waits_itself() const { return waits_itself_; }
 
  private:
   using Values = llvm::SmallVector<llvm::Value*, 4>;
@@ -178,6 +179,7 @@ class Emitter {
   llvm::Function* function_ = nullptr;
   llvm::Value* thread_ = nullptr;  // i32, in the block
   int coordinate_count_ = 0;
+  bool waits_itself_ = false;
   llvm::GlobalVariable* zeros_ = nullptr;
   // Two, used in turn: a barrier between write and read is then enough.
   llvm::GlobalVariable* shared_[4] = {};  // the second pair for what other blocks read

@@ -1,4 +1,6 @@
 // Kernels on disk: hits, damage, strangers' directories, other versions.
+#include "core/codegen/disk_cache.h"
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -116,6 +118,27 @@ TEST_F(DiskCache, AnotherKernelUnderTheName) {
   }
   clear_codegen_cache();
   EXPECT_EQ(source_of(2), 'c');  // source_of checks the values
+}
+
+TEST_F(DiskCache, NothingOfAKernelIsLost) {
+  CompiledKernel kernel{.name = "kernel",
+                        .code = {.entry = "entry",
+                                 .bytes = {'p', 't', 'x', '\0'},
+                                 .work_items = int64_t{1} << 40,
+                                 .min_items = 3,
+                                 .block = 256,
+                                 .shared_bytes = 1024,
+                                 .coordinates = 2,
+                                 .waits_itself = true},
+                        .cost_ns = 0.5,
+                        .bytes_moved = 7};
+  codegen::store_kernel("key", kernel);
+  auto loaded = codegen::load_kernel("key");
+  ASSERT_NE(loaded, nullptr);
+  EXPECT_EQ(loaded->name, kernel.name);
+  EXPECT_TRUE(loaded->code == kernel.code);
+  EXPECT_EQ(loaded->cost_ns, kernel.cost_ns);
+  EXPECT_EQ(loaded->bytes_moved, kernel.bytes_moved);
 }
 
 // Files that are whole but hold something else: what another version wrote, or the middle of it.

@@ -117,14 +117,18 @@ TEST(Ptx, WaitsForWhatItDependsOnBeforeItReads) {
   int in = k.param(DType::F32, 64), out = k.param(DType::F32, 64);
   UOp i = k.loop(64);
   k.store(out, i, k.load(in, i) * real(2));
-  std::string ptx = text(compile(k));
+  ObjectCode code = compile(k);
+  EXPECT_TRUE(code.waits_itself);
+  std::string ptx = text(code);
   size_t wait = ptx.find("griddepcontrol.wait"), told = ptx.find("griddepcontrol.launch");
   ASSERT_NE(wait, std::string::npos);
   EXPECT_LT(wait, told);
   EXPECT_LT(wait, ptx.find("ld.global"));
   Target older = kHopper;
   older.cpu = "sm_80";
-  EXPECT_EQ(count(text(compile(k, older)), "griddepcontrol"), 0);
+  ObjectCode other = compile(k, older);
+  EXPECT_FALSE(other.waits_itself);
+  EXPECT_EQ(count(text(other), "griddepcontrol"), 0);
 }
 
 // Steps of several elements may be few enough for 32 bits where their elements are not.
@@ -163,9 +167,7 @@ TEST(Ptx, IsKeptOnDiskAsItWas) {
   int64_t hits = codegen_statistics().disk_hits;
   ObjectCode second = make(kHopper);
   EXPECT_EQ(codegen_statistics().disk_hits, hits + 1);
-  EXPECT_EQ(second.bytes, first.bytes);
-  EXPECT_EQ(second.block, first.block);
-  EXPECT_EQ(second.coordinates, first.coordinates);
+  EXPECT_TRUE(second == first);
   Target smaller = kHopper;
   smaller.multiprocessors = 64;
   make(smaller);
