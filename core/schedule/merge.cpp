@@ -68,8 +68,7 @@ std::optional<NodeMap<UOp>> match_ranges(const KernelDraft& producer, const UOp&
   return map;
 }
 
-// Whether values are stored side by side along different loops. Maps turn tiles for that, which
-// kernels with folds do not.
+// Whether values are stored side by side along different loops.
 bool stores_in_two_orders(const KernelDraft& draft) {
   UOp fast;
   for (const auto& out : draft.outputs) {
@@ -155,7 +154,7 @@ class Merger {
     for (size_t i = 0; i < consumer.outputs.size(); ++i) {
       merged.outputs[i].value = simplify(substitute(merged.outputs[i].value, replaced));
     }
-    return adopt(p, c, std::move(merged));
+    return adopt(p, c, std::move(merged), false);
   }
 
   bool beside(int a, int b) {
@@ -175,8 +174,7 @@ class Merger {
           {out.buffer, substitute(out.index, map), substitute(out.value, map)});
     }
     // One read less, but a copy in another order may be wanted long before the rest.
-    if (stores_in_two_orders(merged)) return false;
-    return adopt(a, b, std::move(merged));
+    return adopt(a, b, std::move(merged), true);
   }
 
   // Kernels over the same loops that read the same large buffer read it once.
@@ -195,13 +193,15 @@ class Merger {
     }
   }
 
-  bool adopt(int from, int into, KernelDraft merged) {
+  // `one_order`: all of its stores have to be in one order.
+  bool adopt(int from, int into, KernelDraft merged, bool one_order) {
     if (merged.outputs.size() > kMaxOutputs) return false;
     if (!in_place_is_safe(merged, buffers_)) return false;
     std::vector<UOp> all = toposort(expressions(merged));
     if (all.size() > kMaxNodes) return false;
-    const bool folds = std::ranges::any_of(all, [](const UOp& x) { return x.op() == Op::Fold; });
-    if (folds && stores_in_two_orders(merged)) return false;
+    // Maps turn tiles for a second order, which kernels with folds do not.
+    one_order |= std::ranges::any_of(all, [](const UOp& x) { return x.op() == Op::Fold; });
+    if (one_order && stores_in_two_orders(merged)) return false;
     if (arrange_loops(merged, free_ranges_)) return false;
     Task trial = tasks_[into];
     trial.draft = std::move(merged);

@@ -55,6 +55,17 @@ TEST_F(ScheduleTest, ElementwiseChainsAreOneKernel) {
   EXPECT_EQ(plan({((x * 2 + 1).relu() - x.tanh()).exp().transpose(0, 1).contiguous()}).kernels, 1);
 }
 
+// Where nothing is summed; and what only reads the same stays apart, as the copy may be wanted long
+// before it.
+TEST_F(ScheduleTest, AValueAndItsTransposeAreOneKernel) {
+  Tensor x = data({128, 128}), y = x.exp(), sums = x.softmax();
+  Tensor turned = y.transpose(0, 1).contiguous();
+  EXPECT_EQ(plan({y, turned}).kernels, 1);
+  EXPECT_EQ(plan({y, turned, x * 2}).kernels, 2);
+  EXPECT_EQ(plan({y, x * 2}).kernels, 1);
+  EXPECT_EQ(plan({sums, sums.transpose(0, 1).contiguous()}).kernels, 2);
+}
+
 // Gradients of weights that are summed over devices: nothing stands between the products and the
 // collective.
 TEST_F(ScheduleTest, ProductsStoreWhatACollectiveSends) {
