@@ -16,17 +16,6 @@
 namespace tinyshard {
 namespace {
 
-// Blocks for every multiprocessor of the largest GPUs; fixed, so that sums have the same bits on
-// all of them.
-constexpr SplitLimits kSplitOnGpu{.parts = 1024, .columns = 1024};
-
-// As much as takes some microseconds without tensor cores.
-constexpr SmallProducts kSmallOnGpu{
-    .terms = 16, .elements = 1 << 20, .columns = 16, .multiplications = 1 << 24};
-
-// Small steps gain from running items side by side; large ones fill the GPU with each.
-constexpr int64_t kSpareOnGpu = 64 << 20;
-
 struct Planned {
   Schedule schedule;
   std::vector<Sharding> shardings;
@@ -67,32 +56,40 @@ std::vector<Device*> computing_kinds(std::span<const UOp> roots) {
   return kinds;
 }
 
+// How a plan with GPUs among its devices differs from one for CPUs, which the defaults are for.
+void plan_for_gpus(const std::vector<Device*>& kinds, PassContext& context,
+                   ScheduleOptions& schedule) {
+  // Blocks for every multiprocessor of the largest GPUs; fixed, so that sums have the same bits on
+  // all of them.
+  context.split = {.parts = 1024, .columns = 1024};
+  // As much as takes some microseconds without tensor cores.
+  context.small_products = {
+      .terms = 16, .elements = 1 << 20, .columns = 16, .multiplications = 1 << 24};
+  context.worth_copying = [kinds](const LibraryCall& call, int operand) {
+    int64_t least = kinds[0]->worth_copying(call, operand);
+    for (Device* d : kinds) least = std::min(least, d->worth_copying(call, operand));
+    return least;
+  };
+  schedule.join_kernels = true;
+  // Small steps gain from running items side by side; large ones fill the GPU with each.
+  if (!options().serial) schedule.spare_bytes = 64 << 20;
+}
+
 Planned plan(std::span<const UOp> roots) {
   std::vector<Device*> kinds = computing_kinds(roots);
   auto supports = [kinds](const LibraryCall& call) {
     return (options().libraries || call.node.op() == Op::ScatterAdd) &&
            std::ranges::all_of(kinds, [&](Device* d) { return d->supports(call, nullptr); });
   };
-  auto worth_copying = [kinds](const LibraryCall& call, int operand) {
-    int64_t least = kinds[0]->worth_copying(call, operand);
-    for (Device* d : kinds) least = std::min(least, d->worth_copying(call, operand));
-    return least;
-  };
   PassContext context;
   context.roots.assign(roots.begin(), roots.end());
   context.library_supports = supports;
-  const bool on_gpu = std::ranges::any_of(kinds, [](Device* d) { return d->target().is_gpu(); });
-  if (on_gpu) {
-    context.split = kSplitOnGpu;
-    context.small_products = kSmallOnGpu;
-    context.worth_copying = worth_copying;
-  }
+  ScheduleOptions schedule_options{.library_supports = supports,
+                                   .bucket_bytes = options().bucket_bytes};
+  if (std::ranges::any_of(kinds, [](Device* d) { return d->target().is_gpu(); }))
+    plan_for_gpus(kinds, context, schedule_options);
   run_passes(context);
   Stopwatch watch;
-  ScheduleOptions schedule_options{.library_supports = supports,
-                                   .bucket_bytes = options().bucket_bytes,
-                                   .join_kernels = on_gpu,
-                                   .spare_bytes = on_gpu && !options().serial ? kSpareOnGpu : 0};
   Planned result{make_schedule(context.roots, context.shardings, schedule_options),
                  context.shardings};
   if (options().debug >= 1) {
