@@ -124,6 +124,8 @@ class Device {
   // What `load` would spend most of its time on and need not do in order: several threads call this
   // before, for many kernels at once.
   virtual void prepare(const ObjectCode& /*code*/) {}
+  // The same for `library`: calls that need nothing, or what was prepared already, return at once.
+  virtual void prepare(const LibraryCall& /*call*/) {}
   virtual std::unique_ptr<Program> load(const ObjectCode& code) = 0;
   // Whether a library takes the call as it is; `why` (may be null) says why not.
   virtual bool supports(const LibraryCall& call, std::string* why) const = 0;

@@ -198,6 +198,17 @@ class AttentionGraph {
 
 int64_t rounded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
+AttentionCall supported_call(const LibraryCall& call) {
+  std::string why;
+  auto c = attention_call(call, &why);
+  if (!c) throw InternalError("attention that was refused: " + why);
+  return std::move(*c);
+}
+
+DnnPlanner planner(const AttentionCall& call) {
+  return [&call](const DnnTarget& target) { return plan_attention(call, target); };
+}
+
 class AttentionProgram final : public CudaProgram {
  public:
   AttentionProgram(Gpu& gpu, AttentionCall call, std::shared_ptr<const DnnPlanned> plan)
@@ -373,13 +384,15 @@ bool attention_supports(const Gpu& gpu, const LibraryCall& call, std::string* wh
   return found || refuse("cuDNN has no engine for " + c->shape());
 }
 
+void prepare_attention(Gpu& gpu, const LibraryCall& call) {
+  AttentionCall c = supported_call(call);
+  dnn_prepare(gpu, c.key(), planner(c));
+}
+
 std::unique_ptr<Program> make_attention(Gpu& gpu, const LibraryCall& call) {
-  std::string why;
-  auto c = attention_call(call, &why);
-  if (!c) throw InternalError("attention that was refused: " + why);
-  auto plan =
-      dnn_plan(gpu, c->key(), [&](const DnnTarget& target) { return plan_attention(*c, target); });
-  return std::make_unique<AttentionProgram>(gpu, std::move(*c), std::move(plan));
+  AttentionCall c = supported_call(call);
+  auto plan = dnn_plan(gpu, c.key(), planner(c));
+  return std::make_unique<AttentionProgram>(gpu, std::move(c), std::move(plan));
 }
 
 }  // namespace tinyshard::cuda

@@ -42,6 +42,7 @@ bool attention_has_engine(const AttentionCall& call, const DnnTarget& target);
 std::unique_ptr<DnnPlanned> plan_attention(const AttentionCall& call, const DnnTarget& target);
 
 bool attention_supports(const Gpu& gpu, const LibraryCall& call, std::string* why);
+void prepare_attention(Gpu& gpu, const LibraryCall& call);
 std::unique_ptr<Program> make_attention(Gpu& gpu, const LibraryCall& call);
 
 }  // namespace tinyshard::cuda

@@ -51,14 +51,17 @@ std::string key_of(const UOp& node) {
                      to_string(node.src(1).shape()));
 }
 
+DnnPlanner planner(const UOp& node) {
+  return [&node](const DnnTarget& target) { return plan_convolution(node, target); };
+}
+
 class ConvolutionProgram final : public CudaProgram {
  public:
   ConvolutionProgram(Gpu& gpu, const UOp& node)
       : CudaProgram(gpu),
         what_("cuDNN " + key_of(node)),
         handle_(dnn_handle(gpu)),
-        plan_(dnn_plan(gpu, key_of(node),
-                       [&](const DnnTarget& target) { return plan_convolution(node, target); })),
+        plan_(dnn_plan(gpu, key_of(node), planner(node))),
         workspace_(gpu.workspace(size_t(std::max<int64_t>(plan_->workspace_bytes(), 1)))) {}
 
   void enqueue(void* const* buffers, const int64_t*) override {
@@ -106,6 +109,10 @@ bool convolution_supports(const Gpu& gpu, const LibraryCall& call, std::string* 
     return convolution_has_engine(node, target);
   });
   return found || refuse("cuDNN has no engine for " + key_of(node));
+}
+
+void prepare_convolution(Gpu& gpu, const LibraryCall& call) {
+  dnn_prepare(gpu, key_of(call.node), planner(call.node));
 }
 
 std::unique_ptr<Program> make_convolution(Gpu& gpu, const LibraryCall& call) {

@@ -14,6 +14,7 @@ bool convolution_has_engine(const UOp& node, const DnnTarget& target);
 std::unique_ptr<DnnPlanned> plan_convolution(const UOp& node, const DnnTarget& target);
 
 bool convolution_supports(const Gpu& gpu, const LibraryCall& call, std::string* why);
+void prepare_convolution(Gpu& gpu, const LibraryCall& call);
 std::unique_ptr<Program> make_convolution(Gpu& gpu, const LibraryCall& call);
 
 }  // namespace tinyshard::cuda

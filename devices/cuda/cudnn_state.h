@@ -15,9 +15,12 @@ DnnHandle dnn_handle(const Gpu& gpu);
 bool dnn_supports(const Gpu& gpu, const std::string& key,
                   const std::function<bool(const DnnTarget&)>& has_engine);
 
-// The plan under this key, made at the first call.
-std::shared_ptr<const DnnPlanned> dnn_plan(
-    Gpu& gpu, const std::string& key,
-    const std::function<std::unique_ptr<DnnPlanned>(const DnnTarget&)>& make);
+using DnnPlanner = std::function<std::unique_ptr<DnnPlanned>(const DnnTarget&)>;
+
+// The plan under this key, made at the first call. It runs on the handle above.
+std::shared_ptr<const DnnPlanned> dnn_plan(Gpu& gpu, const std::string& key,
+                                           const DnnPlanner& make);
+// Makes the plan, unless that has begun. Threads that make different plans do so side by side.
+void dnn_prepare(Gpu& gpu, const std::string& key, const DnnPlanner& make);
 
 }  // namespace tinyshard::cuda

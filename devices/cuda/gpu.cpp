@@ -235,6 +235,11 @@ void Gpu::prepare(const ObjectCode& code) {
   machine_code(code.bytes.data(), target_.cpu, name_);
 }
 
+void Gpu::prepare(const LibraryCall& call) {
+  make_current();
+  prepare_library_call(*this, call);
+}
+
 std::unique_ptr<Program> Gpu::load(const ObjectCode& code) {
   return std::make_unique<KernelProgram>(*this, code);
 }

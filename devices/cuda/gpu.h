@@ -62,6 +62,7 @@ class Gpu final : public Device, private MemorySource {
   bool fill_zero(void* to, size_t bytes) override;
   void* host_pointer(void*) override { return nullptr; }
   void prepare(const ObjectCode& code) override;
+  void prepare(const LibraryCall& call) override;
   std::unique_ptr<Program> load(const ObjectCode& code) override;
   bool supports(const LibraryCall& call, std::string* why) const override;
   int64_t worth_copying(const LibraryCall& call, int operand) const override;

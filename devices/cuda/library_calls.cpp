@@ -27,6 +27,20 @@ bool library_supports(const Gpu& gpu, const LibraryCall& call, std::string* why)
   }
 }
 
+void prepare_library_call(Gpu& gpu, const LibraryCall& call) {
+  switch (call.node.op()) {
+    case Op::Attention:
+    case Op::AttentionBackward:
+      return prepare_attention(gpu, call);
+    case Op::Conv:
+    case Op::ConvBackwardData:
+    case Op::ConvBackwardWeight:
+      return prepare_convolution(gpu, call);
+    default:
+      return;
+  }
+}
+
 std::unique_ptr<Program> make_library_program(Gpu& gpu, const LibraryCall& call) {
   switch (call.node.op()) {
     case Op::Dot:

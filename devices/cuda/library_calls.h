@@ -8,6 +8,8 @@
 namespace tinyshard::cuda {
 
 bool library_supports(const Gpu& gpu, const LibraryCall& call, std::string* why);
+// What takes long before the first program of a kind.
+void prepare_library_call(Gpu& gpu, const LibraryCall& call);
 std::unique_ptr<Program> make_library_program(Gpu& gpu, const LibraryCall& call);
 
 }  // namespace tinyshard::cuda

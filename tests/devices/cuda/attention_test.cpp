@@ -73,6 +73,24 @@ TEST_F(CudaAttention, SomeOfItsGradients) {
   EXPECT_LT(attention_error(y().gradient({t.v}, t.d_result)[0], x.d_v), 2e-2);
 }
 
+// Their plans are made side by side, those of equal calls once.
+TEST_F(CudaAttention, OfManyShapesInOneRun) {
+  std::vector<AttentionValues> values;
+  std::vector<Tensor> results;
+  for (int64_t rows : {64, 96, 128, 160, 96, 64, 224}) {
+    AttentionCase c{.rows = rows, .columns = rows};
+    values.push_back(attention_values(c, unsigned(values.size())));
+    AttentionTensors t = attention_tensors(c, values.back());
+    results.push_back(t.q.scaled_dot_product_attention(t.k, t.v, {}, {.is_causal = true}));
+    results.push_back(results.back().gradient({t.k}, t.d_result)[0]);
+  }
+  Tensor::realize(results);
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_LT(attention_error(results[2 * i], values[i].result), 2e-2) << i;
+    EXPECT_LT(attention_error(results[2 * i + 1], values[i].d_k), 2e-2) << i;
+  }
+}
+
 // One graph of the GPU serves all inputs: the calls in it are given the others' addresses.
 TEST_F(CudaAttention, IsReplayedWithOtherInputs) {
   AttentionCase c{.rows = 192, .columns = 192, .packed = true};
