@@ -37,12 +37,12 @@ UOp product_of(const Update& u) {
 
 class Updates {
  public:
-  Updates(std::span<const UOp> order, std::span<const UOp> roots) : users_(order.size()) {
+  Updates(std::span<const UOp> order, std::span<const UOp> roots)
+      : order_(order), roots_(roots), uses_(order.size()) {
     for (const UOp& x : order) {
-      users_[x];
-      for (const UOp& s : x->src()) users_.at(s).push_back(x);
+      for (const UOp& s : x->src()) ++uses_[s];
     }
-    for (const UOp& root : roots) users_.at(root).push_back(root);  // stands for who asked for it
+    for (const UOp& root : roots) ++uses_[root];
   }
 
   // What an Assign does, when that is an update by a product that nobody else reads.
@@ -65,7 +65,8 @@ class Updates {
   }
 
   // Whether all who read the old value, but the update, are done before the product begins.
-  bool reads_last(const Update& u, const UOp& assign) const {
+  bool reads_last(const Update& u, const UOp& assign) {
+    if (users_.size() == 0) find_users();
     NodeMap<bool> before;
     std::vector<UOp> todo{u.a, u.b};
     while (!todo.empty()) {
@@ -90,7 +91,15 @@ class Updates {
   }
 
  private:
-  bool read_once(const UOp& x) const { return users_.at(x).size() == 1; }
+  void find_users() {
+    for (const UOp& x : order_) {
+      users_[x];
+      for (const UOp& s : x->src()) users_.at(s).push_back(x);
+    }
+    for (const UOp& root : roots_) users_.at(root).push_back(root);  // stands for who asked for it
+  }
+
+  bool read_once(const UOp& x) const { return uses_.at(x) == 1; }
   UOp reshaped(UOp x) const {  // by nodes that nobody else reads
     while (x.op() == Op::Reshape && read_once(x)) x = x.src(0);
     return x;
@@ -117,7 +126,9 @@ class Updates {
     return true;
   }
 
-  NodeMap<std::vector<UOp>> users_;
+  std::span<const UOp> order_, roots_;
+  NodeMap<int> uses_;
+  NodeMap<std::vector<UOp>> users_;  // once somebody asked for them
 };
 
 }  // namespace
@@ -125,15 +136,23 @@ class Updates {
 std::vector<UOp> fuse_updates(std::span<const UOp> roots,
                               const std::function<bool(const LibraryCall&)>& library_supports) {
   const std::vector<UOp> order = toposort(roots);
-  const Updates updates(order, roots);
+  Updates updates(order, roots);
+  NodeMap<Update> found;
+  for (const UOp& x : order) {
+    if (x.op() != Op::Assign) continue;
+    auto update = updates.of(x);
+    if (update && library_supports(row_major_call(product_of(*update))) &&
+        updates.reads_last(*update, x))
+      found[x] = std::move(*update);
+  }
+  if (found.size() == 0) return {roots.begin(), roots.end()};
+
   NodeMap<UOp> made(order.size());
   std::vector<UOp> src;
   for (const UOp& x : order) {
     src.clear();
     for (const UOp& s : x->src()) src.push_back(made.at(s));
-    auto update = x.op() == Op::Assign ? updates.of(x) : std::nullopt;
-    if (update && library_supports(row_major_call(product_of(*update))) &&
-        updates.reads_last(*update, x)) {
+    if (Update* update = found.find(x)) {
       for (UOp* part : {&update->old, &update->a, &update->b, &update->factor}) {
         if (*part && !is_const(*part)) *part = made.at(*part);
       }
