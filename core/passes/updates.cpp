@@ -111,14 +111,17 @@ class Updates {
     if (x.op() == Op::Mul && read_once(x)) {
       for (int side : {0, 1}) {
         u.factor = one_value(x.src(side));
-        if (u.factor && add_plain_product(reshaped(x.src(1 - side)), u)) return true;
+        if (u.factor && add_plain_product(x.src(1 - side), u)) return true;
       }
     }
     u.factor = UOp();
     return add_plain_product(x, u);
   }
-  bool add_plain_product(const UOp& x, Update& u) const {
-    if (x.op() != Op::Dot || x->sources != 2 || x.arg(0) != 0 || x.dtype() != DType::F32 ||
+  // One that is rounded to a narrower type before it is added need not be.
+  bool add_plain_product(const UOp& added, Update& u) const {
+    UOp x = reshaped(added);
+    if (x.op() == Op::Cast && read_once(x)) x = reshaped(x.src(0));
+    if (x.op() != Op::Dot || x->sources != 2 || x.arg(0) != 0 || !is_float(x.dtype()) ||
         !read_once(x))
       return false;
     u.a = x.src(0);
