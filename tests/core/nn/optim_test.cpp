@@ -55,11 +55,11 @@ TEST(Optimizer, LearnsALine) {
 // Two layers of linear regression: libraries may do the step of the first weight along with its
 // gradient, that of the second has to wait for who reads it still.
 TEST(Optimizer, StepsOfWideLayersAreThoseOfGradientDescent) {
-  constexpr int kRows = 64, kIn = 40, kInside = 32, kOut = 24, kSteps = 4;
+  constexpr size_t kRows = 64, kIn = 40, kInside = 32, kOut = 24, kSteps = 4;
   constexpr double kRate = 1e-3;
-  auto waves = [](int n, double frequency) {
-    std::vector<double> v(static_cast<size_t>(n));
-    for (int i = 0; i < n; ++i) v[size_t(i)] = 0.3 * std::sin(frequency * i + 1);
+  auto waves = [](size_t n, double frequency) {
+    std::vector<double> v(n);
+    for (size_t i = 0; i < n; ++i) v[i] = 0.3 * std::sin(frequency * double(i) + 1);
     return v;
   };
   std::vector<double> x = waves(kRows * kIn, 0.7), w = waves(kIn * kInside, 1.3),
@@ -78,19 +78,18 @@ TEST(Optimizer, StepsOfWideLayersAreThoseOfGradientDescent) {
     optim.step();
     return loss;
   };
-  auto product = [](const std::vector<double>& a, const std::vector<double>& b, int m, int k, int n,
-                    bool a_turned, bool b_turned) {
-    std::vector<double> c(static_cast<size_t>(m * n));
-    for (int i = 0; i < m; ++i) {
-      for (int j = 0; j < n; ++j) {
-        for (int l = 0; l < k; ++l)
-          c[size_t(i * n + j)] += a[size_t(a_turned ? l * m + i : i * k + l)] *
-                                  b[size_t(b_turned ? j * k + l : l * n + j)];
+  auto product = [](const std::vector<double>& a, const std::vector<double>& b, size_t m, size_t k,
+                    size_t n, bool a_turned, bool b_turned) {
+    std::vector<double> c(m * n);
+    for (size_t i = 0; i < m; ++i) {
+      for (size_t j = 0; j < n; ++j) {
+        for (size_t l = 0; l < k; ++l)
+          c[i * n + j] += a[a_turned ? l * m + i : i * k + l] * b[b_turned ? j * k + l : l * n + j];
       }
     }
     return c;
   };
-  for (int i = 0; i < kSteps; ++i) {
+  for (size_t i = 0; i < kSteps; ++i) {
     step(input);
     std::vector<double> h = product(x, w, kRows, kIn, kInside, false, false);
     std::vector<double> g = product(h, v, kRows, kInside, kOut, false, false);
