@@ -120,6 +120,29 @@ TEST_F(ScheduleTest, ProductsUpdateAWeightInPlace) {
   EXPECT_EQ(std::ranges::count(last.reads, weight), 1);
 }
 
+// The second one reads what the first one wrote.
+TEST_F(ScheduleTest, UpdatesOfOneStorageRunInTurn) {
+  Runtime::configure({.devices = {"NULL:0"}});
+  Tensor x = data({64, 32}), y = data({64, 48}), sum = data({32, 48});
+  auto product = [&](const Tensor& a) { return a.transpose(0, 1).matmul(y); };
+  sum.assign(sum + product(x));
+  sum.assign(sum + product(x.exp2()) * 0.5);
+  std::vector<UOp> roots{sum.uop()};
+  Schedule s = make_plan(roots);
+  std::vector<const Item*> updates;
+  for (const Item& item : s.items) {
+    if (item.kind == Item::Kind::Library) updates.push_back(&item);
+  }
+  ASSERT_EQ(updates.size(), 2) << ::testing::PrintToString(s.lines());
+  const int first = updates[0]->writes.at(0), second = updates[1]->writes.at(0);
+  EXPECT_EQ(std::ranges::count(updates[1]->reads, first), 1);
+  EXPECT_EQ(first_version(s.buffers, first), first_version(s.buffers, second));
+  for (const VirtualBuffer& b : s.buffers) {
+    bool copy = b.shape == Dims{32, 48} && !b.storage && b.previous < 0;
+    EXPECT_FALSE(copy) << ::testing::PrintToString(s.lines());
+  }
+}
+
 TEST_F(ScheduleTest, SwappedStoragesKeepTheirValues) {
   Tensor a = Tensor({1.f, 2.f}).clone().realize(), b = Tensor({3.f, 4.f}).clone().realize();
   Tensor old_a = a + 0, old_b = b + 0;
