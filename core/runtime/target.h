@@ -16,7 +16,8 @@ struct Target {
   int multiprocessors = 0;
   int shared_bytes = 0;  // that a block may have without asking for more
   bool is_gpu() const { return triple.starts_with("nvptx"); }
-  bool is_hopper() const { return cpu.starts_with("sm_9"); }
+  bool is_hopper() const { return cpu == "sm_90a"; }
+  bool has_clusters() const { return cpu.starts_with("sm_9"); }  // of blocks; Hopper and newer
   bool operator==(const Target&) const = default;
 };
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "devices/cuda/gpu_target.h"
 #include "devices/cuda/jit.h"
 #include "devices/cuda/library_calls.h"
 #include "devices/cuda/matmul.h"
@@ -22,19 +23,6 @@ constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 constexpr unsigned kNoTiming = 2;     // CU_EVENT_DISABLE_TIMING
 constexpr unsigned kPortable = 1, kMapped = 2;
 constexpr int kSharedPerBlock = 8, kMultiprocessors = 16, kMajor = 75, kMinor = 76;
-
-// The instructions that are Hopper's alone need "sm_90a"; they are forwards compatible with
-// nothing.
-std::string architecture(int major, int minor) {
-  bool specific = major >= 9;
-  return fmt::format("sm_{}{}{}", major, minor, specific ? "a" : "");
-}
-
-// LLVM's PTX version: one that every driver for the architecture reads.
-std::string ptx_version(int major, int driver) {
-  if (major >= 10) return "+ptx86";
-  return driver >= 12030 ? "+ptx83" : driver >= 12000 ? "+ptx80" : "+ptx78";
-}
 
 Address address(const void* memory) { return reinterpret_cast<Address>(memory); }
 
@@ -55,12 +43,10 @@ Gpu::Gpu(int index) : driver_(Driver::get()), index_(index), name_(fmt::format("
     check(driver_.device_attribute(&value, which, id_), "its properties");
     return value;
   };
-  target_ = {.triple = "nvptx64-nvidia-cuda",
-             .cpu = architecture(attribute(kMajor), attribute(kMinor)),
-             .features = ptx_version(attribute(kMajor), driver_.version()),
-             .vector_bits = 128,
-             .multiprocessors = attribute(kMultiprocessors),
-             .shared_bytes = attribute(kSharedPerBlock)};
+  capability_ = fmt::format("{}.{}", attribute(kMajor), attribute(kMinor));
+  target_ = gpu_target(attribute(kMajor), attribute(kMinor), driver_.version());
+  target_.multiprocessors = attribute(kMultiprocessors);
+  target_.shared_bytes = attribute(kSharedPerBlock);
   check(driver_.primary_retain(&context_, id_), "its context");
   make_current();
   check(driver_.stream_create(&compute_, kNonBlocking, 0), "a stream");
@@ -232,7 +218,7 @@ bool Gpu::fill_zero(void* to, size_t bytes) {
 void Gpu::prepare(const ObjectCode& code) {
   if (code.work_items == 0) return;
   make_current();
-  machine_code(code.bytes.data(), target_.cpu, name_);
+  machine_code(code.bytes.data(), capability_, name_);
 }
 
 void Gpu::prepare(const LibraryCall& call) {

@@ -87,6 +87,7 @@ class Gpu final : public Device, private MemorySource {
 
   // --- for the parts
   const Driver& driver() const { return driver_; }
+  const std::string& capability() const { return capability_; }  // "9.0"
   void check(Result result, std::string_view asked) const { driver_.check(result, name_, asked); }
   Stream stream(Queue queue) const { return queue == Queue::Compute ? compute_ : communication_; }
   Context context() const { return context_; }
@@ -121,7 +122,7 @@ class Gpu final : public Device, private MemorySource {
   const Driver& driver_;
   int index_;
   DeviceId id_ = 0;
-  std::string name_, uuid_;
+  std::string name_, uuid_, capability_;
   Context context_ = nullptr;
   Stream compute_ = nullptr, reading_ = nullptr, communication_ = nullptr;
   Target target_;

@@ -47,11 +47,11 @@ std::string compile(const char* ptx, std::string_view device) {
 
 }  // namespace
 
-std::shared_ptr<const std::string> machine_code(const char* ptx, std::string_view cpu,
+std::shared_ptr<const std::string> machine_code(const char* ptx, std::string_view capability,
                                                 std::string_view device) {
   static std::mutex mutex;
   static std::unordered_map<std::string, std::shared_ptr<const std::string>> made;
-  std::string key = fmt::format("cubin {} {} {}", cpu, Driver::get().version(), ptx);
+  std::string key = fmt::format("cubin {} {} {}", capability, Driver::get().version(), ptx);
   {
     std::lock_guard lock(mutex);
     if (auto found = made.find(key); found != made.end()) return found->second;
@@ -63,11 +63,12 @@ std::shared_ptr<const std::string> machine_code(const char* ptx, std::string_vie
   return made.emplace(std::move(key), std::move(code)).first->second;
 }
 
-Module load_ptx(const char* ptx, std::string_view cpu, std::string_view device) {
+Module load_ptx(const char* ptx, std::string_view capability, std::string_view device) {
   Module module = nullptr;
-  Driver::get().check(Driver::get().module_load(&module, machine_code(ptx, cpu, device)->data(), 0,
-                                                nullptr, nullptr),
-                      device, "loading a kernel");
+  Driver::get().check(
+      Driver::get().module_load(&module, machine_code(ptx, capability, device)->data(), 0, nullptr,
+                                nullptr),
+      device, "loading a kernel");
   return module;
 }
 

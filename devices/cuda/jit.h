@@ -10,13 +10,14 @@
 namespace tinyshard::cuda {
 
 // By any thread, with the device's context current: takes some 100 ms a kernel where it is not
-// kept. Throws as `load_ptx`.
-std::shared_ptr<const std::string> machine_code(const char* ptx, std::string_view cpu,
+// kept. `capability` of the device: one PTX is other machine code on other GPUs. Throws as
+// `load_ptx`.
+std::shared_ptr<const std::string> machine_code(const char* ptx, std::string_view capability,
                                                 std::string_view device);
 
 // With the device's context current. `ptx` ends with a NUL. Throws DeviceError with the compiler's
 // log when the PTX is refused.
-Module load_ptx(const char* ptx, std::string_view cpu, std::string_view device);
+Module load_ptx(const char* ptx, std::string_view capability, std::string_view device);
 
 // How many parameters the entry of a PTX text declares. -1 when it has no such entry.
 int count_parameters(std::string_view ptx, std::string_view entry);

@@ -270,8 +270,8 @@ LtCandidate LtProduct::fastest(const Candidates& candidates, Pointers p) {
 
 std::string LtProduct::disk_key(const std::string& key) const {
   return fmt::format(
-      "algorithm: cuBLASLt {}, {} of {} multiprocessors, tf32 {}, the best of {}: {}",
-      lt_.version_number(), gpu_.target().cpu, gpu_.target().multiprocessors, options().tf32,
+      "algorithm: cuBLASLt {}, capability {}, {} multiprocessors, tf32 {}, the best of {}: {}",
+      lt_.version_number(), gpu_.capability(), gpu_.target().multiprocessors, options().tf32,
       options().beam, key);
 }
 

@@ -41,7 +41,7 @@ KernelProgram::KernelProgram(Gpu& gpu, const ObjectCode& code)
   buffers_ = size_t(parameters) - coordinates_;
   arguments_.resize(size_t(parameters));
   gpu.make_current();
-  module_ = load_ptx(code.bytes.data(), gpu.target().cpu, gpu.name());
+  module_ = load_ptx(code.bytes.data(), gpu.capability(), gpu.name());
   const Driver& driver = gpu.driver();
   gpu.check(driver.module_function(&function_, module_, entry_.c_str()),
             fmt::format("finding kernel {}", entry_));

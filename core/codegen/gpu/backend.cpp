@@ -13,6 +13,7 @@
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
 #include <llvm/IR/Verifier.h>
+#include <llvm/MC/MCSubtargetInfo.h>
 #include <llvm/MC/TargetRegistry.h>
 #include <llvm/Passes/PassBuilder.h>
 #include <llvm/Support/TargetSelect.h>
@@ -45,6 +46,10 @@ std::unique_ptr<llvm::TargetMachine> make_machine(const Target& target) {
   std::string error;
   const llvm::Target* found = llvm::TargetRegistry::lookupTarget(target.triple, error);
   if (!found) throw InternalError("LLVM has no target " + target.triple + ": " + error);
+  // It would go on with its oldest one.
+  std::unique_ptr<llvm::MCSubtargetInfo> known(found->createMCSubtargetInfo(target.triple, "", ""));
+  if (!known->isCPUStringValid(target.cpu))
+    throw InternalError("LLVM knows no GPU of architecture " + target.cpu);
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Standard;
   options.NoTrappingFPMath = true;

@@ -111,7 +111,7 @@ void Emitter::emit_entry(const std::string& name) {
 // of its own: it waits here until all that they wrote is there. What depends on it may begin
 // likewise once each of its blocks is here.
 void Emitter::wait_for_others() {
-  if (!target_.is_hopper()) return;
+  if (!target_.has_clusters()) return;  // as old as clusters
   auto* type = llvm::FunctionType::get(b_.getVoidTy(), false);
   for (const char* word : {"griddepcontrol.wait;", "griddepcontrol.launch_dependents;"})
     b_.CreateCall(type, llvm::InlineAsm::get(type, word, "~{memory}", true));

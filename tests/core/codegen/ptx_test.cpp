@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/error.h"
 #include "core/base/options.h"
+#include "devices/cuda/gpu_target.h"
 #include "tests/core/codegen/harness.h"
 
 namespace tinyshard::test {
@@ -129,6 +131,33 @@ TEST(Ptx, WaitsForWhatItDependsOnBeforeItReads) {
   ObjectCode other = compile(k, older);
   EXPECT_FALSE(other.waits_itself);
   EXPECT_EQ(count(text(other), "griddepcontrol"), 0);
+}
+
+// LLVM would take its oldest architecture for one that it does not know.
+TEST(Ptx, IsOfAnArchitectureThatLlvmKnows) {
+  Kernel k("copy");
+  int in = k.param(DType::F32, 1), out = k.param(DType::F32, 1);
+  for (ParamInfo& p : k.source().params) p.numel = 1 << 20;
+  UOp i = k.loop(1 << 20);
+  k.store(out, i, k.load(in, i));
+  for (auto [major, minor] : {std::pair{6, 0},
+                              {6, 1},
+                              {7, 0},
+                              {7, 5},
+                              {8, 0},
+                              {8, 6},
+                              {8, 9},
+                              {9, 0},
+                              {10, 0},
+                              {12, 0}}) {
+    Target target = cuda::gpu_target(major, minor, 13000);
+    target.multiprocessors = 100;
+    target.shared_bytes = 49152;
+    EXPECT_EQ(count(text(compile(k, target)), "\\.target " + target.cpu), 1);
+  }
+  Target unknown = kHopper;
+  unknown.cpu = "sm_100a";
+  EXPECT_THROW(compile(k, unknown), InternalError);
 }
 
 // Steps of several elements may be few enough for 32 bits where their elements are not.

@@ -1,0 +1,38 @@
+#include "devices/cuda/gpu_target.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace tinyshard::cuda {
+namespace {
+
+constexpr std::array kKnown{60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90};  // to LLVM 19
+
+// LLVM's version of PTX: one that every driver for the architecture reads.
+const char* ptx_version(int driver) {
+  return driver >= 12030 ? "+ptx83" : driver >= 12000 ? "+ptx80" : "+ptx78";
+}
+
+}  // namespace
+
+Target gpu_target(int major, int minor, int driver) {
+  const int capability = 10 * major + minor;
+  const auto* newer = std::ranges::upper_bound(kKnown, capability);
+  if (newer == kKnown.begin()) {
+    throw DeviceError(
+        fmt::format("a GPU of compute capability {}.{} is too old: 6.0 is needed", major, minor));
+  }
+  const int known = *(newer - 1);
+  // What is Hopper's alone needs "sm_90a", which no other GPU runs.
+  const bool hopper = capability == 90;
+  return {.triple = "nvptx64-nvidia-cuda",
+          .cpu = fmt::format("sm_{}{}", known, hopper ? "a" : ""),
+          .features = ptx_version(driver),
+          .vector_bits = 128};
+}
+
+}  // namespace tinyshard::cuda

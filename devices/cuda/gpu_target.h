@@ -1,0 +1,12 @@
+// For which target kernels are generated, for a GPU of a compute capability.
+#pragma once
+#include "core/runtime/target.h"
+
+namespace tinyshard::cuda {
+
+// The newest architecture that our code generator knows and the GPU runs; what is newer still runs
+// as that. `driver`: its version as the driver tells it, 12030 for 12.3. DeviceError for a GPU that
+// is older than all of them.
+Target gpu_target(int major, int minor, int driver);
+
+}  // namespace tinyshard::cuda
