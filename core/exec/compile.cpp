@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <functional>
+#include <future>
 #include <set>
 #include <thread>
 #include <utility>
@@ -57,47 +58,32 @@ void prepare_programs(std::span<const std::shared_ptr<const CompiledKernel>> ker
   parallel_compile(int(list.size()), [&](int i) { device.prepare(list[size_t(i)]->code); });
 }
 
-// Libraries compile too, for some calls: beside our own kernels, from construction to `finish`.
-class LibraryCalls {
- public:
-  explicit LibraryCalls(std::span<const Item> items) {
-    Runtime& runtime = Runtime::get();
-    for (const Item& item : items) {
-      if (item.kind != Item::Kind::Library) continue;
-      for (int position : runtime.local_positions(item.mesh)) {
-        Device& device = runtime.device(item.mesh.devices()[position]);
-        if (device.target().is_gpu()) calls_.emplace_back(&device, &item.call);
-      }
+// Libraries compile too, for some calls: on threads of their own until the result is asked for.
+std::future<void> prepare_library_calls(std::span<const Item> items) {
+  Runtime& runtime = Runtime::get();
+  std::vector<std::pair<Device*, const LibraryCall*>> calls;
+  for (const Item& item : items) {
+    if (item.kind != Item::Kind::Library) continue;
+    for (int position : runtime.local_positions(item.mesh)) {
+      Device& device = runtime.device(item.mesh.devices()[position]);
+      if (device.target().is_gpu()) calls.emplace_back(&device, &item.call);
     }
-    if (calls_.empty()) return;
-    thread_ = std::jthread([this] {
-      try {
-        parallel_compile(int(calls_.size()), [&](int i) {
-          auto [device, call] = calls_[size_t(i)];
-          device->prepare(*call);
-        });
-      } catch (...) {
-        error_ = std::current_exception();
-      }
+  }
+  const auto when = calls.empty() ? std::launch::deferred : std::launch::async;
+  return std::async(when, [calls = std::move(calls)] {
+    parallel_compile(int(calls.size()), [&](int i) {
+      auto [device, call] = calls[size_t(i)];
+      device->prepare(*call);
     });
-  }
-  void finish() {
-    if (thread_.joinable()) thread_.join();
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  std::vector<std::pair<Device*, const LibraryCall*>> calls_;
-  std::exception_ptr error_;
-  std::jthread thread_;  // ends before what it uses
-};
+  });
+}
 
 }  // namespace
 
 std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item> items) {
   Runtime& runtime = Runtime::get();
   Stopwatch whole;
-  LibraryCalls calls(items);
+  std::future<void> libraries = prepare_library_calls(items);
   // Kernels are compiled once per kind of device; a schedule may hold items of several.
   std::vector<KernelSource*> sources;
   std::vector<Device*> devices;  // the first of each; null where this process has none of them
@@ -130,7 +116,7 @@ std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item>
     }
     for (size_t i = 0; i < places.size(); ++i) kernels[places[i]] = compiled[i];
   }
-  calls.finish();
+  libraries.get();
   if (options().debug >= 1) {
     log_line(fmt::format("compiled {} kernels in {:.1f} ms", sources.size(), whole.ms()));
   }

@@ -40,22 +40,6 @@ struct State {
     if (added) found->second = std::make_shared<Slot>();
     return {found->second, added};
   }
-  DnnHandle take() {
-    std::lock_guard lock(mutex);
-    if (idle.empty()) {
-      DnnHandle made = nullptr;
-      Cudnn::get().check(Cudnn::get().create(&made), "a handle");
-      return made;
-    }
-    DnnHandle taken = idle.back();
-    idle.pop_back();
-    return taken;
-  }
-  void give_back(DnnHandle taken) {
-    std::lock_guard lock(mutex);
-    idle.push_back(taken);
-  }
-
   ~State() {
     plans.clear();
     for (DnnHandle other : idle) Cudnn::get().destroy(other);
@@ -64,6 +48,8 @@ struct State {
 };
 
 State& state(const Gpu& gpu) {
+  auto lock = gpu.in_order();
+  gpu.make_current();
   if (!gpu.dnn_state) gpu.dnn_state = std::make_shared<State>(gpu.stream(Queue::Compute));
   return *std::static_pointer_cast<State>(gpu.dnn_state);
 }
@@ -83,36 +69,39 @@ class Watch {
   Stopwatch watch_;
 };
 
-State& opened(const Gpu& gpu) {
-  auto lock = gpu.in_order();
-  gpu.make_current();
-  return state(gpu);
-}
-
-// With a handle of its own meanwhile.
-std::unique_ptr<DnnPlanned> planned(State& s, const std::string& key, const DnnPlanner& make) {
-  Watch watch("a plan", key);
-  const DnnHandle handle = s.take();
-  try {
-    auto plan = make({handle, {}});
-    s.give_back(handle);
-    return plan;
-  } catch (...) {
-    s.give_back(handle);
-    throw;
+// An idle handle, or a new one, for as long as this lives.
+class Borrowed {
+ public:
+  explicit Borrowed(State& state) : state_(state) {
+    std::lock_guard lock(state.mutex);
+    if (state.idle.empty()) {
+      Cudnn::get().check(Cudnn::get().create(&handle_), "a handle");
+    } else {
+      handle_ = state.idle.back();
+      state.idle.pop_back();
+    }
   }
-}
+  Borrowed(const Borrowed&) = delete;
+  ~Borrowed() {
+    std::lock_guard lock(state_.mutex);
+    state_.idle.push_back(handle_);
+  }
+  DnnHandle handle() const { return handle_; }
+
+ private:
+  State& state_;
+  DnnHandle handle_ = nullptr;
+};
 
 }  // namespace
 
 // A handle serves one thread at a time; what is queued uses it under the same lock.
 
-DnnHandle dnn_handle(const Gpu& gpu) { return opened(gpu).handle; }
+DnnHandle dnn_handle(const Gpu& gpu) { return state(gpu).handle; }
 
 bool dnn_supports(const Gpu& gpu, const std::string& key,
                   const std::function<bool(const DnnTarget&)>& has_engine) {
   auto lock = gpu.in_order();
-  gpu.make_current();
   State& s = state(gpu);
   auto found = s.supported.find(key);
   if (found != s.supported.end()) return found->second;
@@ -122,15 +111,17 @@ bool dnn_supports(const Gpu& gpu, const std::string& key,
 
 std::shared_ptr<const DnnPlanned> dnn_plan(Gpu& gpu, const std::string& key,
                                            const DnnPlanner& make) {
-  State& s = opened(gpu);
+  State& s = state(gpu);
   std::shared_ptr<Slot> slot = s.slot(key).first;
   std::lock_guard lock(slot->making);
-  if (!slot->plan) slot->plan = planned(s, key, make);
-  return slot->plan;
+  if (slot->plan) return slot->plan;
+  Watch watch("a plan", key);
+  Borrowed borrowed(s);
+  return slot->plan = make({borrowed.handle(), {}});
 }
 
 void dnn_prepare(Gpu& gpu, const std::string& key, const DnnPlanner& make) {
-  if (opened(gpu).slot(key).second) dnn_plan(gpu, key, make);
+  if (state(gpu).slot(key).second) dnn_plan(gpu, key, make);
 }
 
 }  // namespace tinyshard::cuda

@@ -43,8 +43,9 @@ Gpu::Gpu(int index) : driver_(Driver::get()), index_(index), name_(fmt::format("
     check(driver_.device_attribute(&value, which, id_), "its properties");
     return value;
   };
-  capability_ = fmt::format("{}.{}", attribute(kMajor), attribute(kMinor));
-  target_ = gpu_target(attribute(kMajor), attribute(kMinor), driver_.version());
+  const int major = attribute(kMajor), minor = attribute(kMinor);
+  capability_ = fmt::format("{}.{}", major, minor);
+  target_ = gpu_target(major, minor, driver_.version());
   target_.multiprocessors = attribute(kMultiprocessors);
   target_.shared_bytes = attribute(kSharedPerBlock);
   check(driver_.primary_retain(&context_, id_), "its context");
