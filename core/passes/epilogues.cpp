@@ -73,13 +73,10 @@ UOp repeated_row(const UOp& x) {
 class Epilogues {
  public:
   Epilogues(std::span<const UOp> roots, const std::function<bool(const LibraryCall&)>& supports)
-      : roots_(roots), supports_(supports), order_(toposort(roots)), uses_(order_.size()) {
-    for (const UOp& x : order_) {
-      ++uses_[x];
-      for (const UOp& s : x->src()) ++uses_[s];
-    }
-    for (const UOp& root : roots) ++uses_[root];
-  }
+      : roots_(roots),
+        supports_(supports),
+        order_(toposort(roots)),
+        uses_(count_uses(order_, roots)) {}
 
   std::vector<UOp> run() {
     for (const UOp& x : order_) {
@@ -95,7 +92,7 @@ class Epilogues {
 
  private:
   // How many sources of other nodes, or roots, x is.
-  int uses(const UOp& x) const { return uses_.at(x) - 1; }
+  int uses(const UOp& x) const { return uses_.at(x); }
   bool in_graph(const UOp& x) const { return uses_.contains(x); }
 
   // The product that x shows in another shape and maybe a narrower type, with nobody else reading
@@ -282,7 +279,7 @@ class Epilogues {
   std::span<const UOp> roots_;
   const std::function<bool(const LibraryCall&)>& supports_;
   std::vector<UOp> order_;
-  NodeMap<int> uses_;  // and one for being in the graph
+  NodeMap<int> uses_;
   NodeMap<Fused> fused_;
   std::vector<UOp> biased_;
   NodeMap<UOp> relu_by_sign_;  // what says where a sum is positive: the fused ReLU of that sum

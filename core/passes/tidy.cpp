@@ -115,15 +115,12 @@ UOp split(const UOp& x, const SplitLimits& limits) {
 }  // namespace
 
 std::vector<UOp> transpose_products(std::span<const UOp> roots) {
-  NodeMap<int> users;
-  for (const UOp& x : toposort(roots)) {
-    for (const UOp& s : x->src()) ++users[s];
-  }
-  for (const UOp& root : roots) ++users[root];
+  const std::vector<UOp> order = toposort(roots);  // keeps the nodes that are counted
+  const NodeMap<int> uses = count_uses(order, roots);
   return rewrite_once(roots, [&](const UOp& x) {
     if (x.op() != Op::Permute || x.src(0).op() != Op::Dot) return UOp();
     const UOp& product = x.src(0);
-    const int* count = users.find(product);
+    const int* count = uses.find(product);
     if (!count || *count != 1 || !(x == swap_last_two(product))) return UOp();
     UOp a = swap_last_two(product.src(0)), b = swap_last_two(product.src(1));
     return UOp::make(Op::Dot, product.dtype(), {b, a}, product->arg());

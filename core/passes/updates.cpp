@@ -1,5 +1,6 @@
 #include "core/passes/updates.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "core/uop/node_map.h"
@@ -38,12 +39,7 @@ UOp product_of(const Update& u) {
 class Updates {
  public:
   Updates(std::span<const UOp> order, std::span<const UOp> roots)
-      : order_(order), roots_(roots), uses_(order.size()) {
-    for (const UOp& x : order) {
-      for (const UOp& s : x->src()) ++uses_[s];
-    }
-    for (const UOp& root : roots) ++uses_[root];
-  }
+      : order_(order), roots_(roots), uses_(count_uses(order, roots)) {}
 
   // What an Assign does, when that is an update by a product that nobody else reads.
   std::optional<Update> of(const UOp& assign) const {
@@ -139,6 +135,8 @@ class Updates {
 std::vector<UOp> fuse_updates(std::span<const UOp> roots,
                               const std::function<bool(const LibraryCall&)>& library_supports) {
   const std::vector<UOp> order = toposort(roots);
+  auto assigns = [](const UOp& x) { return x.op() == Op::Assign; };
+  if (std::ranges::none_of(order, assigns)) return {roots.begin(), roots.end()};
   Updates updates(order, roots);
   NodeMap<Update> found;
   for (const UOp& x : order) {

@@ -65,11 +65,7 @@ class Scheduler {
   // brings for a storage arrives there, and a product that updates one is made there: no copies of
   // them.
   void name_results() {
-    NodeMap<int> uses(order_.size());
-    for (const UOp& x : order_) {
-      for (const UOp& s : x->src()) ++uses[s];
-    }
-    for (const UOp& root : roots_) ++uses[root];
+    const NodeMap<int> uses = count_uses(order_, roots_);
     for (const UOp& x : order_) {
       if (x.op() != Op::Assign) continue;
       UOp result = x.src(1);

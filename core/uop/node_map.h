@@ -1,6 +1,7 @@
 // A side table: facts about nodes that a pass derives, kept outside of the immutable graph.
 // Open addressing keyed by node pointer; holds no reference, so the graph must outlive it.
 #pragma once
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -57,5 +58,16 @@ class NodeMap {
   std::vector<std::pair<const Node*, T>> slots_;
   size_t mask_ = 0, size_ = 0;
 };
+
+// How many sources of other nodes, or roots, each node of a graph is; other nodes are not in it.
+// `order`: all nodes of the graph.
+inline NodeMap<int> count_uses(std::span<const UOp> order, std::span<const UOp> roots) {
+  NodeMap<int> uses(order.size());
+  for (const UOp& x : order) {
+    for (const UOp& s : x->src()) ++uses[s];
+  }
+  for (const UOp& root : roots) ++uses[root];
+  return uses;
+}
 
 }  // namespace tinyshard

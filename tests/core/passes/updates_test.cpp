@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/schedule/schedule.h"
+#include "core/passes/products.h"
 #include "tests/core/passes/same_values.h"
 
 namespace tinyshard {
@@ -95,6 +95,17 @@ TEST(Updates, AreOnlyThose) {
   }
   UOp root = assign(m.w, binary(Op::Sub, m.w, m.step));
   EXPECT_EQ(fuse_updates(std::span(&root, 1), none)[0], root) << "the device has none";
+}
+
+TEST(Updates, AreSpelledOutWhereNoLibraryTakesThem) {
+  Weight m;
+  for (const UOp& added : {m.step, m.product}) {
+    UOp root = m.fused(assign(m.w, binary(Op::Add, m.w, added)));
+    ASSERT_EQ(updates_in(root), 1);
+    UOp loops = lower_products(std::span(&root, 1), none)[0];
+    EXPECT_EQ(updates_in(loops), 0);
+    expect_same({root.src(1)}, {loops.src(1)}, m.leaves);
+  }
 }
 
 TEST(Updates, LeaveAProductThatSomebodyElseReads) {
