@@ -22,6 +22,16 @@ double gelu_slope(double v) {
 // are not aligned, the library rounds the sum before it adds the bias.
 double epilogue_tolerance(DType dtype, double size) { return tolerance(dtype) * (size + 0.1); }
 
+// An element of the product itself, without batches.
+double sum_at(const Case& c, const std::vector<std::byte>& a, const std::vector<std::byte>& b,
+              int64_t i, int64_t j) {
+  double sum = 0;
+  for (int64_t x = 0; x < c.k; ++x)
+    sum += decode(c.type, a, size_t(c.a.offset + i * c.a.strides[0] + x * c.a.strides[1])) *
+           decode(c.type, b, size_t(c.b.offset + x * c.b.strides[0] + j * c.b.strides[1]));
+  return sum;
+}
+
 class CudaEpilogue : public CudaMatmul {
  protected:
   struct Run {
@@ -68,10 +78,7 @@ class CudaEpilogue : public CudaMatmul {
     std::vector<std::byte> got = out.values(), got_other = other.values();
     for (int64_t i = 0; i < c.m; ++i) {
       for (int64_t j = 0; j < c.n; ++j) {
-        double sum = 0;
-        for (int64_t x = 0; x < c.k; ++x)
-          sum += decode(c.type, a, size_t(c.a.offset + i * c.a.strides[0] + x * c.a.strides[1])) *
-                 decode(c.type, b, size_t(c.b.offset + x * c.b.strides[0] + j * c.b.strides[1]));
+        double sum = sum_at(c, a, b, i, j);
         bool whole = r.epilogue == Epilogue::GeluBackward;
         double t = decode(c.result, third,
                           size_t(r.offset + (whole ? i * call.operands[2].strides[0] : 0) + j));
@@ -127,10 +134,7 @@ class CudaEpilogue : public CudaMatmul {
     std::vector<std::byte> got = out.values();
     for (int64_t i = 0; i < c.m; ++i) {
       for (int64_t j = 0; j < c.n; ++j) {
-        double sum = 0, was = decode(c.result, old, size_t(i * c.n + j));
-        for (int64_t x = 0; x < c.k; ++x)
-          sum += decode(c.type, a, size_t(c.a.offset + i * c.a.strides[0] + x * c.a.strides[1])) *
-                 decode(c.type, b, size_t(c.b.offset + x * c.b.strides[0] + j * c.b.strides[1]));
+        double sum = sum_at(c, a, b, i, j), was = decode(c.result, old, size_t(i * c.n + j));
         double want = scaled ? s[0] * sum + s[1] * was : sum + was;
         double value = decode(c.result, got, size_t(i * c.n + j));
         ASSERT_LE(std::abs(value - want),
