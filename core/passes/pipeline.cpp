@@ -12,9 +12,11 @@
 #include "core/passes/attention.h"
 #include "core/passes/epilogues.h"
 #include "core/passes/products.h"
+#include "core/passes/scatters.h"
 #include "core/passes/tidy.h"
 #include "core/passes/updates.h"
 #include "multi/rewrite.h"
+#include "multi/sparse_sums.h"
 
 namespace tinyshard {
 namespace {
@@ -32,21 +34,26 @@ void products_pass(PassContext& c) {
   c.roots = lower_products(c.roots, c.library_supports, c.small_products);
 }
 void updates_pass(PassContext& c) { c.roots = fuse_updates(c.roots, c.library_supports); }
+void scatters_pass(PassContext& c) { c.roots = start_scatters(c.roots, c.library_supports); }
 void operands_pass(PassContext& c) {
   if (c.worth_copying) c.roots = lay_along_sums(c.roots, c.worth_copying);
 }
 void split_pass(PassContext& c) { c.roots = split_reductions(c.roots, c.split); }
 
+void sparse_sums_pass(PassContext& c) { c.roots = gather_sparse_sums(c.roots); }
+
 void transpose_pass(PassContext& c) { c.roots = transpose_products(c.roots); }
 
 void epilogues_pass(PassContext& c) { c.roots = fuse_epilogues(c.roots, c.library_supports); }
 
-constexpr std::array<Pass, 10> kPasses = {{
+constexpr std::array<Pass, 12> kPasses = {{
     {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
     {"shard", "global values become local ones; collectives appear", true, shard_pass},
     {"attention", "attention that no library takes becomes products and a softmax", true,
      attention_pass},
     {"tidy_local", "the same for what sharding leaves behind", false, tidy_pass},
+    {"sparse_sums", "sums over devices in which few rows take part gather these", false,
+     sparse_sums_pass},
     {"transpose", "products that are only read transposed are computed transposed", false,
      transpose_pass},
     {"epilogues", "products add their bias, apply ReLU, GELU and its gradient, round, and send",
@@ -54,6 +61,7 @@ constexpr std::array<Pass, 10> kPasses = {{
     {"products", "products and convolutions that no library takes, and small ones, become loops",
      true, products_pass},
     {"updates", "products that are added to a storage do that themselves", false, updates_pass},
+    {"scatters", "scattered sums start from what is added to them", false, scatters_pass},
     {"operands", "operands that a library reads faster in another order are copied", false,
      operands_pass},
     {"split_reductions", "long reductions with few results run in two steps, in parallel", false,

@@ -277,9 +277,11 @@ class Scheduler {
     if (auto view = lowering_.view(x.src(0))) {
       Item item;
       item.kind = Item::Kind::Library;
-      item.call = {x, {view->second, row_major(x.src(1).shape())}};
+      item.call = row_major_call(x);
+      item.call.operands[0] = view->second;
       if (options_.library_supports(item.call)) {
-        item.buffers = {buffer_of(view->first), whole_operand(x.src(1))};
+        item.buffers = {buffer_of(view->first)};
+        for (const UOp& s : x->src().subspan(1)) item.buffers.push_back(whole_operand(s));
         return item;
       }
     }

@@ -48,7 +48,7 @@ constexpr std::array<OpInfo, kOps> kTable = {{
     {Op::ShardSlice, "shard_slice", 1, C::Movement, T::SameAsFirst},
     {Op::Reduce, "reduce", 1, C::Reduction, T::SameAsFirst},
     {Op::Gather, "gather", 2, C::Reduction, T::SameAsFirst},
-    {Op::ScatterAdd, "scatter_add", 2, C::Reduction, T::SameAsSecond},
+    {Op::ScatterAdd, "scatter_add", -1, C::Reduction, T::SameAsSecond},
     {Op::Dot, "dot", -1, C::Reduction, T::Given},
     {Op::Conv, "conv", 2, C::Reduction, T::SameAsFirst},
     {Op::ConvBackwardData, "conv_backward_data", 2, C::Reduction, T::SameAsFirst},

@@ -99,8 +99,10 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       return out;
     }
     case Op::ScatterAdd: {
+      need(src.size() == 2 || src.size() == 3, "wrong number of sources");
       need(arg.size() == 2 && std::ranges::equal(s, src[1].shape()), "index and source differ");
       s[arg[0]] = arg[1];
+      need(src.size() == 2 || std::ranges::equal(s, src[2].shape()), "base and result differ");
       return s;
     }
     case Op::Dot: {

@@ -8,7 +8,9 @@
 //   Flip {axes...}               ShardSlice {axis, mesh axis, parts}: this device's part of `axis`
 //   Reduce {ReduceOp, axes...}: reduced axes become 1         Range {id, size, RangeKind}
 //   Gather(x, index) {axis}: out[.., i, ..] = x[.., index[.., i, ..], ..] with index's shape
-//   ScatterAdd(index, src) {axis, size}: the adjoint of Gather into zeros
+//   ScatterAdd(index, src[, base]) {axis, size}: the adjoint of Gather, added to zeros or to
+//   `base`,
+//     of the result's shape and of its type or a narrower one (passes only)
 //   Dot(a, b) {batch axes}: a[batch.., m, k] * b[batch.., k, n] -> [batch.., m, n]
 //   Dot(a, b, c[, s]) {batch axes, Epilogue}: see Epilogue; made by the passes only
 //   Conv*: see ConvArg            Attention*: see AttentionArg

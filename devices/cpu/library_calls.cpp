@@ -101,6 +101,7 @@ std::optional<ScatterSpec> scatter_spec(const LibraryCall& call) {
   size_t axis = size_t(x.arg(0)), rank = index.shape.size();
   auto outer = joint_stride(index, 0, axis), inner = joint_stride(index, axis + 1, rank);
   if (!outer || !inner) return std::nullopt;
+  if (x->sources > 2 && x.src(2).dtype() != x.dtype()) return std::nullopt;
   ScatterSpec spec;
   spec.dtype = x.dtype();
   spec.index_dtype = x.src(0).dtype();
@@ -155,10 +156,11 @@ class ConvCall : public Program {
 class ScatterCall : public Program {
  public:
   ScatterCall(const LibraryCall& call, const ScatterSpec& spec, ThreadPool& pool)
-      : index_(call.operands[0]), spec_(spec), pool_(pool) {}
+      : index_(call.operands[0]), spec_(spec), based_(call.operands.size() > 2), pool_(pool) {}
   void launch(void* const* buffers, const int64_t*) override {
-    ScatterResult result = scatter_add(spec_, nullptr, at(buffers[0], index_, spec_.index_dtype),
-                                       buffers[1], buffers[2], pool_);
+    const void* base = based_ ? buffers[2] : nullptr;
+    ScatterResult result = scatter_add(spec_, base, at(buffers[0], index_, spec_.index_dtype),
+                                       buffers[1], buffers[based_ ? 3 : 2], pool_);
     if (!result.ok) {
       throw UserError(fmt::format("index {} at position {} is out of range for a dim of size {}",
                                   result.bad_index, result.bad_row, spec_.rows_out));
@@ -169,6 +171,7 @@ class ScatterCall : public Program {
  private:
   StridedView index_;
   ScatterSpec spec_;
+  bool based_;
   ThreadPool& pool_;
 };
 

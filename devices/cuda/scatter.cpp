@@ -35,6 +35,9 @@ std::optional<ScatterShape> shape_of(const LibraryCall& call) {
     return std::nullopt;
   ScatterShape s;
   s.dtype = x.dtype();
+  if (x->sources > 2) s.base = x.src(2).dtype();
+  bool widened = s.dtype == DType::F32 && (s.base == DType::BF16 || s.base == DType::F16);
+  if (s.base && s.base != s.dtype && !widened) return std::nullopt;
   s.index_dtype = index_dtype;
   s.outer = product(DimSpan(index.shape).first(axis));
   s.rows_in = index.shape[axis];
@@ -47,11 +50,12 @@ std::optional<ScatterShape> shape_of(const LibraryCall& call) {
   return s;
 }
 
-// The kernel with one more pointer: where it tells of an index out of range.
+// The kernel with one more pointer behind those of the call: where it tells of an index out of
+// range.
 class ScatterProgram final : public CudaProgram {
  public:
   ScatterProgram(Gpu& gpu, const ScatterShape& shape)
-      : CudaProgram(gpu), kernel_(gpu, scatter_code(shape)) {}
+      : CudaProgram(gpu), kernel_(gpu, scatter_code(shape)), buffers_(shape.base ? 4 : 3) {}
   void enqueue(void* const* buffers, const int64_t* coordinates) override {
     fill(buffers);
     kernel_.enqueue(arguments_.data(), coordinates);
@@ -64,18 +68,19 @@ class ScatterProgram final : public CudaProgram {
 
  private:
   void fill(void* const* buffers) {
-    std::copy_n(buffers, 3, arguments_.begin());
-    arguments_[3] = gpu_.fault();
+    std::copy_n(buffers, buffers_, arguments_.begin());
+    arguments_[buffers_] = gpu_.fault();
   }
   KernelProgram kernel_;
-  std::array<void*, 4> arguments_{};
+  size_t buffers_;
+  std::array<void*, 5> arguments_{};
 };
 
 }  // namespace
 
 bool scatter_supports(const LibraryCall& call, std::string* why) {
   if (shape_of(call)) return true;
-  if (why) *why = "the index lies too far apart, or is of a type without scatter";
+  if (why) *why = "the index lies too far apart, or something is of a type without scatter";
   return false;
 }
 

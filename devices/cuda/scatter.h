@@ -3,16 +3,18 @@
 // every run. The kernel is PTX, written for each shape.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "devices/cuda/program.h"
 
 namespace tinyshard::cuda {
 
-// out[o][index[o][r][i]][i] += src[o][r][i], on a result of zeros.
+// out[o][index[o][r][i]][i] += src[o][r][i], on a result that starts as `base` or as zeros.
 struct ScatterShape {
   DType dtype = DType::F32;        // f64, f32, f16, bf16 (these two sum in f32) or any integer
   DType index_dtype = DType::I32;  // i32 or i64
+  std::optional<DType> base;       // that of the result, or a float of 16 bits for f32
   int64_t outer = 1, rows_in = 0, rows_out = 0, inner = 1;
   int64_t index_offset = 0, index_outer = 0, index_row = 1, index_inner = 0;  // in elements
 };

@@ -45,6 +45,53 @@ std::string load_index(const ScatterShape& s) {
                                      : "ld.global.s32 %i32, [%ip]; cvt.s64.s32 %idx, %i32;";
 }
 
+// Rows of the base that a thread reads at once, for their latency to overlap.
+constexpr int kBaseRows = 8;
+
+std::string replaced(std::string text, std::string_view from, const std::string& to) {
+  for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size())
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+// What the sums of the block's rows start as: zeros, or rows of the base.
+std::string start(const ScatterShape& s, const Element& e) {
+  const int row = kThreads * e.bytes;
+  if (!s.base) {
+    return fmt::format(R"(
+CLEAR:
+  st.shared.{reg} [%acc], %a;
+  add.s64 %acc, %acc, {row};
+  add.s64 %r, %r, 1;
+  setp.lt.s64 %p, %r, %rows;
+  @%p bra CLEAR;)",
+                       fmt::arg("reg", e.reg), fmt::arg("row", row));
+  }
+  const int64_t bytes = s.inner * int64_t(itemsize(*s.base));
+  const std::string load = element(*s.base).load;
+  std::string text = fmt::format("\n  .reg .pred %q<{0}>;\n  .reg .b16 %bh<{0}>;", kBaseRows) +
+                     fmt::format("\n  .reg .{} %b<{}>;\nSTART:", e.reg, kBaseRows);
+  for (int k = 0; k < kBaseRows; ++k) {
+    std::string own = replaced(load, "[%src]", fmt::format("[%base+{}]", k * bytes));
+    own = replaced(replaced(own, "%v", fmt::format("%b{}", k)), "%h", fmt::format("%bh{}", k));
+    text += fmt::format(R"(
+  add.s64 %t, %r, {k};
+  setp.lt.and.s64 %q{k}, %t, %rows, %active;
+  @%q{k} {load})",
+                        fmt::arg("k", k), fmt::arg("load", own));
+  }
+  for (int k = 0; k < kBaseRows; ++k)
+    text += fmt::format("\n  @%q{0} st.shared.{1} [%acc+{2}], %b{0};", k, e.reg, k * row);
+  return text + fmt::format(R"(
+  add.s64 %acc, %acc, {step};
+  add.s64 %base, %base, {base_step};
+  add.s64 %r, %r, {rows};
+  setp.lt.s64 %p, %r, %rows;
+  @%p bra START;)",
+                            fmt::arg("step", kBaseRows * row),
+                            fmt::arg("base_step", kBaseRows * bytes), fmt::arg("rows", kBaseRows));
+}
+
 // The block that owns the first rows of the result looks for indices outside of it.
 std::string check_index(int64_t rows_out) {
   return fmt::format(R"(
@@ -245,14 +292,14 @@ NEXT:
       R"(.version 7.1
 .target {target}
 .address_size 64
-.visible .entry scatter_add(.param .u64 index, .param .u64 source, .param .u64 result, .param .u64 fault)
+.visible .entry scatter_add(.param .u64 index, .param .u64 source, {base_param}.param .u64 result, .param .u64 fault)
 {{
   .shared .align 16 .b8 sums[{shared}];
   .reg .pred %p, %bad, %first, %active;
   .reg .b16 %h, %zero;
   .reg .b32 %thread, %block, %tile32, %group32, %mask, %bit, %lane, %d32, %row32, %i32;
   .reg .b64 %ip, %src, %src0, %out, %fault, %column, %o, %i, %t, %g0, %rows, %r, %row, %d, %idx, %pos;
-  .reg .b64 %acc, %acc0, %lane64;
+  .reg .b64 %acc, %acc0, %lane64, %base;
   .reg .{reg} %v, %a;
   ld.param.u64 %ip, [index];
   ld.param.u64 %src0, [source];
@@ -278,14 +325,6 @@ NEXT:
   mov.u64 %acc0, sums;
   mad.lo.s64 %acc0, %t, {acc_bytes}, %acc0;
   mov.{bits} %a, 0{zero_suffix};
-  mov.u64 %r, 0;
-  mov.u64 %acc, %acc0;
-CLEAR:
-  st.shared.{reg} [%acc], %a;
-  add.s64 %acc, %acc, {acc_row};
-  add.s64 %r, %r, 1;
-  setp.lt.s64 %p, %r, %rows;
-  @%p bra CLEAR;
   {outer}
   mul.lo.s64 %i, %o, {inner};
   sub.s64 %i, %column, %i;
@@ -298,6 +337,10 @@ CLEAR:
   mad.lo.s64 %t, %o, {rows_out}, %g0;
   mad.lo.s64 %t, %t, {inner}, %i;
   mad.lo.s64 %out, %t, {item}, %out;
+  {base_address}
+  mov.u64 %r, 0;
+  mov.u64 %acc, %acc0;
+{start}
   mov.u64 %r, 0;
 {walk}
 DONE:
@@ -316,7 +359,7 @@ END:
   ret;
 }}
 )",
-      fmt::arg("target", s.dtype == DType::BF16 ? "sm_80" : "sm_70"),
+      fmt::arg("target", s.dtype == DType::BF16 || s.base == DType::BF16 ? "sm_80" : "sm_70"),
       fmt::arg("shared", group * kThreads * e.bytes), fmt::arg("reg", e.reg),
       fmt::arg("tiles", tiles), fmt::arg("group", group), fmt::arg("rows_out", s.rows_out),
       fmt::arg("threads", kThreads), fmt::arg("columns", columns),
@@ -337,7 +380,13 @@ END:
       fmt::arg("index_outer", s.index_outer * index_item),
       fmt::arg("index_inner", s.index_inner * index_item), fmt::arg("rows_in", s.rows_in),
       fmt::arg("item", item), fmt::arg("walk", walk), fmt::arg("store", e.store),
-      fmt::arg("out_row", s.inner * item));
+      fmt::arg("out_row", s.inner * item), fmt::arg("start", start(s, e)),
+      fmt::arg("base_param", s.base ? ".param .u64 base, " : ""),
+      fmt::arg("base_address",
+               s.base
+                   ? fmt::format("ld.param.u64 %base, [base];\n  mad.lo.s64 %base, %t, {}, %base;",
+                                 itemsize(*s.base))
+                   : ""));
   ObjectCode code;
   code.entry = "scatter_add";
   code.bytes.assign(text.c_str(), text.c_str() + text.size() + 1);

@@ -208,6 +208,7 @@ class Evaluator {
         });
         break;
       case Op::ScatterAdd:
+        if (x->sources > 2) out = src(2);
         each(x.src(0).shape(), [&](Place p, int64_t at) {
           p[arg[0]] = int64_t(src(0)[at]);
           out[offset(p, shape)] += src(1)[at];

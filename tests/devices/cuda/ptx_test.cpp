@@ -41,6 +41,9 @@ TEST(Ptx, ScatterCoversEveryColumnAndRow) {
   EXPECT_EQ(code.work_items, 2 * 3);  // 300 columns by 256, 65 rows by 32
   EXPECT_EQ(count_parameters(code.bytes.data(), code.entry), 4);
   EXPECT_EQ(code.bytes.back(), '\0');
+  shape.base = DType::F32;
+  code = scatter_code(shape);
+  EXPECT_EQ(count_parameters(code.bytes.data(), code.entry), 5);
 }
 
 // With TS_PTXAS in the environment, the assembler itself reads every variant.
@@ -51,17 +54,19 @@ TEST(Ptx, ScatterAssembles) {
                       DType::I32, DType::I64}) {
     for (DType index : {DType::I32, DType::I64}) {
       for (int64_t inner : {5, 64, 512}) {
-        ScatterShape shape{.dtype = dtype,
-                           .index_dtype = index,
-                           .outer = 2,
-                           .rows_in = 100,
-                           .rows_out = 70,
-                           .inner = inner};
-        std::string path = ::testing::TempDir() + "scatter.ptx";
-        std::ofstream(path) << scatter_code(shape).bytes.data();
-        EXPECT_EQ(std::system((std::string(ptxas) + " -arch=sm_90a -o /dev/null " + path).c_str()),
-                  0)
-            << name(dtype) << ' ' << name(index) << ' ' << inner;
+        std::vector<std::optional<DType>> bases{std::nullopt, dtype};
+        if (dtype == DType::F32) bases.insert(bases.end(), {DType::BF16, DType::F16});
+        for (std::optional<DType> base : bases) {
+          ScatterShape shape;
+          shape.dtype = dtype, shape.index_dtype = index, shape.base = base;
+          shape.outer = 2, shape.rows_in = 100, shape.rows_out = 70, shape.inner = inner;
+          std::string path = ::testing::TempDir() + "scatter.ptx";
+          std::ofstream(path) << scatter_code(shape).bytes.data();
+          std::string command = std::string(ptxas) + " -arch=sm_90a -o /dev/null " + path;
+          EXPECT_EQ(std::system(command.c_str()), 0)
+              << name(dtype) << ' ' << name(index) << ' ' << inner << ' '
+              << (base ? name(*base) : "zeros");
+        }
       }
     }
   }

@@ -1,0 +1,22 @@
+// Sums over devices in which few rows take part. The gradient of an embedding has a row for each
+// entry of the table, and a batch touches as many as it has tokens. Instead of an all-reduce of all
+// rows, an all-gather brings every device the tokens' gradients, and each scatters all of them:
+//
+//   all_reduce(scatter_add(index, rows)) = scatter_add(all_gather(index), all_gather(rows))
+//
+// Not where other terms join the sum (the table is the last layer's weight too): their all-reduce
+// would move as much as that of all, only earlier, and takes multiprocessors from the products that
+// it then runs beside.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "core/uop/uop.h"
+
+namespace tinyshard {
+
+// Works on local graphs. Rewrites those sums for which gathering brings at most half of the bytes
+// that the result has.
+std::vector<UOp> gather_sparse_sums(std::span<const UOp> roots);
+
+}  // namespace tinyshard
