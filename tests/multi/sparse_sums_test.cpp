@@ -1,4 +1,5 @@
 // Gradients of embeddings on a mesh: what travels, and that it is the same sum.
+#include <cmath>
 #include <map>
 #include <tinyshard/tinyshard.h>
 
@@ -20,21 +21,54 @@ class SparseSums : public ::testing::Test {
   }
   void TearDown() override { Runtime::shutdown(); }
 
-  static Tensor tokens(int64_t count, int64_t rows) {
-    std::vector<int32_t> places(static_cast<size_t>(count));
-    for (size_t i = 0; i < places.size(); ++i) places[i] = int32_t(i * i * 7 % size_t(rows));
-    return Tensor(places);
+  static constexpr int64_t kRows = 200, kWidth = 6;
+
+  static std::vector<int32_t> places(int64_t count) {
+    std::vector<int32_t> all;
+    for (int64_t i = 0; i < count; ++i) all.push_back(int32_t(i * i * 7 % kRows));
+    return all;
   }
-  static Tensor numbers(Dims shape) {
-    return (Tensor::arange(double(product(shape))).reshape(shape) * 0.37).sin();
+  static std::vector<float> numbers(int64_t count) {
+    std::vector<float> all;
+    for (int64_t i = 0; i < count; ++i) all.push_back(float(std::sin(0.37 * double(i))));
+    return all;
+  }
+  static Tensor table() { return Tensor(numbers(kRows * kWidth)).reshape({kRows, kWidth}); }
+  static Tensor index(int64_t count) { return Tensor(places(count)); }
+
+  // Of sum(found * numbers), and `tied` of sum((found @ table^T)^2) too, by the table.
+  static Tensor gradient(const Tensor& table, const Tensor& index, DType dtype, bool tied) {
+    const int64_t count = index.shape()[0];
+    Tensor found = table.embedding(index).cast(dtype).cast(DType::F32);
+    Tensor loss = (found * Tensor(numbers(count * kWidth)).reshape({count, kWidth})).sum();
+    if (tied) loss = loss + found.matmul(table.transpose(0, 1)).square().sum();
+    return loss.gradient({table})[0];
   }
 
-  // The gradient of a table [rows, 6] that `count` tokens look something up in.
-  static Tensor gradient(const Tensor& table, const Tensor& index, DType dtype, bool tied) {
-    Tensor found = table.cast(dtype).embedding(index);
-    Tensor loss = (found.cast(DType::F32) * numbers({index.shape()[0], 6})).sum();
-    if (tied) loss = loss + found.cast(DType::F32).matmul(table.transpose(0, 1)).square().sum();
-    return loss.gradient({table})[0];
+  // The same, by its formula.
+  static std::vector<double> expected(int64_t count, bool tied) {
+    const std::vector<int32_t> at = places(count);
+    const std::vector<float> table = numbers(kRows * kWidth), factors = numbers(count * kWidth);
+    auto cell = [&](int64_t row, int64_t column) {
+      return double(table[size_t(row * kWidth + column)]);
+    };
+    std::vector<double> sums(table.size());
+    auto add = [&](int64_t row, int64_t column, double x) {
+      sums[size_t(row * kWidth + column)] += x;
+    };
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t mine = at[size_t(i)];
+      for (int64_t c = 0; c < kWidth; ++c) add(mine, c, factors[size_t(i * kWidth + c)]);
+      for (int64_t row = 0; tied && row < kRows; ++row) {
+        double score = 0;
+        for (int64_t c = 0; c < kWidth; ++c) score += cell(mine, c) * cell(row, c);
+        for (int64_t c = 0; c < kWidth; ++c) {
+          add(mine, c, 2 * score * cell(row, c));
+          add(row, c, 2 * score * cell(mine, c));
+        }
+      }
+    }
+    return sums;
   }
 
   static std::map<CollectiveOp, int> collectives(const Tensor& x) {
@@ -52,9 +86,9 @@ TEST_F(SparseSums, GatherTokensWhereTheyAreFew) {
   use(2);
   Mesh mesh = Mesh::world({{"data", -1}});
   auto kinds = [&](int64_t count, bool tied) {
-    Tensor table = numbers({200, 6}).shard(mesh, {}).realize();
-    Tensor index = tokens(count, 200).shard(mesh, {{"data", Shard(0)}}).realize();
-    return collectives(gradient(table, index, DType::F32, tied));
+    Tensor whole = table().shard(mesh, {}).realize();
+    Tensor part = index(count).shard(mesh, {{"data", Shard(0)}}).realize();
+    return collectives(gradient(whole, part, DType::F32, tied));
   };
   using Kinds = std::map<CollectiveOp, int>;
   EXPECT_EQ(kinds(16, false), (Kinds{{CollectiveOp::AllGather, 2}}));
@@ -63,25 +97,25 @@ TEST_F(SparseSums, GatherTokensWhereTheyAreFew) {
 }
 
 TEST_F(SparseSums, AreTheSameOnAnyNumberOfDevices) {
-  for (DType dtype : {DType::F32, DType::BF16}) {
-    for (bool tied : {false, true}) {
-      for (int64_t count : {16, 13}) {  // 13: uneven parts
-        use(1);
-        std::vector<double> want =
-            gradient(numbers({200, 6}).realize(), tokens(count, 200), dtype, tied)
-                .to_vector<double>();
-        for (int devices : {2, 3, 4}) {
-          if (device_count() < devices) continue;
-          use(devices);
-          Mesh mesh = Mesh::world({{"data", -1}});
-          Tensor table = numbers({200, 6}).shard(mesh, {}).realize();
-          Tensor index = tokens(count, 200).shard(mesh, {{"data", Shard(0)}}).realize();
-          std::vector<double> got = gradient(table, index, dtype, tied).to_vector<double>();
+  for (int devices : {1, 2, 3, 4}) {
+    if (device_count() < devices) continue;
+    use(devices);
+    Mesh mesh = Mesh::world({{"data", -1}});
+    for (DType dtype : {DType::F32, DType::BF16}) {
+      const double tolerance = dtype == DType::BF16 ? 1e-2 : 1e-6;  // of the largest
+      for (bool tied : {false, true}) {
+        for (int64_t count : {16, 13}) {  // 13: uneven parts
+          Tensor whole = table().shard(mesh, {}).realize();
+          Tensor part = index(count).shard(mesh, {{"data", Shard(0)}}).realize();
+          const std::vector<double> want = expected(count, tied),
+                                    got = gradient(whole, part, dtype, tied).to_vector<double>();
           ASSERT_EQ(got.size(), want.size());
+          double largest = 0;
+          for (double x : want) largest = std::max(largest, std::abs(x));
           for (size_t i = 0; i < want.size(); ++i) {
-            EXPECT_NEAR(got[i], want[i],
-                        (dtype == DType::BF16 ? 2e-2 : 1e-5) * std::max(1.0, std::abs(want[i])))
-                << devices << " devices, " << count << " tokens, element " << i;
+            ASSERT_NEAR(got[i], want[i], tolerance * largest)
+                << devices << " devices, " << count << " tokens, " << name(dtype)
+                << (tied ? ", tied" : "") << ", element " << i;
           }
         }
       }
