@@ -36,11 +36,12 @@ class SparseSums : public ::testing::Test {
   static Tensor table() { return Tensor(numbers(kRows * kWidth)).reshape({kRows, kWidth}); }
   static Tensor index(int64_t count) { return Tensor(places(count)); }
 
-  // Of sum(found * numbers), and `tied` of sum((found @ table^T)^2) too, by the table.
+  // Of sum(found^2 * numbers), and `tied` of sum((found @ table^T)^2) too, by the table.
   static Tensor gradient(const Tensor& table, const Tensor& index, DType dtype, bool tied) {
     const int64_t count = index.shape()[0];
     Tensor found = table.embedding(index).cast(dtype).cast(DType::F32);
-    Tensor loss = (found * Tensor(numbers(count * kWidth)).reshape({count, kWidth})).sum();
+    Tensor factors = Tensor(numbers(count * kWidth)).reshape({count, kWidth});
+    Tensor loss = (found.square() * factors).sum();
     if (tied) loss = loss + found.matmul(table.transpose(0, 1)).square().sum();
     return loss.gradient({table})[0];
   }
@@ -58,7 +59,8 @@ class SparseSums : public ::testing::Test {
     };
     for (int64_t i = 0; i < count; ++i) {
       const int64_t mine = at[size_t(i)];
-      for (int64_t c = 0; c < kWidth; ++c) add(mine, c, factors[size_t(i * kWidth + c)]);
+      for (int64_t c = 0; c < kWidth; ++c)
+        add(mine, c, 2 * cell(mine, c) * factors[size_t(i * kWidth + c)]);
       for (int64_t row = 0; tied && row < kRows; ++row) {
         double score = 0;
         for (int64_t c = 0; c < kWidth; ++c) score += cell(mine, c) * cell(row, c);
@@ -70,30 +72,27 @@ class SparseSums : public ::testing::Test {
     }
     return sums;
   }
-
-  static std::map<CollectiveOp, int> collectives(const Tensor& x) {
-    std::vector<UOp> roots{x.uop()};
-    std::map<CollectiveOp, int> found;
-    for (const Item& item : make_plan(roots).items) {
-      if (item.kind == Item::Kind::Collective) ++found[item.collective.op];
-    }
-    return found;
-  }
 };
 
 TEST_F(SparseSums, GatherTokensWhereTheyAreFew) {
   TINYSHARD_NEED_DEVICES(2);
   use(2);
   Mesh mesh = Mesh::world({{"data", -1}});
-  auto kinds = [&](int64_t count, bool tied) {
+  auto sent = [&](int64_t count, DType dtype, bool tied) {
     Tensor whole = table().shard(mesh, {}).realize();
     Tensor part = index(count).shard(mesh, {{"data", Shard(0)}}).realize();
-    return collectives(gradient(whole, part, DType::F32, tied));
+    std::vector<UOp> roots{gradient(whole, part, dtype, tied).uop()};
+    return summarize(make_plan(roots)).collective_kinds;
   };
-  using Kinds = std::map<CollectiveOp, int>;
-  EXPECT_EQ(kinds(16, false), (Kinds{{CollectiveOp::AllGather, 2}}));
-  EXPECT_EQ(kinds(150, false), (Kinds{{CollectiveOp::AllReduce, 1}})) << "more bytes than half";
-  EXPECT_EQ(kinds(16, true)[CollectiveOp::AllGather], 0) << "the other term moves as much";
+  using Bytes = std::map<std::string, int64_t>;
+  constexpr int64_t kTable = kRows * kWidth * 4;
+  // Eight indices of a device and its rows, in the type that they were computed in.
+  EXPECT_EQ(sent(16, DType::F32, false), (Bytes{{"all_gather over data", 8 * (4 + kWidth * 4)}}));
+  EXPECT_EQ(sent(16, DType::BF16, false), (Bytes{{"all_gather over data", 8 * (4 + kWidth * 2)}}));
+  EXPECT_EQ(sent(150, DType::F32, false), (Bytes{{"all_reduce over data", kTable}}))
+      << "more than half of the table";
+  EXPECT_EQ(sent(16, DType::F32, true), (Bytes{{"all_reduce over data", kTable}}))
+      << "the other term moves as much";
 }
 
 TEST_F(SparseSums, AreTheSameOnAnyNumberOfDevices) {
