@@ -147,7 +147,11 @@ void Emitter::emit_work(const Work& work, Value* block) {
 
 void Emitter::emit_items() {
   if (work_->kept) open_kept();
-  for (int group : work_->items.groups) emit_group(group, true);
+  for (std::span<const int> groups = work_->items.groups; !groups.empty();) {
+    size_t together = independent(groups);
+    emit_groups(groups.first(together), true);
+    groups = groups.subspan(together);
+  }
   if (!work_->inner.empty()) emit_inner(0);
   if (work_->kept) {
     close();
@@ -339,7 +343,7 @@ void Emitter::in_section(const Section& section, bool shared, Values& carried,
   int threads = shared ? work_->team * work_->cluster : 1;
   auto once = [&](Value* round, Bounds known) {
     open(section.space, thread, threads, round, known);
-    for (int group : section.groups) emit_group(group, false);
+    for (int group : section.groups) emit_groups({&group, 1}, false);
     body();
     close();
   };
@@ -359,7 +363,7 @@ void Emitter::emit_inner(size_t level) {
     emit_stores(section.stores, nullptr);
   };
   if (level == 0 && kept_open_) {
-    for (int group : section.groups) emit_group(group, false);
+    for (int group : section.groups) emit_groups({&group, 1}, false);
     inside();
     return;
   }

@@ -55,9 +55,6 @@ class Emitter {
   void emit_inner(size_t level);
   void in_section(const Section& section, bool shared, Values& carried,
                   llvm::function_ref<void()> body);
-  void emit_group(int group, bool shared);
-  void fold_level(int group, size_t level, bool shared, Values& accumulators);
-  void accumulate(int group, size_t levels, Values& accumulators);
   // `known`: of the round.
   Frame& open(const Space& space, llvm::Value* thread, int threads, llvm::Value* round,
               std::optional<Bounds> known);
@@ -70,6 +67,16 @@ class Emitter {
   void when(llvm::Value* condition, llvm::function_ref<void()> body);
   void digits_of(Frame& frame, const Space& space, llvm::Value* step, std::optional<Bounds> known);
   llvm::BasicBlock* block(const char* name);
+
+  // --- folds.cpp ---
+  // Of groups that do not need each other.
+  void emit_groups(std::span<const int> groups, bool shared);
+  void emit_single(int group);
+  // How many of the first groups are such.
+  size_t independent(std::span<const int> groups) const;
+  void fold_level(int group, size_t level, bool shared, Values& accumulators);
+  void accumulate(int group, size_t levels, Values& accumulators);
+  void keep(int fold, Values results);
 
   // --- tile.cpp: transposes ---
   void emit_tile(llvm::Value* block);

@@ -13,56 +13,87 @@ ReduceOp reduce_op(const Graph& graph, int fold) {
 
 }  // namespace
 
-// `shared`: the threads of the team share the fold's steps.
-void Emitter::emit_group(int group, bool shared) {
-  const FoldGroup& g = work_->nest.groups[static_cast<size_t>(group)];
-  const auto& levels = work_->folds[static_cast<size_t>(group)];
-  auto keep = [&](int fold, Values results) {
-    frames_[static_cast<size_t>(place(fold))].values[work_->same[static_cast<size_t>(fold)]] =
-        std::move(results);
-  };
-  if (levels.empty()) {  // nothing to repeat
-    for (int fold : g.folds) {
-      if (graph_.fold_ranges(fold).empty) {
-        keep(fold, {arith_.identity(reduce_op(graph_, fold), graph_[fold].dtype, 1)});
-        continue;
-      }
-      int source = graph_.source(fold, 0);
-      Values made = value(source), results;
-      for (int i = 0; i < instances(fold); ++i)
-        results.push_back(made[static_cast<size_t>(instance_of(fold, i, source))]);
-      keep(fold, std::move(results));
-    }
-    return;
-  }
-  Values accumulators;
-  for (int fold : g.folds) {
-    Value* identity = arith_.identity(reduce_op(graph_, fold), graph_[fold].dtype, 1);
-    accumulators.append(static_cast<size_t>(instances(fold)), identity);
-  }
-  bool kept = shared && kept_open_;
-  if (kept) {
-    for (int inner : levels.front().groups) emit_group(inner, false);
-    accumulate(group, 1, accumulators);
-  } else {
-    fold_level(group, 0, shared, accumulators);
-  }
+// `shared`: the threads of the team share the folds' steps. What the threads have of all groups is
+// combined at once: loads of one group are under way while another one adds up, and the team meets
+// once for all of them.
+void Emitter::emit_groups(std::span<const int> groups, bool shared) {
+  std::vector<int> folds;
   llvm::SmallVector<Partial, 8> partials;
-  for (int fold : g.folds) {
-    for (int i = 0; i < instances(fold); ++i) {
-      partials.push_back(
-          {reduce_op(graph_, fold), graph_[fold].dtype, accumulators[partials.size()]});
+  for (int group : groups) {
+    const auto& levels = work_->folds[static_cast<size_t>(group)];
+    if (levels.empty()) {
+      emit_single(group);
+      continue;
+    }
+    const std::vector<int>& own = work_->nest.groups[static_cast<size_t>(group)].folds;
+    Values accumulators;
+    for (int fold : own) {
+      Value* identity = arith_.identity(reduce_op(graph_, fold), graph_[fold].dtype, 1);
+      accumulators.append(static_cast<size_t>(instances(fold)), identity);
+    }
+    if (shared && kept_open_) {
+      for (int inner : levels.front().groups) emit_groups({&inner, 1}, false);
+      accumulate(group, 1, accumulators);
+    } else {
+      fold_level(group, 0, shared, accumulators);
+    }
+    folds.insert(folds.end(), own.begin(), own.end());
+    size_t next = 0;
+    for (int fold : own) {
+      for (int i = 0; i < instances(fold); ++i)
+        partials.push_back({reduce_op(graph_, fold), graph_[fold].dtype, accumulators[next++]});
     }
   }
   // Where the items' stores are all that follows, one thread does them.
-  const bool last = work_->inner.empty() && work_->items.groups.size() == 1;
+  const bool last = work_->inner.empty() && work_->items.groups.size() == groups.size();
   if (shared) team_reduce(partials, last);
   size_t next = 0;
-  for (int fold : g.folds) {
+  for (int fold : folds) {
     Values results;
     for (int i = 0; i < instances(fold); ++i) results.push_back(partials[next++].value);
     keep(fold, std::move(results));
   }
+}
+
+// Folds with nothing to repeat.
+void Emitter::emit_single(int group) {
+  for (int fold : work_->nest.groups[static_cast<size_t>(group)].folds) {
+    if (graph_.fold_ranges(fold).empty) {
+      keep(fold, {arith_.identity(reduce_op(graph_, fold), graph_[fold].dtype, 1)});
+      continue;
+    }
+    int source = graph_.source(fold, 0);
+    Values made = value(source), results;
+    for (int i = 0; i < instances(fold); ++i)
+      results.push_back(made[static_cast<size_t>(instance_of(fold, i, source))]);
+    keep(fold, std::move(results));
+  }
+}
+
+void Emitter::keep(int fold, Values results) {
+  frames_[static_cast<size_t>(place(fold))].values[work_->same[static_cast<size_t>(fold)]] =
+      std::move(results);
+}
+
+size_t Emitter::independent(std::span<const int> groups) const {
+  constexpr size_t kMost = 8;  // for the registers of what is under way
+  std::vector<char> computed(static_cast<size_t>(graph_.size()));
+  size_t count = 0;
+  for (; count < std::min(kMost, groups.size()); ++count) {
+    const std::vector<int>& own = work_->nest.groups[static_cast<size_t>(groups[count])].folds;
+    std::vector<char> seen(static_cast<size_t>(graph_.size()));
+    std::vector<int> stack = own;
+    while (!stack.empty()) {
+      auto node = static_cast<size_t>(stack.back());
+      stack.pop_back();
+      if (computed[node]) return count;
+      if (seen[node]) continue;
+      seen[node] = 1;
+      for (int source : graph_.sources(static_cast<int>(node))) stack.push_back(source);
+    }
+    for (int fold : own) computed[static_cast<size_t>(fold)] = 1;
+  }
+  return count;
 }
 
 void Emitter::fold_level(int group, size_t level, bool shared, Values& accumulators) {
