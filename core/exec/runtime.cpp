@@ -198,10 +198,14 @@ Program& Runtime::program(Device& device, const LibraryCall& call) {
   for (const UOp& s : call.node->src()) {
     key += fmt::format(" {}{}", name(s.dtype()), tinyshard::to_string(s.shape()));
   }
-  for (const StridedView& view : call.operands) {
-    key += fmt::format(" @{} {} {}", view.offset, tinyshard::to_string(view.shape),
-                       tinyshard::to_string(view.strides));
-  }
+  auto add = [&](char mark, const std::vector<StridedView>& views) {
+    for (const StridedView& view : views) {
+      key += fmt::format(" {}{} {} {}", mark, view.offset, tinyshard::to_string(view.shape),
+                         tinyshard::to_string(view.strides));
+    }
+  };
+  add('@', call.operands);
+  add('>', call.results);
   std::lock_guard lock(mutex_);
   auto& program = calls_[{&device, key}];
   if (!program) program = device.library(call);

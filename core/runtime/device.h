@@ -49,17 +49,20 @@ inline StridedView row_major(DimSpan shape) {
   return view;
 }
 
-// A Dot, a convolution or a ScatterAdd that a device may run by a library. Operands are the sources
-// of the node in order. `also` are nodes of the same op and sources, with other arguments, that the
-// same call computes (the statistics of a softmax beside its result). Results are contiguous.
+// A Dot, an attention, a convolution or a ScatterAdd that a device may run by a library. Operands
+// are the sources of the node in order. `also` are nodes of the same op and sources, with other
+// arguments, that the same call computes (the statistics of a softmax beside its result). `results`
+// says where those of the node and of `also` lie, maybe several in one buffer without overlap;
+// empty when each is contiguous, as most libraries want them.
 struct LibraryCall {
   UOp node;
   std::vector<StridedView> operands;
   std::vector<UOp> also = {};
+  std::vector<StridedView> results = {};
 };
 // Its operands dense and in order, which is how passes ask before it is known where they lie.
 inline LibraryCall row_major_call(const UOp& node) {
-  LibraryCall call{node, {}, {}};
+  LibraryCall call{node, {}};
   for (const UOp& s : node->src()) call.operands.push_back(row_major(s.shape()));
   return call;
 }
@@ -132,8 +135,8 @@ class Device {
   // How many elements are worth copying for an operand (0 or 1) of a product to lie along its sum,
   // the other one lying as it does; 0 where the library does as well with any order.
   virtual int64_t worth_copying(const LibraryCall& /*call*/, int /*operand*/) const { return 0; }
-  // The program of a supported call: buffers are the operands in order, then the result of the
-  // node, then those of `also`.
+  // The program of a supported call: buffers are those of the operands in order, then that of the
+  // node's result, then those of `also`.
   virtual std::unique_ptr<Program> library(const LibraryCall& call) = 0;
 
   // Waits until everything has run. Throws DeviceError when something failed, and what a watcher

@@ -178,8 +178,8 @@ class ScatterCall : public Program {
 }  // namespace
 
 bool cpu_library_supports(const LibraryCall& call, std::string* why) {
-  if (!call.also.empty()) {
-    if (why) *why = "one result a call";
+  if (!call.also.empty() || !call.results.empty()) {
+    if (why) *why = "one contiguous result a call";
     return false;
   }
   switch (call.node.op()) {

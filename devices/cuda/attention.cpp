@@ -49,17 +49,33 @@ std::optional<AttentionCall::View> four_dims(DimSpan shape, DimSpan strides, int
   return view;
 }
 
-// Where a result lies: contiguous, in the order of its node.
-AttentionCall::View result_view(const UOp& node) {
-  Dims shape(node.shape().begin(), node.shape().end()), strides(shape.size());
-  int64_t stride = 1;
-  for (size_t i = shape.size(); i-- > 0; stride *= shape[i]) strides[i] = stride;
+// A result at `place`, which has the order of its node.
+std::optional<AttentionCall::View> result_view(const UOp& node, StridedView place) {
   if (attention_arg(*node).heads_inside) {
-    size_t heads = shape.size() - 3;
-    std::swap(shape[heads], shape[heads + 1]);
-    std::swap(strides[heads], strides[heads + 1]);
+    size_t heads = place.shape.size() - 3;
+    std::swap(place.shape[heads], place.shape[heads + 1]);
+    std::swap(place.strides[heads], place.strides[heads + 1]);
   }
-  return four_dims(shape, strides, 0).value();
+  return four_dims(place.shape, place.strides, place.offset);
+}
+
+// What keeps cuDNN from reading or writing a tensor of the call that lies there; empty when nothing
+// does.
+std::string misplaced(const AttentionCall& c, const std::optional<AttentionCall::View>& view,
+                      bool statistics) {
+  if (!view) return "has batch dims that lie apart";
+  if (view->strides[3] != 1) return "has rows that lie apart";
+  const int64_t multiple = statistics ? 4 : kWidthMultiple;
+  for (size_t d = 0; d < 3; ++d) {
+    int64_t stride = view->strides[d];
+    if (stride <= 0 || (!statistics && stride % multiple != 0))
+      return fmt::format("has a stride of {}", stride);
+  }
+  if (view->offset % multiple != 0) return fmt::format("starts at element {}", view->offset);
+  const Dims packed{c.heads * c.rows, c.rows, 1};
+  if (statistics && !std::equal(packed.begin(), packed.end(), view->strides.begin()))
+    return "has statistics that lie apart";
+  return "";
 }
 
 class AttentionGraph {
@@ -234,18 +250,19 @@ class AttentionProgram final : public CudaProgram {
   void enqueue(void* const* buffers, const int64_t*) override {
     std::vector<void*> addresses;
     size_t operands = call_.operands.size();
-    for (size_t i = 0; i < operands; ++i) {
-      bool statistics = i == 4;
-      addresses.push_back(static_cast<char*>(buffers[i]) +
-                          call_.operands[i].offset *
-                              int64_t(statistics ? sizeof(float) : itemsize(call_.dtype)));
-    }
+    auto add = [&](void* buffer, const AttentionCall::View& view, bool statistics) {
+      int64_t size = int64_t(statistics ? sizeof(float) : itemsize(call_.dtype));
+      addresses.push_back(static_cast<char*>(buffer) + view.offset * size);
+    };
+    for (size_t i = 0; i < operands; ++i) add(buffers[i], call_.operands[i], i == 4);
     char* scratch = static_cast<char*>(workspace_.get());
     auto place = places_.begin();
     for (size_t i = 0; i < call_.count(); ++i) {
       int position = call_.order[i];
-      addresses.push_back(position >= 0 ? buffers[operands + size_t(position)]
-                                        : scratch + *place++);
+      if (position >= 0)
+        add(buffers[operands + size_t(position)], call_.results[i], !call_.backward && i == 1);
+      else
+        addresses.push_back(scratch + *place++);
     }
     while (place != places_.end()) addresses.push_back(scratch + *place++);
     for (void* address : addresses) {
@@ -324,20 +341,8 @@ std::optional<AttentionCall> attention_call(const LibraryCall& call, std::string
   for (size_t i = 0; i < call.operands.size(); ++i) {
     const StridedView& operand = call.operands[i];
     auto view = four_dims(operand.shape, operand.strides, operand.offset);
-    if (!view) return refuse(fmt::format("the batch dims of operand {} lie apart", i));
-    bool statistics = i == 4;
-    int64_t multiple = statistics ? 4 : kWidthMultiple;
-    if (view->strides[3] != 1) return refuse(fmt::format("operand {} has rows that lie apart", i));
-    for (int d = 0; d < 3; ++d) {
-      if (view->strides[size_t(d)] <= 0 ||
-          (!statistics && view->strides[size_t(d)] % multiple != 0))
-        return refuse(fmt::format("operand {} has a stride of {}", i, view->strides[size_t(d)]));
-    }
-    if (view->offset % multiple != 0)
-      return refuse(fmt::format("operand {} starts at element {}", i, view->offset));
-    Dims packed{c.heads * c.rows, c.rows, 1};
-    if (statistics && !std::equal(packed.begin(), packed.end(), view->strides.begin()))
-      return refuse("the statistics lie apart");
+    std::string reason = misplaced(c, view, i == 4);
+    if (!reason.empty()) return refuse(fmt::format("operand {} {}", i, reason));
     c.operands.push_back(*view);
   }
 
@@ -347,8 +352,13 @@ std::optional<AttentionCall> attention_call(const LibraryCall& call, std::string
     AttentionArg other = attention_arg(*nodes[size_t(i)]);
     if (other.causal != arg.causal || other.scale != arg.scale || c.order[size_t(other.which)] >= 0)
       return refuse("results of different calls");
+    const UOp& result = nodes[size_t(i)];
+    auto view = result_view(
+        result, call.results.empty() ? row_major(result.shape()) : call.results[size_t(i)]);
+    std::string reason = misplaced(c, view, !c.backward && other.which == 1);
+    if (!reason.empty()) return refuse(fmt::format("result {} {}", i, reason));
     c.order[size_t(other.which)] = i;
-    c.results[size_t(other.which)] = result_view(nodes[size_t(i)]);
+    c.results[size_t(other.which)] = *view;
   }
   // What nobody reads is written all the same, row-major, to scratch memory.
   for (size_t which = 0; which < c.count(); ++which) {

@@ -9,7 +9,12 @@
 namespace tinyshard::cuda {
 
 bool library_supports(const Gpu& gpu, const LibraryCall& call, std::string* why) {
-  switch (call.node.op()) {
+  const Op op = call.node.op();
+  if (!call.results.empty() && op != Op::Attention && op != Op::AttentionBackward) {
+    if (why) *why = "results are contiguous";
+    return false;
+  }
+  switch (op) {
     case Op::Dot:
       return matmul_supports(gpu, call, why);
     case Op::Attention:

@@ -94,6 +94,47 @@ TEST_F(AttentionPlan, IsFoundForTheUsualShapes) {
   }
 }
 
+// The backward call whose results are the gradient of one projection: parts of its rows.
+LibraryCall packed_call(const Sizes& s, DType dtype) {
+  LibraryCall call = calls(s, dtype, true, true)[2];
+  int64_t part = s.heads * s.width, row = 3 * part;
+  for (int64_t which : {0, 1, 2}) {
+    call.results.push_back(
+        {which * part, {s.batch, s.rows, s.heads, s.width}, {s.rows * row, row, s.width, 1}});
+  }
+  return call;
+}
+
+TEST_F(AttentionPlan, WritesResultsSideBySide) {
+  Sizes sizes[] = {{64, 12, 1024, 1024, 64, 64},
+                   {4, 12, 1024, 1024, 64, 64},
+                   {1, 2, 512, 512, 128, 128},
+                   {2, 3, 130, 130, 24, 24},
+                   {1, 1, 48, 48, 64, 64}};
+  for (const Sizes& s : sizes) {
+    for (DType dtype : {DType::BF16, DType::F16}) {
+      std::string why;
+      auto c = cuda::attention_call(packed_call(s, dtype), &why);
+      ASSERT_TRUE(c) << why;
+      auto apart = cuda::attention_call(calls(s, dtype, true, true)[2], &why);
+      ASSERT_TRUE(apart) << why;
+      EXPECT_NE(c->key(), apart->key()) << "plans of their own";
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(c->results[i].offset, int64_t(i) * s.heads * s.width);
+        EXPECT_EQ(c->results[i].strides[2], 3 * s.heads * s.width);
+      }
+      EXPECT_TRUE(cuda::attention_has_engine(*c, {nullptr, kH200})) << c->key();
+      if (s.rows == 1024) try {
+          cuda::plan_attention(*c, {nullptr, kH200});
+        } catch (const DeviceError& error) {
+          // Its code was made; only loading it takes a GPU.
+          if (std::string_view(error.what()).find("cuLibraryLoadData") == std::string::npos)
+            ADD_FAILURE() << c->key() << ": " << error.what();
+        }
+    }
+  }
+}
+
 TEST_F(AttentionPlan, RefusesWhatCudnnCannotExpress) {
   auto refused = [](const LibraryCall& call, const std::string& reason) {
     std::string why;
@@ -114,6 +155,19 @@ TEST_F(AttentionPlan, RefusesWhatCudnnCannotExpress) {
   LibraryCall repeated = call;
   repeated.operands[1].strides[1] = 0;
   refused(repeated, "stride");
+  LibraryCall between = packed_call(s, DType::BF16);
+  between.results[1].offset += 4;
+  refused(between, "result 1 starts at");
+  LibraryCall narrow = packed_call(s, DType::BF16);
+  narrow.results[2].strides[1] -= 4;
+  refused(narrow, "result 2 has a stride");
+  LibraryCall columns = packed_call(s, DType::BF16);
+  std::swap(columns.results[0].strides[1], columns.results[0].strides[3]);
+  refused(columns, "result 0 has rows that lie apart");
+  LibraryCall spread = call;  // the statistics in every second column
+  spread.results = {row_major(call.node.shape()), row_major(call.also[0].shape())};
+  for (int64_t& stride : spread.results[1].strides) stride *= 2;
+  refused(spread, "result 1 has");
   refused(calls({2, 3, 48, 48, 60, 64}, DType::BF16, true, false)[0], "multiples");
   refused(calls(s, DType::F32, true, false)[0], "no attention of f32");
 }
