@@ -18,6 +18,7 @@
 #include "core/schedule/merge.h"
 #include "core/schedule/meshes.h"
 #include "core/schedule/order.h"
+#include "core/schedule/parts.h"
 #include "core/schedule/reuse.h"
 
 namespace tinyshard {
@@ -61,9 +62,8 @@ class Scheduler {
   Schedule take() { return std::move(schedule_); }
 
  private:
-  // A root that only shows a library's result in another shape is that result, what a collective
-  // brings for a storage arrives there, and a product that updates one is made there: no copies of
-  // them.
+  // What a collective brings for a storage arrives there, a product that updates one is made there,
+  // and a library writes its results into what consists of them: no copies of them.
   void name_results() {
     const NodeMap<int> uses = count_uses(order_, roots_);
     for (const UOp& x : order_) {
@@ -75,13 +75,62 @@ class Scheduler {
       buffer_[result] = buffer_of(x);
       made_along_[x] = true;
     }
-    for (const UOp& root : roots_) {
-      if (root.op() != Op::Reshape || buffer_.contains(root)) continue;
-      const UOp& result = root.src(0);
-      if (!is_library_op(result.op()) || uses.at(result) != 1) continue;
-      buffer_[result] = buffer_of(root);
-      made_along_[root] = true;
+    for (const UOp& x : order_) {
+      if (fusion_.materialized(x) && !buffer_.contains(x)) write_parts(x, uses);
     }
+  }
+
+  // Where a value has nothing but results of one library call, which nobody else reads, and the
+  // library can write them where they lie in it: a projection's gradient has those of the queries,
+  // keys and values.
+  void write_parts(const UOp& whole, const NodeMap<int>& uses) {
+    auto parts =
+        parts_of(whole, [&](const UOp& x) { return fusion_.materialized(x) || uses.at(x) != 1; });
+    if (!parts) return;
+    const UOp& first = parts->front().value;
+    if (!is_library_op(first.op())) return;
+    LibraryCall call = row_major_call(first);
+    call.also = siblings(first);
+    NodeMap<StridedView> places = places_;
+    for (const Part& part : *parts) {
+      bool of_call = part.value == first || std::ranges::count(call.also, part.value) == 1;
+      if (!of_call || uses.at(part.value) != 1) return;
+      places[part.value] = part.view;
+    }
+    call.results = results_of(call, places);
+    if (!call.results.empty() && !(is_strided_call(first.op()) && options_.library_supports(call)))
+      return;
+    for (const Part& part : *parts) buffer_[part.value] = buffer_of(whole);
+    made_along_[whole] = true;
+    places_ = std::move(places);
+  }
+
+  // The ops whose libraries may be asked for views of what they read and write.
+  static bool is_strided_call(Op op) {
+    return op == Op::Dot || op == Op::Attention || op == Op::AttentionBackward;
+  }
+
+  // Where the results of a call lie; empty when each is contiguous in a buffer of its own.
+  static std::vector<StridedView> results_of(const LibraryCall& call,
+                                             const NodeMap<StridedView>& places) {
+    std::vector<StridedView> results;
+    bool contiguous = true;
+    auto add = [&](const UOp& x) {
+      const StridedView* place = places.find(x);
+      results.push_back(place ? *place : row_major(x.shape()));
+      contiguous = contiguous && is_row_major(results.back());
+    };
+    add(call.node);
+    for (const UOp& x : call.also) add(x);
+    return contiguous ? std::vector<StridedView>() : results;
+  }
+
+  static bool is_row_major(const StridedView& view) {
+    int64_t stride = 1;
+    bool dense = view.offset == 0;
+    for (size_t i = view.shape.size(); i-- > 0; stride *= view.shape[i])
+      dense = dense && (view.shape[i] == 1 || view.strides[i] == stride);
+    return dense;
   }
 
   static bool updates(const UOp& product, const UOp& storage) {
@@ -160,12 +209,15 @@ class Scheduler {
     } else {
       task.item.mesh = schedule_.buffers[buffer].mesh;
       task.reads = task.item.buffers;
-      task.writes = {buffer};
+      auto write = [&](int b) {
+        task.item.buffers.push_back(b);
+        if (std::ranges::find(task.writes, b) == task.writes.end()) task.writes.push_back(b);
+      };
+      write(buffer);
       for (const UOp& other : task.item.call.also) {
-        task.writes.push_back(buffer_of(other));
+        write(buffer_of(other));
         made_along_[other] = true;
       }
-      task.item.buffers.insert(task.item.buffers.end(), task.writes.begin(), task.writes.end());
     }
     tasks_.push_back(std::move(task));
   }
@@ -199,13 +251,7 @@ class Scheduler {
   int whole_operand(const UOp& operand) {
     if (auto view = lowering_.view(operand)) {
       auto& [base, strided] = *view;
-      int64_t stride = 1;
-      bool dense = strided.offset == 0 && base->numel() == operand->numel();
-      for (size_t i = strided.shape.size(); i-- > 0;) {
-        dense = dense && (strided.shape[i] == 1 || strided.strides[i] == stride);
-        stride *= strided.shape[i];
-      }
-      if (dense) return buffer_of(base);
+      if (is_row_major(strided) && base->numel() == operand->numel()) return buffer_of(base);
     }
     fusion_.materialize(operand);
     return buffer_of(operand);
@@ -231,11 +277,13 @@ class Scheduler {
 
   Item library_call(const UOp& x) {
     std::vector<UOp> along = siblings(x);
-    if (!along.empty()) {
-      if (auto item = as_views(x, along)) return *item;
-    }
-    if (auto item = as_views(x, {})) return *item;
-    throw InternalError("an op without a library reached the schedule: " + tinyshard::describe(*x));
+    auto item = as_views(x, along);
+    // One by one where not together; but one call writes all parts of a value.
+    if (!item && results_of({x, {}, along}, places_).empty()) item = as_views(x, {});
+    if (!item)
+      throw InternalError("an op without a library reached the schedule: " +
+                          tinyshard::describe(*x));
+    return *item;
   }
 
   // Operands as views first, so that transposes and heads cost nothing; copies where the library
@@ -246,6 +294,7 @@ class Scheduler {
       Item item;
       item.kind = Item::Kind::Library;
       item.call = {x, {}, along};
+      item.call.results = results_of(item.call, places_);
       std::vector<UOp> bases;
       for (unsigned i = 0; i < operands; ++i) {
         const UOp& s = x.src(i);
@@ -409,7 +458,8 @@ class Scheduler {
   Lowering lowering_;
   FreeRanges free_ranges_;
   NodeMap<int> buffer_;
-  NodeMap<bool> made_along_;  // what another node's task makes
+  NodeMap<bool> made_along_;     // what another node's task makes
+  NodeMap<StridedView> places_;  // of results in values that consist of them
   MeshOf meshes_;
   std::vector<Task> tasks_;
   Schedule schedule_;

@@ -2,6 +2,7 @@
 // in an order that respects every dependency. Nothing here runs or compiles anything.
 //
 //   fusion.cpp   which values get memory; the rest is recomputed inside the kernels that use it
+//   parts.cpp    values that consist of others, which libraries write there
 //   lower.cpp    one kernel: index ranges pushed from the output down to the loads
 //   merge.cpp    kernels that share loops become one kernel with several outputs
 //   join.cpp     independent ones become one launch

@@ -116,6 +116,13 @@ struct AttentionTensors {
   Tensor packed;             // what the first three are parts of, if they are
 };
 
+// By head.
+inline std::vector<Tensor> packed_parts(const AttentionCase& c, const Tensor& packed) {
+  std::vector<Tensor> parts = packed.chunk(3, -1);
+  for (Tensor& p : parts) p = p.unflatten(-1, {c.heads, -1}).transpose(1, 2);
+  return parts;
+}
+
 inline AttentionTensors attention_tensors(const AttentionCase& c, const AttentionValues& x) {
   AttentionTensors t;
   t.q = tensor_of(x.q, {c.batch, c.heads, c.rows, c.width}, c.dtype);
@@ -126,8 +133,7 @@ inline AttentionTensors attention_tensors(const AttentionCase& c, const Attentio
     auto flat = [](const Tensor& by_head) { return by_head.transpose(1, 2).flatten(2); };
     t.packed = Tensor::cat({flat(t.q), flat(t.k), flat(t.v)}, -1).contiguous().realize();
     t.d_result = t.d_result.transpose(1, 2).contiguous().realize().transpose(1, 2);
-    std::vector<Tensor> parts = t.packed.chunk(3, -1);
-    for (Tensor& p : parts) p = p.unflatten(-1, {c.heads, -1}).transpose(1, 2);
+    std::vector<Tensor> parts = packed_parts(c, t.packed);
     t.q = parts[0], t.k = parts[1], t.v = parts[2];
   } else {
     t.q.realize(), t.k.realize(), t.v.realize();
@@ -137,18 +143,26 @@ inline AttentionTensors attention_tensors(const AttentionCase& c, const Attentio
 
 inline double attention_tolerance(DType dtype) { return dtype == DType::BF16 ? 2e-2 : 2.5e-3; }
 
+// Of q, k, v, each against its own largest value.
+inline void check_gradients(const AttentionCase& c, const std::vector<Tensor>& d,
+                            const AttentionValues& x) {
+  double tolerance = attention_tolerance(c.dtype);
+  EXPECT_LT(attention_error(d[0], x.d_q), tolerance) << c.text() << ", gradient of q";
+  EXPECT_LT(attention_error(d[1], x.d_k), tolerance) << c.text() << ", gradient of k";
+  EXPECT_LT(attention_error(d[2], x.d_v), tolerance) << c.text() << ", gradient of v";
+}
+
 inline void check_attention(const AttentionCase& c) {
   AttentionValues x = attention_values(c, 17);
   AttentionTensors t = attention_tensors(c, x);
   Tensor y = t.q.scaled_dot_product_attention(t.k, t.v, {}, {.is_causal = c.causal});
   EXPECT_EQ(y.dtype(), c.dtype);
   std::vector<Tensor> d = y.gradient({t.q, t.k, t.v}, t.d_result);
+  Tensor whole = c.packed ? y.gradient({t.packed}, t.d_result)[0] : Tensor();
   Tensor::realize({y, d[0], d[1], d[2]});
-  double tolerance = attention_tolerance(c.dtype);
-  EXPECT_LT(attention_error(y, x.result), tolerance) << c.text();
-  EXPECT_LT(attention_error(d[0], x.d_q), tolerance) << c.text() << ", gradient of q";
-  EXPECT_LT(attention_error(d[1], x.d_k), tolerance) << c.text() << ", gradient of k";
-  EXPECT_LT(attention_error(d[2], x.d_v), tolerance) << c.text() << ", gradient of v";
+  EXPECT_LT(attention_error(y, x.result), attention_tolerance(c.dtype)) << c.text();
+  check_gradients(c, d, x);
+  if (c.packed) check_gradients(c, packed_parts(c, whole.realize()), x);
 }
 
 }  // namespace tinyshard::testing

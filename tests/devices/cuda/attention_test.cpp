@@ -101,8 +101,7 @@ TEST_F(CudaAttention, IsReplayedWithOtherInputs) {
     tensors.push_back(attention_tensors(c, values.back()));
   }
   Jit step = [&](Tensor packed, Tensor d_result) {
-    std::vector<Tensor> p = packed.chunk(3, -1);
-    for (Tensor& part : p) part = part.unflatten(-1, {c.heads, -1}).transpose(1, 2);
+    std::vector<Tensor> p = packed_parts(c, packed);
     Tensor y = p[0].scaled_dot_product_attention(p[1], p[2], {}, {.is_causal = true});
     std::vector<Tensor> d = y.gradient({p[0], p[1], p[2]}, d_result.transpose(1, 2));
     return Tensor::cat({y, d[0], d[1], d[2]}, 0);
@@ -114,6 +113,45 @@ TEST_F(CudaAttention, IsReplayedWithOtherInputs) {
     for (const Numbers* part : {&x.result, &x.d_q, &x.d_k, &x.d_v})
       expected.insert(expected.end(), part->begin(), part->end());
     ASSERT_LT(attention_error(step(tensors[i].packed, d_result), expected), 2e-2) << "input " << i;
+  }
+}
+
+// The three gradients are written into that of the projection, wherever it lies in a run.
+TEST_F(CudaAttention, WritesTheGradientOfAProjection) {
+  for (const AttentionCase& c :
+       {AttentionCase{.rows = 192, .columns = 192, .packed = true},
+        AttentionCase{.dtype = DType::F16, .heads = 1, .rows = 130, .columns = 130, .packed = true},
+        AttentionCase{
+            .batch = 1, .rows = 64, .columns = 64, .width = 24, .values = 24, .packed = true}}) {
+    auto gradient = [&](const Tensor& packed, const Tensor& d_result) {
+      std::vector<Tensor> p = packed_parts(c, packed);
+      Tensor y = p[0].scaled_dot_product_attention(p[1], p[2], {}, {.is_causal = true});
+      return y.gradient({packed}, d_result.transpose(1, 2))[0];
+    };
+    std::vector<AttentionValues> values;
+    std::vector<Tensor> packed, d_result;
+    for (unsigned seed : {1u, 2u, 3u}) {
+      values.push_back(attention_values(c, seed));
+      AttentionTensors t = attention_tensors(c, values.back());
+      packed.push_back(t.packed);
+      d_result.push_back(t.d_result.transpose(1, 2).contiguous().realize());
+    }
+    auto kernels = [&](const Tensor& x) {
+      std::vector<UOp> roots{x.uop()};
+      return summarize(make_plan(roots)).kernels;
+    };
+    Tensor whole = gradient(packed[0], d_result[0]);
+    EXPECT_EQ(kernels(whole), 0) << c.text();
+    EXPECT_EQ(kernels(whole.transpose(1, 2).contiguous()), 1) << "rows of columns, " << c.text();
+    Jit returned = gradient;
+    Jit read = [&](Tensor x, Tensor d) { return gradient(x, d).contiguous() * 2; };
+    std::vector<Tensor> kept;
+    for (size_t i : {0, 0, 0, 1, 2, 0, 1, 1, 2}) {
+      kept.push_back(returned(packed[i], d_result[i]));
+      check_gradients(c, packed_parts(c, kept.back()), values[i]);
+      Tensor doubled = read(packed[i], d_result[i]);
+      check_gradients(c, packed_parts(c, doubled * 0.5), values[i]);
+    }
   }
 }
 

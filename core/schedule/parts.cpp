@@ -1,0 +1,140 @@
+#include "core/schedule/parts.h"
+
+#include <algorithm>
+
+namespace tinyshard {
+namespace {
+
+// The same elements in the same order with another shape; nothing where no strides say where they
+// lie. None of the shapes is empty.
+std::optional<StridedView> reshaped(const StridedView& view, DimSpan shape) {
+  StridedView result{view.offset, Dims(shape.begin(), shape.end()), Dims(shape.size())};
+  // Dims are matched in groups of equal product. Within a group all elements have to lie evenly.
+  size_t f = 0, t = 0;
+  while (f < view.shape.size() || t < shape.size()) {
+    size_t f0 = f, t0 = t;
+    int64_t pf = f < view.shape.size() ? view.shape[f++] : 1,
+            pt = t < shape.size() ? shape[t++] : 1;
+    while (pf != pt) {
+      if (pf < pt)
+        pf *= view.shape[f++];
+      else
+        pt *= shape[t++];
+    }
+    int64_t stride = 1, size = 1;
+    for (size_t i = f; i-- > f0;) {
+      if (view.shape[i] == 1) continue;
+      if (size == 1)
+        stride = view.strides[i];
+      else if (view.strides[i] != stride * size)
+        return std::nullopt;
+      size *= view.shape[i];
+    }
+    for (size_t i = t; i-- > t0; stride *= shape[i]) result.strides[i] = stride;
+  }
+  return result;
+}
+
+// A term of a sum: zero outside of [low, high).
+struct Term {
+  UOp value;  // of that size
+  Dims low, high;
+};
+
+bool overlap(const Term& a, const Term& b) {
+  for (size_t i = 0; i < a.low.size(); ++i) {
+    if (a.high[i] <= b.low[i] || b.high[i] <= a.low[i]) return false;
+  }
+  return true;
+}
+
+class Parts {
+ public:
+  explicit Parts(const std::function<bool(const UOp&)>& ends) : ends_(ends) {}
+
+  // Looks into x, whose elements lie at `view`; false where they are no parts.
+  bool look_into(const UOp& x, const StridedView& view) {
+    switch (x.op()) {
+      case Op::Contiguous:
+        return place(x.src(0), view);
+      case Op::Reshape: {
+        auto inner = reshaped(view, x.src(0).shape());
+        return inner && place(x.src(0), *inner);
+      }
+      case Op::Permute: {
+        StridedView inner = view;
+        for (size_t i = 0; i < x->arg().size(); ++i) {
+          inner.shape[size_t(x.arg(i))] = view.shape[i];
+          inner.strides[size_t(x.arg(i))] = view.strides[i];
+        }
+        return place(x.src(0), inner);
+      }
+      case Op::Add:
+      case Op::Pad:
+        return place_terms(x, view);
+      default:
+        return false;
+    }
+  }
+  std::vector<Part> take() { return std::move(found_); }
+
+ private:
+  bool place(const UOp& x, const StridedView& view) {
+    if (!ends_(x)) return look_into(x, view);
+    found_.push_back({x, view});
+    return true;
+  }
+
+  bool place_terms(const UOp& sum, const StridedView& view) {
+    DimSpan shape = sum.shape();
+    std::vector<Term> terms;
+    auto collect = [&](auto& self, const UOp& x) -> void {
+      auto is = [&](const UOp& y, Op op) { return y.op() == op && (y == sum || !ends_(y)); };
+      if (is(x, Op::Add)) {
+        self(self, x.src(0));
+        self(self, x.src(1));
+        return;
+      }
+      Term term{x, Dims(shape.size()), Dims(shape.begin(), shape.end())};
+      for (; is(term.value, Op::Pad); term.value = term.value.src(0)) {
+        for (size_t i = 0; i < shape.size(); ++i) {
+          term.low[i] += term.value.arg(2 * i);
+          term.high[i] -= term.value.arg(2 * i + 1);
+        }
+      }
+      terms.push_back(std::move(term));
+    };
+    collect(collect, sum);
+    // What does not overlap and has as many elements covers all.
+    int64_t elements = 0;
+    for (size_t i = 0; i < terms.size(); ++i) {
+      if (terms[i].value->numel() == 0) return false;
+      elements += terms[i].value->numel();
+      for (size_t j = 0; j < i; ++j) {
+        if (overlap(terms[i], terms[j])) return false;
+      }
+    }
+    if (elements != sum->numel()) return false;
+    return std::ranges::all_of(terms, [&](const Term& term) {
+      DimSpan size = term.value.shape();
+      StridedView box{view.offset, Dims(size.begin(), size.end()), view.strides};
+      for (size_t i = 0; i < size.size(); ++i) box.offset += term.low[i] * view.strides[i];
+      return place(term.value, box);
+    });
+  }
+
+  const std::function<bool(const UOp&)>& ends_;
+  std::vector<Part> found_;
+};
+
+}  // namespace
+
+std::optional<std::vector<Part>> parts_of(const UOp& whole,
+                                          const std::function<bool(const UOp&)>& ends) {
+  if (whole->numel() == 0) return std::nullopt;
+  Parts parts(ends);
+  if (!parts.look_into(whole, row_major(whole.shape()))) return std::nullopt;
+  return parts.take();
+}
+
+}  // namespace tinyshard
