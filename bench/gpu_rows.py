@@ -73,6 +73,16 @@ def tokens(name, ours, theirs, against, goal):
                ms=ours["ms"], mfu=ours["mfu"], n=ours["steps"])
 
 
+def first_step(name, ours, theirs, against, goal=Goal()):
+    return row(f"{name}, first step", "s", ours["first_step_s"], against, of(theirs, "first_step_s"), goal, smaller=True)
+
+
+def memory(name, ours, theirs, against, goal=Goal()):
+    peak = of(theirs, "peak_bytes")
+    return row(f"{name}, memory at the peak", "GiB", ours["peak_bytes"] / GIB, against,
+               peak if isinstance(peak, Missing) else peak / GIB, goal, smaller=True)
+
+
 def sizes(runs):
     """Sequences for each GPU, steps to time, and whether the peer needs CUDA graphs."""
     return [(4, 4, False), (2, 4, True)] if runs.quick else [(64, 40, False), (4, 100, True)]
@@ -105,16 +115,27 @@ def gpt2(runs):
             yield tokens(name, ours, theirs, against, goal)
             if graphs:
                 continue
-            yield row(f"{name}, first step, empty caches", "s", ours["first_step_s"], against, of(theirs, "first_step_s"),
-                      Goal(most=5), smaller=True)
+            yield first_step(f"{name}, empty caches", ours, theirs, against, Goal(most=5))
             if against == "JAX":  # which takes memory, and keeps kernels, in ways of its own
                 continue
-            memory = of(theirs, "peak_bytes")
-            yield row(f"{name}, memory at the peak", "GiB", ours["peak_bytes"] / GIB, against,
-                      memory if isinstance(memory, Missing) else memory / GIB, Goal(most=27), smaller=True)
+            yield memory(name, ours, theirs, against, Goal(most=27))
             warm = runs.gpt2(on_one(runs), batch, 3)
-            yield row(f"{name}, first step, warm caches", "s", warm["first_step_s"], against,
-                      of(runs.peer_gpt2("torch_gpt2.py", batch, 1), "first_step_s"), Goal(most=2), smaller=True)
+            yield first_step(f"{name}, warm caches", warm, runs.peer_gpt2("torch_gpt2.py", batch, 1), against, Goal(most=2))
+
+
+# Of the published sizes above 124M: layers, width, heads, and sequences for one GPU.
+LARGER = {"350M": (24, 1024, 16, 32), "774M": (36, 1280, 20, 16), "1558M": (48, 1600, 25, 8)}
+
+
+def larger(runs):
+    for model, (layers, width, heads, batch) in LARGER.items():
+        batch, steps = (2, 4) if runs.quick else (batch, 15)
+        size = ["--layers", layers, "--width", width, "--heads", heads]
+        ours, theirs = runs.gpt2(on_one(runs), batch, steps, size=size), runs.peer_gpt2("torch_gpt2.py", batch, steps, size=size)
+        name, against = f"GPT-2 {model}, 1 GPU, B={batch}", "PyTorch compiled"
+        yield tokens(name, ours, theirs, against, Goal())
+        yield first_step(name, ours, theirs, against)
+        yield memory(name, ours, theirs, against)
 
 
 def beam(runs):
@@ -214,5 +235,5 @@ def mlp(runs):
                             Goal(most=60))
 
 
-PARTS = {"gpt2": gpt2, "beam": beam, "gpus": gpus, "kernels": kernels, "products": products, "attention": attention,
-         "all-reduce": all_reduce, "replay": replay, "mlp": mlp}
+PARTS = {"gpt2": gpt2, "larger": larger, "beam": beam, "gpus": gpus, "kernels": kernels, "products": products,
+         "attention": attention, "all-reduce": all_reduce, "replay": replay, "mlp": mlp}

@@ -95,24 +95,24 @@ class Runs:
         except Missing as missing:
             return missing
 
-    def gpt2(self, command, batch, steps, env=None):
-        """What `gpt2 --json` measured."""
+    def gpt2(self, command, batch, steps, env=None, size=()):
+        """What `gpt2 --json` measured. `size`: flags of another model than 124M."""
         result = self.folder / "gpt2.json"
-        self.text([*command, *self.gpt2_size(), "--tokens", "random", "--eval-batches", 0, "--checkpoint-every", 0,
+        self.text([*command, *self.gpt2_size(size), "--tokens", "random", "--eval-batches", 0, "--checkpoint-every", 0,
                    "--batch", batch, "--steps", steps, "--json", result, "--quiet"], {**self.caches("gpt2"), **(env or {})})
         return json.loads(result.read_text())
 
-    def peer_gpt2(self, script, batch, steps, *arguments, ranks=1):
+    def peer_gpt2(self, script, batch, steps, *arguments, ranks=1, size=()):
         """The same of a peer, or the reason why there is none."""
         try:
-            command = [*self.peer_command(script, ranks), *self.gpt2_size(), "--batch", batch, "--steps", steps, *arguments]
+            command = [*self.peer_command(script, ranks), *self.gpt2_size(size), "--batch", batch, "--steps", steps, *arguments]
             env = {"NCCL_SOCKET_IFNAME": "lo", **os.environ, **self.caches("peers")}  # all ranks are here
             return json.loads(next(line for line in self.text(command, env).splitlines() if line.startswith("{")))
         except Missing as missing:
             return missing
 
-    def gpt2_size(self):
-        return ["--layers", 2, "--width", 128, "--heads", 2, "--context", 32] if self.quick else []
+    def gpt2_size(self, size):
+        return ["--layers", 2, "--width", 128, "--heads", 2, "--context", 32] if self.quick else size
 
     def found(self):
         """What `tinyshard devices` says, as lines."""

@@ -6,8 +6,8 @@
 //   lower.cpp    one kernel: index ranges pushed from the output down to the loads
 //   merge.cpp    kernels that share loops become one kernel with several outputs
 //   join.cpp     independent ones become one launch
-//   dependencies.cpp, buckets.cpp, order.cpp   in-place writes, buckets of collectives, the final
-//   order memory.cpp   one arena per device: offsets by liveness
+//   dependencies.cpp, buckets.cpp, order.cpp   in-place writes, buckets of collectives, the order
+//   memory.cpp   one arena per device: offsets by liveness
 #pragma once
 #include <cstdint>
 #include <functional>

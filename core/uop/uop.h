@@ -8,13 +8,13 @@
 //   Flip {axes...}               ShardSlice {axis, mesh axis, parts}: this device's part of `axis`
 //   Reduce {ReduceOp, axes...}: reduced axes become 1         Range {id, size, RangeKind}
 //   Gather(x, index) {axis}: out[.., i, ..] = x[.., index[.., i, ..], ..] with index's shape
-//   ScatterAdd(index, src[, base]) {axis, size}: the adjoint of Gather, added to zeros or to
-//   `base`,
-//     of the result's shape and of its type or a narrower one (passes only)
+//   ScatterAdd(index, src[, base]) {axis, size}: the adjoint of Gather, added to zeros or to a base
+//     (from the passes only): of the result's shape, of its type or a narrower one
 //   Dot(a, b) {batch axes}: a[batch.., m, k] * b[batch.., k, n] -> [batch.., m, n]
 //   Dot(a, b, c[, s]) {batch axes, Epilogue}: see Epilogue; made by the passes only
 //   Conv*: see ConvArg            Attention*: see AttentionArg
-//   Collective: see multi/collective.h
+//   Collective {CollectiveOp, ReduceOp, mesh axis, parts, before, after}: whether the first dim
+//     counts the parts before and after; each device has one of them where it does not
 //   Redistribute {mesh id, placements...}, rounded to its type before it travels
 //   DeviceCoordinate {mesh axis, size}
 //   Param {slot}                  Load(param, index[, valid])   Store(param, index, value)

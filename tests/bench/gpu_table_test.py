@@ -59,7 +59,7 @@ class GpuTable(unittest.TestCase):
             figures.setdefault(row["part"], []).append(row)
             self.assertTrue(row["ours"] or row["note"], row)
             self.assertIn(row["row"], done.stdout)
-        parts = {"gpt2", "beam", "gpus", "kernels", "products", "attention", "all-reduce", "replay", "mlp"}
+        parts = {"gpt2", "larger", "beam", "gpus", "kernels", "products", "attention", "all-reduce", "replay", "mlp"}
         self.assertEqual(set(figures), parts)
         for part, rows in figures.items():
             self.assertTrue(any(row["ours"] and row["ours"] > 0 for row in rows), part)
