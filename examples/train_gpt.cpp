@@ -154,17 +154,15 @@ char pick(const std::vector<float>& scores, double temperature, uint64_t random)
 }
 
 std::string sample(const Gpt& model, const Mesh& mesh, const Flags& f) {
-  Jit next = [&](Tensor text, Tensor last) {
-    return model(text.shard(mesh))[{0, last.shard(mesh)}];
-  };
+  Variable last("last", 0, f.model.context - 1);
+  Jit next = [&](Tensor text, Variable at) { return model(text.shard(mesh))[{0, at}]; };
   std::string text = f.prompt.empty() ? "\n" : f.prompt;
   for (int64_t i = 0; i < f.sample; ++i) {
     size_t context = size_t(f.model.context), seen = std::min(text.size(), context);
     std::vector<int32_t> bytes(context);
     for (size_t k = 0; k < seen; ++k)
       bytes[k] = static_cast<unsigned char>(text[text.size() - seen + k]);
-    std::vector<int32_t> last{int32_t(seen) - 1};
-    Tensor scores = next(Tensor(bytes, {1, f.model.context}), Tensor(last));
+    Tensor scores = next(Tensor(bytes, {1, f.model.context}), last.bind(int64_t(seen) - 1));
     text += pick(scores.to_vector<float>(), f.temperature, random_number(f.seed, uint64_t(i), 0));
   }
   return text;

@@ -1,5 +1,7 @@
 // The one header that programs include: #include <tinyshard/tinyshard.h>.
 #pragma once
+#include <iostream>  // programs print tensors
+
 #include "core/base/error.h"
 #include "core/dtype/dtype.h"
 #include "core/exec/explain.h"
@@ -10,6 +12,7 @@
 #include "core/tensor/random.h"
 #include "core/tensor/tensor.h"
 #include "core/tensor/training.h"
+#include "core/tensor/variable.h"
 #include "io/corpus.h"
 #include "io/dataset.h"
 #include "launch/command_line.h"

@@ -18,6 +18,7 @@
 namespace tinyshard {
 
 class Tensor;
+class Variable;
 using Caller = std::source_location;
 
 template <class T>
@@ -41,13 +42,14 @@ struct Scalar {
   bool is_float() const { return kind == Kind::Float; }
 };
 
-// One side of a binary operation: a tensor (borrowed for the call) or a number.
+// One side of a binary operation: a tensor or a variable (borrowed for the call), or a number.
 struct Operand {
   const Tensor* tensor = nullptr;
   Scalar scalar;
   Caller caller;
 
   Operand(const Tensor& t, Caller c = Caller::current()) : tensor(&t), caller(c) {}  // NOLINT
+  Operand(const Variable& v, Caller c = Caller::current());                          // NOLINT
   template <Number T>
   Operand(T value, Caller c = Caller::current()) : scalar(value), caller(c) {}       // NOLINT
   Operand(Scalar value, Caller c = Caller::current()) : scalar(value), caller(c) {}  // NOLINT
@@ -95,7 +97,8 @@ struct Ellipsis {};
 inline constexpr NewAxis kNewAxis{};
 inline constexpr Ellipsis kEllipsis{};
 
-// One entry of x[{...}]: a number, a Slice, kNewAxis, kEllipsis, or a tensor of integers or bools.
+// One entry of x[{...}]: a number, a variable, a Slice, kNewAxis, kEllipsis, or a tensor of
+// integers or bools.
 struct Index {
   enum class Kind : uint8_t { Number, Slice, NewAxis, Ellipsis, Tensor } kind;
   int64_t number = 0;
@@ -112,6 +115,7 @@ struct Index {
   Index(Ellipsis, Caller c = Caller::current()) : kind(Kind::Ellipsis), caller(c) {}  // NOLINT
   Index(const Tensor& t, Caller c = Caller::current())                                // NOLINT
       : kind(Kind::Tensor), tensor(&t), caller(c) {}
+  Index(const Variable& v, Caller c = Caller::current());  // NOLINT
 };
 
 // Numbers in nested braces: Tensor{{1, 2}, {3, 4}}.

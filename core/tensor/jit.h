@@ -10,10 +10,11 @@
 //   float value = step(images, labels).item<float>();
 //
 // Tensors assigned inside (parameters, optimizer state, random counters) are assigned again by each
-// replay. Plain C++ values are frozen at the first call. The returned tensors are the same at every
-// call, with new contents: read or clone them before the next one. Reading data inside, or calling
-// with other shapes, is a UserError.
+// replay. Plain C++ values are frozen at the first call; a Variable is a number that is not. The
+// returned tensors are the same at every call, with new contents: read or clone them before the
+// next one. Reading data inside, or calling with other shapes, is a UserError.
 #pragma once
+#include <functional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -21,10 +22,23 @@
 
 #include "core/exec/jit.h"
 #include "core/tensor/tensor.h"
+#include "core/tensor/variable.h"
 
 namespace tinyshard {
 
 namespace detail {
+
+// What a step is called with, and what its function gets for it while it is traced.
+template <class T>
+struct Argument {
+  static StatePtr state(const T& x) { return Tensor(x).state(); }
+  static Tensor inside(const T&, const StatePtr& state) { return Tensor(state); }
+};
+template <>
+struct Argument<Variable> {
+  static StatePtr state(const Variable& x) { return x.input(); }
+  static Variable inside(const Variable& x, const StatePtr& state) { return x.inside(state); }
+};
 
 inline CapturedStep::States states_of(const Tensor& t) { return {t.state()}; }
 inline CapturedStep::States states_of(const std::vector<Tensor>& list) {
@@ -73,11 +87,12 @@ class Jit {
 
   template <class... T>
   auto operator()(const T&... arguments) {
-    using R = std::invoke_result_t<F&, std::conditional_t<true, Tensor, T>...>;
-    CapturedStep::States inputs{Tensor(arguments).state()...};
-    const auto& outputs = step_.call(inputs, [this](const CapturedStep::States& states) {
-      return trace<R>(states, std::index_sequence_for<T...>());
-    });
+    using R = std::invoke_result_t<F&, decltype(detail::Argument<T>::inside(arguments, {}))...>;
+    CapturedStep::States inputs{detail::Argument<T>::state(arguments)...};
+    auto record = [&](const CapturedStep::States& states) {
+      return trace<R>(states, std::index_sequence_for<T...>(), arguments...);
+    };
+    const auto& outputs = step_.call(inputs, std::ref(record));
     if constexpr (!std::is_void_v<R>) return detail::Results<R>::from(outputs);
   }
 
@@ -86,13 +101,14 @@ class Jit {
   const Schedule& schedule() const { return step_.schedule(); }
 
  private:
-  template <class R, size_t... I>
-  CapturedStep::States trace(const CapturedStep::States& states, std::index_sequence<I...>) {
+  template <class R, size_t... I, class... T>
+  CapturedStep::States trace(const CapturedStep::States& states, std::index_sequence<I...>,
+                             const T&... arguments) {
     if constexpr (std::is_void_v<R>) {
-      function_(Tensor(states[I])...);
+      function_(detail::Argument<T>::inside(arguments, states[I])...);
       return {};
     } else {
-      return detail::states_of(function_(Tensor(states[I])...));
+      return detail::states_of(function_(detail::Argument<T>::inside(arguments, states[I])...));
     }
   }
 

@@ -1,0 +1,69 @@
+#include "core/tensor/variable.h"
+
+#include <fmt/format.h>
+
+#include "core/tensor/call_internal.h"
+
+namespace tinyshard {
+
+struct Variable::Shared {
+  std::string name;
+  int64_t min, max;
+  StatePtr input;     // made by the first step that is called with the variable
+  int64_t there = 0;  // the value in its memory
+};
+
+Variable::Variable(std::string name, int64_t min, int64_t max, Caller caller)
+    : shared_(std::make_shared<Shared>(Shared{std::move(name), min, max, nullptr})) {
+  Call call("Variable", caller);
+  if (min > max) fail(fmt::format("\"{}\" has no values from {} to {}", shared_->name, min, max));
+}
+
+Variable Variable::bind(int64_t value, Caller caller) const {
+  Call call("bind", caller);
+  if (value < min() || value > max())
+    fail(fmt::format("{} is outside of \"{}\", which goes from {} to {}", value, name(), min(),
+                     max()));
+  Variable bound(shared_, Tensor::full({}, value, DType::I64));
+  bound.value_ = value;
+  return bound;
+}
+
+const std::string& Variable::name() const { return shared_->name; }
+int64_t Variable::min() const { return shared_->min; }
+int64_t Variable::max() const { return shared_->max; }
+
+int64_t Variable::value(Caller caller) const {
+  Call call("value", caller);
+  if (!value_) {
+    fail(
+        tensor_.defined()
+            ? fmt::format("\"{}\" has another value at each call of the captured step: use it as a "
+                          "tensor",
+                          name())
+            : fmt::format("\"{}\" is bound to no value", name()));
+  }
+  return *value_;
+}
+
+const Tensor& Variable::tensor(Caller caller) const {
+  if (!tensor_.defined()) value(caller);
+  return tensor_;
+}
+
+const StatePtr& Variable::input() const {
+  Call call("captured step");
+  const int64_t now = value();
+  auto bytes = std::as_bytes(std::span(&now, 1));
+  if (!shared_->input)
+    shared_->input = make_state(host_buffer({}, DType::I64, bytes));
+  else if (shared_->there != now)
+    write(*shared_->input, bytes);
+  shared_->there = now;
+  return shared_->input;
+}
+
+Operand::Operand(const Variable& v, Caller c) : Operand(v.tensor(c), c) {}
+Index::Index(const Variable& v, Caller c) : Index(v.tensor(c), c) {}
+
+}  // namespace tinyshard

@@ -1,0 +1,57 @@
+// Variable: a whole number that changes from call to call of a captured step, such as the place of
+// the next token, within bounds that do not.
+//
+//   Variable pos("pos", 0, 4095);
+//   Jit next = [&](Tensor token, Variable p) { return model(token, p).argmax(-1); };
+//   for (int64_t i = first; i < last; ++i) token = next(token, pos.bind(i));
+//
+// Where a tensor is wanted it is an i64 of shape []: an index (x[p], x.setitem({p}, row)) or an
+// operand (Tensor::arange(4096) <= p). Shapes do not depend on it. A new value is one small copy to
+// the device in front of the replay, however many kernels read it; nothing is captured again.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/tensor/tensor.h"
+
+namespace tinyshard {
+
+namespace detail {
+template <class T>
+struct Argument;
+}
+
+class Variable {
+ public:
+  // Of the values min to max. Copies are the same variable, each with the value that it was bound
+  // to.
+  Variable(std::string name, int64_t min, int64_t max, Caller caller = Caller::current());
+  // This variable with a value. UserError for one outside of the bounds.
+  Variable bind(int64_t value, Caller caller = Caller::current()) const;
+
+  const std::string& name() const;
+  int64_t min() const;
+  int64_t max() const;
+  // UserError where it is not bound, and inside of a captured step.
+  int64_t value(Caller caller = Caller::current()) const;
+  // A constant, or inside of a captured step what stands for the values of all calls.
+  const Tensor& tensor(Caller caller = Caller::current()) const;
+  operator const Tensor&() const { return tensor(); }  // NOLINT(google-explicit-constructor)
+
+ private:
+  friend struct detail::Argument<Variable>;
+  struct Shared;
+  Variable(std::shared_ptr<Shared> shared, Tensor tensor)
+      : shared_(std::move(shared)), tensor_(std::move(tensor)) {}
+
+  // For a call of a step: memory that holds the value, the same at every call.
+  const StatePtr& input() const;
+  Variable inside(const StatePtr& state) const { return {shared_, Tensor(state)}; }
+
+  std::shared_ptr<Shared> shared_;
+  std::optional<int64_t> value_;
+  Tensor tensor_;  // what stands for the value, if there is one
+};
+
+}  // namespace tinyshard

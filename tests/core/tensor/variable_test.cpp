@@ -1,0 +1,135 @@
+// Variables: numbers that change from call to call of a captured step.
+#include <functional>
+#include <limits>
+#include <tinyshard/tinyshard.h>
+
+#include <gtest/gtest.h>
+
+#include "tests/devices.h"
+
+namespace tinyshard {
+namespace {
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Variable, ChangesWithoutAnotherCapture) {
+  Variable pos("pos", 0, 7);
+  Tensor table = Tensor::arange(8).square().realize();
+  int traced = 0;
+  Jit step = [&](Tensor x, Variable p) {
+    ++traced;
+    Tensor seen = (Tensor::arange(8) <= p).cast(DType::F32);
+    return std::tuple(x * p + 1, table[p], seen.sum());
+  };
+  Tensor x({1.f, 2.f});
+  for (int64_t i : {3, 0, 7, 7, 2}) {
+    auto [line, square, count] = step(x, pos.bind(i));
+    float f = float(i);
+    EXPECT_EQ(line.to_vector<float>(), (std::vector<float>{f + 1, 2 * f + 1})) << i;
+    EXPECT_EQ(square.item<int64_t>(), i * i);
+    EXPECT_EQ(count.item<float>(), f + 1);
+  }
+  EXPECT_EQ(traced, 1);
+}
+
+TEST(Variable, ManyCallsMayBeUnderWay) {
+  Variable i("i", 0, 1000);
+  Tensor total = Tensor::zeros({1}, DType::I64).clone().realize();
+  Jit add = [&](Variable n) { total.assign(total * 3 % 1009 + n); };
+  int64_t expected = 0;
+  for (int64_t n = 0; n <= 1000; ++n) {
+    add(i.bind(n));  // nothing waits for its result
+    expected = expected * 3 % 1009 + n;
+  }
+  EXPECT_EQ(total.item<int64_t>(), expected);
+}
+
+// One token at a time over a cache of keys and values gives what all at once give.
+TEST(Variable, DecodesWithACache) {
+  constexpr int64_t kLength = 6, kWidth = 4;
+  Tensor::manual_seed(3);
+  Tensor q = Tensor::randn({kLength, kWidth}).realize(),
+         k = Tensor::randn({kLength, kWidth}).realize(),
+         v = Tensor::randn({kLength, kWidth}).realize();
+  auto attend = [](const Tensor& rows, const Tensor& keys, const Tensor& values,
+                   const Tensor& seen) {
+    Tensor scores = rows.matmul(keys.T());
+    return scores.masked_fill(!seen, -std::numeric_limits<float>::infinity())
+        .softmax()
+        .matmul(values);
+  };
+  Tensor all = attend(q, k, v, Tensor::ones({kLength, kLength}, DType::Bool).tril());
+
+  Tensor keys = Tensor::zeros({kLength, kWidth}).clone().realize(),
+         values = Tensor::zeros({kLength, kWidth}).clone().realize();
+  Variable pos("pos", 0, kLength - 1);
+  Jit next = [&](Tensor row, Tensor key, Tensor value, Variable p) {
+    keys.setitem({p}, key[0]);
+    values.setitem({p}, value[0]);
+    return attend(row, keys, values, (Tensor::arange(kLength) <= p).reshape({1, kLength}));
+  };
+  for (int64_t i = 0; i < kLength; ++i) {
+    auto row = [i](const Tensor& x) { return x[Slice(i, i + 1)].contiguous().realize(); };
+    Tensor y = next(row(q), row(k), row(v), pos.bind(i));
+    EXPECT_TRUE(y.allclose(all[Slice(i, i + 1)], 1e-5, 1e-6)) << i;
+  }
+}
+
+TEST(Variable, IsAConstantOutsideOfSteps) {
+  Variable n("n", -5, 5);
+  EXPECT_EQ((n.bind(-3) * Tensor({1.f, 2.f})).to_vector<float>(), (std::vector<float>{-3, -6}));
+  EXPECT_EQ(n.bind(4).tensor().item<int64_t>(), 4);
+  EXPECT_EQ(n.bind(4).value(), 4);
+  EXPECT_EQ(n.name(), "n");
+  EXPECT_EQ(n.min(), -5);
+  EXPECT_EQ(n.max(), 5);
+}
+
+TEST(Variable, StepsMayShareOne) {
+  Variable n("n", 0, 9);
+  Jit twice = [](Tensor x, Variable v) { return x * v * 2; };
+  Jit plus = [](Tensor x, Tensor v) { return x + v; };  // as a tensor
+  Tensor x({1.f});
+  for (int64_t i : {1, 5, 9}) {
+    EXPECT_EQ(twice(x, n.bind(i)).item<float>(), float(2 * i));
+    EXPECT_EQ(plus(x, n.bind(9 - i)).item<float>(), float(10 - i));
+  }
+}
+
+TEST(Variable, MeetsShardedTensors) {
+  TINYSHARD_NEED_DEVICES(2);
+  Tensor x = Tensor::arange(8).cast(DType::F32).shard(device_names(2), 0).realize();
+  Variable n("n", 0, 7);
+  Jit step = [&](Variable v) { return (x * v).sum() + x[v]; };
+  for (int64_t i : {0, 6, 3}) EXPECT_EQ(step(n.bind(i)).item<float>(), float(28 * i + i));
+}
+
+TEST(Variable, MistakesAreSentences) {
+  Variable pos("pos", 0, 4095);
+  EXPECT_NE(message_of([&] {
+              pos.bind(4096);
+            }).find("bind: 4096 is outside of \"pos\", which goes from 0 to 4095"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { pos.bind(-1); }).find("-1 is outside"), std::string::npos);
+  EXPECT_NE(message_of([&] { pos.value(); }).find("\"pos\" is bound to no value"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { Variable("k", 3, 2); }).find("\"k\" has no values from 3 to 2"),
+            std::string::npos);
+  Jit step = [](Tensor x, Variable p) { return x + p; };
+  EXPECT_NE(message_of([&] { step(Tensor({1.f}), pos); }).find("\"pos\" is bound to no value"),
+            std::string::npos);
+  Jit reads = [](Tensor x, Variable p) { return x + double(p.value()); };
+  EXPECT_NE(message_of([&] { reads(Tensor({1.f}), pos.bind(1)); }).find("use it as a tensor"),
+            std::string::npos);
+  EXPECT_EQ(step(Tensor({1.f}), pos.bind(2)).item<float>(), 3);
+}
+
+}  // namespace
+}  // namespace tinyshard
