@@ -213,6 +213,7 @@ def all_reduce(runs):
 
 def replay(runs):
     name, part = "replay of 1000 dependent tiny kernels", "the host's part"
+    variable = f"{name} that read a Variable, {part}"
     ours = runs.ours("bench/steps_bench", "--devices", f"{runs.device}:0", "--only", name)
     torch = runs.peer("torch_graphs.py", "--only", name)
     against = "PyTorch, CUDA graph"
@@ -220,6 +221,8 @@ def replay(runs):
     if f"{name}, {part}" in ours:
         yield timed(f"{name}, {part}", ours[f"{name}, {part}"], against, step_us(torch, f"{name}, {part}"),
                     Goal(most=20))
+    if variable in ours:
+        yield timed(variable, ours[variable], "without", ours[f"{name}, {part}"]["us"], Goal(most=20))
 
 
 def mlp(runs):
