@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/runtime/strided_view.h"
 #include "core/runtime/target.h"
 #include "core/uop/uop.h"
 
@@ -32,22 +33,6 @@ class Program {
   // Memory beside the buffers that launches use, maybe of other programs, too; null without any.
   virtual const void* scratch() const { return nullptr; }
 };
-
-// One operand of a library call: elements of a buffer seen through strides.
-struct StridedView {
-  int64_t offset = 0;
-  Dims shape, strides;  // in elements
-};
-
-inline StridedView row_major(DimSpan shape) {
-  StridedView view{0, Dims(shape.begin(), shape.end()), Dims(shape.size())};
-  int64_t stride = 1;
-  for (size_t i = shape.size(); i-- > 0;) {
-    view.strides[i] = stride;
-    stride *= shape[i];
-  }
-  return view;
-}
 
 // A Dot, an attention, a convolution or a ScatterAdd that a device may run by a library. Operands
 // are the sources of the node in order. `also` are nodes of the same op and sources, with other

@@ -21,15 +21,9 @@ std::optional<StridedView> reshaped(const StridedView& view, DimSpan shape) {
       else
         pt *= shape[t++];
     }
-    int64_t stride = 1, size = 1;
-    for (size_t i = f; i-- > f0;) {
-      if (view.shape[i] == 1) continue;
-      if (size == 1)
-        stride = view.strides[i];
-      else if (view.strides[i] != stride * size)
-        return std::nullopt;
-      size *= view.shape[i];
-    }
+    auto joint = joint_stride(view, f0, f);
+    if (!joint) return std::nullopt;
+    int64_t stride = std::max<int64_t>(*joint, 1);
     for (size_t i = t; i-- > t0; stride *= shape[i]) result.strides[i] = stride;
   }
   return result;

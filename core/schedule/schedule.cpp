@@ -125,14 +125,6 @@ class Scheduler {
     return contiguous ? std::vector<StridedView>() : results;
   }
 
-  static bool is_row_major(const StridedView& view) {
-    int64_t stride = 1;
-    bool dense = view.offset == 0;
-    for (size_t i = view.shape.size(); i-- > 0; stride *= view.shape[i])
-      dense = dense && (view.shape[i] == 1 || view.strides[i] == stride);
-    return dense;
-  }
-
   static bool updates(const UOp& product, const UOp& storage) {
     return product.op() == Op::Dot && epilogue_of(product) == Epilogue::Update &&
            under_views(product.src(2)) == storage && !(under_views(product.src(0)) == storage) &&

@@ -12,20 +12,6 @@
 namespace tinyshard {
 namespace {
 
-// Consecutive dims as one, when their strides allow it.
-std::optional<int64_t> joint_stride(const StridedView& view, size_t begin, size_t end) {
-  int64_t stride = 0, size = 1;
-  for (size_t i = end; i-- > begin;) {
-    if (view.shape[i] == 1) continue;
-    if (size == 1)
-      stride = view.strides[i];
-    else if (view.strides[i] != stride * size)
-      return std::nullopt;
-    size *= view.shape[i];
-  }
-  return stride;
-}
-
 std::optional<MatmulSpec> matmul_spec(const LibraryCall& call) {
   const UOp& x = call.node;
   const StridedView &a = call.operands[0], &b = call.operands[1];

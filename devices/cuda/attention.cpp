@@ -16,27 +16,14 @@ constexpr size_t kOldest = 90600;      // clears the sum of the gradient of q by
 constexpr int64_t kWidthMultiple = 8;  // 16 bytes
 constexpr int64_t kAlignment = 16;     // of addresses
 
-// Dims [from, to) of a view as one: its stride, if they lie one in the other.
-std::optional<int64_t> joint_stride(DimSpan shape, DimSpan strides, size_t from, size_t to) {
-  int64_t stride = 0, size = 1;
-  for (size_t i = to; i-- > from;) {
-    if (shape[i] == 1) continue;
-    if (size == 1)
-      stride = strides[i];
-    else if (strides[i] != stride * size)
-      return std::nullopt;
-    size *= shape[i];
-  }
-  return stride;
-}
-
 // Four dims of an operand or a result. The stride of a dim of one element is any that is allowed.
-std::optional<AttentionCall::View> four_dims(DimSpan shape, DimSpan strides, int64_t offset) {
+std::optional<AttentionCall::View> four_dims(const StridedView& place) {
+  const DimSpan shape = place.shape, strides = place.strides;
   size_t rank = shape.size();
-  AttentionCall::View view{offset, {0, 0, strides[rank - 2], strides[rank - 1]}};
+  AttentionCall::View view{place.offset, {0, 0, strides[rank - 2], strides[rank - 1]}};
   if (rank > 2) view.strides[1] = strides[rank - 3];
   if (rank > 3) {
-    auto outer = joint_stride(shape, strides, 0, rank - 3);
+    auto outer = joint_stride(place, 0, rank - 3);
     if (!outer) return std::nullopt;
     view.strides[0] = *outer;
   }
@@ -56,7 +43,7 @@ std::optional<AttentionCall::View> result_view(const UOp& node, StridedView plac
     std::swap(place.shape[heads], place.shape[heads + 1]);
     std::swap(place.strides[heads], place.strides[heads + 1]);
   }
-  return four_dims(place.shape, place.strides, place.offset);
+  return four_dims(place);
 }
 
 // What keeps cuDNN from reading or writing a tensor of the call that lies there; empty when nothing
@@ -339,8 +326,7 @@ std::optional<AttentionCall> attention_call(const LibraryCall& call, std::string
   if (c.backward && c.rows == 1 && c.columns == 1) return refuse("a single score");
 
   for (size_t i = 0; i < call.operands.size(); ++i) {
-    const StridedView& operand = call.operands[i];
-    auto view = four_dims(operand.shape, operand.strides, operand.offset);
+    auto view = four_dims(call.operands[i]);
     std::string reason = misplaced(c, view, i == 4);
     if (!reason.empty()) return refuse(fmt::format("operand {} {}", i, reason));
     c.operands.push_back(*view);

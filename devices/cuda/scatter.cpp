@@ -8,20 +8,6 @@
 namespace tinyshard::cuda {
 namespace {
 
-// Consecutive dims as one, when their strides allow it.
-std::optional<int64_t> joint_stride(const StridedView& view, size_t begin, size_t end) {
-  int64_t stride = 0, size = 1;
-  for (size_t i = end; i-- > begin;) {
-    if (view.shape[i] == 1) continue;
-    if (size == 1)
-      stride = view.strides[i];
-    else if (view.strides[i] != stride * size)
-      return std::nullopt;
-    size *= view.shape[i];
-  }
-  return stride;
-}
-
 bool known_dtype(DType dtype) { return dtype != DType::Bool && dtype != DType::Index; }
 
 std::optional<ScatterShape> shape_of(const LibraryCall& call) {

@@ -15,6 +15,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/message_of.h"
+
 namespace tinyshard::test {
 
 class TempFolder {
@@ -61,17 +63,6 @@ inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
 template <class T>
 std::span<const std::byte> bytes_of(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
-}
-
-// The text of the E that a statement throws, or "" when nothing was thrown.
-template <class E, class F>
-std::string message_of(F&& statement) {
-  try {
-    statement();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return {};
 }
 
 }  // namespace tinyshard::test

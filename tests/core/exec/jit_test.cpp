@@ -9,6 +9,7 @@
 
 #include "core/exec/executable.h"
 #include "core/exec/runtime.h"
+#include "tests/message_of.h"
 
 namespace {
 std::atomic<bool> counting{false};
@@ -32,15 +33,6 @@ void* operator new(size_t bytes) {
 
 namespace tinyshard {
 namespace {
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(Jit, ReplaysWithNewInputs) {
   Jit twice = [](Tensor x) { return x * 2 + 1; };
@@ -122,14 +114,14 @@ TEST(Jit, AReplayAllocatesNothingAndTouchesNoNode) {
 TEST(Jit, AnotherShapeIsAClearError) {
   Jit f = [](Tensor x) { return x + 1; };
   f(Tensor::zeros({2, 3}).contiguous());
-  std::string text = message_of([&] { f(Tensor::zeros({4, 3}).contiguous()); });
+  std::string text = test::message_of<UserError>([&] { f(Tensor::zeros({4, 3}).contiguous()); });
   EXPECT_NE(text.find("f32[4, 3]"), std::string::npos) << text;
   EXPECT_NE(text.find("f32[2, 3]"), std::string::npos) << text;
 }
 
 TEST(Jit, ReadingDataInsideIsAClearError) {
   Jit f = [](Tensor x) { return x * x.sum().item<float>(); };
-  std::string text = message_of([&] { f(Tensor::ones({2}).contiguous()); });
+  std::string text = test::message_of<UserError>([&] { f(Tensor::ones({2}).contiguous()); });
   EXPECT_NE(text.find("captured step"), std::string::npos) << text;
   // The failure leaves everything usable.
   EXPECT_EQ((Tensor::ones({2}) + 1).to_vector<float>(), (std::vector<float>{2, 2}));
@@ -152,7 +144,7 @@ TEST(Jit, ATensorThatEscapesHasNoValue) {
     return x + 1;
   };
   f(Tensor({1.f}));
-  std::string text = message_of([&] { escaped.to_vector<float>(); });
+  std::string text = test::message_of<UserError>([&] { escaped.to_vector<float>(); });
   EXPECT_NE(text.find("return it from the step"), std::string::npos) << text;
 }
 

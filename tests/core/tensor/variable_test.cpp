@@ -1,23 +1,14 @@
 // Variables: numbers that change from call to call of a captured step.
-#include <functional>
 #include <limits>
 #include <tinyshard/tinyshard.h>
 
 #include <gtest/gtest.h>
 
 #include "tests/devices.h"
+#include "tests/message_of.h"
 
 namespace tinyshard {
 namespace {
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(Variable, ChangesWithoutAnotherCapture) {
   Variable pos("pos", 0, 7);
@@ -113,20 +104,27 @@ TEST(Variable, MeetsShardedTensors) {
 
 TEST(Variable, MistakesAreSentences) {
   Variable pos("pos", 0, 4095);
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(test::message_of<UserError>([&] {
               pos.bind(4096);
             }).find("bind: 4096 is outside of \"pos\", which goes from 0 to 4095"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { pos.bind(-1); }).find("-1 is outside"), std::string::npos);
-  EXPECT_NE(message_of([&] { pos.value(); }).find("\"pos\" is bound to no value"),
+  EXPECT_NE(test::message_of<UserError>([&] { pos.bind(-1); }).find("-1 is outside"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { Variable("k", 3, 2); }).find("\"k\" has no values from 3 to 2"),
+  EXPECT_NE(test::message_of<UserError>([&] { pos.value(); }).find("\"pos\" is bound to no value"),
+            std::string::npos);
+  EXPECT_NE(test::message_of<UserError>([&] {
+              Variable("k", 3, 2);
+            }).find("\"k\" has no values from 3 to 2"),
             std::string::npos);
   Jit step = [](Tensor x, Variable p) { return x + p; };
-  EXPECT_NE(message_of([&] { step(Tensor({1.f}), pos); }).find("\"pos\" is bound to no value"),
+  EXPECT_NE(test::message_of<UserError>([&] {
+              step(Tensor({1.f}), pos);
+            }).find("\"pos\" is bound to no value"),
             std::string::npos);
   Jit reads = [](Tensor x, Variable p) { return x + double(p.value()); };
-  EXPECT_NE(message_of([&] { reads(Tensor({1.f}), pos.bind(1)); }).find("use it as a tensor"),
+  EXPECT_NE(test::message_of<UserError>([&] {
+              reads(Tensor({1.f}), pos.bind(1));
+            }).find("use it as a tensor"),
             std::string::npos);
   EXPECT_EQ(step(Tensor({1.f}), pos.bind(2)).item<float>(), 3);
 }
