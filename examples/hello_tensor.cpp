@@ -1,5 +1,4 @@
 // The first program: values are graphs until someone looks at them.
-#include <iostream>
 #include <tinyshard/tinyshard.h>
 
 using namespace tinyshard;

@@ -1,7 +1,6 @@
 // A stranger's program: compiles against the installed header alone, runs a kernel, and catches one
 // of our errors by its type, which only works when type information is shared across the library's
 // border.
-#include <iostream>
 #include <tinyshard/tinyshard.h>
 
 extern "C" const char* tinyshard_version();
