@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/runtime/device.h"
+#include "core/runtime/strided_view.h"
 #include "core/uop/uop.h"
 
 namespace tinyshard {

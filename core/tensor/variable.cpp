@@ -9,12 +9,11 @@ namespace tinyshard {
 struct Variable::Shared {
   std::string name;
   int64_t min, max;
-  StatePtr input;     // made by the first step that is called with the variable
-  int64_t there = 0;  // the value in its memory
+  StatePtr input;  // made by the first step that is called with the variable
 };
 
 Variable::Variable(std::string name, int64_t min, int64_t max, Caller caller)
-    : shared_(std::make_shared<Shared>(Shared{std::move(name), min, max, nullptr})) {
+    : shared_(std::make_shared<Shared>(Shared{std::move(name), min, max, {}})) {
   Call call("Variable", caller);
   if (min > max) fail(fmt::format("\"{}\" has no values from {} to {}", shared_->name, min, max));
 }
@@ -35,19 +34,17 @@ int64_t Variable::max() const { return shared_->max; }
 
 int64_t Variable::value(Caller caller) const {
   Call call("value", caller);
+  tensor();
   if (!value_) {
-    fail(
-        tensor_.defined()
-            ? fmt::format("\"{}\" has another value at each call of the captured step: use it as a "
-                          "tensor",
-                          name())
-            : fmt::format("\"{}\" is bound to no value", name()));
+    fail(fmt::format(
+        "\"{}\" has another value at each call of the captured step: use it as a tensor", name()));
   }
   return *value_;
 }
 
 const Tensor& Variable::tensor(Caller caller) const {
-  if (!tensor_.defined()) value(caller);
+  Call call("tensor", caller);
+  if (!tensor_.defined()) fail(fmt::format("\"{}\" is bound to no value", name()));
   return tensor_;
 }
 
@@ -55,11 +52,10 @@ const StatePtr& Variable::input() const {
   Call call("captured step");
   const int64_t now = value();
   auto bytes = std::as_bytes(std::span(&now, 1));
-  if (!shared_->input)
-    shared_->input = make_state(host_buffer({}, DType::I64, bytes));
-  else if (shared_->there != now)
+  if (shared_->input)
     write(*shared_->input, bytes);
-  shared_->there = now;
+  else
+    shared_->input = make_state(host_buffer({}, DType::I64, bytes));
   return shared_->input;
 }
 

@@ -94,6 +94,16 @@ TEST(Variable, StepsMayShareOne) {
   }
 }
 
+TEST(Variable, HasItsValueThoughAStepWroteOverIt) {
+  Variable n("n", 0, 9);
+  Jit step = [](Variable v) {
+    Tensor before = v.tensor() * 1;
+    v.tensor() += 100;
+    return before;
+  };
+  for (int64_t i : {4, 4, 4, 7}) EXPECT_EQ(step(n.bind(i)).item<int64_t>(), i);
+}
+
 TEST(Variable, MeetsShardedTensors) {
   TINYSHARD_NEED_DEVICES(2);
   Tensor x = Tensor::arange(8).cast(DType::F32).shard(device_names(2), 0).realize();
