@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 #include "core/exec/capture.h"
 #include "core/exec/pipeline.h"
+#include "core/exec/transfer.h"
 
 namespace tinyshard {
 namespace {
@@ -39,13 +40,26 @@ const CapturedStep::States& CapturedStep::call(const States& inputs, const Trace
   else
     check_inputs(inputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    Storage* actual = Storage::of(*inputs[i]->value);
-    if (bound_[i].get() == actual) continue;
-    bound_[i] = shared_storage(inputs[i]->value);
+    std::shared_ptr<Storage> actual = shared_storage(inputs[i]->value);
+    if (std::ranges::find(results_, actual) != results_.end()) actual = copied(i, *actual);
+    if (bound_[i] == actual) continue;
     executable_->rebind(*placeholders_[i], *actual);
+    bound_[i] = std::move(actual);
   }
   executable_->run();
   return outputs_;
+}
+
+const std::shared_ptr<Storage>& CapturedStep::copied(size_t i, Storage& result) {
+  std::shared_ptr<Storage>& copy = copies_[i];
+  if (!copy) copy = std::make_shared<Storage>(result.shape(), result.dtype(), result.sharding);
+  const Dims& shape = result.local_shape();
+  const Box whole{shape, Dims(shape.size()), shape, itemsize(result.dtype())};
+  for (size_t d = 0; d < result.devices().size(); ++d) {
+    Device& device = *result.devices()[d];
+    copy_box(whole, device, result.memory()[d], device, copy->memory()[d]);
+  }
+  return copy;
 }
 
 void CapturedStep::check_inputs(const States& inputs) const {
@@ -79,6 +93,8 @@ void CapturedStep::capture(const States& inputs, const Trace& trace) {
     arguments.push_back(make_state(buffer_node(placeholders_.back())));
   }
   bound_.assign(inputs.size(), nullptr);
+  copies_.assign(inputs.size(), nullptr);
+  results_.clear();
   Capture capture;
   try {
     {
@@ -105,6 +121,7 @@ void CapturedStep::capture(const States& inputs, const Trace& trace) {
     for (size_t i = 0; i < owners.size(); ++i) {
       bool own = roots[i].op() == Op::Assign || roots[i].op() == Op::Buffer;
       owners[i]->value = own ? storage_node(roots[i]) : buffer_node(executable->roots()[i]);
+      if (!own) results_.push_back(executable->roots()[i]);
     }
     for_each_live_state([&](const StatePtr& s) {
       s->traced = s->traced || (s->value.op() != Op::Buffer && !capture.is_from_before(*s));

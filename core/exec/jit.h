@@ -18,8 +18,9 @@ class CapturedStep {
   using States = std::vector<StatePtr>;
   using Trace = std::function<States(const States& inputs)>;
 
-  // Results are the same states at every call, with new contents. UserError when shapes, types or
-  // placements of the inputs differ from those of the first call.
+  // Results are the same states at every call, with new contents. One that is an input of the next
+  // call is copied first, as the call writes over it. UserError when shapes, types or placements of
+  // the inputs differ from those of the first call.
   const States& call(const States& inputs, const Trace& trace);
   bool captured() const { return executable_ != nullptr; }
   void reset();
@@ -30,10 +31,14 @@ class CapturedStep {
  private:
   void capture(const States& inputs, const Trace& trace);
   void check_inputs(const States& inputs) const;
+  // A copy of `result` for input i, in memory that is the same at every call.
+  const std::shared_ptr<Storage>& copied(size_t i, Storage& result);
 
   std::unique_ptr<Executable> executable_;
   std::vector<std::string> signature_;
   std::vector<std::shared_ptr<Storage>> placeholders_, bound_;
+  std::vector<std::shared_ptr<Storage>> copies_;   // by input, of results
+  std::vector<std::shared_ptr<Storage>> results_;  // made by the step
   States outputs_;
 };
 

@@ -42,6 +42,29 @@ TEST(Jit, ReplaysWithNewInputs) {
   }
 }
 
+// The step writes over its results, and is given them: it reads what they were before.
+TEST(Jit, ResultsMayBeTheNextInputs) {
+  auto function = [](const Tensor& x, const Tensor& y) {
+    Tensor more = (x + 1).contiguous(), sum = more + y;  // stored before the rest is read
+    return std::pair(more, (sum.flip({0}) * 0.5 + x.flip({0}).cumsum() * 0.125).contiguous());
+  };
+  Jit step = [&](Tensor x, Tensor y) { return function(x, y); };
+  Tensor x = Tensor::arange(64).cast(DType::F32).realize(), y = x.clone().realize();
+  std::pair<Tensor, Tensor> now{x, y}, expected = now;
+  for (int i = 0; i < 5; ++i) {
+    bool swapped = i == 3;
+    now = swapped ? step(now.second, now.first) : step(now.first, now.second);
+    expected = swapped ? function(expected.second, expected.first)
+                       : function(expected.first, expected.second);
+    Tensor::realize({expected.first, expected.second});
+    EXPECT_TRUE(now.first.allclose(expected.first)) << i;
+    EXPECT_TRUE(now.second.allclose(expected.second)) << i;
+  }
+  now = step(now.first, now.first);
+  expected = function(expected.first, expected.first);
+  EXPECT_TRUE(now.second.allclose(expected.second)) << "one result for two inputs";
+}
+
 TEST(Jit, AssignmentsHappenAtEveryCall) {
   Tensor total = Tensor::zeros({2}).clone().realize();
   Jit add = [&](Tensor x) {
