@@ -17,10 +17,13 @@ set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
 
 find_program(TINYSHARD_CCACHE ccache)
 if(TINYSHARD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Without this, ccache leaves everything to the compiler that uses a precompiled header (cmake/Precompiled.cmake).
+  # Objects are shared between checkouts: paths below the source folder count relative to it, the folder of the build does
+  # not count, and a precompiled header counts by its checksum file (cmake/Precompiled.cmake), as its bytes differ each time.
+  # Without the sloppiness, ccache leaves everything to the compiler that uses a precompiled header.
   set(sloppiness pch_defines,time_macros,include_file_mtime,include_file_ctime)
   set(CMAKE_C_COMPILER_LAUNCHER ${TINYSHARD_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=${sloppiness} ${TINYSHARD_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=${sloppiness} CCACHE_NOHASHDIR=1
+    CCACHE_PCH_EXTSUM=1 CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${TINYSHARD_CCACHE})
 endif()
 
 # The static LLVM makes linking the slowest step of a small change; mold takes it from seconds to under one.
