@@ -14,14 +14,21 @@ bool contains(std::span<const UOp> list, const UOp& x) {
   return std::ranges::find(list, x) != list.end();
 }
 
-// The loads of `buffer` that x needs, without those inside of further folds.
-std::vector<UOp> own_loads(const UOp& x, int buffer) {
+// A fold that depends on the ranges of a fold around it is computed within the loops of that one.
+bool is_inner(const UOp& fold, FreeRanges& free_ranges) {
+  return std::ranges::any_of(free_ranges(fold),
+                             [](const UOp& r) { return RangeKind(r.arg(2)) == RangeKind::Fold; });
+}
+
+// The loads of `buffer` that happen where x is computed: those of folds with loops of their own
+// happen elsewhere.
+std::vector<UOp> own_loads(const UOp& x, int buffer, FreeRanges& free_ranges) {
   std::vector<UOp> found, todo{x};
   NodeMap<bool> seen;
   while (!todo.empty()) {
     UOp y = std::move(todo.back());
     todo.pop_back();
-    if (y.op() == Op::Fold || seen.contains(y)) continue;
+    if (seen.contains(y) || (y.op() == Op::Fold && !is_inner(y, free_ranges))) continue;
     seen[y] = true;
     if (loads(y, buffer)) found.push_back(y);
     for (const UOp& s : y->src()) todo.push_back(s);
@@ -29,8 +36,8 @@ std::vector<UOp> own_loads(const UOp& x, int buffer) {
   return found;
 }
 
-// Whether a fold with these loops around it reads, through `read`, exactly what the same values of
-// these loops store through `stored`: its own ranges run over the others.
+// Whether a fold that is computed in these loops reads, through `read`, exactly what the same
+// values of these loops store through `stored`: the ranges of folds run over the others.
 bool same_elements(const UOp& read, const UOp& stored, std::span<const UOp> loops) {
   auto a = as_affine(read), b = as_affine(stored);
   if (!a || !b || a->constant != b->constant || a->terms.size() != b->terms.size()) return false;
@@ -62,12 +69,14 @@ bool may_replace(const KernelDraft& draft, const KernelDraft::Output& output, in
       return std::ranges::all_of(a, [&](const UOp& r) { return contains(b, r); });
     };
     if (!within(loops, stored_over) && !within(stored_over, loops)) return false;
-    for (const UOp& load : own_loads(out.value, buffer)) {
+    for (const UOp& load : own_loads(out.value, buffer, free_ranges)) {
       if (!(load.src(1) == output.index)) return false;
     }
+    // A fold is computed once for the values of the loops that it depends on, with all folds in it
+    // that depend on its own ranges: these read again for every value of the loops around it.
     for (const UOp& x : toposort(std::span(&out.value, 1))) {
-      if (x.op() != Op::Fold) continue;
-      for (const UOp& load : own_loads(x.src(0), buffer)) {
+      if (x.op() != Op::Fold || is_inner(x, free_ranges)) continue;
+      for (const UOp& load : own_loads(x.src(0), buffer, free_ranges)) {
         if (!contains(before, x) || !same_elements(load.src(1), output.index, free_ranges(x)))
           return false;
       }

@@ -21,7 +21,8 @@ void reuse_operands(std::span<const Task> tasks, std::span<const int> order,
 // True when a kernel may store `output` over the memory that it loads as `buffer`: every load has
 // the index of the store, or lies in a fold that is complete before the first store of the elements
 // it reads. A softmax may replace its operand: each row is summed before it is written, and rows do
-// not meet.
+// not meet. Cumulative sums of cumulative sums down a column may not: each element adds up sums
+// over the column that are computed for it alone, after the elements before it were stored.
 bool may_replace(const KernelDraft& draft, const KernelDraft::Output& output, int buffer,
                  FreeRanges& free_ranges);
 

@@ -117,5 +117,116 @@ TEST(Reuse, AReaderFarBeforeIsNotBeside) {
   EXPECT_EQ(with_between(kBeside), Replacing{true});
 }
 
+// --- which kernels may write over what they read -------------------------------------------------
+
+// A kernel of 4 x 3 elements that reads buffer 1 and writes buffer 0.
+class MayReplace : public testing::Test {
+ protected:
+  static constexpr int64_t kRows = 4, kColumns = 3;
+  const UOp i_ = range(0, kRows, RangeKind::Loop), j_ = range(1, kColumns, RangeKind::Loop);
+  const UOp row_ = range(64, kRows, RangeKind::Fold),
+            column_ = range(64, kColumns, RangeKind::Fold);
+  const UOp inner_row_ = range(128, kRows, RangeKind::Fold);
+
+  static UOp at(const UOp& row, const UOp& column) {
+    Simplifier simplify;
+    return simplify(binary(Op::Add, binary(Op::Mul, row, index_const(kColumns)), column));
+  }
+  static UOp read(const UOp& row, const UOp& column) {
+    UOp param = UOp::make(Op::Param, DType::F32, {}, Dims{1});
+    return UOp::make(Op::Load, DType::F32, {param, at(row, column)});
+  }
+  static UOp sum(const UOp& x, const UOp& range) {
+    return UOp::make(Op::Fold, DType::F32, {x, range}, Dims{int64_t(ReduceOp::Sum)});
+  }
+  // x where `range` is not beyond `last`.
+  static UOp up_to(const UOp& x, const UOp& range, const UOp& last) {
+    return where(binary(Op::CmpLt, range, binary(Op::Add, last, index_const(1))), x,
+                 const_float(DType::F32, 0));
+  }
+  bool may_replace(const UOp& value) const {
+    KernelDraft draft;
+    draft.loops = {i_, j_};
+    draft.outputs.push_back({0, at(i_, j_), value});
+    FreeRanges free_ranges;
+    return tinyshard::may_replace(draft, draft.outputs[0], 1, free_ranges);
+  }
+};
+
+TEST_F(MayReplace, WhatIsReadWhereItIsStored) {
+  EXPECT_TRUE(may_replace(binary(Op::Mul, read(i_, j_), read(i_, j_))));
+  UOp before = binary(Op::Sub, index_const(kRows - 1), i_);
+  EXPECT_FALSE(may_replace(binary(Op::Add, read(i_, j_), read(before, j_))));
+}
+
+TEST_F(MayReplace, ARowOrColumnThatIsSummedBefore) {
+  EXPECT_TRUE(may_replace(binary(Op::Mul, read(i_, j_), sum(read(i_, column_), column_))));
+  EXPECT_TRUE(may_replace(binary(Op::Mul, read(i_, j_), sum(read(row_, j_), row_))));
+  // Of the row that is stored last.
+  UOp last = index_const(kRows - 1);
+  EXPECT_FALSE(may_replace(binary(Op::Mul, read(i_, j_), sum(read(last, column_), column_))));
+}
+
+TEST_F(MayReplace, NotWhatIsSummedForEachElement) {
+  EXPECT_FALSE(may_replace(sum(up_to(read(row_, j_), row_, i_), row_)));
+}
+
+// The variance of a row: the mean within is complete before.
+TEST_F(MayReplace, SumsOfDifferencesFromASum) {
+  UOp other = range(65, kColumns, RangeKind::Fold);
+  UOp difference = binary(Op::Sub, read(i_, column_), sum(read(i_, other), other));
+  EXPECT_TRUE(may_replace(sum(binary(Op::Mul, difference, difference), column_)));
+}
+
+// A column summed up to each of its elements, for a sum that is computed once for the column or for
+// each element.
+TEST_F(MayReplace, SumsWithinSums) {
+  UOp inner = sum(up_to(read(inner_row_, j_), inner_row_, row_), inner_row_);
+  EXPECT_TRUE(may_replace(sum(inner, row_)));
+  EXPECT_FALSE(may_replace(sum(up_to(inner, row_, i_), row_)));
+  EXPECT_FALSE(may_replace(binary(Op::Add, sum(inner, row_), sum(up_to(inner, row_, i_), row_))));
+}
+
+// --- values --------------------------------------------------------------------------------------
+
+// Each is computed by itself: nobody else reads what is in between.
+double largest_difference(const Tensor& a, const Tensor& b) {
+  return (a.realize() - b.realize()).abs().max().item<double>();
+}
+
+Tensor waves(const Ints& shape, double step) {
+  return (Tensor::arange(product(shape.values)).reshape(shape).cast(DType::F64) * step).sin();
+}
+
+TEST(Reuse, SumsOfSumsOfAProductReadItToTheEnd) {
+  constexpr int64_t n = 5;
+  Tensor w = waves({n, 3}, 0.3).realize();
+  auto result = [&](bool whole) {
+    Tensor z = w.matmul(w.T()).roll(1, 1).cumsum(0) * 2 + waves({n, n}, 1);
+    if (whole) z = z.contiguous();
+    return w.T().matmul(z.flip(0).cumsum(0).flip(0).roll(-1, 1));
+  };
+  EXPECT_LT(largest_difference(result(false), result(true)), 1e-12);
+}
+
+TEST(Reuse, GradientsOfSumsOfSumsOfAProductReadItToTheEnd) {
+  for (auto [rows, columns] : {std::pair{5, 8}, {5, 3}, {6, 2}}) {
+    Tensor x = waves({rows, columns}, 0.7).realize(), s = waves({rows, rows}, 0.37).realize();
+    auto result = [&](bool whole) {
+      auto stored = [&](const Tensor& t) { return whole ? t.contiguous() : t; };
+      Tensor h = stored(stored(stored(x.matmul(x.transpose())).roll(3, 1)).cumsum(0));
+      return ((h * s).sum() + h.square().sum()).gradient({x})[0];
+    };
+    EXPECT_LT(largest_difference(result(false), result(true)), 1e-9) << rows << " " << columns;
+  }
+  Tensor x = waves({9, 5, 9}, 0.7).realize(), s = waves({9, 5, 5}, 0.37).realize();
+  auto result = [&](bool whole) {
+    auto stored = [&](const Tensor& t) { return whole ? t.contiguous() : t; };
+    Tensor t = stored(x.matmul(x.transpose(-1, -2))), h = stored(stored(t * t + t).cumsum(1));
+    return ((h * s).sum() + h.square().mean()).gradient({x})[0];
+  };
+  EXPECT_LT(largest_difference(result(false), result(true)), 1e-9);
+}
+
 }  // namespace
 }  // namespace tinyshard
