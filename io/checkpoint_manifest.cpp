@@ -2,11 +2,11 @@
 #include <charconv>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "io/checked.h"
 #include "io/checkpoint_internal.h"
 #include "io/digest.h"
+#include "io/json.h"
 
 namespace tinyshard::io {
 namespace {
@@ -227,8 +227,9 @@ Manifest parse_manifest(std::string_view text, std::string_view label) {
         fmt::format("it was altered or cut after it was written: its digest is {}, it says {}",
                     digest_text(digest.value()), stated_text));
   }
-  const json root = json::parse(text.begin(), text.end(), nullptr, false);
-  if (root.is_discarded()) throw read.fail("it is not valid JSON");
+  std::string why;
+  const json root = parse_json(text, why);
+  if (root.is_discarded()) throw read.fail(why);
   if (read.text(read.field(root, "format"), "format") != kFormat) {
     throw read.fail(fmt::format("format is not {}", kFormat));
   }

@@ -2,16 +2,15 @@
 #include "io/safetensors.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
+
+#include "io/safetensors_internal.h"
 
 namespace tinyshard::io {
 namespace {
-
-using nlohmann::json;
 
 constexpr uint64_t kMaxIndex = 100'000'000;
 
@@ -123,34 +122,10 @@ void SafetensorsSet::open_file(const std::filesystem::path& path) {
 }
 
 void SafetensorsSet::open_index(const std::filesystem::path& path) {
-  auto fail = [&](std::string_view why) {
-    return FormatError(path.native(), fmt::format("not a valid index: {}", why));
-  };
-  const json index = json::parse(read_file(path, kMaxIndex), nullptr, false);
-  if (index.is_discarded()) throw fail("it is not valid JSON");
-  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
-    throw fail("it has no object weight_map");
-  }
-  if (auto it = index.find("metadata"); it != index.end() && it->is_object()) {
-    for (const auto& [key, value] : it->items()) {
-      metadata_[key] = value.is_string() ? value.get<std::string>() : value.dump();
-    }
-  }
-  std::map<std::string, std::vector<std::string>> names_of_file;
-  for (const auto& [name, file] : index["weight_map"].items()) {
-    if (!file.is_string())
-      throw fail(fmt::format("weight_map of {} is not a file name", in_quotes(name)));
-    const std::string& file_name = file.get_ref<const std::string&>();
-    // A plain name: an index must not lead out of its own folder.
-    if (file_name.empty() || file_name.find('/') != file_name.npos || file_name == "." ||
-        file_name == ".." || file_name.find('\0') != file_name.npos) {
-      throw fail(fmt::format("weight_map of {} is {}, which is not the name of a file beside it",
-                             in_quotes(name), in_quotes(file_name)));
-    }
-    names_of_file[file_name].push_back(name);
-  }
-  files_.reserve(names_of_file.size());
-  for (const auto& [file_name, names] : names_of_file) {
+  SafetensorsIndex index = parse_index(read_file(path, kMaxIndex), path.native());
+  metadata_ = std::move(index.metadata);
+  files_.reserve(index.names_of_file.size());
+  for (const auto& [file_name, names] : index.names_of_file) {
     const SafetensorsFile& file = files_.emplace_back(path.parent_path() / file_name);
     for (const std::string& name : names) {
       const TensorEntry* tensor = file.find(name);

@@ -1,20 +1,22 @@
 // The header of a safetensors file, taken apart and held to the bytes that follow it.
+//
+// Each entry is checked when its object ends, in its place in the list of tensors: a header of a
+// million entries takes no second list. The end checks that the tensors, in the order of their
+// data, lie one right behind the other.
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <unordered_set>
+#include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "io/checked.h"
+#include "io/json.h"
 #include "io/safetensors.h"
 #include "io/safetensors_internal.h"
 
 namespace tinyshard::io {
 namespace {
-
-using nlohmann::json;
 
 constexpr size_t kMaxDims = 64;
 
@@ -29,31 +31,26 @@ constexpr TypeName kTypes[] = {
     {"F64", DType::F64},
 };
 
-// One tensor as its header entry states it, before it is checked against the file.
-struct Entry {
-  std::string name;
-  DType dtype = DType::F32;
-  std::vector<int64_t> shape;
-  uint64_t begin = 0, end = 0;
-};
-
-// Takes the header apart while it is parsed. A DOM would keep the last of two equal keys silently.
-// The handlers return false to stop; error_ then says why.
-class HeaderReader final : public json::json_sax_t {
+// Takes the header apart while it is parsed.
+class HeaderReader final : public JsonReader {
  public:
-  std::vector<Entry> entries;
-  Metadata metadata;
-  std::string error;
+  HeaderReader(std::span<const std::byte> data, uint64_t header_bytes) : data_(data) {
+    header.header_bytes = header_bytes;
+    first_byte = 8;
+    // An entry takes more than 48 bytes of text. Pages of the list that it does not need are never
+    // touched.
+    header.tensors.reserve(static_cast<size_t>(header_bytes / 48 + 1));
+  }
+
+  SafetensorsHeader header;  // tensors in the order of the text
 
   bool key(string_t& text) override {
     switch (at_) {
       case At::Top:
-        if (!names_.insert(text).second)
-          return fail(fmt::format("{} appears twice", in_quotes(text)));
         key_ = std::move(text);
         return true;
       case At::Metadata:
-        if (metadata.contains(text)) {
+        if (header.metadata.contains(text)) {
           return fail(fmt::format("metadata {} appears twice", in_quotes(text)));
         }
         key_ = std::move(text);
@@ -84,7 +81,7 @@ class HeaderReader final : public json::json_sax_t {
           at_ = At::Metadata;
         } else {
           at_ = At::Tensor;
-          entries.emplace_back().name = std::move(key_);
+          header.tensors.emplace_back().name = std::move(key_);
           seen_[0] = seen_[1] = seen_[2] = false;
         }
         return true;
@@ -98,6 +95,7 @@ class HeaderReader final : public json::json_sax_t {
       for (size_t i = 0; i < std::size(kFields); ++i) {
         if (!seen_[i]) return fail_tensor(fmt::format("has no {}", kFields[i]));
       }
+      if (!place()) return false;
     }
     at_ = at_ == At::Top ? At::End : At::Top;
     return true;
@@ -120,15 +118,15 @@ class HeaderReader final : public json::json_sax_t {
 
   bool number_unsigned(number_unsigned_t value) override {
     if (at_ != At::Array) return misplaced("a number");
-    Entry& entry = entries.back();
     if (field_ == kOffsets) {
-      if (numbers_ < 2) (numbers_ == 0 ? entry.begin : entry.end) = value;
+      if (numbers_ < 2) (numbers_ == 0 ? begin_ : end_) = value;
     } else {
+      std::vector<int64_t>& shape = header.tensors.back().shape;
       if (value > INT64_MAX) return fail_tensor(fmt::format("has a dimension of {}", value));
-      if (entry.shape.size() == kMaxDims) {
+      if (shape.size() == kMaxDims) {
         return fail_tensor(fmt::format("has more than {} dimensions", kMaxDims));
       }
-      entry.shape.push_back(static_cast<int64_t>(value));
+      shape.push_back(static_cast<int64_t>(value));
     }
     ++numbers_;
     return true;
@@ -136,7 +134,7 @@ class HeaderReader final : public json::json_sax_t {
 
   bool string(string_t& text) override {
     if (at_ == At::Metadata) {
-      metadata.emplace(std::move(key_), std::move(text));
+      header.metadata.emplace(std::move(key_), std::move(text));
       return true;
     }
     if (at_ != At::Tensor || field_ != kDtype) return misplaced("a string");
@@ -144,7 +142,7 @@ class HeaderReader final : public json::json_sax_t {
     if (!dtype)
       return fail_tensor(
           fmt::format("has element type {}, which is not supported", in_quotes(text)));
-    entries.back().dtype = *dtype;
+    header.tensors.back().dtype = *dtype;
     return true;
   }
 
@@ -161,24 +159,14 @@ class HeaderReader final : public json::json_sax_t {
   }
   bool null() override { return misplaced("null"); }
   bool boolean(bool) override { return misplaced("a boolean"); }
-  bool binary(binary_t&) override { return misplaced("binary data"); }
-
-  bool parse_error(size_t position, const std::string&, const json::exception&) override {
-    // The parser's own text quotes the input, of any length: ours does not.
-    return fail(fmt::format("it is not valid JSON at byte {}", 8 + position));
-  }
 
  private:
   enum class At { Start, Top, Metadata, Tensor, Array, End };
   static constexpr std::string_view kFields[] = {"dtype", "shape", "data_offsets"};
   static constexpr size_t kDtype = 0, kOffsets = 2;
 
-  bool fail(std::string why) {
-    error = std::move(why);
-    return false;
-  }
   bool fail_tensor(const std::string& why) {
-    return fail(fmt::format("tensor {} {}", in_quotes(entries.back().name), why));
+    return fail(fmt::format("tensor {} {}", in_quotes(header.tensors.back().name), why));
   }
   bool misplaced(std::string_view what) {
     switch (at_) {
@@ -197,11 +185,34 @@ class HeaderReader final : public json::json_sax_t {
     return fail("something follows the object");
   }
 
+  // Finds the bytes of the entry that ends here, if they can be its bytes.
+  bool place() {
+    TensorEntry& entry = header.tensors.back();
+    if (end_ < begin_ || end_ > data_.size()) {
+      return fail_tensor(fmt::format("has data_offsets {} to {}, the file has {} bytes of data",
+                                     begin_, end_, data_.size()));
+    }
+    const auto bytes = checked_bytes(entry.shape, itemsize(entry.dtype));
+    if (!bytes) {
+      return fail_tensor(
+          fmt::format("has a shape too large for any memory, {}", shape_text(entry.shape)));
+    }
+    if (*bytes != end_ - begin_) {
+      return fail_tensor(fmt::format("is {} {}, which takes {} bytes, but its data_offsets give {}",
+                                     safetensors_name(entry.dtype), shape_text(entry.shape), *bytes,
+                                     end_ - begin_));
+    }
+    entry.bytes = data_.subspan(static_cast<size_t>(begin_), static_cast<size_t>(*bytes));
+    entry.offset = header.header_bytes + begin_;
+    return true;
+  }
+
+  std::span<const std::byte> data_;
   At at_ = At::Start;
   std::string key_;
   size_t field_ = 0, numbers_ = 0;
+  uint64_t begin_ = 0, end_ = 0;  // of the current entry, in data_
   bool seen_[3] = {};
-  std::unordered_set<std::string> names_;
 };
 
 }  // namespace
@@ -240,50 +251,31 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, std::string
   const auto size = static_cast<size_t>(length);
   if (size == 0 || text[0] != '{') throw fail("its header does not begin with {");
 
-  HeaderReader reader;
-  if (!json::sax_parse(text, text + size, &reader)) throw fail("header: " + reader.error);
-
   const std::span<const std::byte> data = file.subspan(8 + size);
-  std::vector<Entry>& entries = reader.entries;
-  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
-  });
+  HeaderReader reader(data, 8 + length);
+  if (!read_json({text, size}, reader)) throw fail("header: " + reader.error());
 
-  SafetensorsHeader header;
-  header.header_bytes = 8 + length;
-  header.metadata = std::move(reader.metadata);
-  header.tensors.reserve(entries.size());
+  SafetensorsHeader header = std::move(reader.header);
+  std::sort(header.tensors.begin(), header.tensors.end(),
+            [](const TensorEntry& a, const TensorEntry& b) {
+              if (a.offset != b.offset) return a.offset < b.offset;
+              if (a.bytes.size() != b.bytes.size()) return a.bytes.size() < b.bytes.size();
+              return a.name < b.name;
+            });
   uint64_t position = 0;
-  for (Entry& entry : entries) {
-    auto fail_tensor = [&](std::string_view why) {
+  for (const TensorEntry& entry : header.tensors) {
+    const auto fail_tensor = [&](std::string_view why) {
       return fail(fmt::format("tensor {} {}", in_quotes(entry.name), why));
     };
-    if (entry.end < entry.begin || entry.end > data.size()) {
-      throw fail_tensor(fmt::format("has data_offsets {} to {}, the file has {} bytes of data",
-                                    entry.begin, entry.end, data.size()));
+    const uint64_t begin = entry.offset - header.header_bytes;
+    if (begin < position) {
+      throw fail_tensor(fmt::format("begins at {}, inside of the tensor before it", begin));
     }
-    const auto bytes = checked_bytes(entry.shape, itemsize(entry.dtype));
-    if (!bytes) {
+    if (begin > position) {
       throw fail_tensor(
-          fmt::format("has a shape too large for any memory, {}", shape_text(entry.shape)));
+          fmt::format("begins at {}, after a gap of {} bytes", begin, begin - position));
     }
-    if (*bytes != entry.end - entry.begin) {
-      throw fail_tensor(fmt::format("is {} {}, which takes {} bytes, but its data_offsets give {}",
-                                    safetensors_name(entry.dtype), shape_text(entry.shape), *bytes,
-                                    entry.end - entry.begin));
-    }
-    if (entry.begin < position) {
-      throw fail_tensor(fmt::format("begins at {}, inside of the tensor before it", entry.begin));
-    }
-    if (entry.begin > position) {
-      throw fail_tensor(fmt::format("begins at {}, after a gap of {} bytes", entry.begin,
-                                    entry.begin - position));
-    }
-    position = entry.end;
-    header.tensors.push_back(
-        {std::move(entry.name), entry.dtype, std::move(entry.shape),
-         data.subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(*bytes)),
-         header.header_bytes + entry.begin});
+    position = begin + entry.bytes.size();
   }
   if (position != data.size()) {
     throw fail(fmt::format("{} bytes follow the last tensor", data.size() - position));

@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "io/atomic_file.h"
+#include "io/json.h"
 
 namespace tinyshard {
 namespace {
@@ -62,10 +62,11 @@ JsonlLog::JsonlLog(std::filesystem::path path, JsonlOptions options) : path_(std
   if (::stat(path_.c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
     const std::string old = read_file(path_, kMaxLog);
     std::string kept;
+    std::string why;  // a line that does not read has no step
     for_each_line(old, [&](std::string_view line) {
       if (!line.ends_with('\n')) return;  // cut by a kill
       if (options.from_step) {
-        const json object = json::parse(line.begin(), line.end(), nullptr, false);
+        const json object = io::parse_json(line, why);
         const auto step = object.is_object() ? as_number(object, "step") : std::nullopt;
         if (step && *step >= static_cast<double>(*options.from_step)) return;
       }
@@ -89,8 +90,9 @@ void JsonlLog::write(std::span<const JsonField> fields) {
 JsonlSeries read_series(const std::filesystem::path& path, std::string_view x, std::string_view y) {
   JsonlSeries series;
   const std::string text = read_file(path, kMaxLog);
+  std::string why;  // a line that does not read has no values
   for_each_line(text, [&](std::string_view line) {
-    const json object = json::parse(line.begin(), line.end(), nullptr, false);
+    const json object = io::parse_json(line, why);
     if (!object.is_object()) return;
     const auto at = as_number(object, x), value = as_number(object, y);
     if (!at || !value) return;

@@ -4,7 +4,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/io/temp_folder.h"
@@ -155,6 +159,35 @@ TEST(Safetensors, DeepNestingAndLongNamesStayCheap) {
               HasSubstr("more than 64 dimensions"));
 }
 
+// The names of a header are kept in the list of tensors, once: 88 bytes of list and 32 of shape for
+// the 56 or so that an entry takes, and 8 to 16 while names are compared.
+TEST(Safetensors, ManyEmptyTensorsTakeLittleMemory) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer's own memory is in the way";
+#endif
+  std::string header = "{";
+  constexpr int kTensors = 200'000;
+  for (int i = 0; i < kTensors; ++i) {
+    header += fmt::format("{}\"{:x}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+                          i == 0 ? "" : ",", i);
+  }
+  const std::string file = file_of(header + "}", "");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto peak = [] {
+      rusage usage;
+      ::getrusage(RUSAGE_SELF, &usage);
+      return static_cast<size_t>(usage.ru_maxrss) << 10;
+    };
+    const size_t before = peak();
+    const auto parsed = parse_safetensors(std::as_bytes(std::span(file)), "x");
+    ::_exit(parsed.tensors.size() == kTensors && peak() - before < 3 * file.size() ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
 std::vector<TensorView> sample(const std::vector<float>& f, const std::vector<int64_t>& i,
                                const std::vector<uint8_t>& b) {
   return {{"bytes", DType::U8, {3}, bytes_of(b)},
@@ -252,6 +285,23 @@ TEST(SafetensorsSet, ReadsFileIndexAndFolder) {
   }
 }
 
+TEST(SafetensorsSet, MetadataOfAnIndexIsTextOrJson) {
+  const TempFolder folder;
+  const auto index = folder / "model.safetensors.index.json";
+  put(index,
+      R"({"more":[1,{"weight_map":{"a":1}},"x"],"metadata":{"text":"a \"b\"","none":null,"n":-3,)"
+      R"("x":0.5,"yes":true,"list":[],"tree":{"a":[1,{"b c":[[],{}]},"d,"],"e":{"f":"[g"}}},)"
+      R"("weight_map":{},"last":{"metadata":{"text":2}}})");
+  const Metadata expected = {{"text", "a \"b\""},
+                             {"none", "null"},
+                             {"n", "-3"},
+                             {"x", "0.5"},
+                             {"yes", "true"},
+                             {"list", "[]"},
+                             {"tree", R"({"a":[1,{"b c":[[],{}]},"d,"],"e":{"f":"[g"}})"}};
+  EXPECT_EQ(SafetensorsSet(index).metadata(), expected);
+}
+
 TEST(SafetensorsSet, RefusesBadIndexes) {
   const TempFolder folder;
   const std::vector<float> f = {1, 2};
@@ -265,7 +315,29 @@ TEST(SafetensorsSet, RefusesBadIndexes) {
   EXPECT_THAT(error("{"), HasSubstr("not valid JSON"));
   EXPECT_THAT(error("[]"), HasSubstr("no object weight_map"));
   EXPECT_THAT(error(R"({"weight_map":[]})"), HasSubstr("no object weight_map"));
-  EXPECT_THAT(error(R"({"weight_map":{"a":1}})"), HasSubstr("\"a\" is not a file name"));
+  EXPECT_THAT(error("3"), HasSubstr("no object weight_map"));
+  EXPECT_THAT(error(R"({"metadata":{"weight_map":{}}})"), HasSubstr("no object weight_map"));
+  for (const char* value : {"1", "null", "[\"m.safetensors\"]", "{\"b\":\"m.safetensors\"}"}) {
+    EXPECT_THAT(error(fmt::format("{{\"weight_map\":{{\"a\":{}}}}}", value)),
+                HasSubstr("\"a\" is not a file name"));
+  }
+  // Readers differ in which of the two they take.
+  EXPECT_THAT(error(R"({"weight_map":{"a":"m.safetensors","a":"n.safetensors"}})"),
+              HasSubstr("\"a\" appears twice"));
+  EXPECT_THAT(error(R"({"weight_map":{},"metadata":{"x":[{"y":1,"z":2,"y":3}]}})"),
+              HasSubstr("\"y\" appears twice"));
+  EXPECT_THAT(error(R"({"weight_map":{},"weight_map":{}})"),
+              HasSubstr("\"weight_map\" appears twice"));
+  // As deep as text allows: neither the parser nor what it made may recurse.
+  for (const char* member : {"metadata", "other"}) {
+    for (const auto& [open, close] : {std::pair("[", "]"), std::pair("{\"a\":", "}")}) {
+      std::string text = fmt::format("{{\"{}\":{{\"a\":", member);
+      for (int i = 0; i < 1'000'000; ++i) text += open;
+      if (*open == '{') text += "0";
+      for (int i = 0; i < 1'000'000; ++i) text += close;
+      EXPECT_THAT(error(text + "},\"weight_map\":{}}"), HasSubstr("nested deeper than 64 levels"));
+    }
+  }
   for (const char* name : {"../m.safetensors", "/etc/passwd", "..", "", "x/y"}) {
     EXPECT_THAT(error(json{{"weight_map", {{"a", name}}}}.dump()),
                 HasSubstr("not the name of a file beside it"));
