@@ -27,6 +27,16 @@ void sync_folder(const std::filesystem::path& folder) {
   if (::fsync(fd.get()) != 0 && errno != EINVAL) throw IoError("sync folder", folder, errno);
 }
 
+void sync_renamed(const std::filesystem::path& path) {
+  try {
+    sync_folder(folder_of(path));
+  } catch (const IoError& error) {
+    throw IoError(
+        "sync folder", error.path(), error.error_number(),
+        fmt::format("{} is there and complete, but a power loss may undo that", path.native()));
+  }
+}
+
 std::string random_tag() {
   uint64_t value = 0;
   if (::getrandom(&value, sizeof value, 0) != static_cast<ssize_t>(sizeof value)) {
@@ -109,7 +119,7 @@ void AtomicFile::commit() {
     ::unlink(temporary_.c_str());
     throw;
   }
-  sync_folder(folder_of(path_));
+  sync_renamed(path_);
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {

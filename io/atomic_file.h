@@ -17,6 +17,10 @@ namespace tinyshard::io {
 // Makes the entries of a folder (names created, renamed, removed) survive a power loss.
 void sync_folder(const std::filesystem::path& folder);
 
+// The same for the folder of `path`, which was renamed into its place: an error says that it is
+// there, and that a power loss may undo it.
+void sync_renamed(const std::filesystem::path& path);
+
 // 16 random hex digits.
 std::string random_tag();
 

@@ -107,6 +107,24 @@ OpenFile open_part(const Checkpoint::Part& part) {
   return file;
 }
 
+uint64_t digest_in(const OpenFile& file, const fs::path& path, uint64_t begin, uint64_t end) {
+  Digest digest;
+  std::vector<std::byte> window(static_cast<size_t>(std::min(kWindow, end - begin)));
+  for (uint64_t at = begin; at < end; at += kWindow) {
+    const auto bytes = std::span(window).first(static_cast<size_t>(std::min(kWindow, end - at)));
+    read_at(file, at, bytes, path);
+    digest.update(bytes);
+  }
+  return digest.value();
+}
+
+// Reading here needs nothing of a part's header, which the manifest repeats; other tools read it.
+void check_header(const Checkpoint::Part& part, const OpenFile& file) {
+  if (digest_in(file, part.path, 0, part.header_bytes) != part.header_digest) {
+    throw FormatError(part.path.native(), "its header was altered after it was saved");
+  }
+}
+
 }  // namespace
 
 struct Checkpoint::Checked {
@@ -142,7 +160,8 @@ Checkpoint::Checkpoint(const fs::path& folder, CheckpointReadOptions options)
   parts_ = std::move(manifest.parts);
   for (Part& part : parts_) {
     part.path = path_ / part.path;
-    open_part(part);
+    const OpenFile file = open_part(part);
+    if (options_.check_digests) check_header(part, file);
   }
   size_t slices = 0;
   for (Tensor& tensor : tensors_) {
@@ -304,17 +323,6 @@ void Checkpoint::read(std::string_view name, std::span<std::byte> out) const {
 }
 
 void Checkpoint::verify() const {
-  std::vector<std::byte> window(static_cast<size_t>(kWindow));
-  const auto digest_range = [&](const OpenFile& file, const fs::path& path, uint64_t begin,
-                                uint64_t end) {
-    Digest digest;
-    for (uint64_t at = begin; at < end; at += kWindow) {
-      const auto bytes = std::span(window).first(static_cast<size_t>(std::min(kWindow, end - at)));
-      read_at(file, at, bytes, path);
-      digest.update(bytes);
-    }
-    return digest.value();
-  };
   std::vector<std::vector<std::pair<const Tensor*, const Slice*>>> by_part(parts_.size());
   for (const Tensor& tensor : tensors_) {
     for (const Slice& slice : tensor.slices) by_part[slice.part].push_back({&tensor, &slice});
@@ -322,11 +330,9 @@ void Checkpoint::verify() const {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
     const OpenFile file = open_part(part);
-    if (digest_range(file, part.path, 0, part.header_bytes) != part.header_digest) {
-      throw FormatError(part.path.native(), "its header was altered after it was saved");
-    }
+    check_header(part, file);
     for (const auto& [tensor, slice] : by_part[i]) {
-      compare_digest(*tensor, *slice, digest_range(file, part.path, slice->begin, slice->end));
+      compare_digest(*tensor, *slice, digest_in(file, part.path, slice->begin, slice->end));
     }
   }
 }

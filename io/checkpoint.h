@@ -13,7 +13,8 @@
 // one root: rank 0 holds a lock there.
 //
 // Reading assembles any box of any tensor from the slices, whatever the number of ranks was, and
-// reads no more files than it needs. Digests are checked as slices are read, once each.
+// reads no more files than it needs. Digests are checked as slices are read, once each, and those
+// of the parts' headers when the checkpoint is opened.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -101,7 +102,7 @@ struct CheckpointPath {
 std::vector<CheckpointPath> list_checkpoints(const std::filesystem::path& root);
 
 struct CheckpointReadOptions {
-  bool check_digests = true;  // of each slice, when it is first read
+  bool check_digests = true;  // of headers when it is opened, of each slice when it is first read
   bool check_all = false;     // of everything, when the checkpoint is opened
   Warn warn = {};             // a sentence for each checkpoint that latest() passes over, and why
 };
@@ -129,7 +130,7 @@ class Checkpoint {
   };
 
   // `folder` is one checkpoint. FormatError or IoError if it is torn: a file is missing or has
-  // another size, or the manifest is damaged.
+  // another size, or the manifest or a part's header is damaged.
   explicit Checkpoint(const std::filesystem::path& folder, CheckpointReadOptions options = {});
 
   // The newest complete checkpoint under `root`, or nothing. In a job of many ranks one asks, and

@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "io/checked.h"
 #include "io/checkpoint_internal.h"
 #include "io/digest.h"
+#include "io/json.h"
 
 namespace tinyshard::io {
 namespace {
@@ -23,9 +23,18 @@ using nlohmann::json;
 constexpr std::string_view kLockName = ".tinyshard-lock";
 
 void make_folders(const fs::path& folder) {
-  std::error_code error;
+  std::error_code error, ignored;
   fs::create_directories(folder, error);
-  if (error) throw IoError("create folder", folder, error.value());
+  if (!error) return;
+  // The system says "File exists" where a link leads nowhere.
+  for (fs::path at = folder; at.has_relative_path(); at = at.parent_path()) {
+    if (fs::is_symlink(at, ignored) && !fs::exists(at, ignored)) {
+      throw IoError("create folder", folder, 0,
+                    fmt::format("{} is a link to {}, which does not exist", at.native(),
+                                fs::read_symlink(at, ignored).native()));
+    }
+  }
+  throw IoError("create folder", folder, error.value());
 }
 
 // Whether a file in a folder of ours has a name that we give.
@@ -236,7 +245,11 @@ void CheckpointWriter::write_manifest(const Metadata& metadata) {
     manifest.parts.push_back(
         {file_name, file.file_bytes().size(), header.size(), digest_of(header)});
     try {
-      const json slices = json::parse(file.metadata().at(std::string(kSlicesKey)));
+      std::string why;
+      const json slices = parse_json(file.metadata().at(std::string(kSlicesKey)), why);
+      if (slices.is_discarded()) {
+        throw FormatError(file.path().native(), "the list of its slices: " + why);
+      }
       for (const TensorEntry& entry : file.tensors()) {
         const json& note = slices.at(entry.name);
         Checkpoint::Tensor whole{
@@ -300,7 +313,6 @@ void CheckpointWriter::write_manifest(const Metadata& metadata) {
   if (::rename(temporary_.c_str(), committed_.c_str()) != 0) {
     throw IoError("create", committed_, errno);
   }
-  sync_folder(root_);
 }
 
 // Rank 0, after the commit: all but the newest `keep` complete checkpoints go. A torn one counts
@@ -350,8 +362,9 @@ void check_checkpoint_root(const fs::path& root) {
 }
 
 fs::path CheckpointWriter::commit(const Metadata& metadata) {
-  // Each stage: this rank's part of it, then all ranks learn whether it worked everywhere.
-  auto stage = [this](bool takes_part, auto&& work) {
+  // Each stage: this rank's part of it, then all ranks learn whether it worked everywhere. The
+  // others' error says `elsewhere` if it did not.
+  auto stage = [this](bool takes_part, std::string_view elsewhere, auto&& work) {
     std::exception_ptr error;
     try {
       if (takes_part) work();
@@ -365,15 +378,19 @@ fs::path CheckpointWriter::commit(const Metadata& metadata) {
     }
     lock_ = Fd();
     if (error) std::rethrow_exception(error);
-    throw UserError(fmt::format(
-        "checkpoint of step {} in {}: another rank could not write its part; nothing was "
-        "committed, and the previous checkpoint stands",
-        step_, root_.native()));
+    throw UserError(
+        fmt::format("checkpoint of step {} in {}: {}", step_, root_.native(), elsewhere));
   };
+  constexpr std::string_view kFailed =
+      "another rank could not write its part; nothing was committed, and the previous checkpoint "
+      "stands";
   const bool first = options_.rank == 0;
-  stage(first, [&] { prepare(); });
-  stage(true, [&] { write_part(); });
-  stage(first, [&] { write_manifest(metadata); });
+  stage(first, kFailed, [&] { prepare(); });
+  stage(true, kFailed, [&] { write_part(); });
+  stage(first, kFailed, [&] { write_manifest(metadata); });
+  stage(first,
+        "it is there and complete, but rank 0 could not see to it that a power loss leaves it",
+        [&] { sync_renamed(committed_); });
   if (first) {
     try {
       prune();

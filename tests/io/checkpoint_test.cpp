@@ -343,6 +343,11 @@ TEST(Checkpoint, AnUnwritableRootIsAnErrorInAdvance) {
   };
   EXPECT_THAT(error(folder / "file"), HasSubstr((folder / "file").native()));
   EXPECT_THAT(error(folder / "file" / "root"), HasSubstr("Not a directory"));
+  fs::create_symlink(folder / "gone", folder / "link");
+  for (const fs::path& root : {folder / "link", folder / "link" / "root"}) {
+    EXPECT_THAT(error(root), HasSubstr((folder / "link").native() + " is a link to " +
+                                       (folder / "gone").native() + ", which does not exist"));
+  }
   EXPECT_THAT(error("/proc/self/root-of-checkpoints"), HasSubstr("/proc/self/root-of-checkpoints"));
   // The save says it, too.
   EXPECT_THAT(message_of<IoError>([&] { save_small(folder / "file", 1); }),
@@ -526,6 +531,8 @@ TEST(Checkpoint, EveryFailingCallLeavesTheLastCheckpoint) {
       // A reported failure is a failure, with one exception: the last sync, after the rename.
       const bool last_sync =
           error.find("cannot sync folder " + (folder / "root").native() + ":") != error.npos;
+      EXPECT_EQ(last_sync, error.find("step-00000002 is there and complete") != error.npos)
+          << error;
       expect_small(*latest, error.empty() || last_sync ? 2 : 1);
       if (!error.empty()) {
         EXPECT_THAT(error, HasSubstr(folder.path().native())) << call << n;
@@ -554,6 +561,29 @@ TEST(Checkpoint, OneRankFailingFailsAll) {
   EXPECT_THAT(errors[1], HasSubstr("the previous checkpoint stands"));
   EXPECT_THAT(errors[2], HasSubstr("not UTF-8"));
   EXPECT_THAT(names_in(folder.path()), ElementsAre(".tinyshard-lock", "step-00000001"));
+}
+
+// After the rename the checkpoint is there: nobody may say that nothing was committed.
+TEST(Checkpoint, AFailureAfterTheCommitSaysSo) {
+  const TempFolder folder;
+  const auto errors = on_ranks(2, [&](int rank, const CheckpointOptions& given) {
+    CheckpointOptions options = given;
+    int stages = 0;
+    options.agree = [&](bool fine) {
+      const bool agreed = given.agree(fine);
+      // Three stages down, rank 0 has nothing to do but to sync the folder.
+      if (rank == 0 && ++stages == 3) test::fail_call("fsync", 1, EIO);
+      return agreed;
+    };
+    const auto values = values_of({10}, 1);
+    CheckpointWriter writer(folder.path(), 2, options);
+    writer.add({"x", DType::I32, {10}, bytes_of(values)});
+    writer.commit();
+  });
+  EXPECT_TRUE(test::clear_faults());
+  EXPECT_THAT(errors[0], HasSubstr("step-00000002 is there and complete, but a power loss"));
+  EXPECT_THAT(errors[1], HasSubstr("it is there and complete"));
+  EXPECT_EQ(Checkpoint::find(folder.path(), {.check_all = true}).step(), 2);
 }
 
 TEST(Checkpoint, TornOnesArePassedOver) {
@@ -593,20 +623,22 @@ TEST(Checkpoint, TornOnesArePassedOver) {
   expect_small(Checkpoint::find(folder.path()), 2);
 }
 
-// Every single bit of every file, flipped: found by verify(), named; the manifest's already when it
-// is opened.
+// Every single bit of every file, flipped: found by verify(), named; the manifest's and those of a
+// part's header already when it is opened.
 TEST(Checkpoint, EveryFlippedBitIsFound) {
   const TempFolder folder;
   const fs::path path = save_small(folder.path(), 1);
+  const size_t header_bytes = Checkpoint(path).parts().at(0).header_bytes;
   size_t flips = 0;
   for (const char* name : {"manifest.json", "part-00000-of-00001.safetensors"}) {
     const std::string good = get(path / name);
+    const size_t at_once = name == std::string_view("manifest.json") ? good.size() : header_bytes;
     for (size_t bit = 0; bit < 8 * good.size(); ++bit, ++flips) {
       std::string bad = good;
       bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
       put(path / name, bad);
-      const std::string error =
-          message_of<FormatError>([&] { Checkpoint checkpoint(path, {.check_all = true}); });
+      const std::string error = message_of<FormatError>(
+          [&] { Checkpoint checkpoint(path, {.check_all = bit / 8 >= at_once}); });
       ASSERT_THAT(error, HasSubstr(name)) << "bit " << bit;
     }
     put(path / name, good);
