@@ -1,12 +1,11 @@
 #include "cli/report.h"
 
-#include <filesystem>
-
 #include <fmt/format.h>
 
 #include "core/base/error.h"
 #include "core/base/options.h"
 #include "core/exec/runtime.h"
+#include "core/runtime/file_cache.h"
 #include "devices/cpu/library.h"
 #include "devices/cuda/cublaslt.h"
 #include "devices/cuda/cudnn.h"
@@ -16,28 +15,8 @@
 namespace tinyshard::cli {
 namespace {
 
-namespace fs = std::filesystem;
-
 std::string row(std::string_view name, bool found, std::string_view detail) {
   return fmt::format("  {:<8} {:<8} {}\n", name, found ? "found" : "missing", detail);
-}
-
-// Kernel files of the cache: regular files directly in its folder.
-std::pair<int64_t, int64_t> count_kernels(bool remove) {
-  int64_t files = 0, bytes = 0;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(options().cache_dir, error)) {
-    if (!entry.is_regular_file(error)) continue;
-    ++files;
-    bytes += int64_t(entry.file_size(error));
-    if (remove) {
-      fs::remove(entry.path(), error);
-      if (error)
-        throw UserError(
-            fmt::format("cannot delete {}: {}", entry.path().string(), error.message()));
-    }
-  }
-  return {files, bytes};
 }
 
 }  // namespace
@@ -82,17 +61,22 @@ std::string environment_report() {
 }
 
 std::string cache_report() {
-  if (options().cache_dir.empty())
-    return "there is no folder for compiled kernels: HOME is not set\n";
-  auto [files, bytes] = count_kernels(false);
-  return fmt::format("{}: {} kernels, {:.1f} MiB{}\n", options().cache_dir, files,
-                     double(bytes) / (1 << 20), options().cache ? "" : " (not in use: TS_CACHE=0)");
+  const file_cache::Contents cache = file_cache::contents();
+  if (!cache.why_not.empty())
+    return fmt::format("not in use: {} {}\n", cache.folder, cache.why_not);
+  const int64_t limit = options().cache_bytes;
+  return fmt::format(
+      "{}: {} kernels, {:.1f} MiB{}{}\n", cache.folder, cache.files,
+      double(cache.bytes) / (1 << 20),
+      limit > 0 ? fmt::format(" of at most {:.1f} MiB", double(limit) / (1 << 20)) : "",
+      options().cache ? "" : " (not in use: TS_CACHE=0)");
 }
 
 std::string clear_cache() {
-  auto [files, bytes] = count_kernels(true);
-  return fmt::format("{}: deleted {} kernels, {:.1f} MiB\n", options().cache_dir, files,
-                     double(bytes) / (1 << 20));
+  const file_cache::Contents cache = file_cache::clear();
+  if (!cache.why_not.empty()) throw UserError(fmt::format("{} {}", cache.folder, cache.why_not));
+  return fmt::format("{}: deleted {} kernels, {:.1f} MiB\n", cache.folder, cache.files,
+                     double(cache.bytes) / (1 << 20));
 }
 
 }  // namespace tinyshard::cli

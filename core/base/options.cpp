@@ -57,7 +57,9 @@ void for_each_option(Options& o, Visit visit) {
   visit("TS_THREADS", o.threads,
         "threads of the CPU devices; 0 = cores of this process / local ranks");
   visit("TS_CACHE", o.cache, "0 keeps compiled kernels in memory only");
-  visit("TS_CACHE_DIR", o.cache_dir, "folder of compiled kernels");
+  visit("TS_CACHE_DIR", o.cache_dir, "folder of compiled kernels, an absolute path");
+  visit("TS_CACHE_BYTES", o.cache_bytes,
+        "bytes of compiled kernels to keep; those not used for the longest time go; 0 = no limit");
   visit("TS_TIMEOUT", o.timeout_s, "deadline of one collective, seconds");
   visit("TS_DISABLE_PASSES", o.disabled_passes, "comma separated names of passes to leave out");
   visit("TS_DEVICES", o.devices, "devices of this process, such as CPU:0,CPU:1");

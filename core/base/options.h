@@ -1,5 +1,6 @@
 // Every environment variable that the library reads, in one place, read once at first use.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,10 @@ struct Options {
       true;  // TS_LIBRARIES: 0 keeps every product and convolution in generated kernels
   int threads =
       0;  // TS_THREADS: threads of the CPU device, 0 = cores of this process / local ranks
-  bool cache = true;       // TS_CACHE: 0 keeps compiled kernels in memory only
-  std::string cache_dir;   // TS_CACHE_DIR: default $XDG_CACHE_HOME/tinyshard or ~/.cache/tinyshard
-  double timeout_s = 300;  // TS_TIMEOUT: deadline of one collective, in seconds
+  bool cache = true;      // TS_CACHE: 0 keeps compiled kernels in memory only
+  std::string cache_dir;  // TS_CACHE_DIR: default $XDG_CACHE_HOME/tinyshard or ~/.cache/tinyshard
+  int64_t cache_bytes = 1 << 30;  // TS_CACHE_BYTES: what that folder may hold; 0 = no limit
+  double timeout_s = 300;         // TS_TIMEOUT: deadline of one collective, in seconds
   std::string
       disabled_passes;    // TS_DISABLE_PASSES: comma separated names from core/passes/pipeline.cpp
   std::string devices;    // TS_DEVICES: default devices of this process, such as CPU:0,CPU:1

@@ -1,14 +1,27 @@
+// The files of the cache lie in one folder that stays open: everything is done by names in it. How
+// old a file is tells how long nobody has used it (mtime, which a hit renews), so that no list of
+// uses has to be kept, locked or repaired:
+//
+//   store k3    k1 2 h old, k2 1 day old, together beyond the limit     -> k2 goes, k1 and k3 stay
 #include "core/runtime/file_cache.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstring>
+#include <deque>
+#include <dirent.h>
 #include <fcntl.h>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -31,29 +44,97 @@ std::string file_name(std::string_view key, std::string_view extension) {
   return fmt::format("{:016x}{:016x}.{}", hash_text(key, 1), hash_text(key, 2), extension);
 }
 
-using Folder = std::shared_ptr<const Fd>;
+// A folder that was checked, and how full it is.
+struct Checked {
+  Fd fd;
+  std::mutex mutex;
+  int64_t bytes = -1;  // of all files when they were last counted, and of what was stored since
+  int64_t stored = 0;  // since then, by this process
+};
+using Folder = std::shared_ptr<Checked>;
 
-// Creates `path` and what is missing above it, for this user alone.
-bool make_folders(const std::string& path) {
-  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
-    if (::mkdir(path.substr(0, end).c_str(), 0700) != 0 && errno != EEXIST) return false;
-    if (end == std::string::npos) return true;
-  }
+bool writable_by_others(const struct stat& status) {
+  // The group of the user's own number has no other member, where groups are given that way.
+  const bool own_group = status.st_gid == ::geteuid() && ::getegid() == ::geteuid();
+  return (status.st_mode & (own_group ? 002 : 022)) != 0;
 }
 
-// The folder at `path`, or null and what is wrong with it.
-Folder open_folder(const std::string& path, std::string& why) {
-  struct stat status;
-  int fd = make_folders(path) ? ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-  if (fd < 0 || ::fstat(fd, &status) != 0) why = std::strerror(errno);
-  auto folder = std::make_shared<const Fd>(fd);
-  if (!why.empty()) return nullptr;
-  if (status.st_uid != ::geteuid()) {
-    why = fmt::format("belongs to user {}", status.st_uid);
-  } else if ((status.st_mode & 022) != 0) {
-    why = fmt::format("can be written by others (mode {:o})", status.st_mode & 0777);
+bool trusted(uid_t owner) { return owner == 0 || owner == ::geteuid(); }
+
+std::deque<std::string> parts_of(std::string_view path) {
+  std::deque<std::string> parts;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('/', begin), path.size());
+    if (end > begin) parts.emplace_back(path.substr(begin, end - begin));
+    begin = end + 1;
   }
-  return why.empty() ? folder : nullptr;
+  return parts;
+}
+
+// Goes from the root to `path` by descriptors, as the system would, and looks at each folder on the
+// way, also on the ways of links: who may rename what lies in one of them could put another folder
+// in place of ours. Such a folder is passed only if it has the sticky bit. Folders that are missing
+// are made, for this user alone, if `create`. Null with `why` empty: it is not there.
+Folder open_folder(const std::string& path, bool create, std::string& why) {
+  constexpr int kMaxLinks = 40;  // as the system
+  const auto fail = [&](std::string_view reason) {
+    why = reason;
+    return nullptr;
+  };
+  const auto fail_errno = [&] { return fail(std::strerror(errno)); };
+  if (!path.starts_with('/')) return fail("is not an absolute path");
+  std::string here = "/";
+  Fd at(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  struct stat status;
+  int links = 0;
+  for (std::deque<std::string> rest = parts_of(path); !rest.empty();) {
+    const std::string name = std::move(rest.front());
+    rest.pop_front();
+    if (here != "/") {  // whoever may write there may do anything
+      if (::fstat(at.get(), &status) != 0) return fail_errno();
+      if (!trusted(status.st_uid)) {
+        return fail(fmt::format("lies below {}, which belongs to user {}", here, status.st_uid));
+      }
+      if (writable_by_others(status) && (status.st_mode & S_ISVTX) == 0) {
+        return fail(fmt::format("lies below {}, which can be written by others (mode {:o})", here,
+                                status.st_mode & 0777));
+      }
+    }
+    if (::fstatat(at.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+      if (errno != ENOENT) return fail_errno();
+      if (!create) return nullptr;
+      if (::mkdirat(at.get(), name.c_str(), 0700) != 0 && errno != EEXIST) return fail_errno();
+      if (::fstatat(at.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return fail_errno();
+    }
+    if (S_ISLNK(status.st_mode)) {
+      std::string target(PATH_MAX, '\0');
+      const ssize_t size = ::readlinkat(at.get(), name.c_str(), target.data(), target.size());
+      if (size < 0) return fail_errno();
+      if (!trusted(status.st_uid)) {
+        return fail(fmt::format("lies below the link {} in {}, which belongs to user {}", name,
+                                here, status.st_uid));
+      }
+      if (++links > kMaxLinks) return fail(std::strerror(ELOOP));
+      target.resize(size_t(size));
+      std::deque<std::string> parts = parts_of(target);
+      rest.insert(rest.begin(), parts.begin(), parts.end());
+      if (!target.starts_with('/')) continue;
+      at = Fd(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+      here = "/";
+      continue;
+    }
+    at = Fd(::openat(at.get(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!at) return fail_errno();
+    here += (here == "/" ? "" : "/") + name;
+  }
+  auto folder = std::make_shared<Checked>();
+  folder->fd = Fd(::openat(at.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder->fd || ::fstat(folder->fd.get(), &status) != 0) return fail_errno();
+  if (status.st_uid != ::geteuid()) return fail(fmt::format("belongs to user {}", status.st_uid));
+  if ((status.st_mode & 022) != 0) {
+    return fail(fmt::format("can be written by others (mode {:o})", status.st_mode & 0777));
+  }
+  return folder;
 }
 
 // The folder that the options name, or null. Who uses it keeps it open when another thread meets
@@ -71,7 +152,7 @@ Folder current_folder() {
   {
     std::lock_guard lock(known.mutex);
     if (known.path != wanted) {
-      known.folder = wanted.empty() ? nullptr : open_folder(wanted, why);
+      known.folder = wanted.empty() ? nullptr : open_folder(wanted, true, why);
       known.path = wanted;
     }
     folder = known.folder;
@@ -81,13 +162,121 @@ Folder current_folder() {
   return folder;
 }
 
+// <32 hex digits>.<extension>, or the same with .<pid>.<number> while it is written.
+enum class Kind { Foreign, File, Temporary };
+Kind kind_of(std::string_view name) {
+  constexpr size_t kHash = 32;
+  if (name.size() < kHash + 2 || name[kHash] != '.' ||
+      name.substr(0, kHash).find_first_not_of("0123456789abcdef") != name.npos)
+    return Kind::Foreign;
+  const auto dots = std::count(name.begin(), name.end(), '.');
+  return dots == 1 ? Kind::File : dots == 3 ? Kind::Temporary : Kind::Foreign;
+}
+
+struct Entry {
+  std::string name;
+  timespec used{};
+  int64_t bytes = 0;
+  Kind kind = Kind::File;
+};
+
+// All files of ours in the folder, in no order.
+std::vector<Entry> entries_of(const Checked& folder) {
+  std::vector<Entry> entries;
+  Fd fd(::openat(folder.fd.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return entries;
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(::fdopendir(fd.get()), &::closedir);
+  if (!list) return entries;
+  fd.release();
+  while (const dirent* found = ::readdir(list.get())) {
+    struct stat status;
+    const Kind kind = kind_of(found->d_name);
+    if (kind == Kind::Foreign ||
+        ::fstatat(folder.fd.get(), found->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+        !S_ISREG(status.st_mode))
+      continue;
+    entries.push_back({found->d_name, status.st_mtim, int64_t{status.st_size}, kind});
+  }
+  return entries;
+}
+
+bool before(const timespec& a, const timespec& b) {
+  return a.tv_sec != b.tv_sec ? a.tv_sec < b.tv_sec : a.tv_nsec < b.tv_nsec;
+}
+
+// Removes the files that were not used for the longest time until the rest takes three quarters of
+// the limit, and what dead processes left half written. Other processes may do the same, or read
+// and store, at the same time: who has a file open reads it to its end, a file that was used since
+// the list was made stays, and what is gone already is gone.
+int64_t prune(const Checked& folder, int64_t limit) {
+  constexpr time_t kHalfWritten = 3600;  // seconds after which nobody is writing it any more
+  std::vector<Entry> entries = entries_of(folder);
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return before(a.used, b.used); });
+  int64_t bytes = 0;
+  for (const Entry& entry : entries) bytes += entry.bytes;
+  const int64_t target = bytes > limit ? limit / 4 * 3 : bytes;
+  const time_t now = ::time(nullptr);
+  for (const Entry& entry : entries) {
+    const bool left_over = entry.kind == Kind::Temporary && entry.used.tv_sec + kHalfWritten < now;
+    if (!left_over && (bytes <= target || entry.kind == Kind::Temporary)) continue;
+    struct stat status;
+    if (::fstatat(folder.fd.get(), entry.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
+      if (before(entry.used, status.st_mtim)) continue;
+      if (::unlinkat(folder.fd.get(), entry.name.c_str(), 0) != 0 && errno != ENOENT) continue;
+    }
+    bytes -= entry.bytes;
+  }
+  return bytes;
+}
+
+// After `bytes` were stored. Files are counted when this process stores its first one, and again
+// after an eighth of the limit: other processes store, too.
+void keep_limit(Checked& folder, int64_t bytes) {
+  const int64_t limit = options().cache_bytes;
+  if (limit <= 0) return;
+  std::lock_guard lock(folder.mutex);
+  folder.stored += bytes;
+  if (folder.bytes >= 0) folder.bytes += bytes;
+  if (folder.bytes >= 0 && folder.bytes <= limit && folder.stored <= limit / 8) return;
+  folder.bytes = prune(folder, limit);
+  folder.stored = 0;
+}
+
+// Remembers that a file is in use. Once an hour is enough to tell what is not.
+void refresh(int fd, const struct stat& status) {
+  constexpr time_t kOften = 3600;
+  if (status.st_mtim.tv_sec + kOften < ::time(nullptr)) (void)!::futimens(fd, nullptr);
+}
+
+Contents contents_of_folder(bool remove) {
+  Contents contents{options().cache_dir, {}, 0, 0};
+  if (contents.folder.empty()) {
+    contents.why_not = "HOME is not set";
+    return contents;
+  }
+  const Folder folder = open_folder(contents.folder, false, contents.why_not);
+  if (!folder) return contents;
+  for (const Entry& entry : entries_of(*folder)) {
+    if (remove && ::unlinkat(folder->fd.get(), entry.name.c_str(), 0) != 0) {
+      if (errno == ENOENT) continue;
+      throw IoError("delete", std::filesystem::path(contents.folder) / entry.name, errno);
+    }
+    ++contents.files;
+    contents.bytes += entry.bytes;
+  }
+  return contents;
+}
+
 }  // namespace
 
 std::optional<std::string> load(std::string_view key, std::string_view extension) {
   Folder folder = current_folder();
   if (!folder) return std::nullopt;
   const std::string name = file_name(key, extension);
-  const OpenFile file{Fd(::openat(folder->get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW))};
+  // O_NONBLOCK: opening a FIFO without a writer returns, and is refused below.
+  const OpenFile file{
+      Fd(::openat(folder->fd.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK))};
   struct stat status;
   if (!file.fd || ::fstat(file.fd.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
       status.st_uid != ::geteuid() || size_t(status.st_size) > kLargest ||
@@ -106,6 +295,7 @@ std::optional<std::string> load(std::string_view key, std::string_view extension
       rest.size() - key.size() != header.size || !rest.starts_with(key) ||
       header.digest != hash_text(rest))
     return std::nullopt;
+  refresh(file.fd.get(), status);
   return bytes.substr(sizeof(header) + key.size());
 }
 
@@ -119,7 +309,7 @@ void store(std::string_view key, std::string_view extension, std::string_view by
   content.insert(0, reinterpret_cast<const char*>(&header), sizeof(header));
   std::string name = file_name(key, extension);
   std::string temporary = fmt::format("{}.{}.{}", name, ::getpid(), serial.fetch_add(1));
-  Fd file(::openat(folder->get(), temporary.c_str(),
+  Fd file(::openat(folder->fd.get(), temporary.c_str(),
                    O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return;
   bool written = true;
@@ -129,8 +319,14 @@ void store(std::string_view key, std::string_view extension, std::string_view by
     written = false;
   }
   if (!written || ::close(file.release()) != 0 ||
-      ::renameat(folder->get(), temporary.c_str(), folder->get(), name.c_str()) != 0)
-    ::unlinkat(folder->get(), temporary.c_str(), 0);
+      ::renameat(folder->fd.get(), temporary.c_str(), folder->fd.get(), name.c_str()) != 0) {
+    ::unlinkat(folder->fd.get(), temporary.c_str(), 0);
+    return;
+  }
+  keep_limit(*folder, int64_t(content.size()));
 }
+
+Contents contents() { return contents_of_folder(false); }
+Contents clear() { return contents_of_folder(true); }
 
 }  // namespace tinyshard::file_cache

@@ -2,12 +2,17 @@
 // used, with the one line that says why.
 #include "core/runtime/file_cache.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <latch>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+
+#include <fmt/format.h>
 
 #include "core/base/log.h"
 #include "core/base/options.h"
@@ -33,6 +38,7 @@ class FileCache : public testing::Test {
   }
   void TearDown() override {
     ::unsetenv("TS_CACHE_DIR");
+    ::unsetenv("TS_CACHE_BYTES");
     ::setenv("TS_CACHE", "0", 1);
     reload_options();
     set_log_sink(nullptr);
@@ -42,6 +48,31 @@ class FileCache : public testing::Test {
     ::setenv("TS_CACHE_DIR", folder.c_str(), 1);
     ::setenv("TS_CACHE", "1", 1);
     reload_options();
+  }
+
+  void limit(int64_t bytes) {
+    ::setenv("TS_CACHE_BYTES", std::to_string(bytes).c_str(), 1);
+    reload_options();
+  }
+
+  fs::path file_of(std::string_view key) {
+    fs::path found;
+    for (const std::string& name : names_in(base_ / "cache")) {
+      if (get(base_ / "cache" / name).find(key) != std::string::npos)
+        found = base_ / "cache" / name;
+    }
+    EXPECT_FALSE(found.empty()) << key;
+    return found;
+  }
+
+  static void set_age(const fs::path& file, int seconds) {
+    fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::seconds(seconds));
+  }
+
+  int64_t bytes_in(const fs::path& folder) {
+    int64_t bytes = 0;
+    for (const std::string& name : names_in(folder)) bytes += int64_t(fs::file_size(folder / name));
+    return bytes;
   }
 
   // Uses `folder`, which cannot be used, several times; returns the line that says why.
@@ -186,6 +217,172 @@ TEST_F(FileCache, AFileInPlaceOfTheFolder) {
   put(base_ / "file", "x");
   EXPECT_THAT(refusal(base_ / "file"), HasSubstr("Not a directory"));
   EXPECT_THAT(refusal(base_ / "file" / "below"), HasSubstr("Not a directory"));
+}
+
+// Who may write to a folder above could put another one in place of ours.
+TEST_F(FileCache, FoldersAboveAreChecked) {
+  const fs::path open = base_ / "open", inner = open / "mine" / "cache";
+  fs::create_directories(inner);
+  fs::permissions(open / "mine", fs::perms::owner_all);
+  fs::permissions(inner, fs::perms::owner_all);
+  for (unsigned mode : {0777u, 0707u, 0702u}) {
+    use(base_ / "cache");
+    file_cache::load("key", "x");
+    ASSERT_EQ(::chmod(open.c_str(), mode), 0);
+    EXPECT_THAT(refusal(inner), HasSubstr(fmt::format("lies below {}, which can be written by "
+                                                      "others (mode {:o})",
+                                                      open.native(), mode)));
+    EXPECT_THAT(names_in(inner), ElementsAre());
+    EXPECT_THAT(refusal(open / "new"), HasSubstr("lies below " + open.native()));
+    EXPECT_FALSE(fs::exists(open / "new"));
+    // The folder that a link leads to may be fine, but not the one where the link lies.
+    if (mode == 0777) fs::create_directory_symlink(base_ / "cache", open / "link");
+    EXPECT_THAT(refusal(open / "link"), HasSubstr("lies below " + open.native()));
+  }
+  fs::create_directory_symlink(inner, base_ / "into");
+  EXPECT_THAT(refusal(base_ / "into"), HasSubstr("lies below " + open.native()));
+  // With the sticky bit, as /tmp has it, others cannot rename what is ours.
+  ASSERT_EQ(::chmod(open.c_str(), 01777), 0);
+  for (const fs::path& good :
+       {inner, base_ / "into", open / "link", inner / ".." / "." / "cache"}) {
+    use(good);
+    lines_.clear();
+    file_cache::store("key", "x", good.native());
+    EXPECT_EQ(file_cache::load("key", "x"), good.native());
+    EXPECT_THAT(lines_, ElementsAre());
+  }
+}
+
+TEST_F(FileCache, FoldersAboveOfOthersAndLinksOfOthersAreNotPassed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  fs::create_directories(base_ / "theirs" / "mine");
+  ASSERT_EQ(::chown((base_ / "theirs").c_str(), 12345, 12345), 0);
+  ASSERT_EQ(::chmod((base_ / "theirs").c_str(), 0755), 0);
+  EXPECT_THAT(
+      refusal(base_ / "theirs" / "mine"),
+      HasSubstr("lies below " + (base_ / "theirs").native() + ", which belongs to user 12345"));
+  fs::create_directory_symlink(base_ / "cache", base_ / "link");
+  ASSERT_EQ(::lchown((base_ / "link").c_str(), 12345, 12345), 0);
+  EXPECT_THAT(refusal(base_ / "link"), HasSubstr("which belongs to user 12345"));
+}
+
+TEST_F(FileCache, LinksThatGoInACircle) {
+  fs::create_symlink(base_ / "b", base_ / "a");
+  fs::create_symlink("a", base_ / "b");
+  EXPECT_THAT(refusal(base_ / "a"), HasSubstr("Too many levels of symbolic links"));
+}
+
+// A folder below whatever folder the program happens to be started in may be a stranger's.
+TEST_F(FileCache, RelativeFoldersAreNotUsed) {
+  const fs::path before = fs::current_path();
+  fs::current_path(base_.path());
+  for (const char* name : {"relative", "./relative", "."}) {
+    EXPECT_THAT(refusal(name), HasSubstr("is not an absolute path"));
+  }
+  ::unsetenv("TS_CACHE_DIR");
+  const char* set = std::getenv("XDG_CACHE_HOME");
+  const std::string old = set != nullptr ? set : "";
+  ::setenv("XDG_CACHE_HOME", ".", 1);
+  reload_options();
+  lines_.clear();
+  file_cache::store("key", "x", "bytes");
+  EXPECT_EQ(file_cache::load("key", "x"), std::nullopt);
+  EXPECT_THAT(lines_, ElementsAre(HasSubstr("./tinyshard is not an absolute path")));
+  set != nullptr ? ::setenv("XDG_CACHE_HOME", old.c_str(), 1) : ::unsetenv("XDG_CACHE_HOME");
+  EXPECT_THAT(names_in(base_.path()), ElementsAre());
+  fs::current_path(before);
+}
+
+TEST_F(FileCache, DoesNotWaitForPipes) {
+  file_cache::store("key", "x", "bytes");
+  const fs::path file = file_of("key");
+  fs::remove(file);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  ::alarm(20);  // ends a test that would wait for ever
+  EXPECT_EQ(file_cache::load("key", "x"), std::nullopt);
+  ::alarm(0);
+  file_cache::store("key", "x", "again");
+  EXPECT_EQ(file_cache::load("key", "x"), "again");
+}
+
+TEST_F(FileCache, WhatWasNotUsedForTheLongestTimeGoes) {
+  const std::string bytes(1000, 'b');
+  limit(5000);
+  for (const char* key : {"first", "second", "third", "fourth"}) file_cache::store(key, "x", bytes);
+  put(base_ / "cache" / "notes.txt", std::string(10'000, 'n'));  // somebody's own file
+  int age = 40'000;
+  for (const char* key : {"first", "second", "third", "fourth"})
+    set_age(file_of(key), age -= 5'000);
+  EXPECT_EQ(file_cache::load("first", "x"), bytes);  // the oldest, but in use
+  file_cache::store("fifth", "x", bytes);
+  EXPECT_EQ(file_cache::load("first", "x"), bytes);
+  EXPECT_EQ(file_cache::load("second", "x"), std::nullopt);
+  EXPECT_EQ(file_cache::load("third", "x"), std::nullopt);
+  EXPECT_EQ(file_cache::load("fourth", "x"), bytes);
+  EXPECT_EQ(file_cache::load("fifth", "x"), bytes);
+  EXPECT_TRUE(fs::exists(base_ / "cache" / "notes.txt"));
+  // What a process left half written counts, and goes once nobody can be writing it.
+  const fs::path old = file_of("first").native() + ".123.0",
+                 young = file_of("first").native() + ".123.1";
+  put(old, "half");
+  put(young, "half");
+  set_age(old, 7'200);
+  for (int i = 0; i < 20; ++i) file_cache::store("more " + std::to_string(i), "x", bytes);
+  EXPECT_FALSE(fs::exists(old));
+  EXPECT_TRUE(fs::exists(young));
+  EXPECT_LE(file_cache::contents().bytes, 5000);
+  limit(0);
+  for (int i = 0; i < 20; ++i) file_cache::store("more " + std::to_string(i), "x", bytes);
+  EXPECT_GT(file_cache::contents().bytes, 20'000);
+  EXPECT_THAT(lines_, ElementsAre());
+}
+
+TEST_F(FileCache, ProcessesShareTheLimit) {
+  constexpr int kProcesses = 4, kKeys = 60;
+  constexpr int64_t kLimit = 20'000;
+  limit(kLimit);
+  const auto bytes_of = [](int key) { return std::string(500, 'a') + std::to_string(key); };
+  std::vector<pid_t> children;
+  for (int p = 0; p < kProcesses; ++p) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    for (int i = 0; i < 400; ++i) {
+      const int key = (i * 7 + p * 13) % kKeys;
+      const auto found = file_cache::load(std::to_string(key), "x");
+      if (found && *found != bytes_of(key)) ::_exit(1);
+      if (!found) file_cache::store(std::to_string(key), "x", bytes_of(key));
+    }
+    ::_exit(0);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  // Each counts anew after an eighth of the limit.
+  EXPECT_LE(bytes_in(base_ / "cache"), kLimit + kProcesses * (kLimit / 8 + 600));
+  EXPECT_GT(bytes_in(base_ / "cache"), kLimit / 4);
+  for (const std::string& name : names_in(base_ / "cache")) {
+    EXPECT_EQ(std::count(name.begin(), name.end(), '.'), 1) << name << ": a temporary is left";
+  }
+}
+
+TEST_F(FileCache, CountsAndClearsItsOwnFiles) {
+  EXPECT_EQ(file_cache::contents().files, 0);
+  EXPECT_FALSE(fs::exists(base_ / "cache"));  // looking makes no folder
+  file_cache::store("one", "x", "1");
+  file_cache::store("two", "y", "22");
+  put(base_ / "cache" / "notes.txt", "mine");
+  put(base_ / "cache" / std::string(40, 'a'), "mine");
+  const file_cache::Contents before = file_cache::clear();
+  EXPECT_EQ(before.folder, (base_ / "cache").native());
+  EXPECT_EQ(before.files, 2);
+  EXPECT_GT(before.bytes, 9);
+  EXPECT_THAT(names_in(base_ / "cache"), ElementsAre(std::string(40, 'a'), "notes.txt"));
+  EXPECT_EQ(file_cache::contents().files, 0);
+  EXPECT_EQ(file_cache::load("one", "x"), std::nullopt);
+  use("relative");
+  EXPECT_EQ(file_cache::contents().why_not, "is not an absolute path");
 }
 
 // One that is put in its place later was not checked.
