@@ -39,7 +39,12 @@ constexpr std::array<Row, kDTypes> kRows = {{
     {"index", "index", 8, Kind::Index, bit(DType::I64)},
 }};
 
-const Row& row(DType d) { return kRows[static_cast<size_t>(d)]; }
+const Row& row(DType d) {
+  if (static_cast<int>(d) >= kDTypes) {
+    throw UserError(fmt::format("{} is not a dtype", static_cast<int>(d)));
+  }
+  return kRows[static_cast<size_t>(d)];
+}
 
 uint16_t up_closure(DType d) {
   uint16_t seen = bit(d);
@@ -92,6 +97,7 @@ DType promote(DType a, DType b) {
     }
     return t;
   }();
+  row(a), row(b);  // both exist
   return table[static_cast<size_t>(a)][static_cast<size_t>(b)];
 }
 

@@ -9,12 +9,22 @@
 
 #include "core/base/error.h"
 #include "core/passes/gradient_rules.h"
+#include "core/passes/power.h"
 #include "core/uop/node_map.h"
 
 namespace tinyshard {
 namespace {
 
+// The sources that gradients go to: those of the node, but a power is one op with two.
+size_t source_count(const UOp& x) { return power_operands(x) ? 2 : x->sources; }
+const UOp& source_of(const UOp& x, size_t source) {
+  std::optional<PowerOperands> power = power_operands(x);
+  if (!power) return x.src(source);
+  return source == 0 ? *power->base : *power->exponent;
+}
+
 bool may_follow(const UOp& x, size_t source) {
+  if (power_operands(x)) return true;
   const GradientRow& facts = gradient_row(x.op());
   bool wanted = facts.kind == GradientRow::Refuse || facts.kind == GradientRow::Recompute ||
                 (facts.sources >> source & 1);
@@ -44,14 +54,14 @@ class Walk {
     stack_.push_back({&root, 0});
     while (!stack_.empty()) {
       auto& [x, next] = stack_.back();
-      size_t count = (*x)->sources;
-      while (next < count && (!follows(*x, next) || place_.contains(x->src(next)))) ++next;
+      size_t count = source_count(*x);
+      while (next < count && (!follows(*x, next) || place_.contains(source_of(*x, next)))) ++next;
       if (next == count) {
         finish(*x);
         stack_.pop_back();
         continue;
       }
-      const UOp& source = x->src(next++);
+      const UOp& source = source_of(*x, next++);
       place_[source] = kOpen;
       stack_.push_back({&source, 0});
     }
@@ -69,8 +79,14 @@ class Walk {
         recompute(x, e.gradient);
         continue;
       }
-      for (size_t s = 0; s < x->sources; ++s) {
+      for (size_t s = 0; s < source_count(x); ++s) {
         if (!leads(x, s)) continue;
+        if (std::optional<PowerOperands> power = power_operands(x)) {
+          accumulate(entry(source_of(x, s)), s == 0
+                                                 ? power_base_gradient(*power, e.gradient)
+                                                 : power_exponent_gradient(*power, x, e.gradient));
+          continue;
+        }
         const GradientRow& facts = gradient_row(x.op());
         if (facts.kind == GradientRow::Refuse) {
           throw UserError(fmt::format(
@@ -99,7 +115,7 @@ class Walk {
 
   bool leads(const UOp& x, size_t source) {
     if (!follows(x, source)) return false;
-    const int* place = place_.find(x.src(source));
+    const int* place = place_.find(source_of(x, source));
     return place && order_[*place].leads_to_target;
   }
 
@@ -111,7 +127,7 @@ class Walk {
 
   void finish(const UOp& x) {
     bool found = is_target_.contains(x) || is_assignment_to_target(x);
-    for (size_t s = 0; !found && s < x->sources; ++s) found = leads(x, s);
+    for (size_t s = 0; !found && s < source_count(x); ++s) found = leads(x, s);
     place_[x] = int(order_.size());
     order_.push_back({x, {}, found});
   }

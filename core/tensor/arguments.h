@@ -25,7 +25,9 @@ template <class T>
 concept Number = std::is_arithmetic_v<T>;
 
 // A number without a type of its own: it takes the type of the tensor that it meets, except that a
-// float makes an integer tensor default_float() and an integer makes a bool tensor i32.
+// float makes an integer tensor default_float() and an integer makes a bool tensor i32. An integer
+// that the type does not hold is a UserError, but comparisons take it as the number that it is:
+// every u8 is > -1 and < 2.5e9. What a float loses on its way into an integer type is its fraction.
 struct Scalar {
   enum class Kind : uint8_t { Bool, Int, Float } kind = Kind::Int;
   int64_t integer = 0;
@@ -37,9 +39,21 @@ struct Scalar {
       : kind(std::is_same_v<T, bool>       ? Kind::Bool
              : std::is_floating_point_v<T> ? Kind::Float
                                            : Kind::Int),
-        integer(static_cast<int64_t>(value)),
+        integer(integer_of(value)),
         real(static_cast<double>(value)) {}
-  bool is_float() const { return kind == Kind::Float; }
+  constexpr bool is_float() const { return kind == Kind::Float; }
+  // Whether `integer` holds the bits of a number from 2^63 on.
+  constexpr bool is_beyond_i64() const { return kind == Kind::Int && integer < 0 && real > 0; }
+
+ private:
+  template <Number T>
+  static constexpr int64_t integer_of(T value) {
+    if constexpr (std::is_floating_point_v<T>) {
+      return value >= -0x1p63 && value < 0x1p63 ? static_cast<int64_t>(value) : 0;
+    } else {
+      return static_cast<int64_t>(value);
+    }
+  }
 };
 
 // One side of a binary operation: a tensor or a variable (borrowed for the call), or a number.
@@ -55,16 +69,18 @@ struct Operand {
   Operand(Scalar value, Caller c = Caller::current()) : scalar(value), caller(c) {}  // NOLINT
 };
 
-// A list of integers: a shape, an order, strides. A single number is a list of one.
+// A list of integers: a shape, an order, strides. A single number is a list of one, but remembers
+// how it was written: a kernel of 2 is square, a kernel of {2} has one dim.
 struct Ints {
   Dims values;
+  bool one_number = false;
 
   Ints() = default;
   template <std::integral T>
-  Ints(T value) : values{static_cast<int64_t>(value)} {}       // NOLINT
-  Ints(std::initializer_list<int64_t> list) : values(list) {}  // NOLINT
-  Ints(Dims list) : values(std::move(list)) {}                 // NOLINT
-  Ints(DimSpan list) : values(list.begin(), list.end()) {}     // NOLINT
+  Ints(T value) : values{static_cast<int64_t>(value)}, one_number(true) {}  // NOLINT
+  Ints(std::initializer_list<int64_t> list) : values(list) {}               // NOLINT
+  Ints(Dims list) : values(std::move(list)) {}                              // NOLINT
+  Ints(DimSpan list) : values(list.begin(), list.end()) {}                  // NOLINT
   size_t size() const { return values.size(); }
   int64_t operator[](size_t i) const { return values[i]; }
 };
@@ -150,6 +166,7 @@ struct ConvTransposeOptions {
   Ints stride = 1, dilation = 1, padding = 0, output_padding = 0;
 };
 
+// One number is for every dim of the kernel.
 struct PoolOptions {
   std::optional<Ints> stride = {};  // the kernel's size by default
   Ints dilation = 1, padding = 0;
@@ -164,7 +181,9 @@ struct AttentionOptions {
 };
 
 struct CrossEntropyOptions {
-  int64_t ignore_index = -1;  // labels of this value do not count (sparse form only)
+  // Labels of this value add no loss and do not count in the mean; -1 stands for none. Not for
+  // probabilities.
+  int64_t ignore_index = -1;
   double label_smoothing = 0;
   Reduction reduction = Reduction::Mean;
 };

@@ -1,4 +1,6 @@
 // Operators: how operands meet, and what each operator is made of.
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "core/base/error.h"
@@ -63,18 +65,107 @@ Value operator!(const Value& x) {
   return tinyshard::unary(Op::Not, x.node());
 }
 
+// --- comparisons: of numbers, whatever types hold them
+// -------------------------------------------
+
+namespace {
+
+DType integer_type(const Value& x) { return x.dtype() == DType::Bool ? DType::I32 : x.dtype(); }
+Value integers(const Value& x) { return cast(x, integer_type(x)); }
+
+// Whether `n` is a number that the integers x are compared with though their type does not hold it.
+bool meets_integers(const Value& n, const Value& x) {
+  if (!n.is_number() || x.is_number() || is_float(x.dtype())) return false;
+  return n.number().is_float() || !fits(n.number(), integer_type(x));
+}
+
+Value everywhere(const Value& x, bool holds) {
+  return constant(DType::Bool, holds, x.shape()).tensor().shard_like(x.tensor());
+}
+
+// Where the number lies among the values of an integer type.
+enum class Place : uint8_t { Nowhere, Below, Inside, Above };  // Nowhere: NaN
+
+Place place_of(const Scalar& n, DType dtype) {
+  if (std::isnan(n.real)) return Place::Nowhere;
+  if (fits(n, dtype)) {  // a fraction may still lie outside: -0.5 is below 0
+    bool below = is_unsigned_int(dtype) && n.real < 0;
+    return below ? Place::Below : Place::Inside;
+  }
+  return n.real < 0 ? Place::Below : Place::Above;
+}
+
+// The next integer up or down, in the type.
+Value rounded(const Scalar& n, DType dtype, bool up, DimSpan shape) {
+  if (!n.is_float()) return constant(dtype, n, shape);
+  return constant(dtype, up ? std::ceil(n.real) : std::floor(n.real), shape);
+}
+
+// x < n and n < x for a number n. The integers below 2.5 are those below 3, and those above it are
+// above 2; the least integer above the largest of a type is not one of them.
+Value less(const Value& x, const Scalar& n) {
+  Place place = place_of(n, x.dtype());
+  if (place != Place::Inside) return everywhere(x, place == Place::Above);
+  if (n.is_float() && !fits(std::ceil(n.real), x.dtype())) return everywhere(x, true);
+  return tinyshard::binary(Op::CmpLt, x.node(), rounded(n, x.dtype(), true, x.shape()).node());
+}
+Value greater(const Value& x, const Scalar& n) {
+  Place place = place_of(n, x.dtype());
+  if (place != Place::Inside) return everywhere(x, place == Place::Below);
+  if (n.is_float() && !fits(std::floor(n.real), x.dtype())) return everywhere(x, true);
+  return tinyshard::binary(Op::CmpLt, rounded(n, x.dtype(), false, x.shape()).node(), x.node());
+}
+Value equal(const Value& x, const Scalar& n) {
+  bool whole = !n.is_float() || std::trunc(n.real) == n.real;
+  if (!whole || place_of(n, x.dtype()) != Place::Inside) return everywhere(x, false);
+  return tinyshard::binary(Op::CmpEq, x.node(), constant(x.dtype(), n, x.shape()).node());
+}
+
+// Signed integers and u64 have no common integer type: below zero the order is clear, above it u64
+// holds both.
+bool is_signed_with_u64(const Value& a, const Value& b) {
+  if (a.is_number() || b.is_number()) return false;
+  return (is_signed_int(a.dtype()) && b.dtype() == DType::U64) ||
+         (is_signed_int(b.dtype()) && a.dtype() == DType::U64);
+}
+
+}  // namespace
+
 Value operator<(const Value& a, const Value& b) {
+  if (meets_integers(b, a)) return less(integers(a), b.number());
+  if (meets_integers(a, b)) return greater(integers(b), a.number());
+  if (is_signed_with_u64(a, b)) {
+    Value beyond = cast(a, DType::U64) < cast(b, DType::U64);
+    return is_signed_int(a.dtype()) ? (a < 0) | beyond : (b >= 0) & beyond;
+  }
   auto [x, y] = match(a, b);
   if (x.dtype() == DType::Bool) return (!x) & y;
   return tinyshard::binary(Op::CmpLt, x.node(), y.node());
 }
 Value operator>(const Value& a, const Value& b) { return b < a; }
-Value operator==(const Value& a, const Value& b) { return apply(Op::CmpEq, a, b); }
-Value operator!=(const Value& a, const Value& b) { return apply(Op::CmpNe, a, b); }
+Value operator==(const Value& a, const Value& b) {
+  if (meets_integers(b, a)) return equal(integers(a), b.number());
+  if (meets_integers(a, b)) return equal(integers(b), a.number());
+  if (is_signed_with_u64(a, b)) {
+    Value same = cast(a, DType::U64) == cast(b, DType::U64);
+    return (is_signed_int(a.dtype()) ? a >= 0 : b >= 0) & same;
+  }
+  return apply(Op::CmpEq, a, b);
+}
+Value operator!=(const Value& a, const Value& b) {
+  if (meets_integers(b, a) || meets_integers(a, b) || is_signed_with_u64(a, b)) return !(a == b);
+  return apply(Op::CmpNe, a, b);
+}
 Value operator<=(const Value& a, const Value& b) {
-  auto [x, y] = match(a, b);
-  if (is_float(x.dtype())) return (x < y) | (x == y);  // not the opposite of >, because of NaN
-  return !(y < x);
+  bool integers = meets_integers(a, b) || meets_integers(b, a) || is_signed_with_u64(a, b);
+  if (!integers) {
+    auto [x, y] = match(a, b);
+    integers = !is_float(x.dtype());
+  }
+  bool has_nan = (a.is_number() && std::isnan(a.number().real)) ||
+                 (b.is_number() && std::isnan(b.number().real));
+  // Not the opposite of >, because of NaN.
+  return integers && !has_nan ? !(b < a) : (a < b) | (a == b);
 }
 Value operator>=(const Value& a, const Value& b) { return b <= a; }
 
@@ -186,16 +277,21 @@ Tensor operator%(const Operand& a, const Operand& b) {
 Tensor operator<<(const Tensor& a, const Operand& b) { return a.lshift(b); }
 Tensor operator>>(const Tensor& a, const Operand& b) { return a.rshift(b); }
 
-Tensor Tensor::div(const Operand& x, Rounding rounding) const {
-  Call call("div", x.caller);
+Tensor div(const Operand& a, const Operand& b, Rounding rounding) {
+  Call call("div", a.tensor ? b.caller : a.caller);
   switch (rounding) {
     case Rounding::Floor:
-      return value::floor_div(*this, x);
+      return value::floor_div(a, b);
     case Rounding::Trunc:
-      return value::trunc_div(*this, x);
+      return value::trunc_div(a, b);
     default:
-      return Value(*this) / Value(x);
+      return Value(a) / Value(b);
   }
+}
+
+Tensor Tensor::div(const Operand& x, Rounding rounding) const {
+  Call call("div", x.caller);
+  return tinyshard::div(Operand(*this), x, rounding);
 }
 
 Tensor Tensor::fmod(const Operand& x) const {

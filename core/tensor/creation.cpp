@@ -42,6 +42,25 @@ Tensor filled(const char* op, const Dims& shape, const Scalar& value, DType dtyp
   return value::constant(dtype, value, shape);
 }
 
+// The type must hold both ends of a line; nothing else of it lies outside of them.
+void check_line(const Scalar& first, const Scalar& last, DType dtype) {
+  for (const Scalar& end : {first, last}) {
+    if (!value::fits(end, dtype))
+      fail(fmt::format("{} does not fit {}", value::text_of(end), name(dtype)));
+  }
+}
+
+// Holds the distance of any two integers.
+using Wide = __int128;
+constexpr Wide kMostElements = Wide{1} << 62;
+
+Wide wide(const Scalar& n) {
+  return n.is_beyond_i64() ? Wide{static_cast<uint64_t>(n.integer)} : Wide{n.integer};
+}
+Scalar narrow(Wide n) {
+  return n > INT64_MAX ? Scalar(static_cast<uint64_t>(n)) : Scalar(static_cast<int64_t>(n));
+}
+
 // start + i * step, in a type wide enough for the whole range before it is cast.
 Value line(const Scalar& start, const Scalar& step, int64_t n, DType dtype) {
   if (!is_float(dtype)) {
@@ -58,7 +77,10 @@ Value line(const Scalar& start, const Scalar& step, int64_t n, DType dtype) {
 
 }  // namespace
 
-Tensor::Tensor(Scalar value) : Tensor(value::constant(type_of_number(value), value).node()) {}
+Tensor::Tensor(Scalar value) {
+  Call call("tensor");
+  *this = value::constant(type_of_number(value), value);
+}
 
 Tensor Tensor::full(const Ints& shape, Scalar value) {
   return filled("full", shape.values, value, type_of_number(value));
@@ -76,6 +98,7 @@ Tensor Tensor::ones(const Ints& shape, DType dtype) {
 Tensor Tensor::empty(const Ints& shape, DType dtype) {
   Call call("empty");
   check_shape(shape.values);
+  value::check_dtype(dtype);
   return Tensor(empty_buffer(shape.values, dtype, replicated(default_mesh())));
 }
 
@@ -94,6 +117,7 @@ Tensor Tensor::arange(Scalar start, Scalar stop, Scalar step, std::optional<DTyp
                       Caller caller) {
   Call call("arange", caller);
   DType type = dtype.value_or(any_float({start, stop, step}) ? default_float() : DType::I32);
+  value::check_dtype(type);
   if (step.real == 0) fail("step is zero");
   int64_t n = 0;
   if (any_float({start, stop, step})) {
@@ -101,11 +125,17 @@ Tensor Tensor::arange(Scalar start, Scalar stop, Scalar step, std::optional<DTyp
     if (!(count < 1e15))
       fail(fmt::format("from {} to {} by {} never ends", start.real, stop.real, step.real));
     n = std::max<int64_t>(0, static_cast<int64_t>(count));
-    if (!is_float(type)) return value::cast(line(start, step, n, DType::F64), type);
-  } else {
-    int64_t by = step.integer, span = stop.integer - start.integer;
-    n = std::max<int64_t>(0, by > 0 ? (span + by - 1) / by : (span + by + 1) / by);
+    if (!is_float(type)) {
+      if (n > 0) check_line(start, start.real + static_cast<double>(n - 1) * step.real, type);
+      return value::cast(line(start.real, step.real, n, DType::F64), type);
+    }
+    return line(start.real, step.real, n, type);
   }
+  Wide by = wide(step), span = wide(stop) - wide(start);
+  Wide count = std::max<Wide>(0, (span + by + (by > 0 ? -1 : 1)) / by);
+  if (count > kMostElements) fail("has more elements than a tensor can have");
+  n = static_cast<int64_t>(count);
+  if (n > 0) check_line(start, narrow(wide(start) + (count - 1) * by), type);
   return line(start, step, n, type);
 }
 
@@ -114,7 +144,9 @@ Tensor Tensor::linspace(Scalar start, Scalar stop, int64_t steps, std::optional<
   Call call("linspace", caller);
   if (steps < 0) fail(fmt::format("{} steps", steps));
   DType type = dtype.value_or(default_float());
+  value::check_dtype(type);
   if (type == DType::Bool) fail("a line of bools");
+  check_line(start, stop, type);
   if (steps == 1) return value::constant(type, start, Dims{1});
   double step = (stop.real - start.real) / static_cast<double>(std::max<int64_t>(1, steps - 1));
   return value::cast(line(start.real, step, steps, DType::F64), type);
@@ -122,6 +154,7 @@ Tensor Tensor::linspace(Scalar start, Scalar stop, int64_t steps, std::optional<
 
 Tensor Tensor::eye(int64_t n, std::optional<int64_t> m, DType dtype) {
   Call call("eye");
+  value::check_dtype(dtype);
   int64_t columns = m.value_or(n);
   if (n < 0 || columns < 0) fail(fmt::format("sizes {} and {} are negative", n, columns));
   Value row = value::iota_along(0, 2, n, DType::I64),

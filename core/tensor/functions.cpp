@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/passes/gelu.h"
+#include "core/passes/power.h"
 #include "core/tensor/approximations_internal.h"
 
 namespace tinyshard {
@@ -29,19 +30,9 @@ Value apply(Op op, const Value& x) {
   return in_floats(x, [op](const Value& v) -> Value { return tinyshard::unary(op, v.node()); });
 }
 
-Value is_integer_valued(const Value& x) { return trunc(x) == x; }
-Value is_odd(const Value& whole) { return !is_integer_valued(whole * 0.5); }
-
-// base^exponent for floats: 2^(log2|b| * e), then what the sign of the base and zeros ask for.
-Value power(const Value& base, const Value& exponent) {
-  Value magnitude = where(base == 0, 1.0, abs(base));
-  Value out = exp2(log2(magnitude) * exponent);
-  Value negative = where(is_integer_valued(exponent), where(is_odd(exponent), -out, out),
-                         std::numeric_limits<double>::quiet_NaN());
-  Value of_zero =
-      where(exponent > 0, 0.0, where(exponent == 0, 1.0, std::numeric_limits<double>::infinity()));
-  out = where(base < 0, negative, out);
-  return where(base == 0, of_zero, out);
+Value is_odd(const Value& whole) {
+  Value half = whole * 0.5;
+  return trunc(half) != half;
 }
 
 // base^n by squaring.
@@ -55,14 +46,17 @@ Value power_of_integer(const Value& base, uint64_t n) {
   return out ? *out : constant(base.dtype(), 1, base.shape());
 }
 
-// base^exponent for integers: negative exponents leave 1, -1 and zero.
+// base^exponent for integers, by all bits of the exponent. Of negative powers the whole part is
+// left: 1, -1 and zero.
 Value integer_power(const Value& base, const Value& exponent) {
-  Value out = constant(base.dtype(), 1, base.shape()), squared = base;
-  for (int bit = 0; bit < 6; ++bit) {
-    out = where((exponent & (int64_t{1} << bit)) != 0, out * squared, out);
-    if (bit < 5) squared = squared * squared;
+  DType dtype = base.dtype();
+  int bits = 8 * static_cast<int>(itemsize(dtype)) - (is_signed_int(dtype) ? 1 : 0);
+  Value out = constant(dtype, 1, base.shape()), squared = base;
+  for (int bit = 0; bit < bits; ++bit) {
+    out = where((exponent & (uint64_t{1} << bit)) != 0, out * squared, out);
+    if (bit < bits - 1) squared = squared * squared;
   }
-  if (is_unsigned_int(base.dtype())) return out;
+  if (is_unsigned_int(dtype)) return out;
   Value inverse = where(base == 1, 1, where(base == -1, where((exponent & 1) != 0, -1, 1), 0));
   return where(exponent < 0, inverse, out);
 }
@@ -141,7 +135,15 @@ Value exp_minus_one_below_zero(const Value& x) {
   return value::exp(value::where(x > 0, 0.0, x)) - 1;
 }
 
-Value clamped(const Value& x, const std::optional<Scalar>& low, const std::optional<Scalar>& high) {
+// Limits that all integers of x's type keep anyway are no numbers of that type, and change nothing.
+Value clamped(const Value& x, std::optional<Scalar> low, std::optional<Scalar> high) {
+  bool integers = is_int(x.dtype());
+  auto beyond = [&](const std::optional<Scalar>& limit, bool below) {
+    return integers && limit && !limit->is_float() && !value::fits(*limit, x.dtype()) &&
+           (limit->real < 0) == below;
+  };
+  if (beyond(low, true)) low.reset();
+  if (beyond(high, false)) high.reset();
   Value out = x;
   if (low) out = value::where(out < Value(*low), Value(*low), out);
   if (high) out = value::where(out > Value(*high), Value(*high), out);
@@ -318,29 +320,58 @@ Tensor Tensor::copysign(const Operand& x) const {
   return value::abs(a) * value::where(negative, value::constant(a.dtype(), -1.0), 1.0);
 }
 
+namespace {
+
+// A number as exponent of integers is no element of their type: it may be as large as it likes.
+Value integer_power_of_number(const Value& base, const Scalar& n) {
+  if (n.integer < 0 && !n.is_beyond_i64()) {
+    fail(fmt::format("{} to the power of {} is no integer: cast it to a float",
+                     value::text_of(base), n.integer));
+  }
+  DType dtype = base.dtype() == DType::Bool ? DType::I32 : base.dtype();
+  return value::power_of_integer(value::cast(base, dtype), static_cast<uint64_t>(n.integer));
+}
+
+Value float_power_of_number(const Value& base, double n) {
+  constexpr double inf = std::numeric_limits<double>::infinity(), kByProducts = 64;
+  if (n == std::trunc(n) && std::abs(n) <= kByProducts) {
+    // Of the reciprocal, not its reciprocal: so the gradients at zeros and infinities are right.
+    return value::power_of_integer(n < 0 ? value::reciprocal(base) : base,
+                                   static_cast<uint64_t>(std::abs(n)));
+  }
+  if (n == 0.5) return value::where(base == -inf, inf, value::sqrt(base));
+  return tinyshard::power(base.node(), value::constant(base.dtype(), n, base.shape()).node());
+}
+
+}  // namespace
+
+Tensor pow(const Operand& base, const Operand& exponent) {
+  Call call("pow", base.tensor ? exponent.caller : base.caller);
+  Value x(base), n(exponent);
+  if (n.is_number() && !x.is_number()) {
+    if (!is_float(value::type_of(x, n))) return integer_power_of_number(x, n.number());
+    return in_floats(value::cast(x, value::type_of(x, n)),
+                     [&](const Value& v) { return float_power_of_number(v, n.number().real); });
+  }
+  auto [a, b] = value::match(x, n);
+  if (a.dtype() == DType::Bool) a = value::cast(a, DType::I32), b = value::cast(b, DType::I32);
+  if (!is_float(a.dtype())) return value::integer_power(a, b);
+  return in_floats(a, [b = b](const Value& v) -> Value {
+    return tinyshard::power(v.node(), value::cast(b, v.dtype()).node());
+  });
+}
+
 Tensor Tensor::pow(const Operand& x) const {
   Call call("pow", x.caller);
-  Value base(*this), exponent(x);
-  if (exponent.is_number()) {
-    Scalar n = exponent.number();
-    bool whole = n.real == std::trunc(n.real) && std::abs(n.real) <= 64;
-    if (whole && (!n.is_float() || is_float(base.dtype())) && n.real >= 0) {
-      return value::power_of_integer(base, static_cast<uint64_t>(n.real));
-    }
-    if (whole && is_float(base.dtype())) {
-      return value::reciprocal(value::power_of_integer(base, static_cast<uint64_t>(-n.real)));
-    }
-    if (n.real == 0.5 && is_float(base.dtype())) return value::sqrt(base);
-  }
-  auto [a, b] = value::match(base, exponent);
-  if (!is_float(a.dtype())) return value::integer_power(a, b);
-  return in_floats(a,
-                   [b = b](const Value& v) { return value::power(v, value::cast(b, v.dtype())); });
+  return tinyshard::pow(Operand(*this), x);
 }
 
 Tensor Tensor::isclose(const Operand& x, double rtol, double atol, bool equal_nan) const {
   Call call("isclose", x.caller);
   auto [a, b] = value::match(*this, x);
+  // Differences of integers may not fit their type, nor tolerances a 16-bit float.
+  DType wide = is_float(a.dtype()) ? accumulator(a.dtype()) : DType::F64;
+  a = value::cast(a, wide), b = value::cast(b, wide);
   Value infinite = value::isinf(a) | value::isinf(b);
   Value close = value::where(infinite, a == b, value::abs(a - b) <= value::abs(b) * rtol + atol);
   return equal_nan ? close | (value::isnan(a) & value::isnan(b)) : close;

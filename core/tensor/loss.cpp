@@ -30,6 +30,14 @@ Value reduced(const Value& x, const Value& weight, Reduction reduction) {
   return value::sum(x, all_axes(x)) / value::sum(weight, all_axes(weight));
 }
 
+Value reduced_but_ignored(const Value& loss, const Value& labels,
+                          const CrossEntropyOptions& options) {
+  if (options.ignore_index == -1) return reduced(loss, options.reduction);
+  Value counts = labels != options.ignore_index;
+  return reduced(value::where(counts, loss, 0), value::cast(counts, loss.dtype()),
+                 options.reduction);
+}
+
 void check_smoothing(double smoothing) {
   if (!(smoothing >= 0 && smoothing <= 1))
     fail(fmt::format("label_smoothing {} is not between 0 and 1", smoothing));
@@ -85,10 +93,7 @@ Tensor Tensor::sparse_categorical_crossentropy(const Tensor& labels,
     Value everywhere = -value::mean(log_p, {x.rank() - 1});
     loss = loss * (1 - options.label_smoothing) + everywhere * options.label_smoothing;
   }
-  if (options.ignore_index == -1) return reduced(loss, options.reduction);
-  Value counts = y != options.ignore_index;
-  return reduced(value::where(counts, loss, 0), value::cast(counts, loss.dtype()),
-                 options.reduction);
+  return reduced_but_ignored(loss, y, options);
 }
 
 Tensor Tensor::cross_entropy(const Tensor& target, const CrossEntropyOptions& options,
@@ -100,6 +105,9 @@ Tensor Tensor::cross_entropy(const Tensor& target, const CrossEntropyOptions& op
   int64_t axis = x.rank() == 1 ? 0 : 1;
   Value log_p = value::log_softmax(x, axis);
   bool probabilities = x.dims() == y.dims();
+  if (probabilities && options.ignore_index != -1)
+    fail(fmt::format("ignore_index {} needs labels, target {} holds probabilities",
+                     options.ignore_index, text_of(y)));
   if (!probabilities) {
     if (is_float(y.dtype())) {
       fail(fmt::format(
@@ -113,7 +121,7 @@ Tensor Tensor::cross_entropy(const Tensor& target, const CrossEntropyOptions& op
     Value everywhere = -value::mean(log_p, {axis});
     loss = loss * (1 - options.label_smoothing) + everywhere * options.label_smoothing;
   }
-  return reduced(loss, options.reduction);
+  return probabilities ? reduced(loss, options.reduction) : reduced_but_ignored(loss, y, options);
 }
 
 Tensor Tensor::nll_loss(const Tensor& target, const Tensor& weight,

@@ -422,7 +422,7 @@ Tensor Tensor::triu(int64_t diagonal, Caller caller) const {
   if (x.rank() < 2) fail(fmt::format("needs two dims, not {}", text_of(x)));
   Value row = value::iota_along(x.rank() - 2, x.rank(), x.size(x.rank() - 2), DType::I64);
   Value column = value::iota_along(x.rank() - 1, x.rank(), x.size(x.rank() - 1), DType::I64);
-  return value::where(row + diagonal <= column, x, 0);
+  return value::where(row + diagonal <= column, x, value::constant(x.dtype(), 0, x.shape()));
 }
 
 Tensor Tensor::tril(int64_t diagonal, Caller caller) const {
@@ -431,7 +431,7 @@ Tensor Tensor::tril(int64_t diagonal, Caller caller) const {
   if (x.rank() < 2) fail(fmt::format("needs two dims, not {}", text_of(x)));
   Value row = value::iota_along(x.rank() - 2, x.rank(), x.size(x.rank() - 2), DType::I64);
   Value column = value::iota_along(x.rank() - 1, x.rank(), x.size(x.rank() - 1), DType::I64);
-  return value::where(column <= row + diagonal, x, 0);
+  return value::where(column <= row + diagonal, x, value::constant(x.dtype(), 0, x.shape()));
 }
 
 std::vector<Tensor> Tensor::meshgrid(const std::vector<Tensor>& axes, bool xy) {

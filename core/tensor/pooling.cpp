@@ -21,8 +21,14 @@ struct Pool {
   Dims kernel_axes;  // of the result of value::windows
 };
 
-Pool check(const Value& x, const Ints& kernel, const PoolOptions& options) {
+// One number is a square.
+Ints per_kernel_dim(const Ints& kernel) {
+  return kernel.one_number ? Ints{kernel[0], kernel[0]} : kernel;
+}
+
+Pool check(const Value& x, const Ints& size, const PoolOptions& options) {
   Pool pool;
+  Ints kernel = per_kernel_dim(size);
   pool.spatial = static_cast<int64_t>(kernel.size());
   pool.first = x.rank() - pool.spatial;
   if (pool.first < 0) fail(fmt::format("a kernel of {} dims over {}", pool.spatial, text_of(x)));
@@ -62,6 +68,25 @@ Value max_of_windows(const Value& x, const Pool& pool) {
   return value::max(value::windows(padded, pool.windows), pool.kernel_axes);
 }
 
+// The maximum of a window that lies in the padding alone has no place.
+void need_elements_in_windows(const Value& x, const Pool& pool) {
+  const value::Windows& w = pool.windows;
+  for (int64_t i = 0; i < pool.spatial; ++i) {
+    int64_t axis = pool.first + i, low = pool.padding[axis].first, size = x.size(axis);
+    if (low == 0 && pool.padding[axis].second == 0) continue;
+    for (int64_t window = 0; window < pool.counts[i]; ++window) {
+      bool inside = false;
+      for (int64_t tap = 0; !inside && tap < w.kernel[i]; ++tap) {
+        int64_t place = window * w.stride[i] + tap * w.dilation[i] - low;
+        inside = place >= 0 && place < size;
+      }
+      if (inside) continue;
+      fail(fmt::format("window {} of dim {} of {} has nothing but padding, so no index", window,
+                       axis, text_of(x)));
+    }
+  }
+}
+
 }  // namespace
 
 Tensor Tensor::max_pool2d(const Ints& kernel, const PoolOptions& options, Caller caller) const {
@@ -75,6 +100,7 @@ std::pair<Tensor, Tensor> Tensor::max_pool2d_with_indices(const Ints& kernel,
   Call call("max_pool2d", caller);
   Value x(*this);
   Pool pool = check(x, kernel, options);
+  need_elements_in_windows(x, pool);
   Value values = max_of_windows(x, pool);
   // Position from the end, so that the largest is the first of those that hold the maximum.
   Dims spatial(x.shape().begin() + pool.first, x.shape().end()), line(x.rank(), 1);
@@ -87,14 +113,16 @@ std::pair<Tensor, Tensor> Tensor::max_pool2d_with_indices(const Ints& kernel,
   Value places = value::windows(value::pad(from_end, pool.padding), pool.windows);
   Dims column = values.dims();
   column.insert(column.end(), pool.spatial, 1);
-  Value at_maximum = value::where(windows == value::reshape(values, column), places, 0);
+  Value at_maximum =
+      value::where(value::holds_maximum(windows, value::reshape(values, column)), places, 0);
   return {values, n - value::max(at_maximum, pool.kernel_axes)};
 }
 
-Tensor Tensor::max_unpool2d(const Tensor& indices, const Ints& kernel, const PoolOptions& options,
+Tensor Tensor::max_unpool2d(const Tensor& indices, const Ints& size, const PoolOptions& options,
                             std::optional<Ints> output_size, Caller caller) const {
   Call call("max_unpool2d", caller);
   Value x(*this);
+  Ints kernel = per_kernel_dim(size);
   int64_t spatial = static_cast<int64_t>(kernel.size()), first = x.rank() - spatial;
   if (first < 0 || indices.shape() != shape()) {
     fail(fmt::format("x is {}, indices are {}, the kernel has {} dims", text_of(x),
@@ -107,11 +135,12 @@ Tensor Tensor::max_unpool2d(const Tensor& indices, const Ints& kernel, const Poo
     }
     out = Dims(output_size->values.end() - spatial, output_size->values.end());
   } else {
-    Dims stride = value::per_dim(options.stride.value_or(kernel), spatial, "stride");
+    Dims stride = value::per_dim(options.stride.value_or(kernel), spatial, "stride"),
+         dilation = value::per_dim(options.dilation, spatial, "dilation");
     Pairs padding = value::spatial_padding(options.padding, spatial);
     for (int64_t i = 0; i < spatial; ++i) {
       out.push_back((x.size(first + i) - 1) * stride[i] - padding[i].first - padding[i].second +
-                    kernel[i]);
+                    dilation[i] * (kernel[i] - 1) + 1);
     }
   }
   Dims lead(x.shape().begin(), x.shape().begin() + first), shape = lead;
@@ -125,7 +154,8 @@ Tensor Tensor::max_unpool2d(const Tensor& indices, const Ints& kernel, const Poo
   Value chosen = value::where(here, value::iota_along(2, 3, n, DType::I32) + 1, 0);
   Value from = value::max(chosen, {2});  // the last that names the place, from one
   Value picked = value::gather(value::reshape(x, {rows, n}), 1, value::maximum(from - 1, 0));
-  return value::reshape(value::where(from > 0, picked, 0), shape);
+  return value::reshape(
+      value::where(from > 0, picked, value::constant(x.dtype(), 0, picked.shape())), shape);
 }
 
 Tensor Tensor::avg_pool2d(const Ints& kernel, const PoolOptions& options, Caller caller) const {
@@ -142,7 +172,7 @@ Tensor Tensor::avg_pool2d(const Ints& kernel, const PoolOptions& options, Caller
   bool whole = options.count_include_pad && counted == pool.padding;
   bool none =
       std::ranges::all_of(pool.padding, [](auto p) { return p.first == 0 && p.second == 0; });
-  if (whole || none) return sums / static_cast<double>(product(kernel.values));
+  if (whole || none) return sums / static_cast<double>(product(pool.windows.kernel));
   DType type = value::float_type(x.dtype());
   Value ones = value::constant(type, 1, x.shape());
   Value inside =
@@ -157,7 +187,10 @@ Tensor Tensor::interpolate(const Ints& size, Interpolation mode, bool align_corn
   Call call("interpolate", caller);
   Value x(*this);
   int64_t spatial = static_cast<int64_t>(size.size()), first = x.rank() - spatial;
-  if (first < 0) fail(fmt::format("{} sizes for the {} dims of {}", spatial, x.rank(), text_of(x)));
+  if (first < 0 || spatial == 0)
+    fail(fmt::format("{} sizes for the {} dims of {}", spatial, x.rank(), text_of(x)));
+  if (align_corners && mode != Interpolation::Linear)
+    fail("align_corners is about what lies between elements: it needs the linear mode");
   Value out = mode == Interpolation::Linear ? value::cast(x, value::float_type(x.dtype())) : x;
   for (int64_t i = 0; i < spatial; ++i) {
     int64_t axis = first + i, from = x.size(axis), to = size[i];

@@ -147,8 +147,8 @@ Term ordered(const Term& term, const Labels& order) {
   return {value::permute(term.value, axes), order};
 }
 
-// Sums over the labels that nobody else needs.
-Term summed(const Term& term, const Labels& needed) {
+// Sums over the labels that nobody else needs, in the type of the result if that was given.
+Term summed(const Term& term, const Labels& needed, std::optional<DType> dtype) {
   Dims axes;
   Labels kept;
   for (size_t i = 0; i < term.labels.size(); ++i) {
@@ -158,7 +158,10 @@ Term summed(const Term& term, const Labels& needed) {
       axes.push_back(static_cast<int64_t>(i));
     }
   }
-  return {axes.empty() ? term.value : value::sum(term.value, axes), kept};
+  if (axes.empty()) return {term.value, kept};
+  if (!dtype) return {value::sum(term.value, axes), kept};
+  return {value::cast(value::sum(value::cast(term.value, accumulator(*dtype)), axes), *dtype),
+          kept};
 }
 
 Term contracted(const Term& first, const Term& second, const Labels& needed,
@@ -166,7 +169,7 @@ Term contracted(const Term& first, const Term& second, const Labels& needed,
   Labels for_a = needed, for_b = needed;
   for_a.insert(for_a.end(), second.labels.begin(), second.labels.end());
   for_b.insert(for_b.end(), first.labels.begin(), first.labels.end());
-  Term a = summed(first, for_a), b = summed(second, for_b);
+  Term a = summed(first, for_a, dtype), b = summed(second, for_b, dtype);
   Labels batch, inner, only_a, only_b;
   for (int label : a.labels) {
     (!contains(b.labels, label) ? only_a
@@ -280,7 +283,8 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
     }
     result = contracted(result, terms[i], needed, dtype);
   }
-  return ordered(summed(result, output), output).value;
+  result = ordered(summed(result, output, dtype), output);
+  return dtype ? value::cast(result.value, *dtype) : result.value;
 }
 
 }  // namespace tinyshard

@@ -130,6 +130,7 @@ Value unit(const Value& bits, DType dtype) {
 }
 
 void need_float_type(DType dtype) {
+  value::check_dtype(dtype);
   if (!is_float(dtype))
     fail(fmt::format("draws floats, not {}; use randint for integers", name(dtype)));
 }
@@ -183,12 +184,12 @@ Tensor Tensor::randn(const Ints& shape, DType dtype) {
 
 Tensor Tensor::rand_like(std::optional<DType> dtype) const {
   Call call("rand_like");
-  return random_unit(shape(), dtype.value_or(this->dtype()));
+  return random_unit(shape(), dtype.value_or(this->dtype())).tensor().shard_like(*this);
 }
 
 Tensor Tensor::randn_like(std::optional<DType> dtype) const {
   Call call("randn_like");
-  return random_normal(shape(), dtype.value_or(this->dtype()));
+  return random_normal(shape(), dtype.value_or(this->dtype())).tensor().shard_like(*this);
 }
 
 Tensor Tensor::uniform(const Ints& shape, double low, double high, DType dtype) {
@@ -203,9 +204,14 @@ Tensor Tensor::normal(const Ints& shape, double mean, double std, DType dtype) {
 
 Tensor Tensor::randint(const Ints& shape, int64_t low, int64_t high, DType dtype) {
   Call call("randint");
+  value::check_dtype(dtype);
   if (!is_int(dtype)) fail(fmt::format("draws integers, not {}", name(dtype)));
   if (low >= high)
     fail(fmt::format("there is no integer from {} up to but not including {}", low, high));
+  if (!value::fits(low, dtype) || !value::fits(high - 1, dtype)) {
+    fail(fmt::format("{} does not hold the integers from {} up to but not including {}",
+                     name(dtype), low, high));
+  }
   check_shape(shape.values);
   Value bits = random_bits(shape.values);
   uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
@@ -215,9 +221,8 @@ Tensor Tensor::randint(const Ints& shape, int64_t low, int64_t high, DType dtype
     out = value::cast(upper_half(upper), DType::I64);
   } else {
     out = value::cast(
-        Value(tinyshard::binary(
-            Op::Mod, bits.node(),
-            value::constant(DType::U64, static_cast<int64_t>(range), bits.shape()).node())),
+        Value(tinyshard::binary(Op::Mod, bits.node(),
+                                value::constant(DType::U64, range, bits.shape()).node())),
         DType::I64);
   }
   return value::cast(out + low, dtype);
@@ -251,6 +256,9 @@ Tensor Tensor::kaiming_normal(const Ints& shape, double a, DType dtype) {
 Tensor Tensor::randperm(int64_t n, DType dtype) {
   Call call("randperm");
   if (n < 0) fail(fmt::format("{} elements", n));
+  value::check_dtype(dtype);
+  if (n > 0 && !value::fits(n - 1, dtype))
+    fail(fmt::format("{} does not hold the integers up to {}", name(dtype), n - 1));
   return value::cast(value::contiguous(Value(random_unit({n}, DType::F64))).tensor().argsort(),
                      dtype);
 }

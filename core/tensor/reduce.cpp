@@ -8,6 +8,16 @@
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
+namespace {
+
+int64_t count(const value::Value& x, const Dims& axes) {
+  int64_t n = 1;
+  for (int64_t axis : axes) n *= x.size(axis);
+  return n;
+}
+
+}  // namespace
+
 namespace value {
 namespace {
 
@@ -21,12 +31,6 @@ Value drop_axes(const Value& x, const Dims& axes, bool keepdim) {
 }
 
 bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
-
-int64_t count(const Value& x, const Dims& axes) {
-  int64_t n = 1;
-  for (int64_t axis : axes) n *= x.size(axis);
-  return n;
-}
 
 // f(x) in f32 when x is narrower, and in floats when it holds integers.
 template <class F>
@@ -46,16 +50,19 @@ Value accumulate(ReduceOp op, const Value& x, const Dims& axes, bool keepdim) {
 
 Value reduce(ReduceOp op, const Value& x, const Dims& axes, bool keepdim) {
   Dims kept = x.dims();
-  bool nothing = false;
+  bool nothing = false, all_ones = true;
   for (int64_t axis : axes) {
     nothing = nothing || kept[axis] == 0;
+    all_ones = all_ones && kept[axis] == 1;
     kept[axis] = 1;
   }
   Value out = x;
   if (nothing) {
     out = constant(x.dtype(), identity(op, x.dtype()), kept);
-  } else if (product(kept) == x.node()->numel()) {
-    out = x;  // every reduced axis has one element
+  } else if (all_ones) {
+    out = x;
+  } else if (x.node()->numel() == 0) {
+    out = constant(x.dtype(), 0, kept);  // no results
   } else if (x.dtype() == DType::Bool) {
     ReduceOp as_int = op == ReduceOp::Sum    ? ReduceOp::Max
                       : op == ReduceOp::Prod ? ReduceOp::Min
@@ -126,23 +133,38 @@ Value logsumexp(const Value& x, const Dims& axes, bool keepdim) {
   });
 }
 
+Value holds_maximum(const Value& x, const Value& top) {
+  return is_float(x.dtype()) ? (x == top) | isnan(x) : x == top;
+}
+
 // The first place that holds the maximum: the largest n - i among those.
 Value argmax(const Value& x, int64_t axis, bool keepdim) {
   int64_t n = x.size(axis);
   Value top = max(x, {axis}, true);
   Value from_end = static_cast<int64_t>(n) - iota_along(axis, x.rank(), n, DType::I32);
-  Value places = where(x == top, from_end, 0);
+  Value places = where(holds_maximum(x, top), from_end, 0);
   return n - reduce(ReduceOp::Max, places, {axis}, keepdim);
 }
 
 }  // namespace value
 
+using value::text_of;
 using value::Value;
 
 namespace {
 
 Value as_given(const Value& x, const std::optional<DType>& dtype) {
   return dtype ? value::cast(x, *dtype) : x;
+}
+
+// x, unless a result would be the largest or smallest of no elements at all.
+const Value& not_of_nothing(const Value& x, const Dims& axes) {
+  int64_t of_each = count(x, axes), results = 1;
+  for (int64_t i = 0; i < x.rank(); ++i)
+    results *= std::ranges::binary_search(axes, i) ? 1 : x.size(i);
+  if (of_each == 0 && results > 0)
+    fail(fmt::format("{} has no elements along {}", text_of(x), value::shape_text(axes)));
+  return x;
 }
 
 // A reduction whose accumulator and result the caller chose.
@@ -177,8 +199,8 @@ Tensor Tensor::prod(const Axes& axis, bool keepdim, std::optional<DType> dtype,
     return expression;                                                         \
   }
 
-TINYSHARD_REDUCTION(max, value::max(x, axes, keepdim))
-TINYSHARD_REDUCTION(min, value::min(x, axes, keepdim))
+TINYSHARD_REDUCTION(max, value::max(not_of_nothing(x, axes), axes, keepdim))
+TINYSHARD_REDUCTION(min, value::min(not_of_nothing(x, axes), axes, keepdim))
 TINYSHARD_REDUCTION(any, value::reduce(ReduceOp::Max, value::cast(x, DType::Bool), axes, keepdim))
 TINYSHARD_REDUCTION(all, value::reduce(ReduceOp::Min, value::cast(x, DType::Bool), axes, keepdim))
 TINYSHARD_REDUCTION(mean, value::mean(x, axes, keepdim))
@@ -246,10 +268,14 @@ Tensor Tensor::normalize(double p, int64_t dim, double eps, Caller caller) const
 Tensor Tensor::argmax(std::optional<int64_t> axis, bool keepdim, Caller caller) const {
   Call call("argmax", caller);
   Value x(*this);
-  if (axis && x.rank() > 0) return value::argmax(x, value::resolve_axis(*axis, x.rank()), keepdim);
-  if (axis) value::resolve_axis(*axis, 0);
-  Value out = value::argmax(value::reshape(x, {x.node()->numel()}), 0, false);
-  return keepdim ? value::reshape(out, Dims(x.rank(), 1)) : out;
+  int64_t rank = x.rank(), along = axis ? value::resolve_axis(*axis, rank) : 0;
+  bool flat = !axis || rank == 0;
+  if (flat) x = value::reshape(x, {x.node()->numel()});
+  not_of_nothing(x, {along});
+  if (x.size(along) > INT32_MAX)
+    fail(fmt::format("i32 does not count the elements of {}", text_of(x)));
+  Value out = value::argmax(x, along, keepdim && !flat);
+  return flat && keepdim ? value::reshape(out, Dims(rank, 1)) : out;
 }
 
 Tensor Tensor::argmin(std::optional<int64_t> axis, bool keepdim, Caller caller) const {

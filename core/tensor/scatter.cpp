@@ -77,6 +77,14 @@ Tensor Tensor::scatter(int64_t dim, const Tensor& index, const Operand& src) con
   return value::where(widen(last, s) > 0, widen(picked, s), s.x);
 }
 
+Tensor Tensor::scatter(int64_t dim, const Tensor& index, Scalar src, ScatterReduce reduce,
+                       Caller caller) const {
+  Call call("scatter", caller);
+  if (reduce != ScatterReduce::Sum && reduce != ScatterReduce::Prod)
+    fail("adds or multiplies; scatter_reduce takes means, maxima and minima");
+  return scatter_reduce(dim, index, src, reduce);
+}
+
 Tensor Tensor::scatter_reduce(int64_t dim, const Tensor& index, const Operand& src,
                               ScatterReduce reduce, bool include_self) const {
   Call call("scatter_reduce", src.caller);

@@ -141,7 +141,8 @@ Tensor along(const Tensor& tensor, int64_t axis, F f) {
   return value::move_axis(f(value::move_axis(x, a, x.rank() - 1)), x.rank() - 1, a);
 }
 
-// Where each running maximum was reached: the last place so far at which it changed.
+// Where each running maximum was reached: the last place so far at which it changed. NaN, once
+// reached, stays.
 std::pair<Tensor, Tensor> running_best(ReduceOp op, const Tensor& x, int64_t axis) {
   int64_t a = value::resolve_axis(axis, x.ndim());
   Tensor best =
@@ -152,7 +153,9 @@ std::pair<Tensor, Tensor> running_best(ReduceOp op, const Tensor& x, int64_t axi
   padding[a] = {1, 0};
   Value before = value::pad(value::shrink_axis(best, a, 0, std::max<int64_t>(0, n - 1)), padding);
   Value here = value::iota_along(a, x.ndim(), n, DType::I32);
-  Tensor reached = value::where(Value(best) != before, here, 0);
+  Value changed = Value(best) != before;
+  if (is_float(best.dtype())) changed = changed & !(value::isnan(best) & value::isnan(before));
+  Tensor reached = value::where(changed, here, 0);
   Tensor places = along(reached, a, [](const Value& v) { return scan(ReduceOp::Max, v, 0); });
   return {best, places};
 }

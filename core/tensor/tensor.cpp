@@ -28,6 +28,8 @@ thread_local bool training = false;
 DType default_float() { return float_default.load(std::memory_order_relaxed); }
 
 void set_default_float(DType dtype) {
+  Call call("set_default_float");
+  value::check_dtype(dtype);
   if (!is_float(dtype))
     throw UserError(fmt::format("set_default_float: {} is not a float", name(dtype)));
   float_default.store(dtype, std::memory_order_relaxed);
@@ -43,6 +45,7 @@ Tensor::Tensor(UOp value) : state_(make_state(std::move(value))) {}
 
 Tensor::Tensor(std::span<const std::byte> bytes, const Ints& shape, DType dtype, Caller caller) {
   Call call("tensor", caller);
+  value::check_dtype(dtype);
   for (int64_t d : shape.values) {
     if (d < 0) fail(fmt::format("shape {} has a negative size", shape_text(shape.values)));
   }
@@ -313,9 +316,13 @@ Value bits_as(const Value& x, DType dtype) {
 
 Tensor Tensor::bitcast(DType dtype, Caller caller) const {
   Call call("bitcast", caller);
+  value::check_dtype(dtype);
   Value x(*this);
+  if (x.dtype() == dtype) return *this;
   size_t from = itemsize(x.dtype()), to = itemsize(dtype);
   if (x.dtype() == DType::Bool) x = value::cast(x, DType::U8);
+  // Bits that are no bool are true, as they are to whoever reads them.
+  if (dtype == DType::Bool) return value::cast(bitcast(DType::U8, caller), DType::Bool);
   if (from == to) return bits_as(x, dtype);
   if (x.rank() == 0)
     fail(
@@ -342,7 +349,7 @@ Tensor Tensor::bitcast(DType dtype, Caller caller) const {
   shape.back() /= parts;
   shape.push_back(parts);
   Value pieces = value::cast(value::reshape(bits_as(x, part), shape), whole);
-  return bits_as(value::sum(shifted(Op::Shl, pieces), {x.rank()}), dtype);
+  return bits_as(value::cast(value::sum(shifted(Op::Shl, pieces), {x.rank()}), whole), dtype);
 }
 
 }  // namespace tinyshard

@@ -75,6 +75,7 @@ class Tensor {
                          Caller caller = Caller::current());
   static Tensor eye(int64_t n, std::optional<int64_t> m = {}, DType dtype = default_float());
   static std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, bool xy = false);
+  static void meshgrid(const std::vector<Tensor>& axes, const char*) = delete;  // true of any text
 
   // Random values depend on the seed, the order of creation and the element's index alone: any
   // number of devices draws the same.
@@ -92,7 +93,7 @@ class Tensor {
   static Tensor kaiming_uniform(const Ints& shape, double a = 0.01, DType dtype = default_float());
   static Tensor kaiming_normal(const Ints& shape, double a = 0.01, DType dtype = default_float());
   static Tensor randperm(int64_t n, DType dtype = DType::I32);
-  Tensor rand_like(std::optional<DType> dtype = {}) const;
+  Tensor rand_like(std::optional<DType> dtype = {}) const;  // sharded as this one
   Tensor randn_like(std::optional<DType> dtype = {}) const;
   Tensor multinomial(int64_t num_samples = 1, bool replacement = false,
                      Caller caller = Caller::current()) const;
@@ -261,6 +262,7 @@ class Tensor {
   Tensor leaky_relu(double neg_slope = 0.01) const;
   Tensor quick_gelu() const;
   Tensor gelu(bool exact = false) const;  // by tanh; exact: by erf
+  void gelu(const char*) const = delete;  // a text would be true
   Tensor swish() const;
   Tensor silu() const;
   Tensor elu(double alpha = 1) const;
@@ -279,6 +281,9 @@ class Tensor {
   Tensor floor_div(const Operand& x) const { return div(x, Rounding::Floor); }
   Tensor mod(const Operand& x) const;   // sign of the divisor
   Tensor fmod(const Operand& x) const;  // sign of the dividend
+  // As std::pow, special values too. Integers stay integers, modulo 2^bits: a negative number as
+  // their exponent is a UserError, negative elements of a tensor of exponents give the whole part
+  // of the result (1, -1 or 0).
   Tensor pow(const Operand& x) const;
   Tensor eq(const Operand& x) const;
   Tensor ne(const Operand& x) const;
@@ -308,6 +313,8 @@ class Tensor {
   friend Tensor operator*(const Operand& a, const Operand& b);
   friend Tensor operator/(const Operand& a, const Operand& b);  // true division, of integers too
   friend Tensor operator%(const Operand& a, const Operand& b);
+  friend Tensor div(const Operand& a, const Operand& b, Rounding rounding);
+  friend Tensor pow(const Operand& base, const Operand& exponent);
   friend Tensor operator&(const Operand& a, const Operand& b);
   friend Tensor operator|(const Operand& a, const Operand& b);
   friend Tensor operator^(const Operand& a, const Operand& b);
@@ -360,7 +367,7 @@ class Tensor {
   Tensor normalize(double p = 2, int64_t dim = 1, double eps = 1e-12,
                    Caller caller = Caller::current()) const;
   Tensor argmax(std::optional<int64_t> axis = {}, bool keepdim = false,
-                Caller caller = Caller::current()) const;  // i32, the first of ties
+                Caller caller = Caller::current()) const;  // i32: of ties and NaNs the first
   Tensor argmin(std::optional<int64_t> axis = {}, bool keepdim = false,
                 Caller caller = Caller::current()) const;
   Tensor cumsum(int64_t axis = 0, Caller caller = Caller::current()) const;
@@ -385,7 +392,7 @@ class Tensor {
   Tensor conv_transpose2d(
       const Tensor& weight, const Tensor& bias = {}, const ConvTransposeOptions& options = {},
       Caller caller = Caller::current()) const;  // weight [c, out / groups, ...]
-  // Windows over the last dims, as many as the kernel has.
+  // Windows over the last dims, as many as the kernel has; one number is a kernel of two dims.
   Tensor max_pool2d(const Ints& kernel = {2, 2}, const PoolOptions& options = {},
                     Caller caller = Caller::current()) const;
   std::pair<Tensor, Tensor> max_pool2d_with_indices(const Ints& kernel = {2, 2},
@@ -410,6 +417,9 @@ class Tensor {
   // Rows of this [vocabulary, width] table, for indices of any shape: [..., width].
   Tensor embedding(const Tensor& index, Caller caller = Caller::current()) const;
   Tensor scatter(int64_t dim, const Tensor& index, const Operand& src) const;
+  // Adds (Sum) or multiplies (Prod) a number there; scatter_reduce does more, and takes tensors.
+  Tensor scatter(int64_t dim, const Tensor& index, Scalar src, ScatterReduce reduce,
+                 Caller caller = Caller::current()) const;
   Tensor scatter_reduce(int64_t dim, const Tensor& index, const Operand& src, ScatterReduce reduce,
                         bool include_self = true) const;
   Tensor masked_select(const Tensor& mask,
@@ -418,8 +428,9 @@ class Tensor {
                        Caller caller = Caller::current()) const;
   Tensor nonzero() const;  // realizes
   Tensor nonzero(int64_t size, Scalar fill_value = 0) const;
+  // Stable. NaN is the largest number: last, or first where descending; so it is to topk.
   std::pair<Tensor, Tensor> sort(int64_t dim = -1, bool descending = false,
-                                 Caller caller = Caller::current()) const;  // stable
+                                 Caller caller = Caller::current()) const;
   Tensor argsort(int64_t dim = -1, bool descending = false,
                  Caller caller = Caller::current()) const;
   std::pair<Tensor, Tensor> topk(int64_t k, int64_t dim = -1, bool largest = true,

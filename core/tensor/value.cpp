@@ -18,7 +18,8 @@ std::string text_of(const Value& x) {
     case Scalar::Kind::Bool:
       return x.number().integer ? "true" : "false";
     case Scalar::Kind::Int:
-      return std::to_string(x.number().integer);
+      return x.number().is_beyond_i64() ? std::to_string(static_cast<uint64_t>(x.number().integer))
+                                        : std::to_string(x.number().integer);
     default:
       return fmt::format("{}", x.number().real);
   }
@@ -62,11 +63,38 @@ DType type_of(const Value& a, const Value& b) {
   return promote(a.dtype(), b.dtype());
 }
 
+void check_dtype(DType dtype) {
+  int number = static_cast<int>(dtype);
+  if (number >= kDTypes) fail(fmt::format("{} is not a dtype", number));
+  if (dtype == DType::Index) fail("index is the type of offsets inside kernels, not of tensors");
+}
+
+bool fits(const Scalar& number, DType dtype) {
+  if (is_float(dtype) || dtype == DType::Bool) return true;
+  int bits = 8 * static_cast<int>(itemsize(dtype));
+  if (number.is_float()) {
+    bool is_signed = is_signed_int(dtype);
+    double end = std::ldexp(1.0, is_signed ? bits - 1 : bits), whole = std::trunc(number.real);
+    return whole >= (is_signed ? -end : 0) && whole < end;  // never of NaN
+  }
+  if (is_unsigned_int(dtype)) {
+    if (number.integer < 0 && !number.is_beyond_i64()) return false;
+    return bits == 64 || static_cast<uint64_t>(number.integer) >> bits == 0;
+  }
+  return !number.is_beyond_i64() && number.integer >= INT64_MIN >> (64 - bits) &&
+         number.integer <= INT64_MAX >> (64 - bits);
+}
+
 Value constant(DType dtype, Scalar value, DimSpan shape) {
+  check_dtype(dtype);
+  if (!fits(value, dtype)) fail(fmt::format("{} does not fit {}", text_of(value), name(dtype)));
   if (is_float(dtype)) return const_float(dtype, value.real, shape);
   if (dtype == DType::Bool)
     return const_int(dtype, value.is_float() ? value.real != 0 : value.integer != 0, shape);
-  return const_int(dtype, value.integer, shape);
+  bool beyond_i64 = value.is_float() && value.real >= 0x1p63;
+  return const_int(
+      dtype, beyond_i64 ? static_cast<int64_t>(static_cast<uint64_t>(value.real)) : value.integer,
+      shape);
 }
 
 Scalar identity(ReduceOp op, DType dtype) {
@@ -79,10 +107,12 @@ Scalar identity(ReduceOp op, DType dtype) {
   if (is_signed_int(dtype))
     return lowest ? INT64_MIN >> (64 - 8 * itemsize(dtype))
                   : INT64_MAX >> (64 - 8 * itemsize(dtype));
-  return lowest ? 0 : -1;  // all bits set
+  if (lowest) return 0;
+  return UINT64_MAX >> (64 - 8 * itemsize(dtype));
 }
 
 Value cast(const Value& x, DType dtype) {
+  check_dtype(dtype);
   if (x.is_number()) return constant(dtype, x.number());
   if (x.dtype() == dtype) return x;
   if (is_const(x.node())) {

@@ -45,8 +45,10 @@ std::string text_of(const Value& x);            // "f32[2, 3]", "2.5"
 std::string shape_text(DimSpan shape);          // "[2, 3]"
 DType float_type(DType dtype);                  // the type of exp(x) for an x of this type
 DType type_of(const Value& a, const Value& b);  // after promotion
-Value constant(DType dtype, Scalar value, DimSpan shape = {});
-Scalar identity(ReduceOp op, DType dtype);   // what a reduction of nothing gives
+void check_dtype(DType dtype);                  // fails the call unless it is a type of elements
+bool fits(const Scalar& number, DType dtype);   // whether the type holds it, its fraction aside
+Value constant(DType dtype, Scalar value, DimSpan shape = {});  // fails the call unless it fits
+Scalar identity(ReduceOp op, DType dtype);                      // what a reduction of nothing gives
 Dims broadcast_shape(DimSpan a, DimSpan b);  // fails the call when they do not match
 Value broadcast_to(const Value& x, DimSpan shape);
 Value cast(const Value& x, DType dtype);
@@ -128,6 +130,8 @@ Value variance(const Value& x, const Dims& axes, bool keepdim, int64_t correctio
 Value softmax(const Value& x, int64_t axis);
 Value log_softmax(const Value& x, int64_t axis);
 Value logsumexp(const Value& x, const Dims& axes, bool keepdim);
+// Where x has the maximum that `top` tells, which is NaN where there is one.
+Value holds_maximum(const Value& x, const Value& top);
 Value argmax(const Value& x, int64_t axis, bool keepdim);  // i32
 
 // --- products, indices ---------------------------------------------------------------------------

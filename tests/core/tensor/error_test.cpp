@@ -58,7 +58,7 @@ std::vector<Mistake> mistakes() {
     MISTAKE("conv_rank", of({5, 5}).conv2d(of({2, 1, 3, 3})), "conv2d: x is f32[5, 5], weight is f32[2, 1, 3, 3]: both need a batch"),
     MISTAKE("conv_stride", of({1, 1, 5, 5}).conv2d(of({2, 1, 3, 3}), {}, {.stride = {1, 2, 3}}), "conv2d: stride has 3 values for 2 dims"),
     MISTAKE("conv_transpose", of({1, 3, 4, 4}).conv_transpose2d(of({2, 2, 3, 3})), "conv_transpose2d: x is f32[1, 3, 4, 4] with 3 channels"),
-    MISTAKE("pool", of({1, 1, 2, 2}).max_pool2d(3), "max_pool2d: a window of 3 is larger than dim 3 of f32[1, 1, 2, 2]"),
+    MISTAKE("pool", of({1, 1, 2, 2}).max_pool2d(3), "max_pool2d: a window of 3 is larger than dim 2 of f32[1, 1, 2, 2]"),
     MISTAKE("interpolate", of({3}).interpolate({2, 2}), "interpolate: 2 sizes for the 1 dims of f32[3]"),
     MISTAKE("reshape", of({2, 3}).reshape({4, 2}), "reshape: f32[2, 3] has 6 elements, shape [4, 2] has 8"),
     MISTAKE("reshape_inferred", of({2, 3}).reshape({4, -1}), "reshape: f32[2, 3] has 6 elements, which do not divide into shape [4, -1]"),

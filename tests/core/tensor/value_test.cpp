@@ -233,6 +233,13 @@ TEST(Placement, IsTold) {
   EXPECT_EQ(a.sharding().to_string(), "f32[8@data:2, 6@model:2]");
   EXPECT_EQ(a.matmul(b).sharding().to_string(), "f32[8@data:2, 4]  Partial(sum) over model:2");
   EXPECT_EQ(a.zeros_like().sharding().to_string(), "f32[8@data:2, 6@model:2]");
+  for (const Tensor& like : {a.ones_like(), a.full_like(2), a.rand_like(), a.randn_like()})
+    EXPECT_EQ(like.sharding().to_string(), "f32[8@data:2, 6@model:2]");
+  EXPECT_EQ((a.to_int() < 1e30).sharding().to_string(), "bool[8@data:2, 6@model:2]");
+  Tensor::manual_seed(5);
+  std::vector<float> drawn = a.rand_like().to_vector<float>();
+  Tensor::manual_seed(5);
+  EXPECT_EQ(drawn, Tensor::rand({8, 6}).to_vector<float>()) << "the same numbers anywhere";
   EXPECT_EQ(b.shard_like(a).sharding().to_string(), "f32[6@data:2, 4@model:2]");
   std::ostringstream out;
   out << b.sharding();

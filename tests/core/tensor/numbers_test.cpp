@@ -1,0 +1,541 @@
+// Numbers at the edge: NaN among maxima, integers beside numbers that their type does not hold,
+// powers of special values, bits of one size as another. Oracles are <cmath> and 128-bit integers.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "core/tensor/tensor.h"
+#include "tests/message_of.h"
+
+namespace tinyshard {
+namespace {
+
+using Doubles = std::vector<double>;
+using Int64s = std::vector<int64_t>;
+using Wide = __int128;
+constexpr double kInf = std::numeric_limits<double>::infinity(),
+                 kNan = std::numeric_limits<double>::quiet_NaN();
+
+constexpr DType kFloats[] = {DType::F64, DType::F32, DType::F16, DType::BF16};
+constexpr DType kInts[] = {DType::I8, DType::I16, DType::I32, DType::I64,
+                           DType::U8, DType::U16, DType::U32, DType::U64};
+
+template <class F>
+std::string message_of(F&& call) {
+  return test::message_of<UserError>(call);
+}
+
+Tensor of(const Doubles& values, DType dtype) { return Tensor(values).cast(dtype).realize(); }
+
+// --- NaN among maxima
+// -----------------------------------------------------------------------------------
+
+TEST(Nan, IsWhereTheMaximumAndTheMinimumAre) {
+  struct Row {
+    Doubles x;
+    int64_t max, min;
+  };
+  const Row rows[] = {{{1, kNan, 3}, 1, 1},    {{kNan, kNan}, 0, 0},       {{3, 1, kNan}, 2, 2},
+                      {{-kInf, -kInf}, 0, 0},  {{kInf, kNan, kInf}, 1, 1}, {{2, 5, 5, 1, 1}, 1, 3},
+                      {{kNan, 1, kNan}, 0, 0}, {{kInf, 1, kInf}, 0, 1}};
+  for (DType dtype : kFloats) {
+    for (const Row& row : rows) {
+      Tensor x = of(row.x, dtype);
+      SCOPED_TRACE(::testing::PrintToString(row.x) + " " + std::string(name(dtype)));
+      EXPECT_EQ(x.argmax().item<int64_t>(), row.max);
+      EXPECT_EQ(x.argmin().item<int64_t>(), row.min);
+      Tensor columns = x.unsqueeze(1).expand({-1, 3});
+      EXPECT_EQ(columns.argmax(0).to_vector<int64_t>(), Int64s(3, row.max));
+      EXPECT_EQ(columns.argmin(0, true).to_vector<int64_t>(), Int64s(3, row.min));
+    }
+  }
+  // Long enough to be split, with the NaN in the tail of the vectors.
+  std::vector<float> many(100003, 1);
+  many[100001] = many[100002] = NAN;
+  EXPECT_EQ(Tensor(many).argmax().item<int>(), 100001);
+  EXPECT_EQ(Tensor(many).argmin().item<int>(), 100001);
+}
+
+TEST(Nan, HasAnIndexInPools) {
+  Tensor x = Tensor(Doubles{1, kNan, 2, 3,  //
+                            kNan, 0, 9, 4,  //
+                            5, 6, 7, 8,     //
+                            1, 1, kNan, 2},
+                    {1, 1, 4, 4});
+  for (DType dtype : kFloats) {
+    auto [values, places] = x.cast(dtype).max_pool2d_with_indices();
+    EXPECT_EQ(places.to_vector<int64_t>(), (Int64s{1, 6, 9, 14}));
+    EXPECT_TRUE(std::isnan(values.to_vector<double>()[3]));
+  }
+  Tensor low = Tensor::full({1, 1, 2, 2}, -kInf);
+  EXPECT_EQ(low.max_pool2d_with_indices(3, {.padding = 1}).second.to_vector<int64_t>(),
+            (Int64s{0}));
+  // A dilated window whose taps all miss the image.
+  std::string message = message_of([] {
+    (void)Tensor::ones({1, 1, 3, 3}).max_pool2d_with_indices({2, 2}, {.dilation = 4, .padding = 1});
+  });
+  EXPECT_NE(message.find("nothing but padding"), std::string::npos) << message;
+}
+
+TEST(Nan, IsTheLargestNumberToSort) {
+  Doubles x{2, kNan, -kInf, kInf, 1, kNan, 2};
+  for (DType dtype : kFloats) {
+    Tensor t = of(x, dtype);
+    EXPECT_EQ(t.argsort().to_vector<int64_t>(), (Int64s{2, 4, 0, 6, 3, 1, 5}));
+    EXPECT_EQ(t.argsort(-1, true).to_vector<int64_t>(), (Int64s{1, 5, 3, 0, 6, 4, 2}));
+    auto [values, places] = t.topk(3);
+    EXPECT_EQ(places.to_vector<int64_t>(), (Int64s{1, 5, 3}));
+    EXPECT_TRUE(std::isnan(values.to_vector<double>()[1]));
+    EXPECT_EQ(t.topk(2, -1, false).second.to_vector<int64_t>(), (Int64s{2, 4}));
+  }
+}
+
+TEST(Nan, StaysInRunningMaxima) {
+  Tensor x = of({1, kNan, 3, kNan}, DType::F32);
+  auto [best, places] = x.cummax();
+  EXPECT_EQ(places.to_vector<int64_t>(), (Int64s{0, 1, 1, 1}));
+  EXPECT_TRUE(std::isnan(best.to_vector<double>()[2]));
+  EXPECT_EQ(x.cummin().second.to_vector<int64_t>(), (Int64s{0, 1, 1, 1}));
+}
+
+TEST(Nothing, HasNoMaximum) {
+  Tensor x = Tensor::zeros({2, 0, 3});
+  for (auto call :
+       {+[](const Tensor& x) { (void)x.max(); }, +[](const Tensor& x) { (void)x.max(1); },
+        +[](const Tensor& x) { (void)x.min({0, 1}); }, +[](const Tensor& x) { (void)x.argmax(); },
+        +[](const Tensor& x) { (void)x.argmin(1); }}) {
+    std::string message = message_of([&] { call(x); });
+    EXPECT_NE(message.find("has no elements along"), std::string::npos) << message;
+  }
+  EXPECT_EQ(x.max(0).shape(), (Dims{0, 3})) << "no maximum is asked for";
+  EXPECT_EQ(x.argmax(2, true).shape(), (Dims{2, 0, 1}));
+  EXPECT_EQ(x.sum(1).to_vector<float>(), std::vector<float>(6, 0));
+  EXPECT_EQ(x.prod(1, true).to_vector<float>(), std::vector<float>(6, 1));
+  EXPECT_TRUE(x.all().item<bool>());
+  EXPECT_FALSE(x.any().item<bool>());
+}
+
+TEST(Nothing, KeepsTheReducedDims) {
+  for (DType dtype : {DType::F32, DType::I32, DType::Bool}) {
+    Tensor x = Tensor::zeros({2, 0, 4}, dtype);
+    EXPECT_EQ(x.sum(2, true).shape(), (Dims{2, 0, 1}));
+    EXPECT_EQ(x.sum(2).shape(), (Dims{2, 0}));
+    EXPECT_EQ(x.sum({0, 2}, true).shape(), (Dims{1, 0, 1}));
+    EXPECT_EQ(x.max(2, true).shape(), (Dims{2, 0, 1}));
+    EXPECT_EQ(x.sum({1, 2}, true).shape(), (Dims{2, 1, 1}));
+    EXPECT_TRUE(x.sum(2, true).to_vector<float>().empty());
+  }
+  EXPECT_EQ(Tensor::zeros({2, 0, 4}).mean(2, true).shape(), (Dims{2, 0, 1}));
+  EXPECT_EQ(Tensor::zeros({2, 0, 4}).softmax(2).shape(), (Dims{2, 0, 4}));
+}
+
+// --- integers beside numbers
+// ----------------------------------------------------------------------------
+
+// The least and the largest number of a type, as bits and as a number.
+std::pair<Wide, Wide> range_of(DType dtype) {
+  int bits = 8 * int(itemsize(dtype));
+  if (is_unsigned_int(dtype)) return {0, (Wide{1} << bits) - 1};
+  return {-(Wide{1} << (bits - 1)), (Wide{1} << (bits - 1)) - 1};
+}
+
+Tensor ints(const std::vector<Wide>& values, DType dtype) {
+  Int64s bits(values.begin(), values.end());
+  return Tensor(bits).cast(dtype).realize();
+}
+
+TEST(Integers, AreComparedAsNumbers) {
+  const Int64s integers{-129,  -128,       -1,         0,           1,         127,
+                        128,   255,        256,        356,         32768,     -32769,
+                        65536, 4294967296, 2147483648, -2147483649, INT64_MIN, INT64_MAX};
+  const Doubles reals{-0.5, 0.5,  254.5, 255.5, -128.5, 127.25, 16777217.0,
+                      1e19, 1e30, -1e30, kInf,  -kInf,  kNan,   3.0};
+  for (DType dtype : kInts) {
+    auto [low, high] = range_of(dtype);
+    std::vector<Wide> values{low, low + 1, 0, 1, 3, 100, high - 1, high};
+    Tensor x = ints(values, dtype);
+    auto check = [&](auto number, auto less) {  // less(a, b) of exact numbers
+      auto expect = [&](const Tensor& got, auto holds, const char* op) {
+        ASSERT_EQ(got.dtype(), DType::Bool);
+        std::vector<int> out = got.to_vector<int>();
+        for (size_t i = 0; i < values.size(); ++i)
+          EXPECT_EQ(out[i], int(holds(values[i])))
+              << name(dtype) << " " << int64_t(values[i]) << op << number;
+      };
+      auto lt = [&](Wide v) { return less(v, number); };
+      auto gt = [&](Wide v) { return less(number, v); };
+      bool nan = number != number;
+      auto eq = [&](Wide v) { return !nan && !lt(v) && !gt(v); };
+      expect(x < number, lt, " < ");
+      expect(number < x, gt, " > ");
+      expect(x > number, gt, " > ");
+      expect(x == number, eq, " == ");
+      expect(number != x, [&](Wide v) { return !eq(v); }, " != ");
+      expect(x <= number, [&](Wide v) { return lt(v) || eq(v); }, " <= ");
+      expect(x >= number, [&](Wide v) { return gt(v) || eq(v); }, " >= ");
+      expect(number <= x, [&](Wide v) { return gt(v) || eq(v); }, " >= ");
+    };
+    for (int64_t n : integers) check(n, [](Wide a, Wide b) { return a < b; });
+    check(UINT64_MAX, [](Wide a, Wide b) { return a < b; });
+    // long double holds every 64-bit integer.
+    for (double n : reals)
+      check(n, [](auto a, auto b) {
+        return static_cast<long double>(a) < static_cast<long double>(b);
+      });
+  }
+  EXPECT_TRUE((Tensor{true} < 1.5).item<bool>());
+  EXPECT_FALSE((Tensor{true} == 5000000000).item<bool>());
+}
+
+TEST(Integers, OfU64AndSignedTypesAreComparedAsNumbers) {
+  std::vector<Wide> a{-1, 0, 5, INT64_MAX, INT64_MIN},
+      b{0, 5, INT64_MAX, Wide{INT64_MAX} + 1, UINT64_MAX};
+  Tensor x = ints(a, DType::I64).unsqueeze(1), y = ints(b, DType::U64);
+  std::vector<int> lt = (x < y).to_vector<int>(), gt = (y < x).to_vector<int>(),
+                   eq = (x == y).to_vector<int>(), le = (x <= y).to_vector<int>(),
+                   ge = (y <= x).to_vector<int>(), ne = (y != x).to_vector<int>();
+  for (size_t i = 0; i < 25; ++i) {
+    Wide p = a[i / 5], q = b[i % 5];
+    EXPECT_EQ(lt[i], p < q);
+    EXPECT_EQ(gt[i], q < p);
+    EXPECT_EQ(eq[i], p == q);
+    EXPECT_EQ(ne[i], p != q);
+    EXPECT_EQ(le[i], p <= q);
+    EXPECT_EQ(ge[i], q <= p);
+  }
+}
+
+TEST(Integers, AreNeverCut) {
+  Tensor i8 = Tensor{1, 2}.cast(DType::I8), u8 = Tensor{1, 2}.cast(DType::U8), i32{1, 2};
+  const std::pair<std::function<void()>, const char*> calls[] = {
+      {[&] { (void)Tensor::full({1}, 5000000000); }, "full: 5000000000 does not fit i32"},
+      {[&] { (void)Tensor::full({1}, 128, DType::I8); }, "full: 128 does not fit i8"},
+      {[&] { (void)Tensor::full({1}, -1, DType::U64); }, "full: -1 does not fit u64"},
+      {[&] { (void)Tensor::full({1}, UINT64_MAX, DType::I64); },
+       "full: 18446744073709551615 does not fit i64"},
+      {[&] { (void)Tensor::full({1}, 1e30, DType::I64); }, "full: 1e+30 does not fit i64"},
+      {[&] { (void)Tensor::full({1}, NAN, DType::I32); }, "full: nan does not fit i32"},
+      {[&] { (void)Tensor(5000000000); }, "tensor: 5000000000 does not fit i32"},
+      {[&] { (void)u8.full_like(256); }, "full_like: 256 does not fit u8"},
+      {[&] { (void)(i32 == i32).where(5000000000, 0); }, "where: 5000000000 does not fit i32"},
+      {[&] { (void)Tensor::arange(5e9 + 0, 5e9 + 4, 1, DType::I32); },
+       "arange: 5000000000 does not fit i32"},
+      {[&] { (void)Tensor::arange(5000000000, 5000000004); },
+       "arange: 5000000000 does not fit i32"},
+      {[&] { (void)Tensor::arange(0, 257, 1, DType::U8); }, "arange: 256 does not fit u8"},
+      {[&] { (void)Tensor::linspace(0, 300, 4, DType::U8); }, "linspace: 300 does not fit u8"},
+      {[&] { (void)Tensor::randint({2}, 0, 257, DType::U8); },
+       "u8 does not hold the integers from 0 up"},
+      {[&] { (void)Tensor::randperm(200, DType::I8); },
+       "randperm: i8 does not hold the integers up to 199"},
+      {[&] { (void)(u8 + 256); }, "add: 256 does not fit u8"},
+      {[&] { (void)(u8 * -1); }, "mul: -1 does not fit u8"},
+      {[&] { (void)u8.maximum(-1); }, "maximum: -1 does not fit u8"},
+      {[&] { (void)i8.clamp(1000); }, "clamp: 1000 does not fit i8"},
+      {[&] { (void)i8.clamp({}, -1000); }, "clamp: -1000 does not fit i8"},
+      {[&] { i8.clone().assign(200); }, "assign: 200 does not fit i8"},
+      {[&] { i8.clone().setitem({0}, 200); }, "setitem: 200 does not fit i8"},
+      {[&] { (void)i8.pad({{1, 0}}, 200); }, "pad: 200 does not fit i8"},
+      {[&] { (void)i8.masked_fill(i8 > 1, 200); }, "masked_fill: 200 does not fit i8"},
+      {[&] { (void)i8.scatter(0, Tensor{0}, 200); }, "scatter: 200 does not fit i8"},
+      {[&] { (void)i32.pow(-1); }, "pow: i32[2] to the power of -1 is no integer"},
+  };
+  for (const auto& [call, says] : calls) {
+    std::string message = message_of(call);
+    EXPECT_NE(message.find(says), std::string::npos) << message << "\n  expected: " << says;
+  }
+  EXPECT_EQ(i8.clamp(-1000, 1000).to_vector<int>(), (std::vector<int>{1, 2}));
+  EXPECT_EQ(i8.clamp(-1000, 1).to_vector<int>(), (std::vector<int>{1, 1}));
+  EXPECT_EQ(u8.clamp(-5).dtype(), DType::U8);
+  EXPECT_EQ(Tensor::full({1}, UINT64_MAX, DType::U64).item<uint64_t>(), UINT64_MAX);
+  EXPECT_EQ(Tensor::full({1}, 2.75, DType::I32).item<int>(), 2);
+  EXPECT_EQ(Tensor::full({1}, 1e19, DType::U64).item<uint64_t>(), 10000000000000000000u);
+}
+
+TEST(Integers, FillLinesToTheEnds) {
+  auto line = [](Scalar start, Scalar stop, Scalar step) {
+    return Tensor::arange(start, stop, step, DType::I64).to_vector<int64_t>();
+  };
+  constexpr int64_t half = int64_t{1} << 62;
+  EXPECT_EQ(line(INT64_MIN, INT64_MAX, half), (Int64s{INT64_MIN, -half, 0, half}));
+  EXPECT_EQ(line(INT64_MAX, INT64_MIN, -half), (Int64s{INT64_MAX, half - 1, -1, -half - 1}));
+  EXPECT_EQ(line(INT64_MAX - 1, INT64_MAX, 5), (Int64s{INT64_MAX - 1}));
+  EXPECT_EQ(line(3, 3, 1), Int64s{});
+  EXPECT_EQ(line(3, -3, 1), Int64s{});
+  EXPECT_EQ(line(7, 0, -3), (Int64s{7, 4, 1}));
+  EXPECT_EQ(Tensor::arange(UINT64_MAX - 2, UINT64_MAX, 1, DType::U64).to_vector<uint64_t>(),
+            (std::vector<uint64_t>{UINT64_MAX - 2, UINT64_MAX - 1}));
+  EXPECT_EQ(Tensor::arange(128, 0, 1, DType::I8).numel(), 0) << "an empty line has no ends";
+  EXPECT_NE(message_of([] {
+              (void)Tensor::arange(INT64_MIN, INT64_MAX, 1, DType::I64);
+            }).find("more elements than a tensor can have"),
+            std::string::npos);
+}
+
+// base^n modulo 2^64, and its whole part where n < 0.
+uint64_t integer_power(int64_t base, int64_t n) {
+  if (n < 0) return base == 1 ? 1 : base == -1 ? (n % 2 ? -1 : 1) : 0;
+  uint64_t out = 1, square = uint64_t(base);
+  for (uint64_t left = uint64_t(n); left; left >>= 1, square *= square)
+    if (left & 1) out *= square;
+  return out;
+}
+
+TEST(Integers, HavePowersByAllBitsOfTheExponent) {
+  for (DType dtype : kInts) {
+    auto [low, high] = range_of(dtype);
+    bool is_signed = low < 0;
+    std::vector<Wide> bases{0, 1, 2, 3, 7, high, low, high - 1},
+        exponents{0, 1, 2, 3, 63, 64, 65, 100, high};
+    if (is_signed)
+      bases.insert(bases.end(), {-1, -2, -3}),
+          exponents.insert(exponents.end(), {-1, -2, -63, low});
+    Tensor x = ints(bases, dtype), n = ints(exponents, dtype);
+    std::vector<uint64_t> got = x.unsqueeze(1).pow(n).cast(DType::U64).to_vector<uint64_t>();
+    for (size_t i = 0; i < got.size(); ++i) {
+      Wide base = bases[i / exponents.size()], power = exponents[i % exponents.size()];
+      if (dtype == DType::U64 && power > INT64_MAX) continue;  // the oracle's exponent is signed
+      uint64_t expected = ints({Wide(integer_power(int64_t(base), int64_t(power)))}, dtype)
+                              .cast(DType::U64)
+                              .item<uint64_t>();
+      EXPECT_EQ(got[i], expected) << name(dtype) << ": " << int64_t(base) << "^" << int64_t(power);
+    }
+    for (int64_t power : {int64_t{0}, int64_t{1}, int64_t{64}, int64_t{1000000001}, INT64_MAX}) {
+      std::vector<uint64_t> by_number = x.pow(power).cast(DType::U64).to_vector<uint64_t>();
+      for (size_t i = 0; i < bases.size(); ++i) {
+        EXPECT_EQ(by_number[i], ints({Wide(integer_power(int64_t(bases[i]), power))}, dtype)
+                                    .cast(DType::U64)
+                                    .item<uint64_t>())
+            << name(dtype) << ": " << int64_t(bases[i]) << "^" << power;
+      }
+    }
+  }
+  EXPECT_EQ((Tensor{true, false}).pow(3).to_vector<int>(), (std::vector<int>{1, 0}));
+  EXPECT_EQ((Tensor{true, false}).pow(3).dtype(), DType::I32);
+  EXPECT_EQ(pow(2, Tensor{0, 5, 31}).to_vector<int64_t>(), (Int64s{1, 32, INT32_MIN}));
+}
+
+// --- powers of floats
+// -----------------------------------------------------------------------------------
+
+const Doubles kSpecial{0.0,  -0.0, 1,  -1, kInf, -kInf, kNan, 2,    -2,  0.5,
+                       -0.5, 3,    -3, 4,  1.5,  -1.5,  100,  -100, 101, 0.25};
+
+// Equal, NaN with NaN, zeros with their signs, up to rounding.
+void expect_same(double got, double expected, double tolerance, const std::string& what) {
+  if (std::isnan(expected)) {
+    EXPECT_TRUE(std::isnan(got)) << what << ": " << got;
+  } else if (std::isinf(expected) || expected == 0) {
+    EXPECT_EQ(got, expected) << what;
+    EXPECT_EQ(std::signbit(got), std::signbit(expected)) << what;
+  } else {
+    EXPECT_NEAR(got, expected, tolerance * std::abs(expected)) << what;
+  }
+}
+
+struct Precision {
+  DType dtype;
+  double relative;  // of a power with an exponent near 100
+};
+constexpr Precision kPrecisions[] = {
+    {DType::F64, 1e-13}, {DType::F32, 2e-5}, {DType::F16, 1e-3}, {DType::BF16, 8e-3}};
+
+double in_type(double x, DType dtype) { return of({x}, dtype).item<double>(); }
+// Numbers that the type holds, but no subnormal ones, which devices may flush.
+bool is_plain(double x, DType dtype) {
+  return std::isnan(x) || std::isinf(x) || x == 0 ||
+         std::abs(x) > (dtype == DType::F16 ? 1e-4 : 1e-37);
+}
+
+TEST(Powers, OfSpecialValuesAreThoseOfTheStandard) {
+  for (auto [dtype, relative] : kPrecisions) {
+    Tensor x = of(kSpecial, dtype);
+    size_t n = kSpecial.size();
+    Doubles got = x.unsqueeze(1).pow(x).to_vector<double>();
+    for (size_t i = 0; i < n * n; ++i) {
+      double base = kSpecial[i / n], exponent = kSpecial[i % n],
+             expected = std::pow(base, exponent);
+      if (!is_plain(expected, dtype) && expected != 0) continue;
+      std::string what =
+          std::string(name(dtype)) + ": " + std::to_string(base) + "^" + std::to_string(exponent);
+      expect_same(got[i], in_type(expected, dtype), relative, what);
+    }
+    for (double exponent : kSpecial) {
+      Doubles by_number = x.pow(exponent).to_vector<double>();
+      for (size_t i = 0; i < n; ++i) {
+        double expected = std::pow(kSpecial[i], exponent);
+        if (!is_plain(expected, dtype) && expected != 0) continue;
+        if (exponent == 0.5 && kSpecial[i] == 0)
+          expected = kSpecial[i];  // the square root keeps the sign
+        std::string what = std::string(name(dtype)) + ": " + std::to_string(kSpecial[i]) +
+                           "^number " + std::to_string(exponent);
+        expect_same(by_number[i], in_type(expected, dtype), relative, what);
+      }
+    }
+    for (double base : kSpecial) {
+      Doubles of_number = pow(base, x).to_vector<double>();
+      for (size_t i = 0; i < n; ++i) {
+        double expected = std::pow(base, kSpecial[i]);
+        if (!is_plain(expected, dtype) && expected != 0) continue;
+        std::string what = std::string(name(dtype)) + ": number " + std::to_string(base) + "^" +
+                           std::to_string(kSpecial[i]);
+        expect_same(of_number[i], in_type(expected, dtype), relative, what);
+      }
+    }
+  }
+}
+
+TEST(Powers, HaveTheSlopesOfTheirFormula) {
+  for (auto [dtype, relative] : kPrecisions) {
+    if (itemsize(dtype) == 2) continue;  // their slopes are those of f32, rounded
+    size_t n = kSpecial.size();
+    Tensor x = of(kSpecial, dtype).unsqueeze(1).expand({-1, int64_t(n)}).clone().realize(),
+           y = of(kSpecial, dtype).unsqueeze(0).expand({int64_t(n), -1}).clone().realize();
+    std::vector<Tensor> slopes = x.pow(y).sum().gradient({x, y});
+    Doubles of_base = slopes[0].to_vector<double>(), of_exponent = slopes[1].to_vector<double>();
+    auto base_slope = [](double a, double b) { return b == 0 ? 0 : b * std::pow(a, b - 1); };
+    for (size_t i = 0; i < n * n; ++i) {
+      double a = kSpecial[i / n], b = kSpecial[i % n];
+      std::string what =
+          std::string(name(dtype)) + ": slope of " + std::to_string(a) + "^" + std::to_string(b);
+      double expected = base_slope(a, b);
+      if (is_plain(expected, dtype))
+        expect_same(of_base[i], in_type(expected, dtype), relative, what);
+      expected = a == 0 && b >= 0 ? 0 : std::pow(a, b) * std::log(a);
+      if (is_plain(expected, dtype))
+        expect_same(of_exponent[i], in_type(expected, dtype), relative, what + " by the exponent");
+    }
+    for (double b : kSpecial) {
+      if (b == 0) continue;  // a constant
+      Tensor line = of(kSpecial, dtype);
+      Doubles got = line.pow(b).sum().gradient({line})[0].to_vector<double>();
+      for (size_t i = 0; i < n; ++i) {
+        double a = kSpecial[i], expected = base_slope(a, b);
+        if (b == 0.5 && (a == 0 || a == -kInf)) continue;  // of the square root
+        // -0: products of even slopes of zeros may have either sign.
+        if (expected == 0) {
+          EXPECT_EQ(got[i], 0) << a << "^" << b;
+        } else if (is_plain(expected, dtype)) {
+          expect_same(got[i], in_type(expected, dtype), relative,
+                      std::string(name(dtype)) + ": slope of " + std::to_string(a) + "^number " +
+                          std::to_string(b));
+        }
+      }
+    }
+  }
+}
+
+// --- bits, types
+// ----------------------------------------------------------------------------------------
+
+TEST(Bits, OfOneSizeAreReadAsAnother) {
+  const DType all[] = {DType::I8,  DType::U8,  DType::I16, DType::U16, DType::F16, DType::BF16,
+                       DType::I32, DType::U32, DType::F32, DType::I64, DType::U64, DType::F64};
+  Tensor bytes = (Tensor::arange(32) * 37 % 251).cast(DType::U8).reshape({2, 16}).realize();
+  std::vector<std::byte> expected = bytes.data();
+  for (DType from : all) {
+    Tensor x = bytes.bitcast(from);
+    EXPECT_EQ(x.shape(), (Dims{2, int64_t(16 / itemsize(from))}));
+    EXPECT_EQ(x.data(), expected) << name(from);
+    for (DType to : all) {
+      Tensor y = x.bitcast(to);
+      EXPECT_EQ(y.dtype(), to);
+      EXPECT_EQ(y.shape(), (Dims{2, int64_t(16 / itemsize(to))}));
+      EXPECT_EQ(y.data(), expected) << name(from) << " as " << name(to);
+    }
+  }
+  // Of values that are computed, too.
+  Tensor a = Tensor{3, -7, 11, 120}.cast(DType::I8), product = a * a;
+  EXPECT_EQ(product.bitcast(DType::I16).data(), product.data());
+  EXPECT_EQ(product.bitcast(DType::BF16).data(), product.data());
+  EXPECT_EQ(product.bitcast(DType::F32).data(), product.data());
+  EXPECT_EQ((Tensor{true, false}).bitcast(DType::U16).to_vector<int>(), (std::vector<int>{1}));
+  EXPECT_EQ((Tensor{256, 0}).bitcast(DType::Bool).to_vector<int>(),
+            (std::vector<int>{0, 1, 0, 0, 0, 0, 0, 0}));
+  EXPECT_NE(message_of([] { (void)Tensor(3).bitcast(DType::I64); }).find("no dim"),
+            std::string::npos);
+}
+
+TEST(Types, OfOffsetsAndOfNothingAreRefused) {
+  for (DType dtype : {DType::Index, DType(14), DType(200)}) {
+    const std::vector<std::function<void()>> calls = {
+        [=] { (void)Tensor::zeros({3}, dtype); },
+        [=] { (void)Tensor::full({3}, 1.5, dtype); },
+        [=] { (void)Tensor::empty({3}, dtype); },
+        [=] { (void)Tensor::ones({3}).full_like(1, dtype); },
+        [=] { (void)Tensor::arange(3, dtype); },
+        [=] { (void)Tensor::arange(0.0, 3, 1, dtype); },
+        [=] { (void)Tensor::linspace(0, 1, 3, dtype); },
+        [=] { (void)Tensor::eye(3, {}, dtype); },
+        [=] { (void)Tensor::rand({3}, dtype); },
+        [=] { (void)Tensor::randn({3}, dtype); },
+        [=] { (void)Tensor::uniform({3}, 0, 1, dtype); },
+        [=] { (void)Tensor::randint({3}, 0, 5, dtype); },
+        [=] { (void)Tensor::randperm(3, dtype); },
+        [=] { (void)Tensor::ones({3}).rand_like(dtype); },
+        [=] { (void)Tensor::ones({3}).cast(dtype); },
+        [=] { (void)Tensor{1, 2}.cast(dtype); },
+        [=] { (void)Tensor::ones({4}).bitcast(dtype); },
+        [=] { (void)Tensor::ones({3}).sum({}, false, dtype); },
+        [=] { (void)Tensor::ones({3}).prod({}, false, dtype); },
+        [=] { (void)Tensor::ones({3}).softmax(0, dtype); },
+        [=] { (void)Tensor::ones({3, 3}).matmul(Tensor::ones({3, 3}), dtype); },
+        [=] { (void)Tensor::ones({3, 3}).linear(Tensor::ones({3, 3}), {}, dtype); },
+        [=] { (void)Tensor::einsum("ij->i", {Tensor::ones({3, 3})}, dtype); },
+        [=] { (void)Tensor::einsum("i,i->", {Tensor::ones({3}), Tensor::ones({3})}, dtype); },
+        [=] {
+          (void)Tensor::ones({1, 1, 3, 3}).conv2d(Tensor::ones({1, 1, 3, 3}), {}, {.dtype = dtype});
+        },
+        [=] { (void)Tensor(std::span<const std::byte>(), {0}, dtype); },
+        [=] { set_default_float(dtype); },
+    };
+    for (size_t i = 0; i < calls.size(); ++i)
+      EXPECT_THROW(calls[i](), UserError) << "call " << i << " with type " << int(dtype);
+  }
+  EXPECT_EQ(default_float(), DType::F32);
+}
+
+TEST(Types, OfTrianglesStay) {
+  for (DType dtype : {DType::Bool, DType::U8, DType::I64, DType::BF16, DType::F64}) {
+    Tensor x = Tensor::ones({2, 3}, dtype);
+    EXPECT_EQ(x.triu().dtype(), dtype);
+    EXPECT_EQ(x.tril().dtype(), dtype);
+    EXPECT_EQ(x.triu(1).to_vector<int>(), (std::vector<int>{0, 1, 1, 0, 0, 1}));
+    EXPECT_EQ(x.tril(-1).to_vector<int>(), (std::vector<int>{0, 0, 0, 1, 0, 0}));
+  }
+}
+
+TEST(Types, OfFormulasAreThoseAskedFor) {
+  Tensor a = Tensor{{100, 100, 100}, {1, 2, 3}}.cast(DType::I8), b = a.permute({1, 0});
+  struct Row {
+    const char* formula;
+    std::vector<Tensor> operands;
+    std::vector<double> expected;
+  };
+  const Row rows[] = {
+      {"ij->i", {a}, {300, 6}},
+      {"ij->ji", {a}, {100, 1, 100, 2, 100, 3}},
+      {"ij->", {a}, {306}},
+      {"ij,jk->ik", {a, b}, {30000, 600, 600, 14}},
+      {"ij,ij->ij", {a, a}, {10000, 10000, 10000, 1, 4, 9}},
+      {"ij,kj,k->i", {a, a, a[{Slice(), 1}]}, {3001200, 60028}},
+  };
+  for (DType dtype : {DType::I32, DType::I64, DType::F32, DType::F64}) {
+    for (const Row& row : rows) {
+      Tensor got = Tensor::einsum(row.formula, row.operands, dtype);
+      EXPECT_EQ(got.dtype(), dtype) << row.formula;
+      EXPECT_EQ(got.to_vector<double>(), row.expected) << row.formula << " in " << name(dtype);
+    }
+  }
+  // Long sums of 16-bit floats are sums in f32 whatever the result is.
+  Tensor ones = Tensor::ones({5000}, DType::BF16);
+  EXPECT_EQ(Tensor::einsum("i->", {ones}, DType::BF16).item<double>(), 4992);
+  EXPECT_EQ(Tensor::einsum("i->", {ones}, DType::F32).item<double>(), 5000);
+}
+
+}  // namespace
+}  // namespace tinyshard
