@@ -40,6 +40,7 @@ static_assert(sizeof(Notice) == 256);
 struct PeerState {
   bool gone = false;     // ended: nothing will come from it any more
   bool suspect = false;  // alive as far as we know, but not running
+  bool left = false;     // on its way out: it sends nothing new, what it sent may still be coming
   std::string text;      // "process 4711 has ended"
 };
 

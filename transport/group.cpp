@@ -24,6 +24,9 @@ constexpr Channel::Duration kInspectEvery = std::chrono::milliseconds(10);
 // A process that was itself stopped finds its deadlines passed: it hears the news of the others
 // before it blames them.
 constexpr Channel::Duration kGrace = std::chrono::milliseconds(20);
+// Inspections after which a rank is given up, if nothing has come in between: what it sent last may
+// still be on its way. One that has left may have sent its last megabytes just before.
+constexpr int kLooksAtEnded = 2, kLooksAtLeft = 20;
 
 double seconds(Channel::Duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -324,6 +327,15 @@ bool Group::settled(uint64_t ticket, Deadline deadline, Deadline now) {
   return false;
 }
 
+// Whether it is time to give up a rank, found ended or left (-1: none is) at this inspection.
+bool Group::given_up(int rank) {
+  Channel& channel = endpoint_->channel();
+  if (rank < 0 || rank != suspicion_.rank || suspicion_.completed != channel.completed())
+    suspicion_ = {rank, 0, channel.completed()};
+  if (rank < 0) return false;
+  return ++suspicion_.looks >= (channel.peer_state(rank).gone ? kLooksAtEnded : kLooksAtLeft);
+}
+
 // Fails the group when this call has no hope: late, its peer ended, or this process is being ended.
 void Group::inspect(Request& request, Deadline limit, Deadline now) {
   if (now < limit) overdue_.reset();
@@ -339,21 +351,20 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
   } catch (const ChannelError& error) {
     return fail({error.peer, error.what()}, true);
   }
-  int culprit = -1;
-  bool gone = false;
+  int culprit = -1, worst = 0;
   std::string detail;
   for (int rank : awaited_) {
     const PeerState state = channel.peer_state(rank);
-    if (!state.gone && !state.suspect) continue;
-    if (culprit < 0 || (state.gone && !gone)) culprit = rank;
-    gone = gone || state.gone;
-    detail += fmt::format("; {} (rank {})", state.text, rank);
+    const int bad = state.left || state.gone ? 2 : state.suspect ? 1 : 0;
+    if (bad == 0) continue;
+    if (bad > worst) culprit = rank;
+    worst = std::max(worst, bad);
+    detail += state.left ? fmt::format("; rank {} has left: {}", rank, state.text)
+                         : fmt::format("; {} (rank {})", state.text, rank);
   }
   const std::string interrupted = channel.interrupted();
   if (!interrupted.empty()) return fail({culprit, interrupted + detail}, true);
-  // What an ended peer sent last may still be on its way: it is given up at the second look.
-  if (gone && culprit == suspect_) return fail({culprit, detail.substr(2)}, true);
-  suspect_ = gone ? culprit : -1;
+  if (given_up(worst == 2 ? culprit : -1)) return fail({culprit, detail.substr(2)}, true);
   if (overdue_) endpoint_->deliver_notices();
   if (!late || failed()) return;
   if (culprit < 0 && !awaited_.empty()) culprit = awaited_.front();

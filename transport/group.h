@@ -66,6 +66,7 @@ class Group final : public Communicator {
   Work start_checked(const Collective& call, std::span<const CommBuffer> send,
                      std::span<const CommBuffer> recv, bool verify);
   bool settled(uint64_t ticket, Deadline deadline, Deadline now);
+  bool given_up(int rank);
   void inspect(Request& request, Deadline limit, Deadline now);
   uint64_t ticket_of(uint32_t place) const;
   uint32_t tag_of(const Collective& call, uint64_t sequence) const;
@@ -89,7 +90,10 @@ class Group final : public Communicator {
   std::vector<uint32_t> free_, active_;  // places in the pool; active_ in the order of the starts
   Deadline next_inspection_{};
   std::optional<Deadline> overdue_;  // when a wait was first seen past its deadline
-  int suspect_ = -1;                 // a rank found to have ended at the last inspection
+  struct Suspicion {                 // of a rank that has ended or left, at inspections in a row
+    int rank = -1, looks = 0;
+    uint64_t completed = 0;  // of the channel
+  } suspicion_;
   std::vector<int> awaited_;
 };
 

@@ -1,10 +1,5 @@
-// The plug-in's side of mpi_channel.h: the only source that is compiled against MPI.
-#include <atomic>
-#include <condition_variable>
-#include <csignal>
-#include <cstdlib>
+// The plug-in's side of mpi_channel.h: messages and notices as non-blocking calls of MPI.
 #include <deque>
-#include <mutex>
 #include <vector>
 
 #include <fmt/format.h>
@@ -12,135 +7,13 @@
 
 #include "core/base/error.h"
 #include "transport/endpoint.h"
+#include "transport/mpi/mpi_life.h"
 #include "transport/mpi/mpi_plugin.h"
-#include "transport/mpi/process_watch.h"
 
 namespace tinyshard {
 namespace {
 
 constexpr int kNoticeTag = 1;  // on a communicator of its own
-
-std::string error_text(int code) {
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
-    return fmt::format("MPI error {}", code);
-  return std::string(text, static_cast<size_t>(length));
-}
-
-void check_mpi(int code, int peer, const char* call) {
-  if (code != MPI_SUCCESS) throw ChannelError(peer, fmt::format("{}: {}", call, error_text(code)));
-}
-
-// ------------------------------------------------------------------------------------------------
-// The library's one life in this process.
-
-std::atomic<bool> terminated{false};  // SIGTERM came
-
-void on_terminate(int) { terminated.store(true, std::memory_order_relaxed); }
-
-// Only where nobody else cares about the signal; the handler removes itself, so that a second one
-// ends the process.
-void watch_for_terminate() {
-  struct sigaction now{};
-  if (sigaction(SIGTERM, nullptr, &now) != 0 || now.sa_handler != SIG_DFL ||
-      (now.sa_flags & SA_SIGINFO) != 0)
-    return;
-  struct sigaction action{};
-  action.sa_handler = on_terminate;
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-  sigaction(SIGTERM, &action, nullptr);
-}
-
-struct Library {
-  std::mutex mutex;
-  std::atomic<bool> healthy{true};  // no group has failed
-  std::chrono::nanoseconds timeout{};
-};
-
-Library& library() {
-  static auto& instance = *new Library;  // used while the process exits
-  return instance;
-}
-
-// Waits for `request` without blocking in MPI. `done` stays false at the deadline.
-int finish(MPI_Request& request, Deadline deadline, bool& done) {
-  for (int polls = 0;; ++polls) {
-    int flag = 0;
-    const int code = MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
-    done = code == MPI_SUCCESS && flag != 0;
-    if (code != MPI_SUCCESS || done) return code;
-    if (std::chrono::steady_clock::now() >= deadline || terminated) return code;
-    if (polls > 100) std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
-}
-
-// At exit: the last rank to come lets all go. A rank that failed waits for nobody; the launcher
-// then sees a process that ended without MPI_Finalize, which is what happened.
-void finalize_at_exit(int status, void*) {
-  Library& lib = library();
-  int finalized = 0;
-  if (status != 0 || !lib.healthy || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized) return;
-  MPI_Request request = MPI_REQUEST_NULL;
-  bool done = false;
-  if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS) return;
-  if (finish(request, std::chrono::steady_clock::now() + lib.timeout, done) == MPI_SUCCESS && done)
-    MPI_Finalize();
-}
-
-// MPI_Init waits for the other ranks and knows no deadline, so it runs on a thread that may be left
-// behind.
-void initialize(std::chrono::nanoseconds timeout, int rank) {
-  Library& lib = library();
-  std::lock_guard lock(lib.mutex);
-  lib.timeout = timeout;
-  int initialized = 0, finalized = 0, level = MPI_THREAD_SINGLE;
-  MPI_Initialized(&initialized);
-  MPI_Finalized(&finalized);
-  if (finalized)
-    throw UserError("connecting to the other ranks: MPI has been finalized in this process");
-  if (initialized) {
-    MPI_Query_thread(&level);
-  } else {
-    struct Start {
-      std::mutex mutex;
-      std::condition_variable changed;
-      bool done = false;
-      int code = MPI_SUCCESS, level = MPI_THREAD_SINGLE;
-    };
-    auto start = std::make_shared<Start>();
-    std::thread([start] {
-      int provided = MPI_THREAD_SINGLE;
-      const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
-      std::lock_guard guard(start->mutex);
-      start->code = code;
-      start->level = provided;
-      start->done = true;
-      start->changed.notify_all();
-    }).detach();
-    std::unique_lock guard(start->mutex);
-    if (!start->changed.wait_for(guard, timeout, [&] { return start->done; })) {
-      lib.healthy = false;
-      throw CommError(
-          {.rank = rank,
-           .operation = "MPI_Init_thread",
-           .elapsed_s = std::chrono::duration<double>(timeout).count(),
-           .detail = "the other ranks did not come, or their launcher does not answer"});
-    }
-    check_mpi(start->code, -1, "MPI_Init_thread");
-    level = start->level;
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    watch_for_terminate();
-    on_exit(finalize_at_exit, nullptr);
-  }
-  if (level < MPI_THREAD_SERIALIZED) {
-    throw UserError(fmt::format(
-        "MPI was started with thread level {}, MPI_THREAD_SERIALIZED ({}) or more is needed", level,
-        static_cast<int>(MPI_THREAD_SERIALIZED)));
-  }
-}
-
-// ------------------------------------------------------------------------------------------------
 
 class MpiChannel final : public Channel {
  public:
@@ -151,27 +24,13 @@ class MpiChannel final : public Channel {
 
     void* value = nullptr;
     int known = 0;
-    check_mpi(MPI_Comm_get_attr(messages_, MPI_TAG_UB, static_cast<void*>(&value), &known), -1,
-              "MPI_Comm_get_attr");
+    mpi::check(MPI_Comm_get_attr(messages_, MPI_TAG_UB, static_cast<void*>(&value), &known), -1,
+               "MPI_Comm_get_attr");
     if (known && *static_cast<int*>(value) < (1 << kTagBits) - 1) {
       throw UserError(fmt::format("this MPI library has tags up to {}, {} are needed",
                                   *static_cast<int*>(value), (1 << kTagBits) - 1));
     }
 
-    // Where everyone runs; the last element is the own address.
-    auto addresses = std::make_shared<std::vector<ProcessAddress>>(static_cast<size_t>(ranks) + 1);
-    addresses->back() = ProcessAddress::own();
-    keep_for_good(addresses);
-    MPI_Request request = MPI_REQUEST_NULL;
-    check_mpi(
-        MPI_Iallgather(&addresses->back(), sizeof(ProcessAddress), MPI_BYTE, addresses->data(),
-                       sizeof(ProcessAddress), MPI_BYTE, messages_, &request),
-        -1, "MPI_Iallgather");
-    await(request, deadline, "connect");
-    for (int peer = 0; peer < ranks; ++peer) {
-      watches_.push_back(peer == rank ? ProcessWatch()
-                                      : ProcessWatch((*addresses)[static_cast<size_t>(peer)]));
-    }
     listen();
   }
 
@@ -197,18 +56,18 @@ class MpiChannel final : public Channel {
   Transfer send(int peer, uint32_t tag, const void* data, size_t bytes) override {
     const Transfer transfer = acquire(peer, bytes, false);
     Slot& slot = slots_[transfer];
-    check_mpi(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, peer, static_cast<int>(tag),
-                        messages_, &slot.request),
-              peer, "MPI_Isend");
+    mpi::check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, peer, static_cast<int>(tag),
+                         messages_, &slot.request),
+               peer, "MPI_Isend");
     return transfer;
   }
 
   Transfer receive(int peer, uint32_t tag, void* data, size_t bytes) override {
     const Transfer transfer = acquire(peer, bytes, true);
     Slot& slot = slots_[transfer];
-    check_mpi(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, peer, static_cast<int>(tag),
-                        messages_, &slot.request),
-              peer, "MPI_Irecv");
+    mpi::check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, peer, static_cast<int>(tag),
+                         messages_, &slot.request),
+               peer, "MPI_Irecv");
     return transfer;
   }
 
@@ -217,7 +76,7 @@ class MpiChannel final : public Channel {
     // used again.
     Slot& slot = slots_[transfer];
     clean_ = false;
-    library().healthy = false;
+    mpi::set_unhealthy();
     if (!slot.receives || MPI_Cancel(&slot.request) != MPI_SUCCESS) return false;
     int done = 0, cancelled = 0;
     MPI_Status status;
@@ -227,7 +86,7 @@ class MpiChannel final : public Channel {
   }
 
   void send_notice(int peer, const Notice& notice) override {
-    library().healthy = false;
+    mpi::set_unhealthy();
     clean_ = false;
     MPI_Request request = MPI_REQUEST_NULL;
     const Notice& sent = notices_memory_->sent.emplace_back(notice);
@@ -243,11 +102,10 @@ class MpiChannel final : public Channel {
     return true;
   }
 
-  PeerState peer_state(int peer) override { return watches_[static_cast<size_t>(peer)].state(); }
+  PeerState peer_state(int peer) override { return mpi::state_of(peer); }
 
   std::string interrupted() override {
-    return terminated.load(std::memory_order_relaxed) ? "the launcher is ending the job (SIGTERM)"
-                                                      : "";
+    return mpi::terminated() ? "the launcher is ending the job (SIGTERM)" : "";
   }
 
  private:
@@ -273,7 +131,7 @@ class MpiChannel final : public Channel {
       throw ChannelError(slot.peer, fmt::format("rank {} sent more than the expected {} bytes",
                                                 slot.peer, slot.bytes));
     }
-    check_mpi(code, slot.peer, "MPI_Test");
+    mpi::check(code, slot.peer, "MPI_Test");
     if (!slot.receives) return true;
     int received = 0;
     MPI_Get_count(&status, MPI_BYTE, &received);
@@ -284,22 +142,10 @@ class MpiChannel final : public Channel {
     return true;
   }
 
-  void await(MPI_Request& request, Deadline deadline, const char* operation) {
-    const Deadline begun = now();
-    bool done = false;
-    check_mpi(finish(request, deadline, done), -1, operation);
-    if (done) return;
-    library().healthy = false;
-    throw CommError({.rank = rank(),
-                     .operation = operation,
-                     .elapsed_s = std::chrono::duration<double>(now() - begun).count(),
-                     .detail = terminated ? interrupted() : "the other ranks did not come"});
-  }
-
   void duplicate(MPI_Comm& out, Deadline deadline) {
     MPI_Request request = MPI_REQUEST_NULL;
-    check_mpi(MPI_Comm_idup(MPI_COMM_WORLD, &out, &request), -1, "MPI_Comm_idup");
-    await(request, deadline, "connect");
+    mpi::check(MPI_Comm_idup(MPI_COMM_WORLD, &out, &request), -1, "MPI_Comm_idup");
+    mpi::await(request, deadline, "connect");
     MPI_Comm_set_errhandler(out, MPI_ERRORS_RETURN);
   }
 
@@ -322,7 +168,6 @@ class MpiChannel final : public Channel {
   MPI_Comm messages_ = MPI_COMM_NULL, notices_ = MPI_COMM_NULL;
   std::vector<Slot> slots_;
   std::vector<Transfer> free_;
-  std::vector<ProcessWatch> watches_;  // by rank
   MPI_Request notice_request_ = MPI_REQUEST_NULL;
   std::shared_ptr<Notices> notices_memory_ = std::make_shared<Notices>();
   bool clean_ = true;  // every message that was begun has ended
@@ -336,17 +181,8 @@ std::unique_ptr<Channel> connect(const LaunchEnvironment& launch,
         name(launch.launcher), launch.rank, launch.size));
   }
   try {
-    initialize(timeout, launch.rank);
-    int rank = 0, ranks = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (rank != launch.rank || ranks != launch.size) {
-      throw UserError(fmt::format(
-          "{} says that this is rank {} of {}, MPI says rank {} of {}: the launcher has to be the "
-          "one of this MPI library (mpirun, or srun --mpi=pmix)",
-          name(launch.launcher), launch.rank, launch.size, rank, ranks));
-    }
-    return std::make_unique<MpiChannel>(rank, ranks, timeout);
+    mpi::begin(launch, timeout);
+    return std::make_unique<MpiChannel>(launch.rank, launch.size, timeout);
   } catch (const ChannelError& error) {
     throw CommError(
         {.rank = launch.rank, .peer = error.peer, .operation = "connect", .detail = error.what()});

@@ -2,8 +2,9 @@
 // reports a dead peer, so nothing here waits inside it: messages are non-blocking and tested,
 // set-up runs under a deadline.
 //
-// MPI is started by the first connect and ended at exit(0) once all ranks have come to theirs; a
-// process that exits otherwise leaves without MPI_Finalize, which makes the launcher end the job.
+// MPI is started by the first connect and ended at exit(0) once all ranks have come to theirs, of
+// which each tells the others when it does (mpi_life.h): who waits for one that has left is freed.
+// A process that exits otherwise leaves without MPI_Finalize, which makes the launcher end the job.
 // Under a launcher the first SIGTERM is taken as news (mpirun sends it one second after a rank
 // died, and kills one second later): the wait at hand turns it into a CommError; a second one ends
 // the process.

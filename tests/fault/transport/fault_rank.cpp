@@ -1,6 +1,8 @@
 // One rank of a job that something is done to: joins, works until a call fails, and prints what it
 // was told.
 //   fault_rank <scenario> <timeout in seconds>
+// In the scenarios that begin with "tell" it ends as programs do, by tell_failure, and prints no
+// report.
 // Lines (rank first, so that the test can tell them apart):
 //   <rank> ready <pid>                                          all ranks have met
 //   <rank> report <peer> <steady clock, ns> <elapsed ms of the call> <again ms> <error text>   and
@@ -17,6 +19,7 @@
 
 #include "core/base/error.h"
 #include "launch/environment.h"
+#include "launch/failure.h"
 #include "tests/fault/transport/rank.h"
 #include "transport/world.h"
 
@@ -37,7 +40,11 @@ int main(int argc, char** argv) {
   const CommBuffer buffer{values.data()};
   int calls = 0;
   try {
-    if (scenario == "late" && rank == 1) std::this_thread::sleep_for(std::chrono::seconds(30));
+    if (scenario == "late" && rank == 1) {
+      print_line(prefix + "ready " + std::to_string(getpid()));
+      std::this_thread::sleep_for(std::chrono::seconds(30));
+    }
+    if (scenario == "tell_mistake") throw UserError("no such corpus");
     world = connect_world(1, options);
     world->barrier().wait();
     print_line(prefix + "ready " + std::to_string(getpid()));
@@ -45,6 +52,7 @@ int main(int argc, char** argv) {
       begun = Clock::now();
       if (rank == 1 && calls == 3) {
         if (scenario == "exit_0") std::exit(0);
+        if (scenario == "return") return 0;
         if (scenario == "exit_1") std::exit(1);
         if (scenario == "throw") {
           const auto owned = std::exchange(world, nullptr);
@@ -60,9 +68,14 @@ int main(int argc, char** argv) {
           ->all_reduce({&buffer, 1}, {&buffer, 1}, ++calls % 2 == 0 ? 4 : values.size(), DType::F32,
                        ReduceOp::Max)
           .wait();
-      if (scenario == "done" && calls == 20) return 0;
+      if (calls < 20) continue;
+      if (scenario == "done") return 0;
+      // Rank 1 saves something, without a word to the others.
+      if (scenario == "save" && rank == 1) std::this_thread::sleep_for(std::chrono::seconds(3));
+      if (scenario == "save") return 0;
     }
   } catch (const CommError& error) {
+    if (scenario.starts_with("tell")) return tell_failure("fault_rank", error);
     const double elapsed = milliseconds_since(begun);
     const auto at = Clock::now();
     double again = -1;
@@ -79,6 +92,7 @@ int main(int argc, char** argv) {
     std::this_thread::sleep_for(std::chrono::milliseconds(400));
     return 3;
   } catch (const UserError& error) {
+    if (scenario.starts_with("tell")) return tell_failure("fault_rank", error);
     print_line(prefix + "user_error " + error.what());
     std::this_thread::sleep_for(std::chrono::milliseconds(400));
     return 5;

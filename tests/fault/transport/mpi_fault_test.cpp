@@ -122,22 +122,116 @@ TEST(MpiFault, ARankThatExitsWithAnErrorIsNamed) {
   EXPECT_LT(job.reports[0].elapsed_ms, 1000);
 }
 
-TEST(MpiFault, ARankThatExitsTooEarlyIsFoundAtTheDeadline) {
-  Job job(3, TINYSHARD_FAULT_RANK, {"exit_0", "1"});
-  const int status = job.finish();
-  EXPECT_NE(status, -1) << job.output();
-  EXPECT_NE(status, 0) << job.output();
-  expect_report(job, 0, 1, "", job.begun(), 10000);  // still waiting at its exit, or just gone
+// It waits in its exit handler for the others, alive: what frees them is its farewell.
+TEST(MpiFault, ARankThatLeavesTooEarlyIsNamedAtOnce) {
+  for (const char* scenario : {"exit_0", "return"}) {
+    SCOPED_TRACE(scenario);
+    Job job(3, TINYSHARD_FAULT_RANK, {scenario, "30"});
+    const int status = job.finish();
+    EXPECT_NE(status, -1) << "hangs\n" << job.output();
+    EXPECT_NE(status, 0) << job.output();
+    for (int rank : {0, 2}) {
+      expect_report(job, rank, 1, "rank 1 has left: its main returned", job.begun(), 10000);
+      EXPECT_LT(job.reports[rank].elapsed_ms, 1000);
+    }
+  }
 }
 
-TEST(MpiFault, ARankThatDoesNotJoin) {
-  Job job(2, TINYSHARD_FAULT_RANK, {"late", "1"});
+// Nothing but the farewell of the survivors' exits ends the wait of the one that left first.
+TEST(MpiFault, ARankThatLeavesTooEarlyIsNotHeldWithoutHelpFromMpirun) {
+  Job job(2, TINYSHARD_FAULT_RANK, {"exit_0", "30"}, {"--enable-recovery"});
+  EXPECT_NE(job.finish(), -1) << "hangs\n" << job.output();
+  expect_report(job, 0, 1, "rank 1 has left", job.begun(), 10000);
+}
+
+TEST(MpiFault, ARankThatStillSavesAfterTheLastStepIsWaitedFor) {
+  Job job(3, TINYSHARD_FAULT_RANK, {"save", "1"});  // longer than the deadline of a collective
+  EXPECT_EQ(job.finish(), 0) << job.output();
+  EXPECT_GT(milliseconds_between(job.begun(), Clock::now()), 3000);
+  EXPECT_TRUE(job.reports.empty()) << job.output();
+}
+
+TEST(MpiFault, ARankThatDoesNotJoinIsNamed) {
+  Job job(3, TINYSHARD_FAULT_RANK, {"late", "1"});
   const int status = job.finish();
   EXPECT_NE(status, -1) << job.output();
   EXPECT_NE(status, 0) << job.output();
-  ASSERT_TRUE(job.reports.contains(0)) << job.output();
-  EXPECT_NE(job.reports[0].text.find("did not come"), std::string::npos) << job.reports[0].text;
-  EXPECT_LT(job.reports[0].elapsed_ms, 3000);
+  for (int rank : {0, 2}) {
+    ASSERT_TRUE(job.reports.contains(rank)) << job.output();
+    const Report& report = job.reports[rank];
+    EXPECT_EQ(report.peer, 1) << report.text;
+    EXPECT_NE(report.text.find("the other ranks did not come; rank 1 (process " +
+                               std::to_string(job.pids[1]) + ") runs, but has not come"),
+              std::string::npos)
+        << report.text;
+    EXPECT_EQ(report.text.find("rank " + std::to_string(2 - rank) + " (process"), std::string::npos)
+        << "an innocent rank is blamed: " << report.text;
+    EXPECT_LT(report.elapsed_ms, 3000);
+  }
+}
+
+TEST(MpiFault, ARankThatIsStoppedOrKilledBeforeItJoinsIsNamed) {
+  for (int signal : {SIGSTOP, SIGKILL}) {
+    SCOPED_TRACE(signal);
+    // A stopped one is given the time of a collective, a dead one is not.
+    Job job(3, TINYSHARD_FAULT_RANK, {"late", signal == SIGSTOP ? "1" : "30"});
+    ASSERT_TRUE(job.read_ready(1)) << job.output();
+    std::this_thread::sleep_for(milliseconds(400));
+    const auto begun = Clock::now();
+    kill(job.pids[1], signal);
+    EXPECT_NE(job.finish(), -1) << "hangs\n" << job.output();
+    for (int rank : {0, 2}) {
+      ASSERT_TRUE(job.reports.contains(rank)) << job.output();
+      const Report& report = job.reports[rank];
+      EXPECT_EQ(report.peer, 1) << report.text;
+      EXPECT_NE(report.text.find(signal == SIGSTOP ? ") is stopped" : "rank 1 has ended"),
+                std::string::npos)
+          << report.text;
+      EXPECT_LT(milliseconds_between(begun, report.at), signal == SIGSTOP ? 2500 : 1000);
+    }
+  }
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+// A program that ends by tell_failure: who is told of what, before mpirun ends all.
+TEST(TellFailure, TheDeathOfAnyRankIsTold) {
+  for (int victim : {0, 1, 2}) {
+    SCOPED_TRACE(victim);
+    Job job(3, TINYSHARD_FAULT_RANK, {"tell", "30"});
+    ASSERT_TRUE(job.read_ready(3)) << job.output();
+    const auto killed = Clock::now();
+    kill(job.pids[victim], SIGKILL);
+    const std::string wanted = ", rank " + std::to_string(victim) + " did not answer";
+    EXPECT_TRUE(job.read_until([&] { return count(job.output(), wanted) > 0; })) << job.output();
+    // mpirun passes lines on late, and ends the survivors after two seconds.
+    EXPECT_LT(milliseconds_between(killed, Clock::now()), 1900) << job.output();
+    EXPECT_NE(job.finish(), -1) << "hangs\n" << job.output();
+    EXPECT_GE(count(job.output(), wanted), 1u) << job.output();
+  }
+}
+
+TEST(TellFailure, AStoppedRank0IsToldSoonAfterTheDeadline) {
+  Job job(2, TINYSHARD_FAULT_RANK, {"tell", "1"});
+  ASSERT_TRUE(job.read_ready(2)) << job.output();
+  const auto stopped = Clock::now();
+  kill(job.pids[0], SIGSTOP);
+  EXPECT_TRUE(job.read_until([&] {
+    return count(job.output(), "fault_rank: rank 1: all_reduce") > 0;
+  })) << job.output();
+  EXPECT_LT(milliseconds_between(stopped, Clock::now()), 2000) << job.output();
+  EXPECT_NE(job.finish(), -1) << "hangs\n" << job.output();
+  EXPECT_LT(milliseconds_between(stopped, Clock::now()), 4000) << job.output();
+}
+
+TEST(TellFailure, AMistakeOfAllRanksIsToldOnce) {
+  Job job(3, TINYSHARD_FAULT_RANK, {"tell_mistake", "30"});
+  EXPECT_EQ(job.finish(), 1) << job.output();
+  EXPECT_EQ(count(job.output(), "fault_rank: no such corpus"), 1u) << job.output();
 }
 
 }  // namespace
