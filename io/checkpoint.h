@@ -10,7 +10,7 @@
 // renames the folder and syncs root. So a folder named step-<digits> is complete unless something
 // else damaged it, and a kill leaves at most a temporary folder, which the next save removes. A
 // step saved again becomes step-00001234-r2: nothing is ever overwritten. Two saves cannot meet in
-// one root: rank 0 holds a lock there.
+// one root: rank 0 holds a lock there, during a save or for its life (claim_checkpoint_root).
 //
 // Reading assembles any box of any tensor from the slices, whatever the number of ranks was, and
 // reads no more files than it needs. Digests are checked as slices are read, once each, and those
@@ -86,11 +86,17 @@ class CheckpointWriter {
   std::set<std::string> whole_names_;
   std::vector<uint64_t> load_;  // bytes given to each rank by add()
   Fd lock_;
+  bool made_temporary_ = false;
 };
 
 // Creates `root` if need be; IoError if checkpoints cannot be saved there. For the start of a
 // program, so that it does not learn of it an hour later.
 void check_checkpoint_root(const std::filesystem::path& root);
+
+// From now on and until this process ends, nobody else saves to `root`, which is created if need
+// be: another process that claims it or saves there gets a UserError, between the saves of this
+// one, too. UserError where another process holds it. Where the file system has no locks, nothing.
+void claim_checkpoint_root(const std::filesystem::path& root);
 
 struct CheckpointPath {
   std::filesystem::path path;

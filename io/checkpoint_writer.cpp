@@ -3,8 +3,10 @@
 #include <exception>
 #include <fcntl.h>
 #include <map>
+#include <mutex>
 #include <sstream>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -99,6 +101,49 @@ void drop_copies(std::vector<Checkpoint::Slice>& slices) {
   slices.erase(std::unique(slices.begin(), slices.end(), same), slices.end());
 }
 
+Fd open_lock(const fs::path& root) {
+  const fs::path path = root / kLockName;
+  Fd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!lock) throw IoError("write", path, errno);
+  return lock;
+}
+
+// The locks that this process holds until it ends, by claim_checkpoint_root.
+struct Claims {
+  std::mutex mutex;
+  std::vector<Fd> locks;
+
+  static Claims& get() {
+    static auto& claims = *new Claims;  // the kernel lets go of them
+    return claims;
+  }
+  // With the mutex held.
+  bool hold(const Fd& lock) const {
+    struct stat wanted{};
+    if (::fstat(lock.get(), &wanted) != 0) return false;
+    return std::ranges::any_of(locks, [&](const Fd& claim) {
+      struct stat held{};
+      return ::fstat(claim.get(), &held) == 0 && held.st_dev == wanted.st_dev &&
+             held.st_ino == wanted.st_ino;
+    });
+  }
+};
+
+// True when nobody else saves to `root` while `lock` is open. False where the file system has no
+// locks. UserError where another process holds it.
+bool take_lock(const Fd& lock, const fs::path& root) {
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return true;
+  if (errno != EWOULDBLOCK) return false;
+  Claims& claims = Claims::get();
+  const std::lock_guard guard(claims.mutex);
+  // Saves of the process that holds the folder keep each other out by a lock of another kind.
+  struct flock alone{};
+  alone.l_type = F_WRLCK;
+  if (claims.hold(lock) && ::fcntl(lock.get(), F_OFD_SETLK, &alone) == 0) return true;
+  throw UserError(fmt::format(
+      "checkpoint: another process is saving to {}; two jobs need two folders", root.native()));
+}
+
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(fs::path root, int64_t step, CheckpointOptions options)
@@ -157,20 +202,16 @@ void CheckpointWriter::prepare() {
   }
 
   const fs::path lock_path = root_ / kLockName;
-  lock_ = Fd(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
-  if (!lock_) throw IoError("write", lock_path, errno);
+  lock_ = open_lock(root_);
   std::set<std::string> jobs = {options_.job};
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) {
+  if (take_lock(lock_, root_)) {
     // The lock file lists the jobs that saved here. None of them does now: what they left is
     // garbage.
     std::istringstream lines(read_file(lock_path, 1 << 20));
     for (std::string line; std::getline(lines, line);) {
       if (valid_job(line)) jobs.insert(line);
     }
-  } else if (errno == EWOULDBLOCK) {
-    throw UserError(fmt::format(
-        "checkpoint: another process is saving to {}; two jobs need two folders", root_.native()));
-  }  // else the file system has no locks: only our own job's leftovers are known to be garbage
+  }  // else only our own job's leftovers are known to be garbage
 
   std::vector<fs::path> leftovers;
   std::error_code error;
@@ -198,6 +239,7 @@ void CheckpointWriter::prepare() {
   if (fs::exists(temporary_, ignored)) {
     throw UserError(fmt::format("checkpoint: {} is in the way", temporary_.native()));
   }
+  made_temporary_ = true;
   make_folders(temporary_);
 }
 
@@ -361,6 +403,19 @@ void check_checkpoint_root(const fs::path& root) {
   check_writable(root / kManifestName);
 }
 
+void claim_checkpoint_root(const fs::path& root) {
+  make_folders(root);
+  Fd lock = open_lock(root);
+  Claims& claims = Claims::get();
+  {
+    const std::lock_guard guard(claims.mutex);
+    if (claims.hold(lock)) return;
+  }
+  if (!take_lock(lock, root)) return;
+  const std::lock_guard guard(claims.mutex);
+  claims.locks.push_back(std::move(lock));
+}
+
 fs::path CheckpointWriter::commit(const Metadata& metadata) {
   // Each stage: this rank's part of it, then all ranks learn whether it worked everywhere. The
   // others' error says `elsewhere` if it did not.
@@ -373,7 +428,8 @@ fs::path CheckpointWriter::commit(const Metadata& metadata) {
     }
     const bool fine = options_.agree ? options_.agree(error == nullptr) : error == nullptr;
     if (fine) return;
-    if (options_.rank == 0 && lock_) {
+    // A folder that was there before may be another job's, which is saving right now.
+    if (made_temporary_) {
       if (const auto problem = remove_temporary(temporary_)) warn(*problem);
     }
     lock_ = Fd();

@@ -129,6 +129,7 @@ void prepare_checkpoints(const std::filesystem::path& root) {
       if (failed) throw UserError(fmt::format("{}: {}", root.string(), failed.message()));
       io::AtomicFile probe(root / "probe");  // never committed: leaves nothing behind
       probe.write("x");
+      io::claim_checkpoint_root(root);
     } catch (...) {
       problem = std::current_exception();
     }

@@ -20,7 +20,9 @@ struct SaveOptions {
 std::filesystem::path save_checkpoint(const StateDict& tensors, const std::filesystem::path& root,
                                       int64_t step, const SaveOptions& options = {});
 
-// Makes the root where it is missing, and tries to write there: better now than after an hour.
+// Makes the root where it is missing, and tries to write there: better now than after an hour. From
+// then on the root is this job's until its first process ends: a second job that prepares or saves
+// there gets a UserError, and harms nothing.
 void prepare_checkpoints(const std::filesystem::path& root);
 
 // Whether there is a checkpoint under the root.

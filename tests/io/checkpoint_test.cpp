@@ -4,6 +4,7 @@
 
 #include <barrier>
 #include <csignal>
+#include <cstdlib>
 #include <fcntl.h>
 #include <mutex>
 #include <numeric>
@@ -510,6 +511,59 @@ TEST(Checkpoint, TwoJobsCannotSaveToOneFolder) {
               HasSubstr("another process is saving to " + folder.path().native()));
   ::close(other);
   save_small(folder.path(), 2);
+}
+
+// What the first job has written of the same step so far stays, and the first job goes on.
+TEST(Checkpoint, ARefusedJobHarmsNothing) {
+  const TempFolder folder;
+  save_small(folder.path(), 1);
+  const int other = ::open((folder / ".tinyshard-lock").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(::flock(other, LOCK_EX | LOCK_NB), 0);
+  const fs::path temporary = folder / "step-00000002.job.tinyshard-tmp";
+  fs::create_directory(temporary);
+  put(temporary / "part-00000-of-00001.safetensors", "half");
+  EXPECT_THAT(message_of<UserError>([&] { save_small(folder.path(), 2); }),
+              HasSubstr("another process is saving to " + folder.path().native()));
+  EXPECT_TRUE(fs::exists(temporary / "part-00000-of-00001.safetensors"));
+  ::close(other);
+}
+
+TEST(Checkpoint, AClaimedFolderIsThisProcesssUntilItEnds) {
+  const TempFolder folder;
+  const fs::path root = folder / "root";
+  claim_checkpoint_root(root);
+  claim_checkpoint_root(root);
+  const auto by_another_process = [&](const char* work) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const char* program = "/proc/self/exe";
+      setenv("TINYSHARD_OTHER_JOB", work, 1);
+      setenv("TINYSHARD_OTHER_ROOT", root.c_str(), 1);
+      execl(program, program, "--gtest_filter=OtherJob.*", nullptr);
+      _exit(9);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status;
+  };
+  for (const char* work : {"claim", "save"}) EXPECT_EQ(by_another_process(work), 0) << work;
+  save_small(root, 2);  // between its saves, too
+  for (const char* work : {"claim", "save"}) EXPECT_EQ(by_another_process(work), 0) << work;
+  save_small(root, 3);
+  EXPECT_THAT(names_in(root), ElementsAre(".tinyshard-lock", "step-00000002", "step-00000003"));
+}
+
+// The other process of the test above.
+TEST(OtherJob, IsRefused) {
+  const char *work = std::getenv("TINYSHARD_OTHER_JOB"),
+             *path = std::getenv("TINYSHARD_OTHER_ROOT");
+  if (work == nullptr || path == nullptr) return;
+  const fs::path root = path;
+  EXPECT_THAT(message_of<UserError>([&] {
+                if (std::string_view(work) == "claim") claim_checkpoint_root(root);
+                save_small(root, 9);
+              }),
+              HasSubstr("another process is saving to " + root.native()));
 }
 
 TEST(Checkpoint, EveryFailingCallLeavesTheLastCheckpoint) {
