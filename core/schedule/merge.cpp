@@ -243,8 +243,13 @@ class Merger {
 }  // namespace
 
 int first_version(const std::vector<VirtualBuffer>& buffers, int buffer) {
-  while (buffers[buffer].previous >= 0) buffer = buffers[buffer].previous;
-  return buffer;
+  for (;;) {
+    const VirtualBuffer& b = buffers[size_t(buffer)];
+    const bool is_name = b.container >= 0 && b.container_offset == 0 &&
+                         b.bytes() == buffers[size_t(b.container)].bytes();
+    if (b.previous < 0 && !is_name) return buffer;
+    buffer = b.previous >= 0 ? b.previous : b.container;
+  }
 }
 
 void update_accesses(Task& task) {

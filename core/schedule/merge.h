@@ -29,7 +29,7 @@ void merge_kernels(std::vector<Task>& tasks, const std::vector<VirtualBuffer>& b
 // Reads and writes of a draft, from its expressions.
 void update_accesses(Task& task);
 
-// What `buffer` is a later version of, the earliest one: both are one memory.
+// What `buffer` is a later version or a further name of, the earliest one: both are one memory.
 int first_version(const std::vector<VirtualBuffer>& buffers, int buffer);
 
 // True when every load of memory that the draft also writes has the index of that store.

@@ -39,6 +39,7 @@ class Scheduler {
   // given copies of them first. Otherwise empty, and `take` has the schedule.
   std::vector<UOp> run() {
     name_results();
+    name_again();
     for (const UOp& root : roots_) {
       int b = buffer_of(root);
       schedule_.roots.push_back(b);
@@ -77,6 +78,15 @@ class Scheduler {
     }
     for (const UOp& x : order_) {
       if (fusion_.materialized(x) && !buffer_.contains(x)) write_parts(x, uses);
+    }
+  }
+
+  // An After is a further name of its operand's memory. Kernels must know, as they may write there.
+  void name_again() {
+    for (const UOp& x : order_) {
+      if (x.op() != Op::After || x->numel() == 0) continue;
+      int operand = whole_operand(x.src(0)), name = buffer_of(x);
+      schedule_.buffers[size_t(name)].container = operand;
     }
   }
 
@@ -187,9 +197,9 @@ class Scheduler {
         task.item = copy(x);
         break;
       case Op::After:
-        task.item.buffers = {whole_operand(x.src(0)), buffer_of(base_of(x.src(1)))};
+        task.item.buffers = {schedule_.buffers[size_t(buffer)].container,
+                             buffer_of(base_of(x.src(1)))};
         task.nothing = true;
-        schedule_.buffers[buffer].container = task.item.buffers[0];
         break;
       default:
         task.draft = draft(x, buffer);
