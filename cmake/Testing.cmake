@@ -1,7 +1,8 @@
 # tinyshard_test(<name> SOURCES a.cpp... [LABELS label...] [RANKS n...] [TIMEOUT seconds] [LIBS target...]
-#                [ENVIRONMENT NAME=value...] [NO_MAIN] [ON_GPU] [ALONE])
+#                [ENVIRONMENT NAME=value...] [NO_MAIN] [ON_GPU] [ALONE] [VERIFIED])
 #   A GoogleTest program, registered in ctest as one test; NO_MAIN when the sources hold main(). With ON_GPU it is
-#   registered once more, as <name>_on_gpu, with the GPUs of the machine as default devices. With RANKS it runs under
+#   registered once more, as <name>_on_gpu, with the GPUs of the machine as default devices, and with VERIFIED once more,
+#   as <name>_verified, with SPEC=2: each graph and the memory of each schedule is verified. With RANKS it runs under
 #   mpirun once per given n, as <name>_<n>_ranks (labels gain `mpi`; skipped with a message when Open MPI is absent), and
 #   with ALONE also without mpirun. Labels in use: mpi, slow, gpu, install. Sanitizer builds get five times the TIMEOUT
 #   (default 120 s).
@@ -32,7 +33,7 @@ if(TINYSHARD_BUILD_TESTS)
 endif()
 
 function(tinyshard_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;ON_GPU;ALONE" "TIMEOUT" "SOURCES;LABELS;RANKS;LIBS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;ON_GPU;ALONE;VERIFIED" "TIMEOUT" "SOURCES;LABELS;RANKS;LIBS;ENVIRONMENT")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "tinyshard_test(${name}): needs SOURCES; unknown: '${arg_UNPARSED_ARGUMENTS}'")
   endif()
@@ -60,6 +61,10 @@ function(tinyshard_test name)
       tinyshard_test_properties(${name}_on_gpu "${arg_LABELS};gpu" ${arg_TIMEOUT} 1 "TS_DEVICES=CUDA;${arg_ENVIRONMENT}")
       set_tests_properties(${name}_on_gpu PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped:")
     endif()
+  endif()
+  if(arg_VERIFIED)
+    add_test(NAME ${name}_verified COMMAND ${name})
+    tinyshard_test_properties(${name}_verified "${arg_LABELS}" ${arg_TIMEOUT} 1 "SPEC=2;${arg_ENVIRONMENT}")
   endif()
   foreach(ranks IN LISTS arg_RANKS)
     set(test ${name}_${ranks}_ranks)

@@ -52,7 +52,9 @@ template <class Visit>
 void for_each_option(Options& o, Visit visit) {
   visit("DEBUG", o.debug,
         "1 times and counts, 2 kernels and reshards, 3 graphs, 4 kernel graphs, 5 LLVM IR");
-  visit("SPEC", o.spec, "1 verifies graphs entering and leaving the pipeline, 2 after every pass");
+  visit("SPEC", o.spec,
+        "1 verifies graphs entering and leaving the pipeline, 2 after every pass, and the memory "
+        "of schedules");
   visit("TS_LIBRARIES", o.libraries, "0 keeps products and convolutions in generated kernels");
   visit("TS_THREADS", o.threads,
         "threads of the CPU devices; 0 = cores of this process / local ranks");

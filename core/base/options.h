@@ -9,8 +9,8 @@ namespace tinyshard {
 struct Options {
   int debug = 0;  // DEBUG: 1 times and counts, 2 reshards and kernels, 3 graphs after passes, 4
                   // kernel IR, 5 LLVM IR, 6 assembly
-  int spec =
-      0;  // SPEC: 1 verifies graphs at the entry and exit of the pipeline, 2 after every pass
+  int spec = 0;   // SPEC: 1 verifies graphs at the entry and exit of the pipeline, 2 after every
+                  // pass, and that no item of a schedule reads memory after another one wrote it
   bool libraries =
       true;  // TS_LIBRARIES: 0 keeps every product and convolution in generated kernels
   int threads =

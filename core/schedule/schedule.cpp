@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/options.h"
 #include "core/rewrite/affine.h"
 #include "core/rewrite/pattern.h"
 #include "core/schedule/buckets.h"
@@ -20,6 +21,7 @@
 #include "core/schedule/order.h"
 #include "core/schedule/parts.h"
 #include "core/schedule/reuse.h"
+#include "core/schedule/verify.h"
 
 namespace tinyshard {
 namespace {
@@ -487,7 +489,11 @@ Schedule make_schedule(std::span<const UOp> roots, std::span<const Sharding> sha
   for (int attempt = 0; attempt < 3; ++attempt) {
     Scheduler scheduler(graph, shardings, options);
     std::vector<UOp> needed_later = scheduler.run();
-    if (needed_later.empty()) return scheduler.take();
+    if (needed_later.empty()) {
+      Schedule schedule = scheduler.take();
+      if (tinyshard::options().spec >= 2) verify_memory(schedule);
+      return schedule;
+    }
     graph = read_copies(graph, needed_later);
   }
   throw InternalError("copies of overwritten storages leave no circle");

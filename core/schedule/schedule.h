@@ -8,6 +8,7 @@
 //   join.cpp     independent ones become one launch
 //   dependencies.cpp, buckets.cpp, order.cpp   in-place writes, buckets of collectives, the order
 //   memory.cpp   one arena per device: offsets by liveness
+//   verify.cpp   SPEC=2: proof that every item finds the values that it is meant to read
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -1,0 +1,31 @@
+// Proof that the items of a schedule meet the values that they are meant to read: SPEC=2.
+//
+// The schedule is taken as it will run, buffers with their places in memory and items in their
+// order, and run on bytes that know whose value they hold. This shares no code with what decides
+// about memory (memory.cpp, reuse.cpp, dependencies.cpp, core/exec's hazards.cpp): a mistake there
+// is found, not repeated.
+#pragma once
+#include "core/schedule/schedule.h"
+
+namespace tinyshard {
+
+// InternalError naming items and buffers where
+//   - an item reads a buffer whose bytes hold, wholly or in part, something else: nobody has
+//     written it yet, or somebody has written over it;
+//   - a result lies in memory that it does not have, or two items write one buffer;
+//   - an item touches what a collective on its way writes, or writes what that reads, without
+//     waiting for it;
+//   - an item writes over its own operand in a way that it may not (verify_in_place, for kernels);
+//   - a root is not there at the end.
+void verify_memory(const Schedule& schedule);
+
+// Which of a kernel's parameters share their memory, as the schedule has placed their buffers:
+// share[a][b], of which at least one is written.
+using SharedParams = std::vector<std::vector<bool>>;
+
+// InternalError where one iteration of the kernel may read an element that another one has already
+// stored, under the rules of core/codegen/kernel.h: loops run in any order, a value is computed in
+// the loops that it depends on, and a store comes after all that is computed in its loops.
+void verify_in_place(const KernelSource& kernel, const SharedParams& share);
+
+}  // namespace tinyshard
