@@ -1,27 +1,16 @@
 #include "multi/rewrite.h"
 
 #include <algorithm>
-#include <limits>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/rewrite/fold.h"
 #include "core/uop/node_map.h"
 #include "multi/redistribute.h"
 
 namespace tinyshard {
 namespace {
-
-// What a reduction of nothing gives: exactly, for integers of 64 bits too.
-UOp identity_of(ReduceOp op, DType dtype) {
-  if (op == ReduceOp::Sum || op == ReduceOp::Prod) return const_int(dtype, op == ReduceOp::Prod);
-  bool lowest = op == ReduceOp::Max;
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  if (is_float(dtype)) return const_float(dtype, lowest ? -infinity : infinity);
-  if (!is_signed_int(dtype)) return const_int(dtype, lowest ? 0 : -1);
-  int spare = 64 - 8 * int(itemsize(dtype));
-  return const_int(dtype, (lowest ? INT64_MIN : INT64_MAX) >> spare);
-}
 
 class Rewriter {
  public:

@@ -64,6 +64,12 @@ RuleSet tidy_rules() {
        [](const UOp& x) { return x.src(1) == x.src(2) ? x.src(1) : UOp(); }},
       {"pick_first", Op::Gather, 0, pick_first},
       {"sum_of_pick", Op::Reduce, 0, sum_of_pick},
+      {"reduced_constant", Op::Reduce, op_set(Op::Const),
+       [](const UOp& x) {
+         if (x.src(0)->numel() == 0) return UOp();
+         int64_t count = x.src(0)->numel() / x->numel();
+         return reshaped_const(fold_reduction(ReduceOp(x.arg(0)), x.src(0), count), x.shape());
+       }},
       // Every part of what is the same along an axis is the same: a bias beside sharded rows.
       {"slice_of_copies", Op::ShardSlice, op_set(Op::Expand),
        [](const UOp& x) {

@@ -8,7 +8,8 @@
 namespace tinyshard {
 
 // Removes gradient boundaries and identities (x * 1, x + 0, double negation, casts to the same
-// type or there and back), computes constants. Values stay the same bit for bit, except -0.0 + 0.
+// type or there and back), computes constants. Values stay the same bit for bit, except -0.0 + 0
+// and sums of constants, which are rounded once.
 std::vector<UOp> tidy(std::span<const UOp> roots);
 
 // A reduction of many elements to few results becomes two, so that many threads can share it:

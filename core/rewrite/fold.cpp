@@ -332,4 +332,35 @@ UOp fold_constants(Op op, DType dtype, std::span<const UOp> src) {
   return value ? const_int(dtype, *value, shape) : UOp();
 }
 
+UOp identity_of(ReduceOp op, DType dtype) {
+  if (op == ReduceOp::Sum || op == ReduceOp::Prod) return const_int(dtype, op == ReduceOp::Prod);
+  bool lowest = op == ReduceOp::Max;
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  if (is_float(dtype)) return const_float(dtype, lowest ? -infinity : infinity);
+  if (!is_signed_int(dtype)) return const_int(dtype, lowest ? 0 : -1);
+  int spare = 64 - 8 * int(itemsize(dtype));
+  return const_int(dtype, (lowest ? INT64_MIN : INT64_MAX) >> spare);
+}
+
+UOp fold_reduction(ReduceOp op, const UOp& constant, int64_t count) {
+  const DType dtype = constant.dtype();
+  UOp one = reshaped_const(constant, {});
+  if (op == ReduceOp::Max || op == ReduceOp::Min || dtype == DType::Bool) return one;
+  if (is_float(dtype)) {
+    double c = const_as_double(one), n = static_cast<double>(count);
+    double all = op == ReduceOp::Sum ? c * n : std::pow(std::fabs(c), n);
+    if (op == ReduceOp::Prod && std::signbit(c) && count % 2 == 1) all = -all;
+    return fold_cast(const_float(DType::F64, all), dtype);
+  }
+  uint64_t c = static_cast<uint64_t>(one.arg(0)), all = 1;
+  if (op == ReduceOp::Sum) {
+    all = c * static_cast<uint64_t>(count);
+  } else {
+    for (int64_t n = count; n > 0; n >>= 1, c *= c) {
+      if (n & 1) all *= c;
+    }
+  }
+  return const_int(dtype, static_cast<int64_t>(all));
+}
+
 }  // namespace tinyshard

@@ -11,4 +11,11 @@ namespace tinyshard {
 // is not defined (division by zero, a shift by the width, a float outside of an integer's range).
 UOp fold_constants(Op op, DType dtype, std::span<const UOp> src);
 
+// The scalar that a reduction of nothing gives: exactly, for integers of 64 bits too.
+UOp identity_of(ReduceOp op, DType dtype);
+
+// The scalar that a reduction of `count` > 0 times the constant gives, rounded once: a sum of 2^25
+// ones in f32 is 2^25, which adding them one after the other would not reach.
+UOp fold_reduction(ReduceOp op, const UOp& constant, int64_t count);
+
 }  // namespace tinyshard
