@@ -10,6 +10,7 @@
 #include "core/base/options.h"
 #include "core/base/stopwatch.h"
 #include "core/passes/attention.h"
+#include "core/passes/empties.h"
 #include "core/passes/epilogues.h"
 #include "core/passes/products.h"
 #include "core/passes/scatters.h"
@@ -29,6 +30,7 @@ void shard_pass(PassContext& c) {
   c.shardings = std::move(local.shardings);
 }
 
+void empties_pass(PassContext& c) { c.roots = fold_empties(c.roots); }
 void attention_pass(PassContext& c) { c.roots = lower_attention(c.roots, c.library_supports); }
 void products_pass(PassContext& c) {
   c.roots = lower_products(c.roots, c.library_supports, c.small_products);
@@ -46,9 +48,11 @@ void transpose_pass(PassContext& c) { c.roots = transpose_products(c.roots); }
 
 void epilogues_pass(PassContext& c) { c.roots = fuse_epilogues(c.roots, c.library_supports); }
 
-constexpr std::array<Pass, 12> kPasses = {{
+constexpr std::array<Pass, 13> kPasses = {{
     {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
     {"shard", "global values become local ones; collectives appear", true, shard_pass},
+    {"empties", "what has no elements, or is made of nothing, becomes a constant", true,
+     empties_pass},
     {"attention", "attention that no library takes becomes products and a softmax", true,
      attention_pass},
     {"tidy_local", "the same for what sharding leaves behind", false, tidy_pass},

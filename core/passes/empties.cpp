@@ -1,0 +1,47 @@
+// What an op over empty sources gives is known without computing anything:
+//
+//   pad f32[1] over f32[0]                  0, as everything outside of the source
+//   reduce f32[1] max over [0] of f32[0]    -inf, the identity of the reduction
+//   dot f32[2, 3] of f32[2, 0], f32[0, 3]   0, a sum of no products; convolutions alike
+//   gather f32[4] of f32[0]                 0, as every index is out of range
+//   scatter_add f32[4] of no indices        0, or the base that it starts from
+//
+// Elementwise ops have sources of their own shape, so a result with elements has sources with
+// elements. The parts of a sharded dim are rounded up: a part is empty where the whole is.
+#include "core/passes/empties.h"
+
+#include <algorithm>
+
+#include "core/rewrite/fold.h"
+#include "core/rewrite/pattern.h"
+
+namespace tinyshard {
+namespace {
+
+bool is_empty(const UOp& x) { return x->numel() == 0; }
+
+UOp zeros_like(const UOp& x) { return const_int(x.dtype(), 0, x.shape()); }
+
+UOp folded(const UOp& x) {
+  switch (x.op()) {
+    case Op::Const:
+    case Op::Buffer:
+    case Op::Assign:  // writes nothing, but is the storage that it names
+      return {};
+    default:
+      break;
+  }
+  if (is_empty(x)) return zeros_like(x);
+  if (std::ranges::none_of(x->src(), is_empty)) return {};
+  if (x.op() == Op::Reduce)
+    return reshaped_const(identity_of(ReduceOp(x.arg(0)), x.dtype()), x.shape());
+  if (x.op() == Op::ScatterAdd && x->sources == 3) return cast(x.src(2), x.dtype());
+  if (x.op() == Op::After) return {};
+  return zeros_like(x);
+}
+
+}  // namespace
+
+std::vector<UOp> fold_empties(std::span<const UOp> roots) { return rewrite_once(roots, folded); }
+
+}  // namespace tinyshard
