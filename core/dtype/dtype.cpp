@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/call.h"
 #include "core/base/error.h"
 
 namespace tinyshard {
@@ -40,9 +41,8 @@ constexpr std::array<Row, kDTypes> kRows = {{
 }};
 
 const Row& row(DType d) {
-  if (static_cast<int>(d) >= kDTypes) {
-    throw UserError(fmt::format("{} is not a dtype", static_cast<int>(d)));
-  }
+  if (static_cast<size_t>(d) >= kRows.size())
+    fail(fmt::format("DType({}) is no element type", static_cast<int>(d)));
   return kRows[static_cast<size_t>(d)];
 }
 

@@ -1,6 +1,6 @@
 #include "core/nn/checkpoint_activations.h"
 
-#include "core/tensor/call_internal.h"
+#include "core/base/call.h"
 
 namespace tinyshard::nn {
 

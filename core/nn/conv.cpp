@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "core/tensor/call_internal.h"
+#include "core/base/call.h"
 
 namespace tinyshard::nn {
 namespace {

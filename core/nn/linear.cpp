@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/tensor/call_internal.h"
+#include "core/base/call.h"
 
 namespace tinyshard::nn {
 

@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "core/base/call.h"
 #include "core/exec/capture.h"
-#include "core/tensor/call_internal.h"
 #include "multi/rewrite.h"
 
 namespace tinyshard::nn::optim {

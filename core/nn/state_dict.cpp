@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/tensor/call_internal.h"
+#include "core/base/call.h"
 #include "io/safetensors.h"
 
 namespace tinyshard::nn {

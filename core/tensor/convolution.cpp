@@ -4,13 +4,18 @@
 
 #include <fmt/format.h>
 
+#include "core/base/sizes.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
 namespace value {
 
+int64_t window_reach(int64_t kernel, int64_t dilation) {
+  return add_sizes(multiply_sizes(dilation, kernel - 1), 1);
+}
+
 int64_t window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilation) {
-  int64_t reach = dilation * (kernel - 1) + 1;
+  int64_t reach = window_reach(kernel, dilation);
   return size < reach ? 0 : (size - reach) / stride + 1;
 }
 
@@ -20,7 +25,9 @@ namespace {
 // dilation]. Copies of x, each followed by nothing, are read as rows longer by `dilation`: every
 // row starts that much further into x.
 Value windows_of_last(const Value& x, int64_t kernel, int64_t stride, int64_t dilation) {
-  int64_t n = x.shape().back(), count = window_count(n, kernel, stride, dilation);
+  const int64_t n = x.shape().back();
+  stride = std::min(stride, n + 1);  // one window, however much longer the step is
+  const int64_t count = window_count(n, kernel, stride, dilation);
   Dims lead(x.shape().begin(), x.shape().end() - 1);
   auto shaped = [&](std::initializer_list<int64_t> last) {
     Dims shape = lead;
@@ -82,10 +89,10 @@ Pairs spatial_padding(const Ints& padding, int64_t spatial) {
   Pairs pairs;
   if (spatial > 0 && static_cast<int64_t>(padding.size()) == 2 * spatial) {
     for (int64_t i = spatial - 1; i >= 0; --i)
-      pairs.emplace_back(padding[2 * i], padding[2 * i + 1]);
+      pairs.emplace_back(limited(padding[2 * i]), limited(padding[2 * i + 1]));
     return pairs;
   }
-  for (int64_t p : per_dim(padding, spatial, "padding")) pairs.emplace_back(p, p);
+  for (int64_t p : per_dim(padding, spatial, "padding")) pairs.emplace_back(limited(p), limited(p));
   return pairs;
 }
 
@@ -196,8 +203,9 @@ Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, const ConvOption
   Dims shape{x.size(0), channels};
   for (int64_t i = 0; i < conv.spatial; ++i) {
     auto& [low, high] = conv.padding[i];
-    int64_t size = x.size(2 + i), padded = size + low + high;
-    if (padded < conv.dilation[i] * (conv.kernel[i] - 1) + 1) {
+    int64_t size = x.size(2 + i), padded = add_sizes(size, add_sizes(low, high));
+    if (padded < value::window_reach(conv.kernel[i], conv.dilation[i]) || -low > size ||
+        -high > size) {
       fail(fmt::format("weight {} is larger than x {} with padding ({}, {}) in dim {}", text_of(w),
                        text_of(x), low, high, 2 + i));
     }
@@ -207,6 +215,7 @@ Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, const ConvOption
   }
   x = value::shrink(x, cut);
 
+  check_size(shape, wide);
   Value out = x;
   if (product(shape) == 0 || x.node()->numel() == 0 || w.node()->numel() == 0) {
     out = value::constant(wide, 0, shape);
@@ -238,13 +247,16 @@ Tensor Tensor::conv_transpose2d(const Tensor& weight, const Tensor& bias,
   Dims shape{x.size(0), channels};
   for (int64_t i = 0; i < conv.spatial; ++i) {
     auto [low, high] = conv.padding[i];
-    int64_t size = (x.size(2 + i) - 1) * conv.stride[i] - low - high +
-                   conv.dilation[i] * (conv.kernel[i] - 1) + extra[i] + 1;
+    if (extra[i] < 0) fail(fmt::format("output_padding {} is negative", extra[i]));
+    int64_t size = add_sizes(multiply_sizes(x.size(2 + i) - 1, conv.stride[i]),
+                             value::window_reach(conv.kernel[i], conv.dilation[i]));
+    size = add_sizes(add_sizes(size, extra[i]), -add_sizes(low, high));
     if (size <= 0)
       fail(fmt::format("padding ({}, {}) leaves nothing of dim {} of {}", low, high, 2 + i,
                        text_of(x)));
     shape.push_back(size);
   }
+  check_size(shape, wide);
   Value out = x;
   bool fits = conv.spatial <= 2 && is_float(wide) && product(shape) > 0 && x.node()->numel() > 0;
   for (int64_t i = 0; i < conv.spatial; ++i) {
@@ -262,20 +274,20 @@ Tensor Tensor::conv_transpose2d(const Tensor& weight, const Tensor& bias,
   for (int64_t i = 0; i < conv.spatial; ++i) {
     flipped.push_back(i + 3);
     int64_t axis = 2 + i, stride = conv.stride[i], n = out.size(axis),
-            reach = conv.dilation[i] * (conv.kernel[i] - 1);
+            reach = value::window_reach(conv.kernel[i], conv.dilation[i]) - 1;
     Value apart = value::unsqueeze(out, axis + 1);
     Pairs zeros(apart.rank(), {0, 0});
     zeros[axis + 1] = {0, stride - 1};
     Dims line = out.dims();
-    line[axis] = n * stride;
+    line[axis] = multiply_sizes(n, stride);
     out = value::shrink_axis(value::reshape(value::pad(apart, zeros), line), axis, 0,
                              n ? (n - 1) * stride + 1 : 0);
     int64_t low = reach - conv.padding[i].first, high = reach - conv.padding[i].second + extra[i];
-    out = value::shrink_axis(out, axis, std::max<int64_t>(0, -low),
-                             out.size(axis) - std::max<int64_t>(0, -high));
     Pairs around(out.rank(), {0, 0});
     around[axis] = {std::max<int64_t>(0, low), std::max<int64_t>(0, high)};
     out = value::pad(out, around);
+    out = value::shrink_axis(out, axis, std::max<int64_t>(0, -low),
+                             out.size(axis) - std::max<int64_t>(0, -high));
   }
   int64_t g = conv.groups, in = w.size(0) / g, per_group = w.size(1);
   Dims grouped{g, in, per_group};

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/sizes.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -11,12 +12,6 @@ namespace tinyshard {
 using value::Value;
 
 namespace {
-
-void check_shape(const Dims& shape) {
-  for (int64_t d : shape) {
-    if (d < 0) fail(fmt::format("shape {} has a negative size", value::shape_text(shape)));
-  }
-}
 
 DType type_of_number(const Scalar& number) {
   switch (number.kind) {
@@ -36,9 +31,9 @@ bool any_float(std::initializer_list<Scalar> numbers) {
   return false;
 }
 
-Tensor filled(const char* op, const Dims& shape, const Scalar& value, DType dtype) {
-  Call call(op);
-  check_shape(shape);
+Tensor filled(const char* op, const Dims& shape, const Scalar& value, DType dtype,
+              const Caller& caller) {
+  Call call(op, caller);
   return value::constant(dtype, value, shape);
 }
 
@@ -52,7 +47,6 @@ void check_line(const Scalar& first, const Scalar& last, DType dtype) {
 
 // Holds the distance of any two integers.
 using Wide = __int128;
-constexpr Wide kMostElements = Wide{1} << 62;
 
 Wide wide(const Scalar& n) {
   return n.is_beyond_i64() ? Wide{static_cast<uint64_t>(n.integer)} : Wide{n.integer};
@@ -82,23 +76,23 @@ Tensor::Tensor(Scalar value) {
   *this = value::constant(type_of_number(value), value);
 }
 
-Tensor Tensor::full(const Ints& shape, Scalar value) {
-  return filled("full", shape.values, value, type_of_number(value));
+Tensor Tensor::full(const Ints& shape, Scalar value, Caller caller) {
+  return filled("full", shape.values, value, type_of_number(value), caller);
 }
-Tensor Tensor::full(const Ints& shape, Scalar value, DType dtype) {
-  return filled("full", shape.values, value, dtype);
+Tensor Tensor::full(const Ints& shape, Scalar value, DType dtype, Caller caller) {
+  return filled("full", shape.values, value, dtype, caller);
 }
-Tensor Tensor::zeros(const Ints& shape, DType dtype) {
-  return filled("zeros", shape.values, 0, dtype);
+Tensor Tensor::zeros(const Ints& shape, DType dtype, Caller caller) {
+  return filled("zeros", shape.values, 0, dtype, caller);
 }
-Tensor Tensor::ones(const Ints& shape, DType dtype) {
-  return filled("ones", shape.values, 1, dtype);
+Tensor Tensor::ones(const Ints& shape, DType dtype, Caller caller) {
+  return filled("ones", shape.values, 1, dtype, caller);
 }
 
-Tensor Tensor::empty(const Ints& shape, DType dtype) {
-  Call call("empty");
-  check_shape(shape.values);
+Tensor Tensor::empty(const Ints& shape, DType dtype, Caller caller) {
+  Call call("empty", caller);
   value::check_dtype(dtype);
+  check_size(shape.values, dtype);
   return Tensor(empty_buffer(shape.values, dtype, replicated(default_mesh())));
 }
 
@@ -111,7 +105,9 @@ Tensor Tensor::full_like(Scalar value, std::optional<DType> dtype) const {
 Tensor Tensor::zeros_like(std::optional<DType> dtype) const { return full_like(0, dtype); }
 Tensor Tensor::ones_like(std::optional<DType> dtype) const { return full_like(1, dtype); }
 
-Tensor Tensor::arange(Scalar stop, std::optional<DType> dtype) { return arange(0, stop, 1, dtype); }
+Tensor Tensor::arange(Scalar stop, std::optional<DType> dtype, Caller caller) {
+  return arange(0, stop, 1, dtype, caller);
+}
 
 Tensor Tensor::arange(Scalar start, Scalar stop, Scalar step, std::optional<DType> dtype,
                       Caller caller) {
@@ -124,7 +120,7 @@ Tensor Tensor::arange(Scalar start, Scalar stop, Scalar step, std::optional<DTyp
     double count = std::ceil((stop.real - start.real) / step.real);
     if (!(count < 1e15))
       fail(fmt::format("from {} to {} by {} never ends", start.real, stop.real, step.real));
-    n = std::max<int64_t>(0, static_cast<int64_t>(count));
+    n = count > 0 ? static_cast<int64_t>(count) : 0;
     if (!is_float(type)) {
       if (n > 0) check_line(start, start.real + static_cast<double>(n - 1) * step.real, type);
       return value::cast(line(start.real, step.real, n, DType::F64), type);
@@ -133,8 +129,8 @@ Tensor Tensor::arange(Scalar start, Scalar stop, Scalar step, std::optional<DTyp
   }
   Wide by = wide(step), span = wide(stop) - wide(start);
   Wide count = std::max<Wide>(0, (span + by + (by > 0 ? -1 : 1)) / by);
-  if (count > kMostElements) fail("has more elements than a tensor can have");
-  n = static_cast<int64_t>(count);
+  n = limited(count);
+  check_size(Dims{n}, type);
   if (n > 0) check_line(start, narrow(wide(start) + (count - 1) * by), type);
   return line(start, step, n, type);
 }
@@ -152,8 +148,8 @@ Tensor Tensor::linspace(Scalar start, Scalar stop, int64_t steps, std::optional<
   return value::cast(line(start.real, step, steps, DType::F64), type);
 }
 
-Tensor Tensor::eye(int64_t n, std::optional<int64_t> m, DType dtype) {
-  Call call("eye");
+Tensor Tensor::eye(int64_t n, std::optional<int64_t> m, DType dtype, Caller caller) {
+  Call call("eye", caller);
   value::check_dtype(dtype);
   int64_t columns = m.value_or(n);
   if (n < 0 || columns < 0) fail(fmt::format("sizes {} and {} are negative", n, columns));

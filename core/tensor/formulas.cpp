@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/sizes.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -82,6 +83,9 @@ Tensor Tensor::rearrange(const std::string& formula,
   }
 
   std::map<std::string, int64_t> size_of(sizes.begin(), sizes.end());
+  for (auto [name, size] : size_of) {
+    if (size < 0) fail(fmt::format("\"{}\" has the size {}", name, size));
+  }
   Group names;
   Dims shape;
   for (int64_t d = 0; d < x.rank(); ++d) {
@@ -93,7 +97,7 @@ Tensor Tensor::rearrange(const std::string& formula,
       names.push_back(name);
       if (name == "1") size_of[name] = 1;
       if (size_of.contains(name)) {
-        known *= size_of[name];
+        known = multiply_sizes(known, size_of[name]);
       } else if (unknown) {
         fail(fmt::format("give the size of \"{}\" or \"{}\"", *unknown, name));
       } else {
@@ -101,7 +105,7 @@ Tensor Tensor::rearrange(const std::string& formula,
       }
     }
     int64_t size = x.size(d);
-    if (known == 0 || size % known != 0 || (!unknown && size != known)) {
+    if (unknown ? known == 0 || size % known != 0 : size != known) {
       fail(fmt::format("dim {} of {} does not divide as \"{}\" says: {} by {}", d, describe(),
                        formula, size, known));
     }

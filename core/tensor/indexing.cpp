@@ -11,6 +11,8 @@ namespace tinyshard {
 namespace value {
 
 Value iota(int64_t n, DType dtype) {
+  if (is_int(dtype) && n >= int64_t{1} << 31 && itemsize(dtype) < 8)
+    fail(fmt::format("{} places are more than {} counts", n, name(dtype)));
   return cast(Value(UOp::make(Op::Iota, DType::I64, {}, Dims{n})), dtype);
 }
 
@@ -65,15 +67,18 @@ int64_t view_size(const View& v) {
 
 View slice_view(const Slice& slice, int64_t size) {
   if (slice.step == 0) fail("slice step cannot be 0");
+  // A longer step takes the first element, as one over the whole dim does.
+  const int64_t step =
+      std::clamp<int64_t>(slice.step, -std::max<int64_t>(1, size), std::max<int64_t>(1, size));
   auto wrapped = [size](int64_t i) { return i < 0 ? i + size : i; };
-  if (slice.step > 0) {
+  if (step > 0) {
     int64_t low = std::clamp<int64_t>(wrapped(slice.start.value_or(0)), 0, size);
     int64_t high = std::clamp<int64_t>(wrapped(slice.stop.value_or(size)), 0, size);
-    return {low, std::max(low, high), slice.step, false};
+    return {low, std::max(low, high), step, false};
   }
   int64_t first = slice.start ? std::clamp<int64_t>(wrapped(*slice.start), -1, size - 1) : size - 1;
   int64_t last = slice.stop ? std::clamp<int64_t>(wrapped(*slice.stop), -1, size - 1) : -1;
-  return {std::min(last, first) + 1, first + 1, slice.step, false};
+  return {std::min(last, first) + 1, first + 1, step, false};
 }
 
 // An index taken apart: views of the dims of x, then new dims, then tensors over some of them.

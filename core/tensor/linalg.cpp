@@ -198,12 +198,17 @@ Tensor::Svd Tensor::svd(bool full_matrices, Caller caller) const {
           tensor_of(vt, batch.lead, {right, batch.n}, dtype())};
 }
 
+// Each step is several nodes of the graph.
+constexpr int64_t kMostSteps = 1000;
+
 // Steps of X <- a X + b (X X') X + c (X X')^2 X..., which drive the singular values of X to one.
-Tensor Tensor::newton_schulz(int64_t steps, const std::vector<double>& coefficients,
-                             double eps) const {
-  Call call("newton_schulz");
+Tensor Tensor::newton_schulz(int64_t steps, const std::vector<double>& coefficients, double eps,
+                             Caller caller) const {
+  Call call("newton_schulz", caller);
   if (ndim() < 2) fail(fmt::format("needs at least two dims, not {}", describe()));
   if (coefficients.empty()) fail("no coefficients");
+  if (steps < 0 || steps > kMostSteps)
+    fail(fmt::format("{} steps; between 0 and {} are possible", steps, kMostSteps));
   Tensor x = div(square().sum({-2, -1}, true).sqrt().add(eps));
   bool tall = shape(-2) > shape(-1);
   if (tall) x = x.transpose(-2, -1);

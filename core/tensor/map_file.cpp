@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/exec/file_buffer.h"
-#include "core/tensor/call_internal.h"
 
 namespace tinyshard {
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/sizes.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -31,7 +32,7 @@ Dims inferred(const Dims& shape, int64_t n, const Value& x) {
     } else if (out[i] < 0) {
       fail(fmt::format("shape {} has a negative size", shape_text(shape)));
     } else {
-      known *= out[i];
+      known = multiply_sizes(known, out[i]);
     }
   }
   if (unknown >= 0) {
@@ -56,11 +57,9 @@ Value pad_with_own(const Value& x, const Pairs& padding, PadMode mode) {
   Value out = x;
   for (int64_t axis = 0; axis < x.rank(); ++axis) {
     auto [before, after] = padding[axis];
-    int64_t n = out.size(axis);
-    int64_t limit = mode == PadMode::Reflect    ? n - 1
-                    : mode == PadMode::Circular ? n
-                                                : before + after;
-    if (std::max(before, after) > limit || (n == 0 && before + after > 0)) {
+    int64_t n = out.size(axis), both = add_sizes(before, after);
+    int64_t limit = mode == PadMode::Reflect ? n - 1 : mode == PadMode::Circular ? n : both;
+    if (both > 0 && (n == 0 || std::max(before, after) > limit)) {
       fail(fmt::format("padding ({}, {}) of dim {} with its own values: {} has only {} there",
                        before, after, axis, text_of(x), n));
     }
@@ -94,6 +93,12 @@ Value pad_with_own(const Value& x, const Pairs& padding, PadMode mode) {
     out = value::cat(parts, axis);
   }
   return out;
+}
+
+// Parts are tensors of their own; more would only fill the memory with handles.
+void check_parts(int64_t count) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  if (count > kMost) fail(fmt::format("{} parts; at most {} are made", count, kMost));
 }
 
 int64_t new_axis(int64_t dim, int64_t rank) {
@@ -133,7 +138,7 @@ Tensor Tensor::flatten(int64_t start_dim, int64_t end_dim, Caller caller) const 
 Tensor Tensor::unflatten(int64_t dim, const Ints& sizes, Caller caller) const {
   Call call("unflatten", caller);
   Value x(*this);
-  int64_t axis = value::resolve_axis(dim, x.rank());
+  int64_t axis = value::resolve_dim(dim, x);
   Dims parts = inferred(sizes.values, x.size(axis), x), shape = x.dims();
   shape.erase(shape.begin() + axis);
   shape.insert(shape.begin() + axis, parts.begin(), parts.end());
@@ -214,7 +219,8 @@ Tensor Tensor::repeat(const Ints& repeats, Caller caller) const {
   for (int64_t i = 0; i < rank; ++i) {
     int64_t n = i < extra ? 1 : x.size(i - extra), r = repeats[i];
     if (r < 0) fail(fmt::format("cannot repeat {} times", r));
-    from.insert(from.end(), {1, n}), to.insert(to.end(), {r, n}), out.push_back(r * n);
+    from.insert(from.end(), {1, n}), to.insert(to.end(), {r, n});
+    out.push_back(multiply_sizes(r, n));
   }
   return value::reshape(value::broadcast_to(value::reshape(x, from), to), out);
 }
@@ -222,11 +228,11 @@ Tensor Tensor::repeat(const Ints& repeats, Caller caller) const {
 Tensor Tensor::repeat_interleave(int64_t repeats, std::optional<int64_t> dim, Caller caller) const {
   Call call("repeat_interleave", caller);
   Value x = dim ? Value(*this) : Value(flatten());
-  int64_t axis = value::resolve_axis(dim.value_or(0), x.rank());
+  int64_t axis = value::resolve_dim(dim.value_or(0), x);
   if (repeats < 0) fail(fmt::format("cannot repeat {} times", repeats));
   Dims shape = x.dims(), out = x.dims();
   shape.insert(shape.begin() + axis + 1, repeats);
-  out[axis] *= repeats;
+  out[axis] = multiply_sizes(out[axis], repeats);
   return value::reshape(value::broadcast_to(value::unsqueeze(x, axis + 1), shape), out);
 }
 
@@ -255,12 +261,12 @@ Tensor Tensor::pad(const Pairs& padding, Scalar value, PadMode mode, Caller call
   }
   Pairs inner, outer;
   for (int64_t i = 0; i < x.rank(); ++i) {
-    auto [before, after] = padding[i];
+    int64_t before = limited(padding[i].first), after = limited(padding[i].second);
     inner.emplace_back(std::max<int64_t>(0, -before), x.size(i) - std::max<int64_t>(0, -after));
     outer.emplace_back(std::max<int64_t>(0, before), std::max<int64_t>(0, after));
     if (inner[i].first > inner[i].second) {
-      fail(fmt::format("padding ({}, {}) of dim {} takes more than there is in {}", before, after,
-                       i, text_of(x)));
+      fail(fmt::format("padding ({}, {}) of dim {} takes more than there is in {}",
+                       padding[i].first, padding[i].second, i, text_of(x)));
     }
   }
   if (mode == PadMode::Constant) return value::pad(value::shrink(x, inner), outer, value);
@@ -286,7 +292,7 @@ Tensor Tensor::roll(const Ints& shifts, const Axes& dims, Caller caller) const {
   if (shifts.size() != axes.size())
     fail(fmt::format("{} shifts for {} dims", shifts.size(), axes.size()));
   for (size_t i = 0; i < axes.size(); ++i) {
-    int64_t axis = value::resolve_axis(axes[i], x.rank()), n = x.size(axis);
+    int64_t axis = value::resolve_dim(axes[i], x), n = x.size(axis);
     if (n == 0) continue;
     int64_t by = ((shifts[i] % n) + n) % n;
     if (by == 0) continue;
@@ -300,6 +306,7 @@ std::vector<Tensor> Tensor::split(int64_t size, int64_t dim, Caller caller) cons
   Call call("split", caller);
   if (size <= 0) fail(fmt::format("parts of {} elements", size));
   int64_t n = shape(value::resolve_axis(dim, ndim()), caller);
+  check_parts(n / size);
   Dims sizes(n / size, size);
   if (n % size || n == 0) sizes.push_back(n % size);
   return split(sizes, dim, caller);
@@ -308,8 +315,12 @@ std::vector<Tensor> Tensor::split(int64_t size, int64_t dim, Caller caller) cons
 std::vector<Tensor> Tensor::split(const Dims& sizes, int64_t dim, Caller caller) const {
   Call call("split", caller);
   Value x(*this);
-  int64_t axis = value::resolve_axis(dim, x.rank());
-  if (x.rank() == 0 || std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != x.size(axis)) {
+  int64_t axis = value::resolve_dim(dim, x), total = 0;
+  for (int64_t size : sizes) {
+    if (size < 0) fail(fmt::format("a part of {} elements in {}", size, shape_text(sizes)));
+    total = add_sizes(total, size);
+  }
+  if (total != x.size(axis)) {
     fail(
         fmt::format("sizes {} do not add up to dim {} of {}", shape_text(sizes), axis, text_of(x)));
   }
@@ -326,8 +337,9 @@ std::vector<Tensor> Tensor::chunk(int64_t chunks, int64_t dim, Caller caller) co
   Call call("chunk", caller);
   if (chunks <= 0) fail(fmt::format("{} chunks", chunks));
   int64_t n = shape(value::resolve_axis(dim, ndim()), caller);
-  if (n == 0) return split(Dims(chunks, 0), dim, caller);
-  return split((n + chunks - 1) / chunks, dim, caller);
+  if (n > 0) return split(n / chunks + (n % chunks != 0), dim, caller);
+  check_parts(chunks);
+  return split(Dims(chunks, 0), dim, caller);
 }
 
 Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t dim, Caller caller) {
@@ -389,8 +401,9 @@ Tensor Tensor::diagonal(int64_t offset, int64_t dim1, int64_t dim2, Caller calle
   order.insert(order.end(), {a, b});
   x = value::permute(x, order);
   int64_t rows = x.size(x.rank() - 2), columns = x.size(x.rank() - 1), r = x.rank() - 2;
-  x = value::shrink_axis(x, r, std::min(rows, std::max<int64_t>(0, -offset)), rows);
-  x = value::shrink_axis(x, r + 1, std::min(columns, std::max<int64_t>(0, offset)), columns);
+  offset = std::clamp(offset, -rows, columns);
+  x = value::shrink_axis(x, r, std::max<int64_t>(0, -offset), rows);
+  x = value::shrink_axis(x, r + 1, std::max<int64_t>(0, offset), columns);
   int64_t n = std::min(x.size(r), x.size(r + 1));
   x = value::shrink_axis(value::shrink_axis(x, r, 0, n), r + 1, 0, n);
   // The inverse of diag: with a column of padding, elements of the diagonal lie n + 1 apart.
@@ -416,26 +429,34 @@ Tensor Tensor::unfold(int64_t dim, int64_t size, int64_t step, Caller caller) co
   return value::move_axis(x, x.rank() - 2, axis);
 }
 
+namespace {
+
+// Of the last two dims: row + diagonal, and column. A diagonal beyond the corners is as good as one
+// just beyond.
+std::pair<Value, Value> about_diagonal(const Value& x, int64_t diagonal) {
+  if (x.rank() < 2) fail(fmt::format("needs two dims, not {}", text_of(x)));
+  int64_t last = x.rank() - 1, rows = x.size(last - 1), columns = x.size(last);
+  return {value::iota_along(last - 1, x.rank(), rows, DType::I64) +
+              std::clamp(diagonal, -rows, columns),
+          value::iota_along(last, x.rank(), columns, DType::I64)};
+}
+
+}  // namespace
+
 Tensor Tensor::triu(int64_t diagonal, Caller caller) const {
   Call call("triu", caller);
-  Value x(*this);
-  if (x.rank() < 2) fail(fmt::format("needs two dims, not {}", text_of(x)));
-  Value row = value::iota_along(x.rank() - 2, x.rank(), x.size(x.rank() - 2), DType::I64);
-  Value column = value::iota_along(x.rank() - 1, x.rank(), x.size(x.rank() - 1), DType::I64);
-  return value::where(row + diagonal <= column, x, value::constant(x.dtype(), 0, x.shape()));
+  auto [below, column] = about_diagonal(*this, diagonal);
+  return value::where(below <= column, Value(*this), value::constant(dtype(), 0, column.shape()));
 }
 
 Tensor Tensor::tril(int64_t diagonal, Caller caller) const {
   Call call("tril", caller);
-  Value x(*this);
-  if (x.rank() < 2) fail(fmt::format("needs two dims, not {}", text_of(x)));
-  Value row = value::iota_along(x.rank() - 2, x.rank(), x.size(x.rank() - 2), DType::I64);
-  Value column = value::iota_along(x.rank() - 1, x.rank(), x.size(x.rank() - 1), DType::I64);
-  return value::where(column <= row + diagonal, x, value::constant(x.dtype(), 0, x.shape()));
+  auto [below, column] = about_diagonal(*this, diagonal);
+  return value::where(column <= below, Value(*this), value::constant(dtype(), 0, column.shape()));
 }
 
-std::vector<Tensor> Tensor::meshgrid(const std::vector<Tensor>& axes, bool xy) {
-  Call call("meshgrid");
+std::vector<Tensor> Tensor::meshgrid(const std::vector<Tensor>& axes, bool xy, Caller caller) {
+  Call call("meshgrid", caller);
   int64_t rank = static_cast<int64_t>(axes.size());
   auto place = [&](int64_t i) { return xy && rank > 1 && i < 2 ? 1 - i : i; };
   Dims shape(rank);

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/sizes.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -41,12 +42,13 @@ Pool check(const Value& x, const Ints& size, const PoolOptions& options) {
   for (int64_t i = 0; i < pool.spatial; ++i) {
     auto& [low, high] = pool.padding[pool.first + i];
     int64_t k = pool.windows.kernel[i], s = pool.windows.stride[i], d = pool.windows.dilation[i];
-    int64_t size = x.size(pool.first + i), padded = size + low + high, reach = d * (k - 1) + 1;
     if (k <= 0 || s <= 0 || d <= 0 || low < 0 || high < 0) {
       fail(fmt::format(
           "kernel {}, stride {} and dilation {} must be positive, padding ({}, {}) not negative", k,
           s, d, low, high));
     }
+    int64_t size = x.size(pool.first + i), padded = add_sizes(size, add_sizes(low, high)),
+            reach = value::window_reach(k, d);
     if (padded < reach) {
       fail(fmt::format("a window of {} is larger than dim {} of {} with padding ({}, {})", reach,
                        pool.first + i, text_of(x), low, high));
@@ -54,7 +56,7 @@ Pool check(const Value& x, const Ints& size, const PoolOptions& options) {
     int64_t count = (padded - reach) / s + 1;
     // With ceil_mode a last window may hang over, unless it would begin in the padding.
     if (options.ceil_mode && (padded - reach) % s != 0 && count * s < size + low) {
-      high += count * s + reach - padded;
+      high = add_sizes(high, add_sizes(count * s, reach - padded));
       ++count;
     }
     pool.counts.push_back(count);
@@ -73,17 +75,18 @@ void need_elements_in_windows(const Value& x, const Pool& pool) {
   const value::Windows& w = pool.windows;
   for (int64_t i = 0; i < pool.spatial; ++i) {
     int64_t axis = pool.first + i, low = pool.padding[axis].first, size = x.size(axis);
-    if (low == 0 && pool.padding[axis].second == 0) continue;
-    for (int64_t window = 0; window < pool.counts[i]; ++window) {
-      bool inside = false;
-      for (int64_t tap = 0; !inside && tap < w.kernel[i]; ++tap) {
-        int64_t place = window * w.stride[i] + tap * w.dilation[i] - low;
-        inside = place >= 0 && place < size;
-      }
-      if (inside) continue;
+    int64_t k = w.kernel[i], s = w.stride[i], d = w.dilation[i];
+    auto refuse = [&](int64_t window) {
       fail(fmt::format("window {} of dim {} of {} has nothing but padding, so no index", window,
                        axis, text_of(x)));
+    };
+    for (int64_t window = 0; window < pool.counts[i] && window * s < low; ++window) {
+      int64_t before = low - window * s, tap = (before + d - 1) / d;  // the first that is in x
+      if (tap >= k || tap * d - before >= size) refuse(window);
     }
+    // All others start in x, but for those that start behind it.
+    int64_t behind = (low + size + s - 1) / s;
+    if (behind < pool.counts[i]) refuse(behind);
   }
 }
 
@@ -100,8 +103,8 @@ std::pair<Tensor, Tensor> Tensor::max_pool2d_with_indices(const Ints& kernel,
   Call call("max_pool2d", caller);
   Value x(*this);
   Pool pool = check(x, kernel, options);
-  need_elements_in_windows(x, pool);
   Value values = max_of_windows(x, pool);
+  need_elements_in_windows(x, pool);
   // Position from the end, so that the largest is the first of those that hold the maximum.
   Dims spatial(x.shape().begin() + pool.first, x.shape().end()), line(x.rank(), 1);
   std::copy(spatial.begin(), spatial.end(), line.begin() + pool.first);
@@ -139,13 +142,15 @@ Tensor Tensor::max_unpool2d(const Tensor& indices, const Ints& size, const PoolO
          dilation = value::per_dim(options.dilation, spatial, "dilation");
     Pairs padding = value::spatial_padding(options.padding, spatial);
     for (int64_t i = 0; i < spatial; ++i) {
-      out.push_back((x.size(first + i) - 1) * stride[i] - padding[i].first - padding[i].second +
-                    dilation[i] * (kernel[i] - 1) + 1);
+      int64_t size = add_sizes(multiply_sizes(x.size(first + i) - 1, stride[i]),
+                               value::window_reach(kernel[i], dilation[i]));
+      out.push_back(add_sizes(size, -add_sizes(padding[i].first, padding[i].second)));
     }
   }
   Dims lead(x.shape().begin(), x.shape().begin() + first), shape = lead;
   int64_t rows = product(lead), n = product(DimSpan(x.shape()).subspan(first));
   shape.insert(shape.end(), out.begin(), out.end());
+  check_size(shape, x.dtype());
   // Windows that overlap name the same place with the same value: the maximum of those, not the
   // sum.
   Value places = value::reshape(value::cast(indices, DType::I64), {rows, 1, n}),

@@ -45,6 +45,7 @@ UOp count_buffer(uint64_t drawn, uint64_t seed) {
 }  // namespace
 
 UOp random_bits(DimSpan shape) {
+  check_size(shape, DType::U64);
   Generator& g = generator();
   int64_t n = product(shape);
   if (n == 0) return value::constant(DType::U64, 0, shape).node();
@@ -135,22 +136,14 @@ void need_float_type(DType dtype) {
     fail(fmt::format("draws floats, not {}; use randint for integers", name(dtype)));
 }
 
-void check_shape(const Dims& shape) {
-  for (int64_t d : shape) {
-    if (d < 0) fail(fmt::format("shape {} has a negative size", value::shape_text(shape)));
-  }
-}
-
 Value random_unit(const Dims& shape, DType dtype) {
   need_float_type(dtype);
-  check_shape(shape);
   return unit(random_bits(shape), dtype);
 }
 
 // Box and Muller: both halves of the bits make one value.
 Value random_normal(const Dims& shape, DType dtype) {
   need_float_type(dtype);
-  check_shape(shape);
   Value bits = random_bits(shape);
   DType wide = dtype == DType::F64 ? DType::F64 : DType::F32;
   int count = wide == DType::F64 ? 32 : 24;
@@ -164,7 +157,10 @@ Value in_range(const Value& u, double low, double high) {
   return low == 0 ? scaled : scaled + low;
 }
 
-int64_t fan_in(const Dims& shape) { return shape.empty() ? 1 : product(DimSpan(shape).subspan(1)); }
+int64_t fan_in(const Dims& shape) {
+  check_size(shape, DType::U64);
+  return shape.empty() ? 1 : product(DimSpan(shape).subspan(1));
+}
 double kaiming_bound(const Dims& shape, double a) {
   return std::sqrt(2 / (1 + a * a)) /
          std::sqrt(static_cast<double>(std::max<int64_t>(1, fan_in(shape))));
@@ -172,13 +168,13 @@ double kaiming_bound(const Dims& shape, double a) {
 
 }  // namespace
 
-Tensor Tensor::rand(const Ints& shape, DType dtype) {
-  Call call("rand");
+Tensor Tensor::rand(const Ints& shape, DType dtype, Caller caller) {
+  Call call("rand", caller);
   return random_unit(shape.values, dtype);
 }
 
-Tensor Tensor::randn(const Ints& shape, DType dtype) {
-  Call call("randn");
+Tensor Tensor::randn(const Ints& shape, DType dtype, Caller caller) {
+  Call call("randn", caller);
   return random_normal(shape.values, dtype);
 }
 
@@ -192,18 +188,18 @@ Tensor Tensor::randn_like(std::optional<DType> dtype) const {
   return random_normal(shape(), dtype.value_or(this->dtype())).tensor().shard_like(*this);
 }
 
-Tensor Tensor::uniform(const Ints& shape, double low, double high, DType dtype) {
-  Call call("uniform");
+Tensor Tensor::uniform(const Ints& shape, double low, double high, DType dtype, Caller caller) {
+  Call call("uniform", caller);
   return in_range(random_unit(shape.values, dtype), low, high);
 }
 
-Tensor Tensor::normal(const Ints& shape, double mean, double std, DType dtype) {
-  Call call("normal");
+Tensor Tensor::normal(const Ints& shape, double mean, double std, DType dtype, Caller caller) {
+  Call call("normal", caller);
   return random_normal(shape.values, dtype) * std + mean;
 }
 
-Tensor Tensor::randint(const Ints& shape, int64_t low, int64_t high, DType dtype) {
-  Call call("randint");
+Tensor Tensor::randint(const Ints& shape, int64_t low, int64_t high, DType dtype, Caller caller) {
+  Call call("randint", caller);
   value::check_dtype(dtype);
   if (!is_int(dtype)) fail(fmt::format("draws integers, not {}", name(dtype)));
   if (low >= high)
@@ -212,7 +208,6 @@ Tensor Tensor::randint(const Ints& shape, int64_t low, int64_t high, DType dtype
     fail(fmt::format("{} does not hold the integers from {} up to but not including {}",
                      name(dtype), low, high));
   }
-  check_shape(shape.values);
   Value bits = random_bits(shape.values);
   uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   Value out = bits;
@@ -228,33 +223,34 @@ Tensor Tensor::randint(const Ints& shape, int64_t low, int64_t high, DType dtype
   return value::cast(out + low, dtype);
 }
 
-Tensor Tensor::scaled_uniform(const Ints& shape, DType dtype) {
-  Call call("scaled_uniform");
+Tensor Tensor::scaled_uniform(const Ints& shape, DType dtype, Caller caller) {
+  Call call("scaled_uniform", caller);
+  check_size(shape.values, DType::U64);
   double bound = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, product(shape.values))));
   return in_range(random_unit(shape.values, dtype), -bound, bound);
 }
 
-Tensor Tensor::glorot_uniform(const Ints& shape, DType dtype) {
-  Call call("glorot_uniform");
+Tensor Tensor::glorot_uniform(const Ints& shape, DType dtype, Caller caller) {
+  Call call("glorot_uniform", caller);
   if (shape.size() == 0) fail("needs at least one dim");
-  double bound =
-      std::sqrt(6.0 / static_cast<double>(std::max<int64_t>(1, shape[0] + fan_in(shape.values))));
+  int64_t fans = shape[0] + fan_in(shape.values);
+  double bound = std::sqrt(6.0 / static_cast<double>(std::max<int64_t>(1, fans)));
   return in_range(random_unit(shape.values, dtype), -bound, bound);
 }
 
-Tensor Tensor::kaiming_uniform(const Ints& shape, double a, DType dtype) {
-  Call call("kaiming_uniform");
+Tensor Tensor::kaiming_uniform(const Ints& shape, double a, DType dtype, Caller caller) {
+  Call call("kaiming_uniform", caller);
   double bound = std::sqrt(3.0) * kaiming_bound(shape.values, a);
   return in_range(random_unit(shape.values, dtype), -bound, bound);
 }
 
-Tensor Tensor::kaiming_normal(const Ints& shape, double a, DType dtype) {
-  Call call("kaiming_normal");
+Tensor Tensor::kaiming_normal(const Ints& shape, double a, DType dtype, Caller caller) {
+  Call call("kaiming_normal", caller);
   return random_normal(shape.values, dtype) * kaiming_bound(shape.values, a);
 }
 
-Tensor Tensor::randperm(int64_t n, DType dtype) {
-  Call call("randperm");
+Tensor Tensor::randperm(int64_t n, DType dtype, Caller caller) {
+  Call call("randperm", caller);
   if (n < 0) fail(fmt::format("{} elements", n));
   value::check_dtype(dtype);
   if (n > 0 && !value::fits(n - 1, dtype))
@@ -283,6 +279,7 @@ Tensor Tensor::multinomial(int64_t num_samples, bool replacement, Caller caller)
   }
   Tensor total = weight.tensor().cumsum(-1);
   int64_t n = rows.back();
+  if (n == 0) fail(fmt::format("{} has no weights to draw by", describe()));
   rows.back() = num_samples;
   Value last = value::shrink_axis(total, weight.rank() - 1, n - 1, n);
   Value mark = value::contiguous(random_unit(rows, DType::F32)) * last;

@@ -143,9 +143,11 @@ Tensor Tensor::masked_select(const Tensor& mask, int64_t size, Scalar fill_value
   if (mask.dtype() != DType::Bool)
     fail(fmt::format("mask must hold bools, not {}", mask.describe()));
   Dims shape = value::broadcast_shape(Value(*this).shape(), Value(mask).shape());
+  check_size(shape, dtype());
   int64_t n = product(shape);
   Value flat = value::reshape(value::broadcast_to(*this, shape), {n}),
         bits = value::reshape(value::broadcast_to(mask, shape), {n});
+  check_size(Dims{size}, dtype());
   if (size == 0 || n == 0) return value::constant(dtype(), fill_value, Dims{size});
   return select_positions(flat, set_positions(bits, size), fill_value);
 }
@@ -159,9 +161,10 @@ Tensor Tensor::masked_select(const Tensor& mask, Caller caller) const {
   return masked_select(mask, size, 0, caller);
 }
 
-Tensor Tensor::nonzero(int64_t size, Scalar fill_value) const {
-  Call call("nonzero");
+Tensor Tensor::nonzero(int64_t size, Scalar fill_value, Caller caller) const {
+  Call call("nonzero", caller);
   Value x(*this);
+  check_size(Dims{size, x.rank()}, DType::I32);
   if (x.rank() == 0) return value::constant(DType::I32, 0, Dims{size, 0});
   int64_t n = x.node()->numel();
   if (size == 0 || n == 0) return value::constant(DType::I32, fill_value, Dims{size, x.rank()});
@@ -176,9 +179,9 @@ Tensor Tensor::nonzero(int64_t size, Scalar fill_value) const {
   return value::cat(columns, 1);
 }
 
-Tensor Tensor::nonzero() const {
-  Call call("nonzero");
-  return nonzero(ne(0).sum().item<int64_t>(), 0);
+Tensor Tensor::nonzero(Caller caller) const {
+  Call call("nonzero", caller);
+  return nonzero(ne(0).sum().item<int64_t>(), 0, caller);
 }
 
 }  // namespace tinyshard

@@ -137,7 +137,7 @@ template <class F>
 Tensor along(const Tensor& tensor, int64_t axis, F f) {
   Value x(tensor);
   int64_t a = value::resolve_axis(axis, x.rank());
-  if (x.rank() == 0 || x.node()->numel() == 0) return tensor;
+  if (x.rank() == 0) return value::reshape(f(value::reshape(x, {1})), {});
   return value::move_axis(f(value::move_axis(x, a, x.rank() - 1)), x.rank() - 1, a);
 }
 
@@ -147,7 +147,7 @@ std::pair<Tensor, Tensor> running_best(ReduceOp op, const Tensor& x, int64_t axi
   int64_t a = value::resolve_axis(axis, x.ndim());
   Tensor best =
       along(x, axis, [op](const Value& v) { return scan(op, v, value::identity(op, v.dtype())); });
-  if (x.ndim() == 0) return {best, value::constant(DType::I32, 0)};
+  if (x.ndim() == 0 || x.numel() == 0) return {best, value::constant(DType::I32, 0, x.shape())};
   int64_t n = x.shape(a);
   Pairs padding(x.ndim(), {0, 0});
   padding[a] = {1, 0};
@@ -191,7 +191,6 @@ Tensor Tensor::logcumsumexp(int64_t axis, Caller caller) const {
   Call call("logcumsumexp", caller);
   return along(*this, axis, [](const Value& v) {
     Value x = value::cast(v, value::float_type(v.dtype()));
-    if (x.rank() == 0) return x;
     // Over all pairs, each row shifted by its own maximum.
     int64_t n = x.shape().back(), rank = x.rank();
     Value column = value::iota_along(rank, rank + 1, n, DType::I64),

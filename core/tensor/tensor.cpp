@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/sizes.h"
 #include "core/dtype/half.h"
 #include "core/tensor/value_internal.h"
 
@@ -46,9 +47,7 @@ Tensor::Tensor(UOp value) : state_(make_state(std::move(value))) {}
 Tensor::Tensor(std::span<const std::byte> bytes, const Ints& shape, DType dtype, Caller caller) {
   Call call("tensor", caller);
   value::check_dtype(dtype);
-  for (int64_t d : shape.values) {
-    if (d < 0) fail(fmt::format("shape {} has a negative size", shape_text(shape.values)));
-  }
+  check_size(shape.values, dtype);
   size_t needed = static_cast<size_t>(product(shape.values)) * itemsize(dtype);
   if (bytes.size() != needed) {
     fail(fmt::format("{} elements for shape {}", bytes.size() / itemsize(dtype),
@@ -147,8 +146,8 @@ DType Tensor::dtype() const { return node_of(state_).dtype(); }
 
 // --- values on the host --------------------------------------------------------------------------
 
-std::vector<std::byte> Tensor::data() const {
-  Call call("data");
+std::vector<std::byte> Tensor::data(Caller caller) const {
+  Call call("data", caller);
   node_of(state_);
   return read(*state_);
 }
@@ -199,7 +198,8 @@ std::vector<To> convert(std::span<const std::byte> bytes, DType dtype) {
 }  // namespace
 
 template <Number E>
-std::vector<E> Tensor::to_vector() const {
+std::vector<E> Tensor::to_vector(Caller caller) const {
+  Call call("to_vector", caller);
   return convert<E>(data(), dtype());
 }
 
@@ -212,7 +212,7 @@ E Tensor::item(Caller caller) const {
 
 #define TINYSHARD_READ_AS(E)                \
   template E Tensor::item<E>(Caller) const; \
-  template std::vector<E> Tensor::to_vector<E>() const;
+  template std::vector<E> Tensor::to_vector<E>(Caller) const;
 
 TINYSHARD_READ_AS(bool)
 TINYSHARD_READ_AS(signed char)
@@ -231,8 +231,8 @@ TINYSHARD_READ_AS(double)
 
 // --- storage -------------------------------------------------------------------------------------
 
-Tensor Tensor::realize() const {
-  Call call("realize");
+Tensor Tensor::realize(Caller caller) const {
+  Call call("realize", caller);
   node_of(state_);
   tinyshard::realize(std::span(&state_, 1));
   return *this;
@@ -337,7 +337,7 @@ Tensor Tensor::bitcast(DType dtype, Caller caller) const {
     return Value(tinyshard::binary(op, a.node(), b.node()));
   };
   if (to < from) {
-    shape.back() *= parts;
+    shape.back() = multiply_sizes(shape.back(), parts);
     Value pieces =
         value::cast(shifted(Op::Shr, value::unsqueeze(bits_as(x, whole), x.rank())), part);
     return bits_as(value::reshape(pieces, shape), dtype);

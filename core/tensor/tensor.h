@@ -60,39 +60,53 @@ class Tensor {
   explicit Tensor(UOp value);
   explicit Tensor(StatePtr state) : state_(std::move(state)) {}
 
-  static Tensor empty(const Ints& shape, DType dtype = default_float());
-  static Tensor full(const Ints& shape, Scalar value);  // the number's own type
-  static Tensor full(const Ints& shape, Scalar value, DType dtype);
-  static Tensor zeros(const Ints& shape, DType dtype = default_float());
-  static Tensor ones(const Ints& shape, DType dtype = default_float());
+  static Tensor empty(const Ints& shape, DType dtype = default_float(),
+                      Caller caller = Caller::current());
+  static Tensor full(const Ints& shape, Scalar value,
+                     Caller caller = Caller::current());  // the number's own type
+  static Tensor full(const Ints& shape, Scalar value, DType dtype,
+                     Caller caller = Caller::current());
+  static Tensor zeros(const Ints& shape, DType dtype = default_float(),
+                      Caller caller = Caller::current());
+  static Tensor ones(const Ints& shape, DType dtype = default_float(),
+                     Caller caller = Caller::current());
   Tensor full_like(Scalar value, std::optional<DType> dtype = {}) const;
   Tensor zeros_like(std::optional<DType> dtype = {}) const;  // sharded as this one
   Tensor ones_like(std::optional<DType> dtype = {}) const;
-  static Tensor arange(Scalar stop, std::optional<DType> dtype = {});
+  static Tensor arange(Scalar stop, std::optional<DType> dtype = {},
+                       Caller caller = Caller::current());
   static Tensor arange(Scalar start, Scalar stop, Scalar step = 1, std::optional<DType> dtype = {},
                        Caller caller = Caller::current());
   static Tensor linspace(Scalar start, Scalar stop, int64_t steps, std::optional<DType> dtype = {},
                          Caller caller = Caller::current());
-  static Tensor eye(int64_t n, std::optional<int64_t> m = {}, DType dtype = default_float());
-  static std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, bool xy = false);
+  static Tensor eye(int64_t n, std::optional<int64_t> m = {}, DType dtype = default_float(),
+                    Caller caller = Caller::current());
+  static std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, bool xy = false,
+                                      Caller caller = Caller::current());
   static void meshgrid(const std::vector<Tensor>& axes, const char*) = delete;  // true of any text
 
   // Random values depend on the seed, the order of creation and the element's index alone: any
   // number of devices draws the same.
   static void manual_seed(uint64_t seed = 0);
-  static Tensor rand(const Ints& shape, DType dtype = default_float());
-  static Tensor randn(const Ints& shape, DType dtype = default_float());
+  static Tensor rand(const Ints& shape, DType dtype = default_float(),
+                     Caller caller = Caller::current());
+  static Tensor randn(const Ints& shape, DType dtype = default_float(),
+                      Caller caller = Caller::current());
   static Tensor uniform(const Ints& shape, double low = 0, double high = 1,
-                        DType dtype = default_float());
+                        DType dtype = default_float(), Caller caller = Caller::current());
   static Tensor normal(const Ints& shape, double mean = 0, double std = 1,
-                       DType dtype = default_float());
+                       DType dtype = default_float(), Caller caller = Caller::current());
   static Tensor randint(const Ints& shape, int64_t low = 0, int64_t high = 10,
-                        DType dtype = DType::I32);
-  static Tensor scaled_uniform(const Ints& shape, DType dtype = default_float());
-  static Tensor glorot_uniform(const Ints& shape, DType dtype = default_float());
-  static Tensor kaiming_uniform(const Ints& shape, double a = 0.01, DType dtype = default_float());
-  static Tensor kaiming_normal(const Ints& shape, double a = 0.01, DType dtype = default_float());
-  static Tensor randperm(int64_t n, DType dtype = DType::I32);
+                        DType dtype = DType::I32, Caller caller = Caller::current());
+  static Tensor scaled_uniform(const Ints& shape, DType dtype = default_float(),
+                               Caller caller = Caller::current());
+  static Tensor glorot_uniform(const Ints& shape, DType dtype = default_float(),
+                               Caller caller = Caller::current());
+  static Tensor kaiming_uniform(const Ints& shape, double a = 0.01, DType dtype = default_float(),
+                                Caller caller = Caller::current());
+  static Tensor kaiming_normal(const Ints& shape, double a = 0.01, DType dtype = default_float(),
+                               Caller caller = Caller::current());
+  static Tensor randperm(int64_t n, DType dtype = DType::I32, Caller caller = Caller::current());
   Tensor rand_like(std::optional<DType> dtype = {}) const;  // sharded as this one
   Tensor randn_like(std::optional<DType> dtype = {}) const;
   Tensor multinomial(int64_t num_samples = 1, bool replacement = false,
@@ -119,11 +133,11 @@ class Tensor {
   template <Number E>
   E item(Caller caller = Caller::current()) const;  // of a tensor of one element
   template <Number E>
-  std::vector<E> to_vector() const;     // row-major, converted to E
-  std::vector<std::byte> data() const;  // row-major, as they are
+  std::vector<E> to_vector(Caller caller = Caller::current()) const;  // row-major, converted to E
+  std::vector<std::byte> data(Caller caller = Caller::current()) const;  // row-major, as they are
 
   // --- storage -----------------------------------------------------------------------------------
-  Tensor realize() const;                                   // computes; returns itself
+  Tensor realize(Caller caller = Caller::current()) const;  // computes; returns itself
   static void realize(const std::vector<Tensor>& tensors);  // all in one run
   Tensor contiguous() const;                                // ends fusion: a value of its own
   Tensor clone() const;                                     // a copy with its own storage
@@ -337,6 +351,8 @@ class Tensor {
 
   // --- reductions and scans
   // --------------------------------------------------------------------------
+  // Over nothing (an empty dim): 0, 1 for prod, false for any, true for all, NaN for mean; a
+  // largest, a smallest and their places are mistakes.
   Tensor sum(const Axes& axis = {}, bool keepdim = false, std::optional<DType> dtype = {},
              Caller caller = Caller::current()) const;
   Tensor prod(const Axes& axis = {}, bool keepdim = false, std::optional<DType> dtype = {},
@@ -408,11 +424,13 @@ class Tensor {
   std::pair<Tensor, Tensor> qr(Caller caller = Caller::current()) const;
   struct Svd;
   Svd svd(bool full_matrices = true, Caller caller = Caller::current()) const;
-  Tensor newton_schulz(int64_t steps, const std::vector<double>& coefficients,
-                       double eps = 1e-07) const;
+  Tensor newton_schulz(int64_t steps, const std::vector<double>& coefficients, double eps = 1e-07,
+                       Caller caller = Caller::current()) const;
 
   // --- indices, sorting
   // ----------------------------------------------------------------------------
+  // Negative indices count from the end in x[...] and setitem alone. What is out of range reads as
+  // 0 and is not written: gather, embedding, x[tensor], setitem, scatter, losses by labels.
   Tensor gather(int64_t dim, const Tensor& index, Caller caller = Caller::current()) const;
   // Rows of this [vocabulary, width] table, for indices of any shape: [..., width].
   Tensor embedding(const Tensor& index, Caller caller = Caller::current()) const;
@@ -426,8 +444,8 @@ class Tensor {
                        Caller caller = Caller::current()) const;  // realizes mask
   Tensor masked_select(const Tensor& mask, int64_t size, Scalar fill_value = 0,
                        Caller caller = Caller::current()) const;
-  Tensor nonzero() const;  // realizes
-  Tensor nonzero(int64_t size, Scalar fill_value = 0) const;
+  Tensor nonzero(Caller caller = Caller::current()) const;  // realizes
+  Tensor nonzero(int64_t size, Scalar fill_value = 0, Caller caller = Caller::current()) const;
   // Stable. NaN is the largest number: last, or first where descending; so it is to topk.
   std::pair<Tensor, Tensor> sort(int64_t dim = -1, bool descending = false,
                                  Caller caller = Caller::current()) const;
@@ -477,7 +495,8 @@ struct Tensor::Svd {
   Tensor u, s, vt;
 };
 
-// Values as nested lists, long ones abridged, then type and shape. Realizes.
+// Values as nested lists, long ones abridged, then type and shape. Realizes; of more than 64 MiB
+// only what is shown is computed, and the tensor stays as it is.
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 std::ostream& operator<<(std::ostream& out, const TensorSharding& sharding);
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/sizes.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard::value {
@@ -192,6 +193,12 @@ int64_t resolve_axis(int64_t axis, int64_t rank) {
   return axis < 0 ? axis + limit : axis;
 }
 
+int64_t resolve_dim(int64_t dim, const Value& x) {
+  int64_t axis = resolve_axis(dim, x.rank());
+  if (x.rank() == 0) fail(fmt::format("{} has no dim {}", text_of(x), dim));
+  return axis;
+}
+
 Dims resolve_axes(const Axes& axes, int64_t rank) {
   Dims out;
   if (axes.all) {
@@ -268,7 +275,7 @@ Value squeeze(const Value& x, int64_t axis) {
 // bools, where there is no sum.
 Value cat(const std::vector<Value>& parts, int64_t axis) {
   int64_t total = 0, before = 0;
-  for (const Value& part : parts) total += part.size(axis);
+  for (const Value& part : parts) total = add_sizes(total, part.size(axis));
   Value out = parts[0];
   for (size_t i = 0; i < parts.size(); ++i) {
     int64_t n = parts[i].size(axis);

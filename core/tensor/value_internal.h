@@ -7,9 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/call.h"
 #include "core/tensor/arguments.h"
-#include "core/tensor/call_internal.h"
 #include "core/tensor/tensor.h"
+#include "core/uop/shape.h"
 
 namespace tinyshard::value {
 
@@ -54,7 +55,8 @@ Value broadcast_to(const Value& x, DimSpan shape);
 Value cast(const Value& x, DType dtype);
 // Both sides as nodes of one type and shape.
 std::pair<Value, Value> match(const Value& a, const Value& b);
-int64_t resolve_axis(int64_t axis, int64_t rank);   // negative counts from the end
+int64_t resolve_axis(int64_t axis, int64_t rank);   // negative counts from the end; 0 of a scalar
+int64_t resolve_dim(int64_t dim, const Value& x);   // the same, but a scalar has none
 Dims resolve_axes(const Axes& axes, int64_t rank);  // sorted, distinct
 void need_float(const Value& x);
 void need_int(const Value& x, const char* what);
@@ -149,6 +151,7 @@ struct Windows {
   Dims kernel, stride, dilation;
 };
 Value windows(const Value& x, const Windows& w);
+int64_t window_reach(int64_t kernel, int64_t dilation);  // elements from the first to the last
 int64_t window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilation);
 
 // A list option given as one number or one per spatial dim.

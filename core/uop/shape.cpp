@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "core/base/call.h"
 #include "core/base/error.h"
+#include "core/base/sizes.h"
 
 namespace tinyshard {
 namespace {
@@ -19,9 +21,20 @@ Dims copy(DimSpan dims) { return {dims.begin(), dims.end()}; }
 
 void swap_heads(Dims& dims) { std::swap(dims[dims.size() - 3], dims[dims.size() - 2]); }
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 }  // namespace
+
+void check_size(DimSpan shape, DType dtype) {
+  if (checked_bytes(shape, itemsize(dtype)) && shape.size() <= kMaxRank) [[likely]]
+    return;
+  if (std::ranges::any_of(shape, [](int64_t d) { return d < 0; }))
+    fail(fmt::format("shape {} has a negative size", to_string(shape)));
+  if (shape.size() > kMaxRank)
+    fail(fmt::format("a shape of {} dims; there are at most {}", shape.size(), kMaxRank));
+  fail(fmt::format("{}{} is too large: elements and bytes must stay below 2^62", name(dtype),
+                   to_string(shape)));
+}
 
 Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
   auto need = [&](bool holds, const char* why) {
@@ -71,7 +84,7 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
         int64_t lo = arg[2 * i], hi = arg[2 * i + 1];
         if (op == Op::Pad) {
           need(lo >= 0 && hi >= 0, "negative padding");
-          s[i] += lo + hi;
+          s[i] = add_sizes(s[i], add_sizes(lo, hi));
         } else {
           need(0 <= lo && lo <= hi && hi <= s[i], "outside of the dim");
           s[i] = hi - lo;

@@ -1,4 +1,4 @@
-// The shape rule of every op, applied when a node is made. Internal to core/uop.
+// The shape rule of every op and the limits of sizes, applied when a node is made.
 #pragma once
 #include "core/uop/uop.h"
 
@@ -7,6 +7,13 @@ namespace tinyshard {
 // The shape of (op, src, arg); throws InternalError naming op, sources and argument when they do
 // not fit. Users' mistakes are caught earlier, by Tensor, as UserError.
 Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg);
+
+// Shapes have at most so many dims.
+inline constexpr size_t kMaxRank = 64;
+// Fails the running call (UserError) when a dim is negative, when there are too many dims, or when
+// elements or bytes reach kSizeLimit. Every node passes it; who computes with the dims before there
+// is a node asks first.
+void check_size(DimSpan shape, DType dtype);
 
 struct Bounds {
   int64_t low, high;

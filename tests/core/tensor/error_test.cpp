@@ -15,6 +15,10 @@ namespace tinyshard {
 namespace {
 
 Tensor of(const Dims& shape, DType dtype = DType::F32) { return Tensor::empty(shape, dtype); }
+Tensor cat_of(size_t count, const Tensor& part, Caller caller = Caller::current()) {
+  return Tensor::cat(std::vector<Tensor>(count, part), 0, caller);
+}
+constexpr int64_t k32 = int64_t{1} << 32, k62 = int64_t{1} << 62;
 
 struct Mistake {
   const char* name;
@@ -132,9 +136,46 @@ std::vector<Mistake> mistakes() {
     MISTAKE("linspace", Tensor::linspace(0, 1, -1), "linspace: -1 steps"),
     MISTAKE("data", Tensor(std::vector<float>{1, 2, 3}, {2, 2}), "tensor: 3 elements for shape [2, 2]"),
     MISTAKE("multinomial", of({4}).multinomial(5), "multinomial: 5 samples without replacement from 4 weights"),
-    MISTAKE_WITHOUT_LINE("zeros", Tensor::zeros({2, -1}), "zeros: shape [2, -1] has a negative size"),
-    MISTAKE_WITHOUT_LINE("rand", Tensor::rand({2}, DType::I32), "rand: draws floats, not i32; use randint for integers"),
-    MISTAKE_WITHOUT_LINE("randint", Tensor::randint({2}, 5, 5), "randint: there is no integer from 5 up to but not including 5"),
+    MISTAKE("zeros", Tensor::zeros({2, -1}), "zeros: shape [2, -1] has a negative size"),
+    MISTAKE("rand", Tensor::rand({2}, DType::I32), "rand: draws floats, not i32; use randint for integers"),
+    MISTAKE("randint", Tensor::randint({2}, 5, 5), "randint: there is no integer from 5 up to but not including 5"),
+    MISTAKE("large_data", Tensor(std::vector<float>{}, {k32, k32}), "tensor: f32[4294967296, 4294967296] is too large: elements and bytes must stay below 2^62"),
+    MISTAKE("large_behind_zero", Tensor::zeros({0, k32, k32}), "zeros: f32[0, 4294967296, 4294967296] is too large"),
+    MISTAKE("large_reshape", of({0}).reshape({k32, k32}), "reshape: f32[0] has 0 elements, shape [4294967296, 4294967296] has"),
+    MISTAKE("large_ones", Tensor::ones({k62}), "ones: f32[4611686018427387904] is too large"),
+    MISTAKE("large_bytes", Tensor::zeros({1L << 30, 1L << 30}), "zeros: f32[1073741824, 1073741824] is too large"),
+    MISTAKE("large_cast", Tensor::zeros({1L << 61}, DType::U8) + 0.5, "add: f32[2305843009213693952] is too large"),
+    MISTAKE("large_empty", Tensor::empty({INT64_MAX}), "empty: f32[9223372036854775807] is too large"),
+    MISTAKE("large_rand", Tensor::rand({1L << 31, 1L << 31, 6}), "rand: u64[2147483648, 2147483648, 6] is too large"),
+    MISTAKE("large_glorot", Tensor::glorot_uniform({3, INT64_MAX, INT64_MAX}), "glorot_uniform: u64[3, 9223372036854775807, 9223372036854775807] is too large"),
+    MISTAKE("large_rank", Tensor::zeros(Ints(Dims(65, 1))), "zeros: a shape of 65 dims; there are at most 64"),
+    MISTAKE("large_arange", Tensor::arange(k62), "arange: i32[4611686018427387904] is too large"),
+    MISTAKE("large_eye", Tensor::eye(1L << 31), "eye: i64[2147483648, 2147483648] is too large"),
+    MISTAKE("large_repeat", Tensor::arange(3).repeat({k62}), "repeat: i32[4611686018427387904, 3] is too large"),
+    MISTAKE("large_interleave", Tensor::arange(3).repeat_interleave(INT64_MAX, 0), "repeat_interleave: i32[3, 9223372036854775807] is too large"),
+    MISTAKE("large_expand", of({1, 1}).expand({1L << 31, 1L << 31}), "expand: f32[2147483648, 2147483648] is too large"),
+    MISTAKE("large_cat", cat_of(3, Tensor::ones({1L << 61}, DType::U8)), "cat: u8[4611686018427387904] is too large"),
+    MISTAKE("large_pad", of({3}).pad({{INT64_MAX, INT64_MAX}}), "pad: f32[4611686018427387904] is too large"),
+    MISTAKE("pad_lowest", of({3}).pad({{INT64_MIN, 0}}), "pad: padding (-9223372036854775808, 0) of dim 0 takes more than there is in f32[3]"),
+    MISTAKE("rearrange_negative", of({4, 4}).rearrange("(a b) c -> b a c", {{"a", -2}}), "rearrange: \"a\" has the size -2"),
+    MISTAKE("split_negative", of({4}).split(Dims{-1, 5}), "split: a part of -1 elements in [-1, 5]"),
+    MISTAKE("split_many", Tensor::zeros({1L << 40}).split(1), "split: 1099511627776 parts; at most 1048576 are made"),
+    MISTAKE("chunk_many", Tensor::zeros({0}).chunk(k32), "chunk: 4294967296 parts; at most 1048576 are made"),
+    MISTAKE("nonzero_negative", of({4}).nonzero(-4), "nonzero: shape [-4, 1] has a negative size"),
+    MISTAKE("masked_negative", of({4}).masked_select(of({4}, DType::Bool), -4), "masked_select: shape [-4] has a negative size"),
+    MISTAKE("conv_reach", of({1, 1, 5, 5}).conv2d(of({1, 1, 3, 3}), {}, {.dilation = INT64_MAX}), "conv2d: weight f32[1, 1, 3, 3] is larger than x f32[1, 1, 5, 5]"),
+    MISTAKE("conv_padding", of({1, 1, 5, 5}).conv2d(of({1, 1, 3, 3}), {}, {.padding = INT64_MAX}), "conv2d: f32[1, 1, 4611686018427387902, 4611686018427387902] is too large"),
+    MISTAKE("pool_kernel", of({1, 1, 5, 5}).max_pool2d(INT64_MAX), "max_pool2d: a window of 4611686018427387904 is larger than dim 2 of f32[1, 1, 5, 5]"),
+    MISTAKE("unpool_negative", of({1, 1, 2, 2}).max_unpool2d(of({1, 1, 2, 2}, DType::I32), 2, {.padding = 9}), "max_unpool2d: shape [1, 1, -14, -14] has a negative size"),
+    MISTAKE("too_many_places", Tensor::zeros({k32}, DType::U8).argmax(), "argmax: i32 does not count the elements of u8[4294967296]"),
+    MISTAKE("steps", of({2, 2}).newton_schulz(INT64_MAX, {1}), "newton_schulz: 9223372036854775807 steps; between 0 and 1000 are possible"),
+    MISTAKE("no_type", Tensor::zeros({3}, DType(200)), "zeros: 200 is not a dtype"),
+    MISTAKE("scalar_roll", Tensor(1.0).roll(1, 0), "roll: f32[] has no dim 0"),
+    MISTAKE("scalar_interleave", Tensor(1.0).repeat_interleave(1, -1), "repeat_interleave: f32[] has no dim -1"),
+    MISTAKE("scalar_unflatten", Tensor(1.0).unflatten(0, {1}), "unflatten: f32[] has no dim 0"),
+    MISTAKE("scalar_split", Tensor(1.0).split(1), "split: dim 0 of f32[], which has none"),
+    MISTAKE("argmax_nothing", of({2, 0}).argmax(1), "argmax: f32[2, 0] has no elements along [1]"),
+    MISTAKE("argmin_nothing", of({0}).argmin(), "argmin: f32[0] has no elements along [0]"),
     MISTAKE_WITHOUT_LINE("ragged", (Tensor{{1, 2}, {3}}), "tensor: rows of different length: 2 and 1"),
     MISTAKE_WITHOUT_LINE("depth", (Tensor{{1, 2}, 3}), "tensor: rows of different depth"),
     MISTAKE_WITHOUT_LINE("undefined", Tensor().relu(), "relu: a tensor that was never given a value"),

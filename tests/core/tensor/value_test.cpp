@@ -62,6 +62,37 @@ TEST(Printing, LooksLikeNestedLists) {
   EXPECT_EQ(print(Tensor()), "no tensor");
 }
 
+TEST(Printing, ComputesOnlyWhatItShows) {
+  // 256 GiB, of which 36 numbers are computed.
+  Tensor rows = Tensor::arange(int64_t{1} << 35, DType::I64).reshape({1 << 20, 1 << 15}) * 2;
+  EXPECT_EQ(print(rows[{Slice(0, 2)}]),
+            "[[     0,      2,      4, ...,  65530,  65532,  65534],\n"
+            " [ 65536,  65538,  65540, ..., 131066, 131068, 131070]]  i64[2, 32768]");
+  std::string text = print(rows);
+  EXPECT_EQ(text.substr(0, 78),
+            "[[          0,           2,           4, ...,       65530,       65532,       ");
+  EXPECT_NE(text.find("..., 68719476730, 68719476732, 68719476734]]  i64[1048576, 32768]"),
+            text.npos)
+      << text;
+  EXPECT_EQ(print(Tensor::zeros({int64_t{1} << 40, 0})),
+            "[[],\n [],\n [],\n ...,\n [],\n [],\n []]  f32[1099511627776, 0]");
+  EXPECT_LT(print(Tensor::ones(Ints(Dims(60, 2)), DType::U8)).size(), size_t{400000});
+}
+
+TEST(Constants, AreReducedWithoutCounting) {
+  int64_t many = int64_t{1} << 59;
+  EXPECT_EQ(Tensor::ones({many}).sum().item<double>(), std::ldexp(1, 59));
+  EXPECT_EQ(Tensor::full({1 << 13, 1 << 12}, 3.0, DType::F32).sum(0).shape(), (Dims{1 << 12}));
+  EXPECT_EQ(Tensor::ones({1 << 25}).sum().item<float>(), 33554432)
+      << "not where f32 stops counting";
+  EXPECT_EQ(Tensor::full({many}, 3, DType::I32).sum().item<int32_t>(), 0) << "mod 2^32";
+  EXPECT_EQ(Tensor::full({5}, 3, DType::I64).prod().item<int64_t>(), 243);
+  EXPECT_EQ(Tensor::full({many - 1}, -1.0).prod().item<float>(), -1);
+  EXPECT_EQ(Tensor::full({many}, 0.5).prod().item<float>(), 0);
+  EXPECT_EQ(Tensor::full({many}, 7).max().item<int>(), 7);
+  EXPECT_EQ((Tensor::ones({many}) * 2).mean().item<float>(), 2);
+}
+
 TEST(Writing, IsSeenByAllCopies) {
   Tensor x = Tensor::zeros({2, 2});
   const Tensor same = x;  // NOLINT(performance-unnecessary-copy-initialization): the point

@@ -1,9 +1,10 @@
+#include "core/base/call.h"
+
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/tensor/call_internal.h"
 
 namespace tinyshard {
 namespace {
@@ -17,7 +18,7 @@ thread_local Running running;
 
 }  // namespace
 
-Call::Call(const char* op, const Caller* caller) : outermost_(running.op == nullptr) {
+Call::Call(const char* op, const std::source_location* caller) : outermost_(running.op == nullptr) {
   if (!outermost_) return;
   running.op = op;
   if (caller) running.file = caller->file_name(), running.line = caller->line();

@@ -1,22 +1,21 @@
 // Which public method is running, so that a mistake found anywhere below it is told in its name and
 // with the caller's line: "matmul: inner sizes differ: ...  (train.cpp:21)". The outermost wins.
 #pragma once
+#include <source_location>
 #include <string>
-
-#include "core/tensor/arguments.h"
 
 namespace tinyshard {
 
 class Call {
  public:
   explicit Call(const char* op) : Call(op, nullptr) {}
-  Call(const char* op, const Caller& caller) : Call(op, &caller) {}
+  Call(const char* op, const std::source_location& caller) : Call(op, &caller) {}
   ~Call();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
  private:
-  Call(const char* op, const Caller* caller);
+  Call(const char* op, const std::source_location* caller);
   const bool outermost_;
 };
 
