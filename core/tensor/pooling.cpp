@@ -34,7 +34,8 @@ Pool check(const Value& x, const Ints& size, const PoolOptions& options) {
   pool.first = x.rank() - pool.spatial;
   if (pool.first < 0) fail(fmt::format("a kernel of {} dims over {}", pool.spatial, text_of(x)));
   pool.windows.kernel = kernel.values;
-  pool.windows.stride = value::per_dim(options.stride.value_or(kernel), pool.spatial, "stride");
+  pool.windows.stride =
+      value::per_dim(options.stride.size() ? options.stride : kernel, pool.spatial, "stride");
   pool.windows.dilation = value::per_dim(options.dilation, pool.spatial, "dilation");
   pool.padding = Pairs(pool.first, {0, 0});
   for (auto pair : value::spatial_padding(options.padding, pool.spatial))
@@ -138,7 +139,8 @@ Tensor Tensor::max_unpool2d(const Tensor& indices, const Ints& size, const PoolO
     }
     out = Dims(output_size->values.end() - spatial, output_size->values.end());
   } else {
-    Dims stride = value::per_dim(options.stride.value_or(kernel), spatial, "stride"),
+    Dims stride =
+             value::per_dim(options.stride.size() ? options.stride : kernel, spatial, "stride"),
          dilation = value::per_dim(options.dilation, spatial, "dilation");
     Pairs padding = value::spatial_padding(options.padding, spatial);
     for (int64_t i = 0; i < spatial; ++i) {
