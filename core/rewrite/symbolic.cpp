@@ -88,6 +88,9 @@ UOp Simplifier::Impl::decided(const UOp& x) const {
 }
 
 UOp Simplifier::Impl::load(const UOp& x) {
+  // Where the condition fails, the value may be anything, but the load happens all the same: it
+  // keeps what guards it, and an index that lies inside of its buffer.
+  if (condition_) return x;
   UOp param = result(x.src(0)), index = result(x.src(1));
   if (x->sources < 3) return x.with_src(std::initializer_list<UOp>{param, index});
   UOp valid = result(x.src(2));

@@ -44,7 +44,8 @@ class Simplifier {
 UOp simplify(const UOp& expression);
 std::vector<UOp> simplify(std::span<const UOp> roots);
 
-// Agrees with `expression` where `condition` is true; elsewhere the result may be anything.
+// Agrees with `expression` where `condition` is true; elsewhere the result may be anything, but
+// what it loads lies where it lay: code computes it there, too.
 UOp simplify_given(const UOp& expression, const UOp& condition);
 
 }  // namespace tinyshard

@@ -257,6 +257,28 @@ TEST(Loads, LoseValidityAndGainKnowledge) {
   EXPECT_EQ(kept.op(), Op::Where);
 }
 
+// A gather inside of a pad: code loads the gathered index everywhere, so that it has to stay
+// guarded although it counts only where the load around it happens.
+TEST(Loads, OfAnIndexKeepTheirOwnGuard) {
+  E t = r(5, 16), valid = (1 < t) & (t < 14);
+  const auto integer = [](const E& at, const E& where) {
+    return UOp::make(Op::Load, DType::I32,
+                     {UOp::make(Op::Param, DType::I32, {}, Dims{1}), at.u, where.u});
+  };
+  for (const UOp& inner : {integer(t - 2, valid), integer((t - 2) % 12, valid)}) {
+    E place(cast(inner, DType::Index));
+    UOp x = simplify(load_if(0, (place * 12 + t - 2) / 12, valid & (place < 4)));
+    int loads = 0;
+    for (const UOp& node : toposort({&x, 1})) {
+      if (node.op() != Op::Load) continue;
+      ++loads;
+      EXPECT_EQ(node->sources, 3) << print(x);
+      if (node.dtype() == DType::I32) EXPECT_EQ(node.src(2), simplify(valid)) << print(x);
+    }
+    EXPECT_GE(loads, 2);
+  }
+}
+
 TEST(Given, NarrowsSumsAndDecidesParts) {
   E t = r(5, 16);
   EXPECT_EQ(simplify_given((t - 2) / 12, (1 < t) & (t < 14)), k(0));
