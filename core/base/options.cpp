@@ -1,9 +1,11 @@
 #include "core/base/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <string_view>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -32,6 +34,37 @@ void parse(const char* name, const char* text, bool& out) {
   out = value != 0;
 }
 
+// Visits (name, member) of every check.
+template <class C, class Visit>
+void for_each_check(C& checks, Visit visit) {
+  visit("memory", checks.memory);
+}
+
+void parse(const char* variable, const char* text, Checks& out) {
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view wanted = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), wanted.size() + 1));
+    bool known = wanted.empty();
+    std::string names;
+    for_each_check(out, [&](const char* name, bool& member) {
+      if (wanted == name) known = member = true;
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+    });
+    if (!known) {
+      throw UserError(
+          fmt::format("environment variable {}=\"{}\": there is no check {}; there are {}",
+                      variable, text, wanted, names));
+    }
+  }
+}
+
+std::string show(const Checks& checks) {
+  std::string names;
+  for_each_check(checks, [&](const char* name, bool member) {
+    if (member) names += fmt::format("{}{}", names.empty() ? "" : ",", name);
+  });
+  return names;
+}
 std::string show(const std::string& value) { return value; }
 std::string show(bool value) { return value ? "1" : "0"; }
 template <class T>
@@ -62,6 +95,8 @@ void for_each_option(Options& o, Visit visit) {
   visit("TS_CACHE_DIR", o.cache_dir, "folder of compiled kernels, an absolute path");
   visit("TS_CACHE_BYTES", o.cache_bytes,
         "bytes of compiled kernels to keep; those not used for the longest time go; 0 = no limit");
+  visit("TS_CHECK", o.check,
+        "comma separated checks of the library's own work, which cost much: memory");
   visit("TS_TIMEOUT", o.timeout_s, "deadline of one collective, seconds");
   visit("TS_DISABLE_PASSES", o.disabled_passes, "comma separated names of passes to leave out");
   visit("TS_DEVICES", o.devices, "devices of this process, such as CPU:0,CPU:1");

@@ -6,6 +6,12 @@
 
 namespace tinyshard {
 
+// TS_CHECK: checks of our own work that cost much. A new one is a row of for_each_check, too.
+struct Checks {
+  bool memory = false;  // each access of a generated kernel against its buffer
+  bool operator==(const Checks&) const = default;
+};
+
 struct Options {
   int debug = 0;  // DEBUG: 1 times and counts, 2 reshards and kernels, 3 graphs after passes, 4
                   // kernel IR, 5 LLVM IR, 6 assembly
@@ -18,6 +24,7 @@ struct Options {
   bool cache = true;      // TS_CACHE: 0 keeps compiled kernels in memory only
   std::string cache_dir;  // TS_CACHE_DIR: default $XDG_CACHE_HOME/tinyshard or ~/.cache/tinyshard
   int64_t cache_bytes = 1 << 30;  // TS_CACHE_BYTES: what that folder may hold; 0 = no limit
+  Checks check;                   // TS_CHECK: comma separated names of checks
   double timeout_s = 300;         // TS_TIMEOUT: deadline of one collective, in seconds
   std::string
       disabled_passes;    // TS_DISABLE_PASSES: comma separated names from core/passes/pipeline.cpp

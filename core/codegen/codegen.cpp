@@ -79,6 +79,7 @@ KernelPointer compile_one(const KernelSource& source, const Target& target, Phas
   kernel->code.min_items = plan.min_items;
   kernel->cost_ns = plan.cost_ns;
   kernel->bytes_moved = plan.bytes_moved;
+  if (options().check.memory) kernel->code.checked_buffers = int(source.params.size());
   kernel->code.bytes = codegen::build_image(graph, plan, target, kernel->code.entry, times);
   return kernel;
 }

@@ -63,6 +63,7 @@ std::string encode(const CompiledKernel& kernel) {
   out.number(kernel.code.shared_bytes);
   out.number(kernel.code.coordinates);
   out.number(kernel.code.waits_itself);
+  out.number(kernel.code.checked_buffers);
   out.number(kernel.cost_ns);
   out.number(kernel.bytes_moved);
   out.text({kernel.code.bytes.data(), kernel.code.bytes.size()});
@@ -81,6 +82,7 @@ std::shared_ptr<const CompiledKernel> decode(std::string_view bytes) {
   kernel->code.shared_bytes = in.number<int>();
   kernel->code.coordinates = in.number<int>();
   kernel->code.waits_itself = in.number<char>() != 0;
+  kernel->code.checked_buffers = in.number<int>();
   kernel->cost_ns = in.number<double>();
   kernel->bytes_moved = in.number<int64_t>();
   std::string_view image = in.text();

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "core/base/error.h"
+#include "core/base/options.h"
 
 namespace tinyshard::codegen {
 
@@ -17,7 +18,11 @@ Emitter::Emitter(const Graph& graph, const Plan& plan, const Target& target, llv
       target_(target),
       module_(module),
       b_(module.getContext()),
-      arith_(b_, module, target) {}
+      arith_(b_, module, target) {
+  llvm::FastMathFlags flags;
+  flags.setAllowContract(true);
+  b_.setFastMathFlags(flags);
+}
 
 BasicBlock* Emitter::block(const char* name) {
   return BasicBlock::Create(b_.getContext(), name, function_);
@@ -38,6 +43,7 @@ void Emitter::emit_entry(const std::string& name) {
     p->setName("p" + std::to_string(slot));
     params_.push_back(p);
   }
+  if (options().check.memory) begin_checks(buffers);
   // The nests' work items follow each other.
   int64_t first = 0;
   for (const Nest& nest : plan_.nests) {
@@ -247,9 +253,8 @@ void Emitter::emit_group(int group) {
     Values results;
     for (int i = 0; i < instances(fold, g.scope); ++i) {
       Value* x = accumulators[next++];
-      DType dtype = graph_[fold].dtype;
-      results.push_back(
-          arith_.rounded(vector ? arith_.horizontal(reduce_op(graph_, fold), dtype, x) : x, dtype));
+      results.push_back(vector ? arith_.horizontal(reduce_op(graph_, fold), graph_[fold].dtype, x)
+                               : x);
     }
     open_[g.scope].values[{fold, kWhole}] = results;
   }
@@ -329,8 +334,6 @@ void Emitter::fold_body(int group, int scope, Values& accumulators) {
           x = b_.CreateShuffleVector(x, arith_.identity(op, dtype, open.lanes), mask);
         }
       }
-      llvm::IRBuilder<>::FastMathFlagGuard flags(b_);
-      if (graph_[fold].contracts) b_.setFastMathFlags(contraction());
       accumulator = arith_.combine(op, dtype, accumulator, x);
     }
   }

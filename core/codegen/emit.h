@@ -80,6 +80,13 @@ class Emitter {
   llvm::Align access_alignment(int access, int scope, int lanes, bool vector);
   llvm::Value* zeros();
 
+  // --- emit_checks.cpp ---
+  void begin_checks(llvm::Value* buffers);
+  // With TS_CHECK=memory: `address`, of `elements` neighbours or a vector of addresses, or harmless
+  // memory instead of what lies outside of the buffer of `access`, which is noted. Lanes that
+  // `mask` leaves out, or a false `mask` for all of them, do not count. Otherwise: `address`.
+  llvm::Value* checked(int access, llvm::Value* address, int elements, llvm::Value* mask);
+
   // Moves the builder to where code of `scope` goes now; back at destruction.
   struct At {
     At(Emitter& e, int scope);
@@ -96,6 +103,8 @@ class Emitter {
   std::vector<llvm::Value*> params_;
   llvm::Value* coordinates_ = nullptr;
   llvm::GlobalVariable* zeros_ = nullptr;
+  llvm::Value* fault_ = nullptr;    // the AccessFault; null without checks
+  llvm::Function* note_ = nullptr;  // that fills it
 
   const Nest* nest_ = nullptr;
   std::vector<Open> open_;

@@ -79,7 +79,7 @@ Value* Emitter::load_one(int node, int place, int lanes, int instance) {
   Value* pointer = param(graph_.slot(node));
   int index = graph_.source(node, 1),
       valid_node = graph_.sources(node).size() > 2 ? graph_.source(node, 2) : -1;
-  bool checked = graph_[index].has_load;
+  bool gather = graph_[index].has_load;
   int at = instance_of(node, instance, index, place);
   Value* valid = valid_node < 0
                      ? nullptr
@@ -105,9 +105,9 @@ Value* Emitter::load_one(int node, int place, int lanes, int instance) {
   bool by_lane = valid && valid->getType()->isVectorTy();
   if (lanes == 1 || (pattern && uniform(*pattern))) {
     Value* offset = lane0(index, place)[at];
-    if (checked) valid = both(valid, in_range(offset));
+    if (gather) valid = both(valid, in_range(offset));
     Value* any = by_lane ? b_.CreateOrReduce(valid) : valid;
-    Value* address = guarded(b_.CreateGEP(element, pointer, offset), any);
+    Value* address = guarded(checked(node, b_.CreateGEP(element, pointer, offset), 1, any), any);
     Value* x = arith_.splat(
         arith_.from_memory(b_.CreateAlignedLoad(element, address, one), info.dtype), lanes);
     return by_lane ? b_.CreateSelect(valid, x, llvm::Constant::getNullValue(x->getType())) : x;
@@ -116,7 +116,7 @@ Value* Emitter::load_one(int node, int place, int lanes, int instance) {
   llvm::Type* bits = itemsize(info.dtype) == 2 ? b_.getInt16Ty() : element;
   llvm::Type *type = arith_.memory_type(info.dtype, lanes),
              *bits_type = llvm::FixedVectorType::get(bits, lanes);
-  if (checked) {
+  if (gather) {
     Value* offsets = value(index, place)[at];
     valid = both(valid ? arith_.splat(valid, lanes) : nullptr, in_range(offsets));
     by_lane = true;
@@ -126,6 +126,7 @@ Value* Emitter::load_one(int node, int place, int lanes, int instance) {
     Value* address = b_.CreateGEP(element, pointer, lane0(index, place)[at]);
     int vector = nest_->vector_scope(graph_, node, place);
     llvm::Align align = access_alignment(node, place, nest_->scopes[vector].lanes, true);
+    if (fault_) address = checked(node, address, lanes, both(mask, valid));
     if (valid && !by_lane) address = guarded(address, valid);
     if (by_lane) mask = both(mask, valid);
     Value* x = mask ? static_cast<Value*>(b_.CreateMaskedLoad(type, address, align, mask,
@@ -133,13 +134,12 @@ Value* Emitter::load_one(int node, int place, int lanes, int instance) {
                     : b_.CreateAlignedLoad(type, address, align);
     return arith_.from_memory(x, info.dtype);
   }
-  if (pattern && !checked) {
+  if (pattern && !gather) {
     int vector = nest_->vector_scope(graph_, node, place);
     if (auto span = make_span(*pattern, open_[vector].active)) {
       // All lanes lie close together: what they use of a longer vector, then a shuffle.
       Value* address =
           b_.CreateGEP(element, pointer, b_.CreateAdd(lane0(index, place)[at], i64(span->low)));
-      if (valid && !by_lane) address = guarded(address, valid);
       llvm::SmallVector<llvm::Constant*, 64> used;
       for (const auto& users : span->users) used.push_back(b_.getInt1(!users.empty()));
       Value* use = llvm::ConstantVector::get(used);
@@ -158,6 +158,13 @@ Value* Emitter::load_one(int node, int place, int lanes, int instance) {
         use = wanted;
       }
       auto* span_type = llvm::FixedVectorType::get(bits, static_cast<unsigned>(span->users.size()));
+      const bool whole = valid && !by_lane;
+      if (fault_) {
+        const int length = static_cast<int>(span->users.size());
+        Value* all = whole ? b_.CreateAnd(use, arith_.splat(valid, length)) : use;
+        address = checked(node, address, length, all);
+      }
+      if (whole) address = guarded(address, valid);
       Value* x = b_.CreateMaskedLoad(span_type, address, one, use,
                                      llvm::Constant::getNullValue(span_type));
       llvm::SmallVector<int, 64> pick;
@@ -174,7 +181,7 @@ Value* Emitter::load_one(int node, int place, int lanes, int instance) {
   mask = both(mask, valid);
   mask = mask ? arith_.splat(mask, lanes)
               : llvm::Constant::getAllOnesValue(llvm::FixedVectorType::get(b_.getInt1Ty(), lanes));
-  Value* addresses = b_.CreateGEP(element, pointer, offsets);
+  Value* addresses = checked(node, b_.CreateGEP(element, pointer, offsets), 1, mask);
   Value* x = b_.CreateMaskedGather(bits_type, addresses, one, mask,
                                    llvm::Constant::getNullValue(bits_type));
   return arith_.from_memory(b_.CreateBitCast(x, type), info.dtype);
@@ -206,10 +213,12 @@ void Emitter::store_one(int store, int scope, int lanes, int instance, Value* x)
   const ParamInfo& info = graph_.param(graph_.slot(store));
   Value* pointer = param(graph_.slot(store));
   int index = graph_.source(store, 1), at = instance_of(store, instance, index, scope);
-  x = arith_.to_memory(x, info.dtype, graph_[graph_.source(store, 2)].dtype == info.dtype);
+  Op made_by = graph_[graph_.source(store, 2)].op;
+  x = arith_.to_memory(x, info.dtype,
+                       made_by == Op::Cast || made_by == Op::Load || made_by == Op::Const);
   llvm::Type* element = arith_.memory_type(info.dtype);
   llvm::Align align(itemsize(info.dtype));
-  bool checked = graph_[index].has_load;
+  bool dropped = graph_[index].has_load;  // outside of the buffer
   auto in_range = [&](Value* offset) {
     return b_.CreateICmpULT(
         offset, llvm::ConstantInt::get(offset->getType(), static_cast<uint64_t>(info.numel)));
@@ -217,7 +226,8 @@ void Emitter::store_one(int store, int scope, int lanes, int instance, Value* x)
   if (lanes == 1) {
     Value* offset = lane0(index, scope)[at];
     Value* address = b_.CreateGEP(element, pointer, offset);
-    if (!checked) {
+    if (fault_) address = checked(store, address, 1, dropped ? in_range(offset) : nullptr);
+    if (!dropped) {
       b_.CreateAlignedStore(x, address, align);
     } else {  // a vector of one lane, for its mask
       auto one = [&](Value* v) {
@@ -231,9 +241,10 @@ void Emitter::store_one(int store, int scope, int lanes, int instance, Value* x)
   int vector = nest_->vector_scope(graph_, store, scope);
   auto pattern = lane_pattern(index, scope, lanes);
   Value* mask = tail_mask(store, scope);
-  if (pattern && consecutive(*pattern) && !checked) {
+  if (pattern && consecutive(*pattern) && !dropped) {
     Value* address = b_.CreateGEP(element, pointer, lane0(index, scope)[at]);
     align = access_alignment(store, scope, nest_->scopes[vector].lanes, true);
+    address = checked(store, address, lanes, mask);
     if (mask) {
       b_.CreateMaskedStore(x, address, align, mask);
     } else {
@@ -243,7 +254,7 @@ void Emitter::store_one(int store, int scope, int lanes, int instance, Value* x)
   }
   if (itemsize(info.dtype) == 2)
     x = b_.CreateBitCast(x, llvm::FixedVectorType::get(b_.getInt16Ty(), lanes));
-  if (auto span = pattern && !checked ? make_span(*pattern, open_[vector].active) : std::nullopt) {
+  if (auto span = pattern && !dropped ? make_span(*pattern, open_[vector].active) : std::nullopt) {
     llvm::SmallVector<llvm::Constant*, 64> used;
     llvm::SmallVector<int, 64> from;
     for (const auto& users : span->users) {
@@ -252,15 +263,17 @@ void Emitter::store_one(int store, int scope, int lanes, int instance, Value* x)
     }
     Value* address =
         b_.CreateGEP(element, pointer, b_.CreateAdd(lane0(index, scope)[at], i64(span->low)));
-    b_.CreateMaskedStore(b_.CreateShuffleVector(x, from), address, align,
-                         llvm::ConstantVector::get(used));
+    Value* use = llvm::ConstantVector::get(used);
+    address = checked(store, address, static_cast<int>(used.size()), use);
+    b_.CreateMaskedStore(b_.CreateShuffleVector(x, from), address, align, use);
     return;
   }
   Value* offsets = arith_.splat(value(index, scope)[at], lanes);
-  if (checked) mask = mask ? b_.CreateAnd(mask, in_range(offsets)) : in_range(offsets);
+  if (dropped) mask = mask ? b_.CreateAnd(mask, in_range(offsets)) : in_range(offsets);
   if (!mask)
     mask = llvm::Constant::getAllOnesValue(llvm::FixedVectorType::get(b_.getInt1Ty(), lanes));
-  b_.CreateMaskedScatter(x, b_.CreateGEP(element, pointer, offsets), align, mask);
+  Value* addresses = checked(store, b_.CreateGEP(element, pointer, offsets), 1, mask);
+  b_.CreateMaskedScatter(x, addresses, align, mask);
 }
 
 }  // namespace tinyshard::codegen

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/base/options.h"
 #include "core/uop/node_map.h"
 
 namespace tinyshard::codegen {
@@ -68,6 +69,7 @@ std::string kernel_key(const KernelSource& kernel, const Target& target) {
   out.number(target.multiprocessors);
   out.number(target.shared_bytes);
   out.number(kernel.choice);
+  out.number(options().check.memory);
   out.number(static_cast<int64_t>(kernel.params.size()));
   for (const ParamInfo& param : kernel.params) {
     out.number(static_cast<int64_t>(param.dtype));

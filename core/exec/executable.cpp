@@ -106,6 +106,34 @@ void Executable::rebind(const Storage& placeholder, Storage& actual) {
   }
 }
 
+// TS_CHECK=memory: generated code holds each access to what its kernel knows of its buffers. That
+// these are as large, and lie inside of what they are part of, is checked here.
+void Executable::check_extents(const Item& item) const {
+  for (size_t i = 0; i < item.buffers.size(); ++i) {
+    const VirtualBuffer& buffer = schedule_.buffers[item.buffers[i]];
+    int64_t bytes = buffer.bytes();
+    if (item.kind == Item::Kind::Kernel) {
+      const ParamInfo& param = item.kernel.params[i];
+      bytes = param.numel * int64_t(itemsize(param.dtype));
+      if (bytes > buffer.bytes()) {
+        throw InternalError(
+            fmt::format("kernel {} takes {} bytes as its parameter {}, which has {}",
+                        item.kernel.name, bytes, i, buffer.bytes()));
+      }
+    }
+    const auto [base, offset] = base_of(item.buffers[i]);
+    const VirtualBuffer& whole = schedule_.buffers[base];
+    const int64_t begin = owned_[base] ? 0 : std::max<int64_t>(whole.arena_offset, 0);
+    const int64_t room =
+        owned_[base] ? int64_t(owned_[base]->local_bytes()) : schedule_.arena_bytes;
+    if (begin + offset < 0 || begin + offset + bytes > room) {
+      throw InternalError(fmt::format("{}: buffer {} takes bytes {} to {} of {}", item.describe(),
+                                      item.buffers[i], begin + offset, begin + offset + bytes,
+                                      room));
+    }
+  }
+}
+
 void Executable::make_steps() {
   Runtime& runtime = Runtime::get();
   auto kernels = compile_items(schedule_.items);
@@ -115,6 +143,7 @@ void Executable::make_steps() {
   bool leads = true;
   for (const Item& item : schedule_.items) {
     Step step{&item, {}, {}};
+    if (options().check.memory) check_extents(item);
     std::vector<int> local = runtime.local_positions(item.mesh);
     for (int d = 0; d < int(local.size()); ++d) {
       Device& device = runtime.device(item.mesh.devices()[local[d]]);

@@ -77,6 +77,7 @@ class Executable {
   };
 
   void make_steps();
+  void check_extents(const Item& item) const;
   void bind_all();
   void bind(const Binding& binding, void* base) {
     *binding.slot = static_cast<char*>(base) + binding.offset;

@@ -14,4 +14,16 @@ struct ImageHeader {
   uint64_t size = 0;        // bytes behind the header
 };
 
+// Code that was made with TS_CHECK=memory checks each of its loads and stores. Its entry takes the
+// address of this, zero, behind the last buffer, and leaves the first access there that would have
+// been outside of its buffer. Such accesses go to memory that is harmless: the kernel ends.
+struct AccessFault {
+  int64_t found = 0;                      // 1 as soon as there is one
+  int64_t param = 0;                      // the buffer's slot
+  int64_t element = 0;                    // counted from its beginning
+  int64_t numel = 0;                      // that it has
+  int64_t stores = 0;                     // whether it was a store
+  alignas(64) char elsewhere[1024] = {};  // where stores go instead; the largest vector and more
+};
+
 }  // namespace tinyshard

@@ -38,6 +38,9 @@ struct ObjectCode {
   int coordinates = 0;
   // Waits, in its own code, for what it depends on: it may begin before that has ended.
   bool waits_itself = false;
+  // CPUs: not negative for code that checks its accesses (core/runtime/image.h), which takes an
+  // AccessFault behind so many buffers.
+  int checked_buffers = -1;
   bool operator==(const ObjectCode&) const = default;
 };
 

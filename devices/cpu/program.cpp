@@ -4,6 +4,7 @@
 #include <cstring>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -18,6 +19,7 @@ CpuProgram::CpuProgram(const ObjectCode& code, ThreadPool& pool)
     : name_(code.entry),
       work_items_(code.work_items),
       min_items_(std::max<int64_t>(1, code.min_items)),
+      checked_buffers_(code.checked_buffers),
       pool_(pool) {
   ImageHeader header;
   bool whole = code.bytes.size() >= sizeof(header);
@@ -53,11 +55,31 @@ CpuProgram::CpuProgram(const ObjectCode& code, ThreadPool& pool)
 
 CpuProgram::~CpuProgram() { ::munmap(memory_, bytes_); }
 
+template <class Work>
+void CpuProgram::checking(void* const* buffers, Work&& work) const {
+  if (checked_buffers_ < 0) return work(buffers);
+  AccessFault fault;
+  thread_local std::vector<void*> more;  // a launch allocates nothing
+  more.assign(buffers, buffers + checked_buffers_);
+  more.push_back(&fault);
+  work(more.data());
+  if (fault.found == 0) return;
+  throw InternalError(fmt::format("kernel {} {} element {} of its parameter {}, which has {}",
+                                  name_, fault.stores != 0 ? "stores" : "loads", fault.element,
+                                  fault.param, fault.numel));
+}
+
 void CpuProgram::launch(void* const* buffers, const int64_t* coordinates) {
-  pool_.parallel_for(
-      work_items_,
-      [&](int64_t begin, int64_t end, int) { entry_(buffers, coordinates, begin, end); },
-      min_items_);
+  checking(buffers, [&](void* const* all) {
+    pool_.parallel_for(
+        work_items_, [&](int64_t begin, int64_t end, int) { entry_(all, coordinates, begin, end); },
+        min_items_);
+  });
+}
+
+void CpuProgram::run(void* const* buffers, const int64_t* coordinates, int64_t begin,
+                     int64_t end) const {
+  checking(buffers, [&](void* const* all) { entry_(all, coordinates, begin, end); });
 }
 
 std::string CpuProgram::describe() const {

@@ -20,16 +20,20 @@ class CpuProgram : public Program {
   void launch(void* const* buffers, const int64_t* coordinates) override;
   std::string describe() const override;
 
-  // The work items [begin, end), by the calling thread.
-  void run(void* const* buffers, const int64_t* coordinates, int64_t begin, int64_t end) const {
-    entry_(buffers, coordinates, begin, end);
-  }
+  // The work items [begin, end), by the calling thread. Both throw InternalError for an access
+  // outside of its buffer, which code that was made with TS_CHECK=memory finds.
+  void run(void* const* buffers, const int64_t* coordinates, int64_t begin, int64_t end) const;
   int64_t work_items() const { return work_items_; }
 
  private:
   using Entry = void (*)(void* const*, const int64_t*, int64_t, int64_t);
   std::string name_;
+  // work(buffers), with what checked code needs behind the buffers.
+  template <class Work>
+  void checking(void* const* buffers, Work&& work) const;
+
   int64_t work_items_, min_items_;
+  int checked_buffers_;
   ThreadPool& pool_;
   void* memory_ = nullptr;
   size_t bytes_ = 0;

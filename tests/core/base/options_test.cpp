@@ -49,6 +49,28 @@ TEST(Options, AreReadFromTheEnvironment) {
   EXPECT_EQ(options().beam, 8);
 }
 
+TEST(Options, ChecksAreAListOfNames) {
+  for (const char* list : {"memory", ",memory,", "memory,memory"}) {
+    Variable check("TS_CHECK", list);
+    reload_options();
+    EXPECT_TRUE(options().check.memory) << list;
+  }
+  reload_options();
+  EXPECT_EQ(options().check, Checks{});
+  for (const char* list : {"memroy", "memory,1", "all", " memory"}) {
+    ::setenv("TS_CHECK", list, 1);
+    try {
+      reload_options();
+      FAIL() << list;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find(list), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("there are memory"), std::string::npos);
+    }
+    ::unsetenv("TS_CHECK");
+  }
+  reload_options();
+}
+
 TEST(Options, AnEmptyVariableIsNotSet) {
   Variable debug("DEBUG", "");
   reload_options();
