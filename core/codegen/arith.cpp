@@ -168,6 +168,10 @@ Value* Arith::round_f16(Value* x) {
   return from_f16_bits(f16_bits(x));
 }
 
+Value* Arith::rounded(Value* x, DType dtype) {
+  return dtype == DType::F16 ? round_f16(x) : dtype == DType::BF16 ? round_bf16(x) : x;
+}
+
 // The same steps as core/dtype/half.h.
 Value* Arith::f16_bits(Value* x) {
   Type *i32 = like(x, b_.getInt32Ty()), *f32 = x->getType();
@@ -339,6 +343,14 @@ Value* Arith::index_division(Op op, Value* x, Value* by, int64_t low) {
 }
 
 Value* Arith::emit(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
+  Value* result = compute(op, dtype, source, x);
+  // Ops that choose among their operands or change the sign give values of the type.
+  bool exact = op == Op::Neg || op == Op::Max || op == Op::Where || op == Op::Trunc ||
+               op == Op::Cast || op == Op::Bitcast;
+  return exact ? result : rounded(result, dtype);
+}
+
+Value* Arith::compute(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
   bool real = is_float(source), boolean = source == DType::Bool, sign = is_signed(source);
   Type* t = x[0]->getType();
   Math math(b_, module_, has_avx512_, is_gpu_);
@@ -432,9 +444,9 @@ Value* Arith::identity(ReduceOp op, DType dtype, int lanes) {
 Value* Arith::combine(ReduceOp op, DType dtype, Value* accumulator, Value* x) {
   switch (op) {
     case ReduceOp::Sum:
-      return emit(Op::Add, dtype, dtype, {accumulator, x});
+      return compute(Op::Add, dtype, dtype, {accumulator, x});
     case ReduceOp::Prod:
-      return emit(Op::Mul, dtype, dtype, {accumulator, x});
+      return compute(Op::Mul, dtype, dtype, {accumulator, x});
     default:
       return extremum(op == ReduceOp::Max, dtype, x, accumulator);
   }

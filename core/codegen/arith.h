@@ -31,18 +31,23 @@ class Arith {
   llvm::Value* ramp(llvm::Type* element, int lanes, int64_t step);
   llvm::Value* index_width(llvm::Value* index, unsigned bits);  // i32 or i64 lanes
 
-  // An elementwise op. `dtype` is the result's, `source` the first operand's; Where takes its
-  // condition first. Operands have equal lanes.
+  // An elementwise op, its result rounded to `dtype`. `source` is the type of the first operand;
+  // Where takes its condition first. Operands have equal lanes.
   llvm::Value* emit(Op op, DType dtype, DType source, llvm::ArrayRef<llvm::Value*> x);
   // Division on Index: rounds to minus infinity. `low` is a lower bound of x.
   llvm::Value* index_division(Op op, llvm::Value* x, llvm::Value* by, int64_t low);
   llvm::Value* cast(llvm::Value* x, DType from, DType to);
 
+  // A result that was computed in f32, as a value of `dtype`.
+  llvm::Value* rounded(llvm::Value* x, DType dtype);
+
   llvm::Value* identity(ReduceOp op, DType dtype, int lanes);
+  // Partial results of sums and products of 16-bit floats stay in f32.
   llvm::Value* combine(ReduceOp op, DType dtype, llvm::Value* accumulator, llvm::Value* x);
   llvm::Value* horizontal(ReduceOp op, DType dtype, llvm::Value* x);  // lanes to one, pairwise
 
  private:
+  llvm::Value* compute(Op op, DType dtype, DType source, llvm::ArrayRef<llvm::Value*> x);
   llvm::Value* bitcast(llvm::Value* x, DType from, DType to);
   llvm::Value* divide(Op op, DType dtype, llvm::Value* x, llvm::Value* by);
   llvm::Value* quotient(DType dtype, llvm::Value* a, llvm::Value* b);
@@ -86,5 +91,12 @@ class Math {
   llvm::Module& module_;
   bool has_avx512_, is_gpu_;
 };
+
+// Flags of the products and sums that may become fused multiply-adds; all other code has none.
+inline llvm::FastMathFlags contraction() {
+  llvm::FastMathFlags flags;
+  flags.setAllowContract(true);
+  return flags;
+}
 
 }  // namespace tinyshard::codegen

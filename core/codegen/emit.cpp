@@ -18,11 +18,7 @@ Emitter::Emitter(const Graph& graph, const Plan& plan, const Target& target, llv
       target_(target),
       module_(module),
       b_(module.getContext()),
-      arith_(b_, module, target) {
-  llvm::FastMathFlags flags;
-  flags.setAllowContract(true);
-  b_.setFastMathFlags(flags);
-}
+      arith_(b_, module, target) {}
 
 BasicBlock* Emitter::block(const char* name) {
   return BasicBlock::Create(b_.getContext(), name, function_);
@@ -253,8 +249,9 @@ void Emitter::emit_group(int group) {
     Values results;
     for (int i = 0; i < instances(fold, g.scope); ++i) {
       Value* x = accumulators[next++];
-      results.push_back(vector ? arith_.horizontal(reduce_op(graph_, fold), graph_[fold].dtype, x)
-                               : x);
+      DType dtype = graph_[fold].dtype;
+      results.push_back(
+          arith_.rounded(vector ? arith_.horizontal(reduce_op(graph_, fold), dtype, x) : x, dtype));
     }
     open_[g.scope].values[{fold, kWhole}] = results;
   }
@@ -334,6 +331,8 @@ void Emitter::fold_body(int group, int scope, Values& accumulators) {
           x = b_.CreateShuffleVector(x, arith_.identity(op, dtype, open.lanes), mask);
         }
       }
+      llvm::IRBuilder<>::FastMathFlagGuard flags(b_);
+      if (graph_[fold].contracts) b_.setFastMathFlags(contraction());
       accumulator = arith_.combine(op, dtype, accumulator, x);
     }
   }

@@ -213,9 +213,7 @@ void Emitter::store_one(int store, int scope, int lanes, int instance, Value* x)
   const ParamInfo& info = graph_.param(graph_.slot(store));
   Value* pointer = param(graph_.slot(store));
   int index = graph_.source(store, 1), at = instance_of(store, instance, index, scope);
-  Op made_by = graph_[graph_.source(store, 2)].op;
-  x = arith_.to_memory(x, info.dtype,
-                       made_by == Op::Cast || made_by == Op::Load || made_by == Op::Const);
+  x = arith_.to_memory(x, info.dtype, graph_[graph_.source(store, 2)].dtype == info.dtype);
   llvm::Type* element = arith_.memory_type(info.dtype);
   llvm::Align align(itemsize(info.dtype));
   bool dropped = graph_[index].has_load;  // outside of the buffer

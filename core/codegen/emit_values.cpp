@@ -156,6 +156,8 @@ Emitter::Values Emitter::apply(int node, int place, int lanes, int form) {
   }
   Values results;
   DType source = graph_[sources[0]].dtype;
+  llvm::IRBuilder<>::FastMathFlagGuard flags(b_);
+  if (n.contracts) b_.setFastMathFlags(contraction());
   for (int instance = 0; instance < instances(node, place); ++instance) {
     llvm::SmallVector<Value*, 3> x;
     for (size_t i = 0; i < sources.size(); ++i) {

@@ -45,8 +45,25 @@ Graph::Graph(const KernelSource& kernel) : params_(kernel.params), numbers_(256)
     }
     if (!(varies & empty)) used |= varies;
   }
+  mark_contractions();
   std::erase_if(stores_, [&](int store) { return (nodes_[store].varies & empty) != 0; });
   std::erase_if(loops_, [&](int r) { return !(used & bit(r)); });
+}
+
+void Graph::mark_contractions() {
+  std::vector<char> read_as_value(nodes_.size());
+  for (int node = 0; node < size(); ++node) {
+    const Node& uop = *nodes_[node].uop;
+    bool contracts = uop.op == Op::Fold && uop.arg().size() > 1 && uop.arg()[1] != 0;
+    if (!contracts) {
+      for (int s : sources(node)) read_as_value[s] = 1;
+    } else if (nodes_[source(node, 0)].op == Op::Mul) {
+      nodes_[node].contracts = nodes_[source(node, 0)].contracts = true;
+    }
+  }
+  for (int node = 0; node < size(); ++node) {
+    if (read_as_value[node] && nodes_[node].op == Op::Mul) nodes_[node].contracts = false;
+  }
 }
 
 int Graph::visit(const UOp& root) {

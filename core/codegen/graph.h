@@ -36,6 +36,7 @@ struct KernelNode {
   int source_begin = 0, source_count = 0;
   RangeSet varies = 0;        // ranges that the value depends on
   int range = -1;             // number of the range, for Op::Range of size > 1
+  bool contracts = false;     // a product that only contracting sums read (KernelSource), or these
   int form = -1;              // for Index values
   int64_t low = 0, high = 0;  // bounds of an Index value
 };
@@ -99,6 +100,8 @@ class Graph {
   int64_t alignment(int node, int range, int64_t lanes) const;
 
  private:
+  // Finds the products that are added without being rounded: KernelSource says which sums may.
+  void mark_contractions();
   int visit(const UOp& root);
   int add(const UOp& x);
   int add_index(Op op, int range, std::initializer_list<int> sources, Form form);

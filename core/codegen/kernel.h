@@ -6,26 +6,29 @@
 //
 // Meaning of the nodes, where op.h leaves it open:
 //   Range           the variable of a loop, 0..size-1, of type Index. Loop ranges may run in any
-//   order
-//                   and on any thread; Fold ranges belong to the Fold nodes that list them.
+//                   order and on any thread; Fold ranges belong to the Fold nodes that list them.
 //   Load            the element, or 0 without touching memory where `valid` is false. An index that
 //                   contains a Load itself (a gather) reads 0 outside of [0, numel) of its param;
 //                   any other index must be in range wherever `valid` holds.
 //   Store           happens once for each value of the Loop ranges it depends on. All loads of an
-//   iteration precede
-//                   its stores, so a param may be updated in place where load and store index are
-//                   the same expression. A store index that contains a Load drops elements outside
-//                   of [0, numel).
+//                   iteration precede its stores, so a param may be updated in place where load and
+//                   store index are the same expression. A store index that contains a Load drops
+//                   elements outside of [0, numel).
 //   Fold            reduces its value over its ranges in the node's dtype, in an order fixed at
-//   compile
-//                   time: results do not depend on threads. Empty ranges give the identity.
+//                   compile time: results do not depend on threads. Empty ranges give the identity.
+//                   Its arguments are {ReduceOp, contracts}: a sum that contracts may add a product
+//                   that nothing else reads without rounding it first. No other product is fused
+//                   with a sum, so a node has the same bits in every kernel that computes it.
 //   IDiv, Mod       truncate on integer types and give 0 for a divisor of 0; on Index they round to
-//   minus infinity. Shl, Shr        give 0 when the distance is not in [0, width). Max is NaN if
-//   one operand is; Cast from float to integer saturates, NaN gives 0. F16, BF16       are computed
-//   in f32 and rounded by Cast and Store. Bool            one byte, 0 or 1, in memory. Add is Or,
-//   Mul and Max follow And and Or. Threefry        threefry-2x32, 20 rounds, of (counter, key): the
-//   low 32 bits are the first word of each. DeviceCoordinate {axis, size}: coordinates[axis] of the
-//   call.
+//                   minus infinity.
+//   Shl, Shr        give 0 when the distance is not in [0, width).
+//   Max             is NaN if one operand is.
+//   Cast            from float to integer saturates, NaN gives 0.
+//   F16, BF16       Each op computes in f32 and rounds its result. A Fold rounds once, at its end.
+//   Bool            One byte, 0 or 1, in memory. Add is Or, Mul and Max follow And and Or.
+//   Threefry        threefry-2x32, 20 rounds, of (counter, key): the low 32 bits are the first word
+//                   of each.
+//   DeviceCoordinate {axis, size}: coordinates[axis] of the call.
 #pragma once
 #include <cstdint>
 #include <string>

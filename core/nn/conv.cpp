@@ -1,11 +1,11 @@
 #include "core/nn/conv.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/format.h>
 
 #include "core/base/call.h"
+#include "core/nn/bound_internal.h"
 
 namespace tinyshard::nn {
 namespace {
@@ -31,7 +31,7 @@ Tensor uniform(Dims shape, const Ints& kernel, double bound) {
 }
 
 double bound_of(int64_t in_channels, const Ints& kernel) {
-  return 1 / std::sqrt(double(in_channels * product(kernel.values)));
+  return uniform_bound(in_channels * product(kernel.values));
 }
 
 void check_groups(int64_t in_channels, int64_t out_channels, int64_t groups) {

@@ -1,13 +1,12 @@
 #include "core/nn/linear.h"
 
-#include <cmath>
-
 #include "core/base/call.h"
+#include "core/nn/bound_internal.h"
 
 namespace tinyshard::nn {
 
 Linear::Linear(int64_t in_features, int64_t out_features, const BiasOption& options) {
-  double bound = 1 / std::sqrt(double(in_features));
+  double bound = uniform_bound(in_features);
   weight = Tensor::uniform({out_features, in_features}, -bound, bound).is_param_();
   if (options.bias) bias = Tensor::uniform(out_features, -bound, bound).is_param_();
 }

@@ -1,15 +1,14 @@
 #include "core/nn/recurrent.h"
 
-#include <cmath>
-
 #include <fmt/format.h>
 
 #include "core/base/call.h"
+#include "core/nn/bound_internal.h"
 
 namespace tinyshard::nn {
 
 LSTMCell::LSTMCell(int64_t input_size, int64_t hidden_size, const BiasOption& options) {
-  double bound = 1 / std::sqrt(double(hidden_size));
+  double bound = uniform_bound(hidden_size);
   weight_ih = Tensor::uniform({4 * hidden_size, input_size}, -bound, bound).is_param_();
   weight_hh = Tensor::uniform({4 * hidden_size, hidden_size}, -bound, bound).is_param_();
   if (!options.bias) return;

@@ -81,7 +81,7 @@ class Epilogues {
   std::vector<UOp> run() {
     for (const UOp& x : order_) {
       if (x.op() == Op::Cast) narrow(x);
-      if (x.op() == Op::Add) bias(x);
+      if (x.op() == Op::Add) bias(x, x);
       if (x.op() == Op::Collective) sent(x.src(0));
     }
     if (!biased_.empty()) relus();
@@ -119,6 +119,7 @@ class Epilogues {
 
   void narrow(const UOp& x) {
     const UOp& dot = x.src(0);
+    if (dot.op() == Op::Add && uses(dot) == 1 && narrows(dot.dtype(), x.dtype())) bias(dot, x);
     if (dot.op() == Op::Dot && dot->sources == 2 && uses(dot) == 1 &&
         narrows(dot.dtype(), x.dtype()))
       note(x, {dot, {}, Epilogue::None, x.dtype()});
@@ -131,13 +132,18 @@ class Epilogues {
     if (UOp dot = product_under(x.src(0))) note(x, {dot, {}, Epilogue::None, x.dtype()});
   }
 
-  void bias(const UOp& x) {
+  // `x` is the sum, or what it is rounded to. In 16 bits a sum rounds both what it adds and what it
+  // gives, which no library does.
+  void bias(const UOp& sum, const UOp& x) {
+    if (sum.dtype() == DType::F16 || sum.dtype() == DType::BF16) return;
     for (int side : {0, 1}) {
-      if (x.shape().empty() || x.src(0) == x.src(1)) return;
-      UOp row = repeated_row(x.src(1 - side));
+      if (sum.shape().empty() || sum.src(0) == sum.src(1)) return;
+      UOp row = repeated_row(sum.src(1 - side));
       if (!row) continue;
-      UOp dot = product_under(x.src(side));
-      if (!dot || !note(x, {dot, row, Epilogue::Bias, x.dtype()})) continue;
+      if (row.op() == Op::Cast && row.src(0).dtype() == x.dtype()) row = row.src(0);
+      UOp dot = product_under(sum.src(side));
+      if (!dot || row.dtype() != x.dtype() || !note(x, {dot, row, Epilogue::Bias, x.dtype()}))
+        continue;
       biased_.push_back(x);
       return;
     }

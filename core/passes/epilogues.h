@@ -11,7 +11,9 @@
 namespace tinyshard {
 
 // Rewrites only what `library_supports` takes (asked with row-major operands) and what no other
-// node reads halfway. A result that was rounded before its bias was added is now rounded once.
+// node reads halfway. A GELU, and its gradient, read sums that are not rounded to 16 bits before,
+// as the libraries have it; every other epilogue gives the bits of the ops that it stands for, but
+// for the order of the sums.
 std::vector<UOp> fuse_epilogues(std::span<const UOp> roots,
                                 const std::function<bool(const LibraryCall&)>& library_supports);
 

@@ -104,9 +104,13 @@ UOp sin_rule(const UOp& y, const UOp& g, size_t) {
   return mul(g, add(mul(mul(half, half), -2), const_like(half, 1)));
 }
 
+// In f32 for narrow floats, and rounded once: g / b / b alone leaves the range of f16 early.
 UOp div_rule(const UOp& y, const UOp& g, size_t source) {
-  UOp first = div(g, y.src(1));
-  return source == 0 ? first : neg(mul(first, y));
+  DType wide = accumulator(y.dtype());
+  UOp divisor = convert(y.src(1), wide), first = div(convert(g, wide), divisor);
+  if (source == 0) return convert(first, y.dtype());
+  UOp quotient = wide == y.dtype() ? y : div(convert(y.src(0), wide), divisor);
+  return convert(neg(mul(first, quotient)), y.dtype());
 }
 
 // Equal operands have half of the gradient each.
@@ -171,8 +175,10 @@ UOp reduce_rule(const UOp& y, const UOp& g, size_t) {
   }
   // The gradient is split evenly among the elements that are equal to the result.
   UOp chosen = binary(Op::CmpEq, x, expand(y, x.shape()));
-  UOp ties = sum(masked(chosen, const_like(x, 1)), axes);
-  return masked(chosen, expand(div(g, ties), x.shape()));
+  DType wide = accumulator(x.dtype());  // in which ties are counted exactly
+  UOp ties = sum(masked(chosen, const_float(wide, 1, x.shape())), axes);
+  UOp share = convert(div(convert(g, wide), ties), x.dtype());
+  return masked(chosen, expand(share, x.shape()));
 }
 
 // Positions along `axis` and the index, both of this shape and of a type that can count the axis.

@@ -54,11 +54,13 @@ UOp dot(const UOp& x) {
   return reshape(cast(sum, x.dtype()), x.shape());
 }
 
+// What the epilogue of x makes of the sums of its products, in their type.
 UOp with_epilogue(const UOp& x, const UOp& sums) {
+  DType type = sums.dtype();
   auto biased = [&] {
     Dims row(x.shape().size(), 1);
     row.back() = x.shape().back();
-    return binary(Op::Add, sums, expand(reshape(x.src(2), row), x.shape()));
+    return binary(Op::Add, sums, expand(reshape(cast(x.src(2), type), row), x.shape()));
   };
   switch (epilogue_of(x)) {
     case Epilogue::None:
@@ -72,17 +74,24 @@ UOp with_epilogue(const UOp& x, const UOp& sums) {
     case Epilogue::BiasGelu:
       return gelu(biased());
     case Epilogue::GeluBackward:
-      return gelu_gradient(x.src(2), sums);
+      return gelu_gradient(cast(x.src(2), type), sums);
     case Epilogue::Update: {
       if (x->sources < 4) return binary(Op::Add, sums, x.src(2));
       auto scaled = [&](const UOp& y, int64_t i) {
-        UOp factor = cast(shrink(x.src(3), Dims{i, i + 1}), x.dtype());
+        UOp factor = cast(shrink(x.src(3), Dims{i, i + 1}), type);
         return binary(Op::Mul, y, expand(reshape(factor, Dims(x.shape().size(), 1)), x.shape()));
       };
       return binary(Op::Add, scaled(sums, 0), scaled(x.src(2), 1));
     }
   }
   return sums;
+}
+
+// A product in loops. With an epilogue it is rounded after that, once.
+UOp spelled_product(const UOp& x) {
+  if (epilogue_of(x) == Epilogue::None) return stored(dot(x));
+  UOp plain = UOp::make(Op::Dot, accumulator(x.dtype()), {x.src(0), x.src(1)}, x->arg().first(1));
+  return cast(with_epilogue(x, stored(dot(plain))), x.dtype());
 }
 
 UOp pad_or_cut(const UOp& x, int dim, int64_t low, int64_t high) {
@@ -225,7 +234,7 @@ std::vector<UOp> lower_products(std::span<const UOp> roots,
         x.op() != Op::ConvBackwardWeight)
       return UOp();
     if (!is_narrow(x, small) && library_supports(row_major_call(x))) return UOp();
-    return product ? with_epilogue(x, stored(dot(x))) : convolution(x);
+    return product ? spelled_product(x) : convolution(x);
   });
   return share_stored(lowered);
 }

@@ -29,7 +29,8 @@ std::vector<UOp> start_scatters(std::span<const UOp> roots,
   if (std::ranges::none_of(order, is_scatter)) return {roots.begin(), roots.end()};
   const NodeMap<int> uses = count_uses(order, roots);
   return rewrite_once(roots, [&](const UOp& x) {
-    if (x.op() != Op::Add) return UOp();
+    // A sum in 16 bits is of a scattered one that was rounded.
+    if (x.op() != Op::Add || accumulator(x.dtype()) != x.dtype()) return UOp();
     for (int side : {0, 1}) {
       const UOp& scatter = x.src(side);
       const int* count = uses.find(scatter);

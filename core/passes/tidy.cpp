@@ -27,6 +27,20 @@ bool holds_all_of(DType wide, DType narrow) {
          (narrow == DType::F32 && wide == DType::F64);
 }
 
+// x without two casts that cancel out, whatever is moved between them: the gradient of a 16-bit
+// linear layer is widened for the bias and narrowed again, in another shape, for the product.
+UOp without_cast_back(const UOp& x) {
+  UOp wide = x.src(0);
+  while (is_movement(wide.op())) wide = wide.src(0);
+  if (wide.op() != Op::Cast) return UOp();
+  const UOp& narrow = wide.src(0);
+  if (narrow.dtype() != x.dtype() || !holds_all_of(wide.dtype(), x.dtype())) return UOp();
+  auto moved = [&](auto&& self, const UOp& y) -> UOp {
+    return y == wide ? narrow : y.with_src(std::vector<UOp>{self(self, y.src(0))});
+  };
+  return moved(moved, x.src(0));
+}
+
 RuleSet tidy_rules() {
   std::vector<Rule> rules = {
       {"detach", Op::Detach, 0, [](const UOp& x) { return x.src(0); }},
@@ -50,12 +64,7 @@ RuleSet tidy_rules() {
        [](const UOp& x) { return is_const(x.src(1), 1) ? x.src(0) : UOp(); }},
       {"same_cast", Op::Cast, 0,
        [](const UOp& x) { return x.dtype() == x.src(0).dtype() ? x.src(0) : UOp(); }},
-      {"cast_back", Op::Cast, op_set(Op::Cast),
-       [](const UOp& x) {
-         const UOp& narrow = x.src(0).src(0);
-         bool exact = narrow.dtype() == x.dtype() && holds_all_of(x.src(0).dtype(), x.dtype());
-         return exact ? narrow : UOp();
-       }},
+      {"cast_back", Op::Cast, 0, without_cast_back},
       {"where_const", Op::Where, op_set(Op::Const),
        [](const UOp& x) {
          return is_const(x.src(0)) ? x.src(is_const(x.src(0), 0) ? 2 : 1) : UOp();

@@ -113,10 +113,9 @@ class Updates {
     u.factor = UOp();
     return add_plain_product(x, u);
   }
-  // One that is rounded to a narrower type before it is added need not be.
+  // One that is rounded to a narrower type before it is added stays what it is.
   bool add_plain_product(const UOp& added, Update& u) const {
     UOp x = reshaped(added);
-    if (x.op() == Op::Cast && read_once(x)) x = reshaped(x.src(0));
     if (x.op() != Op::Dot || x->sources != 2 || x.arg(0) != 0 || !is_float(x.dtype()) ||
         !read_once(x))
       return false;

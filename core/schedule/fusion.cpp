@@ -87,7 +87,7 @@ bool is_opaque(Op op) {
 }
 
 Fusion::Fusion(std::span<const UOp> order, std::span<const UOp> roots)
-    : materialized_(order.size()) {
+    : materialized_(order.size()), consumers_(order.size()) {
   force(order, roots);
   choose(order);
 }
@@ -119,14 +119,13 @@ void Fusion::force(std::span<const UOp> order, std::span<const UOp> roots) {
 
 void Fusion::choose(std::span<const UOp> order) {
   NodeMap<Users> users(order.size());
-  NodeMap<uint32_t> consumers(order.size());
   for (size_t i = order.size(); i-- > 0;) {
     const UOp& x = order[i];
     Users mine = materialized(x) ? Users{x.get(), false} : users[x];
-    uint32_t count = is_movement(x.op()) ? consumers[x] : 1;
+    uint32_t count = is_movement(x.op()) ? consumers_[x] : 1;
     for (const UOp& s : x->src()) {
       users[s].add(mine);
-      consumers[s] += count;
+      consumers_[s] += count;
     }
   }
   NodeMap<bool> reduces(order.size());  // holds a reduction that would be computed along with it
@@ -168,7 +167,7 @@ void Fusion::choose(std::span<const UOp> order) {
       size += std::min(sizes[s], kLargeKernel);
     }
     if (!materialized(x) && !is_movement(x.op()) && !x->src().empty()) {
-      bool shared = consumers[x] > 1 && users[x].several;
+      bool shared = consumers_[x] > 1 && users[x].several;
       bool dear = !shared && size > kLargeKernel && cost_of(x).nodes > kLargeKernel;
       if (shared) {
         Cost cost = cost_of(x);

@@ -24,12 +24,15 @@ class Fusion {
   bool materialized(const UOp& x) const { return materialized_.contains(x); }
   // Later stages add a value that turns out to be too dear to recompute.
   void materialize(const UOp& x) { materialized_[x] = true; }
+  // Whether a single op reads x, movements aside.
+  bool read_once(const UOp& x) const { return consumers_.at(x) == 1; }
 
  private:
   void force(std::span<const UOp> order, std::span<const UOp> roots);
   void choose(std::span<const UOp> order);
 
   NodeMap<bool> materialized_;
+  NodeMap<uint32_t> consumers_;  // sources of ops other than movements that a node is
 };
 
 }  // namespace tinyshard

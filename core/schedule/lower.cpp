@@ -167,6 +167,14 @@ UOp Lowering::position(const UOp& x, const std::vector<UOp>& index) {
   }
 }
 
+// Whether x sums products that nothing else reads: they need no rounding of their own.
+bool Lowering::adds_products(const UOp& x) const {
+  UOp product = x.src(0);
+  while (is_movement(product.op())) product = product.src(0);
+  return ReduceOp(x.arg(0)) == ReduceOp::Sum && is_float(x.dtype()) && product.op() == Op::Mul &&
+         fusion_.read_once(product);
+}
+
 UOp Lowering::fold(const UOp& x, const std::vector<UOp>& index, const UOp& valid) {
   std::vector<UOp> inner = index, src(1);
   std::vector<UOp> context = index;
@@ -185,10 +193,34 @@ UOp Lowering::fold(const UOp& x, const std::vector<UOp>& index, const UOp& valid
   // but its loads must be.
   src[0] = simplify_(lower(x.src(0), inner, valid));
   if (src.size() == 1) return src[0];
-  UOp result = UOp::make(Op::Fold, x.dtype(), src, Dims{x.arg(0)});
+  UOp result = UOp::make(Op::Fold, x.dtype(), src, Dims{x.arg(0), adds_products(x)});
   fold_origin_[result] = x;
   alive_.push_back(result);
   return result;
+}
+
+std::vector<UOp> Lowering::float_reductions(const KernelDraft& draft) const {
+  std::vector<UOp> found;
+  for (const UOp& x : toposort(expressions(draft))) {
+    if (x.op() != Op::Fold || !is_float(x.dtype())) continue;
+    const UOp* origin = fold_origin_.find(x);
+    if (origin && std::ranges::find(found, *origin) == found.end()) found.push_back(*origin);
+  }
+  return found;
+}
+
+UOp Lowering::reduced_twice(const KernelDraft& draft, FreeRanges& free_ranges) const {
+  NodeMap<UOp> fold_of;  // of each Reduce
+  for (const UOp& x : toposort(expressions(draft))) {
+    if (x.op() != Op::Fold || !is_float(x.dtype())) continue;
+    const UOp* origin = fold_origin_.find(x);
+    if (!origin) continue;
+    if (const UOp* other = fold_of.find(*origin); other && !(*other == x)) return *origin;
+    fold_of[*origin] = x;
+  }
+  UOp inside = reduced_inside_two(draft, free_ranges);
+  const UOp* origin = inside ? fold_origin_.find(inside) : nullptr;
+  return origin ? *origin : UOp();
 }
 
 UOp Lowering::lower_new(const UOp& x, const std::vector<UOp>& index, const UOp& valid) {
@@ -305,6 +337,40 @@ std::optional<std::pair<UOp, StridedView>> Lowering::view(const UOp& operand) {
   size_t ranges = std::ranges::count_if(result.strides, [](int64_t s) { return s != 0; });
   if (affine->terms.size() != ranges) return std::nullopt;  // depends on the device's place
   return std::pair{base, result};
+}
+
+std::vector<UOp> expressions(const KernelDraft& draft) {
+  std::vector<UOp> all;
+  for (const auto& out : draft.outputs) {
+    all.push_back(out.index);
+    all.push_back(out.value);
+  }
+  return all;
+}
+
+UOp reduced_inside_two(const KernelDraft& draft, FreeRanges& free_ranges) {
+  std::vector<UOp> folds;
+  for (const UOp& x : toposort(expressions(draft))) {
+    if (x.op() == Op::Fold) folds.push_back(x);
+  }
+  auto is_nested = [&](const UOp& fold) {
+    return is_float(fold.dtype()) && std::ranges::any_of(free_ranges(fold), [](const UOp& r) {
+             return RangeKind(r.arg(2)) == RangeKind::Fold;
+           });
+  };
+  for (const UOp& inner : folds) {
+    if (!is_nested(inner)) continue;
+    int around = 0;
+    for (const UOp& outer : folds) {
+      bool binds = !(outer == inner) && std::ranges::any_of(free_ranges(inner), [&](const UOp& r) {
+        return std::ranges::find(outer->src().subspan(1), r) != outer->src().end();
+      });
+      if (!binds) continue;
+      std::vector<UOp> body = toposort(std::span(&outer->src()[0], 1));
+      if (std::ranges::find(body, inner) != body.end() && ++around > 1) return inner;
+    }
+  }
+  return UOp();
 }
 
 const std::vector<UOp>& FreeRanges::operator()(const UOp& root) {

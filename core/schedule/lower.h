@@ -24,8 +24,13 @@ struct KernelDraft {
   int position = 0;  // of its latest value in the topological order: breaks ties in the order
 };
 
+// Indices and values of all outputs.
+std::vector<UOp> expressions(const KernelDraft& draft);
+
 // The buffer that holds a materialized value; demanding it makes sure that something computes it.
 using BufferOf = std::function<int(const UOp&)>;
+
+class FreeRanges;
 
 class Lowering {
  public:
@@ -41,6 +46,11 @@ class Lowering {
 
   // The Reduce node that a Fold of the latest kernel came from.
   UOp origin(const UOp& fold) const { return fold_origin_.at(fold); }
+  // The Reduce nodes of floats that the latest kernel, `draft`, computes.
+  std::vector<UOp> float_reductions(const KernelDraft& draft) const;
+  // One of them that it would compute twice, each time in an order of its own: for two parts of the
+  // kernel that read it by different indices, or inside of two folds. Null when there is none.
+  UOp reduced_twice(const KernelDraft& draft, FreeRanges& free_ranges) const;
 
  private:
   UOp lower(const UOp& x, const std::vector<UOp>& index, const UOp& valid);
@@ -49,6 +59,7 @@ class Lowering {
   UOp guarded(const UOp& x, std::vector<UOp> index, const UOp& valid, const UOp& inside);
   std::vector<UOp> through_reshape(DimSpan from, DimSpan to, const std::vector<UOp>& index);
   UOp position(const UOp& x, const std::vector<UOp>& index);
+  bool adds_products(const UOp& x) const;
   UOp fold(const UOp& x, const std::vector<UOp>& index, const UOp& valid);
 
   struct Key {
@@ -78,6 +89,11 @@ class FreeRanges {
   NodeMap<std::vector<UOp>> memo_;
   std::vector<UOp> alive_;  // nodes that the table points to
 };
+
+// A reduction of floats inside of two other ones of the kernel, which run one after the other and
+// would each compute it, in loops of their own and so in an order of their own. Null when there is
+// none.
+UOp reduced_inside_two(const KernelDraft& draft, FreeRanges& free_ranges);
 
 // Row-major position of `index` in `shape`.
 UOp flat_index(DimSpan shape, std::span<const UOp> index);

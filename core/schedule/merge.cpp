@@ -27,15 +27,6 @@ bool contains_all(std::span<const UOp> list, std::span<const UOp> part) {
   return std::ranges::all_of(part, [&](const UOp& x) { return contains(list, x); });
 }
 
-std::vector<UOp> expressions(const KernelDraft& draft) {
-  std::vector<UOp> all;
-  for (const auto& out : draft.outputs) {
-    all.push_back(out.index);
-    all.push_back(out.value);
-  }
-  return all;
-}
-
 // The producer's ranges as functions of the consumer's, when the consumer reads the stored value
 // exactly once for each of its elements: `read` enumerates 0..n-1 over some of the consumer's
 // loops.
@@ -202,7 +193,8 @@ class Merger {
     // Maps turn tiles for a second order, which kernels with folds do not.
     one_order |= std::ranges::any_of(all, [](const UOp& x) { return x.op() == Op::Fold; });
     if (one_order && stores_in_two_orders(merged)) return false;
-    if (arrange_loops(merged, free_ranges_)) return false;
+    if (arrange_loops(merged, free_ranges_) || reduced_inside_two(merged, free_ranges_))
+      return false;
     Task trial = tasks_[into];
     trial.draft = std::move(merged);
     update_accesses(trial);

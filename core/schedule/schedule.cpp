@@ -2,6 +2,7 @@
 #include "core/schedule/schedule.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -204,7 +205,8 @@ class Scheduler {
         task.nothing = true;
         break;
       default:
-        task.draft = draft(x, buffer);
+        task.draft = draft_task(x, buffer, int(tasks_.size()));
+        value_of_[int(tasks_.size())] = x;
         break;
     }
     if (task.draft) {
@@ -226,20 +228,63 @@ class Scheduler {
     tasks_.push_back(std::move(task));
   }
 
+  // Drafts task number `task` for x. No two kernels compute the same reduction of floats: summed in
+  // another order, one value would have two sets of bits. What both want gets memory, and the other
+  // kernel is made again.
+  //
+  //   y = x / x.sum(); m = y.max(); e = y == m
+  //   The kernels of m and e both read the sum from its buffer, and divide by it themselves.
+  KernelDraft draft_task(const UOp& x, int buffer, int task) {
+    for (;;) {
+      auto [draft, reductions] = fitting_draft(x, buffer);
+      std::vector<int> others;
+      for (const UOp& reduction : reductions) {
+        int* other = reducer_.find(reduction);
+        if (!other || *other == task || !computes(*other, reduction)) continue;
+        fusion_.materialize(reduction);
+        if (std::ranges::find(others, *other) == others.end()) others.push_back(*other);
+      }
+      if (others.empty()) {
+        for (const UOp& reduction : reductions) reducer_[reduction] = task;
+        reductions_of_[task] = std::move(reductions);
+        return draft;
+      }
+      for (int other : others) {
+        KernelDraft& old = *tasks_[other].draft;
+        auto again = fitting_draft(value_of_.at(other), old.outputs.front().buffer);
+        again.draft.mesh = old.mesh;
+        old = std::move(again.draft);
+        reductions_of_[other] = std::move(again.reductions);
+        update_accesses(tasks_[other]);
+      }
+    }
+  }
+
+  bool computes(int task, const UOp& reduction) const {
+    return std::ranges::find(reductions_of_.at(task), reduction) != reductions_of_.at(task).end();
+  }
+
+  struct Drafted {
+    KernelDraft draft;
+    std::vector<UOp> reductions;  // of floats, that it computes
+  };
   // Builds the kernel again with a value taken out of it, as long as something in it does not fit.
-  KernelDraft draft(const UOp& x, int buffer) {
+  Drafted fitting_draft(const UOp& x, int buffer) {
     for (;;) {
       KernelDraft result = lowering_.kernel(x, buffer);
       if (UOp misfit = arrange_loops(result, free_ranges_)) {
         check_internal(misfit.op() == Op::Fold,
                        "only a fold keeps a single output from being ordered");
         fusion_.materialize(lowering_.origin(misfit));
+      } else if (UOp reduction = lowering_.reduced_twice(result, free_ranges_)) {
+        fusion_.materialize(reduction);
       } else if (!in_place_is_safe(result, schedule_.buffers)) {
         check_internal(x.op() == Op::Assign && !fusion_.materialized(x.src(1)),
                        "a copy is always in place");
         fusion_.materialize(x.src(1));
       } else {
-        return result;
+        std::vector<UOp> reductions = lowering_.float_reductions(result);
+        return {std::move(result), std::move(reductions)};
       }
     }
   }
@@ -466,6 +511,10 @@ class Scheduler {
   NodeMap<StridedView> places_;  // of results in values that consist of them
   MeshOf meshes_;
   std::vector<Task> tasks_;
+  // While tasks are made, by number: what each drafts, and the reductions of floats in it.
+  std::unordered_map<int, UOp> value_of_;
+  std::unordered_map<int, std::vector<UOp>> reductions_of_;
+  NodeMap<int> reducer_;  // the latest task that computes a reduction
   Schedule schedule_;
 };
 

@@ -168,7 +168,7 @@ struct ConvTransposeOptions {
 
 // One number is for every dim of the kernel.
 struct PoolOptions {
-  std::optional<Ints> stride = {};  // the kernel's size by default
+  Ints stride = {};  // none: the kernel's size
   Ints dilation = 1, padding = 0;
   bool ceil_mode = false;
   bool count_include_pad = true;  // of averages

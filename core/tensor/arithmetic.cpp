@@ -171,13 +171,17 @@ Value operator>=(const Value& a, const Value& b) { return b <= a; }
 
 Value trunc_div(const Value& a, const Value& b) {
   auto [x, y] = match_integers(a, b);
-  if (is_float(x.dtype())) return trunc(x / y);
+  if (is_float(x.dtype())) {
+    return in_floats(x, y, [](const Value& v, const Value& w) { return trunc(v / w); });
+  }
   return tinyshard::binary(Op::IDiv, x.node(), y.node());
 }
 
 Value floor_div(const Value& a, const Value& b) {
   auto [x, y] = match_integers(a, b);
-  if (is_float(x.dtype())) return floor(x / y);
+  if (is_float(x.dtype())) {
+    return in_floats(x, y, [](const Value& v, const Value& w) { return floor(v / w); });
+  }
   Value quotient = tinyshard::binary(Op::IDiv, x.node(), y.node());
   if (is_unsigned_int(x.dtype())) return quotient;
   Value rest = tinyshard::binary(Op::Mod, x.node(), y.node());
@@ -186,7 +190,9 @@ Value floor_div(const Value& a, const Value& b) {
 
 Value mod(const Value& a, const Value& b) {
   auto [x, y] = match_integers(a, b);
-  if (is_float(x.dtype())) return x - floor(x / y) * y;
+  if (is_float(x.dtype())) {
+    return in_floats(x, y, [](const Value& v, const Value& w) { return v - floor(v / w) * w; });
+  }
   Value rest = tinyshard::binary(Op::Mod, x.node(), y.node());
   if (is_unsigned_int(x.dtype())) return rest;
   return where(is_above_floor(rest, y), rest + y, rest);
@@ -297,7 +303,10 @@ Tensor Tensor::div(const Operand& x, Rounding rounding) const {
 Tensor Tensor::fmod(const Operand& x) const {
   Call call("fmod", x.caller);
   auto [a, b] = value::match(*this, x);
-  if (is_float(a.dtype())) return a - value::trunc(a / b) * b;
+  if (is_float(a.dtype())) {
+    return value::in_floats(
+        a, b, [](const Value& v, const Value& w) { return v - value::trunc(v / w) * w; });
+  }
   if (a.dtype() == DType::Bool) return a & !b;
   return Value(tinyshard::binary(Op::Mod, a.node(), b.node()));
 }
@@ -337,8 +346,13 @@ Tensor Tensor::masked_fill(const Tensor& mask, const Operand& fill) const {
 
 Tensor Tensor::lerp(const Operand& end, const Operand& weight) const {
   Call call("lerp", end.caller);
-  Value a(*this), b(end), w(weight);
-  return a + (b - a) * w;
+  Value w(weight);
+  auto between = [](const Value& a, const Value& b, const Value& t) { return a + (b - a) * t; };
+  auto [a, b] = value::match(*this, end);
+  DType type = value::type_of(a, w);
+  if (!value::is_half(type)) return between(a, b, w);
+  auto wide = [](const Value& v) { return v.is_number() ? v : value::cast(v, DType::F32); };
+  return value::cast(between(wide(a), wide(b), wide(w)), type);
 }
 
 const Tensor& Tensor::operator+=(const Operand& x) const { return assign(add(x)), *this; }

@@ -16,16 +16,6 @@ namespace {
 
 constexpr double kLog2E = std::numbers::log2e, kLn2 = std::numbers::ln2;
 
-bool is_half(const Value& x) { return x.dtype() == DType::F16 || x.dtype() == DType::BF16; }
-
-// f(x) with x as a float, in f32 when it is narrower.
-template <class F>
-Value in_floats(const Value& x, const F& f) {
-  Value floats = cast(x, float_type(x.dtype()));
-  if (!is_half(floats)) return f(floats);
-  return cast(f(cast(floats, DType::F32)), floats.dtype());
-}
-
 Value apply(Op op, const Value& x) {
   return in_floats(x, [op](const Value& v) -> Value { return tinyshard::unary(op, v.node()); });
 }
@@ -66,7 +56,9 @@ Value integer_power(const Value& base, const Value& exponent) {
 Value square(const Value& x) { return x * x; }
 Value sqrt(const Value& x) { return apply(Op::Sqrt, x); }
 Value reciprocal(const Value& x) { return apply(Op::Recip, x); }
-Value rsqrt(const Value& x) { return reciprocal(sqrt(x)); }
+Value rsqrt(const Value& x) {
+  return in_floats(x, [](const Value& v) { return reciprocal(sqrt(v)); });
+}
 Value exp2(const Value& x) { return apply(Op::Exp2, x); }
 Value log2(const Value& x) { return apply(Op::Log2, x); }
 Value sin(const Value& x) { return apply(Op::Sin, x); }
@@ -299,11 +291,12 @@ Tensor Tensor::softplus(double beta) const {
 
 Tensor Tensor::logaddexp(const Operand& x) const {
   Call call("logaddexp", x.caller);
-  auto [a, b] = value::match(*this, x);
-  // max(a, b) + log(1 + exp(-|a - b|)); equal infinities have no difference.
-  Value larger = value::where(a < b, b, a), smaller = value::where(a < b, a, b);
-  Value gap = value::where((a == b) & value::isinf(a), 0.0, smaller - larger);
-  return larger + value::log1p(value::exp(gap));
+  return value::in_floats(*this, x, [](const Value& a, const Value& b) {
+    // max(a, b) + log(1 + exp(-|a - b|)); equal infinities have no difference.
+    Value larger = value::where(a < b, b, a), smaller = value::where(a < b, a, b);
+    Value gap = value::where((a == b) & value::isinf(a), 0.0, smaller - larger);
+    return larger + value::log1p(value::exp(gap));
+  });
 }
 
 Tensor Tensor::copysign(const Operand& x) const {

@@ -15,14 +15,6 @@ using value::Value;
 
 namespace {
 
-// f(x) in f32 when x is narrower.
-template <class F>
-Value in_wide(const Value& x, F f) {
-  value::need_float(x);
-  if (x.dtype() != DType::F16 && x.dtype() != DType::BF16) return f(x);
-  return value::cast(f(value::cast(x, DType::F32)), x.dtype());
-}
-
 // Whether attention over these is the op: one 16-bit type, equal batch dims, something to compute.
 bool is_one_op(const UOp& q, const UOp& k, const UOp& v) {
   size_t rank = q.shape().size();
@@ -31,7 +23,7 @@ bool is_one_op(const UOp& q, const UOp& k, const UOp& v) {
     if (x.dtype() != q.dtype() || x->numel() == 0) return false;
     if (!std::ranges::equal(x.shape().first(rank - 2), q.shape().first(rank - 2))) return false;
   }
-  return q.dtype() == DType::F16 || q.dtype() == DType::BF16;
+  return value::is_half(q.dtype());
 }
 
 }  // namespace
@@ -40,7 +32,8 @@ Tensor Tensor::layernorm(const Axes& axis, double eps, Caller caller) const {
   Call call("layernorm", caller);
   Value x(*this);
   Dims axes = value::resolve_axes(axis, x.rank());
-  return in_wide(x, [&](const Value& v) {
+  value::need_float(x);
+  return value::in_floats(x, [&](const Value& v) {
     Value centered = v - value::mean(v, axes, true);
     return centered * value::rsqrt(value::mean(value::square(centered), axes, true) + eps);
   });
@@ -59,7 +52,8 @@ Tensor Tensor::batchnorm(const Tensor& weight, const Tensor& bias, const Tensor&
       fail(fmt::format("{} is {}, x is {}", what, text_of(v), text_of(x)));
     return value::reshape(v, shape);
   };
-  return in_wide(x, [&](const Value& v) {
+  value::need_float(x);
+  return value::in_floats(x, [&](const Value& v) {
     Value scale = along_axes("invstd", invstd);
     if (weight.defined()) scale = scale * along_axes("weight", weight);
     Value out = (v - along_axes("mean", mean)) * scale;
@@ -80,7 +74,8 @@ Tensor Tensor::dropout(double p, Caller caller) const {
                                           value::constant(DType::U64, 32, bits.shape()).node())),
                   DType::U32);
   Value keep = value::contiguous(upper >= threshold);
-  return value::where(keep, Value(*this) * (1 / (1 - p)), 0);
+  Value kept = value::in_floats(*this, [p](const Value& v) { return v * (1 / (1 - p)); });
+  return value::where(keep, kept, 0);
 }
 
 Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& values,

@@ -66,18 +66,20 @@ void check_labels(const Value& x, int64_t axis, const Value& labels) {
 
 Tensor Tensor::binary_crossentropy(const Tensor& target, Reduction reduction, Caller caller) const {
   Call call("binary_crossentropy", caller);
-  Value x(*this), y(target);
-  return reduced(-(y * value::log(x)) - (1 - y) * value::log(1 - x), reduction);
+  return value::in_floats(*this, target, [&](const Value& x, const Value& y) {
+    return reduced(-(y * value::log(x)) - (1 - y) * value::log(1 - x), reduction);
+  });
 }
 
 Tensor Tensor::binary_crossentropy_logits(const Tensor& target, Reduction reduction,
                                           const Tensor& pos_weight, Caller caller) const {
   Call call("binary_crossentropy_logits", caller);
-  Value x(*this), y(target);
-  // -log sigmoid(x) = softplus(-x), -log(1 - sigmoid(x)) = softplus(x)
-  Value positive = y * value::softplus(-x);
-  if (pos_weight.defined()) positive = positive * Value(pos_weight);
-  return reduced(positive + (1 - y) * value::softplus(x), reduction);
+  return value::in_floats(*this, target, [&](const Value& x, const Value& y) {
+    // -log sigmoid(x) = softplus(-x), -log(1 - sigmoid(x)) = softplus(x)
+    Value positive = y * value::softplus(-x);
+    if (pos_weight.defined()) positive = positive * Value(pos_weight);
+    return reduced(positive + (1 - y) * value::softplus(x), reduction);
+  });
 }
 
 Tensor Tensor::sparse_categorical_crossentropy(const Tensor& labels,
@@ -87,13 +89,15 @@ Tensor Tensor::sparse_categorical_crossentropy(const Tensor& labels,
   check_smoothing(options.label_smoothing);
   Value x(*this), y(labels);
   check_labels(x, x.rank() - 1, y);
-  Value log_p = value::log_softmax(x, x.rank() - 1);
-  Value loss = -pick_class(log_p, x.rank() - 1, y);
-  if (options.label_smoothing > 0) {
-    Value everywhere = -value::mean(log_p, {x.rank() - 1});
-    loss = loss * (1 - options.label_smoothing) + everywhere * options.label_smoothing;
-  }
-  return reduced_but_ignored(loss, y, options);
+  return value::in_floats(x, [&](const Value& v) {
+    Value log_p = value::log_softmax(v, v.rank() - 1);
+    Value loss = -pick_class(log_p, v.rank() - 1, y);
+    if (options.label_smoothing > 0) {
+      Value everywhere = -value::mean(log_p, {v.rank() - 1});
+      loss = loss * (1 - options.label_smoothing) + everywhere * options.label_smoothing;
+    }
+    return reduced_but_ignored(loss, y, options);
+  });
 }
 
 Tensor Tensor::cross_entropy(const Tensor& target, const CrossEntropyOptions& options,
@@ -103,7 +107,6 @@ Tensor Tensor::cross_entropy(const Tensor& target, const CrossEntropyOptions& op
   Value x(*this), y(target);
   if (x.rank() == 0) fail(fmt::format("x is {}: it needs a dim of classes", text_of(x)));
   int64_t axis = x.rank() == 1 ? 0 : 1;
-  Value log_p = value::log_softmax(x, axis);
   bool probabilities = x.dims() == y.dims();
   if (probabilities && options.ignore_index != -1)
     fail(fmt::format("ignore_index {} needs labels, target {} holds probabilities",
@@ -116,12 +119,15 @@ Tensor Tensor::cross_entropy(const Tensor& target, const CrossEntropyOptions& op
     }
     check_labels(x, axis, y);
   }
-  Value loss = probabilities ? -value::sum(log_p * y, {axis}) : -pick_class(log_p, axis, y);
-  if (options.label_smoothing > 0) {
-    Value everywhere = -value::mean(log_p, {axis});
-    loss = loss * (1 - options.label_smoothing) + everywhere * options.label_smoothing;
-  }
-  return probabilities ? reduced(loss, options.reduction) : reduced_but_ignored(loss, y, options);
+  return value::in_floats(x, [&](const Value& v) {
+    Value log_p = value::log_softmax(v, axis);
+    Value loss = probabilities ? -value::sum(log_p * y, {axis}) : -pick_class(log_p, axis, y);
+    if (options.label_smoothing > 0) {
+      Value everywhere = -value::mean(log_p, {axis});
+      loss = loss * (1 - options.label_smoothing) + everywhere * options.label_smoothing;
+    }
+    return probabilities ? reduced(loss, options.reduction) : reduced_but_ignored(loss, y, options);
+  });
 }
 
 Tensor Tensor::nll_loss(const Tensor& target, const Tensor& weight,
@@ -131,17 +137,18 @@ Tensor Tensor::nll_loss(const Tensor& target, const Tensor& weight,
   Value x(*this), y(target);
   int64_t axis = x.rank() == 1 ? 0 : 1;
   check_labels(x, axis, y);
-  Value loss = -pick_class(x, axis, y), counts = value::constant(loss.dtype(), 1, y.shape());
-  if (weight.defined()) {
-    Value w(weight);
-    if (w.rank() != 1 || w.size(0) != x.size(axis))
-      fail(fmt::format("weight is {} for {} classes", text_of(w), x.size(axis)));
-    int64_t n = y.node()->numel();
-    counts = value::reshape(value::gather(w, 0, value::reshape(y, {n})), y.dims());
-  }
-  if (ignore_index) counts = value::where(y != *ignore_index, counts, 0);
-  if (weight.defined() || ignore_index) return reduced(loss * counts, counts, reduction);
-  return reduced(loss, reduction);
+  if (weight.defined() && (weight.ndim() != 1 || weight.shape(0) != x.size(axis)))
+    fail(fmt::format("weight is {} for {} classes", weight.describe(), x.size(axis)));
+  return value::in_floats(x, [&](const Value& v) {
+    Value loss = -pick_class(v, axis, y), counts = value::constant(loss.dtype(), 1, y.shape());
+    if (weight.defined()) {
+      int64_t n = y.node()->numel();
+      counts = value::reshape(value::gather(weight, 0, value::reshape(y, {n})), y.dims());
+    }
+    if (ignore_index) counts = value::where(y != *ignore_index, counts, 0);
+    if (weight.defined() || ignore_index) return reduced(loss * counts, counts, reduction);
+    return reduced(loss, reduction);
+  });
 }
 
 }  // namespace tinyshard

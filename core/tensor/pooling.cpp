@@ -34,7 +34,8 @@ Pool check(const Value& x, const Ints& size, const PoolOptions& options) {
   pool.first = x.rank() - pool.spatial;
   if (pool.first < 0) fail(fmt::format("a kernel of {} dims over {}", pool.spatial, text_of(x)));
   pool.windows.kernel = kernel.values;
-  pool.windows.stride = value::per_dim(options.stride.value_or(kernel), pool.spatial, "stride");
+  pool.windows.stride =
+      value::per_dim(options.stride.size() ? options.stride : kernel, pool.spatial, "stride");
   pool.windows.dilation = value::per_dim(options.dilation, pool.spatial, "dilation");
   pool.padding = Pairs(pool.first, {0, 0});
   for (auto pair : value::spatial_padding(options.padding, pool.spatial))
@@ -138,7 +139,8 @@ Tensor Tensor::max_unpool2d(const Tensor& indices, const Ints& size, const PoolO
     }
     out = Dims(output_size->values.end() - spatial, output_size->values.end());
   } else {
-    Dims stride = value::per_dim(options.stride.value_or(kernel), spatial, "stride"),
+    Dims stride =
+             value::per_dim(options.stride.size() ? options.stride : kernel, spatial, "stride"),
          dilation = value::per_dim(options.dilation, spatial, "dilation");
     Pairs padding = value::spatial_padding(options.padding, spatial);
     for (int64_t i = 0; i < spatial; ++i) {
@@ -170,21 +172,22 @@ Tensor Tensor::avg_pool2d(const Ints& kernel, const PoolOptions& options, Caller
   auto total = [&](const Value& v, const Pairs& padding) {
     return value::sum(value::windows(value::pad(v, padding), pool.windows), pool.kernel_axes);
   };
-  Value sums = total(x, pool.padding);
   // What counts: everything in a window that is not behind the end of the padded image.
   Pairs counted = value::spatial_padding(options.padding, pool.spatial);
   counted.insert(counted.begin(), pool.first, {0, 0});
   bool whole = options.count_include_pad && counted == pool.padding;
   bool none =
       std::ranges::all_of(pool.padding, [](auto p) { return p.first == 0 && p.second == 0; });
-  if (whole || none) return sums / static_cast<double>(product(pool.windows.kernel));
-  DType type = value::float_type(x.dtype());
-  Value ones = value::constant(type, 1, x.shape());
-  Value inside =
-      options.count_include_pad ? value::pad(ones, counted, 1) : value::pad(ones, counted);
-  Pairs rest = pool.padding;
-  for (size_t i = 0; i < rest.size(); ++i) rest[i] = {0, rest[i].second - counted[i].second};
-  return sums / total(inside, rest);
+  return value::in_floats(x, [&](const Value& v) {
+    Value sums = total(v, pool.padding);
+    if (whole || none) return sums / static_cast<double>(product(pool.windows.kernel));
+    Value ones = value::constant(v.dtype(), 1, v.shape());
+    Value inside =
+        options.count_include_pad ? value::pad(ones, counted, 1) : value::pad(ones, counted);
+    Pairs rest = pool.padding;
+    for (size_t i = 0; i < rest.size(); ++i) rest[i] = {0, rest[i].second - counted[i].second};
+    return sums / total(inside, rest);
+  });
 }
 
 Tensor Tensor::interpolate(const Ints& size, Interpolation mode, bool align_corners,
@@ -196,7 +199,9 @@ Tensor Tensor::interpolate(const Ints& size, Interpolation mode, bool align_corn
     fail(fmt::format("{} sizes for the {} dims of {}", spatial, x.rank(), text_of(x)));
   if (align_corners && mode != Interpolation::Linear)
     fail("align_corners is about what lies between elements: it needs the linear mode");
-  Value out = mode == Interpolation::Linear ? value::cast(x, value::float_type(x.dtype())) : x;
+  DType type = value::float_type(x.dtype());
+  if (value::is_half(type)) type = DType::F32;
+  Value out = mode == Interpolation::Linear ? value::cast(x, type) : x;
   for (int64_t i = 0; i < spatial; ++i) {
     int64_t axis = first + i, from = x.size(axis), to = size[i];
     if (to <= 0 || from == 0)

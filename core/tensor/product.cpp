@@ -82,13 +82,20 @@ Tensor Tensor::linear(const Tensor& weight, const Tensor& bias, std::optional<DT
   Call call("linear", caller);
   auto typed = [&](const Tensor& t) { return dtype ? t.cast(*dtype) : t; };
   Tensor x = typed(*this), w = typed(weight);
-  Tensor out = weight.ndim() == 1 ? x.mul(w) : x.matmul(w, {}, caller);
-  if (!bias.defined()) return out;
+  DType type = promote(x.dtype(), w.dtype());
+  auto product = [&](std::optional<DType> result) {
+    if (weight.ndim() > 1) return x.matmul(w, result, caller);
+    return result ? x.cast(*result).mul(w.cast(*result)) : x.mul(w);
+  };
+  if (!bias.defined()) return product({});
+  // Sums of 16-bit products meet the bias before they are rounded.
+  bool narrow = value::is_half(type) && promote(type, typed(bias).dtype()) == type;
+  Tensor out = narrow ? product(DType::F32) : product({});
   if (bias.ndim() > 1 || (bias.numel() != 1 && bias.numel() != out.shape(-1))) {
     fail(fmt::format("bias is {}, but the weight {} makes rows of {}", bias.describe(),
                      weight.describe(), out.shape(-1)));
   }
-  return out.add(typed(bias));
+  return narrow ? out.add(typed(bias).cast(DType::F32)).cast(type) : out.add(typed(bias));
 }
 
 // --- einsum

@@ -30,16 +30,6 @@ Value drop_axes(const Value& x, const Dims& axes, bool keepdim) {
   return reshape(x, shape);
 }
 
-bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
-
-// f(x) in f32 when x is narrower, and in floats when it holds integers.
-template <class F>
-Value in_floats(const Value& x, F f) {
-  Value floats = cast(x, float_type(x.dtype()));
-  if (!is_half(floats.dtype())) return f(floats);
-  return cast(f(cast(floats, DType::F32)), floats.dtype());
-}
-
 // Sums of small integers widen; products keep their type.
 Value accumulate(ReduceOp op, const Value& x, const Dims& axes, bool keepdim) {
   DType result = op == ReduceOp::Sum ? sum_type(x.dtype()) : x.dtype();
@@ -216,7 +206,11 @@ Tensor Tensor::var(const Axes& axis, bool keepdim, int64_t correction, Caller ca
 
 Tensor Tensor::std(const Axes& axis, bool keepdim, int64_t correction, Caller caller) const {
   Call call("std", caller);
-  return value::sqrt(var(axis, keepdim, correction, caller));
+  Value x(*this);
+  return value::in_floats(x, [&](const Value& v) {
+    return value::sqrt(
+        value::variance(v, value::resolve_axes(axis, v.rank()), keepdim, correction));
+  });
 }
 
 std::pair<Tensor, Tensor> Tensor::var_mean(const Axes& axis, bool keepdim, int64_t correction,
@@ -252,17 +246,19 @@ Tensor Tensor::normalize(double p, int64_t dim, double eps, Caller caller) const
   need_float(x);
   Dims axes{value::resolve_axis(dim, x.rank())};
   if (x.rank() == 0) axes.clear();
-  Value norm = x;
-  if (p == 0) {
-    norm = value::sum(value::cast(x != 0, x.dtype()), axes, true);
-  } else if (p == 1) {
-    norm = value::sum(value::abs(x), axes, true);
-  } else if (p == 2) {
-    norm = value::sqrt(value::sum(value::square(x), axes, true));
-  } else {
-    norm = value::sum(value::abs(x).tensor().pow(p), axes, true).tensor().pow(1 / p);
-  }
-  return x / value::maximum(norm, eps);
+  return value::in_floats(x, [&](const Value& v) {
+    Value norm = v;
+    if (p == 0) {
+      norm = value::sum(value::cast(v != 0, v.dtype()), axes, true);
+    } else if (p == 1) {
+      norm = value::sum(value::abs(v), axes, true);
+    } else if (p == 2) {
+      norm = value::sqrt(value::sum(value::square(v), axes, true));
+    } else {
+      norm = value::sum(value::abs(v).tensor().pow(p), axes, true).tensor().pow(1 / p);
+    }
+    return v / value::maximum(norm, eps);
+  });
 }
 
 Tensor Tensor::argmax(std::optional<int64_t> axis, bool keepdim, Caller caller) const {

@@ -61,6 +61,24 @@ Dims resolve_axes(const Axes& axes, int64_t rank);  // sorted, distinct
 void need_float(const Value& x);
 void need_int(const Value& x, const char* what);
 
+inline bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
+
+// f(x) with x as a float, in f32 where that is narrower; the result is rounded once. Everything
+// that is more than one op is computed in it, for 16-bit ops round each by itself.
+template <class F>
+Value in_floats(const Value& x, const F& f) {
+  DType type = float_type(x.dtype());
+  if (!is_half(type)) return f(cast(x, type));
+  return cast(f(cast(cast(x, type), DType::F32)), type);
+}
+// The same for two operands, after promotion: f(a, b), both f32 where they are narrower.
+template <class F>
+Value in_floats(const Value& a, const Value& b, const F& f) {
+  auto [x, y] = match(a, b);
+  DType type = float_type(x.dtype()), wide = is_half(type) ? DType::F32 : type;
+  return cast(f(cast(cast(x, type), wide), cast(cast(y, type), wide)), type);
+}
+
 // --- elementwise
 // -----------------------------------------------------------------------------------
 Value operator+(const Value& a, const Value& b);

@@ -78,6 +78,14 @@ Case::Case(const json& description) : json_(description), arguments_(description
   }
 }
 
+std::vector<std::string> Case::unread() const {
+  std::vector<std::string> out;
+  for (const auto& [name, value] : arguments_.items()) {
+    if (!asked_.contains(name)) out.push_back(name);
+  }
+  return out;
+}
+
 const Tensor& Case::in(size_t i) const { return i == 0 ? viewed_ : inputs_.at(i); }
 
 std::vector<Tensor> Case::list(size_t from) const {

@@ -2,6 +2,7 @@
 // results, and how to compare them.
 #pragma once
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,9 +41,16 @@ class Case {
   Operand operand(size_t i, const char* name) const;
 
   bool has(const char* name) const {
+    asked_.insert(name);
     return arguments_.contains(name) && !arguments_.at(name).is_null();
   }
-  const json& argument(const char* name) const { return arguments_.at(name); }
+  const json& argument(const char* name) const {
+    asked_.insert(name);
+    return arguments_.at(name);
+  }
+  // The recorded arguments that nobody has asked for: a call that leaves them out means something
+  // else.
+  std::vector<std::string> unread() const;
   int64_t integer(const char* name, int64_t otherwise = 0) const;
   double real(const char* name, double otherwise) const;
   bool flag(const char* name, bool otherwise = false) const;
@@ -69,6 +77,7 @@ class Case {
   const json& arguments_;
   std::vector<Tensor> inputs_;  // as recorded: what gradients are taken with respect to
   Tensor viewed_;               // input 0 after `pre`
+  mutable std::set<std::string> asked_;
 };
 
 Scalar scalar_of(const json& value);

@@ -31,11 +31,7 @@ Emitter::Emitter(const Graph& graph, const GpuPlan& plan, const Target& target,
       target_(target),
       module_(module),
       b_(module.getContext()),
-      arith_(b_, module, target) {
-  llvm::FastMathFlags flags;
-  flags.setAllowContract(true);
-  b_.setFastMathFlags(flags);
-}
+      arith_(b_, module, target) {}
 
 BasicBlock* Emitter::block(const char* name) {
   return BasicBlock::Create(b_.getContext(), name, function_);

@@ -50,7 +50,8 @@ void Emitter::emit_groups(std::span<const int> groups, bool shared) {
   size_t next = 0;
   for (int fold : folds) {
     Values results;
-    for (int i = 0; i < instances(fold); ++i) results.push_back(partials[next++].value);
+    for (int i = 0; i < instances(fold); ++i)
+      results.push_back(arith_.rounded(partials[next++].value, graph_[fold].dtype));
     keep(fold, std::move(results));
   }
 }
@@ -137,6 +138,8 @@ void Emitter::accumulate(int group, size_t levels, Values& accumulators) {
         }
       };
       collect(collect, last + 1 - levels, nullptr);
+      llvm::IRBuilder<>::FastMathFlagGuard flags(b_);
+      if (graph_[fold].contracts) b_.setFastMathFlags(contraction());
       while (parts.size() > 1) {
         Values halves;
         for (size_t k = 0; k + 1 < parts.size(); k += 2)

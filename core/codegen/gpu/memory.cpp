@@ -170,10 +170,7 @@ Emitter::StoredValue Emitter::stored_value(int store) const {
       (dtype == DType::BF16 || dtype == DType::F16) &&
       graph_[graph_.source(source, 0)].dtype == DType::F32)
     source = graph_.source(source, 0);
-  Op made_by = graph_[source].op;
-  bool rounded = graph_[source].dtype == dtype &&
-                 (made_by == Op::Cast || made_by == Op::Load || made_by == Op::Const);
-  return {source, rounded};
+  return {source, graph_[source].dtype == dtype};
 }
 
 void Emitter::emit_stores(std::span<const int> stores, Value* condition) {

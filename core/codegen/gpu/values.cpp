@@ -153,6 +153,8 @@ Emitter::Values Emitter::apply(int node, bool lane0) {
   for (int source : sources) operands.push_back(value(source));
   Values results;
   int step = lane0 ? lanes_of(node) : 1;
+  llvm::IRBuilder<>::FastMathFlagGuard flags(b_);
+  if (n.contracts) b_.setFastMathFlags(contraction());
   for (int instance = 0; instance < instances(node); instance += step) {
     if (Value* known = decided(node, instance)) {
       results.push_back(known);

@@ -271,8 +271,10 @@ class Interpreter {
 
   static Scalar floats(Op op, DType t, const std::vector<Scalar>& a) {
     double x = a[0].real, y = a.size() > 1 ? a[1].real : 0;
-    // 16-bit floats are computed in f32.
-    auto r = [&](double v) { return Scalar{t == DType::F64 ? v : round_to(DType::F32, v), 0}; };
+    // 16-bit floats are computed in f32, then rounded.
+    auto r = [&](double v) {
+      return Scalar{t == DType::F64 ? v : round_to(t, round_to(DType::F32, v)), 0};
+    };
     switch (op) {
       case Op::Neg:
         return r(-x);

@@ -23,6 +23,12 @@ std::filesystem::path golden() {
   return std::filesystem::path(set ? set : TINYSHARD_TEST_DATA_DIR) / "golden";
 }
 
+// The padding that keeps a size is `same = true`; a text is no padding, says the compiler already.
+template <class Options, class Padding>
+concept PaddedBy = requires(Padding p) { Options{.padding = p}; };
+static_assert(PaddedBy<nn::ConvLayerOptions, int> && !PaddedBy<nn::ConvLayerOptions, const char*>);
+const char* const kRefusedByTheCompiler = "nn.Conv2d/bad_padding_string";
+
 const std::vector<json>& all_cases() {
   static const std::vector<json> cases = [] {
     std::vector<json> list;
@@ -30,7 +36,8 @@ const std::vector<json>& all_cases() {
     if (!file) return list;
     const json manifest = json::parse(file);
     for (const json& c : manifest.at("cases")) {
-      if (c.at("op").get<std::string>().starts_with("nn.")) list.push_back(c);
+      bool here = c.at("op").get<std::string>().starts_with("nn.");
+      if (here && c.at("name") != kRefusedByTheCompiler) list.push_back(c);
     }
     return list;
   }();
@@ -273,8 +280,6 @@ class NnGolden : public ::testing::TestWithParam<json> {
 };
 
 TEST_P(NnGolden, Agrees) {
-  std::string name = GetParam().at("name");
-  if (name == "nn.Conv2d/bad_padding_string") GTEST_SKIP() << "padding is not a string here";
   if (GetParam().at("check") == "error") {
     EXPECT_THROW(run(), UserError);
   } else {

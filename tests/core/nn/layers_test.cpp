@@ -40,6 +40,12 @@ TEST(Layers, StartWithinTheirBounds) {
   EXPECT_EQ(range(nn::LayerNorm(8).bias), (std::pair(0.0, 0.0)));
 }
 
+TEST(Layers, OfNoInputsGiveZeros) {
+  nn::Linear linear(0, 5);
+  EXPECT_EQ(linear(Tensor::zeros({2, 0})).to_vector<float>(), std::vector<float>(10, 0));
+  EXPECT_EQ(nn::Conv2d(0, 2, 3).bias.to_vector<float>(), std::vector<float>(2, 0));
+}
+
 TEST(Layers, DifferFromEachOther) {
   nn::Linear a(4, 4), b(4, 4);
   EXPECT_NE(a.weight.to_vector<float>(), b.weight.to_vector<float>());

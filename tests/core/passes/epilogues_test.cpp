@@ -26,8 +26,8 @@ bool no_gradient(const LibraryCall& call) {
   return epilogue_of(call.node) != Epilogue::GeluBackward;
 }
 
-// Linear, GELU, Linear on [2, 3, 8] with 16 inside, as the tensor API builds it in this type:
-// products sum in f32 and are rounded before the bias is added.
+// Linear, GELU, Linear on [2, 3, 8] with 16 inside, as the tensor API builds it in this type: sums
+// of 16-bit products are rounded once the bias is added.
 struct Mlp {
   DType type;
   UOp x, up, up_bias, down, down_bias;
@@ -48,8 +48,9 @@ struct Mlp {
     int64_t k = in.shape().back(), n = w.shape()[0];
     UOp product = UOp::make(Op::Dot, accumulator(type),
                             {reshape(in, Dims{6, k}), permute(cast(w, type), Dims{1, 0})}, Dims{0});
-    UOp out = reshape(cast(product, type), Dims{2, 3, n});
-    return binary(Op::Add, out, expand(reshape(cast(b, type), Dims{1, 1, n}), out.shape()));
+    UOp out = reshape(product, Dims{2, 3, n});
+    UOp row = reshape(cast(cast(b, type), accumulator(type)), Dims{1, 1, n});
+    return cast(binary(Op::Add, out, expand(row, out.shape())), type);
   }
   std::vector<UOp> inputs() const { return {x, up, up_bias, down, down_bias}; }
   UOp seed() const { return buffer(6, Dims{2, 3, 8}, type); }

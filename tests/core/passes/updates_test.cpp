@@ -69,18 +69,15 @@ TEST(Updates, AreSumsWithAnyFactorInAnyOrderAndShape) {
       << "without factors";
 }
 
-// Gradients in bf16 that are summed up in f32.
-TEST(Updates, AreNotRoundedBefore) {
+// Gradients in bf16 that are summed up in f32: each is rounded before, as the graph says.
+TEST(Updates, KeepTheRoundingOfWhatTheyAdd) {
   UOp sum = buffer(1, Dims{5, 4}, DType::F32), a = buffer(2, Dims{5, 3}, DType::BF16),
       b = buffer(3, Dims{3, 4}, DType::BF16);
   UOp product = UOp::make(Op::Dot, DType::BF16, {a, b}, Dims{0});
   for (const UOp& shown : {cast(product, DType::F32),
                            reshape(cast(reshape(product, Dims{20}), DType::F32), Dims{5, 4})}) {
     UOp root = assign(sum, binary(Op::Add, sum, shown));
-    UOp result = fuse_updates(std::span(&root, 1), all)[0];
-    ASSERT_EQ(updates_in(result), 1) << print(std::span(&result, 1));
-    EXPECT_EQ(result.src(1).dtype(), DType::F32);
-    expect_same({root.src(1)}, {result.src(1)}, {sum, a, b});
+    EXPECT_EQ(fuse_updates(std::span(&root, 1), all)[0], root);
   }
 }
 

@@ -1,0 +1,199 @@
+// One value has one set of bits, in however many kernels and parts of kernels it is computed; and a
+// 16-bit op computes in f32 and rounds once. Both are seen by comparing programs that are computed
+// at once with the same programs computed op by op.
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "core/nn/nn.h"
+#include "core/tensor/jit.h"
+#include "core/tensor/tensor.h"
+#include "tests/devices.h"
+
+namespace tinyshard {
+namespace {
+
+using Function = std::function<Tensor(const Tensor&)>;
+struct Named {
+  const char* name;
+  Function f;
+};
+void PrintTo(const Named& n, std::ostream* out) { *out << n.name; }
+
+// Values from -2 to 2 without a pattern, none of them twice in a row.
+Tensor data(const Ints& shape, DType dtype = DType::F32, double phase = 0) {
+  Tensor x = Tensor::arange(product(shape.values)).cast(DType::F64) * 1.7 + phase;
+  return (x.sin() + (x * 0.37).cos()).cast(dtype).reshape(shape).contiguous().realize();
+}
+
+void expect_same_bits(const Tensor& actual, const Tensor& expected, const std::string& what) {
+  ASSERT_EQ(actual.dtype(), expected.dtype()) << what;
+  ASSERT_EQ(actual.shape(), expected.shape()) << what;
+  EXPECT_TRUE(actual.data() == expected.data())
+      << what << ": got " << actual << ", expected " << expected;
+}
+
+Tensor stored(const Tensor& x) { return x.contiguous().realize(); }
+
+// --- values that are compared with themselves ----------------------------------------------------
+
+// Normalised values, whose sums have many orders to be added up in.
+const Named kNorms[] = {
+    {"softmax of rows", [](const Tensor& x) { return x.softmax(1); }},
+    {"softmax of columns", [](const Tensor& x) { return x.softmax(0); }},
+    {"log_softmax", [](const Tensor& x) { return x.log_softmax(1); }},
+    {"layernorm", [](const Tensor& x) { return x.layernorm(-1); }},
+    {"layernorm of columns", [](const Tensor& x) { return x.layernorm(0); }},
+    {"x / sum", [](const Tensor& x) { return x / x.sum(1, true); }},
+    {"x / sum of all", [](const Tensor& x) { return x / x.sum(); }},
+    {"gelu", [](const Tensor& x) { return x.gelu(); }},
+    {"x * y + z", [](const Tensor& x) { return x * x.flip(0) + x.flip(1); }},
+    {"cumsum", [](const Tensor& x) { return x.cumsum(0); }},
+    {"logsumexp", [](const Tensor& x) { return x - x.logsumexp(1, true); }},
+    {"std", [](const Tensor& x) { return x / x.std(1, true); }},
+};
+
+// What asks whether a value equals another copy of itself, or which is larger.
+const Named kChoices[] = {
+    {"argmax", [](const Tensor& y) { return y.argmax(0); }},
+    {"topk", [](const Tensor& y) { return y.topk(2, 0).second; }},
+    {"sort", [](const Tensor& y) { return y.sort(0).first; }},
+    {"argsort of rows", [](const Tensor& y) { return y.sort(1).second; }},
+    {"ties", [](const Tensor& y) { return (y == y.max(0, true)).cast(DType::I32).sum(0); }},
+    {"below itself", [](const Tensor& y) { return (y < y.min(1, true)).cast(DType::I32).sum(); }},
+    {"scatter amax",
+     [](const Tensor& y) {
+       Tensor index = Tensor::zeros(y.shape(), DType::I32);
+       return y.zeros_like().scatter_reduce(0, index, y, ScatterReduce::Amax);
+     }},
+};
+
+const std::vector<Ints> kShapes = {{4, 3}, {8, 7}, {128, 10}, {17, 33}, {64, 64}, {5, 300}};
+
+class Chosen : public ::testing::TestWithParam<Named> {};
+
+TEST_P(Chosen, AsOfTheStoredValue) {
+  for (const Ints& shape : kShapes) {
+    Tensor x = data(shape);
+    for (const Named& choice : kChoices) {
+      std::string what = std::string(choice.name) + " of " + GetParam().name;
+      Tensor fused = choice.f(GetParam().f(x)), of_stored = choice.f(stored(GetParam().f(x)));
+      if (is_float(fused.dtype())) {  // their sums may be added up in two orders
+        EXPECT_TRUE(fused.allclose(of_stored, 1e-5, 1e-6)) << what << " of " << x.describe();
+      } else {
+        expect_same_bits(fused, of_stored, what);
+      }
+    }
+  }
+}
+
+TEST_P(Chosen, GradientsOfMaximaGoWhereTheMaximaAre) {
+  for (const Ints& shape : kShapes) {
+    for (int64_t axis : {0, 1}) {
+      Tensor x = data(shape), y = GetParam().f(x);
+      Tensor fused = y.max(axis).sum().gradient({x})[0];
+      Tensor cut = GetParam().f(x).contiguous();
+      Tensor expected = cut.max(axis).sum().gradient({x})[0];
+      // Which elements are reached, and by how much but for the order of sums.
+      double largest = (fused - expected).abs().max().item<double>();
+      EXPECT_LT(largest, 2e-5) << GetParam().name << " axis " << axis << " of " << x.describe();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Norms, Chosen, ::testing::ValuesIn(kNorms));
+
+// --- products and sums ---------------------------------------------------------------------------
+
+TEST(Rounding, OfAProductIsKeptWhereItMeetsASum) {
+  for (DType type : {DType::F32, DType::F64, DType::F16, DType::BF16}) {
+    for (int64_t n : {1, 3, 8, 17, 1000}) {
+      Tensor a = data({n}, type), b = data({n}, type, 1), c = data({n}, type, 2);
+      expect_same_bits(a * b + c, stored(a * b) + c, "a * b + c");
+      expect_same_bits(c - a * b, c - stored(a * b), "c - a * b");
+    }
+  }
+}
+
+TEST(Rounding, OfAProductThatOthersReadIsKeptInItsSum) {
+  Tensor a = data({64}), b = data({64}, DType::F32, 1);
+  Tensor p = a.reshape({64, 1}) * b.stack({b, -b}, 1);
+  Tensor sums = p.sum(1) + (p * 0).max(1);
+  for (float s : sums.to_vector<float>()) EXPECT_EQ(s, 0);
+}
+
+// --- 16-bit ops ----------------------------------------------------------------------------------
+
+const Named kOps[] = {
+    {"gelu", [](const Tensor& x) { return x.gelu(); }},
+    {"gelu by erf", [](const Tensor& x) { return x.gelu(true); }},
+    {"softmax", [](const Tensor& x) { return x.softmax(1); }},
+    {"log_softmax", [](const Tensor& x) { return x.log_softmax(1); }},
+    {"layernorm", [](const Tensor& x) { return x.layernorm(-1); }},
+    {"silu", [](const Tensor& x) { return x.silu(); }},
+    {"tanh", [](const Tensor& x) { return x.tanh(); }},
+    {"rsqrt", [](const Tensor& x) { return x.abs().rsqrt(); }},
+    {"pow", [](const Tensor& x) { return x.pow(5); }},
+    {"pow by -3", [](const Tensor& x) { return x.pow(-3); }},
+    {"mod", [](const Tensor& x) { return x.mod(0.75); }},
+    {"fmod", [](const Tensor& x) { return x.fmod(0.75); }},
+    {"floor_div", [](const Tensor& x) { return x.div(0.3125, Rounding::Floor); }},
+    {"logaddexp", [](const Tensor& x) { return x.logaddexp(x.flip(0)); }},
+    {"lerp", [](const Tensor& x) { return x.lerp(x.flip(0), 0.25); }},
+    {"mean", [](const Tensor& x) { return x.mean(1); }},
+    {"std", [](const Tensor& x) { return x.std(1); }},
+    {"normalize", [](const Tensor& x) { return x.normalize(2, 1); }},
+    {"avg_pool2d", [](const Tensor& x) { return x.unsqueeze(0).avg_pool2d({3, 3}); }},
+    {"sums and a product", [](const Tensor& x) { return x.cumsum(1); }},
+    {"cross_entropy",
+     [](const Tensor& x) {
+       return x.sparse_categorical_crossentropy(Tensor::arange(x.shape(0)) % x.shape(1));
+     }},
+    {"binary_crossentropy_logits",
+     [](const Tensor& x) { return x.binary_crossentropy_logits(x.sigmoid().round()); }},
+};
+
+class Narrow : public ::testing::TestWithParam<Named> {};
+
+TEST_P(Narrow, ComputesInF32AndRoundsOnce) {
+  for (DType type : {DType::F16, DType::BF16}) {
+    Tensor x = data({9, 33}, type);
+    expect_same_bits(GetParam().f(x), GetParam().f(x.cast(DType::F32)).cast(type), GetParam().name);
+  }
+}
+
+// A chain of 16-bit ops computed at once rounds after each, as op by op.
+TEST_P(Narrow, IsTheSameFusedAndStepByStep) {
+  for (DType type : {DType::F16, DType::BF16}) {
+    Tensor x = data({9, 33}, type), y = data({9, 33}, type, 3);
+    Tensor fused = GetParam().f(x * y + 0.03) * 3 - 1;
+    Tensor steps = stored(stored(GetParam().f(stored(stored(x * y) + 0.03))) * 3) - 1;
+    expect_same_bits(fused, steps, GetParam().name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, Narrow, ::testing::ValuesIn(kOps));
+
+TEST(NarrowLinear, RoundsOnceAfterTheBias) {
+  for (DType type : {DType::F16, DType::BF16}) {
+    Tensor x = data({5, 24}, type), w = data({24, 7}, type, 1), b = data({7}, type, 2);
+    Tensor expected = (x.matmul(w, DType::F32) + b.cast(DType::F32)).cast(type);
+    expect_same_bits(x.linear(w, b), expected, "linear");
+  }
+}
+
+// A score gathered through the arithmetic that made it is the score that was stored.
+TEST(NarrowLoss, OfACertainClassIsNotNegative) {
+  Tensor a = Tensor(std::vector<double>{13.0, 1.0, 2.0, 0.5}, {1, 4}).cast(DType::BF16).realize(),
+         b = Tensor::full({4}, 0.03, DType::BF16).realize();
+  Tensor w = Tensor::ones({4}, DType::BF16).is_param_(), y{0};
+  Jit loss = [&](Tensor x) {
+    Tensor z = x * w + b;
+    Tensor l = z.cast(DType::F32).sparse_categorical_crossentropy(y);
+    return std::vector<Tensor>{l, l.gradient({w})[0]};
+  };
+  EXPECT_NEAR(loss(a)[0].item<double>(), 2.7418e-05, 1e-8);
+}
+
+}  // namespace
+}  // namespace tinyshard
