@@ -6,6 +6,7 @@
 
 #include "core/base/call.h"
 #include "core/nn/bound_internal.h"
+#include "core/nn/types_internal.h"
 
 namespace tinyshard::nn {
 namespace {
@@ -56,7 +57,7 @@ Conv::Conv(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
 
 Tensor Conv::operator()(const Tensor& x, Caller caller) const {
   Call call("Conv", caller);
-  return x.conv2d(weight, bias, options);
+  return x.conv2d(weight_for(x, weight), weight_for(x, bias), options);
 }
 
 Conv1d::Conv1d(int64_t in_channels, int64_t out_channels, int64_t kernel_size,
@@ -83,7 +84,7 @@ ConvTranspose::ConvTranspose(int64_t in_channels, int64_t out_channels, const In
 
 Tensor ConvTranspose::operator()(const Tensor& x, Caller caller) const {
   Call call("ConvTranspose", caller);
-  return x.conv_transpose2d(weight, bias, options);
+  return x.conv_transpose2d(weight_for(x, weight), weight_for(x, bias), options);
 }
 
 ConvTranspose1d::ConvTranspose1d(int64_t in_channels, int64_t out_channels, int64_t kernel_size,

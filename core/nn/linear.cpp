@@ -2,6 +2,7 @@
 
 #include "core/base/call.h"
 #include "core/nn/bound_internal.h"
+#include "core/nn/types_internal.h"
 
 namespace tinyshard::nn {
 
@@ -13,7 +14,7 @@ Linear::Linear(int64_t in_features, int64_t out_features, const BiasOption& opti
 
 Tensor Linear::operator()(const Tensor& x, Caller caller) const {
   Call call("Linear", caller);
-  return x.linear(weight.T().cast(x.dtype()), bias.defined() ? bias.cast(x.dtype()) : bias);
+  return x.linear(weight_for(x, weight).T(), weight_for(x, bias));
 }
 
 Embedding::Embedding(int64_t vocab_size, int64_t embed_size)

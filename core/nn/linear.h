@@ -10,8 +10,7 @@ struct BiasOption {
   bool bias = true;
 };
 
-// x @ weight.T + bias over the last dim, in x's type: weights kept in f32 are rounded for an x in
-// bf16. weight is [out, in], as in checkpoints of other tools.
+// x @ weight.T + bias over the last dim. weight is [out, in], as in checkpoints of other tools.
 struct Linear {
   Linear(int64_t in_features, int64_t out_features, const BiasOption& options = {});
   Tensor operator()(const Tensor& x, Caller caller = Caller::current()) const;

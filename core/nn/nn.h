@@ -1,4 +1,10 @@
 // Everything of nn: fields and state dicts, layers, optimizers, placement, checkpoints.
+//
+// Types of layers: the result of a layer has its input's type, whatever type the weights are kept
+// in, and sums run in f32 at least. Products (Linear, Conv*, LSTMCell) read their weights rounded
+// to the input's type; norms, and the gates of an LSTMCell, compute in f32 with weights and
+// statistics as they are and round the result once. An input of integers takes the weights' type,
+// and so do the rows of an Embedding.
 #pragma once
 #include "core/nn/checkpoint.h"
 #include "core/nn/checkpoint_activations.h"

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/base/call.h"
+#include "core/nn/types_internal.h"
 
 namespace tinyshard::nn {
 namespace {
@@ -42,9 +43,10 @@ Tensor LayerNorm::operator()(const Tensor& x, Caller caller) const {
                      x.describe()));
   }
   for (size_t i = 1; i <= n; ++i) axes.push_back(-int64_t(i));
-  if (!weight.defined()) return x.layernorm(axes, eps);
-  Tensor y = x.cast(accumulator(x.dtype())).layernorm(axes, eps);
-  return (y * weight + bias).cast(x.dtype());
+  return in_wide(x, [&](const Tensor& wide) {
+    Tensor y = wide.layernorm(axes, eps);
+    return weight.defined() ? y * weight + bias : y;
+  });
 }
 
 Tensor LayerNorm2d::operator()(const Tensor& x, Caller caller) const {
@@ -58,9 +60,10 @@ RMSNorm::RMSNorm(int64_t dim, const RmsNormOptions& options) : eps(options.eps) 
 
 Tensor RMSNorm::operator()(const Tensor& x, Caller caller) const {
   Call call("RMSNorm", caller);
-  Tensor wide = x.cast(accumulator(x.dtype()));
-  Tensor y = (wide * (wide.square().mean(-1, true) + eps).rsqrt()).cast(x.dtype());
-  return weight.defined() ? y * weight : y;
+  return in_wide(x, [&](const Tensor& wide) {
+    Tensor y = wide * (wide.square().mean(-1, true) + eps).rsqrt();
+    return weight.defined() ? y * weight : y;
+  });
 }
 
 GroupNorm::GroupNorm(int64_t groups, int64_t channels, const NormOptions& options)
@@ -75,16 +78,19 @@ GroupNorm::GroupNorm(int64_t groups, int64_t channels, const NormOptions& option
 Tensor GroupNorm::operator()(const Tensor& x, Caller caller) const {
   Call call("GroupNorm", caller);
   check_channels(x, num_channels);
-  Tensor y = x.reshape({x.shape(0), num_groups, -1}).layernorm(-1, eps).reshape(x.shape());
-  if (!weight.defined()) return y;
-  return y * per_channel(weight, x.ndim()) + per_channel(bias, x.ndim());
+  return in_wide(x, [&](const Tensor& wide) {
+    Tensor y = wide.reshape({x.shape(0), num_groups, -1}).layernorm(-1, eps).reshape(x.shape());
+    if (!weight.defined()) return y;
+    return y * per_channel(weight, x.ndim()) + per_channel(bias, x.ndim());
+  });
 }
 
 BatchNorm::BatchNorm(int64_t channels, const BatchNormOptions& o) : options(o) {
   if (o.affine) weight = ones(channels), bias = zeros(channels);
   if (!o.track_running_stats) return;
-  running_mean = Tensor::zeros(channels);
-  running_var = Tensor::ones(channels);
+  DType wide = promote(default_float(), DType::F32);
+  running_mean = Tensor::zeros(channels, wide);
+  running_var = Tensor::ones(channels, wide);
   num_batches_tracked = Tensor::zeros(1, DType::I64);
 }
 
@@ -98,15 +104,19 @@ Tensor BatchNorm::operator()(const Tensor& x, Caller caller) const {
   for (int64_t i = 0; i < x.ndim(); ++i) {
     if (i != 1) axes.push_back(i);
   }
-  Tensor mean = x.mean(axes);
+  Tensor wide = x.cast(accumulator(x.dtype()));
+  Tensor mean = wide.mean(axes);
   Tensor centred =
-      x - per_channel(mean.detach(), x.ndim());  // the variance does not move with the mean
+      wide - per_channel(mean.detach(), x.ndim());  // the variance does not move with the mean
   Tensor variance = centred.square().mean(axes);
   if (options.track_running_stats) {
     double keep = 1 - options.momentum;
     double unbiased = double(x.numel()) / double(std::max<int64_t>(x.numel() - x.shape(1), 1));
-    running_mean.assign(running_mean * keep + mean.detach() * options.momentum);
-    running_var.assign(running_var * keep + variance.detach() * (options.momentum * unbiased));
+    auto learn = [keep](const Tensor& known, const Tensor& seen) {
+      known.assign((known * keep + seen).cast(known.dtype()));
+    };
+    learn(running_mean, mean.detach() * options.momentum);
+    learn(running_var, variance.detach() * (options.momentum * unbiased));
     num_batches_tracked.assign(num_batches_tracked + 1);
   }
   return x.batchnorm(weight, bias, mean, (variance + options.eps).rsqrt());

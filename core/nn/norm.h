@@ -1,4 +1,5 @@
-// Normalisations. Weights start at one and biases at zero; `affine = false` leaves them out.
+// Normalisations. Weights start at one and biases at zero; `affine = false` leaves them out. All of
+// a 16-bit x is computed in f32, statistics and weights included, and rounded once to x's type.
 #pragma once
 #include <cstdint>
 
@@ -11,8 +12,7 @@ struct NormOptions {
   bool affine = true;
 };
 
-// Over the last dims, which have this shape. Narrow floats are computed in f32, with weights of any
-// type; the result has x's type.
+// Over the last dims, which have this shape.
 struct LayerNorm {
   explicit LayerNorm(const Ints& normalized_shape, const NormOptions& options = {});
   Tensor operator()(const Tensor& x, Caller caller = Caller::current()) const;
@@ -34,7 +34,7 @@ struct RmsNormOptions {
   bool affine = true;
 };
 
-// x / sqrt(mean(x^2) + eps) over the last dim. Narrow floats are computed in f32.
+// x / sqrt(mean(x^2) + eps) over the last dim.
 struct RMSNorm {
   explicit RMSNorm(int64_t dim, const RmsNormOptions& options = {});
   Tensor operator()(const Tensor& x, Caller caller = Caller::current()) const;
@@ -69,7 +69,8 @@ struct BatchNormOptions {
 };
 
 // Over all dims of [n, channels, spatial...] but the channels. In TrainingMode by the statistics of
-// the batch (of all devices), which it also learns; otherwise by the ones that it learned.
+// the batch (of all devices), which it also learns; otherwise by the ones that it learned. What it
+// learns is f32 at least.
 struct BatchNorm {
   explicit BatchNorm(int64_t channels, const BatchNormOptions& options = {});
   Tensor operator()(const Tensor& x, Caller caller = Caller::current()) const;

@@ -23,14 +23,21 @@ std::pair<Tensor, Tensor> LSTMCell::operator()(const Tensor& x, const Tensor& hi
     fail(fmt::format("a hidden state and a cell state come together, got only the {} state",
                      hidden.defined() ? "hidden" : "cell"));
   }
+  // An x of integers is computed in the type that products with the weights have.
+  DType type = is_float(x.dtype()) ? x.dtype() : promote(x.dtype(), weight_ih.dtype());
+  DType wide = accumulator(type);
+  auto product = [&](const Tensor& input, const Tensor& weight, const Tensor& bias) {
+    Tensor sums = input.cast(type).matmul(weight.T().cast(type), wide);
+    return bias.defined() ? sums + bias.cast(wide) : sums;
+  };
   Tensor zeros =
-      hidden.defined() ? Tensor() : Tensor::zeros({x.shape(0), weight_hh.shape(1)}, x.dtype());
-  Tensor gates = x.linear(weight_ih.T(), bias_ih) +
-                 (hidden.defined() ? hidden : zeros).linear(weight_hh.T(), bias_hh);
+      hidden.defined() ? Tensor() : Tensor::zeros({x.shape(0), weight_hh.shape(1)}, type);
+  Tensor gates = product(x, weight_ih, bias_ih) +
+                 product(hidden.defined() ? hidden : zeros, weight_hh, bias_hh);
   std::vector<Tensor> gate = gates.chunk(4, 1);
-  Tensor new_cell =
-      gate[1].sigmoid() * (cell.defined() ? cell : zeros) + gate[0].sigmoid() * gate[2].tanh();
-  return {gate[3].sigmoid() * new_cell.tanh(), new_cell};
+  Tensor old_cell = (cell.defined() ? cell : zeros).cast(wide);
+  Tensor new_cell = gate[1].sigmoid() * old_cell + gate[0].sigmoid() * gate[2].tanh();
+  return {(gate[3].sigmoid() * new_cell.tanh()).cast(type), new_cell.cast(type)};
 }
 
 }  // namespace tinyshard::nn

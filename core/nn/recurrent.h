@@ -11,7 +11,7 @@ namespace tinyshard::nn {
 struct LSTMCell {
   LSTMCell(int64_t input_size, int64_t hidden_size, const BiasOption& options = {});
 
-  // (hidden, cell) after x of [batch, input_size]; without a state before, it is zero.
+  // (hidden, cell) after x of [batch, input_size], in x's type; without a state before, it is zero.
   std::pair<Tensor, Tensor> operator()(const Tensor& x, const Tensor& hidden = {},
                                        const Tensor& cell = {},
                                        Caller caller = Caller::current()) const;

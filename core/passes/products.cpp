@@ -191,9 +191,14 @@ UOp conv_backward_weight(const UOp& x, const UOp& gradient, const ConvArg& a) {
   return reshaped(sum, {g * o, c, kh, kw});
 }
 
-UOp convolution(const UOp& x) {
+UOp convolution(const UOp& x, const std::function<bool(const LibraryCall&)>& library_supports) {
   ConvArg arg = conv_arg(*x);
   DType wide = accumulator(x.dtype());
+  if (wide != x.dtype()) {
+    // A library that sums in f32 and does not know 16-bit floats is still faster than loops.
+    UOp in_wide = UOp::make(x.op(), wide, {cast(x.src(0), wide), cast(x.src(1), wide)}, x->arg());
+    if (library_supports(row_major_call(in_wide))) return cast(in_wide, x.dtype());
+  }
   UOp a = operand(x.src(0), wide), b = operand(x.src(1), wide);
   UOp result = x.op() == Op::Conv               ? conv(a, b, arg)
                : x.op() == Op::ConvBackwardData ? conv_backward_data(a, b, arg)
@@ -234,7 +239,7 @@ std::vector<UOp> lower_products(std::span<const UOp> roots,
         x.op() != Op::ConvBackwardWeight)
       return UOp();
     if (!is_narrow(x, small) && library_supports(row_major_call(x))) return UOp();
-    return product ? spelled_product(x) : convolution(x);
+    return product ? spelled_product(x) : convolution(x, library_supports);
   });
   return share_stored(lowered);
 }

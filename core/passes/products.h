@@ -19,7 +19,9 @@ struct SmallProducts {
 };
 
 // Every Dot and Conv* that `library_supports` refuses (asked with row-major operands) becomes
-// expand, multiply and reduce, as plain small products do. Sums run in the type of the result.
+// expand, multiply and reduce, as plain small products do. Sums run in the type of the result,
+// those of 16-bit floats in f32; a convolution of these becomes one of f32 where a library takes
+// that.
 std::vector<UOp> lower_products(std::span<const UOp> roots,
                                 const std::function<bool(const LibraryCall&)>& library_supports,
                                 SmallProducts small = {});

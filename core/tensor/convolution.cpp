@@ -132,6 +132,12 @@ Conv check(const Value& x, const Value& w, int64_t groups, const Ints& stride, c
   return conv;
 }
 
+// The type of the operands and the result of a convolution's node. One of 16-bit floats sums in f32
+// inside and rounds once; what is no node of the graph is spelled out in the type of its sums.
+DType type_of_node(DType type, DType result, int64_t spatial) {
+  return is_float(type) && type == result && spatial <= 2 ? type : accumulator(result);
+}
+
 Value add_bias(const Value& out, const Tensor& bias, int64_t channels) {
   if (!bias.defined()) return out;
   if (bias.numel() != channels) {
@@ -194,9 +200,9 @@ Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, const ConvOption
   if (channels % conv.groups != 0) {
     fail(fmt::format("{} output channels do not divide into {} groups", channels, conv.groups));
   }
-  DType type = promote(x.dtype(), w.dtype()), wide = accumulator(options.dtype.value_or(type));
-  DType result = options.dtype.value_or(type);
-  x = value::cast(x, wide), w = value::cast(w, wide);
+  DType type = promote(x.dtype(), w.dtype()), result = options.dtype.value_or(type);
+  DType computed = type_of_node(type, result, conv.spatial);
+  x = value::cast(x, computed), w = value::cast(w, computed);
 
   // Negative padding cuts; what is left over for the op is not negative.
   Pairs cut{{0, x.size(0)}, {0, x.size(1)}};
@@ -215,12 +221,12 @@ Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, const ConvOption
   }
   x = value::shrink(x, cut);
 
-  check_size(shape, wide);
+  check_size(shape, computed);
   Value out = x;
   if (product(shape) == 0 || x.node()->numel() == 0 || w.node()->numel() == 0) {
-    out = value::constant(wide, 0, shape);
-  } else if (conv.spatial <= 2 && is_float(wide)) {
-    UOp node = UOp::make(Op::Conv, wide, {as_image(x).node(), as_image(w).node()},
+    out = value::constant(computed, 0, shape);
+  } else if (conv.spatial <= 2 && is_float(computed)) {
+    UOp node = UOp::make(Op::Conv, computed, {as_image(x).node(), as_image(w).node()},
                          to_ints(conv_arg(conv, shape)));
     out = value::reshape(node, shape);
   } else {
@@ -241,8 +247,8 @@ Tensor Tensor::conv_transpose2d(const Tensor& weight, const Tensor& bias,
     fail(fmt::format("x is {} with {} channels, weight {} in {} groups expects {}", text_of(x),
                      x.size(1), text_of(w), conv.groups, w.size(0)));
   }
-  DType type = promote(x.dtype(), w.dtype()), wide = accumulator(type);
-  x = value::cast(x, wide), w = value::cast(w, wide);
+  DType type = promote(x.dtype(), w.dtype()), computed = type_of_node(type, type, conv.spatial);
+  x = value::cast(x, computed), w = value::cast(w, computed);
   int64_t channels = w.size(1) * conv.groups;
   Dims shape{x.size(0), channels};
   for (int64_t i = 0; i < conv.spatial; ++i) {
@@ -256,16 +262,17 @@ Tensor Tensor::conv_transpose2d(const Tensor& weight, const Tensor& bias,
                        text_of(x)));
     shape.push_back(size);
   }
-  check_size(shape, wide);
+  check_size(shape, computed);
   Value out = x;
-  bool fits = conv.spatial <= 2 && is_float(wide) && product(shape) > 0 && x.node()->numel() > 0;
+  bool fits =
+      conv.spatial <= 2 && is_float(computed) && product(shape) > 0 && x.node()->numel() > 0;
   for (int64_t i = 0; i < conv.spatial; ++i) {
     fits = fits && conv.padding[i].first >= 0 && conv.padding[i].second >= 0 &&
            extra[i] < conv.stride[i];
   }
   if (fits) {
     // The gradient of a convolution with respect to its input, as which it was invented.
-    UOp node = UOp::make(Op::ConvBackwardData, wide, {as_image(x).node(), as_image(w).node()},
+    UOp node = UOp::make(Op::ConvBackwardData, computed, {as_image(x).node(), as_image(w).node()},
                          to_ints(conv_arg(conv, shape)));
     return add_bias(value::cast(value::reshape(node, shape), type), bias, channels);
   }

@@ -87,6 +87,23 @@ TEST_P(Products, AreAskedForWithDenseOperands) {
   EXPECT_EQ(asked, 2);
 }
 
+TEST(NarrowConvolutions, AreThoseOfF32WhereALibraryTakesThese) {
+  ConvArg arg{{1, 1}, {1, 1}, {1, 1}, {1, 1}, 1, {2, 4, 5, 6}};
+  for (DType type : {DType::F16, DType::BF16}) {
+    UOp x = buffer(1, {2, 3, 5, 6}, type), w = buffer(2, {4, 3, 3, 3}, type);
+    std::vector<UOp> roots{UOp::make(Op::Conv, type, {x, w}, to_ints(arg))};
+    std::vector<UOp> wide =
+        lowered(roots, [](const LibraryCall& call) { return call.node.dtype() == DType::F32; });
+    EXPECT_EQ(wide[0].dtype(), type);
+    ASSERT_EQ(count(wide, Op::Conv), 1);
+    for (const UOp& node : toposort(wide)) {
+      EXPECT_TRUE(node.op() != Op::Conv || node.dtype() == DType::F32);
+    }
+    EXPECT_EQ(lowered(roots, all), roots);
+    EXPECT_EQ(count(lowered(roots, none), Op::Conv), 0);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     , Products,
     ::testing::Values(Case{DType::F32, Epilogue::None}, Case{DType::F32, Epilogue::Bias},

@@ -129,6 +129,16 @@ TEST(Graphs, KeepWholeWhatLibrariesKnow) {
   EXPECT_EQ(nodes(x.matmul(w)), 5u) << "two reshapes around one product";
   EXPECT_EQ(nodes(of({2, 3, 8, 8}).conv2d(of({4, 3, 3, 3}), {}, {.padding = 1})), 3u);
   EXPECT_EQ(count(of({2, 3, 8}).conv2d(of({4, 3, 3})), Op::Conv), 1);
+  for (DType type : {DType::BF16, DType::F16}) {  // in their own type: no operand is widened
+    Tensor image = of({2, 3, 8, 8}, type), kernel = of({4, 3, 3, 3}, type);
+    for (const Tensor& y : {image.conv2d(kernel), image.conv2d(kernel, {}, {.dtype = type}),
+                            of({2, 4, 8, 8}, type).conv_transpose2d(kernel)}) {
+      EXPECT_EQ(y.dtype(), type);
+      EXPECT_EQ(count(y, Op::Cast), 0);
+    }
+    EXPECT_EQ(count(image.conv2d(kernel, {}, {.dtype = DType::F32}), Op::Conv), 1);
+    EXPECT_EQ(image.conv2d(kernel, {}, {.dtype = DType::F32}).dtype(), DType::F32);
+  }
   EXPECT_EQ(count(of({10, 4}).embedding(of({6}, DType::I64)), Op::Gather), 1);
   Tensor loss = of({6, 10}).sparse_categorical_crossentropy(of({6}, DType::I64));
   EXPECT_EQ(count(loss, Op::Gather), 1);
