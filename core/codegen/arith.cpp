@@ -345,8 +345,8 @@ Value* Arith::index_division(Op op, Value* x, Value* by, int64_t low) {
 Value* Arith::emit(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
   Value* result = compute(op, dtype, source, x);
   // Ops that choose among their operands or change the sign give values of the type.
-  bool exact = op == Op::Neg || op == Op::Max || op == Op::Where || op == Op::Trunc ||
-               op == Op::Cast || op == Op::Bitcast;
+  bool exact = op == Op::Neg || op == Op::Max || op == Op::Or || op == Op::Where ||
+               op == Op::Trunc || op == Op::Cast || op == Op::Bitcast;
   return exact ? result : rounded(result, dtype);
 }
 
@@ -396,8 +396,12 @@ Value* Arith::compute(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x
       return extremum(true, source, x[0], x[1]);
     case Op::And:
       return b_.CreateAnd(x[0], x[1]);
-    case Op::Or:
-      return b_.CreateOr(x[0], x[1]);
+    case Op::Or: {
+      if (!real) return b_.CreateOr(x[0], x[1]);
+      Type* bits = like(x[0], b_.getIntNTy(t->getScalarSizeInBits()));
+      return b_.CreateBitCast(
+          b_.CreateOr(b_.CreateBitCast(x[0], bits), b_.CreateBitCast(x[1], bits)), t);
+    }
     case Op::Xor:
       return b_.CreateXor(x[0], x[1]);
     case Op::Shl:

@@ -327,7 +327,7 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::Mod, Row::Refuse},
     {Op::Max, Row::Follow, 0b11, max_rule},
     {Op::And, Row::Stop},
-    {Op::Or, Row::Stop},
+    {Op::Or, Row::Follow, 0b11, through},
     {Op::Xor, Row::Stop},
     {Op::Shl, Row::Stop},
     {Op::Shr, Row::Stop},

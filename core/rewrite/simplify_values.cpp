@@ -88,6 +88,9 @@ UOp Simplifier::Impl::float_arithmetic(Op op, const UOp& a, const UOp& b) {
   bool constant = is_const(b);
   double c = constant ? const_as_double(b) : 0;
   switch (op) {
+    case Op::Or:
+      if (is_zero(b)) return a;
+      break;
     case Op::Add:
       if (constant && c == 0) return a;
       if (b.op() == Op::Neg) return arithmetic(Op::Sub, a, b.src(0));

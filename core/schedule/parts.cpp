@@ -64,6 +64,7 @@ class Parts {
         return place(x.src(0), inner);
       }
       case Op::Add:
+      case Op::Or:
       case Op::Pad:
         return place_terms(x, view);
       default:
@@ -84,7 +85,7 @@ class Parts {
     std::vector<Term> terms;
     auto collect = [&](auto& self, const UOp& x) -> void {
       auto is = [&](const UOp& y, Op op) { return y.op() == op && (y == sum || !ends_(y)); };
-      if (is(x, Op::Add)) {
+      if (is(x, Op::Add) || is(x, Op::Or)) {
         self(self, x.src(0));
         self(self, x.src(1));
         return;

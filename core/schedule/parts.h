@@ -16,8 +16,9 @@ struct Part {
 };
 
 // The parts of `whole`, where each of its elements is one element of one part and each element of a
-// part is there once; nothing where that is not so. Looks through reshapes, permutations and sums
-// of what is padded into boxes that do not overlap and cover all, down to what `ends` accepts.
+// part is there once; nothing where that is not so. Looks through reshapes, permutations, and sums
+// and concatenations of what is padded into boxes that do not overlap and cover all, down to what
+// `ends` accepts.
 std::optional<std::vector<Part>> parts_of(const UOp& whole,
                                           const std::function<bool(const UOp&)>& ends);
 

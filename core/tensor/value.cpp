@@ -271,8 +271,7 @@ Value squeeze(const Value& x, int64_t axis) {
   return reshape(x, shape);
 }
 
-// The sum of the parts, each padded to its place: disjoint, so nothing is rounded. Logical or for
-// bools, where there is no sum.
+// The parts, each padded with zeros to its place, joined by their bits: also a zero keeps its sign.
 Value cat(const std::vector<Value>& parts, int64_t axis) {
   int64_t total = 0, before = 0;
   for (const Value& part : parts) total = add_sizes(total, part.size(axis));
@@ -282,7 +281,12 @@ Value cat(const std::vector<Value>& parts, int64_t axis) {
     Pairs padding(parts[i].rank(), {0, 0});
     padding[axis] = {before, total - before - n};
     Value placed = pad(parts[i], padding);
-    out = i == 0 ? placed : n == 0 ? out : out + placed;
+    if (i == 0) {
+      out = placed;
+    } else if (n > 0) {
+      out = is_float(out.dtype()) ? Value(tinyshard::binary(Op::Or, out.node(), placed.node()))
+                                  : out + placed;
+    }
     before += n;
   }
   return out;

@@ -32,7 +32,7 @@ enum class Op : uint8_t {
   Mod,
   Max,
   And,
-  Or,
+  Or,  // of floats: their bits, where one is +0: the other, to the sign of a zero
   Xor,
   Shl,
   Shr,

@@ -1,6 +1,7 @@
 #include "tests/core/codegen/interpreter.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -298,6 +299,8 @@ class Interpreter {
         return r(x * y);
       case Op::Div:
         return r(x / y);
+      case Op::Or:  // one of them is +0
+        return std::bit_cast<uint64_t>(x) == 0 ? r(y) : r(x);
       case Op::Max:
         return r(std::isnan(x) || std::isnan(y) ? NAN : std::max(x, y));
       case Op::CmpLt:

@@ -134,6 +134,20 @@ TEST(Ops, BinaryFloats) {
   }
 }
 
+// As a concatenation joins its parts: each is +0 where the other is not, and a zero keeps its sign.
+TEST(Ops, DisjointFloatsAreJoinedByTheirBits) {
+  for (DType t : {DType::F16, DType::BF16, DType::F32, DType::F64}) {
+    Kernel k("joined_" + std::string(name(t)));
+    int a = k.param(t, 99), b = k.param(t, 99), out = k.param(t, 99);
+    fill_hard(k.buffer(a), 3, false);
+    fill_hard(k.buffer(b), 4, false);
+    UOp i = k.loop(99), first = binary(Op::CmpLt, i, index_const(50)), zero = const_float(t, 0);
+    UOp left = where(first, k.load(a, i), zero), right = where(first, zero, k.load(b, i));
+    k.store(out, i, binary(Op::Or, left, right));
+    k.check(0);
+  }
+}
+
 TEST(Ops, BinaryIntegers) {
   for (DType t : kTypes) {
     if (is_float(t)) continue;

@@ -137,7 +137,9 @@ class Evaluator {
         map2([](double a, double b) { return a != 0 && b != 0; });
         break;
       case Op::Or:
-        map2([](double a, double b) { return a != 0 || b != 0; });
+        map2([&](double a, double b) {
+          return is_float(x.dtype()) ? (a == 0 ? b : a) : double(a != 0 || b != 0);
+        });
         break;
       case Op::CmpLt:
         map2([](double a, double b) { return a < b; });

@@ -122,6 +122,24 @@ TEST(Rounding, OfAProductThatOthersReadIsKeptInItsSum) {
   for (float s : sums.to_vector<float>()) EXPECT_EQ(s, 0);
 }
 
+TEST(Movement, KeepsTheSignOfZero) {
+  for (DType type : {DType::F32, DType::F64, DType::F16, DType::BF16}) {
+    Tensor minus = -Tensor::zeros({3}, type).contiguous().realize(), one = Tensor::ones({2}, type);
+    auto negative = [](const Tensor& x) {
+      return int((1 / x.cast(DType::F64)).to_vector<double>()[0] < 0);
+    };
+    EXPECT_EQ(negative(Tensor::cat({minus, one})), 1);
+    EXPECT_EQ(negative(Tensor::cat({one, minus}).shrink({{2, 5}})), 1);
+    EXPECT_EQ(negative(Tensor::stack({minus, minus + 1, minus})[0]), 1);
+    EXPECT_EQ(negative(minus.roll(1)), 1);
+    EXPECT_EQ(negative(minus.repeat({3})), 1);
+    EXPECT_EQ(negative(minus.pad({{0, 2}})), 1);
+    EXPECT_EQ(negative(minus.flip(0)), 1);
+    EXPECT_EQ(negative(minus.gather(0, Tensor{2, 1})), 1);
+    EXPECT_EQ(negative(minus.masked_fill(Tensor{false, true, true}, 1)), 1);
+  }
+}
+
 // --- 16-bit ops ----------------------------------------------------------------------------------
 
 const Named kOps[] = {
