@@ -4,6 +4,7 @@
 #include <functional>
 #include <tinyshard/tinyshard.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/exec/runtime.h"
@@ -140,6 +141,98 @@ void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, ShardingTest, testing::ValuesIn(layouts()),
                          [](const auto& info) { return info.param.name; });
+
+// --- reductions that are pending when an op meets them -------------------------------------------
+
+struct Pending {
+  std::string name;
+  std::function<Tensor(const Tensor& rows)> reduce;  // over dim 0, which is split
+};
+
+// Applied to p, with q another pending value of its type and r one that is complete.
+struct Applied {
+  std::string name;
+  UOp node;
+};
+
+// Every elementwise op of the table, on every type that it takes.
+std::vector<Applied> applied_to(const UOp& p, const UOp& q, const UOp& r) {
+  std::vector<Applied> all;
+  const DType type = p.dtype();
+  for (int i = 0; i < kOps; ++i) {
+    const Op op = Op(i);
+    const OpInfo& facts = info(op);
+    if (facts.op_class != OpClass::Elementwise || (facts.floats_only && !is_float(type))) continue;
+    const bool bits_only = op == Op::Not || op == Op::And || op == Op::Or || op == Op::Xor ||
+                           op == Op::IDiv || op == Op::Mod || op == Op::Shl || op == Op::Shr;
+    if ((bits_only && is_float(type)) || (op == Op::Threefry && type != DType::U64)) continue;
+    auto add = [&](const std::string& how, const UOp& node) {
+      all.push_back({std::string(facts.name) + how, node});
+    };
+    if (op == Op::Cast) {
+      for (DType to : {DType::F32, DType::F64, DType::I64, DType::I32, DType::U8, DType::Bool})
+        if (to != type) add(fmt::format(" to {}", name(to)), cast(p, to));
+    } else if (op == Op::Bitcast) {
+      if (type == DType::F32) add("", UOp::make(op, DType::I32, {p}));
+    } else if (facts.arity == 1) {
+      add("", unary(op, p));
+    } else if (facts.arity == 2) {
+      add(" of two", binary(op, p, q));
+      add(" of itself", binary(op, p, p));
+      add(" and a complete one", binary(op, p, r));
+      add(" of a complete one", binary(op, r, p));
+    } else {
+      UOp condition = binary(Op::CmpLt, r, q);
+      add(" chosen by a complete one", where(binary(Op::CmpLt, r, const_like(r, 1)), p, q));
+      add(" chosen by a pending one", where(condition, p, r));
+      add(" or a complete one", where(binary(Op::CmpLt, r, const_like(r, 1)), r, p));
+    }
+  }
+  return all;
+}
+
+TEST(Sharding, EveryOpMeetsPendingReductions) {
+  TINYSHARD_NEED_DEVICES(3);
+  Runtime::shutdown();
+  Runtime::configure({.devices = device_names(3), .devices_per_rank = 0});
+  Mesh mesh({{"data", 3}});
+  const std::vector<Pending> reductions = {
+      {"sum", [](const Tensor& x) { return x.sum(0, false, x.dtype()); }},
+      {"max", [](const Tensor& x) { return x.max(0); }},
+      {"prod", [](const Tensor& x) { return x.prod(0); }},
+  };
+  for (DType type : {DType::F32, DType::I32, DType::U8, DType::U64}) {
+    Tensor count = Tensor::arange(84).reshape({7, 12});
+    // Floats whose sums and products are exact in any order, of all signs and none of them 0.
+    auto data = [&](int64_t factor) {
+      Tensor whole = count * factor % 7;
+      return is_float(type) ? (whole.cast(type) - 2.5) / 4 : (whole * 37 % 256).cast(type);
+    };
+    Tensor x = data(37), y = data(5);
+    x = x.contiguous().realize(), y = y.contiguous().realize();
+    Tensor r = y.shrink({{0, 1}, {0, 12}}).reshape({12}).contiguous().realize();
+    Tensor xs = x.shard(mesh, {{"data", Shard(0)}}).realize(),
+           ys = y.shard(mesh, {{"data", Shard(0)}}).realize(), rs = r.shard(mesh).realize();
+    for (const Pending& reduction : reductions) {
+      auto expected = applied_to(reduction.reduce(x).uop(), reduction.reduce(y).uop(), r.uop());
+      auto actual = applied_to(reduction.reduce(xs).uop(), reduction.reduce(ys).uop(), rs.uop());
+      for (size_t i = 0; i < actual.size(); ++i) {
+        std::string what =
+            fmt::format("{} of {} of {}", actual[i].name, reduction.name, name(type));
+        Tensor got(actual[i].node), want(expected[i].node);
+        if (!is_float(got.dtype())) {
+          EXPECT_EQ(got.to_vector<int64_t>(), want.to_vector<int64_t>()) << what;
+          continue;
+        }
+        auto a = got.to_vector<double>(), b = want.to_vector<double>();
+        for (size_t k = 0; k < a.size(); ++k) {
+          if (std::isnan(a[k]) && std::isnan(b[k])) continue;
+          EXPECT_NEAR(a[k], b[k], 5e-5 * (1 + std::abs(b[k]))) << what << " element " << k;
+        }
+      }
+    }
+  }
+}
 
 TEST(Sharding, ToAndFromOneDevice) {
   TINYSHARD_NEED_DEVICES(2);
