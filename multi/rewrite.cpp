@@ -170,8 +170,8 @@ class Rewriter {
     switch (x.op()) {
       case Op::Neg:
         return partial(0);
-      case Op::Cast:
-        return partial(0) && is_float(x.dtype()) &&
+      case Op::Cast:  // of floats: integers may have wrapped in the sum
+        return partial(0) && is_float(x.dtype()) && is_float(x.src(0).dtype()) &&
                itemsize(x.dtype()) >= itemsize(x.src(0).dtype());
       case Op::Add:
       case Op::Sub:
