@@ -28,6 +28,10 @@ constexpr Channel::Duration kGrace = std::chrono::milliseconds(20);
 // still be on its way. One that has left may have sent its last megabytes just before.
 constexpr int kLooksAtEnded = 2, kLooksAtLeft = 20;
 
+// What is waited for the headers of the other ranks when a message has come that does not fit.
+constexpr Channel::Duration kHeadersTurn = std::chrono::milliseconds(100);
+constexpr Channel::Duration kAnnouncementsTurn = std::chrono::seconds(1);
+
 double seconds(Channel::Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
@@ -78,6 +82,27 @@ std::vector<std::string> unpack(std::span<const std::byte> bytes) {
   return items;
 }
 
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+// "this" on rank a, "that" on rank b: what two lists have at a place, of which one may lack it.
+template <class Items>
+std::string both(const Items& a, int rank_a, const Items& b, int rank_b, size_t at,
+                 std::string_view unit) {
+  const auto show = [&](const Items& items) {
+    return at < items.size() ? fmt::format("\"{}\"", items[at])
+                             : fmt::format("missing (it has {} {})", items.size(), unit);
+  };
+  return fmt::format("{} on rank {}, {} on rank {}", show(a), rank_a, show(b), rank_b);
+}
+
 std::string first_difference(const std::vector<std::string>& a, int rank_a,
                              const std::vector<std::string>& b, int rank_b) {
   size_t at = 0;
@@ -85,12 +110,16 @@ std::string first_difference(const std::vector<std::string>& a, int rank_a,
   if (at == a.size() && at == b.size()) {
     return fmt::format("their {} items read the same, but not their hashes", at);
   }
-  const auto show = [at](const std::vector<std::string>& items) {
-    return at < items.size() ? fmt::format("\"{}\"", items[at])
-                             : fmt::format("missing (it has {} items)", items.size());
-  };
-  return fmt::format("item {} is {} on rank {}, {} on rank {}", at, show(a), rank_a, show(b),
-                     rank_b);
+  std::vector<std::string_view> heads_a, heads_b;
+  for (const std::string& item : a) heads_a.push_back(lines_of(item)[0]);
+  for (const std::string& item : b) heads_b.push_back(lines_of(item)[0]);
+  if (at == a.size() || at == b.size() || heads_a[at] != heads_b[at])
+    return fmt::format("item {} is {}", at, both(heads_a, rank_a, heads_b, rank_b, at, "items"));
+  const std::vector<std::string_view> in_a = lines_of(a[at]), in_b = lines_of(b[at]);
+  size_t line = 1;
+  while (line < in_a.size() && line < in_b.size() && in_a[line] == in_b[line]) ++line;
+  return fmt::format("item {}, \"{}\", differs inside: its line {} is {}", at, heads_a[at], line,
+                     both(in_a, rank_a, in_b, rank_b, line, "lines"));
 }
 
 }  // namespace
@@ -136,8 +165,9 @@ Group::Group(std::shared_ptr<Endpoint> endpoint, std::string name, std::vector<i
 }
 
 Group::~Group() {
-  std::lock_guard lock(endpoint_->mutex);
   const bool unwinding = std::uncaught_exceptions() > unwinding_;
+  if (!unwinding) finish_announcements();
+  std::lock_guard lock(endpoint_->mutex);
   if (unwinding) {
     leave("its communicator was destroyed by an exception");
   } else if (!active_.empty()) {
@@ -264,8 +294,8 @@ Work Group::start_checked(const Collective& call, std::span<const CommBuffer> se
                   verify && !is_pair(call.op));
     done = request.advance();
   } catch (const ChannelError& error) {
-    fail({error.peer, error.what()}, true);
-    throw_failure(call, sequence, 0);
+    met(error, dynamic_cast<const Divergence*>(&error) != nullptr);
+    if (failed()) throw_failure(call, sequence, 0);
   } catch (const std::exception& error) {  // out of memory: this rank cannot take part any more
     fail({-1, error.what()}, true);
     throw;
@@ -296,16 +326,53 @@ uint32_t Group::tag_of(const Collective& call, uint64_t sequence) const {
 // With the endpoint's mutex held, as all below.
 void Group::progress() {
   if (failed() || active_.empty()) return;
-  try {
-    std::erase_if(active_, [&](uint32_t place) {
+  std::optional<ChannelError> error;
+  bool diverged = false;
+  std::erase_if(active_, [&](uint32_t place) {
+    try {
       if (!pool_[place]->advance()) return false;
-      ++pool_[place]->generation;
-      free_.push_back(place);
-      return true;
-    });
-  } catch (const ChannelError& error) {
-    fail({error.peer, error.what()}, true);
+    } catch (const Divergence& divergence) {
+      error = divergence;
+      diverged = true;
+      return false;
+    } catch (const ChannelError& other) {
+      if (!error) error = other;
+      return false;
+    }
+    ++pool_[place]->generation;
+    free_.push_back(place);
+    return true;
+  });
+  if (error) met(*error, diverged);
+  if (postponed_ && !failed()) settle_postponed(endpoint_->channel().now());
+}
+
+// Fails the group, unless headers are under way: a rank that runs something else sends messages of
+// other sizes to all, and each blames the rank whose message it happens to see first; the headers
+// say who it was.
+void Group::met(const ChannelError& error, bool diverged) {
+  const bool explained =
+      std::ranges::any_of(active_, [&](uint32_t place) { return pool_[place]->awaits_headers(); });
+  if (diverged || !explained) return fail({error.peer, error.what()}, true);
+  if (!postponed_) postponed_.emplace(error, endpoint_->channel().now() + kHeadersTurn);
+}
+
+void Group::settle_postponed(Deadline now) {
+  const auto awaits = [&](uint32_t place) { return pool_[place]->awaits_headers(); };
+  if (now < postponed_->second && std::ranges::any_of(active_, awaits)) return;
+  ChannelError verdict = postponed_->first;
+  for (uint32_t place : active_) {
+    if (!awaits(place)) continue;
+    try {
+      pool_[place]->compare_known_headers();
+    } catch (const Divergence& error) {
+      verdict = error;
+      break;
+    } catch (const ChannelError&) {  // NOLINT(bugprone-empty-catch)
+      // The first error stands.
+    }
   }
+  fail({verdict.peer, verdict.what()}, true);
 }
 
 bool Group::test(uint64_t ticket) {
@@ -349,7 +416,7 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
   try {
     request.awaited(awaited_);
   } catch (const ChannelError& error) {
-    return fail({error.peer, error.what()}, true);
+    return met(error, false);
   }
   int culprit = -1, worst = 0;
   std::string detail;
@@ -455,14 +522,37 @@ std::vector<std::byte> Group::gather_bytes(std::span<const std::byte> own,
   std::vector<std::byte> gathered(total * local().size()), outgoing(own.begin(), own.end());
   std::vector<CommBuffer> send(local().size(), CommBuffer{outgoing.data()}), recv;
   for (size_t l = 0; l < local().size(); ++l) recv.push_back({gathered.data() + l * total});
-  const Collective call{
-      .op = CollectiveOp::AllGather, .dtype = DType::U8, .counts = by_participant};
+  Collective call{.op = CollectiveOp::AllGather, .dtype = DType::U8, .counts = by_participant};
+  const RunIdentity identity{.label = "a comparison across ranks"};
+  call.identity = &identity;
   start_checked(call, send, recv, true).wait();
   gathered.resize(total);
   return gathered;
 }
 
-void Group::check_same(uint64_t hash, std::span<const std::string> items, std::string_view what) {
+void Group::announce(const RunIdentity& identity) {
+  {
+    std::lock_guard lock(endpoint_->mutex);
+    endpoint_->progress(false);  // nobody waits for the earlier ones
+  }
+  start_checked({.identity = &identity}, {}, {}, true);
+}
+
+// What the peers announced of runs that are over has been sent, though perhaps not been taken.
+void Group::finish_announcements() {
+  Channel& channel = endpoint_->channel();
+  const auto is_announcement = [&](uint32_t place) { return pool_[place]->announces(); };
+  for (const Deadline end = channel.now() + kAnnouncementsTurn; channel.now() < end;) {
+    {
+      std::lock_guard lock(endpoint_->mutex);
+      progress();
+      if (failed() || active_.empty() || !std::ranges::all_of(active_, is_announcement)) return;
+    }
+    channel.idle(std::chrono::microseconds(50));
+  }
+}
+
+void Group::check_same(uint64_t hash, const Items& items, std::string_view what) {
   const size_t members = layout_.members.size();
   if (members == 1) return;
   std::vector<size_t> counts(members, sizeof(hash));
@@ -476,7 +566,7 @@ void Group::check_same(uint64_t hash, std::span<const std::string> items, std::s
 
   // The first member and the first that differs show their items to all.
   const bool shows = layout_.self == 0 || layout_.self == static_cast<int>(other);
-  const std::vector<std::byte> text = shows ? pack(items) : std::vector<std::byte>();
+  const std::vector<std::byte> text = shows ? pack(items()) : std::vector<std::byte>();
   const size_t length = text.size();
   const std::vector<std::byte> lengths = gather_bytes(std::as_bytes(std::span(&length, 1)), counts);
   std::memcpy(counts.data(), lengths.data(), lengths.size());

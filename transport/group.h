@@ -29,8 +29,8 @@ class Group final : public Communicator {
   Work start(const Collective& call, std::span<const CommBuffer> send,
              std::span<const CommBuffer> recv) override;
   std::unique_ptr<Communicator> split(std::span<const int> participants, std::string name) override;
-  void check_same(uint64_t hash, std::span<const std::string> items,
-                  std::string_view what) override;
+  void check_same(uint64_t hash, const Items& items, std::string_view what) override;
+  void announce(const RunIdentity& identity) override;
   void abort(std::string_view reason) noexcept override;
   void check_alive() override;
   bool failed() const noexcept override { return failed_.load(std::memory_order_acquire); }
@@ -70,6 +70,9 @@ class Group final : public Communicator {
   void inspect(Request& request, Deadline limit, Deadline now);
   uint64_t ticket_of(uint32_t place) const;
   uint32_t tag_of(const Collective& call, uint64_t sequence) const;
+  void met(const ChannelError& error, bool diverged);
+  void settle_postponed(Deadline now);
+  void finish_announcements();
   void fail(Failure failure, bool tell_peers);
   void leave(std::string_view what, std::string_view reason = {}) noexcept;  // fails by this rank
   [[noreturn]] void throw_failure(const Collective& call, uint64_t sequence, double elapsed) const;
@@ -95,6 +98,8 @@ class Group final : public Communicator {
     uint64_t completed = 0;  // of the channel
   } suspicion_;
   std::vector<int> awaited_;
+  // An error that headers under way may explain, and until when they are waited for.
+  std::optional<std::pair<ChannelError, Deadline>> postponed_;
 };
 
 }  // namespace tinyshard

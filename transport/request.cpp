@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "core/base/hash.h"
 #include "transport/reduce.h"
 
 namespace tinyshard {
@@ -19,43 +18,24 @@ constexpr size_t kAlign = 64;
 
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-std::string describe(const CallHeader& header) {
-  Collective call{.op = static_cast<CollectiveOp>(header.op),
-                  .reduce = static_cast<ReduceOp>(header.reduce),
-                  .dtype = static_cast<DType>(header.dtype),
-                  .count = header.count,
-                  .from = header.from};
-  std::string text = tinyshard::describe(call);
-  if (header.counts_hash != 0) text += fmt::format(" with counts {:x}", header.counts_hash);
-  return fmt::format("{} as call {}", text, header.sequence);
-}
-
-CallHeader header_of(const Collective& call, uint64_t sequence) {
-  CallHeader header{.sequence = sequence,
-                    .count = call.count,
-                    .op = static_cast<uint8_t>(call.op),
-                    .reduce = static_cast<uint8_t>(call.reduce),
-                    .dtype = static_cast<uint8_t>(call.dtype),
-                    .from = call.from};
-  for (size_t count : call.counts) header.counts_hash = combine(header.counts_hash, count);
-  return header;
-}
-
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes != 0 && to != from) std::memmove(to, from, bytes);
 }
 
 }  // namespace
 
-GroupLayout::GroupLayout(std::span<const int> ranks, int own_rank) {
-  for (size_t p = 0; p < ranks.size(); ++p) {
+GroupLayout::GroupLayout(std::span<const int> of_participants, int own_rank) {
+  for (size_t p = 0; p < of_participants.size(); ++p) {
     auto member = std::find_if(members.begin(), members.end(),
-                               [&](const Member& m) { return m.rank == ranks[p]; });
-    if (member == members.end()) member = members.insert(members.end(), Member{ranks[p], {}});
+                               [&](const Member& m) { return m.rank == of_participants[p]; });
+    if (member == members.end()) {
+      member = members.insert(members.end(), Member{of_participants[p], {}});
+      ranks.push_back(of_participants[p]);
+    }
     member_of.push_back(static_cast<int>(member - members.begin()));
     local_index.push_back(static_cast<int>(member->participants.size()));
     member->participants.push_back(static_cast<int>(p));
-    if (ranks[p] == own_rank) self = member_of.back();
+    if (of_participants[p] == own_rank) self = member_of.back();
   }
 }
 
@@ -76,14 +56,17 @@ void Request::begin(const GroupLayout& group, Channel& channel, const CommOption
   started_ = channel.now();
   item_ = call.op == CollectiveOp::Barrier ? 1 : itemsize(call.dtype);
   oldest_ = next_ = 0;
-  header_pending_ = false;
+  header_pending_ = broken_ = false;
+  header_first_ = verify || call.op == CollectiveOp::Barrier;
 
   plan();
   if (runs_alone()) {
     run_alone();
-  } else if (group.members.size() > 1 && (verify || call.op == CollectiveOp::Barrier)) {
+  } else if (group.members.size() > 1 && (header_first_ || call.identity != nullptr)) {
     begin_header();
   }
+  announces_ = call.op == CollectiveOp::Barrier && call.identity != nullptr;
+  call_.identity = nullptr;  // read above, and not kept
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -190,11 +173,17 @@ Request::Range Request::range(const Part& part, size_t segment) const {
 // The course of a request.
 
 bool Request::advance() {
-  if (header_pending_) {
-    if (!complete(header_transfers_)) return false;
-    header_pending_ = false;
-    check_headers();
+  if (header_pending_ && !finish_header() && header_first_) return false;
+  if (broken_) return false;
+  try {
+    return move() && !header_pending_;
+  } catch (const ChannelError&) {
+    broken_ = true;
+    throw;
   }
+}
+
+bool Request::move() {
   for (bool moved = true; moved;) {
     moved = false;
     while (next_ < segments_ && next_ - oldest_ < kSlots) begin_segment(next_++);
@@ -330,7 +319,10 @@ void Request::awaited(std::vector<int>& ranks) {
     });
   };
   if (header_pending_) add(header_transfers_);
-  for (size_t segment = oldest_; segment < next_; ++segment) add(slot(segment).pending);
+  for (size_t segment = oldest_; segment < next_ && !broken_; ++segment) {
+    add(slot(segment).pending);
+    broken_ = error.has_value();
+  }
   if (error) throw ChannelError(*error);
 }
 
@@ -341,6 +333,7 @@ void Request::begin_header() {
   header_pending_ = true;
   headers_.resize(group_->members.size());
   headers_[self()] = header_of(call_, sequence_);
+  inputs_ = call_.identity != nullptr ? call_.identity->history : nullptr;
   for (size_t m = 0; m < headers_.size(); ++m) {
     if (m == self()) continue;
     post_receive(header_transfers_, static_cast<int>(m), kHeaderStep,
@@ -350,13 +343,29 @@ void Request::begin_header() {
   }
 }
 
-void Request::check_headers() const {
-  for (size_t m = 0; m < headers_.size(); ++m) {
-    if (headers_[m] == headers_[self()]) continue;
-    const int rank = group_->members[m].rank;
-    throw ChannelError(rank, fmt::format("the ranks diverged: rank {} runs {}, this rank {}", rank,
-                                         describe(headers_[m]), describe(headers_[self()])));
+// True when all have come, and agree.
+bool Request::finish_header() {
+  if (!complete(header_transfers_)) return false;
+  header_pending_ = false;
+  compare_headers(headers_, group_->ranks, self(), inputs_.get());
+  return true;
+}
+
+void Request::compare_known_headers() {
+  std::erase_if(header_transfers_, [&](const Pending& p) { return channel_->test(p.transfer); });
+  std::vector<CallHeader> known;
+  std::vector<int> ranks;
+  size_t own = 0;
+  for (size_t m = 0; m < group_->members.size(); ++m) {
+    const int rank = group_->ranks[m];
+    const bool missing =
+        std::ranges::any_of(header_transfers_, [&](const Pending& p) { return p.rank == rank; });
+    if (missing && m != self()) continue;
+    if (m == self()) own = known.size();
+    known.push_back(headers_[m]);
+    ranks.push_back(rank);
   }
+  compare_headers(known, ranks, own, nullptr);
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 // a channel.
 //
 // The buffers are cut into *parts*, each owned by one rank, and a call is at most three phases:
-//   header  every rank tells every other what it is about to run (in verify mode; all of a barrier)
+//   header  every rank tells every other what it is about to run: before the rest in verify mode
+//           (and all of a barrier), beside it where the call begins a run (Collective::identity)
 //   move    Reduce: every rank sends its terms of a part to the owner, who combines them in the
 //                   order of the group
 //           Deal:   the root sends each part to its owner
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "core/runtime/communicator.h"
+#include "transport/call_header.h"
 #include "transport/channel.h"
 #include "transport/comm_options.h"
 
@@ -30,24 +32,16 @@ struct GroupLayout {
     int rank;
     std::vector<int> participants;
   };
-  explicit GroupLayout(std::span<const int> ranks, int own_rank);
+  explicit GroupLayout(std::span<const int> of_participants, int own_rank);
 
   std::vector<Member> members;
+  std::vector<int> ranks;        // by member
   std::vector<int> member_of;    // by participant
   std::vector<int> local_index;  // by participant: its place among those of its member
   int self = -1;                 // the member that is this process
 
   const std::vector<int>& local() const { return members[static_cast<size_t>(self)].participants; }
 };
-
-// What ranks tell each other in the header phase. Plain bytes on the wire.
-struct CallHeader {
-  uint64_t sequence = 0, count = 0, counts_hash = 0;
-  uint8_t op = 0, reduce = 0, dtype = 0, unused = 0;
-  int32_t from = 0;
-  bool operator==(const CallHeader&) const = default;
-};
-static_assert(sizeof(CallHeader) == 32);
 
 class Request {
  public:
@@ -56,8 +50,15 @@ class Request {
   void begin(const GroupLayout& group, Channel& channel, const CommOptions& options,
              const Collective& call, std::span<const CommBuffer> send,
              std::span<const CommBuffer> recv, uint64_t sequence, uint32_t tag, bool verify);
-  // Moves as far as it can without waiting; true when done. Throws ChannelError.
+  // Moves as far as it can without waiting; true when done. Throws Divergence, or another
+  // ChannelError, after which only the headers still move.
   bool advance();
+  // Whether the headers of some rank have not been seen yet: they may say who is to blame.
+  bool awaits_headers() const { return header_pending_; }
+  // Whether it is headers and nothing else, of a run that nobody waits for.
+  bool announces() const { return announces_; }
+  // Compares the headers that have come. Throws Divergence, or another ChannelError.
+  void compare_known_headers();
   // Gives up. False when a transfer may still touch memory of this request, which must then never
   // be freed.
   bool abandon();
@@ -98,7 +99,8 @@ class Request {
   void run_alone();
 
   void begin_header();
-  void check_headers() const;
+  bool finish_header();
+  bool move();
   void begin_segment(size_t segment);
   void finish_move(size_t segment);
   void begin_gather(size_t segment);
@@ -144,9 +146,10 @@ class Request {
   size_t segment_elements_ = 0, segments_ = 0, oldest_ = 0, next_ = 0;
   std::array<Slot, kSlots> slots_;
 
-  bool header_pending_ = false;
+  bool header_pending_ = false, header_first_ = false, announces_ = false, broken_ = false;
   std::vector<Pending> header_transfers_;
   std::vector<CallHeader> headers_;  // by member
+  std::shared_ptr<InputHistory> inputs_;
   std::vector<size_t> swap_offsets_;
 };
 

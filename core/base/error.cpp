@@ -7,7 +7,8 @@ namespace {
 
 std::string describe(const CommErrorInfo& info) {
   std::string text = fmt::format("rank {}: {} #{}", info.rank, info.operation, info.sequence);
-  if (info.peer >= 0) text += fmt::format(", rank {} did not answer", info.peer);
+  if (info.peer >= 0 && info.peer != info.rank)
+    text += fmt::format(", rank {} did not answer", info.peer);
   text += fmt::format(", after {:.1f} s", info.elapsed_s);
   if (!info.detail.empty()) text += ": " + info.detail;
   return text;

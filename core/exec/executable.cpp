@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/base/stopwatch.h"
@@ -22,6 +23,11 @@ void count(int64_t& counter, int64_t more) {
   std::atomic_ref(counter).fetch_add(more, std::memory_order_relaxed);
 }
 
+// What the host gives to a run that is no captured step may be a number of this rank, to be summed
+// over all, where another call of the same code sums one that all have in common: so little is not
+// compared. A captured step is one place in the program.
+constexpr size_t kLeastWritten = 256;
+
 }  // namespace
 
 Counters& counters() {
@@ -29,21 +35,24 @@ Counters& counters() {
   return c;
 }
 
-Executable::Executable(Schedule schedule, bool compare_ranks) : schedule_(std::move(schedule)) {
+Executable::Executable(Schedule schedule, bool compare_ranks)
+    : schedule_(std::move(schedule)), captured_(compare_ranks) {
   Runtime& runtime = Runtime::get();
   bool communicates = std::ranges::any_of(
       schedule_.items, [](const Item& i) { return i.kind == Item::Kind::Collective; });
   if (runtime.ranks() > 1 && (compare_ranks || communicates)) {
-    std::vector<std::string> lines = schedule_.lines();
-    runtime.world().check_same(schedule_.hash(), lines, "schedule");
+    hash_ = schedule_.hash();
+    runtime.world().check_same(hash_, [&] { return schedule_.details(); }, "schedule");
   }
   owned_.resize(schedule_.buffers.size());
+  inputs_.resize(schedule_.buffers.size());
   std::vector<int64_t> seen;
   for (size_t b = 0; b < owned_.size(); ++b) {
     VirtualBuffer& buffer = schedule_.buffers[b];
     if (buffer.storage) {
       auto placed = std::static_pointer_cast<const Placed>(buffer.storage);
       owned_[b] = std::static_pointer_cast<Storage>(std::const_pointer_cast<Placed>(placed));
+      inputs_[b] = owned_[b].get();
     }
     if (std::ranges::find(seen, buffer.mesh.id()) != seen.end()) continue;
     seen.push_back(buffer.mesh.id());
@@ -92,6 +101,7 @@ void Executable::rebind(const Storage& placeholder, Storage& actual) {
       replay_.reset();
     }
     if (owned_[b].get() != &placeholder) continue;
+    inputs_[b] = &actual;
     std::span<void* const> memory = actual.memory();
     auto [first, last] = std::ranges::equal_range(bindings_, int(b), {}, &Binding::buffer);
     for (auto it = first; it != last; ++it) {
@@ -197,7 +207,7 @@ void Executable::bind_all() {
       stride *= item.mesh.axes()[a].size;
     for (size_t d = 0; d < local.size(); ++d) {
       if (done[d]) continue;
-      Group group{&runtime.communicator(item.mesh, item.mesh_axis, local[d]), {}, false, {}};
+      Group group{&runtime.communicator(item.mesh, item.mesh_axis, local[d]), {}, false, {}, {}};
       group.calls.resize(std::max<size_t>(item.pieces.size(), 1), {item.collective, {}, {}, {}});
       for (size_t p = 0; p < item.pieces.size(); ++p)
         group.calls[p].collective.count = item.pieces[p];
@@ -265,6 +275,7 @@ void Executable::prepare(std::span<const Sharding> shardings, std::span<const Di
   bind_all();
   // The copies at the front bring in values from elsewhere and are not recorded.
   while (leading_ < steps_.size() && steps_[leading_].item->kind == Item::Kind::Copy) ++leading_;
+  identify_groups();
   can_record_ = can_record();
   for (const Step& step : steps_) {
     for (const Launch& launch : step.launches) {
@@ -306,10 +317,47 @@ void Executable::copy(const Step& step) {
   }
 }
 
+// Once the groups do not move any more.
+void Executable::identify_groups() {
+  if (hash_ == 0) return;
+  size_t written = 0;
+  for (const Storage* input : inputs_)
+    written += input && input->written() ? input->local_bytes() : 0;
+  const bool compares_inputs = captured_ || written >= kLeastWritten;
+  for (Step& step : steps_) {
+    for (Group& group : step.groups) {
+      const Communicator* c = group.communicator;
+      if (c->local().size() == size_t(c->size())) continue;
+      if (std::ranges::any_of(identified_, [&](const Group* g) { return g->communicator == c; }))
+        continue;
+      group.identity = RunIdentity{.what = hash_, .label = "schedule", .history = nullptr};
+      if (compares_inputs) group.identity->history = Runtime::get().input_history(hash_, *c);
+      identified_.push_back(&group);
+    }
+  }
+}
+
+void Executable::begin_run() {
+  if (identified_.empty()) return;
+  const uint64_t run = Runtime::get().next_run();
+  uint64_t written = 0;
+  for (size_t b = 0; b < inputs_.size(); ++b) {
+    if (inputs_[b] && inputs_[b]->written())
+      written = combine(combine(written, b), inputs_[b]->written());
+  }
+  for (Group* group : identified_) {
+    group->identity->run = run;
+    group->identity->inputs = written;
+    // A recorded call passes no host; the identity goes on its own.
+    if (group->communicator->on_devices()) group->communicator->announce(*group->identity);
+  }
+}
+
 void Executable::start(Step& step) {
   for (Group& group : step.groups) {
     for (size_t p = 0; p < group.calls.size(); ++p) {
       Call& call = group.calls[p];
+      if (p == 0 && group.identity) call.collective.identity = &*group.identity;
       for (size_t i = 0; i < group.members.size(); ++i) {
         void** buffers = step.launches[group.members[i]].buffers;
         call.send[i].data = buffers[2 * p];
@@ -380,6 +428,7 @@ void Executable::run() {
   count(counters().runs, 1);
   if (!executes_) return;
   Stopwatch watch;
+  begin_run();
   // The first run is made of single launches: libraries and communicators set themselves up then.
   // Times of single items (DEBUG=2) need single launches, too.
   if (options().shuffle > 0) {

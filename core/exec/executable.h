@@ -3,6 +3,7 @@
 // when everything is queued, and from the second run on it is one recording per device (replay.h).
 #pragma once
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -60,6 +61,8 @@ class Executable {
     std::vector<size_t> members;  // launches of our participants
     bool through_host;            // the communicator cannot touch their memory
     std::vector<Call> calls;
+    // Of the first group of each communicator that other ranks take part in: they are compared.
+    std::optional<RunIdentity> identity;
     void wait();
   };
   struct Step {
@@ -96,13 +99,18 @@ class Executable {
   void run_items(std::span<Step> steps, std::span<const std::vector<int>> orders = {});
   void copy(const Step& step);
   static void start(Step& step);
+  void identify_groups();
+  void begin_run();  // gives the groups their identity, for the comparison with other ranks
 
   Schedule schedule_;
-  bool executes_ = true;
+  bool captured_ = false, executes_ = true;
   std::vector<std::shared_ptr<Storage>> owned_;  // by buffer: external and output storages
   std::vector<std::shared_ptr<Storage>> roots_;
   std::vector<std::pair<Device*, void*>> arenas_;
+  uint64_t hash_ = 0;                   // of the schedule, where other ranks run it, too
+  std::vector<const Storage*> inputs_;  // by buffer: what the host may have written; or null
   std::vector<Step> steps_;
+  std::vector<Group*> identified_;
   std::vector<Binding> bindings_;  // sorted by owning buffer
   std::vector<std::vector<void*>> pointers_;
   std::vector<std::vector<int64_t>> coordinates_;

@@ -217,6 +217,16 @@ Communicator& Runtime::world() {
   return *world_;
 }
 
+std::shared_ptr<InputHistory> Runtime::input_history(uint64_t schedule,
+                                                     const Communicator& communicator) {
+  constexpr size_t kMost = 4096;
+  std::lock_guard lock(mutex_);
+  if (histories_.size() >= kMost) return nullptr;
+  std::shared_ptr<InputHistory>& history = histories_[{schedule, &communicator}];
+  if (!history) history = std::make_shared<InputHistory>();
+  return history;
+}
+
 Communicator* Runtime::device_communicator(Communicator& group,
                                            const std::vector<Device*>& devices) {
   auto [entry, added] = device_groups_.try_emplace({&group, devices});

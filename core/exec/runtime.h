@@ -78,6 +78,12 @@ class Runtime {
   // All devices of the job.
   Communicator& world();
 
+  // The number of a run that communicates, from 1. The same on all ranks.
+  uint64_t next_run() { return ++runs_; }
+  // Of the inputs of runs of a schedule, by its hash, on a communicator. Null when there are too
+  // many schedules.
+  std::shared_ptr<InputHistory> input_history(uint64_t schedule, const Communicator& communicator);
+
   // Loaded once per device and kernel, or call; they live as long as the runtime.
   Program& program(Device& device, const std::shared_ptr<const CompiledKernel>& kernel);
   bool has_program(Device& device, const CompiledKernel& kernel);
@@ -100,6 +106,8 @@ class Runtime {
   std::vector<std::shared_ptr<const CompiledKernel>> alive_;  // what the keys point to
   std::map<std::pair<Device*, std::string>, std::unique_ptr<Program>> calls_;
   std::unique_ptr<Communicator> world_;
+  uint64_t runs_ = 0;
+  std::map<std::pair<uint64_t, const Communicator*>, std::shared_ptr<InputHistory>> histories_;
   std::map<std::vector<int>, std::unique_ptr<Communicator>> groups_;  // by world participants
   std::map<int64_t, std::unique_ptr<Communicator>>
       local_groups_;  // of devices of this process, by size

@@ -185,6 +185,7 @@ void write(TensorState& state, std::span<const std::byte> data) {
   if (data.size() != expected) {
     throw UserError(fmt::format("write: {} bytes for a tensor of {} bytes", data.size(), expected));
   }
+  storage->wrote(data);
   if (storage->sharding.is_replicated()) {
     for (size_t i = 0; i < storage->devices().size(); ++i)
       storage->devices()[i]->copy_in(storage->memory()[i], data.data(), data.size());
@@ -213,6 +214,7 @@ UOp host_buffer(DimSpan shape, DType dtype, std::span<const std::byte> data) {
   auto storage = std::make_shared<Storage>(Dims(shape.begin(), shape.end()), dtype,
                                            replicated(default_mesh()));
   storage->devices()[0]->copy_in(storage->memory()[0], data.data(), data.size());
+  storage->wrote(data);
   return buffer_node(std::move(storage));
 }
 

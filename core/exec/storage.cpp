@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "core/base/content_hash.h"
 #include "core/base/error.h"
 #include "core/exec/runtime.h"
 
@@ -19,6 +20,10 @@ Storage::~Storage() {
 }
 
 size_t Storage::local_bytes() const { return size_t(product(local_shape_)) * itemsize(dtype_); }
+
+void Storage::wrote(std::span<const std::byte> data) {
+  if (Runtime::get().ranks() > 1) written_ = sample_hash(data);
+}
 
 std::span<Device* const> Storage::devices() {
   if (devices_.empty()) {

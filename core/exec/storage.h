@@ -35,6 +35,11 @@ class Storage : public Placed {
   void set_placeholder() { placeholder_ = true; }
   bool is_placeholder() const { return placeholder_; }
 
+  // A hash of what the host wrote here last; 0 when it never did, or this process is the whole job.
+  // Ranks compare it (RunIdentity).
+  void wrote(std::span<const std::byte> data);
+  uint64_t written() const { return written_; }
+
   static Storage* of(const Node& buffer) {
     return static_cast<Storage*>(static_cast<Placed*>(const_cast<void*>(buffer.payload.get())));
   }
@@ -43,6 +48,7 @@ class Storage : public Placed {
   Dims shape_, local_shape_;
   DType dtype_;
   bool placeholder_ = false;
+  uint64_t written_ = 0;
   std::vector<Device*> devices_;
   std::vector<void*> memory_;
   std::shared_ptr<void> owner_;  // of memory that is not the device's to free

@@ -33,7 +33,15 @@ Message exchange(Message mine, ReduceOp op, int64_t nothing) {
     }
     buffers.push_back({terms[i].data()});
   }
-  world.all_reduce(buffers, buffers, mine.size(), DType::I64, op).wait();
+  const RunIdentity identity{.label = "of a checkpoint"};
+  world
+      .start({.op = CollectiveOp::AllReduce,
+              .reduce = op,
+              .dtype = DType::I64,
+              .count = mine.size(),
+              .identity = &identity},
+             buffers, buffers)
+      .wait();
   return terms[0];
 }
 

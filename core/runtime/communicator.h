@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -57,6 +58,27 @@ struct CommBuffer {
   Device* device = nullptr;
 };
 
+// What the values that the host gave to a run were to the ranks of a communicator so far. Values
+// that were the same on all ranks kCommon different times are common ones: a rank that brings
+// others has left the path of the program. Values that differ before are each rank's own, as the
+// parts of a batch that each reads for itself, and are not compared again.
+struct InputHistory {
+  static constexpr int kCommon = 4;
+  int agreed = 0;  // different values that were the same on all ranks
+  uint64_t last = 0;
+  bool own = false;
+};
+
+// Which run of what a call begins on this rank. Ranks that differ in it have diverged, though the
+// sizes of their messages may be the same.
+struct RunIdentity {
+  uint64_t run = 0;             // counted from 1; 0: no run, `label` says what it is
+  uint64_t what = 0;            // hash of the schedule
+  uint64_t inputs = 0;          // hash of the values that the host gave it, 0 where there are none
+  std::string_view label = {};  // for messages
+  std::shared_ptr<InputHistory> history = {};  // null: inputs are not compared
+};
+
 // One call as data: what a schedule item holds, and what peers compare before they run it. With n
 // participants, each has these elements, and may work in place where the buffers are so related:
 //   op             send                    recv                    in place
@@ -76,6 +98,10 @@ struct Collective {
   size_t count = 0;
   int from = 0, to = 0;
   std::span<const size_t> counts = {};
+  // Compared across ranks beside the transfer of data: where they differ, the call fails everywhere
+  // before it counts as done. Read when the call starts. Null: none. Communicators on device memory
+  // ignore it (see announce).
+  const RunIdentity* identity = nullptr;
 };
 std::string describe(const Collective& call);  // "all_reduce sum f32 x 1024"
 // What one of `size` participants gives and gets, in elements; Send and Recv: on their side.
@@ -189,11 +215,16 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(std::span<const int> participants,
                                               std::string name = {}) = 0;
 
-  // Every rank describes what it is about to run: a hash and, item by item, the text behind it.
-  // Waits for all. Equal hashes return; otherwise every rank throws the same UserError with the
-  // first item that differs and the two ranks.
-  virtual void check_same(uint64_t hash, std::span<const std::string> items,
-                          std::string_view what) = 0;
+  // Every rank describes what it is about to run: a hash and, where hashes differ, item by item the
+  // text behind it: a line, and perhaps more lines with details. Waits for all. Equal hashes
+  // return; otherwise every rank throws the same UserError with the first item that differs and the
+  // two ranks.
+  using Items = std::function<std::vector<std::string>()>;
+  virtual void check_same(uint64_t hash, const Items& items, std::string_view what) = 0;
+
+  // Compares `identity` with the other ranks, which announce theirs, and waits for nobody: where
+  // they differ, the group fails.
+  virtual void announce(const RunIdentity& identity) = 0;
 
   // Fails everything under way here and on the peers, now: this rank met `reason` and will not
   // come. Idempotent.

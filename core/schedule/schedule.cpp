@@ -575,6 +575,17 @@ std::vector<std::string> Schedule::lines() const {
   return lines;
 }
 
+std::vector<std::string> Schedule::details() const {
+  std::vector<std::string> texts = lines();
+  for (size_t i = 0; i < items.size(); ++i) {
+    texts[i] += "\nbuffers";
+    for (int b : items[i].buffers) texts[i] += fmt::format(" {}", b);
+    if (items[i].kind == Item::Kind::Kernel)
+      texts[i] += "\n" + print(std::span(&items[i].kernel.sink, 1));
+  }
+  return texts;
+}
+
 uint64_t Schedule::hash() const {
   uint64_t h = items.size();
   for (const Item& item : items) {

@@ -69,7 +69,10 @@ struct Schedule {
   std::vector<int> roots;                  // buffer of each root, in the order given
   int64_t arena_bytes = 0;                 // per device
   uint64_t hash() const;                   // equal on ranks that built the same graph
-  std::vector<std::string> lines() const;  // one per item, for dumps and comparison across ranks
+  std::vector<std::string> lines() const;  // one per item, for dumps
+  // The lines, each followed by lines with all else that the hash is of: buffers, and the graph of
+  // a kernel. For the comparison across ranks.
+  std::vector<std::string> details() const;
 };
 
 struct ScheduleOptions {

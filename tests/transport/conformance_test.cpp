@@ -755,7 +755,7 @@ TEST_P(Conformance, SeveralThreadsUseTheirOwnGroups) {
 TEST_P(Conformance, SameGraphsPass) {
   on_every_rank([](Communicator& c) {
     const std::vector<std::string> items = {"matmul", "all_reduce"};
-    c.check_same(42, items, "the schedule");
+    c.check_same(42, [&] { return items; }, "the schedule");
     EXPECT_FALSE(c.failed());
   });
 }
@@ -766,8 +766,8 @@ TEST_P(Conformance, DifferentGraphsAreNamed) {
     const bool odd_one = c.rank() == c.rank_of(c.size() - 1);
     std::vector<std::string> items = {"matmul 4x4", odd_one ? "all_reduce 8" : "all_reduce 16",
                                       "sgd"};
-    const std::string text =
-        expect_throw<UserError>([&] { c.check_same(odd_one ? 1 : 2, items, "the schedule"); });
+    const std::string text = expect_throw<UserError>(
+        [&] { c.check_same(odd_one ? 1 : 2, [&] { return items; }, "the schedule"); });
     EXPECT_NE(
         text.find("the schedule of rank 0 and rank " + std::to_string(c.rank_of(c.size() - 1))),
         std::string::npos)
@@ -777,8 +777,8 @@ TEST_P(Conformance, DifferentGraphsAreNamed) {
         << text;
     // One list is a prefix of the other; the text may be empty.
     if (odd_one) items = {"matmul 4x4"};
-    const std::string shorter =
-        expect_throw<UserError>([&] { c.check_same(odd_one ? 1 : 2, items, "the schedule"); });
+    const std::string shorter = expect_throw<UserError>(
+        [&] { c.check_same(odd_one ? 1 : 2, [&] { return items; }, "the schedule"); });
     EXPECT_NE(shorter.find("missing (it has 1 items)"), std::string::npos) << shorter;
     finish(all_reduce(c, DType::F32, ReduceOp::Sum, 8, true));  // nothing is broken by it
   });

@@ -69,10 +69,10 @@ class GpuCommunicator final : public Communicator {
     Communicator& host = *part;
     return std::make_unique<GpuCommunicator>(host, gpus, options_, std::move(part));
   }
-  void check_same(uint64_t hash, std::span<const std::string> items,
-                  std::string_view what) override {
+  void check_same(uint64_t hash, const Items& items, std::string_view what) override {
     nccl_->check_same(hash, items, what);
   }
+  void announce(const RunIdentity& identity) override { nccl_->announce(identity); }
   void abort(std::string_view reason) noexcept override { nccl_->abort(reason); }
   bool failed() const noexcept override { return host_.failed(); }
   void check_alive() override { host_.check_alive(); }

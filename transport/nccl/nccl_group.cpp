@@ -168,11 +168,11 @@ class NcclGroup final : public Communicator {
     return group;
   }
 
-  void check_same(uint64_t hash, std::span<const std::string> items,
-                  std::string_view what) override {
+  void check_same(uint64_t hash, const Items& items, std::string_view what) override {
     host_.check_same(hash, items, what);
   }
 
+  void announce(const RunIdentity& identity) override { host_.announce(identity); }
   void abort(std::string_view reason) noexcept override {
     host_.abort(reason);
     fail(-1, fmt::format("aborted: {}", reason));

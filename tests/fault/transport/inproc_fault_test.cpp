@@ -269,6 +269,100 @@ TEST(InprocFault, DifferentSplitsAtOnce) {
   });
 }
 
+// As the groups of GPUs do, whose runs pass no host.
+TEST(InprocFault, AnnouncedRunsAreComparedAndWaitForNobody) {
+  CommOptions patient;
+  patient.timeout = std::chrono::seconds(100);
+  const auto announce = [](Communicator& c, uint64_t run, uint64_t what) {
+    c.announce({.run = run, .what = what, .label = "schedule"});
+  };
+  run_ranks(3, patient, [&](std::unique_ptr<Communicator> c) {
+    for (uint64_t run = 1; run <= 2000; ++run) announce(*c, run, 7);
+    c->barrier().wait();
+    EXPECT_FALSE(c->failed());
+    const CommErrorInfo info = expect_comm_error([&] {
+      announce(*c, 2001, c->rank() == 2 ? 8 : 7);
+      for (;;) {
+        c->check_alive();
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+    });
+    EXPECT_EQ(info.peer, 2);
+    expect_mentions(info, "rank 2 runs");
+    expect_mentions(info, "ranks 0, 1 run");
+  });
+  // A communicator that ends right after the last one takes what is on its way first.
+  std::atomic<int> ended{0};
+  run_ranks(3, patient, [&](std::unique_ptr<Communicator> c) {
+    auto all = c->split(std::vector<int>{0, 1, 2});
+    announce(*all, 1, 7);
+    if (c->rank() == 0) all.reset();
+    ++ended;
+    while (ended < 3) std::this_thread::sleep_for(milliseconds(1));
+    if (c->rank() != 0) {
+      EXPECT_NO_THROW(all->check_alive());
+    }
+    all.reset();
+    c->barrier().wait();
+  });
+}
+
+// Messages of a size that nobody expects come to all, from ranks that did nothing wrong, too.
+TEST(InprocFault, ARunOfOtherSizesIsBlamedOnTheRankThatIsAlone) {
+  CommOptions patient;
+  patient.timeout = std::chrono::seconds(100);
+  for (int odd : {0, 3}) {
+    run_ranks(4, patient, [&](std::unique_ptr<Communicator> c) {
+      std::vector<float> values(64);
+      c->barrier().wait();
+      const bool leaves = c->rank() == odd;
+      // The headers of some come late.
+      std::this_thread::sleep_for(milliseconds(10 * ((c->rank() + odd) % 4)));
+      const RunIdentity identity{.run = leaves ? 8u : 9u, .what = 7, .label = "schedule"};
+      const CommBuffer buffer{values.data()};
+      const CommErrorInfo info = expect_comm_error([&] {
+        c->start({.op = CollectiveOp::AllReduce,
+                  .dtype = DType::F32,
+                  .count = leaves ? 6u : 64u,
+                  .identity = &identity},
+                 {&buffer, 1}, {&buffer, 1})
+            .wait();
+      });
+      EXPECT_EQ(info.peer, odd) << info.detail;
+      expect_mentions(info, "the ranks diverged: rank " + std::to_string(odd) + " runs");
+    });
+  }
+}
+
+// Values that were the same on all ranks have to stay so, others are each rank's own.
+TEST(InprocFault, InputsThatWereCommonStayCommon) {
+  CommOptions patient;
+  patient.timeout = std::chrono::seconds(100);
+  const auto run = [](Communicator& c, RunIdentity& identity, uint64_t inputs) {
+    ++identity.run;
+    identity.inputs = inputs;
+    std::vector<float> values(8);
+    const CommBuffer buffer{values.data()};
+    c.start({.op = CollectiveOp::AllReduce, .dtype = DType::F32, .count = 8, .identity = &identity},
+            {&buffer, 1}, {&buffer, 1})
+        .wait();
+  };
+  run_ranks(3, patient, [&](std::unique_ptr<Communicator> c) {
+    const auto rank = static_cast<uint64_t>(c->rank());
+    RunIdentity own{.what = 1, .history = std::make_shared<InputHistory>()};
+    for (uint64_t i = 1; i < 20; ++i) run(*c, own, i == 5 ? 100 : 100 * i + rank);
+    // One value again and again proves nothing.
+    RunIdentity constant{.what = 2, .history = std::make_shared<InputHistory>()};
+    for (uint64_t i = 1; i < 20; ++i) run(*c, constant, 7);
+    run(*c, constant, 7 + rank);
+    RunIdentity common{.what = 3, .history = std::make_shared<InputHistory>()};
+    for (uint64_t i = 1; i <= InputHistory::kCommon; ++i) run(*c, common, i);
+    const CommErrorInfo info = expect_comm_error([&] { run(*c, common, 10 + rank / 2); });
+    EXPECT_EQ(info.peer, 2);
+    expect_mentions(info, "rank 2 was given other values than ranks 0, 1");
+  });
+}
+
 // What rank 1 runs while the others run an all_reduce of 10 floats, and what the report has to
 // mention.
 struct Divergence {
@@ -361,7 +455,8 @@ TEST(InprocFault, AGraphThatOnlyOneRankBuildsIsNoHang) {
   run_ranks(2, short_options(), [&](std::unique_ptr<Communicator> c) {
     std::vector<float> values(10);
     expect_comm_error([&] {
-      if (c->rank() == 0) c->check_same(1, {}, "the schedule");
+      if (c->rank() == 0)
+        c->check_same(1, [] { return std::vector<std::string>(); }, "the schedule");
       if (c->rank() == 1) all_reduce(*c, values).wait();
     });
   });

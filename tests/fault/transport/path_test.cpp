@@ -1,0 +1,93 @@
+// Ranks that do not do the same, though the sizes of their messages are: all learn of it at the
+// first collective of the step, before its results are used, and the rank that left the path is
+// named.
+#include <gtest/gtest.h>
+
+#include "tests/fault/transport/job.h"
+
+namespace tinyshard::testing {
+namespace {
+
+Job start(int ranks, const std::string& scenario, int who) {
+  return {ranks,
+          TINYSHARD_PATH_RANK,
+          {scenario, std::to_string(who), ::testing::TempDir() + "tinyshard_path_test"}};
+}
+
+void expect_mention(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
+}
+
+TEST(Path, RanksThatDoTheSameGoOn) {
+  Job job = start(3, "none", 1);
+  EXPECT_EQ(job.finish(), 0) << job.output();
+  EXPECT_TRUE(job.reports.empty()) << job.output();
+}
+
+// Batches that differ from rank to rank from the beginning are nobody's fault.
+TEST(Path, BatchesOfEachRanksOwnGoOn) {
+  Job job = start(3, "skip_own", -1);
+  EXPECT_EQ(job.finish(), 0) << job.output();
+  EXPECT_TRUE(job.reports.empty()) << job.output();
+}
+
+TEST(Path, AStepLeftOutIsFoundInIt) {
+  for (const char* scenario : {"skip", "skip_eager"}) {
+    for (int who : {0, 1}) {
+      SCOPED_TRACE(std::string(scenario) + " by " + std::to_string(who));
+      Job job = start(3, scenario, who);
+      EXPECT_EQ(job.finish(), 3) << job.output();
+      for (int rank : {0, 1, 2}) {
+        ASSERT_TRUE(job.reports.contains(rank)) << job.output();
+        EXPECT_EQ(job.reports[rank].peer, who) << job.reports[rank].text;
+        expect_mention(job.reports[rank].text, "rank " + std::to_string(who) +
+                                                   " was given other values than ranks " +
+                                                   (who == 0 ? "1, 2" : "0, 2"));
+        for (int step : {9, 10}) {
+          EXPECT_EQ(job.output().find(std::to_string(rank) + " step " + std::to_string(step)),
+                    std::string::npos)
+              << job.output();
+        }
+      }
+    }
+  }
+}
+
+TEST(Path, OfTwoRanksBothAreNamed) {
+  Job job = start(2, "skip", 1);
+  EXPECT_EQ(job.finish(), 3) << job.output();
+  for (int rank : {0, 1}) {
+    ASSERT_TRUE(job.reports.contains(rank)) << job.output();
+    EXPECT_EQ(job.reports[rank].peer, 1 - rank) << job.reports[rank].text;
+    expect_mention(job.reports[rank].text, "was given other values than rank");
+  }
+}
+
+// The others save while that rank begins the next step: sizes differ, and whose message comes first
+// says nothing.
+TEST(Path, ARankThatLeftIsNamedWhereSizesDiffer) {
+  for (int who : {0, 2}) {
+    SCOPED_TRACE(who);
+    Job job = start(4, "skip_own", who);
+    EXPECT_EQ(job.finish(), 3) << job.output();
+    for (int rank : {0, 1, 2, 3}) {
+      ASSERT_TRUE(job.reports.contains(rank)) << job.output();
+      EXPECT_EQ(job.reports[rank].peer, who) << job.reports[rank].text;
+      expect_mention(job.reports[rank].text,
+                     "the ranks diverged: rank " + std::to_string(who) + " runs all_reduce");
+    }
+  }
+}
+
+TEST(Path, WhatDiffersInsideOfAKernelIsNamed) {
+  Job job = start(3, "constant", 1);
+  EXPECT_EQ(job.finish(), 3) << job.output();
+  for (const char* rank : {"0", "1", "2"})
+    expect_mention(job.output(), std::string(rank) + " user_error schedule of rank 0 and rank 1");
+  expect_mention(job.output(), "differs inside");
+  expect_mention(job.output(), "3.5\" on rank 0");
+  expect_mention(job.output(), "2.5\" on rank 1");
+}
+
+}  // namespace
+}  // namespace tinyshard::testing

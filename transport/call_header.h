@@ -1,0 +1,35 @@
+// What the ranks of a group tell each other of a call, and what they conclude when they differ.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/runtime/communicator.h"
+#include "transport/channel.h"
+
+namespace tinyshard {
+
+// Plain bytes on the wire.
+struct CallHeader {
+  uint64_t sequence = 0, count = 0, counts_hash = 0;
+  uint64_t run = 0, what = 0, inputs = 0;  // of the RunIdentity
+  char label[32] = {};
+  uint8_t op = 0, reduce = 0, dtype = 0, unused = 0;
+  int32_t from = 0;
+};
+static_assert(sizeof(CallHeader) == 88);
+
+CallHeader header_of(const Collective& call, uint64_t sequence);
+
+// The ranks do not run the same. Thrown by all of them, with the same culprit where most agree.
+struct Divergence : ChannelError {
+  using ChannelError::ChannelError;
+};
+
+// Throws Divergence when headers differ: the culprit is the first rank that differs from most; of
+// two it is the other one, and both are described. `ranks` are those of the headers, of which
+// `self` is this one's. Inputs count as RunIdentity says; null: they do not.
+void compare_headers(std::span<const CallHeader> headers, std::span<const int> ranks, size_t self,
+                     InputHistory* inputs);
+
+}  // namespace tinyshard
