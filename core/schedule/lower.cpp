@@ -199,26 +199,24 @@ UOp Lowering::fold(const UOp& x, const std::vector<UOp>& index, const UOp& valid
   return result;
 }
 
-std::vector<UOp> Lowering::float_reductions(const KernelDraft& draft) const {
+std::vector<UOp> Lowering::float_reductions(std::span<const UOp> folds) const {
   std::vector<UOp> found;
-  for (const UOp& x : toposort(expressions(draft))) {
-    if (x.op() != Op::Fold || !is_float(x.dtype())) continue;
-    const UOp* origin = fold_origin_.find(x);
+  for (const UOp& x : folds) {
+    const UOp* origin = is_float(x.dtype()) ? fold_origin_.find(x) : nullptr;
     if (origin && std::ranges::find(found, *origin) == found.end()) found.push_back(*origin);
   }
   return found;
 }
 
-UOp Lowering::reduced_twice(const KernelDraft& draft, FreeRanges& free_ranges) const {
-  NodeMap<UOp> fold_of;  // of each Reduce
-  for (const UOp& x : toposort(expressions(draft))) {
-    if (x.op() != Op::Fold || !is_float(x.dtype())) continue;
-    const UOp* origin = fold_origin_.find(x);
+UOp Lowering::reduced_twice(std::span<const UOp> folds, FreeRanges& free_ranges) const {
+  NodeMap<UOp> fold_of(folds.size());  // of each Reduce
+  for (const UOp& x : folds) {
+    const UOp* origin = is_float(x.dtype()) ? fold_origin_.find(x) : nullptr;
     if (!origin) continue;
     if (const UOp* other = fold_of.find(*origin); other && !(*other == x)) return *origin;
     fold_of[*origin] = x;
   }
-  UOp inside = reduced_inside_two(draft, free_ranges);
+  UOp inside = reduced_inside_two(folds, free_ranges);
   const UOp* origin = inside ? fold_origin_.find(inside) : nullptr;
   return origin ? *origin : UOp();
 }
@@ -348,11 +346,16 @@ std::vector<UOp> expressions(const KernelDraft& draft) {
   return all;
 }
 
-UOp reduced_inside_two(const KernelDraft& draft, FreeRanges& free_ranges) {
+std::vector<UOp> folds_among(std::span<const UOp> nodes) {
   std::vector<UOp> folds;
-  for (const UOp& x : toposort(expressions(draft))) {
+  for (const UOp& x : nodes) {
     if (x.op() == Op::Fold) folds.push_back(x);
   }
+  return folds;
+}
+
+UOp reduced_inside_two(std::span<const UOp> folds, FreeRanges& free_ranges) {
+  if (folds.size() < 3) return UOp();  // it takes two around a third
   auto is_nested = [&](const UOp& fold) {
     return is_float(fold.dtype()) && std::ranges::any_of(free_ranges(fold), [](const UOp& r) {
              return RangeKind(r.arg(2)) == RangeKind::Fold;

@@ -26,6 +26,8 @@ struct KernelDraft {
 
 // Indices and values of all outputs.
 std::vector<UOp> expressions(const KernelDraft& draft);
+// Those of the nodes that are folds.
+std::vector<UOp> folds_among(std::span<const UOp> nodes);
 
 // The buffer that holds a materialized value; demanding it makes sure that something computes it.
 using BufferOf = std::function<int(const UOp&)>;
@@ -46,11 +48,11 @@ class Lowering {
 
   // The Reduce node that a Fold of the latest kernel came from.
   UOp origin(const UOp& fold) const { return fold_origin_.at(fold); }
-  // The Reduce nodes of floats that the latest kernel, `draft`, computes.
-  std::vector<UOp> float_reductions(const KernelDraft& draft) const;
+  // The Reduce nodes of floats that the latest kernel computes, `folds` being all folds in it.
+  std::vector<UOp> float_reductions(std::span<const UOp> folds) const;
   // One of them that it would compute twice, each time in an order of its own: for two parts of the
   // kernel that read it by different indices, or inside of two folds. Null when there is none.
-  UOp reduced_twice(const KernelDraft& draft, FreeRanges& free_ranges) const;
+  UOp reduced_twice(std::span<const UOp> folds, FreeRanges& free_ranges) const;
 
  private:
   UOp lower(const UOp& x, const std::vector<UOp>& index, const UOp& valid);
@@ -93,7 +95,7 @@ class FreeRanges {
 // A reduction of floats inside of two other ones of the kernel, which run one after the other and
 // would each compute it, in loops of their own and so in an order of their own. Null when there is
 // none.
-UOp reduced_inside_two(const KernelDraft& draft, FreeRanges& free_ranges);
+UOp reduced_inside_two(std::span<const UOp> folds, FreeRanges& free_ranges);
 
 // Row-major position of `index` in `shape`.
 UOp flat_index(DimSpan shape, std::span<const UOp> index);

@@ -193,7 +193,7 @@ class Merger {
     // Maps turn tiles for a second order, which kernels with folds do not.
     one_order |= std::ranges::any_of(all, [](const UOp& x) { return x.op() == Op::Fold; });
     if (one_order && stores_in_two_orders(merged)) return false;
-    if (arrange_loops(merged, free_ranges_) || reduced_inside_two(merged, free_ranges_))
+    if (arrange_loops(merged, free_ranges_) || reduced_inside_two(folds_among(all), free_ranges_))
       return false;
     Task trial = tasks_[into];
     trial.draft = std::move(merged);

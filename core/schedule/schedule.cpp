@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -48,11 +49,7 @@ class Scheduler {
       schedule_.roots.push_back(b);
       if (root.op() != Op::Buffer && root.op() != Op::Assign) schedule_.buffers[b].output = true;
     }
-    // Users before sources: making a task may demand further buffers, all of them earlier ones.
-    for (size_t i = order_.size(); i-- > 0;) {
-      if (const int* b = buffer_.find(order_[i])) make_task(order_[i], *b, int(i));
-    }
-    std::ranges::reverse(tasks_);
+    make_tasks();
     if (std::vector<int> stuck = Dependencies(tasks_, schedule_.buffers).stuck(); !stuck.empty()) {
       return overwritten_by(stuck);
     }
@@ -257,6 +254,7 @@ class Scheduler {
         reductions_of_[other] = std::move(again.reductions);
         update_accesses(tasks_[other]);
       }
+      drafted_again_ = true;
     }
   }
 
@@ -276,15 +274,17 @@ class Scheduler {
         check_internal(misfit.op() == Op::Fold,
                        "only a fold keeps a single output from being ordered");
         fusion_.materialize(lowering_.origin(misfit));
-      } else if (UOp reduction = lowering_.reduced_twice(result, free_ranges_)) {
+        continue;
+      }
+      const std::vector<UOp> folds = folds_among(toposort(expressions(result)));
+      if (UOp reduction = lowering_.reduced_twice(folds, free_ranges_)) {
         fusion_.materialize(reduction);
       } else if (!in_place_is_safe(result, schedule_.buffers)) {
         check_internal(x.op() == Op::Assign && !fusion_.materialized(x.src(1)),
                        "a copy is always in place");
         fusion_.materialize(x.src(1));
       } else {
-        std::vector<UOp> reductions = lowering_.float_reductions(result);
-        return {std::move(result), std::move(reductions)};
+        return {std::move(result), lowering_.float_reductions(folds)};
       }
     }
   }
@@ -312,6 +312,20 @@ class Scheduler {
     item.call = row_major_call(x);
     for (const UOp& s : x->src()) item.buffers.push_back(whole_operand(s));
     return item;
+  }
+
+  // Users before sources: making a task may demand further buffers, all of them of earlier values,
+  // but for a task that is made again, which may want one of any value before its own.
+  void make_tasks() {
+    std::vector<char> made(order_.size());
+    for (size_t i = order_.size(); i-- > 0;) {
+      const int* b = made[i] ? nullptr : buffer_.find(order_[i]);
+      if (!b) continue;
+      made[i] = true;
+      make_task(order_[i], *b, int(i));
+      if (std::exchange(drafted_again_, false)) i = order_.size();
+    }
+    std::ranges::stable_sort(tasks_, {}, &Task::position);
   }
 
   // Nodes that differ from x in their arguments only: one call may compute all of them.
@@ -515,6 +529,7 @@ class Scheduler {
   std::unordered_map<int, UOp> value_of_;
   std::unordered_map<int, std::vector<UOp>> reductions_of_;
   NodeMap<int> reducer_;  // the latest task that computes a reduction
+  bool drafted_again_ = false;
   Schedule schedule_;
 };
 

@@ -103,6 +103,17 @@ TEST_P(Chosen, GradientsOfMaximaGoWhereTheMaximaAre) {
 
 INSTANTIATE_TEST_SUITE_P(Norms, Chosen, ::testing::ValuesIn(kNorms));
 
+// The kernel of the gradient is made again once the maximum has memory, and then wants the count of
+// ties in memory, which is computed after the maximum.
+TEST(Maxima, OfWindowsAndTheirGradientsInOneRun) {
+  Tensor x(std::vector<float>{-1.75, -0.25, -0.75, 0.875}, {1, 2, 2});
+  Tensor y = Tensor::cat({x, x, x}, 0).max_pool2d({2, 2});
+  Tensor scale(std::vector<float>{0.5, 0.25, 2}, {3, 1, 1});
+  Tensor g = (y * scale).sum().gradient({x})[0];
+  Tensor::realize({y, g});
+  EXPECT_EQ(g.to_vector<float>(), (std::vector<float>{0, 0, 0, 2.75}));
+}
+
 // --- products and sums ---------------------------------------------------------------------------
 
 TEST(Rounding, OfAProductIsKeptWhereItMeetsASum) {
