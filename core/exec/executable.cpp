@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/log.h"
@@ -28,6 +29,26 @@ void count(int64_t& counter, int64_t more) {
 // compared. A captured step is one place in the program.
 constexpr size_t kLeastWritten = 256;
 
+bool is_on(const Mesh& mesh, int rank) {
+  return std::ranges::any_of(mesh.devices(), [rank](const DeviceRef& d) {
+    return d.rank == DeviceRef::kHere || d.rank == rank;
+  });
+}
+
+// A copy takes values from devices of its own process. Where one rank of a mesh of several lacks
+// them, all ranks know, and all refuse, so that none waits for another; a copy to one device
+// concerns its process alone.
+void check_copy(const Mesh& from, const Mesh& to) {
+  for (const DeviceRef& target : to.devices()) {
+    if (target.rank == DeviceRef::kHere || to.size() == 1) {
+      if (is_on(to, world().rank)) need_device_of(from);
+    } else if (!is_on(from, target.rank)) {
+      fail(fmt::format("rank {} holds no device of {}: its values are elsewhere, and {} needs them",
+                       target.rank, from.to_string(), to.to_string()));
+    }
+  }
+}
+
 }  // namespace
 
 Counters& counters() {
@@ -43,6 +64,10 @@ Executable::Executable(Schedule schedule, bool compare_ranks)
   if (runtime.ranks() > 1 && (compare_ranks || communicates)) {
     hash_ = schedule_.hash();
     runtime.world().check_same(hash_, [&] { return schedule_.details(); }, "schedule");
+  }
+  for (const Item& item : schedule_.items) {
+    if (item.kind == Item::Kind::Copy)
+      check_copy(schedule_.buffers[item.buffers[0]].mesh, item.mesh);
   }
   owned_.resize(schedule_.buffers.size());
   inputs_.resize(schedule_.buffers.size());

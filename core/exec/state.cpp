@@ -168,10 +168,7 @@ std::vector<std::byte> read(TensorState& state) {
     auto gathered = make_state(place(state.value, replicated(storage->sharding.mesh)));
     return read(*gathered);
   }
-  if (storage->devices().empty()) {
-    throw UserError(fmt::format("this process holds no device of {}: its values are elsewhere",
-                                storage->sharding.mesh.to_string()));
-  }
+  need_device_of(storage->sharding.mesh);
   std::vector<std::byte> data(storage->local_bytes());
   Device* device = storage->devices()[0];
   device->copy_out(data.data(), storage->memory()[0], data.size());

@@ -2,6 +2,9 @@
 
 #include <atomic>
 
+#include <fmt/format.h>
+
+#include "core/base/call.h"
 #include "core/base/content_hash.h"
 #include "core/base/error.h"
 #include "core/exec/runtime.h"
@@ -39,6 +42,12 @@ std::span<void* const> Storage::memory() {
     for (Device* device : devices()) memory_.push_back(device->allocate(local_bytes()));
   }
   return memory_;
+}
+
+void need_device_of(const Mesh& mesh) {
+  if (!Runtime::get().local_positions(mesh).empty()) return;
+  fail(fmt::format("this process holds no device of {}: its values are elsewhere",
+                   mesh.to_string()));
 }
 
 UOp buffer_node(std::shared_ptr<Storage> storage) {

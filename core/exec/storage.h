@@ -54,6 +54,10 @@ class Storage : public Placed {
   std::shared_ptr<void> owner_;  // of memory that is not the device's to free
 };
 
+// Fails the running call (UserError) where this process holds no device of the mesh: nothing of a
+// value that lives there can be read or copied here.
+void need_device_of(const Mesh& mesh);
+
 // A Buffer node over a new storage.
 UOp buffer_node(std::shared_ptr<Storage> storage);
 
