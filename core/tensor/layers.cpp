@@ -90,12 +90,14 @@ Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& val
         describe(), k.describe(), v.describe()));
   }
   if (options.enable_gqa) {
-    if (ndim() < 3 || k.ndim() < 3 || shape(-3) % k.shape(-3) != 0) {
-      fail(fmt::format("the heads of query {} are no multiple of those of key {}", describe(),
-                       k.describe()));
+    for (Tensor* shared : {&k, &v}) {
+      int64_t heads = ndim() < 3 ? 0 : shape(-3), few = shared->ndim() < 3 ? 0 : shared->shape(-3);
+      if (ndim() < 3 || shared->ndim() < 3 || (few == 0 ? heads != 0 : heads % few != 0)) {
+        fail(fmt::format("the heads of query {} are no multiple of those of {} {}", describe(),
+                         shared == &k ? "key" : "value", shared->describe()));
+      }
+      if (few > 0) *shared = shared->repeat_interleave(heads / few, -3);
     }
-    k = k.repeat_interleave(shape(-3) / k.shape(-3), -3),
-    v = v.repeat_interleave(shape(-3) / v.shape(-3), -3);
   }
   if (options.is_causal && mask.defined()) fail("a mask and is_causal exclude each other");
   bool drops = is_training() ? options.dropout_p != 0 : !(options.dropout_p >= 0);

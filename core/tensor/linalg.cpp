@@ -141,10 +141,17 @@ struct Batch {
   std::vector<Matrix> matrices;
 };
 
+// Of one matrix in f64 that is 2 GiB, and days of work.
+constexpr int64_t kMostRows = int64_t{1} << 14;
+
 Batch matrices_of(const Tensor& x) {
   if (x.ndim() < 2) fail(fmt::format("needs at least two dims, not {}", x.describe()));
   if (!is_float(x.dtype())) fail(fmt::format("needs floats, not {}", x.describe()));
   Dims shape = x.shape();
+  if (std::max(x.shape(-2), x.shape(-1)) > kMostRows) {
+    fail(fmt::format("{} is too large for a decomposition on the host: at most {} rows and columns",
+                     x.describe(), kMostRows));
+  }
   Batch out{Dims(shape.begin(), shape.end() - 2), x.shape(-2), x.shape(-1), {}};
   std::vector<double> all = x.to_vector<double>();
   for (int64_t b = 0; b < product(out.lead); ++b) {
