@@ -124,6 +124,8 @@ Conv check(const Value& x, const Value& w, int64_t groups, const Ints& stride, c
   conv.dilation = value::per_dim(dilation, conv.spatial, "dilation");
   conv.padding = value::spatial_padding(padding, conv.spatial);
   auto positive = [](int64_t v) { return v > 0; };
+  if (!std::ranges::all_of(conv.kernel, positive))
+    fail(fmt::format("weight {} has a kernel without elements", text_of(w)));
   if (groups <= 0 || !std::ranges::all_of(conv.stride, positive) ||
       !std::ranges::all_of(conv.dilation, positive)) {
     fail(fmt::format("groups {}, stride {} and dilation {} must be positive", groups,
@@ -223,9 +225,7 @@ Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, const ConvOption
 
   check_size(shape, computed);
   Value out = x;
-  if (product(shape) == 0 || x.node()->numel() == 0 || w.node()->numel() == 0) {
-    out = value::constant(computed, 0, shape);
-  } else if (conv.spatial <= 2 && is_float(computed)) {
+  if (conv.spatial <= 2 && is_float(computed)) {
     UOp node = UOp::make(Op::Conv, computed, {as_image(x).node(), as_image(w).node()},
                          to_ints(conv_arg(conv, shape)));
     out = value::reshape(node, shape);

@@ -36,15 +36,10 @@ Value index_type(const Value& index) {
 }
 
 Value gather(const Value& x, int64_t axis, const Value& index) {
-  if (index.node()->numel() == 0 || x.node()->numel() == 0)
-    return constant(x.dtype(), 0, index.shape());
   return UOp::make(Op::Gather, x.dtype(), {x.node(), index_type(index).node()}, Dims{axis});
 }
 
 Value scatter_add(const Value& index, const Value& src, int64_t axis, int64_t size) {
-  Dims shape = index.dims();
-  shape[axis] = size;
-  if (product(shape) == 0 || index.node()->numel() == 0) return constant(src.dtype(), 0, shape);
   return UOp::make(Op::ScatterAdd, src.dtype(), {index_type(index).node(), src.node()},
                    Dims{axis, size});
 }

@@ -14,9 +14,6 @@ namespace {
 // The Dot of two values of one type and of equal batch dims. Sums of narrow floats are f32 inside,
 // whatever the type of the result.
 Value dot(const Value& a, const Value& b, DType result) {
-  Dims shape = a.dims();
-  shape.back() = b.shape().back();
-  if (a.node()->numel() == 0 || b.node()->numel() == 0) return constant(result, 0, shape);
   return UOp::make(Op::Dot, result, {a.node(), b.node()}, Dims{a.rank() - 2});
 }
 

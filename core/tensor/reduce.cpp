@@ -47,12 +47,10 @@ Value reduce(ReduceOp op, const Value& x, const Dims& axes, bool keepdim) {
     kept[axis] = 1;
   }
   Value out = x;
-  if (nothing) {
-    out = constant(x.dtype(), identity(op, x.dtype()), kept);
-  } else if (all_ones) {
+  if (all_ones) {
     out = x;
-  } else if (x.node()->numel() == 0) {
-    out = constant(x.dtype(), 0, kept);  // no results
+  } else if (nothing && x.dtype() == DType::Bool) {  // integers have another identity
+    out = constant(x.dtype(), identity(op, x.dtype()), kept);
   } else if (x.dtype() == DType::Bool) {
     ReduceOp as_int = op == ReduceOp::Sum    ? ReduceOp::Max
                       : op == ReduceOp::Prod ? ReduceOp::Min
