@@ -168,8 +168,9 @@ Term summed(const Term& term, const Labels& needed, std::optional<DType> dtype) 
           kept};
 }
 
+// `result`: the type of the product, where that of its operands is not the one.
 Term contracted(const Term& first, const Term& second, const Labels& needed,
-                std::optional<DType> dtype) {
+                std::optional<DType> dtype, std::optional<DType> result) {
   Labels for_a = needed, for_b = needed;
   for_a.insert(for_a.end(), second.labels.begin(), second.labels.end());
   for_b.insert(for_b.end(), first.labels.begin(), first.labels.end());
@@ -199,7 +200,7 @@ Term contracted(const Term& first, const Term& second, const Labels& needed,
           k = product(sizes(b, batch.size(), inner.size()));
   Value x = value::reshape(a.value, {product(batch_sizes), m, k}),
         y = value::reshape(b.value, {product(batch_sizes), k, n});
-  Value out = inner.empty() && !dtype ? x * y : value::matmul(x, y, dtype);
+  Value out = inner.empty() && !result ? x * y : value::matmul(x, y, result);
   Dims shape = batch_sizes;
   shape.insert(shape.end(), rows.begin(), rows.end());
   shape.insert(shape.end(), columns.begin(), columns.end());
@@ -279,16 +280,23 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
     }
   }
 
+  // 16-bit operands meet in f32 and the result is rounded once, by the last product if that is what
+  // makes it.
+  DType type = terms[0].value.dtype();
+  for (const Term& term : terms) type = promote(type, term.value.dtype());
+  const bool narrow = !dtype && value::is_half(type);
+  const std::optional<DType> inside = narrow ? DType::F32 : dtype;
   Term result = terms[0];
   for (size_t i = 1; i < terms.size(); ++i) {
     Labels needed = output;
     for (size_t j = i + 1; j < terms.size(); ++j) {
       needed.insert(needed.end(), terms[j].labels.begin(), terms[j].labels.end());
     }
-    result = contracted(result, terms[i], needed, dtype);
+    bool last = i + 1 == terms.size();
+    result = contracted(result, terms[i], needed, inside, narrow && last ? type : inside);
   }
-  result = ordered(summed(result, output, dtype), output);
-  return dtype ? value::cast(result.value, *dtype) : result.value;
+  result = ordered(summed(result, output, inside), output);
+  return dtype || narrow ? value::cast(result.value, dtype.value_or(type)) : result.value;
 }
 
 }  // namespace tinyshard

@@ -174,6 +174,9 @@ const Named kOps[] = {
     {"normalize", [](const Tensor& x) { return x.normalize(2, 1); }},
     {"avg_pool2d", [](const Tensor& x) { return x.unsqueeze(0).avg_pool2d({3, 3}); }},
     {"sums and a product", [](const Tensor& x) { return x.cumsum(1); }},
+    {"einsum of sums", [](const Tensor& x) { return Tensor::einsum("ij,jk->k", {x, x.T()}); }},
+    {"einsum of three",
+     [](const Tensor& x) { return Tensor::einsum("ij,ij,ik->jk", {x, x.flip(0), x}); }},
     {"cross_entropy",
      [](const Tensor& x) {
        return x.sparse_categorical_crossentropy(Tensor::arange(x.shape(0)) % x.shape(1));
