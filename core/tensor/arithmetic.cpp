@@ -34,6 +34,11 @@ Value is_above_floor(const Value& rest, const Value& divisor) {
   return (rest != 0) & ((rest < 0) != (divisor < 0));
 }
 
+// Whether a division by an infinity leaves all there is, where 0 * inf would be NaN.
+Value is_whole_rest(const Value& x, const Value& divisor) {
+  return isinf(divisor) & (abs(x) < std::numeric_limits<double>::infinity());
+}
+
 std::pair<Value, Value> match_integers(const Value& a, const Value& b) {
   auto [x, y] = match(a, b);
   if (x.dtype() == DType::Bool) return {cast(x, DType::I32), cast(y, DType::I32)};
@@ -41,6 +46,12 @@ std::pair<Value, Value> match_integers(const Value& a, const Value& b) {
 }
 
 }  // namespace
+
+Value fmod(const Value& a, const Value& b) {
+  return in_floats(a, b, [](const Value& v, const Value& w) {
+    return where(is_whole_rest(v, w), v, v - trunc(v / w) * w);
+  });
+}
 
 Value operator+(const Value& a, const Value& b) { return apply(Op::Add, Op::Or, a, b); }
 Value operator-(const Value& a, const Value& b) { return apply(Op::Sub, Op::Xor, a, b); }
@@ -191,7 +202,10 @@ Value floor_div(const Value& a, const Value& b) {
 Value mod(const Value& a, const Value& b) {
   auto [x, y] = match_integers(a, b);
   if (is_float(x.dtype())) {
-    return in_floats(x, y, [](const Value& v, const Value& w) { return v - floor(v / w) * w; });
+    return in_floats(x, y, [](const Value& v, const Value& w) {
+      Value nearest = where((v != 0) & ((v < 0) != (w < 0)), w, v);
+      return where(is_whole_rest(v, w), nearest, v - floor(v / w) * w);
+    });
   }
   Value rest = tinyshard::binary(Op::Mod, x.node(), y.node());
   if (is_unsigned_int(x.dtype())) return rest;
@@ -303,10 +317,7 @@ Tensor Tensor::div(const Operand& x, Rounding rounding) const {
 Tensor Tensor::fmod(const Operand& x) const {
   Call call("fmod", x.caller);
   auto [a, b] = value::match(*this, x);
-  if (is_float(a.dtype())) {
-    return value::in_floats(
-        a, b, [](const Value& v, const Value& w) { return v - value::trunc(v / w) * w; });
-  }
+  if (is_float(a.dtype())) return value::fmod(a, b);
   if (a.dtype() == DType::Bool) return a & !b;
   return Value(tinyshard::binary(Op::Mod, a.node(), b.node()));
 }
@@ -347,12 +358,13 @@ Tensor Tensor::masked_fill(const Tensor& mask, const Operand& fill) const {
 Tensor Tensor::lerp(const Operand& end, const Operand& weight) const {
   Call call("lerp", end.caller);
   Value w(weight);
-  auto between = [](const Value& a, const Value& b, const Value& t) { return a + (b - a) * t; };
   auto [a, b] = value::match(*this, end);
-  DType type = value::type_of(a, w);
-  if (!value::is_half(type)) return between(a, b, w);
-  auto wide = [](const Value& v) { return v.is_number() ? v : value::cast(v, DType::F32); };
-  return value::cast(between(wide(a), wide(b), wide(w)), type);
+  // In the type of the result, or f32 if that is narrower: differences of unsigned integers are
+  // none.
+  DType type = value::type_of(a, w), wide = value::is_half(type) ? DType::F32 : type;
+  if (!w.is_number()) w = value::cast(w, wide);
+  a = value::cast(a, wide), b = value::cast(b, wide);
+  return value::cast(a + (b - a) * w, type);
 }
 
 const Tensor& Tensor::operator+=(const Operand& x) const { return assign(add(x)), *this; }

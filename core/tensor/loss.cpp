@@ -67,7 +67,11 @@ void check_labels(const Value& x, int64_t axis, const Value& labels) {
 Tensor Tensor::binary_crossentropy(const Tensor& target, Reduction reduction, Caller caller) const {
   Call call("binary_crossentropy", caller);
   return value::in_floats(*this, target, [&](const Value& x, const Value& y) {
-    return reduced(-(y * value::log(x)) - (1 - y) * value::log(1 - x), reduction);
+    // p log q is nothing where nothing is expected and nothing comes.
+    auto expected_log = [](const Value& p, const Value& q) {
+      return p * value::log(value::where((p == 0) & (q == 0), 1, q));
+    };
+    return reduced(-expected_log(y, x) - expected_log(1 - y, 1 - x), reduction);
   });
 }
 
@@ -145,7 +149,10 @@ Tensor Tensor::nll_loss(const Tensor& target, const Tensor& weight,
       int64_t n = y.node()->numel();
       counts = value::reshape(value::gather(weight, 0, value::reshape(y, {n})), y.dims());
     }
-    if (ignore_index) counts = value::where(y != *ignore_index, counts, 0);
+    if (ignore_index) {
+      Value kept = y != *ignore_index;
+      counts = value::where(kept, counts, 0), loss = value::where(kept, loss, 0);
+    }
     if (weight.defined() || ignore_index) return reduced(loss * counts, counts, reduction);
     return reduced(loss, reduction);
   });

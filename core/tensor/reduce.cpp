@@ -244,6 +244,11 @@ Tensor Tensor::normalize(double p, int64_t dim, double eps, Caller caller) const
   need_float(x);
   Dims axes{value::resolve_axis(dim, x.rank())};
   if (x.rank() == 0) axes.clear();
+  // The root of no length has no slope, not an infinite one: what is divided by eps has 1 / eps.
+  auto root = [](const Value& total, auto of) {
+    Value nothing = total == 0;
+    return value::where(nothing, 0, Value(of(value::where(nothing, 1, total).tensor())));
+  };
   return value::in_floats(x, [&](const Value& v) {
     Value norm = v;
     if (p == 0) {
@@ -251,9 +256,11 @@ Tensor Tensor::normalize(double p, int64_t dim, double eps, Caller caller) const
     } else if (p == 1) {
       norm = value::sum(value::abs(v), axes, true);
     } else if (p == 2) {
-      norm = value::sqrt(value::sum(value::square(v), axes, true));
+      norm =
+          root(value::sum(value::square(v), axes, true), [](const Tensor& t) { return t.sqrt(); });
     } else {
-      norm = value::sum(value::abs(v).tensor().pow(p), axes, true).tensor().pow(1 / p);
+      norm = root(value::sum(value::abs(v).tensor().pow(p), axes, true),
+                  [p](const Tensor& t) { return t.pow(1 / p); });
     }
     return v / value::maximum(norm, eps);
   });

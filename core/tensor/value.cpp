@@ -120,10 +120,10 @@ Value cast(const Value& x, DType dtype) {
     const UOp& c = x.node();
     if (is_float(c.dtype())) {
       double number = const_as_double(c);
-      // Out of range is the kernel's business: the same conversion as for any other value.
-      if (is_float(dtype) || dtype == DType::Bool || std::abs(number) < 2e9) {
-        if (dtype != DType::F16 && dtype != DType::BF16) return constant(dtype, number, c.shape());
-      }
+      // Out of range is the kernel's business: the same conversion as for any other value. So is
+      // what 16-bit floats round.
+      if (dtype != DType::F16 && dtype != DType::BF16 && fits(number, dtype))
+        return constant(dtype, number, c.shape());
     } else if (!is_float(dtype) && dtype != DType::Bool) {
       return const_int(dtype, const_as_int(c), c.shape());
     }

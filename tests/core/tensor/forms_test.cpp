@@ -308,6 +308,82 @@ TEST(Division, RoundsWithTheNumberOnEitherSide) {
             std::string::npos);
 }
 
+TEST(Division, ByInfinitiesLeavesAllThatIsThere) {
+  const Doubles numbers{0, 5, -5, 7.5, -0.25, kInf, -kInf, kNan}, divisors{kInf, -kInf, 2, -3};
+  for (DType dtype : {DType::F64, DType::F32, DType::BF16}) {
+    Tensor x = Tensor(numbers).unsqueeze(1).cast(dtype), y = Tensor(divisors).cast(dtype);
+    Doubles mod = (x % y).to_vector<double>(), fmod = x.fmod(y).to_vector<double>();
+    for (size_t i = 0; i < mod.size(); ++i) {
+      double a = numbers[i / divisors.size()], b = divisors[i % divisors.size()];
+      double rest = std::fmod(a, b), floored = rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+      if (std::isnan(rest)) {
+        EXPECT_TRUE(std::isnan(mod[i]) && std::isnan(fmod[i])) << a << " by " << b;
+      } else {
+        EXPECT_EQ(fmod[i], rest) << a << " by " << b;
+        EXPECT_EQ(mod[i], floored) << a << " by " << b;
+      }
+    }
+  }
+}
+
+TEST(Lerp, GoesFromUnsignedIntegersDown) {
+  Tensor a = Tensor{1, 200, 3}.cast(DType::U8), b = Tensor{3, 0, 1}.cast(DType::U8);
+  EXPECT_EQ(a.lerp(b, 0.5).to_vector<double>(), (Doubles{2, 100, 2}));
+  EXPECT_EQ(a.lerp(b, 0.5).dtype(), DType::F32);
+  EXPECT_EQ(a.lerp(b, Tensor{0.0, 0.5, 1.0}).to_vector<double>(), (Doubles{1, 100, 1}));
+  EXPECT_EQ(a.lerp(b, 1).dtype(), DType::U8);
+  EXPECT_EQ(a.lerp(b, 1).to_vector<double>(), (Doubles{3, 0, 1}));
+}
+
+TEST(Casts, OfConstantsAreThoseOfOtherValues) {
+  for (double number : {300.0, -1.0, 3e9, -3e9, 1e19, 1e30, kInf, -kInf, kNan, 2.75, -2.75}) {
+    for (DType dtype : {DType::I8, DType::U8, DType::I16, DType::I32, DType::U32, DType::I64,
+                        DType::U64, DType::Bool, DType::F16, DType::F32}) {
+      Tensor constant = Tensor::full({2}, number, DType::F64);
+      EXPECT_EQ(constant.cast(dtype).data(), constant.clone().realize().cast(dtype).data())
+          << number << " as " << name(dtype);
+    }
+  }
+}
+
+TEST(Losses, OfWhatIsCertainAreFinite) {
+  Tensor x = Tensor(Doubles{0, 1, 0.5, 0, 1}), y = Tensor(Doubles{0, 1, 0.25, 1, 0});
+  Doubles each = x.binary_crossentropy(y, Reduction::None).to_vector<double>();
+  EXPECT_EQ(each[0], 0);
+  EXPECT_EQ(each[1], 0);
+  EXPECT_NEAR(each[2], std::log(2), 1e-12);
+  EXPECT_EQ(each[3], kInf);
+  EXPECT_EQ(each[4], kInf);
+  Doubles slope = x[Slice({}, 3)]
+                      .binary_crossentropy(y[Slice({}, 3)], Reduction::Sum)
+                      .gradient({x})[0]
+                      .to_vector<double>();
+  EXPECT_EQ(slope[0], 1) << "of -log(1 - x)";
+  EXPECT_EQ(slope[1], -1) << "of -log(x)";
+  EXPECT_NEAR(slope[2], 1, 1e-12);
+  // What is ignored may be anything.
+  Tensor log_p = Tensor(Doubles{-kInf, 0, kNan, -1}, {2, 2});
+  for (const Tensor& weight : {Tensor(), Tensor(Doubles{1, 2})}) {
+    EXPECT_EQ(log_p.nll_loss(Tensor{0, 1}, weight, 0).item<double>(), 1);
+    EXPECT_EQ(log_p.nll_loss(Tensor{0, 1}, weight, 0, Reduction::None).to_vector<double>()[0], 0);
+  }
+}
+
+TEST(Normalize, HasASlopeAtZero) {
+  Tensor x = Tensor(Doubles{0, 0, 3, 4}, {2, 2}).realize();
+  for (double p : {1.0, 2.0, 3.0}) {
+    Doubles y = x.normalize(p, 1, 1e-3).to_vector<double>();
+    double norm = std::pow(std::pow(3, p) + std::pow(4, p), 1 / p);
+    EXPECT_EQ(y[0], 0);
+    EXPECT_NEAR(y[2], 3 / norm, 1e-12);
+    Doubles slope =
+        x.normalize(p, 1, 1e-3)[{Slice(), 0}].sum().gradient({x})[0].to_vector<double>();
+    EXPECT_NEAR(slope[0], 1000, 1e-9) << "divided by eps";
+    EXPECT_EQ(slope[1], 0);
+    EXPECT_NEAR(slope[2], 1 / norm - 3 * std::pow(3 / norm, p - 1) / (norm * norm), 1e-9);
+  }
+}
+
 TEST(Scatter, ReducesNumbersIntoPlaces) {
   Tensor x = Tensor::full({2, 4}, 2.0), index{{2}, {3}};
   EXPECT_EQ(x.scatter(1, index, 1.5, ScatterReduce::Prod).to_vector<double>(),
