@@ -143,7 +143,12 @@ void realize(std::span<const StatePtr> states) {
   };
   for (const StatePtr& s : states) add(s);
   if (wanted.empty()) return;
-  for (const StatePtr& s : disturbed_states(roots, wanted)) add(s);
+  // What is computed with them may overwrite storages of its own, which disturbs further states.
+  for (bool more = true; more;) {
+    size_t before = wanted.size();
+    for (const StatePtr& s : disturbed_states(roots, wanted)) add(s);
+    more = wanted.size() > before;
+  }
   auto executable = make_executable(roots, false);
   executable->run();
   std::unordered_map<const Node*, UOp> results;  // states with one value share one buffer

@@ -130,6 +130,17 @@ TEST(Writing, SwapsThroughEachOther) {
   EXPECT_EQ(b.to_vector<float>(), (Floats{1, 2}));
 }
 
+// What reads an old value and the new one is computed beside the old value, and the new one with
+// it.
+TEST(Writing, HappensOnceWhoeverIsReadFirst) {
+  Tensor x = Tensor{6}.realize(), old = x.clone();
+  x += 2;
+  Tensor both = x * 10 + old;
+  EXPECT_EQ(old.item<int>(), 6);
+  EXPECT_EQ(both.item<int>(), 86);
+  EXPECT_EQ(x.item<int>(), 8);
+}
+
 TEST(Writing, ThroughOwnViews) {
   Tensor x = Tensor{{1.0, 2.0, 3.0}, {4.0, 5.0, 6.0}, {7.0, 8.0, 9.0}}.realize();
   x.assign(x.T());
