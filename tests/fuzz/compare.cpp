@@ -1,0 +1,337 @@
+// Judging the results of a program.
+#include "tests/fuzz/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "tests/fuzz/real.h"
+
+namespace fuzz {
+namespace {
+
+const std::set<std::string> kSums = {
+    "sum",     "mean",        "prod",      "var",    "std",        "logsumexp",     "softmax",
+    "softmin", "log_softmax", "layernorm", "cumsum", "cumprod",    "logcumsumexp",  "matmul",
+    "dot",     "linear",      "einsum",    "conv2d", "avg_pool2d", "scatter_reduce"};
+
+std::vector<bool> exact_values(const Program& p) {
+  std::vector<bool> exact(size_t(p.values()), true);
+  // Twice, for what comes back as an argument or a state.
+  for (int round = 0; round < 3; ++round) {
+    std::vector<int> at;
+    for (int v = 0; v < p.values(); ++v) at.push_back(v);
+    for (int v = int(p.leaves.size()); v < p.values(); ++v) {
+      const Step& step = p.step(v);
+      bool all = true;
+      for (int in : step.in) all = all && exact[size_t(at[size_t(in)])];
+      if (is_statement(step)) {
+        at[size_t(v)] = at[size_t(step.in[0])];
+        if (!all) exact[size_t(at[size_t(v)])] = false;
+      } else {
+        exact[size_t(v)] = exact[size_t(v)] && all && !kSums.contains(step.op);
+      }
+    }
+    for (const Feedback& f : p.feedback) {
+      if (!exact[size_t(p.roots[size_t(f.root)])]) exact[size_t(f.leaf)] = false;
+    }
+    for (int v = int(p.leaves.size()); v < p.values(); ++v)
+      exact[size_t(v)] = exact[size_t(v)] && exact[size_t(at[size_t(v)])];
+  }
+  return exact;
+}
+
+std::string place_text(size_t at, const Shape& shape) {
+  std::string out;
+  for (size_t i = shape.size(); i-- > 0;) {
+    out = fmt::format("{}{}{}", at % size_t(shape[i]), out.empty() ? "" : ", ", out);
+    at /= size_t(shape[i]);
+  }
+  return "[" + out + "]";
+}
+
+std::string text_of(Type type, const Element& e) {
+  if (is_float(type)) return fmt::format("{}", e.v);
+  return type == Type::U64 ? fmt::format("{}", uint64_t(e.n)) : fmt::format("{}", e.n);
+}
+
+// Differences that say nothing: which NaN, which zero.
+bool same(Type type, const Element& a, const Element& b) {
+  if (!is_float(type)) return a.n == b.n;
+  return a.v == b.v || (std::isnan(a.v) && std::isnan(b.v));
+}
+
+bool agrees(Type type, const Element& actual, const Element& expected) {
+  if (!expected.known()) return true;
+  if (same(type, actual, expected)) return true;
+  if (!is_float(type)) return false;
+  return std::isfinite(actual.v) && std::isfinite(expected.v) &&
+         std::abs(actual.v - expected.v) <= 2 * expected.err;
+}
+
+struct Names {
+  std::string what;
+  int call;
+};
+
+// Nothing where all elements agree.
+std::optional<Finding> compared(const Result& got, const Array& expected, const Names& names) {
+  Finding f;
+  if (got.type != name(expected.type) || got.shape != expected.shape) {
+    f.kind = "type";
+    f.text = fmt::format("{} of call {} is {}[{}], expected {}[{}]", names.what, names.call,
+                         got.type, fmt::join(got.shape, ", "), name(expected.type),
+                         fmt::join(expected.shape, ", "));
+    return f;
+  }
+  Array actual = from_bytes(expected.type, expected.shape, got.data);
+  for (size_t i = 0; i < actual.at.size(); ++i) {
+    if (agrees(expected.type, actual.at[i], expected.at[i])) continue;
+    f.kind = "value";
+    f.text =
+        fmt::format("{} of call {} at {} is {}, expected {} (within {:.3g})", names.what,
+                    names.call, place_text(i, expected.shape), text_of(expected.type, actual.at[i]),
+                    text_of(expected.type, expected.at[i]), expected.at[i].err);
+    return f;
+  }
+  return std::nullopt;
+}
+
+std::optional<Finding> compared_bits(const Result& got, const Result& other, const Names& names) {
+  if (got.type != other.type || got.shape != other.shape || got.data == other.data)
+    return std::nullopt;
+  Type type = type_named(got.type);
+  Array a = from_bytes(type, got.shape, got.data), b = from_bytes(type, other.shape, other.data);
+  for (size_t i = 0; i < a.at.size(); ++i) {
+    if (same(type, a.at[i], b.at[i])) continue;
+    Finding f;
+    f.kind = "bits";
+    f.text = fmt::format("{} of call {} at {} is {}, and {} as lazy values of one run", names.what,
+                         names.call, place_text(i, got.shape), text_of(type, a.at[i]),
+                         text_of(type, b.at[i]));
+    return f;
+  }
+  return std::nullopt;
+}
+
+// Indices lie within the dim they belong to, however close the values were.
+std::optional<Finding> inside_bounds(const Program& p, const Run& run, const Result& got, int root,
+                                     const Names& names) {
+  if (p.is_leaf(root)) return std::nullopt;
+  const Step& step = p.step(root);
+  bool order = step.op.ends_with("_order");
+  if (!order && !step.op.starts_with("arg")) return std::nullopt;
+  const Shape& shape = run.values[size_t(step.in[0])].shape;
+  int64_t n = order       ? shape[size_t(step.n[0])]
+              : step.n[0] ? count(shape)
+                          : shape[size_t(step.n[2])];
+  Array actual = from_bytes(Type::I32, got.shape, got.data);
+  for (size_t i = 0; i < actual.at.size(); ++i) {
+    if (actual.at[i].n >= 0 && actual.at[i].n < n) continue;
+    Finding f;
+    f.kind = "value";
+    f.text = fmt::format("{} of call {} at {} is {}, an index into a dim of {}", names.what,
+                         names.call, place_text(i, got.shape), actual.at[i].n, n);
+    return f;
+  }
+  return std::nullopt;
+}
+
+// --- gradients -----------------------------------------------------------------------------------
+
+double loss_of(const std::vector<Array>& roots) {
+  double sum = 0;
+  for (size_t k = 0; k < roots.size(); ++k) {
+    Array w = loss_weights(roots[k].type, roots[k].shape, int(k));
+    for (size_t i = 0; i < w.at.size(); ++i) sum += w.at[i].v * roots[k].at[i].v;
+  }
+  return sum;
+}
+
+std::optional<Finding> gradients_agree(const Program& p, const std::vector<Result>& results) {
+  Unrounded unrounded;
+  Run base = interpret(p);
+  double magnitude = std::abs(loss_of(base.roots[0]));
+  std::vector<Array> gradients;
+  double scale = 1e-3;
+  for (size_t t = 0; t < p.targets.size(); ++t) {
+    const Array& target = base.values[size_t(p.targets[t])];
+    const Result& got = results.at(p.roots.size() + t);
+    if (got.type != name(target.type) || got.shape != target.shape) {
+      Finding f;
+      f.kind = "type";
+      f.text = fmt::format("the gradient of v{} is {}[{}]", p.targets[t], got.type,
+                           fmt::join(got.shape, ", "));
+      return f;
+    }
+    gradients.push_back(from_bytes(target.type, got.shape, got.data));
+    for (const Element& e : gradients.back().at)
+      scale = std::max(scale, std::isfinite(e.v) ? std::abs(e.v) : 0);
+  }
+  std::mt19937_64 random(p.targets.size() * 131 + p.steps.size());
+  for (size_t t = 0; t < gradients.size(); ++t) {
+    const Array& g = gradients[t];
+    bool wide = g.type == Type::F64;
+    for (int k = 0; k < 5; ++k) {
+      size_t i = std::uniform_int_distribution<size_t>(0, g.at.size() - 1)(random);
+      double middle = loss_of(base.roots[0]);
+      double sides[2] = {};  // of the last call: the slope after and before the place
+      auto slope = [&](double h) {
+        Run up = interpret(p, {p.targets[t], i, h}, &base.values),
+            down = interpret(p, {p.targets[t], i, -h}, &base.values);
+        sides[0] = (loss_of(up.roots[0]) - middle) / h;
+        sides[1] = (middle - loss_of(down.roots[0])) / h;
+        return (sides[0] + sides[1]) / 2;
+      };
+      // Steps of three sizes that do not agree show a kink near by, sides that do not one right
+      // here. A value in f32 may lie beyond it.
+      double h = wide ? 1e-4 : 2e-3;
+      double finest = slope(h / 8), fine = slope(h / 2), coarse = slope(h);
+      double spread = std::max(std::abs(coarse - fine), std::abs(fine - finest));
+      double large = 1e-2 * std::max(std::abs(fine), 0.01 * scale);
+      if (!std::isfinite(spread) || spread > large) continue;
+      if (std::abs(sides[0] - sides[1]) > 0.1 * std::max(std::abs(fine), scale)) continue;
+      double expected = (4 * fine - coarse) / 3;
+      double allowed = 4 * spread + (wide ? 1e-5 : 1e-2) * scale + 1e-9 * magnitude;
+      double actual = g.at[i].v;
+      if (std::isfinite(actual) && std::abs(actual - expected) <= allowed) continue;
+      Finding f;
+      f.kind = "gradient";
+      f.text = fmt::format("the gradient of v{} at {} is {}, differences say {} (within {:.3g})",
+                           p.targets[t], place_text(i, g.shape), actual, expected, allowed);
+      return f;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Finding> failure(const Reply& reply) {
+  Finding f;
+  f.text = reply.text;
+  switch (reply.kind) {
+    case Reply::Kind::Done:
+      return std::nullopt;
+    case Reply::Kind::Error:
+      f.kind = reply.text.substr(0, reply.text.find(':'));
+      return f;
+    case Reply::Kind::Crash:
+      f.kind = "crash";
+      return f;
+    default:
+      f.kind = "hang";
+      return f;
+  }
+}
+
+}  // namespace
+
+std::vector<bool> exact_roots(const Program& p) {
+  std::vector<bool> values = exact_values(p), out;
+  for (int root : p.roots) out.push_back(values[size_t(root)]);
+  return out;
+}
+
+std::string Check::to_string() const {
+  std::string out = fmt::format("{}: {}{}", mode, kWays[size_t(way)], placed ? ", on a mesh" : "");
+  for (const auto& [key, value] : environment) out += fmt::format(" {}={}", key, value);
+  return out;
+}
+
+std::string Finding::signature() const {
+  std::string head = text.substr(0, text.find('\n'));
+  if (kind != "UserError" && kind != "InternalError" && kind != "exception") head.clear();
+  std::string letters;
+  for (char c : head) letters += std::isdigit(static_cast<unsigned char>(c)) ? '#' : c;
+  return fmt::format("{} {} {}", check.mode, kind, letters.substr(0, 90));
+}
+
+std::vector<Check> checks_for(const Program& p, const std::string& mode, uint64_t seed) {
+  std::vector<Check> out;
+  std::mt19937_64 random(seed);
+  auto chance = [&](int percent) { return int(random() % 100) < percent; };
+  bool gradient = !p.targets.empty();
+  out.push_back({gradient ? "gradients" : "values", Way::Lazy, false, {}});
+  if (!gradient) out.push_back({"steps", Way::Steps, false, {}});
+  if (chance(30)) out.push_back({"steps", Way::Barriers, false, {}});
+  if (chance(20)) out.push_back({"steps", Way::Apart, false, {}});
+  if (p.calls > 1 || chance(25)) out.push_back({"captured", Way::Captured, false, {}});
+  static const std::vector<Environment> kSwitches = {
+      {{"TS_LIBRARIES", "0"}},
+      {{"TS_THREADS", "1"}},
+      {{"TS_THREADS", "2"}},
+      {{"TS_THREADS", "5"}},
+      {{"TS_SHUFFLE", "7"}},
+      {{"SPEC", "2"}},
+      {{"TS_CACHE", "0"}},
+      {{"TS_DISABLE_PASSES", "tidy"}},
+      {{"TS_DISABLE_PASSES", "tidy_local"}},
+      {{"TS_DISABLE_PASSES", "sparse_sums"}},
+      {{"TS_DISABLE_PASSES", "transpose"}},
+      {{"TS_DISABLE_PASSES", "epilogues"}},
+      {{"TS_DISABLE_PASSES", "updates"}},
+      {{"TS_DISABLE_PASSES", "scatters"}},
+      {{"TS_DISABLE_PASSES", "operands"}},
+      {{"TS_DISABLE_PASSES", "split_reductions"}},
+      {{"TS_BUCKET_BYTES", "64"}},
+  };
+  if (chance(35) || mode == "switches") {
+    Check c{"switches", Way::Lazy, !p.mesh.empty() && chance(50), {}};
+    c.environment = kSwitches[random() % kSwitches.size()];
+    if (chance(30)) c.way = Way::Captured;
+    out.push_back(c);
+  }
+  if (!p.mesh.empty()) {
+    out.push_back({"placements", Way::Lazy, true, {}});
+    if (p.calls > 1) out.push_back({"placements", Way::Captured, true, {}});
+  }
+  std::erase_if(out, [&](const Check& c) { return !mode.empty() && c.mode != mode; });
+  return out;
+}
+
+std::optional<Finding> judge(const Program& p, const Check& check, Workers& workers) {
+  for (int target : p.targets) {
+    // Where nothing is placed, shard() is no value of its own.
+    if (!p.is_leaf(target) && p.step(target).op == "shard") throw Invalid("target");
+  }
+  RoundedParts parts(check.placed);
+  Run run = interpret(p);
+  auto found = [&](std::optional<Finding> f, int root) {
+    if (f) f->check = check, f->root = root;
+    return f;
+  };
+  Reply reply = workers.run(p, check.way, check.placed, check.environment);
+  if (auto f = failure(reply)) return found(f, -1);
+  if (reply.results.size() != size_t(p.calls)) throw Invalid("calls");
+  std::vector<bool> exact = exact_roots(p);
+  Reply lazy;
+  bool other = check.way != Way::Lazy || check.placed || !check.environment.empty();
+  if (other && (std::ranges::find(exact, true) != exact.end())) {
+    lazy = workers.run(p, Way::Lazy, false, {});
+    if (lazy.kind != Reply::Kind::Done) other = false;
+  }
+  for (int call = 0; call < p.calls; ++call) {
+    const std::vector<Result>& got = reply.results[size_t(call)];
+    for (size_t k = 0; k < p.roots.size(); ++k) {
+      Names names{fmt::format("root {} (v{})", k, p.roots[k]), call};
+      if (auto f = compared(got.at(k), run.roots[size_t(call)][k], names)) return found(f, int(k));
+      if (auto f = inside_bounds(p, run, got[k], p.roots[k], names)) return found(f, int(k));
+      if (!other || !exact[k]) continue;
+      if (auto f = compared_bits(got[k], lazy.results[size_t(call)].at(k), names))
+        return found(f, int(k));
+    }
+  }
+  if (!p.targets.empty()) return found(gradients_agree(p, reply.results[0]), -1);
+  size_t next = p.roots.size();
+  for (size_t i = 0; i < p.leaves.size(); ++i) {
+    if (p.leaves[i].role != Role::State) continue;
+    Names names{fmt::format("state v{}", i), p.calls - 1};
+    if (auto f = compared(reply.results.back().at(next++), run.values[i], names))
+      return found(f, -1);
+  }
+  return std::nullopt;
+}
+
+}  // namespace fuzz
