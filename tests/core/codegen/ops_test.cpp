@@ -2,6 +2,8 @@
 // transcendental functions against long double.
 #include <bit>
 #include <cmath>
+#include <cstring>
+#include <functional>
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -145,6 +147,74 @@ TEST(Ops, DisjointFloatsAreJoinedByTheirBits) {
     UOp left = where(first, k.load(a, i), zero), right = where(first, zero, k.load(b, i));
     k.store(out, i, binary(Op::Or, left, right));
     k.check(0);
+  }
+}
+
+// --- one value, one set of bits ------------------------------------------------------------------
+
+// Random bit patterns besides the hard values: subnormals, large arguments and NaN of all kinds.
+void fill_bits(GuardedBuffer& b, uint32_t seed) {
+  fill_hard(b, seed, false);
+  if (!is_float(b.dtype())) return;
+  uint64_t state = seed;
+  for (int64_t i = 0; i < b.numel(); i += 2) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    uint64_t bits = state ^ state >> 29;
+    std::memcpy(static_cast<char*>(b.data()) + i * int64_t(itemsize(b.dtype())), &bits,
+                itemsize(b.dtype()));
+  }
+}
+
+// The same expression over n elements, in vectors with a tail, and element by element.
+void expect_same_bits(const std::string& name, DType from, DType to, int64_t n,
+                      const std::function<UOp(const UOp&, const UOp&)>& f) {
+  Kernel many(name), one(name + "_alone");
+  int x = many.param(from, n), y = many.param(from, n), out = many.param(to, n);
+  fill_bits(many.buffer(x), 3);
+  fill_bits(many.buffer(y), 5);
+  UOp i = many.loop(n), zero = index_const(0);
+  many.store(out, i, f(many.load(x, i), many.load(y, i)));
+  many.run();
+  int a = one.param(from, 1), b = one.param(from, 1), result = one.param(to, 1);
+  one.store(result, zero, f(one.load(a, zero), one.load(b, zero)));
+  int wrong = 0;
+  for (int64_t k = 0; k < n && wrong < 3; ++k) {
+    auto element = [&](int slot, DType type) {
+      return static_cast<char*>(many.buffer(slot).data()) + k * int64_t(itemsize(type));
+    };
+    std::memcpy(one.buffer(a).data(), element(x, from), itemsize(from));
+    std::memcpy(one.buffer(b).data(), element(y, from), itemsize(from));
+    one.run();
+    const double got = many.buffer(out).get(k).real, alone = one.buffer(result).get(0).real;
+    if (is_float(to) && std::isnan(got) && std::isnan(alone)) continue;
+    bool same = std::memcmp(element(out, to), one.buffer(result).data(), itemsize(to)) == 0;
+    wrong += !same;
+    EXPECT_TRUE(same) << name << " element " << k << " of " << n
+                      << ", x = " << many.buffer(x).get(k).real << ": " << got << " in a vector, "
+                      << alone << " alone";
+  }
+}
+
+TEST(Ops, VectorsTailsAndScalarsGiveTheSameBits) {
+  if (machine().target().is_gpu() || !machine().computes()) GTEST_SKIP() << "GPUs have no vectors";
+  for (int64_t n : {1021, 23}) {
+    for (DType t : {DType::F16, DType::BF16, DType::F32, DType::F64}) {
+      const std::string type(name(t));
+      for (Op op : {Op::Neg, Op::Exp2, Op::Log2, Op::Sin, Op::Sqrt, Op::Recip, Op::Trunc})
+        expect_same_bits(std::string(info(op).name) + "_" + type, t, t, n,
+                         [op](const UOp& x, const UOp&) { return unary(op, x); });
+      for (Op op : {Op::Add, Op::Sub, Op::Mul, Op::Div, Op::Max})
+        expect_same_bits(std::string(info(op).name) + "_" + type, t, t, n,
+                         [op](const UOp& x, const UOp& y) { return binary(op, x, y); });
+      for (DType to : {DType::F16, DType::BF16, DType::F32, DType::F64, DType::I8, DType::U8,
+                       DType::I32, DType::I64, DType::U64})
+        expect_same_bits("cast_" + type + "_" + std::string(name(to)), t, to, n,
+                         [to](const UOp& x, const UOp&) { return cast(x, to); });
+      expect_same_bits("chain_" + type, t, t, n, [](const UOp& x, const UOp& y) {
+        UOp e = unary(Op::Exp2, binary(Op::Mul, x, y));
+        return binary(Op::Add, binary(Op::Mul, e, x), binary(Op::Sub, binary(Op::Mul, y, y), e));
+      });
+    }
   }
 }
 
