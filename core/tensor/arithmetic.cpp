@@ -1,4 +1,5 @@
 // Operators: how operands meet, and what each operator is made of.
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -329,6 +330,13 @@ Tensor shift(Op op, const Value& a, const Operand& by) {
   auto [x, y] = value::match(a, b);
   if (!is_int(x.dtype())) {
     fail(fmt::format("needs integers, not {} and {}", value::text_of(a), value::text_of(b)));
+  }
+  // Beyond the width a right shift leaves the sign, as one by the width less one does.
+  int64_t last = 8 * static_cast<int64_t>(itemsize(x.dtype())) - 1;
+  if (op == Op::Shr && is_signed_int(x.dtype())) {
+    y = b.is_number()
+            ? value::constant(y.dtype(), std::min(last, const_as_int(y.node())), y.shape())
+            : value::minimum(y, last);
   }
   return Value(tinyshard::binary(op, x.node(), y.node()));
 }

@@ -99,7 +99,8 @@ Value sign(const Value& x) {
 }
 Value abs(const Value& x) {
   if (x.dtype() == DType::Bool || is_unsigned_int(x.dtype())) return x;
-  return maximum(x, -x);
+  Value larger = maximum(x, -x);
+  return is_float(x.dtype()) ? where(x == 0, 0, larger) : larger;  // of two zeros neither is larger
 }
 
 Value relu(const Value& x) { return where(x > 0, x, 0); }

@@ -116,7 +116,8 @@ std::vector<std::string> number_texts(const Tensor& tensor, const std::vector<En
     }
     bool scientific = largest >= 1e8 || smallest < 1e-4 || largest / smallest > 1e6;
     for (double v : values) {
-      texts.push_back(!std::isfinite(v)         ? fmt::format("{}", v)
+      texts.push_back(std::isnan(v)             ? "nan"  // of either sign
+                      : !std::isfinite(v)       ? fmt::format("{}", v)
                       : scientific && !whole    ? fmt::format("{:.4e}", v)
                       : whole && largest < 1e15 ? fmt::format("{:.0f}.", v)
                                                 : fmt::format("{:.4f}", v));

@@ -326,6 +326,36 @@ TEST(Division, ByInfinitiesLeavesAllThatIsThere) {
   }
 }
 
+TEST(Shifts, ToTheRightLeaveTheSign) {
+  const Int64s numbers{INT8_MIN, -8, -1, 0, 5, INT8_MAX}, by{0, 1, 6, 7, 8, 40, 100};
+  for (DType dtype : {DType::I8, DType::I16, DType::I32, DType::I64}) {
+    Tensor x = Tensor(numbers).cast(dtype), y = Tensor(by).cast(dtype);
+    Int64s got = x.unsqueeze(1).rshift(y).to_vector<int64_t>();
+    for (size_t i = 0; i < got.size(); ++i) {
+      int64_t shift = by[i % by.size()],
+              expected = numbers[i / by.size()] >> std::min<int64_t>(shift, 63);
+      EXPECT_EQ(got[i], expected) << numbers[i / by.size()] << " >> " << shift;
+      EXPECT_EQ((x >> shift).to_vector<int64_t>()[i / by.size()], expected);
+    }
+  }
+  EXPECT_EQ((Tensor{200}.cast(DType::U8) >> 9).item<int>(), 0);
+}
+
+TEST(Abs, OfZeroIsPositive) {
+  for (DType dtype : {DType::F64, DType::F32, DType::F16, DType::BF16}) {
+    Tensor x = Tensor(Doubles{0.0, -0.0, -3, kNan}).cast(dtype).realize();
+    Doubles y = x.abs().to_vector<double>();
+    EXPECT_FALSE(std::signbit(y[0]));
+    EXPECT_FALSE(std::signbit(y[1]));
+    EXPECT_EQ(y[2], 3);
+    EXPECT_TRUE(std::isnan(y[3]));
+    Doubles slope = x.abs().sum().gradient({x})[0].to_vector<double>();
+    EXPECT_EQ(slope[0], 0);
+    EXPECT_EQ(slope[1], 0);
+    EXPECT_EQ(slope[2], -1);
+  }
+}
+
 TEST(Lerp, GoesFromUnsignedIntegersDown) {
   Tensor a = Tensor{1, 200, 3}.cast(DType::U8), b = Tensor{3, 0, 1}.cast(DType::U8);
   EXPECT_EQ(a.lerp(b, 0.5).to_vector<double>(), (Doubles{2, 100, 2}));

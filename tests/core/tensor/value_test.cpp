@@ -57,6 +57,7 @@ TEST(Printing, LooksLikeNestedLists) {
   EXPECT_EQ(print(Tensor{1e-9, 1.0}), "[1.0000e-09, 1.0000e+00]  f32[2]");
   EXPECT_EQ(print(Tensor{{0.1, INFINITY}, {-INFINITY, NAN}}),
             "[[0.1000,    inf],\n [  -inf,    nan]]  f32[2, 2]");
+  EXPECT_EQ(print((Tensor{0.0} / 0.0).copysign(-1)), "[nan]  f32[1]");
   std::string large = print(Tensor::arange(2000));
   EXPECT_EQ(large, "[   0,    1,    2, ..., 1997, 1998, 1999]  i32[2000]");
   EXPECT_EQ(print(Tensor()), "no tensor");
