@@ -1,5 +1,8 @@
 // The explicit list of what this library is made of: device kinds and transports. To add one, write
 // its folder and a row here.
+#include <algorithm>
+#include <chrono>
+
 #include <fmt/format.h>
 
 #include "core/base/options.h"
@@ -20,7 +23,8 @@ constexpr int kMostCpuDevices = 1024, kMostNullDevices = 1 << 20;
 
 CommOptions comm_options() {
   CommOptions o;
-  o.timeout = std::chrono::nanoseconds(int64_t(options().timeout_s * 1e9));
+  constexpr double kForEver = 1e9;  // seconds; more nanoseconds than these fit no clock
+  o.timeout = std::chrono::nanoseconds(int64_t(std::min(options().timeout_s, kForEver) * 1e9));
   o.verify = options().spec >= 2;
   return o;
 }

@@ -29,7 +29,7 @@ constexpr Channel::Duration kGrace = std::chrono::milliseconds(20);
 constexpr int kLooksAtEnded = 2, kLooksAtLeft = 20;
 
 // What is waited for the headers of the other ranks when a message has come that does not fit.
-constexpr Channel::Duration kHeadersTurn = std::chrono::milliseconds(100);
+constexpr Channel::Duration kHeadersTurn = std::chrono::milliseconds(500);
 constexpr Channel::Duration kAnnouncementsTurn = std::chrono::seconds(1);
 
 double seconds(Channel::Duration duration) {

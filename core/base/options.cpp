@@ -26,6 +26,15 @@ void parse(const char* name, const char* text, T& out) {
   }
 }
 
+// Seconds; "inf" is for ever.
+void parse(const char* name, const char* text, double& out) {
+  parse<double>(name, text, out);
+  if (!(out > 0)) {
+    throw UserError(
+        fmt::format("environment variable {}=\"{}\" is no time above 0 seconds", name, text));
+  }
+}
+
 void parse(const char*, const char* text, std::string& out) { out = text; }
 
 void parse(const char* name, const char* text, bool& out) {
@@ -38,6 +47,7 @@ void parse(const char* name, const char* text, bool& out) {
 template <class C, class Visit>
 void for_each_check(C& checks, Visit visit) {
   visit("memory", checks.memory);
+  visit("replicas", checks.replicas);
 }
 
 void parse(const char* variable, const char* text, Checks& out) {
@@ -95,8 +105,7 @@ void for_each_option(Options& o, Visit visit) {
   visit("TS_CACHE_DIR", o.cache_dir, "folder of compiled kernels, an absolute path");
   visit("TS_CACHE_BYTES", o.cache_bytes,
         "bytes of compiled kernels to keep; those not used for the longest time go; 0 = no limit");
-  visit("TS_CHECK", o.check,
-        "comma separated checks of the library's own work, which cost much: memory");
+  visit("TS_CHECK", o.check, "comma separated checks, which cost much: memory, replicas");
   visit("TS_TIMEOUT", o.timeout_s, "deadline of one collective, seconds");
   visit("TS_DISABLE_PASSES", o.disabled_passes, "comma separated names of passes to leave out");
   visit("TS_DEVICES", o.devices, "devices of this process, such as CPU:0,CPU:1");

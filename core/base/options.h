@@ -6,9 +6,10 @@
 
 namespace tinyshard {
 
-// TS_CHECK: checks of our own work that cost much. A new one is a row of for_each_check, too.
+// TS_CHECK: checks that cost much. A new one is a row of for_each_check, too.
 struct Checks {
-  bool memory = false;  // each access of a generated kernel against its buffer
+  bool memory = false;    // each access of a generated kernel against its buffer
+  bool replicas = false;  // what several devices hold of what a run wrote against each other
   bool operator==(const Checks&) const = default;
 };
 
@@ -25,7 +26,7 @@ struct Options {
   std::string cache_dir;  // TS_CACHE_DIR: default $XDG_CACHE_HOME/tinyshard or ~/.cache/tinyshard
   int64_t cache_bytes = 1 << 30;  // TS_CACHE_BYTES: what that folder may hold; 0 = no limit
   Checks check;                   // TS_CHECK: comma separated names of checks
-  double timeout_s = 300;         // TS_TIMEOUT: deadline of one collective, in seconds
+  double timeout_s = 300;         // TS_TIMEOUT: deadline of one collective, in seconds; or inf
   std::string
       disabled_passes;    // TS_DISABLE_PASSES: comma separated names from core/passes/pipeline.cpp
   std::string devices;    // TS_DEVICES: default devices of this process, such as CPU:0,CPU:1

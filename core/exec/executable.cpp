@@ -12,6 +12,7 @@
 #include "core/base/options.h"
 #include "core/base/stopwatch.h"
 #include "core/exec/compile.h"
+#include "core/exec/replicas.h"
 #include "core/exec/runtime.h"
 #include "core/exec/transfer.h"
 #include "core/schedule/hazards.h"
@@ -471,6 +472,7 @@ void Executable::run() {
     run_items(steps_);
   }
   ran_ = true;
+  if (options().check.replicas) check_replicas(roots_);
   count(counters().kernels, counts_.kernels);
   count(counters().library_calls, counts_.library_calls);
   count(counters().collectives, counts_.collectives);

@@ -49,6 +49,24 @@ TEST(Options, AreReadFromTheEnvironment) {
   EXPECT_EQ(options().beam, 8);
 }
 
+TEST(Options, ATimeIsAboveZero) {
+  for (const char* time : {"nan", "-1", "0", "-inf", "5 s", ""}) {
+    Variable timeout("TS_TIMEOUT", time);
+    if (*time == '\0') {
+      reload_options();
+      EXPECT_EQ(options().timeout_s, 300);
+    } else {
+      EXPECT_THROW(reload_options(), UserError) << time;
+    }
+  }
+  for (const char* time : {"inf", "1e300", "0.5"}) {
+    Variable timeout("TS_TIMEOUT", time);
+    reload_options();
+    EXPECT_GE(options().timeout_s, 0.5) << time;
+  }
+  reload_options();
+}
+
 TEST(Options, ChecksAreAListOfNames) {
   for (const char* list : {"memory", ",memory,", "memory,memory"}) {
     Variable check("TS_CHECK", list);
@@ -57,6 +75,11 @@ TEST(Options, ChecksAreAListOfNames) {
   }
   reload_options();
   EXPECT_EQ(options().check, Checks{});
+  {
+    Variable check("TS_CHECK", "replicas,memory");
+    reload_options();
+    EXPECT_TRUE(options().check.memory && options().check.replicas);
+  }
   for (const char* list : {"memroy", "memory,1", "all", " memory"}) {
     ::setenv("TS_CHECK", list, 1);
     try {

@@ -5,7 +5,8 @@
 //   path_rank <scenario> <rank that leaves the path> <folder for checkpoints>
 // Scenarios: "none"; "skip" a step; "skip_own", where each rank has a batch of its own, and
 // a checkpoint follows the step that was left out; "skip_eager", without a captured step;
-// "constant", where that rank computes with another one.
+// "constant", where that rank computes with another one; "seed", where it draws its weights from
+// another one; "drift", where one of its weights changes by a bit in step 9.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -33,7 +34,8 @@ int main(int argc, char** argv) {
   const bool leaves = rank == who, own = scenario == "skip_own";
   auto begun = Clock::now();
   try {
-    Tensor w = Tensor::ones({kColumns}).shard(mesh).contiguous().realize();
+    Tensor::manual_seed(scenario == "seed" && leaves ? 2 : 1);
+    Tensor w = Tensor::rand({kColumns}).realize().shard(mesh).contiguous().realize();
     auto body = [&](const Tensor& batch) {
       Tensor x = batch.shard(mesh, {{"data", Shard(0)}});
       if (scenario == "constant") x = x * (leaves ? 2.5 : 3.5);
@@ -51,6 +53,12 @@ int main(int argc, char** argv) {
         begun = Clock::now();
         (scenario == "skip_eager" ? body(batch) : step(batch)).item<float>();
         print_line(prefix + "step " + std::to_string(s));
+      }
+      if (scenario == "drift" && s == kSkipped) {
+        std::vector<float> weights = w.to_vector<float>();
+        if (leaves) weights[5] = std::nextafter(weights[5], 100.0f);
+        w.assign(Tensor(weights, {kColumns}).shard(mesh));
+        w.realize();
       }
       if (own && s == kSkipped && !leaves) nn::save_checkpoint({{"w", w}}, folder, s);
     }
