@@ -1,10 +1,7 @@
 #include "devices/cpu/scatter.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <limits>
-#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -96,16 +93,16 @@ void add_part(const ScatterSpec& s, const Part& p, const void* base_data, const 
     for (int64_t r = 0; r < s.rows_in; ++r) {
       const Stored* row = src + r * s.inner + c0;
       if (s.index_inner == 0) {
-        int64_t to = static_cast<int64_t>(index[r * s.index_row]) - p.row_begin;
-        if (to < 0 || to >= rows) continue;
-        Sum* sum = sums + to * stride;
+        const int64_t to = static_cast<int64_t>(index[r * s.index_row]);
+        if (to < p.row_begin || to >= p.row_end) continue;  // another part's, or nobody's
+        Sum* sum = sums + (to - p.row_begin) * stride;
         for (int64_t c = 0; c < cols; ++c) sum[c] = E::add(sum[c], E::load(row[c]));
       } else {
         const Index* at = index + r * s.index_row + c0 * s.index_inner;
         for (int64_t c = 0; c < cols; ++c) {
-          int64_t to = static_cast<int64_t>(at[c * s.index_inner]) - p.row_begin;
-          if (to < 0 || to >= rows) continue;
-          Sum& sum = sums[to * stride + c];
+          const int64_t to = static_cast<int64_t>(at[c * s.index_inner]);
+          if (to < p.row_begin || to >= p.row_end) continue;
+          Sum& sum = sums[(to - p.row_begin) * stride + c];
           sum = E::add(sum, E::load(row[c]));
         }
       }
@@ -155,47 +152,12 @@ AddPart choose(const ScatterSpec& s) {
   }
 }
 
-// The lowest (row, outer, inner) whose index is out of range, over the distinct index elements.
-template <class Index>
-ScatterResult check(const ScatterSpec& s, const void* data, ThreadPool& pool) {
-  auto* index = static_cast<const Index*>(data);
-  const int64_t outer = s.index_outer == 0 ? 1 : s.outer;
-  const int64_t inner = s.index_inner == 0 ? 1 : s.inner;
-  // One word for the parts to report through: the lowest bad row wins.
-  std::atomic<int64_t> first{std::numeric_limits<int64_t>::max()};
-  auto bad_at = [&](int64_t r) -> const Index* {
-    for (int64_t o = 0; o < outer; ++o)
-      for (int64_t i = 0; i < inner; ++i) {
-        const Index* at = index + o * s.index_outer + r * s.index_row + i * s.index_inner;
-        if (*at < 0 || static_cast<int64_t>(*at) >= s.rows_out) return at;
-      }
-    return nullptr;
-  };
-  auto body = [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r) {
-      if (!bad_at(r)) continue;
-      int64_t seen = first.load();
-      while (r < seen && !first.compare_exchange_weak(seen, r)) {
-      }
-      return;
-    }
-  };
-  constexpr int64_t kGrain = 8192;
-  pool.parallel_for(s.rows_in, body, std::max<int64_t>(kGrain / (outer * inner), 1));
-  int64_t row = first.load();
-  if (row == std::numeric_limits<int64_t>::max()) return {};
-  return {.ok = false, .bad_index = static_cast<int64_t>(*bad_at(row)), .bad_row = row};
-}
-
 }  // namespace
 
-ScatterResult scatter_add(const ScatterSpec& s, const void* base, const void* index,
-                          const void* src, void* out, ThreadPool& pool) {
+void scatter_add(const ScatterSpec& s, const void* base, const void* index, const void* src,
+                 void* out, ThreadPool& pool) {
   AddPart add = choose(s);
-  if (s.outer <= 0 || s.inner <= 0) return {};
-  ScatterResult result =
-      s.index_dtype == DType::I64 ? check<int64_t>(s, index, pool) : check<int32_t>(s, index, pool);
-  if (!result.ok || s.rows_out <= 0) return result;
+  if (s.outer <= 0 || s.inner <= 0 || s.rows_out <= 0) return;
 
   // Cut the outer dimension first, then columns (a cache line at least), then destination rows:
   // the last makes every part read all indices, and skewed indices load parts unevenly.
@@ -221,7 +183,6 @@ ScatterResult scatter_add(const ScatterSpec& s, const void* base, const void* in
     }
   };
   pool.parallel_for(parts, body, ceil_div(parts, wanted));
-  return result;
 }
 
 }  // namespace tinyshard

@@ -21,16 +21,10 @@ struct ScatterSpec {
   bool operator==(const ScatterSpec&) const = default;
 };
 
-struct ScatterResult {
-  bool ok = true;
-  int64_t bad_index = 0;  // when !ok: the first index outside [0, rows_out), in row order
-  int64_t bad_row = 0;    // and the source row it belongs to
-};
-
-// out starts as `base` (same shape as out; may be out itself) or as zeros when base is null.
-// Indices are checked first: when one is out of range nothing is written. Throws UserError for a
-// dtype that is not listed above.
-ScatterResult scatter_add(const ScatterSpec& spec, const void* base, const void* index,
-                          const void* src, void* out, ThreadPool& pool);
+// out starts as `base` (same shape as out; may be out itself) or as zeros when base is null. A row
+// whose index lies outside of [0, rows_out) is added nowhere. Throws UserError for a dtype that is
+// not listed above.
+void scatter_add(const ScatterSpec& spec, const void* base, const void* index, const void* src,
+                 void* out, ThreadPool& pool);
 
 }  // namespace tinyshard

@@ -21,7 +21,6 @@ namespace {
 
 constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 constexpr unsigned kNoTiming = 2;     // CU_EVENT_DISABLE_TIMING
-constexpr unsigned kPortable = 1, kMapped = 2;
 constexpr int kSharedPerBlock = 8, kMultiprocessors = 16, kMajor = 75, kMinor = 76;
 
 Address address(const void* memory) { return reinterpret_cast<Address>(memory); }
@@ -57,9 +56,6 @@ Gpu::Gpu(int index) : driver_(Driver::get()), index_(index), name_(fmt::format("
   allocator_ = std::make_unique<Allocator>(name_, static_cast<MemorySource&>(*this));
   sending_ = std::make_unique<PinnedRing>(*this);
   receiving_ = std::make_unique<PinnedRing>(*this);
-  void* fault = nullptr;
-  check(driver_.host_allocate(&fault, sizeof(Fault), kPortable | kMapped), "pinned host memory");
-  fault_ = new (fault) Fault;
 }
 
 Gpu::~Gpu() {
@@ -71,7 +67,6 @@ Gpu::~Gpu() {
   sending_.reset();
   receiving_.reset();
   allocator_.reset();
-  if (fault_) driver_.host_free(fault_);
   for (EventHandle event : events_) driver_.event_destroy(event);
   for (Stream stream : {compute_, reading_, communication_}) {
     if (stream) driver_.stream_destroy(stream);
@@ -166,7 +161,6 @@ void Gpu::copy_out(void* host, const void* from, size_t bytes) {
     }
     deliver(current);
   }
-  report_fault();
 }
 
 // Whether this GPU's copies may go to the other's memory directly; asked once per pair.
@@ -375,16 +369,6 @@ void Gpu::synchronize() {
     record(end, queue);
     wait_on_host(end.handle());
   }
-  report_fault();
-}
-
-void Gpu::report_fault() {
-  auto& kind = *const_cast<volatile int64_t*>(&fault_->kind);
-  if (kind == 0) return;
-  Fault fault = *fault_;
-  kind = 0;
-  throw UserError(fmt::format("index {} at position {} is out of range for a dim of size {}",
-                              fault.value, fault.position, fault.limit));
 }
 
 }  // namespace tinyshard::cuda

@@ -20,12 +20,6 @@ class PinnedRing;
 class Recorder;
 struct RecordedGraph;
 
-// Where a kernel tells the host what is wrong with its input: memory that both sides see.
-struct Fault {
-  int64_t kind = 0;  // 0: none, 1: an index out of range
-  int64_t value = 0, position = 0, limit = 0;
-};
-
 // An event handle that goes back to the GPU it is from.
 class GpuEvent final : public Event {
  public:
@@ -105,8 +99,6 @@ class Gpu final : public Device, private MemorySource {
   std::unique_lock<std::recursive_mutex> in_order() const { return std::unique_lock(order_); }
   // The host sleeps, polls and asks the watchers until the event is reached.
   void wait_on_host(EventHandle event);
-  Fault* fault() { return fault_; }
-  void report_fault();
   // Programs announce each launch; it is remembered while recording.
   template <class Enqueue>
   void launch(CudaProgram& program, void* const* buffers, const int64_t* coordinates,
@@ -134,7 +126,6 @@ class Gpu final : public Device, private MemorySource {
   };
   std::array<Workspace, kWorkspaces> workspaces_;
   std::atomic<size_t> turn_ = 0;
-  Fault* fault_ = nullptr;
   mutable std::recursive_mutex order_;
   std::mutex reading_order_;  // of receiving_ and its stream
   std::unique_ptr<Recorder> recorder_;

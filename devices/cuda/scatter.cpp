@@ -1,8 +1,6 @@
 // Which scatters there are kernels for, and their programs.
 #include "devices/cuda/scatter.h"
 
-#include <algorithm>
-#include <array>
 #include <optional>
 
 namespace tinyshard::cuda {
@@ -36,32 +34,6 @@ std::optional<ScatterShape> shape_of(const LibraryCall& call) {
   return s;
 }
 
-// The kernel with one more pointer behind those of the call: where it tells of an index out of
-// range.
-class ScatterProgram final : public CudaProgram {
- public:
-  ScatterProgram(Gpu& gpu, const ScatterShape& shape)
-      : CudaProgram(gpu), kernel_(gpu, scatter_code(shape)), buffers_(shape.base ? 4 : 3) {}
-  void enqueue(void* const* buffers, const int64_t* coordinates) override {
-    fill(buffers);
-    kernel_.enqueue(arguments_.data(), coordinates);
-  }
-  bool kernel(void* const* buffers, const int64_t* coordinates, KernelNodeParams* params) override {
-    fill(buffers);
-    return kernel_.kernel(arguments_.data(), coordinates, params);
-  }
-  std::string describe() const override { return kernel_.describe(); }
-
- private:
-  void fill(void* const* buffers) {
-    std::copy_n(buffers, buffers_, arguments_.begin());
-    arguments_[buffers_] = gpu_.fault();
-  }
-  KernelProgram kernel_;
-  size_t buffers_;
-  std::array<void*, 5> arguments_{};
-};
-
 }  // namespace
 
 bool scatter_supports(const LibraryCall& call, std::string* why) {
@@ -71,7 +43,7 @@ bool scatter_supports(const LibraryCall& call, std::string* why) {
 }
 
 std::unique_ptr<Program> make_scatter(Gpu& gpu, const LibraryCall& call) {
-  return std::make_unique<ScatterProgram>(gpu, shape_of(call).value());
+  return std::make_unique<KernelProgram>(gpu, scatter_code(shape_of(call).value()));
 }
 
 }  // namespace tinyshard::cuda

@@ -10,7 +10,8 @@
 
 namespace tinyshard::cuda {
 
-// out[o][index[o][r][i]][i] += src[o][r][i], on a result that starts as `base` or as zeros.
+// out[o][index[o][r][i]][i] += src[o][r][i], on a result that starts as `base` or as zeros. What an
+// index out of range names is added nowhere.
 struct ScatterShape {
   DType dtype = DType::F32;        // f64, f32, f16, bf16 (these two sum in f32) or any integer
   DType index_dtype = DType::I32;  // i32 or i64

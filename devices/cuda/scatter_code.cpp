@@ -39,7 +39,8 @@ Element element(DType dtype) {
   }
 }
 
-// %idx, the index of row %r + lane or %r; %d, how far it lies into this block's rows of the result.
+// %idx, the index of row %r + lane or %r; %d, how far it lies into this block's rows of the result:
+// an index out of range lies in no block's.
 std::string load_index(const ScatterShape& s) {
   return s.index_dtype == DType::I64 ? "ld.global.s64 %idx, [%ip];"
                                      : "ld.global.s32 %i32, [%ip]; cvt.s64.s32 %idx, %i32;";
@@ -92,18 +93,6 @@ CLEAR:
                             fmt::arg("base_step", kBaseRows * bytes), fmt::arg("rows", kBaseRows));
 }
 
-// The block that owns the first rows of the result looks for indices outside of it.
-std::string check_index(int64_t rows_out) {
-  return fmt::format(R"(
-  setp.ge.u64 %bad, %idx, {rows};
-  and.pred %bad, %bad, %first;
-  @%bad st.global.s64 [%fault+8], %idx;
-  @%bad st.global.s64 [%fault+16], %pos;
-  @%bad st.global.s64 [%fault+24], {rows};
-  @%bad st.global.s64 [%fault], 1;)",
-                     fmt::arg("rows", rows_out));
-}
-
 // Adds the source element of row %row to the accumulator of %d.
 std::string accumulate(const ScatterShape& s, const Element& e) {
   return fmt::format(R"(
@@ -148,7 +137,6 @@ WALK:
   @%p bra LOOKED{look};
   mad.lo.s64 %ip, %pos, {row_bytes}, %ip0;
   {load_index}
-  {check}
   sub.s64 %d, %idx, %g0;
 LOOKED{look}:
   setp.lt.u64 %p, %d, %rows;
@@ -158,7 +146,7 @@ LOOKED{look}:
   @%p st.shared.b32 [%word+{place}], %mask;)",
         fmt::arg("first", look * kThreads), fmt::arg("rows_in", s.rows_in), fmt::arg("look", look),
         fmt::arg("row_bytes", row_bytes), fmt::arg("load_index", load_index(s)),
-        fmt::arg("check", check_index(s.rows_out)), fmt::arg("place", look * kWarps * 4));
+        fmt::arg("place", look * kWarps * 4));
   }
   text += "\n  bar.sync 0;\n  mad.lo.u32 %word, %lane, 4, %words;";
   for (int half = 0; half < 2; ++half) {
@@ -226,7 +214,8 @@ ObjectCode scatter_code(const ScatterShape& s) {
   if (by_block) {
     walk = walk_as_block(s, e);
   } else if (shared_index) {
-    walk = fmt::format(R"(
+    walk =
+        fmt::format(R"(
   mov.u32 %lane, %laneid;
   cvt.u64.u32 %lane64, %lane;
   mad.lo.s64 %ip, %lane64, {index_row}, %ip;
@@ -238,7 +227,6 @@ WALK:
   setp.ge.s64 %p, %pos, {rows_in};
   @%p bra MATCH;
   {load_index}
-  {check}
   sub.s64 %d, %idx, %g0;
 MATCH:
   setp.lt.u64 %p, %d, %rows;
@@ -261,19 +249,15 @@ NEXT:
   add.s64 %r, %r, 32;
   add.s64 %ip, %ip, {index_step};
   bra WALK;)",
-                       fmt::arg("index_row", s.index_row * index_item),
-                       fmt::arg("rows_in", s.rows_in), fmt::arg("load_index", load_index(s)),
-                       fmt::arg("check", check_index(s.rows_out)),
-                       fmt::arg("accumulate", accumulate(s, e)),
-                       fmt::arg("index_step", 32 * s.index_row * index_item));
+                    fmt::arg("index_row", s.index_row * index_item), fmt::arg("rows_in", s.rows_in),
+                    fmt::arg("load_index", load_index(s)), fmt::arg("accumulate", accumulate(s, e)),
+                    fmt::arg("index_step", 32 * s.index_row * index_item));
   } else {
     walk = fmt::format(R"(
 WALK:
   setp.ge.s64 %p, %r, {rows_in};
   @%p bra DONE;
-  mov.s64 %pos, %r;
   {load_index}
-  {check}
   sub.s64 %d, %idx, %g0;
   setp.ge.u64 %p, %d, %rows;
   @%p bra NEXT;
@@ -284,7 +268,6 @@ NEXT:
   add.s64 %ip, %ip, {index_step};
   bra WALK;)",
                        fmt::arg("rows_in", s.rows_in), fmt::arg("load_index", load_index(s)),
-                       fmt::arg("check", check_index(s.rows_out)),
                        fmt::arg("accumulate", accumulate(s, e)),
                        fmt::arg("index_step", s.index_row * index_item));
   }
@@ -292,26 +275,24 @@ NEXT:
       R"(.version 7.1
 .target {target}
 .address_size 64
-.visible .entry scatter_add(.param .u64 index, .param .u64 source, {base_param}.param .u64 result, .param .u64 fault)
+.visible .entry scatter_add(.param .u64 index, .param .u64 source, {base_param}.param .u64 result)
 {{
   .shared .align 16 .b8 sums[{shared}];
-  .reg .pred %p, %bad, %first, %active;
+  .reg .pred %p, %active;
   .reg .b16 %h, %zero;
   .reg .b32 %thread, %block, %tile32, %group32, %mask, %bit, %lane, %d32, %row32, %i32;
-  .reg .b64 %ip, %src, %src0, %out, %fault, %column, %o, %i, %t, %g0, %rows, %r, %row, %d, %idx, %pos;
+  .reg .b64 %ip, %src, %src0, %out, %column, %o, %i, %t, %g0, %rows, %r, %row, %d, %idx, %pos;
   .reg .b64 %acc, %acc0, %lane64, %base;
   .reg .{reg} %v, %a;
   ld.param.u64 %ip, [index];
   ld.param.u64 %src0, [source];
   ld.param.u64 %out, [result];
-  ld.param.u64 %fault, [fault];
   mov.b16 %zero, 0;
   mov.u32 %thread, %tid.x;
   mov.u32 %block, %ctaid.x;
   div.u32 %group32, %block, {tiles};
   mul.lo.u32 %tile32, %group32, {tiles};
   sub.u32 %tile32, %block, %tile32;
-  setp.eq.u32 %first, %group32, 0;
   cvt.u64.u32 %g0, %group32;
   mul.lo.s64 %g0, %g0, {group};
   sub.s64 %rows, {rows_out}, %g0;

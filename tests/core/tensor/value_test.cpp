@@ -188,6 +188,44 @@ TEST(Indexing, FollowsNumpy) {
       << "past the end is zero";
 }
 
+// Reads give 0 and writes are dropped, forwards and backwards, for every kind of index.
+TEST(Indexing, OutOfRangeReadsZeroAndWritesNothing) {
+  Tensor x = Tensor{1.0, 2.0, 3.0}.realize(), src = Tensor{7.0, 8.0, 9.0}.realize();
+  Tensor table = Tensor{{1.0, 2.0}, {3.0, 4.0}, {5.0, 6.0}}.realize();
+  for (DType type : {DType::I32, DType::I64, DType::I8}) {
+    Tensor index = Tensor{0, 3, -1}.cast(type).realize(), one = Tensor{1, 3, -1}.cast(type);
+    EXPECT_EQ(x.gather(0, index).to_vector<float>(), (Floats{1, 0, 0}));
+    EXPECT_EQ(x.gather(0, index).sum().gradient({x})[0].to_vector<float>(), (Floats{1, 0, 0}));
+    EXPECT_EQ(table.embedding(index).to_vector<float>(), (Floats{1, 2, 0, 0, 0, 0}));
+    EXPECT_EQ(table.embedding(index).sum().gradient({table})[0].to_vector<float>(),
+              (Floats{1, 1, 0, 0, 0, 0}));
+    EXPECT_EQ(x.scatter(0, one, src).to_vector<float>(), (Floats{1, 7, 3}));
+    EXPECT_EQ(x.scatter_reduce(0, one, src, ScatterReduce::Sum).to_vector<float>(),
+              (Floats{1, 9, 3}));
+    EXPECT_EQ(x.scatter_reduce(0, one, src, ScatterReduce::Mean, false).to_vector<float>(),
+              (Floats{1, 7, 3}));
+    EXPECT_EQ(x.scatter_reduce(0, one, src, ScatterReduce::Amax).to_vector<float>(),
+              (Floats{1, 7, 3}));
+    EXPECT_EQ(one.one_hot(3).to_vector<int>(), (std::vector<int>{0, 1, 0, 0, 0, 0, 0, 0, 0}));
+  }
+  // Here, and here alone, -1 is the last.
+  Tensor places = Tensor{0, 3, -1, -4};
+  EXPECT_EQ(x[places].to_vector<float>(), (Floats{1, 0, 3, 0}));
+  EXPECT_EQ(x[places].sum().gradient({x})[0].to_vector<float>(), (Floats{1, 0, 1}));
+  Tensor y = x.clone();
+  y.setitem({places}, Tensor{5.0, 6.0, 7.0, 8.0});
+  EXPECT_EQ(y.to_vector<float>(), (Floats{5, 2, 7}));
+  EXPECT_EQ((table[{places, Tensor{5, 0, 1, 0}}].to_vector<float>()), (Floats{0, 0, 6, 0}));
+  // A label that names no class picks nothing.
+  Tensor log_p = Tensor{{-1.0, -2.0}, {-3.0, -4.0}, {-5.0, -6.0}}.realize(), labels{1, 2, -7};
+  EXPECT_EQ(log_p.nll_loss(labels, {}, {}, Reduction::None).to_vector<float>(), (Floats{2, 0, 0}));
+  EXPECT_EQ(log_p.nll_loss(labels, {}, {}, Reduction::Sum).gradient({log_p})[0].to_vector<float>(),
+            (Floats{0, -1, 0, 0, 0, 0}));
+  Tensor pooled = Tensor{5.0, 6.0}.reshape({1, 1, 1, 2});
+  EXPECT_EQ(pooled.max_unpool2d(Tensor{3, 99}.reshape({1, 1, 1, 2}), {1, 2}).to_vector<float>(),
+            (Floats{0, 0, 0, 5}));
+}
+
 TEST(Gradients, AddUpOnParameters) {
   Tensor w = Tensor{1.0, 2.0}.is_param_();
   EXPECT_FALSE(w.grad().defined());

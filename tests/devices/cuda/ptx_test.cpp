@@ -39,11 +39,11 @@ TEST(Ptx, ScatterCoversEveryColumnAndRow) {
   shape.outer = 3, shape.rows_in = 10, shape.rows_out = 65, shape.inner = 100;
   ObjectCode code = scatter_code(shape);
   EXPECT_EQ(code.work_items, 2 * 3);  // 300 columns by 256, 65 rows by 32
-  EXPECT_EQ(count_parameters(code.bytes.data(), code.entry), 4);
+  EXPECT_EQ(count_parameters(code.bytes.data(), code.entry), 3);
   EXPECT_EQ(code.bytes.back(), '\0');
   shape.base = DType::F32;
   code = scatter_code(shape);
-  EXPECT_EQ(count_parameters(code.bytes.data(), code.entry), 5);
+  EXPECT_EQ(count_parameters(code.bytes.data(), code.entry), 4);
 }
 
 // With TS_PTXAS in the environment, the assembler itself reads every variant.
