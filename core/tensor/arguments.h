@@ -158,7 +158,7 @@ enum class Interpolation : uint8_t { Linear, Nearest, NearestExact };
 struct ConvOptions {
   int64_t groups = 1;
   Ints stride = 1, dilation = 1, padding = 0;
-  std::optional<DType> dtype = {};  // of the accumulator
+  std::optional<DType> dtype = {};  // of the sums and the result; sums of 16-bit floats are f32
 };
 
 struct ConvTransposeOptions {

@@ -130,8 +130,8 @@ Plan plan(const Value& x, std::span<const Index> index) {
               text_of(places)));
         }
         need_int(places, "an index");
-        places = index_type(places);
         int64_t size = x.size(dim);
+        places = size > INT32_MAX ? cast(places, DType::I64) : index_type(places);
         out.tensors.emplace_back(static_cast<int64_t>(out.shape.size()),
                                  where(places < 0, places + size, places));
         keep({0, size, 1, false});

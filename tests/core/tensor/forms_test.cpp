@@ -174,6 +174,16 @@ TEST(Pools, AreUndone) {
   }
 }
 
+// Padding is one pair per dim: the flat forms of other libraries, from the last dim on, and half a
+// pair mean something else there, and do not compile here.
+template <class T>
+concept PadsFlat = requires(T x) { x.pad({1, 0}); } || requires(T x) { x.pad({1, 0, 0, 2}); };
+template <class T>
+concept PadsHalf = requires(T x) { x.pad({{1}, {2}}); } || requires(T x) { x.pad(1); };
+template <class T>
+concept PadsPairs = requires(T x) { x.pad({{1, 0}, {0, 2}}); };
+static_assert(PadsPairs<Tensor> && !PadsFlat<Tensor> && !PadsHalf<Tensor>);
+
 // --- losses
 // ---------------------------------------------------------------------------------------------
 

@@ -256,6 +256,12 @@ TEST(Integers, AreNeverCut) {
   EXPECT_EQ(Tensor::full({1}, 1e19, DType::U64).item<uint64_t>(), 10000000000000000000u);
 }
 
+TEST(Integers, CountLongDims) {
+  Tensor line = Tensor::arange(0, int64_t{1} << 32, 1, DType::I64);
+  Tensor picked = line[Tensor{-1, 7, -2}];
+  EXPECT_EQ(picked.to_vector<int64_t>(), (Int64s{4294967295, 7, 4294967294}));
+}
+
 TEST(Integers, FillLinesToTheEnds) {
   auto line = [](Scalar start, Scalar stop, Scalar step) {
     return Tensor::arange(start, stop, step, DType::I64).to_vector<int64_t>();
