@@ -121,7 +121,8 @@ void CapturedStep::capture(const States& inputs, const Trace& trace) {
     for (size_t i = 0; i < owners.size(); ++i) {
       bool own = roots[i].op() == Op::Assign || roots[i].op() == Op::Buffer;
       owners[i]->value = own ? storage_node(roots[i]) : buffer_node(executable->roots()[i]);
-      if (!own) results_.push_back(executable->roots()[i]);
+      // A storage of its own that the step writes is a result, too: a clone, a parameter.
+      if (roots[i].op() != Op::Buffer) results_.push_back(shared_storage(owners[i]->value));
     }
     for_each_live_state([&](const StatePtr& s) {
       s->traced = s->traced || (s->value.op() != Op::Buffer && !capture.is_from_before(*s));

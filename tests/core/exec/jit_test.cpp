@@ -65,6 +65,31 @@ TEST(Jit, ResultsMayBeTheNextInputs) {
   EXPECT_TRUE(now.second.allclose(expected.second)) << "one result for two inputs";
 }
 
+// Storages that the step gives to its results, or writes because they are its state, count as well.
+TEST(Jit, ClonesAndStatesMayBeTheNextInputs) {
+  Tensor state = Tensor{1.0, 2.0, 3.0}.realize();
+  auto function = [&](const Tensor& x) {
+    Tensor twice = x * 2;
+    state.assign(state * 3);
+    return std::vector<Tensor>{twice.clone(), state, twice.flip({0}) + x};
+  };
+  for (size_t fed : {0, 1}) {
+    state.assign(Tensor{1.0, 2.0, 3.0});
+    Jit step = [&](Tensor x) { return function(x); };
+    std::vector<float> x{4, 5, 6}, s{1, 2, 3};
+    std::vector<Tensor> out;
+    for (int call = 0; call < 4; ++call) {
+      out = call == 0 ? step(Tensor(x)) : step(out[fed]);
+      std::vector<float> last{2 * x[2] + x[0], 2 * x[1] + x[1], 2 * x[0] + x[2]};
+      for (size_t i = 0; i < 3; ++i) x[i] *= 2, s[i] *= 3;
+      EXPECT_EQ(out[0].to_vector<float>(), x) << call;
+      EXPECT_EQ(out[1].to_vector<float>(), s) << call;
+      EXPECT_EQ(out[2].to_vector<float>(), last) << call;
+      if (fed == 1) x = s;
+    }
+  }
+}
+
 TEST(Jit, AssignmentsHappenAtEveryCall) {
   Tensor total = Tensor::zeros({2}).clone().realize();
   Jit add = [&](Tensor x) {
