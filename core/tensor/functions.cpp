@@ -48,7 +48,7 @@ Value integer_power(const Value& base, const Value& exponent) {
   }
   if (is_unsigned_int(dtype)) return out;
   Value inverse = where(base == 1, 1, where(base == -1, where((exponent & 1) != 0, -1, 1), 0));
-  return where(exponent < 0, inverse, out);
+  return where(exponent < 0, cast(inverse, dtype), out);
 }
 
 }  // namespace

@@ -291,6 +291,14 @@ uint64_t integer_power(int64_t base, int64_t n) {
   return out;
 }
 
+TEST(Integers, KeepTheirTypeInPowers) {
+  for (DType type : {DType::I8, DType::I16, DType::I32, DType::I64, DType::U8, DType::U64}) {
+    Tensor x = Tensor{2, 3}.cast(type), y = Tensor{3, 1}.cast(type);
+    EXPECT_EQ(x.pow(y).dtype(), type);
+    EXPECT_EQ(x.pow(y).to_vector<int>(), (std::vector<int>{8, 3}));
+  }
+}
+
 TEST(Integers, HavePowersByAllBitsOfTheExponent) {
   for (DType dtype : kInts) {
     auto [low, high] = range_of(dtype);
