@@ -85,11 +85,9 @@ Tensor Tensor::scatter(int64_t dim, const Tensor& index, Scalar src, ScatterRedu
   return scatter_reduce(dim, index, src, reduce);
 }
 
-Tensor Tensor::scatter_reduce(int64_t dim, const Tensor& index, const Operand& src,
-                              ScatterReduce reduce, bool include_self) const {
-  Call call("scatter_reduce", src.caller);
-  Scatter s = check(*this, dim, index, src);
-  if (s.index.node()->numel() == 0) return *this;
+namespace {
+
+Value scatter_reduced(const Scatter& s, ScatterReduce reduce, bool include_self) {
   Value count = widen(hits(s), s), touched = count > 0;
   auto base = [&](Scalar identity) {
     return include_self ? s.x : value::where(touched, identity, s.x);
@@ -116,6 +114,19 @@ Tensor Tensor::scatter_reduce(int64_t dim, const Tensor& index, const Operand& s
   Value best = widen(reduce_chosen(op, s, s.src, value::identity(op, s.x.dtype())), s);
   Value both = largest ? value::maximum(s.x, best) : value::minimum(s.x, best);
   return value::where(touched, include_self ? both : best, s.x);
+}
+
+}  // namespace
+
+Tensor Tensor::scatter_reduce(int64_t dim, const Tensor& index, const Operand& src,
+                              ScatterReduce reduce, bool include_self) const {
+  Call call("scatter_reduce", src.caller);
+  Scatter s = check(*this, dim, index, src);
+  if (s.index.node()->numel() == 0) return *this;
+  if (!value::is_half(dtype())) return scatter_reduced(s, reduce, include_self);
+  // What meets at a place is summed or multiplied in f32, together with what was there.
+  s.x = value::cast(s.x, DType::F32), s.src = value::cast(s.src, DType::F32);
+  return value::cast(scatter_reduced(s, reduce, include_self), dtype());
 }
 
 namespace {

@@ -153,6 +153,12 @@ TEST(Movement, KeepsTheSignOfZero) {
 
 // --- 16-bit ops ----------------------------------------------------------------------------------
 
+// Several rows of x meet in each of its first four.
+Tensor scattered(const Tensor& x, ScatterReduce reduce) {
+  Tensor index = (Tensor::arange(x.numel()) % 4).reshape(x.shape());
+  return x.scatter_reduce(0, index, x.flip(0), reduce);
+}
+
 const Named kOps[] = {
     {"gelu", [](const Tensor& x) { return x.gelu(); }},
     {"gelu by erf", [](const Tensor& x) { return x.gelu(true); }},
@@ -183,6 +189,10 @@ const Named kOps[] = {
      }},
     {"binary_crossentropy_logits",
      [](const Tensor& x) { return x.binary_crossentropy_logits(x.sigmoid().round()); }},
+    {"scatter_reduce by sum", [](const Tensor& x) { return scattered(x, ScatterReduce::Sum); }},
+    {"scatter_reduce by product",
+     [](const Tensor& x) { return scattered(x, ScatterReduce::Prod); }},
+    {"scatter_reduce by mean", [](const Tensor& x) { return scattered(x, ScatterReduce::Mean); }},
 };
 
 class Narrow : public ::testing::TestWithParam<Named> {};
