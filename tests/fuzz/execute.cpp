@@ -21,7 +21,10 @@ Tensor from_array(const Array& a) { return Tensor(to_bytes(a), a.shape, dtype(a.
 class Execution {
  public:
   Execution(const Program& program, Way way, bool placed)
-      : p_(program), way_(way), placed_(placed && !program.mesh.empty()) {
+      : p_(program),
+        way_(way),
+        placed_(placed && !program.mesh.empty()),
+        written_(std::ranges::any_of(program.steps, writes)) {
     if (placed_) {
       std::vector<MeshAxis> axes;
       for (size_t i = 0; i < p_.mesh.size(); ++i) axes.push_back({axis_name(i), p_.mesh[i]});

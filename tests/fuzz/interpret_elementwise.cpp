@@ -261,7 +261,7 @@ Array binary(const Step& step, const Operands& in) {
       }
       // The quotient is rounded before its floor is taken.
       x.e = std::max(x.e, (a.type == Type::F64 ? 1e-15 : 2.5e-7) * std::abs(x.v));
-      absolute += std::abs(x.v) + std::abs(y.v);
+      absolute += 2 * (std::abs(x.v) + std::abs(y.v));
     }
     if (op == "logaddexp") absolute *= std::max({1.0, std::abs(x.v), std::abs(y.v)});
     if (op == "pow") {

@@ -1,5 +1,6 @@
 // Rules of products, convolutions and pooling.
 #include <algorithm>
+#include <cmath>
 
 #include "tests/fuzz/interpreter.h"
 #include "tests/fuzz/real.h"
@@ -132,6 +133,7 @@ Array conv(const Step& step, const Operands& in) {
   Sum sum(x, w, x.type);
   each_place(out.shape, [&](const Shape& p, size_t at) {
     sum.clear();
+    bool outside = false;
     int64_t first = p[1] / (outs / groups) * c;
     for (int64_t ci = 0; ci < c; ++ci) {
       for (int64_t i = 0; i < w.shape[2]; ++i) {
@@ -144,7 +146,7 @@ Array conv(const Step& step, const Operands& in) {
         }
       }
     }
-    out.at[at] = sum.value();
+    out.at[at] = outside ? element(x.type, kAnything) : sum.value();
   });
   return out;
 }

@@ -257,10 +257,7 @@ Array variance(const Step& step, const Operands& in) {
     double divisor = double(g.lines[i].size()) - 1;
     need(divisor > 0, "one element has no variance");
     Real v = moments(math, reals(x, g.lines[i]), divisor).variance;
-    if (step.op == "std") {
-      v = {element(type, v).v, element(type, v).err};
-      v = math.sqrt(v);
-    }
+    if (step.op == "std") v = math.sqrt(v);
     out.at[i] = element(type, v);
   }
   return out;
