@@ -4,14 +4,14 @@
 #include <gtest/gtest.h>
 
 #include "tests/fault/transport/job.h"
+#include "tests/io/temp_folder.h"
 
 namespace tinyshard::testing {
 namespace {
 
 Job start(int ranks, const std::string& scenario, int who) {
-  return {ranks,
-          TINYSHARD_PATH_RANK,
-          {scenario, std::to_string(who), ::testing::TempDir() + "tinyshard_path_test"}};
+  static const test::TempFolder checkpoints;
+  return {ranks, TINYSHARD_PATH_RANK, {scenario, std::to_string(who), checkpoints.path().native()}};
 }
 
 void expect_mention(const std::string& text, const std::string& part) {
