@@ -39,8 +39,9 @@ class Scheduler {
         lowering_(fusion_, [this](const UOp& x) { return buffer_of(x); }),
         meshes_(find_meshes(order_, roots, shardings)) {}
 
-  // Storages whose old value is needed after their new one, when there are any: the graph must be
-  // given copies of them first. Otherwise empty, and `take` has the schedule.
+  // Values of storages that are needed after the next one was written over them, when there are
+  // any: the graph must be given copies of them first. Otherwise empty, and `take` has the
+  // schedule.
   std::vector<UOp> run() {
     name_results();
     name_again();
@@ -141,20 +142,23 @@ class Scheduler {
            !(under_views(product.src(1)) == storage);
   }
 
+  // The values, Buffers or Assigns, that these tasks write over.
   std::vector<UOp> overwritten_by(const std::vector<int>& stuck) const {
-    std::vector<UOp> storages;
+    std::vector<bool> overwritten(schedule_.buffers.size());
     for (int t : stuck) {
       for (int written : tasks_[t].writes) {
-        if (schedule_.buffers[written].previous < 0) continue;
-        int memory = first_version(schedule_.buffers, written);
-        for (const UOp& x : order_) {
-          if (const int* b = buffer_.find(x); b && *b == memory) storages.push_back(x);
-        }
+        if (int old = schedule_.buffers[written].previous; old >= 0)
+          overwritten[size_t(old)] = true;
       }
     }
-    check_internal(!storages.empty(),
+    std::vector<UOp> values;
+    for (const UOp& x : order_) {
+      if (x.op() != Op::Buffer && x.op() != Op::Assign) continue;
+      if (const int* b = buffer_.find(x); b && overwritten[size_t(*b)]) values.push_back(x);
+    }
+    check_internal(!values.empty(),
                    "only an overwritten storage makes items wait for each other in a circle");
-    return storages;
+    return values;
   }
 
   int buffer_of(const UOp& x) {
@@ -533,16 +537,37 @@ class Scheduler {
   Schedule schedule_;
 };
 
-// The graph in which every read of these storages sees a copy made before they are overwritten.
-std::vector<UOp> read_copies(std::span<const UOp> roots, const std::vector<UOp>& storages) {
-  auto listed = [&](const UOp& x) { return std::ranges::find(storages, x) != storages.end(); };
-  return rewrite_once(roots, [&](const UOp& x) {
-    if (listed(x)) return UOp::make(Op::Contiguous, x.dtype(), {x});
-    if (x.op() == Op::Assign && x.src(0).op() == Op::Contiguous && listed(x.src(0).src(0))) {
-      return x.with_src(std::vector<UOp>{x.src(0).src(0), x.src(1)});
+// All values of storages that another one is written over.
+std::vector<UOp> overwritten_values(std::span<const UOp> roots) {
+  std::vector<UOp> values;
+  for (const UOp& x : toposort(roots)) {
+    if (x.op() == Op::Assign) values.push_back(x.src(0));
+  }
+  return values;
+}
+
+// The graph in which every read of these values sees a copy made before they are overwritten:
+//   %1 = assign %0 a    %2 = assign %1 (%1 + 1)    %3 = %2 + %1 * 2
+// becomes, for %1,
+//   %1 = assign %0 a    %4 = contiguous %1    %2 = assign %1 (%4 + 1)    %3 = %2 + %4 * 2
+std::vector<UOp> read_copies(std::span<const UOp> roots, const std::vector<UOp>& values) {
+  NodeMap<bool> listed(values.size());
+  for (const UOp& x : values) listed[x] = true;
+  NodeMap<UOp> stored,
+      read;  // what stands for a node where it is written over, and where it is read
+  for (const UOp& x : toposort(roots)) {
+    std::vector<UOp> src;
+    for (size_t i = 0; i < x->src().size(); ++i) {
+      bool target = x.op() == Op::Assign && i == 0;
+      src.push_back((target ? stored : read).at(x.src(i)));
     }
-    return UOp();
-  });
+    UOp same = x.with_src(src);
+    stored[x] = same;
+    read[x] = listed.contains(x) ? UOp::make(Op::Contiguous, x.dtype(), {same}) : same;
+  }
+  std::vector<UOp> result;
+  for (const UOp& root : roots) result.push_back(stored.at(root));
+  return result;
 }
 
 }  // namespace
@@ -550,7 +575,10 @@ std::vector<UOp> read_copies(std::span<const UOp> roots, const std::vector<UOp>&
 Schedule make_schedule(std::span<const UOp> roots, std::span<const Sharding> shardings,
                        const ScheduleOptions& options) {
   std::vector<UOp> graph = one_mesh_each(roots, shardings);
-  for (int attempt = 0; attempt < 3; ++attempt) {
+  constexpr int kAttempts = 4;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    // Copies of all leave no circle: a copy waits only for those who wrote what it reads.
+    if (attempt + 1 == kAttempts) graph = read_copies(graph, overwritten_values(graph));
     Scheduler scheduler(graph, shardings, options);
     std::vector<UOp> needed_later = scheduler.run();
     if (needed_later.empty()) {
