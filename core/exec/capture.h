@@ -22,7 +22,7 @@ class Capture {
   }
   // Puts every value back, after a trace that failed half-way.
   void undo() const {
-    for (const auto& [raw, entry] : before_) entry.first->value = entry.second;
+    for (const auto& [raw, entry] : before_) entry.first->set(entry.second);
   }
 
  private:

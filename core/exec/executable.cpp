@@ -106,6 +106,22 @@ std::pair<int, int64_t> Executable::base_of(int b) const {
   }
 }
 
+StorageUse Executable::storage_use() const {
+  StorageUse use;
+  auto add = [&](std::vector<const Storage*>& list, int buffer) {
+    if (const Storage* s = owned_[size_t(base_of(buffer).first)].get()) list.push_back(s);
+  };
+  for (const Item& item : schedule_.items) {
+    for (int b : item.reads) add(use.read, b);
+    for (int b : item.writes) add(use.written, b);
+  }
+  for (auto* list : {&use.read, &use.written}) {
+    std::ranges::sort(*list);
+    list->erase(std::ranges::unique(*list).begin(), list->end());
+  }
+  return use;
+}
+
 void* Executable::base_pointer(int b, int local) {
   const VirtualBuffer& buffer = schedule_.buffers[b];
   if (owned_[b]) return owned_[b]->memory()[local];

@@ -37,6 +37,8 @@ class Executable {
   // Storages of the roots, in order: those of the buffers written, or new ones for outputs.
   const std::vector<std::shared_ptr<Storage>>& roots() const { return roots_; }
   const Schedule& schedule() const { return schedule_; }
+  // Of the storages that the schedule names, and of those made for the roots.
+  StorageUse storage_use() const;
 
   // From the next run on, `placeholder` stands for the memory of `actual`, which has its shape and
   // sharding.

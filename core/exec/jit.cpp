@@ -23,12 +23,6 @@ std::string signature_of(const TensorState& state) {
                      Storage::of(*state.value)->sharding.to_string());
 }
 
-const UOp& storage_node(const UOp& x) {
-  const UOp* node = &x;
-  while (node->op() == Op::Assign) node = &node->src(0);
-  return *node;
-}
-
 }  // namespace
 
 const CapturedStep::States& CapturedStep::call(const States& inputs, const Trace& trace) {
@@ -39,9 +33,10 @@ const CapturedStep::States& CapturedStep::call(const States& inputs, const Trace
     capture(inputs, trace);
   else
     check_inputs(inputs);
+  settle_states(inputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
     std::shared_ptr<Storage> actual = shared_storage(inputs[i]->value);
-    if (std::ranges::find(results_, actual) != results_.end()) actual = copied(i, *actual);
+    if (use_.writes(actual.get())) actual = copied(i, *actual);
     if (bound_[i] == actual) continue;
     executable_->rebind(*placeholders_[i], *actual);
     bound_[i] = std::move(actual);
@@ -50,14 +45,35 @@ const CapturedStep::States& CapturedStep::call(const States& inputs, const Trace
   return outputs_;
 }
 
-const std::shared_ptr<Storage>& CapturedStep::copied(size_t i, Storage& result) {
+void CapturedStep::settle_states(const States& inputs) {
+  if (newest_value() == settled_ && assigned_inputs_.empty()) return;
+  if (assigned_inputs_.empty()) {
+    settle(use_, settled_);
+  } else {  // values of any age may need what the step has not written so far
+    StorageUse use = use_;
+    for (size_t i : assigned_inputs_) {
+      separate(*inputs[i]);
+      use.written.push_back(Storage::of(*inputs[i]->value));
+    }
+    std::ranges::sort(use.written);
+    settle(use, 0);
+  }
+  // A result is what the step will make of it, whatever has been assigned to it since.
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (results_[i] && !(outputs_[i]->value == results_[i])) outputs_[i]->set(results_[i]);
+  }
+  settled_ = newest_value();
+}
+
+const std::shared_ptr<Storage>& CapturedStep::copied(size_t i, Storage& original) {
   std::shared_ptr<Storage>& copy = copies_[i];
-  if (!copy) copy = std::make_shared<Storage>(result.shape(), result.dtype(), result.sharding);
-  const Dims& shape = result.local_shape();
-  const Box whole{shape, Dims(shape.size()), shape, itemsize(result.dtype())};
-  for (size_t d = 0; d < result.devices().size(); ++d) {
-    Device& device = *result.devices()[d];
-    copy_box(whole, device, result.memory()[d], device, copy->memory()[d]);
+  if (!copy)
+    copy = std::make_shared<Storage>(original.shape(), original.dtype(), original.sharding);
+  const Dims& shape = original.local_shape();
+  const Box whole{shape, Dims(shape.size()), shape, itemsize(original.dtype())};
+  for (size_t d = 0; d < original.devices().size(); ++d) {
+    Device& device = *original.devices()[d];
+    copy_box(whole, device, original.memory()[d], device, copy->memory()[d]);
   }
   return copy;
 }
@@ -95,6 +111,11 @@ void CapturedStep::capture(const States& inputs, const Trace& trace) {
   bound_.assign(inputs.size(), nullptr);
   copies_.assign(inputs.size(), nullptr);
   results_.clear();
+  assigned_inputs_.clear();
+  settled_ = 0;
+  // Parameters and optimizer state get their values in one run. After it, what the trace touches is
+  // computed without writing over anything that the trace has seen.
+  realize_assignments();
   Capture capture;
   try {
     {
@@ -109,20 +130,33 @@ void CapturedStep::capture(const States& inputs, const Trace& trace) {
     };
     for (const StatePtr& s : outputs_) {
       add(s);
-      bool argument =
-          std::ranges::any_of(arguments, [&](const StatePtr& a) { return a->value == s->value; });
-      if (argument) roots.back() = UOp::make(Op::Contiguous, s->value.dtype(), {s->value});
+      // An argument, assigned to or not, is the caller's.
+      if (has_storage(s->value) && Storage::of(*storage_node(s->value))->is_placeholder())
+        roots.back() = UOp::make(Op::Contiguous, s->value.dtype(), {s->value});
     }
     for_each_live_state([&](const StatePtr& s) {
       bool pending = s->value.op() == Op::Assign && !capture.is_from_before(*s);
       if (pending && std::ranges::find(owners, s) == owners.end()) add(s);
     });
-    auto executable = make_executable(roots, true, placeholders_);
+    // States that are equal to what another one assigns are copies of it.
     for (size_t i = 0; i < owners.size(); ++i) {
-      bool own = roots[i].op() == Op::Assign || roots[i].op() == Op::Buffer;
-      owners[i]->value = own ? storage_node(roots[i]) : buffer_node(executable->roots()[i]);
-      // A storage of its own that the step writes is a result, too: a clone, a parameter.
-      if (roots[i].op() != Op::Buffer) results_.push_back(shared_storage(owners[i]->value));
+      if (roots[i].op() == Op::Assign && !holds_storage(*owners[i]))
+        roots[i] = UOp::make(Op::Contiguous, roots[i].dtype(), {roots[i]});
+    }
+    auto executable = make_executable(roots, true, placeholders_);
+    results_.resize(outputs_.size());
+    std::unordered_map<const Node*, UOp> made;  // states with one value share one buffer
+    for (size_t i = 0; i < owners.size(); ++i) {
+      const std::shared_ptr<Storage>& storage = executable->roots()[i];
+      bool own = has_storage(roots[i]) && Storage::of(*storage_node(roots[i])) == storage.get();
+      UOp& node = made[roots[i].get()];
+      if (!node) node = own ? storage_node(roots[i]) : buffer_node(storage);
+      owners[i]->set(node);
+      if (i < outputs_.size() && !own) results_[i] = node;
+    }
+    use_ = executable->storage_use();
+    for (size_t i = 0; i < placeholders_.size(); ++i) {
+      if (use_.writes(placeholders_[i].get())) assigned_inputs_.push_back(i);
     }
     for_each_live_state([&](const StatePtr& s) {
       s->traced = s->traced || (s->value.op() != Op::Buffer && !capture.is_from_before(*s));

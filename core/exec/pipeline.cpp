@@ -10,6 +10,7 @@
 #include "core/base/stopwatch.h"
 #include "core/exec/runtime.h"
 #include "core/exec/state.h"
+#include "core/exec/versions.h"
 #include "core/passes/pipeline.h"
 #include "multi/rewrite.h"
 
@@ -75,7 +76,8 @@ void plan_for_gpus(const std::vector<Device*>& kinds, PassContext& context,
   if (!options().serial) schedule.spare_bytes = 64 << 20;
 }
 
-Planned plan(std::span<const UOp> roots) {
+Planned plan(std::span<const UOp> asked) {
+  const std::vector<UOp> roots = separate_versions(asked);
   std::vector<Device*> kinds = computing_kinds(roots);
   auto supports = [kinds](const LibraryCall& call) {
     return (options().libraries || call.node.op() == Op::ScatterAdd) &&

@@ -2,6 +2,7 @@
 #include "core/exec/state.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
@@ -22,60 +23,131 @@ namespace {
 
 thread_local Capture* active_capture = nullptr;
 
-// Every state alive, so that a run that overwrites a storage can find who still needs its old
-// value.
-struct Registry {
-  std::mutex mutex;
-  std::unordered_set<TensorState*> states;
+}  // namespace
+
+// Every state alive, so that who overwrites a storage can find those who still need its old value;
+// in the order in which they were given their values.
+class Registry {
+ public:
+  void add(TensorState& state) {
+    std::lock_guard lock(mutex_);
+    link(state);
+  }
+  void remove(TensorState& state) {
+    std::lock_guard lock(mutex_);
+    unlink(state);
+  }
+  void set(TensorState& state, UOp value) {
+    std::lock_guard lock(mutex_);
+    unlink(state);
+    std::swap(state.value_, value);  // what goes is dropped outside of the lock
+    link(state);
+  }
+  uint64_t newest() const { return newest_.load(std::memory_order_relaxed); }
+
+  // The states given their values after `since` for which `wanted` holds, in the order in which
+  // their values were created: the same on every rank.
+  template <class Wanted>
+  std::vector<StatePtr> live(uint64_t since, const Wanted& wanted) {
+    std::vector<StatePtr> found;
+    {
+      std::lock_guard lock(mutex_);
+      for (TensorState* s = last_; s && s->given_ > since; s = s->older_) {
+        if (!wanted(*s)) continue;
+        if (StatePtr state = s->weak_from_this().lock()) found.push_back(std::move(state));
+      }
+    }
+    std::ranges::sort(found, {}, [](const StatePtr& s) { return s->value->id; });
+    return found;
+  }
+
+  static Registry& get() {
+    static auto* r = new Registry;  // outlives every static tensor
+    return *r;
+  }
+
+ private:
+  void link(TensorState& state) {
+    state.older_ = last_;
+    state.newer_ = nullptr;
+    (last_ ? last_->newer_ : first_) = &state;
+    last_ = &state;
+    state.given_ = newest_.load(std::memory_order_relaxed) + 1;
+    newest_.store(state.given_, std::memory_order_relaxed);
+  }
+  void unlink(TensorState& state) {
+    (state.older_ ? state.older_->newer_ : first_) = state.newer_;
+    (state.newer_ ? state.newer_->older_ : last_) = state.older_;
+  }
+
+  std::mutex mutex_;
+  TensorState *first_ = nullptr, *last_ = nullptr;
+  std::atomic<uint64_t> newest_{0};
 };
-Registry& registry() {
-  static auto* r = new Registry;  // outlives every static tensor
-  return *r;
-}
+
+namespace {
 
 bool is_realized(const UOp& x) { return x.op() == Op::Buffer; }
 
-// The Buffer below a chain of assignments.
-const UOp& storage_node(const UOp& x) {
-  const UOp* node = &x;
-  while (node->op() == Op::Assign) node = &node->src(0);
-  return *node;
-}
-
-// States elsewhere whose graph reads a storage that `roots` overwrite.
-std::vector<StatePtr> disturbed_states(std::span<const UOp> roots,
-                                       std::span<const StatePtr> listed) {
-  NodeMap<bool> overwritten;
-  bool any = false;
-  for (const UOp& x : toposort(roots)) {
-    if (x.op() != Op::Assign) continue;
-    overwritten[storage_node(x)] = true;
-    any = true;
-  }
-  std::vector<StatePtr> found, candidates;
-  if (!any) return found;
+// Of these states, those whose graph holds a node for which `hit` holds.
+template <class Hit>
+std::vector<StatePtr> whose_graphs_hold(const std::vector<StatePtr>& states, const Hit& hit) {
   std::vector<UOp> values;
-  for_each_live_state([&](const StatePtr& state) {
-    if (is_realized(state->value) || state->traced ||
-        std::ranges::find(listed, state) != listed.end())
-      return;
-    candidates.push_back(state);
-    values.push_back(state->value);
-  });
-  NodeMap<bool> reads(values.size());  // node -> its graph holds an overwritten storage
+  for (const StatePtr& s : states) values.push_back(s->value);
+  NodeMap<bool> holds(values.size());
   for (const UOp& x : toposort(values)) {
-    bool hit = overwritten.contains(x);
-    for (const UOp& s : x->src()) hit = hit || reads.at(s);
-    reads[x] = hit;
+    bool found = hit(x);
+    for (const UOp& s : x->src()) found = found || holds.at(s);
+    holds[x] = found;
   }
-  for (const StatePtr& state : candidates) {
-    if (reads.at(state->value)) found.push_back(state);
+  std::vector<StatePtr> found;
+  for (const StatePtr& s : states) {
+    if (holds.at(s->value)) found.push_back(s);
   }
   return found;
 }
 
+// States elsewhere that are or read what a storage holds which `roots` overwrite, or which the
+// graphs of such states overwrite.
+std::vector<StatePtr> disturbed_states(std::span<const UOp> roots,
+                                       std::span<const StatePtr> listed) {
+  std::unordered_set<const Storage*> overwritten;
+  auto add_overwritten = [&](std::span<const UOp> graphs) {
+    size_t before = overwritten.size();
+    for (const UOp& x : toposort(graphs)) {
+      if (x.op() == Op::Assign) overwritten.insert(Storage::of(*storage_node(x)));
+    }
+    return overwritten.size() > before;
+  };
+  std::vector<StatePtr> found;
+  if (!add_overwritten(roots)) return found;
+  auto is_overwritten = [&](const UOp& x) {
+    return x.op() == Op::Buffer && overwritten.contains(Storage::of(*x));
+  };
+  std::unordered_set<const TensorState*> known;
+  for (const StatePtr& s : listed) known.insert(s.get());
+  for (;;) {
+    auto more = Registry::get().live(0, [&](const TensorState& s) {
+      return !s.traced && (!is_realized(s.value) || is_overwritten(s.value)) && !known.contains(&s);
+    });
+    more = whose_graphs_hold(more, is_overwritten);
+    std::vector<UOp> graphs;
+    for (const StatePtr& s : more) {
+      known.insert(s.get());
+      graphs.push_back(s->value);
+    }
+    found.insert(found.end(), more.begin(), more.end());
+    if (!add_overwritten(graphs)) return found;
+  }
+}
+
+// What a state becomes whose root was computed in `storage`.
 UOp node_of(const std::shared_ptr<Storage>& storage, const UOp& root) {
-  return root.op() == Op::Assign ? storage_node(root) : buffer_node(storage);
+  if (has_storage(root)) {
+    const UOp& node = storage_node(root);
+    if (Storage::of(*node) == storage.get()) return node;
+  }
+  return buffer_node(storage);
 }
 
 }  // namespace
@@ -86,53 +158,97 @@ CaptureScope::CaptureScope(Capture* capture) : previous_(active_capture) {
 }
 CaptureScope::~CaptureScope() { active_capture = previous_; }
 
-TensorState::TensorState(UOp v) : value(std::move(v)) {
-  std::lock_guard lock(registry().mutex);
-  registry().states.insert(this);
+TensorState::TensorState(UOp v) : value_(std::move(v)) { Registry::get().add(*this); }
+TensorState::~TensorState() { Registry::get().remove(*this); }
+void TensorState::set(UOp v) {
+  Registry::get().set(*this, std::move(v));
+  if (is_realized(value_)) holds_storage(*this);
 }
 
-TensorState::~TensorState() {
-  std::lock_guard lock(registry().mutex);
-  registry().states.erase(this);
+StatePtr make_state(UOp value) {
+  auto state = std::make_shared<TensorState>(std::move(value));
+  if (is_realized(state->value)) holds_storage(*state);
+  return state;
 }
+
+const TensorState* holder(const Storage& storage) {
+  auto state = storage.owner.lock();
+  bool holds =
+      state && has_storage(state->value) && Storage::of(*storage_node(state->value)) == &storage;
+  return holds ? state.get() : nullptr;
+}
+
+bool holds_storage(const TensorState& state) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  Storage& storage = *Storage::of(*storage_node(state.value));
+  const TensorState* now = holder(storage);
+  if (!now) storage.owner = state.weak_from_this();
+  return !now || now == &state;
+}
+
+uint64_t newest_value() { return Registry::get().newest(); }
 
 void for_each_live_state(const std::function<void(const StatePtr&)>& visit) {
-  std::vector<StatePtr> live;
-  {
-    std::lock_guard lock(registry().mutex);
-    for (TensorState* raw : registry().states) {
-      if (StatePtr state = raw->weak_from_this().lock()) live.push_back(std::move(state));
+  for (const StatePtr& s : Registry::get().live(0, [](const TensorState&) { return true; }))
+    visit(s);
+}
+
+void separate(TensorState& state) {
+  if (holds_storage(state)) return;
+  state.set(UOp::make(Op::Contiguous, state.value.dtype(), {state.value}));
+  StatePtr self = state.shared_from_this();
+  realize(std::span(&self, 1));
+}
+
+void settle(const StorageUse& use, uint64_t since) {
+  auto will_change = [&](const UOp& x) {
+    return x.op() == Op::Buffer && use.writes(Storage::of(*x));
+  };
+  // Of the states computed in one round, some may be equal to what a holder has assigned.
+  for (;;) {
+    auto found = Registry::get().live(since, [&](const TensorState& s) {
+      return !s.traced && (!is_realized(s.value) || will_change(s.value));
+    });
+    std::erase_if(found,
+                  [](const StatePtr& s) { return is_realized(s->value) && holds_storage(*s); });
+    if (found.empty()) return;
+    found = whose_graphs_hold(found, [&](const UOp& x) {
+      if (x.op() != Op::Assign) return will_change(x);
+      const Storage* written = Storage::of(*storage_node(x));
+      return use.reads(written) || use.writes(written);
+    });
+    if (found.empty()) return;
+    for (const StatePtr& s : found) {
+      if (is_realized(s->value)) s->set(UOp::make(Op::Contiguous, s->value.dtype(), {s->value}));
     }
+    realize(found);
   }
-  // Creation order of the values: the same on every rank.
-  std::ranges::sort(live, {}, [](const StatePtr& s) { return s->value->id; });
-  for (const StatePtr& state : live) visit(state);
 }
 
 const UOp& touch(TensorState& state) {
-  auto waits = [](const TensorState& s) {
-    return !is_realized(s.value) && active_capture->is_from_before(s);
-  };
-  if (active_capture && waits(state)) {
-    // Parameters and optimizer state come in numbers: those that wait for their first value get it
-    // in one run, not one by one.
-    std::vector<StatePtr> all{state.shared_from_this()};
-    for_each_live_state([&](const StatePtr& s) {
-      if (s.get() != &state && s->value.op() == Op::Assign && !s->traced && waits(*s))
-        all.push_back(s);
-    });
+  if (active_capture && active_capture->is_from_before(state)) {
+    StatePtr self = state.shared_from_this();
     CaptureScope outside(nullptr);
-    realize(all);
+    realize(std::span(&self, 1));
+    separate(state);  // the step will know it by its storage
   }
   return state.value;
+}
+
+void realize_assignments() {
+  auto waiting = Registry::get().live(
+      0, [](const TensorState& s) { return !s.traced && !is_realized(s.value); });
+  realize(whose_graphs_hold(waiting, [](const UOp& x) { return x.op() == Op::Assign; }));
 }
 
 void realize(std::span<const StatePtr> states) {
   if (active_capture) return;
   std::vector<StatePtr> wanted;
   std::vector<UOp> roots;
-  auto add = [&](const StatePtr& s) {
-    if (is_realized(s->value) || std::ranges::find(wanted, s) != wanted.end()) return;
+  std::unordered_set<const TensorState*> known;
+  for (const StatePtr& s : states) {
+    if (is_realized(s->value) || !known.insert(s.get()).second) continue;
     if (s->traced) {
       throw UserError(
           "this tensor was made inside a captured step and has no value outside of it: return it "
@@ -140,14 +256,14 @@ void realize(std::span<const StatePtr> states) {
     }
     wanted.push_back(s);
     roots.push_back(s->value);
-  };
-  for (const StatePtr& s : states) add(s);
+  }
   if (wanted.empty()) return;
-  // What is computed with them may overwrite storages of its own, which disturbs further states.
-  for (bool more = true; more;) {
-    size_t before = wanted.size();
-    for (const StatePtr& s : disturbed_states(roots, wanted)) add(s);
-    more = wanted.size() > before;
+  for (const StatePtr& s : disturbed_states(roots, wanted)) {
+    wanted.push_back(s);
+    roots.push_back(s->value);
+  }
+  for (const StatePtr& s : wanted) {
+    if (has_storage(s->value)) holds_storage(*s);
   }
   auto executable = make_executable(roots, false);
   executable->run();
@@ -155,7 +271,7 @@ void realize(std::span<const StatePtr> states) {
   for (size_t i = 0; i < wanted.size(); ++i) {
     UOp& result = results[roots[i].get()];
     if (!result) result = node_of(executable->roots()[i], roots[i]);
-    wanted[i]->value = result;
+    wanted[i]->set(result);
   }
 }
 
@@ -187,6 +303,12 @@ void write(TensorState& state, std::span<const std::byte> data) {
   if (data.size() != expected) {
     throw UserError(fmt::format("write: {} bytes for a tensor of {} bytes", data.size(), expected));
   }
+  // The node has one reference where nobody but the state names the storage.
+  if (state.value->references.load(std::memory_order_relaxed) > 1) {
+    separate(state);
+    storage = Storage::of(*state.value);
+    settle({{storage}, {storage}}, 0);
+  }
   storage->wrote(data);
   if (storage->sharding.is_replicated()) {
     for (size_t i = 0; i < storage->devices().size(); ++i)
@@ -194,8 +316,9 @@ void write(TensorState& state, std::span<const std::byte> data) {
     return;
   }
   UOp host = host_buffer(storage->shape(), storage->dtype(), data);
-  auto updated = make_state(UOp::make(Op::Assign, state.value.dtype(), {state.value, host}));
-  realize(std::span(&updated, 1));
+  state.set(UOp::make(Op::Assign, state.value.dtype(), {state.value, host}));
+  StatePtr self = state.shared_from_this();
+  realize(std::span(&self, 1));
 }
 
 Mesh default_mesh() {
@@ -231,6 +354,12 @@ UOp without_first_storage(const UOp& value) {
 UOp with_own_storage(const UOp& value) {
   UOp target = empty_buffer(value.shape(), value.dtype(), sharding_of(value));
   return UOp::make(Op::Assign, value.dtype(), {target, value});
+}
+
+const UOp& storage_node(const UOp& x) {
+  const UOp* node = &x;
+  while (node->op() == Op::Assign) node = &node->src(0);
+  return *node;
 }
 
 Sharding sharding_of(const UOp& value) {

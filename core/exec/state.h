@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/exec/storage.h"
 #include "core/uop/uop.h"
 #include "multi/mesh.h"
 
@@ -15,32 +16,62 @@ namespace tinyshard {
 
 // A value, computed or not. `value` is a Buffer node once it is realized; before, the graph that
 // computes it. An Assign(target, v) node means: v, to be written over target's storage.
-struct TensorState : std::enable_shared_from_this<TensorState> {
+class TensorState : public std::enable_shared_from_this<TensorState> {
+  UOp value_;
+  TensorState *older_ = nullptr, *newer_ = nullptr;  // in the order of newest_value()
+  uint64_t given_ = 0;
+  friend class Registry;
+
+ public:
   explicit TensorState(UOp value);
   ~TensorState();
   TensorState(const TensorState&) = delete;
   TensorState& operator=(const TensorState&) = delete;
 
-  UOp value;
+  const UOp& value = value_;
+  void set(UOp value);
   std::shared_ptr<TensorState> gradient;
   bool is_param = false;  // backward() fills its gradient
   bool traced = false;    // made inside a captured step and not returned: it has no value
 };
 using StatePtr = std::shared_ptr<TensorState>;
-inline StatePtr make_state(UOp value) { return std::make_shared<TensorState>(std::move(value)); }
+StatePtr make_state(UOp value);
+
+// Of several states that are what a storage holds, or are to write to it, the one that it is for:
+// the first. The others are equal to it and no more. What it assigns is written there; what others
+// assign goes to storages of their own. Null where no state alive is for it.
+const TensorState* holder(const Storage& storage);
+// Whether the state is the holder of the storage that its value is in; it becomes it where there is
+// none.
+bool holds_storage(const TensorState& state);
 
 // The graph of a state as an operand of a new op. Inside a capture, a state that was made before it
 // is realized first, so that a captured step never contains the making of its own parameters.
 const UOp& touch(TensorState& state);
 
 // Computes the states and leaves Buffers in them. States elsewhere that still need the old value of
-// a storage overwritten here are computed in the same run. Does nothing inside a capture, where the
-// step as a whole is computed.
+// a storage overwritten here are computed in the same run; one that is that old value gets a
+// storage of its own. Does nothing inside a capture, where the step as a whole is computed.
 void realize(std::span<const StatePtr> states);
+
+// Computes every state that waits to write over a storage, in one run.
+void realize_assignments();
+
+// Grows with every value that a state is given, at its making or later.
+uint64_t newest_value();
+
+// Before storages are touched by what is no part of the graph, a replay or a write from the host:
+// computes the states that need what the storages hold now, those that read or are what will be
+// written, and those that are to write first what will be read. Only states whose value was given
+// after `since`, and not the holders of what will be written.
+void settle(const StorageUse& use, uint64_t since);
+// Gives a realized state that is not the holder of its storage one of its own.
+void separate(TensorState& state);
 
 // Elements in row-major order of the global shape, on the host. Realizes first.
 std::vector<std::byte> read(TensorState& state);
-// Overwrites the storage of a realized state from the host (global shape, row-major).
+// Overwrites the storage of a realized state from the host (global shape, row-major). States that
+// need what it held are computed first.
 void write(TensorState& state, std::span<const std::byte> data);
 
 // A storage of this shape that nothing has written yet; memory comes when a run first needs it.
@@ -49,6 +80,8 @@ UOp empty_buffer(DimSpan shape, DType dtype, const Sharding& where);
 UOp host_buffer(DimSpan shape, DType dtype, std::span<const std::byte> data);
 // Whether a value lies in a storage, or waits to be written to one.
 bool has_storage(const UOp& value);
+// The Buffer below a chain of Assigns.
+const UOp& storage_node(const UOp& value);
 // Gives a value a storage of its own: Assign(new buffer, value). Equal values become distinct.
 UOp with_own_storage(const UOp& value);
 // The value alone, where it waits to be the first one of its storage.

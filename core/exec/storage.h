@@ -1,6 +1,7 @@
 // The memory behind a Buffer node: one allocation on each device of its mesh that this process
 // holds. Memory comes with the first run that touches it and goes with the last node that names it.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -10,6 +11,8 @@
 #include "multi/mesh.h"
 
 namespace tinyshard {
+
+class TensorState;
 
 class Storage : public Placed {
  public:
@@ -30,6 +33,10 @@ class Storage : public Placed {
     owner_ = std::move(owner);
   }
   bool allocated() const { return !memory_.empty(); }
+
+  // The state that the storage is for: others may be what it holds, but only this one writes to it.
+  // Empty, or gone, until a state is given it. See holder() in state.h.
+  std::weak_ptr<const TensorState> owner;
 
   // Stands for an input of a captured step: only that step may refer to it, and it has no memory.
   void set_placeholder() { placeholder_ = true; }
@@ -57,6 +64,13 @@ class Storage : public Placed {
 // Fails the running call (UserError) where this process holds no device of the mesh: nothing of a
 // value that lives there can be read or copied here.
 void need_device_of(const Mesh& mesh);
+
+// Storages that a run reads, and those that it writes over, each list sorted.
+struct StorageUse {
+  std::vector<const Storage*> read, written;
+  bool reads(const Storage* s) const { return std::ranges::binary_search(read, s); }
+  bool writes(const Storage* s) const { return std::ranges::binary_search(written, s); }
+};
 
 // A Buffer node over a new storage.
 UOp buffer_node(std::shared_ptr<Storage> storage);

@@ -19,7 +19,7 @@ Tensor Tensor::is_param_(bool is_param) const {
   const UOp& node = uop();
   if (is_param && !is_float(node.dtype()))
     fail(fmt::format("a parameter holds floats, not {}", describe()));
-  if (is_param && !has_storage(node)) state_->value = with_own_storage(node);
+  if (is_param && !has_storage(node)) state_->set(with_own_storage(node));
   state_->is_param = is_param;
   return *this;
 }

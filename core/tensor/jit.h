@@ -12,7 +12,8 @@
 // Tensors assigned inside (parameters, optimizer state, random counters) are assigned again by each
 // replay. Plain C++ values are frozen at the first call; a Variable is a number that is not. The
 // returned tensors are the same at every call, with new contents: read or clone them before the
-// next one, or give them to it. Reading data inside, or calling with other shapes, is a UserError.
+// next one, or give them to it. Values made from them, or from what is assigned, keep the old
+// contents. Reading data inside, or calling with other shapes, is a UserError.
 #pragma once
 #include <functional>
 #include <tuple>

@@ -64,7 +64,7 @@ Tensor Tensor::batchnorm(const Tensor& weight, const Tensor& bias, const Tensor&
 Tensor Tensor::dropout(double p, Caller caller) const {
   Call call("dropout", caller);
   if (!(p >= 0 && p <= 1)) fail(fmt::format("p = {} is not a probability", p));
-  if (!is_training() || p == 0) return *this;
+  if (!is_training() || p == 0) return Tensor(uop());
   if (p == 1) return zeros_like();
   // The decisions are kept, in one byte each: the gradient needs them too.
   Value bits(random_bits(Value(*this).shape()));

@@ -153,7 +153,7 @@ Tensor Tensor::squeeze(std::optional<int64_t> dim, Caller caller) const {
     std::erase(shape, 1);
   } else {
     int64_t axis = value::resolve_axis(*dim, x.rank());
-    if (shape.empty() || shape[axis] != 1) return *this;
+    if (shape.empty() || shape[axis] != 1) return Tensor(uop());
     shape.erase(shape.begin() + axis);
   }
   return value::reshape(x, shape);
@@ -183,7 +183,7 @@ Tensor Tensor::transpose(int64_t dim0, int64_t dim1, Caller caller) const {
   Value x(*this);
   Dims order = counted(x.rank());
   int64_t a = value::resolve_axis(dim0, x.rank()), b = value::resolve_axis(dim1, x.rank());
-  if (x.rank() == 0) return *this;
+  if (x.rank() == 0) return Tensor(uop());
   std::swap(order[a], order[b]);
   return value::permute(x, order);
 }

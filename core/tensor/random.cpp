@@ -56,7 +56,7 @@ UOp random_bits(DimSpan shape) {
       if (!g.trained) g.trained = make_state(count_buffer(kFirstTrained, g.seed));
       words = Value(touch(*g.trained));
       Value step = value::pad(value::constant(DType::U64, n, Dims{1}), {{0, 1}});
-      g.trained->value = UOp::make(Op::Assign, DType::U64, {words->node(), (*words + step).node()});
+      g.trained->set(UOp::make(Op::Assign, DType::U64, {words->node(), (*words + step).node()}));
     } else {
       words = Value(count_buffer(g.drawn, g.seed));
       g.drawn += static_cast<uint64_t>(n);

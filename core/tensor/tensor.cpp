@@ -280,7 +280,7 @@ Tensor Tensor::assign(const Tensor& value, Caller caller) const {
   UOp storage = has_storage(target)
                     ? target
                     : empty_buffer(target.shape(), target.dtype(), sharding_of(target));
-  state_->value = UOp::make(Op::Assign, target.dtype(), {storage, v.node()});
+  state_->set(UOp::make(Op::Assign, target.dtype(), {storage, v.node()}));
   return *this;
 }
 
@@ -291,7 +291,7 @@ Tensor Tensor::replace(const Tensor& value, Caller caller) const {
   }
   const UOp& node = value.uop();
   // A parameter will be written over.
-  state_->value = is_param() && !has_storage(node) ? with_own_storage(node) : node;
+  state_->set(is_param() && !has_storage(node) ? with_own_storage(node) : node);
   return *this;
 }
 
@@ -299,7 +299,7 @@ Tensor Tensor::replace(const Tensor& value, Caller caller) const {
 
 Tensor Tensor::cast(DType dtype) const {
   Call call("cast");
-  return dtype == this->dtype() ? *this : value::cast(*this, dtype).tensor();
+  return dtype == this->dtype() ? Tensor(uop()) : value::cast(*this, dtype).tensor();
 }
 
 namespace {
@@ -318,7 +318,7 @@ Tensor Tensor::bitcast(DType dtype, Caller caller) const {
   Call call("bitcast", caller);
   value::check_dtype(dtype);
   Value x(*this);
-  if (x.dtype() == dtype) return *this;
+  if (x.dtype() == dtype) return Tensor(uop());
   size_t from = itemsize(x.dtype()), to = itemsize(dtype);
   if (x.dtype() == DType::Bool) x = value::cast(x, DType::U8);
   // Bits that are no bool are true, as they are to whoever reads them.

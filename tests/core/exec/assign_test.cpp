@@ -1,0 +1,360 @@
+// A tensor is a value: what is assigned to one changes no other, whichever of them share a storage,
+// a node or memory, in whatever order they are computed, and whether a captured step runs between.
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <tinyshard/tinyshard.h>
+
+#include <gtest/gtest.h>
+
+namespace tinyshard {
+namespace {
+
+constexpr int64_t n = 4;  // rows and columns
+
+// The same program on host values, each op by itself.
+struct Host {
+  std::vector<double> v = std::vector<double>(n * n);
+  double& at(int64_t i, int64_t j) { return v[size_t(i * n + j)]; }
+  double at(int64_t i, int64_t j) const { return v[size_t(i * n + j)]; }
+};
+
+Host map(const std::function<double(int64_t, int64_t)>& element) {
+  Host out;
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < n; ++j) out.at(i, j) = element(i, j);
+  }
+  return out;
+}
+
+struct Both {
+  Tensor lazy;
+  Host host;
+};
+
+class Program {
+ public:
+  explicit Program(uint32_t seed) : random_(seed) {}
+
+  // Runs `steps` random statements; what is left is compared, in a random order.
+  void run(int steps) {
+    for (int i = 0; i < 3; ++i) values_.push_back(input());
+    for (int i = 0; i < steps; ++i) statement();
+    // Often only one value is asked for, which the others are part of, as in a function that ends.
+    if (pick(2) == 0) {
+      Both sum = values_[0];
+      for (size_t i = 1; i < values_.size(); ++i) sum = add(sum, values_[i], 0.5);
+      note("return the sum of all");
+      values_ = {sum};
+    }
+    std::shuffle(values_.begin(), values_.end(), random_);
+    for (Both& x : values_) check(x);
+  }
+
+  std::string text() const { return text_.str(); }
+
+ private:
+  size_t pick(size_t count) { return std::uniform_int_distribution<size_t>(0, count - 1)(random_); }
+  size_t any() { return pick(values_.size()); }
+  void note(const std::string& text) { text_ << text << "\n"; }
+
+  Both input() {
+    Both x;
+    for (double& v : x.host.v) v = std::uniform_real_distribution(-1.0, 1.0)(random_);
+    x.lazy = Tensor(x.host.v, {n, n});
+    return x;
+  }
+  static Both add(const Both& a, const Both& b, double scale) {
+    return {(a.lazy + b.lazy) * scale,
+            map([&](int64_t i, int64_t j) { return (a.host.at(i, j) + b.host.at(i, j)) * scale; })};
+  }
+
+  Both value(size_t a, size_t b) {
+    const Both &x = values_[a], &y = values_[b];
+    auto say = [&](const char* op) { note(std::string(op) + " of " + name(a) + ", " + name(b)); };
+    switch (pick(9)) {
+      case 0:
+        say("half the sum");
+        return add(x, y, 0.5);
+      case 1:
+        say("rows backwards");
+        return {x.lazy.flip(0), map([&](int64_t i, int64_t j) { return x.host.at(n - 1 - i, j); })};
+      case 2:
+        say("transpose");
+        return {x.lazy.transpose(0, 1), map([&](int64_t i, int64_t j) { return x.host.at(j, i); })};
+      case 3:
+        say("product / 4");
+        return {x.lazy.matmul(y.lazy) * 0.25, map([&](int64_t i, int64_t j) {
+                  double sum = 0;
+                  for (int64_t k = 0; k < n; ++k) sum += x.host.at(i, k) * y.host.at(k, j);
+                  return sum * 0.25;
+                })};
+      case 4:
+        say("less the row's mean");
+        return {x.lazy - x.lazy.mean(1, true), map([&](int64_t i, int64_t j) {
+                  double sum = 0;
+                  for (int64_t k = 0; k < n; ++k) sum += x.host.at(i, k);
+                  return x.host.at(i, j) - sum / n;
+                })};
+      case 5:
+        say("cumulative sum / 4");
+        return {x.lazy.cumsum(0) * 0.25, map([&](int64_t i, int64_t j) {
+                  double sum = 0;
+                  for (int64_t k = 0; k <= i; ++k) sum += x.host.at(k, j);
+                  return sum * 0.25;
+                })};
+      case 6:
+        say("clone");
+        return {x.lazy.clone(), x.host};
+      case 7:
+        say("the same shape");
+        return {x.lazy.reshape({n, n}), x.host};
+      default:
+        say("contiguous maximum");
+        return {x.lazy.maximum(y.lazy).contiguous(), map([&](int64_t i, int64_t j) {
+                  return std::max(x.host.at(i, j), y.host.at(i, j));
+                })};
+    }
+  }
+
+  void statement() {
+    switch (pick(10)) {
+      case 0:
+      case 1:
+      case 2: {
+        Both made = value(any(), any());
+        values_.push_back(made);
+        note("  is new, " + name(values_.size() - 1));
+        break;
+      }
+      case 3:
+      case 4:
+      case 5:
+      case 6: {
+        size_t target = any();
+        Both made = value(any(), any());
+        values_[target].lazy.assign(made.lazy);
+        set_host(values_[target], made.host);
+        note("  is assigned to " + name(target));
+        break;
+      }
+      case 7:
+        if (values_.size() > 2) {
+          size_t which = any();
+          note("drop " + name(which) + ": the last takes its name");
+          values_[which] = values_.back();
+          values_.pop_back();
+        }
+        break;
+      case 8: {
+        size_t which = any();
+        note("realize " + name(which));
+        values_[which].lazy.realize();
+        break;
+      }
+      default:
+        call_step();
+        break;
+    }
+  }
+
+  // A captured step with a state of its own, a value that it reads and one that it assigns.
+  void call_step() {
+    if (!step_) {
+      read_ = any();
+      assigned_ = any();
+      if (read_ == assigned_) return;
+      Tensor read = values_[read_].lazy, assigned = values_[assigned_].lazy;
+      kept_ = {values_[read_], values_[assigned_]};
+      note("capture a step that reads " + name(read_) + " and adds to " + name(assigned_));
+      step_.emplace([read, assigned](Tensor x) {
+        Tensor before = assigned * 0.5;
+        assigned.assign((assigned + x.transpose(0, 1)) * 0.5);
+        return before + read.flip(0) * 0.25;
+      });
+    }
+    size_t argument = any();
+    note("call it with " + name(argument));
+    Host x = values_[argument].host;
+    result_.lazy = (*step_)(values_[argument].lazy);
+    const Host read = kept_[0].host, assigned = kept_[1].host;
+    Host result = map([&](int64_t i, int64_t j) {
+      return assigned.at(i, j) * 0.5 + read.at(n - 1 - i, j) * 0.25;
+    });
+    Host more = map([&](int64_t i, int64_t j) { return (assigned.at(i, j) + x.at(j, i)) * 0.5; });
+    set_host(kept_[1], more);
+    set_host(result_, result);  // the same tensor at every call
+    bool listed = std::ranges::any_of(
+        values_, [&](const Both& v) { return v.lazy.state() == result_.lazy.state(); });
+    if (!listed) {
+      values_.push_back(result_);
+      note("  its result is " + name(values_.size() - 1));
+    }
+  }
+
+  // Of every handle of that tensor.
+  void set_host(Both& of, const Host& host) {
+    const StatePtr state = of.lazy.state();
+    of.host = host;
+    for (auto* list : {&values_, &kept_}) {
+      for (Both& v : *list) {
+        if (v.lazy.state() == state) v.host = host;
+      }
+    }
+  }
+
+  static std::string name(size_t i) { return "t" + std::to_string(i); }
+
+  void check(const Both& x) {
+    std::vector<double> got = x.lazy.to_vector<double>();
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], x.host.v[i], 1e-9) << text_.str();
+  }
+
+  std::mt19937 random_;
+  std::vector<Both> values_;
+  std::vector<Both> kept_;
+  size_t read_ = 0, assigned_ = 0;
+  std::optional<Jit<std::function<Tensor(Tensor)>>> step_;
+  Both result_;
+  std::ostringstream text_;
+};
+
+Tensor filled(double value) { return Tensor::full({4}, value, DType::F32).contiguous().realize(); }
+double first(const Tensor& x) { return x.to_vector<double>()[0]; }
+
+// Nobody but the sum needs the old value, which is read beside the new one.
+TEST(Assign, AnOldValueIsReadBesideTheNewOne) {
+  auto both = [](const Tensor& a) {
+    Tensor c = a.clone(), old = c * 2;
+    c.assign(c.flip(0) + 1);
+    return c + old;
+  };
+  Tensor x{1, 2, 3, 4};
+  EXPECT_EQ(both(x).to_vector<int>(), (std::vector<int>{7, 8, 9, 10}));
+  auto chain = [](const Tensor& a) {
+    Tensor c = a.clone(), sum = c * 1;
+    for (int i = 0; i < 6; ++i) {
+      c.assign(c.flip(0) + 1);
+      sum = sum + c * (i + 2) + c.cumsum(0);
+    }
+    return c + sum;
+  };
+  std::vector<int> c{1, 2, 3, 4}, sum = c;
+  for (int i = 0; i < 6; ++i) {
+    std::ranges::reverse(c);
+    for (int& v : c) ++v;
+    int running = 0;
+    for (size_t k = 0; k < 4; ++k) sum[k] += c[k] * (i + 2) + (running += c[k]);
+  }
+  for (size_t k = 0; k < 4; ++k) sum[k] += c[k];
+  EXPECT_EQ(chain(x).to_vector<int>(), sum);
+}
+
+TEST(Assign, EqualValuesAreTwoTensors) {
+  Tensor x = filled(1), a = x + 1, b = x + 1;
+  Tensor::realize({a, b});
+  a.assign(a * 2).realize();
+  EXPECT_EQ(first(b), 2);
+  EXPECT_EQ(first(a), 4);
+  for (bool together : {true, false}) {
+    Tensor c = filled(3), d = c.reshape({4}), e = c.cast(DType::F32);
+    c.assign(c + 11);
+    d.assign(d + 1);
+    if (together) Tensor::realize({c, d, e});
+    EXPECT_EQ(first(c), 14);
+    EXPECT_EQ(first(d), 4);
+    EXPECT_EQ(first(e), 3);
+  }
+}
+
+// A value that needs what another one overwrites may overwrite what a third one needs.
+TEST(Assign, ValuesThatAreDisturbedDisturbOthers) {
+  Tensor a = filled(1), b = filled(2), of_b = b * 10;
+  Tensor next = a * 3;
+  b.assign(a + b);
+  a.assign(a + 100);
+  a.realize();
+  EXPECT_EQ(first(of_b), 20);
+  EXPECT_EQ(first(next), 3);
+  EXPECT_EQ(first(b), 3);
+}
+
+TEST(Assign, ResultsOfAStepThatValuesNeedAreKept) {
+  Jit step = [](Tensor x) { return x + 1; };
+  Tensor a = step(filled(1)), lazy = a * 10, same = a.reshape({4});
+  step(filled(5));
+  EXPECT_EQ(first(lazy), 20);
+  EXPECT_EQ(first(same), 2);
+  EXPECT_EQ(first(a), 6);
+  a.assign(a * 2);  // replaced by the next call's result
+  EXPECT_EQ(first(step(filled(7))), 8);
+  EXPECT_EQ(first(a), 8);
+}
+
+TEST(Assign, WhatAStepAssignsIsKeptForValuesThatNeedIt) {
+  Tensor p = filled(3), before = p * 1;
+  Jit step = [&](Tensor x) { p.assign(p + x); };
+  step(filled(1));
+  Tensor between = p * 1, same = p.reshape({4});
+  step(filled(1));
+  EXPECT_EQ(first(before), 3);
+  EXPECT_EQ(first(between), 4);
+  EXPECT_EQ(first(same), 4);
+  EXPECT_EQ(first(p), 5);
+}
+
+TEST(Assign, WhatIsToBeAssignedIsThereWhenAStepReadsIt) {
+  Tensor p = filled(3), q = filled(1);
+  Jit step = [&](Tensor x) {
+    q.assign(q + x);
+    return p + x;
+  };
+  step(filled(1));
+  p.assign(p + 5);
+  q.assign(q * 10);
+  EXPECT_EQ(first(step(filled(1))), 9);
+  EXPECT_EQ(first(q), 21);
+}
+
+TEST(Assign, AStepMayBeGivenWhatItAssigns) {
+  Tensor p = filled(4);
+  Jit step = [&](Tensor x) {
+    p.assign((x.cumsum(0) * 0 + 5).contiguous());
+    return x.flip(0) * 2;
+  };
+  step(filled(1));
+  p.assign(filled(4)).realize();
+  EXPECT_EQ(first(step(p)), 8);
+  EXPECT_EQ(first(p), 5);
+}
+
+// The learning rate is written from the host while an update that reads it waits.
+TEST(Assign, AWriteFromTheHostIsNoPartOfWhatWasAskedBefore) {
+  TrainingMode on;
+  Tensor p = filled(1).is_param_();
+  nn::optim::SGD optimizer({p}, {.lr = 1});
+  p.sum().backward();
+  optimizer.step();
+  Tensor rate = optimizer.lr * 1;
+  optimizer.set_lr(1000);
+  EXPECT_EQ(first(p), 0);
+  EXPECT_EQ(rate.item<double>(), 1);
+}
+
+TEST(Assign, RandomProgramsHaveTheValuesOfTheirStatements) {
+  for (uint32_t seed = 0; seed < 600; ++seed) {
+    SCOPED_TRACE(seed);
+    Program program(seed);
+    try {
+      program.run(4 + int(seed % 12));
+    } catch (const std::exception& e) {
+      ADD_FAILURE() << e.what() << "\n" << program.text();
+    }
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace tinyshard
