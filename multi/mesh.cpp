@@ -1,11 +1,14 @@
 #include "multi/mesh.h"
 
 #include <algorithm>
+#include <charconv>
 #include <mutex>
 
 #include <fmt/format.h>
 
+#include "core/base/call.h"
 #include "core/base/error.h"
+#include "core/base/sizes.h"
 
 namespace tinyshard {
 namespace {
@@ -18,7 +21,7 @@ void (*look_for_world)() = nullptr;
 
 int64_t count(const std::vector<MeshAxis>& axes) {
   int64_t n = 1;
-  for (const MeshAxis& a : axes) n *= a.size;
+  for (const MeshAxis& a : axes) n = multiply_sizes(n, a.size);
   return n;
 }
 
@@ -92,7 +95,12 @@ Mesh Mesh::of(const std::vector<std::string>& names, std::string axis) {
     size_t colon = name.find(':');
     ref.kind = name.substr(0, colon);
     for (char& c : ref.kind) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
-    ref.index = colon == std::string::npos ? 0 : std::atoi(name.c_str() + colon + 1);
+    if (colon != std::string::npos) {
+      const char *first = name.data() + colon + 1, *last = name.data() + name.size();
+      auto [end, error] = std::from_chars(first, last, ref.index);
+      if (error != std::errc() || end != last || ref.index < 0)
+        fail(fmt::format("\"{}\" names no device: a kind, or a kind and a number from 0", name));
+    }
     if (tinyshard::world().ranks > 1) ref.rank = tinyshard::world().rank;
     devices.push_back(ref);
   }
@@ -105,7 +113,7 @@ Mesh Mesh::world(std::vector<MeshAxis> axes) {
   MeshAxis* open = nullptr;
   for (MeshAxis& a : axes) {
     if (a.size != -1) {
-      known *= a.size;
+      known = multiply_sizes(known, a.size);
     } else if (open) {
       throw UserError("a mesh can leave the size of one axis open, not of two");
     } else {

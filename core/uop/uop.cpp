@@ -117,7 +117,7 @@ class Interner {
   Node* create(Op op, DType dtype, std::span<const UOp> src, DimSpan arg,
                std::shared_ptr<const void> payload, uint64_t hash) {
     Dims shape = infer_shape(op, src, arg);
-    check_size(shape, dtype);
+    if (!shape.empty()) check_size(shape, dtype);
     Bounds bounds = infer_bounds(op, dtype, src, arg);
     size_t bytes =
         sizeof(Node) + src.size() * sizeof(UOp) + (arg.size() + shape.size()) * sizeof(int64_t);
