@@ -2,10 +2,10 @@
 #                [ENVIRONMENT NAME=value...] [NO_MAIN] [ON_GPU] [ALONE] [VERIFIED])
 #   A GoogleTest program, registered in ctest as one test; NO_MAIN when the sources hold main(). With ON_GPU it is
 #   registered once more, as <name>_on_gpu, with the GPUs of the machine as default devices, and with VERIFIED once more,
-#   as <name>_verified, with SPEC=2 and TS_CHECK=memory: each graph, the memory of each schedule and each access of a
-#   generated kernel is verified. With RANKS it runs under mpirun once per given n, as <name>_<n>_ranks (labels gain
-#   `mpi`; skipped with a message when Open MPI is absent), and with ALONE also without mpirun. Labels in use: mpi, slow,
-#   gpu, install. Sanitizer builds get five times the TIMEOUT (default 120 s).
+#   as <name>_verified, with SPEC=2 and TS_CHECK=memory,values: each graph, the memory of each schedule, each access
+#   and each result of a generated kernel is verified. With RANKS it runs under mpirun once per given n, as
+#   <name>_<n>_ranks (labels gain `mpi`; skipped with a message when Open MPI is absent), and with ALONE also without
+#   mpirun. Labels in use: mpi, slow, gpu, install. Sanitizer builds get five times the TIMEOUT (default 120 s).
 
 # Data sets and recorded results that are too large for the tree, where they lie beside it: data/ and golden/. Tests
 # skip, saying so, without them; TINYSHARD_TEST_DATA in the environment names another folder.
@@ -64,7 +64,7 @@ function(tinyshard_test name)
   endif()
   if(arg_VERIFIED)
     add_test(NAME ${name}_verified COMMAND ${name})
-    tinyshard_test_properties(${name}_verified "${arg_LABELS}" ${arg_TIMEOUT} 1 "SPEC=2;TS_CHECK=memory;${arg_ENVIRONMENT}")
+    tinyshard_test_properties(${name}_verified "${arg_LABELS}" ${arg_TIMEOUT} 1 "SPEC=2;TS_CHECK=memory,values;${arg_ENVIRONMENT}")
   endif()
   foreach(ranks IN LISTS arg_RANKS)
     set(test ${name}_${ranks}_ranks)

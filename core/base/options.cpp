@@ -48,6 +48,7 @@ template <class C, class Visit>
 void for_each_check(C& checks, Visit visit) {
   visit("memory", checks.memory);
   visit("replicas", checks.replicas);
+  visit("values", checks.values);
 }
 
 void parse(const char* variable, const char* text, Checks& out) {
@@ -105,7 +106,7 @@ void for_each_option(Options& o, Visit visit) {
   visit("TS_CACHE_DIR", o.cache_dir, "folder of compiled kernels, an absolute path");
   visit("TS_CACHE_BYTES", o.cache_bytes,
         "bytes of compiled kernels to keep; those not used for the longest time go; 0 = no limit");
-  visit("TS_CHECK", o.check, "comma separated checks, which cost much: memory, replicas");
+  visit("TS_CHECK", o.check, "comma separated checks, which cost much: memory, replicas, values");
   visit("TS_TIMEOUT", o.timeout_s, "deadline of one collective, seconds");
   visit("TS_DISABLE_PASSES", o.disabled_passes, "comma separated names of passes to leave out");
   visit("TS_DEVICES", o.devices, "devices of this process, such as CPU:0,CPU:1");

@@ -10,6 +10,7 @@ namespace tinyshard {
 struct Checks {
   bool memory = false;    // each access of a generated kernel against its buffer
   bool replicas = false;  // what several devices hold of what a run wrote against each other
+  bool values = false;    // the results of each generated kernel against an interpreter
   bool operator==(const Checks&) const = default;
 };
 

@@ -11,6 +11,7 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/base/stopwatch.h"
+#include "core/codegen/interpret.h"
 #include "core/exec/compile.h"
 #include "core/exec/replicas.h"
 #include "core/exec/runtime.h"
@@ -424,6 +425,44 @@ void Executable::Group::wait() {
   }
 }
 
+// TS_CHECK=values: what the kernel makes of its buffers is compared with what the interpreter makes
+// of copies of them.
+void Executable::launch_compared(const Step& step, const Launch& launch) {
+  const KernelSource& kernel = step.item->kernel;
+  std::vector<std::vector<char>> copies;
+  const auto copy_of = [&](size_t slot) -> const void* {
+    const ParamInfo& param = kernel.params[slot];
+    std::vector<char>& copy = copies.emplace_back(size_t(param.numel) * itemsize(param.dtype));
+    if (!copy.empty()) launch.device->copy_out(copy.data(), launch.buffers[slot], copy.size());
+    return copy.data();
+  };
+  std::vector<const void*> before, after;
+  for (size_t slot = 0; slot < kernel.params.size(); ++slot) before.push_back(copy_of(slot));
+  launch.program->launch(launch.buffers, launch.coordinates);
+  launch.device->synchronize();
+  for (size_t slot = 0; slot < kernel.params.size(); ++slot)
+    after.push_back(kernel.params[slot].written ? copy_of(slot) : before[slot]);
+  const InterpretOptions accuracy{.division_ulps = launch.device->target().is_gpu() ? 2.0 : 0.0};
+  const auto found =
+      first_difference(kernel, before, after,
+                       std::span(launch.coordinates, step.item->mesh.axes().size()), accuracy);
+  if (!found) return;
+  const VirtualBuffer& buffer = schedule_.buffers[step.item->buffers[size_t(found->param)]];
+  std::string place;
+  int64_t rest = found->element;
+  for (size_t d = buffer.shape.size(); d-- > 0 && buffer.numel() > 0;) {
+    place = fmt::format("{}{}{}", rest % buffer.shape[d], place.empty() ? "" : ", ", place);
+    rest /= buffer.shape[d];
+  }
+  throw InternalError(
+      fmt::format("kernel {} on {}: element [{}] of its parameter {}, {} {}, is {}; {} was "
+                  "expected, within {:g}, "
+                  "as the value of {}; DEBUG=4 prints the kernel",
+                  kernel.name, launch.device->name(), place, found->param, name(buffer.dtype),
+                  to_string(buffer.shape), found->actual, found->expected, found->allowed,
+                  found->value ? describe(*found->value) : "nothing that it stores"));
+}
+
 void Executable::run_item(Step& step) {
   bool timed = options().debug >= 2;
   Stopwatch watch;
@@ -433,8 +472,13 @@ void Executable::run_item(Step& step) {
   switch (step.item->kind) {
     case Item::Kind::Kernel:
     case Item::Kind::Library:
-      for (Launch& launch : step.launches)
-        launch.program->launch(launch.buffers, launch.coordinates);
+      for (Launch& launch : step.launches) {
+        if (options().check.values && step.item->kind == Item::Kind::Kernel) {
+          launch_compared(step, launch);
+        } else {
+          launch.program->launch(launch.buffers, launch.coordinates);
+        }
+      }
       break;
     case Item::Kind::Collective:
       start(step);
@@ -472,11 +516,11 @@ void Executable::run() {
   Stopwatch watch;
   begin_run();
   // The first run is made of single launches: libraries and communicators set themselves up then.
-  // Times of single items (DEBUG=2) need single launches, too.
+  // Times of single items (DEBUG=2) and their values (TS_CHECK) need single launches, too.
   if (options().shuffle > 0) {
     run_items(std::span(steps_).first(leading_));
     run_shuffled();
-  } else if (ran_ && options().debug < 2 && can_record_) {
+  } else if (ran_ && options().debug < 2 && !options().check.values && can_record_) {
     for (const Step& step : steps_) {
       for (const Group& group : step.groups) {
         if (group.communicator->failed()) group.communicator->check_alive();

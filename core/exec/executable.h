@@ -95,6 +95,7 @@ class Executable {
   // they run side by side. Empty where they have to run in order.
   std::vector<std::vector<int>> orders() const;
   void run_item(Step& step);
+  void launch_compared(const Step& step, const Launch& launch);  // TS_CHECK=values
   static void wait_for_collectives(std::span<Step> steps);
   void run_shuffled();  // those behind the leading ones
   // With `orders`, these are steps of a recording.

@@ -1,6 +1,10 @@
-// TS_CHECK=memory: kernels with a wrong index, by each way in which code reads and writes memory.
-// All of them would touch what is not theirs; checked code ends and says which element it was.
+// TS_CHECK. memory: kernels with a wrong index, by each way in which code reads and writes memory;
+// all of them would touch what is not theirs, checked code ends and says which element it was.
+// values: results that somebody changed by as little as counts (that right ones are accepted is
+// tested by every kernel of Kernel::check).
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -9,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/base/options.h"
 #include "core/codegen/codegen.h"
+#include "core/codegen/interpret.h"
 #include "tests/core/codegen/harness.h"
 #include "tests/message_of.h"
 
@@ -173,6 +178,108 @@ TEST_F(MemoryChecks, CodeWithoutChecksIsOther) {
   const auto without = k.compile();
   EXPECT_EQ(without->code.checked_buffers, -1);
   EXPECT_LT(without->code.bytes.size(), with->code.bytes.size());
+}
+
+// Runs the kernel, changes element `at` of `slot` to `to(value)`, and asks for the first
+// difference.
+template <class To>
+std::optional<ValueDifference> changed(Kernel& k, int slot, int64_t at, To to,
+                                       const InterpretOptions& options = {}) {
+  const size_t slots = k.source().params.size();
+  std::vector<std::vector<char>> before;
+  std::vector<const void*> old, now;
+  for (size_t i = 0; i < slots; ++i) {
+    const auto* data = static_cast<const char*>(k.buffer(int(i)).data());
+    before.emplace_back(data, data + k.buffer(int(i)).bytes());
+  }
+  k.run();
+  for (size_t i = 0; i < slots; ++i) {
+    old.push_back(before[i].data());
+    now.push_back(k.buffer(int(i)).data());
+  }
+  EXPECT_FALSE(first_difference(k.source(), old, now, k.coordinates, options));
+  const Scalar value = k.buffer(slot).get(at);
+  write_element(k.buffer(slot).data(), k.buffer(slot).dtype(), at, to(value));
+  return first_difference(k.source(), old, now, k.coordinates, options);
+}
+
+Scalar next_float(Scalar v) { return {std::nextafterf(float(v.real), 100.0f), 0}; }
+
+TEST(ValueChecks, ElementwiseResultsAreEqualToTheBit) {
+  if (!machine().computes()) GTEST_SKIP() << "nothing is run";
+  Kernel k("map");
+  int a = k.param(DType::F32, 60), out = k.param(DType::F32, 60), flags = k.param(DType::I8, 60);
+  UOp i = k.loop(12), j = k.loop(5), x = k.load(a, i * 5 + j);
+  k.store(out, j * 12 + i, binary(Op::Mul, x, x) + real(0.1));
+  k.store(flags, i * 5 + j, cast(x < real(0), DType::I8));
+  const auto found = changed(k, out, 37, next_float);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->param, out);
+  EXPECT_EQ(found->element, 37);
+  EXPECT_EQ(found->allowed, 0);
+  EXPECT_NE(found->actual, found->expected);
+  EXPECT_EQ(found->value.op(), Op::Add);
+  const auto flag = changed(k, flags, 59, [](Scalar v) { return Scalar{0, 1 - v.whole}; });
+  ASSERT_TRUE(flag);
+  EXPECT_EQ(flag->element, 59);
+  EXPECT_EQ(flag->param, flags);
+}
+
+TEST(ValueChecks, SumsAreBoundedAndWhatFollowsThem) {
+  if (!machine().computes()) GTEST_SKIP() << "nothing is run";
+  Kernel k("softmax");
+  int a = k.param(DType::F32, 400), out = k.param(DType::F32, 400), rows = k.param(DType::F32, 4);
+  UOp i = k.loop(4), j = k.loop(100), n = k.fold_range(100), m = k.fold_range(100);
+  UOp top = fold(ReduceOp::Max, k.load(a, i * 100 + n), {n});
+  UOp total = sum(exp(k.load(a, i * 100 + m) - top), {m});
+  k.store(out, i * 100 + j, binary(Op::Div, exp(k.load(a, i * 100 + j) - top), total));
+  k.store(rows, i, top);
+  const auto relative = [](double by) {
+    return [by](Scalar v) { return Scalar{v.real * (1 + by), 0}; };
+  };
+  EXPECT_FALSE(changed(k, out, 250, next_float));  // another order might give this
+  const auto found = changed(k, out, 250, relative(1e-4));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->element, 250);
+  EXPECT_GT(found->allowed, 0);
+  EXPECT_LT(found->allowed, 1e-4);
+  EXPECT_TRUE(changed(k, rows, 3, next_float));  // the order of a maximum does not matter
+}
+
+TEST(ValueChecks, WhatIsNotStoredStays) {
+  if (!machine().computes()) GTEST_SKIP() << "nothing is run";
+  Kernel k("even");
+  int out = k.param(DType::I32, 20);
+  UOp i = k.loop(10);
+  k.store(out, i * 2, cast(i, DType::I32));
+  const auto found = changed(k, out, 7, [](Scalar v) { return Scalar{0, v.whole + 1}; });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->element, 7);
+  EXPECT_FALSE(found->value);
+}
+
+TEST(ValueChecks, OfLargeKernelsSomeElementsAreCompared) {
+  if (!machine().computes()) GTEST_SKIP() << "nothing is run";
+  Kernel k("large");
+  int a = k.param(DType::F32, 10'000), out = k.param(DType::F32, 10'000);
+  UOp i = k.loop(10'000);
+  k.store(out, i, k.load(a, i) + real(1));
+  const InterpretOptions few{.most = 1000};
+  EXPECT_TRUE(changed(k, out, 0, next_float, few));
+  EXPECT_TRUE(changed(k, out, 9'999, next_float, few));
+  EXPECT_FALSE(changed(k, out, 1, next_float, few));
+}
+
+// A comparison of sums may go either way: what is chosen by it is not held against the code.
+TEST(ValueChecks, WhatHangsOnACloseComparisonIsLeftOpen) {
+  if (!machine().computes()) GTEST_SKIP() << "nothing is run";
+  Kernel k("close");
+  int a = k.param(DType::F32, 100), out = k.param(DType::F32, 2);
+  UOp i = k.loop(2), n = k.fold_range(100), total = sum(k.load(a, n), {n});
+  UOp same = binary(Op::CmpLt, total, total);  // the bound of each side is above their distance
+  k.store(out, i, where(same, real(5), real(7)));
+  EXPECT_FALSE(changed(k, out, 1, [](Scalar) { return Scalar{5, 0}; }));
+  EXPECT_TRUE(changed(k, out, 1, [](Scalar) { return Scalar{9.5, 0}; }));
 }
 
 }  // namespace
