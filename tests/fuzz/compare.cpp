@@ -154,6 +154,14 @@ double loss_of(const std::vector<Array>& roots) {
 std::optional<Finding> gradients_agree(const Program& p, const std::vector<Result>& results) {
   Unrounded unrounded;
   Run base = interpret(p);
+  // Where a root has no slope, neither have what comes after it.
+  for (int v = int(p.leaves.size()); v < p.values(); ++v) {
+    const std::string& op = p.step(v).op;
+    if (op != "std" && op != "sqrt" && op != "rsqrt") continue;
+    for (const Element& e : base.values[size_t(v)].at) {
+      if (std::abs(e.v) < 1e-6 || !std::isfinite(e.v)) throw Invalid("a root of zero");
+    }
+  }
   double magnitude = std::abs(loss_of(base.roots[0]));
   std::vector<Array> gradients;
   double scale = 1e-3;
@@ -294,7 +302,14 @@ std::vector<Check> checks_for(const Program& p, const std::string& mode, uint64_
 std::optional<Finding> judge(const Program& p, const Check& check, Workers& workers) {
   for (int target : p.targets) {
     // Where nothing is placed, shard() is no value of its own.
-    if (!p.is_leaf(target) && p.step(target).op == "shard") throw Invalid("target");
+    if (p.is_leaf(target)) continue;
+    if (p.step(target).op == "shard") throw Invalid("target");
+    // Equal expressions are one value, whoever wrote them.
+    for (int v = int(p.leaves.size()); v < p.values(); ++v) {
+      Program a, b;
+      a.steps = {p.step(v)}, b.steps = {p.step(target)};
+      if (v != target && to_text(a) == to_text(b)) throw Invalid("target");
+    }
   }
   RoundedParts parts(check.placed);
   Run run = interpret(p);

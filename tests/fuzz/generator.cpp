@@ -63,7 +63,7 @@ class Generator {
 
   void choose_profile() {
     gradient_ = chance(20);
-    bool mesh = chance(25);
+    bool mesh = chance(30);
     int kind = pick(0, 9);
     if (gradient_) {
       types_ = {chance(70) ? Type::F64 : Type::F32};
@@ -94,6 +94,7 @@ class Generator {
       static const std::vector<std::vector<int64_t>> kMeshes = {{2}, {3}, {4}, {2, 2}};
       p_.mesh = one_of(kMeshes);
     }
+    meets_sums_ = mesh && chance(40);
     if (!gradient_ && chance(35)) {
       p_.calls = pick(2, 4);
       stateful_ = chance(60);
@@ -103,6 +104,7 @@ class Generator {
     if (gradient_) style_ = Style::Uniform;
     for (int& w : weights_) w = chance(30) ? 12 : pick(0, 4);
     weights_[0] += 4, weights_[1] += 4, weights_[4] += 2;
+    if (meets_sums_) weights_[0] += 8, weights_[6] = 3, length_ = std::max(length_, 10);
   }
 
   int length() const { return length_; }
@@ -136,10 +138,23 @@ class Generator {
 
   int any(bool (*fits)(Type) = nullptr) {
     for (int tries = 0; tries < 12; ++tries) {
+      if (meets_sums_ && chance(75)) {
+        int value = a_sum();
+        if (value >= 0 && (!fits || fits(at(value).type))) return value;
+      }
       int value = chance(55) ? pick(std::max(0, pool() - 5), pool() - 1) : pick(0, pool() - 1);
       if (usable(value) && (!fits || fits(at(value).type))) return value;
     }
     return -1;
+  }
+  // The result of a reduction or a product, which on a mesh may still be pending.
+  int a_sum() {
+    std::vector<int> sums;
+    for (int v = int(p_.leaves.size()); v < pool(); ++v) {
+      static const std::set<std::string> kSums = {"sum", "mean", "max", "min", "prod", "matmul"};
+      if (usable(v) && kSums.contains(p_.step(v).op)) sums.push_back(v);
+    }
+    return sums.empty() ? -1 : one_of(sums);
   }
   int any_float() { return any(is_float); }
   int any_int() { return any(is_int); }
@@ -195,11 +210,15 @@ class Generator {
 
   // --- steps -----------------------------------------------------------------------------------
   void add_step() {
+    if (meets_sums_ && a_sum() < 0) {
+      Step sum;
+      if (chance(75) ? reduction(sum) : product(sum)) keep(sum);
+      return;
+    }
     int total = std::accumulate(std::begin(weights_), std::end(weights_), 0);
     int at = pick(0, total - 1), kind = 0;
     while (at >= weights_[kind]) at -= weights_[kind++];
     Step step;
-    size_t leaves = p_.leaves.size();
     bool made = false;
     switch (kind) {
       case 0:
@@ -245,7 +264,6 @@ class Generator {
         made = statement(step);
         break;
     }
-    (void)leaves;
     if (made) keep(step);
   }
 
@@ -883,6 +901,7 @@ class Generator {
   int64_t limit_ = 600;
   int length_ = 10;
   bool gradient_ = false, stateful_ = false, assigns_ = false;
+  bool meets_sums_ = false;  // most operands are results of reductions
   int weights_[14] = {};
 };
 

@@ -91,7 +91,7 @@ Array float_unary(const Unary& row, const Array& x) {
     double size = std::max(1.0, std::abs(v.v));
     bool wrong = row.pole && v.known() && v.e > 0 && std::abs(v.v) <= v.e;
     // Steep ones lose in the argument what the interval does not show.
-    double units = row.units + (op.starts_with("exp") || op.ends_with("h") ? 2 * size : 0);
+    double units = row.units + (row.units >= 8 ? 4 * std::min(size, 1e3) : 0);
     double absolute = row.absolute * size;
     if (op == "sqrt") {
       out.at[i] = element(type, math.sqrt(v));

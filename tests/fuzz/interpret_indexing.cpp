@@ -105,6 +105,7 @@ Array scatter(const Step& step, const Operands& in) {
     size_t i = size_t(d);
     need(index.shape[i] <= src.shape[i] && (d == axis || index.shape[i] <= x.shape[i]), "index");
   }
+  need(step.op == "scatter" || is_float(x.type), "floats");
   bool known = true;
   for (const Element& e : index.at) known = known && e.known();
   std::vector<std::vector<size_t>> writers(x.at.size());
@@ -128,7 +129,6 @@ Array scatter(const Step& step, const Operands& in) {
       out.at[i] = src.at[writers[i].back()];
       continue;
     }
-    need(is_float(x.type), "floats");
     std::vector<Real> terms;
     if (self) terms.push_back(real(x, i));
     for (size_t k : writers[i]) terms.push_back(real(src, k));

@@ -30,7 +30,6 @@ struct Options {
   std::string mode, replay, folder;
   double minimise_s = 40;
   int findings = 20;
-  int jobs = 1;
   int64_t cache_mb = 512;
   bool print_program = false;
 };
