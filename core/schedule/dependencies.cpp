@@ -1,3 +1,10 @@
+// The order of places, when a (place 2) and b (place 6) become one task:
+//
+//   place   2  3  4  5  6        a -> c, d -> b; e depends on neither
+//   task    a  c  e  d  b
+//
+// What a leads to (c) has to come after both, what leads to b (d) before: they and the merged task
+// share the places 2, 3, 5 and 6, in the order d, ab, c; e stays where it is.
 #include "core/schedule/dependencies.h"
 
 #include <algorithm>
@@ -15,9 +22,7 @@ void add_once(std::vector<int>& list, int value) {
 }  // namespace
 
 Dependencies::Dependencies(std::span<const Task> tasks, const std::vector<VirtualBuffer>& buffers)
-    : next_(tasks.size()),
-      previous_(tasks.size()),
-      reach_(tasks.size(), std::vector<uint64_t>((tasks.size() + 63) / 64)) {
+    : next_(tasks.size()), previous_(tasks.size()), place_(tasks.size()), seen_(tasks.size()) {
   std::vector<int> writer(buffers.size(), -1);
   std::vector<std::vector<int>> readers(buffers.size());
   for (int t = 0; t < int(tasks.size()); ++t) {
@@ -42,13 +47,7 @@ Dependencies::Dependencies(std::span<const Task> tasks, const std::vector<Virtua
   for (int t = 0; t < int(tasks.size()); ++t) {
     if (!free[t] && !tasks[t].gone) stuck_.push_back(t);
   }
-  for (size_t i = in_order.size(); i-- > 0;) {
-    int t = in_order[i];
-    for (int n : next_[t]) {
-      reach_[t][n >> 6] |= uint64_t{1} << (n & 63);
-      for (size_t w = 0; w < reach_[t].size(); ++w) reach_[t][w] |= reach_[n][w];
-    }
-  }
+  for (size_t i = 0; i < in_order.size(); ++i) place_[size_t(in_order[i])] = int(i);
 }
 
 void Dependencies::connect(int from, int to) {
@@ -57,11 +56,86 @@ void Dependencies::connect(int from, int to) {
   add_once(previous_[to], from);
 }
 
+void Dependencies::begin_search() const {
+  if (++search_ == 0) {
+    std::ranges::fill(seen_, 0);
+    search_ = 1;
+  }
+  todo_.clear();
+}
+
+bool Dependencies::first_visit(int task) const {
+  if (seen_[size_t(task)] == search_) return false;
+  seen_[size_t(task)] = search_;
+  todo_.push_back(task);
+  return true;
+}
+
+bool Dependencies::reaches(int from, int to) const {
+  const int last = place_[size_t(to)];
+  if (place_[size_t(from)] >= last) return false;
+  begin_search();
+  first_visit(from);
+  while (!todo_.empty()) {
+    int t = todo_.back();
+    todo_.pop_back();
+    for (int n : next_[size_t(t)]) {
+      if (n == to) return true;
+      if (place_[size_t(n)] < last) first_visit(n);
+    }
+  }
+  return false;
+}
+
 bool Dependencies::detour(int a, int b) const {
-  return std::ranges::any_of(next_[a], [&](int x) { return x != b && reaches(x, b); });
+  const int last = place_[size_t(b)];
+  begin_search();
+  for (int n : next_[size_t(a)]) {
+    if (n != b && place_[size_t(n)] < last) first_visit(n);
+  }
+  while (!todo_.empty()) {
+    int t = todo_.back();
+    todo_.pop_back();
+    for (int n : next_[size_t(t)]) {
+      if (n == b) return true;
+      if (place_[size_t(n)] < last) first_visit(n);
+    }
+  }
+  return false;
+}
+
+void Dependencies::give_places(int from, int into) {
+  auto place = [&](int t) { return place_[size_t(t)]; };
+  auto [first, last] = std::minmax(from, into, [&](int a, int b) { return place(a) < place(b); });
+  // What lies between and depends on the first; what lies between and the last one depends on.
+  auto between = [&](int start, const std::vector<std::vector<int>>& edges) {
+    std::vector<int> found;
+    begin_search();
+    first_visit(start);
+    while (!todo_.empty()) {
+      int t = todo_.back();
+      todo_.pop_back();
+      for (int n : edges[size_t(t)]) {
+        if (place(n) > place(first) && place(n) < place(last) && first_visit(n)) found.push_back(n);
+      }
+    }
+    std::ranges::sort(found, {}, place);
+    return found;
+  };
+  const std::vector<int> after = between(first, next_), before = between(last, previous_);
+  std::vector<int> places{place(first), place(last)};
+  for (const auto* list : {&before, &after}) {
+    for (int t : *list) places.push_back(place(t));
+  }
+  std::ranges::sort(places);
+  for (size_t i = 0; i < before.size(); ++i) place_[size_t(before[i])] = places[i];
+  place_[size_t(into)] = places[before.size()];
+  for (size_t i = 0; i < after.size(); ++i)
+    place_[size_t(after[i])] = places[before.size() + 2 + i];
 }
 
 void Dependencies::merge(int from, int into) {
+  give_places(from, into);
   auto rename = [&](std::vector<int>& list) {
     std::erase(list, from);
     add_once(list, into);
@@ -80,14 +154,6 @@ void Dependencies::merge(int from, int into) {
   std::erase(previous_[into], from);
   next_[from].clear();
   previous_[from].clear();
-  auto& merged = reach_[into];
-  for (size_t w = 0; w < merged.size(); ++w) merged[w] |= reach_[from][w];
-  merged[into >> 6] &= ~(uint64_t{1} << (into & 63));
-  for (size_t t = 0; t < reach_.size(); ++t) {
-    if (int(t) == into || !(reaches(int(t), from) || reaches(int(t), into))) continue;
-    reach_[t][into >> 6] |= uint64_t{1} << (into & 63);
-    for (size_t w = 0; w < merged.size(); ++w) reach_[t][w] |= merged[w];
-  }
 }
 
 std::vector<int> Dependencies::order(std::span<const Task> tasks) const {
