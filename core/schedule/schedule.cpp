@@ -37,7 +37,11 @@ class Scheduler {
         order_(toposort(roots)),
         fusion_(order_, roots),
         lowering_(fusion_, [this](const UOp& x) { return buffer_of(x); }),
-        meshes_(find_meshes(order_, roots, shardings)) {}
+        meshes_(find_meshes(order_, roots, shardings)) {
+    for (const UOp& x : order_) {
+      if (is_library_op(x.op())) calls_of_[x.src(0)].push_back(x);
+    }
+  }
 
   // Values of storages that are needed after the next one was written over them, when there are
   // any: the graph must be given copies of them first. Otherwise empty, and `take` has the
@@ -335,7 +339,7 @@ class Scheduler {
   // Nodes that differ from x in their arguments only: one call may compute all of them.
   std::vector<UOp> siblings(const UOp& x) const {
     std::vector<UOp> found;
-    for (const UOp& other : order_) {
+    for (const UOp& other : calls_of_.at(x.src(0))) {
       if (other.op() == x.op() && !(other == x) && std::ranges::equal(other->src(), x->src()))
         found.push_back(other);
     }
@@ -524,6 +528,7 @@ class Scheduler {
   Fusion fusion_;
   Lowering lowering_;
   FreeRanges free_ranges_;
+  NodeMap<std::vector<UOp>> calls_of_;  // library ops, by their first operand
   NodeMap<int> buffer_;
   NodeMap<bool> made_along_;     // what another node's task makes
   NodeMap<StridedView> places_;  // of results in values that consist of them
