@@ -17,6 +17,7 @@
 #include "core/exec/runtime.h"
 #include "core/exec/transfer.h"
 #include "core/schedule/hazards.h"
+#include "core/schedule/memory.h"
 
 namespace tinyshard {
 namespace {
@@ -95,15 +96,11 @@ Executable::~Executable() {
 std::pair<int, int64_t> Executable::base_of(int b) const {
   int64_t offset = 0;
   for (;;) {
-    const VirtualBuffer& v = schedule_.buffers[b];
-    if (v.previous >= 0) {
-      b = v.previous;
-    } else if (v.container >= 0) {
-      offset += v.container_offset;
-      b = v.container;
-    } else {
-      return {b, offset};
-    }
+    b = earliest_version(schedule_.buffers, b);
+    const VirtualBuffer& v = schedule_.buffers[size_t(b)];
+    if (v.container < 0) return {b, offset};
+    offset += v.container_offset;
+    b = v.container;
   }
 }
 

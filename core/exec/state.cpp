@@ -107,6 +107,30 @@ std::vector<StatePtr> whose_graphs_hold(const std::vector<StatePtr>& states, con
   return found;
 }
 
+// Whether the values of these states, given once more as `roots`, are alone with the storages that
+// they overwrite: whatever holds one of these has no reference but theirs.
+template <class Overwritten>
+bool are_alone(std::span<const UOp> roots, std::span<const StatePtr> states,
+               const Overwritten& is_overwritten) {
+  const std::vector<UOp> order = toposort(roots);
+  NodeMap<bool> holds(order.size());  // an overwritten storage
+  NodeMap<uint32_t> known(order.size());
+  for (const UOp& x : order) {
+    bool found = is_overwritten(x);
+    ++known[x];
+    for (const UOp& s : x->src()) {
+      ++known[s];
+      found = found || holds.at(s);
+    }
+    holds[x] = found;
+  }
+  for (const UOp& root : roots) ++known[root];
+  for (const StatePtr& s : states) ++known[s->value];
+  return std::ranges::all_of(order, [&](const UOp& x) {
+    return !holds.at(x) || x->references.load(std::memory_order_relaxed) <= known.at(x);
+  });
+}
+
 // States elsewhere that are or read what a storage holds which `roots` overwrite, or which the
 // graphs of such states overwrite.
 std::vector<StatePtr> disturbed_states(std::span<const UOp> roots,
@@ -115,15 +139,16 @@ std::vector<StatePtr> disturbed_states(std::span<const UOp> roots,
   auto add_overwritten = [&](std::span<const UOp> graphs) {
     size_t before = overwritten.size();
     for (const UOp& x : toposort(graphs)) {
-      if (x.op() == Op::Assign) overwritten.insert(Storage::of(*storage_node(x)));
+      if (x.op() == Op::Assign && x.src(0).op() == Op::Buffer)
+        overwritten.insert(Storage::of(*x.src(0)));
     }
     return overwritten.size() > before;
   };
   std::vector<StatePtr> found;
-  if (!add_overwritten(roots)) return found;
   auto is_overwritten = [&](const UOp& x) {
     return x.op() == Op::Buffer && overwritten.contains(Storage::of(*x));
   };
+  if (!add_overwritten(roots) || are_alone(roots, listed, is_overwritten)) return found;
   std::unordered_set<const TensorState*> known;
   for (const StatePtr& s : listed) known.insert(s.get());
   for (;;) {
@@ -214,8 +239,8 @@ void settle(const StorageUse& use, uint64_t since) {
                   [](const StatePtr& s) { return is_realized(s->value) && holds_storage(*s); });
     if (found.empty()) return;
     found = whose_graphs_hold(found, [&](const UOp& x) {
-      if (x.op() != Op::Assign) return will_change(x);
-      const Storage* written = Storage::of(*storage_node(x));
+      if (x.op() != Op::Assign || x.src(0).op() != Op::Buffer) return will_change(x);
+      const Storage* written = Storage::of(*x.src(0));
       return use.reads(written) || use.writes(written);
     });
     if (found.empty()) return;

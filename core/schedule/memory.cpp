@@ -11,11 +11,24 @@ int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 
 }  // namespace
 
+// Paths are halved as they are walked, so thousands of versions of one storage are no long way.
+int earliest_version(const std::vector<VirtualBuffer>& buffers, int buffer) {
+  auto earlier = [&](int b) {
+    const VirtualBuffer& v = buffers[size_t(b)];
+    return v.earlier >= 0 ? v.earlier : v.previous;
+  };
+  for (int next = earlier(buffer); next >= 0; next = earlier(buffer)) {
+    if (int beyond = earlier(next); beyond >= 0) buffers[size_t(buffer)].earlier = next = beyond;
+    buffer = next;
+  }
+  return buffer;
+}
+
 int memory_holder(const std::vector<VirtualBuffer>& buffers, int buffer) {
   for (;;) {
-    const VirtualBuffer& b = buffers[size_t(buffer)];
-    if (b.previous < 0 && b.container < 0) return buffer;
-    buffer = b.previous >= 0 ? b.previous : b.container;
+    buffer = earliest_version(buffers, buffer);
+    if (buffers[size_t(buffer)].container < 0) return buffer;
+    buffer = buffers[size_t(buffer)].container;
   }
 }
 

@@ -4,6 +4,9 @@
 
 namespace tinyshard {
 
+// What `buffer` is a version of, through any number of versions between.
+int earliest_version(const std::vector<VirtualBuffer>& buffers, int buffer);
+
 // The buffer in whose memory a version, a member of a bucket or a further name lies.
 int memory_holder(const std::vector<VirtualBuffer>& buffers, int buffer);
 

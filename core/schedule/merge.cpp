@@ -6,6 +6,7 @@
 #include "core/rewrite/affine.h"
 #include "core/rewrite/pattern.h"
 #include "core/schedule/dependencies.h"
+#include "core/schedule/memory.h"
 
 namespace tinyshard {
 namespace {
@@ -236,11 +237,12 @@ class Merger {
 
 int first_version(const std::vector<VirtualBuffer>& buffers, int buffer) {
   for (;;) {
+    buffer = earliest_version(buffers, buffer);
     const VirtualBuffer& b = buffers[size_t(buffer)];
     const bool is_name = b.container >= 0 && b.container_offset == 0 &&
                          b.bytes() == buffers[size_t(b.container)].bytes();
-    if (b.previous < 0 && !is_name) return buffer;
-    buffer = b.previous >= 0 ? b.previous : b.container;
+    if (!is_name) return buffer;
+    buffer = b.container;
   }
 }
 

@@ -34,6 +34,7 @@ struct VirtualBuffer {
   int64_t container_offset = 0;         // in bytes
   bool output = false;                  // read by the caller afterwards: never in the arena
   int64_t arena_offset = -1;            // by memory.cpp; -1 outside of the arena
+  mutable int earlier = -1;             // some version before this one: for earliest_version
   int64_t numel() const { return product(shape); }
   int64_t bytes() const { return numel() * int64_t(itemsize(dtype)); }
 };

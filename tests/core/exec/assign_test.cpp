@@ -343,6 +343,20 @@ TEST(Assign, AWriteFromTheHostIsNoPartOfWhatWasAskedBefore) {
   EXPECT_EQ(rate.item<double>(), 1);
 }
 
+// Thousands of values that wait to be assigned, in one storage and in many.
+TEST(Assign, ManyAssignmentsMayWait) {
+  constexpr int kMany = 3000;
+  Tensor x = filled(1);
+  std::vector<Tensor> each;
+  for (int i = 0; i < kMany; ++i) {
+    x.assign(x + 1);
+    each.push_back(Tensor(std::vector<float>(4, float(i))));
+    each.back().assign(each.back() * 2);
+  }
+  EXPECT_EQ(first(x), 1 + kMany);
+  for (int i = 0; i < kMany; ++i) ASSERT_EQ(first(each[size_t(i)]), 2 * i);
+}
+
 TEST(Assign, RandomProgramsHaveTheValuesOfTheirStatements) {
   for (uint32_t seed = 0; seed < 600; ++seed) {
     SCOPED_TRACE(seed);
