@@ -214,7 +214,7 @@ int64_t on_integers(const std::string& op, Type type, int64_t a, int64_t b) {
   if (op == "bitwise_xor") return a ^ b;
   if (op == "lshift") return y >= 8 * bytes(type) ? 0 : int64_t(x << y);
   if (op == "rshift") {
-    if (y >= 8 * bytes(type)) return 0;
+    if (y >= 8 * bytes(type)) return !u && a < 0 ? -1 : 0;  // the sign is left
     return u ? int64_t(x >> y) : a >> y;
   }
   if (op == "pow") return integer_power(type, a, b);
