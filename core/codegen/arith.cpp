@@ -270,7 +270,14 @@ Value* Arith::extremum(bool largest, DType dtype, Value* a, Value* b) {
 
 // Of floats. Where 16 bits are kept GPUs divide to two ulps of f32, without a rare branch.
 Value* Arith::quotient(DType dtype, Value* a, Value* b) {
-  if (!is_gpu_ || !is_half(dtype)) return b_.CreateFDiv(a, b);
+  if (!is_gpu_) {
+    // LLVM 19 takes lanes in which both operands are known to be 0 for 0 in the quotient, too, and
+    // drops the mask that would keep their NaN out of a sum. A fence hides what it knows.
+    if (b->getType()->isVectorTy() && !llvm::isa<llvm::Constant>(b))
+      b = b_.CreateIntrinsic(llvm::Intrinsic::arithmetic_fence, {b->getType()}, {b});
+    return b_.CreateFDiv(a, b);
+  }
+  if (!is_half(dtype)) return b_.CreateFDiv(a, b);
   Type* f32 = b_.getFloatTy();
   auto* divide = llvm::InlineAsm::get(llvm::FunctionType::get(f32, {f32, f32}, false),
                                       "div.full.f32 $0, $1, $2;", "=f,f,f", false);

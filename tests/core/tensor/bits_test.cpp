@@ -114,6 +114,31 @@ TEST(Maxima, OfWindowsAndTheirGradientsInOneRun) {
   EXPECT_EQ(g.to_vector<float>(), (std::vector<float>{0, 0, 0, 2.75}));
 }
 
+// Sums quotients of which a constant mask leaves out 0 / 0 in three of four lanes.
+TEST(Maxima, OfWindowsThatOverlapThePadding) {
+  std::vector<double> values{1.25, 1.75, -0.25, 0.125, 1.5, 1.875, -0.5, -1, 0.5};
+  Tensor x(values, {1, 3, 1, 3});
+  auto loss = [](const Tensor& v) {
+    Tensor running = v.logaddexp(v).cumprod(1);
+    Tensor top = running.max_pool2d({3, 2}, {.stride = 2, .padding = 1});
+    Tensor of_top(std::vector<double>{0.7, 0.8, 0.9, 1.1, 1.2, 1.3}, {1, 3, 1, 2}),
+        of_all(std::vector<double>{0.7, 0.8, 0.9, 1.1, 1.2, 1.3, 0.5, 0.6, 0.55}, {1, 3, 1, 3});
+    return std::vector<Tensor>{top, running, (top * of_top).sum() + (running * of_all).sum()};
+  };
+  std::vector<Tensor> results = loss(x);
+  Tensor g = results[2].gradient({x})[0];
+  Tensor::realize({results[0], results[1], g});
+  std::vector<double> slopes = g.to_vector<double>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    auto at = [&](double step) {
+      std::vector<double> moved = values;
+      moved[i] += step;
+      return loss(Tensor(moved, {1, 3, 1, 3}))[2].item<double>();
+    };
+    EXPECT_NEAR(slopes[i], (at(1e-6) - at(-1e-6)) / 2e-6, 1e-6) << "element " << i;
+  }
+}
+
 // --- products and sums ---------------------------------------------------------------------------
 
 TEST(Rounding, OfAProductIsKeptWhereItMeetsASum) {
