@@ -271,7 +271,7 @@ bool in_place_is_safe(const KernelDraft& draft, const std::vector<VirtualBuffer>
   return true;
 }
 
-UOp arrange_loops(KernelDraft& draft, FreeRanges& free_ranges) {
+UOp arrange_loops(KernelDraft& draft, FreeRanges& free_ranges, bool serial) {
   std::vector<std::pair<UOp, std::vector<UOp>>>
       needs;  // (fold or null for a store, loops that must come first)
   std::vector<UOp> all = toposort(expressions(draft));
@@ -307,7 +307,7 @@ UOp arrange_loops(KernelDraft& draft, FreeRanges& free_ranges) {
     }
   }
   for (const auto& [fold, loops] : needs) {
-    if (!fold || loops.size() == draft.loops.size()) continue;
+    if (serial || !fold || loops.size() == draft.loops.size()) continue;
     int64_t rows = sizes(loops), work = rows * sizes(fold->src().subspan(1));
     if (rows < kParallelWork && std::max(work, sizes(draft.loops)) > kSerialWork) return fold;
   }

@@ -19,8 +19,8 @@ struct Task {
 
 // Orders the loops so that every fold is computed once: the loops that a fold depends on come
 // first. Returns the fold that cannot be placed like that (or would leave too little parallel
-// work), or a stored value that cannot; null when all is well.
-UOp arrange_loops(KernelDraft& draft, FreeRanges& free_ranges);
+// work, unless `serial` allows that), or a stored value that cannot; null when all is well.
+UOp arrange_loops(KernelDraft& draft, FreeRanges& free_ranges, bool serial = false);
 
 // Merges producers into their consumers and siblings that read the same buffer, until nothing more
 // fits; stores that nobody reads any more are dropped.

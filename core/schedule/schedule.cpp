@@ -281,8 +281,11 @@ class Scheduler {
       if (UOp misfit = arrange_loops(result, free_ranges_)) {
         check_internal(misfit.op() == Op::Fold,
                        "only a fold keeps a single output from being ordered");
-        fusion_.materialize(lowering_.origin(misfit));
-        continue;
+        const UOp reduction = lowering_.origin(misfit);
+        // Results that are the same along a dim: there is no further value to take out.
+        bool whole = reduction == x;
+        if (!whole) fusion_.materialize(reduction);
+        if (!whole || arrange_loops(result, free_ranges_, true)) continue;
       }
       const std::vector<UOp> folds = folds_among(toposort(expressions(result)));
       if (UOp reduction = lowering_.reduced_twice(folds, free_ranges_)) {

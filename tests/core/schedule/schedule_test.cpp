@@ -295,6 +295,15 @@ TEST_F(ScheduleTest, OtherWorkComesBeforeAWaitForACollective) {
   EXPECT_EQ(schedule.items[4].waits, std::vector<int>{1});
 }
 
+// The columns of such a product are all the same: its rows alone are summed, each once.
+TEST_F(ScheduleTest, AProductWithAConstantIsPlanned) {
+  Tensor x = Tensor::full({6, 5000}, 3, DType::I32).contiguous().realize();
+  Tensor product = (x * x).matmul(Tensor::full({5000, 6}, 2, DType::I32));
+  std::vector<UOp> roots{product.uop()};
+  EXPECT_LE(make_plan(roots).items.size(), 3u);
+  EXPECT_EQ(product.to_vector<int>(), std::vector<int>(36, 90000));
+}
+
 // A block of a GPT without attention: its gradients and its value on a device whose products have
 // epilogues, in the type that the parameters have.
 TEST_F(ScheduleTest, AnMlpBlockTouchesItsHiddenLayerInProductsOnly) {
