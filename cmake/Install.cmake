@@ -6,11 +6,10 @@ include(CMakePackageConfigHelpers)
 
 set(cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tinyshard)
 
-# The public header is <tinyshard/tinyshard.h>. It includes the others as "core/...": both directories are interface.
+# The public header is <tinyshard/tinyshard.h>; the others lie below it.
 target_include_directories(tinyshard INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
-  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
-  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tinyshard>)
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_compile_features(tinyshard INTERFACE cxx_std_20)
 
 install(TARGETS tinyshard EXPORT tinyshardTargets
@@ -28,6 +27,7 @@ endif()
 # The headers that the public one leads to are found when they are installed, so that no list is kept by hand.
 install(CODE "
   set(source_dir \"${PROJECT_SOURCE_DIR}\")
+  set(binary_dir \"${PROJECT_BINARY_DIR}\")
   set(include_dir \"${CMAKE_INSTALL_INCLUDEDIR}\")
   include(\"${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake\")")
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

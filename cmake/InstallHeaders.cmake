@@ -1,5 +1,7 @@
-# Run at installation: copies <tinyshard/tinyshard.h> to <prefix>/<include_dir>/tinyshard and every header of ours that
-# it leads to below it, as scripts/check_includes.py sees them (that script keeps vendor headers out of them).
+# Run at installation: copies <tinyshard/tinyshard.h> and every header of ours that it leads to, as
+# scripts/check_includes.py sees them (that script keeps vendor headers out of them), to <prefix>/<include_dir>/tinyshard.
+# In the tree they name each other from its root ("core/dtype/dtype.h"); installed, from the one directory that a
+# consumer has in its path ("tinyshard/core/dtype/dtype.h"), where no other folder of ours lies.
 cmake_policy(VERSION 3.25)
 set(todo tinyshard/tinyshard.h)
 set(seen)
@@ -9,15 +11,18 @@ while(todo)
     continue()
   endif()
   list(APPEND seen ${header})
-  cmake_path(GET header PARENT_PATH folder)
-  set(destination ${CMAKE_INSTALL_PREFIX}/${include_dir}/tinyshard/${folder})
-  if(header MATCHES "^tinyshard/")
-    set(destination ${CMAKE_INSTALL_PREFIX}/${include_dir}/${folder})
-  endif()
-  file(INSTALL ${source_dir}/${header} DESTINATION ${destination})
+  file(READ ${source_dir}/${header} text)
   file(STRINGS ${source_dir}/${header} includes REGEX "^ *# *include *\"")
   foreach(line IN LISTS includes)
     string(REGEX REPLACE ".*\"(.*)\".*" "\\1" included "${line}")
     list(APPEND todo ${included})
+    if(EXISTS ${source_dir}/${included} AND NOT included MATCHES "^tinyshard/")
+      string(REPLACE "\"${included}\"" "\"tinyshard/${included}\"" text "${text}")
+    endif()
   endforeach()
+  string(REGEX REPLACE "^tinyshard/" "" place ${header})
+  file(WRITE ${binary_dir}/installed_headers/${place} "${text}")
+  cmake_path(GET place PARENT_PATH folder)
+  file(INSTALL ${binary_dir}/installed_headers/${place}
+    DESTINATION ${CMAKE_INSTALL_PREFIX}/${include_dir}/tinyshard/${folder})
 endwhile()

@@ -48,7 +48,23 @@ run("compile with pkg-config's flags" ${CXX} ${CONSUMER_DIR}/main.cpp -o ${WORK_
 run("run what pkg-config built" ${WORK_DIR}/by_pkg_config)
 expect("the program" "sum 15")
 
-# 4. What is ours is all that the library shows: a process may hold another LLVM or fmt.
+# 4. A compiler alone: one directory of headers, in which nothing but a folder of our name lies.
+run("compile with one include directory" ${CXX} -std=c++20 -I ${prefix}/include ${CONSUMER_DIR}/main.cpp
+  -o ${WORK_DIR}/by_hand -L ${prefix}/${LIBDIR} -ltinyshard -Wl,-rpath,${prefix}/${LIBDIR})
+run("run what the compiler built" ${WORK_DIR}/by_hand)
+expect("the program" "sum 15")
+file(GLOB folders RELATIVE ${prefix}/include ${prefix}/include/*)
+if(NOT folders STREQUAL "tinyshard")
+  message(FATAL_ERROR "the include directory holds ${folders}")
+endif()
+run("ask pkg-config for include directories" ${PKG_CONFIG} --cflags-only-I tinyshard)
+string(REGEX MATCHALL "-I" count "${output}")
+list(LENGTH count count)
+if(NOT count EQUAL 1)
+  message(FATAL_ERROR "pkg-config gives ${count} include directories: ${output}")
+endif()
+
+# 5. What is ours is all that the library shows: a process may hold another LLVM or fmt.
 run("list the exported symbols" ${NM} -D --defined-only ${prefix}/${LIBDIR}/libtinyshard.so)
 string(REGEX MATCHALL "[^\n]+ [A-Za-z] [^\n]+" symbols "${output}")
 foreach(symbol IN LISTS symbols)
@@ -61,7 +77,7 @@ if(count LESS 10)
   message(FATAL_ERROR "only ${count} symbols are exported:\n${output}")
 endif()
 
-# 5. The archive, unpacked elsewhere; its programs and its package work from there.
+# 6. The archive, unpacked elsewhere; its programs and its package work from there.
 run("pack" ${CMAKE_CPACK_COMMAND} --config ${BUILD_DIR}/CPackConfig.cmake -B ${WORK_DIR}/packed)
 file(GLOB archive ${WORK_DIR}/packed/*.tar.gz)
 file(ARCHIVE_EXTRACT INPUT ${archive} DESTINATION ${WORK_DIR}/elsewhere)
