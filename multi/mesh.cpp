@@ -9,15 +9,22 @@
 #include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/base/sizes.h"
+#include "multi/mesh_names.h"
 
 namespace tinyshard {
 namespace {
 
 std::optional<World>& known_world() {
-  static std::optional<World> world;
+  static auto& world = *new std::optional<World>;  // outlives every static tensor
   return world;
 }
 void (*look_for_world)() = nullptr;
+DeviceRef (*find_device)(const std::string& name) = nullptr;
+
+DeviceRef device_by_name(const std::string& name) {
+  check_internal(find_device != nullptr, "the runtime knows the devices' names");
+  return find_device(name);
+}
 
 int64_t count(const std::vector<MeshAxis>& axes) {
   int64_t n = 1;
@@ -29,6 +36,7 @@ int64_t count(const std::vector<MeshAxis>& axes) {
 
 void set_world(std::optional<World> world) { known_world() = std::move(world); }
 void find_world_by(void (*look)()) { look_for_world = look; }
+void find_devices_by(DeviceRef (*find)(const std::string& name)) { find_device = find; }
 
 const World& world() {
   if (!known_world() && look_for_world) look_for_world();
@@ -44,6 +52,8 @@ std::string DeviceRef::to_string() const {
 std::shared_ptr<const Mesh::Data> Mesh::intern(std::vector<MeshAxis> axes,
                                                std::vector<DeviceRef> devices) {
   for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i].name.empty())
+      throw UserError(fmt::format("mesh axis {} of size {} has no name", i, axes[i].size));
     if (axes[i].size < 1)
       throw UserError(fmt::format("mesh axis \"{}\" has size {}", axes[i].name, axes[i].size));
     for (size_t j = 0; j < i; ++j) {
@@ -62,7 +72,7 @@ std::shared_ptr<const Mesh::Data> Mesh::intern(std::vector<MeshAxis> axes,
     }
   }
   static std::mutex mutex;
-  static std::vector<std::shared_ptr<const Data>> known;
+  static auto& known = *new std::vector<std::shared_ptr<const Data>>;
   std::lock_guard lock(mutex);
   for (const auto& data : known) {
     if (data->axes == axes && data->devices == devices) return data;
@@ -91,16 +101,7 @@ Mesh::Mesh(std::vector<MeshAxis> axes) {
 Mesh Mesh::of(const std::vector<std::string>& names, std::string axis) {
   std::vector<DeviceRef> devices;
   for (const std::string& name : names) {
-    DeviceRef ref;
-    size_t colon = name.find(':');
-    ref.kind = name.substr(0, colon);
-    for (char& c : ref.kind) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
-    if (colon != std::string::npos) {
-      const char *first = name.data() + colon + 1, *last = name.data() + name.size();
-      auto [end, error] = std::from_chars(first, last, ref.index);
-      if (error != std::errc() || end != last || ref.index < 0)
-        fail(fmt::format("\"{}\" names no device: a kind, or a kind and a number from 0", name));
-    }
+    DeviceRef ref = device_by_name(name);
     if (tinyshard::world().ranks > 1) ref.rank = tinyshard::world().rank;
     devices.push_back(ref);
   }
@@ -155,6 +156,20 @@ std::string Mesh::to_string() const {
   for (const MeshAxis& a : axes())
     text += fmt::format("{}{}={}", text.empty() ? "" : ", ", a.name, a.size);
   return "mesh(" + text + ")";
+}
+
+std::pair<std::string, std::string> told_apart(const Mesh& a, const Mesh& b) {
+  std::pair<std::string, std::string> texts{a.to_string(), b.to_string()};
+  if (a == b || texts.first != texts.second) return texts;
+  auto [x, y] = std::ranges::mismatch(a.devices(), b.devices());
+  size_t place = size_t(x - a.devices().begin());
+  auto add = [&](std::string& text, const DeviceRef& device) {
+    text += place == 0 ? fmt::format(" from {} on", device.to_string())
+                       : fmt::format(" with {} at place {}", device.to_string(), place);
+  };
+  add(texts.first, *x);
+  add(texts.second, *y);
+  return texts;
 }
 
 Mesh Mesh::from_payload(const std::shared_ptr<const void>& payload) {

@@ -8,6 +8,7 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/runtime/communicator.h"
+#include "multi/mesh_names.h"
 #include "multi/wire.h"
 
 namespace tinyshard {
@@ -71,9 +72,10 @@ void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
                  const std::vector<Placement>& wanted) {
   Mesh from = *v.mesh;
   if (from.size() > 1 && mesh.size() > 1) {
+    auto [one, other] = told_apart(from, mesh);
     throw UserError(fmt::format(
-        "a value on {} cannot meet one on {}: bring one of them over with shard() or to()",
-        from.to_string(), mesh.to_string()));
+        "a value on {} cannot meet one on {}: bring one of them over with shard() or to()", one,
+        other));
   }
   v = redistribute(std::move(v), global, from, std::vector<Placement>(from.axes().size()));
   Dims parts;

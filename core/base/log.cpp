@@ -15,7 +15,7 @@ struct Log {
 };
 
 Log& log() {
-  static Log log;
+  static Log& log = *new Log;  // outlives every static user
   return log;
 }
 

@@ -2,15 +2,21 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <map>
+#include <functional>
+#include <numeric>
+#include <set>
+#include <string>
 #include <string_view>
 #include <unistd.h>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
 
 extern char** environ;
 
@@ -125,17 +131,64 @@ void for_each_option(Options& o, Visit visit) {
         "bytes of gradients, or of parameters, in one collective");
 }
 
+// Numbers that parse and that nothing can be done with.
+void check_ranges(const Options& o) {
+  auto need = [](bool holds, const char* name, const auto& value, const char* range) {
+    if (!holds)
+      throw UserError(fmt::format("environment variable {}=\"{}\" must be {}", name, value, range));
+  };
+  constexpr double kLongest = 1e9;  // seconds, some 30 years: nanoseconds of it are counted in i64
+  need(o.timeout_s > 0 && o.timeout_s <= kLongest, "TS_TIMEOUT", o.timeout_s,
+       "a number of seconds above 0, at most 1e9");
+  need(o.threads >= 0, "TS_THREADS", o.threads, "0 or a number of threads");
+  need(o.beam >= 0, "BEAM", o.beam, "0 or a number of candidates");
+  need(o.bucket_bytes > 0, "TS_BUCKET_BYTES", o.bucket_bytes, "a number of bytes above 0");
+}
+
+// Insertions, deletions and replacements that make one word of the other.
+size_t edits(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      size_t replaced = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+// A misspelt variable does nothing, which nobody would notice. Each is told once.
+void warn_of_unknown_variables(Options& o) {
+  static auto& told = *new std::set<std::string, std::less<>>;
+  std::vector<std::string_view> known{"TS_PTXAS"};  // of the tests
+  for_each_option(o, [&](const char* name, auto&, const char*) { known.emplace_back(name); });
+  for (char** entry = environ; entry && *entry; ++entry) {
+    std::string_view text = *entry, name = text.substr(0, text.find('='));
+    if (!name.starts_with("TS_") || std::ranges::find(known, name) != known.end()) continue;
+    if (!told.emplace(name).second) continue;
+    auto nearest = std::ranges::min_element(
+        known, {}, [&](std::string_view other) { return edits(name, other); });
+    log_line(fmt::format("environment variable {} is not known and does nothing; did you mean {}?",
+                         name, *nearest));
+  }
+}
+
 Options read_environment() {
   Options o;
   o.cache_dir = default_cache_dir();
   for_each_option(o, [](const char* name, auto& member, const char*) {
     if (const char* text = std::getenv(name); text && *text) parse(name, text, member);
   });
+  check_ranges(o);
+  warn_of_unknown_variables(o);
   return o;
 }
 
 Options& mutable_options() {
-  static Options o = read_environment();
+  static Options& o = *new Options(read_environment());  // outlives every static user
   return o;
 }
 

@@ -1,11 +1,16 @@
 #include "core/base/options.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <set>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
 
 namespace tinyshard {
 namespace {
@@ -123,6 +128,13 @@ TEST(Options, NameTheVariableThatDoesNotParse) {
                                                                   {"SPEC", "1x"},
                                                                   {"TS_TIMEOUT", "soon"},
                                                                   {"TS_LIBRARIES", "yes"},
+                                                                  {"TS_TIMEOUT", "nan"},
+                                                                  {"TS_TIMEOUT", "inf"},
+                                                                  {"TS_TIMEOUT", "-1"},
+                                                                  {"TS_TIMEOUT", "0"},
+                                                                  {"TS_THREADS", "-2"},
+                                                                  {"BEAM", "-1"},
+                                                                  {"TS_BUCKET_BYTES", "0"},
                                                                   {"TS_THREADS", "99999999999"},
                                                                   {"TS_BUCKET_BYTES", "25 MB"}}) {
     setenv(name, value, 1);
@@ -137,6 +149,28 @@ TEST(Options, NameTheVariableThatDoesNotParse) {
     unsetenv(name);
     reload_options();
   }
+}
+
+TEST(Options, ADeadlineBeyondWhatCanBeCountedIsRefused) {
+  setenv("TS_TIMEOUT", "1e300", 1);
+  EXPECT_THROW(reload_options(), UserError);
+  unsetenv("TS_TIMEOUT");
+  reload_options();
+  EXPECT_EQ(options().timeout_s, 300);
+}
+
+TEST(Options, UnknownVariablesAreToldOnceWithTheNearestName) {
+  Variable wrong("TS_TIMOUT", "3"), other("TS_LIBRARY", "0"), known("TS_TIMEOUT", "3");
+  std::vector<std::string> lines;
+  set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
+  reload_options();
+  reload_options();
+  set_log_sink({});
+  ASSERT_EQ(lines.size(), 2u);
+  std::ranges::sort(lines);
+  EXPECT_NE(lines[0].find("TS_LIBRARY is not known"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("did you mean TS_LIBRARIES?"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[1].find("did you mean TS_TIMEOUT?"), std::string::npos) << lines[1];
 }
 
 TEST(Options, AreListedOnceEachWithTheirMeaning) {
