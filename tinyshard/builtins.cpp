@@ -53,7 +53,7 @@ std::vector<std::pair<int, int>> launch() {
 }  // namespace
 
 const Builtins& builtins() {
-  static const Builtins b{
+  static const Builtins& b = *new Builtins{
       .devices =
           {
               {"CUDA", count_cuda_devices, describe_cuda,

@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/base/process.h"
 #include "core/codegen/backend.h"
 #include "core/codegen/disk_cache.h"
 #include "core/codegen/gpu/backend.h"
@@ -60,6 +61,7 @@ void dump(const KernelSource& kernel) {
 }
 
 KernelPointer compile_one(const KernelSource& source, const Target& target, PhaseTimes& times) {
+  check_not_exiting("a kernel cannot be compiled");
   auto kernel = std::make_shared<CompiledKernel>();
   kernel->name = source.name;
   kernel->code.entry = symbol_name(source.name);

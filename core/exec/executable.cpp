@@ -10,6 +10,7 @@
 #include "core/base/hash.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/base/process.h"
 #include "core/base/stopwatch.h"
 #include "core/codegen/interpret.h"
 #include "core/exec/compile.h"
@@ -62,6 +63,7 @@ Counters& counters() {
 Executable::Executable(Schedule schedule, bool compare_ranks)
     : schedule_(std::move(schedule)), captured_(compare_ranks) {
   Runtime& runtime = Runtime::get();
+  join_runtime();
   bool communicates = std::ranges::any_of(
       schedule_.items, [](const Item& i) { return i.kind == Item::Kind::Collective; });
   if (runtime.ranks() > 1 && (compare_ranks || communicates)) {
@@ -75,6 +77,7 @@ Executable::Executable(Schedule schedule, bool compare_ranks)
   owned_.resize(schedule_.buffers.size());
   inputs_.resize(schedule_.buffers.size());
   std::vector<int64_t> seen;
+  Device *computes = nullptr, *plans = nullptr;
   for (size_t b = 0; b < owned_.size(); ++b) {
     VirtualBuffer& buffer = schedule_.buffers[b];
     if (buffer.storage) {
@@ -84,13 +87,53 @@ Executable::Executable(Schedule schedule, bool compare_ranks)
     }
     if (std::ranges::find(seen, buffer.mesh.id()) != seen.end()) continue;
     seen.push_back(buffer.mesh.id());
-    for (int p : runtime.local_positions(buffer.mesh))
-      executes_ = executes_ && runtime.device(buffer.mesh.devices()[p]).executes();
+    for (int p : runtime.local_positions(buffer.mesh)) {
+      Device& device = runtime.device(buffer.mesh.devices()[p]);
+      (device.executes() ? computes : plans) = &device;
+    }
   }
+  for (size_t r = 0; computes && plans && r < schedule_.roots.size(); ++r) {
+    const Mesh& mesh = schedule_.buffers[size_t(base_of(schedule_.roots[r]).first)].mesh;
+    auto readable = [&](int p) { return runtime.device(mesh.devices()[size_t(p)]).executes(); };
+    if (std::ranges::none_of(runtime.local_positions(mesh), readable)) continue;
+    throw UserError(
+        fmt::format("values on {} meet values on {}, which plans what it is told and computes "
+                    "nothing: bring all of them to devices of one kind",
+                    computes->name(), plans->name()));
+  }
+  executes_ = !plans;
 }
 
 Executable::~Executable() {
+  leave_runtime();
+  release();
+}
+
+void Executable::release() noexcept {
+  if (!Runtime::is_ours()) {  // they are the parent's
+    static_cast<void>(new Replay(std::move(replay_)));
+    return arenas_.clear();
+  }
+  replay_.reset();
   for (auto& [device, memory] : arenas_) device->free(memory, size_t(schedule_.arena_bytes));
+  arenas_.clear();
+}
+
+void Executable::check_usable() const {
+  if (is_lost()) {
+    throw UserError(
+        "captured step: it is lost with the runtime that it was captured in, since "
+        "Runtime::shutdown() was called; reset() lets the next call capture it again");
+  }
+  Runtime::check_is_ours();
+  if (counts_.library_calls > 0) check_not_exiting("a library's product cannot be computed");
+}
+
+void Executable::runtime_ends() noexcept {
+  release();
+  steps_.clear();
+  bindings_.clear();
+  devices_.clear();
 }
 
 std::pair<int, int64_t> Executable::base_of(int b) const {
@@ -508,6 +551,7 @@ void Executable::run_items(std::span<Step> steps, std::span<const std::vector<in
 }
 
 void Executable::run() {
+  check_usable();
   count(counters().runs, 1);
   if (!executes_) return;
   Stopwatch watch;

@@ -1,6 +1,7 @@
 // A schedule made ready to run: programs loaded, memory bound, every launch a pointer and a list of
 // pointers. Running it touches no UOp and allocates nothing. On asynchronous devices a run returns
 // when everything is queued, and from the second run on it is one recording per device (replay.h).
+// When the runtime ends it is lost: its schedule can still be read, to run it is a UserError.
 #pragma once
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "core/exec/replay.h"
+#include "core/exec/runtime_part.h"
 #include "core/exec/storage.h"
 #include "core/runtime/communicator.h"
 #include "core/schedule/schedule.h"
@@ -22,14 +24,12 @@ struct Counters {
 };
 Counters& counters();
 
-class Executable {
+class Executable : public RuntimePart {
  public:
   // With several ranks and a collective in it, all ranks compare the schedule
   // first: UserError naming the first item that differs.
   explicit Executable(Schedule schedule, bool compare_ranks);
-  ~Executable();
-  Executable(const Executable&) = delete;
-  Executable& operator=(const Executable&) = delete;
+  ~Executable() override;
 
   // Gives each root a storage of its global shape, compiles, loads and binds. Once, before run().
   void prepare(std::span<const Sharding> shardings, std::span<const Dims> global_shapes);
@@ -45,6 +45,7 @@ class Executable {
   void rebind(const Storage& placeholder, Storage& actual);
 
   void run();
+  void check_usable() const;  // UserError where it cannot run any more
 
  private:
   struct Launch {
@@ -81,6 +82,8 @@ class Executable {
     bool leads;     // of one of the leading steps
   };
 
+  void release() noexcept;
+  void runtime_ends() noexcept override;
   void make_steps();
   void check_extents(const Item& item) const;
   void bind_all();

@@ -5,10 +5,14 @@
 
 #include <fmt/format.h>
 
+#include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/base/process.h"
 #include "core/codegen/kernel.h"
+#include "core/exec/runtime_part.h"
+#include "multi/mesh_names.h"
 
 namespace tinyshard {
 namespace {
@@ -19,7 +23,8 @@ std::unique_ptr<Runtime>& instance() {
   return *runtime;
 }
 
-const bool world_is_found = (find_world_by([] { Runtime::get(); }), true);
+const bool world_is_found =
+    (find_world_by([] { Runtime::get(); }), find_devices_by(parse_device), true);
 
 std::vector<std::string> split_list(const std::string& text) {
   std::vector<std::string> parts;
@@ -45,7 +50,7 @@ DeviceRef parse_device(const std::string& text) {
     const char* begin = text.data() + colon + 1;
     auto [end, error] = std::from_chars(begin, text.data() + text.size(), ref.index);
     if (error != std::errc() || end != text.data() + text.size() || ref.index < 0) {
-      throw UserError(fmt::format("\"{}\" is no device: write KIND:NUMBER, such as CPU:0", text));
+      fail(fmt::format("\"{}\" names no device: a kind, or a kind and a number from 0", text));
     }
   }
   const auto& kinds = builtins().devices;
@@ -53,20 +58,40 @@ DeviceRef parse_device(const std::string& text) {
   if (kind == kinds.end()) {
     std::string known;
     for (const DeviceKind& k : kinds) known += (known.empty() ? "" : ", ") + k.name;
-    throw UserError(fmt::format("there is no kind of device named \"{}\" (in \"{}\"); known: {}",
-                                ref.kind, text, known));
+    fail(fmt::format("there is no kind of device named \"{}\" (in \"{}\"); known: {}", ref.kind,
+                     text, known));
   }
   if (int count = kind->count(); ref.index >= count) {
-    throw UserError(count == 0 ? fmt::format("no device \"{}\": {}", text, kind->detail())
-                               : fmt::format("no device \"{}\": there are {} of kind {}", text,
-                                             count, ref.kind));
+    fail(count == 0 ? fmt::format("no device \"{}\": {}", text, kind->detail())
+                    : fmt::format("no device \"{}\": there are {} of kind {}", text, count, ref.kind));
   }
   return ref;
 }
 
 Runtime& Runtime::get() {
   if (!instance()) instance().reset(new Runtime({}));
+  check_is_ours();
   return *instance();
+}
+
+bool Runtime::is_ours() noexcept {
+  const std::unique_ptr<Runtime>& runtime = instance();
+  if (!runtime || runtime->forks_ == times_forked()) return true;
+  return runtime->ranks_ == 1 && std::ranges::none_of(runtime->open_, [&](const auto& entry) {
+           auto kind = std::ranges::find(builtins().devices, entry.first.first, &DeviceKind::name);
+           return kind != builtins().devices.end() && kind->hardware;
+         });
+}
+
+void Runtime::check_is_ours() {
+  if (is_ours()) return;
+  const Runtime& runtime = *instance();
+  throw UserError(
+      fmt::format("this process was forked from one that uses {}, which its child cannot: fork "
+                  "before the first "
+                  "tensor, or start another program",
+                  runtime.ranks_ > 1 ? fmt::format("a job of {} ranks", runtime.ranks_)
+                                     : runtime.devices_.front().to_string()));
 }
 
 void Runtime::configure(const RuntimeOptions& options) {
@@ -77,15 +102,29 @@ void Runtime::configure(const RuntimeOptions& options) {
 }
 
 void Runtime::shutdown() {
+  if (instance()) {
+    check_is_ours();
+    for (auto& [name, device] : instance()->open_) {
+      try {
+        device->synchronize();
+      } catch (const Error& e) {  // what it was doing is lost in any case
+        log_line(fmt::format("Runtime::shutdown: {}", e.what()));
+      }
+    }
+  }
+  RuntimePart::end_all();
   instance().reset();
   set_world(std::nullopt);
 }
 
-Runtime::Runtime(const RuntimeOptions& wanted) {
+Runtime::Runtime(const RuntimeOptions& wanted) : forks_(times_forked()) {
+  watch_for_exit();
   auto launch = builtins().launch();
   std::tie(rank_, ranks_) = launch[0];
   local_ranks_ = launch[1].second;
   int local_rank = launch[1].first;
+  if (wanted.devices_per_rank < 0)
+    throw UserError(fmt::format("devices_per_rank is {}", wanted.devices_per_rank));
   std::vector<std::string> names =
       wanted.devices.empty() ? split_list(options().devices) : wanted.devices;
   if (names.empty()) {

@@ -58,8 +58,14 @@ class Runtime {
   static Runtime& get();
   // UserError when the runtime is in use already or a device does not exist.
   static void configure(const RuntimeOptions& options);
-  // Destroys communicators and devices; for orderly ends and for tests that configure again.
+  // Destroys communicators and devices; for orderly ends and for tests that configure again. Values
+  // that were computed are lost, and so are captured steps: to use one is a UserError. What is made
+  // from then on lives in a new runtime. Random values of training begin again.
   static void shutdown();
+  // Whether this process may touch what its devices hold. A child of fork() has its parent's CPU
+  // devices; GPUs and a place in a job of several ranks stay with the parent.
+  static bool is_ours() noexcept;
+  static void check_is_ours();  // UserError where it is not
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
@@ -97,6 +103,7 @@ class Runtime {
   std::vector<std::string> share_out(const DeviceKind& kind, int each, int local_rank);
 
   int rank_ = 0, ranks_ = 1, local_ranks_ = 1;
+  int forks_;  // before it was made
   std::vector<DeviceRef> devices_;
   std::map<std::string, int>
       first_of_kind_;  // number of the hardware that is device 0 of a kind here

@@ -18,8 +18,26 @@ Storage::Storage(Dims shape, DType dtype, Sharding sharding)
       dtype_(dtype) {}
 
 Storage::~Storage() {
-  if (owner_) return;
-  for (size_t i = 0; i < memory_.size(); ++i) devices_[i]->free(memory_[i], local_bytes());
+  leave_runtime();
+  release();
+}
+
+void Storage::release() noexcept {
+  const bool frees = !owner_ && Runtime::is_ours();
+  for (size_t i = 0; frees && i < memory_.size(); ++i) devices_[i]->free(memory_[i], local_bytes());
+  memory_.clear();
+  devices_.clear();
+  owner_.reset();
+}
+
+void Storage::check_usable() const {
+  if (is_lost()) {
+    throw UserError(fmt::format(
+        "a value {}{} on {} is lost: it was computed before Runtime::shutdown(), which gave its "
+        "memory back",
+        name(dtype_), to_string(shape_), sharding.mesh.to_string()));
+  }
+  Runtime::check_is_ours();
 }
 
 size_t Storage::local_bytes() const { return size_t(product(local_shape_)) * itemsize(dtype_); }
@@ -29,15 +47,18 @@ void Storage::wrote(std::span<const std::byte> data) {
 }
 
 std::span<Device* const> Storage::devices() {
+  check_usable();
   if (devices_.empty()) {
     Runtime& runtime = Runtime::get();
     for (int p : runtime.local_positions(sharding.mesh))
       devices_.push_back(&runtime.device(sharding.mesh.devices()[p]));
+    join_runtime();
   }
   return devices_;
 }
 
 std::span<void* const> Storage::memory() {
+  check_usable();
   if (memory_.empty()) {
     for (Device* device : devices()) memory_.push_back(device->allocate(local_bytes()));
   }

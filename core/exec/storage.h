@@ -1,5 +1,6 @@
 // The memory behind a Buffer node: one allocation on each device of its mesh that this process
-// holds. Memory comes with the first run that touches it and goes with the last node that names it.
+// holds. Memory comes with the first run that touches it and goes with the last node that names it,
+// or with the runtime: to touch it afterwards is a UserError.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "core/exec/runtime_part.h"
 #include "core/runtime/device.h"
 #include "multi/mesh.h"
 
@@ -14,7 +16,7 @@ namespace tinyshard {
 
 class TensorState;
 
-class Storage : public Placed {
+class Storage : public Placed, public RuntimePart {
  public:
   Storage(Dims shape, DType dtype, Sharding sharding);
   ~Storage() override;
@@ -29,6 +31,7 @@ class Storage : public Placed {
   std::span<Device* const> devices();
   // Memory of a single local device that `owner` keeps, instead of an allocation.
   void adopt(void* memory, std::shared_ptr<void> owner) {
+    join_runtime();
     memory_ = {memory};
     owner_ = std::move(owner);
   }
@@ -52,6 +55,10 @@ class Storage : public Placed {
   }
 
  private:
+  void check_usable() const;
+  void release() noexcept;
+  void runtime_ends() noexcept override { release(); }
+
   Dims shape_, local_shape_;
   DType dtype_;
   bool placeholder_ = false;

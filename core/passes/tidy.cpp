@@ -143,7 +143,7 @@ std::vector<UOp> transpose_products(std::span<const UOp> roots) {
 }
 
 std::vector<UOp> tidy(std::span<const UOp> roots) {
-  static const RuleSet kRules = tidy_rules();
+  static const RuleSet& kRules = *new RuleSet(tidy_rules());  // outlives every static user
   return rewrite(roots, kRules);
 }
 

@@ -20,10 +20,17 @@
 namespace tinyshard {
 namespace {
 
-// One pool for all devices of the process; its size is fixed by the first.
+// One pool for all devices of the process; its size is fixed by the first. It ends with the
+// library, which is loaded before any object of the program is made: their destructors may still
+// compute.
+std::unique_ptr<ThreadPool> pool_of_process;
+std::once_flag pool_is_made;
 ThreadPool& shared_pool(int local_ranks) {
-  static ThreadPool pool(default_thread_count(local_ranks, options().threads));
-  return pool;
+  std::call_once(pool_is_made, [&] {
+    pool_of_process =
+        std::make_unique<ThreadPool>(default_thread_count(local_ranks, options().threads));
+  });
+  return *pool_of_process;
 }
 
 // Blocks go back to a list of their size: a training step asks for the same sizes again and again,

@@ -247,7 +247,9 @@ bool supports(const MatmulSpec& s, std::string* why) {
 
 std::shared_ptr<const MatmulProgram> make_program(const MatmulSpec& spec, int threads) {
   static std::mutex mutex;
-  static std::unordered_map<Key, std::shared_ptr<const MatmulProgram>, KeyHash> programs;
+  // Outlives every static tensor.
+  static auto& programs =
+      *new std::unordered_map<Key, std::shared_ptr<const MatmulProgram>, KeyHash>;
   if (std::string why; !supports(spec, &why)) throw UserError("matrix product: " + why);
   std::lock_guard lock(mutex);
   auto& program = programs[{spec, threads}];

@@ -11,8 +11,8 @@
 namespace tinyshard {
 
 const Target& host_target() {
-  static const Target target = [] {
-    Target t;
+  static const Target& target = []() -> const Target& {  // outlives every static tensor
+    Target& t = *new Target;
     t.triple = llvm::sys::getProcessTriple();
     t.cpu = llvm::sys::getHostCPUName().str();
     std::vector<std::string> features;

@@ -55,20 +55,21 @@ bool supports(const MatmulSpec& spec, std::string* why) {
 }
 
 bool supports(const ConvSpec& spec, std::string* why) {
-  static Cache<ConvSpec, bool> answers;
+  static auto& answers =
+      *new Cache<ConvSpec, bool>;  // outlives every static tensor, as those below
   if (!check_conv(spec, why)) return false;
   return answers.get(spec, 0, [&] { return has_conv_kernel(spec); }) ||
          refuse(why, fmt::format("no fast kernel on this CPU for {}", spec.to_string()));
 }
 
 std::shared_ptr<const MatmulProgram> make_program(const MatmulSpec& spec, int threads) {
-  static Cache<MatmulSpec, std::shared_ptr<const MatmulProgram>> programs;
+  static auto& programs = *new Cache<MatmulSpec, std::shared_ptr<const MatmulProgram>>;
   if (std::string why; !supports(spec, &why)) throw UserError("oneDNN: " + why);
   return programs.get(spec, threads, [&] { return make_matmul(spec, threads); });
 }
 
 std::shared_ptr<const ConvProgram> make_program(const ConvSpec& spec, int threads) {
-  static Cache<ConvSpec, std::shared_ptr<const ConvProgram>> programs;
+  static auto& programs = *new Cache<ConvSpec, std::shared_ptr<const ConvProgram>>;
   if (std::string why; !check_conv(spec, &why)) throw UserError("oneDNN: " + why);
   return programs.get(spec, threads, [&] { return make_conv(spec, threads); });
 }

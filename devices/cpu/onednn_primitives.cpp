@@ -25,7 +25,7 @@ const OpenMp& open_mp() {
 }  // namespace
 
 dnnl::engine& engine() {
-  static dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
+  static auto& cpu = *new dnnl::engine(dnnl::engine::kind::cpu, 0);
   return cpu;
 }
 
@@ -40,7 +40,7 @@ SerialOpenMp::~SerialOpenMp() {
 }
 
 Arena& Arena::get() {
-  static Arena arena;
+  static Arena& arena = *new Arena;
   return arena;
 }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <new>
 #include <pthread.h>
 #include <sched.h>
 #include <string>
@@ -12,6 +13,7 @@
 #include <fmt/core.h>
 
 #include "core/base/error.h"
+#include "core/base/process.h"
 
 namespace tinyshard {
 namespace {
@@ -79,15 +81,22 @@ int take(std::atomic<uint64_t>& range, bool front) {
 }  // namespace
 
 ThreadPool::ThreadPool(const ThreadPoolOptions& options)
-    : threads_(options.threads), spin_us_(options.spin_us) {
+    : threads_(options.threads),
+      spin_us_(options.spin_us),
+      name_(options.name),
+      forks_(times_forked()) {
   if (threads_ < 1 || threads_ > 4096)
     throw UserError(fmt::format("a thread pool has 1 to 4096 threads, not {}", threads_));
   slots_ = std::make_unique<Slot[]>(static_cast<size_t>(threads_));
+  start();
+}
+
+void ThreadPool::start() {
   workers_.reserve(static_cast<size_t>(threads_ - 1));
   try {
     for (int t = 1; t < threads_; ++t) {
       workers_.emplace_back([this, t] { work(t); });
-      std::string name = fmt::format("{}/{}", options.name, t).substr(0, 15);
+      std::string name = fmt::format("{}/{}", name_, t).substr(0, 15);
       pthread_setname_np(workers_.back().native_handle(), name.c_str());
     }
   } catch (const std::system_error& e) {
@@ -100,7 +109,26 @@ ThreadPool::ThreadPool(const ThreadPoolOptions& options)
 
 ThreadPool::~ThreadPool() { stop(); }
 
+// Nobody else is here: a child has one thread. The parent's threads cannot be joined, nor may what
+// they held when they were left behind be waited for.
+void ThreadPool::start_again() {
+  static_cast<void>(new std::vector<std::thread>(std::move(workers_)));
+  workers_.clear();
+  new (&call_mutex_) std::mutex;
+  new (&error_mutex_) std::mutex;
+  for (int t = 0; t < threads_; ++t) slots_[t].range.store(0);
+  epoch_.store(0);
+  remaining_.store(0);
+  error_ = nullptr;
+  forks_.store(times_forked());
+  start();
+}
+
 void ThreadPool::stop() {
+  if (forks_.load() != times_forked()) {  // the workers are the parent's
+    static_cast<void>(new std::vector<std::thread>(std::move(workers_)));
+    return;
+  }
   {
     std::lock_guard lock(call_mutex_);
     stop_.store(true, std::memory_order_relaxed);
@@ -114,6 +142,7 @@ void ThreadPool::stop() {
 void ThreadPool::run(int n_chunks, ChunkFn fn, void* ctx) {
   if (n_chunks <= 0) return;
   if (current.pool == this) return run_inline(n_chunks, fn, ctx, current.thread);
+  if (forks_.load(std::memory_order_relaxed) != times_forked()) start_again();
 
   std::lock_guard lock(call_mutex_);
   EnterPool enter(this, 0);

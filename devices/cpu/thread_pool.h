@@ -3,7 +3,8 @@
 // A call splits work into numbered chunks and returns when all are done. Which chunk holds which
 // part of the work never depends on timing, so results are the same bits on every run; only the
 // thread that executes a chunk may vary (an idle thread takes a chunk whose owner has not begun).
-// Workers spin briefly after a call, then sleep until the next one.
+// Workers spin briefly after a call, then sleep until the next one. A child of fork() starts
+// workers of its own at its first call.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -73,7 +74,9 @@ class ThreadPool {
   };
 
   void work(int thread);
+  void start();
   void stop();
+  void start_again();  // in a child of fork(), where the workers are the parent's
   void execute(int thread);
   void execute_chunk(int chunk, int thread);
   void run_inline(int n_chunks, ChunkFn fn, void* ctx, int thread);
@@ -86,6 +89,8 @@ class ThreadPool {
   std::unique_ptr<Slot[]> slots_;
   const int threads_;
   const int spin_us_;
+  const std::string name_;
+  std::atomic<int> forks_;                     // before the workers were started
   alignas(64) std::atomic<int> epoch_{0};      // grows with each call; workers wait on it
   alignas(64) std::atomic<int> remaining_{0};  // chunks not finished; the caller waits on it
   std::atomic<bool> stop_{false};

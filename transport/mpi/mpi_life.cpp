@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/process.h"
 #include "launch/job_processes.h"
 #include "transport/endpoint.h"
 #include "transport/mpi/process_watch.h"
@@ -44,6 +45,7 @@ struct Life {
   MPI_Comm farewells = MPI_COMM_NULL;
   MPI_Request incoming = MPI_REQUEST_NULL;
   int incoming_rank = -1, own_rank = -1;  // the memory of messages
+  const int forks = times_forked();       // a child of this process has no part in the job
   std::vector<bool> left;                 // by rank
   int left_count = 0;
 };
@@ -212,6 +214,7 @@ bool others_may_come(std::vector<int>& ended_looks, Deadline begun) {
 void end_at_exit(int status, void*) {
   Life& l = life();
   int finalized = 0;
+  if (l.forks != times_forked()) return;
   if (status != 0 || !l.healthy || MPI_Finalized(&finalized) != MPI_SUCCESS || finalized) return;
   std::lock_guard lock(l.mutex);
   const int ranks = static_cast<int>(l.left.size());

@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/base/process.h"
 #include "transport/nccl/nccl.h"
 #include "transport/nccl/nccl_calls.h"
 
@@ -363,8 +364,10 @@ class NcclGroup final : public Communicator {
 
 void end_before_the_library(NcclGroup& group) {
   living_groups().push_back(&group);
+  static const int forks = times_forked();  // a child of this process has no part in the job
   static const int once = on_exit(
       [](int status, void*) {
+        if (forks != times_forked()) return;
         for (NcclGroup* living : living_groups()) living->end(status == 0);
       },
       nullptr);
