@@ -266,7 +266,7 @@ class Step {
     TrainingMode on;
     optim_.zero_grad();
     Tensor loss = loss_of(batch).backward();
-    return Tensor::stack({loss, optim_.step()});
+    return stack({loss, optim_.step()});
   }
   void part(const Tensor& batch) {
     TrainingMode on;
@@ -277,7 +277,7 @@ class Step {
   Tensor update() {
     TrainingMode on;
     sum_.take(1.0 / double(accumulate_));
-    Tensor result = Tensor::stack({total_ / double(accumulate_), optim_.step()});
+    Tensor result = stack({total_ / double(accumulate_), optim_.step()});
     total_.assign(0.0);
     return result;
   }

@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "core/rewrite/fold.h"
 #include "core/uop/node_map.h"
+#include "multi/mesh_names.h"
 #include "multi/redistribute.h"
 
 namespace tinyshard {
@@ -81,9 +82,10 @@ class Rewriter {
       if ((mesh->size() == 1 && m->size() > 1) || (same_device && mesh->is_single())) {
         mesh = m;
       } else if (m->size() > 1 || (mesh->size() == 1 && !same_device)) {
+        auto [one, other] = told_apart(*mesh, *m);
         throw UserError(fmt::format(
-            "operands live on {} and on {}: bring one of them over with shard() or to()",
-            mesh->to_string(), m->to_string()));
+            "operands live on {} and on {}: bring one of them over with shard() or to()", one,
+            other));
       }
     }
     return mesh;
@@ -131,6 +133,7 @@ class Rewriter {
       case Op::Contiguous:
       case Op::Detach:
       case Op::ContiguousBackward:
+      case Op::Identity:
       case Op::Checkpoint: {
         LocalValue v = x.op() == Op::Contiguous ? settled(of(x.src(0)), x.shape()) : of(x.src(0));
         return rebuilt(x, {v}, v);

@@ -20,7 +20,15 @@ std::shared_ptr<Storage> shared_storage(const UOp& buffer) {
 
 std::string signature_of(const TensorState& state) {
   return fmt::format("{}{} on {}", name(state.value.dtype()), to_string(state.value.shape()),
-                     Storage::of(*state.value)->sharding.to_string());
+                     Storage::of(*stored_node(state.value))->sharding.to_string());
+}
+
+void check_defined(const CapturedStep::States& states, const char* what) {
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (!states[i])
+      throw UserError(
+          fmt::format("captured step: {} {} is a tensor that was never given a value", what, i));
+  }
 }
 
 }  // namespace
@@ -28,6 +36,8 @@ std::string signature_of(const TensorState& state) {
 const CapturedStep::States& CapturedStep::call(const States& inputs, const Trace& trace) {
   if (current_capture())
     throw UserError("a captured step cannot be called while another one is recorded");
+  check_defined(inputs, "input");
+  if (executable_) executable_->check_usable();
   realize(inputs);
   if (!executable_)
     capture(inputs, trace);
@@ -35,7 +45,7 @@ const CapturedStep::States& CapturedStep::call(const States& inputs, const Trace
     check_inputs(inputs);
   settle_states(inputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    std::shared_ptr<Storage> actual = shared_storage(inputs[i]->value);
+    std::shared_ptr<Storage> actual = shared_storage(stored_node(inputs[i]->value));
     if (use_.writes(actual.get())) actual = copied(i, *actual);
     if (bound_[i] == actual) continue;
     executable_->rebind(*placeholders_[i], *actual);
@@ -84,8 +94,9 @@ void CapturedStep::check_inputs(const States& inputs) const {
                                 inputs.size(), signature_.size()));
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (bound_[i].get() == Storage::of(*inputs[i]->value)) continue;
-    const Storage *now = Storage::of(*inputs[i]->value), *then = placeholders_[i].get();
+    const Storage* now = Storage::of(*stored_node(inputs[i]->value));
+    if (bound_[i].get() == now) continue;
+    const Storage* then = placeholders_[i].get();
     if (now->shape() != then->shape() || now->dtype() != then->dtype() ||
         !(now->sharding == then->sharding)) {
       throw UserError(
@@ -102,7 +113,7 @@ void CapturedStep::capture(const States& inputs, const Trace& trace) {
   States arguments;
   for (const StatePtr& input : inputs) {
     signature_.push_back(signature_of(*input));
-    Storage* like = Storage::of(*input->value);
+    Storage* like = Storage::of(*stored_node(input->value));
     placeholders_.push_back(
         std::make_shared<Storage>(like->shape(), like->dtype(), like->sharding));
     placeholders_.back()->set_placeholder();
@@ -121,6 +132,7 @@ void CapturedStep::capture(const States& inputs, const Trace& trace) {
     {
       CaptureScope scope(&capture);
       outputs_ = trace(arguments);
+      check_defined(outputs_, "result");
     }
     std::vector<UOp> roots;
     States owners;
@@ -145,14 +157,16 @@ void CapturedStep::capture(const States& inputs, const Trace& trace) {
     }
     auto executable = make_executable(roots, true, placeholders_);
     results_.resize(outputs_.size());
-    std::unordered_map<const Node*, UOp> made;  // states with one value share one buffer
+    std::unordered_map<const Storage*, UOp> made;  // states with one value share one storage
     for (size_t i = 0; i < owners.size(); ++i) {
       const std::shared_ptr<Storage>& storage = executable->roots()[i];
       bool own = has_storage(roots[i]) && Storage::of(*storage_node(roots[i])) == storage.get();
-      UOp& node = made[roots[i].get()];
-      if (!node) node = own ? storage_node(roots[i]) : buffer_node(storage);
-      owners[i]->set(node);
-      if (i < outputs_.size() && !own) results_[i] = node;
+      UOp& node = made[storage.get()];
+      if (node)
+        owners[i]->set(share_stored(node));
+      else
+        owners[i]->set(node = own ? storage_node(roots[i]) : buffer_node(storage));
+      if (i < outputs_.size() && !own) results_[i] = owners[i]->value;
     }
     use_ = executable->storage_use();
     for (size_t i = 0; i < placeholders_.size(); ++i) {

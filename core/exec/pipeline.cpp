@@ -47,7 +47,7 @@ std::vector<Device*> computing_kinds(std::span<const UOp> roots) {
       add_mesh(Mesh::from_payload(x->payload));
       continue;
     }
-    if (is_movement(x.op())) continue;
+    if (is_movement(x.op()) || x.op() == Op::Identity) continue;
     for (const UOp& s : x->src()) {
       UOp base = under_views(s);
       if (base.op() == Op::Buffer) add_mesh(Storage::of(*base)->sharding.mesh);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -183,7 +184,9 @@ CaptureScope::CaptureScope(Capture* capture) : previous_(active_capture) {
 }
 CaptureScope::~CaptureScope() { active_capture = previous_; }
 
-TensorState::TensorState(UOp v) : value_(std::move(v)) { Registry::get().add(*this); }
+TensorState::TensorState(UOp v) : value_(std::move(v)), name(name_of(value_)) {
+  Registry::get().add(*this);
+}
 TensorState::~TensorState() { Registry::get().remove(*this); }
 void TensorState::set(UOp v) {
   Registry::get().set(*this, std::move(v));
@@ -204,12 +207,18 @@ const TensorState* holder(const Storage& storage) {
 }
 
 bool holds_storage(const TensorState& state) {
+  if (!has_storage(state.value)) return false;  // another name of what lies there
   static std::mutex mutex;
   std::lock_guard lock(mutex);
   Storage& storage = *Storage::of(*storage_node(state.value));
   const TensorState* now = holder(storage);
   if (!now) storage.owner = state.weak_from_this();
   return !now || now == &state;
+}
+
+void replace_value(TensorState& state, UOp value) {
+  state.name = name_of(value);
+  state.set(std::move(value));
 }
 
 uint64_t newest_value() { return Registry::get().newest(); }
@@ -219,11 +228,15 @@ void for_each_live_state(const std::function<void(const StatePtr&)>& visit) {
     visit(s);
 }
 
+namespace {
+void compute(std::span<const StatePtr> states);
+}  // namespace
+
 void separate(TensorState& state) {
   if (holds_storage(state)) return;
   state.set(UOp::make(Op::Contiguous, state.value.dtype(), {state.value}));
   StatePtr self = state.shared_from_this();
-  realize(std::span(&self, 1));
+  compute(std::span(&self, 1));
 }
 
 void settle(const StorageUse& use, uint64_t since) {
@@ -247,7 +260,7 @@ void settle(const StorageUse& use, uint64_t since) {
     for (const StatePtr& s : found) {
       if (is_realized(s->value)) s->set(UOp::make(Op::Contiguous, s->value.dtype(), {s->value}));
     }
-    realize(found);
+    compute(found);
   }
 }
 
@@ -255,7 +268,7 @@ const UOp& touch(TensorState& state) {
   if (active_capture && active_capture->is_from_before(state)) {
     StatePtr self = state.shared_from_this();
     CaptureScope outside(nullptr);
-    realize(std::span(&self, 1));
+    compute(std::span(&self, 1));
     separate(state);  // the step will know it by its storage
   }
   return state.value;
@@ -267,7 +280,10 @@ void realize_assignments() {
   realize(whose_graphs_hold(waiting, [](const UOp& x) { return x.op() == Op::Assign; }));
 }
 
-void realize(std::span<const StatePtr> states) {
+namespace {
+
+// Gives memory of their own to states whose value lies in another one's, too.
+void compute(std::span<const StatePtr> states) {
   if (active_capture) return;
   std::vector<StatePtr> wanted;
   std::vector<UOp> roots;
@@ -292,12 +308,22 @@ void realize(std::span<const StatePtr> states) {
   }
   auto executable = make_executable(roots, false);
   executable->run();
-  std::unordered_map<const Node*, UOp> results;  // states with one value share one buffer
+  std::unordered_map<const Storage*, UOp> results;  // states with one value share one storage
   for (size_t i = 0; i < wanted.size(); ++i) {
-    UOp& result = results[roots[i].get()];
-    if (!result) result = node_of(executable->roots()[i], roots[i]);
-    wanted[i]->set(result);
+    const std::shared_ptr<Storage>& storage = executable->roots()[i];
+    UOp& result = results[storage.get()];
+    wanted[i]->set(result ? share_stored(result) : (result = node_of(storage, roots[i])));
   }
+}
+
+}  // namespace
+
+void realize(std::span<const StatePtr> states) {
+  if (active_capture) return;
+  std::vector<StatePtr> wanted;
+  std::ranges::copy_if(states, std::back_inserter(wanted),
+                       [](const StatePtr& s) { return !stored_node(s->value) || s->traced; });
+  compute(wanted);
 }
 
 std::vector<std::byte> read(TensorState& state) {
@@ -308,10 +334,11 @@ std::vector<std::byte> read(TensorState& state) {
   }
   StatePtr self = state.shared_from_this();
   realize(std::span(&self, 1));
-  Storage* storage = Storage::of(*state.value);
+  const UOp buffer = stored_node(state.value);
+  Storage* storage = Storage::of(*buffer);
   if (!storage->sharding.is_replicated()) {
     // All parts come together on every device first; the state itself stays as it is.
-    auto gathered = make_state(place(state.value, replicated(storage->sharding.mesh)));
+    auto gathered = make_state(place(buffer, replicated(storage->sharding.mesh)));
     return read(*gathered);
   }
   need_device_of(storage->sharding.mesh);
@@ -319,6 +346,11 @@ std::vector<std::byte> read(TensorState& state) {
   Device* device = storage->devices()[0];
   device->copy_out(data.data(), storage->memory()[0], data.size());
   return data;
+}
+
+bool is_lost(const TensorState& state) {
+  const UOp buffer = stored_node(storage_node(state.value));
+  return buffer && Storage::of(*buffer)->is_lost();
 }
 
 void write(TensorState& state, std::span<const std::byte> data) {
@@ -370,6 +402,12 @@ UOp host_buffer(DimSpan shape, DType dtype, std::span<const std::byte> data) {
 
 bool has_storage(const UOp& value) { return value.op() == Op::Buffer || value.op() == Op::Assign; }
 
+UOp stored_node(const UOp& value) {
+  const UOp* node = &value;
+  while (node->op() == Op::Identity || node->op() == Op::Detach) node = &node->src(0);
+  return node->op() == Op::Buffer ? *node : UOp();
+}
+
 UOp without_first_storage(const UOp& value) {
   bool first = value.op() == Op::Assign && value.src(0).op() == Op::Buffer &&
                !Storage::of(*value.src(0))->allocated();
@@ -389,8 +427,8 @@ const UOp& storage_node(const UOp& x) {
 
 Sharding sharding_of(const UOp& value) {
   Runtime::get();
-  if (value.op() == Op::Buffer) return Storage::of(*value)->sharding;
-  if (value.op() == Op::Assign) return sharding_of(value.src(0));
+  if (UOp buffer = stored_node(value)) return Storage::of(*buffer)->sharding;
+  if (value.op() == Op::Assign || value.op() == Op::Identity) return sharding_of(value.src(0));
   return to_local(std::span(&value, 1)).shardings[0];
 }
 

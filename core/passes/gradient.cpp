@@ -3,6 +3,8 @@
 #include "core/passes/gradient.h"
 
 #include <algorithm>
+#include <iterator>
+#include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -40,11 +42,14 @@ struct Entry {
 
 class Walk {
  public:
-  // Does not look below `ends`.
-  explicit Walk(std::span<const UOp> targets, std::span<const UOp> ends = {})
-      : targets_(targets.begin(), targets.end()) {
-    for (const UOp& end : ends) is_end_[end] = true;
+  // Targets are nodes and, but for 0, names. Does not look below `ends`, which are targets, too.
+  Walk(std::span<const UOp> targets, std::span<const int64_t> names, std::span<const UOp> ends = {})
+      : names_(names.begin(), names.end()) {
     for (const UOp& target : targets) is_target_[target] = true;
+    for (const UOp& end : ends) is_end_[end] = is_target_[end] = true;
+    for (int64_t name : names) {
+      if (name != 0) named_[name];
+    }
   }
 
   // Appends everything that x depends on, sources before users.
@@ -98,10 +103,21 @@ class Walk {
     }
   }
 
-  UOp result(const UOp& target) const {
-    if (const int* place = place_.find(target)) return order_[*place].gradient;
-    if (const UOp* gradient = assigned_.find(target)) return *gradient;
-    return {};
+  // Of the node, and of all others that have the name.
+  UOp result(const UOp& target, int64_t name) const {
+    UOp sum;
+    if (const int* place = target ? place_.find(target) : nullptr) {
+      sum = order_[*place].gradient;
+    } else if (const UOp* gradient = target ? assigned_.find(target) : nullptr) {
+      sum = *gradient;
+    }
+    auto others = named_.find(name);
+    if (others == named_.end()) return sum;
+    for (int place : others->second.places) {
+      if (!(order_[place].value == target)) add(sum, order_[place].gradient);
+    }
+    add(sum, others->second.computed_again);
+    return sum;
   }
 
  private:
@@ -127,6 +143,11 @@ class Walk {
 
   void finish(const UOp& x) {
     bool found = is_target_.contains(x) || is_assignment_to_target(x);
+    // The gradient of an end goes to the walk around this one, which has it under its name.
+    if (auto target = named_.find(name_of(x)); target != named_.end() && !is_end_.contains(x)) {
+      target->second.places.push_back(int(order_.size()));
+      found = true;
+    }
     for (size_t s = 0; !found && s < source_count(x); ++s) found = leads(x, s);
     place_[x] = int(order_.size());
     order_.push_back({x, {}, found});
@@ -135,55 +156,76 @@ class Walk {
   // A Checkpoint has the value of its first source, computed from the others. Its gradient goes not
   // through that value, which would have to be kept until now, but through the same computation
   // made again: from the others, after the gradient has come.
+  //
+  //   checkpoint(f(x, w), x)  ->  f(x', w) with x' = after(x, gradient)
+  //
+  // Both computations share what does not depend on the inputs (w): a walk through the second one
+  // ends there and at x', and this walk goes on from what it brings.
   void recompute(const UOp& x, const UOp& gradient) {
-    NodeMap<UOp> again;
-    std::vector<UOp> ends, targets = targets_, receivers = targets_;
+    NodeMap<UOp> made;
+    std::vector<UOp> ends, receivers;
     for (const UOp& input : x->src().subspan(1)) {
-      if (again.contains(input)) continue;
-      again[input] = UOp::make(Op::After, input.dtype(), {input, gradient});
-      ends.push_back(again.at(input));
-      targets.push_back(again.at(input));
+      if (made.contains(input)) continue;
+      made[input] = UOp::make(Op::After, input.dtype(), {input, gradient});
+      ends.push_back(made.at(input));
       receivers.push_back(input);
     }
-    UOp value = computed_again(x.src(0), again);
-    Walk inside(targets, ends);
+    UOp value = computed_again(x.src(0), made, [&](const UOp& shared) {
+      const int* place = place_.find(shared);
+      if (!place || !order_[*place].leads_to_target) return;
+      ends.push_back(shared);
+      receivers.push_back(shared);
+    });
+    Walk inside({}, names_, ends);
     inside.visit(value);
     inside.seed(value, gradient);
     inside.run();
-    for (size_t i = 0; i < targets.size(); ++i) {
-      UOp part = inside.result(targets[i]);
-      if (!part) continue;
-      if (place_.contains(receivers[i]))
-        accumulate(entry(receivers[i]), part);
-      else
-        assigned_[receivers[i]] = part;
+    for (size_t i = 0; i < ends.size(); ++i) {
+      UOp part = inside.result(ends[i], 0);
+      if (part && place_.contains(receivers[i])) accumulate(entry(receivers[i]), part);
     }
+    for (auto& [name, target] : named_) add(target.computed_again, inside.result({}, name));
   }
 
-  // What does not depend on the inputs is the same node again, and what was assigned stays so.
-  static UOp computed_again(const UOp& root, const NodeMap<UOp>& inputs) {
-    NodeMap<UOp> made;
+  // `made` has the inputs' replacements. What does not depend on them is the same node again, and
+  // what was assigned stays so; `share` is told of such nodes where something else uses them.
+  template <class Share>
+  static UOp computed_again(const UOp& root, NodeMap<UOp>& made, Share&& share) {
+    NodeMap<bool> told;
+    auto tell = [&](const UOp& x) {
+      if (!(made.at(x) == x) || told.contains(x)) return;
+      told[x] = true;
+      share(x);
+    };
     for (const UOp& x : toposort(std::span(&root, 1))) {
-      if (const UOp* input = inputs.find(x)) {
-        made[x] = *input;
-        continue;
-      }
+      if (made.contains(x)) continue;
       bool changed = false;
       std::vector<UOp> sources;
       for (const UOp& s : x->src()) {
         sources.push_back(made.at(s));
         changed = changed || !(sources.back() == s);
       }
-      made[x] = changed && x.op() != Op::Assign ? x.with_src(sources) : x;
+      changed = changed && x.op() != Op::Assign;
+      made[x] = changed ? x.with_src(sources) : x;
+      if (changed) std::ranges::for_each(x->src(), tell);
     }
+    tell(root);
     return made.at(root);
   }
 
-  static void accumulate(Entry& e, const UOp& gradient) {
-    e.gradient = e.gradient ? add_gradients(e.gradient, gradient) : gradient;
+  static void add(UOp& sum, const UOp& gradient) {
+    if (gradient) sum = sum ? add_gradients(sum, gradient) : gradient;
   }
 
-  std::vector<UOp> targets_;
+  static void accumulate(Entry& e, const UOp& gradient) { add(e.gradient, gradient); }
+
+  struct Named {
+    std::vector<int> places;  // in order_
+    UOp computed_again;       // what nodes of the name got where a Checkpoint was computed again
+  };
+
+  std::vector<int64_t> names_;
+  std::unordered_map<int64_t, Named> named_;
   NodeMap<bool> is_target_, is_end_;
   NodeMap<int> place_{256};  // in order_
   std::vector<Entry> order_;
@@ -194,9 +236,11 @@ class Walk {
 }  // namespace
 
 std::vector<UOp> gradient(std::span<const UOp> roots, std::span<const UOp> seeds,
-                          std::span<const UOp> targets) {
+                          std::span<const UOp> targets, std::span<const int64_t> names) {
   check_internal(roots.size() == seeds.size(), "every root has a seed");
-  Walk walk(targets);
+  std::vector<int64_t> name(names.begin(), names.end());
+  if (name.empty()) std::ranges::transform(targets, std::back_inserter(name), name_of);
+  Walk walk(targets, name);
   for (size_t i = 0; i < roots.size(); ++i) {
     if (!is_float(roots[i].dtype())) {
       throw UserError(fmt::format("gradient: {} is not a float", describe(*roots[i])));
@@ -210,7 +254,7 @@ std::vector<UOp> gradient(std::span<const UOp> roots, std::span<const UOp> seeds
   walk.run();
 
   std::vector<UOp> out;
-  for (const UOp& target : targets) out.push_back(walk.result(target));
+  for (size_t i = 0; i < targets.size(); ++i) out.push_back(walk.result(targets[i], name[i]));
   return out;
 }
 

@@ -8,10 +8,12 @@
 namespace tinyshard {
 
 // d sum(root * seed) / d target for each target; a null UOp where root does not depend on the
-// target. Seeds have the roots' shapes and types. UserError when a path to a target goes through an
-// op without a derivative that is not a boundary (Detach and comparisons are boundaries: they
-// stop).
+// target. Seeds have the roots' shapes and types. A target is its node, and every node of its name:
+// by default that of the node, if it has one (an Identity); `names` gives others, 0 for none, since
+// a tensor that was computed in the meantime is another node under the same name. UserError when a
+// path to a target goes through an op without a derivative that is not a boundary (Detach and
+// comparisons are boundaries: they stop).
 std::vector<UOp> gradient(std::span<const UOp> roots, std::span<const UOp> seeds,
-                          std::span<const UOp> targets);
+                          std::span<const UOp> targets, std::span<const int64_t> names = {});
 
 }  // namespace tinyshard

@@ -282,6 +282,7 @@ std::optional<Sharding> known_sharding(const UOp& x) {
     case Op::Contiguous:
     case Op::Checkpoint:
     case Op::After:
+    case Op::Identity:
       return known_sharding(x.src(0));
     default:
       return {};
@@ -357,6 +358,7 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::ContiguousBackward, Row::Follow, 0b1, contiguous_rule},
     {Op::Checkpoint, Row::Recompute},
     {Op::After, Row::Follow, 0b1, through},
+    {Op::Identity, Row::Follow, 0b1, through},
     {Op::Assign, Row::Follow, 0b10, through},
     {Op::Redistribute, Row::Follow, 0b1, redistribute_rule},
     {Op::Collective, Row::Refuse},

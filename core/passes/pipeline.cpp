@@ -22,6 +22,7 @@
 namespace tinyshard {
 namespace {
 
+void names_pass(PassContext& c) { c.roots = without_names(c.roots); }
 void tidy_pass(PassContext& c) { c.roots = tidy(c.roots); }
 
 void shard_pass(PassContext& c) {
@@ -48,7 +49,8 @@ void transpose_pass(PassContext& c) { c.roots = transpose_products(c.roots); }
 
 void epilogues_pass(PassContext& c) { c.roots = fuse_epilogues(c.roots, c.library_supports); }
 
-constexpr std::array<Pass, 13> kPasses = {{
+constexpr std::array<Pass, 14> kPasses = {{
+    {"names", "tensors of equal values become one value", true, names_pass},
     {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
     {"shard", "global values become local ones; collectives appear", true, shard_pass},
     {"empties", "what has no elements, or is made of nothing, becomes a constant", true,
@@ -117,9 +119,8 @@ void run_passes(PassContext& context) {
   for (size_t i = 0; i < asked.size(); ++i) {
     // What is asked for as a value of its own must not become another name of an existing storage.
     UOp& root = context.roots[i];
-    if (root.op() == Op::Buffer && asked[i].op() != Op::Buffer)
-      root = UOp::make(Op::Contiguous, root.dtype(), {root});
-    if (root.op() == Op::Assign && asked[i].op() != Op::Assign)
+    bool stored = root.op() == Op::Buffer || root.op() == Op::Assign;
+    if (stored && asked[i].op() != root.op())
       root = UOp::make(Op::Contiguous, root.dtype(), {root});
   }
   if (o.spec >= 1) verify(context.roots, Stage::Scheduled);
@@ -161,7 +162,10 @@ void verify(std::span<const UOp> roots, Stage stage) {
     if (x.op() == Op::Bitcast)
       need(itemsize(x.dtype()) == itemsize(src[0].dtype()), x, "sizes of bitcast");
     if (x.op() == Op::Gather) need(is_int(src[1].dtype()), x, "the index is an integer");
-    if (stage != Stage::Global) need(x.op() != Op::Redistribute, x, "left over after sharding");
+    if (stage != Stage::Global) {
+      need(x.op() != Op::Redistribute, x, "left over after sharding");
+      need(x.op() != Op::Identity, x, "a name of the user's graph");
+    }
     if (stage == Stage::Global) {
       need(x.op() != Op::Collective && x.op() != Op::CopyIn && x.op() != Op::ShardSlice, x,
            "local op in a global graph");

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <source_location>
 #include <string>
@@ -19,6 +20,7 @@ namespace tinyshard {
 
 class Tensor;
 class Variable;
+struct TensorState;
 using Caller = std::source_location;
 
 template <class T>
@@ -114,12 +116,12 @@ inline constexpr NewAxis kNewAxis{};
 inline constexpr Ellipsis kEllipsis{};
 
 // One entry of x[{...}]: a number, a variable, a Slice, kNewAxis, kEllipsis, or a tensor of
-// integers or bools.
+// integers or bools, which it holds: a list of indices may outlive the tensors that it was made of.
 struct Index {
   enum class Kind : uint8_t { Number, Slice, NewAxis, Ellipsis, Tensor } kind;
   int64_t number = 0;
   Slice slice;
-  const Tensor* tensor = nullptr;
+  std::shared_ptr<TensorState> tensor;
   Caller caller;
 
   template <std::integral T>
@@ -129,9 +131,8 @@ struct Index {
       : kind(Kind::Slice), slice(s), caller(c) {}                                     // NOLINT
   Index(NewAxis, Caller c = Caller::current()) : kind(Kind::NewAxis), caller(c) {}    // NOLINT
   Index(Ellipsis, Caller c = Caller::current()) : kind(Kind::Ellipsis), caller(c) {}  // NOLINT
-  Index(const Tensor& t, Caller c = Caller::current())                                // NOLINT
-      : kind(Kind::Tensor), tensor(&t), caller(c) {}
-  Index(const Variable& v, Caller c = Caller::current());  // NOLINT
+  Index(const Tensor& t, Caller c = Caller::current());                               // NOLINT
+  Index(const Variable& v, Caller c = Caller::current());                             // NOLINT
 };
 
 // Numbers in nested braces: Tensor{{1, 2}, {3, 4}}.

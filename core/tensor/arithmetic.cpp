@@ -234,7 +234,8 @@ Value where(const Value& condition, const Value& a, const Value& b) {
 Value detach(const Value& x) { return tinyshard::unary(Op::Detach, x.node()); }
 
 Value contiguous(const Value& x) {
-  if (x.node().op() == Op::Buffer || x.node().op() == Op::Contiguous) return x;
+  const Op op = under_names(x.node()).op();
+  if (op == Op::Buffer || op == Op::Contiguous) return x;
   return tinyshard::unary(Op::Contiguous, x.node());
 }
 

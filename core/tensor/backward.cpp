@@ -1,6 +1,7 @@
 // Parameters and their gradients, and where gradients stop.
-#include <algorithm>
+#include <cstdint>
 #include <span>
+#include <unordered_set>
 #include <vector>
 
 #include <fmt/format.h>
@@ -19,7 +20,8 @@ Tensor Tensor::is_param_(bool is_param) const {
   const UOp& node = uop();
   if (is_param && !is_float(node.dtype()))
     fail(fmt::format("a parameter holds floats, not {}", describe()));
-  if (is_param && !has_storage(node)) state_->set(with_own_storage(node));
+  // The name stays with what was built from it before, and is not below the new value as well.
+  if (is_param && !has_storage(node)) state_->set(with_own_storage(under_names(node)));
   state_->is_param = is_param;
   return *this;
 }
@@ -62,10 +64,38 @@ UOp seed_of(const Tensor& x, const Tensor& gradient) {
 }
 
 const char* why_no_gradient(const UOp& root) {
-  if (root.op() == Op::Buffer) {
+  if (under_names(root).op() == Op::Buffer) {
     return "it is computed already, which ends its history; take gradients before reading it";
   }
   return "mark parameters with is_param_(), and look for detach() on the way";
+}
+
+// The state's node, which may be computed already, and the name that graphs made before know it by.
+struct Targets {
+  std::vector<UOp> nodes;
+  std::vector<int64_t> names;
+  void add(TensorState& state) {
+    nodes.push_back(touch(state));
+    names.push_back(state.name);
+  }
+};
+
+// Which targets a graph leads to, be it through steps (floor, comparisons) alone.
+std::vector<bool> used_targets(const UOp& root, const Targets& targets) {
+  std::unordered_set<const Node*> nodes;
+  std::unordered_set<int64_t> names;
+  for (const UOp& x : toposort(std::span(&root, 1))) {
+    nodes.insert(x.get());
+    if (x.op() == Op::Identity) names.insert(name_of(x));
+  }
+  std::vector<bool> used;
+  for (size_t i = 0; i < targets.nodes.size(); ++i) {
+    const UOp& node = targets.nodes[i];
+    // Builders leave out what has no elements.
+    used.push_back(nodes.contains(node.get()) || names.contains(targets.names[i]) ||
+                   node->numel() == 0);
+  }
+  return used;
 }
 
 }  // namespace
@@ -74,49 +104,52 @@ Tensor Tensor::backward(const Tensor& gradient, Caller caller) const {
   Call call("backward", caller);
   UOp root = uop(), seed = seed_of(*this, gradient);
   std::vector<StatePtr> params;
-  std::vector<UOp> targets;
+  Targets targets;
   for_each_live_state([&](const StatePtr& state) {
     if (!state->is_param) return;
     params.push_back(state);
-    targets.push_back(touch(*state));
+    targets.add(*state);
   });
   std::vector<UOp> gradients =
-      tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), targets);
+      tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), targets.nodes, targets.names);
   bool any = false;
   for (size_t i = 0; i < params.size(); ++i) {
     if (!gradients[i]) continue;
     any = true;
     StatePtr& slot = params[i]->gradient;
-    slot = make_state(slot ? (Value(Tensor(slot)) + Value(gradients[i])).node() : gradients[i]);
+    slot = Tensor(slot ? (Value(Tensor(slot)) + Value(gradients[i])).node() : gradients[i]).state();
   }
   if (!any) fail(fmt::format("{} depends on no parameter: {}", describe(), why_no_gradient(root)));
   return *this;
 }
 
 std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets, const Tensor& gradient,
-                                     Caller caller) const {
+                                     bool materialize_grads, Caller caller) const {
   Call call("gradient", caller);
   UOp root = uop(), seed = seed_of(*this, gradient);
-  std::vector<UOp> nodes;
+  Targets wanted;
   for (const Tensor& target : targets) {
-    nodes.push_back(target.uop());
     if (!is_float(target.dtype()))
       fail(fmt::format("target {} holds no floats, so it has no gradient", target.describe()));
+    wanted.add(*target.state());
   }
-  std::vector<UOp> gradients = tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), nodes);
+  std::vector<UOp> gradients =
+      tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), wanted.nodes, wanted.names);
+  std::vector<bool> used;  // known where a target needs it
   std::vector<Tensor> out;
-  std::vector<UOp> all;  // nodes of this tensor's graph, where a target turns out not to lead to it
   for (size_t i = 0; i < gradients.size(); ++i) {
-    if (!gradients[i]) {
-      // Used, but only through steps (floor, comparisons): the derivative is zero.
-      if (all.empty()) all = toposort(std::span(&root, 1));
-      if (std::ranges::find(all, nodes[i]) == all.end()) {
-        fail(fmt::format("{} does not depend on target {}, {}: {}", describe(), i,
-                         targets[i].describe(), why_no_gradient(root)));
-      }
-      gradients[i] = targets[i].zeros_like().uop();
+    if (gradients[i]) {
+      out.emplace_back(gradients[i]);
+      continue;
     }
-    out.emplace_back(gradients[i]);
+    if (used.empty()) used = used_targets(root, wanted);
+    if (!used[i] && !materialize_grads) {
+      fail(
+          fmt::format("{} does not depend on target {}, {}: {}; materialize_grads = true gives "
+                      "zeros for such targets",
+                      describe(), i, targets[i].describe(), why_no_gradient(root)));
+    }
+    out.push_back(targets[i].zeros_like());
   }
   return out;
 }

@@ -93,7 +93,7 @@ Tensor Tensor::empty(const Ints& shape, DType dtype, Caller caller) {
   Call call("empty", caller);
   value::check_dtype(dtype);
   check_size(shape.values, dtype);
-  return Tensor(empty_buffer(shape.values, dtype, replicated(default_mesh())));
+  return Tensor(make_state(empty_buffer(shape.values, dtype, replicated(default_mesh()))));
 }
 
 Tensor Tensor::full_like(Scalar value, std::optional<DType> dtype) const {

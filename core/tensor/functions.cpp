@@ -33,7 +33,7 @@ Value power_of_integer(const Value& base, uint64_t n) {
     if (n & 1) out = out ? *out * squared : squared;
     if (n > 1) squared = squared * squared;
   }
-  return out ? *out : constant(base.dtype(), 1, base.shape());
+  return out ? *out : constant_of(base, 1);
 }
 
 // base^exponent for integers, by all bits of the exponent. Of negative powers the whole part is

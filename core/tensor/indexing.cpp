@@ -123,7 +123,7 @@ Plan plan(const Value& x, std::span<const Index> index) {
         break;
       }
       case Index::Kind::Tensor: {
-        Value places(*entry.tensor);
+        Value places{Tensor(entry.tensor)};
         if (places.dtype() == DType::Bool) {
           fail(fmt::format(
               "a bool index {} makes a shape that depends on values; use masked_select or where",

@@ -29,7 +29,11 @@ namespace tinyshard {
 
 namespace detail {
 
-// What a step is called with, and what its function gets for it while it is traced.
+// What a step is called with, and what its function gets for it while it is traced. A number is
+// given to it as a tensor.
+template <class T>
+inline constexpr bool is_argument =
+    std::is_base_of_v<Tensor, T> || std::is_same_v<T, Variable> || Number<T>;
 template <class T>
 struct Argument {
   static StatePtr state(const T& x) { return Tensor(x).state(); }
@@ -40,6 +44,17 @@ struct Argument<Variable> {
   static StatePtr state(const Variable& x) { return x.input(); }
   static Variable inside(const Variable& x, const StatePtr& state) { return x.inside(state); }
 };
+
+// What its function may return.
+template <class R>
+inline constexpr bool is_result = std::is_void_v<R> || std::is_same_v<R, Tensor>;
+template <>
+inline constexpr bool is_result<std::vector<Tensor>> = true;
+template <class... T>
+inline constexpr bool is_result<std::tuple<T...>> = (std::is_same_v<T, Tensor> && ...);
+template <class A, class B>
+inline constexpr bool is_result<std::pair<A, B>> =
+    std::is_same_v<A, Tensor> && std::is_same_v<B, Tensor>;
 
 inline CapturedStep::States states_of(const Tensor& t) { return {t.state()}; }
 inline CapturedStep::States states_of(const std::vector<Tensor>& list) {
@@ -88,13 +103,11 @@ class Jit {
 
   template <class... T>
   auto operator()(const T&... arguments) {
-    using R = std::invoke_result_t<F&, decltype(detail::Argument<T>::inside(arguments, {}))...>;
-    CapturedStep::States inputs{detail::Argument<T>::state(arguments)...};
-    auto record = [&](const CapturedStep::States& states) {
-      return trace<R>(states, std::index_sequence_for<T...>(), arguments...);
-    };
-    const auto& outputs = step_.call(inputs, std::ref(record));
-    if constexpr (!std::is_void_v<R>) return detail::Results<R>::from(outputs);
+    constexpr bool known = (detail::is_argument<T> && ...);
+    static_assert(known,
+                  "a Jit is called with Tensors, Variables and numbers; what else its function "
+                  "needs is captured by the lambda");
+    if constexpr (known) return call_with(arguments...);
   }
 
   bool captured() const { return step_.captured(); }
@@ -102,6 +115,38 @@ class Jit {
   const Schedule& schedule() const { return step_.schedule(); }
 
  private:
+  template <class... T>
+  auto call_with(const T&... arguments) {
+    constexpr bool fits =
+        std::is_invocable_v<F&, decltype(detail::Argument<T>::inside(arguments, {}))...>;
+    static_assert(fits,
+                  "the function of this Jit does not take these arguments: it needs as many as it "
+                  "has parameters, a Variable for each Variable and a Tensor or a number for each "
+                  "Tensor");
+    if constexpr (fits) return run<decltype(returned(arguments...))>(arguments...);
+  }
+
+  template <class... T>
+  auto returned(const T&... arguments)  // the function's result by value; never called
+      -> std::remove_cvref_t<
+          std::invoke_result_t<F&, decltype(detail::Argument<T>::inside(arguments, {}))...>>;
+
+  template <class R, class... T>
+  R run(const T&... arguments) {
+    constexpr bool known = detail::is_result<R>;
+    static_assert(known,
+                  "the function of a Jit returns nothing, a Tensor, or a vector, a pair or a tuple "
+                  "of Tensors");
+    if constexpr (known) {
+      CapturedStep::States inputs{detail::Argument<T>::state(arguments)...};
+      auto record = [&](const CapturedStep::States& states) {
+        return trace<R>(states, std::index_sequence_for<T...>(), arguments...);
+      };
+      const auto& outputs = step_.call(inputs, std::ref(record));
+      if constexpr (!std::is_void_v<R>) return detail::Results<R>::from(outputs);
+    }
+  }
+
   template <class R, size_t... I, class... T>
   CapturedStep::States trace(const CapturedStep::States& states, std::index_sequence<I...>,
                              const T&... arguments) {

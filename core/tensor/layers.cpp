@@ -65,7 +65,7 @@ Tensor Tensor::dropout(double p, Caller caller) const {
   Call call("dropout", caller);
   if (!(p >= 0 && p <= 1)) fail(fmt::format("p = {} is not a probability", p));
   if (!is_training() || p == 0) return Tensor(uop());
-  if (p == 1) return zeros_like();
+  if (p == 1) return value::constant_of(*this, 0);
   // The decisions are kept, in one byte each: the gradient needs them too.
   Value bits(random_bits(Value(*this).shape()));
   Value threshold = value::constant(DType::U32, static_cast<int64_t>(std::ldexp(p, 32)));

@@ -153,8 +153,7 @@ Tensor Tensor::squeeze(std::optional<int64_t> dim, Caller caller) const {
     std::erase(shape, 1);
   } else {
     int64_t axis = value::resolve_axis(*dim, x.rank());
-    if (shape.empty() || shape[axis] != 1) return Tensor(uop());
-    shape.erase(shape.begin() + axis);
+    if (!shape.empty() && shape[axis] == 1) shape.erase(shape.begin() + axis);
   }
   return value::reshape(x, shape);
 }
@@ -183,8 +182,7 @@ Tensor Tensor::transpose(int64_t dim0, int64_t dim1, Caller caller) const {
   Value x(*this);
   Dims order = counted(x.rank());
   int64_t a = value::resolve_axis(dim0, x.rank()), b = value::resolve_axis(dim1, x.rank());
-  if (x.rank() == 0) return Tensor(uop());
-  std::swap(order[a], order[b]);
+  if (x.rank() > 0) std::swap(order[a], order[b]);
   return value::permute(x, order);
 }
 
@@ -342,7 +340,7 @@ std::vector<Tensor> Tensor::chunk(int64_t chunks, int64_t dim, Caller caller) co
   return split(Dims(chunks, 0), dim, caller);
 }
 
-Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t dim, Caller caller) {
+Tensor cat(const std::vector<Tensor>& tensors, int64_t dim, Caller caller) {
   Call call("cat", caller);
   if (tensors.empty()) fail("no tensors");
   std::vector<Value> parts(tensors.begin(), tensors.end());
@@ -364,7 +362,7 @@ Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t dim, Caller calle
   return value::cat(parts, axis);
 }
 
-Tensor Tensor::stack(const std::vector<Tensor>& tensors, int64_t dim, Caller caller) {
+Tensor stack(const std::vector<Tensor>& tensors, int64_t dim, Caller caller) {
   Call call("stack", caller);
   if (tensors.empty()) fail("no tensors");
   int64_t axis = new_axis(dim, tensors[0].ndim());
@@ -376,6 +374,29 @@ Tensor Tensor::stack(const std::vector<Tensor>& tensors, int64_t dim, Caller cal
     parts.push_back(value::unsqueeze(tensor, axis));
   }
   return cat(parts, axis, caller);
+}
+
+namespace {
+
+std::vector<Tensor> in_front(const Tensor& first, const std::vector<Tensor>& others) {
+  std::vector<Tensor> all{first};
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
+}
+
+}  // namespace
+
+Tensor Tensor::cat(const std::vector<Tensor>& others, int64_t dim, Caller caller) const {
+  return tinyshard::cat(in_front(*this, others), dim, caller);
+}
+Tensor Tensor::cat(const Tensor& other, int64_t dim, Caller caller) const {
+  return tinyshard::cat({*this, other}, dim, caller);
+}
+Tensor Tensor::stack(const std::vector<Tensor>& others, int64_t dim, Caller caller) const {
+  return tinyshard::stack(in_front(*this, others), dim, caller);
+}
+Tensor Tensor::stack(const Tensor& other, int64_t dim, Caller caller) const {
+  return tinyshard::stack({*this, other}, dim, caller);
 }
 
 Tensor Tensor::diag(Caller caller) const {

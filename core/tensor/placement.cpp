@@ -78,12 +78,12 @@ Tensor Tensor::shard_like(const Sharding& sharding, Caller caller) const {
 
 Tensor Tensor::shard_like(const Tensor& other, Caller caller) const {
   Call call("shard_like", caller);
-  if (!value::placed_on_several()) return *this;
+  if (!value::placed_on_several()) return Tensor(uop());
   Sharding target = other.sharding();
   for (Placement& p : target.placements) {
     if (p.is_partial()) p = Replicate;
   }
-  if (target.mesh == default_mesh()) return *this;
+  if (target.mesh == default_mesh()) return Tensor(uop());
   return shard_like(target, caller);
 }
 
@@ -94,7 +94,7 @@ Tensor Tensor::to(const std::string& device, Caller caller) const {
 
 TensorSharding Tensor::sharding() const {
   const UOp& node = uop();
-  if (node.op() == Op::Buffer) return {sharding_of(node), dtype(), shape()};
+  if (UOp stored = stored_node(node)) return {sharding_of(stored), dtype(), shape()};
   default_mesh();  // the devices of this process are known from here on
   return {to_local(std::span(&node, 1)).pending[0], dtype(), shape()};
 }

@@ -53,7 +53,8 @@ UOp random_bits(DimSpan shape) {
   {
     std::lock_guard lock(g.mutex);
     if (is_training() || current_capture()) {
-      if (!g.trained) g.trained = make_state(count_buffer(kFirstTrained, g.seed));
+      if (!g.trained || is_lost(*g.trained))
+        g.trained = make_state(count_buffer(kFirstTrained, g.seed));
       words = Value(touch(*g.trained));
       Value step = value::pad(value::constant(DType::U64, n, Dims{1}), {{0, 1}});
       g.trained->set(UOp::make(Op::Assign, DType::U64, {words->node(), (*words + step).node()}));
@@ -72,7 +73,7 @@ RandomState random_state() {
   Generator& g = generator();
   std::lock_guard lock(g.mutex);
   RandomState out{g.seed, g.drawn, 0};
-  if (g.trained) {
+  if (g.trained && !is_lost(*g.trained)) {
     uint64_t count = 0;
     std::memcpy(&count, read(*g.trained).data(), sizeof(count));
     out.trained = count - kFirstTrained;
@@ -86,7 +87,7 @@ void set_random_state(const RandomState& state) {
   g.seed = state.seed;
   g.drawn = state.drawn;
   std::array<uint64_t, 2> words{kFirstTrained + state.trained, state.seed};
-  if (g.trained) {
+  if (g.trained && !is_lost(*g.trained)) {
     realize(std::span(&g.trained, 1));  // captured steps hold the storage: it is written over
     write(*g.trained, std::as_bytes(std::span(words)));
   } else if (state.trained != 0) {

@@ -68,7 +68,7 @@ Value hits(const Scatter& s) {
 Tensor Tensor::scatter(int64_t dim, const Tensor& index, const Operand& src) const {
   Call call("scatter", src.caller);
   Scatter s = check(*this, dim, index, src);
-  if (s.index.node()->numel() == 0) return *this;
+  if (s.index.node()->numel() == 0) return s.x;
   // The last entry that names a place wins.
   Value order = value::broadcast_to(
       value::iota_along(s.axis, s.x.rank(), s.index.size(s.axis), DType::I32) + 1, s.index.shape());

@@ -40,9 +40,14 @@ TrainingMode::TrainingMode(bool enabled) : previous_(std::exchange(training, ena
 TrainingMode::~TrainingMode() { training = previous_; }
 bool is_training() { return training; }
 
+Index::Index(const Tensor& t, Caller c) : kind(Kind::Tensor), tensor(t.state()), caller(c) {}
+
 // --- from data -----------------------------------------------------------------------------------
 
-Tensor::Tensor(UOp value) : state_(make_state(std::move(value))) {}
+// A float may be differentiated by, and what lies in a storage must not change with another tensor.
+Tensor::Tensor(UOp value)
+    : state_(make_state(is_float(value.dtype()) || has_storage(under_names(value)) ? named(value)
+                                                                                   : value)) {}
 
 Tensor::Tensor(std::span<const std::byte> bytes, const Ints& shape, DType dtype, Caller caller) {
   Call call("tensor", caller);
@@ -92,7 +97,8 @@ Tensor::Tensor(std::initializer_list<Nested> rows) {
     if (default_float() == DType::F64) {
       *this = Tensor(values, shape);
     } else {
-      *this = Tensor(std::vector<float>(values.begin(), values.end()), shape).cast(default_float());
+      *this = Tensor(std::vector<float>(values.begin(), values.end()), shape);
+      if (default_float() != DType::F32) *this = cast(default_float());
     }
   } else if (kind == Scalar::Kind::Int) {
     std::vector<int32_t> values;
@@ -253,7 +259,7 @@ Tensor Tensor::contiguous() const {
 
 Tensor Tensor::clone() const {
   Call call("clone");
-  return Tensor(with_own_storage(uop()));
+  return Tensor(make_state(with_own_storage(uop())));
 }
 
 Tensor Tensor::assign(const Operand& value) const {
@@ -280,7 +286,7 @@ Tensor Tensor::assign(const Tensor& value, Caller caller) const {
   UOp storage = has_storage(target)
                     ? target
                     : empty_buffer(target.shape(), target.dtype(), sharding_of(target));
-  state_->set(UOp::make(Op::Assign, target.dtype(), {storage, v.node()}));
+  replace_value(*state_, UOp::make(Op::Assign, target.dtype(), {storage, v.node()}));
   return *this;
 }
 
@@ -291,7 +297,10 @@ Tensor Tensor::replace(const Tensor& value, Caller caller) const {
   }
   const UOp& node = value.uop();
   // A parameter will be written over.
-  state_->set(is_param() && !has_storage(node) ? with_own_storage(node) : node);
+  if (is_param() && !has_storage(node))
+    replace_value(*state_, with_own_storage(node));
+  else
+    replace_value(*state_, has_storage(node) ? node : named(node));
   return *this;
 }
 
@@ -299,7 +308,7 @@ Tensor Tensor::replace(const Tensor& value, Caller caller) const {
 
 Tensor Tensor::cast(DType dtype) const {
   Call call("cast");
-  return dtype == this->dtype() ? Tensor(uop()) : value::cast(*this, dtype).tensor();
+  return value::cast(*this, dtype);
 }
 
 namespace {

@@ -57,7 +57,7 @@ class Tensor {
   // Copies row-major elements of any type.
   Tensor(std::span<const std::byte> bytes, const Ints& shape, DType dtype,
          Caller caller = Caller::current());
-  explicit Tensor(UOp value);
+  explicit Tensor(UOp value);  // another tensor of this value
   explicit Tensor(StatePtr state) : state_(std::move(state)) {}
 
   static Tensor empty(const Ints& shape, DType dtype = default_float(),
@@ -154,7 +154,11 @@ class Tensor {
   void set_grad(const Tensor& gradient) const;
   // Adds d(this * gradient)/d(p) to the gradient of every parameter p that this depends on.
   Tensor backward(const Tensor& gradient = {}, Caller caller = Caller::current()) const;
+  // d(this * gradient)/d(target) for each target: a tensor that this was computed from, as it went
+  // in, be it a constant or an intermediate value; others of equal values do not count. UserError
+  // for a target that this was not computed from; with materialize_grads its gradient is zeros.
   std::vector<Tensor> gradient(const std::vector<Tensor>& targets, const Tensor& gradient = {},
+                               bool materialize_grads = false,
                                Caller caller = Caller::current()) const;
   Tensor detach() const;
   Tensor contiguous_backward() const;  // the gradient that arrives here is a value of its own
@@ -206,10 +210,13 @@ class Tensor {
                             Caller caller = Caller::current()) const;
   std::vector<Tensor> chunk(int64_t chunks, int64_t dim = 0,
                             Caller caller = Caller::current()) const;
-  static Tensor cat(const std::vector<Tensor>& tensors, int64_t dim = 0,
-                    Caller caller = Caller::current());
-  static Tensor stack(const std::vector<Tensor>& tensors, int64_t dim = 0,
-                      Caller caller = Caller::current());
+  // This tensor, then the others; the functions cat({x, y}) and stack({x, y}) take all in one list.
+  Tensor cat(const std::vector<Tensor>& others, int64_t dim = 0,
+             Caller caller = Caller::current()) const;
+  Tensor cat(const Tensor& other, int64_t dim = 0, Caller caller = Caller::current()) const;
+  Tensor stack(const std::vector<Tensor>& others, int64_t dim = 0,
+               Caller caller = Caller::current()) const;
+  Tensor stack(const Tensor& other, int64_t dim = 0, Caller caller = Caller::current()) const;
   Tensor diag(Caller caller = Caller::current()) const;
   Tensor diagonal(int64_t offset = 0, int64_t dim1 = 0, int64_t dim2 = 1,
                   Caller caller = Caller::current()) const;
@@ -490,6 +497,10 @@ class Tensor {
  private:
   StatePtr state_;
 };
+
+Tensor cat(const std::vector<Tensor>& tensors, int64_t dim = 0, Caller caller = Caller::current());
+Tensor stack(const std::vector<Tensor>& tensors, int64_t dim = 0,  // along a new dim
+             Caller caller = Caller::current());
 
 struct Tensor::Svd {
   Tensor u, s, vt;

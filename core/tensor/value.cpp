@@ -98,6 +98,10 @@ Value constant(DType dtype, Scalar value, DimSpan shape) {
       shape);
 }
 
+Value constant_of(const Value& x, Scalar value) {
+  return where(constant(DType::Bool, false, x.shape()), x, constant(x.dtype(), value, x.shape()));
+}
+
 Scalar identity(ReduceOp op, DType dtype) {
   if (op == ReduceOp::Sum) return 0;
   if (op == ReduceOp::Prod) return 1;
@@ -116,8 +120,7 @@ Value cast(const Value& x, DType dtype) {
   check_dtype(dtype);
   if (x.is_number()) return constant(dtype, x.number());
   if (x.dtype() == dtype) return x;
-  if (is_const(x.node())) {
-    const UOp& c = x.node();
+  if (const UOp c = x.node(); is_const(c)) {
     if (is_float(c.dtype())) {
       double number = const_as_double(c);
       // Out of range is the kernel's business: the same conversion as for any other value. So is

@@ -52,7 +52,7 @@ const StatePtr& Variable::input() const {
   Call call("captured step");
   const int64_t now = value();
   auto bytes = std::as_bytes(std::span(&now, 1));
-  if (shared_->input)
+  if (shared_->input && !is_lost(*shared_->input))
     write(*shared_->input, bytes);
   else
     shared_->input = make_state(host_buffer({}, DType::I64, bytes));

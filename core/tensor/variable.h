@@ -39,6 +39,22 @@ class Variable {
   const Tensor& tensor(Caller caller = Caller::current()) const;
   operator const Tensor&() const { return tensor(); }  // NOLINT(google-explicit-constructor)
 
+  // The operators of Tensor, for a variable beside a number or another variable.
+  friend Tensor operator+(const Operand& a, const Operand& b);
+  friend Tensor operator-(const Operand& a, const Operand& b);
+  friend Tensor operator*(const Operand& a, const Operand& b);
+  friend Tensor operator/(const Operand& a, const Operand& b);
+  friend Tensor operator%(const Operand& a, const Operand& b);
+  friend Tensor operator&(const Operand& a, const Operand& b);
+  friend Tensor operator|(const Operand& a, const Operand& b);
+  friend Tensor operator^(const Operand& a, const Operand& b);
+  friend Tensor operator<(const Operand& a, const Operand& b);
+  friend Tensor operator>(const Operand& a, const Operand& b);
+  friend Tensor operator<=(const Operand& a, const Operand& b);
+  friend Tensor operator>=(const Operand& a, const Operand& b);
+  friend Tensor operator==(const Operand& a, const Operand& b);
+  friend Tensor operator!=(const Operand& a, const Operand& b);
+
  private:
   friend struct detail::Argument<Variable>;
   struct Shared;

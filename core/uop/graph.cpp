@@ -81,8 +81,8 @@ uint64_t structural_hash(std::span<const UOp> roots) {
   for (const UOp& x : toposort(roots)) {
     uint64_t h = combine(uint64_t(x.op()) << 8 | uint64_t(x.dtype()), x->src().size());
     auto arg = x->arg();
-    if (x.op() == Op::Buffer ||
-        x.op() == Op::Redistribute) {  // identities differ between processes
+    if (x.op() == Op::Buffer || x.op() == Op::Redistribute ||
+        x.op() == Op::Identity) {  // numbers differ between processes
       if (x.op() == Op::Buffer) h = combine(h, buffers++);
       arg = arg.subspan(1);
     }

@@ -60,6 +60,7 @@ constexpr std::array<OpInfo, kOps> kTable = {{
     {Op::ContiguousBackward, "contiguous_backward", 1, C::Storage, T::SameAsFirst},
     {Op::Checkpoint, "checkpoint", -1, C::Storage, T::SameAsFirst},
     {Op::After, "after", 2, C::Storage, T::SameAsFirst},
+    {Op::Identity, "identity", 1, C::Storage, T::SameAsFirst},
     {Op::Assign, "assign", 2, C::Storage, T::SameAsFirst},
     {Op::Redistribute, "redistribute", 1, C::Device, T::Given},
     {Op::Collective, "collective", 1, C::Device, T::SameAsFirst},

@@ -66,6 +66,7 @@ enum class Op : uint8_t {
   ContiguousBackward,
   Checkpoint,
   After,
+  Identity,
   Assign,
   // between devices
   Redistribute,

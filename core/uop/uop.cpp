@@ -324,7 +324,7 @@ UOp swap_last_two(const UOp& x) {
 }
 
 UOp under_views(UOp x) {
-  while (is_movement(x.op())) x = x.src(0);
+  while (is_movement(x.op()) || x.op() == Op::Identity) x = x.src(0);
   return x;
 }
 

@@ -17,6 +17,7 @@
 //     counts the parts before and after; each device has one of them where it does not
 //   Redistribute {mesh id, placements...}, rounded to its type before it travels
 //   DeviceCoordinate {mesh axis, size}
+//   Identity {number}: the value of its source under a name of its own: see under_names()
 //   Param {slot}                  Load(param, index[, valid])   Store(param, index, value)
 //   Fold(value, ranges...) {ReduceOp}                           Pad fills with zero
 //
@@ -135,13 +136,23 @@ UOp where(const UOp& condition, const UOp& a, const UOp& b);
 UOp cast(const UOp& x, DType dtype);
 UOp reshape(const UOp& x, DimSpan shape);
 UOp swap_last_two(const UOp& x);          // dims
-UOp under_views(UOp x);                   // what movement ops lead down to; x itself else
+UOp under_views(UOp x);                   // what movement ops and names lead down to; x itself else
 UOp expand(const UOp& x, DimSpan shape);  // dims of size 1 repeat; same rank
 UOp permute(const UOp& x, DimSpan order);
 UOp pad(const UOp& x, DimSpan lo_hi);
 UOp shrink(const UOp& x, DimSpan lo_hi);  // [lo, hi) for each dim
 UOp flip(const UOp& x, DimSpan axes);
 UOp reduce(ReduceOp op, const UOp& x, DimSpan axes);  // reduced axes stay with size 1
+
+// --- names ---------------------------------------------------------------------------------------
+// Equal nodes are one pointer, but two tensors of equal values are two things to differentiate by.
+// So a tensor's value is an Identity node, whose number no other one has; builders do not look
+// through it. Names end before the passes, which see equal values as one again.
+UOp named(const UOp& x);
+UOp under_names(UOp x);         // the value itself
+int64_t name_of(const UOp& x);  // the number; 0 for a node that is no Identity
+// The graphs without names, as the builders above would have made them.
+std::vector<UOp> without_names(std::span<const UOp> roots);
 
 // --- kernels
 // ---------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ std::vector<OpCase> op_cases() {
       {"shrink", [](T x, T) { return x.shrink({{1, 5}, {2, 11}}); }},
       {"flip", [](T x, T) { return x.flip({0, 1}); }},
       {"cat", [](T x, T) { return x.cat({x * 3}, 0); }},
+      {"stack", [](T x, T) { return x.stack({x * 3}, 1); }},
       {"cumsum", [](T x, T) { return x.cumsum(0); }},
       {"where", [](T x, T) { return (x > 0).where(x, x * 0.1); }},
       {"triu", [](T x, T) { return x.triu(); }},

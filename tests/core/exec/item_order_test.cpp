@@ -93,7 +93,7 @@ TEST_F(ItemOrder, IsKeptWhereAnInputIsOverwritten) {
     Jit step = [&](Tensor x) {
       Tensor y = x.matmul(weight).sum(1), z = x.square().sum(0), w = x.max(1);
       state.assign(state * 0.5);
-      return Tensor::stack({y, z, w});
+      return stack({y, z, w});
     };
     step(Tensor::randn({32, 32}).realize());  // captured with an input that nothing else uses
     std::vector<float> all;

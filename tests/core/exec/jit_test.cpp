@@ -2,7 +2,9 @@
 // clear errors for what a replay cannot do.
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <new>
+#include <string>
 #include <tinyshard/tinyshard.h>
 
 #include <gtest/gtest.h>
@@ -196,6 +198,30 @@ TEST(Jit, ATensorThatEscapesHasNoValue) {
   f(Tensor({1.f}));
   std::string text = test::message_of<UserError>([&] { escaped.to_vector<float>(); });
   EXPECT_NE(text.find("return it from the step"), std::string::npos) << text;
+}
+
+TEST(Jit, UndefinedTensorsAreClearErrors) {
+  auto error = [](const std::function<void()>& call) { return test::message_of<UserError>(call); };
+  const Tensor x{1.0, 2.0}, none;
+  Jit sum = [](Tensor a, Tensor b) { return a + b; };
+  const std::string input = "captured step: input 1 is a tensor that was never given a value";
+  EXPECT_EQ(error([&] { sum(x, none); }), input);
+  EXPECT_EQ(sum(x, x).to_vector<float>(), (std::vector<float>{2, 4})) << "the step is still usable";
+  EXPECT_EQ(error([&] { sum(x, none); }), input) << "a replay";
+  Jit one = [](Tensor) { return Tensor(); };
+  Jit list = [](Tensor a) { return std::vector<Tensor>{a, Tensor()}; };
+  Jit pair = [](Tensor a) { return std::pair{a, Tensor()}; };
+  Jit tuple = [](Tensor a) { return std::tuple{a, Tensor(), a}; };
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_NE(error([&] { one(x); }).find("result 0 is a tensor that was never"),
+              std::string::npos);
+    EXPECT_NE(error([&] { list(x); }).find("result 1 is a tensor that was never"),
+              std::string::npos);
+    EXPECT_NE(error([&] { pair(x); }).find("result 1 is a tensor that was never"),
+              std::string::npos);
+    EXPECT_NE(error([&] { tuple(x); }).find("result 1 is a tensor that was never"),
+              std::string::npos);
+  }
 }
 
 TEST(Jit, SeveralResults) {

@@ -113,6 +113,7 @@ class Evaluator {
         break;
       case Op::Contiguous:
       case Op::Detach:
+      case Op::Identity:
       case Op::ContiguousBackward:
       case Op::Redistribute:
         return src(0);

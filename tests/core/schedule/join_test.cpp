@@ -17,7 +17,7 @@ namespace {
 std::vector<UOp> nodes(const std::vector<Tensor>& tensors) {
   std::vector<UOp> roots;
   for (const Tensor& t : tensors) roots.push_back(t.uop());
-  return roots;
+  return without_names(roots);
 }
 
 Schedule joined(const std::vector<Tensor>& tensors) {

@@ -25,9 +25,11 @@ std::vector<int32_t> numbers_from(int64_t first, int64_t count) {
   return numbers;
 }
 
+UOp plain(const Tensor& x) { return without_names(std::span(&x.uop(), 1))[0]; }
+
 // The parts of sums, moves and paddings of buffers.
 std::optional<std::vector<Part>> parts(const Tensor& whole) {
-  return parts_of(whole.uop(), [](const UOp& x) { return x.op() == Op::Buffer; });
+  return parts_of(plain(whole), [](const UOp& x) { return x.op() == Op::Buffer; });
 }
 
 // Writes numbers where the parts lie and compares with the value of the whole. Each part holds the
@@ -60,7 +62,7 @@ TEST(Parts, LieWhereTheirElementsAre) {
     std::vector<std::pair<UOp, int64_t>> first;
     auto part = [&](const Dims& shape) {
       Tensor x = Tensor(numbers_from(count, product(shape)), shape).contiguous().realize();
-      first.emplace_back(x.uop(), count);
+      first.emplace_back(plain(x), count);
       count += x.numel();
       return x;
     };
@@ -79,8 +81,7 @@ TEST(Parts, LieWhereTheirElementsAre) {
         shape[size_t(axis)] = 1 + below(3);
         std::swap(shape.front(), shape.back());
         Tensor other = part(shape).transpose(0, -1);
-        next = below(2) ? Tensor::cat({x, other}, axis)
-                        : Tensor::cat({other, x, part(other.shape())}, axis);
+        next = below(2) ? cat({x, other}, axis) : cat({other, x, part(other.shape())}, axis);
       }
       // Not all that is moved has elements that lie evenly.
       if (next.ndim() > 6 || !parts(next)) continue;
@@ -88,7 +89,7 @@ TEST(Parts, LieWhereTheirElementsAre) {
       ++done[size_t(kind)];
     }
     if (round % 2) x = x.contiguous();
-    if (x.uop().op() != Op::Buffer) expect_parts(x, first);
+    if (plain(x).op() != Op::Buffer) expect_parts(x, first);
   }
   for (int count : done) EXPECT_GT(count, 100);
 }
@@ -223,8 +224,7 @@ TEST_F(LibraryParts, MakeAProgramOfTheirOwn) {
 TEST_F(LibraryParts, AreWrittenIntoSeveralValues) {
   Attention a;
   std::vector<Tensor> d = a.gradients(a.part);
-  Schedule schedule =
-      planned({Tensor::cat({d[2], d[0]}, 1), Attention::by_head(d[1]).contiguous()});
+  Schedule schedule = planned({cat({d[2], d[0]}, 1), Attention::by_head(d[1]).contiguous()});
   EXPECT_EQ(summarize(schedule).kernels, 0) << ::testing::PrintToString(schedule.lines());
   EXPECT_EQ(backward(schedule).writes.size(), 2);
   EXPECT_EQ(backward(schedule).call.results.size(), 3);
@@ -258,12 +258,12 @@ TEST_F(LibraryParts, StayWhereOthersReadThem) {
   expect_copies({d[0], d[1]});
   expect_copies({d[0], d[1].square().sum()});
   std::vector<Tensor> each = a.gradients(a.part);
-  expect_copies({Tensor::cat({each[0], each[1], each[2], each[0]}, -1)});
+  expect_copies({cat({each[0], each[1], each[2], each[0]}, -1)});
   // Of results that are in the order in which they are read.
   std::vector<Tensor> x;
   for (int i = 0; i < 4; ++i) x.push_back(empty({kBatch, kHeads, kRows, kWidth}));
   each = x[0].scaled_dot_product_attention(x[1], x[2]).gradient({x[0], x[1], x[2]}, x[3]);
-  Tensor stacked = Tensor::stack(each, 0);
+  Tensor stacked = stack(each, 0);
   EXPECT_EQ(summarize(planned({stacked})).kernels, 0);
   expect_copies({stacked, each[0].square().sum()});
 }
@@ -281,12 +281,12 @@ TEST_F(LibraryParts, StayWhereTheyAreNotAllOfAValue) {
   expect_copies({sum(kPart, 2 * kPart, 3 * kPart + 8)});
   expect_copies({sum(kPart - 8, 2 * kPart - 8, 3 * kPart - 8)});
   expect_copies({sum(kPart - 8, 2 * kPart, 3 * kPart)});
-  expect_copies({Tensor::cat({d[0], d[1], d[2], empty({kBatch, kRows, 8})}, -1)});
-  expect_copies({Tensor::cat({d[0], d[1], d[2] * 2}, -1)});
-  expect_copies({Tensor::cat({d[0], d[1], d[2]}, -1).cast(DType::F32)});
+  expect_copies({cat({d[0], d[1], d[2], empty({kBatch, kRows, 8})}, -1)});
+  expect_copies({cat({d[0], d[1], d[2] * 2}, -1)});
+  expect_copies({cat({d[0], d[1], d[2]}, -1).cast(DType::F32)});
   std::vector<Tensor> other = b.gradients(b.part);
   d.insert(d.end(), other.begin(), other.end());
-  expect_copies({Tensor::cat(d, -1)});  // of two calls
+  expect_copies({cat(d, -1)});  // of two calls
 }
 
 TEST_F(LibraryParts, StayWhereTheLibraryCannotPutThem) {

@@ -23,7 +23,7 @@ Schedule planned(const std::vector<Tensor>& tensors, int64_t spare) {
   for (const Tensor& t : tensors) roots.push_back(t.uop());
   std::vector<Sharding> shardings(roots.size(), replicated(default_mesh()));
   return make_schedule(
-      roots, shardings,
+      without_names(roots), shardings,
       {.library_supports = [](const LibraryCall&) { return true; }, .spare_bytes = spare});
 }
 

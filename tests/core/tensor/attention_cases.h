@@ -131,7 +131,7 @@ inline AttentionTensors attention_tensors(const AttentionCase& c, const Attentio
   t.d_result = tensor_of(x.d_result, {c.batch, c.heads, c.rows, c.values}, c.dtype).realize();
   if (c.packed) {
     auto flat = [](const Tensor& by_head) { return by_head.transpose(1, 2).flatten(2); };
-    t.packed = Tensor::cat({flat(t.q), flat(t.k), flat(t.v)}, -1).contiguous().realize();
+    t.packed = cat({flat(t.q), flat(t.k), flat(t.v)}, -1).contiguous().realize();
     t.d_result = t.d_result.transpose(1, 2).contiguous().realize().transpose(1, 2);
     std::vector<Tensor> parts = packed_parts(c, t.packed);
     t.q = parts[0], t.k = parts[1], t.v = parts[2];

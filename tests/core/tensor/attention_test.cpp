@@ -101,7 +101,8 @@ TEST_F(AttentionTest, NeedsNoMoreProductsThanItsPartsDo) {
 TEST_F(AttentionTest, IsPlannedForTheDeviceThatComputesIt) {
   Runtime::configure({.devices = {"NULL"}});
   auto calls = [](const std::string& from, const std::string& to) {
-    Tensor x = Tensor::empty({2, 8, 64}, DType::BF16).to(from).realize();
+    Sharding place = replicated(Mesh::of({from}));
+    Tensor x(make_state(empty_buffer(Dims{2, 8, 64}, DType::BF16, place)));
     Tensor there = x.unsqueeze(0).to(to);
     std::vector<UOp> roots{there.scaled_dot_product_attention(there, there).uop()};
     return summarize(make_plan(roots)).library_calls;

@@ -131,7 +131,7 @@ class Program {
         return keep(x.shrink(bounds), "shrink " + a);
       }
       case 14:
-        return keep(Tensor::cat({x, x * 0.5}, d), "cat " + a + " " + at);
+        return keep(cat({x, x * 0.5}, d), "cat " + a + " " + at);
       case 15: {
         const Tensor y = any();
         if (y.ndim() != x.ndim() || x.ndim() < 2) return keep(x.flatten(), "flatten " + a);

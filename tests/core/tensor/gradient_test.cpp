@@ -140,8 +140,8 @@ std::vector<Row> rows() {
     Tensors parts = x.split(3, 1);
     return parts[0].sum(1) * parts[1].sum(1);
   });
-  add("cat", {{2, 3}, {2, 1}}, [](const Tensors& x) { return Tensor::cat({x[0], x[1], x[0]}, 1); });
-  add("stack", {{2, 3}, {2, 3}}, [](const Tensors& x) { return Tensor::stack({x[0], x[1]}, 1); });
+  add("cat", {{2, 3}, {2, 1}}, [](const Tensors& x) { return cat({x[0], x[1], x[0]}, 1); });
+  add("stack", {{2, 3}, {2, 3}}, [](const Tensors& x) { return stack({x[0], x[1]}, 1); });
   one("diag", [](const Tensor& x) { return x.flatten().diag(); });
   one("diagonal", [](const Tensor& x) { return x.diagonal(1); });
   one("unfold", [](const Tensor& x) { return x.unfold(1, 2, 1); });

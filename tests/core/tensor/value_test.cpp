@@ -226,6 +226,28 @@ TEST(Indexing, OutOfRangeReadsZeroAndWritesNothing) {
             (Floats{0, 0, 0, 5}));
 }
 
+TEST(Indices, HoldTheTensorsThatTheyAreMadeOf) {
+  std::vector<Index> index;
+  index.push_back(Tensor{1, 2});
+  index.emplace_back(Tensor{0, 1} + 1);
+  std::vector<Tensor> others;
+  for (int i = 0; i < 20; ++i) others.push_back(Tensor{0, 0});  // would lie where those were
+  Tensor x = Tensor::arange(9).reshape({3, 3});
+  EXPECT_EQ(x.at(index).to_vector<int>(), (std::vector<int>{4, 8}));
+}
+
+TEST(Joining, BeginsWithTheTensorItself) {
+  Tensor x{1, 2}, y{3, 4}, z{5, 6};
+  using Ints = std::vector<int>;
+  EXPECT_EQ(x.cat({y}).to_vector<int>(), (Ints{1, 2, 3, 4}));
+  EXPECT_EQ(x.cat(y).to_vector<int>(), (Ints{1, 2, 3, 4}));
+  EXPECT_EQ(x.cat({y, z}).to_vector<int>(), (Ints{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(x.stack({y, z}, 1).to_vector<int>(), (Ints{1, 3, 5, 2, 4, 6}));
+  EXPECT_EQ(x.stack(y).to_vector<int>(), (Ints{1, 2, 3, 4}));
+  EXPECT_EQ(cat({x}).to_vector<int>(), (Ints{1, 2}));
+  EXPECT_EQ(cat({x, y}, -1).to_vector<int>(), (Ints{1, 2, 3, 4}));
+}
+
 TEST(Gradients, AddUpOnParameters) {
   Tensor w = Tensor{1.0, 2.0}.is_param_();
   EXPECT_FALSE(w.grad().defined());
@@ -292,8 +314,7 @@ TEST_P(Sharded, ValuesAreTheSame) {
     EXPECT_EQ(xs.sum().item<float>(), x.sum().item<float>());
     EXPECT_EQ((xs[{Slice(1, 5), 2}].to_vector<float>()), (x[{Slice(1, 5), 2}].to_vector<float>()));
     EXPECT_EQ(xs.flip({0, 1}).to_vector<float>(), x.flip({0, 1}).to_vector<float>());
-    EXPECT_EQ(Tensor::cat({xs, xs}, 0).to_vector<float>(),
-              Tensor::cat({x, x}, 0).to_vector<float>());
+    EXPECT_EQ(cat({xs, xs}, 0).to_vector<float>(), cat({x, x}, 0).to_vector<float>());
     EXPECT_EQ(xs.cumsum(0).to_vector<float>(), x.cumsum(0).to_vector<float>());
     EXPECT_EQ(xs.sort(0).first.to_vector<float>(), x.sort(0).first.to_vector<float>());
     Tensor loss = xs.matmul(ws).square().mean();

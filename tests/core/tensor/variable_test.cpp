@@ -83,6 +83,17 @@ TEST(Variable, IsAConstantOutsideOfSteps) {
   EXPECT_EQ(n.max(), 5);
 }
 
+TEST(Variable, MeetsNumbersAndVariablesInOperators) {
+  Variable p("p", 0, 9), q("q", 0, 9);
+  Jit step = [](Variable a, Variable b) {
+    return std::vector<Tensor>{a + 1, 10 - a, a * b, a % 3, (a < b), (a == 4), (a | 3)};
+  };
+  const std::vector<Tensor> r = step(p.bind(4), q.bind(5));
+  std::vector<int> values;
+  for (const Tensor& t : r) values.push_back(t.item<int>());
+  EXPECT_EQ(values, (std::vector<int>{5, 6, 20, 1, 1, 1, 7}));
+}
+
 TEST(Variable, StepsMayShareOne) {
   Variable n("n", 0, 9);
   Jit twice = [](Tensor x, Variable v) { return x * v * 2; };

@@ -104,7 +104,7 @@ TEST_F(CudaAttention, IsReplayedWithOtherInputs) {
     std::vector<Tensor> p = packed_parts(c, packed);
     Tensor y = p[0].scaled_dot_product_attention(p[1], p[2], {}, {.is_causal = true});
     std::vector<Tensor> d = y.gradient({p[0], p[1], p[2]}, d_result.transpose(1, 2));
-    return Tensor::cat({y, d[0], d[1], d[2]}, 0);
+    return cat({y, d[0], d[1], d[2]}, 0);
   };
   for (size_t i : {0, 0, 0, 1, 2, 0, 1, 1, 2}) {
     const AttentionValues& x = values[i];

@@ -229,7 +229,7 @@ TEST_F(CudaEngine, WhatRunsSideBySideGivesWhatAChainGives) {
         for (int i = 0; i < 5; ++i) y = y.matmul(weight).tanh() + y.sum(0, true) * 1e-3;
         ends.push_back(y.sum(1));
       }
-      return Tensor::stack(ends).contiguous();
+      return stack(ends).contiguous();
     };
     std::vector<float> all;
     for (int i = 0; i < 12; ++i) {
