@@ -51,7 +51,7 @@ bool fits(const Scalar& number, DType dtype);   // whether the type holds it, it
 Value constant(DType dtype, Scalar value, DimSpan shape = {});  // fails the call unless it fits
 // A constant of x's type and shape that depends on x, with the derivative 0.
 Value constant_of(const Value& x, Scalar value);
-Scalar identity(ReduceOp op, DType dtype);                      // what a reduction of nothing gives
+Scalar identity(ReduceOp op, DType dtype);   // what a reduction of nothing gives
 Dims broadcast_shape(DimSpan a, DimSpan b);  // fails the call when they do not match
 Value broadcast_to(const Value& x, DimSpan shape);
 Value cast(const Value& x, DType dtype);

@@ -177,8 +177,8 @@ void add_movement(std::map<std::string, OpCall>& t) {
   ROW("pad", "$0.pad(#pairs{1}, %0, PadMode(#0))",
       x[0].pad(pairs_from(s, 1), s.d[0], PadMode(s.n[0])));
   ROW("part", "$0.split(#0, #1).at(#2)", x[0].split(s.n[0], s.n[1]).at(size_t(s.n[2])));
-  ROW("cat", "Tensor::cat($*, #0)", Tensor::cat(x, s.n[0]));
-  ROW("stack", "Tensor::stack($*, #0)", Tensor::stack(x, s.n[0]));
+  ROW("cat", "cat($*, #0)", cat(x, s.n[0]));
+  ROW("stack", "stack($*, #0)", stack(x, s.n[0]));
   t["pick"] = {[](const Step& s, const Tensors& x) {
                  std::vector<Index> index(size_t(s.n[0]), Index(Slice()));
                  index.emplace_back(s.n[1]);

@@ -27,7 +27,7 @@ using Tensors = std::vector<Tensor>;
 std::vector<UOp> nodes(const Tensors& tensors) {
   std::vector<UOp> roots;
   for (const Tensor& t : tensors) roots.push_back(t.uop());
-  return roots;
+  return without_names(roots);
 }
 
 Schedule plan(const Tensors& tensors) { return make_plan(nodes(tensors)); }

@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Norms, Chosen, ::testing::ValuesIn(kNorms));
 // ties in memory, which is computed after the maximum.
 TEST(Maxima, OfWindowsAndTheirGradientsInOneRun) {
   Tensor x(std::vector<float>{-1.75, -0.25, -0.75, 0.875}, {1, 2, 2});
-  Tensor y = Tensor::cat({x, x, x}, 0).max_pool2d({2, 2});
+  Tensor y = cat({x, x, x}, 0).max_pool2d({2, 2});
   Tensor scale(std::vector<float>{0.5, 0.25, 2}, {3, 1, 1});
   Tensor g = (y * scale).sum().gradient({x})[0];
   Tensor::realize({y, g});
@@ -153,7 +153,7 @@ TEST(Rounding, OfAProductIsKeptWhereItMeetsASum) {
 
 TEST(Rounding, OfAProductThatOthersReadIsKeptInItsSum) {
   Tensor a = data({64}), b = data({64}, DType::F32, 1);
-  Tensor p = a.reshape({64, 1}) * b.stack({b, -b}, 1);
+  Tensor p = a.reshape({64, 1}) * stack({b, -b}, 1);
   Tensor sums = p.sum(1) + (p * 0).max(1);
   for (float s : sums.to_vector<float>()) EXPECT_EQ(s, 0);
 }
@@ -164,9 +164,9 @@ TEST(Movement, KeepsTheSignOfZero) {
     auto negative = [](const Tensor& x) {
       return int((1 / x.cast(DType::F64)).to_vector<double>()[0] < 0);
     };
-    EXPECT_EQ(negative(Tensor::cat({minus, one})), 1);
-    EXPECT_EQ(negative(Tensor::cat({one, minus}).shrink({{2, 5}})), 1);
-    EXPECT_EQ(negative(Tensor::stack({minus, minus + 1, minus})[0]), 1);
+    EXPECT_EQ(negative(cat({minus, one})), 1);
+    EXPECT_EQ(negative(cat({one, minus}).shrink({{2, 5}})), 1);
+    EXPECT_EQ(negative(stack({minus, minus + 1, minus})[0]), 1);
     EXPECT_EQ(negative(minus.roll(1)), 1);
     EXPECT_EQ(negative(minus.repeat({3})), 1);
     EXPECT_EQ(negative(minus.pad({{0, 2}})), 1);

@@ -113,9 +113,9 @@ std::vector<Case> cases() {
     add("normalize" + at, [=](const Tensor& x) { return x.normalize(2, axis); }, same);
     add("flip" + at, [=](const Tensor& x) { return x.flip(axis); }, same);
     add("roll" + at, [=](const Tensor& x) { return x.roll(1, axis); }, same);
-    add("cat" + at, [=](const Tensor& x) { return Tensor::cat({x, x, x}, axis); }, [=](const Dims& s) { size_t a = last ? s.size() - 1 : 0; return Expected{with(s, a, 3 * s[a])}; });
-    add("cat_with_more" + at, [=](const Tensor& x) { Dims s = x.shape(); s[size_t(last ? s.size() - 1 : 0)] = 2; return Tensor::cat({x, Tensor::full(s, 6.0), x}, axis); }, [=](const Dims& s) { size_t a = last ? s.size() - 1 : 0; return s[a] == 0 ? std::optional(Expected{with(s, a, 2), 6}) : Expected{with(s, a, 2 * s[a] + 2), 6}; });
-    add("stack" + at, [=](const Tensor& x) { return Tensor::stack({x, x}, axis); }, [=](const Dims& s) { return Expected{last ? joined(s, {2}) : joined({2}, s)}; });
+    add("cat" + at, [=](const Tensor& x) { return cat({x, x, x}, axis); }, [=](const Dims& s) { size_t a = last ? s.size() - 1 : 0; return Expected{with(s, a, 3 * s[a])}; });
+    add("cat_with_more" + at, [=](const Tensor& x) { Dims s = x.shape(); s[size_t(last ? s.size() - 1 : 0)] = 2; return cat({x, Tensor::full(s, 6.0), x}, axis); }, [=](const Dims& s) { size_t a = last ? s.size() - 1 : 0; return s[a] == 0 ? std::optional(Expected{with(s, a, 2), 6}) : Expected{with(s, a, 2 * s[a] + 2), 6}; });
+    add("stack" + at, [=](const Tensor& x) { return stack({x, x}, axis); }, [=](const Dims& s) { return Expected{last ? joined(s, {2}) : joined({2}, s)}; });
     add("split" + at, [=](const Tensor& x) { return x.split(1, axis).back(); }, [=](const Dims& s) { size_t a = last ? s.size() - 1 : 0; return Expected{with(s, a, std::min<int64_t>(1, s[a]))}; });
     add("chunk" + at, [=](const Tensor& x) { return x.chunk(2, axis)[0]; }, [=](const Dims& s) { size_t a = last ? s.size() - 1 : 0; return Expected{with(s, a, (s[a] + 1) / 2)}; });
     add("repeat_interleave" + at, [=](const Tensor& x) { return x.repeat_interleave(3, axis); }, [=](const Dims& s) { size_t a = last ? s.size() - 1 : 0; return Expected{with(s, a, 3 * s[a])}; });

@@ -16,7 +16,7 @@ namespace {
 
 Tensor of(const Dims& shape, DType dtype = DType::F32) { return Tensor::empty(shape, dtype); }
 Tensor cat_of(size_t count, const Tensor& part, Caller caller = Caller::current()) {
-  return Tensor::cat(std::vector<Tensor>(count, part), 0, caller);
+  return cat(std::vector<Tensor>(count, part), 0, caller);
 }
 constexpr int64_t k32 = int64_t{1} << 32, k62 = int64_t{1} << 62;
 
