@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -137,9 +136,6 @@ void check_ranges(const Options& o) {
     if (!holds)
       throw UserError(fmt::format("environment variable {}=\"{}\" must be {}", name, value, range));
   };
-  constexpr double kLongest = 1e9;  // seconds, some 30 years: nanoseconds of it are counted in i64
-  need(o.timeout_s > 0 && o.timeout_s <= kLongest, "TS_TIMEOUT", o.timeout_s,
-       "a number of seconds above 0, at most 1e9");
   need(o.threads >= 0, "TS_THREADS", o.threads, "0 or a number of threads");
   need(o.beam >= 0, "BEAM", o.beam, "0 or a number of candidates");
   need(o.bucket_bytes > 0, "TS_BUCKET_BYTES", o.bucket_bytes, "a number of bytes above 0");

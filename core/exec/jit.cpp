@@ -173,7 +173,8 @@ void CapturedStep::capture(const States& inputs, const Trace& trace) {
       if (use_.writes(placeholders_[i].get())) assigned_inputs_.push_back(i);
     }
     for_each_live_state([&](const StatePtr& s) {
-      s->traced = s->traced || (s->value.op() != Op::Buffer && !capture.is_from_before(*s));
+      if (s->value.op() == Op::Buffer || capture.is_from_before(*s)) return;
+      s->traced = s->traced || std::ranges::find(owners, s) == owners.end();
     });
     executable_ = std::move(executable);
   } catch (...) {

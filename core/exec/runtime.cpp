@@ -62,8 +62,9 @@ DeviceRef parse_device(const std::string& text) {
                      text, known));
   }
   if (int count = kind->count(); ref.index >= count) {
-    fail(count == 0 ? fmt::format("no device \"{}\": {}", text, kind->detail())
-                    : fmt::format("no device \"{}\": there are {} of kind {}", text, count, ref.kind));
+    fail(count == 0
+             ? fmt::format("no device \"{}\": {}", text, kind->detail())
+             : fmt::format("no device \"{}\": there are {} of kind {}", text, count, ref.kind));
   }
   return ref;
 }

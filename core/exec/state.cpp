@@ -90,20 +90,27 @@ namespace {
 
 bool is_realized(const UOp& x) { return x.op() == Op::Buffer; }
 
-// Of these states, those whose graph holds a node for which `hit` holds.
+// Of these states, those whose graph holds a node for which `hit` holds, and no value that was lost
+// with a runtime: it cannot be computed any more.
 template <class Hit>
 std::vector<StatePtr> whose_graphs_hold(const std::vector<StatePtr>& states, const Hit& hit) {
   std::vector<UOp> values;
   for (const StatePtr& s : states) values.push_back(s->value);
-  NodeMap<bool> holds(values.size());
+  struct Facts {
+    bool holds = false, lost = false;
+  };
+  NodeMap<Facts> facts(values.size());
   for (const UOp& x : toposort(values)) {
-    bool found = hit(x);
-    for (const UOp& s : x->src()) found = found || holds.at(s);
-    holds[x] = found;
+    Facts here{hit(x), x.op() == Op::Buffer && Storage::of(*x)->is_lost()};
+    for (const UOp& s : x->src()) {
+      here.holds = here.holds || facts.at(s).holds;
+      here.lost = here.lost || facts.at(s).lost;
+    }
+    facts[x] = here;
   }
   std::vector<StatePtr> found;
   for (const StatePtr& s : states) {
-    if (holds.at(s->value)) found.push_back(s);
+    if (const Facts& f = facts.at(s->value); f.holds && !f.lost) found.push_back(s);
   }
   return found;
 }

@@ -15,9 +15,9 @@
 namespace tinyshard {
 
 // A value, computed or not. `value` is a Buffer node once it is realized; before, the graph that
-// computes it, below a name. An Assign(target, v) node means: v, to be written over target's storage.
-// A Buffer below names and Detach is the value of another state, too: this one needs no memory of
-// its own until that storage is written over.
+// computes it, below a name. An Assign(target, v) node means: v, to be written over target's
+// storage. A Buffer below names and Detach is the value of another state, too: this one needs no
+// memory of its own until that storage is written over.
 class TensorState : public std::enable_shared_from_this<TensorState> {
   UOp value_;
   TensorState *older_ = nullptr, *newer_ = nullptr;  // in the order of newest_value()

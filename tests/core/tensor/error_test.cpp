@@ -187,7 +187,6 @@ std::vector<Mistake> mistakes() {
     MISTAKE("shard_dim", of({4}).shard(Mesh::of({"CPU:0", "CPU:1"}), {{"data", Shard(1)}}), "shard: axis 1 is out of range for a tensor of 1 dims"),
     MISTAKE("shard_partial", of({4}).shard(Mesh::of({"CPU:0", "CPU:1"}), {{"data", Partial()}}), "shard: a tensor is not made partial by hand"),
     MISTAKE_WITHOUT_LINE("device_kind", Mesh::of({"FOO:0"}), "there is no kind of device named \"FOO\""),
-    MISTAKE_WITHOUT_LINE("device_number", of({2}).to("CPU:-1"), "\"CPU:-1\" is no device"),
     MISTAKE_WITHOUT_LINE("device_count", of({2}).to("CPU:7000"), "no device \"CPU:7000\": there are 1024 of kind CPU"),
     MISTAKE_WITHOUT_LINE("mesh_axis", Mesh({{"", 1}}), "mesh axis 0 of size 1 has no name"),
     MISTAKE_WITHOUT_LINE("meshes_alike", (of({4}).shard({"CPU:0", "CPU:1"}, 0) + of({4}).shard({"CPU:0", "CPU:3"}, 0)).realize(),
