@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/sizes.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -143,14 +144,19 @@ struct Batch {
 
 // Of one matrix in f64 that is 2 GiB, and days of work.
 constexpr int64_t kMostRows = int64_t{1} << 14;
+constexpr int64_t kMostElements = int64_t{1} << 30;
 
 Batch matrices_of(const Tensor& x) {
   if (x.ndim() < 2) fail(fmt::format("needs at least two dims, not {}", x.describe()));
   if (!is_float(x.dtype())) fail(fmt::format("needs floats, not {}", x.describe()));
   Dims shape = x.shape();
-  if (std::max(x.shape(-2), x.shape(-1)) > kMostRows) {
-    fail(fmt::format("{} is too large for a decomposition on the host: at most {} rows and columns",
-                     x.describe(), kMostRows));
+  int64_t m = x.shape(-2), n = x.shape(-1), side = std::max(m, n),
+          count = product(DimSpan(shape).first(shape.size() - 2));
+  if (side > kMostRows || multiply_sizes(count, 3 * side * side) > kMostElements) {
+    fail(
+        fmt::format("{} is too large for a decomposition on the host: at most {} rows and columns, "
+                    "and {} elements in all results",
+                    x.describe(), kMostRows, kMostElements));
   }
   Batch out{Dims(shape.begin(), shape.end() - 2), x.shape(-2), x.shape(-1), {}};
   std::vector<double> all = x.to_vector<double>();

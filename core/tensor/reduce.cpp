@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/sizes.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -84,8 +85,8 @@ Value mean(const Value& x, const Dims& axes, bool keepdim) {
 Value variance(const Value& x, const Dims& axes, bool keepdim, int64_t correction) {
   return in_floats(x, [&](const Value& v) {
     Value squares = square(v - mean(v, axes, true));
-    return sum(squares, axes, keepdim) /
-           static_cast<double>(std::max<int64_t>(0, count(v, axes) - correction));
+    return sum(squares, axes, keepdim) / static_cast<double>(std::max<int64_t>(
+                                             0, add_sizes(count(v, axes), -limited(correction))));
   });
 }
 

@@ -59,6 +59,7 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       need(arg.size() == 1 && arg[0] >= 0, "length missing");
       return copy(arg);
     case Op::Reshape:
+      check_size(arg, src[0].dtype());
       need(product(arg) == product(s), "number of elements differs");
       return copy(arg);
     case Op::Expand:

@@ -193,6 +193,8 @@ std::vector<Mistake> mistakes() {
       "on mesh(data=2) with CPU:1 at place 1 and on mesh(data=2) with CPU:3 at place 1"),
     MISTAKE_WITHOUT_LINE("no_values", (of({4}).shard(Mesh({{"data", 2}}, {{"CPU", DeviceRef::kHere, 0}, {"NULL", DeviceRef::kHere, 0}}), {{"data", Shard(0)}}) + 1).realize(),
       "which plans what it is told and computes nothing"),
+    MISTAKE("svd_large", Tensor::zeros({3, 1 << 20}).svd(), "svd: f32[3, 1048576] is too large for a decomposition on the host"),
+    MISTAKE("qr_many", Tensor::zeros({k32, 2, 0}).qr(), "qr: f32[4294967296, 2, 0] is too large for a decomposition on the host"),
     MISTAKE("svd", of({3}).svd(), "svd: needs at least two dims, not f32[3]"),
   };
   // clang-format on

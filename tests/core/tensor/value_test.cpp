@@ -94,6 +94,13 @@ TEST(Constants, AreReducedWithoutCounting) {
   EXPECT_EQ((Tensor::ones({many}) * 2).mean().item<float>(), 2);
 }
 
+TEST(Variance, TakesAnyCorrection) {
+  Tensor x{1.0, 3.0};
+  EXPECT_EQ(x.var({}, false, 0).item<float>(), 1);
+  EXPECT_EQ(x.var({}, false, INT64_MAX).item<float>(), INFINITY) << "two over nothing";
+  EXPECT_EQ(x.var({}, false, INT64_MIN).item<float>(), 2 / std::ldexp(1.0f, 62));
+}
+
 TEST(Writing, IsSeenByAllCopies) {
   Tensor x = Tensor::zeros({2, 2});
   const Tensor same = x;  // NOLINT(performance-unnecessary-copy-initialization): the point
