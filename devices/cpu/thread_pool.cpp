@@ -78,6 +78,12 @@ int take(std::atomic<uint64_t>& range, bool front) {
   }
 }
 
+// Keeps the workers of a parent, which a child can neither join nor destroy.
+void abandon(std::vector<std::thread>& workers) {
+  static auto& kept = *new std::vector<std::vector<std::thread>>;
+  kept.push_back(std::exchange(workers, {}));
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(const ThreadPoolOptions& options)
@@ -112,8 +118,7 @@ ThreadPool::~ThreadPool() { stop(); }
 // Nobody else is here: a child has one thread. The parent's threads cannot be joined, nor may what
 // they held when they were left behind be waited for.
 void ThreadPool::start_again() {
-  static_cast<void>(new std::vector<std::thread>(std::move(workers_)));
-  workers_.clear();
+  abandon(workers_);
   new (&call_mutex_) std::mutex;
   new (&error_mutex_) std::mutex;
   for (int t = 0; t < threads_; ++t) slots_[t].range.store(0);
@@ -126,7 +131,7 @@ void ThreadPool::start_again() {
 
 void ThreadPool::stop() {
   if (forks_.load() != times_forked()) {  // the workers are the parent's
-    static_cast<void>(new std::vector<std::thread>(std::move(workers_)));
+    abandon(workers_);
     return;
   }
   {

@@ -18,6 +18,11 @@
 #include "core/tensor/variable.h"
 #include "tests/message_of.h"
 
+// What OpenMP keeps for the parent's threads has no owner in a child.
+#if defined(__SANITIZE_ADDRESS__)
+extern "C" const char* __lsan_default_suppressions() { return "leak:libgomp"; }
+#endif
+
 namespace tinyshard {
 namespace {
 
