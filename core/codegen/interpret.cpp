@@ -214,7 +214,7 @@ Value cast(const Value& v, DType from, DType to) {
   return {0, 0, saturated(to, v.real), v.error > 0 && (low != high || !known(v))};
 }
 
-// What one more operand, of a bound of its own, adds to the bound of a result.
+// The op on two reals; the bound of the result grows with those of both operands.
 Value on_reals(Op op, DType dtype, const Value& a, const Value& b, double division_ulps) {
   const double x = a.real, y = b.real, ea = a.error, eb = b.error;
   const auto compare = [&](bool holds) {

@@ -36,7 +36,8 @@ void RuntimePart::leave_runtime() noexcept {
 }
 
 void RuntimePart::end_all() noexcept {
-  // One at a time, unlocked: what one lets go of may be the last owner of others, which leave.
+  // Parts are lost one at a time and unlocked: a part may be the last owner of others, which leave
+  // the list with it.
   for (;;) {
     RuntimePart* part = nullptr;
     {

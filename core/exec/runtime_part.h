@@ -1,4 +1,4 @@
-// What holds memory, programs or communicators of the runtime, and may outlive it.
+// A runtime part holds memory, programs or communicators of the runtime, and may outlive it.
 #pragma once
 
 namespace tinyshard {

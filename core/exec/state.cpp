@@ -174,7 +174,7 @@ std::vector<StatePtr> disturbed_states(std::span<const UOp> roots,
   }
 }
 
-// What a state becomes whose root was computed in `storage`.
+// The value of a state once its root was computed in `storage`.
 UOp node_of(const std::shared_ptr<Storage>& storage, const UOp& root) {
   if (has_storage(root)) {
     const UOp& node = storage_node(root);

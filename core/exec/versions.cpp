@@ -12,7 +12,7 @@
 namespace tinyshard {
 namespace {
 
-// What an Assign writes over: a storage, whatever node names it, or what another Assign wrote.
+// The version that an Assign writes over: a storage, whatever node names it, or another Assign.
 const void* version(const UOp& target) {
   return target.op() == Op::Buffer ? static_cast<const void*>(Storage::of(*target)) : target.get();
 }

@@ -1,4 +1,4 @@
-// What an op over empty sources gives is known without computing anything:
+// The result of an op over empty sources is known without computing anything:
 //
 //   pad f32[1] over f32[0]                  0, as everything outside of the source
 //   reduce f32[1] max over [0] of f32[0]    -inf, the identity of the reduction
