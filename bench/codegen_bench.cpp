@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/codegen/codegen.h"
+#include "core/uop/args.h"
 #include "devices/cpu/program.h"
 
 using namespace tinyshard;
@@ -71,7 +72,7 @@ class Builder {
     return UOp::make(Op::Param, dtype, {}, Dims{static_cast<int64_t>(source.params.size()) - 1});
   }
   void store(const UOp& param, const UOp& index, const UOp& value) {
-    source.params[static_cast<size_t>(param.arg(0))].written = true;
+    source.params[static_cast<size_t>(param_slot(*param))].written = true;
     stores_.push_back(UOp::make(Op::Store, param.dtype(), {param, index, value}));
     source.sink = UOp::make(Op::Sink, DType::Bool, stores_);
   }

@@ -18,6 +18,7 @@
 #include "bench/numbers.h"
 #include "bench/recorded.h"
 #include "core/codegen/codegen.h"
+#include "core/uop/args.h"
 
 using namespace tinyshard;
 
@@ -39,7 +40,7 @@ class Builder {
   }
   // Everything is computed in f32.
   void store(const UOp& param, const UOp& index, const UOp& value) {
-    source.params[static_cast<size_t>(param.arg(0))].written = true;
+    source.params[static_cast<size_t>(param_slot(*param))].written = true;
     stores_.push_back(UOp::make(Op::Store, dtype, {param, index, cast(value, dtype)}));
     source.sink = UOp::make(Op::Sink, DType::Bool, stores_);
   }

@@ -91,11 +91,11 @@ BENCHMARK(hash_layers);
 // Rules that look at every node and never match.
 void rewrite_nothing(benchmark::State& state) {
   auto never = [](const UOp& x) { return x.src(0) == x.src(1) ? x.src(0) : UOp(); };
-  RuleSet rules({{"a", Op::Add, 0, never},
-                 {"b", Op::Mul, 0, never},
-                 {"c", Op::Max, 0, never},
-                 {"d", Op::Add, op_bit(Op::Neg), never},
-                 {"e", Op::Mul, op_bit(Op::Recip), never}});
+  RuleSet rules({{"a", Op::Add, {}, never},
+                 {"b", Op::Mul, {}, never},
+                 {"c", Op::Max, {}, never},
+                 {"d", Op::Add, op_set(Op::Neg), never},
+                 {"e", Op::Mul, op_set(Op::Recip), never}});
   std::vector<UOp> roots = layers(static_cast<int>(state.range(0)));
   size_t nodes = toposort(roots).size();
   for (auto _ : state) benchmark::DoNotOptimize(rewrite(roots, rules));
@@ -105,8 +105,9 @@ BENCHMARK(rewrite_nothing)->Arg(16)->Arg(1024);
 
 // Every third node changes, and with it everything above.
 void rewrite_everything(benchmark::State& state) {
-  RuleSet rules({{"max_to_add", Op::Max, 0,
-                  [](const UOp& x) { return binary(Op::Sub, x.src(0), x.src(1)); }}});
+  RuleSet rules({{"max_to_add", Op::Max, {}, [](const UOp& x) {
+                    return binary(Op::Sub, x.src(0), x.src(1));
+                  }}});
   std::vector<UOp> roots = layers(static_cast<int>(state.range(0)));
   size_t nodes = toposort(roots).size();
   for (auto _ : state) benchmark::DoNotOptimize(rewrite(roots, rules));
@@ -125,8 +126,7 @@ void substitute_leaf(benchmark::State& state) {
 }
 BENCHMARK(substitute_leaf);
 
-// --- index expressions
-// -------------------------------------------------------------------------------
+// --- index expressions ---------------------------------------------------------------------------
 
 // Split and merged again: reduces to the range.
 UOp reshape_chain() {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/codegen/codegen.h"
+#include "core/uop/args.h"
 #include "devices/cpu/program.h"
 
 using namespace tinyshard;
@@ -110,7 +111,8 @@ std::vector<KernelSource> read_log(const char* path) {
       kernel.sink = nodes.back();
       for (int64_t id : loops) {
         for (const UOp& x : nodes) {
-          if (x.op() == Op::Range && x.arg(0) == id && x.arg(2) == 0) {
+          if (x.op() == Op::Range && range_arg(*x).id == id &&
+              range_arg(*x).kind == RangeKind::Loop) {
             kernel.loops.push_back(x);
             break;
           }

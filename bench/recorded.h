@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bench/measure.h"
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
 #include "core/exec/state.h"
 #include "core/runtime/device.h"
 
@@ -21,7 +21,7 @@ inline Device& open_device(const std::string& name) {
   RuntimeOptions options;
   if (!name.empty()) options.devices = {name};
   Runtime::configure(options);
-  return Runtime::get().device(default_mesh().devices().at(0));
+  return Context::get().device(default_mesh().devices().at(0));
 }
 
 class Recorded {

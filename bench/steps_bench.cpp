@@ -11,8 +11,9 @@
 #include <fmt/format.h>
 
 #include "bench/measure.h"
+#include "core/exec/context.h"
 #include "core/exec/pipeline.h"
-#include "core/exec/runtime.h"
+#include "core/exec/state.h"
 
 using namespace tinyshard;
 
@@ -21,7 +22,7 @@ namespace {
 std::string wanted;
 int64_t batch = 128;
 
-Device& device() { return Runtime::get().device(default_mesh().devices().at(0)); }
+Device& device() { return Context::get().device(default_mesh().devices().at(0)); }
 void finish() { device().synchronize(); }
 
 struct Case {
@@ -197,6 +198,38 @@ void memory_bound() {
          {.work = 1, .unit = "op/s", .seconds = 1});
 }
 
+// Orders of a million elements, and what writes through an index.
+void sorts() {
+  constexpr int64_t n = 1000000;
+  constexpr double work = 1e-6 * n;
+  Tensor x = Tensor::rand({n}).realize(), zeros = Tensor::zeros({n}).contiguous().realize(),
+         places = Tensor::randperm(n).realize(), rows = Tensor::rand({1000, 1000}).realize();
+  auto op = [](const std::string& name, auto function, auto... inputs) {
+    Jit f = function;
+    report(name,
+           [&] {
+             f(inputs...);
+             finish();
+           },
+           {.work = work, .unit = "M/s"});
+  };
+  op("sort 1e6 f32", [](Tensor a) { return a.sort(); }, x);
+  op("argsort 1e6 f32", [](Tensor a) { return a.argsort(); }, x);
+  op("sort 1000x1000 f32", [](Tensor a) { return a.sort(); }, rows);
+  op("topk 10 of 1e6 f32", [](Tensor a) { return a.topk(10); }, x);
+  report("randperm 1e6", [] { Tensor::randperm(n).realize(), finish(); },
+         {.work = work, .unit = "M/s"});
+  op(
+      "scatter 1e6 f32", [](Tensor a, Tensor i, Tensor b) { return a.scatter(0, i, b); }, zeros,
+      places, x);
+  op(
+      "scatter amax 1e6 f32",
+      [](Tensor a, Tensor i, Tensor b) { return a.scatter_reduce(0, i, b, ScatterReduce::Amax); },
+      zeros, places, x);
+  op("logcumsumexp 1e6 f32", [](Tensor a) { return a.logcumsumexp(0); }, x);
+  op("multinomial 1e5 of 1e6", [](Tensor a) { return a.multinomial(n / 10, true); }, x);
+}
+
 // What the engine costs before and around the kernels.
 void fixed_costs() {
   Mlp net;
@@ -244,6 +277,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
     Tensor::manual_seed(0);
     training_steps();
     memory_bound();
+    sorts();
     fixed_costs();
   });
 }

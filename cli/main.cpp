@@ -1,12 +1,20 @@
 // The `tinyshard` command: what this machine offers, what the environment says, what the kernel
-// cache holds. It needs no model and runs no kernel.
+// cache holds, and the launcher of programs. It needs no model and runs no kernel.
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
+#include "cli/doctor.h"
 #include "cli/report.h"
+#include "cli/rings.h"
+#include "cli/run.h"
+#include "cli/sbatch.h"
 #include "core/base/error.h"
 
 namespace {
@@ -28,15 +36,24 @@ int run(int argc, char** argv) {
   cache->add_subcommand("clear", "deletes the compiled kernels")->callback([] {
     std::cout << tinyshard::cli::clear_cache();
   });
+  int status = EXIT_SUCCESS;
+  tinyshard::cli::add_rings(app, status);
+  // Words behind "--" belong to the program that is started: our parser does not see them.
+  const auto mark = std::find_if(argv, argv + argc,
+                                 [](const char* word) { return std::string_view(word) == "--"; });
+  const std::vector<std::string> program(std::min(mark + 1, argv + argc), argv + argc);
+  tinyshard::cli::add_run(app, program, status);
+  tinyshard::cli::add_sbatch(app, program);
+  tinyshard::cli::add_doctor(app, status);
   try {
-    app.parse(argc, argv);
+    app.parse(int(mark - argv), argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? EXIT_SUCCESS : 2;
   } catch (const std::exception& error) {
     std::cerr << "tinyshard: " << error.what() << '\n';
     return EXIT_FAILURE;
   }
-  return EXIT_SUCCESS;
+  return status;
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
+// The texts of `tinyshard devices`, `env` and the like, made of what the library tells of itself.
 #include "cli/report.h"
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
 #include "core/base/options.h"
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
 #include "core/runtime/file_cache.h"
 #include "devices/cpu/library.h"
 #include "devices/cuda/cublaslt.h"
@@ -45,7 +46,7 @@ std::string devices_report() {
   for (const TransportInfo& t : transports()) text += row(t.name, t.available, t.detail);
   LaunchEnvironment launch = read_launch_environment();
   text += launch.launcher == Launcher::None
-              ? "this process runs alone: start several with mpirun or srun\n"
+              ? "this process runs alone: start several with tinyshard run, mpirun or srun\n"
               : fmt::format("started by {} as rank {} of {}\n", name(launch.launcher), launch.rank,
                             launch.size);
   return text;

@@ -6,6 +6,18 @@ find_package(fmt 9 REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+
+# Boost.Asio is headers only.
+find_package(Boost 1.74 REQUIRED)
+add_library(tinyshard_asio INTERFACE)
+add_library(tinyshard::asio ALIAS tinyshard_asio)
+target_link_libraries(tinyshard_asio INTERFACE Boost::headers)
+target_compile_definitions(tinyshard_asio INTERFACE BOOST_ASIO_NO_DEPRECATED)
+if(TINYSHARD_SANITIZE MATCHES thread)
+  # Its fences are beside locks that the sanitizer does see.
+  target_compile_options(tinyshard_asio INTERFACE -Wno-tsan)
+endif()
 
 # For programs with a command line. Every source that includes CLI11 compiles all of it, which at -O2 takes longer than
 # the program itself; the work of our programs is in the library.
@@ -34,6 +46,8 @@ target_link_libraries(tinyshard_llvm INTERFACE ${tinyshard_llvm_libraries})
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 add_library(tinyshard::hwloc ALIAS PkgConfig::HWLOC)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+add_library(tinyshard::pcre2 ALIAS PkgConfig::PCRE2)
 
 set(TINYSHARD_HAS_ONEDNN OFF)
 if(TINYSHARD_ONEDNN)

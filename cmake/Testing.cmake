@@ -5,13 +5,23 @@
 #   as <name>_verified, with SPEC=2 and TS_CHECK=memory,values: each graph, the memory of each schedule, each access
 #   and each result of a generated kernel is verified. With RANKS it runs under mpirun once per given n, as
 #   <name>_<n>_ranks (labels gain `mpi`; skipped with a message when Open MPI is absent), and with ALONE also without
-#   mpirun. Labels in use: mpi, slow, gpu, install. Sanitizer builds get five times the TIMEOUT (default 120 s).
+#   mpirun. With TCP_RANKS it runs by `tinyshard run`, over TCP, once per given n, as <name>_<n>_ranks_tcp. Labels in
+#   use: mpi, slow, gpu, install, and threads for those that the thread sanitizer judges: the target threads_tests
+#   builds these. Sanitizer builds get five times the TIMEOUT (default 120 s).
 
 # Data sets and recorded results that are too large for the tree, where they lie beside it: data/ and golden/. Tests
 # skip, saying so, without them; TINYSHARD_TEST_DATA in the environment names another folder.
 find_path(TINYSHARD_TEST_DATA_DIR golden/manifest.json NO_DEFAULT_PATH
   PATHS ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/shared ${PROJECT_SOURCE_DIR}/../shared
   DOC "Folder with data/ and golden/ for the tests that use them")
+
+# tinyshard_regex_sources(<file>...): GCC takes the inside of std::regex for uninitialised when a sanitizer keeps it from
+# looking through. For the sources of the present folder.
+function(tinyshard_regex_sources)
+  if(TINYSHARD_SANITIZE)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  endif()
+endfunction()
 
 # tinyshard_test_objects(<name> SOURCES a.cpp... [LIBS target...]) is what several tests share, for their LIBS.
 function(tinyshard_test_objects name)
@@ -29,11 +39,12 @@ function(tinyshard_test_flags target)
 endfunction()
 
 if(TINYSHARD_BUILD_TESTS)
+  add_custom_target(threads_tests)
   tinyshard_test_objects(tinyshard_test_main SOURCES ${PROJECT_SOURCE_DIR}/tests/main.cpp)
 endif()
 
 function(tinyshard_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;ON_GPU;ALONE;VERIFIED" "TIMEOUT" "SOURCES;LABELS;RANKS;LIBS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;ON_GPU;ALONE;VERIFIED" "TIMEOUT" "SOURCES;LABELS;RANKS;TCP_RANKS;LIBS;ENVIRONMENT")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "tinyshard_test(${name}): needs SOURCES; unknown: '${arg_UNPARSED_ARGUMENTS}'")
   endif()
@@ -44,6 +55,9 @@ function(tinyshard_test name)
   endif()
   tinyshard_executable(${name} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS})
   tinyshard_test_flags(${name})
+  if("threads" IN_LIST arg_LABELS)
+    add_dependencies(threads_tests ${name})
+  endif()
   target_compile_definitions(${name} PRIVATE TINYSHARD_TEST_DATA_DIR="${TINYSHARD_TEST_DATA_DIR}")
 
   if(NOT arg_TIMEOUT)
@@ -77,6 +91,15 @@ function(tinyshard_test name)
     endif()
     tinyshard_test_properties(${test} "${arg_LABELS};mpi" ${arg_TIMEOUT} ${ranks}
       "OMP_NUM_THREADS=1;${arg_ENVIRONMENT}")
+  endforeach()
+  if(TINYSHARD_SANITIZE AND arg_TCP_RANKS)
+    list(GET arg_TCP_RANKS 0 arg_TCP_RANKS)  # more ranks than cores take minutes, and show nothing else
+  endif()
+  foreach(ranks IN LISTS arg_TCP_RANKS)
+    set(test ${name}_${ranks}_ranks_tcp)
+    add_test(NAME ${test} COMMAND tinyshard_cli run --cores all -n ${ranks} -- $<TARGET_FILE:${name}>)
+    tinyshard_test_properties(${test} "${arg_LABELS}" ${arg_TIMEOUT} ${ranks} "OMP_NUM_THREADS=1;${arg_ENVIRONMENT}")
+    add_dependencies(${name} tinyshard_cli)
   endforeach()
 endfunction()
 

@@ -23,22 +23,21 @@
 #include <fmt/format.h>
 
 #include "examples/gpt2_model.h"
+#include "examples/gpt2_step.h"
 #include "examples/gpt2_tokens.h"
 #include "examples/training.h"
 
 using namespace tinyshard;
 
-struct Flags {
-  std::string model = "124M", weights, save_weights, tokens, dtype = "bf16", reduce_dtype = "f32",
-              schedule = "cosine", checkpoint, log, summary;
+struct Flags : gpt2::OptimizerFlags {
+  std::string model = "124M", weights, save_weights, tokens, dtype = "bf16", schedule = "cosine",
+              checkpoint, log, summary;
   std::optional<int64_t> layers, width, heads, context;
   int64_t steps = 1000, batch = 8, accumulate = 1, warmup = 100, eval_batches = 8,
           checkpoint_every = 1000;
-  double lr = 6e-4, weight_decay = 0.1, clip = 1;
   uint64_t seed = 1;
   training::DeviceFlags where;
-  bool resume = false, shard_optimizer = false, checkpoint_activations = false, plan = false,
-       items = false, quiet = false;
+  bool resume = false, checkpoint_activations = false, plan = false, items = false, quiet = false;
   std::vector<std::string> arguments;  // of the program, as they were typed
 };
 
@@ -83,7 +82,7 @@ double seconds_since_start() {
 }
 
 // Floating point operations of a second that a device has for dense bf16 products; 0 if not known.
-double peak_flops(const Target& target) {
+double peak_flops(const DeviceInfo& device) {
   struct Known {
     const char* cpu;
     int multiprocessors;
@@ -95,7 +94,7 @@ double peak_flops(const Target& target) {
       {"sm_80", 108, 312e12},    // A100
   };
   for (const Known& known : kKnown) {
-    if (target.cpu.starts_with(known.cpu) && target.multiprocessors == known.multiprocessors)
+    if (device.processor.starts_with(known.cpu) && device.multiprocessors == known.multiprocessors)
       return known.flops;
   }
   return 0;
@@ -107,10 +106,7 @@ class Speed {
       : tokens_(double(tokens_a_step)), begin_(Clock::now()) {
     double attention = 12.0 * double(c.layers * c.context * c.width);
     flops_a_token_ = 6.0 * double(parameters) + attention;
-    Runtime& runtime = Runtime::get();
-    for (int i : runtime.local_positions(mesh))
-      devices_.push_back(&runtime.device(mesh.devices()[size_t(i)]));
-    peak_ = peak_flops(devices_.at(0)->target()) * double(mesh.size());
+    peak_ = peak_flops(Runtime::get().devices().at(0)) * double(mesh.size());
   }
 
   // The end of a step; seconds that it took.
@@ -132,7 +128,7 @@ class Speed {
   }
   int64_t peak_bytes() const {
     int64_t most = 0;
-    for (const Device* d : devices_) most = std::max(most, d->memory().peak);
+    for (const DeviceInfo& d : Runtime::get().devices()) most = std::max(most, d.peak);
     return most;
   }
   std::string summary() const {
@@ -172,138 +168,6 @@ class Speed {
   double tokens_, flops_a_token_ = 0, peak_ = 0, first_ = 0;
   Clock::time_point begin_;
   std::vector<double> seconds_;
-  std::vector<Device*> devices_;
-};
-
-// --- a step --------------------------------------------------------------------------------------
-
-// AdamW that decays matrices only, after clipping.
-class Optimizer {
- public:
-  Optimizer(const gpt2::Model& model, const Flags& f)
-      : clip_(f.clip),
-        reduce_type_(dtype_from_name(f.reduce_dtype)),
-        decayed_(of_rank(model, true), options(f, f.weight_decay)),
-        others_(of_rank(model, false), options(f, 0)),
-        all_(decayed_, others_) {}
-
-  std::vector<Tensor> params() const { return all_.params(); }
-  nn::StateDict state() const {
-    nn::StateDict state = nn::state_dict(decayed_, "optimizer.decayed");
-    state.merge(nn::state_dict(others_, "optimizer.others"));
-    return state;
-  }
-  void set_lr(double lr) const {
-    decayed_.set_lr(lr);
-    others_.set_lr(lr);
-  }
-  void zero_grad() const { all_.zero_grad(); }
-  // Returns the norm of all gradients before clipping.
-  Tensor step() {
-    all_.place_grad(reduce_type_);
-    Tensor norm = nn::clip_grad_norm(params(), clip_);
-    all_.step();
-    return norm;
-  }
-
- private:
-  static std::vector<Tensor> of_rank(const gpt2::Model& model, bool matrices) {
-    std::vector<Tensor> list = nn::parameters(model);
-    std::erase_if(list, [&](const Tensor& p) { return (p.ndim() >= 2) != matrices; });
-    return list;
-  }
-  static nn::optim::AdamWOptions options(const Flags& f, double decay) {
-    return {.lr = f.lr,
-            .b1 = 0.9,
-            .b2 = 0.95,
-            .weight_decay = decay,
-            .shard_axis = f.shard_optimizer ? "data" : ""};
-  }
-
-  double clip_;
-  DType reduce_type_;
-  nn::optim::AdamW decayed_, others_;
-  nn::optim::OptimizerGroup all_;
-};
-
-// One optimizer step: in one piece, or, with --accumulate, a captured part that is called for each
-// micro-batch and a captured update.
-class Step {
- public:
-  Step(const gpt2::Model& model, Optimizer& optim, const Mesh& mesh, int64_t accumulate)
-      : model_(model),
-        optim_(optim),
-        mesh_(mesh),
-        accumulate_(accumulate),
-        sum_(optim.params()),
-        total_(Tensor::zeros({}).shard(mesh).clone()) {}
-
-  // {loss, norm}, which the devices may still be computing.
-  Tensor operator()(const std::vector<Tensor>& batches) {
-    if (accumulate_ == 1) return whole_(batches.at(0));
-    for (const Tensor& batch : batches) part_(batch);
-    return update_();
-  }
-
-  std::string explain(const Tensor& batch, bool items) {
-    if (accumulate_ == 1) {
-      whole_(batch);
-      return tinyshard::explain(whole_.schedule(), items);
-    }
-    part_(batch);
-    update_();
-    return fmt::format("each of {} parts of a step\n{}the update\n{}", accumulate_,
-                       tinyshard::explain(part_.schedule(), items),
-                       tinyshard::explain(update_.schedule(), items));
-  }
-
-  Tensor loss_of(const Tensor& batch) const {
-    return model_.loss(batch.shard(mesh_, {{"data", Shard(0)}}));
-  }
-
- private:
-  Tensor whole(const Tensor& batch) {
-    TrainingMode on;
-    optim_.zero_grad();
-    Tensor loss = loss_of(batch).backward();
-    return stack({loss, optim_.step()});
-  }
-  void part(const Tensor& batch) {
-    TrainingMode on;
-    optim_.zero_grad();
-    total_ += loss_of(batch).backward();
-    sum_.add();
-  }
-  Tensor update() {
-    TrainingMode on;
-    sum_.take(1.0 / double(accumulate_));
-    Tensor result = stack({total_ / double(accumulate_), optim_.step()});
-    total_.assign(0.0);
-    return result;
-  }
-
-  const gpt2::Model& model_;
-  Optimizer& optim_;
-  Mesh mesh_;
-  int64_t accumulate_;
-  nn::GradientSum sum_;
-  Tensor total_;  // of the losses of the parts
-
-  struct Whole {
-    Step* self;
-    Tensor operator()(const Tensor& batch) const { return self->whole(batch); }
-  };
-  struct Part {
-    Step* self;
-    void operator()(const Tensor& batch) const { self->part(batch); }
-  };
-  struct Update {
-    Step* self;
-    Tensor operator()() const { return self->update(); }
-  };
-  Jit<Whole> whole_{Whole{this}};
-  Jit<Part> part_{Part{this}};
-  Jit<Update> update_{Update{this}};
 };
 
 // --- the run -------------------------------------------------------------------------------------
@@ -334,9 +198,12 @@ void train(const Flags& f) {
   Tensor::manual_seed(f.seed);
   const gpt2::Model model(config);
   if (!f.weights.empty()) gpt2::load_weights(model, f.weights);
-  nn::data_parallel(model, mesh, "data");
-  Optimizer optim(model, f);
-  Step step(model, optim, mesh, f.accumulate);
+  if (f.fsdp)
+    nn::fully_shard(model, mesh, "data", {.blocks = "h.*"});
+  else
+    nn::data_parallel(model, mesh, "data");
+  gpt2::Optimizer optim(model, f);
+  gpt2::Step step(model, optim, mesh, f.accumulate);
 
   int64_t parameters = 0;
   for (const Tensor& p : optim.params()) parameters += p.numel();
@@ -456,6 +323,7 @@ void add_options(CLI::App& app, Flags& f) {
                "Keep what enters a block, compute the rest again");
   app.add_flag("--shard-optimizer", f.shard_optimizer,
                "Keep each device's part of the optimizer state only");
+  app.add_flag("--fsdp", f.fsdp, "Keep each device's part of the parameters, too");
   group("Run");
   training::add_device_options(app, f.where);
   app.add_option("--eval-batches", f.eval_batches, "Batches of held-out tokens at the end")

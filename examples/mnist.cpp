@@ -16,32 +16,10 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "examples/mnist_model.h"
 #include "examples/training.h"
 
 using namespace tinyshard;
-
-struct Mlp {
-  nn::Linear l1{784, 1024}, l2{1024, 1024}, l3{1024, 10};
-  TS_FIELDS(l1, l2, l3)
-
-  Tensor operator()(const Tensor& images) const {
-    Tensor h = l1(images.flatten(1)).relu();
-    return l3(l2(h).relu());
-  }
-};
-
-struct Convnet {
-  nn::Conv2d c1{1, 32, 5}, c2{32, 32, 5}, c3{32, 64, 3}, c4{64, 64, 3};
-  nn::BatchNorm norm1{32}, norm2{64};
-  nn::Linear out{576, 10};
-  TS_FIELDS(c1, c2, c3, c4, norm1, norm2, out)
-
-  Tensor operator()(const Tensor& images) const {
-    Tensor h = norm1(c2(c1(images).relu()).relu()).max_pool2d();
-    h = norm2(c4(c3(h).relu()).relu()).max_pool2d();
-    return out(h.flatten(1));
-  }
-};
 
 struct Flags {
   std::string data, model = "convnet";
@@ -164,6 +142,6 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
   return training::run_main("mnist", app, argc, argv, [&] {
     Runtime::configure({.devices = f.where.devices, .devices_per_rank = f.where.devices_per_rank});
     Digits digits(f.data);
-    f.model == "mlp" ? train<Mlp>(f, digits) : train<Convnet>(f, digits);
+    f.model == "mlp" ? train<mnist::Mlp>(f, digits) : train<mnist::Convnet>(f, digits);
   });
 }

@@ -21,83 +21,11 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "examples/train_gpt_model.h"
 #include "examples/training.h"
 
 using namespace tinyshard;
 using training::random_number;
-
-// --- the model -----------------------------------------------------------------------------------
-
-constexpr int64_t kBytes = 256;
-
-struct Config {
-  int64_t layers = 4, width = 128, heads = 4, context = 128;
-};
-
-struct Attention {
-  explicit Attention(const Config& c)
-      : heads(c.heads), qkv(c.width, 3 * c.width), out(c.width, c.width) {}
-
-  int64_t heads;
-  nn::Linear qkv, out;
-  TS_FIELDS(qkv, out)
-
-  Tensor operator()(const Tensor& x) const {
-    auto by_head = [&](const Tensor& t) { return t.unflatten(-1, {heads, -1}).transpose(1, 2); };
-    std::vector<Tensor> part = qkv(x).chunk(3, -1);
-    Tensor y = by_head(part[0]).scaled_dot_product_attention(by_head(part[1]), by_head(part[2]), {},
-                                                             {.is_causal = true});
-    return out(y.transpose(1, 2).flatten(2));
-  }
-};
-
-struct Block {
-  explicit Block(const Config& c)
-      : norm1(c.width),
-        norm2(c.width),
-        attention(c),
-        up(c.width, 4 * c.width),
-        down(4 * c.width, c.width) {}
-
-  nn::LayerNorm norm1, norm2;
-  Attention attention;
-  nn::Linear up, down;
-  TS_FIELDS(norm1, norm2, attention, up, down)
-
-  Tensor operator()(const Tensor& x) const {
-    Tensor h = x + attention(norm1(x));
-    return h + down(up(norm2(h)).gelu());
-  }
-};
-
-struct Gpt {
-  explicit Gpt(const Config& c)
-      : bytes(kBytes, c.width),
-        positions(c.context, c.width),
-        blocks(nn::layers<Block>(c.layers, c)),
-        norm(c.width),
-        head(c.width, kBytes, {.bias = false}) {}
-
-  nn::Embedding bytes, positions;
-  std::vector<Block> blocks;
-  nn::LayerNorm norm;
-  nn::Linear head;
-  TS_FIELDS(bytes, positions, blocks, norm, head)
-
-  // text is [batch, context]; the result scores the byte that follows each: [batch, context, 256].
-  Tensor operator()(const Tensor& text) const {
-    Tensor x = bytes(text) + positions.weight;
-    for (const Block& block : blocks) x = block(x);
-    return head(norm(x));
-  }
-
-  // text is [batch, context + 1].
-  Tensor loss(const Tensor& text) const {
-    Tensor scores = (*this)(text[{kEllipsis, Slice({}, -1)}]);
-    return scores.cast(promote(scores.dtype(), DType::F32))
-        .sparse_categorical_crossentropy(text[{kEllipsis, Slice(1, {})}]);
-  }
-};
 
 // --- the text ------------------------------------------------------------------------------------
 
@@ -117,7 +45,7 @@ Tensor draw(std::string_view text, int64_t batch, int64_t length, uint64_t seed,
 // --- the run -------------------------------------------------------------------------------------
 
 struct Flags {
-  Config model;
+  gpt::Config model;
   int64_t steps = 1500, batch = 8, warmup = 20, eval_batches = 8, checkpoint_every = 250,
           sample = 300;
   double lr = 2e-3, temperature = 0.8;
@@ -153,7 +81,7 @@ char pick(const std::vector<float>& scores, double temperature, uint64_t random)
   return char(std::ranges::upper_bound(sums, where) - sums.begin());
 }
 
-std::string sample(const Gpt& model, const Mesh& mesh, const Flags& f) {
+std::string sample(const gpt::Model& model, const Mesh& mesh, const Flags& f) {
   Variable last("last", 0, f.model.context - 1);
   Jit next = [&](Tensor text, Variable at) { return model(text.shard(mesh))[{0, at}]; };
   std::string text = f.prompt.empty() ? "\n" : f.prompt;
@@ -172,7 +100,7 @@ void print_plan(std::ostream& out, const Flags& f, const Mesh& mesh, const io::C
                 const std::vector<Tensor>& parameters) {
   int64_t count = 0;
   for (const Tensor& p : parameters) count += p.numel();
-  const Config& m = f.model;
+  const gpt::Config& m = f.model;
   out << fmt::format("devices     {}\n", training::device_names(mesh))
       << fmt::format("model       {} layers, {} wide, {} heads, context {}: {} parameters, {}\n",
                      m.layers, m.width, m.heads, m.context, count, name(default_float()))
@@ -201,7 +129,7 @@ void train(const Flags& f) {
   }
 
   Tensor::manual_seed(f.seed);
-  Gpt model(f.model);
+  gpt::Model model(f.model);
   nn::data_parallel(model, mesh, "data");
   nn::optim::AdamW optim(
       nn::parameters(model),

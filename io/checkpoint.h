@@ -3,8 +3,8 @@
 //   root/step-00001234/part-00000-of-00002.safetensors     one per rank, plain safetensors
 //                      part-00001-of-00002.safetensors
 //                      model.safetensors.index.json        when no tensor is cut: other tools load
-//                      the set manifest.json                       every slice with its place and
-//                      digest; written last
+//                      manifest.json                          every slice of the set with its place
+//                                                             and digest; written last
 //
 // A save writes all of this into root/step-00001234.<job>.tinyshard-tmp, each file synced, then
 // renames the folder and syncs root. So a folder named step-<digits> is complete unless something
@@ -16,6 +16,8 @@
 // reads no more files than it needs. Digests are checked as slices are read, once each, and those
 // of the parts' headers when the checkpoint is opened.
 #pragma once
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -42,8 +44,8 @@ struct CheckpointOptions {
   int rank = 0, ranks = 1;
   Agree agree = {};  // needed when ranks > 1
   int keep = 3;      // how many checkpoints stay, at least 1; older ones go after a commit
-  std::string job =
-      "job";       // of [A-Za-z0-9_-]; the same on all ranks. Marks temporaries as ours to remove
+  // Of [A-Za-z0-9_-]; the same on all ranks. Marks temporaries as ours to remove.
+  std::string job = "job";
   Warn warn = {};  // a sentence about what was left alone or could not be removed
 };
 
@@ -67,7 +69,27 @@ class CheckpointWriter {
   // before.
   std::filesystem::path commit(const Metadata& metadata = {});
 
+  // The same in two halves, for a save beside other work. All ranks begin together, which is quick;
+  // returns the folder that the checkpoint will be. Then each rank calls finish(), from any thread
+  // and without `agree`: it writes, and rank 0 waits until the parts of all others lie in the folder
+  // and commits. A rank that fails leaves a note there for rank 0. So rank 0 knows how the save
+  // ended, others only that their part is written.
+  std::filesystem::path begin();
+  struct Patience {
+    std::chrono::milliseconds for_others = std::chrono::minutes(5);  // from the last part that came
+    const std::atomic<bool>* give_up = nullptr;
+  };
+  void finish(const Metadata& metadata, const Patience& patience);
+  void finish(const Metadata& metadata = {}) { finish(metadata, {}); }
+
  private:
+  using Stage = std::function<void()>;
+  void run_stage(bool takes_part, std::string_view elsewhere, const Stage& work);
+  void abandon();
+  void publish();
+  void await_parts(const Patience& patience) const;
+  int next_revision() const;  // of this step
+
   struct Piece {
     TensorView view;
     std::vector<int64_t> global_shape, offset;

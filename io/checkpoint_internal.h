@@ -28,6 +28,8 @@ struct Manifest {
 };
 
 std::string manifest_text(const Manifest& manifest);
+// A manifest whose text after the digits of its own digest is `rest`.
+std::string signed_manifest(std::string_view rest);
 // Checks the text's digest and its structure, each slice against its part's size, and that slices
 // tile.
 Manifest parse_manifest(std::string_view text, std::string_view label);

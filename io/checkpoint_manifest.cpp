@@ -178,9 +178,9 @@ void check_tiling(Checkpoint::Tensor& tensor, std::string_view label) {
 std::string manifest_text(const Manifest& manifest) {
   // One line a part and a tensor: long, but a reader finds the place.
   std::string text = fmt::format(
-      "{}{}\",\n \"format\":\"{}\",\n \"version\":{},\n \"step\":{},\n \"metadata\":{},\n "
+      "\",\n \"format\":\"{}\",\n \"version\":{},\n \"step\":{},\n \"metadata\":{},\n "
       "\"parts\":[\n",
-      kPrologue, kZeros, kFormat, kVersion, manifest.step, json(manifest.metadata).dump());
+      kFormat, kVersion, manifest.step, json(manifest.metadata).dump());
   for (const Checkpoint::Part& part : manifest.parts) {
     text +=
         fmt::format("  {{\"file\":{},\"bytes\":{},\"header_bytes\":{},\"header_xxh64\":\"{}\"}},\n",
@@ -204,6 +204,11 @@ std::string manifest_text(const Manifest& manifest) {
   }
   if (!manifest.tensors.empty()) text.erase(text.size() - 2, 1);
   text += " }\n}\n";
+  return signed_manifest(text);
+}
+
+std::string signed_manifest(std::string_view rest) {
+  std::string text = fmt::format("{}{}{}", kPrologue, kZeros, rest);
   text.replace(kPrologue.size(), kZeros.size(), digest_text(digest_of(text)));
   return text;
 }

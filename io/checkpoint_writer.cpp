@@ -7,6 +7,7 @@
 #include <sstream>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <thread>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -339,19 +340,14 @@ void CheckpointWriter::write_manifest(const Metadata& metadata) {
   }
   if (file_of_whole.size() == tensors.size()) {
     AtomicFile index(temporary_ / kIndexName, options_.job);
-    index.write(json{{"metadata", {{"total_size", total}}}, {"weight_map", file_of_whole}}.dump(1) +
-                "\n");
+    index.write(index_text(total, file_of_whole));
     index.commit();
   }
   AtomicFile file(temporary_ / kManifestName, options_.job);
   file.write(text);
   file.commit();  // syncs the temporary folder, too
 
-  int revision = 1;
-  for (const CheckpointPath& old : list_checkpoints(root_)) {
-    if (old.step == step_) revision = std::max(revision, old.revision + 1);
-  }
-  committed_ = root_ / checkpoint_name(step_, revision);
+  committed_ = root_ / checkpoint_name(step_, next_revision());
   if (::rename(temporary_.c_str(), committed_.c_str()) != 0) {
     throw IoError("create", committed_, errno);
   }
@@ -416,44 +412,60 @@ void claim_checkpoint_root(const fs::path& root) {
   claims.locks.push_back(std::move(lock));
 }
 
+// One rank's part of a step of the save, then all ranks learn whether it worked everywhere. The
+// others' error says `elsewhere` if it did not.
+void CheckpointWriter::run_stage(bool takes_part, std::string_view elsewhere, const Stage& work) {
+  std::exception_ptr error;
+  try {
+    if (takes_part) work();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const bool fine = options_.agree ? options_.agree(error == nullptr) : error == nullptr;
+  if (fine) return;
+  abandon();
+  if (error) std::rethrow_exception(error);
+  throw UserError(fmt::format("checkpoint of step {} in {}: {}", step_, root_.native(), elsewhere));
+}
+
+void CheckpointWriter::abandon() {
+  // A folder that was there before may be another job's, which is saving right now.
+  if (made_temporary_) {
+    if (const auto problem = remove_temporary(temporary_)) warn(*problem);
+  }
+  lock_ = Fd();
+}
+
+// Rank 0, when the checkpoint is there: the old ones go, and others may save.
+void CheckpointWriter::publish() {
+  try {
+    prune();
+  } catch (const std::exception& error) {
+    warn(error.what());  // the checkpoint is there; the old ones wait for the next save
+  }
+  lock_ = Fd();
+}
+
+namespace {
+constexpr std::string_view kFailed =
+    "another rank could not write its part; nothing was committed, and the previous checkpoint "
+    "stands";
+
+fs::path failure_note(const fs::path& folder, int rank, int ranks) {
+  return folder / fmt::format("{}.failed{}", part_name(rank, ranks), kTempSuffix);
+}
+}  // namespace
+
 fs::path CheckpointWriter::commit(const Metadata& metadata) {
-  // Each stage: this rank's part of it, then all ranks learn whether it worked everywhere. The
-  // others' error says `elsewhere` if it did not.
-  auto stage = [this](bool takes_part, std::string_view elsewhere, auto&& work) {
-    std::exception_ptr error;
-    try {
-      if (takes_part) work();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    const bool fine = options_.agree ? options_.agree(error == nullptr) : error == nullptr;
-    if (fine) return;
-    // A folder that was there before may be another job's, which is saving right now.
-    if (made_temporary_) {
-      if (const auto problem = remove_temporary(temporary_)) warn(*problem);
-    }
-    lock_ = Fd();
-    if (error) std::rethrow_exception(error);
-    throw UserError(
-        fmt::format("checkpoint of step {} in {}: {}", step_, root_.native(), elsewhere));
-  };
-  constexpr std::string_view kFailed =
-      "another rank could not write its part; nothing was committed, and the previous checkpoint "
-      "stands";
   const bool first = options_.rank == 0;
-  stage(first, kFailed, [&] { prepare(); });
-  stage(true, kFailed, [&] { write_part(); });
-  stage(first, kFailed, [&] { write_manifest(metadata); });
-  stage(first,
-        "it is there and complete, but rank 0 could not see to it that a power loss leaves it",
-        [&] { sync_renamed(committed_); });
+  run_stage(first, kFailed, [&] { prepare(); });
+  run_stage(true, kFailed, [&] { write_part(); });
+  run_stage(first, kFailed, [&] { write_manifest(metadata); });
+  run_stage(first,
+            "it is there and complete, but rank 0 could not see to it that a power loss leaves it",
+            [&] { sync_renamed(committed_); });
   if (first) {
-    try {
-      prune();
-    } catch (const std::exception& error) {
-      warn(error.what());  // the checkpoint is there; the old ones wait for the next save
-    }
-    lock_ = Fd();
+    publish();
     return committed_;
   }
   // Rank 0 knows the name; the others look. Where a network file system is slow to show it, they
@@ -462,6 +474,82 @@ fs::path CheckpointWriter::commit(const Metadata& metadata) {
     if (found.step == step_) return found.path;
   }
   return root_ / checkpoint_name(step_, 1);
+}
+
+fs::path CheckpointWriter::begin() {
+  run_stage(options_.rank == 0, kFailed, [&] { prepare(); });
+  return root_ / checkpoint_name(step_, next_revision());
+}
+
+void CheckpointWriter::finish(const Metadata& metadata, const Patience& patience) {
+  const bool first = options_.rank == 0;
+  try {
+    write_part();
+    if (!first) return;
+    await_parts(patience);
+    write_manifest(metadata);
+  } catch (const std::exception& error) {
+    if (first) {
+      abandon();
+    } else {
+      try {
+        write_file(failure_note(temporary_, options_.rank, options_.ranks), error.what());
+      } catch (const std::exception&) {
+        // Then rank 0 waits until it has no more patience.
+      }
+    }
+    throw;
+  }
+  try {
+    sync_renamed(committed_);
+  } catch (...) {
+    lock_ = Fd();
+    throw;
+  }
+  publish();
+}
+
+// Rank 0: parts come whole, by a rename.
+void CheckpointWriter::await_parts(const Patience& patience) const {
+  using Clock = std::chrono::steady_clock;
+  auto fail = [&](const std::string& why) {
+    return UserError(
+        fmt::format("checkpoint of step {} in {}: {}; nothing was committed, and the "
+                    "previous checkpoint stands",
+                    step_, root_.native(), why));
+  };
+  Clock::time_point since = Clock::now();
+  auto pause = std::chrono::milliseconds(1);
+  for (int rank = 1; rank < options_.ranks;) {
+    std::error_code ignored;
+    if (fs::exists(temporary_ / part_name(rank, options_.ranks), ignored)) {
+      ++rank;
+      since = Clock::now();
+      continue;
+    }
+    for (int other = rank; other < options_.ranks; ++other) {
+      const fs::path note = failure_note(temporary_, other, options_.ranks);
+      if (fs::exists(note, ignored))
+        throw fail(
+            fmt::format("rank {} could not write its part: {}", other, read_file(note, 1 << 16)));
+    }
+    if (patience.give_up && patience.give_up->load())
+      throw fail(fmt::format("given up before the part of rank {} was there", rank));
+    if (Clock::now() - since > patience.for_others) {
+      throw fail(fmt::format("the part of rank {} was not there after {} s", rank,
+                             std::chrono::duration<double>(patience.for_others).count()));
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::milliseconds(50));
+  }
+}
+
+int CheckpointWriter::next_revision() const {
+  int revision = 1;
+  for (const CheckpointPath& old : list_checkpoints(root_)) {
+    if (old.step == step_) revision = std::max(revision, old.revision + 1);
+  }
+  return revision;
 }
 
 }  // namespace tinyshard::io

@@ -102,9 +102,29 @@ struct TensorView {
   std::span<const std::byte> bytes;
 };
 
-// Streams the tensors to `file`, which the caller commits. Data starts at a multiple of 64, larger
-// elements first, so that each tensor is aligned to its element; equal input gives equal bytes.
-// UserError: a name twice or reserved, a size that does not match the shape.
+// How the file of these tensors begins, length of the header included, and where the bytes of each
+// lie, in the order of `tensors`: for who writes parts of them at their places. Data starts at a
+// multiple of 64, larger elements first, so that each tensor is aligned to its element; equal input
+// gives an equal layout. UserError: a name twice or reserved, a shape that is too large.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::F32;
+  std::vector<int64_t> shape;
+};
+struct SafetensorsLayout {
+  std::string header;
+  std::vector<uint64_t> offsets;
+  uint64_t bytes = 0;  // of the file
+};
+SafetensorsLayout layout_safetensors(std::span<const TensorInfo> tensors,
+                                     const Metadata& metadata = {});
+
+// The text of model.safetensors.index.json: the bytes of all tensors, and the file of each.
+std::string index_text(uint64_t total_bytes, const std::map<std::string, std::string>& file_of,
+                       const Metadata& metadata = {});
+
+// Streams the tensors to `file`, which the caller commits; equal input gives equal bytes. UserError
+// as above, and for a size that does not match the shape.
 void write_safetensors(AtomicFile& file, std::span<const TensorView> tensors,
                        const Metadata& metadata = {});
 // The same, whole or not at all at `path`.

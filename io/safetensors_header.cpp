@@ -42,7 +42,8 @@ class HeaderReader final : public JsonReader {
     header.tensors.reserve(static_cast<size_t>(header_bytes / 48 + 1));
   }
 
-  SafetensorsHeader header;  // tensors in the order of the text
+  SafetensorsHeader header;       // tensors in the order of the text
+  bool failed_in_tensor = false;  // the last of them is what error() speaks of
 
   bool key(string_t& text) override {
     switch (at_) {
@@ -166,6 +167,7 @@ class HeaderReader final : public JsonReader {
   static constexpr size_t kDtype = 0, kOffsets = 2;
 
   bool fail_tensor(const std::string& why) {
+    failed_in_tensor = true;
     return fail(fmt::format("tensor {} {}", in_quotes(header.tensors.back().name), why));
   }
   bool misplaced(std::string_view what) {
@@ -249,11 +251,24 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, std::string
   }
   const auto* text = reinterpret_cast<const char*>(file.data()) + 8;
   const auto size = static_cast<size_t>(length);
-  if (size == 0 || text[0] != '{') throw fail("its header does not begin with {");
+  if (size == 0 || text[0] != '{') throw fail("at byte 8: its header does not begin with {");
 
   const std::span<const std::byte> data = file.subspan(8 + size);
   HeaderReader reader(data, 8 + length);
-  if (!read_json({text, size}, reader)) throw fail("header: " + reader.error());
+  if (!read_json({text, size}, reader)) {
+    // JSON is read without its positions; the entry is found again where its name needs no escapes.
+    constexpr size_t kLongest = 4096;
+    const std::string_view whole(text, size);
+    size_t at = whole.npos;
+    if (reader.failed_in_tensor && reader.header.tensors.back().name.size() <= kLongest) {
+      const std::string& name = reader.header.tensors.back().name;
+      at = std::min(whole.find(fmt::format("\"{}\":{{", name)),
+                    whole.find(fmt::format("\"{}\": {{", name)));
+    }
+    const bool found = at != whole.npos;
+    throw fail(fmt::format("header{}: {}", found ? fmt::format(", at byte {}", 8 + at) : "",
+                           reader.error()));
+  }
 
   SafetensorsHeader header = std::move(reader.header);
   std::sort(header.tensors.begin(), header.tensors.end(),
@@ -265,7 +280,8 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, std::string
   uint64_t position = 0;
   for (const TensorEntry& entry : header.tensors) {
     const auto fail_tensor = [&](std::string_view why) {
-      return fail(fmt::format("tensor {} {}", in_quotes(entry.name), why));
+      return fail(
+          fmt::format("at byte {}: tensor {} {}", entry.offset, in_quotes(entry.name), why));
     };
     const uint64_t begin = entry.offset - header.header_bytes;
     if (begin < position) {

@@ -80,6 +80,55 @@ void read_slurm(const Variables& variables, const char* because, LaunchEnvironme
   }
 }
 
+// Ports below those that hosts give to connections of their own (32768 and up). The same step
+// has the same port on all ranks; another one most likely has another.
+int port_of_step(int job, int step) {
+  constexpr uint32_t kFirst = 15000, kPorts = 16000;
+  return int(kFirst + (uint32_t(job) * 31 + uint32_t(step)) % kPorts);
+}
+
+void read_slurm_meeting(const Variables& variables, LaunchEnvironment& launch) {
+  const int job = variables.number("SLURM_JOB_ID").value_or(0);
+  const int step =
+      variables.number("SLURM_STEP_ID").value_or(variables.number("SLURM_STEPID").value_or(0));
+  const char* nodes = variables.text("SLURM_STEP_NODELIST");
+  if (nodes == nullptr) nodes = variables.text("SLURM_NODELIST");
+  launch.meeting.at_first_rank = true;
+  launch.meeting.job = fmt::format("slurm {}.{}", job, step);
+  if (nodes == nullptr) return;
+  // Within one host nothing leaves it.
+  const std::string host = launch.local_size == launch.size ? "127.0.0.1" : first_host(nodes);
+  launch.meeting.store = fmt::format("{}:{}", host, port_of_step(job, step));
+}
+
+void read_master(const Variables& variables, LaunchEnvironment& launch) {
+  const char* address = variables.text("MASTER_ADDR");
+  const std::optional<int> port = variables.number("MASTER_PORT");
+  launch.meeting.at_first_rank = true;
+  launch.meeting.epoch = uint32_t(variables.number("TORCHELASTIC_RESTART_COUNT").value_or(0));
+  if (address == nullptr || !port) return;
+  const char* agent = variables.text("TORCHELASTIC_USE_AGENT_STORE");
+  const bool taken = agent != nullptr && std::string_view(agent) == "True";
+  const bool six = std::string_view(address).find(':') != std::string_view::npos;
+  launch.meeting.store =
+      fmt::format("{}{}{}:{}", six ? "[" : "", address, six ? "]" : "", *port + (taken ? 1 : 0));
+  launch.meeting.job = "master " + launch.meeting.store;
+}
+
+void read_own(const Variables& variables, LaunchEnvironment& launch) {
+  launch.rank = variables.required("TS_RANK", "TS_WORLD_SIZE");
+  launch.size = variables.required("TS_WORLD_SIZE", "TS_RANK");
+  launch.local_rank = variables.number("TS_LOCAL_RANK").value_or(0);
+  launch.local_size = variables.number("TS_LOCAL_SIZE").value_or(launch.local_rank + 1);
+  const auto text = [&](const char* variable) {
+    const char* value = variables.text(variable);
+    return std::string(value == nullptr ? "" : value);
+  };
+  launch.meeting.store = text("TS_STORE");
+  launch.meeting.job = text("TS_JOB");
+  launch.meeting.epoch = uint32_t(variables.number("TS_EPOCH").value_or(0));
+}
+
 void check_consistent(const LaunchEnvironment& launch) {
   const bool ranks = launch.size >= 1 && launch.rank >= 0 && launch.rank < launch.size;
   const bool locals = launch.local_rank >= 0 && launch.local_rank < launch.local_size &&
@@ -93,9 +142,34 @@ void check_consistent(const LaunchEnvironment& launch) {
 }  // namespace
 
 std::string_view name(Launcher launcher) {
-  constexpr std::array<std::string_view, 5> kNames = {"no launcher", "mpirun", "srun --mpi=pmix",
-                                                      "srun", "RANK and WORLD_SIZE"};
+  constexpr std::array<std::string_view, 6> kNames = {
+      "no launcher", "mpirun", "srun --mpi=pmix", "srun", "RANK and WORLD_SIZE", "tinyshard run"};
   return kNames[static_cast<size_t>(launcher)];
+}
+
+std::string first_host(std::string_view list) {
+  const size_t bracket = list.find('['), comma = list.find(',');
+  if (bracket == std::string_view::npos || comma < bracket)
+    return std::string(list.substr(0, comma));
+  const std::string_view numbers = list.substr(bracket + 1);
+  const std::string_view first = numbers.substr(0, numbers.find_first_of("-,]"));
+  const size_t end = numbers.find(']');
+  if (end == std::string_view::npos) return {};
+  const std::string_view rest = numbers.substr(end + 1);
+  return std::string(list.substr(0, bracket)).append(first).append(rest.substr(0, rest.find(',')));
+}
+
+void check_meeting(const LaunchEnvironment& launch) {
+  if (!launch.meeting.store.empty()) return;
+  const char* missing = launch.launcher == Launcher::Own     ? "TS_STORE is not set"
+                        : launch.launcher == Launcher::Slurm ? "SLURM_STEP_NODELIST is not set"
+                        : launch.launcher == Launcher::Rank
+                            ? "MASTER_ADDR and MASTER_PORT are not set"
+                            : "no store is named";
+  throw UserError(fmt::format(
+      "{} started {} ranks, but does not say where they meet: {}; start them with tinyshard run, "
+      "or with mpirun",
+      name(launch.launcher), launch.size, missing));
 }
 
 LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup) {
@@ -104,8 +178,12 @@ LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup) {
   const bool slurm_task =
       variables.text("SLURM_PROCID") != nullptr &&
       (variables.text("SLURM_STEP_ID") != nullptr || variables.text("SLURM_STEPID") != nullptr);
-  if (variables.text("OMPI_COMM_WORLD_RANK") != nullptr ||
-      variables.text("OMPI_COMM_WORLD_SIZE") != nullptr) {
+  if (const char* bind = variables.text("TS_BIND")) launch.meeting.bind = bind;
+  if (variables.text("TS_RANK") != nullptr || variables.text("TS_WORLD_SIZE") != nullptr) {
+    launch.launcher = Launcher::Own;
+    read_own(variables, launch);
+  } else if (variables.text("OMPI_COMM_WORLD_RANK") != nullptr ||
+             variables.text("OMPI_COMM_WORLD_SIZE") != nullptr) {
     launch.launcher = Launcher::OpenMpi;
     launch.rank = variables.required("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
     launch.size = variables.required("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK");
@@ -120,12 +198,14 @@ LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup) {
     launch.launcher = Launcher::Slurm;
     launch.rank = variables.required("SLURM_PROCID", "SLURM_STEP_ID");
     read_slurm(variables, "SLURM_PROCID", launch);
+    read_slurm_meeting(variables, launch);
   } else if (variables.text("RANK") != nullptr || variables.text("WORLD_SIZE") != nullptr) {
     launch.launcher = Launcher::Rank;
     launch.rank = variables.required("RANK", "WORLD_SIZE");
     launch.size = variables.required("WORLD_SIZE", "RANK");
     launch.local_rank = variables.number("LOCAL_RANK").value_or(0);
     launch.local_size = variables.number("LOCAL_WORLD_SIZE").value_or(launch.local_rank + 1);
+    read_master(variables, launch);
   }
   check_consistent(launch);
   return launch;

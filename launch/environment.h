@@ -1,5 +1,6 @@
 // The environment contract: which launcher started this process, and as which of how many.
 // The first contract that is present wins, so mpirun inside a Slurm allocation is mpirun's job:
+//   Own      TS_RANK, TS_WORLD_SIZE, TS_LOCAL_*, TS_STORE        tinyshard run
 //   OpenMpi  OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}   mpirun
 //   Pmix     PMIX_RANK, and Slurm's sizes                        srun --mpi=pmix
 //   Slurm    SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS  srun
@@ -7,21 +8,41 @@
 // Slurm's counts only with SLURM_STEP_ID: a batch script sees the rest without being a task.
 // None of them: one process alone. Reads the environment and nothing else; safe at any time.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
 
 namespace tinyshard {
 
-enum class Launcher { None, OpenMpi, Pmix, Slurm, Rank };
+enum class Launcher { None, OpenMpi, Pmix, Slurm, Rank, Own };
 std::string_view name(Launcher launcher);  // "mpirun", "srun --mpi=pmix", ...
+
+// Where ranks that talk by TCP find each other: a store of a few small values.
+//   Own    TS_STORE: the launcher's, "host:port", or a folder that all ranks see, "file:/path"
+//   Slurm  at rank 0, on the first host of SLURM_STEP_NODELIST, with a port from the step's number
+//   Rank   at rank 0, MASTER_ADDR:MASTER_PORT; next to that port where torchrun holds it itself
+struct Meeting {
+  std::string store;           // "host:port" or "file:/path"; empty: not said
+  bool at_first_rank = false;  // rank 0 serves the store
+  std::string job;             // its name, the same on all ranks
+  uint32_t epoch = 0;          // how often the job was started again
+  std::string bind;            // TS_BIND: address of this rank's own sockets, empty: as the store's
+};
 
 struct LaunchEnvironment {
   Launcher launcher = Launcher::None;
   int rank = 0, size = 1;  // of the job
-  int local_rank = 0,
-      local_size = 1;  // of this host, where the launcher says; else as if every rank had its own
+  // Of this host, where the launcher says; else as if every rank had its own.
+  int local_rank = 0, local_size = 1;
+  Meeting meeting;  // where this is said; see check_meeting
 };
+
+// The first host of Slurm's list, "node[01-03,07],other": "node01".
+std::string first_host(std::string_view list);
+
+// UserError naming what is missing where the launcher does not say how ranks meet without MPI.
+void check_meeting(const LaunchEnvironment& launch);
 
 // Throws UserError naming the variables where they are incomplete, unreadable or contradict each
 // other.

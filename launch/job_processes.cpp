@@ -1,8 +1,9 @@
-// A process of the job is one with this process's PMIX_NAMESPACE in its environment, which /proc
-// shows to the same user. Example: mpirun starts 4 ranks, rank 1 dies while the others are in
-// MPI_Init, rank 2 is stopped and rank 3 still reads its data. Rank 0 finds ranks 0, 2 and 3; of
-// these 0 has a thread that joins, 2 is in state T, and 3 has no such thread. So it says: "rank 1
-// has ended; rank 2 (process 12) is stopped; rank 3 (process 13) runs, but has not come".
+// A process of the job is one with the same name of a job in its environment as this process, which
+// /proc shows to the same user: TS_JOB of our own launcher, else PMIX_NAMESPACE. Example: mpirun
+// starts 4 ranks, rank 1 dies while the others are in MPI_Init, rank 2 is stopped and rank 3 still
+// reads its data. Rank 0 finds ranks 0, 2 and 3; of these 0 has a thread that joins, 2 is in state
+// T, and 3 has no such thread. So it says: "rank 1 has ended; rank 2 (process 12) is stopped; rank
+// 3 (process 13) runs, but has not come".
 #include "launch/job_processes.h"
 
 #include <algorithm>
@@ -64,15 +65,22 @@ bool has_joining_thread(const fs::path& process) {
 
 std::vector<JobProcess> job_processes() {
   std::vector<JobProcess> found;
-  const char* job = std::getenv("PMIX_NAMESPACE");
-  if (job == nullptr || *job == '\0') return found;
+  const auto set = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value != nullptr && *value != '\0' ? value : nullptr;
+  };
+  const bool own = set("TS_JOB") != nullptr;
+  const char *job_name = own ? "TS_JOB" : "PMIX_NAMESPACE",
+             *rank_name = own ? "TS_RANK" : "PMIX_RANK";
+  const char* job = set(job_name);
+  if (job == nullptr) return found;
   std::error_code error;
   for (fs::directory_iterator it("/proc", error), end; !error && it != end; it.increment(error)) {
     const std::optional<int> pid = number(it->path().filename().native());
     if (!pid) continue;
     const std::string environment = content_of(it->path() / "environ");
-    if (variable(environment, "PMIX_NAMESPACE") != job) continue;
-    const std::optional<int> rank = number(variable(environment, "PMIX_RANK").value_or(""));
+    if (variable(environment, job_name) != job) continue;
+    const std::optional<int> rank = number(variable(environment, rank_name).value_or(""));
     const char state = state_letter(it->path());
     if (!rank || state == 'Z' || state == 'X') continue;
     found.push_back({.rank = *rank,

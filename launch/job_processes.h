@@ -1,7 +1,8 @@
 // The processes of this job on this host, as the process table shows them: who died or was stopped
-// before the ranks could talk to each other. Known where the launcher speaks PMIx (mpirun, srun
-// --mpi=pmix), which puts the job's name and the rank into each process's environment. Reads /proc
-// and nothing else; of processes of other users it knows nothing. Takes some milliseconds.
+// before the ranks could talk to each other. Known where the launcher is tinyshard run
+// or speaks PMIx (mpirun, srun --mpi=pmix), which put the job's name and the rank into each
+// process's environment. Reads /proc and nothing else; of processes of other users it knows
+// nothing. Takes some milliseconds.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,30 +1,16 @@
 #include "multi/mesh.h"
 
 #include <algorithm>
-#include <charconv>
 #include <mutex>
 
 #include <fmt/format.h>
 
-#include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/base/sizes.h"
 #include "multi/mesh_names.h"
 
 namespace tinyshard {
 namespace {
-
-std::optional<World>& known_world() {
-  static auto& world = *new std::optional<World>;  // outlives every static tensor
-  return world;
-}
-void (*look_for_world)() = nullptr;
-DeviceRef (*find_device)(const std::string& name) = nullptr;
-
-DeviceRef device_by_name(const std::string& name) {
-  check_internal(find_device != nullptr, "the runtime knows the devices' names");
-  return find_device(name);
-}
 
 int64_t count(const std::vector<MeshAxis>& axes) {
   int64_t n = 1;
@@ -33,16 +19,6 @@ int64_t count(const std::vector<MeshAxis>& axes) {
 }
 
 }  // namespace
-
-void set_world(std::optional<World> world) { known_world() = std::move(world); }
-void find_world_by(void (*look)()) { look_for_world = look; }
-void find_devices_by(DeviceRef (*find)(const std::string& name)) { find_device = find; }
-
-const World& world() {
-  if (!known_world() && look_for_world) look_for_world();
-  if (!known_world()) known_world() = World{0, 1, {DeviceRef{}}};
-  return *known_world();
-}
 
 std::string DeviceRef::to_string() const {
   return rank == kHere ? fmt::format("{}:{}", kind, index)
@@ -96,17 +72,6 @@ Mesh::Mesh(std::vector<MeshAxis> axes) {
   }
   data_ = intern(std::move(axes),
                  std::vector(all.begin(), all.begin() + long(std::max<int64_t>(wanted, 0))));
-}
-
-Mesh Mesh::of(const std::vector<std::string>& names, std::string axis) {
-  std::vector<DeviceRef> devices;
-  for (const std::string& name : names) {
-    DeviceRef ref = device_by_name(name);
-    if (tinyshard::world().ranks > 1) ref.rank = tinyshard::world().rank;
-    devices.push_back(ref);
-  }
-  int64_t n = int64_t(devices.size());
-  return Mesh({{std::move(axis), n}}, std::move(devices));
 }
 
 Mesh Mesh::world(std::vector<MeshAxis> axes) {

@@ -8,7 +8,6 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,15 +73,16 @@ class Mesh {
   std::shared_ptr<const Data> data_;
 };
 
-// Which devices exist. Who asks first makes the Runtime look for them.
+// Which devices exist.
 struct World {
   int rank = 0, ranks = 1;
   std::vector<DeviceRef> devices;  // of all ranks, rank order
+  bool operator==(const World&) const = default;
 };
+// The context's, which looks for devices at the first question and defines this, as well as Mesh::of
+// (core/exec/world.cpp). The reference stays good when the context's epoch ends; the next epoch may
+// have another world. Threads: any.
 const World& world();
-// For the Runtime: what it found, nothing once it is gone, and how to make it look.
-void set_world(std::optional<World> world);
-void find_world_by(void (*look)());
 
 // How a value lies along one mesh axis. Partial: each device holds one term of a pending reduction.
 struct Placement {
@@ -119,11 +119,15 @@ UOp place(const UOp& x, const Sharding& where);  // a Redistribute of x
 UOp place_as(DType type, const UOp& x, const Sharding& where);
 Sharding placement_of(const Node& redistribute);
 
+struct GatherOnUse;  // multi/gather_on_use.h
+
 // Base of what a Buffer node carries: where its elements are.
 struct Placed {
   explicit Placed(Sharding where) : sharding(std::move(where)) {}
   virtual ~Placed() = default;
   Sharding sharding;
+  std::string label;                                 // of a parameter: "h.0.attn.weight"
+  std::shared_ptr<const GatherOnUse> gather_on_use;  // of a parameter that is whole only while read
 };
 
 }  // namespace tinyshard

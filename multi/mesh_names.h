@@ -1,4 +1,4 @@
-// Devices and meshes by their names: as a user writes them, and as an error tells them.
+// Meshes by their names, as an error tells them.
 #pragma once
 #include <string>
 #include <utility>
@@ -6,10 +6,6 @@
 #include "multi/mesh.h"
 
 namespace tinyshard {
-
-// For the Runtime: how Mesh::of finds a device by its name. It throws UserError for one that does
-// not exist.
-void find_devices_by(DeviceRef (*find)(const std::string& name));
 
 // Texts of two meshes that differ where the meshes do: "mesh(data=2) with CPU:1 at place 1" and
 // "mesh(data=2) with CPU:3 at place 1".

@@ -1,3 +1,6 @@
+// From one placement to another, by the moves that moves_between() lists. Collectives take their
+// parts along a first dim of their own, so splits elsewhere are moved to the front and back by
+// views.
 #include "multi/redistribute.h"
 
 #include <algorithm>
@@ -7,20 +10,14 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
-#include "core/runtime/communicator.h"
-#include "multi/mesh_names.h"
+#include "multi/change_mesh.h"
+#include "multi/collective.h"
+#include "multi/grown.h"
+#include "multi/moves.h"
 #include "multi/wire.h"
 
 namespace tinyshard {
 namespace {
-
-UOp collective(const UOp& x, CollectiveOp op, ReduceOp reduce, const Mesh& mesh, int axis,
-               bool before, bool after) {
-  Dims arg{int64_t(op), int64_t(reduce), axis, mesh.axes()[axis].size, before, after};
-  // The mesh is part of the identity: equal calls on different meshes are different nodes.
-  UOp source = x.op() == Op::Contiguous ? x : UOp::make(Op::Contiguous, x.dtype(), {x});
-  return UOp::make(Op::Collective, x.dtype(), {source}, arg, mesh.payload());
-}
 
 // [.., P * k, ..] -> [P, .., k, ..], padding the dim where it does not divide.
 UOp parts_first(UOp x, int dim, int64_t parts) {
@@ -68,24 +65,38 @@ int64_t size_above(const LocalValue& v, DimSpan global, int dim, int axis) {
   return size;
 }
 
+UOp sliced(const UOp& x, int dim, int axis, int64_t parts) {
+  return UOp::make(Op::ShardSlice, x.dtype(), {x}, Dims{dim, axis, parts});
+}
+
 void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
                  const std::vector<Placement>& wanted) {
   Mesh from = *v.mesh;
-  if (from.size() > 1 && mesh.size() > 1) {
-    auto [one, other] = told_apart(from, mesh);
-    throw UserError(fmt::format(
-        "a value on {} cannot meet one on {}: bring one of them over with shard() or to()", one,
-        other));
+  if ((from.size() > 1 && mesh.size() > 1) || is_out_of_reach(from, mesh)) {
+    v = on_other_mesh(std::move(v), global, mesh, wanted);
+    return;
   }
   v = redistribute(std::move(v), global, from, std::vector<Placement>(from.axes().size()));
   Dims parts;
   v.place.assign(mesh.axes().size(), Replicate);
+  // What is to be stored is stored in parts.
+  const bool stored = v.local.op() == Op::Contiguous;
+  const UOp& computed = stored ? v.local.src(0) : v.local;
+  if (UOp grown = mesh.size() > 1 ? grown_on(computed, mesh) : UOp()) {
+    for (size_t a = 0; a < wanted.size(); ++a) {
+      if (!wanted[a].is_shard()) continue;
+      grown = sliced(grown, wanted[a].dim, int(a), mesh.axes()[a].size);
+      v.place[a] = wanted[a];
+    }
+    v.local = stored ? UOp::make(Op::Contiguous, grown.dtype(), {grown}) : grown;
+    v.mesh = mesh;
+    return;
+  }
   for (size_t a = 0; a < wanted.size(); ++a) {
     if (!wanted[a].is_shard()) continue;
     parts.insert(parts.end(), {wanted[a].dim, int64_t(a), mesh.axes()[a].size});
     v.place[a] = wanted[a];
   }
-  parts.push_back(mesh.id());  // identity; the copy reads triples only
   v.local = UOp::make(Op::CopyIn, v.local.dtype(), {v.local}, parts, mesh.payload());
   v.mesh = mesh;
 }
@@ -144,64 +155,37 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
     log_line(fmt::format("reshard {} {}: {} -> {}", name(v.local.dtype()), to_string(global),
                          Sharding{mesh, v.place}.to_string(), Sharding{mesh, wanted}.to_string()));
   }
-  int axes = int(wanted.size());
-  auto splits = [](const Placement& p, int dim) { return p.is_shard() && p.dim == dim; };
-  auto alone = [&](int axis, int dim) {  // no other axis splits this dim, before or after
-    for (int a = 0; a < axes; ++a) {
-      if (a != axis && (splits(v.place[a], dim) || splits(wanted[a], dim))) return false;
-    }
-    return true;
-  };
-  // Axes that split one dim nest, the first one outermost: an outer one changes only when no inner
-  // one is in the way, so those are gathered first and cut again afterwards.
-  std::vector<bool> changes(axes);
-  for (int a = 0; a < axes; ++a) changes[a] = !(v.place[a] == wanted[a]);
-  for (int a = 0; a < axes; ++a) {
-    if (!changes[a]) continue;
-    for (int b = a + 1; b < axes; ++b) {
-      bool nested = (v.place[a].is_shard() && splits(v.place[b], v.place[a].dim)) ||
-                    (wanted[a].is_shard() && splits(v.place[b], wanted[a].dim));
-      changes[b] = changes[b] || nested;
-    }
-  }
-  for (int a = axes; a-- > 0;) {
-    if (!changes[a]) continue;
-    Placement from = v.place[a], to = wanted[a];
-    int64_t parts = mesh.axes()[a].size;
-    auto reduced = [&](const UOp& terms, CollectiveOp op) {
-      UOp sum = collective(terms, op, from.op, mesh, a, op == CollectiveOp::ReduceScatter, false);
-      return from_wire(sum, v.local.dtype(), from.op);
+  for (const Move& move : moves_between(mesh, v.place, wanted)) {
+    const int a = move.axis;
+    const Placement from = v.place[size_t(a)], to = move.to;
+    const int64_t parts = mesh.axes()[size_t(a)].size;
+    auto sent = [&](const UOp& x, CollectiveOp op, bool before, bool after) {
+      return collective(x, op, from.op, mesh, a, before, after, v.origin);
     };
-    if (from.is_partial() && to.is_shard() && alone(a, to.dim)) {
-      v.local = reduced(parts_first(to_wire(v.local, from.op), to.dim, parts),
-                        CollectiveOp::ReduceScatter);
-      v.place[a] = to;
-    } else if (from.is_partial() && !(to == from)) {
-      v.local = reduced(to_wire(v.local, from.op), CollectiveOp::AllReduce);
-      v.place[a] = Replicate;
-    } else if (from.is_shard() && to.is_shard() && from.dim != to.dim && alone(a, to.dim) &&
-               alone(a, from.dim)) {
-      UOp swapped = collective(parts_first(v.local, to.dim, parts), CollectiveOp::AllToAll,
-                               ReduceOp::Sum, mesh, a, true, true);
+    if (!move.op) {
+      v.local = sliced(v.local, to.dim, a, parts);
+    } else if (*move.op == CollectiveOp::ReduceScatter) {
+      UOp terms = parts_first(to_wire(v.local, from.op), to.dim, parts);
+      v.local = from_wire(sent(terms, *move.op, true, false), v.local.dtype(), from.op);
+    } else if (*move.op == CollectiveOp::AllReduce) {
+      UOp terms = to_wire(v.local, from.op);
+      v.local = from_wire(sent(terms, *move.op, false, false), v.local.dtype(), from.op);
+    } else if (*move.op == CollectiveOp::AllToAll) {
+      UOp swapped = sent(parts_first(v.local, to.dim, parts), *move.op, true, true);
       v.local = parts_joined(swapped, from.dim, global[from.dim]);
-      v.place[a] = to;
-    } else if (from.is_shard()) {
-      UOp all = collective(v.local, CollectiveOp::AllGather, ReduceOp::Sum, mesh, a, false, true);
+    } else {
+      UOp all = v.gather_on_use ? timed_gather(v.local, mesh, a, *v.gather_on_use, v.origin)
+                                : sent(v.local, *move.op, false, true);
       v.local = parts_joined(all, from.dim, size_above(v, global, from.dim, a));
-      v.place[a] = Replicate;
     }
+    v.place[size_t(a)] = to;
   }
-  for (int a = 0; a < axes; ++a) {
-    if (v.place[a] == wanted[a]) continue;
-    if (wanted[a].is_partial()) {
+  for (size_t a = 0; a < wanted.size(); ++a) {
+    if (!(v.place[a] == wanted[a])) {
       throw UserError(fmt::format("a value that is {} over \"{}\" cannot become {}",
                                   v.place[a].to_string(), mesh.axes()[a].name,
                                   wanted[a].to_string()));
     }
-    if (!wanted[a].is_shard()) continue;
-    v.local = UOp::make(Op::ShardSlice, v.local.dtype(), {v.local},
-                        Dims{wanted[a].dim, a, mesh.axes()[a].size});
-    v.place[a] = wanted[a];
   }
   return v;
 }

@@ -3,23 +3,33 @@
 //   Partial -> Replicate  all-reduce        Shard(i) -> Shard(j)   all-to-all
 //   Partial -> Shard      reduce-scatter    Replicate -> Shard     a slice, nothing moves
 //   Shard -> Replicate    all-gather        one device -> mesh     each device copies its part
+//   mesh -> other mesh    point to point (multi/change_mesh.h)
 #pragma once
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "multi/gather_on_use.h"
 #include "multi/mesh.h"
 
 namespace tinyshard {
+
+struct Apart;  // multi/strategies/joined.h
 
 // A value as one device sees it. Constants and iotas have no mesh: they are everywhere.
 struct LocalValue {
   UOp local;
   std::optional<Mesh> mesh;
   std::vector<Placement> place;
+  OriginId origin = 0;  // of the op that made it, or that left it a pending reduction
+  std::shared_ptr<const Apart> apart = {};  // as it lay before a reshape joined a divided dim
+  // Of a parameter, and of what is computed from parameters alone: ops that need the whole value
+  // gather it. Who asks for a placement gets that of a usual value.
+  const GatherOnUse* gather_on_use = nullptr;
 };
 
-// `global` is the shape of the whole value. UserError for what cannot be: Partial out of the blue,
-// or a value of one mesh wanted on an unrelated one.
+// `global` is the shape of the whole value. UserError where there is no way: from
+// Replicate or Shard to Partial.
 LocalValue redistribute(LocalValue value, DimSpan global, const Mesh& mesh,
                         const std::vector<Placement>& wanted);
 

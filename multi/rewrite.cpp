@@ -2,25 +2,50 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "core/base/error.h"
-#include "core/rewrite/fold.h"
+#include "core/runtime/communicator.h"
 #include "core/uop/node_map.h"
-#include "multi/mesh_names.h"
-#include "multi/redistribute.h"
+#include "multi/strategies/joined.h"
+#include "multi/strategies/strategies.h"
+#include "multi/wire.h"
 
 namespace tinyshard {
 namespace {
 
+// Where constants go that nobody placed: the first device of this process.
+Mesh home() {
+  DeviceRef first = world().devices.front();
+  first.rank = DeviceRef::kHere;
+  return Mesh::single(first);
+}
+
 class Rewriter {
  public:
   LocalGraph run(std::span<const UOp> roots) {
-    std::vector<UOp> order = toposort(roots);
-    for (const UOp& x : order) values_[x] = rule(x);
+    const std::vector<UOp> order = toposort(roots);
+    LocalGraph result = attempt(order, roots);
+    while (complete_at_once(order, result)) {
+      values_ = {};
+      result = attempt(order, roots);
+    }
+    return result;
+  }
+
+ private:
+  LocalGraph attempt(std::span<const UOp> order, std::span<const UOp> roots) {
+    values_.look_ahead(order);
+    for (const UOp& x : order) {
+      const OriginScope origin(origin_id(x));
+      LocalValue value = with_apart(x, rule(x), values_);
+      value.origin = origin_of_value(x, value);
+      if (at_once_.contains(x)) value = settled_in_both_forms(std::move(value), x.shape());
+      values_.set(x, std::move(value));
+    }
     LocalGraph result;
     for (const UOp& root : roots) {
-      const LocalValue& left = values_.at(root);
+      const OriginScope origin(origin_id(root));
+      LocalValue left = values_.lying(root);
+      left.gather_on_use = nullptr;
       // A storage may hold the terms of a sum; it is what was assigned, as it is.
       LocalValue v = root.op() == Op::Assign ? left : settled(left, root.shape());
       if (!v.mesh) v = redistribute(v, root.shape(), home(), {});
@@ -31,77 +56,64 @@ class Rewriter {
     return result;
   }
 
- private:
-  static Mesh home() {
-    DeviceRef first = world().devices.front();
-    first.rank = DeviceRef::kHere;
-    return Mesh::single(first);
-  }
-
-  static bool same_place(const DeviceRef& a, const DeviceRef& b) {
-    int here = world().rank;
-    auto rank = [&](const DeviceRef& d) { return d.rank == DeviceRef::kHere ? here : d.rank; };
-    return a.kind == b.kind && a.index == b.index && rank(a) == rank(b);
-  }
-
-  const LocalValue& of(const UOp& x) { return values_.at(x); }
-
-  // Pending reductions completed.
-  static LocalValue settled(LocalValue v, DimSpan global) {
-    std::vector<Placement> wanted = v.place;
-    for (Placement& p : wanted) {
-      if (p.is_partial()) p = Replicate;
+  // A pending reduction that one user completes and another keeps pending is completed once, for
+  // both: y / 2 of a pending y would need a collective of its own, y itself beside it has one. So
+  // are those found here from now on; whether there are any. Not what goes to a storage of terms.
+  bool complete_at_once(std::span<const UOp> order, const LocalGraph& graph) {
+    NodeMap<bool> completed, stored, kept;
+    for (const UOp& x : toposort(graph.roots)) {
+      if (x.op() == Op::Collective && CollectiveOp(x.arg(0)) == CollectiveOp::AllReduce)
+        completed[x.src(0).src(0)] = true;
     }
-    if (!v.mesh) return v;
-    Mesh mesh = *v.mesh;
-    return redistribute(std::move(v), global, mesh, wanted);
-  }
-  static LocalValue without_shard(LocalValue v, DimSpan global, int dim) {
-    std::vector<Placement> wanted = v.place;
-    for (Placement& p : wanted) {
-      if (p.is_shard() && p.dim == dim) p = Replicate;
-    }
-    if (!v.mesh) return v;
-    Mesh mesh = *v.mesh;
-    return redistribute(std::move(v), global, mesh, wanted);
-  }
-
-  // The mesh on which operands meet: that of several devices wins over single ones, and of two
-  // names for one device the one with axes.
-  std::optional<Mesh> meeting_place(std::span<const UOp> operands) {
-    std::optional<Mesh> mesh;
-    for (const UOp& x : operands) {
-      const auto& m = of(x).mesh;
-      if (!m || (mesh && *m == *mesh)) continue;
-      if (!mesh) {
-        mesh = m;
-        continue;
-      }
-      bool same_device =
-          mesh->size() == 1 && m->size() == 1 && same_place(mesh->devices()[0], m->devices()[0]);
-      if ((mesh->size() == 1 && m->size() > 1) || (same_device && mesh->is_single())) {
-        mesh = m;
-      } else if (m->size() > 1 || (mesh->size() == 1 && !same_device)) {
-        auto [one, other] = told_apart(*mesh, *m);
-        throw UserError(fmt::format(
-            "operands live on {} and on {}: bring one of them over with shard() or to()", one,
-            other));
+    if (completed.size() == 0) return false;
+    for (size_t i = order.size(); i-- > 0;) {
+      const UOp& x = order[i];
+      const LocalValue& v = values_.lying(x);
+      if (!is_pending(v)) continue;
+      const bool terms = x.op() == Op::Assign || stored.contains(x);
+      for (const UOp& s : x->src()) {
+        if (!is_pending(values_.lying(s))) continue;
+        kept[s] = true;
+        if (terms) stored[s] = true;
       }
     }
-    return mesh;
+    const size_t before = at_once_.size();
+    for (const UOp& x : order) {
+      const LocalValue& v = values_.lying(x);
+      if (!kept.contains(x) || stored.contains(x) || x.op() == Op::Buffer) continue;
+      auto pending = std::ranges::find_if(v.place, &Placement::is_partial);
+      if (completed.contains(to_wire(v.local, pending->op))) at_once_[x] = true;
+    }
+    return at_once_.size() > before;
   }
-  LocalValue on(const UOp& x, const Mesh& mesh) {
-    LocalValue v = of(x);
-    if (v.mesh && *v.mesh == mesh) return v;
-    return redistribute(std::move(v), x.shape(), mesh, std::vector<Placement>(mesh.axes().size()));
+
+  static bool is_pending(const LocalValue& v) {
+    return std::ranges::any_of(v.place, &Placement::is_partial);
+  }
+
+  static LocalValue still_on_use(LocalValue v, const LocalValue& source) {
+    v.gather_on_use = source.gather_on_use;
+    return v;
+  }
+
+  // A reduction that stays pending through x comes from the op that left it pending, but for a
+  // value with a purpose of its own.
+  OriginId origin_of_value(const UOp& x, const LocalValue& value) {
+    if (!origin_of(origin_id(x)).about.empty() || !is_pending(value)) return origin_id(x);
+    for (const UOp& s : x->src()) {
+      if (is_pending(values_.lying(s))) return values_.lying(s).origin;
+    }
+    return origin_id(x);
   }
 
   LocalValue rule(const UOp& x) {
     switch (info(x.op()).op_class) {
       case OpClass::Elementwise:
-        return elementwise(x);
+        return elementwise(x, values_);
       case OpClass::Movement:
-        return movement(x);
+        return x.op() == Op::Pad || x.op() == Op::Shrink || x.op() == Op::Flip
+                   ? windows(x, values_)
+                   : movement(x, values_);
       default:
         break;
     }
@@ -110,382 +122,48 @@ class Rewriter {
       case Op::Iota:
         return {x, std::nullopt, {}};
       case Op::Buffer:
-        return buffer(x);
+        return buffer(x, values_);
       case Op::Reduce:
-        return reduction(x);
+        return reduction(x, values_);
       case Op::Gather:
-        return gather(x);
+        return gather(x, values_);
       case Op::ScatterAdd:
-        return scatter_add(x);
+        return scatter_add(x, values_);
+      case Op::Sort:
+        return sort(x, values_);
       case Op::Dot:
-        return dot(x);
+        return dot(x, values_);
       case Op::Conv:
       case Op::ConvBackwardData:
       case Op::ConvBackwardWeight:
-        return convolution(x);
+        return convolution(x, values_);
       case Op::Attention:
       case Op::AttentionBackward:
-        return attention(x);
+        return attention(x, values_);
       case Op::Assign:
-        return assign(x);
+        return assign(x, values_);
       case Op::Redistribute:
-        return placed(x);
+        return placed(x, values_);
       case Op::Contiguous:
       case Op::Detach:
       case Op::ContiguousBackward:
       case Op::Identity:
       case Op::Checkpoint: {
-        LocalValue v = x.op() == Op::Contiguous ? settled(of(x.src(0)), x.shape()) : of(x.src(0));
-        return rebuilt(x, {v}, v);
+        LocalValue v = values_.lying(x.src(0));
+        if (x.op() == Op::Contiguous) v = settled(std::move(v), x.shape());
+        return still_on_use(rebuilt(x, {v}, v), v);
       }
       case Op::After: {  // of the second source only the time counts
-        LocalValue v = settled(of(x.src(0)), x.shape());
-        return rebuilt(x, {v, of(x.src(1))}, v);
+        LocalValue v = settled(values_.lying(x.src(0)), x.shape());
+        return still_on_use(rebuilt(x, {v, values_.lying(x.src(1))}, v), v);
       }
       default:
         throw InternalError("no sharding rule for " + describe(*x));
     }
   }
 
-  // The op over local sources; shape and argument as they are.
-  static LocalValue rebuilt(const UOp& x, const std::vector<LocalValue>& sources,
-                            const LocalValue& like) {
-    std::vector<UOp> src;
-    src.reserve(sources.size());
-    for (const LocalValue& s : sources) src.push_back(s.local);
-    return {UOp::make(x.op(), x.dtype(), src, x->arg(), x->payload), like.mesh, like.place};
-  }
-
-  static LocalValue buffer(const UOp& x) {
-    const Sharding& where = static_cast<const Placed*>(x->payload.get())->sharding;
-    Dims arg{x.arg(0)};
-    Dims local = where.local_shape(x.shape());
-    arg.insert(arg.end(), local.begin(), local.end());
-    return {UOp::make(Op::Buffer, x.dtype(), {}, arg, x->payload), where.mesh, where.placements};
-  }
-
-  // A pending sum may stay pending through ops that are linear in it.
-  bool stays_partial(const UOp& x, std::span<const LocalValue> v, size_t axis) {
-    auto partial = [&](size_t i) {
-      return v[i].place[axis].is_partial() && v[i].place[axis].op == ReduceOp::Sum;
-    };
-    auto whole = [&](size_t i) { return v[i].place[axis].is_replicate(); };
-    switch (x.op()) {
-      case Op::Neg:
-        return partial(0);
-      case Op::Cast:  // of floats: integers may have wrapped in the sum
-        return partial(0) && is_float(x.dtype()) && is_float(x.src(0).dtype()) &&
-               itemsize(x.dtype()) >= itemsize(x.src(0).dtype());
-      case Op::Add:
-      case Op::Sub:
-        return partial(0) && partial(1);
-      case Op::Mul:
-        return (partial(0) && whole(1)) || (whole(0) && partial(1));
-      case Op::Div:
-        return partial(0) && whole(1) && is_float(x.dtype());
-      case Op::Where:
-        return whole(0) && partial(1) && partial(2);
-      default:
-        return false;
-    }
-  }
-
-  LocalValue elementwise(const UOp& x) {
-    auto mesh = meeting_place(x->src());
-    if (!mesh) return rebuilt(x, sources(x), {});
-    std::vector<LocalValue> v;
-    for (const UOp& s : x->src()) v.push_back(on(s, *mesh));
-    std::vector<Placement> wanted(mesh->axes().size());
-    for (size_t a = 0; a < wanted.size(); ++a) {
-      // The split of the operand with most bytes, so that the larger one need not move.
-      int64_t most = -1;
-      for (const LocalValue& s : v) {
-        int64_t bytes = s.local->numel() * int64_t(itemsize(s.local.dtype()));
-        if (s.place[a].is_shard() && bytes > most) {
-          most = bytes;
-          wanted[a] = s.place[a];
-        }
-      }
-      if (most < 0 && stays_partial(x, v, a)) wanted[a] = Partial();
-    }
-    for (LocalValue& s : v) {
-      std::vector<Placement> mine = wanted;
-      for (size_t a = 0; a < mine.size(); ++a) {
-        if (wanted[a].is_partial()) mine[a] = s.place[a];
-      }
-      s = redistribute(std::move(s), x.shape(), *mesh, mine);
-    }
-    return rebuilt(x, v, {UOp(), mesh, wanted});
-  }
-
-  std::vector<LocalValue> sources(const UOp& x) {
-    std::vector<LocalValue> v;
-    for (const UOp& s : x->src()) v.push_back(of(s));
-    return v;
-  }
-
-  // The dim of the new shape that starts where `dim` started and divides as it did.
-  static int reshaped_dim(DimSpan from, DimSpan to, int dim, int64_t parts) {
-    int64_t before = product(from.first(dim)), left = 1;
-    for (int i = 0; i < int(to.size()); ++i) {
-      if (left == before && to[i] != 1) {
-        bool same = to[i] == from[dim];
-        bool divides = to[i] % parts == 0 && from[dim] % parts == 0;
-        return same || divides ? i : -1;
-      }
-      left *= to[i];
-    }
-    return -1;
-  }
-
-  LocalValue movement(const UOp& x) {
-    LocalValue v = of(x.src(0));
-    DimSpan global = x.src(0).shape();
-    auto arg = x->arg();
-    if (!v.mesh) return rebuilt(x, {v}, v);
-    // What cannot be done on a split dim is done on the whole one.
-    std::vector<Placement> placed = v.place;
-    for (size_t a = 0; a < placed.size(); ++a) {
-      if (!v.place[a].is_shard()) continue;
-      int dim = v.place[a].dim;
-      bool local = true;
-      switch (x.op()) {
-        case Op::Reshape: {
-          placed[a].dim = reshaped_dim(global, x.shape(), dim, parts_of(v, dim));
-          local = placed[a].dim >= 0;
-          break;
-        }
-        case Op::Permute:
-          placed[a].dim = int(std::ranges::find(arg, dim) - arg.begin());
-          break;
-        case Op::Expand:
-          local = global[dim] == x.shape()[dim];
-          break;
-        case Op::Pad:
-          local = arg[2 * dim] == 0 && arg[2 * dim + 1] == 0;
-          break;
-        case Op::Shrink:
-          local = arg[2 * dim] == 0 && arg[2 * dim + 1] == global[dim];
-          break;
-        case Op::Flip:
-          local = std::ranges::find(arg, dim) == arg.end();
-          break;
-        default:
-          break;
-      }
-      if (!local) {
-        v = without_shard(std::move(v), global, dim);
-        placed = v.place;
-        a = size_t(-1);  // look at all axes again
-      }
-    }
-    if (x.op() == Op::Pad && std::ranges::any_of(v.place, [](const Placement& p) {
-          return p.is_partial() && p.op != ReduceOp::Sum;
-        })) {
-      v = settled(std::move(v), global);
-      placed = v.place;
-    }
-    Sharding after{*v.mesh, placed};
-    Dims local_arg(arg.begin(), arg.end());
-    if (x.op() == Op::Reshape || x.op() == Op::Expand) local_arg = after.local_shape(x.shape());
-    if (x.op() == Op::Shrink) {
-      for (size_t i = 0; i < global.size(); ++i) {
-        if (parts_of(v, int(i)) > 1) local_arg[2 * i + 1] = v.local.shape()[i];
-      }
-    }
-    UOp local = v.local;
-    switch (x.op()) {
-      case Op::Reshape:
-        local = reshape(local, local_arg);
-        break;
-      case Op::Expand:
-        local = expand(local, local_arg);
-        break;
-      case Op::Permute:
-        local = permute(local, local_arg);
-        break;
-      case Op::Pad:
-        local = pad(local, local_arg);
-        break;
-      case Op::Shrink:
-        local = shrink(local, local_arg);
-        break;
-      case Op::Flip:
-        local = flip(local, local_arg);
-        break;
-      default:
-        throw InternalError("no sharding rule for " + describe(*x));
-    }
-    return {local, v.mesh, placed};
-  }
-
-  LocalValue reduction(const UOp& x) {
-    LocalValue v = of(x.src(0));
-    ReduceOp op = ReduceOp(x.arg(0));
-    auto axes = x->arg().subspan(1);
-    if (!v.mesh) return rebuilt(x, {v}, v);
-    for (const Placement& p : v.place) {
-      if (p.is_partial() && p.op != op) {
-        v = settled(std::move(v), x.src(0).shape());
-        break;
-      }
-    }
-    std::vector<Placement> placed = v.place;
-    for (Placement& p : placed) {
-      if (!p.is_shard() || std::ranges::find(axes, p.dim) == axes.end()) continue;
-      v.local = with_padding_filled(v, x.src(0).shape(), p.dim, identity_of(op, x.dtype()));
-      p = Partial(op);
-    }
-    return rebuilt(x, {v}, {UOp(), v.mesh, placed});
-  }
-
-  LocalValue gather(const UOp& x) {
-    int axis = int(x.arg(0));
-    auto mesh = meeting_place(x->src());
-    if (!mesh) return rebuilt(x, sources(x), {});
-    LocalValue data = settled(on(x.src(0), *mesh), x.src(0).shape());
-    LocalValue index = settled(on(x.src(1), *mesh), x.shape());
-    DimSpan from = x.src(0).shape();
-    std::vector<Placement> want_data(mesh->axes().size()), want_index = want_data;
-    for (size_t a = 0; a < want_data.size(); ++a) {
-      // Follow the index; else the data, where both have the dim.
-      Placement p = index.place[a].is_shard() ? index.place[a] : data.place[a];
-      if (!p.is_shard()) continue;
-      if (p.dim == axis && !index.place[a].is_shard()) continue;
-      if (p.dim != axis && from[p.dim] != x.shape()[p.dim]) continue;
-      want_index[a] = p;
-      if (p.dim != axis) want_data[a] = p;
-    }
-    data = redistribute(std::move(data), from, *mesh, want_data);
-    index = redistribute(std::move(index), x.shape(), *mesh, want_index);
-    return rebuilt(x, {data, index}, {UOp(), mesh, want_index});
-  }
-
-  LocalValue scatter_add(const UOp& x) {
-    int axis = int(x.arg(0));
-    auto mesh = meeting_place(x->src());
-    if (!mesh) return rebuilt(x, sources(x), {});
-    DimSpan global = x.src(0).shape();
-    LocalValue index = settled(on(x.src(0), *mesh), global),
-               data = settled(on(x.src(1), *mesh), global);
-    std::vector<Placement> wanted(mesh->axes().size()), placed = wanted;
-    for (size_t a = 0; a < wanted.size(); ++a) {
-      wanted[a] = data.place[a].is_shard() ? data.place[a] : index.place[a];
-      placed[a] = wanted[a].is_shard() && wanted[a].dim == axis ? Partial() : wanted[a];
-    }
-    index = redistribute(std::move(index), global, *mesh, wanted);
-    data = redistribute(std::move(data), global, *mesh, wanted);
-    index.local = with_padding_filled(index, global, axis, const_int(index.local.dtype(), 0));
-    data.local = with_padding_filled(data, global, axis, const_int(data.local.dtype(), 0));
-    return rebuilt(x, {index, data}, {UOp(), mesh, placed});
-  }
-
-  LocalValue dot(const UOp& x) {
-    auto mesh = meeting_place(x->src());
-    if (!mesh) return rebuilt(x, sources(x), {});
-    int batch = int(x.arg(0)), row = batch, column = batch + 1;
-    DimSpan ga = x.src(0).shape(), gb = x.src(1).shape();
-    LocalValue a = on(x.src(0), *mesh), b = on(x.src(1), *mesh);
-    size_t axes = mesh->axes().size();
-    std::vector<Placement> want_a(axes), want_b(axes), placed(axes);
-    auto bytes = [](const LocalValue& v) {
-      return v.local->numel() * int64_t(itemsize(v.local.dtype()));
-    };
-    for (size_t i = 0; i < axes; ++i) {
-      Placement pa = a.place[i], pb = b.place[i];
-      bool inner_a = pa == Shard(column), inner_b = pb == Shard(row);
-      bool lone_a = pa.is_partial() && pa.op == ReduceOp::Sum && pb.is_replicate();
-      bool lone_b = pb.is_partial() && pb.op == ReduceOp::Sum && pa.is_replicate();
-      if (lone_a || lone_b) {  // linear in the pending operand
-        want_a[i] = pa;
-        want_b[i] = pb;
-        placed[i] = Partial();
-      } else if (pa.is_shard() && pa.dim < batch) {
-        want_a[i] = want_b[i] = placed[i] = pa;
-      } else if (pb.is_shard() && pb.dim < batch) {
-        want_a[i] = want_b[i] = placed[i] = pb;
-      } else if ((inner_a && (inner_b || pb.is_replicate())) || (inner_b && pa.is_replicate())) {
-        want_a[i] = Shard(column);
-        want_b[i] = Shard(row);
-        placed[i] = Partial();
-      } else if (pa == Shard(row) && (pb != Shard(column) || bytes(a) >= bytes(b))) {
-        want_a[i] = placed[i] = pa;
-      } else if (pb == Shard(column)) {
-        want_b[i] = placed[i] = pb;
-      }
-    }
-    a = redistribute(std::move(a), ga, *mesh, want_a);
-    b = redistribute(std::move(b), gb, *mesh, want_b);
-    a.local = with_padding_filled(a, ga, column, const_int(a.local.dtype(), 0));
-    b.local = with_padding_filled(b, gb, row, const_int(b.local.dtype(), 0));
-    return rebuilt(x, {a, b}, {UOp(), mesh, placed});
-  }
-
-  LocalValue convolution(const UOp& x) {
-    auto mesh = meeting_place(x->src());
-    if (!mesh) return rebuilt(x, sources(x), {});
-    LocalValue a = settled(on(x.src(0), *mesh), x.src(0).shape());
-    LocalValue b = settled(on(x.src(1), *mesh), x.src(1).shape());
-    size_t axes = mesh->axes().size();
-    bool weights = x.op() == Op::ConvBackwardWeight;
-    std::vector<Placement> want_a(axes), want_b(axes), placed(axes);
-    ConvArg arg = conv_arg(*x);
-    for (size_t i = 0; i < axes; ++i) {
-      bool batch_a = a.place[i] == Shard(0), batch_b = weights && b.place[i] == Shard(0);
-      if (batch_a || batch_b) {
-        want_a[i] = Shard(0);
-        if (weights) want_b[i] = Shard(0);
-        placed[i] = weights ? Partial() : Shard(0);
-      } else if (x.op() == Op::Conv && b.place[i] == Shard(0) && arg.groups == 1) {
-        want_b[i] = Shard(0);  // output channels
-        placed[i] = Shard(1);
-      }
-    }
-    a = redistribute(std::move(a), x.src(0).shape(), *mesh, want_a);
-    b = redistribute(std::move(b), x.src(1).shape(), *mesh, want_b);
-    if (weights) {
-      a.local = with_padding_filled(a, x.src(0).shape(), 0, const_int(a.local.dtype(), 0));
-      b.local = with_padding_filled(b, x.src(1).shape(), 0, const_int(b.local.dtype(), 0));
-    }
-    Dims local = Sharding{*mesh, placed}.local_shape(x.shape());
-    std::copy(local.begin(), local.end(), arg.result);
-    return {UOp::make(x.op(), x.dtype(), {a.local, b.local}, to_ints(arg)), mesh, placed};
-  }
-
-  // Batches and heads do not know of each other; what is divided elsewhere is put together first.
-  LocalValue attention(const UOp& x) {
-    auto mesh = meeting_place(x->src());
-    if (!mesh) return rebuilt(x, sources(x), {});
-    int batch = int(x->shape().size()) - 2;
-    std::vector<LocalValue> v;
-    for (const UOp& s : x->src()) v.push_back(settled(on(s, *mesh), s.shape()));
-    std::vector<Placement> wanted(mesh->axes().size());
-    for (size_t a = 0; a < wanted.size(); ++a) {
-      for (const LocalValue& s : v) {
-        if (wanted[a].is_replicate() && s.place[a].is_shard() && s.place[a].dim < batch)
-          wanted[a] = s.place[a];
-      }
-    }
-    for (size_t i = 0; i < v.size(); ++i)
-      v[i] = redistribute(std::move(v[i]), x.src(i).shape(), *mesh, wanted);
-    return rebuilt(x, v, {UOp(), mesh, wanted});
-  }
-
-  LocalValue assign(const UOp& x) {
-    LocalValue target = of(x.src(0));
-    check_internal(target.mesh.has_value(), "an assigned storage has a place");
-    LocalValue value = redistribute(of(x.src(1)), x.shape(), *target.mesh, target.place);
-    return rebuilt(x, {target, value}, target);
-  }
-
-  LocalValue placed(const UOp& x) {
-    Sharding where = placement_of(*x);
-    LocalValue v = of(x.src(0));
-    v.local = cast(v.local, x.dtype());
-    return redistribute(std::move(v), x.shape(), where.mesh, where.placements);
-  }
-
-  NodeMap<LocalValue> values_;
+  LocalValues values_;
+  NodeMap<bool> at_once_;  // pending reductions that are completed where they are made
 };
 
 }  // namespace

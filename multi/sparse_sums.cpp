@@ -2,6 +2,7 @@
 
 #include "core/rewrite/pattern.h"
 #include "core/runtime/communicator.h"
+#include "core/uop/args.h"
 #include "multi/redistribute.h"
 
 namespace tinyshard {
@@ -61,10 +62,11 @@ UOp gather(const UOp& x) {
     shown.push_back(scatter);
     scatter = scatter.src(0);
   }
-  if (scatter.op() != Op::ScatterAdd) return UOp();
-  Gathering gathering(x, int(scatter.arg(0)));
+  if (scatter.op() != Op::ScatterAdd || scatter_arg(*scatter).op != ReduceOp::Sum) return UOp();
+  Gathering gathering(x, int(scatter_arg(*scatter).axis));
   const UOp &index = scatter.src(0), &rows = scatter.src(1);
   if (2 * (gathering.bytes_of(index) + gathering.bytes_of(rows)) > bytes(x)) return UOp();
+  const OriginScope origin(origin_id(x));
   UOp all[] = {gathering.all(index), gathering.all(rows)};
   UOp result = scatter.with_src(all);
   for (; !shown.empty(); shown.pop_back()) result = shown.back().with_src(std::span(&result, 1));

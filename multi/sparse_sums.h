@@ -4,9 +4,8 @@
 //
 //   all_reduce(scatter_add(index, rows)) = scatter_add(all_gather(index), all_gather(rows))
 //
-// Not where other terms join the sum (the table is the last layer's weight too): their all-reduce
-// would move as much as that of all, only earlier, and takes multiprocessors from the products that
-// it then runs beside.
+// Not where a dense term joins the sum (the table is the last layer's weight too): its all-reduce is
+// needed anyway, so that gathering would only add traffic.
 #pragma once
 #include <span>
 #include <vector>

@@ -35,10 +35,14 @@ UOp reordered(const UOp& bits, int64_t magnitude) {
 
 }  // namespace
 
+DType wire_type(DType type, ReduceOp op) {
+  if (type == DType::I16) return DType::I32;
+  if (type == DType::U16) return DType::U32;
+  return travels_as_key(type, op) ? bits_of(type).integer : type;
+}
+
 UOp to_wire(const UOp& x, ReduceOp op) {
-  if (x.dtype() == DType::I16) return cast(x, DType::I32);
-  if (x.dtype() == DType::U16) return cast(x, DType::U32);
-  if (!travels_as_key(x.dtype(), op)) return x;
+  if (!travels_as_key(x.dtype(), op)) return cast(x, wire_type(x.dtype(), op));
   const Bits known = bits_of(x.dtype());
   UOp bits = bitcast(cast(x, at_least_f32(x.dtype())), known.integer);
   UOp size = binary(Op::And, bits, like(bits, known.magnitude));

@@ -352,4 +352,15 @@ std::string short_time(double seconds) {
   return fmt::format("{}:{:02}", minutes, whole % 60);
 }
 
+std::function<void(int64_t done, int64_t total)> byte_bar(const std::string& label,
+                                                          ProgressOptions options) {
+  options.unit = "MiB";
+  return [label, options, bar = std::shared_ptr<Progress>()](int64_t done, int64_t total) mutable {
+    const auto mib = [](int64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; };
+    if (!bar) bar = std::make_shared<Progress>(label, mib(total), options);
+    bar->set(mib(done));
+    if (done >= total) bar->finish();
+  };
+}
+
 }  // namespace tinyshard

@@ -151,6 +151,12 @@ inline ProgressRange<CountRange> progress(int64_t count, const std::string& labe
   return ProgressRange<CountRange>(CountRange(options.start, count), label, options);
 }
 
+// A bar of MiB for what tells how many bytes are done, of how many: loads and saves of models.
+//
+//   nn::load_state_dict(model, safe_load("model"), {.progress = byte_bar("load")});
+std::function<void(int64_t done, int64_t total)> byte_bar(const std::string& label,
+                                                          ProgressOptions options = {});
+
 // How bars and plots write figures: "2.312", "0.0004", "12.3k"; and times: "0:17", "1:02:05".
 std::string short_number(double value);
 std::string short_time(double seconds);

@@ -5,9 +5,10 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-usage: scripts/setup.sh [--lint] [--list]
+usage: scripts/setup.sh [--lint] [--fuzz] [--list]
   installs what is missing to build, run and test tinyshard
   --lint   also the formatter and the linter (scripts/format.sh, scripts/lint.sh)
+  --fuzz   also the compiler with libFuzzer (scripts/fuzz_files.sh)
   --list   only prints the packages, what each is for and whether it is here
 EOF
 }
@@ -17,7 +18,7 @@ build_packages='
 g++|C++20 compiler
 cmake|build system
 ninja-build|runs the build
-pkg-config|finds hwloc
+pkg-config|finds hwloc and PCRE2
 python3-minimal|include check in the build
 ccache|makes the second build quick
 mold|links LLVM in under a second
@@ -27,7 +28,10 @@ libzstd-dev|used by LLVM
 libdnnl-dev|oneDNN: matrix products and convolutions on the CPU
 libopenmpi-dev|communication between processes
 openmpi-bin|mpirun
+libpcre2-dev|regular expressions of tokenizers
 libhwloc-dev|cores, caches and memory of the machine
+libboost-dev|Boost.Asio: sockets between processes
+libssl-dev|libcrypto: proofs that a process belongs to the job
 libfmt-dev|text formatting
 nlohmann-json3-dev|JSON: checkpoints and logs
 libcli11-dev|command lines
@@ -38,12 +42,18 @@ lint_packages='
 clang-format-19|formatter, this version exactly
 clang-tidy-19|linter, this version exactly
 '
+fuzz_packages='
+clang-19|compiler with libFuzzer
+libclang-rt-19-dev|its sanitizers
+libfuzzer-19-dev|libFuzzer
+'
 
 wanted=$build_packages
 list=0
 for argument in "$@"; do
   case $argument in
     --lint) wanted+=$lint_packages ;;
+    --fuzz) wanted+=$fuzz_packages ;;
     --list) list=1 ;;
     -h | --help) usage; exit 0 ;;
     *) echo "setup: unknown argument '$argument'" >&2; usage >&2; exit 2 ;;

@@ -6,21 +6,24 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'EOF'
-usage: scripts/test.sh [--preset NAME] [--jobs N] [ctest arguments...]
+usage: scripts/test.sh [--preset NAME] [--target NAME] [--jobs N] [ctest arguments...]
   --preset NAME  release (default), dev, asan-ubsan or tsan: see CMakePresets.json
+  --target NAME  build this only (threads_tests: the tests with the label threads), and what it needs
   --jobs N       tests at a time (default: the number of cores)
 Everything else goes to ctest, e.g.
-  scripts/test.sh -L mpi            only tests with the label mpi (others: slow, gpu, install)
+  scripts/test.sh -L mpi            only tests with the label mpi (others: slow, gpu, install, threads)
   scripts/test.sh -R conformance    only tests whose name matches
 EOF
 }
 
 preset=release
+targets=()
 jobs=$(nproc)
 while [[ $# -gt 0 ]]; do
   case $1 in
     --preset) preset=${2:?--preset needs a name}; shift 2 ;;
     --preset=*) preset=${1#*=}; shift ;;
+    --target) targets+=("${2:?--target needs a name}"); shift 2 ;;
     --jobs) jobs=${2:?--jobs needs a number}; shift 2 ;;
     -h | --help) usage; exit 0 ;;
     *) break ;;
@@ -28,7 +31,7 @@ while [[ $# -gt 0 ]]; do
 done
 
 scripts/setup.sh
-build_preset "$preset"
+build_preset "$preset" "${targets[@]}"
 
 results=build/$preset/test-results.txt
 status=0

@@ -6,10 +6,11 @@
 #include <fmt/format.h>
 
 #include "core/base/options.h"
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/program.h"
 #include "devices/cuda/cuda_device.h"
+#include "devices/cuda/planned_gpu.h"
 #include "devices/disk/disk_device.h"
 #include "devices/null/null_device.h"
 #include "launch/environment.h"
@@ -61,7 +62,10 @@ const Builtins& builtins() {
               {"CPU", [] { return kMostCpuDevices; }, describe_cpu, make_cpu_device},
               {"NULL", [] { return kMostNullDevices; },
                [] { return std::string("plans without running"); },
-               [](int index, int) { return make_null_device(index, host_target()); }},
+               [](int index, int) { return make_null_device(index, planned_host(host_target())); }},
+              {"NULL_H200", [] { return kMostNullDevices; },
+               [] { return std::string("plans for an H200 without running"); },
+               [](int index, int) { return make_null_device(index, cuda::planned_h200()); }},
               {"DISK", [] { return 1; }, [] { return std::string("maps files"); },
                [](int, int ranks) { return make_disk_device(make_cpu_device(0, ranks)); }},
           },

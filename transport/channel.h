@@ -27,13 +27,25 @@ struct ChannelError : std::runtime_error {
   int peer;
 };
 
+// Why a group fails, as its first witness saw it.
+enum class FailureCause : uint32_t {
+  Unknown,
+  Gone,      // a process has ended
+  Left,      // it ended well, too early
+  Stopped,   // it is there, and does not run
+  Late,      // it runs, and does not come
+  Diverged,  // it came to another call
+  Aborted,   // its program gave up
+};
+
 // "This group is over", sent past all queues. Plain bytes on the wire.
 struct Notice {
   uint64_t group = 0;     // its unique id
   uint64_t sequence = 0;  // where the sender stood
   int32_t from = -1;      // who says so
   int32_t culprit = -1;   // whom they blame, -1 for themselves
-  char text[232] = {};
+  FailureCause cause = FailureCause::Unknown;
+  char text[228] = {};
 };
 static_assert(sizeof(Notice) == 256);
 

@@ -31,9 +31,35 @@ void relax() {
 
 }  // namespace
 
-Endpoint::Endpoint(std::unique_ptr<Channel> channel, const CommOptions& options)
-    : channel_(std::move(channel)), options_(options) {
+Endpoint::Endpoint(std::unique_ptr<Channel> channel, const CommOptions& options,
+                   std::shared_ptr<Recorder> recorder)
+    : channel_(std::move(channel)), options_(options), recorder_(std::move(recorder)) {
   options_.timeout = std::min(options_.timeout, kLongestTimeout);
+}
+
+detector::Doing Endpoint::doing() {
+  const std::lock_guard lock(mutex);
+  detector::Doing oldest;
+  for (const Group* group : groups_) {
+    const detector::Doing doing = group->doing(channel_->now());
+    if (doing.waits != 0 && (oldest.waits == 0 || doing.waited_ms > oldest.waited_ms))
+      oldest = doing;
+  }
+  return oldest;
+}
+
+PeerState Endpoint::peer_state(int rank) {
+  PeerState state = channel_->peer_state(rank);
+  if (!detector_ || state.gone || state.left) return state;
+  const Detector::Sight sight = detector_->sight(rank);
+  if (sight.gone) {
+    state.gone = true;
+    state.text = fmt::format("{} has ended: its connection was closed", sight.who);
+  } else if (sight.silent && !state.suspect) {
+    state.suspect = true;
+    state.text = fmt::format("no heartbeat of {} for {:.1f} s", sight.who, sight.silent_s);
+  }
+  return state;
 }
 
 void Endpoint::progress(bool thorough) {

@@ -13,6 +13,8 @@
 
 #include "transport/channel.h"
 #include "transport/comm_options.h"
+#include "transport/detector/detector.h"
+#include "transport/recorder/recorder.h"
 
 namespace tinyshard {
 
@@ -26,10 +28,16 @@ class Endpoint {
   static constexpr int kPayloadBits = 14;
   using Contexts = std::array<uint64_t, kContexts / 64>;
 
-  Endpoint(std::unique_ptr<Channel> channel, const CommOptions& options);
+  Endpoint(std::unique_ptr<Channel> channel, const CommOptions& options,
+           std::shared_ptr<Recorder> recorder = {});
 
   Channel& channel() { return *channel_; }
   const CommOptions& options() const { return options_; }
+  Recorder* recorder() const { return recorder_.get(); }  // null: nothing is recorded
+  const std::shared_ptr<Recorder>& shared_recorder() const { return recorder_; }
+  // Null: what the channel knows of its peers is all that is known.
+  const Detector* detector() const { return detector_.get(); }
+  void set_detector(std::unique_ptr<Detector> detector) { detector_ = std::move(detector); }
 
   // Guards everything here, the channel, and the groups' requests.
   std::mutex mutex;
@@ -37,6 +45,11 @@ class Endpoint {
   // takes one. Never taken while holding `mutex`.
   std::mutex split_mutex;
   uint64_t splits = 0;  // with split_mutex: makes group ids unique
+
+  // The oldest collective that this rank waits in. Without the mutex.
+  detector::Doing doing();
+  // What channel and detector know of a rank, with the mutex held.
+  PeerState peer_state(int rank);
 
   // With the mutex held. `thorough` also looks for notices from peers; otherwise that happens now
   // and then.
@@ -86,10 +99,12 @@ class Endpoint {
 
   std::unique_ptr<Channel> channel_;
   CommOptions options_;
+  std::shared_ptr<Recorder> recorder_;
   std::vector<Group*> groups_;
   Contexts contexts_{1};
   std::vector<Notice> early_;  // for groups that this rank has not attached yet
   uint32_t polls_ = 0;
+  std::unique_ptr<Detector> detector_;  // the last: its thread asks this object
 };
 
 // Memory that a transfer may still touch after its call failed: never freed.

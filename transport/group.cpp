@@ -19,15 +19,6 @@ constexpr uint32_t kPairBit = uint32_t{1} << Endpoint::kPayloadBits;
 // many participants per rank.
 constexpr uint32_t kSequences = 1u << 10;
 constexpr size_t kLocalsOfPairs = 1u << 7;
-constexpr Channel::Duration kInspectAfter = std::chrono::milliseconds(5);
-constexpr Channel::Duration kInspectEvery = std::chrono::milliseconds(10);
-// A process that was itself stopped finds its deadlines passed: it hears the news of the others
-// before it blames them.
-constexpr Channel::Duration kGrace = std::chrono::milliseconds(20);
-// Inspections after which a rank is given up, if nothing has come in between: what it sent last may
-// still be on its way. One that has left may have sent its last megabytes just before.
-constexpr int kLooksAtEnded = 2, kLooksAtLeft = 20;
-
 // What is waited for the headers of the other ranks when a message has come that does not fit.
 constexpr Channel::Duration kHeadersTurn = std::chrono::milliseconds(500);
 constexpr Channel::Duration kAnnouncementsTurn = std::chrono::seconds(1);
@@ -160,6 +151,8 @@ Group::Group(std::shared_ptr<Endpoint> endpoint, std::string name, std::vector<i
       context_(identity.context),
       options_(endpoint_->options()),
       unwinding_(std::uncaught_exceptions()) {
+  if (Recorder* recorder = endpoint_->recorder())
+    recorded_ = recorder->name_group(id_, this->name(), layout_.ranks);
   std::lock_guard lock(endpoint_->mutex);
   endpoint_->attach(this);
 }
@@ -290,6 +283,10 @@ Work Group::start_checked(const Collective& call, std::span<const CommBuffer> se
   free_.pop_back();
   active_.push_back(place);
   try {
+    request.record = 0;
+    if (Recorder* recorder = endpoint_->recorder()) {
+      request.record = recorder->start(call, recorded_, sequence, endpoint_->channel().now());
+    }
     request.begin(layout_, endpoint_->channel(), options_, call, send, recv, sequence, tag,
                   verify && !is_pair(call.op));
     done = request.advance();
@@ -301,6 +298,7 @@ Work Group::start_checked(const Collective& call, std::span<const CommBuffer> se
     throw;
   }
   if (!done) return work(ticket_of(place));
+  completed(request);
   active_.pop_back();
   free_.push_back(place);
   return {};
@@ -340,6 +338,7 @@ void Group::progress() {
       return false;
     }
     ++pool_[place]->generation;
+    completed(*pool_[place]);
     free_.push_back(place);
     return true;
   });
@@ -353,7 +352,7 @@ void Group::progress() {
 void Group::met(const ChannelError& error, bool diverged) {
   const bool explained =
       std::ranges::any_of(active_, [&](uint32_t place) { return pool_[place]->awaits_headers(); });
-  if (diverged || !explained) return fail({error.peer, error.what()}, true);
+  if (diverged || !explained) return fail({error.peer, error.what(), FailureCause::Diverged}, true);
   if (!postponed_) postponed_.emplace(error, endpoint_->channel().now() + kHeadersTurn);
 }
 
@@ -372,7 +371,7 @@ void Group::settle_postponed(Deadline now) {
       // The first error stands.
     }
   }
-  fail({verdict.peer, verdict.what()}, true);
+  fail({verdict.peer, verdict.what(), FailureCause::Diverged}, true);
 }
 
 bool Group::test(uint64_t ticket) {
@@ -394,64 +393,6 @@ bool Group::settled(uint64_t ticket, Deadline deadline, Deadline now) {
   return false;
 }
 
-// Whether it is time to give up a rank, found ended or left (-1: none is) at this inspection.
-bool Group::given_up(int rank) {
-  Channel& channel = endpoint_->channel();
-  if (rank < 0 || rank != suspicion_.rank || suspicion_.completed != channel.completed())
-    suspicion_ = {rank, 0, channel.completed()};
-  if (rank < 0) return false;
-  return ++suspicion_.looks >= (channel.peer_state(rank).gone ? kLooksAtEnded : kLooksAtLeft);
-}
-
-// Fails the group when this call has no hope: late, its peer ended, or this process is being ended.
-void Group::inspect(Request& request, Deadline limit, Deadline now) {
-  if (now < limit) overdue_.reset();
-  if (now >= limit && !overdue_) overdue_ = now;
-  const bool late = overdue_ && now - *overdue_ >= kGrace;
-  if (!late && (now < next_inspection_ || now - request.started() < kInspectAfter)) return;
-  next_inspection_ = now + kInspectEvery;
-
-  Channel& channel = endpoint_->channel();
-  awaited_.clear();
-  try {
-    request.awaited(awaited_);
-  } catch (const ChannelError& error) {
-    return met(error, false);
-  }
-  int culprit = -1, worst = 0;
-  std::string detail;
-  for (int rank : awaited_) {
-    const PeerState state = channel.peer_state(rank);
-    const int bad = state.left || state.gone ? 2 : state.suspect ? 1 : 0;
-    if (bad == 0) continue;
-    if (bad > worst) culprit = rank;
-    worst = std::max(worst, bad);
-    detail += state.left ? fmt::format("; rank {} has left: {}", rank, state.text)
-                         : fmt::format("; {} (rank {})", state.text, rank);
-  }
-  const std::string interrupted = channel.interrupted();
-  if (!interrupted.empty()) return fail({culprit, interrupted + detail}, true);
-  if (given_up(worst == 2 ? culprit : -1)) return fail({culprit, detail.substr(2)}, true);
-  if (overdue_) endpoint_->deliver_notices();
-  if (!late || failed()) return;
-  if (culprit < 0 && !awaited_.empty()) culprit = awaited_.front();
-  fail({culprit, fmt::format("the deadline passed while waiting for rank {}{}",
-                             fmt::join(awaited_, ", "), detail)},
-       true);
-}
-
-void Group::check_alive() {
-  std::lock_guard lock(endpoint_->mutex);
-  endpoint_->progress(true);
-  for (const auto& member : layout_.members) {
-    if (failed()) break;
-    if (member.rank == rank()) continue;
-    const PeerState state = endpoint_->channel().peer_state(member.rank);
-    if (state.gone) fail({member.rank, state.text}, true);
-  }
-  if (failed()) throw_failure({}, sequence(), 0);
-}
-
 // ------------------------------------------------------------------------------------------------
 // Failure: of the whole group, once, with one reason.
 
@@ -459,12 +400,18 @@ void Group::fail(Failure failure, bool tell_peers) {
   if (failed()) return;
   failure_ = std::move(failure);
   failed_.store(true, std::memory_order_release);
+  if (Recorder* recorder = endpoint_->recorder())
+    recorder->fail(failure_.culprit, failure_.cause, failure_.detail);
   for (uint32_t place : active_) {
     if (!pool_[place]->abandon()) keep_for_good(pool_[place]);
   }
   active_.clear();
   if (!tell_peers) return;
-  Notice notice{.group = id_, .sequence = sequence(), .from = rank(), .culprit = failure_.culprit};
+  Notice notice{.group = id_,
+                .sequence = sequence(),
+                .from = rank(),
+                .culprit = failure_.culprit,
+                .cause = failure_.cause};
   failure_.detail.copy(notice.text, sizeof(notice.text) - 1);
   for (const auto& member : layout_.members) {
     if (member.rank != rank()) endpoint_->channel().send_notice(member.rank, notice);
@@ -473,12 +420,16 @@ void Group::fail(Failure failure, bool tell_peers) {
 
 void Group::receive(const Notice& notice) {
   if (notice.culprit == rank()) {
-    fail({notice.from, fmt::format("rank {} gave up on this rank: {}", notice.from, notice.text)},
+    fail({notice.from, fmt::format("rank {} gave up on this rank: {}", notice.from, notice.text),
+          FailureCause::Aborted},
          false);
   } else if (notice.culprit < 0) {
-    fail({notice.from, fmt::format("rank {} left: {}", notice.from, notice.text)}, false);
+    fail({notice.from, fmt::format("rank {} left: {}", notice.from, notice.text), notice.cause},
+         false);
   } else {
-    fail({notice.culprit, fmt::format("rank {} reports: {}", notice.from, notice.text)}, false);
+    fail({notice.culprit, fmt::format("rank {} reports: {}", notice.from, notice.text),
+          notice.cause},
+         false);
   }
 }
 
@@ -489,20 +440,31 @@ void Group::abort(std::string_view reason) noexcept {
 
 void Group::leave(std::string_view what, std::string_view reason) noexcept {
   try {
-    fail({-1, std::string(what).append(reason)}, true);
+    fail({-1, std::string(what).append(reason), FailureCause::Aborted}, true);
   } catch (const std::exception&) {
     // Out of memory in the middle of it: the group may not know why, but it has failed.
     failed_.store(true, std::memory_order_release);
   }
 }
 
+void Group::completed(const Request& request) {
+  if (request.record != 0)
+    endpoint_->recorder()->complete(request.record, endpoint_->channel().now());
+  const Collective& call = request.call();
+  if (call.ticket.run > 0) completed_ = {call.op, call.ticket};
+}
+
 void Group::throw_failure(const Collective& call, uint64_t sequence, double elapsed) const {
+  std::string detail = failure_.detail + describe_place(call);
+  if (const Ticket& last = completed_.ticket; last.run > 0)
+    detail += fmt::format("; last completed: {} #{} of run {}", tinyshard::name(completed_.op),
+                          last.item, last.run);
   throw CommError({.rank = rank(),
                    .peer = failure_.culprit,
-                   .operation = describe(call),
-                   .sequence = sequence,
+                   .operation = describe_with_axis(call),
+                   .sequence = call.ticket.run > 0 ? call.ticket.item : sequence,
                    .elapsed_s = elapsed,
-                   .detail = failure_.detail});
+                   .detail = std::move(detail)});
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -536,6 +498,11 @@ void Group::announce(const RunIdentity& identity) {
     endpoint_->progress(false);  // nobody waits for the earlier ones
   }
   start_checked({.identity = &identity}, {}, {}, true);
+}
+
+void Group::record_run(const Ticket& run) {
+  if (Recorder* recorder = endpoint_->recorder())
+    recorder->run(run, recorded_, endpoint_->channel().now());
 }
 
 // What the peers announced of runs that are over has been sent, though perhaps not been taken.

@@ -1,6 +1,6 @@
 // The communicator over a channel: a pool of requests, the order of calls, and what happens when
-// one fails. `inproc` and `mpi` are this class with different channels; all participants in one
-// process is the case without messages.
+// one fails. `inproc`, `mpi` and `tcp` are this class with different channels; all participants in
+// one process is the case without messages.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -36,11 +36,15 @@ class Group final : public Communicator {
   bool failed() const noexcept override { return failed_.load(std::memory_order_acquire); }
   uint64_t sequence() const override { return sequence_.load(std::memory_order_relaxed); }
 
+  // A step that devices recorded begins, whose calls do not come through here.
+  void record_run(const Ticket& run);
+
   // For the endpoint, with its mutex held.
   uint64_t id() const { return id_; }
   uint32_t context() const { return context_; }
   void progress();
   void receive(const Notice& notice);
+  detector::Doing doing(Deadline now) const;  // of the oldest collective under way
 
  private:
   struct Identity {
@@ -50,6 +54,7 @@ class Group final : public Communicator {
   struct Failure {     // of the group; what every later call reports
     int culprit = -1;  // a rank, or -1
     std::string detail;
+    FailureCause cause = FailureCause::Unknown;
   };
   static constexpr size_t kWindow =
       512;  // calls under way at once; half of what tags can tell apart
@@ -67,6 +72,7 @@ class Group final : public Communicator {
                      std::span<const CommBuffer> recv, bool verify);
   bool settled(uint64_t ticket, Deadline deadline, Deadline now);
   bool given_up(int rank);
+  std::optional<Failure> seen_by_detector(const Request& request);
   void inspect(Request& request, Deadline limit, Deadline now);
   uint64_t ticket_of(uint32_t place) const;
   uint32_t tag_of(const Collective& call, uint64_t sequence) const;
@@ -75,6 +81,7 @@ class Group final : public Communicator {
   void finish_announcements();
   void fail(Failure failure, bool tell_peers);
   void leave(std::string_view what, std::string_view reason = {}) noexcept;  // fails by this rank
+  void completed(const Request& request);
   [[noreturn]] void throw_failure(const Collective& call, uint64_t sequence, double elapsed) const;
   std::vector<std::byte> gather_bytes(std::span<const std::byte> own,
                                       std::span<const size_t> counts);
@@ -83,12 +90,17 @@ class Group final : public Communicator {
   GroupLayout layout_;
   uint64_t id_;       // unique in the job
   uint32_t context_;  // of its tags: no two groups that share a rank have the same at one time
+  Recorder::GroupName recorded_;
   CommOptions options_;
   const int unwinding_;  // exceptions in flight when it was made
 
   std::atomic<uint64_t> sequence_{0};
   std::atomic<bool> failed_{false};
-  Failure failure_;                             // once failed_
+  Failure failure_;                           // once failed_
+  struct {                                    // of the calls that are items of schedules, the last
+    CollectiveOp op = CollectiveOp::Barrier;  // that was done here
+    Ticket ticket;
+  } completed_;
   std::vector<std::shared_ptr<Request>> pool_;  // shared: see keep_for_good
   std::vector<uint32_t> free_, active_;  // places in the pool; active_ in the order of the starts
   Deadline next_inspection_{};

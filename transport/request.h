@@ -70,6 +70,7 @@ class Request {
       std::vector<int>& ranks);  // appends the ranks that this call waits for; throws ChannelError
 
   uint64_t generation = 0;  // how often the pool handed this request out
+  uint64_t record = 0;      // of the recorder, 0: none
 
  private:
   struct Part {

@@ -10,8 +10,9 @@
 namespace tinyshard {
 
 // The communicator of the whole job. Every process of the job calls it, with the number of devices
-// that it brings; participants are numbered rank by rank. Under mpirun or srun with more than one
-// rank that is MPI, otherwise the devices of this process alone. Waits for all ranks, at most the
+// that it brings; participants are numbered rank by rank. Several ranks talk by MPI where mpirun or
+// PMIx started them, by TCP where another launcher did, or by what TS_TRANSPORT says; one alone has
+// its own devices. Waits for all ranks, at most the
 // timeout. Throws UserError when the launch environment contradicts itself or asks for a transport
 // that this build lacks, CommError when a rank does not come.
 std::unique_ptr<Communicator> connect_world(int local_participants,

@@ -16,7 +16,7 @@
 #include "bench/measure.h"
 #include "bench/recorded.h"
 #include "core/base/error.h"
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
 #include "transport/nccl/nccl.h"
 
 namespace tinyshard {
@@ -113,12 +113,12 @@ void measure(Group& g, size_t bytes, int samples) {
 }
 
 void run(const std::vector<size_t>& sizes, int samples) {
-  Runtime& runtime = Runtime::get();
-  Group g{.world = runtime.world()};
+  Context& context = Context::get();
+  Group g{.world = context.world()};
   const Mesh mesh = Mesh::world({{"data", -1}});
-  for (int i : runtime.local_positions(mesh))
-    g.devices.push_back(&runtime.device(mesh.devices()[size_t(i)]));
-  if (Communicator* direct = runtime.device_communicator(g.world, g.devices)) {
+  for (int i : context.local_positions(mesh))
+    g.devices.push_back(&context.device(mesh.devices()[size_t(i)]));
+  if (Communicator* direct = context.device_communicator(g.world, g.devices)) {
     g.ours = direct;
     g.nccl.emplace(g.world, g.devices);
   } else if (g.devices[0]->can_record()) {

@@ -1,3 +1,5 @@
+// The outermost public method of each thread. x.argsort() calls x.sort(): a mistake that is found in
+// sort() is told as one of argsort(), with the line that called it.
 #include "core/base/call.h"
 
 #include <string_view>
@@ -13,19 +15,32 @@ struct Running {
   const char* op = nullptr;
   std::string_view file;
   unsigned line = 0;
+  OriginId origin = 0;  // once it was asked for
 };
 thread_local Running running;
+thread_local uint64_t number = 0;
 
 }  // namespace
 
 Call::Call(const char* op, const std::source_location* caller) : outermost_(running.op == nullptr) {
   if (!outermost_) return;
+  ++number;
   running.op = op;
   if (caller) running.file = caller->file_name(), running.line = caller->line();
 }
 
 Call::~Call() {
   if (outermost_) running = {};
+}
+
+const char* running_call() { return running.op; }
+uint64_t running_call_number() { return number; }
+
+OriginId origin_of_call() {
+  if (running.origin == 0 && running.op) {
+    running.origin = origin_at(running.op, running.file, running.line);
+  }
+  return running.origin;
 }
 
 void fail(const std::string& text) {

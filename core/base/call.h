@@ -1,8 +1,11 @@
 // Which public method is running, so that a mistake found anywhere below it is told in its name and
 // with the caller's line: "matmul: inner sizes differ: ...  (train.cpp:21)". The outermost wins.
 #pragma once
+#include <cstdint>
 #include <source_location>
 #include <string>
+
+#include "core/base/origin.h"
 
 namespace tinyshard {
 
@@ -18,6 +21,13 @@ class Call {
   Call(const char* op, const std::source_location* caller);
   const bool outermost_;
 };
+
+// The name of the running call, null outside of any; its number, another for each.
+const char* running_call();
+uint64_t running_call_number();
+
+// The line that the running call was made from; 0 where no public method runs.
+OriginId origin_of_call();
 
 // Throws the UserError of the running call.
 [[noreturn]] void fail(const std::string& text);

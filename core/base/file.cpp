@@ -168,4 +168,22 @@ void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::
   }
 }
 
+void write_at(int fd, uint64_t offset, std::span<const std::byte> bytes,
+              const std::filesystem::path& path) {
+  const NoFileSizeSignal no_signal;
+  size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t put =
+        ::pwrite(fd, bytes.data() + written, std::min(bytes.size() - written, kTransferBytes),
+                 static_cast<off_t>(offset + static_cast<uint64_t>(written)));
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) {
+      throw IoError(
+          "write", path, put < 0 ? errno : EIO,
+          fmt::format("{} of {} bytes written at offset {}", written, bytes.size(), offset));
+    }
+    written += static_cast<size_t>(put);
+  }
+}
+
 }  // namespace tinyshard

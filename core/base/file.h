@@ -82,6 +82,10 @@ std::shared_ptr<void> map_to_change(const OpenFile& file, uint64_t offset, size_
 // The whole file; larger than `max_bytes` is an IoError.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 
+// Writes all of `bytes` at `offset` of an open file; from several threads and processes at once.
+void write_at(int fd, uint64_t offset, std::span<const std::byte> bytes,
+              const std::filesystem::path& path);
+
 // Writes all of `bytes`. `done` is how much was written to the path before, for the message.
 void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path,
                uint64_t done = 0);

@@ -1,3 +1,11 @@
+// Two lists say all of it: for_each_option visits variable, member and meaning of every option,
+// for_each_check the names in TS_CHECK. Reading the environment, printing what is set and finding
+// the nearest name for a variable that does not exist are visitors of these lists, so that a new
+// option is one row:
+//
+//   visit("TS_THREADS", o.threads, "threads of the CPU device")
+//   TS_THREADS=two     parse(name, text, int&) throws, with the variable and its text
+//   TS_THREAD=2        a warning that names TS_THREADS
 #include "core/base/options.h"
 
 #include <algorithm>
@@ -5,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
@@ -16,6 +23,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/words.h"
 
 extern char** environ;
 
@@ -113,9 +121,17 @@ void for_each_option(Options& o, Visit visit) {
         "bytes of compiled kernels to keep; those not used for the longest time go; 0 = no limit");
   visit("TS_CHECK", o.check, "comma separated checks, which cost much: memory, replicas, values");
   visit("TS_TIMEOUT", o.timeout_s, "deadline of one collective, seconds");
-  visit("TS_DISABLE_PASSES", o.disabled_passes, "comma separated names of passes to leave out");
+  visit("TS_DISABLE_PASSES", o.disabled_passes,
+        "comma separated names of passes and of steps of scheduling to leave out");
   visit("TS_DEVICES", o.devices, "devices of this process, such as CPU:0,CPU:1");
+  visit("TS_DEVICES_PER_RANK", o.devices_per_rank,
+        "devices of each rank where the program does not say; 0 = one, or those of TS_DEVICES");
   visit("TS_CUDA_PATH", o.cuda_path, "folders with CUDA's libraries, separated by ':'");
+  visit("TS_TRANSPORT", o.transport,
+        "between processes: mpi, tcp, or sockets (tcp without shared memory); by default mpi where "
+        "mpirun or PMIx started them, else tcp");
+  visit("TS_RECORD", o.record,
+        "folder where each rank keeps a ring of its last collectives, for tinyshard blame and ps");
   visit("TS_SHUFFLE", o.shuffle,
         "not 0 runs items in a random order that their memory allows; looks for orders that are "
         "missing");
@@ -137,38 +153,30 @@ void check_ranges(const Options& o) {
       throw UserError(fmt::format("environment variable {}=\"{}\" must be {}", name, value, range));
   };
   need(o.threads >= 0, "TS_THREADS", o.threads, "0 or a number of threads");
+  need(o.transport.empty() || o.transport == "mpi" || o.transport == "tcp" ||
+           o.transport == "sockets",
+       "TS_TRANSPORT", o.transport, "mpi, tcp or sockets");
+  need(o.devices_per_rank >= 0, "TS_DEVICES_PER_RANK", o.devices_per_rank,
+       "0 or a number of devices");
   need(o.beam >= 0, "BEAM", o.beam, "0 or a number of candidates");
   need(o.bucket_bytes > 0, "TS_BUCKET_BYTES", o.bucket_bytes, "a number of bytes above 0");
-}
-
-// Insertions, deletions and replacements that make one word of the other.
-size_t edits(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < b.size(); ++j) {
-      size_t replaced = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, replaced});
-    }
-  }
-  return row.back();
 }
 
 // A misspelt variable does nothing, which nobody would notice. Each is told once.
 void warn_of_unknown_variables(Options& o) {
   static auto& told = *new std::set<std::string, std::less<>>;
-  std::vector<std::string_view> known{"TS_PTXAS"};  // of the tests
+  // Of the tests; of launchers, who tell each process of a job its place (launch/environment.h).
+  std::vector<std::string_view> known{"TS_PTXAS",      "TS_RANK",       "TS_WORLD_SIZE",
+                                      "TS_LOCAL_RANK", "TS_LOCAL_SIZE", "TS_STORE",
+                                      "TS_JOB",        "TS_JOB_KEY",    "TS_JOB_KEY_FILE",
+                                      "TS_EPOCH",      "TS_BIND",       "TS_REPORT_FD"};
   for_each_option(o, [&](const char* name, auto&, const char*) { known.emplace_back(name); });
   for (char** entry = environ; entry && *entry; ++entry) {
     std::string_view text = *entry, name = text.substr(0, text.find('='));
     if (!name.starts_with("TS_") || std::ranges::find(known, name) != known.end()) continue;
     if (!told.emplace(name).second) continue;
-    auto nearest = std::ranges::min_element(
-        known, {}, [&](std::string_view other) { return edits(name, other); });
     log_line(fmt::format("environment variable {} is not known and does nothing; did you mean {}?",
-                         name, *nearest));
+                         name, nearest_word(name, known)));
   }
 }
 

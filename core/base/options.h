@@ -15,32 +15,51 @@ struct Checks {
 };
 
 struct Options {
-  int debug = 0;  // DEBUG: 1 times and counts, 2 reshards and kernels, 3 graphs after passes, 4
-                  // kernel IR, 5 LLVM IR, 6 assembly
-  int spec = 0;   // SPEC: 1 verifies graphs at the entry and exit of the pipeline, 2 after every
-                  // pass, and that no item of a schedule reads memory after another one wrote it
-  bool libraries =
-      true;  // TS_LIBRARIES: 0 keeps every product and convolution in generated kernels
-  int threads =
-      0;  // TS_THREADS: threads of the CPU device, 0 = cores of this process / local ranks
-  bool cache = true;      // TS_CACHE: 0 keeps compiled kernels in memory only
-  std::string cache_dir;  // TS_CACHE_DIR: default $XDG_CACHE_HOME/tinyshard or ~/.cache/tinyshard
-  int64_t cache_bytes = 1 << 30;  // TS_CACHE_BYTES: what that folder may hold; 0 = no limit
-  Checks check;                   // TS_CHECK: comma separated names of checks
-  double timeout_s = 300;         // TS_TIMEOUT: deadline of one collective, in seconds; or inf
-  std::string
-      disabled_passes;    // TS_DISABLE_PASSES: comma separated names from core/passes/pipeline.cpp
-  std::string devices;    // TS_DEVICES: default devices of this process, such as CPU:0,CPU:1
-  std::string cuda_path;  // TS_CUDA_PATH: folders with CUDA's libraries, separated by ':'
-  bool tf32 = false;      // TS_TF32: 1 lets f32 products on CUDA round their operands to 10 bits
-  int shuffle = 0;        // TS_SHUFFLE: not 0 runs the items of each run in a random order of those
-                          // that they allow, drawn from this number
-  bool serial = false;    // TS_SERIAL: 1 runs what a captured step does on a GPU in one chain,
-                          // nothing side by side
-  int beam = 0;  // BEAM: candidates for a kernel or a library's product on a GPU that are timed
-                 // there before one is chosen; 0 takes what planner and library advise
-  int64_t bucket_bytes =
-      100 << 20;  // TS_BUCKET_BYTES: gradients are all-reduced in buckets of this size
+  // DEBUG: 1 times and counts, 2 reshards and kernels, 3 graphs after passes, 4 kernel IR, 5 LLVM
+  // IR, 6 assembly.
+  int debug = 0;
+  // SPEC: 1 verifies graphs at the entry and exit of the pipeline, 2 after every pass, and that no
+  // item of a schedule reads memory after another one wrote it.
+  int spec = 0;
+  // TS_LIBRARIES: 0 keeps every product and convolution in generated kernels.
+  bool libraries = true;
+  // TS_THREADS: threads of the CPU device, 0 = cores of this process / local ranks.
+  int threads = 0;
+  // TS_CACHE: 0 keeps compiled kernels in memory only.
+  bool cache = true;
+  // TS_CACHE_DIR: default $XDG_CACHE_HOME/tinyshard or ~/.cache/tinyshard.
+  std::string cache_dir;
+  // TS_CACHE_BYTES: what that folder may hold; 0 = no limit.
+  int64_t cache_bytes = 1 << 30;
+  // TS_CHECK: comma separated names of checks.
+  Checks check;
+  // TS_TIMEOUT: deadline of one collective, in seconds; or inf.
+  double timeout_s = 300;
+  // TS_DISABLE_PASSES: comma separated names from core/passes/pipeline.cpp and
+  // core/schedule/steps.cpp.
+  std::string disabled_passes;
+  // TS_DEVICES: default devices of this process, such as CPU:0,CPU:1.
+  std::string devices;
+  // TS_DEVICES_PER_RANK: where the program does not say; 0: as it does.
+  int devices_per_rank = 0;
+  // TS_CUDA_PATH: folders with CUDA's libraries, separated by ':'.
+  std::string cuda_path;
+  // TS_TRANSPORT: mpi or tcp; empty: mpi where mpirun or PMIx started us.
+  std::string transport;
+  // TS_RECORD: folder for the ring of each rank; empty: none.
+  std::string record;
+  // TS_TF32: 1 lets f32 products on CUDA round their operands to 10 bits.
+  bool tf32 = false;
+  // TS_SHUFFLE: not 0 runs the items of each run in a random order of those that they allow, drawn
+  // from this number.
+  int shuffle = 0;
+  // TS_SERIAL: 1 runs what a captured step does on a GPU in one chain, nothing side by side.
+  bool serial = false;
+  // BEAM: candidates for a kernel or a library's product on a GPU that are timed there before one
+  // is chosen; 0 takes what planner and library advise.
+  int beam = 0;
+  // TS_BUCKET_BYTES: gradients are all-reduced in buckets of this size.
+  int64_t bucket_bytes = 100 << 20;
 };
 
 // The options of this process. Throws UserError naming the variable when a value does not parse.

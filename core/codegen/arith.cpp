@@ -1,3 +1,15 @@
+// Each op has one meaning on scalars and vectors, CPU and GPU, so that a node has the same bits
+// wherever it is emitted:
+//   1. Operands come as registers hold them: F16 and BF16 as f32, Bool as i1.
+//   2. `compute` does the op in that type; what has no instruction is a polynomial (math.cpp), a
+//      division that cannot trap, or a selection that gives NaN where kernel.h says so.
+//   3. `emit` rounds a 16-bit result once, unless the op only chose among its operands.
+//
+//   add bf16 (1.0, 2^-9)   is   fadd float, rounded to the 8 bits of bf16: 1.0
+//   max bf16 (1.0, 2^-9)   is   a selection and no rounding
+//
+// Nothing here may be contracted or reassociated; where a sum may take a product unrounded, the
+// caller sets the flag (KernelNode::contracts).
 #include "core/codegen/arith.h"
 
 #include <bit>
@@ -8,6 +20,7 @@
 #include <llvm/IR/IntrinsicsNVPTX.h>
 
 #include "core/base/error.h"
+#include "core/dtype/half.h"
 
 namespace tinyshard::codegen {
 namespace {
@@ -30,7 +43,6 @@ Type* like(const Value* x, Type* element) {
 }
 
 bool is_signed(DType dtype) { return is_signed_int(dtype) || dtype == DType::Index; }
-bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
 
 }  // namespace
 
@@ -45,8 +57,7 @@ Arith::Arith(llvm::IRBuilder<>& builder, llvm::Module& module, const Target& tar
   has_f16_ = target.triple.starts_with("aarch64") || has("+f16c") || is_gpu_;
 }
 
-// --- representation
-// --------------------------------------------------------------------------------
+// --- representation ------------------------------------------------------------------------------
 
 Type* Arith::type(DType dtype, int lanes) const {
   Type* element = nullptr;
@@ -105,6 +116,12 @@ Value* Arith::from_memory(Value* x, DType dtype) {
   }
 }
 
+Value* Arith::from_bits(Value* bits, DType dtype) {
+  Type* element = memory_type(dtype);
+  Value* low = b_.CreateTrunc(bits, b_.getIntNTy(element->getScalarSizeInBits()));
+  return from_memory(b_.CreateBitCast(low, element), dtype);
+}
+
 Value* Arith::to_memory(Value* x, DType dtype, bool rounded) {
   switch (dtype) {
     case DType::Bool:
@@ -123,9 +140,8 @@ Value* Arith::to_memory(Value* x, DType dtype, bool rounded) {
 Value* Arith::constant(DType dtype, int64_t bits, int lanes) {
   Type* t = type(dtype, lanes);
   if (!is_float(dtype)) return ConstantInt::get(t, static_cast<uint64_t>(bits));
-  Value* value = ConstantFP::get(type(dtype), std::bit_cast<double>(bits));
-  if (is_half(dtype)) value = dtype == DType::F16 ? round_f16(value) : round_bf16(value);
-  return splat(value, lanes);
+  const double value = rounded_to(dtype, std::bit_cast<double>(bits));
+  return splat(ConstantFP::get(type(dtype), value), lanes);
 }
 
 Value* Arith::splat(Value* scalar, int lanes) {
@@ -144,8 +160,7 @@ Value* Arith::index_width(Value* index, unsigned bits) {
   return b_.CreateSExtOrTrunc(index, like(index, b_.getIntNTy(bits)));
 }
 
-// --- 16-bit floats
-// ---------------------------------------------------------------------------------
+// --- 16-bit floats -------------------------------------------------------------------------------
 
 Value* Arith::round_bf16(Value* x, bool same_nan) {
   // The upper half of a pair is where a bf16 has its bits as an f32.
@@ -208,8 +223,33 @@ Value* Arith::from_f16_bits(Value* x) {
   return b_.CreateBitCast(b_.CreateOr(result, sign), f32);
 }
 
-// --- casts
-// -----------------------------------------------------------------------------------------
+// The same steps as f64_to_odd_f32 in core/dtype/half.h.
+Value* Arith::odd_f32(Value* x) {
+  Type *f32 = like(x, b_.getFloatTy()), *i32 = like(x, b_.getInt32Ty());
+  Value* nearest = b_.CreateFPTrunc(x, f32);
+  Value* back = b_.CreateFPExt(nearest, x->getType());
+  auto size = [&](Value* v) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, v); };
+  Value* above = b_.CreateZExt(b_.CreateFCmpOGT(size(back), size(x)), i32);
+  Value* inexact = b_.CreateZExt(b_.CreateFCmpONE(back, x), i32);
+  Value* bits = b_.CreateSub(b_.CreateBitCast(nearest, i32), above);
+  return b_.CreateBitCast(b_.CreateOr(bits, inexact), f32);
+}
+
+// And as integer_to_odd_f64, before the conversion, which then is exact.
+Value* Arith::odd_integer(Value* x, DType dtype) {
+  Type* t = x->getType();
+  if (t->getScalarSizeInBits() <= 32) return x;
+  auto c = [&](int64_t v) { return ConstantInt::getSigned(t, v); };
+  Value* low = b_.CreateICmpNE(b_.CreateAnd(x, c(0xfff)), c(0));
+  Value* odd =
+      b_.CreateOr(b_.CreateAnd(x, c(~int64_t{0xfff})), b_.CreateSelect(low, c(0x800), c(0)));
+  // Whether 53 bits hold it: it lies in [-2^53, 2^53).
+  Value* moved = is_signed(dtype) ? b_.CreateAdd(x, c(int64_t{1} << 53)) : x;
+  Value* limit = c(is_signed(dtype) ? int64_t{1} << 54 : int64_t{1} << 53);
+  return b_.CreateSelect(b_.CreateICmpULT(moved, limit), x, odd);
+}
+
+// --- casts ---------------------------------------------------------------------------------------
 
 Value* Arith::cast(Value* x, DType from, DType to) {
   if (from == to) return x;
@@ -220,21 +260,20 @@ Value* Arith::cast(Value* x, DType from, DType to) {
   }
   Type* t = like(x, type(to));
   if (from_float && to_float) {
-    if (from == DType::F64) x = b_.CreateFPTrunc(x, like(x, b_.getFloatTy()));
     if (to == DType::F64) return b_.CreateFPExt(x, t);
-    if (to == DType::F16) return round_f16(x);
-    if (to == DType::BF16) return round_bf16(x);
-    return x;
+    if (from == DType::F64) x = is_half(to) ? odd_f32(x) : b_.CreateFPTrunc(x, t);
+    return rounded(x, to);
   }
   if (from_float) {
     auto id = is_signed(to) ? llvm::Intrinsic::fptosi_sat : llvm::Intrinsic::fptoui_sat;
     return b_.CreateIntrinsic(id, {t, x->getType()}, {x});
   }
   if (to_float) {
+    // Integers beyond 24 bits are beyond f16, too, but not beyond bf16.
+    const bool odd = to == DType::BF16 && itemsize(from) > 2;
+    if (odd) x = odd_integer(x, from), t = like(x, b_.getDoubleTy());
     Value* value = is_signed(from) ? b_.CreateSIToFP(x, t) : b_.CreateUIToFP(x, t);
-    if (to == DType::F16) return round_f16(value);
-    if (to == DType::BF16) return round_bf16(value);
-    return value;
+    return rounded(odd ? odd_f32(value) : value, to);
   }
   return b_.CreateIntCast(x, t, is_signed(from));
 }
@@ -249,8 +288,7 @@ Value* Arith::bitcast(Value* x, DType from, DType to) {
   return from_memory(b_.CreateBitCast(memory, target), to);
 }
 
-// --- arithmetic
-// --------------------------------------------------------------------------------------
+// --- arithmetic ----------------------------------------------------------------------------------
 
 Value* Arith::extremum(bool largest, DType dtype, Value* a, Value* b) {
   if (dtype == DType::Bool) return largest ? b_.CreateOr(a, b) : b_.CreateAnd(a, b);
@@ -351,9 +389,10 @@ Value* Arith::index_division(Op op, Value* x, Value* by, int64_t low) {
 
 Value* Arith::emit(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
   Value* result = compute(op, dtype, source, x);
-  // Ops that choose among their operands or change the sign give values of the type.
+  // Ops that choose among their operands or change the sign give values of the type, as does the
+  // rest of a division, which has no more digits than the divisor.
   bool exact = op == Op::Neg || op == Op::Max || op == Op::Or || op == Op::Where ||
-               op == Op::Trunc || op == Op::Cast || op == Op::Bitcast;
+               op == Op::Trunc || op == Op::Mod || op == Op::Cast || op == Op::Bitcast;
   return exact ? result : rounded(result, dtype);
 }
 
@@ -396,8 +435,9 @@ Value* Arith::compute(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x
                        : b_.CreateMul(x[0], x[1]);
     case Op::Div:
       return real ? quotient(dtype, x[0], x[1]) : divide(Op::IDiv, source, x[0], x[1]);
-    case Op::IDiv:
     case Op::Mod:
+      return real ? math.fmod(x[0], x[1]) : divide(op, source, x[0], x[1]);
+    case Op::IDiv:
       return divide(op, source, x[0], x[1]);
     case Op::Max:
       return extremum(true, source, x[0], x[1]);
@@ -431,8 +471,7 @@ Value* Arith::compute(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x
   }
 }
 
-// --- reductions
-// --------------------------------------------------------------------------------------
+// --- reductions ----------------------------------------------------------------------------------
 
 Value* Arith::identity(ReduceOp op, DType dtype, int lanes) {
   Type* t = type(dtype, lanes);

@@ -22,6 +22,8 @@ class Arith {
   llvm::Type* type(DType dtype, int lanes = 1) const;
   llvm::Type* memory_type(DType dtype, int lanes = 1) const;
   llvm::Value* from_memory(llvm::Value* x, DType dtype);
+  // The element in the lowest bytes of a 64-bit integer.
+  llvm::Value* from_bits(llvm::Value* bits, DType dtype);
   // `rounded`: x is known to be a value of the 16-bit type already.
   llvm::Value* to_memory(llvm::Value* x, DType dtype, bool rounded = false);
 
@@ -57,6 +59,9 @@ class Arith {
   llvm::Value* round_bf16(llvm::Value* x, bool same_nan = false);
   llvm::Value* round_f16(llvm::Value* x);
   llvm::Value* f16_bits(llvm::Value* x);  // f32 to i16
+  // f64 to f32, and an integer to one that f64 holds, so that rounding to 16 bits is the only one.
+  llvm::Value* odd_f32(llvm::Value* x);
+  llvm::Value* odd_integer(llvm::Value* x, DType dtype);
   llvm::Value* from_f16_bits(llvm::Value* x);
 
   llvm::IRBuilder<>& b_;
@@ -73,6 +78,7 @@ class Math {
   llvm::Value* exp2(llvm::Value* x);  // f32, f64
   llvm::Value* log2(llvm::Value* x);
   llvm::Value* sin(llvm::Value* x);
+  llvm::Value* fmod(llvm::Value* a, llvm::Value* b);              // exact; remainder.cpp
   llvm::Value* threefry(llvm::Value* counter, llvm::Value* key);  // u64
 
  private:
@@ -80,6 +86,7 @@ class Math {
                         llvm::function_ref<llvm::Value*(llvm::Value*)> part_of);
   llvm::Value* exp2_avx512(llvm::Value* x);
   llvm::Function* sin_function(llvm::Type* type);
+  llvm::Function* fmod_function(llvm::Type* type);
   llvm::Function* sin_large_function();
   llvm::Value* sin_of_reduced(llvm::Value* r, llvm::Value* quadrant, bool single);
   llvm::Value* log2_single(llvm::Value* x);

@@ -135,8 +135,7 @@ llvm::SmallVector<char, 0> emit_file(llvm::Module& module, llvm::TargetMachine& 
   return bytes;
 }
 
-// --- object to image
-// ---------------------------------------------------------------------------------
+// --- object to image -----------------------------------------------------------------------------
 
 // Lays all sections out one behind the other and keeps the linked bytes.
 class ImageMemory : public llvm::jitlink::JITLinkMemoryManager {

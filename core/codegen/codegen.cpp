@@ -1,3 +1,11 @@
+// The way of a list of kernels through the caches. Each kernel is known by its key (key.h): bytes
+// of its structure, its parameters and the target.
+//
+//   sources    softmax of 64 x 33, softmax of 64 x 33 of another layer, sum of 7
+//   keys       A, A, B
+//   memory     has B: a hit. A is missing, and asked for once
+//   disk       has A or not; where not, one thread plans, emits and links it and stores it there
+//   results    A, A, B: one CompiledKernel per key, shared by all that asked
 #include "core/codegen/codegen.h"
 
 #include <algorithm>
@@ -15,6 +23,7 @@
 #include "core/codegen/disk_cache.h"
 #include "core/codegen/gpu/backend.h"
 #include "core/codegen/key.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 namespace {
@@ -49,7 +58,7 @@ void dump(const KernelSource& kernel) {
   for (const ParamInfo& p : kernel.params) {
     params += fmt::format(" {}:{}:{}:{}", name(p.dtype), p.numel, p.written ? "w" : "r", p.alias);
   }
-  for (const UOp& loop : kernel.loops) loops += fmt::format(" {}", loop.arg(0));
+  for (const UOp& loop : kernel.loops) loops += fmt::format(" {}", range_arg(*loop).id);
   log_line(params);
   log_line(loops);
   std::string text = print(kernel.sink);

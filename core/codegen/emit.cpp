@@ -1,3 +1,6 @@
+// A kernel on the CPU as LLVM IR: one function with the loops of the plan, outermost first; each
+// value is emitted at the loop where the plan placed it. Loads and stores are in emit_memory.cpp,
+// arithmetic is in emit_values.cpp.
 #include "core/codegen/emit.h"
 
 #include <algorithm>
@@ -5,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/options.h"
+#include "core/uop/args.h"
 
 namespace tinyshard::codegen {
 
@@ -66,6 +70,7 @@ void Emitter::emit_nest(const Nest& nest, Value* begin, Value* end) {
   open_.clear();
   open_.resize(nest.scopes.size());
   item_low_.assign(nest.loops.size(), nullptr);
+  find_limits();
   if (nest.items == 1) {
     emit_body(0, 0);
     return;
@@ -94,13 +99,42 @@ void Emitter::emit_nest(const Nest& nest, Value* begin, Value* end) {
   open_[0].before = nullptr;
 }
 
-void Emitter::enter(int scope, Value* base, int lanes, int active, int tile) {
+void Emitter::find_limits() {
+  limits_.assign(nest_->scopes.size(), {});
+  for (size_t s = 1; s < nest_->scopes.size(); ++s) {
+    const Scope& scope = nest_->scopes[s];
+    if (scope.unroll) continue;
+    const int64_t size = graph_.range(scope.range).size;
+    auto clamped = [&](Value* x, int64_t least, int64_t most) {
+      x = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, x, i64(least));
+      return b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, i64(most));
+    };
+    auto end = [&](const RangeBound& bound) {
+      // Numbers beyond these admit all values or none, as they do.
+      const int64_t far = size + std::abs(bound.offset) + 2;
+      Value* x = b_.CreateSExtOrTrunc(value(bound.node, 0)[0], b_.getInt64Ty());
+      x = b_.CreateMul(clamped(x, -far, far), i64(bound.scale));
+      return clamped(b_.CreateAdd(x, i64(bound.offset)), 0, size);
+    };
+    for (const RangeBound& bound : scope.extent.low) {
+      Value *x = end(bound), *&low = limits_[s].low;
+      low = low ? b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, low, x) : x;
+    }
+    for (const RangeBound& bound : scope.extent.high) {
+      Value *x = end(bound), *&high = limits_[s].high;
+      high = high ? b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, high, x) : x;
+    }
+  }
+}
+
+void Emitter::enter(int scope, Value* base, int lanes, int active, int tile, bool interior) {
   Open& open = open_[scope];
   open.before = nullptr;
   open.base = base;
   open.lanes = lanes;
   open.active = active;
   open.tile = tile;
+  open.interior = interior;
   open.values.clear();
 }
 
@@ -120,8 +154,8 @@ void Emitter::inside(int parent, llvm::function_ref<void()> body) {
 void Emitter::loop(Value* begin, Value* end, int64_t step, bool guarded, Values& carried,
                    llvm::function_ref<void(Value*)> body) {
   BasicBlock *from = b_.GetInsertBlock(), *head = block("loop"), *exit = block("end");
+  const Values before = carried;
   if (guarded) {
-    check_internal(carried.empty(), "a guarded loop carries nothing");
     b_.CreateCondBr(b_.CreateICmpSLT(begin, end), head, exit);
   } else {
     b_.CreateBr(head);
@@ -143,6 +177,48 @@ void Emitter::loop(Value* begin, Value* end, int64_t step, bool guarded, Values&
   for (size_t i = 0; i < phis.size(); ++i) phis[i]->addIncoming(carried[i], last);
   b_.CreateCondBr(b_.CreateICmpSLT(next, end), head, exit);
   b_.SetInsertPoint(exit);
+  if (guarded) merge_values(carried, before, from, last);
+}
+
+void Emitter::merge_values(Values& values, const Values& others, BasicBlock* others_from,
+                           BasicBlock* from) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    PHINode* phi = b_.CreatePHI(values[i]->getType(), 2);
+    phi->addIncoming(others[i], others_from);
+    phi->addIncoming(values[i], from);
+    values[i] = phi;
+  }
+}
+
+void Emitter::when(Value* condition, Values& carried, llvm::function_ref<void()> body) {
+  const Values before = carried;
+  BasicBlock *from = b_.GetInsertBlock(), *then = block("then"), *done = block("done");
+  b_.CreateCondBr(condition, then, done);
+  b_.SetInsertPoint(then);
+  body();
+  BasicBlock* last = b_.GetInsertBlock();
+  b_.CreateBr(done);
+  b_.SetInsertPoint(done);
+  merge_values(carried, before, from, last);
+}
+
+void Emitter::limited_loop(int scope, Value* begin, Value* end, int64_t step, Values& carried,
+                           llvm::function_ref<void(Value*, bool)> body) {
+  const Limits& limits = limits_[scope];
+  auto whole_steps = [&](Value* x) {
+    return step == 1 ? x : b_.CreateMul(b_.CreateUDiv(x, i64(step)), i64(step));
+  };
+  if (limits.low)
+    begin = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, begin, whole_steps(limits.low));
+  if (limits.high) end = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end, limits.high);
+  if (step == 1 || limits.low) {
+    loop(begin, end, step, true, carried, [&](Value* i) { body(i, step == 1); });
+    return;
+  }
+  Value* middle = whole_steps(end);
+  loop(begin, middle, step, true, carried, [&](Value* i) { body(i, true); });
+  begin = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, begin, middle);
+  when(b_.CreateICmpSLT(begin, end), carried, [&] { body(begin, false); });
 }
 
 void Emitter::emit_body(int scope, int depth) {
@@ -158,9 +234,9 @@ void Emitter::emit_loop(int scope, int depth) {
   int64_t rest = size % step, whole = size - rest;
   Value* low = item_low_[depth];
   bool chunk = low && depth == nest_->item_loops;
-  auto run = [&](Value* base, bool tail) {
+  auto run = [&](Value* base, bool tail, bool interior = false) {
     if (!tail) {
-      enter(scope, base, s.lanes, s.lanes, s.tile);
+      enter(scope, base, s.lanes, s.lanes, s.tile, interior);
     } else if (s.lanes > 1) {
       enter(scope, base, static_cast<int>(std::bit_ceil(static_cast<uint64_t>(rest))),
             static_cast<int>(rest), 1);
@@ -172,6 +248,29 @@ void Emitter::emit_loop(int scope, int depth) {
   Values none;
   if (!low && s.unroll) {
     for (int64_t i = 0; i < size; ++i) inside(s.parent, [&] { run(i64(i), false); });
+    return;
+  }
+  if (const Limits& limits = limits_[scope]; limits.low || limits.high) {
+    Value *begin = i64(0), *end = i64(size);
+    if (low) {
+      begin = low;
+      end = b_.CreateAdd(low, i64(chunk ? nest_->chunk : step));
+      end = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end, i64(size));
+    }
+    if (whole > 0) {
+      inside(s.parent, [&] {
+        Value* last = rest ? b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end, i64(whole)) : end;
+        limited_loop(scope, begin, last, step, none,
+                     [&](Value* i, bool interior) { run(i, false, interior); });
+      });
+    }
+    if (rest > 0) {
+      inside(s.parent, [&] {
+        Value* reached = b_.CreateICmpSGT(end, i64(whole));
+        if (limits.high) reached = b_.CreateAnd(reached, b_.CreateICmpSGT(limits.high, i64(whole)));
+        when(reached, none, [&] { run(i64(whole), true); });
+      });
+    }
     return;
   }
   if (!low) {
@@ -201,23 +300,14 @@ void Emitter::emit_loop(int scope, int depth) {
            [&] { loop(low, whole_high, step, rest != 0, none, [&](Value* i) { run(i, false); }); });
   }
   if (rest > 0) {
-    inside(s.parent, [&] {
-      BasicBlock *tail = block("tail"), *done = block("done");
-      b_.CreateCondBr(b_.CreateICmpSGT(high, i64(whole)), tail, done);
-      b_.SetInsertPoint(tail);
-      run(i64(whole), true);
-      b_.CreateBr(done);
-      b_.SetInsertPoint(done);
-    });
+    inside(s.parent,
+           [&] { when(b_.CreateICmpSGT(high, i64(whole)), none, [&] { run(i64(whole), true); }); });
   }
 }
 
-// --- folds
-// -----------------------------------------------------------------------------------------
+// --- folds ---------------------------------------------------------------------------------------
 
-static ReduceOp reduce_op(const Graph& graph, int fold) {
-  return static_cast<ReduceOp>(graph.arg(fold, 0));
-}
+static ReduceOp reduce_op(const Graph& graph, int fold) { return fold_arg(graph.node(fold)).op; }
 
 void Emitter::emit_group(int group) {
   const FoldGroup& g = nest_->groups[group];
@@ -260,6 +350,7 @@ void Emitter::emit_group(int group) {
 void Emitter::fold_scope(int group, int scope, Values& accumulators) {
   const Scope& s = nest_->scopes[scope];
   int64_t size = graph_.range(s.range).size, rest = size % s.lanes, whole = size - rest;
+  const Limits& limits = limits_[scope];
   if (s.unroll) {
     for (int64_t i = 0; i < size; ++i) {
       inside(s.parent, [&] {
@@ -271,22 +362,31 @@ void Emitter::fold_scope(int group, int scope, Values& accumulators) {
   }
   if (whole > 0) {
     inside(s.parent, [&] {
-      auto run = [&](Value* i) {
-        enter(scope, i, s.lanes, s.lanes, 1);
+      auto run = [&](Value* i, bool interior) {
+        enter(scope, i, s.lanes, s.lanes, 1, interior);
         fold_body(group, scope, accumulators);
       };
-      if (whole == s.lanes) {
-        run(i64(0));
+      if (limits.low || limits.high) {
+        limited_loop(scope, i64(0), i64(whole), s.lanes, accumulators, run);
+      } else if (whole == s.lanes) {
+        run(i64(0), false);
       } else {
-        loop(i64(0), i64(whole), s.lanes, false, accumulators, run);
+        loop(i64(0), i64(whole), s.lanes, false, accumulators, [&](Value* i) { run(i, false); });
       }
     });
   }
   if (rest > 0) {
     inside(s.parent, [&] {
-      enter(scope, i64(whole), static_cast<int>(std::bit_ceil(static_cast<uint64_t>(rest))),
-            static_cast<int>(rest), 1);
-      fold_body(group, scope, accumulators);
+      auto last = [&] {
+        enter(scope, i64(whole), static_cast<int>(std::bit_ceil(static_cast<uint64_t>(rest))),
+              static_cast<int>(rest), 1);
+        fold_body(group, scope, accumulators);
+      };
+      if (limits.high) {
+        when(b_.CreateICmpSGT(limits.high, i64(whole)), accumulators, last);
+      } else {
+        last();
+      }
     });
   }
 }

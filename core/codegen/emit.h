@@ -29,6 +29,7 @@ class Emitter {
     llvm::Value* base = nullptr;  // i64: the range's value in lane 0 of copy 0
     int lanes = 1, tile = 1;      // of this copy of the body: the last vector may be shorter
     int active = 1;               // lanes that count
+    bool interior = false;        // whether all of them lie in the extent of the loop
     llvm::DenseMap<std::pair<int, int>, Values> values;  // by node and form (see below)
   };
   // Forms in which a value exists; positive numbers are splats to that many lanes.
@@ -45,15 +46,27 @@ class Emitter {
   // `guarded` the first iteration is certain.
   void loop(llvm::Value* begin, llvm::Value* end, int64_t step, bool guarded, Values& carried,
             llvm::function_ref<void(llvm::Value*)> body);
+  // The same over those values of the range of `scope` that lie in [begin, end) and in its extent,
+  // rounded to whole steps. `end` is a multiple of the step; `interior`: all of a step lies in it.
+  void limited_loop(int scope, llvm::Value* begin, llvm::Value* end, int64_t step, Values& carried,
+                    llvm::function_ref<void(llvm::Value*, bool interior)> body);
+  // What is carried past a part of the code that may have been left out.
+  void merge_values(Values& values, const Values& others, llvm::BasicBlock* others_from,
+                    llvm::BasicBlock* from);
+  // body(), if the condition holds.
+  void when(llvm::Value* condition, Values& carried, llvm::function_ref<void()> body);
+  // The ends of the extents, in front of all loops.
+  void find_limits();
   // Runs `body` as the inside of `parent`, in a block of its own.
   void inside(int parent, llvm::function_ref<void()> body);
-  void enter(int scope, llvm::Value* base, int lanes, int active, int tile);
+  void enter(int scope, llvm::Value* base, int lanes, int active, int tile, bool interior = false);
   llvm::BasicBlock* block(const char* name);
 
   // --- emit_values.cpp ---
   const Values& value(int node, int scope);
   const Values& lane0(int node, int scope);
   const Values& splatted(int node, int lanes, int scope);
+  llvm::Value* coordinate(int64_t place);  // of the call, or what comes behind them
   Values make_value(int node, int place, int lanes);
   Values make_lane0(int node, int place);
   Values make_index_vector(int node, int place, int lanes);
@@ -66,7 +79,8 @@ class Emitter {
   // The instance of `source` that `instance` of `node` uses.
   int instance_of(int node, int instance, int source, int scope) const;
   int tile_offset(int node, int instance, int range, int scope) const;
-  bool narrow(int node) const;  // an index whose vectors have 32-bit lanes
+  bool certain(int node, int place) const;  // a condition that holds in all of this copy
+  bool narrow(int node) const;              // an index whose vectors have 32-bit lanes
   std::optional<Graph::Pattern> lane_pattern(int index, int scope, int lanes) const;
   llvm::Value* tail_mask(int node, int scope);  // null when all lanes count
   llvm::Value* param(int slot) { return params_[slot]; }
@@ -76,7 +90,8 @@ class Emitter {
   Values make_load(int node, int place, int lanes);
   llvm::Value* load_one(int node, int place, int lanes, int instance);
   void emit_stores(int scope);
-  void store_one(int store, int scope, int lanes, int instance, llvm::Value* value);
+  void store_one(int store, int scope, int lanes, int instance, llvm::Value* value,
+                 llvm::Value* valid);
   llvm::Align access_alignment(int access, int scope, int lanes, bool vector);
   llvm::Value* zeros();
 
@@ -108,6 +123,10 @@ class Emitter {
 
   const Nest* nest_ = nullptr;
   std::vector<Open> open_;
+  struct Limits {
+    llvm::Value *low = nullptr, *high = nullptr;  // i64, in [0, size]
+  };
+  std::vector<Limits> limits_;          // by scope; null where the extent has no such end
   std::vector<llvm::Value*> item_low_;  // by loop: first value of the range in this work item
 };
 

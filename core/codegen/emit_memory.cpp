@@ -1,3 +1,5 @@
+// Loads and stores of the CPU's kernels: whole vectors where lanes are neighbours in memory, a splat
+// where all lanes read one element, masked or gathered elements elsewhere.
 #include <algorithm>
 #include <bit>
 #include <optional>
@@ -191,25 +193,35 @@ void Emitter::emit_stores(int scope) {
   // All values before the first store: a param may be read and written in place.
   struct Pending {
     int store, lanes;
-    Values values;
+    Values values, valid;
   };
   std::vector<Pending> pending;
   for (int store : nest_->scopes[scope].stores) {
     int lanes = lanes_of(store, scope), source = graph_.source(store, 2);
-    Values values;
+    Values values, valid;
     const Values& made = splatted(source, lanes, scope);
     for (int i = 0; i < instances(store, scope); ++i)
       values.push_back(made[instance_of(store, i, source, scope)]);
-    pending.push_back({store, lanes, std::move(values)});
+    if (graph_[store].source_count > 3) {
+      const int mask = graph_.source(store, 3);
+      const Values& masks = splatted(mask, lanes, scope);
+      for (int i = 0; i < instances(store, scope); ++i)
+        valid.push_back(masks[instance_of(store, i, mask, scope)]);
+    }
+    pending.push_back({store, lanes, std::move(values), std::move(valid)});
     if (graph_[graph_.source(store, 1)].has_load) value(graph_.source(store, 1), scope);
   }
   for (Pending& p : pending) {
     for (size_t i = 0; i < p.values.size(); ++i)
-      store_one(p.store, scope, p.lanes, static_cast<int>(i), p.values[i]);
+      store_one(p.store, scope, p.lanes, static_cast<int>(i), p.values[i],
+                p.valid.empty() ? nullptr : p.valid[i]);
   }
 }
 
-void Emitter::store_one(int store, int scope, int lanes, int instance, Value* x) {
+// `valid`, of as many lanes as x: where to store at all; null for everywhere.
+void Emitter::store_one(int store, int scope, int lanes, int instance, Value* x, Value* valid) {
+  if (auto* known = llvm::dyn_cast_or_null<llvm::Constant>(valid); known && known->isAllOnesValue())
+    valid = nullptr;
   const ParamInfo& info = graph_.param(graph_.slot(store));
   Value* pointer = param(graph_.slot(store));
   int index = graph_.source(store, 1), at = instance_of(store, instance, index, scope);
@@ -224,21 +236,24 @@ void Emitter::store_one(int store, int scope, int lanes, int instance, Value* x)
   if (lanes == 1) {
     Value* offset = lane0(index, scope)[at];
     Value* address = b_.CreateGEP(element, pointer, offset);
-    if (fault_) address = checked(store, address, 1, dropped ? in_range(offset) : nullptr);
-    if (!dropped) {
+    Value* happens = dropped ? in_range(offset) : nullptr;
+    if (valid) happens = happens ? b_.CreateAnd(happens, valid) : valid;
+    if (fault_) address = checked(store, address, 1, happens);
+    if (!happens) {
       b_.CreateAlignedStore(x, address, align);
     } else {  // a vector of one lane, for its mask
       auto one = [&](Value* v) {
         return b_.CreateInsertElement(
             llvm::PoisonValue::get(llvm::FixedVectorType::get(v->getType(), 1)), v, uint64_t{0});
       };
-      b_.CreateMaskedStore(one(x), address, align, one(in_range(offset)));
+      b_.CreateMaskedStore(one(x), address, align, one(happens));
     }
     return;
   }
   int vector = nest_->vector_scope(graph_, store, scope);
   auto pattern = lane_pattern(index, scope, lanes);
   Value* mask = tail_mask(store, scope);
+  if (valid) mask = mask ? b_.CreateAnd(mask, valid) : valid;
   if (pattern && consecutive(*pattern) && !dropped) {
     Value* address = b_.CreateGEP(element, pointer, lane0(index, scope)[at]);
     align = access_alignment(store, scope, nest_->scopes[vector].lanes, true);
@@ -252,7 +267,8 @@ void Emitter::store_one(int store, int scope, int lanes, int instance, Value* x)
   }
   if (itemsize(info.dtype) == 2)
     x = b_.CreateBitCast(x, llvm::FixedVectorType::get(b_.getInt16Ty(), lanes));
-  if (auto span = pattern && !dropped ? make_span(*pattern, open_[vector].active) : std::nullopt) {
+  if (auto span = pattern && !dropped && !valid ? make_span(*pattern, open_[vector].active)
+                                                : std::nullopt) {
     llvm::SmallVector<llvm::Constant*, 64> used;
     llvm::SmallVector<int, 64> from;
     for (const auto& users : span->users) {

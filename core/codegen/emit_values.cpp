@@ -3,6 +3,7 @@
 
 #include "core/base/error.h"
 #include "core/codegen/emit.h"
+#include "core/uop/args.h"
 
 namespace tinyshard::codegen {
 
@@ -12,8 +13,7 @@ Emitter::At::At(Emitter& e, int scope) : guard(e.b_) {
   if (e.open_[scope].before) e.b_.SetInsertPoint(e.open_[scope].before);
 }
 
-// --- where values live
-// -------------------------------------------------------------------------------
+// --- where values live ---------------------------------------------------------------------------
 
 int Emitter::lanes_of(int node, int scope) const {
   int vector = nest_->vector_scope(graph_, node, scope);
@@ -64,6 +64,12 @@ bool Emitter::narrow(int node) const {
   return !graph_[node].has_load && graph_[node].low >= -kLimit && graph_[node].high <= kLimit;
 }
 
+bool Emitter::certain(int node, int place) const {
+  if (graph_[node].dtype != DType::Bool || !open_[place].interior) return false;
+  return std::ranges::find(nest_->scopes[place].extent.conditions, node) !=
+         nest_->scopes[place].extent.conditions.end();
+}
+
 Value* Emitter::tail_mask(int node, int scope) {
   int vector = nest_->vector_scope(graph_, node, scope);
   if (vector < 0 || open_[vector].active == open_[vector].lanes) return nullptr;
@@ -73,8 +79,7 @@ Value* Emitter::tail_mask(int node, int scope) {
   return llvm::ConstantVector::get(mask);
 }
 
-// --- values in their forms
-// -----------------------------------------------------------------------------
+// --- values in their forms -----------------------------------------------------------------------
 
 const Emitter::Values& Emitter::value(int node, int scope) {
   int place = nest_->place(graph_, node, scope);
@@ -115,6 +120,12 @@ const Emitter::Values& Emitter::splatted(int node, int lanes, int scope) {
   return open_[place].values[{node, lanes}] = std::move(made);
 }
 
+Value* Emitter::coordinate(int64_t place) {
+  Value* address =
+      b_.CreateConstInBoundsGEP1_64(b_.getInt64Ty(), coordinates_, static_cast<uint64_t>(place));
+  return b_.CreateAlignedLoad(b_.getInt64Ty(), address, llvm::Align(8));
+}
+
 Emitter::Values Emitter::make_value(int node, int place, int lanes) {
   const KernelNode& n = graph_[node];
   if (n.dtype == DType::Index && n.op != Op::Load) {
@@ -123,15 +134,18 @@ Emitter::Values Emitter::make_value(int node, int place, int lanes) {
     if (lanes > 1 && n.op != Op::Const) return make_index_vector(node, place, lanes);
     if (!opaque) return lane0(node, place);
   }
+  if (certain(node, place)) {
+    llvm::Type* type = b_.getInt1Ty();
+    if (lanes > 1) type = llvm::FixedVectorType::get(type, lanes);
+    return Values(static_cast<size_t>(instances(node, place)),
+                  llvm::Constant::getAllOnesValue(type));
+  }
   switch (n.op) {
     case Op::Const:
-      return {arith_.constant(n.dtype, n.uop->arg()[0])};
+      if (n.scalar >= 0) return {arith_.from_bits(coordinate(n.scalar), n.dtype)};
+      return {arith_.constant(n.dtype, const_bits(*n.uop))};
     case Op::DeviceCoordinate:
-      return {b_.CreateAlignedLoad(
-          b_.getInt64Ty(),
-          b_.CreateConstInBoundsGEP1_64(b_.getInt64Ty(), coordinates_,
-                                        static_cast<uint64_t>(n.uop->arg()[0])),
-          llvm::Align(8))};
+      return {coordinate(coordinate_arg(*n.uop).mesh_axis)};
     case Op::Load:
       return make_load(node, place, lanes);
     default:
@@ -186,8 +200,7 @@ Emitter::Values Emitter::apply(int node, int place, int lanes, int form) {
   return results;
 }
 
-// --- indices
-// -----------------------------------------------------------------------------------------
+// --- indices -------------------------------------------------------------------------------------
 
 Value* Emitter::range_base(int range, int scope, int node, int instance) {
   int owner = scope_of(range, scope);

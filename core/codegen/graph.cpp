@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/uop/args.h"
 
 namespace tinyshard::codegen {
 namespace {
@@ -28,6 +29,10 @@ Graph::Graph(const KernelSource& kernel) : params_(kernel.params), numbers_(256)
   for (const UOp& store : sink->src()) {
     if (store.op() != Op::Store) malformed("a Sink takes stores", *store);
     stores_.push_back(visit(store));
+  }
+  for (size_t i = 0; i < kernel.scalars.constants.size(); ++i) {
+    nodes_[numbers_.at(kernel.scalars.constants[i])].scalar =
+        kernel.scalars.first + static_cast<int>(i);
   }
   RangeSet listed = 0;
   for (int r : loops_) listed |= bit(r);
@@ -54,7 +59,7 @@ void Graph::mark_contractions() {
   std::vector<char> read_as_value(nodes_.size());
   for (int node = 0; node < size(); ++node) {
     const Node& uop = *nodes_[node].uop;
-    bool contracts = uop.op == Op::Fold && uop.arg().size() > 1 && uop.arg()[1] != 0;
+    bool contracts = uop.op == Op::Fold && fold_arg(uop).adds_products;
     if (!contracts) {
       for (int s : sources(node)) read_as_value[s] = 1;
     } else if (nodes_[source(node, 0)].op == Op::Mul) {
@@ -102,13 +107,15 @@ int Graph::add(const UOp& x) {
     node.has_load |= nodes_[s].has_load;
   }
   switch (x.op()) {
-    case Op::Range:
-      if (x.arg(1) == 1) break;
+    case Op::Range: {
+      const RangeArg range = range_arg(*x);
+      if (range.size == 1) break;
       if (ranges() == 64) malformed("more than 64 ranges", *x);
       node.range = ranges();
       node.varies = bit(node.range);
-      ranges_.push_back({number, x.arg(1), x.arg(2) == static_cast<int64_t>(RangeKind::Fold)});
+      ranges_.push_back({number, range.size, range.kind == RangeKind::Fold});
       break;
+    }
     case Op::Fold: {
       FoldRanges& own = fold_ranges_[number];
       for (size_t i = 1; i < x->src().size(); ++i) {
@@ -122,11 +129,13 @@ int Graph::add(const UOp& x) {
       }
       break;
     }
-    case Op::Param:
-      if (x.arg(0) < 0 || x.arg(0) >= params()) malformed("a Param without ParamInfo", *x);
-      if (params_[x.arg(0)].dtype != x.dtype())
+    case Op::Param: {
+      const int64_t slot = param_slot(*x);
+      if (slot < 0 || slot >= params()) malformed("a Param without ParamInfo", *x);
+      if (params_[slot].dtype != x.dtype())
         malformed("a Param of another type than its ParamInfo", *x);
       break;
+    }
     case Op::Load:
       node.has_load = true;
       [[fallthrough]];
@@ -141,8 +150,7 @@ int Graph::add(const UOp& x) {
       break;
     default:
       if (!is_elementwise(x.op())) malformed("an op that kernels do not have", *x);
-      if ((x.op() == Op::IDiv || x.op() == Op::Mod) && is_float(x.dtype()))
-        malformed("an integer division of floats", *x);
+      if (x.op() == Op::IDiv && is_float(x.dtype())) malformed("an integer division of floats", *x);
   }
   numbers_[x] = number;
   nodes_.push_back(node);
@@ -173,7 +181,7 @@ void Graph::make_form(int number) {
   bool affine = true;
   switch (node.op) {
     case Op::Const:
-      form.constant = arg(number, 0);
+      form.constant = const_bits(*node.uop);
       break;
     case Op::Range:
       if (node.range >= 0) form.terms.push_back({number, 1});
@@ -282,8 +290,7 @@ std::optional<int64_t> Graph::lane_stride(int node, int range, int64_t block) co
   return stride;
 }
 
-// --- merging ranges
-// ------------------------------------------------------------------------------------
+// --- merging ranges ------------------------------------------------------------------------------
 
 int64_t Graph::coefficient(const Form& form, int node) const {
   for (auto [term, coefficient] : form.terms) {
@@ -304,6 +311,17 @@ std::vector<std::pair<int, int>> Graph::mergeable() const {
   for (const auto& [fold, own] : fold_ranges_) {
     if (own.empty) continue;
     for (int r : own.ranges) users[r] += mix(static_cast<uint64_t>(fold) + 1);
+  }
+  // A fold that reads what the stores replace is complete before them, outside of the loops that it
+  // does not vary with: these stay apart from the loops around it.
+  std::vector<char> reads_replaced(nodes_.size(), 0);
+  for (int node = 0; node < size(); ++node) {
+    if (nodes_[node].op == Op::Load) reads_replaced[node] = aliased(slot(node));
+    for (int s : sources(node)) reads_replaced[node] |= reads_replaced[s];
+    if (nodes_[node].op != Op::Fold || !reads_replaced[node]) continue;
+    for (int r : loops_) {
+      if (nodes_[node].varies & bit(r)) users[r] += mix(~static_cast<uint64_t>(node));
+    }
   }
   for (int access = 0; access < size(); ++access) {
     if (nodes_[access].op != Op::Load && nodes_[access].op != Op::Store) continue;

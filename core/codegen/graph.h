@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/codegen/kernel.h"
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
 
 namespace tinyshard::codegen {
@@ -36,6 +37,7 @@ struct KernelNode {
   int source_begin = 0, source_count = 0;
   RangeSet varies = 0;        // ranges that the value depends on
   int range = -1;             // number of the range, for Op::Range of size > 1
+  int scalar = -1;            // of a Const that comes with a call: its place behind the coordinates
   bool contracts = false;     // a product that only contracting sums read (KernelSource), or these
   int form = -1;              // for Index values
   int64_t low = 0, high = 0;  // bounds of an Index value
@@ -59,7 +61,7 @@ class Graph {
   }
   int source(int node, int i) const { return source_pool_[nodes_[node].source_begin + i]; }
   const Form& form(int node) const { return forms_[nodes_[node].form]; }
-  int64_t arg(int node, int i) const { return nodes_[node].uop->arg()[i]; }
+  const Node& node(int number) const { return *nodes_[number].uop; }
 
   const KernelRange& range(int r) const { return ranges_[r]; }
   int ranges() const { return static_cast<int>(ranges_.size()); }
@@ -75,7 +77,8 @@ class Graph {
   const FoldRanges& fold_ranges(int fold) const { return fold_ranges_.at(fold); }
 
   // Pairs (outer, inner) of ranges that could be one range outer * size(inner) + inner: some access
-  // walks through both without a gap, and they occur in the same stores or folds.
+  // walks through both without a gap, and they occur in the same stores or folds, as they do in the
+  // folds that must be complete before those stores.
   std::vector<std::pair<int, int>> mergeable() const;
   // Whether merging such a pair leaves every index and every Fold a function of the merged range
   // alone, so that nothing divides.
@@ -86,7 +89,7 @@ class Graph {
   const ParamInfo& param(int slot) const { return params_[slot]; }
   int params() const { return static_cast<int>(params_.size()); }
   // Slot of a Load or Store.
-  int slot(int access) const { return static_cast<int>(arg(source(access, 0), 0)); }
+  int slot(int access) const { return static_cast<int>(slot_of(node(access))); }
   bool aliased(int slot) const;
 
   // Where the lanes of an index lie relative to lane 0, when `block` neighbouring values of

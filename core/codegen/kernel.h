@@ -10,7 +10,9 @@
 //   Load            the element, or 0 without touching memory where `valid` is false. An index that
 //                   contains a Load itself (a gather) reads 0 outside of [0, numel) of its param;
 //                   any other index must be in range wherever `valid` holds.
-//   Store           happens once for each value of the Loop ranges it depends on. All loads of an
+//   Store           happens once for each value of the Loop ranges it depends on, or not at all
+//   where
+//                   `valid` is false. All loads of an
 //                   iteration precede its stores, so a param may be updated in place where load and
 //                   store index are the same expression. A store index that contains a Load drops
 //                   elements outside of [0, numel).
@@ -29,6 +31,8 @@
 //   Threefry        threefry-2x32, 20 rounds, of (counter, key): the low 32 bits are the first word
 //                   of each.
 //   DeviceCoordinate {axis, size}: coordinates[axis] of the call.
+//   Const           The i-th of `scalars` is coordinates[scalars.first + i], where its element has
+//                   the lowest bytes.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -54,6 +58,14 @@ struct ParamInfo {
   bool operator==(const ParamInfo&) const = default;
 };
 
+// Constants whose values are no part of a kernel's code (core/codegen/scalars.h): they come with
+// each call, behind its coordinates. Plan, code around them and bits are those of the kernel that
+// has them in its code.
+struct Scalars {
+  int first = 0;               // their place among the coordinates of a call
+  std::vector<UOp> constants;  // Const nodes of the sink, which hold the values of this call
+};
+
 struct KernelSource {
   std::string name;  // letters, digits and '_'; for dumps and profiles only
   UOp sink;
@@ -62,6 +74,7 @@ struct KernelSource {
   // Which of the generator's plans: 0 is its own choice, 1 to kKernelChoices - 1 are others that
   // may be faster, some of them the same. Folds of another plan may differ in their last bits.
   int choice = 0;
+  Scalars scalars;
 };
 constexpr int kKernelChoices = 8;
 

@@ -28,7 +28,9 @@ class Writer {
 };
 
 // Appends the nodes below `root` that are not written yet, sources before users.
-void write_nodes(Writer& out, const UOp& root, NodeMap<int>& numbers) {
+// The values of `scalars` are left out.
+void write_nodes(Writer& out, const UOp& root, const NodeMap<bool>& scalars,
+                 NodeMap<int>& numbers) {
   std::vector<std::pair<const UOp*, size_t>> stack{{&root, 0}};
   while (!stack.empty()) {
     auto& [x, next] = stack.back();
@@ -50,8 +52,8 @@ void write_nodes(Writer& out, const UOp& root, NodeMap<int>& numbers) {
     int number = static_cast<int>(numbers.size());
     for (const UOp& source : sources) out.number(number - numbers.at(source));
     // A range is known by its place here, not by its id.
-    for (size_t i = node.op == Op::Range ? 1 : 0; i < node.arguments; ++i)
-      out.number(node.arg()[i]);
+    const bool known_by_place = node.op == Op::Range || scalars.contains(*x);
+    for (size_t i = known_by_place ? 1 : 0; i < node.arguments; ++i) out.number(node.arg()[i]);
     numbers[*x] = number;
     stack.pop_back();
   }
@@ -77,10 +79,16 @@ std::string kernel_key(const KernelSource& kernel, const Target& target) {
     out.number(param.written);
     out.number(param.alias);
   }
+  const std::vector<UOp>& constants = kernel.scalars.constants;
+  NodeMap<bool> scalars(constants.size());
+  for (const UOp& constant : constants) scalars[constant] = true;
   NodeMap<int> numbers(256);
   out.number(static_cast<int64_t>(kernel.loops.size()));
-  for (const UOp& loop : kernel.loops) write_nodes(out, loop, numbers);
-  write_nodes(out, kernel.sink, numbers);
+  for (const UOp& loop : kernel.loops) write_nodes(out, loop, scalars, numbers);
+  write_nodes(out, kernel.sink, scalars, numbers);
+  if (constants.empty()) return std::move(out.bytes);
+  out.number(kernel.scalars.first);
+  for (const UOp& constant : constants) out.number(numbers.at(constant));
   return std::move(out.bytes);
 }
 

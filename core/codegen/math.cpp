@@ -254,8 +254,7 @@ Value* Math::log2_double(Value* x) {
   return b_.CreateFAdd(value_low, sum);
 }
 
-// --- sin
-// -------------------------------------------------------------------------------------------
+// --- sin -----------------------------------------------------------------------------------------
 
 Value* Math::sin(Value* x) {
   // A function of one register, so that its rare branch stays out of the kernel's loops.
@@ -401,8 +400,7 @@ llvm::Function* Math::sin_large_function() {
   return function;
 }
 
-// --- random numbers
-// ----------------------------------------------------------------------------------
+// --- random numbers ------------------------------------------------------------------------------
 
 Value* Math::threefry(Value* counter, Value* key) {
   constexpr unsigned kRotations[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};

@@ -11,8 +11,7 @@
 namespace tinyshard::codegen {
 namespace {
 
-// --- which stores share a nest
-// ---------------------------------------------------------------------
+// --- which stores share a nest -------------------------------------------------------------------
 
 // Nodes that are worth sharing (folds and loads) below `store`.
 void collect_shared(const Graph& graph, int root, std::vector<char>& seen) {
@@ -79,8 +78,7 @@ std::vector<std::vector<int>> split_stores(const Graph& graph) {
   return nests;
 }
 
-// --- the tree of scopes
-// ----------------------------------------------------------------------------
+// --- the tree of scopes --------------------------------------------------------------------------
 
 class NestBuilder {
  public:
@@ -238,8 +236,7 @@ class NestBuilder {
   Nest nest_;
 };
 
-// --- work items
-// ------------------------------------------------------------------------------------
+// --- work items ----------------------------------------------------------------------------------
 
 constexpr double kItemNs = 4000;  // smaller items are not worth their start
 constexpr int64_t kItems = 256;   // more items bring no better balance
@@ -271,8 +268,7 @@ void choose_items(const Graph& graph, Nest& nest) {
   }
 }
 
-// --- small loops
-// ---------------------------------------------------------------------------------------
+// --- small loops ---------------------------------------------------------------------------------
 
 // Loops of few iterations and little code become straight code, innermost first.
 void choose_unrolling(const Graph& graph, Nest& nest, const std::vector<int>& nodes_in_scope) {
@@ -325,11 +321,32 @@ std::vector<Nest> build_nests(const Graph& graph) {
   return nests;
 }
 
+// Of every loop, the values that matter. Stores below a loop that do not vary with it are made
+// after it.
+void find_extents(const Graph& graph, Nest& nest) {
+  for (int loop : nest.loops) {
+    Scope& scope = nest.scopes[static_cast<size_t>(loop)];
+    std::vector<int> stores;
+    for (int inner = loop; inner >= 0; inner = nest.scopes[static_cast<size_t>(inner)].next) {
+      const std::vector<int>& own = nest.scopes[static_cast<size_t>(inner)].stores;
+      stores.insert(stores.end(), own.begin(), own.end());
+    }
+    scope.extent = extent_of_stores(graph, stores, scope.range);
+  }
+  for (const FoldGroup& group : nest.groups) {
+    for (int s = group.last; s != group.scope; s = nest.scopes[static_cast<size_t>(s)].parent) {
+      Scope& scope = nest.scopes[static_cast<size_t>(s)];
+      scope.extent = extent_of_folds(graph, group.folds, scope.range);
+    }
+  }
+}
+
 static Plan plan_as_is(const Graph& graph, const Target& target) {
   Plan plan;
   plan.nests = build_nests(graph);
   CostModel model(graph, target);
   for (Nest& nest : plan.nests) {
+    find_extents(graph, nest);
     model.choose_vectors(nest);
     choose_unrolling(graph, nest, model.nodes_in_scope(nest));
     plan.cost_ns += nest.cost_ns;
@@ -339,6 +356,13 @@ static Plan plan_as_is(const Graph& graph, const Target& target) {
 
 Plan make_plan(Graph& graph, const Target& target) {
   Plan plan = plan_as_is(graph, target);
+  // A range that becomes the inner part of another one has no extent of its own any more.
+  RangeSet limited = 0;
+  for (const Nest& nest : plan.nests) {
+    for (const Scope& scope : nest.scopes) {
+      if (scope.extent.limited()) limited |= bit(scope.range);
+    }
+  }
   // Merging short ranges fills vectors, but makes other indices divide; whether it pays is a
   // question of cost. Smaller ranges are merged first, and the best stop on the way is taken:
   // folds, then loops.
@@ -350,7 +374,7 @@ Plan make_plan(Graph& graph, const Target& target) {
         return trial.range(p.first).size * trial.range(p.second).size;
       };
       for (const auto& pair : trial.mergeable()) {
-        if (trial.range(pair.first).fold != folds) continue;
+        if (trial.range(pair.first).fold != folds || limited & bit(pair.second)) continue;
         if (!smallest || merged_size(pair) < merged_size(*smallest)) smallest = pair;
       }
       if (!smallest) break;

@@ -9,6 +9,7 @@
 #pragma once
 #include <vector>
 
+#include "core/codegen/extent.h"
 #include "core/codegen/graph.h"
 #include "core/runtime/target.h"
 
@@ -23,6 +24,7 @@ struct Scope {
   int lanes = 1;            // neighbouring values of `range` computed side by side, in one vector
   bool unroll = false;      // a copy of the code for each value of `range`
   int tile = 1;             // values of `range` computed by copies of the code in one iteration
+  Extent extent;            // the values of `range` that the loop has to run over
   std::vector<int> groups;  // fold groups computed here, in order, before `next` and the stores
   std::vector<int> stores;
 };
@@ -63,5 +65,7 @@ Plan make_plan(Graph& graph, const Target& target);
 
 // The nests alone: scopes, groups and stores, with nothing chosen yet.
 std::vector<Nest> build_nests(const Graph& graph);
+// The extents of all loops of a nest.
+void find_extents(const Graph& graph, Nest& nest);
 
 }  // namespace tinyshard::codegen

@@ -3,7 +3,11 @@
 #include <bit>
 #include <cstdint>
 
+#include "core/dtype/dtype.h"
+
 namespace tinyshard {
+
+inline bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
 
 inline float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
@@ -34,6 +38,43 @@ inline uint16_t f32_to_f16(float value) {
   }
   uint32_t rounded = rest + 0xfffu + ((rest >> 13) & 1u);
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+// f64 to f32 so that a rounding to 16 bits that follows is the only one: what f32 cannot hold is
+// kept as an odd last bit, which lies below every place where a 16-bit float rounds. 1 + 2^-8 +
+// 2^-40 is just above the middle of two bf16; to the nearest f32 it would be in the middle.
+inline float f64_to_odd_f32(double value) {
+  const auto nearest = static_cast<float>(value);
+  const double back = nearest;
+  if (back == value || value != value) return nearest;
+  const auto bits = std::bit_cast<uint32_t>(nearest);
+  const bool above = (back < 0 ? -back : back) > (value < 0 ? -value : value);
+  return std::bit_cast<float>((bits - (above ? 1u : 0u)) | 1u);
+}
+
+// The same from 64 bits to f64: where there are more than 53, the last twelve become one.
+template <class Integer>
+double integer_to_odd_f64(Integer value) {
+  const Integer high = value >> 53;
+  if (high != 0 && high != Integer(-1))
+    value = Integer((value & ~Integer{0xfff}) | ((value & 0xfff) != 0 ? 0x800 : 0));
+  return static_cast<double>(value);
+}
+
+inline uint16_t f64_to_f16(double value) { return f32_to_f16(f64_to_odd_f32(value)); }
+inline uint16_t f64_to_bf16(double value) { return f32_to_bf16(f64_to_odd_f32(value)); }
+
+// The value of a float type next to a number, rounded once.
+inline double rounded_to(DType dtype, double value) {
+  if (dtype == DType::F64) return value;
+  if (dtype == DType::F16) return f16_to_f32(f64_to_f16(value));
+  if (dtype == DType::BF16) return bf16_to_f32(f64_to_bf16(value));
+  return static_cast<float>(value);
+}
+template <class Integer>
+double rounded_integer(DType dtype, Integer value) {
+  if (is_half(dtype)) return rounded_to(dtype, integer_to_odd_f64(value));
+  return dtype == DType::F32 ? static_cast<float>(value) : static_cast<double>(value);
 }
 
 }  // namespace tinyshard

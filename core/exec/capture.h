@@ -1,33 +1,38 @@
 // The state of a trace: while a Jit records its function, nothing runs and nothing may be read.
 #pragma once
+#include <cstdint>
 #include <unordered_map>
-#include <utility>
+#include <vector>
 
-#include "core/exec/state.h"
+#include "core/exec/live_values.h"
 
 namespace tinyshard {
 
-// At most one per thread; set by Jit for the time of the trace.
+// At most one per thread; set by Jit for the time of the trace. It knows the values that its thread
+// gives to states meanwhile. Those of other threads are none of its own, nor are those that its
+// thread gives while it is suspended.
 class Capture {
  public:
-  Capture() {
-    for_each_live_state(
-        [this](const StatePtr& s) { before_.emplace(s.get(), std::pair(s, s->value)); });
-  }
+  Capture();
+  ~Capture();  // from here on its values are ordinary ones
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
   // A value that the trace did not make: realized when the trace touches it. The nodes' age does
   // not tell, as a second trace may build nodes that an earlier one left behind.
-  bool is_from_before(const TensorState& state) const {
-    auto found = before_.find(&state);
-    return found != before_.end() && found->second.second == state.value;
-  }
-  // Puts every value back, after a trace that failed half-way.
-  void undo() const {
-    for (const auto& [raw, entry] : before_) entry.first->set(entry.second);
-  }
+  bool is_from_before(const TensorState& state) const;
+  // The states that it gave values, with these, in the order in which they were created.
+  std::vector<LiveValue> values() const;
+  // Puts the values back that it replaced, after a trace that failed half-way.
+  void undo() const;
 
  private:
+  friend class LiveValues;
+  void note(TensorState& state);  // before the trace gives it its first value
+
+  uint64_t begun_;
   // Holds the states, so that no new one takes the address of one that was dropped.
-  std::unordered_map<const TensorState*, std::pair<StatePtr, UOp>> before_;
+  std::unordered_map<const TensorState*, LiveValue> before_;
 };
 Capture* current_capture();
 

@@ -12,9 +12,11 @@
 #include <fmt/format.h>
 
 #include "core/base/log.h"
+#include "core/base/observer.h"
 #include "core/base/options.h"
 #include "core/base/stopwatch.h"
-#include "core/exec/runtime.h"
+#include "core/codegen/scalars.h"
+#include "core/exec/context.h"
 #include "core/exec/tune.h"
 
 namespace tinyshard {
@@ -52,7 +54,7 @@ void prepare_programs(std::span<const std::shared_ptr<const CompiledKernel>> ker
                       Device& device) {
   std::set<const CompiledKernel*> unknown;
   for (const auto& kernel : kernels) {
-    if (!Runtime::get().has_program(device, *kernel)) unknown.insert(kernel.get());
+    if (!Context::get().has_program(device, *kernel)) unknown.insert(kernel.get());
   }
   std::vector<const CompiledKernel*> list(unknown.begin(), unknown.end());
   parallel_compile(int(list.size()), [&](int i) { device.prepare(list[size_t(i)]->code); });
@@ -60,12 +62,12 @@ void prepare_programs(std::span<const std::shared_ptr<const CompiledKernel>> ker
 
 // Libraries compile too, for some calls: on threads of their own until the result is asked for.
 std::future<void> prepare_library_calls(std::span<const Item> items) {
-  Runtime& runtime = Runtime::get();
+  Context& context = Context::get();
   std::vector<std::pair<Device*, const LibraryCall*>> calls;
   for (const Item& item : items) {
     if (item.kind != Item::Kind::Library) continue;
-    for (int position : runtime.local_positions(item.mesh)) {
-      Device& device = runtime.device(item.mesh.devices()[position]);
+    for (int position : context.local_positions(item.mesh)) {
+      Device& device = context.device(item.mesh.devices()[position]);
       if (device.target().is_gpu()) calls.emplace_back(&device, &item.call);
     }
   }
@@ -80,18 +82,22 @@ std::future<void> prepare_library_calls(std::span<const Item> items) {
 
 }  // namespace
 
-std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item> items) {
-  Runtime& runtime = Runtime::get();
-  Stopwatch whole;
+std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item> items,
+                                                                 bool runs_once) {
+  Context& context = Context::get();
+  ObservedScope event(
+      [] { return ObservedEvent{.kind = EventKind::Compilation, .name = "kernels"}; });
   std::future<void> libraries = prepare_library_calls(items);
   // Kernels are compiled once per kind of device; a schedule may hold items of several.
   std::vector<KernelSource*> sources;
   std::vector<Device*> devices;  // the first of each; null where this process has none of them
   for (Item& item : items) {
     if (item.kind != Item::Kind::Kernel) continue;
-    auto local = runtime.local_positions(item.mesh);
+    auto local = context.local_positions(item.mesh);
     sources.push_back(&item.kernel);
-    devices.push_back(local.empty() ? nullptr : &runtime.device(item.mesh.devices()[local[0]]));
+    devices.push_back(local.empty() ? nullptr : &context.device(item.mesh.devices()[local[0]]));
+    if (runs_once && options().beam <= 1 && devices.back())
+      choose_scalars(item.kernel, devices.back()->target(), int(item.mesh.axes().size()));
   }
   std::vector<std::shared_ptr<const CompiledKernel>> kernels(sources.size());
   for (size_t first = 0; first < sources.size(); ++first) {
@@ -105,7 +111,7 @@ std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item>
       places.push_back(i);
     }
     if (options().beam > 1 && target.is_gpu() && devices[first]->executes())
-      tune_kernels(same, *devices[first], options().beam, runtime.ranks() == 1, parallel_compile);
+      tune_kernels(same, *devices[first], options().beam, context.ranks() == 1, parallel_compile);
     auto compiled = compile_kernels(std::vector<const KernelSource*>(same.begin(), same.end()),
                                     target, parallel_compile);
     if (target.is_gpu()) {
@@ -117,9 +123,7 @@ std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item>
     for (size_t i = 0; i < places.size(); ++i) kernels[places[i]] = compiled[i];
   }
   libraries.get();
-  if (options().debug >= 1) {
-    log_line(fmt::format("compiled {} kernels in {:.1f} ms", sources.size(), whole.ms()));
-  }
+  event.finish([&] { return fmt::format("{} kernels", sources.size()); });
   return kernels;
 }
 

@@ -11,7 +11,9 @@
 namespace tinyshard {
 
 // One for each item that is a kernel, in their order; null where this process has no device of the
-// item. With BEAM the plans of the kernels are chosen first, and noted in the items.
-std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item> items);
+// item. With BEAM the plans of the kernels are chosen first, and noted in the items. Of a schedule
+// that runs once, constants that change from one to the next become scalars of the kernels.
+std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item> items,
+                                                                 bool runs_once);
 
 }  // namespace tinyshard

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/base/call.h"
+#include "core/base/debug_text.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/log.h"
@@ -13,9 +14,11 @@
 #include "core/base/process.h"
 #include "core/base/stopwatch.h"
 #include "core/codegen/interpret.h"
+#include "core/codegen/scalars.h"
 #include "core/exec/compile.h"
+#include "core/exec/context.h"
+#include "core/exec/explain.h"
 #include "core/exec/replicas.h"
-#include "core/exec/runtime.h"
 #include "core/exec/transfer.h"
 #include "core/schedule/hazards.h"
 #include "core/schedule/memory.h"
@@ -62,14 +65,15 @@ Counters& counters() {
 
 Executable::Executable(Schedule schedule, bool compare_ranks)
     : schedule_(std::move(schedule)), captured_(compare_ranks) {
-  Runtime& runtime = Runtime::get();
+  Context& context = Context::get();
   join_runtime();
   bool communicates = std::ranges::any_of(
       schedule_.items, [](const Item& i) { return i.kind == Item::Kind::Collective; });
-  if (runtime.ranks() > 1 && (compare_ranks || communicates)) {
+  if (context.ranks() > 1 && (compare_ranks || communicates)) {
     hash_ = schedule_.hash();
-    runtime.world().check_same(hash_, [&] { return schedule_.details(); }, "schedule");
+    context.world().check_same(hash_, [&] { return schedule_.details(); }, "schedule");
   }
+  ticket_ = {context.epoch(), hash_, 0, 0};
   for (const Item& item : schedule_.items) {
     if (item.kind == Item::Kind::Copy)
       check_copy(schedule_.buffers[item.buffers[0]].mesh, item.mesh);
@@ -87,15 +91,15 @@ Executable::Executable(Schedule schedule, bool compare_ranks)
     }
     if (std::ranges::find(seen, buffer.mesh.id()) != seen.end()) continue;
     seen.push_back(buffer.mesh.id());
-    for (int p : runtime.local_positions(buffer.mesh)) {
-      Device& device = runtime.device(buffer.mesh.devices()[p]);
+    for (int p : context.local_positions(buffer.mesh)) {
+      Device& device = context.device(buffer.mesh.devices()[p]);
       (device.executes() ? computes : plans) = &device;
     }
   }
   for (size_t r = 0; computes && plans && r < schedule_.roots.size(); ++r) {
     const Mesh& mesh = schedule_.buffers[size_t(base_of(schedule_.roots[r]).first)].mesh;
-    auto readable = [&](int p) { return runtime.device(mesh.devices()[size_t(p)]).executes(); };
-    if (std::ranges::none_of(runtime.local_positions(mesh), readable)) continue;
+    auto readable = [&](int p) { return context.device(mesh.devices()[size_t(p)]).executes(); };
+    if (std::ranges::none_of(context.local_positions(mesh), readable)) continue;
     throw UserError(
         fmt::format("values on {} meet values on {}, which plans what it is told and computes "
                     "nothing: bring all of them to devices of one kind",
@@ -105,12 +109,13 @@ Executable::Executable(Schedule schedule, bool compare_ranks)
 }
 
 Executable::~Executable() {
+  const Context::Use use;
   leave_runtime();
   release();
 }
 
 void Executable::release() noexcept {
-  if (!Runtime::is_ours()) {  // they are the parent's
+  if (!Context::is_ours()) {  // they are the parent's
     static_cast<void>(new Replay(std::move(replay_)));
     return arenas_.clear();
   }
@@ -125,7 +130,7 @@ void Executable::check_usable() const {
         "captured step: it is lost with the runtime that it was captured in, since "
         "Runtime::shutdown() was called; reset() lets the next call capture it again");
   }
-  Runtime::check_is_ours();
+  Context::check_is_ours();
   if (counts_.library_calls > 0) check_not_exiting("a library's product cannot be computed");
 }
 
@@ -166,12 +171,16 @@ StorageUse Executable::storage_use() const {
 void* Executable::base_pointer(int b, int local) {
   const VirtualBuffer& buffer = schedule_.buffers[b];
   if (owned_[b]) return owned_[b]->memory()[local];
-  Runtime& runtime = Runtime::get();
+  Context& context = Context::get();
   Device* device =
-      &runtime.device(buffer.mesh.devices()[runtime.local_positions(buffer.mesh)[local]]);
+      &context.device(buffer.mesh.devices()[context.local_positions(buffer.mesh)[local]]);
   auto arena = std::ranges::find(arenas_, device, &std::pair<Device*, void*>::first);
   if (arena == arenas_.end()) {
-    arenas_.emplace_back(device, device->allocate(size_t(schedule_.arena_bytes), "temporaries"));
+    try {
+      arenas_.emplace_back(device, device->allocate(size_t(schedule_.arena_bytes), "temporaries"));
+    } catch (const DeviceError& error) {
+      throw DeviceError(fmt::format("{}\n{}", error.what(), largest_values(schedule_)));
+    }
     arena = arenas_.end() - 1;
   }
   return static_cast<char*>(arena->second) + std::max<int64_t>(buffer.arena_offset, 0);
@@ -227,9 +236,25 @@ void Executable::check_extents(const Item& item) const {
   }
 }
 
+// Which of our devices of a buffer's mesh is local device `d` of the item's; -1 where it has none.
+int Executable::place_of(int buffer, const Item& item, int d) const {
+  const Mesh& mesh = schedule_.buffers[size_t(buffer)].mesh;
+  if (item.kind != Item::Kind::Collective || mesh == item.mesh) return d;
+  Context& context = Context::get();
+  auto device = [&](const Mesh& m, int position) {
+    return &context.device(m.devices()[size_t(position)]);
+  };
+  const Device* wanted = device(item.mesh, context.local_positions(item.mesh)[size_t(d)]);
+  const std::vector<int> local = context.local_positions(mesh);
+  for (size_t i = 0; i < local.size(); ++i) {
+    if (device(mesh, local[i]) == wanted) return int(i);
+  }
+  return -1;
+}
+
 void Executable::make_steps() {
-  Runtime& runtime = Runtime::get();
-  auto kernels = compile_items(schedule_.items);
+  Context& context = Context::get();
+  auto kernels = compile_items(schedule_.items, !captured_);
   Stopwatch watch;
   steps_.reserve(schedule_.items.size());
   size_t next_kernel = 0;
@@ -237,24 +262,31 @@ void Executable::make_steps() {
   for (const Item& item : schedule_.items) {
     Step step{&item, {}, {}};
     if (options().check.memory) check_extents(item);
-    std::vector<int> local = runtime.local_positions(item.mesh);
+    std::vector<int> local = context.local_positions(item.mesh);
     for (int d = 0; d < int(local.size()); ++d) {
-      Device& device = runtime.device(item.mesh.devices()[local[d]]);
+      Device& device = context.device(item.mesh.devices()[local[d]]);
       pointers_.emplace_back(item.buffers.size());
       coordinates_.push_back(item.mesh.coordinates(local[d]));
+      const std::vector<int64_t> scalars = scalar_values(item.kernel);
+      coordinates_.back().insert(coordinates_.back().end(), scalars.begin(), scalars.end());
       Launch launch{nullptr, &device, pointers_.back().data(), coordinates_.back().data()};
       bool launched = item.kind == Item::Kind::Kernel || item.kind == Item::Kind::Library;
       leads = leads && item.kind == Item::Kind::Copy;
       for (size_t i = 0; i < item.buffers.size(); ++i) {
+        const int at = place_of(item.buffers[i], item, d);
+        if (at < 0) continue;  // between meshes: the other one's
         auto [base, offset] = base_of(item.buffers[i]);
         // A copy reads the one replica that this process holds first.
         bool source = item.kind == Item::Kind::Copy && i == 0;
-        bindings_.push_back({base, source ? 0 : d, &pointers_.back()[i], offset,
-                             pointers_.back().data(), launched, leads});
+        // The source of a copy is asked for its memory when the copy runs: a file that is only
+        // copied stays where it is mapped.
+        bindings_.push_back({base, source ? 0 : at, &pointers_.back()[i], offset,
+                             pointers_.back().data(), launched, leads,
+                             source && owned_[base] && !owned_[base]->is_placeholder()});
       }
       if (item.kind == Item::Kind::Kernel)
-        launch.program = &runtime.program(device, kernels[next_kernel]);
-      if (item.kind == Item::Kind::Library) launch.program = &runtime.program(device, item.call);
+        launch.program = &context.program(device, kernels[next_kernel]);
+      if (item.kind == Item::Kind::Library) launch.program = &context.program(device, item.call);
       step.launches.push_back(launch);
     }
     if (item.kind == Item::Kind::Kernel) ++next_kernel;
@@ -263,6 +295,12 @@ void Executable::make_steps() {
   if (options().debug >= 1) {
     log_line(fmt::format("loaded {} programs in {:.1f} ms", steps_.size(), watch.ms()));
   }
+}
+
+CollectiveSite Executable::site_of(const Item& item) const {
+  ItemOrigin origin = origin_of_item(schedule_, item);
+  return {item.mesh.axes()[size_t(item.mesh_axis)].name, std::move(origin.purpose),
+          std::move(origin.source)};
 }
 
 void Executable::bind_all() {
@@ -277,21 +315,32 @@ void Executable::bind_all() {
   }
   for (const Binding& b : bindings_) {
     bool input = owned_[b.buffer] && owned_[b.buffer]->is_placeholder();  // bound by the caller
-    if (!input) bind(b, base_pointer(b.buffer, b.device));
+    if (!input && !b.copied) bind(b, base_pointer(b.buffer, b.device));
   }
-  Runtime& runtime = Runtime::get();
+  Context& context = Context::get();
   for (Step& step : steps_) {
     const Item& item = *step.item;
     if (item.kind != Item::Kind::Collective || !executes_) continue;
-    std::vector<int> local = runtime.local_positions(item.mesh);
+    std::vector<int> local = context.local_positions(item.mesh);
     std::vector<bool> done(local.size());
     int64_t stride = 1;
     for (size_t a = item.mesh.axes().size(); a-- > size_t(item.mesh_axis) + 1;)
       stride *= item.mesh.axes()[a].size;
     for (size_t d = 0; d < local.size(); ++d) {
       if (done[d]) continue;
-      Group group{&runtime.communicator(item.mesh, item.mesh_axis, local[d]), {}, false, {}, {}};
-      group.calls.resize(std::max<size_t>(item.pieces.size(), 1), {item.collective, {}, {}, {}});
+      Group group{
+          &context.communicator(item.mesh, item.mesh_axis, local[d]), {}, false, {}, {}, {}};
+      Collective collective = item.collective;
+      if (!item.transfers.empty()) {
+        const size_t n = size_t(group.communicator->size());
+        group.counts.resize(n * n);
+        for (const Item::Transfer& t : item.transfers)
+          group.counts[size_t(t.from) * n + size_t(t.to)] += size_t(t.count);
+        collective.counts = group.counts;  // which move with the group
+      }
+      collective.ticket = {context.epoch(), hash_, item.sequence, 0};
+      collective.site = std::make_shared<CollectiveSite>(site_of(item));
+      group.calls.resize(std::max<size_t>(item.pieces.size(), 1), {collective, {}, {}, {}});
       for (size_t p = 0; p < item.pieces.size(); ++p)
         group.calls[p].collective.count = item.pieces[p];
       int64_t place = item.mesh.coordinates(local[d])[item.mesh_axis];
@@ -312,7 +361,7 @@ void Executable::bind_all() {
       if (group.through_host) {
         std::vector<Device*> devices;
         for (const CommBuffer& b : group.calls[0].send) devices.push_back(b.device);
-        Communicator* direct = runtime.device_communicator(*group.communicator, devices);
+        Communicator* direct = context.device_communicator(*group.communicator, devices);
         const Collective& call = item.collective;
         if (direct && direct->supports(call.op, call.dtype, call.reduce)) {
           group.communicator = direct;
@@ -325,9 +374,9 @@ void Executable::bind_all() {
 }
 
 Device& Executable::source_of(const Item& copy) const {
-  Runtime& runtime = Runtime::get();
+  Context& context = Context::get();
   const Mesh& mesh = schedule_.buffers[copy.buffers[0]].mesh;
-  return runtime.device(mesh.devices()[runtime.local_positions(mesh).at(0)]);
+  return context.device(mesh.devices()[context.local_positions(mesh).at(0)]);
 }
 
 // One recording holds what one device does: values that go from device to device, or through the
@@ -387,16 +436,20 @@ void Executable::prepare(std::span<const Sharding> shardings, std::span<const Di
 // Copies the part of a replicated source that belongs to each device of the target.
 void Executable::copy(const Step& step) {
   const Item& item = *step.item;
-  const VirtualBuffer& from = schedule_.buffers[item.buffers[0]];
+  const auto [base, offset] = base_of(item.buffers[0]);
   Device& source = source_of(item);
   for (const Launch& launch : step.launches) {
-    Box box{from.shape, Dims(from.shape.size()), from.shape, itemsize(from.dtype)};
+    void* from = launch.buffers[0];
+    if (owned_[base] && !owned_[base]->is_placeholder())
+      from = static_cast<char*>(owned_[base]->memory_to_copy()[0]) + offset;
+    Box box{item.source_shape, Dims(item.source_shape.size()), item.source_shape,
+            itemsize(schedule_.buffers[item.buffers[0]].dtype)};
     for (const CopyPart& part : item.parts) {
       int64_t length = (box.size[part.axis] + part.parts - 1) / part.parts;
       box.begin[part.axis] += launch.coordinates[part.mesh_axis] * length;
       box.size[part.axis] = length;
     }
-    copy_box(box, source, launch.buffers[0], *launch.device, launch.buffers[1]);
+    copy_box(box, source, from, *launch.device, launch.buffers[1]);
   }
 }
 
@@ -414,7 +467,7 @@ void Executable::identify_groups() {
       if (std::ranges::any_of(identified_, [&](const Group* g) { return g->communicator == c; }))
         continue;
       group.identity = RunIdentity{.what = hash_, .label = "schedule", .history = nullptr};
-      if (compares_inputs) group.identity->history = Runtime::get().input_history(hash_, *c);
+      if (compares_inputs) group.identity->history = Context::get().input_history(hash_, *c);
       identified_.push_back(&group);
     }
   }
@@ -422,15 +475,16 @@ void Executable::identify_groups() {
 
 void Executable::begin_run() {
   if (identified_.empty()) return;
-  const uint64_t run = Runtime::get().next_run();
+  ticket_.run = Context::get().next_run();
   uint64_t written = 0;
   for (size_t b = 0; b < inputs_.size(); ++b) {
     if (inputs_[b] && inputs_[b]->written())
       written = combine(combine(written, b), inputs_[b]->written());
   }
   for (Group* group : identified_) {
-    group->identity->run = run;
+    group->identity->run = ticket_.run;
     group->identity->inputs = written;
+    group->communicator->begin_run(ticket_);
     // A recorded call passes no host; the identity goes on its own.
     if (group->communicator->on_devices()) group->communicator->announce(*group->identity);
   }
@@ -441,6 +495,7 @@ void Executable::start(Step& step) {
     for (size_t p = 0; p < group.calls.size(); ++p) {
       Call& call = group.calls[p];
       if (p == 0 && group.identity) call.collective.identity = &*group.identity;
+      call.collective.ticket.run = ticket_.run;
       for (size_t i = 0; i < group.members.size(); ++i) {
         void** buffers = step.launches[group.members[i]].buffers;
         call.send[i].data = buffers[2 * p];
@@ -494,18 +549,34 @@ void Executable::launch_compared(const Step& step, const Launch& launch) {
     place = fmt::format("{}{}{}", rest % buffer.shape[d], place.empty() ? "" : ", ", place);
     rest /= buffer.shape[d];
   }
+  // The line that asked for the value; where its node has been rewritten, for the buffer.
+  OriginId origin = found->value ? origin_id(found->value) : 0;
+  if (origin_of(origin).line == 0) origin = buffer.origin;
+  const Origin& asked = origin_of(origin);
+  const std::string line =
+      asked.line == 0 ? "" : fmt::format(" ({}, {})", asked.op, asked.source());
   throw InternalError(
       fmt::format("kernel {} on {}: element [{}] of its parameter {}, {} {}, is {}; {} was "
                   "expected, within {:g}, "
-                  "as the value of {}; DEBUG=4 prints the kernel",
+                  "as the value of {}{}; DEBUG=4 prints the kernel",
                   kernel.name, launch.device->name(), place, found->param, name(buffer.dtype),
                   to_string(buffer.shape), found->actual, found->expected, found->allowed,
-                  found->value ? describe(*found->value) : "nothing that it stores"));
+                  found->value ? describe(*found->value) : "nothing that it stores", line));
+}
+
+ObservedEvent Executable::event_of(const Step& step) const {
+  const Item& item = *step.item;
+  EventKind kind = item.kind == Item::Kind::Copy         ? EventKind::Copy
+                   : item.kind == Item::Kind::Collective ? EventKind::Collective
+                                                         : EventKind::Launch;
+  ObservedEvent event{.kind = kind, .name = item.describe(), .ticket = ticket_};
+  event.ticket.item = item.sequence;
+  if (!item.writes.empty()) event.origin = schedule_.buffers[size_t(item.writes[0])].origin;
+  return event;
 }
 
 void Executable::run_item(Step& step) {
-  bool timed = options().debug >= 2;
-  Stopwatch watch;
+  ObservedScope event([&] { return event_of(step); });
   for (int w : step.item->waits) {
     for (Group& group : steps_[w].groups) group.wait();
   }
@@ -527,9 +598,8 @@ void Executable::run_item(Step& step) {
       copy(step);
       break;
   }
-  if (timed) {
+  if (event.is_seen() && items_are_timed()) {
     for (Launch& launch : step.launches) launch.device->synchronize();
-    log_line(fmt::format("{:9.3f} ms  {}", watch.ms(), step.item->describe()));
   }
 }
 
@@ -554,14 +624,16 @@ void Executable::run() {
   check_usable();
   count(counters().runs, 1);
   if (!executes_) return;
-  Stopwatch watch;
+  follow_debug_option();
   begin_run();
+  ObservedScope event(
+      [&] { return ObservedEvent{.kind = EventKind::Run, .name = "run", .ticket = ticket_}; });
   // The first run is made of single launches: libraries and communicators set themselves up then.
   // Times of single items (DEBUG=2) and their values (TS_CHECK) need single launches, too.
   if (options().shuffle > 0) {
     run_items(std::span(steps_).first(leading_));
     run_shuffled();
-  } else if (ran_ && options().debug < 2 && !options().check.values && can_record_) {
+  } else if (ran_ && !items_are_timed() && !options().check.values && can_record_) {
     for (const Step& step : steps_) {
       for (const Group& group : step.groups) {
         if (group.communicator->failed()) group.communicator->check_alive();
@@ -578,8 +650,7 @@ void Executable::run() {
   count(counters().library_calls, counts_.library_calls);
   count(counters().collectives, counts_.collectives);
   count(counters().copies, counts_.copies);
-  if (options().debug >= 1)
-    log_line(fmt::format("ran {} items in {:.3f} ms", steps_.size(), watch.ms()));
+  event.finish([&] { return fmt::format("{} items", steps_.size()); });
 }
 
 }  // namespace tinyshard

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/observer.h"
 #include "core/exec/replay.h"
 #include "core/exec/runtime_part.h"
 #include "core/exec/storage.h"
@@ -64,6 +65,7 @@ class Executable : public RuntimePart {
     std::vector<size_t> members;  // launches of our participants
     bool through_host;            // the communicator cannot touch their memory
     std::vector<Call> calls;
+    std::vector<size_t> counts;  // of an exchange: what each participant sends to each
     // Of the first group of each communicator that other ranks take part in: they are compared.
     std::optional<RunIdentity> identity;
     void wait();
@@ -80,6 +82,7 @@ class Executable : public RuntimePart {
     void** list;    // that the slot is in
     bool launched;  // the list is one that a program is launched with
     bool leads;     // of one of the leading steps
+    bool copied;    // of the source of a copy, whose storage is asked when it runs
   };
 
   void release() noexcept;
@@ -104,7 +107,10 @@ class Executable : public RuntimePart {
   // With `orders`, these are steps of a recording.
   void run_items(std::span<Step> steps, std::span<const std::vector<int>> orders = {});
   void copy(const Step& step);
-  static void start(Step& step);
+  void start(Step& step);
+  int place_of(int buffer, const Item& item, int d) const;
+  CollectiveSite site_of(const Item& collective) const;
+  ObservedEvent event_of(const Step& step) const;
   void identify_groups();
   void begin_run();  // gives the groups their identity, for the comparison with other ranks
 
@@ -114,6 +120,7 @@ class Executable : public RuntimePart {
   std::vector<std::shared_ptr<Storage>> roots_;
   std::vector<std::pair<Device*, void*>> arenas_;
   uint64_t hash_ = 0;                   // of the schedule, where other ranks run it, too
+  Ticket ticket_;                       // of the latest run
   std::vector<const Storage*> inputs_;  // by buffer: what the host may have written; or null
   std::vector<Step> steps_;
   std::vector<Group*> identified_;
@@ -124,8 +131,9 @@ class Executable : public RuntimePart {
   size_t leading_ = 0;            // steps at the front that are never recorded
   std::vector<Device*> devices_;  // that launch something behind those
   bool can_record_ = false, ran_ = false;
-  bool in_chain_ = false;  // an input was a storage that the schedule knows by another name
-  Replay replay_;          // before everything that it was recorded from goes
+  // An input aliases a storage that the schedule captured: the step is recorded in one chain.
+  bool in_chain_ = false;
+  Replay replay_;  // before everything that it was recorded from goes
 };
 
 }  // namespace tinyshard

@@ -1,7 +1,9 @@
 #include "core/exec/explain.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -33,8 +35,23 @@ int64_t sent(const Collective& call, int64_t n) {
   }
 }
 
+// Bytes that devices send to others in exchanges, by their place along a mesh axis.
+using SentByPlace = std::map<int, int64_t>;
+
+void add_sent(SentByPlace& sent, const Item& item) {
+  for (const Item::Transfer& t : item.transfers) {
+    if (t.from != t.to) sent[t.from] += t.count * int64_t(itemsize(item.collective.dtype));
+  }
+}
+
+int64_t most(const SentByPlace& sent) {
+  int64_t most = 0;
+  for (const auto& [place, bytes] : sent) most = std::max(most, bytes);
+  return most;
+}
+
 // The temporaries that are alive together where they take most, equal ones counted, largest first.
-std::string alive_at_peak(const Schedule& schedule) {
+std::string alive_at_peak(const Schedule& schedule, size_t shown) {
   std::vector<Life> lives = arena_lives(schedule);
   std::vector<int64_t> change(schedule.items.size() + 2);
   for (const Life& life : lives) {
@@ -61,23 +78,73 @@ std::string alive_at_peak(const Schedule& schedule) {
   }
   std::vector<std::pair<std::string, Group>> sorted(groups.begin(), groups.end());
   std::ranges::stable_sort(sorted, {}, [](const auto& g) { return -g.second.bytes; });
-  constexpr size_t kShown = 24;
   std::string text;
   if (!sorted.empty()) {
     text = fmt::format("alive at item {}, {}\n", peak, schedule.items[size_t(peak)].describe());
   }
-  for (size_t i = 0; i < std::min(sorted.size(), kShown); ++i) {
+  for (size_t i = 0; i < std::min(sorted.size(), shown); ++i) {
     const auto& [what, group] = sorted[i];
     text += fmt::format("  {:>10} {:>4} x {}\n", readable(group.bytes), group.count, what);
   }
   return text;
 }
 
+// The first of these and how many more there are; each once.
+std::string abridged(const std::vector<std::string>& texts, size_t shown) {
+  std::vector<std::string> known;
+  for (const std::string& t : texts) {
+    if (!t.empty() && std::ranges::find(known, t) == known.end()) known.push_back(t);
+  }
+  std::string text;
+  for (size_t i = 0; i < std::min(known.size(), shown); ++i) text += (i ? ", " : "") + known[i];
+  if (known.size() > shown) text += fmt::format(" and {} more", known.size() - shown);
+  return text;
+}
+
+// A line for each collective: bytes, op, axis, what for, source line. Equal ones are counted.
+std::string movements(const PlanSummary& s) {
+  std::vector<std::pair<std::string, int64_t>> lines;
+  for (const CollectiveItem& c : s.collective_items) {
+    std::string line = fmt::format("  {:>10}  {} over {}{}{}", readable(c.bytes), c.op, c.axis,
+                                   c.purpose.empty() ? "" : ": " + c.purpose,
+                                   c.source.empty() ? "" : fmt::format("  ({})", c.source));
+    auto same = std::ranges::find(lines, line, &std::pair<std::string, int64_t>::first);
+    if (same == lines.end())
+      lines.emplace_back(std::move(line), 1);
+    else
+      ++same->second;
+  }
+  std::string text;
+  for (const auto& [line, count] : lines)
+    text += line + (count > 1 ? fmt::format("  x {}\n", count) : "\n");
+  return text;
+}
+
 }  // namespace
+
+ItemOrigin origin_of_item(const Schedule& schedule, const Item& item) {
+  std::vector<std::string> abouts, sources;
+  for (int b : item.writes) {
+    const Origin& origin = origin_of(schedule.buffers[size_t(b)].origin);
+    abouts.push_back(origin.about);
+    sources.push_back(origin.source());
+  }
+  // Of a bucket of gradients it is said once that they are.
+  constexpr std::string_view kGradient = "gradient of ";
+  const bool gradients =
+      std::ranges::all_of(abouts, [&](const std::string& a) { return a.starts_with(kGradient); });
+  if (gradients) {
+    for (std::string& a : abouts) a.erase(0, kGradient.size());
+  }
+  ItemOrigin origin{abridged(abouts, 3), abridged(sources, 1)};
+  if (gradients && !origin.purpose.empty()) origin.purpose.insert(0, kGradient);
+  return origin;
+}
 
 PlanSummary summarize(const Schedule& schedule) {
   PlanSummary s;
   std::set<int> touched;
+  std::map<std::pair<int64_t, int>, SentByPlace> exchanged;  // by mesh and axis
   for (const Item& item : schedule.items) {
     for (int b : item.reads) touched.insert(b);
     for (int b : item.writes) touched.insert(b);
@@ -94,16 +161,28 @@ PlanSummary summarize(const Schedule& schedule) {
         break;
       case Item::Kind::Collective: {
         const MeshAxis& axis = item.mesh.axes()[size_t(item.mesh_axis)];
-        int64_t bytes = sent(item.collective, axis.size);
+        int64_t bytes = 0;
+        if (item.transfers.empty()) {
+          s.collective_bytes += bytes = sent(item.collective, axis.size);
+        } else {
+          SentByPlace alone;
+          add_sent(alone, item);
+          add_sent(exchanged[{item.mesh.id(), item.mesh_axis}], item);
+          bytes = most(alone);
+        }
         ++s.collectives;
-        s.collective_bytes += bytes;
         s.collective_kinds[fmt::format("{} over {}", name(item.collective.op), axis.name)] += bytes;
+        ItemOrigin origin = origin_of_item(schedule, item);
+        s.collective_items.push_back({std::string(name(item.collective.op)), axis.name, bytes,
+                                      origin.purpose, origin.source});
         continue;
       }
     }
     for (int b : item.reads) s.bytes_read += schedule.buffers[size_t(b)].bytes();
     for (int b : item.writes) s.bytes_written += schedule.buffers[size_t(b)].bytes();
   }
+  // One device may send most in one exchange, another one in the next.
+  for (const auto& [axis, bytes] : exchanged) s.collective_bytes += most(bytes);
   for (int b : touched) {
     const VirtualBuffer& buffer = schedule.buffers[size_t(b)];
     if (buffer.previous < 0 && buffer.container < 0 && (buffer.storage || buffer.output))
@@ -127,10 +206,32 @@ std::string explain(const Schedule& schedule, bool items) {
   text += fmt::format("communication    {} sent by each device\n", readable(s.collective_bytes));
   for (const auto& [kind, bytes] : s.collective_kinds)
     text += fmt::format("  {:<24} {}\n", kind, readable(bytes));
+  text += items ? movements(s) : "";
   text += fmt::format("peak memory      {} per device: {} held, {} temporary\n",
                       readable(s.peak_bytes()), readable(s.held_bytes), readable(s.arena_bytes));
-  if (items) text += alive_at_peak(schedule);
+  if (items) text += alive_at_peak(schedule, 24);
   return text;
+}
+
+std::string largest_values(const Schedule& schedule) {
+  constexpr size_t kShown = 8;
+  std::vector<const VirtualBuffer*> storages;
+  int64_t bytes = 0;
+  for (const VirtualBuffer& b : schedule.buffers) {
+    if (!b.storage || b.previous >= 0) continue;
+    storages.push_back(&b);
+    bytes += b.bytes();
+  }
+  std::ranges::stable_sort(storages, {}, [](const VirtualBuffer* b) { return -b->bytes(); });
+  std::string text = fmt::format("{} storages hold {}\n", storages.size(), readable(bytes));
+  for (size_t i = 0; i < std::min(storages.size(), kShown); ++i) {
+    const VirtualBuffer& b = *storages[i];
+    const std::string& label = static_cast<const Placed*>(b.storage.get())->label;
+    text += fmt::format("  {:>10}  {}{}{}\n", readable(b.bytes()), name(b.dtype),
+                        to_string(b.shape), label.empty() ? "" : " " + label);
+  }
+  text += fmt::format("temporaries take {}; ", readable(schedule.arena_bytes));
+  return text + alive_at_peak(schedule, kShown);
 }
 
 }  // namespace tinyshard

@@ -1,28 +1,27 @@
-// What a schedule will do, for people: items, bytes, memory, without running it.
+// What a schedule will do, without running it: items, bytes, memory; for programs and for people.
 #pragma once
-#include <cstdint>
-#include <map>
 #include <string>
 
+#include "core/exec/plan_summary.h"
 #include "core/schedule/schedule.h"
 
 namespace tinyshard {
 
-struct PlanSummary {
-  int64_t kernels = 0, library_calls = 0, collectives = 0, copies = 0;
-  int64_t bytes_read = 0, bytes_written = 0;  // by kernels and library calls, per device
-  int64_t collective_bytes = 0;               // sent by each device (ring algorithms)
-  std::map<std::string, int64_t>
-      collective_kinds;     // "all_reduce over data" -> bytes sent by each device
-  int64_t held_bytes = 0;   // storages that live on, per device
-  int64_t arena_bytes = 0;  // temporaries, per device
-  int64_t devices = 1;      // of the largest mesh
-  int64_t peak_bytes() const { return held_bytes + arena_bytes; }
-};
 PlanSummary summarize(const Schedule& schedule);
+
+// Of what an item makes: what it is for and the line that it comes from, as far as they are known.
+// "gradient of h.0.attn.weight, h.0.attn.bias and 10 more", "train.cpp:21 and 3 more".
+struct ItemOrigin {
+  std::string purpose, source;
+};
+ItemOrigin origin_of_item(const Schedule& schedule, const Item& item);
 
 // The summary as text; with `items`, one line for each of them as well, and the temporaries that
 // are alive where they take most memory.
 std::string explain(const Schedule& schedule, bool items = false);
+
+// For a device on which a schedule does not fit: the largest storages by their labels, and the
+// largest temporaries that are alive together where they take most.
+std::string largest_values(const Schedule& schedule);
 
 }  // namespace tinyshard

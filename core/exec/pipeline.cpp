@@ -4,14 +4,16 @@
 
 #include <fmt/format.h>
 
+#include "core/base/debug_text.h"
 #include "core/base/error.h"
-#include "core/base/log.h"
+#include "core/base/observer.h"
 #include "core/base/options.h"
-#include "core/base/stopwatch.h"
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
 #include "core/exec/state.h"
 #include "core/exec/versions.h"
 #include "core/passes/pipeline.h"
+#include "core/schedule/steps.h"
+#include "core/uop/args.h"
 #include "multi/rewrite.h"
 
 namespace tinyshard {
@@ -26,10 +28,10 @@ struct Planned {
 // does not do on one kind in the graph is left to generated kernels on all of them. A device that
 // only gives a value away, or holds a file, has no say.
 std::vector<Device*> computing_kinds(std::span<const UOp> roots) {
-  Runtime& runtime = Runtime::get();
+  Context& context = Context::get();
   std::vector<Device*> kinds;
   auto add = [&](const DeviceRef& ref) {
-    Device& device = runtime.device(ref);
+    Device& device = context.device(ref);
     auto same = [&](const Device* d) {
       return d->executes() == device.executes() && d->target() == device.target();
     };
@@ -39,7 +41,7 @@ std::vector<Device*> computing_kinds(std::span<const UOp> roots) {
   auto add_mesh = [&](const Mesh& mesh) {
     if (std::ranges::find(seen, mesh.id()) != seen.end()) return;
     seen.push_back(mesh.id());
-    auto local = runtime.local_positions(mesh);
+    auto local = context.local_positions(mesh);
     if (!local.empty()) add(mesh.devices()[local[0]]);
   };
   for (const UOp& x : toposort(roots)) {
@@ -77,12 +79,19 @@ void plan_for_gpus(const std::vector<Device*>& kinds, PassContext& context,
 }
 
 Planned plan(std::span<const UOp> asked) {
+  // What passes make comes from what they make it of, not from the call that computes it.
+  const OriginScope origin(0);
+  follow_debug_option();
   const std::vector<UOp> roots = separate_versions(asked);
   std::vector<Device*> kinds = computing_kinds(roots);
   auto supports = [kinds](const LibraryCall& call) {
-    return (options().libraries || call.node.op() == Op::ScatterAdd) &&
+    // A scattered sum is always the device's own: there is no other way to do it.
+    const UOp& x = call.node;
+    bool sums = x.op() == Op::ScatterAdd && scatter_arg(*x).op == ReduceOp::Sum;
+    return (options().libraries || sums) &&
            std::ranges::all_of(kinds, [&](Device* d) { return d->supports(call, nullptr); });
   };
+  check_disabled(known_steps());
   PassContext context;
   context.roots.assign(roots.begin(), roots.end());
   context.library_supports = supports;
@@ -91,23 +100,16 @@ Planned plan(std::span<const UOp> asked) {
   if (std::ranges::any_of(kinds, [](Device* d) { return d->target().is_gpu(); }))
     plan_for_gpus(kinds, context, schedule_options);
   run_passes(context);
-  Stopwatch watch;
-  Planned result{make_schedule(context.roots, context.shardings, schedule_options),
-                 context.shardings};
-  if (options().debug >= 1) {
-    log_line(fmt::format("pass {:<18} {:8.3f} ms  {} items", "schedule", watch.ms(),
-                         result.schedule.items.size()));
-  }
-  if (options().debug >= 3) {
-    for (const std::string& line : result.schedule.lines()) log_line("  " + line);
-  }
+  Planned result{{}, context.shardings};
+  ObservedScope event([] { return ObservedEvent{.kind = EventKind::Pass, .name = "schedule"}; });
+  result.schedule = make_schedule(context.roots, context.shardings, schedule_options);
+  event.finish([&] { return fmt::format("{} items", result.schedule.items.size()); });
   return result;
 }
 
-}  // namespace
-
-std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool compare_ranks,
-                                            std::span<const std::shared_ptr<Storage>> inputs) {
+// Of captured steps, a graph may name the placeholders of the one that it is made for.
+void check_placeholders(std::span<const UOp> roots,
+                        std::span<const std::shared_ptr<Storage>> inputs) {
   for (const UOp& x : toposort(roots)) {
     if (x.op() != Op::Buffer || !Storage::of(*x)->is_placeholder()) continue;
     if (std::ranges::none_of(inputs, [&](const auto& s) { return s.get() == Storage::of(*x); })) {
@@ -116,6 +118,13 @@ std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool com
           "from the step");
     }
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool compare_ranks,
+                                            std::span<const std::shared_ptr<Storage>> inputs) {
+  check_placeholders(roots, inputs);
   Planned planned = plan(roots);
   std::vector<Dims> shapes;
   for (const UOp& root : roots) shapes.emplace_back(root.shape().begin(), root.shape().end());
@@ -124,6 +133,9 @@ std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool com
   return executable;
 }
 
-Schedule make_plan(std::span<const UOp> roots) { return plan(roots).schedule; }
+Schedule make_plan(std::span<const UOp> roots) {
+  check_placeholders(roots, {});
+  return plan(roots).schedule;
+}
 
 }  // namespace tinyshard

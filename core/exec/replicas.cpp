@@ -17,7 +17,7 @@
 #include "core/base/content_hash.h"
 #include "core/base/error.h"
 #include "core/dtype/half.h"
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
 
 namespace tinyshard {
 namespace {
@@ -32,15 +32,15 @@ struct AxisGroup {
 };
 
 std::vector<AxisGroup> groups_along(const Mesh& mesh, int axis) {
-  Runtime& runtime = Runtime::get();
-  const std::vector<int> local = runtime.local_positions(mesh);
+  Context& context = Context::get();
+  const std::vector<int> local = context.local_positions(mesh);
   std::vector<AxisGroup> groups;
   int64_t stride = 1;
   for (size_t a = mesh.axes().size(); a-- > size_t(axis) + 1;) stride *= mesh.axes()[a].size;
   std::vector<bool> done(local.size());
   for (size_t l = 0; l < local.size(); ++l) {
     if (done[l]) continue;
-    AxisGroup group{&runtime.communicator(mesh, axis, local[l]), {}, {}};
+    AxisGroup group{&context.communicator(mesh, axis, local[l]), {}, {}};
     const int64_t first = local[l] - mesh.coordinates(local[l])[axis] * stride;
     for (int64_t k = 0; k < mesh.axes()[axis].size; ++k) {
       group.positions.push_back(int(first + k * stride));
@@ -82,7 +82,7 @@ struct Part {
 Part part_of(Storage& storage, size_t local) {
   const Sharding& where = storage.sharding;
   const Dims& held = storage.local_shape();
-  const int position = Runtime::get().local_positions(where.mesh)[local];
+  const int position = Context::get().local_positions(where.mesh)[local];
   const std::vector<int64_t> coordinates = where.mesh.coordinates(position);
   Dims number(held.size());  // of the part, in each dim
   for (size_t a = 0; a < where.placements.size(); ++a) {

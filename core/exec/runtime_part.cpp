@@ -1,48 +1,37 @@
 #include "core/exec/runtime_part.h"
 
-#include <mutex>
+#include "core/exec/context.h"
 
 namespace tinyshard {
-namespace {
-
-struct Parts {
-  std::mutex mutex;
-  RuntimePart* first = nullptr;
-};
-
-Parts& parts() {
-  static auto& all = *new Parts;  // outlives every static tensor
-  return all;
-}
-
-}  // namespace
 
 void RuntimePart::join_runtime() {
   if (joined_) return;
-  std::lock_guard lock(parts().mutex);
+  RuntimeParts& parts = Context::parts();
+  std::lock_guard lock(parts.mutex_);
   joined_ = true;
   before_ = nullptr;
-  after_ = parts().first;
+  after_ = parts.first_;
   if (after_) after_->before_ = this;
-  parts().first = this;
+  parts.first_ = this;
 }
 
 void RuntimePart::leave_runtime() noexcept {
   if (!joined_) return;
-  std::lock_guard lock(parts().mutex);
+  RuntimeParts& parts = Context::parts();
+  std::lock_guard lock(parts.mutex_);
   joined_ = false;
   if (after_) after_->before_ = before_;
-  (before_ ? before_->after_ : parts().first) = after_;
+  (before_ ? before_->after_ : parts.first_) = after_;
 }
 
-void RuntimePart::end_all() noexcept {
+void RuntimeParts::end_all() noexcept {
   // Parts are lost one at a time and unlocked: a part may be the last owner of others, which leave
-  // the list with it.
+  // the table with it.
   for (;;) {
     RuntimePart* part = nullptr;
     {
-      std::lock_guard lock(parts().mutex);
-      part = parts().first;
+      std::lock_guard lock(mutex_);
+      part = first_;
     }
     if (!part) return;
     part->leave_runtime();

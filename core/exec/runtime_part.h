@@ -1,10 +1,27 @@
-// A runtime part holds memory, programs or communicators of the runtime, and may outlive it.
+// A runtime part holds memory, programs or communicators of the context, and may outlive them.
 #pragma once
+#include <atomic>
+#include <mutex>
 
 namespace tinyshard {
 
-// Gives back what it holds when the runtime ends, and is of no use from then on. Threads: the end
-// of the runtime is told by the thread that ends it, while no other thread uses the library.
+class RuntimePart;
+
+// The table of the parts of one context.
+class RuntimeParts {
+ public:
+  // Tells all parts that the context's epoch ends: each gives back what it holds and is lost. Their
+  // own threads are kept off by the caller (Context::shutdown).
+  void end_all() noexcept;
+
+ private:
+  friend class RuntimePart;
+  std::mutex mutex_;
+  RuntimePart* first_ = nullptr;
+};
+
+// Gives back what it holds when the epoch ends, and is of no use from then on. Threads: whoever uses
+// what a part holds, or destroys the part, is in a Context::Use for that time.
 class RuntimePart {
  public:
   RuntimePart() = default;
@@ -12,21 +29,21 @@ class RuntimePart {
   RuntimePart& operator=(const RuntimePart&) = delete;
   virtual ~RuntimePart() { leave_runtime(); }
 
-  // Whether the runtime that it was part of has ended.
-  bool is_lost() const { return lost_; }
-  // Tells all that are part of the runtime that it ends.
-  static void end_all() noexcept;
+  // Whether the epoch that it was part of has ended.
+  bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
 
  protected:
-  // From here on part of the runtime. May be called again.
+  // From here on part of the context's epoch. May be called again.
   void join_runtime();
   void leave_runtime() noexcept;
   // Gives back what it holds.
   virtual void runtime_ends() noexcept = 0;
 
  private:
-  RuntimePart *before_ = nullptr, *after_ = nullptr;  // in the list of all
-  bool joined_ = false, lost_ = false;
+  friend class RuntimeParts;
+  RuntimePart *before_ = nullptr, *after_ = nullptr;  // in the table
+  bool joined_ = false;
+  std::atomic<bool> lost_ = false;
 };
 
 }  // namespace tinyshard

@@ -2,19 +2,17 @@
 #include "core/exec/state.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <iterator>
-#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
 #include <fmt/format.h>
 
+#include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/exec/capture.h"
+#include "core/exec/context.h"
 #include "core/exec/pipeline.h"
-#include "core/exec/runtime.h"
 #include "core/exec/storage.h"
 #include "core/uop/node_map.h"
 #include "multi/rewrite.h"
@@ -22,80 +20,14 @@
 namespace tinyshard {
 namespace {
 
-thread_local Capture* active_capture = nullptr;
-
-}  // namespace
-
-// Every state alive, so that who overwrites a storage can find those who still need its old value;
-// in the order in which they were given their values.
-class Registry {
- public:
-  void add(TensorState& state) {
-    std::lock_guard lock(mutex_);
-    link(state);
-  }
-  void remove(TensorState& state) {
-    std::lock_guard lock(mutex_);
-    unlink(state);
-  }
-  void set(TensorState& state, UOp value) {
-    std::lock_guard lock(mutex_);
-    unlink(state);
-    std::swap(state.value_, value);  // what goes is dropped outside of the lock
-    link(state);
-  }
-  uint64_t newest() const { return newest_.load(std::memory_order_relaxed); }
-
-  // The states given their values after `since` for which `wanted` holds, in the order in which
-  // their values were created: the same on every rank.
-  template <class Wanted>
-  std::vector<StatePtr> live(uint64_t since, const Wanted& wanted) {
-    std::vector<StatePtr> found;
-    {
-      std::lock_guard lock(mutex_);
-      for (TensorState* s = last_; s && s->given_ > since; s = s->older_) {
-        if (!wanted(*s)) continue;
-        if (StatePtr state = s->weak_from_this().lock()) found.push_back(std::move(state));
-      }
-    }
-    std::ranges::sort(found, {}, [](const StatePtr& s) { return s->value->id; });
-    return found;
-  }
-
-  static Registry& get() {
-    static auto* r = new Registry;  // outlives every static tensor
-    return *r;
-  }
-
- private:
-  void link(TensorState& state) {
-    state.older_ = last_;
-    state.newer_ = nullptr;
-    (last_ ? last_->newer_ : first_) = &state;
-    last_ = &state;
-    state.given_ = newest_.load(std::memory_order_relaxed) + 1;
-    newest_.store(state.given_, std::memory_order_relaxed);
-  }
-  void unlink(TensorState& state) {
-    (state.older_ ? state.older_->newer_ : first_) = state.newer_;
-    (state.newer_ ? state.newer_->older_ : last_) = state.older_;
-  }
-
-  std::mutex mutex_;
-  TensorState *first_ = nullptr, *last_ = nullptr;
-  std::atomic<uint64_t> newest_{0};
-};
-
-namespace {
-
 bool is_realized(const UOp& x) { return x.op() == Op::Buffer; }
 
 // Of these states, those whose graph holds a node for which `hit` holds, and no value that was lost
 // with a runtime: it cannot be computed any more.
 template <class Hit>
-std::vector<StatePtr> whose_graphs_hold(const std::vector<StatePtr>& states, const Hit& hit) {
+std::vector<LiveValue> whose_graphs_hold(std::vector<LiveValue> states, const Hit& hit) {
   std::vector<UOp> values;
-  for (const StatePtr& s : states) values.push_back(s->value);
+  for (const LiveValue& s : states) values.push_back(s.value);
   struct Facts {
     bool holds = false, lost = false;
   };
@@ -108,11 +40,11 @@ std::vector<StatePtr> whose_graphs_hold(const std::vector<StatePtr>& states, con
     }
     facts[x] = here;
   }
-  std::vector<StatePtr> found;
-  for (const StatePtr& s : states) {
-    if (const Facts& f = facts.at(s->value); f.holds && !f.lost) found.push_back(s);
-  }
-  return found;
+  std::erase_if(states, [&](const LiveValue& s) {
+    const Facts& f = facts.at(s.value);
+    return !f.holds || f.lost;
+  });
+  return states;
 }
 
 // Whether the values of these states, given once more as `roots`, are alone with the storages that
@@ -160,16 +92,15 @@ std::vector<StatePtr> disturbed_states(std::span<const UOp> roots,
   std::unordered_set<const TensorState*> known;
   for (const StatePtr& s : listed) known.insert(s.get());
   for (;;) {
-    auto more = Registry::get().live(0, [&](const TensorState& s) {
+    auto more = Context::values().find(0, [&](const TensorState& s) {
       return !s.traced && (!is_realized(s.value) || is_overwritten(s.value)) && !known.contains(&s);
     });
-    more = whose_graphs_hold(more, is_overwritten);
     std::vector<UOp> graphs;
-    for (const StatePtr& s : more) {
-      known.insert(s.get());
-      graphs.push_back(s->value);
+    for (LiveValue& s : whose_graphs_hold(std::move(more), is_overwritten)) {
+      known.insert(s.state.get());
+      graphs.push_back(std::move(s.value));
+      found.push_back(std::move(s.state));
     }
-    found.insert(found.end(), more.begin(), more.end());
     if (!add_overwritten(graphs)) return found;
   }
 }
@@ -185,54 +116,84 @@ UOp node_of(const std::shared_ptr<Storage>& storage, const UOp& root) {
 
 }  // namespace
 
-Capture* current_capture() { return active_capture; }
-CaptureScope::CaptureScope(Capture* capture) : previous_(active_capture) {
-  active_capture = capture;
-}
-CaptureScope::~CaptureScope() { active_capture = previous_; }
-
-TensorState::TensorState(UOp v) : value_(std::move(v)), name(name_of(value_)) {
-  Registry::get().add(*this);
-}
-TensorState::~TensorState() { Registry::get().remove(*this); }
+TensorState::TensorState(UOp v) : value_(std::move(v)), name(name_of(value_)) {}
+TensorState::~TensorState() { Context::values().remove(*this); }
 void TensorState::set(UOp v) {
-  Registry::get().set(*this, std::move(v));
+  Context::values().set(*this, std::move(v));
+  if (has_storage(value_)) {
+    Storage& storage = *Storage::of(*storage_node(value_));
+    if (!label.empty()) storage.label = label;
+    if (gather_on_use) storage.gather_on_use = gather_on_use;
+  }
   if (is_realized(value_)) holds_storage(*this);
+}
+
+void TensorState::set_label(const std::string& path) {
+  label = path;
+  if (has_storage(value_)) Storage::of(*storage_node(value_))->label = label;
+}
+
+void TensorState::set_gather_on_use(std::shared_ptr<const GatherOnUse> how) {
+  gather_on_use = std::move(how);
+  if (has_storage(value_)) Storage::of(*storage_node(value_))->gather_on_use = gather_on_use;
 }
 
 StatePtr make_state(UOp value) {
   auto state = std::make_shared<TensorState>(std::move(value));
+  Context::values().add(*state);  // once others can share it
   if (is_realized(state->value)) holds_storage(*state);
   return state;
 }
 
-const TensorState* holder(const Storage& storage) {
-  auto state = storage.owner.lock();
+namespace {
+const TensorState* holder_of(const Storage& storage,
+                             const std::shared_ptr<const TensorState>& owner) {
   bool holds =
-      state && has_storage(state->value) && Storage::of(*storage_node(state->value)) == &storage;
-  return holds ? state.get() : nullptr;
+      owner && has_storage(owner->value) && Storage::of(*storage_node(owner->value)) == &storage;
+  return holds ? owner.get() : nullptr;
+}
+}  // namespace
+
+// The state of another thread that was the holder may take another value, or end, meanwhile.
+const TensorState* holder(const Storage& storage) {
+  std::shared_ptr<const TensorState> owner;  // outlives the lock
+  return Context::values().locked([&] {
+    owner = storage.owner.lock();
+    return holder_of(storage, owner);
+  });
 }
 
 bool holds_storage(const TensorState& state) {
-  if (!has_storage(state.value)) return false;  // another name of what lies there
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
-  Storage& storage = *Storage::of(*storage_node(state.value));
-  const TensorState* now = holder(storage);
-  if (!now) storage.owner = state.weak_from_this();
-  return !now || now == &state;
+  std::shared_ptr<const TensorState> owner;
+  return Context::values().locked([&] {
+    if (!has_storage(state.value)) return false;  // another name of what lies there
+    Storage& storage = *Storage::of(*storage_node(state.value));
+    owner = storage.owner.lock();
+    const TensorState* now = holder_of(storage, owner);
+    if (!now) storage.owner = state.weak_from_this();
+    return !now || now == &state;
+  });
 }
 
 void replace_value(TensorState& state, UOp value) {
-  state.name = name_of(value);
-  state.set(std::move(value));
+  Context::values().replace(state, std::move(value));
 }
 
-uint64_t newest_value() { return Registry::get().newest(); }
+uint64_t newest_value() { return Context::values().newest(); }
 
-void for_each_live_state(const std::function<void(const StatePtr&)>& visit) {
-  for (const StatePtr& s : Registry::get().live(0, [](const TensorState&) { return true; }))
-    visit(s);
+std::vector<StatePtr> parameters_of(std::span<const UOp> roots) {
+  std::unordered_set<const Node*> nodes;
+  std::unordered_set<int64_t> names;
+  for (const UOp& x : toposort(roots)) {
+    nodes.insert(x.get());
+    if (x.op() == Op::Identity) names.insert(name_of(x));
+  }
+  auto found = Context::values().find_within(current_capture(), [&](const TensorState& s) {
+    return s.is_param && (nodes.contains(s.value.get()) || names.contains(s.name));
+  });
+  std::vector<StatePtr> params;
+  for (LiveValue& s : found) params.push_back(std::move(s.state));
+  return params;
 }
 
 namespace {
@@ -241,38 +202,43 @@ void compute(std::span<const StatePtr> states);
 
 void separate(TensorState& state) {
   if (holds_storage(state)) return;
+  const Context::Turn turn;
   state.set(UOp::make(Op::Contiguous, state.value.dtype(), {state.value}));
   StatePtr self = state.shared_from_this();
   compute(std::span(&self, 1));
 }
 
 void settle(const StorageUse& use, uint64_t since) {
+  const Context::Turn turn;
   auto will_change = [&](const UOp& x) {
     return x.op() == Op::Buffer && use.writes(Storage::of(*x));
   };
   // Of the states computed in one round, some may be equal to what a holder has assigned.
   for (;;) {
-    auto found = Registry::get().live(since, [&](const TensorState& s) {
+    auto found = Context::values().find(since, [&](const TensorState& s) {
       return !s.traced && (!is_realized(s.value) || will_change(s.value));
     });
-    std::erase_if(found,
-                  [](const StatePtr& s) { return is_realized(s->value) && holds_storage(*s); });
+    std::erase_if(
+        found, [](const LiveValue& s) { return is_realized(s.value) && holds_storage(*s.state); });
     if (found.empty()) return;
-    found = whose_graphs_hold(found, [&](const UOp& x) {
+    found = whose_graphs_hold(std::move(found), [&](const UOp& x) {
       if (x.op() != Op::Assign || x.src(0).op() != Op::Buffer) return will_change(x);
       const Storage* written = Storage::of(*x.src(0));
       return use.reads(written) || use.writes(written);
     });
     if (found.empty()) return;
-    for (const StatePtr& s : found) {
-      if (is_realized(s->value)) s->set(UOp::make(Op::Contiguous, s->value.dtype(), {s->value}));
+    std::vector<StatePtr> states;
+    for (const LiveValue& s : found) {
+      if (is_realized(s.value)) s.state->set(UOp::make(Op::Contiguous, s.value.dtype(), {s.value}));
+      states.push_back(s.state);
     }
-    compute(found);
+    compute(states);
   }
 }
 
 const UOp& touch(TensorState& state) {
-  if (active_capture && active_capture->is_from_before(state)) {
+  const Capture* capture = current_capture();
+  if (capture && capture->is_from_before(state)) {
     StatePtr self = state.shared_from_this();
     CaptureScope outside(nullptr);
     compute(std::span(&self, 1));
@@ -282,18 +248,27 @@ const UOp& touch(TensorState& state) {
 }
 
 void realize_assignments() {
-  auto waiting = Registry::get().live(
-      0, [](const TensorState& s) { return !s.traced && !is_realized(s.value); });
-  realize(whose_graphs_hold(waiting, [](const UOp& x) { return x.op() == Op::Assign; }));
+  auto waiting = Context::values().find_own(
+      [](const TensorState& s) { return !s.traced && !is_realized(s.value); });
+  std::vector<StatePtr> states;
+  for (LiveValue& s :
+       whose_graphs_hold(std::move(waiting), [](const UOp& x) { return x.op() == Op::Assign; }))
+    states.push_back(std::move(s.state));
+  realize(states);
 }
 
 namespace {
 
-// Gives memory of their own to states whose value lies in another one's, too.
-void compute(std::span<const StatePtr> states) {
-  if (active_capture) return;
-  std::vector<StatePtr> wanted;
+// States that are computed together, and the graphs that compute them.
+struct Computation {
+  std::vector<StatePtr> states;
   std::vector<UOp> roots;
+};
+
+// Those of `states` that have no storage of their own yet, then states elsewhere that need what
+// these write over. Changes nothing.
+Computation computation_of(std::span<const StatePtr> states) {
+  Computation c;
   std::unordered_set<const TensorState*> known;
   for (const StatePtr& s : states) {
     if (is_realized(s->value) || !known.insert(s.get()).second) continue;
@@ -302,43 +277,96 @@ void compute(std::span<const StatePtr> states) {
           "this tensor was made inside a captured step and has no value outside of it: return it "
           "from the step");
     }
-    wanted.push_back(s);
-    roots.push_back(s->value);
+    c.states.push_back(s);
+    c.roots.push_back(s->value);
   }
-  if (wanted.empty()) return;
-  for (const StatePtr& s : disturbed_states(roots, wanted)) {
-    wanted.push_back(s);
-    roots.push_back(s->value);
+  if (c.states.empty()) return c;
+  for (const StatePtr& s : disturbed_states(c.roots, c.states)) {
+    c.states.push_back(s);
+    c.roots.push_back(s->value);
   }
-  for (const StatePtr& s : wanted) {
+  return c;
+}
+
+// Gives memory of their own to states whose value lies in another one's, too.
+void compute(std::span<const StatePtr> states) {
+  if (current_capture()) return;
+  const Context::Turn turn;
+  const Computation wanted = computation_of(states);
+  if (wanted.states.empty()) return;
+  for (const StatePtr& s : wanted.states) {
     if (has_storage(s->value)) holds_storage(*s);
   }
-  auto executable = make_executable(roots, false);
+  auto executable = make_executable(wanted.roots, false);
   executable->run();
   std::unordered_map<const Storage*, UOp> results;  // states with one value share one storage
-  for (size_t i = 0; i < wanted.size(); ++i) {
+  for (size_t i = 0; i < wanted.states.size(); ++i) {
     const std::shared_ptr<Storage>& storage = executable->roots()[i];
     UOp& result = results[storage.get()];
-    wanted[i]->set(result ? share_stored(result) : (result = node_of(storage, roots[i])));
+    wanted.states[i]->set(result ? share_stored(result)
+                                 : (result = node_of(storage, wanted.roots[i])));
   }
+}
+
+// The states among these that realize() computes. UserError where one was lost.
+std::vector<StatePtr> without_value(std::span<const StatePtr> states) {
+  std::vector<StatePtr> wanted;
+  for (const StatePtr& s : states) {
+    const UOp stored = stored_node(s->value);
+    if (!stored || s->traced) {
+      wanted.push_back(s);
+    } else if (Storage::of(*stored)->is_lost()) {
+      Storage::of(*stored)->check_usable();
+    }
+  }
+  return wanted;
 }
 
 }  // namespace
 
 void realize(std::span<const StatePtr> states) {
-  if (active_capture) return;
-  std::vector<StatePtr> wanted;
-  std::ranges::copy_if(states, std::back_inserter(wanted),
-                       [](const StatePtr& s) { return !stored_node(s->value) || s->traced; });
-  compute(wanted);
+  if (current_capture()) return;
+  if (const std::vector<StatePtr> wanted = without_value(states); !wanted.empty()) compute(wanted);
+}
+
+Schedule plan_of(std::span<const StatePtr> states) {
+  if (current_capture())
+    fail("the step that is being captured has no plan yet: ask for that of its Jit");
+  const Context::Turn turn;
+  const Computation wanted = computation_of(without_value(states));
+  if (wanted.states.empty()) return {};
+  for (const UOp& x : toposort(wanted.roots)) {
+    if (x.op() == Op::Buffer) Storage::of(*x)->check_usable();
+  }
+  // As for a run, what is assigned is written to the storages of those that assign it; but they
+  // become the holders of these storages only for as long as the plan is made.
+  std::vector<std::pair<Storage*, std::weak_ptr<const TensorState>>> before;
+  for (const StatePtr& s : wanted.states) {
+    if (!has_storage(s->value)) continue;
+    Storage* storage = Storage::of(*storage_node(s->value));
+    before.emplace_back(storage, storage->owner);
+    holds_storage(*s);
+  }
+  auto restore = [&] {
+    for (size_t i = before.size(); i-- > 0;) before[i].first->owner = before[i].second;
+  };
+  try {
+    Schedule schedule = make_plan(wanted.roots);
+    restore();
+    return schedule;
+  } catch (...) {
+    restore();
+    throw;
+  }
 }
 
 std::vector<std::byte> read(TensorState& state) {
-  if (active_capture) {
+  if (current_capture()) {
     throw UserError(
         "reading data inside a captured step: the values do not exist while the step is recorded; "
         "return the tensor and read it outside");
   }
+  const Context::Turn turn;
   StatePtr self = state.shared_from_this();
   realize(std::span(&self, 1));
   const UOp buffer = stored_node(state.value);
@@ -351,7 +379,7 @@ std::vector<std::byte> read(TensorState& state) {
   need_device_of(storage->sharding.mesh);
   std::vector<std::byte> data(storage->local_bytes());
   Device* device = storage->devices()[0];
-  device->copy_out(data.data(), storage->memory()[0], data.size());
+  device->copy_out(data.data(), storage->memory_to_copy()[0], data.size());
   return data;
 }
 
@@ -362,6 +390,7 @@ bool is_lost(const TensorState& state) {
 
 void write(TensorState& state, std::span<const std::byte> data) {
   check_internal(is_realized(state.value), "only a realized state is written from the host");
+  const Context::Turn turn;
   Storage* storage = Storage::of(*state.value);
   size_t expected = size_t(product(storage->shape())) * itemsize(storage->dtype());
   if (data.size() != expected) {
@@ -386,9 +415,9 @@ void write(TensorState& state, std::span<const std::byte> data) {
 }
 
 Mesh default_mesh() {
-  Runtime::get();
-  DeviceRef first =
-      world().devices[size_t(world().rank) * (world().devices.size() / size_t(world().ranks))];
+  Context::get();
+  const World& all = world();
+  DeviceRef first = all.devices[size_t(all.rank) * (all.devices.size() / size_t(all.ranks))];
   first.rank = DeviceRef::kHere;
   return Mesh::single(first);
 }
@@ -402,6 +431,7 @@ UOp host_buffer(DimSpan shape, DType dtype, std::span<const std::byte> data) {
                  "host data has the bytes of its shape");
   auto storage = std::make_shared<Storage>(Dims(shape.begin(), shape.end()), dtype,
                                            replicated(default_mesh()));
+  const Context::Use use;
   storage->devices()[0]->copy_in(storage->memory()[0], data.data(), data.size());
   storage->wrote(data);
   return buffer_node(std::move(storage));
@@ -433,7 +463,7 @@ const UOp& storage_node(const UOp& x) {
 }
 
 Sharding sharding_of(const UOp& value) {
-  Runtime::get();
+  Context::get();
   if (UOp buffer = stored_node(value)) return Storage::of(*buffer)->sharding;
   if (value.op() == Op::Assign || value.op() == Op::Identity) return sharding_of(value.src(0));
   return to_local(std::span(&value, 1)).shardings[0];

@@ -1,46 +1,20 @@
-// What all copies of one Tensor handle share, and the few things the engine does with it. Tensor is
-// a thin layer of methods over this; everything below speaks of states and UOps.
+// What the engine does with the states of tensors: it computes them, keeps apart those that share a
+// storage, reads and writes them. Everything here speaks of states and UOps. What runs something
+// waits for its turn among threads (context.h).
 #pragma once
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "core/exec/storage.h"
+#include "core/exec/tensor_state.h"
+#include "core/schedule/schedule.h"
 #include "core/uop/uop.h"
 #include "multi/mesh.h"
 
 namespace tinyshard {
-
-// A value, computed or not. `value` is a Buffer node once it is realized; before, the graph that
-// computes it, below a name. An Assign(target, v) node means: v, to be written over target's
-// storage. A Buffer below names and Detach is the value of another state, too: this one needs no
-// memory of its own until that storage is written over.
-class TensorState : public std::enable_shared_from_this<TensorState> {
-  UOp value_;
-  TensorState *older_ = nullptr, *newer_ = nullptr;  // in the order of newest_value()
-  uint64_t given_ = 0;
-  friend class Registry;
-
- public:
-  explicit TensorState(UOp value);
-  ~TensorState();
-  TensorState(const TensorState&) = delete;
-  TensorState& operator=(const TensorState&) = delete;
-
-  const UOp& value = value_;
-  void set(UOp value);  // computed, or put where it will be: what the state is known by stays
-  int64_t name;  // of what graphs built before it was computed know it by; 0: of the value alone
-  std::shared_ptr<TensorState> gradient;
-  bool is_param = false;  // backward() fills its gradient
-  bool traced = false;    // made inside a captured step and not returned: it has no value
-};
-using StatePtr = std::shared_ptr<TensorState>;
-StatePtr make_state(UOp value);
-// The state takes another value, as another tensor would.
-void replace_value(TensorState& state, UOp value);
 
 // Of several states that are what a storage holds, or are to write to it, the one that it is for:
 // the first. The others are equal to it and no more. What it assigns is written there; what others
@@ -60,7 +34,12 @@ const UOp& touch(TensorState& state);
 // storage of its own. Does nothing inside a capture, where the step as a whole is computed.
 void realize(std::span<const StatePtr> states);
 
-// Computes every state that waits to write over a storage, in one run.
+// What realize() would run. Nothing runs, and no state or storage changes. UserError inside a
+// capture, and where a state cannot be computed.
+Schedule plan_of(std::span<const StatePtr> states);
+
+// Computes every state that waits to write over a storage, in one run: of those that this thread
+// gave their values.
 void realize_assignments();
 
 // Grows with every value that a state is given, at its making or later.
@@ -98,14 +77,14 @@ inline UOp share_stored(const UOp& buffer) {
 }
 // Gives a value a storage of its own: Assign(new buffer, value). Equal values become distinct.
 UOp with_own_storage(const UOp& value);
-// The value alone, where it waits to be the first one of its storage.
+// Strips Assign(a buffer without memory, v) to v; other values are returned as they are.
 UOp without_first_storage(const UOp& value);
 
 // Where the value of a graph will live; runs the sharding rules, computes nothing.
 Sharding sharding_of(const UOp& value);
 
-// Calls visit for every live state; used by backward() to find parameters.
-void for_each_live_state(const std::function<void(const StatePtr&)>& visit);
+// The parameters alive that these graphs lead to, in the order in which their values were created.
+std::vector<StatePtr> parameters_of(std::span<const UOp> roots);
 
 // This process's default device as a mesh of one.
 Mesh default_mesh();

@@ -7,7 +7,7 @@
 #include "core/base/call.h"
 #include "core/base/content_hash.h"
 #include "core/base/error.h"
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
 
 namespace tinyshard {
 
@@ -18,16 +18,18 @@ Storage::Storage(Dims shape, DType dtype, Sharding sharding)
       dtype_(dtype) {}
 
 Storage::~Storage() {
+  const Context::Use use;
   leave_runtime();
   release();
 }
 
 void Storage::release() noexcept {
-  const bool frees = !owner_ && Runtime::is_ours();
+  const bool frees = !owner_ && Context::is_ours();
   for (size_t i = 0; frees && i < memory_.size(); ++i) devices_[i]->free(memory_[i], local_bytes());
   memory_.clear();
   devices_.clear();
   owner_.reset();
+  aligned_ = true;
 }
 
 void Storage::check_usable() const {
@@ -37,21 +39,21 @@ void Storage::check_usable() const {
         "memory back",
         name(dtype_), to_string(shape_), sharding.mesh.to_string()));
   }
-  Runtime::check_is_ours();
+  Context::check_is_ours();
 }
 
 size_t Storage::local_bytes() const { return size_t(product(local_shape_)) * itemsize(dtype_); }
 
 void Storage::wrote(std::span<const std::byte> data) {
-  if (Runtime::get().ranks() > 1) written_ = sample_hash(data);
+  if (Context::get().ranks() > 1) written_ = sample_hash(data);
 }
 
 std::span<Device* const> Storage::devices() {
   check_usable();
   if (devices_.empty()) {
-    Runtime& runtime = Runtime::get();
-    for (int p : runtime.local_positions(sharding.mesh))
-      devices_.push_back(&runtime.device(sharding.mesh.devices()[p]));
+    Context& context = Context::get();
+    for (int p : context.local_positions(sharding.mesh))
+      devices_.push_back(&context.device(sharding.mesh.devices()[p]));
     join_runtime();
   }
   return devices_;
@@ -62,11 +64,25 @@ std::span<void* const> Storage::memory() {
   if (memory_.empty()) {
     for (Device* device : devices()) memory_.push_back(device->allocate(local_bytes()));
   }
+  if (!aligned_) {
+    Device& device = *devices()[0];
+    void* copy = device.allocate(local_bytes());
+    device.copy_in(copy, memory_[0], local_bytes());
+    memory_ = {copy};
+    owner_.reset();
+    aligned_ = true;
+  }
+  return memory_;
+}
+
+std::span<void* const> Storage::memory_to_copy() {
+  if (aligned_) return memory();
+  check_usable();
   return memory_;
 }
 
 void need_device_of(const Mesh& mesh) {
-  if (!Runtime::get().local_positions(mesh).empty()) return;
+  if (!Context::get().local_positions(mesh).empty()) return;
   fail(fmt::format("this process holds no device of {}: its values are elsewhere",
                    mesh.to_string()));
 }

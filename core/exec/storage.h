@@ -26,16 +26,23 @@ class Storage : public Placed, public RuntimePart {
   DType dtype() const { return dtype_; }
   size_t local_bytes() const;
 
-  // One per local device, in the order of Runtime::local_positions. Allocates at the first call.
+  // One per local device, in the order of Context::local_positions. Allocates at the first call.
   std::span<void* const> memory();
+  // The same at an address that may suit only copies: where a file was mapped. The next call of
+  // memory() may end it.
+  std::span<void* const> memory_to_copy();
   std::span<Device* const> devices();
-  // Memory of a single local device that `owner` keeps, instead of an allocation.
+  static constexpr size_t kAlignment = 64;  // of memory that kernels work on
+  // Memory of a single local device that `owner` keeps, instead of an allocation. Of what is not
+  // aligned memory() makes a copy that is.
   void adopt(void* memory, std::shared_ptr<void> owner) {
     join_runtime();
     memory_ = {memory};
     owner_ = std::move(owner);
+    aligned_ = reinterpret_cast<uintptr_t>(memory) % kAlignment == 0;
   }
   bool allocated() const { return !memory_.empty(); }
+  void check_usable() const;  // UserError where its memory went with the runtime
 
   // The state that the storage is for: others may be what it holds, but only this one writes to it.
   // Empty, or gone, until a state is given it. See holder() in state.h.
@@ -55,13 +62,13 @@ class Storage : public Placed, public RuntimePart {
   }
 
  private:
-  void check_usable() const;
   void release() noexcept;
   void runtime_ends() noexcept override { release(); }
 
   Dims shape_, local_shape_;
   DType dtype_;
   bool placeholder_ = false;
+  bool aligned_ = true;  // what memory_ holds
   uint64_t written_ = 0;
   std::vector<Device*> devices_;
   std::vector<void*> memory_;

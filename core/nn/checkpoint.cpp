@@ -1,51 +1,28 @@
 #include "core/nn/checkpoint.h"
 
-#include <array>
 #include <exception>
+#include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
+#include "core/exec/read_boxes.h"
+#include "core/nn/agreement.h"
+#include "core/nn/parts_to_save.h"
+#include "core/nn/pending_save.h"
+#include "core/nn/write_over.h"
 #include "core/tensor/random.h"
 #include "io/checkpoint.h"
 
 namespace tinyshard::nn {
 namespace {
-
-using Message = std::array<int64_t, 3>;
-
-// A few numbers of rank 0 for everyone, or the least of everyone's: through one all-reduce, to
-// which rank 0, or each rank, contributes for its first device and the others nothing.
-Message exchange(Message mine, ReduceOp op, int64_t nothing) {
-  Communicator& world = Runtime::get().world();
-  std::vector<Message> terms(world.local().size());
-  std::vector<CommBuffer> buffers;
-  for (size_t i = 0; i < terms.size(); ++i) {
-    if (i == 0) {
-      terms[i] = mine;
-    } else {
-      terms[i].fill(nothing);
-    }
-    buffers.push_back({terms[i].data()});
-  }
-  const RunIdentity identity{.label = "of a checkpoint"};
-  world
-      .start({.op = CollectiveOp::AllReduce,
-              .reduce = op,
-              .dtype = DType::I64,
-              .count = mine.size(),
-              .identity = &identity},
-             buffers, buffers)
-      .wait();
-  return terms[0];
-}
-
-bool agree(bool mine) { return exchange({mine, mine, mine}, ReduceOp::Min, 1)[0] != 0; }
 
 // The random state as text, in the checkpoint's metadata.
 constexpr const char* kRandomKey = "tinyshard.random";
@@ -66,15 +43,14 @@ void warn(std::string_view sentence) { log_line(sentence); }
 
 // The checkpoint that rank 0 finds at `path`, opened on every rank: others might look a moment
 // later, or through another machine's file system.
-io::Checkpoint open(const std::filesystem::path& path) {
-  Runtime& runtime = Runtime::get();
-  io::CheckpointReadOptions options{.warn = warn};
-  if (runtime.ranks() == 1) return io::Checkpoint::find(path, options);
+io::Checkpoint open(const std::filesystem::path& path, const io::CheckpointReadOptions& options) {
+  Context& context = Context::get();
+  if (context.ranks() == 1) return io::Checkpoint::find(path, options);
 
   std::optional<io::Checkpoint> found;
   std::exception_ptr problem;
   Message message{0, 0, 0};  // found, folder is below the path, step and revision
-  if (runtime.rank() == 0) {
+  if (context.rank() == 0) {
     try {
       found = io::Checkpoint::find(path, options);
       message = {1, found->path() != path, 0};
@@ -98,39 +74,66 @@ io::Checkpoint open(const std::filesystem::path& path) {
   throw UserError(
       fmt::format("rank 0 found the checkpoint of step {} under {}, rank {} does not see it; "
                   "checkpoints must lie on a file system that all ranks share",
-                  message[2] >> 16, path.string(), runtime.rank()));
+                  message[2] >> 16, path.string(), context.rank()));
 }
 
 }  // namespace
 
 std::filesystem::path save_checkpoint(const StateDict& tensors, const std::filesystem::path& root,
                                       int64_t step, const SaveOptions& options) {
-  std::vector<Tensor> all;
-  for (const auto& [name, tensor] : tensors) all.push_back(tensor);
-  Tensor::realize(all);
-
-  Runtime& runtime = Runtime::get();
-  io::CheckpointWriter writer(root, step,
-                              {.rank = runtime.rank(),
-                               .ranks = runtime.ranks(),
-                               .agree = agree,
-                               .keep = options.keep,
-                               .warn = warn});
-  std::vector<std::vector<std::byte>> bytes;
-  bytes.reserve(tensors.size());
-  for (const auto& [name, tensor] : tensors) {
-    bytes.push_back(tensor.data());
-    writer.add({name, tensor.dtype(), tensor.shape(), bytes.back()});
+  wait_for_checkpoints();
+  struct Save {
+    PartsToSave parts;
+    io::CheckpointWriter writer;
+    io::Metadata metadata;
+  };
+  Context& context = Context::get();
+  const auto save = std::make_shared<Save>(Save{PartsToSave(tensors),
+                                                io::CheckpointWriter(root, step,
+                                                                     {.rank = context.rank(),
+                                                                      .ranks = context.ranks(),
+                                                                      .agree = agree,
+                                                                      .keep = options.keep,
+                                                                      .warn = warn}),
+                                                options.metadata});
+  save->metadata[kRandomKey] = random_text();
+  auto add_parts = [&] {
+    for (const PartsToSave::Part& part : save->parts.parts()) {
+      const auto& [name, dtype, shape] = save->parts.tensors()[part.tensor];
+      save->writer.add_slice({name, dtype, part.box.size, part.bytes}, shape, part.box.begin);
+    }
+  };
+  if (!options.asynchronous) {
+    add_parts();
+    return save->writer.commit(save->metadata);
   }
-  io::Metadata metadata = options.metadata;
-  metadata[kRandomKey] = random_text();
-  return writer.commit(metadata);
+  save->parts.take_snapshot();
+  add_parts();
+  const std::filesystem::path path = save->writer.begin();
+  save_beside([save] { save->writer.finish(save->metadata); });
+  return path;
+}
+
+void wait_for_checkpoints() {
+  if (!is_saving()) return;
+  std::exception_ptr problem;
+  try {
+    end_of_save();
+  } catch (...) {
+    problem = std::current_exception();
+  }
+  const bool fine = Context::get().ranks() == 1 ? !problem : agree(!problem);
+  if (problem) std::rethrow_exception(problem);
+  if (!fine) {
+    throw UserError(
+        "the last checkpoint was not saved: another rank says why; the ones before it stand");
+  }
 }
 
 void prepare_checkpoints(const std::filesystem::path& root) {
-  Runtime& runtime = Runtime::get();
+  Context& context = Context::get();
   std::exception_ptr problem;
-  if (runtime.rank() == 0) {
+  if (context.rank() == 0) {
     try {
       std::error_code failed;
       std::filesystem::create_directories(root, failed);
@@ -142,7 +145,7 @@ void prepare_checkpoints(const std::filesystem::path& root) {
       problem = std::current_exception();
     }
   }
-  bool fine = runtime.ranks() == 1 ? !problem : agree(!problem);
+  bool fine = context.ranks() == 1 ? !problem : agree(!problem);
   if (problem) std::rethrow_exception(problem);
   if (!fine) throw UserError(fmt::format("rank 0 cannot write checkpoints to {}", root.string()));
 }
@@ -152,21 +155,50 @@ bool has_checkpoint(const std::filesystem::path& root) {
 }
 
 CheckpointInfo checkpoint_info(const std::filesystem::path& path) {
-  io::Checkpoint checkpoint = open(path);
+  io::Checkpoint checkpoint = open(path, {.warn = warn});
   return {checkpoint.path(), checkpoint.step(), checkpoint.metadata()};
 }
 
 CheckpointInfo load_checkpoint(const StateDict& tensors, const std::filesystem::path& path,
-                               const LoadOptions& options) {
-  io::Checkpoint checkpoint = open(path);
-  StateDict values;
-  for (const io::Checkpoint::Tensor& t : checkpoint.tensors()) {
-    if (!options.strict && !tensors.contains(t.name)) continue;
-    std::vector<std::byte> bytes(static_cast<size_t>(product(t.shape)) * itemsize(t.dtype));
-    checkpoint.read(t.name, bytes);
-    values.emplace(t.name, Tensor(bytes, Ints(t.shape), t.dtype));
+                               const LoadOptions& options, Caller caller) {
+  Call call("load_checkpoint", caller);
+  wait_for_checkpoints();
+  const io::Checkpoint checkpoint =
+      open(path, {.check_digests = options.check_digests, .warn = warn});
+  std::map<std::string, Dims> found;
+  for (const io::Checkpoint::Tensor& t : checkpoint.tensors()) found.emplace(t.name, t.shape);
+  check_fits(tensors, found, options.strict);
+
+  std::vector<Wanted> wanted;
+  std::vector<const io::Checkpoint::Tensor*> stored;
+  std::set<const TensorState*> seen;
+  std::vector<std::pair<Tensor, Tensor>> whole;  // those that are filled by no parts
+  for (const auto& [name, tensor] : tensors) {
+    const io::Checkpoint::Tensor* t = checkpoint.find_tensor(name);
+    if (!t || !seen.insert(tensor.state().get()).second) continue;
+    if (can_be_filled(tensor)) {
+      wanted.push_back({tensor, t->dtype});
+      stored.push_back(t);
+      continue;
+    }
+    std::vector<std::byte> bytes(static_cast<size_t>(product(t->shape)) * itemsize(t->dtype));
+    checkpoint.read(name, bytes);
+    whole.emplace_back(tensor, Tensor(bytes, Ints(t->shape), t->dtype));
   }
-  load(tensors, values, options);
+  fill_in_place(
+      wanted,
+      [&](std::span<const std::pair<Storage*, size_t>> storages, const ByteProgress& moved) {
+        std::vector<PartFill> fills;
+        for (const auto& [storage, index] : storages) {
+          const std::string& name = stored[index]->name;
+          fills.push_back({storage, [&](const LocalBox& box, std::span<std::byte> out) {
+                             checkpoint.read_slice(name, box.begin, box.size, out);
+                           }});
+        }
+        fill_parts(fills, moved);
+      },
+      options.progress);
+  write_over(whole, {});
   auto random = checkpoint.metadata().find(kRandomKey);
   if (random != checkpoint.metadata().end()) restore_random(random->second);
   return {checkpoint.path(), checkpoint.step(), checkpoint.metadata()};

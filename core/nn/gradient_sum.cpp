@@ -4,6 +4,7 @@
 
 #include "core/base/call.h"
 #include "core/exec/capture.h"
+#include "core/exec/state.h"
 #include "multi/rewrite.h"
 
 namespace tinyshard::nn {
@@ -17,7 +18,9 @@ void GradientSum::add(Caller caller) {
       fail(
           fmt::format("parameter {}, {}, has no gradient: call backward() first", i, p.describe()));
     }
-    gradients.push_back(p.grad().cast(accumulator(p.dtype())));
+    // The sum of a parameter that is whole only while it is read is never whole.
+    Tensor g = p.state()->gather_on_use ? p.grad().shard_like(p) : p.grad();
+    gradients.push_back(g.cast(accumulator(p.dtype())));
     p.set_grad({});
   }
   if (sums_.empty()) make_sums(gradients);

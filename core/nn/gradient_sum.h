@@ -22,7 +22,8 @@
 namespace tinyshard::nn {
 
 // Sums are kept in f32 for f32 and narrower parameters, f64 for f64. On a mesh each device keeps
-// the sum of its own terms: they meet once a step, when the sums are taken.
+// the sum of its own terms: they meet once a step, when the sums are taken. Of parameters that are
+// fully sharded it keeps its part of the sum: terms meet at each add().
 class GradientSum {
  public:
   explicit GradientSum(std::vector<Tensor> params) : params_(std::move(params)) {}

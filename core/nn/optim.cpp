@@ -8,6 +8,7 @@
 
 #include "core/base/call.h"
 #include "core/exec/capture.h"
+#include "core/exec/state.h"
 #include "multi/rewrite.h"
 
 namespace tinyshard::nn::optim {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/exec/file_jobs.h"
 #include "core/nn/fields.h"
 
 namespace tinyshard::nn {
@@ -23,14 +24,15 @@ StateDict state_dict(const Model& model, const std::string& prefix = {}) {
 
 // Every tensor of a model, once each, in the order of its fields: what optimizers are given. They
 // train those that are parameters (Tensor::is_param) and keep the others, such as running
-// statistics, up to date with them.
+// statistics, up to date with them. Plans and errors know the tensors by their names from then on.
 template <class Model>
 std::vector<Tensor> parameters(const Model& model) {
   std::vector<Tensor> list;
-  for_each_tensor(model, {}, [&](const std::string&, const Tensor& t) {
+  for_each_tensor(model, {}, [&](const std::string& name, const Tensor& t) {
     for (const Tensor& seen : list) {
       if (seen.state() == t.state()) return;  // tied weights
     }
+    t.state()->set_label(name);
     list.push_back(t);
   });
   return list;
@@ -38,10 +40,21 @@ std::vector<Tensor> parameters(const Model& model) {
 
 struct LoadOptions {
   bool strict = true;  // every tensor of the model has a value, and every value a tensor
+  // How far this process is: ByteProgress(done, total), such as byte_bar("load") of
+  // report/progress.h.
+  ByteProgress progress = {};
+  // Of checkpoints: compares what is read with the digests that were saved. For that, slices of
+  // which a process needs a part are read whole; without it, only the parts are.
+  bool check_digests = true;
 };
 
 // Writes the values of `from` over the tensors of `into`, converted to their types and placed as
 // they are. All differences in names and shapes are in one UserError, and then nothing is written.
+//
+// What is still in a file goes straight to its place: each process reads the parts of its own
+// devices, in parallel, and holds nothing else; a value whose type differs takes its part in the
+// file's type beside it. Values that are computed from a file, and others, are written in runs that
+// take 64 MiB of a device beside the model, or one tensor where that is larger.
 void load(const StateDict& into, const StateDict& from, const LoadOptions& options = {},
           Caller caller = Caller::current());
 
@@ -51,17 +64,15 @@ void load_state_dict(const Model& model, const StateDict& from, const LoadOption
   load(state_dict(model), from, options, caller);
 }
 
-// A safetensors file, an index of several, or a folder with one of these.
+// A safetensors file, an index of several, or a folder with one of these. Values stay in the files,
+// which must not change, until something uses them: see load_from.
 StateDict safe_load(const std::filesystem::path& path);
-
-// Writes a safetensors file, whole or not at all. In a job of several ranks all of them call it
-// with the same tensors and rank 0 writes.
-void safe_save(const StateDict& tensors, const std::filesystem::path& path,
-               const std::map<std::string, std::string>& metadata = {});
+// The texts under "__metadata__" of a file, or those of the index.
+std::map<std::string, std::string> safe_load_metadata(const std::filesystem::path& path);
 
 }  // namespace tinyshard::nn
 
 namespace tinyshard {
 using nn::safe_load;
-using nn::safe_save;
+using nn::safe_load_metadata;
 }  // namespace tinyshard

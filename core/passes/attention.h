@@ -1,4 +1,7 @@
-// Attention for a library, or as what it stands for.
+// Attention for a library, or as what it stands for. Heads may share k and v: dim -3 of these then
+// divides that of q, and heads that share lie side by side. A causal one may have one more source,
+// i64 [L], that says up to which column each row looks in place of its number: rows that are a part
+// of a sequence begin further on (multi/strategies/attention.cpp).
 #pragma once
 #include <functional>
 #include <span>

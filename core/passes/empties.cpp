@@ -4,7 +4,7 @@
 //   reduce f32[1] max over [0] of f32[0]    -inf, the identity of the reduction
 //   dot f32[2, 3] of f32[2, 0], f32[0, 3]   0, a sum of no products; convolutions alike
 //   gather f32[4] of f32[0]                 0, as every index is out of range
-//   scatter_add f32[4] of no indices        0, or the base that it starts from
+//   scatter_add f32[4] of no indices        0, or the base or identity that it starts from
 //
 // Elementwise ops have sources of their own shape, so a result with elements has sources with
 // elements. The parts of a sharded dim are rounded up: a part is empty where the whole is.
@@ -14,6 +14,7 @@
 
 #include "core/rewrite/fold.h"
 #include "core/rewrite/pattern.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 namespace {
@@ -34,8 +35,10 @@ UOp folded(const UOp& x) {
   if (is_empty(x)) return zeros_like(x);
   if (std::ranges::none_of(x->src(), is_empty)) return {};
   if (x.op() == Op::Reduce)
-    return reshaped_const(identity_of(ReduceOp(x.arg(0)), x.dtype()), x.shape());
-  if (x.op() == Op::ScatterAdd && x->sources == 3) return cast(x.src(2), x.dtype());
+    return reshaped_const(identity_of(reduce_arg(*x).op, x.dtype()), x.shape());
+  if (x.op() == Op::ScatterAdd && x->sources == 2)
+    return reshaped_const(identity_of(scatter_arg(*x).op, x.dtype()), x.shape());
+  if (x.op() == Op::ScatterAdd) return cast(x.src(2), x.dtype());
   if (x.op() == Op::After) return {};
   return zeros_like(x);
 }

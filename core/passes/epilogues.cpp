@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/dtype/half.h"
 #include "core/passes/gelu.h"
 #include "core/passes/tidy.h"
 #include "core/rewrite/pattern.h"
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
 
 namespace tinyshard {
@@ -46,7 +48,7 @@ UOp product_node(const Fused& f, const UOp& a, const UOp& b, const UOp& third) {
   Dims shape(f.dot.shape().begin(), f.dot.shape().end());
   if (f.epilogue != Epilogue::GeluBackward) shape = {shape.back()};
   return UOp::make(Op::Dot, f.dtype, {a, b, reshape(third, shape)},
-                   Dims{f.dot.arg(0), int64_t(f.epilogue)});
+                   Dims{dot_batch(*f.dot), int64_t(f.epilogue)});
 }
 
 LibraryCall call_of(const Fused& f) {
@@ -103,13 +105,11 @@ class Epilogues {
     while (uses(x) == 1 && (x.op() == Op::Reshape || (x.op() == Op::Cast && x.dtype() == dtype))) {
       x = x.src(0);
     }
-    bool product = x.op() == Op::Dot && uses(x) == 1 && x->sources == 2 && x.arg(0) == 0 &&
+    bool product = x.op() == Op::Dot && uses(x) == 1 && x->sources == 2 && dot_batch(*x) == 0 &&
                    x.shape().back() == n;
     return product && (x.dtype() == dtype || narrows(x.dtype(), dtype)) ? x : UOp();
   }
-  static bool narrows(DType from, DType to) {
-    return from == DType::F32 && (to == DType::F16 || to == DType::BF16);
-  }
+  static bool narrows(DType from, DType to) { return from == DType::F32 && is_half(to); }
 
   bool note(const UOp& x, const Fused& f) {
     if (!supports_(call_of(f))) return false;
@@ -135,7 +135,7 @@ class Epilogues {
   // `x` is the sum, or what it is rounded to. In 16 bits a sum rounds both what it adds and what it
   // gives, which no library does.
   void bias(const UOp& sum, const UOp& x) {
-    if (sum.dtype() == DType::F16 || sum.dtype() == DType::BF16) return;
+    if (is_half(sum.dtype())) return;
     for (int side : {0, 1}) {
       if (sum.shape().empty() || sum.src(0) == sum.src(1)) return;
       UOp row = repeated_row(sum.src(1 - side));
@@ -211,7 +211,7 @@ class Epilogues {
     if (seed.op() == Op::Cast && seed.src(0).dtype() == x.dtype()) seed = seed.src(0);
     if (seed.dtype() != x.dtype() || !std::ranges::equal(seed.shape(), x.shape())) return false;
     UOp dot = seed.op() == Op::Reshape && uses(seed.src(0)) == 1 ? seed.src(0) : seed;
-    if (dot.op() != Op::Dot || dot->sources != 2 || dot.arg(0) != 0 ||
+    if (dot.op() != Op::Dot || dot->sources != 2 || dot_batch(*dot) != 0 ||
         dot.shape().back() != x.shape().back())
       return false;
     UOp result = as_in_graph(gelu_gradient, x, seed);

@@ -80,6 +80,7 @@ class Walk {
       Entry& e = order_[i];
       if (!e.gradient || !e.leads_to_target) continue;
       const UOp& x = e.value;
+      const OriginScope origin(origin_id(x));
       if (x.op() == Op::Checkpoint) {
         recompute(x, e.gradient);
         continue;

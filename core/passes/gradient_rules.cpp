@@ -8,10 +8,15 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "core/base/call.h"
 #include "core/passes/attention.h"
 #include "core/passes/gradient.h"
 #include "core/rewrite/pattern.h"
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
+#include "core/uop/sizes.h"
 #include "multi/mesh.h"
 
 namespace tinyshard {
@@ -113,6 +118,12 @@ UOp div_rule(const UOp& y, const UOp& g, size_t source) {
   return convert(neg(mul(first, quotient)), y.dtype());
 }
 
+// a - trunc(a / b) * b; of integers nobody asks for a gradient.
+UOp mod_rule(const UOp& y, const UOp& g, size_t source) {
+  if (source == 0) return g;
+  return neg(mul(g, div(binary(Op::Sub, y.src(0), y), y.src(1))));
+}
+
 // Equal operands have half of the gradient each.
 UOp max_rule(const UOp& y, const UOp& g, size_t source) {
   const UOp &mine = y.src(source), &other = y.src(1 - source);
@@ -132,7 +143,7 @@ UOp expand_rule(const UOp& y, const UOp& g, size_t) {
 
 UOp permute_rule(const UOp& y, const UOp& g, size_t) {
   Dims back(y->arguments);
-  for (size_t i = 0; i < back.size(); ++i) back[y.arg(i)] = int64_t(i);
+  for (size_t i = 0; i < back.size(); ++i) back[y->arg()[size_t(i)]] = int64_t(i);
   return permute(g, back);
 }
 
@@ -151,34 +162,45 @@ UOp shrink_rule(const UOp& y, const UOp& g, size_t) {
 
 // The product of the other elements, which is y / x unless there are zeros: with one zero it is the
 // product of the rest at that element, with more it is zero everywhere.
-UOp prod_gradient(const UOp& x, const UOp& g, DimSpan axes) {
+template <class Sum, class Product, class Spread>
+UOp prod_gradient(const UOp& x, const UOp& g, const Sum& sum_of, const Product& product_of,
+                  const Spread& spread) {
   UOp is_zero = binary(Op::CmpEq, x, const_like(x, 0)), one = const_like(x, 1);
   UOp rest = where(is_zero, one, x);
-  UOp product = expand(reduce(ReduceOp::Prod, rest, axes), x.shape());
-  UOp zeros = expand(sum(masked(is_zero, one), axes), x.shape());
+  UOp product = spread(product_of(rest));
+  UOp zeros = spread(sum_of(masked(is_zero, one)));
   UOp at_zero = masked(binary(Op::CmpEq, zeros, one), product);
   UOp elsewhere = masked(binary(Op::CmpEq, zeros, const_like(zeros, 0)), div(product, rest));
-  return mul(where(is_zero, at_zero, elsewhere), expand(g, x.shape()));
+  return mul(where(is_zero, at_zero, elsewhere), g);
+}
+
+// The gradient of a maximum or minimum y, split evenly among the elements of x that are equal to
+// it.
+template <class Sum, class Spread>
+UOp shared_gradient(const UOp& x, const UOp& y, const UOp& g, const Sum& sum_of,
+                    const Spread& spread) {
+  UOp chosen = binary(Op::CmpEq, x, spread(y));
+  DType wide = accumulator(x.dtype());  // in which ties are counted exactly
+  UOp ties = sum_of(masked(chosen, const_float(wide, 1, x.shape())));
+  UOp share = convert(div(convert(g, wide), ties), x.dtype());
+  return masked(chosen, spread(share));
 }
 
 UOp reduce_rule(const UOp& y, const UOp& g, size_t) {
   const UOp& x = y.src(0);
-  DimSpan axes = y->arg().subspan(1);
-  switch (ReduceOp(y.arg(0))) {
+  DimSpan axes = reduce_arg(*y).axes;
+  auto spread = [&](const UOp& v) { return expand(v, x.shape()); };
+  auto sum_of = [&](const UOp& v) { return sum(v, axes); };
+  switch (reduce_arg(*y).op) {
     case ReduceOp::Sum:
-      return expand(g, x.shape());
+      return spread(g);
     case ReduceOp::Prod:
-      return prod_gradient(x, g, axes);
-    case ReduceOp::Max:
-    case ReduceOp::Min:
-      break;
+      return prod_gradient(
+          x, spread(g), sum_of, [&](const UOp& v) { return reduce(ReduceOp::Prod, v, axes); },
+          spread);
+    default:
+      return shared_gradient(x, y, g, sum_of, spread);
   }
-  // The gradient is split evenly among the elements that are equal to the result.
-  UOp chosen = binary(Op::CmpEq, x, expand(y, x.shape()));
-  DType wide = accumulator(x.dtype());  // in which ties are counted exactly
-  UOp ties = sum(masked(chosen, const_float(wide, 1, x.shape())), axes);
-  UOp share = convert(div(convert(g, wide), ties), x.dtype());
-  return masked(chosen, expand(share, x.shape()));
 }
 
 // Positions along `axis` and the index, both of this shape and of a type that can count the axis.
@@ -194,7 +216,7 @@ std::pair<UOp, UOp> comparable_positions(const UOp& index, DimSpan shape, int64_
 
 UOp gather_rule(const UOp& y, const UOp& g, size_t) {
   const UOp &x = y.src(0), &index = y.src(1);
-  int64_t axis = y.arg(0);
+  int64_t axis = gather_axis(*y);
   Dims shape = dims(index.shape());
   shape[axis] = x.shape()[axis];
   UOp out;
@@ -209,8 +231,26 @@ UOp gather_rule(const UOp& y, const UOp& g, size_t) {
   return pad(out, behind);
 }
 
+// As the gradients of Reduce, among the elements that meet at a place.
 UOp scatter_rule(const UOp& y, const UOp& g, size_t) {
-  return UOp::make(Op::Gather, g.dtype(), {g, y.src(0)}, Dims{y.arg(0)});
+  const UOp &index = y.src(0), &x = y.src(1);
+  auto at_place = [&](const UOp& v) {
+    return UOp::make(Op::Gather, v.dtype(), {v, index}, Dims{scatter_arg(*y).axis});
+  };
+  auto scattered = [&](const UOp& v) {
+    return UOp::make(Op::ScatterAdd, v.dtype(), {index, v}, y->arg().first(2));
+  };
+  switch (scatter_arg(*y).op) {
+    case ReduceOp::Sum:
+      return at_place(g);
+    case ReduceOp::Prod:
+      return prod_gradient(
+          x, at_place(g), scattered,
+          [&](const UOp& v) { return UOp::make(Op::ScatterAdd, v.dtype(), {index, v}, y->arg()); },
+          at_place);
+    default:
+      return shared_gradient(x, y, g, scattered, at_place);
+  }
 }
 
 UOp dot_rule(const UOp& y, const UOp& g, size_t source) {
@@ -264,7 +304,7 @@ UOp spelled_rule(const UOp& y, const UOp& g, size_t source) {
   return substitute(out, attached);
 }
 UOp attention_or_spelled_rule(const UOp& y, const UOp& g, size_t source) {
-  return y.arg(0) == 0 ? attention_rule(y, g, source) : spelled_rule(y, g, source);
+  return attention_arg(*y).which == 0 ? attention_rule(y, g, source) : spelled_rule(y, g, source);
 }
 
 // --- placements ----------------------------------------------------------------------------------
@@ -289,16 +329,59 @@ std::optional<Sharding> known_sharding(const UOp& x) {
   }
 }
 
+// The mesh of the storages that x is computed from, or that it was brought to.
+std::optional<Mesh> mesh_under(const UOp& x) {
+  std::optional<Mesh> mesh;
+  std::vector<UOp> todo{x};
+  NodeMap<bool> seen;
+  while (!todo.empty()) {
+    const UOp y = todo.back();
+    todo.pop_back();
+    if (std::exchange(seen[y], true)) continue;
+    const std::optional<Sharding> where = known_sharding(y);
+    if (!where) {
+      todo.insert(todo.end(), y->src().begin(), y->src().end());
+    } else if (!mesh || where->mesh.size() > mesh->size()) {
+      mesh = where->mesh;
+    }
+  }
+  return mesh;
+}
+
+// From another mesh, a gradient goes back to that of its value.
+std::optional<Sharding> across_meshes(const UOp& y) {
+  const Sharding there = placement_of(*y);
+  const std::optional<Mesh> mesh = mesh_under(y.src(0));
+  if (!mesh || *mesh == there.mesh || (mesh->size() == 1) != (there.mesh.size() == 1)) return {};
+  Sharding back = replicated(*mesh);
+  if (mesh->axes().size() == there.placements.size()) back.placements = there.placements;
+  return back;
+}
+
 // A gradient lies as its value does: the adjoint of an all-gather is a reduce-scatter. A pending
 // sum is the sum of its terms, so each term has the whole gradient. Where the source's placement
 // takes the sharding rules to tell, they also place the gradient.
 UOp redistribute_rule(const UOp& y, const UOp& g, size_t) {
   std::optional<Sharding> where = known_sharding(y.src(0));
+  if (!where) where = across_meshes(y);
   if (!where || is_const(g)) return cast(g, y.src(0).dtype());
   for (Placement& p : where->placements) {
     if (p.is_partial()) p = Replicate;
   }
   return cast(place(g, *where), y.src(0).dtype());
+}
+
+UOp named_rule(const UOp& y, const UOp& g, size_t) {
+  const SymbolicShape* sizes = symbolic_shape(y);
+  if (!sizes) return g;
+  for (const auto& size : sizes->dims) {
+    if (size)
+      fail(
+          fmt::format("no gradient goes through a dim of size {}, which is known when a captured "
+                      "step runs",
+                      size->text));
+  }
+  return g;
 }
 
 // --- the table -----------------------------------------------------------------------------------
@@ -325,7 +408,7 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::Mul, Row::Follow, 0b11, mul_rule},
     {Op::Div, Row::Follow, 0b11, div_rule},
     {Op::IDiv, Row::Refuse},
-    {Op::Mod, Row::Refuse},
+    {Op::Mod, Row::Follow, 0b11, mod_rule},
     {Op::Max, Row::Follow, 0b11, max_rule},
     {Op::And, Row::Stop},
     {Op::Or, Row::Follow, 0b11, through},
@@ -347,6 +430,7 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::Reduce, Row::Follow, 0b1, reduce_rule},
     {Op::Gather, Row::Follow, 0b1, gather_rule},
     {Op::ScatterAdd, Row::Follow, 0b10, scatter_rule},
+    {Op::Sort, Row::Stop},
     {Op::Dot, Row::Follow, 0b11, dot_rule},
     {Op::Conv, Row::Follow, 0b11, conv_rule},
     {Op::ConvBackwardData, Row::Follow, 0b11, conv_data_rule},
@@ -358,7 +442,7 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::ContiguousBackward, Row::Follow, 0b1, contiguous_rule},
     {Op::Checkpoint, Row::Recompute},
     {Op::After, Row::Follow, 0b1, through},
-    {Op::Identity, Row::Follow, 0b1, through},
+    {Op::Identity, Row::Follow, 0b1, named_rule},
     {Op::Assign, Row::Follow, 0b10, through},
     {Op::Redistribute, Row::Follow, 0b1, redistribute_rule},
     {Op::Collective, Row::Refuse},

@@ -12,8 +12,8 @@ namespace tinyshard {
 // tell.
 bool runs_along_last(const UOp& x);
 
-// How many elements are worth copying for one operand of a product to lie along its sum, the other
-// one lying as it does.
+// Break-even size, in elements, of copying one operand of a product into a layout whose last dim is
+// the summed one, the other operand left as it is.
 using WorthCopying = std::function<int64_t(const LibraryCall&, int operand)>;
 
 // Libraries may take far longer for operands that do not lie along the sum of a product. They are

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/uop/args.h"
+
 namespace tinyshard {
 namespace {
 
@@ -40,7 +42,7 @@ UOp repeated_line(const UOp& x, int64_t axis) {
 // The same without a look at whether the index is in range.
 UOp picked(const UOp& x) {
   const UOp &computed = x.src(0), &index = x.src(1);
-  int64_t axis = x.arg(0);
+  int64_t axis = gather_axis(*x);
   if (computed.op() == Op::Iota) return cast(index, computed.dtype());
   if (computed.op() == Op::Expand && computed.src(0).shape()[axis] == 1) {
     const UOp& one = computed.src(0);  // all along the axis are equal
@@ -77,8 +79,8 @@ bool counts_along(const UOp& x, int64_t axis) {
 }  // namespace
 
 UOp sum_of_pick(const UOp& x) {
-  if (ReduceOp(x.arg(0)) != ReduceOp::Sum || x->arg().size() != 2) return UOp();
-  int64_t axis = x.arg(1);
+  if (reduce_arg(*x).op != ReduceOp::Sum || reduce_arg(*x).axes.size() != 1) return UOp();
+  int64_t axis = reduce_arg(*x).axes[0];
   UOp picked = x.src(0);
   bool negative = picked.op() == Op::Neg;
   if (negative) picked = picked.src(0);
@@ -101,7 +103,7 @@ UOp pick_first(const UOp& x) {
   bool gains = kFewer * x->numel() <= computed->numel() || is_place_arithmetic(computed);
   UOp value = gains ? picked(x) : UOp();
   if (!value) return UOp();
-  return where(in_range(index, computed.shape()[x.arg(0)]), value, const_like(x, 0));
+  return where(in_range(index, computed.shape()[gather_axis(*x)]), value, const_like(x, 0));
 }
 
 }  // namespace tinyshard

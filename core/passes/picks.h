@@ -1,4 +1,4 @@
-// Gathers that come before the arithmetic they used to follow, and sums with one term.
+// Pushes gathers below elementwise ops, and replaces sums with one term (one-hot sums) by selects.
 #pragma once
 #include "core/uop/uop.h"
 

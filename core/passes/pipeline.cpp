@@ -1,19 +1,18 @@
 #include "core/passes/pipeline.h"
 
-#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/base/log.h"
 #include "core/base/options.h"
-#include "core/base/stopwatch.h"
 #include "core/passes/attention.h"
 #include "core/passes/empties.h"
 #include "core/passes/epilogues.h"
 #include "core/passes/products.h"
+#include "core/passes/regather.h"
 #include "core/passes/scatters.h"
+#include "core/passes/sorts.h"
 #include "core/passes/tidy.h"
 #include "core/passes/updates.h"
 #include "multi/rewrite.h"
@@ -33,6 +32,10 @@ void shard_pass(PassContext& c) {
 
 void empties_pass(PassContext& c) { c.roots = fold_empties(c.roots); }
 void attention_pass(PassContext& c) { c.roots = lower_attention(c.roots, c.library_supports); }
+void sorts_pass(PassContext& c) {
+  c.roots = lower_sorts(c.roots, c.library_supports, c.sorts);
+  c.roots = lower_scatters(c.roots, c.library_supports);
+}
 void products_pass(PassContext& c) {
   c.roots = lower_products(c.roots, c.library_supports, c.small_products);
 }
@@ -45,11 +48,13 @@ void split_pass(PassContext& c) { c.roots = split_reductions(c.roots, c.split); 
 
 void sparse_sums_pass(PassContext& c) { c.roots = gather_sparse_sums(c.roots); }
 
+void regather_pass(PassContext& c) { c.roots = gather_in_turns(c.roots); }
+
 void transpose_pass(PassContext& c) { c.roots = transpose_products(c.roots); }
 
 void epilogues_pass(PassContext& c) { c.roots = fuse_epilogues(c.roots, c.library_supports); }
 
-constexpr std::array<Pass, 14> kPasses = {{
+constexpr std::array<Pass, 16> kPasses = {{
     {"names", "tensors of equal values become one value", true, names_pass},
     {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
     {"shard", "global values become local ones; collectives appear", true, shard_pass},
@@ -57,9 +62,13 @@ constexpr std::array<Pass, 14> kPasses = {{
      empties_pass},
     {"attention", "attention that no library takes becomes products and a softmax", true,
      attention_pass},
+    {"sorts", "short rows, and sorts and scattered reductions without a library, become kernels",
+     true, sorts_pass},
     {"tidy_local", "the same for what sharding leaves behind", false, tidy_pass},
     {"sparse_sums", "sums over devices in which few rows take part gather these", false,
      sparse_sums_pass},
+    {"regather", "parameters gathered on use are gathered again for the backward pass", false,
+     regather_pass},
     {"transpose", "products that are only read transposed are computed transposed", false,
      transpose_pass},
     {"epilogues", "products add their bias, apply ReLU, GELU and its gradient, round, and send",
@@ -74,24 +83,19 @@ constexpr std::array<Pass, 14> kPasses = {{
      split_pass},
 }};
 
-bool disabled(std::string_view name) {
-  std::string list = "," + options().disabled_passes + ",";
-  return list.find(fmt::format(",{},", name)) != std::string::npos;
-}
-
-void check_disabled() {
-  std::string_view list = options().disabled_passes;
-  while (!list.empty()) {
-    size_t end = std::min(list.find(','), list.size());
-    std::string_view name = list.substr(0, end);
-    auto pass = std::ranges::find(kPasses, name, &Pass::name);
-    if (pass == kPasses.end())
-      throw UserError(fmt::format("TS_DISABLE_PASSES: no pass is named \"{}\"", name));
-    if (pass->required)
-      throw UserError(fmt::format("TS_DISABLE_PASSES: pass \"{}\" cannot be left out", name));
-    list.remove_prefix(std::min(end + 1, list.size()));
+struct Watcher {
+  static std::string count(const PassContext& c) {
+    return fmt::format("{} nodes", toposort(c.roots).size());
   }
-}
+  static std::string text(const PassContext& c) { return print(c.roots); }
+  void verify(const PassContext& c, const Pass& pass) {
+    if (pass.run == shard_pass) stage = Stage::Local;
+    tinyshard::verify(c.roots, stage);
+  }
+  static bool done(const PassContext&) { return false; }
+
+  Stage stage = Stage::Global;
+};
 
 }  // namespace
 
@@ -99,23 +103,10 @@ std::span<const Pass> passes() { return kPasses; }
 
 void run_passes(PassContext& context) {
   const Options& o = options();
-  if (!o.disabled_passes.empty()) check_disabled();
   if (o.spec >= 1) verify(context.roots, Stage::Global);
-  Stage stage = Stage::Global;
   const std::vector<UOp> asked = context.roots;
-  for (const Pass& pass : kPasses) {
-    if (!pass.required && disabled(pass.name)) continue;
-    Stopwatch watch;
-    pass.run(context);
-    double ms = watch.ms();
-    if (pass.run == shard_pass) stage = Stage::Local;
-    if (o.debug >= 1) {
-      log_line(fmt::format("pass {:<18} {:8.3f} ms  {} nodes", pass.name, ms,
-                           toposort(context.roots).size()));
-    }
-    if (o.debug >= 3) log_line(print(context.roots));
-    if (o.spec >= 2) verify(context.roots, stage);
-  }
+  Watcher watcher;
+  run_steps<PassContext>("pass", kPasses, context, watcher);
   for (size_t i = 0; i < asked.size(); ++i) {
     // What is asked for as a value of its own must not become another name of an existing storage.
     UOp& root = context.roots[i];
@@ -161,6 +152,9 @@ void verify(std::span<const UOp> roots, Stage stage) {
     }
     if (x.op() == Op::Bitcast)
       need(itemsize(x.dtype()) == itemsize(src[0].dtype()), x, "sizes of bitcast");
+    if (x.op() == Op::Sort)
+      need(x.dtype() == DType::I32 && is_unsigned_int(src[0].dtype()), x,
+           "places of unsigned keys");
     if (x.op() == Op::Gather) need(is_int(src[1].dtype()), x, "the index is an integer");
     if (stage != Stage::Global) {
       need(x.op() != Op::Redistribute, x, "left over after sharding");

@@ -1,14 +1,15 @@
 // The passes between the user's graph and the schedule, as one list that reads as the story. Each
-// is timed (DEBUG=1), printed (DEBUG=3), verified after (SPEC=2) and can be left out by name
-// (TS_DISABLE_PASSES) where that is safe.
+// is timed, printed, verified after and can be left out by name where that is safe
+// (core/base/steps.h).
 #pragma once
 #include <functional>
 #include <span>
-#include <string_view>
 #include <vector>
 
+#include "core/base/steps.h"
 #include "core/passes/operands.h"
 #include "core/passes/products.h"
+#include "core/passes/sorts.h"
 #include "core/passes/tidy.h"
 #include "core/runtime/device.h"
 #include "multi/mesh.h"
@@ -21,18 +22,14 @@ struct PassContext {
   std::function<bool(const LibraryCall&)> library_supports;
   SplitLimits split;
   SmallProducts small_products;
+  SortLimits sorts;
   WorthCopying worth_copying;
 };
 
-struct Pass {
-  std::string_view name;
-  std::string_view purpose;
-  bool required;
-  void (*run)(PassContext&);
-};
+using Pass = Step<PassContext>;
 std::span<const Pass> passes();
 
-// Runs them in order. UserError for a name in TS_DISABLE_PASSES that is unknown or required.
+// Runs them in order.
 void run_passes(PassContext& context);
 
 // Checks every node below roots: element types, values of arguments, and that nothing is left that

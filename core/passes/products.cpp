@@ -4,7 +4,7 @@
 
 #include "core/passes/gelu.h"
 #include "core/passes/operands.h"
-#include "core/rewrite/pattern.h"
+#include "core/rewrite/demand.h"
 #include "core/uop/node_map.h"
 
 namespace tinyshard {
@@ -23,6 +23,12 @@ bool is_computed(const UOp& x) {
 // An operand is read many times: what it takes to compute it is done once, before.
 UOp operand(const UOp& x, DType dtype) {
   if (is_movement(x.op())) return x.with_src(std::vector<UOp>{operand(x.src(0), dtype)});
+  if (is_mask(x)) {  // the loops end where it does
+    std::vector<UOp> src{x.src(0)};
+    for (const UOp& s : x->src().subspan(1))
+      src.push_back(is_const(s) ? cast(s, dtype) : operand(s, dtype));
+    return where(src[0], src[1], src[2]);
+  }
   return is_computed(x) ? stored(cast(x, dtype)) : cast(x, dtype);
 }
 
@@ -35,6 +41,20 @@ bool is_narrow(const UOp& x, SmallProducts limit) {
   return x.op() == Op::Dot && x.shape().back() <= limit.columns &&
          x->numel() * x.src(0).shape().back() <= limit.multiplications &&
          runs_along_last(x.src(0)) && runs_along_last(swap_last_two(x.src(1)));
+}
+
+// Few rows or columns of which a part counts, or few sums over a part: reading what lies behind is
+// what takes the time.
+bool is_partial(const UOp& x, const Demand& demand) {
+  constexpr int64_t kFew = 8;
+  if (x.op() != Op::Dot) return false;
+  const size_t rank = x.shape().size();
+  if (std::min(x.shape()[rank - 1], x.shape()[rank - 2]) > kFew) return false;
+  auto masked = [](UOp y) {
+    while (is_movement(y.op())) y = y.src(0);
+    return is_mask(y);
+  };
+  return !demand.of(x).empty() || masked(x.src(0)) || masked(x.src(1));
 }
 
 // f16 and bf16 products sum in f32, as convolutions do.
@@ -122,19 +142,41 @@ UOp windows(const UOp& x, int dim, int64_t count, int64_t window, int64_t stride
   return reshape(taken, shape);
 }
 
-// sum over c, kh, kw of x[n, g, c, oh, kh, ow, kw] * w[g, o, c, kh, kw]
-UOp conv(const UOp& x, const UOp& w, const ConvArg& a) {
+// Which elements of x a convolution counts, [1, 1, h, w]: all of them, before anything is padded.
+UOp everywhere(const UOp& x) {
+  return const_int(DType::Bool, 1, Dims{1, 1, x.shape()[2], x.shape()[3]});
+}
+
+bool pads(const ConvArg& a) {
+  return a.pad_low[0] > 0 || a.pad_low[1] > 0 || a.pad_high[0] > 0 || a.pad_high[1] > 0;
+}
+
+// Padding is no operand: what it would be multiplied by may be infinite, and 0 * inf is NaN. The
+// libraries leave these terms out, too.
+UOp counted(const UOp& mask, const UOp& x) {
+  return where(expand(mask, x.shape()), x, const_float(x.dtype(), 0, x.shape()));
+}
+
+// sum over c, kh, kw of x[n, g, c, oh, kh, ow, kw] * w[g, o, c, kh, kw], where `inside` has x; null:
+// everywhere.
+UOp conv(const UOp& x, const UOp& inside, const UOp& w, const ConvArg& a) {
   auto xs = x.shape(), ws = w.shape();
   int64_t n = xs[0], g = a.groups, c = xs[1] / g, o = ws[0] / g, kh = ws[2], kw = ws[3];
   int64_t oh = a.result[2], ow = a.result[3];
-  UOp in =
-      pad_or_cut(pad_or_cut(x, 2, a.pad_low[0], a.pad_high[0]), 3, a.pad_low[1], a.pad_high[1]);
-  in = windows(in, 3, ow, kw, a.stride[1], a.dilation[1]);
-  in = windows(in, 2, oh, kh, a.stride[0], a.dilation[0]);  // [n, gc, oh, kh, ow, kw]
+  auto seen = [&](const UOp& v) {  // [.., oh, kh, ow, kw]
+    UOp padded =
+        pad_or_cut(pad_or_cut(v, 2, a.pad_low[0], a.pad_high[0]), 3, a.pad_low[1], a.pad_high[1]);
+    return windows(windows(padded, 3, ow, kw, a.stride[1], a.dilation[1]), 2, oh, kh, a.stride[0],
+                   a.dilation[0]);
+  };
   Dims all{n, g, o, oh, ow, c, kh, kw};
-  UOp left = permuted(reshaped(in, {n, g, c, oh, kh, ow, kw}), {0, 1, 3, 5, 2, 4, 6});
+  UOp left = permuted(reshaped(seen(x), {n, g, c, oh, kh, ow, kw}), {0, 1, 3, 5, 2, 4, 6});
   left = expand(reshaped(left, {n, g, 1, oh, ow, c, kh, kw}), all);
   UOp right = expand(reshaped(w, {1, g, o, 1, 1, c, kh, kw}), all);
+  if (inside) {
+    UOp mask = permuted(reshaped(seen(inside), {oh, kh, ow, kw}), {0, 2, 1, 3});
+    right = counted(reshaped(mask, {1, 1, 1, oh, ow, 1, kh, kw}), right);
+  }
   UOp sum = reduce(ReduceOp::Sum, binary(Op::Mul, left, right), Dims{5, 6, 7});
   return reshaped(sum, {n, g * o, oh, ow});
 }
@@ -143,20 +185,23 @@ UOp conv(const UOp& x, const UOp& w, const ConvArg& a) {
 UOp conv_backward_data(const UOp& gradient, const UOp& w, const ConvArg& a) {
   auto ws = w.shape();
   int64_t g = a.groups, o = ws[0] / g, c = ws[1];
-  UOp spread = gradient;
+  UOp spread = gradient, inside = everywhere(gradient);
   ConvArg forward = a;
   for (int i = 0; i < 2; ++i) {
     int dim = 2 + i;
     int64_t size = spread.shape()[dim], stride = a.stride[i], reach = a.dilation[i] * (ws[dim] - 1);
     if (stride > 1) {
-      Dims shape(spread.shape().begin(), spread.shape().end());
-      shape.insert(shape.begin() + dim + 1, 1);
-      Dims gaps(2 * shape.size());
-      gaps[2 * (dim + 1) + 1] = stride - 1;
-      UOp wide = pad(reshape(spread, shape), gaps);
-      shape.erase(shape.begin() + dim + 1);
-      shape[dim] = size * stride;
-      spread = pad_or_cut(reshape(wide, shape), dim, 0, -(stride - 1));
+      auto with_gaps = [&](const UOp& v) {
+        Dims shape(v.shape().begin(), v.shape().end());
+        shape.insert(shape.begin() + dim + 1, 1);
+        Dims gaps(2 * shape.size());
+        gaps[2 * (dim + 1) + 1] = stride - 1;
+        UOp wide = pad(reshape(v, shape), gaps);
+        shape.erase(shape.begin() + dim + 1);
+        shape[dim] = size * stride;
+        return pad_or_cut(reshape(wide, shape), dim, 0, -(stride - 1));
+      };
+      spread = with_gaps(spread), inside = with_gaps(inside);
       size = (size - 1) * stride + 1;
     }
     forward.stride[i] = 1;
@@ -165,7 +210,8 @@ UOp conv_backward_data(const UOp& gradient, const UOp& w, const ConvArg& a) {
   }
   UOp mirrored = flip(w, Dims{2, 3});
   mirrored = permuted(reshaped(mirrored, {g, o, c, ws[2], ws[3]}), {0, 2, 1, 3, 4});
-  return conv(spread, reshaped(mirrored, {g * c, o, ws[2], ws[3]}), forward);
+  if (!pads(forward) && a.stride[0] == 1 && a.stride[1] == 1) inside = UOp();
+  return conv(spread, inside, reshaped(mirrored, {g * c, o, ws[2], ws[3]}), forward);
 }
 
 // sum over n, oh, ow of x[n, g, c, oh, kh, ow, kw] * gradient[n, g, o, oh, ow]
@@ -173,20 +219,31 @@ UOp conv_backward_weight(const UOp& x, const UOp& gradient, const ConvArg& a) {
   int64_t n = x.shape()[0], g = a.groups, c = a.result[1], o = a.result[0] / g, kh = a.result[2],
           kw = a.result[3];
   int64_t oh = gradient.shape()[2], ow = gradient.shape()[3];
-  UOp in = x;
+  UOp in = x, inside = everywhere(x);
+  bool padded = false;
   for (int i = 0; i < 2; ++i) {
     // Exactly as far as the windows reach: a stride may leave the last columns unread.
     int64_t outputs = i == 0 ? oh : ow, window = i == 0 ? kh : kw;
     int64_t reach = (outputs - 1) * a.stride[i] + (window - 1) * a.dilation[i] + 1;
-    in = pad_or_cut(in, 2 + i, a.pad_low[i], reach - x.shape()[2 + i] - a.pad_low[i]);
+    const int64_t high = reach - x.shape()[2 + i] - a.pad_low[i];
+    padded = padded || a.pad_low[i] > 0 || high > 0;
+    in = pad_or_cut(in, 2 + i, a.pad_low[i], high);
+    inside = pad_or_cut(inside, 2 + i, a.pad_low[i], high);
   }
-  in = windows(in, 3, ow, kw, a.stride[1], a.dilation[1]);
-  in = windows(in, 2, oh, kh, a.stride[0], a.dilation[0]);
+  auto seen = [&](const UOp& v) {
+    return windows(windows(v, 3, ow, kw, a.stride[1], a.dilation[1]), 2, oh, kh, a.stride[0],
+                   a.dilation[0]);
+  };
+  in = seen(in);
   Dims all{g, o, c, kh, kw, n, oh, ow};
   UOp left = permuted(reshaped(in, {n, g, c, oh, kh, ow, kw}), {1, 2, 4, 6, 0, 3, 5});
   left = expand(reshaped(left, {g, 1, c, kh, kw, n, oh, ow}), all);
   UOp right = permuted(reshaped(gradient, {n, g, o, oh, ow}), {1, 2, 0, 3, 4});
   right = expand(reshaped(right, {g, o, 1, 1, 1, n, oh, ow}), all);
+  if (padded) {
+    UOp mask = permuted(reshaped(seen(inside), {oh, kh, ow, kw}), {1, 3, 0, 2});
+    right = counted(reshaped(mask, {1, 1, 1, kh, kw, 1, oh, ow}), right);
+  }
   UOp sum = reduce(ReduceOp::Sum, binary(Op::Mul, left, right), Dims{5, 6, 7});
   return reshaped(sum, {g * o, c, kh, kw});
 }
@@ -200,7 +257,7 @@ UOp convolution(const UOp& x, const std::function<bool(const LibraryCall&)>& lib
     if (library_supports(row_major_call(in_wide))) return cast(in_wide, x.dtype());
   }
   UOp a = operand(x.src(0), wide), b = operand(x.src(1), wide);
-  UOp result = x.op() == Op::Conv               ? conv(a, b, arg)
+  UOp result = x.op() == Op::Conv               ? conv(a, pads(arg) ? everywhere(a) : UOp(), b, arg)
                : x.op() == Op::ConvBackwardData ? conv_backward_data(a, b, arg)
                                                 : conv_backward_weight(a, b, arg);
   return stored(cast(result, x.dtype()));
@@ -232,15 +289,26 @@ std::vector<UOp> share_stored(std::span<const UOp> roots) {
 std::vector<UOp> lower_products(std::span<const UOp> roots,
                                 const std::function<bool(const LibraryCall&)>& library_supports,
                                 SmallProducts small) {
-  std::vector<UOp> lowered = rewrite_once(roots, [&](const UOp& x) {
+  const std::vector<UOp> order = toposort(roots);
+  const Demand demand(order, roots);
+  auto lower = [&](const UOp& x, bool partial) {  // null: as it is
     if (is_small(x, small)) return dot(x);
     bool product = x.op() == Op::Dot;
     if (!product && x.op() != Op::Conv && x.op() != Op::ConvBackwardData &&
         x.op() != Op::ConvBackwardWeight)
       return UOp();
-    if (!is_narrow(x, small) && library_supports(row_major_call(x))) return UOp();
+    if (!is_narrow(x, small) && !partial && library_supports(row_major_call(x))) return UOp();
     return product ? spelled_product(x) : convolution(x, library_supports);
-  });
+  };
+  NodeMap<UOp> made(order.size());
+  std::vector<UOp> src, lowered;
+  for (const UOp& x : order) {
+    src.clear();
+    for (const UOp& s : x->src()) src.push_back(made.at(s));
+    const UOp same = x.with_src(src), loops = lower(same, is_partial(x, demand));
+    made[x] = loops ? loops : same;
+  }
+  for (const UOp& root : roots) lowered.push_back(made.at(root));
   return share_stored(lowered);
 }
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "core/rewrite/fold.h"
 #include "core/rewrite/pattern.h"
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
 
 namespace tinyshard {
@@ -22,10 +24,48 @@ UOp in_memory(UOp x) {
 
 }  // namespace
 
+namespace {
+
+// From all pairs of a place and an entry: [.., place, .., entry], the entries last.
+UOp reduced_by_pairs(const UOp& x) {
+  const UOp& index = x.src(0);
+  const auto axis = size_t(scatter_arg(*x).axis), rank = index.shape().size();
+  Dims order, all, line(rank + 1, 1);
+  for (size_t i = 0; i < rank; ++i) {
+    if (i != axis) order.push_back(int64_t(i));
+  }
+  order.push_back(int64_t(axis));
+  for (int64_t i : order) all.push_back(index.shape()[size_t(i)]);
+  all.insert(all.begin() + long(axis), scatter_arg(*x).size);
+  line[axis] = scatter_arg(*x).size;
+  auto spread = [&](const UOp& y) {
+    Dims apart = all;
+    apart[axis] = 1;
+    return expand(reshape(permute(y, order), apart), all);
+  };
+  UOp places = cast(UOp::make(Op::Iota, DType::I64, {}, Dims{scatter_arg(*x).size}), index.dtype());
+  UOp here = binary(Op::CmpEq, spread(index), expand(reshape(places, line), all));
+  UOp otherwise = reshaped_const(identity_of(scatter_arg(*x).op, x.dtype()), all);
+  UOp chosen = where(here, spread(x.src(1)), otherwise);
+  return reshape(reduce(scatter_arg(*x).op, chosen, Dims{int64_t(rank)}), x.shape());
+}
+
+}  // namespace
+
+std::vector<UOp> lower_scatters(std::span<const UOp> roots,
+                                const std::function<bool(const LibraryCall&)>& library_supports) {
+  return rewrite_once(roots, [&](const UOp& x) {
+    bool mine = x.op() == Op::ScatterAdd && scatter_arg(*x).op != ReduceOp::Sum;
+    return mine && !library_supports(row_major_call(x)) ? reduced_by_pairs(x) : UOp();
+  });
+}
+
 std::vector<UOp> start_scatters(std::span<const UOp> roots,
                                 const std::function<bool(const LibraryCall&)>& library_supports) {
   const std::vector<UOp> order = toposort(roots);  // keeps the nodes that are counted
-  auto is_scatter = [](const UOp& x) { return x.op() == Op::ScatterAdd; };
+  auto is_scatter = [](const UOp& x) {
+    return x.op() == Op::ScatterAdd && scatter_arg(*x).op == ReduceOp::Sum;
+  };
   if (std::ranges::none_of(order, is_scatter)) return {roots.begin(), roots.end()};
   const NodeMap<int> uses = count_uses(order, roots);
   return rewrite_once(roots, [&](const UOp& x) {

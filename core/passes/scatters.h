@@ -1,4 +1,5 @@
-// Scattered sums that something is added to: the gradient of a table that is also a layer's weight.
+// Fuses x + scatter_add(...) into one scatter that begins with x, as the gradient of a table that is
+// also a layer's weight needs it; and spells out other scattered reductions where no library does them.
 #pragma once
 #include <functional>
 #include <span>
@@ -13,6 +14,11 @@ namespace tinyshard {
 // memory anyway (a storage or what a library or a collective made, widened or not), nobody else
 // reads the scatter, and `library_supports` takes it (asked with row-major operands).
 std::vector<UOp> start_scatters(std::span<const UOp> roots,
+                                const std::function<bool(const LibraryCall&)>& library_supports);
+
+// Scattered maxima, minima and products that `library_supports` refuses, as reductions over all
+// pairs of a place and an element.
+std::vector<UOp> lower_scatters(std::span<const UOp> roots,
                                 const std::function<bool(const LibraryCall&)>& library_supports);
 
 }  // namespace tinyshard

@@ -1,8 +1,11 @@
 #include "core/passes/tidy.h"
 
+#include "core/dtype/half.h"
 #include "core/passes/picks.h"
+#include "core/rewrite/demand.h"
 #include "core/rewrite/fold.h"
 #include "core/rewrite/pattern.h"
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
 
 namespace tinyshard {
@@ -22,7 +25,7 @@ UOp fold_shaped(const UOp& x) {
 }
 
 bool holds_all_of(DType wide, DType narrow) {
-  bool half = narrow == DType::F16 || narrow == DType::BF16;
+  bool half = is_half(narrow);
   return (half && (wide == DType::F32 || wide == DType::F64)) ||
          (narrow == DType::F32 && wide == DType::F64);
 }
@@ -43,9 +46,9 @@ UOp without_cast_back(const UOp& x) {
 
 RuleSet tidy_rules() {
   std::vector<Rule> rules = {
-      {"detach", Op::Detach, 0, [](const UOp& x) { return x.src(0); }},
-      {"contiguous_backward", Op::ContiguousBackward, 0, [](const UOp& x) { return x.src(0); }},
-      {"checkpoint", Op::Checkpoint, 0, [](const UOp& x) { return x.src(0); }},
+      {"detach", Op::Detach, {}, [](const UOp& x) { return x.src(0); }},
+      {"contiguous_backward", Op::ContiguousBackward, {}, [](const UOp& x) { return x.src(0); }},
+      {"checkpoint", Op::Checkpoint, {}, [](const UOp& x) { return x.src(0); }},
       {"contiguous_twice", Op::Contiguous, op_set(Op::Contiguous),
        [](const UOp& x) { return x.src(0); }},
       {"neg_neg", Op::Neg, op_set(Op::Neg), [](const UOp& x) { return x.src(0).src(0); }},
@@ -62,28 +65,28 @@ RuleSet tidy_rules() {
        [](const UOp& x) { return is_const(x.src(1), 0) ? x.src(0) : UOp(); }},
       {"div_one", Op::Div, op_set(Op::Const),
        [](const UOp& x) { return is_const(x.src(1), 1) ? x.src(0) : UOp(); }},
-      {"same_cast", Op::Cast, 0,
+      {"same_cast", Op::Cast, op_set(),
        [](const UOp& x) { return x.dtype() == x.src(0).dtype() ? x.src(0) : UOp(); }},
-      {"cast_back", Op::Cast, 0, without_cast_back},
+      {"cast_back", Op::Cast, {}, without_cast_back},
       {"where_const", Op::Where, op_set(Op::Const),
        [](const UOp& x) {
          return is_const(x.src(0)) ? x.src(is_const(x.src(0), 0) ? 2 : 1) : UOp();
        }},
-      {"where_same", Op::Where, 0,
+      {"where_same", Op::Where, op_set(),
        [](const UOp& x) { return x.src(1) == x.src(2) ? x.src(1) : UOp(); }},
-      {"pick_first", Op::Gather, 0, pick_first},
-      {"sum_of_pick", Op::Reduce, 0, sum_of_pick},
+      {"pick_first", Op::Gather, {}, pick_first},
+      {"sum_of_pick", Op::Reduce, {}, sum_of_pick},
       {"reduced_constant", Op::Reduce, op_set(Op::Const),
        [](const UOp& x) {
          if (x.src(0)->numel() == 0) return UOp();
          int64_t count = x.src(0)->numel() / x->numel();
-         return reshaped_const(fold_reduction(ReduceOp(x.arg(0)), x.src(0), count), x.shape());
+         return reshaped_const(fold_reduction(reduce_arg(*x).op, x.src(0), count), x.shape());
        }},
       // Every part of what is the same along an axis is the same: a bias beside sharded rows.
       {"slice_of_copies", Op::ShardSlice, op_set(Op::Expand),
        [](const UOp& x) {
          const UOp& one = x.src(0).src(0);
-         return one.shape()[size_t(x.arg(0))] == 1 ? expand(one, x.shape()) : UOp();
+         return one.shape()[size_t(shard_slice_arg(*x).dim)] == 1 ? expand(one, x.shape()) : UOp();
        }},
       {"slice_of_constant", Op::ShardSlice, op_set(Op::Const),
        [](const UOp& x) { return reshaped_const(x.src(0), x.shape()); }},
@@ -95,21 +98,29 @@ RuleSet tidy_rules() {
   return RuleSet(std::move(rules));
 }
 
+// Whether the loop over what is reduced ends at a size that is known when it runs: parts of it
+// would not.
+bool ends_early(const UOp& x) {
+  if (is_movement(x.op()) || x.op() == Op::Cast) return ends_early(x.src(0));
+  if (x.op() == Op::Mul) return ends_early(x.src(0)) && ends_early(x.src(1));
+  return is_mask(x);
+}
+
 // One step of split_reductions.
 UOp split(const UOp& x, const SplitLimits& limits) {
   if (x.op() != Op::Reduce) return UOp();
   const UOp& in = x.src(0);
   int64_t results = x->numel();
-  if (results == 0 || in->numel() / results < kLongReduction) return UOp();
+  if (results == 0 || in->numel() / results < kLongReduction || ends_early(in)) return UOp();
   bool columns =
       x.shape().back() == in.shape().back();  // rows stay whole: a kernel has one at once
   if (results >
       (columns ? std::max(limits.columns, SplitLimits::kFewResults) : SplitLimits::kFewResults))
     return UOp();
   int64_t most = limits.parts / std::max<int64_t>(1, results / SplitLimits::kFewResults);
-  ReduceOp op = ReduceOp(x.arg(0));
+  ReduceOp op = reduce_arg(*x).op;
   // The outermost long axis, in as many parts as divide it.
-  for (int64_t axis : x->arg().subspan(1)) {
+  for (int64_t axis : reduce_arg(*x).axes) {
     int64_t size = in.shape()[axis], parts = 1;
     for (int64_t p = 2; p <= most; ++p) {
       if (size % p == 0) parts = p;
@@ -119,7 +130,7 @@ UOp split(const UOp& x, const SplitLimits& limits) {
     wide[axis] = size / parts;
     wide.insert(wide.begin() + axis, parts);
     Dims axes;
-    for (int64_t a : x->arg().subspan(1)) axes.push_back(a >= axis ? a + 1 : a);
+    for (int64_t a : reduce_arg(*x).axes) axes.push_back(a >= axis ? a + 1 : a);
     UOp first = reduce(op, reshape(in, wide), axes);
     first = UOp::make(Op::Contiguous, first.dtype(), {first});
     return reshape(reduce(op, first, Dims{axis}), x.shape());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
 
 namespace tinyshard {
@@ -116,7 +117,7 @@ class Updates {
   // One that is rounded to a narrower type before it is added stays what it is.
   bool add_plain_product(const UOp& added, Update& u) const {
     UOp x = reshaped(added);
-    if (x.op() != Op::Dot || x->sources != 2 || x.arg(0) != 0 || !is_float(x.dtype()) ||
+    if (x.op() != Op::Dot || x->sources != 2 || dot_batch(*x) != 0 || !is_float(x.dtype()) ||
         !read_once(x))
       return false;
     u.a = x.src(0);

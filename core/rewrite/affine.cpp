@@ -4,6 +4,7 @@
 
 #include "core/rewrite/pattern.h"
 #include "core/rewrite/symbolic.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 namespace {
@@ -33,12 +34,12 @@ int64_t for_each_part(const UOp& index, const Visit& visit) {
     parts.pop_back();
     const UOp& x = *part;
     if (is_const(x)) {
-      constant += scale * x.arg(0);
+      constant += scale * const_bits(*x);
     } else if (!is_sum(x)) {
       visit(x, scale);
     } else if (x.op() == Op::Mul) {
       size_t c = is_const(x.src(1)) ? 1 : 0;
-      parts.push_back({&x.src(1 - c), scale * x.src(c).arg(0)});
+      parts.push_back({&x.src(1 - c), scale * const_bits(*x.src(c))});
     } else {
       if (x->sources == 2) parts.push_back({&x.src(1), x.op() == Op::Sub ? -scale : scale});
       parts.push_back({&x.src(0), x.op() == Op::Neg ? -scale : scale});
@@ -64,13 +65,13 @@ bool depends_on(const UOp& x, const UOp& range) {
 int64_t next_range_id(std::span<const UOp> nodes, std::span<const UOp> ranges) {
   int64_t next = 0;
   for (const UOp& x : nodes) {
-    if (x.op() == Op::Range) next = std::max(next, x.arg(0) + 1);
+    if (x.op() == Op::Range) next = std::max(next, range_arg(*x).id + 1);
   }
-  for (const UOp& r : ranges) next = std::max(next, r.arg(0) + 1);
+  for (const UOp& r : ranges) next = std::max(next, range_arg(*r).id + 1);
   return next;
 }
 
-RangeKind kind(const UOp& range) { return static_cast<RangeKind>(range.arg(2)); }
+RangeKind kind(const UOp& range) { return range_arg(*range).kind; }
 
 }  // namespace
 
@@ -98,7 +99,7 @@ std::optional<Affine> as_affine(const UOp& index) {
   std::erase_if(affine.terms, [](const Affine::Term& t) { return t.coefficient == 0; });
   std::ranges::stable_sort(affine.terms, [](const Affine::Term& a, const Affine::Term& b) {
     int64_t m = std::abs(a.coefficient), n = std::abs(b.coefficient);
-    return m != n ? m > n : a.range.arg(0) < b.range.arg(0);
+    return m != n ? m > n : range_arg(*a.range).id < range_arg(*b.range).id;
   });
   return affine;
 }
@@ -128,7 +129,7 @@ int64_t common_part(const UOp& range, const std::vector<int64_t>* divisors,
   auto fits = [&](int64_t least) {
     if (cuts.empty()) return int64_t{0};
     int64_t c = *std::ranges::min_element(cuts);
-    bool all = c >= least && range.arg(1) % c == 0 && range.arg(1) > c &&
+    bool all = c >= least && range_arg(*range).size % c == 0 && range_arg(*range).size > c &&
                std::ranges::all_of(cuts, [&](int64_t cut) { return cut % c == 0; });
     return all ? c : 0;
   };
@@ -151,12 +152,12 @@ LoopNest split_ranges(std::span<const UOp> roots, std::span<const UOp> ranges) {
     for (const UOp& x : nodes) {
       bool divides = x.dtype() == DType::Index && (x.op() == Op::IDiv || x.op() == Op::Mod);
       if (divides && x.src(0).op() == Op::Range && is_const(x.src(1))) {
-        divisors[x.src(0)].push_back(x.src(1).arg(0));
+        divisors[x.src(0)].push_back(const_bits(*x.src(1)));
       }
       if (x.op() != Op::CmpLt) continue;
       const UOp &a = x.src(0), &b = x.src(1);
-      if (a.op() == Op::Range && is_const(b)) turns[a].push_back(b.arg(0));
-      if (b.op() == Op::Range && is_const(a)) turns[b].push_back(a.arg(0) + 1);
+      if (a.op() == Op::Range && is_const(b)) turns[a].push_back(const_bits(*b));
+      if (b.op() == Op::Range && is_const(a)) turns[b].push_back(const_bits(*a) + 1);
     }
 
     // A range as the sum of its parts, and the parts by that sum, for the lists of Folds.
@@ -170,7 +171,7 @@ LoopNest split_ranges(std::span<const UOp> roots, std::span<const UOp> ranges) {
         split.push_back(r);
         continue;
       }
-      UOp outer = range(id, r.arg(1) / c, kind(r)), inner = range(id + 1, c, kind(r));
+      UOp outer = range(id, range_arg(*r).size / c, kind(r)), inner = range(id + 1, c, kind(r));
       id += 2;
       UOp sum = binary(Op::Add, binary(Op::Mul, outer, index_const(c)), inner);
       sums[r] = sum;
@@ -205,7 +206,7 @@ LoopNest split_ranges(std::span<const UOp> roots, std::span<const UOp> ranges) {
 LoopNest merge_ranges(std::span<const UOp> roots, std::span<const UOp> ranges) {
   LoopNest nest{{roots.begin(), roots.end()}, {}};
   for (const UOp& r : ranges) {
-    if (r.arg(1) != 1) nest.ranges.push_back(r);
+    if (range_arg(*r).size != 1) nest.ranges.push_back(r);
   }
   if (nest.ranges.size() != ranges.size()) nest.roots = simplify(nest.roots);
   std::vector<UOp>& loops = nest.ranges;
@@ -223,7 +224,7 @@ LoopNest merge_ranges(std::span<const UOp> roots, std::span<const UOp> ranges) {
       if (at) coefficients[*at] += coefficient, any = true;
     });
     for (size_t i = 0; any && i + 1 < loops.size(); ++i) {
-      bool fits = __int128(coefficients[i + 1]) * loops[i + 1].arg(1) == coefficients[i];
+      bool fits = __int128(coefficients[i + 1]) * range_arg(*loops[i + 1]).size == coefficients[i];
       joined[i] = joined[i] && fits;
     }
   };
@@ -258,8 +259,8 @@ LoopNest merge_ranges(std::span<const UOp> roots, std::span<const UOp> ranges) {
   std::vector<UOp> merged;
   int64_t id = next_range_id(nodes, loops);
   for (size_t first = 0, last; first < loops.size(); first = last + 1) {
-    int64_t size = loops[first].arg(1);
-    for (last = first; joined[last]; ++last) size *= loops[last + 1].arg(1);
+    int64_t size = range_arg(*loops[first]).size;
+    for (last = first; joined[last]; ++last) size *= range_arg(*loops[last + 1]).size;
     if (first == last) {
       merged.push_back(loops[first]);
       continue;

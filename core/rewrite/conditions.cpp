@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/rewrite/order.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 namespace {
@@ -11,8 +12,8 @@ namespace {
 constexpr int64_t kFar = Interval::kUnbounded;
 
 UOp truth(bool value) { return const_int(DType::Bool, value); }
-bool is_true(const UOp& x) { return is_const(x) && x.arg(0) != 0; }
-bool is_false(const UOp& x) { return is_const(x) && x.arg(0) == 0; }
+bool is_true(const UOp& x) { return is_const(x) && const_bits(*x) != 0; }
+bool is_false(const UOp& x) { return is_const(x) && const_bits(*x) == 0; }
 
 UOp compare(Op op, const UOp& a, const UOp& b) { return UOp::make(op, DType::Bool, {a, b}); }
 
@@ -49,7 +50,7 @@ Upper reduce_upper(IndexAlgebra& algebra, Upper x) {
       // w + y / c < limit  is  w*c + y < limit*c
       auto form = algebra.find(node.src(0));
       if (!form) continue;
-      int64_t c = node.src(1).arg(0), limit;
+      int64_t c = const_bits(*node.src(1)), limit;
       if (__builtin_mul_overflow(x.limit, c, &limit)) break;
       Linear w = x.sum;
       w.terms.erase(std::ranges::find(w.terms, t.atom, &Term::atom));
@@ -135,7 +136,7 @@ UOp equal_to_zero(IndexAlgebra& algebra, const Linear& x, bool negate) {
 }
 
 UOp negated(IndexAlgebra& algebra, const UOp& x) {
-  if (is_const(x)) return truth(!x.arg(0));
+  if (is_const(x)) return truth(!const_bits(*x));
   switch (x.op()) {
     case Op::Not:
       return x.src(0);
@@ -179,11 +180,11 @@ std::optional<Bound> as_bound(const UOp& x) {
   const UOp &a = x.src(0), &b = x.src(1);
   if (a.dtype() != DType::Index) return std::nullopt;
   if (is_const(b)) {
-    int64_t k = b.arg(0);
+    int64_t k = const_bits(*b);
     if (x.op() == Op::CmpEq) return Bound{a, {k, k}};
     return Bound{a, {-kFar, k - 1}};
   }
-  if (is_const(a) && x.op() == Op::CmpLt) return Bound{b, {a.arg(0) + 1, kFar}};
+  if (is_const(a) && x.op() == Op::CmpLt) return Bound{b, {const_bits(*a) + 1, kFar}};
   return std::nullopt;
 }
 

@@ -6,39 +6,16 @@
 #include <optional>
 
 #include "core/dtype/half.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 namespace {
 
-// --- floats
-// ----------------------------------------------------------------------------------------
-
-// f64 to f32 with the discarded bits kept in the last one, so that a second rounding to 16 bits is
-// as good as one.
-float round_to_odd(double value) {
-  float nearest = static_cast<float>(value);
-  if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
-  uint32_t bits = std::bit_cast<uint32_t>(nearest);
-  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) --bits;
-  return std::bit_cast<float>(bits | 1u);
-}
-
-double round_to(DType dtype, double value) {
-  switch (dtype) {
-    case DType::F16:
-      return f16_to_f32(f32_to_f16(round_to_odd(value)));
-    case DType::BF16:
-      return bf16_to_f32(f32_to_bf16(round_to_odd(value)));
-    case DType::F32:
-      return static_cast<float>(value);
-    default:
-      return value;
-  }
-}
+// --- floats --------------------------------------------------------------------------------------
 
 UOp float_result(DType dtype, double value, DimSpan shape) {
   if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();
-  return const_float(dtype, round_to(dtype, value), shape);
+  return const_float(dtype, value, shape);
 }
 
 template <class F>
@@ -66,6 +43,8 @@ std::optional<F> float_arithmetic(Op op, F a, F b) {
       return a * b;
     case Op::Div:
       return a / b;
+    case Op::Mod:
+      return std::fmod(a, b);
     case Op::Max:
       if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<F>::quiet_NaN();
       if (a == b && std::signbit(a) != std::signbit(b))
@@ -95,8 +74,7 @@ UOp fold_float(Op op, DType dtype, double a, double b, DimSpan shape) {
   return value ? float_result(dtype, *value, shape) : UOp();
 }
 
-// --- integers
-// --------------------------------------------------------------------------------------
+// --- integers ------------------------------------------------------------------------------------
 
 // The 64 bits of a narrow unsigned value are zero-extended, so unsigned 64-bit arithmetic is exact.
 std::optional<int64_t> signed_arithmetic(Op op, int64_t a, int64_t b, int bits) {
@@ -223,8 +201,7 @@ std::optional<int64_t> index_arithmetic(Op op, int64_t a, int64_t b) {
   }
 }
 
-// --- conversions
-// -----------------------------------------------------------------------------------
+// --- conversions ---------------------------------------------------------------------------------
 
 int64_t saturate(double value, DType to) {
   if (std::isnan(value)) return 0;
@@ -250,17 +227,15 @@ UOp fold_cast(const UOp& x, DType to) {
     if (to == DType::Bool) return const_int(to, value != 0, x.shape());
     return const_int(to, saturate(value, to), x.shape());
   }
-  int64_t value = x.arg(0);
+  int64_t value = const_bits(*x);
   if (!is_float(to)) return const_int(to, value, x.shape());
-  bool is_unsigned = from == DType::U64;
-  if (to == DType::F64) return float_result(to, const_as_double(x), x.shape());
-  float rounded =
-      is_unsigned ? static_cast<float>(static_cast<uint64_t>(value)) : static_cast<float>(value);
-  return float_result(to, rounded, x.shape());
+  double rounded = from == DType::U64 ? rounded_integer(to, static_cast<uint64_t>(value))
+                                      : rounded_integer(to, value);
+  return const_float(to, rounded, x.shape());
 }
 
 std::optional<uint64_t> raw_bits(const UOp& x) {
-  if (!is_float(x.dtype())) return static_cast<uint64_t>(x.arg(0));
+  if (!is_float(x.dtype())) return static_cast<uint64_t>(const_bits(*x));
   double value = const_as_double(x);
   if (std::isnan(value)) return std::nullopt;  // which of the many NaNs is not kept
   float single = static_cast<float>(value);
@@ -308,7 +283,7 @@ UOp fold_constants(Op op, DType dtype, std::span<const UOp> src) {
     if (!is_const(s)) return {};
   }
   DimSpan shape = src[0].shape();
-  if (op == Op::Where) return src[src[0].arg(0) ? 1 : 2];
+  if (op == Op::Where) return src[const_bits(*src[0]) ? 1 : 2];
   if (op == Op::Cast) return fold_cast(src[0], dtype);
   if (op == Op::Bitcast) return fold_bitcast(src[0], dtype);
 
@@ -317,7 +292,7 @@ UOp fold_constants(Op op, DType dtype, std::span<const UOp> src) {
     double b = src.size() > 1 ? const_as_double(src[1]) : 0;
     return fold_float(op, dtype, const_as_double(src[0]), b, shape);
   }
-  int64_t a = src[0].arg(0), b = src.size() > 1 ? src[1].arg(0) : 0;
+  int64_t a = const_bits(*src[0]), b = src.size() > 1 ? const_bits(*src[1]) : 0;
   int bits = static_cast<int>(itemsize(type) * 8);
   std::optional<int64_t> value;
   if (type == DType::Bool) {
@@ -352,7 +327,7 @@ UOp fold_reduction(ReduceOp op, const UOp& constant, int64_t count) {
     if (op == ReduceOp::Prod && std::signbit(c) && count % 2 == 1) all = -all;
     return fold_cast(const_float(DType::F64, all), dtype);
   }
-  uint64_t c = static_cast<uint64_t>(one.arg(0)), all = 1;
+  uint64_t c = static_cast<uint64_t>(const_bits(*one)), all = 1;
   if (op == ReduceOp::Sum) {
     all = c * static_cast<uint64_t>(count);
   } else {

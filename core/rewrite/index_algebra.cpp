@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "core/rewrite/order.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 namespace {
@@ -11,8 +12,7 @@ constexpr int64_t kFar = Interval::kUnbounded;
 
 }  // namespace
 
-// --- atoms and forms
-// -------------------------------------------------------------------------------
+// --- atoms and forms -----------------------------------------------------------------------------
 
 Linear IndexAlgebra::atom(const UOp& node) { return atom(node, {node->low, node->high}); }
 
@@ -30,14 +30,14 @@ Linear IndexAlgebra::atom(const UOp& node, Interval interval) {
     int64_t divisor = 0;
     if ((node.op() == Op::IDiv || node.op() == Op::Mod) && is_const(node.src(1))) {
       kind = node.op() == Op::IDiv ? Kind::Div : Kind::Mod;
-      divisor = node.src(1).arg(0);
+      divisor = const_bits(*node.src(1));
     }
     atoms_.push_back({node, interval.low, interval.high, kind, divisor});
     atom_of_[node] = id;
   }
   Linear x;
   // A Range of size 0 has no value at all; its loop must stay.
-  bool no_value = node.op() == Op::Range && node.arg(1) <= 0;
+  bool no_value = node.op() == Op::Range && range_arg(*node).size <= 0;
   if (interval.is_constant() && !no_value) {
     x.constant = interval.low;
   } else {
@@ -90,12 +90,12 @@ IndexAlgebra::Form IndexAlgebra::dividend(uint32_t atom) {
     auto [part, scale] = parts.back();
     parts.pop_back();
     if (is_const(*part)) {
-      x.constant = checked_add(x.constant, checked_mul(scale, part->arg(0)));
+      x.constant = checked_add(x.constant, checked_mul(scale, const_bits(**part)));
     } else if (part->op() == Op::Add) {
       parts.push_back({&part->src(0), scale});
       parts.push_back({&part->src(1), scale});
     } else if (part->op() == Op::Mul && is_const(part->src(1))) {
-      parts.push_back({&part->src(0), checked_mul(scale, part->src(1).arg(0))});
+      parts.push_back({&part->src(0), checked_mul(scale, const_bits(*part->src(1)))});
     } else {
       x = add(x, this->atom(*part), scale);
     }
@@ -105,8 +105,7 @@ IndexAlgebra::Form IndexAlgebra::dividend(uint32_t atom) {
   return form;
 }
 
-// --- sums
-// ------------------------------------------------------------------------------------------
+// --- sums ----------------------------------------------------------------------------------------
 
 bool IndexAlgebra::comes_before(const Term& a, const Term& b) const {
   uint64_t m = magnitude(a.coefficient), n = magnitude(b.coefficient);
@@ -169,8 +168,7 @@ Linear IndexAlgebra::multiply(const Linear& a, const Linear& b) {
   return scaled(atom(UOp::make(Op::Mul, DType::Index, {first, second})), checked_mul(g, h));
 }
 
-// --- bounds
-// ----------------------------------------------------------------------------------------
+// --- bounds --------------------------------------------------------------------------------------
 
 Interval IndexAlgebra::plain_interval(const Linear& x) const {
   Interval result{x.constant, x.constant};

@@ -198,8 +198,7 @@ Linear IndexAlgebra::division_atom(Op op, const Linear& r, int64_t divisor) {
   return atom(UOp::make(op, DType::Index, {node(r), index_const(divisor)}), bounds);
 }
 
-// --- putting quotients and remainders together
-// -------------------------------------------------------
+// --- putting quotients and remainders together ---------------------------------------------------
 
 // Every division in `part`, times scale, is a term of x.
 bool IndexAlgebra::contains_divisions_of(const Linear& x, const Linear& part, int64_t scale) const {

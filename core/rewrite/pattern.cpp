@@ -15,8 +15,8 @@ namespace {
 constexpr uint32_t kMaxDepth = 10'000;
 
 OpSet ops_of_sources(const UOp& x) {
-  OpSet set = 0;
-  for (const UOp& s : x->src()) set |= op_bit(s.op());
+  OpSet set;
+  for (const UOp& s : x->src()) set.add(s.op());
   return set;
 }
 
@@ -27,7 +27,7 @@ class Walk {
   // Calls replace(node with rewritten sources, original node) once per node, sources first; a null
   // result keeps the node.
   template <class Replace>
-  UOp run(const UOp& root, bool again, const Replace& replace) {
+  UOp run(const UOp& root, const Replace& replace) {
     push(root, 0);
     while (!stack_.empty()) {
       Frame& frame = stack_.back();
@@ -45,8 +45,9 @@ class Walk {
         push(src[frame.next++], frame.depth);
         continue;
       }
+      const OriginScope origin(origin_id(node));
       UOp current = rebuilt(node);
-      if (!(current == node) && again) {
+      if (!(current == node)) {
         if (const UOp* known = done_.find(current)) {
           finish(node, *known);
           continue;
@@ -54,15 +55,11 @@ class Walk {
       }
       UOp replacement = replace(current, node);
       if (!replacement || replacement == current) {
-        if (again && !(current == node)) {
+        if (!(current == node)) {
           alive_.push_back(current);
           done_[current] = current;
         }
         finish(node, current);
-        continue;
-      }
-      if (!again) {
-        finish(node, replacement);
         continue;
       }
       if (const UOp* known = done_.find(replacement)) {
@@ -123,7 +120,7 @@ class Walk {
 RuleSet::RuleSet(std::vector<Rule> rules) : rules_(std::move(rules)), first_(kOps + 1) {
   std::ranges::stable_sort(rules_, {}, &Rule::root);
   for (const Rule& rule : rules_) {
-    roots_ |= op_bit(rule.root);
+    roots_.add(rule.root);
     ++first_[static_cast<size_t>(rule.root) + 1];
   }
   for (size_t i = 0; i < kOps; ++i) first_[i + 1] += first_[i];
@@ -136,7 +133,7 @@ UOp RuleSet::apply(const UOp& x) const {
   OpSet sources = ops_of_sources(x);
   for (size_t i = first_[op]; i < first_[op + 1]; ++i) {
     const Rule& rule = rules_[i];
-    if ((rule.needs & ~sources) != 0) continue;
+    if (!rule.needs.subset_of(sources)) continue;
     UOp result = rule.apply(x);
     if (!result || result == x) continue;
     if (options().debug >= 3) matches_[i].fetch_add(1, std::memory_order_relaxed);
@@ -158,8 +155,7 @@ std::vector<UOp> rewrite(std::span<const UOp> roots, const RuleSet& rules) {
   std::vector<UOp> results;
   results.reserve(roots.size());
   for (const UOp& root : roots) {
-    results.push_back(
-        walk.run(root, true, [&](const UOp& x, const UOp&) { return rules.apply(x); }));
+    results.push_back(walk.run(root, [&](const UOp& x, const UOp&) { return rules.apply(x); }));
   }
   return results;
 }
@@ -168,33 +164,70 @@ UOp rewrite(const UOp& root, const RuleSet& rules) {
   return std::move(rewrite(std::span(&root, 1), rules)[0]);
 }
 
+namespace {
+
+// One walk over a graph, sources before users. Only what changes is noted: most of a large graph
+// stays as it is when a few nodes of it are replaced.
+class Changes {
+ public:
+  void set(const UOp& x, UOp now) {
+    if (!(now == x)) changed_[x] = std::move(now);
+  }
+  const UOp& of(const UOp& x) const {
+    const UOp* now = changed_.find(x);
+    return now ? *now : x;
+  }
+  // The sources of x as they are now; empty when none has changed.
+  std::span<UOp> sources(const UOp& x) {
+    src_.clear();
+    auto has_changed = [&](const UOp& s) { return changed_.contains(s); };
+    if (std::ranges::none_of(x->src(), has_changed)) return {};
+    for (const UOp& s : x->src()) src_.push_back(of(s));
+    return src_;
+  }
+  std::vector<UOp> of(std::span<const UOp> roots) const {
+    std::vector<UOp> results;
+    results.reserve(roots.size());
+    for (const UOp& root : roots) results.push_back(of(root));
+    return results;
+  }
+
+ private:
+  NodeMap<UOp> changed_;
+  std::vector<UOp> src_;
+};
+
+}  // namespace
+
 std::vector<UOp> rewrite_once(std::span<const UOp> roots,
                               const std::function<UOp(const UOp&)>& apply) {
-  Walk walk;
-  std::vector<UOp> results;
-  results.reserve(roots.size());
-  for (const UOp& root : roots) {
-    results.push_back(walk.run(root, false, [&](const UOp& x, const UOp&) { return apply(x); }));
+  Changes changes;
+  for (const UOp& x : toposort(roots)) {
+    std::span<const UOp> src = changes.sources(x);
+    UOp current = src.empty() ? x : x.with_src(src);
+    UOp replacement = apply(current);
+    changes.set(x, replacement ? std::move(replacement) : std::move(current));
   }
-  return results;
+  return changes.of(roots);
 }
 
 std::vector<UOp> substitute(std::span<const UOp> roots, const NodeMap<UOp>& map) {
-  Walk walk;
-  std::vector<UOp> results;
-  results.reserve(roots.size());
-  for (const UOp& root : roots) {
-    results.push_back(walk.run(root, false, [&](const UOp& current, const UOp& original) -> UOp {
-      if (const UOp* replacement = map.find(original)) return *replacement;
-      if (current.op() != Op::Fold || current == original) return {};
-      std::vector<UOp> src{current.src(0)};
-      for (const UOp& range : current->src().subspan(1)) {
-        if (range.op() == Op::Range) src.push_back(range);
-      }
-      return src.size() == 1 ? src[0] : current.with_src(src);
-    }));
+  Changes changes;
+  for (const UOp& x : toposort(roots)) {
+    if (const UOp* replacement = map.find(x)) {
+      changes.set(x, *replacement);
+      continue;
+    }
+    std::span<UOp> src = changes.sources(x);
+    if (src.empty()) continue;
+    if (x.op() == Op::Fold) {  // over the ranges that are left
+      auto is_gone = [](const UOp& r) { return r.op() != Op::Range; };
+      auto end = std::remove_if(src.begin() + 1, src.end(), is_gone);
+      src = src.first(size_t(end - src.begin()));
+    }
+    changes.set(x, x.op() == Op::Fold && src.size() == 1 ? src[0] : x.with_src(src));
   }
-  return results;
+  return changes.of(roots);
 }
 
 UOp substitute(const UOp& root, const NodeMap<UOp>& map) {

@@ -2,7 +2,7 @@
 // applied bottom-up until none matches. Tensor passes and kernel passes are written with it.
 //
 //   static const RuleSet kRules({
-//       {"double_neg", Op::Neg, op_bit(Op::Neg), [](const UOp& x) { return x.src(0).src(0); }},
+//       {"double_neg", Op::Neg, op_set(Op::Neg), [](const UOp& x) { return x.src(0).src(0); }},
 //   });
 //   std::vector<UOp> out = rewrite(roots, kRules);
 //
@@ -15,25 +15,17 @@
 #include <string_view>
 #include <vector>
 
+#include "core/rewrite/op_set.h"
 #include "core/uop/node_map.h"
 #include "core/uop/uop.h"
 
 namespace tinyshard {
 
-// Sets of ops as bits.
-using OpSet = uint64_t;
-static_assert(kOps <= 64, "an OpSet holds one bit per op");
-constexpr OpSet op_bit(Op op) { return OpSet{1} << static_cast<int>(op); }
-template <class... Ops>
-constexpr OpSet op_set(Ops... ops) {
-  return (OpSet{0} | ... | op_bit(ops));
-}
-
 struct Rule {
   std::string_view name;
   Op root;
-  // The rule is tried only when each of these ops is the op of some source; 0 tries it always.
-  OpSet needs = 0;
+  // The rule is tried only when each of these ops is the op of some source; the empty set tries it always.
+  OpSet needs = {};
   // The replacement; null, or the node itself, means no match. It must have the node's type and
   // shape, and must not depend on anything but the node, or memoisation would be wrong.
   std::function<UOp(const UOp&)> apply;
@@ -45,7 +37,7 @@ class RuleSet {
 
   // The replacement by the first rule that matches `x`; null when none does.
   UOp apply(const UOp& x) const;
-  bool has_rules(Op op) const { return (roots_ & op_bit(op)) != 0; }
+  bool has_rules(Op op) const { return roots_.contains(op); }
 
   // How often each rule has matched; counted only when DEBUG >= 3.
   struct Count {
@@ -57,7 +49,7 @@ class RuleSet {
  private:
   std::vector<Rule> rules_;      // sorted by root, in the given order within one root
   std::vector<uint16_t> first_;  // rules of op i: [first_[i], first_[i + 1])
-  OpSet roots_ = 0;
+  OpSet roots_;
   std::unique_ptr<std::atomic<uint64_t>[]> matches_;
 };
 

@@ -5,15 +5,16 @@
 #include "core/rewrite/fold.h"
 #include "core/rewrite/simplifier.h"
 #include "core/rewrite/type_facts.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 
 IndexAlgebra::Form Simplifier::Impl::index_form(const UOp& x) {
   try {
     bool division = x.op() == Op::IDiv || x.op() == Op::Mod;
-    if (division && is_const(x.src(1)) && x.src(1).arg(0) > 0) {
+    if (division && is_const(x.src(1)) && const_bits(*x.src(1)) > 0) {
       Form dividend = *algebra_.find(x.src(0));
-      int64_t divisor = x.src(1).arg(0);
+      int64_t divisor = const_bits(*x.src(1));
       return x.op() == Op::IDiv ? algebra_.quotient(dividend, divisor)
                                 : algebra_.remainder(dividend, divisor);
     }
@@ -32,7 +33,7 @@ Linear Simplifier::Impl::index_value(const UOp& x) {
   };
   switch (x.op()) {
     case Op::Const:
-      return Linear(x.arg(0));
+      return Linear(const_bits(*x));
     case Op::Neg:
       return algebra_.scaled(operand(0), -1);
     case Op::Add:
@@ -75,7 +76,7 @@ Linear Simplifier::Impl::index_cast(const UOp& x) {
   UOp from = result(x.src(0));
   if (is_const(from)) {
     UOp folded = fold_constants(Op::Cast, DType::Index, std::span(&from, 1));
-    return Linear(folded.arg(0));
+    return Linear(const_bits(*folded));
   }
   if (auto known = as_index(from)) return *known;
   // A widened value is as small as it was before.
@@ -92,7 +93,7 @@ Linear Simplifier::Impl::index_cast(const UOp& x) {
 Linear Simplifier::Impl::index_where(const UOp& x) {
   UOp condition = result(x.src(0));
   const Linear &a = linear(x.src(1)), &b = linear(x.src(2));
-  if (is_const(condition)) return condition.arg(0) ? a : b;
+  if (is_const(condition)) return const_bits(*condition) ? a : b;
   if (a == b) return a;
   bool opposite = condition.op() == Op::Not;
   if (opposite) condition = UOp(condition.src(0));
@@ -118,7 +119,7 @@ Linear Simplifier::Impl::index_max(const Linear& a, const Linear& b) {
 std::optional<Linear> Simplifier::Impl::as_index(const UOp& x) const {
   if (x->rank != 0 || !is_int(x.dtype())) return std::nullopt;
   if (is_const(x)) {
-    int64_t value = x.arg(0);
+    int64_t value = const_bits(*x);
     bool huge = x.dtype() == DType::U64 && value < 0;
     if (huge || magnitude(value) >= static_cast<uint64_t>(Interval::kUnbounded))
       return std::nullopt;

@@ -6,11 +6,12 @@
 #include "core/rewrite/fold.h"
 #include "core/rewrite/simplifier.h"
 #include "core/rewrite/type_facts.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 namespace {
 
-bool is_zero(const UOp& x) { return is_const(x) && x.arg(0) == 0; }  // +0 only
+bool is_zero(const UOp& x) { return is_const(x) && const_bits(*x) == 0; }  // +0 only
 bool is_all_ones(const UOp& x) { return is_const(x) && const_int(x.dtype(), -1, x.shape()) == x; }
 UOp zero_like(const UOp& x) { return const_int(x.dtype(), 0, x.shape()); }
 
@@ -72,7 +73,7 @@ UOp Simplifier::Impl::arithmetic(Op op, const UOp& a, const UOp& b) {
     if (op == Op::And && scalar) return decided(conjunction(algebra_, a, b));
     if (op == Op::Or && scalar) return decided(disjunction(algebra_, a, b));
     if (is_const(b)) {
-      bool t = b.arg(0) != 0;
+      bool t = const_bits(*b) != 0;
       if (op == Op::And) return t ? a : b;
       if (op == Op::Or) return t ? b : a;
       if (op == Op::Xor) return t ? decided(negation(a)) : a;
@@ -128,7 +129,7 @@ UOp Simplifier::Impl::int_arithmetic(Op op, const UOp& a, const UOp& b) {
   if (UOp lifted = on_index(op, a, b)) return lifted;
   bool constant = is_const(b);
   if (constant) {
-    bool zero = is_zero(b), one = b.arg(0) == 1;
+    bool zero = is_zero(b), one = const_bits(*b) == 1;
     // (x + c) + d and (x * c) * d: wrapping arithmetic is associative.
     if ((op == Op::Add || op == Op::Mul || op == Op::And || op == Op::Or || op == Op::Xor) &&
         a.op() == op && is_const(a.src(1))) {
@@ -165,7 +166,7 @@ UOp Simplifier::Impl::int_arithmetic(Op op, const UOp& a, const UOp& b) {
         int64_t least = !is_signed(b.dtype()) ? 0
                         : wide                ? std::numeric_limits<int64_t>::min()
                                               : all.low;
-        if (b.arg(0) == least) return a;
+        if (const_bits(*b) == least) return a;
         break;
       }
       default:
@@ -209,7 +210,7 @@ UOp Simplifier::Impl::comparison(Op op, const UOp& a, const UOp& b) {
   }
 
   if (dtype == DType::Bool && op != Op::CmpLt && is_const(b)) {
-    bool same = (b.arg(0) != 0) == (op == Op::CmpEq);
+    bool same = (const_bits(*b) != 0) == (op == Op::CmpEq);
     return same ? a : negation(a);
   }
   // Cast(condition) != 0 is the condition.
@@ -223,8 +224,8 @@ UOp Simplifier::Impl::comparison(Op op, const UOp& a, const UOp& b) {
     Interval all = limits(dtype);
     int64_t least = !is_signed(dtype) ? 0 : wide ? std::numeric_limits<int64_t>::min() : all.low;
     int64_t most = !wide ? all.high : is_signed(dtype) ? std::numeric_limits<int64_t>::max() : -1;
-    if (is_const(b) && b.arg(0) == least) return truth(false);
-    if (is_const(a) && a.arg(0) == most) return truth(false);
+    if (is_const(b) && const_bits(*b) == least) return truth(false);
+    if (is_const(a) && const_bits(*a) == most) return truth(false);
   }
   return UOp::make(op, DType::Bool, {a, b});
 }
@@ -235,7 +236,7 @@ UOp Simplifier::Impl::negation(const UOp& x) {
 }
 
 UOp Simplifier::Impl::select(const UOp& condition, const UOp& a, const UOp& b) {
-  if (is_const(condition)) return condition.arg(0) ? a : b;
+  if (is_const(condition)) return const_bits(*condition) ? a : b;
   if (a == b) return a;
   if (condition.op() == Op::Not) return select(condition.src(0), b, a);
   if (a.op() == Op::Where && a.src(0) == condition) return select(condition, a.src(1), b);
@@ -245,14 +246,15 @@ UOp Simplifier::Impl::select(const UOp& condition, const UOp& a, const UOp& b) {
     return select(arithmetic(Op::And, condition, a.src(0)), a.src(1), b);
   }
   if (a.dtype() == DType::Bool) {
-    if (is_const(a) && is_const(b)) return a.arg(0) ? condition : decided(negation(condition));
+    if (is_const(a) && is_const(b))
+      return const_bits(*a) ? condition : decided(negation(condition));
     if (is_const(b)) {
-      return b.arg(0) ? arithmetic(Op::Or, decided(negation(condition)), a)
-                      : arithmetic(Op::And, condition, a);
+      return const_bits(*b) ? arithmetic(Op::Or, decided(negation(condition)), a)
+                            : arithmetic(Op::And, condition, a);
     }
     if (is_const(a)) {
-      return a.arg(0) ? arithmetic(Op::Or, condition, b)
-                      : arithmetic(Op::And, decided(negation(condition)), b);
+      return const_bits(*a) ? arithmetic(Op::Or, condition, b)
+                            : arithmetic(Op::And, decided(negation(condition)), b);
     }
   }
   // The load is 0 already wherever the condition fails.

@@ -2,6 +2,7 @@
 
 #include "core/rewrite/conditions.h"
 #include "core/rewrite/simplifier.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 
@@ -95,7 +96,7 @@ UOp Simplifier::Impl::load(const UOp& x) {
   if (x->sources < 3) return x.with_src(std::initializer_list<UOp>{param, index});
   UOp valid = result(x.src(2));
   if (is_const(valid)) {
-    if (!valid.arg(0)) return const_int(x.dtype(), 0);
+    if (!const_bits(*valid)) return const_int(x.dtype(), 0);
     return UOp::make(Op::Load, x.dtype(), {param, index}, x->arg());
   }
   index = index_given(index, valid);
@@ -105,7 +106,8 @@ UOp Simplifier::Impl::load(const UOp& x) {
 UOp Simplifier::Impl::fold(const UOp& x) {
   std::vector<UOp> src{result(x.src(0))};
   for (const UOp& range : x->src().subspan(1)) {
-    if (range.arg(1) != 1) src.push_back(range);  // its own variable, not a value to replace
+    if (range_arg(*range).size != 1)
+      src.push_back(range);  // its own variable, not a value to replace
   }
   if (src.size() == 1) return src[0];
   return x.with_src(src);

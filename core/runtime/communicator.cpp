@@ -48,6 +48,22 @@ std::string describe(const Collective& call) {
   return text;
 }
 
+std::string describe_with_axis(const Collective& call) {
+  return describe(call) +
+         (call.site ? fmt::format(" on mesh axis \"{}\"", call.site->axis) : std::string());
+}
+
+std::string describe_place(const Collective& call) {
+  std::string text;
+  if (call.site && !call.site->purpose.empty()) text += "; " + call.site->purpose;
+  if (call.site && !call.site->source.empty()) text += fmt::format(" ({})", call.site->source);
+  if (call.ticket.run > 0) {
+    text += fmt::format("{}in run {} of schedule {:x}", text.empty() ? "; " : ", ", call.ticket.run,
+                        call.ticket.schedule);
+  }
+  return text;
+}
+
 namespace {
 
 // `count` parts from `first` on, `step` apart in the list of counts.

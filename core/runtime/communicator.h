@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/ticket.h"
 #include "core/dtype/dtype.h"
 #include "core/uop/op.h"
 
@@ -102,8 +103,17 @@ struct Collective {
   // before it counts as done. Read when the call starts. Null: none. Communicators on device memory
   // ignore it (see announce).
   const RunIdentity* identity = nullptr;
+  // Of a call that an item of a schedule makes: which it is, and what it is to the program. For
+  // errors; ranks do not compare them.
+  Ticket ticket = {};
+  std::shared_ptr<const CollectiveSite> site = {};
 };
 std::string describe(const Collective& call);  // "all_reduce sum f32 x 1024"
+// With its axis: 'all_reduce sum f32 x 1024 on mesh axis "data"'.
+std::string describe_with_axis(const Collective& call);
+// What is known of its place in the program, behind "; ": 'it is the gradient of w (train.cpp:21),
+// in run 7 of schedule 9f3ac1'. Empty where the call is no item's.
+std::string describe_place(const Collective& call);
 // What one of `size` participants gives and gets, in elements; Send and Recv: on their side.
 size_t sent_elements(const Collective& call, size_t size, size_t participant);
 size_t received_elements(const Collective& call, size_t size, size_t participant);
@@ -197,6 +207,10 @@ class Communicator {
                  {}, {&buffer, 1});
   }
   Work barrier() { return start({}, {}, {}); }
+
+  // A run begins, of a step whose calls may have been recorded: they then reach the communicator
+  // without `start`. For errors.
+  virtual void begin_run(const Ticket& /*run*/) {}
 
   // Calls started in a batch may run as one when it ends: on devices, one launch for all of them.
   // It is also how sends and receives run at once there; what is started one by one runs one by

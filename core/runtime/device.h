@@ -34,11 +34,11 @@ class Program {
   virtual const void* scratch() const { return nullptr; }
 };
 
-// A Dot, an attention, a convolution or a ScatterAdd that a device may run by a library. Operands
-// are the sources of the node in order. `also` are nodes of the same op and sources, with other
-// arguments, that the same call computes (the statistics of a softmax beside its result). `results`
-// says where those of the node and of `also` lie, maybe several in one buffer without overlap;
-// empty when each is contiguous, as most libraries want them.
+// A Dot, an attention, a convolution, a ScatterAdd or a Sort that a device may run by a library.
+// Operands are the sources of the node in order. `also` are nodes of the same op and sources, with
+// other arguments, that the same call computes (the statistics of a softmax beside its result).
+// `results` says where those of the node and of `also` lie, maybe several in one buffer without
+// overlap; empty when each is contiguous, as most libraries want them.
 struct LibraryCall {
   UOp node;
   std::vector<StridedView> operands;
@@ -100,8 +100,8 @@ class Device {
   // `host` may change as soon as this returns.
   virtual void copy_in(void* to, const void* host, size_t bytes) = 0;
   virtual void copy_out(void* host, const void* from, size_t bytes) = 0;
-  // From the memory of a device of this kind, maybe this one, after what that device was told so
-  // far. False where there is no such way: the caller goes through the host.
+  // Copies between devices of this kind (`source` may be this one), ordered after everything that
+  // is queued on `source`. False where there is no such way: the caller goes through the host.
   virtual bool copy_from(void* /*to*/, Device& /*source*/, const void* /*from*/, size_t /*bytes*/) {
     return false;
   }
@@ -109,16 +109,16 @@ class Device {
   // Host view of the memory, or null where the host cannot touch it.
   virtual void* host_pointer(void* memory) = 0;
 
-  // What `load` would spend most of its time on and need not do in order: several threads call this
-  // before, for many kernels at once.
+  // Does ahead of `load` what takes most of its time and needs no order: several threads call this
+  // for many kernels at once.
   virtual void prepare(const ObjectCode& /*code*/) {}
   // The same for `library`: calls that need nothing, or what was prepared already, return at once.
   virtual void prepare(const LibraryCall& /*call*/) {}
   virtual std::unique_ptr<Program> load(const ObjectCode& code) = 0;
   // Whether a library takes the call as it is; `why` (may be null) says why not.
   virtual bool supports(const LibraryCall& call, std::string* why) const = 0;
-  // How many elements are worth copying for an operand (0 or 1) of a product to lie along its sum,
-  // the other one lying as it does; 0 where the library does as well with any order.
+  // Break-even size, in elements, of copying operand 0 or 1 of a product into a layout whose last
+  // dim is the summed one, the other operand left as it is; 0: never worth it.
   virtual int64_t worth_copying(const LibraryCall& /*call*/, int /*operand*/) const { return 0; }
   // The program of a supported call: buffers are those of the operands in order, then that of the
   // node's result, then those of `also`.

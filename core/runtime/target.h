@@ -27,7 +27,7 @@ struct Target {
 // and does the work items [begin, end) of work_items; items are independent of each other.
 // On GPU targets `bytes` is PTX text; a work item is a block of `block` threads. The entry takes
 // one 64-bit pointer per parameter slot, then `coordinates` 64-bit integers: this device's place on
-// the first mesh axes.
+// the first mesh axes, and behind all axes the scalars of the kernel.
 struct ObjectCode {
   std::string entry;
   std::vector<char> bytes;

@@ -1,8 +1,17 @@
+// Gradients become ready one after the other, each with an all-reduce of its own. With buckets of
+// 1 MiB and gradients of 0.4 MiB:
+//
+//   kernel g1   all-reduce g1   kernel g2   all-reduce g2   kernel g3   all-reduce g3
+//   kernel g1   kernel g2   all-reduce [g1 g2]   kernel g3   all-reduce [g3]
+//
+// g1 and g2 are members of one buffer, at 0 and 0.4 MiB in it, where their kernels write them and
+// their readers find them: nothing is copied.
 #include "core/schedule/buckets.h"
 
 #include <algorithm>
 
 #include "core/schedule/order.h"
+#include "core/schedule/state.h"
 
 namespace tinyshard {
 namespace {
@@ -15,21 +24,22 @@ struct Bucket {
   int buffer = -1;  // of all-reduces
 };
 
-bool same_kind(const Item& a, const Item& b) {
-  return a.collective.op == b.collective.op && a.collective.dtype == b.collective.dtype &&
-         a.collective.reduce == b.collective.reduce && a.mesh == b.mesh &&
-         a.mesh_axis == b.mesh_axis;
+bool same_kind(const Task& x, const Task& y) {
+  const Item &a = x.item, &b = y.item;
+  return x.turn == y.turn && a.collective.op == b.collective.op &&
+         a.collective.dtype == b.collective.dtype && a.collective.reduce == b.collective.reduce &&
+         a.mesh == b.mesh && a.mesh_axis == b.mesh_axis;
 }
 
 class Bucketing {
  public:
-  Bucketing(std::vector<Task>& tasks, std::vector<VirtualBuffer>& buffers, int64_t bytes)
-      : tasks_(tasks),
-        buffers_(buffers),
-        bytes_(bytes),
-        dependencies_(tasks, buffers),
-        readers_(buffers.size()) {
-    for (const Task& task : tasks) {
+  explicit Bucketing(ScheduleState& state)
+      : tasks_(state.tasks),
+        buffers_(state.schedule.buffers),
+        bytes_(state.options.bucket_bytes),
+        dependencies_(*state.dependencies),
+        readers_(buffers_.size()) {
+    for (const Task& task : tasks_) {
       for (int b : task.reads) ++readers_[size_t(b)];
     }
   }
@@ -77,9 +87,9 @@ class Bucketing {
   // new one, which stays alone where t is larger than a bucket.
   Bucket& bucket_of(int t) {
     if (size_of(t) > bytes_) return alone_ = Bucket{t};
-    const Item& item = tasks_[size_t(t)].item;
+    const Task& task = tasks_[size_t(t)];
     auto latest = std::ranges::find_if(
-        latest_, [&](const Bucket& b) { return same_kind(tasks_[size_t(b.task)].item, item); });
+        latest_, [&](const Bucket& b) { return same_kind(tasks_[size_t(b.task)], task); });
     if (latest == latest_.end()) return latest_.emplace_back(Bucket{t});
     bool fits = latest->bytes + size_of(t) <= bytes_ && !dependencies_.reaches(latest->task, t) &&
                 !dependencies_.reaches(t, latest->task);
@@ -136,7 +146,7 @@ class Bucketing {
   std::vector<Task>& tasks_;
   std::vector<VirtualBuffer>& buffers_;
   int64_t bytes_;
-  Dependencies dependencies_;
+  Dependencies& dependencies_;
   std::vector<int> readers_;    // of a buffer
   std::vector<Bucket> latest_;  // of each kind
   Bucket alone_;                // of what is larger than a bucket
@@ -144,9 +154,11 @@ class Bucketing {
 
 }  // namespace
 
-void bucket_collectives(std::vector<Task>& tasks, std::vector<VirtualBuffer>& buffers,
-                        int64_t bytes) {
-  Bucketing(tasks, buffers, bytes).run();
+void bucket_collectives(ScheduleState& state) {
+  auto is_collective = [](const Task& t) {
+    return !t.draft && !t.gone && t.item.kind == Item::Kind::Collective;
+  };
+  if (std::ranges::any_of(state.tasks, is_collective)) Bucketing(state).run();
 }
 
 }  // namespace tinyshard

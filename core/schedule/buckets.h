@@ -1,16 +1,15 @@
 // Many small collectives become few large ones, and nothing is copied for it.
 #pragma once
-#include <vector>
-
-#include "core/schedule/merge.h"
 
 namespace tinyshard {
 
+struct ScheduleState;
+
 // Collectives of one kind over one mesh axis that become ready one after the other share a bucket
-// of at most `bytes` (a larger one has a bucket of its own). All-reduces share a buffer: operands
-// are computed straight into it and results read from it. Reduce-scatters and all-gathers, whose
-// parts would lie apart in such a buffer, keep their own and run as the pieces of one call.
-void bucket_collectives(std::vector<Task>& tasks, std::vector<VirtualBuffer>& buffers,
-                        int64_t bytes);
+// of at most ScheduleOptions::bucket_bytes (a larger one has a bucket of its own). All-reduces
+// share a buffer: operands are computed straight into it and results read from it. Reduce-scatters
+// and all-gathers, whose parts would lie apart in such a buffer, keep their own and run as the
+// pieces of one call.
+void bucket_collectives(ScheduleState& state);
 
 }  // namespace tinyshard

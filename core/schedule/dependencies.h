@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "core/schedule/merge.h"
+#include "core/schedule/task.h"
 
 namespace tinyshard {
 

@@ -76,6 +76,7 @@ bool is_library_op(Op op) {
     case Op::Attention:
     case Op::AttentionBackward:
     case Op::ScatterAdd:
+    case Op::Sort:
       return true;
     default:
       return false;

@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/rewrite/affine.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 namespace {
@@ -23,8 +24,8 @@ constexpr int64_t kLevelStride = 64;
 int64_t fold_level(std::span<const UOp> expressions) {
   int64_t level = 0;
   for (const UOp& x : toposort(expressions)) {
-    if (x.op() == Op::Range && RangeKind(x.arg(2)) == RangeKind::Fold)
-      level = std::max(level, x.arg(0) / kLevelStride);
+    if (x.op() == Op::Range && range_arg(*x).kind == RangeKind::Fold)
+      level = std::max(level, range_arg(*x).id / kLevelStride);
   }
   return level;
 }
@@ -65,7 +66,25 @@ KernelDraft Lowering::kernel(const UOp& value, int buffer) {
   root_ = value.get();
   UOp result = lower_new(value, index, UOp());
   draft.outputs.push_back({buffer, simplify_(flat_index(value.shape(), index)), simplify_(result)});
+  if (UOp valid = demanded(value, index)) draft.outputs.back().valid = simplify_(valid);
   return draft;
+}
+
+// Where somebody looks at x; null for everywhere.
+UOp Lowering::demanded(const UOp& x, const std::vector<UOp>& index) {
+  UOp valid;
+  std::span<const UOp> below = demand_.of(x);
+  for (size_t d = 0; d < below.size(); ++d) {
+    if (!below[d] || x.shape()[d] == 1) continue;
+    // What is not there before this kernel would make it wait for itself.
+    const std::vector<UOp> needed = toposort(below.subspan(d, 1));
+    if (std::ranges::any_of(
+            needed, [&](const UOp& y) { return y.op() != Op::Buffer && fusion_.materialized(y); }))
+      continue;
+    UOp n = lower(below[d], std::vector<UOp>(below[d].shape().size(), index_const(0)), UOp());
+    valid = both(valid, binary(Op::CmpLt, cast(index[d], n.dtype()), n));
+  }
+  return valid;
 }
 
 UOp Lowering::lower(const UOp& x, const std::vector<UOp>& index, const UOp& valid) {
@@ -131,13 +150,13 @@ std::vector<UOp> Lowering::through_reshape(DimSpan from, DimSpan to,
   return result;
 }
 
-// An integer made of iotas and constants alone, as index arithmetic that later stages can simplify;
-// null for anything else.
+// An integer made of iotas, constants and numbers of the device, as index arithmetic that later
+// stages can simplify; null for anything else.
 UOp Lowering::position(const UOp& x, const std::vector<UOp>& index) {
   if (fusion_.materialized(x) && x.get() != root_) return UOp();
   switch (x.op()) {
     case Op::Const:
-      return is_int(x.dtype()) ? index_const(x.arg(0)) : UOp();
+      return is_int(x.dtype()) ? index_const(const_bits(*x)) : UOp();
     case Op::Iota:
       return index[0];
     case Op::Cast:
@@ -159,19 +178,30 @@ UOp Lowering::position(const UOp& x, const std::vector<UOp>& index) {
     }
     case Op::Permute: {
       std::vector<UOp> inner(index.size());
-      for (size_t i = 0; i < x->arg().size(); ++i) inner[x.arg(i)] = index[i];
+      for (size_t i = 0; i < x->arg().size(); ++i) inner[x->arg()[i]] = index[i];
       return position(x.src(0), inner);
     }
     default:
-      return UOp();
+      return number_of_device(x, index);
   }
+}
+
+// A single number that depends on no memory, but maybe on the device: a part of an index by itself.
+UOp Lowering::number_of_device(const UOp& x, const std::vector<UOp>& index) {
+  if (x->numel() != 1 || (!is_elementwise(x.op()) && x.op() != Op::ShardSlice)) return UOp();
+  const UOp number = simplify_(cast(lower(x, index, UOp()), DType::Index));
+  const std::vector<UOp> nodes = toposort(std::span(&number, 1));
+  const bool alone = std::ranges::none_of(nodes, [](const UOp& n) {
+    return n.op() == Op::Load || n.op() == Op::Range || n.op() == Op::Fold;
+  });
+  return alone ? number : UOp();
 }
 
 // Whether x sums products that nothing else reads: they need no rounding of their own.
 bool Lowering::adds_products(const UOp& x) const {
   UOp product = x.src(0);
   while (is_movement(product.op())) product = product.src(0);
-  return ReduceOp(x.arg(0)) == ReduceOp::Sum && is_float(x.dtype()) && product.op() == Op::Mul &&
+  return reduce_arg(*x).op == ReduceOp::Sum && is_float(x.dtype()) && product.op() == Op::Mul &&
          fusion_.read_once(product);
 }
 
@@ -180,7 +210,7 @@ UOp Lowering::fold(const UOp& x, const std::vector<UOp>& index, const UOp& valid
   std::vector<UOp> context = index;
   if (valid) context.push_back(valid);
   int64_t id = (fold_level(context) + 1) * kLevelStride;
-  for (int64_t axis : x->arg().subspan(1)) {
+  for (int64_t axis : reduce_arg(*x).axes) {
     int64_t size = x.src(0).shape()[axis];
     if (size == 1) {
       inner[axis] = index_const(0);
@@ -193,7 +223,8 @@ UOp Lowering::fold(const UOp& x, const std::vector<UOp>& index, const UOp& valid
   // but its loads must be.
   src[0] = simplify_(lower(x.src(0), inner, valid));
   if (src.size() == 1) return src[0];
-  UOp result = UOp::make(Op::Fold, x.dtype(), src, Dims{x.arg(0), adds_products(x)});
+  UOp result =
+      UOp::make(Op::Fold, x.dtype(), src, to_ints(FoldArg{reduce_arg(*x).op, adds_products(x)}));
   fold_origin_[result] = x;
   alive_.push_back(result);
   return result;
@@ -257,30 +288,33 @@ UOp Lowering::lower_new(const UOp& x, const std::vector<UOp>& index, const UOp& 
     }
     case Op::Shrink: {
       std::vector<UOp> inner = index;
-      for (size_t i = 0; i < inner.size(); ++i) inner[i] = simplify_(add(index[i], arg[2 * i]));
+      const BoundsArg bounds = bounds_arg(*x);
+      for (size_t i = 0; i < inner.size(); ++i) inner[i] = simplify_(add(index[i], bounds.low(i)));
       return lower(x.src(0), inner, valid);
     }
     case Op::Pad: {
       std::vector<UOp> inner = index;
       UOp inside;
+      const BoundsArg bounds = bounds_arg(*x);
       for (size_t i = 0; i < inner.size(); ++i) {
-        int64_t low = arg[2 * i], size = x.src(0).shape()[i];
-        if (low == 0 && arg[2 * i + 1] == 0) continue;
+        const int64_t low = bounds.low(i), high = bounds.high(i), size = x.src(0).shape()[i];
+        if (low == 0 && high == 0) continue;
         if (low > 0) inside = both(inside, binary(Op::CmpLt, index_const(low - 1), index[i]));
-        if (arg[2 * i + 1] > 0)
-          inside = both(inside, binary(Op::CmpLt, index[i], index_const(low + size)));
+        if (high > 0) inside = both(inside, binary(Op::CmpLt, index[i], index_const(low + size)));
         inner[i] = simplify_(add(index[i], -low));
       }
       return guarded(x.src(0), std::move(inner), valid, simplify_(inside));
     }
     case Op::ShardSlice: {
       std::vector<UOp> inner = index;
-      int64_t axis = arg[0], whole = x.src(0).shape()[axis], part = x.shape()[axis];
-      UOp place = UOp::make(Op::DeviceCoordinate, DType::Index, {}, Dims{arg[1], arg[2]});
+      const auto [axis, mesh_axis, parts] = shard_slice_arg(*x);
+      const int64_t whole = x.src(0).shape()[axis], part = x.shape()[axis];
+      UOp place = UOp::make(Op::DeviceCoordinate, DType::Index, {},
+                            to_ints(CoordinateArg{mesh_axis, parts}));
       inner[axis] =
           simplify_(binary(Op::Add, binary(Op::Mul, place, index_const(part)), index[axis]));
       UOp inside;
-      if (part * arg[2] != whole)
+      if (part * parts != whole)
         inside = simplify_(binary(Op::CmpLt, inner[axis], index_const(whole)));
       return guarded(x.src(0), std::move(inner), valid, inside);
     }
@@ -290,9 +324,9 @@ UOp Lowering::lower_new(const UOp& x, const std::vector<UOp>& index, const UOp& 
       std::vector<UOp> inner = index;
       UOp place = position(x.src(1), index);
       place = place ? simplify_(place) : cast(lower(x.src(1), index, valid), DType::Index);
-      inner[arg[0]] = place;
+      inner[gather_axis(*x)] = place;
       // An index out of range reads zero.
-      int64_t size = x.src(0).shape()[arg[0]];
+      int64_t size = x.src(0).shape()[gather_axis(*x)];
       UOp inside;
       if (place->low < 0) inside = binary(Op::CmpLt, index_const(-1), place);
       if (place->high >= size) inside = both(inside, binary(Op::CmpLt, place, index_const(size)));
@@ -342,9 +376,12 @@ std::vector<UOp> expressions(const KernelDraft& draft) {
   for (const auto& out : draft.outputs) {
     all.push_back(out.index);
     all.push_back(out.value);
+    if (out.valid) all.push_back(out.valid);
   }
   return all;
 }
+
+std::vector<UOp> all_nodes(const KernelDraft& draft) { return toposort(expressions(draft)); }
 
 std::vector<UOp> folds_among(std::span<const UOp> nodes) {
   std::vector<UOp> folds;
@@ -358,7 +395,7 @@ UOp reduced_inside_two(std::span<const UOp> folds, FreeRanges& free_ranges) {
   if (folds.size() < 3) return UOp();  // it takes two around a third
   auto is_nested = [&](const UOp& fold) {
     return is_float(fold.dtype()) && std::ranges::any_of(free_ranges(fold), [](const UOp& r) {
-             return RangeKind(r.arg(2)) == RangeKind::Fold;
+             return range_arg(*r).kind == RangeKind::Fold;
            });
   };
   for (const UOp& inner : folds) {
@@ -376,13 +413,24 @@ UOp reduced_inside_two(std::span<const UOp> folds, FreeRanges& free_ranges) {
   return UOp();
 }
 
+// What the table knows is not walked again: expressions grow, and are asked about as they do.
 const std::vector<UOp>& FreeRanges::operator()(const UOp& root) {
   if (auto* found = memo_.find(root)) return *found;
-  for (const UOp& x : toposort(std::span(&root, 1))) {
+  std::vector<const UOp*> todo{&root};
+  while (!todo.empty()) {
+    const UOp& x = *todo.back();
+    auto src = x->src();
+    const size_t before = todo.size();
+    if (!memo_.contains(x)) {
+      for (size_t i = src.size(); i-- > 0;) {
+        if (!memo_.contains(src[i])) todo.push_back(&src[i]);
+      }
+    }
+    if (todo.size() > before) continue;
+    todo.pop_back();
     if (memo_.contains(x)) continue;
     std::vector<UOp> free;
     if (x.op() == Op::Range) free.push_back(x);
-    auto src = x->src();
     size_t values = x.op() == Op::Fold ? 1 : src.size();
     for (size_t i = 0; i < values; ++i) {
       for (const UOp& r : memo_.at(src[i])) {

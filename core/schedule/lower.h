@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/rewrite/demand.h"
 #include "core/rewrite/symbolic.h"
 #include "core/schedule/fusion.h"
 
@@ -17,6 +18,7 @@ struct KernelDraft {
   struct Output {
     int buffer;
     UOp index, value;
+    UOp valid = UOp();  // where it is demanded at all; null for everywhere
   };
   Mesh mesh = Mesh::single({});
   std::vector<UOp> loops;  // outer to inner
@@ -24,8 +26,10 @@ struct KernelDraft {
   int position = 0;  // of its latest value in the topological order: breaks ties in the order
 };
 
-// Indices and values of all outputs.
+// Indices, values and masks of all outputs.
 std::vector<UOp> expressions(const KernelDraft& draft);
+// All nodes of these, sources first.
+std::vector<UOp> all_nodes(const KernelDraft& draft);
 // Those of the nodes that are folds.
 std::vector<UOp> folds_among(std::span<const UOp> nodes);
 
@@ -36,8 +40,8 @@ class FreeRanges;
 
 class Lowering {
  public:
-  Lowering(const Fusion& fusion, BufferOf buffer_of)
-      : fusion_(fusion), buffer_of_(std::move(buffer_of)) {}
+  Lowering(const Fusion& fusion, const Demand& demand, BufferOf buffer_of)
+      : fusion_(fusion), demand_(demand), buffer_of_(std::move(buffer_of)) {}
 
   // The kernel that stores `value` (looked into even if it has a buffer of its own) in `buffer`.
   KernelDraft kernel(const UOp& value, int buffer);
@@ -61,6 +65,7 @@ class Lowering {
   UOp guarded(const UOp& x, std::vector<UOp> index, const UOp& valid, const UOp& inside);
   std::vector<UOp> through_reshape(DimSpan from, DimSpan to, const std::vector<UOp>& index);
   UOp position(const UOp& x, const std::vector<UOp>& index);
+  UOp number_of_device(const UOp& x, const std::vector<UOp>& index);
   bool adds_products(const UOp& x) const;
   UOp fold(const UOp& x, const std::vector<UOp>& index, const UOp& valid);
 
@@ -73,7 +78,10 @@ class Lowering {
     size_t operator()(const Key& key) const;
   };
 
+  UOp demanded(const UOp& x, const std::vector<UOp>& index);
+
   const Fusion& fusion_;
+  const Demand& demand_;
   BufferOf buffer_of_;
   Simplifier simplify_;
   std::unordered_map<Key, UOp, KeyHash> memo_;

@@ -18,7 +18,7 @@ struct Life {
 };
 std::vector<Life> arena_lives(const Schedule& schedule);
 
-// Items that may run beside one, and so should not wait for its memory.
+// Reuse distance: a freed block is not given to the next items, so that they may run concurrently.
 inline constexpr int kBeside = 8;
 
 // Gives every buffer that lives only inside the schedule an offset, so that buffers whose lives

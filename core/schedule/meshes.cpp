@@ -1,6 +1,10 @@
+// A constant belongs to no mesh. The value 2 in x * 2 and y * 2, x and y on different meshes, is
+// one node, but each kernel that computes it runs on one mesh: it becomes two nodes, one for each.
+// What is made of constants and used on one mesh only stays as it is, and so does all that reads
+// it.
 #include "core/schedule/meshes.h"
 
-#include <set>
+#include <algorithm>
 
 namespace tinyshard {
 namespace {
@@ -25,12 +29,43 @@ MeshOf known_meshes(std::span<const UOp> order) {
   return meshes;
 }
 
+// Which values have to be copied: those of no mesh with users on several, and all that depends on
+// one of them.
+NodeMap<bool> to_separate(std::span<const UOp> order, const MeshOf& known,
+                          std::span<const UOp> roots, std::span<const Sharding> shardings) {
+  constexpr int64_t kSeveral = -1;
+  NodeMap<std::optional<int64_t>> users(order.size());  // the mesh of those of a value without one
+  auto use = [&](const UOp& x, int64_t mesh) {
+    std::optional<int64_t>& user = users[x];
+    user = user.value_or(mesh) == mesh ? mesh : kSeveral;
+  };
+  for (size_t i = 0; i < roots.size(); ++i) {
+    if (!known.at(roots[i])) use(roots[i], shardings[i].mesh.id());
+  }
+  for (size_t i = order.size(); i-- > 0;) {
+    const std::optional<Mesh>& own = known.at(order[i]);
+    const int64_t mesh = own ? own->id() : *users.at(order[i]);
+    for (const UOp& s : order[i]->src()) {
+      if (!known.at(s)) use(s, mesh);
+    }
+  }
+  NodeMap<bool> result(order.size());
+  for (const UOp& x : order) {
+    bool separate = !known.at(x) && users.at(x) == kSeveral;
+    for (const UOp& s : x->src()) separate = separate || result.at(s);
+    result[x] = separate;
+  }
+  return result;
+}
+
 // Copies what is made of constants for one mesh: the leaves carry its name.
 class Separation {
  public:
-  explicit Separation(const MeshOf& known) : known_(known) {}
+  Separation(const MeshOf& known, const NodeMap<bool>& to_separate)
+      : known_(known), to_separate_(to_separate) {}
 
   UOp on(const UOp& x, const Mesh& mesh) {
+    if (!to_separate_.at(x)) return x;
     if (known_.at(x)) return rebuilt(x);
     auto& copies = copies_[x];
     for (const auto& [id, copy] : copies) {
@@ -59,6 +94,7 @@ class Separation {
   }
 
   const MeshOf& known_;
+  const NodeMap<bool>& to_separate_;
   NodeMap<UOp> done_;
   NodeMap<std::vector<std::pair<int64_t, UOp>>> copies_;
 };
@@ -84,15 +120,10 @@ MeshOf find_meshes(std::span<const UOp> order, std::span<const UOp> roots,
 std::vector<UOp> one_mesh_each(std::span<const UOp> roots, std::span<const Sharding> shardings) {
   std::vector<UOp> order = toposort(roots);
   MeshOf known = known_meshes(order);
-  std::set<int64_t> ids;
-  for (const UOp& x : order) {
-    if (known.at(x)) ids.insert(known.at(x)->id());
-  }
-  for (size_t i = 0; i < roots.size(); ++i) {
-    if (!known.at(roots[i])) ids.insert(shardings[i].mesh.id());
-  }
-  if (ids.size() <= 1) return {roots.begin(), roots.end()};
-  Separation separation(known);
+  NodeMap<bool> separate = to_separate(order, known, roots, shardings);
+  auto stays = [&](const UOp& root) { return !separate.at(root); };
+  if (std::ranges::all_of(roots, stays)) return {roots.begin(), roots.end()};
+  Separation separation(known, separate);
   std::vector<UOp> separated;
   for (size_t i = 0; i < roots.size(); ++i) {
     separated.push_back(separation.on(roots[i], shardings[i].mesh));

@@ -1,9 +1,23 @@
+// List scheduling: of the tasks that are ready, the first one by position that is eager runs next,
+// or the first one of all.
+//
+//   position   1 p = x.matmul(w)   2 q = relu(p)   3 s = sum(p * p)   4 t = q.matmul(v)
+//   order      1, 2, 3, 4: 3 is eager when 2 is done (it frees p and makes little), so p does not
+//              live on until somebody asks for s
+//
+// Whether a task is eager changes with the memories that it touches, when one comes to hold
+// something or has one user left, and with collectives on their way. It is looked at again then,
+// and not whenever something runs: n tasks take n log n steps.
 #include "core/schedule/order.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
+#include <tuple>
 
 #include "core/base/error.h"
 #include "core/schedule/memory.h"
+#include "core/schedule/turns.h"
 
 namespace tinyshard {
 namespace {
@@ -25,14 +39,20 @@ class Order {
         begun_(buffers.size()),
         travels_(buffers.size()),
         sent_(tasks.size()),
-        touched_(tasks.size()) {
+        touched_(tasks.size()),
+        users_of_(buffers.size()),
+        place_(tasks.size()),
+        turns_(tasks, dependencies) {
     for (int t = 0; t < int(tasks.size()); ++t) {
       for (int b : tasks[t].reads) {
         if (is_collective(t)) travels_[b] = true;
       }
       for (int b : tasks[t].reads) touch(t, b);
       for (int b : tasks[t].writes) touch(t, b);
-      for (int m : touched_[t]) ++users_[m];
+      for (int m : touched_[t]) {
+        ++users_[m];
+        users_of_[m].push_back(t);
+      }
     }
   }
 
@@ -46,23 +66,42 @@ class Order {
       if (missing[t] == 0) make_ready(t);
     }
     std::vector<int> result;
-    while (!ready_.empty()) {
-      auto next = std::ranges::find_if(ready_, [&](int t) { return is_eager(t); });
-      if (next == ready_.end()) next = ready_.begin();
-      int t = *next;
+    for (;;) {
+      if (ready_.empty()) {
+        if (!turns_.any_closed()) break;
+        make_all_ready(turns_.open_next());
+        continue;
+      }
+      Place next = eager_.empty() ? *ready_.begin() : *eager_.begin();
+      int t = std::get<2>(next);
       ready_.erase(next);
+      eager_.erase(next);
+      may_wait_.erase(next);
+      place_[t].reset();
       result.push_back(t);
+      bool collectives_moved = is_collective(t);
       for (int p : dependencies_.before(t)) {
         // Collectives run in order: to wait for one is to wait for those before it.
-        if (is_collective(p)) done_ = std::max(done_, sent_[p]);
+        if (!is_collective(p) || sent_[p] <= done_) continue;
+        done_ = sent_[p];
+        collectives_moved = true;
       }
       if (is_collective(t)) sent_[t] = sent_so_far_ += bytes_read(t);
       for (int m : touched_[t]) {
+        const bool begins = !begun_[m];
         begun_[m] = true;
-        --users_[m];
+        if (--users_[m] == 1 || begins) changed_.push_back(m);
       }
       for (int n : dependencies_.after(t)) {
         if (--missing[n] == 0) make_ready(n);
+      }
+      make_all_ready(turns_.opened_by(t));
+      for (int m : changed_) {
+        for (int user : users_of_[m]) look_again(user);
+      }
+      changed_.clear();
+      if (collectives_moved) {
+        for (const Place& waiting : may_wait_) look_again(std::get<2>(waiting));
       }
     }
     check_internal(result.size() == wanted,
@@ -82,12 +121,28 @@ class Order {
     return tasks_[t].item.kind == Item::Kind::Copy && dependencies_.before(t).empty();
   }
 
+  // Where a task stands among those that are ready: leading ones first, then by position.
+  using Place = std::tuple<bool, int, int>;
+
+  void make_all_ready(const std::vector<int>& tasks) {
+    for (int t : tasks) make_ready(t);
+  }
+
   void make_ready(int t) {
-    auto before = [&](int a, int b) {
-      if (leads(a) != leads(b)) return leads(a);
-      return std::pair(tasks_[a].position, a) < std::pair(tasks_[b].position, b);
-    };
-    ready_.insert(std::ranges::upper_bound(ready_, t, before), t);
+    if (turns_.is_closed(t)) return turns_.keep(t);
+    place_[t] = Place{!leads(t), tasks_[t].position, t};
+    ready_.insert(*place_[t]);
+    auto sends = [&](int p) { return is_collective(p); };
+    if (std::ranges::any_of(dependencies_.before(t), sends)) may_wait_.insert(*place_[t]);
+    look_again(t);
+  }
+
+  void look_again(int t) {
+    if (!place_[t]) return;
+    if (is_eager(t))
+      eager_.insert(*place_[t]);
+    else
+      eager_.erase(*place_[t]);
   }
 
   bool is_collective(int t) const { return tasks_[t].item.kind == Item::Kind::Collective; }
@@ -123,13 +178,18 @@ class Order {
   std::span<const Task> tasks_;
   const std::vector<VirtualBuffer>& buffers_;
   const Dependencies& dependencies_;
-  std::vector<int> users_;                 // of a memory, that have not run
-  std::vector<bool> begun_;                // memories that hold something
-  std::vector<bool> travels_;              // buffers that a collective sends
-  std::vector<int64_t> sent_;              // by a collective and all before it, in bytes
-  int64_t sent_so_far_ = 0, done_ = 0;     // by all; by those that somebody has waited for
-  std::vector<std::vector<int>> touched_;  // memories of a task
-  std::vector<int> ready_;                 // by position
+  std::vector<int> users_;                   // of a memory, that have not run
+  std::vector<bool> begun_;                  // memories that hold something
+  std::vector<bool> travels_;                // buffers that a collective sends
+  std::vector<int64_t> sent_;                // by a collective and all before it, in bytes
+  int64_t sent_so_far_ = 0, done_ = 0;       // by all; by those that somebody has waited for
+  std::vector<std::vector<int>> touched_;    // memories of a task
+  std::vector<std::vector<int>> users_of_;   // tasks that touch a memory
+  std::vector<std::optional<Place>> place_;  // of tasks that are ready
+  Turns turns_;
+  std::set<Place> ready_, eager_;
+  std::set<Place> may_wait_;  // ready tasks that read what a collective brings
+  std::vector<int> changed_;  // memories, by the task that ran last
 };
 
 }  // namespace

@@ -58,8 +58,8 @@ class Parts {
       case Op::Permute: {
         StridedView inner = view;
         for (size_t i = 0; i < x->arg().size(); ++i) {
-          inner.shape[size_t(x.arg(i))] = view.shape[i];
-          inner.strides[size_t(x.arg(i))] = view.strides[i];
+          inner.shape[size_t(x->arg()[size_t(i)])] = view.shape[i];
+          inner.strides[size_t(x->arg()[size_t(i)])] = view.strides[i];
         }
         return place(x.src(0), inner);
       }

@@ -1,5 +1,5 @@
-// Values that only hold the elements of others, each once: a transpose, a concatenation. Who makes
-// the others can make them there.
+// Values that only hold the elements of others, each once: a transpose, a concatenation. The kernel
+// that produces a part can then write it directly into its place in the whole.
 #pragma once
 #include <functional>
 #include <optional>

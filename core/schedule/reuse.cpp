@@ -3,21 +3,19 @@
 #include <algorithm>
 
 #include "core/rewrite/affine.h"
+#include "core/schedule/loops.h"
 #include "core/schedule/memory.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 namespace {
 
-bool loads(const UOp& x, int buffer) { return x.op() == Op::Load && x.src(0).arg(0) == buffer; }
-
-bool contains(std::span<const UOp> list, const UOp& x) {
-  return std::ranges::find(list, x) != list.end();
-}
+bool loads(const UOp& x, int buffer) { return x.op() == Op::Load && slot_of(*x) == buffer; }
 
 // A fold that depends on the ranges of a fold around it is computed within the loops of that one.
 bool is_inner(const UOp& fold, FreeRanges& free_ranges) {
   return std::ranges::any_of(free_ranges(fold),
-                             [](const UOp& r) { return RangeKind(r.arg(2)) == RangeKind::Fold; });
+                             [](const UOp& r) { return range_arg(*r).kind == RangeKind::Fold; });
 }
 
 // The loads of `buffer` that happen where x is computed: those of folds with loops of their own
@@ -44,12 +42,12 @@ bool same_elements(const UOp& read, const UOp& stored, std::span<const UOp> loop
   std::vector<std::pair<int64_t, int64_t>> folded, left;
   for (const Affine::Term& t : a->terms) {
     if (!contains(loops, t.range))
-      folded.emplace_back(t.coefficient, t.range.arg(1));
+      folded.emplace_back(t.coefficient, range_arg(*t.range).size);
     else if (b->coefficient(t.range) != t.coefficient)
       return false;
   }
   for (const Affine::Term& t : b->terms) {
-    if (!contains(loops, t.range)) left.emplace_back(t.coefficient, t.range.arg(1));
+    if (!contains(loops, t.range)) left.emplace_back(t.coefficient, range_arg(*t.range).size);
   }
   std::ranges::sort(folded);
   std::ranges::sort(left);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/schedule/dependencies.h"
-#include "core/schedule/merge.h"
+#include "core/schedule/task.h"
 
 namespace tinyshard {
 

@@ -1,14 +1,9 @@
 // From a graph of local values to a list of items: kernels, library calls, collectives and copies,
 // in an order that respects every dependency. Nothing here runs or compiles anything.
 //
-//   fusion.cpp   which values get memory; the rest is recomputed inside the kernels that use it
-//   parts.cpp    values that consist of others, which libraries write there
-//   lower.cpp    one kernel: index ranges pushed from the output down to the loads
-//   merge.cpp    kernels that share loops become one kernel with several outputs
-//   join.cpp     independent ones become one launch
-//   dependencies.cpp, buckets.cpp, order.cpp   in-place writes, buckets of collectives, the order
-//   memory.cpp   one arena per device: offsets by liveness
-//   verify.cpp   SPEC=2: proof that every item finds the values that it is meant to read
+// core/schedule/steps.cpp is the list of steps that it takes, core/schedule/state.h what they leave
+// for each other. lower.cpp makes one kernel: index ranges pushed from the output down to the
+// loads.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -34,6 +29,7 @@ struct VirtualBuffer {
   int64_t container_offset = 0;         // in bytes
   bool output = false;                  // read by the caller afterwards: never in the arena
   int64_t arena_offset = -1;            // by memory.cpp; -1 outside of the arena
+  OriginId origin = 0;                  // of the value; not part of what the schedule does
   mutable int earlier = -1;             // some version before this one: for earliest_version
   int64_t numel() const { return product(shape); }
   int64_t bytes() const { return numel() * int64_t(itemsize(dtype)); }
@@ -54,12 +50,20 @@ struct Item {
   KernelSource kernel;
   LibraryCall call;
   Collective collective;  // its count is in elements per part, over all pieces
+  // An exchange between pairs of participants: what each sends to each, in elements. Pairs that send
+  // nothing are left out, as there are few others where there are many devices.
+  struct Transfer {
+    int from, to;
+    int64_t count;
+  };
+  std::vector<Transfer> transfers;
   // A collective of several values: `buffers` holds operand and result of each in turn, `pieces`
   // their counts. One value: empty.
   std::vector<size_t> pieces;
   int mesh_axis = 0;            // of the collective
   uint64_t sequence = 0;        // of the collective, from 1 in schedule order
   std::vector<CopyPart> parts;  // of the copy
+  Dims source_shape;            // of the copy: its source as it is cut, not as it is stored
   std::vector<int> waits;       // items whose collective must be done before this one starts
   std::string describe() const;
 };

@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "core/base/error.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 namespace {
@@ -156,8 +157,8 @@ class Verifier {
       return;
     }
     for (const UOp& x : toposort(std::span(&item.kernel.sink, 1))) {
-      if (x.op() == Op::Load) add(reads, item.buffers[size_t(x.src(0).arg(0))]);
-      if (x.op() == Op::Store) add(writes, item.buffers[size_t(x.src(0).arg(0))]);
+      if (x.op() == Op::Load) add(reads, item.buffers[size_t(slot_of(*x))]);
+      if (x.op() == Op::Store) add(writes, item.buffers[size_t(slot_of(*x))]);
     }
   }
 

@@ -5,9 +5,15 @@
 // about memory (memory.cpp, reuse.cpp, dependencies.cpp, core/exec's hazards.cpp): a mistake there
 // is found, not repeated.
 #pragma once
+#include <span>
+#include <string_view>
+#include <vector>
+
 #include "core/schedule/schedule.h"
 
 namespace tinyshard {
+
+struct ScheduleState;
 
 // InternalError naming items and buffers where
 //   - an item reads a buffer whose bytes hold, wholly or in part, something else: nobody has
@@ -18,6 +24,15 @@ namespace tinyshard {
 //   - an item writes over its own operand in a way that it may not (verify_in_place, for kernels);
 //   - a root is not there at the end.
 void verify_memory(const Schedule& schedule);
+
+// The same for tasks that are not items yet, between two steps: InternalError, naming the step that
+// ran last, where
+//   - nothing writes a buffer that a task or a root wants, or two tasks do;
+//   - a kernel draft loads, stores or loops over something else than its task says;
+//   - a task does not come after the writer of what it reads, or the next version of a storage
+//   after
+//     the readers of this one: in `order`, or, where that is empty, by the dependencies.
+void verify_tasks(const ScheduleState& state, std::string_view step, std::span<const int> order);
 
 // Which of a kernel's parameters share their memory, as the schedule has placed their buffers:
 // share[a][b], of which at least one is written.

@@ -21,6 +21,7 @@
 
 #include "core/base/error.h"
 #include "core/schedule/verify.h"
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
 
 namespace tinyshard {
@@ -31,8 +32,8 @@ constexpr int64_t kMostPoints = 1 << 24;  // and so many where nothing else show
 
 using Ranges = std::set<const Node*>;
 
-bool is_loop(const Node* range) { return RangeKind(range->arg()[2]) == RangeKind::Loop; }
-int64_t size_of(const Node* range) { return range->arg()[1]; }
+bool is_loop(const Node* range) { return range_arg(*range).kind == RangeKind::Loop; }
+int64_t size_of(const Node* range) { return range_arg(*range).size; }
 
 // An integer expression as a list of steps on numbers, to be evaluated often. Nothing where it
 // depends on data.
@@ -51,7 +52,8 @@ class Program {
           program.ranges_.emplace_back(x.get(), int(program.steps_.size()));
           break;
         case Op::DeviceCoordinate:
-          program.devices_.emplace_back(x.arg(0), x.arg(1), int(program.steps_.size()));
+          program.devices_.emplace_back(coordinate_arg(*x).mesh_axis, coordinate_arg(*x).size,
+                                        int(program.steps_.size()));
           break;
         case Op::Add:
         case Op::Sub:
@@ -215,11 +217,12 @@ class InPlace {
       std::set<std::pair<const Node*, const Node*>> seen;
       visit(store.src(1), UOp(), store, seen);
       visit(store.src(2), UOp(), store, seen);
+      if (store->sources > 3) visit(store.src(3), UOp(), store, seen);
     }
   }
 
  private:
-  static size_t slot(const UOp& access) { return size_t(access.src(0).arg(0)); }
+  static size_t slot(const UOp& access) { return size_t(slot_of(*access)); }
   const Ranges& free(const UOp& x) const { return free_.at(x.get()); }
   bool only_loops(const UOp& x) const { return std::ranges::all_of(free(x), is_loop); }
 
@@ -273,6 +276,32 @@ class InPlace {
     return std::ranges::find(all, fold) != all.end();
   }
 
+  // Where a load and a store are, as numbers of the loops' values and of the device's coordinates.
+  struct Accesses {
+    Program stored, loaded;
+    std::optional<Program> valid;  // nothing where the mask depends on data: it may hold
+    std::vector<std::pair<int64_t, int64_t>> axes;  // of the mesh, with their sizes
+
+    static std::optional<Accesses> of(const UOp& load, const UOp& store) {
+      auto stored = Program::of(store.src(1)), loaded = Program::of(load.src(1));
+      if (!stored || !loaded) return std::nullopt;
+      auto valid = load->src().size() > 2 ? Program::of(load.src(2)) : std::nullopt;
+      std::set<std::pair<int64_t, int64_t>> axes;
+      for (const Program* p : {&*stored, &*loaded}) p->add_axes(axes);
+      if (valid) valid->add_axes(axes);
+      return Accesses{*stored, *loaded, valid, {axes.begin(), axes.end()}};
+    }
+    int64_t devices() const {
+      int64_t n = 1;
+      for (auto [axis, size] : axes) n = times(n, size);
+      return n;
+    }
+    void set_device(int64_t axis, int64_t coordinate) {
+      for (Program* p : {&stored, &loaded}) p->set_device(axis, coordinate);
+      if (valid) valid->set_device(axis, coordinate);
+    }
+  };
+
   enum class Answer : uint8_t { Yes, No, Unknown };
 
   // Whether every element that is loaded is stored where the common loops have the same values.
@@ -280,18 +309,24 @@ class InPlace {
     if (common.empty()) return Answer::Yes;  // complete before the first loop
     Ranges ranges = common;
     for (const UOp& x : load->src().subspan(1)) ranges.insert(free(x).begin(), free(x).end());
-    int64_t points = std::max(count(ranges), count(free(store.src(1))));
-    if (points <= kFewPoints) return agree_by_points(load, store, common, ranges);
+    auto accesses = Accesses::of(load, store);
+    int64_t points = INT64_MAX;
+    if (accesses)
+      points = times(accesses->devices(), std::max(count(ranges), count(free(store.src(1)))));
+    if (points <= kFewPoints) return agree_by_points(*accesses, store, common, ranges);
     if (agree_by_digits(load.src(1), store.src(1), common)) return Answer::Yes;
-    if (points <= kMostPoints) return agree_by_points(load, store, common, ranges);
+    if (points <= kMostPoints) return agree_by_points(*accesses, store, common, ranges);
     return Answer::Unknown;
   }
 
+  // The product, or the largest number.
+  static int64_t times(int64_t a, int64_t b) {
+    int64_t product = 0;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+  }
   static int64_t count(const Ranges& ranges) {
     int64_t n = 1;
-    for (const Node* r : ranges) {
-      if (__builtin_mul_overflow(n, size_of(r), &n)) return INT64_MAX;
-    }
+    for (const Node* r : ranges) n = times(n, size_of(r));
     return n;
   }
 
@@ -326,26 +361,21 @@ class InPlace {
     }
   }
 
-  Answer agree_by_points(const UOp& load, const UOp& store, const Ranges& common,
+  // Of the mesh's axes that the accesses depend on, all coordinates, one device after the other.
+  Answer agree_by_points(Accesses& accesses, const UOp& store, const Ranges& common,
                          const Ranges& ranges) {
-    auto stored = Program::of(store.src(1)), loaded = Program::of(load.src(1));
-    if (!stored || !loaded) return Answer::Unknown;
-    // Where the mask depends on data, it may hold.
-    auto valid = load->src().size() > 2 ? Program::of(load.src(2)) : std::nullopt;
-    std::set<std::pair<int64_t, int64_t>> axes;
-    for (const Program* p : {&*stored, &*loaded}) p->add_axes(axes);
-    if (valid) valid->add_axes(axes);
-    // One axis of devices is gone through at a time; a place in several is not made out of them.
-    if (axes.size() > 1) return Answer::Unknown;
-    int64_t axis = axes.empty() ? 0 : axes.begin()->first;
-    int64_t devices = axes.empty() ? 1 : axes.begin()->second;
-    for (int64_t device = 0; device < devices; ++device) {
-      for (auto* p : {&*stored, &*loaded}) p->set_device(axis, device);
-      if (valid) valid->set_device(axis, device);
-      Answer answer = on_one_device(*stored, *loaded, valid, common, free(store.src(1)), ranges);
+    std::vector<int64_t> coordinates(accesses.axes.size());
+    for (;;) {
+      for (size_t a = 0; a < coordinates.size(); ++a)
+        accesses.set_device(accesses.axes[a].first, coordinates[a]);
+      Answer answer = on_one_device(accesses.stored, accesses.loaded, accesses.valid, common,
+                                    free(store.src(1)), ranges);
       if (answer != Answer::Yes) return answer;
+      size_t a = 0;
+      while (a < coordinates.size() && ++coordinates[a] == accesses.axes[a].second)
+        coordinates[a++] = 0;
+      if (a == coordinates.size()) return Answer::Yes;
     }
-    return Answer::Yes;
   }
 
   static Answer on_one_device(Program& stored, Program& loaded, std::optional<Program>& valid,

@@ -79,6 +79,11 @@ Value sinh_of(const Value& x) {
   });
 }
 
+Value cosh_of(const Value& x) {
+  Value e = exp(abs(x) - std::numbers::ln2);  // exp(|x|) / 2, which overflows later
+  return e + 0.25 / e;
+}
+
 Value tanh_of(const Value& x) {
   static constexpr double kP[] = {-9.64399179425052238628e-1, -9.92877231001918586564e1,
                                   -1.61468768441708447952e3};
@@ -101,7 +106,9 @@ Value asinh_of(const Value& x) {
 
 Value acosh_of(const Value& x) {
   Value far = x > kFar, t = where(far, 1.0, x) - 1;
-  Value y = log1p(t + sqrt(t * (t + 2)));
+  // The roots of both factors: below 1 there is no result, but far below it t + sqrt(t * (t + 2))
+  // is 0.
+  Value y = log1p(t + sqrt(t) * sqrt(t + 2));
   return where(far, log(where(far, x, 1.0)) + std::numbers::ln2, y);
 }
 

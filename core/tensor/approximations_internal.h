@@ -17,6 +17,7 @@ Value exp_minus_abs(const Value& x);  // exp(-|x|), whose gradient at zero is th
 Value asin_of(const Value& x);
 Value atan_of(const Value& x);
 Value sinh_of(const Value& x);
+Value cosh_of(const Value& x);
 Value tanh_of(const Value& x);
 Value asinh_of(const Value& x);
 Value acosh_of(const Value& x);

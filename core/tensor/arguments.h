@@ -102,13 +102,24 @@ struct Axes {
 // (before, after) for pad, [low, high) for shrink; one pair per dim.
 using Pairs = std::vector<std::pair<int64_t, int64_t>>;
 
-// start:stop:step of an index; a missing end is the end of the dim.
+// A Variable, or what was computed from some by adding and by multiplying with numbers.
+template <class T>
+concept SizeExpression = std::same_as<T, Tensor> || std::same_as<T, Variable>;
+std::shared_ptr<TensorState> size_state(const Tensor& size);
+std::shared_ptr<TensorState> size_state(const Variable& size);
+
+// start:stop:step of an index; a missing end is the end of the dim. A stop that is known when a
+// captured step runs, Slice(0, pos + 1), makes a dim of that size: see docs/decode.md.
 struct Slice {
   std::optional<int64_t> start, stop;
   int64_t step = 1;
+  std::shared_ptr<TensorState> symbolic_stop;
   Slice() = default;
   Slice(std::optional<int64_t> first, std::optional<int64_t> last, int64_t by = 1)
       : start(first), stop(last), step(by) {}
+  template <SizeExpression T>
+  Slice(std::optional<int64_t> first, const T& last)
+      : start(first), symbolic_stop(size_state(last)) {}
 };
 struct NewAxis {};
 struct Ellipsis {};

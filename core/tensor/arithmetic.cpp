@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/dtype/half.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -35,11 +36,6 @@ Value is_above_floor(const Value& rest, const Value& divisor) {
   return (rest != 0) & ((rest < 0) != (divisor < 0));
 }
 
-// Whether a division by an infinity leaves all there is, where 0 * inf would be NaN.
-Value is_whole_rest(const Value& x, const Value& divisor) {
-  return isinf(divisor) & (abs(x) < std::numeric_limits<double>::infinity());
-}
-
 std::pair<Value, Value> match_integers(const Value& a, const Value& b) {
   auto [x, y] = match(a, b);
   if (x.dtype() == DType::Bool) return {cast(x, DType::I32), cast(y, DType::I32)};
@@ -50,7 +46,7 @@ std::pair<Value, Value> match_integers(const Value& a, const Value& b) {
 
 Value fmod(const Value& a, const Value& b) {
   return in_floats(a, b, [](const Value& v, const Value& w) {
-    return where(is_whole_rest(v, w), v, v - trunc(v / w) * w);
+    return Value(tinyshard::binary(Op::Mod, v.node(), w.node()));
   });
 }
 
@@ -77,8 +73,7 @@ Value operator!(const Value& x) {
   return tinyshard::unary(Op::Not, x.node());
 }
 
-// --- comparisons: of numbers, whatever types hold them
-// -------------------------------------------
+// --- comparisons: of numbers, whatever types hold them -------------------------------------------
 
 namespace {
 
@@ -192,7 +187,12 @@ Value trunc_div(const Value& a, const Value& b) {
 Value floor_div(const Value& a, const Value& b) {
   auto [x, y] = match_integers(a, b);
   if (is_float(x.dtype())) {
-    return in_floats(x, y, [](const Value& v, const Value& w) { return floor(v / w); });
+    // As many times as the divisor fits: 1 / 0.1 rounds to 10, but fits nine times.
+    return in_floats(x, y, [](const Value& v, const Value& w) {
+      Value rest = fmod(v, w), quotient = where(w == 0, v, v - rest) / w, whole = floor(quotient);
+      Value times = where(quotient - whole > 0.5, whole + 1, whole);
+      return where(is_above_floor(rest, w), times - 1, times);
+    });
   }
   Value quotient = tinyshard::binary(Op::IDiv, x.node(), y.node());
   if (is_unsigned_int(x.dtype())) return quotient;
@@ -204,8 +204,8 @@ Value mod(const Value& a, const Value& b) {
   auto [x, y] = match_integers(a, b);
   if (is_float(x.dtype())) {
     return in_floats(x, y, [](const Value& v, const Value& w) {
-      Value nearest = where((v != 0) & ((v < 0) != (w < 0)), w, v);
-      return where(is_whole_rest(v, w), nearest, v - floor(v / w) * w);
+      Value rest = fmod(v, w);
+      return where(is_above_floor(rest, w), rest + w, rest);
     });
   }
   Value rest = tinyshard::binary(Op::Mod, x.node(), y.node());
@@ -370,7 +370,7 @@ Tensor Tensor::lerp(const Operand& end, const Operand& weight) const {
   auto [a, b] = value::match(*this, end);
   // In the type of the result, or f32 if that is narrower: differences of unsigned integers are
   // none.
-  DType type = value::type_of(a, w), wide = value::is_half(type) ? DType::F32 : type;
+  DType type = value::type_of(a, w), wide = is_half(type) ? DType::F32 : type;
   if (!w.is_number()) w = value::cast(w, wide);
   a = value::cast(a, wide), b = value::cast(b, wide);
   return value::cast(a + (b - a) * w, type);

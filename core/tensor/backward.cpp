@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/exec/state.h"
 #include "core/passes/gradient.h"
 #include "core/tensor/tensor.h"
 #include "core/tensor/value_internal.h"
@@ -103,19 +104,18 @@ std::vector<bool> used_targets(const UOp& root, const Targets& targets) {
 Tensor Tensor::backward(const Tensor& gradient, Caller caller) const {
   Call call("backward", caller);
   UOp root = uop(), seed = seed_of(*this, gradient);
-  std::vector<StatePtr> params;
+  const std::vector<StatePtr> params = parameters_of(std::span(&root, 1));
   Targets targets;
-  for_each_live_state([&](const StatePtr& state) {
-    if (!state->is_param) return;
-    params.push_back(state);
-    targets.add(*state);
-  });
+  for (const StatePtr& state : params) targets.add(*state);
   std::vector<UOp> gradients =
       tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), targets.nodes, targets.names);
   bool any = false;
   for (size_t i = 0; i < params.size(); ++i) {
     if (!gradients[i]) continue;
     any = true;
+    set_about(gradients[i], fmt::format("gradient of {}", params[i]->label.empty()
+                                                              ? text_of(Value(Tensor(params[i])))
+                                                              : params[i]->label));
     StatePtr& slot = params[i]->gradient;
     slot = Tensor(slot ? (Value(Tensor(slot)) + Value(gradients[i])).node() : gradients[i]).state();
   }

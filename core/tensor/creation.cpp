@@ -5,6 +5,7 @@
 
 #include "core/base/error.h"
 #include "core/base/sizes.h"
+#include "core/exec/state.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {

@@ -195,7 +195,7 @@ TINYSHARD_FLOAT_UNARY(asin, value::asin_of(v))
 TINYSHARD_FLOAT_UNARY(acos, std::numbers::pi / 2 - value::asin_of(v))
 TINYSHARD_FLOAT_UNARY(atan, value::atan_of(v))
 TINYSHARD_FLOAT_UNARY(sinh, value::sinh_of(v))
-TINYSHARD_FLOAT_UNARY(cosh, (value::exp(v) + value::exp(-v)) * 0.5)
+TINYSHARD_FLOAT_UNARY(cosh, value::cosh_of(v))
 TINYSHARD_FLOAT_UNARY(asinh, value::asinh_of(v))
 TINYSHARD_FLOAT_UNARY(acosh, value::acosh_of(v))
 TINYSHARD_FLOAT_UNARY(atanh, value::atanh_of(v))
@@ -260,8 +260,7 @@ Tensor Tensor::hardtanh(double min_val, double max_val) const {
 
 Tensor Tensor::leaky_relu(double neg_slope) const {
   Call call("leaky_relu");
-  Value x(*this);
-  return value::where(x < 0, x * neg_slope, x);
+  return in_floats(*this, [=](const Value& v) { return value::where(v < 0, v * neg_slope, v); });
 }
 
 Tensor Tensor::elu(double alpha) const {

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/tensor/value_internal.h"
+#include "core/tensor/sizes_internal.h"
 
 namespace tinyshard {
 namespace value {
@@ -42,6 +42,18 @@ Value gather(const Value& x, int64_t axis, const Value& index) {
 Value scatter_add(const Value& index, const Value& src, int64_t axis, int64_t size) {
   return UOp::make(Op::ScatterAdd, src.dtype(), {index_type(index).node(), src.node()},
                    Dims{axis, size});
+}
+
+Value scatter_reduce(ReduceOp op, const Value& index, const Value& src, int64_t axis,
+                     int64_t size) {
+  return UOp::make(Op::ScatterAdd, src.dtype(), {index_type(index).node(), src.node()},
+                   Dims{axis, size, int64_t(op)});
+}
+
+Value last_entries(const Value& index, int64_t axis, int64_t size) {
+  Value entry = iota_along(axis, index.rank(), index.size(axis), DType::I32) + 1;
+  return maximum(
+      scatter_reduce(ReduceOp::Max, index, broadcast_to(entry, index.shape()), axis, size), 0);
 }
 
 Value one_hot(const Value& index, int64_t classes) {
@@ -81,6 +93,12 @@ struct Plan {
   std::vector<View> views;                         // one per dim of x
   Dims shape;                                      // after views, dropped and new dims
   std::vector<std::pair<int64_t, Value>> tensors;  // (dim of that shape, index)
+  Dims tensor_dims;                                // of x, for each of them
+  struct Limit {
+    int64_t dim, x_dim;       // of that shape, of x
+    SymbolicSize size, stop;  // of the dim, in x
+  };
+  std::vector<Limit> limits;  // slices that end at a place that is known when a step runs
 };
 
 Plan plan(const Value& x, std::span<const Index> index) {
@@ -111,6 +129,22 @@ Plan plan(const Value& x, std::span<const Index> index) {
         whole(x.rank() - used);
         break;
       case Index::Kind::Slice:
+        if (entry.slice.symbolic_stop) {
+          const SymbolicSize stop = size_of(entry.slice.symbolic_stop);
+          const int64_t start = entry.slice.start.value_or(0), size = x.size(dim);
+          if (stop.low == stop.high) {
+            keep(slice_view(Slice(entry.slice.start, stop.high), size));
+            break;
+          }
+          if (start < 0 || stop.low < start || stop.high > size) {
+            fail(fmt::format("[{}, {}) with {} from {} to {} does not lie inside of dim {} of {}",
+                             start, stop.text, stop.text, stop.low, stop.high, dim, text_of(x)));
+          }
+          out.limits.push_back(
+              {static_cast<int64_t>(out.shape.size()), dim, add(stop, plain_size(-start)), stop});
+          keep({start, stop.high, 1, false});
+          break;
+        }
         keep(slice_view(entry.slice, x.size(dim)));
         break;
       case Index::Kind::Number: {
@@ -134,6 +168,7 @@ Plan plan(const Value& x, std::span<const Index> index) {
         places = size > INT32_MAX ? cast(places, DType::I64) : index_type(places);
         out.tensors.emplace_back(static_cast<int64_t>(out.shape.size()),
                                  where(places < 0, places + size, places));
+        out.tensor_dims.push_back(dim);
         keep({0, size, 1, false});
         break;
       }
@@ -227,14 +262,21 @@ Combined combine(const Value& viewed, const Plan& plan) {
   return out;
 }
 
+Dims with_first(int64_t size, Dims rest) {
+  rest.insert(rest.begin(), size);
+  return rest;
+}
+
 Value take_lines(const Value& viewed, const Plan& plan) {
   Combined c = combine(viewed, plan);
   int64_t count = static_cast<int64_t>(plan.tensors.size());
   Value front = permute(viewed, c.order);
   Dims rest(front.shape().begin() + count, front.shape().end());
-  int64_t n = product(c.places), width = product(rest);
-  Value index = broadcast_to(reshape(c.line, {n, 1}), Dims{n, width});
-  Value out = gather(reshape(front, {c.lines, width}), 0, index);
+  const int64_t n = product(c.places);
+  // The other dims stay apart: one of them may be divided over devices.
+  const Dims result = with_first(n, rest);
+  Value index = broadcast_to(reshape(c.line, with_first(n, Dims(rest.size(), 1))), result);
+  Value out = gather(reshape(front, with_first(c.lines, rest)), 0, index);
   Dims shape = c.places;
   shape.insert(shape.end(), rest.begin(), rest.end());
   out = reshape(out, shape);
@@ -251,26 +293,79 @@ Value take_lines(const Value& viewed, const Plan& plan) {
 Value at(const Value& x, std::span<const Index> index) {
   Plan p = plan(x, index);
   Value viewed = apply_views(x, p);
+  for (const Plan::Limit& limit : p.limits) viewed = limited_to(viewed, limit.dim, limit.size);
   return p.tensors.empty() ? viewed : take_lines(viewed, p);
 }
+
+namespace {
+
+// x with values written where index tensors of one element each say: a comparison of places, which
+// leaves the other elements alone.
+Value with_one_place(const Value& x, const Plan& plan, const Value& values) {
+  Dims rest = plan.shape, result = plan.shape;
+  if (!plan.tensors.empty()) {
+    const Combined c = combine(apply_views(x, plan), plan);
+    result.clear();
+    for (size_t i = plan.tensors.size(); i < c.order.size(); ++i)
+      result.push_back(plan.shape[c.order[i]]);
+    result.insert(result.begin() + c.target, c.places.begin(), c.places.end());
+  }
+  for (const auto& [dim, index] : plan.tensors) rest[dim] = 1;
+  Value here = undo_views(constant(DType::Bool, true, plan.shape), plan, x.shape());
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const Value& index = plan.tensors[i].second;
+    Value places =
+        iota_along(plan.tensor_dims[i], x.rank(), x.size(plan.tensor_dims[i]), index.dtype());
+    here = here & (places == reshape(index, Dims(x.rank(), 1)));
+  }
+  Value given = values;
+  for (const Plan::Limit& limit : plan.limits) {
+    // As many as there are places, or one for all of them.
+    const int64_t dim = limit.dim - (static_cast<int64_t>(plan.shape.size()) - values.rank());
+    if (!plan.tensors.empty()) fail("a slice of such a size beside an index tensor");
+    if (dim >= 0 && values.size(dim) != 1) {
+      auto size = size_along(values, dim);
+      if (!size || !(size->node == limit.size.node))
+        fail(fmt::format("{} values for {} places: the value is {}",
+                         size ? size->text : std::to_string(values.size(dim)), limit.size.text,
+                         text_of(values)));
+    }
+    here = here & (iota_along(limit.x_dim, x.rank(), x.size(limit.x_dim), DType::I64) <
+                   Value(limit.stop.node));
+  }
+  for (int64_t d = 0; d < values.rank(); ++d) {
+    const int64_t dim = d + static_cast<int64_t>(plan.shape.size()) - values.rank();
+    auto limits_dim = [&](const Plan::Limit& limit) { return limit.dim == dim; };
+    if (auto size = size_along(values, d); size && std::ranges::none_of(plan.limits, limits_dim))
+      fail(fmt::format("{} values for {} places", size->text, plan.shape[dim]));
+  }
+  if (!plan.limits.empty()) given = at_bound(given);
+  Value placed = broadcast_to(reshape(broadcast_to(given, result), rest), plan.shape);
+  return where(here, undo_views(placed, plan, x.shape()), x);
+}
+
+}  // namespace
 
 // x with values written at the index.
 Value with_written(const Value& x, std::span<const Index> index, const Value& values) {
   Plan p = plan(x, index);
   Value typed = cast(values, x.dtype());
   Dims shape = x.dims();
+  if (p.tensors.empty() && !p.limits.empty()) return with_one_place(x, p, typed);
   if (p.tensors.empty()) {
     Value placed = undo_views(broadcast_to(typed, p.shape), p, shape);
     Value inside = undo_views(constant(DType::Bool, true, p.shape), p, shape);
     return where(inside, placed, x);
   }
+  if (std::ranges::all_of(p.tensors, [](const auto& t) { return t.second.node()->numel() == 1; }))
+    return with_one_place(x, p, typed);
   // For each line of x the last of the places that name it, if any.
   Value viewed = apply_views(x, p);
   Combined c = combine(viewed, p);
   int64_t count = static_cast<int64_t>(p.tensors.size()), n = product(c.places);
   Value front = permute(viewed, c.order);
   Dims rest(front.shape().begin() + count, front.shape().end());
-  int64_t width = product(rest), k = static_cast<int64_t>(c.places.size());
+  const int64_t k = static_cast<int64_t>(c.places.size());
   Dims result = rest;
   result.insert(result.begin() + c.target, c.places.begin(), c.places.end());
   Value given = broadcast_to(typed, result);
@@ -279,12 +374,10 @@ Value with_written(const Value& x, std::span<const Index> index, const Value& va
   for (int64_t i = 0; i < given.rank(); ++i) {
     if (i < c.target || i >= c.target + k) order.push_back(i);
   }
-  Value rows = reshape(permute(given, order), {n, width});
-  Value names = reshape(c.line, {1, n}) == reshape(iota(c.lines, c.line.dtype()), {c.lines, 1});
-  Value last =
-      max(where(names, reshape(iota(n, DType::I32) + 1, {1, n}), 0), {1}, true);  // from one
-  Value picked = gather(rows, 0, broadcast_to(last - 1, Dims{c.lines, width}));
-  Value lines = where(last > 0, picked, reshape(front, {c.lines, width}));
+  Value rows = reshape(permute(given, order), with_first(n, rest));
+  Value last = last_entries(reshape(c.line, with_first(n, Dims(rest.size(), 1))), 0, c.lines);
+  Value picked = gather(rows, 0, broadcast_to(last - 1, with_first(c.lines, rest)));
+  Value lines = where(last > 0, picked, reshape(front, with_first(c.lines, rest)));
   Dims back(c.order.size());
   for (size_t i = 0; i < back.size(); ++i) back[c.order[i]] = static_cast<int64_t>(i);
   Value merged = permute(reshape(lines, front.dims()), back);
@@ -314,6 +407,8 @@ Tensor Tensor::at(const std::vector<Index>& index) const {
 
 void Tensor::setitem(const std::vector<Index>& index, const Operand& value) const {
   Call call("setitem", value.caller);
+  if (symbolic_shape(uop()))
+    fail(fmt::format("{} is no storage: write into what it is a slice of", describe()));
   Value v = value.tensor ? Value(*value.tensor) : value::constant(dtype(), value.scalar);
   assign(value::with_written(*this, index, v).tensor());
 }

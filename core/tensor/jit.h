@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/exec/jit.h"
+#include "core/exec/captured_step.h"
 #include "core/tensor/tensor.h"
 #include "core/tensor/variable.h"
 
@@ -112,7 +112,7 @@ class Jit {
 
   bool captured() const { return step_.captured(); }
   void reset() { step_.reset(); }
-  const Schedule& schedule() const { return step_.schedule(); }
+  const CapturedStep& captured_step() const { return step_; }  // see explain.h for what it does
 
  private:
   template <class... T>

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/dtype/half.h"
 #include "core/tensor/random.h"
+#include "core/tensor/sizes_internal.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -15,15 +17,33 @@ using value::Value;
 
 namespace {
 
-// Whether attention over these is the op: one 16-bit type, equal batch dims, something to compute.
-bool is_one_op(const UOp& q, const UOp& k, const UOp& v) {
-  size_t rank = q.shape().size();
+// Whether these have equal batch dims; heads (dim -3) of q may share those of k and v.
+bool equal_batches(const UOp& q, const UOp& k, const UOp& v, bool shares_heads) {
+  const size_t rank = q.shape().size();
   if (k.shape().size() != rank || v.shape().size() != rank) return false;
-  for (const UOp& x : {q, k, v}) {
-    if (x.dtype() != q.dtype() || x->numel() == 0) return false;
-    if (!std::ranges::equal(x.shape().first(rank - 2), q.shape().first(rank - 2))) return false;
+  for (size_t i = 0; i + 2 < rank; ++i) {
+    const int64_t heads = k.shape()[i];
+    const bool shared = shares_heads && i + 3 == rank && heads > 0 && q.shape()[i] % heads == 0;
+    if (heads != v.shape()[i] || (heads != q.shape()[i] && !shared)) return false;
   }
-  return value::is_half(q.dtype());
+  return true;
+}
+
+// Whether attention over these is the op: one 16-bit type, equal batch dims, something to compute.
+bool is_one_op(const UOp& q, const UOp& k, const UOp& v, bool shares_heads) {
+  for (const UOp& x : {q, k, v}) {
+    if (x.dtype() != q.dtype() || x->numel() == 0 || symbolic_shape(x)) return false;
+  }
+  return is_half(q.dtype()) && equal_batches(q, k, v, shares_heads);
+}
+
+// Whether heads that share k and v may be computed as rows of one product.
+bool groups_heads(const UOp& q, const UOp& k, const UOp& v) {
+  for (const UOp& x : {q, k, v}) {
+    if (x->numel() == 0 || symbolic_shape(x)) return false;
+  }
+  return equal_batches(q, k, v, true) &&
+         q.shape()[q.shape().size() - 3] != k.shape()[k.shape().size() - 3];
 }
 
 }  // namespace
@@ -45,15 +65,15 @@ Tensor Tensor::batchnorm(const Tensor& weight, const Tensor& bias, const Tensor&
   Value x(*this);
   Dims axes = value::resolve_axes(axis, x.rank()), shape(x.rank(), 1);
   for (int64_t a : axes) shape[a] = x.size(a);
-  // Statistics of the channels, however they are shaped.
-  auto along_axes = [&](const char* what, const Tensor& t) -> Value {
-    Value v(t);
-    if (v.node()->numel() != product(shape))
-      fail(fmt::format("{} is {}, x is {}", what, text_of(v), text_of(x)));
-    return value::reshape(v, shape);
-  };
   value::need_float(x);
   return value::in_floats(x, [&](const Value& v) {
+    // Statistics of the channels, however they are shaped: of 16 bits they are as wide as x within.
+    auto along_axes = [&](const char* what, const Tensor& t) -> Value {
+      Value s(t);
+      if (s.node()->numel() != product(shape))
+        fail(fmt::format("{} is {}, x is {}", what, text_of(s), text_of(x)));
+      return value::reshape(is_half(s.dtype()) ? value::cast(s, DType::F32) : s, shape);
+    };
     Value scale = along_axes("invstd", invstd);
     if (weight.defined()) scale = scale * along_axes("weight", weight);
     Value out = (v - along_axes("mean", mean)) * scale;
@@ -96,19 +116,39 @@ Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& val
         fail(fmt::format("the heads of query {} are no multiple of those of {} {}", describe(),
                          shared == &k ? "key" : "value", shared->describe()));
       }
-      if (few > 0) *shared = shared->repeat_interleave(heads / few, -3);
     }
   }
   if (options.is_causal && mask.defined()) fail("a mask and is_causal exclude each other");
   bool drops = is_training() ? options.dropout_p != 0 : !(options.dropout_p >= 0);
-  if (!mask.defined() && !drops && is_one_op(uop(), k.uop(), v.uop())) {
+  if (!mask.defined() && !drops && is_one_op(uop(), k.uop(), v.uop(), options.enable_gqa)) {
     AttentionArg arg{0, options.is_causal, 1 / std::sqrt(double(shape(-1)))};
     return Value(UOp::make(Op::Attention, dtype(), {uop(), k.uop(), v.uop()}, to_ints(arg)));
   }
+  // [.., heads, L, E] as [.., shared heads, n L, E]: k and v are read as they are.
+  const bool grouped = options.enable_gqa && groups_heads(uop(), k.uop(), v.uop());
+  auto rows_of_groups = [&](const Tensor& x) {
+    if (!grouped) return x;
+    Dims all = x.shape();
+    const int64_t n = all.end()[-3] / k.shape(-3);
+    all.end()[-3] /= n, all.end()[-2] *= n;
+    return x.reshape(all);
+  };
+  auto rows_of_heads = [&](const Tensor& x) {
+    if (!grouped) return x;
+    Dims all = shape();
+    all.back() = x.shape(-1);
+    return x.reshape(all);
+  };
+  if (options.enable_gqa && !grouped) {
+    for (Tensor* shared : {&k, &v}) {
+      const int64_t few = shared->shape(-3);
+      if (few > 0) *shared = shared->repeat_interleave(shape(-3) / few, -3);
+    }
+  }
   DType wide = promote(promote(dtype(), k.dtype()), DType::F32);
   int64_t rows = shape(-2), columns = k.shape(-2);
-  Value scores =
-      Value(matmul(k.transpose(-2, -1), wide)) * (1 / std::sqrt(static_cast<double>(shape(-1))));
+  Value scores = Value(rows_of_heads(rows_of_groups(*this).matmul(k.transpose(-2, -1), wide))) *
+                 (1 / std::sqrt(static_cast<double>(shape(-1))));
   constexpr double kNever = -std::numeric_limits<double>::infinity();
   if (options.is_causal) {
     Value row = value::iota_along(0, 2, rows, DType::I64),
@@ -119,7 +159,7 @@ Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& val
         mask.dtype() == DType::Bool ? value::where(mask, scores, kNever) : scores + Value(mask);
   }
   Tensor weights = value::cast(value::softmax(scores, scores.rank() - 1), dtype());
-  return weights.dropout(options.dropout_p).matmul(v);
+  return rows_of_heads(rows_of_groups(weights.dropout(options.dropout_p)).matmul(v));
 }
 
 }  // namespace tinyshard

@@ -5,7 +5,10 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/exec/context.h"
+#include "core/exec/state.h"
 #include "core/tensor/value_internal.h"
+#include "core/uop/sizes.h"
 #include "multi/rewrite.h"
 
 namespace tinyshard {
@@ -89,7 +92,8 @@ Tensor Tensor::shard_like(const Tensor& other, Caller caller) const {
 
 Tensor Tensor::to(const std::string& device, Caller caller) const {
   Call call("to", caller);
-  return placed(*this, {Mesh::of({device}), {Replicate}});
+  // Of whichever process runs this: all ranks build the same graph.
+  return placed(*this, replicated(Mesh::single(parse_device(device))));
 }
 
 TensorSharding Tensor::sharding() const {
@@ -103,6 +107,15 @@ std::string Tensor::describe() const {
   if (!state_) return "no tensor";
   const UOp& node = state_->value;
   std::string text = fmt::format("{}{}", name(node.dtype()), value::shape_text(node.shape()));
+  if (const SymbolicShape* sizes = symbolic_shape(node)) {
+    text = std::string(name(node.dtype())) + "[";
+    for (size_t d = 0; d < sizes->dims.size(); ++d) {
+      text += d ? ", " : "";
+      if (sizes->dims[d]) text += sizes->dims[d]->text + " <= ";
+      text += std::to_string(node.shape()[d]);
+    }
+    return text + "]";
+  }
   if (!value::placed_on_several()) return text;
   try {
     text = TensorSharding{sharding_of(node), node.dtype(), shape()}.to_string();

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/base/sizes.h"
+#include "core/dtype/half.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -155,11 +156,8 @@ Tensor Tensor::max_unpool2d(const Tensor& indices, const Ints& size, const PoolO
   check_size(shape, x.dtype());
   // Windows that overlap name the same place with the same value: the maximum of those, not the
   // sum.
-  Value places = value::reshape(value::cast(indices, DType::I64), {rows, 1, n}),
-        values = value::reshape(x, {rows, 1, n});
-  Value here = places == value::iota_along(1, 3, product(out), DType::I64);
-  Value chosen = value::where(here, value::iota_along(2, 3, n, DType::I32) + 1, 0);
-  Value from = value::max(chosen, {2});  // the last that names the place, from one
+  Value places = value::reshape(value::cast(indices, DType::I64), {rows, n});
+  Value from = value::last_entries(places, 1, product(out));
   Value picked = value::gather(value::reshape(x, {rows, n}), 1, value::maximum(from - 1, 0));
   return value::reshape(
       value::where(from > 0, picked, value::constant(x.dtype(), 0, picked.shape())), shape);
@@ -200,7 +198,7 @@ Tensor Tensor::interpolate(const Ints& size, Interpolation mode, bool align_corn
   if (align_corners && mode != Interpolation::Linear)
     fail("align_corners is about what lies between elements: it needs the linear mode");
   DType type = value::float_type(x.dtype());
-  if (value::is_half(type)) type = DType::F32;
+  if (is_half(type)) type = DType::F32;
   Value out = mode == Interpolation::Linear ? value::cast(x, type) : x;
   for (int64_t i = 0; i < spatial; ++i) {
     int64_t axis = first + i, from = x.size(axis), to = size[i];

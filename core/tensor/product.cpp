@@ -5,7 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "core/tensor/value_internal.h"
+#include "core/dtype/half.h"
+#include "core/tensor/sizes_internal.h"
 
 namespace tinyshard {
 namespace value {
@@ -34,12 +35,19 @@ Value matmul(const Value& a, const Value& b, std::optional<DType> dtype) {
   DType stored = result == type && is_float(type) ? type : accumulate;
   bool row = a.rank() == 1, column = b.rank() == 1;
   Value x = cast(row ? unsqueeze(a, 0) : a, type), y = cast(column ? unsqueeze(b, 1) : b, type);
+  auto inner_x = size_along(x, x.rank() - 1), inner_y = size_along(y, y.rank() - 2);
+  if (inner_x || inner_y) {
+    if (!inner_x || !inner_y || !(inner_x->node == inner_y->node))
+      fail(fmt::format("inner sizes differ: x is {}, w is {}", text_of(a), text_of(b)));
+    x = filled(x, x.rank() - 1, 0), y = filled(y, y.rank() - 2, 0);
+  }
   Dims batch_x(x.shape().begin(), x.shape().end() - 2),
       batch_y(y.shape().begin(), y.shape().end() - 2);
   int64_t m = x.size(x.rank() - 2), k = x.shape().back(), n = y.shape().back();
   Dims shape = broadcast_shape(batch_x, batch_y);
   Value out = x;
-  if (product(batch_y) == 1 && shape == batch_x) {
+  const bool joins = product(batch_x) == 1 || !size_along(x, x.rank() - 2);
+  if (product(batch_y) == 1 && shape == batch_x && joins) {
     out = dot(reshape(x, {product(batch_x) * m, k}), reshape(y, {k, n}), stored);
   } else {
     out = dot(with_batch(x, shape), with_batch(y, shape), stored);
@@ -86,7 +94,7 @@ Tensor Tensor::linear(const Tensor& weight, const Tensor& bias, std::optional<DT
   };
   if (!bias.defined()) return product({});
   // Sums of 16-bit products meet the bias before they are rounded.
-  bool narrow = value::is_half(type) && promote(type, typed(bias).dtype()) == type;
+  bool narrow = is_half(type) && promote(type, typed(bias).dtype()) == type;
   Tensor out = narrow ? product(DType::F32) : product({});
   if (bias.ndim() > 1 || (bias.numel() != 1 && bias.numel() != out.shape(-1))) {
     fail(fmt::format("bias is {}, but the weight {} makes rows of {}", bias.describe(),
@@ -95,8 +103,7 @@ Tensor Tensor::linear(const Tensor& weight, const Tensor& bias, std::optional<DT
   return narrow ? out.add(typed(bias).cast(DType::F32)).cast(type) : out.add(typed(bias));
 }
 
-// --- einsum
-// ----------------------------------------------------------------------------------------
+// --- einsum --------------------------------------------------------------------------------------
 
 namespace {
 
@@ -284,7 +291,9 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
   // makes it.
   DType type = terms[0].value.dtype();
   for (const Term& term : terms) type = promote(type, term.value.dtype());
-  const bool narrow = !dtype && value::is_half(type);
+  // It is a sum of products, so small integers become what sum() makes of them.
+  if (!dtype && sum_type(type) != type) dtype = sum_type(type);
+  const bool narrow = !dtype && is_half(type);
   const std::optional<DType> inside = narrow ? DType::F32 : dtype;
   Term result = terms[0];
   for (size_t i = 1; i < terms.size(); ++i) {

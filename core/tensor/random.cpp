@@ -4,14 +4,17 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <numbers>
 #include <optional>
+#include <thread>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
 #include "core/exec/capture.h"
+#include "core/exec/state.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -20,19 +23,49 @@ using value::Value;
 
 namespace {
 
-// Counts of training start in the upper half, so that no draw shares an element with one outside.
+// Counts of training start in the upper half, so that no draw shares an element with one outside,
+// and those of one thread are far from those of the next.
 constexpr uint64_t kFirstTrained = uint64_t{1} << 63;
+constexpr uint64_t kThread = uint64_t{1} << 48;
+
+// Draws of one thread in training. A captured step advances them when it is replayed, so that no
+// other thread's may depend on them.
+struct Trained {
+  uint64_t first;  // count that the thread starts with
+  StatePtr words;  // u64[2] on the default device: elements drawn, from `first` on, and the seed
+};
 
 struct Generator {
   std::mutex mutex;
   uint64_t seed = 0;
   uint64_t drawn = 0;
-  StatePtr trained;  // u64[2] on the default device: elements drawn in training, and the seed
+  uint64_t threads = 0;  // that have drawn in training
+  std::map<std::thread::id, Trained> trained;
 };
 
 Generator& generator() {
   static auto* g = new Generator;  // outlives static tensors
   return *g;
+}
+
+// Those of this thread. The entry goes when the thread ends; the generator's lock is held. Others
+// leave an entry alone, so it may be used without the lock.
+Trained& trained_here(Generator& g) {
+  struct AtEnd {
+    ~AtEnd() {
+      Trained last{};
+      std::lock_guard lock(generator().mutex);
+      auto found = generator().trained.find(std::this_thread::get_id());
+      if (found == generator().trained.end()) return;
+      last = std::move(found->second);
+      generator().trained.erase(found);
+    }
+  };
+  thread_local const AtEnd at_end;
+  static_cast<void>(at_end);
+  auto [entry, added] = g.trained.try_emplace(std::this_thread::get_id());
+  if (added) entry->second.first = kFirstTrained + g.threads++ * kThread;
+  return entry->second;
 }
 
 // How far the draws are and the seed, as data: a constant would make every draw a kernel of its
@@ -50,18 +83,20 @@ UOp random_bits(DimSpan shape) {
   int64_t n = product(shape);
   if (n == 0) return value::constant(DType::U64, 0, shape).node();
   std::optional<Value> words;
-  {
+  if (is_training() || current_capture()) {
+    auto [seed, mine] = [&]() -> std::pair<uint64_t, Trained*> {
+      std::lock_guard lock(g.mutex);
+      return {g.seed, &trained_here(g)};
+    }();
+    if (!mine->words || is_lost(*mine->words))
+      mine->words = make_state(count_buffer(mine->first, seed));
+    words = Value(touch(*mine->words));
+    Value step = value::pad(value::constant(DType::U64, n, Dims{1}), {{0, 1}});
+    mine->words->set(UOp::make(Op::Assign, DType::U64, {words->node(), (*words + step).node()}));
+  } else {
     std::lock_guard lock(g.mutex);
-    if (is_training() || current_capture()) {
-      if (!g.trained || is_lost(*g.trained))
-        g.trained = make_state(count_buffer(kFirstTrained, g.seed));
-      words = Value(touch(*g.trained));
-      Value step = value::pad(value::constant(DType::U64, n, Dims{1}), {{0, 1}});
-      g.trained->set(UOp::make(Op::Assign, DType::U64, {words->node(), (*words + step).node()}));
-    } else {
-      words = Value(count_buffer(g.drawn, g.seed));
-      g.drawn += static_cast<uint64_t>(n);
-    }
+    words = Value(count_buffer(g.drawn, g.seed));
+    g.drawn += static_cast<uint64_t>(n);
   }
   Dims flat{n};
   Value counter = value::iota(n, DType::U64) + value::shrink(*words, {{0, 1}});
@@ -71,27 +106,36 @@ UOp random_bits(DimSpan shape) {
 
 RandomState random_state() {
   Generator& g = generator();
-  std::lock_guard lock(g.mutex);
-  RandomState out{g.seed, g.drawn, 0};
-  if (g.trained && !is_lost(*g.trained)) {
+  RandomState out;
+  Trained* mine = nullptr;
+  {
+    std::lock_guard lock(g.mutex);
+    out = {g.seed, g.drawn, 0};
+    mine = &trained_here(g);
+  }
+  if (mine->words && !is_lost(*mine->words)) {
     uint64_t count = 0;
-    std::memcpy(&count, read(*g.trained).data(), sizeof(count));
-    out.trained = count - kFirstTrained;
+    std::memcpy(&count, read(*mine->words).data(), sizeof(count));
+    out.trained = count - mine->first;
   }
   return out;
 }
 
 void set_random_state(const RandomState& state) {
   Generator& g = generator();
-  std::lock_guard lock(g.mutex);
-  g.seed = state.seed;
-  g.drawn = state.drawn;
-  std::array<uint64_t, 2> words{kFirstTrained + state.trained, state.seed};
-  if (g.trained && !is_lost(*g.trained)) {
-    realize(std::span(&g.trained, 1));  // captured steps hold the storage: it is written over
-    write(*g.trained, std::as_bytes(std::span(words)));
+  Trained* mine = nullptr;
+  {
+    std::lock_guard lock(g.mutex);
+    g.seed = state.seed;
+    g.drawn = state.drawn;
+    mine = &trained_here(g);
+  }
+  std::array<uint64_t, 2> words{mine->first + state.trained, state.seed};
+  if (mine->words && !is_lost(*mine->words)) {
+    realize(std::span(&mine->words, 1));  // captured steps hold the storage: it is written over
+    write(*mine->words, std::as_bytes(std::span(words)));
   } else if (state.trained != 0) {
-    g.trained = make_state(count_buffer(words[0], words[1]));
+    mine->words = make_state(count_buffer(words[0], words[1]));
   }
 }
 
@@ -256,9 +300,35 @@ Tensor Tensor::randperm(int64_t n, DType dtype, Caller caller) {
   value::check_dtype(dtype);
   if (n > 0 && !value::fits(n - 1, dtype))
     fail(fmt::format("{} does not hold the integers up to {}", name(dtype), n - 1));
-  return value::cast(value::contiguous(Value(random_unit({n}, DType::F64))).tensor().argsort(),
-                     dtype);
+  if (n == 0) return value::constant(dtype, 0, Dims{0});
+  // The order of as many draws of uniform f64: of their 53 bits.
+  Value bits = Value(random_bits(Dims{n})) & ~uint64_t{0x7ff};
+  return value::cast(value::sort_order(bits, n), dtype);
 }
+
+namespace {
+
+// How many of the running totals along the last dim each mark has passed: rows of up to so many are
+// compared one by one, longer ones are halved again and again.
+Value passed_totals(const Value& totals, const Value& marks) {
+  constexpr int64_t kCompared = 256;
+  int64_t n = totals.shape().back(), last = totals.rank() - 1;
+  if (n <= kCompared) {
+    Value passed = value::unsqueeze(marks, last + 1) >= value::unsqueeze(totals, last);
+    return value::sum(value::cast(passed, DType::I32), {last + 1});
+  }
+  int64_t step = 1;
+  while (step <= n / 2) step *= 2;
+  Value passed = value::constant(DType::I32, 0, marks.shape());
+  for (; step > 0; step /= 2) {
+    Value next = passed + step;  // that many have been passed if the last of them has been
+    Value reached = value::gather(totals, last, value::minimum(next, n) - 1);
+    passed = value::where((next <= n) & (marks >= reached), next, passed);
+  }
+  return passed;
+}
+
+}  // namespace
 
 Tensor Tensor::multinomial(int64_t num_samples, bool replacement, Caller caller) const {
   Call call("multinomial", caller);
@@ -284,9 +354,7 @@ Tensor Tensor::multinomial(int64_t num_samples, bool replacement, Caller caller)
   rows.back() = num_samples;
   Value last = value::shrink_axis(total, weight.rank() - 1, n - 1, n);
   Value mark = value::contiguous(random_unit(rows, DType::F32)) * last;
-  Value passed =
-      value::unsqueeze(mark, weight.rank()) >= value::unsqueeze(total, weight.rank() - 1);
-  return value::sum(value::cast(passed, DType::I32), {weight.rank()});
+  return passed_totals(total, mark);
 }
 
 }  // namespace tinyshard

@@ -2,6 +2,8 @@
 // the seed, of where the draw stands in the order of draws, and of the element's index in the whole
 // tensor: no device count changes it. Draws outside of training count on the host; draws in
 // TrainingMode or inside a captured step count in a small tensor, which a replayed step advances.
+// Each thread that trains has such a count of its own; the first one's starts at 0, as in a process
+// of one thread.
 #pragma once
 #include <cstdint>
 
@@ -13,7 +15,7 @@ namespace tinyshard {
 struct RandomState {
   uint64_t seed = 0;
   uint64_t drawn = 0;    // elements drawn outside of training
-  uint64_t trained = 0;  // and in training
+  uint64_t trained = 0;  // and in training, by the thread that asks
 };
 RandomState random_state();
 void set_random_state(const RandomState& state);

@@ -6,7 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/base/sizes.h"
-#include "core/tensor/value_internal.h"
+#include "core/tensor/sizes_internal.h"
 
 namespace tinyshard {
 namespace {
@@ -39,7 +39,9 @@ Value accumulate(ReduceOp op, const Value& x, const Dims& axes, bool keepdim) {
 
 }  // namespace
 
-Value reduce(ReduceOp op, const Value& x, const Dims& axes, bool keepdim) {
+Value reduce(ReduceOp op, const Value& given, const Dims& axes, bool keepdim) {
+  Value x = given;
+  for (int64_t axis : axes) x = filled(x, axis, identity(op, x.dtype()));
   Dims kept = x.dims();
   bool nothing = false, all_ones = true;
   for (int64_t axis : axes) {
@@ -78,7 +80,9 @@ Value min(const Value& x, const Dims& axes, bool keepdim) {
 
 Value mean(const Value& x, const Dims& axes, bool keepdim) {
   return in_floats(x, [&](const Value& v) {
-    return sum(v, axes, keepdim) / static_cast<double>(count(v, axes));
+    const Value n = count_along(v, axes);
+    if (!n.is_number()) return sum(v, axes, keepdim) / cast(n, v.dtype());
+    return sum(v, axes, keepdim) / n.number().real;
   });
 }
 
@@ -148,6 +152,11 @@ Value as_given(const Value& x, const std::optional<DType>& dtype) {
 
 // x, unless a result would be the largest or smallest of no elements at all.
 const Value& not_of_nothing(const Value& x, const Dims& axes) {
+  for (int64_t axis : axes) {
+    if (auto size = value::size_along(x, axis); size && size->low < 1)
+      fail(fmt::format("{} may be {}: the largest or smallest of no elements", size->text,
+                       size->low));
+  }
   int64_t of_each = count(x, axes), results = 1;
   for (int64_t i = 0; i < x.rank(); ++i)
     results *= std::ranges::binary_search(axes, i) ? 1 : x.size(i);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "core/dtype/half.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -46,18 +47,6 @@ Value widen(const Value& v, const Scatter& s) {
   return value::pad(v, padding);
 }
 
-// Reduces over the index what is chosen for each place: [.., size, .., entries].
-Value reduce_chosen(ReduceOp op, const Scatter& s, const Value& src, Scalar otherwise) {
-  int64_t rank = s.x.rank();
-  // The entries go last; a dim of size one stays where they were.
-  auto spread = [&](const Value& v) {
-    Value last = value::move_axis(v, s.axis, rank - 1);
-    return value::unsqueeze(last, s.axis);
-  };
-  Value here = spread(s.index) == value::iota_along(s.axis, rank + 1, s.size, s.index.dtype());
-  return value::reduce(op, value::where(here, spread(src), Value(otherwise)), {rank}, false);
-}
-
 Value hits(const Scatter& s) {
   return value::scatter_add(s.index, value::constant(DType::I32, 1, s.index.shape()), s.axis,
                             s.size);
@@ -70,9 +59,7 @@ Tensor Tensor::scatter(int64_t dim, const Tensor& index, const Operand& src) con
   Scatter s = check(*this, dim, index, src);
   if (s.index.node()->numel() == 0) return s.x;
   // The last entry that names a place wins.
-  Value order = value::broadcast_to(
-      value::iota_along(s.axis, s.x.rank(), s.index.size(s.axis), DType::I32) + 1, s.index.shape());
-  Value last = reduce_chosen(ReduceOp::Max, s, order, 0);
+  Value last = value::last_entries(s.index, s.axis, s.size);
   Value picked = value::gather(s.src, s.axis, value::maximum(last - 1, 0));
   return value::where(widen(last, s) > 0, widen(picked, s), s.x);
 }
@@ -103,7 +90,8 @@ Value scatter_reduced(const Scatter& s, ScatterReduce reduce, bool include_self)
           s.x.dtype());
     }
     case ScatterReduce::Prod: {
-      Value product = widen(reduce_chosen(ReduceOp::Prod, s, s.src, 1), s);
+      Value product =
+          widen(value::scatter_reduce(ReduceOp::Prod, s.index, s.src, s.axis, s.size), s);
       return value::where(touched, base(1) * product, s.x);
     }
     default:
@@ -111,7 +99,7 @@ Value scatter_reduced(const Scatter& s, ScatterReduce reduce, bool include_self)
   }
   bool largest = reduce == ScatterReduce::Amax;
   ReduceOp op = largest ? ReduceOp::Max : ReduceOp::Min;
-  Value best = widen(reduce_chosen(op, s, s.src, value::identity(op, s.x.dtype())), s);
+  Value best = widen(value::scatter_reduce(op, s.index, s.src, s.axis, s.size), s);
   Value both = largest ? value::maximum(s.x, best) : value::minimum(s.x, best);
   return value::where(touched, include_self ? both : best, s.x);
 }
@@ -123,7 +111,7 @@ Tensor Tensor::scatter_reduce(int64_t dim, const Tensor& index, const Operand& s
   Call call("scatter_reduce", src.caller);
   Scatter s = check(*this, dim, index, src);
   if (s.index.node()->numel() == 0) return *this;
-  if (!value::is_half(dtype())) return scatter_reduced(s, reduce, include_self);
+  if (!is_half(dtype())) return scatter_reduced(s, reduce, include_self);
   // What meets at a place is summed or multiplied in f32, together with what was there.
   s.x = value::cast(s.x, DType::F32), s.src = value::cast(s.src, DType::F32);
   return value::cast(scatter_reduced(s, reduce, include_self), dtype());
@@ -143,7 +131,7 @@ Value set_positions(const Value& mask, int64_t size) {
 
 Value select_positions(const Value& flat, const Value& positions, const Scalar& otherwise) {
   return value::where(positions >= 0, value::gather(flat, 0, value::maximum(positions, 0)),
-                      otherwise);
+                      value::constant(flat.dtype(), otherwise));
 }
 
 }  // namespace

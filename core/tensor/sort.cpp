@@ -1,37 +1,68 @@
 // Order and running totals along a dim.
+#include <functional>
+
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/exec/state.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
 
-using value::text_of;
 using value::Value;
+
+namespace value {
+
+Value sort_order(const Value& keys, int64_t k) {
+  if (keys.shape().back() > INT32_MAX)
+    fail(fmt::format("{} elements along the dim are more than i32 counts", keys.shape().back()));
+  return UOp::make(Op::Sort, DType::I32, {keys.node()}, Dims{k});
+}
+
+}  // namespace value
 
 namespace {
 
-// Rank of every element among its row (the last dim): how many come before it. Compares all pairs,
-// in one kernel without memory of its own; for rows of up to some ten thousand elements.
-Value ranks(const Value& x, bool descending) {
-  int64_t n = x.shape().back(), last = x.rank();
-  Value mine = value::unsqueeze(x, last), other = value::unsqueeze(x, last - 1);
-  Value before = descending ? mine < other : other < mine;
-  if (is_float(x.dtype())) {  // NaN is larger than everything
-    Value less = value::isnan(descending ? other : mine) & !value::isnan(descending ? mine : other);
-    before = before | less;
+DType unsigned_of(DType dtype) {
+  switch (itemsize(dtype)) {
+    case 1:
+      return DType::U8;
+    case 2:
+      return DType::U16;
+    case 4:
+      return DType::U32;
+    default:
+      return DType::U64;
   }
-  Value same = (mine == other) | (value::isnan(mine) & value::isnan(other));
-  Value earlier = value::iota_along(last, last + 1, n, DType::I32) <
-                  value::iota_along(last - 1, last + 1, n, DType::I32);
-  return value::sum(value::cast(before | (same & earlier), DType::I32), {last});
 }
 
-// The permutation that sorts the last dim, as i32.
-Value order_of(const Value& x, bool descending) {
-  Value rank = ranks(x, descending);
-  Value place = value::broadcast_to(value::iota(x.shape().back(), DType::I32), x.shape());
-  return value::scatter_add(rank, place, x.rank() - 1, x.shape().back());
+Value bits_of(const Value& x, DType dtype) {
+  return x.dtype() == dtype ? x : Value(UOp::make(Op::Bitcast, dtype, {x.node()}));
+}
+
+// Unsigned integers that are ordered as x is. Of floats -0 equals 0 and NaN is the largest:
+//
+//   x        sign and magnitude    key
+//   1.0f     3f800000              bf800000    positive: above all negative ones
+//   -0, 0    00000000              80000000
+//   -1.0f    bf800000              407fffff    negative: the larger the smaller
+//   NaN                            ffffffff
+Value keys_of(const Value& x, bool descending) {
+  DType type = unsigned_of(x.dtype());
+  Value keys = x;
+  if (x.dtype() == DType::Bool) {
+    keys = value::cast(x, type);
+  } else if (!is_unsigned_int(x.dtype())) {
+    uint64_t top = uint64_t{1} << (8 * itemsize(type) - 1), all = top - 1 + top;
+    auto constant = [&](uint64_t bits) { return value::constant(type, Scalar(bits), x.shape()); };
+    keys = bits_of(x, type) ^ constant(top);
+    if (is_float(x.dtype())) {
+      keys = value::where(x < 0, bits_of(x, type) ^ constant(all), keys);
+      keys = value::where(x == 0, constant(top), keys);
+      keys = value::where(value::isnan(x), constant(all), keys);
+    }
+  }
+  return descending ? Value(unary(Op::Not, keys.node())) : keys;
 }
 
 struct Sorted {
@@ -39,13 +70,19 @@ struct Sorted {
   int64_t axis;
 };
 
-Sorted sorted(const Tensor& tensor, int64_t dim, bool descending) {
+// The first k of the sorted dim; all of them without k.
+Sorted sorted(const Tensor& tensor, int64_t dim, bool descending, std::optional<int64_t> k = {}) {
   Value x(tensor);
   int64_t axis = value::resolve_axis(dim, x.rank());
   if (x.rank() == 0) x = value::reshape(x, {1});
   Value last = value::move_axis(x, axis, x.rank() - 1);
-  if (last.shape().back() <= 1) return {last, value::constant(DType::I32, 0, last.shape()), axis};
-  Value order = value::contiguous(order_of(value::detach(last), descending));
+  int64_t n = last.shape().back(), count = k.value_or(n);
+  if (n <= 1) {
+    Value places = value::constant(DType::I32, 0, last.shape());
+    return {value::shrink_axis(last, last.rank() - 1, 0, count),
+            value::shrink_axis(places, last.rank() - 1, 0, count), axis};
+  }
+  Value order = value::sort_order(keys_of(value::detach(last), descending), count);
   return {value::gather(last, last.rank() - 1, order), order, axis};
 }
 
@@ -73,15 +110,12 @@ std::pair<Tensor, Tensor> Tensor::topk(int64_t k, int64_t dim, bool largest, boo
   if (ndim() == 0 || k < 0 || k > shape(axis)) {
     fail(fmt::format("k = {} is not between 0 and the size of dim {} of {}", k, axis, describe()));
   }
-  Sorted s = sorted(*this, dim, largest);
-  auto first = [&](const Value& v) {
-    return value::move_axis(value::shrink_axis(v, v.rank() - 1, 0, k), v.rank() - 1, axis).tensor();
-  };
-  return {first(s.values), first(s.order)};
+  Sorted s = sorted(*this, dim, largest, k);
+  auto back = [&](const Value& v) { return value::move_axis(v, v.rank() - 1, axis).tensor(); };
+  return {back(s.values), back(s.order)};
 }
 
-// --- scans
-// -----------------------------------------------------------------------------------------
+// --- scans ---------------------------------------------------------------------------------------
 
 namespace {
 
@@ -109,27 +143,80 @@ Value combine(ReduceOp op, const Value& a, const Value& b) {
   }
 }
 
-// Long rows in chunks: a scan inside each, and a scan of the totals before it.
-Value scan(ReduceOp op, const Value& x, const Scalar& identity) {
-  int64_t n = x.shape().back(), rank = x.rank();
-  if (n <= kChunk) return scan_by_pairs(op, x, identity);
-  int64_t chunks = (n + kChunk - 1) / kChunk;
+// What runs along a row: how two neighbouring parts are combined, inside a chunk and of chunks.
+struct Running {
+  std::function<Value(const Value&)> inside;  // over the last dim
+  std::function<Value(const Value&, const Value&)> combine;
+  Scalar identity;
+};
+
+Value filled_to(const Value& x, int64_t size, const Running& running) {
+  Pairs padding(x.rank(), {0, 0});
+  padding.back() = {0, size - x.shape().back()};
+  return value::pad(x, padding, running.identity);
+}
+
+// Parts [.., parts, n] that follow each other as one row [.., size], each after what is the total of
+// those before it; `inside` are the scans of the parts, and `scanned` makes one of their totals.
+template <class Scan>
+Value joined(const Running& running, const Value& inside, int64_t size, Scan scanned) {
+  const int64_t rank = inside.rank() - 1, parts = inside.size(rank - 1), n = inside.size(rank);
+  Value totals = value::squeeze(value::shrink_axis(inside, rank, n - 1, n), rank);
   Pairs padding(rank, {0, 0});
-  padding.back() = {0, chunks * kChunk - n};
-  Dims shape = x.dims();
-  shape.back() = chunks;
-  shape.push_back(kChunk);
-  Value inside =
-      scan_by_pairs(op, value::reshape(value::pad(x, padding, identity), shape), identity);
-  Value totals = value::squeeze(value::shrink_axis(inside, rank, kChunk - 1, kChunk), rank);
   padding.back() = {1, 0};
-  Value before = value::pad(
-      value::shrink_axis(scan(op, value::contiguous(totals), identity), rank - 1, 0, chunks - 1),
-      padding, identity);
-  Value out = combine(op, value::unsqueeze(before, rank), inside);
-  Dims flat = x.dims();
-  flat.back() = chunks * kChunk;
-  return value::shrink_axis(value::reshape(out, flat), rank - 1, 0, n);
+  Value before = value::pad(value::shrink_axis(scanned(totals), rank - 1, 0, parts - 1), padding,
+                            running.identity);
+  Value out = running.combine(value::unsqueeze(before, rank), inside);
+  Dims flat = inside.dims();
+  flat.pop_back();
+  flat.back() = parts * n;
+  return value::shrink_axis(value::reshape(out, flat), rank - 1, 0, size);
+}
+
+Value in_parts(const Value& x, int64_t parts, int64_t each, const Running& running) {
+  Dims shape = x.dims();
+  shape.back() = parts;
+  shape.push_back(each);
+  return value::reshape(filled_to(x, parts * each, running), shape);
+}
+
+// Long rows in chunks: a scan inside each, and a scan of the totals before it.
+Value scan_on_device(const Running& running, const Value& x) {
+  int64_t n = x.shape().back();
+  if (n <= kChunk) return running.inside(x);
+  Value inside = running.inside(in_parts(x, (n + kChunk - 1) / kChunk, kChunk, running));
+  return joined(running, inside, n, [&](const Value& totals) {
+    return scan_on_device(running, value::contiguous(totals));
+  });
+}
+
+// A row that is divided over devices is scanned where it lies, each part by its device. Of the parts
+// only the totals travel, to all devices.
+Value scan(const Running& running, const Value& x) {
+  const int64_t n = x.shape().back(), last = x.rank() - 1;
+  if (!value::placed_on_several() || n == 0) return scan_on_device(running, x);
+  Sharding where = sharding_of(x.node());
+  int64_t parts = 1;
+  int axes = 0;
+  for (size_t a = 0; a < where.placements.size(); ++a) {
+    if (!(where.placements[a] == Shard(static_cast<int>(last)))) continue;
+    parts *= where.mesh.axes()[a].size;
+    where.placements[a] = Replicate;
+    ++axes;
+  }
+  // Where parts differ in size on nested axes, they are no parts of one row of a reshape.
+  if (parts == 1 || (axes > 1 && n % parts != 0)) return scan_on_device(running, x);
+  Value inside = scan_on_device(running, in_parts(x, parts, (n + parts - 1) / parts, running));
+  return joined(running, inside, n, [&](const Value& totals) {
+    return scan_on_device(running, Value(place(totals.node(), where)));
+  });
+}
+
+Value scan(ReduceOp op, const Value& x, const Scalar& identity) {
+  return scan({.inside = [&](const Value& v) { return scan_by_pairs(op, v, identity); },
+               .combine = [op](const Value& a, const Value& b) { return combine(op, a, b); },
+               .identity = identity},
+              x);
 }
 
 // f over the last dim of x.
@@ -187,17 +274,47 @@ std::pair<Tensor, Tensor> Tensor::cummin(int64_t axis, Caller caller) const {
   return running_best(ReduceOp::Min, *this, axis);
 }
 
+namespace {
+
+// Where the sums are zero, and their logarithm is -infinity, no gradient goes through it.
+Value log_of_sums(const Value& sums) {
+  Value none = sums == 0;
+  return value::where(none, -std::numeric_limits<double>::infinity(),
+                      value::log(value::where(none, 1, sums)));
+}
+
+// log(exp(a) + exp(b)), the larger one subtracted before.
+Value log_of_both(const Value& a, const Value& b) {
+  auto [x, y] = value::match(a, b);
+  Value largest = value::detach(value::maximum(x, y));
+  Value base = value::where(value::isinf(largest), 0.0, largest);
+  return log_of_sums(value::exp(x - base) + value::exp(y - base)) + base;
+}
+
+}  // namespace
+
 Tensor Tensor::logcumsumexp(int64_t axis, Caller caller) const {
   Call call("logcumsumexp", caller);
-  return along(*this, axis, [](const Value& v) {
-    Value x = value::cast(v, value::float_type(v.dtype()));
-    // Over all pairs, each row shifted by its own maximum.
+  Scalar nothing = -std::numeric_limits<double>::infinity();
+  auto prefixes = [&](const Value& x) {
     int64_t n = x.shape().back(), rank = x.rank();
     Value column = value::iota_along(rank, rank + 1, n, DType::I64),
           row = value::iota_along(rank - 1, rank + 1, n, DType::I64);
-    return value::logsumexp(value::where(column <= row, value::unsqueeze(x, rank - 1),
-                                         value::identity(ReduceOp::Max, x.dtype())),
-                            {rank}, false);
+    return value::where(column <= row, value::unsqueeze(x, rank - 1), nothing);
+  };
+  // Each row of a chunk's pairs is shifted by its own maximum.
+  Running running{.inside =
+                      [&](const Value& x) {
+                        Value pairs = prefixes(x);
+                        Value largest = value::detach(value::max(pairs, {x.rank()}, true));
+                        Value base = value::where(value::isinf(largest), 0.0, largest);
+                        Value sums = value::sum(value::exp(pairs - base), {x.rank()}, true);
+                        return value::squeeze(log_of_sums(sums) + base, x.rank());
+                      },
+                  .combine = log_of_both,
+                  .identity = nothing};
+  return along(*this, axis, [&](const Value& v) {
+    return value::in_floats(v, [&](const Value& x) { return scan(running, x); });
   });
 }
 

@@ -11,6 +11,8 @@
 #include "core/base/error.h"
 #include "core/base/sizes.h"
 #include "core/dtype/half.h"
+#include "core/exec/state.h"
+#include "core/tensor/sizes_internal.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -47,7 +49,9 @@ Index::Index(const Tensor& t, Caller c) : kind(Kind::Tensor), tensor(t.state()),
 // A float may be differentiated by, and what lies in a storage must not change with another tensor.
 Tensor::Tensor(UOp value)
     : state_(make_state(is_float(value.dtype()) || has_storage(under_names(value)) ? named(value)
-                                                                                   : value)) {}
+                                                                                   : value)) {
+  if (UOp sized = value::with_sizes(value)) state_ = make_state(std::move(sized));
+}
 
 Tensor::Tensor(std::span<const std::byte> bytes, const Ints& shape, DType dtype, Caller caller) {
   Call call("tensor", caller);
@@ -120,7 +124,9 @@ Tensor::Tensor(std::initializer_list<Nested> rows) {
 
 const UOp& Tensor::uop() const {
   if (!state_) fail("a tensor that was never given a value");
-  return touch(*state_);
+  const UOp& value = touch(*state_);
+  value::meet_operand(value);
+  return value;
 }
 
 namespace {

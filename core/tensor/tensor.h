@@ -7,8 +7,9 @@
 //   float value = y.item<float>();           // now it has
 //
 // Mistakes throw UserError that names the operation, shapes, types and the caller's line. Threads:
-// different tensors may be used from different threads; one tensor's writers need the caller's
-// lock.
+// different tensors may be used from different threads; graphs are built side by side, and runs
+// queue up behind each other. Tensors that share memory count as one: a tensor, its views, and what
+// was made from it and is not computed yet; who writes to one of them needs them alone (runtime.h).
 #pragma once
 #include <cstddef>
 #include <initializer_list>
@@ -20,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/exec/state.h"
+#include "core/exec/tensor_state.h"
 #include "core/tensor/arguments.h"
 #include "core/tensor/training.h"
 #include "multi/mesh.h"
@@ -75,6 +76,11 @@ class Tensor {
   Tensor ones_like(std::optional<DType> dtype = {}) const;
   static Tensor arange(Scalar stop, std::optional<DType> dtype = {},
                        Caller caller = Caller::current());
+  template <SizeExpression T>  // 0 to a size that is known when a captured step runs
+  static Tensor arange(const T& size, std::optional<DType> dtype = {},
+                       Caller caller = Caller::current()) {
+    return arange_of(size_state(size), dtype, caller);
+  }
   static Tensor arange(Scalar start, Scalar stop, Scalar step = 1, std::optional<DType> dtype = {},
                        Caller caller = Caller::current());
   static Tensor linspace(Scalar start, Scalar stop, int64_t steps, std::optional<DType> dtype = {},
@@ -123,13 +129,12 @@ class Tensor {
   size_t element_size() const { return itemsize(dtype()); }
   size_t nbytes() const { return size_t(numel()) * element_size(); }
   bool is_floating_point() const { return is_float(dtype()); }
-  std::string describe() const;  // "f32[32, 784@data:4]"
+  std::string describe() const;  // "f32[32, 784@data:4]", "f32[8, 1 + pos <= 4096]"
 
   const UOp& uop() const;  // an operand of new ops; see touch()
   const StatePtr& state() const { return state_; }
 
-  // --- values on the host (all realize; UserError inside a capture)
-  // ----------------------------------
+  // --- values on the host (all realize; UserError inside a capture) ------------------------------
   template <Number E>
   E item(Caller caller = Caller::current()) const;  // of a tensor of one element
   template <Number E>
@@ -140,8 +145,11 @@ class Tensor {
   Tensor realize(Caller caller = Caller::current()) const;  // computes; returns itself
   static void realize(const std::vector<Tensor>& tensors);  // all in one run
   Tensor contiguous() const;                                // ends fusion: a value of its own
-  Tensor clone() const;                                     // a copy with its own storage
-  Tensor assign(const Operand& value) const;                // writes over this tensor's storage
+  // Dims whose size is known when a captured step runs become as long as their bound, with `value`
+  // behind what is there. shape() and numel() count them at their bound, too.
+  Tensor to_bound(Scalar value = 0, Caller caller = Caller::current()) const;
+  Tensor clone() const;                       // a copy with its own storage
+  Tensor assign(const Operand& value) const;  // writes over this tensor's storage
   Tensor assign(const Tensor& value, Caller caller = Caller::current()) const;
   Tensor replace(const Tensor& value, Caller caller = Caller::current()) const;  // takes its place
   void setitem(const std::vector<Index>& index, const Operand& value) const;
@@ -232,8 +240,7 @@ class Tensor {
   Tensor operator[](std::initializer_list<Index> index) const;
   Tensor at(const std::vector<Index>& index) const;
 
-  // --- elementwise, one operand
-  // --------------------------------------------------------------------
+  // --- elementwise, one operand ------------------------------------------------------------------
   Tensor neg() const;
   Tensor abs() const;
   Tensor sign() const;
@@ -293,8 +300,7 @@ class Tensor {
   Tensor mish() const;
   Tensor softsign() const;
 
-  // --- elementwise, several operands: broadcast and promoted
-  // ------------------------------------------
+  // --- elementwise, several operands: broadcast and promoted -------------------------------------
   Tensor add(const Operand& x) const;
   Tensor sub(const Operand& x) const;
   Tensor mul(const Operand& x) const;
@@ -356,8 +362,7 @@ class Tensor {
   const Tensor& operator*=(const Operand& x) const;
   const Tensor& operator/=(const Operand& x) const;
 
-  // --- reductions and scans
-  // --------------------------------------------------------------------------
+  // --- reductions and scans ----------------------------------------------------------------------
   // Over nothing (an empty dim): 0, 1 for prod, false for any, true for all, NaN for mean; a
   // largest, a smallest and their places are mistakes.
   Tensor sum(const Axes& axis = {}, bool keepdim = false, std::optional<DType> dtype = {},
@@ -434,8 +439,7 @@ class Tensor {
   Tensor newton_schulz(int64_t steps, const std::vector<double>& coefficients, double eps = 1e-07,
                        Caller caller = Caller::current()) const;
 
-  // --- indices, sorting
-  // ----------------------------------------------------------------------------
+  // --- indices, sorting --------------------------------------------------------------------------
   // Negative indices count from the end in x[...] and setitem alone. What is out of range reads as
   // 0 and is not written: gather, embedding, x[tensor], setitem, scatter, losses by labels.
   Tensor gather(int64_t dim, const Tensor& index, Caller caller = Caller::current()) const;
@@ -462,8 +466,7 @@ class Tensor {
                                  bool sorted = true, Caller caller = Caller::current()) const;
   Tensor one_hot(int64_t num_classes, Caller caller = Caller::current()) const;  // i32
 
-  // --- layers and losses
-  // -----------------------------------------------------------------------------
+  // --- layers and losses -------------------------------------------------------------------------
   Tensor layernorm(const Axes& axis = -1, double eps = 1e-05,
                    Caller caller = Caller::current()) const;
   Tensor batchnorm(const Tensor& weight, const Tensor& bias, const Tensor& mean,
@@ -495,6 +498,8 @@ class Tensor {
   }
 
  private:
+  static Tensor arange_of(const StatePtr& size, std::optional<DType> dtype, Caller caller);
+
   StatePtr state_;
 };
 

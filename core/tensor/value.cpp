@@ -7,7 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/base/sizes.h"
-#include "core/tensor/value_internal.h"
+#include "core/tensor/sizes_internal.h"
 
 namespace tinyshard::value {
 
@@ -123,10 +123,8 @@ Value cast(const Value& x, DType dtype) {
   if (const UOp c = x.node(); is_const(c)) {
     if (is_float(c.dtype())) {
       double number = const_as_double(c);
-      // Out of range is the kernel's business: the same conversion as for any other value. So is
-      // what 16-bit floats round.
-      if (dtype != DType::F16 && dtype != DType::BF16 && fits(number, dtype))
-        return constant(dtype, number, c.shape());
+      // Out of range is the kernel's business: the same conversion as for any other value.
+      if (fits(number, dtype)) return constant(dtype, number, c.shape());
     } else if (!is_float(dtype) && dtype != DType::Bool) {
       return const_int(dtype, const_as_int(c), c.shape());
     }
@@ -274,8 +272,43 @@ Value squeeze(const Value& x, int64_t axis) {
   return reshape(x, shape);
 }
 
+namespace {
+
+// Two parts of which some size is known when the step runs: what comes second starts where the
+// first one ends.
+Value joined(const Value& a, const Value& b, int64_t axis) {
+  auto size_of_part = [&](const Value& x) {
+    return size_along(x, axis).value_or(plain_size(x.size(axis)));
+  };
+  const SymbolicSize first = size_of_part(a), second = size_of_part(b);
+  const int64_t total = add_sizes(a.size(axis), b.size(axis));
+  Pairs behind(a.rank(), {0, 0});
+  behind[axis] = {0, total - a.size(axis)};
+  Value places = iota_along(axis, a.rank(), total, DType::I64), start = first.node;
+  Dims shape = b.dims();
+  shape[axis] = total;
+  Value moved = gather(at_bound(b), axis, broadcast_to(places - start, shape));
+  Value out = where(places < start, pad(at_bound(a), behind), moved);
+  for (int64_t d = 0; d < a.rank(); ++d) {
+    if (d == axis) continue;
+    auto one = size_along(a, d), other = size_along(b, d);
+    if (one.has_value() != other.has_value() || (one && !(one->node == other->node)))
+      fail(fmt::format("shapes differ outside of dim {}: {} and {}", axis, text_of(a), text_of(b)));
+    if (one) out = limited_to(out, d, *one);
+  }
+  return limited_to(out, axis, add(first, second));
+}
+
+}  // namespace
+
 // The parts, each padded with zeros to its place, joined by their bits: also a zero keeps its sign.
 Value cat(const std::vector<Value>& parts, int64_t axis) {
+  auto is_symbolic = [&](const Value& part) { return size_along(part, axis).has_value(); };
+  if (std::ranges::any_of(parts, is_symbolic)) {
+    Value all = parts[0];
+    for (const Value& part : std::span(parts).subspan(1)) all = joined(all, part, axis);
+    return all;
+  }
   int64_t total = 0, before = 0;
   for (const Value& part : parts) total = add_sizes(total, part.size(axis));
   Value out = parts[0];

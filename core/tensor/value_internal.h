@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/call.h"
+#include "core/dtype/half.h"
 #include "core/tensor/arguments.h"
 #include "core/tensor/tensor.h"
 #include "core/uop/shape.h"
@@ -63,8 +64,6 @@ Dims resolve_axes(const Axes& axes, int64_t rank);  // sorted, distinct
 void need_float(const Value& x);
 void need_int(const Value& x, const char* what);
 
-inline bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
-
 // f(x) with x as a float, in f32 where that is narrower; the result is rounded once. Everything
 // that is more than one op is computed in it, for 16-bit ops round each by itself.
 template <class F>
@@ -81,8 +80,7 @@ Value in_floats(const Value& a, const Value& b, const F& f) {
   return cast(f(cast(cast(x, type), wide), cast(cast(y, type), wide)), type);
 }
 
-// --- elementwise
-// -----------------------------------------------------------------------------------
+// --- elementwise ---------------------------------------------------------------------------------
 Value operator+(const Value& a, const Value& b);
 Value operator-(const Value& a, const Value& b);
 Value operator*(const Value& a, const Value& b);
@@ -101,6 +99,7 @@ Value operator!(const Value& x);
 Value floor_div(const Value& a, const Value& b);
 Value trunc_div(const Value& a, const Value& b);
 Value mod(const Value& a, const Value& b);
+Value fmod(const Value& a, const Value& b);
 Value maximum(const Value& a, const Value& b);
 Value minimum(const Value& a, const Value& b);
 Value where(const Value& condition, const Value& a, const Value& b);
@@ -163,6 +162,13 @@ Value iota_along(int64_t axis, int64_t rank, int64_t n, DType dtype);  // [1, ..
 Value index_type(const Value& index);                                  // as Gather wants it
 Value gather(const Value& x, int64_t axis, const Value& index);        // shapes as Op::Gather
 Value scatter_add(const Value& index, const Value& src, int64_t axis, int64_t size);
+// The same for another reduction, which starts from its identity.
+Value scatter_reduce(ReduceOp op, const Value& index, const Value& src, int64_t axis, int64_t size);
+// Of each of `size` places the last entry of the index along the axis that names it, counted from
+// one; 0 where none does.
+Value last_entries(const Value& index, int64_t axis, int64_t size);
+// The places of the k smallest of each row of unsigned keys, in order, as i32.
+Value sort_order(const Value& keys, int64_t k);
 Value one_hot(const Value& index, int64_t classes);  // bool, classes are the last dim
 Value at(const Value& x, std::span<const Index> index);
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "core/base/call.h"
+#include "core/exec/state.h"
+#include "core/tensor/sizes_internal.h"
 
 namespace tinyshard {
 
@@ -48,6 +50,11 @@ const Tensor& Variable::tensor(Caller caller) const {
   return tensor_;
 }
 
+Variable Variable::inside(const StatePtr& state) const {
+  value::name_variable(state->value, name(), min(), max());
+  return {shared_, Tensor(state)};
+}
+
 const StatePtr& Variable::input() const {
   Call call("captured step");
   const int64_t now = value();
@@ -58,6 +65,8 @@ const StatePtr& Variable::input() const {
     shared_->input = make_state(host_buffer({}, DType::I64, bytes));
   return shared_->input;
 }
+
+std::shared_ptr<TensorState> size_state(const Variable& size) { return size.tensor().state(); }
 
 Operand::Operand(const Variable& v, Caller c) : Operand(v.tensor(c), c) {}
 Index::Index(const Variable& v, Caller c) : Index(v.tensor(c), c) {}

@@ -6,8 +6,9 @@
 //   for (int64_t i = first; i < last; ++i) token = next(token, pos.bind(i));
 //
 // Where a tensor is wanted it is an i64 of shape []: an index (x[p], x.setitem({p}, row)) or an
-// operand (Tensor::arange(4096) <= p). Shapes do not depend on it. A new value is one small copy to
-// the device in front of the replay, however many kernels read it; nothing is captured again.
+// operand (Tensor::arange(4096) <= p), and a size (x[Slice(0, p + 1)], Tensor::arange(p)): work is
+// done for the size at hand, memory is there for the largest. A new value is one small copy to the
+// device in front of the replay, however many kernels read it; nothing is captured again.
 #pragma once
 #include <memory>
 #include <optional>
@@ -63,7 +64,7 @@ class Variable {
 
   // For a call of a step: memory that holds the value, the same at every call.
   const StatePtr& input() const;
-  Variable inside(const StatePtr& state) const { return {shared_, Tensor(state)}; }
+  Variable inside(const StatePtr& state) const;
 
   std::shared_ptr<Shared> shared_;
   std::optional<int64_t> value_;

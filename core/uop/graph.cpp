@@ -7,13 +7,53 @@
 
 namespace tinyshard {
 
+namespace {
+
+// The nodes that a walk has met, by address: to ask for one fetches none of its memory.
+class Met {
+ public:
+  // True for the first time.
+  bool add(const Node* node) {
+    if ((size_ + 1) * 2 > slots_.size()) grow();
+    if (!place(slots_, node)) return false;
+    ++size_;
+    return true;
+  }
+
+ private:
+  static size_t home(const Node* node) {  // Fibonacci hashing: the upper bits are mixed best
+    constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
+    return size_t(reinterpret_cast<uintptr_t>(node) * kGolden >> 20);
+  }
+  static bool place(std::vector<const Node*>& slots, const Node* node) {
+    const size_t mask = slots.size() - 1;
+    for (size_t i = home(node) & mask;; i = (i + 1) & mask) {
+      if (slots[i] == node) return false;
+      if (slots[i]) continue;
+      slots[i] = node;
+      return true;
+    }
+  }
+  void grow() {
+    std::vector<const Node*> larger(slots_.size() * 2);
+    for (const Node* node : slots_) {
+      if (node) place(larger, node);
+    }
+    slots_.swap(larger);
+  }
+
+  std::vector<const Node*> slots_ = std::vector<const Node*>(128);
+  size_t size_ = 0;
+};
+
+}  // namespace
+
 std::vector<UOp> toposort(std::span<const UOp> roots) {
   std::vector<UOp> order;
-  NodeMap<bool> done(256);
+  Met met;
   std::vector<std::pair<const UOp*, size_t>> stack;
   for (const UOp& root : roots) {
-    if (done.contains(root)) continue;
-    done[root] = true;
+    if (!met.add(root.get())) continue;
     stack.push_back({&root, 0});
     while (!stack.empty()) {
       auto& [node, next] = stack.back();
@@ -24,9 +64,7 @@ std::vector<UOp> toposort(std::span<const UOp> roots) {
         continue;
       }
       const UOp& s = src[next++];
-      if (done.contains(s)) continue;
-      done[s] = true;
-      stack.push_back({&s, 0});
+      if (met.add(s.get())) stack.push_back({&s, 0});
     }
   }
   return order;
@@ -37,9 +75,10 @@ std::string describe(const Node& node) {
   if (info(node.op).op_class != OpClass::Kernel) text += to_string(node.shape());
   switch (node.op) {
     case Op::Const: {
-      bool whole = !is_float(node.dtype);
-      text += whole ? fmt::format(" {}", node.arg()[0])
-                    : fmt::format(" {}", std::bit_cast<double>(node.arg()[0]));
+      const auto value = std::bit_cast<double>(node.arg()[0]);
+      text += !is_float(node.dtype)      ? fmt::format(" {}", node.arg()[0])
+              : node.dtype == DType::F64 ? fmt::format(" {}", value)
+                                         : fmt::format(" {}", static_cast<float>(value));
       break;
     }
     case Op::Buffer:

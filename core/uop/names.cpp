@@ -13,6 +13,7 @@
 //   without_names:  %0 = const f32[2] 5,  %1 = mul f32[2] %0 %0
 #include <atomic>
 
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
 #include "core/uop/uop.h"
 
@@ -29,7 +30,7 @@ UOp under_names(UOp x) {
   return x;
 }
 
-int64_t name_of(const UOp& x) { return x.op() == Op::Identity ? x.arg(0) : 0; }
+int64_t name_of(const UOp& x) { return x.op() == Op::Identity ? identity_number(*x) : 0; }
 
 namespace {
 
@@ -60,6 +61,7 @@ std::vector<UOp> without_names(std::span<const UOp> roots) {
   NodeMap<UOp> plain(order.size());
   std::vector<UOp> src;
   for (const UOp& x : order) {
+    const OriginScope origin(origin_id(x));
     src.clear();
     bool changed = false;
     for (const UOp& s : x->src()) {

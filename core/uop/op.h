@@ -54,6 +54,7 @@ enum class Op : uint8_t {
   Reduce,
   Gather,
   ScatterAdd,
+  Sort,
   Dot,
   Conv,
   ConvBackwardData,

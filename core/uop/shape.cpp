@@ -114,11 +114,17 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
     }
     case Op::ScatterAdd: {
       need(src.size() == 2 || src.size() == 3, "wrong number of sources");
-      need(arg.size() == 2 && std::ranges::equal(s, src[1].shape()), "index and source differ");
+      need(arg.size() == 2 || (arg.size() == 3 && src.size() == 2), "axis, size and reduction");
+      need(std::ranges::equal(s, src[1].shape()), "index and source differ");
       s[arg[0]] = arg[1];
       need(src.size() == 2 || std::ranges::equal(s, src[2].shape()), "base and result differ");
       return s;
     }
+    case Op::Sort:
+      need(arg.size() == 1 && !s.empty() && arg[0] >= 0 && arg[0] <= s.back(),
+           "how many places of a row");
+      s.back() = arg[0];
+      return s;
     case Op::Dot: {
       need(src.size() >= 2 && src.size() <= 4, "wrong number of sources");
       need(arg.size() == (src.size() > 2 ? 2 : 1), "an epilogue goes with a third source");
@@ -148,11 +154,17 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
            "four dims");
       return copy(arg.last(4));
     case Op::Attention: {
+      need(src.size() == 3 || src.size() == 4, "q, k, v, perhaps positions");
       DimSpan k = src[1].shape(), v = src[2].shape();
       size_t rank = s.size();
       need(arg.size() == 4 && arg[0] >= 0 && arg[0] < 2, "which result, causal, scale, order");
       need(rank >= 2 && k.size() == rank && v.size() == rank, "ranks differ");
-      for (size_t i = 0; i + 2 < rank; ++i) need(s[i] == k[i] && s[i] == v[i], "batch dims differ");
+      for (size_t i = 0; i + 2 < rank; ++i) {
+        const bool shared = i + 3 == rank && k[i] > 0 && s[i] % k[i] == 0;
+        need((s[i] == k[i] || shared) && k[i] == v[i], "batch dims differ");
+      }
+      need(src.size() == 3 || std::ranges::equal(src[3].shape(), Dims{s[rank - 2]}),
+           "a position for each row");
       need(s[rank - 1] == k[rank - 1] && k[rank - 2] == v[rank - 2], "inner sizes differ");
       s[rank - 1] = arg[0] == 0 ? v[rank - 1] : 1;
       need(!arg[3] || rank > 2, "no heads to swap");
@@ -160,6 +172,7 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       return s;
     }
     case Op::AttentionBackward: {
+      need(src.size() == 6 || src.size() == 7, "six operands, perhaps positions");
       need(arg.size() == 4 && arg[0] >= 0 && arg[0] < 3, "which result, causal, scale, order");
       need(std::ranges::equal(src[3].shape(), src[5].shape()), "result and gradient differ");
       s = copy(src[arg[0]].shape());
@@ -168,15 +181,22 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       return s;
     }
     case Op::Collective:  // {CollectiveOp, ReduceOp, mesh axis, parts, has parts before, has parts
-                          // after}
-      need(arg.size() == 6, "six integers");
+                          // after}, a broadcast's root, a timed gather's block, prefetch and
+                          // keep, or an exchange's rows
+      need(arg.size() >= 6, "six integers at least");
+      if (arg.size() > 7 && arg.size() != 9) {
+        need(!s.empty() && arg.size() % 3 == 1, "rows received, then transfers of rows");
+        s[0] = arg[6];
+      }
       if (arg[4]) {
         need(!s.empty() && s[0] == arg[3], "the first dim counts the parts");
         s.erase(s.begin());
       }
       if (arg[5]) s.insert(s.begin(), arg[3]);
       return s;
-    case Op::CopyIn:  // {(axis, mesh axis, parts)...}
+    case Op::CopyIn:  // {(axis, mesh axis, parts)...}, or {times} between meshes, where
+                      // the first dim repeats what is sent to several devices; 0: there is none
+      if (arg.size() == 1 && arg[0] > 0) s.erase(s.begin());
       for (size_t i = 0; i + 2 < arg.size(); i += 3) s[arg[i]] = ceil_div(s[arg[i]], arg[i + 2]);
       return s;
     case Op::Assign:

@@ -12,6 +12,8 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/dtype/half.h"
+#include "core/uop/args.h"
 #include "core/uop/shape.h"
 
 namespace tinyshard {
@@ -39,10 +41,9 @@ class Interner {
     std::lock_guard lock(shard.mutex);
     size_t mask = shard.slots.size() - 1;
     for (size_t i = hash & mask;; i = (i + 1) & mask) {
-      Node* node = shard.slots[i];
+      auto [known, node] = shard.slots[i];
       if (!node) break;
-      if (node->hash == hash && equal(*node, op, dtype, src, arg, payload.get()) &&
-          try_retain(node))
+      if (known == hash && equal(*node, op, dtype, src, arg, payload.get()) && try_retain(node))
         return UOp(node);
     }
     Node* node = create(op, dtype, src, arg, std::move(payload), hash);
@@ -90,9 +91,14 @@ class Interner {
   }
 
  private:
+  // The hash stands beside the node, so that a look at a slot fetches no other node's memory.
+  struct Slot {
+    uint64_t hash = 0;
+    Node* node = nullptr;
+  };
   struct Shard {
     std::mutex mutex;
-    std::vector<Node*> slots = std::vector<Node*>(1024);
+    std::vector<Slot> slots = std::vector<Slot>(1024);
     size_t count = 0;
   };
 
@@ -127,6 +133,7 @@ class Interner {
                                                   uint16_t(arg.size()),
                                                   uint16_t(shape.size()),
                                                   1,
+                                                  origin_for(src),
                                                   hash,
                                                   next_id_.fetch_add(1, std::memory_order_relaxed),
                                                   bounds.low,
@@ -140,35 +147,42 @@ class Interner {
     return node;
   }
 
-  static void place(std::vector<Node*>& slots, Node* node) {
-    size_t mask = slots.size() - 1, i = node->hash & mask;
-    while (slots[i]) i = (i + 1) & mask;
-    slots[i] = node;
+  // What a pass makes of a value comes from where the value came from.
+  static OriginId origin_for(std::span<const UOp> src) {
+    OriginId origin = current_origin();
+    for (size_t i = 0; origin == 0 && i < src.size(); ++i) origin = origin_id(src[i]);
+    return origin;
+  }
+
+  static void place(std::vector<Slot>& slots, const Slot& slot) {
+    size_t mask = slots.size() - 1, i = slot.hash & mask;
+    while (slots[i].node) i = (i + 1) & mask;
+    slots[i] = slot;
   }
 
   static void insert(Shard& shard, Node* node) {
     if (++shard.count * 2 > shard.slots.size()) {
-      std::vector<Node*> larger(shard.slots.size() * 2);
-      for (Node* n : shard.slots) {
-        if (n) place(larger, n);
+      std::vector<Slot> larger(shard.slots.size() * 2);
+      for (const Slot& slot : shard.slots) {
+        if (slot.node) place(larger, slot);
       }
       shard.slots.swap(larger);
     }
-    place(shard.slots, node);
+    place(shard.slots, {node->hash, node});
   }
 
   // Linear probing with backward shift: no tombstones.
   static void erase(Shard& shard, Node* node) {
     size_t mask = shard.slots.size() - 1, i = node->hash & mask;
-    while (shard.slots[i] != node) i = (i + 1) & mask;
-    for (size_t j = (i + 1) & mask; shard.slots[j]; j = (j + 1) & mask) {
-      size_t home = shard.slots[j]->hash & mask;
+    while (shard.slots[i].node != node) i = (i + 1) & mask;
+    for (size_t j = (i + 1) & mask; shard.slots[j].node; j = (j + 1) & mask) {
+      size_t home = shard.slots[j].hash & mask;
       if (((j - home) & mask) >= ((j - i) & mask)) {
         shard.slots[i] = shard.slots[j];
         i = j;
       }
     }
-    shard.slots[i] = nullptr;
+    shard.slots[i] = {};
     --shard.count;
   }
 
@@ -185,6 +199,10 @@ UOp UOp::make(Op op, DType dtype, std::span<const UOp> src, DimSpan arg,
   return Interner::get().intern(op, dtype, src, arg, std::move(payload));
 }
 
+void set_about(const UOp& x, std::string_view about) {
+  x->origin.store(with_about(origin_id(x), about), std::memory_order_relaxed);
+}
+
 UOp UOp::with_src(std::span<const UOp> src) const {
   if (std::ranges::equal(src, node_->src())) return *this;
   DType dtype = node_->dtype;
@@ -198,6 +216,7 @@ UOp UOp::with_src(std::span<const UOp> src) const {
     default:
       break;
   }
+  OriginScope scope(origin_id(*this));
   return make(node_->op, dtype, src, node_->arg(), node_->payload);
 }
 
@@ -212,11 +231,11 @@ static UOp const_bits(DType dtype, int64_t bits, DimSpan shape) {
 
 UOp const_float(DType dtype, double value, DimSpan shape) {
   if (!is_float(dtype)) return const_int(dtype, static_cast<int64_t>(value), shape);
-  return const_bits(dtype, std::bit_cast<int64_t>(value), shape);
+  return const_bits(dtype, std::bit_cast<int64_t>(rounded_to(dtype, value)), shape);
 }
 
 UOp const_int(DType dtype, int64_t value, DimSpan shape) {
-  if (is_float(dtype)) return const_float(dtype, static_cast<double>(value), shape);
+  if (is_float(dtype)) return const_float(dtype, rounded_integer(dtype, value), shape);
   switch (
       dtype) {  // the bits of a narrow integer are those of its value, so that equal means equal
     case DType::Bool:
@@ -247,24 +266,25 @@ UOp const_int(DType dtype, int64_t value, DimSpan shape) {
 }
 
 UOp const_like(const UOp& x, double value) { return const_float(x.dtype(), value, x.shape()); }
-UOp reshaped_const(const UOp& x, DimSpan shape) { return const_bits(x.dtype(), x.arg(0), shape); }
+UOp reshaped_const(const UOp& x, DimSpan shape) {
+  return const_bits(x.dtype(), const_bits(*x), shape);
+}
 
 UOp index_const(int64_t value) { return const_bits(DType::Index, value, {}); }
 bool is_const(const UOp& x) { return x.op() == Op::Const; }
 bool is_const(const UOp& x, double value) { return is_const(x) && const_as_double(x) == value; }
 
 double const_as_double(const UOp& x) {
-  if (is_float(x.dtype())) return std::bit_cast<double>(x.arg(0));
-  if (x.dtype() == DType::U64) return static_cast<double>(static_cast<uint64_t>(x.arg(0)));
-  return static_cast<double>(x.arg(0));
+  if (is_float(x.dtype())) return std::bit_cast<double>(const_bits(*x));
+  if (x.dtype() == DType::U64) return static_cast<double>(static_cast<uint64_t>(const_bits(*x)));
+  return static_cast<double>(const_bits(*x));
 }
 
 int64_t const_as_int(const UOp& x) {
-  return is_float(x.dtype()) ? static_cast<int64_t>(const_as_double(x)) : x.arg(0);
+  return is_float(x.dtype()) ? static_cast<int64_t>(const_as_double(x)) : const_bits(*x);
 }
 
-// --- builders
-// --------------------------------------------------------------------------------------
+// --- builders ------------------------------------------------------------------------------------
 
 UOp unary(Op op, const UOp& x) { return UOp::make(op, x.dtype(), {x}); }
 
@@ -309,7 +329,7 @@ UOp permute(const UOp& x, DimSpan order) {
   if (identity) return x;
   if (x.op() == Op::Permute) {
     Dims combined;
-    for (int64_t axis : order) combined.push_back(x.arg(axis));
+    for (int64_t axis : order) combined.push_back(x->arg()[size_t(axis)]);
     return permute(x.src(0), combined);
   }
   UOp out = UOp::make(Op::Permute, x.dtype(), {x}, order);

@@ -8,17 +8,21 @@
 //   Flip {axes...}               ShardSlice {axis, mesh axis, parts}: this device's part of `axis`
 //   Reduce {ReduceOp, axes...}: reduced axes become 1         Range {id, size, RangeKind}
 //   Gather(x, index) {axis}: out[.., i, ..] = x[.., index[.., i, ..], ..] with index's shape
-//   ScatterAdd(index, src[, base]) {axis, size}: the adjoint of Gather, added to zeros or to a base
-//     (from the passes only): of the result's shape, of its type or a narrower one
+//   ScatterAdd(index, src[, base]) {axis, size[, ReduceOp]}: the adjoint of Gather, added to zeros
+//   or
+//     a base (from passes only) of its shape and its or a narrower type; else see
+//     core/uop/scatter.h
+//   Sort(keys) {k}: of each row of unsigned keys, along the last dim, the i32 places of the k
+//     smallest in order, of equal keys the earlier one first
 //   Dot(a, b) {batch axes}: a[batch.., m, k] * b[batch.., k, n] -> [batch.., m, n]
 //   Dot(a, b, c[, s]) {batch axes, Epilogue}: see Epilogue; made by the passes only
 //   Conv*: see ConvArg            Attention*: see AttentionArg
-//   Collective {CollectiveOp, ReduceOp, mesh axis, parts, before, after}: whether the first dim
-//     counts the parts before and after; each device has one of them where it does not
+//   Collective {CollectiveOp, ReduceOp, mesh axis, parts, before, after, ...}: whether the first dim
+//     counts the parts before and after; a device has one where not. The rest: multi/collective.h
 //   Redistribute {mesh id, placements...}, rounded to its type before it travels
 //   DeviceCoordinate {mesh axis, size}
 //   Identity {number}: the value of its source under a name of its own: see under_names()
-//   Param {slot}                  Load(param, index[, valid])   Store(param, index, value)
+//   Param {slot}       Load(param, index[, valid])       Store(param, index, value[, valid])
 //   Fold(value, ranges...) {ReduceOp}                           Pad fills with zero
 //
 // Threads: making and dropping nodes is safe from any thread.
@@ -29,8 +33,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/base/origin.h"
 #include "core/dtype/dtype.h"
 #include "core/uop/op.h"
 
@@ -48,6 +54,8 @@ struct Node {
   DType dtype;
   uint16_t sources, arguments, rank;
   mutable std::atomic<uint32_t> references;
+  // Of the first that made the node; no part of its identity, and changed by set_about() alone.
+  mutable std::atomic<OriginId> origin;
   uint64_t hash;
   uint64_t id;        // increases with creation; never reused
   int64_t low, high;  // bounds of an Index value, both inclusive; meaningless for other types
@@ -116,6 +124,10 @@ inline DimSpan Node::arg() const {
 }
 inline DimSpan Node::shape() const { return {arg().data() + arguments, rank}; }
 
+// Says what a node is for, beside the line that it comes from.
+void set_about(const UOp& x, std::string_view about);
+inline OriginId origin_id(const UOp& x) { return x->origin.load(std::memory_order_relaxed); }
+
 // --- constants -----------------------------------------------------------------------------------
 // Floats are kept as the bits of a double, integers sign- or zero-extended to 64 bits.
 UOp const_float(DType dtype, double value, DimSpan shape = {});
@@ -128,8 +140,7 @@ bool is_const(const UOp& x, double value);  // compares as a number, whatever th
 double const_as_double(const UOp& x);
 int64_t const_as_int(const UOp& x);
 
-// --- builders that check nothing but the op's own rules
-// --------------------------------------------
+// --- builders that check nothing but the op's own rules ------------------------------------------
 UOp unary(Op op, const UOp& x);
 UOp binary(Op op, const UOp& a, const UOp& b);
 UOp where(const UOp& condition, const UOp& a, const UOp& b);
@@ -154,8 +165,7 @@ int64_t name_of(const UOp& x);  // the number; 0 for a node that is no Identity
 // The graphs without names, as the builders above would have made them.
 std::vector<UOp> without_names(std::span<const UOp> roots);
 
-// --- kernels
-// ---------------------------------------------------------------------------------------
+// --- kernels -------------------------------------------------------------------------------------
 enum class RangeKind : uint8_t { Loop, Fold };
 UOp range(int64_t id, int64_t size, RangeKind kind);
 
@@ -198,9 +208,8 @@ enum class Epilogue : uint8_t {
 };
 Epilogue epilogue_of(const UOp& dot);
 
-// --- whole graphs
-// ---------------------------------------------------------------------------------- Every node
-// reachable from roots, sources before users, in a deterministic order.
+// --- whole graphs --------------------------------------------------------------------------------
+// Every node reachable from roots, sources before users, in a deterministic order.
 std::vector<UOp> toposort(std::span<const UOp> roots);
 
 // One line per node: "%3 = add f32[2, 3] %1 %2".

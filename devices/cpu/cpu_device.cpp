@@ -134,7 +134,7 @@ class CpuDevice : public Device {
     return cpu_library_supports(call, why);
   }
   std::unique_ptr<Program> library(const LibraryCall& call) override {
-    return make_cpu_library_program(call, pool_);
+    return make_cpu_library_program(call, pool_, *this);
   }
   void synchronize() override {}  // launches return when they are done
 

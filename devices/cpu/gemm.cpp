@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/dtype/half.h"
 #include "devices/cpu/gemm_task.h"
 #include "devices/cpu/thread_pool.h"
 
@@ -232,7 +233,7 @@ bool supports(const MatmulSpec& s, std::string* why) {
     if (why) *why = std::move(reason);
     return false;
   };
-  bool narrow = s.dtype == DType::F16 || s.dtype == DType::BF16;
+  bool narrow = is_half(s.dtype);
   bool wide = s.dtype == DType::F32 || s.dtype == DType::F64;
   if (!(wide && s.out_dtype == s.dtype) &&
       !(narrow && (s.out_dtype == s.dtype || s.out_dtype == DType::F32)))

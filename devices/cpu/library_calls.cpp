@@ -5,8 +5,10 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/uop/args.h"
 #include "devices/cpu/library.h"
 #include "devices/cpu/scatter.h"
+#include "devices/cpu/sort.h"
 #include "devices/cpu/thread_pool.h"
 
 namespace tinyshard {
@@ -84,16 +86,17 @@ ConvSpec conv_spec(const LibraryCall& call) {
 std::optional<ScatterSpec> scatter_spec(const LibraryCall& call) {
   const UOp& x = call.node;
   const StridedView& index = call.operands[0];
-  size_t axis = size_t(x.arg(0)), rank = index.shape.size();
+  size_t axis = size_t(scatter_arg(*x).axis), rank = index.shape.size();
   auto outer = joint_stride(index, 0, axis), inner = joint_stride(index, axis + 1, rank);
   if (!outer || !inner) return std::nullopt;
   if (x->sources > 2 && x.src(2).dtype() != x.dtype()) return std::nullopt;
   ScatterSpec spec;
   spec.dtype = x.dtype();
+  spec.op = scatter_arg(*x).op;
   spec.index_dtype = x.src(0).dtype();
   spec.outer = product(DimSpan(index.shape).first(axis));
   spec.rows_in = index.shape[axis];
-  spec.rows_out = x.arg(1);
+  spec.rows_out = scatter_arg(*x).size;
   spec.inner = product(DimSpan(index.shape).subspan(axis + 1));
   spec.index_outer = *outer;
   spec.index_row = index.strides[axis];
@@ -157,6 +160,39 @@ class ScatterCall : public Program {
   ThreadPool& pool_;
 };
 
+SortSpec sort_spec(const LibraryCall& call) {
+  DimSpan shape = call.node.src(0).shape();
+  return {.key = call.node.src(0).dtype(),
+          .rows = product(shape.first(shape.size() - 1)),
+          .n = shape.back(),
+          .k = sorted_places(*call.node)};
+}
+
+class SortCall : public Program {
+ public:
+  SortCall(const SortSpec& spec, ThreadPool& pool, Device& device)
+      : spec_(spec),
+        pool_(pool),
+        device_(device),
+        bytes_(size_t(sort_scratch_bytes(spec, pool.threads()))),
+        memory_(bytes_ > 0 ? device.allocate(bytes_, "workspaces") : nullptr) {}
+  ~SortCall() override {
+    if (memory_) device_.free(memory_, bytes_);
+  }
+  void launch(void* const* buffers, const int64_t*) override {
+    sort_rows(spec_, buffers[0], static_cast<int32_t*>(buffers[1]), memory_, pool_);
+  }
+  std::string describe() const override { return "sort"; }
+  const void* scratch() const override { return memory_; }
+
+ private:
+  SortSpec spec_;
+  ThreadPool& pool_;
+  Device& device_;
+  size_t bytes_;
+  void* memory_;
+};
+
 }  // namespace
 
 bool cpu_library_supports(const LibraryCall& call, std::string* why) {
@@ -177,19 +213,26 @@ bool cpu_library_supports(const LibraryCall& call, std::string* why) {
     case Op::ConvBackwardData:
     case Op::ConvBackwardWeight:
       return library_supports(conv_spec(call), why);
-    case Op::ScatterAdd:
-      return scatter_spec(call).has_value();
+    case Op::ScatterAdd: {
+      auto spec = scatter_spec(call);
+      return spec && scatter_supports(*spec);
+    }
+    case Op::Sort:
+      return is_row_major(call.operands[0]) && sort_supports(sort_spec(call));
     default:
       return false;
   }
 }
 
-std::unique_ptr<Program> make_cpu_library_program(const LibraryCall& call, ThreadPool& pool) {
+std::unique_ptr<Program> make_cpu_library_program(const LibraryCall& call, ThreadPool& pool,
+                                                  Device& device) {
   switch (call.node.op()) {
     case Op::Dot:
       return std::make_unique<MatmulCall>(call, matmul_spec(call).value(), pool);
     case Op::ScatterAdd:
       return std::make_unique<ScatterCall>(call, scatter_spec(call).value(), pool);
+    case Op::Sort:
+      return std::make_unique<SortCall>(sort_spec(call), pool, device);
     default:
       return std::make_unique<ConvCall>(conv_spec(call), pool);
   }

@@ -1,4 +1,4 @@
-// The graph's products, convolutions and scatters as calls of the CPU's libraries.
+// The graph's products, convolutions, scatters and sorts as calls of the CPU's libraries.
 #pragma once
 #include <memory>
 #include <string>
@@ -10,6 +10,8 @@ namespace tinyshard {
 class ThreadPool;
 
 bool cpu_library_supports(const LibraryCall& call, std::string* why);
-std::unique_ptr<Program> make_cpu_library_program(const LibraryCall& call, ThreadPool& pool);
+// Programs take the memory that they work in from the device.
+std::unique_ptr<Program> make_cpu_library_program(const LibraryCall& call, ThreadPool& pool,
+                                                  Device& device);
 
 }  // namespace tinyshard

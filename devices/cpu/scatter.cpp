@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -21,36 +22,51 @@ struct Plain {
   using Sum = T;
   static Sum load(Stored v) { return v; }
   static Stored store(Sum v) { return v; }
-  static Sum add(Sum a, Sum b) {
-    if constexpr (std::is_integral_v<T>) {
-      using U = std::make_unsigned_t<T>;
-      return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
-    } else {
-      return a + b;
-    }
-  }
 };
 struct F16 {
   using Stored = uint16_t;
   using Sum = float;
   static Sum load(Stored v) { return f16_to_f32(v); }
   static Stored store(Sum v) { return f32_to_f16(v); }
-  static Sum add(Sum a, Sum b) { return a + b; }
 };
 struct BF16 {
   using Stored = uint16_t;
   using Sum = float;
   static Sum load(Stored v) { return bf16_to_f32(v); }
   static Stored store(Sum v) { return f32_to_bf16(v); }
-  static Sum add(Sum a, Sum b) { return a + b; }
 };
+
+// The start of a reduction, and what it makes of what it has and another element.
+template <ReduceOp op, class T>
+constexpr T start() {
+  constexpr bool kFloat = std::is_floating_point_v<T>;
+  using Limits = std::numeric_limits<T>;
+  if (op == ReduceOp::Sum) return T(0);
+  if (op == ReduceOp::Prod) return T(1);
+  if (op == ReduceOp::Max) return kFloat ? -Limits::infinity() : Limits::lowest();
+  return kFloat ? Limits::infinity() : Limits::max();
+}
+template <ReduceOp op, class T>
+T combine(T a, T b) {
+  if constexpr (op == ReduceOp::Max) {
+    return b > a || b != b ? b : a;
+  } else if constexpr (op == ReduceOp::Min) {
+    return b < a || b != b ? b : a;
+  } else if constexpr (std::is_integral_v<T>) {
+    // Wraps; in 64 bits, where narrow ones would be promoted to a signed type.
+    auto x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
+    return static_cast<T>(op == ReduceOp::Sum ? x + y : x * y);
+  } else {
+    return op == ReduceOp::Sum ? a + b : a * b;
+  }
+}
 
 // A part of the destination that one thread owns: some rows and columns of one outer index.
 struct Part {
   int64_t outer, row_begin, row_end, col_begin, col_end;
 };
 
-template <class E, class Index>
+template <class E, ReduceOp op, class Index>
 void add_part(const ScatterSpec& s, const Part& p, const void* base_data, const void* index_data,
               const void* src_data, void* out_data) {
   using Stored = typename E::Stored;
@@ -88,7 +104,7 @@ void add_part(const ScatterSpec& s, const Part& p, const void* base_data, const 
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t from = out_at + (p.row_begin + r) * s.inner + c0;
       for (int64_t c = 0; c < cols; ++c)
-        sums[r * stride + c] = base ? E::load(base[from + c]) : Sum(0);
+        sums[r * stride + c] = base ? E::load(base[from + c]) : start<op, Sum>();
     }
     for (int64_t r = 0; r < s.rows_in; ++r) {
       const Stored* row = src + r * s.inner + c0;
@@ -96,14 +112,14 @@ void add_part(const ScatterSpec& s, const Part& p, const void* base_data, const 
         const int64_t to = static_cast<int64_t>(index[r * s.index_row]);
         if (to < p.row_begin || to >= p.row_end) continue;  // another part's, or nobody's
         Sum* sum = sums + (to - p.row_begin) * stride;
-        for (int64_t c = 0; c < cols; ++c) sum[c] = E::add(sum[c], E::load(row[c]));
+        for (int64_t c = 0; c < cols; ++c) sum[c] = combine<op>(sum[c], E::load(row[c]));
       } else {
         const Index* at = index + r * s.index_row + c0 * s.index_inner;
         for (int64_t c = 0; c < cols; ++c) {
           const int64_t to = static_cast<int64_t>(at[c * s.index_inner]);
           if (to < p.row_begin || to >= p.row_end) continue;
           Sum& sum = sums[(to - p.row_begin) * stride + c];
-          sum = E::add(sum, E::load(row[c]));
+          sum = combine<op>(sum, E::load(row[c]));
         }
       }
     }
@@ -117,46 +133,71 @@ void add_part(const ScatterSpec& s, const Part& p, const void* base_data, const 
 using AddPart = void (*)(const ScatterSpec&, const Part&, const void*, const void*, const void*,
                          void*);
 
-template <class E>
+template <class E, ReduceOp op>
 AddPart by_index(DType index) {
-  return index == DType::I64 ? add_part<E, int64_t> : add_part<E, int32_t>;
+  return index == DType::I64 ? add_part<E, op, int64_t> : add_part<E, op, int32_t>;
 }
 
+template <class E>
+AddPart by_op(const ScatterSpec& s) {
+  switch (s.op) {
+    case ReduceOp::Sum:
+      return by_index<E, ReduceOp::Sum>(s.index_dtype);
+    case ReduceOp::Prod:
+      return by_index<E, ReduceOp::Prod>(s.index_dtype);
+    case ReduceOp::Max:
+      return by_index<E, ReduceOp::Max>(s.index_dtype);
+    default:
+      return by_index<E, ReduceOp::Min>(s.index_dtype);
+  }
+}
+
+// Null for types without such a reduction.
 AddPart choose(const ScatterSpec& s) {
-  if (s.index_dtype != DType::I32 && s.index_dtype != DType::I64)
-    throw UserError(
-        fmt::format("scatter_add: an index is i32 or i64, not {}", name(s.index_dtype)));
+  if (s.index_dtype != DType::I32 && s.index_dtype != DType::I64) return nullptr;
   switch (s.dtype) {
     case DType::F64:
-      return by_index<Plain<double>>(s.index_dtype);
+      return by_op<Plain<double>>(s);
     case DType::F32:
-      return by_index<Plain<float>>(s.index_dtype);
+      return by_op<Plain<float>>(s);
     case DType::F16:
-      return by_index<F16>(s.index_dtype);
+      return by_op<F16>(s);
     case DType::BF16:
-      return by_index<BF16>(s.index_dtype);
+      return by_op<BF16>(s);
     case DType::I8:
-    case DType::U8:
-      return by_index<Plain<uint8_t>>(s.index_dtype);
+      return by_op<Plain<int8_t>>(s);
     case DType::I16:
-    case DType::U16:
-      return by_index<Plain<uint16_t>>(s.index_dtype);
+      return by_op<Plain<int16_t>>(s);
     case DType::I32:
-    case DType::U32:
-      return by_index<Plain<uint32_t>>(s.index_dtype);
+      return by_op<Plain<int32_t>>(s);
     case DType::I64:
+      return by_op<Plain<int64_t>>(s);
+    case DType::U8:
+      return by_op<Plain<uint8_t>>(s);
+    case DType::U16:
+      return by_op<Plain<uint16_t>>(s);
+    case DType::U32:
+      return by_op<Plain<uint32_t>>(s);
     case DType::U64:
-      return by_index<Plain<uint64_t>>(s.index_dtype);
+      return by_op<Plain<uint64_t>>(s);
+    case DType::Bool:
+      return s.op == ReduceOp::Sum ? nullptr : by_op<Plain<bool>>(s);
     default:
-      throw UserError(fmt::format("scatter_add: no sums of {}", name(s.dtype)));
+      return nullptr;
   }
 }
 
 }  // namespace
 
+bool scatter_supports(const ScatterSpec& s) { return choose(s) != nullptr; }
+
 void scatter_add(const ScatterSpec& s, const void* base, const void* index, const void* src,
                  void* out, ThreadPool& pool) {
   AddPart add = choose(s);
+  if (!add) {
+    throw UserError(fmt::format("scatter_add: no {} of {} by an index of {}", name(s.op),
+                                name(s.dtype), name(s.index_dtype)));
+  }
   if (s.outer <= 0 || s.inner <= 0 || s.rows_out <= 0) return;
 
   // Cut the outer dimension first, then columns (a cache line at least), then destination rows:

@@ -87,13 +87,12 @@ std::unique_ptr<DnnPlanned> plan_convolution(const UOp& node, const DnnTarget& t
   return build(node).plan(target);
 }
 
-bool convolution_supports(const Gpu& gpu, const LibraryCall& call, std::string* why) {
+bool convolution_fits(const LibraryCall& call, std::string* why) {
   const UOp& node = call.node;
   auto refuse = [&](const std::string& reason) {
     if (why) *why = reason;
     return false;
   };
-  if (!Cudnn::get().found()) return refuse("cuDNN is missing: " + Cudnn::get().why_not());
   DType dtype = node.dtype();
   if (dtype != DType::F32 && dtype != DType::F16 && dtype != DType::BF16)
     return refuse(fmt::format("cuDNN is not asked for convolutions of {}", name(dtype)));
@@ -105,6 +104,17 @@ bool convolution_supports(const Gpu& gpu, const LibraryCall& call, std::string* 
   for (int i = 0; i < 2; ++i) {
     if (arg.pad_low[i] < 0 || arg.pad_high[i] < 0) return refuse("a padding is negative");
   }
+  return true;
+}
+
+bool convolution_supports(const Gpu& gpu, const LibraryCall& call, std::string* why) {
+  auto refuse = [&](const std::string& reason) {
+    if (why) *why = reason;
+    return false;
+  };
+  if (!Cudnn::get().found()) return refuse("cuDNN is missing: " + Cudnn::get().why_not());
+  if (!convolution_fits(call, why)) return false;
+  const UOp& node = call.node;
   bool found = dnn_supports(gpu, key_of(node), [&](const DnnTarget& target) {
     return convolution_has_engine(node, target);
   });

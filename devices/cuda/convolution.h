@@ -13,6 +13,8 @@ namespace tinyshard::cuda {
 bool convolution_has_engine(const UOp& node, const DnnTarget& target);
 std::unique_ptr<DnnPlanned> plan_convolution(const UOp& node, const DnnTarget& target);
 
+// What cuDNN is asked for: types, sizes and paddings.
+bool convolution_fits(const LibraryCall& call, std::string* why);
 bool convolution_supports(const Gpu& gpu, const LibraryCall& call, std::string* why);
 void prepare_convolution(Gpu& gpu, const LibraryCall& call);
 std::unique_ptr<Program> make_convolution(Gpu& gpu, const LibraryCall& call);

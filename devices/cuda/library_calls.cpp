@@ -4,17 +4,45 @@
 #include "devices/cuda/attention.h"
 #include "devices/cuda/convolution.h"
 #include "devices/cuda/matmul.h"
+#include "devices/cuda/matmul_spec.h"
 #include "devices/cuda/scatter.h"
 
 namespace tinyshard::cuda {
 
-bool library_supports(const Gpu& gpu, const LibraryCall& call, std::string* why) {
+namespace {
+
+bool results_fit(const LibraryCall& call, std::string* why) {
   const Op op = call.node.op();
-  if (!call.results.empty() && op != Op::Attention && op != Op::AttentionBackward) {
-    if (why) *why = "results are contiguous";
-    return false;
+  if (call.results.empty() || op == Op::Attention || op == Op::AttentionBackward) return true;
+  if (why) *why = "results are contiguous";
+  return false;
+}
+
+}  // namespace
+
+bool library_expresses(const LibraryCall& call, std::string* why) {
+  if (!results_fit(call, why)) return false;
+  switch (call.node.op()) {
+    case Op::Dot:
+      return matmul_spec(call, why).has_value();
+    case Op::Attention:
+    case Op::AttentionBackward:
+      return attention_call(call, why).has_value();
+    case Op::Conv:
+    case Op::ConvBackwardData:
+    case Op::ConvBackwardWeight:
+      return convolution_fits(call, why);
+    case Op::ScatterAdd:
+      return call.also.empty() && scatter_supports(call, why);
+    default:
+      if (why) *why = "no library for it";
+      return false;
   }
-  switch (op) {
+}
+
+bool library_supports(const Gpu& gpu, const LibraryCall& call, std::string* why) {
+  if (!results_fit(call, why)) return false;
+  switch (call.node.op()) {
     case Op::Dot:
       return matmul_supports(gpu, call, why);
     case Op::Attention:

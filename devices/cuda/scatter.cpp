@@ -3,6 +3,8 @@
 
 #include <optional>
 
+#include "core/uop/args.h"
+
 namespace tinyshard::cuda {
 namespace {
 
@@ -11,13 +13,14 @@ bool known_dtype(DType dtype) { return dtype != DType::Bool && dtype != DType::I
 std::optional<ScatterShape> shape_of(const LibraryCall& call) {
   const UOp& x = call.node;
   const StridedView& index = call.operands[0];
-  size_t axis = size_t(x.arg(0)), rank = index.shape.size();
+  size_t axis = size_t(scatter_arg(*x).axis), rank = index.shape.size();
   auto outer = joint_stride(index, 0, axis), inner = joint_stride(index, axis + 1, rank);
   DType index_dtype = x.src(0).dtype();
   if (!outer || !inner || !known_dtype(x.dtype()) ||
       (index_dtype != DType::I32 && index_dtype != DType::I64))
     return std::nullopt;
   ScatterShape s;
+  if (scatter_arg(*x).op != ReduceOp::Sum) return std::nullopt;
   s.dtype = x.dtype();
   if (x->sources > 2) s.base = x.src(2).dtype();
   bool widened = s.dtype == DType::F32 && (s.base == DType::BF16 || s.base == DType::F16);
@@ -25,7 +28,7 @@ std::optional<ScatterShape> shape_of(const LibraryCall& call) {
   s.index_dtype = index_dtype;
   s.outer = product(DimSpan(index.shape).first(axis));
   s.rows_in = index.shape[axis];
-  s.rows_out = x.arg(1);
+  s.rows_out = scatter_arg(*x).size;
   s.inner = product(DimSpan(index.shape).subspan(axis + 1));
   s.index_offset = index.offset;
   s.index_outer = *outer;

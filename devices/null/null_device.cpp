@@ -1,6 +1,8 @@
 #include "devices/null/null_device.h"
 
 #include <algorithm>
+#include <mutex>
+#include <utility>
 
 #include "core/base/error.h"
 
@@ -15,21 +17,28 @@ class NullProgram : public Program {
 
 class NullDevice : public Device {
  public:
-  NullDevice(int index, const Target& like) : index_(index), target_(like) {}
+  NullDevice(int index, PlannedDevice like) : index_(index), like_(std::move(like)) {}
 
-  std::string name() const override { return "NULL:" + std::to_string(index_); }
-  const Target& target() const override { return target_; }
+  std::string name() const override { return like_.kind + ":" + std::to_string(index_); }
+  const Target& target() const override { return like_.target; }
   bool executes() const override { return false; }
   using Device::allocate;
   void* allocate(size_t bytes, const char*) override {
+    std::lock_guard lock(mutex_);
     stats_.used += int64_t(bytes);
     stats_.held = stats_.used;
     stats_.peak = std::max(stats_.peak, stats_.used);
     ++stats_.allocations;
     return this;  // an address that is not null and that nobody follows
   }
-  void free(void*, size_t bytes) noexcept override { stats_.used -= int64_t(bytes); }
-  MemoryStats memory() const override { return stats_; }
+  void free(void*, size_t bytes) noexcept override {
+    std::lock_guard lock(mutex_);
+    stats_.used -= int64_t(bytes);
+  }
+  MemoryStats memory() const override {
+    std::lock_guard lock(mutex_);
+    return stats_;
+  }
   void copy_in(void*, const void*, size_t) override {}
   void copy_out(void*, const void*, size_t) override {
     throw DeviceError(name() + " plans programs without running them: it has no values to read");
@@ -38,10 +47,11 @@ class NullDevice : public Device {
   std::unique_ptr<Program> load(const ObjectCode&) override {
     return std::make_unique<NullProgram>();
   }
-  // All that some library of a device does.
-  bool supports(const LibraryCall& call, std::string*) const override {
-    const Op op = call.node.op();
-    return call.results.empty() || op == Op::Attention || op == Op::AttentionBackward;
+  bool supports(const LibraryCall& call, std::string* why) const override {
+    return like_.supports(call, why);
+  }
+  int64_t worth_copying(const LibraryCall& call, int operand) const override {
+    return like_.worth_copying ? like_.worth_copying(call, operand) : 0;
   }
   std::unique_ptr<Program> library(const LibraryCall&) override {
     return std::make_unique<NullProgram>();
@@ -50,14 +60,23 @@ class NullDevice : public Device {
 
  private:
   int index_;
-  Target target_;
+  PlannedDevice like_;
+  mutable std::mutex mutex_;
   MemoryStats stats_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_null_device(int index, const Target& like) {
-  return std::make_unique<NullDevice>(index, like);
+std::unique_ptr<Device> make_null_device(int index, PlannedDevice like) {
+  return std::make_unique<NullDevice>(index, std::move(like));
+}
+
+PlannedDevice planned_host(const Target& host) {
+  auto supports = [](const LibraryCall& call, std::string*) {
+    const Op op = call.node.op();
+    return call.results.empty() || op == Op::Attention || op == Op::AttentionBackward;
+  };
+  return {.kind = "NULL", .target = host, .supports = supports, .worth_copying = {}};
 }
 
 }  // namespace tinyshard

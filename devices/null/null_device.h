@@ -1,12 +1,25 @@
-// NULL:n. Everything is planned, nothing runs: memory is counted, never taken. A program over a
-// thousand devices can be looked at on a laptop.
+// NULL:n and its like. Everything is planned, nothing runs: memory is counted, never taken. A
+// program over a thousand devices can be looked at on a laptop, and the plan of a GPU without one.
 #pragma once
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "core/runtime/device.h"
 
 namespace tinyshard {
 
-std::unique_ptr<Device> make_null_device(int index, const Target& like);
+// The device that a plan is made for.
+struct PlannedDevice {
+  std::string kind;  // "NULL": device n is named "NULL:n"
+  Target target;
+  // Answers of Device::supports and Device::worth_copying.
+  std::function<bool(const LibraryCall&, std::string* why)> supports;
+  std::function<int64_t(const LibraryCall&, int operand)> worth_copying;
+};
+std::unique_ptr<Device> make_null_device(int index, PlannedDevice like);
+
+// What this machine's CPU would run, with all that some library of a device does.
+PlannedDevice planned_host(const Target& host);
 
 }  // namespace tinyshard

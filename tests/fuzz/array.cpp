@@ -108,6 +108,14 @@ int64_t count(const Shape& shape) {
   return n;
 }
 
+Array::Array(Type t, Shape s) : type(t), shape(std::move(s)) {
+  constexpr double kMost = 1e8;
+  double n = 1;
+  for (int64_t d : shape) need(d >= 0, "negative size"), n *= double(d);
+  need(n < kMost, "too many elements");
+  at.resize(size_t(n));
+}
+
 double rounded(Type type, double v) {
   if (!is_float(type) || type == Type::F64 || !std::isfinite(v) || v == 0) return v;
   const Row& r = row(type);

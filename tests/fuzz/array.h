@@ -48,7 +48,7 @@ struct Array {
   std::vector<Element> at;
 
   Array() = default;
-  Array(Type t, Shape s) : type(t), shape(std::move(s)), at(size_t(count(shape))) {}
+  Array(Type t, Shape s);  // Invalid where a size is negative, or all are far too many
   int64_t rank() const { return int64_t(shape.size()); }
 };
 

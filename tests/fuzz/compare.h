@@ -31,8 +31,22 @@ struct Finding {
 // means all.
 std::vector<Check> checks_for(const Program& program, const std::string& mode, uint64_t seed);
 
-// Throws Invalid where the program says nothing.
-std::optional<Finding> judge(const Program& program, const Check& check, Workers& workers);
+// Of one program, what all comparisons share: what is expected, and its lazy results.
+class Judge {
+ public:
+  Judge(const Program& program, Workers& workers) : program_(program), workers_(workers) {}
+  // Throws Invalid where the program says nothing.
+  std::optional<Finding> operator()(const Check& check);
+
+ private:
+  const Run& expected(bool placed);
+  const Reply& lazy();
+
+  const Program& program_;
+  Workers& workers_;
+  std::optional<Run> expected_[2];
+  std::optional<Reply> lazy_;
+};
 
 // Roots whose bits do not depend on how sums are ordered.
 std::vector<bool> exact_roots(const Program& program);

@@ -63,7 +63,7 @@ class Execution {
       for (size_t leaf : arguments_) a.push_back(made(p_.leaves[leaf], call));
       for (const Feedback& f : p_.feedback) {
         for (size_t i = 0; call > 0 && i < arguments_.size(); ++i) {
-          if (int(arguments_[i]) == f.leaf) a[i] = fed(outputs.at(size_t(f.root)), f.leaf);
+          if (int(arguments_[i]) == f.leaf) a[i] = fed(outputs.at(size_t(f.root)), f);
         }
       }
       std::optional<Variable> v;
@@ -103,9 +103,11 @@ class Execution {
     return placed_ && !leaf.placement.empty() ? sharded(x, leaf.placement) : x;
   }
 
-  // A captured step wants its arguments where they were at first.
-  Tensor fed(const Tensor& x, int leaf) const {
-    const std::vector<int64_t>& placement = p_.leaves[size_t(leaf)].placement;
+  // A captured step wants its arguments where they were at first. A state that is a root would be
+  // the argument itself, and the argument change where the state is written.
+  Tensor fed(const Tensor& root, const Feedback& feedback) const {
+    const std::vector<int64_t>& placement = p_.leaves[size_t(feedback.leaf)].placement;
+    Tensor x = fed_as_copy(p_, feedback) ? root.clone() : root;
     return placed_ && !placement.empty() ? sharded(x, placement) : x;
   }
 
@@ -142,8 +144,11 @@ class Execution {
         values.emplace_back(), at.push_back(at[size_t(step.in[0])]);
         continue;
       }
-      Tensor out = step.op == "shard" ? (placed_ ? sharded(operands[0], step.n) : operands[0])
-                                      : calls().at(step.op).run(step, operands);
+      Tensor out = operands.empty() ? Tensor() : operands[0];
+      if (!is_placement(step))
+        out = calls().at(step.op).run(step, operands);
+      else if (placed_)
+        out = step.op == "shard" ? sharded(out, step.n) : out.shard_like(operands[1]);
       // Another name of a stored value would see what is assigned to it later.
       for (const Tensor& x : operands) {
         if (written_ && x.uop() == out.uop()) out = x.clone();
@@ -214,7 +219,7 @@ Results execute(const Program& program, Way way, bool placed) {
 }
 
 bool can_execute(const std::string& op) {
-  return op == "shard" || op == "free" || calls().contains(op);
+  return op == "shard" || op == "shard_like" || op == "free" || calls().contains(op);
 }
 
 std::string expression(const Step& s, const std::vector<std::string>& names) {
@@ -228,16 +233,32 @@ std::string expression(const Step& s, const std::vector<std::string>& names) {
     }
     return fmt::format("{}.shard(mesh, {{{}}})", names.at(0), where);
   }
+  if (s.op == "shard_like") return fmt::format("{}.shard_like({})", names.at(0), names.at(1));
   std::string number = s.d.empty()              ? ""
                        : !s.n.empty() && s.n[0] ? fmt::format("{}", int64_t(s.d[0]))
                                                 : real_text(s.d[0]);
-  const std::string& text = calls().at(s.op).text;
+  const OpCall& call = calls().at(s.op);
+  bool swapped = !call.swapped.empty() && s.n.size() > 1 && s.n[1];
+  const std::string& text = swapped ? call.swapped : call.text;
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     std::string_view rest = std::string_view(text).substr(i);
     auto digit = [&](size_t at) { return size_t(rest[at] - '0'); };
     if (rest.starts_with("$*")) {
       out += fmt::format("{{{}}}", fmt::join(names, ", ")), i += 1;
+    } else if (rest.starts_with("$-")) {
+      out += fmt::format("{{{}}}", fmt::join(names.begin() + 1, names.end(), ", ")), i += 1;
+    } else if (rest[0] == '?' && rest.size() > 1 && std::isdigit(rest[1])) {
+      out += digit(1) < names.size() ? names[digit(1)] : "{}", i += 1;
+    } else if (rest.starts_with("#value")) {
+      out += number, i += 5;
+    } else if (rest.starts_with("#ignored")) {
+      out += s.n.size() > 1 && s.n[1] ? std::to_string(s.n[2]) : "-1", i += 7;
+    } else if (rest.starts_with("#label")) {
+      out += s.n[1] ? std::to_string(s.n[2]) : "{}", i += 5;
+    } else if (rest.starts_with("#some{")) {
+      out += s.n.size() == digit(6) + 1 ? std::to_string(s.n.back()) : list_text(s.n, digit(6));
+      i += 7;
     } else if (rest[0] == '$') {
       out += digit(1) < names.size() ? names[digit(1)] : number, i += 1;
     } else if (rest.starts_with("#{")) {
@@ -267,10 +288,11 @@ std::string expression(const Step& s, const std::vector<std::string>& names) {
       out += s.n.at(digit(2)) ? "true" : "false", i += 2;
     } else if (rest[0] == '#') {
       out += std::to_string(s.n.at(digit(1))), i += 1;
-    } else if (rest[0] == '%') {
+    } else if (rest[0] == '%' && rest.size() > 1 && std::isdigit(rest[1])) {
       out += real_text(s.d.at(digit(1))), i += 1;
     } else if (rest[0] == '@') {
-      out += s.text;
+      // Step::text has no blanks; the type of that name is a word of the language.
+      for (char c : s.text == "bool" ? "boolean" : s.text) out += c == '_' ? ' ' : c;
     } else {
       out += rest[0];
     }

@@ -44,6 +44,7 @@ const Unary kFloatFunctions[] = {
     {"atan", [](double x) { return std::atan(x); }, 16, 2},
     {"sinh", [](double x) { return std::sinh(x); }, 32, 4},
     {"cosh", [](double x) { return std::cosh(x); }, 32, 4},
+    {"tan", [](double x) { return std::tan(x); }, 32, 16},
     {"tanh", [](double x) { return std::tanh(x); }, 16, 4},
     {"asinh", [](double x) { return std::asinh(x); }, 16, 4},
     {"acosh", [](double x) { return std::acosh(x); }, 16, 16},
@@ -59,6 +60,7 @@ const Unary kFloatFunctions[] = {
     {"gelu_exact", [](double x) { return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2)); }, 32,
      8},
     {"silu", [](double x) { return x * sigmoid(x); }, 32, 4},
+    {"swish", [](double x) { return x * sigmoid(x); }, 32, 4},
     {"mish", [](double x) { return x * std::tanh(softplus(x)); }, 64, 8},
     {"softsign", [](double x) { return x / (1 + std::abs(x)); }, 8, 0},
     {"elu", [](double x) { return x > 0 ? x : std::expm1(x); }, 16, 4},
@@ -94,12 +96,19 @@ Array float_unary(const Unary& row, const Array& x) {
     double units = row.units + (row.units >= 8 ? 4 * std::min(size, 1e3) : 0);
     double absolute = row.absolute * size;
     if (op == "sqrt") {
-      out.at[i] = element(type, math.sqrt(v));
+      // Of what may be below zero, there may be none.
+      bool below = v.known() && v.e > 0 && v.v - v.e < 0;
+      out.at[i] = element(type, below ? kAnything : math.sqrt(v));
       continue;
+    }
+    if (op == "tan") {
+      absolute *= 1 + std::tan(v.v) * std::tan(v.v);
+      // Near a pole, which side it is on may be open.
+      wrong = v.known() && std::abs(std::cos(v.v)) <= 8 * (v.e + 1e-7 * size);
     }
     bool edge = (op == "asin" || op == "acos" || op == "acosh" || op == "atanh") && v.known() &&
                 v.e > 0 && std::abs(std::abs(v.v) - 1) <= v.e;
-    if ((op == "sin" || op == "cos") && std::abs(v.v) > 1e4) edge = true;
+    if ((op == "sin" || op == "cos" || op == "tan") && std::abs(v.v) > 1e4) edge = true;
     out.at[i] = element(type, wrong || edge ? kAnything : math.apply(row.f, v, units, absolute));
   }
   return out;
@@ -152,7 +161,16 @@ Matched matched(const Step& step, const Operands& in) {
   return {expanded(converted(*in[0], type), shape), expanded(converted(second, type), shape)};
 }
 
-double floor_mod(double a, double b) { return a - std::floor(a / b) * b; }
+// The rest has the sign of the divisor, the quotient is how many times that fits.
+double floor_mod(double a, double b) {
+  const double rest = std::fmod(a, b);
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+double floor_quotient(double a, double b) {
+  if (b == 0) return a / b;
+  const double rest = std::fmod(a, b), times = std::nearbyint((a - rest) / b);
+  return rest != 0 && (rest < 0) != (b < 0) ? times - 1 : times;
+}
 
 // pow(0, y) and pow(x, 0) as everywhere; the library goes through logarithms.
 using Binary = double (*)(double, double);
@@ -177,8 +195,9 @@ const FloatBinary kFloatBinaries[] = {
      },
      16, 4},
     {"mod", floor_mod, 2, 0},
-    {"fmod", [](double a, double b) { return a - std::trunc(a / b) * b; }, 2, 0},
-    {"floor_div", [](double a, double b) { return std::floor(a / b); }, 0, 0},
+    {"fmod", [](double a, double b) { return std::fmod(a, b); }, 0, 0},
+    {"div_trunc", [](double a, double b) { return std::trunc(a / b); }, 0, 0},
+    {"floor_div", floor_quotient, 2, 0},
 };
 
 int64_t integer_power(Type type, int64_t base, int64_t exponent) {
@@ -219,13 +238,27 @@ int64_t on_integers(const std::string& op, Type type, int64_t a, int64_t b) {
   }
   if (op == "pow") return integer_power(type, a, b);
   if (b == 0) return 0;
-  if (u) return op == "floor_div" ? int64_t(x / y) : int64_t(x % y);
-  if (b == -1) return op == "floor_div" ? int64_t(-x) : 0;
+  bool divides = op == "floor_div" || op == "div_trunc";
+  if (u) return divides ? int64_t(x / y) : int64_t(x % y);
+  if (b == -1) return divides ? int64_t(-x) : 0;
   int64_t quotient = a / b, rest = a % b;
   if (op == "fmod") return rest;
+  if (op == "div_trunc") return quotient;
   bool above = rest != 0 && (rest < 0) != (b < 0);
   return op == "floor_div" ? quotient - above : above ? rest + b : rest;
 }
+
+// What operators and the free functions call.
+const std::map<std::string, std::string> kOperators = {
+    {"operator+", "add"},        {"operator-", "sub"},
+    {"operator*", "mul"},        {"operator/", "div"},
+    {"operator%", "mod"},        {"operator&", "bitwise_and"},
+    {"operator|", "bitwise_or"}, {"operator^", "bitwise_xor"},
+    {"operator<<", "lshift"},    {"operator>>", "rshift"},
+    {"operator==", "eq"},        {"operator!=", "ne"},
+    {"operator<", "lt"},         {"operator>", "gt"},
+    {"operator<=", "le"},        {"operator>=", "ge"},
+    {"pow_of", "pow"},           {"div_of", "div_trunc"}};
 
 Array binary(const Step& step, const Operands& in) {
   auto [a, b] = matched(step, in);
@@ -233,8 +266,8 @@ Array binary(const Step& step, const Operands& in) {
   if ((op == "div" || op == "copysign" || op == "logaddexp") && !is_float(a.type)) {
     a = converted(a, float_type(a.type)), b = converted(b, a.type);
   }
-  if ((op == "floor_div" || op == "mod" || op == "fmod" || op == "pow") && a.type == Type::Bool)
-    throw Invalid("bools");
+  bool divides = op == "floor_div" || op == "div_trunc" || op == "mod" || op == "fmod";
+  if ((divides || op == "pow") && a.type == Type::Bool) throw Invalid("bools");
   Array out(a.type, a.shape);
   const FloatBinary* row = nullptr;
   for (const FloatBinary& r : kFloatBinaries) row = op == r.op ? &r : row;
@@ -254,14 +287,26 @@ Array binary(const Step& step, const Operands& in) {
       continue;
     }
     double units = row->units, absolute = row->absolute;
-    if (op == "mod" || op == "fmod" || op == "floor_div") {
+    // Which sign a NaN has is nobody's business.
+    if (op == "copysign" && std::isnan(y.v)) y = kAnything;
+    if (divides) {
       if (y.known() && std::abs(y.v) <= y.e) {
         out.at[i] = element(a.type, kAnything);
         continue;
       }
-      // The quotient is rounded before its floor is taken.
-      x.e = std::max(x.e, (a.type == Type::F64 ? 1e-15 : 2.5e-7) * std::abs(x.v));
-      absolute += 2 * (std::abs(x.v) + std::abs(y.v));
+      // A quotient that is rounded may be the next whole number; rests and how often a divisor fits
+      // are exact.
+      if (op == "div_trunc")
+        x.e = std::max(x.e, (a.type == Type::F64 ? 1e-15 : 2.5e-7) * std::abs(x.v));
+      if (x.e + y.e > 0) absolute += 2 * (std::abs(x.v) + std::abs(y.v));
+      // Rests of inexact numbers are anything where the quotient may be another one.
+      const double most = (std::abs(x.v) + x.e) / std::max(1e-300, std::abs(y.v) - y.e);
+      const double least = (std::abs(x.v) - x.e) / (std::abs(y.v) + y.e);
+      const bool steady = least > 0 && most < 1e6 && std::floor(least) == std::floor(most);
+      if (x.e + y.e > 0 && op != "div_trunc" && !steady) {
+        out.at[i] = element(a.type, kAnything);
+        continue;
+      }
     }
     if (op == "logaddexp") absolute *= std::max({1.0, std::abs(x.v), std::abs(y.v)});
     if (op == "pow") {
@@ -271,6 +316,40 @@ Array binary(const Step& step, const Operands& in) {
       if (x.e > 0 && std::abs(x.v) <= x.e && !(whole && y.v > 0)) x = kAnything;
     }
     out.at[i] = element(a.type, math.apply(row->f, x, y, units, absolute));
+  }
+  return out;
+}
+
+// n: the second operand's number is whole; whether it stands on the left.
+Array by_operator(const Step& step, const Operands& in) {
+  Step same = step;
+  same.op = kOperators.at(step.op);
+  bool swapped = step.n.size() > 1 && step.n[1];
+  if (!swapped) return interpret(same, in);
+  Array number_first = in.size() > 1 ? *in[1] : number(*in[0], step);
+  return interpret(same, {&number_first, in[0]});
+}
+
+Array isclose(const Step& step, const Operands& in) {
+  auto [a, b] = matched(step, in);
+  Array out(Type::Bool, a.shape);
+  Math math(is_float(a.type) ? a.type : Type::F64);
+  for (size_t i = 0; i < out.at.size(); ++i) {
+    Real x = real(a, i), y = real(b, i);
+    if (!is_float(a.type))
+      x = {as_double(a.type, a.at[i].n), a.at[i].err},
+      y = {as_double(b.type, b.at[i].n), b.at[i].err};
+    bool known = x.known() && y.known(), value = x.v == y.v;
+    if (std::isnan(x.v) || std::isnan(y.v)) {
+      value = step.n.at(0) && std::isnan(x.v) && std::isnan(y.v);
+    } else if (known && !std::isinf(x.v) && !std::isinf(y.v)) {
+      auto size = [](double v) { return std::abs(v); };
+      Real apart = math.apply(size, math.sub(x, y), 0);
+      Real most = math.add(math.mul(math.apply(size, y, 0), {1e-5, 1e-13}), {1e-8, 1e-16});
+      value = apart.v <= most.v;
+      known = apart.known() && most.known() && std::abs(apart.v - most.v) > apart.e + most.e;
+    }
+    out.at[i] = integer(Type::Bool, value, known);
   }
   return out;
 }
@@ -326,8 +405,8 @@ Array bitcast(const Array& x, Type type) {
   Array out = from_bytes(type, x.shape, to_bytes(x));
   for (size_t i = 0; i < out.at.size(); ++i) {
     const Element& e = x.at[i];
-    // Which NaN it is, and which of neighbouring floats, shows in the bits.
-    if (e.err != 0 || (is_float(x.type) && std::isnan(e.v))) out.at[i].err = kUnknown;
+    // Which NaN it is, which of neighbouring floats, and which zero a sum leaves, shows in the bits.
+    if (e.err != 0 || (is_float(x.type) && (std::isnan(e.v) || e.v == 0))) out.at[i].err = kUnknown;
   }
   return out;
 }
@@ -338,6 +417,124 @@ Array test_of(const Array& x, bool (*f)(double)) {
     out.at[i] = integer(Type::Bool, is_float(x.type) ? f(x.at[i].v) : f(0), x.at[i].known());
   }
   return out;
+}
+
+// Functions of an element and of d, which is in the element's type where the result has it.
+using WithNumbers = double (*)(double x, const std::vector<double>& d);
+struct UnaryOfNumbers {
+  const char* op;
+  WithNumbers f;
+  double units, absolute;
+  bool of_floats;  // computed in floats, whatever the operand is
+};
+const UnaryOfNumbers kOfNumbers[] = {
+    {"clamp", [](double x, const auto& d) { return clamp(x, d.at(0), d.at(1)); }, 0, 0, false},
+    {"clip", [](double x, const auto& d) { return clamp(x, d.at(0), d.at(1)); }, 0, 0, false},
+    {"hardtanh", [](double x, const auto& d) { return clamp(x, d.at(0), d.at(1)); }, 0, 0, false},
+    {"clip_low", [](double x, const auto& d) { return x < d.at(0) ? d[0] : x; }, 0, 0, false},
+    {"leaky_relu", [](double x, const auto&) { return x < 0 ? x * 0.01 : x; }, 3, 0, true},
+    {"leaky_relu_by", [](double x, const auto& d) { return x < 0 ? x * d.at(0) : x; }, 3, 0, true},
+    {"elu_by", [](double x, const auto& d) { return x > 0 ? x : d.at(0) * std::expm1(x); }, 16, 4,
+     true},
+    {"celu_by", [](double x, const auto& d) { return x > 0 ? x : d.at(0) * std::expm1(x / d[0]); },
+     16, 8, true},
+    {"selu_by",
+     [](double x, const auto& d) { return d.at(1) * (x > 0 ? x : d[0] * std::expm1(x)); }, 16, 8,
+     true},
+    {"softplus_by", [](double x, const auto& d) { return softplus(x * d.at(0)) / d[0]; }, 16, 8,
+     true},
+    {"hardsigmoid_by", [](double x, const auto& d) { return clamp(x * d.at(0) + d.at(1), 0, 1); },
+     8, 2, true},
+};
+
+void add_functions_of_numbers(std::map<std::string, Rule>& rules) {
+  for (const UnaryOfNumbers& row : kOfNumbers) {
+    rules[row.op] = [&row](const Step& step, const Operands& in) {
+      const Array& x = *in[0];
+      need(is_float(x.type), "floats");
+      Array out(x.type, x.shape);
+      Math math(out.type);
+      std::vector<double> d = step.d;
+      for (double& number : d) number = row.of_floats ? number : rounded(x.type, number);
+      auto f = [&](double v) { return row.f(v, d); };
+      for (size_t i = 0; i < out.at.size(); ++i) {
+        Real v = real(x, i);
+        double size = std::max(1.0, std::abs(v.v));
+        out.at[i] = element(out.type, math.apply(f, v, row.units, row.absolute * size));
+      }
+      return out;
+    };
+  }
+  rules["clamp_whole"] = [](const Step& step, const Operands& in) {
+    Array out = *in[0];
+    need(is_int(out.type), "integers");
+    for (Element& e : out.at) {
+      int64_t low = step.n.at(0), high = step.n.at(1);
+      bool u = is_unsigned(out.type);
+      if (u ? uint64_t(e.n) < uint64_t(low) : e.n < low) e.n = low;
+      if (u ? uint64_t(e.n) > uint64_t(high) : e.n > high) e.n = high;
+    }
+    return out;
+  };
+  rules["isinf_side"] = [](const Step& step, const Operands& in) {
+    Array out(Type::Bool, in[0]->shape);
+    for (size_t i = 0; i < out.at.size(); ++i) {
+      const Element& e = in[0]->at[i];
+      bool here = is_float(in[0]->type) && std::isinf(e.v) && step.n.at(e.v > 0 ? 0 : 1);
+      out.at[i] = integer(Type::Bool, here, e.known());
+    }
+    return out;
+  };
+}
+
+// Values made of numbers: full_like, lines, the identity.
+void add_making_rules(std::map<std::string, Rule>& rules) {
+  for (const char* op : {"full_like", "zeros_like", "ones_like"}) {
+    rules[op] = [](const Step& step, const Operands& in) {
+      Array out(in[0]->type, in[0]->shape);
+      double value = step.op[0] == 'f' ? step.d.at(0) : step.op[0] == 'o';
+      for (Element& e : out.at) e.v = value, e.n = wrapped(out.type, int64_t(value));
+      return out;
+    };
+  }
+  rules["arange"] = [](const Step& step, const Operands&) {
+    int64_t first = step.n.at(0), stop = step.n.at(1), by = step.n.at(2);
+    need(by > 0 && stop >= first, "a line");
+    Array out(type_named(step.text), {(stop - first + by - 1) / by});
+    for (size_t i = 0; i < out.at.size(); ++i) {
+      int64_t n = first + int64_t(i) * by;
+      out.at[i].v = double(n), out.at[i].n = wrapped(out.type, n);
+    }
+    return out;
+  };
+  rules["linspace"] = [](const Step& step, const Operands&) {
+    int64_t n = step.n.at(0);
+    Array out(type_named(step.text), {n});
+    need(n > 0 && is_float(out.type), "a line");
+    double by = (step.d.at(1) - step.d.at(0)) / double(std::max<int64_t>(1, n - 1));
+    for (size_t i = 0; i < out.at.size(); ++i)
+      out.at[i] = element(out.type, {step.d[0] + double(i) * by, 1e-14});
+    return out;
+  };
+  rules["eye"] = [](const Step& step, const Operands&) {
+    Array out(type_named(step.text), {step.n.at(0), step.n.at(1)});
+    each_place(out.shape, [&](const Shape& place, size_t at) {
+      out.at[at].n = place[0] == place[1], out.at[at].v = double(out.at[at].n);
+    });
+    return out;
+  };
+  rules["meshgrid"] = [](const Step& step, const Operands& in) {
+    need(in.size() == 2 && in[0]->rank() == 1 && in[1]->rank() == 1, "lists");
+    int64_t which = step.n.at(0);
+    bool xy = step.n.at(1);
+    Shape shape = {in[0]->shape[0], in[1]->shape[0]};
+    if (xy) std::swap(shape[0], shape[1]);
+    Array out(in[size_t(which)]->type, shape);
+    each_place(shape, [&](const Shape& place, size_t at) {
+      out.at[at] = in[size_t(which)]->at[size_t(place[size_t(xy ? 1 - which : which)])];
+    });
+    return out;
+  };
 }
 
 }  // namespace
@@ -351,33 +548,15 @@ void add_elementwise_rules(std::map<std::string, Rule>& rules) {
       return same_type_unary(row, *in[0]);
     };
   }
-  for (const char* op :
-       {"add", "sub", "mul", "div", "maximum", "minimum", "pow", "copysign", "logaddexp", "mod",
-        "fmod", "floor_div", "bitwise_and", "bitwise_or", "bitwise_xor", "lshift", "rshift"}) {
+  for (const char* op : {"add", "sub", "mul", "div", "maximum", "minimum", "pow", "copysign",
+                         "logaddexp", "mod", "fmod", "floor_div", "div_trunc", "bitwise_and",
+                         "bitwise_or", "bitwise_xor", "lshift", "rshift"}) {
     rules[op] = binary;
   }
   for (const char* op : {"eq", "ne", "lt", "gt", "le", "ge"}) rules[op] = comparison;
-  rules["leaky_relu"] = [](const Step&, const Operands& in) {
-    need(is_float(in[0]->type), "floats");
-    Array out(in[0]->type, in[0]->shape);
-    Math math(in[0]->type);
-    double slope = rounded(in[0]->type, 0.01);
-    auto f = [slope](double x) { return x < 0 ? x * slope : x; };
-    for (size_t i = 0; i < out.at.size(); ++i) {
-      out.at[i] = element(out.type, math.apply(f, real(*in[0], i), 2));
-    }
-    return out;
-  };
-  rules["clamp"] = [](const Step& step, const Operands& in) {
-    need(is_float(in[0]->type), "floats");
-    Array out(in[0]->type, in[0]->shape);
-    double low = rounded(out.type, step.d.at(0)), high = rounded(out.type, step.d.at(1));
-    auto f = [=](double x) { return clamp(x, low, high); };
-    for (size_t i = 0; i < out.at.size(); ++i) {
-      out.at[i] = element(out.type, Math(out.type).apply(f, real(*in[0], i), 0));
-    }
-    return out;
-  };
+  add_functions_of_numbers(rules);
+  for (const auto& [op, method] : kOperators) rules[op] = by_operator;
+  rules["isclose"] = isclose;
   rules["isnan"] = [](const Step&, const Operands& in) {
     return test_of(*in[0], [](double x) { return std::isnan(x); });
   };
@@ -424,9 +603,21 @@ void add_elementwise_rules(std::map<std::string, Rule>& rules) {
   rules["bitcast"] = [](const Step& step, const Operands& in) {
     return bitcast(*in[0], type_named(step.text));
   };
-  for (const char* op : {"contiguous", "detach", "clone"}) {
+  const std::pair<const char*, Type> kNamedCasts[] = {
+      {"to_float", Type::F32},     {"to_double", Type::F64}, {"to_half", Type::F16},
+      {"to_bfloat16", Type::BF16}, {"to_int", Type::I32},    {"to_long", Type::I64},
+      {"to_short", Type::I16},     {"to_bool", Type::Bool}};
+  for (auto [op, type] : kNamedCasts) {
+    rules[op] = [type](const Step&, const Operands& in) { return converted(*in[0], type); };
+  }
+  add_making_rules(rules);
+  for (const char* op : {"contiguous", "detach", "clone", "contiguous_backward"}) {
     rules[op] = [](const Step&, const Operands& in) { return *in[0]; };
   }
+  rules["shard_like"] = [](const Step&, const Operands& in) {
+    need(in[0]->shape == in[1]->shape, "one shape");
+    return *in[0];
+  };
   rules["shard"] = [](const Step& step, const Operands& in) {
     for (int64_t dim : step.n) need(dim < in[0]->rank(), "dim");
     return *in[0];
@@ -436,13 +627,15 @@ void add_elementwise_rules(std::map<std::string, Rule>& rules) {
          "assign");
     return expanded(*in[1], in[0]->shape);
   };
-  rules["add_assign"] = [](const Step& step, const Operands& in) {
-    Step add = step;
-    add.op = "add";
-    Array out = binary(add, in);
-    need(out.type == in[0]->type && out.shape == in[0]->shape, "assign");
-    return out;
-  };
+  for (const char* op : {"add_assign", "sub_assign", "mul_assign", "div_assign"}) {
+    rules[op] = [](const Step& step, const Operands& in) {
+      Step same = step;
+      same.op = step.op.substr(0, 3);
+      Array out = binary(same, in);
+      need(out.type == in[0]->type && out.shape == in[0]->shape, "assign");
+      return out;
+    };
+  }
 }
 
 }  // namespace fuzz

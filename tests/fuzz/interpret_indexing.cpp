@@ -148,6 +148,97 @@ Array scatter(const Step& step, const Operands& in) {
   return out;
 }
 
+// x with a number where the index says. n: whether the number is whole, the dim.
+Array scatter_number(const Step& step, const Operands& in) {
+  const Array& x = *in[0];
+  Array src(x.type, in[1]->shape);
+  for (Element& e : src.at)
+    e.v = rounded(x.type, step.d.at(0)), e.n = wrapped(x.type, int64_t(step.d.at(0)));
+  Step same;
+  same.op = "scatter", same.n = {step.n.at(1)};
+  return scatter(same, {&x, in[1], &src});
+}
+
+// x[{rows, columns}]: of lists of indices, the element that each pair names.
+Array take_pairs(const Step&, const Operands& in) {
+  const Array &x = *in[0], &rows = *in[1], &columns = *in[2];
+  need_indices(rows), need_indices(columns);
+  need(x.rank() >= 2 && rows.shape == columns.shape, "pairs");
+  Shape shape = rows.shape, rest(x.shape.begin() + 2, x.shape.end());
+  shape.insert(shape.end(), rest.begin(), rest.end());
+  Array out(x.type, shape);
+  size_t inner = size_t(count(rest));
+  for (size_t at = 0; at < out.at.size(); ++at) {
+    size_t k = at / inner;
+    auto place = [&](const Array& index, size_t dim) {
+      int64_t i = index.at[k].n;
+      return i < 0 ? i + x.shape[dim] : i;
+    };
+    int64_t i = place(rows, 0), j = place(columns, 1);
+    if (!rows.at[k].known() || !columns.at[k].known())
+      out.at[at] = kUnknownElement;
+    else if (i >= 0 && i < x.shape[0] && j >= 0 && j < x.shape[1])
+      out.at[at] = x.at[size_t(i * x.shape[1] + j) * inner + at % inner];
+  }
+  return out;
+}
+
+// The places of elements that are not zero, in order. Which they are must be known.
+std::vector<size_t> places_of(const Array& x) {
+  Array mask = converted(x, Type::Bool);
+  std::vector<size_t> places;
+  for (size_t i = 0; i < mask.at.size(); ++i) {
+    need(mask.at[i].known(), "a known mask");
+    if (mask.at[i].n) places.push_back(i);
+  }
+  return places;
+}
+
+// Sized: n is how many, and what stands in the place of those that are missing.
+Array masked_select(const Step& step, const Operands& in) {
+  need(in[1]->type == Type::Bool, "a mask");
+  Shape shape = broadcast(in[0]->shape, in[1]->shape);
+  Array x = expanded(*in[0], shape);
+  std::vector<size_t> places = places_of(expanded(*in[1], shape));
+  bool sized = step.op.ends_with("sized");
+  Array out(x.type, {sized ? step.n.at(0) : int64_t(places.size())});
+  for (size_t i = 0; i < out.at.size(); ++i) {
+    if (i < places.size())
+      out.at[i] = x.at[places[i]];
+    else
+      out.at[i].v = double(step.n[1]), out.at[i].n = wrapped(x.type, step.n[1]);
+  }
+  return out;
+}
+
+Array nonzero(const Step& step, const Operands& in) {
+  const Array& x = *in[0];
+  std::vector<size_t> places = places_of(x);
+  bool sized = step.op.ends_with("sized");
+  Array out(Type::I32, {sized ? step.n.at(0) : int64_t(places.size()), x.rank()});
+  for (size_t i = 0; i < size_t(out.shape[0]); ++i) {
+    size_t at = i < places.size() ? places[i] : 0;
+    for (size_t d = x.shape.size(); d-- > 0;) {
+      int64_t here = int64_t(at % size_t(x.shape[d]));
+      at /= size_t(x.shape[d]);
+      out.at[i * x.shape.size() + d] = integer(Type::I32, i < places.size() ? here : step.n.at(1));
+    }
+  }
+  return out;
+}
+
+// x[i] = a number, for i of the first dim. n: whether it is whole, i.
+Array setitem_number(const Step& step, const Operands& in) {
+  Array out = *in[0];
+  need(out.rank() > 0 && out.shape[0] > 0, "a dim");
+  int64_t i = resolved(step.n.at(1), out.shape[0]);
+  size_t row = out.at.size() / size_t(out.shape[0]);
+  Element e;
+  e.v = rounded(out.type, step.d.at(0)), e.n = wrapped(out.type, int64_t(step.d.at(0)));
+  std::fill_n(out.at.begin() + i * int64_t(row), row, e);
+  return out;
+}
+
 // x[i] = v along a dim, of its part [low, high). n: dim, low, high.
 Array setitem(const Step& step, const Operands& in) {
   const Array& x = *in[0];
@@ -175,6 +266,11 @@ void add_indexing_rules(std::map<std::string, Rule>& rules) {
   rules["scatter"] = scatter;
   rules["scatter_reduce"] = scatter;
   rules["setitem"] = setitem;
+  rules["setitem_number"] = setitem_number;
+  rules["scatter_number"] = scatter_number;
+  rules["take_pairs"] = take_pairs;
+  for (const char* op : {"masked_select", "masked_select_sized"}) rules[op] = masked_select;
+  for (const char* op : {"nonzero", "nonzero_sized"}) rules[op] = nonzero;
 }
 
 }  // namespace fuzz

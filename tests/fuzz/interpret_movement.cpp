@@ -50,7 +50,8 @@ Array pad(const Step& step, const Operands& in) {
   for (size_t i = 0; i < shape.size(); ++i) {
     int64_t low = step.n[1 + 2 * i], high = step.n[2 + 2 * i], n = shape[i];
     int64_t limit = mode == 1 ? n - 1 : mode == 3 ? n : 1000;
-    need(low >= 0 && high >= 0 && low <= limit && high <= limit, "padding");
+    need((mode == 0 || (low >= 0 && high >= 0)) && low <= limit && high <= limit, "padding");
+    need(n + std::min<int64_t>(low, 0) + std::min<int64_t>(high, 0) >= 0, "padding");
     need(mode == 0 || n > 0, "padding of nothing");
     shape[i] += low + high;
   }
@@ -122,6 +123,31 @@ Array joined(const std::vector<Array>& parts, int64_t axis) {
   return out;
 }
 
+// "a_b_c_->_(c_a)_b": letters for the dims of x, in another order, some of them put together.
+Array rearranged(const Array& x, const std::string& text) {
+  size_t arrow = text.find("_->_");
+  need(arrow != std::string::npos, "formula");
+  std::string left, right = text.substr(arrow + 4);
+  for (char c : text.substr(0, arrow)) {
+    if (c != '_') left += c;
+  }
+  need(int64_t(left.size()) == x.rank(), "formula");
+  Shape order, shape;
+  bool open = false, grown = false;
+  for (char c : right) {
+    if (c == '(' || c == ')') open = c == '(', grown = false;
+    if (c < 'a' || c > 'z') continue;
+    order.push_back(int64_t(left.find(c)));
+    int64_t n = x.shape[size_t(order.back())];
+    if (grown)
+      shape.back() *= n;
+    else
+      shape.push_back(n);
+    grown = open;
+  }
+  return reshaped(permuted(x, order), shape);
+}
+
 Shape with(Shape shape, int64_t axis, int64_t size) {
   shape[size_t(axis)] = size;
   return shape;
@@ -170,6 +196,22 @@ void add_movement_rules(std::map<std::string, Rule>& rules) {
     Shape shape = with(x.shape, axis, std::min(size, n - k * size));
     return moved(x, shape, [&](Shape place) {
       place[size_t(axis)] += k * size;
+      return place;
+    });
+  };
+  rules["chunk"] = [](const Step& s, const Operands& in) {
+    Step part = s;
+    int64_t n = in[0]->shape[size_t(resolved(s.n.at(1), in[0]->rank()))], chunks = s.n.at(0);
+    need(chunks > 0, "chunks");
+    part.op = "part", part.n[0] = (n + chunks - 1) / chunks;
+    return interpret(part, in);
+  };
+  rules["part_of_sizes"] = [](const Step& s, const Operands& in) {
+    const Array& x = *in[0];
+    int64_t axis = resolved(s.n.at(0), x.rank()), k = s.n.at(1), before = k == 0 ? 0 : s.n.at(2);
+    need(s.n.at(2) >= 0 && s.n.at(3) >= 0 && s.n[2] + s.n[3] == x.shape[size_t(axis)], "sizes");
+    return moved(x, with(x.shape, axis, s.n[size_t(2 + k)]), [&](Shape place) {
+      place[size_t(axis)] += before;
       return place;
     });
   };
@@ -223,17 +265,53 @@ void add_movement_rules(std::map<std::string, Rule>& rules) {
   rules["flatten"] = [](const Step&, const Operands& in) {
     return reshaped(*in[0], {count(in[0]->shape)});
   };
+  rules["view"] = rules["reshape"];
+  rules["rearrange"] = [](const Step& s, const Operands& in) { return rearranged(*in[0], s.text); };
+  rules["squeeze_all"] = [](const Step&, const Operands& in) {
+    Shape shape;
+    for (int64_t n : in[0]->shape) {
+      if (n != 1) shape.push_back(n);
+    }
+    return reshaped(*in[0], shape);
+  };
+  rules["new_axis"] = [](const Step&, const Operands& in) {
+    return reshaped(*in[0], inserted(in[0]->shape, in[0]->rank(), 1));
+  };
+  rules["unflatten"] = [](const Step& s, const Operands& in) {
+    int64_t axis = resolved(s.n.at(0), in[0]->rank());
+    Shape shape = in[0]->shape, parts(s.n.begin() + 1, s.n.end());
+    need(count(parts) == shape[size_t(axis)], "sizes");
+    shape.erase(shape.begin() + axis);
+    shape.insert(shape.begin() + axis, parts.begin(), parts.end());
+    return reshaped(*in[0], shape);
+  };
+  rules["flatten_dims"] = [](const Step& s, const Operands& in) {
+    int64_t first = s.n.at(0), last = s.n.at(1);
+    Shape shape = in[0]->shape;
+    need(first >= 0 && first <= last && last < in[0]->rank(), "dims");
+    int64_t n = count(Shape(shape.begin() + first, shape.begin() + last + 1));
+    shape.erase(shape.begin() + first, shape.begin() + last + 1);
+    return reshaped(*in[0], inserted(shape, first, n));
+  };
+  rules["diag"] = [](const Step&, const Operands& in) {
+    need(in[0]->rank() == 1, "a list");
+    int64_t n = in[0]->shape[0];
+    return moved(*in[0], {n, n},
+                 [](const Shape& place) { return Shape{place[0] == place[1] ? place[0] : -1}; });
+  };
   rules["cat"] = [](const Step& s, const Operands& in) {
     std::vector<Array> parts;
     for (const Array* x : in) parts.push_back(*x);
     return joined(parts, s.n.at(0));
   };
+  rules["cat_method"] = rules["cat"];
   rules["stack"] = [](const Step& s, const Operands& in) {
     std::vector<Array> parts;
     need(s.n.at(0) >= 0 && s.n.at(0) <= in[0]->rank(), "axis");
     for (const Array* x : in) parts.push_back(reshaped(*x, inserted(x->shape, s.n.at(0), 1)));
     return joined(parts, s.n.at(0));
   };
+  rules["stack_method"] = rules["stack"];
   rules["repeat"] = [](const Step& s, const Operands& in) {
     const Array& x = *in[0];
     need(s.n.size() == x.shape.size(), "repeats");

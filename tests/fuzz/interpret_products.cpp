@@ -1,4 +1,4 @@
-// Rules of products, convolutions and pooling.
+// Rules of products of matrices and by formulas.
 #include <algorithm>
 #include <cmath>
 
@@ -71,133 +71,67 @@ Array matmul(const Array& a, const Array& b) {
   return out;
 }
 
-// Letters only, each operand's distinct; one type.
+// Letters only, each operand's distinct; one type. However the operands are put together, each term
+// is rounded once for each of them and once for each addition.
 Array einsum(const Step& step, const Operands& in) {
-  size_t comma = step.text.find(','), arrow = step.text.find("->");
-  need(comma != std::string::npos && arrow != std::string::npos && in.size() == 2, "formula");
-  std::string left = step.text.substr(0, comma),
-              right = step.text.substr(comma + 1, arrow - comma - 1),
-              result = step.text.substr(arrow + 2);
-  const Array &a = *in[0], &b = *in[1];
-  need(a.type == b.type && bytes(a.type) >= 2 && (is_float(a.type) || bytes(a.type) >= 4),
-       "one type");
-  need(int64_t(left.size()) == a.rank() && int64_t(right.size()) == b.rank(), "letters");
+  size_t arrow = step.text.find("->");
+  need(arrow != std::string::npos, "formula");
+  std::string result = step.text.substr(arrow + 2);
+  std::vector<std::string> letters(1);
+  for (char c : step.text.substr(0, arrow)) {
+    if (c == ',')
+      letters.emplace_back();
+    else
+      letters.back() += c;
+  }
+  Type type = in[0]->type;
+  need(letters.size() == in.size() && (is_float(type) || bytes(type) >= 4), "operands");
   std::map<char, int64_t> sizes;
-  auto learn = [&](const std::string& letters, const Array& x) {
-    for (size_t i = 0; i < letters.size(); ++i) {
-      auto [at, fresh] = sizes.try_emplace(letters[i], x.shape[i]);
-      need(at->second == x.shape[i], "sizes");
+  for (size_t k = 0; k < in.size(); ++k) {
+    need(in[k]->type == type && int64_t(letters[k].size()) == in[k]->rank(), "one type");
+    for (size_t i = 0; i < letters[k].size(); ++i) {
+      auto [at, fresh] = sizes.try_emplace(letters[k][i], in[k]->shape[i]);
+      need(at->second == in[k]->shape[i], "sizes");
     }
-  };
-  learn(left, a), learn(right, b);
+  }
   Shape shape, inner;
   std::string summed;
   for (char c : result) shape.push_back(sizes.at(c));
   for (auto [c, size] : sizes) {
     if (result.find(c) == std::string::npos) summed += c, inner.push_back(size);
   }
-  Array out(a.type, shape);
-  Sum sum(a, b, a.type);
-  each_place(shape, [&](const Shape& place, size_t at) {
-    sum.clear();
-    each_place(inner, [&](const Shape& within, size_t) {
-      auto where = [&](const std::string& letters, const Array& x) {
-        Shape from;
-        for (char c : letters) {
-          size_t i = result.find(c);
-          from.push_back(i != std::string::npos ? place[i] : within[summed.find(c)]);
-        }
-        return linear(from, x.shape);
-      };
-      sum.add(where(left, a), where(right, b));
-    });
-    out.at[at] = sum.value();
-  });
-  return out;
-}
-
-// n: groups, then stride, dilation and padding of both spatial dims.
-Array conv(const Step& step, const Operands& in) {
-  const Array &x = *in[0], &w = *in[1];
-  need(x.rank() == 4 && w.rank() == 4 && x.type == w.type && is_float(x.type), "images");
-  int64_t groups = step.n.at(0), stride = step.n.at(1), dilation = step.n.at(2),
-          padding = step.n.at(3);
-  int64_t c = x.shape[1] / groups, outs = w.shape[0];
-  need(groups > 0 && x.shape[1] % groups == 0 && outs % groups == 0 && w.shape[1] == c, "groups");
-  auto size = [&](size_t d) {
-    int64_t reach = dilation * (w.shape[d] - 1) + 1, n = x.shape[d] + 2 * padding;
-    need(n >= reach, "kernel");
-    return (n - reach) / stride + 1;
-  };
-  Array out(x.type, {x.shape[0], outs, size(2), size(3)});
-  Sum sum(x, w, x.type);
-  each_place(out.shape, [&](const Shape& p, size_t at) {
-    sum.clear();
-    bool outside = false;
-    int64_t first = p[1] / (outs / groups) * c;
-    for (int64_t ci = 0; ci < c; ++ci) {
-      for (int64_t i = 0; i < w.shape[2]; ++i) {
-        for (int64_t j = 0; j < w.shape[3]; ++j) {
-          int64_t row = p[2] * stride + i * dilation - padding,
-                  column = p[3] * stride + j * dilation - padding;
-          if (row < 0 || row >= x.shape[2] || column < 0 || column >= x.shape[3]) continue;
-          sum.add(linear({p[0], first + ci, row, column}, x.shape),
-                  linear({p[1], ci, i, j}, w.shape));
-        }
-      }
-    }
-    out.at[at] = outside ? element(x.type, kAnything) : sum.value();
-  });
-  return out;
-}
-
-// n: kernel, stride and padding of each of the last two dims.
-Array pool(const Step& step, const Operands& in) {
-  const Array& x = *in[0];
-  need(x.rank() >= 2, "two dims");
-  int64_t kernel[2] = {step.n.at(0), step.n.at(1)}, stride = step.n.at(2), padding = step.n.at(3);
-  bool average = step.op == "avg_pool2d";
-  Type type = average ? float_type(x.type) : x.type;
-  Shape shape = x.shape;
-  for (size_t i = 0; i < 2; ++i) {
-    int64_t& n = shape[shape.size() - 2 + i];
-    need(n + 2 * padding >= kernel[i] && padding < kernel[i] && stride > 0, "window");
-    n = (n + 2 * padding - kernel[i]) / stride + 1;
-  }
   Array out(type, shape);
   Math math(type);
   each_place(shape, [&](const Shape& place, size_t at) {
     std::vector<Real> terms;
-    Element best;
-    bool first = true, known = true;
-    for (int64_t i = 0; i < kernel[0]; ++i) {
-      for (int64_t j = 0; j < kernel[1]; ++j) {
-        Shape from = place;
-        int64_t& row = from[from.size() - 2];
-        int64_t& column = from.back();
-        row = row * stride + i - padding, column = column * stride + j - padding;
-        if (row < 0 || column < 0 || row >= x.shape[from.size() - 2] || column >= x.shape.back())
-          continue;
-        size_t k = linear(from, x.shape);
-        terms.push_back(real(x, k));
-        bool more =
-            is_unsigned(x.type) ? uint64_t(x.at[k].n) > uint64_t(best.n) : x.at[k].n > best.n;
-        if (first || more) best = x.at[k];
-        first = false, known = known && x.at[k].known();
+    uint64_t total = 0;
+    bool known = true;
+    each_place(inner, [&](const Shape& within, size_t) {
+      Real term{1, 0};
+      uint64_t product = 1;
+      for (size_t k = 0; k < in.size(); ++k) {
+        Shape from;
+        for (char c : letters[k]) {
+          size_t i = result.find(c);
+          from.push_back(i != std::string::npos ? place[i] : within[summed.find(c)]);
+        }
+        size_t element = linear(from, in[k]->shape);
+        if (is_float(type)) term = math.mul(term, real(*in[k], element));
+        product *= uint64_t(in[k]->at[element].n), known = known && in[k]->at[element].known();
       }
+      terms.push_back(term), total += product;
+    });
+    bool alone = inner.empty() && in.size() == 1;
+    // An operand may be summed before it meets the others: of infinities anything may come.
+    bool infinite = is_float(type) && !alone &&
+                    std::ranges::any_of(terms, [](Real x) { return !std::isfinite(x.v); });
+    if (infinite) {
+      out.at[at] = element(type, kAnything);
+      return;
     }
-    need(!terms.empty(), "window of padding");
-    if (average) {
-      out.at[at] = element(type, math.div(math.sum(terms), {double(kernel[0] * kernel[1]), 0}));
-    } else if (!is_float(type)) {
-      out.at[at] = integer(type, best.n, known);
-    } else {
-      Real top = terms[0];
-      for (size_t k = 1; k < terms.size(); ++k) {
-        top = !std::isnan(top.v) && std::isnan(terms[k].v) ? terms[k] : math.maximum(top, terms[k]);
-      }
-      out.at[at] = element(type, top);
-    }
+    out.at[at] = !is_float(type) ? integer(type, int64_t(total), known)
+                 : alone         ? element(type, terms[0])
+                                 : element(type, math.sum(terms));
   });
   return out;
 }
@@ -207,12 +141,16 @@ Array pool(const Step& step, const Operands& in) {
 void add_product_rules(std::map<std::string, Rule>& rules) {
   rules["matmul"] = [](const Step&, const Operands& in) { return matmul(*in[0], *in[1]); };
   rules["dot"] = rules["matmul"];
+  rules["matmul_as"] = [](const Step& step, const Operands& in) {
+    Type type = type_named(step.text);
+    return matmul(converted(*in[0], type), converted(*in[1], type));
+  };
   rules["linear"] = [](const Step&, const Operands& in) {
-    need(in[0]->rank() >= 1 && in[1]->rank() == 2 && in[2]->rank() == 1, "linear");
-    need(in[0]->type == in[1]->type && in[0]->type == in[2]->type && is_float(in[0]->type), "type");
-    // The bias is added before the one rounding of the result.
-    const Array &x = *in[0], &w = *in[1], &bias = *in[2];
-    need(x.shape.back() == w.shape[0] && w.shape[1] == bias.shape[0], "sizes");
+    need(in[0]->rank() >= 1 && in[1]->rank() == 2, "linear");
+    const Array &x = *in[0], &w = *in[1];
+    const Array* bias = in.size() > 2 ? in[2] : nullptr;
+    need(x.type == w.type && is_float(x.type) && x.shape.back() == w.shape[0], "type");
+    need(!bias || (bias->type == x.type && bias->shape == Shape{w.shape[1]}), "bias");
     size_t k = size_t(w.shape[0]), n = size_t(w.shape[1]);
     Shape shape = x.shape;
     shape.back() = w.shape[1];
@@ -223,13 +161,13 @@ void add_product_rules(std::map<std::string, Rule>& rules) {
       for (size_t l = 0; l < k; ++l) {
         a.push_back(real(x, i / n * k + l)), b.push_back(real(w, l * n + i % n));
       }
-      out.at[i] = element(x.type, math.add(math.dot(a, b), real(bias, i % n)));
+      // The bias is added before the one rounding of the result.
+      Real sum = math.dot(a, b);
+      out.at[i] = element(x.type, bias ? math.add(sum, real(*bias, i % n)) : sum);
     }
     return out;
   };
   rules["einsum"] = einsum;
-  rules["conv2d"] = conv;
-  for (const char* op : {"max_pool2d", "avg_pool2d"}) rules[op] = pool;
 }
 
 }  // namespace fuzz

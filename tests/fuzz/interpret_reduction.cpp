@@ -129,7 +129,7 @@ Array order(const Step& step, const Operands& in) {
   need(x.rank() > 0, "a dim");
   int64_t axis = resolved(step.n.at(0), x.rank()), k = step.n.at(2), n = x.shape[size_t(axis)];
   need(k >= 1 && k <= n, "k");
-  bool descending = step.n.at(1), places = step.op.ends_with("_order");
+  bool descending = step.n.at(1), places = step.op.ends_with("_order") || step.op == "argsort";
   Groups g = along(x, axis);
   Shape shape = x.shape;
   shape[size_t(axis)] = k;
@@ -247,30 +247,69 @@ Moments moments(const Math& math, const std::vector<Real>& terms, double divisor
   return m;
 }
 
-Array variance(const Step& step, const Operands& in) {
-  const Array& x = *in[0];
-  Groups g = groups(step, x);
+Array variance(const Array& x, const Groups& g, int64_t correction, bool root) {
   Type type = float_type(x.type);
   Array out(type, g.shape);
   Math math(type);
   for (size_t i = 0; i < g.lines.size(); ++i) {
-    double divisor = double(g.lines[i].size()) - 1;
+    double divisor = double(g.lines[i].size()) - double(correction);
     need(divisor > 0, "one element has no variance");
     Real v = moments(math, reals(x, g.lines[i]), divisor).variance;
-    if (step.op == "std") v = math.sqrt(v);
-    out.at[i] = element(type, v);
+    out.at[i] = element(type, root ? math.sqrt(v) : v);
   }
   return out;
 }
 
+// n: keepdim, correction, then the axes.
+Array one_of_moments(const Step& step, const Operands& in) {
+  Step mean = step;
+  mean.op = "mean", mean.n.erase(mean.n.begin() + 1);
+  Array both = variance(*in[0], groups(mean, *in[0]), step.n.at(1), step.op.starts_with("std"));
+  return step.op.ends_with("first") ? both : interpret(mean, in);
+}
+
+// In another type, which also is the result's.
+Array reduced_as(const Step& step, const Operands& in) {
+  Step same = step;
+  same.op = step.op.substr(0, step.op.find('_'));
+  if (step.op.starts_with("log")) same.op = "log_softmax";
+  Array x = converted(*in[0], type_named(step.text));
+  need(x.type != Type::Bool, "bools");
+  Array out = interpret(same, {&x});
+  return converted(out, x.type);  // integers wrap
+}
+
+Array normalize(const Step& step, const Operands& in) {
+  const Array& x = *in[0];
+  double p = step.d.at(0);
+  need(is_float(x.type) && p >= 1, "floats");
+  Array out(x.type, x.shape);
+  Math math(x.type);
+  for (const auto& line : along(x, step.n.at(0)).lines) {
+    std::vector<Real> powers;
+    auto power = [p](double v) { return std::pow(std::abs(v), p); };
+    auto root = [p](double v) { return std::pow(v, 1 / p); };
+    for (size_t i : line) powers.push_back(math.apply(power, real(x, i), 32));
+    Real total = math.sum(powers);
+    // At zero the slope of the root is infinite.
+    bool vague = total.known() && total.e > 0 && total.v <= total.e;
+    Real norm = p == 1 ? total : vague ? kAnything : math.apply(root, total, 32);
+    norm = math.maximum(norm, {1e-12, 1e-19});
+    for (size_t i : line) out.at[i] = element(x.type, math.div(real(x, i), norm));
+  }
+  return out;
+}
+
+// n: the axes.
 Array layernorm(const Step& step, const Operands& in) {
   const Array& x = *in[0];
   Type type = float_type(x.type);
   Array out(type, x.shape);
   Math math(type);
-  for (const auto& line : along(x, step.n.at(0)).lines) {
+  double eps = step.d.empty() ? 1e-5 : step.d[0];
+  for (const auto& line : groups(x, true, step.n).lines) {
     Moments m = moments(math, reals(x, line), double(line.size()));
-    Real root = math.sqrt(math.add(m.variance, {1e-5, 1e-12}));
+    Real root = math.sqrt(math.add(m.variance, {eps, 1e-7 * eps}));
     for (size_t k = 0; k < line.size(); ++k) {
       out.at[line[k]] = element(type, math.div(m.centred[k], root));
     }
@@ -414,10 +453,20 @@ void add_reduction_rules(std::map<std::string, Rule>& rules) {
   for (const char* op : {"max", "min"})
     rules[op] = [](const Step& s, const Operands& in) { return largest(s, in); };
   for (const char* op : {"any", "all"}) rules[op] = any_all;
-  for (const char* op : {"var", "std"}) rules[op] = variance;
+  for (const char* op : {"var", "std"}) {
+    rules[op] = [](const Step& s, const Operands& in) {
+      return variance(*in[0], groups(s, *in[0]), 1, s.op == "std");
+    };
+  }
+  for (const char* op : {"var_mean_first", "var_mean_second", "std_mean_first", "std_mean_second"})
+    rules[op] = one_of_moments;
+  for (const char* op : {"sum_as", "prod_as", "softmax_as", "log_softmax_as"})
+    rules[op] = reduced_as;
+  rules["normalize"] = normalize;
+  rules["layernorm_dims"] = layernorm;
   for (const char* op : {"softmax", "softmin", "log_softmax"}) rules[op] = softmax;
   for (const char* op : {"argmax", "argmin"}) rules[op] = best_place;
-  for (const char* op : {"sort_values", "sort_order", "topk_values", "topk_order"})
+  for (const char* op : {"sort_values", "sort_order", "topk_values", "topk_order", "argsort"})
     rules[op] = order;
   for (const char* op :
        {"cumsum", "cumprod", "cummax", "cummin", "cummax_places", "cummin_places", "logcumsumexp"})

@@ -15,6 +15,9 @@ const std::map<std::string, Rule>& rules() {
     add_reduction_rules(t);
     add_product_rules(t);
     add_indexing_rules(t);
+    add_window_rules(t);
+    add_layer_rules(t);
+    add_linalg_rules(t);
     return t;
   }();
   return table;
@@ -85,8 +88,10 @@ Array converted(const Array& x, Type type) {
     if (!e.known()) {
       to.err = kUnknown;
     } else if (is_float(x.type) && is_float(type)) {
-      // Overflow of the narrower type is at its largest value.
-      to = element(type, {e.v, e.err});
+      // From f64, 16 bits are reached by way of f32, whose rounding may make a tie.
+      double v =
+          x.type == Type::F64 && is_half(type) && !Unrounded::on() ? rounded(Type::F32, e.v) : e.v;
+      to = element(type, {v, e.err});
     } else if (is_float(type)) {
       to = element(type, {as_double(x.type, e.n), 0});
     } else if (is_float(x.type)) {

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <sstream>
@@ -29,7 +31,7 @@ struct Options {
   uint64_t programs = 0;
   std::string mode, replay, folder;
   double minimise_s = 40;
-  int findings = 20;
+  int findings = 20, jobs = 1;
   int64_t cache_mb = 512;
   bool print_program = false;
 };
@@ -39,20 +41,12 @@ class Fuzz {
   explicit Fuzz(Options options) : o_(std::move(options)) {}
 
   int run() {
-    auto start = Clock::now();
-    auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
     fmt::print("seed {}\n", o_.seed);
-    double told = 0;
-    for (uint64_t i = 0; (o_.programs == 0 || i < o_.programs) && int(found_) < o_.findings; ++i) {
-      if (o_.programs == 0 && seconds() > 60 * o_.minutes) break;
-      one(o_.seed + i);
-      if (seconds() - told > 60) {
-        told = seconds();
-        fmt::print("{:.0f} min: {} programs, {} findings\n", told / 60, programs_, found_);
-        std::fflush(stdout);
-        trim_cache();
-      }
-    }
+    std::fflush(stdout);
+    // Each job has workers of its own, which end with its thread.
+    std::vector<std::jthread> jobs;
+    for (int i = 0; i < o_.jobs; ++i) jobs.emplace_back([this] { job(); });
+    jobs.clear();
     report(seconds());
     return found_ ? 1 : 0;
   }
@@ -77,41 +71,73 @@ class Fuzz {
       program = generate(seed);
     }
     fmt::print("{}", to_text(program));
-    judged(program, seed);
+    Workers workers;
+    judged(program, seed, workers);
     return found_ ? 1 : 0;
   }
 
  private:
-  void one(uint64_t seed) {
-    Program program = generate(seed);
-    if (o_.print_program) fmt::print("# {}\n{}\n", seed, to_text(program)), std::fflush(stdout);
-    judged(program, seed);
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+  // The next seed, until there are enough programs, minutes or findings.
+  std::optional<uint64_t> next() {
+    std::scoped_lock lock(mutex_);
+    bool enough = o_.programs ? given_ >= o_.programs : seconds() > 60 * o_.minutes;
+    if (enough || int(found_) >= o_.findings) return std::nullopt;
+    if (seconds() - told_ > 60) {
+      told_ = seconds();
+      fmt::print("{:.0f} min: {} programs, {} findings\n", told_ / 60, programs_, found_);
+      std::fflush(stdout);
+      trim_cache();
+    }
+    return o_.seed + given_++;
   }
 
-  void judged(const Program& program, uint64_t seed) {
-    ++programs_;
-    for (const Step& step : program.steps) ++ops_[step.op];
+  void job() {
+    Workers workers;
+    while (auto seed = next()) {
+      Program program = generate(*seed);
+      if (o_.print_program) fmt::print("# {}\n{}\n", *seed, to_text(program)), std::fflush(stdout);
+      judged(program, *seed, workers);
+    }
+  }
+
+  void judged(const Program& program, uint64_t seed, Workers& workers) {
+    {
+      std::scoped_lock lock(mutex_);
+      ++programs_;
+      for (const Step& step : program.steps) ++ops_[step.op];
+    }
+    Judge judge(program, workers);
     try {
       for (const Check& check : checks_for(program, o_.mode, seed)) {
-        ++checks_[check.mode];
-        if (auto finding = judge(program, check, workers_)) {
-          tell(program, *finding, seed);
+        {
+          std::scoped_lock lock(mutex_);
+          ++checks_[check.mode];
+        }
+        if (auto finding = judge(check)) {
+          tell(program, *finding, seed, workers);
           return;
         }
       }
     } catch (const Invalid&) {
+      std::scoped_lock lock(mutex_);
       ++invalid_;  // later calls of a program may not fit what the first one had
     }
   }
 
-  void tell(const Program& program, const Finding& finding, uint64_t seed) {
+  void tell(const Program& program, const Finding& finding, uint64_t seed, Workers& workers) {
     // What is the same already costs no time again.
     std::string before = finding.signature();
-    if (finding.kind.ends_with("Error") && seen_.contains(before)) {
-      ++repeated_;
-      return;
+    {
+      std::scoped_lock lock(mutex_);
+      if (finding.kind.ends_with("Error") && seen_.contains(before)) {
+        ++repeated_;
+        return;
+      }
     }
-    Minimal small = minimise(program, finding, workers_, o_.minimise_s);
+    Minimal small = minimise(program, finding, workers, o_.minimise_s);
+    std::scoped_lock lock(mutex_);
     std::string ops;
     for (const Step& step : small.program.steps) ops += " " + step.op;
     if (!seen_.insert(small.finding.signature() + ops).second) {
@@ -123,7 +149,7 @@ class Fuzz {
     std::string text =
         fmt::format("{}\n/* replay with fuzz --replay FILE of these lines (seed {}):\n{}*/\n",
                     to_cpp(small.program, small.finding), seed, to_text(small.program));
-    fmt::print("\n--- finding {} at program {}\n{}", found_, programs_, text);
+    fmt::print("\n--- finding {} at program {}, {:.0f} s\n{}", found_, programs_, seconds(), text);
     if (small.finding.text.find('\n') != std::string::npos) fmt::print("{}\n", small.finding.text);
     std::fflush(stdout);
     if (!o_.folder.empty()) {
@@ -158,7 +184,10 @@ class Fuzz {
   }
 
   Options o_;
-  Workers workers_;
+  Clock::time_point start_ = Clock::now();
+  std::mutex mutex_;  // of what follows
+  double told_ = 0;
+  uint64_t given_ = 0;
   std::map<std::string, uint64_t> ops_, checks_;
   std::set<std::string> seen_;
   uint64_t programs_ = 0, invalid_ = 0, found_ = 0, repeated_ = 0;
@@ -183,6 +212,7 @@ int main(int argc, char** argv) {
   app.add_option("--replay", o.replay, "A file with a program, or the seed of one");
   app.add_option("--folder", o.folder, "Where findings are written, one file each");
   app.add_option("--findings", o.findings, "Stop after so many");
+  app.add_option("--jobs", o.jobs, "How many programs at once")->check(CLI::Range(1, 256));
   app.add_option("--minimise", o.minimise_s, "Seconds to make a finding small");
   app.add_option("--deadline", deadline, "Seconds that one program may run");
   app.add_option("--cache-mb", o.cache_mb, "Size of the kernel cache at which it is emptied");

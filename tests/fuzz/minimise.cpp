@@ -84,7 +84,7 @@ class Search {
     try {
       candidate = pruned(candidate);
       if (to_text(candidate) == to_text(best_.program)) return false;
-      auto found = judge(candidate, best_.finding.check, workers_);
+      auto found = Judge(candidate, workers_)(best_.finding.check);
       if (!found || found->kind != best_.finding.kind) return false;
       if (found->kind.ends_with("Error") && found->signature() != best_.finding.signature())
         return false;
@@ -176,8 +176,13 @@ class Search {
       });
     }
     for (size_t i = 0; i < best_.program.leaves.size(); ++i) {
-      with([i](Program& p) {
-        if (p.leaves[i].role != Role::Variable) p.leaves[i].role = Role::Constant;
+      // Over several calls, what is written lives on as a state does.
+      bool written = std::ranges::any_of(best_.program.steps, [&](const Step& step) {
+        return writes(step) && step.in[0] == int(i);
+      });
+      with([i, written](Program& p) {
+        Role& role = p.leaves[i].role;
+        if (role != Role::Variable && (p.calls == 1 || !written)) role = Role::Constant;
       });
       if (best_.program.leaves[i].style == Style::Same ||
           best_.program.leaves[i].style == Style::Range)

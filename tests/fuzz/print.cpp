@@ -100,7 +100,7 @@ std::string to_cpp(const Program& p, const Finding& finding) {
     const Step& step = p.step(v);
     std::vector<std::string> operands;
     for (int in : step.in) operands.push_back(names[size_t(in)]);
-    if (step.op == "shard" && !placed) {
+    if (is_placement(step) && !placed) {
       names.push_back(operands[0]);
       continue;
     }
@@ -140,7 +140,8 @@ std::string to_cpp(const Program& p, const Finding& finding) {
         std::string text = kind ? fmt::format("n{}.bind({})", i, elements(leaf, call).at[0].n)
                                 : leaf_text(leaf, call, placed);
         for (const Feedback& f : p.feedback) {
-          if (call > 0 && f.leaf == i) text = fmt::format("out[{}]", f.root);
+          if (call > 0 && f.leaf == i)
+            text = fmt::format("out[{}]{}", f.root, fed_as_copy(p, f) ? ".clone()" : "");
         }
         given += (given.empty() ? "" : ", ") + text;
       }

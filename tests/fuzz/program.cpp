@@ -187,10 +187,18 @@ Array loss_weights(Type type, const Shape& shape, int k) {
 }
 
 bool writes(const Step& step) {
-  return step.op == "assign" || step.op == "setitem" || step.op == "add_assign";
+  return step.op.ends_with("assign") || step.op.starts_with("setitem");
 }
 bool is_statement(const Step& step) {
   return writes(step) || step.op == "realize" || step.op == "free";
+}
+bool is_placement(const Step& step) { return step.op.starts_with("shard"); }
+bool reads_values(const Step& step) {
+  return step.op == "masked_select" || step.op == "nonzero" || step.op.starts_with("qr_") ||
+         step.op.starts_with("svd_");
+}
+bool fed_as_copy(const Program& program, const Feedback& feedback) {
+  return program.is_leaf(program.roots[size_t(feedback.root)]);
 }
 
 }  // namespace fuzz

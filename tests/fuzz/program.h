@@ -80,5 +80,11 @@ Array loss_weights(Type type, const Shape& shape, int k);
 bool writes(const Step& step);
 // Steps that make no value of their own: the number means their first operand.
 bool is_statement(const Step& step);
+// Steps that say where values lie, and mean their first operand where nothing is placed.
+bool is_placement(const Step& step);
+// Steps whose call reads values on the host, which a captured step cannot.
+bool reads_values(const Step& step);
+// Whether what is fed back is a leaf's storage, which a statement of the next call may write.
+bool fed_as_copy(const Program& program, const Feedback& feedback);
 
 }  // namespace fuzz

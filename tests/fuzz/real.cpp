@@ -7,7 +7,7 @@ Math::Math(Type type) {
   bool wide = type == Type::F64;
   eps_ = Unrounded::on() ? 0 : std::ldexp(1, wide ? -52 : -24);
   tiny_ = Unrounded::on() ? 0 : wide ? std::ldexp(1, -1022) : std::ldexp(1, -126);
-  if (is_half(type) && RoundedParts::on()) part_ = std::ldexp(1, type == Type::F16 ? -10 : -7);
+  if (is_half(type) && RoundedParts::on()) part_ = std::ldexp(1, type == Type::F16 ? -9 : -6);
   huge_ = wide || Unrounded::on() ? std::numeric_limits<double>::max() : std::ldexp(1, 128);
 }
 

@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"{\"a\":1}", 0, "\"a\" is a number, not an object"},
         Malformed{"{\"a\":null}", 0, "\"a\" is null"},
         Malformed{"{\"a\":[]}", 0, "\"a\" is an array"},
-        Malformed{"{\"a\":{}}", 0, "tensor \"a\" has no dtype"},
+        Malformed{"{\"a\":{}}", 0, "header, at byte 9: tensor \"a\" has no dtype"},
         Malformed{"{\"a\":{\"dtype\":\"U8\"}}", 0, "tensor \"a\" has no shape"},
         Malformed{"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\"}}", 0, "has dtype twice"},
         Malformed{"{\"a\":{\"dtype\":3}}", 0, "a number in its dtype"},
@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "after a gap of 1 bytes"},
         Malformed{"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
                   "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
-                  3, "tensor \"b\" begins at 1, inside of the tensor before it"},
+                  3, "at byte 114: tensor \"b\" begins at 1, inside of the tensor before it"},
         Malformed{"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,0]}}", 2,
                   "data_offsets 2 to 0"},
         Malformed{

@@ -93,6 +93,47 @@ TEST(LaunchEnvironment, RankVariables) {
          Launcher::Rank, 1, 2, 1, 2);
 }
 
+TEST(LaunchEnvironment, RanksOfOurOwnLauncherMeetAtItsStore) {
+  const Variables own = {{"TS_RANK", "3"},       {"TS_WORLD_SIZE", "4"}, {"TS_LOCAL_RANK", "1"},
+                         {"TS_LOCAL_SIZE", "2"}, {"TS_STORE", "h:1"},    {"TS_JOB", "j"},
+                         {"TS_EPOCH", "2"},      {"TS_BIND", "10.0.0.1"}};
+  const LaunchEnvironment launch = read(with(with(own, kMpirun), kSrun));
+  expect(launch, Launcher::Own, 3, 4, 1, 2);
+  EXPECT_EQ(launch.meeting.store, "h:1");
+  EXPECT_EQ(launch.meeting.job, "j");
+  EXPECT_EQ(launch.meeting.epoch, 2u);
+  EXPECT_EQ(launch.meeting.bind, "10.0.0.1");
+  EXPECT_FALSE(launch.meeting.at_first_rank);
+}
+
+TEST(LaunchEnvironment, TheMasterServesTheStore) {
+  Variables torchrun = {
+      {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}};
+  EXPECT_EQ(read(torchrun).meeting.store, "node1:29500");
+  EXPECT_TRUE(read(torchrun).meeting.at_first_rank);
+  // torchrun itself listens there.
+  torchrun["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  EXPECT_EQ(read(torchrun).meeting.store, "node1:29501");
+  torchrun["MASTER_ADDR"] = "fd00::1";
+  EXPECT_EQ(read(torchrun).meeting.store, "[fd00::1]:29501");
+  torchrun.erase("MASTER_PORT");
+  EXPECT_EQ(read(torchrun).meeting.store, "");
+}
+
+TEST(LaunchEnvironment, SlurmsFirstHostServesTheStore) {
+  const LaunchEnvironment launch =
+      read(with(kSrun, {{"SLURM_STEP_NODELIST", "node[01-03,07],other"}, {"SLURM_JOB_ID", "77"}}));
+  EXPECT_TRUE(launch.meeting.store.starts_with("node01:")) << launch.meeting.store;
+  const LaunchEnvironment next = read(with(kSrun, {{"SLURM_STEP_NODELIST", "node[01-03,07],other"},
+                                                   {"SLURM_JOB_ID", "77"},
+                                                   {"SLURM_STEP_ID", "1"}}));
+  EXPECT_NE(launch.meeting.store, next.meeting.store);
+  EXPECT_EQ(first_host("a1,b2"), "a1");
+  EXPECT_EQ(first_host("a,b[1-2]"), "a");
+  EXPECT_EQ(first_host("r[2,4]n.x,b"), "r2n.x");
+  EXPECT_EQ(first_host("r[2"), "");
+}
+
 TEST(LaunchEnvironment, Incomplete) {
   expect_error({{"OMPI_COMM_WORLD_RANK", "0"}}, "OMPI_COMM_WORLD_SIZE is not");
   expect_error({{"WORLD_SIZE", "2"}}, "RANK is not");

@@ -2,12 +2,13 @@
 // ops below is run for each placement, on even, uneven and two-dimensional meshes.
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <tinyshard/tinyshard.h>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
 #include "tests/devices.h"
 
 namespace tinyshard {
@@ -233,6 +234,47 @@ TEST(Sharding, EveryOpMeetsPendingReductions) {
       }
     }
   }
+}
+
+// A pending sum that is multiplied term by term is no number where the factor is infinite, or is
+// the inverse of 0: of the terms 3, -1 and 0 none may meet it alone.
+TEST(Sharding, PendingSumsMeetInfinity) {
+  TINYSHARD_NEED_DEVICES(3);
+  Runtime::shutdown();
+  Runtime::configure({.devices = device_names(3), .devices_per_rank = 0});
+  Mesh mesh({{"data", 3}});
+  Tensor sum =
+      Tensor({{3.0, 6.0}, {-1.0, -6.0}, {0.0, 0.0}}).shard(mesh, {{"data", Shard(0)}}).sum(0);
+  Tensor infinite = Tensor({INFINITY, 1.0}).shard(mesh), zero = Tensor({0.0, 2.0}).shard(mesh);
+  const auto values = [](const Tensor& x) { return x.to_vector<float>(); };
+  EXPECT_EQ(values(sum * infinite), (std::vector<float>{INFINITY, 0}));
+  EXPECT_EQ(values(infinite * sum), (std::vector<float>{INFINITY, 0}));
+  EXPECT_EQ(values((sum + 1) / zero), (std::vector<float>{INFINITY, 0.5f}));
+  EXPECT_EQ(values((sum / 0)[0]), (std::vector<float>{INFINITY}));
+  EXPECT_EQ(values((sum * INFINITY)[0]), (std::vector<float>{INFINITY}));
+  Tensor columns = Tensor({{INFINITY, 2.0}, {1.0, 1.0}}).shard(mesh);
+  EXPECT_EQ(values(sum.unsqueeze(0).matmul(columns)), (std::vector<float>{INFINITY, 4}));
+  // Finite factors cost no collective of their own: one completes both sums.
+  EXPECT_EQ((sum * 2 + sum / 4 - sum * (zero == 0)).sharding().placements[0], Partial());
+}
+
+// What is stored in one shape and divided in another is cut in the one that it is divided in.
+TEST(Sharding, AViewIsDivided) {
+  TINYSHARD_NEED_DEVICES(3);
+  Runtime::shutdown();
+  Runtime::configure({.devices = device_names(3), .devices_per_rank = 0});
+  std::vector<float> expected(24);
+  std::iota(expected.begin(), expected.end(), 0.f);
+  const Tensor stored = Tensor(expected).realize();
+  for (const Dims& shape : {Dims{4, 6}, Dims{2, 3, 4}, Dims{1, 24}, Dims{24, 1}}) {
+    for (int64_t dim = 0; dim < static_cast<int64_t>(shape.size()); ++dim) {
+      const Tensor parts = stored.reshape(shape).shard(device_names(3), dim);
+      EXPECT_EQ(parts.to_vector<float>(), expected);
+      EXPECT_EQ((parts + 0.5).sum().item<float>(), 276 + 12);
+    }
+  }
+  const Tensor scalar = Tensor(std::vector<float>{5}, Ints(Dims{})).realize();
+  EXPECT_EQ(scalar.reshape({1, 1}).shard(device_names(3), 1).to_vector<float>()[0], 5);
 }
 
 TEST(Sharding, ToAndFromOneDevice) {

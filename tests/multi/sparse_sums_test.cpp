@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "core/exec/context.h"
 #include "core/exec/explain.h"
 #include "core/exec/pipeline.h"
-#include "core/exec/runtime.h"
 #include "tests/devices.h"
 
 namespace tinyshard {

@@ -311,6 +311,13 @@ TEST(ProgressRange, LeavingEarlyTellsTheTruth) {
   EXPECT_EQ(screen.drawn().back(), "x: 4/10 in 0:00");
 }
 
+TEST(ByteBar, CountsMiB) {
+  Screen screen;
+  const auto tell = byte_bar("load", screen.options(false));
+  for (int64_t mib : {1, 100, 300}) tell(mib << 20, 300 << 20);
+  EXPECT_EQ(screen.drawn().back(), "load: 300/300 in 0:00");
+}
+
 TEST(ShortNumber, FourFiguresOrSo) {
   const std::pair<double, const char*> cases[] = {
       {0, "0"},           {1, "1"},          {-3, "-3"},        {2.3125, "2.312"},

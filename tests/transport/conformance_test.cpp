@@ -689,8 +689,9 @@ TEST_P(Conformance, FloatSumsAreCloseAndEqualEverywhere) {
         if (one.dtype == DType::BF16) got = bf16_to_f32(get(uint16_t{}));
         worst = std::max(worst, std::abs(got - exact) / magnitude);
       }
-      // Terms are rounded once when stored, sums once per level.
-      EXPECT_LE(worst, 2 * one.epsilon) << name(one.dtype);
+      // Terms are rounded once when stored, sums once per level; each of many additions rounds,
+      // too.
+      EXPECT_LE(worst, std::max(2.0, c.size() / 4.0) * one.epsilon) << name(one.dtype);
       EXPECT_EQ(std::memcmp(sums[0].at(0), again[0].at(0), bytes), 0) << "not the same bits twice";
       std::vector<uint64_t> hashes(static_cast<size_t>(c.size()) * c.local().size());
       std::vector<uint64_t> own;

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -67,14 +69,47 @@ TEST(World, ALauncherWithoutMpi) {
   fs::remove_all(folder);
 }
 
+TEST(World, LaunchersThatDoNotSayWhereToMeet) {
+  const std::string text = probe("RANK=1 WORLD_SIZE=4");
+  expect_mentions(text, "UserError: RANK and WORLD_SIZE started 4 ranks, but does not say where");
+  expect_mentions(text, "MASTER_ADDR and MASTER_PORT are not set");
+  expect_mentions(probe("SLURM_PROCID=0 SLURM_STEP_ID=1 SLURM_NTASKS=2"),
+                  "SLURM_STEP_NODELIST is not set");
+  expect_mentions(probe("TS_RANK=0 TS_WORLD_SIZE=2"), "TS_STORE is not set");
+  expect_mentions(probe("TS_TRANSPORT=ipx RANK=1 WORLD_SIZE=4"), "must be mpi, tcp or sockets");
+}
+
+// Two processes that nobody but a shell has started, by each contract.
+TEST(World, RanksMeetByTcpWithoutALauncher) {
+  const std::string folder = ::testing::TempDir() + "/tinyshard_world_test";
+  const std::string home = "XDG_CONFIG_HOME=" + folder;
+  const std::string port = std::to_string(20000 + getpid() % 10000);
+  for (const std::string& contract :
+       {"WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port + " RANK=",
+        std::string("SLURM_STEP_ID=0 SLURM_NTASKS=2 SLURM_TASKS_PER_NODE=2 SLURM_JOB_ID=") + port +
+            " SLURM_STEP_NODELIST=localhost SLURM_PROCID=",
+        "TS_WORLD_SIZE=2 TS_STORE=file:" + folder + "/store TS_RANK="}) {
+    SCOPED_TRACE(contract);
+    const std::string locals = contract.starts_with("SLURM") ? "SLURM_LOCALID=" : "LOCAL_RANK=";
+    std::string second;
+    std::thread other([&] { second = probe(home + " " + contract + "1 " + locals + "1"); });
+    const std::string first = probe(home + " " + contract + "0 " + locals + "0");
+    other.join();
+    expect_mentions(first, "connected: 4 participants by tcp");
+    expect_mentions(second, "connected: 4 participants by tcp");
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder + "/store"));
+  std::filesystem::remove_all(folder);
+}
+
 #if TINYSHARD_HAS_MPI
 TEST(World, LaunchersThatMpiDoesNotKnow) {
-  expect_mentions(probe("RANK=1 WORLD_SIZE=4"),
+  expect_mentions(probe("TS_TRANSPORT=mpi RANK=1 WORLD_SIZE=4"),
                   "UserError: RANK and WORLD_SIZE say that this is rank 1 of 4");
   // Open MPI starts here, and leaks what it starts with.
-  expect_mentions(
-      probe("ASAN_OPTIONS=detect_leaks=0 SLURM_PROCID=0 SLURM_STEP_ID=1 SLURM_NTASKS=2"),
-      "UserError: srun says that this is rank 0 of 2, MPI says rank 0 of 1");
+  expect_mentions(probe("TS_TRANSPORT=mpi ASAN_OPTIONS=detect_leaks=0 SLURM_PROCID=0 "
+                        "SLURM_STEP_ID=1 SLURM_NTASKS=2"),
+                  "UserError: srun says that this is rank 0 of 2, MPI says rank 0 of 1");
 }
 #endif
 

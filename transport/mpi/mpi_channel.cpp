@@ -6,6 +6,7 @@
 #include <mpi.h>
 
 #include "core/base/error.h"
+#include "launch/termination.h"
 #include "transport/endpoint.h"
 #include "transport/mpi/mpi_life.h"
 #include "transport/mpi/mpi_plugin.h"
@@ -104,9 +105,7 @@ class MpiChannel final : public Channel {
 
   PeerState peer_state(int peer) override { return mpi::state_of(peer); }
 
-  std::string interrupted() override {
-    return mpi::terminated() ? "the launcher is ending the job (SIGTERM)" : "";
-  }
+  std::string interrupted() override { return terminated() ? kTerminated : ""; }
 
  private:
   struct Slot {

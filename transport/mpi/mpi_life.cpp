@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <csignal>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -20,8 +19,9 @@
 #include "core/base/error.h"
 #include "core/base/process.h"
 #include "launch/job_processes.h"
+#include "launch/termination.h"
 #include "transport/endpoint.h"
-#include "transport/mpi/process_watch.h"
+#include "transport/process_watch.h"
 
 namespace tinyshard::mpi {
 namespace {
@@ -38,7 +38,6 @@ struct Life {
   bool begun = false;
   std::chrono::nanoseconds timeout{};
   std::atomic<bool> healthy{true};  // no group has failed
-  std::atomic<bool> terminated{false};
 
   std::vector<ProcessWatch> watches;  // by rank
   // Where this process began MPI, and so will end it.
@@ -63,23 +62,6 @@ std::string error_text(int code) {
   return std::string(text, static_cast<size_t>(length));
 }
 
-void on_terminate(int) { life().terminated.store(true, std::memory_order_relaxed); }
-
-// Only where nobody else cares about the signal; the handler removes itself, so that a second one
-// ends the process.
-void watch_for_terminate() {
-  struct sigaction now{};
-  if (sigaction(SIGTERM, nullptr, &now) != 0 || now.sa_handler != SIG_DFL ||
-      (now.sa_flags & SA_SIGINFO) != 0)
-    return;
-  struct sigaction action{};
-  action.sa_handler = on_terminate;
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-  sigaction(SIGTERM, &action, nullptr);
-}
-
-constexpr const char* kTerminated = "the launcher is ending the job (SIGTERM)";
-
 // Polls until `done` or a reason to stop, one of which is that a rank was seen and then ended.
 // Returns that reason as the end of a sentence, empty where it is done. `joining`: a rank that has
 // come shows it (kJoiningThread).
@@ -93,7 +75,7 @@ std::string poll_for_others(Deadline deadline, bool joining, int* culprit, Done&
   for (int polls = 0;; ++polls) {
     if (done()) return {};
     const Deadline now = Clock::now();
-    const bool over = now >= deadline || life().terminated;
+    const bool over = now >= deadline || terminated();
     if (over || now >= next_look) {
       std::vector<JobProcess> processes = job_processes();
       for (int& looks : missed) ++looks;
@@ -111,9 +93,9 @@ std::string poll_for_others(Deadline deadline, bool joining, int* culprit, Done&
         lost = lost || (seen[rank] != 0 && missed[rank] > 1);
       if (over || lost) {
         const std::string missing = missing_ranks(processes, launch.rank, expected, culprit);
-        std::string why = life().terminated ? kTerminated
-                          : over            ? "the other ranks did not come"
-                                            : "the job cannot begin";
+        std::string why = terminated() ? kTerminated
+                          : over       ? "the other ranks did not come"
+                                       : "the job cannot begin";
         return missing.empty() ? why : why + "; " + missing;
       }
       next_look = Clock::now() + kLookEvery;
@@ -231,7 +213,7 @@ void end_at_exit(int status, void*) {
     int sent = 0;
     MPI_Testall(static_cast<int>(sends.size()), sends.data(), &sent, MPI_STATUSES_IGNORE);
     if (sent && l.left_count + 1 == ranks) break;
-    if (l.terminated) return;
+    if (terminated()) return;
     if (Clock::now() >= next_look) {
       next_look = Clock::now() + kLookEvery;
       if (!others_may_come(ended_looks, begun)) return;
@@ -262,7 +244,7 @@ void begin(const LaunchEnvironment& launch, std::chrono::nanoseconds timeout) {
   if (initialized) {
     MPI_Query_thread(&level);
   } else {
-    watch_for_terminate();
+    watch_for_termination();
     level = initialize(deadline);
   }
   if (level < MPI_THREAD_SERIALIZED) {
@@ -314,7 +296,5 @@ PeerState state_of(int rank) {
 }
 
 void set_unhealthy() { life().healthy = false; }
-
-bool terminated() { return life().terminated.load(std::memory_order_relaxed); }
 
 }  // namespace tinyshard::mpi

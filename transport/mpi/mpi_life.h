@@ -34,7 +34,4 @@ PeerState state_of(int rank);
 // A group has failed: this process will not wait for the others when it exits.
 void set_unhealthy();
 
-// The first SIGTERM came: the launcher is ending the job.
-bool terminated();
-
 }  // namespace tinyshard::mpi

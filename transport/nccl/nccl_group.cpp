@@ -4,9 +4,11 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,6 +17,7 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/base/process.h"
+#include "transport/group.h"
 #include "transport/nccl/nccl.h"
 #include "transport/nccl/nccl_calls.h"
 
@@ -96,6 +99,10 @@ class NcclGroup final : public Communicator {
 
   std::string_view transport() const override { return "nccl"; }
   bool on_devices() const override { return true; }
+  void begin_run(const Ticket& run) override {
+    run_ = run;
+    if (auto* host = dynamic_cast<Group*>(&host_)) host->record_run(run);
+  }
 
   bool supports(CollectiveOp op, DType dtype, ReduceOp reduce) const override {
     return nccl::offers(op, dtype, reduce);
@@ -116,6 +123,13 @@ class NcclGroup final : public Communicator {
     if (!in_batch_) alone.emplace(*this);
     last_ = call;
     last_.counts = {};
+    last_.identity = nullptr;
+    if (call.ticket.run > 0) {
+      auto [items, added] =
+          items_.try_emplace(call.ticket.schedule, call.ticket.item, call.ticket.item);
+      items->second.first = std::min(items->second.first, call.ticket.item);
+      items->second.second = std::max(items->second.second, call.ticket.item);
+    }
     auto after_launches = [&](size_t i) {
       devices_[i]->record(*ready_[i], Queue::Compute);
       devices_[i]->wait(*ready_[i], Queue::Communication);
@@ -334,12 +348,27 @@ class NcclGroup final : public Communicator {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   [[noreturn]] void throw_failure(const Collective& call, Clock::duration waited) const {
+    // Of a replayed step it is not known which of its calls the device has reached.
+    auto replayed = run_.run > call.ticket.run ? items_.find(run_.schedule) : items_.end();
+    if (replayed != items_.end()) {
+      const auto& [first, last] = replayed->second;
+      throw CommError(
+          {.rank = rank(),
+           .peer = peer_,
+           .operation = fmt::format(
+               "one of the collectives #{} to #{} of a replayed step{}", first, last,
+               call.site ? fmt::format(" on mesh axis \"{}\"", call.site->axis) : std::string()),
+           .sequence = last,
+           .elapsed_s = seconds(waited),
+           .detail =
+               fmt::format("{}; in run {} of schedule {:x}", detail_, run_.run, run_.schedule)});
+    }
     throw CommError({.rank = rank(),
                      .peer = peer_,
-                     .operation = describe(call),
-                     .sequence = sequence_,
+                     .operation = describe_with_axis(call),
+                     .sequence = call.ticket.run > 0 ? call.ticket.item : sequence_,
                      .elapsed_s = seconds(waited),
-                     .detail = detail_});
+                     .detail = detail_ + describe_place(call)});
   }
 
   const Nccl& nccl_;
@@ -354,7 +383,9 @@ class NcclGroup final : public Communicator {
   std::vector<void*> two_bytes_;
   uint64_t sequence_ = 0, ticket_ = 0;  // the latter of batches
   bool in_batch_ = false;
-  Collective last_;  // what failures are reported with
+  Collective last_;                                          // what failures are reported with
+  Ticket run_;                                               // of the latest run, be it a replay
+  std::map<uint64_t, std::pair<uint64_t, uint64_t>> items_;  // of schedules: first and last of ours
   Clock::time_point start_;
   bool failed_ = false;
   int peer_ = -1;

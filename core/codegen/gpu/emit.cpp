@@ -6,6 +6,7 @@
 #include <llvm/IR/IntrinsicsNVPTX.h>
 
 #include "core/base/error.h"
+#include "core/uop/args.h"
 
 namespace tinyshard::codegen::gpu {
 
@@ -40,7 +41,9 @@ BasicBlock* Emitter::block(const char* name) {
 void Emitter::emit_entry(const std::string& name) {
   for (int node = 0; node < graph_.size(); ++node) {
     if (graph_[node].op == Op::DeviceCoordinate)
-      coordinate_count_ = std::max(coordinate_count_, static_cast<int>(graph_.arg(node, 0)) + 1);
+      coordinate_count_ = std::max(
+          coordinate_count_, static_cast<int>(coordinate_arg(graph_.node(node)).mesh_axis) + 1);
+    coordinate_count_ = std::max(coordinate_count_, graph_[node].scalar + 1);
   }
   std::vector<llvm::Type*> types(static_cast<size_t>(graph_.params()), b_.getPtrTy(kGlobal));
   types.insert(types.end(), static_cast<size_t>(coordinate_count_), b_.getInt64Ty());
@@ -119,6 +122,7 @@ void Emitter::emit_work(const Work& work, Value* block) {
   frames_.clear();
   kept_open_ = false;
   push(0);
+  find_limits();
   if (!work.tile.staged.empty()) {
     emit_tile(block);
     return;
@@ -135,10 +139,89 @@ void Emitter::emit_work(const Work& work, Value* block) {
     block = b_.CreateUDiv(block, i32(work.cluster));
     share_ = b_.CreateAdd(b_.CreateMul(rank_, i32(work.team)), member_);
   }
+  Value* any = any_item(block);
   open(work.items.space, team_, work.teams, block, std::nullopt);
-  emit_items();
+  when(any, [&] { emit_items(); });
   // No block ends while another may read its memory.
   if (work.cluster > 1) cluster_barrier();
+}
+
+void Emitter::find_limits() {
+  limits_.clear();
+  llvm::DenseMap<int, const Extent*> known;
+  for (const Scope& scope : work_->nest.scopes) {
+    if (scope.range < 0) continue;
+    auto [found, is_new] = known.try_emplace(scope.range, &scope.extent);
+    // Groups of folds may share a range that ends at different places.
+    if (!is_new && found->second->high != scope.extent.high) found->second = nullptr;
+    if (!found->second) limits_.erase(scope.range);
+    if (!is_new || !found->second) continue;
+    const int64_t size = graph_.range(scope.range).size;
+    for (const RangeBound& bound : scope.extent.high) {
+      auto clamped = [&](Value* x, int64_t least, int64_t most) {
+        x = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, x, i64(least));
+        return b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, i64(most));
+      };
+      // Numbers beyond these admit all values or none, as they do.
+      const int64_t far = size + std::abs(bound.offset) + 2;
+      Value* x = clamped(b_.CreateSExtOrTrunc(value(bound.node)[0], b_.getInt64Ty()), -far, far);
+      x = b_.CreateAdd(b_.CreateMul(x, i64(bound.scale)), i64(bound.offset));
+      x = clamped(x, 0, size);
+      Value*& high = limits_[scope.range];
+      high = high ? b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, high, x) : x;
+    }
+  }
+}
+
+Value* Emitter::needed_rounds(const Space& space, int64_t together) {
+  if (space.ranges.empty()) return nullptr;
+  Value* high = limits_.lookup(space.ranges.front());
+  if (!high) return nullptr;
+  // Steps per value of the outermost range, or values per step where there is no other one.
+  Value* steps = high;
+  if (space.ranges.size() == 1) {
+    steps = b_.CreateSub(steps, i64(space.begin));
+    steps = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, steps, i64(0));
+    steps = b_.CreateUDiv(b_.CreateAdd(steps, i64(space.lanes - 1)), i64(space.lanes));
+  } else {
+    int64_t each = 1;
+    for (size_t k = 1; k < space.ranges.size(); ++k) each *= graph_.range(space.ranges[k]).size;
+    steps = b_.CreateMul(steps, i64((each + space.lanes - 1) / space.lanes));
+  }
+  steps = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, steps, i64(space.steps));
+  Value* count = b_.CreateUDiv(b_.CreateAdd(steps, i64(together - 1)), i64(together));
+  return b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, count, i64(1));
+}
+
+// A block's steps follow each other. Where all outer digits of the first and the last one are the
+// same, the limited digit only grows between them.
+Value* Emitter::any_item(Value* block) {
+  const Space& space = work_->items.space;
+  const int64_t together = int64_t{space.chunks} * work_->teams;
+  Value* any = nullptr;
+  int64_t inner = 1;
+  for (size_t k = space.ranges.size(); k-- > 0;) {
+    const bool last = k + 1 == space.ranges.size();
+    const int64_t lanes = last ? space.lanes : 1;
+    const int64_t count = graph_.range(space.ranges[k]).size / lanes;
+    if (Value* high = limits_.lookup(space.ranges[k])) {
+      Value* first = b_.CreateMul(b_.CreateZExt(block, b_.getInt64Ty()), i64(together));
+      Value* end = b_.CreateAdd(first, i64(together - 1));
+      end = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end, i64(space.steps - 1));
+      Value *from = b_.CreateUDiv(first, i64(inner)), *to = b_.CreateUDiv(end, i64(inner));
+      Value* digit = b_.CreateMul(b_.CreateURem(from, i64(count)), i64(lanes));
+      if (last && space.begin > 0) digit = b_.CreateAdd(digit, i64(space.begin));
+      // What does not vary with the range is stored where it is 0.
+      high = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, high, i64(1));
+      Value* some = b_.CreateICmpSLT(digit, high);
+      if (k > 0)
+        some = b_.CreateOr(
+            some, b_.CreateICmpNE(b_.CreateUDiv(from, i64(count)), b_.CreateUDiv(to, i64(count))));
+      any = both(any, some);
+    }
+    inner *= count;
+  }
+  return any;
 }
 
 void Emitter::emit_items() {
@@ -179,8 +262,7 @@ void Emitter::emit_items() {
   emit_stores(stores, b_.CreateICmpEQ(share_, i32(0)));
 }
 
-// --- spaces
-// ----------------------------------------------------------------------------------------
+// --- spaces --------------------------------------------------------------------------------------
 
 Emitter::Frame& Emitter::push(RangeSet own) {
   RangeSet outer = frames_.empty() ? 0 : frames_.back().open;
@@ -274,7 +356,8 @@ void Emitter::open_kept() {
   kept_open_ = true;
 }
 
-void Emitter::rounds(int64_t count, Values& carried, llvm::function_ref<void(Value*)> body) {
+void Emitter::rounds(int64_t count, Value* limit, Values& carried,
+                     llvm::function_ref<void(Value*)> body) {
   if (count == 1) {
     body(i32(0));
     return;
@@ -306,8 +389,9 @@ void Emitter::rounds(int64_t count, Values& carried, llvm::function_ref<void(Val
   round->addIncoming(next, last);
   for (size_t i = 0; i < phis.size(); ++i) phis[i]->addIncoming(carried[i], last);
   llvm::BranchInst* back = b_.CreateCondBr(
-      b_.CreateICmpULT(next, llvm::ConstantInt::get(type, static_cast<uint64_t>(count))), head,
-      exit);
+      b_.CreateICmpULT(next, limit ? b_.CreateTrunc(limit, type)
+                                   : llvm::ConstantInt::get(type, static_cast<uint64_t>(count))),
+      head, exit);
   // One round has all the loads in flight that registers are for.
   llvm::LLVMContext& context = b_.getContext();
   auto* rolled =
@@ -346,9 +430,10 @@ void Emitter::in_section(const Section& section, bool shared, Values& carried,
   // The last round by itself where it is not a whole one: the others then ask for nothing.
   int64_t count = section.space.rounds(threads);
   int64_t together = int64_t{section.space.chunks} * threads;
-  bool apart = shared && count > 1 && section.space.steps % together != 0;
+  Value* needed = needed_rounds(section.space, together);
+  bool apart = shared && count > 1 && section.space.steps % together != 0 && !needed;
   int64_t whole = apart ? count - 1 : count;
-  rounds(whole, carried, [&](Value* round) { once(round, {0, whole - 1}); });
+  rounds(whole, needed, carried, [&](Value* round) { once(round, {0, whole - 1}); });
   if (apart) once(i32(count - 1), {count - 1, count - 1});
 }
 

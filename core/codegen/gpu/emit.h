@@ -63,7 +63,15 @@ class Emitter {
   void open_items(llvm::Value* block);
   void open_kept();
   // body(round) for each round; `carried` lives through them.
-  void rounds(int64_t count, Values& carried, llvm::function_ref<void(llvm::Value*)> body);
+  // `limit`: how many of them, at least one; null for all.
+  void rounds(int64_t count, llvm::Value* limit, Values& carried,
+              llvm::function_ref<void(llvm::Value*)> body);
+  // The ends of the extents, in front of everything else of the work.
+  void find_limits();
+  // Rounds that a space needs until the end of its outermost range; null where all are needed.
+  llvm::Value* needed_rounds(const Space& space, int64_t together);
+  // Whether some step of a block of items lies within the extents; null for always.
+  llvm::Value* any_item(llvm::Value* block);
   void when(llvm::Value* condition, llvm::function_ref<void()> body);
   void digits_of(Frame& frame, const Space& space, llvm::Value* step, std::optional<Bounds> known);
   llvm::BasicBlock* block(const char* name);
@@ -117,6 +125,7 @@ class Emitter {
 
   // --- values.cpp ---
   Values value(int node);
+  llvm::Value* coordinate(int64_t place) const;  // of the call, or what comes behind them
   Values make_value(int node);
   Values make_index(int node);
   Values apply(int node, bool lane0);
@@ -168,6 +177,7 @@ class Emitter {
   llvm::Value* whole_mul(llvm::Value* a, llvm::Value* b) {
     return b_.CreateMul(a, b, "", true, true);
   }
+  llvm::ConstantInt* i64(int64_t x) { return b_.getInt64(static_cast<uint64_t>(x)); }
   llvm::ConstantInt* i32(int64_t x) { return b_.getInt32(static_cast<uint32_t>(x)); }
   llvm::Value* both(llvm::Value* a, llvm::Value* b) { return !a ? b : !b ? a : b_.CreateAnd(a, b); }
 
@@ -198,6 +208,7 @@ class Emitter {
   // i32: which block of the cluster, which thread of the team in all of the cluster's blocks.
   llvm::Value *rank_ = nullptr, *share_ = nullptr;
   int reductions_ = 0, exchanges_ = 0;
+  llvm::DenseMap<int, llvm::Value*> limits_;  // by range: i64, where its extent ends
   bool kept_open_ = false;
   std::deque<Frame> frames_;
 };

@@ -1,5 +1,6 @@
 // Folds: partial results of each thread, then of its team.
 #include "core/codegen/gpu/emit.h"
+#include "core/uop/args.h"
 
 namespace tinyshard::codegen::gpu {
 
@@ -7,9 +8,7 @@ using llvm::Value;
 
 namespace {
 
-ReduceOp reduce_op(const Graph& graph, int fold) {
-  return static_cast<ReduceOp>(graph.arg(fold, 0));
-}
+ReduceOp reduce_op(const Graph& graph, int fold) { return fold_arg(graph.node(fold)).op; }
 
 }  // namespace
 

@@ -39,6 +39,9 @@ int Emitter::vector_piece(int access) const {
   if (graph_[access].op == Op::Load && graph_[access].source_count > 2 &&
       lane_frame(graph_.source(access, 2)))
     return 1;
+  if (graph_[access].op == Op::Store && graph_[access].source_count > 3 &&
+      lane_frame(graph_.source(access, 3)))
+    return 1;
   int64_t step = graph_.alignment(index, range, frame->lanes);
   bool checked = graph_[index].has_load;
   int piece = frame->lanes;
@@ -143,8 +146,7 @@ Emitter::Values Emitter::make_load(int node) {
   return results;
 }
 
-// --- stores
-// ------------------------------------------------------------------------------------------
+// --- stores --------------------------------------------------------------------------------------
 
 // Steps that exist, and one iteration of each loop that the store does not vary with. Null: always.
 Value* Emitter::store_condition(int store, int instance) {
@@ -186,11 +188,14 @@ void Emitter::emit_stores(std::span<const int> stores, Value* condition) {
     int slot = graph_.slot(store), index = graph_.source(store, 1);
     const ParamInfo& info = graph_.param(slot);
     auto [source, rounded] = stored_value(store);
-    Values values = value(source), offsets = value(index);
+    Values values = value(source), offsets = value(index), valid;
+    const int mask = graph_[store].source_count > 3 ? graph_.source(store, 3) : -1;
+    if (mask >= 0) valid = value(mask);
     int piece = vector_piece(store);
     for (int i = 0; i < instances(store); i += piece) {
       Value* offset = offsets[static_cast<size_t>(instance_of(store, i, index))];
       Value* when = both(condition, store_condition(store, i));
+      if (mask >= 0) when = both(when, valid[static_cast<size_t>(instance_of(store, i, mask))]);
       if (graph_[index].has_load) {
         auto* count = llvm::ConstantInt::get(offset->getType(), static_cast<uint64_t>(info.numel));
         when = both(when, b_.CreateICmpULT(offset, count));

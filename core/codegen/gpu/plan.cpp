@@ -196,6 +196,7 @@ GpuPlan make_gpu_plan(Graph& graph, const Target& target, int choice) {
   std::vector<Nest> nests = build_nests(graph);
   bool clusters = nests.size() == 1 && target.has_clusters();
   for (Nest& nest : nests) {
+    find_extents(graph, nest);
     for (Work& work : plan_nest(graph, target, std::move(nest), clusters, leaning_of(choice)))
       plan.works.push_back(std::move(work));
   }

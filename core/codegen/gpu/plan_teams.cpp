@@ -54,13 +54,18 @@ class Teams {
     work_.same = number_values(c_.graph, classes);
   }
 
-  // Sections of the same shape, whose ranges nothing else opens, can be one.
+  // Sections of the same shape, whose ranges nothing else opens, can be one. A range that two of
+  // them share stands at one place in both: (r, c) and (c, r) are two walks of a square.
   bool alike(std::span<Section* const> sections) const {
     RangeSet kept = 0, others = 0;
+    std::vector<int> places(static_cast<size_t>(c_.graph.ranges()), -1);
     for (Section* s : sections) {
       if (s->space.ranges.size() != sections.front()->space.ranges.size()) return false;
       for (size_t k = 0; k < s->space.ranges.size(); ++k) {
         kept |= bit(s->space.ranges[k]);
+        int& at = places[static_cast<size_t>(s->space.ranges[k])];
+        if (at >= 0 && at != static_cast<int>(k)) return false;
+        at = static_cast<int>(k);
         if (c_.graph.range(s->space.ranges[k]).size !=
             c_.graph.range(sections.front()->space.ranges[k]).size)
           return false;

@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/codegen/gpu/emit.h"
+#include "core/uop/args.h"
 
 namespace tinyshard::codegen::gpu {
 
@@ -13,8 +14,7 @@ Emitter::At::At(Emitter& e, int frame) : guard(e.b_) {
   if (auto* before = e.frames_[static_cast<size_t>(frame)].before) e.b_.SetInsertPoint(before);
 }
 
-// --- places and instances
-// ----------------------------------------------------------------------------
+// --- places and instances ------------------------------------------------------------------------
 
 int Emitter::place(int node) const {
   RangeSet varies = graph_[node].varies;
@@ -119,8 +119,7 @@ Value* Emitter::decided(int comparison, int instance) const {
   return a.low >= b.high ? llvm::ConstantInt::getFalse(context) : nullptr;
 }
 
-// --- values
-// ------------------------------------------------------------------------------------------
+// --- values --------------------------------------------------------------------------------------
 
 Emitter::Values Emitter::value(int node) {
   node = work_->same[static_cast<size_t>(node)];
@@ -137,11 +136,16 @@ Emitter::Values Emitter::value(int node) {
   return made;
 }
 
+Value* Emitter::coordinate(int64_t place) const {
+  return function_->getArg(static_cast<unsigned>(graph_.params() + place));
+}
+
 Emitter::Values Emitter::make_value(int node) {
   const KernelNode& n = graph_[node];
   if (n.op == Op::Load) return make_load(node);
   if (n.dtype == DType::Index) return make_index(node);
-  if (n.op == Op::Const) return {arith_.constant(n.dtype, n.uop->arg()[0])};
+  if (n.scalar >= 0) return {arith_.from_bits(coordinate(n.scalar), n.dtype)};
+  if (n.op == Op::Const) return {arith_.constant(n.dtype, const_bits(*n.uop))};
   return apply(node, false);
 }
 
@@ -191,8 +195,7 @@ Emitter::Values Emitter::make_index(int node) {
   const Form& form = graph_.form(node);
   unsigned width = narrow(node) ? 32 : 64;
   if (n.op == Op::DeviceCoordinate) {
-    Value* x = function_->getArg(static_cast<unsigned>(graph_.params() + graph_.arg(node, 0)));
-    return {arith_.index_width(x, width)};
+    return {arith_.index_width(coordinate(coordinate_arg(*n.uop).mesh_axis), width)};
   }
   int lanes = lanes_of(node);
   auto pattern = lanes > 1 ? lane_pattern(node) : std::nullopt;

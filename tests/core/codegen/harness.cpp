@@ -82,11 +82,12 @@ UOp Kernel::load(int slot, const UOp& index, const UOp& valid) {
                : UOp::make(Op::Load, dtype, {param, index});
 }
 
-void Kernel::store(int slot, const UOp& index, const UOp& value) {
+void Kernel::store(int slot, const UOp& index, const UOp& value, const UOp& valid) {
   ParamInfo& info = source_.params[static_cast<size_t>(slot)];
   info.written = true;
-  stores_.push_back(UOp::make(Op::Store, info.dtype,
-                              {UOp::make(Op::Param, info.dtype, {}, Dims{slot}), index, value}));
+  std::vector<UOp> src{UOp::make(Op::Param, info.dtype, {}, Dims{slot}), index, value};
+  if (valid) src.push_back(valid);
+  stores_.push_back(UOp::make(Op::Store, info.dtype, src));
 }
 
 KernelSource& Kernel::source() {

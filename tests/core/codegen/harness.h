@@ -58,7 +58,7 @@ class Kernel {
   // A parameter with a buffer of its own; returns its slot.
   int param(DType dtype, int64_t numel);
   UOp load(int slot, const UOp& index, const UOp& valid = UOp());
-  void store(int slot, const UOp& index, const UOp& value);
+  void store(int slot, const UOp& index, const UOp& value, const UOp& valid = UOp());
 
   GuardedBuffer& buffer(int slot) { return *buffers_[static_cast<size_t>(slot)]; }
   KernelSource& source();

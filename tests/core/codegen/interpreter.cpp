@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "core/dtype/half.h"
+#include "core/uop/args.h"
 
 namespace tinyshard::test {
 namespace {
@@ -108,11 +109,13 @@ class Interpreter {
       for (const UOp& loop : kernel_.loops) {
         if (depends(store, loop)) loops.push_back(loop);
       }
-      over(loops, 0,
-           [&] { writes.emplace_back(store.get(), eval(store.src(1)).whole, eval(store.src(2))); });
+      over(loops, 0, [&] {
+        if (store->sources > 3 && !eval(store.src(3)).whole) return;
+        writes.emplace_back(store.get(), eval(store.src(1)).whole, eval(store.src(2)));
+      });
     }
     for (auto& [store, index, value] : writes) {
-      int64_t slot = store->src()[0].arg(0);
+      int64_t slot = slot_of(*store);
       if (index < 0 || index >= kernel_.params[slot].numel) continue;
       write_element(buffers_[slot], kernel_.params[slot].dtype, index, value);
     }
@@ -131,7 +134,7 @@ class Interpreter {
       body();
       return;
     }
-    for (int64_t i = 0; i < ranges[depth].arg(1); ++i) {
+    for (int64_t i = 0; i < range_arg(*ranges[depth]).size; ++i) {
       bound_[ranges[depth].get()] = i;
       over(ranges, depth + 1, body);
     }
@@ -146,17 +149,17 @@ class Interpreter {
         if (is_float(t)) {
           v.real = round_to(t, const_as_double(x));
         } else {
-          v.whole = x.arg(0);
+          v.whole = const_bits(*x);
         }
         return v;
       }
       case Op::Range:
-        return {0, x.arg(1) == 1 ? 0 : bound_.at(x.get())};
+        return {0, range_arg(*x).size == 1 ? 0 : bound_.at(x.get())};
       case Op::DeviceCoordinate:
-        return {0, coordinates_.at(static_cast<size_t>(x.arg(0)))};
+        return {0, coordinates_.at(static_cast<size_t>(coordinate_arg(*x).mesh_axis))};
       case Op::Load: {
         if (x->src().size() > 2 && !s(2).whole) return {};
-        int64_t index = s(1).whole, slot = x.src(0).arg(0);
+        int64_t index = s(1).whole, slot = slot_of(*x);
         if (index < 0 || index >= kernel_.params[slot].numel) return {};
         return read_element(buffers_[slot], t, index);
       }
@@ -169,7 +172,7 @@ class Interpreter {
         std::vector<int64_t> outer;
         for (const UOp& r : ranges)
           outer.push_back(bound_.contains(r.get()) ? bound_[r.get()] : -1);
-        ReduceOp op = static_cast<ReduceOp>(x.arg(0));
+        ReduceOp op = fold_arg(*x).op;
         bool first = true;
         Scalar total;
         over(ranges, 0, [&] {
@@ -254,18 +257,14 @@ class Interpreter {
   static Scalar cast(Scalar v, DType from, DType to) {
     if (is_float(from)) {
       if (to == DType::Bool) return {0, v.real != 0};
-      if (is_float(to))
-        return {round_to(to, from == DType::F64 && to != DType::F64 ? static_cast<float>(v.real)
-                                                                    : v.real),
-                0};
+      if (is_float(to)) return {round_to(to, v.real), 0};
       return {0, saturate(to, v.real)};
     }
     if (is_float(to)) {
-      double d = from == DType::U64 ? static_cast<double>(static_cast<uint64_t>(v.whole))
-                                    : static_cast<double>(v.whole);
-      float f = from == DType::U64 ? static_cast<float>(static_cast<uint64_t>(v.whole))
-                                   : static_cast<float>(v.whole);
-      return {to == DType::F64 ? d : round_to(to, f), 0};
+      const auto exact = from == DType::U64
+                             ? static_cast<long double>(static_cast<uint64_t>(v.whole))
+                             : static_cast<long double>(v.whole);
+      return {round_to(to, exact), 0};
     }
     return {0, wrap(to, v.whole)};
   }
@@ -279,6 +278,8 @@ class Interpreter {
     switch (op) {
       case Op::Neg:
         return r(-x);
+      case Op::Mod:
+        return r(std::fmod(x, y));
       case Op::Exp2:
         return r(std::exp2(x));
       case Op::Log2:
@@ -384,7 +385,7 @@ class Interpreter {
   const std::vector<UOp>& free_ranges(const UOp& x) {
     if (auto found = free_.find(x.get()); found != free_.end()) return found->second;
     std::vector<UOp> result;
-    if (x.op() == Op::Range && x.arg(1) != 1) result.push_back(x);
+    if (x.op() == Op::Range && range_arg(*x).size != 1) result.push_back(x);
     size_t values = x.op() == Op::Fold ? 1 : x->src().size();
     for (size_t i = 0; i < values; ++i) {
       for (const UOp& r : free_ranges(x.src(i))) {
@@ -399,17 +400,19 @@ class Interpreter {
 
 }  // namespace
 
-double round_to(DType dtype, double value) {
-  switch (dtype) {
-    case DType::F32:
-      return static_cast<float>(value);
-    case DType::F16:
-      return f16_to_f32(f32_to_f16(static_cast<float>(value)));
-    case DType::BF16:
-      return bf16_to_f32(f32_to_bf16(static_cast<float>(value)));
-    default:
-      return value;
-  }
+// By the definition of the formats: to the nearest multiple of the last digit's place, to even in
+// the middle. No type lies between, so a number of any width is rounded once.
+double round_to(DType dtype, long double value) {
+  if (dtype == DType::F64) return static_cast<double>(value);
+  if (dtype == DType::F32) return static_cast<float>(value);
+  if (!is_float(dtype) || !std::isfinite(value) || value == 0) return static_cast<double>(value);
+  const int digits = dtype == DType::F16 ? 11 : 8, most = dtype == DType::F16 ? 15 : 127;
+  int exponent = 0;
+  (void)std::frexp(value, &exponent);  // below 2^exponent
+  const int place = std::max(exponent - 1, 1 - most) - (digits - 1);
+  const long double rounded = std::ldexp(std::nearbyint(std::ldexp(value, -place)), place);
+  const bool beyond = std::fabs(rounded) >= std::ldexp(1.0L, most + 1);
+  return static_cast<double>(beyond ? std::copysign(INFINITY, rounded) : rounded);
 }
 
 Scalar read_element(const void* m, DType dtype, int64_t i) {

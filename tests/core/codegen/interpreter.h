@@ -18,7 +18,7 @@ struct Scalar {
 // Values of a buffer, converted from and to the memory of `dtype`.
 Scalar read_element(const void* memory, DType dtype, int64_t index);
 void write_element(void* memory, DType dtype, int64_t index, Scalar value);
-double round_to(DType dtype, double value);
+double round_to(DType dtype, long double value);
 
 void interpret(const KernelSource& kernel, const std::vector<void*>& buffers,
                const std::vector<int64_t>& coordinates = {});

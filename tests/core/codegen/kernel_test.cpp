@@ -466,6 +466,51 @@ TEST(Kernel, DeviceCoordinatesAreArguments) {
   }
 }
 
+// Sizes that a kernel reads when it runs: loops and folds over what masks admit.
+TEST(Kernel, SizesReadAtRunTime) {
+  constexpr int64_t kRows = 5, kMost = 130;
+  for (int64_t n : {0, 1, 7, 31, 64, 101, 129, 130}) {
+    SCOPED_TRACE(n);
+    Kernel k("sizes");
+    int size = k.param(DType::I64, 1), in = k.param(DType::F32, kRows * kMost),
+        sums = k.param(DType::F32, kRows), tops = k.param(DType::F32, kRows),
+        doubled = k.param(DType::F32, kRows * kMost), rows = k.param(DType::F32, kRows * kMost),
+        products = k.param(DType::F32, kRows * kRows);
+    k.buffer(size).set(0, double(n));
+    UOp count = k.load(size, index_const(0)), i = k.loop(kRows), j = k.loop(kMost),
+        f = k.fold_range(kMost), g = k.fold_range(kMost), h = k.fold_range(kMost),
+        row = k.loop(kMost), line = k.loop(kRows), left = k.loop(kRows), right = k.loop(kRows);
+    auto below = [&](const UOp& r) { return binary(Op::CmpLt, cast(r, DType::I64), count); };
+    k.store(sums, i, sum(where(below(f), k.load(in, i * kMost + f), real(0)), {f}));
+    k.store(
+        tops, i,
+        fold(ReduceOp::Max, where(below(g), exp(k.load(in, i * kMost + g)), real(-HUGE_VAL)), {g}));
+    k.store(doubled, i * kMost + j, k.load(in, i * kMost + j) * real(2), below(j));
+    k.store(rows, row * kRows + line, k.load(in, line * kMost + row) + real(1), below(row));
+    auto masked = [&](const UOp& at) {
+      return where(below(h), k.load(in, at * kMost + h), real(0));
+    };
+    k.store(products, left * kRows + right, sum(masked(left) * masked(right), {h}));
+    k.check(16, 1e-5);
+  }
+}
+
+TEST(Kernel, StoresAtPlacesReadAtRunTime) {
+  for (int64_t n : {0, 1, 40, 99}) {
+    SCOPED_TRACE(n);
+    Kernel k("row");
+    int place = k.param(DType::I64, 1), out = k.param(DType::F32, 6 * 100 * 24),
+        in = k.param(DType::F32, 6 * 24), some = k.param(DType::F32, 100);
+    k.buffer(place).set(0, double(n));
+    UOp at = cast(k.load(place, index_const(0)), DType::Index), i = k.loop(6), j = k.loop(100),
+        l = k.loop(24), m = k.loop(100);
+    k.store(out, (i * 100 + j) * 24 + l, k.load(in, i * 24 + l), binary(Op::CmpEq, j, at));
+    UOp from = unary(Op::Not, binary(Op::CmpLt, m, at)), to = binary(Op::CmpLt, m, at + 4);
+    k.store(some, m, real(7), binary(Op::And, from, to));
+    k.check(0);
+  }
+}
+
 TEST(Kernel, EmptyRanges) {
   Kernel k("empty_fold");
   int in = k.param(DType::F32, 1), out = k.param(DType::F32, 5), low = k.param(DType::I32, 5);

@@ -115,6 +115,58 @@ TEST(Ops, Casts) {
   }
 }
 
+// Every middle between two 16-bit floats, and its neighbours in f64: a conversion that went through
+// f32 would take these for the middle, too.
+TEST(Ops, CastsOfDoublesTo16BitsRoundOnce) {
+  for (DType to : {DType::F16, DType::BF16}) {
+    const int digits = to == DType::F16 ? 10 : 7, low = to == DType::F16 ? -14 : -126;
+    std::vector<double> values;
+    for (int exponent = low; exponent <= -low + 1; exponent += to == DType::F16 ? 1 : 7) {
+      for (int i = 0; i < 2 << digits; ++i) {  // the first half is subnormal at the lowest exponent
+        if (exponent != low && i < 1 << digits) continue;
+        const double middle = std::ldexp(i + 0.5, exponent - digits);
+        for (double v : {std::nextafter(middle, 0), middle, std::nextafter(middle, INFINITY)})
+          values.insert(values.end(), {v, -v});
+      }
+    }
+    values.insert(values.end(), {5e-324, -1e-310, 3.5e38, 0x1.fep127, 0x1.ffp127, -0x1.feffffp127,
+                                 0x1.fffffffp127, 1e300, -1e300, 65519.99999999, 65520.0});
+    const auto n = static_cast<int64_t>(values.size());
+    Kernel k("round_once");
+    int in = k.param(DType::F64, n), out = k.param(to, n);
+    for (int64_t i = 0; i < n; ++i) k.buffer(in).set(i, values[static_cast<size_t>(i)]);
+    UOp i = k.loop(n);
+    k.store(out, i, UOp::make(Op::Cast, to, {k.load(in, i)}));
+    k.check(0);
+  }
+}
+
+TEST(Ops, CastsOfIntegersTo16BitsRoundOnce) {
+  for (DType from : {DType::I32, DType::U32, DType::I64, DType::U64}) {
+    std::vector<int64_t> values;
+    const int bits = 8 * static_cast<int>(itemsize(from)) - (is_signed_int(from) ? 1 : 0);
+    for (int top = 8; top < bits; ++top) {
+      for (uint64_t digits = 128; digits < 256; digits += 9) {
+        uint64_t middle = (2 * digits + 1) << top >> 8;
+        for (uint64_t v : {middle - 1, middle, middle + 1}) {
+          values.push_back(static_cast<int64_t>(v));
+          if (is_signed_int(from)) values.push_back(-static_cast<int64_t>(v));
+        }
+      }
+    }
+    for (DType to : {DType::F16, DType::BF16}) {
+      const auto n = static_cast<int64_t>(values.size());
+      Kernel k("round_once");
+      int in = k.param(from, n), out = k.param(to, n);
+      for (int64_t i = 0; i < n; ++i)
+        write_element(k.buffer(in).data(), from, i, {0, values[static_cast<size_t>(i)]});
+      UOp i = k.loop(n);
+      k.store(out, i, UOp::make(Op::Cast, to, {k.load(in, i)}));
+      k.check(0);
+    }
+  }
+}
+
 TEST(Ops, Bitcasts) {
   for (auto [a, b] : {std::pair{DType::F32, DType::I32},
                       {DType::F32, DType::U32},
@@ -130,13 +182,59 @@ TEST(Ops, Bitcasts) {
 
 TEST(Ops, BinaryFloats) {
   for (DType t : {DType::F16, DType::BF16, DType::F32, DType::F64}) {
-    for (Op op : {Op::Add, Op::Sub, Op::Mul, Op::Max, Op::CmpLt, Op::CmpEq, Op::CmpNe})
+    for (Op op : {Op::Add, Op::Sub, Op::Mul, Op::Mod, Op::Max, Op::CmpLt, Op::CmpEq, Op::CmpNe})
       check_binary(op, t);
     check_binary(Op::Div, t, division_ulps(t));
   }
 }
 
 // As a concatenation joins its parts: each is +0 where the other is not, and a zero keeps its sign.
+// Quotients of all lengths, subnormal divisors and dividends, infinities: std::fmod is exact.
+TEST(Ops, RestsOfFloatsAreExact) {
+  for (DType t : {DType::F16, DType::BF16, DType::F32, DType::F64}) {
+    const int least = t == DType::F64   ? -1074
+                      : t == DType::F16 ? -24
+                      : t == DType::F32 ? -149
+                                        : -133;
+    const int most = t == DType::F64 ? 1023 : t == DType::F16 ? 15 : 127;
+    std::vector<std::pair<double, double>> values;
+    uint64_t state = 88172645463325252u;
+    auto next = [&] {
+      state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+      return state;
+    };
+    auto any = [&] {
+      const int exponent =
+          least + static_cast<int>(next() % static_cast<uint64_t>(most - least + 1));
+      const double digits = 1 + static_cast<double>(next() >> 11) * 0x1p-53;
+      return std::copysign(round_to(t, std::ldexp(digits, exponent)), next() & 1 ? 1.0 : -1.0);
+    };
+    for (int i = 0; i < 20000; ++i) values.emplace_back(any(), any());
+    const double low = std::ldexp(1.0, least), high = round_to(t, std::ldexp(1.99, most));
+    const double hard[] = {0.0, -0.0, low,   -3 * low, 1,         -1,
+                           0.5, high, -high, INFINITY, -INFINITY, NAN};
+    for (double a : hard) {
+      for (double b : hard) values.emplace_back(a, b);
+    }
+    // Whole quotients, and one unit less.
+    for (int i = 0; i < 2000; ++i) {
+      const double b = round_to(t, std::ldexp(1 + static_cast<double>(next() >> 11) * 0x1p-53, 0));
+      const double a = round_to(t, b * static_cast<double>(1 + next() % 250));
+      values.emplace_back(a, b);
+    }
+    const auto n = static_cast<int64_t>(values.size());
+    Kernel k("rest_" + std::string(name(t)));
+    int a = k.param(t, n), b = k.param(t, n), out = k.param(t, n);
+    for (int64_t i = 0; i < n; ++i) {
+      k.buffer(a).set(i, values[static_cast<size_t>(i)].first);
+      k.buffer(b).set(i, values[static_cast<size_t>(i)].second);
+    }
+    UOp i = k.loop(n);
+    k.store(out, i, binary(Op::Mod, k.load(a, i), k.load(b, i)));
+    k.check(0);
+  }
+}
+
 TEST(Ops, DisjointFloatsAreJoinedByTheirBits) {
   for (DType t : {DType::F16, DType::BF16, DType::F32, DType::F64}) {
     Kernel k("joined_" + std::string(name(t)));
@@ -203,7 +301,7 @@ TEST(Ops, VectorsTailsAndScalarsGiveTheSameBits) {
       for (Op op : {Op::Neg, Op::Exp2, Op::Log2, Op::Sin, Op::Sqrt, Op::Recip, Op::Trunc})
         expect_same_bits(std::string(info(op).name) + "_" + type, t, t, n,
                          [op](const UOp& x, const UOp&) { return unary(op, x); });
-      for (Op op : {Op::Add, Op::Sub, Op::Mul, Op::Div, Op::Max})
+      for (Op op : {Op::Add, Op::Sub, Op::Mul, Op::Div, Op::Mod, Op::Max})
         expect_same_bits(std::string(info(op).name) + "_" + type, t, t, n,
                          [op](const UOp& x, const UOp& y) { return binary(op, x, y); });
       for (DType to : {DType::F16, DType::BF16, DType::F32, DType::F64, DType::I8, DType::U8,
@@ -283,8 +381,7 @@ TEST(Ops, ThreefryKnownAnswers) {
   }
 }
 
-// --- accuracy
-// ----------------------------------------------------------------------------------------
+// --- accuracy ------------------------------------------------------------------------------------
 
 double worst_ulps(Op op, DType dtype, const std::vector<double>& inputs,
                   long double (*reference)(long double)) {

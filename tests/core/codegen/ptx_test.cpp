@@ -42,6 +42,30 @@ TEST(Ptx, EntryAndShape) {
   EXPECT_GE(code.work_items * code.block * 4, 100);
 }
 
+// Constants that come with a call are integers behind the coordinates; the rest of the code is that
+// of the constant.
+TEST(Ptx, ScalarsAreArguments) {
+  for (DType t : {DType::F32, DType::BF16, DType::F16, DType::F64}) {
+    auto code_of = [&](double c, int scalars) {
+      Kernel k("scaled");
+      int in = k.param(t, 4096), out = k.param(t, 64);
+      UOp i = k.loop(64), f = k.fold_range(64);
+      UOp constant = real(c, t);
+      k.store(out, i, fold(ReduceOp::Max, k.load(in, i * 64 + f) * constant, {f}));
+      if (scalars >= 0) k.source().scalars = {scalars, {constant}};
+      return compile(k);
+    };
+    const ObjectCode plain = code_of(7.3, -1), first = code_of(7.3, 1), other = code_of(13.1, 1);
+    EXPECT_EQ(text(first), text(other)) << name(t);
+    EXPECT_EQ(first.coordinates, 2) << "behind one of a mesh";
+    EXPECT_EQ(count(text(first), "\\.param \\.u64"), 2 + 2);
+    EXPECT_EQ(plain.work_items, first.work_items);
+    EXPECT_EQ(plain.block, first.block);
+    for (const char* what : {"ld\\.global", "mul\\.", "max\\.", "shfl\\."})
+      EXPECT_EQ(count(text(plain), what), count(text(first), what)) << name(t) << " " << what;
+  }
+}
+
 TEST(Ptx, ElementwiseKernelsMoveSixteenBytes) {
   for (DType t : {DType::F32, DType::BF16, DType::F16, DType::U8, DType::F64}) {
     Kernel k("map_" + std::string(name(t)));
@@ -71,6 +95,28 @@ TEST(Ptx, ARowIsReadOnce) {
   int64_t threads = code.work_items * code.block;
   EXPECT_EQ(count(text(code), "ld\\.global") * threads * 4, rows * n);
   EXPECT_EQ(count(text(code), "ex2\\.approx") * threads, rows * n) << "nor is exp computed twice";
+}
+
+// Two folds over the same two ranges of one size: where one runs along the rows and the other along the
+// columns, a thread's place in one is not its place in the other.
+TEST(Ptx, FoldsInTwoOrdersOfTheirRangesAreNotOne) {
+  Kernel k("two_orders");
+  constexpr int64_t n = 64;
+  int out = k.param(DType::F32, 1), x = k.param(DType::F32, n * n), top = k.param(DType::F32, n),
+      ties = k.param(DType::F32, n), whole = k.param(DType::F32, 1), y = k.param(DType::F32, n * n);
+  UOp r = k.fold_range(n), c = k.fold_range(n), place = r * n + c;
+  UOp value = k.load(x, place), zero = real(0, DType::F32);
+  UOp slope =
+      where(binary(Op::CmpEq, value, k.load(top, r)), unary(Op::Recip, k.load(ties, r)), zero);
+  UOp share = binary(Op::Div, slope, k.load(whole, index_const(0)));
+  UOp rest = sum(unary(Op::Neg, share * value), {r, c});
+  UOp other = k.load(y, place);
+  UOp half = where(binary(Op::CmpLt, unary(Op::Neg, other), other), rest, zero);
+  k.store(out, index_const(0), fold(ReduceOp::Max, share + half, {r, c}));
+  std::string ptx = text(compile(k));
+  // A place of one walk in the other steps along the diagonal: 65 elements.
+  EXPECT_EQ(count(ptx, "ld\\.global[^\n]*\\+260\\]"), 0) << ptx;
+  EXPECT_GE(count(ptx, "ld\\.global(\\.nc)?\\.v4"), 1) << ptx;
 }
 
 TEST(Ptx, FewResultsAreSharedByACluster) {

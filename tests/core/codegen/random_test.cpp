@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/uop/args.h"
 #include "tests/core/codegen/harness.h"
 
 namespace tinyshard::test {
@@ -50,7 +51,7 @@ class Generator {
     int64_t stride = 1;
     for (size_t i = order.size(); i-- > 0;) {
       index = order[i] * stride + index;
-      stride *= order[i].arg(1);
+      stride *= range_arg(*order[i]).size;
     }
     return {index, stride};
   }
@@ -65,7 +66,7 @@ class Generator {
     UOp index = index_const(0), valid;
     int64_t stride = 1;
     for (size_t i = order.size(); i-- > 0;) {
-      int64_t size = order[i].arg(1), extent = size;
+      int64_t size = range_arg(*order[i]).size, extent = size;
       UOp at = order[i];
       switch (pick(0, 9)) {
         case 0:

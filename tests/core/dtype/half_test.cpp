@@ -66,6 +66,27 @@ TEST(Half, BF16Decodes) { check_decoding(bf16_to_f32, 8, 7); }
 TEST(Half, F16RoundsToNearestEven) { check_rounding(f16_to_f32, f32_to_f16, 0x7c00); }
 TEST(Half, BF16RoundsToNearestEven) { check_rounding(bf16_to_f32, f32_to_bf16, 0x7f80); }
 
+// What f32 takes for the middle of two 16-bit floats, though it is not.
+TEST(Half, DoublesAreRoundedOnce) {
+  EXPECT_EQ(f64_to_bf16(1 + 0x1p-8), 0x3f80);
+  EXPECT_EQ(f64_to_bf16(1 + 0x1p-8 + 0x1p-40), 0x3f81);
+  EXPECT_EQ(f64_to_bf16(1 + 0x1.8p-7), 0x3f82);
+  EXPECT_EQ(f64_to_bf16(1 + 0x1.8p-7 - 0x1p-40), 0x3f81);
+  EXPECT_EQ(f64_to_f16(-1 - 0x1p-11 - 0x1p-50), 0xbc01);
+  EXPECT_EQ(f64_to_f16(0x1p-25 + 0x1p-70), 0x0001);
+  EXPECT_EQ(f64_to_f16(0x1p-25), 0x0000);
+  EXPECT_EQ(f64_to_f16(65520 - 0x1p-30), 0x7bff);
+  EXPECT_EQ(f64_to_f16(-1e-320), 0x8000);
+  EXPECT_EQ(f64_to_bf16(0x1.fep127 + 0x1p118), 0x7f7f);
+  EXPECT_EQ(f64_to_bf16(0x1.ffp127 - 0x1p80), 0x7f7f);
+  EXPECT_EQ(f64_to_bf16(-1e300), 0xff80);
+  EXPECT_EQ(rounded_integer(DType::BF16, int64_t{(1 << 30) + (1 << 22) + 1}),
+            (1 << 30) + (1 << 23));
+  EXPECT_EQ(rounded_integer(DType::BF16, ~uint64_t{0} - 0x7fffffffffffff), 0x1p64);
+  EXPECT_EQ(rounded_integer(DType::BF16, ~uint64_t{0} - 0x80000000000000), 0x1.fep63);
+  EXPECT_EQ(rounded_integer(DType::BF16, -(int64_t{0x101} << 54) - 1), -0x1.02p62);
+}
+
 TEST(Half, RoundTripsEveryValue) {
   for (uint32_t bits = 0; bits < 65536; ++bits) {
     auto h = static_cast<uint16_t>(bits);

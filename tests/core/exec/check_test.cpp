@@ -64,11 +64,12 @@ TEST_F(ValueCheck, NamesKernelElementAndBothValues) {
 
   EXPECT_EQ((x * 3).to_vector<float>()[4], 6) << "the wrong code runs, and nobody says so";
   check("values");
+  const std::string line = ":" + std::to_string(__LINE__ + 1);
   const std::string error = test::message_of<InternalError>([&] { (x * 3).to_vector<float>(); });
   EXPECT_THAT(error,
               HasSubstr("element [0, 0] of its parameter 0, f32 [2, 3], is 2; 3 was expected"));
   EXPECT_THAT(error, HasSubstr("on CPU:0"));
-  EXPECT_THAT(error, HasSubstr("as the value of mul f32[]"));
+  EXPECT_THAT(error, HasSubstr("as the value of mul f32[] (mul, check_test.cpp" + line + ")"));
   EXPECT_EQ((x + 1).to_vector<float>()[4], 6);
 }
 

@@ -7,7 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
+#include "core/tensor/jit.h"
 #include "core/tensor/tensor.h"
 #include "tests/message_of.h"
 
@@ -15,7 +16,7 @@ namespace tinyshard {
 namespace {
 
 TEST(Elsewhere, ValuesAreNotCopiedFromDevicesOfOtherRanks) {
-  ASSERT_EQ(Runtime::get().ranks(), 2);
+  ASSERT_EQ(Context::get().ranks(), 2);
   const bool here = world().rank == 0;
   const Mesh first({{"data", 1}}, {world().devices[0]});
   const std::vector<float> twelve(12, 1.0f);
@@ -48,15 +49,52 @@ TEST(Elsewhere, ValuesAreNotCopiedFromDevicesOfOtherRanks) {
   EXPECT_EQ((Tensor{1, 2} + 1).to_vector<int>(), (std::vector<int>{2, 3}));
 }
 
-// A mesh of all ranks needs the value on each of them: all ranks say so, as none could go on.
-TEST(Elsewhere, ShardingOverAllRanksNeedsTheValueOnEach) {
+// A mesh of all ranks gets the value from the rank that has it.
+TEST(Elsewhere, ShardingOverAllRanksBringsTheValueToEach) {
   const Mesh first({{"data", 1}}, {world().devices[0]}), all = Mesh::world({{"all", -1}});
-  Tensor x = Tensor::ones({4, 3}).shard(first).realize();
-  const std::string text = test::message_of<UserError>([&] { x.shard(all).realize(); });
-  EXPECT_NE(text.find("rank 1 holds no device of mesh(data=1): its values are elsewhere, and "
-                      "mesh(all=2) needs them"),
-            std::string::npos)
-      << text;
+  Tensor x = Tensor(std::vector<float>{1, 2, 3, 4, 5, 6}, {3, 2}).shard(first).realize();
+  EXPECT_EQ(x.shard(all).to_vector<float>(), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ((x + Tensor::ones({3, 2}).shard(all)).to_vector<float>(),
+            (std::vector<float>{2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(x.shard(all, {{"all", Shard(0)}}).sum(0).to_vector<float>(),
+            (std::vector<float>{9, 12}));
+}
+
+// The device that `to` names is one of each process: what a rank takes to it that holds the value,
+// the others would take, too, and are told that they cannot. Then each goes its way.
+TEST(Elsewhere, ACapturedStepMayTakeAValueToItsOwnProcess) {
+  const bool here = world().rank == 0;
+  const Mesh first({{"data", 1}}, {world().devices[0]});
+  Tensor x = Tensor(std::vector<float>{1, 2, 3}, {3}).shard(first).realize();
+  const std::vector<std::pair<const char*, std::function<Tensor(Tensor)>>> steps{
+      {"used at once", [&](Tensor t) { return (x.to("CPU") * t).sum(); }},
+      {"given back", [&](Tensor t) { return (x * t.shard(first)).sum().to("CPU"); }}};
+  for (const auto& [name, step] : steps) {
+    Jit captured = step;
+    auto value = [&](int i) { return captured(Tensor::full({3}, double(i))).item<float>(); };
+    if (here) {
+      for (int i = 1; i < 4; ++i) EXPECT_EQ(value(i), 6.0f * float(i)) << name;
+    } else {
+      const std::string text = test::message_of<UserError>([&] { (void)value(1); });
+      EXPECT_NE(text.find("this process holds no device of mesh(data=1)"), std::string::npos)
+          << name << ": " << text;
+    }
+  }
+  // Both ranks hold a device of the whole mesh, and each takes a copy.
+  const Mesh all = Mesh::world({{"all", -1}});
+  Tensor split = Tensor(std::vector<float>{1, 2, 3, 4}, {4}).shard(all, {{"all", Shard(0)}});
+  Jit step = [&](Tensor t) { return (split.to("CPU") * t).sum(); };
+  for (int i = 1; i < 4; ++i)
+    EXPECT_EQ(step(Tensor::full({4}, double(i))).item<float>(), 10.0f * float(i));
+}
+
+// A value that lies there already stays where it is; the result is a tensor of its own.
+TEST(Elsewhere, ToTheOwnDeviceCopiesNothing) {
+  Tensor x = Tensor(std::vector<float>{1, 2, 3}, {3}), y = x.to("CPU").realize();
+  EXPECT_EQ(y.sharding().to_string(), x.sharding().to_string());
+  x.assign(x + 1);
+  EXPECT_EQ(y.to_vector<float>(), (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(x.to_vector<float>(), (std::vector<float>{2, 3, 4}));
 }
 
 }  // namespace

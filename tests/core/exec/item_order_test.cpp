@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/options.h"
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
 
 namespace tinyshard {
 namespace {

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "core/base/options.h"
+#include "core/exec/context.h"
 #include "core/exec/executable.h"
-#include "core/exec/runtime.h"
 #include "tests/message_of.h"
 
 namespace {

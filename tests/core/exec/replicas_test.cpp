@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
 
 namespace tinyshard {
 namespace {

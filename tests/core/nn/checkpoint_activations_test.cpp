@@ -5,8 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "core/exec/context.h"
 #include "core/exec/explain.h"
-#include "core/exec/runtime.h"
+#include "core/exec/schedule_of.h"
 #include "core/nn/nn.h"
 #include "core/tensor/jit.h"
 
@@ -86,7 +87,7 @@ TEST_F(CheckpointActivations, KeepsOnlyWhatEntersABlock) {
       return loss;
     };
     step(Tensor::empty({kTokens, kWidth}));
-    return step.schedule().arena_bytes;
+    return schedule_of(step.captured_step()).arena_bytes;
   };
   EXPECT_GT(peak(16, false) - peak(8, false), 8 * 9 * kEntering);
   int64_t each = (peak(16, true) - peak(8, true)) / 8;

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
-#include "core/exec/explain.h"
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
 #include "core/nn/nn.h"
+#include "core/tensor/explain.h"
 #include "core/tensor/jit.h"
 
 namespace tinyshard {
@@ -59,8 +59,8 @@ TEST_F(GradientSumTest, TermsMeetOnceAStep) {
   };
   part(Tensor::empty({8, 16}));
   update();
-  EXPECT_EQ(summarize(part.schedule()).collectives, 0);
-  EXPECT_EQ(summarize(update.schedule()).collectives, 1);
+  EXPECT_EQ(summarize(part).collectives, 0);
+  EXPECT_EQ(summarize(update).collectives, 1);
 }
 
 TEST_F(GradientSumTest, MistakesAreNamed) {

@@ -2,6 +2,7 @@
 #include "core/nn/state_dict.h"
 
 #include <filesystem>
+#include <sys/resource.h>
 
 #include <gtest/gtest.h>
 
@@ -127,6 +128,46 @@ TEST_F(StateDictTest, CheckpointsCarryTheirStep) {
   EXPECT_EQ(older.metadata.at("seed"), "1");
   EXPECT_EQ(nn::checkpoint_info(folder_ / "run").step, 9);
   EXPECT_NE(values(a.first.weight), values(b.first.weight));
+}
+
+TEST_F(StateDictTest, AnAsynchronousCheckpointHoldsWhatWasThere) {
+  Net a, b;
+  const std::vector<float> then = values(a.first.weight);
+  const auto path =
+      nn::save_checkpoint(nn::state_dict(a), folder_ / "run", 3, {.asynchronous = true});
+  a.first.weight.assign(Tensor::zeros({4, 3})).realize();
+  nn::wait_for_checkpoints();
+  EXPECT_TRUE(std::filesystem::exists(path / "manifest.json"));
+  EXPECT_EQ(nn::load_checkpoint(nn::state_dict(b), folder_ / "run").path, path);
+  EXPECT_EQ(values(b.first.weight), then);
+  // Of the same step again, and without waiting: the load waits.
+  const auto again =
+      nn::save_checkpoint(nn::state_dict(a), folder_ / "run", 3, {.asynchronous = true});
+  EXPECT_NE(again, path);
+  EXPECT_EQ(nn::load_checkpoint(nn::state_dict(b), folder_ / "run").path, again);
+  EXPECT_EQ(values(b.first.weight), std::vector<float>(12, 0.0f));
+}
+
+TEST_F(StateDictTest, AnAsynchronousCheckpointThatFailsSaysSoLater) {
+  const Tensor big = Tensor::zeros(1 << 20).clone().realize();
+  nn::save_checkpoint({{"x", big}}, folder_ / "run", 1);
+  for (bool by_next_save : {false, true}) {
+    rlimit before;
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+    const rlimit little{1 << 20, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+    nn::save_checkpoint({{"x", big}}, folder_ / "run", 2, {.asynchronous = true});
+    const std::string text = message([&] {
+      if (!by_next_save) return nn::wait_for_checkpoints();
+      nn::save_checkpoint({{"x", Tensor::zeros(1)}}, folder_ / "run", 3);
+    });
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_NE(text.find("File too large"), std::string::npos) << text;
+    EXPECT_EQ(nn::checkpoint_info(folder_ / "run").step, 1);
+    nn::wait_for_checkpoints();  // once said is enough
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "run"))
+    EXPECT_FALSE(entry.path().native().ends_with(".tinyshard-tmp")) << entry.path();
 }
 
 TEST_F(StateDictTest, CheckpointsKeepTheRandomState) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 #include <vector>
 
@@ -122,6 +123,9 @@ class Evaluator {
       case Op::Add:
         map2([](double a, double b) { return a + b; });
         break;
+      case Op::Mod:
+        map2([](double a, double b) { return std::fmod(a, b); });
+        break;
       case Op::Sub:
         map2([](double a, double b) { return a - b; });
         break;
@@ -212,11 +216,23 @@ class Evaluator {
         break;
       case Op::ScatterAdd:
         if (x->sources > 2) out = src(2);
+        if (arg.size() > 2) throw std::logic_error("cannot evaluate " + describe(*x));
         each(x.src(0).shape(), [&](Place p, int64_t at) {
           p[arg[0]] = int64_t(src(0)[at]);
           out[offset(p, shape)] += src(1)[at];
         });
         break;
+      case Op::Sort: {
+        int64_t n = x.src(0).shape().back(), k = arg[0];
+        for (int64_t row = 0; row < int64_t(src(0).size()) / std::max<int64_t>(n, 1); ++row) {
+          const double* keys = src(0).data() + row * n;
+          std::vector<int64_t> order(static_cast<size_t>(n));
+          std::iota(order.begin(), order.end(), 0);
+          std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return keys[a] < keys[b]; });
+          std::copy(order.begin(), order.begin() + k, out.begin() + row * k);
+        }
+        break;
+      }
       case Op::Dot:
         each(shape, [&](const Place& p, int64_t at) {
           size_t m = p.size() - 2;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/rewrite/symbolic.h"
+#include "core/uop/args.h"
 #include "tests/core/rewrite/expressions.h"
 
 namespace tinyshard::test {
@@ -35,7 +36,7 @@ size_t all_divisions(const LoopNest& nest) {
 std::map<int64_t, double> written(const UOp& root, const std::vector<UOp>& ranges) {
   std::map<int64_t, double> memory;
   std::vector<UOp> loops, folds;
-  for (const UOp& x : ranges) (x.arg(2) == int64_t(RangeKind::Loop) ? loops : folds).push_back(x);
+  for (const UOp& x : ranges) (range_arg(*x).kind == RangeKind::Loop ? loops : folds).push_back(x);
   auto element = [](int64_t slot, int64_t index) {
     return const_float(DType::F32, static_cast<double>(100 * slot + index));
   };
@@ -98,8 +99,8 @@ TEST(SplitRanges, RemovesDivisionsOfALoop) {
   UOp root = store(0, i, load(1, i % 4 * 3 + i / 4));
   LoopNest nest = split_ranges(std::span(&root, 1), std::vector<UOp>{i});
   ASSERT_EQ(nest.ranges.size(), 2u);
-  EXPECT_EQ(nest.ranges[0].arg(1), 3);
-  EXPECT_EQ(nest.ranges[1].arg(1), 4);
+  EXPECT_EQ(range_arg(*nest.ranges[0]).size, 3);
+  EXPECT_EQ(range_arg(*nest.ranges[1]).size, 4);
   EXPECT_EQ(all_divisions(nest), 0u);
   EXPECT_EQ(written(root, {i}), written(nest.roots[0], nest.ranges));
 }
@@ -109,9 +110,9 @@ TEST(SplitRanges, GoesOnWithFurtherDivisors) {
   UOp root = store(0, i * 2 + j, load(1, (i % 4) * 6 + (i / 4 % 3) * 2 + i / 12 + j * 24));
   LoopNest nest = split_ranges(std::span(&root, 1), std::vector<UOp>{i, j});
   ASSERT_EQ(nest.ranges.size(), 4u);
-  EXPECT_EQ(nest.ranges[0].arg(1), 2);
-  EXPECT_EQ(nest.ranges[1].arg(1), 3);
-  EXPECT_EQ(nest.ranges[2].arg(1), 4);
+  EXPECT_EQ(range_arg(*nest.ranges[0]).size, 2);
+  EXPECT_EQ(range_arg(*nest.ranges[1]).size, 3);
+  EXPECT_EQ(range_arg(*nest.ranges[2]).size, 4);
   EXPECT_EQ(nest.ranges[3], j.u) << "others keep their place";
   EXPECT_EQ(all_divisions(nest), 0u);
   EXPECT_EQ(written(root, {i, j}), written(nest.roots[0], nest.ranges));
@@ -129,7 +130,7 @@ TEST(SplitRanges, SplitsTheRangesOfFolds) {
   EXPECT_EQ(fold.src(1), g);
   EXPECT_EQ(fold.src(2), nest.ranges[2]);
   EXPECT_EQ(fold.src(3), nest.ranges[3]);
-  EXPECT_EQ(fold.src(2).arg(2), int64_t(RangeKind::Fold));
+  EXPECT_EQ(range_arg(*fold.src(2)).kind, RangeKind::Fold);
   EXPECT_EQ(written(root, {i, g, f}), written(nest.roots[0], nest.ranges));
 }
 
@@ -148,8 +149,8 @@ TEST(SplitRanges, CutsBetweenThePartsOfAConcatenation) {
   UOp root = store(0, i, binary(Op::Add, first, second));
   LoopNest nest = split_ranges(std::span(&root, 1), std::vector<UOp>{i});
   ASSERT_EQ(nest.ranges.size(), 2u);
-  EXPECT_EQ(nest.ranges[0].arg(1), 3);
-  EXPECT_EQ(nest.ranges[1].arg(1), 16);
+  EXPECT_EQ(range_arg(*nest.ranges[0]).size, 3);
+  EXPECT_EQ(range_arg(*nest.ranges[1]).size, 16);
   for (const UOp& x : toposort(nest.roots)) {
     if (x.op() != Op::CmpLt && x.op() != Op::CmpEq) continue;
     std::vector<UOp> below = toposort(std::span(&x, 1));
@@ -166,7 +167,7 @@ TEST(MergeRanges, JoinsNeighboursThatCountOn) {
   UOp root = store(0, (i * 4 + j) * 5 + l, load(1, (i * 4 + j) * 5 + l + 3));
   LoopNest nest = merge_ranges(std::span(&root, 1), std::vector<UOp>{i, j, l});
   ASSERT_EQ(nest.ranges.size(), 1u);
-  EXPECT_EQ(nest.ranges[0].arg(1), 60);
+  EXPECT_EQ(range_arg(*nest.ranges[0]).size, 60);
   EXPECT_EQ(nest.roots[0].src(1), nest.ranges[0]);
   EXPECT_EQ(written(root, {i, j, l}), written(nest.roots[0], nest.ranges));
 }
@@ -178,7 +179,7 @@ TEST(MergeRanges, KeepsStridesAndBroadcasts) {
   UOp root = store(0, (i * 4 + j) * 5 + l, value);
   LoopNest nest = merge_ranges(std::span(&root, 1), std::vector<UOp>{i, j, l});
   ASSERT_EQ(nest.ranges.size(), 2u);
-  EXPECT_EQ(nest.ranges[0].arg(1), 12);
+  EXPECT_EQ(range_arg(*nest.ranges[0]).size, 12);
   EXPECT_EQ(nest.ranges[1], l.u);
   EXPECT_EQ(written(root, {i, j, l}), written(nest.roots[0], nest.ranges));
 }
@@ -205,7 +206,7 @@ TEST(MergeRanges, JoinsFoldsOnlyAmongThemselves) {
   LoopNest nest = merge_ranges(std::span(&root, 1), std::vector<UOp>{i, f, g});
   ASSERT_EQ(nest.ranges.size(), 2u);
   EXPECT_EQ(nest.ranges[0], i.u);
-  EXPECT_EQ(nest.ranges[1].arg(1), 20);
+  EXPECT_EQ(range_arg(*nest.ranges[1]).size, 20);
   EXPECT_EQ(nest.roots[0].src(2)->sources, 2u);
   EXPECT_EQ(written(root, {i, f, g}), written(nest.roots[0], nest.ranges));
 
@@ -226,7 +227,7 @@ TEST(MergeRanges, DropsRangesOfOne) {
   UOp root = store(0, i * 4 + one * 4 + j, load(1, i * 4 + j + one));
   LoopNest nest = merge_ranges(std::span(&root, 1), std::vector<UOp>{i, one, j});
   ASSERT_EQ(nest.ranges.size(), 1u);
-  EXPECT_EQ(nest.ranges[0].arg(1), 12);
+  EXPECT_EQ(range_arg(*nest.ranges[0]).size, 12);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "core/rewrite/fold.h"
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
 #include "core/uop/uop.h"
 
@@ -47,7 +48,7 @@ class Evaluator {
   explicit Evaluator(const Point& point, LoadFunction load = nullptr)
       : point_(point), load_(std::move(load)) {}
 
-  int64_t integer(const UOp& x) { return value(x).arg(0); }
+  int64_t integer(const UOp& x) { return const_bits(*value(x)); }
 
   UOp value(const UOp& x) {
     if (const UOp* known = memo_.find(x)) return *known;
@@ -59,10 +60,10 @@ class Evaluator {
  private:
   UOp compute(const UOp& x) {
     if (is_const(x)) return x;
-    if (x.op() == Op::Range) return index_const(point_.at(x.arg(0)));
+    if (x.op() == Op::Range) return index_const(point_.at(range_arg(*x).id));
     if (x.op() == Op::Load) {
       if (x->sources == 3 && !integer(x.src(2))) return const_int(x.dtype(), 0);
-      return load_(x.src(0).arg(0), integer(x.src(1)));
+      return load_(slot_of(*x), integer(x.src(1)));
     }
     if (x.op() == Op::Where) return value(x.src(integer(x.src(0)) ? 1 : 2));
     if (x.dtype() == DType::Index && x.op() != Op::Cast) return index_const(index_value(x));
@@ -112,16 +113,16 @@ template <class Visit>
 void for_each_point(const std::vector<UOp>& ranges, const Visit& visit) {
   Point point;
   for (const UOp& x : ranges) {
-    if (x.arg(1) == 0) return;
-    point[x.arg(0)] = 0;
+    if (range_arg(*x).size == 0) return;
+    point[range_arg(*x).id] = 0;
   }
   for (;;) {
     visit(point);
     size_t i = ranges.size();
     while (i > 0) {
       const UOp& x = ranges[i - 1];
-      if (++point[x.arg(0)] < x.arg(1)) break;
-      point[x.arg(0)] = 0;
+      if (++point[range_arg(*x).id] < range_arg(*x).size) break;
+      point[range_arg(*x).id] = 0;
       --i;
     }
     if (i == 0) return;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "core/dtype/half.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 namespace {
@@ -19,7 +20,7 @@ UOp fold(Op op, DType d, std::initializer_list<UOp> src) {
   return fold_constants(op, d, std::span(src.begin(), src.size()));
 }
 int64_t integer(Op op, DType d, int64_t a, int64_t b) {
-  return fold(op, d, {i(d, a), i(d, b)}).arg(0);
+  return const_bits(*fold(op, d, {i(d, a), i(d, b)}));
 }
 double real(Op op, DType d, double a, double b) {
   return const_as_double(fold(op, d, {f(d, a), f(d, b)}));
@@ -57,12 +58,12 @@ void check_wrapping() {
           << name(d) << +a << " " << +b;
       EXPECT_EQ(integer(Op::Mod, d, a, b), b == 0 ? 0 : wrap(Wide(a) % b))
           << name(d) << +a << " " << +b;
-      EXPECT_EQ(fold(Op::CmpLt, DType::Bool, {i(d, a), i(d, b)}).arg(0), a < b) << name(d);
-      EXPECT_EQ(fold(Op::CmpEq, DType::Bool, {i(d, a), i(d, b)}).arg(0), a == b) << name(d);
-      EXPECT_EQ(fold(Op::CmpNe, DType::Bool, {i(d, a), i(d, b)}).arg(0), a != b) << name(d);
+      EXPECT_EQ(const_bits(*fold(Op::CmpLt, DType::Bool, {i(d, a), i(d, b)})), a < b) << name(d);
+      EXPECT_EQ(const_bits(*fold(Op::CmpEq, DType::Bool, {i(d, a), i(d, b)})), a == b) << name(d);
+      EXPECT_EQ(const_bits(*fold(Op::CmpNe, DType::Bool, {i(d, a), i(d, b)})), a != b) << name(d);
     }
-    EXPECT_EQ(fold(Op::Neg, d, {i(d, a)}).arg(0), wrap(-Wide(a))) << name(d);
-    EXPECT_EQ(fold(Op::Not, d, {i(d, a)}).arg(0), wrap(~Wide(a))) << name(d);
+    EXPECT_EQ(const_bits(*fold(Op::Neg, d, {i(d, a)})), wrap(-Wide(a))) << name(d);
+    EXPECT_EQ(const_bits(*fold(Op::Not, d, {i(d, a)})), wrap(~Wide(a))) << name(d);
     int bits = static_cast<int>(sizeof(T) * 8);
     for (int s : {0, 1, bits - 1}) {
       EXPECT_EQ(integer(Op::Shl, d, a, s), wrap(Wide(a) * (Wide(1) << s))) << name(d) << s;
@@ -111,7 +112,7 @@ TEST(FoldBool, AddIsOrMulIsAnd) {
       EXPECT_EQ(integer(Op::Xor, d, a, b), a ^ b);
       EXPECT_EQ(integer(Op::CmpLt, d, a, b), a < b);
     }
-    EXPECT_EQ(fold(Op::Not, DType::Bool, {i(DType::Bool, a)}).arg(0), 1 - a);
+    EXPECT_EQ(const_bits(*fold(Op::Not, DType::Bool, {i(DType::Bool, a)})), 1 - a);
   }
 }
 
@@ -144,30 +145,30 @@ TEST(FoldFloats, NaNIsInMaxAndOutsideOfComparisons) {
   EXPECT_TRUE(std::isnan(real(Op::Max, d, 1, kNaN)));
   EXPECT_EQ(real(Op::Max, d, 1, 2), 2);
   EXPECT_FALSE(fold(Op::Max, d, {f(d, 0.0), f(d, -0.0)})) << "which zero is not defined";
-  EXPECT_EQ(fold(Op::CmpLt, DType::Bool, {f(d, kNaN), f(d, 1)}).arg(0), 0);
-  EXPECT_EQ(fold(Op::CmpEq, DType::Bool, {f(d, kNaN), f(d, kNaN)}).arg(0), 0);
-  EXPECT_EQ(fold(Op::CmpNe, DType::Bool, {f(d, kNaN), f(d, kNaN)}).arg(0), 1);
-  EXPECT_EQ(fold(Op::CmpEq, DType::Bool, {f(d, 0.0), f(d, -0.0)}).arg(0), 1);
+  EXPECT_EQ(const_bits(*fold(Op::CmpLt, DType::Bool, {f(d, kNaN), f(d, 1)})), 0);
+  EXPECT_EQ(const_bits(*fold(Op::CmpEq, DType::Bool, {f(d, kNaN), f(d, kNaN)})), 0);
+  EXPECT_EQ(const_bits(*fold(Op::CmpNe, DType::Bool, {f(d, kNaN), f(d, kNaN)})), 1);
+  EXPECT_EQ(const_bits(*fold(Op::CmpEq, DType::Bool, {f(d, 0.0), f(d, -0.0)})), 1);
 }
 
 TEST(FoldCast, WrapsIntegersAndSaturatesFloats) {
   auto to = [](const UOp& x, DType d) { return fold(Op::Cast, d, {x}); };
-  EXPECT_EQ(to(i(DType::I32, 300), DType::U8).arg(0), 44);
-  EXPECT_EQ(to(i(DType::I32, 200), DType::I8).arg(0), -56);
-  EXPECT_EQ(to(i(DType::I8, -1), DType::U32).arg(0), 0xffffffff);
-  EXPECT_EQ(to(f(DType::F32, 300.7), DType::U8).arg(0), 255);
-  EXPECT_EQ(to(f(DType::F32, -3.7), DType::U8).arg(0), 0);
-  EXPECT_EQ(to(f(DType::F32, -3.7), DType::I8).arg(0), -3);
-  EXPECT_EQ(to(f(DType::F32, -300), DType::I8).arg(0), -128);
-  EXPECT_EQ(to(f(DType::F32, kNaN), DType::I32).arg(0), 0);
-  EXPECT_EQ(to(f(DType::F64, 1e30), DType::I64).arg(0), std::numeric_limits<int64_t>::max());
-  EXPECT_EQ(to(f(DType::F64, -1e30), DType::I64).arg(0), std::numeric_limits<int64_t>::min());
-  EXPECT_EQ(to(f(DType::F64, 1.5e19), DType::U64).arg(0),
+  EXPECT_EQ(const_bits(*to(i(DType::I32, 300), DType::U8)), 44);
+  EXPECT_EQ(const_bits(*to(i(DType::I32, 200), DType::I8)), -56);
+  EXPECT_EQ(const_bits(*to(i(DType::I8, -1), DType::U32)), 0xffffffff);
+  EXPECT_EQ(const_bits(*to(f(DType::F32, 300.7), DType::U8)), 255);
+  EXPECT_EQ(const_bits(*to(f(DType::F32, -3.7), DType::U8)), 0);
+  EXPECT_EQ(const_bits(*to(f(DType::F32, -3.7), DType::I8)), -3);
+  EXPECT_EQ(const_bits(*to(f(DType::F32, -300), DType::I8)), -128);
+  EXPECT_EQ(const_bits(*to(f(DType::F32, kNaN), DType::I32)), 0);
+  EXPECT_EQ(const_bits(*to(f(DType::F64, 1e30), DType::I64)), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(const_bits(*to(f(DType::F64, -1e30), DType::I64)), std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(const_bits(*to(f(DType::F64, 1.5e19), DType::U64)),
             static_cast<int64_t>(15000000000000000000u));
-  EXPECT_EQ(to(f(DType::F64, 1e30), DType::U64).arg(0), -1);
-  EXPECT_EQ(to(f(DType::F32, 0.5), DType::Bool).arg(0), 1);
-  EXPECT_EQ(to(f(DType::F32, -0.0), DType::Bool).arg(0), 0);
-  EXPECT_EQ(to(i(DType::I32, 256), DType::Bool).arg(0), 1);
+  EXPECT_EQ(const_bits(*to(f(DType::F64, 1e30), DType::U64)), -1);
+  EXPECT_EQ(const_bits(*to(f(DType::F32, 0.5), DType::Bool)), 1);
+  EXPECT_EQ(const_bits(*to(f(DType::F32, -0.0), DType::Bool)), 0);
+  EXPECT_EQ(const_bits(*to(i(DType::I32, 256), DType::Bool)), 1);
   EXPECT_EQ(const_as_double(to(i(DType::I32, 16777217), DType::F32)), 16777216);
   EXPECT_EQ(const_as_double(to(i(DType::U64, -1), DType::F64)), 18446744073709551616.0);
   EXPECT_EQ(const_as_double(to(f(DType::F64, 0.1), DType::F32)), static_cast<double>(0.1f));
@@ -179,11 +180,11 @@ TEST(FoldCast, WrapsIntegersAndSaturatesFloats) {
 
 TEST(FoldBitcast, KeepsBits) {
   auto to = [](const UOp& x, DType d) { return fold(Op::Bitcast, d, {x}); };
-  EXPECT_EQ(to(f(DType::F32, 1), DType::I32).arg(0), 0x3f800000);
+  EXPECT_EQ(const_bits(*to(f(DType::F32, 1), DType::I32)), 0x3f800000);
   EXPECT_EQ(const_as_double(to(i(DType::U32, 0xc0000000), DType::F32)), -2);
-  EXPECT_EQ(to(f(DType::F16, -2), DType::U16).arg(0), 0xc000);
-  EXPECT_EQ(to(f(DType::BF16, 1), DType::I16).arg(0), 0x3f80);
-  EXPECT_EQ(to(i(DType::I32, -1), DType::U32).arg(0), 0xffffffff);
+  EXPECT_EQ(const_bits(*to(f(DType::F16, -2), DType::U16)), 0xc000);
+  EXPECT_EQ(const_bits(*to(f(DType::BF16, 1), DType::I16)), 0x3f80);
+  EXPECT_EQ(const_bits(*to(i(DType::I32, -1), DType::U32)), 0xffffffff);
   EXPECT_FALSE(to(i(DType::U32, 0x7fc00000), DType::F32)) << "a NaN keeps no payload";
 }
 
@@ -199,7 +200,7 @@ TEST(FoldThreefry, MatchesThePublishedVectors) {
     UOp r = fold(
         Op::Threefry, DType::U64,
         {i(DType::U64, static_cast<int64_t>(counter)), i(DType::U64, static_cast<int64_t>(key))});
-    EXPECT_EQ(static_cast<uint64_t>(r.arg(0)), expected) << std::hex << r.arg(0);
+    EXPECT_EQ(static_cast<uint64_t>(const_bits(*r)), expected) << std::hex << const_bits(*r);
   }
 }
 

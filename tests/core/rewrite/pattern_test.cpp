@@ -15,8 +15,10 @@ UOp loop(int64_t id, int64_t size) { return range(id, size, RangeKind::Fold); }
 
 TEST(Rewrite, AppliesRulesUntilNoneMatches) {
   RuleSet rules({
-      {"double_neg", Op::Neg, op_bit(Op::Neg), [](const UOp& x) { return x.src(0).src(0); }},
-      {"sub", Op::Sub, 0,
+      {"double_neg", Op::Neg, op_set(Op::Neg), [](const UOp& x) { return x.src(0).src(0); }},
+      {"sub",
+       Op::Sub,
+       {},
        [](const UOp& x) { return binary(Op::Add, x.src(0), unary(Op::Neg, x.src(1))); }},
   });
   UOp a = buffer(1), b = buffer(2);
@@ -25,16 +27,16 @@ TEST(Rewrite, AppliesRulesUntilNoneMatches) {
 }
 
 TEST(Rewrite, GivesTheSameNodeWhereNothingMatches) {
-  RuleSet rules({{"never", Op::Add, 0, [](const UOp&) { return UOp(); }},
-                 {"itself", Op::Mul, 0, [](const UOp& x) { return x; }}});
+  RuleSet rules({{"never", Op::Add, {}, [](const UOp&) { return UOp(); }},
+                 {"itself", Op::Mul, {}, [](const UOp& x) { return x; }}});
   UOp x = binary(Op::Add, binary(Op::Mul, buffer(1), buffer(2)), buffer(1));
   EXPECT_EQ(rewrite(x, rules), x);
 }
 
 TEST(Rewrite, TriesRulesOfOneOpInTheGivenOrder) {
   UOp a = buffer(1), b = buffer(2);
-  RuleSet rules({{"first", Op::Neg, 0, [&](const UOp&) { return a; }},
-                 {"second", Op::Neg, 0, [&](const UOp&) { return b; }}});
+  RuleSet rules({{"first", Op::Neg, {}, [&](const UOp&) { return a; }},
+                 {"second", Op::Neg, {}, [&](const UOp&) { return b; }}});
   EXPECT_EQ(rewrite(unary(Op::Neg, buffer(3)), rules), a);
 }
 
@@ -54,7 +56,7 @@ TEST(Rewrite, SkipsRulesWhoseSourcesAreMissing) {
 
 TEST(Rewrite, VisitsSharedNodesOnce) {
   int calls = 0;
-  RuleSet rules({{"count", Op::Add, 0, [&](const UOp&) {
+  RuleSet rules({{"count", Op::Add, {}, [&](const UOp&) {
                     ++calls;
                     return UOp();
                   }}});
@@ -67,9 +69,9 @@ TEST(Rewrite, VisitsSharedNodesOnce) {
 
 TEST(Rewrite, VisitsASourceThatTwoNodesAreRewrittenToOnce) {
   int calls = 0;
-  RuleSet rules({{"abs_like", Op::Neg, 0, [](const UOp& x) { return unary(Op::Sqrt, x.src(0)); }},
-                 {"recip", Op::Recip, 0, [](const UOp& x) { return unary(Op::Sqrt, x.src(0)); }},
-                 {"count", Op::Sqrt, 0, [&](const UOp&) {
+  RuleSet rules({{"abs_like", Op::Neg, {}, [](const UOp& x) { return unary(Op::Sqrt, x.src(0)); }},
+                 {"recip", Op::Recip, {}, [](const UOp& x) { return unary(Op::Sqrt, x.src(0)); }},
+                 {"count", Op::Sqrt, {}, [&](const UOp&) {
                     ++calls;
                     return UOp();
                   }}});
@@ -82,9 +84,9 @@ TEST(Rewrite, VisitsASourceThatTwoNodesAreRewrittenToOnce) {
 
 TEST(Rewrite, RewritesWhatTwoNodesBecomeOnce) {
   int calls = 0;
-  RuleSet rules({{"exp", Op::Exp2, 0, [](const UOp& x) { return unary(Op::Sqrt, x.src(0)); }},
-                 {"log", Op::Log2, 0, [](const UOp& x) { return unary(Op::Sqrt, x.src(0)); }},
-                 {"count", Op::Neg, 0, [&](const UOp& x) {
+  RuleSet rules({{"exp", Op::Exp2, {}, [](const UOp& x) { return unary(Op::Sqrt, x.src(0)); }},
+                 {"log", Op::Log2, {}, [](const UOp& x) { return unary(Op::Sqrt, x.src(0)); }},
+                 {"count", Op::Neg, {}, [&](const UOp& x) {
                     ++calls;
                     return unary(Op::Sin, x.src(0));
                   }}});
@@ -97,7 +99,7 @@ TEST(Rewrite, RewritesWhatTwoNodesBecomeOnce) {
 
 TEST(Rewrite, SurvivesDeepGraphs) {
   RuleSet rules(
-      {{"neg_to_sqrt", Op::Neg, 0, [](const UOp& x) { return unary(Op::Sqrt, x.src(0)); }}});
+      {{"neg_to_sqrt", Op::Neg, {}, [](const UOp& x) { return unary(Op::Sqrt, x.src(0)); }}});
   UOp x = buffer(1);
   for (int i = 0; i < 200000; ++i) x = unary(i % 2 ? Op::Neg : Op::Exp2, x);
   UOp y = rewrite(x, rules);
@@ -107,10 +109,11 @@ TEST(Rewrite, SurvivesDeepGraphs) {
 }
 
 TEST(Rewrite, NamesRulesThatNeverEnd) {
-  RuleSet rules({{"there", Op::Neg, 0, [](const UOp& x) { return unary(Op::Sqrt, x.src(0)); }},
-                 {"and_back", Op::Sqrt, 0, [](const UOp& x) { return unary(Op::Neg, x.src(0)); }}});
+  RuleSet rules(
+      {{"there", Op::Neg, {}, [](const UOp& x) { return unary(Op::Sqrt, x.src(0)); }},
+       {"and_back", Op::Sqrt, {}, [](const UOp& x) { return unary(Op::Neg, x.src(0)); }}});
   EXPECT_THROW(rewrite(unary(Op::Neg, buffer(1)), rules), InternalError);
-  RuleSet growing({{"grow", Op::Neg, 0, [](const UOp& x) {
+  RuleSet growing({{"grow", Op::Neg, {}, [](const UOp& x) {
                       return unary(Op::Neg, binary(Op::Add, x.src(0), x.src(0)));
                     }}});
   EXPECT_THROW(rewrite(unary(Op::Neg, buffer(1)), growing), InternalError);
@@ -119,7 +122,7 @@ TEST(Rewrite, NamesRulesThatNeverEnd) {
 TEST(Rewrite, ReleasesWhatItMade) {
   size_t before = live_nodes();
   {
-    RuleSet rules({{"sub", Op::Sub, 0, [](const UOp& x) {
+    RuleSet rules({{"sub", Op::Sub, {}, [](const UOp& x) {
                       return binary(Op::Add, x.src(0), unary(Op::Neg, x.src(1)));
                     }}});
     UOp x = buffer(1);
@@ -133,8 +136,8 @@ TEST(Rewrite, CountsMatchesWhenAsked) {
   setenv("DEBUG", "3", 1);
   reload_options();
   RuleSet rules(
-      {{"b", Op::Sub, 0, [](const UOp& x) { return binary(Op::Add, x.src(0), x.src(1)); }},
-       {"a", Op::Neg, 0, [](const UOp&) { return UOp(); }}});
+      {{"b", Op::Sub, {}, [](const UOp& x) { return binary(Op::Add, x.src(0), x.src(1)); }},
+       {"a", Op::Neg, {}, [](const UOp&) { return UOp(); }}});
   UOp a = buffer(1), b = buffer(2);
   rewrite(unary(Op::Neg, binary(Op::Sub, binary(Op::Sub, a, b), b)), rules);
   unsetenv("DEBUG");

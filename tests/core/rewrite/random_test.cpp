@@ -156,8 +156,7 @@ TEST(RandomIndex, AgreesWhereTheConditionHolds) {
   }
 }
 
-// --- chains of movement ops
-// ------------------------------------------------------------------------
+// --- chains of movement ops ----------------------------------------------------------------------
 
 struct View {
   Dims shape;

@@ -33,8 +33,7 @@ UOp load_if(int64_t slot, const UOp& index, const UOp& valid) {
 const E a = r(0, 5), b = r(1, 4), c = r(2, 3), big = r(3, 1000);
 const UOp yes = const_int(DType::Bool, 1), no = const_int(DType::Bool, 0);
 
-// --- sums
-// ------------------------------------------------------------------------------------------
+// --- sums ----------------------------------------------------------------------------------------
 
 TEST(Sums, AreCanonical) {
   EXPECT_EQ(simplify(a + b), simplify(b + a));
@@ -68,8 +67,7 @@ TEST(Sums, LeaveOverflowAlone) {
   EXPECT_EQ(simplify(x).op(), Op::Mul);
 }
 
-// --- division
-// --------------------------------------------------------------------------------------
+// --- division ------------------------------------------------------------------------------------
 
 TEST(Division, TakesOutWholeMultiples) {
   EXPECT_SIMPLE((a * 4 + b) / 4, a);
@@ -156,8 +154,7 @@ TEST(Minmax, FoldsByBounds) {
   EXPECT_SIMPLE(max(a, E(2)) / 5, E(0));
 }
 
-// --- comparisons and conditions
-// ----------------------------------------------------------------------
+// --- comparisons and conditions ------------------------------------------------------------------
 
 TEST(Comparisons, FoldByBounds) {
   EXPECT_SIMPLE(a < 5, yes);
@@ -294,8 +291,7 @@ TEST(Given, NarrowsSumsAndDecidesParts) {
   EXPECT_EQ(simplify_given(select(negate(flag), t, big), flag & (t < 3)), big.u);
 }
 
-// --- values
-// ------------------------------------------------------------------------------------------
+// --- values --------------------------------------------------------------------------------------
 
 TEST(Floats, KeepEveryBit) {
   UOp x = load(DType::F32, 0, a), y = load(DType::F32, 1, a);

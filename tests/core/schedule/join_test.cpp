@@ -1,14 +1,15 @@
 // Independent kernels in one launch: which join, and that each still does what it did.
-#include "core/schedule/join.h"
-
 #include <functional>
 #include <tinyshard/tinyshard.h>
 
 #include <gtest/gtest.h>
 
 #include "core/exec/executable.h"
+#include "core/exec/explain.h"
 #include "core/exec/pipeline.h"
+#include "core/exec/state.h"
 #include "core/exec/storage.h"
+#include "core/schedule/horizontal.h"
 #include "multi/rewrite.h"
 
 namespace tinyshard {

@@ -9,6 +9,7 @@
 
 #include "core/base/options.h"
 #include "core/exec/pipeline.h"
+#include "core/exec/schedule_of.h"
 
 namespace tinyshard {
 namespace {
@@ -92,7 +93,7 @@ TEST_F(MemoryTest, GradientsOfWeightsAreMadeEarly) {
   };
   step(Tensor::empty({kTokens, kWidth}));
   int64_t activations = 0, made = 0;  // products so far
-  for (const Item& item : step.schedule().items) {
+  for (const Item& item : schedule_of(step.captured_step()).items) {
     if (item.kind != Item::Kind::Library || item.call.node.op() != Op::Dot) continue;
     if (item.call.node.shape()[0] == kTokens) {
       ++activations;

@@ -11,9 +11,10 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "core/exec/context.h"
 #include "core/exec/executable.h"
+#include "core/exec/explain.h"
 #include "core/exec/pipeline.h"
-#include "core/exec/runtime.h"
 #include "core/passes/pipeline.h"
 
 namespace tinyshard {
@@ -215,10 +216,10 @@ TEST_F(LibraryParts, MakeAProgramOfTheirOwn) {
   const LibraryCall into = backward(planned(a.gradients({a.packed}))).call;
   LibraryCall apart = into;
   apart.results.clear();
-  Runtime& runtime = Runtime::get();
-  Device& device = runtime.device(Mesh::of({"NULL:0"}).devices()[0]);
-  EXPECT_NE(&runtime.program(device, into), &runtime.program(device, apart));
-  EXPECT_EQ(&runtime.program(device, into), &runtime.program(device, LibraryCall(into)));
+  Context& context = Context::get();
+  Device& device = context.device(Mesh::of({"NULL:0"}).devices()[0]);
+  EXPECT_NE(&context.program(device, into), &context.program(device, apart));
+  EXPECT_EQ(&context.program(device, into), &context.program(device, LibraryCall(into)));
 }
 
 TEST_F(LibraryParts, AreWrittenIntoSeveralValues) {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/exec/state.h"
 #include "core/schedule/memory.h"
 #include "core/schedule/schedule.h"
 

@@ -6,10 +6,12 @@
 #include <gtest/gtest.h>
 
 #include "core/base/options.h"
+#include "core/exec/context.h"
 #include "core/exec/executable.h"
+#include "core/exec/explain.h"
 #include "core/exec/pipeline.h"
-#include "core/exec/runtime.h"
-#include "core/schedule/merge.h"
+#include "core/exec/schedule_of.h"
+#include "core/schedule/task.h"
 
 namespace tinyshard {
 namespace {
@@ -223,7 +225,7 @@ Schedule planned_step(int devices, bool clip = false, const char* shard_axis = "
     return loss;
   };
   step(x, y);
-  return step.schedule();
+  return schedule_of(step.captured_step());
 }
 
 TEST_F(ScheduleTest, LengthDoesNotDependOnTheDeviceCount) {

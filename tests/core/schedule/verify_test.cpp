@@ -9,8 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "core/exec/context.h"
 #include "core/exec/pipeline.h"
-#include "core/exec/runtime.h"
+#include "core/exec/state.h"
 #include "tests/message_of.h"
 
 namespace tinyshard {
@@ -247,6 +248,25 @@ TEST_F(VerifyKernel, GoesThroughSmallKernels) {
   // An index from data.
   UOp place = cast(read(i_, j_), DType::Index);
   EXPECT_FALSE(accepted(read_at(place)));
+}
+
+// What lies on one device of a 2x3 mesh alone, padded on the others: the same element, wherever it
+// is there, or the one of the next row, which only some devices read.
+TEST_F(VerifyKernel, GoesThroughTheDevicesOfAllAxes) {
+  size(6, 5);
+  UOp param = UOp::make(Op::Param, DType::F32, {}, Dims{1});
+  auto coordinate = [](int64_t axis, int64_t size) {
+    return UOp::make(Op::DeviceCoordinate, DType::Index, {}, Dims{axis, size});
+  };
+  auto read_where = [&](const UOp& row, const UOp& valid) {
+    return UOp::make(Op::Load, DType::F32, {param, at(row, j_), valid});
+  };
+  UOp a = coordinate(0, 2), b = coordinate(1, 3), one = index_const(1);
+  UOp first = binary(Op::And, binary(Op::CmpLt, a, one), binary(Op::CmpLt, b, one));
+  EXPECT_TRUE(accepted(read_where(i_, first)));
+  UOp next = binary(Op::Mod, binary(Op::Add, i_, binary(Op::Mul, a, b)), index_const(6));
+  EXPECT_FALSE(accepted(read_where(next, binary(Op::CmpLt, i_, index_const(6)))));
+  EXPECT_TRUE(accepted(read_where(next, first)));
 }
 
 TEST_F(VerifyKernel, ReasonsAboutLargeKernels) {

@@ -1,5 +1,6 @@
 // Functions against the C library's, in relative error: close to zero, far away and in between.
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <string>
 #include <vector>
@@ -50,6 +51,7 @@ std::vector<Row> rows() {
       {"atan", &Tensor::atan, std::atan, 1e-6, 1e6},
       {"sinh", &Tensor::sinh, std::sinh, 1e-6, 20, true, 5e-6},
       {"cosh", &Tensor::cosh, std::cosh, 1e-6, 20, true, 5e-6},
+      {"cosh_far", &Tensor::cosh, std::cosh, 20, 89.4, true, 1e-5},
       {"tanh", &Tensor::tanh, std::tanh, 1e-6, 20},
       {"asinh", &Tensor::asinh, std::asinh, 1e-6, 1e25},
       {"acosh", &Tensor::acosh, std::acosh, 1.001, 1e25, false},
@@ -97,6 +99,32 @@ TEST_P(Accuracy, InF32AndF64) {
 INSTANTIATE_TEST_SUITE_P(Functions, Accuracy, ::testing::ValuesIn(rows()),
                          [](const auto& info) { return info.param.name; });
 
+// Whether a function has a result, and whether that is too large for the type, at every power of
+// two.
+TEST_P(Accuracy, KindOfResultEverywhere) {
+  const Row& row = GetParam();
+  for (DType dtype : {DType::F32, DType::F64}) {
+    int low = dtype == DType::F32 ? -149 : -1074, high = dtype == DType::F32 ? 127 : 1023;
+    double largest = dtype == DType::F32 ? std::numeric_limits<float>::max()
+                                         : std::numeric_limits<double>::max();
+    std::vector<double> x;
+    for (int exponent = low; exponent <= high; ++exponent) {
+      for (double mantissa : {1.0, -1.0, 1.39, -1.39}) x.push_back(std::ldexp(mantissa, exponent));
+    }
+    x = Tensor(x).cast(dtype).to_vector<double>();
+    std::vector<double> got = (Tensor(x).cast(dtype).*row.method)().to_vector<double>();
+    for (size_t i = 0; i < x.size(); ++i) {
+      double exact = row.exact(x[i]);
+      if (std::abs(exact) > largest) exact = std::copysign(INFINITY, exact);
+      EXPECT_EQ(std::isnan(got[i]), std::isnan(exact))
+          << name(dtype) << " at " << x[i] << ": " << got[i] << ", not " << exact;
+      if (std::isinf(exact) || std::isinf(got[i])) {
+        EXPECT_EQ(got[i], exact) << name(dtype) << " at " << x[i];
+      }
+    }
+  }
+}
+
 TEST(AccuracyOf, Limits) {
   constexpr double inf = INFINITY;
   Tensor x(std::vector<double>{-inf, -1, 0, 1, inf, NAN});
@@ -119,6 +147,8 @@ TEST(AccuracyOf, Limits) {
   expect(x.asin(), {NAN, -pi / 2, 0, pi / 2, NAN, NAN});
   expect(x.atan(), {-pi / 2, -pi / 4, 0, pi / 4, pi / 2, NAN});
   expect(x.sinh(), {-inf, std::sinh(-1.0), 0, std::sinh(1.0), inf, NAN});
+  expect(x.cosh(), {inf, std::cosh(1.0), 1, std::cosh(1.0), inf, NAN});
+  expect(x.acosh(), {NAN, NAN, NAN, 0, inf, NAN});
   expect(x.asinh(), {-inf, std::asinh(-1.0), 0, std::asinh(1.0), inf, NAN});
   expect(x.erf(), {-1, std::erf(-1.0), 0, std::erf(1.0), 1, NAN});
   expect(x.sigmoid(), {0, sigmoid(-1), 0.5, sigmoid(1), 1, NAN});

@@ -1,8 +1,10 @@
 // Attention as one op: values and gradients on the CPU, where it is spelled out, divided among
 // devices, differentiated twice; and the plan of devices that take it whole.
+#include "core/exec/context.h"
 #include "core/exec/executable.h"
+#include "core/exec/explain.h"
 #include "core/exec/pipeline.h"
-#include "core/exec/runtime.h"
+#include "core/exec/state.h"
 #include "tests/core/tensor/attention_cases.h"
 #include "tests/devices.h"
 

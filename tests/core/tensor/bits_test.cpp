@@ -44,8 +44,9 @@ const Named kNorms[] = {
     {"log_softmax", [](const Tensor& x) { return x.log_softmax(1); }},
     {"layernorm", [](const Tensor& x) { return x.layernorm(-1); }},
     {"layernorm of columns", [](const Tensor& x) { return x.layernorm(0); }},
-    {"x / sum", [](const Tensor& x) { return x / x.sum(1, true); }},
-    {"x / sum of all", [](const Tensor& x) { return x / x.sum(); }},
+    // Of positive numbers: a sum near 0 would show the order of its terms in every digit.
+    {"x / sum", [](const Tensor& x) { return x / x.abs().sum(1, true); }},
+    {"x / sum of all", [](const Tensor& x) { return x / x.abs().sum(); }},
     {"gelu", [](const Tensor& x) { return x.gelu(); }},
     {"x * y + z", [](const Tensor& x) { return x * x.flip(0) + x.flip(1); }},
     {"cumsum", [](const Tensor& x) { return x.cumsum(0); }},
@@ -139,6 +140,18 @@ TEST(Maxima, OfWindowsThatOverlapThePadding) {
   }
 }
 
+// --- values that are written over what they are computed from ------------------------------------
+
+// The logarithms take the memory of the differences that they are made of, whose sums along the
+// first dim are complete by then: in loops of their own, not once for each element that is stored.
+TEST(Replaced, WhatIsSummedAlongAnOuterDim) {
+  Tensor x = data({2, 3, 2, 6}).shrink({{0, 2}, {0, 3}, {0, 2}, {0, 5}}).repeat({1, 1, 2, 1});
+  Tensor logs = x.log_softmax(0), rest = x.fmod(logs), norm = logs.layernorm(1);
+  Tensor expected = stored(stored(stored(x).log_softmax(0)).layernorm(1));
+  Tensor::realize({norm, rest});
+  EXPECT_LT((norm - expected).abs().max().item<float>(), 1e-5F);
+}
+
 // --- products and sums ---------------------------------------------------------------------------
 
 TEST(Rounding, OfAProductIsKeptWhereItMeetsASum) {
@@ -204,6 +217,12 @@ const Named kOps[] = {
     {"std", [](const Tensor& x) { return x.std(1); }},
     {"normalize", [](const Tensor& x) { return x.normalize(2, 1); }},
     {"avg_pool2d", [](const Tensor& x) { return x.unsqueeze(0).avg_pool2d({3, 3}); }},
+    {"leaky_relu", [](const Tensor& x) { return x.leaky_relu(); }},
+    {"nll_loss",
+     [](const Tensor& x) {
+       return x.nll_loss(Tensor::arange(x.shape(0)) % x.shape(1), x[0].abs() + 0.5);
+     }},
+    {"batchnorm", [](const Tensor& x) { return x.batchnorm(x[0], x[1], x[2], x[3].abs()); }},
     {"sums and a product", [](const Tensor& x) { return x.cumsum(1); }},
     {"einsum of sums", [](const Tensor& x) { return Tensor::einsum("ij,jk->k", {x, x.T()}); }},
     {"einsum of three",

@@ -32,8 +32,7 @@ Tensor image(const Dims& shape) {
   return Tensor(values, Ints(shape));
 }
 
-// --- pools
-// ----------------------------------------------------------------------------------------------
+// --- pools ---------------------------------------------------------------------------------------
 
 // Of one [h, w] image; all numbers are those of rows and columns.
 struct Window {
@@ -184,8 +183,7 @@ template <class T>
 concept PadsPairs = requires(T x) { x.pad({{1, 0}, {0, 2}}); };
 static_assert(PadsPairs<Tensor> && !PadsFlat<Tensor> && !PadsHalf<Tensor>);
 
-// --- losses
-// ---------------------------------------------------------------------------------------------
+// --- losses --------------------------------------------------------------------------------------
 
 TEST(CrossEntropy, HonoursAllItsOptions) {
   constexpr int64_t n = 4, classes = 3, d = 2;
@@ -241,8 +239,7 @@ TEST(CrossEntropy, HonoursAllItsOptions) {
             std::string::npos);
 }
 
-// --- elementwise
-// ----------------------------------------------------------------------------------------
+// --- elementwise ---------------------------------------------------------------------------------
 
 TEST(IsClose, TakesEveryArgument) {
   const Doubles numbers{0, 1e-9, 1, 1.00001, 1.001, -1, 100, 100.5, 1e6, kInf, -kInf, kNan};

@@ -108,6 +108,7 @@ std::vector<Row> rows() {
   add("sub", {{3, 1}, {3, 4}}, [](const Tensors& x) { return 2 - (x[0] - x[1]); });
   add("mul", {{3, 4}, {1, 4}}, [](const Tensors& x) { return x[0] * x[1] * 3; });
   add("div", {{3, 4}, {3, 1}}, [](const Tensors& x) { return x[0] / x[1] + 1 / x[1]; }, 0.5, 2);
+  add("fmod", {{3, 4}, {3, 4}}, [](const Tensors& x) { return x[0].fmod(x[1] * 0.3); }, 0.5, 2);
   add("mod", {{3, 4}}, [](const Tensors& x) { return x[0] % 0.7; }, 0.5, 2);
   add("pow", {{3, 4}, {3, 4}}, [](const Tensors& x) { return x[0].pow(x[1]); }, 0.5, 2);
   add("maximum", {{3, 4}, {4}}, [](const Tensors& x) { return x[0].maximum(x[1]); });

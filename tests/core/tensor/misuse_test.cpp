@@ -22,7 +22,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
-#include "core/exec/runtime.h"
+#include "core/exec/context.h"
 #include "core/tensor/tensor.h"
 #include "core/tensor/variable.h"
 

@@ -1,13 +1,18 @@
 // Numbers at the edge: NaN among maxima, integers beside numbers that their type does not hold,
 // powers of special values, bits of one size as another. Oracles are <cmath> and 128-bit integers.
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "core/base/options.h"
 #include "core/tensor/tensor.h"
 #include "tests/message_of.h"
 
@@ -31,8 +36,17 @@ std::string message_of(F&& call) {
 
 Tensor of(const Doubles& values, DType dtype) { return Tensor(values).cast(dtype).realize(); }
 
-// --- NaN among maxima
-// -----------------------------------------------------------------------------------
+// --- NaN among maxima ----------------------------------------------------------------------------
+
+// A number that fills what is missing has the type of what is there.
+TEST(Selections, KeepTheirType) {
+  Tensor bits(std::vector<bool>{true, false, true});
+  EXPECT_EQ(bits.masked_select(bits).dtype(), DType::Bool);
+  Tensor filled = bits.masked_select(bits, 3);
+  EXPECT_EQ(filled.dtype(), DType::Bool);
+  EXPECT_EQ(filled.to_vector<int>(), (std::vector<int>{1, 1, 0}));
+  EXPECT_EQ(bits.cast(DType::I8).masked_select(bits, 3, 2.0).dtype(), DType::I8);
+}
 
 TEST(Nan, IsWhereTheMaximumAndTheMinimumAre) {
   struct Row {
@@ -133,8 +147,7 @@ TEST(Nothing, KeepsTheReducedDims) {
   EXPECT_EQ(Tensor::zeros({2, 0, 4}).softmax(2).shape(), (Dims{2, 0, 4}));
 }
 
-// --- integers beside numbers
-// ----------------------------------------------------------------------------
+// --- integers beside numbers ---------------------------------------------------------------------
 
 // The least and the largest number of a type, as bits and as a number.
 std::pair<Wide, Wide> range_of(DType dtype) {
@@ -333,8 +346,7 @@ TEST(Integers, HavePowersByAllBitsOfTheExponent) {
   EXPECT_EQ(pow(2, Tensor{0, 5, 31}).to_vector<int64_t>(), (Int64s{1, 32, INT32_MIN}));
 }
 
-// --- powers of floats
-// -----------------------------------------------------------------------------------
+// --- powers of floats ----------------------------------------------------------------------------
 
 const Doubles kSpecial{0.0,  -0.0, 1,  -1, kInf, -kInf, kNan, 2,    -2,  0.5,
                        -0.5, 3,    -3, 4,  1.5,  -1.5,  100,  -100, 101, 0.25};
@@ -443,8 +455,7 @@ TEST(Powers, HaveTheSlopesOfTheirFormula) {
   }
 }
 
-// --- bits, types
-// ----------------------------------------------------------------------------------------
+// --- bits, types ---------------------------------------------------------------------------------
 
 TEST(Bits, OfOneSizeAreReadAsAnother) {
   const DType all[] = {DType::I8,  DType::U8,  DType::I16, DType::U16, DType::F16, DType::BF16,
@@ -513,6 +524,108 @@ TEST(Types, OfOffsetsAndOfNothingAreRefused) {
   EXPECT_EQ(default_float(), DType::F32);
 }
 
+// A convolution's padding, and the gaps between the elements of a transposed one, are not there: an
+// infinite weight meets the elements that it covers, and no 0 of a padding.
+TEST(Infinities, OfConvolutionsMeetNoPadding) {
+  const int64_t h = 7, channels = 16;
+  std::vector<float> taps(9, 1);
+  taps[0] = std::numeric_limits<float>::infinity();
+  for (const char* libraries : {"1", "0"}) {
+    ::setenv("TS_LIBRARIES", libraries, 1);
+    reload_options();
+    Tensor w = Tensor(taps, {1, 1, 3, 3}).expand({channels, channels, 3, 3}).contiguous();
+    Tensor x = Tensor::full({2, channels, h, h}, 0.5).contiguous().realize().is_param_();
+    w.realize().is_param_();
+    for (int64_t stride : {1, 2}) {
+      Tensor y = x.conv2d(w, {}, {.stride = {stride}, .padding = {1}});
+      const int64_t out = y.size(2);
+      const std::vector<float> forward = y[{0, 0}].to_vector<float>();
+      const std::vector<float> back = y.sum().gradient({x})[0][{0, 0}].to_vector<float>();
+      // Which elements the infinite tap, at the upper left of each window, reads.
+      std::vector<bool> read(size_t(h * h));
+      for (int64_t i = 0; i < out * out; ++i) {
+        const int64_t row = i / out * stride - 1, column = i % out * stride - 1;
+        const bool inside = row >= 0 && column >= 0;
+        if (inside) read[size_t(row * h + column)] = true;
+        EXPECT_EQ(std::isinf(forward[size_t(i)]), inside) << libraries << " " << stride << " " << i;
+        EXPECT_FALSE(std::isnan(forward[size_t(i)])) << libraries << " " << stride << " " << i;
+      }
+      for (size_t i = 0; i < back.size(); ++i) {
+        EXPECT_FALSE(std::isnan(back[i])) << libraries << " " << stride << " " << i;
+        EXPECT_EQ(std::isinf(back[i]), read[i]) << libraries << " " << stride << " " << i;
+      }
+      // An infinite gradient of the first window, of which the upper and left taps read padding.
+      std::vector<float> ones(size_t(y.numel()), 1);
+      for (size_t i = 0; i < ones.size(); i += size_t(out * out))
+        ones[i] = std::numeric_limits<float>::infinity();
+      Tensor weighted = (y * Tensor(ones, y.shape())).sum();
+      const std::vector<float> slopes = weighted.gradient({w})[0][{0, 0}].to_vector<float>();
+      for (size_t i = 0; i < 9; ++i) {
+        EXPECT_FALSE(std::isnan(slopes[i])) << libraries << " " << stride << " " << i;
+        EXPECT_EQ(std::isinf(slopes[i]), i / 3 > 0 && i % 3 > 0) << libraries << " " << i;
+      }
+    }
+  }
+  ::unsetenv("TS_LIBRARIES");
+  reload_options();
+}
+
+// As fmod of C, and with the divisor's sign, as Python's: for quotients of any length.
+TEST(Rests, AreExact) {
+  const Doubles many = {1e30, -7e25, 16777217.5, 1.0, 5.5, -5.5, 3e38, 1e-44, -1e-40, 0.0, 9e15, 1};
+  const Doubles by = {3.0, 0.1, -0.3, 1e-45, 3e-44, -1e-39, 2.5, 1e38, INFINITY, -INFINITY, 0.0};
+  for (DType type : {DType::F32, DType::F64}) {
+    Tensor x = Tensor(many).cast(type).realize();
+    const Doubles dividends = x.cast(DType::F64).to_vector<double>();
+    for (double d : by) {
+      Tensor y = Tensor(Doubles{d}).cast(type).realize();
+      const double divisor = y.cast(DType::F64).item<double>();
+      const Doubles rests = x.fmod(y).cast(DType::F64).to_vector<double>();
+      const Doubles mods = x.mod(y).cast(DType::F64).to_vector<double>();
+      const Doubles times = x.floor_div(y).cast(DType::F64).to_vector<double>();
+      for (size_t i = 0; i < many.size(); ++i) {
+        const double rest = std::fmod(dividends[i], divisor);
+        const bool apart = rest != 0 && (rest < 0) != (divisor < 0);
+        if (std::isnan(rest)) {
+          EXPECT_TRUE(std::isnan(rests[i]) && std::isnan(mods[i])) << many[i] << " by " << d;
+          continue;
+        }
+        EXPECT_EQ(rests[i], rest) << many[i] << " by " << d;
+        EXPECT_EQ(std::signbit(rests[i]), std::signbit(rest)) << many[i] << " by " << d;
+        const double sum = rest + divisor;
+        const double rounded = type == DType::F32 ? double(float(sum)) : sum;
+        EXPECT_EQ(mods[i], apart ? rounded : rest) << many[i] << " by " << d;
+        if (std::abs(times[i]) < 1e6 && std::isfinite(divisor)) {
+          const double left = std::fma(-times[i], divisor, dividends[i]);
+          EXPECT_TRUE(divisor > 0 ? left >= 0 && left <= divisor : left <= 0 && left >= divisor)
+              << many[i] << " by " << d << ": " << times[i];
+        }
+      }
+    }
+  }
+  EXPECT_EQ(Tensor(Doubles{1.0}).floor_div(0.1).item<double>(), 9);  // 1 / 0.1 rounds to 10
+  EXPECT_EQ(Tensor(Doubles{-1.0}).floor_div(INFINITY).item<double>(), -1);
+  EXPECT_EQ(Tensor(Doubles{-1.0}).mod(INFINITY).item<double>(), INFINITY);
+  EXPECT_EQ(Tensor(Doubles{1.0}).floor_div(0.0).item<double>(), INFINITY);
+}
+
+// A constant is the value of its type from the start, not the number that it was made from.
+TEST(Types, OfConstantsRoundTheirNumber) {
+  const double f32 = 0.1f, bf16 = 0x1.9ap-4, f16 = 0x1.998p-4;
+  EXPECT_EQ(Tensor::full({2}, 0.1).cast(DType::F64).to_vector<double>(), Doubles(2, f32));
+  EXPECT_EQ(Tensor::full({1}, 0.1, DType::BF16).cast(DType::F64).item<double>(), bf16);
+  EXPECT_EQ(Tensor::full({1}, 0.1, DType::F16).cast(DType::F32).item<float>(), f16);
+  Tensor stored(std::vector<float>{0.1f});
+  EXPECT_TRUE(Tensor::full({1}, 0.1).cast(DType::F64).eq(stored.cast(DType::F64)).item<bool>());
+  // Just above the middle of two bf16, which f32 does not tell from the middle.
+  const double above = 1 + 0x1p-8 + 0x1p-40;
+  EXPECT_EQ(Tensor::full({1}, above, DType::BF16).cast(DType::F64).item<double>(), 1 + 0x1p-7);
+  Tensor doubles = Tensor::full({1}, above, DType::F64);
+  EXPECT_EQ(doubles.cast(DType::BF16).cast(DType::F64).item<double>(), 1 + 0x1p-7);
+  EXPECT_EQ(doubles.clone().realize().cast(DType::BF16).cast(DType::F64).item<double>(),
+            1 + 0x1p-7);
+}
+
 TEST(Types, OfTrianglesStay) {
   for (DType dtype : {DType::Bool, DType::U8, DType::I64, DType::BF16, DType::F64}) {
     Tensor x = Tensor::ones({2, 3}, dtype);
@@ -549,6 +662,29 @@ TEST(Types, OfFormulasAreThoseAskedFor) {
   Tensor ones = Tensor::ones({5000}, DType::BF16);
   EXPECT_EQ(Tensor::einsum("i->", {ones}, DType::BF16).item<double>(), 4992);
   EXPECT_EQ(Tensor::einsum("i->", {ones}, DType::F32).item<double>(), 5000);
+}
+
+// A sum of products is a sum: nothing of it wraps at the width of its operands.
+TEST(Einsum, OfSmallIntegersIsAsWideAsTheirSum) {
+  for (DType type : {DType::I8, DType::I16, DType::U8, DType::U16, DType::Bool}) {
+    const int top = type == DType::Bool ? 1 : type == DType::I8 ? 100 : 200;
+    Tensor x = Tensor({top, top, top}).cast(type);
+    const DType wide = x.sum().dtype();
+    for (const char* formula : {"i,i->", "i,i,i->", "i->", "i,j->ij", "i,i", "i->i"}) {
+      const std::string text = formula;
+      const auto operands = size_t(std::ranges::count(text.substr(0, text.find('-')), 'i')) +
+                            size_t(std::ranges::count(text.substr(0, text.find('-')), 'j'));
+      Tensor result = Tensor::einsum(text, std::vector<Tensor>(operands, x));
+      EXPECT_EQ(result.dtype(), wide) << name(type) << " " << text;
+      const bool summed = text != "i,j->ij" && text != "i->i";
+      EXPECT_EQ(result.cast(DType::F64).max().item<double>(),
+                std::pow(top, double(operands)) * (summed ? 3 : 1))
+          << name(type) << " " << text;
+    }
+  }
+  Tensor wide = Tensor({3, 4}).cast(DType::I64);
+  EXPECT_EQ(Tensor::einsum("i,i->", {wide, wide}).dtype(), DType::I64);
+  EXPECT_EQ(Tensor::einsum("i,i->", {wide, wide}, DType::I8).dtype(), DType::I8);
 }
 
 }  // namespace

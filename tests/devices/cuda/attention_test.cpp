@@ -1,8 +1,9 @@
 // Attention on a GPU against double precision: by cuDNN, forward and backward, as views of one
 // projection, captured and replayed with other inputs.
+#include "core/exec/context.h"
 #include "core/exec/executable.h"
+#include "core/exec/explain.h"
 #include "core/exec/pipeline.h"
-#include "core/exec/runtime.h"
 #include "devices/cuda/cuda_device.h"
 #include "devices/cuda/cudnn.h"
 #include "tests/core/tensor/attention_cases.h"

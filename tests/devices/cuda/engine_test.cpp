@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "core/base/options.h"
+#include "core/exec/context.h"
 #include "core/exec/executable.h"
-#include "core/exec/runtime.h"
 #include "devices/cuda/cuda_device.h"
 
 namespace tinyshard {
@@ -25,7 +25,7 @@ class CudaEngine : public ::testing::Test {
     Runtime::shutdown();
     Runtime::configure({.devices = std::move(devices)});
   }
-  static Device& gpu() { return Runtime::get().device(parse_device("CUDA:0")); }
+  static Device& gpu() { return Context::get().device(parse_device("CUDA:0")); }
 };
 
 struct Mlp {

@@ -1,6 +1,8 @@
 // One rank of a job that something is done to: joins, works until a call fails, and prints what it
 // was told.
 //   fault_rank <scenario> <timeout in seconds>
+// The scenario "diverge:<rank>:<call>:<how>" makes that rank leave the path of the others at that
+// call: it runs an extra call, leaves it out, or runs one of another op, type or count.
 // In the scenarios that begin with "tell" it ends as programs do, by tell_failure, and prints no
 // report.
 // Lines (rank first, so that the test can tell them apart):
@@ -10,6 +12,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -26,8 +29,29 @@
 using namespace tinyshard;
 using namespace tinyshard::testing;
 
+namespace {
+
+struct Diverging {
+  int rank = -1, call = -1;
+  std::string how;
+  explicit Diverging(const std::string& scenario) {
+    std::stringstream words(scenario);
+    std::string word;
+    std::getline(words, word, ':');
+    if (word != "diverge") return;
+    std::getline(words, word, ':');
+    rank = std::stoi(word);
+    std::getline(words, word, ':');
+    call = std::stoi(word);
+    std::getline(words, how);
+  }
+};
+
+}  // namespace
+
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
+  const Diverging diverging(argv[1]);
   const std::string_view scenario = argv[1];
   const int rank = read_launch_environment().rank;
   const std::string prefix = std::to_string(rank) + " ";
@@ -48,6 +72,12 @@ int main(int argc, char** argv) {
     world = connect_world(1, options);
     world->barrier().wait();
     print_line(prefix + "ready " + std::to_string(getpid()));
+    // Rank 0 waits for rank 1, which computes; nobody waits for rank 2.
+    if (scenario == "chain") {
+      begun = Clock::now();
+      if (rank == 0) world->recv(buffer, 1, DType::F32, 1, 0).wait();
+      std::this_thread::sleep_for(std::chrono::seconds(15));
+    }
     while (true) {
       begun = Clock::now();
       if (rank == 1 && calls == 3) {
@@ -63,6 +93,14 @@ int main(int argc, char** argv) {
           std::this_thread::sleep_for(std::chrono::seconds(1));
           return 4;
         }
+      }
+      if (rank == diverging.rank && calls == diverging.call) {
+        const CommBuffer all[] = {buffer};
+        if (diverging.how == "extra") world->all_reduce(all, all, 100, DType::F32).wait();
+        if (diverging.how == "missing") ++calls;
+        if (diverging.how == "op") world->broadcast(all, all, 4, DType::F32, 0).wait();
+        if (diverging.how == "type") world->all_reduce(all, all, 8, DType::I16).wait();
+        if (diverging.how == "count") world->all_reduce(all, all, 5, DType::F32).wait();
       }
       world
           ->all_reduce({&buffer, 1}, {&buffer, 1}, ++calls % 2 == 0 ? 4 : values.size(), DType::F32,

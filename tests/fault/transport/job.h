@@ -1,5 +1,6 @@
-// A job under mpirun that a test does something to, and what its ranks print of it (fault_rank.cpp
-// and step_rank.cpp say how). TINYSHARD_MPIRUN is the command line without -n.
+// A job that a test does something to, and what its ranks print of it (fault_rank.cpp and
+// step_rank.cpp say how). TINYSHARD_MPIRUN is the command line without -n, of mpirun or of our own
+// launcher.
 #pragma once
 #include <algorithm>
 #include <chrono>

@@ -1,0 +1,183 @@
+// The launcher: a key and a store for each start of the job, the ranks, and their summary. Example:
+// `tinyshard run -n 4 --restarts 1 -- ./train`. Rank 2 is killed; the others say so and end; the
+// summary names rank 2. The job is started once more, with another key and epoch 1, so that nothing
+// of the first start can talk to the second.
+#include "cli/run.h"
+
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "cli/rings.h"
+#include "core/base/error.h"
+#include "launch/hosts.h"
+#include "launch/job.h"
+#include "launch/rank_group.h"
+#include "launch/secret.h"
+#include "transport/rendezvous/tcp_store.h"
+#include "transport/tcp/socket.h"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
+
+namespace tinyshard::cli {
+std::string own_path() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) throw UserError("this program does not find itself in /proc");
+  return path.string();
+}
+
+namespace {
+
+// The environment of every rank, wherever it runs: our own variables, and those named with --env.
+std::vector<std::string> environment_of(const RunOptions& options, bool elsewhere) {
+  std::vector<std::string> list;
+  for (char** entry = environ; elsewhere && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (text.starts_with("TS_") && !text.starts_with("TS_JOB")) list.emplace_back(text);
+  }
+  for (const std::string& wanted : options.environment) {
+    if (wanted.find('=') != std::string::npos) {
+      list.push_back(wanted);
+    } else if (const char* value = std::getenv(wanted.c_str())) {
+      list.push_back(wanted + "=" + value);
+    } else {
+      throw UserError(fmt::format("--env {}: there is no such variable", wanted));
+    }
+  }
+  if (!options.log_folder.empty() && std::getenv("TS_RECORD") == nullptr)
+    list.push_back("TS_RECORD=" + std::filesystem::absolute(options.log_folder).string());
+  if (options.timeout_s > 0) list.push_back(fmt::format("TS_TIMEOUT={}", options.timeout_s));
+  if (options.devices_per_rank > 0)
+    list.push_back(fmt::format("TS_DEVICES_PER_RANK={}", options.devices_per_rank));
+  return list;
+}
+
+bool wants_color(const std::string& when) {
+  if (when != "auto") return when == "always";
+  return isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+}
+
+// What the rings of this host say, where there are some.
+void tell_blame(const std::string& folder) {
+  if (folder.empty()) return;
+  try {
+    const std::string text = blame_report(folder);
+    if (!text.empty()) fmt::print(stderr, "tinyshard run: {}", text);
+  } catch (const UserError&) {  // NOLINT(bugprone-empty-catch)
+    // The ranks ended before they had one.
+  }
+}
+
+}  // namespace
+
+int run(const RunOptions& options, const std::vector<std::string>& words) {
+  JobOptions job;
+  job.command = words;
+  if (job.command.empty())
+    throw UserError("run: no program is named; tinyshard run -n 4 -- ./program");
+  if (!options.hosts.empty() && !options.host_file.empty())
+    throw UserError("run: --hosts and --hostfile name hosts both");
+  std::vector<Host> hosts;
+  if (!options.hosts.empty()) hosts = parse_hosts(options.hosts);
+  if (!options.host_file.empty()) hosts = read_host_file(options.host_file);
+  job.hosts = place_ranks(hosts, options.ranks);
+  std::string remote;
+  for (const Host& host : job.hosts) {
+    if (remote.empty() && !is_this_host(host.name)) remote = host.name;
+  }
+  job.agent = own_path();
+  job.remote_shell = options.remote_shell;
+  job.folder = std::filesystem::current_path().string();
+  job.log_folder = options.log_folder;
+  job.bind_cores = options.cores == "auto";
+  job.prefix = !options.no_prefix;
+  job.color = wants_color(options.color);
+
+  std::string address = options.bind;
+  if (address.empty()) address = remote.empty() ? "127.0.0.1" : tcp::host_towards(remote);
+  const std::vector<std::string> common = environment_of(options, !remote.empty());
+  for (uint32_t epoch = 0;; ++epoch) {
+    const Secret secret = Secret::random();
+    StoreServer store(tcp::join_address(address, 0), secret, epoch);
+    job.environment = common;
+    job.environment.push_back("TS_STORE=" + store.address());
+    job.environment.push_back("TS_JOB=" + secret.for_job("name").text().substr(0, 16));
+    job.environment.push_back("TS_JOB_KEY=" + secret.text());
+    job.environment.push_back(fmt::format("TS_EPOCH={}", epoch));
+    job.on_end = [&](int rank, const std::string& why) { store.give_up(rank, why); };
+    const JobResult result = run_job(job);
+    if (!result.summary.empty()) fmt::print(stderr, "tinyshard run: {}\n", result.summary);
+    if (result.status != 0 && !result.interrupted) tell_blame(options.log_folder);
+    if (result.status == 0 || result.interrupted || int(epoch) >= options.restarts)
+      return result.status;
+    fmt::print(stderr, "tinyshard run: starting again, {} of {}\n", epoch + 1, options.restarts);
+  }
+}
+
+void add_run(CLI::App& app, std::vector<std::string> program, int& status) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* command = app.add_subcommand(
+      "run",
+      "starts a program as several ranks, here or on other hosts, and sees them to their end");
+  command->prefix_command();
+  command->footer(
+      "The program and its arguments come last:\n"
+      "  tinyshard run -n 4 -- ./train --steps 100\n"
+      "  tinyshard run --hosts a:4,b:4 -- ./train\n"
+      "Ctrl-C asks the ranks to end, a second one kills them. The exit status is that of the rank "
+      "that failed first.");
+  command->add_option("-n,--ranks", options->ranks, "Ranks; without it all places of the hosts")
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--hosts", options->hosts, "Hosts and their places, such as a:4,b:4");
+  command->add_option("--hostfile", options->host_file, "The same from a file, a host a line");
+  command->add_option("--devices-per-rank", options->devices_per_rank, "Devices of each rank")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--timeout", options->timeout_s,
+                   "Deadline of one collective in seconds (TS_TIMEOUT)")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--restarts", options->restarts, "How often a job that failed is started again")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--log-dir", options->log_folder,
+                      "Folder for the output of each rank, rank-0.log, ..., and the ring of its "
+                      "collectives, for tinyshard blame");
+  command->add_option("--env", options->environment,
+                      "NAME or NAME=value for every rank; here ranks have all variables of this "
+                      "process, elsewhere those that begin with TS_");
+  command->add_option("--bind", options->bind,
+                      "Address to listen at; by default the loopback, or where hosts are named the "
+                      "address of this one that they see");
+  command
+      ->add_option("--cores", options->cores,
+                   "auto gives each rank its share of the cores, all all of them")
+      ->check(CLI::IsMember({"auto", "all"}))
+      ->capture_default_str();
+  command->add_option("--rsh", options->remote_shell, "Command that runs another one on a host")
+      ->capture_default_str();
+  command->add_option("--color", options->color, "auto, always or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str();
+  command->add_flag("--no-prefix", options->no_prefix, "Lines without the number of their rank");
+  command->callback([command, options, program = std::move(program), &status] {
+    std::vector<std::string> words = command->remaining();
+    words.insert(words.end(), program.begin(), program.end());
+    status = run(*options, words);
+  });
+
+  CLI::App* agent = app.add_subcommand("agent", "serves the ranks of one host for tinyshard run");
+  agent->group("");  // of no use to people
+  agent->callback([&status] { status = serve_rank_group(STDIN_FILENO, STDOUT_FILENO); });
+}
+
+}  // namespace tinyshard::cli

@@ -1,0 +1,30 @@
+// `tinyshard run` and the agent that it starts on each host.
+#pragma once
+#include <string>
+#include <vector>
+
+#include <CLI/App.hpp>
+
+#include "launch/job.h"
+
+namespace tinyshard::cli {
+
+struct RunOptions {
+  int ranks = 0;
+  std::string hosts, host_file, log_folder, remote_shell = JobOptions().remote_shell, bind,
+                                            color = "auto", cores = "auto";
+  int devices_per_rank = 0, restarts = 0;
+  double timeout_s = 0;
+  std::vector<std::string> environment;
+  bool no_prefix = false;
+};
+// Runs the program to its end; returns the exit status. UserError where the options make no sense.
+int run(const RunOptions& options, const std::vector<std::string>& words);
+
+std::string own_path();  // of this program
+
+// Adds both to the command. `program` are the words behind "--"; `status` is what the process shall
+// end with.
+void add_run(CLI::App& app, std::vector<std::string> program, int& status);
+
+}  // namespace tinyshard::cli

@@ -1,0 +1,62 @@
+// The list of attached observers, under a lock that events share and attaching takes alone.
+#include "core/base/observer.h"
+
+#include <algorithm>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+namespace tinyshard {
+namespace {
+
+struct Attached {
+  std::shared_mutex mutex;
+  std::vector<Observer*> list;
+  std::atomic<uint64_t> next{1};
+};
+
+Attached& attached() {
+  static Attached& all = *new Attached;  // outlives every static user
+  return all;
+}
+
+}  // namespace
+
+std::atomic<int> detail::observers{0};
+
+const char* name(EventKind kind) {
+  constexpr const char* kNames[] = {"pass",   "schedule step", "compilation", "run",
+                                    "launch", "copy",          "collective"};
+  return kNames[size_t(kind)];
+}
+
+Observing::Observing(Observer& observer) : observer_(&observer) {
+  std::unique_lock lock(attached().mutex);
+  attached().list.push_back(observer_);
+  detail::observers.fetch_add(1);
+}
+
+Observing::~Observing() {
+  std::unique_lock lock(attached().mutex);
+  std::erase(attached().list, observer_);
+  detail::observers.fetch_sub(1);
+}
+
+bool items_are_timed() {
+  if (!is_observed()) return false;
+  std::shared_lock lock(attached().mutex);
+  return std::ranges::any_of(attached().list, [](const Observer* o) { return o->times_items(); });
+}
+
+void detail::begin_event(ObservedEvent& event) {
+  event.id = attached().next.fetch_add(1, std::memory_order_relaxed);
+  std::shared_lock lock(attached().mutex);
+  for (Observer* o : attached().list) o->begin(event);
+}
+
+void detail::end_event(const ObservedEvent& event) noexcept {
+  std::shared_lock lock(attached().mutex);
+  for (Observer* o : attached().list) o->end(event);
+}
+
+}  // namespace tinyshard

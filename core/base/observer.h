@@ -1,0 +1,128 @@
+// One stream of events: what the engine begins and what it ends, with the line of the user's
+// program where that is known. DEBUG's text, a file for a trace viewer and tests are observers of
+// it. With none attached, an event costs a load and a branch.
+//
+//   compilation of a step:  pass*, schedule step*, compilation*
+//   a run:                  run { launch | copy | collective ... }
+//
+// A replayed step is one run without events inside: its items are not begun by the host.
+//
+// Threads: events of one thread nest. Observers are called on the thread that works, several at
+// once where several work.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/base/origin.h"
+#include "core/base/stopwatch.h"
+#include "core/base/ticket.h"
+
+namespace tinyshard {
+
+enum class EventKind : uint8_t {
+  Pass,
+  ScheduleStep,
+  Compilation,
+  Run,
+  Launch,  // of a kernel or a library's call, on each local device
+  Copy,
+  Collective,  // its start on this rank
+};
+const char* name(EventKind kind);  // "pass"
+
+struct ObservedEvent {
+  EventKind kind = EventKind::Pass;
+  uint64_t id = 0;      // the same at begin and end; increases
+  std::string name;     // "tidy", "kernel map_64_64 (2 in, 1 out)"
+  OriginId origin = 0;  // of what is made
+  Ticket ticket = {};   // of a run and what is in it
+  std::chrono::steady_clock::time_point begun = {};
+  // Known at the end.
+  std::chrono::nanoseconds took{};
+  double processor_ms = 0;
+  std::string after = {};  // what there is then: "48 nodes", "12 items"
+  bool failed = false;     // it was left by an exception
+  double ms() const { return std::chrono::duration<double, std::milli>(took).count(); }
+};
+
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void begin(const ObservedEvent& event) = 0;
+  virtual void end(const ObservedEvent& event) noexcept = 0;
+  // Whether each item of a run has to be seen: steps are then not replayed as a whole, and an item
+  // ends when the device has done it.
+  virtual bool times_items() const { return false; }
+};
+
+// Attaches an observer for as long as the object lives. Not while an event is under way.
+class Observing {
+ public:
+  explicit Observing(Observer& observer);
+  ~Observing();
+  Observing(const Observing&) = delete;
+  Observing& operator=(const Observing&) = delete;
+
+ private:
+  Observer* observer_;
+};
+
+namespace detail {
+extern std::atomic<int> observers;  // attached
+void begin_event(ObservedEvent& event);
+void end_event(const ObservedEvent& event) noexcept;
+}  // namespace detail
+
+inline bool is_observed() { return detail::observers.load(std::memory_order_relaxed) > 0; }
+bool items_are_timed();  // by some observer
+
+// An event, from here to the end of the scope. `describe` gives an ObservedEvent and is called only
+// when somebody looks.
+class ObservedScope {
+ public:
+  template <class Describe>
+  explicit ObservedScope(Describe&& describe) : seen_(is_observed()) {
+    if (!seen_) return;
+    event_ = std::forward<Describe>(describe)();
+    unwinding_ = std::uncaught_exceptions();
+    detail::begin_event(event_);
+    event_.begun = std::chrono::steady_clock::now();
+    processor_.emplace();
+  }
+  ~ObservedScope() {
+    if (!seen_) return;
+    stop();
+    event_.failed = std::uncaught_exceptions() > unwinding_;
+    detail::end_event(event_);
+  }
+  ObservedScope(const ObservedScope&) = delete;
+  ObservedScope& operator=(const ObservedScope&) = delete;
+
+  bool is_seen() const { return seen_; }
+  // Ends the event's time, then asks for its result in words: describing it is not part of the time.
+  template <class After>
+  void finish(const After& after) {
+    if (!seen_) return;
+    stop();
+    event_.after = after();
+  }
+
+ private:
+  void stop() {
+    if (event_.took.count() != 0) return;
+    event_.took = std::chrono::steady_clock::now() - event_.begun;
+    event_.processor_ms = processor_->ms();
+  }
+
+  bool seen_;
+  int unwinding_ = 0;
+  ObservedEvent event_;
+  std::optional<ProcessorStopwatch> processor_;
+};
+
+}  // namespace tinyshard

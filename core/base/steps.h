@@ -1,0 +1,72 @@
+// Stages that are lists of named steps: the passes over graphs (core/passes/pipeline.h), the steps
+// of scheduling (core/schedule/steps.h). Each list is one table that reads as the story, and what
+// DEBUG, SPEC and TS_DISABLE_PASSES say of a step holds for all of them:
+//
+//   DEBUG=1  its name, its processor time, and what there is after it
+//   DEBUG=3  all of that printed
+//   SPEC=2   verified
+//   TS_DISABLE_PASSES=a,b   left out, where a step is not required
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/debug_text.h"
+#include "core/base/log.h"
+#include "core/base/observer.h"
+#include "core/base/options.h"
+
+namespace tinyshard {
+
+template <class State>
+struct Step {
+  std::string_view name;
+  std::string_view purpose;
+  bool required;
+  void (*run)(State&);
+};
+
+// What TS_DISABLE_PASSES may name.
+struct StepName {
+  std::string_view name;
+  bool required;
+};
+template <class State>
+std::vector<StepName> names_of(std::span<const Step<State>> steps) {
+  std::vector<StepName> names;
+  for (const Step<State>& step : steps) names.push_back({step.name, step.required});
+  return names;
+}
+
+// Whether TS_DISABLE_PASSES names the step.
+bool is_disabled(std::string_view name);
+// UserError when TS_DISABLE_PASSES names something that is not among `known`, with the name that is
+// nearest, or a step that is required.
+void check_disabled(std::span<const StepName> known);
+
+// The steps that run, in order, each an event. `kind` is "pass" or "step"; after each, count(state)
+// says what there is ("48 nodes"), text(state) prints all of it, verify(state, step) proves what
+// holds. Steps after one that makes done(state) true do not run.
+template <class State, class Watcher>
+void run_steps(std::string_view kind, std::span<const Step<State>> steps, State& state,
+               Watcher&& watcher) {
+  const Options& o = options();
+  follow_debug_option();
+  for (const Step<State>& step : steps) {
+    if (!step.required && is_disabled(step.name)) continue;
+    {
+      ObservedScope event([&] {
+        return ObservedEvent{.kind = kind == "pass" ? EventKind::Pass : EventKind::ScheduleStep,
+                             .name = std::string(step.name)};
+      });
+      step.run(state);
+      event.finish([&] { return watcher.count(state); });
+    }
+    if (o.debug >= 3) log_line(watcher.text(state));
+    if (o.spec >= 2) watcher.verify(state, step);
+    if (watcher.done(state)) return;
+  }
+}
+
+}  // namespace tinyshard

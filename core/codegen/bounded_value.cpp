@@ -1,0 +1,401 @@
+// Each op on a value and the bound of its error: 3, at most 0.1 off, times an exact 2 is 6, at most
+// 0.2 and one ulp of 6 off.
+#include "core/codegen/bounded_value.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "core/base/error.h"
+#include "core/dtype/half.h"
+
+namespace tinyshard::bounded {
+
+bool has_sign(DType dtype) { return is_signed_int(dtype) || dtype == DType::Index; }
+
+namespace {
+
+constexpr double kTranscendentalUlps = 4;
+
+uint64_t width_of(DType dtype) { return dtype == DType::Index ? 64 : 8 * itemsize(dtype); }
+
+double ulp(DType dtype, double value) {
+  struct Format {
+    int digits, lowest;
+  };
+  const Format format = dtype == DType::F64   ? Format{53, -1074}
+                        : dtype == DType::F16 ? Format{11, -24}
+                        : dtype == DType::F32 ? Format{24, -149}
+                                              : Format{8, -133};
+  if (!std::isfinite(value)) return 0;
+  int exponent = format.lowest;
+  if (value != 0) std::frexp(value, &exponent);
+  return std::ldexp(1.0, std::max(exponent - format.digits, format.lowest));
+}
+
+int64_t wrapped(DType dtype, uint64_t bits) {
+  switch (dtype) {
+    case DType::Bool:
+      return bits != 0;
+    case DType::I8:
+      return static_cast<int8_t>(bits);
+    case DType::U8:
+      return static_cast<uint8_t>(bits);
+    case DType::I16:
+      return static_cast<int16_t>(bits);
+    case DType::U16:
+      return static_cast<uint16_t>(bits);
+    case DType::I32:
+      return static_cast<int32_t>(bits);
+    case DType::U32:
+      return static_cast<uint32_t>(bits);
+    default:
+      return static_cast<int64_t>(bits);
+  }
+}
+
+int64_t lowest_of(DType dtype) {
+  const uint64_t sign = uint64_t{1} << (width_of(dtype) - 1);
+  return has_sign(dtype) ? -static_cast<int64_t>(sign - 1) - 1 : 0;
+}
+
+int64_t highest_of(DType dtype) {
+  if (dtype == DType::Bool) return 1;
+  const uint64_t sign = uint64_t{1} << (width_of(dtype) - 1);
+  return static_cast<int64_t>(has_sign(dtype) ? sign - 1 : sign - 1 + sign);
+}
+
+int64_t saturated(DType to, double v) {
+  if (std::isnan(v)) return 0;
+  v = std::trunc(v);
+  if (to == DType::U64) {
+    return v <= 0 ? 0 : v >= 0x1p64 ? -1 : static_cast<int64_t>(static_cast<uint64_t>(v));
+  }
+  const int64_t low = lowest_of(to), high = highest_of(to);
+  if (v <= static_cast<double>(low)) return low;
+  return v >= static_cast<double>(high) ? high : static_cast<int64_t>(v);
+}
+
+template <class T>
+T get(const void* memory, int64_t index) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(memory) + index * int64_t{sizeof(T)}, sizeof(T));
+  return value;
+}
+
+uint64_t bits_of(const Value& v, DType dtype) {
+  switch (dtype) {
+    case DType::F64:
+      return std::bit_cast<uint64_t>(v.real);
+    case DType::F32:
+      return std::bit_cast<uint32_t>(static_cast<float>(v.real));
+    case DType::F16:
+      return f64_to_f16(v.real);
+    case DType::BF16:
+      return f64_to_bf16(v.real);
+    default:
+      return static_cast<uint64_t>(v.whole);
+  }
+}
+
+// threefry-2x32, 20 rounds.
+uint64_t threefry(uint64_t counter, uint64_t key) {
+  constexpr int kTurns[8] = {13, 15, 26, 6, 17, 29, 16, 24};
+  const auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  const uint32_t keys[3] = {k0, k1, 0x1bd11bda ^ k0 ^ k1};
+  uint32_t a = static_cast<uint32_t>(counter) + k0, b = static_cast<uint32_t>(counter >> 32) + k1;
+  for (uint32_t round = 0; round < 20; ++round) {
+    a += b;
+    b = std::rotl(b, kTurns[round % 8]) ^ a;
+    if (round % 4 != 3) continue;
+    const uint32_t s = round / 4 + 1;
+    a += keys[s % 3];
+    b += keys[(s + 1) % 3] + s;
+  }
+  return uint64_t{b} << 32 | a;
+}
+
+}  // namespace
+
+double largest(DType dtype) {
+  return dtype == DType::F64   ? std::numeric_limits<double>::max()
+         : dtype == DType::F16 ? 65504.0
+                               : static_cast<double>(std::numeric_limits<float>::max());
+}
+
+bool known(const Value& v) { return !v.unsure && std::isfinite(v.error); }
+
+Value real_value(DType dtype, double exact, double error, double ulps) {
+  const DType computes_in = dtype == DType::F64 ? DType::F64 : DType::F32;
+  const double value = rounded_to(dtype, rounded_to(computes_in, exact));
+  if (ulps > 0) error += ulps * ulp(computes_in, value);
+  if (error > 0) error += ulp(dtype, value);
+  const bool open = error > 0 && !std::isfinite(value);
+  return {value, open || std::isnan(error) ? kInfinity : error, 0, false};
+}
+
+Value element(const void* memory, DType dtype, int64_t i) {
+  const auto real = [](double x) { return Value{x, 0, 0, false}; };
+  const auto whole = [](int64_t x) { return Value{0, 0, x, false}; };
+  switch (dtype) {
+    case DType::F64:
+      return real(get<double>(memory, i));
+    case DType::F32:
+      return real(get<float>(memory, i));
+    case DType::F16:
+      return real(f16_to_f32(get<uint16_t>(memory, i)));
+    case DType::BF16:
+      return real(bf16_to_f32(get<uint16_t>(memory, i)));
+    case DType::Bool:
+      return whole(get<uint8_t>(memory, i) != 0);
+    default:
+      break;
+  }
+  uint64_t bits = 0;
+  const size_t size = itemsize(dtype);
+  std::memcpy(&bits, static_cast<const char*>(memory) + i * static_cast<int64_t>(size), size);
+  return whole(wrapped(dtype, bits));
+}
+
+Value bit_cast(const Value& v, DType from, DType to) {
+  const uint64_t bits = bits_of(v, from);
+  Value out = element(&bits, to, 0);
+  if (v.unsure || v.error > 0 || (is_float(from) && std::isnan(v.real))) {
+    out.unsure = true;  // the payload of NaN is nobody's business
+    out.error = kInfinity;
+  }
+  return out;
+}
+
+Value cast(const Value& v, DType from, DType to) {
+  if (is_float(to)) {
+    // Once, without f32 or f64 between.
+    const double exact = is_float(from)       ? rounded_to(to, v.real)
+                         : from == DType::U64 ? rounded_integer(to, static_cast<uint64_t>(v.whole))
+                                              : rounded_integer(to, v.whole);
+    return real_value(to, exact, is_float(from) ? v.error : v.unsure ? kInfinity : 0);
+  }
+  if (!is_float(from)) return {0, 0, wrapped(to, static_cast<uint64_t>(v.whole)), v.unsure};
+  if (to == DType::Bool) {
+    return {0, 0, v.real != 0, v.error > 0 && !(std::abs(v.real) > v.error)};
+  }
+  const int64_t low = saturated(to, v.real - v.error), high = saturated(to, v.real + v.error);
+  return {0, 0, saturated(to, v.real), v.error > 0 && (low != high || !known(v))};
+}
+
+Value on_reals(Op op, DType dtype, const Value& a, const Value& b, double division_ulps) {
+  const double x = a.real, y = b.real, ea = a.error, eb = b.error;
+  const auto compare = [&](bool holds) {
+    const bool open = ea + eb > 0 && !(std::abs(x - y) > ea + eb);
+    return Value{0, 0, holds, open};
+  };
+  // The largest change of f within the bound, of functions that are monotonous there.
+  const auto within = [&](auto f, bool defined) {
+    if (ea == 0) return 0.0;
+    if (!defined || !std::isfinite(ea)) return kInfinity;
+    return std::max(std::abs(f(x + ea) - f(x)), std::abs(f(x - ea) - f(x)));
+  };
+  const auto exp2 = [](double v) { return std::exp2(v); };
+  const auto log2 = [](double v) { return std::log2(v); };
+  const auto root = [](double v) { return std::sqrt(v); };
+  const auto recip = [](double v) { return 1 / v; };
+  switch (op) {
+    case Op::Neg:
+      return real_value(dtype, -x, ea);
+    case Op::Exp2:
+      return real_value(dtype, exp2(x), within(exp2, true), kTranscendentalUlps);
+    case Op::Log2:
+      return real_value(dtype, log2(x), within(log2, x > ea), kTranscendentalUlps);
+    case Op::Sin:
+      return real_value(dtype, std::sin(x), ea, kTranscendentalUlps);
+    case Op::Sqrt:
+      return real_value(dtype, root(x), within(root, x >= ea), division_ulps);
+    case Op::Recip:
+      return real_value(dtype, recip(x), within(recip, std::abs(x) > ea), division_ulps);
+    case Op::Trunc: {
+      const double v = std::trunc(x);
+      return real_value(dtype, v, std::trunc(x - ea) == v && std::trunc(x + ea) == v ? 0 : ea + 1);
+    }
+    case Op::Add:
+      return real_value(dtype, x + y, ea + eb);
+    case Op::Sub:
+      return real_value(dtype, x - y, ea + eb);
+    case Op::Mul: {
+      const double error = ea + eb == 0 ? 0 : std::abs(x) * eb + std::abs(y) * ea + ea * eb;
+      return real_value(dtype, x * y, error);
+    }
+    case Op::Div: {
+      double error = 0;
+      if (ea + eb > 0) {
+        error = std::abs(y) > eb ? (ea + std::abs(x / y) * eb) / (std::abs(y) - eb) : kInfinity;
+      }
+      return real_value(dtype, x / y, error, division_ulps);
+    }
+    case Op::Mod: {
+      // The sawtooth jumps where the quotient passes a whole number.
+      const auto quotient = [&](double u, double v) { return std::trunc(u / v); };
+      const double near = std::abs(y) > eb ? (std::abs(x) + ea) / (std::abs(y) - eb) : kInfinity;
+      const bool steady = near < 0x1p20 && quotient(x - ea, y - eb) == quotient(x + ea, y + eb) &&
+                          quotient(x - ea, y + eb) == quotient(x + ea, y - eb);
+      const double error = ea + eb == 0 ? 0 : steady ? ea + near * eb : kInfinity;
+      return real_value(dtype, std::fmod(x, y), error);
+    }
+    case Op::Max: {
+      const bool nan = std::isnan(x) || std::isnan(y);
+      return real_value(dtype, nan ? NAN : std::max(x, y), std::max(ea, eb));
+    }
+    case Op::Or: {  // of bits; one of the two is 0 where it is used, and bounds stay
+      const uint64_t bits = bits_of(a, dtype) | bits_of(b, dtype);
+      Value result = element(&bits, dtype, 0);
+      result.error = std::max(ea, eb);
+      return result;
+    }
+    case Op::CmpLt:
+      return compare(x < y);
+    case Op::CmpEq:
+      return compare(x == y);
+    case Op::CmpNe:
+      return compare(x != y);
+    default:
+      throw InternalError("TS_CHECK=values knows no floats of op " + std::string(info(op).name));
+  }
+}
+
+Value on_integers(Op op, DType from, DType dtype, const Value& a, const Value& b) {
+  const int64_t x = a.whole, y = b.whole;
+  const auto ux = static_cast<uint64_t>(x), uy = static_cast<uint64_t>(y);
+  const bool no_sign = !has_sign(from), flag = from == DType::Bool;
+  const uint64_t width = width_of(from);
+  const auto result = [&](uint64_t bits) {
+    return Value{0, 0, wrapped(dtype, bits), a.unsure || b.unsure};
+  };
+  switch (op) {
+    case Op::Neg:
+      return result(flag ? ux : 0 - ux);
+    case Op::Not:
+      return result(flag ? uint64_t{x == 0} : ~ux);
+    case Op::Trunc:
+      return result(ux);
+    case Op::Add:
+      return result(flag ? ux | uy : ux + uy);
+    case Op::Sub:
+      return result(flag ? ux ^ uy : ux - uy);
+    case Op::Mul:
+      return result(ux * uy);
+    case Op::Max:
+      return result(no_sign ? std::max(ux, uy) : static_cast<uint64_t>(std::max(x, y)));
+    case Op::And:
+      return result(ux & uy);
+    case Op::Or:
+      return result(ux | uy);
+    case Op::Xor:
+      return result(ux ^ uy);
+    case Op::Shl:
+      return result(uy < width ? ux << uy : 0);
+    case Op::Shr:
+      if (uy >= width) return result(0);
+      return result(no_sign ? ux >> uy : static_cast<uint64_t>(x >> y));
+    case Op::CmpLt:
+      return result(no_sign ? ux < uy : x < y);
+    case Op::CmpEq:
+      return result(x == y);
+    case Op::CmpNe:
+      return result(x != y);
+    case Op::Threefry:
+      return result(threefry(ux, uy));
+    case Op::IDiv:
+    case Op::Mod: {
+      const bool quotient = op == Op::IDiv;
+      if (y == 0) return result(0);
+      if (no_sign) return result(quotient ? ux / uy : ux % uy);
+      if (y == -1) return result(quotient ? 0 - ux : 0);
+      const bool floor = from == DType::Index && x % y != 0 && (x ^ y) < 0;
+      return result(
+          static_cast<uint64_t>(quotient ? x / y - (floor ? 1 : 0) : x % y + (floor ? y : 0)));
+    }
+    default:
+      throw InternalError("TS_CHECK=values knows no integers of op " + std::string(info(op).name));
+  }
+}
+
+Total::Total(ReduceOp op, DType dtype, bool contracts)
+    : op_(op), dtype_(dtype), contracts_(contracts) {
+  if (op == ReduceOp::Prod) real_ = 1, value_.whole = 1;
+  if (op == ReduceOp::Max) extremum_ = -kInfinity;
+  if (op == ReduceOp::Min) extremum_ = kInfinity;
+  if (op == ReduceOp::Max && !is_float(dtype)) value_.whole = lowest_of(dtype);
+  if (op == ReduceOp::Min && !is_float(dtype)) value_.whole = highest_of(dtype);
+}
+
+void Total::add(const Value& v) {
+  ++count_;
+  if (!is_float(dtype_)) return add_whole(v);
+  nan_ = nan_ || std::isnan(v.real);
+  switch (op_) {
+    case ReduceOp::Sum:
+      real_ += v.real;
+      sizes_ += std::abs(v.real);
+      error_ += v.error;
+      break;
+    case ReduceOp::Prod:
+      real_ *= v.real;
+      if (v.error > 0) error_ += v.error / std::abs(v.real);  // relative
+      break;
+    case ReduceOp::Max:
+      extremum_ = std::max(extremum_, v.real);
+      error_ = std::max(error_, v.error);
+      break;
+    case ReduceOp::Min:
+      extremum_ = std::min(extremum_, v.real);
+      error_ = std::max(error_, v.error);
+      break;
+  }
+}
+
+Value Total::value() const {
+  if (!is_float(dtype_)) return value_;
+  if (nan_) return {NAN, error_ > 0 ? kInfinity : 0, 0, false};
+  // Each addition rounds once, whatever their order, and each product, if it does.
+  const double rounding = (dtype_ == DType::F64 ? 0x1p-53 : 0x1p-24) * 1.01;
+  const double roundings = double(count_ - (count_ > 0)) + (contracts_ ? 1 : 0);
+  const auto total = static_cast<double>(real_);
+  double error = error_;
+  switch (op_) {
+    case ReduceOp::Sum:
+      error += roundings * rounding * static_cast<double>(sizes_);
+      if (sizes_ > largest(dtype_ == DType::F64 ? dtype_ : DType::F32)) error = kInfinity;
+      return real_value(dtype_, total, error);
+    case ReduceOp::Prod: {
+      // Partial products may have left the range of the type on the way.
+      const bool in_range = std::abs(total) > 1e-30 && std::abs(total) < 1e30;
+      error = in_range || count_ < 2 ? (error + roundings * rounding) * std::abs(total) : kInfinity;
+      return real_value(dtype_, total, error);
+    }
+    default:
+      return real_value(dtype_, extremum_, error);
+  }
+}
+
+void Total::add_whole(const Value& v) {
+  const auto a = static_cast<uint64_t>(value_.whole), b = static_cast<uint64_t>(v.whole);
+  const bool less = has_sign(dtype_) ? v.whole < value_.whole : b < a;
+  value_.unsure = value_.unsure || v.unsure;
+  switch (op_) {
+    case ReduceOp::Sum:
+      value_.whole = wrapped(dtype_, a + b);
+      break;
+    case ReduceOp::Prod:
+      value_.whole = wrapped(dtype_, a * b);
+      break;
+    case ReduceOp::Max:
+      if (!less) value_.whole = v.whole;
+      break;
+    case ReduceOp::Min:
+      if (less) value_.whole = v.whole;
+      break;
+  }
+}
+
+}  // namespace tinyshard::bounded

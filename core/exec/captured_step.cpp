@@ -1,0 +1,269 @@
+// Traces, puts inputs in place and runs. See captured_step.h.
+#include "core/exec/captured_step.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/exec/capture.h"
+#include "core/exec/context.h"
+#include "core/exec/executable.h"
+#include "core/exec/explain.h"
+#include "core/exec/pipeline.h"
+#include "core/exec/schedule_of.h"
+#include "core/exec/state.h"
+#include "core/exec/transfer.h"
+#include "core/uop/sizes.h"
+
+namespace tinyshard {
+namespace {
+
+std::shared_ptr<Storage> shared_storage(const UOp& buffer) {
+  auto placed = std::static_pointer_cast<const Placed>(buffer->payload);
+  return std::static_pointer_cast<Storage>(std::const_pointer_cast<Placed>(placed));
+}
+
+std::string signature_of(const TensorState& state) {
+  return fmt::format("{}{} on {}", name(state.value.dtype()), to_string(state.value.shape()),
+                     Storage::of(*stored_node(state.value))->sharding.to_string());
+}
+
+void check_defined(const CapturedStep::States& states, const char* what) {
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (!states[i])
+      throw UserError(
+          fmt::format("captured step: {} {} is a tensor that was never given a value", what, i));
+  }
+}
+
+void check_plain(const CapturedStep::States& states) {
+  for (size_t i = 0; i < states.size(); ++i) {
+    const SymbolicShape* sizes = symbolic_shape(states[i]->value);
+    if (!sizes) continue;
+    for (const auto& size : sizes->dims) {
+      if (!size) continue;
+      throw UserError(fmt::format(
+          "captured step: result {} has a dim of size {}, from {} to {}; results are of one size: "
+          "give it its largest with to_bound(), or reduce it",
+          i, size->text, size->low, size->high));
+    }
+  }
+}
+
+}  // namespace
+
+class CapturedStep::Impl {
+ public:
+  const States& call(const States& inputs, const Trace& trace);
+  bool captured() const { return executable_ != nullptr; }
+  const Schedule& schedule() const;
+
+ private:
+  void capture(const States& inputs, const Trace& trace);
+  const States& run(const States& inputs);  // that were checked, and in a turn
+  void check_inputs(const States& inputs) const;
+  // Everything that has to happen before this call's run can write where it writes.
+  void settle_states(const States& inputs);
+  // A copy of what input i holds, in memory that is the same at every call.
+  const std::shared_ptr<Storage>& copied(size_t i, Storage& original);
+
+  std::unique_ptr<Executable> executable_;
+  std::vector<std::string> signature_;
+  std::vector<std::shared_ptr<Storage>> placeholders_, bound_;
+  std::vector<std::shared_ptr<Storage>> copies_;  // by input, of what the step writes over
+  StorageUse use_;                                // without inputs
+  std::vector<size_t> assigned_inputs_;
+  uint64_t settled_ = 0;  // newest_value() at the latest call
+  States outputs_;
+  std::vector<UOp> results_;  // by output: its node; null for what existed before
+};
+
+const CapturedStep::States& CapturedStep::Impl::call(const States& inputs, const Trace& trace) {
+  if (current_capture())
+    throw UserError("a captured step cannot be called while another one is recorded");
+  check_defined(inputs, "input");
+  if (!executable_) {
+    realize(inputs);
+    capture(inputs, trace);
+    const Context::Turn turn;
+    return run(inputs);
+  }
+  const Context::Turn turn;
+  executable_->check_usable();
+  realize(inputs);
+  check_inputs(inputs);
+  return run(inputs);
+}
+
+const CapturedStep::States& CapturedStep::Impl::run(const States& inputs) {
+  settle_states(inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    std::shared_ptr<Storage> actual = shared_storage(stored_node(inputs[i]->value));
+    if (use_.writes(actual.get())) actual = copied(i, *actual);
+    if (bound_[i] == actual) continue;
+    executable_->rebind(*placeholders_[i], *actual);
+    bound_[i] = std::move(actual);
+  }
+  executable_->run();
+  return outputs_;
+}
+
+void CapturedStep::Impl::settle_states(const States& inputs) {
+  if (newest_value() == settled_ && assigned_inputs_.empty()) return;
+  if (assigned_inputs_.empty()) {
+    settle(use_, settled_);
+  } else {  // values of any age may need what the step has not written so far
+    StorageUse use = use_;
+    for (size_t i : assigned_inputs_) {
+      separate(*inputs[i]);
+      use.written.push_back(Storage::of(*inputs[i]->value));
+    }
+    std::ranges::sort(use.written);
+    settle(use, 0);
+  }
+  // A result is what the step will make of it, whatever has been assigned to it since.
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (results_[i] && !(outputs_[i]->value == results_[i])) outputs_[i]->set(results_[i]);
+  }
+  settled_ = newest_value();
+}
+
+const std::shared_ptr<Storage>& CapturedStep::Impl::copied(size_t i, Storage& original) {
+  std::shared_ptr<Storage>& copy = copies_[i];
+  if (!copy)
+    copy = std::make_shared<Storage>(original.shape(), original.dtype(), original.sharding);
+  const Dims& shape = original.local_shape();
+  const Box whole{shape, Dims(shape.size()), shape, itemsize(original.dtype())};
+  for (size_t d = 0; d < original.devices().size(); ++d) {
+    Device& device = *original.devices()[d];
+    copy_box(whole, device, original.memory()[d], device, copy->memory()[d]);
+  }
+  return copy;
+}
+
+void CapturedStep::Impl::check_inputs(const States& inputs) const {
+  if (inputs.size() != signature_.size()) {
+    throw UserError(fmt::format("captured step: called with {} tensors, captured with {}",
+                                inputs.size(), signature_.size()));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Storage* now = Storage::of(*stored_node(inputs[i]->value));
+    if (bound_[i].get() == now) continue;
+    const Storage* then = placeholders_[i].get();
+    if (now->shape() != then->shape() || now->dtype() != then->dtype() ||
+        !(now->sharding == then->sharding)) {
+      throw UserError(
+          fmt::format("captured step: input {} is {}, but the step was captured with {}; "
+                      "make another Jit for other shapes, or call reset()",
+                      i, signature_of(*inputs[i]), signature_[i]));
+    }
+  }
+}
+
+void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
+  signature_.clear();
+  placeholders_.clear();
+  States arguments;
+  for (const StatePtr& input : inputs) {
+    signature_.push_back(signature_of(*input));
+    Storage* like = Storage::of(*stored_node(input->value));
+    placeholders_.push_back(
+        std::make_shared<Storage>(like->shape(), like->dtype(), like->sharding));
+    placeholders_.back()->set_placeholder();
+    arguments.push_back(make_state(buffer_node(placeholders_.back())));
+  }
+  bound_.assign(inputs.size(), nullptr);
+  copies_.assign(inputs.size(), nullptr);
+  results_.clear();
+  assigned_inputs_.clear();
+  settled_ = 0;
+  // Parameters and optimizer state get their values in one run. After it, what the trace touches is
+  // computed without writing over anything that the trace has seen.
+  realize_assignments();
+  Capture capture;
+  try {
+    {
+      CaptureScope scope(&capture);
+      outputs_ = trace(arguments);
+      check_defined(outputs_, "result");
+      check_plain(outputs_);
+    }
+    const Context::Turn turn;
+    std::vector<UOp> roots;
+    States owners;
+    auto add = [&](const StatePtr& s) {
+      owners.push_back(s);
+      roots.push_back(s->value);
+    };
+    for (const StatePtr& s : outputs_) {
+      add(s);
+      // An argument, assigned to or not, is the caller's.
+      if (has_storage(s->value) && Storage::of(*storage_node(s->value))->is_placeholder())
+        roots.back() = UOp::make(Op::Contiguous, s->value.dtype(), {s->value});
+    }
+    for (const LiveValue& s : capture.values()) {
+      bool pending = s.value.op() == Op::Assign && !capture.is_from_before(*s.state);
+      if (pending && std::ranges::find(owners, s.state) == owners.end()) add(s.state);
+    }
+    // States that are equal to what another one assigns are copies of it.
+    for (size_t i = 0; i < owners.size(); ++i) {
+      if (roots[i].op() == Op::Assign && !holds_storage(*owners[i]))
+        roots[i] = UOp::make(Op::Contiguous, roots[i].dtype(), {roots[i]});
+    }
+    auto executable = make_executable(roots, true, placeholders_);
+    results_.resize(outputs_.size());
+    std::unordered_map<const Storage*, UOp> made;  // states with one value share one storage
+    for (size_t i = 0; i < owners.size(); ++i) {
+      const std::shared_ptr<Storage>& storage = executable->roots()[i];
+      bool own = has_storage(roots[i]) && Storage::of(*storage_node(roots[i])) == storage.get();
+      UOp& node = made[storage.get()];
+      if (node)
+        owners[i]->set(share_stored(node));
+      else
+        owners[i]->set(node = own ? storage_node(roots[i]) : buffer_node(storage));
+      if (i < outputs_.size() && !own) results_[i] = owners[i]->value;
+    }
+    use_ = executable->storage_use();
+    for (size_t i = 0; i < placeholders_.size(); ++i) {
+      if (use_.writes(placeholders_[i].get())) assigned_inputs_.push_back(i);
+    }
+    for (const LiveValue& s : capture.values()) {
+      if (s.value.op() == Op::Buffer || capture.is_from_before(*s.state)) continue;
+      if (std::ranges::find(owners, s.state) == owners.end()) s.state->traced = true;
+    }
+    executable_ = std::move(executable);
+  } catch (...) {
+    capture.undo();
+    outputs_.clear();
+    throw;
+  }
+}
+
+const Schedule& CapturedStep::Impl::schedule() const {
+  if (!executable_) throw UserError("a step has no schedule before its first call");
+  return executable_->schedule();
+}
+
+CapturedStep::CapturedStep() : impl_(std::make_unique<Impl>()) {}
+CapturedStep::~CapturedStep() = default;
+CapturedStep::CapturedStep(CapturedStep&& other) : CapturedStep() { impl_.swap(other.impl_); }
+CapturedStep& CapturedStep::operator=(CapturedStep&& other) noexcept {
+  impl_.swap(other.impl_);
+  return *this;
+}
+
+const CapturedStep::States& CapturedStep::call(const States& inputs, const Trace& trace) {
+  return impl_->call(inputs, trace);
+}
+bool CapturedStep::captured() const { return impl_->captured(); }
+void CapturedStep::reset() { impl_ = std::make_unique<Impl>(); }
+PlanSummary CapturedStep::summary() const { return summarize(impl_->schedule()); }
+std::string CapturedStep::explanation(bool items) const {
+  return explain(impl_->schedule(), items);
+}
+
+const Schedule& schedule_of(const CapturedStep& step) { return step.impl().schedule(); }
+
+}  // namespace tinyshard

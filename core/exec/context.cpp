@@ -1,0 +1,394 @@
+#include "core/exec/context.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "core/base/call.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/options.h"
+#include "core/base/process.h"
+#include "core/codegen/kernel.h"
+
+namespace tinyshard {
+namespace {
+
+// How many uses and turns this thread is in; only the outermost ones count for others.
+struct Inside {
+  int uses = 0, turns = 0;
+};
+thread_local Inside inside;
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size() && !text.empty();) {
+    size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::string upper(std::string text) {
+  for (char& c : text) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
+  return text;
+}
+
+}  // namespace
+
+DeviceRef parse_device(const std::string& text) {
+  size_t colon = text.find(':');
+  DeviceRef ref{upper(text.substr(0, colon)), DeviceRef::kHere, 0};
+  if (colon != std::string::npos) {
+    const char* begin = text.data() + colon + 1;
+    auto [end, error] = std::from_chars(begin, text.data() + text.size(), ref.index);
+    if (error != std::errc() || end != text.data() + text.size() || ref.index < 0) {
+      fail(fmt::format("\"{}\" names no device: a kind, or a kind and a number from 0", text));
+    }
+  }
+  const auto& kinds = builtins().devices;
+  auto kind = std::ranges::find(kinds, ref.kind, &DeviceKind::name);
+  if (kind == kinds.end()) {
+    std::string known;
+    for (const DeviceKind& k : kinds) known += (known.empty() ? "" : ", ") + k.name;
+    fail(fmt::format("there is no kind of device named \"{}\" (in \"{}\"); known: {}", ref.kind,
+                     text, known));
+  }
+  if (int count = kind->count(); ref.index >= count) {
+    fail(count == 0
+             ? fmt::format("no device \"{}\": {}", text, kind->detail())
+             : fmt::format("no device \"{}\": there are {} of kind {}", text, count, ref.kind));
+  }
+  return ref;
+}
+
+// One atomic addition, unless an epoch ends: then the use waits for its end.
+Context::Use::Use() {
+  if (inside.uses++ > 0) return;
+  std::atomic<uint32_t>& all = process().uses_;
+  while (all.fetch_add(1, std::memory_order_acquire) & kEnding) {
+    if (all.fetch_sub(1, std::memory_order_release) == kEnding + 1) all.notify_all();
+    for (uint32_t now; (now = all.load(std::memory_order_relaxed)) & kEnding;) all.wait(now);
+  }
+}
+Context::Use::~Use() {
+  if (--inside.uses > 0) return;
+  std::atomic<uint32_t>& all = process().uses_;
+  if (all.fetch_sub(1, std::memory_order_release) == kEnding + 1) all.notify_all();
+}
+
+Context::Turn::Turn() {
+  if (inside.turns++ == 0) process().turns_.lock();
+}
+Context::Turn::~Turn() {
+  if (--inside.turns == 0) process().turns_.unlock();
+}
+
+// Waits for all uses and lets no new ones begin. What parts do while they end is within it, and has
+// to wait for nothing.
+class Context::Ending {
+ public:
+  explicit Ending(Context& context) : context_(context), one_at_a_time_(context.ending_) {
+    context.uses_.fetch_or(kEnding, std::memory_order_acquire);
+    for (uint32_t now; (now = context.uses_.load(std::memory_order_acquire)) != kEnding;)
+      context.uses_.wait(now);
+    ++inside.uses;
+  }
+  ~Ending() {
+    --inside.uses;
+    context_.uses_.fetch_and(~kEnding, std::memory_order_release);
+    context_.uses_.notify_all();
+  }
+  Ending(const Ending&) = delete;
+  Ending& operator=(const Ending&) = delete;
+
+ private:
+  Context& context_;
+  std::lock_guard<std::mutex> one_at_a_time_;
+};
+
+// Lives on when the process exits: the vendors' libraries have torn themselves down by then.
+Context& Context::process() {
+  static auto& context = *new Context;
+  return context;
+}
+
+LiveValues& Context::values() { return process().values_; }
+RuntimeParts& Context::parts() { return process().parts_; }
+
+Context& Context::get() {
+  Context& context = process();
+  const Use use;
+  if (!context.has_begun_.load(std::memory_order_acquire)) {
+    std::lock_guard lock(context.beginning_);
+    if (!context.now_) context.begin({});
+  }
+  check_is_ours();
+  return context;
+}
+
+bool Context::is_ours() noexcept {
+  const Context& context = process();
+  if (!context.has_begun_.load(std::memory_order_acquire)) return true;
+  if (context.now_->forks == times_forked()) return true;
+  return context.now_->ranks == 1 &&
+         std::ranges::none_of(context.now_->open, [&](const auto& entry) {
+           auto kind = std::ranges::find(builtins().devices, entry.first.first, &DeviceKind::name);
+           return kind != builtins().devices.end() && kind->hardware;
+         });
+}
+
+void Context::check_is_ours() {
+  const Use use;
+  if (is_ours()) return;
+  const Epoch& epoch = *process().now_;
+  throw UserError(
+      fmt::format("this process was forked from one that uses {}, which its child cannot: fork "
+                  "before the first "
+                  "tensor, or start another program",
+                  epoch.ranks > 1 ? fmt::format("a job of {} ranks", epoch.ranks)
+                                  : epoch.devices.front().to_string()));
+}
+
+void Context::configure(const RuntimeOptions& options) {
+  Context& context = process();
+  const Use use;
+  std::lock_guard lock(context.beginning_);
+  if (context.now_)
+    throw UserError(
+        "Runtime::configure: devices are in use already; configure before the first tensor");
+  context.begin(options);
+}
+
+void Context::shutdown() {
+  if (inside.uses > 0)
+    throw UserError("Runtime::shutdown: called from inside of a run, by an observer");
+  Context& context = process();
+  const Ending ending(context);
+  if (context.now_) {
+    check_is_ours();
+    for (auto& [name, device] : context.now_->open) {
+      try {
+        device->synchronize();
+      } catch (const Error& e) {  // what it was doing is lost in any case
+        log_line(fmt::format("Runtime::shutdown: {}", e.what()));
+      }
+    }
+  }
+  context.parts_.end_all();
+  context.has_begun_ = false;
+  context.world_ = nullptr;
+  const std::unique_ptr<Epoch> last = std::move(context.now_);
+}
+
+const World& Context::world_now() {
+  for (;;) {  // another thread may end the epoch that this one has found
+    if (const World* world = process().world_.load(std::memory_order_acquire)) return *world;
+    get();
+  }
+}
+
+void Context::begin(const RuntimeOptions& wanted) {
+  auto next = std::make_unique<Epoch>();
+  Epoch& epoch = *next;
+  epoch.forks = times_forked();
+  watch_for_exit();
+  auto launch = builtins().launch();
+  std::tie(epoch.rank, epoch.ranks) = launch[0];
+  epoch.local_ranks = launch[1].second;
+  int local_rank = launch[1].first;
+  if (wanted.devices_per_rank < 0)
+    throw UserError(fmt::format("devices_per_rank is {}", wanted.devices_per_rank));
+  const int per_rank =
+      wanted.devices_per_rank > 0 ? wanted.devices_per_rank : options().devices_per_rank;
+  std::vector<std::string> names =
+      wanted.devices.empty() ? split_list(options().devices) : wanted.devices;
+  if (names.empty()) {
+    const auto& kinds = builtins().devices;
+    auto best = std::ranges::find_if(kinds, [](const DeviceKind& k) { return k.count() > 0; });
+    check_internal(best != kinds.end(), "there is always a CPU");
+    names = share_out(epoch, *best, std::max(1, per_rank), local_rank);
+  } else if (names.size() == 1 && names[0].find(':') == std::string::npos) {
+    const DeviceKind& named = kind(parse_device(names[0]).kind);
+    int each = per_rank;
+    if (each == 0) each = named.hardware ? named.count() / std::max(1, epoch.local_ranks) : 1;
+    names = share_out(epoch, named, std::max(1, each), local_rank);
+  }
+  for (const std::string& name : names) {
+    DeviceRef ref = parse_device(name);
+    if (std::ranges::find(epoch.devices, ref) != epoch.devices.end()) {
+      throw UserError(fmt::format("device \"{}\" is named twice", name));
+    }
+    epoch.devices.push_back(ref);
+  }
+  if (wanted.devices_per_rank > 0 && wanted.devices_per_rank != int(epoch.devices.size())) {
+    throw UserError(fmt::format("{} devices are named but devices_per_rank is {}",
+                                epoch.devices.size(), wanted.devices_per_rank));
+  }
+  World world;
+  world.rank = epoch.rank;
+  world.ranks = epoch.ranks;
+  for (int r = 0; r < epoch.ranks; ++r) {
+    for (DeviceRef ref : epoch.devices) {
+      ref.rank = epoch.ranks > 1 ? r : DeviceRef::kHere;
+      world.devices.push_back(ref);
+    }
+  }
+  if (epoch.ranks > 1) set_log_rank(epoch.rank);
+  auto known = std::ranges::find_if(worlds_, [&](const auto& w) { return *w == world; });
+  if (known == worlds_.end()) {
+    worlds_.push_back(std::make_unique<const World>(std::move(world)));
+    known = worlds_.end() - 1;
+  }
+  epoch.number = ++epochs_;
+  now_ = std::move(next);
+  world_ = known->get();
+  has_begun_.store(true, std::memory_order_release);
+}
+
+// Every rank calls its own CUDA:0, CUDA:1...: all build the same program. Which pieces of hardware
+// these are depends on the rank's place on its host.
+std::vector<std::string> Context::share_out(Epoch& epoch, const DeviceKind& kind, int each,
+                                            int local_rank) {
+  if (kind.hardware) {
+    epoch.first_of_kind[kind.name] = local_rank * each;
+    if (int last = (local_rank + 1) * each; last > kind.count() && kind.count() > 0) {
+      throw UserError(fmt::format(
+          "rank {} of this host gets {}:{}, but there are {} of kind {}: start fewer ranks a host, "
+          "or name the devices of each (--devices, TS_DEVICES)",
+          local_rank, kind.name, last - 1, kind.count(), kind.name));
+    }
+  }
+  std::vector<std::string> names;
+  for (int i = 0; i < each; ++i) names.push_back(fmt::format("{}:{}", kind.name, i));
+  return names;
+}
+
+const DeviceKind& Context::kind(const std::string& name) const {
+  for (const DeviceKind& k : builtins().devices) {
+    if (k.name == name) return k;
+  }
+  throw UserError(fmt::format("there is no kind of device named \"{}\"", name));
+}
+
+Device& Context::device(const DeviceRef& ref) {
+  std::lock_guard lock(now_->mutex);
+  auto& device = now_->open[{ref.kind, ref.index}];
+  if (!device) {
+    auto first = now_->first_of_kind.find(ref.kind);
+    int number = ref.index + (first == now_->first_of_kind.end() ? 0 : first->second);
+    device = kind(ref.kind).open(number, now_->local_ranks);
+  }
+  return *device;
+}
+
+std::vector<int> Context::local_positions(const Mesh& mesh) const {
+  std::vector<int> positions;
+  for (int p = 0; p < int(mesh.size()); ++p) {
+    int rank = mesh.devices()[p].rank;
+    if (rank == DeviceRef::kHere || rank == now_->rank) positions.push_back(p);
+  }
+  return positions;
+}
+
+Program& Context::program(Device& device, const std::shared_ptr<const CompiledKernel>& kernel) {
+  std::lock_guard lock(now_->mutex);
+  auto& program = now_->kernels[{&device, kernel.get()}];
+  if (!program) {
+    program = device.load(kernel->code);
+    now_->alive.push_back(kernel);
+  }
+  return *program;
+}
+
+bool Context::has_program(Device& device, const CompiledKernel& kernel) {
+  std::lock_guard lock(now_->mutex);
+  return now_->kernels.contains({&device, &kernel});
+}
+
+Program& Context::program(Device& device, const LibraryCall& call) {
+  std::string key = describe(*call.node);
+  for (const UOp& x : call.also) key += " + " + describe(*x);
+  for (const UOp& s : call.node->src()) {
+    key += fmt::format(" {}{}", name(s.dtype()), tinyshard::to_string(s.shape()));
+  }
+  auto add = [&](char mark, const std::vector<StridedView>& views) {
+    for (const StridedView& view : views) {
+      key += fmt::format(" {}{} {} {}", mark, view.offset, tinyshard::to_string(view.shape),
+                         tinyshard::to_string(view.strides));
+    }
+  };
+  add('@', call.operands);
+  add('>', call.results);
+  std::lock_guard lock(now_->mutex);
+  auto& program = now_->calls[{&device, key}];
+  if (!program) program = device.library(call);
+  return *program;
+}
+
+Communicator& Context::world() {
+  if (!now_->world) now_->world = builtins().connect(int(now_->devices.size()));
+  return *now_->world;
+}
+
+std::shared_ptr<InputHistory> Context::input_history(uint64_t schedule,
+                                                     const Communicator& communicator) {
+  constexpr size_t kMost = 4096;
+  std::lock_guard lock(now_->mutex);
+  if (now_->histories.size() >= kMost) return nullptr;
+  std::shared_ptr<InputHistory>& history = now_->histories[{schedule, &communicator}];
+  if (!history) history = std::make_shared<InputHistory>();
+  return history;
+}
+
+Communicator* Context::device_communicator(Communicator& group,
+                                           const std::vector<Device*>& devices) {
+  auto [entry, added] = now_->device_groups.try_emplace({&group, devices});
+  if (added && builtins().connect_devices) {
+    std::string why;
+    entry->second = builtins().connect_devices(group, devices, &why);
+    if (options().debug >= 1)
+      log_line(entry->second
+                   ? fmt::format("group \"{}\" uses {}", group.name(), entry->second->transport())
+                   : fmt::format("group \"{}\" goes through the host: {}", group.name(), why));
+  }
+  return entry->second.get();
+}
+
+Communicator& Context::communicator(const Mesh& mesh, int axis, int position) {
+  std::vector<int64_t> place = mesh.coordinates(position);
+  int64_t stride = 1;
+  for (size_t a = mesh.axes().size(); a-- > size_t(axis) + 1;) stride *= mesh.axes()[a].size;
+  int64_t first = position - place[axis] * stride;
+  bool here = true;
+  for (int64_t i = 0; i < mesh.axes()[axis].size; ++i) {
+    int owner = mesh.devices()[first + i * stride].rank;
+    here = here && (owner == DeviceRef::kHere || owner == now_->rank);
+  }
+  if (here) {
+    auto& group = now_->local_groups[mesh.axes()[axis].size];
+    if (!group) group = builtins().connect_local(int(mesh.axes()[axis].size));
+    return *group;
+  }
+  std::vector<int> participants;
+  const auto& all = tinyshard::world().devices;
+  for (int64_t i = 0; i < mesh.axes()[axis].size; ++i) {
+    const DeviceRef& ref = mesh.devices()[first + i * stride];
+    auto found = std::ranges::find(all, ref);
+    if (found == all.end()) {
+      throw UserError(fmt::format(
+          "device {} is not one of the devices of this job; name it in --devices or TS_DEVICES",
+          ref.to_string()));
+    }
+    participants.push_back(int(found - all.begin()));
+  }
+  if (participants.size() == all.size() && std::ranges::is_sorted(participants)) return world();
+  auto& group = now_->groups[participants];
+  if (!group)
+    group = world().split(participants, fmt::format("axis \"{}\"", mesh.axes()[axis].name));
+  return *group;
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,33 @@
+// What a plan will do, as a plain value: items, bytes, memory. See summarize() in
+// core/tensor/explain.h.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tinyshard {
+
+// One collective of a plan.
+struct CollectiveItem {
+  std::string op;       // "all_reduce"
+  std::string axis;     // of the mesh
+  int64_t bytes = 0;    // that each device sends (ring algorithms)
+  std::string purpose;  // "gradient of h.0.attn.weight", as far as that is known
+  std::string source;   // "train.cpp:21": the line that the value comes from; empty: not known
+};
+
+struct PlanSummary {
+  int64_t kernels = 0, library_calls = 0, collectives = 0, copies = 0;
+  int64_t bytes_read = 0, bytes_written = 0;  // by kernels and library calls, per device
+  int64_t collective_bytes = 0;  // sent by the device that sends most (ring algorithms)
+  // "all_reduce over data" -> bytes sent by each device
+  std::map<std::string, int64_t> collective_kinds;
+  std::vector<CollectiveItem> collective_items;  // in the order in which they start
+  int64_t held_bytes = 0;                        // storages that live on, per device
+  int64_t arena_bytes = 0;                       // temporaries, per device
+  int64_t devices = 1;                           // of the largest mesh
+  int64_t peak_bytes() const { return held_bytes + arena_bytes; }
+};
+
+}  // namespace tinyshard

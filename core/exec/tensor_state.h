@@ -1,0 +1,54 @@
+// What all copies of one Tensor handle share. Tensor is a thin layer of methods over it; state.h
+// says what the engine does with it.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/uop/uop.h"
+
+namespace tinyshard {
+
+class Capture;
+struct GatherOnUse;
+
+// A value, computed or not. `value` is a Buffer node once it is realized; before, the graph that
+// computes it, below a name. An Assign(target, v) node means: v, to be written over target's
+// storage. A Buffer below names and Detach is the value of another state, too: this one needs no
+// memory of its own until that storage is written over.
+class TensorState : public std::enable_shared_from_this<TensorState> {
+  UOp value_;
+  // Kept by LiveValues, under its lock.
+  TensorState *older_ = nullptr, *newer_ = nullptr;  // in the order of newest_value()
+  uint64_t given_ = 0;
+  const Capture* trace_ = nullptr;  // under way, that gave it its value
+  uint32_t thread_ = 0;             // that gave it its value
+  friend class Capture;
+  friend class LiveValues;
+
+ public:
+  explicit TensorState(UOp value);
+  ~TensorState();
+  TensorState(const TensorState&) = delete;
+  TensorState& operator=(const TensorState&) = delete;
+
+  const UOp& value = value_;
+  void set(UOp value);  // computed, or put where it will be: what the state is known by stays
+  int64_t name;  // of what graphs built before it was computed know it by; 0: of the value alone
+  std::shared_ptr<TensorState> gradient;
+  // Its path in a model, "h.0.attn.weight", once one was asked for; for messages and plans.
+  std::string label;
+  void set_label(const std::string& path);
+  // Of a parameter that lies in parts: how it is put together where it is read. See nn::fully_shard.
+  std::shared_ptr<const GatherOnUse> gather_on_use;
+  void set_gather_on_use(std::shared_ptr<const GatherOnUse> how);
+  std::atomic<bool> is_param = false;  // backward() fills its gradient
+  std::atomic<bool> traced = false;    // made in a captured step, not returned: it has no value
+};
+using StatePtr = std::shared_ptr<TensorState>;
+StatePtr make_state(UOp value);
+// The state takes another value, as another tensor would.
+void replace_value(TensorState& state, UOp value);
+
+}  // namespace tinyshard

@@ -1,0 +1,18 @@
+// What the ranks of a job tell each other beside their tensors, while they load and save.
+#pragma once
+#include <array>
+#include <cstdint>
+
+#include "core/uop/op.h"
+
+namespace tinyshard::nn {
+
+// A few numbers of rank 0 for everyone, or the least of everyone's: through one all-reduce, to
+// which rank 0, or each rank, contributes for its first device and the others nothing.
+using Message = std::array<int64_t, 3>;
+Message exchange(Message mine, ReduceOp op, int64_t nothing);
+
+// True on all ranks if all ranks pass true.
+bool agree(bool mine);
+
+}  // namespace tinyshard::nn

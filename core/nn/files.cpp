@@ -1,0 +1,137 @@
+// From the tables of io/ to lazy tensors: views of torch's storages, arrays in NumPy's orders.
+#include "core/nn/files.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/base/call.h"
+#include "core/tensor/map_file.h"
+#include "io/atomic_file.h"
+#include "io/npy.h"
+#include "io/torch_file.h"
+
+namespace tinyshard::nn {
+namespace {
+
+// Bytes of a file, or ones that were inflated from it.
+Tensor elements(const SharedFile& file, const std::string& path,
+                const std::shared_ptr<const std::vector<std::byte>>& bytes, const Ints& shape,
+                DType dtype, uint64_t offset) {
+  if (!bytes) return load_from(file, path, shape, dtype, offset);
+  const auto size = static_cast<size_t>(product(shape.values)) * itemsize(dtype);
+  return Tensor(std::span(*bytes).subspan(static_cast<size_t>(offset), size), shape, dtype);
+}
+
+// The view of `flat` with these strides. A permutation of rows without gaps, repeated or not, is
+// moved; for all others each element's place is computed:
+//
+//   shape [3, 2], strides [1, 3]   dims in the order of their strides: [2, 3], then permuted
+//   shape [2, 2], strides [1, 1]   flat[[[0, 1], [1, 2]]]
+Tensor strided(const Tensor& flat, const Dims& shape, const Dims& strides) {
+  const size_t rank = shape.size();
+  std::vector<size_t> order(rank);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return strides[a] > strides[b]; });
+  Dims stored, back(rank);
+  int64_t expected = flat.numel();
+  bool dense = true;
+  for (size_t i = 0; i < rank; ++i) {
+    const size_t dim = order[i];
+    back[dim] = static_cast<int64_t>(i);
+    const bool repeated = strides[dim] == 0 || shape[dim] == 1;
+    stored.push_back(repeated ? 1 : shape[dim]);
+    if (repeated) continue;
+    dense = dense && strides[dim] * shape[dim] == expected;
+    expected = strides[dim];
+  }
+  if (dense && product(stored) == flat.numel())
+    return flat.reshape(stored).permute(back).expand(shape);
+  Tensor place = Tensor::full(Dims(rank, 1), 0, DType::I64);
+  for (size_t i = 0; i < rank; ++i) {
+    Dims along(rank, 1);
+    along[i] = shape[i];
+    place = place + Tensor::arange(shape[i], DType::I64).reshape(along) * strides[i];
+  }
+  return flat[place.expand(shape)];
+}
+
+Tensor tensor_of(const io::TorchTensor& view, const SharedFile& file, const std::string& path) {
+  const Dims shape(view.shape.begin(), view.shape.end());
+  if (view.elements == 0) return Tensor::zeros(shape, view.dtype);
+  const auto count = static_cast<int64_t>(view.elements);
+  const Tensor flat = elements(file, path, view.bytes, {count}, view.dtype, view.offset);
+  return strided(flat, shape, Dims(view.strides.begin(), view.strides.end()));
+}
+
+Tensor tensor_of(const io::NpyArray& array, const SharedFile& file, const std::string& path) {
+  Dims shape(array.shape.begin(), array.shape.end());
+  if (array.fortran_order) std::reverse(shape.begin(), shape.end());
+  Tensor out;
+  if (product(shape) == 0) {
+    out = Tensor::zeros(shape, array.dtype);
+  } else if (array.big_endian) {  // of another machine: turned around here
+    const size_t size = itemsize(array.dtype), bytes = size * static_cast<size_t>(product(shape));
+    std::vector<std::byte> swapped(bytes);
+    if (array.bytes) {
+      std::copy_n(array.bytes->begin() + static_cast<ptrdiff_t>(array.offset), bytes,
+                  swapped.begin());
+    } else {
+      read_at(*file, array.offset, swapped, path);
+    }
+    for (size_t at = 0; at < bytes; at += size)
+      std::reverse(swapped.begin() + static_cast<ptrdiff_t>(at),
+                   swapped.begin() + static_cast<ptrdiff_t>(at + size));
+    out = Tensor(std::span<const std::byte>(swapped), shape, array.dtype);
+  } else {
+    out = elements(file, path, array.bytes, shape, array.dtype, array.offset);
+  }
+  if (!array.fortran_order) return out;
+  Dims order(shape.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(order.size() - 1 - i);
+  return out.permute(order);
+}
+
+}  // namespace
+
+StateDict torch_load(const std::filesystem::path& path, io::ValueMap& other) {
+  io::TorchFile found(path);
+  const SharedFile file = open_to_share(path);
+  StateDict out;
+  for (const auto& [name, view] : found.tensors)
+    out.emplace(name, tensor_of(view, file, path.native()));
+  other = std::move(found.other);
+  return out;
+}
+
+StateDict torch_load(const std::filesystem::path& path) {
+  io::ValueMap other;
+  return torch_load(path, other);
+}
+
+Tensor npy_load(const std::filesystem::path& path) {
+  const MappedFile map(path);
+  return tensor_of(io::parse_npy(map.bytes(), path.native()), open_to_share(path), path.native());
+}
+
+StateDict npz_load(const std::filesystem::path& path) {
+  const MappedFile map(path);
+  const SharedFile file = open_to_share(path);
+  StateDict out;
+  for (const auto& [name, array] : io::parse_npz(map.bytes(), path.native()))
+    out.emplace(name, tensor_of(array, file, path.native()));
+  return out;
+}
+
+void npy_save(const Tensor& tensor, const std::filesystem::path& path, Caller caller) {
+  Call call("npy_save", caller);
+  const std::string header = io::npy_header(tensor.dtype(), tensor.shape());
+  const std::vector<std::byte> data = tensor.data();
+  if (world().rank != 0) return;
+  io::AtomicFile file(path);
+  file.write(std::as_bytes(std::span(header)));
+  file.write(data);
+  file.commit();
+}
+
+}  // namespace tinyshard::nn

@@ -1,0 +1,45 @@
+// Models in files of other programs: PyTorch, llama.cpp, NumPy. Values stay in the files until
+// something uses them, as those of safe_load do; what is wrong with a file is a UserError
+// (io::FormatError) that names the file, the offset and the tensor, when it is loaded.
+//
+//   nn::StateDict weights = torch_load("model.pth");
+//   auto [settings, tensors] = gguf_load("model-q4_k.gguf");
+//   nn::load_state_dict(model, npz_load("weights.npz"));
+#pragma once
+#include <filesystem>
+#include <utility>
+
+#include "core/nn/state_dict.h"
+#include "io/value.h"
+
+namespace tinyshard::nn {
+
+// The tensors of a file that torch.save wrote, in any of its formats: zip archive, sequence of
+// pickles, tar. Tensors inside of dicts and lists are named by their path, "model.0.weight"; a
+// single tensor is "". No code of a pickle is run: what a state dict does not need is refused.
+StateDict torch_load(const std::filesystem::path& path);
+// The same, and into `other` what is no tensor: numbers, texts, bools and Nones by their path.
+StateDict torch_load(const std::filesystem::path& path, io::ValueMap& other);
+
+// The key/values and tensors of a GGUF file. Quantised tensors (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K,
+// Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4) are f32, computed from the file's blocks where
+// they are used; names and shapes are as in the file, outermost dim first.
+std::pair<io::ValueMap, StateDict> gguf_load(const std::filesystem::path& path);
+
+// One array of NumPy (.npy), and the arrays of a .npz archive by their names.
+Tensor npy_load(const std::filesystem::path& path);
+StateDict npz_load(const std::filesystem::path& path);
+// Writes a .npy file, whole or not at all. In a job of several ranks all of them call it and rank 0
+// writes. UserError for bf16, which NumPy does not have.
+void npy_save(const Tensor& tensor, const std::filesystem::path& path,
+              Caller caller = Caller::current());
+
+}  // namespace tinyshard::nn
+
+namespace tinyshard {
+using nn::gguf_load;
+using nn::npy_load;
+using nn::npy_save;
+using nn::npz_load;
+using nn::torch_load;
+}  // namespace tinyshard

@@ -1,0 +1,109 @@
+#include "core/nn/fully_shard.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "core/base/call.h"
+#include "core/nn/name_pattern.h"
+#include "core/nn/placement.h"
+#include "multi/gather_on_use.h"
+
+namespace tinyshard::nn {
+namespace {
+
+// The part of a name up to its first segment that is a number; empty where there is none.
+std::string list_element(const std::string& name) {
+  for (size_t begin = 0; begin < name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0; };
+    if (end > begin &&
+        std::all_of(name.begin() + int64_t(begin), name.begin() + int64_t(end), is_digit))
+      return name.substr(0, end);
+    begin = end + 1;
+  }
+  return {};
+}
+
+// The dim of which parts of equal size hold least padding, the first of several: not one that
+// another axis divides. None where no dim has an element for each device.
+std::optional<int> dim_to_divide(const Tensor& t, const std::vector<Placement>& now,
+                                 int64_t devices) {
+  std::optional<int> best;
+  double least = 0;
+  for (int dim = 0; dim < int(t.ndim()); ++dim) {
+    const int64_t size = t.shape(dim);
+    auto divides = [dim](const Placement& p) { return p.is_shard() && p.dim == dim; };
+    if (size < devices || std::ranges::any_of(now, divides)) continue;
+    const double held = double((size + devices - 1) / devices * devices) / double(size);
+    if (best && held >= least) continue;
+    best = dim;
+    least = held;
+  }
+  return best;
+}
+
+}  // namespace
+
+void fully_shard(const StateDict& tensors, const Mesh& mesh, const std::string& axis_name,
+                 const FullyShardOptions& options, Caller caller) {
+  Call call("fully_shard", caller);
+  const size_t axis = size_t(mesh.axis(axis_name));
+  const int64_t devices = mesh.axes()[axis].size;
+  if (options.prefetch < 0)
+    fail(fmt::format("prefetch is {}; it must not be negative", options.prefetch));
+  std::optional<NamePattern> pattern;
+  if (!options.blocks.empty()) pattern.emplace(options.blocks);
+
+  struct Placing {
+    Tensor tensor;
+    std::vector<Placement> places;
+    std::string block;
+    bool divided = false;
+  };
+  std::vector<Placing> placings;
+  std::set<const TensorState*> known;  // a tied tensor has several names
+  bool matched = false;
+  for (const auto& [name, tensor] : tensors) {
+    std::string block = pattern ? pattern->beginning_of(name).value_or("") : list_element(name);
+    matched = matched || !block.empty();
+    if (!known.insert(tensor.state().get()).second) continue;
+    Placing p{tensor, placements_on(mesh, name, tensor), std::move(block)};
+    if (tensor.is_param()) {
+      if (!p.places[axis].is_replicate())
+        fail(fmt::format("{}, {}, is divided over \"{}\" already", name, tensor.describe(),
+                         axis_name));
+      if (std::optional<int> dim = dim_to_divide(tensor, p.places, devices); dim && devices > 1) {
+        p.places[axis] = Shard(*dim);
+        p.divided = true;
+      }
+    }
+    placings.push_back(std::move(p));
+  }
+  if (pattern && !matched)
+    fail(fmt::format("no name begins with \"{}\"; the first of {} is {}", options.blocks,
+                     tensors.size(), tensors.empty() ? "none" : tensors.begin()->first));
+
+  static std::atomic<int64_t> blocks_so_far{0};
+  std::map<std::string, std::shared_ptr<const GatherOnUse>> blocks;
+  for (const Placing& p : placings) {
+    p.tensor.replace(p.tensor.shard_like(Sharding{mesh, p.places}));
+    if (!p.divided) continue;
+    std::shared_ptr<const GatherOnUse>& block = blocks[p.block];
+    if (!block) {
+      std::vector<bool> axes(mesh.axes().size());
+      axes[axis] = true;
+      block = std::make_shared<GatherOnUse>(
+          GatherOnUse{++blocks_so_far, options.prefetch, options.keep, std::move(axes)});
+    }
+    p.tensor.state()->set_gather_on_use(block);
+  }
+}
+
+}  // namespace tinyshard::nn

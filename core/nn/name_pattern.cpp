@@ -1,0 +1,75 @@
+#include "core/nn/name_pattern.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace tinyshard::nn {
+namespace {
+
+std::vector<std::string_view> split(std::string_view text, char at) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    size_t end = std::min(text.find(at), text.size());
+    parts.push_back(text.substr(0, end));
+    if (end == text.size()) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+bool is_like(std::string_view pattern, std::string_view text) {
+  if (pattern.empty()) return text.empty();
+  if (pattern[0] != '*')
+    return !text.empty() && text[0] == pattern[0] && is_like(pattern.substr(1), text.substr(1));
+  for (size_t i = 0; i <= text.size(); ++i) {
+    if (is_like(pattern.substr(1), text.substr(i))) return true;
+  }
+  return false;
+}
+
+constexpr size_t kNone = size_t(-1);
+
+}  // namespace
+
+NamePattern::NamePattern(std::string_view text) : text_(text) {
+  for (std::string_view segment : split(text, '.')) {
+    Segment& choices = segments_.emplace_back();
+    for (std::string_view choice : split(segment, '|')) {
+      if (choice.empty())
+        throw UserError(fmt::format("the pattern \"{}\" has an empty part", text));
+      choices.emplace_back(choice);
+    }
+  }
+}
+
+// How many segments of the name are matched when those of the pattern from `segment` on match from
+// `from` on; kNone where they do not.
+size_t NamePattern::matched(size_t segment, const std::vector<std::string_view>& name,
+                            size_t from) const {
+  if (segment == segments_.size()) return from;
+  if (from == name.size()) return kNone;
+  const Segment& choices = segments_[segment];
+  auto fits = [&](const std::string& choice) { return is_like(choice, name[from]); };
+  if (std::ranges::none_of(choices, fits)) return kNone;
+  const size_t most = choices == Segment{"*"} ? name.size() : from + 1;
+  for (size_t next = from + 1; next <= most; ++next) {
+    if (size_t end = matched(segment + 1, name, next); end != kNone) return end;
+  }
+  return kNone;
+}
+
+std::optional<std::string> NamePattern::beginning_of(std::string_view name) const {
+  const std::vector<std::string_view> segments = split(name, '.');
+  const size_t count = matched(0, segments, 0);
+  if (count == kNone) return {};
+  std::string beginning;
+  for (size_t i = 0; i < count; ++i) {
+    if (i > 0) beginning += '.';
+    beginning += segments[i];
+  }
+  return beginning;
+}
+
+}  // namespace tinyshard::nn

@@ -1,0 +1,52 @@
+// Layers divided over the devices of an axis: each holds some columns or rows of a weight, computes
+// with these, and sums meet once per pair of layers.
+//
+//   nn::tensor_parallel(llama, mesh, "model", {
+//       {"layers.*.wq|wk|wv|w1|w3", Column}, {"layers.*.wo|w2", Row}, {"embed|head", Vocabulary}});
+//   nn::fully_shard(llama, mesh, "data");      // may follow, over another axis
+//
+//   x.linear(w1) on "model":2     each device: x @ [half of the columns], no communication
+//   .linear(w2) of that           each device: [half of the rows], a pending sum: one all-reduce
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/nn/state_dict.h"
+
+namespace tinyshard::nn {
+
+enum class TensorSplit {
+  Column,      // outputs are divided, and so is the bias
+  Row,         // inputs are divided, and the bias is whole
+  Vocabulary,  // rows of a table by number: embeddings, and the head that gives the logits
+};
+
+struct TensorParallelRule {
+  std::string names;  // what begins so (core/nn/name_pattern.h), weights and biases
+  TensorSplit split;
+  bool inputs_first = false;  // the weight is [in, out], not [out, in] as in nn::Linear
+};
+
+// Places every tensor on the mesh: those that a rule names as it says, the others whole along that
+// axis. Along other axes they stay as they are. Sizes need not divide, but only whole heads keep
+// attention local. A weight that is several in one ([q, k, v] rows) is divided as it lies: its parts
+// stay local where rows go by heads first ([heads, 3, head]); what cuts it otherwise is right, and
+// moves activations. UserError for a rule that names nothing, a name of two rules, a dim with fewer
+// elements than the axis has devices, and a tensor on another mesh.
+void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::string& axis,
+                     const std::vector<TensorParallelRule>& rules,
+                     Caller caller = Caller::current());
+
+template <class Model>
+void tensor_parallel(const Model& model, const Mesh& mesh, const std::string& axis,
+                     const std::vector<TensorParallelRule>& rules,
+                     Caller caller = Caller::current()) {
+  parameters(model);  // plans and errors know them by their names
+  tensor_parallel(state_dict(model), mesh, axis, rules, caller);
+}
+
+}  // namespace tinyshard::nn
+
+namespace tinyshard {
+using enum nn::TensorSplit;
+}  // namespace tinyshard

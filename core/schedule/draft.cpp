@@ -1,0 +1,362 @@
+// Lowering: one task for each value with memory. Values are visited from the roots down, so that a
+// kernel says which values it reads before their own turn comes:
+//
+//   y = relu(x.matmul(w)) / 2        memory: x, w, the product p (a library makes it), y (a root)
+//   y   kernel  y[i] = max(p[i], 0) * 0.5      wants p
+//   p   call    matmul(x, w)                   wants x and w, which have storages
+//
+// A kernel in which something does not fit is made again with that value taken out of it, which
+// then has a turn of its own.
+#include "core/schedule/draft.h"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/rewrite/pattern.h"
+#include "core/schedule/loops.h"
+#include "core/schedule/results.h"
+#include "core/schedule/state.h"
+#include "multi/collective.h"
+#include "multi/relocation.h"
+
+namespace tinyshard {
+namespace {
+
+class Drafter {
+ public:
+  explicit Drafter(ScheduleState& state)
+      : state_(state),
+        demand_(state.order, state.roots),
+        lowering_(*state.fusion, demand_, [this](const UOp& x) { return state_.buffer_of(x); }) {}
+
+  void run() {
+    name_again();
+    for (const UOp& root : state_.roots) {
+      int b = state_.buffer_of(root);
+      state_.schedule.roots.push_back(b);
+      if (root.op() != Op::Buffer && root.op() != Op::Assign)
+        state_.schedule.buffers[size_t(b)].output = true;
+    }
+    make_tasks();
+    state_.dependencies.emplace(state_.tasks, state_.schedule.buffers);
+    if (const std::vector<int>& stuck = state_.dependencies->stuck(); !stuck.empty())
+      state_.needed_later = overwritten_by(stuck);
+    else
+      state_.drafted = state_.dependencies->order(state_.tasks);
+  }
+
+ private:
+  // An After is a further name of its operand's memory. Kernels must know, as they may write there.
+  void name_again() {
+    for (const UOp& x : state_.order) {
+      if (x.op() != Op::After || x->numel() == 0) continue;
+      int operand = whole_operand(x.src(0)), name = state_.buffer_of(x);
+      state_.schedule.buffers[size_t(name)].container = operand;
+    }
+  }
+
+  // The values, Buffers or Assigns, that these tasks write over.
+  std::vector<UOp> overwritten_by(const std::vector<int>& stuck) const {
+    std::vector<bool> overwritten(state_.schedule.buffers.size());
+    for (int t : stuck) {
+      for (int written : state_.tasks[t].writes) {
+        if (int old = state_.schedule.buffers[written].previous; old >= 0)
+          overwritten[size_t(old)] = true;
+      }
+    }
+    std::vector<UOp> values;
+    for (const UOp& x : state_.order) {
+      if (x.op() != Op::Buffer && x.op() != Op::Assign) continue;
+      if (const int* b = state_.buffer.find(x); b && overwritten[size_t(*b)]) values.push_back(x);
+    }
+    check_internal(!values.empty(),
+                   "only an overwritten storage makes items wait for each other in a circle");
+    return values;
+  }
+
+  void make_task(const UOp& x, int buffer, int position) {
+    if (x.op() == Op::Buffer || x->numel() == 0) return;  // nothing to compute
+    if (state_.made_along.contains(x)) return;
+    Task task;
+    task.position = position;
+    switch (x.op()) {
+      case Op::Dot:
+      case Op::Attention:
+      case Op::AttentionBackward:
+        task.item = library_call(x);
+        break;
+      case Op::Conv:
+      case Op::ConvBackwardData:
+      case Op::ConvBackwardWeight:
+      case Op::Sort:
+        task.item = whole_buffers(x, Item::Kind::Library);
+        break;
+      case Op::ScatterAdd:
+        task.item = scatter_add(x);
+        break;
+      case Op::Collective:
+        task.item = collective(x);
+        task.turn = gather_time(x).turn;
+        task.prefetch = gather_time(x).prefetch;
+        break;
+      case Op::CopyIn:
+        task.item = is_relocation(*x) ? relocation_item(x) : copy(x);
+        break;
+      case Op::After:
+        task.item.buffers = {state_.schedule.buffers[size_t(buffer)].container,
+                             state_.buffer_of(base_of(x.src(1)))};
+        task.nothing = true;
+        break;
+      default:
+        task.draft = draft_task(x, buffer, int(state_.tasks.size()));
+        value_of_[int(state_.tasks.size())] = x;
+        break;
+    }
+    if (task.draft) {
+      task.draft->mesh = state_.schedule.buffers[buffer].mesh;
+      update_accesses(task);
+    } else {
+      if (!is_relocation(*x)) task.item.mesh = state_.schedule.buffers[buffer].mesh;
+      task.reads = task.item.buffers;
+      auto write = [&](int b) {
+        task.item.buffers.push_back(b);
+        if (std::ranges::find(task.writes, b) == task.writes.end()) task.writes.push_back(b);
+      };
+      write(buffer);
+      for (const UOp& other : task.item.call.also) {
+        write(state_.buffer_of(other));
+        state_.made_along[other] = true;
+      }
+    }
+    state_.tasks.push_back(std::move(task));
+  }
+
+  // Drafts task number `task` for x. No two kernels compute the same reduction of floats: summed in
+  // another order, one value would have two sets of bits. What both want gets memory, and the other
+  // kernel is made again.
+  //
+  //   y = x / x.sum(); m = y.max(); e = y == m
+  //   The kernels of m and e both read the sum from its buffer, and divide by it themselves.
+  KernelDraft draft_task(const UOp& x, int buffer, int task) {
+    for (;;) {
+      auto [draft, reductions] = fitting_draft(x, buffer);
+      std::vector<int> others;
+      for (const UOp& reduction : reductions) {
+        int* other = reducer_.find(reduction);
+        if (!other || *other == task || !computes(*other, reduction)) continue;
+        state_.fusion->materialize(reduction);
+        if (std::ranges::find(others, *other) == others.end()) others.push_back(*other);
+      }
+      if (others.empty()) {
+        for (const UOp& reduction : reductions) reducer_[reduction] = task;
+        reductions_of_[task] = std::move(reductions);
+        return draft;
+      }
+      for (int other : others) {
+        KernelDraft& old = *state_.tasks[other].draft;
+        auto again = fitting_draft(value_of_.at(other), old.outputs.front().buffer);
+        again.draft.mesh = old.mesh;
+        old = std::move(again.draft);
+        reductions_of_[other] = std::move(again.reductions);
+        update_accesses(state_.tasks[other]);
+      }
+      drafted_again_ = true;
+    }
+  }
+
+  bool computes(int task, const UOp& reduction) const {
+    return std::ranges::find(reductions_of_.at(task), reduction) != reductions_of_.at(task).end();
+  }
+
+  struct Drafted {
+    KernelDraft draft;
+    std::vector<UOp> reductions;  // of floats, that it computes
+  };
+  // Builds the kernel again with a value taken out of it, as long as something in it does not fit.
+  Drafted fitting_draft(const UOp& x, int buffer) {
+    for (;;) {
+      KernelDraft result = lowering_.kernel(x, buffer);
+      std::vector<UOp> nodes = all_nodes(result);
+      if (UOp misfit = arrange_loops(result, nodes, state_.free_ranges)) {
+        check_internal(misfit.op() == Op::Fold,
+                       "only a fold keeps a single output from being ordered");
+        const UOp reduction = lowering_.origin(misfit);
+        // Results that are the same along a dim: there is no further value to take out.
+        bool whole = reduction == x;
+        if (!whole) state_.fusion->materialize(reduction);
+        if (!whole || arrange_loops(result, nodes, state_.free_ranges, true)) continue;
+      }
+      const std::vector<UOp> folds = folds_among(nodes);
+      if (UOp reduction = lowering_.reduced_twice(folds, state_.free_ranges)) {
+        state_.fusion->materialize(reduction);
+      } else if (!in_place_is_safe(result, nodes, state_.schedule.buffers)) {
+        check_internal(x.op() == Op::Assign && !state_.fusion->materialized(x.src(1)),
+                       "a copy is always in place");
+        state_.fusion->materialize(x.src(1));
+      } else {
+        return {std::move(result), lowering_.float_reductions(folds)};
+      }
+    }
+  }
+
+  // What has memory below an operand's movements.
+  UOp base_of(const UOp& operand) const {
+    UOp base = operand;
+    while (!state_.fusion->materialized(base)) base = base.src(0);
+    return base;
+  }
+
+  // The buffer that holds the operand as it is, row-major and whole.
+  int whole_operand(const UOp& operand) {
+    if (auto view = lowering_.view(operand)) {
+      auto& [base, strided] = *view;
+      if (is_row_major(strided) && base->numel() == operand->numel()) return state_.buffer_of(base);
+    }
+    state_.fusion->materialize(operand);
+    return state_.buffer_of(operand);
+  }
+
+  Item whole_buffers(const UOp& x, Item::Kind kind) {
+    Item item;
+    item.kind = kind;
+    item.call = row_major_call(x);
+    for (const UOp& s : x->src()) item.buffers.push_back(whole_operand(s));
+    return item;
+  }
+
+  // Users before sources: making a task may demand further buffers, all of them of earlier values,
+  // but for a task that is made again, which may want one of any value before its own.
+  void make_tasks() {
+    std::vector<char> made(state_.order.size());
+    for (size_t i = state_.order.size(); i-- > 0;) {
+      const int* b = made[i] ? nullptr : state_.buffer.find(state_.order[i]);
+      if (!b) continue;
+      made[i] = true;
+      make_task(state_.order[i], *b, int(i));
+      if (std::exchange(drafted_again_, false)) i = state_.order.size();
+    }
+    std::ranges::stable_sort(state_.tasks, {}, &Task::position);
+  }
+
+  Item library_call(const UOp& x) {
+    std::vector<UOp> along = siblings(state_, x);
+    auto item = as_views(x, along);
+    // One by one where not together; but one call writes all parts of a value.
+    if (!item && results_of({x, {}, along}, place_of_).empty()) item = as_views(x, {});
+    if (!item)
+      throw InternalError("an op without a library reached the schedule: " +
+                          tinyshard::describe(*x));
+    return *item;
+  }
+
+  // Operands as views first, so that transposes and heads cost nothing; copies where the library
+  // refuses.
+  std::optional<Item> as_views(const UOp& x, std::vector<UOp> along) {
+    unsigned operands = unsigned(x->src().size());
+    for (unsigned copied = 0; copied < 1u << operands; ++copied) {
+      Item item;
+      item.kind = Item::Kind::Library;
+      item.call = {x, {}, along};
+      item.call.results = results_of(item.call, place_of_);
+      std::vector<UOp> bases;
+      for (unsigned i = 0; i < operands; ++i) {
+        const UOp& s = x.src(i);
+        auto view = (copied >> i & 1) ? std::nullopt : lowering_.view(s);
+        if (view) {
+          bases.push_back(view->first);
+          item.call.operands.push_back(view->second);
+        } else {
+          bases.push_back(s);
+          item.call.operands.push_back(row_major(s.shape()));
+        }
+      }
+      if (!state_.options.library_supports(item.call)) continue;
+      for (const UOp& base : bases) {
+        state_.fusion->materialize(base);
+        item.buffers.push_back(state_.buffer_of(base));
+      }
+      return item;
+    }
+    return std::nullopt;
+  }
+
+  // An index repeated along rows stays a view, of memory made for what is repeated where need be:
+  // it is as large as the source otherwise.
+  Item scatter_add(const UOp& x) {
+    UOp repeated = x.src(0);
+    while (repeated.op() == Op::Expand) repeated = repeated.src(0);
+    if (!lowering_.view(x.src(0))) state_.fusion->materialize(repeated);
+    if (auto view = lowering_.view(x.src(0))) {
+      Item item;
+      item.kind = Item::Kind::Library;
+      item.call = row_major_call(x);
+      item.call.operands[0] = view->second;
+      if (state_.options.library_supports(item.call)) {
+        item.buffers = {state_.buffer_of(view->first)};
+        for (const UOp& s : x->src().subspan(1)) item.buffers.push_back(whole_operand(s));
+        return item;
+      }
+    }
+    return whole_buffers(x, Item::Kind::Library);
+  }
+
+  Item collective(const UOp& x) {
+    Item item = whole_buffers(x, Item::Kind::Collective);
+    item.mesh_axis = int(x.arg(2));
+    const UOp& operand = x.src(0);
+    int64_t parts = x.arg(3);
+    item.collective.op = CollectiveOp(x.arg(0));
+    item.collective.reduce = ReduceOp(x.arg(1));
+    item.collective.dtype = x.dtype();
+    item.collective.count =
+        size_t(x.arg(4) ? operand->numel() / std::max<int64_t>(parts, 1) : operand->numel());
+    if (item.collective.op == CollectiveOp::Broadcast) item.collective.from = int(x.arg(6));
+    if (x->arg().size() > 7 && gather_time(x).turn == 0) {
+      const int64_t row = product(operand.shape().subspan(1));
+      item.collective.count = 0;
+      for (size_t i = 7; i < x->arg().size(); i += 3)
+        item.transfers.push_back({int(x.arg(i)), int(x.arg(i + 1)), x.arg(i + 2) * row});
+    }
+    return item;
+  }
+
+  Item copy(const UOp& x) {
+    Item item = whole_buffers(x, Item::Kind::Copy);
+    item.source_shape = Dims(x.src(0).shape().begin(), x.src(0).shape().end());
+    for (size_t i = 0; i + 2 < x->arg().size(); i += 3) {
+      item.parts.push_back({int(x.arg(i)), int(x.arg(i + 1)), x.arg(i + 2)});
+    }
+    return item;
+  }
+
+  // An exchange among the devices of both meshes. Each buffer is on one of them only.
+  Item relocation_item(const UOp& x) {
+    Item item = whole_buffers(x, Item::Kind::Collective);
+    const Relocation moves = relocation(state_.schedule.buffers[size_t(item.buffers[0])].mesh,
+                                        Mesh::from_payload(x->payload), x.arg(0) != 0);
+    item.mesh = moves.among;
+    item.collective.op = CollectiveOp::AllToAll;
+    item.collective.dtype = x.dtype();
+    for (const auto& [from, to] : moves.pairs) item.transfers.push_back({from, to, x->numel()});
+    return item;
+  }
+
+  ScheduleState& state_;
+  PlaceOf place_of_ = [this](const UOp& x) { return state_.places.find(x); };
+  const Demand demand_;
+  Lowering lowering_;
+  // While tasks are made, by number: what each drafts, and the reductions of floats in it.
+  std::unordered_map<int, UOp> value_of_;
+  std::unordered_map<int, std::vector<UOp>> reductions_of_;
+  NodeMap<int> reducer_;  // the latest task that computes a reduction
+  bool drafted_again_ = false;
+};
+
+}  // namespace
+
+void lower_tasks(ScheduleState& state) { Drafter(state).run(); }
+
+}  // namespace tinyshard

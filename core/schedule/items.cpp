@@ -1,0 +1,204 @@
+// Tasks become items. A draft's loads and stores name buffers of the schedule; the item's name
+// slots of its parameters, outputs first:
+//
+//   store b7[i] = load b2[i] * load b4[i]        store p0[i] = load p1[i] * load p2[i], buffers 7 2
+//   4
+//
+// so that kernels which do the same to other buffers are equal, and compiled once.
+#include "core/schedule/items.h"
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/rewrite/affine.h"
+#include "core/rewrite/pattern.h"
+#include "core/schedule/memory.h"
+#include "core/schedule/state.h"
+#include "core/uop/args.h"
+
+namespace tinyshard {
+namespace {
+
+std::string kernel_name(const UOp& sink, std::span<const UOp> loops) {
+  bool folds = false;
+  for (const UOp& x : toposort(std::span(&sink, 1))) folds = folds || x.op() == Op::Fold;
+  std::string name = folds ? "reduce" : "map";
+  constexpr size_t kShown = 8;
+  if (loops.size() > kShown) return fmt::format("{}_{}_loops", name, loops.size());
+  for (const UOp& r : loops) name += fmt::format("_{}", range_arg(*r).size);
+  return name;
+}
+
+// What is stored, and where it is stored at all; null for everywhere. A row that is written into
+// a storage is where(place == n, row, load storage): elsewhere nothing is read or written.
+class MaskedStores {
+ public:
+  MaskedStores(const std::vector<VirtualBuffer>& buffers, FreeRanges& free_ranges)
+      : buffers_(buffers), free_ranges_(free_ranges) {}
+
+  std::pair<UOp, UOp> operator()(const KernelDraft::Output& out) {
+    auto own = [&](const UOp& x) {
+      return x.op() == Op::Load && x.src(1) == out.index && x->sources == 2 &&
+             first_version(buffers_, int(slot_of(*x))) == first_version(buffers_, out.buffer);
+    };
+    UOp value = out.value, valid = out.valid;
+    while (value.op() == Op::Where && tells_places(value.src(0))) {
+      const bool kept_below = own(value.src(2));
+      if (!kept_below && !own(value.src(1))) break;
+      UOp here = kept_below ? value.src(0) : unary(Op::Not, value.src(0));
+      valid = valid ? binary(Op::And, valid, here) : here;
+      value = value.src(kept_below ? 1 : 2);
+    }
+    return {value, valid};
+  }
+
+ private:
+  // Whether a condition compares ranges with numbers that do not vary with any.
+  bool tells_places(const UOp& condition) {
+    for (const UOp& x : toposort(std::span(&condition, 1))) {
+      if ((x.op() == Op::Load || x.op() == Op::Fold) && !free_ranges_(x).empty()) return false;
+    }
+    return !free_ranges_(condition).empty();
+  }
+
+  const std::vector<VirtualBuffer>& buffers_;
+  FreeRanges& free_ranges_;
+};
+
+// Loops split and merged so that indices are free of divisions, where that can be. Kernels of equal
+// layers differ in their buffers only: with slots in place of those they are one node, and it is
+// worked on once.
+class Nests {
+ public:
+  struct Nest {
+    std::vector<UOp> loops;
+    UOp sink;
+    std::string name;
+  };
+
+  const Nest& operator()(const UOp& sink, const std::vector<UOp>& loops) {
+    std::vector<const Node*> key{sink.get()};
+    for (const UOp& r : loops) key.push_back(r.get());
+    auto [known, is_new] = known_.try_emplace(std::move(key));
+    if (!is_new) return known->second;
+    alive_.push_back(sink);
+    alive_.insert(alive_.end(), loops.begin(), loops.end());
+    return known->second = make(sink, loops);
+  }
+
+ private:
+  static Nest make(const UOp& sink, std::vector<UOp> ranges) {
+    const auto loops = std::ptrdiff_t(ranges.size());
+    for (const UOp& x : toposort(std::span(&sink, 1))) {
+      if (x.op() == Op::Range && range_arg(*x).kind == RangeKind::Fold) ranges.push_back(x);
+    }
+    std::sort(ranges.begin() + loops, ranges.end(),
+              [](const UOp& a, const UOp& b) { return range_arg(*a).id < range_arg(*b).id; });
+    LoopNest nest = split_ranges(std::span(&sink, 1), ranges);
+    nest = merge_ranges(nest.roots, nest.ranges);
+    Nest result{{}, nest.roots[0], {}};
+    for (const UOp& r : nest.ranges) {
+      if (range_arg(*r).kind == RangeKind::Loop) result.loops.push_back(r);
+    }
+    result.name = kernel_name(result.sink, result.loops);
+    return result;
+  }
+
+  std::map<std::vector<const Node*>, Nest> known_;
+  std::vector<UOp> alive_;  // nodes that keys point to
+};
+
+// Slots in order of appearance.
+Item kernel_item(const KernelDraft& draft, const std::vector<VirtualBuffer>& buffers,
+                 FreeRanges& free_ranges, Nests& nests) {
+  Item item;
+  item.kind = Item::Kind::Kernel;
+  item.mesh = draft.mesh;
+  NodeMap<UOp> slots;
+  auto slot_for = [&](int buffer, bool written) {
+    const VirtualBuffer& b = buffers[buffer];
+    item.buffers.push_back(buffer);
+    ParamInfo param{.dtype = b.dtype, .numel = b.numel(), .written = written};
+    for (size_t i = 0; i + 1 < item.buffers.size(); ++i) {
+      if (first_version(buffers, item.buffers[i]) == first_version(buffers, buffer))
+        param.alias = int(i);
+    }
+    item.kernel.params.push_back(param);
+    return UOp::make(Op::Param, b.dtype, {}, Dims{int64_t(item.buffers.size()) - 1});
+  };
+  // Outputs take the first slots; loads refer to buffers of the schedule until they are replaced.
+  MaskedStores masked_store(buffers, free_ranges);
+  std::vector<UOp> params, values, stores;
+  for (const auto& out : draft.outputs) {
+    params.push_back(slot_for(out.buffer, true));
+    auto [value, valid] = masked_store(out);
+    values.push_back(value);
+    values.push_back(valid ? valid : const_int(DType::Bool, 1));
+  }
+  for (const UOp& x : toposort(values)) {
+    if (x.op() == Op::Load && !slots.contains(x.src(0)))
+      slots[x.src(0)] = slot_for(int(slot_of(*x)), false);
+  }
+  values = substitute(values, slots);
+  for (size_t i = 0; i < params.size(); ++i) {
+    std::vector<UOp> src{params[i], draft.outputs[i].index, values[2 * i]};
+    if (!is_const(values[2 * i + 1], 1)) src.push_back(values[2 * i + 1]);
+    stores.push_back(UOp::make(Op::Store, params[i].dtype(), src));
+  }
+  UOp sink = UOp::make(Op::Sink, DType::Bool, stores);
+  const Nests::Nest& nest = nests(sink, draft.loops);
+  item.kernel.sink = nest.sink;
+  item.kernel.loops = nest.loops;
+  item.kernel.name = nest.name;
+  return item;
+}
+
+// Numbers the collectives, and has the first item that touches memory which one uses wait for it.
+void add_waits(Schedule& schedule) {
+  uint64_t sequence = 0;
+  // Collectives that use a memory, by its holder; those that somebody has waited for.
+  std::vector<std::vector<int>> pending(schedule.buffers.size());
+  std::vector<bool> done(schedule.items.size());
+  for (int i = 0; i < int(schedule.items.size()); ++i) {
+    Item& item = schedule.items[size_t(i)];
+    auto wait_for = [&](int b) {
+      std::vector<int>& users = pending[size_t(memory_holder(schedule.buffers, b))];
+      for (int other : users) {
+        if (done[size_t(other)]) continue;
+        done[size_t(other)] = true;
+        item.waits.push_back(other);
+      }
+      users.clear();
+    };
+    for (int b : item.reads) wait_for(b);
+    for (int b : item.writes) wait_for(b);
+    if (item.kind != Item::Kind::Collective) continue;
+    item.sequence = ++sequence;
+    for (int b : item.buffers) pending[size_t(memory_holder(schedule.buffers, b))].push_back(i);
+  }
+}
+
+}  // namespace
+
+void make_items(ScheduleState& state) {
+  Schedule& schedule = state.schedule;
+  Nests nests;
+  for (int t : order_of_tasks(state)) {
+    Task& task = state.tasks[size_t(t)];
+    if (task.nothing) continue;
+    Item item = task.draft ? kernel_item(*task.draft, schedule.buffers, state.free_ranges, nests)
+                           : std::move(task.item);
+    item.reads = task.reads;
+    item.writes = task.writes;
+    schedule.items.push_back(std::move(item));
+  }
+  add_waits(schedule);
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,40 @@
+#include "core/schedule/state.h"
+
+#include <utility>
+
+#include "core/rewrite/pattern.h"
+
+namespace tinyshard {
+
+ScheduleState::ScheduleState(std::vector<UOp> graph, std::span<const Sharding> shardings,
+                             const ScheduleOptions& schedule_options)
+    : roots(std::move(graph)),
+      options(schedule_options),
+      order(toposort(roots)),
+      meshes(find_meshes(order, roots, shardings)),
+      buffer(order.size()) {
+  for (const UOp& x : order) {
+    if (is_library_op(x.op())) calls_of[x.src(0)].push_back(x);
+  }
+}
+
+int ScheduleState::buffer_of(const UOp& x) {
+  if (int* found = buffer.find(x)) return *found;
+  VirtualBuffer b;
+  b.dtype = x.dtype();
+  b.shape.assign(x.shape().begin(), x.shape().end());
+  b.mesh = *meshes.at(x);
+  b.origin = origin_id(x);
+  if (x.op() == Op::Buffer) b.storage = x->payload;
+  if (x.op() == Op::Assign) b.previous = buffer_of(x.src(0));
+  schedule.buffers.push_back(std::move(b));
+  int number = int(schedule.buffers.size()) - 1;
+  buffer[x] = number;
+  return number;
+}
+
+std::vector<int> order_of_tasks(const ScheduleState& state) {
+  return state.task_order.empty() ? state.dependencies->order(state.tasks) : state.task_order;
+}
+
+}  // namespace tinyshard

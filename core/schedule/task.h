@@ -1,0 +1,39 @@
+// An item before the order is known: what the steps between lowering and order work on.
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/schedule/lower.h"
+
+namespace tinyshard {
+
+// A kernel draft, or an op that runs on its own.
+struct Task {
+  std::optional<KernelDraft> draft;
+  Item item;                       // when there is no draft
+  bool nothing = false;            // only ordered, not run: a value that is there already
+  std::vector<int> reads, writes;  // buffers
+  int position = 0;                // of its value in the topological order of the graph
+  bool gone = false;               // fused into another task
+  // Of a collective that gathers a parameter on use: the turn of its block (core/passes/regather.h)
+  // and how many turns ahead it runs. It is in no hurry otherwise.
+  int64_t turn = 0;
+  int prefetch = 0;
+  std::string describe() const;
+};
+
+// Reads and writes of a draft, from its expressions; `nodes` are all_nodes of it.
+void update_accesses(Task& task);
+void update_accesses(Task& task, std::span<const UOp> nodes);
+
+// What `buffer` is a later version or a further name of, the earliest one: both are one memory.
+int first_version(const std::vector<VirtualBuffer>& buffers, int buffer);
+
+// True when every load of memory that the draft also writes has the index of that store.
+// `nodes`: all_nodes of the draft.
+bool in_place_is_safe(const KernelDraft& draft, std::span<const UOp> nodes,
+                      const std::vector<VirtualBuffer>& buffers);
+
+}  // namespace tinyshard

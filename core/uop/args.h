@@ -1,0 +1,91 @@
+// The arguments of nodes by name. A node keeps its argument as a list of integers, which makes
+// interning, hashing and printing one thing for all ops; everything else reads it from here and
+// packs it here, so that the places of the integers are known to this file and shape.cpp alone.
+//
+//   const ReduceArg sum = reduce_arg(*x);              // {ReduceOp::Sum, axes {1}}
+//   UOp::make(Op::Fold, type, src, to_ints(FoldArg{ReduceOp::Sum, true}));
+//
+// Convolutions and attention have theirs in uop.h; Reshape, Expand {dims...}, Permute {order...},
+// Flip {axes...} and Iota {n} are read as the lists that they are.
+#pragma once
+#include "core/uop/uop.h"
+
+namespace tinyshard {
+
+// Const {bits, dims...}: of floats those of a double, of integers the value in 64 bits.
+inline int64_t const_bits(const Node& constant) { return constant.arg()[0]; }
+
+// Pad and Shrink {lo0, hi0, lo1, hi1...}: elements added below and above a dim, or the ends of what
+// stays of it.
+struct BoundsArg {
+  DimSpan ints;
+  int64_t low(size_t dim) const { return ints[2 * dim]; }
+  int64_t high(size_t dim) const { return ints[2 * dim + 1]; }
+};
+inline BoundsArg bounds_arg(const Node& x) { return {x.arg()}; }
+
+// ShardSlice: this device's part of `dim`, by its coordinate on a mesh axis of `parts` devices.
+struct ShardSliceArg {
+  int64_t dim, mesh_axis, parts;
+};
+inline ShardSliceArg shard_slice_arg(const Node& x) { return {x.arg()[0], x.arg()[1], x.arg()[2]}; }
+inline Dims to_ints(const ShardSliceArg& a) { return {a.dim, a.mesh_axis, a.parts}; }
+
+// DeviceCoordinate: on that mesh axis, of `size` devices.
+struct CoordinateArg {
+  int64_t mesh_axis, size;
+};
+inline CoordinateArg coordinate_arg(const Node& x) { return {x.arg()[0], x.arg()[1]}; }
+inline Dims to_ints(const CoordinateArg& a) { return {a.mesh_axis, a.size}; }
+
+struct ReduceArg {
+  ReduceOp op;
+  DimSpan axes;
+};
+inline ReduceArg reduce_arg(const Node& x) { return {ReduceOp(x.arg()[0]), x.arg().subspan(1)}; }
+
+inline int64_t gather_axis(const Node& gather) { return gather.arg()[0]; }
+
+// ScatterAdd: into `size` places along `axis`. Where several elements meet they are reduced: by
+// Sum, which starts from zeros or a base, unless the node names another reduction, which starts
+// from that one's identity.
+struct ScatterArg {
+  int64_t axis, size;
+  ReduceOp op = ReduceOp::Sum;
+};
+inline ScatterArg scatter_arg(const Node& x) {
+  return {x.arg()[0], x.arg()[1], x.arguments > 2 ? ReduceOp(x.arg()[2]) : ReduceOp::Sum};
+}
+
+inline int64_t sorted_places(const Node& sort) { return sort.arg()[0]; }  // of each row
+
+// Dot: the number of dims in front that both operands share. See epilogue_of() for the rest.
+inline int64_t dot_batch(const Node& dot) { return dot.arg()[0]; }
+
+inline int64_t identity_number(const Node& identity) { return identity.arg()[0]; }
+
+// --- in kernels ----------------------------------------------------------------------------------
+
+struct RangeArg {
+  int64_t id, size;
+  RangeKind kind;
+};
+inline RangeArg range_arg(const Node& range) {
+  return {range.arg()[0], range.arg()[1], RangeKind(range.arg()[2])};
+}
+
+inline int64_t param_slot(const Node& param) { return param.arg()[0]; }
+// Of the Param that a Load or Store goes to.
+inline int64_t slot_of(const Node& access) { return param_slot(*access.src()[0]); }
+
+// Fold: whether it adds products unrounded, as a fused multiply-add does.
+struct FoldArg {
+  ReduceOp op;
+  bool adds_products = false;
+};
+inline FoldArg fold_arg(const Node& x) {
+  return {ReduceOp(x.arg()[0]), x.arguments > 1 && x.arg()[1] != 0};
+}
+inline Dims to_ints(const FoldArg& a) { return {int64_t(a.op), a.adds_products}; }
+
+}  // namespace tinyshard

@@ -1,0 +1,24 @@
+// Target and answers of an H200 as gpu.cpp gives them, with the numbers that its driver tells.
+#include "devices/cuda/planned_gpu.h"
+
+#include "devices/cuda/gpu_target.h"
+#include "devices/cuda/library_calls.h"
+#include "devices/cuda/matmul.h"
+
+namespace tinyshard::cuda {
+
+PlannedDevice planned_h200() {
+  constexpr int kDriver = 12040, kMultiprocessors = 132, kSharedBytes = 48 << 10;
+  Target target = gpu_target(9, 0, kDriver);
+  target.multiprocessors = kMultiprocessors;
+  target.shared_bytes = kSharedBytes;
+  auto worth_copying = [target](const LibraryCall& call, int operand) {
+    return call.node.op() == Op::Dot ? matmul_worth_copying(target, call, operand) : 0;
+  };
+  return {.kind = "NULL_H200",
+          .target = target,
+          .supports = library_expresses,
+          .worth_copying = worth_copying};
+}
+
+}  // namespace tinyshard::cuda

@@ -1,0 +1,35 @@
+// What reading a file may take. A few bytes of a hostile file can ask for much: a reader charges
+// what it is about to keep, and gets a FormatError instead of memory once that is out of proportion
+// to the file.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "io/errors.h"
+
+namespace tinyshard::io {
+
+class Budget {
+ public:
+  static constexpr uint64_t kAtLeast = 256 << 10;
+
+  Budget(std::string file, uint64_t file_bytes)
+      : file_(std::move(file)), limit_(file_bytes + kAtLeast) {}
+
+  void charge(uint64_t bytes) {
+    if (bytes > limit_ - used_) {
+      throw FormatError(file_, fmt::format("its contents take more than {} bytes of memory, which "
+                                           "is out of proportion to the file",
+                                           limit_));
+    }
+    used_ += bytes;
+  }
+
+ private:
+  std::string file_;
+  uint64_t limit_, used_ = 0;
+};
+
+}  // namespace tinyshard::io

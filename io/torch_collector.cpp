@@ -1,0 +1,286 @@
+// The walk over what a pickle made, and the tensors that it rebuilds:
+//
+//   _rebuild_tensor_v2(storage, offset, shape, strides, ...)    storage: persistent id
+//   ('storage', torch.FloatStorage, '0', 'cpu', 1024)           key '0', 1024 elements
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "io/checked.h"
+#include "io/torch_internal.h"
+
+namespace tinyshard::io {
+namespace {
+
+constexpr uint64_t kEntryBytes = 192;  // of a map of names
+
+using Id = Pickle::Id;
+using Kind = Pickle::Kind;
+
+struct TypeName {
+  std::string_view name;
+  DType dtype;
+};
+constexpr TypeName kStorages[] = {
+    {"torch DoubleStorage", DType::F64}, {"torch FloatStorage", DType::F32},
+    {"torch HalfStorage", DType::F16},   {"torch BFloat16Storage", DType::BF16},
+    {"torch LongStorage", DType::I64},   {"torch IntStorage", DType::I32},
+    {"torch ShortStorage", DType::I16},  {"torch CharStorage", DType::I8},
+    {"torch ByteStorage", DType::U8},    {"torch BoolStorage", DType::Bool},
+};
+constexpr TypeName kTypes[] = {
+    {"torch float64", DType::F64},   {"torch float32", DType::F32}, {"torch float16", DType::F16},
+    {"torch bfloat16", DType::BF16}, {"torch int64", DType::I64},   {"torch int32", DType::I32},
+    {"torch int16", DType::I16},     {"torch int8", DType::I8},     {"torch uint8", DType::U8},
+    {"torch uint16", DType::U16},    {"torch uint32", DType::U32},  {"torch uint64", DType::U64},
+    {"torch bool", DType::Bool},
+};
+constexpr std::string_view kUntyped = "torch.storage UntypedStorage";
+constexpr std::string_view kOrderedDict = "collections OrderedDict";
+constexpr std::string_view kTensorV2 = "torch._utils _rebuild_tensor_v2";
+constexpr std::string_view kTensorV3 = "torch._utils _rebuild_tensor_v3";
+constexpr std::string_view kTensor = "torch._utils _rebuild_tensor";
+constexpr std::string_view kParameter = "torch._utils _rebuild_parameter";
+constexpr std::string_view kParameterState = "torch._utils _rebuild_parameter_with_state";
+constexpr std::string_view kSize = "torch Size", kDevice = "torch device";
+constexpr std::string_view kOldTensors[] = {
+    "torch FloatTensor", "torch DoubleTensor", "torch HalfTensor", "torch LongTensor",
+    "torch IntTensor",   "torch ShortTensor",  "torch CharTensor", "torch ByteTensor"};
+
+template <size_t n>
+std::optional<DType> type_named(const TypeName (&names)[n], std::string_view name) {
+  for (const TypeName& type : names) {
+    if (type.name == name) return type.dtype;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool is_allowed(std::string_view name) {
+  for (const std::string_view known : {kOrderedDict, kTensorV2, kTensorV3, kTensor, kParameter,
+                                       kParameterState, kSize, kDevice, kUntyped}) {
+    if (name == known) return true;
+  }
+  return type_named(kStorages, name) || type_named(kTypes, name) ||
+         std::find(std::begin(kOldTensors), std::end(kOldTensors), name) != std::end(kOldTensors);
+}
+
+std::optional<DType> type_of_storage(std::string_view name) { return type_named(kStorages, name); }
+
+FormatError Collector::fail(std::string_view path, std::string_view why) const {
+  return FormatError(label_, fmt::format("tensor {}: {}", in_quotes(path), why));
+}
+
+std::string Collector::name_of(Id key, std::string_view path) {
+  std::string text;
+  switch (pickle_.kind(key)) {
+    case Kind::Text:
+      text = pickle_.text(key);
+      break;
+    case Kind::Int:
+      text = std::to_string(pickle_.integer(key));
+      break;
+    case Kind::Bool:
+      text = pickle_.integer(key) ? "True" : "False";
+      break;
+    case Kind::None:
+      text = "None";
+      break;
+    case Kind::Float:
+      text = fmt::format("{}", pickle_.real(key));
+      break;
+    default:
+      throw fail(path, "a key of its dict is no text and no number");
+  }
+  return join(path, text);
+}
+
+std::string Collector::join(std::string_view path, std::string_view name) {
+  budget_.charge(path.size() + name.size() + sizeof(std::string));
+  if (path.empty()) return std::string(name);
+  return fmt::format("{}.{}", path, name);
+}
+
+void Collector::visit(Id id, const std::string& path, size_t depth) {
+  if (depth > kMaxDepth)
+    throw fail(path, fmt::format("more than {} containers inside of each other", kMaxDepth));
+  budget_.charge(sizeof(Id));  // what is shared is visited as often as it is reached
+  switch (pickle_.kind(id)) {
+    case Kind::List:
+    case Kind::Tuple:
+      return visit_all(pickle_.items(id), path, depth);
+    case Kind::Set:
+      return;  // of plain values: no order, no names
+    case Kind::Dict: {
+      const std::vector<Id>& items = pickle_.items(id);
+      for (size_t i = 0; i + 1 < items.size(); i += 2)
+        visit(items[i + 1], name_of(items[i], path), depth + 1);
+      return;
+    }
+    case Kind::Call:
+      return visit_call(id, path, depth);
+    case Kind::Persistent:
+      if (auto tensor = tensor_of(id, path)) return add(path, std::move(*tensor));
+      storage(id, path);  // by itself it is checked, and no tensor
+      return;
+    case Kind::None:
+      return leaf(path, std::monostate());
+    case Kind::Bool:
+      return leaf(path, pickle_.integer(id) != 0);
+    case Kind::Int:
+      return leaf(path, pickle_.integer(id));
+    case Kind::Float:
+      return leaf(path, pickle_.real(id));
+    case Kind::Text:
+      budget_.charge(pickle_.text(id).size());
+      return leaf(path, std::string(pickle_.text(id)));
+    case Kind::Big:
+    case Kind::Global:  // a type such as torch.float32, or an integer that no one loads
+      return;
+  }
+}
+
+void Collector::visit_all(const std::vector<Id>& items, const std::string& path, size_t depth) {
+  for (size_t i = 0; i < items.size(); ++i)
+    visit(items[i], join(path, std::to_string(i)), depth + 1);
+}
+
+void Collector::leaf(const std::string& path, Value value) {
+  budget_.charge(kEntryBytes);
+  out_.other.insert_or_assign(path, std::move(value));
+}
+
+void Collector::add(const std::string& path, TorchTensor tensor) {
+  budget_.charge(kEntryBytes + tensor.shape.size() * 2 * sizeof(int64_t));
+  if (!out_.tensors.emplace(path, std::move(tensor)).second)
+    throw fail(path, "its name stands for two tensors");
+}
+
+void Collector::visit_call(Id id, const std::string& path, size_t depth) {
+  const Id callable = pickle_.items(id)[0];
+  const std::vector<Id>& arguments = pickle_.items(pickle_.items(id)[1]);
+  const std::string_view name = pickle_.text(callable);
+  if (name == kTensorV2 || name == kTensorV3 || name == kTensor)
+    return add(path, rebuilt(arguments, name == kTensorV3, path));
+  if ((name == kParameter || name == kParameterState) && !arguments.empty())
+    return visit(arguments[0], path, depth + 1);
+  if (name == kOrderedDict) {  // made of a list of pairs, as Python 2 wrote it
+    if (arguments.empty()) return;
+    if (pickle_.kind(arguments[0]) != Kind::List) throw fail(path, "an OrderedDict of no list");
+    for (const Id pair : pickle_.items(arguments[0])) {
+      const Kind kind = pickle_.kind(pair);
+      if ((kind != Kind::List && kind != Kind::Tuple) || pickle_.items(pair).size() != 2)
+        throw fail(path, "an OrderedDict of no pairs");
+      visit(pickle_.items(pair)[1], name_of(pickle_.items(pair)[0], path), depth + 1);
+    }
+    return;
+  }
+  if (name == kSize && arguments.size() == 1) return visit(arguments[0], path, depth + 1);
+  if (name == kDevice) return;
+  throw fail(path, fmt::format("{} is called, which makes no tensor", in_quotes(name)));
+}
+
+std::vector<int64_t> Collector::sizes(Id id, const char* what, std::string_view path) {
+  Id list = id;
+  if (pickle_.kind(list) == Kind::Call && pickle_.is_global(pickle_.items(list)[0], kSize)) {
+    const std::vector<Id>& arguments = pickle_.items(pickle_.items(list)[1]);
+    if (arguments.size() == 1) list = arguments[0];
+  }
+  if (pickle_.kind(list) != Kind::Tuple && pickle_.kind(list) != Kind::List)
+    throw fail(path, fmt::format("its {} is no tuple", what));
+  std::vector<int64_t> out;
+  if (pickle_.items(list).size() > kMaxDepth)
+    throw fail(path, fmt::format("it has more than {} dims", kMaxDepth));
+  for (const Id item : pickle_.items(list)) {
+    if (pickle_.kind(item) != Kind::Int || pickle_.integer(item) < 0)
+      throw fail(path, fmt::format("its {} holds what is no size", what));
+    out.push_back(pickle_.integer(item));
+  }
+  return out;
+}
+
+TorchTensor Collector::rebuilt(const std::vector<Id>& arguments, bool typed,
+                               std::string_view path) {
+  if (arguments.size() < 4 || pickle_.kind(arguments[0]) != Kind::Persistent ||
+      pickle_.kind(arguments[1]) != Kind::Int || pickle_.integer(arguments[1]) < 0) {
+    throw fail(path, "it is not made of a storage, an offset, a shape and strides");
+  }
+  Stored from = storage(arguments[0], path);
+  if (typed) {
+    from.dtype.reset();
+    if (arguments.size() > 6 && pickle_.kind(arguments[6]) == Kind::Global)
+      from.dtype = type_named(kTypes, pickle_.text(arguments[6]));
+  }
+  if (!from.dtype) throw fail(path, "nothing says its type");
+  return view(from, static_cast<uint64_t>(pickle_.integer(arguments[1])),
+              sizes(arguments[2], "shape", path), sizes(arguments[3], "strides", path), path);
+}
+
+TorchTensor Collector::view(const Stored& from, uint64_t begin, std::vector<int64_t> shape,
+                            std::vector<int64_t> strides, std::string_view path) const {
+  if (shape.size() != strides.size())
+    throw fail(path, fmt::format("it has {} sizes and {} strides", shape.size(), strides.size()));
+  const size_t size = itemsize(*from.dtype);
+  const auto too_large = [&] { return fail(path, "its shape is too large for any memory"); };
+  if (!checked_bytes(shape, size)) throw too_large();
+  uint64_t last = begin;  // the farthest element that the view reaches
+  bool empty = false;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    empty |= shape[i] == 0;
+    if (shape[i] == 0) continue;
+    const auto reach =
+        checked_mul(static_cast<uint64_t>(shape[i] - 1), static_cast<uint64_t>(strides[i]));
+    const auto sum = reach ? checked_add(last, *reach) : std::nullopt;
+    if (!sum) throw too_large();
+    last = *sum;
+  }
+  const uint64_t held = from.elements.size / size;
+  if (!empty && last >= held) {
+    throw fail(path,
+               fmt::format("its view needs {} elements of {}, its storage at byte {} holds {}",
+                           last + 1, name(*from.dtype), from.elements.offset, held));
+  }
+  TorchTensor out;
+  out.dtype = *from.dtype;
+  out.shape = std::move(shape);
+  out.strides = std::move(strides);
+  out.elements = empty ? 0 : last - begin + 1;
+  out.offset = empty ? from.elements.offset : from.elements.offset + begin * size;
+  out.bytes = from.elements.bytes;
+  return out;
+}
+
+StorageId storage_id(const Pickle& pickle, Id persistent, std::string_view label) {
+  const Id tuple = pickle.items(persistent)[0];
+  const auto fail = [&](std::string_view why) {
+    return FormatError(label, fmt::format("a persistent id {}", why));
+  };
+  if (pickle.kind(tuple) != Kind::Tuple) throw fail("is no tuple");
+  const std::vector<Id>& items = pickle.items(tuple);
+  if (items.size() < 5 || pickle.kind(items[0]) != Kind::Text ||
+      pickle.text(items[0]) != "storage" || pickle.kind(items[1]) != Kind::Global ||
+      pickle.kind(items[2]) != Kind::Text || pickle.kind(items[4]) != Kind::Int ||
+      pickle.integer(items[4]) < 0) {
+    throw fail("is not (storage, type, key, location, elements)");
+  }
+  if (items.size() > 5 && pickle.kind(items[5]) != Kind::None)
+    throw fail(fmt::format("names a view of storage {}, which is not supported",
+                           in_quotes(pickle.text(items[2]))));
+  StorageId out{type_of_storage(pickle.text(items[1])), pickle.text(items[2]),
+                static_cast<uint64_t>(pickle.integer(items[4]))};
+  if (!out.dtype && pickle.text(items[1]) != kUntyped)
+    throw fail(
+        fmt::format("has type {}, which is none of a storage", in_quotes(pickle.text(items[1]))));
+  return out;
+}
+
+uint64_t bytes_of(const StorageId& id, std::string_view label) {
+  const auto bytes = checked_mul(id.elements, id.dtype ? itemsize(*id.dtype) : 1);
+  if (!bytes)
+    throw FormatError(label,
+                      fmt::format("storage {} is too large for any memory", in_quotes(id.key)));
+  return *bytes;
+}
+
+}  // namespace tinyshard::io

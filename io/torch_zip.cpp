@@ -1,0 +1,91 @@
+// A zip archive: data.pkl, and the storages as data/<key>.
+#include <fmt/format.h>
+
+#include "io/byte_reader.h"
+#include "io/torch_internal.h"
+#include "io/zip.h"
+
+namespace tinyshard::io {
+namespace {
+
+using Id = Pickle::Id;
+
+class ZipCollector final : public Collector {
+ public:
+  ZipCollector(const Pickle& pickle, std::string_view label, Budget& budget, TorchFile& out,
+               std::span<const std::byte> file,
+               const std::map<std::string_view, ZipMember>& members, std::string prefix)
+      : Collector(pickle, label, budget, out),
+        file_(file),
+        members_(members),
+        prefix_(std::move(prefix)) {}
+
+ private:
+  Stored storage(Id persistent, std::string_view path) override {
+    const StorageId id = storage_id(pickle_, persistent, label_);
+    const std::string name = prefix_ + "data/" + std::string(id.key);
+    const auto found = members_.find(name);
+    if (found == members_.end())
+      throw fail(path, fmt::format("the archive has no member {}", in_quotes(name)));
+    const ZipMember& member = found->second;
+    if (const uint64_t wanted = bytes_of(id, label_); member.size < wanted) {
+      throw fail(path, fmt::format("its storage takes {} bytes, member {} at byte {} has {}",
+                                   wanted, in_quotes(name), member.offset, member.size));
+    }
+    if (!member.deflated) return {id.dtype, {member.offset, member.size, nullptr}};
+    Bytes& bytes = inflated_[found->first];
+    if (!bytes)
+      bytes =
+          std::make_shared<const std::vector<std::byte>>(inflated(file_, member, label_, budget_));
+    return {id.dtype, {0, member.size, bytes}};
+  }
+
+  std::span<const std::byte> file_;
+  const std::map<std::string_view, ZipMember>& members_;
+  std::string prefix_;
+  std::map<std::string_view, Bytes> inflated_;
+};
+
+}  // namespace
+
+void parse_zip(std::span<const std::byte> file, std::string_view label, Budget& budget,
+               TorchFile& out) {
+  std::map<std::string_view, ZipMember> members;
+  std::optional<ZipMember> pickle_member;
+  for (const ZipMember& member : zip_members(file, label, budget)) {
+    budget.charge(sizeof(ZipMember) + 64);
+    if (!members.emplace(member.name, member).second)
+      throw FormatError(label, fmt::format("at byte {}: member {} stands twice in the archive",
+                                           member.offset, in_quotes(member.name)));
+    const bool is_pickle = member.name == "data.pkl" || member.name.ends_with("/data.pkl");
+    if (is_pickle && (!pickle_member || member.name.size() < pickle_member->name.size()))
+      pickle_member = member;
+  }
+  if (!pickle_member)
+    throw FormatError(label,
+                      fmt::format("not a torch file: a zip archive of {} members without data.pkl",
+                                  members.size()));
+  const std::string prefix(pickle_member->name.substr(
+      0, pickle_member->name.size() - std::string_view("data.pkl").size()));
+  if (auto order = members.find(prefix + "byteorder");
+      order != members.end() && !order->second.deflated) {
+    const ZipMember& m = order->second;
+    const std::string_view text(reinterpret_cast<const char*>(file.data() + m.offset),
+                                static_cast<size_t>(m.size));
+    if (text != "little")
+      throw FormatError(label, fmt::format("at byte {}: byte order {}, only little is read",
+                                           m.offset, in_quotes(text)));
+  }
+  std::vector<std::byte> unpacked;
+  auto bytes = file.subspan(static_cast<size_t>(pickle_member->offset),
+                            static_cast<size_t>(pickle_member->stored));
+  if (pickle_member->deflated) {
+    unpacked = inflated(file, *pickle_member, label, budget);
+    bytes = unpacked;
+  }
+  ByteReader in(bytes, label, pickle_member->deflated ? 0 : pickle_member->offset);
+  const Pickle pickle(in, budget, is_allowed);
+  ZipCollector(pickle, label, budget, out, file, members, prefix).collect();
+}
+
+}  // namespace tinyshard::io

@@ -1,0 +1,15 @@
+// A value of one mesh of several devices on another one: in another order or shape, of more or
+// fewer devices, with common devices or without, on any ranks.
+#pragma once
+#include "multi/redistribute.h"
+
+namespace tinyshard {
+
+// The value on `mesh`, placed as is cheapest on the way to `wanted`, without pending sums.
+LocalValue on_other_mesh(LocalValue value, DimSpan global, const Mesh& mesh,
+                         const std::vector<Placement>& wanted);
+
+// Whether a rank has a device of `to` and none of `from`, so that it cannot copy what it needs.
+bool is_out_of_reach(const Mesh& from, const Mesh& to);
+
+}  // namespace tinyshard

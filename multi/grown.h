@@ -1,0 +1,12 @@
+// Values of one device that are computed from much less than they are: random numbers, from a count
+// and a seed. On their way to a mesh that little is brought over, and each device computes its part.
+#pragma once
+#include "multi/mesh.h"
+
+namespace tinyshard {
+
+// `local`, a value of one device, as each device of the mesh computes the whole of it; null where
+// what it is computed from, once for each device, has more bytes than the value itself.
+UOp grown_on(const UOp& local, const Mesh& mesh);
+
+}  // namespace tinyshard

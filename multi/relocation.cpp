@@ -1,0 +1,83 @@
+#include "multi/relocation.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "core/uop/node_map.h"
+
+namespace tinyshard {
+namespace {
+
+int rank_of(const DeviceRef& d) { return d.rank == DeviceRef::kHere ? world().rank : d.rank; }
+
+int place_in(const std::vector<DeviceRef>& devices, const DeviceRef& wanted) {
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (same_device(devices[i], wanted)) return int(i);
+  }
+  return -1;
+}
+
+// Leaves without a mesh take that of whoever reads them: here it is the mesh that the value is on,
+// and not the one that it goes to.
+UOp on_its_mesh(const UOp& x, const Mesh& mesh) {
+  const std::vector<UOp> order = toposort(std::span(&x, 1));
+  if (std::ranges::any_of(order, [](const UOp& n) { return n->payload != nullptr; })) return x;
+  NodeMap<UOp> there(order.size());
+  for (const UOp& n : order) {
+    std::vector<UOp> src;
+    for (const UOp& s : n->src()) src.push_back(there.at(s));
+    there[n] =
+        src.empty() ? UOp::make(n.op(), n.dtype(), {}, n->arg(), mesh.payload()) : n.with_src(src);
+  }
+  return there.at(x);
+}
+
+}  // namespace
+
+bool same_device(const DeviceRef& a, const DeviceRef& b) {
+  return a.kind == b.kind && a.index == b.index && rank_of(a) == rank_of(b);
+}
+
+UOp relocated(const UOp& x, const Mesh& from, const Mesh& to, bool copies) {
+  UOp sent = on_its_mesh(x, from);
+  const int64_t times = copies ? most_receivers(from, to) : 0;
+  if (copies) {  // what is sent to several devices is there several times
+    Dims one{1}, all{times};
+    one.insert(one.end(), x.shape().begin(), x.shape().end());
+    all.insert(all.end(), x.shape().begin(), x.shape().end());
+    sent = expand(reshape(sent, one), all);
+  }
+  sent = UOp::make(Op::Contiguous, x.dtype(), {sent});
+  return UOp::make(Op::CopyIn, x.dtype(), {sent}, Dims{times}, to.payload());
+}
+
+int64_t most_receivers(const Mesh& from, const Mesh& to) {
+  std::map<int, int64_t> receivers;
+  int64_t most = 1;
+  for (const auto& [sender, receiver] : relocation(from, to, true).pairs)
+    most = std::max(most, ++receivers[sender]);
+  return most;
+}
+
+Relocation relocation(const Mesh& from, const Mesh& to, bool copies) {
+  std::vector<DeviceRef> all = from.devices();
+  for (const DeviceRef& d : to.devices()) {
+    if (place_in(from.devices(), d) < 0) all.push_back(d);
+  }
+  // As the job counts them, so that the group of all of its devices is the one that there is.
+  std::ranges::stable_sort(
+      all, {}, [](const DeviceRef& d) { return std::tuple(rank_of(d), d.kind, d.index); });
+  Relocation result{Mesh({{"devices", int64_t(all.size())}}, all), {}};
+  for (int64_t p = 0; p < to.size(); ++p) {
+    const DeviceRef& target = to.devices()[size_t(p)];
+    const bool has_it = copies && place_in(from.devices(), target) >= 0;
+    if (!copies && p >= from.size()) break;
+    const DeviceRef& source = has_it ? target : from.devices()[size_t(p % from.size())];
+    result.pairs.emplace_back(place_in(all, source), place_in(all, target));
+  }
+  std::ranges::sort(result.pairs);
+  return result;
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,125 @@
+// Elementwise ops work on parts that are split alike, and keep a sum pending where they are linear.
+#include <algorithm>
+#include <cmath>
+
+#include "core/rewrite/fold.h"
+#include "multi/strategies/strategies.h"
+
+namespace tinyshard {
+namespace {
+
+// Whether each element is a finite number, whatever the run: constants, and bools as numbers.
+bool is_finite(const UOp& x) {
+  switch (x.op()) {
+    case Op::Const:
+      return std::isfinite(const_as_double(x));
+    case Op::Expand:
+    case Op::Reshape:
+    case Op::Permute:
+      return is_finite(x.src(0));
+    case Op::Cast:
+      return x.src(0).dtype() == DType::Bool || !is_float(x.dtype());
+    case Op::Where:
+      return is_finite(x.src(1)) && is_finite(x.src(2));
+    default:
+      return !is_float(x.dtype());
+  }
+}
+
+// A pending sum may stay pending through ops that are linear in it. A product is that as long as
+// the factor is finite: infinity times the terms 3 and 0, or 3 and -1, gives no sum, but infinity
+// times their sum is infinity.
+bool stays_partial(const UOp& x, std::span<const LocalValue> v, size_t axis) {
+  auto partial = [&](size_t i) {
+    return v[i].place[axis].is_partial() && v[i].place[axis].op == ReduceOp::Sum;
+  };
+  auto whole = [&](size_t i) { return v[i].place[axis].is_replicate(); };
+  auto zero = [&](size_t i) { return is_const(x.src(i), 0); };  // a sum of zeros
+  switch (x.op()) {
+    case Op::Neg:
+      return partial(0);
+    case Op::Cast:  // of floats: integers may have wrapped in the sum
+      return partial(0) && is_float(x.dtype()) && is_float(x.src(0).dtype()) &&
+             itemsize(x.dtype()) >= itemsize(x.src(0).dtype());
+    case Op::Add:
+    case Op::Sub:
+      return partial(0) && partial(1);
+    case Op::Mul:
+      return (partial(0) && whole(1) && is_finite(x.src(1))) ||
+             (whole(0) && partial(1) && is_finite(x.src(0)));
+    case Op::Div:
+      return partial(0) && whole(1) && is_float(x.dtype()) && x.src(1).op() == Op::Const &&
+             std::isfinite(1 / const_as_double(x.src(1))) && is_finite(x.src(1));
+    case Op::Where:
+      return whole(0) && (partial(1) || partial(2)) && (partial(1) || zero(1)) &&
+             (partial(2) || zero(2));
+    default:
+      return false;
+  }
+}
+
+// Parameters that are gathered on use stay in parts where only they, constants, values in the same
+// parts and sums that can be left in these are computed with: they are updated so, and rounded so
+// before they are gathered.
+std::optional<LocalValue> in_parts(const UOp& x, const LocalValues& values) {
+  const LocalValue* parameter = nullptr;
+  for (const UOp& s : x->src()) {
+    if (values.lying(s).gather_on_use) parameter = &values.lying(s);
+  }
+  if (!parameter) return {};
+  bool parameters_only = true;
+  std::vector<LocalValue> v;
+  for (const UOp& s : x->src()) {
+    const LocalValue& lies = values.lying(s);
+    if (lies.mesh && !(*lies.mesh == *parameter->mesh)) return {};
+    for (size_t a = 0; a < lies.place.size(); ++a) {
+      if (!lies.place[a].is_partial() && !(lies.place[a] == parameter->place[a])) return {};
+    }
+    parameters_only = parameters_only && (!lies.mesh || lies.gather_on_use);
+    v.push_back(lies);
+  }
+  for (LocalValue& s : v)
+    s = redistribute(std::move(s), x.shape(), *parameter->mesh, parameter->place);
+  LocalValue result = rebuilt(x, v, *parameter);
+  if (parameters_only) result.gather_on_use = parameter->gather_on_use;
+  return result;
+}
+
+}  // namespace
+
+LocalValue elementwise(const UOp& x, LocalValues& values) {
+  if (std::optional<LocalValue> parts = in_parts(x, values)) return *parts;
+  auto mesh = values.meeting_place(x->src());
+  if (!mesh) return rebuilt(x, values.sources(x), {});
+  std::vector<LocalValue> v;
+  for (const UOp& s : x->src()) v.push_back(values.on(s, *mesh));
+  std::vector<Placement> wanted(mesh->axes().size());
+  for (size_t a = 0; a < wanted.size(); ++a) {
+    // The split of the operand of which most would travel, so that it need not move.
+    int64_t most = -1;
+    for (size_t i = 0; i < v.size(); ++i) {
+      const UOp& local = values.of(repeated(x.src(i))).local;
+      int64_t bytes = local->numel() * int64_t(itemsize(local.dtype()));
+      if (v[i].place[a].is_shard() && bytes > most) {
+        most = bytes;
+        wanted[a] = v[i].place[a];
+      }
+    }
+    if (most >= 0) continue;
+    if (stays_partial(x, v, a)) {
+      wanted[a] = Partial();
+    } else if (std::ranges::any_of(v, [&](const auto& s) { return s.place[a].is_partial(); })) {
+      wanted[a] = values.split_by_user(x, *mesh, a).value_or(Replicate);
+    }
+  }
+  for (size_t i = 0; i < v.size(); ++i) {
+    std::vector<Placement> mine = wanted;
+    for (size_t a = 0; a < mine.size(); ++a) {
+      if (wanted[a].is_partial()) mine[a] = v[i].place[a];
+    }
+    v[i] = values.brought(x.src(i), *mesh, mine);
+  }
+  return rebuilt(x, v, {UOp(), mesh, wanted});
+}
+
+}  // namespace tinyshard

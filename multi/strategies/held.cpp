@@ -1,0 +1,48 @@
+#include "multi/strategies/held.h"
+
+namespace tinyshard {
+namespace {
+
+UOp i64(int64_t value) { return const_int(DType::I64, value, Dims{1}); }
+
+UOp smaller(const UOp& a, const UOp& b) { return where(binary(Op::CmpLt, a, b), a, b); }
+
+// This device's place along a mesh axis: what it holds of 0.. of as many places.
+UOp coordinate(int64_t axis, int64_t size) {
+  UOp places = UOp::make(Op::Iota, DType::I64, {}, Dims{size});
+  return UOp::make(Op::ShardSlice, DType::I64, {places}, Dims{0, axis, size});
+}
+
+}  // namespace
+
+// Axis by axis each part starts where the parts before it end, and ends no later than what it is a
+// part of: 7 places over 2 x 2 are [0, 2) [2, 4) and [4, 6) [6, 7).
+Held held_places(const LocalValue& v, DimSpan global, int dim) {
+  int64_t size = global[size_t(dim)];
+  Held held{i64(0), i64(size)};
+  for (size_t a = 0; a < v.place.size(); ++a) {
+    if (!(v.place[a] == Shard(dim))) continue;
+    const int64_t parts = v.mesh->axes()[a].size;
+    size = (size + parts - 1) / parts;
+    UOp before = binary(Op::Mul, coordinate(int64_t(a), parts), i64(size));
+    held.low = binary(Op::Add, held.low, before);
+    held.high = smaller(binary(Op::Add, held.low, i64(size)), held.high);
+  }
+  return held;
+}
+
+UOp index_into_part(const UOp& index, const LocalValue& v, DimSpan global, int dim) {
+  // A library reads an index that is the same for whole rows once for each row.
+  if (index.op() == Op::Expand)
+    return expand(index_into_part(index.src(0), v, global, dim), index.shape());
+  const Held held = held_places(v, global, dim);
+  const Dims ones(index.shape().size(), 1);
+  auto everywhere = [&](const UOp& x) { return expand(reshape(x, ones), index.shape()); };
+  UOp wide = cast(index, DType::I64), low = everywhere(held.low), high = everywhere(held.high);
+  UOp inside =
+      binary(Op::And, unary(Op::Not, binary(Op::CmpLt, wide, low)), binary(Op::CmpLt, wide, high));
+  UOp here = cast(binary(Op::Sub, wide, low), index.dtype());
+  return where(inside, here, const_int(index.dtype(), -1, index.shape()));
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,201 @@
+#include "multi/strategies/local_values.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "multi/mesh_names.h"
+#include "multi/relocation.h"
+
+namespace tinyshard {
+
+const LocalValue& LocalValues::of(const UOp& x) const {
+  const LocalValue& lies = values_.at(x);
+  if (!lies.gather_on_use) return lies;
+  auto found = gathered_.find(x.get());
+  if (found != gathered_.end()) return found->second;
+  std::vector<Placement> whole = lies.place;
+  for (size_t a = 0; a < whole.size(); ++a) {
+    if (lies.gather_on_use->axes[a] && whole[a].is_shard()) whole[a] = Replicate;
+  }
+  LocalValue gathered = redistribute(lies, x.shape(), *lies.mesh, whole);
+  gathered.gather_on_use = nullptr;
+  return gathered_.emplace(x.get(), std::move(gathered)).first->second;
+}
+
+std::vector<LocalValue> LocalValues::sources(const UOp& x) const {
+  std::vector<LocalValue> v;
+  for (const UOp& s : x->src()) v.push_back(of(s));
+  return v;
+}
+
+std::optional<Mesh> LocalValues::meeting_place(std::span<const UOp> operands) const {
+  std::optional<Mesh> mesh;
+  for (const UOp& x : operands) {
+    const auto& m = lying(x).mesh;
+    if (!m || (mesh && *m == *mesh)) continue;
+    if (!mesh) {
+      mesh = m;
+      continue;
+    }
+    bool same =
+        mesh->size() == 1 && m->size() == 1 && same_device(mesh->devices()[0], m->devices()[0]);
+    if ((mesh->size() == 1 && m->size() > 1) || (same && mesh->is_single())) {
+      mesh = m;
+    } else if (m->size() > 1 || (mesh->size() == 1 && !same)) {
+      auto [one, other] = told_apart(*mesh, *m);
+      throw UserError(
+          fmt::format("operands live on {} and on {}: bring one of them over with shard() or to(), "
+                      "as in a.shard(b.sharding().mesh)",
+                      one, other));
+    }
+  }
+  return mesh;
+}
+LocalValue LocalValues::on(const UOp& x, const Mesh& mesh) const {
+  LocalValue v = of(x);
+  if (v.mesh && *v.mesh == mesh) return v;
+  return redistribute(std::move(v), x.shape(), mesh, std::vector<Placement>(mesh.axes().size()));
+}
+
+namespace {
+
+// A permuted value moves as what it permutes, so that a product and its gradient, which read it
+// both ways, share what arrives.
+std::vector<Placement> behind_permute(const UOp& permute, std::vector<Placement> place) {
+  for (Placement& p : place) {
+    if (p.is_shard()) p.dim = int(permute.arg(size_t(p.dim)));
+  }
+  return place;
+}
+
+}  // namespace
+
+bool LocalValues::was_moved(const LocalValue& v, const std::vector<Placement>& wanted) const {
+  if (v.local.op() == Op::Permute) {
+    LocalValue source{v.local.src(0), v.mesh, behind_permute(v.local, v.place)};
+    return was_moved(source, behind_permute(v.local, wanted));
+  }
+  auto known = moved_.find(v.local.get());
+  return known != moved_.end() &&
+         std::ranges::any_of(known->second, [&](const auto& m) { return m.second == wanted; });
+}
+
+LocalValue LocalValues::moved(LocalValue v, DimSpan global, const std::vector<Placement>& wanted) {
+  if (v.place == wanted) return v;
+  if (const UOp order = v.local; order.op() == Op::Permute) {
+    Dims shape(global.size());
+    for (size_t i = 0; i < shape.size(); ++i) shape[size_t(order.arg(i))] = global[i];
+    v.local = order.src(0);
+    v.place = behind_permute(order, std::move(v.place));
+    v = moved(std::move(v), shape, behind_permute(order, wanted));
+    v.local = permute(v.local, order->arg());
+    v.place = wanted;
+    return v;
+  }
+  if (!was_moved(v, wanted)) moved_[v.local.get()].emplace_back(v.local, wanted);
+  Mesh mesh = *v.mesh;
+  return redistribute(std::move(v), global, mesh, wanted);
+}
+
+LocalValue LocalValues::brought(const UOp& x, const Mesh& mesh,
+                                const std::vector<Placement>& wanted) {
+  const LocalValue& lies = of(x);
+  // Of what is elsewhere each device copies its part.
+  if (lies.mesh && !(*lies.mesh == mesh)) return redistribute(lies, x.shape(), mesh, wanted);
+  LocalValue v = on(x, mesh);
+  const UOp& one = repeated(x);
+  if (v.place == wanted || one == x) return moved(std::move(v), x.shape(), wanted);
+  std::vector<Placement> narrow = wanted;
+  for (Placement& p : narrow) {
+    if (p.is_shard() && one.shape()[size_t(p.dim)] != x.shape()[size_t(p.dim)]) p = Replicate;
+  }
+  v = moved(on(one, mesh), one.shape(), narrow);
+  return {expand(v.local, Sharding{mesh, wanted}.local_shape(x.shape())), mesh, wanted, v.origin};
+}
+
+void LocalValues::set_table(const UOp& gather, std::vector<Placement> place) {
+  const int64_t axis = gather.arg(0);
+  tables_[gather.src(1)] = {axis, gather.src(0).shape()[size_t(axis)], std::move(place)};
+}
+const std::vector<Placement>* LocalValues::table_of(const UOp& scatter) const {
+  const Table* table = tables_.find(scatter.src(0));
+  const bool adjoint = table && table->axis == scatter.arg(0) && table->size == scatter.arg(1);
+  return adjoint ? &table->place : nullptr;
+}
+
+void LocalValues::look_ahead(std::span<const UOp> order) {
+  for (const UOp& x : order) {
+    for (const UOp& s : x->src()) {
+      const bool first = !users_.contains(s);
+      UOp& user = users_[s];
+      user = first || user == x ? x : UOp();
+      if (x.op() == Op::Dot) ++products_[s.op() == Op::Permute ? s.src(0) : s];
+    }
+  }
+}
+
+std::optional<Placement> LocalValues::split_by_user(UOp x, const Mesh& mesh, size_t axis) const {
+  for (;;) {
+    const UOp* user = users_.find(x);
+    if (!user || !*user) return std::nullopt;
+    if (user->op() == Op::Redistribute) {
+      const Sharding where = placement_of(**user);
+      const bool splits = where.mesh == mesh && where.placements[axis].is_shard();
+      return splits ? std::optional(where.placements[axis]) : std::nullopt;
+    }
+    if (info(user->op()).op_class != OpClass::Elementwise) return std::nullopt;
+    for (const UOp& s : (*user)->src()) {
+      const LocalValue* v = values_.find(s);
+      if (v && v->mesh && *v->mesh == mesh && v->place[axis].is_shard()) return v->place[axis];
+    }
+    x = *user;
+  }
+}
+
+int LocalValues::products_of(const UOp& x) const {
+  const int* count = products_.find(x.op() == Op::Permute ? x.src(0) : x);
+  return count ? *count : 1;
+}
+
+LocalValue rebuilt(const UOp& x, const std::vector<LocalValue>& sources, const LocalValue& like) {
+  std::vector<UOp> src;
+  src.reserve(sources.size());
+  for (const LocalValue& s : sources) src.push_back(s.local);
+  return {UOp::make(x.op(), x.dtype(), src, x->arg(), x->payload), like.mesh, like.place};
+}
+
+LocalValue settled(LocalValue v, DimSpan global) {
+  std::vector<Placement> wanted = v.place;
+  for (Placement& p : wanted) {
+    if (p.is_partial()) p = Replicate;
+  }
+  if (!v.mesh) return v;
+  Mesh mesh = *v.mesh;
+  return redistribute(std::move(v), global, mesh, wanted);
+}
+LocalValue without_shard(LocalValue v, DimSpan global, int dim) {
+  std::vector<Placement> wanted = v.place;
+  for (Placement& p : wanted) {
+    if (p.is_shard() && p.dim == dim) p = Replicate;
+  }
+  if (!v.mesh) return v;
+  Mesh mesh = *v.mesh;
+  return redistribute(std::move(v), global, mesh, wanted);
+}
+
+int reshaped_dim(DimSpan from, DimSpan to, int dim, int64_t parts) {
+  int64_t before = product(from.first(size_t(dim))), left = 1;
+  for (int i = 0; i < int(to.size()); ++i) {
+    if (left == before && to[i] != 1) {
+      bool same = to[i] == from[dim];
+      bool divides = to[i] % parts == 0 && from[dim] % parts == 0;
+      return same || divides ? i : -1;
+    }
+    left *= to[i];
+  }
+  return -1;
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,79 @@
+// What the sharding rewrite knows so far: for each global value the part that a device holds.
+// Strategies read their operands from it, and bring them onto one mesh.
+#pragma once
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/uop/node_map.h"
+#include "multi/redistribute.h"
+
+namespace tinyshard {
+
+class LocalValues {
+ public:
+  // As ops read it: parameters that are gathered on use are whole.
+  const LocalValue& of(const UOp& x) const;
+  // As it lies.
+  const LocalValue& lying(const UOp& x) const { return values_.at(x); }
+  void set(const UOp& x, LocalValue value) { values_[x] = std::move(value); }
+  // Of all sources of x, each where it lies.
+  std::vector<LocalValue> sources(const UOp& x) const;
+  // The mesh on which operands meet: that of several devices wins over single ones, and of two
+  // names for one device the one with axes. Nothing where all are constants. UserError for meshes
+  // that have nothing to do with each other.
+  std::optional<Mesh> meeting_place(std::span<const UOp> operands) const;
+  // x on that mesh: as it lies where that is its own, else whole on each device.
+  LocalValue on(const UOp& x, const Mesh& mesh) const;
+
+  // x on that mesh where `wanted` says. Of what repeats something only that travels: a bias, not as
+  // many rows of it as there are.
+  LocalValue brought(const UOp& x, const Mesh& mesh, const std::vector<Placement>& wanted);
+
+  // redistribute() on its own mesh, remembered: moving it there again is the same node and sends
+  // nothing more.
+  LocalValue moved(LocalValue v, DimSpan global, const std::vector<Placement>& wanted);
+  bool was_moved(const LocalValue& v, const std::vector<Placement>& wanted) const;
+  // How many products read x, also transposed: they share what moving it costs. 1 where none does.
+  void look_ahead(std::span<const UOp> order);
+  int products_of(const UOp& x) const;
+  // The split along a mesh axis that the only user of x brings it to, elementwise ops between them
+  // left out: a pending sum with a bias is reduce-scattered where it meets a split residual. Nothing
+  // where there are more users, or they have no such wish.
+  std::optional<Placement> split_by_user(UOp x, const Mesh& mesh, size_t axis) const;
+
+  // How the table of a Gather lies, for the ScatterAdd that is its adjoint.
+  void set_table(const UOp& gather, std::vector<Placement> place);
+  // Nothing where there was none.
+  const std::vector<Placement>* table_of(const UOp& scatter) const;
+
+ private:
+  NodeMap<LocalValue> values_;
+  NodeMap<int> products_;
+  NodeMap<UOp> users_;  // the only one; empty where there are several
+  mutable std::unordered_map<const Node*, LocalValue> gathered_;  // whole, of those on use
+  std::unordered_map<const Node*, std::vector<std::pair<UOp, std::vector<Placement>>>> moved_;
+  struct Table {
+    int64_t axis, size;
+    std::vector<Placement> place;
+  };
+  NodeMap<Table> tables_;  // by the index of the Gather
+};
+
+// What x repeats, or x itself.
+inline const UOp& repeated(const UOp& x) { return x.op() == Op::Expand ? x.src(0) : x; }
+
+// The op x over local sources, with the shape and the argument that it has. The result lies as
+// `like` does.
+LocalValue rebuilt(const UOp& x, const std::vector<LocalValue>& sources, const LocalValue& like);
+// The dim of the new shape that starts where `dim` of the old one did and divides into that many
+// parts as it did; -1: none.
+int reshaped_dim(DimSpan from, DimSpan to, int dim, int64_t parts);
+// With the pending reductions completed. `global` is the shape of the whole value.
+LocalValue settled(LocalValue v, DimSpan global);
+// With `dim` put together on each device.
+LocalValue without_shard(LocalValue v, DimSpan global, int dim);
+
+}  // namespace tinyshard

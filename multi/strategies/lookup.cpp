@@ -1,0 +1,142 @@
+// Ops that read or write places given by an index.
+//
+// A table that is divided along the dim that is looked up in is not gathered: each device looks up
+// what it holds, and zeros elsewhere, and the sum of all is the result.
+//
+//   table [0 1 | 2 3] over two devices, index [3 0 2]
+//   device 0: places [-1 0 -1], found [0 t0 0]      device 1: places [1 -1 0], found [t3 0 t2]
+//
+// The adjoint needs no sum: of what is written each device takes what falls into its part. By bytes
+// the table may still be gathered: a few rows that many places name.
+#include "core/rewrite/fold.h"
+#include "core/uop/scatter.h"
+#include "multi/moves.h"
+#include "multi/strategies/held.h"
+#include "multi/strategies/strategies.h"
+
+namespace tinyshard {
+namespace {
+
+using Places = std::vector<Placement>;
+
+// Where the operands of a Gather are wanted, and how its result lies then; `result` is where it is
+// wanted after that.
+struct Lookup {
+  Places data, index, found, result;
+};
+
+struct Tables {
+  const UOp& x;
+  const Mesh& mesh;
+  const LocalValue &data, &index;
+
+  int dim() const { return int(x.arg(0)); }
+  DimSpan shape() const { return x.src(0).shape(); }
+  const UOp& places() const { return repeated(x.src(1)); }
+
+  // Along each axis as the index lies; else as the table does, where both have the dim.
+  Lookup with_whole_rows() const {
+    Lookup l;
+    l.data.resize(mesh.axes().size());
+    l.index = l.data;
+    for (size_t a = 0; a < l.data.size(); ++a) {
+      Placement p = index.place[a].is_shard() ? index.place[a] : data.place[a];
+      if (!p.is_shard()) continue;
+      if (p.dim == dim() && !index.place[a].is_shard()) continue;
+      if (p.dim != dim() && shape()[size_t(p.dim)] != x.shape()[size_t(p.dim)]) continue;
+      l.index[a] = p;
+      if (p.dim != dim()) l.data[a] = p;
+    }
+    l.found = l.result = l.index;
+    return l;
+  }
+
+  // The same, but with parts of the table along `axis`.
+  Lookup with_parts(Lookup l, size_t axis) const {
+    l.data[axis] = Shard(dim());
+    l.index[axis] = Replicate;
+    l.found[axis] = Partial();
+    return l;
+  }
+
+  double bytes(const Lookup& l) const {
+    Places from = index.place, to = l.index;  // of what the index repeats
+    for (Places* all : {&from, &to}) {
+      for (Placement& p : *all) {
+        const bool repeats =
+            p.is_shard() && places().shape()[size_t(p.dim)] != x.shape()[size_t(p.dim)];
+        if (repeats) p = Replicate;
+      }
+    }
+    return bytes_moved(data.local.dtype(), shape(), mesh, data.place, l.data) +
+           bytes_moved(index.local.dtype(), places().shape(), mesh, from, to) +
+           bytes_moved(x.dtype(), x.shape(), mesh, l.found, l.result);
+  }
+};
+
+}  // namespace
+
+LocalValue gather(const UOp& x, LocalValues& values) {
+  const int axis = int(x.arg(0));
+  auto mesh = values.meeting_place(x->src());
+  if (!mesh) return rebuilt(x, values.sources(x), {});
+  LocalValue data = settled(values.on(x.src(0), *mesh), x.src(0).shape());
+  LocalValue index = settled(values.on(x.src(1), *mesh), x.shape());
+  values.set_table(x, data.place);
+  const Tables tables{x, *mesh, data, index};
+  Lookup best = tables.with_whole_rows();
+  for (size_t a = 0; a < mesh->axes().size(); ++a) {
+    if (!(data.place[a] == Shard(axis))) continue;
+    Lookup parts = tables.with_parts(best, a);
+    if (tables.bytes(parts) < tables.bytes(best)) best = std::move(parts);
+  }
+  data = values.moved(std::move(data), x.src(0).shape(), best.data);
+  index = values.brought(x.src(1), *mesh, best.index);
+  if (parts_of(data, axis) == 1) return rebuilt(x, {data, index}, {UOp(), mesh, best.found});
+  // No sum is of bools, and what 16-bit floats find is one term and zeros: exact.
+  if (x.dtype() == DType::Bool) data.local = cast(data.local, DType::U8);
+  UOp here = index_into_part(index.local, data, x.src(0).shape(), axis);
+  LocalValue found{UOp::make(Op::Gather, data.local.dtype(), {data.local, here}, x->arg()), mesh,
+                   best.found, current_origin()};
+  Places left = best.result;
+  for (size_t a = 0; a < left.size(); ++a) {
+    const bool kept = best.found[a].is_partial() && best.result[a].is_replicate();
+    if (kept && x.dtype() != DType::Bool) left[a] = best.found[a];
+  }
+  found = redistribute(std::move(found), x.shape(), *mesh, left);
+  found.local = cast(found.local, x.dtype());
+  return found;
+}
+
+LocalValue scatter_add(const UOp& x, LocalValues& values) {
+  const ReduceOp op = scatter_op(x);
+  const int axis = int(x.arg(0));
+  auto mesh = values.meeting_place(x->src());
+  if (!mesh) return rebuilt(x, values.sources(x), {});
+  DimSpan global = x.src(0).shape();
+  LocalValue index = settled(values.on(x.src(0), *mesh), global),
+             data = settled(values.on(x.src(1), *mesh), global);
+  const Places* table = values.table_of(x);
+  Places wanted(mesh->axes().size()), placed = wanted;
+  for (size_t a = 0; a < wanted.size(); ++a) {
+    wanted[a] = data.place[a].is_shard() ? data.place[a] : index.place[a];
+    placed[a] = wanted[a].is_shard() && wanted[a].dim == axis ? Partial(op) : wanted[a];
+    // Where every device has all that is written, it takes what falls into its part of the table.
+    const bool own = wanted[a].is_replicate() && table && a < table->size();
+    if (own && (*table)[a] == Shard(axis)) placed[a] = Shard(axis);
+  }
+  index = values.brought(x.src(0), *mesh, wanted);
+  data = values.brought(x.src(1), *mesh, wanted);
+  index.local = with_padding_filled(index, global, axis, const_int(index.local.dtype(), 0));
+  data.local = with_padding_filled(data, global, axis, identity_of(op, data.local.dtype()));
+  LocalValue result{UOp(), mesh, placed, current_origin()};
+  Dims arg(x->arg().begin(), x->arg().end());
+  if (parts_of(result, axis) > 1) {
+    index.local = index_into_part(index.local, result, x.shape(), axis);
+    arg[1] = Sharding{*mesh, placed}.local_shape(x.shape())[size_t(axis)];
+  }
+  result.local = UOp::make(Op::ScatterAdd, x.dtype(), {index.local, data.local}, arg);
+  return result;
+}
+
+}  // namespace tinyshard

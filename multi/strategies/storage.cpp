@@ -1,0 +1,61 @@
+// Where values begin and end: storages, assignments, and the placements that users ask for.
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "multi/strategies/strategies.h"
+
+namespace tinyshard {
+namespace {
+
+// What is brought from a file to a device, and on from there, goes where it goes at once: then
+// each device reads its part of the file and no device the whole.
+const UOp& past_first_device(const UOp& x) {
+  if (x.op() != Op::Redistribute || x.src(0).op() != Op::Buffer) return x;
+  const Mesh& from = static_cast<const Placed*>(x.src(0)->payload.get())->sharding.mesh;
+  const bool file = from.is_single() && from.devices()[0].kind == "DISK";
+  return file && x.dtype() == x.src(0).dtype() ? x.src(0) : x;
+}
+
+// What is asked for is moved at once, whoever else gathers it when.
+LocalValue as_placed(LocalValue v) {
+  v.gather_on_use = nullptr;
+  return v;
+}
+
+}  // namespace
+
+LocalValue buffer(const UOp& x, LocalValues& /*values*/) {
+  const Placed& placed = *static_cast<const Placed*>(x->payload.get());
+  const Sharding& where = placed.sharding;
+  if (!placed.label.empty()) set_about(x, placed.label);
+  Dims arg{x.arg(0)};
+  Dims local = where.local_shape(x.shape());
+  arg.insert(arg.end(), local.begin(), local.end());
+  LocalValue v{UOp::make(Op::Buffer, x.dtype(), {}, arg, x->payload), where.mesh, where.placements};
+  v.gather_on_use = placed.gather_on_use.get();
+  return v;
+}
+
+LocalValue assign(const UOp& x, LocalValues& values) {
+  LocalValue target = values.lying(x.src(0));
+  check_internal(target.mesh.has_value(), "an assigned storage has a place");
+  LocalValue value = as_placed(values.lying(x.src(1)));
+  UOp storage = x.src(0);
+  while (storage.op() == Op::Assign) storage = storage.src(0);
+  const std::string& label = static_cast<const Placed*>(storage->payload.get())->label;
+  if (!label.empty() && origin_of(value.origin).about.empty())
+    value.origin = with_about(value.origin, fmt::format("new value of {}", label));
+  value = redistribute(std::move(value), x.shape(), *target.mesh, target.place);
+  LocalValue assigned = rebuilt(x, {target, value}, target);
+  assigned.gather_on_use = target.gather_on_use;
+  return assigned;
+}
+
+LocalValue placed(const UOp& x, LocalValues& values) {
+  Sharding where = placement_of(*x);
+  LocalValue v = as_placed(values.lying(past_first_device(x.src(0))));
+  v.local = cast(v.local, x.dtype());
+  return redistribute(std::move(v), x.shape(), where.mesh, where.placements);
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,41 @@
+// Which way to run a product of two operands over a mesh, by what each way sends.
+#pragma once
+#include <vector>
+
+#include "multi/strategies/local_values.h"
+
+namespace tinyshard {
+
+// How an op may divide along one mesh axis: where it wants its operands, and how its result then
+// lies. A pending result is that of operands divided along what the op sums over.
+struct Way {
+  Placement a, b, result;
+};
+
+struct Contraction {
+  const Mesh& mesh;
+  const LocalValue &a, &b;  // on that mesh
+  DimSpan shape_a, shape_b, shape;
+  DType type;
+  double flops;  // of the whole
+  // How many ops share what it costs to move each operand: a weight that is gathered for a product
+  // is there for its gradient, too, and the input of three layers for all of them.
+  int shared_a = 1, shared_b = 1;
+};
+
+struct Chosen {
+  std::vector<Placement> a, b, result;  // one per mesh axis
+};
+
+// The cheapest of all combinations of `ways`, a list for each mesh axis; of equal ones the first.
+// What one costs are the bytes that bring the operands, those that complete a sum, and the time
+// that a device computes, as bytes that it could send meanwhile. Where both operands lie as a sum
+// wants them, completing it costs nothing: that is done when, and as what, it is needed, in
+// buckets, or never (gradients of data parallel training, the second product of a Megatron pair).
+Chosen cheapest(const Contraction& op, const std::vector<std::vector<Way>>& ways,
+                const LocalValues& values);
+
+// Operations that a device does in the time in which it sends a byte.
+inline constexpr double kFlopsPerByte = 1000;
+
+}  // namespace tinyshard

@@ -1,0 +1,223 @@
+// Where a row is follows from numbers that each device computes of its own place. With k rows per
+// part, part s counts from lo = max(k s, low) to hi = min(k s + k, high), and what it has for the
+// window of device t is
+//
+//   [max(lo, start_t), min(hi, start_t + rows)),  start_t = step * t + start
+//
+// Its send buffer holds these runs of rows for t = 0, 1, ..., without its own. The rows that a
+// device receives come in the order of their senders, which is their order in the window: all of
+// them but its own, of which some come before and some behind.
+#include "multi/window.h"
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "multi/collective.h"
+#include "multi/device_number.h"
+
+namespace tinyshard {
+namespace {
+
+struct Span {
+  int64_t low, high;
+  int64_t size() const { return std::max<int64_t>(high - low, 0); }
+};
+
+int64_t down(int64_t a, int64_t by) { return a >= 0 ? a / by : -1 - (-1 - a) / by; }
+
+class Exchange {
+ public:
+  Exchange(const LocalValue& value, int dim, const Window& wanted)
+      : value_(value),
+        x_(value.local),
+        dim_(dim),
+        w_(wanted),
+        axis_(axis_of(value, dim)),
+        devices_(value.mesh->axes()[size_t(axis_)].size),
+        part_(x_.shape()[size_t(dim)]),
+        here_(DeviceNumber::coordinate(*value.mesh, axis_)),
+        low_(max(here_ * part_, w_.low)),
+        high_(min(here_ * part_ + part_, w_.high)),
+        start_(here_ * w_.step + w_.start) {
+    plan();
+  }
+
+  UOp run() {
+    const UOp own = keeps_ ? kept() : UOp();
+    if (transfers_.empty()) return own ? own : zeros();
+    const UOp other = received(sent());
+    return own ? where(mine(), own, other) : other;
+  }
+
+ private:
+  // Which rows of which part are in the window of device t.
+  Span meeting(int64_t s, int64_t t) const {
+    const int64_t start = w_.step * t + w_.start;
+    return {std::max({s * part_, start, w_.low}),
+            std::min({s * part_ + part_, start + w_.rows, w_.high})};
+  }
+
+  // The first device whose window ends behind the first row of part s, or starts before its end.
+  int64_t first_receiver(int64_t s) const {
+    const int64_t low = std::max(s * part_, w_.low), high = std::min(s * part_ + part_, w_.high);
+    return std::max<int64_t>(0, w_.step > 0 ? down(low - w_.start - w_.rows, w_.step) + 1
+                                            : down(w_.start - high, -w_.step) + 1);
+  }
+  DeviceNumber first_receiver() const {
+    return max(0, w_.step > 0 ? (low_ - w_.start - w_.rows).divided_down(w_.step) + 1
+                              : (DeviceNumber(w_.start) - high_).divided_down(-w_.step) + 1);
+  }
+
+  void plan() {
+    std::vector<int64_t> sent(size_t(devices_), 0), got(size_t(devices_), 0);
+    for (int64_t t = 0; t < devices_; ++t) {
+      const int64_t start = w_.step * t + w_.start;
+      const Span all{std::max(start, w_.low), std::min(start + w_.rows, w_.high)};
+      reaches_over_ = reaches_over_ || start + w_.rows > w_.high;
+      if (all.size() == 0) continue;
+      for (int64_t s = all.low / part_; s <= (all.high - 1) / part_; ++s) {
+        const int64_t rows = meeting(s, t).size();
+        pieces_ = std::max(pieces_, t - first_receiver(s) + 1);
+        if (s == t) {
+          keeps_ = true;
+          continue;
+        }
+        nearest_ = std::min(nearest_, t - s);
+        farthest_ = std::max(farthest_, t - s);
+        sent[size_t(s)] += rows;
+        got[size_t(t)] += rows;
+        transfers_.push_back({s, t, rows});
+      }
+    }
+    sent_ = std::ranges::max(sent);
+    received_ = std::ranges::max(got);
+    std::ranges::sort(transfers_, {}, [](const Transfer& t) { return std::pair(t.from, t.to); });
+  }
+
+  // Where device t's rows of this part are in it, and how many. t may be no device's number.
+  struct Piece {
+    DeviceNumber first, rows;
+  };
+  Piece piece(const DeviceNumber& t) const {
+    const DeviceNumber start = t * w_.step + w_.start;
+    const DeviceNumber first = max(low_, start), rows = min(high_, start + w_.rows) - first;
+    const UOp none = binary(Op::Or, binary(Op::CmpEq, t.node(), here_.node()),
+                            binary(Op::Or, t < 0, DeviceNumber(devices_ - 1) < t));
+    return {first - here_ * part_, DeviceNumber::choose(none, 0, max(rows, 0))};
+  }
+
+  // The rows for receiver 0, 1, ...: runs of them, as few as do for every device.
+  UOp sent() const {
+    std::vector<DeviceNumber> receivers;
+    if (farthest_ - nearest_ < pieces_) {
+      for (int64_t by = nearest_; by <= farthest_; ++by) {
+        if (by != 0) receivers.push_back(here_ + by);
+      }
+    } else {
+      for (int64_t i = 0; i < pieces_; ++i) receivers.push_back(first_receiver() + i);
+    }
+    UOp all;
+    DeviceNumber before = 0;
+    for (const DeviceNumber& t : receivers) {
+      const Piece run = piece(t);
+      const UOp rows = rows_from(x_, dim_, run.first - before, sent_);
+      all = all ? where(rows_before(rows.shape(), dim_, before), all, rows) : rows;
+      before = before + run.rows;
+    }
+    return all;
+  }
+
+  UOp received(const UOp& sent) const {
+    Dims order{dim_}, back;
+    for (int i = 0; i < int(x_.shape().size()); ++i) {
+      if (i != dim_) order.push_back(i);
+      back.push_back(i < dim_ ? i + 1 : i == dim_ ? 0 : i);
+    }
+    const UOp arrived = permute(
+        exchange(permute(sent, order), *value_.mesh, axis_, transfers_, received_, value_.origin),
+        back);
+    // Rows of the window before the first one that counts, and those of its own before others.
+    const DeviceNumber skipped = max(DeviceNumber(w_.low) - start_, 0);
+    const DeviceNumber own = max(min(high_, start_ + w_.rows) - max(low_, start_), 0);
+    const bool from_below = farthest_ > 0, from_above = nearest_ < 0;
+    UOp all;
+    if (from_below) all = rows_from(arrived, dim_, DeviceNumber(0) - skipped, w_.rows);
+    if (from_above) {
+      const UOp behind = rows_from(arrived, dim_, DeviceNumber(0) - skipped - own, w_.rows);
+      all = all ? where(rows_before(behind.shape(), dim_, low_ - start_), all, behind) : behind;
+    }
+    if (reaches_over_) {
+      const UOp counts = rows_before(all.shape(), dim_, DeviceNumber(w_.high) - start_);
+      all = where(counts, all, zeros());
+    }
+    return all;
+  }
+
+  // Which rows of the window are in this device's part, and count.
+  UOp mine() const {
+    const Dims shape = result_shape();
+    return binary(Op::And, unary(Op::Not, rows_before(shape, dim_, low_ - start_)),
+                  rows_before(shape, dim_, high_ - start_));
+  }
+
+  UOp kept() const {
+    UOp own = w_.step == part_ ? rows_of(x_, dim_, w_.start, w_.rows, 0, part_)
+                               : rows_from(x_, dim_, start_ - here_ * part_, w_.rows);
+    const bool all_count = w_.low <= 0 && w_.high >= part_ * devices_;
+    return all_count || !transfers_.empty() ? own : where(mine(), own, zeros());
+  }
+
+  Dims result_shape() const {
+    Dims shape(x_.shape().begin(), x_.shape().end());
+    shape[size_t(dim_)] = w_.rows;
+    return shape;
+  }
+  UOp zeros() const { return const_int(x_.dtype(), 0, result_shape()); }
+
+  const LocalValue& value_;
+  const UOp& x_;
+  int dim_;
+  Window w_;
+  int axis_;
+  int64_t devices_, part_;
+  DeviceNumber here_, low_, high_, start_;
+  std::vector<Transfer> transfers_;
+  bool keeps_ = false, reaches_over_ = false;
+  int64_t sent_ = 0, received_ = 0, pieces_ = 0;
+  int64_t nearest_ = INT64_MAX, farthest_ = INT64_MIN;  // of receivers, from their senders
+};
+
+}  // namespace
+
+int axis_of(const LocalValue& v, int dim) {
+  for (size_t a = 0; a < v.place.size(); ++a) {
+    if (v.place[a].is_shard() && v.place[a].dim == dim) return int(a);
+  }
+  return -1;
+}
+
+UOp rows_of(const UOp& x, int dim, int64_t start, int64_t rows, int64_t low, int64_t high) {
+  low = std::max(low, start), high = std::min(high, start + rows);
+  if (low >= high) {
+    Dims shape(x.shape().begin(), x.shape().end());
+    shape[size_t(dim)] = rows;
+    return const_int(x.dtype(), 0, shape);
+  }
+  Dims kept, around;
+  for (int64_t size : x.shape())
+    kept.insert(kept.end(), {0, size}), around.insert(around.end(), {0, 0});
+  kept[size_t(2 * dim)] = low, kept[size_t(2 * dim + 1)] = high;
+  around[size_t(2 * dim)] = low - start, around[size_t(2 * dim + 1)] = start + rows - high;
+  return pad(shrink(x, kept), around);
+}
+
+UOp window(const LocalValue& value, int dim, const Window& wanted) {
+  check_internal(axis_of(value, dim) >= 0 && wanted.step != 0, "a window is of a sharded dim");
+  Window w = wanted;
+  w.low = std::max<int64_t>(w.low, 0);
+  if (value.local->numel() == 0 || w.rows == 0 || w.low >= w.high)
+    return rows_of(value.local, dim, 0, w.rows, 0, 0);
+  return Exchange(value, dim, w).run();
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,34 @@
+// Windows of a sharded dim: each device receives the rows that it lacks from the few that have
+// them, point to point, and the result is sharded again. What pads, slices, flips, rolls,
+// concatenates or reads beyond the edges of a part is a window.
+//
+//   f32[10] on 4 devices, 3 rows each:        0 1 2 | 3 4 5 | 6 7 8 | 9
+//   x[2:9] is a window of 2 rows per device, which starts at row 2 * d + 2; rows end before 9:
+//                                             2 3   | 4 5   | 6 7   | 8 .
+//   device 1 keeps 4 and 5 and sends row 3 to device 0; device 2 keeps 6 and 7 and sends row 8 to
+//   device 3.
+//   With a halo of one row on each side, it is the window of 5 rows at 3 * d - 1:
+//                                       . 0 1 2 3 | 2 3 4 5 6 | 5 6 7 8 9 | 8 9 . . .
+#pragma once
+#include "multi/redistribute.h"
+
+namespace tinyshard {
+
+// Device d wants the rows [step * d + start, step * d + start + rows) of the dim, which may reach
+// beyond its ends. Of them only [low, high) count; the others become 0. step is not 0.
+struct Window {
+  int64_t step, start, rows;
+  int64_t low, high;
+};
+
+// The part of a window that each device has, in place of its part of `dim`, which one mesh axis
+// splits, into parts of any size. A device sends only rows that others want, and itself nothing.
+UOp window(const LocalValue& value, int dim, const Window& wanted);
+
+// Rows [start, start + rows) of a dim that is whole on each device, 0 outside of [low, high).
+UOp rows_of(const UOp& x, int dim, int64_t start, int64_t rows, int64_t low, int64_t high);
+
+// The mesh axis that splits `dim`; -1 where none does, the outermost one of several.
+int axis_of(const LocalValue& value, int dim);
+
+}  // namespace tinyshard

@@ -1,0 +1,381 @@
+// Files of other programs: what NumPy and the gguf package wrote, torch's tar archives, hostile
+// pickles, and that nothing is read before it is used. golden_files_runner has many more.
+#include "core/nn/files.h"
+
+#include <cstring>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "core/nn/linear.h"
+#include "core/nn/safe_save.h"
+#include "core/tensor/map_file.h"
+#include "io/npy.h"
+#include "io/safetensors.h"
+#include "io/torch_file.h"
+#include "tests/devices.h"
+#include "tests/io/temp_folder.h"
+
+namespace tinyshard {
+namespace {
+
+using test::TempFolder;
+
+std::string unhex(const std::string& hex) {
+  std::string out;
+  for (size_t i = 0; i < hex.size(); i += 2)
+    out += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return out;
+}
+
+class Files : public ::testing::Test {
+ protected:
+  std::filesystem::path write(const std::string& name, const std::string& bytes) {
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+    return folder_ / name;
+  }
+  template <class Load>
+  std::string refusal(const std::string& bytes, Load load) {
+    const auto path = write("bad", bytes);
+    try {
+      load(path);
+    } catch (const io::FormatError& error) {
+      EXPECT_NE(std::string(error.what()).find(path.native()), std::string::npos) << error.what();
+      return error.what();
+    }
+    return "no error";
+  }
+  TempFolder folder_;
+};
+
+using Floats = std::vector<float>;
+
+// --- NumPy: bytes that numpy 2 wrote ---
+
+const std::string kNpy =
+    "934e554d5059010076007b276465736372273a20273c6634272c2027666f727472616e5f6f72646572273a20"
+    "46616c73652c20277368617065273a2028322c2033292c207d20202020202020202020202020202020202020"
+    "2020202020202020202020202020202020202020202020202020202020202020202020202020200a00000000"
+    "0000803f0000004000004040000080400000a040";
+const std::string kNpz =
+    "504b03042d0000000800000021004fe9002affffffffffffffff05001400612e6e7079010010009800000000"
+    "00000055000000000000009bec17ea1b10c9c850c650ad9e925a9c5ca46ea5a06e9366a2aea3a09e965f5452"
+    "9498179f5f94920a12774bcc294e058a17672416a402f91a463a0ac69a3a0ab50a64032e063068b007120e40"
+    "04c40d40bcc00100504b03042d000000080000002100f0910431ffffffffffffffff05001400622e6e707901"
+    "001000a80000000000000048000000000000009bec17ea1b10c9c850c650ad9e925a9c5ca46ea5a05e536aa8"
+    "aea3a09e965f54529498179f5f94920a12774bcc294e058a17672416a402f91a26063a9a3a0ab50ae4032e06"
+    "220100504b01022d032d0000000800000021004fe9002a550000009800000005000000000000000000000080"
+    "0100000000612e6e7079504b01022d032d000000080000002100f091043148000000a8000000050000000000"
+    "00000000000080018c000000622e6e7079504b05060000000002000200660000000b0100000000";
+
+// The description of an array, and its elements.
+std::string npy(const std::string& description, const std::string& data, char version = 1) {
+  std::string out = "\x93NUMPY";
+  out += version, out += '\0';
+  out += static_cast<char>(description.size()), out += '\0';
+  if (version > 1) out += std::string(2, '\0');
+  return out + description + data;
+}
+
+TEST_F(Files, NpyIsWhatNumpyWrites) {
+  const Tensor x = npy_load(write("x.npy", unhex(kNpy)));
+  EXPECT_EQ(x.shape(), (Dims{2, 3}));
+  EXPECT_EQ(x.to_vector<float>(), (Floats{0, 1, 2, 3, 4, 5}));
+  npy_save(x, folder_ / "y.npy");
+  std::ifstream file(folder_ / "y.npy", std::ios::binary);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), unhex(kNpy));
+  EXPECT_THROW(npy_save(x.to_bfloat16(), folder_ / "z.npy"), UserError);
+}
+
+TEST_F(Files, NpyOfAllOrdersAndTypes) {
+  const std::string columns = npy("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }",
+                                  unhex("000000000000803f0000004000004040"), 2);
+  EXPECT_EQ(npy_load(write("f.npy", columns)).to_vector<float>(), (Floats{0, 2, 1, 3}));
+  const std::string big =
+      npy("{'descr': '>i2', 'fortran_order': False, 'shape': (3,), }", unhex("0001fffe012c"), 3);
+  EXPECT_EQ(npy_load(write("b.npy", big)).to_vector<int>(), (std::vector<int>{1, -2, 300}));
+  for (const DType type :
+       {DType::Bool, DType::I8, DType::U16, DType::I64, DType::U64, DType::F16, DType::F64}) {
+    for (const Dims& shape : {Dims{}, Dims{3}, Dims{0, 4}, Dims{2, 3, 4}}) {
+      const Tensor x = (Tensor::arange(product(shape)).reshape(shape) % 2).cast(type);
+      npy_save(x, folder_ / "x.npy");
+      const Tensor y = npy_load(folder_ / "x.npy");
+      EXPECT_EQ(y.dtype(), type);
+      EXPECT_EQ(y.shape(), shape);
+      EXPECT_EQ(y.data(), x.data());
+    }
+  }
+}
+
+TEST_F(Files, NpzHoldsArrays) {
+  nn::StateDict arrays = npz_load(write("x.npz", unhex(kNpz)));  // compressed
+  ASSERT_EQ(arrays.size(), 2u);
+  EXPECT_EQ(arrays.at("a").to_vector<float>(), (Floats{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(arrays.at("b").to_vector<int>(), std::vector<int>(40, 0));
+}
+
+TEST_F(Files, MalformedNpyIsRefused) {
+  const auto refused = [&](const std::string& bytes) { return refusal(bytes, npy_load); };
+  const std::string whole = unhex(kNpy);
+  for (size_t size = 0; size < whole.size(); ++size)
+    EXPECT_NE(refused(whole.substr(0, size)), "no error") << size;
+  EXPECT_NE(refused(whole + "x").find("at byte 128: f32 [2, 3] takes 24 bytes, 25 are there"),
+            std::string::npos)
+      << refused(whole + "x");
+  const auto described = [&](const std::string& text) { return refused(npy(text, "")); };
+  EXPECT_NE(described("{'descr': '|O', 'fortran_order': False, 'shape': (), }")
+                .find("element type \"|O\""),
+            std::string::npos);
+  EXPECT_NE(
+      described("{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4), }")
+          .find("too large"),
+      std::string::npos);
+  EXPECT_NE(
+      described("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }").find("no number"),
+      std::string::npos);
+  EXPECT_NE(described("{'descr': '<f4', 'descr': '<f4', }").find("twice"), std::string::npos);
+  EXPECT_NE(described("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (), }"),
+            "no error");
+}
+
+// --- torch ---
+
+// A pickle by hand: protocol 2.
+struct Pickler {
+  std::string text = "\x80\x02";
+  Pickler& raw(const std::string& bytes) { return text += bytes, *this; }
+  Pickler& integer(int value) {
+    text += 'J';
+    return raw({reinterpret_cast<const char*>(&value), 4});
+  }
+  Pickler& word(const std::string& value) {
+    const auto size = static_cast<uint32_t>(value.size());
+    text += 'X';
+    return raw({reinterpret_cast<const char*>(&size), 4}).raw(value);
+  }
+  Pickler& global(const std::string& module, const std::string& name) {
+    return raw("c" + module + "\n" + name + "\n");
+  }
+  std::string done() const { return text + "."; }
+};
+
+template <class T>
+std::string bytes_of(std::initializer_list<T> values) {
+  return {reinterpret_cast<const char*>(values.begin()), values.size() * sizeof(T)};
+}
+
+std::string tar_member(const std::string& name, const std::string& data) {
+  std::string header(512, '\0');
+  header.replace(0, name.size(), name);
+  char size[13];
+  std::snprintf(size, sizeof size, "%011o", static_cast<unsigned>(data.size()));
+  header.replace(124, 11, size);
+  header[156] = '0';
+  header.replace(257, 5, "ustar");
+  return header + data + std::string((512 - data.size() % 512) % 512, '\0');
+}
+
+// As torch wrote before version 0.1.11: {"w": [2, 2], "views": [one row]}.
+std::string torch_tar() {
+  const std::string storages =
+      Pickler().integer(1).done() +
+      Pickler().integer(7).word("cpu").global("torch", "FloatStorage").raw("\x87").done() +
+      bytes_of<int64_t>({4}) + bytes_of<float>({1, 2, 3, 4}) +
+      Pickler().raw("]((").integer(8).integer(7).integer(2).integer(2).raw("te").done();
+  const auto tensor = [](int key, int storage) {
+    return Pickler()
+        .integer(key)
+        .integer(storage)
+        .global("torch", "FloatTensor")
+        .raw("\x87")
+        .done();
+  };
+  const std::string tensors = Pickler().integer(2).done() + tensor(1, 7) +
+                              bytes_of<int32_t>({2, 0}) + bytes_of<int64_t>({2, 2, 1, 2, 0}) +
+                              tensor(2, 8) + bytes_of<int32_t>({1, 0}) +
+                              bytes_of<int64_t>({2, 1, 0});
+  const std::string object = Pickler()
+                                 .raw("}(")
+                                 .word("w")
+                                 .word("1")
+                                 .raw("Q")
+                                 .word("views")
+                                 .raw("](")
+                                 .word("2")
+                                 .raw("Qeu")
+                                 .done();
+  return tar_member("storages", storages) + tar_member("tensors", tensors) +
+         tar_member("pickle", object) + std::string(1024, '\0');
+}
+
+TEST_F(Files, TorchTarArchives) {
+  nn::StateDict tensors = torch_load(write("old.pth", torch_tar()));
+  ASSERT_EQ(tensors.size(), 2u);
+  EXPECT_EQ(tensors.at("w").to_vector<float>(), (Floats{1, 3, 2, 4}));  // strides [1, 2]
+  EXPECT_EQ(tensors.at("views.0").to_vector<float>(), (Floats{3, 4}));
+  const std::string whole = torch_tar();
+  for (size_t size = 0; size < whole.rfind('.'); size += 37)
+    EXPECT_NE(refusal(whole.substr(0, size), [](const auto& p) { torch_load(p); }), "no error");
+}
+
+// A zip archive of stored members.
+std::string zip(const std::vector<std::pair<std::string, std::string>>& members) {
+  std::string out, directory;
+  for (const auto& [name, data] : members) {
+    const auto size = static_cast<uint32_t>(data.size()), at = static_cast<uint32_t>(out.size());
+    const auto length = static_cast<uint16_t>(name.size());
+    const std::string facts = std::string(8, '\0') + bytes_of<uint32_t>({0, size, size}) +
+                              bytes_of<uint16_t>({length, 0});
+    out += "PK\x03\x04" + bytes_of<uint16_t>({20}) + facts + name + data;
+    directory += "PK\x01\x02" + bytes_of<uint16_t>({20, 20}) + facts + std::string(10, '\0') +
+                 bytes_of<uint32_t>({at}) + name;
+  }
+  const auto count = static_cast<uint16_t>(members.size());
+  return out + directory + "PK\x05\x06" + bytes_of<uint16_t>({0, 0, count, count}) +
+         bytes_of<uint32_t>(
+             {static_cast<uint32_t>(directory.size()), static_cast<uint32_t>(out.size())}) +
+         bytes_of<uint16_t>({0});
+}
+std::string torch_zip(const std::string& pickle) {
+  return zip({{"a/data.pkl", pickle}, {"a/data/0", std::string(64, '\1')}});
+}
+
+TEST_F(Files, PicklesRunNothing) {
+  const auto refused = [&](const Pickler& pickle) {
+    return refusal(torch_zip(pickle.done()), [](const auto& p) { torch_load(p); });
+  };
+  const std::string text = refused(Pickler().global("posix", "system").word("true").raw("\x85R"));
+  EXPECT_NE(text.find("\"posix.system\", which no state dict needs"), std::string::npos) << text;
+  EXPECT_NE(text.find("at byte 42"), std::string::npos) << text;  // of the opcode, in the file
+  EXPECT_NE(refused(Pickler().global("builtins", "getattr")), "no error");
+  EXPECT_NE(refused(Pickler().global("torch._utils", "_rebuild_tensor_v2").raw(")\x81"))
+                .find("opcode 0x81"),
+            std::string::npos);
+  EXPECT_NE(refused(Pickler().raw("\x82\x01")), "no error");  // EXT1: a registry of classes
+  EXPECT_NE(refused(Pickler().word("x").word("y").raw("\x85R")).find("no name"), std::string::npos);
+  EXPECT_NE(refused(Pickler().raw("R")).find("more than is on"), std::string::npos);
+  EXPECT_NE(refused(Pickler().raw("h\x09")).find("memo entry 9"), std::string::npos);
+}
+
+TEST_F(Files, PicklesTakeNoMoreThanTheirFiles) {
+  const auto refused = [&](const Pickler& pickle) {
+    return refusal(torch_zip(pickle.done()), [](const auto& p) { torch_load(p); });
+  };
+  EXPECT_NE(refused(Pickler().raw(std::string(4 << 20, 'N'))).find("out of proportion"),
+            std::string::npos);
+  // Sixty lists, each twice in the next: 2^60 paths.
+  Pickler doubled;
+  doubled.raw("N");
+  for (int i = 0; i < 60; ++i) doubled.raw("2\x86");
+  EXPECT_NE(refused(doubled).find("out of proportion"), std::string::npos);
+  Pickler deep;
+  deep.raw("N");
+  for (int i = 0; i < 5000; ++i) deep.raw("\x85");
+  EXPECT_NE(refused(deep).find("inside of each other"), std::string::npos);
+  EXPECT_NE(refused(Pickler().raw("]q\1h\1a")).find("inside of each other"),
+            std::string::npos);  // holds itself
+}
+
+// --- GGUF: blocks and values of the gguf package ---
+
+std::string gguf(uint32_t type, uint64_t elements, const std::string& data) {
+  std::string out = "GGUF" + bytes_of<uint32_t>({3}) + bytes_of<uint64_t>({1, 0, 1}) + "w" +
+                    bytes_of<uint32_t>({1}) + bytes_of<uint64_t>({elements}) +
+                    bytes_of<uint32_t>({type}) + bytes_of<uint64_t>({0});
+  out.resize((out.size() + 31) / 32 * 32);
+  return out + data;
+}
+
+TEST_F(Files, QuantisedBlocks) {
+  struct Row {
+    uint32_t type;
+    std::string block;
+    double sum;  // of each element times its number, from 1 on
+    Floats first;
+    float last;
+  };
+  const Row rows[] = {
+      {10,
+       "4ecc402210fae920677a0dcc8aacd07f7c640c97decbfb99d3eb50b6b02958078df1497cdf7bde255437c866d33"
+       "c9fed358a398c371507127643"
+       "f18a94dd382159d022c14ca7c5f2b1f3bcfa5cc3339f00320030",
+       50088.125,
+       {-0.5f, -0.5f, -0.5f},
+       4.75f},
+      {11,
+       "5655765e3b394f25db74ea82d58a98716313b0a9132f9afe77a37a46ff5910db28e051237eec05597ef6bcc9d76"
+       "4643f51c09cabc2a78075bf7c"
+       "2b8302b7f7f099a315d19eded3d66232908c37e375fb00281dfbdf35972268bb5a342a1af14ee745c18d1ba3e8d"
+       "200d4ce7b002c",
+       -3698.875,
+       {6.25f, 0.f, 4.6875f},
+       -0.1875f},
+      {20, "002c705a427fa6ed32ca72970aef84b896b3", 69.25, {-7.9375f, 1.5625f, -5.1875f}, 2.375f},
+  };
+  for (const Row& row : rows) {
+    const uint64_t elements = row.type == 20 ? 32 : 256;
+    auto [kv, tensors] = gguf_load(write("x.gguf", gguf(row.type, elements, unhex(row.block))));
+    const std::vector<double> got = tensors.at("w").to_vector<double>();
+    ASSERT_EQ(got.size(), elements);
+    double sum = 0;
+    for (size_t i = 0; i < got.size(); ++i) sum += got[i] * static_cast<double>(i + 1);
+    EXPECT_EQ(sum, row.sum);
+    for (size_t i = 0; i < row.first.size(); ++i) EXPECT_EQ(got[i], row.first[i]);
+    EXPECT_EQ(got.back(), row.last);
+  }
+}
+
+// --- laziness ---
+
+int64_t resident() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size, pages;
+  file >> size >> pages;
+  return pages * ::sysconf(_SC_PAGESIZE);
+}
+
+TEST_F(Files, WeightsStayInTheFileUntilTheyAreUsed) {
+  TINYSHARD_NEED_DEVICES(2);
+  constexpr int64_t kRows = 8192, kColumns = 4096;  // 128 MiB
+  const std::string name(9, 'w');                   // data begins where no kernel can read it
+  std::string header =
+      "{\"" + name + "\":{\"dtype\":\"F32\",\"shape\":[8192,4096],\"data_offsets\":[0,134217728]}}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  if ((8 + header.size()) % 64 == 0) header += "        ";
+  const auto path = write("w.safetensors", bytes_of<uint64_t>({header.size()}) + header);
+  std::filesystem::resize_file(path, 8 + header.size() + kRows * kColumns * 4);  // zeros, sparse
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(8 + header.size() + (kRows - 1) * kColumns * 4));
+    const float seven = 7;
+    file.write(reinterpret_cast<const char*>(&seven), 4);
+  }
+  Tensor(1.0).item<float>();
+  const int64_t before = resident();
+  const nn::StateDict weights = safe_load(path);
+  const Tensor w = weights.at(name);
+  EXPECT_EQ(w.shape(), (Dims{kRows, kColumns}));
+  EXPECT_LT(resident() - before, 8 << 20);
+  // The last rows go to a device without the others.
+  const Tensor row =
+      map_file(path, {kRows, kColumns}, DType::F32, static_cast<int64_t>(8 + header.size()))
+          .shard(device_names(2), 0);
+  EXPECT_EQ((w + 1).max().item<float>(), 8);
+  EXPECT_EQ(row.max().item<float>(), 7);
+  // As itself it is a tensor of the default device, that others meet.
+  EXPECT_EQ((w[kRows - 1] * Tensor({2.0})).sum().item<float>(), 14);
+}
+
+TEST_F(Files, LoadingAModelReadsItsTensorsOnly) {
+  nn::Linear model(64, 64);
+  safe_save(nn::state_dict(model), folder_ / "m.safetensors", {{"kind", "linear"}});
+  EXPECT_EQ(safe_load_metadata(folder_ / "m.safetensors").at("kind"), "linear");
+  nn::Linear other(64, 64);
+  nn::load_state_dict(other, safe_load(folder_ / "m.safetensors"));
+  EXPECT_EQ(other.weight.data(), model.weight.data());
+  EXPECT_EQ(other.bias.data(), model.bias.data());
+}
+
+}  // namespace
+}  // namespace tinyshard

@@ -1,0 +1,127 @@
+// What fully sharded training sends and holds, as plans say: of an 8B Llama on 8 and on 64 devices.
+#include <gtest/gtest.h>
+
+#include "core/base/stopwatch.h"
+#include "tests/core/nn/llama.h"
+#include "tests/multi/bytes.h"
+
+namespace tinyshard {
+namespace {
+
+using test::Llama;
+using test::LlamaConfig;
+
+constexpr LlamaConfig k8B{.layers = 32,
+                          .width = 4096,
+                          .heads = 32,
+                          .groups = 8,
+                          .hidden = 14336,
+                          .vocabulary = 128256,
+                          .type = DType::BF16,
+                          .checkpoint = true};
+
+struct Plan {
+  PlanSummary summary;
+  double seconds = 0;
+};
+
+class FullyShardPlan : public test::Planned {
+ protected:
+  Tensor tokens(int64_t each) const { return split({mesh().size(), each}, 0, DType::I32); }
+
+  // A step of AdamW.
+  Plan plan(const LlamaConfig& config, int64_t each, const nn::FullyShardOptions& options = {}) {
+    Tensor::manual_seed(1);
+    Llama model(config);
+    nn::fully_shard(model, mesh(), "d", options);
+    std::vector<Tensor> params = nn::parameters(model);
+    Tensor::realize(params);
+    nn::optim::AdamW optim(params, {});
+    Tensor::realize(nn::parameters(optim));
+    Tensor x = tokens(each);
+    ProcessorStopwatch watch;
+    Jit step = [&](Tensor in) {
+      TrainingMode on;
+      optim.zero_grad();
+      Tensor loss = model.loss(in, in).backward();
+      optim.step();
+      return loss;
+    };
+    step(x);
+    const double seconds = watch.ms() / 1000;
+    return {summarize(step), seconds};
+  }
+
+  // Of forward and backward pass without gathers and without the gradients of weights, but for that
+  // of one vector.
+  int64_t activations(const LlamaConfig& config, int64_t each) {
+    Llama model(config);
+    nn::data_parallel(model, mesh(), "d");
+    Tensor::realize(nn::parameters(model));
+    Tensor x = tokens(each);
+    return summarize(model.loss(x, x).gradient({model.h[0].attention_norm.weight})).arena_bytes;
+  }
+};
+
+// Bytes of parameters that are gathered in one turn, and of all.
+struct Sizes {
+  double all = 0, block = 0, head = 0;
+};
+Sizes sizes_of(const LlamaConfig& c) {
+  const double item = double(itemsize(c.type)), width = double(c.width);
+  Sizes s;
+  s.block = item * width * (2 * width + 2 * double(c.groups * c.head()) + 3 * double(c.hidden)) +
+            2 * 4 * width;
+  s.head = item * width * double(c.vocabulary) + 4 * width;
+  s.all = double(c.layers) * s.block + s.head + item * width * double(c.vocabulary);
+  return s;
+}
+
+// Parameters and gradients, and two moments of four bytes for each element, in n parts; the blocks
+// in flight; activations, and a twentieth.
+TEST_F(FullyShardPlan, A8BLlamaSendsEachParameterThreeTimesAndHoldsItsPart) {
+  const Sizes size = sizes_of(k8B);
+  const double state = 2 * size.all + 8 * size.all / double(itemsize(k8B.type));
+  for (int n : {8, 64}) {
+    devices(n);
+    const auto activation = double(activations(k8B, 512));
+    const Plan p = plan(k8B, 512);
+    EXPECT_LE(double(p.summary.collective_bytes), 1.02 * 3 * size.all * (n - 1) / n);
+    // Two blocks, and the gradient of the head on its way: it is larger than two blocks.
+    const double bound = 1.05 * (state / n) + 2 * size.block + size.head + activation;
+    EXPECT_LE(double(p.summary.peak_bytes()), bound);
+    EXPECT_LT(p.seconds, 2);
+    // Where parts are larger than that gradient, it does not count.
+    if (n == 8) {
+      EXPECT_LE(double(p.summary.peak_bytes()), bound - size.head);
+    }
+  }
+}
+
+TEST_F(FullyShardPlan, PrefetchAndKeepingTakeTheirBlocks) {
+  LlamaConfig config = k8B;
+  config.layers = 8;
+  config.vocabulary = 1024;
+  config.checkpoint = false;
+  devices(8);
+  const Sizes size = sizes_of(config);
+  auto arena = [&](const nn::FullyShardOptions& o) {
+    return double(plan(config, 512, o).summary.arena_bytes);
+  };
+  auto sent = [&](const nn::FullyShardOptions& o) {
+    return double(plan(config, 512, o).summary.collective_bytes);
+  };
+  const double none = arena({.prefetch = 0}), one = arena({}), two = arena({.prefetch = 2});
+  EXPECT_GT(one, none + 0.5 * size.block);
+  EXPECT_LT(one, none + 1.1 * size.block);
+  EXPECT_GT(two, one + 0.5 * size.block);
+  EXPECT_LT(two, one + 1.1 * size.block);
+  const nn::FullyShardOptions kept{.blocks = "h.*", .keep = true};
+  EXPECT_GT(arena(kept), 7 * size.block);
+  EXPECT_NEAR(sent(kept), 2 * size.all * 7 / 8, 0.02 * size.all);
+  // The head is small here, so the last block is still whole when the backward pass begins.
+  EXPECT_NEAR(sent({}), (3 * size.all - size.block) * 7 / 8, 0.02 * size.all);
+}
+
+}  // namespace
+}  // namespace tinyshard

@@ -1,0 +1,162 @@
+// summarize() and explain(): what they say of tensors and of captured steps, and that asking
+// changes nothing.
+#include <gtest/gtest.h>
+
+#include "core/exec/context.h"
+#include "core/exec/executable.h"
+#include "core/exec/state.h"
+#include "tests/message_of.h"
+#include "tinyshard/tinyshard.h"
+
+namespace tinyshard {
+namespace {
+
+class Explain : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Runtime::shutdown();
+    Runtime::configure({.devices = {"CPU"}, .devices_per_rank = 4});
+  }
+  void TearDown() override { Runtime::shutdown(); }
+
+  static Tensor rows(const Mesh& mesh, int64_t n, int64_t m) {
+    return Tensor::arange(n * m).reshape({n, m}).cast(DType::F32).shard(mesh, {{"data", Shard(0)}});
+  }
+};
+
+TEST_F(Explain, SumsAndItemsOfATensor) {
+  Mesh mesh = Mesh::world({{"data", 4}});
+  Tensor x = rows(mesh, 64, 8).realize();
+  Tensor sum = x.sum(0);
+  const int64_t runs = counters().runs;
+  PlanSummary s = summarize(sum);
+  EXPECT_EQ(counters().runs, runs);
+  EXPECT_EQ(s.devices, 4);
+  EXPECT_EQ(s.collectives, 1);
+  ASSERT_EQ(s.collective_items.size(), 1u);
+  const CollectiveItem& item = s.collective_items[0];
+  EXPECT_EQ(item.op, "all_reduce");
+  EXPECT_EQ(item.axis, "data");
+  EXPECT_EQ(item.purpose, "completes the sum of sum");
+  EXPECT_TRUE(item.source.starts_with("explain_test.cpp:")) << item.source;
+  EXPECT_EQ(item.bytes, 2 * 8 * 4 * 3 / 4);  // a ring sends (n - 1) / n of the vector, twice
+  EXPECT_EQ(s.collective_bytes, item.bytes);
+  EXPECT_EQ(s.collective_kinds.at("all_reduce over data"), item.bytes);
+
+  Tensor whole = x.shard(mesh);  // three more parts of 16 rows arrive
+  s = summarize({sum, whole});
+  ASSERT_EQ(s.collective_items.size(), 2u);
+  int64_t bytes = 0;
+  for (const CollectiveItem& i : s.collective_items) bytes += i.bytes;
+  EXPECT_EQ(s.collective_bytes, bytes);
+  EXPECT_EQ(s.collective_kinds.at("all_gather over data"), 3 * 16 * 8 * 4);
+
+  std::string text = explain({sum, whole});
+  EXPECT_NE(text.find("all_gather over data"), std::string::npos) << text;
+  EXPECT_NE(explain(sum, true).find("all_reduce"), std::string::npos);
+}
+
+TEST_F(Explain, AskingChangesNothing) {
+  Tensor a = Tensor::arange(8).cast(DType::F32).realize();
+  Tensor b = a + 1, untouched = a * 2;
+  Tensor c = a.assign(b);
+  const uint64_t newest = newest_value();
+  const Storage* storage = Storage::of(*storage_node(c.state()->value));
+  const TensorState* before = holder(*storage);
+  const UOp value = c.state()->value;
+  PlanSummary first = summarize(c);
+  EXPECT_FALSE(explain({b, c, untouched}, true).empty());
+  EXPECT_EQ(newest_value(), newest);
+  EXPECT_EQ(holder(*storage), before);
+  EXPECT_EQ(c.state()->value, value);
+  EXPECT_EQ(summarize(c).kernels, first.kernels);
+  EXPECT_GE(first.kernels, 1);
+  EXPECT_EQ(c.to_vector<float>(), (std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(b.to_vector<float>(), (std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(untouched.to_vector<float>(), (std::vector<float>{0, 2, 4, 6, 8, 10, 12, 14}));
+  EXPECT_EQ(summarize(c).kernels, 0);  // it is there
+}
+
+// A storage that waits for its first value is for the tensor that is computed first, not for the
+// one that was asked about first.
+TEST_F(Explain, AskingGivesNoStorageAHolder) {
+  Tensor a = Tensor::ones({4}).contiguous().realize();
+  Tensor waiting = (a + 1).clone();
+  ASSERT_EQ(waiting.state()->value.op(), Op::Assign);
+  const Storage& storage = *Storage::of(*storage_node(waiting.state()->value));
+  ASSERT_EQ(holder(storage), nullptr);
+  EXPECT_EQ(summarize(waiting).kernels, 1);
+  EXPECT_EQ(holder(storage), nullptr);
+  waiting.realize();
+  EXPECT_EQ(holder(storage), waiting.state().get());
+}
+
+TEST_F(Explain, StepsSayWhatOneCallDoes) {
+  Mesh mesh = Mesh::world({{"data", 4}});
+  Tensor state = Tensor::zeros({8}).shard(mesh).contiguous().realize();
+  Jit step = [&](Tensor x) {
+    state.assign(state + x.sum(0));
+    return (x * 2).sum();
+  };
+  EXPECT_NE(test::message_of<UserError>([&] { summarize(step); }).find("before its first call"),
+            std::string::npos);
+  step(rows(mesh, 16, 8));
+  const int64_t runs = counters().runs;
+  std::vector<float> before = state.to_vector<float>();
+  PlanSummary s = summarize(step);
+  EXPECT_EQ(s.collectives, int64_t(s.collective_items.size()));
+  EXPECT_GE(s.collectives, 1);
+  EXPECT_NE(explain(step).find("all_reduce over data"), std::string::npos);
+  EXPECT_EQ(counters().runs, runs);
+  EXPECT_EQ(state.to_vector<float>(), before);
+  Runtime::shutdown();
+  EXPECT_EQ(summarize(step).collectives, s.collectives);
+}
+
+struct Net {
+  nn::Linear first{4, 8}, second{8, 2};
+  TS_FIELDS(first, second)
+  Tensor operator()(const Tensor& x) const { return second(first(x).relu()); }
+};
+
+// Each collective of a step that trains says whose gradient it completes, and from which line.
+TEST_F(Explain, CollectivesOfGradientsNameTheParameters) {
+  Mesh mesh = Mesh::world({{"data", 4}});
+  Net net;
+  nn::data_parallel(net, mesh, "data");
+  auto optim = nn::optim::SGD(nn::parameters(net), {.lr = 0.1});
+  Jit step = [&](Tensor x) {
+    TrainingMode on;
+    optim.zero_grad();
+    Tensor loss = net(x).square().mean().backward();
+    optim.step();
+    return loss;
+  };
+  step(rows(mesh, 16, 4));
+  std::string all;
+  for (const CollectiveItem& item : summarize(step).collective_items) {
+    all += item.purpose + "\n";
+    EXPECT_TRUE(item.source.starts_with("explain_test.cpp:")) << item.source;
+  }
+  EXPECT_NE(all.find("gradient of "), std::string::npos) << all;
+  EXPECT_NE(all.find("second.bias"), std::string::npos) << all;
+  EXPECT_NE(explain(step, true).find("gradient of "), std::string::npos);
+}
+
+TEST_F(Explain, MistakesAreSentences) {
+  Tensor x = Tensor::ones({4});
+  Jit step = [&](Tensor y) {
+    EXPECT_NE(test::message_of<UserError>([&] { summarize(y + x); }).find("summarize"),
+              std::string::npos);
+    return y + 1;
+  };
+  step(x);
+  EXPECT_NE(test::message_of<UserError>([&] { explain(Tensor()); }).find("never given a value"),
+            std::string::npos);
+  Tensor made = (x.contiguous().realize() + 1).realize(), later = made + 1;
+  Runtime::shutdown();
+  EXPECT_NE(test::message_of<UserError>([&] { summarize(later); }).find("lost"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tinyshard

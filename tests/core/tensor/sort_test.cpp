@@ -1,0 +1,328 @@
+// Sorting, and what writes through an index: by the device's own programs and, with
+// TS_LIBRARIES=0, by kernels, which give the same bits; at costs that let a million elements pass.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "core/base/options.h"
+#include "core/tensor/tensor.h"
+#include "tests/devices.h"
+
+namespace tinyshard {
+namespace {
+
+constexpr DType kTypes[] = {DType::Bool, DType::I8,  DType::I16, DType::I32, DType::I64,
+                            DType::U8,   DType::U16, DType::U32, DType::U64, DType::F16,
+                            DType::BF16, DType::F32, DType::F64};
+
+// f() with libraries and without.
+template <class F>
+void both_ways(const F& f) {
+  f();
+  setenv("TS_LIBRARIES", "0", 1);
+  reload_options();
+  f();
+  unsetenv("TS_LIBRARIES");
+  reload_options();
+}
+
+// Of both signs where there are two, with ties, and with NaN and both zeros where those are.
+Tensor data(const Ints& shape, DType dtype) {
+  int64_t n = product(shape.values);
+  std::vector<double> values;
+  for (int64_t i = 0; i < n; ++i) {
+    double v = double(i * 7919 % 203) - (is_unsigned_int(dtype) ? 0 : 100);
+    if (is_float(dtype)) {
+      if (i % 17 == 3) v = NAN;
+      if (i % 19 == 4) v = -0.0;
+      if (i % 23 == 5) v = -std::numeric_limits<double>::infinity();
+    }
+    values.push_back(v);
+  }
+  return Tensor(values, shape).cast(dtype).realize();
+}
+
+bool before(double a, double b) { return a < b || (!std::isnan(a) && std::isnan(b)); }
+
+void expect_sorted(const Tensor& x, int64_t dim, bool descending) {
+  auto [values, order] = x.sort(dim, descending);
+  ASSERT_EQ(order.dtype(), DType::I32);
+  auto rows = [&](const Tensor& t) { return t.transpose(dim, -1); };
+  std::vector<double> given = rows(x).to_vector<double>(), got = rows(values).to_vector<double>();
+  std::vector<int64_t> places = rows(order).to_vector<int64_t>();
+  int64_t n = x.shape(dim);
+  for (int64_t row = 0; row < x.numel() / n; ++row) {
+    const double* mine = given.data() + row * n;
+    std::vector<int64_t> expected(static_cast<size_t>(n));
+    std::iota(expected.begin(), expected.end(), 0);
+    std::ranges::stable_sort(expected, [&](int64_t a, int64_t b) {
+      return descending ? before(mine[b], mine[a]) : before(mine[a], mine[b]);
+    });
+    for (int64_t i = 0; i < n; ++i) {
+      int64_t at = row * n + i;
+      ASSERT_EQ(places[at], expected[i]) << x.describe() << " dim " << dim << " at " << i;
+      double value = mine[expected[i]];
+      ASSERT_TRUE(got[at] == value || (std::isnan(got[at]) && std::isnan(value)));
+      ASSERT_EQ(std::signbit(got[at]), std::signbit(value));
+    }
+  }
+}
+
+TEST(Sort, IsThatOfTheStandardLibrary) {
+  both_ways([] {
+    for (DType dtype : kTypes) {
+      for (bool descending : {false, true}) {
+        for (int64_t n : {1, 2, 3, 4, 5, 33, 257, 600}) {
+          expect_sorted(data({2, n}, dtype), 1, descending);
+          expect_sorted(data({n, 3}, dtype), 0, descending);
+        }
+        expect_sorted(data({2, 40, 3}, dtype), 1, descending);
+      }
+    }
+  });
+}
+
+TEST(Sort, LongRows) {
+  for (DType dtype : {DType::F32, DType::I64, DType::BF16}) {
+    for (int64_t n : {255, 256, 1000, 65537}) expect_sorted(data({n}, dtype), 0, n % 2 == 0);
+  }
+}
+
+TEST(Sort, TopkIsTheBeginningOfTheOrder) {
+  both_ways([] {
+    for (DType dtype : {DType::F32, DType::F64, DType::I8}) {
+      Tensor x = data({3, 700}, dtype);
+      for (bool largest : {false, true}) {
+        auto [values, order] = x.sort(1, largest);
+        for (int64_t k : {1, 2, 100, 300, 700}) {
+          auto [best, places] = x.topk(k, 1, largest);
+          Pairs first{{0, 3}, {0, k}};
+          EXPECT_EQ(places.data(), order.shrink(first).data()) << k;
+          EXPECT_EQ(best.data(), values.shrink(first).data()) << k;
+        }
+      }
+    }
+  });
+}
+
+TEST(Sort, RandpermIsTheOrderOfUniformDraws) {
+  Tensor::manual_seed(5);
+  std::vector<int64_t> places = Tensor::randperm(1000).to_vector<int64_t>();
+  Tensor::manual_seed(5);
+  EXPECT_EQ(places, Tensor::rand({1000}, DType::F64).argsort().to_vector<int64_t>());
+}
+
+// --- scattered reductions ------------------------------------------------------------------------
+
+double reduced(ScatterReduce reduce, double a, double b) {
+  switch (reduce) {
+    case ScatterReduce::Prod:
+      return a * b;
+    case ScatterReduce::Amax:
+      return std::isnan(a) || b < a ? a : b;
+    case ScatterReduce::Amin:
+      return std::isnan(a) || a < b ? a : b;
+    default:
+      return a + b;
+  }
+}
+
+// Values from -3 to 3 at places of which many are named several times.
+TEST(Scatter, ReducesWhatMeetsAtAPlace) {
+  both_ways([] {
+    for (DType dtype :
+         {DType::F32, DType::F64, DType::BF16, DType::I8, DType::I32, DType::U16, DType::I64}) {
+      constexpr int64_t kSize = 40, kEntries = 60, kRows = 3;
+      std::vector<double> x, src;
+      std::vector<int32_t> index;
+      int64_t lowest = is_unsigned_int(dtype) ? 0 : -3;
+      for (int64_t i = 0; i < kRows * kSize; ++i) x.push_back(double(i * 5 % 7 + lowest));
+      for (int64_t i = 0; i < kRows * kEntries; ++i) {
+        src.push_back(double(i * 11 % 7 + lowest));
+        index.push_back(int32_t(i * 13 % 31 % 30));
+      }
+      for (auto reduce : {ScatterReduce::Prod, ScatterReduce::Amax, ScatterReduce::Amin}) {
+        std::vector<double> expected = x;
+        for (int64_t i = 0; i < kRows * kEntries; ++i) {
+          double& at = expected[i / kEntries * kSize + index[i]];
+          at = reduced(reduce, at, src[i]);
+        }
+        Tensor t(x, {kRows, kSize}), s(src, {kRows, kEntries}), places(index, {kRows, kEntries});
+        Tensor y = t.cast(dtype).scatter_reduce(1, places, s.cast(dtype), reduce);
+        // Integers wrap.
+        EXPECT_EQ(y.to_vector<double>(), Tensor(expected, {kRows, kSize})
+                                             .cast(is_float(dtype) ? dtype : DType::I64)
+                                             .cast(dtype)
+                                             .to_vector<double>())
+            << name(dtype) << " " << int(reduce);
+        EXPECT_EQ(t.T()
+                      .cast(dtype)
+                      .scatter_reduce(0, places.T(), s.T().cast(dtype), reduce)
+                      .T()
+                      .to_vector<double>(),
+                  y.to_vector<double>());
+      }
+    }
+  });
+}
+
+TEST(Scatter, NanAndBools) {
+  both_ways([] {
+    Tensor index{0, 0, 1, 1, 2};
+    Tensor x = Tensor::zeros({4});
+    Tensor src(std::vector<float>{1, NAN, NAN, -5, 7}, {5});
+    for (auto reduce : {ScatterReduce::Amax, ScatterReduce::Amin}) {
+      auto y = x.scatter_reduce(0, index, src, reduce, false).to_vector<double>();
+      EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1]));
+      EXPECT_EQ(y[2], 7);
+      EXPECT_EQ(y[3], 0);
+    }
+    Tensor bits{true, false, false, false, true}, none = Tensor::zeros({4}, DType::Bool);
+    EXPECT_EQ(none.scatter_reduce(0, index, bits, ScatterReduce::Amax).to_vector<bool>(),
+              (std::vector<bool>{true, false, true, false}));
+    EXPECT_EQ(
+        none.logical_not().scatter_reduce(0, index, bits, ScatterReduce::Amin).to_vector<bool>(),
+        (std::vector<bool>{false, false, true, true}));
+  });
+}
+
+// The gradient of an extremum is shared by those that reach it, that of a product is the product of
+// the others.
+TEST(Scatter, Gradients) {
+  both_ways([] {
+    Tensor index{0, 0, 0, 1, 1, 2};
+    Tensor src = Tensor(std::vector<double>{3, 3, 1, 0, 4, 5}, {6}).realize();
+    auto slope = [&](ScatterReduce reduce) {
+      Tensor y = Tensor::zeros({3}, DType::F64).scatter_reduce(0, index, src, reduce, false);
+      return (y * Tensor(std::vector<double>{1, 10, 100}, {3}))
+          .sum()
+          .gradient({src})[0]
+          .to_vector<double>();
+    };
+    using Doubles = std::vector<double>;
+    EXPECT_EQ(slope(ScatterReduce::Amax), (Doubles{0.5, 0.5, 0, 0, 10, 100}));
+    EXPECT_EQ(slope(ScatterReduce::Amin), (Doubles{0, 0, 1, 10, 0, 100}));
+    EXPECT_EQ(slope(ScatterReduce::Prod), (Doubles{3, 3, 9, 40, 0, 100}));
+  });
+}
+
+TEST(Scatter, TheLastEntryThatNamesAPlaceWins) {
+  both_ways([] {
+    Tensor index{4, 1, 4, 1, 0};
+    Tensor src = Tensor::arange(10, 15).to_float();
+    EXPECT_EQ(Tensor::zeros({6}).scatter(0, index, src).to_vector<double>(),
+              (std::vector<double>{14, 13, 0, 0, 12, 0}));
+    Tensor x = Tensor::zeros({6, 2}).contiguous().realize();
+    x.setitem({index}, src.unsqueeze(1).expand({5, 2}));
+    EXPECT_EQ(x.to_vector<double>(),
+              (std::vector<double>{14, 14, 13, 13, 0, 0, 0, 0, 12, 12, 0, 0}));
+  });
+}
+
+// --- along rows ----------------------------------------------------------------------------------
+
+TEST(Logcumsumexp, OfRowsOfSeveralChunks) {
+  constexpr int64_t kSize = 1000;
+  std::vector<double> x, expected, slope(kSize);
+  for (int64_t i = 0; i < kSize; ++i) x.push_back(std::sin(double(i)) * 20 + double(i % 300) / 10);
+  // A whole chunk, and more, of nothing.
+  for (int64_t i = 0; i < 300; ++i) x[i] = -std::numeric_limits<double>::infinity();
+  double largest = *std::ranges::max_element(x), sum = 0;
+  for (double v : x) expected.push_back(std::log(sum += std::exp(v - largest)) + largest);
+  for (int64_t i = 300; i < kSize; ++i) {
+    for (int64_t j = i; j < kSize; ++j) slope[i] += std::exp(x[i] - expected[j]);
+  }
+  Tensor t = Tensor(x, {kSize}).realize(), y = t.logcumsumexp(0);
+  std::vector<double> got = y.to_vector<double>();
+  for (int64_t i = 0; i < kSize; ++i) {
+    if (i < 300)
+      EXPECT_EQ(got[i], expected[i]);
+    else
+      EXPECT_NEAR(got[i], expected[i], 1e-12 * std::abs(expected[i])) << i;
+  }
+  std::vector<double> gradient =
+      t.logcumsumexp(0).shrink({{300, kSize}}).sum().gradient({t})[0].to_vector<double>();
+  for (int64_t i = 0; i < kSize; ++i) ASSERT_NEAR(gradient[i], slope[i], 1e-10 * slope[i]) << i;
+}
+
+TEST(Multinomial, OfManyWeights) {
+  constexpr int64_t kSize = 1000, kDraws = 20000;
+  std::vector<double> weights(kSize);
+  for (int64_t i = 0; i < kSize; i += 3) weights[i] = double(1 + i % 5);
+  double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  Tensor::manual_seed(1);
+  std::vector<double> drawn(kSize);
+  Tensor w = Tensor(weights, {kSize}).to_float().reshape({1, kSize}).expand({2, kSize});
+  for (int64_t i : w.multinomial(kDraws, true).to_vector<int64_t>()) {
+    ASSERT_TRUE(i >= 0 && i < kSize);
+    drawn[i] += 1;
+  }
+  for (int64_t i = 0; i < kSize; ++i) {
+    double expected = 2 * kDraws * weights[i] / total;
+    EXPECT_NEAR(drawn[i], expected, 6 * std::sqrt(expected)) << i;
+  }
+}
+
+// A million elements: all pairs of them would take hours.
+TEST(Cost, OfAMillionElements) {
+  if (options().spec >= 2) GTEST_SKIP() << "checks every kernel by interpreting it";
+  constexpr int64_t kSize = 1000000;
+  Tensor::manual_seed(2);
+  Tensor x = Tensor::rand({kSize}).realize(), places = Tensor::randperm(kSize).realize();
+  EXPECT_EQ(places.argsort().argsort().data(), places.data());
+  Tensor sorted = x.sort().first;
+  std::vector<float> values = sorted.to_vector<float>();
+  EXPECT_TRUE(std::ranges::is_sorted(values));
+  EXPECT_EQ(x.topk(10).first.data(), sorted.flip({0}).shrink({{0, 10}}).data());
+  // Each place is named once, so what is scattered can be gathered again.
+  Tensor zeros = Tensor::zeros({kSize});
+  EXPECT_EQ(zeros.scatter(0, places, x).gather(0, places).data(), x.data());
+  for (auto reduce : {ScatterReduce::Prod, ScatterReduce::Amax, ScatterReduce::Amin}) {
+    Tensor y = zeros.scatter_reduce(0, places, x, reduce, false);
+    EXPECT_EQ(y.gather(0, places).data(), x.data());
+  }
+  Tensor written = zeros.contiguous().realize();
+  written.setitem({places}, x);
+  EXPECT_EQ(written.gather(0, places).data(), x.data());
+  EXPECT_NEAR(x.logcumsumexp(0).shrink({{kSize - 1, kSize}}).item<double>(),
+              x.logsumexp().item<double>(), 1e-4);
+  std::vector<int64_t> drawn = x.multinomial(100000, true).to_vector<int64_t>();
+  EXPECT_TRUE(std::ranges::all_of(drawn, [](int64_t i) { return i >= 0 && i < kSize; }));
+  std::vector<int64_t> apart = x.multinomial(1000).to_vector<int64_t>();
+  EXPECT_EQ(std::set<int64_t>(apart.begin(), apart.end()).size(), 1000u);
+}
+
+void expect_equal(const Tensor& actual, const Tensor& expected) {
+  std::vector<double> got = actual.to_vector<double>(), want = expected.to_vector<double>();
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_TRUE(got[i] == want[i] || (std::isnan(got[i]) && std::isnan(want[i])))
+        << i << ": " << got[i] << " is not " << want[i];
+}
+
+TEST(Sharded, AlongTheSortedDimAndAnother) {
+  TINYSHARD_NEED_DEVICES(3);
+  Tensor x = data({64, 7}, DType::F32), index = (Tensor::arange(64 * 7) * 11 % 50).reshape({64, 7});
+  for (int dim : {0, 1}) {
+    Tensor split = x.shard(device_names(3), dim);
+    for (int64_t along : {0, 1}) {
+      EXPECT_EQ(split.sort(along).first.data(), x.sort(along).first.data());
+      EXPECT_EQ(split.sort(along).second.data(), x.sort(along).second.data());
+      EXPECT_EQ(split.topk(3, along).second.data(), x.topk(3, along).second.data());
+    }
+    for (auto reduce : {ScatterReduce::Amax, ScatterReduce::Amin}) {
+      // What travels has one NaN, and one zero of two.
+      expect_equal(split.scatter_reduce(0, index, split, reduce),
+                   x.scatter_reduce(0, index, x, reduce));
+    }
+    EXPECT_EQ(split.scatter(0, index, split).data(), x.scatter(0, index, x).data());
+  }
+}
+
+}  // namespace
+}  // namespace tinyshard

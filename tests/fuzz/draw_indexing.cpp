@@ -1,0 +1,100 @@
+// Steps that read or write where indices or masks say.
+#include "tests/fuzz/draw.h"
+
+namespace fuzz {
+
+int draw_indices(Draft& d, const Shape& shape, int64_t n) {
+  for (int tries = 0; tries < 5; ++tries) {
+    int y = d.any_int();
+    if (y < 0 || d.shape(y) != shape || bytes(d.type(y)) < 4) continue;
+    Step mod;
+    mod.op = "mod", mod.in = {y}, mod.n = {1}, mod.d = {double(n)};
+    if (int index = d.keep(mod); index >= 0) return index;
+  }
+  if (d.leaves() >= 9) return -1;
+  return d.add_leaf(shape, d.chance(70) ? Type::I32 : Type::I64, Style::Index, n);
+}
+
+bool draw_indexing(Draft& d, Step& s) {
+  int x = d.with_dims(1);
+  if (x < 0) return false;
+  const Shape shape = d.shape(x);
+  int64_t dim = d.axis(x), n = shape[size_t(dim)];
+  auto with_index = [&](const Shape& index, int64_t limit) {
+    s.in = {x, draw_indices(d, index, limit)};
+    return s.in[1] >= 0;
+  };
+  Shape index = shape;
+  switch (d.pick(0, 6)) {
+    case 0:
+      index[size_t(dim)] = d.pick(1, 6);
+      s.op = "gather", s.n = {dim};
+      return with_index(index, n);
+    case 1:
+      s.op = "take", s.n = {dim};
+      return with_index(d.chance(50) ? Shape{d.pick(1, 6)} : Shape{d.pick(1, 3), d.pick(1, 4)}, n);
+    case 2:
+      if (shape.size() != 2) return false;
+      s.op = "embedding";
+      return with_index({d.pick(1, 5), d.pick(1, 4)}, shape[0]);
+    case 3: {
+      int y = d.any_int();
+      if (y < 0 || d.gradient()) return false;
+      s.op = "one_hot", s.in = {y}, s.n = {d.pick(2, 7)};
+      return true;
+    }
+    case 4: {
+      index[size_t(dim)] = d.pick(1, int(std::min<int64_t>(n + 2, 8)));
+      int kind = d.pick(0, 9);
+      s.op = kind < 4 ? "scatter" : kind < 8 ? "scatter_reduce" : "scatter_number";
+      s.n = {dim};
+      if (s.op == "scatter_reduce") s.n = {dim, d.pick(0, 4), d.chance(60)};
+      if (!with_index(index, n)) return false;
+      if (s.op == "scatter_number") {
+        s.n = {1, dim}, s.d = {2};
+        return d.type(x) != Type::Bool;
+      }
+      s.in.push_back(d.like(index, d.type(x)));
+      return s.in[2] >= 0;
+    }
+    case 5: {
+      if (shape.size() < 2) return false;
+      Shape places = {d.pick(1, 5)};
+      int rows = draw_indices(d, places, shape[0]), columns = draw_indices(d, places, shape[1]);
+      s.op = "take_pairs", s.in = {x, rows, columns};
+      return rows >= 0 && columns >= 0;
+    }
+    default: {
+      if (d.profile().calls < 2 || n < 2) return false;
+      int v = d.add_variable(n);
+      s.op = "take", s.n = {dim}, s.in = {x, v};
+      return v >= 0;
+    }
+  }
+}
+
+// What a mask chooses. Sizes that depend on values are read while the program is built, so only of
+// programs that run once.
+bool draw_selection(Draft& d, Step& s) {
+  int x = d.with_dims(1);
+  if (x < 0 || d.gradient()) return false;
+  int64_t n = count(d.shape(x));
+  if (n > 600) return false;
+  bool sized = d.profile().calls > 1 || d.chance(50);
+  if (d.chance(40)) {
+    s.op = sized ? "nonzero_sized" : "nonzero", s.in = {x};
+    if (sized) s.n = {d.pick(1, int(n)), -1};
+    return true;
+  }
+  int mask = d.any([](Type t) { return t == Type::Bool; });
+  if (mask < 0 || d.shape(mask) != d.shape(x)) {
+    Step compare;
+    compare.op = "gt", compare.in = {x}, compare.n = {1}, compare.d = {0};
+    if (d.type(x) == Type::Bool || (mask = d.keep(compare)) < 0) return false;
+  }
+  s.op = sized ? "masked_select_sized" : "masked_select", s.in = {x, mask};
+  if (sized) s.n = {d.pick(1, int(n)), 1};
+  return true;
+}
+
+}  // namespace fuzz

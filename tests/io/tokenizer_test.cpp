@@ -1,0 +1,92 @@
+// Tokens against those of the reference library (tests/io/tokenizers/make.py), and what is said of
+// files that ask for more than is known here.
+#include "io/tokenizer.h"
+
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/file.h"
+#include "io/errors.h"
+#include "tests/message_of.h"
+
+namespace tinyshard {
+namespace {
+
+using nlohmann::json;
+using Ids = std::vector<int32_t>;
+
+const std::string kFolder = TOKENIZERS;
+
+TEST(Tokenizer, IsTheReferenceLibrary) {
+  std::ifstream file(kFolder + "/vectors.json");
+  const json vectors = json::parse(file);
+  for (const char* name : {"gpt2", "llama3"}) {
+    const Tokenizer tokenizer(kFolder + "/" + name + ".json");
+    ASSERT_GT(vectors.at(name).size(), 100u);
+    for (const json& row : vectors.at(name)) {
+      const std::string text = row.at("text");
+      EXPECT_EQ(tokenizer.encode(text), row.at("ids").get<Ids>()) << row.at("text");
+      EXPECT_EQ(tokenizer.encode(text, false), row.at("plain").get<Ids>()) << row.at("text");
+      EXPECT_EQ(tokenizer.decode(row.at("ids").get<Ids>()), row.at("decoded")) << row.at("text");
+      EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, false)), text);
+    }
+  }
+}
+
+TEST(Tokenizer, TakesAnyBytes) {
+  const Tokenizer tokenizer(kFolder + "/llama3.json");
+  std::string all;
+  for (int b = 0; b < 256; ++b) all += static_cast<char>(b);
+  for (const std::string& text : {all, std::string("\xff\xc3"), std::string("\xed\xa0\x80 x"),
+                                  std::string("\xf4\x90\x80\x80")})
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, false)), text);
+  const std::string longest(1 << 20, 'a');  // one word: quadratic work would take hours
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(longest, false)), longest);
+}
+
+TEST(Tokenizer, KnowsItsTokens) {
+  const Tokenizer tokenizer(kFolder + "/llama3.json");
+  EXPECT_EQ(tokenizer.id("<|end|>"), 1);
+  EXPECT_EQ(tokenizer.id("no such token"), std::nullopt);
+  EXPECT_EQ(tokenizer.vocab_size(), 330);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("hi"), true), "hi");
+  const Ids beyond{330};
+  EXPECT_NE(test::message_of<UserError>([&] { tokenizer.decode(beyond); }).find("no token 330"),
+            std::string::npos);
+}
+
+TEST(Tokenizer, RefusesWhatItDoesNotKnow) {
+  const json good = json::parse(read_file(kFolder + "/gpt2.json", 1 << 20));
+  const auto refusal = [](const json& root) {
+    return test::message_of<io::FormatError>(
+        [&] { Tokenizer::parse(root.dump(), "tokenizer.json"); });
+  };
+  EXPECT_EQ(refusal(good), "");
+  const auto changed = [&](const char* pointer, const json& value) {
+    json copy = good;
+    copy[json::json_pointer(pointer)] = value;
+    return refusal(copy);
+  };
+  EXPECT_NE(changed("/normalizer", {{"type", "NFC"}}).find("normalizer, \"NFC\""),
+            std::string::npos);
+  EXPECT_NE(changed("/model/type", "Unigram").find("only BPE"), std::string::npos);
+  EXPECT_NE(changed("/model/byte_fallback", true).find("byte_fallback"), std::string::npos);
+  EXPECT_NE(changed("/model/merges", {"x nothing"}).find("not in its vocabulary"),
+            std::string::npos);
+  EXPECT_NE(changed("/model/merges", {"x"}).find("two tokens"), std::string::npos);
+  EXPECT_NE(changed("/model/vocab", {{"a", 2147483647}}).find("numbers up to"), std::string::npos);
+  EXPECT_NE(changed("/model/vocab", {{"a", -1}}).find("number -1"), std::string::npos);
+  EXPECT_NE(changed("/pre_tokenizer", {{"type", "Whitespace"}}).find("Whitespace"),
+            std::string::npos);
+  EXPECT_NE(changed("/added_tokens/0/lstrip", true).find("lstrip"), std::string::npos);
+  EXPECT_NE(changed("/decoder", nullptr).find("decoder"), std::string::npos);
+  EXPECT_NE(test::message_of<UserError>([] { Tokenizer::parse("[1]", "tokenizer.json"); }), "");
+  EXPECT_NE(
+      test::message_of<UserError>([] { Tokenizer("/nowhere/tokenizer.json"); }).find("/nowhere"),
+      std::string::npos);
+}
+
+}  // namespace
+}  // namespace tinyshard

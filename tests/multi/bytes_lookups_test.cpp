@@ -1,0 +1,289 @@
+// Reductions, lookups, orders and scans over divided dims send what theory asks for, and a tenth.
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "tests/multi/bytes.h"
+
+namespace tinyshard {
+namespace {
+
+// Ring algorithms, per device. A message has as many bytes as its storage, a multiple of 64.
+double all_reduce(int64_t devices, double bytes) {
+  return 2 * double(devices - 1) / double(devices) * std::ceil(bytes / 64) * 64;
+}
+double all_gather(int64_t devices, double bytes) {
+  return double(devices - 1) / double(devices) * bytes;
+}
+
+class Lookups : public test::Planned {
+ protected:
+  // On 4, 8, 64 and 1024 devices.
+  template <class F>
+  void each_world(F f) {
+    for (int count : {4, 8, 64, 1024}) {
+      SCOPED_TRACE(fmt::format("{} devices", count));
+      devices(count);
+      f(int64_t(count));
+    }
+  }
+};
+
+// --- reductions are completed before they are repeated -------------------------------------------
+
+TEST_F(Lookups, StatisticsTravel) {
+  each_world([&](int64_t n) {
+    Tensor x = split({4096, 96}, 0);
+    const double row = all_reduce(n, 96 * 4);
+    EXPECT_LE(sent(x - x.mean(0, true)), bound(row));
+    EXPECT_LE(sent(x / x.sum()), bound(all_reduce(n, 4)));
+    EXPECT_LE(sent((x - x.min()) / (x.max() - x.min())), bound(2 * all_reduce(n, 4)));
+    EXPECT_LE(sent(x.softmax(0)), bound(2 * row));
+    EXPECT_LE(sent(x.log_softmax(0)), bound(2 * row));
+    EXPECT_LE(sent(x.layernorm(0)), bound(2 * all_reduce(n, 96 * 4)));
+    EXPECT_LE(sent(x.var(0)), bound(2 * row));
+    EXPECT_LE(sent(x.argmax(0)), bound(2 * row));
+    EXPECT_LE(sent(x.argmin(0)), bound(2 * row));
+    EXPECT_LE(sent(x.argmax()), bound(2 * all_reduce(n, 4)));
+    EXPECT_LE(sent(stored({64, 64}, {}) * x.sum()), bound(all_reduce(n, 4)));
+    EXPECT_LE(temporaries(x - x.mean(0, true)), 4096 * 96 * 4 / n + 4096);
+  });
+}
+
+TEST_F(Lookups, NormsOfDataParallelTrainingSendStatistics) {
+  each_world([&](int64_t n) {
+    Tensor x = split({2048, 16, 4, 4}, 0);
+    nn::BatchNorm norm(16);
+    TrainingMode training;
+    Tensor y = norm(x);
+    // Mean and variance forward, the sums of two products backward.
+    EXPECT_LE(sent(y), bound(2 * all_reduce(n, 16 * 4)));
+    Tensor g = (y * y.detach() * x).sum().gradient({x})[0];
+    EXPECT_LE(sent(g), bound(6 * all_reduce(n, 16 * 4)));
+  });
+}
+
+// A row-parallel product before an activation is completed once, forward and backward.
+TEST_F(Lookups, WhatIsReadTwiceIsCompletedOnce) {
+  each_world([&](int64_t n) {
+    Tensor a = split({128, 2048}, 1), b = split({2048, 256}, 0);
+    Tensor y = a.matmul(b);
+    const double once = all_reduce(n, 128 * 256 * 4);
+    EXPECT_LE(sent(y.gelu()), bound(once));
+    EXPECT_LE(sent(y.silu()), bound(once));
+    EXPECT_LE(sent(y.tanh()), bound(once));
+    EXPECT_LE(sent(y * 2 + y.relu()), bound(once));
+    EXPECT_LE(sent(y.layernorm()), bound(once));
+  });
+}
+
+// Sums that meet sums stay pending, and so do gradients of parameters.
+TEST_F(Lookups, SumsStayPendingUntilTheyMeet) {
+  each_world([&](int64_t n) {
+    Tensor a = split({128, 2048}, 1), b = split({2048, 64}, 0), c = split({2048, 64}, 0);
+    EXPECT_LE(sent(a.matmul(b) * 0.5 + a.matmul(c)), bound(all_reduce(n, 128 * 64 * 4)));
+    Tensor rows = split({4096, 64}, 0), w = stored({64, 64}, {}), bias = stored({64}, {});
+    auto g = (rows.matmul(w) + bias).tanh().sum().gradient({w, bias});
+    EXPECT_LE(sent(g), bound(all_reduce(n, (64 * 64 + 64) * 4)));
+  });
+}
+
+// What is repeated travels, not its copies: a bias, not as many rows of it as there are.
+TEST_F(Lookups, BiasesAreBroughtToActivations) {
+  each_world([&](int64_t n) {
+    Tensor x = split({2048, 4096}, 0), bias = split({4096}, 0);
+    const double whole = all_gather(n, 4096 * 4);
+    EXPECT_LE(sent(x + bias), bound(whole));
+    EXPECT_LE(sent(bias + x), bound(whole));
+    EXPECT_EQ((bias + x).sharding().placements[0], Shard(0));
+  });
+}
+
+// --- tables that are divided along what is looked up ---------------------------------------------
+
+TEST_F(Lookups, EmbeddingsOfDividedVocabulariesSendTheirResult) {
+  each_world([&](int64_t n) {
+    Tensor table = split({128000, 64}, 0, DType::BF16), tokens = stored({4, 8}, {}, {DType::I32});
+    const double found = all_reduce(n, 32 * 64 * 2);
+    EXPECT_LE(sent(table.embedding(tokens)), bound(found));
+    EXPECT_LE(temporaries(table.embedding(tokens)), 4 * 32 * 64 * 4);
+    // The same by an index of another form.
+    EXPECT_LE(sent(table[{tokens}]), bound(found));
+    EXPECT_LE(sent(table.gather(0, stored({32, 64}, {}, DType::I64))), bound(found));
+    // Places that are divided themselves are brought together, and what they find is divided again.
+    Tensor wide = split({128000, 64}, 0), batch = split({4096}, 0, DType::I32);
+    EXPECT_LE(sent(wide.embedding(batch)),
+              bound(all_gather(n, 4096 * 4) + all_gather(n, 4096 * 64 * 4)));
+    EXPECT_EQ(wide.embedding(batch).sharding().placements[0], Shard(0));
+    // A few rows that many places name are gathered.
+    Tensor few = split({2048, 8}, 0);
+    EXPECT_LE(sent(few.embedding(stored({8192}, {}, DType::I32))), bound(all_gather(n, 2048 * 32)));
+    // Places that lie divided look up a whole table where they lie.
+    EXPECT_EQ(sent(stored({2048, 8}, {}).embedding(split({8192}, 0, DType::I32))), 0);
+  });
+}
+
+TEST_F(Lookups, GradientsOfDividedTablesStayDivided) {
+  each_world([&](int64_t n) {
+    Tensor table = split({65536, 64}, 0), tokens = stored({32}, {}, DType::I32);
+    Tensor rows = table.embedding(tokens);
+    Tensor g = (rows * rows).sum().gradient({table})[0];
+    EXPECT_EQ(g.sharding().placements[0], Shard(0));
+    EXPECT_LE(sent(g), bound(all_reduce(n, 32 * 64 * 4)));
+    EXPECT_LE(temporaries(g), 2 * 65536 * 64 * 4 / n + 8 * 32 * 64 * 4);
+  });
+}
+
+TEST_F(Lookups, OptimizersOfDividedTablesStepInParts) {
+  each_world([&](int64_t n) {
+    Tensor table = split({65536, 64}, 0), tokens = stored({32}, {}, DType::I32);
+    table.is_param_();
+    nn::optim::AdamW optimizer({table}, {.lr = 1e-3});
+    TrainingMode training;
+    Tensor rows = table.embedding(tokens);
+    (rows * rows).sum().backward();
+    PlanSummary plan = summarize(optimizer.schedule_step());
+    EXPECT_LE(plan.collective_bytes, bound(all_reduce(n, 32 * 64 * 4)));
+    EXPECT_LE(plan.arena_bytes, 3 * 65536 * 64 * 4 / n + 8 * 32 * 64 * 4);
+  });
+}
+
+// Tokens over one axis of a mesh, the vocabulary over the other.
+TEST_F(Lookups, TokensAndVocabularyOnTwoAxes) {
+  devices(4, 2);
+  Tensor table = stored({65536, 64}, {Replicate, Shard(0)}),
+         tokens = stored({64}, {Shard(0), Replicate}, DType::I32);
+  Tensor rows = table.embedding(tokens);
+  EXPECT_LE(sent(rows), bound(all_reduce(2, 16 * 64 * 4)));
+  Tensor g = (rows * rows).sum().gradient({table})[0];
+  EXPECT_EQ(g.sharding().placements[1], Shard(0));
+  // The few rows of 16 tokens are brought by the others.
+  EXPECT_LE(sent(g), bound(all_reduce(2, 16 * 64 * 4) + 3 * (16 * 64 * 4 + 64)));
+}
+
+TEST_F(Lookups, CrossEntropyOfDividedVocabulariesSendsStatistics) {
+  each_world([&](int64_t n) {
+    Tensor logits = split({1024, 128000}, 1), labels = stored({1024}, {}, DType::I32);
+    for (double smoothing : {0.0, 0.1}) {
+      for (int ignored : {-1, 0}) {
+        Tensor loss = logits.sparse_categorical_crossentropy(
+            labels, {.ignore_index = ignored, .label_smoothing = smoothing});
+        EXPECT_LE(sent(loss), 5 * all_reduce(n, 1024 * 4)) << smoothing << ignored;
+        Tensor g = loss.gradient({logits})[0];
+        EXPECT_LE(sent({loss, g}), 64 * 1024) << smoothing << ignored;
+        EXPECT_EQ(g.sharding().placements[0], Shard(1));
+        EXPECT_LE(temporaries(g), 3 * 1024 * ((128000 + n - 1) / n) * 4 + 64 * 1024);
+      }
+    }
+    Tensor loss = logits.cross_entropy(labels);
+    EXPECT_LE(sent({loss, loss.gradient({logits})[0]}), 64 * 1024);
+    EXPECT_EQ(sent(labels.one_hot(128000).shard(mesh(), {{"d", Shard(1)}})), 0);
+  });
+}
+
+// --- orders --------------------------------------------------------------------------------------
+
+TEST_F(Lookups, TheLargestOfDividedRowsAreCandidatesOfEachPart) {
+  each_world([&](int64_t n) {
+    Tensor x = split({16, 128 * 1024}, 1);
+    auto [values, places] = x.topk(8, 1);
+    const double found = 16 * 8 * 4;
+    // A key and a place for each candidate, then the sum of the values.
+    EXPECT_LE(sent({values, places}), bound(double(n - 1) * 2 * found + all_reduce(n, found)));
+    EXPECT_EQ(sent(split({4096, 64}, 0).topk(8, 1).first), 0);
+  });
+}
+
+TEST_F(Lookups, SortsAlongShardsSendEachElementOnceOrTwice) {
+  each_world([&](int64_t n) {
+    // Many rows: an all-to-all of the keys and one of the values.
+    Tensor many = split({8192, 1024}, 0);
+    auto [values, places] = many.sort(0);
+    EXPECT_LE(sent({values, places}), bound(2 * all_gather(n, 8192.0 * 1024 * 4 / double(n))));
+    EXPECT_TRUE(values.sharding().placements[0].is_shard());
+    // One row: keys and values are gathered.
+    Tensor one = split({65536}, 0);
+    EXPECT_LE(sent(one.argsort(0)), bound(all_gather(n, 65536 * 4)));
+    EXPECT_LE(sent(one.sort(0).first), bound(2 * all_gather(n, 65536 * 4)));
+  });
+}
+
+// --- scans ---------------------------------------------------------------------------------------
+
+TEST_F(Lookups, ScansSendTheTotalsOfParts) {
+  each_world([&](int64_t n) {
+    for (int64_t rows : {8192, 100}) {
+      Tensor x = split({rows, 48}, 0);
+      const double totals = all_gather(n, double(n) * std::ceil(48 * 4 / 64.0) * 64);
+      for (const Tensor& y : {x.cumsum(0), x.cumprod(0), x.logcumsumexp(0)}) {
+        EXPECT_LE(sent(y), bound(totals)) << rows;
+        EXPECT_EQ(y.sharding().placements[0], rows < n ? Replicate : Shard(0)) << rows;
+      }
+      if (rows < n) continue;
+      // And one row to the neighbour, for where a maximum changed.
+      EXPECT_LE(sent(x.cummax(0).first), bound(totals));
+      EXPECT_LE(sent(x.cummax(0).second), bound(2 * totals + 2 * 48 * 4));
+    }
+  });
+}
+
+// --- random numbers ------------------------------------------------------------------------------
+
+TEST_F(Lookups, RandomNumbersAreDrawnWhereTheyLie) {
+  each_world([&](int64_t n) {
+    const int64_t part = int64_t{8192} * 8192 * 4 / n;
+    for (bool normal : {false, true}) {
+      Tensor x = (normal ? Tensor::randn({8192, 8192}) : Tensor::rand({8192, 8192}))
+                     .shard(mesh(), {{"d", Shard(0)}});
+      PlanSummary plan = summarize(x);
+      EXPECT_EQ(plan.collective_bytes, 0);
+      EXPECT_LE(plan.bytes_written, part + 64);
+      EXPECT_LE(plan.held_bytes + plan.arena_bytes, part + 1024);
+    }
+    Tensor x = split({8192, 1024}, 0);
+    TrainingMode training;
+    PlanSummary plan = summarize(x.dropout(0.5) * 2);
+    const int64_t mine = int64_t{8192} * 1024 * 4 / n;
+    EXPECT_EQ(plan.collective_bytes, 0);
+    EXPECT_LE(plan.bytes_read, mine + 1024);
+    EXPECT_LE(plan.arena_bytes, mine + 1024);
+  });
+}
+
+// --- writing at places ---------------------------------------------------------------------------
+
+// A key/value cache [batch, heads, positions, width] that is divided by heads.
+TEST_F(Lookups, CachesAreWrittenWhereTheyLie) {
+  each_world([&](int64_t n) {
+    if (n > 64) return;
+    Tensor cache = split({8, 64, 512, 32}, 1), row = split({8, 64, 1, 32}, 1);
+    Tensor at = stored({1}, {}, DType::I32);
+    cache.setitem({Slice(), Slice(), at, Slice()}, row);
+    EXPECT_EQ(sent(cache), 0);
+    Tensor other = split({8, 64, 512, 32}, 1), few = split({8, 64, 3, 32}, 1);
+    other.setitem({Slice(), Slice(), stored({3}, {}, DType::I32), Slice()}, few);
+    EXPECT_EQ(sent(other), 0);
+    // Rows at places of a divided dim.
+    Tensor rows = split({4096, 32}, 0), values = stored({3, 32}, {});
+    rows.setitem({stored({3}, {}, DType::I32)}, values);
+    EXPECT_EQ(sent(rows), 0);
+    Tensor x = split({4096, 32}, 0);
+    Tensor index = stored({16, 32}, {}, DType::I32), src = stored({16, 32}, {});
+    EXPECT_EQ(sent(x.scatter(0, index, src)), 0);
+    EXPECT_EQ(sent(x.scatter_reduce(0, index, src, ScatterReduce::Sum)), 0);
+    EXPECT_EQ(sent(x.scatter_reduce(0, index, src, ScatterReduce::Amax)), 0);
+  });
+}
+
+TEST_F(Lookups, SelectionsSendWhatTheySelect) {
+  each_world([&](int64_t n) {
+    Tensor x = split({65536}, 0);
+    const double totals = all_gather(n, double(n) * 64), result = all_reduce(n, 1024 * 4);
+    // Places, and the values there.
+    EXPECT_LE(sent(x.masked_select(x > 0, 1024)), bound(totals + 2 * result + 64));
+    EXPECT_LE(sent(x.nonzero(1024)), bound(totals + result + 64));
+  });
+}
+
+}  // namespace
+}  // namespace tinyshard

@@ -1,0 +1,368 @@
+// Reductions, lookups, orders, scans and drawn numbers give on every mesh the values and gradients
+// of one device, however their operands lie: on 1, 3 and 4 devices and on 2 x 2, with sizes that do
+// not divide, in several types.
+#include <cmath>
+#include <functional>
+#include <tinyshard/tinyshard.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/devices.h"
+
+namespace tinyshard {
+namespace {
+
+using Results = std::vector<Tensor>;
+
+struct Case {
+  std::string name;
+  std::vector<Dims> shapes;
+  std::function<Results(const std::vector<Tensor>&)> run;
+  std::vector<DType> types = {DType::F64};
+};
+
+struct Layout {
+  std::string name;
+  std::vector<MeshAxis> axes;
+  std::vector<Placement> place;  // one per mesh axis; dims that an operand has not: replicated
+};
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> all;
+  for (int64_t n : {1, 3, 4}) {
+    std::vector<MeshAxis> axes{{"d", n}};
+    for (int d : {0, 1}) all.push_back({fmt::format("dim{}_{}", d, n), axes, {Shard(d)}});
+  }
+  std::vector<MeshAxis> grid{{"r", 2}, {"c", 2}};
+  all.push_back({"grid_01", grid, {Shard(0), Shard(1)}});
+  all.push_back({"grid_00", grid, {Shard(0), Shard(0)}});
+  return all;
+}
+
+Tensor lying(const Tensor& x, const Mesh& mesh, const std::vector<Placement>& place) {
+  std::vector<AxisPlacement> named;
+  for (size_t a = 0; a < place.size(); ++a) {
+    const bool fits = !place[a].is_shard() || place[a].dim < x.ndim();
+    named.push_back({mesh.axes()[a].name, fits ? place[a] : Replicate});
+  }
+  return x.shard(mesh, named).realize();
+}
+
+void expect_same(const Tensor& got, const Tensor& want, double tolerance, const std::string& what) {
+  ASSERT_EQ(got.shape(), want.shape()) << what;
+  ASSERT_EQ(got.dtype(), want.dtype()) << what;
+  auto a = got.to_vector<double>(), b = want.to_vector<double>();
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    if (a[i] == b[i]) continue;  // infinities, too
+    ASSERT_NEAR(a[i], b[i], tolerance * (1 + std::abs(b[i]))) << what << " element " << i;
+  }
+}
+
+class LookupsTest : public testing::TestWithParam<Layout> {
+ protected:
+  static void SetUpTestSuite() {
+    Runtime::shutdown();
+    if (device_count() >= 4)
+      Runtime::configure({.devices = device_names(4), .devices_per_rank = 0});
+  }
+  void SetUp() override { TINYSHARD_NEED_DEVICES(4); }
+  static void TearDownTestSuite() { Runtime::shutdown(); }
+
+  // The results, and the gradients of a loss that weighs all of their elements differently.
+  static Results with_gradients(const Case& c, const std::vector<Tensor>& operands) {
+    Results all = c.run(operands);
+    Tensor loss;
+    for (const Tensor& y : all) {
+      if (!is_float(y.dtype())) continue;
+      Tensor weights = (Tensor::arange(y.numel()).reshape(y.shape()).cast(y.dtype()) * 0.37).sin();
+      Tensor part = (y.tanh() * weights).sum();
+      loss = loss.defined() ? loss + part : part;
+    }
+    if (!loss.defined()) return all;
+    std::vector<Tensor> floats;
+    for (const Tensor& x : operands) {
+      if (is_float(x.dtype())) floats.push_back(x);
+    }
+    for (const Tensor& g : loss.gradient(floats)) all.push_back(g);
+    return all;
+  }
+
+  static void check(const std::vector<Case>& cases) {
+    const Layout& layout = GetParam();
+    Mesh mesh(layout.axes);
+    for (const Case& c : cases) {
+      for (DType type : c.types) {
+        SCOPED_TRACE(fmt::format("{} in {}", c.name, name(type)));
+        Tensor::manual_seed(11);
+        std::vector<Tensor> one, many;
+        for (const Dims& shape : c.shapes) {
+          Tensor x = Tensor::randn(shape) * 2;
+          if (!is_float(type)) x = x * 40;
+          one.push_back(x.cast(type).contiguous().realize());
+          many.push_back(lying(one.back(), mesh, layout.place));
+        }
+        Results want = with_gradients(c, one), got = with_gradients(c, many);
+        ASSERT_EQ(got.size(), want.size());
+        const double tolerance = type == DType::F64 ? 1e-11 : itemsize(type) == 2 ? 3e-2 : 3e-5;
+        for (size_t i = 0; i < got.size(); ++i)
+          expect_same(got[i], want[i], tolerance, fmt::format("{} result {}", c.name, i));
+      }
+    }
+  }
+};
+
+using Operands = std::vector<Tensor>;
+
+TEST_P(LookupsTest, ReductionsThatAreRepeated) {
+  check({
+      {"mean", {{7, 10}}, [](const Operands& o) { return Results{o[0] - o[0].mean(0, true)}; }},
+      {"range",
+       {{7, 10}},
+       [](const Operands& o) {
+         Tensor low = o[0].min(0, true);
+         return Results{(o[0] - low) / (o[0].max(0, true) - low + 1)};
+       }},
+      {"softmax",
+       {{7, 10}},
+       [](const Operands& o) {
+         return Results{o[0].softmax(0), o[0].softmax(1), o[0].log_softmax(0), o[0].logsumexp(0)};
+       },
+       {DType::F64, DType::F32, DType::BF16}},
+      {"norms",
+       {{7, 10}},
+       [](const Operands& o) {
+         return Results{o[0].layernorm(0), o[0].layernorm(1), o[0].var(0), o[0].std(1, true),
+                        o[0] / o[0].sum()};
+       }},
+      {"all_of_a_sum",
+       {{7, 10}, {10, 6}},
+       [](const Operands& o) {
+         Tensor y = o[0].matmul(o[1]);
+         return Results{y.gelu(), y * 0.5 + y.relu(), y.layernorm(), y.silu()};
+       }},
+      {"bias",
+       {{7, 10}, {10}, {7, 1}},
+       [](const Operands& o) { return Results{o[1] + o[0], (o[0] * o[2]).tanh() + o[1] * o[2]}; }},
+      {"places",
+       {{7, 10}},
+       [](const Operands& o) {
+         Tensor even = (o[0] * 2).cast(DType::I32);  // with ties
+         return Results{o[0].argmax(0), o[0].argmin(0), o[0].argmax(1), even.argmax(0),
+                        even.argmin(0), even.argmax(1), o[0].argmax(),  even.argmin()};
+       },
+       {DType::F64, DType::F32, DType::I32, DType::U8, DType::I64}},
+  });
+}
+
+Tensor places(int64_t count, int64_t size) { return (Tensor::arange(count) * 5 + 3) % size; }
+
+TEST_P(LookupsTest, TablesAreLookedUpWhereTheyLie) {
+  const std::vector<DType> all = {DType::F64, DType::F32, DType::BF16,
+                                  DType::I64, DType::U8,  DType::I16};
+  check({
+      {"embedding",
+       {{11, 6}},
+       [](const Operands& o) {
+         return Results{o[0].embedding(places(2, 11)),
+                        o[0].embedding(places(60, 11).reshape({5, 12}))};
+       },
+       all},
+      {"bool",
+       {{11, 6}},
+       [](const Operands& o) {
+         return Results{(o[0] > 0).gather(0, places(18, 11).reshape({3, 6}))};
+       }},
+      {"out_of_range",
+       {{11, 6}},
+       [](const Operands& o) {
+         Tensor index({-1, 11, 12, 0, 10, -7, 1 << 30});
+         return Results{o[0].embedding(index), o[0].embedding(index.cast(DType::I64))};
+       },
+       {DType::F32, DType::I32}},
+      {"along_columns",
+       {{11, 6}},
+       [](const Operands& o) {
+         return Results{o[0].gather(1, places(22, 6).reshape({11, 2})),
+                        o[0].gather(1, places(11, 6).reshape({11, 1})),
+                        o[0].gather(1, places(4, 6).reshape({2, 2}))};
+       },
+       {DType::F64, DType::I32}},
+      {"indexed",
+       {{11, 6}, {3, 11, 2}},
+       [](const Operands& o) {
+         Tensor rows = places(4, 11), columns = places(4, 6);
+         return Results{o[0][{rows}], o[0][{rows, columns}], o[0][{Slice(), columns}],
+                        o[1][{Slice(), rows}], o[1][{1, rows}]};
+       }},
+      {"divided_places",
+       {{11, 6}, {8, 2}},
+       [](const Operands& o) {
+         Tensor index = (o[1].abs() * 2).cast(DType::I32) % 11;
+         return Results{o[0].embedding(index)};
+       }},
+      {"two_lookups_of_a_sum",
+       {{9, 5}, {5, 6}},
+       [](const Operands& o) {
+         Tensor table = o[0].matmul(o[1]) + 3;  // 3 in what pads parts, too
+         return Results{table.embedding(Tensor({5, 8})), table.embedding(places(30, 9))};
+       }},
+      {"cross_entropy",
+       {{7, 10}},
+       [](const Operands& o) {
+         Tensor labels = places(7, 10);
+         return Results{o[0].sparse_categorical_crossentropy(labels),
+                        o[0].sparse_categorical_crossentropy(
+                            labels, {.ignore_index = 3, .label_smoothing = 0.1}),
+                        o[0].cross_entropy(labels, {.reduction = Reduction::None}),
+                        o[0].log_softmax(1).nll_loss(labels)};
+       },
+       {DType::F64, DType::F32, DType::BF16}},
+  });
+}
+
+// What a device does not hold is masked, not multiplied by 0.
+TEST_P(LookupsTest, InfinitiesAndNaNStayInTheirRows) {
+  const Layout& layout = GetParam();
+  const float inf = INFINITY, nan = NAN;
+  Tensor one =
+      Tensor({{1.f, nan}, {inf, 2.f}, {3.f, -inf}, {4.f, 5.f}, {nan, inf}, {6.f, 7.f}}).realize();
+  Tensor many = lying(one, Mesh(layout.axes), layout.place);
+  Tensor index({4, 0, 3, 1, 5, 2});
+  expect_same(many.embedding(index.reshape({2, 3})), one.embedding(index.reshape({2, 3})), 0,
+              "rows");
+  expect_same(many.embedding(Tensor({3})), one.embedding(Tensor({3})), 0, "a finite row");
+}
+
+TEST_P(LookupsTest, Orders) {
+  check({
+      {"largest",
+       {{7, 10}},
+       [](const Operands& o) {
+         auto [rows, row_places] = o[0].topk(3, 0);
+         auto [columns, column_places] = o[0].topk(2, 1, false);
+         auto [ties, tie_places] = (o[0] * 0.3).cast(DType::I32).topk(5, 0);
+         return Results{rows, row_places, columns, column_places, ties, tie_places};
+       },
+       {DType::F64, DType::F32, DType::I32}},
+      {"sorted",
+       {{7, 10}, {23}},
+       [](const Operands& o) {
+         auto [rows, row_places] = o[0].sort(0);
+         auto [columns, column_places] = o[0].sort(1, true);
+         auto [line, line_places] = o[1].sort(0);
+         return Results{
+             rows, row_places, columns, column_places, line, line_places, o[1].topk(2, 0).second};
+       },
+       {DType::F64, DType::BF16, DType::U8}},
+      {"none_of_the_padding",
+       {{23}},
+       [](const Operands& o) {
+         Tensor x = o[0].abs() + 1;  // 1 in what pads the parts
+         auto [values, at] = x.topk(2, 0, false);
+         return Results{values, at, (x * 0).topk(2, 0).second, (-x).topk(1, 0).first};
+       }},
+      {"nan_and_padding",
+       {{9}},
+       [](const Operands& o) {
+         Tensor x = (o[0] > 0).where(o[0], NAN);
+         return Results{x.topk(9, 0).second, x.topk(4, 0).first, x.argsort(0)};
+       },
+       {DType::F32}},
+  });
+}
+
+TEST_P(LookupsTest, Scans) {
+  check({
+      {"short",
+       {{7, 10}},
+       [](const Operands& o) {
+         return Results{o[0].cumsum(0),  o[0].cumsum(1),       o[0].cumprod(0),
+                        o[0].cumprod(1), o[0].logcumsumexp(0), o[0].logcumsumexp(1)};
+       },
+       {DType::F64, DType::F32, DType::I32}},
+      {"best",
+       {{7, 10}},
+       [](const Operands& o) {
+         auto [most, most_places] = o[0].cummax(0);
+         auto [least, least_places] = o[0].cummin(1);
+         return Results{most, most_places, least, least_places};
+       },
+       {DType::F64, DType::I32}},
+      {"long",
+       {{1100}, {2, 1031}},
+       [](const Operands& o) {
+         return Results{o[0].cumsum(0), o[1].cumsum(1), o[0].logcumsumexp(0), o[1].cummax(1).first,
+                        o[1].cummax(1).second};
+       },
+       {DType::F64}},
+      {"selected",
+       {{37}},
+       [](const Operands& o) {
+         return Results{o[0].masked_select(o[0] > 0, 12), (o[0] > 0).nonzero(30)};
+       }},
+  });
+}
+
+TEST_P(LookupsTest, Writes) {
+  check({
+      {"scattered",
+       {{7, 10}, {4, 10}, {7, 3}},
+       [](const Operands& o) {
+         Tensor rows = places(40, 7).reshape({4, 10}), columns = places(21, 10).reshape({7, 3});
+         return Results{o[0].scatter(0, rows, o[1]), o[0].scatter(1, columns, o[2]),
+                        o[0].scatter_reduce(0, rows, o[1], ScatterReduce::Sum),
+                        o[0].scatter_reduce(1, columns, o[2], ScatterReduce::Mean),
+                        o[0].scatter_reduce(0, rows, o[1], ScatterReduce::Amax)};
+       }},
+      {"set",
+       {{7, 10, 2}, {7, 2, 2}, {2, 10, 2}},
+       [](const Operands& o) {
+         Results all;
+         auto set = [&](const std::vector<Index>& index, const Tensor& value) {
+           Tensor x = (o[0].detach() + 0).contiguous();
+           x.setitem(index, value.detach());
+           all.push_back(x * 1);
+         };
+         set({Slice(), Tensor({8, 1}), Slice()}, o[1]);
+         set({Tensor({6, 2})}, o[2]);
+         set({Slice(), Tensor({3}), Slice()}, o[1].shrink({{0, 7}, {0, 1}, {0, 2}}));
+         set({Slice(2, 4)}, o[2]);
+         set({5}, o[2][0]);
+         return all;
+       },
+       {DType::F32, DType::I32}},
+  });
+}
+
+TEST_P(LookupsTest, RandomNumbersAreTheSame) {
+  const Layout& layout = GetParam();
+  Mesh mesh(layout.axes);
+  auto drawn = [&](auto lay) {
+    Tensor::manual_seed(5);
+    TrainingMode training;
+    Results all{lay(Tensor::rand({7, 10})), lay(Tensor::randn({130, 9})),
+                lay(Tensor::randint({7, 40}, 0, 100))};
+    all.push_back(lay(Tensor::ones({40, 9})).dropout(0.3));
+    all.push_back(lay(Tensor::rand({64, 4})) + Tensor::rand({64, 4}));
+    return all;
+  };
+  Results one = drawn([](const Tensor& x) { return x; });
+  Results many = drawn([&](const Tensor& x) {
+    std::vector<AxisPlacement> named;
+    for (size_t a = 0; a < layout.place.size(); ++a)
+      named.push_back({mesh.axes()[a].name, layout.place[a]});
+    return x.shard(mesh, named);
+  });
+  for (size_t i = 0; i < one.size(); ++i)
+    expect_same(many[i], one[i], 1e-6, fmt::format("draw {}", i));
+}
+
+void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LookupsTest, testing::ValuesIn(layouts()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tinyshard

@@ -1,0 +1,130 @@
+// A value of one mesh on another one: in another order or shape, of more or fewer devices, with
+// common devices and without.
+#include <functional>
+#include <tinyshard/tinyshard.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/devices.h"
+#include "tests/message_of.h"
+
+namespace tinyshard {
+namespace {
+
+struct Place {
+  std::string name;
+  std::vector<MeshAxis> axes;
+  std::vector<int> devices;
+  std::vector<AxisPlacement> place;
+
+  Mesh mesh() const {
+    std::vector<DeviceRef> refs;
+    for (int d : devices) refs.push_back(world().devices[size_t(d)]);
+    return Mesh(axes, refs);
+  }
+};
+
+std::vector<Place> places() {
+  using A = std::vector<MeshAxis>;
+  const A line{{"d", 4}}, grid{{"r", 2}, {"c", 2}}, two{{"p", 2}}, three{{"t", 3}};
+  return {
+      {"rows", line, {0, 1, 2, 3}, {{"d", Shard(0)}}},
+      {"columns", line, {0, 1, 2, 3}, {{"d", Shard(1)}}},
+      {"reversed", line, {3, 2, 1, 0}, {{"d", Shard(0)}}},
+      {"reversed and whole", line, {3, 2, 1, 0}, {}},
+      {"renamed", A{{"other", 4}}, {0, 1, 2, 3}, {{"other", Shard(0)}}},
+      {"other devices", line, {4, 5, 6, 7}, {{"d", Shard(0)}}},
+      {"other devices, whole", line, {7, 5, 6, 4}, {}},
+      {"grid", grid, {0, 1, 2, 3}, {{"r", Shard(0)}, {"c", Shard(1)}}},
+      {"grid of rows", grid, {3, 1, 2, 5}, {{"r", Shard(0)}, {"c", Shard(0)}}},
+      {"grid, whole along one axis", grid, {4, 1, 6, 2}, {{"c", Shard(0)}}},
+      {"two of them", two, {1, 2}, {{"p", Shard(0)}}},
+      {"two others", two, {6, 4}, {{"p", Shard(1)}}},
+      {"two, whole", two, {3, 4}, {}},
+      {"three", three, {0, 4, 2}, {{"t", Shard(0)}}},
+      {"eight", A{{"e", 8}}, {7, 6, 5, 4, 3, 2, 1, 0}, {{"e", Shard(0)}}},
+      {"eight as a block",
+       A{{"a", 2}, {"b", 4}},
+       {0, 1, 2, 3, 4, 5, 6, 7},
+       {{"a", Shard(1)}, {"b", Shard(0)}}},
+      {"one", A{{"o", 1}}, {5}, {}},
+  };
+}
+
+class Meshes : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    Runtime::shutdown();
+    if (device_count() >= 8)
+      Runtime::configure({.devices = device_names(8), .devices_per_rank = 0});
+  }
+  void SetUp() override { TINYSHARD_NEED_DEVICES(8); }
+  static void TearDownTestSuite() { Runtime::shutdown(); }
+};
+
+TEST_F(Meshes, MoveToEachOther) {
+  for (int64_t n : {8, 5}) {
+    const Tensor x = (Tensor::arange(n * 8).reshape({n, 8}).cast(DType::F32) + 1).realize();
+    const std::vector<float> want = x.to_vector<float>(), twice = (x * 2).to_vector<float>();
+    for (const Place& from : places()) {
+      const Tensor there = x.shard(from.mesh(), from.place).realize();
+      for (const Place& to : places()) {
+        const Tensor here = there.shard(to.mesh(), to.place);
+        EXPECT_EQ(here.to_vector<float>(), want) << from.name << " to " << to.name << " of " << n;
+        EXPECT_EQ((there + there).shard(to.mesh(), to.place).to_vector<float>(), twice)
+            << from.name << " to " << to.name << " of " << n;
+      }
+    }
+  }
+}
+
+// What has no storage, sums that are not complete, and gradients, as in stages of a pipeline.
+TEST_F(Meshes, ComputedValuesMoveForwardAndBackward) {
+  const std::vector<Place> all = places();
+  const Tensor x = (Tensor::arange(48).reshape({6, 8}).cast(DType::F64) / 16).sin().realize();
+  const Tensor w = (Tensor::arange(64).reshape({8, 8}).cast(DType::F64) / 9).cos().realize();
+  auto model = [](const Tensor& a, const Tensor& b, const std::function<Tensor(Tensor)>& move) {
+    const Tensor h = move(a.matmul(b).tanh()), y = (h.matmul(h.T()) * 0.1).sum();
+    return y;
+  };
+  const Tensor loss = model(x, w, [](Tensor t) { return t; });
+  const std::vector<double> want = loss.gradient({w})[0].to_vector<double>();
+  for (const Place& from : all) {
+    if (from.name == "one") continue;
+    const Tensor a = x.shard(from.mesh(), from.place).realize(), b = w.shard(from.mesh()).realize();
+    for (const Place& to : all) {
+      if (to.name == "one") continue;
+      const Tensor y = model(a, b, [&](Tensor t) { return t.shard(to.mesh(), to.place); });
+      const std::vector<double> got = y.gradient({b})[0].to_vector<double>();
+      EXPECT_NEAR(y.item<double>(), loss.item<double>(), 1e-9) << from.name << " to " << to.name;
+      for (size_t i = 0; i < want.size(); ++i)
+        ASSERT_NEAR(got[i], want[i], 1e-9) << from.name << " to " << to.name;
+    }
+  }
+  const Mesh rows = all[0].mesh(), back = all[2].mesh();
+  EXPECT_EQ(x.shard(rows, {{"d", Shard(0)}}).sum(0).shard(back).to_vector<double>().size(), 8u);
+  EXPECT_EQ(Tensor::arange(6).shard(rows, {{"d", Shard(0)}}).shard(back).to_vector<int>(),
+            (std::vector<int>{0, 1, 2, 3, 4, 5}));
+}
+
+TEST_F(Meshes, CapturedStepsMoveValues) {
+  const std::vector<Place> all = places();
+  Jit step = [&](Tensor x) { return (x * 3).shard(all[5].mesh(), all[5].place) + 1; };
+  for (int i = 0; i < 4; ++i) {
+    const Tensor x = Tensor::full({8, 8}, i).shard(all[2].mesh(), all[2].place).realize();
+    EXPECT_EQ(step(x).to_vector<float>(), std::vector<float>(64, float(3 * i + 1)));
+  }
+}
+
+// Operands of one op do not move by themselves.
+TEST_F(Meshes, OperandsOnTwoMeshesAreAnError) {
+  const std::vector<Place> all = places();
+  const Tensor x = Tensor::ones({8, 8}).shard(all[0].mesh(), all[0].place).realize(),
+               y = Tensor::ones({8, 8}).shard(all[5].mesh(), all[5].place).realize();
+  const std::string text = test::message_of<UserError>([&] { (x + y).realize(); });
+  EXPECT_NE(text.find("bring one of them over with shard()"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace tinyshard

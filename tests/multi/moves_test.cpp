@@ -1,0 +1,55 @@
+// What strategies expect a redistribution to send is what its plan sends.
+#include "multi/moves.h"
+
+#include <random>
+
+#include "tests/multi/bytes.h"
+
+namespace tinyshard::test {
+namespace {
+
+class Moves : public Planned {};
+
+// Any placement of a value of two dims but the pending ones, which no storage has.
+std::vector<Placement> drawn(std::mt19937& random, size_t axes) {
+  std::vector<Placement> place(axes);
+  for (Placement& p : place) {
+    if (random() % 3 != 0) p = Shard(int(random() % 2));
+  }
+  return place;
+}
+
+TEST_F(Moves, AreCountedAsTheyAreSent) {
+  std::mt19937 random(5);
+  for (int columns : {1, 2, 3, 4}) {
+    devices(2, columns);
+    for (int i = 0; i < 60; ++i) {
+      Dims shape{int64_t(random() % 20 + 1), int64_t(random() % 20 + 1)};
+      const auto from = drawn(random, 2), to = drawn(random, 2);
+      const std::vector<AxisPlacement> named{{"r", to[0]}, {"c", to[1]}};
+      Tensor moved = stored(shape, from).shard(mesh(), named);
+      EXPECT_NEAR(bytes_moved(DType::F32, shape, mesh(), from, to), double(sent(moved)), 2)
+          << to_string(shape) << " " << Sharding{mesh(), from}.to_string() << " -> "
+          << Sharding{mesh(), to}.to_string();
+    }
+  }
+}
+
+TEST_F(Moves, OfPendingSumsToo) {
+  for (int count : {2, 3, 4, 8}) {
+    devices(count);
+    Tensor sum = split({24, 10, 6}, 0).sum(0);
+    const std::vector<Placement> pending{Partial()};
+    auto expect = [&](const std::vector<Placement>& to) {
+      const Tensor moved = sum.shard(mesh(), {{"d", to[0]}});
+      EXPECT_NEAR(bytes_moved(DType::F32, Dims{10, 6}, mesh(), pending, to), double(sent(moved)), 2)
+          << count << " " << to[0].to_string();
+    };
+    expect({Replicate});
+    expect({Shard(0)});
+    expect({Shard(1)});
+  }
+}
+
+}  // namespace
+}  // namespace tinyshard::test

@@ -1,0 +1,82 @@
+// Convolutions of images that are split in space: values and gradients as on one device, and no
+// more bytes than the rows beside each part.
+#include <cmath>
+#include <tinyshard/tinyshard.h>
+
+#include <gtest/gtest.h>
+
+#include "tests/devices.h"
+#include "tests/multi/bytes.h"
+
+namespace tinyshard {
+namespace {
+
+struct Form {
+  int64_t kernel, stride, padding, dilation, groups;
+};
+
+TEST(Spatial, ConvolutionsHaveTheValuesOfOneDevice) {
+  TINYSHARD_NEED_DEVICES(4);
+  Runtime::shutdown();
+  Runtime::configure({.devices = device_names(4), .devices_per_rank = 0});
+  const Mesh line({{"d", 4}}), three({{"d", 3}}), grid({{"n", 2}, {"d", 2}});
+  for (const Form& f : {Form{3, 1, 1, 1, 1}, Form{3, 1, 0, 1, 2}, Form{1, 1, 0, 1, 1},
+                        Form{3, 2, 1, 1, 1}, Form{3, 1, 2, 2, 1}, Form{5, 1, 2, 1, 4}}) {
+    const Tensor x =
+        (Tensor::arange(3 * 4 * 13 * 11).reshape({3, 4, 13, 11}).cast(DType::F64) * 0.37)
+            .sin()
+            .realize();
+    const Tensor w = (Tensor::arange(8 * (4 / f.groups) * f.kernel * f.kernel)
+                          .reshape({8, 4 / f.groups, f.kernel, f.kernel})
+                          .cast(DType::F64) *
+                      0.7)
+                         .cos()
+                         .realize();
+    auto run = [&](const Tensor& image, const Tensor& weights) {
+      const Tensor y = image.conv2d(weights, {},
+                                    {.groups = f.groups,
+                                     .stride = f.stride,
+                                     .dilation = f.dilation,
+                                     .padding = f.padding,
+                                     .dtype = {}});
+      const std::vector<Tensor> g = (y * y).sum().gradient({image, weights});
+      return std::vector<std::vector<double>>{y.to_vector<double>(), g[0].to_vector<double>(),
+                                              g[1].to_vector<double>()};
+    };
+    const auto want = run(x, w);
+    for (const auto& [mesh, place] : std::vector<std::pair<Mesh, std::vector<AxisPlacement>>>{
+             {line, {{"d", Shard(2)}}},
+             {line, {{"d", Shard(3)}}},
+             {three, {{"d", Shard(2)}}},
+             {grid, {{"n", Shard(0)}, {"d", Shard(2)}}},
+             {grid, {{"d", Shard(3)}}}}) {
+      const auto got = run(x.shard(mesh, place).realize(), w.shard(mesh).realize());
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_EQ(got[i].size(), want[i].size());
+        for (size_t j = 0; j < want[i].size(); ++j)
+          ASSERT_NEAR(got[i][j], want[i][j], 1e-9 * (1 + std::abs(want[i][j])))
+              << "kernel " << f.kernel << " stride " << f.stride << " padding " << f.padding
+              << " of " << mesh.to_string() << " result " << i;
+      }
+    }
+  }
+  Runtime::shutdown();
+}
+
+class SpatialBytes : public test::Planned {};
+
+TEST_F(SpatialBytes, AHaloIsTheRowsBesideAPart) {
+  for (int n : {4, 8, 64}) {
+    devices(n);
+    const Tensor x = split({2, 8, 4 * n, 32}, 2), w = split({8, 8, 3, 3}, -1);
+    ConvOptions options;
+    options.padding = 1;
+    const Tensor y = x.conv2d(w, {}, options);
+    EXPECT_LE(sent(y), bound(2.0 * 2 * 8 * 32 * 4)) << n;  // a row to each side
+    EXPECT_EQ(y.sharding().placements[0], Shard(2));
+    EXPECT_EQ(sent(x.conv2d(split({8, 8, 1, 1}, -1))), 0);
+  }
+}
+
+}  // namespace
+}  // namespace tinyshard

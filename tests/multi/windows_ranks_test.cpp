@@ -1,0 +1,54 @@
+// Rows that go from rank to rank.
+#include <numeric>
+#include <tinyshard/tinyshard.h>
+
+#include <gtest/gtest.h>
+
+namespace tinyshard {
+namespace {
+
+TEST(WindowsOfRanks, HaveTheValuesOfOneProcess) {
+  const Mesh mesh = Mesh::world({{"d", -1}});
+  ASSERT_GT(world().ranks, 1);
+  const Tensor x = Tensor::arange(66).reshape({11, 6}).cast(DType::F32).realize();
+  auto run = [](const Tensor& t) {
+    return std::vector<Tensor>{t.roll(2, 0) * 2,
+                               t.flip({0}) + t,
+                               t.shrink({{3, 10}, {1, 5}}),
+                               t.pad({{9, 4}, {0, 0}}),
+                               t[5],
+                               t.cat({t.sin()}, 0)};
+  };
+  const Tensor split = x.shard(mesh, {{"d", Shard(0)}}).realize();
+  const std::vector<Tensor> want = run(x);
+  Jit step(run);
+  for (int i = 0; i < 3; ++i) {  // the later ones are replayed
+    const std::vector<Tensor> got = step(split);
+    for (size_t j = 0; j < want.size(); ++j)
+      EXPECT_EQ(got[j].shard(mesh).to_vector<float>(), want[j].to_vector<float>()) << j;
+  }
+}
+
+// Between meshes, with and without common devices: parts go from rank to rank.
+TEST(MeshesOfRanks, HaveTheValuesOfOneProcess) {
+  const std::vector<DeviceRef>& all = world().devices;
+  const int n = int(all.size());
+  const Mesh line = Mesh::world({{"d", -1}});
+  const Mesh reversed({{"e", n}}, {all.rbegin(), all.rend()});
+  const Mesh last({{"l", 1}}, {all.back()}), first({{"f", 1}}, {all.front()});
+  const Mesh half({{"h", n / 2}}, {all.begin() + n / 2, all.end()});
+  const Tensor x = Tensor::arange(66).reshape({11, 6}).cast(DType::F32).realize();
+  const std::vector<float> want = x.to_vector<float>(), twice = (x * 2).to_vector<float>();
+  const Tensor rows = x.shard(line, {{"d", Shard(0)}}).realize();
+  Jit there = [&](Tensor t) { return (t * 2).shard(reversed, {{"e", Shard(0)}}); };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(there(rows).shard(reversed).to_vector<float>(), twice);
+  EXPECT_EQ(rows.shard(reversed).to_vector<float>(), want);
+  const Tensor few = (rows * 2).shard(half, {{"h", Shard(0)}});
+  EXPECT_EQ(few.shard(line).to_vector<float>(), twice);
+  // From the device of one rank to that of another, which the others take no part in, and to all.
+  const Tensor one = rows.shard(first), other = one.shard(last);
+  EXPECT_EQ(other.shard(line, {{"d", Shard(1)}}).shard(line).to_vector<float>(), want);
+}
+
+}  // namespace
+}  // namespace tinyshard

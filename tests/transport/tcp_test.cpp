@@ -1,0 +1,424 @@
+// The TCP transport against those who do not belong to the job: garbage, other keys, what was heard
+// of another connection, ranks that are there twice, frames that no honest rank sends.
+#include <arpa/inet.h>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "transport/rendezvous/file_store.h"
+#include "transport/rendezvous/tcp_store.h"
+#include "transport/tcp/frame.h"
+#include "transport/tcp/gate.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/mesh.h"
+#include "transport/tcp/tcp_channel.h"
+
+namespace tinyshard::testing {
+namespace {
+
+using namespace tcp;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+Deadline in(std::chrono::nanoseconds time) { return std::chrono::steady_clock::now() + time; }
+
+template <class Value>
+std::span<const std::byte> bytes_of(const Value& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+template <class Value>
+std::span<std::byte> room_of(Value& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+// Within five seconds; what still comes is read.
+bool is_closed(const Socket& socket) {
+  std::byte byte;
+  try {
+    for (const Deadline end = in(seconds(5));;) read_all(socket, {&byte, 1}, end);
+  } catch (const SocketError& error) {
+    return std::string(error.what()).find("deadline") == std::string::npos;
+  }
+}
+
+TEST(Handshake, WhoHoldsTheKeyIsLetIn) {
+  const Secret secret = Secret::random();
+  const Connector connector(secret);
+  Acceptor acceptor(secret);
+  const auto challenge = acceptor.challenge(connector.hello());
+  ASSERT_TRUE(challenge);
+  const auto answer = connector.answer(*challenge, {.from = 3, .to = 1});
+  ASSERT_TRUE(answer);
+  const auto claim = acceptor.claim(*answer);
+  ASSERT_TRUE(claim);
+  EXPECT_EQ(claim->from, 3);
+  EXPECT_EQ(claim->to, 1);
+}
+
+TEST(Handshake, NeitherSideTrustsAnotherKey) {
+  const Secret ours = Secret::random(), theirs = Secret::random();
+  const Connector connector(ours);
+  Acceptor acceptor(theirs);
+  const auto challenge = acceptor.challenge(connector.hello());
+  EXPECT_FALSE(connector.answer(*challenge, {})) << "the acceptor is believed";
+  // A connector that does not care and answers all the same.
+  Acceptor honest(ours);
+  const Connector intruder(theirs);
+  const auto asked = honest.challenge(intruder.hello());
+  Acceptor accomplice(theirs);
+  const Answer forged = *intruder.answer(*accomplice.challenge(intruder.hello()), {});
+  EXPECT_FALSE(honest.claim(forged));
+  EXPECT_TRUE(asked);
+}
+
+TEST(Handshake, WhatWasHeardOpensNothing) {
+  const Secret secret = Secret::random();
+  const Connector connector(secret);
+  Acceptor first(secret);
+  const Answer heard = *connector.answer(*first.challenge(connector.hello()), {});
+  ASSERT_TRUE(first.claim(heard));
+  Acceptor second(secret);
+  ASSERT_TRUE(second.challenge(connector.hello()));
+  EXPECT_FALSE(second.claim(heard)) << "a replay is let in";
+  // The acceptor's own proof, sent back as an answer.
+  Acceptor third(secret);
+  const auto challenge = third.challenge(connector.hello());
+  EXPECT_FALSE(third.claim(Answer{{}, challenge->proof})) << "a reflection is let in";
+  // Another claim under the same proof.
+  Answer changed = *connector.answer(*third.challenge(connector.hello()), {.from = 1});
+  changed.claim.from = 2;
+  EXPECT_FALSE(third.claim(changed));
+}
+
+TEST(Handshake, OtherVersionsAreRefused) {
+  const Secret secret = Secret::random();
+  Hello hello = Connector(secret).hello();
+  ++hello.version;
+  EXPECT_FALSE(Acceptor(secret).challenge(hello));
+  hello = Connector(secret).hello();
+  hello.magic[0] = 'T';
+  EXPECT_FALSE(Acceptor(secret).challenge(hello));
+}
+
+TEST(Secret, TextsAndFiles) {
+  const Secret secret = Secret::random();
+  EXPECT_EQ(Secret::parse(" " + secret.text() + "\n", "x").text(), secret.text());
+  for (const std::string& bad :
+       {std::string(), std::string("0f"), secret.text() + "0", "g" + secret.text().substr(1)})
+    EXPECT_THROW(Secret::parse(bad, "TS_JOB_KEY"), UserError);
+  EXPECT_NE(secret.for_job("a").text(), secret.for_job("b").text());
+
+  const std::string path = ::testing::TempDir() + "/tinyshard_tcp_test.key";
+  std::ofstream(path) << secret.text() << '\n';
+  const auto lookup = [&](const char* name) {
+    return std::string(name) == "TS_JOB_KEY_FILE" ? path.c_str() : nullptr;
+  };
+  chmod(path.c_str(), 0644);
+  EXPECT_THROW(job_secret("j", lookup), UserError) << "others can read it";
+  chmod(path.c_str(), 0600);
+  EXPECT_EQ(job_secret("j", lookup).text(), secret.for_job("j").text());
+  std::remove(path.c_str());
+}
+
+TEST(Secret, TheUsersOwnKeyIsMadeOnce) {
+  const std::string home = ::testing::TempDir() + "/tinyshard_tcp_test_home";
+  const auto lookup = [&](const char* name) {
+    return std::string(name) == "HOME" ? home.c_str() : nullptr;
+  };
+  std::vector<std::string> texts(8);
+  std::vector<std::thread> threads;
+  for (std::string& text : texts)
+    threads.emplace_back([&] { text = job_secret("j", lookup).text(); });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
+  struct stat about{};
+  const std::string path = home + "/.config/tinyshard/job.key";
+  ASSERT_EQ(stat(path.c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600u);
+  std::remove(path.c_str());
+}
+
+TEST(Store, ValuesAreSetOnceAndSeenByAll) {
+  const Secret secret = Secret::random();
+  StoreServer server("127.0.0.1:0", secret, 7);
+  const auto a = connect_store(server.address(), secret, 7, 0, in(seconds(10)));
+  const auto b = connect_store(server.address(), secret, 7, 1, in(seconds(10)));
+  std::string value;
+  EXPECT_FALSE(a->get("address/0/1", value));
+  b->set("address/0/1", "here");
+  EXPECT_TRUE(a->get("address/0/1", value));
+  EXPECT_EQ(value, "here");
+  b->set("address/0/1", "here");
+  EXPECT_THROW(a->set("address/0/1", "there"), StoreError) << "a rank is there twice";
+  server.give_up(2, "rank 2 has ended");
+  try {
+    while (!a->get("address/0/2", value)) std::this_thread::sleep_for(milliseconds(1));
+    ADD_FAILURE() << "rank 2 has a value";
+  } catch (const StoreError& error) {
+    EXPECT_EQ(error.culprit, 2);
+    EXPECT_STREQ(error.what(), "rank 2 has ended");
+  }
+}
+
+TEST(Store, OtherKeysAndEpochsAreRefused) {
+  const Secret secret = Secret::random();
+  StoreServer server("127.0.0.1:0", secret, 7);
+  const auto begun = std::chrono::steady_clock::now();
+  EXPECT_THROW(connect_store(server.address(), Secret::random(), 7, 0, in(seconds(10))),
+               StoreError);
+  EXPECT_THROW(connect_store(server.address(), secret, 6, 0, in(seconds(10))), StoreError);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, seconds(5)) << "tried again in vain";
+  EXPECT_GE(server.refused(), 1u);
+}
+
+TEST(Store, RequestsBeyondTheLimitsEndTheConnection) {
+  const Secret secret = Secret::random();
+  StoreServer server("127.0.0.1:0", secret, 0);
+  for (const std::array<uint32_t, 3>& request :
+       {std::array<uint32_t, 3>{1, 1u << 30, 1}, {1, 1, 1u << 30}, {9, 1, 1}}) {
+    Socket socket = connect_to(server.address(), in(seconds(5)));
+    introduce(socket, secret, {.purpose = Purpose::Store}, in(seconds(5)));
+    write_all(socket, bytes_of(request), in(seconds(5)));
+    write_all(socket, bytes_of(std::array<char, 2>{'k', 'v'}), in(seconds(5)));
+    EXPECT_TRUE(is_closed(socket));
+  }
+}
+
+TEST(Store, InAFolder) {
+  const std::string path = ::testing::TempDir() + "/tinyshard_tcp_test_store";
+  {
+    const auto first = open_file_store(path, true), second = open_file_store(path, false);
+    second->set("address/0/1", "here");
+    std::string value;
+    EXPECT_TRUE(first->get("address/0/1", value));
+    EXPECT_EQ(value, "here");
+    EXPECT_FALSE(first->get("address/0/2", value));
+    EXPECT_THROW(first->set("address/0/1", "there"), StoreError);
+  }
+  struct stat about{};
+  EXPECT_NE(stat(path.c_str(), &about), 0) << "something was left behind";
+  mkdir(path.c_str(), 0700);
+  chmod(path.c_str(), 0777);
+  EXPECT_THROW(open_file_store(path, true), UserError) << "others may write to it";
+  rmdir(path.c_str());
+}
+
+// While a rank asks again and again, strangers come in hundreds.
+TEST(Gate, GarbageIsDroppedWithoutHarm) {
+  const Secret secret = Secret::random();
+  StoreServer server("127.0.0.1:0", secret, 0);
+  const auto store = connect_store(server.address(), secret, 0, 0, in(seconds(10)));
+  store->set("k/0", "v");
+  std::vector<Socket> silent;
+  uint64_t seed = 1;
+  for (int i = 0; i < 500; ++i) {
+    Socket socket = connect_to(server.address(), in(seconds(10)));
+    std::array<std::byte, 200> noise;
+    for (std::byte& b : noise) b = std::byte((seed = seed * 6364136223846793005u + 1) >> 56);
+    try {
+      if (i % 5 == 1) write_all(socket, noise, in(seconds(5)));
+      if (i % 5 == 2) write_all(socket, std::span(noise).first(10), in(seconds(5)));
+      if (i % 5 == 3) {  // the first half of a proper handshake
+        write_all(socket, bytes_of(Connector(secret).hello()), in(seconds(5)));
+      }
+    } catch (const SocketError&) {  // NOLINT(bugprone-empty-catch)
+      // It was turned away already.
+    }
+    if (i % 5 != 4) silent.push_back(std::move(socket));
+    std::string value;
+    if (i % 50 == 0) {
+      EXPECT_TRUE(store->get("k/0", value));
+    }
+  }
+  // Another rank comes in through all of them, within its deadline.
+  const auto late = connect_store(server.address(), secret, 0, 1, in(seconds(20)));
+  std::string value;
+  EXPECT_TRUE(late->get("k/0", value));
+  EXPECT_GT(server.refused(), 300u);
+  for (const Socket& socket : silent) EXPECT_TRUE(is_closed(socket));
+}
+
+LaunchEnvironment rank_of(int rank, int size) {
+  LaunchEnvironment launch;
+  launch.launcher = Launcher::Own;
+  launch.rank = launch.local_rank = rank;
+  launch.size = launch.local_size = size;
+  return launch;
+}
+
+struct MeetingOf {
+  explicit MeetingOf(int ranks) : size(ranks) {}
+  std::unique_ptr<Store> store(int rank) const {
+    return connect_store(server.address(), secret, 0, rank, in(seconds(10)));
+  }
+  std::unique_ptr<Channel> join(int rank, std::chrono::nanoseconds timeout = seconds(20)) const {
+    return meet_by_tcp(rank_of(rank, size), secret, *store(rank), 0, share_memory, timeout);
+  }
+  int size;
+  bool share_memory = true;
+  Secret secret = Secret::random();
+  StoreServer server{"127.0.0.1:0", secret, 0};
+};
+
+TEST(Mesh, ARankThatDoesNotComeIsNamed) {
+  const MeetingOf job(2);
+  try {
+    job.join(0, milliseconds(300));
+    ADD_FAILURE() << "rank 1 came";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.info().peer, 1) << error.what();
+    EXPECT_NE(std::string(error.what()).find("did not come"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Mesh, ARankThatIsThereTwiceIsRefusedAndDoesNoHarm) {
+  const MeetingOf job(2);
+  std::unique_ptr<Channel> first;
+  std::thread zero([&] { first = job.join(0); });
+  const auto one = job.join(1);
+  EXPECT_THROW(job.join(1, seconds(2)), CommError);
+  zero.join();
+  int sent = 7, received = 0;
+  const auto out = first->send(1, 3, &sent, sizeof(int));
+  const auto got = one->receive(0, 3, &received, sizeof(int));
+  for (bool a = false, b = false; !a || !b;) {
+    a = a || first->test(out);
+    b = b || one->test(got);
+  }
+  EXPECT_EQ(received, 7);
+}
+
+// Rank 1 of two holds the key and sends what no rank sends.
+TEST(TcpChannel, MalformedFramesEndTheConnectionOnly) {
+  const std::vector<Frame> malformed = {
+      {.kind = Kind::Eager, .tag = 1, .bytes = ~uint64_t{0}},
+      {.kind = Kind::Eager, .tag = 1, .bytes = kEagerBytes + 1},
+      {.kind = Kind::Eager, .epoch = 1, .tag = 1, .bytes = 1},
+      {.kind = Kind::Data, .handle = 0, .bytes = 1},
+      {.kind = Kind::Data, .handle = 1u << 31, .bytes = 1},
+      {.kind = Kind::Data, .handle = 1, .bytes = 8, .offset = 1u << 20},
+      {.kind = Kind::Data, .handle = 1, .bytes = ~uint64_t{0}, .offset = 16},
+      {.kind = Kind::Offer, .tag = 1, .bytes = 8},
+      {.kind = Kind::News, .bytes = 1u << 30},
+      {.kind = static_cast<Kind>(99)}};
+  for (size_t i = 0; i < malformed.size(); ++i) {
+    SCOPED_TRACE(i);
+    MeetingOf job(2);
+    job.share_memory = i % 2 == 0;
+    std::unique_ptr<Channel> honest;
+    std::thread zero([&] { honest = job.join(0); });
+    const auto store = job.store(1);
+    std::vector<Peer> peers = form_mesh(rank_of(1, 2), job.secret, *store, 0,
+                                        {.share_memory = job.share_memory}, in(seconds(20)));
+    EXPECT_EQ(peers[0].memory != nullptr, job.share_memory);
+    zero.join();
+    std::vector<std::byte> room(1 << 20, std::byte{5});
+    int small = 5;
+    const auto a = honest->receive(1, 2, &small, sizeof(small));     // handle 0
+    const auto b = honest->receive(1, 2, room.data(), room.size());  // handle 1, announced
+    if (job.share_memory) {
+      const iovec part{const_cast<Frame*>(&malformed[i]), sizeof(Frame)};
+      EXPECT_EQ(peers[0].memory->write({&part, 1}), ssize_t(sizeof(Frame)));
+    } else {
+      write_all(peers[0].streams[0], bytes_of(malformed[i]), in(seconds(5)));
+    }
+    const auto end = in(seconds(5));
+    while (!honest->peer_state(1).gone && std::chrono::steady_clock::now() < end)
+      honest->idle(milliseconds(1));
+    EXPECT_TRUE(honest->peer_state(1).gone);
+    EXPECT_NE(honest->peer_state(1).text.find("no message of this job"), std::string::npos);
+    EXPECT_FALSE(honest->test(a));
+    EXPECT_FALSE(honest->test(b));
+    EXPECT_EQ(small, 5);
+    EXPECT_EQ(room.back(), std::byte{5});
+    EXPECT_TRUE(honest->abandon(a));
+    EXPECT_TRUE(honest->abandon(b));
+  }
+}
+
+TEST(TcpChannel, WhatASenderWroteLastArrivesThoughItHasLeft) {
+  for (const bool share_memory : {false, true}) {
+    MeetingOf job(2);
+    job.share_memory = share_memory;
+    std::unique_ptr<Channel> one;
+    std::thread other([&] { one = job.join(1); });
+    auto zero = job.join(0);
+    other.join();
+    // Something that nobody reads waits at the one that leaves.
+    int ignored = 1, sent = 42, received = 0;
+    one->send(0, 1, &ignored, sizeof(int));
+    for (int i = 0; i < 3000; ++i) zero->send(1, 4, &sent, sizeof(int));
+    std::thread leaving([&] { zero.reset(); });
+    for (int i = 0; i < 3000; ++i) {
+      received = 0;
+      const auto got = one->receive(0, 4, &received, sizeof(int));
+      const auto end = in(seconds(10));
+      while (!one->test(got)) ASSERT_LT(std::chrono::steady_clock::now(), end);
+      ASSERT_EQ(received, 42);
+    }
+    leaving.join();
+    const auto end = in(seconds(10));
+    while (!one->peer_state(0).left && std::chrono::steady_clock::now() < end) {
+    }
+    EXPECT_TRUE(one->peer_state(0).left);
+  }
+}
+
+// Messages of all sizes, many under way, through rings that are smaller than what is sent.
+TEST(TcpChannel, BytesArriveAsTheyWereSent) {
+  for (const bool share_memory : {false, true}) {
+    MeetingOf job(2);
+    job.share_memory = share_memory;
+    std::unique_ptr<Channel> ends[2];
+    std::thread other([&] { ends[1] = job.join(1); });
+    ends[0] = job.join(0);
+    other.join();
+    const std::vector<size_t> sizes = {
+        0, 1, 31, kEagerBytes, kEagerBytes + 1, 1 << 20, (1 << 20) + 7, 5 << 20, 100, 3 << 20};
+    const auto exchange = [&](int rank) {
+      Channel& channel = *ends[rank];
+      std::vector<std::vector<uint8_t>> out, in_;
+      std::vector<Channel::Transfer> under_way;
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        out.emplace_back(sizes[i]);
+        in_.emplace_back(sizes[i]);
+        for (size_t b = 0; b < sizes[i]; ++b)
+          out[i][b] = uint8_t(b * 7 + b / 251 + i + size_t(rank));
+      }
+      // One side posts its receives first, the other last.
+      for (int turn = 0; turn < 2; ++turn) {
+        for (size_t i = 0; i < sizes.size(); ++i) {
+          under_way.push_back(
+              (turn == 0) == (rank == 0)
+                  ? channel.send(1 - rank, uint32_t(i % 3), out[i].data(), sizes[i])
+                  : channel.receive(1 - rank, uint32_t(i % 3), in_[i].data(), sizes[i]));
+        }
+      }
+      const auto end = in(seconds(30));
+      while (!under_way.empty() && std::chrono::steady_clock::now() < end)
+        std::erase_if(under_way, [&](Channel::Transfer t) { return channel.test(t); });
+      EXPECT_TRUE(under_way.empty());
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        for (size_t b = 0; b < sizes[i]; ++b) {
+          ASSERT_EQ(in_[i][b], uint8_t(b * 7 + b / 251 + i + size_t(1 - rank))) << i << " at " << b;
+        }
+      }
+    };
+    std::thread one([&] { exchange(1); });
+    exchange(0);
+    one.join();
+  }
+}
+
+}  // namespace
+}  // namespace tinyshard::testing

@@ -1,0 +1,188 @@
+// When a wait has no hope: what channel and detector know of the ranks of a group, looked at every
+// 10 ms of a wait. Example: rank 0 waits for rank 1, which computes, and rank 2 is killed. Rank 0
+// does not wait for rank 2, but it is a member, and its heartbeats have ended: after 200 ms in which
+// nothing moved, which is time for what rank 2 sent last, the group fails and names rank 2.
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/hash.h"
+#include "transport/group.h"
+
+namespace tinyshard {
+namespace {
+
+constexpr Channel::Duration kInspectAfter = std::chrono::milliseconds(5);
+constexpr Channel::Duration kInspectEvery = std::chrono::milliseconds(10);
+// A process that was itself stopped finds its deadlines passed: it hears the news of the others
+// before it blames them.
+constexpr Channel::Duration kGrace = std::chrono::milliseconds(20);
+// Inspections after which a rank is given up, if nothing has come in between: what it sent last may
+// still be on its way. One that has left may have sent its last megabytes just before.
+constexpr int kLooksAtEnded = 2, kLooksAtLeft = 20;
+
+// Heartbeats tell of calls that have just changed: only waits of some length are compared.
+constexpr uint32_t kDivergedAfterMs = 400;
+
+FailureCause cause_of(const PeerState& state) {
+  return state.left      ? FailureCause::Left
+         : state.gone    ? FailureCause::Gone
+         : state.suspect ? FailureCause::Stopped
+                         : FailureCause::Late;
+}
+
+bool same_call(const detector::Doing& a, const detector::Doing& b) {
+  return a.op == b.op && a.reduce == b.reduce && a.dtype == b.dtype && a.count == b.count &&
+         a.counts_hash == b.counts_hash;
+}
+
+std::string describe(const detector::Doing& doing) {
+  if (doing.waits == 0) return "it is in no collective";
+  const std::string source = doing.source.data();
+  return fmt::format("it waits for {:.1f} s in {} {} x {}, call {} of group \"{}\"{}",
+                     doing.waited_ms * 1e-3, name(static_cast<CollectiveOp>(doing.op)),
+                     name(static_cast<DType>(doing.dtype)), doing.count, doing.sequence,
+                     doing.group_name.data(), source.empty() ? "" : " (" + source + ")");
+}
+
+bool is_sane(const detector::Doing& doing) {
+  return doing.op <= static_cast<uint8_t>(CollectiveOp::Barrier) &&
+         doing.dtype <= static_cast<uint8_t>(DType::Index);
+}
+
+}  // namespace
+
+// Whether it is time to give up a rank, found ended or left (-1: none is) at this inspection.
+bool Group::given_up(int rank) {
+  Channel& channel = endpoint_->channel();
+  if (rank < 0 || rank != suspicion_.rank || suspicion_.completed != channel.completed())
+    suspicion_ = {rank, 0, channel.completed()};
+  if (rank < 0) return false;
+  const bool ended =
+      endpoint_->peer_state(rank).gone && std::ranges::find(awaited_, rank) != awaited_.end();
+  return ++suspicion_.looks >= (ended ? kLooksAtEnded : kLooksAtLeft);
+}
+
+detector::Doing Group::doing(Deadline now) const {
+  detector::Doing doing;
+  for (uint32_t place : active_) {
+    const Request& request = *pool_[place];
+    const Collective& call = request.call();
+    if (request.announces() || is_pair(call.op)) continue;
+    doing.waits = 1;
+    doing.group = id_;
+    doing.sequence = request.sequence();
+    doing.count = call.count;
+    for (size_t count : call.counts) doing.counts_hash = combine(doing.counts_hash, count);
+    doing.waited_ms = static_cast<uint32_t>(std::clamp<int64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - request.started()).count(), 0,
+        UINT32_MAX));
+    doing.op = static_cast<uint8_t>(call.op);
+    doing.reduce = static_cast<uint8_t>(call.reduce);
+    doing.dtype = static_cast<uint8_t>(call.dtype);
+    name().copy(doing.group_name.data(), doing.group_name.size() - 1);
+    if (call.site) call.site->source.copy(doing.source.data(), doing.source.size() - 1);
+    break;
+  }
+  return doing;
+}
+
+// What heartbeats tell of the members of this group, though this call may wait for others: one that
+// waits in another call under the same number has diverged, both would wait for ever.
+std::optional<Group::Failure> Group::seen_by_detector(const Request& request) {
+  const Detector* detector = endpoint_->detector();
+  if (detector == nullptr || is_pair(request.call().op)) return std::nullopt;
+  detector::Doing own = doing(endpoint_->channel().now());
+  if (own.waits == 0 || own.sequence != request.sequence() || own.waited_ms < kDivergedAfterMs)
+    return std::nullopt;
+  for (const auto& member : layout_.members) {
+    if (member.rank == rank()) continue;
+    const Detector::Sight sight = detector->sight(member.rank);
+    const detector::Doing& other = sight.doing;
+    if (other.waits == 0 || other.group != id_ || other.sequence != own.sequence ||
+        other.waited_ms < kDivergedAfterMs || !is_sane(other) || same_call(own, other))
+      continue;
+    return Failure{member.rank,
+                   fmt::format("the ranks diverged: rank {} ({}): {}", member.rank, sight.who,
+                               describe(other)),
+                   FailureCause::Diverged};
+  }
+  return std::nullopt;
+}
+
+// Fails the group when this call has no hope: late, its peer ended, or this process is being ended.
+void Group::inspect(Request& request, Deadline limit, Deadline now) {
+  if (now < limit) overdue_.reset();
+  if (now >= limit && !overdue_) overdue_ = now;
+  const bool late = overdue_ && now - *overdue_ >= kGrace;
+  if (!late && (now < next_inspection_ || now - request.started() < kInspectAfter)) return;
+  next_inspection_ = now + kInspectEvery;
+
+  Channel& channel = endpoint_->channel();
+  awaited_.clear();
+  try {
+    request.awaited(awaited_);
+  } catch (const ChannelError& error) {
+    return met(error, false);
+  }
+  int culprit = -1, worst = 0;
+  FailureCause cause = FailureCause::Unknown;
+  std::string detail;
+  for (int rank : awaited_) {
+    const PeerState state = endpoint_->peer_state(rank);
+    const int bad = state.left || state.gone ? 2 : state.suspect ? 1 : 0;
+    if (bad == 0) continue;
+    if (bad > worst) {
+      culprit = rank;
+      cause = cause_of(state);
+    }
+    worst = std::max(worst, bad);
+    detail += state.left ? fmt::format("; rank {} has left: {}", rank, state.text)
+                         : fmt::format("; {} (rank {})", state.text, rank);
+  }
+  // A rank that this call does not wait for: who it does wait for may wait for that one.
+  for (size_t m = 0; m < layout_.members.size() && endpoint_->detector() && worst < 2; ++m) {
+    const int rank = layout_.ranks[m];
+    if (rank == this->rank() || !endpoint_->detector()->sight(rank).gone) continue;
+    culprit = rank;
+    worst = 2;
+    cause = FailureCause::Gone;
+    detail += fmt::format("; {} (rank {})", endpoint_->peer_state(rank).text, rank);
+  }
+  const std::string interrupted = channel.interrupted();
+  if (!interrupted.empty()) return fail({culprit, interrupted + detail, cause}, true);
+  if (given_up(worst == 2 ? culprit : -1)) return fail({culprit, detail.substr(2), cause}, true);
+  if (const auto failure = seen_by_detector(request)) return fail(*failure, true);
+  if (overdue_) endpoint_->deliver_notices();
+  if (!late || failed()) return;
+  if (culprit < 0) {
+    cause = FailureCause::Late;
+    if (!awaited_.empty()) culprit = awaited_.front();
+    if (culprit >= 0 && endpoint_->detector() != nullptr) {
+      const Detector::Sight sight = endpoint_->detector()->sight(culprit);
+      if (is_sane(sight.doing))
+        detail += fmt::format("; {} runs, {}", sight.who, describe(sight.doing));
+    }
+  }
+  fail({culprit,
+        fmt::format("the deadline passed while waiting for rank {}{}", fmt::join(awaited_, ", "),
+                    detail),
+        cause},
+       true);
+}
+
+void Group::check_alive() {
+  std::lock_guard lock(endpoint_->mutex);
+  endpoint_->progress(true);
+  for (const auto& member : layout_.members) {
+    if (failed()) break;
+    if (member.rank == rank()) continue;
+    const PeerState state = endpoint_->peer_state(member.rank);
+    if (state.gone) fail({member.rank, state.text, FailureCause::Gone}, true);
+  }
+  if (failed()) throw_failure({}, sequence(), 0);
+}
+
+}  // namespace tinyshard

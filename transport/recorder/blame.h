@@ -1,0 +1,23 @@
+// What the rings of a job say together.
+#pragma once
+#include <span>
+#include <string>
+
+#include "transport/recorder/ring_reader.h"
+
+namespace tinyshard::recorder {
+
+struct Verdict {
+  int culprit = -1;  // a rank; -1: nobody is to blame
+  FailureCause cause = FailureCause::Unknown;
+  std::string sentence;
+};
+
+// Who is gone, stopped, late or diverged, where, and what the others wait for. At least one ring;
+// `now_ns` is the wall clock's.
+Verdict blame(std::span<const RankRing> rings, int64_t now_ns);
+
+// A line for each rank: where it runs, and what it does.
+std::string what_ranks_do(std::span<const RankRing> rings, int64_t now_ns);
+
+}  // namespace tinyshard::recorder

@@ -1,0 +1,237 @@
+// Requests are a header, a key and, to set, a value; answers a header and a value. Each is answered
+// at once: a rank that asks for "address/2" before rank 2 has set it is told so, and asks again
+// (mesh.cpp), while it looks whether rank 2 still lives.
+#include "transport/rendezvous/tcp_store.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <pthread.h>
+#include <span>
+#include <thread>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "transport/tcp/gate.h"
+#include "transport/tcp/socket.h"
+
+namespace tinyshard {
+namespace {
+
+namespace asio = boost::asio;
+using asio::use_awaitable;
+using std::chrono::milliseconds;
+
+enum class Operation : uint32_t { Set = 1, Get };
+enum class Status : uint32_t { Good = 1, Absent, Differs, Full, GivenUp };
+
+struct RequestHeader {
+  Operation operation;
+  uint32_t key_bytes, value_bytes;
+};
+struct ReplyHeader {
+  Status status;
+  int32_t culprit;
+  uint32_t value_bytes;
+};
+
+constexpr size_t kMostBytes = 64 << 20;          // of all keys and values
+constexpr std::chrono::seconds kAnswerTime{10};  // the store answers at once; its host may not
+constexpr milliseconds kShortestPause{5}, kLongestPause{200};
+
+// The number at the end of "address/3"; -1 where there is none.
+int rank_of(const std::string& key) {
+  const size_t slash = key.rfind('/');
+  int rank = -1;
+  if (slash != std::string::npos)
+    std::from_chars(key.data() + slash + 1, key.data() + key.size(), rank);
+  return rank;
+}
+
+}  // namespace
+
+// Everything but the gate lives on one thread.
+struct StoreServer::State : std::enable_shared_from_this<State> {
+  asio::awaitable<void> serve(asio::ip::tcp::socket socket) {
+    try {
+      for (;;) {
+        RequestHeader request{};
+        co_await asio::async_read(socket, asio::buffer(&request, sizeof(request)), use_awaitable);
+        if (request.key_bytes > Store::kLongestKey || request.value_bytes > Store::kLongestValue)
+          co_return;
+        std::string key(request.key_bytes, '\0'), value(request.value_bytes, '\0');
+        co_await asio::async_read(socket, asio::buffer(key), use_awaitable);
+        co_await asio::async_read(socket, asio::buffer(value), use_awaitable);
+        ReplyHeader reply{Status::Good, -1, 0};
+        if (request.operation == Operation::Set) {
+          reply.status = set(std::move(key), std::move(value));
+          value.clear();
+        } else if (request.operation == Operation::Get) {
+          get(key, reply, value);
+        } else {
+          co_return;
+        }
+        reply.value_bytes = static_cast<uint32_t>(value.size());
+        const std::array<asio::const_buffer, 2> buffers{asio::buffer(&reply, sizeof(reply)),
+                                                        asio::buffer(value)};
+        co_await asio::async_write(socket, buffers, use_awaitable);
+      }
+    } catch (const boost::system::system_error&) {  // NOLINT(bugprone-empty-catch)
+      // The client has gone.
+    }
+  }
+
+  Status set(std::string key, std::string value) {
+    const auto found = values.find(key);
+    if (found != values.end()) return found->second == value ? Status::Good : Status::Differs;
+    if (bytes + key.size() + value.size() > kMostBytes) return Status::Full;
+    bytes += key.size() + value.size();
+    values.emplace(std::move(key), std::move(value));
+    return Status::Good;
+  }
+
+  void get(const std::string& key, ReplyHeader& reply, std::string& value) const {
+    value.clear();
+    if (const auto found = values.find(key); found != values.end()) {
+      value = found->second;
+    } else if (const auto lost = given_up.find(rank_of(key)); lost != given_up.end()) {
+      reply.status = Status::GivenUp;
+      reply.culprit = lost->first;
+      value = lost->second;
+    } else {
+      reply.status = Status::Absent;
+    }
+  }
+
+  asio::io_context context{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
+  std::map<std::string, std::string> values;
+  std::map<int, std::string> given_up;
+  size_t bytes = 0;
+  uint32_t epoch = 0;
+  std::thread thread;
+  std::unique_ptr<tcp::Gate> gate;
+};
+
+StoreServer::StoreServer(const std::string& address, const Secret& secret, uint32_t epoch)
+    : state_(std::make_shared<State>()) {
+  State* state = state_.get();
+  state->epoch = epoch;
+  state->gate = std::make_unique<tcp::Gate>(
+      address, secret,
+      tcp::Gate::Callbacks{
+          .judge =
+              [epoch](const tcp::Claim& claim) {
+                if (claim.purpose != tcp::Purpose::Store) return tcp::Verdict::Unexpected;
+                return claim.epoch == epoch ? tcp::Verdict::Welcome : tcp::Verdict::OtherEpoch;
+              },
+          .admit =
+              [state](tcp::Socket socket, const tcp::Claim&) {
+                asio::post(state->context, [state,
+                                            fd = std::make_shared<tcp::Socket>(std::move(socket))] {
+                  // Both families of addresses are the same to what follows.
+                  asio::ip::tcp::socket taken(state->context, asio::ip::tcp::v4(), fd->release());
+                  asio::co_spawn(state->context, state->serve(std::move(taken)), asio::detached);
+                });
+              }});
+  state->thread = std::thread([state] {
+    pthread_setname_np(pthread_self(), "ts-store");
+    state->context.run();
+  });
+}
+
+StoreServer::~StoreServer() {
+  state_->gate.reset();
+  state_->context.stop();
+  state_->thread.join();
+}
+
+std::string StoreServer::address() const { return state_->gate->address(); }
+uint64_t StoreServer::refused() const { return state_->gate->refused(); }
+
+void StoreServer::give_up(int rank, const std::string& reason) {
+  asio::post(state_->context,
+             [state = state_.get(), rank, reason] { state->given_up.emplace(rank, reason); });
+}
+
+namespace {
+
+class TcpStore final : public Store {
+ public:
+  explicit TcpStore(tcp::Socket socket) : socket_(std::move(socket)) {}
+
+  void set(const std::string& key, const std::string& value) override {
+    std::string ignored;
+    ask(Operation::Set, key, value, ignored);
+  }
+
+  bool get(const std::string& key, std::string& value) override {
+    return ask(Operation::Get, key, {}, value);
+  }
+
+  std::string local_address() const override { return tcp::own_host(socket_); }
+
+ private:
+  // False where there is no such value.
+  bool ask(Operation operation, const std::string& key, const std::string& value,
+           std::string& answer) {
+    const Deadline deadline = std::chrono::steady_clock::now() + kAnswerTime;
+    try {
+      const RequestHeader request{operation, static_cast<uint32_t>(key.size()),
+                                  static_cast<uint32_t>(value.size())};
+      std::string message(reinterpret_cast<const char*>(&request), sizeof(request));
+      message += key;
+      message += value;
+      tcp::write_all(socket_, std::as_bytes(std::span(message)), deadline);
+      ReplyHeader reply{};
+      tcp::read_all(socket_, std::as_writable_bytes(std::span(&reply, 1)), deadline);
+      if (reply.value_bytes > kLongestValue) throw StoreError("the store's answer is too long");
+      answer.resize(reply.value_bytes);
+      tcp::read_all(socket_, std::as_writable_bytes(std::span(answer)), deadline);
+      if (reply.status == Status::Good || reply.status == Status::Absent)
+        return reply.status == Status::Good;
+      if (reply.status == Status::GivenUp) throw StoreError(answer, reply.culprit);
+      throw StoreError(reply.status == Status::Full
+                           ? "the store is full"
+                           : fmt::format("\"{}\" has another value already", key),
+                       rank_of(key));
+    } catch (const tcp::SocketError& error) {
+      throw StoreError(fmt::format("the job's store is gone: {}", error.what()));
+    }
+  }
+
+  tcp::Socket socket_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> connect_store(const std::string& address, const Secret& secret,
+                                     uint32_t epoch, int rank, Deadline deadline) {
+  for (milliseconds pause = kShortestPause;; pause = std::min(2 * pause, kLongestPause)) {
+    try {
+      tcp::Socket socket = tcp::connect_to(address, deadline);
+      tcp::introduce(socket, secret, {.purpose = tcp::Purpose::Store, .epoch = epoch, .from = rank},
+                     deadline);
+      return std::make_unique<TcpStore>(std::move(socket));
+    } catch (const tcp::SocketError& error) {
+      // A store that does not begin to listen, or refuses for a while, is asked again.
+      if (error.final || std::chrono::steady_clock::now() + pause >= deadline)
+        throw StoreError(fmt::format("the job's store at {}: {}", address, error.what()));
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+}  // namespace tinyshard

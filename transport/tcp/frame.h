@@ -1,0 +1,38 @@
+// The bytes between two ranks. Each message of a channel is one frame or, where it is large, three
+// kinds of them:
+//   Eager  (tag, bytes, payload)                    a small message, sent at once
+//   Offer  (tag, bytes)                             a large one: its place in the order of its tag
+//   Ready  (tag, bytes, handle)                     a receive for a large one has been posted
+//   Data   (handle, offset, bytes, payload)         a piece of it, once that is known
+// and for what stands outside of that order:
+//   News   (payload: a Notice)
+//   Leave                                           nothing more will come
+// A handle is a number that the receiver gave out: where it belongs to no receive of the sender's,
+// the frame is malformed, and no address is ever sent. Frames of another epoch, of unknown kinds or
+// of more than the limits end the connection.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace tinyshard::tcp {
+
+enum class Kind : uint32_t { Eager = 1, Offer, Ready, Data, News, Leave };
+
+struct Frame {
+  Kind kind = Kind::Leave;
+  uint32_t epoch = 0;
+  uint32_t tag = 0;
+  uint32_t handle = 0;
+  uint64_t bytes = 0;   // of the message; of Data, News and Eager also those that follow
+  uint64_t offset = 0;  // of Data: where in the message
+};
+static_assert(sizeof(Frame) == 32);
+
+constexpr size_t kEagerBytes = 32 << 10;
+// Within a host a copy costs less than it takes until the other rank has its turn on a core.
+constexpr size_t kEagerBytesInMemory = 256 << 10;
+// What a rank keeps of one other that nobody has asked for yet; the rest waits in the network.
+constexpr size_t kUnexpectedBytes = 64 << 20;
+constexpr size_t kUnexpectedFrames = 1 << 16;
+
+}  // namespace tinyshard::tcp

@@ -1,0 +1,150 @@
+// One coroutine accepts, one each runs a handshake, all on one thread. Example: a port scanner
+// opens a thousand connections and sends nothing. 64 of them wait for their two seconds, the others
+// are closed as they come; a rank that is turned away with them comes again (mesh.cpp, store) until
+// its deadline.
+#include "transport/tcp/gate.h"
+
+#include <atomic>
+#include <chrono>
+#include <pthread.h>
+#include <thread>
+#include <utility>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace tinyshard::tcp {
+namespace {
+
+namespace asio = boost::asio;
+using asio::use_awaitable;
+
+constexpr int kUnproven = 64;
+constexpr std::chrono::seconds kHandshakeTime{2};
+
+}  // namespace
+
+struct Gate::State {
+  State(const Secret& secret_of_job, Callbacks functions)
+      : secret(secret_of_job), callbacks(std::move(functions)), acceptor(context) {}
+
+  asio::awaitable<void> accept() {
+    while (acceptor.is_open()) {
+      boost::system::error_code error;
+      asio::ip::tcp::socket socket =
+          co_await acceptor.async_accept(asio::redirect_error(use_awaitable, error));
+      if (error == asio::error::operation_aborted || !acceptor.is_open()) co_return;
+      if (error) {
+        // No file descriptor is left: others may be closed meanwhile.
+        asio::steady_timer pause(context, std::chrono::milliseconds(50));
+        co_await pause.async_wait(asio::redirect_error(use_awaitable, error));
+        continue;
+      }
+      if (unproven >= kUnproven) {
+        ++refused;
+        continue;
+      }
+      ++unproven;
+      asio::co_spawn(context, receive(std::move(socket)), asio::detached);
+    }
+  }
+
+  asio::awaitable<void> receive(asio::ip::tcp::socket socket) {
+    std::optional<Claim> claim;
+    {
+      // Closing the socket ends whatever is waited for.
+      asio::steady_timer timer(context, kHandshakeTime);
+      timer.async_wait([&socket](const boost::system::error_code& cancelled) {
+        boost::system::error_code ignored;
+        if (!cancelled) socket.close(ignored);
+      });
+      try {
+        claim = co_await handshake(socket);
+      } catch (const boost::system::system_error&) {  // NOLINT(bugprone-empty-catch)
+        // Whoever that was has gone, or had its time: no claim.
+      }
+      timer.cancel();
+    }
+    // The timer's handler may still be queued with a reference to the socket: it runs before this.
+    co_await asio::post(context, use_awaitable);
+    --unproven;
+    if (!claim) {
+      ++refused;
+      co_return;
+    }
+    const Verdict verdict = callbacks.judge(*claim);
+    boost::system::error_code error;
+    socket.set_option(asio::ip::tcp::no_delay(true), error);
+    co_await asio::async_write(socket, asio::buffer(&verdict, sizeof(verdict)),
+                               asio::redirect_error(use_awaitable, error));
+    if (error || verdict != Verdict::Welcome) co_return;
+    callbacks.admit(Socket(socket.release()), *claim);
+  }
+
+  asio::awaitable<std::optional<Claim>> handshake(asio::ip::tcp::socket& socket) {
+    Acceptor side(secret);
+    Hello hello{};
+    co_await asio::async_read(socket, asio::buffer(&hello, sizeof(hello)), use_awaitable);
+    const std::optional<Challenge> challenge = side.challenge(hello);
+    if (!challenge) co_return std::nullopt;
+    co_await asio::async_write(socket, asio::buffer(&*challenge, sizeof(*challenge)),
+                               use_awaitable);
+    Answer answer{};
+    co_await asio::async_read(socket, asio::buffer(&answer, sizeof(answer)), use_awaitable);
+    co_return side.claim(answer);
+  }
+
+  Secret secret;
+  Callbacks callbacks;
+  asio::io_context context{1};
+  asio::ip::tcp::acceptor acceptor;
+  int unproven = 0;
+  std::atomic<uint64_t> refused{0};
+  std::string address;
+  std::thread thread;
+};
+
+Gate::Gate(const std::string& address, const Secret& secret, Callbacks callbacks)
+    : state_(std::make_unique<State>(secret, std::move(callbacks))) {
+  const auto [host, port] = split_address(address);
+  try {
+    asio::ip::tcp::resolver resolver(state_->context);
+    const asio::ip::tcp::endpoint endpoint =
+        resolver.resolve(host, port, asio::ip::resolver_base::numeric_service).begin()->endpoint();
+    state_->acceptor.open(endpoint.protocol());
+    state_->acceptor.set_option(asio::socket_base::reuse_address(true));
+    state_->acceptor.bind(endpoint);
+    state_->acceptor.listen();
+    const asio::ip::tcp::endpoint bound = state_->acceptor.local_endpoint();
+    state_->address = join_address(bound.address().to_string(), bound.port());
+  } catch (const boost::system::system_error& error) {
+    throw UserError(fmt::format("listening at {}: {}", address, error.code().message()));
+  }
+  asio::co_spawn(state_->context, state_->accept(), asio::detached);
+  state_->thread = std::thread([state = state_.get()] {
+    pthread_setname_np(pthread_self(), "ts-gate");
+    state->context.run();
+  });
+}
+
+Gate::~Gate() {
+  state_->context.stop();
+  state_->thread.join();
+}
+
+std::string Gate::address() const { return state_->address; }
+uint64_t Gate::refused() const { return state_->refused; }
+
+}  // namespace tinyshard::tcp

@@ -1,0 +1,40 @@
+// A listening socket that lets in who holds the job's key, and nobody else: a thread that accepts
+// and runs the handshakes (handshake.h) of many connections at once.
+//
+// Before its proof a connection may send the 160 bytes of a handshake, has two seconds for them,
+// and is one of at most 64; whatever else comes is closed and forgotten.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "launch/secret.h"
+#include "transport/tcp/handshake.h"
+#include "transport/tcp/socket.h"
+
+namespace tinyshard::tcp {
+
+class Gate {
+ public:
+  // Both run on the gate's thread. `judge` sees claims that are proven; one that it welcomes is
+  // given to `admit`, after the connector has been told.
+  struct Callbacks {
+    std::function<Verdict(const Claim&)> judge;
+    std::function<void(Socket, const Claim&)> admit;
+  };
+
+  // Listens at exactly this address; port 0 is any free one. UserError when it cannot.
+  Gate(const std::string& address, const Secret& secret, Callbacks callbacks);
+  ~Gate();  // closes; no callback runs afterwards
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  std::string address() const;
+  uint64_t refused() const;  // connections that did not prove to hold the key
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tinyshard::tcp

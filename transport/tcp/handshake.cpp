@@ -1,0 +1,69 @@
+// The proofs. Example: an eavesdropper sends again, byte by byte, the hello and the answer that it
+// saw. The acceptor's nonce is another one this time, so the proof in the answer is over other
+// bytes than the acceptor signs, and the claim is never looked at.
+#include "transport/tcp/handshake.h"
+
+#include <cstring>
+#include <span>
+
+namespace tinyshard::tcp {
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'t', 's', 'h', 'a', 'r', 'd', '\r', '\n'};
+constexpr uint32_t kVersion = 1;  // in the byte order of the machine, which both ends must share
+constexpr std::string_view kAcceptor = "tinyshard acceptor", kConnector = "tinyshard connector";
+
+std::span<const std::byte> bytes(std::string_view label) { return std::as_bytes(std::span(label)); }
+
+template <class Value>
+std::span<const std::byte> bytes(const Value& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+}  // namespace
+
+std::string_view text(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::Welcome:
+      return "welcome";
+    case Verdict::OtherEpoch:
+      return "it belongs to another start of the job";
+    case Verdict::OtherJob:
+      return "it belongs to a job of another number of ranks, or to another meeting";
+    case Verdict::Duplicate:
+      return "that rank is there already";
+    case Verdict::Unexpected:
+      return "nobody of that number is expected here";
+  }
+  return "the answer makes no sense";
+}
+
+Connector::Connector(const Secret& secret) : secret_(secret), hello_() {
+  hello_.magic = kMagic;
+  hello_.version = kVersion;
+  fill_random(hello_.nonce);
+}
+
+std::optional<Answer> Connector::answer(const Challenge& challenge, const Claim& claim) const {
+  const Proof expected =
+      secret_.sign({bytes(kAcceptor), bytes(hello_.nonce), bytes(challenge.nonce)});
+  if (!same(expected, challenge.proof)) return std::nullopt;
+  return Answer{claim, secret_.sign({bytes(kConnector), bytes(challenge.nonce), bytes(hello_.nonce),
+                                     bytes(claim)})};
+}
+
+std::optional<Challenge> Acceptor::challenge(const Hello& hello) {
+  if (hello.magic != kMagic || hello.version != kVersion) return std::nullopt;
+  theirs_ = hello.nonce;
+  fill_random(own_);
+  return Challenge{own_, secret_.sign({bytes(kAcceptor), bytes(theirs_), bytes(own_)})};
+}
+
+std::optional<Claim> Acceptor::claim(const Answer& answer) const {
+  const Proof expected =
+      secret_.sign({bytes(kConnector), bytes(own_), bytes(theirs_), bytes(answer.claim)});
+  if (!same(expected, answer.proof)) return std::nullopt;
+  return answer.claim;
+}
+
+}  // namespace tinyshard::tcp

@@ -1,0 +1,87 @@
+// Who may join: both ends of a connection prove that they hold the job's key before either reads
+// more of the other than fixed numbers of bytes.
+//   connector                                acceptor
+//   Hello      64: magic, version, nonce  ->
+//                                         <- Challenge  64: nonce, proof over both nonces
+//   Answer     96: claim, proof over it   ->
+//                                         <- Verdict     4: what became of the claim
+// Each side's nonce is new, so what was heard of one connection opens no other, and the two proofs
+// are over different labels, so that neither can be sent back as the other. Pure values: who reads
+// and writes them has the sockets (store.cpp, mesh.cpp).
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "launch/secret.h"
+
+namespace tinyshard::tcp {
+
+using Nonce = std::array<std::byte, 32>;
+
+struct Hello {
+  std::array<char, 8> magic;
+  uint32_t version;
+  std::array<std::byte, 20> zero;
+  Nonce nonce;
+};
+static_assert(sizeof(Hello) == 64);
+
+struct Challenge {
+  Nonce nonce;
+  Proof proof;
+};
+static_assert(sizeof(Challenge) == 64);
+
+enum class Purpose : uint32_t { Store = 1, Stream = 2 };
+
+// What a connection is for. Says nothing until its proof has been checked.
+struct Claim {
+  Purpose purpose = Purpose::Store;
+  uint32_t epoch = 0;
+  int32_t from = -1, to = -1;  // ranks; of a store: from, if it is a rank's
+  uint32_t stream = 0;         // number of the socket between the two
+  uint32_t ranks = 0;          // of the job, as the connector knows it
+  uint64_t meeting = 0;        // how often this process has met the others before
+  std::array<std::byte, 32> zero = {};
+};
+static_assert(sizeof(Claim) == 64);
+
+struct Answer {
+  Claim claim;
+  Proof proof;
+};
+static_assert(sizeof(Answer) == 96);
+
+// What the acceptor says last.
+enum class Verdict : uint32_t { Welcome = 1, OtherEpoch, OtherJob, Duplicate, Unexpected };
+std::string_view text(Verdict verdict);  // "that rank is there already"
+
+class Connector {
+ public:
+  explicit Connector(const Secret& secret);
+  const Hello& hello() const { return hello_; }
+  // Nothing when the acceptor does not hold the key.
+  std::optional<Answer> answer(const Challenge& challenge, const Claim& claim) const;
+
+ private:
+  const Secret& secret_;
+  Hello hello_;
+};
+
+class Acceptor {
+ public:
+  explicit Acceptor(const Secret& secret) : secret_(secret) {}
+  // Nothing when that is no hello of this version.
+  std::optional<Challenge> challenge(const Hello& hello);
+  // Nothing when the connector does not hold the key.
+  std::optional<Claim> claim(const Answer& answer) const;
+
+ private:
+  const Secret& secret_;
+  Nonce theirs_ = {}, own_ = {};
+};
+
+}  // namespace tinyshard::tcp

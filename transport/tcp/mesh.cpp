@@ -1,0 +1,340 @@
+// Example, 3 ranks: each opens a gate, sets "address/0/<rank>" in the store and asks for those of
+// the others. Rank 2 connects to 0 and 1, rank 1 to 0. When rank 0 has been connected to by 1 and 2
+// it has met all; it waits until 1 and 2 have said so, too ("met/0/1", "met/0/2"), as it may be the
+// one that holds the store.
+#include "transport/tcp/mesh.h"
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "launch/job_processes.h"
+#include "transport/tcp/gate.h"
+#include "transport/tcp/shared_pipe.h"
+
+namespace tinyshard::tcp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr uint32_t kMostStreams = 16;
+constexpr milliseconds kShortestPause{1}, kLongestPause{50}, kLookEvery{100};
+
+// What a rank tells of itself. Plain bytes in the store, where only holders of the key write; yet
+// nothing in it is trusted to be a text that ends.
+struct RankCard {
+  std::array<char, 64> address = {};  // "10.0.0.1:40123"
+  std::array<char, 64> host = {};
+  ProcessAddress process;
+};
+
+template <size_t n>
+void put(std::array<char, n>& to, const std::string& text) {
+  text.copy(to.data(), n - 1);
+}
+
+template <size_t n>
+std::string get(const std::array<char, n>& from) {
+  return {from.data(), strnlen(from.data(), n)};
+}
+
+std::string own_name() {
+  std::array<char, 64> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
+}
+
+class Meeting {
+ public:
+  Meeting(const LaunchEnvironment& launch, const Secret& secret, Store& store, uint64_t number,
+          const MeshOptions& options, Deadline deadline)
+      : launch_(launch),
+        secret_(secret),
+        store_(store),
+        number_(number),
+        options_(options),
+        deadline_(deadline),
+        arrived_(size_t(launch.size)),
+        cards_(size_t(launch.size)),
+        come_(size_t(launch.size)) {}
+
+  std::vector<Peer> run() {
+    const std::string bind =
+        launch_.meeting.bind.empty() ? store_.local_address() : launch_.meeting.bind;
+    Gate gate(join_address(bind, 0), secret_,
+              {.judge = [this](const Claim& claim) { return judge(claim); },
+               .admit =
+                   [this](Socket socket, const Claim& claim) {
+                     const std::lock_guard lock(mutex_);
+                     arrived_[size_t(claim.from)][claim.stream] = std::move(socket);
+                     changed_.notify_all();
+                   }});
+    publish(gate.address());
+    collect();
+    for (int rank = 0; rank < launch_.rank; ++rank) connect(rank);
+    await_higher();
+    store_.set(key("met", launch_.rank), "1");
+    if (launch_.rank == 0) await_all_met();
+    std::vector<Peer> all = peers();
+    if (options_.share_memory) share_memory(all);
+    return all;
+  }
+
+ private:
+  std::string key(const char* what, int rank) const {
+    return fmt::format("{}/{}/{}", what, number_, rank);
+  }
+
+  // On the gate's thread.
+  Verdict judge(const Claim& claim) {
+    if (claim.purpose != Purpose::Stream || claim.to != launch_.rank) return Verdict::Unexpected;
+    if (claim.epoch != launch_.meeting.epoch) return Verdict::OtherEpoch;
+    if (claim.ranks != uint32_t(launch_.size) || claim.meeting != number_) return Verdict::OtherJob;
+    if (claim.from <= launch_.rank || claim.from >= launch_.size || claim.stream >= kMostStreams)
+      return Verdict::Unexpected;
+    const std::lock_guard lock(mutex_);
+    const bool first = taken_.emplace(claim.from, claim.stream).second;
+    return first ? Verdict::Welcome : Verdict::Duplicate;
+  }
+
+  void publish(const std::string& address) {
+    RankCard& card = cards_[size_t(launch_.rank)];
+    put(card.address, address);
+    put(card.host, own_name());
+    card.process = ProcessAddress::own();
+    come_[size_t(launch_.rank)] = true;
+    store_.set(key("address", launch_.rank),
+               std::string(reinterpret_cast<const char*>(&card), sizeof(card)));
+  }
+
+  void collect() {
+    await("the other ranks did not come", [&] {
+      bool all = true;
+      for (int rank = 0; rank < launch_.size; ++rank) {
+        std::string text;
+        if (come_[size_t(rank)]) continue;
+        if (!store_.get(key("address", rank), text)) {
+          all = false;
+          continue;
+        }
+        if (text.size() != sizeof(RankCard))
+          fail(rank, fmt::format("rank {} is another version of this library", rank));
+        std::memcpy(&cards_[size_t(rank)], text.data(), sizeof(RankCard));
+        come_[size_t(rank)] = true;
+      }
+      return all;
+    });
+    for (const RankCard& card : cards_) watches_.emplace_back(card.process);
+  }
+
+  bool near(int rank) const {
+    return cards_[size_t(rank)].process.host == cards_[size_t(launch_.rank)].process.host;
+  }
+  uint32_t streams(int rank) const {
+    return near(rank) ? 1 : uint32_t(std::clamp<int>(options_.far_streams, 1, kMostStreams));
+  }
+
+  void connect(int rank) {
+    come_[size_t(rank)] = false;
+    for (uint32_t stream = 0; stream < streams(rank); ++stream) {
+      const Claim claim{.purpose = Purpose::Stream,
+                        .epoch = launch_.meeting.epoch,
+                        .from = launch_.rank,
+                        .to = rank,
+                        .stream = stream,
+                        .ranks = uint32_t(launch_.size),
+                        .meeting = number_};
+      await(fmt::format("rank {} does not answer", rank), [&] {
+        try {
+          Socket socket = connect_to(get(cards_[size_t(rank)].address), deadline_);
+          introduce(socket, secret_, claim, deadline_);
+          const std::lock_guard lock(mutex_);
+          arrived_[size_t(rank)][stream] = std::move(socket);
+          return true;
+        } catch (const SocketError& error) {
+          if (error.final) fail(rank, error.what());
+          check_lives(rank);
+          return false;
+        }
+      });
+    }
+    come_[size_t(rank)] = true;
+  }
+
+  void await_higher() {
+    std::fill(come_.begin() + launch_.rank + 1, come_.end(), false);
+    await("not all ranks have connected", [&] {
+      for (int rank = launch_.rank + 1; rank < launch_.size; ++rank) {
+        {
+          const std::lock_guard lock(mutex_);
+          const auto& sockets = arrived_[size_t(rank)];
+          come_[size_t(rank)] = std::all_of(sockets.begin(), sockets.begin() + streams(rank),
+                                            [](const Socket& s) { return bool(s); });
+        }
+        if (come_[size_t(rank)]) continue;
+        check_lives(rank);
+        return false;
+      }
+      return true;
+    });
+  }
+
+  void await_all_met() {
+    std::fill(come_.begin() + 1, come_.end(), false);
+    await("not all ranks have met", [&] {
+      std::string ignored;
+      for (int rank = 1; rank < launch_.size; ++rank) {
+        if (come_[size_t(rank)]) continue;
+        if (!store_.get(key("met", rank), ignored)) {
+          check_lives(rank);
+          return false;
+        }
+        come_[size_t(rank)] = true;
+      }
+      return true;
+    });
+  }
+
+  std::vector<Peer> peers() {
+    std::vector<Peer> all(arrived_.size());
+    for (int rank = 0; rank < launch_.size; ++rank) {
+      Peer& peer = all[size_t(rank)];
+      peer.process = cards_[size_t(rank)].process;
+      peer.host = get(cards_[size_t(rank)].host);
+      if (rank == launch_.rank) continue;
+      for (uint32_t stream = 0; stream < streams(rank); ++stream)
+        peer.streams.push_back(std::move(arrived_[size_t(rank)][stream]));
+    }
+    return all;
+  }
+
+  // Three rounds over all peers of this host, so that nobody waits for one that waits for it.
+  void share_memory(std::vector<Peer>& all) {
+    std::vector<std::pair<int, SharedMemoryOffer>> offers;
+    int rank = -1;
+    try {
+      for (rank = 0; rank < launch_.size; ++rank) {
+        Peer& peer = all[size_t(rank)];
+        if (rank == launch_.rank || !near(rank)) continue;
+        offers.emplace_back(rank, SharedMemoryOffer(peer.streams[0], peer.process, deadline_));
+      }
+      for (auto& [to, offer] : offers) {
+        rank = to;
+        offer.answer();
+      }
+      for (auto& [to, offer] : offers) {
+        rank = to;
+        all[size_t(to)].memory = offer.accept();
+      }
+    } catch (const SocketError& error) {
+      fail(rank, fmt::format("the job cannot begin; rank {}: {}", rank, error.what()));
+    }
+  }
+
+  void check_lives(int rank) {
+    const PeerState state = watches_[size_t(rank)].state();
+    if (state.gone) fail(rank, fmt::format("the job cannot begin; rank {}: {}", rank, state.text));
+  }
+
+  // Repeats `done` until it is true. CommError at the deadline, or when a rank that was seen in the
+  // process table is there no more.
+  template <class Done>
+  void await(const std::string& what, Done&& done) {
+    milliseconds pause = kShortestPause;
+    Deadline next_look = Clock::now() + kLookEvery;
+    while (!done()) {
+      const Deadline now = Clock::now();
+      const bool over = now >= deadline_;
+      if (over || now >= next_look) {
+        next_look = now + kLookEvery;
+        int culprit = -1;
+        const bool lost = look();
+        if (over || lost) {
+          const std::string missing = missing_ranks(processes_, launch_.rank, expected_, &culprit);
+          if (culprit < 0) culprit = int(std::ranges::find(come_, false) - come_.begin());
+          if (culprit == launch_.size) culprit = -1;
+          fail(culprit,
+               (over ? what : "the job cannot begin") + (missing.empty() ? "" : "; " + missing));
+        }
+      }
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, pause);
+      pause = std::min(2 * pause, kLongestPause);
+    }
+  }
+
+  // Looks into the process table of this host. True when a rank that has not come was there, and is
+  // not at two looks in a row: one that becomes another program has no environment for a moment.
+  bool look() {
+    processes_ = job_processes();
+    expected_.resize(come_.size(), launch_.local_size == launch_.size);
+    missed_.resize(come_.size());
+    seen_.resize(come_.size());
+    for (int& looks : missed_) ++looks;
+    for (JobProcess& process : processes_) {
+      if (process.rank < 0 || process.rank >= launch_.size) continue;
+      const size_t rank = size_t(process.rank);
+      process.joining = come_[rank];
+      expected_[rank] = true;
+      seen_[rank] = true;
+      missed_[rank] = 0;
+    }
+    bool lost = false;
+    for (size_t rank = 0; rank < come_.size(); ++rank) {
+      if (come_[rank]) expected_[rank] = false;
+      lost = lost || (!come_[rank] && seen_[rank] && missed_[rank] > 1);
+    }
+    return lost;
+  }
+
+  [[noreturn]] void fail(int culprit, const std::string& detail) const {
+    throw CommError({.rank = launch_.rank,
+                     .peer = culprit,
+                     .operation = "connect",
+                     .elapsed_s = std::chrono::duration<double>(Clock::now() - begun_).count(),
+                     .detail = detail});
+  }
+
+  const LaunchEnvironment& launch_;
+  const Secret& secret_;
+  Store& store_;
+  const uint64_t number_;
+  const MeshOptions& options_;
+  const Deadline begun_ = Clock::now(), deadline_;
+
+  std::mutex mutex_;  // of what the gate's thread shares: the two below
+  std::condition_variable changed_;
+  std::vector<std::array<Socket, kMostStreams>> arrived_;  // by rank and stream
+  std::set<std::pair<int, uint32_t>> taken_;
+
+  std::vector<RankCard> cards_;
+  std::vector<bool> come_;  // by rank, of the phase at hand
+  std::vector<ProcessWatch> watches_;
+  std::vector<JobProcess> processes_;
+  std::vector<bool> expected_, seen_;
+  std::vector<int> missed_;
+};
+
+}  // namespace
+
+std::vector<Peer> form_mesh(const LaunchEnvironment& launch, const Secret& secret, Store& store,
+                            uint64_t meeting, const MeshOptions& options, Deadline deadline) {
+  try {
+    return Meeting(launch, secret, store, meeting, options, deadline).run();
+  } catch (const StoreError& error) {
+    throw CommError({.rank = launch.rank,
+                     .peer = error.culprit,
+                     .operation = "connect",
+                     .detail = error.what()});
+  }
+}
+
+}  // namespace tinyshard::tcp

@@ -1,0 +1,153 @@
+// A connection is tried once: who asks for it knows how often to ask again. Host names are looked
+// up as they are written, and never the other way round.
+#include "transport/tcp/socket.h"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace tinyshard::tcp {
+namespace {
+
+// Waits until the socket is ready for `events`.
+void await(const Socket& socket, short events, Deadline deadline, const char* what) {
+  while (true) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) throw SocketError(fmt::format("{}: the deadline passed", what));
+    pollfd ready{.fd = socket.fd(), .events = events, .revents = 0};
+    const int n = poll(&ready, 1, static_cast<int>(std::min<int64_t>(left.count(), 1000)));
+    if (n > 0) return;
+    if (n < 0 && errno != EINTR) throw SocketError(fmt::format("poll: {}", std::strerror(errno)));
+  }
+}
+
+}  // namespace
+
+void Socket::reset() {
+  if (fd_ >= 0) close(std::exchange(fd_, -1));
+}
+
+std::pair<std::string, std::string> split_address(std::string_view address) {
+  const size_t colon = address.rfind(':');
+  std::string_view host = address.substr(0, colon);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (colon == std::string_view::npos || colon + 1 == address.size() || host.empty() ||
+      address.substr(colon + 1).find_first_not_of("0123456789") != std::string_view::npos ||
+      (!bracketed && host.find(':') != std::string_view::npos))
+    throw UserError(fmt::format("\"{}\" is not an address as host:port or [v6]:port", address));
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  return {std::string(host), std::string(address.substr(colon + 1))};
+}
+
+std::string join_address(const std::string& host, int port) {
+  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
+                                             : fmt::format("[{}]:{}", host, port);
+}
+
+Socket connect_to(const std::string& address, Deadline deadline) {
+  const auto [host, port] = split_address(address);
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  if (const int code = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); code != 0)
+    throw SocketError(fmt::format("host \"{}\" is not known: {}", host, gai_strerror(code)));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, freeaddrinfo);
+  int problem = 0;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    Socket socket(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!socket) throw SocketError(fmt::format("socket: {}", std::strerror(errno)));
+    if (::connect(socket.fd(), at->ai_addr, at->ai_addrlen) != 0 && errno != EINPROGRESS) {
+      problem = errno;
+      continue;
+    }
+    await(socket, POLLOUT, deadline, "connect");
+    socklen_t size = sizeof(problem);
+    getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &problem, &size);
+    if (problem != 0) continue;
+    const int on = 1;
+    setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    return socket;
+  }
+  throw SocketError(fmt::format("connect to {}: {}", address, std::strerror(problem)));
+}
+
+void write_all(const Socket& socket, std::span<const std::byte> bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const ssize_t n = send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n >= 0) {
+      bytes = bytes.subspan(static_cast<size_t>(n));
+    } else if (errno == EAGAIN) {
+      await(socket, POLLOUT, deadline, "send");
+    } else if (errno != EINTR) {
+      throw SocketError(fmt::format("send: {}", std::strerror(errno)));
+    }
+  }
+}
+
+void read_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const ssize_t n = recv(socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (n > 0) {
+      bytes = bytes.subspan(static_cast<size_t>(n));
+    } else if (n == 0) {
+      throw SocketError("the other side closed the connection");
+    } else if (errno == EAGAIN) {
+      await(socket, POLLIN, deadline, "receive");
+    } else if (errno != EINTR) {
+      throw SocketError(fmt::format("receive: {}", std::strerror(errno)));
+    }
+  }
+}
+
+void introduce(const Socket& socket, const Secret& secret, const Claim& claim, Deadline deadline) {
+  const Connector connector(secret);
+  Challenge challenge{};
+  write_all(socket, std::as_bytes(std::span(&connector.hello(), 1)), deadline);
+  read_all(socket, std::as_writable_bytes(std::span(&challenge, 1)), deadline);
+  const std::optional<Answer> answer = connector.answer(challenge, claim);
+  if (!answer) throw SocketError("the other side does not hold this job's key", true);
+  write_all(socket, std::as_bytes(std::span(&*answer, 1)), deadline);
+  Verdict verdict{};
+  read_all(socket, std::as_writable_bytes(std::span(&verdict, 1)), deadline);
+  if (verdict != Verdict::Welcome)
+    throw SocketError(fmt::format("refused: {}", text(verdict)), true);
+}
+
+std::string own_host(const Socket& socket) {
+  sockaddr_storage own{};
+  socklen_t size = sizeof(own);
+  std::array<char, 64> text{};
+  if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
+      getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(), text.size(), nullptr, 0,
+                  NI_NUMERICHOST) != 0)
+    throw SocketError(fmt::format("getsockname: {}", std::strerror(errno)));
+  return text.data();
+}
+
+std::string host_towards(const std::string& host) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  if (const int code = getaddrinfo(host.c_str(), "9", &hints, &found); code != 0)
+    throw UserError(fmt::format("host \"{}\" is not known: {}", host, gai_strerror(code)));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, freeaddrinfo);
+  const Socket socket(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!socket || ::connect(socket.fd(), found->ai_addr, found->ai_addrlen) != 0)
+    throw UserError(fmt::format("host \"{}\" cannot be reached: {}", host, std::strerror(errno)));
+  return own_host(socket);
+}
+
+}  // namespace tinyshard::tcp

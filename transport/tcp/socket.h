@@ -1,0 +1,63 @@
+// Sockets of the side that connects: a few calls with a deadline each. The side that accepts from
+// many at once is gate.h; what moves the data is tcp_channel.cpp.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/runtime/communicator.h"
+#include "launch/secret.h"
+#include "transport/tcp/handshake.h"
+
+namespace tinyshard::tcp {
+
+struct SocketError : std::runtime_error {
+  // Final: trying again would give the same.
+  explicit SocketError(const std::string& what, bool is_final = false)
+      : std::runtime_error(what), final(is_final) {}
+  bool final;
+};
+
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  ~Socket() { reset(); }
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  int fd() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  void reset();
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_ = -1;
+};
+
+// "host:port" or "[v6]:port"; UserError naming it otherwise.
+std::pair<std::string, std::string> split_address(std::string_view address);
+std::string join_address(const std::string& host, int port);
+
+// Not blocking, without Nagle's delay. One try, until the deadline.
+Socket connect_to(const std::string& address, Deadline deadline);
+void write_all(const Socket& socket, std::span<const std::byte> bytes, Deadline deadline);
+void read_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline);
+
+// The whole handshake of a new connection. SocketError where the other side refuses; final where it
+// holds another key or says why.
+void introduce(const Socket& socket, const Secret& secret, const Claim& claim, Deadline deadline);
+
+// The address of the own end, without a port.
+std::string own_host(const Socket& socket);
+
+// The address of this host by which `host` would see it. Nothing is sent. UserError where that host
+// is not known.
+std::string host_towards(const std::string& host);
+
+}  // namespace tinyshard::tcp
