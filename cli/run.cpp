@@ -98,6 +98,12 @@ int run(const RunOptions& options, const std::vector<std::string>& words) {
   job.remote_shell = options.remote_shell;
   job.folder = std::filesystem::current_path().string();
   job.log_folder = options.log_folder;
+  job.least_ranks = options.least_ranks;
+  int ranks = 0;
+  for (const Host& host : job.hosts) ranks += host.ranks;
+  if (job.least_ranks > ranks)
+    throw UserError(
+        fmt::format("run: --elastic {}, but there are {} ranks", job.least_ranks, ranks));
   job.bind_cores = options.cores == "auto";
   job.prefix = !options.no_prefix;
   job.color = wants_color(options.color);
@@ -149,6 +155,11 @@ void add_run(CLI::App& app, std::vector<std::string> program, int& status) {
       ->add_option("--restarts", options->restarts, "How often a job that failed is started again")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  command
+      ->add_option("--elastic", options->least_ranks,
+                   "How many ranks the job needs: while so many are left it goes on without those "
+                   "that failed, which the program must do, too (Runtime::reform)")
+      ->check(CLI::PositiveNumber);
   command->add_option("--log-dir", options->log_folder,
                       "Folder for the output of each rank, rank-0.log, ..., and the ring of its "
                       "collectives, for tinyshard blame");

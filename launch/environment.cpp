@@ -1,5 +1,6 @@
 #include "launch/environment.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdlib>
@@ -145,6 +146,16 @@ std::string_view name(Launcher launcher) {
   constexpr std::array<std::string_view, 6> kNames = {
       "no launcher", "mpirun", "srun --mpi=pmix", "srun", "RANK and WORLD_SIZE", "tinyshard run"};
   return kNames[static_cast<size_t>(launcher)];
+}
+
+int LaunchEnvironment::launched_as(int rank_now) const {
+  return members.empty() ? rank_now : members.at(size_t(rank_now));
+}
+
+int LaunchEnvironment::rank_now(int launched) const {
+  if (members.empty()) return launched;
+  const auto found = std::ranges::find(members, launched);
+  return found == members.end() ? -1 : int(found - members.begin());
 }
 
 std::string first_host(std::string_view list) {

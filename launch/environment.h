@@ -12,6 +12,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tinyshard {
 
@@ -36,6 +37,17 @@ struct LaunchEnvironment {
   // Of this host, where the launcher says; else as if every rank had its own.
   int local_rank = 0, local_size = 1;
   Meeting meeting;  // where this is said; see check_meeting
+  // Of a job that went on without some of its ranks (transport/reform.h): how often it did, and the
+  // number that the launcher gave to each of those that are left, ascending. Rank and size above are
+  // then those among them.
+  uint32_t formation = 0;
+  std::vector<int> members = {};
+
+  // The number by which the launcher knows a rank, and the rank of such a number, -1: left out.
+  int launched_as(int rank_now) const;
+  int rank_now(int launched) const;
+  // Differs between any two starts and formations of a job.
+  uint32_t wire_epoch() const { return meeting.epoch + (formation << 16); }
 };
 
 // The first host of Slurm's list, "node[01-03,07],other": "node01".

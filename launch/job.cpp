@@ -276,7 +276,19 @@ class Job {
     rank.asked = asked_;
     ended_.push_back(number);
     if (options_.on_end) options_.on_end(number, describe(number));
-    if (is_bad(status) && !next_step_) schedule(Step::Ask, kLastWords);
+    if (!is_bad(status) || next_step_) return;
+    if (!goes_on()) return schedule(Step::Ask, kLastWords);
+    say(fmt::format("{}; {} of {} go on", describe(number), size_ - lost(), size_));
+  }
+
+  int lost() const {
+    return int(std::ranges::count_if(ranks_, [](const RankState& rank) {
+      return rank.state == RankState::Ended && is_bad(rank.status);
+    }));
+  }
+  // Whether the ranks that have not failed may do without those that have.
+  bool goes_on() const {
+    return options_.least_ranks > 0 && size_ - lost() >= options_.least_ranks;
   }
 
   // The agent has ended. What it has left running here is killed from here; elsewhere the kernel
@@ -395,6 +407,9 @@ class Job {
     if (interrupted_ != 0) {
       result.status = 128 + interrupted_;
       result.summary = fmt::format("ended by {}", strsignal(interrupted_));
+    } else if (rank >= 0 && goes_on() && !asked_) {
+      result.summary =
+          fmt::format("{} of {} ranks were lost, the others ended well", lost(), size_);
     } else if (rank >= 0) {
       const int status = ranks_[size_t(rank)].status;
       result.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);

@@ -18,6 +18,7 @@ struct JobOptions {
   std::string remote_shell = "ssh -o BatchMode=yes";  // words; host and command follow
   std::string folder;                                 // of the ranks
   std::string log_folder;                             // for rank-0.log, ...; empty: none
+  int least_ranks = 0;  // the job goes on without those that fail while so many are left; 0: all
   bool bind_cores = true, prefix = true, color = false;
   std::function<void(int rank, const std::string& why)> on_end = {};  // a rank is no more
 };
@@ -25,7 +26,7 @@ struct JobOptions {
 struct JobResult {
   int status = 0;  // for exit(): the first culprit's, 128 + its signal
   bool interrupted = false;
-  std::string summary;  // empty where all ended well
+  std::string summary;  // empty where all ended well; of lost ranks where the others did
 };
 
 // Runs the job to its end. The first SIGINT, SIGTERM or SIGHUP asks the ranks to end, the second

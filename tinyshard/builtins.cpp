@@ -15,6 +15,7 @@
 #include "devices/null/null_device.h"
 #include "launch/environment.h"
 #include "transport/nccl/nccl_group.h"
+#include "transport/reform.h"
 #include "transport/world.h"
 
 namespace tinyshard {
@@ -47,7 +48,7 @@ std::unique_ptr<Communicator> connect_devices(Communicator& host, std::span<Devi
 }
 
 std::vector<std::pair<int, int>> launch() {
-  LaunchEnvironment e = read_launch_environment();
+  LaunchEnvironment e = current_launch();
   return {{e.rank, e.size}, {e.local_rank, e.local_size}};
 }
 
@@ -73,6 +74,7 @@ const Builtins& builtins() {
       .connect_local = connect_local,
       .connect_devices = connect_devices,
       .launch = launch,
+      .reform = [] { reform_job(comm_options().timeout); },
   };
   return b;
 }

@@ -10,23 +10,19 @@
 #include "transport/inproc/mailbox.h"
 #include "transport/mpi/mpi_channel.h"
 #include "transport/nccl/nccl_group.h"
+#include "transport/reform.h"
 #include "transport/tcp/tcp_channel.h"
 
 namespace tinyshard {
 
-namespace {
-
-// MPI where its own launchers started us, TCP elsewhere; TS_TRANSPORT says otherwise.
 bool uses_tcp(const LaunchEnvironment& launch) {
   const std::string& wanted = tinyshard::options().transport;
   if (!wanted.empty()) return wanted != "mpi";
   return launch.launcher != Launcher::OpenMpi && launch.launcher != Launcher::Pmix;
 }
 
-}  // namespace
-
 std::unique_ptr<Communicator> connect_world(int local_participants, const CommOptions& options) {
-  const LaunchEnvironment launch = read_launch_environment();
+  const LaunchEnvironment launch = current_launch();
   std::unique_ptr<Channel> channel;
   if (launch.size == 1) {
     channel = std::move(make_mailboxes(1).front());
@@ -38,7 +34,7 @@ std::unique_ptr<Communicator> connect_world(int local_participants, const CommOp
   auto recorder = Recorder::open({.rank = launch.rank,
                                   .ranks = launch.size,
                                   .job = launch.meeting.job,
-                                  .epoch = launch.meeting.epoch});
+                                  .epoch = launch.wire_epoch()});
   auto endpoint = std::make_shared<Endpoint>(std::move(channel), options, std::move(recorder));
   if (launch.size > 1) {
     std::string why_not;

@@ -32,6 +32,10 @@ class InprocWorld {
   std::vector<std::unique_ptr<class Channel>> channels_;  // of the ranks that have not connected
 };
 
+// MPI where its own launchers started us, TCP elsewhere; TS_TRANSPORT says otherwise.
+struct LaunchEnvironment;
+bool uses_tcp(const LaunchEnvironment& launch);
+
 struct TransportInfo {
   std::string name;
   bool available = false;

@@ -183,6 +183,35 @@ void Context::shutdown() {
   const std::unique_ptr<Epoch> last = std::move(context.now_);
 }
 
+// Another rank may be lost while the others meet: they then agree once more, without it.
+void Context::reform() {
+  const RuntimeOptions options = [] {
+    const Use use;
+    return get().configured_;
+  }();
+  int attempts = std::max(1, builtins().launch()[0].second);
+  for (;; --attempts) {
+    shutdown();
+    builtins().reform();
+    const Use use;
+    Context& context = process();
+    {
+      const std::lock_guard lock(context.beginning_);
+      if (context.now_)
+        throw UserError(
+            "Runtime::reform: another thread used the library meanwhile; let one thread re-form");
+      context.begin(options);
+    }
+    try {
+      context.world();
+      return;
+    } catch (const CommError& error) {
+      if (attempts <= 1) throw;
+      log_line(fmt::format("re-forming once more: {}", error.what()));
+    }
+  }
+}
+
 const World& Context::world_now() {
   for (;;) {  // another thread may end the epoch that this one has found
     if (const World* world = process().world_.load(std::memory_order_acquire)) return *world;
@@ -242,6 +271,7 @@ void Context::begin(const RuntimeOptions& wanted) {
     worlds_.push_back(std::make_unique<const World>(std::move(world)));
     known = worlds_.end() - 1;
   }
+  configured_ = wanted;
   epoch.number = ++epochs_;
   now_ = std::move(next);
   world_ = known->get();

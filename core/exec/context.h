@@ -56,6 +56,9 @@ struct Builtins {
       connect_devices;
   std::function<std::vector<std::pair<int, int>>()>
       launch;  // {{rank, ranks}, {local rank, local ranks}}
+  // Agrees with the ranks that are left on who they are; `launch` and `connect` go by that from then
+  // on. UserError where the job cannot do so, CommError where this rank is left out.
+  std::function<void()> reform;
 };
 const Builtins& builtins();
 
@@ -87,6 +90,7 @@ class Context {
   static Context& get();
   static void configure(const RuntimeOptions& options);  // see Runtime
   static void shutdown();
+  static void reform();  // see Runtime
   // Whether this process may touch what its devices hold. A child of fork() has its parent's CPU
   // devices; GPUs and a place in a job of several ranks stay with the parent.
   static bool is_ours() noexcept;
@@ -164,6 +168,7 @@ class Context {
   std::mutex turns_;      // of runs
   std::mutex beginning_;  // of an epoch
   std::unique_ptr<Epoch> now_;
+  RuntimeOptions configured_;  // of the epoch that began last
   std::atomic<bool> has_begun_ = false;
   std::atomic<const World*> world_ = nullptr;
   std::vector<std::unique_ptr<const World>> worlds_;  // of all epochs, each once

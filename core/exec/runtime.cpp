@@ -13,6 +13,7 @@ Runtime& Runtime::get() {
 
 void Runtime::configure(const RuntimeOptions& options) { Context::configure(options); }
 void Runtime::shutdown() { Context::shutdown(); }
+void Runtime::reform() { Context::reform(); }
 
 int Runtime::rank() const {
   const Context::Use use;

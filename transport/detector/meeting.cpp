@@ -26,7 +26,7 @@ namespace tinyshard {
 namespace {
 
 constexpr std::chrono::seconds kMeetingTime{20};
-constexpr uint64_t kFirstMeeting = uint64_t{1} << 32;      // apart from those of channels
+constexpr uint32_t kMeetingOfDetectors = 1;                // apart from those of channels
 constexpr int kSetsToFindAddress = 2, kSetsOfMeeting = 2;  // of address_for and of form_mesh
 
 class ExchangedStore final : public Store {
@@ -106,8 +106,7 @@ std::string address_for(ExchangedStore& store) {
 
 std::unique_ptr<Detector> meet_detectors(const LaunchEnvironment& launch, Endpoint& endpoint,
                                          std::string& why_not) {
-  static std::atomic<uint64_t> meetings{kFirstMeeting};
-  const uint64_t meeting = meetings++;
+  const uint64_t meeting = tcp::next_meeting(launch.wire_epoch(), kMeetingOfDetectors);
   const Deadline deadline =
       std::chrono::steady_clock::now() +
       std::min<std::chrono::nanoseconds>(kMeetingTime, endpoint.options().timeout);

@@ -2,8 +2,12 @@
 // all others to have met (transport/tcp/mesh.cpp), and nobody needs the store any more.
 #include "transport/rendezvous/store.h"
 
+#include <charconv>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "core/base/error.h"
 #include "transport/rendezvous/file_store.h"
 #include "transport/rendezvous/tcp_store.h"
 
@@ -23,6 +27,46 @@ class ServedStore final : public Store {
   std::unique_ptr<Store> client_;
 };
 
+// Of ranks that are left of a job. The store knows ranks as the launcher does, above all those that
+// are gone: "address/0/2" of the second formation of ranks 0, 1 and 3 is its "2/address/0/3".
+class FormationStore final : public Store {
+ public:
+  FormationStore(const LaunchEnvironment& launch, std::unique_ptr<Store> store)
+      : launch_(launch), store_(std::move(store)) {}
+  void set(const std::string& key, const std::string& value) override {
+    as_now([&] {
+      store_->set(launched(key), value);
+      return true;
+    });
+  }
+  bool get(const std::string& key, std::string& value) override {
+    return as_now([&] { return store_->get(launched(key), value); });
+  }
+  std::string local_address() const override { return store_->local_address(); }
+
+ private:
+  std::string launched(const std::string& key) const {
+    const size_t slash = key.rfind('/');
+    int rank = -1;
+    if (slash != std::string::npos)
+      std::from_chars(key.data() + slash + 1, key.data() + key.size(), rank);
+    check_internal(rank >= 0 && rank < launch_.size, "keys of a meeting end in a rank");
+    return fmt::format("{}/{}{}", launch_.formation, key.substr(0, slash + 1),
+                       launch_.launched_as(rank));
+  }
+  template <class Ask>
+  bool as_now(Ask&& ask) {
+    try {
+      return ask();
+    } catch (const StoreError& error) {
+      throw StoreError(error.what(), error.culprit < 0 ? -1 : launch_.rank_now(error.culprit));
+    }
+  }
+
+  const LaunchEnvironment launch_;
+  std::unique_ptr<Store> store_;
+};
+
 }  // namespace
 
 std::unique_ptr<Store> open_store(const LaunchEnvironment& launch, const Secret& secret,
@@ -30,6 +74,16 @@ std::unique_ptr<Store> open_store(const LaunchEnvironment& launch, const Secret&
   constexpr std::string_view kFile = "file:";
   check_meeting(launch);
   const Meeting& meeting = launch.meeting;
+  if (launch.formation > 0) {
+    std::unique_ptr<Store> store;
+    if (meeting.store.starts_with(kFile)) {
+      store = open_file_store(meeting.store.substr(kFile.size()), false);
+    } else {
+      store = connect_store(meeting.store, secret, meeting.epoch, launch.launched_as(launch.rank),
+                            deadline);
+    }
+    return std::make_unique<FormationStore>(launch, std::move(store));
+  }
   if (meeting.store.starts_with(kFile))
     return open_file_store(meeting.store.substr(kFile.size()), launch.rank == 0);
   std::unique_ptr<StoreServer> server;

@@ -8,6 +8,7 @@
 #include <array>
 #include <condition_variable>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -96,7 +97,7 @@ class Meeting {
   // On the gate's thread.
   Verdict judge(const Claim& claim) {
     if (claim.purpose != Purpose::Stream || claim.to != launch_.rank) return Verdict::Unexpected;
-    if (claim.epoch != launch_.meeting.epoch) return Verdict::OtherEpoch;
+    if (claim.epoch != launch_.wire_epoch()) return Verdict::OtherEpoch;
     if (claim.ranks != uint32_t(launch_.size) || claim.meeting != number_) return Verdict::OtherJob;
     if (claim.from <= launch_.rank || claim.from >= launch_.size || claim.stream >= kMostStreams)
       return Verdict::Unexpected;
@@ -146,7 +147,7 @@ class Meeting {
     come_[size_t(rank)] = false;
     for (uint32_t stream = 0; stream < streams(rank); ++stream) {
       const Claim claim{.purpose = Purpose::Stream,
-                        .epoch = launch_.meeting.epoch,
+                        .epoch = launch_.wire_epoch(),
                         .from = launch_.rank,
                         .to = rank,
                         .stream = stream,
@@ -275,6 +276,8 @@ class Meeting {
   // not at two looks in a row: one that becomes another program has no environment for a moment.
   bool look() {
     processes_ = job_processes();
+    for (JobProcess& process : processes_) process.rank = launch_.rank_now(process.rank);
+    std::erase_if(processes_, [](const JobProcess& process) { return process.rank < 0; });
     expected_.resize(come_.size(), launch_.local_size == launch_.size);
     missed_.resize(come_.size());
     seen_.resize(come_.size());
@@ -324,6 +327,13 @@ class Meeting {
 };
 
 }  // namespace
+
+uint64_t next_meeting(uint32_t epoch, uint32_t kind) {
+  static std::mutex mutex;
+  static auto& meetings = *new std::map<std::pair<uint32_t, uint32_t>, uint32_t>;
+  const std::lock_guard lock(mutex);
+  return uint64_t{kind} << 32 | meetings[{epoch, kind}]++;
+}
 
 std::vector<Peer> form_mesh(const LaunchEnvironment& launch, const Secret& secret, Store& store,
                             uint64_t meeting, const MeshOptions& options, Deadline deadline) {

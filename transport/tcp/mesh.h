@@ -25,6 +25,10 @@ struct MeshOptions {
   bool share_memory = true;  // with ranks of this host, as far as both see each other in /proc
 };
 
+// A number for the next meeting of one `kind`, the same on all ranks that meet in this epoch of the
+// job: it counts anew in each, as ranks may have failed to meet at different points of the last.
+uint64_t next_meeting(uint32_t epoch, uint32_t kind);
+
 // Every rank publishes where it listens, connects to all lower ranks, and is connected to by all
 // higher ones; afterwards it listens no more. `meeting` counts the meshes of this process. Throws
 // CommError, with the rank that did not come where one is known, and UserError where this host

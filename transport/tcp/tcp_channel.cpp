@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -42,6 +41,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kUnhealthyLinger{200};  // for the others to take the news of a failure
 constexpr size_t kMostNews = 1024;
+constexpr uint32_t kMeetingOfChannels = 0;
 constexpr uint64_t kPieceAlign = 4096;
 constexpr uint64_t kMemoryTurns = 64;
 
@@ -61,7 +61,7 @@ class TcpChannel final : public Channel {
  public:
   TcpChannel(const LaunchEnvironment& launch, std::vector<Peer> peers,
              std::chrono::nanoseconds timeout)
-      : Channel(launch.rank, launch.size), epoch_(launch.meeting.epoch), timeout_(timeout) {
+      : Channel(launch.rank, launch.size), epoch_(launch.wire_epoch()), timeout_(timeout) {
     epoll_ = Socket(epoll_create1(EPOLL_CLOEXEC));
     if (!epoll_) throw UserError(fmt::format("epoll_create1: {}", std::strerror(errno)));
     links_.reserve(peers.size());
@@ -674,15 +674,15 @@ std::unique_ptr<Channel> meet_by_tcp(const LaunchEnvironment& launch, const Secr
 
 std::unique_ptr<Channel> connect_tcp(const LaunchEnvironment& launch, bool share_memory,
                                      std::chrono::nanoseconds timeout) {
-  static std::atomic<uint64_t> meetings{0};
   static const bool leaves = on_exit(leave_at_exit, nullptr) == 0;
   static_cast<void>(leaves);
   check_meeting(launch);
   watch_for_termination();
   const Secret secret = job_secret(launch.meeting.job);
   try {
+    const uint64_t meeting = next_meeting(launch.wire_epoch(), kMeetingOfChannels);
     const auto store = open_store(launch, secret, Clock::now() + timeout);
-    return meet_by_tcp(launch, secret, *store, meetings++, share_memory, timeout);
+    return meet_by_tcp(launch, secret, *store, meeting, share_memory, timeout);
   } catch (const StoreError& error) {
     throw CommError({.rank = launch.rank,
                      .peer = error.culprit,

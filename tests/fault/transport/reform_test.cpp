@@ -1,0 +1,73 @@
+// Jobs of `tinyshard run --elastic` whose ranks are killed: those that are left agree on a smaller
+// world and finish there (reform_rank.cpp has what they print).
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <sys/wait.h>
+
+#include <gtest/gtest.h>
+
+namespace tinyshard::testing {
+namespace {
+
+struct Result {
+  int status = -1;
+  std::string text;
+  std::multiset<std::string> lines;
+  size_t count(const std::string& line) const { return lines.count(line); }
+};
+
+Result run(const std::string& flags, const std::string& arguments) {
+  const std::string command = std::string(TINYSHARD_CLI) +
+                              " run --no-prefix --cores all --timeout 30 " + flags + " -- " +
+                              TINYSHARD_REFORM_RANK + " " + arguments + " 2>&1";
+  Result result;
+  FILE* pipe = popen(command.c_str(), "r");
+  std::array<char, 4096> buffer;
+  for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    result.text.append(buffer.data(), n);
+  const int status = pclose(pipe);
+  result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  std::istringstream lines(result.text);
+  for (std::string line; std::getline(lines, line);) result.lines.insert(line);
+  return result;
+}
+
+TEST(Reform, SurvivorsGoOnAsASmallerWorld) {
+  const Result job = run("-n 4 --elastic 2", "2");
+  EXPECT_EQ(job.status, 0) << job.text;
+  for (const char* line : {"2 formed 2 of 4", "0 formed 0 of 3", "1 formed 1 of 3",
+                           "3 formed 2 of 3", "0 done 30", "1 done 30", "3 done 30"})
+    EXPECT_EQ(job.count(line), 1u) << line << "\n" << job.text;
+  for (const char* line : {"0 blames 2", "1 blames 2", "3 blames 2"})
+    EXPECT_EQ(job.count(line), 1u) << line << "\n" << job.text;
+  EXPECT_NE(job.text.find("1 of 4 ranks were lost"), std::string::npos) << job.text;
+}
+
+TEST(Reform, OneAfterTheOtherTheFirstAmongThem) {
+  const Result job = run("-n 4 --elastic 1", "0 3 1");
+  EXPECT_EQ(job.status, 0) << job.text;
+  for (const char* line : {"1 formed 0 of 3", "2 formed 1 of 3", "3 formed 2 of 3",
+                           "1 formed 0 of 2", "2 formed 1 of 2", "2 formed 0 of 1", "2 done 10"})
+    EXPECT_EQ(job.count(line), 1u) << line << "\n" << job.text;
+  // The third victim is rank 0 of the second world's two.
+  EXPECT_EQ(job.count("2 blames 0"), 2u) << job.text;
+}
+
+TEST(Reform, TooFewAreLeft) {
+  const Result job = run("-n 2 --elastic 2", "1");
+  EXPECT_EQ(job.status, 128 + 9) << job.text;
+  EXPECT_NE(job.text.find("rank 1 (process "), std::string::npos) << job.text;
+}
+
+TEST(Reform, MoreRanksNeededThanThereAre) {
+  const Result job = run("-n 2 --elastic 3", "1");
+  EXPECT_NE(job.status, 0);
+  EXPECT_NE(job.text.find("--elastic 3, but there are 2 ranks"), std::string::npos) << job.text;
+}
+
+}  // namespace
+}  // namespace tinyshard::testing
