@@ -3,6 +3,7 @@
 //   ./gpt2 --tokens fineweb.bin --batch 64               124M in bf16, one device
 //   mpirun -n 8 ./gpt2 --model 1558M --tokens fineweb.bin --batch 64 --accumulate 4
 //     --checkpoint-activations --shard-optimizer
+//   mpirun -n 8 ./gpt2 --model 1558M --tokens fineweb.bin --fsdp 4 --tp 2
 //   ./gpt2 --weights gpt2.safetensors --tokens book.bin --lr 3e-5
 //   ./gpt2 --plan --batch 64                             what a step takes, without a device
 //
@@ -29,7 +30,7 @@
 
 using namespace tinyshard;
 
-struct Flags : gpt2::OptimizerFlags {
+struct Flags : gpt2::OptimizerFlags, gpt2::MeshFlags {
   std::string model = "124M", weights, save_weights, tokens, dtype = "bf16", schedule = "cosine",
               checkpoint, log, summary;
   std::optional<int64_t> layers, width, heads, context;
@@ -179,11 +180,12 @@ void train(const Flags& f) {
     where.devices = {"NULL"};
   }
   Runtime::configure({.devices = where.devices, .devices_per_rank = where.devices_per_rank});
-  const Mesh mesh = Mesh::world({{"data", -1}});
+  const Mesh mesh = gpt2::mesh_of(f);
   const bool first = world().rank == 0;
   std::ostream out(first && !f.quiet ? std::cout.rdbuf() : nullptr);
 
-  training::check_batch(f.batch, mesh);
+  if (const int64_t parts = mesh.size() / f.tp; f.batch % parts != 0)
+    throw UserError(fmt::format("--batch {} does not divide among {} devices", f.batch, parts));
   const gpt2::Tokens tokens(f.plan ? "random" : f.tokens);
   const gpt2::Config config = config_of(f, tokens.vocabulary());
   set_default_float(promote(config.compute, DType::F32));
@@ -197,11 +199,8 @@ void train(const Flags& f) {
 
   Tensor::manual_seed(f.seed);
   const gpt2::Model model(config);
+  gpt2::divide(model, mesh, f);
   if (!f.weights.empty()) gpt2::load_weights(model, f.weights);
-  if (f.fsdp)
-    nn::fully_shard(model, mesh, "data", {.blocks = "h.*"});
-  else
-    nn::data_parallel(model, mesh, "data");
   gpt2::Optimizer optim(model, f);
   gpt2::Step step(model, optim, mesh, f.accumulate);
 
@@ -323,7 +322,11 @@ void add_options(CLI::App& app, Flags& f) {
                "Keep what enters a block, compute the rest again");
   app.add_flag("--shard-optimizer", f.shard_optimizer,
                "Keep each device's part of the optimizer state only");
-  app.add_flag("--fsdp", f.fsdp, "Keep each device's part of the parameters, too");
+  app.add_option("--fsdp", f.fsdp,
+                 "Devices that keep one copy of parameters, gradients and optimizer state together")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--tp", f.tp, "Devices among which each layer is divided")
+      ->check(CLI::PositiveNumber);
   group("Run");
   training::add_device_options(app, f.where);
   app.add_option("--eval-batches", f.eval_batches, "Batches of held-out tokens at the end")

@@ -18,8 +18,39 @@ using namespace tinyshard;
 struct OptimizerFlags {
   double lr = 6e-4, weight_decay = 0.1, clip = 1;
   std::string reduce_dtype = "f32";  // in which gradients travel between devices
-  bool shard_optimizer = false, fsdp = false;
+  bool shard_optimizer = false;
 };
+
+// Devices: "data" x "fsdp" x "model". Batches are divided over the first two, parameters over the
+// last two; "data" is what the others leave.
+struct MeshFlags {
+  int64_t fsdp = 1, tp = 1;
+};
+
+inline Mesh mesh_of(const MeshFlags& f) {
+  const auto devices = int64_t(world().devices.size());
+  if (devices % f.fsdp != 0 || devices / f.fsdp % f.tp != 0)
+    throw UserError(
+        fmt::format("--fsdp {} x --tp {} does not divide {} devices", f.fsdp, f.tp, devices));
+  std::vector<MeshAxis> axes{{"data", -1}};
+  if (f.fsdp > 1) axes.push_back({"fsdp", f.fsdp});
+  if (f.tp > 1) axes.push_back({"model", f.tp});
+  return Mesh::world(axes);
+}
+
+// Places a model that has no values yet: no device ever holds more than its part.
+inline void divide(const Model& model, const Mesh& mesh, const MeshFlags& f) {
+  if (f.fsdp == 1 && f.tp == 1) nn::data_parallel(model, mesh, "data");
+  if (f.tp > 1) {
+    nn::tensor_parallel(model, mesh, "model",
+                        {{.names = "h.*.attn.c_attn", .split = Column, .inputs_first = true},
+                         {.names = "h.*.attn.c_proj", .split = Row, .inputs_first = true},
+                         {.names = "h.*.mlp.c_fc", .split = Column, .inputs_first = true},
+                         {.names = "h.*.mlp.c_proj", .split = Row, .inputs_first = true},
+                         {.names = "wte", .split = Vocabulary}});
+  }
+  if (f.fsdp > 1) nn::fully_shard(model, mesh, "fsdp", {.blocks = "h.*"});
+}
 
 // AdamW that decays matrices only, after clipping.
 class Optimizer {
@@ -108,7 +139,10 @@ class Step {
   }
 
   Tensor loss_of(const Tensor& batch) const {
-    return model_.loss(batch.shard(mesh_, {{"data", Shard(0)}}));
+    std::vector<AxisPlacement> rows;
+    for (const MeshAxis& axis : mesh_.axes())
+      if (axis.name != "model") rows.emplace_back(axis.name, Shard(0));
+    return model_.loss(batch.shard(mesh_, rows));
   }
 
  private:

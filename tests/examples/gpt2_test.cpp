@@ -42,6 +42,53 @@ TEST_F(Gpt2, LearnsInEveryType) {
 
 TEST_F(Gpt2, LossesDoNotDependOnTheDevices) { expect_same_on_all_layouts(30, "--dtype f32", 1e-4); }
 
+TEST_F(Gpt2, ParametersMayBeDividedOverDevices) {
+  const std::string common = "--steps 8 --dtype f64 --batch 8 ";
+  const std::vector<double> one = losses("one", "", common);
+  ASSERT_EQ(one.size(), 8u);
+  const std::string two = " --devices CPU:0,CPU:1", four = two + ",CPU:2,CPU:3";
+  std::vector<Layout> layouts = {
+      {"fsdp", "", two + " --fsdp 2"},
+      {"tp", "", two + " --tp 2"},
+      {"fsdp x tp, all of it", "",
+       four + " --fsdp 2 --tp 2 --checkpoint-activations --batch 4 --accumulate 2"},
+      {"data x fsdp, sharded optimizer", "", four + " --fsdp 2 --shard-optimizer"},
+      {"data x tp", "", four + " --tp 2"},
+  };
+#ifdef MPIRUN_2
+  layouts.push_back({"fsdp over ranks", std::string(MPIRUN_2) + " ", " --fsdp 2"});
+  layouts.push_back({"fsdp x tp over ranks", std::string(MPIRUN_4) + " ", " --fsdp 2 --tp 2"});
+#endif
+  int run = 0;
+  for (const Layout& l : layouts)
+    expect_close(one, losses("run" + std::to_string(run++), l.launch, common + l.flags), 1e-9,
+                 l.name);
+}
+
+// Parameters and the optimizer's state, as the plan says.
+TEST_F(Gpt2, EachDeviceHoldsItsPartOfWhatIsDivided) {
+  auto held = [&](const std::string& flags) {
+    Outcome o =
+        run(kProgram + " --plan --layers 2 --batch 8 --context 64 --devices-per-rank 4" + flags);
+    EXPECT_EQ(o.code, 0) << o.err;
+    const size_t line = o.out.find("peak memory"), colon = o.out.find("device: ", line);
+    return colon == std::string::npos ? 0 : std::strtod(o.out.c_str() + colon + 8, nullptr);  // MiB
+  };
+  const double whole = held("");
+  EXPECT_GT(whole, 100);
+  for (const char* flags : {" --fsdp 4", " --tp 4", " --fsdp 2 --tp 2"}) {
+    EXPECT_GT(held(flags), 0.24 * whole) << flags;
+    EXPECT_LT(held(flags), 0.26 * whole) << flags;
+  }
+}
+
+// Saved by four devices that hold parts, read by one, and the other way round.
+TEST_F(Gpt2, ACheckpointOfPartsGoesOnOnOtherDevices) {
+  const std::string parts = " --devices CPU:0,CPU:1,CPU:2,CPU:3 --fsdp 2 --tp 2";
+  auto [whole, resumed] = stopped_halfway(8, "--dtype f64 --batch 8", parts, "");
+  expect_close(whole, resumed, 1e-9, "parts, then one device");
+}
+
 TEST_F(Gpt2, ABatchMayComeInParts) {
   std::vector<double> whole = losses("whole", "", "--steps 20 --dtype f64 --batch 8");
   ASSERT_EQ(whole.size(), 20u);
@@ -171,6 +218,8 @@ TEST_F(Gpt2, MistakesAreOneSentence) {
       {"--tokens ''", {"--tokens"}},
       {"--weights nowhere.safetensors", {"nowhere.safetensors"}},
       {"--batch 8 --devices CPU:0,CPU:1,CPU:2", {"8", "3"}},
+      {"--devices CPU:0,CPU:1 --fsdp 4", {"--fsdp 4", "--tp 1", "2 devices"}},
+      {"--devices CPU:0,CPU:1 --tp 3", {"--tp 3", "2 devices"}},
       {"--width 30 --heads 4", {"30", "4"}},
       {"--dtype f12", {"f12"}},
       {"--context 100000", {"100000"}},
