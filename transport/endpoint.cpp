@@ -62,6 +62,10 @@ PeerState Endpoint::peer_state(int rank) {
   return state;
 }
 
+std::string Endpoint::process_of(int rank) const {
+  return rank < 0 || rank == channel_->rank() ? "" : channel_->process_of(rank);
+}
+
 void Endpoint::progress(bool thorough) {
   for (Group* group : groups_) group->progress();
   if (thorough || ++polls_ % 16 == 0) deliver_notices();
@@ -160,6 +164,7 @@ void Endpoint::exchange(std::span<const int> ranks, const void* out, void* in, s
     }
     throw CommError({.rank = channel_->rank(),
                      .peer = culprit,
+                     .process = process_of(culprit),
                      .operation = std::string(operation),
                      .elapsed_s = std::chrono::duration<double>(now - *begun).count(),
                      .detail = detail});

@@ -50,6 +50,8 @@ class Endpoint {
   detector::Doing doing();
   // What channel and detector know of a rank, with the mutex held.
   PeerState peer_state(int rank);
+  // "process 812 on node02"; empty of this rank, of -1 and where it is not known.
+  std::string process_of(int rank) const;
 
   // With the mutex held. `thorough` also looks for notices from peers; otherwise that happens now
   // and then.

@@ -461,6 +461,7 @@ void Group::throw_failure(const Collective& call, uint64_t sequence, double elap
                           last.item, last.run);
   throw CommError({.rank = rank(),
                    .peer = failure_.culprit,
+                   .process = endpoint_->process_of(failure_.culprit),
                    .operation = describe_with_axis(call),
                    .sequence = call.ticket.run > 0 ? call.ticket.item : sequence,
                    .elapsed_s = elapsed,

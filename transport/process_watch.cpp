@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "core/base/hash.h"
+#include "launch/hosts.h"
 
 namespace tinyshard {
 namespace {
@@ -74,10 +75,11 @@ PeerState ProcessWatch::state() const {
   if (fd_ < 0) return {};
   pollfd ready{.fd = fd_, .events = POLLIN, .revents = 0};
   if (poll(&ready, 1, 0) > 0)
-    return {.gone = true, .text = fmt::format("process {} has ended", pid_)};
+    return {.gone = true, .text = fmt::format("process {} on {} has ended", pid_, own_host_name())};
   const char letter = state_letter(pid_);
   if (letter == 'T' || letter == 't')
-    return {.suspect = true, .text = fmt::format("process {} is stopped", pid_)};
+    return {.suspect = true,
+            .text = fmt::format("process {} on {} is stopped", pid_, own_host_name())};
   return {};
 }
 

@@ -7,8 +7,12 @@ namespace {
 
 std::string describe(const CommErrorInfo& info) {
   std::string text = fmt::format("rank {}: {} #{}", info.rank, info.operation, info.sequence);
-  if (info.peer >= 0 && info.peer != info.rank)
+  if (info.peer >= 0 && info.peer != info.rank) {
     text += fmt::format(", rank {} did not answer", info.peer);
+    // Most details tell of the process themselves.
+    if (!info.process.empty() && info.detail.find(info.process) == std::string::npos)
+      text += fmt::format(" ({})", info.process);
+  }
   text += fmt::format(", after {:.1f} s", info.elapsed_s);
   if (!info.detail.empty()) text += ": " + info.detail;
   return text;

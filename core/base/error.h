@@ -32,10 +32,12 @@ class InternalError : public Error {
                          std::source_location where = std::source_location::current());
 };
 
-// Who stopped, in which operation, and when. `peer` is -1 where the transport cannot tell.
+// Who stopped, in which operation, and when. `peer` is -1 where the transport cannot tell, and
+// `process` ("process 812 on node02") is empty where nobody has told who the peer is.
 struct CommErrorInfo {
   int rank = -1;
   int peer = -1;
+  std::string process;
   std::string operation;
   uint64_t sequence = 0;
   double elapsed_s = 0;

@@ -105,6 +105,8 @@ class MpiChannel final : public Channel {
 
   PeerState peer_state(int peer) override { return mpi::state_of(peer); }
 
+  std::string process_of(int peer) override { return mpi::process_of(peer); }
+
   std::string interrupted() override { return terminated() ? kTerminated : ""; }
 
  private:

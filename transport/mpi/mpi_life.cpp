@@ -5,6 +5,7 @@
 // which makes the launcher end what is left.
 #include "transport/mpi/mpi_life.h"
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
@@ -18,6 +19,7 @@
 
 #include "core/base/error.h"
 #include "core/base/process.h"
+#include "launch/hosts.h"
 #include "launch/job_processes.h"
 #include "launch/termination.h"
 #include "transport/endpoint.h"
@@ -32,6 +34,12 @@ using std::chrono::milliseconds;
 constexpr int kFarewellTag = 1;  // on a communicator of its own
 constexpr auto kLookEvery = milliseconds(100);
 
+// What a rank tells of itself when all meet. Plain bytes on the wire.
+struct Card {
+  ProcessAddress process;
+  std::array<char, 64> host = {};
+};
+
 struct Life {
   std::mutex mutex;  // of all below but the atomics
   LaunchEnvironment launch;
@@ -39,7 +47,8 @@ struct Life {
   std::chrono::nanoseconds timeout{};
   std::atomic<bool> healthy{true};  // no group has failed
 
-  std::vector<ProcessWatch> watches;  // by rank
+  std::vector<ProcessWatch> watches;   // by rank
+  std::vector<std::string> processes;  // by rank, for messages
   // Where this process began MPI, and so will end it.
   MPI_Comm farewells = MPI_COMM_NULL;
   MPI_Request incoming = MPI_REQUEST_NULL;
@@ -151,18 +160,21 @@ void meet(Deadline deadline) {
   int rank = 0, ranks = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  // The last element is the own address.
-  auto addresses = std::make_shared<std::vector<ProcessAddress>>(static_cast<size_t>(ranks) + 1);
-  addresses->back() = ProcessAddress::own();
-  keep_for_good(addresses);
+  // The last element is the own card.
+  auto cards = std::make_shared<std::vector<Card>>(static_cast<size_t>(ranks) + 1);
+  cards->back().process = ProcessAddress::own();
+  own_host_name().copy(cards->back().host.data(), cards->back().host.size() - 1);
+  keep_for_good(cards);
   MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Iallgather(&addresses->back(), sizeof(ProcessAddress), MPI_BYTE, addresses->data(),
-                       sizeof(ProcessAddress), MPI_BYTE, MPI_COMM_WORLD, &request),
+  check(MPI_Iallgather(&cards->back(), sizeof(Card), MPI_BYTE, cards->data(), sizeof(Card),
+                       MPI_BYTE, MPI_COMM_WORLD, &request),
         -1, "MPI_Iallgather");
   await(request, deadline, "connect");
   for (int peer = 0; peer < ranks; ++peer) {
-    l.watches.push_back(peer == rank ? ProcessWatch()
-                                     : ProcessWatch((*addresses)[static_cast<size_t>(peer)]));
+    Card& card = (*cards)[static_cast<size_t>(peer)];
+    card.host.back() = '\0';
+    l.watches.push_back(peer == rank ? ProcessWatch() : ProcessWatch(card.process));
+    l.processes.push_back(fmt::format("process {} on {}", card.process.pid, card.host.data()));
   }
   l.own_rank = rank;
   l.left.resize(static_cast<size_t>(ranks));
@@ -293,6 +305,12 @@ PeerState state_of(int rank) {
   state.left = true;
   state.text = "its main returned, or it called exit(0)";
   return state;
+}
+
+std::string process_of(int rank) {
+  Life& l = life();
+  std::lock_guard lock(l.mutex);
+  return l.processes[static_cast<size_t>(rank)];
 }
 
 void set_unhealthy() { life().healthy = false; }

@@ -31,6 +31,8 @@ void await(MPI_Request& request, Deadline deadline, const char* operation);
 // any time after begin, with calls of other threads.
 PeerState state_of(int rank);
 
+std::string process_of(int rank);  // "process 812 on node02"
+
 // A group has failed: this process will not wait for the others when it exits.
 void set_unhealthy();
 

@@ -186,6 +186,11 @@ class TcpChannel final : public Channel {
     return state;
   }
 
+  std::string process_of(int peer) override {
+    const Link& link = link_to(peer);
+    return fmt::format("process {} on {}", link.process.pid, link.host);
+  }
+
   std::string interrupted() override { return terminated() ? kTerminated : ""; }
 
   void idle(Duration nap) override {

@@ -43,6 +43,19 @@ TEST(Error, CommErrorsNameThePeer) {
   }
   EXPECT_EQ(e.info().peer, 5);
   EXPECT_EQ(e.info().sequence, 17u);
+  CommError known({.rank = 2,
+                   .peer = 5,
+                   .process = "process 812 on node02",
+                   .operation = "barrier",
+                   .detail = "the deadline passed"});
+  EXPECT_TRUE(contains(known.what(), "rank 5 did not answer (process 812 on node02), after"))
+      << known.what();
+  CommError told({.rank = 2,
+                  .peer = 5,
+                  .process = "process 812 on node02",
+                  .operation = "barrier",
+                  .detail = "process 812 on node02 has ended"});
+  EXPECT_TRUE(contains(told.what(), "rank 5 did not answer, after")) << told.what();
   CommError unknown({.rank = 0, .operation = "barrier", .sequence = 1, .detail = {}});
   EXPECT_FALSE(contains(unknown.what(), "did not answer")) << unknown.what();
 }

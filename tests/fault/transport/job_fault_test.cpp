@@ -27,6 +27,10 @@ void expect_report(Job& job, int rank, int culprit, const std::string& mention,
   EXPECT_NE(report.text.find("rank " + std::to_string(rank) + ": all_reduce max f32"),
             std::string::npos)
       << report.text;
+  char host[256] = {};
+  ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);
+  const std::string who = "process " + std::to_string(job.pids[culprit]) + " on " + host;
+  EXPECT_NE(report.text.find(who), std::string::npos) << who << ": " << report.text;
   EXPECT_LE(milliseconds_between(since, report.at), within_ms) << report.text;
   EXPECT_GE(report.again_ms, 0) << "the next call did not fail";
   EXPECT_LT(report.again_ms, 10) << "the next call failed late";
