@@ -28,6 +28,7 @@ libzstd-dev|used by LLVM
 libdnnl-dev|oneDNN: matrix products and convolutions on the CPU
 libopenmpi-dev|communication between processes
 openmpi-bin|mpirun
+iproute2|hosts made of network namespaces (scripts/cluster.py)
 libpcre2-dev|regular expressions of tokenizers
 libhwloc-dev|cores, caches and memory of the machine
 libboost-dev|Boost.Asio: sockets between processes

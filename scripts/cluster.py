@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+"""Runs jobs on hosts that are network namespaces of this machine, does to them what happens to real ones, and exits 0
+when each ended as docs/launch.md says, 1 otherwise, 77 with a reason where this machine permits no namespaces.
+
+    scripts/cluster.py            all cases
+    scripts/cluster.py kill cut   some
+
+    train   4 hosts x 2 ranks run a number of collectives and end well
+    rate    the same over links of 50 Mbit/s
+    kill    a rank is killed: survivors on all hosts name it and its host, within a second
+    stop    a rank is stopped: named with its host at the deadline
+    cut     a host's link goes down for good: ranks on both sides fail, the others name a rank of that host
+    flap    the link is down for a second, shorter than the deadline: the job goes on
+    key     a rank of one host holds another key: the job does not begin, and says whose rank did not come
+
+Each host has a link to one bridge, an own address, an own name, and an own boot id, so that ranks of different hosts
+share no memory. The stand-in for ssh enters the namespaces of the host that it is given. All of it lives in a
+namespace of processes that ends with this script. The programs are those of the build folder (--build).
+"""
+
+import argparse
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HOSTS, PER_HOST = 4, 2
+RANKS = HOSTS * PER_HOST
+CAP_S = 60  # whatever happens, a job is over by then
+INSIDE = "TINYSHARD_CLUSTER_INSIDE"
+SKIPPED = 77
+
+
+def name_of(host):
+    return f"node{host}"
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+class Cluster:
+    """The hosts: a process each that holds the namespaces open."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        names = folder / "hosts"
+        names.write_text("127.0.0.1 localhost\n" + "".join(f"10.77.0.{h + 1} {name_of(h)}\n" for h in range(HOSTS)))
+        ip("link", "set", "lo", "up")
+        ip("link", "add", "wire", "type", "bridge")
+        ip("link", "set", "wire", "up")
+        self.holders = []
+        for host in range(HOSTS):
+            boot = folder / f"boot-{host}"
+            boot.write_text(f"00000000-0000-0000-0000-00000000000{host}\n")
+            setup = (f"mount --make-rprivate / && mount --bind {names} /etc/hosts && "
+                     f"mount --bind {boot} /proc/sys/kernel/random/boot_id && hostname {name_of(host)} && "
+                     f"ip link set lo up && echo ready && exec sleep infinity")
+            holder = subprocess.Popen(["unshare", "--net", "--mount", "--uts", "sh", "-c", setup], stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True)
+            if holder.stdout.readline() != "ready\n":
+                raise OSError(f"{name_of(host)}: {holder.stderr.read().strip()}")
+            self.holders.append(holder)
+            ip("link", "add", f"port{host}", "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
+            ip("link", "set", f"port{host}", "master", "wire", "up")
+            self.on(host, "ip", "address", "add", f"10.77.0.{host + 1}/24", "dev", "eth0")
+            self.on(host, "ip", "link", "set", "eth0", "up")
+        pids = " ".join(f"{name_of(h)}) pid={holder.pid};;" for h, holder in enumerate(self.holders))
+        self.shell = folder / "rsh"
+        self.shell.write_text(f'#!/bin/sh\nname=$1; shift\ncase $name in {pids} *) echo "no host $name" >&2; exit 255;; esac\n'
+                              'exec nsenter -t $pid -n -m -u sh -c "$*"\n')
+        self.shell.chmod(0o700)
+
+    def enter(self, host):
+        return ["nsenter", "-t", str(self.holders[host].pid), "-n", "-m", "-u"]
+
+    def on(self, host, *words):
+        subprocess.run([*self.enter(host), *words], check=True, capture_output=True, text=True)
+
+    def link(self, host, state):
+        ip("link", "set", f"port{host}", state)
+
+    def rate(self, words):
+        for host in range(HOSTS):
+            subprocess.run(["tc", "qdisc", "replace" if words else "del", "dev", f"port{host}", "root", *words],
+                           check=True, capture_output=True, text=True)
+
+
+class Job:
+    """tinyshard run of the program that plays a rank, from the first host."""
+
+    def __init__(self, cluster, build, scenario, timeout_s, wrap=""):
+        self.path = cluster.folder / "output"
+        program = build / "tests/fault/transport/transport_fault_rank"
+        words = ["sh", "-c", f'{wrap} exec "$0" "$@"', program] if wrap else [program]
+        hosts = ",".join(f"{name_of(h)}:{PER_HOST}" for h in range(HOSTS))
+        command = [*cluster.enter(0), build / "cli/tinyshard", "run", "--no-prefix", "--hosts", hosts, "--rsh", cluster.shell,
+                   "--timeout", str(timeout_s), "--", *words, scenario, str(timeout_s)]
+        with open(self.path, "w") as output:
+            self.process = subprocess.Popen(list(map(str, command)), stdout=output, stderr=output, cwd=cluster.folder,
+                                            start_new_session=True)
+        self.end = time.monotonic() + CAP_S
+
+    def text(self):
+        return self.path.read_text(errors="replace")
+
+    def pids(self):
+        return {int(rank): int(pid) for rank, pid in re.findall(r"^(\d+) ready (\d+)$", self.text(), re.M)}
+
+    def reports(self):
+        found = re.findall(r"^(\d+) report (-?\d+) (\d+) \S+ \S+ (.*)$", self.text(), re.M)
+        return {int(rank): (int(peer), int(at) * 1e-9, text) for rank, peer, at, text in found}
+
+    def until(self, condition, seconds=CAP_S):
+        end = min(self.end, time.monotonic() + seconds)
+        while time.monotonic() < end:
+            if condition():
+                return True
+            time.sleep(0.01)
+        return False
+
+    def begun(self):
+        return self.until(lambda: len(self.pids()) == RANKS)
+
+    def finish(self):
+        self.until(lambda: self.process.poll() is not None)
+        return self.process.poll()
+
+    def sweep(self):
+        for pid in [*self.pids().values(), self.process.pid]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.process.wait()
+
+
+def trains(cluster, job_of):
+    job = job_of("done", 20)
+    status = job.finish()
+    return None if status == 0 and len(job.pids()) == RANKS else f"status {status}"
+
+
+def rated(cluster, job_of):
+    cluster.rate(["tbf", "rate", "50mbit", "burst", "64kbit", "latency", "100ms"])
+    try:
+        return trains(cluster, job_of)
+    finally:
+        cluster.rate([])
+
+
+def named(job, victim, since, within):
+    """A sentence where a survivor does not name the victim with its process and host in time."""
+    who = f"process {job.pids()[victim]} on {name_of(victim // PER_HOST)}"
+    reports = job.reports()
+    for rank in set(range(RANKS)) - {victim}:
+        if rank not in reports:
+            return f"rank {rank} said nothing"
+        peer, at, text = reports[rank]
+        if peer != victim or who not in text:
+            return f"rank {rank} does not name rank {victim}, {who}: {text}"
+        if at - since > within:
+            return f"rank {rank} said so after {at - since:.1f} s"
+    return None
+
+
+def killed(cluster, job_of):
+    job = job_of("work", 20)
+    if not job.begun():
+        return "the job did not begin"
+    victim = random.randrange(RANKS)
+    time.sleep(0.3)
+    since = time.monotonic()
+    os.kill(job.pids()[victim], signal.SIGKILL)
+    if job.finish() in (None, 0):
+        return "it does not end with an error"
+    summary = f"rank {victim} (process {job.pids()[victim]} on {name_of(victim // PER_HOST)}) has ended"
+    return named(job, victim, since, 1) or (None if summary in job.text() else f"the summary lacks: {summary}")
+
+
+def stopped(cluster, job_of):
+    deadline = 3
+    job = job_of("work", deadline)
+    if not job.begun():
+        return "the job did not begin"
+    victim = random.randrange(RANKS)
+    pid = job.pids()[victim]
+    since = time.monotonic()
+    os.kill(pid, signal.SIGSTOP)
+    job.until(lambda: len(set(job.reports()) - {victim}) == RANKS - 1, 3 * deadline)
+    problem = named(job, victim, since, deadline + 2)
+    os.kill(pid, signal.SIGCONT)
+    return problem or (None if job.finish() not in (None, 0) else "it does not end with an error")
+
+
+def cut(cluster, job_of):
+    deadline, host = 3, random.randrange(1, HOSTS)
+    far = set(range(host * PER_HOST, (host + 1) * PER_HOST))
+    job = job_of("work", deadline)
+    if not job.begun():
+        return "the job did not begin"
+    cluster.link(host, "down")
+    try:
+        since = time.monotonic()
+        if job.finish() in (None, 0):
+            return "it does not end with an error"
+        reports = job.reports()
+        for rank in range(RANKS):
+            if rank not in reports:
+                return f"rank {rank} said nothing"
+            peer, at, text = reports[rank]
+            if (rank in far) == (peer in far):
+                return f"rank {rank} blames rank {peer} of its own side: {text}"
+            if f" on {name_of(peer // PER_HOST)}" not in text:
+                return f"rank {rank} does not name {name_of(peer // PER_HOST)}: {text}"
+            if at - since > deadline + 2:
+                return f"rank {rank} said so after {at - since:.1f} s"
+    finally:
+        cluster.link(host, "up")
+    return None
+
+
+def flaps(cluster, job_of):
+    job = job_of("work", 15)
+    if not job.begun():
+        return "the job did not begin"
+    cluster.link(HOSTS - 1, "down")
+    time.sleep(1)
+    cluster.link(HOSTS - 1, "up")
+    time.sleep(3)
+    return f"a pause is a failure: {job.reports()}" if job.reports() or job.process.poll() is not None else None
+
+
+def other_key(cluster, job_of):
+    victim = RANKS - 1
+    job = job_of("done", 5, f'[ "$TS_RANK" != {victim} ] || export TS_JOB_KEY={"ab" * 32};')
+    status = job.finish()
+    if status in (None, 0):
+        return f"status {status}"
+    if "does not hold this job's key" not in job.text():
+        return "nobody tells of the key"
+    summary = f"on {name_of(victim // PER_HOST)}) has ended"
+    return None if summary in job.text() else f"the summary does not name {name_of(victim // PER_HOST)}"
+
+
+CASES = {"train": trains, "rate": rated, "kill": killed, "stop": stopped, "cut": cut, "flap": flaps, "key": other_key}
+
+
+def run(options):
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="tinyshard-cluster."))
+    bad = 0
+    try:
+        try:
+            cluster = Cluster(folder)
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"skipped: no hosts can be made here: {getattr(error, 'stderr', '') or error}")
+            return SKIPPED
+        for case in options.cases or CASES:
+            jobs = []
+
+            def job_of(*words):
+                jobs.append(Job(cluster, options.build.resolve(), *words))
+                return jobs[-1]
+
+            begun = time.monotonic()
+            try:
+                problem = CASES[case](cluster, job_of)
+            except subprocess.CalledProcessError as error:
+                problem = f"{error}: {error.stderr}"
+            for job in jobs:
+                job.sweep()
+            bad += problem is not None
+            print(f"{case}: {problem or 'good'}, {time.monotonic() - begun:.1f} s", flush=True)
+            if problem:
+                print("".join(job.text() for job in jobs), flush=True)
+    finally:
+        shutil.rmtree(folder)
+    return 1 if bad else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; all by default")
+    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"))
+    options = parser.parse_args()
+    for case in options.cases:
+        if case not in CASES:
+            parser.error(f"no case is named {case}; there are {', '.join(CASES)}")
+    if INSIDE in os.environ:
+        return run(options)
+    for tool in ("ip", "tc", "unshare", "nsenter"):
+        if shutil.which(tool) is None:
+            print(f"skipped: {tool} is not here (scripts/setup.sh installs it)")
+            return SKIPPED
+    spaces = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--net", "--mount", "--uts", "--pid",
+              "--fork", "--kill-child", "--mount-proc"]
+    tried = subprocess.run([*spaces, "true"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        print(f"skipped: this machine permits no namespaces: {tried.stderr.strip()}")
+        return SKIPPED
+    return subprocess.run([*spaces, sys.executable, *sys.argv], env=dict(os.environ, **{INSIDE: "1"})).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
