@@ -431,7 +431,17 @@ void CheckpointWriter::run_stage(bool takes_part, std::string_view elsewhere, co
 void CheckpointWriter::abandon() {
   // A folder that was there before may be another job's, which is saving right now.
   if (made_temporary_) {
-    if (const auto problem = remove_temporary(temporary_)) warn(*problem);
+    // Renamed first: a rank that still writes finds the folder gone at once, and adds nothing to it.
+    fs::path folder = temporary_;
+    try {
+      const std::string other_name = checkpoint_name(step_, next_revision() + 1);
+      const fs::path doomed = root_ / fmt::format("{}.{}{}", other_name, options_.job, kTempSuffix);
+      fs::rename(folder, doomed);
+      folder = doomed;
+    } catch (const std::exception&) {
+      // Then it is removed where it is.
+    }
+    if (const auto problem = remove_temporary(folder)) warn(*problem);
   }
   lock_ = Fd();
 }
@@ -491,6 +501,10 @@ void CheckpointWriter::finish(const Metadata& metadata, const Patience& patience
   } catch (const std::exception& error) {
     if (first) {
       abandon();
+    } else if (std::error_code gone; !fs::exists(temporary_, gone)) {
+      // Rank 0 heard of another rank's failure first and removed what this one was writing to.
+      throw UserError(
+          fmt::format("checkpoint of step {} in {}: {}", step_, root_.native(), kFailed));
     } else {
       try {
         write_file(failure_note(temporary_, options_.rank, options_.ranks), error.what());
