@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -65,18 +67,25 @@ std::vector<double> losses(const Training& t, const std::optional<Mesh>& mesh, i
     TrainingMode on;
     optim->zero_grad();
     Tensor x = placed(tokens);
-    Tensor loss = model.loss(x, x.roll(1, 1)).backward();
-    if (t.accumulate) sum.add();
-    return loss;
+    return model.loss(x, x.roll(1, 1)).backward();
+  };
+  // Two parts of a batch, of which the second does not divide among the devices.
+  auto backward_of_all = [&](const Tensor& tokens) {
+    if (!t.accumulate) return backward(tokens);
+    Tensor first = backward(tokens[Slice(0, 5)]);
+    sum.add();
+    Tensor second = backward(tokens[Slice(5, 8)]);
+    sum.add();
+    return first + second;
   };
   auto update = [&] {
     TrainingMode on;
-    if (t.accumulate) sum.take(1.0);
+    if (t.accumulate) sum.take(0.5);
     if (t.clip) nn::clip_grad_norm(params, 0.5);
     optim->step();
   };
   Jit step = [&](Tensor tokens) {
-    Tensor loss = backward(tokens);
+    Tensor loss = backward_of_all(tokens);
     update();
     return loss;
   };
@@ -88,7 +97,7 @@ std::vector<double> losses(const Training& t, const std::optional<Mesh>& mesh, i
     if (t.captured) {
       loss = step(tokens);
     } else {
-      loss = backward(tokens);
+      loss = backward_of_all(tokens);
       update();
     }
     list.push_back(loss.item<double>());
@@ -130,6 +139,18 @@ std::vector<Training> trainings() {
   };
 }
 
+// Each optimizer with clipping, accumulation and checkpointed activations at once.
+std::vector<Training> combined() {
+  using namespace nn::optim;
+  return {
+      {"SGD", made<SGD>(SgdOptions{.lr = 0.1, .momentum = 0.9}), true, true, true, true},
+      {"AdamW", made<AdamW>(AdamWOptions{.lr = 1e-2}), true, true, true, true},
+      {"LAMB", made<LAMB>(LambOptions{.lr = 1e-2}), true, true, true, true},
+      {"LARS", made<LARS>(LarsOptions{.lr = 0.1}), true, true, true, true},
+      {"Muon", made<Muon>(MuonOptions{.lr = 1e-2}), true, true, true, true},
+  };
+}
+
 bool several_ranks() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
 
 class FullyShard : public testing::Test {
@@ -153,6 +174,76 @@ TEST_F(FullyShard, TrainsAsOneDevice) {
     if (!plain) continue;
     expect_equal(losses(t, Mesh({{"other", 2}, {"data", 2}})), one, t.name + ", 2 x 2");
   }
+}
+
+TEST_F(FullyShard, EachOptimizerTrainsOnPartsClippedAccumulatedAndCheckpointed) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  for (const Training& t : combined()) {
+    const std::vector<double> one = losses(t, {}, 6);
+    EXPECT_LT(one.back(), one.front()) << t.name;
+    Runtime::shutdown();
+    Runtime::configure({.devices = {"CPU"}, .devices_per_rank = 4});
+    expect_equal(losses(t, Mesh({{"data", 4}}), 6), one, t.name);
+    expect_equal(losses(t, Mesh({{"data", 2}, {"model", 2}}), 6), one, t.name + ", 2 x 2");
+  }
+}
+
+// Three steps after a checkpoint of three, or from the one that is in the folder.
+template <class Optimizer>
+std::vector<double> steps_around_a_checkpoint(const std::filesystem::path& folder,
+                                              const std::optional<Mesh>& mesh, bool saves) {
+  set_default_float(DType::F64);
+  Tensor::manual_seed(saves ? 3 : 4);
+  Llama model(kSmall);
+  if (mesh && has(*mesh, "model")) nn::tensor_parallel(model, *mesh, "model", kLlama);
+  if (mesh) nn::fully_shard(model, *mesh, "data");
+  Optimizer optim(nn::parameters(model), {.lr = 1e-2});
+  nn::StateDict state = nn::state_dict(model, "model");
+  state.merge(nn::state_dict(optim, "optimizer"));
+  auto step = [&](int i) {
+    TrainingMode on;
+    Tensor x = ((Tensor::arange(8 * 6) * (7 + i)) % 19).reshape({8, 6});
+    if (mesh) x = x.shard(*mesh, {{"data", Shard(0)}});
+    optim.zero_grad();
+    Tensor loss = model.loss(x, x.roll(1, 1)).backward();
+    optim.step();
+    return loss.item<double>();
+  };
+  if (saves) {
+    for (int i = 0; i < 3; ++i) step(i);
+    nn::save_checkpoint(state, folder, 3);
+  } else {
+    nn::load_checkpoint(state, folder);
+  }
+  std::vector<double> list;
+  for (int i = 3; i < 6; ++i) list.push_back(step(i));
+  set_default_float(DType::F32);
+  return list;
+}
+
+template <class Optimizer>
+void expect_checkpoints_to_go_on(const std::string& name) {
+  std::string folder = ::testing::TempDir() + "/fully-shard-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  auto on = [&](int devices, const std::vector<MeshAxis>& axes, bool saves) {
+    Runtime::shutdown();
+    Runtime::configure({.devices = {"CPU"}, .devices_per_rank = devices});
+    std::optional<Mesh> mesh;
+    if (!axes.empty()) mesh.emplace(axes);
+    return steps_around_a_checkpoint<Optimizer>(folder, mesh, saves);
+  };
+  const std::vector<double> four = on(4, {{"data", 4}}, true);
+  expect_equal(on(2, {{"data", 2}}, false), four, name + ", on two");
+  expect_equal(on(1, {}, false), four, name + ", on one");
+  expect_equal(on(3, {{"data", 3}}, false), four, name + ", on three");
+  expect_equal(on(4, {{"data", 2}, {"model", 2}}, false), four, name + ", on 2 x 2");
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(FullyShard, ACheckpointOfFourDevicesGoesOnOnAnyNumber) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  expect_checkpoints_to_go_on<nn::optim::AdamW>("AdamW");
+  expect_checkpoints_to_go_on<nn::optim::Muon>("Muon");
 }
 
 TEST_F(FullyShard, LayersAreDividedToo) {
@@ -230,6 +321,8 @@ TEST_F(FullyShard, TrainsAsOneDeviceOverRanks) {
     const std::vector<double> one = losses(t, {});
     expect_equal(losses(t, Mesh::world({{"data", -1}})), one, t.name);
   }
+  for (const Training& t : combined())
+    expect_equal(losses(t, Mesh::world({{"data", -1}}), 6), losses(t, {}, 6), t.name);
 }
 
 }  // namespace
