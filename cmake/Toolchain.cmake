@@ -15,6 +15,13 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g -DNDEBUG")
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
 
+# GCC looks for memory to free whenever its heap has grown by some share of 128 MiB or more. A source of ours needs 300 to
+# 1200 MiB in all, and takes up to a quarter less time when the search begins at 512 MiB; the peak grows by a fifth. The
+# object stays the same, so ccache does not count the option.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  add_compile_options(--param=ggc-min-heapsize=524288)
+endif()
+
 find_program(TINYSHARD_CCACHE ccache)
 if(TINYSHARD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Objects are shared between checkouts: paths below the source folder count relative to it, the folder of the build does
@@ -23,7 +30,7 @@ if(TINYSHARD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(sloppiness pch_defines,time_macros,include_file_mtime,include_file_ctime)
   set(CMAKE_C_COMPILER_LAUNCHER ${TINYSHARD_CCACHE})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=${sloppiness} CCACHE_NOHASHDIR=1
-    CCACHE_PCH_EXTSUM=1 CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${TINYSHARD_CCACHE})
+    CCACHE_PCH_EXTSUM=1 CCACHE_IGNOREOPTIONS=--param=ggc-* CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${TINYSHARD_CCACHE})
 endif()
 
 # The static LLVM makes linking the slowest step of a small change; mold takes it from seconds to under one.
@@ -35,6 +42,10 @@ endif()
 if(TINYSHARD_SANITIZE)
   add_compile_options(-fsanitize=${TINYSHARD_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${TINYSHARD_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    # Reports show lines, not variables; following these through optimised code took a quarter of a large test's compilation.
+    add_compile_options(-fno-var-tracking)
+  endif()
   if(TINYSHARD_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize-recover=undefined)
   endif()
