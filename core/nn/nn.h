@@ -9,6 +9,7 @@
 #include "core/nn/checkpoint.h"
 #include "core/nn/checkpoint_activations.h"
 #include "core/nn/conv.h"
+#include "core/nn/elastic.h"
 #include "core/nn/fields.h"
 #include "core/nn/files.h"
 #include "core/nn/fully_shard.h"

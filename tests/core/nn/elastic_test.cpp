@@ -1,0 +1,59 @@
+// nn::Elastic in one process; scripts/faults.py elastic has it among ranks that die.
+#include "core/nn/elastic.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/message_of.h"
+#include "tinyshard/tinyshard.h"
+
+namespace tinyshard::test {
+namespace {
+
+using Floats = std::vector<float>;
+
+Tensor state_of(const Mesh& mesh, const Floats& values) {
+  return Tensor(values, {int64_t(values.size())}).shard(mesh).contiguous().realize();
+}
+
+TEST(Elastic, WhatWasCommittedOutlivesTheRuntime) {
+  nn::Elastic elastic;
+  {
+    const Mesh mesh = Mesh::of({"CPU:0", "CPU:1", "CPU:2"});
+    Tensor w = state_of(mesh, {1, 2, 3, 4, 5});
+    EXPECT_EQ(elastic.restore({{"w", w}}), nn::Progress{});
+    EXPECT_EQ(w.to_vector<float>(), (Floats{1, 2, 3, 4, 5}));
+    elastic.commit({{"w", w}}, {1, 30});
+    w.assign(w * 2).realize();
+    elastic.commit({{"w", w}}, {2, 60});
+    w.assign(w * 2).realize();
+  }
+  Runtime::shutdown();
+  Tensor w = state_of(Mesh::of({"CPU:0", "CPU:1"}), {0, 0, 0, 0, 0});
+  EXPECT_EQ(elastic.restore({{"w", w}}), (nn::Progress{2, 60}));
+  EXPECT_EQ(w.to_vector<float>(), (Floats{2, 4, 6, 8, 10}));
+}
+
+TEST(Elastic, Mistakes) {
+  nn::Elastic elastic;
+  const Mesh mesh = Mesh::of({"CPU:0", "CPU:1"});
+  const Tensor w = state_of(mesh, {1, 2, 3, 4});
+  const Tensor split = w.shard(mesh, {{"data", Shard(0)}}).contiguous().realize();
+  const auto commit = [&](const Tensor& x, int64_t step) {
+    return message_of<UserError>([&] { elastic.commit({{"w", x}}, {step, 0}); });
+  };
+  EXPECT_NE(commit(split, 1).find("w is "), std::string::npos) << commit(split, 1);
+  elastic.commit({{"w", w}}, {3, 0});
+  EXPECT_NE(commit(w, 3).find("step 3 is not behind the last committed one, 3"), std::string::npos)
+      << commit(w, 3);
+  const auto restore = [&](const nn::StateDict& tensors) {
+    return message_of<UserError>([&] { elastic.restore(tensors); });
+  };
+  EXPECT_NE(restore({{"v", w}}).find("missing: v"), std::string::npos) << restore({{"v", w}});
+  EXPECT_NE(restore({{"w", w.cast(DType::F64)}}).find("was committed as a whole"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tinyshard::test

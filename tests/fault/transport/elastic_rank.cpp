@@ -1,0 +1,215 @@
+// One rank of a data-parallel training that goes on when ranks are killed:
+//   elastic_rank <launched rank>:<microseconds>...
+//   elastic_rank schedule <ranks>:<steps>...
+// The n-th victim kills itself so long after the first commit of the n-th world, or where the number
+// is negative after that world has begun. The other form trains in one process, with as many devices as there were ranks, through the same worlds, and nobody dies.
+// Lines:
+//   <launched rank> world <ranks> from <step> after <ms since the CommError>
+//   <launched rank> took <step> <first sample> <end>      once the step is committed
+//   <launched rank> done <hash of weights and optimizer> <ranks>:<steps>...   the worlds it was in
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/base/hash.h"
+#include "launch/environment.h"
+#include "tests/fault/transport/rank.h"
+#include "tinyshard/tinyshard.h"
+
+using namespace tinyshard;
+using namespace tinyshard::testing;
+
+namespace {
+
+constexpr int64_t kSteps = 100, kEach = 2, kData = 97, kWidth = 24;
+using Numbers = std::vector<std::pair<int, int64_t>>;
+
+struct Net {
+  nn::Linear up{kWidth, 32}, down{32, 1};
+  TS_FIELDS(up, down)
+  Tensor operator()(const Tensor& x) const { return down(up(x).tanh()); }
+};
+
+// Samples are numbers; an epoch takes them in an order of its own.
+int64_t sample_at(int64_t position) {
+  return (position % kData * 31 + position / kData * 7) % kData;
+}
+float input_of(int64_t sample, int64_t i) {
+  return float((sample * 53 + i * 17 + sample * i) % 101) / 101 - 0.5f;
+}
+
+// The same weights in each world, as ranks may die before the first commit.
+Net seeded() {
+  Tensor::manual_seed(1);
+  return {};
+}
+
+struct Training {
+  Mesh mesh = Mesh::world({{"data", -1}});
+  Net net = seeded();
+  std::optional<nn::optim::AdamW> optim;
+  nn::StateDict state;
+  Jit<std::function<Tensor(Tensor, Tensor)>> step{[this](const Tensor& x, const Tensor& y) {
+    TrainingMode on;
+    optim->zero_grad();
+    const Tensor loss = (net(x) - y).square().mean().backward();
+    optim->step();
+    return loss;
+  }};
+
+  Training() {
+    nn::data_parallel(net, mesh, "data");
+    optim.emplace(nn::parameters(net), nn::optim::AdamWOptions{.lr = 0.01});
+    state = nn::state_dict(net, "net");
+    state.merge(nn::state_dict(*optim, "optim"));
+  }
+
+  float run(int64_t first, int64_t end) {
+    std::vector<float> x, y;
+    for (int64_t position = first; position < end; ++position) {
+      const int64_t sample = sample_at(position);
+      for (int64_t i = 0; i < kWidth; ++i) x.push_back(input_of(sample, i));
+      y.push_back(float(sample) / kData);
+    }
+    const auto rows = [&](const std::vector<float>& values) {
+      return Tensor(values, {end - first, int64_t(values.size()) / (end - first)})
+          .shard(mesh, {{"data", Shard(0)}});
+    };
+    return step(rows(x), rows(y)).item<float>();
+  }
+};
+
+uint64_t hash_of(const nn::StateDict& state) {
+  uint64_t hash = 0;
+  for (const auto& [name, tensor] : state) {
+    for (float value : tensor.cast(DType::F32).to_vector<float>()) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, &value, sizeof(bits));
+      hash = combine(hash, bits);
+    }
+  }
+  return hash;
+}
+
+class Rank {
+ public:
+  explicit Rank(int launched) : prefix_(std::to_string(launched) + " ") {}
+
+  // Trains in the world that there is, up to the step `last`.
+  void train(int64_t last, int64_t die_after_us) {
+    Training training;
+    nn::Progress at = elastic_.restore(training.state);
+    const int ranks = int(training.mesh.size());
+    print_line(prefix_ + "world " + std::to_string(ranks) + " from " + std::to_string(at.step) +
+               " after " + std::to_string(milliseconds_since(begun_)));
+    if (die_after_us < 0) die_after(-die_after_us);
+    forget_from(at.step);
+    while (at.step < last) {
+      const int64_t end = at.samples + kEach * ranks;
+      training.run(at.samples, end);
+      const nn::Progress next{at.step + 1, end};
+      taken_.push_back({at.step, at.samples, end});
+      sizes_.push_back(ranks);
+      elastic_.commit(training.state, next);
+      at = next;
+      if (die_after_us > 0) die_after(std::exchange(die_after_us, 0));
+    }
+    if (last < kSteps) return;
+    hash_ = hash_of(training.state);
+  }
+
+  // What is done again was not done: a step counts as its last run took it.
+  void forget_from(int64_t step) {
+    taken_.resize(size_t(step));
+    sizes_.resize(size_t(step));
+  }
+
+  void run(const Numbers& victims, int launched) {
+    for (size_t worlds = 0;; ++worlds) {
+      const bool dies = worlds < victims.size() && victims[worlds].first == launched;
+      try {
+        train(kSteps, dies ? victims[worlds].second : 0);
+        return tell();
+      } catch (const CommError&) {
+        begun_ = Clock::now();
+        Runtime::reform();
+      }
+    }
+  }
+
+  void run_schedule(const Numbers& worlds) {
+    int64_t last = 0;
+    for (const auto& [ranks, steps] : worlds) {
+      Runtime::shutdown();
+      Runtime::configure({.devices = {}, .devices_per_rank = ranks});
+      train(last += steps, 0);
+    }
+    tell();
+  }
+
+ private:
+  static void die_after(int64_t us) {
+    std::thread([us] {
+      std::this_thread::sleep_for(std::chrono::microseconds(us));
+      kill(getpid(), SIGKILL);
+    }).detach();
+  }
+
+  struct Taken {
+    int64_t step, first, end;
+  };
+
+  void tell() const {
+    for (const Taken& t : taken_)
+      print_line(prefix_ + "took " + std::to_string(t.step) + " " + std::to_string(t.first) + " " +
+                 std::to_string(t.end));
+    std::string schedule;
+    for (size_t i = 0; i < sizes_.size();) {
+      size_t end = i;
+      while (end < sizes_.size() && sizes_[end] == sizes_[i]) ++end;
+      schedule += " " + std::to_string(sizes_[i]) + ":" + std::to_string(end - i);
+      i = end;
+    }
+    print_line(prefix_ + "done " + std::to_string(hash_) + schedule);
+  }
+
+  std::string prefix_;
+  nn::Elastic elastic_;
+  std::vector<Taken> taken_;
+  std::vector<int> sizes_;  // of the world of each step
+  uint64_t hash_ = 0;
+  Clock::time_point begun_ = Clock::now();
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const bool schedule = argc > 1 && std::string(argv[1]) == "schedule";
+    Numbers numbers;
+    for (int i = schedule ? 2 : 1; i < argc; ++i) {
+      const std::string text = argv[i];
+      numbers.emplace_back(std::stoi(text), std::stoll(text.substr(text.find(':') + 1)));
+    }
+    const int launched = read_launch_environment().rank;
+    Rank rank(launched);
+    if (schedule) {
+      rank.run_schedule(numbers);
+    } else {
+      rank.run(numbers, launched);
+    }
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "elastic_rank: %s\n", error.what());
+    return 5;
+  }
+}
