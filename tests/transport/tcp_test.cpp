@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <fcntl.h>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -21,6 +22,7 @@
 #include "transport/tcp/gate.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/mesh.h"
+#include "transport/tcp/refusals.h"
 #include "transport/tcp/tcp_channel.h"
 
 namespace tinyshard::testing {
@@ -246,6 +248,37 @@ TEST(Gate, GarbageIsDroppedWithoutHarm) {
   EXPECT_TRUE(late->get("k/0", value));
   EXPECT_GT(server.refused(), 300u);
   for (const Socket& socket : silent) EXPECT_TRUE(is_closed(socket));
+}
+
+// A rank that inherits the launcher's socket keeps its port open after the launcher has ended.
+TEST(Gate, NoSocketIsInheritedByWhatIsStarted) {
+  const Secret secret = Secret::random();
+  const StoreServer server("127.0.0.1:0", secret, 0);
+  const auto store = connect_store(server.address(), secret, 0, 0, in(seconds(10)));
+  store->set("k/0", "v");
+  int sockets = 0;
+  for (int fd = 0; fd < 256; ++fd) {
+    struct stat about{};
+    if (fstat(fd, &about) != 0 || !S_ISSOCK(about.st_mode) || fd <= STDERR_FILENO) continue;
+    ++sockets;
+    EXPECT_EQ(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC) << fd;
+  }
+  EXPECT_GE(sockets, 3) << "a listener and both ends of a connection";
+}
+
+TEST(Gate, RefusalsOfAReasonAreALineAMinute) {
+  std::vector<std::string> lines;
+  Refusals refusals([&](std::string_view line) { lines.emplace_back(line); });
+  const Refusals::Clock::time_point begun;
+  for (int i = 0; i < 1000; ++i) refusals.note("here", "a", "no key", begun + milliseconds(i));
+  refusals.note("here", "rank 3", "there already", begun);
+  refusals.note("here", "b", "no key", begun + seconds(61));
+  refusals.note("here", "c", "no key", begun + seconds(62));
+  refusals.close("here");
+  EXPECT_EQ(lines,
+            (std::vector<std::string>{
+                "here refuses a: no key", "here refuses rank 3: there already",
+                "here refuses b: no key; 999 more before it", "here refused 1 more: no key"}));
 }
 
 LaunchEnvironment rank_of(int rank, int size) {

@@ -24,7 +24,9 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "transport/tcp/gate.h"
+#include "transport/tcp/refusals.h"
 #include "transport/tcp/socket.h"
 
 namespace tinyshard {
@@ -49,6 +51,7 @@ struct ReplyHeader {
 
 constexpr size_t kMostBytes = 64 << 20;          // of all keys and values
 constexpr std::chrono::seconds kAnswerTime{10};  // the store answers at once; its host may not
+constexpr std::string_view kTwice = "it sets a value that is there already, as another rank does";
 constexpr milliseconds kShortestPause{5}, kLongestPause{200};
 
 // The number at the end of "address/3"; -1 where there is none.
@@ -64,7 +67,7 @@ int rank_of(const std::string& key) {
 
 // Everything but the gate lives on one thread.
 struct StoreServer::State : std::enable_shared_from_this<State> {
-  asio::awaitable<void> serve(asio::ip::tcp::socket socket) {
+  asio::awaitable<void> serve(asio::ip::tcp::socket socket, int rank) {
     try {
       for (;;) {
         RequestHeader request{};
@@ -77,6 +80,9 @@ struct StoreServer::State : std::enable_shared_from_this<State> {
         ReplyHeader reply{Status::Good, -1, 0};
         if (request.operation == Operation::Set) {
           reply.status = set(std::move(key), std::move(value));
+          if (reply.status == Status::Differs)
+            refusals.note(address, fmt::format("rank {}", rank), kTwice,
+                          tcp::Refusals::Clock::now());
           value.clear();
         } else if (request.operation == Operation::Get) {
           get(key, reply, value);
@@ -121,6 +127,8 @@ struct StoreServer::State : std::enable_shared_from_this<State> {
   std::map<int, std::string> given_up;
   size_t bytes = 0;
   uint32_t epoch = 0;
+  std::string address;  // for what is told of refusals
+  tcp::Refusals refusals{log_line};
   std::thread thread;
   std::unique_ptr<tcp::Gate> gate;
 };
@@ -138,14 +146,16 @@ StoreServer::StoreServer(const std::string& address, const Secret& secret, uint3
                 return claim.epoch == epoch ? tcp::Verdict::Welcome : tcp::Verdict::OtherEpoch;
               },
           .admit =
-              [state](tcp::Socket socket, const tcp::Claim&) {
-                asio::post(state->context, [state,
+              [state](tcp::Socket socket, const tcp::Claim& claim) {
+                asio::post(state->context, [state, rank = claim.from,
                                             fd = std::make_shared<tcp::Socket>(std::move(socket))] {
                   // Both families of addresses are the same to what follows.
                   asio::ip::tcp::socket taken(state->context, asio::ip::tcp::v4(), fd->release());
-                  asio::co_spawn(state->context, state->serve(std::move(taken)), asio::detached);
+                  asio::co_spawn(state->context, state->serve(std::move(taken), rank),
+                                 asio::detached);
                 });
               }});
+  state->address = state->gate->address();
   state->thread = std::thread([state] {
     pthread_setname_np(pthread_self(), "ts-store");
     state->context.run();
@@ -156,6 +166,7 @@ StoreServer::~StoreServer() {
   state_->gate.reset();
   state_->context.stop();
   state_->thread.join();
+  state_->refusals.close(state_->address);
 }
 
 std::string StoreServer::address() const { return state_->gate->address(); }

@@ -1,11 +1,14 @@
 // One coroutine accepts, one each runs a handshake, all on one thread. Example: a port scanner
-// opens a thousand connections and sends nothing. 64 of them wait for their two seconds, the others
-// are closed as they come; a rank that is turned away with them comes again (mesh.cpp, store) until
-// its deadline.
+// opens a thousand connections and sends nothing. 64 of them wait for their two seconds; each that
+// comes then takes the place of the one that has waited longest. A rank needs its place for a
+// millisecond, so it comes in between them, and if it is turned away with them it comes again
+// (mesh.cpp, store) until its deadline.
 #include "transport/tcp/gate.h"
 
 #include <atomic>
 #include <chrono>
+#include <fcntl.h>
+#include <list>
 #include <pthread.h>
 #include <thread>
 #include <utility>
@@ -24,6 +27,8 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
+#include "transport/tcp/refusals.h"
 
 namespace tinyshard::tcp {
 namespace {
@@ -31,8 +36,14 @@ namespace {
 namespace asio = boost::asio;
 using asio::use_awaitable;
 
-constexpr int kUnproven = 64;
+constexpr size_t kUnproven = 64;
 constexpr std::chrono::seconds kHandshakeTime{2};
+constexpr std::string_view kNoProof = "it does not hold this job's key",
+                           kNoHello = "it sent what is no handshake of this version",
+                           kEnded = "it ended or was silent before it had proven the job's key";
+
+// Asio leaves it out: what this process starts, such as agents and ranks, would keep the socket open.
+void close_on_exec(int fd) { fcntl(fd, F_SETFD, FD_CLOEXEC); }
 
 }  // namespace
 
@@ -52,17 +63,25 @@ struct Gate::State {
         co_await pause.async_wait(asio::redirect_error(use_awaitable, error));
         continue;
       }
-      if (unproven >= kUnproven) {
-        ++refused;
-        continue;
-      }
-      ++unproven;
+      close_on_exec(socket.native_handle());
+      // Its coroutine finds it closed, and takes it from the list.
+      if (unproven.size() >= kUnproven) unproven.front()->close(error);
       asio::co_spawn(context, receive(std::move(socket)), asio::detached);
     }
   }
 
+  void refuse(const std::string& who, std::string_view reason) {
+    refusals.note(address, who, reason, Refusals::Clock::now());
+  }
+
   asio::awaitable<void> receive(asio::ip::tcp::socket socket) {
     std::optional<Claim> claim;
+    std::string_view problem;
+    boost::system::error_code unknown;
+    const asio::ip::tcp::endpoint from = socket.remote_endpoint(unknown);
+    const std::string who =
+        unknown ? "a connection" : join_address(from.address().to_string(), from.port());
+    const auto place = unproven.insert(unproven.end(), &socket);
     {
       // Closing the socket ends whatever is waited for.
       asio::steady_timer timer(context, kHandshakeTime);
@@ -71,20 +90,23 @@ struct Gate::State {
         if (!cancelled) socket.close(ignored);
       });
       try {
-        claim = co_await handshake(socket);
-      } catch (const boost::system::system_error&) {  // NOLINT(bugprone-empty-catch)
-        // Whoever that was has gone, or had its time: no claim.
+        claim = co_await handshake(socket, problem);
+      } catch (const boost::system::system_error&) {
+        problem = kEnded;  // whoever that was has gone, or had its time: no claim
       }
       timer.cancel();
     }
     // The timer's handler may still be queued with a reference to the socket: it runs before this.
     co_await asio::post(context, use_awaitable);
-    --unproven;
+    unproven.erase(place);
     if (!claim) {
       ++refused;
+      refuse(who, problem);
       co_return;
     }
     const Verdict verdict = callbacks.judge(*claim);
+    if (verdict != Verdict::Welcome)
+      refuse(fmt::format("rank {} at {}", claim->from, who), text(verdict));
     boost::system::error_code error;
     socket.set_option(asio::ip::tcp::no_delay(true), error);
     co_await asio::async_write(socket, asio::buffer(&verdict, sizeof(verdict)),
@@ -93,16 +115,22 @@ struct Gate::State {
     callbacks.admit(Socket(socket.release()), *claim);
   }
 
-  asio::awaitable<std::optional<Claim>> handshake(asio::ip::tcp::socket& socket) {
+  // `problem` says why there is no claim.
+  asio::awaitable<std::optional<Claim>> handshake(asio::ip::tcp::socket& socket,
+                                                  std::string_view& problem) {
     Acceptor side(secret);
     Hello hello{};
     co_await asio::async_read(socket, asio::buffer(&hello, sizeof(hello)), use_awaitable);
     const std::optional<Challenge> challenge = side.challenge(hello);
-    if (!challenge) co_return std::nullopt;
+    if (!challenge) {
+      problem = kNoHello;
+      co_return std::nullopt;
+    }
     co_await asio::async_write(socket, asio::buffer(&*challenge, sizeof(*challenge)),
                                use_awaitable);
     Answer answer{};
     co_await asio::async_read(socket, asio::buffer(&answer, sizeof(answer)), use_awaitable);
+    problem = kNoProof;
     co_return side.claim(answer);
   }
 
@@ -110,7 +138,8 @@ struct Gate::State {
   Callbacks callbacks;
   asio::io_context context{1};
   asio::ip::tcp::acceptor acceptor;
-  int unproven = 0;
+  std::list<asio::ip::tcp::socket*> unproven;  // in the order in which they came
+  Refusals refusals{log_line};
   std::atomic<uint64_t> refused{0};
   std::string address;
   std::thread thread;
@@ -124,6 +153,7 @@ Gate::Gate(const std::string& address, const Secret& secret, Callbacks callbacks
     const asio::ip::tcp::endpoint endpoint =
         resolver.resolve(host, port, asio::ip::resolver_base::numeric_service).begin()->endpoint();
     state_->acceptor.open(endpoint.protocol());
+    close_on_exec(state_->acceptor.native_handle());
     state_->acceptor.set_option(asio::socket_base::reuse_address(true));
     state_->acceptor.bind(endpoint);
     state_->acceptor.listen();
@@ -142,6 +172,7 @@ Gate::Gate(const std::string& address, const Secret& secret, Callbacks callbacks
 Gate::~Gate() {
   state_->context.stop();
   state_->thread.join();
+  state_->refusals.close(state_->address);
 }
 
 std::string Gate::address() const { return state_->address; }

@@ -2,7 +2,8 @@
 // and runs the handshakes (handshake.h) of many connections at once.
 //
 // Before its proof a connection may send the 160 bytes of a handshake, has two seconds for them,
-// and is one of at most 64; whatever else comes is closed and forgotten.
+// and is one of at most 64, of which the oldest gives way to who comes next; whatever else comes is
+// closed, counted, and told in a line now and then (refusals.h).
 #pragma once
 #include <functional>
 #include <memory>

@@ -670,11 +670,15 @@ void leave_at_exit(int status, void*) {
 std::unique_ptr<Channel> meet_by_tcp(const LaunchEnvironment& launch, const Secret& secret,
                                      Store& store, uint64_t meeting, bool share_memory,
                                      std::chrono::nanoseconds timeout) {
-  return std::make_unique<TcpChannel>(
-      launch,
-      form_mesh(launch, secret, store, meeting, {.share_memory = share_memory},
-                Clock::now() + timeout),
-      timeout);
+  return join_by_tcp(launch,
+                     form_mesh(launch, secret, store, meeting, {.share_memory = share_memory},
+                               Clock::now() + timeout),
+                     timeout);
+}
+
+std::unique_ptr<Channel> join_by_tcp(const LaunchEnvironment& launch, std::vector<Peer> peers,
+                                     std::chrono::nanoseconds timeout) {
+  return std::make_unique<TcpChannel>(launch, std::move(peers), timeout);
 }
 
 std::unique_ptr<Channel> connect_tcp(const LaunchEnvironment& launch, bool share_memory,

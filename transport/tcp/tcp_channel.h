@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "launch/environment.h"
 #include "transport/channel.h"
@@ -25,6 +26,13 @@ class Secret;
 class Store;
 std::unique_ptr<Channel> meet_by_tcp(const LaunchEnvironment& launch, const Secret& secret,
                                      Store& store, uint64_t meeting, bool share_memory,
+                                     std::chrono::nanoseconds timeout);
+
+// The same over connections that are there, by rank; of this rank there is none.
+namespace tcp {
+struct Peer;
+}
+std::unique_ptr<Channel> join_by_tcp(const LaunchEnvironment& launch, std::vector<tcp::Peer> peers,
                                      std::chrono::nanoseconds timeout);
 
 TransportInfo tcp_info();
