@@ -1,0 +1,142 @@
+// Continues a text with a Llama from a folder as Hugging Face lays it out (config.json,
+// tokenizer.json, safetensors), its layers divided over every device that is given:
+//
+//   ./llama --model llama-1b --prompt "Once upon a time"
+//   ./llama --model llama-1b --devices CPU:0,CPU:1 --temperature 0
+//   mpirun -n 2 ./llama --model llama-1b
+//
+// One captured step serves all positions. The same seed gives the same text.
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <numeric>
+#include <string>
+#include <tinyshard/tinyshard.h>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "examples/llama_model.h"
+#include "examples/training.h"
+
+using namespace tinyshard;
+
+constexpr int64_t kMostPositions = int64_t{1} << 30;
+
+struct Flags {
+  std::string model, prompt, dtype;
+  int64_t tokens = 128, cache = 0, top_k = 0;
+  double temperature = 0.8, top_p = 1;
+  uint64_t seed = 1;
+  bool check = false;
+  training::DeviceFlags where;
+};
+
+int32_t best(const std::vector<float>& scores) {
+  return int32_t(std::ranges::max_element(scores) - scores.begin());
+}
+
+// A word drawn by the scores, of the top_k best (0: all) and of those the fewest whose
+// probabilities add up to top_p. Temperature 0 takes the best.
+int32_t pick(const std::vector<float>& scores, const Flags& f, uint64_t random) {
+  if (f.temperature <= 0) return best(scores);
+  std::vector<int32_t> words(scores.size());
+  std::iota(words.begin(), words.end(), 0);
+  std::ranges::stable_sort(
+      words, [&](int32_t a, int32_t b) { return scores[size_t(a)] > scores[size_t(b)]; });
+  if (f.top_k > 0 && f.top_k < int64_t(words.size())) words.resize(size_t(f.top_k));
+  std::vector<double> sums;
+  double sum = 0;
+  const float most = scores[size_t(words[0])];
+  for (int32_t w : words)
+    sums.push_back(sum += std::exp(double(scores[size_t(w)] - most) / f.temperature));
+  const auto kept = std::ranges::lower_bound(sums, f.top_p * sum) - sums.begin();
+  sums.resize(std::min(sums.size(), size_t(kept) + 1));
+  const double where = std::ldexp(double(random >> 11), -53) * sums.back();
+  const auto at = std::ranges::upper_bound(sums, where) - sums.begin();
+  return words[std::min(size_t(at), sums.size() - 1)];
+}
+
+void run(const Flags& f) {
+  Runtime::configure({.devices = f.where.devices, .devices_per_rank = f.where.devices_per_rank});
+  const Mesh mesh = Mesh::world({{"model", -1}});
+  const bool first = world().rank == 0;
+  std::ostream out(first ? std::cout.rdbuf() : nullptr);
+
+  const ModelConfig config = io::read_model_config(f.model);
+  llama::check_config(config, f.model);
+  const Tokenizer tokenizer(f.model);
+  std::vector<int32_t> text = tokenizer.encode(f.prompt);
+  if (text.empty())
+    throw UserError("--prompt is empty, and the tokenizer begins texts with nothing");
+  const auto prompt = int64_t(text.size());
+  const int64_t positions = f.cache > 0 ? f.cache : prompt + f.tokens;
+  if (prompt + f.tokens > positions)
+    throw UserError(fmt::format("a prompt of {} tokens and --tokens {} do not fit --cache {}",
+                                prompt, f.tokens, positions));
+  if (config.context > 0 && positions > config.context)
+    throw UserError(fmt::format("{} positions are more than the {} that {} was trained for",
+                                positions, config.context, f.model));
+  for (int32_t token : text) {
+    if (token >= config.vocabulary)
+      throw UserError(fmt::format("token {} of the prompt is beyond the {} words of {}", token,
+                                  config.vocabulary, f.model));
+  }
+
+  set_default_float(f.dtype.empty() ? config.dtype.value_or(DType::F32) : dtype_from_name(f.dtype));
+  const llama::Model model(config);
+  llama::place(model, config, mesh, "model");
+  nn::load_state_dict(model, safe_load(f.model));
+  const llama::Turns turns = llama::turns(config, positions, mesh);
+  const std::vector<llama::Cache> caches = llama::caches(config, positions, mesh, "model");
+
+  Variable pos("pos", 0, std::max<int64_t>(positions - 1, 1));
+  Jit step = [&](Tensor token, Variable p) {
+    return model.next(token.shard(mesh), p, turns, caches);
+  };
+  out << f.prompt << std::flush;
+  for (int64_t i = 0; i + 1 < prompt + f.tokens; ++i) {
+    Tensor scores = step(Tensor({text[size_t(i)]}), pos.bind(i));
+    if (i + 1 < prompt) continue;
+    const std::vector<float> list = scores.to_vector<float>();
+    if (f.check) {
+      const std::vector<int32_t> so_far(text.begin(), text.begin() + i + 1);
+      const std::vector<float> every =
+          model.all(Tensor(so_far).shard(mesh), turns).to_vector<float>();
+      const std::vector<float> last(every.end() - config.vocabulary, every.end());
+      if (best(last) != best(list))
+        throw UserError(fmt::format("position {}: {} is not {}", i, best(list), best(last)));
+    }
+    const int32_t word = pick(list, f, training::random_number(f.seed, uint64_t(i), 0));
+    if (std::ranges::find(config.end_tokens, word) != config.end_tokens.end()) break;
+    text.push_back(word);
+    if (word < tokenizer.vocab_size()) out << tokenizer.decode(std::vector{word}) << std::flush;
+  }
+  out << '\n';
+  if (f.check) out << "each token is that of a pass over all tokens\n";
+}
+
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
+  Flags f;
+  CLI::App app("Continues a text with a Llama.");
+  training::set_defaults(app);
+  app.add_option("--model", f.model, "Folder with config.json, tokenizer.json and safetensors")
+      ->required();
+  app.add_option("--prompt", f.prompt, "What the text begins with");
+  app.add_option("--tokens", f.tokens, "How many to make at most")
+      ->check(CLI::Range(int64_t{1}, kMostPositions));
+  app.add_option("--cache", f.cache, "Positions of the cache; 0: those of the text")
+      ->check(CLI::Range(int64_t{0}, kMostPositions));
+  app.add_option("--temperature", f.temperature, "0 takes the most likely token")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--top-k", f.top_k, "Of this many best tokens; 0: of all")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--top-p", f.top_p, "Of the fewest tokens that have this probability together")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--seed", f.seed, "Of what is drawn");
+  app.add_option("--dtype", f.dtype, "f32, f64, bf16 or f16 [as the folder says]");
+  app.add_flag("--check", f.check, "Compare each token with a pass over all tokens so far");
+  training::add_device_options(app, f.where);
+  return training::run_main("llama", app, argc, argv, [&] { run(f); });
+}

@@ -1,0 +1,116 @@
+// The Llama example as a program, on a folder of random weights: cached tokens are those of a pass
+// over all, on one device and divided over two, and each mistake is a sentence.
+#include <fstream>
+#include <tinyshard/tinyshard.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "examples/llama_model.h"
+#include "tests/examples/run_program.h"
+
+namespace tinyshard::testing {
+namespace {
+
+constexpr int64_t kWords = 330;  // of the tokenizer
+
+class LlamaProgram : public ::testing::Test {
+ protected:
+  void SetUp() override { unsetenv("TS_DEVICES"); }  // these runs say themselves where they run
+
+  // A model in the folder `name`; `more` are further fields of config.json.
+  void make(const std::string& name, const std::string& more, bool tied = false) {
+    const std::filesystem::path folder = temp_.path() / name;
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder / "config.json") << fmt::format(
+        R"({{"model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2,
+        "max_position_embeddings": 64, "vocab_size": {},
+        "tie_word_embeddings": {}{}}})",
+        kWords, tied, more);
+    std::filesystem::copy_file(TOKENIZERS "/llama3.json", folder / "tokenizer.json");
+    Tensor::manual_seed(5);
+    const llama::Model model(read_config(folder));
+    for (const auto& [name_, t] : nn::state_dict(model)) {
+      // Far from one another, so that the best word does not hang on rounding.
+      if (t.ndim() == 2) t.replace((Tensor::randn(t.shape()) * 0.5).realize());
+    }
+    safe_save(nn::state_dict(model), folder / "model.safetensors");
+  }
+  static ModelConfig read_config(const std::filesystem::path& folder) {
+    return io::read_model_config(folder);
+  }
+  Outcome run(const std::string& flags, const std::string& launch = "") {
+    return run_program(launch + LLAMA + " " + flags, temp_.path());
+  }
+
+  TempFolder temp_;
+};
+
+TEST_F(LlamaProgram, CachedTokensAreThoseOfAPassOverAll) {
+  make("untied", "");
+  make("tied", R"(, "rope_theta": 500.0, "head_dim": 16)", true);
+  for (const char* model : {"untied", "tied"}) {
+    const std::string flags = fmt::format(
+        "--model {} --prompt 'the shard of a mesh' --tokens 8 --temperature 0 --check "
+        "--dtype f64",
+        model);
+    Outcome one = run(flags);
+    EXPECT_EQ(one.code, 0) << one.err;
+    EXPECT_TRUE(one.out.starts_with("the shard of a mesh")) << one.out;
+    EXPECT_NE(one.out.find("that of a pass over all"), std::string::npos) << one.out;
+    Outcome two = run(flags + " --devices CPU:0,CPU:1");
+    EXPECT_EQ(two.code, 0) << two.err;
+    EXPECT_EQ(one.out, two.out);
+#ifdef MPIRUN_2
+    Outcome ranks = run(flags, std::string(MPIRUN_2) + " ");
+    EXPECT_EQ(ranks.code, 0) << ranks.err;
+    EXPECT_EQ(one.out, ranks.out);
+#endif
+  }
+}
+
+TEST_F(LlamaProgram, DrawsBySeedAndBounds) {
+  make("m", R"(, "torch_dtype": "bfloat16")");
+  const std::string flags = "--model m --prompt mesh --tokens 16 ";
+  const std::string best = run(flags + "--temperature 0").out;
+  EXPECT_EQ(run(flags + "--top-k 1").out, best);
+  EXPECT_EQ(run(flags + "--top-p 0").out, best);
+  const std::string drawn = run(flags + "--temperature 3 --seed 2").out;
+  EXPECT_EQ(run(flags + "--temperature 3 --seed 2").out, drawn);
+  EXPECT_NE(run(flags + "--temperature 3 --seed 3").out, drawn);
+}
+
+TEST_F(LlamaProgram, MistakesAreOneSentence) {
+  make("m", "");
+  make("scaled", R"(, "rope_scaling": {"factor": 8.0})");
+  make("other", R"(, "hidden_act": "gelu")");
+  const std::pair<const char*, std::vector<const char*>> cases[] = {
+      {"--model nowhere --prompt a", {"nowhere"}},
+      {"--model m --prompt a --tokens 20 --cache 10", {"20", "10"}},
+      {"--model m --prompt a --tokens 100", {"more than the 64"}},
+      {"--model scaled --prompt a", {"rope_scaling", "8.0"}},
+      {"--model other --prompt a", {"gelu", "silu"}},
+      {"--model m --prompt a --devices CPU:0,CPU:1,CPU:2 --tokens 4", {"2 heads", "3 devices"}},
+      {"--model m --prompt a --tokens 4 --dtype f12", {"f12"}},
+  };
+  for (const auto& [flags, parts] : cases) {
+    Outcome o = run(flags);
+    EXPECT_EQ(o.code, 1) << flags << o.out;
+    EXPECT_EQ(std::count(o.err.begin(), o.err.end(), '\n'), 1) << flags << ": " << o.err;
+    for (const char* part : parts)
+      EXPECT_NE(o.err.find(part), std::string::npos) << flags << ": " << o.err;
+  }
+}
+
+TEST_F(LlamaProgram, UsageErrorsEndWithTwo) {
+  EXPECT_EQ(run("--prompt a").code, 2);
+  EXPECT_EQ(run("--model m --top-p 2").code, 2);
+  Outcome help = run("--help");
+  EXPECT_EQ(help.code, 0);
+  for (const char* flag : {"--model", "--temperature", "--top-k", "--top-p", "--seed", "--cache"})
+    EXPECT_NE(help.out.find(flag), std::string::npos) << flag;
+}
+
+}  // namespace
+}  // namespace tinyshard::testing
