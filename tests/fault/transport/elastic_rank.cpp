@@ -1,8 +1,11 @@
 // One rank of a data-parallel training that goes on when ranks are killed:
 //   elastic_rank <launched rank>:<microseconds>...
+//   elastic_rank behind <victim>:<rank> <step>:0
 //   elastic_rank schedule <ranks>:<steps>...
 // The n-th victim kills itself so long after the first commit of the n-th world, or where the number
-// is negative after that world has begun. The other form trains in one process, with as many devices as there were ranks, through the same worlds, and nobody dies.
+// is negative after that world has begun. With "behind" the victim kills itself before it commits that
+// step, and the other rank finds itself without a peer before it has copied anything, which those that
+// commit have: they know one step more. The other form trains in one process, with as many devices as there were ranks, through the same worlds, and nobody dies.
 // Lines:
 //   <launched rank> world <ranks> from <step> after <ms since the CommError>
 //   <launched rank> took <step> <first sample> <end>      once the step is committed
@@ -119,6 +122,7 @@ class Rank {
       const nn::Progress next{at.step + 1, end};
       taken_.push_back({at.step, at.samples, end});
       sizes_.push_back(ranks);
+      if (at.step == behind_step_) fall_behind();
       elastic_.commit(training.state, next);
       at = next;
       if (die_after_us > 0) die_after(std::exchange(die_after_us, 0));
@@ -156,7 +160,21 @@ class Rank {
     tell();
   }
 
+  void set_behind(int launched, const Numbers& numbers) {
+    is_victim_ = numbers.at(0).first == launched;
+    is_behind_ = numbers.at(0).second == launched;
+    behind_step_ = numbers.at(1).first;
+  }
+
  private:
+  void fall_behind() {
+    behind_step_ = -1;
+    if (is_victim_) kill(getpid(), SIGKILL);
+    if (!is_behind_) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    throw CommError({.operation = "step", .detail = "as if its last message had not come"});
+  }
+
   static void die_after(int64_t us) {
     std::thread([us] {
       std::this_thread::sleep_for(std::chrono::microseconds(us));
@@ -183,6 +201,8 @@ class Rank {
   }
 
   std::string prefix_;
+  int64_t behind_step_ = -1;
+  bool is_victim_ = false, is_behind_ = false;
   nn::Elastic elastic_;
   std::vector<Taken> taken_;
   std::vector<int> sizes_;  // of the world of each step
@@ -194,9 +214,10 @@ class Rank {
 
 int main(int argc, char** argv) {
   try {
-    const bool schedule = argc > 1 && std::string(argv[1]) == "schedule";
+    const std::string form = argc > 1 ? argv[1] : "";
+    const bool schedule = form == "schedule", behind = form == "behind";
     Numbers numbers;
-    for (int i = schedule ? 2 : 1; i < argc; ++i) {
+    for (int i = schedule || behind ? 2 : 1; i < argc; ++i) {
       const std::string text = argv[i];
       numbers.emplace_back(std::stoi(text), std::stoll(text.substr(text.find(':') + 1)));
     }
@@ -205,7 +226,8 @@ int main(int argc, char** argv) {
     if (schedule) {
       rank.run_schedule(numbers);
     } else {
-      rank.run(numbers, launched);
+      if (behind) rank.set_behind(launched, numbers);
+      rank.run(behind ? Numbers() : numbers, launched);
     }
     return 0;
   } catch (const std::exception& error) {

@@ -1,5 +1,6 @@
 // Jobs of `tinyshard run --elastic` whose ranks are killed: those that are left agree on a smaller
 // world and finish there (reform_rank.cpp has what they print).
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <memory>
@@ -20,10 +21,7 @@ struct Result {
   size_t count(const std::string& line) const { return lines.count(line); }
 };
 
-Result run(const std::string& flags, const std::string& arguments) {
-  const std::string command = std::string(TINYSHARD_CLI) +
-                              " run --no-prefix --cores all --timeout 30 " + flags + " -- " +
-                              TINYSHARD_REFORM_RANK + " " + arguments + " 2>&1";
+Result run_command(const std::string& command) {
   Result result;
   FILE* pipe = popen(command.c_str(), "r");
   std::array<char, 4096> buffer;
@@ -34,6 +32,12 @@ Result run(const std::string& flags, const std::string& arguments) {
   std::istringstream lines(result.text);
   for (std::string line; std::getline(lines, line);) result.lines.insert(line);
   return result;
+}
+
+Result run(const std::string& flags, const std::string& arguments,
+           const std::string& program = TINYSHARD_REFORM_RANK) {
+  return run_command(std::string(TINYSHARD_CLI) + " run --no-prefix --cores all --timeout 30 " +
+                     flags + " -- " + program + " " + arguments + " 2>&1");
 }
 
 TEST(Reform, SurvivorsGoOnAsASmallerWorld) {
@@ -67,6 +71,21 @@ TEST(Reform, MoreRanksNeededThanThereAre) {
   const Result job = run("-n 2 --elastic 3", "1");
   EXPECT_NE(job.status, 0);
   EXPECT_NE(job.text.find("--elastic 3, but there are 2 ranks"), std::string::npos) << job.text;
+}
+
+// Ranks 0 and 2 have copied the state after step 5 when rank 3 dies, rank 1 has not: all of them do
+// that step again, in the smaller world.
+TEST(Elastic, AStepThatOneHasNotIsNobodys) {
+  const Result job = run("-n 4 --elastic 3", "behind 3:1 5:0", TINYSHARD_ELASTIC_RANK);
+  EXPECT_EQ(job.status, 0) << job.text;
+  const Result undisturbed =
+      run_command(std::string(TINYSHARD_ELASTIC_RANK) + " schedule 4:5 3:95 2>&1");
+  ASSERT_EQ(undisturbed.status, 0) << undisturbed.text;
+  const std::string done =
+      undisturbed.text.substr(std::min(undisturbed.text.find(" done "), undisturbed.text.size()));
+  const std::string line = done.substr(0, done.find('\n'));
+  ASSERT_NE(line.find(" 4:5 3:95"), std::string::npos) << undisturbed.text;
+  for (const char* rank : {"0", "1", "2"}) EXPECT_EQ(job.count(rank + line), 1u) << job.text;
 }
 
 }  // namespace
