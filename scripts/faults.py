@@ -204,7 +204,7 @@ def launcher(job_of, draw, _):
 def elastic(job_of, draw, delays):
     victims = draw.sample(range(RANKS), draw.randrange(1, RANKS))
     # From before the first commit to after the last one: who has ended by then is not lost.
-    kills = [f"{victim}:{1 + int(draw.choice([-2e5, 5e3, 5e4, 5e4]) * draw.random())}" for victim in victims]
+    kills = [f"{victim}:{1 + int(draw.choice([-3e4, -2e5, 5e3, 5e4]) * draw.random())}" for victim in victims]
     job = job_of("", 20, ["--elastic", "1", "--cores", "all", "--timeout", "20"], "transport_elastic_rank", kills)
     try:
         if job.finish() is None:

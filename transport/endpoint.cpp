@@ -22,6 +22,8 @@ constexpr Channel::Duration kShortestNap = std::chrono::microseconds(50),
 constexpr uint64_t kEagerPolls =
     16;  // before the core is offered to others: the answer is often on its way
 constexpr size_t kEarlyNotices = 64;
+constexpr Channel::Duration kLookEvery = std::chrono::milliseconds(20);
+constexpr int kLooksAtGone = 10;
 
 void relax() {
 #if defined(__x86_64__)
@@ -135,6 +137,8 @@ void Endpoint::exchange(std::span<const int> ranks, const void* out, void* in, s
   }
 
   std::optional<Deadline> begun;
+  Deadline next_look{};
+  int looks = 0;
   wait_until([&](Deadline now) {
     if (!begun) begun = now;
     int culprit = -1;
@@ -151,6 +155,17 @@ void Endpoint::exchange(std::span<const int> ranks, const void* out, void* in, s
     if (detail.empty()) {
       if (pending.empty()) return true;
       detail = channel_->interrupted();
+    }
+    // The first look shows a peer that has gone; what it had sent before has come by the last.
+    if (detail.empty() && now >= next_look) {
+      next_look = now + kLookEvery;
+      const int waits_for = pending.back().rank;
+      const PeerState state = channel_->peer_state(waits_for);
+      looks = state.gone || state.left ? looks + 1 : 0;
+      if (looks > kLooksAtGone) {
+        culprit = waits_for;
+        detail = state.text;
+      }
     }
     if (detail.empty() && now >= deadline) {
       culprit = pending.back().rank;

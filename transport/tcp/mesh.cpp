@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <condition_variable>
 #include <cstring>
 #include <map>
@@ -68,6 +69,16 @@ class Meeting {
         come_(size_t(launch.size)) {}
 
   std::vector<Peer> run() {
+    try {
+      return meet();
+    } catch (const CommError& error) {
+      if (options_.store_tells_failures) tell_failure(error);
+      throw;
+    }
+  }
+
+ private:
+  std::vector<Peer> meet() {
     const std::string bind =
         launch_.meeting.bind.empty() ? store_.local_address() : launch_.meeting.bind;
     Gate gate(join_address(bind, 0), secret_,
@@ -89,7 +100,6 @@ class Meeting {
     return all;
   }
 
- private:
   std::string key(const char* what, int rank) const {
     return fmt::format("{}/{}/{}", what, number_, rank);
   }
@@ -245,6 +255,26 @@ class Meeting {
     if (state.gone) fail(rank, fmt::format("the job cannot begin; rank {}: {}", rank, state.text));
   }
 
+  void tell_failure(const CommError& error) {
+    try {
+      store_.set(key("failed", launch_.rank),
+                 fmt::format("{} {}", error.info().peer, error.info().detail));
+    } catch (const StoreError&) {  // NOLINT(bugprone-empty-catch)
+      // The others find out by themselves.
+    }
+  }
+
+  void check_nobody_failed() {
+    for (int rank = 0; rank < launch_.size; ++rank) {
+      std::string text;
+      if (rank == launch_.rank || !store_.get(key("failed", rank), text)) continue;
+      int culprit = rank;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), culprit);
+      if (error != std::errc() || culprit < 0 || culprit >= launch_.size) culprit = rank;
+      fail(culprit, text.substr(std::min(size_t(end - text.data()) + 1, text.size())));
+    }
+  }
+
   // Repeats `done` until it is true. CommError at the deadline, or when a rank that was seen in the
   // process table is there no more.
   template <class Done>
@@ -258,6 +288,7 @@ class Meeting {
         next_look = now + kLookEvery;
         int culprit = -1;
         const bool lost = look();
+        if (options_.store_tells_failures) check_nobody_failed();
         if (over || lost) {
           const std::string missing = missing_ranks(processes_, launch_.rank, expected_, &culprit);
           if (culprit < 0) culprit = int(std::ranges::find(come_, false) - come_.begin());

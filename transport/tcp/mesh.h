@@ -23,6 +23,9 @@ struct Peer {
 struct MeshOptions {
   int far_streams = 4;  // sockets to each rank on another host; on this one a second gains nothing
   bool share_memory = true;  // with ranks of this host, as far as both see each other in /proc
+  // A rank whose meeting fails says so in the store, and others that wait for it ask there: it may
+  // live on, and not come. The store must answer without the other ranks.
+  bool store_tells_failures = false;
 };
 
 // A number for the next meeting of one `kind`, the same on all ranks that meet in this epoch of the

@@ -671,7 +671,9 @@ std::unique_ptr<Channel> meet_by_tcp(const LaunchEnvironment& launch, const Secr
                                      Store& store, uint64_t meeting, bool share_memory,
                                      std::chrono::nanoseconds timeout) {
   return join_by_tcp(launch,
-                     form_mesh(launch, secret, store, meeting, {.share_memory = share_memory},
+                     form_mesh(launch, secret, store, meeting,
+                               {.share_memory = share_memory,
+                                .store_tells_failures = launch.launcher == Launcher::Own},
                                Clock::now() + timeout),
                      timeout);
 }

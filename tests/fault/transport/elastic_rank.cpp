@@ -3,7 +3,7 @@
 //   elastic_rank behind <victim>:<rank> <step>:0
 //   elastic_rank schedule <ranks>:<steps>...
 // The n-th victim kills itself so long after the first commit of the n-th world, or where the number
-// is negative after that world has begun. With "behind" the victim kills itself before it commits that
+// is negative after that world has begun to form. With "behind" the victim kills itself before it commits that
 // step, and the other rank finds itself without a peer before it has copied anything, which those that
 // commit have: they know one step more. The other form trains in one process, with as many devices as there were ranks, through the same worlds, and nobody dies.
 // Lines:
@@ -114,7 +114,6 @@ class Rank {
     const int ranks = int(training.mesh.size());
     print_line(prefix_ + "world " + std::to_string(ranks) + " from " + std::to_string(at.step) +
                " after " + std::to_string(milliseconds_since(begun_)));
-    if (die_after_us < 0) die_after(-die_after_us);
     forget_from(at.step);
     while (at.step < last) {
       const int64_t end = at.samples + kEach * ranks;
@@ -140,12 +139,14 @@ class Rank {
   void run(const Numbers& victims, int launched) {
     for (size_t worlds = 0;; ++worlds) {
       const bool dies = worlds < victims.size() && victims[worlds].first == launched;
+      const int64_t after_us = dies ? victims[worlds].second : 0;
+      if (after_us < 0) die_after(-after_us);
       try {
-        train(kSteps, dies ? victims[worlds].second : 0);
+        if (worlds > 0) Runtime::reform();
+        train(kSteps, after_us);
         return tell();
       } catch (const CommError&) {
         begun_ = Clock::now();
-        Runtime::reform();
       }
     }
   }
