@@ -6,8 +6,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "core/codegen/codegen.h"
 #include "examples/llama_model.h"
 #include "tests/examples/run_program.h"
+#include "tests/message_of.h"
 
 namespace tinyshard::testing {
 namespace {
@@ -67,6 +69,53 @@ TEST_F(LlamaProgram, CachedTokensAreThoseOfAPassOverAll) {
     EXPECT_EQ(ranks.code, 0) << ranks.err;
     EXPECT_EQ(one.out, ranks.out);
 #endif
+  }
+}
+
+// On one device and on two: the scores of all positions, and no kernel after the first tokens.
+TEST(Llama, OneCaptureServesAllPositions) {
+  constexpr int64_t kPositions = 24;
+  ModelConfig config;
+  config.layers = 2, config.width = 32, config.heads = 4, config.kv_heads = 2;
+  config.head_width = 8, config.hidden = 48, config.vocabulary = 50, config.tied = false;
+  for (int devices : {1, 2}) {
+    SCOPED_TRACE(devices);
+    std::vector<std::string> names = {"CPU:0", "CPU:1"};
+    names.resize(size_t(devices));
+    const Mesh mesh = Mesh::of(names, "model");
+    Tensor::manual_seed(3);
+    const llama::Model model(config);
+    llama::place(model, config, mesh, "model");
+    const llama::Turns turns = llama::turns(config, kPositions, mesh);
+    const std::vector<llama::Cache> caches = llama::caches(config, kPositions, mesh, "model");
+    Variable pos("pos", 0, kPositions - 1);
+    int traced = 0;
+    Jit step = [&](Tensor token, Variable p) {
+      ++traced;
+      return model.next(token.shard(mesh), p, turns, caches);
+    };
+    std::vector<int32_t> tokens;
+    std::vector<float> made;
+    int64_t kernels = 0;
+    auto made_kernels = [] {
+      const CodegenStatistics s = codegen_statistics();
+      return s.compiled + s.disk_hits;
+    };
+    for (int64_t i = 0; i < kPositions; ++i) {
+      tokens.push_back(int32_t(i * 7 % config.vocabulary));
+      const std::vector<float> row = step(Tensor({tokens.back()}), pos.bind(i)).to_vector<float>();
+      made.insert(made.end(), row.begin(), row.end());
+      if (i == 1) kernels = made_kernels();
+    }
+    EXPECT_EQ(made_kernels(), kernels);
+    EXPECT_EQ(traced, 1);
+    const std::vector<float> all = model.all(Tensor(tokens).shard(mesh), turns).to_vector<float>();
+    ASSERT_EQ(made.size(), all.size());
+    for (size_t i = 0; i < all.size(); ++i)
+      ASSERT_NEAR(made[i], all[i], 1e-4 * (1 + std::abs(all[i]))) << "position " << i / 50;
+    const std::string said = test::message_of<UserError>([&] { pos.bind(kPositions); });
+    EXPECT_NE(said.find("24"), std::string::npos) << said;
+    EXPECT_NE(said.find("23"), std::string::npos) << said;
   }
 }
 

@@ -1,0 +1,86 @@
+// Decoding at batch 1 with examples/llama_model.h and random weights: time per token at some
+// positions of the cache, and the weights, keys and values read a second beside the rate of a sum
+// over as many bytes in the same run.
+#include <string>
+#include <tinyshard/tinyshard.h>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "bench/measure.h"
+#include "examples/llama_model.h"
+
+using namespace tinyshard;
+
+namespace {
+
+constexpr int kRuns = 16;
+
+// Reads this many bytes of f32 a run.
+void sum_row(double bytes) {
+  Tensor x = Tensor::ones({int64_t(bytes / 4)}, DType::F32).clone().realize();
+  Jit step = [&](Tensor y) { return (x * y).sum(); };
+  const Tensor one(1.0F);
+  std::vector<double> us;
+  for (int i = -2; i < kRuns; ++i) {
+    const auto start = bench::Clock::now();
+    step(one).item<float>();
+    if (i >= 0) us.push_back(bench::us_since(start));
+  }
+  bench::print_row("sum", us, bytes / 1e9, "GB/s");
+}
+
+void decode_rows(const ModelConfig& config, DType dtype) {
+  set_default_float(dtype);
+  Tensor::manual_seed(1);
+  const Mesh mesh = Mesh::world({{"model", -1}});
+  const llama::Model model(config);
+  llama::place(model, config, mesh, "model");
+  double weights = 0;  // bytes; of the table of words one row is read
+  for (const auto& [name, t] : nn::state_dict(model)) {
+    t.realize();
+    if (name != "model.embed_tokens.weight") weights += double(t.numel() * itemsize(dtype));
+  }
+  sum_row(weights);
+  const llama::Turns turns = llama::turns(config, config.context, mesh);
+  const auto caches = llama::caches(config, config.context, mesh, "model");
+  Variable pos("pos", 0, config.context - 1);
+  Jit step = [&](Tensor token, Variable p) {
+    return model.next(token.shard(mesh), p, turns, caches).argmax(-1).cast(DType::I32);
+  };
+  int32_t token = 1;
+  auto next = [&](int64_t i) { token = step(Tensor({token}), pos.bind(i)).item<int32_t>(); };
+  for (int64_t i = 0; i < 4; ++i) next(i);
+  for (int64_t at : {10, 100, 1000, 4000}) {
+    if (at + kRuns > config.context) continue;
+    std::vector<double> us;
+    for (int64_t i = at; i < at + kRuns; ++i) {
+      const auto start = bench::Clock::now();
+      next(i);
+      us.push_back(bench::us_since(start));
+    }
+    const double seen = 2.0 * double(config.layers * config.kv_heads * config.head_width * at) *
+                        double(itemsize(dtype));
+    bench::print_row(fmt::format("decode {} at {}", name(dtype), at), us, (weights + seen) / 1e9,
+                     "GB/s");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Times decoding with a key/value cache.");
+  ModelConfig config;
+  config.family = "llama";
+  config.layers = 12, config.width = 768, config.heads = 12, config.kv_heads = 4;
+  config.head_width = 64, config.hidden = 2048, config.vocabulary = 32000, config.context = 4096;
+  config.tied = false;
+  std::vector<std::string> types = {"f32", "bf16"};
+  app.add_option("--layers", config.layers, "blocks")->check(CLI::PositiveNumber);
+  app.add_option("--cache", config.context, "positions")->check(CLI::PositiveNumber);
+  app.add_option("--dtype", types, "types of the weights")->delimiter(',');
+  return bench::run_main("decode_bench", app, argc, argv, [&] {
+    for (const std::string& type : types) decode_rows(config, dtype_from_name(type));
+  });
+}
