@@ -20,20 +20,24 @@ namespace {
 std::atomic<bool> several{false};
 
 Tensor placed(const Tensor& x, const Sharding& where) {
-  if (where.mesh.size() > 1) several.store(true, std::memory_order_relaxed);
+  value::note_placement(where);
   // A parameter without a value yet needs no storage at the place that it leaves.
   return Tensor(place(x.is_param() ? without_first_storage(x.uop()) : x.uop(), where));
 }
 
 }  // namespace
 
+void value::note_placement(const Sharding& where) {
+  if (where.mesh.size() > 1) several.store(true, std::memory_order_relaxed);
+}
+
 bool value::placed_on_several() {
   return world().devices.size() > 1 || several.load(std::memory_order_relaxed);
 }
 
-Tensor Tensor::shard(const Mesh& mesh, const std::vector<AxisPlacement>& placements,
-                     Caller caller) const {
-  Call call("shard", caller);
+std::vector<Placement> value::placements_of(const Mesh& mesh,
+                                            const std::vector<AxisPlacement>& placements,
+                                            int64_t dims, const std::string& what) {
   std::vector<Placement> out(mesh.axes().size());
   std::vector<bool> named(mesh.axes().size());
   for (const auto& [axis_name, placement] : placements) {
@@ -52,11 +56,16 @@ Tensor Tensor::shard(const Mesh& mesh, const std::vector<AxisPlacement>& placeme
     if (placement.is_partial())
       fail("a tensor is not made partial by hand; products and sums become so");
     if (placement.is_shard())
-      out[axis].dim = static_cast<int>(value::resolve_axis(placement.dim, ndim()));
-    if (placement.is_shard() && ndim() == 0)
-      fail(fmt::format("{} has no dim to shard", describe()));
+      out[axis].dim = static_cast<int>(value::resolve_axis(placement.dim, dims));
+    if (placement.is_shard() && dims == 0) fail(fmt::format("{} has no dim to shard", what));
   }
-  return placed(*this, {mesh, out});
+  return out;
+}
+
+Tensor Tensor::shard(const Mesh& mesh, const std::vector<AxisPlacement>& placements,
+                     Caller caller) const {
+  Call call("shard", caller);
+  return placed(*this, {mesh, value::placements_of(mesh, placements, ndim(), describe())});
 }
 
 Tensor Tensor::shard(const std::vector<std::string>& devices, std::optional<int64_t> axis,

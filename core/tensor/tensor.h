@@ -180,6 +180,15 @@ class Tensor {
   Tensor shard_like(const Sharding& sharding, Caller caller = Caller::current()) const;
   Tensor to(const std::string& device, Caller caller = Caller::current()) const;
   TensorSharding sharding() const;
+  // The value whose parts these are: one for each device of the mesh that this process holds, in
+  // the mesh's order, each on one device of this process. Sizes are those of parts times devices
+  // unless `shape` says them, which all ranks say alike where parts are uneven. Copies; realizes.
+  static Tensor from_local(const Mesh& mesh, const std::vector<AxisPlacement>& placements,
+                           const std::vector<Tensor>& parts, const std::optional<Ints>& shape = {},
+                           Caller caller = Caller::current());
+  // Such parts of this tensor, without padding: copies, each where its part is. Sums that are
+  // pending are completed. Realizes.
+  std::vector<Tensor> local(Caller caller = Caller::current()) const;
 
   // --- types -------------------------------------------------------------------------------------
   Tensor cast(DType dtype) const;

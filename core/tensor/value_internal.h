@@ -61,6 +61,11 @@ std::pair<Value, Value> match(const Value& a, const Value& b);
 int64_t resolve_axis(int64_t axis, int64_t rank);   // negative counts from the end; 0 of a scalar
 int64_t resolve_dim(int64_t dim, const Value& x);   // the same, but a scalar has none
 Dims resolve_axes(const Axes& axes, int64_t rank);  // sorted, distinct
+// One placement for each axis of the mesh; `what` has that many dims. Fails the call (UserError) for
+// axes that there are not, that are named twice, and for what cannot be asked for.
+std::vector<Placement> placements_of(const Mesh& mesh,
+                                     const std::vector<std::pair<std::string, Placement>>& named,
+                                     int64_t dims, const std::string& what);
 void need_float(const Value& x);
 void need_int(const Value& x, const char* what);
 
@@ -182,6 +187,7 @@ int64_t window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilat
 
 // A list option given as one number or one per spatial dim.
 Dims per_dim(const Ints& option, int64_t spatial, const char* name);
+void note_placement(const Sharding& where);  // of a tensor that is made
 // Whether any value can live on more than one device: asking where costs a walk of the graph.
 bool placed_on_several();
 

@@ -63,6 +63,8 @@ const std::map<std::string, std::string> kNotDrawn = {
     {"shard", "the step of that name"},
     {"shard_like", "the step of that name"},
     {"to", "moves to a device; programs lie on meshes instead"},
+    {"from_local", "of the parts of a value: local_parts_test.cpp"},
+    {"local", "gives the parts of a value: local_parts_test.cpp"},
     {"allclose", "isclose() and all()"},
     {"to_bound", "of sizes that a Variable gives: sizes_test.cpp"},
     {"sequential", "calls layers that the caller gives"},
