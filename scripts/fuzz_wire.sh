@@ -42,6 +42,7 @@ seeds = {
     "gate": [b"tshard\r\n" + struct.pack("<I", 1) + bytes(148)],
     "store": [request(1, b"k/1", b"v") + request(2, b"k/1", b"") + request(2, b"k/2", b"")],
     "frames": [frame(1, 2, 0, 4, 0, b"abcd") + frame(2, 2, 0, 100000) + frame(4, 0, 1, 1000, 16, bytes(1000)),
+               frame(4, 0, 1, 1000, 99000, bytes(1000)) + b"\xff",
                frame(3, 3, 7, 100000) + frame(5, 0, 0, 256, 0, bytes(256)) + frame(6, 0, 0, 0),
                frame(1, 9, 0, 64, 0, bytes(64)) + frame(1, 4, 0, 100, 0, bytes(100)) + frame(3, 5, 7, 40000)],
     "hosts": [b"a:4,[fe80::1]:2,b", b"a slots=4 # one\nb 2\n",

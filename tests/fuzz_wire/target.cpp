@@ -104,12 +104,14 @@ void frames(Bytes bytes) {
   launch.size = 2;
   const auto channel = join_by_tcp(launch, std::move(peers), std::chrono::milliseconds(1));
   constexpr size_t kLarge = 100'000;
-  static std::vector<std::byte> room(2 * kLarge), out(kLarge);
+  // Each of its exact size, so that a byte beyond it is found.
+  std::vector<std::byte> large(kLarge), some(100);
+  static const std::vector<std::byte> out(kLarge);
   int small = 0;
   std::vector<Channel::Transfer> transfers = {
-      channel->receive(1, 2, &small, sizeof(small)),     // handle 0
-      channel->receive(1, 2, room.data(), kLarge),       // handle 1
-      channel->receive(1, 4, room.data() + kLarge, 100)  // handle 2
+      channel->receive(1, 2, &small, sizeof(small)),    // handle 0
+      channel->receive(1, 2, large.data(), kLarge),     // handle 1
+      channel->receive(1, 4, some.data(), some.size())  // handle 2
   };
   transfers.push_back(channel->send(1, 3, out.data(), kLarge));
   const auto look = [&] {
