@@ -8,6 +8,7 @@
 // One captured step serves all positions. The same seed gives the same text.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <numeric>
 #include <string>
@@ -64,6 +65,9 @@ void run(const Flags& f) {
   const bool first = world().rank == 0;
   std::ostream out(first ? std::cout.rdbuf() : nullptr);
 
+  if (std::filesystem::is_regular_file(f.model))
+    throw UserError(fmt::format(
+        "--model {} is a file: this program reads folders with a config.json, not GGUF", f.model));
   const ModelConfig config = io::read_model_config(f.model);
   llama::check_config(config, f.model);
   const Tokenizer tokenizer(f.model);

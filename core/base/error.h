@@ -37,11 +37,11 @@ class InternalError : public Error {
 struct CommErrorInfo {
   int rank = -1;
   int peer = -1;
-  std::string process;
-  std::string operation;
+  std::string process = {};
+  std::string operation = {};
   uint64_t sequence = 0;
   double elapsed_s = 0;
-  std::string detail;
+  std::string detail = {};
 };
 
 class CommError : public Error {

@@ -140,6 +140,7 @@ TEST_F(LlamaProgram, MistakesAreOneSentence) {
       {"--model m --prompt a --tokens 100", {"more than the 64"}},
       {"--model scaled --prompt a", {"rope_scaling", "8.0"}},
       {"--model other --prompt a", {"gelu", "silu"}},
+      {"--model m/config.json --prompt a", {"config.json is a file", "GGUF"}},
       {"--model m --prompt a --devices CPU:0,CPU:1,CPU:2 --tokens 4", {"2 heads", "3 devices"}},
       {"--model m --prompt a --tokens 4 --dtype f12", {"f12"}},
   };
