@@ -18,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/dtype/half.h"
 #include "core/exec/context.h"
+#include "multi/local_box.h"
 
 namespace tinyshard {
 namespace {
@@ -83,18 +84,9 @@ Part part_of(Storage& storage, size_t local) {
   const Sharding& where = storage.sharding;
   const Dims& held = storage.local_shape();
   const int position = Context::get().local_positions(where.mesh)[local];
-  const std::vector<int64_t> coordinates = where.mesh.coordinates(position);
-  Dims number(held.size());  // of the part, in each dim
-  for (size_t a = 0; a < where.placements.size(); ++a) {
-    if (!where.placements[a].is_shard()) continue;
-    int64_t& n = number[where.placements[a].dim];
-    n = n * where.mesh.axes()[a].size + coordinates[a];
-  }
-  Part part{number, held, std::vector<std::byte>(storage.local_bytes())};
-  for (size_t d = 0; d < held.size(); ++d) {
-    part.begin[d] *= held[d];
-    part.size[d] = std::clamp<int64_t>(storage.shape()[d] - part.begin[d], 0, held[d]);
-  }
+  LocalBox box = local_box(where, storage.shape(), position);
+  Part part{std::move(box.begin), std::move(box.size),
+            std::vector<std::byte>(storage.local_bytes())};
   storage.devices()[local]->copy_out(part.bytes.data(), storage.memory()[local], part.bytes.size());
   if (part.size == held) return part;
   // Row by row to the front.

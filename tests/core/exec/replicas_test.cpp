@@ -115,5 +115,32 @@ TEST_F(ReplicasTest, PartsAreComparedAlongTheOtherAxes) {
             "");
 }
 
+// Two axes split one dim unevenly: of 5 rows the devices hold [0, 2), [2, 3), [3, 5) and none, each
+// twice and in memory for 2, so that the second part is padded although it does not end the whole.
+TEST_F(ReplicasTest, AxesThatSplitOneDimUnevenlyNest) {
+  Runtime::shutdown();
+  Runtime::configure({.devices = {"CPU"}, .devices_per_rank = 8});
+  const Mesh mesh({{"outer", 2}, {"inner", 2}, {"copies", 2}});
+  const Sharding split{mesh, {Shard(0), Shard(0), Replicate}};
+  const std::vector<int64_t> rows{2, 1, 2, 0};
+  const auto value = [&](int device, int64_t i) {
+    const bool padding = i >= 3 * rows[size_t(device / 2)];
+    return padding ? float(100 + device) : float(10 * (device / 2) + i);
+  };
+  EXPECT_EQ(difference({stored({5, 3}, split, value)}), "");
+  // Each element of each part counts.
+  const auto text_of = [&](int odd, int64_t at) {
+    return difference({stored({5, 3}, split, [&](int device, int64_t i) {
+      return device == odd && i == at ? 0.5f : value(device, i);
+    })});
+  };
+  EXPECT_NE(text_of(3, 2).find("on CPU:3 than on CPU:2: from element [2, 2] on CPU:3 has 0.5"),
+            std::string::npos)
+      << text_of(3, 2);
+  EXPECT_NE(text_of(5, 4).find("on CPU:5 than on CPU:4: from element [4, 1] on CPU:5 has 0.5"),
+            std::string::npos)
+      << text_of(5, 4);
+}
+
 }  // namespace
 }  // namespace tinyshard
