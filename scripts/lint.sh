@@ -8,6 +8,7 @@ usage() {
 usage: scripts/lint.sh [--since REF] [FILE...]
   --since REF  only sources that differ from the git revision REF, and those that include a header that does
   FILE...      only these sources (default: all that the build compiles)
+LINT_JOBS says how many run at a time (default: as many as there are processors). The last line lists the sources with findings.
 EOF
 }
 
@@ -53,11 +54,23 @@ fi
 mapfile -t files < <(comm -12 <(echo "$compiled") <(echo "$wanted" | sort -u))
 [[ ${#files[@]} -gt 0 && -n ${files[0]} ]] || { echo "lint: no sources to check"; exit 0; }
 
+# Checks one source: its findings go to stdout in one piece, so that those of two sources do not mix, and its name to the list. The
+# counts of warnings that were suppressed ("12 warnings generated.") are dropped. GCC knows warnings that clang does not.
+export tidy found=build/tidy/found.txt
+check() {
+  local text status=0
+  text=$("$tidy" --quiet --extra-arg=-Wno-deprecated-declarations --extra-arg=-Wno-unknown-warning-option -p build/tidy "$1" 2>&1) || status=$?
+  [[ $status -ne 0 ]] || return 0
+  grep -vE '^[0-9]+ (warnings?|errors?)( and [0-9]+ errors?)? generated\.$|^Suppressed [0-9]+ warnings|^[0-9]+ warnings? treated as errors?$' <<<"$text" || echo "$1: $tidy ended with status $status"
+  echo "$1" >>"$found"
+}
+export -f check
+
 start=$SECONDS
-# GCC knows warnings that clang does not. Only findings are printed; the count of suppressed warnings in system headers goes to stderr and is dropped.
-if ! printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" "$tidy" --quiet --extra-arg=-Wno-deprecated-declarations --extra-arg=-Wno-unknown-warning-option -p build/tidy 2>build/tidy/lint.err; then
-  grep -E 'error' build/tidy/lint.err >&2 || true
-  echo "lint: findings above, in $((SECONDS - start)) s" >&2
+: >"$found"
+printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "${LINT_JOBS:-$(nproc)}" bash -c 'check "$1"' check
+if [[ -s $found ]]; then
+  echo "lint: findings in $(sort "$found" | paste -sd ' ') ($((SECONDS - start)) s)" >&2
   exit 1
 fi
 echo "lint: ${#files[@]} sources, nothing to say, $((SECONDS - start)) s"
