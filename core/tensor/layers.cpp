@@ -37,12 +37,20 @@ bool is_one_op(const UOp& q, const UOp& k, const UOp& v, bool shares_heads) {
   return is_half(q.dtype()) && equal_batches(q, k, v, shares_heads);
 }
 
-// Whether heads that share k and v may be computed as rows of one product.
+// Whether a dim, counted from the last (1), has a size that is known when the step runs.
+bool is_sized_at_run(const UOp& x, size_t from_last) {
+  const SymbolicShape* sizes = symbolic_shape(x);
+  return sizes != nullptr && from_last <= sizes->dims.size() &&
+         sizes->dims[sizes->dims.size() - from_last].has_value();
+}
+
+// Whether heads that share k and v may be computed as rows of one product: the heads and rows of q
+// are joined, so their numbers must be plain. The positions of k and v may be those of a cache.
 bool groups_heads(const UOp& q, const UOp& k, const UOp& v) {
   for (const UOp& x : {q, k, v}) {
-    if (x->numel() == 0 || symbolic_shape(x)) return false;
+    if (x->numel() == 0 || is_sized_at_run(x, 3)) return false;
   }
-  return equal_batches(q, k, v, true) &&
+  return !is_sized_at_run(q, 2) && equal_batches(q, k, v, true) &&
          q.shape()[q.shape().size() - 3] != k.shape()[k.shape().size() - 3];
 }
 
