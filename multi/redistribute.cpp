@@ -82,7 +82,10 @@ void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
   // What is to be stored is stored in parts.
   const bool stored = v.local.op() == Op::Contiguous;
   const UOp& computed = stored ? v.local.src(0) : v.local;
-  if (UOp grown = mesh.size() > 1 ? grown_on(computed, mesh) : UOp()) {
+  // On one device, too, a mask is computed where it is used: loops end at a size that is known when
+  // the step runs only where they see the comparison with it.
+  const bool grows = mesh.size() > 1 || computed.dtype() == DType::Bool;
+  if (UOp grown = grows ? grown_on(computed, mesh) : UOp()) {
     for (size_t a = 0; a < wanted.size(); ++a) {
       if (!wanted[a].is_shard()) continue;
       grown = sliced(grown, wanted[a].dim, int(a), mesh.axes()[a].size);

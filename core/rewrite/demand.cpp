@@ -50,7 +50,8 @@ int counting_dim(const UOp& x) {
 bool is_computed_of_buffers(const UOp& x) {
   if (x.op() == Op::Buffer) return true;
   if (x.op() == Op::Const) return true;
-  const bool moves = x.op() == Op::Reshape;
+  // Brought over from another device it is as well known there.
+  const bool moves = x.op() == Op::Reshape || x.op() == Op::CopyIn;
   if (!moves && !is_elementwise(x.op())) return false;
   return x->numel() == 1 && std::ranges::all_of(x->src(), is_computed_of_buffers);
 }

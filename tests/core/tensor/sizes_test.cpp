@@ -370,6 +370,32 @@ TEST(Sizes, WorkEndsAtTheSize) {
   EXPECT_GT(masked, 0);
 }
 
+// The size is known on the mesh, too, of one device or of several: what is longer than it neither
+// comes over as a mask, nor goes to a library, nor is stored behind it.
+TEST(Sizes, WorkEndsAtTheSizeOnAMesh) {
+  TINYSHARD_NEED_DEVICES(2);
+  constexpr int64_t kMost = 1 << 12;
+  for (int devices : {1, 2}) {
+    SCOPED_TRACE(devices);
+    auto placed = [&](const std::vector<int64_t>& shape) {
+      return Tensor::ones(shape).shard(device_names(devices), 0).contiguous().realize();
+    };
+    Tensor cache = placed({4, kMost, 64}), query = placed({12, 1, 64});
+    Variable n("n", 1, kMost);
+    Jit step = [&](Variable p) {
+      Tensor k = cache[{Slice(), Slice(0, p)}];
+      AttentionOptions grouped;
+      grouped.enable_gqa = true;
+      return query.scaled_dot_product_attention(k, k, {}, grouped);
+    };
+    EXPECT_NEAR(step(n.bind(100)).sum().item<float>(), 12 * 64, 1e-3);
+    EXPECT_EQ(summarize(step).library_calls, 0);
+    for (const Item& item : schedule_of(step.captured_step()).items) {
+      if (item.kind == Item::Kind::Copy) EXPECT_LE(product(item.source_shape), 64);
+    }
+  }
+}
+
 // One token at a time over caches, of which as much is read as there is: what all tokens at once
 // give, at every position.
 TEST(Sizes, DecodesWithOneCapture) {
