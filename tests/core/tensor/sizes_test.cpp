@@ -391,7 +391,9 @@ TEST(Sizes, WorkEndsAtTheSizeOnAMesh) {
     EXPECT_NEAR(step(n.bind(100)).sum().item<float>(), 12 * 64, 1e-3);
     EXPECT_EQ(summarize(step).library_calls, 0);
     for (const Item& item : schedule_of(step.captured_step()).items) {
-      if (item.kind == Item::Kind::Copy) EXPECT_LE(product(item.source_shape), 64);
+      if (item.kind == Item::Kind::Copy) {
+        EXPECT_LE(product(item.source_shape), 64);
+      }
     }
   }
 }
