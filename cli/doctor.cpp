@@ -32,7 +32,7 @@ constexpr int kMessages = 5, kPings = 50;
 constexpr double kClocksDiffer = 1;  // seconds that are worth a warning
 constexpr double kSlow = 0.25;       // of the median of all pairs
 
-// What a rank tells of itself. Plain bytes between programs of one version, which their handshake
+// A rank tells this of itself. Plain bytes between programs of one version, which their handshake
 // sees to.
 struct Card {
   std::array<char, 64> host = {}, kernel = {};

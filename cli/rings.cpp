@@ -1,3 +1,5 @@
+// `tinyshard blame` and `ps`: both read the rings that the ranks of a job write (transport/recorder),
+// and print one sentence or one line a rank.
 #include "cli/rings.h"
 
 #include <chrono>

@@ -66,7 +66,7 @@ bool wants_color(const std::string& when) {
   return isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
 }
 
-// What the rings of this host say, where there are some.
+// The sentences that the rings of this host give, where there are some.
 void tell_blame(const std::string& folder) {
   if (folder.empty()) return;
   try {

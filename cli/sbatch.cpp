@@ -20,7 +20,7 @@ struct BatchOptions {
   std::string time, partition, account, name, log_folder;
 };
 
-// What stands in a line of the script ends with it: a value is one word.
+// A value in a line of the script ends with the line: it must be one word.
 void check_word(const char* option, std::string_view value) {
   constexpr std::string_view kGood =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.,:/@+";

@@ -1,3 +1,4 @@
+// Errors as texts: a CommError says rank, peer, process, operation and time in one sentence.
 #include "core/base/error.h"
 
 #include <fmt/format.h>

@@ -34,7 +34,7 @@ using std::chrono::milliseconds;
 constexpr int kFarewellTag = 1;  // on a communicator of its own
 constexpr auto kLookEvery = milliseconds(100);
 
-// What a rank tells of itself when all meet. Plain bytes on the wire.
+// A rank tells this of itself when all meet. Plain bytes on the wire.
 struct Card {
   ProcessAddress process;
   std::array<char, 64> host = {};

@@ -31,7 +31,7 @@ using std::chrono::milliseconds;
 constexpr uint32_t kMostStreams = 16;
 constexpr milliseconds kShortestPause{1}, kLongestPause{50}, kLookEvery{100};
 
-// What a rank tells of itself. Plain bytes in the store, where only holders of the key write; yet
+// A rank tells this of itself. Plain bytes in the store, where only holders of the key write; yet
 // nothing in it is trusted to be a text that ends.
 struct RankCard {
   std::array<char, 64> address = {};  // "10.0.0.1:40123"
