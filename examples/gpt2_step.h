@@ -42,12 +42,15 @@ inline Mesh mesh_of(const MeshFlags& f) {
 inline void divide(const Model& model, const Mesh& mesh, const MeshFlags& f) {
   if (f.fsdp == 1 && f.tp == 1) nn::data_parallel(model, mesh, "data");
   if (f.tp > 1) {
-    nn::tensor_parallel(model, mesh, "model",
-                        {{.names = "h.*.attn.c_attn", .split = Column, .inputs_first = true},
-                         {.names = "h.*.attn.c_proj", .split = Row, .inputs_first = true},
-                         {.names = "h.*.mlp.c_fc", .split = Column, .inputs_first = true},
-                         {.names = "h.*.mlp.c_proj", .split = Row, .inputs_first = true},
-                         {.names = "wte", .split = Vocabulary}});
+    // Each of them by itself, where it divides.
+    const std::vector<int64_t> q_k_v(model.config.width % f.tp == 0 ? 3 : 0, 1);
+    nn::tensor_parallel(
+        model, mesh, "model",
+        {{.names = "h.*.attn.c_attn", .split = Column, .inputs_first = true, .parts = q_k_v},
+         {.names = "h.*.attn.c_proj", .split = Row, .inputs_first = true},
+         {.names = "h.*.mlp.c_fc", .split = Column, .inputs_first = true},
+         {.names = "h.*.mlp.c_proj", .split = Row, .inputs_first = true},
+         {.names = "wte", .split = Vocabulary}});
   }
   if (f.fsdp > 1) nn::fully_shard(model, mesh, "fsdp", {.blocks = "h.*"});
 }

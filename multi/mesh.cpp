@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/base/error.h"
 #include "core/base/sizes.h"
@@ -144,12 +146,24 @@ Mesh Mesh::from_payload(const std::shared_ptr<const void>& payload) {
 std::string Placement::to_string() const {
   switch (kind) {
     case Kind::Shard:
+      if (parts) return fmt::format("Shard({}, {{{}}})", dim, fmt::join(*parts, ", "));
       return fmt::format("Shard({})", dim);
     case Kind::Partial:
       return fmt::format("Partial({})", name(op));
     default:
       return "Replicate";
   }
+}
+
+Placement Shard(int dim, const Dims& sizes) {
+  return {Placement::Kind::Shard, dim, ReduceOp::Sum, interned_parts(sizes)};
+}
+
+const Dims* interned_parts(const Dims& sizes) {
+  static std::mutex mutex;
+  static auto& known = *new std::set<Dims>;  // their addresses stay
+  std::lock_guard lock(mutex);
+  return &*known.insert(sizes).first;
 }
 
 Sharding replicated(const Mesh& mesh) { return {mesh, std::vector<Placement>(mesh.axes().size())}; }
@@ -160,6 +174,12 @@ UOp place_as(DType type, const UOp& x, const Sharding& where) {
   Dims arg{where.mesh.id()};
   for (const Placement& p : where.placements)
     arg.insert(arg.end(), {int64_t(p.kind), p.dim, int64_t(p.op)});
+  // Then, where there are parts, how many each placement has, and their sizes.
+  for (size_t a = 0; where.has_parts() && a < where.placements.size(); ++a) {
+    const Dims* parts = where.placements[a].parts;
+    arg.push_back(parts ? int64_t(parts->size()) : 0);
+    if (parts) arg.insert(arg.end(), parts->begin(), parts->end());
+  }
   return UOp::make(Op::Redistribute, type, {x}, arg, where.mesh.payload());
 }
 
@@ -168,13 +188,25 @@ Sharding placement_of(const Node& redistribute) {
   auto arg = redistribute.arg();
   for (size_t a = 0; a < where.placements.size(); ++a) {
     where.placements[a] = {Placement::Kind(arg[1 + 3 * a]), int(arg[2 + 3 * a]),
-                           ReduceOp(arg[3 + 3 * a])};
+                           ReduceOp(arg[3 + 3 * a]), nullptr};
+  }
+  size_t next = 1 + 3 * where.placements.size();
+  for (size_t a = 0; next < arg.size(); ++a) {
+    const auto count = size_t(arg[next++]);
+    if (count == 0) continue;
+    where.placements[a].parts =
+        interned_parts(Dims(arg.begin() + int64_t(next), arg.begin() + int64_t(next + count)));
+    next += count;
   }
   return where;
 }
 
 bool Sharding::is_replicated() const {
   return std::ranges::all_of(placements, &Placement::is_replicate);
+}
+
+bool Sharding::has_parts() const {
+  return std::ranges::any_of(placements, [](const Placement& p) { return p.parts != nullptr; });
 }
 
 Dims Sharding::local_shape(DimSpan global) const {

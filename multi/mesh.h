@@ -89,6 +89,7 @@ struct Placement {
   enum class Kind : uint8_t { Replicate, Shard, Partial } kind = Kind::Replicate;
   int dim = 0;
   ReduceOp op = ReduceOp::Sum;
+  const Dims* parts = nullptr;  // of Shard(dim, parts): interned, so that equal ones are one
   bool operator==(const Placement&) const = default;
   bool is_replicate() const { return kind == Kind::Replicate; }
   bool is_shard() const { return kind == Kind::Shard; }
@@ -96,9 +97,18 @@ struct Placement {
   std::string to_string() const;
 };
 inline constexpr Placement Replicate{};
-constexpr Placement Shard(int dim) { return {Placement::Kind::Shard, dim, ReduceOp::Sum}; }
+constexpr Placement Shard(int dim) { return {Placement::Kind::Shard, dim, ReduceOp::Sum, nullptr}; }
+// Of a dim that joins several, one after the other, each device has its share of every one: of [q,
+// k, v] rows in one weight. The sizes add up to that of the dim, and the axis divides each; no other
+// axis divides the dim.
+Placement Shard(int dim, const Dims& sizes);
+const Dims* interned_parts(const Dims& sizes);
+constexpr Placement without_parts(Placement p) {
+  p.parts = nullptr;
+  return p;
+}
 constexpr Placement Partial(ReduceOp op = ReduceOp::Sum) {
-  return {Placement::Kind::Partial, 0, op};
+  return {Placement::Kind::Partial, 0, op, nullptr};
 }
 
 struct Sharding {
@@ -109,6 +119,7 @@ struct Sharding {
   // parts round up and the last ones hold padding that never counts.
   Dims local_shape(DimSpan global) const;
   bool is_replicated() const;
+  bool has_parts() const;  // of a joined dim, divided each by itself
   std::string to_string() const;
 };
 Sharding replicated(const Mesh& mesh);

@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 #include "core/runtime/communicator.h"
 #include "core/uop/node_map.h"
+#include "multi/joined_parts.h"
 #include "multi/strategies/joined.h"
 #include "multi/strategies/strategies.h"
 #include "multi/wire.h"
@@ -168,6 +169,21 @@ class Rewriter {
 
 }  // namespace
 
-LocalGraph to_local(std::span<const UOp> roots) { return Rewriter().run(roots); }
+LocalGraph to_local(std::span<const UOp> roots) {
+  std::vector<bool> in_true_order(roots.size());
+  for (;;) {
+    const OrderedRoots ordered = in_order_of_devices(roots, in_true_order);
+    LocalGraph graph = Rewriter().run(ordered.roots);
+    bool all_named = true;
+    for (size_t i = 0; i < ordered.orders.size(); ++i) {
+      if (!ordered.orders[i] || (name_parts(graph.shardings[i], ordered.orders[i]) &&
+                                 name_parts(graph.pending[i], ordered.orders[i])))
+        continue;
+      in_true_order[i] = true;  // it turned out to lie otherwise
+      all_named = false;
+    }
+    if (all_named) return graph;
+  }
+}
 
 }  // namespace tinyshard

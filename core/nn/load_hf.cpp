@@ -5,6 +5,7 @@
 #include "core/base/call.h"
 #include "core/exec/state.h"
 #include "core/nn/name_pattern.h"
+#include "multi/joined_parts.h"
 
 namespace tinyshard::nn {
 namespace {
@@ -45,6 +46,7 @@ HfModel load_hf(const std::filesystem::path& folder, const Mesh& mesh,
       if (!placed) where = sharding_by(mesh, rules[r].placements, value.shape().size());
       placed = true;
     }
+    where = with_checked_parts(std::move(where), value.shape(), name);
     Tensor t(empty_buffer(value.shape(), value.dtype(), where));
     t.state()->set_label(name);
     model.tensors.emplace(name, t);

@@ -66,9 +66,13 @@ PartsToSave::PartsToSave(const StateDict& tensors) {
   for (const auto& [name, tensor] : tensors) all.push_back(tensor);
   Tensor::realize(all);
   for (Tensor& t : all) {
-    const Sharding where = t.sharding();
-    if (std::ranges::none_of(where.placements, &Placement::is_partial)) continue;
-    t = t.shard(where.mesh);  // the sum that is still to come
+    Sharding where = t.sharding();
+    const bool pending = std::ranges::any_of(where.placements, &Placement::is_partial);
+    if (!pending && !where.has_parts()) continue;
+    // A sum that is still to come is put together; parts that lie side by side go where slices of
+    // the value are.
+    for (Placement& p : where.placements) p = pending ? Replicate : without_parts(p);
+    t = t.shard_like(where);
     t.realize();
   }
 

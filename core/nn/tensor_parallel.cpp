@@ -3,6 +3,7 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/base/call.h"
 #include "core/nn/name_pattern.h"
@@ -10,6 +11,36 @@
 
 namespace tinyshard::nn {
 namespace {
+
+// Sizes in which a dim of that size is divided by the ratio of a rule.
+Dims sizes_of_parts(const TensorParallelRule& rule, const std::string& name, const Tensor& t,
+                    int dim, const MeshAxis& axis) {
+  const int64_t size = t.shape(dim);
+  __int128 sum = 0;
+  for (int64_t part : rule.parts) sum += part;
+  Dims sizes;
+  for (int64_t part : rule.parts) {
+    const __int128 share = __int128{size} * part;
+    if (share % sum != 0 || share / sum % axis.size != 0)
+      fail(fmt::format(
+          "{}, {}, has {} along dim {}, which parts of {} do not divide into multiples "
+          "of the {} devices along \"{}\"",
+          name, t.describe(), size, dim, fmt::join(rule.parts, " : "), axis.size, axis.name));
+    sizes.push_back(static_cast<int64_t>(share / sum));
+  }
+  return sizes;
+}
+
+void check_parts(const TensorParallelRule& rule) {
+  if (rule.parts.empty()) return;
+  if (rule.split != Column)
+    fail(fmt::format("\"{}\" has parts, which only Column divides", rule.names));
+  for (int64_t part : rule.parts) {
+    if (part < 1)
+      fail(
+          fmt::format("\"{}\" has a part of {}; parts are sizes or their ratio", rule.names, part));
+  }
+}
 
 // Along the axis, of a weight or, with one dim, of a bias.
 Placement placement_by(const TensorParallelRule& rule, int64_t dims) {
@@ -27,7 +58,10 @@ void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::stri
   const size_t axis = size_t(mesh.axis(axis_name));
   const int64_t devices = mesh.axes()[axis].size;
   std::vector<NamePattern> patterns;
-  for (const TensorParallelRule& rule : rules) patterns.emplace_back(rule.names);
+  for (const TensorParallelRule& rule : rules) {
+    check_parts(rule);
+    patterns.emplace_back(rule.names);
+  }
   std::vector<bool> used(rules.size());
 
   struct Placing {
@@ -58,6 +92,10 @@ void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::stri
               fmt::format("{}, {}, has {} along dim {}, which is not enough for {} devices along "
                           "\"{}\"",
                           name, tensor.describe(), size, places[axis].dim, devices, axis_name));
+        if (rule->parts.size() > 1 && devices > 1)
+          places[axis] =
+              Shard(places[axis].dim,
+                    sizes_of_parts(*rule, name, tensor, places[axis].dim, mesh.axes()[axis]));
       }
       if (known.insert(tensor.state().get()).second)
         placings.push_back({tensor, std::move(places)});

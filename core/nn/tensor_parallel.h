@@ -25,14 +25,18 @@ struct TensorParallelRule {
   std::string names;  // what begins so (core/nn/name_pattern.h), weights and biases
   TensorSplit split;
   bool inputs_first = false;  // the weight is [in, out], not [out, in] as in nn::Linear
+  // Of a weight that is several in one, such as [q, k, v] or [gate, up]: the sizes of these, or
+  // their ratio, in the order of the outputs. Each is divided by itself. With Column only.
+  std::vector<int64_t> parts = {};
 };
 
 // Places every tensor on the mesh: those that a rule names as it says, the others whole along that
 // axis. Along other axes they stay as they are. Sizes need not divide, but only whole heads keep
-// attention local. A weight that is several in one ([q, k, v] rows) is divided as it lies: its parts
-// stay local where rows go by heads first ([heads, 3, head]); what cuts it otherwise is right, and
-// moves activations. UserError for a rule that names nothing, a name of two rules, a dim with fewer
-// elements than the axis has devices, and a tensor on another mesh.
+// attention local. A weight that is several in one is divided as it lies, by heads where rows go by
+// heads first ([heads, 3, head]); with `parts` each of them is, and slices of the result that take
+// parts send nothing (multi/joined_parts.h). Names, shapes and values stay what they are. UserError
+// for a rule that names nothing, a name of two rules, a dim with fewer elements than the axis has
+// devices, parts that do not divide, and a tensor on another mesh.
 void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::string& axis,
                      const std::vector<TensorParallelRule>& rules,
                      Caller caller = Caller::current());

@@ -76,7 +76,8 @@ void check_fits(const StateDict& into, const std::map<std::string, Dims>& found,
 
 bool can_be_filled(const Tensor& x) {
   const Sharding where = x.sharding();
-  return !current_capture() && std::ranges::none_of(where.placements, &Placement::is_partial);
+  return !current_capture() && !where.has_parts() &&
+         std::ranges::none_of(where.placements, &Placement::is_partial);
 }
 
 int64_t bytes_to_fill(std::span<const Wanted> wanted) {

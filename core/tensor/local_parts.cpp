@@ -77,6 +77,9 @@ Tensor Tensor::from_local(const Mesh& mesh, const std::vector<AxisPlacement>& pl
   }
   const int64_t dims = shape ? static_cast<int64_t>(shape->values.size()) : parts[0].ndim();
   const Sharding where{mesh, value::placements_of(mesh, placements, dims, parts[0].describe())};
+  if (where.has_parts())
+    fail(fmt::format("parts are given as slices of the whole, which {} has none of",
+                     where.to_string()));
   const Dims whole = shape ? shape->values : whole_of(parts[0], where);
   if (std::ranges::any_of(whole, [](int64_t size) { return size < 0; }))
     fail(fmt::format("a shape has no negative sizes: {}", tinyshard::to_string(whole)));

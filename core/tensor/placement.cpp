@@ -9,6 +9,7 @@
 #include "core/exec/state.h"
 #include "core/tensor/value_internal.h"
 #include "core/uop/sizes.h"
+#include "multi/joined_parts.h"
 #include "multi/rewrite.h"
 
 namespace tinyshard {
@@ -19,7 +20,8 @@ namespace {
 
 std::atomic<bool> several{false};
 
-Tensor placed(const Tensor& x, const Sharding& where) {
+Tensor placed(const Tensor& x, const Sharding& asked) {
+  const Sharding where = with_checked_parts(asked, x.shape(), x.describe());
   value::note_placement(where);
   // A parameter without a value yet needs no storage at the place that it leaves.
   return Tensor(place(x.is_param() ? without_first_storage(x.uop()) : x.uop(), where));

@@ -32,6 +32,7 @@ LocalValue buffer(const UOp& x, LocalValues& /*values*/) {
   Dims local = where.local_shape(x.shape());
   arg.insert(arg.end(), local.begin(), local.end());
   LocalValue v{UOp::make(Op::Buffer, x.dtype(), {}, arg, x->payload), where.mesh, where.placements};
+  for (Placement& p : v.place) p = without_parts(p);  // in the order of the devices: joined_parts.h
   v.gather_on_use = placed.gather_on_use.get();
   return v;
 }

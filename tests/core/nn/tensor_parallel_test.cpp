@@ -1,0 +1,358 @@
+// Layers divided over devices: weights that join several are divided each by itself, a block sends
+// one all-reduce for each of its two pairs, forward and backward, and values, states and files are
+// those of one device.
+#include "core/nn/tensor_parallel.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/core/nn/fused_model.h"
+#include "tests/message_of.h"
+
+namespace tinyshard {
+namespace {
+
+using test::FusedBlock;
+using test::FusedConfig;
+using test::FusedModel;
+
+bool has(const Mesh& mesh, const std::string& axis) {
+  return std::ranges::any_of(mesh.axes(), [&](const MeshAxis& a) { return a.name == axis; });
+}
+
+bool several_ranks() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
+
+class TensorParallel : public testing::Test {
+ protected:
+  void SetUp() override { Runtime::shutdown(); }
+  void TearDown() override {
+    set_default_float(DType::F32);
+    Runtime::shutdown();
+  }
+  static void devices(int count, const std::string& kind = "CPU") {
+    Runtime::shutdown();
+    Runtime::configure({.devices = {kind}, .devices_per_rank = count});
+  }
+};
+
+using MakeOptimizer =
+    std::function<std::unique_ptr<nn::optim::Optimizer>(const std::vector<Tensor>&)>;
+
+template <class O, class Options>
+MakeOptimizer made(const Options& options) {
+  return [options](const std::vector<Tensor>& p) { return std::make_unique<O>(p, options); };
+}
+
+struct Training {
+  std::string name;
+  MakeOptimizer optimizer = made<nn::optim::AdamW>(nn::optim::AdamWOptions{.lr = 1e-2});
+  FusedConfig config = {};
+  bool captured = true, clip = false;
+};
+
+// Of ten steps, and the sum of all parameters behind them.
+std::vector<double> losses(const Training& t, const std::optional<Mesh>& mesh) {
+  set_default_float(DType::F64);
+  Tensor::manual_seed(3);
+  FusedModel model(t.config);
+  std::vector<Tensor> params = nn::parameters(model);
+  Tensor::realize(params);
+  if (mesh && has(*mesh, "model")) test::divide(model, *mesh, "model");
+  if (mesh && has(*mesh, "data")) nn::fully_shard(model, *mesh, "data");
+  std::unique_ptr<nn::optim::Optimizer> optim = t.optimizer(params);
+  auto run = [&](const Tensor& in) {
+    TrainingMode on;
+    optim->zero_grad();
+    Tensor x = in;
+    if (mesh) x = has(*mesh, "data") ? x.shard(*mesh, {{"data", Shard(0)}}) : x.shard(*mesh);
+    Tensor loss = (model(x) - x.roll(1, 1)).square().mean().backward();
+    if (t.clip) nn::clip_grad_norm(params, 0.5);
+    optim->step();
+    return loss;
+  };
+  Jit step = run;
+  std::vector<double> list;
+  for (int i = 0; i < 10; ++i) {
+    Tensor in = ((Tensor::arange(4 * 6 * 16) * (7 + i % 3)) % 19).cast(DType::F64) / 19.0;
+    in = in.reshape({4, 6, 16}).realize();
+    list.push_back((t.captured ? step(in) : run(in)).item<double>());
+  }
+  for (const Tensor& p : params) list.push_back(p.sum().item<double>());
+  return list;
+}
+
+void expect_equal(const std::vector<double>& a, const std::vector<double>& b,
+                  const std::string& what) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    ASSERT_NEAR(a[i], b[i], 1e-9 * std::max(1.0, std::abs(b[i]))) << what << ", value " << i;
+}
+
+std::vector<Training> trainings() {
+  using namespace nn::optim;
+  const FusedConfig by_heads{.slicing = 1}, same{.groups = 4, .slicing = 2};
+  return {
+      {.name = "slices"},
+      {.name = "heads first", .config = by_heads},
+      {.name = "three, heads, head", .config = same},
+      {.name = "equal slices, step by step", .config = {.groups = 4}, .captured = false},
+      {.name = "clipped LAMB, checkpointed",
+       .optimizer = made<LAMB>(LambOptions{.lr = 1e-2}),
+       .config = {.checkpoint = true},
+       .clip = true},
+      {.name = "Muon", .optimizer = made<Muon>(MuonOptions{.lr = 1e-2}), .config = by_heads},
+      {.name = "SGD with dropout",
+       .optimizer = made<SGD>(SgdOptions{.lr = 0.1, .momentum = 0.9}),
+       .config = {.dropout = 0.2}},
+  };
+}
+
+TEST_F(TensorParallel, JoinedWeightsTrainAsOnOneDevice) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  for (const Training& t : trainings()) {
+    const std::vector<double> one = losses(t, {});
+    EXPECT_LT(one[9], one[0]) << t.name;
+    devices(4);
+    std::vector<Mesh> meshes{Mesh({{"model", 1}}), Mesh({{"model", 2}}),
+                             Mesh({{"data", 2}, {"model", 2}}), Mesh({{"model", 2}, {"data", 2}})};
+    if (t.config.groups == 4) meshes.push_back(Mesh({{"model", 4}}));
+    for (const Mesh& mesh : meshes)
+      expect_equal(losses(t, mesh), one, t.name + " on " + mesh.to_string());
+    Runtime::shutdown();
+  }
+}
+
+TEST_F(TensorParallel, JoinedWeightsTrainOverRanks) {
+  if (!several_ranks()) GTEST_SKIP() << "several ranks";
+  for (const Training& t : trainings()) {
+    const std::vector<double> one = losses(t, {});
+    expect_equal(losses(t, Mesh::world({{"data", -1}, {"model", 2}})), one, t.name);
+  }
+}
+
+// Reductions of activations, and what else is sent, by a block with its gradients.
+struct Traffic {
+  int64_t reductions = 0, bytes = 0;
+};
+Traffic traffic(const FusedConfig& config, int n, bool backward) {
+  Runtime::shutdown();
+  Runtime::configure({.devices = {"NULL"}, .devices_per_rank = n});
+  const Mesh mesh({{"model", n}});
+  FusedModel model(config);
+  test::divide(model, mesh, "model");
+  std::vector<Tensor> params = nn::parameters(model);
+  Tensor::realize(params);
+  Tensor x = Tensor::zeros({2, 64, config.width}).contiguous().shard(mesh).realize();
+  Tensor y = model(x);
+  std::vector<Tensor> values{y};
+  if (backward) {
+    std::vector<Tensor> of = params;
+    of.push_back(x);
+    values = y.square().sum().gradient(of);
+  }
+  PlanSummary plan = summarize(values);
+  Traffic t{0, plan.collective_bytes};
+  for (const CollectiveItem& item : plan.collective_items) {
+    EXPECT_EQ(item.op, "all_reduce") << item.purpose << " " << item.source;
+    ++t.reductions;
+  }
+  return t;
+}
+
+TEST_F(TensorParallel, ABlockSendsOneReductionForEachPairOfLayers) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  for (const FusedConfig& config :
+       {FusedConfig{.layers = 1, .width = 128, .heads = 8, .groups = 4, .head = 16, .hidden = 256},
+        FusedConfig{.layers = 1,
+                    .width = 128,
+                    .heads = 8,
+                    .groups = 4,
+                    .head = 16,
+                    .hidden = 256,
+                    .slicing = 1},
+        FusedConfig{.layers = 1,
+                    .width = 128,
+                    .heads = 8,
+                    .groups = 8,
+                    .head = 16,
+                    .hidden = 256,
+                    .slicing = 2},
+        FusedConfig{.layers = 1,
+                    .width = 128,
+                    .heads = 8,
+                    .groups = 8,
+                    .head = 16,
+                    .hidden = 256,
+                    .bias = false}}) {
+    for (int n : {2, 4}) {
+      const int64_t one = 2 * int64_t{2} * 64 * 128 * 4 * (n - 1) / n;  // an all-reduce
+      const Traffic forward = traffic(config, n, false), both = traffic(config, n, true);
+      EXPECT_EQ(forward.reductions, 2) << config.slicing << " on " << n;
+      EXPECT_EQ(forward.bytes, 2 * one) << config.slicing << " on " << n;
+      EXPECT_EQ(both.reductions, 4) << config.slicing << " on " << n;
+      EXPECT_EQ(both.bytes, 4 * one) << config.slicing << " on " << n;
+    }
+  }
+}
+
+// The optimizer and norms of gradients work on what each device holds.
+TEST_F(TensorParallel, UpdatesOfJoinedWeightsSendNothing) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  devices(2, "NULL");
+  const Mesh mesh({{"model", 2}});
+  FusedModel model({.layers = 1, .width = 128, .heads = 8, .groups = 4, .head = 16, .hidden = 256});
+  test::divide(model, mesh, "model");
+  std::vector<Tensor> params = nn::parameters(model);
+  nn::optim::AdamW optim(params, {.lr = 1e-3});
+  Tensor x = Tensor::zeros({2, 64, 128}).contiguous().shard(mesh).realize();
+  Jit step = [&](Tensor in) {
+    TrainingMode on;
+    optim.zero_grad();
+    Tensor loss = model(in).square().mean().backward();
+    nn::clip_grad_norm(params, 1.0);
+    optim.step();
+    return loss;
+  };
+  step(x);
+  const PlanSummary plan = summarize(step);
+  const int64_t one = 2 * int64_t{2} * 64 * 128 * 4 / 2;
+  EXPECT_LE(plan.collective_bytes, 4 * one + 512);
+}
+
+TEST_F(TensorParallel, JoinedWeightsHaveTheirPublicValues) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  std::string folder = ::testing::TempDir() + "/tensor-parallel-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::filesystem::path file = std::filesystem::path(folder) / "model.safetensors",
+                              again = std::filesystem::path(folder) / "again.safetensors",
+                              checkpoint = std::filesystem::path(folder) / "checkpoint";
+  devices(4);
+  Tensor::manual_seed(5);
+  const FusedModel whole(FusedConfig{});
+  const nn::StateDict before = nn::state_dict(whole);
+  nn::safe_save(before, file);
+  auto expect_whole = [&](const nn::StateDict& state, const std::string& what) {
+    for (const auto& [name, tensor] : state)
+      EXPECT_EQ(tensor.to_vector<float>(), before.at(name).to_vector<float>()) << what << name;
+  };
+  for (const Mesh& mesh : {Mesh({{"model", 2}}), Mesh({{"data", 2}, {"model", 2}})}) {
+    FusedModel model(FusedConfig{});
+    test::divide(model, mesh, "model");
+    if (has(mesh, "data")) nn::fully_shard(model, mesh, "data");
+    nn::load_state_dict(model, nn::safe_load(file));
+    const Sharding where = model.h[0].qkv.weight.sharding();
+    EXPECT_EQ(where.placements[size_t(mesh.axis("model"))], Shard(0, {16, 8, 8}));
+    expect_whole(nn::state_dict(model), "loaded ");
+    nn::safe_save(nn::state_dict(model), again);
+    expect_whole(nn::safe_load(again), "saved ");
+    nn::save_checkpoint(nn::state_dict(model), checkpoint, 1);
+    FusedModel next(FusedConfig{});
+    test::divide(next, mesh, "model");
+    nn::load_checkpoint(nn::state_dict(next), checkpoint);
+    expect_whole(nn::state_dict(next), "checkpoint ");
+    FusedModel one(FusedConfig{});
+    nn::load_checkpoint(nn::state_dict(one), checkpoint);
+    expect_whole(nn::state_dict(one), "checkpoint on one ");
+    std::filesystem::remove_all(checkpoint);
+  }
+  // What one device holds: its share of each part, and those of a tensor placed by hand.
+  const Mesh mesh({{"model", 2}});
+  Tensor x = Tensor::arange(8).cast(DType::F32).shard(mesh, {{"model", Shard(0, {4, 2, 2})}});
+  EXPECT_EQ(x.local()[0].to_vector<float>(), (std::vector<float>{0, 1, 4, 6}));
+  EXPECT_EQ(x.local()[1].to_vector<float>(), (std::vector<float>{2, 3, 5, 7}));
+  EXPECT_EQ(x.to_vector<float>(), Tensor::arange(8).cast(DType::F32).to_vector<float>());
+  std::filesystem::remove_all(folder);
+}
+
+// Ops that need the true order of a joined dim have it.
+TEST_F(TensorParallel, AnyOpOfAJoinedDimIsRight) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  devices(4);
+  const Mesh mesh({{"data", 2}, {"model", 2}});
+  Tensor::manual_seed(7);
+  Tensor x = Tensor::rand({6, 16}, DType::F64).realize(),
+         w = Tensor::rand({16, 6}, DType::F64).realize();
+  const std::vector<std::function<Tensor(const Tensor&, const Tensor&)>> programs = {
+      [](const Tensor& a, const Tensor&) { return a.cumsum(1); },
+      [](const Tensor& a, const Tensor&) { return a.flip(1) + a; },
+      [](const Tensor& a, const Tensor&) { return a.roll(3, 1) * a; },
+      [](const Tensor& a, const Tensor&) { return a.softmax(1); },
+      [](const Tensor& a, const Tensor&) { return a[{Slice(), Slice(3, 11)}] * 2; },
+      [](const Tensor& a, const Tensor&) { return a[{Slice(), Slice(0, 12)}].exp(); },
+      [](const Tensor& a, const Tensor&) { return a.argmax(1).cast(DType::F64); },
+      [](const Tensor& a, const Tensor&) { return a.sort(1).first; },
+      [](const Tensor& a, const Tensor& b) { return a.matmul(b); },
+      [](const Tensor& a, const Tensor& b) { return b.matmul(a); },
+      [](const Tensor& a, const Tensor&) { return a.matmul(a.T()); },
+      [](const Tensor& a, const Tensor&) { return a.T().matmul(a); },
+      [](const Tensor& a, const Tensor& b) { return a + b.T(); },
+      [](const Tensor& a, const Tensor&) { return a.reshape({12, 8}).sum(1); },
+      [](const Tensor& a, const Tensor&) { return a.T().reshape({8, 12}); },
+      [](const Tensor& a, const Tensor&) { return a.max(1); },
+      [](const Tensor& a, const Tensor&) { return a.cat({a}, 1); },
+      [](const Tensor& a, const Tensor&) {
+        return a * Tensor::arange(16).cast(DType::F64) + (Tensor::arange(16) < 5).cast(DType::F64);
+      },
+      [](const Tensor& a, const Tensor&) { return a.triu(1); },
+  };
+  for (size_t i = 0; i < programs.size(); ++i) {
+    for (const Dims& sizes : {Dims{8, 4, 4}, Dims{8, 8}, Dims{2, 10, 4}}) {
+      auto run = [&](const Tensor& a, const Tensor& b) {
+        Tensor y = programs[i](a, b);
+        std::vector<Tensor> all{y};
+        if (i != 6) all.push_back((y * y).sum().gradient({a})[0]);
+        return all;
+      };
+      std::vector<Tensor> right = run(x, w);
+      std::vector<Tensor> got = run(x.shard(mesh, {{"model", Shard(1, sizes)}}).realize(),
+                                    w.shard(mesh, {{"data", Shard(0)}}).realize());
+      for (size_t k = 0; k < right.size(); ++k) {
+        const std::vector<double> a = got[k].to_vector<double>(), b = right[k].to_vector<double>();
+        ASSERT_EQ(a.size(), b.size());
+        for (size_t e = 0; e < a.size(); ++e)
+          ASSERT_NEAR(a[e], b[e], 1e-9 * std::max(1.0, std::abs(b[e])))
+              << "program " << i << " result " << k << " element " << e << " parts "
+              << sizes.size();
+      }
+    }
+  }
+}
+
+TEST_F(TensorParallel, MistakesOfPartsAreNamed) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  devices(4);
+  const Mesh mesh({{"data", 2}, {"model", 2}});
+  auto expect = [](const std::function<void()>& f, const std::string& part) {
+    const std::string text = test::message_of<UserError>(f);
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  nn::Linear layer(4, 12);
+  auto divide = [&](nn::TensorSplit split, const std::vector<int64_t>& parts) {
+    nn::tensor_parallel(layer, mesh, "model",
+                        {{.names = "weight", .split = split, .parts = parts}});
+  };
+  expect([&] { divide(Column, {1, 1, 2}); },
+         "weight, f32[12, 4], has 12 along dim 0, which parts of 1 : 1 : 2 do not divide into "
+         "multiples of the 2 devices along \"model\"");
+  expect([&] { divide(Row, {1, 1}); }, "\"weight\" has parts, which only Column divides");
+  expect([&] { divide(Column, {1, -1}); }, "has a part of -1");
+  Tensor x = Tensor::zeros({12, 4});
+  expect([&] { x.shard(mesh, {{"model", Shard(0, {4, 4})}}); },
+         "the parts of Shard(0, {4, 4}) add up to 8, but dim 0 of f32[12, 4] has 12");
+  expect([&] { x.shard(mesh, {{"model", Shard(0, {3, 9})}}); },
+         "a part of 3 places, which is no multiple of the 2 devices along \"model\"");
+  expect([&] { x.shard(mesh, {{"data", Shard(0)}, {"model", Shard(0, {4, 8})}}); },
+         "\"model\" divides dim 0 by parts, so \"data\" cannot divide it, too");
+}
+
+}  // namespace
+}  // namespace tinyshard
