@@ -1,7 +1,3 @@
-// Example: three ranks have committed step 7 and copy the state after step 8. Rank 2 dies. Rank 0
-// had heard that all have step 8 and keeps that alone; rank 1 had not, and keeps 7 and 8. Both have
-// 8. Had rank 2 died before its own copy, nobody could have heard so: ranks 0 and 1 would each have
-// 7, and perhaps 8, and the least of the last ones, 7 or 8, is one that both have.
 #include "core/nn/elastic.h"
 
 #include <cstring>
@@ -21,8 +17,6 @@
 
 namespace tinyshard::nn {
 namespace {
-
-constexpr int64_t kNothing = -1;
 
 // The least of all ranks' first numbers; all three are the same on each rank that has the first.
 int64_t least(int64_t mine) {
@@ -92,35 +86,27 @@ void Elastic::write(const Snapshot& from, const StateDict& tensors) {
 void Elastic::commit(const StateDict& tensors, const Progress& progress, Caller caller) {
   Call call("commit", caller);
   if (current_capture()) fail("a captured step has no values to keep yet; commit behind it");
-  if (progress.step < 0 || (last_ && progress.step <= last_->progress.step))
-    fail(fmt::format("step {} is not behind the last committed one, {}", progress.step,
-                     last_ ? last_->progress.step : kNothing));
-  Snapshot now = copy(tensors, progress);
-  before_ = std::exchange(last_, std::move(now));
+  const int64_t last = commits_.last_step();
+  if (progress.step < 0 || progress.step <= last)
+    fail(fmt::format("step {} is not behind the last committed one, {}", progress.step, last));
+  commits_.keep(progress.step, copy(tensors, progress));
   least(progress.step);  // returns when all ranks have come here
-  before_.reset();
+  commits_.all_have_last();
 }
 
 Progress Elastic::restore(const StateDict& tensors, Caller caller) {
   Call call("restore", caller);
   if (current_capture()) fail("a captured step cannot be restored inside of itself");
-  const int64_t step = least(last_ ? last_->progress.step : kNothing);
-  if (step == kNothing) {
-    last_.reset();
-    before_.reset();
-    return {};
-  }
-  if (last_->progress.step != step) {
-    if (!before_ || before_->progress.step != step)
-      fail(fmt::format(
-          "the ranks share no commit: this one has that of step {}, another one that of "
-          "step {}",
-          last_->progress.step, step));
-    last_ = std::exchange(before_, {});
-  }
-  before_.reset();
-  write(*last_, tensors);
-  return last_->progress;
+  const int64_t last = commits_.last_step(), step = least(last);
+  const Snapshot* common = commits_.return_to(step);
+  if (step == Commits<Snapshot>::kNothing) return {};
+  if (common == nullptr)
+    fail(
+        fmt::format("the ranks share no commit: this one has that of step {}, another one that of "
+                    "step {}",
+                    last, step));
+  write(*common, tensors);
+  return common->progress;
 }
 
 }  // namespace tinyshard::nn

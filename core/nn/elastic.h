@@ -31,10 +31,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/nn/commits.h"
 #include "core/nn/state_dict.h"
 #include "core/tensor/random.h"
 
@@ -76,7 +76,7 @@ class Elastic {
   static Snapshot copy(const StateDict& tensors, const Progress& progress);
   static void write(const Snapshot& from, const StateDict& tensors);
 
-  std::optional<Snapshot> last_, before_;  // before_: until all ranks have last_
+  Commits<Snapshot> commits_;
 };
 
 }  // namespace tinyshard::nn

@@ -17,7 +17,7 @@
 #include "core/base/error.h"
 #include "launch/environment.h"
 #include "launch/secret.h"
-#include "transport/detector/detector.h"
+#include "transport/detector/mesh_detector.h"
 #include "transport/endpoint.h"
 #include "transport/process_watch.h"
 #include "transport/rendezvous/store.h"
@@ -139,7 +139,7 @@ std::unique_ptr<Detector> meet_detectors(const LaunchEnvironment& launch, Endpoi
   }
   store.reach(end_of_meeting);
   if (!all_can()) return nullptr;
-  return std::make_unique<Detector>(
+  return std::make_unique<MeshDetector>(
       endpoint.channel().rank(), std::move(peers), [&endpoint] { return endpoint.doing(); },
       endpoint.shared_recorder());
 }

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <map>
 #include <pthread.h>
 #include <span>
 #include <thread>
@@ -25,6 +23,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "transport/rendezvous/stored_values.h"
 #include "transport/tcp/gate.h"
 #include "transport/tcp/refusals.h"
 #include "transport/tcp/socket.h"
@@ -37,7 +36,7 @@ using asio::use_awaitable;
 using std::chrono::milliseconds;
 
 enum class Operation : uint32_t { Set = 1, Get };
-enum class Status : uint32_t { Good = 1, Absent, Differs, Full, GivenUp };
+using Status = StoredValues::Status;
 
 struct RequestHeader {
   Operation operation;
@@ -49,19 +48,9 @@ struct ReplyHeader {
   uint32_t value_bytes;
 };
 
-constexpr size_t kMostBytes = 64 << 20;          // of all keys and values
 constexpr std::chrono::seconds kAnswerTime{10};  // the store answers at once; its host may not
 constexpr std::string_view kTwice = "it sets a value that is there already, as another rank does";
 constexpr milliseconds kShortestPause{5}, kLongestPause{200};
-
-// The number at the end of "address/3"; -1 where there is none.
-int rank_of(const std::string& key) {
-  const size_t slash = key.rfind('/');
-  int rank = -1;
-  if (slash != std::string::npos)
-    std::from_chars(key.data() + slash + 1, key.data() + key.size(), rank);
-  return rank;
-}
 
 }  // namespace
 
@@ -79,13 +68,13 @@ struct StoreServer::State : std::enable_shared_from_this<State> {
         co_await asio::async_read(socket, asio::buffer(value), use_awaitable);
         ReplyHeader reply{Status::Good, -1, 0};
         if (request.operation == Operation::Set) {
-          reply.status = set(std::move(key), std::move(value));
+          reply.status = values.set(std::move(key), std::move(value));
           if (reply.status == Status::Differs)
             refusals.note(address, fmt::format("rank {}", rank), kTwice,
                           tcp::Refusals::Clock::now());
           value.clear();
         } else if (request.operation == Operation::Get) {
-          get(key, reply, value);
+          reply.status = values.get(key, value, reply.culprit);
         } else {
           co_return;
         }
@@ -99,33 +88,9 @@ struct StoreServer::State : std::enable_shared_from_this<State> {
     }
   }
 
-  Status set(std::string key, std::string value) {
-    const auto found = values.find(key);
-    if (found != values.end()) return found->second == value ? Status::Good : Status::Differs;
-    if (bytes + key.size() + value.size() > kMostBytes) return Status::Full;
-    bytes += key.size() + value.size();
-    values.emplace(std::move(key), std::move(value));
-    return Status::Good;
-  }
-
-  void get(const std::string& key, ReplyHeader& reply, std::string& value) const {
-    value.clear();
-    if (const auto found = values.find(key); found != values.end()) {
-      value = found->second;
-    } else if (const auto lost = given_up.find(rank_of(key)); lost != given_up.end()) {
-      reply.status = Status::GivenUp;
-      reply.culprit = lost->first;
-      value = lost->second;
-    } else {
-      reply.status = Status::Absent;
-    }
-  }
-
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
-  std::map<std::string, std::string> values;
-  std::map<int, std::string> given_up;
-  size_t bytes = 0;
+  StoredValues values;
   uint32_t epoch = 0;
   std::string address;  // for what is told of refusals
   tcp::Refusals refusals{log_line};
@@ -174,7 +139,7 @@ uint64_t StoreServer::refused() const { return state_->gate->refused(); }
 
 void StoreServer::give_up(int rank, const std::string& reason) {
   asio::post(state_->context,
-             [state = state_.get(), rank, reason] { state->given_up.emplace(rank, reason); });
+             [state = state_.get(), rank, reason] { state->values.give_up(rank, reason); });
 }
 
 namespace {
@@ -211,13 +176,7 @@ class TcpStore final : public Store {
       if (reply.value_bytes > kLongestValue) throw StoreError("the store's answer is too long");
       answer.resize(reply.value_bytes);
       tcp::read_all(socket_, std::as_writable_bytes(std::span(answer)), deadline);
-      if (reply.status == Status::Good || reply.status == Status::Absent)
-        return reply.status == Status::Good;
-      if (reply.status == Status::GivenUp) throw StoreError(answer, reply.culprit);
-      throw StoreError(reply.status == Status::Full
-                           ? "the store is full"
-                           : fmt::format("\"{}\" has another value already", key),
-                       rank_of(key));
+      return StoredValues::understand(reply.status, key, answer, reply.culprit);
     } catch (const tcp::SocketError& error) {
       throw StoreError(fmt::format("the job's store is gone: {}", error.what()));
     }

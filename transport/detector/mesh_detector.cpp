@@ -4,7 +4,7 @@
 // Had rank 2 been stopped, its connections would be there, and after a second without a heartbeat
 // it would count as silent, which matters at the deadline of a call. A thread that was itself
 // stopped measures silence by the time of its own last look, and so blames nobody for its pause.
-#include "transport/detector/detector.h"
+#include "transport/detector/mesh_detector.h"
 
 #include <algorithm>
 #include <array>
@@ -26,6 +26,7 @@
 #include <fmt/format.h>
 
 #include "core/base/process.h"
+#include "transport/detector/sights.h"
 #include "transport/recorder/recorder.h"
 
 namespace tinyshard {
@@ -35,33 +36,29 @@ using namespace detector;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPeriod{100};
-constexpr int kSilentBeats = 10;
-constexpr int kRanksPerPeriod = 64;  // more ranks: fewer heartbeats of each
-
 }  // namespace
 
-struct Detector::State {
+struct MeshDetector::State {
+  State(int own_rank, size_t ranks)
+      : period(period_of(ranks)), sights(own_rank, ranks, Clock::now()) {}
+
   struct Peer {
     tcp::Socket socket;
-    Sight sight;
-    Clock::time_point heard;
     std::array<std::byte, sizeof(Beat)> incoming = {};
     size_t came = 0;
     std::vector<std::byte> outgoing;  // what did not go yet
   };
 
-  int rank = 0;
   std::function<Doing()> look;
   std::shared_ptr<Recorder> recorder;
-  milliseconds period = kPeriod;
+  const milliseconds period;
   tcp::Socket stop;
   std::thread thread;
   const int forks = times_forked();
 
   mutable std::mutex mutex;  // of all below
   std::vector<Peer> peers;   // by rank
-  Clock::time_point looked;
+  Sights sights;
   uint64_t number = 0;
   bool farewell = false;
 
@@ -75,11 +72,7 @@ struct Detector::State {
         if (recorder) recorder->beat(now);
         const std::lock_guard lock(mutex);
         if (farewell) return;
-        // Whoever was held up itself does not count that against the others.
-        if (now - looked > 3 * period) {
-          for (Peer& peer : peers) peer.heard = now;
-        }
-        looked = now;
+        sights.look(now);
         send_all({.number = ++number, .doing = doing});
         next_beat = now + period;
       }
@@ -124,22 +117,15 @@ struct Detector::State {
       peer.came = 0;
       Beat beat;
       std::memcpy(&beat, peer.incoming.data(), sizeof(beat));
-      if (beat.magic != Beat().magic) return lose(from, "it sent what is no heartbeat");
-      if (beat.kind == BeatKind::Farewell) peer.sight.left = true;
-      beat.doing.group_name.back() = beat.doing.source.back() = '\0';
-      peer.sight.doing = beat.doing;
-      peer.heard = Clock::now();
+      if (!sights.hear(from, beat, Clock::now())) return lose(from, "it sent what is no heartbeat");
     }
   }
 
   void lose(int from, const char* how) {
-    Peer& peer = peers[size_t(from)];
-    peer.socket.reset();
-    if (peer.sight.left) return;
-    peer.sight.gone = true;
-    if (recorder)
+    peers[size_t(from)].socket.reset();
+    if (sights.lose(from) && recorder)
       recorder->fail(from, FailureCause::Gone,
-                     fmt::format("{} has ended: {}", peer.sight.who, how));
+                     fmt::format("{} has ended: {}", sights.who(from), how));
   }
 
   void say_farewell() {
@@ -154,7 +140,7 @@ namespace {
 // Detectors of this process that have not said farewell; an exit handler does it for them.
 struct Living {
   std::mutex mutex;
-  std::vector<Detector*> detectors;
+  std::vector<MeshDetector*> detectors;
 };
 Living& living() {
   static auto& instance = *new Living;  // used while the process exits
@@ -165,28 +151,25 @@ void say_farewells(int status, void*) {
   if (status != 0) return;
   Living& l = living();
   const std::lock_guard lock(l.mutex);
-  for (Detector* detector : l.detectors) detector->say_farewell();
+  for (MeshDetector* detector : l.detectors) detector->say_farewell();
 }
 
 }  // namespace
 
-Detector::Detector(int rank, std::vector<tcp::Peer> peers, std::function<Doing()> look,
-                   std::shared_ptr<Recorder> recorder)
-    : state_(std::make_unique<State>()) {
+MeshDetector::MeshDetector(int rank, std::vector<tcp::Peer> peers, std::function<Doing()> look,
+                           std::shared_ptr<Recorder> recorder)
+    : state_(std::make_unique<State>(rank, peers.size())) {
   static const bool leaves = on_exit(say_farewells, nullptr) == 0;
   static_cast<void>(leaves);
   State& state = *state_;
-  state.rank = rank;
   state.look = std::move(look);
   state.recorder = std::move(recorder);
-  state.period = kPeriod * (1 + int(peers.size()) / kRanksPerPeriod);
   state.stop = tcp::Socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  state.looked = Clock::now();
   for (tcp::Peer& peer : peers) {
     State::Peer& to = state.peers.emplace_back();
     if (!peer.streams.empty()) to.socket = std::move(peer.streams[0]);
-    to.sight.who = fmt::format("process {} on {}", peer.process.pid, peer.host);
-    to.heard = state.looked;
+    state.sights.name(int(state.peers.size()) - 1,
+                      fmt::format("process {} on {}", peer.process.pid, peer.host));
   }
   state.thread = std::thread([&state] {
     pthread_setname_np(pthread_self(), "ts-detector");
@@ -196,7 +179,7 @@ Detector::Detector(int rank, std::vector<tcp::Peer> peers, std::function<Doing()
   living().detectors.push_back(this);
 }
 
-Detector::~Detector() {
+MeshDetector::~MeshDetector() {
   {
     const std::lock_guard lock(living().mutex);
     std::erase(living().detectors, this);
@@ -212,16 +195,11 @@ Detector::~Detector() {
   state_->thread.join();
 }
 
-void Detector::say_farewell() { state_->say_farewell(); }
+void MeshDetector::say_farewell() { state_->say_farewell(); }
 
-Detector::Sight Detector::sight(int rank) const {
+Detector::Sight MeshDetector::sight(int rank) const {
   const std::lock_guard lock(state_->mutex);
-  const State::Peer& peer = state_->peers[size_t(rank)];
-  Sight sight = peer.sight;
-  if (rank == state_->rank) return sight;
-  sight.silent_s = std::chrono::duration<double>(state_->looked - peer.heard).count();
-  sight.silent = state_->looked - peer.heard > kSilentBeats * state_->period;
-  return sight;
+  return state_->sights.sight(rank);
 }
 
 }  // namespace tinyshard

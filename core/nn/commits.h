@@ -1,0 +1,48 @@
+// Which of the copies of a rank's state count: the decisions of nn::Elastic, without tensors and
+// ranks. elastic.cpp has the protocol around it, and so has the simulator (tests/simulator).
+//
+// Example: three ranks have committed step 7 and copy the state after step 8. Rank 2 dies. Rank 0
+// had heard that all have step 8 and keeps that alone; rank 1 had not, and keeps 7 and 8. Both have
+// 8. Had rank 2 died before its own copy, nobody could have heard so: ranks 0 and 1 would each have
+// 7, and perhaps 8, and the least of the last ones, 7 or 8, is one that both have.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+namespace tinyshard::nn {
+
+template <class Snapshot>
+class Commits {
+ public:
+  static constexpr int64_t kNothing = -1;
+
+  // The step of the last copy, kNothing where there is none: of all ranks' answers the least is the
+  // newest that all have.
+  int64_t last_step() const { return last_ ? last_->first : kNothing; }
+
+  // A copy, of a later step than the last. The one before it counts until all have this one.
+  void keep(int64_t step, Snapshot snapshot) {
+    before_ = std::exchange(last_, std::pair(step, std::move(snapshot)));
+  }
+  void all_have_last() { before_.reset(); }
+
+  // Goes back to the copy of a step and gives up the others. Null where there is no such copy, or
+  // the step is kNothing.
+  const Snapshot* return_to(int64_t step) {
+    if (step == kNothing) {
+      last_.reset();
+    } else if (last_step() != step) {
+      if (!before_ || before_->first != step) return nullptr;
+      last_ = std::exchange(before_, {});
+    }
+    before_.reset();
+    return last_ ? &last_->second : nullptr;
+  }
+
+ private:
+  std::optional<std::pair<int64_t, Snapshot>> last_,
+      before_;  // before_: until all ranks have last_
+};
+
+}  // namespace tinyshard::nn
