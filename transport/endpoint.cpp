@@ -24,6 +24,8 @@ constexpr uint64_t kEagerPolls =
 constexpr size_t kEarlyNotices = 64;
 constexpr Channel::Duration kLookEvery = std::chrono::milliseconds(20);
 constexpr int kLooksAtGone = 10;
+// A process that was itself stopped finds its deadlines passed: it reads what has come first.
+constexpr Channel::Duration kGrace = std::chrono::milliseconds(20);
 
 void relax() {
 #if defined(__x86_64__)
@@ -136,7 +138,7 @@ void Endpoint::exchange(std::span<const int> ranks, const void* out, void* in, s
     }
   }
 
-  std::optional<Deadline> begun;
+  std::optional<Deadline> begun, overdue;
   Deadline next_look{};
   int looks = 0;
   wait_until([&](Deadline now) {
@@ -167,7 +169,8 @@ void Endpoint::exchange(std::span<const int> ranks, const void* out, void* in, s
         detail = state.text;
       }
     }
-    if (detail.empty() && now >= deadline) {
+    if (now >= deadline && !overdue) overdue = now;
+    if (detail.empty() && overdue && now - *overdue >= kGrace) {
       culprit = pending.back().rank;
       detail = "the deadline passed";
       const PeerState state = channel_->peer_state(culprit);

@@ -23,6 +23,8 @@ constexpr size_t kLocalsOfPairs = 1u << 7;
 constexpr Channel::Duration kHeadersTurn = std::chrono::milliseconds(500);
 constexpr Channel::Duration kAnnouncementsTurn = std::chrono::seconds(1);
 
+constexpr uint64_t kWorldId = 1;
+
 double seconds(Channel::Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
@@ -130,7 +132,17 @@ std::unique_ptr<Communicator> Group::world(std::shared_ptr<Endpoint> endpoint,
   }
   std::vector<int> counts(others.size());
   const Deadline deadline = channel.now() + endpoint->options().timeout;
-  endpoint->exchange(others, &local_participants, counts.data(), sizeof(int), deadline, "connect");
+  try {
+    endpoint->exchange(others, &local_participants, counts.data(), sizeof(int), deadline,
+                       "connect");
+  } catch (const CommError& error) {
+    // Others may have all that they waited for, and be in their first call.
+    Notice notice{.group = kWorldId, .from = channel.rank(), .culprit = error.info().peer};
+    error.info().detail.copy(notice.text, sizeof(notice.text) - 1);
+    const std::lock_guard lock(endpoint->mutex);
+    for (int rank : others) channel.send_notice(rank, notice);
+    throw;
+  }
   counts.insert(counts.begin() + channel.rank(), local_participants);
 
   std::vector<int> ranks;
@@ -138,8 +150,8 @@ std::unique_ptr<Communicator> Group::world(std::shared_ptr<Endpoint> endpoint,
     ranks.insert(ranks.end(), static_cast<size_t>(counts[rank]), static_cast<int>(rank));
   }
   std::string name = endpoint->options().name;
-  return std::unique_ptr<Communicator>(
-      new Group(std::move(endpoint), std::move(name), std::move(ranks), {.id = 1, .context = 1}));
+  return std::unique_ptr<Communicator>(new Group(std::move(endpoint), std::move(name),
+                                                 std::move(ranks), {.id = kWorldId, .context = 1}));
 }
 
 Group::Group(std::shared_ptr<Endpoint> endpoint, std::string name, std::vector<int> ranks,
@@ -418,7 +430,10 @@ void Group::fail(Failure failure, bool tell_peers) {
   }
 }
 
+// Passes it on: this rank will close its connections, and who sees that has to know why by then,
+// though the first witness's own notice may be slower.
 void Group::receive(const Notice& notice) {
+  if (failed()) return;
   if (notice.culprit == rank()) {
     fail({notice.from, fmt::format("rank {} gave up on this rank: {}", notice.from, notice.text),
           FailureCause::Aborted},
@@ -430,6 +445,11 @@ void Group::receive(const Notice& notice) {
     fail({notice.culprit, fmt::format("rank {} reports: {}", notice.from, notice.text),
           notice.cause},
          false);
+  }
+  if (notice.culprit == rank()) return;
+  for (const auto& member : layout_.members) {
+    if (member.rank != rank() && member.rank != notice.from)
+      endpoint_->channel().send_notice(member.rank, notice);
   }
 }
 

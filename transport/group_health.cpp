@@ -25,6 +25,8 @@ constexpr int kLooksAtEnded = 2, kLooksAtLeft = 20;
 
 // Heartbeats tell of calls that have just changed: only waits of some length are compared.
 constexpr uint32_t kDivergedAfterMs = 400;
+// Where as many wait in the one call as in the other, the rest is given so long to say more.
+constexpr uint32_t kUndecidedMs = 1200;
 
 FailureCause cause_of(const PeerState& state) {
   return state.left      ? FailureCause::Left
@@ -97,19 +99,56 @@ std::optional<Group::Failure> Group::seen_by_detector(const Request& request) {
   detector::Doing own = doing(endpoint_->channel().now());
   if (own.waits == 0 || own.sequence != request.sequence() || own.waited_ms < kDivergedAfterMs)
     return std::nullopt;
+  const auto waits_in = [&](const detector::Doing& other) {
+    return other.waits != 0 && other.group == id_ && other.sequence == own.sequence &&
+           other.waited_ms >= kDivergedAfterMs && is_sane(other);
+  };
   for (const auto& member : layout_.members) {
     if (member.rank == rank()) continue;
     const Detector::Sight sight = detector->sight(member.rank);
     const detector::Doing& other = sight.doing;
-    if (other.waits == 0 || other.group != id_ || other.sequence != own.sequence ||
-        other.waited_ms < kDivergedAfterMs || !is_sane(other) || same_call(own, other))
-      continue;
+    if (!waits_in(other) || same_call(own, other)) continue;
+    // As where headers are compared, the one to blame is in the minority.
+    size_t with_own = 1, with_other = 0, known = 1;
+    for (const int rank : layout_.ranks) {
+      if (rank == this->rank()) continue;
+      const detector::Doing third = detector->sight(rank).doing;
+      if (!waits_in(third)) continue;
+      ++known;
+      with_own += same_call(third, own);
+      with_other += same_call(third, other);
+    }
+    if (with_own == with_other && known < layout_.ranks.size() && own.waited_ms < kUndecidedMs)
+      return std::nullopt;
+    if (with_own < with_other)
+      return Failure{rank(),
+                     fmt::format("the ranks diverged: rank {}, this one: {}; rank {} ({}) and {} "
+                                 "others: {}",
+                                 rank(), describe(own), member.rank, sight.who, with_other - 1,
+                                 describe(other)),
+                     FailureCause::Diverged};
     return Failure{member.rank,
                    fmt::format("the ranks diverged: rank {} ({}): {}", member.rank, sight.who,
                                describe(other)),
                    FailureCause::Diverged};
   }
   return std::nullopt;
+}
+
+// The rank that this late call waits for in the end; -1: nobody. Those that it waits for may wait
+// themselves: for a member from which nothing is heard, or else for the one that came last.
+int Group::latest() const {
+  if (awaited_.empty()) return -1;
+  const Detector* detector = endpoint_->detector();
+  if (detector == nullptr) return awaited_.front();
+  for (const int rank : layout_.ranks) {
+    if (rank != this->rank() && detector->sight(rank).silent) return rank;
+  }
+  const auto waited = [&](int rank) {
+    const detector::Doing doing = detector->sight(rank).doing;
+    return doing.waits != 0 && doing.group == id_ ? doing.waited_ms : 0;
+  };
+  return *std::ranges::min_element(awaited_, {}, waited);
 }
 
 // Fails the group when this call has no hope: late, its peer ended, or this process is being ended.
@@ -127,13 +166,14 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
   } catch (const ChannelError& error) {
     return met(error, false);
   }
-  int culprit = -1, worst = 0;
+  int culprit = -1, suspect = -1, worst = 0;
   FailureCause cause = FailureCause::Unknown;
   std::string detail;
   for (int rank : awaited_) {
     const PeerState state = endpoint_->peer_state(rank);
     const int bad = state.left || state.gone ? 2 : state.suspect ? 1 : 0;
     if (bad == 0) continue;
+    if (bad == 1 && suspect < 0) suspect = rank;
     if (bad > worst) {
       culprit = rank;
       cause = cause_of(state);
@@ -151,18 +191,37 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
     cause = FailureCause::Gone;
     detail += fmt::format("; {} (rank {})", endpoint_->peer_state(rank).text, rank);
   }
+  // Those that go after it close their connections, too: the first that was found ended stays the
+  // one to blame.
+  const int first = suspicion_.rank;
+  if (worst == 2 && first >= 0 && first != culprit) {
+    const PeerState state = endpoint_->peer_state(first);
+    if (state.gone || state.left) {
+      culprit = first;
+      cause = cause_of(state);
+    }
+  }
   const std::string interrupted = channel.interrupted();
   if (!interrupted.empty()) return fail({culprit, interrupted + detail, cause}, true);
   if (given_up(worst == 2 ? culprit : -1)) return fail({culprit, detail.substr(2), cause}, true);
   if (const auto failure = seen_by_detector(request)) return fail(*failure, true);
   if (overdue_) endpoint_->deliver_notices();
   if (!late || failed()) return;
+  // One that ended just now had the same deadline as this rank, and did not wait for its error.
+  if (suspect >= 0 && worst == 2) {
+    culprit = suspect;
+    cause = FailureCause::Stopped;
+  }
   if (culprit < 0) {
     cause = FailureCause::Late;
-    if (!awaited_.empty()) culprit = awaited_.front();
+    culprit = latest();
     if (culprit >= 0 && endpoint_->detector() != nullptr) {
       const Detector::Sight sight = endpoint_->detector()->sight(culprit);
-      if (is_sane(sight.doing))
+      if (sight.silent) {
+        cause = FailureCause::Stopped;
+        detail += fmt::format("; no heartbeat of {} for {:.1f} s (rank {})", sight.who,
+                              sight.silent_s, culprit);
+      } else if (is_sane(sight.doing))
         detail += fmt::format("; {} runs, {}", sight.who, describe(sight.doing));
     }
   }
