@@ -1,0 +1,541 @@
+// The ranks' program is the loop of nn::Elastic: form a world, go back to the newest step that all
+// have, compute and commit, and where a rank is lost re-form without it. Group, Request, Endpoint,
+// Sights, agree_on_members, StoredValues and Commits are the library's; the tensors are a number.
+#include "tests/simulator/run.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/error.h"
+#include "core/nn/commits.h"
+#include "tests/simulator/channel.h"
+#include "tests/simulator/world.h"
+#include "transport/endpoint.h"
+#include "transport/formation.h"
+#include "transport/group.h"
+
+namespace simulator {
+namespace {
+
+using namespace tinyshard;
+using namespace std::chrono_literals;
+
+// What lies between a deadline and the error that tells of it: the grace, a nap, the news' way.
+constexpr Time kSlack = 300ms;
+constexpr Time kReportsKill = 1s;
+
+struct State {
+  int64_t step = 0;
+  uint64_t value = 0;  // in the place of all weights
+};
+
+uint64_t mix(uint64_t a, uint64_t b) { return Random(a * 31 + b).next(); }
+
+class Job {
+ public:
+  Job(const Scenario& scenario, bool with_log)
+      : s_(scenario),
+        with_log_(with_log),
+        world_(scenario.ranks, scenario.seed),
+        ranks_(size_t(scenario.ranks)) {}
+
+  Outcome run() {
+    for (int p = 0; p < s_.ranks; ++p) world_.start(p, [this, p] { live(p); });
+    for (const Fault& fault : s_.faults) world_.after(fault.at, [this, &fault] { happen(fault); });
+    const Time limit = 20 * (s_.timeout + s_.patience) + 60s;
+    if (!world_.run_until(limit)) {
+      for (int p = 0; p < s_.ranks; ++p) {
+        if (!world_.process(p).fiber->ended())
+          broke(p, "hang", fmt::format("it has not ended after {:.1f} s", limit.count() * 1e-9));
+      }
+    }
+    check_end();
+    return std::move(out_);
+  }
+
+ private:
+  struct Rank {
+    // What befell it that others may blame it for.
+    bool killed = false, stopped = false, slow = false, diverges = false;
+    Time killed_at{};
+    bool finished = false, ended = false;  // ended: with an error
+    State final_state = {};
+    Time waits_since{};
+    nn::Commits<State> commits = {};
+  };
+  struct Committed {
+    uint32_t formation;
+    uint64_t value;
+  };
+
+  Rank& rank(int p) { return ranks_[size_t(p)]; }
+
+  template <class... Args>
+  void log(int p, fmt::format_string<Args...> text, Args&&... args) {
+    if (!with_log_) return;
+    out_.log += fmt::format("{:10.3f} ms  rank {}: ", world_.now().count() * 1e-6, p);
+    out_.log += fmt::format(text, std::forward<Args>(args)...) + "\n";
+  }
+  void broke(int p, const char* promise, const std::string& how) {
+    out_.broken.push_back(
+        fmt::format("{}: rank {} at {:.3f} ms: {}", promise, p, world_.now().count() * 1e-6, how));
+    log(p, "BROKEN: {}", out_.broken.back());
+  }
+
+  // ----------------------------------------------------------------------------------------------
+  // Faults.
+
+  void happen(const Fault& fault) {
+    const int p = fault.process;
+    if (fault.kind <= Fault::Slow || fault.kind == Fault::Diverge) {
+      if (world_.process(p).fiber->ended()) return;
+      log(p, "fault: {}",
+          fault.kind == Fault::Kill   ? "killed"
+          : fault.kind == Fault::Stop ? "stopped"
+          : fault.kind == Fault::Slow ? "slow"
+                                      : "will diverge");
+    }
+    switch (fault.kind) {
+      case Fault::Kill:
+        rank(p).killed = true;
+        rank(p).killed_at = world_.now();
+        world_.kill(p);
+        break;
+      case Fault::Stop:
+        rank(p).stopped = true;
+        world_.stop(p);
+        world_.after(fault.lasts, [this, p] {
+          log(p, "goes on");
+          went_on_ = world_.now();
+          world_.go_on(p);
+        });
+        break;
+      case Fault::Slow:
+        rank(p).slow = true;
+        world_.process(p).slow = 200ms;
+        world_.after(fault.lasts, [this, p] { world_.process(p).slow = 0ns; });
+        break;
+      case Fault::Diverge:
+        rank(p).diverges = true;
+        break;
+      case Fault::OneWay:
+        cut_for(p, fault.other, fault.lasts);
+        break;
+      case Fault::Reset:
+        broken_links_.emplace(p, fault.other);
+        world_.reset(p, fault.other);
+        break;
+      case Fault::Partition:
+        for (int a = 0; a < s_.ranks; ++a) {
+          if ((fault.side >> a & 1) == 0) continue;
+          for (int b = World::kStoreHost; b < s_.ranks; ++b) {
+            if (b >= 0 && (fault.side >> b & 1) != 0) continue;
+            cut_for(a, b, fault.lasts);
+            cut_for(b, a, fault.lasts);
+          }
+        }
+        break;
+    }
+  }
+
+  void cut_for(int from, int to, Time lasts) {
+    broken_links_.emplace(from, to);
+    world_.cut(from, to, true);
+    world_.after(lasts, [this, from, to] { world_.cut(from, to, false); });
+  }
+
+  bool any_link_broken(int a) const {
+    return std::ranges::any_of(broken_links_,
+                               [&](const auto& l) { return l.first == a || l.second == a; });
+  }
+
+  // Whether rank p may say that `peer` is to blame: something befell it, or a rank that p can hear
+  // has lost it. A rank of the own side of a cut is not to blame. Whoever is to blame itself hears so
+  // from any of the others.
+  bool may_blame(int p, int peer, std::string_view text) const {
+    const auto struck = [&](int r) {
+      const Rank& of = ranks_[size_t(r)];
+      return of.killed || of.stopped || of.slow || of.diverges || was_diverged_.contains(r);
+    };
+    if (struck(peer) || struck(p) || ranks_[size_t(peer)].ended) return true;
+    // One that was stopped until just before the deadline looks like all others by then.
+    if (world_.now() - went_on_ < 200ms) return true;
+    // Held up until the deadline, all come at once, and what the last one sent is still on its way.
+    if (ranks_[size_t(peer)].finished &&
+        std::ranges::any_of(ranks_, [](const Rank& r) { return r.stopped || r.slow; }))
+      return true;
+    // Where half of them or more have diverged, the rest is the minority.
+    if (2 * int(was_diverged_.size()) >= s_.ranks) return true;
+    if (text.find("gave up on this rank") != text.npos && any_link_broken(p)) return true;
+    return std::ranges::any_of(broken_links_, [&](const auto& link) {
+      const auto [a, b] = link;
+      if (a != peer && b != peer) return false;
+      const int witness = a == peer ? b : a;
+      return witness >= 0 && can_tell(witness, p);
+    });
+  }
+
+  // Whether news of a rank reaches another one now, perhaps by way of others.
+  bool can_tell(int from, int to) const {
+    uint64_t reached = uint64_t{1} << from;
+    for (uint64_t before = 0; before != reached;) {
+      before = reached;
+      for (int a = 0; a < s_.ranks; ++a) {
+        for (int b = 0; b < s_.ranks && (before >> a & 1) != 0; ++b) {
+          if (!world_.is_cut(a, b)) reached |= uint64_t{1} << b;
+        }
+      }
+    }
+    return (reached >> to & 1) != 0;
+  }
+
+  // ----------------------------------------------------------------------------------------------
+  // The program of a rank.
+
+  class Host final : public FormationHost {
+   public:
+    Host(Job& job, int p) : job_(job), p_(p) {}
+    Deadline now() override { return job_.world_.clock(p_); }
+    void sleep(std::chrono::milliseconds time) override { job_.world_.sleep(p_, time); }
+    std::vector<int> processes() override {
+      std::vector<int> alive;
+      for (int p = 0; p < job_.s_.ranks; ++p) {
+        const Process& process = job_.world_.process(p);
+        if (process.alive && !process.fiber->ended()) alive.push_back(p);
+      }
+      return alive;
+    }
+
+   private:
+    Job& job_;
+    int p_;
+  };
+
+  void live(int p) {
+    LaunchEnvironment launch;
+    launch.launcher = Launcher::Own;
+    launch.rank = p;
+    launch.size = s_.ranks;
+    launch.local_rank = s_.one_host ? p : 0;
+    launch.local_size = s_.one_host ? s_.ranks : 1;
+    std::unique_ptr<Communicator> world;
+    try {
+      try {
+        world = connect(p, launch);
+      } catch (const CommError& error) {
+        note(p, launch, error);
+        reform(p, launch, world);
+      }
+      for (;;) {
+        try {
+          train(p, launch, *world);
+          rank(p).finished = true;
+          log(p, "finished");
+          world_.process(p).closing = true;
+          world.reset();
+          world_.process(p).closing = false;
+          return over(p);
+        } catch (const CommError& error) {
+          note(p, launch, error);
+        }
+        world_.process(p).closing = true;
+        world.reset();
+        world_.process(p).closing = false;
+        reform(p, launch, world);
+      }
+    } catch (const CommError& error) {
+      log(p, "ends: {}", error.what());
+      check_last(p, launch, error);
+    } catch (const std::exception& error) {
+      broke(p, "errors are CommErrors", error.what());
+    }
+    rank(p).ended = true;
+    over(p);
+  }
+
+  // The launcher sees a process end.
+  void over(int p) {
+    world_.after(world_.random.up_to(50ms),
+                 [this, p] { world_.stored.give_up(p, fmt::format("rank {} has ended", p)); });
+  }
+
+  // As connect_world.
+  std::unique_ptr<Communicator> connect(int p, const LaunchEnvironment& launch) {
+    auto channel = meet(world_, launch, s_.timeout);
+    CommOptions options;
+    options.timeout = s_.timeout;
+    options.verify = s_.verify;
+    options.spin = 0ns;
+    options.tuning = {.direct_bytes = 256,
+                      .segment_bytes = 96,
+                      .split_broadcast_bytes = 128,
+                      .max_message_bytes = 200};
+    auto endpoint = std::make_shared<Endpoint>(std::move(channel), options);
+    if (launch.size > 1)
+      endpoint->set_detector(beat(world_, launch, [e = endpoint.get()] { return e->doing(); }));
+    rank(p).waits_since = world_.now();
+    auto world = Group::world(std::move(endpoint), 1);
+    formed(p, launch);
+    return world;
+  }
+
+  // As reform_job and Context::reform.
+  void reform(int p, LaunchEnvironment& launch, std::unique_ptr<Communicator>& world) {
+    for (int attempts = std::max(1, launch.size);; --attempts) {
+      std::vector<int> members;
+      try {
+        Host host(*this, p);
+        members = agree_on_members(launch, *world_.store_of(p), host, s_.patience);
+      } catch (const StoreError& error) {
+        throw CommError({.rank = launch.rank,
+                         .peer = launch.rank_now(error.culprit),
+                         .operation = "reform",
+                         .detail = error.what()});
+      }
+      launch = next_formation(std::move(launch), std::move(members));
+      try {
+        world = connect(p, launch);
+        return;
+      } catch (const CommError& error) {
+        note(p, launch, error);
+        if (attempts <= 1) throw;
+      }
+    }
+  }
+
+  void train(int p, const LaunchEnvironment& launch, Communicator& world) {
+    nn::Commits<State>& commits = rank(p).commits;
+    State state;
+    const int64_t newest = least(p, world, commits.last_step());
+    const State* common = commits.return_to(newest);
+    if (newest != nn::Commits<State>::kNothing) {
+      if (common == nullptr)
+        return broke(p, "survivors share a commit", fmt::format("step {} is not here", newest));
+      state = *common;
+    }
+    restored(p, launch, newest, state);
+    while (state.step < s_.steps) {
+      world_.sleep(p, world_.random.up_to(s_.step_time));
+      step(p, launch, world, state);
+      if (state.step % s_.commit_every != 0 && state.step != s_.steps) continue;
+      commits.keep(state.step, state);
+      least(p, world, state.step);
+      commits.all_have_last();
+      committed(p, launch, state);
+    }
+    rank(p).final_state = state;
+  }
+
+  void wait(int p, Work work) {
+    rank(p).waits_since = world_.now();
+    work.wait();
+    ++out_.collectives;
+  }
+
+  int64_t least(int p, Communicator& world, int64_t mine) {
+    int64_t all = mine;
+    const CommBuffer buffer{&all};
+    wait(p, world.all_reduce({&buffer, 1}, {&buffer, 1}, 1, DType::I64, ReduceOp::Min));
+    return all;
+  }
+
+  static int64_t term(int p, int64_t step, size_t element) {
+    return static_cast<int64_t>(mix(mix(uint64_t(p), uint64_t(step)), element) & 0xffffff);
+  }
+
+  // One step of a program that is the same on all ranks, but for one that diverges.
+  void step(int p, const LaunchEnvironment& launch, Communicator& world, State& state) {
+    const int64_t own_step = std::exchange(rank(p).diverges, false)
+                                 ? (was_diverged_.insert(p), state.step + 1)
+                                 : state.step;
+    Random random(mix(s_.seed, uint64_t(own_step)));
+    const std::vector<int> members = members_of(launch);
+    const size_t count = size_t(random.chance(50) ? random.between(1, 12) : random.between(13, 90));
+    const RunIdentity identity{
+        .run = uint64_t(own_step) + 1, .what = random.next(), .label = "step"};
+    std::vector<int64_t> terms(count), sums(count);
+    for (size_t i = 0; i < count; ++i) terms[i] = term(p, own_step, i);
+    const CommBuffer from{terms.data()}, to{sums.data()};
+    Work work = world.start({.op = CollectiveOp::AllReduce,
+                             .reduce = ReduceOp::Sum,
+                             .dtype = DType::I64,
+                             .count = count,
+                             .identity = &identity},
+                            {&from, 1}, {&to, 1});
+    // Another one is under way at the same time.
+    const int root = random.below(world.size());
+    const size_t second_count = size_t(random.between(1, 40));
+    std::vector<int64_t> second(second_count * size_t(world.size())), mine(second_count);
+    for (size_t i = 0; i < second_count; ++i) mine[i] = term(p, -1 - own_step, i);
+    const CommBuffer second_from{mine.data()}, second_to{second.data()};
+    const int kind = random.below(4);
+    Work other;
+    if (kind == 1)
+      other = world.all_gather({&second_from, 1}, {&second_to, 1}, second_count, DType::I64);
+    if (kind == 2)
+      other = world.broadcast({&second_from, 1}, {&second_to, 1}, second_count, DType::I64, root);
+    wait(p, work);
+    for (size_t i = 0; i < count; ++i) {
+      int64_t right = 0;
+      for (int member : members) right += term(member, own_step, i);
+      if (sums[i] != right) {
+        broke(p, "results are right",
+              fmt::format("step {}: sum {} is {} and not {}", own_step, i, sums[i], right));
+        break;
+      }
+    }
+    wait(p, other);
+    for (size_t m = 0; m < (kind == 1 ? members.size() : kind == 2 ? 1u : 0u); ++m) {
+      const int source = members[kind == 1 ? m : size_t(root)];
+      for (size_t i = 0; i < second_count; ++i) {
+        if (second[m * second_count + i] != term(source, -1 - own_step, i)) {
+          broke(p, "results are right",
+                fmt::format("step {}: what rank {} gave", own_step, source));
+          break;
+        }
+      }
+    }
+    if (kind == 3) wait(p, world.barrier());
+    state.value = mix(state.value, uint64_t(sums[0]));
+    ++state.step;
+  }
+
+  static std::vector<int> members_of(const LaunchEnvironment& launch) {
+    std::vector<int> members;
+    for (int rank = 0; rank < launch.size; ++rank) members.push_back(launch.launched_as(rank));
+    return members;
+  }
+
+  // ----------------------------------------------------------------------------------------------
+  // Promises.
+
+  // All ranks of a formation mean the same one.
+  void formed(int p, const LaunchEnvironment& launch) {
+    const std::vector<int> members = members_of(launch);
+    log(p, "formation {} of ranks {}", launch.formation, fmt::join(members, ", "));
+    out_.formations = std::max(out_.formations, int(launch.formation) + 1);
+    const auto [at, is_new] = formations_.emplace(launch.formation, members);
+    if (!is_new && at->second != members)
+      broke(p, "a formation has the same members on all ranks",
+            fmt::format("formation {} is of {} and of {}", launch.formation,
+                        fmt::join(at->second, ", "), fmt::join(members, ", ")));
+  }
+
+  // A world goes on from what was committed last, the same everywhere.
+  void restored(int p, const LaunchEnvironment& launch, int64_t step, const State& state) {
+    log(p, "goes on from step {}", step);
+    const auto [at, is_new] = restored_.emplace(launch.formation, std::pair(step, state.value));
+    if (!is_new && at->second != std::pair(step, state.value))
+      broke(p, "all ranks go on from the same state",
+            fmt::format("formation {} from step {} and from step {}, or other values",
+                        launch.formation, at->second.first, step));
+    // A world that others have left already may begin, and gets nowhere.
+    for (const auto& [known_step, known] : committed_) {
+      if (step < known_step && known.formation <= launch.formation)
+        broke(p, "a committed step survives",
+              fmt::format("formation {} goes back to step {}, and step {} was committed in {}",
+                          launch.formation, step, known_step, known.formation));
+    }
+    const auto known = committed_.find(step);
+    if (known != committed_.end() && known->second.value != state.value)
+      broke(p, "a committed step survives", fmt::format("step {} has another value", step));
+  }
+
+  // No two worlds commit one after the other's restart.
+  void committed(int p, const LaunchEnvironment& launch, const State& state) {
+    ++out_.commits;
+    log(p, "committed step {} in formation {}", state.step, launch.formation);
+    const auto [at, is_new] =
+        committed_.emplace(state.step, Committed{launch.formation, state.value});
+    if (!is_new && (at->second.formation != launch.formation || at->second.value != state.value))
+      broke(p, "two sides never both commit",
+            fmt::format("step {} in formation {} and in formation {}", state.step,
+                        at->second.formation, launch.formation));
+    for (auto later = restored_.upper_bound(launch.formation); later != restored_.end(); ++later) {
+      if (later->second.first < state.step)
+        broke(p, "two sides never both commit",
+              fmt::format("step {} in formation {}, while formation {} went on from step {}",
+                          state.step, launch.formation, later->first, later->second.first));
+    }
+  }
+
+  // An error comes in time and names a rank that is to blame.
+  void note(int p, const LaunchEnvironment& launch, const CommError& error) {
+    ++out_.errors;
+    log(p, "{}", error.what());
+    const CommErrorInfo& info = error.info();
+    if (s_.faults.empty()) return broke(p, "no error without a fault", error.what());
+    const int peer = info.peer < 0 ? -1 : launch.launched_as(info.peer);
+    if (peer < 0) {
+      if (info.operation != "connect") broke(p, "an error names a rank", error.what());
+    } else if (info.operation != "connect" && !may_blame(p, peer, error.what())) {
+      broke(p, "an error names a rank that is to blame",
+            fmt::format("it blames rank {}: {}", peer, error.what()));
+    }
+    const Rank& own = rank(p);
+    if (own.stopped || own.slow) return;
+    const Time waited = world_.now() - own.waits_since;
+    if (info.operation != "connect" && waited > s_.timeout + kSlack)
+      broke(p, "nothing waits beyond its deadline",
+            fmt::format("{:.1f} ms: {}", waited.count() * 1e-6, error.what()));
+    if (s_.faults.size() == 1 && peer >= 0 && rank(peer).killed && info.operation != "connect") {
+      const Time since = world_.now() - std::max(own.waits_since, rank(peer).killed_at);
+      if (since > kReportsKill)
+        broke(p, "a kill is told within a second",
+              fmt::format("{:.1f} ms: {}", since.count() * 1e-6, error.what()));
+    }
+  }
+
+  // A rank that gives up for good was gone for too long, or cannot reach the store.
+  void check_last(int p, const LaunchEnvironment& launch, const CommError& error) {
+    const Rank& own = rank(p);
+    if (own.stopped || own.slow || any_link_broken(p)) return;
+    // Whoever is at another one's mercy twice in a row may run out of attempts.
+    if (!broken_links_.empty() ||
+        std::ranges::any_of(ranks_, [](const Rank& r) { return r.stopped || r.slow; }))
+      return;
+    broke(p, "survivors go on", fmt::format("formation {}: {}", launch.formation, error.what()));
+  }
+
+  void check_end() {
+    std::optional<uint64_t> value;
+    for (int p = 0; p < s_.ranks; ++p) {
+      const Rank& own = rank(p);
+      if (!own.finished) continue;
+      ++out_.finished;
+      if (!value) value = own.final_state.value;
+      if (*value != own.final_state.value)
+        broke(p, "all ranks end with the same state", "it differs");
+    }
+  }
+
+  const Scenario& s_;
+  const bool with_log_;
+  Outcome out_;
+  std::set<std::pair<int, int>> broken_links_;  // ever; -1: the store's host
+  std::set<int> was_diverged_;
+  Time went_on_ = -1s;  // the last one that had been stopped
+  std::map<uint32_t, std::vector<int>> formations_;
+  std::map<uint32_t, std::pair<int64_t, uint64_t>> restored_;  // by formation: step and value
+  std::map<int64_t, Committed> committed_;                     // by step
+  World world_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace
+
+Outcome run(const Scenario& scenario, bool with_log) {
+  Job job(scenario, with_log);
+  return job.run();
+}
+
+}  // namespace simulator

@@ -1,0 +1,41 @@
+// One simulated job, drawn from a seed: its ranks, what they compute, which faults meet it, and which
+// promises were broken.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/simulator/random.h"
+
+namespace simulator {
+
+struct Fault {
+  enum Kind { Kill, Stop, Slow, Partition, OneWay, Reset, Diverge } kind = Kill;
+  Time at{};
+  Time lasts{};       // Stop, Slow, Partition, OneWay
+  int process = 0;    // Kill to Slow, Diverge; of the others the first of two
+  int other = 0;      // OneWay, Reset: the second; -1 is where the store runs
+  uint64_t side = 0;  // Partition: a bit for each process on the side that the store is not on
+};
+
+struct Scenario {
+  uint64_t seed = 0;
+  int ranks = 2;
+  bool one_host = false;  // the process table shows all ranks
+  bool verify = false;
+  int steps = 4, commit_every = 1;
+  Time timeout{}, patience{}, step_time{};
+  std::vector<Fault> faults = {};
+};
+
+Scenario draw(uint64_t seed);
+std::string describe(const Scenario& scenario);  // of several lines
+
+struct Outcome {
+  std::vector<std::string> broken = {};  // promises; empty: all were kept
+  std::string log = {};                  // what happened, where it was asked for
+  int formations = 0, errors = 0, commits = 0, collectives = 0, finished = 0;
+};
+Outcome run(const Scenario& scenario, bool with_log);
+
+}  // namespace simulator

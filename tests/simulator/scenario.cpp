@@ -1,0 +1,95 @@
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "tests/simulator/run.h"
+
+namespace simulator {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::array<const char*, 7> kNames = {"kill",    "stop",  "slow",   "partition",
+                                               "one way", "reset", "diverge"};
+
+double ms(Time time) { return std::chrono::duration<double, std::milli>(time).count(); }
+
+Fault draw_fault(Random& random, const Scenario& scenario) {
+  // Kills are what happens most, and what everything else is mixed with.
+  constexpr std::array<Fault::Kind, 12> kKinds = {
+      Fault::Kill, Fault::Kill,      Fault::Kill,   Fault::Kill,   Fault::Stop,  Fault::Stop,
+      Fault::Slow, Fault::Partition, Fault::OneWay, Fault::OneWay, Fault::Reset, Fault::Diverge};
+  Fault fault;
+  fault.kind = kKinds[static_cast<size_t>(random.below(int(kKinds.size())))];
+  if (scenario.one_host && (fault.kind == Fault::Partition || fault.kind == Fault::OneWay))
+    fault.kind = Fault::Kill;
+  fault.at = 20ms + random.up_to(scenario.step_time * 4 * scenario.steps);
+  fault.process = random.below(scenario.ranks);
+  fault.lasts = random.chance(50) ? random.up_to(scenario.timeout / 2)
+                                  : scenario.timeout / 2 + random.up_to(3 * scenario.timeout);
+  fault.other = random.below(scenario.ranks);
+  if (fault.other == fault.process) fault.other = (fault.process + 1) % scenario.ranks;
+  if (fault.kind == Fault::OneWay && random.chance(25)) fault.other = -1;
+  const uint64_t all = (uint64_t{1} << scenario.ranks) - 1;
+  fault.side = 1 + random.next() % all;  // perhaps of all: nobody reaches the store
+  return fault;
+}
+
+}  // namespace
+
+Scenario draw(uint64_t seed) {
+  Random random(seed * 2 + 1);
+  Scenario scenario;
+  scenario.seed = seed;
+  scenario.ranks = std::array{2, 3, 3, 4, 4, 5, 6, 8}[static_cast<size_t>(random.below(8))];
+  scenario.one_host = random.chance(40);
+  scenario.verify = random.chance(30);
+  scenario.steps = random.between(1, 6);
+  scenario.commit_every = random.between(1, 2);
+  scenario.timeout = 1500ms + random.up_to(1500ms);
+  scenario.patience = 2 * scenario.timeout;
+  scenario.step_time = random.chance(50) ? 1ms : 20ms;
+  const int faults = std::array{0, 1, 1, 1, 1, 2, 2, 3}[static_cast<size_t>(random.below(8))];
+  for (int i = 0; i < faults; ++i) scenario.faults.push_back(draw_fault(random, scenario));
+  return scenario;
+}
+
+std::string describe(const Scenario& s) {
+  std::string text =
+      fmt::format("seed {}: {} ranks on {}, {} steps, a commit every {}, timeout {:.0f} ms{}\n",
+                  s.seed, s.ranks, s.one_host ? "one host" : "several hosts", s.steps,
+                  s.commit_every, ms(s.timeout), s.verify ? ", verified" : "");
+  for (const Fault& fault : s.faults) {
+    text += fmt::format("  {:8.1f} ms: {}", ms(fault.at), kNames[fault.kind]);
+    switch (fault.kind) {
+      case Fault::Kill:
+        text += fmt::format(" rank {}", fault.process);
+        break;
+      case Fault::Diverge:
+        text += fmt::format(" rank {}, from its next step on", fault.process);
+        break;
+      case Fault::Stop:
+      case Fault::Slow:
+        text += fmt::format(" rank {} for {:.1f} ms", fault.process, ms(fault.lasts));
+        break;
+      case Fault::OneWay:
+        text += fmt::format(" {} to {} for {:.1f} ms", fault.process, fault.other, ms(fault.lasts));
+        break;
+      case Fault::Reset:
+        text += fmt::format(" connections of ranks {} and {}", fault.process, fault.other);
+        break;
+      case Fault::Partition:
+        text += " of";
+        for (int p = 0; p < s.ranks; ++p) {
+          if ((fault.side >> p & 1) != 0) text += fmt::format(" {}", p);
+        }
+        text += fmt::format(" from the others and the store for {:.1f} ms", ms(fault.lasts));
+        break;
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace simulator
