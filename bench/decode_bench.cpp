@@ -67,6 +67,27 @@ void decode_rows(const ModelConfig& config, DType dtype) {
   }
 }
 
+// Products of few rows by matrices [k, n] that lie along n and along k, and of such by few columns.
+void product_rows(DType dtype, int64_t rows, int64_t k, int64_t n) {
+  const Tensor x = Tensor::randn({rows, k}).cast(dtype).realize();
+  const Tensor w = Tensor::randn({k, n}).cast(dtype).realize();
+  const Tensor along = Tensor::randn({n, k}).cast(dtype).realize();
+  auto row = [&](std::string_view what, auto&& f) {
+    Jit step = f;
+    std::vector<double> us;
+    for (int i = -3; i < 31; ++i) {
+      const auto start = bench::Clock::now();
+      for (int again = 0; again < 8; ++again) step(x).realize();
+      if (i >= 0) us.push_back(bench::us_since(start) / 8);
+    }
+    bench::print_row(fmt::format("{} {} [{}, {}] [{}, {}]", what, name(dtype), rows, k, k, n), us,
+                     double(k * n * itemsize(dtype)) / 1e9, "GB/s");
+  };
+  row("along n", [&](Tensor a) { return a.matmul(w); });
+  row("along k", [&](Tensor a) { return a.matmul(along.T()); });
+  row("columns", [&](Tensor a) { return along.matmul(a.T()); });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -80,7 +101,16 @@ int main(int argc, char** argv) {
   app.add_option("--layers", config.layers, "blocks")->check(CLI::PositiveNumber);
   app.add_option("--cache", config.context, "positions")->check(CLI::PositiveNumber);
   app.add_option("--dtype", types, "types of the weights")->delimiter(',');
+  std::vector<int64_t> product;
+  app.add_option("--product", product, "rows, terms and columns of a product to time instead")
+      ->delimiter(',')
+      ->expected(3);
   return bench::run_main("decode_bench", app, argc, argv, [&] {
+    if (!product.empty()) {
+      for (const std::string& type : types)
+        product_rows(dtype_from_name(type), product[0], product[1], product[2]);
+      return;
+    }
     for (const std::string& type : types) decode_rows(config, dtype_from_name(type));
   });
 }

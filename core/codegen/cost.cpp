@@ -147,7 +147,8 @@ double CostModel::cycles(const Nest& nest) const {
   double total = 0;
   for (size_t s = 1; s < nest.scopes.size(); ++s) {
     const Scope& scope = nest.scopes[s];
-    double steps = std::ceil(double(graph_.range(scope.range).size) / (scope.lanes * scope.tile));
+    const double size = scope.extent.one_value() ? 1 : double(graph_.range(scope.range).size);
+    double steps = std::ceil(size / (scope.lanes * scope.tile));
     trips[s] = trips[scope.parent] * steps;
     tiles[s] = tiles[scope.parent] * scope.tile;
     total += trips[s] * tiles[s] * 1.5;

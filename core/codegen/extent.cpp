@@ -214,6 +214,14 @@ class Masks {
 
 }  // namespace
 
+bool Extent::one_value() const {
+  return std::ranges::any_of(low, [&](const RangeBound& first) {
+    return std::ranges::any_of(high, [&](const RangeBound& end) {
+      return end.node == first.node && end.scale == first.scale && end.offset <= first.offset + 1;
+    });
+  });
+}
+
 Extent extent_of_stores(const Graph& graph, const std::vector<int>& stores, int range) {
   std::optional<Extent> all;
   for (int store : stores) {

@@ -43,6 +43,21 @@ bool is_narrow(const UOp& x, SmallProducts limit) {
          runs_along_last(x.src(0)) && runs_along_last(swap_last_two(x.src(1)));
 }
 
+// Decoding a token multiplies one row by each weight.
+bool reads_a_matrix(const UOp& x, SmallProducts limit) {
+  if (x.op() != Op::Dot) return false;
+  const size_t rank = x.shape().size();
+  const int64_t rows = x.shape()[rank - 2], columns = x.shape()[rank - 1],
+                terms = x.src(0).shape().back();
+  if (std::min(rows, columns) > limit.few || std::max(rows, columns) * terms < limit.matrix)
+    return false;
+  const UOp matrix = rows < columns ? swap_last_two(x.src(1)) : x.src(0);
+  for (UOp y = matrix; is_movement(y.op()); y = y.src(0)) {
+    if (y.op() == Op::Expand) return false;  // loops would read it once for each of the batch
+  }
+  return itemsize(x.dtype()) == 2 || runs_along_last(matrix);
+}
+
 // Few rows or columns of which a part counts, or few sums over a part: reading what lies behind is
 // what takes the time.
 bool is_partial(const UOp& x, const Demand& demand) {
@@ -297,7 +312,9 @@ std::vector<UOp> lower_products(std::span<const UOp> roots,
     if (!product && x.op() != Op::Conv && x.op() != Op::ConvBackwardData &&
         x.op() != Op::ConvBackwardWeight)
       return UOp();
-    if (!is_narrow(x, small) && !partial && library_supports(row_major_call(x))) return UOp();
+    if (!is_narrow(x, small) && !reads_a_matrix(x, small) && !partial &&
+        library_supports(row_major_call(x)))
+      return UOp();
     return product ? spelled_product(x) : convolution(x, library_supports);
   };
   NodeMap<UOp> made(order.size());

@@ -16,6 +16,9 @@ struct SmallProducts {
   // So few columns with so few multiplications in all are sums of rows, in a kernel of their own:
   // libraries' tiles are wider than that.
   int64_t columns = 0, multiplications = 0;
+  // So few rows, or columns, times a matrix of so many elements or more do little but read it, which
+  // loops do as fast as memory goes: where it lies along the sums, and all of 16-bit floats.
+  int64_t few = 0, matrix = 0;
 };
 
 // Every Dot and Conv* that `library_supports` refuses (asked with row-major operands) becomes

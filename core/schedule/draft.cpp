@@ -30,7 +30,10 @@ class Drafter {
   explicit Drafter(ScheduleState& state)
       : state_(state),
         demand_(state.order, state.roots),
-        lowering_(*state.fusion, demand_, [this](const UOp& x) { return state_.buffer_of(x); }) {}
+        lowering_(*state.fusion, demand_, [this](const UOp& x) {
+          copy_demanded_ |= x.op() == Op::CopyIn && !state_.buffer.contains(x);
+          return state_.buffer_of(x);
+        }) {}
 
   void run() {
     name_again();
@@ -228,16 +231,20 @@ class Drafter {
   }
 
   // Users before sources: making a task may demand further buffers, all of them of earlier values,
-  // but for a task that is made again, which may want one of any value before its own.
+  // but for a task that is made again, which may want one of any value before its own, and for the
+  // number at which a value ends to be demanded, which may come later.
   void make_tasks() {
     std::vector<char> made(state_.order.size());
-    for (size_t i = state_.order.size(); i-- > 0;) {
-      const int* b = made[i] ? nullptr : state_.buffer.find(state_.order[i]);
-      if (!b) continue;
-      made[i] = true;
-      make_task(state_.order[i], *b, int(i));
-      if (std::exchange(drafted_again_, false)) i = state_.order.size();
-    }
+    do {
+      copy_demanded_ = false;
+      for (size_t i = state_.order.size(); i-- > 0;) {
+        const int* b = made[i] ? nullptr : state_.buffer.find(state_.order[i]);
+        if (!b) continue;
+        made[i] = true;
+        make_task(state_.order[i], *b, int(i));
+        if (std::exchange(drafted_again_, false)) i = state_.order.size();
+      }
+    } while (copy_demanded_);
     std::ranges::stable_sort(state_.tasks, {}, &Task::position);
   }
 
@@ -353,6 +360,7 @@ class Drafter {
   std::unordered_map<int, std::vector<UOp>> reductions_of_;
   NodeMap<int> reducer_;  // the latest task that computes a reduction
   bool drafted_again_ = false;
+  bool copy_demanded_ = false;  // for the first time, in this round
 };
 
 }  // namespace

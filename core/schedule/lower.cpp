@@ -76,10 +76,11 @@ UOp Lowering::demanded(const UOp& x, const std::vector<UOp>& index) {
   std::span<const UOp> below = demand_.of(x);
   for (size_t d = 0; d < below.size(); ++d) {
     if (!below[d] || x.shape()[d] == 1) continue;
-    // What is not there before this kernel would make it wait for itself.
+    // A kernel that made the number might wait for this one; a copy of it waits for nobody.
     const std::vector<UOp> needed = toposort(below.subspan(d, 1));
-    if (std::ranges::any_of(
-            needed, [&](const UOp& y) { return y.op() != Op::Buffer && fusion_.materialized(y); }))
+    if (std::ranges::any_of(needed, [&](const UOp& y) {
+          return y.op() != Op::Buffer && y.op() != Op::CopyIn && fusion_.materialized(y);
+        }))
       continue;
     UOp n = lower(below[d], std::vector<UOp>(below[d].shape().size(), index_const(0)), UOp());
     valid = both(valid, binary(Op::CmpLt, cast(index[d], n.dtype()), n));

@@ -146,6 +146,35 @@ TEST(ShortProducts, HaveNoEpilogue) {
   }
 }
 
+// --- one row, or column --------------------------------------------------------------------------
+
+constexpr SmallProducts kFew{.few = 2, .matrix = 20};
+
+TEST(FewRowProducts, ReadAMatrixThatLiesAlongTheSums) {
+  auto along = [](int64_t rows, int64_t terms, int64_t columns, DType type = DType::F32) {
+    return dot(buffer(1, {rows, terms}, type),
+               permute(buffer(2, {columns, terms}, type), Dims{1, 0}));
+  };
+  EXPECT_TRUE(is_loops(along(1, 5, 4), kFew));
+  EXPECT_TRUE(is_loops(along(2, 5, 4), kFew));
+  EXPECT_TRUE(is_loops(along(4, 5, 2), kFew)) << "few columns";
+  EXPECT_TRUE(is_loops(along(2, 5, 4, DType::BF16), kFew));
+  EXPECT_FALSE(is_loops(along(3, 5, 4), kFew)) << "3 rows";
+  EXPECT_FALSE(is_loops(along(1, 5, 3), kFew)) << "15 elements";
+  EXPECT_FALSE(is_loops(along(1, 5, 4), {})) << "no limits";
+  const UOp across = buffer(2, {5, 4});
+  EXPECT_FALSE(is_loops(dot(buffer(1, {1, 5}), across), kFew)) << "across the sums";
+  const UOp narrow = buffer(2, {5, 4}, DType::BF16);
+  EXPECT_TRUE(is_loops(dot(buffer(1, {1, 5}, DType::BF16), narrow), kFew))
+      << "16 bits in any order";
+}
+
+TEST(FewRowProducts, OfABatchHaveAMatrixEach) {
+  const UOp x = buffer(1, {3, 1, 5}), w = buffer(2, {3, 4, 5}), shared = buffer(2, {1, 4, 5});
+  EXPECT_TRUE(is_loops(dot(x, permute(w, Dims{0, 2, 1})), kFew));
+  EXPECT_FALSE(is_loops(dot(x, permute(expand(shared, Dims{3, 4, 5}), Dims{0, 2, 1})), kFew));
+}
+
 // --- few columns ---------------------------------------------------------------------------------
 
 constexpr SmallProducts kNarrow{.columns = 3, .multiplications = 60};

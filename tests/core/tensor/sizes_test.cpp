@@ -394,6 +394,12 @@ TEST(Sizes, WorkEndsAtTheSizeOnAMesh) {
       if (item.kind == Item::Kind::Copy) {
         EXPECT_LE(product(item.source_shape), 64);
       }
+      if (item.kind != Item::Kind::Kernel) continue;
+      for (const UOp& store : item.kernel.sink->src()) {
+        const bool long_rows =
+            item.kernel.params[static_cast<size_t>(slot_of(*store))].numel >= kMost;
+        EXPECT_TRUE(!long_rows || store->sources == 4) << item.kernel.name;
+      }
     }
   }
 }
