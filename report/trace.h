@@ -1,5 +1,6 @@
 // What the engine did, and when, in a file for trace viewers (chrome://tracing, ui.perfetto.dev):
-// passes, compilations, runs, launches, copies and collectives, with source lines.
+// passes, compilations, runs, launches, copies and collectives, with source lines. Each event is in
+// the file as soon as it has ended; a child of fork writes nothing there.
 //
 //   TraceFile trace("trace.json");        // from here
 //   for (...) step(batch);
@@ -16,6 +17,8 @@ class TraceFile {
   // otherwise a replayed step is one event. UserError where the file cannot be written.
   explicit TraceFile(const std::string& path, bool items = false);
   ~TraceFile();
+  // Ends the file. What happens later is not in it.
+  void finish() noexcept;
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
@@ -23,5 +26,10 @@ class TraceFile {
   class Writer;
   std::unique_ptr<Writer> writer_;
 };
+
+// TS_TRACE=FILE: the same for all of a program without a line of it changed, from here to the exit of
+// the process. Of several ranks each writes a file of its own: trace.json becomes trace.rank2.json.
+// Another value than at the last call ends that file. UserError where the file cannot be written.
+void follow_trace_option(int rank, int ranks);
 
 }  // namespace tinyshard

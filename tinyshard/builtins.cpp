@@ -14,6 +14,7 @@
 #include "devices/disk/disk_device.h"
 #include "devices/null/null_device.h"
 #include "launch/environment.h"
+#include "report/trace.h"
 #include "transport/nccl/nccl_group.h"
 #include "transport/reform.h"
 #include "transport/world.h"
@@ -75,6 +76,7 @@ const Builtins& builtins() {
       .connect_devices = connect_devices,
       .launch = launch,
       .reform = [] { reform_job(comm_options().timeout); },
+      .observe = follow_trace_option,
   };
   return b;
 }

@@ -40,6 +40,8 @@ class DebugText : public Observer {
                                     event.processor_ms, event.after));
       case EventKind::Compilation:
         return log_line(fmt::format("compiled {} in {:.1f} ms", event.after, ms));
+      case EventKind::Load:
+        return log_line(fmt::format("{} in {:.1f} ms", event.after, ms));
       case EventKind::Run:
         return log_line(fmt::format("ran {} in {:.3f} ms", event.after, ms));
       case EventKind::Launch:

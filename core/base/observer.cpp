@@ -25,8 +25,8 @@ Attached& attached() {
 std::atomic<int> detail::observers{0};
 
 const char* name(EventKind kind) {
-  constexpr const char* kNames[] = {"pass",   "schedule step", "compilation", "run",
-                                    "launch", "copy",          "collective"};
+  constexpr const char* kNames[] = {"pass", "schedule step", "compilation", "load",
+                                    "run",  "launch",        "copy",        "collective"};
   return kNames[size_t(kind)];
 }
 
@@ -57,6 +57,26 @@ void detail::begin_event(ObservedEvent& event) {
 void detail::end_event(const ObservedEvent& event) noexcept {
   std::shared_lock lock(attached().mutex);
   for (Observer* o : attached().list) o->end(event);
+}
+
+void ObservedScope::begin(ObservedEvent event) {
+  seen_.emplace(Seen{.event = std::move(event), .unwinding = std::uncaught_exceptions()});
+  detail::begin_event(seen_->event);
+  seen_->event.begun = std::chrono::steady_clock::now();
+  seen_->processor = {};
+}
+
+void ObservedScope::end() noexcept {
+  stop();
+  seen_->event.failed = std::uncaught_exceptions() > seen_->unwinding;
+  detail::end_event(seen_->event);
+}
+
+void ObservedScope::stop() {
+  ObservedEvent& event = seen_->event;
+  if (event.took.count() != 0) return;
+  event.took = std::chrono::steady_clock::now() - event.begun;
+  event.processor_ms = seen_->processor.ms();
 }
 
 }  // namespace tinyshard

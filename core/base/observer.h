@@ -1,8 +1,8 @@
 // One stream of events: what the engine begins and what it ends, with the line of the user's
-// program where that is known. DEBUG's text, a file for a trace viewer and tests are observers of
-// it. With none attached, an event costs a load and a branch.
+// program where that is known. DEBUG's text, TS_TRACE's file for a trace viewer and tests are
+// observers of it. With none attached, an event costs a load and a branch.
 //
-//   compilation of a step:  pass*, schedule step*, compilation*
+//   compilation of a step:  pass*, schedule step*, compilation { load }, load
 //   a run:                  run { launch | copy | collective ... }
 //
 // A replayed step is one run without events inside: its items are not begun by the host.
@@ -28,6 +28,7 @@ enum class EventKind : uint8_t {
   Pass,
   ScheduleStep,
   Compilation,
+  Load,  // of compiled code: a GPU's machine code, programs onto devices
   Run,
   Launch,  // of a kernel or a library's call, on each local device
   Copy,
@@ -82,47 +83,39 @@ inline bool is_observed() { return detail::observers.load(std::memory_order_rela
 bool items_are_timed();  // by some observer
 
 // An event, from here to the end of the scope. `describe` gives an ObservedEvent and is called only
-// when somebody looks.
+// when somebody looks; otherwise the event is not even constructed, since replays pass many scopes.
 class ObservedScope {
  public:
   template <class Describe>
-  explicit ObservedScope(Describe&& describe) : seen_(is_observed()) {
-    if (!seen_) return;
-    event_ = std::forward<Describe>(describe)();
-    unwinding_ = std::uncaught_exceptions();
-    detail::begin_event(event_);
-    event_.begun = std::chrono::steady_clock::now();
-    processor_.emplace();
+  explicit ObservedScope(Describe&& describe) {
+    if (is_observed()) begin(std::forward<Describe>(describe)());
   }
   ~ObservedScope() {
-    if (!seen_) return;
-    stop();
-    event_.failed = std::uncaught_exceptions() > unwinding_;
-    detail::end_event(event_);
+    if (seen_) end();
   }
   ObservedScope(const ObservedScope&) = delete;
   ObservedScope& operator=(const ObservedScope&) = delete;
 
-  bool is_seen() const { return seen_; }
+  bool is_seen() const { return seen_.has_value(); }
   // Ends the event's time, then asks for its result in words: describing it is not part of the time.
   template <class After>
   void finish(const After& after) {
     if (!seen_) return;
     stop();
-    event_.after = after();
+    seen_->event.after = after();
   }
 
  private:
-  void stop() {
-    if (event_.took.count() != 0) return;
-    event_.took = std::chrono::steady_clock::now() - event_.begun;
-    event_.processor_ms = processor_->ms();
-  }
+  struct Seen {
+    ObservedEvent event;
+    int unwinding = 0;  // exceptions in flight when it began
+    ProcessorStopwatch processor = {};
+  };
+  void begin(ObservedEvent event);
+  void end() noexcept;
+  void stop();
 
-  bool seen_;
-  int unwinding_ = 0;
-  ObservedEvent event_;
-  std::optional<ProcessorStopwatch> processor_;
+  std::optional<Seen> seen_;
 };
 
 }  // namespace tinyshard

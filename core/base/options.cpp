@@ -132,6 +132,9 @@ void for_each_option(Options& o, Visit visit) {
         "mpirun or PMIx started them, else tcp");
   visit("TS_RECORD", o.record,
         "folder where each rank keeps a ring of its last collectives, for tinyshard blame and ps");
+  visit("TS_TRACE", o.trace,
+        "file of what the engine did and when, for chrome://tracing or ui.perfetto.dev; of several "
+        "ranks each writes its own, as trace.rank2.json");
   visit("TS_SHUFFLE", o.shuffle,
         "not 0 runs items in a random order that their memory allows; looks for orders that are "
         "missing");

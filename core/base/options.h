@@ -48,6 +48,8 @@ struct Options {
   std::string transport;
   // TS_RECORD: folder for the ring of each rank; empty: none.
   std::string record;
+  // TS_TRACE: file of events for trace viewers; empty: none.
+  std::string trace;
   // TS_TF32: 1 lets f32 products on CUDA round their operands to 10 bits.
   bool tf32 = false;
   // TS_SHUFFLE: not 0 runs the items of each run in a random order of those that they allow, drawn

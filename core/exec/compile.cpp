@@ -11,10 +11,8 @@
 
 #include <fmt/format.h>
 
-#include "core/base/log.h"
 #include "core/base/observer.h"
 #include "core/base/options.h"
-#include "core/base/stopwatch.h"
 #include "core/codegen/scalars.h"
 #include "core/exec/context.h"
 #include "core/exec/tune.h"
@@ -115,10 +113,10 @@ std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item>
     auto compiled = compile_kernels(std::vector<const KernelSource*>(same.begin(), same.end()),
                                     target, parallel_compile);
     if (target.is_gpu()) {
-      Stopwatch machine_code;
+      ObservedScope machine_code(
+          [] { return ObservedEvent{.kind = EventKind::Load, .name = "machine code"}; });
       prepare_programs(compiled, *devices[first]);
-      if (options().debug >= 1)
-        log_line(fmt::format("machine code in {:.1f} ms", machine_code.ms()));
+      machine_code.finish([] { return "machine code"; });
     }
     for (size_t i = 0; i < places.size(); ++i) kernels[places[i]] = compiled[i];
   }

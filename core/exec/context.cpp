@@ -266,6 +266,7 @@ void Context::begin(const RuntimeOptions& wanted) {
     }
   }
   if (epoch.ranks > 1) set_log_rank(epoch.rank);
+  builtins().observe(epoch.rank, epoch.ranks);
   auto known = std::ranges::find_if(worlds_, [&](const auto& w) { return *w == world; });
   if (known == worlds_.end()) {
     worlds_.push_back(std::make_unique<const World>(std::move(world)));

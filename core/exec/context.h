@@ -59,6 +59,9 @@ struct Builtins {
   // Agrees with the ranks that are left on who they are; `launch` and `connect` go by that from then
   // on. UserError where the job cannot do so, CommError where this rank is left out.
   std::function<void()> reform;
+  // Attaches the observers that options ask for. Called when an epoch begins; UserError where one
+  // of them cannot be.
+  std::function<void(int rank, int ranks)> observe;
 };
 const Builtins& builtins();
 

@@ -9,10 +9,8 @@
 #include "core/base/debug_text.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
-#include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/base/process.h"
-#include "core/base/stopwatch.h"
 #include "core/codegen/interpret.h"
 #include "core/codegen/scalars.h"
 #include "core/exec/compile.h"
@@ -255,7 +253,7 @@ int Executable::place_of(int buffer, const Item& item, int d) const {
 void Executable::make_steps() {
   Context& context = Context::get();
   auto kernels = compile_items(schedule_.items, !captured_);
-  Stopwatch watch;
+  ObservedScope event([] { return ObservedEvent{.kind = EventKind::Load, .name = "programs"}; });
   steps_.reserve(schedule_.items.size());
   size_t next_kernel = 0;
   bool leads = true;
@@ -292,9 +290,7 @@ void Executable::make_steps() {
     if (item.kind == Item::Kind::Kernel) ++next_kernel;
     steps_.push_back(std::move(step));
   }
-  if (options().debug >= 1) {
-    log_line(fmt::format("loaded {} programs in {:.1f} ms", steps_.size(), watch.ms()));
-  }
+  event.finish([&] { return fmt::format("loaded {} programs", steps_.size()); });
 }
 
 CollectiveSite Executable::site_of(const Item& item) const {
@@ -584,7 +580,7 @@ void Executable::run_item(Step& step) {
     case Item::Kind::Kernel:
     case Item::Kind::Library:
       for (Launch& launch : step.launches) {
-        if (options().check.values && step.item->kind == Item::Kind::Kernel) {
+        if (compares_values_ && step.item->kind == Item::Kind::Kernel) {
           launch_compared(step, launch);
         } else {
           launch.program->launch(launch.buffers, launch.coordinates);
@@ -625,15 +621,17 @@ void Executable::run() {
   count(counters().runs, 1);
   if (!executes_) return;
   follow_debug_option();
+  const Options& wanted = options();
+  compares_values_ = wanted.check.values;
   begin_run();
   ObservedScope event(
       [&] { return ObservedEvent{.kind = EventKind::Run, .name = "run", .ticket = ticket_}; });
   // The first run is made of single launches: libraries and communicators set themselves up then.
   // Times of single items (DEBUG=2) and their values (TS_CHECK) need single launches, too.
-  if (options().shuffle > 0) {
+  if (wanted.shuffle > 0) {
     run_items(std::span(steps_).first(leading_));
     run_shuffled();
-  } else if (ran_ && !items_are_timed() && !options().check.values && can_record_) {
+  } else if (ran_ && !items_are_timed() && !compares_values_ && can_record_) {
     for (const Step& step : steps_) {
       for (const Group& group : step.groups) {
         if (group.communicator->failed()) group.communicator->check_alive();
@@ -645,7 +643,7 @@ void Executable::run() {
     run_items(steps_);
   }
   ran_ = true;
-  if (options().check.replicas) check_replicas(roots_);
+  if (wanted.check.replicas) check_replicas(roots_);
   count(counters().kernels, counts_.kernels);
   count(counters().library_calls, counts_.library_calls);
   count(counters().collectives, counts_.collectives);

@@ -131,6 +131,7 @@ class Executable : public RuntimePart {
   size_t leading_ = 0;            // steps at the front that are never recorded
   std::vector<Device*> devices_;  // that launch something behind those
   bool can_record_ = false, ran_ = false;
+  bool compares_values_ = false;  // TS_CHECK=values, as the latest run found it
   // An input aliases a storage that the schedule captured: the step is recorded in one chain.
   bool in_chain_ = false;
   Replay replay_;  // before everything that it was recorded from goes

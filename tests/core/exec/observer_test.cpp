@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
 
@@ -57,6 +59,7 @@ TEST_F(Observed, PassesCompilationsRunsAndItems) {
     const int64_t steps = seen.count(EventKind::ScheduleStep);
     EXPECT_GT(steps, 5);
     EXPECT_EQ(seen.count(EventKind::Compilation), 1);
+    EXPECT_EQ(seen.count(EventKind::Load), 1);
     EXPECT_EQ(seen.count(EventKind::Run), 1);
     const int64_t launches = seen.count(EventKind::Launch);
     EXPECT_GE(launches, 1);
@@ -112,6 +115,7 @@ TEST_F(Observed, ATraceFileIsJsonWithSourceLines) {
   std::filesystem::remove(path);
   int64_t runs = 0, collectives = 0;
   for (const nlohmann::json& event : events) {
+    if (event.at("ph") == "M") continue;  // the process's name
     EXPECT_EQ(event.at("ph"), "X");
     EXPECT_GE(event.at("dur").get<double>(), 0);
     runs += event.at("cat") == "run";
@@ -123,6 +127,60 @@ TEST_F(Observed, ATraceFileIsJsonWithSourceLines) {
   EXPECT_GE(runs, 1);
   EXPECT_EQ(collectives, 1);
   EXPECT_THROW(TraceFile("/nowhere/at/all.json"), UserError);
+}
+
+// TS_TRACE as the environment has it, in an epoch of its own.
+void begin_traced_by(const std::string& path) {
+  Runtime::shutdown();
+  setenv("TS_TRACE", path.c_str(), 1);
+  reload_options();
+}
+void end_tracing() {
+  Runtime::shutdown();
+  unsetenv("TS_TRACE");
+  reload_options();
+}
+
+TEST_F(Observed, TheTraceVariableFollowsAProgramThatKnowsNothingOfIt) {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("observer_test_variable_" + std::to_string(getpid()) + ".json");
+  begin_traced_by(path.string());
+  EXPECT_EQ(Tensor::arange(6).sum().item<int64_t>(), 15);
+  // What has ended is in the file while the program runs: a program that is killed leaves as much.
+  std::ifstream unfinished(path);
+  std::string text(std::istreambuf_iterator<char>(unfinished), {});
+  EXPECT_NE(text.find("\"cat\":\"run\""), std::string::npos);
+  const pid_t child = fork();
+  if (child == 0) {
+    Tensor::arange(7).sum().item<int64_t>();
+    std::exit(0);  // runs what is registered for the exit, which is the parent's to do
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  Runtime::shutdown();  // another epoch goes on in the same file
+  EXPECT_EQ(Tensor::arange(8).sum().item<int64_t>(), 28);
+  end_tracing();
+  EXPECT_EQ(Tensor::arange(9).sum().item<int64_t>(), 36);  // ends the file
+  std::ifstream file(path);
+  const nlohmann::json events = nlohmann::json::parse(file);
+  std::filesystem::remove(path);
+  EXPECT_EQ(
+      std::ranges::count_if(events, [](const auto& e) { return e.value("cat", "") == "run"; }), 2);
+  for (const nlohmann::json& event : events) EXPECT_EQ(event.at("pid"), int64_t(getpid()));
+}
+
+TEST_F(Observed, ATraceThatCannotBeWrittenIsRefusedWhereTheRuntimeBegins) {
+  begin_traced_by("/nowhere/at/all.json");
+  try {
+    Tensor::ones({4}).contiguous().realize();
+    ADD_FAILURE() << "the trace was written";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("/nowhere/at/all.json"), std::string::npos)
+        << error.what();
+  }
+  end_tracing();
+  EXPECT_EQ(Tensor::arange(5).sum().item<int64_t>(), 10);
 }
 
 }  // namespace
