@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Runs steps_bench and, where PyTorch is installed, the same work there, alternately, and prints both with their ratio.
+"""Runs steps_bench or decode_bench and, where PyTorch is installed, the same work there, alternately, and prints both with their ratio.
 
     python3 bench/compare.py build/release/bench/steps_bench [--threads N] [--only TEXT] [--rounds 2] [--json out.json]
+    python3 bench/compare.py build/release/bench/decode_bench [--threads N] [--rounds 2] [--json out.json]
 
 Ratios are PyTorch's time over ours: above 1 is faster than PyTorch. Each figure is the better median of the rounds.
 """
@@ -20,7 +21,9 @@ parser.add_argument("--only", default="")
 parser.add_argument("--rounds", type=int, default=2)
 parser.add_argument("--json")
 args = parser.parse_args()
-peer = pathlib.Path(__file__).parent / "peers" / "torch_steps.py"
+name = pathlib.Path(args.bench).name
+peer = pathlib.Path(__file__).parent / "peers" / f"torch_{name.removesuffix('_bench')}.py"
+only = ["--only", args.only] if args.only else []
 
 
 def run(command, env=None):
@@ -31,20 +34,23 @@ def run(command, env=None):
 ours, theirs = {}, {}
 have_torch = importlib.util.find_spec("torch") is not None
 for _ in range(args.rounds):
-    runs = [(ours, [args.bench, "--only", args.only], {"TS_THREADS": str(args.threads)})]
+    runs = [(ours, [args.bench, *only], {"TS_THREADS": str(args.threads)})]
     if have_torch:
-        runs.append((theirs, [sys.executable, str(peer), "--threads", str(args.threads), "--only", args.only], None))
+        runs.append((theirs, [sys.executable, str(peer), "--threads", str(args.threads), *only], None))
     for table, command, env in runs:
         for case, row in run(command, env).items():
             if case not in table or row["us"] < table[case]["us"]:
                 table[case] = row
 
 copy = ours.get("copy 64MiB", {}).get("rate", 0)
-print(f"{'case':40} {'tinyshard':>12} {'PyTorch':>12} {'ratio':>7} {'of copy':>8}")
+print(f"{'case':40} {'tinyshard':>12} {'PyTorch':>12} {'ratio':>7} {'of copy' if copy else 'of sum':>8}")
 for case, row in ours.items():
     other = theirs.get(case)
     ratio = f"{other['us'] / row['us']:.2f}" if other else "-"
-    share = f"{row['rate'] / copy:.0%}" if copy and row["unit"] == "GB/s" else ""
+    if row["unit"] == "%":
+        continue
+    of_sum = ours.get(f"{case}, of the sum")
+    share = f"{row['rate'] / copy:.0%}" if copy and row["unit"] == "GB/s" else f"{of_sum['rate']:.0f}%" if of_sum else ""
     theirs_ms = other["us"] / 1e3 if other else float("nan")
     print(f"{case:40} {row['us'] / 1e3:9.4f} ms {theirs_ms:9.4f} ms {ratio:>7} {share:>8}")
 if not have_torch:

@@ -1,7 +1,10 @@
 // Decoding at batch 1 with examples/llama_model.h and random weights: time per token at some
-// positions of the cache, and the weights, keys and values read a second beside the rate of a sum
-// over as many bytes in the same run.
+// positions of the cache, and the weights, keys and values read a second, also in percent of the rate
+// of a sum over as many bytes in the same run: the better one of a sum before and one after.
+// bench/peers/torch_decode.py decodes in PyTorch.
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <tinyshard/tinyshard.h>
 #include <vector>
 
@@ -17,8 +20,8 @@ namespace {
 
 constexpr int kRuns = 16;
 
-// Reads this many bytes of f32 a run.
-void sum_row(double bytes) {
+// Reads this many bytes of f32 a run. GB/s.
+double sum_row(std::string_view what, double bytes) {
   Tensor x = Tensor::ones({int64_t(bytes / 4)}, DType::F32).clone().realize();
   Jit step = [&](Tensor y) { return (x * y).sum(); };
   const Tensor one(1.0F);
@@ -28,7 +31,9 @@ void sum_row(double bytes) {
     step(one).item<float>();
     if (i >= 0) us.push_back(bench::us_since(start));
   }
-  bench::print_row("sum", us, bytes / 1e9, "GB/s");
+  bench::print_row(what, us, bytes / 1e9, "GB/s");
+  std::ranges::sort(us);
+  return bytes / 1e3 / us[us.size() / 2];
 }
 
 void decode_rows(const ModelConfig& config, DType dtype) {
@@ -42,7 +47,8 @@ void decode_rows(const ModelConfig& config, DType dtype) {
     t.realize();
     if (name != "model.embed_tokens.weight") weights += double(t.numel() * itemsize(dtype));
   }
-  sum_row(weights);
+  const std::string type(name(dtype));
+  const double before = sum_row("sum " + type, weights);
   const llama::Turns turns = llama::turns(config, config.context, mesh);
   const auto caches = llama::caches(config, config.context, mesh, "model");
   Variable pos("pos", 0, config.context - 1);
@@ -52,6 +58,12 @@ void decode_rows(const ModelConfig& config, DType dtype) {
   int32_t token = 1;
   auto next = [&](int64_t i) { token = step(Tensor({token}), pos.bind(i)).item<int32_t>(); };
   for (int64_t i = 0; i < 4; ++i) next(i);
+  struct Row {
+    std::string name;
+    std::vector<double> us;
+    double gigabytes;
+  };
+  std::vector<Row> rows;
   for (int64_t at : {10, 100, 1000, 4000}) {
     if (at + kRuns > config.context) continue;
     std::vector<double> us;
@@ -62,9 +74,12 @@ void decode_rows(const ModelConfig& config, DType dtype) {
     }
     const double seen = 2.0 * double(config.layers * config.kv_heads * config.head_width * at) *
                         double(itemsize(dtype));
-    bench::print_row(fmt::format("decode {} at {}", name(dtype), at), us, (weights + seen) / 1e9,
-                     "GB/s");
+    rows.push_back({fmt::format("decode {} at {}", type, at), us, (weights + seen) / 1e9});
+    bench::print_row(rows.back().name, us, rows.back().gigabytes, "GB/s");
   }
+  const double sum = std::max(before, sum_row("sum " + type + " after", weights));
+  for (const Row& row : rows)
+    bench::print_row(row.name + ", of the sum", row.us, 100 * row.gigabytes / sum, "%");
 }
 
 // Products of few rows by matrices [k, n] that lie along n and along k, and of such by few columns.

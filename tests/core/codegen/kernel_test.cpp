@@ -1,9 +1,11 @@
 // Structure of kernels: loops, folds, loads and stores of every shape.
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "core/codegen/plan.h"
 #include "tests/core/codegen/harness.h"
 
 namespace tinyshard::test {
@@ -37,6 +39,27 @@ TEST(Kernel, ColumnSums) {
     k.store(out, i, sum(k.load(in, j * n + i), {j}));
     k.check(4, 1e-5);
   }
+}
+
+// Sums that go into one row of many, whose number is an operand: the loop over the rows takes one
+// step, and several sums are made side by side, as where there is no such loop.
+TEST(Kernel, SumsIntoOneRow) {
+  constexpr int64_t kSums = 64, kTerms = 768, kRows = 4096;
+  Kernel k("sums_into_one_row");
+  const int in = k.param(DType::F32, kTerms), matrix = k.param(DType::F32, kSums * kTerms),
+            place = k.param(DType::I64, 1), out = k.param(DType::F32, kRows * kSums);
+  const UOp i = k.loop(kSums), row = k.loop(kRows), f = k.fold_range(kTerms);
+  const UOp here = binary(Op::CmpEq, cast(row, DType::I64), k.load(place, index_const(0)));
+  k.store(out, row * kSums + i, sum(k.load(in, f) * k.load(matrix, i * kTerms + f), {f}), here);
+  k.buffer(place).set(0, 77);
+  k.check(8, 1e-4);
+  if (machine().target().is_gpu()) return;
+  codegen::Graph graph(k.source());
+  const codegen::Plan plan = codegen::make_plan(graph, machine().target());
+  ASSERT_EQ(plan.nests.size(), 1U);
+  int tile = 1;
+  for (const codegen::Scope& scope : plan.nests[0].scopes) tile = std::max(tile, scope.tile);
+  EXPECT_GT(tile, 1);
 }
 
 // The second fold needs the first one's result in each thread that shares it.
