@@ -21,7 +21,9 @@ namespace {
 std::atomic<bool> several{false};
 
 Tensor placed(const Tensor& x, const Sharding& asked) {
-  const Sharding where = with_checked_parts(asked, x.shape(), x.describe());
+  // To describe a value may take all of the sharding rules: only for those that can fail.
+  const Sharding where =
+      asked.has_parts() ? with_checked_parts(asked, x.shape(), x.describe()) : asked;
   value::note_placement(where);
   // A parameter without a value yet needs no storage at the place that it leaves.
   return Tensor(place(x.is_param() ? without_first_storage(x.uop()) : x.uop(), where));
