@@ -1,3 +1,11 @@
+// What the system's calls leave to their caller. A read or a write may stop early: it goes on behind
+// what is done until all is there, again after EINTR, and throws only with how far it came.
+//
+//   read_at of 3 GiB:  pread 1 GiB, pread 1 GiB, EINTR, pread 0.4 GiB, pread 0.6 GiB
+//   the file ends:     "cannot read a.bin: 2147483648 of 3221225472 bytes at offset 0 are there"
+//
+// A limit on the size of files sends a signal that would end the process; here it is an IoError, as
+// a full disk is.
 #include "core/base/file.h"
 
 #include <algorithm>

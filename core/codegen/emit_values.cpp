@@ -1,3 +1,15 @@
+// Computes values where they belong and in the form that their reader takes. A value is made when it
+// is first asked for, in the outermost scope that opens all ranges that it varies with, and is kept
+// there: what a loop does not change is computed in front of it.
+//
+// A value exists whole (a vector where the scope's lanes vary with it), as its lane 0 alone (which is
+// all that an address needs), or splatted to a number of lanes. Tiles make copies of the code, and
+// a value has one instance for each copy that it varies with. For y[i, j] = x[i, j] * s[i], with
+// 8 lanes along j and 4 values of i in a tile:
+//
+//   s[i]       placed at i   4 instances of a scalar, splatted to 8 lanes where they meet x
+//   x[i, j]    placed at j   4 instances of a vector of 8
+//   64 i + j   lane 0 alone, the sum of 64 i, made in the scope of i, and j
 #include <algorithm>
 #include <limits>
 

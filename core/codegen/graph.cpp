@@ -1,3 +1,14 @@
+// Numbers a kernel's nodes, sources before users, and merges ranges that are walked as one.
+//
+// Each index is a form: a constant and terms of a coefficient times a node. Two ranges are merged
+// where each access steps over them alike, that is, where the outer one's coefficient is the inner
+// one's times the inner one's size:
+//
+//   y[i, j] = x[i, j] + 1, i < 4, j < 6    index 6 i + j in both   one range k < 24, index k
+//   y[i, j] = x[j, i] + 1                  4 j + i in x            i and j stay apart
+//
+// In a form in which they do not step alike, after a merge that is not exact, i is k / 6 and j is
+// k % 6. Stores and folds must use both ranges or neither: otherwise one of them would be done again.
 #include "core/codegen/graph.h"
 
 #include <algorithm>

@@ -1,3 +1,15 @@
+// The control of a GPU kernel: which thread takes which steps, loops over the rounds that are left,
+// and the order of folds and stores. values.cpp computes what is inside, folds.cpp lets a team
+// reduce, memory.cpp loads and stores, tile.cpp transposes.
+//
+// The steps of a space are numbered; a step's digits are the values of its ranges. For the rows of
+// a softmax, [64, 1000] in teams of 32 threads, 8 teams a block and 4 lanes:
+//
+//   items      i < 64                   step = block * 8 + team
+//   sections   j < 1000: 250 steps      step = round * 32 + member, 8 rounds, j = 4 * step
+//
+// In the last round steps 250 to 255 do not exist: those threads repeat step 249, add nothing to
+// the fold and store nothing, since a thread that left would be missed at the next barrier.
 #include "core/codegen/gpu/emit.h"
 
 #include <limits>

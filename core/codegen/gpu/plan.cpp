@@ -1,3 +1,16 @@
+// The plan of a GPU kernel: ranges that are walked alike are merged, the loops become nests, and of
+// each nest some outer loops become the items that teams of threads share out; plan_teams.cpp and
+// plan_maps.cpp then choose how many threads, lanes and chunks.
+//
+// How many loops are items is a matter of estimated time: work / threads, where a fold outside of
+// the innermost item is computed again for each item. For a norm of x[64, 1000]:
+//
+//   items ()         one team for 64 rows of 1000     at most 1024 threads
+//   items (i)        64 teams over [sum: f], j        64 * 1000 threads are busy
+//   items (i, j)     each of 64000 teams sums its row again: 1000 times the work
+//
+// What is stored in place is computed by one team, whatever that costs: another one would read what
+// the first has replaced.
 #include "core/codegen/gpu/plan.h"
 
 #include <numeric>

@@ -1,3 +1,15 @@
+// Shares the sections of a work, folds and the loops behind the items, among the threads of a team.
+//
+// Neighbouring threads go along the dim in which memory is contiguous. Rows, where that is the
+// sections', are given as many threads as hold their part of the row in registers, so that a row
+// that is read by several sections is loaded once; where a row is too long for a block, a cluster
+// of blocks holds it. Columns, where it is the items', have a team's threads far apart and
+// neighbouring teams side by side:
+//
+//   softmax of x[8192, 1024] along 1    rows     max, sum and quotient read one row: `kept`
+//   sum of x[1024, 8192] along 0        columns  lanes along 1, the members of a team along 0
+//
+// A GPU with too few items is filled by larger teams, then by clusters.
 #include <numeric>
 
 #include "core/codegen/gpu/planner.h"
