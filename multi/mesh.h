@@ -139,6 +139,8 @@ struct Placed {
   Sharding sharding;
   std::string label;                                 // of a parameter: "h.0.attn.weight"
   std::shared_ptr<const GatherOnUse> gather_on_use;  // of a parameter that is whole only while read
+  bool stays =
+      false;  // of a parameter: products take its parts where they lie, and move the others
 };
 
 }  // namespace tinyshard

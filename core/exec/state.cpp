@@ -124,6 +124,7 @@ void TensorState::set(UOp v) {
     Storage& storage = *Storage::of(*storage_node(value_));
     if (!label.empty()) storage.label = label;
     if (gather_on_use) storage.gather_on_use = gather_on_use;
+    if (stays) storage.stays = true;
   }
   if (is_realized(value_)) holds_storage(*this);
 }
@@ -136,6 +137,11 @@ void TensorState::set_label(const std::string& path) {
 void TensorState::set_gather_on_use(std::shared_ptr<const GatherOnUse> how) {
   gather_on_use = std::move(how);
   if (has_storage(value_)) Storage::of(*storage_node(value_))->gather_on_use = gather_on_use;
+}
+
+void TensorState::set_stays() {
+  stays = true;
+  if (has_storage(value_)) Storage::of(*storage_node(value_))->stays = true;
 }
 
 StatePtr make_state(UOp value) {

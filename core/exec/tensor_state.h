@@ -43,6 +43,9 @@ class TensorState : public std::enable_shared_from_this<TensorState> {
   // Of a parameter that lies in parts: how it is put together where it is read. See nn::fully_shard.
   std::shared_ptr<const GatherOnUse> gather_on_use;
   void set_gather_on_use(std::shared_ptr<const GatherOnUse> how);
+  // Of a parameter whose parts products do not move. See nn::tensor_parallel.
+  bool stays = false;
+  void set_stays();
   std::atomic<bool> is_param = false;  // backward() fills its gradient
   std::atomic<bool> traced = false;    // made in a captured step, not returned: it has no value
 };

@@ -67,6 +67,7 @@ void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::stri
   struct Placing {
     Tensor tensor;
     std::vector<Placement> places;
+    bool stays;
   };
   std::vector<Placing> placings;
   std::set<const TensorState*> known;
@@ -98,7 +99,7 @@ void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::stri
                     sizes_of_parts(*rule, name, tensor, places[axis].dim, mesh.axes()[axis]));
       }
       if (known.insert(tensor.state().get()).second)
-        placings.push_back({tensor, std::move(places)});
+        placings.push_back({tensor, std::move(places), rule != nullptr});
     }
   }
   for (size_t i = 0; i < rules.size(); ++i) {
@@ -106,7 +107,27 @@ void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::stri
     fail(fmt::format("no name begins with \"{}\"; the first of {} is {}", rules[i].names,
                      tensors.size(), tensors.empty() ? "none" : tensors.begin()->first));
   }
-  for (const Placing& p : placings) p.tensor.replace(p.tensor.shard_like(Sharding{mesh, p.places}));
+  for (const Placing& p : placings) {
+    p.tensor.replace(p.tensor.shard_like(Sharding{mesh, p.places}));
+    if (p.stays) p.tensor.state()->set_stays();
+  }
+}
+
+Tensor sequence_parallel(const Tensor& x, const Mesh& mesh, const std::string& axis_name,
+                         int64_t dim, Caller caller) {
+  Call call("sequence_parallel", caller);
+  const auto axis = static_cast<size_t>(mesh.axis(axis_name));
+  if (dim < -x.ndim() || dim >= x.ndim()) fail(fmt::format("{} has no dim {}", x.describe(), dim));
+  const auto split = static_cast<int>(dim < 0 ? dim + x.ndim() : dim);
+  std::vector<Placement> places = placements_on(mesh, "x", x);
+  for (size_t a = 0; a < places.size(); ++a) {
+    if (places[a].is_partial() || a == axis) places[a] = Replicate;
+    if (places[a].is_shard() && places[a].dim == split)
+      fail(fmt::format("dim {} of {} is divided over \"{}\" already", split, x.describe(),
+                       mesh.axes()[a].name));
+  }
+  places[axis] = Shard(split);
+  return x.shard_like(Sharding{mesh, places});
 }
 
 }  // namespace tinyshard::nn

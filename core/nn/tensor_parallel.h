@@ -41,6 +41,14 @@ void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::stri
                      const std::vector<TensorParallelRule>& rules,
                      Caller caller = Caller::current());
 
+// x, [batch, sequence, width], divided along its sequence over the axis of tensor_parallel, and
+// along other axes as it lies: for the values between embedding and blocks. Residuals, norms and
+// dropout then run on parts; each all-reduce becomes a reduce-scatter and an all-gather, which send
+// as much. Sizes need not divide. UserError for a dim that x does not have, or that another axis
+// divides.
+Tensor sequence_parallel(const Tensor& x, const Mesh& mesh, const std::string& axis,
+                         int64_t dim = 1, Caller caller = Caller::current());
+
 template <class Model>
 void tensor_parallel(const Model& model, const Mesh& mesh, const std::string& axis,
                      const std::vector<TensorParallelRule>& rules,

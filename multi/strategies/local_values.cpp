@@ -128,30 +128,40 @@ const std::vector<Placement>* LocalValues::table_of(const UOp& scatter) const {
 void LocalValues::look_ahead(std::span<const UOp> order) {
   for (const UOp& x : order) {
     for (const UOp& s : x->src()) {
-      const bool first = !users_.contains(s);
-      UOp& user = users_[s];
-      user = first || user == x ? x : UOp();
+      for (UOp& user : users_[s]) {
+        if (user && !(user == x)) continue;
+        user = x;
+        break;
+      }
       if (x.op() == Op::Dot) ++products_[s.op() == Op::Permute ? s.src(0) : s];
     }
   }
 }
 
-std::optional<Placement> LocalValues::split_by_user(UOp x, const Mesh& mesh, size_t axis) const {
-  for (;;) {
-    const UOp* user = users_.find(x);
-    if (!user || !*user) return std::nullopt;
-    if (user->op() == Op::Redistribute) {
-      const Sharding where = placement_of(**user);
-      const bool splits = where.mesh == mesh && where.placements[axis].is_shard();
-      return splits ? std::optional(where.placements[axis]) : std::nullopt;
+std::optional<Placement> LocalValues::split_by_user(const UOp& x, const Mesh& mesh,
+                                                    size_t axis) const {
+  constexpr size_t kLooked = 16;
+  std::vector<UOp> reached{x};
+  for (size_t i = 0; i < std::min(reached.size(), kLooked); ++i) {
+    const UOp from = reached[i];
+    const auto* users = users_.find(from);
+    if (!users) continue;
+    for (const UOp& user : *users) {
+      if (!user) break;
+      if (user.op() == Op::Redistribute) {
+        const Sharding where = placement_of(*user);
+        if (where.mesh == mesh && where.placements[axis].is_shard()) return where.placements[axis];
+        continue;
+      }
+      if (info(user.op()).op_class != OpClass::Elementwise) continue;
+      for (const UOp& s : user->src()) {
+        const LocalValue* v = values_.find(s);
+        if (v && v->mesh && *v->mesh == mesh && v->place[axis].is_shard()) return v->place[axis];
+      }
+      if (std::ranges::find(reached, user) == reached.end()) reached.push_back(user);
     }
-    if (info(user->op()).op_class != OpClass::Elementwise) return std::nullopt;
-    for (const UOp& s : (*user)->src()) {
-      const LocalValue* v = values_.find(s);
-      if (v && v->mesh && *v->mesh == mesh && v->place[axis].is_shard()) return v->place[axis];
-    }
-    x = *user;
   }
+  return std::nullopt;
 }
 
 int LocalValues::products_of(const UOp& x) const {

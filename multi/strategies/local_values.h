@@ -1,6 +1,7 @@
 // What the sharding rewrite knows so far: for each global value the part that a device holds.
 // Strategies read their operands from it, and bring them onto one mesh.
 #pragma once
+#include <array>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -39,10 +40,11 @@ class LocalValues {
   // How many products read x, also transposed: they share what moving it costs. 1 where none does.
   void look_ahead(std::span<const UOp> order);
   int products_of(const UOp& x) const;
-  // The split along a mesh axis that the only user of x brings it to, elementwise ops between them
-  // left out: a pending sum with a bias is reduce-scattered where it meets a split residual. Nothing
-  // where there are more users, or they have no such wish.
-  std::optional<Placement> split_by_user(UOp x, const Mesh& mesh, size_t axis) const;
+  // The split along a mesh axis that a user of x brings it to, elementwise ops between them left
+  // out: a pending sum with a bias is reduce-scattered where it meets a split residual, and so is
+  // the gradient of a normalised value where it meets that. If others want it whole, to gather it
+  // again sends no more than to complete it at once. Nothing where no user has such a wish.
+  std::optional<Placement> split_by_user(const UOp& x, const Mesh& mesh, size_t axis) const;
 
   // How the table of a Gather lies, for the ScatterAdd that is its adjoint.
   void set_table(const UOp& gather, std::vector<Placement> place);
@@ -52,7 +54,8 @@ class LocalValues {
  private:
   NodeMap<LocalValue> values_;
   NodeMap<int> products_;
-  NodeMap<UOp> users_;  // the only one; empty where there are several
+  static constexpr size_t kUsers = 4;  // that are asked
+  NodeMap<std::array<UOp, kUsers>> users_;
   mutable std::unordered_map<const Node*, LocalValue> gathered_;  // whole, of those on use
   std::unordered_map<const Node*, std::vector<std::pair<UOp, std::vector<Placement>>>> moved_;
   struct Table {

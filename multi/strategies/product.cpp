@@ -71,6 +71,19 @@ Operand operand(const UOp& x, const LocalValues& values, const Mesh& mesh, bool 
           std::vector<size_t>(x.shape().size(), 1)};
 }
 
+// Whether x is a parameter that stays where it lies, or such a one as another type or shape.
+bool stays(UOp x) {
+  for (;;) {
+    x = under_views(x);
+    if (x.op() == Op::Buffer && x->payload)
+      return static_cast<const Placed*>(x->payload.get())->stays;
+    if (x.op() != Op::Cast && x.op() != Op::Assign && x.op() != Op::Detach &&
+        x.op() != Op::Contiguous && x.op() != Op::ContiguousBackward)
+      return false;
+    x = x.src(0);
+  }
+}
+
 DimSpan group(const Operand& o, size_t dim) {
   size_t first = 0;
   for (size_t i = 0; i < dim; ++i) first += o.counts[i];
@@ -128,7 +141,8 @@ LocalValue dot(const UOp& x, LocalValues& values) {
   const double flops = 2 * double(product(a.shape)) *
                        double(product(DimSpan(b.shape).subspan(dims.batch + dims.inner)));
   const Chosen best = cheapest({*mesh, a.value, b.value, a.shape, b.shape, shape, x.dtype(), flops,
-                                values.products_of(x.src(0)), values.products_of(x.src(1))},
+                                values.products_of(x.src(0)), values.products_of(x.src(1)),
+                                stays(x.src(0)), stays(x.src(1))},
                                ways, values);
   a.value = values.moved(std::move(a.value), a.shape, best.a);
   b.value = values.moved(std::move(b.value), b.shape, best.b);

@@ -8,6 +8,8 @@
 namespace tinyshard {
 namespace {
 
+constexpr double kAgainst = 1e30;  // bytes; more than anything sends
+
 class Search {
  public:
   Search(const Contraction& op, const std::vector<std::vector<Way>>& ways,
@@ -41,7 +43,10 @@ class Search {
       complete[i] = Replicate;
       if (op_.a.place[i] == now_.a[i] && op_.b.place[i] == now_.b[i]) pending[i] = Replicate;
     }
-    return moved(op_.a, op_.shape_a, now_.a, for_a_) / op_.shared_a +
+    double against = 0;
+    if (op_.a_stays && !(op_.a.place == now_.a)) against += kAgainst;
+    if (op_.b_stays && !(op_.b.place == now_.b)) against += kAgainst;
+    return against + moved(op_.a, op_.shape_a, now_.a, for_a_) / op_.shared_a +
            moved(op_.b, op_.shape_b, now_.b, for_b_) / op_.shared_b +
            bytes_moved(op_.type, op_.shape, op_.mesh, pending, complete);
   }

@@ -21,6 +21,8 @@ struct Contraction {
   // How many ops share what it costs to move each operand: a weight that is gathered for a product
   // is there for its gradient, too, and the input of three layers for all of them.
   int shared_a = 1, shared_b = 1;
+  // Whether an operand stays where it lies if any way lets it.
+  bool a_stays = false, b_stays = false;
 };
 
 struct Chosen {

@@ -56,10 +56,10 @@ struct Training {
   std::string name;
   MakeOptimizer optimizer = made<nn::optim::AdamW>(nn::optim::AdamWOptions{.lr = 1e-2});
   FusedConfig config = {};
-  bool captured = true, clip = false;
+  bool captured = true, clip = false, sequence = false;
 };
 
-// Of ten steps, and the sum of all parameters behind them.
+// Of five steps, and the sum of all parameters behind them.
 std::vector<double> losses(const Training& t, const std::optional<Mesh>& mesh) {
   set_default_float(DType::F64);
   Tensor::manual_seed(3);
@@ -74,6 +74,7 @@ std::vector<double> losses(const Training& t, const std::optional<Mesh>& mesh) {
     optim->zero_grad();
     Tensor x = in;
     if (mesh) x = has(*mesh, "data") ? x.shard(*mesh, {{"data", Shard(0)}}) : x.shard(*mesh);
+    if (t.sequence && mesh && has(*mesh, "model")) x = nn::sequence_parallel(x, *mesh, "model");
     Tensor loss = (model(x) - x.roll(1, 1)).square().mean().backward();
     if (t.clip) nn::clip_grad_norm(params, 0.5);
     optim->step();
@@ -81,7 +82,7 @@ std::vector<double> losses(const Training& t, const std::optional<Mesh>& mesh) {
   };
   Jit step = run;
   std::vector<double> list;
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < 5; ++i) {
     Tensor in = ((Tensor::arange(4 * 6 * 16) * (7 + i % 3)) % 19).cast(DType::F64) / 19.0;
     in = in.reshape({4, 6, 16}).realize();
     list.push_back((t.captured ? step(in) : run(in)).item<double>());
@@ -113,6 +114,11 @@ std::vector<Training> trainings() {
       {.name = "SGD with dropout",
        .optimizer = made<SGD>(SgdOptions{.lr = 0.1, .momentum = 0.9}),
        .config = {.dropout = 0.2}},
+      {.name = "by sequence, with dropout", .config = {.dropout = 0.2}, .sequence = true},
+      {.name = "by sequence, checkpointed",
+       .config = {.groups = 4, .slicing = 2, .checkpoint = true},
+       .clip = true,
+       .sequence = true},
   };
 }
 
@@ -120,10 +126,13 @@ TEST_F(TensorParallel, JoinedWeightsTrainAsOnOneDevice) {
   if (several_ranks()) GTEST_SKIP() << "one process";
   for (const Training& t : trainings()) {
     const std::vector<double> one = losses(t, {});
-    EXPECT_LT(one[9], one[0]) << t.name;
+    EXPECT_LT(one[4], one[0]) << t.name;
     devices(4);
-    std::vector<Mesh> meshes{Mesh({{"model", 1}}), Mesh({{"model", 2}}),
-                             Mesh({{"data", 2}, {"model", 2}}), Mesh({{"model", 2}, {"data", 2}})};
+    const Mesh both({{"data", 2}, {"model", 2}});
+    std::vector<Mesh> meshes{both};
+    if (t.name == "slices" || t.sequence)
+      meshes = {Mesh({{"model", 1}}), Mesh({{"model", 2}}), both,
+                Mesh({{"model", 2}, {"data", 2}})};
     if (t.config.groups == 4) meshes.push_back(Mesh({{"model", 4}}));
     for (const Mesh& mesh : meshes)
       expect_equal(losses(t, mesh), one, t.name + " on " + mesh.to_string());
@@ -200,6 +209,36 @@ TEST_F(TensorParallel, ABlockSendsOneReductionForEachPairOfLayers) {
       EXPECT_EQ(forward.bytes, 2 * one) << config.slicing << " on " << n;
       EXPECT_EQ(both.reductions, 4) << config.slicing << " on " << n;
       EXPECT_EQ(both.bytes, 4 * one) << config.slicing << " on " << n;
+    }
+  }
+}
+
+// Divided by sequence between layers: gathers before and reduce-scatters behind each pair, and the
+// other way round in the backward pass; no weight moves. Vectors of norms and biases have gradients
+// of all tokens, which are summed.
+TEST_F(TensorParallel, BySequenceReductionsBecomeScattersAndGathers) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  for (const auto& [heads, groups] : {std::pair{8, 4}, std::pair{8, 8}}) {
+    for (int n : {2, 4}) {
+      devices(n, "NULL");
+      const Mesh mesh({{"model", n}});
+      FusedModel model(
+          {.layers = 1, .width = 128, .heads = heads, .groups = groups, .head = 16, .hidden = 256});
+      test::divide(model, mesh, "model");
+      std::vector<Tensor> of = nn::parameters(model);
+      Tensor::realize(of);
+      Tensor whole = Tensor::zeros({2, 64, 128}).contiguous().shard(mesh).realize();
+      Tensor x = nn::sequence_parallel(whole, mesh, "model").realize();
+      const int64_t half = int64_t{2} * 64 * 128 * 4 * (n - 1) / n, vector = 2 * 128 * 4;
+      const PlanSummary forward = summarize(model(x));
+      EXPECT_EQ(forward.collective_bytes, 4 * half) << n;
+      EXPECT_EQ(forward.collective_kinds.at("all_gather over model"), 2 * half) << n;
+      EXPECT_EQ(forward.collective_kinds.at("reduce_scatter over model"), 2 * half) << n;
+      of.push_back(x);
+      const PlanSummary both = summarize(model(x).square().sum().gradient(of));
+      EXPECT_EQ(both.collective_kinds.at("all_gather over model"), 4 * half) << n;
+      EXPECT_EQ(both.collective_kinds.at("reduce_scatter over model"), 4 * half) << n;
+      EXPECT_LE(both.collective_bytes, 8 * half + 6 * vector) << n;
     }
   }
 }
@@ -346,6 +385,10 @@ TEST_F(TensorParallel, MistakesOfPartsAreNamed) {
   expect([&] { divide(Row, {1, 1}); }, "\"weight\" has parts, which only Column divides");
   expect([&] { divide(Column, {1, -1}); }, "has a part of -1");
   Tensor x = Tensor::zeros({12, 4});
+  expect([&] { nn::sequence_parallel(x, mesh, "model", 2); }, "f32[12, 4] has no dim 2");
+  expect([&] { nn::sequence_parallel(x, mesh, "sequence"); }, "no axis \"sequence\"");
+  expect([&] { nn::sequence_parallel(x.shard(mesh, {{"data", Shard(1)}}), mesh, "model"); },
+         "is divided over \"data\" already");
   expect([&] { x.shard(mesh, {{"model", Shard(0, {4, 4})}}); },
          "the parts of Shard(0, {4, 4}) add up to 8, but dim 0 of f32[12, 4] has 12");
   expect([&] { x.shard(mesh, {{"model", Shard(0, {3, 9})}}); },
