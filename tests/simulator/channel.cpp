@@ -18,7 +18,6 @@ using namespace std::chrono_literals;
 
 constexpr int kData = 0, kBeats = 1;  // kinds of wires
 constexpr size_t kEagerBytes = 64;    // longer messages count as sent when they have been taken
-constexpr Time kShortestNap = 4ms;    // a core is not always there at once
 
 // A rank's side of the wires to all others of its formation.
 class Wires {
@@ -151,7 +150,7 @@ class SimulatedChannel final : public Channel {
 
   Deadline now() override { return wires_.world().clock(wires_.process()); }
   void idle(Duration nap) override {
-    wires_.world().sleep(wires_.process(), std::max<Time>(nap, kShortestNap));
+    wires_.world().sleep(wires_.process(), std::max<Time>(nap, wires_.world().shortest_nap()));
   }
 
  private:

@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
 
   std::mutex mutex;
   std::atomic<uint64_t> next{0}, done{0}, broken{0}, formations{0}, errors{0}, commits{0},
-      collectives{0}, finished{0};
+      collectives{0}, finished{0}, checkpoints{0};
   const auto begin = std::chrono::steady_clock::now();
   const auto work = [&] {
     for (uint64_t i; (i = next++) < runs && broken < findings; ++done) {
@@ -47,6 +47,7 @@ int main(int argc, char** argv) {
       commits += uint64_t(outcome.commits);
       collectives += uint64_t(outcome.collectives);
       finished += uint64_t(outcome.finished);
+      checkpoints += uint64_t(outcome.checkpoints);
       if (!outcome.broken.empty()) ++broken;
       if (outcome.broken.empty() && !show) continue;
       const std::lock_guard lock(mutex);
@@ -65,9 +66,8 @@ int main(int argc, char** argv) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   fmt::print(
       "{} runs from seed {}, {} with a broken promise; {} formations, {} errors, {} collectives, "
-      "{} "
-      "commits, {} ranks finished; {:.1f} s, {:.0f} runs/s\n",
+      "{} commits, {} checkpoints, {} ranks finished; {:.1f} s, {:.0f} runs/s\n",
       done.load(), seed, broken.load(), formations.load(), errors.load(), collectives.load(),
-      commits.load(), finished.load(), seconds, double(done.load()) / seconds);
+      commits.load(), checkpoints.load(), finished.load(), seconds, double(done.load()) / seconds);
   return broken == 0 ? 0 : 1;
 }

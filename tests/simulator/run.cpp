@@ -5,11 +5,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
+#include <string_view>
+#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,6 +22,7 @@
 
 #include "core/base/error.h"
 #include "core/nn/commits.h"
+#include "io/checkpoint.h"
 #include "tests/simulator/channel.h"
 #include "tests/simulator/world.h"
 #include "transport/endpoint.h"
@@ -38,6 +44,25 @@ struct State {
   uint64_t value = 0;  // in the place of all weights
 };
 
+// A folder of its own, in memory where there is such a file system; removed with all in it.
+struct Folder {
+  Folder() {
+    std::filesystem::path root = "/dev/shm";
+    if (::access(root.c_str(), W_OK) != 0) root = std::filesystem::temp_directory_path();
+    std::string name = (root / "tinyshard-simulator-XXXXXX").native();
+    if (::mkdtemp(name.data()) == nullptr)
+      throw UserError(fmt::format("{}: no folder can be made there", root.native()));
+    path = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::filesystem::path path;
+};
+
 uint64_t mix(uint64_t a, uint64_t b) { return Random(a * 31 + b).next(); }
 
 class Job {
@@ -49,6 +74,7 @@ class Job {
         ranks_(size_t(scenario.ranks)) {}
 
   Outcome run() {
+    if (s_.checkpoints) folder_.emplace();
     for (int p = 0; p < s_.ranks; ++p) world_.start(p, [this, p] { live(p); });
     for (const Fault& fault : s_.faults) world_.after(fault.at, [this, &fault] { happen(fault); });
     const Time limit = 20 * (s_.timeout + s_.patience) + 60s;
@@ -161,7 +187,7 @@ class Job {
   // Whether rank p may say that `peer` is to blame: something befell it, or a rank that p can hear
   // has lost it. A rank of the own side of a cut is not to blame. Whoever is to blame itself hears so
   // from any of the others.
-  bool may_blame(int p, int peer, std::string_view text) const {
+  bool may_blame(int p, int peer, int members, std::string_view text) const {
     const auto struck = [&](int r) {
       const Rank& of = ranks_[size_t(r)];
       return of.killed || of.stopped || of.slow || of.diverges || was_diverged_.contains(r);
@@ -173,8 +199,10 @@ class Job {
     if (ranks_[size_t(peer)].finished &&
         std::ranges::any_of(ranks_, [](const Rank& r) { return r.stopped || r.slow; }))
       return true;
+    // Who has heard the headers of two alone cannot tell which of them is astray.
+    if (!was_diverged_.empty() && anyone_held_up()) return true;
     // Where half of them or more have diverged, the rest is the minority.
-    if (2 * int(was_diverged_.size()) >= s_.ranks) return true;
+    if (2 * int(was_diverged_.size()) >= members) return true;
     if (text.find("gave up on this rank") != text.npos && any_link_broken(p)) return true;
     return std::ranges::any_of(broken_links_, [&](const auto& link) {
       const auto [a, b] = link;
@@ -331,6 +359,7 @@ class Job {
       least(p, world, state.step);
       commits.all_have_last();
       committed(p, launch, state);
+      if (s_.checkpoints) save(p, launch, world, state);
     }
     rank(p).final_state = state;
   }
@@ -346,6 +375,74 @@ class Job {
     const CommBuffer buffer{&all};
     wait(p, world.all_reduce({&buffer, 1}, {&buffer, 1}, 1, DType::I64, ReduceOp::Min));
     return all;
+  }
+
+  // A real checkpoint in a real folder. A rank may be held up, or killed, on both sides of each
+  // agreement.
+  void save(int p, const LaunchEnvironment& launch, Communicator& world, const State& state) {
+    const auto agree = [&](bool mine) {
+      world_.sleep(p, world_.random.up_to(3ms));
+      const bool all = least(p, world, mine ? 1 : 0) == 1;
+      world_.sleep(p, world_.random.up_to(3ms));
+      return all;
+    };
+    io::CheckpointWriter writer(folder_->path, state.step,
+                                {.rank = launch.rank,
+                                 .ranks = launch.size,
+                                 .agree = agree,
+                                 .keep = 2,
+                                 .job = "simulated",
+                                 .warn = [&](std::string_view s) { log(p, "{}", s); }});
+    const uint64_t own = mix(state.value, uint64_t(launch.rank));
+    writer.add_slice({"parts", DType::U64, {1}, std::as_bytes(std::span(&own, 1))}, {launch.size},
+                     {launch.rank});
+    writer.add({"whole", DType::U64, {1}, std::as_bytes(std::span(&state.value, 1))});
+    try {
+      writer.commit({{"value", std::to_string(state.value)}});
+    } catch (const CommError&) {
+      throw;
+    } catch (const Error& error) {
+      // A rank 0 of an earlier formation that is held up in its save has the folder's lock.
+      log(p, "not saved: {}", error.what());
+      if (!anyone_held_up()) broke(p, "ranks that are there save", error.what());
+      return;
+    }
+    log(p, "saved step {}", state.step);
+    if (launch.rank == 0) ++out_.checkpoints;
+    saved_ = std::max(saved_, state.step);
+    check_checkpoint(p);
+  }
+
+  bool anyone_held_up() const {
+    return !broken_links_.empty() ||
+           std::ranges::any_of(ranks_, [](const Rank& r) { return r.stopped || r.slow; });
+  }
+
+  // What was saved last is there and whole, and of one state.
+  void check_checkpoint(int p) {
+    const char* const promise = "a saved checkpoint is whole and survives";
+    try {
+      const auto warn = [&](std::string_view s) { broke(p, promise, std::string(s)); };
+      const auto newest = io::Checkpoint::latest(folder_->path, {.check_all = true, .warn = warn});
+      if (!newest && saved_ < 0) return;
+      if (!newest || newest->step() < saved_)
+        return broke(p, promise,
+                     fmt::format("the newest is of step {}, and step {} was saved",
+                                 newest ? newest->step() : -1, saved_));
+      const uint64_t value = std::stoull(newest->metadata().at("value"));
+      const auto known = committed_.find(newest->step());
+      if (known == committed_.end() || known->second.value != value)
+        broke(p, promise, fmt::format("step {} has other values", newest->step()));
+      uint64_t whole = 0;
+      newest->read("whole", std::as_writable_bytes(std::span(&whole, 1)));
+      std::vector<uint64_t> parts(size_t(newest->tensor("parts").shape[0]));
+      newest->read("parts", std::as_writable_bytes(std::span(parts)));
+      bool same = whole == value;
+      for (size_t r = 0; r < parts.size(); ++r) same = same && parts[r] == mix(value, r);
+      if (!same) broke(p, promise, fmt::format("step {} is of several states", newest->step()));
+    } catch (const Error& error) {
+      broke(p, promise, error.what());
+    }
   }
 
   static int64_t term(int p, int64_t step, size_t element) {
@@ -433,6 +530,7 @@ class Job {
   // A world goes on from what was committed last, the same everywhere.
   void restored(int p, const LaunchEnvironment& launch, int64_t step, const State& state) {
     log(p, "goes on from step {}", step);
+    if (s_.checkpoints) check_checkpoint(p);
     const auto [at, is_new] = restored_.emplace(launch.formation, std::pair(step, state.value));
     if (!is_new && at->second != std::pair(step, state.value))
       broke(p, "all ranks go on from the same state",
@@ -477,7 +575,7 @@ class Job {
     const int peer = info.peer < 0 ? -1 : launch.launched_as(info.peer);
     if (peer < 0) {
       if (info.operation != "connect") broke(p, "an error names a rank", error.what());
-    } else if (info.operation != "connect" && !may_blame(p, peer, error.what())) {
+    } else if (info.operation != "connect" && !may_blame(p, peer, launch.size, error.what())) {
       broke(p, "an error names a rank that is to blame",
             fmt::format("it blames rank {}: {}", peer, error.what()));
     }
@@ -500,13 +598,12 @@ class Job {
     const Rank& own = rank(p);
     if (own.stopped || own.slow || any_link_broken(p)) return;
     // Whoever is at another one's mercy twice in a row may run out of attempts.
-    if (!broken_links_.empty() ||
-        std::ranges::any_of(ranks_, [](const Rank& r) { return r.stopped || r.slow; }))
-      return;
+    if (anyone_held_up()) return;
     broke(p, "survivors go on", fmt::format("formation {}: {}", launch.formation, error.what()));
   }
 
   void check_end() {
+    if (s_.checkpoints) check_checkpoint(0);
     std::optional<uint64_t> value;
     for (int p = 0; p < s_.ranks; ++p) {
       const Rank& own = rank(p);
@@ -527,6 +624,8 @@ class Job {
   std::map<uint32_t, std::vector<int>> formations_;
   std::map<uint32_t, std::pair<int64_t, uint64_t>> restored_;  // by formation: step and value
   std::map<int64_t, Committed> committed_;                     // by step
+  std::optional<Folder> folder_;                               // of its checkpoints
+  int64_t saved_ = -1;  // the newest step whose save returned on any rank
   World world_;
   std::vector<Rank> ranks_;
 };

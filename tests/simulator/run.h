@@ -23,6 +23,7 @@ struct Scenario {
   int ranks = 2;
   bool one_host = false;  // the process table shows all ranks
   bool verify = false;
+  bool checkpoints = false;  // each committed step is saved, too
   int steps = 4, commit_every = 1;
   Time timeout{}, patience{}, step_time{};
   std::vector<Fault> faults = {};
@@ -34,7 +35,7 @@ std::string describe(const Scenario& scenario);  // of several lines
 struct Outcome {
   std::vector<std::string> broken = {};  // promises; empty: all were kept
   std::string log = {};                  // what happened, where it was asked for
-  int formations = 0, errors = 0, commits = 0, collectives = 0, finished = 0;
+  int formations = 0, errors = 0, commits = 0, collectives = 0, finished = 0, checkpoints = 0;
 };
 Outcome run(const Scenario& scenario, bool with_log);
 

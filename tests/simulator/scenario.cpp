@@ -50,16 +50,17 @@ Scenario draw(uint64_t seed) {
   scenario.timeout = 1500ms + random.up_to(1500ms);
   scenario.patience = 2 * scenario.timeout;
   scenario.step_time = random.chance(50) ? 1ms : 20ms;
+  scenario.checkpoints = random.chance(8);
   const int faults = std::array{0, 1, 1, 1, 1, 2, 2, 3}[static_cast<size_t>(random.below(8))];
   for (int i = 0; i < faults; ++i) scenario.faults.push_back(draw_fault(random, scenario));
   return scenario;
 }
 
 std::string describe(const Scenario& s) {
-  std::string text =
-      fmt::format("seed {}: {} ranks on {}, {} steps, a commit every {}, timeout {:.0f} ms{}\n",
-                  s.seed, s.ranks, s.one_host ? "one host" : "several hosts", s.steps,
-                  s.commit_every, ms(s.timeout), s.verify ? ", verified" : "");
+  std::string text = fmt::format(
+      "seed {}: {} ranks on {}, {} steps, a commit every {}, timeout {:.0f} ms{}{}\n", s.seed,
+      s.ranks, s.one_host ? "one host" : "several hosts", s.steps, s.commit_every, ms(s.timeout),
+      s.verify ? ", verified" : "", s.checkpoints ? ", with checkpoints" : "");
   for (const Fault& fault : s.faults) {
     text += fmt::format("  {:8.1f} ms: {}", ms(fault.at), kNames[fault.kind]);
     switch (fault.kind) {

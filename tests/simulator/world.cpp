@@ -13,6 +13,7 @@ using namespace std::chrono_literals;
 World::World(int processes_of_job, uint64_t seed)
     : random(seed), processes(static_cast<size_t>(processes_of_job)) {
   slowest_ = std::array<Time, 3>{200us, 2ms, 12ms}[static_cast<size_t>(random.below(3))];
+  shortest_nap_ = std::array<Time, 3>{4ms, 8ms, 15ms}[static_cast<size_t>(random.below(3))];
   cuts_.assign(processes.size() + 1, std::vector<bool>(processes.size() + 1));
   for (Process& process : processes) process.offset = random.up_to(1000h);
 }

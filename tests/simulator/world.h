@@ -100,6 +100,7 @@ class World {
   tinyshard::StoredValues stored;
   void run_at_store(int p, const std::shared_ptr<std::function<void()>>& request);
   Time latency();
+  Time shortest_nap() const { return shortest_nap_; }
 
  private:
   struct Event {
@@ -119,7 +120,8 @@ class World {
   uint64_t order_ = 0;
   int running_ = 0;  // processes that have not ended
   std::vector<Event> events_;
-  Time slowest_{};  // of this world's packets
+  Time slowest_{};       // of this world's packets
+  Time shortest_nap_{};  // of a process to which nothing comes: it does not get a core at once
   std::vector<std::vector<bool>> cuts_;
   std::map<std::tuple<uint32_t, int, int, int>, Wire> wires_;
 };
