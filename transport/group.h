@@ -73,6 +73,7 @@ class Group final : public Communicator {
   bool settled(uint64_t ticket, Deadline deadline, Deadline now);
   bool given_up(int rank);
   std::optional<Failure> seen_by_detector(const Request& request);
+  int silent_member() const;
   int latest() const;
   void inspect(Request& request, Deadline limit, Deadline now);
   uint64_t ticket_of(uint32_t place) const;

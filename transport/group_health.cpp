@@ -19,6 +19,7 @@ constexpr Channel::Duration kInspectEvery = std::chrono::milliseconds(10);
 // A process that was itself stopped finds its deadlines passed: it hears the news of the others
 // before it blames them.
 constexpr Channel::Duration kGrace = std::chrono::milliseconds(20);
+constexpr Channel::Duration kNewsTurn = std::chrono::milliseconds(150);
 // Inspections after which a rank is given up, if nothing has come in between: what it sent last may
 // still be on its way. One that has left may have sent its last megabytes just before.
 constexpr int kLooksAtEnded = 2, kLooksAtLeft = 20;
@@ -135,15 +136,24 @@ std::optional<Group::Failure> Group::seen_by_detector(const Request& request) {
   return std::nullopt;
 }
 
+// The first member from which nothing is heard, -1: none.
+int Group::silent_member() const {
+  const Detector* detector = endpoint_->detector();
+  const auto silent = [&](int rank) {
+    return rank != this->rank() && detector->sight(rank).silent;
+  };
+  if (detector == nullptr) return -1;
+  const auto found = std::ranges::find_if(layout_.ranks, silent);
+  return found == layout_.ranks.end() ? -1 : *found;
+}
+
 // The rank that this late call waits for in the end; -1: nobody. Those that it waits for may wait
 // themselves: for a member from which nothing is heard, or else for the one that came last.
 int Group::latest() const {
   if (awaited_.empty()) return -1;
   const Detector* detector = endpoint_->detector();
   if (detector == nullptr) return awaited_.front();
-  for (const int rank : layout_.ranks) {
-    if (rank != this->rank() && detector->sight(rank).silent) return rank;
-  }
+  if (const int silent = silent_member(); silent >= 0) return silent;
   const auto waited = [&](int rank) {
     const detector::Doing doing = detector->sight(rank).doing;
     return doing.waits != 0 && doing.group == id_ ? doing.waited_ms : 0;
@@ -166,14 +176,13 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
   } catch (const ChannelError& error) {
     return met(error, false);
   }
-  int culprit = -1, suspect = -1, worst = 0;
+  int culprit = -1, worst = 0;
   FailureCause cause = FailureCause::Unknown;
   std::string detail;
   for (int rank : awaited_) {
     const PeerState state = endpoint_->peer_state(rank);
     const int bad = state.left || state.gone ? 2 : state.suspect ? 1 : 0;
     if (bad == 0) continue;
-    if (bad == 1 && suspect < 0) suspect = rank;
     if (bad > worst) {
       culprit = rank;
       cause = cause_of(state);
@@ -207,11 +216,12 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
   if (const auto failure = seen_by_detector(request)) return fail(*failure, true);
   if (overdue_) endpoint_->deliver_notices();
   if (!late || failed()) return;
+  // Who has no more than a passed deadline lets those speak first who miss somebody's heartbeats.
+  if (culprit < 0 && endpoint_->detector() != nullptr && silent_member() < 0 &&
+      now - *overdue_ < kNewsTurn)
+    return;
   // One that ended just now had the same deadline as this rank, and did not wait for its error.
-  if (suspect >= 0 && worst == 2) {
-    culprit = suspect;
-    cause = FailureCause::Stopped;
-  }
+  if (worst == 2 && silent_member() >= 0) culprit = -1;
   if (culprit < 0) {
     cause = FailureCause::Late;
     culprit = latest();
