@@ -1,14 +1,13 @@
 // Reductions, lookups, orders, scans and drawn numbers give on every mesh the values and gradients
 // of one device, however their operands lie: on 1, 3 and 4 devices and on 2 x 2, with sizes that do
 // not divide, in several types.
-#include <cmath>
 #include <functional>
 #include <tinyshard/tinyshard.h>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tests/devices.h"
+#include "tests/multi/one_device.h"
 
 namespace tinyshard {
 namespace {
@@ -49,27 +48,8 @@ Tensor lying(const Tensor& x, const Mesh& mesh, const std::vector<Placement>& pl
   return x.shard(mesh, named).realize();
 }
 
-void expect_same(const Tensor& got, const Tensor& want, double tolerance, const std::string& what) {
-  ASSERT_EQ(got.shape(), want.shape()) << what;
-  ASSERT_EQ(got.dtype(), want.dtype()) << what;
-  auto a = got.to_vector<double>(), b = want.to_vector<double>();
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
-    if (a[i] == b[i]) continue;  // infinities, too
-    ASSERT_NEAR(a[i], b[i], tolerance * (1 + std::abs(b[i]))) << what << " element " << i;
-  }
-}
-
-class LookupsTest : public testing::TestWithParam<Layout> {
+class LookupsTest : public OnDevices<4, testing::TestWithParam<Layout>> {
  protected:
-  static void SetUpTestSuite() {
-    Runtime::shutdown();
-    if (device_count() >= 4)
-      Runtime::configure({.devices = device_names(4), .devices_per_rank = 0});
-  }
-  void SetUp() override { TINYSHARD_NEED_DEVICES(4); }
-  static void TearDownTestSuite() { Runtime::shutdown(); }
-
   // The results, and the gradients of a loss that weighs all of their elements differently.
   static Results with_gradients(const Case& c, const std::vector<Tensor>& operands) {
     Results all = c.run(operands);

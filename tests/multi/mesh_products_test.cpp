@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tests/devices.h"
+#include "tests/multi/one_device.h"
 
 namespace tinyshard {
 namespace {
@@ -96,16 +96,8 @@ std::vector<Tensor> with_gradients(const Case& c, const Operands& operands) {
   return all;
 }
 
-class ProductsTest : public testing::TestWithParam<Case> {
+class ProductsTest : public OnDevices<4, testing::TestWithParam<Case>> {
  protected:
-  static void SetUpTestSuite() {
-    Runtime::shutdown();
-    if (device_count() >= 4)
-      Runtime::configure({.devices = device_names(4), .devices_per_rank = 0});
-  }
-  void SetUp() override { TINYSHARD_NEED_DEVICES(4); }
-  static void TearDownTestSuite() { Runtime::shutdown(); }
-
   // Runs the case in one type with its operands placed so: `place[i][a]` is a dim or -1.
   static void check(const Case& c, DType type, const Mesh& mesh,
                     const std::vector<std::vector<int>>& place) {

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tests/devices.h"
 #include "tests/message_of.h"
+#include "tests/multi/one_device.h"
 
 namespace tinyshard {
 namespace {
@@ -52,16 +52,7 @@ std::vector<Place> places() {
   };
 }
 
-class Meshes : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    Runtime::shutdown();
-    if (device_count() >= 8)
-      Runtime::configure({.devices = device_names(8), .devices_per_rank = 0});
-  }
-  void SetUp() override { TINYSHARD_NEED_DEVICES(8); }
-  static void TearDownTestSuite() { Runtime::shutdown(); }
-};
+using Meshes = OnDevices<8, testing::Test>;
 
 TEST_F(Meshes, MoveToEachOther) {
   for (int64_t n : {8, 5}) {

@@ -10,6 +10,7 @@
 
 #include "core/exec/context.h"
 #include "tests/devices.h"
+#include "tests/multi/one_device.h"
 
 namespace tinyshard {
 namespace {
@@ -92,25 +93,7 @@ std::vector<Layout> layouts() {
   return all;
 }
 
-void expect_close(const Tensor& got, const Tensor& want, double tolerance,
-                  const std::string& what) {
-  ASSERT_EQ(got.shape(), want.shape()) << what;
-  auto a = got.to_vector<double>(), b = want.to_vector<double>();
-  for (size_t i = 0; i < a.size(); ++i) {
-    ASSERT_NEAR(a[i], b[i], tolerance * (1 + std::abs(b[i]))) << what << " element " << i;
-  }
-}
-
-class ShardingTest : public testing::TestWithParam<Layout> {
- protected:
-  static void SetUpTestSuite() {
-    Runtime::shutdown();
-    if (device_count() >= 4)
-      Runtime::configure({.devices = device_names(4), .devices_per_rank = 0});
-  }
-  void SetUp() override { TINYSHARD_NEED_DEVICES(4); }
-  static void TearDownTestSuite() { Runtime::shutdown(); }
-};
+using ShardingTest = OnDevices<4, testing::TestWithParam<Layout>>;
 
 TEST_P(ShardingTest, GivesTheValuesOfOneDevice) {
   const Layout& layout = GetParam();
@@ -118,10 +101,10 @@ TEST_P(ShardingTest, GivesTheValuesOfOneDevice) {
   Tensor::manual_seed(7);
   Tensor x = Tensor::randn({8, 12}).realize(), w = Tensor::randn({12, 8}).realize();
   Tensor xs = x.shard(mesh, layout.x).realize(), ws = w.shard(mesh, layout.w).realize();
-  expect_close(xs, x, 0, "the sharded tensor itself");
+  expect_same(xs, x, 0, "the sharded tensor itself");
   for (const OpCase& op : op_cases()) {
     SCOPED_TRACE(op.name);
-    expect_close(op.run(xs, ws), op.run(x, w), 2e-5, op.name);
+    expect_same(op.run(xs, ws), op.run(x, w), 2e-5, op.name);
   }
 }
 
@@ -135,8 +118,8 @@ TEST_P(ShardingTest, GradientsAreThoseOfOneDevice) {
   };
   Tensor xs = x.shard(mesh, layout.x).realize(), ws = w.shard(mesh, layout.w).realize();
   auto one = loss(x, w).gradient({x, w}), many = loss(xs, ws).gradient({xs, ws});
-  expect_close(many[0], one[0], 5e-5, "gradient of x");
-  expect_close(many[1], one[1], 5e-5, "gradient of w");
+  expect_same(many[0], one[0], 5e-5, "gradient of x");
+  expect_same(many[1], one[1], 5e-5, "gradient of w");
 }
 
 void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tests/devices.h"
+#include "tests/multi/one_device.h"
 
 namespace tinyshard {
 namespace {
@@ -75,16 +75,7 @@ std::vector<Layout> layouts() {
   return all;
 }
 
-class Windows : public testing::TestWithParam<Layout> {
- protected:
-  static void SetUpTestSuite() {
-    Runtime::shutdown();
-    if (device_count() >= 4)
-      Runtime::configure({.devices = device_names(4), .devices_per_rank = 0});
-  }
-  void SetUp() override { TINYSHARD_NEED_DEVICES(4); }
-  static void TearDownTestSuite() { Runtime::shutdown(); }
-};
+using Windows = OnDevices<4, testing::TestWithParam<Layout>>;
 
 // Rows of different values, none of them 0.
 Tensor rows(int64_t n, DType type) {
