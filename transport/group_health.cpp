@@ -203,7 +203,7 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
   // Those that go after it close their connections, too: the first that was found ended stays the
   // one to blame.
   const int first = suspicion_.rank;
-  if (worst == 2 && first >= 0 && first != culprit) {
+  if (worst == 2 && first >= 0 && first != culprit && suspicion_.completed == channel.completed()) {
     const PeerState state = endpoint_->peer_state(first);
     if (state.gone || state.left) {
       culprit = first;
