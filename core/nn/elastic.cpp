@@ -1,5 +1,9 @@
+// Boxes: f32[8] on three ranks is [0, 3), [3, 6), [6, 8); rank 0 has a copy of [6, 8), rank 1 of [0, 3),
+// rank 2 of [3, 6). Rank 1 dies, and the two that are left want [0, 4) and [4, 8). The first has [0, 3)
+// and gets [3, 4) from the copy of the other, which has [4, 8) of its own and of its copy.
 #include "core/nn/elastic.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -8,6 +12,7 @@
 
 #include "core/base/call.h"
 #include "core/base/error.h"
+#include "core/exec/box_rows.h"
 #include "core/exec/capture.h"
 #include "core/exec/context.h"
 #include "core/exec/read_boxes.h"
@@ -24,17 +29,97 @@ int64_t least(int64_t mine) {
   return exchange({mine, mine, mine}, ReduceOp::Min, std::numeric_limits<int64_t>::max())[0];
 }
 
+// The different boxes that the devices of a rank hold, in the order of the mesh.
+std::vector<LocalBox> boxes_of(const Sharding& where, DimSpan shape, int rank) {
+  std::vector<LocalBox> boxes;
+  const auto& devices = where.mesh.devices();
+  for (size_t p = 0; p < devices.size(); ++p) {
+    if (devices[p].rank != rank && devices[p].rank != DeviceRef::kHere) continue;
+    LocalBox box = local_box(where, shape, int64_t(p));
+    if (product(box.size) > 0 && std::ranges::find(boxes, box) == boxes.end())
+      boxes.push_back(std::move(box));
+  }
+  return boxes;
+}
+
+size_t bytes_of(const std::vector<LocalBox>& boxes, DType dtype) {
+  size_t bytes = 0;
+  for (const LocalBox& box : boxes) bytes += size_t(product(box.size)) * itemsize(dtype);
+  return bytes;
+}
+
+// Where a box begins among others that lie behind each other; npos where it is not one of them.
+constexpr size_t kNone = SIZE_MAX;
+size_t offset_of(const LocalBox& box, const std::vector<LocalBox>& boxes, DType dtype) {
+  size_t at = 0;
+  for (const LocalBox& other : boxes) {
+    if (other == box) return at;
+    at += size_t(product(other.size)) * itemsize(dtype);
+  }
+  return kNone;
+}
+
+LocalBox common(const LocalBox& a, const LocalBox& b) {
+  LocalBox both = a;
+  for (size_t d = 0; d < a.size.size(); ++d) {
+    both.begin[d] = std::max(a.begin[d], b.begin[d]);
+    const int64_t end = std::min(a.begin[d] + a.size[d], b.begin[d] + b.size[d]);
+    both.size[d] = std::max<int64_t>(0, end - both.begin[d]);
+  }
+  return both;
+}
+
+// The rows of `inner`, whose elements lie behind each other, within `outer`.
+BoxRows rows_within(const LocalBox& outer, const LocalBox& inner, DType dtype) {
+  LocalBox moved = inner;
+  for (size_t d = 0; d < moved.begin.size(); ++d) moved.begin[d] -= outer.begin[d];
+  return {outer.size, moved, inner.size, itemsize(dtype)};
+}
+
+// The first participant of each rank.
+std::vector<int> first_participants(const Communicator& world, int ranks) {
+  std::vector<int> first(size_t(ranks), -1);
+  for (int p = world.size(); p-- > 0;) first[size_t(world.rank_of(p))] = p;
+  return first;
+}
+
+// A number of each rank, by rank.
+std::vector<int> numbers_of_all(int mine) {
+  const Context::Turn turn;
+  Communicator& world = Context::get().world();
+  const size_t local = world.local().size(), all = size_t(world.size());
+  std::vector<int64_t> own(local, mine), gathered(local * all);
+  std::vector<CommBuffer> send, recv;
+  for (size_t i = 0; i < local; ++i) {
+    send.push_back({&own[i]});
+    recv.push_back({&gathered[i * all]});
+  }
+  world.all_gather(send, recv, 1, DType::I64).wait();
+  std::vector<int> numbers;
+  for (int p : first_participants(world, Context::get().ranks()))
+    numbers.push_back(int(gathered[size_t(p)]));
+  return numbers;
+}
+
 }  // namespace
 
+bool Elastic::Snapshot::is_divided() const {
+  return std::ranges::any_of(values, [](const auto& value) { return !value.second.whole; });
+}
+
 Elastic::Snapshot Elastic::copy(const StateDict& tensors, const Progress& progress) {
-  Snapshot snapshot{progress, {}, random_state()};
+  Snapshot snapshot{.progress = progress,
+                    .number = 0,
+                    .rank = Context::get().rank(),
+                    .ranks = Context::get().ranks(),
+                    .values = {},
+                    .random = random_state()};
   std::vector<Tensor> all;
   for (const auto& [name, tensor] : tensors) {
-    if (!tensor.sharding().is_replicated())
-      fail(
-          fmt::format("{} is {}: state that is split goes with the rank that holds a part; keep it "
-                      "whole on each device, or use checkpoints",
-                      name, tensor.sharding().to_string()));
+    const Sharding where = tensor.sharding();
+    if (std::ranges::any_of(where.placements, &Placement::is_partial))
+      fail(fmt::format("{} is {}: a sum that is still to come is no state; shard() it first", name,
+                       where.to_string()));
     all.push_back(tensor);
   }
   Tensor::realize(all);
@@ -43,13 +128,202 @@ Elastic::Snapshot Elastic::copy(const StateDict& tensors, const Progress& progre
     Storage& storage = *Storage::of(*stored_node(tensor.state()->value));
     storage.check_usable();
     need_device_of(storage.sharding.mesh);
-    Value value{tensor.dtype(), tensor.shape(), std::vector<std::byte>(storage.local_bytes())};
-    Device& device = *storage.devices()[0];
-    if (!value.bytes.empty())
-      device.copy_out(value.bytes.data(), storage.memory_to_copy()[0], value.bytes.size());
+    Value value{.dtype = tensor.dtype(), .shape = tensor.shape(), .boxes = {}};
+    for (int rank = 0; rank < snapshot.ranks; ++rank)
+      value.boxes.push_back(boxes_of(storage.sharding, value.shape, rank));
+    const LocalBox whole{Dims(value.shape.size()), value.shape};
+    value.whole = product(value.shape) == 0 ||
+                  std::ranges::all_of(value.boxes, [&](const std::vector<LocalBox>& boxes) {
+                    return offset_of(whole, boxes, value.dtype) != kNone;
+                  });
+    const std::vector<LocalBox>& own = value.boxes[size_t(snapshot.rank)];
+    value.own.resize(bytes_of(own, value.dtype));
+    for (const PartToFill& part : parts_to_fill(storage)) {
+      if (part.bytes() == 0) continue;
+      std::byte* out = value.own.data() + offset_of(part.box, own, value.dtype);
+      Device& device = *storage.devices()[part.device];
+      void* memory = storage.memory_to_copy()[part.device];
+      if (part.bytes() == storage.local_bytes()) {
+        device.copy_out(out, memory, part.bytes());
+        continue;
+      }
+      std::vector<std::byte> padded(storage.local_bytes());
+      device.copy_out(padded.data(), memory, padded.size());
+      const Dims& size = part.box.size;
+      const BoxRows rows(size, {Dims(size.size()), size}, storage.local_shape(),
+                         itemsize(value.dtype));
+      for (int64_t r = 0; r < rows.count(); ++r)
+        std::memcpy(out + rows[r].in_array, padded.data() + rows[r].in_memory, rows.bytes());
+    }
     snapshot.values.emplace(name, std::move(value));
   }
   return snapshot;
+}
+
+// Gives the rank behind a copy of what is divided, and returns when all ranks have come so far.
+void Elastic::keep(Snapshot now) {
+  next_ = std::move(now);
+  next_->number = commits_.last_step() + 1;
+  if (next_->ranks > 1 && next_->is_divided()) {
+    const Context::Turn turn;
+    Communicator& world = Context::get().world();
+    const std::vector<int> first = first_participants(world, next_->ranks);
+    const int ranks = next_->ranks, rank = next_->rank;
+    const int before = (rank + ranks - 1) % ranks, behind = (rank + 1) % ranks;
+    const int own_place = first[size_t(rank)];
+    std::vector<Work> works;
+    for (auto& [name, value] : next_->values) {
+      if (value.whole) continue;
+      value.copy.resize(bytes_of(value.boxes[size_t(before)], value.dtype));
+      if (!value.own.empty())
+        works.push_back(world.send({value.own.data()}, value.own.size(), DType::U8, own_place,
+                                   first[size_t(behind)]));
+      if (!value.copy.empty())
+        works.push_back(world.recv({value.copy.data()}, value.copy.size(), DType::U8,
+                                   first[size_t(before)], own_place));
+    }
+    for (Work& work : works) work.wait();
+  }
+  const int64_t number = next_->number;
+  committed_ = next_->progress.step;
+  commits_.keep(number, std::move(*next_));
+  next_.reset();
+  least(number);
+  commits_.all_have_last();
+  lost_.clear();
+}
+
+// StateLost where a box was only with ranks that are gone. `left`: the rank that each rank was.
+void Elastic::find_lost(const Snapshot& from, const std::vector<int>& left) {
+  const auto is_left = [&](int rank) { return std::ranges::find(left, rank) != left.end(); };
+  for (const auto& [name, value] : from.values) {
+    if (value.whole) continue;
+    for (int rank = 0; rank < from.ranks; ++rank) {
+      for (const LocalBox& box : value.boxes[size_t(rank)]) {
+        bool found = false;
+        for (int other = 0; other < from.ranks && !found; ++other)
+          found = offset_of(box, value.boxes[size_t(other)], value.dtype) != kNone &&
+                  (is_left(other) || is_left((other + 1) % from.ranks));
+        if (found) continue;
+        const int behind = (rank + 1) % from.ranks;
+        lost_ = fmt::format(
+            "a part of {} is lost: of the {} ranks that committed step {}, rank {}, which held it, "
+            "and rank {}, which held its copy, are both gone; load the checkpoint",
+            name, from.ranks, from.progress.step, rank, behind);
+        CommErrorInfo info;
+        info.rank = Context::get().rank();
+        info.operation = "restore";
+        info.detail = lost_;
+        committed_ = -1;
+        throw StateLost(info);
+      }
+    }
+  }
+}
+
+// The boxes of the tensor that this rank holds, from those of the ranks that have them.
+std::vector<std::vector<std::byte>> Elastic::divide(const Value& from, const Tensor& into,
+                                                    const std::vector<int>& left) {
+  const Context::Turn turn;
+  Communicator& world = Context::get().world();
+  const int rank = Context::get().rank(), ranks = Context::get().ranks();
+  const int committed = int(from.boxes.size());
+  // Boxes that a rank can give: its own, then the copies.
+  const auto offset_at = [&](int giver, const LocalBox& box) {
+    const int was = left[size_t(giver)];
+    const std::vector<LocalBox>& own = from.boxes[size_t(was)];
+    const size_t at = offset_of(box, own, from.dtype);
+    if (at != kNone || from.whole) return at;
+    const size_t copied =
+        offset_of(box, from.boxes[size_t((was + committed - 1) % committed)], from.dtype);
+    return copied == kNone ? kNone : bytes_of(own, from.dtype) + copied;
+  };
+  std::vector<LocalBox> all;
+  for (const auto& boxes : from.boxes) {
+    for (const LocalBox& box : boxes) {
+      if (std::ranges::find(all, box) == all.end()) all.push_back(box);
+    }
+  }
+  const std::vector<int> first = first_participants(world, ranks);
+  const auto places = size_t(world.size());
+  std::vector<size_t> counts(places * places);
+  const Sharding where = into.sharding();
+  const std::vector<LocalBox> wanted = boxes_of(where, from.shape, rank);
+  std::vector<std::vector<std::byte>> result;
+  for (const LocalBox& box : wanted)
+    result.emplace_back(size_t(product(box.size)) * itemsize(from.dtype));
+
+  sent_.assign(world.local().size(), {});
+  received_.assign(world.local().size(), {});
+  std::vector<std::vector<std::byte>> for_rank(static_cast<size_t>(ranks));
+  struct Piece {
+    size_t into;
+    LocalBox box;
+  };
+  std::vector<std::vector<Piece>> from_rank(static_cast<size_t>(ranks));
+  for (int taker = 0; taker < ranks; ++taker) {
+    const std::vector<LocalBox> boxes = boxes_of(where, from.shape, taker);
+    for (size_t b = 0; b < boxes.size(); ++b) {
+      for (const LocalBox& box : all) {
+        const LocalBox part = common(box, boxes[b]);
+        const size_t bytes = size_t(product(part.size)) * itemsize(from.dtype);
+        if (bytes == 0) continue;
+        int giver = taker;
+        for (int other = 0; other < ranks && offset_at(giver, box) == kNone; ++other) giver = other;
+        if (giver != taker)
+          counts[size_t(first[size_t(giver)]) * places + size_t(first[size_t(taker)])] += bytes;
+        if (taker == rank) from_rank[size_t(giver)].push_back({b, part});
+        if (giver != rank) continue;
+        size_t at = offset_at(giver, box);
+        const std::byte* source = from.own.data() + at;
+        if (at >= from.own.size()) source = from.copy.data() + (at - from.own.size());
+        std::vector<std::byte>& out = for_rank[size_t(taker)];
+        const size_t begin = out.size();
+        out.resize(begin + bytes);
+        const BoxRows rows = rows_within(box, part, from.dtype);
+        for (int64_t r = 0; r < rows.count(); ++r)
+          std::memcpy(out.data() + begin + rows[r].in_memory, source + rows[r].in_array,
+                      rows.bytes());
+      }
+    }
+  }
+  if (std::ranges::any_of(counts, [](size_t count) { return count > 0; })) {
+    std::vector<CommBuffer> send, recv;
+    for (int taker = 0; taker < ranks; ++taker) {
+      if (taker != rank)
+        sent_[0].insert(sent_[0].end(), for_rank[size_t(taker)].begin(),
+                        for_rank[size_t(taker)].end());
+    }
+    size_t coming = 0;
+    for (int giver = 0; giver < ranks; ++giver)
+      coming += counts[size_t(first[size_t(giver)]) * places + size_t(first[size_t(rank)])];
+    received_[0].resize(coming);
+    for (size_t i = 0; i < sent_.size(); ++i) {
+      if (sent_[i].empty()) sent_[i].resize(1);  // a transport refuses null
+      if (received_[i].empty()) received_[i].resize(1);
+      send.push_back({sent_[i].data()});
+      recv.push_back({received_[i].data()});
+    }
+    world.start({.op = CollectiveOp::AllToAll, .dtype = DType::U8, .counts = counts}, send, recv)
+        .wait();
+  }
+  size_t arrived = 0;
+  for (int giver = 0; giver < ranks; ++giver) {
+    const std::byte* at =
+        giver == rank ? for_rank[size_t(rank)].data() : received_[0].data() + arrived;
+    size_t taken = 0;
+    for (const Piece& piece : from_rank[size_t(giver)]) {
+      const BoxRows rows = rows_within(wanted[piece.into], piece.box, from.dtype);
+      for (int64_t r = 0; r < rows.count(); ++r)
+        std::memcpy(result[piece.into].data() + rows[r].in_array, at + taken + rows[r].in_memory,
+                    rows.bytes());
+      taken += size_t(product(piece.box.size)) * itemsize(from.dtype);
+    }
+    if (giver != rank) arrived += taken;
+  }
+  sent_.clear();
+  received_.clear();
+  return result;
 }
 
 void Elastic::write(const Snapshot& from, const StateDict& tensors) {
@@ -60,21 +334,33 @@ void Elastic::write(const Snapshot& from, const StateDict& tensors) {
   std::vector<const Value*> values;
   for (const auto& [name, tensor] : tensors) {
     const Value& value = from.values.at(name);
-    if (!tensor.sharding().is_replicated() || tensor.dtype() != value.dtype)
-      fail(fmt::format("{} is {} {}, and was committed as a whole {}", name,
-                       tinyshard::name(tensor.dtype()), tensor.sharding().to_string(),
+    const Sharding where = tensor.sharding();
+    if (tensor.dtype() != value.dtype ||
+        std::ranges::any_of(where.placements, &Placement::is_partial))
+      fail(fmt::format("{} is {} {}, and was committed as {}", name,
+                       tinyshard::name(tensor.dtype()), where.to_string(),
                        tinyshard::name(value.dtype)));
+    need_device_of(where.mesh);
     wanted.push_back({tensor, value.dtype});
     values.push_back(&value);
   }
+  const std::vector<int> left = numbers_of_all(from.rank);
+  find_lost(from, left);
   fill_in_place(
       wanted,
       [&](std::span<const std::pair<Storage*, size_t>> storages, const ByteProgress& moved) {
+        std::vector<std::vector<std::vector<std::byte>>> parts;
         std::vector<PartFill> fills;
+        parts.reserve(storages.size());
         for (const auto& [storage, index] : storages) {
-          const std::vector<std::byte>& bytes = values[index]->bytes;
-          fills.push_back({storage, [&bytes](const LocalBox&, std::span<std::byte> out) {
-                             std::memcpy(out.data(), bytes.data(), out.size());
+          const Value& value = *values[index];
+          const auto& bytes = parts.emplace_back(divide(value, wanted[index].into, left));
+          std::vector<LocalBox> boxes =
+              boxes_of(storage->sharding, value.shape, Context::get().rank());
+          fills.push_back({storage, [&bytes, boxes = std::move(boxes)](const LocalBox& box,
+                                                                       std::span<std::byte> out) {
+                             const auto at = std::ranges::find(boxes, box) - boxes.begin();
+                             std::memcpy(out.data(), bytes[size_t(at)].data(), out.size());
                            }});
         }
         fill_parts(fills, moved);
@@ -86,27 +372,31 @@ void Elastic::write(const Snapshot& from, const StateDict& tensors) {
 void Elastic::commit(const StateDict& tensors, const Progress& progress, Caller caller) {
   Call call("commit", caller);
   if (current_capture()) fail("a captured step has no values to keep yet; commit behind it");
-  const int64_t last = commits_.last_step();
-  if (progress.step < 0 || progress.step <= last)
-    fail(fmt::format("step {} is not behind the last committed one, {}", progress.step, last));
-  commits_.keep(progress.step, copy(tensors, progress));
-  least(progress.step);  // returns when all ranks have come here
-  commits_.all_have_last();
+  if (progress.step < 0 || progress.step <= committed_)
+    fail(
+        fmt::format("step {} is not behind the last committed one, {}", progress.step, committed_));
+  keep(copy(tensors, progress));
 }
 
 Progress Elastic::restore(const StateDict& tensors, Caller caller) {
   Call call("restore", caller);
   if (current_capture()) fail("a captured step cannot be restored inside of itself");
-  const int64_t last = commits_.last_step(), step = least(last);
-  const Snapshot* common = commits_.return_to(step);
-  if (step == Commits<Snapshot>::kNothing) return {};
+  if (!lost_.empty()) fail(lost_);
+  const int64_t last = commits_.last_step(), number = least(last);
+  const Snapshot* common = commits_.return_to(number);
+  if (number == Commits<Snapshot>::kNothing) {
+    committed_ = -1;
+    return {};
+  }
   if (common == nullptr)
-    fail(
-        fmt::format("the ranks share no commit: this one has that of step {}, another one that of "
-                    "step {}",
-                    last, step));
+    fail(fmt::format("the ranks share no commit: this one has number {}, another one number {}",
+                     last, number));
+  committed_ = common->progress.step;
+  least(number);  // nobody has a newer one any more, so that the next one with its number is one
   write(*common, tensors);
-  return common->progress;
+  const Progress progress = common->progress;
+  if (common->is_divided()) keep(copy(tensors, progress));
+  return progress;
 }
 
 }  // namespace tinyshard::nn

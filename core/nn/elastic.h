@@ -1,6 +1,7 @@
 // Training that goes on when ranks die: the state of the last step, kept in each rank's memory, from
-// which those that are left go on in a smaller world. Of a model and an optimizer that lie whole on
-// each device, as data parallelism has them: whoever is left has all of it.
+// which those that are left go on in a smaller world. Each rank keeps the boxes that its devices hold
+// and, of tensors that are divided over ranks (fully_shard, tensor_parallel), a copy of the boxes of
+// the rank before it: the boxes of a rank that has died are its neighbour's to give.
 //
 //   nn::Elastic elastic;
 //   for (;;) {
@@ -19,6 +20,8 @@
 //         elastic.commit(state, at);
 //       }
 //       return;
+//     } catch (const nn::StateLost&) {                  // two neighbours died at once
+//       throw;                                          // or load the last checkpoint and commit it
 //     } catch (const CommError&) {
 //       Runtime::reform();
 //     }
@@ -31,12 +34,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/nn/commits.h"
 #include "core/nn/state_dict.h"
 #include "core/tensor/random.h"
+#include "multi/local_box.h"
 
 namespace tinyshard::nn {
 
@@ -46,6 +52,14 @@ struct Progress {
   int64_t step = 0;     // steps that are done
   int64_t samples = 0;  // that they took, of all epochs
   bool operator==(const Progress&) const = default;
+};
+
+// The ranks that held a part of the state, and its copy, are gone: only a checkpoint has it. All
+// ranks that are left get it from restore(), and a UserError if they restore again before something
+// is committed.
+class StateLost : public CommError {
+ public:
+  using CommError::CommError;
 };
 
 // Threads: one.
@@ -58,25 +72,40 @@ class Elastic {
               Caller caller = Caller::current());
 
   // Writes what the newest commit that all ranks have kept over the tensors, and the state of the
-  // random numbers. All ranks call it. Where nobody has committed, nothing changes. UserError where
-  // the tensors are others than those.
+  // random numbers. All ranks call it. The tensors may be divided otherwise than they were. Where nobody has
+  // committed, nothing changes. UserError where the tensors are others than those; StateLost.
   Progress restore(const StateDict& tensors, Caller caller = Caller::current());
 
  private:
   struct Value {
     DType dtype;
     Dims shape;
-    std::vector<std::byte> bytes;
+    std::vector<std::vector<LocalBox>> boxes;  // of each rank, none twice
+    bool whole = true;                         // on every rank
+    std::vector<std::byte> own = {},
+                           copy = {};  // own boxes behind each other; those of the rank before
   };
   struct Snapshot {
     Progress progress;
+    int64_t number = 0;  // of the commits, those of restore() among them; the same on all ranks
+    int rank = 0, ranks = 1;  // of the world that committed
     std::map<std::string, Value> values;
     RandomState random;
+    bool is_divided() const;
   };
   static Snapshot copy(const StateDict& tensors, const Progress& progress);
-  static void write(const Snapshot& from, const StateDict& tensors);
+  void keep(Snapshot now);
+  void write(const Snapshot& from, const StateDict& tensors);
+  void find_lost(const Snapshot& from, const std::vector<int>& left);
+  std::vector<std::vector<std::byte>> divide(const Value& from, const Tensor& into,
+                                             const std::vector<int>& left);
 
-  Commits<Snapshot> commits_;
+  Commits<Snapshot> commits_;     // by their numbers
+  int64_t committed_ = -1;        // step of the last one
+  std::optional<Snapshot> next_;  // until the rank behind has its copy
+  // Of a transfer that failed: its memory stays until the group that used it is gone.
+  std::vector<std::vector<std::byte>> sent_, received_;
+  std::string lost_;  // what StateLost said
 };
 
 }  // namespace tinyshard::nn

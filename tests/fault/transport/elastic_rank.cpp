@@ -1,11 +1,13 @@
 // One rank of a data-parallel training that goes on when ranks are killed:
 //   elastic_rank <launched rank>:<microseconds>...
 //   elastic_rank behind <victim>:<rank> <step>:0
+//   elastic_rank both <victim>:<victim> <step>:0      both kill themselves before they commit that step
 //   elastic_rank schedule <ranks>:<steps>...
 // The n-th victim kills itself so long after the first commit of the n-th world, or where the number
 // is negative after that world has begun to form. With "behind" the victim kills itself before it commits that
 // step, and the other rank finds itself without a peer before it has copied anything, which those that
 // commit have: they know one step more. The other form trains in one process, with as many devices as there were ranks, through the same worlds, and nobody dies.
+// With a first word "divided" each rank holds a part of the state only (nn::fully_shard).
 // Lines:
 //   <launched rank> world <ranks> from <step> after <ms since the CommError>
 //   <launched rank> took <step> <first sample> <end>      once the step is committed
@@ -50,6 +52,8 @@ float input_of(int64_t sample, int64_t i) {
   return float((sample * 53 + i * 17 + sample * i) % 101) / 101 - 0.5f;
 }
 
+bool divided = false;
+
 // The same weights in each world, as ranks may die before the first commit.
 Net seeded() {
   Tensor::manual_seed(1);
@@ -70,7 +74,11 @@ struct Training {
   }};
 
   Training() {
-    nn::data_parallel(net, mesh, "data");
+    if (divided) {
+      nn::fully_shard(net, mesh, "data");
+    } else {
+      nn::data_parallel(net, mesh, "data");
+    }
     optim.emplace(nn::parameters(net), nn::optim::AdamWOptions{.lr = 0.01});
     state = nn::state_dict(net, "net");
     state.merge(nn::state_dict(*optim, "optim"));
@@ -161,9 +169,10 @@ class Rank {
     tell();
   }
 
-  void set_behind(int launched, const Numbers& numbers) {
-    is_victim_ = numbers.at(0).first == launched;
-    is_behind_ = numbers.at(0).second == launched;
+  void set_behind(int launched, const Numbers& numbers, bool both_die) {
+    const bool second = numbers.at(0).second == launched;
+    is_victim_ = numbers.at(0).first == launched || (both_die && second);
+    is_behind_ = second && !both_die;
     behind_step_ = numbers.at(1).first;
   }
 
@@ -215,8 +224,14 @@ class Rank {
 
 int main(int argc, char** argv) {
   try {
+    divided = argc > 1 && std::string(argv[1]) == "divided";
+    if (divided) {
+      ++argv;
+      --argc;
+    }
     const std::string form = argc > 1 ? argv[1] : "";
-    const bool schedule = form == "schedule", behind = form == "behind";
+    const bool schedule = form == "schedule", both = form == "both",
+               behind = form == "behind" || both;
     Numbers numbers;
     for (int i = schedule || behind ? 2 : 1; i < argc; ++i) {
       const std::string text = argv[i];
@@ -227,7 +242,7 @@ int main(int argc, char** argv) {
     if (schedule) {
       rank.run_schedule(numbers);
     } else {
-      if (behind) rank.set_behind(launched, numbers);
+      if (behind) rank.set_behind(launched, numbers, both);
       rank.run(behind ? Numbers() : numbers, launched);
     }
     return 0;

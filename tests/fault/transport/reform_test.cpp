@@ -88,5 +88,32 @@ TEST(Elastic, AStepThatOneHasNotIsNobodys) {
   for (const char* rank : {"0", "1", "2"}) EXPECT_EQ(job.count(rank + line), 1u) << job.text;
 }
 
+// Rank 2 dies, whose parts rank 3 has copies of; what was divided by four is divided by three.
+TEST(Elastic, TheBoxesOfALostRankComeFromItsNeighbour) {
+  const Result job = run("-n 4 --elastic 3", "divided 2:2000", TINYSHARD_ELASTIC_RANK);
+  EXPECT_EQ(job.status, 0) << job.text;
+  const size_t at = job.text.find("0 done ");
+  ASSERT_NE(at, std::string::npos) << job.text;
+  const std::string line = job.text.substr(at + 1, job.text.find('\n', at) - at - 1);
+  const size_t worlds = line.find(" 4:");
+  ASSERT_NE(worlds, std::string::npos) << job.text;
+  EXPECT_NE(line.find(" 3:"), std::string::npos) << job.text;
+  const Result undisturbed = run_command(std::string(TINYSHARD_ELASTIC_RANK) + " divided schedule" +
+                                         line.substr(worlds) + " 2>&1");
+  EXPECT_EQ(undisturbed.count("0" + line), 1u) << undisturbed.text << job.text;
+  for (const char* rank : {"1", "3"}) EXPECT_EQ(job.count(rank + line), 1u) << job.text;
+}
+
+// Both at once, before any has told the others: nobody has what rank 1 held.
+TEST(Elastic, TwoNeighboursAreMissed) {
+  const Result job = run("-n 4 --elastic 2", "divided both 1:2 5:0", TINYSHARD_ELASTIC_RANK);
+  EXPECT_NE(job.status, 0) << job.text;
+  EXPECT_NE(
+      job.text.find("of the 4 ranks that committed step 5, rank 1, which held it, and rank 2, "
+                    "which held its copy, are both gone; load the checkpoint"),
+      std::string::npos)
+      << job.text;
+}
+
 }  // namespace
 }  // namespace tinyshard::testing
