@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -93,7 +94,7 @@ class Programme {
   // One statement.
   void go_on() {
     if (values_.empty()) return make();
-    switch (draw(12)) {
+    switch (draw(13)) {
       case 0:
       case 1:
         return make();
@@ -111,6 +112,8 @@ class Programme {
       case 8:
         return drop();
       case 9:
+        return break_off();
+      case 10:
         if (steps_.size() < 4) return make_step();
         [[fallthrough]];
       default:
@@ -119,7 +122,11 @@ class Programme {
   }
 
   void end_epoch() {
-    Runtime::shutdown();
+    if (draw(4) == 0) {
+      end_while_unwinding();
+    } else {
+      Runtime::shutdown();
+    }
     auto end = [](Value& v) { v.fate = v.fate == Fate::Computed ? Fate::Gone : v.fate; };
     for (Value& v : values_) end(v);
     for (LiveStep& s : steps_) {
@@ -147,6 +154,7 @@ class Programme {
   }
 
   int kept = 0, lost = 0;  // uses of what an epoch has left
+  int broken_off = 0;      // steps left by an exception
 
  private:
   int draw(int below) { return std::uniform_int_distribution(0, below - 1)(random_); }
@@ -277,6 +285,39 @@ class Programme {
     values_.push_back({(y - 1).clamp(-50.0, 50.0), expected, Fate::Computed, s.place});
   }
 
+  // The runtime ends in a destructor while an exception is in flight, between tensors that go before
+  // it and after it.
+  void end_while_unwinding() {
+    struct Ends {
+      ~Ends() { Runtime::shutdown(); }
+    };
+    try {
+      const Tensor later = Tensor(Floats(kElements, 1), {kRows, kColumns}) * 2;
+      const Ends ends;
+      const Tensor sooner = at(draw(kPlaces), later).realize();
+      throw std::domain_error("in flight");
+    } catch (const std::domain_error&) {
+      ++broken_off;
+    }
+  }
+
+  // An exception leaves a step half-way, while it is traced: what the step read is as it was, and nothing else is left of it.
+  void break_off() {
+    const Value x = any();
+    Step step([](const Tensor& y) -> Tensor {
+      throw std::domain_error("half-way, at a tensor of dims " + std::to_string(twice(y).ndim()));
+    });
+    try {
+      step(at(draw(kPlaces), x.tensor));
+      ADD_FAILURE() << "the exception did not come through";
+    } catch (const std::domain_error&) {
+      ++broken_off;
+    } catch (const UserError& error) {
+      EXPECT_TRUE(x.fate == Fate::Gone || x.fate == Fate::Unknown) << error.what();
+      EXPECT_TRUE(tells_of_the_end(error)) << error.what();
+    }
+  }
+
   void drop() { values_.erase(values_.begin() + draw(int(values_.size()))); }
 
   std::mt19937 random_;
@@ -286,7 +327,7 @@ class Programme {
 
 TEST(Lifetimes, EpochsEndAtAnyMomentOfARandomProgram) {
   Runtime::shutdown();
-  int kept = 0, lost = 0;
+  int kept = 0, lost = 0, broken_off = 0;
   for (int moment = 0; moment < moments();) {
     SCOPED_TRACE("program " + std::to_string(moment));
     Programme programme(unsigned(moment) + 1);
@@ -299,9 +340,11 @@ TEST(Lifetimes, EpochsEndAtAnyMomentOfARandomProgram) {
     }
     kept += programme.kept;
     lost += programme.lost;
+    broken_off += programme.broken_off;
   }
   EXPECT_GT(lost, moments());
   EXPECT_GT(kept, moments());
+  EXPECT_GT(broken_off, moments() / 4);
   Runtime::shutdown();
 }
 
