@@ -16,7 +16,6 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "core/base/origin.h"
 #include "core/base/stopwatch.h"
@@ -87,8 +86,8 @@ bool items_are_timed();  // by some observer
 class ObservedScope {
  public:
   template <class Describe>
-  explicit ObservedScope(Describe&& describe) {
-    if (is_observed()) begin(std::forward<Describe>(describe)());
+  explicit ObservedScope(const Describe& describe) {
+    if (is_observed()) begin(describe());
   }
   ~ObservedScope() {
     if (seen_) end();

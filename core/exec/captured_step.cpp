@@ -58,7 +58,7 @@ class CapturedStep::Impl {
  public:
   const States& call(const States& inputs, const Trace& trace);
   bool captured() const { return executable_ != nullptr; }
-  const Schedule& schedule() const;
+  const Executable* executable() const { return executable_.get(); }
 
  private:
   void capture(const States& inputs, const Trace& trace);
@@ -241,29 +241,29 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
   }
 }
 
-const Schedule& CapturedStep::Impl::schedule() const {
-  if (!executable_) throw UserError("a step has no schedule before its first call");
-  return executable_->schedule();
-}
-
-CapturedStep::CapturedStep() : impl_(std::make_unique<Impl>()) {}
+CapturedStep::CapturedStep() = default;
 CapturedStep::~CapturedStep() = default;
-CapturedStep::CapturedStep(CapturedStep&& other) : CapturedStep() { impl_.swap(other.impl_); }
+CapturedStep::CapturedStep(CapturedStep&& other) noexcept = default;
 CapturedStep& CapturedStep::operator=(CapturedStep&& other) noexcept {
   impl_.swap(other.impl_);
   return *this;
 }
 
 const CapturedStep::States& CapturedStep::call(const States& inputs, const Trace& trace) {
+  if (!impl_) impl_ = std::make_unique<Impl>();
   return impl_->call(inputs, trace);
 }
-bool CapturedStep::captured() const { return impl_->captured(); }
-void CapturedStep::reset() { impl_ = std::make_unique<Impl>(); }
-PlanSummary CapturedStep::summary() const { return summarize(impl_->schedule()); }
+bool CapturedStep::captured() const { return impl_ && impl_->captured(); }
+void CapturedStep::reset() { impl_.reset(); }
+PlanSummary CapturedStep::summary() const { return summarize(schedule_of(*this)); }
 std::string CapturedStep::explanation(bool items) const {
-  return explain(impl_->schedule(), items);
+  return explain(schedule_of(*this), items);
 }
 
-const Schedule& schedule_of(const CapturedStep& step) { return step.impl().schedule(); }
+const Schedule& schedule_of(const CapturedStep& step) {
+  const CapturedStep::Impl* impl = step.impl();
+  if (!impl || !impl->executable()) throw UserError("a step has no schedule before its first call");
+  return impl->executable()->schedule();
+}
 
 }  // namespace tinyshard

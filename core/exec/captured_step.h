@@ -19,7 +19,7 @@ class CapturedStep {
 
   CapturedStep();
   ~CapturedStep();
-  CapturedStep(CapturedStep&& other);  // leaves a step that has not been called
+  CapturedStep(CapturedStep&& other) noexcept;  // leaves a step that has not been called
   CapturedStep& operator=(CapturedStep&& other) noexcept;
 
   // Results are the same states at every call, with new contents. What still needs the old ones, or
@@ -38,10 +38,10 @@ class CapturedStep {
 
   // For the engine: see schedule_of.h.
   class Impl;
-  const Impl& impl() const { return *impl_; }
+  const Impl* impl() const { return impl_.get(); }
 
  private:
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Impl> impl_;  // from the first call on
 };
 
 }  // namespace tinyshard

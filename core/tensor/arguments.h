@@ -20,7 +20,7 @@ namespace tinyshard {
 
 class Tensor;
 class Variable;
-struct TensorState;
+class TensorState;
 using Caller = std::source_location;
 
 template <class T>
