@@ -55,11 +55,13 @@ mapfile -t files < <(comm -12 <(echo "$compiled") <(echo "$wanted" | sort -u))
 [[ ${#files[@]} -gt 0 && -n ${files[0]} ]] || { echo "lint: no sources to check"; exit 0; }
 
 # Checks one source: its findings go to stdout in one piece, so that those of two sources do not mix, and its name to the list. The
-# counts of warnings that were suppressed ("12 warnings generated.") are dropped. GCC knows warnings that clang does not.
+# counts of warnings that were suppressed ("12 warnings generated.") are dropped. GCC knows warnings
+# and options that clang does not.
 export tidy found=build/tidy/found.txt
 check() {
   local text status=0
-  text=$("$tidy" --quiet --extra-arg=-Wno-deprecated-declarations --extra-arg=-Wno-unknown-warning-option -p build/tidy "$1" 2>&1) || status=$?
+  text=$("$tidy" --quiet --extra-arg=-Wno-deprecated-declarations --extra-arg=-Wno-unknown-warning-option \
+    --extra-arg=-Wno-unused-command-line-argument -p build/tidy "$1" 2>&1) || status=$?
   [[ $status -ne 0 ]] || return 0
   grep -vE '^[0-9]+ (warnings?|errors?)( and [0-9]+ errors?)? generated\.$|^Suppressed [0-9]+ warnings|^[0-9]+ warnings? treated as errors?$' <<<"$text" || echo "$1: $tidy ended with status $status"
   echo "$1" >>"$found"
