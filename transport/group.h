@@ -71,7 +71,7 @@ class Group final : public Communicator {
   Work start_checked(const Collective& call, std::span<const CommBuffer> send,
                      std::span<const CommBuffer> recv, bool verify);
   bool settled(uint64_t ticket, Deadline deadline, Deadline now);
-  bool given_up(int rank);
+  bool given_up(int rank, Deadline now);
   std::optional<Failure> seen_by_detector(const Request& request);
   int silent_member() const;
   int latest() const;
@@ -110,6 +110,7 @@ class Group final : public Communicator {
   struct Suspicion {                 // of a rank that has ended or left, at inspections in a row
     int rank = -1, looks = 0;
     uint64_t completed = 0;  // of the channel
+    Deadline next_look{};
   } suspicion_;
   std::vector<int> awaited_;
   // An error that headers under way may explain, and until when they are waited for.

@@ -21,7 +21,9 @@ constexpr Channel::Duration kInspectEvery = std::chrono::milliseconds(10);
 constexpr Channel::Duration kGrace = std::chrono::milliseconds(20);
 constexpr Channel::Duration kNewsTurn = std::chrono::milliseconds(150);
 // Inspections after which a rank is given up, if nothing has come in between: what it sent last may
-// still be on its way. One that has left may have sent its last megabytes just before.
+// still be on its way. One that has left may have sent its last megabytes just before; and one that
+// ended while another one is silent, or at the deadline, may have given up another one, and its news
+// is slower than its end.
 constexpr int kLooksAtEnded = 2, kLooksAtLeft = 20;
 
 // Heartbeats tell of calls that have just changed: only waits of some length are compared.
@@ -58,14 +60,20 @@ bool is_sane(const detector::Doing& doing) {
 }  // namespace
 
 // Whether it is time to give up a rank, found ended or left (-1: none is) at this inspection.
-bool Group::given_up(int rank) {
+bool Group::given_up(int rank, Deadline now) {
   Channel& channel = endpoint_->channel();
   if (rank < 0 || rank != suspicion_.rank || suspicion_.completed != channel.completed())
-    suspicion_ = {rank, 0, channel.completed()};
+    suspicion_ = {rank, 0, channel.completed(), now};
   if (rank < 0) return false;
   const bool ended =
       endpoint_->peer_state(rank).gone && std::ranges::find(awaited_, rank) != awaited_.end();
-  return ++suspicion_.looks >= (ended ? kLooksAtEnded : kLooksAtLeft);
+  // A wait that is late is inspected at each poll, which brings no news faster.
+  if (now >= suspicion_.next_look) {
+    ++suspicion_.looks;
+    suspicion_.next_look = now + kInspectEvery;
+  }
+  const bool alone = !overdue_ && silent_member() < 0;
+  return suspicion_.looks >= (ended && alone ? kLooksAtEnded : kLooksAtLeft);
 }
 
 detector::Doing Group::doing(Deadline now) const {
@@ -212,12 +220,14 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
   }
   const std::string interrupted = channel.interrupted();
   if (!interrupted.empty()) return fail({culprit, interrupted + detail, cause}, true);
-  if (given_up(worst == 2 ? culprit : -1)) return fail({culprit, detail.substr(2), cause}, true);
+  if (given_up(worst == 2 ? culprit : -1, now))
+    return fail({culprit, detail.substr(2), cause}, true);
   if (const auto failure = seen_by_detector(request)) return fail(*failure, true);
   if (overdue_) endpoint_->deliver_notices();
   if (!late || failed()) return;
-  // Who has no more than a passed deadline lets those speak first who miss somebody's heartbeats.
-  if (culprit < 0 && endpoint_->detector() != nullptr && silent_member() < 0 &&
+  // Who has no more than a passed deadline lets those speak first who miss somebody's heartbeats; and
+  // one that ended just now may have said why, as it had the same deadline.
+  if ((culprit < 0 || worst == 2) && endpoint_->detector() != nullptr && silent_member() < 0 &&
       now - *overdue_ < kNewsTurn)
     return;
   // One that ended just now had the same deadline as this rank, and did not wait for its error.

@@ -156,6 +156,14 @@ class Job {
       case Fault::OneWay:
         cut_for(p, fault.other, fault.lasts);
         break;
+      case Fault::Far:
+        for (int from = 0; from < s_.ranks; ++from) {
+          if (from != p && from != fault.other) world_.delay(from, p, fault.longer);
+        }
+        world_.after(fault.lasts, [this, p] {
+          for (int from = 0; from < s_.ranks; ++from) world_.delay(from, p, 0ns);
+        });
+        break;
       case Fault::Reset:
         broken_links_.emplace(p, fault.other);
         world_.reset(p, fault.other);
@@ -585,7 +593,8 @@ class Job {
     if (info.operation != "connect" && waited > s_.timeout + kSlack)
       broke(p, "nothing waits beyond its deadline",
             fmt::format("{:.1f} ms: {}", waited.count() * 1e-6, error.what()));
-    if (s_.faults.size() == 1 && peer >= 0 && rank(peer).killed && info.operation != "connect") {
+    if (std::ranges::count_if(s_.faults, is_harmful) == 1 && peer >= 0 && rank(peer).killed &&
+        info.operation != "connect") {
       const Time since = world_.now() - std::max(own.waits_since, rank(peer).killed_at);
       if (since > kReportsKill)
         broke(p, "a kill is told within a second",

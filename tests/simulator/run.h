@@ -10,11 +10,13 @@
 namespace simulator {
 
 struct Fault {
-  enum Kind { Kill, Stop, Slow, Partition, OneWay, Reset, Diverge } kind = Kill;
+  enum Kind { Kill, Stop, Slow, Partition, OneWay, Reset, Diverge, Far } kind = Kill;
   Time at{};
-  Time lasts{};       // Stop, Slow, Partition, OneWay
-  int process = 0;    // Kill to Slow, Diverge; of the others the first of two
-  int other = 0;      // OneWay, Reset: the second; -1 is where the store runs
+  Time lasts{};     // Stop, Slow, Partition, OneWay, Far
+  int process = 0;  // Kill to Slow, Diverge, Far; of the others the first of two
+  // OneWay, Reset: the second; -1 is where the store runs. Far: the only one that stays near.
+  int other = 0;
+  Time longer{};      // Far: what packets to the process take more, from all but that one
   uint64_t side = 0;  // Partition: a bit for each process on the side that the store is not on
 };
 
@@ -37,6 +39,9 @@ struct Outcome {
   std::string log = {};                  // what happened, where it was asked for
   int formations = 0, errors = 0, commits = 0, collectives = 0, finished = 0, checkpoints = 0;
 };
+// That packets take longer is no reason to fail.
+inline bool is_harmful(const Fault& fault) { return fault.kind != Fault::Far; }
+
 Outcome run(const Scenario& scenario, bool with_log);
 
 }  // namespace simulator

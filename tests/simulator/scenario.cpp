@@ -10,8 +10,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::array<const char*, 7> kNames = {"kill",    "stop",  "slow",   "partition",
-                                               "one way", "reset", "diverge"};
+constexpr std::array<const char*, 8> kNames = {"kill",    "stop",  "slow",    "partition",
+                                               "one way", "reset", "diverge", "far"};
 
 double ms(Time time) { return std::chrono::duration<double, std::milli>(time).count(); }
 
@@ -53,6 +53,17 @@ Scenario draw(uint64_t seed) {
   scenario.checkpoints = random.chance(8);
   const int faults = std::array{0, 1, 1, 1, 1, 2, 2, 3}[static_cast<size_t>(random.below(8))];
   for (int i = 0; i < faults; ++i) scenario.faults.push_back(draw_fault(random, scenario));
+  // Around one of them some rank hears all others but one late. All of what it adds to a call is less
+  // than the least timeout.
+  if (faults > 0 && scenario.ranks > 2 && random.chance(15)) {
+    const Time at = scenario.faults.front().at;
+    Fault far{.kind = Fault::Far, .at = std::max<Time>(0ns, at - random.up_to(40ms))};
+    far.lasts = 200ms + random.up_to(500ms);
+    far.longer = 30ms + random.up_to(120ms);
+    far.process = random.below(scenario.ranks);
+    far.other = (far.process + 1 + random.below(scenario.ranks - 1)) % scenario.ranks;
+    scenario.faults.push_back(far);
+  }
   return scenario;
 }
 
@@ -76,6 +87,11 @@ std::string describe(const Scenario& s) {
         break;
       case Fault::OneWay:
         text += fmt::format(" {} to {} for {:.1f} ms", fault.process, fault.other, ms(fault.lasts));
+        break;
+      case Fault::Far:
+        text +=
+            fmt::format(" packets to rank {}, but from rank {}, take {:.1f} ms more for {:.1f} ms",
+                        fault.process, fault.other, ms(fault.longer), ms(fault.lasts));
         break;
       case Fault::Reset:
         text += fmt::format(" connections of ranks {} and {}", fault.process, fault.other);

@@ -87,7 +87,8 @@ class World {
   void go_on(int p);
   void cut(int from, int to, bool is_cut);  // one direction; packets wait until it is mended
   bool is_cut(int from, int to) const { return cuts_[index(from)][index(to)]; }
-  void reset(int a, int b);  // closes the connections between them that there are
+  void delay(int from, int to, Time longer);  // what is sent from now on
+  void reset(int a, int b);                   // closes the connections between them that there are
 
   // Wires of one job's formation; `kind` tells those of channels from those of heartbeats.
   Wire& wire(uint32_t formation, int kind, int from, int to);
@@ -99,7 +100,7 @@ class World {
   std::unique_ptr<tinyshard::Store> store_of(int p);
   tinyshard::StoredValues stored;
   void run_at_store(int p, const std::shared_ptr<std::function<void()>>& request);
-  Time latency();
+  Time latency();  // of a packet from or to the store
   Time shortest_nap() const { return shortest_nap_; }
 
  private:
@@ -123,6 +124,7 @@ class World {
   Time slowest_{};       // of this world's packets
   Time shortest_nap_{};  // of a process to which nothing comes: it does not get a core at once
   std::vector<std::vector<bool>> cuts_;
+  std::vector<std::vector<Time>> delays_;
   std::map<std::tuple<uint32_t, int, int, int>, Wire> wires_;
 };
 
