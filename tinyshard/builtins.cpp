@@ -22,6 +22,7 @@
 namespace tinyshard {
 namespace {
 
+// CPU devices are threads and memory of this process: "CPU:7" is there on a machine of two cores.
 constexpr int kMostCpuDevices = 1024, kMostNullDevices = 1 << 20;
 
 CommOptions comm_options() {

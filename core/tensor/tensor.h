@@ -178,6 +178,8 @@ class Tensor {
                Caller caller = Caller::current()) const;
   Tensor shard_like(const Tensor& other, Caller caller = Caller::current()) const;
   Tensor shard_like(const Sharding& sharding, Caller caller = Caller::current()) const;
+  // "CPU:3", or a kind, which means its first device here. There are 1024 CPU devices whatever the
+  // machine has, parts of one memory and of the same cores: a device need not be in TS_DEVICES.
   Tensor to(const std::string& device, Caller caller = Caller::current()) const;
   TensorSharding sharding() const;
   // The value whose parts these are: one for each device of the mesh that this process holds, in

@@ -13,6 +13,15 @@ UOp coordinate(int64_t axis, int64_t size) {
   return UOp::make(Op::ShardSlice, DType::I64, {places}, Dims{0, axis, size});
 }
 
+UOp within(const UOp& wide, const UOp& low, const UOp& high) {
+  return binary(Op::And, unary(Op::Not, binary(Op::CmpLt, wide, low)),
+                binary(Op::CmpLt, wide, high));
+}
+// A value of one element in each place of `shape`.
+UOp everywhere(const UOp& x, DimSpan shape) {
+  return expand(reshape(x, Dims(shape.size(), 1)), shape);
+}
+
 }  // namespace
 
 // Axis by axis each part starts where the parts before it end, and ends no later than what it is a
@@ -36,13 +45,22 @@ UOp index_into_part(const UOp& index, const LocalValue& v, DimSpan global, int d
   if (index.op() == Op::Expand)
     return expand(index_into_part(index.src(0), v, global, dim), index.shape());
   const Held held = held_places(v, global, dim);
-  const Dims ones(index.shape().size(), 1);
-  auto everywhere = [&](const UOp& x) { return expand(reshape(x, ones), index.shape()); };
-  UOp wide = cast(index, DType::I64), low = everywhere(held.low), high = everywhere(held.high);
-  UOp inside =
-      binary(Op::And, unary(Op::Not, binary(Op::CmpLt, wide, low)), binary(Op::CmpLt, wide, high));
+  UOp wide = cast(index, DType::I64), low = everywhere(held.low, index.shape());
+  UOp inside = within(wide, low, everywhere(held.high, index.shape()));
   UOp here = cast(binary(Op::Sub, wide, low), index.dtype());
   return where(inside, here, const_int(index.dtype(), -1, index.shape()));
+}
+
+UOp held_elsewhere(const UOp& index, const LocalValue& v, DimSpan global, int dim) {
+  if (index.op() == Op::Expand)
+    return expand(held_elsewhere(index.src(0), v, global, dim), index.shape());
+  const Held held = held_places(v, global, dim);
+  UOp wide = cast(index, DType::I64);
+  UOp known = within(wide, everywhere(i64(0), index.shape()),
+                     everywhere(i64(global[size_t(dim)]), index.shape()));
+  UOp here =
+      within(wide, everywhere(held.low, index.shape()), everywhere(held.high, index.shape()));
+  return binary(Op::And, known, unary(Op::Not, here));
 }
 
 }  // namespace tinyshard

@@ -14,5 +14,7 @@ Held held_places(const LocalValue& value, DimSpan global, int dim);
 
 // An index into `dim` of the whole value as one into the part: -1 where another device holds it.
 UOp index_into_part(const UOp& index, const LocalValue& value, DimSpan global, int dim);
+// Bool: whether another device holds the place; false for an index that is beyond the whole value.
+UOp held_elsewhere(const UOp& index, const LocalValue& value, DimSpan global, int dim);
 
 }  // namespace tinyshard

@@ -1,10 +1,11 @@
 // Ops that read or write places given by an index.
 //
 // A table that is divided along the dim that is looked up in is not gathered: each device looks up
-// what it holds, and zeros elsewhere, and the sum of all is the result.
+// what it holds, and -0.0 elsewhere, and the sum of all is the result. A sum with -0.0 is the other
+// term, to the bit; with 0.0 a -0.0 of the table would be lost.
 //
-//   table [0 1 | 2 3] over two devices, index [3 0 2]
-//   device 0: places [-1 0 -1], found [0 t0 0]      device 1: places [1 -1 0], found [t3 0 t2]
+//   table [t0 t1 | t2 t3] over two devices, index [3 0 2]
+//   device 0: places [-1 0 -1], found [-0 t0 -0]    device 1: places [1 -1 0], found [t3 -0 t2]
 //
 // The adjoint needs no sum: of what is written each device takes what falls into its part. By bytes
 // the table may still be gathered: a few rows that many places name.
@@ -98,6 +99,11 @@ LocalValue gather(const UOp& x, LocalValues& values) {
   UOp here = index_into_part(index.local, data, x.src(0).shape(), axis);
   LocalValue found{UOp::make(Op::Gather, data.local.dtype(), {data.local, here}, x->arg()), mesh,
                    best.found, current_origin()};
+  if (is_float(x.dtype())) {
+    UOp nothing = const_float(x.dtype(), -0.0, found.local.shape());
+    found.local =
+        where(held_elsewhere(index.local, data, x.src(0).shape(), axis), nothing, found.local);
+  }
   Places left = best.result;
   for (size_t a = 0; a < left.size(); ++a) {
     const bool kept = best.found[a].is_partial() && best.result[a].is_replicate();

@@ -215,6 +215,29 @@ TEST_P(LookupsTest, InfinitiesAndNaNStayInTheirRows) {
   expect_same(many.embedding(Tensor({3})), one.embedding(Tensor({3})), 0, "a finite row");
 }
 
+// The sum over the devices that have a row and that have not leaves every bit of it, signs of zeros
+// among them; a place beyond the table is 0 and not -0.
+TEST_P(LookupsTest, KeepEachBit) {
+  const Layout& layout = GetParam();
+  const Mesh mesh(layout.axes);
+  for (DType type : {DType::F32, DType::F64, DType::F16, DType::BF16}) {
+    Tensor minus = (-Tensor::zeros({11, 6})).cast(type).contiguous().realize();
+    Tensor one = minus.pad({{0, 0}, {0, 3}}).contiguous().realize();  // -0 and 0 beside each other
+    Tensor many = lying(one, mesh, layout.place);
+    auto looked_up = [](const Tensor& table) {
+      Tensor index({10, 0, 5, 3, -1, 11, 8});
+      return Results{table.embedding(index), table.embedding(Tensor({7})),
+                     table.gather(1, places(44, 9).reshape({11, 4})), table[{index, index}]};
+    };
+    const Results want = looked_up(one), got = looked_up(many);
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_TRUE(got[i].data() == want[i].data())
+          << name(type) << " result " << i << ": " << got[i] << ", not " << want[i];
+    const std::vector<double> inverse = (1 / got[0].cast(DType::F64)).to_vector<double>();
+    EXPECT_LT(inverse[0], 0) << "the table's own -0 is lost in this test";
+  }
+}
+
 TEST_P(LookupsTest, Orders) {
   check({
       {"largest",

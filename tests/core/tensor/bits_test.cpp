@@ -154,6 +154,20 @@ TEST(Replaced, WhatIsSummedAlongAnOuterDim) {
 
 // --- products and sums ---------------------------------------------------------------------------
 
+// An expression that is too long for one kernel is cut, and what was read by both of its ends alone
+// is then wanted by two kernels: one of them would add the rows' terms up in another order.
+TEST(Sums, ThatBothPartsOfACutExpressionReadAreComputedOnce) {
+  for (const Ints& shape : {Ints{5, 300}, Ints{40, 1000}, Ints{64, 64}}) {
+    Tensor sums = data(shape).sum(1), same = sums;
+    for (int i = 0; i < 250; ++i) same = (sums < -1000.0 - i).where(sums * 0.5 + i, same);
+    EXPECT_EQ((same - sums).abs().max().item<float>(), 0) << shape.values[0];
+    const int64_t half = shape.values[0] / 2;
+    auto low = [&](const Tensor& x) { return x.shrink({{0, half}}); };
+    for (float difference : (low(same) - low(sums)).to_vector<float>())
+      EXPECT_EQ(difference, 0) << shape.values[0];
+  }
+}
+
 TEST(Rounding, OfAProductIsKeptWhereItMeetsASum) {
   for (DType type : {DType::F32, DType::F64, DType::F16, DType::BF16}) {
     for (int64_t n : {1, 3, 8, 17, 1000}) {

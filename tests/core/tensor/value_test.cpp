@@ -331,6 +331,25 @@ TEST_P(Sharded, ValuesAreTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, Sharded, ::testing::Values(1, 2, 3, 4));
 
+// There are more CPU devices than cores, and one that nobody configured is as good as the others.
+TEST(Placement, OnAnyCpuDevice) {
+  Tensor x = Tensor({1.f, 2.f, 3.f});
+  for (const char* name : {"CPU:7", "CPU:1023"}) {
+    Tensor y = (x.to(name) * 2).realize();
+    EXPECT_EQ(y.sharding().mesh.devices()[0].to_string(), name);
+    EXPECT_EQ(y.to_vector<float>(), (Floats{2, 4, 6}));
+    EXPECT_EQ((y.to("CPU:0") + 1).to_vector<float>(), (Floats{3, 5, 7}));
+  }
+  try {
+    x.to("CPU:1024").realize();
+    ADD_FAILURE() << "CPU:1024 is beyond the last";
+  } catch (const UserError& e) {
+    EXPECT_NE(std::string(e.what()).find("no device \"CPU:1024\": there are 1024 of kind CPU"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
 TEST(Placement, IsTold) {
   TINYSHARD_NEED_DEVICES(4);
   Mesh mesh({{"data", 2}, {"model", 2}}, {{device_kind(), DeviceRef::kHere, 0},
