@@ -358,22 +358,25 @@ void Group::progress() {
   if (postponed_ && !failed()) settle_postponed(endpoint_->channel().now());
 }
 
+bool Group::awaits_headers() const {
+  return std::ranges::any_of(active_,
+                             [&](uint32_t place) { return pool_[place]->awaits_headers(); });
+}
+
 // Fails the group, unless headers are under way: a rank that runs something else sends messages of
 // other sizes to all, and each blames the rank whose message it happens to see first; the headers
 // say who it was.
 void Group::met(const ChannelError& error, bool diverged) {
-  const bool explained =
-      std::ranges::any_of(active_, [&](uint32_t place) { return pool_[place]->awaits_headers(); });
-  if (diverged || !explained) return fail({error.peer, error.what(), FailureCause::Diverged}, true);
+  if (diverged || !awaits_headers())
+    return fail({error.peer, error.what(), FailureCause::Diverged}, true);
   if (!postponed_) postponed_.emplace(error, endpoint_->channel().now() + kHeadersTurn);
 }
 
 void Group::settle_postponed(Deadline now) {
-  const auto awaits = [&](uint32_t place) { return pool_[place]->awaits_headers(); };
-  if (now < postponed_->second && std::ranges::any_of(active_, awaits)) return;
+  if (now < postponed_->second && awaits_headers()) return;
   ChannelError verdict = postponed_->first;
   for (uint32_t place : active_) {
-    if (!awaits(place)) continue;
+    if (!pool_[place]->awaits_headers()) continue;
     try {
       pool_[place]->compare_known_headers();
     } catch (const Divergence& error) {
@@ -435,9 +438,16 @@ void Group::fail(Failure failure, bool tell_peers) {
 void Group::receive(const Notice& notice) {
   if (failed()) return;
   if (notice.culprit == rank()) {
-    fail({notice.from, fmt::format("rank {} gave up on this rank: {}", notice.from, notice.text),
-          FailureCause::Aborted},
-         false);
+    const std::string text =
+        fmt::format("rank {} gave up on this rank: {}", notice.from, notice.text);
+    // News is quicker than the headers that it was found in. They say here, too, who has diverged.
+    if (notice.cause == FailureCause::Diverged && awaits_headers()) {
+      const Deadline until =
+          postponed_ ? postponed_->second : endpoint_->channel().now() + kHeadersTurn;
+      postponed_.emplace(ChannelError(notice.from, text), until);
+      return;
+    }
+    fail({notice.from, text, FailureCause::Aborted}, false);
   } else if (notice.culprit < 0) {
     fail({notice.from, fmt::format("rank {} left: {}", notice.from, notice.text), notice.cause},
          false);

@@ -78,6 +78,7 @@ class Group final : public Communicator {
   void inspect(Request& request, Deadline limit, Deadline now);
   uint64_t ticket_of(uint32_t place) const;
   uint32_t tag_of(const Collective& call, uint64_t sequence) const;
+  bool awaits_headers() const;
   void met(const ChannelError& error, bool diverged);
   void settle_postponed(Deadline now);
   void finish_announcements();

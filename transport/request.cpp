@@ -338,6 +338,10 @@ void Request::begin_header() {
     if (m == self()) continue;
     post_receive(header_transfers_, static_cast<int>(m), kHeaderStep,
                  reinterpret_cast<std::byte*>(&headers_[m]), sizeof(CallHeader));
+  }
+  // Who has this one's header may fail at once, and takes back what has no receive yet.
+  for (size_t m = 0; m < headers_.size(); ++m) {
+    if (m == self()) continue;
     post_send(header_transfers_, static_cast<int>(m), kHeaderStep,
               reinterpret_cast<std::byte*>(&headers_[self()]), sizeof(CallHeader));
   }
