@@ -389,11 +389,7 @@ Value* Arith::index_division(Op op, Value* x, Value* by, int64_t low) {
 
 Value* Arith::emit(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
   Value* result = compute(op, dtype, source, x);
-  // Ops that choose among their operands or change the sign give values of the type, as does the
-  // rest of a division, which has no more digits than the divisor.
-  bool exact = op == Op::Neg || op == Op::Max || op == Op::Or || op == Op::Where ||
-               op == Op::Trunc || op == Op::Mod || op == Op::Cast || op == Op::Bitcast;
-  return exact ? result : rounded(result, dtype);
+  return info(op).element.accuracy == Accuracy::Chosen ? result : rounded(result, dtype);
 }
 
 Value* Arith::compute(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {

@@ -17,7 +17,7 @@ bool has_sign(DType dtype) { return is_signed_int(dtype) || dtype == DType::Inde
 
 namespace {
 
-constexpr double kTranscendentalUlps = 4;
+constexpr double kSeriesUlps = 4;
 
 uint64_t width_of(DType dtype) { return dtype == DType::Index ? 64 : 8 * itemsize(dtype); }
 
@@ -100,23 +100,6 @@ uint64_t bits_of(const Value& v, DType dtype) {
   }
 }
 
-// threefry-2x32, 20 rounds.
-uint64_t threefry(uint64_t counter, uint64_t key) {
-  constexpr int kTurns[8] = {13, 15, 26, 6, 17, 29, 16, 24};
-  const auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  const uint32_t keys[3] = {k0, k1, 0x1bd11bda ^ k0 ^ k1};
-  uint32_t a = static_cast<uint32_t>(counter) + k0, b = static_cast<uint32_t>(counter >> 32) + k1;
-  for (uint32_t round = 0; round < 20; ++round) {
-    a += b;
-    b = std::rotl(b, kTurns[round % 8]) ^ a;
-    if (round % 4 != 3) continue;
-    const uint32_t s = round / 4 + 1;
-    a += keys[s % 3];
-    b += keys[(s + 1) % 3] + s;
-  }
-  return uint64_t{b} << 32 | a;
-}
-
 }  // namespace
 
 double largest(DType dtype) {
@@ -185,139 +168,84 @@ Value cast(const Value& v, DType from, DType to) {
   return {0, 0, saturated(to, v.real), v.error > 0 && (low != high || !known(v))};
 }
 
-Value on_reals(Op op, DType dtype, const Value& a, const Value& b, double division_ulps) {
+namespace {
+
+// How far a result may be off for the bounds of its operands, without its own rounding; `f` is the
+// op on reals and `v` its result. Infinite for an op of which nothing is said here.
+double spread(Op op, OnReals f, const Value& a, const Value& b, double v) {
   const double x = a.real, y = b.real, ea = a.error, eb = b.error;
-  const auto compare = [&](bool holds) {
-    const bool open = ea + eb > 0 && !(std::abs(x - y) > ea + eb);
-    return Value{0, 0, holds, open};
-  };
-  // The largest change of f within the bound, of functions that are monotonous there.
-  const auto within = [&](auto f, bool defined) {
-    if (ea == 0) return 0.0;
+  if (ea + eb == 0) return 0;
+  // The largest change within the bound, of functions that are monotonous there.
+  const auto within = [&](bool defined) {
     if (!defined || !std::isfinite(ea)) return kInfinity;
-    return std::max(std::abs(f(x + ea) - f(x)), std::abs(f(x - ea) - f(x)));
+    return std::max(std::abs(f(x + ea, y) - v), std::abs(f(x - ea, y) - v));
   };
-  const auto exp2 = [](double v) { return std::exp2(v); };
-  const auto log2 = [](double v) { return std::log2(v); };
-  const auto root = [](double v) { return std::sqrt(v); };
-  const auto recip = [](double v) { return 1 / v; };
   switch (op) {
     case Op::Neg:
-      return real_value(dtype, -x, ea);
-    case Op::Exp2:
-      return real_value(dtype, exp2(x), within(exp2, true), kTranscendentalUlps);
-    case Op::Log2:
-      return real_value(dtype, log2(x), within(log2, x > ea), kTranscendentalUlps);
     case Op::Sin:
-      return real_value(dtype, std::sin(x), ea, kTranscendentalUlps);
+      return ea;
+    case Op::Exp2:
+      return within(true);
+    case Op::Log2:
+      return within(x > ea);
     case Op::Sqrt:
-      return real_value(dtype, root(x), within(root, x >= ea), division_ulps);
+      return within(x >= ea);
     case Op::Recip:
-      return real_value(dtype, recip(x), within(recip, std::abs(x) > ea), division_ulps);
-    case Op::Trunc: {
-      const double v = std::trunc(x);
-      return real_value(dtype, v, std::trunc(x - ea) == v && std::trunc(x + ea) == v ? 0 : ea + 1);
-    }
+      return within(std::abs(x) > ea);
+    case Op::Trunc:
+      return f(x - ea, y) == v && f(x + ea, y) == v ? 0 : ea + 1;
     case Op::Add:
-      return real_value(dtype, x + y, ea + eb);
     case Op::Sub:
-      return real_value(dtype, x - y, ea + eb);
-    case Op::Mul: {
-      const double error = ea + eb == 0 ? 0 : std::abs(x) * eb + std::abs(y) * ea + ea * eb;
-      return real_value(dtype, x * y, error);
-    }
-    case Op::Div: {
-      double error = 0;
-      if (ea + eb > 0) {
-        error = std::abs(y) > eb ? (ea + std::abs(x / y) * eb) / (std::abs(y) - eb) : kInfinity;
-      }
-      return real_value(dtype, x / y, error, division_ulps);
-    }
+      return ea + eb;
+    case Op::Mul:
+      return std::abs(x) * eb + std::abs(y) * ea + ea * eb;
+    case Op::Div:
+      return std::abs(y) > eb ? (ea + std::abs(x / y) * eb) / (std::abs(y) - eb) : kInfinity;
     case Op::Mod: {
       // The sawtooth jumps where the quotient passes a whole number.
-      const auto quotient = [&](double u, double v) { return std::trunc(u / v); };
+      const auto quotient = [&](double p, double q) { return std::trunc(p / q); };
       const double near = std::abs(y) > eb ? (std::abs(x) + ea) / (std::abs(y) - eb) : kInfinity;
       const bool steady = near < 0x1p20 && quotient(x - ea, y - eb) == quotient(x + ea, y + eb) &&
                           quotient(x - ea, y + eb) == quotient(x + ea, y - eb);
-      const double error = ea + eb == 0 ? 0 : steady ? ea + near * eb : kInfinity;
-      return real_value(dtype, std::fmod(x, y), error);
+      return steady ? ea + near * eb : kInfinity;
     }
-    case Op::Max: {
-      const bool nan = std::isnan(x) || std::isnan(y);
-      return real_value(dtype, nan ? NAN : std::max(x, y), std::max(ea, eb));
-    }
-    case Op::Or: {  // of bits; one of the two is 0 where it is used, and bounds stay
-      const uint64_t bits = bits_of(a, dtype) | bits_of(b, dtype);
-      Value result = element(&bits, dtype, 0);
-      result.error = std::max(ea, eb);
-      return result;
-    }
-    case Op::CmpLt:
-      return compare(x < y);
-    case Op::CmpEq:
-      return compare(x == y);
-    case Op::CmpNe:
-      return compare(x != y);
+    case Op::Max:
+      return std::max(ea, eb);
     default:
-      throw InternalError("TS_CHECK=values knows no floats of op " + std::string(info(op).name));
+      return kInfinity;
   }
 }
 
-Value on_integers(Op op, DType from, DType dtype, const Value& a, const Value& b) {
-  const int64_t x = a.whole, y = b.whole;
-  const auto ux = static_cast<uint64_t>(x), uy = static_cast<uint64_t>(y);
-  const bool no_sign = !has_sign(from), flag = from == DType::Bool;
-  const uint64_t width = width_of(from);
-  const auto result = [&](uint64_t bits) {
-    return Value{0, 0, wrapped(dtype, bits), a.unsure || b.unsure};
-  };
-  switch (op) {
-    case Op::Neg:
-      return result(flag ? ux : 0 - ux);
-    case Op::Not:
-      return result(flag ? uint64_t{x == 0} : ~ux);
-    case Op::Trunc:
-      return result(ux);
-    case Op::Add:
-      return result(flag ? ux | uy : ux + uy);
-    case Op::Sub:
-      return result(flag ? ux ^ uy : ux - uy);
-    case Op::Mul:
-      return result(ux * uy);
-    case Op::Max:
-      return result(no_sign ? std::max(ux, uy) : static_cast<uint64_t>(std::max(x, y)));
-    case Op::And:
-      return result(ux & uy);
-    case Op::Or:
-      return result(ux | uy);
-    case Op::Xor:
-      return result(ux ^ uy);
-    case Op::Shl:
-      return result(uy < width ? ux << uy : 0);
-    case Op::Shr:
-      if (uy >= width) return result(0);
-      return result(no_sign ? ux >> uy : static_cast<uint64_t>(x >> y));
-    case Op::CmpLt:
-      return result(no_sign ? ux < uy : x < y);
-    case Op::CmpEq:
-      return result(x == y);
-    case Op::CmpNe:
-      return result(x != y);
-    case Op::Threefry:
-      return result(threefry(ux, uy));
-    case Op::IDiv:
-    case Op::Mod: {
-      const bool quotient = op == Op::IDiv;
-      if (y == 0) return result(0);
-      if (no_sign) return result(quotient ? ux / uy : ux % uy);
-      if (y == -1) return result(quotient ? 0 - ux : 0);
-      const bool floor = from == DType::Index && x % y != 0 && (x ^ y) < 0;
-      return result(
-          static_cast<uint64_t>(quotient ? x / y - (floor ? 1 : 0) : x % y + (floor ? y : 0)));
-    }
-    default:
-      throw InternalError("TS_CHECK=values knows no integers of op " + std::string(info(op).name));
+}  // namespace
+
+Value on_reals(Op op, DType dtype, const Value& a, const Value& b, double division_ulps) {
+  if (op == Op::Or) {  // of bits; one of the two is 0 where it is used, and bounds stay
+    const uint64_t bits = bits_of(a, dtype) | bits_of(b, dtype);
+    Value result = element(&bits, dtype, 0);
+    result.error = std::max(a.error, b.error);
+    return result;
   }
+  const ElementFacts& facts = info(op).element;
+  if (!facts.reals)
+    throw InternalError("TS_CHECK=values knows no floats of op " + std::string(info(op).name));
+  const double value = facts.reals(a.real, b.real);
+  if (info(op).type_rule == TypeRule::Bool) {
+    const double error = a.error + b.error;
+    return {0, 0, value != 0, error > 0 && !(std::abs(a.real - b.real) > error)};
+  }
+  const double ulps = facts.accuracy == Accuracy::Series     ? kSeriesUlps
+                      : facts.accuracy == Accuracy::Division ? division_ulps
+                                                             : 0;
+  return real_value(dtype, value, spread(op, facts.reals, a, b, value), ulps);
+}
+
+Value on_integers(Op op, DType from, DType dtype, const Value& a, const Value& b) {
+  const OnIntegers compute = info(op).element.integers;
+  if (!compute)
+    throw InternalError("TS_CHECK=values knows no integers of op " + std::string(info(op).name));
+  const uint64_t bits =
+      compute(integer_kind(from), static_cast<uint64_t>(a.whole), static_cast<uint64_t>(b.whole));
+  return {0, 0, wrapped(dtype, bits), a.unsure || b.unsure};
 }
 
 Total::Total(ReduceOp op, DType dtype, bool contracts)

@@ -22,38 +22,16 @@ int lane_bytes(DType dtype) {
   }
 }
 
-// Throughput of one register full of lanes, in cycles, by op.
+// Throughput of one register full of lanes, in cycles.
 double register_cycles(const KernelNode& node) {
-  switch (node.op) {
-    case Op::Exp2:
-      return is_float(node.dtype) && node.dtype == DType::F64 ? 24 : 14;
-    case Op::Log2:
-      return node.dtype == DType::F64 ? 40 : 20;
-    case Op::Sin:
-      return 50;
-    case Op::Sqrt:
-    case Op::Div:
-    case Op::Recip:
-      return 10;
-    case Op::Threefry:
-      return 120;
-    case Op::IDiv:
-    case Op::Mod:
-      return node.dtype == DType::Index ? 4 : 60;
-    case Op::Const:
-    case Op::Param:
-    case Op::Range:
-    case Op::DeviceCoordinate:
-    case Op::Sink:
-      return 0;
-    default:
-      return 1;
-  }
+  const OpCost& cost = info(node.op).element.cost;
+  const float special = node.dtype == DType::F64     ? cost.f64_cycles
+                        : node.dtype == DType::Index ? cost.index_cycles
+                                                     : 0;
+  return special > 0 ? special : cost.cycles;
 }
 
-bool heavy(Op op) {
-  return op == Op::Exp2 || op == Op::Log2 || op == Op::Sin || op == Op::Threefry;
-}
+bool heavy(Op op) { return info(op).element.cost.long_sequence; }
 
 }  // namespace
 

@@ -139,7 +139,7 @@ void verify(std::span<const UOp> roots, Stage stage) {
       case TypeRule::Given:
         break;
     }
-    if (facts.floats_only) need(is_float(src[0].dtype()), x, "defined for floats only");
+    if (facts.element.floats_only) need(is_float(src[0].dtype()), x, "defined for floats only");
     if (facts.op_class == OpClass::Elementwise && facts.arity == 2) {
       need(src[0].dtype() == src[1].dtype(), x, "sources of different types");
     }

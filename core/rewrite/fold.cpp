@@ -18,187 +18,46 @@ UOp float_result(DType dtype, double value, DimSpan shape) {
   return const_float(dtype, value, shape);
 }
 
-template <class F>
-std::optional<F> float_arithmetic(Op op, F a, F b) {
-  switch (op) {
-    case Op::Neg:
-      return -a;
-    case Op::Exp2:
-      return static_cast<F>(std::exp2(static_cast<double>(a)));
-    case Op::Log2:
-      return static_cast<F>(std::log2(static_cast<double>(a)));
-    case Op::Sin:
-      return static_cast<F>(std::sin(static_cast<double>(a)));
-    case Op::Sqrt:
-      return std::sqrt(a);
-    case Op::Recip:
-      return F(1) / a;
-    case Op::Trunc:
-      return std::trunc(a);
-    case Op::Add:
-      return a + b;
-    case Op::Sub:
-      return a - b;
-    case Op::Mul:
-      return a * b;
-    case Op::Div:
-      return a / b;
-    case Op::Mod:
-      return std::fmod(a, b);
-    case Op::Max:
-      if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<F>::quiet_NaN();
-      if (a == b && std::signbit(a) != std::signbit(b))
-        return std::nullopt;  // +0 or -0: not defined
-      return a < b ? b : a;
-    default:
-      return std::nullopt;
-  }
-}
-
 UOp fold_float(Op op, DType dtype, double a, double b, DimSpan shape) {
-  switch (op) {
-    case Op::CmpLt:
-      return const_int(DType::Bool, a < b, shape);
-    case Op::CmpEq:
-      return const_int(DType::Bool, a == b, shape);
-    case Op::CmpNe:
-      return const_int(DType::Bool, a != b, shape);
-    default:
-      break;
-  }
-  if (dtype == DType::F64) {
-    auto value = float_arithmetic<double>(op, a, b);
-    return value ? float_result(dtype, *value, shape) : UOp();
-  }
-  auto value = float_arithmetic<float>(op, static_cast<float>(a), static_cast<float>(b));
-  return value ? float_result(dtype, *value, shape) : UOp();
+  const OnReals compute = info(op).element.reals;
+  // Which of +0 and -0 is the larger is not defined.
+  if (!compute || (op == Op::Max && a == b && std::signbit(a) != std::signbit(b))) return {};
+  const double value = compute(a, b);
+  if (dtype == DType::Bool) return const_int(dtype, value != 0, shape);
+  // The narrower types are computed in f32. Of what f32 holds a sum, product, quotient or root is
+  // the same whether f64 lies between or not.
+  return float_result(dtype, dtype == DType::F64 ? value : rounded_to(DType::F32, value), shape);
 }
 
 // --- integers ------------------------------------------------------------------------------------
 
-// The 64 bits of a narrow unsigned value are zero-extended, so unsigned 64-bit arithmetic is exact.
-std::optional<int64_t> signed_arithmetic(Op op, int64_t a, int64_t b, int bits) {
-  auto u = [](int64_t x) { return static_cast<uint64_t>(x); };
-  auto s = [](uint64_t x) { return static_cast<int64_t>(x); };
-  switch (op) {
-    case Op::Neg:
-      return s(0 - u(a));
-    case Op::Not:
-      return ~a;
-    case Op::Add:
-      return s(u(a) + u(b));
-    case Op::Sub:
-      return s(u(a) - u(b));
-    case Op::Mul:
-      return s(u(a) * u(b));
-    case Op::IDiv:
-      return b == 0 ? 0 : b == -1 ? s(0 - u(a)) : a / b;
-    case Op::Mod:
-      return b == 0 || b == -1 ? 0 : a % b;
-    case Op::Max:
-      return std::max(a, b);
-    case Op::And:
-      return a & b;
-    case Op::Or:
-      return a | b;
-    case Op::Xor:
-      return a ^ b;
-    case Op::Shl:
-      return b < 0 || b >= bits ? 0 : s(u(a) << b);
-    case Op::Shr:
-      return b < 0 || b >= bits ? 0 : a >> b;
-    case Op::CmpLt:
-      return a < b;
-    case Op::CmpEq:
-      return a == b;
-    case Op::CmpNe:
-      return a != b;
-    default:
-      return std::nullopt;
-  }
-}
-
-uint64_t threefry2x32(uint64_t counter, uint64_t key) {
-  constexpr int kRotations[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
-  uint32_t k[3] = {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), 0};
-  k[2] = k[0] ^ k[1] ^ 0x1BD11BDAu;
-  uint32_t x0 = static_cast<uint32_t>(counter) + k[0];
-  uint32_t x1 = static_cast<uint32_t>(counter >> 32) + k[1];
-  for (uint32_t i = 0; i < 5; ++i) {
-    for (int rotation : kRotations[i % 2]) {
-      x0 += x1;
-      x1 = std::rotl(x1, rotation) ^ x0;
-    }
-    x0 += k[(i + 1) % 3];
-    x1 += k[(i + 2) % 3] + i + 1;
-  }
-  return uint64_t{x1} << 32 | x0;
-}
-
-std::optional<int64_t> unsigned_arithmetic(Op op, uint64_t a, uint64_t b, int bits) {
-  switch (op) {
-    case Op::IDiv:
-      return static_cast<int64_t>(b == 0 ? 0 : a / b);
-    case Op::Mod:
-      return static_cast<int64_t>(b == 0 ? 0 : a % b);
-    case Op::Max:
-      return static_cast<int64_t>(std::max(a, b));
-    case Op::Shl:
-      return b >= static_cast<uint64_t>(bits) ? 0 : static_cast<int64_t>(a << b);
-    case Op::Shr:
-      return b >= static_cast<uint64_t>(bits) ? 0 : static_cast<int64_t>(a >> b);
-    case Op::CmpLt:
-      return a < b;
-    case Op::Threefry:
-      return bits == 64 ? std::optional(static_cast<int64_t>(threefry2x32(a, b))) : std::nullopt;
-    default:
-      return signed_arithmetic(op, static_cast<int64_t>(a), static_cast<int64_t>(b), bits);
-  }
-}
-
-std::optional<int64_t> bool_arithmetic(Op op, bool a, bool b) {
-  switch (op) {
-    case Op::Not:
-      return !a;
-    case Op::Add:
-    case Op::Max:
-    case Op::Or:
-      return a || b;
-    case Op::Mul:
-    case Op::And:
-      return a && b;
-    case Op::Xor:
-    case Op::CmpNe:
-      return a != b;
-    case Op::CmpEq:
-      return a == b;
-    case Op::CmpLt:
-      return !a && b;
-    default:
-      return std::nullopt;
-  }
-}
-
-std::optional<int64_t> index_arithmetic(Op op, int64_t a, int64_t b) {
+// Whether an index would wrap, or is divided by what only a wrong program divides by: the algebra
+// of indices takes them for the integers of mathematics.
+bool leaves_index(Op op, int64_t a, int64_t b) {
   int64_t r = 0;
   switch (op) {
     case Op::Neg:
-      return __builtin_sub_overflow(int64_t{0}, a, &r) ? std::nullopt : std::optional(r);
+      return __builtin_sub_overflow(int64_t{0}, a, &r);
     case Op::Add:
-      return __builtin_add_overflow(a, b, &r) ? std::nullopt : std::optional(r);
+      return __builtin_add_overflow(a, b, &r);
     case Op::Sub:
-      return __builtin_sub_overflow(a, b, &r) ? std::nullopt : std::optional(r);
+      return __builtin_sub_overflow(a, b, &r);
     case Op::Mul:
-      return __builtin_mul_overflow(a, b, &r) ? std::nullopt : std::optional(r);
+      return __builtin_mul_overflow(a, b, &r);
     case Op::IDiv:
-    case Op::Mod: {
-      if (b == 0 || b == -1) return std::nullopt;
-      int64_t down = a / b - (a % b != 0 && (a < 0) != (b < 0));
-      return op == Op::IDiv ? down : a - down * b;
-    }
+    case Op::Mod:
+      return b == 0 || b == -1;
     default:
-      return signed_arithmetic(op, a, b, 64);
+      return false;
   }
+}
+
+UOp fold_integer(Op op, DType dtype, DType type, int64_t a, int64_t b, DimSpan shape) {
+  const OnIntegers compute = info(op).element.integers;
+  if (!compute || (type == DType::Index && leaves_index(op, a, b))) return {};
+  const uint64_t value =
+      compute(integer_kind(type), static_cast<uint64_t>(a), static_cast<uint64_t>(b));
+  return const_int(dtype, static_cast<int64_t>(value), shape);
 }
 
 // --- conversions ---------------------------------------------------------------------------------
@@ -292,19 +151,8 @@ UOp fold_constants(Op op, DType dtype, std::span<const UOp> src) {
     double b = src.size() > 1 ? const_as_double(src[1]) : 0;
     return fold_float(op, dtype, const_as_double(src[0]), b, shape);
   }
-  int64_t a = const_bits(*src[0]), b = src.size() > 1 ? const_bits(*src[1]) : 0;
-  int bits = static_cast<int>(itemsize(type) * 8);
-  std::optional<int64_t> value;
-  if (type == DType::Bool) {
-    value = bool_arithmetic(op, a != 0, b != 0);
-  } else if (type == DType::Index) {
-    value = index_arithmetic(op, a, b);
-  } else if (is_unsigned_int(type)) {
-    value = unsigned_arithmetic(op, static_cast<uint64_t>(a), static_cast<uint64_t>(b), bits);
-  } else {
-    value = signed_arithmetic(op, a, b, bits);
-  }
-  return value ? const_int(dtype, *value, shape) : UOp();
+  const int64_t b = src.size() > 1 ? const_bits(*src[1]) : 0;
+  return fold_integer(op, dtype, type, const_bits(*src[0]), b, shape);
 }
 
 UOp identity_of(ReduceOp op, DType dtype) {

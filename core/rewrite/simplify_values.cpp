@@ -59,7 +59,7 @@ UOp Simplifier::Impl::elementwise(Op op, DType dtype, std::span<const UOp> src) 
 }
 
 UOp Simplifier::Impl::arithmetic(Op op, const UOp& a, const UOp& b) {
-  if (info(op).commutative && is_const(a) && !is_const(b)) return arithmetic(op, b, a);
+  if (info(op).element.commutative && is_const(a) && !is_const(b)) return arithmetic(op, b, a);
   const UOp both[] = {a, b};
   if (UOp constant = fold_constants(op, a.dtype(), both)) return constant;
   if (a == b && (op == Op::Max || op == Op::And || op == Op::Or)) return a;
@@ -182,7 +182,7 @@ UOp Simplifier::Impl::int_arithmetic(Op op, const UOp& a, const UOp& b) {
 }
 
 UOp Simplifier::Impl::comparison(Op op, const UOp& a, const UOp& b) {
-  if (info(op).commutative && is_const(a) && !is_const(b)) return comparison(op, b, a);
+  if (info(op).element.commutative && is_const(a) && !is_const(b)) return comparison(op, b, a);
   DType dtype = a.dtype();
   auto truth = [&](bool value) { return const_int(DType::Bool, value, a.shape()); };
   const UOp both[] = {a, b};

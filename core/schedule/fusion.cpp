@@ -16,27 +16,6 @@ constexpr double kCheapReads = 1.3;            // elements read per element made
 constexpr int kLargeKernel = 400;              // nodes in one kernel before its value is cut off
 constexpr int64_t kMuch = 1 << 20, kFew = 16;  // elements; of which one is taken
 
-double op_cost(Op op) {
-  switch (op) {
-    case Op::Threefry:
-      return 200;
-    case Op::Exp2:
-    case Op::Log2:
-      return 12;
-    case Op::Sin:
-      return 25;
-    case Op::Div:
-    case Op::Sqrt:
-    case Op::Recip:
-      return 4;
-    case Op::IDiv:
-    case Op::Mod:
-      return 20;
-    default:
-      return 1;
-  }
-}
-
 // What it takes to compute a value inside another kernel, each part counted once.
 struct Cost {
   double ops = 0;       // arithmetic per element
@@ -145,7 +124,7 @@ void Fusion::choose(std::span<const UOp> order) {
         continue;
       }
       ++cost.nodes;
-      if (is_elementwise(x.op())) cost.ops += op_cost(x.op());
+      if (is_elementwise(x.op())) cost.ops += info(x.op()).element.cost.inlined;
       if (x.op() == Op::Gather) cost.elements += double(x->numel());
       for (const UOp& s : x->src()) todo.push_back(s);
     }

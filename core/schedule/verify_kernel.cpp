@@ -43,7 +43,7 @@ class Program {
     Program program;
     NodeMap<int> place;
     for (const UOp& x : toposort(std::span(&root, 1))) {
-      Step step{x.op(), {}, 0};
+      Step step;
       switch (x.op()) {
         case Op::Const:
           step.constant = const_as_int(x);
@@ -55,28 +55,16 @@ class Program {
           program.devices_.emplace_back(coordinate_arg(*x).mesh_axis, coordinate_arg(*x).size,
                                         int(program.steps_.size()));
           break;
-        case Op::Add:
-        case Op::Sub:
-        case Op::Mul:
-        case Op::IDiv:
-        case Op::Mod:
-        case Op::Max:
-        case Op::Neg:
-        case Op::And:
-        case Op::Or:
-        case Op::Xor:
-        case Op::Not:
-        case Op::CmpLt:
-        case Op::CmpEq:
-        case Op::CmpNe:
         case Op::Where:
-          for (size_t i = 0; i < x->src().size(); ++i) step.from[i] = place.at(x.src(i));
+          step.chooses = true;
           break;
         default:
-          return std::nullopt;
+          step.compute = info(x.op()).element.integers;
+          if (!step.compute) return std::nullopt;
       }
+      for (size_t i = 0; i < x->src().size(); ++i) step.from[i] = place.at(x.src(i));
       if (x.dtype() != DType::Index && x.dtype() != DType::Bool) return std::nullopt;
-      step.is_bool = x.dtype() == DType::Bool;
+      if (!x->src().empty()) step.kind = integer_kind(x.src(0).dtype());
       place[x] = int(program.steps_.size());
       program.steps_.push_back(step);
     }
@@ -106,51 +94,19 @@ class Program {
 
  private:
   struct Step {
-    Op op;
+    OnIntegers compute = nullptr;  // null: a Where, or the constant
+    IntegerKind kind{};
+    bool chooses = false;
     int from[3] = {0, 0, 0};
     int64_t constant = 0;  // of constants, ranges and coordinates
-    bool is_bool = false;
   };
 
   int64_t compute(const Step& s) const {
     auto v = [&](int i) { return values_[size_t(s.from[i])]; };
-    switch (s.op) {
-      case Op::Add:
-        return s.is_bool ? v(0) | v(1) : v(0) + v(1);
-      case Op::Sub:
-        return v(0) - v(1);
-      case Op::Mul:
-        return s.is_bool ? v(0) & v(1) : v(0) * v(1);
-      case Op::IDiv:
-        return v(1) == 0 ? 0 : floor_div(v(0), v(1));
-      case Op::Mod:
-        return v(1) == 0 ? 0 : v(0) - floor_div(v(0), v(1)) * v(1);
-      case Op::Max:
-        return std::max(v(0), v(1));
-      case Op::Neg:
-        return -v(0);
-      case Op::And:
-        return v(0) & v(1);
-      case Op::Or:
-        return v(0) | v(1);
-      case Op::Xor:
-        return v(0) ^ v(1);
-      case Op::Not:
-        return s.is_bool ? !v(0) : ~v(0);
-      case Op::CmpLt:
-        return v(0) < v(1);
-      case Op::CmpEq:
-        return v(0) == v(1);
-      case Op::CmpNe:
-        return v(0) != v(1);
-      case Op::Where:
-        return v(0) ? v(1) : v(2);
-      default:
-        return s.constant;
-    }
-  }
-  static int64_t floor_div(int64_t a, int64_t b) {
-    return a / b - ((a % b != 0) && ((a < 0) != (b < 0)));
+    if (s.compute)
+      return static_cast<int64_t>(
+          s.compute(s.kind, static_cast<uint64_t>(v(0)), static_cast<uint64_t>(v(1))));
+    return !s.chooses ? s.constant : v(0) ? v(1) : v(2);
   }
 
   std::vector<Step> steps_;

@@ -1,9 +1,12 @@
-// The op table: one row per op holds every fact that other code asks about it. To add an op: a row
-// here and in op.cpp, its shape rule (shape.cpp), its gradient (passes/gradient_rules.cpp) and, for
-// a new arithmetic op, its lowering (codegen/emit.cpp).
+// The op table: one row per op holds the facts that other code asks about it, among them what an
+// elementwise op makes of numbers and what it costs. To add an op: a name here and a row in op.cpp,
+// its shape rule (shape.cpp) unless it is elementwise, its gradient (passes/gradient_rules.cpp)
+// and, for a new arithmetic op, its instructions (codegen/arith.cpp).
 #pragma once
 #include <cstdint>
 #include <string_view>
+
+#include "core/dtype/dtype.h"
 
 namespace tinyshard {
 
@@ -89,14 +92,53 @@ enum class OpClass : uint8_t { Leaf, Elementwise, Movement, Reduction, Storage, 
 // How the element type of a node follows from its sources.
 enum class TypeRule : uint8_t { Given, SameAsFirst, SameAsSecond, Bool };
 
+// What computing one costs where generated kernels do it. Zero: as `cycles`.
+struct OpCost {
+  float inlined = 1;  // per element and once more in another kernel, in additions
+  float cycles = 1;   // of a CPU core for a register full of lanes
+  float f64_cycles = 0, index_cycles = 0;
+  bool long_sequence = false;  // of instructions, which need registers of their own
+};
+
+// Integers and Bool as 64 bits, those of narrower types extended as the type is. A result has what
+// bits it likes above the type's: the caller wraps it.
+struct IntegerKind {
+  uint64_t bits;  // 1: Bool
+  bool sign;
+  bool floors = false;  // Index: divisions round to minus infinity
+};
+IntegerKind integer_kind(DType dtype);
+using OnReals = double (*)(double, double);
+using OnIntegers = uint64_t (*)(IntegerKind, uint64_t, uint64_t);
+
+// How a generated kernel gets to the result of floats.
+enum class Accuracy : uint8_t {
+  Nearest,   // the exact result, rounded once
+  Chosen,    // a value of the type already, such as one of the operands
+  Division,  // Nearest on CPUs; on GPUs a few ulps off where 16 bits are kept
+  Series,    // a polynomial: a few ulps off
+};
+
+// Facts about elementwise ops. `reals` and `integers` are the result for one or two operands of one
+// type, in double precision and exactly; null where the op is not defined so. Constant folding, the
+// checks of indices and TS_CHECK=values compute with them, so that they agree; generated code has
+// instructions of its own, and tests compare it with an interpreter that shares nothing with it.
+struct ElementFacts {
+  bool commutative = false;
+  bool floats_only = false;
+  Accuracy accuracy = Accuracy::Nearest;
+  OpCost cost = {};
+  OnReals reals = nullptr;
+  OnIntegers integers = nullptr;
+};
+
 struct OpInfo {
   Op op;
   std::string_view name;
   int8_t arity;  // -1: any number
   OpClass op_class;
   TypeRule type_rule;
-  bool commutative = false;
-  bool floats_only = false;
+  ElementFacts element = {};
 };
 
 const OpInfo& info(Op op);
