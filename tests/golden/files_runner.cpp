@@ -13,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/nn/files.h"
 #include "tests/golden/golden_case.h"
+#include "tests/golden/runner.h"
 
 namespace tinyshard::golden {
 namespace {
@@ -160,15 +161,13 @@ int run_all(const std::filesystem::path& folder, bool verbose) {
   }
   const json expected = json::parse(stream);
   const io::SafetensorsFile recorded(folder / "expected.safetensors");
-  int passed = 0, failed = 0;
+  Tally tally(verbose);
   for (const auto& [name, file] : expected.at("files").items()) {
-    if (verbose) std::cout << name << std::endl;  // NOLINT(performance-avoid-endl): before a crash
+    tally.begin(name);
     const std::string failure = run(folder, name, file, recorded);
-    ++(failure.empty() ? passed : failed);
-    if (!failure.empty()) std::cout << "FAILED " << name << ": " << failure << '\n';
+    tally.end(name, failure.empty(), failure);
   }
-  std::cout << passed << " passed, " << failed << " failed" << std::endl;
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return tally.finish();
 }
 
 int parse_and_run(int argc, char** argv) {
@@ -193,10 +192,6 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace tinyshard::golden
 
 int main(int argc, char** argv) {
-  try {
-    return tinyshard::golden::parse_and_run(argc, argv);
-  } catch (const std::exception& error) {
-    std::cerr << "golden_files_runner: " << error.what() << '\n';
-    return 2;
-  }
+  return tinyshard::golden::run_main("golden_files_runner", tinyshard::golden::parse_and_run, argc,
+                                     argv);
 }

@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "tests/golden/run_case.h"
+#include "tests/golden/runner.h"
 
 namespace tinyshard::golden {
 namespace {
@@ -58,16 +59,14 @@ int run(const Arguments& a) {
   const Where place = where(a, kind);
   const std::regex wanted(a.filter);
   json report = json::array();
-  int passed = 0, failed = 0;
+  Tally tally(a.verbose);
   for (const json& description : recorded.cases()) {
     const std::string& name = description.at("name").get_ref<const std::string&>();
     if (!a.filter.empty() && !std::regex_search(name, wanted)) continue;
-    if (a.verbose)
-      std::cout << name << std::endl;  // NOLINT(performance-avoid-endl): before a crash
+    tally.begin(name);
     const auto start = std::chrono::steady_clock::now();
     const Outcome outcome = run_case(description, recorded, place);
-    ++(outcome.passed ? passed : failed);
-    if (!outcome.passed) std::cout << "FAILED " << name << ": " << outcome.message << '\n';
+    tally.end(name, outcome.passed, outcome.message);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     report.push_back({{"name", name},
                       {"op", description.at("op")},
@@ -77,8 +76,8 @@ int run(const Arguments& a) {
   }
   if (!a.json_file.empty()) {
     std::ofstream file(a.json_file);
-    file << json{{"passed", passed},
-                 {"failed", failed},
+    file << json{{"passed", tally.passed()},
+                 {"failed", tally.failed()},
                  {"where", place.to_string()},
                  {"placement", a.placement},
                  {"cases", report}}
@@ -86,11 +85,11 @@ int run(const Arguments& a) {
          << '\n';
     if (!file.flush()) {
       std::cerr << "golden_runner: cannot write " << a.json_file << '\n';
-      ++failed;
+      tally.finish();
+      return EXIT_FAILURE;
     }
   }
-  std::cout << passed << " passed, " << failed << " failed" << std::endl;
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return tally.finish();
 }
 
 int parse_and_run(int argc, char** argv) {
@@ -124,10 +123,5 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace tinyshard::golden
 
 int main(int argc, char** argv) {
-  try {
-    return tinyshard::golden::parse_and_run(argc, argv);
-  } catch (const std::exception& error) {
-    std::cerr << "golden_runner: " << error.what() << '\n';
-    return 2;
-  }
+  return tinyshard::golden::run_main("golden_runner", tinyshard::golden::parse_and_run, argc, argv);
 }

@@ -1,5 +1,5 @@
 // summarize() and explain(): what they say of tensors and of captured steps, and that asking
-// changes nothing.
+// changes nothing. What they say of the gradients of a step that trains: public_face_test.cpp.
 #include <gtest/gtest.h>
 
 #include "core/exec/context.h"
@@ -111,36 +111,6 @@ TEST_F(Explain, StepsSayWhatOneCallDoes) {
   EXPECT_EQ(state.to_vector<float>(), before);
   Runtime::shutdown();
   EXPECT_EQ(summarize(step).collectives, s.collectives);
-}
-
-struct Net {
-  nn::Linear first{4, 8}, second{8, 2};
-  TS_FIELDS(first, second)
-  Tensor operator()(const Tensor& x) const { return second(first(x).relu()); }
-};
-
-// Each collective of a step that trains says whose gradient it completes, and from which line.
-TEST_F(Explain, CollectivesOfGradientsNameTheParameters) {
-  Mesh mesh = Mesh::world({{"data", 4}});
-  Net net;
-  nn::data_parallel(net, mesh, "data");
-  auto optim = nn::optim::SGD(nn::parameters(net), {.lr = 0.1});
-  Jit step = [&](Tensor x) {
-    TrainingMode on;
-    optim.zero_grad();
-    Tensor loss = net(x).square().mean().backward();
-    optim.step();
-    return loss;
-  };
-  step(rows(mesh, 16, 4));
-  std::string all;
-  for (const CollectiveItem& item : summarize(step).collective_items) {
-    all += item.purpose + "\n";
-    EXPECT_TRUE(item.source.starts_with("explain_test.cpp:")) << item.source;
-  }
-  EXPECT_NE(all.find("gradient of "), std::string::npos) << all;
-  EXPECT_NE(all.find("second.bias"), std::string::npos) << all;
-  EXPECT_NE(explain(step, true).find("gradient of "), std::string::npos);
 }
 
 TEST_F(Explain, MistakesAreSentences) {

@@ -1,7 +1,9 @@
 // A program that uses the public header and has types of its own that are called as the engine's
-// are: it compiles because the header shows none of those. CMakeLists.txt compiles it, and looks at
-// which headers it includes.
+// are: it compiles because the header shows none of those. CMakeLists.txt looks at which headers it
+// includes. The program trains, and its plan is asked for as a user would.
 #include <tinyshard/tinyshard.h>
+
+#include <gtest/gtest.h>
 
 using namespace tinyshard;
 
@@ -23,9 +25,12 @@ struct Net {
   Tensor operator()(const Tensor& x) const { return b(a(x).relu()); }
 };
 
-int main() {
+namespace {
+
+TEST(PublicFace, AStepThatTrainsHasNamesOfTheEngineForItsOwn) {
   [[maybe_unused]] std::tuple<Schedule, Item, Executable, Device, Program, Storage, Communicator,
                               Collective, Context, Work, Target> mine;
+  Runtime::shutdown();
   Runtime::configure({.devices = {"CPU"}, .devices_per_rank = 2});
   Mesh mesh = Mesh::world({{"data", -1}});
   Net net;
@@ -39,9 +44,26 @@ int main() {
     return loss;
   };
   Tensor x = Tensor::rand({8, 4}).shard(mesh, {{"data", Shard(0)}});
-  std::cout << explain(net(x)) << step(x).item<float>() << explain(step);
-  PlanSummary s = summarize(step), t = summarize({net(x), x});
-  for (const CollectiveItem& c : s.collective_items) std::cout << c.op << c.axis << c.bytes;
-  for (const DeviceInfo& d : Runtime::get().devices()) std::cout << d.processor << d.peak;
-  return s.collectives > 0 && t.devices == 2 && Runtime::get().rank() == 0 ? 0 : 1;
+  EXPECT_GE(step(x).item<float>(), 0);
+
+  // Each collective says whose gradient it completes, and from which line.
+  const PlanSummary s = summarize(step);
+  EXPECT_EQ(s.devices, 2);
+  EXPECT_GE(s.collectives, 1);
+  std::string all;
+  for (const CollectiveItem& c : s.collective_items) {
+    all += c.op + " over " + c.axis + ": " + c.purpose + "\n";
+    EXPECT_GT(c.bytes, 0) << all;
+    EXPECT_TRUE(c.source.starts_with("public_face_test.cpp:")) << c.source;
+  }
+  EXPECT_NE(all.find("all_reduce over data: gradient of "), std::string::npos) << all;
+  EXPECT_NE(all.find("b.bias"), std::string::npos) << all;
+  EXPECT_NE(explain(step, true).find("gradient of "), std::string::npos);
+
+  EXPECT_EQ(summarize({net(x), x}).devices, 2);
+  for (const DeviceInfo& d : Runtime::get().devices()) EXPECT_FALSE(d.processor.empty());
+  EXPECT_EQ(Runtime::get().rank(), 0);
+  Runtime::shutdown();
 }
+
+}  // namespace
