@@ -1,4 +1,4 @@
-// nn::Elastic in one process; scripts/faults.py elastic has it among ranks that die.
+// nn::Elastic in one process; scripts/elastic.py has it among ranks that die.
 #include "core/nn/elastic.h"
 
 #include <vector>

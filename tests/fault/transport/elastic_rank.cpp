@@ -7,9 +7,13 @@
 // is negative after that world has begun to form. With "behind" the victim kills itself before it commits that
 // step, and the other rank finds itself without a peer before it has copied anything, which those that
 // commit have: they know one step more. The other form trains in one process, with as many devices as there were ranks, through the same worlds, and nobody dies.
-// With a first word "divided" each rank holds a part of the state only (nn::fully_shard).
+// With a first word "divided" each rank holds a part of the state only (nn::fully_shard); "steps=300" behind it
+// says how many there are, 100 where it is missing.
 // Lines:
+//   <launched rank> ready <process>
 //   <launched rank> world <ranks> from <step> after <ms since the CommError>
+//   <launched rank> next <step> at <ns of the steady clock> redone <steps>   after the first commit of a later world;
+//                                             of the steps that the rank had done, so many are done again
 //   <launched rank> took <step> <first sample> <end>      once the step is committed
 //   <launched rank> done <hash of weights and optimizer> <ranks>:<steps>...   the worlds it was in
 #include <chrono>
@@ -21,7 +25,9 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -35,7 +41,8 @@ using namespace tinyshard::testing;
 
 namespace {
 
-constexpr int64_t kSteps = 100, kEach = 2, kData = 97, kWidth = 24;
+int64_t steps_of_training = 100;
+constexpr int64_t kEach = 2, kData = 97, kWidth = 24;
 using Numbers = std::vector<std::pair<int, int64_t>>;
 
 struct Net {
@@ -122,6 +129,8 @@ class Rank {
     const int ranks = int(training.mesh.size());
     print_line(prefix_ + "world " + std::to_string(ranks) + " from " + std::to_string(at.step) +
                " after " + std::to_string(milliseconds_since(begun_)));
+    const int64_t redone = int64_t(taken_.size()) - at.step;
+    bool is_next = again_;
     forget_from(at.step);
     while (at.step < last) {
       const int64_t end = at.samples + kEach * ranks;
@@ -132,9 +141,13 @@ class Rank {
       if (at.step == behind_step_) fall_behind();
       elastic_.commit(training.state, next);
       at = next;
+      if (std::exchange(is_next, false))
+        print_line(prefix_ + "next " + std::to_string(at.step) + " at " +
+                   std::to_string(Clock::now().time_since_epoch().count()) + " redone " +
+                   std::to_string(redone));
       if (die_after_us > 0) die_after(std::exchange(die_after_us, 0));
     }
-    if (last < kSteps) return;
+    if (last < steps_of_training) return;
     hash_ = hash_of(training.state);
   }
 
@@ -151,10 +164,11 @@ class Rank {
       if (after_us < 0) die_after(-after_us);
       try {
         if (worlds > 0) Runtime::reform();
-        train(kSteps, after_us);
+        train(steps_of_training, after_us);
         return tell();
       } catch (const CommError&) {
         begun_ = Clock::now();
+        again_ = true;
       }
     }
   }
@@ -218,6 +232,7 @@ class Rank {
   std::vector<int> sizes_;  // of the world of each step
   uint64_t hash_ = 0;
   Clock::time_point begun_ = Clock::now();
+  bool again_ = false;  // a world was lost
 };
 
 }  // namespace
@@ -226,6 +241,12 @@ int main(int argc, char** argv) {
   try {
     divided = argc > 1 && std::string(argv[1]) == "divided";
     if (divided) {
+      ++argv;
+      --argc;
+    }
+    constexpr std::string_view kStepsWord = "steps=";
+    if (argc > 1 && std::string_view(argv[1]).starts_with(kStepsWord)) {
+      steps_of_training = std::stoll(argv[1] + kStepsWord.size());
       ++argv;
       --argc;
     }
@@ -238,6 +259,7 @@ int main(int argc, char** argv) {
       numbers.emplace_back(std::stoi(text), std::stoll(text.substr(text.find(':') + 1)));
     }
     const int launched = read_launch_environment().rank;
+    if (!schedule) print_line(std::to_string(launched) + " ready " + std::to_string(getpid()));
     Rank rank(launched);
     if (schedule) {
       rank.run_schedule(numbers);
