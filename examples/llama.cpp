@@ -26,7 +26,7 @@ using namespace tinyshard;
 constexpr int64_t kMostPositions = int64_t{1} << 30;
 
 struct Flags {
-  std::string model, prompt, dtype;
+  std::string model, prompt, dtype, scores;
   int64_t tokens = 128, cache = 0, top_k = 0;
   double temperature = 0.8, top_p = 1;
   uint64_t seed = 1;
@@ -75,10 +75,11 @@ void run(const Flags& f) {
   if (text.empty())
     throw UserError("--prompt is empty, and the tokenizer begins texts with nothing");
   const auto prompt = int64_t(text.size());
-  const int64_t positions = f.cache > 0 ? f.cache : prompt + f.tokens;
-  if (prompt + f.tokens > positions)
+  const int64_t more = f.scores.empty() ? f.tokens : 0;
+  const int64_t positions = f.cache > 0 ? f.cache : prompt + more;
+  if (prompt + more > positions)
     throw UserError(fmt::format("a prompt of {} tokens and --tokens {} do not fit --cache {}",
-                                prompt, f.tokens, positions));
+                                prompt, more, positions));
   if (config.context > 0 && positions > config.context)
     throw UserError(fmt::format("{} positions are more than the {} that {} was trained for",
                                 positions, config.context, f.model));
@@ -95,6 +96,12 @@ void run(const Flags& f) {
   const llama::Turns turns = llama::turns(config, positions, mesh);
   const std::vector<llama::Cache> caches = llama::caches(config, positions, mesh, "model");
 
+  if (!f.scores.empty()) {  // every rank has its part in them, one writes
+    const Tensor tokens(text);
+    const Tensor all = model.all(tokens.shard(mesh), turns);
+    safe_save(nn::StateDict{{"tokens", tokens}, {"scores", all}}, f.scores);
+    return;
+  }
   Variable pos("pos", 0, std::max<int64_t>(positions - 1, 1));
   Jit step = [&](Tensor token, Variable p) {
     return model.next(token.shard(mesh), p, turns, caches);
@@ -141,6 +148,9 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
   app.add_option("--seed", f.seed, "Of what is drawn");
   app.add_option("--dtype", f.dtype, "f32, f64, bf16 or f16 [as the folder says]");
   app.add_flag("--check", f.check, "Compare each token with a pass over all tokens so far");
+  app.add_option("--scores", f.scores,
+                 "Only write the prompt's tokens and the scores of all words behind each of them "
+                 "there, as safetensors");
   training::add_device_options(app, f.where);
   return training::run_main("llama", app, argc, argv, [&] { run(f); });
 }

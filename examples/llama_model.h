@@ -2,8 +2,10 @@
 // queries, SwiGLU. `next` makes the scores behind one token with a key/value cache, `all` those
 // behind all tokens at once, without it. docs/decode.md explains the step.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <optional>
 #include <string>
 #include <tinyshard/tinyshard.h>
@@ -19,11 +21,22 @@ using namespace tinyshard;
 struct Turns {
   Tensor cosine, sine;
 };
+// By how much a pair of halves turns from one position to the next. Of a model that was trained on
+// short texts first, a linear scaling slows all pairs, that of Llama 3 those that turn less than
+// slow_turns times in such a text, and those up to fast_turns in part.
+inline double rate(const ModelConfig& c, int64_t pair) {
+  const double whole = std::pow(c.rope_base, -double(pair) / double(c.head_width / 2));
+  if (!c.rope_scaling) return whole;
+  const RopeScaling& s = *c.rope_scaling;
+  if (s.kind == "linear") return whole / s.factor;
+  const double turns = double(s.context) * whole / (2 * std::numbers::pi);
+  const double fast = std::clamp((turns - s.slow_turns) / (s.fast_turns - s.slow_turns), 0.0, 1.0);
+  return whole * (fast + (1 - fast) / s.factor);
+}
 inline Turns turns(const ModelConfig& c, int64_t positions, const Mesh& mesh) {
-  const int64_t half = c.head_width / 2;
-  Tensor rate =
-      (Tensor::arange(half).cast(DType::F32) * (-std::log(c.rope_base) / double(half))).exp();
-  Tensor angle = Tensor::arange(positions).cast(DType::F32).unsqueeze(1) * rate;
+  std::vector<float> rates;
+  for (int64_t pair = 0; pair < c.head_width / 2; ++pair) rates.push_back(float(rate(c, pair)));
+  Tensor angle = Tensor::arange(positions).cast(DType::F32).unsqueeze(1) * Tensor(rates);
   return {angle.cos().shard(mesh).realize(), angle.sin().shard(mesh).realize()};
 }
 // Pairs of halves of x, [heads, tokens, head], turn with the position.
@@ -164,9 +177,9 @@ inline void check_config(const ModelConfig& c, const std::string& folder) {
     refuse(fmt::format("a head of {} has no halves to turn", c.head_width));
   if (!c.activation.empty() && c.activation != "silu")
     refuse(fmt::format("hidden_act is \"{}\", not \"silu\"", c.activation));
-  const auto scaling = c.other.find("rope_scaling");
-  if (scaling != c.other.end() && scaling->second != "null")
-    refuse(fmt::format("rope_scaling {} is not known here", scaling->second));
+  if (c.rope_scaling && c.rope_scaling->kind != "linear" && c.rope_scaling->kind != "llama3")
+    refuse(fmt::format("rope_scaling is of type \"{}\": linear and llama3 are known here",
+                       c.rope_scaling->kind));
 }
 
 // Whole heads on each device of the axis; sums meet twice a block.

@@ -66,6 +66,31 @@ class Fields {
     if (!value->is_string()) throw fail(*value, "a text");
     into = value->get<std::string>();
   }
+  // rope_scaling, an object, may be within rope_parameters with the base.
+  void rope(ModelConfig& c) {
+    for (const char* name : {"rope_scaling", "rope_parameters"}) {
+      const auto value = take({name});
+      if (!value) continue;
+      if (!value->is_object()) throw fail(*value, "an object");
+      Fields inner(*value, label_);
+      inner.number({"rope_theta"}, c.rope_base);
+      RopeScaling scaling;
+      inner.text({"rope_type", "type"}, scaling.kind);
+      inner.number({"factor"}, scaling.factor);
+      inner.number({"low_freq_factor"}, scaling.slow_turns);
+      inner.number({"high_freq_factor"}, scaling.fast_turns);
+      inner.size({"original_max_position_embeddings"}, scaling.context);
+      if (scaling.kind == "default") continue;
+      if (scaling.kind.empty()) throw fail(*value, "a scaling with a rope_type");
+      if (!(scaling.factor > 0)) throw fail(*value, "a scaling with a factor above 0");
+      const bool turns = scaling.slow_turns > 0 && scaling.slow_turns < scaling.fast_turns;
+      if (scaling.kind == "llama3" && (!turns || scaling.context == 0))
+        throw fail(*value,
+                   "a llama3 scaling: 0 < low_freq_factor < high_freq_factor and "
+                   "original_max_position_embeddings");
+      c.rope_scaling = scaling;
+    }
+  }
   int64_t token(const json& value) const {
     if (!value.is_number_integer()) throw fail(value, "the number of a token");
     return value.get<int64_t>();
@@ -111,6 +136,7 @@ ModelConfig parse_model_config(std::string_view text, std::string_view label) {
   fields.size({"max_position_embeddings", "n_positions", "n_ctx"}, c.context);
   fields.number({"rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"}, c.norm_epsilon);
   fields.number({"rope_theta"}, c.rope_base);
+  fields.rope(c);
   fields.text({"hidden_act", "activation_function"}, c.activation);
   c.tied = c.family != "llama";  // whose default it is
   if (const auto tied = fields.take({"tie_word_embeddings"})) {

@@ -13,6 +13,16 @@
 
 namespace tinyshard::io {
 
+// How rotary embeddings turn slower than rope_base says, for texts longer than those of the first
+// training: rope_scaling, or rope_parameters of newer files.
+struct RopeScaling {
+  std::string kind;                       // rope_type: "linear", "llama3"
+  double factor = 1;                      // of positions
+  double slow_turns = 1, fast_turns = 4;  // low_freq_factor and high_freq_factor of llama3:
+  int64_t context = 0;                    // turns in original_max_position_embeddings
+  bool operator==(const RopeScaling&) const = default;
+};
+
 // What a file does not say is as the family has it: as many kv_heads as heads, for instance.
 struct ModelConfig {
   std::string family;                        // model_type: "llama", "gpt2"
@@ -26,12 +36,13 @@ struct ModelConfig {
   int64_t context = 0;                       // max_position_embeddings, n_positions, n_ctx
   double norm_epsilon = 1e-5;                // rms_norm_eps, layer_norm_epsilon, layer_norm_eps
   double rope_base = 10000;                  // rope_theta
+  std::optional<RopeScaling> rope_scaling;   // none for a file's "default"
   std::string activation;                    // hidden_act, activation_function: "silu"
   bool tied = true;                          // tie_word_embeddings
   std::optional<DType> dtype;                // torch_dtype, dtype
   std::optional<int64_t> begin_token;        // bos_token_id
   std::vector<int64_t> end_tokens;           // eos_token_id, one or several
-  std::map<std::string, std::string> other;  // what has no field here, as JSON: "rope_scaling"
+  std::map<std::string, std::string> other;  // what has no field here, as JSON: "pretraining_tp"
 };
 
 // FormatError names the file, the field and what it holds: a text for a number, a size below 1.

@@ -37,5 +37,6 @@ HfModel load_hf(const std::filesystem::path& folder, const Mesh& mesh,
 
 namespace tinyshard {
 using io::ModelConfig;
+using io::RopeScaling;
 using nn::load_hf;
 }  // namespace tinyshard

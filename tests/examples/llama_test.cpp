@@ -52,7 +52,10 @@ class LlamaProgram : public ::testing::Test {
 TEST_F(LlamaProgram, CachedTokensAreThoseOfAPassOverAll) {
   make("untied", "");
   make("tied", R"(, "rope_theta": 500.0, "head_dim": 16)", true);
-  for (const char* model : {"untied", "tied"}) {
+  make("scaled", R"(, "rope_parameters": {"rope_theta": 500.0, "rope_type": "llama3",
+      "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+      "original_max_position_embeddings": 8})");
+  for (const char* model : {"untied", "tied", "scaled"}) {
     const std::string flags = fmt::format(
         "--model {} --prompt 'the shard of a mesh' --tokens 8 --temperature 0 --check "
         "--dtype f64",
@@ -70,6 +73,28 @@ TEST_F(LlamaProgram, CachedTokensAreThoseOfAPassOverAll) {
     EXPECT_EQ(one.out, ranks.out);
 #endif
   }
+}
+
+// Rates as transformers 5.24 gives them for these scalings (bench/peers/transformers_llama.py
+// compares whole models).
+TEST(Llama, ScaledPositionsTurnSlower) {
+  ModelConfig c;
+  c.head_width = 8, c.rope_base = 500;
+  const double plain[] = {1, 0.2114743, 0.0447214, 0.0094574};
+  auto expect_rates = [&](const std::vector<double>& factors) {
+    for (int64_t pair = 0; pair < 4; ++pair)
+      EXPECT_NEAR(llama::rate(c, pair), plain[pair] * factors[size_t(pair)], 1e-6) << pair;
+  };
+  expect_rates({1, 1, 1, 1});
+  RopeScaling scaling;
+  scaling.kind = "linear", scaling.factor = 2.5;
+  c.rope_scaling = scaling;
+  expect_rates({0.4, 0.4, 0.4, 0.4});
+  // In 64 positions the pairs turn 10.19, 2.154, 0.4555 and 0.0963 times.
+  c.rope_scaling =
+      RopeScaling{.kind = "llama3", .factor = 8, .slow_turns = 1, .fast_turns = 4, .context = 64};
+  const double part = (64 * plain[1] / 6.2831853 - 1) / 3;
+  expect_rates({1, part + (1 - part) / 8, 0.125, 0.125});
 }
 
 // On one device and on two: the scores of all positions, and no kernel after the first tokens.
@@ -119,6 +144,23 @@ TEST(Llama, OneCaptureServesAllPositions) {
   }
 }
 
+TEST_F(LlamaProgram, WritesTheScoresOfThePrompt) {
+  make("m", "");
+  for (const char* where : {"", " --devices CPU:0,CPU:1"}) {
+    Outcome o = run(std::string("--model m --prompt 'a mesh' --scores s.safetensors") + where);
+    ASSERT_EQ(o.code, 0) << o.err;
+    const nn::StateDict found = safe_load(temp_.path() / "s.safetensors");
+    const std::vector<int32_t> tokens = Tokenizer(temp_.path() / "m").encode("a mesh");
+    EXPECT_EQ(found.at("tokens").to_vector<int32_t>(), tokens);
+    const llama::Model model(read_config(temp_.path() / "m"));
+    nn::load_state_dict(model, safe_load(temp_.path() / "m"));
+    const Mesh here = Mesh::of({"CPU:0"}, "model");
+    const Tensor wanted = model.all(Tensor(tokens), llama::turns(read_config(temp_.path() / "m"),
+                                                                 int64_t(tokens.size()), here));
+    EXPECT_TRUE(found.at("scores").allclose(wanted, 1e-4, 1e-4)) << where;
+  }
+}
+
 TEST_F(LlamaProgram, DrawsBySeedAndBounds) {
   make("m", R"(, "torch_dtype": "bfloat16")");
   const std::string flags = "--model m --prompt mesh --tokens 16 ";
@@ -132,13 +174,13 @@ TEST_F(LlamaProgram, DrawsBySeedAndBounds) {
 
 TEST_F(LlamaProgram, MistakesAreOneSentence) {
   make("m", "");
-  make("scaled", R"(, "rope_scaling": {"factor": 8.0})");
+  make("scaled", R"(, "rope_scaling": {"factor": 8.0, "rope_type": "yarn"})");
   make("other", R"(, "hidden_act": "gelu")");
   const std::pair<const char*, std::vector<const char*>> cases[] = {
       {"--model nowhere --prompt a", {"nowhere"}},
       {"--model m --prompt a --tokens 20 --cache 10", {"20", "10"}},
       {"--model m --prompt a --tokens 100", {"more than the 64"}},
-      {"--model scaled --prompt a", {"rope_scaling", "8.0"}},
+      {"--model scaled --prompt a", {"rope_scaling", "yarn", "llama3"}},
       {"--model other --prompt a", {"gelu", "silu"}},
       {"--model m/config.json --prompt a", {"config.json is a file", "GGUF"}},
       {"--model m --prompt a --devices CPU:0,CPU:1,CPU:2 --tokens 4", {"2 heads", "3 devices"}},

@@ -20,7 +20,8 @@ constexpr const char* kLlama = R"({
   "intermediate_size": 176, "num_attention_heads": 8, "num_hidden_layers": 2,
   "num_key_value_heads": 2, "max_position_embeddings": 512, "vocab_size": 320,
   "rms_norm_eps": 1e-06, "rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16",
-  "bos_token_id": 1, "eos_token_id": [2, 3], "rope_scaling": {"factor": 8.0, "rope_type": "llama3"},
+  "bos_token_id": 1, "eos_token_id": [2, 3], "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
+  "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
   "pretraining_tp": 1})";
 
 TEST(ModelConfig, ReadsALlama) {
@@ -37,9 +38,25 @@ TEST(ModelConfig, ReadsALlama) {
   EXPECT_EQ(c.dtype, DType::BF16);
   EXPECT_EQ(c.begin_token, 1);
   EXPECT_EQ(c.end_tokens, (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(c.other, (std::map<std::string, std::string>{
-                         {"pretraining_tp", "1"},
-                         {"rope_scaling", R"({"factor":8.0,"rope_type":"llama3"})"}}));
+  EXPECT_EQ(c.rope_scaling,
+            (io::RopeScaling{
+                .kind = "llama3", .factor = 8, .slow_turns = 1, .fast_turns = 4, .context = 8192}));
+  EXPECT_EQ(c.other, (std::map<std::string, std::string>{{"pretraining_tp", "1"}}));
+}
+
+TEST(ModelConfig, ReadsHowPositionsTurn) {
+  auto read = [](const std::string& fields) {
+    return io::parse_model_config(R"({"model_type": "llama", )" + fields + "}", "config.json");
+  };
+  io::ModelConfig c = read(R"("rope_parameters": {"rope_theta": 5e5, "rope_type": "default"})");
+  EXPECT_EQ(c.rope_base, 500000);
+  EXPECT_FALSE(c.rope_scaling);
+  c = read(R"("rope_scaling": {"type": "linear", "factor": 2.5}, "rope_theta": 100)");
+  EXPECT_EQ(c.rope_base, 100);
+  ASSERT_TRUE(c.rope_scaling);
+  EXPECT_EQ(c.rope_scaling->kind, "linear");
+  EXPECT_EQ(c.rope_scaling->factor, 2.5);
+  EXPECT_FALSE(read(R"("rope_scaling": null)").rope_scaling);
 }
 
 TEST(ModelConfig, ReadsAGpt2) {
@@ -65,6 +82,11 @@ TEST(ModelConfig, SaysWhatIsWrong) {
       {R"({"n_embd": "64"})", "n_embd is \"\"64\"\", not a size"},
       {R"({"hidden_size": 18446744073709551615})", "not a size"},
       {R"({"rope_theta": []})", "rope_theta is \"[]\", not a number"},
+      {R"({"rope_scaling": 2})", "rope_scaling is \"2\", not an object"},
+      {R"({"rope_scaling": {"factor": 2}})", "not a scaling with a rope_type"},
+      {R"({"rope_parameters": {"rope_type": "linear", "factor": 0}})",
+       "not a scaling with a factor"},
+      {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8}})", "not a llama3 scaling"},
       {R"({"hidden_act": 3})", "hidden_act is \"3\", not a text"},
       {R"({"architectures": "a"})", "not a list of texts"},
       {R"({"torch_dtype": "int8"})", "not a type of floats"},
