@@ -28,6 +28,14 @@ OriginId purpose_of(CollectiveOp op, ReduceOp reduce, OriginId moved) {
                     fmt::format("{} {}{}", does, what, by.empty() ? "" : " for " + by));
 }
 
+// The integers of a node: these six, and behind them what its kind has:
+//   broadcast {root}, timed gather {turn, prefetch, keep}, exchange {received, (from, to, rows)...}
+constexpr size_t kRoot = 6, kTurn = 6, kTimed = 9, kTransfers = 7;
+
+Dims ints(CollectiveOp op, ReduceOp reduce, const Mesh& mesh, int axis, bool before, bool after) {
+  return {int64_t(op), int64_t(reduce), axis, mesh.axes()[size_t(axis)].size, before, after};
+}
+
 UOp collective_of(const UOp& x, const Mesh& mesh, const Dims& arg) {
   // The mesh is part of the identity: equal calls on different meshes are different nodes.
   UOp source = x.op() == Op::Contiguous ? x : UOp::make(Op::Contiguous, x.dtype(), {x});
@@ -36,27 +44,27 @@ UOp collective_of(const UOp& x, const Mesh& mesh, const Dims& arg) {
 
 }  // namespace
 
+CollectiveArg collective_arg(const Node& x) {
+  const DimSpan arg = x.arg();
+  return {CollectiveOp(arg[0]), ReduceOp(arg[1]), int(arg[2]), arg[3], arg[4] != 0, arg[5] != 0};
+}
+
+bool is_all_reduce(const UOp& x, ReduceOp reduce) {
+  if (x.op() != Op::Collective) return false;
+  const CollectiveArg arg = collective_arg(*x);
+  return arg.op == CollectiveOp::AllReduce && arg.reduce == reduce;
+}
+
 UOp collective(const UOp& x, CollectiveOp op, ReduceOp reduce, const Mesh& mesh, int axis,
                bool before, bool after, OriginId moved) {
   const OriginScope origin(purpose_of(op, reduce, moved));
-  return collective_of(
-      x, mesh, {int64_t(op), int64_t(reduce), axis, mesh.axes()[size_t(axis)].size, before, after});
+  return collective_of(x, mesh, ints(op, reduce, mesh, axis, before, after));
 }
-
-// {.., after, turn, prefetch, keep}
-constexpr size_t kTurn = 6, kTimed = 9;
 
 UOp timed_gather(const UOp& x, const Mesh& mesh, int axis, const GatherOnUse& how, OriginId moved) {
   const OriginScope origin(purpose_of(CollectiveOp::AllGather, ReduceOp::Sum, moved));
-  const Dims arg{int64_t(CollectiveOp::AllGather),
-                 int64_t(ReduceOp::Sum),
-                 axis,
-                 mesh.axes()[size_t(axis)].size,
-                 0,
-                 1,
-                 how.block,
-                 how.prefetch,
-                 how.keep};
+  Dims arg = ints(CollectiveOp::AllGather, ReduceOp::Sum, mesh, axis, false, true);
+  arg.insert(arg.end(), {int64_t(how.block), int64_t(how.prefetch), int64_t(how.keep)});
   // A storage is sent as it is: a copy of it would live until the last gather.
   if (x.op() == Op::Buffer || x.op() == Op::Assign)
     return UOp::make(Op::Collective, x.dtype(), {x}, arg, mesh.payload());
@@ -64,8 +72,9 @@ UOp timed_gather(const UOp& x, const Mesh& mesh, int axis, const GatherOnUse& ho
 }
 
 GatherTime gather_time(const UOp& x) {
-  if (x.op() != Op::Collective || x->arg().size() != kTimed) return {};
-  return {x.arg(kTurn), int(x.arg(kTurn + 1)), x.arg(kTurn + 2) != 0};
+  if (x.op() != Op::Collective || x->arguments != kTimed) return {};
+  const DimSpan how = x->arg().subspan(kTurn);
+  return {how[0], int(how[1]), how[2] != 0};
 }
 
 UOp in_turn(const UOp& gather, const UOp& source, int64_t turn) {
@@ -76,23 +85,28 @@ UOp in_turn(const UOp& gather, const UOp& source, int64_t turn) {
 
 UOp broadcast(const UOp& x, const Mesh& mesh, int axis, int64_t from, OriginId moved) {
   const OriginScope origin(purpose_of(CollectiveOp::Broadcast, ReduceOp::Sum, moved));
-  return collective_of(x, mesh,
-                       {int64_t(CollectiveOp::Broadcast), int64_t(ReduceOp::Sum), axis,
-                        mesh.axes()[size_t(axis)].size, 0, 0, from});
+  Dims arg = ints(CollectiveOp::Broadcast, ReduceOp::Sum, mesh, axis, false, false);
+  arg.push_back(from);
+  return collective_of(x, mesh, arg);
 }
+
+int64_t broadcast_root(const Node& x) { return x.arg()[kRoot]; }
 
 UOp exchange(const UOp& x, const Mesh& mesh, int axis, std::span<const Transfer> transfers,
              int64_t received, OriginId moved) {
   const OriginScope origin(purpose_of(CollectiveOp::AllToAll, ReduceOp::Sum, moved));
-  Dims arg{int64_t(CollectiveOp::AllToAll),
-           int64_t(ReduceOp::Sum),
-           axis,
-           mesh.axes()[size_t(axis)].size,
-           0,
-           0,
-           received};
+  Dims arg = ints(CollectiveOp::AllToAll, ReduceOp::Sum, mesh, axis, false, false);
+  arg.push_back(received);
   for (const Transfer& t : transfers) arg.insert(arg.end(), {t.from, t.to, t.rows});
   return collective_of(x, mesh, arg);
+}
+
+std::vector<Transfer> transfers_of(const Node& x) {
+  std::vector<Transfer> transfers;
+  if (x.arguments == kTimed) return transfers;
+  for (DimSpan rest = x.arg(); rest.size() >= kTransfers + 3; rest = rest.subspan(3))
+    transfers.push_back({rest[kTransfers], rest[kTransfers + 1], rest[kTransfers + 2]});
+  return transfers;
 }
 
 }  // namespace tinyshard

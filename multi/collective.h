@@ -2,12 +2,24 @@
 // (multi/redistribute.h, multi/window.h); nothing else makes them.
 #pragma once
 #include <span>
+#include <vector>
 
 #include "core/runtime/communicator.h"
 #include "multi/gather_on_use.h"
 #include "multi/mesh.h"
 
 namespace tinyshard {
+
+// The argument of a Collective, as far as all kinds have it.
+struct CollectiveArg {
+  CollectiveOp op;
+  ReduceOp reduce;
+  int mesh_axis;
+  int64_t parts;       // devices on that axis
+  bool before, after;  // whether the first dim counts the parts there
+};
+CollectiveArg collective_arg(const Node& x);
+bool is_all_reduce(const UOp& x, ReduceOp reduce);
 
 // Along one axis of a mesh. `before` and `after`: whether the first dim counts the parts there.
 // `moved`: the origin of the value, for the purpose that plans name.
@@ -27,6 +39,7 @@ UOp in_turn(const UOp& gather, const UOp& source, int64_t turn);
 
 // x as the device with coordinate `from` has it, on all devices of the axis.
 UOp broadcast(const UOp& x, const Mesh& mesh, int axis, int64_t from, OriginId moved);
+int64_t broadcast_root(const Node& x);
 
 // Rows that one device sends to another.
 struct Transfer {
@@ -44,5 +57,6 @@ struct Transfer {
 //                                             result    c - -       a b d
 UOp exchange(const UOp& x, const Mesh& mesh, int axis, std::span<const Transfer> transfers,
              int64_t received, OriginId moved);
+std::vector<Transfer> transfers_of(const Node& x);  // none where x is no exchange
 
 }  // namespace tinyshard

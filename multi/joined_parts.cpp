@@ -8,6 +8,7 @@
 
 #include "core/base/call.h"
 #include "core/base/sizes.h"
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
 
 namespace tinyshard {
@@ -270,7 +271,7 @@ class Ordering {
       case Op::Shrink:
         return sliced(x, order);
       case Op::Reduce: {
-        const auto axes = x->arg().subspan(1);
+        const DimSpan axes = reduce_arg(*x).axes;
         if (std::ranges::find(axes, order.dim) == axes.end()) return on_first(x, order.dim);
         const UOp& source = forms_.at(x.src(0)).ordered;
         return {again(x, std::span(&source, 1)), UOp(), {}};
@@ -337,7 +338,7 @@ class Ordering {
 
   Forms product_of(const UOp& x) {
     const UOp &a = x.src(0), &b = x.src(1);
-    const auto batch = int(x.arg(0));
+    const auto batch = int(dot_batch(*x));
     const DeviceOrder of_a = forms_.at(a).order, of_b = forms_.at(b).order;
     auto inner = [&](const DeviceOrder& o, int dim) { return o && o.dim == dim; };
     auto by = [&](const UOp& left, const UOp& right) {
@@ -445,7 +446,7 @@ class Ordering {
   Forms sliced(const UOp& x, const DeviceOrder& order) {
     const auto d = size_t(order.dim);
     const UOp& source = x.src(0);
-    const int64_t begin = x.arg(2 * d), end = x.arg(2 * d + 1);
+    const int64_t begin = bounds_arg(*x).low(d), end = bounds_arg(*x).high(d);
     if (begin == 0 && end == source.shape()[d]) return on_first(x, order.dim);
     const auto whole = parts_between(*order.sizes, begin, end);
     if (!whole) return {on_plain(x), UOp(), {}};
@@ -466,7 +467,7 @@ class Ordering {
     const UOp& source = x.src(0);
     const Forms& forms = forms_.at(source);
     for (size_t d = 0; d < x.shape().size(); ++d) {
-      const int64_t before = x.arg(2 * d), size = source.shape()[d];
+      const int64_t before = bounds_arg(*x).low(d), size = source.shape()[d];
       if (size == x.shape()[d]) continue;
       if (forms.order && forms.order.dim != int(d)) continue;
       for (const DeviceOrder& known : known_) {
@@ -492,7 +493,8 @@ class Ordering {
     }
     if (!forms.order) return {on_plain(x), UOp(), {}};
     const auto d = size_t(forms.order.dim);
-    if (x.arg(2 * d) == 0 && x.arg(2 * d + 1) == 0) return on_first(x, forms.order.dim);
+    if (bounds_arg(*x).low(d) == 0 && bounds_arg(*x).high(d) == 0)
+      return on_first(x, forms.order.dim);
     return {on_plain(x), UOp(), {}};
   }
 

@@ -17,6 +17,8 @@ namespace tinyshard {
 UOp relocated(const UOp& x, const Mesh& from, const Mesh& to, bool copies);
 
 inline bool is_relocation(const Node& x) { return x.op == Op::CopyIn && x.arguments == 1; }
+// Whether the first dim of what is sent repeats it, for several devices each.
+inline bool sends_copies(const Node& relocation) { return relocation.arg()[0] != 0; }
 
 // Who sends to whom: places on one axis of all devices of both meshes.
 struct Relocation {

@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 #include "core/runtime/communicator.h"
 #include "core/uop/node_map.h"
+#include "multi/collective.h"
 #include "multi/joined_parts.h"
 #include "multi/strategies/joined.h"
 #include "multi/strategies/strategies.h"
@@ -63,7 +64,7 @@ class Rewriter {
   bool complete_at_once(std::span<const UOp> order, const LocalGraph& graph) {
     NodeMap<bool> completed, stored, kept;
     for (const UOp& x : toposort(graph.roots)) {
-      if (x.op() == Op::Collective && CollectiveOp(x.arg(0)) == CollectiveOp::AllReduce)
+      if (x.op() == Op::Collective && collective_arg(*x).op == CollectiveOp::AllReduce)
         completed[x.src(0).src(0)] = true;
     }
     if (completed.size() == 0) return false;

@@ -3,6 +3,7 @@
 #include "core/rewrite/pattern.h"
 #include "core/runtime/communicator.h"
 #include "core/uop/args.h"
+#include "multi/collective.h"
 #include "multi/redistribute.h"
 
 namespace tinyshard {
@@ -18,7 +19,9 @@ bool widens(const UOp& x) {
 class Gathering {
  public:
   Gathering(const UOp& all_reduce, int dim)
-      : mesh_(Mesh::from_payload(all_reduce->payload)), axis_(int(all_reduce.arg(2))), dim_(dim) {}
+      : mesh_(Mesh::from_payload(all_reduce->payload)),
+        axis_(collective_arg(*all_reduce).mesh_axis),
+        dim_(dim) {}
 
   // What repeats or widens elements is done after they came.
   UOp all(const UOp& x) const {
@@ -53,9 +56,7 @@ class Gathering {
 };
 
 UOp gather(const UOp& x) {
-  if (x.op() != Op::Collective || CollectiveOp(x.arg(0)) != CollectiveOp::AllReduce ||
-      ReduceOp(x.arg(1)) != ReduceOp::Sum)
-    return UOp();
+  if (!is_all_reduce(x, ReduceOp::Sum)) return UOp();
   std::vector<UOp> shown;  // how the scatter's result travels: in another type or shape
   UOp scatter = x.src(0).src(0);
   while (scatter.op() == Op::Reshape || (scatter.op() == Op::Cast && is_float(scatter.dtype()))) {

@@ -238,7 +238,8 @@ UOp scatter_rule(const UOp& y, const UOp& g, size_t) {
     return UOp::make(Op::Gather, v.dtype(), {v, index}, Dims{scatter_arg(*y).axis});
   };
   auto scattered = [&](const UOp& v) {
-    return UOp::make(Op::ScatterAdd, v.dtype(), {index, v}, y->arg().first(2));
+    const ScatterArg a = scatter_arg(*y);
+    return UOp::make(Op::ScatterAdd, v.dtype(), {index, v}, Dims{a.axis, a.size});
   };
   switch (scatter_arg(*y).op) {
     case ReduceOp::Sum:

@@ -5,6 +5,7 @@
 #include "core/passes/gelu.h"
 #include "core/passes/operands.h"
 #include "core/rewrite/demand.h"
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
 
 namespace tinyshard {
@@ -125,7 +126,7 @@ UOp with_epilogue(const UOp& x, const UOp& sums) {
 // A product in loops. With an epilogue it is rounded after that, once.
 UOp spelled_product(const UOp& x) {
   if (epilogue_of(x) == Epilogue::None) return stored(dot(x));
-  UOp plain = UOp::make(Op::Dot, accumulator(x.dtype()), {x.src(0), x.src(1)}, x->arg().first(1));
+  UOp plain = UOp::make(Op::Dot, accumulator(x.dtype()), {x.src(0), x.src(1)}, Dims{dot_batch(*x)});
   return cast(with_epilogue(x, stored(dot(plain))), x.dtype());
 }
 

@@ -99,7 +99,7 @@ std::vector<UOp> moved_back(const UOp& x, const std::vector<UOp>& dims) {
         break;
       case Op::Pad:
       case Op::Shrink:
-        if (x.arg(2 * d) == 0) out[d] = dims[d];
+        if (bounds_arg(*x).low(d) == 0) out[d] = dims[d];
         break;
       case Op::Flip:
         if (std::ranges::find(x->arg(), int64_t(d)) == x->arg().end()) out[d] = dims[d];

@@ -19,6 +19,7 @@
 #include "core/schedule/loops.h"
 #include "core/schedule/results.h"
 #include "core/schedule/state.h"
+#include "core/uop/args.h"
 #include "multi/collective.h"
 #include "multi/relocation.h"
 
@@ -312,20 +313,20 @@ class Drafter {
 
   Item collective(const UOp& x) {
     Item item = whole_buffers(x, Item::Kind::Collective);
-    item.mesh_axis = int(x.arg(2));
+    const CollectiveArg arg = collective_arg(*x);
+    item.mesh_axis = arg.mesh_axis;
     const UOp& operand = x.src(0);
-    int64_t parts = x.arg(3);
-    item.collective.op = CollectiveOp(x.arg(0));
-    item.collective.reduce = ReduceOp(x.arg(1));
+    item.collective.op = arg.op;
+    item.collective.reduce = arg.reduce;
     item.collective.dtype = x.dtype();
     item.collective.count =
-        size_t(x.arg(4) ? operand->numel() / std::max<int64_t>(parts, 1) : operand->numel());
-    if (item.collective.op == CollectiveOp::Broadcast) item.collective.from = int(x.arg(6));
-    if (x->arg().size() > 7 && gather_time(x).turn == 0) {
+        size_t(arg.before ? operand->numel() / std::max<int64_t>(arg.parts, 1) : operand->numel());
+    if (arg.op == CollectiveOp::Broadcast) item.collective.from = int(broadcast_root(*x));
+    if (const std::vector<Transfer> transfers = transfers_of(*x); !transfers.empty()) {
       const int64_t row = product(operand.shape().subspan(1));
       item.collective.count = 0;
-      for (size_t i = 7; i < x->arg().size(); i += 3)
-        item.transfers.push_back({int(x.arg(i)), int(x.arg(i + 1)), x.arg(i + 2) * row});
+      for (const Transfer& t : transfers)
+        item.transfers.push_back({int(t.from), int(t.to), t.rows * row});
     }
     return item;
   }
@@ -333,9 +334,8 @@ class Drafter {
   Item copy(const UOp& x) {
     Item item = whole_buffers(x, Item::Kind::Copy);
     item.source_shape = Dims(x.src(0).shape().begin(), x.src(0).shape().end());
-    for (size_t i = 0; i + 2 < x->arg().size(); i += 3) {
-      item.parts.push_back({int(x.arg(i)), int(x.arg(i + 1)), x.arg(i + 2)});
-    }
+    for (const ShardSliceArg& part : copied_parts(*x))
+      item.parts.push_back({int(part.dim), int(part.mesh_axis), part.parts});
     return item;
   }
 
@@ -343,7 +343,7 @@ class Drafter {
   Item relocation_item(const UOp& x) {
     Item item = whole_buffers(x, Item::Kind::Collective);
     const Relocation moves = relocation(state_.schedule.buffers[size_t(item.buffers[0])].mesh,
-                                        Mesh::from_payload(x->payload), x.arg(0) != 0);
+                                        Mesh::from_payload(x->payload), sends_copies(*x));
     item.mesh = moves.among;
     item.collective.op = CollectiveOp::AllToAll;
     item.collective.dtype = x.dtype();

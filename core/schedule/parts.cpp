@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/uop/args.h"
+
 namespace tinyshard {
 namespace {
 
@@ -93,8 +95,8 @@ class Parts {
       Term term{x, Dims(shape.size()), Dims(shape.begin(), shape.end())};
       for (; is(term.value, Op::Pad); term.value = term.value.src(0)) {
         for (size_t i = 0; i < shape.size(); ++i) {
-          term.low[i] += term.value.arg(2 * i);
-          term.high[i] -= term.value.arg(2 * i + 1);
+          term.low[i] += bounds_arg(*term.value).low(i);
+          term.high[i] -= bounds_arg(*term.value).high(i);
         }
       }
       terms.push_back(std::move(term));

@@ -1,6 +1,7 @@
 // The arguments of nodes by name. A node keeps its argument as a list of integers, which makes
 // interning, hashing and printing one thing for all ops; everything else reads it from here and
-// packs it here, so that the places of the integers are known to this file and shape.cpp alone.
+// packs it here, so that the places of the integers are known to this file, to shape.cpp and, of what only
+// multi/ makes, to multi/collective.h alone. A UOp has no arg(i).
 //
 //   const ReduceArg sum = reduce_arg(*x);              // {ReduceOp::Sum, axes {1}}
 //   UOp::make(Op::Fold, type, src, to_ints(FoldArg{ReduceOp::Sum, true}));
@@ -8,12 +9,16 @@
 // Convolutions and attention have theirs in uop.h; Reshape, Expand {dims...}, Permute {order...},
 // Flip {axes...} and Iota {n} are read as the lists that they are.
 #pragma once
+#include <vector>
+
 #include "core/uop/uop.h"
 
 namespace tinyshard {
 
 // Const {bits, dims...}: of floats those of a double, of integers the value in 64 bits.
 inline int64_t const_bits(const Node& constant) { return constant.arg()[0]; }
+
+inline int64_t buffer_number(const Node& buffer) { return buffer.arg()[0]; }
 
 // Pad and Shrink {lo0, hi0, lo1, hi1...}: elements added below and above a dim, or the ends of what
 // stays of it.
@@ -30,6 +35,15 @@ struct ShardSliceArg {
 };
 inline ShardSliceArg shard_slice_arg(const Node& x) { return {x.arg()[0], x.arg()[1], x.arg()[2]}; }
 inline Dims to_ints(const ShardSliceArg& a) { return {a.dim, a.mesh_axis, a.parts}; }
+
+// CopyIn, of a value that lies on one device, onto a mesh: the parts that each device takes, one
+// after the other. Between meshes: multi/relocation.h.
+inline std::vector<ShardSliceArg> copied_parts(const Node& x) {
+  std::vector<ShardSliceArg> parts;
+  for (DimSpan rest = x.arg(); rest.size() >= 3; rest = rest.subspan(3))
+    parts.push_back({rest[0], rest[1], rest[2]});
+  return parts;
+}
 
 // DeviceCoordinate: on that mesh axis, of `size` devices.
 struct CoordinateArg {

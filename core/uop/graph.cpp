@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "core/base/hash.h"
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
 #include "core/uop/uop.h"
 
@@ -75,22 +76,22 @@ std::string describe(const Node& node) {
   if (info(node.op).op_class != OpClass::Kernel) text += to_string(node.shape());
   switch (node.op) {
     case Op::Const: {
-      const auto value = std::bit_cast<double>(node.arg()[0]);
-      text += !is_float(node.dtype)      ? fmt::format(" {}", node.arg()[0])
+      const auto value = std::bit_cast<double>(const_bits(node));
+      text += !is_float(node.dtype)      ? fmt::format(" {}", const_bits(node))
               : node.dtype == DType::F64 ? fmt::format(" {}", value)
                                          : fmt::format(" {}", static_cast<float>(value));
       break;
     }
     case Op::Buffer:
-      text += fmt::format(" #{}", node.arg()[0]);
+      text += fmt::format(" #{}", buffer_number(node));
       break;
     case Op::Reduce: {
-      text += fmt::format(" {} over {}", name(ReduceOp(node.arg()[0])),
-                          to_string(node.arg().subspan(1)));
+      text +=
+          fmt::format(" {} over {}", name(reduce_arg(node).op), to_string(reduce_arg(node).axes));
       break;
     }
     case Op::Fold:
-      text += fmt::format(" {}", name(ReduceOp(node.arg()[0])));
+      text += fmt::format(" {}", name(fold_arg(node).op));
       break;
     case Op::Reshape:
     case Op::Expand:

@@ -300,7 +300,7 @@ UOp where(const UOp& condition, const UOp& a, const UOp& b) {
 }
 
 Epilogue epilogue_of(const UOp& dot) {
-  return dot->arguments > 1 ? Epilogue(dot.arg(1)) : Epilogue::None;
+  return dot->arguments > 1 ? Epilogue(dot->arg()[1]) : Epilogue::None;
 }
 
 UOp cast(const UOp& x, DType dtype) {

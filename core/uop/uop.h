@@ -99,7 +99,6 @@ class UOp {
   Op op() const { return node_->op; }
   DType dtype() const { return node_->dtype; }
   const UOp& src(size_t i) const { return node_->src()[i]; }
-  int64_t arg(size_t i) const { return node_->arg()[i]; }
   DimSpan shape() const { return node_->shape(); }
 
   // The same op and argument over other sources; the node itself when they are the same.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/uop/args.h"
 #include "multi/mesh_names.h"
 #include "multi/relocation.h"
 
@@ -65,7 +66,7 @@ namespace {
 // both ways, share what arrives.
 std::vector<Placement> behind_permute(const UOp& permute, std::vector<Placement> place) {
   for (Placement& p : place) {
-    if (p.is_shard()) p.dim = int(permute.arg(size_t(p.dim)));
+    if (p.is_shard()) p.dim = int(permute->arg()[size_t(p.dim)]);
   }
   return place;
 }
@@ -86,7 +87,7 @@ LocalValue LocalValues::moved(LocalValue v, DimSpan global, const std::vector<Pl
   if (v.place == wanted) return v;
   if (const UOp order = v.local; order.op() == Op::Permute) {
     Dims shape(global.size());
-    for (size_t i = 0; i < shape.size(); ++i) shape[size_t(order.arg(i))] = global[i];
+    for (size_t i = 0; i < shape.size(); ++i) shape[size_t(order->arg()[i])] = global[i];
     v.local = order.src(0);
     v.place = behind_permute(order, std::move(v.place));
     v = moved(std::move(v), shape, behind_permute(order, wanted));
@@ -116,12 +117,13 @@ LocalValue LocalValues::brought(const UOp& x, const Mesh& mesh,
 }
 
 void LocalValues::set_table(const UOp& gather, std::vector<Placement> place) {
-  const int64_t axis = gather.arg(0);
+  const int64_t axis = gather_axis(*gather);
   tables_[gather.src(1)] = {axis, gather.src(0).shape()[size_t(axis)], std::move(place)};
 }
 const std::vector<Placement>* LocalValues::table_of(const UOp& scatter) const {
   const Table* table = tables_.find(scatter.src(0));
-  const bool adjoint = table && table->axis == scatter.arg(0) && table->size == scatter.arg(1);
+  const ScatterArg arg = scatter_arg(*scatter);
+  const bool adjoint = table && table->axis == arg.axis && table->size == arg.size;
   return adjoint ? &table->place : nullptr;
 }
 

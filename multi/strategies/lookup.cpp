@@ -10,6 +10,7 @@
 // The adjoint needs no sum: of what is written each device takes what falls into its part. By bytes
 // the table may still be gathered: a few rows that many places name.
 #include "core/rewrite/fold.h"
+#include "core/uop/args.h"
 #include "core/uop/scatter.h"
 #include "multi/moves.h"
 #include "multi/strategies/held.h"
@@ -31,7 +32,7 @@ struct Tables {
   const Mesh& mesh;
   const LocalValue &data, &index;
 
-  int dim() const { return int(x.arg(0)); }
+  int dim() const { return int(gather_axis(*x)); }
   DimSpan shape() const { return x.src(0).shape(); }
   const UOp& places() const { return repeated(x.src(1)); }
 
@@ -78,7 +79,7 @@ struct Tables {
 }  // namespace
 
 LocalValue gather(const UOp& x, LocalValues& values) {
-  const int axis = int(x.arg(0));
+  const int axis = int(gather_axis(*x));
   auto mesh = values.meeting_place(x->src());
   if (!mesh) return rebuilt(x, values.sources(x), {});
   LocalValue data = settled(values.on(x.src(0), *mesh), x.src(0).shape());
@@ -116,7 +117,7 @@ LocalValue gather(const UOp& x, LocalValues& values) {
 
 LocalValue scatter_add(const UOp& x, LocalValues& values) {
   const ReduceOp op = scatter_op(x);
-  const int axis = int(x.arg(0));
+  const int axis = int(scatter_arg(*x).axis);
   auto mesh = values.meeting_place(x->src());
   if (!mesh) return rebuilt(x, values.sources(x), {});
   DimSpan global = x.src(0).shape();

@@ -15,6 +15,7 @@
 // Over several axes the choices are looked at together, as one changes the sizes of the others. An
 // operand whose dims a reshape joined is taken apart again (joined.h): tokens [batch, sequence]
 // stay divided by sequence.
+#include "core/uop/args.h"
 #include "multi/strategies/joined.h"
 #include "multi/strategies/strategies.h"
 #include "multi/strategies/ways.h"
@@ -126,7 +127,7 @@ UOp filled(const Operand& o, size_t first, size_t count) {
 LocalValue dot(const UOp& x, LocalValues& values) {
   auto mesh = values.meeting_place(x->src());
   if (!mesh) return rebuilt(x, values.sources(x), {});
-  const auto batch_dims = size_t(x.arg(0));
+  const auto batch_dims = size_t(dot_batch(*x));
   Operand a = operand(x.src(0), values, *mesh, true), b = operand(x.src(1), values, *mesh, true);
   if (!refine_each_other(a, b, batch_dims)) {
     a = operand(x.src(0), values, *mesh, false), b = operand(x.src(1), values, *mesh, false);

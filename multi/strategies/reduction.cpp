@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/rewrite/fold.h"
+#include "core/uop/args.h"
 #include "multi/strategies/strategies.h"
 
 namespace tinyshard {
@@ -9,8 +10,7 @@ namespace tinyshard {
 LocalValue reduction(const UOp& x, LocalValues& values) {
   LocalValue v = values.lying(x.src(0));
   v.gather_on_use = nullptr;  // of parts, too, a sum leaves a term each
-  ReduceOp op = ReduceOp(x.arg(0));
-  auto axes = x->arg().subspan(1);
+  const auto [op, axes] = reduce_arg(*x);
   if (!v.mesh) return rebuilt(x, {v}, v);
   for (const Placement& p : v.place) {
     if (p.is_partial() && p.op != op) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/uop/args.h"
 #include "multi/strategies/strategies.h"
 
 namespace tinyshard {
@@ -28,7 +29,7 @@ LocalValue buffer(const UOp& x, LocalValues& /*values*/) {
   const Placed& placed = *static_cast<const Placed*>(x->payload.get());
   const Sharding& where = placed.sharding;
   if (!placed.label.empty()) set_about(x, placed.label);
-  Dims arg{x.arg(0)};
+  Dims arg{buffer_number(*x)};
   Dims local = where.local_shape(x.shape());
   arg.insert(arg.end(), local.begin(), local.end());
   LocalValue v{UOp::make(Op::Buffer, x.dtype(), {}, arg, x->payload), where.mesh, where.placements};

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
+#include "core/uop/args.h"
 #include "multi/collective.h"
 #include "multi/device_number.h"
 #include "multi/strategies/strategies.h"
@@ -32,7 +33,8 @@ std::vector<Rows> rows_through(const UOp& x, UOp& source) {
   for (source = x; source.op() == Op::Pad || source.op() == Op::Shrink; source = source.src(0)) {
     const bool pads = source.op() == Op::Pad;
     for (size_t i = 0; i < rank; ++i) {
-      rows[i].shift += pads ? -source.arg(2 * i) : source.arg(2 * i);
+      const int64_t low = bounds_arg(*source).low(i);
+      rows[i].shift += pads ? -low : low;
       if (pads) limits[i].push_back({rows[i].shift, source.src(0).shape()[i]});
     }
   }
@@ -126,9 +128,8 @@ LocalValue flipped(const UOp& x, LocalValue v) {
 bool crosses(const UOp& x, const UOp& source, const LocalValue& v) {
   for (UOp step = x; !(step == source); step = step.src(0)) {
     for (size_t i = 0; i < x.shape().size(); ++i) {
-      const bool whole = step.op() == Op::Pad ? step.arg(2 * i) == 0 && step.arg(2 * i + 1) == 0
-                                              : step.arg(2 * i) == 0 &&
-                                                    step.arg(2 * i + 1) == step.src(0).shape()[i];
+      const int64_t high = step.op() == Op::Pad ? 0 : step.src(0).shape()[i];
+      const bool whole = bounds_arg(*step).low(i) == 0 && bounds_arg(*step).high(i) == high;
       if (!whole && parts_of(v, int(i)) > 1) return true;
     }
   }
