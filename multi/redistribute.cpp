@@ -8,8 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/base/log.h"
-#include "core/base/options.h"
+#include "core/base/observer.h"
 #include "multi/change_mesh.h"
 #include "multi/collective.h"
 #include "multi/grown.h"
@@ -154,10 +153,13 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
       v.place[a] = wanted[a];  // on an axis of one device all placements are the same
   }
   if (v.place == wanted) return v;
-  if (options().debug >= 2) {
-    log_line(fmt::format("reshard {} {}: {} -> {}", name(v.local.dtype()), to_string(global),
-                         Sharding{mesh, v.place}.to_string(), Sharding{mesh, wanted}.to_string()));
-  }
+  observe([&] {
+    return ObservedEvent{.kind = EventKind::Reshard,
+                         .name = fmt::format("{} {}: {} -> {}", name(v.local.dtype()),
+                                             to_string(global), Sharding{mesh, v.place}.to_string(),
+                                             Sharding{mesh, wanted}.to_string()),
+                         .origin = v.origin};
+  });
   for (const Move& move : moves_between(mesh, v.place, wanted)) {
     const int a = move.axis;
     const Placement from = v.place[size_t(a)], to = move.to;

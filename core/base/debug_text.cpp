@@ -1,9 +1,11 @@
 // One line of the log for each event that has ended: "pass tidy   0.120 ms  48 nodes".
 #include "core/base/debug_text.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -20,9 +22,16 @@ class DebugText : public Observer {
   int level() const { return level_; }
   bool times_items() const override { return level_ >= 2; }
 
+  CodeForm reads_listings() const override {
+    return level_ >= 6   ? CodeForm::Assembly
+           : level_ == 5 ? CodeForm::Llvm
+           : level_ == 4 ? CodeForm::Graph
+                         : CodeForm::None;
+  }
+
   void begin(const ObservedEvent&) override {}
   void end(const ObservedEvent& event) noexcept override {
-    if (event.failed) return;
+    if (event.failed && event.kind != EventKind::Tuning) return;
     try {
       say(event, event.ms());
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
@@ -48,6 +57,20 @@ class DebugText : public Observer {
       case EventKind::Copy:
       case EventKind::Collective:
         if (level_ >= 2) log_line(fmt::format("{:9.3f} ms  {}", ms, event.name));
+        return;
+      case EventKind::Tuning:
+        if (event.after.empty()) return;  // there was nothing to choose from
+        if (event.failed || level_ >= 2) log_line(fmt::format("{}: {}", event.name, event.after));
+        return;
+      case EventKind::Reshard:
+        if (level_ >= 2) log_line("reshard " + event.name);
+        return;
+      case EventKind::Listing:
+        for (std::string_view text = event.after; !text.empty();) {
+          const size_t end = std::min(text.find('\n'), text.size());
+          log_line(text.substr(0, end));
+          text.remove_prefix(std::min(end + 1, text.size()));
+        }
     }
   }
 

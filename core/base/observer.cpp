@@ -25,8 +25,9 @@ Attached& attached() {
 std::atomic<int> detail::observers{0};
 
 const char* name(EventKind kind) {
-  constexpr const char* kNames[] = {"pass", "schedule step", "compilation", "load",
-                                    "run",  "launch",        "copy",        "collective"};
+  constexpr const char* kNames[] = {"pass",   "schedule step", "compilation", "load",
+                                    "run",    "launch",        "copy",        "collective",
+                                    "tuning", "reshard",       "listing"};
   return kNames[size_t(kind)];
 }
 
@@ -46,6 +47,14 @@ bool items_are_timed() {
   if (!is_observed()) return false;
   std::shared_lock lock(attached().mutex);
   return std::ranges::any_of(attached().list, [](const Observer* o) { return o->times_items(); });
+}
+
+CodeForm listings_are_read() {
+  CodeForm last = CodeForm::None;
+  if (!is_observed()) return last;
+  std::shared_lock lock(attached().mutex);
+  for (const Observer* o : attached().list) last = std::max(last, o->reads_listings());
+  return last;
 }
 
 void detail::begin_event(ObservedEvent& event) {

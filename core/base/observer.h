@@ -4,6 +4,7 @@
 //
 //   compilation of a step:  pass*, schedule step*, compilation { load }, load
 //   a run:                  run { launch | copy | collective ... }
+//   within a compilation:   reshard in passes, tuning and listings in compilations and loads
 //
 // A replayed step is one run without events inside: its items are not begun by the host.
 //
@@ -32,6 +33,9 @@ enum class EventKind : uint8_t {
   Launch,  // of a kernel or a library's call, on each local device
   Copy,
   Collective,  // its start on this rank
+  Tuning,      // candidates of a kernel, or a library's algorithms for a call, are timed
+  Reshard,     // the sharding rewrite moves a value to other placements: no time passes
+  Listing,     // of generated code, in `after`; only where some observer reads_listings()
 };
 const char* name(EventKind kind);  // "pass"
 
@@ -50,6 +54,9 @@ struct ObservedEvent {
   double ms() const { return std::chrono::duration<double, std::milli>(took).count(); }
 };
 
+// What code looks like on its way; each form includes those before it.
+enum class CodeForm : uint8_t { None, Graph, Llvm, Assembly };
+
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -58,6 +65,7 @@ class Observer {
   // Whether each item of a run has to be seen: steps are then not replayed as a whole, and an item
   // ends when the device has done it.
   virtual bool times_items() const { return false; }
+  virtual CodeForm reads_listings() const { return CodeForm::None; }
 };
 
 // Attaches an observer for as long as the object lives. Not while an event is under way.
@@ -79,7 +87,8 @@ void end_event(const ObservedEvent& event) noexcept;
 }  // namespace detail
 
 inline bool is_observed() { return detail::observers.load(std::memory_order_relaxed) > 0; }
-bool items_are_timed();  // by some observer
+bool items_are_timed();        // by some observer
+CodeForm listings_are_read();  // the last form that some observer reads
 
 // An event, from here to the end of the scope. `describe` gives an ObservedEvent and is called only
 // when somebody looks; otherwise the event is not even constructed, since replays pass many scopes.
@@ -116,5 +125,15 @@ class ObservedScope {
 
   std::optional<Seen> seen_;
 };
+
+// An event that takes no time: it begins and ends here. `describe` as above.
+template <class Describe>
+void observe(Describe&& describe) {
+  if (!is_observed()) return;
+  ObservedEvent event = std::forward<Describe>(describe)();
+  detail::begin_event(event);
+  event.begun = std::chrono::steady_clock::now();
+  detail::end_event(event);
+}
 
 }  // namespace tinyshard

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <mutex>
 
+#include <fmt/format.h>
 #include <llvm/ADT/SmallVector.h>
 #include <llvm/Analysis/CGSCCPassManager.h>
 #include <llvm/Analysis/LoopAnalysisManager.h>
@@ -31,7 +32,7 @@
 #include <llvm/Transforms/Utils/Cloning.h>
 
 #include "core/base/error.h"
-#include "core/base/log.h"
+#include "core/base/observer.h"
 #include "core/base/options.h"
 #include "core/codegen/emit.h"
 #include "core/runtime/image.h"
@@ -39,12 +40,12 @@
 namespace tinyshard::codegen {
 namespace {
 
-void log_text(std::string_view text) {
-  while (!text.empty()) {
-    size_t end = std::min(text.find('\n'), text.size());
-    log_line(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
+void show(const std::string& kernel, const char* form, std::string text) {
+  observe([&] {
+    return ObservedEvent{.kind = EventKind::Listing,
+                         .name = fmt::format("{} of kernel {}", form, kernel),
+                         .after = std::move(text)};
+  });
 }
 
 std::unique_ptr<llvm::TargetMachine> make_machine(const Target& target) {
@@ -276,7 +277,8 @@ std::vector<char> build_image(const Graph& graph, const Plan& plan, const Target
   Machine lent(target);
   llvm::TargetMachine& machine = *lent;
   llvm::LLVMContext context;
-  context.setDiscardValueNames(options().debug < 5);
+  const CodeForm read = listings_are_read();
+  context.setDiscardValueNames(read < CodeForm::Llvm);
   llvm::Module module(name, context);
   module.setTargetTriple(target.triple);
   module.setDataLayout(machine.createDataLayout());
@@ -288,7 +290,7 @@ std::vector<char> build_image(const Graph& graph, const Plan& plan, const Target
     function.addFnAttr("prefer-vector-width", std::to_string(target.vector_bits));
     function.addFnAttr("min-legal-vector-width", std::to_string(target.vector_bits));
   }
-  if (options().spec > 0 || options().debug >= 5) {
+  if (options().spec > 0 || read >= CodeForm::Llvm) {
     std::string message;
     llvm::raw_string_ostream out(message);
     if (llvm::verifyModule(module, &out))
@@ -297,11 +299,11 @@ std::vector<char> build_image(const Graph& graph, const Plan& plan, const Target
   double emitted = thread_cpu_ms();
   optimise(module, machine);
   double optimised = thread_cpu_ms();
-  if (options().debug >= 5) log_text(text_of(module));
-  if (options().debug >= 6) {
+  if (read >= CodeForm::Llvm) show(name, "LLVM", text_of(module));
+  if (read >= CodeForm::Assembly) {
     auto copy = llvm::CloneModule(module);  // code generation changes its module
     auto text = emit_file(*copy, machine, llvm::CodeGenFileType::AssemblyFile);
-    log_text({text.data(), text.size()});
+    show(name, "assembly", {text.data(), text.size()});
   }
   double before_object = thread_cpu_ms();
   llvm::SmallVector<char, 0> object = emit_file(module, machine, llvm::CodeGenFileType::ObjectFile);

@@ -15,8 +15,9 @@
 
 #include <fmt/format.h>
 
+#include "core/base/debug_text.h"
 #include "core/base/error.h"
-#include "core/base/log.h"
+#include "core/base/observer.h"
 #include "core/base/options.h"
 #include "core/base/process.h"
 #include "core/codegen/backend.h"
@@ -52,21 +53,13 @@ std::string symbol_name(const std::string& name) {
 }
 
 // What bench/kernel_replay.cpp reads back.
-void dump(const KernelSource& kernel) {
-  log_line("kernel " + kernel.name);
+std::string listing(const KernelSource& kernel) {
   std::string params = "params", loops = "loops";
   for (const ParamInfo& p : kernel.params) {
     params += fmt::format(" {}:{}:{}:{}", name(p.dtype), p.numel, p.written ? "w" : "r", p.alias);
   }
   for (const UOp& loop : kernel.loops) loops += fmt::format(" {}", range_arg(*loop).id);
-  log_line(params);
-  log_line(loops);
-  std::string text = print(kernel.sink);
-  for (size_t begin = 0; begin < text.size();) {
-    size_t end = std::min(text.find('\n', begin), text.size());
-    log_line(std::string_view(text).substr(begin, end - begin));
-    begin = end + 1;
-  }
+  return fmt::format("kernel {}\n{}\n{}\n{}", kernel.name, params, loops, print(kernel.sink));
 }
 
 KernelPointer compile_one(const KernelSource& source, const Target& target, PhaseTimes& times) {
@@ -121,12 +114,20 @@ std::vector<KernelPointer> compile_kernels(std::span<const KernelSource* const> 
       }
     }
   }
-  if (options().debug >= 4) {
-    for (size_t i : missing) dump(*sources[i]);
+  follow_debug_option();
+  const CodeForm read = listings_are_read();
+  if (read >= CodeForm::Graph) {
+    for (size_t i : missing) {
+      observe([&] {
+        return ObservedEvent{.kind = EventKind::Listing,
+                             .name = "graph of kernel " + sources[i]->name,
+                             .after = listing(*sources[i])};
+      });
+    }
   }
   std::vector<size_t> unknown;
   for (size_t i : missing) {
-    results[i] = options().debug >= 5 ? nullptr : codegen::load_kernel(keys[i]);
+    results[i] = read >= CodeForm::Llvm ? nullptr : codegen::load_kernel(keys[i]);
     if (results[i]) {
       ++counts.disk_hits;
     } else {

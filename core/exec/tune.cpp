@@ -8,8 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/base/log.h"
-#include "core/base/options.h"
+#include "core/base/observer.h"
 #include "core/base/stopwatch.h"
 #include "core/codegen/key.h"
 #include "core/runtime/file_cache.h"
@@ -99,6 +98,10 @@ using KernelPointer = std::shared_ptr<const CompiledKernel>;
 
 int fastest(Device& device, const KernelSource& source, std::span<const KernelPointer> candidates) {
   if (candidates[0]->code.work_items == 0) return 0;
+  ObservedScope event([&] {
+    return ObservedEvent{.kind = EventKind::Tuning,
+                         .name = fmt::format("{}: {}", device.name(), source.name)};
+  });
   Buffers buffers(device, source);
   struct Timed {
     int choice;
@@ -130,11 +133,12 @@ int fastest(Device& device, const KernelSource& source, std::span<const KernelPo
   }
   const Timed& best = *std::ranges::min_element(timed, {}, &Timed::seconds);
   int choice = best.seconds < kGain * timed[0].seconds ? best.choice : 0;
-  if (options().debug >= 2 && timed.size() > 1) {
-    std::string line = fmt::format("{}: {}: choice {} of", device.name(), source.name, choice);
+  event.finish([&] {
+    if (timed.size() < 2) return std::string();
+    std::string line = fmt::format("choice {} of", choice);
     for (const Timed& t : timed) line += fmt::format("  {}: {:.1f}", t.choice, t.seconds * 1e6);
-    log_line(line + " us");
-  }
+    return line + " us";
+  });
   return choice;
 }
 
@@ -194,8 +198,12 @@ void tune_kernels(std::span<KernelSource* const> sources, Device& device, int be
       char byte = static_cast<char>(choice);
       file_cache::store(open[k].key, kFile, {&byte, 1});
     } catch (const DeviceError& error) {
-      if (options().debug >= 1)
-        log_line(fmt::format("{} is not timed: {}", open[k].users.front()->name, error.what()));
+      observe([&] {
+        return ObservedEvent{.kind = EventKind::Tuning,
+                             .name = open[k].users.front()->name,
+                             .after = fmt::format("not timed: {}", error.what()),
+                             .failed = true};
+      });
     }
     decide(open[k], choice);
   }

@@ -7,9 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "core/base/log.h"
-#include "core/base/options.h"
-#include "core/base/stopwatch.h"
+#include "core/base/observer.h"
 
 namespace tinyshard::cuda {
 namespace {
@@ -54,20 +52,16 @@ State& state(const Gpu& gpu) {
   return *std::static_pointer_cast<State>(gpu.dnn_state);
 }
 
-// How long what libraries do before the first run takes, for DEBUG.
-class Watch {
- public:
-  Watch(const char* what, const std::string& key) : what_(what), key_(key) {}
-  ~Watch() {
-    if (options().debug < 1) return;
-    log_line(fmt::format("cuDNN, {} in {:.1f} ms: {}", what_, watch_.ms(), key_));
-  }
-
- private:
-  const char* what_;
-  const std::string& key_;
-  Stopwatch watch_;
-};
+// What the library does before the first run, as an event.
+template <class Work>
+auto observed(const char* what, const std::string& key, const Work& work) {
+  ObservedScope event([&] {
+    return ObservedEvent{.kind = EventKind::Load, .name = fmt::format("cuDNN, {}", what)};
+  });
+  auto result = work();
+  event.finish([&] { return fmt::format("cuDNN, {}: {}", what, key); });
+  return result;
+}
 
 // An idle handle, or a new one, for as long as this lives.
 class Borrowed {
@@ -105,8 +99,8 @@ bool dnn_supports(const Gpu& gpu, const std::string& key,
   State& s = state(gpu);
   auto found = s.supported.find(key);
   if (found != s.supported.end()) return found->second;
-  Watch watch("engines asked for", key);
-  return s.supported[key] = has_engine({s.handle, {}});
+  return s.supported[key] =
+             observed("engines asked for", key, [&] { return has_engine({s.handle, {}}); });
 }
 
 std::shared_ptr<const DnnPlanned> dnn_plan(Gpu& gpu, const std::string& key,
@@ -115,9 +109,10 @@ std::shared_ptr<const DnnPlanned> dnn_plan(Gpu& gpu, const std::string& key,
   std::shared_ptr<Slot> slot = s.slot(key).first;
   std::lock_guard lock(slot->making);
   if (slot->plan) return slot->plan;
-  Watch watch("a plan", key);
-  Borrowed borrowed(s);
-  return slot->plan = make({borrowed.handle(), {}});
+  return slot->plan = observed("a plan", key, [&] {
+           Borrowed borrowed(s);
+           return make({borrowed.handle(), {}});
+         });
 }
 
 void dnn_prepare(Gpu& gpu, const std::string& key, const DnnPlanner& make) {

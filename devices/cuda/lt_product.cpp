@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/base/log.h"
+#include "core/base/observer.h"
 #include "core/base/options.h"
 #include "core/runtime/file_cache.h"
 #include "devices/cuda/timed_work.h"
@@ -248,6 +248,10 @@ LtCandidate LtProduct::fastest(const Candidates& candidates, Pointers p) {
     std::unique_ptr<TimedWork> work;
     float ms = std::numeric_limits<float>::infinity();
   };
+  ObservedScope event([&] {
+    return ObservedEvent{.kind = EventKind::Tuning,
+                         .name = fmt::format("{}: {}", gpu_.name(), spec_.describe())};
+  });
   std::vector<Timed> timed;
   for (const LtCandidate& c : candidates) {
     if (launch(c.algorithm, p) != 0) continue;  // the first run also loads its code
@@ -261,10 +265,11 @@ LtCandidate LtProduct::fastest(const Candidates& candidates, Pointers p) {
   const Timed* best = &*std::ranges::min_element(timed, {}, &Timed::ms);
   const float gain = timed[0].ms < kShort ? kGainOfShort : kGain;
   if (best->ms > gain * timed[0].ms) best = timed.data();
-  if (options().debug >= 2)
-    log_line(fmt::format("{}: {}: algorithm {} of {}, {:.1f} us, the first {:.1f} us", gpu_.name(),
-                         spec_.describe(), best->candidate - candidates.data() + 1,
-                         candidates.size(), best->ms * 1e3, timed[0].ms * 1e3));
+  event.finish([&] {
+    return fmt::format("algorithm {} of {}, {:.1f} us, the first {:.1f} us",
+                       best->candidate - candidates.data() + 1, candidates.size(), best->ms * 1e3,
+                       timed[0].ms * 1e3);
+  });
   return *best->candidate;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 
+#include <fmt/format.h>
 #include <llvm/ADT/SmallVector.h>
 #include <llvm/Analysis/CGSCCPassManager.h>
 #include <llvm/Analysis/LoopAnalysisManager.h>
@@ -21,7 +22,7 @@
 #include <llvm/Target/TargetMachine.h>
 
 #include "core/base/error.h"
-#include "core/base/log.h"
+#include "core/base/observer.h"
 #include "core/base/options.h"
 #include "core/codegen/gpu/emit.h"
 
@@ -84,12 +85,12 @@ std::string text_of(const llvm::Module& module) {
   return text;
 }
 
-void log_text(std::string_view text) {
-  while (!text.empty()) {
-    size_t end = std::min(text.find('\n'), text.size());
-    log_line(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
+void show(const std::string& kernel, const char* form, std::string text) {
+  observe([&] {
+    return ObservedEvent{.kind = EventKind::Listing,
+                         .name = fmt::format("{} of kernel {}", form, kernel),
+                         .after = std::move(text)};
+  });
 }
 
 }  // namespace
@@ -104,7 +105,8 @@ ObjectCode build_ptx(const Graph& graph, const GpuPlan& plan, const Target& targ
   double start = thread_cpu_ms();
   std::unique_ptr<llvm::TargetMachine> machine = make_machine(target);
   llvm::LLVMContext context;
-  context.setDiscardValueNames(options().debug < 5);
+  const CodeForm read = listings_are_read();
+  context.setDiscardValueNames(read < CodeForm::Llvm);
   llvm::Module module(name, context);
   module.setTargetTriple(target.triple);
   module.setDataLayout(machine->createDataLayout());
@@ -112,7 +114,7 @@ ObjectCode build_ptx(const Graph& graph, const GpuPlan& plan, const Target& targ
   emitter.emit_entry(name);
   code.coordinates = emitter.coordinates();
   code.waits_itself = emitter.waits_itself();
-  if (options().spec > 0 || options().debug >= 5) {
+  if (options().spec > 0 || read >= CodeForm::Llvm) {
     std::string message;
     llvm::raw_string_ostream out(message);
     if (llvm::verifyModule(module, &out))
@@ -121,7 +123,7 @@ ObjectCode build_ptx(const Graph& graph, const GpuPlan& plan, const Target& targ
   double emitted = thread_cpu_ms();
   optimise(module, *machine);
   double optimised = thread_cpu_ms();
-  if (options().debug >= 5) log_text(text_of(module));
+  if (read >= CodeForm::Llvm) show(name, "LLVM", text_of(module));
 
   llvm::SmallVector<char, 0> text;
   llvm::raw_svector_ostream out(text);
@@ -129,7 +131,7 @@ ObjectCode build_ptx(const Graph& graph, const GpuPlan& plan, const Target& targ
   if (machine->addPassesToEmitFile(passes, out, nullptr, llvm::CodeGenFileType::AssemblyFile))
     throw InternalError("LLVM emits no text for " + target.triple);
   passes.run(module);
-  if (options().debug >= 6) log_text({text.data(), text.size()});
+  if (read >= CodeForm::Assembly) show(name, "PTX", {text.data(), text.size()});
   std::string ptx(text.data(), text.size());
   if (plan.cluster > 1) {  // LLVM 19 has no words for it
     size_t directive = ptx.find(".maxntid");

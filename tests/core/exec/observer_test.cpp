@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <mutex>
 #include <string>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -107,6 +108,68 @@ TEST_F(Observed, DebugIsAnObserver) {
   Tensor::ones({3}).contiguous().realize();
   EXPECT_TRUE(lines.empty());
   set_log_sink({});
+}
+
+// Code is listed only where somebody reads it, and in the form that is asked for.
+TEST_F(Observed, MovesAndListingsAreEvents) {
+  class Reader : public Recorder {
+   public:
+    explicit Reader(CodeForm form) : form_(form) {}
+    CodeForm reads_listings() const override { return form_; }
+
+   private:
+    CodeForm form_;
+  };
+  const Mesh mesh = Mesh::world({{"data", 2}});
+  auto seen_by = [&](CodeForm form, int64_t n) {  // another n is another kernel
+    Reader seen(form);
+    const Observing observing(seen);
+    Tensor x = Tensor::arange(n).cast(DType::F32).shard(mesh, {{"data", Shard(0)}});
+    (x * 3.25).shard(mesh).realize();
+    EXPECT_GE(seen.count(EventKind::Reshard), 1);
+    const auto moved = std::ranges::find(seen.events, EventKind::Reshard, &ObservedEvent::kind);
+    EXPECT_NE(moved->name.find(" -> "), std::string::npos) << moved->name;
+    EXPECT_EQ(moved->took.count(), 0);
+    return seen.events;
+  };
+  auto listings = [](const std::vector<ObservedEvent>& events, std::string_view begin) {
+    return std::ranges::count_if(events, [&](const ObservedEvent& e) {
+      return e.kind == EventKind::Listing && e.name.starts_with(begin) && !e.after.empty();
+    });
+  };
+  EXPECT_EQ(listings(seen_by(CodeForm::None, 1246), ""), 0);
+  const auto graphs = seen_by(CodeForm::Graph, 1250);
+  EXPECT_GE(listings(graphs, "graph of kernel "), 1);
+  EXPECT_EQ(listings(graphs, ""), listings(graphs, "graph of kernel "));
+  const auto all = seen_by(CodeForm::Assembly, 1254);
+  EXPECT_GE(listings(all, "LLVM of kernel "), 1);
+  EXPECT_EQ(listings(all, "LLVM of kernel "), listings(all, "assembly of kernel "));
+}
+
+TEST_F(Observed, DebugListsGraphsLineByLine) {
+  std::vector<std::string> lines;
+  std::mutex mutex;
+  set_log_sink([&](std::string_view line) {
+    const std::lock_guard lock(mutex);
+    lines.emplace_back(line);
+  });
+  setenv("DEBUG", "4", 1);
+  reload_options();
+  (Tensor::ones({1258}).contiguous() * 3.25).realize();
+  unsetenv("DEBUG");
+  reload_options();
+  Tensor::ones({3}).contiguous().realize();  // options are followed where something is compiled
+  set_log_sink({});
+  auto begins = [&](std::string_view text) {
+    return std::ranges::any_of(lines, [&](const std::string& l) { return l.starts_with(text); });
+  };
+  EXPECT_TRUE(begins("kernel "));
+  EXPECT_TRUE(begins("params "));
+  EXPECT_TRUE(begins("loops"));
+  // One for each line of the listing: bench/kernel_replay reads them so.
+  EXPECT_TRUE(std::ranges::none_of(lines, [](const std::string& l) {
+    return l.starts_with("params ") && l.find('\n') != std::string::npos;
+  }));
 }
 
 TEST_F(Observed, ATraceFileIsJsonWithSourceLines) {
