@@ -52,7 +52,7 @@ std::unique_ptr<Store> lasting_store(const LaunchEnvironment& launch, Deadline d
   const Meeting& meeting = launch.meeting;
   if (launch.size == 1 && launch.formation == 0)
     throw UserError("Runtime::reform: this process is alone, it has lost nobody");
-  if (!uses_tcp(launch))
+  if (!can_reform(launch))
     throw UserError(fmt::format(
         "Runtime::reform: ranks that talk by MPI end with the first of them ({} started them); use "
         "tinyshard run --elastic",

@@ -1,6 +1,9 @@
 #include "transport/world.h"
 
+#include <string_view>
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
@@ -15,22 +18,57 @@
 
 namespace tinyshard {
 
-bool uses_tcp(const LaunchEnvironment& launch) {
-  const std::string& wanted = tinyshard::options().transport;
-  if (!wanted.empty()) return wanted != "mpi";
-  return launch.launcher != Launcher::OpenMpi && launch.launcher != Launcher::Pmix;
+namespace {
+
+// How processes may talk. The first row counts that TS_TRANSPORT names or, where it names none, that
+// is for the launcher.
+struct ProcessTransport {
+  std::string_view name;  // for TS_TRANSPORT
+  bool (*is_for)(const LaunchEnvironment& launch);
+  std::unique_ptr<Channel> (*connect)(const LaunchEnvironment& launch,
+                                      std::chrono::nanoseconds timeout);
+  bool reforms;                 // a job that lost ranks may go on: transport/reform.h
+  TransportInfo (*describe)();  // null: the row before says it
+};
+
+bool is_of_mpi(const LaunchEnvironment& launch) {
+  return launch.launcher == Launcher::OpenMpi || launch.launcher == Launcher::Pmix;
 }
+
+const ProcessTransport kTransports[] = {
+    {"mpi", is_of_mpi, connect_mpi, false, mpi_info},
+    {"tcp", [](const LaunchEnvironment&) { return true; },
+     [](const LaunchEnvironment& launch, std::chrono::nanoseconds timeout) {
+       return connect_tcp(launch, true, timeout);
+     },
+     true, tcp_info},
+    {"sockets", [](const LaunchEnvironment&) { return false; },
+     [](const LaunchEnvironment& launch, std::chrono::nanoseconds timeout) {
+       return connect_tcp(launch, false, timeout);
+     },
+     true, nullptr},
+};
+
+const ProcessTransport& transport_of(const LaunchEnvironment& launch) {
+  const std::string& wanted = tinyshard::options().transport;
+  std::vector<std::string_view> names;
+  for (const ProcessTransport& t : kTransports) {
+    if (wanted.empty() ? t.is_for(launch) : t.name == wanted) return t;
+    names.push_back(t.name);
+  }
+  throw UserError(fmt::format("environment variable TS_TRANSPORT=\"{}\" must be one of {}", wanted,
+                              fmt::join(names, ", ")));
+}
+
+}  // namespace
+
+bool can_reform(const LaunchEnvironment& launch) { return transport_of(launch).reforms; }
 
 std::unique_ptr<Communicator> connect_world(int local_participants, const CommOptions& options) {
   const LaunchEnvironment launch = current_launch();
-  std::unique_ptr<Channel> channel;
-  if (launch.size == 1) {
-    channel = std::move(make_mailboxes(1).front());
-  } else if (uses_tcp(launch)) {
-    channel = connect_tcp(launch, tinyshard::options().transport != "sockets", options.timeout);
-  } else {
-    channel = connect_mpi(launch, options.timeout);
-  }
+  const ProcessTransport& transport = transport_of(launch);
+  std::unique_ptr<Channel> channel = launch.size == 1 ? std::move(make_mailboxes(1).front())
+                                                      : transport.connect(launch, options.timeout);
   auto recorder = Recorder::open({.rank = launch.rank,
                                   .ranks = launch.size,
                                   .job = launch.meeting.job,
@@ -63,7 +101,12 @@ std::unique_ptr<Communicator> InprocWorld::connect(int rank, int local_participa
 }
 
 std::vector<TransportInfo> transports() {
-  return {{"inproc", true, "the devices of one process"}, tcp_info(), mpi_info(), nccl_info()};
+  std::vector<TransportInfo> all{{"inproc", true, "the devices of one process"}};
+  for (const ProcessTransport& t : kTransports) {
+    if (t.describe) all.push_back(t.describe());
+  }
+  all.push_back(nccl_info());
+  return all;
 }
 
 }  // namespace tinyshard

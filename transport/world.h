@@ -32,9 +32,9 @@ class InprocWorld {
   std::vector<std::unique_ptr<class Channel>> channels_;  // of the ranks that have not connected
 };
 
-// MPI where its own launchers started us, TCP elsewhere; TS_TRANSPORT says otherwise.
+// Whether the ranks of the job can go on as fewer, or as others: not where MPI connects them.
 struct LaunchEnvironment;
-bool uses_tcp(const LaunchEnvironment& launch);
+bool can_reform(const LaunchEnvironment& launch);
 
 struct TransportInfo {
   std::string name;

@@ -156,9 +156,6 @@ void check_ranges(const Options& o) {
       throw UserError(fmt::format("environment variable {}=\"{}\" must be {}", name, value, range));
   };
   need(o.threads >= 0, "TS_THREADS", o.threads, "0 or a number of threads");
-  need(o.transport.empty() || o.transport == "mpi" || o.transport == "tcp" ||
-           o.transport == "sockets",
-       "TS_TRANSPORT", o.transport, "mpi, tcp or sockets");
   need(o.devices_per_rank >= 0, "TS_DEVICES_PER_RANK", o.devices_per_rank,
        "0 or a number of devices");
   need(o.beam >= 0, "BEAM", o.beam, "0 or a number of candidates");

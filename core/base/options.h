@@ -44,7 +44,8 @@ struct Options {
   int devices_per_rank = 0;
   // TS_CUDA_PATH: folders with CUDA's libraries, separated by ':'.
   std::string cuda_path;
-  // TS_TRANSPORT: mpi or tcp; empty: mpi where mpirun or PMIx started us.
+  // TS_TRANSPORT: a name of the table in transport/world.cpp; empty: mpi where mpirun or PMIx
+  // started us, else tcp.
   std::string transport;
   // TS_RECORD: folder for the ring of each rank; empty: none.
   std::string record;
