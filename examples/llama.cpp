@@ -1,9 +1,9 @@
 // Continues a text with a Llama from a folder as Hugging Face lays it out (config.json,
-// tokenizer.json, safetensors), its layers divided over every device that is given:
+// tokenizer.json, safetensors) or from a GGUF file, its layers divided over every device given:
 //
 //   ./llama --model llama-1b --prompt "Once upon a time"
 //   ./llama --model llama-1b --devices CPU:0,CPU:1 --temperature 0
-//   mpirun -n 2 ./llama --model llama-1b
+//   mpirun -n 2 ./llama --model llama-1b-q8_0.gguf --dtype bf16
 //
 // One captured step serves all positions. The same seed gives the same text.
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "examples/llama_gguf.h"
 #include "examples/llama_model.h"
 #include "examples/training.h"
 
@@ -26,7 +27,7 @@ using namespace tinyshard;
 constexpr int64_t kMostPositions = int64_t{1} << 30;
 
 struct Flags {
-  std::string model, prompt, dtype, scores;
+  std::string model, tokenizer, prompt, dtype, scores;
   int64_t tokens = 128, cache = 0, top_k = 0;
   double temperature = 0.8, top_p = 1;
   uint64_t seed = 1;
@@ -59,18 +60,46 @@ int32_t pick(const std::vector<float>& scores, const Flags& f, uint64_t random) 
   return words[std::min(size_t(at), sums.size() - 1)];
 }
 
+struct Files {
+  ModelConfig config;
+  nn::StateDict tensors;  // under the names of llama::Model
+  Tokenizer tokenizer;
+  std::vector<double> slower;  // see llama::turns
+};
+
+Files open_files(const Flags& f) {
+  if (!std::filesystem::is_regular_file(f.model)) {
+    ModelConfig config = io::read_model_config(f.model);
+    llama::check_config(config, f.model);
+    return {std::move(config),
+            safe_load(f.model),
+            Tokenizer(f.tokenizer.empty() ? f.model : f.tokenizer),
+            {}};
+  }
+  const auto [kv, stored] = gguf_load(f.model);
+  const llama::GgufKeys keys(kv, f.model);
+  const ModelConfig config = llama::gguf_config(keys, stored);
+  llama::check_config(config, f.model);
+  std::vector<double> slower;
+  if (const auto found = stored.find("rope_freqs.weight"); found != stored.end()) {
+    slower = found->second.to_vector<double>();
+    if (int64_t(slower.size()) != config.head_width / 2 ||
+        !std::ranges::all_of(slower, [](double x) { return x > 0; }))
+      keys.refuse(fmt::format("rope_freqs.weight is {}, not {} numbers above 0",
+                              found->second.describe(), config.head_width / 2));
+  }
+  return {config, llama::gguf_tensors(config, stored, keys),
+          f.tokenizer.empty() ? llama::gguf_tokenizer(keys, f.model) : Tokenizer(f.tokenizer),
+          slower};
+}
+
 void run(const Flags& f) {
   Runtime::configure({.devices = f.where.devices, .devices_per_rank = f.where.devices_per_rank});
   const Mesh mesh = Mesh::world({{"model", -1}});
   const bool first = world().rank == 0;
   std::ostream out(first ? std::cout.rdbuf() : nullptr);
 
-  if (std::filesystem::is_regular_file(f.model))
-    throw UserError(fmt::format(
-        "--model {} is a file: this program reads folders with a config.json, not GGUF", f.model));
-  const ModelConfig config = io::read_model_config(f.model);
-  llama::check_config(config, f.model);
-  const Tokenizer tokenizer(f.model);
+  const auto [config, tensors, tokenizer, slower] = open_files(f);
   std::vector<int32_t> text = tokenizer.encode(f.prompt);
   if (text.empty())
     throw UserError("--prompt is empty, and the tokenizer begins texts with nothing");
@@ -92,8 +121,8 @@ void run(const Flags& f) {
   set_default_float(f.dtype.empty() ? config.dtype.value_or(DType::F32) : dtype_from_name(f.dtype));
   const llama::Model model(config);
   llama::place(model, config, mesh, "model");
-  nn::load_state_dict(model, safe_load(f.model));
-  const llama::Turns turns = llama::turns(config, positions, mesh);
+  nn::load_state_dict(model, tensors);
+  const llama::Turns turns = llama::turns(config, positions, mesh, slower);
   const std::vector<llama::Cache> caches = llama::caches(config, positions, mesh, "model");
 
   if (!f.scores.empty()) {  // every rank has its part in them, one writes
@@ -132,8 +161,11 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
   Flags f;
   CLI::App app("Continues a text with a Llama.");
   training::set_defaults(app);
-  app.add_option("--model", f.model, "Folder with config.json, tokenizer.json and safetensors")
+  app.add_option("--model", f.model,
+                 "Folder with config.json, tokenizer.json and safetensors, or a GGUF file")
       ->required();
+  app.add_option("--tokenizer", f.tokenizer,
+                 "tokenizer.json or its folder [the model's folder, or what the GGUF file says]");
   app.add_option("--prompt", f.prompt, "What the text begins with");
   app.add_option("--tokens", f.tokens, "How many to make at most")
       ->check(CLI::Range(int64_t{1}, kMostPositions));

@@ -33,9 +33,12 @@ inline double rate(const ModelConfig& c, int64_t pair) {
   const double fast = std::clamp((turns - s.slow_turns) / (s.fast_turns - s.slow_turns), 0.0, 1.0);
   return whole * (fast + (1 - fast) / s.factor);
 }
-inline Turns turns(const ModelConfig& c, int64_t positions, const Mesh& mesh) {
+// `slower`: divisors of the rates, as GGUF files have them for the scaling of Llama 3.
+inline Turns turns(const ModelConfig& c, int64_t positions, const Mesh& mesh,
+                   const std::vector<double>& slower = {}) {
   std::vector<float> rates;
-  for (int64_t pair = 0; pair < c.head_width / 2; ++pair) rates.push_back(float(rate(c, pair)));
+  for (int64_t pair = 0; pair < c.head_width / 2; ++pair)
+    rates.push_back(float(rate(c, pair) / (slower.empty() ? 1 : slower[size_t(pair)])));
   Tensor angle = Tensor::arange(positions).cast(DType::F32).unsqueeze(1) * Tensor(rates);
   return {angle.cos().shard(mesh).realize(), angle.sin().shard(mesh).realize()};
 }
@@ -173,7 +176,7 @@ inline void check_config(const ModelConfig& c, const std::string& folder) {
                        c.layers, c.width, c.heads, c.kv_heads, c.vocabulary));
   if (c.heads % c.kv_heads != 0)
     refuse(fmt::format("{} heads do not share {} heads of keys", c.heads, c.kv_heads));
-  if (c.head_width % 2 != 0)
+  if (c.head_width < 2 || c.head_width % 2 != 0)
     refuse(fmt::format("a head of {} has no halves to turn", c.head_width));
   if (!c.activation.empty() && c.activation != "silu")
     refuse(fmt::format("hidden_act is \"{}\", not \"silu\"", c.activation));

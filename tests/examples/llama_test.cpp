@@ -1,13 +1,16 @@
 // The Llama example as a program, on a folder of random weights: cached tokens are those of a pass
 // over all, on one device and divided over two, and each mistake is a sentence.
 #include <fstream>
+#include <functional>
 #include <tinyshard/tinyshard.h>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "core/codegen/codegen.h"
 #include "examples/llama_model.h"
+#include "tests/examples/gguf_writer.h"
 #include "tests/examples/run_program.h"
 #include "tests/message_of.h"
 
@@ -38,6 +41,68 @@ class LlamaProgram : public ::testing::Test {
       if (t.ndim() == 2) t.replace((Tensor::randn(t.shape()) * 0.5).realize());
     }
     safe_save(nn::state_dict(model), folder / "model.safetensors");
+  }
+  // The same model as a GGUF file, whose keys and tensors `change` may add to or write over: rows of
+  // queries and keys turn in pairs of neighbours there.
+  using Change = std::function<void(GgufWriter&)>;
+  void make_gguf(const std::string& folder, const std::string& file,
+                 const std::string& architecture = "llama", const std::string& words = "gpt2",
+                 const Change& change = {}) {
+    const ModelConfig c = read_config(temp_.path() / folder);
+    GgufWriter out;
+    out.text("general.architecture", architecture);
+    out.whole("llama.block_count", uint32_t(c.layers));
+    out.whole("llama.embedding_length", uint32_t(c.width));
+    out.whole("llama.feed_forward_length", uint32_t(c.hidden));
+    out.whole("llama.attention.head_count", uint32_t(c.heads));
+    out.whole("llama.attention.head_count_kv", uint32_t(c.kv_heads));
+    out.whole("llama.attention.key_length", uint32_t(c.head_width));
+    out.whole("llama.context_length", uint32_t(c.context));
+    out.real("llama.attention.layer_norm_rms_epsilon", float(c.norm_epsilon));
+    out.real("llama.rope.freq_base", float(c.rope_base));
+    const auto json = nlohmann::json::parse(std::ifstream(TOKENIZERS "/llama3.json"));
+    std::vector<std::string> tokens(kWords), merges;
+    std::vector<int32_t> types(kWords, 1);
+    for (const auto& [token, id] : json.at("model").at("vocab").items()) tokens.at(id) = token;
+    for (const auto& token : json.at("added_tokens")) {
+      tokens.at(token.at("id")) = token.at("content");
+      types.at(token.at("id")) = 3;
+    }
+    for (const auto& merge : json.at("model").at("merges"))
+      merges.push_back(std::string(merge.at(0)) + " " + std::string(merge.at(1)));
+    out.text("tokenizer.ggml.model", words);
+    out.text("tokenizer.ggml.pre", "llama-bpe");
+    out.texts("tokenizer.ggml.tokens", tokens);
+    out.wholes("tokenizer.ggml.token_type", types);
+    out.texts("tokenizer.ggml.merges", merges);
+    out.whole("tokenizer.ggml.bos_token_id", 0);
+    const std::pair<std::string, std::string> names[] = {{"model.embed_tokens", "token_embd"},
+                                                         {"model.norm", "output_norm"},
+                                                         {"lm_head", "output"},
+                                                         {"model.layers", "blk"},
+                                                         {"self_attn.q_proj", "attn_q"},
+                                                         {"self_attn.k_proj", "attn_k"},
+                                                         {"self_attn.v_proj", "attn_v"},
+                                                         {"self_attn.o_proj", "attn_output"},
+                                                         {"mlp.gate_proj", "ffn_gate"},
+                                                         {"mlp.up_proj", "ffn_up"},
+                                                         {"mlp.down_proj", "ffn_down"},
+                                                         {"post_attention_layernorm", "ffn_norm"},
+                                                         {"input_layernorm", "attn_norm"}};
+    for (const auto& [name, value] : safe_load(temp_.path() / folder)) {
+      std::string there = name;
+      for (const auto& [from, to] : names) {
+        if (const size_t at = there.find(from); at != std::string::npos)
+          there.replace(at, from.size(), to);
+      }
+      Tensor stored = value;
+      if (there.find("attn_q") != std::string::npos || there.find("attn_k") != std::string::npos)
+        stored = value.unflatten(0, {-1, 2, c.head_width / 2}).transpose(1, 2).flatten(0, 2);
+      const Dims shape = stored.shape();
+      out.tensor(there, {shape.begin(), shape.end()}, stored.to_vector<float>());
+    }
+    if (change) change(out);
+    out.write(temp_.path() / file);
   }
   static ModelConfig read_config(const std::filesystem::path& folder) {
     return io::read_model_config(folder);
@@ -161,6 +226,82 @@ TEST_F(LlamaProgram, WritesTheScoresOfThePrompt) {
   }
 }
 
+// The tokenizer in the folder ends a text with a token, that of a GGUF file does not.
+TEST_F(LlamaProgram, ReadsGguf) {
+  struct Case {
+    std::string name, fields;
+    Change change;
+  };
+  const std::vector<Case> cases = {
+      {"plain", R"(, "rope_theta": 500.0)", {}},
+      {"linear", R"(, "rope_scaling": {"rope_type": "linear", "factor": 4.0})",
+       [](GgufWriter& out) {
+         out.text("llama.rope.scaling.type", "linear");
+         out.real("llama.rope.scaling.factor", 4);
+       }},
+      {"divided",
+       R"(, "rope_theta": 100.0, "rope_scaling": {"rope_type": "linear", "factor": 2.0})",
+       [](GgufWriter& out) { out.tensor("rope_freqs.weight", {4}, {2, 2, 2, 2}); }},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    make(c.name, c.fields, c.name == "linear");
+    make_gguf(c.name, c.name + ".gguf", "llama", "gpt2", c.change);
+    const Tokenizer tokenizer(temp_.path() / c.name);
+    std::vector<int32_t> tokens = tokenizer.encode("a mesh of shards");
+    tokens.pop_back();
+    const ModelConfig config = read_config(temp_.path() / c.name);
+    const llama::Model model(config);
+    nn::load_state_dict(model, safe_load(temp_.path() / c.name));
+    const Tensor wanted = model.all(
+        Tensor(tokens), llama::turns(config, int64_t(tokens.size()), Mesh::of({"CPU:0"}, "model")));
+    for (const char* where : {"", " --devices CPU:0,CPU:1"}) {
+      Outcome o = run("--prompt 'a mesh of shards' --scores s.safetensors --model " + c.name +
+                      ".gguf" + where);
+      ASSERT_EQ(o.code, 0) << o.err;
+      const nn::StateDict found = safe_load(temp_.path() / "s.safetensors");
+      EXPECT_EQ(found.at("tokens").to_vector<int32_t>(), tokens);
+      EXPECT_TRUE(found.at("scores").allclose(wanted, 1e-4, 1e-4)) << where;
+    }
+  }
+  Outcome text = run("--model plain.gguf --prompt mesh --tokens 8 --temperature 0 --check");
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_TRUE(text.out.starts_with("mesh")) << text.out;
+  Outcome other = run("--model plain.gguf --tokenizer plain --prompt mesh --tokens 2");
+  EXPECT_EQ(other.code, 0) << other.err;
+}
+
+TEST_F(LlamaProgram, SaysWhatItCannotReadOfGguf) {
+  make("m", "");
+  make_gguf("m", "arch.gguf", "mamba");
+  make_gguf("m", "pieces.gguf", "llama", "llama");
+  make_gguf("m", "yarn.gguf", "llama", "gpt2", [](GgufWriter& out) {
+    out.text("llama.rope.scaling.type", "yarn");
+    out.real("llama.rope.scaling.factor", 4);
+  });
+  make_gguf("m", "more.gguf", "llama", "gpt2",
+            [](GgufWriter& out) { out.tensor("blk.0.attn_q.bias", {2}, {1, 2}); });
+  make_gguf("m", "type.gguf", "llama", "gpt2",
+            [](GgufWriter& out) { out.tensor("blk.0.other", {2}, {1, 2}, 29); });
+  make_gguf("m", "freqs.gguf", "llama", "gpt2",
+            [](GgufWriter& out) { out.tensor("rope_freqs.weight", {3}, {1, 2, 0}); });
+  const std::pair<const char*, std::vector<const char*>> cases[] = {
+      {"arch.gguf", {"mamba", "not \"llama\""}},
+      {"pieces.gguf", {"its tokenizer is \"llama\"", "--tokenizer"}},
+      {"yarn.gguf", {"yarn", "linear"}},
+      {"more.gguf", {"blk.0.attn_q.bias"}},
+      {"type.gguf", {"blk.0.other", "ggml type 29"}},
+      {"freqs.gguf", {"rope_freqs.weight", "4 numbers"}},
+      {"m/config.json", {"config.json", "GGUF"}},
+  };
+  for (const auto& [file, parts] : cases) {
+    Outcome o = run(std::string("--prompt a --model ") + file);
+    EXPECT_EQ(o.code, 1) << file << o.out;
+    for (const char* part : parts)
+      EXPECT_NE(o.err.find(part), std::string::npos) << file << ": " << o.err;
+  }
+}
+
 TEST_F(LlamaProgram, DrawsBySeedAndBounds) {
   make("m", R"(, "torch_dtype": "bfloat16")");
   const std::string flags = "--model m --prompt mesh --tokens 16 ";
@@ -182,7 +323,6 @@ TEST_F(LlamaProgram, MistakesAreOneSentence) {
       {"--model m --prompt a --tokens 100", {"more than the 64"}},
       {"--model scaled --prompt a", {"rope_scaling", "yarn", "llama3"}},
       {"--model other --prompt a", {"gelu", "silu"}},
-      {"--model m/config.json --prompt a", {"config.json is a file", "GGUF"}},
       {"--model m --prompt a --devices CPU:0,CPU:1,CPU:2 --tokens 4", {"2 heads", "3 devices"}},
       {"--model m --prompt a --tokens 4 --dtype f12", {"f12"}},
   };
