@@ -444,6 +444,8 @@ class Tensor {
                     Caller caller = Caller::current()) const;
   Tensor interpolate(const Ints& size, Interpolation mode = Interpolation::Linear,
                      bool align_corners = false, Caller caller = Caller::current()) const;
+  // QR and SVD realize their input, and compute on the host in f64: no gradient goes through them,
+  // and they cannot be captured.
   std::pair<Tensor, Tensor> qr(Caller caller = Caller::current()) const;
   struct Svd;
   Svd svd(bool full_matrices = true, Caller caller = Caller::current()) const;
