@@ -54,7 +54,7 @@ void transpose_pass(PassContext& c) { c.roots = transpose_products(c.roots); }
 
 void epilogues_pass(PassContext& c) { c.roots = fuse_epilogues(c.roots, c.library_supports); }
 
-constexpr std::array<Pass, 16> kPasses = {{
+constexpr auto kPasses = std::to_array<Pass>({
     {"names", "tensors of equal values become one value", true, names_pass},
     {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
     {"shard", "global values become local ones; collectives appear", true, shard_pass},
@@ -81,7 +81,7 @@ constexpr std::array<Pass, 16> kPasses = {{
      operands_pass},
     {"split_reductions", "long reductions with few results run in two steps, in parallel", false,
      split_pass},
-}};
+});
 
 struct Watcher {
   static std::string count(const PassContext& c) {

@@ -33,7 +33,7 @@ void reuse_memory(ScheduleState& s) {
 
 void place_buffers(ScheduleState& s) { plan_memory(s.schedule, s.options.spare_bytes); }
 
-constexpr std::array<ScheduleStep, 13> kSteps = {{
+constexpr auto kSteps = std::to_array<ScheduleStep>({
     {"fusion", "which values get memory; all others are computed where they are used", true,
      choose_values},
     {"storages", "collectives and updates of storages write there", true, name_storages},
@@ -52,7 +52,7 @@ constexpr std::array<ScheduleStep, 13> kSteps = {{
     {"items", "kernels name the slots of their parameters; items wait for collectives", true,
      make_items},
     {"memory", "every temporary gets its place in the arena", true, place_buffers},
-}};
+});
 
 struct Watcher {
   static std::string count(const ScheduleState& s) {
