@@ -4,13 +4,16 @@
 // of the first start can talk to the second.
 #include "cli/run.h"
 
+#include <charconv>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -22,6 +25,7 @@
 #include "launch/job.h"
 #include "launch/rank_group.h"
 #include "launch/secret.h"
+#include "transport/formation.h"
 #include "transport/rendezvous/tcp_store.h"
 #include "transport/tcp/socket.h"
 
@@ -61,6 +65,21 @@ std::vector<std::string> environment_of(const RunOptions& options, bool elsewher
   return list;
 }
 
+// MIN or MIN:MAX; zeros where nothing is said.
+std::pair<int, int> parse_elastic(const std::string& text, int ranks) {
+  if (text.empty()) return {0, 0};
+  int least = 0, most = 0;
+  const char *at = text.data(), *end = at + text.size();
+  auto parsed = std::from_chars(at, end, least);
+  const bool has_most = parsed.ec == std::errc() && parsed.ptr < end && *parsed.ptr == ':';
+  if (has_most) parsed = std::from_chars(parsed.ptr + 1, end, most);
+  if (parsed.ec != std::errc() || parsed.ptr != end || least < 1 || (has_most && most < least))
+    throw UserError(fmt::format("run: --elastic {} is neither MIN nor MIN:MAX ranks", text));
+  if (least > ranks || most > ranks)
+    throw UserError(fmt::format("run: --elastic {}, but there are {} ranks", text, ranks));
+  return {least, most};
+}
+
 bool wants_color(const std::string& when) {
   if (when != "auto") return when == "always";
   return isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
@@ -98,12 +117,9 @@ int run(const RunOptions& options, const std::vector<std::string>& words) {
   job.remote_shell = options.remote_shell;
   job.folder = std::filesystem::current_path().string();
   job.log_folder = options.log_folder;
-  job.least_ranks = options.least_ranks;
   int ranks = 0;
   for (const Host& host : job.hosts) ranks += host.ranks;
-  if (job.least_ranks > ranks)
-    throw UserError(
-        fmt::format("run: --elastic {}, but there are {} ranks", job.least_ranks, ranks));
+  std::tie(job.least_ranks, job.most_ranks) = parse_elastic(options.elastic, ranks);
   job.bind_cores = options.cores == "auto";
   job.prefix = !options.no_prefix;
   job.color = wants_color(options.color);
@@ -119,6 +135,9 @@ int run(const RunOptions& options, const std::vector<std::string>& words) {
     job.environment.push_back("TS_JOB=" + secret.for_job("name").text().substr(0, 16));
     job.environment.push_back("TS_JOB_KEY=" + secret.text());
     job.environment.push_back(fmt::format("TS_EPOCH={}", epoch));
+    if (job.most_ranks > 0) job.environment.push_back(fmt::format("TS_NEWCOMERS={}", ranks));
+    job.on_done = [&] { store.set(std::string(kJobIsOver), "1"); };
+    job.has_joined = [&](int rank) { return store.has(joins_key(rank)); };
     job.on_end = [&](int rank, const std::string& why) { store.give_up(rank, why); };
     const JobResult result = run_job(job);
     if (!result.summary.empty()) fmt::print(stderr, "tinyshard run: {}\n", result.summary);
@@ -155,11 +174,11 @@ void add_run(CLI::App& app, std::vector<std::string> program, int& status) {
       ->add_option("--restarts", options->restarts, "How often a job that failed is started again")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command
-      ->add_option("--elastic", options->least_ranks,
-                   "How many ranks the job needs: while so many are left it goes on without those "
-                   "that failed, which the program must do, too (Runtime::reform)")
-      ->check(CLI::PositiveNumber);
+  command->add_option(
+      "--elastic", options->elastic,
+      "MIN or MIN:MAX. The job needs MIN ranks: while so many are left it goes on "
+      "without those that failed, which the program must do, too (Runtime::reform). "
+      "While there are fewer than MAX, others are started in their places and join");
   command->add_option("--log-dir", options->log_folder,
                       "Folder for the output of each rank, rank-0.log, ..., and the ring of its "
                       "collectives, for tinyshard blame");

@@ -13,7 +13,8 @@ struct RunOptions {
   int ranks = 0;
   std::string hosts, host_file, log_folder, remote_shell = JobOptions().remote_shell, bind,
                                             color = "auto", cores = "auto";
-  int devices_per_rank = 0, restarts = 0, least_ranks = 0;
+  int devices_per_rank = 0, restarts = 0;
+  std::string elastic;  // "MIN" or "MIN:MAX"; empty: each rank is needed
   double timeout_s = 0;
   std::vector<std::string> environment;
   bool no_prefix = false;

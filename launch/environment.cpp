@@ -121,6 +121,7 @@ void read_own(const Variables& variables, LaunchEnvironment& launch) {
   launch.size = variables.required("TS_WORLD_SIZE", "TS_RANK");
   launch.local_rank = variables.number("TS_LOCAL_RANK").value_or(0);
   launch.local_size = variables.number("TS_LOCAL_SIZE").value_or(launch.local_rank + 1);
+  launch.newcomers_from = variables.number("TS_NEWCOMERS").value_or(0);
   const auto text = [&](const char* variable) {
     const char* value = variables.text(variable);
     return std::string(value == nullptr ? "" : value);
@@ -131,7 +132,9 @@ void read_own(const Variables& variables, LaunchEnvironment& launch) {
 }
 
 void check_consistent(const LaunchEnvironment& launch) {
-  const bool ranks = launch.size >= 1 && launch.rank >= 0 && launch.rank < launch.size;
+  const bool ranks = launch.size >= 1 && launch.rank >= 0 &&
+                     (launch.rank < launch.size || launch.is_to_join()) &&
+                     (launch.newcomers_from == 0 || launch.newcomers_from == launch.size);
   const bool locals = launch.local_rank >= 0 && launch.local_rank < launch.local_size &&
                       launch.local_size <= launch.size;
   if (ranks && locals) return;

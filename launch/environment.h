@@ -1,6 +1,6 @@
 // The environment contract: which launcher started this process, and as which of how many.
 // The first contract that is present wins, so mpirun inside a Slurm allocation is mpirun's job:
-//   Own      TS_RANK, TS_WORLD_SIZE, TS_LOCAL_*, TS_STORE        tinyshard run
+//   Own      TS_RANK, TS_WORLD_SIZE, TS_LOCAL_*, TS_STORE, TS_NEWCOMERS   tinyshard run
 //   OpenMpi  OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}   mpirun
 //   Pmix     PMIX_RANK, and Slurm's sizes                        srun --mpi=pmix
 //   Slurm    SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS  srun
@@ -42,6 +42,14 @@ struct LaunchEnvironment {
   // then those among them.
   uint32_t formation = 0;
   std::vector<int> members = {};
+  // Processes that the launcher starts later, in the place of those that were lost, have numbers from
+  // this one on (TS_NEWCOMERS); 0: it starts none. Such a rank joins a formation of the others.
+  int newcomers_from = 0;
+
+  // Started later, and in no formation yet.
+  bool is_to_join() const {
+    return newcomers_from > 0 && members.empty() && rank >= newcomers_from;
+  }
 
   // The number by which the launcher knows a rank, and the rank of such a number, -1: left out.
   int launched_as(int rank_now) const;

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
@@ -39,6 +40,7 @@ using std::chrono::seconds;
 constexpr seconds kLastWords{2};     // after the first failure
 constexpr seconds kMayEnd{2};        // after they were asked to end
 constexpr seconds kMayEndAsked{10};  // the same, when the user asked
+constexpr seconds kBetweenStarts{1};
 constexpr seconds kMayDie{5};  // after they were killed; a process in the kernel may take longer
 
 int wake_end = -1;  // of the pipe that the signal handler writes to
@@ -95,10 +97,12 @@ struct Agent {
 struct RankState {
   enum { Waiting, Running, Ended } state = Waiting;
   int pid = -1, status = 0;
+  int place = 0;  // on its host
   int blames = -1;
   bool asked = false;  // to end, before it did
+  bool late = false;   // started in the place of another one, and nobody took it in any more
   std::string reason;  // as it said itself, or why it was not started
-  const Agent* agent = nullptr;
+  Agent* agent = nullptr;
   std::ofstream log;
 };
 
@@ -108,7 +112,7 @@ class Job {
  public:
   explicit Job(const JobOptions& options) : options_(options) {
     for (const Host& host : options.hosts) size_ += host.ranks;
-    ranks_ = std::vector<RankState>(size_t(size_));
+    ranks_.resize(size_t(size_));
   }
 
   ~Job() {
@@ -132,6 +136,8 @@ class Job {
       wait();
       for (int signal = signals_.next(); signal != 0; signal = signals_.next()) on_user(signal);
       hurry();
+      replace();
+      let_agents_go();
     }
     return result();
   }
@@ -185,13 +191,17 @@ class Job {
     close(events[1]);
     agent.commands = commands[1];
     agent.events = events[0];
-    for (int i = 0; i < host.ranks; ++i) ranks_[size_t(first_rank + i)].agent = &agent;
+    for (int i = 0; i < host.ranks; ++i) {
+      ranks_[size_t(first_rank + i)].agent = &agent;
+      ranks_[size_t(first_rank + i)].place = i;
+    }
     tell(agent, to_json({.command = options_.command,
                          .environment = options_.environment,
                          .folder = options_.folder,
                          .first_rank = first_rank,
                          .ranks = host.ranks,
                          .size = size_,
+                         .stays = options_.most_ranks > 0,
                          .bind_cores = options_.bind_cores}));
   }
 
@@ -210,10 +220,12 @@ class Job {
     for (const Agent& agent : agents_)
       waits.push_back({.fd = agent.events, .events = POLLIN, .revents = 0});
     int timeout = -1;
-    if (next_step_) {
-      timeout = int(std::clamp<int64_t>(
-          std::chrono::ceil<milliseconds>(*next_step_ - Clock::now()).count(), 0, 10000));
-    }
+    const auto until = [&](Clock::time_point moment) {
+      const auto left = std::chrono::ceil<milliseconds>(moment - Clock::now()).count();
+      return int(std::clamp<int64_t>(left, 0, 10000));
+    };
+    if (next_step_) timeout = until(*next_step_);
+    if (!places_.empty() && !done_ && !next_step_) timeout = until(next_start_);
     if (poll(waits.data(), waits.size(), timeout) <= 0) return;
     for (size_t i = 0; i < agents_.size(); ++i) {
       if (waits[i + 1].revents != 0) read_events(agents_[i]);
@@ -237,7 +249,8 @@ class Job {
     int number = -1;
     if (line.size() < 4 || space == std::string_view::npos) return;
     std::from_chars(line.data() + 2, line.data() + space, number);
-    if (number < agent.first_rank || number >= agent.first_rank + agent.host.ranks) return;
+    if (number < 0 || number >= int(ranks_.size()) || ranks_[size_t(number)].agent != &agent)
+      return;
     RankState& rank = ranks_[size_t(number)];
     const std::string_view rest = line.substr(space + 1);
     const auto value = [](std::string_view digits) {
@@ -277,19 +290,62 @@ class Job {
     rank.asked = asked_;
     ended_.push_back(number);
     if (options_.on_end) options_.on_end(number, describe(number));
+    if (!is_bad(status) && !std::exchange(done_, true) && options_.on_done) options_.on_done();
     if (!is_bad(status) || next_step_) return;
-    if (!goes_on()) return schedule(Step::Ask, kLastWords);
-    say(fmt::format("{}; {} of {} go on", describe(number), size_ - lost(), size_));
+    rank.late = done_ && number >= size_ && options_.has_joined && !options_.has_joined(number);
+    if (rank.late) return;
+    if (!goes_on() || !anyone_trains()) return schedule(Step::Ask, kLastWords);
+    say(fmt::format("{}; {} of {} go on", describe(number), int(ranks_.size()) - lost(), size_));
+    if (options_.most_ranks > 0 && !done_) places_.push_back(number);
   }
 
   int lost() const {
     return int(std::ranges::count_if(ranks_, [](const RankState& rank) {
-      return rank.state == RankState::Ended && is_bad(rank.status);
+      return rank.state == RankState::Ended && is_bad(rank.status) && !rank.late;
     }));
   }
   // Whether the ranks that have not failed may do without those that have.
   bool goes_on() const {
-    return options_.least_ranks > 0 && size_ - lost() >= options_.least_ranks;
+    return options_.least_ranks > 0 && int(ranks_.size()) - lost() >= options_.least_ranks;
+  }
+
+  // Ranks that were started later have nothing until the others take them in.
+  bool anyone_trains() const {
+    for (int number = 0; number < int(ranks_.size()); ++number) {
+      if (ranks_[size_t(number)].state == RankState::Ended) continue;
+      if (number < size_ || !options_.has_joined || options_.has_joined(number)) return true;
+    }
+    return done_;
+  }
+
+  // Starts a rank in the place of one that was lost, one a second: a program that cannot begin must
+  // not keep the others busy.
+  void replace() {
+    while (!places_.empty() && !done_ && !next_step_ && Clock::now() >= next_start_) {
+      const RankState& lost_one = ranks_[size_t(places_.front())];
+      Agent* at = lost_one.agent;
+      const int place = lost_one.place, number = int(ranks_.size());
+      places_.pop_front();
+      if (at->events < 0 || number - lost() >= options_.most_ranks) continue;
+      RankState& rank = ranks_.emplace_back();
+      rank.agent = at;
+      rank.place = place;
+      if (!options_.log_folder.empty())
+        rank.log.open(fmt::format("{}/rank-{}.log", options_.log_folder, number));
+      tell(*at, fmt::format("start {} {}", number, place));
+      next_start_ = Clock::now() + kBetweenStarts;
+    }
+  }
+
+  // Agents that stay wait for the end of their commands.
+  void let_agents_go() {
+    if (options_.most_ranks == 0 || (!places_.empty() && !done_ && !next_step_)) return;
+    if (!std::ranges::all_of(ranks_,
+                             [](const RankState& r) { return r.state == RankState::Ended; }))
+      return;
+    for (Agent& agent : agents_) {
+      if (agent.commands >= 0) close(std::exchange(agent.commands, -1));
+    }
   }
 
   // The agent has ended. What it has left running here is killed from here; elsewhere the kernel
@@ -299,16 +355,16 @@ class Job {
     if (agent.commands >= 0) close(std::exchange(agent.commands, -1));
     int status = 0;
     waitpid(std::exchange(agent.pid, -1), &status, 0);
-    for (int i = 0; i < agent.host.ranks; ++i) {
-      RankState& rank = ranks_[size_t(agent.first_rank + i)];
-      if (rank.state == RankState::Ended) continue;
+    for (size_t number = 0; number < ranks_.size(); ++number) {
+      RankState& rank = ranks_[number];
+      if (rank.agent != &agent || rank.state == RankState::Ended) continue;
       if (rank.pid > 0 && agent.local) kill(-rank.pid, SIGKILL);
       if (rank.reason.empty()) {
         rank.reason = agent.local ? "its agent has ended"
                                   : fmt::format("its agent on {} has ended, {}", agent.host.name,
                                                 ending(status));
       }
-      note_end(agent.first_rank + i, SIGKILL);
+      note_end(int(number), SIGKILL);
     }
   }
 
@@ -394,7 +450,7 @@ class Job {
     int rank = *first;
     for (size_t steps = 0; steps < ranks_.size(); ++steps) {
       const int next = ranks_[size_t(rank)].blames;
-      if (next < 0 || next >= size_) break;
+      if (next < 0 || next >= int(ranks_.size())) break;
       if (!is_bad(ranks_[size_t(next)].status) || ranks_[size_t(next)].asked) break;
       rank = next;
     }
@@ -410,7 +466,7 @@ class Job {
       result.summary = fmt::format("ended by {}", strsignal(interrupted_));
     } else if (rank >= 0 && goes_on() && !asked_) {
       result.summary =
-          fmt::format("{} of {} ranks were lost, the others ended well", lost(), size_);
+          fmt::format("{} of {} ranks were lost, the others ended well", lost(), ranks_.size());
     } else if (rank >= 0) {
       const int status = ranks_[size_t(rank)].status;
       result.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -423,8 +479,11 @@ class Job {
   Signals signals_;
   int size_ = 0;
   std::vector<Agent> agents_;
-  std::vector<RankState> ranks_;
-  std::vector<int> ended_;  // in their order
+  std::deque<RankState> ranks_;  // those started later behind the others
+  std::vector<int> ended_;       // in their order
+  std::deque<int> places_;       // of ranks that were lost, for others to take
+  Clock::time_point next_start_{};
+  bool done_ = false;  // a rank has ended well
   std::optional<Clock::time_point> next_step_;
   Step step_ = Step::Ask;
   bool asked_ = false;

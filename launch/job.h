@@ -19,8 +19,13 @@ struct JobOptions {
   std::string folder;                                 // of the ranks
   std::string log_folder;                             // for rank-0.log, ...; empty: none
   int least_ranks = 0;  // the job goes on without those that fail while so many are left; 0: all
+  // With least_ranks: for one that fails another is started, with a number of its own, while fewer
+  // than these are there. 0: none is.
+  int most_ranks = 0;
   bool bind_cores = true, prefix = true, color = false;
   std::function<void(int rank, const std::string& why)> on_end = {};  // a rank is no more
+  std::function<void()> on_done = {};  // the first that ended well: nobody joins any more
+  std::function<bool(int rank)> has_joined = {};  // of a rank that was started later
 };
 
 struct JobResult {

@@ -24,7 +24,12 @@ namespace fs = std::filesystem;
 
 std::string content_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::string content;
+  std::array<char, 4096> buffer;
+  // A process may end while it is read, which an iterator over the file would throw.
+  while (in.read(buffer.data(), buffer.size()), in.gcount() > 0)
+    content.append(buffer.data(), size_t(in.gcount()));
+  return content;
 }
 
 std::optional<int> number(std::string_view digits) {

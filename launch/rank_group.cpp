@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <climits>
 #include <csignal>
 #include <cstring>
@@ -28,6 +29,7 @@ namespace {
 
 constexpr size_t kLongestLine = 64 << 10;  // a longer one is cut into several
 constexpr size_t kMostCommand = 16 << 20;
+constexpr std::string_view kStart = "start ";
 
 // Shares of the cores that this process may use, for `ranks` ranks; empty where there are fewer
 // cores than ranks.
@@ -139,13 +141,14 @@ class Agent {
             signal_all(SIGCONT);  // a stopped one hears nothing
           }
           if (line == "kill") signal_all(SIGKILL);
+          if (line.starts_with(kStart)) start_one(line.substr(kStart.size()));
         });
         if (!goes_on || commands_.begun.size() > kMostCommand) {
           signal_all(SIGKILL);
           break;
         }
       }
-      if (begun && std::ranges::none_of(ranks_, [](const Rank& r) {
+      if (begun && !group_.stays && std::ranges::none_of(ranks_, [](const Rank& r) {
             return r.running || std::ranges::any_of(r.lines, [](auto& l) { return l.fd >= 0; });
           }))
         break;
@@ -177,6 +180,18 @@ class Agent {
       rank.rank = group_.first_rank + local;
       start_rank(rank, local, shares);
     }
+  }
+
+  void start_one(std::string_view words) {
+    int number = -1, place = -1;
+    const char* end = words.data() + words.size();
+    const auto first = std::from_chars(words.data(), end, number);
+    if (first.ptr < end) std::from_chars(first.ptr + 1, end, place);
+    if (number < 0 || place < 0 || place >= group_.ranks) return;
+    const CoreShares shares(group_.bind_cores ? group_.ranks : 0);
+    Rank& rank = ranks_.emplace_back();
+    rank.rank = number;
+    start_rank(rank, place, shares);
   }
 
   void start_rank(Rank& rank, int local, const CoreShares& shares) {
@@ -279,10 +294,10 @@ class Agent {
 }  // namespace
 
 std::string to_json(const RankGroup& g) {
-  return nlohmann::json{{"command", g.command},      {"environment", g.environment},
-                        {"folder", g.folder},        {"first_rank", g.first_rank},
-                        {"ranks", g.ranks},          {"size", g.size},
-                        {"bind_cores", g.bind_cores}}
+  return nlohmann::json{{"command", g.command},       {"environment", g.environment},
+                        {"folder", g.folder},         {"first_rank", g.first_rank},
+                        {"ranks", g.ranks},           {"size", g.size},
+                        {"bind_cores", g.bind_cores}, {"stays", g.stays}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -297,6 +312,7 @@ RankGroup rank_group_from_json(std::string_view text) {
     json.at("ranks").get_to(g.ranks);
     json.at("size").get_to(g.size);
     json.at("bind_cores").get_to(g.bind_cores);
+    json.at("stays").get_to(g.stays);
     if (g.command.empty() || g.ranks < 1 || g.ranks > g.size || g.first_rank < 0 ||
         g.first_rank > g.size - g.ranks)
       throw UserError("a group of ranks that makes no sense");

@@ -2,7 +2,8 @@
 // ssh (`tinyshard agent`). It starts them, tells what they print and how they end, and sees to it
 // that nothing of them stays when it is told so, or when the launcher is gone.
 //
-// Commands come as lines: first the group as JSON (to_json), then "terminate" or "kill". Their end,
+// Commands come as lines: first the group as JSON (to_json), then "terminate", "kill" or
+// "start <rank> <place>", one more rank with the cores and the local number of such a place. Their end,
 // however it comes, means kill. Events go as lines "<letter> <rank> <rest>":
 //   S pid          started
 //   O text, E text a line of its output, of its errors
@@ -21,13 +22,14 @@ struct RankGroup {
   std::vector<std::string> environment;  // "NAME=value", beside that of the agent
   std::string folder;                    // to run in; empty: where the agent is
   int first_rank = 0, ranks = 1, size = 1;
+  bool stays = false;      // until its commands end: ranks may be started when none is left
   bool bind_cores = true;  // to a share of the cores of the host each, where there are enough
 };
 
 std::string to_json(const RankGroup& group);
 RankGroup rank_group_from_json(std::string_view text);  // UserError
 
-// Runs until all ranks have ended, or until it is told to kill them. Returns the exit status.
+// Runs until all ranks have ended, if it does not stay, or until it is told to kill them. Returns the exit status.
 int serve_rank_group(int commands, int events);
 
 }  // namespace tinyshard

@@ -77,6 +77,8 @@ const Builtins& builtins() {
       .connect_devices = connect_devices,
       .launch = launch,
       .reform = [] { reform_job(comm_options().timeout); },
+      .ranks_wait_to_join = ranks_wait_to_join,
+      .joined_later = joined_later,
       .observe = follow_trace_option,
   };
   return b;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,7 +14,22 @@
 namespace tinyshard {
 namespace {
 
-constexpr std::chrono::milliseconds kAskEvery{5}, kLookEvery{100};
+constexpr std::chrono::milliseconds kAskEvery{5}, kLookEvery{100}, kJoinEvery{10};
+
+std::string newcomer_key(int rank) { return fmt::format("newcomer/{}", rank); }
+
+std::vector<int> parse_members(std::string_view text) {
+  std::vector<int> members;
+  const char *at = text.data(), *end = at + text.size();
+  while (at < end) {
+    int member = -1;
+    const auto [next, error] = std::from_chars(at, end, member);
+    if (error != std::errc()) throw StoreError(fmt::format("the store holds no ranks: {}", text));
+    members.push_back(member);
+    at = next + (next < end ? 1 : 0);
+  }
+  return members;
+}
 
 class Formation {
  public:
@@ -34,7 +50,12 @@ class Formation {
       if (all_known() || host_.now() >= deadline_) propose();
       host_.sleep(kAskEvery);
     }
-    return parse(agreed);
+    const std::vector<int> members = parse_members(agreed);
+    for (int member : members) {
+      const bool is_new = last_.members.empty() ? member >= last_.size : last_.rank_now(member) < 0;
+      if (is_new) store_.set(joins_key(member), fmt::format("{}:{}", last_.formation + 1, agreed));
+    }
+    return members;
   }
 
  private:
@@ -80,6 +101,7 @@ class Formation {
       const State& state = states_[size_t(rank)];
       if (state.here && !state.gone) left.push_back(last_.launched_as(rank));
     }
+    for (int newcomer : waiting_newcomers(last_, store_)) left.push_back(newcomer);
     const std::string text = fmt::format("{}", fmt::join(left, ","));
     std::string other;
     try {
@@ -87,19 +109,6 @@ class Formation {
     } catch (const StoreError&) {
       if (!store_.get(prefix_ + "members", other)) throw;  // another rank was quicker
     }
-  }
-
-  static std::vector<int> parse(const std::string& text) {
-    std::vector<int> members;
-    const char *at = text.data(), *end = at + text.size();
-    while (at < end) {
-      int member = -1;
-      const auto [next, error] = std::from_chars(at, end, member);
-      if (error != std::errc()) throw StoreError(fmt::format("the store holds no ranks: {}", text));
-      members.push_back(member);
-      at = next + (next < end ? 1 : 0);
-    }
-    return members;
   }
 
   const LaunchEnvironment& last_;
@@ -113,6 +122,8 @@ class Formation {
 };
 
 }  // namespace
+
+std::string joins_key(int rank) { return fmt::format("joins/{}", rank); }
 
 std::vector<int> agree_on_members(const LaunchEnvironment& last, Store& store, FormationHost& host,
                                   std::chrono::nanoseconds patience) {
@@ -133,6 +144,47 @@ LaunchEnvironment next_formation(LaunchEnvironment last, std::vector<int> member
   last.members = std::move(members);
   ++last.formation;
   return last;
+}
+
+std::vector<int> waiting_newcomers(const LaunchEnvironment& launch, Store& store) {
+  std::vector<int> waiting;
+  for (int rank = launch.newcomers_from; rank > 0; ++rank) {
+    std::string ignored;
+    try {
+      if (!store.get(newcomer_key(rank), ignored)) break;
+      // One that has ended is told of by a key that nobody sets.
+      store.get(fmt::format("here/{}", rank), ignored);
+      if (!store.get(joins_key(rank), ignored)) waiting.push_back(rank);
+    } catch (const StoreError& error) {
+      if (error.culprit != rank) throw;
+    }
+  }
+  return waiting;
+}
+
+LaunchEnvironment join_formation(LaunchEnvironment own, Store& store, FormationHost& host,
+                                 Deadline deadline) {
+  const auto fails = [&](const std::string& why) {
+    return CommError({.rank = own.rank, .operation = "join", .detail = why});
+  };
+  store.set(newcomer_key(own.rank), "1");
+  std::string text, ignored;
+  while (!store.get(joins_key(own.rank), text)) {
+    if (store.get(std::string(kJobIsOver), ignored))
+      throw fails("the job ended before its ranks came to a commit, where they take others in");
+    if (host.now() >= deadline)
+      throw fails(
+          "the deadline passed before the ranks of the job came to a commit, where they take "
+          "others in");
+    host.sleep(kJoinEvery);
+  }
+  uint32_t formation = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, formation);
+  if (parsed.ec != std::errc() || parsed.ptr == end || formation == 0)
+    throw StoreError(fmt::format("the store holds no formation: {}", text));
+  own.formation = formation - 1;
+  return next_formation(std::move(own), parse_members(std::string_view(parsed.ptr + 1, end)));
 }
 
 }  // namespace tinyshard

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/options.h"
 #include "launch/job_processes.h"
 #include "launch/secret.h"
 #include "transport/formation.h"
@@ -29,6 +30,9 @@ using Clock = std::chrono::steady_clock;
 struct Now {
   std::mutex mutex;
   std::optional<LaunchEnvironment> launch;
+  std::unique_ptr<Store> store;  // for ranks_wait_to_join
+  Clock::time_point next_look{};
+  std::string not_joined;  // why this rank is in no formation, and will be in none
 };
 Now& now() {
   static auto& instance = *new Now;
@@ -73,11 +77,52 @@ std::unique_ptr<Store> lasting_store(const LaunchEnvironment& launch, Deadline d
 }  // namespace
 
 LaunchEnvironment current_launch() {
-  {
-    const std::lock_guard lock(now().mutex);
-    if (now().launch) return *now().launch;
+  const std::lock_guard lock(now().mutex);
+  if (now().launch) return *now().launch;
+  LaunchEnvironment launch = read_launch_environment();
+  if (!launch.is_to_join()) return launch;
+  if (!now().not_joined.empty()) throw UserError(now().not_joined);
+  try {
+    constexpr double kForEver = 1e9;  // seconds; more nanoseconds than these fit no clock
+    const Deadline deadline =
+        Clock::now() +
+        std::chrono::nanoseconds(int64_t(std::min(options().timeout_s, kForEver) * 1e9));
+    const auto store = lasting_store(launch, deadline);
+    ThisProcess process;
+    now().launch = join_formation(launch, *store, process, deadline);
+  } catch (const StoreError& error) {
+    now().not_joined = fmt::format("rank {} did not join: {}", launch.rank, error.what());
+    throw CommError({.rank = launch.rank, .operation = "join", .detail = error.what()});
+  } catch (const CommError& error) {
+    now().not_joined = error.what();
+    throw;
   }
-  return read_launch_environment();
+  return *now().launch;
+}
+
+bool joined_later() {
+  const LaunchEnvironment launch = read_launch_environment();
+  return launch.is_to_join();
+}
+
+// A launcher that does not answer must not keep the training: it is asked again after a time.
+bool ranks_wait_to_join() {
+  constexpr std::chrono::milliseconds kLookEvery{100};
+  constexpr std::chrono::seconds kAnswers{1}, kAskAgain{30};
+  const LaunchEnvironment launch = current_launch();
+  if (launch.newcomers_from == 0) return false;
+  const std::lock_guard lock(now().mutex);
+  Now& own = now();
+  if (Clock::now() < own.next_look) return false;
+  own.next_look = Clock::now() + kLookEvery;
+  try {
+    if (!own.store) own.store = lasting_store(launch, Clock::now() + kAnswers);
+    return !waiting_newcomers(launch, *own.store).empty();
+  } catch (const StoreError&) {
+    own.store.reset();
+    own.next_look = Clock::now() + kAskAgain;
+    return false;
+  }
 }
 
 void reform_job(std::chrono::nanoseconds patience) {

@@ -11,12 +11,19 @@
 namespace tinyshard {
 
 // The place of this process in its job: as the launcher said, or as the ranks that are left agreed.
-// Any thread.
+// A rank that was started later waits here until they take it in; CommError where they do not. Any
+// thread.
 LaunchEnvironment current_launch();
 
 // Leaves out the ranks that have ended, and those that do not call this within `patience`. Waits for
 // the others. UserError where the ranks do not talk by TCP or the store goes with a rank; CommError
 // where this rank is left out, or the store is gone.
 void reform_job(std::chrono::nanoseconds patience);
+
+// Whether ranks that were started later wait to be taken in, which reform_job does. Asks the store,
+// and looks again after a while only. Any thread.
+bool ranks_wait_to_join();
+// This process was started later than the job.
+bool joined_later();
 
 }  // namespace tinyshard

@@ -59,6 +59,8 @@ struct Builtins {
   // Agrees with the ranks that are left on who they are; `launch` and `connect` go by that from then
   // on. UserError where the job cannot do so, CommError where this rank is left out.
   std::function<void()> reform;
+  // Ranks that were started later wait for the next `reform`; and whether this is such a rank.
+  std::function<bool()> ranks_wait_to_join, joined_later;
   // Attaches the observers that options ask for. Called when an epoch begins; UserError where one
   // of them cannot be.
   std::function<void(int rank, int ranks)> observe;

@@ -42,12 +42,13 @@ class Runtime {
   // that were computed are lost, and so are captured steps: to use one is a UserError. What is made
   // from then on lives in a new runtime. Random values of training begin again.
   static void shutdown();
-  // After a CommError, on all ranks that got one: goes on as a smaller job without those that are
+  // After a CommError, on all ranks that got one: goes on as another job without those that are
   // gone. The ranks that are left agree who they are, keep their order and are numbered anew; who is
   // there and does not come within the timeout is left out, too, and gets a CommError. What was
   // computed before is lost as by shutdown, with the captured steps and communicators: a value of
   // the old job is none of the new one. A job of TCP ranks only, with a store that outlives each of
-  // them (tinyshard run --elastic): else a UserError. To be called by one thread, while no other
+  // them (tinyshard run --elastic): else a UserError. Ranks that were started later (--elastic MIN:MAX)
+  // are taken in, behind the others. To be called by one thread, while no other
   // uses the library.
   static void reform();
 

@@ -25,7 +25,12 @@ class Commits {
   void keep(int64_t step, Snapshot snapshot) {
     before_ = std::exchange(last_, std::pair(step, std::move(snapshot)));
   }
-  void all_have_last() { before_.reset(); }
+  void all_have_last() {
+    before_.reset();
+    sure_ = last_step();
+  }
+  // The newest step that all ranks are known to have had: one that has none now came later.
+  int64_t sure() const { return sure_; }
 
   // Goes back to the copy of a step and gives up the others. Null where there is no such copy, or
   // the step is kNothing.
@@ -37,12 +42,14 @@ class Commits {
       last_ = std::exchange(before_, {});
     }
     before_.reset();
+    sure_ = last_step();
     return last_ ? &last_->second : nullptr;
   }
 
  private:
   std::optional<std::pair<int64_t, Snapshot>> last_,
       before_;  // before_: until all ranks have last_
+  int64_t sure_ = kNothing;
 };
 
 }  // namespace tinyshard::nn

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,10 +25,12 @@
 namespace tinyshard::nn {
 namespace {
 
-// The least of all ranks' first numbers; all three are the same on each rank that has the first.
-int64_t least(int64_t mine) {
-  if (Context::get().ranks() == 1) return mine;
-  return exchange({mine, mine, mine}, ReduceOp::Min, std::numeric_limits<int64_t>::max())[0];
+constexpr int kNewcomer = -1;  // in the place of the rank that a rank was
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+// The least of each of all ranks' numbers.
+Message least_of_all(Message mine) {
+  return Context::get().ranks() == 1 ? mine : exchange(mine, ReduceOp::Min, kMost);
 }
 
 // The different boxes that the devices of a rank hold, in the order of the mesh.
@@ -160,10 +164,11 @@ Elastic::Snapshot Elastic::copy(const StateDict& tensors, const Progress& progre
   return snapshot;
 }
 
-// Gives the rank behind a copy of what is divided, and returns when all ranks have come so far.
-void Elastic::keep(Snapshot now) {
+// Gives the rank behind a copy of what is divided, and returns when all ranks have come so far: whether
+// others wait to join.
+bool Elastic::keep(Snapshot now, int64_t number) {
   next_ = std::move(now);
-  next_->number = commits_.last_step() + 1;
+  next_->number = number;
   if (next_->ranks > 1 && next_->is_divided()) {
     const Context::Turn turn;
     Communicator& world = Context::get().world();
@@ -184,13 +189,14 @@ void Elastic::keep(Snapshot now) {
     }
     for (Work& work : works) work.wait();
   }
-  const int64_t number = next_->number;
   committed_ = next_->progress.step;
   commits_.keep(number, std::move(*next_));
   next_.reset();
-  least(number);
+  const bool asks = Context::get().rank() == 0 && builtins().ranks_wait_to_join();
+  const bool some_wait = least_of_all({number, asks ? 0 : 1, 0})[1] == 0;
   commits_.all_have_last();
   lost_.clear();
+  return some_wait;
 }
 
 // StateLost where a box was only with ranks that are gone. `left`: the rank that each rank was.
@@ -231,6 +237,7 @@ std::vector<std::vector<std::byte>> Elastic::divide(const Value& from, const Ten
   // Boxes that a rank can give: its own, then the copies.
   const auto offset_at = [&](int giver, const LocalBox& box) {
     const int was = left[size_t(giver)];
+    if (was == kNewcomer) return kNone;
     const std::vector<LocalBox>& own = from.boxes[size_t(was)];
     const size_t at = offset_of(box, own, from.dtype);
     if (at != kNone || from.whole) return at;
@@ -326,7 +333,7 @@ std::vector<std::vector<std::byte>> Elastic::divide(const Value& from, const Ten
   return result;
 }
 
-void Elastic::write(const Snapshot& from, const StateDict& tensors) {
+void Elastic::write(const Snapshot& from, const StateDict& tensors, const std::vector<int>& left) {
   std::map<std::string, Dims> found;
   for (const auto& [name, value] : from.values) found.emplace(name, value.shape);
   check_fits(tensors, found, true);
@@ -344,7 +351,6 @@ void Elastic::write(const Snapshot& from, const StateDict& tensors) {
     wanted.push_back({tensor, value.dtype});
     values.push_back(&value);
   }
-  const std::vector<int> left = numbers_of_all(from.rank);
   find_lost(from, left);
   fill_in_place(
       wanted,
@@ -375,27 +381,194 @@ void Elastic::commit(const StateDict& tensors, const Progress& progress, Caller 
   if (progress.step < 0 || progress.step <= committed_)
     fail(
         fmt::format("step {} is not behind the last committed one, {}", progress.step, committed_));
-  keep(copy(tensors, progress));
+  if (!keep(copy(tensors, progress), commits_.last_step() + 1)) return;
+  CommErrorInfo info;
+  info.rank = Context::get().rank();
+  info.operation = "commit";
+  info.detail = fmt::format(
+      "no rank failed: step {} is committed, and ranks that were started later wait to join; "
+      "Runtime::reform() takes them in",
+      progress.step);
+  throw RanksJoin(info);
+}
+
+namespace {
+
+// Numbers and names as bytes, behind each other.
+class Writer {
+ public:
+  void add(int64_t number) {
+    const auto* begin = reinterpret_cast<const std::byte*>(&number);
+    bytes.insert(bytes.end(), begin, begin + sizeof(number));
+  }
+  void add(std::span<const int64_t> numbers) {
+    add(int64_t(numbers.size()));
+    for (int64_t number : numbers) add(number);
+  }
+  void add(std::string_view text) {
+    add(int64_t(text.size()));
+    const auto* begin = reinterpret_cast<const std::byte*>(text.data());
+    bytes.insert(bytes.end(), begin, begin + text.size());
+  }
+  std::vector<std::byte> bytes;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
+  int64_t number() {
+    int64_t number = 0;
+    std::memcpy(&number, take(sizeof(number)).data(), sizeof(number));
+    return number;
+  }
+  Dims numbers() {
+    const int64_t count = number();
+    Dims numbers;
+    for (int64_t i = 0; i < count; ++i) numbers.push_back(number());
+    return numbers;
+  }
+  std::string text() {
+    const auto bytes = take(size_t(number()));
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
+ private:
+  std::span<const std::byte> take(size_t bytes) {
+    check_internal(bytes <= left_.size(), "what a rank tells newcomers is whole");
+    const auto taken = left_.first(bytes);
+    left_ = left_.subspan(bytes);
+    return taken;
+  }
+  std::span<const std::byte> left_;
+};
+
+// From one rank to all, who do not know how many there are.
+std::vector<std::byte> broadcast(std::vector<std::byte> bytes, int from) {
+  const int size = numbers_of_all(int(bytes.size()))[size_t(from)];
+  const Context::Turn turn;
+  Communicator& world = Context::get().world();
+  bytes.resize(size_t(size));
+  std::vector<std::vector<std::byte>> into(world.local().size(),
+                                           std::vector<std::byte>(bytes.size()));
+  std::vector<CommBuffer> send, recv;
+  for (auto& memory : into) {
+    send.push_back({bytes.data()});
+    recv.push_back({memory.data()});
+  }
+  const std::vector<int> first = first_participants(world, Context::get().ranks());
+  world.broadcast(send, recv, bytes.size(), DType::U8, first[size_t(from)]).wait();
+  return into[0];
+}
+
+}  // namespace
+
+// Tells ranks that joined later what there is: progress, random numbers, and of each tensor type, shape
+// and whose the boxes are; not the boxes. The commit for write().
+const Elastic::Snapshot* Elastic::spread(const Snapshot* own, int64_t number,
+                                         const std::vector<int>& left) {
+  const auto teller = std::ranges::find_if(left, [](int was) { return was != kNewcomer; });
+  Writer out;
+  if (own != nullptr) {
+    for (int64_t n :
+         {own->progress.step, own->progress.samples, int64_t(own->ranks), int64_t(own->random.seed),
+          int64_t(own->random.drawn), int64_t(own->random.trained), int64_t(own->values.size())})
+      out.add(n);
+    for (const auto& [name, value] : own->values) {
+      out.add(name);
+      out.add(int64_t(value.dtype));
+      out.add(value.shape);
+      out.add(int64_t(value.whole));
+      for (const std::vector<LocalBox>& boxes : value.boxes) {
+        out.add(int64_t(boxes.size()));
+        for (const LocalBox& box : boxes) {
+          out.add(box.begin);
+          out.add(box.size);
+        }
+      }
+    }
+  }
+  const std::vector<std::byte> bytes = broadcast(std::move(out.bytes), int(teller - left.begin()));
+  if (own != nullptr) return own;
+  Reader in(bytes);
+  told_ = Snapshot{
+      .progress = {}, .number = number, .rank = kNewcomer, .ranks = 1, .values = {}, .random = {}};
+  Snapshot& told = *told_;
+  told.progress.step = in.number();
+  told.progress.samples = in.number();
+  told.ranks = int(in.number());
+  told.random.seed = uint64_t(in.number());
+  told.random.drawn = uint64_t(in.number());
+  told.random.trained = uint64_t(in.number());
+  for (int64_t values = in.number(); values > 0; --values) {
+    const std::string name = in.text();
+    Value value{.dtype = DType(in.number()), .shape = in.numbers(), .boxes = {}};
+    value.whole = in.number() != 0;
+    for (int rank = 0; rank < told.ranks; ++rank) {
+      std::vector<LocalBox>& boxes = value.boxes.emplace_back();
+      for (int64_t n = in.number(); n > 0; --n) {
+        LocalBox box;
+        box.begin = in.numbers();
+        box.size = in.numbers();
+        boxes.push_back(std::move(box));
+      }
+    }
+    told.values.emplace(name, std::move(value));
+  }
+  return &told;
+}
+
+// The commit that all ranks go on from; kNothing: there is none. Ranks that came later have none, and
+// do not count where another one knows that all of its world had one. Example: ranks 0 and 1 have
+// commit 7 and know that all had it, rank 2 has just joined: 7. Rank 0 has commit 0 and does not know
+// that of rank 1, which has none and was there: nothing, they begin again.
+int64_t Elastic::agree_on_commit() {
+  constexpr int64_t kNothing = Commits<Snapshot>::kNothing;
+  enum : int64_t { WasThere, CameLater, HasOne };
+  const int64_t last = commits_.last_step();
+  const bool came_later = !was_there_ && builtins().joined_later();
+  const int64_t state = last != kNothing ? HasOne : came_later ? CameLater : WasThere;
+  const Message all = least_of_all({last == kNothing ? kMost : last, -commits_.sure(), state});
+  const bool some_sure = -all[1] != kNothing;
+  if (all[0] == kMost && all[2] == CameLater) {
+    CommErrorInfo info;
+    info.rank = Context::get().rank();
+    info.operation = "restore";
+    lost_ =
+        "all ranks that could have had a commit are gone, those that are left came later; load the "
+        "checkpoint";
+    info.detail = lost_;
+    throw StateLost(info);
+  }
+  return all[0] != kMost && (some_sure || all[2] != WasThere) ? all[0] : kNothing;
 }
 
 Progress Elastic::restore(const StateDict& tensors, Caller caller) {
   Call call("restore", caller);
   if (current_capture()) fail("a captured step cannot be restored inside of itself");
   if (!lost_.empty()) fail(lost_);
-  const int64_t last = commits_.last_step(), number = least(last);
-  const Snapshot* common = commits_.return_to(number);
+  const int64_t last = commits_.last_step(), number = agree_on_commit();
+  const Snapshot* common = commits_.return_to(last == Commits<Snapshot>::kNothing ? last : number);
   if (number == Commits<Snapshot>::kNothing) {
     committed_ = -1;
+    was_there_ = true;
     return {};
   }
-  if (common == nullptr)
+  if (common == nullptr && last != Commits<Snapshot>::kNothing)
     fail(fmt::format("the ranks share no commit: this one has number {}, another one number {}",
                      last, number));
+  // Nobody has a newer one any more, so that the next one with its number is one.
+  const std::vector<int> left = numbers_of_all(common ? common->rank : kNewcomer);
+  const bool some_new = std::ranges::find(left, kNewcomer) != left.end();
+  if (some_new) common = spread(common, number, left);
   committed_ = common->progress.step;
-  least(number);  // nobody has a newer one any more, so that the next one with its number is one
-  write(*common, tensors);
+  write(*common, tensors, left);
   const Progress progress = common->progress;
-  if (common->is_divided()) keep(copy(tensors, progress));
+  if (some_new || common->is_divided()) {
+    Snapshot now = copy(tensors, progress);
+    keep(std::move(now), number + 1);
+  }
+  told_.reset();
+  was_there_ = true;
   return progress;
 }
 

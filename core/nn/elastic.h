@@ -22,7 +22,7 @@
 //       return;
 //     } catch (const nn::StateLost&) {                  // two neighbours died at once
 //       throw;                                          // or load the last checkpoint and commit it
-//     } catch (const CommError&) {
+//     } catch (const CommError&) {                    // also where ranks wait to join: RanksJoin
 //       Runtime::reform();
 //     }
 //   }
@@ -62,17 +62,24 @@ class StateLost : public CommError {
   using CommError::CommError;
 };
 
+// The step is committed on all ranks; ranks that were started later wait to be taken in, which
+// Runtime::reform() does. restore() gives them the state.
+class RanksJoin : public CommError {
+ public:
+  using CommError::CommError;
+};
+
 // Threads: one.
 class Elastic {
  public:
   // Keeps the values that these tensors have, which it computes where they are not. All ranks call
   // it with the same progress, further than the last. CommError where a rank does not come: the step
-  // may then be done again. UserError for a tensor that is split over devices.
+  // may then be done again. RanksJoin behind a commit that all have. UserError for a tensor that is split over devices.
   void commit(const StateDict& tensors, const Progress& progress,
               Caller caller = Caller::current());
 
   // Writes what the newest commit that all ranks have kept over the tensors, and the state of the
-  // random numbers. All ranks call it. The tensors may be divided otherwise than they were. Where nobody has
+  // random numbers. All ranks call it, those that joined later, too. The tensors may be divided otherwise than they were. Where nobody has
   // committed, nothing changes. UserError where the tensors are others than those; StateLost.
   Progress restore(const StateDict& tensors, Caller caller = Caller::current());
 
@@ -88,20 +95,24 @@ class Elastic {
   struct Snapshot {
     Progress progress;
     int64_t number = 0;  // of the commits, those of restore() among them; the same on all ranks
-    int rank = 0, ranks = 1;  // of the world that committed
+    int rank = 0, ranks = 1;  // of the world that committed; rank kNewcomer: this one was not there
     std::map<std::string, Value> values;
     RandomState random;
     bool is_divided() const;
   };
   static Snapshot copy(const StateDict& tensors, const Progress& progress);
-  void keep(Snapshot now);
-  void write(const Snapshot& from, const StateDict& tensors);
+  int64_t agree_on_commit();
+  const Snapshot* spread(const Snapshot* own, int64_t number, const std::vector<int>& left);
+  bool keep(Snapshot now, int64_t number);
+  void write(const Snapshot& from, const StateDict& tensors, const std::vector<int>& left);
   void find_lost(const Snapshot& from, const std::vector<int>& left);
   std::vector<std::vector<std::byte>> divide(const Value& from, const Tensor& into,
                                              const std::vector<int>& left);
 
   Commits<Snapshot> commits_;     // by their numbers
   int64_t committed_ = -1;        // step of the last one
+  bool was_there_ = false;        // in a world that knew what was committed, if anything
+  std::optional<Snapshot> told_;  // to a newcomer: what there is, without its bytes
   std::optional<Snapshot> next_;  // until the rank behind has its copy
   // Of a transfer that failed: its memory stays until the group that used it is gone.
   std::vector<std::vector<std::byte>> sent_, received_;

@@ -106,6 +106,15 @@ TEST(LaunchEnvironment, RanksOfOurOwnLauncherMeetAtItsStore) {
   EXPECT_FALSE(launch.meeting.at_first_rank);
 }
 
+TEST(LaunchEnvironment, ARankThatIsStartedLaterHasANumberBehindTheOthers) {
+  const Variables own = {{"TS_RANK", "5"},       {"TS_WORLD_SIZE", "4"}, {"TS_LOCAL_RANK", "1"},
+                         {"TS_LOCAL_SIZE", "2"}, {"TS_STORE", "h:1"},    {"TS_NEWCOMERS", "4"}};
+  EXPECT_TRUE(read(own).is_to_join());
+  EXPECT_FALSE(read(with(own, {{"TS_RANK", "3"}})).is_to_join());
+  expect_error(with(own, {{"TS_NEWCOMERS", "0"}}), "rank 5 of 4");
+  expect_error(with(own, {{"TS_NEWCOMERS", "5"}}), "rank 5 of 4");
+}
+
 TEST(LaunchEnvironment, TheMasterServesTheStore) {
   Variables torchrun = {
       {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <future>
 #include <pthread.h>
 #include <span>
 #include <thread>
@@ -140,6 +141,21 @@ uint64_t StoreServer::refused() const { return state_->gate->refused(); }
 void StoreServer::give_up(int rank, const std::string& reason) {
   asio::post(state_->context,
              [state = state_.get(), rank, reason] { state->values.give_up(rank, reason); });
+}
+
+void StoreServer::set(const std::string& key, const std::string& value) {
+  asio::post(state_->context,
+             [state = state_.get(), key, value] { state->values.set(key, value); });
+}
+
+bool StoreServer::has(const std::string& key) const {
+  std::promise<bool> found;
+  asio::post(state_->context, [&] {
+    std::string ignored;
+    int32_t culprit = -1;
+    found.set_value(state_->values.get(key, ignored, culprit) == Status::Good);
+  });
+  return found.get_future().get();
 }
 
 namespace {

@@ -22,6 +22,8 @@ class StoreServer {
   std::string address() const;  // "127.0.0.1:40123"
   // This rank will set nothing more: who waits for a value under "<anything>/<rank>" is told.
   void give_up(int rank, const std::string& reason);
+  void set(const std::string& key, const std::string& value);  // unless it is set already
+  bool has(const std::string& key) const;
   uint64_t refused() const;  // connections that did not prove to hold the key
 
  private:

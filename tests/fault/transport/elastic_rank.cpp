@@ -7,15 +7,18 @@
 // is negative after that world has begun to form. With "behind" the victim kills itself before it commits that
 // step, and the other rank finds itself without a peer before it has copied anything, which those that
 // commit have: they know one step more. The other form trains in one process, with as many devices as there were ranks, through the same worlds, and nobody dies.
-// With a first word "divided" each rank holds a part of the state only (nn::fully_shard); "steps=300" behind it
-// says how many there are, 100 where it is missing.
+// With a first word "divided" each rank holds a part of the state only (nn::fully_shard); "patient" makes
+// the steps of three ranks last, so that a fourth may come; "steps=300" behind these says how many
+// there are, 100 where it is missing.
 // Lines:
 //   <launched rank> ready <process>
 //   <launched rank> world <ranks> from <step> after <ms since the CommError>
 //   <launched rank> next <step> at <ns of the steady clock> redone <steps>   after the first commit of a later world;
 //                                             of the steps that the rank had done, so many are done again
 //   <launched rank> took <step> <first sample> <end>      once the step is committed
-//   <launched rank> done <hash of weights and optimizer> <ranks>:<steps>...   the worlds it was in
+//   <launched rank> done <hash of weights and optimizer> <ranks>:<steps>...   the worlds it was in; of a rank that came
+//                                             later behind "joined:<step>"
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -24,6 +27,7 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -42,6 +46,7 @@ using namespace tinyshard::testing;
 namespace {
 
 int64_t steps_of_training = 100;
+constexpr int kPatientRanks = 3;
 constexpr int64_t kEach = 2, kData = 97, kWidth = 24;
 using Numbers = std::vector<std::pair<int, int64_t>>;
 
@@ -59,7 +64,7 @@ float input_of(int64_t sample, int64_t i) {
   return float((sample * 53 + i * 17 + sample * i) % 101) / 101 - 0.5f;
 }
 
-bool divided = false;
+bool divided = false, patient = false;
 
 // The same weights in each world, as ranks may die before the first commit.
 Net seeded() {
@@ -129,7 +134,8 @@ class Rank {
     const int ranks = int(training.mesh.size());
     print_line(prefix_ + "world " + std::to_string(ranks) + " from " + std::to_string(at.step) +
                " after " + std::to_string(milliseconds_since(begun_)));
-    const int64_t redone = int64_t(taken_.size()) - at.step;
+    if (taken_.empty()) joined_at_ = at.step;
+    const int64_t redone = std::max<int64_t>(0, int64_t(taken_.size()) - at.step);
     bool is_next = again_;
     forget_from(at.step);
     while (at.step < last) {
@@ -141,6 +147,8 @@ class Rank {
       if (at.step == behind_step_) fall_behind();
       elastic_.commit(training.state, next);
       at = next;
+      if (patient && ranks == kPatientRanks)
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
       if (std::exchange(is_next, false))
         print_line(prefix_ + "next " + std::to_string(at.step) + " at " +
                    std::to_string(Clock::now().time_since_epoch().count()) + " redone " +
@@ -211,11 +219,12 @@ class Rank {
   };
 
   void tell() const {
-    for (const Taken& t : taken_)
+    for (const Taken& t : std::span(taken_).subspan(size_t(joined_at_)))
       print_line(prefix_ + "took " + std::to_string(t.step) + " " + std::to_string(t.first) + " " +
                  std::to_string(t.end));
     std::string schedule;
-    for (size_t i = 0; i < sizes_.size();) {
+    if (joined_at_ > 0) schedule = " joined:" + std::to_string(joined_at_);
+    for (size_t i = size_t(joined_at_); i < sizes_.size();) {
       size_t end = i;
       while (end < sizes_.size() && sizes_[end] == sizes_[i]) ++end;
       schedule += " " + std::to_string(sizes_[i]) + ":" + std::to_string(end - i);
@@ -233,6 +242,7 @@ class Rank {
   uint64_t hash_ = 0;
   Clock::time_point begun_ = Clock::now();
   bool again_ = false;  // a world was lost
+  int64_t joined_at_ = 0;
 };
 
 }  // namespace
@@ -241,6 +251,11 @@ int main(int argc, char** argv) {
   try {
     divided = argc > 1 && std::string(argv[1]) == "divided";
     if (divided) {
+      ++argv;
+      --argc;
+    }
+    patient = argc > 1 && std::string_view(argv[1]) == "patient";
+    if (patient) {
       ++argv;
       --argc;
     }

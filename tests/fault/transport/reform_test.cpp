@@ -71,6 +71,11 @@ TEST(Reform, MoreRanksNeededThanThereAre) {
   const Result job = run("-n 2 --elastic 3", "1");
   EXPECT_NE(job.status, 0);
   EXPECT_NE(job.text.find("--elastic 3, but there are 2 ranks"), std::string::npos) << job.text;
+  for (const std::string range : {"2:4", "0:2", "2:1", "1:", "1:2:2", ":2", "two"}) {
+    const Result bad = run("-n 2 --elastic " + range, "1");
+    EXPECT_NE(bad.status, 0) << range;
+    EXPECT_NE(bad.text.find("--elastic " + range), std::string::npos) << bad.text;
+  }
 }
 
 // Ranks 0 and 2 have copied the state after step 5 when rank 3 dies, rank 1 has not: all of them do
@@ -102,6 +107,28 @@ TEST(Elastic, TheBoxesOfALostRankComeFromItsNeighbour) {
                                          line.substr(worlds) + " 2>&1");
   EXPECT_EQ(undisturbed.count("0" + line), 1u) << undisturbed.text << job.text;
   for (const char* rank : {"1", "3"}) EXPECT_EQ(job.count(rank + line), 1u) << job.text;
+}
+
+// Rank 4 is started in the place of rank 2, which dies; it has the state, whole or in parts, and takes
+// part to the end.
+TEST(Elastic, AnotherOneJoinsInThePlaceOfTheLost) {
+  for (const std::string words : {"patient", "divided patient"}) {
+    const Result job = run("-n 4 --elastic 3:4", words + " 2:20000", TINYSHARD_ELASTIC_RANK);
+    EXPECT_EQ(job.status, 0) << job.text;
+    const size_t at = job.text.find("0 done ");
+    ASSERT_NE(at, std::string::npos) << job.text;
+    const std::string line = job.text.substr(at + 1, job.text.find('\n', at) - at - 1);
+    for (const char* rank : {"1", "3"}) EXPECT_EQ(job.count(rank + line), 1u) << job.text;
+    const size_t worlds = line.find(" 4:");
+    ASSERT_NE(worlds, std::string::npos) << job.text;
+    // The same weights, from the step on at which it joined.
+    const std::string joined = "4" + line.substr(0, worlds) + " joined:";
+    EXPECT_NE(job.text.find(joined), std::string::npos) << joined << "\n" << job.text;
+    EXPECT_EQ(job.text.find(joined + "0"), std::string::npos) << job.text;
+    const Result undisturbed = run_command(std::string(TINYSHARD_ELASTIC_RANK) + " " + words +
+                                           " schedule" + line.substr(worlds) + " 2>&1");
+    EXPECT_EQ(undisturbed.count("0" + line), 1u) << undisturbed.text << job.text;
+  }
 }
 
 // Both at once, before any has told the others: nobody has what rank 1 held.
