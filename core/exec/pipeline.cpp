@@ -83,6 +83,25 @@ void plan_for_gpus(const std::vector<Device*>& kinds, PassContext& context,
   if (!options().serial) schedule.spare_bytes = 64 << 20;
 }
 
+// Values of other shapes or placements may have the same parts on each device. Their storages differ,
+// so all but the first become copies:
+//
+//   zeros({6}) split over three devices, zeros({2}) on each of them     parts: zeros({2}), both
+void separate_results(std::vector<UOp>& parts, std::span<const UOp> values,
+                      std::span<const Sharding> shardings) {
+  NodeMap<size_t> first(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    for (;;) {
+      const size_t* other = first.find(parts[i]);
+      if (!other) first[parts[i]] = i;
+      if (!other || (shardings[*other] == shardings[i] &&
+                     std::ranges::equal(values[*other].shape(), values[i].shape())))
+        break;
+      parts[i] = UOp::make(Op::Contiguous, parts[i].dtype(), {parts[i]});
+    }
+  }
+}
+
 Planned plan(std::span<const UOp> asked) {
   // What passes make comes from what they make it of, not from the call that computes it.
   const OriginScope origin(0);
@@ -107,6 +126,7 @@ Planned plan(std::span<const UOp> asked) {
   else
     plan_for_cpus(context);
   run_passes(context);
+  separate_results(context.roots, roots, context.shardings);
   Planned result{{}, context.shardings};
   ObservedScope event([] { return ObservedEvent{.kind = EventKind::Pass, .name = "schedule"}; });
   result.schedule = make_schedule(context.roots, context.shardings, schedule_options);

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/tensor/jit.h"
 #include "core/tensor/tensor.h"
 #include "tests/devices.h"
 
@@ -125,6 +126,37 @@ TEST(Meshes, ShareConstantsInOneRun) {
 
 // Maxima and minima of parts, and sums of 16-bit integers, travel in a form of their own
 // (multi/wire.h): what is hard in it comes back to the bit.
+// Values whose parts are equal on each device, but which are not of one shape or placement.
+TEST(Meshes, KeepShapesOfResultsWithEqualParts) {
+  TINYSHARD_NEED_DEVICES(3);
+  Mesh mesh({{"a", 3}}, {{device_kind(), DeviceRef::kHere, 0},
+                         {device_kind(), DeviceRef::kHere, 1},
+                         {device_kind(), DeviceRef::kHere, 2}});
+  const std::vector<AxisPlacement> split = {{"a", Shard(0)}};
+  auto made = [&] {
+    return std::vector<Tensor>{Tensor::ones({6}).shard(mesh, split).contiguous(),
+                               Tensor::ones({2}).shard(mesh).contiguous(),
+                               Tensor::ones({5}).shard(mesh, split).contiguous(),
+                               Tensor::ones({6}).shard(mesh, split).contiguous()};
+  };
+  std::vector<Tensor> all = made();
+  Tensor::realize(all);
+  Jit step = made;
+  for (int call = 0; call < 3; ++call) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      const int64_t size = std::vector<int64_t>{6, 2, 5, 6}[i];
+      EXPECT_EQ(all[i].shape(), Dims{size}) << i;
+      EXPECT_EQ(all[i].to_vector<float>(), std::vector<float>(size_t(size), 1)) << i;
+    }
+    all = step();
+  }
+  Tensor none = Tensor::zeros({0, 5}).shard(mesh, {{"a", Shard(1)}}).clone().realize();
+  std::vector<Tensor> empty = {none.matmul(Tensor::ones({5, 2})), none.flip(0)};
+  Tensor::realize(empty);
+  EXPECT_EQ(empty[0].shape(), (Dims{0, 2}));
+  EXPECT_EQ(empty[1].shape(), (Dims{0, 5}));
+}
+
 TEST(Reductions, KeepWhatIsHardOverDevices) {
   TINYSHARD_NEED_DEVICES(2);
   constexpr float kInf = std::numeric_limits<float>::infinity(),
