@@ -36,16 +36,16 @@ class Found:
 
 
 def kill_some(job, draw, killed):
-    """Kills one rank or several of those that train, never all: their numbers, and when."""
+    """Kills one rank or several of those that train, never all: their numbers, and those of the others."""
     living = sorted(set(map(int, re.findall(r"^(\d+) world ", job.text(), re.M))) or set(range(RANKS)))
     living = [rank for rank in living if rank not in killed]
     if len(living) < 2:
-        return []
+        return [], living
     group = draw.sample(living, min(len(living) - 1, draw.choice([1, 1, 1, 1, 2, 3])))
     pids = job.pids()
     for victim in group:
         send(pids[victim], signal.SIGKILL)
-    return group
+    return group, set(living) - set(group)
 
 
 def check_samples(text, rank, steps):
@@ -70,14 +70,14 @@ def check_lost_parts(text, lost, divided, renumbered):
     return None
 
 
-def measure(text, moments, found):
-    """The first step after each kill, as the last of the ranks that are left commits it."""
+def measure(text, kills, found):
+    """The first step after each kill, as the last of the ranks that trained by then and are left commits it."""
     steps = [(int(rank), int(at) * 1e-9, int(redone))
              for rank, at, redone in re.findall(r"^(\d+) next \d+ at (\d+) redone (\d+)$", text, re.M)]
-    for since, until in zip(moments, [*moments[1:], float("inf")]):
+    for (since, left), (until, _) in zip(kills, [*kills[1:], (float("inf"), None)]):
         first = {}
         for rank, at, redone in sorted(steps, key=lambda step: step[1]):
-            if since < at < until:
+            if since < at < until and rank in left:
                 first.setdefault(rank, (at, redone))
         if first:
             found.worlds += 1
@@ -94,11 +94,14 @@ def trial(job_of, draw, found):
     try:
         if not job.ready():
             return "the job did not begin", job
-        groups, moments = [], []
+        groups, kills = [], []
         for _ in range(draw.randrange(1, 7 if grows else 4)):
             time.sleep(draw.uniform(0, 0.6 if grows else 0.3))
-            moments.append(time.monotonic())
-            groups.append(kill_some(job, draw, {rank for group in groups for rank in group}))
+            since = time.monotonic()
+            group, left = kill_some(job, draw, {rank for group in groups for rank in group})
+            groups.append(group)
+            if group:
+                kills.append((since, left))
         status = job.finish()
         text = job.text()
         about = f"(kills {groups}{', divided' if divided else ''}{', others join' if grows else ''})"
@@ -111,7 +114,7 @@ def trial(job_of, draw, found):
         found.kills += len(lost & killed)
         found.at_once += sum(len(lost & set(group)) for group in groups if len(lost & set(group)) > 1)
         found.joined += len([rank for rank in trained if rank >= RANKS])
-        measure(text, moments, found)
+        measure(text, kills, found)
         if LOST.search(text):
             found.parts_lost += 1
             problem = check_lost_parts(text, lost, divided, grows)
