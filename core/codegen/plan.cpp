@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 #include <ranges>
 
 #include "core/base/error.h"
@@ -13,9 +14,10 @@ namespace {
 
 // --- which stores share a nest -------------------------------------------------------------------
 
-// Nodes that are worth sharing (folds and loads) below `store`.
-void collect_shared(const Graph& graph, int root, std::vector<char>& seen) {
-  std::vector<int> stack{root};
+// What is computed for `roots`.
+std::vector<char> needed_by(const Graph& graph, std::span<const int> roots) {
+  std::vector<char> seen(graph.size());
+  std::vector<int> stack(roots.begin(), roots.end());
   while (!stack.empty()) {
     int node = stack.back();
     stack.pop_back();
@@ -23,56 +25,93 @@ void collect_shared(const Graph& graph, int root, std::vector<char>& seen) {
     seen[node] = 1;
     for (int source : graph.sources(node)) stack.push_back(source);
   }
+  return seen;
+}
+
+// Stores that must run in one nest, since nests run in any order: those that read memory which
+// another replaces, with that one. Each group holds places in `stores`, and all of its members
+// have loops that contain each other.
+//
+//   a = x;  b = y;  x = x + y;  y = 2 * y     is one group: a comes before x, b before y, and x and y
+//                                             read each other's memory
+//
+// although a and b have nothing in common.
+std::vector<std::vector<int>> tied_stores(const Graph& graph, std::span<const int> stores,
+                                          const std::vector<std::vector<char>>& needs) {
+  auto memory = [&](int access) {
+    int slot = graph.slot(access), alias = graph.param(slot).alias;
+    return alias >= 0 ? alias : slot;
+  };
+  std::vector<int> group(stores.size());
+  std::iota(group.begin(), group.end(), 0);
+  auto join = [&](int a, int b) {
+    const auto [first, second] = std::minmax(group[a], group[b]);
+    std::ranges::replace(group, second, first);
+  };
+  std::vector<std::vector<int>> writers(graph.params());
+  for (size_t s = 0; s < stores.size(); ++s) writers[memory(stores[s])].push_back(int(s));
+  for (size_t s = 0; s < stores.size(); ++s) {
+    for (int node = 0; node < graph.size(); ++node) {
+      if (!needs[s][node] || graph[node].op != Op::Load) continue;
+      for (int writer : writers[memory(node)]) join(int(s), writer);
+    }
+  }
+  std::vector<std::vector<int>> groups;
+  for (size_t s = 0; s < stores.size(); ++s) {
+    groups.emplace_back();
+    for (size_t t = s; t < stores.size(); ++t) {
+      if (group[t] == int(s)) groups.back().push_back(int(t));
+    }
+    if (groups.back().empty()) groups.pop_back();
+  }
+  return groups;
 }
 
 // Stores whose loops contain each other and which share a Fold or a Load run in one nest. So do
-// stores of which one reads what another replaces: nests run in any order.
+// those that are tied.
 std::vector<std::vector<int>> split_stores(const Graph& graph) {
   std::vector<int> order(graph.stores().begin(), graph.stores().end());
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return std::popcount(graph[a].varies) > std::popcount(graph[b].varies);
   });
+  std::vector<std::vector<char>> needs;
+  for (int store : order) needs.push_back(needed_by(graph, {&store, 1}));
+  auto chain = [&](int a, int b) {
+    RangeSet x = graph[a].varies, y = graph[b].varies;
+    return (x & y) == x || (x & y) == y;
+  };
   std::vector<std::vector<int>> nests;
   std::vector<std::vector<char>> reached;
-  auto buffer = [&](int access) {
-    int slot = graph.slot(access), alias = graph.param(slot).alias;
-    return alias >= 0 ? alias : slot;
-  };
-  std::vector<int> reader(graph.params(), -1), writer(graph.params(), -1);  // nests, by buffer
-  for (int store : order) {
-    RangeSet varies = graph[store].varies;
-    std::vector<char> mine(graph.size());
-    collect_shared(graph, store, mine);
-    size_t chosen = nests.size();
-    int tied = reader[buffer(store)];
-    for (int node = 0; node < graph.size() && tied < 0; ++node) {
-      if (mine[node] && graph[node].op == Op::Load) tied = writer[buffer(node)];
-    }
-    for (size_t n = 0; n < nests.size() && chosen == nests.size(); ++n) {
-      bool chain = true, same = false;
-      if (tied >= 0 && tied != static_cast<int>(n)) continue;
-      for (int other : nests[n]) {
-        RangeSet theirs = graph[other].varies;
-        chain = chain && ((varies & theirs) == varies || (varies & theirs) == theirs);
-        same = same || varies == theirs;
+  for (const std::vector<int>& group : tied_stores(graph, order, needs)) {
+    std::vector<int> stores;
+    for (int place : group) stores.push_back(order[place]);
+    const std::vector<char> mine = needed_by(graph, stores);
+    auto all_chain = [&](const std::vector<int>& others) {
+      return std::ranges::all_of(stores, [&](int a) {
+        return std::ranges::all_of(others, [&](int b) { return chain(a, b); });
+      });
+    };
+    check_internal(all_chain(stores),
+                   "stores that replace what others read have loops of their own");
+    size_t chosen = 0;
+    for (; chosen < nests.size(); ++chosen) {
+      bool shares = false;
+      for (int a : stores) {
+        for (int b : nests[chosen])
+          shares |= graph[a].varies != 0 && graph[a].varies == graph[b].varies;
       }
-      bool shares = (same && varies != 0) || tied >= 0;
       for (int node = 0; node < graph.size() && !shares; ++node) {
-        shares = mine[node] && reached[n][node] &&
+        shares = mine[node] && reached[chosen][node] &&
                  (graph[node].op == Op::Fold || graph[node].op == Op::Load);
       }
-      if (chain && shares) chosen = n;
+      if (shares && all_chain(nests[chosen])) break;
     }
     if (chosen == nests.size()) {
       nests.emplace_back();
       reached.emplace_back(graph.size());
     }
-    nests[chosen].push_back(store);
-    writer[buffer(store)] = static_cast<int>(chosen);
-    for (int node = 0; node < graph.size(); ++node) {
-      reached[chosen][node] |= mine[node];
-      if (mine[node] && graph[node].op == Op::Load) reader[buffer(node)] = static_cast<int>(chosen);
-    }
+    nests[chosen].insert(nests[chosen].end(), stores.begin(), stores.end());
+    for (int node = 0; node < graph.size(); ++node) reached[chosen][node] |= mine[node];
   }
   for (auto& nest : nests) std::sort(nest.begin(), nest.end());
   return nests;
@@ -213,8 +252,7 @@ class NestBuilder {
   // The range along which most loads are contiguous becomes the innermost one.
   void move_best_inwards(std::span<const int> values, std::vector<int>& order) {
     if (order.size() < 2) return;
-    std::vector<char> below(graph_.size());
-    for (int value : values) collect_shared(graph_, value, below);
+    const std::vector<char> below = needed_by(graph_, values);
     int best = order.back(), best_score = -1;
     for (int r : std::views::reverse(order)) {
       int score = 0;

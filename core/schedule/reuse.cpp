@@ -1,6 +1,7 @@
 #include "core/schedule/reuse.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "core/rewrite/affine.h"
 #include "core/schedule/loops.h"
@@ -54,19 +55,25 @@ bool same_elements(const UOp& read, const UOp& stored, std::span<const UOp> loop
   return folded == left;
 }
 
+// Outputs over loops of which none contains the other are stored one after the other: a value that
+// two of them read cannot be replaced between.
+bool in_one_nest(const KernelDraft& draft, FreeRanges& free_ranges) {
+  std::vector<std::vector<UOp>> loops;
+  for (const auto& out : draft.outputs) loops.push_back(free_ranges(out.index));
+  std::ranges::sort(loops, {}, &std::vector<UOp>::size);
+  auto within = [](const std::vector<UOp>& a, const std::vector<UOp>& b) {
+    return std::ranges::all_of(a, [&](const UOp& r) { return contains(b, r); });
+  };
+  return std::ranges::adjacent_find(loops, std::not_fn(within)) == loops.end();
+}
+
 }  // namespace
 
 bool may_replace(const KernelDraft& draft, const KernelDraft::Output& output, int buffer,
                  FreeRanges& free_ranges) {
-  const std::vector<UOp> stored_over = free_ranges(output.index);
+  if (!in_one_nest(draft, free_ranges)) return false;
   std::vector<UOp> before = toposort(std::span(&output.value, 1));
   for (const auto& out : draft.outputs) {
-    // Outputs over loops of which none contains the other may be stored one after the other.
-    const std::vector<UOp> loops = free_ranges(out.index);
-    auto within = [](const std::vector<UOp>& a, const std::vector<UOp>& b) {
-      return std::ranges::all_of(a, [&](const UOp& r) { return contains(b, r); });
-    };
-    if (!within(loops, stored_over) && !within(stored_over, loops)) return false;
     for (const UOp& load : own_loads(out.value, buffer, free_ranges)) {
       if (!(load.src(1) == output.index)) return false;
     }

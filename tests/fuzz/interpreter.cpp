@@ -88,10 +88,7 @@ Array converted(const Array& x, Type type) {
     if (!e.known()) {
       to.err = kUnknown;
     } else if (is_float(x.type) && is_float(type)) {
-      // From f64, 16 bits are reached by way of f32, whose rounding may make a tie.
-      double v =
-          x.type == Type::F64 && is_half(type) && !Unrounded::on() ? rounded(Type::F32, e.v) : e.v;
-      to = element(type, {v, e.err});
+      to = element(type, {e.v, e.err});
     } else if (is_float(type)) {
       to = element(type, {as_double(x.type, e.n), 0});
     } else if (is_float(x.type)) {

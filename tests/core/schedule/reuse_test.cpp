@@ -188,6 +188,20 @@ TEST_F(MayReplace, SumsWithinSums) {
   EXPECT_FALSE(may_replace(binary(Op::Add, sum(inner, row_), sum(up_to(inner, row_, i_), row_))));
 }
 
+// A value that is the same for all rows and columns, read along the rows by one result and along
+// the columns by another: loops run one after the other, and no third result may lie where it was.
+TEST_F(MayReplace, NotWhatTwoNestsRead) {
+  const UOp none = index_const(0), value = read(none, none);
+  KernelDraft draft;
+  draft.loops = {i_, j_};
+  draft.outputs.push_back({0, none, binary(Op::Add, value, value)});
+  draft.outputs.push_back({2, i_, binary(Op::Mul, value, value)});
+  FreeRanges free_ranges;
+  EXPECT_TRUE(tinyshard::may_replace(draft, draft.outputs[0], 1, free_ranges));
+  draft.outputs.push_back({3, j_, value});
+  EXPECT_FALSE(tinyshard::may_replace(draft, draft.outputs[0], 1, free_ranges));
+}
+
 // --- values --------------------------------------------------------------------------------------
 
 // Each is computed by itself: nobody else reads what is in between.
