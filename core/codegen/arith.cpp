@@ -53,6 +53,7 @@ Arith::Arith(llvm::IRBuilder<>& builder, llvm::Module& module, const Target& tar
   };
   has_avx512_ = target.triple.starts_with("x86_64") && has("+avx512f") && has("+avx512dq") &&
                 has("+avx512vl");
+  has_plain_avx_ = target.triple.starts_with("x86_64") && has("+avx") && !has("+avx512f");
   is_gpu_ = target.is_gpu();
   has_f16_ = target.triple.starts_with("aarch64") || has("+f16c") || is_gpu_;
 }

@@ -18,6 +18,9 @@ class Arith {
  public:
   Arith(llvm::IRBuilder<>& builder, llvm::Module& module, const Target& target);
 
+  // An x86 processor with the vectors of AVX and without those of AVX-512.
+  bool has_plain_avx() const { return has_plain_avx_; }
+
   // Types of a value in registers and in memory; lanes == 1 is a scalar.
   llvm::Type* type(DType dtype, int lanes = 1) const;
   llvm::Type* memory_type(DType dtype, int lanes = 1) const;
@@ -66,7 +69,7 @@ class Arith {
 
   llvm::IRBuilder<>& b_;
   llvm::Module& module_;
-  bool has_f16_, has_avx512_, is_gpu_;
+  bool has_f16_, has_avx512_, has_plain_avx_, is_gpu_;
 };
 
 // math.cpp: accurate to about an ulp (on GPUs exp2 of f32 to two), right at 0, infinities, NaN and

@@ -88,6 +88,8 @@ class Emitter {
 
   // --- emit_memory.cpp ---
   Values make_load(int node, int place, int lanes);
+  llvm::Value* masked_load(llvm::Type* type, llvm::Value* address, llvm::Align align,
+                           llvm::Value* mask);
   llvm::Value* load_one(int node, int place, int lanes, int instance);
   void emit_stores(int scope);
   void store_one(int store, int scope, int lanes, int instance, llvm::Value* value,

@@ -2,7 +2,11 @@
 // where all lanes read one element, masked or gathered elements elsewhere.
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <optional>
+
+#include <llvm/Analysis/VectorUtils.h>
+#include <llvm/IR/IntrinsicsX86.h>
 
 #include "core/codegen/emit.h"
 
@@ -42,6 +46,10 @@ std::optional<Span> make_span(const Graph::Pattern& pattern, int active) {
   return span;
 }
 
+int length_of(const Value* vector) {
+  return static_cast<int>(llvm::cast<llvm::FixedVectorType>(vector->getType())->getNumElements());
+}
+
 }  // namespace
 
 Value* Emitter::zeros() {
@@ -63,6 +71,35 @@ llvm::Align Emitter::access_alignment(int access, int scope, int lanes, bool vec
   uint64_t bytes =
       static_cast<uint64_t>(elements) * itemsize(graph_.param(graph_.slot(access)).dtype);
   return llvm::Align(bytes == 0 ? 64 : std::min<uint64_t>(64, bytes & -bytes));
+}
+
+// Zeros where the mask is false. On processors with AVX and without AVX-512, LLVM 19 loads all of a
+// register of which the mask can hold for no lane, as the second one of (valid and 11110000) on
+// eight doubles: other values than zeros, from memory that need not be there. Its intrinsics for
+// one register each are taken as they are.
+Value* Emitter::masked_load(llvm::Type* type, Value* address, llvm::Align align, Value* mask) {
+  const unsigned bits = type->getScalarSizeInBits();
+  if (llvm::isa<llvm::Constant>(mask) || !arith_.has_plain_avx() || bits < 32) {
+    return b_.CreateMaskedLoad(type, address, align, mask, llvm::Constant::getNullValue(type));
+  }
+  const int lanes = length_of(mask), width = 256 / static_cast<int>(bits);
+  const auto id = bits == 32 ? llvm::Intrinsic::x86_avx_maskload_ps_256
+                             : llvm::Intrinsic::x86_avx_maskload_pd_256;
+  auto* flags = llvm::FixedVectorType::get(b_.getIntNTy(bits), static_cast<unsigned>(width));
+  llvm::SmallVector<Value*, 8> registers;
+  for (int first = 0; first < lanes; first += width) {
+    llvm::SmallVector<int, 64> from;
+    for (int i = first; i < first + width; ++i) from.push_back(std::min(i, lanes));  // then false
+    Value* mine = b_.CreateShuffleVector(mask, llvm::Constant::getNullValue(mask->getType()), from);
+    registers.push_back(b_.CreateIntrinsic(
+        id, {},
+        {b_.CreateConstGEP1_64(type->getScalarType(), address, static_cast<uint64_t>(first)),
+         b_.CreateSExt(mine, flags)}));
+  }
+  Value* all = llvm::concatenateVectors(b_, registers);
+  llvm::SmallVector<int, 64> wanted(static_cast<size_t>(lanes));
+  std::iota(wanted.begin(), wanted.end(), 0);
+  return b_.CreateBitCast(b_.CreateShuffleVector(all, wanted), type);
 }
 
 Emitter::Values Emitter::make_load(int node, int place, int lanes) {
@@ -131,9 +168,8 @@ Value* Emitter::load_one(int node, int place, int lanes, int instance) {
     if (fault_) address = checked(node, address, lanes, both(mask, valid));
     if (valid && !by_lane) address = guarded(address, valid);
     if (by_lane) mask = both(mask, valid);
-    Value* x = mask ? static_cast<Value*>(b_.CreateMaskedLoad(type, address, align, mask,
-                                                              llvm::Constant::getNullValue(type)))
-                    : b_.CreateAlignedLoad(type, address, align);
+    Value* x =
+        mask ? masked_load(type, address, align, mask) : b_.CreateAlignedLoad(type, address, align);
     return arith_.from_memory(x, info.dtype);
   }
   if (pattern && !gather) {
@@ -167,8 +203,7 @@ Value* Emitter::load_one(int node, int place, int lanes, int instance) {
         address = checked(node, address, length, all);
       }
       if (whole) address = guarded(address, valid);
-      Value* x = b_.CreateMaskedLoad(span_type, address, one, use,
-                                     llvm::Constant::getNullValue(span_type));
+      Value* x = masked_load(span_type, address, one, use);
       llvm::SmallVector<int, 64> pick;
       for (int i = 0; i < lanes; ++i)
         pick.push_back(i < open_[vector].active

@@ -97,7 +97,7 @@ KernelSource& Kernel::source() {
 
 std::shared_ptr<const CompiledKernel> Kernel::compile() {
   const KernelSource* pointer = &source();
-  return compile_kernels(std::span(&pointer, 1), machine().target())[0];
+  return compile_kernels(std::span(&pointer, 1), target_.value_or(machine().target()))[0];
 }
 
 void Kernel::run(int parts) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,7 @@ class Kernel {
   KernelSource& source();
   std::vector<int64_t> coordinates;
 
+  void compile_for(const Target& target) { target_ = target; }  // instead of the machine's own
   std::shared_ptr<const CompiledKernel> compile();
   // Runs generated code in `parts` parts, last part first, where the machine can.
   void run(int parts = 1);
@@ -79,6 +81,7 @@ class Kernel {
   std::vector<UOp> stores_;
   std::vector<std::unique_ptr<GuardedBuffer>> buffers_;
   int64_t next_range_ = 0;
+  std::optional<Target> target_;
 };
 
 double ulp(DType dtype, double value);

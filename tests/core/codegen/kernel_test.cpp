@@ -1,6 +1,7 @@
 // Structure of kernels: loops, folds, loads and stores of every shape.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -41,25 +42,36 @@ TEST(Kernel, ColumnSums) {
   }
 }
 
+// Rows of which this machine's plan makes sums side by side.
+int largest_tile(Kernel& kernel) {
+  codegen::Graph graph(kernel.source());
+  const codegen::Plan plan = codegen::make_plan(graph, machine().target());
+  int tile = 1;
+  for (const codegen::Nest& nest : plan.nests) {
+    for (const codegen::Scope& scope : nest.scopes) tile = std::max(tile, scope.tile);
+  }
+  return tile;
+}
+
 // Sums that go into one row of many, whose number is an operand: the loop over the rows takes one
-// step, and several sums are made side by side, as where there is no such loop.
+// step, and as many sums are made side by side as where there is no such loop.
 TEST(Kernel, SumsIntoOneRow) {
   constexpr int64_t kSums = 64, kTerms = 768, kRows = 4096;
-  Kernel k("sums_into_one_row");
-  const int in = k.param(DType::F32, kTerms), matrix = k.param(DType::F32, kSums * kTerms),
-            place = k.param(DType::I64, 1), out = k.param(DType::F32, kRows * kSums);
-  const UOp i = k.loop(kSums), row = k.loop(kRows), f = k.fold_range(kTerms);
-  const UOp here = binary(Op::CmpEq, cast(row, DType::I64), k.load(place, index_const(0)));
-  k.store(out, row * kSums + i, sum(k.load(in, f) * k.load(matrix, i * kTerms + f), {f}), here);
-  k.buffer(place).set(0, 77);
-  k.check(8, 1e-4);
+  auto make = [](Kernel& k, bool rows) {
+    const int in = k.param(DType::F32, kTerms), matrix = k.param(DType::F32, kSums * kTerms),
+              place = k.param(DType::I64, 1), out = k.param(DType::F32, kRows * kSums);
+    const UOp i = k.loop(kSums), row = rows ? k.loop(kRows) : index_const(0),
+              f = k.fold_range(kTerms);
+    const UOp here = binary(Op::CmpEq, cast(row, DType::I64), k.load(place, index_const(0)));
+    k.store(out, row * kSums + i, sum(k.load(in, f) * k.load(matrix, i * kTerms + f), {f}), here);
+    k.buffer(place).set(0, rows ? 77 : 0);
+  };
+  Kernel into_one_row("sums_into_one_row"), alone("sums_alone");
+  make(into_one_row, true);
+  make(alone, false);
+  into_one_row.check(8, 1e-4);
   if (machine().target().is_gpu()) return;
-  codegen::Graph graph(k.source());
-  const codegen::Plan plan = codegen::make_plan(graph, machine().target());
-  ASSERT_EQ(plan.nests.size(), 1U);
-  int tile = 1;
-  for (const codegen::Scope& scope : plan.nests[0].scopes) tile = std::max(tile, scope.tile);
-  EXPECT_GT(tile, 1);
+  EXPECT_EQ(largest_tile(into_one_row), largest_tile(alone));
 }
 
 // The second fold needs the first one's result in each thread that shares it.
@@ -74,6 +86,23 @@ TEST(Kernel, VariancesOfColumnsAndRows) {
       k.store(out, i, sum(off * off, {g}) * real(1.0 / n));
       k.check(8, 1e-5);
     }
+  }
+}
+
+// Two results of one element each that have nothing in common, beside stores to what they read:
+// whatever runs first, all four see the values from before.
+TEST(Kernel, WhatIsReplacedWhileOthersReadIt) {
+  for (bool elements : {false, true}) {
+    Kernel k("replaced_beside_readers");
+    const int64_t n = elements ? 19 : 1;
+    const int a = k.param(DType::F32, n), b = k.param(DType::F32, n), x = k.param(DType::F32, n),
+              y = k.param(DType::F32, n);
+    const UOp i = elements ? k.loop(n) : index_const(0);
+    k.store(a, i, k.load(x, i) * real(3));
+    k.store(b, i, k.load(y, i) * real(5));
+    k.store(x, i, k.load(x, i) + k.load(y, i));
+    k.store(y, i, k.load(y, i) * real(2));
+    k.check(0);
   }
 }
 
@@ -333,26 +362,39 @@ TEST(Kernel, StridesOfEveryType) {
   }
 }
 
-TEST(Kernel, PaddedLoads) {
+// Of rows of n elements with a border of zeros: whole rows and parts of vectors are invalid.
+void check_padded_loads(DType dtype, const std::optional<Target>& target = std::nullopt) {
   for (int64_t n : {1, 5, 16, 60, 130}) {
     Kernel k("pad" + std::to_string(n));
-    int a = k.param(DType::F32, 6 * n), out = k.param(DType::F32, 9 * (n + 5)),
-        flags = k.param(DType::Bool, n + 5), rows = k.param(DType::F32, 9 * n);
+    if (target) k.compile_for(*target);
+    int a = k.param(dtype, 6 * n), out = k.param(dtype, 9 * (n + 5));
     UOp i = k.loop(9), j = k.loop(n + 5);
     UOp row = index_const(1) < i, row_end = i < index_const(8), column = index_const(2) < j,
         column_end = j < index_const(n + 3);
     UOp valid = binary(Op::And, binary(Op::And, row, row_end), binary(Op::And, column, column_end));
-    k.store(out, i * (n + 5) + j,
-            k.load(a, (i - index_const(2)) * n + (j - index_const(3)), valid) + real(1));
+    UOp padded = k.load(a, (i - index_const(2)) * n + (j - index_const(3)), valid);
+    k.store(out, i * (n + 5) + j, padded + padded);
     k.check(0);
     Kernel u("pad_rows" + std::to_string(n));
-    a = u.param(DType::F32, 6 * n), rows = u.param(DType::F32, 9 * n);
+    if (target) u.compile_for(*target);
+    int rows = (a = u.param(dtype, 6 * n), u.param(dtype, 9 * n));
     i = u.loop(9), j = u.loop(n);
     valid = binary(Op::And, index_const(1) < i, i < index_const(8));
     u.store(rows, i * n + j, u.load(a, (i - index_const(2)) * n + j, valid));
     u.check(0);
-    (void)flags;
   }
+}
+
+TEST(Kernel, PaddedLoads) { check_padded_loads(DType::F32); }
+
+TEST(Kernel, PaddedLoadsWithoutAvx512) {
+  Target target = machine().target();
+  if (target.features.find("+avx2") == std::string::npos) GTEST_SKIP() << "no processor with AVX2";
+  for (size_t at = 0; (at = target.features.find("+avx512", at)) != std::string::npos;)
+    target.features[at] = '-';
+  target.vector_bits = 256;
+  for (DType dtype : {DType::F32, DType::F64, DType::I32, DType::I64, DType::F16, DType::U8})
+    check_padded_loads(dtype, target);
 }
 
 TEST(Kernel, PoolingWindows) {
