@@ -15,9 +15,7 @@
 #include <bit>
 #include <limits>
 
-#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/Intrinsics.h>
-#include <llvm/IR/IntrinsicsNVPTX.h>
 
 #include "core/base/error.h"
 #include "core/dtype/half.h"
@@ -54,8 +52,8 @@ Arith::Arith(llvm::IRBuilder<>& builder, llvm::Module& module, const Target& tar
   has_avx512_ = target.triple.starts_with("x86_64") && has("+avx512f") && has("+avx512dq") &&
                 has("+avx512vl");
   has_plain_avx_ = target.triple.starts_with("x86_64") && has("+avx") && !has("+avx512f");
-  is_gpu_ = target.is_gpu();
-  has_f16_ = target.triple.starts_with("aarch64") || has("+f16c") || is_gpu_;
+  dialect_ = GpuDialect::of(target);
+  has_f16_ = target.triple.starts_with("aarch64") || has("+f16c") || dialect_;
 }
 
 // --- representation ------------------------------------------------------------------------------
@@ -165,10 +163,9 @@ Value* Arith::index_width(Value* index, unsigned bits) {
 
 Value* Arith::round_bf16(Value* x, bool same_nan) {
   // The upper half of a pair is where a bf16 has its bits as an f32.
-  if (is_gpu_ && !same_nan) {
+  if (dialect_ && !same_nan) {
     Value* zero = ConstantFP::get(x->getType(), 0.0);
-    Value* pair = b_.CreateIntrinsic(llvm::Intrinsic::nvvm_ff2bf16x2_rn, {}, {x, zero});
-    return b_.CreateBitCast(pair, x->getType());
+    return b_.CreateBitCast(dialect_->pair(b_, DType::BF16, zero, x), x->getType());
   }
   Type* i32 = like(x, b_.getInt32Ty());
   Value* bits = b_.CreateBitCast(x, i32);
@@ -283,8 +280,9 @@ Value* Arith::bitcast(Value* x, DType from, DType to) {
   if (itemsize(from) != itemsize(to))
     throw InternalError("bitcast between types of different size");
   // Through the integer that lies in memory; GPUs have a NaN of their own when they round.
-  if (is_gpu_ && from == DType::BF16) x = round_bf16(x, true);
-  Value* memory = is_gpu_ && from == DType::F16 ? f16_bits(x) : to_memory(x, from, is_gpu_);
+  const bool own_nan = dialect_ != nullptr;
+  if (own_nan && from == DType::BF16) x = round_bf16(x, true);
+  Value* memory = own_nan && from == DType::F16 ? f16_bits(x) : to_memory(x, from, own_nan);
   Type* target = like(x, memory_type(to));
   return from_memory(b_.CreateBitCast(memory, target), to);
 }
@@ -298,7 +296,7 @@ Value* Arith::extremum(bool largest, DType dtype, Value* a, Value* b) {
                                : (largest ? llvm::Intrinsic::umax : llvm::Intrinsic::umin);
     return b_.CreateBinaryIntrinsic(id, a, b);
   }
-  if (is_gpu_ && dtype != DType::F64) {
+  if (dialect_ && dtype != DType::F64) {
     auto id = largest ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum;
     return b_.CreateBinaryIntrinsic(id, a, b);
   }
@@ -309,7 +307,7 @@ Value* Arith::extremum(bool largest, DType dtype, Value* a, Value* b) {
 
 // Of floats. Where 16 bits are kept GPUs divide to two ulps of f32, without a rare branch.
 Value* Arith::quotient(DType dtype, Value* a, Value* b) {
-  if (!is_gpu_) {
+  if (!dialect_) {
     // LLVM 19 takes lanes in which both operands are known to be 0 for 0 in the quotient, too, and
     // drops the mask that would keep their NaN out of a sum. A fence hides what it knows.
     if (b->getType()->isVectorTy() && !llvm::isa<llvm::Constant>(b))
@@ -317,10 +315,7 @@ Value* Arith::quotient(DType dtype, Value* a, Value* b) {
     return b_.CreateFDiv(a, b);
   }
   if (!is_half(dtype)) return b_.CreateFDiv(a, b);
-  Type* f32 = b_.getFloatTy();
-  auto* divide = llvm::InlineAsm::get(llvm::FunctionType::get(f32, {f32, f32}, false),
-                                      "div.full.f32 $0, $1, $2;", "=f,f,f", false);
-  return b_.CreateCall(divide, {a, b});
+  return dialect_->quotient(b_, a, b);
 }
 
 Value* Arith::shift(Op op, DType dtype, Value* x, Value* by) {
@@ -396,7 +391,7 @@ Value* Arith::emit(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
 Value* Arith::compute(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
   bool real = is_float(source), boolean = source == DType::Bool, sign = is_signed(source);
   Type* t = x[0]->getType();
-  Math math(b_, module_, has_avx512_, is_gpu_);
+  Math math(b_, module_, has_avx512_, dialect_);
   switch (op) {
     case Op::Neg:
       return real ? b_.CreateFNeg(x[0]) : boolean ? x[0] : b_.CreateNeg(x[0]);

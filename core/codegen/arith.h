@@ -8,6 +8,7 @@
 #include <llvm/ADT/STLFunctionalExtras.h>
 #include <llvm/IR/IRBuilder.h>
 
+#include "core/codegen/gpu/dialect.h"
 #include "core/dtype/dtype.h"
 #include "core/runtime/target.h"
 #include "core/uop/op.h"
@@ -69,15 +70,16 @@ class Arith {
 
   llvm::IRBuilder<>& b_;
   llvm::Module& module_;
-  bool has_f16_, has_avx512_, has_plain_avx_, is_gpu_;
+  bool has_f16_, has_avx512_, has_plain_avx_;
+  const GpuDialect* dialect_;  // null on processors
 };
 
 // math.cpp: accurate to about an ulp (on GPUs exp2 of f32 to two), right at 0, infinities, NaN and
 // subnormals.
 class Math {
  public:
-  Math(llvm::IRBuilder<>& builder, llvm::Module& module, bool has_avx512, bool is_gpu)
-      : b_(builder), module_(module), has_avx512_(has_avx512), is_gpu_(is_gpu) {}
+  Math(llvm::IRBuilder<>& builder, llvm::Module& module, bool has_avx512, const GpuDialect* dialect)
+      : b_(builder), module_(module), has_avx512_(has_avx512), dialect_(dialect) {}
   llvm::Value* exp2(llvm::Value* x);  // f32, f64
   llvm::Value* log2(llvm::Value* x);
   llvm::Value* sin(llvm::Value* x);
@@ -99,7 +101,8 @@ class Math {
 
   llvm::IRBuilder<>& b_;
   llvm::Module& module_;
-  bool has_avx512_, is_gpu_;
+  bool has_avx512_;
+  const GpuDialect* dialect_;
 };
 
 // Flags of the products and sums that may become fused multiply-adds; all other code has none.

@@ -74,7 +74,7 @@ KernelPointer compile_one(const KernelSource& source, const Target& target, Phas
     times.plan_ms += codegen::thread_cpu_ms() - start;
     kernel->cost_ns = plan.cost_ns;
     kernel->bytes_moved = plan.bytes_moved;
-    kernel->code = codegen::gpu::build_ptx(graph, plan, target, kernel->code.entry, times);
+    kernel->code = codegen::gpu::build_code(graph, plan, target, kernel->code.entry, times);
     return kernel;
   }
   Plan plan = codegen::make_plan(graph, target);

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include <llvm/IR/Intrinsics.h>
-#include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/Module.h>
 
@@ -176,9 +175,7 @@ Value* Math::exp2(Value* x) {
   auto* vector = llvm::dyn_cast<FixedVectorType>(x->getType());
   if (has_avx512_ && vector && vector->getNumElements() * (single ? 32 : 64) >= 128)
     return exp2_avx512(x);
-  // Of relative error 2^-22 at most, subnormal results and special values included.
-  if (is_gpu_ && single && !vector)
-    return b_.CreateIntrinsic(llvm::Intrinsic::nvvm_ex2_approx_f, {}, {x});
+  if (dialect_ && single && !vector) return dialect_->exp2(b_, x);
   Type* bits = like(x, single ? b_.getInt32Ty() : b_.getInt64Ty());
   int mantissa = single ? 23 : 52, bias = single ? 127 : 1023;
   // Below the smallest subnormal and above the largest number nothing changes any more; NaN stays.

@@ -36,7 +36,7 @@ llvm::Function* Math::fmod_function(Type* type) {
   if (llvm::Function* existing = module_.getFunction(name)) return existing;
   auto* function = llvm::Function::Create(llvm::FunctionType::get(type, {type, type}, false),
                                           llvm::Function::InternalLinkage, name, module_);
-  if (!is_gpu_) function->addFnAttr(llvm::Attribute::NoInline);
+  if (!dialect_) function->addFnAttr(llvm::Attribute::NoInline);
   function->addFnAttr(llvm::Attribute::NoUnwind);
 
   const unsigned stored = single ? 23 : 52, digits = stored + 1;  // of a mantissa

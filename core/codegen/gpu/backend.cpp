@@ -1,10 +1,9 @@
-// The only file that drives LLVM for GPUs: the usual passes, then PTX. The driver makes machine
-// code of it.
+// The only file that drives LLVM for GPUs: the usual passes, then text that the GPU's driver makes
+// machine code of.
 #include "core/codegen/gpu/backend.h"
 
 #include <algorithm>
 #include <memory>
-#include <mutex>
 
 #include <fmt/format.h>
 #include <llvm/ADT/SmallVector.h>
@@ -17,7 +16,6 @@
 #include <llvm/MC/MCSubtargetInfo.h>
 #include <llvm/MC/TargetRegistry.h>
 #include <llvm/Passes/PassBuilder.h>
-#include <llvm/Support/TargetSelect.h>
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/Target/TargetMachine.h>
 
@@ -26,24 +24,11 @@
 #include "core/base/options.h"
 #include "core/codegen/gpu/emit.h"
 
-extern "C" {
-void LLVMInitializeNVPTXTargetInfo();
-void LLVMInitializeNVPTXTarget();
-void LLVMInitializeNVPTXTargetMC();
-void LLVMInitializeNVPTXAsmPrinter();
-}
-
 namespace tinyshard::codegen::gpu {
 namespace {
 
-std::unique_ptr<llvm::TargetMachine> make_machine(const Target& target) {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    LLVMInitializeNVPTXTargetInfo();
-    LLVMInitializeNVPTXTarget();
-    LLVMInitializeNVPTXTargetMC();
-    LLVMInitializeNVPTXAsmPrinter();
-  });
+std::unique_ptr<llvm::TargetMachine> make_machine(const Target& target, const GpuDialect& dialect) {
+  dialect.initialise();
   std::string error;
   const llvm::Target* found = llvm::TargetRegistry::lookupTarget(target.triple, error);
   if (!found) throw InternalError("LLVM has no target " + target.triple + ": " + error);
@@ -95,15 +80,16 @@ void show(const std::string& kernel, const char* form, std::string text) {
 
 }  // namespace
 
-ObjectCode build_ptx(const Graph& graph, const GpuPlan& plan, const Target& target,
-                     const std::string& name, PhaseTimes& times) {
+ObjectCode build_code(const Graph& graph, const GpuPlan& plan, const Target& target,
+                      const std::string& name, PhaseTimes& times) {
   ObjectCode code;
   code.entry = name;
   code.work_items = plan.blocks;
   code.block = plan.block;
   if (plan.blocks == 0) return code;
   double start = thread_cpu_ms();
-  std::unique_ptr<llvm::TargetMachine> machine = make_machine(target);
+  const GpuDialect& dialect = *GpuDialect::of(target);
+  std::unique_ptr<llvm::TargetMachine> machine = make_machine(target, dialect);
   llvm::LLVMContext context;
   const CodeForm read = listings_are_read();
   context.setDiscardValueNames(read < CodeForm::Llvm);
@@ -131,15 +117,9 @@ ObjectCode build_ptx(const Graph& graph, const GpuPlan& plan, const Target& targ
   if (machine->addPassesToEmitFile(passes, out, nullptr, llvm::CodeGenFileType::AssemblyFile))
     throw InternalError("LLVM emits no text for " + target.triple);
   passes.run(module);
-  if (read >= CodeForm::Assembly) show(name, "PTX", {text.data(), text.size()});
-  std::string ptx(text.data(), text.size());
-  if (plan.cluster > 1) {  // LLVM 19 has no words for it
-    size_t directive = ptx.find(".maxntid");
-    check_internal(directive != std::string::npos, "PTX without .maxntid");
-    ptx.insert(directive,
-               ".explicitcluster\n.reqnctapercluster " + std::to_string(plan.cluster) + ", 1, 1\n");
-  }
-  code.bytes.assign(ptx.begin(), ptx.end());
+  if (read >= CodeForm::Assembly) show(name, dialect.words().form, {text.data(), text.size()});
+  const std::string finished = dialect.finished({text.data(), text.size()}, plan.cluster);
+  code.bytes.assign(finished.begin(), finished.end());
   code.bytes.push_back('\0');
   times.emit_ms += emitted - start;
   times.optimise_ms += optimised - emitted;

@@ -1,4 +1,4 @@
-// From a kernel to PTX text. Internal to core/codegen; no LLVM in here.
+// From a kernel to the text that a GPU's driver takes. Internal to core/codegen; no LLVM in here.
 #pragma once
 #include <string>
 
@@ -8,7 +8,7 @@
 namespace tinyshard::codegen::gpu {
 
 // The code of the kernel whose entry is called `name`, as ObjectCode describes it.
-ObjectCode build_ptx(const Graph& graph, const GpuPlan& plan, const Target& target,
-                     const std::string& name, PhaseTimes& times);
+ObjectCode build_code(const Graph& graph, const GpuPlan& plan, const Target& target,
+                      const std::string& name, PhaseTimes& times);
 
 }  // namespace tinyshard::codegen::gpu

@@ -14,9 +14,6 @@
 
 #include <limits>
 
-#include <llvm/IR/InlineAsm.h>
-#include <llvm/IR/IntrinsicsNVPTX.h>
-
 #include "core/base/error.h"
 #include "core/uop/args.h"
 
@@ -27,8 +24,6 @@ using llvm::PHINode;
 using llvm::Value;
 
 namespace {
-
-constexpr unsigned kGlobal = 1;  // address space
 
 bool is_false(Value* x) {
   auto* c = llvm::dyn_cast<llvm::ConstantInt>(x);
@@ -42,6 +37,7 @@ Emitter::Emitter(const Graph& graph, const GpuPlan& plan, const Target& target,
     : graph_(graph),
       plan_(plan),
       target_(target),
+      dialect_(*GpuDialect::of(target)),
       module_(module),
       b_(module.getContext()),
       arith_(b_, module, target) {}
@@ -57,11 +53,11 @@ void Emitter::emit_entry(const std::string& name) {
           coordinate_count_, static_cast<int>(coordinate_arg(graph_.node(node)).mesh_axis) + 1);
     coordinate_count_ = std::max(coordinate_count_, graph_[node].scalar + 1);
   }
-  std::vector<llvm::Type*> types(static_cast<size_t>(graph_.params()), b_.getPtrTy(kGlobal));
+  std::vector<llvm::Type*> types(static_cast<size_t>(graph_.params()),
+                                 b_.getPtrTy(dialect_.words().global_space));
   types.insert(types.end(), static_cast<size_t>(coordinate_count_), b_.getInt64Ty());
   function_ = llvm::Function::Create(llvm::FunctionType::get(b_.getVoidTy(), types, false),
                                      llvm::Function::ExternalLinkage, name, module_);
-  function_->setCallingConv(llvm::CallingConv::PTX_Kernel);
   function_->addFnAttr(llvm::Attribute::NoUnwind);
   for (int slot = 0; slot < graph_.params(); ++slot) {
     auto at = static_cast<unsigned>(slot);
@@ -72,32 +68,23 @@ void Emitter::emit_entry(const std::string& name) {
     function_->addParamAttr(at, llvm::Attribute::NoAlias);
     function_->addParamAttr(at, llvm::Attribute::ReadOnly);
   }
-  auto annotate = [&](const char* key, int value) {
-    llvm::Metadata* row[] = {llvm::ValueAsMetadata::get(function_),
-                             llvm::MDString::get(b_.getContext(), key),
-                             llvm::ConstantAsMetadata::get(i32(value))};
-    module_.getOrInsertNamedMetadata("nvvm.annotations")
-        ->addOperand(llvm::MDNode::get(b_.getContext(), row));
-  };
-  annotate("kernel", 1);
-  annotate("maxntidx", plan_.block);
   // Rows kept by several blocks: one block loads while another waits for its neighbours.
-  if (plan_.cluster > 1 && plan_.works[0].kept)
-    annotate("minctasm", std::max(1, 1024 / plan_.block));
+  const bool shares_rows = plan_.cluster > 1 && plan_.works[0].kept;
+  dialect_.make_entry(*function_, plan_.block, shares_rows ? std::max(1, 1024 / plan_.block) : 0);
 
   b_.SetInsertPoint(block("entry"));
-  auto special = [&](llvm::Intrinsic::ID id, int64_t below) {
-    llvm::CallInst* call = b_.CreateIntrinsic(id, {}, {});
+  auto ranged = [&](llvm::CallInst* call, int64_t below) {
     call->setMetadata(
         llvm::LLVMContext::MD_range,
         llvm::MDBuilder(b_.getContext())
             .createRange(llvm::APInt(32, 0), llvm::APInt(32, static_cast<uint64_t>(below))));
     return call;
   };
-  thread_ = special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x, plan_.block);
-  Value* block_id =
-      special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x, std::numeric_limits<int32_t>::max());
-  wait_for_others();
+  thread_ = ranged(dialect_.thread_in_block(b_), plan_.block);
+  Value* block_id = ranged(dialect_.block_in_grid(b_), std::numeric_limits<int32_t>::max());
+  // The launch then takes no time of its own. What depends on this kernel may begin likewise once
+  // each of its blocks is here.
+  waits_itself_ = dialect_.wait_for_others(b_, target_);
   // The works' blocks follow each other.
   int64_t first = 0;
   for (const Work& work : plan_.works) {
@@ -116,17 +103,6 @@ void Emitter::emit_entry(const std::string& name) {
   }
   b_.CreateRetVoid();
   size_shared();
-}
-
-// A kernel may begin before those that it depends on have ended, so that its launch takes no time
-// of its own: it waits here until all that they wrote is there. What depends on it may begin
-// likewise once each of its blocks is here.
-void Emitter::wait_for_others() {
-  if (!target_.has_clusters()) return;  // as old as clusters
-  auto* type = llvm::FunctionType::get(b_.getVoidTy(), false);
-  for (const char* word : {"griddepcontrol.wait;", "griddepcontrol.launch_dependents;"})
-    b_.CreateCall(type, llvm::InlineAsm::get(type, word, "~{memory}", true));
-  waits_itself_ = true;
 }
 
 void Emitter::emit_work(const Work& work, Value* block) {
@@ -155,7 +131,7 @@ void Emitter::emit_work(const Work& work, Value* block) {
   open(work.items.space, team_, work.teams, block, std::nullopt);
   when(any, [&] { emit_items(); });
   // No block ends while another may read its memory.
-  if (work.cluster > 1) cluster_barrier();
+  if (work.cluster > 1) dialect_.cluster_barrier(b_);
 }
 
 void Emitter::find_limits() {
@@ -266,9 +242,9 @@ void Emitter::emit_items() {
   if (in_place) {
     for (int store : stores) value(graph_.source(store, 2));
     if (work_->cluster > 1) {
-      cluster_barrier();
+      dialect_.cluster_barrier(b_);
     } else {
-      barrier();
+      dialect_.barrier(b_);
     }
   }
   emit_stores(stores, b_.CreateICmpEQ(share_, i32(0)));

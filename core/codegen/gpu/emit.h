@@ -18,6 +18,7 @@
 #include <llvm/IR/Module.h>
 
 #include "core/codegen/arith.h"
+#include "core/codegen/gpu/dialect.h"
 #include "core/codegen/gpu/plan.h"
 
 namespace tinyshard::codegen::gpu {
@@ -49,7 +50,6 @@ class Emitter {
   };
 
   // --- emit.cpp: control ---
-  void wait_for_others();
   void emit_work(const Work& work, llvm::Value* block);
   void emit_items();
   void emit_inner(size_t level);
@@ -96,8 +96,6 @@ class Emitter {
                        llvm::Value* slow_tile);
 
   // --- team.cpp: what threads do together ---
-  void barrier();
-  void cluster_barrier();
   struct Partial {
     ReduceOp op;
     DType dtype;
@@ -190,6 +188,7 @@ class Emitter {
   const Graph& graph_;
   const GpuPlan& plan_;
   const Target& target_;
+  const GpuDialect& dialect_;
   llvm::Module& module_;
   llvm::IRBuilder<> b_;
   Arith arith_;

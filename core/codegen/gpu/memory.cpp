@@ -1,7 +1,5 @@
 // Loads and stores: pieces of up to 16 bytes where lanes are neighbours in memory, single elements
 // elsewhere.
-#include <llvm/IR/IntrinsicsNVPTX.h>
-
 #include "core/codegen/gpu/emit.h"
 
 namespace tinyshard::codegen::gpu {
@@ -9,7 +7,6 @@ namespace tinyshard::codegen::gpu {
 using llvm::Value;
 
 namespace {
-constexpr unsigned kGlobal = 1;
 constexpr int64_t kAccessBytes = 16;
 }  // namespace
 
@@ -17,9 +14,9 @@ constexpr int64_t kAccessBytes = 16;
 Value* Emitter::zeros() {
   if (!zeros_) {
     auto* type = llvm::ArrayType::get(b_.getInt8Ty(), kAccessBytes);
-    zeros_ = new llvm::GlobalVariable(module_, type, true, llvm::GlobalValue::InternalLinkage,
-                                      llvm::Constant::getNullValue(type), "zeros", nullptr,
-                                      llvm::GlobalValue::NotThreadLocal, kGlobal);
+    zeros_ = new llvm::GlobalVariable(
+        module_, type, true, llvm::GlobalValue::InternalLinkage, llvm::Constant::getNullValue(type),
+        "zeros", nullptr, llvm::GlobalValue::NotThreadLocal, dialect_.words().global_space);
     zeros_->setAlignment(llvm::Align(kAccessBytes));
   }
   return zeros_;
@@ -99,10 +96,7 @@ void Emitter::store_piece(int slot, Value* address, llvm::ArrayRef<Value*> x, bo
   for (unsigned w = 0; w < words; ++w) {
     Value* packed = nullptr;
     if (each == 2 && (dtype == DType::BF16 || dtype == DType::F16)) {
-      packed = b_.CreateIntrinsic(dtype == DType::BF16 ? llvm::Intrinsic::nvvm_ff2bf16x2_rn
-                                                       : llvm::Intrinsic::nvvm_ff2f16x2_rn,
-                                  {}, {x[2 * w + 1], x[2 * w]});
-      packed = b_.CreateBitCast(packed, word_type);
+      packed = b_.CreateBitCast(dialect_.pair(b_, dtype, x[2 * w], x[2 * w + 1]), word_type);
     } else {
       for (unsigned k = 0; k < each; ++k) {
         Value* part = arith_.to_memory(x[w * each + k], dtype, rounded);

@@ -179,7 +179,7 @@ class Sections {
 std::vector<Work> plan_nest(const Graph& graph, const Target& target, Nest nest, bool clusters,
                             const Leaning& leaning) {
   Accesses accesses(graph, nest);
-  PlanContext context{graph, target, accesses, clusters, leaning};
+  PlanContext context{graph, target, accesses, clusters, warp_of(target), leaning};
   Work work = Sections(context, std::move(nest)).make();
   if (shared_sections(work).empty()) return plan_maps(context, std::move(work));
   plan_teams(context, work);

@@ -83,4 +83,7 @@ GpuPlan make_gpu_plan(Graph& graph, const Target& target, int choice);
 // By node: the first node of equal value when `range_class[r]` names the range that stands for r.
 std::vector<int> number_values(const Graph& graph, std::span<const int> range_class);
 
+// Threads of the target that run in step (dialect.h).
+int warp_of(const Target& target);
+
 }  // namespace tinyshard::codegen::gpu

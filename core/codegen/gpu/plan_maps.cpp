@@ -38,7 +38,7 @@ class Maps {
       rest.lanes = 1;
       rest.steps = size % wide;
       rest.begin = size - rest.steps;
-      rest_->teams = kWarp;
+      rest_->teams = c_.warp;
       items.lanes = wide;
     }
     c_.count(items);
@@ -57,7 +57,7 @@ class Maps {
     items.chunks = static_cast<int>(
         std::min<int64_t>(c_.leaning.lean(items.chunks, c_.leaning.chunks), items.steps));
     work_.teams = static_cast<int>(c_.leaning.lean(kBlock, c_.leaning.threads));
-    while (work_.teams > kWarp &&
+    while (work_.teams > c_.warp &&
            items.steps <= int64_t{work_.teams} * c_.target.multiprocessors / 2)
       work_.teams /= 2;
   }

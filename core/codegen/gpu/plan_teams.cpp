@@ -183,14 +183,14 @@ class Teams {
     if (narrow) most = 1;
     int64_t steps = longest(sections), items = work_.items.space.steps;
     int64_t team = std::max(power_up(divide_up(steps, std::max(1, most / lanes))),
-                            std::min<int64_t>(kWarp, power_up(steps)));
+                            std::min<int64_t>(c_.warp, power_up(steps)));
     int64_t wanted = int64_t{c_.target.multiprocessors} * kThreadsOfMultiprocessor;
     team = std::max(team, std::min(power_up(steps), power_up(wanted / items)));
     team = c_.leaning.lean(std::min<int64_t>(team, kMostThreads), c_.leaning.threads);
     work_.team = static_cast<int>(std::min<int64_t>(team, kMostThreads));
     int64_t teams = std::max<int64_t>(1, kBlock / work_.team);
-    work_.teams = static_cast<int>(
-        std::max<int64_t>(std::min(teams, power_up(items)), kWarp / std::min(kWarp, work_.team)));
+    work_.teams = static_cast<int>(std::max<int64_t>(std::min(teams, power_up(items)),
+                                                     c_.warp / std::min(c_.warp, work_.team)));
     choose_cluster(sections);
     // The largest blocks have fewer registers a thread.
     auto fits = [&](int64_t threads, bool largest) {
@@ -237,7 +237,7 @@ class Teams {
          items.lanes /= 2) {
       c_.count(items);
       // Threads along a line, for 128 bytes of it.
-      int64_t least = std::clamp<int64_t>(kWarp / items.lanes, 8, kWarp), team = 1;
+      int64_t least = std::clamp<int64_t>(c_.warp / items.lanes, 8, c_.warp), team = 1;
       int64_t most_threads = largest_block(divide_up(items.steps, least));
       while (items.steps * team < wanted && team * 4 <= steps && 2 * team * least <= most_threads)
         team *= 2;
@@ -245,7 +245,7 @@ class Teams {
       work_.team = static_cast<int>(std::max<int64_t>(1, team));
       int64_t teams = std::max<int64_t>(least, kBlock / team);
       work_.teams = static_cast<int>(std::max<int64_t>(std::min(teams, power_up(items.steps)),
-                                                       kWarp / std::min<int64_t>(kWarp, team)));
+                                                       c_.warp / std::min<int64_t>(c_.warp, team)));
       int64_t blocks = divide_up(items.steps, work_.teams);
       bool few = blocks * work_.team * work_.teams < wanted && blocks < c_.target.multiprocessors;
       if (items.lanes == 1 || !few || c_.clusters) break;

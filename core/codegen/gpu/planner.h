@@ -24,6 +24,7 @@ struct PlanContext {
   const Target& target;
   const Accesses& accesses;
   bool clusters;  // several blocks may share a team
+  int warp;       // threads that run in step
   Leaning leaning;
 
   int64_t extent(std::span<const int> ranges) const {
@@ -42,7 +43,7 @@ void plan_teams(const PlanContext& context, Work& work);
 // The same of a work without; what whole vectors leave of it becomes another one.
 std::vector<Work> plan_maps(const PlanContext& context, Work work);
 
-constexpr int kWarp = 32, kMostThreads = 1024, kBlock = 256;
+constexpr int kMostThreads = 1024, kBlock = 256;
 constexpr int kThreadsOfMultiprocessor = 1024;  // enough to hide the latency of memory
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

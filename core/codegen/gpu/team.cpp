@@ -1,7 +1,5 @@
 // What the threads of a block do together. Every thread takes part in every call, and partial
 // results are combined in a fixed order: results have the same bits in all threads and runs.
-#include <llvm/IR/IntrinsicsNVPTX.h>
-
 #include "core/codegen/gpu/emit.h"
 
 namespace tinyshard::codegen::gpu {
@@ -11,9 +9,7 @@ using llvm::Value;
 
 namespace {
 
-constexpr int kWarp = 32;
 constexpr size_t kBatchBytes = 8192;  // of shared memory, for one batch of results
-constexpr unsigned kShared = 3;       // address space
 
 // Values travel between threads as whole words.
 llvm::Type* word_type(llvm::IRBuilder<>& b, llvm::Type* type) {
@@ -34,20 +30,13 @@ Value* from_word(llvm::IRBuilder<>& b, Value* word, llvm::Type* type) {
 
 }  // namespace
 
-void Emitter::barrier() { b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {}); }
-
-void Emitter::cluster_barrier() {
-  b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier_cluster_arrive_aligned, {}, {});
-  b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier_cluster_wait_aligned, {}, {});
-}
-
 Value* Emitter::shared(size_t which, int64_t bytes) {
   llvm::GlobalVariable*& memory = shared_[which];
   if (!memory) {
     memory =
         new llvm::GlobalVariable(module_, b_.getInt8Ty(), false, llvm::GlobalValue::InternalLinkage,
                                  llvm::UndefValue::get(b_.getInt8Ty()), "sizing", nullptr,
-                                 llvm::GlobalValue::NotThreadLocal, kShared);
+                                 llvm::GlobalValue::NotThreadLocal, dialect_.words().shared_space);
   }
   shared_bytes_[which] = std::max(shared_bytes_[which], bytes);
   return memory;
@@ -59,7 +48,8 @@ void Emitter::size_shared() {
     auto* type = llvm::ArrayType::get(b_.getInt8Ty(), static_cast<uint64_t>(shared_bytes_[which]));
     auto* memory = new llvm::GlobalVariable(
         module_, type, false, llvm::GlobalValue::InternalLinkage, llvm::UndefValue::get(type),
-        "shared" + std::to_string(which), nullptr, llvm::GlobalValue::NotThreadLocal, kShared);
+        "shared" + std::to_string(which), nullptr, llvm::GlobalValue::NotThreadLocal,
+        dialect_.words().shared_space);
     memory->setAlignment(llvm::Align(16));
     shared_[which]->replaceAllUsesWith(memory);
     shared_[which]->eraseFromParent();
@@ -69,10 +59,7 @@ void Emitter::size_shared() {
 
 // x of the thread whose number in the warp differs by the bit `distance`.
 Value* Emitter::shuffle(Value* x, int distance) {
-  auto exchange = [&](Value* word) -> Value* {
-    return b_.CreateIntrinsic(llvm::Intrinsic::nvvm_shfl_sync_bfly_i32, {},
-                              {i32(-1), word, i32(distance), i32(kWarp - 1)});
-  };
+  auto exchange = [&](Value* word) { return dialect_.exchanged(b_, word, distance); };
   Value* word = to_word(b_, x);
   if (word->getType()->getScalarSizeInBits() == 32)
     return from_word(b_, exchange(word), x->getType());
@@ -93,9 +80,10 @@ Value* Emitter::warp_reduce(ReduceOp op, DType dtype, Value* x, int apart, int c
 // Batches, so that many results need few barriers and yet little shared memory.
 void Emitter::team_reduce(llvm::MutableArrayRef<Partial> partials, bool first_only) {
   if (work_->team * work_->cluster == 1) return;
+  const int warp = dialect_.words().warp;
   size_t most =
-      std::max<size_t>(1, kBatchBytes / (8 * static_cast<size_t>(plan_.block / kWarp) *
-                                         static_cast<size_t>(std::min(work_->teams, kWarp))));
+      std::max<size_t>(1, kBatchBytes / (8 * static_cast<size_t>(plan_.block / warp) *
+                                         static_cast<size_t>(std::min(work_->teams, warp))));
   for (; !partials.empty(); partials = partials.drop_front(std::min(most, partials.size())))
     reduce_batch(partials.take_front(std::min(most, partials.size())), first_only);
 }
@@ -165,7 +153,7 @@ void Emitter::reduce_batch(llvm::MutableArrayRef<Partial> partials, bool first_o
   bool rows = !work_->items_fastest;
   Neighbours near;
   near.apart = rows ? 1 : teams;
-  near.together = std::max(1, std::min(team, kWarp / near.apart));
+  near.together = std::max(1, std::min(team, dialect_.words().warp / near.apart));
   for (Partial& p : partials)
     p.value = warp_reduce(p.op, p.dtype, p.value, near.apart, near.together);
   near.inside = b_.CreateURem(member_, i32(near.together));
@@ -179,7 +167,7 @@ void Emitter::reduce_batch(llvm::MutableArrayRef<Partial> partials, bool first_o
     Values places =
         write_partials(partials, static_cast<size_t>(reductions_++ % 2),
                        slot(b_.CreateUDiv(member_, i32(near.together))), parts * teams, writes);
-    barrier();
+    dialect_.barrier(b_);
     read_partials(partials, near, parts, in_first, [&](size_t i, llvm::Type* word, Value* part) {
       return b_.CreateGEP(word, places[i], slot(part));
     });
@@ -189,10 +177,10 @@ void Emitter::reduce_batch(llvm::MutableArrayRef<Partial> partials, bool first_o
     Value* reads = first_only ? both(in_first, b_.CreateICmpEQ(rank_, i32(0))) : nullptr;
     Values places =
         write_partials(partials, 2 + static_cast<size_t>(exchanges_++ % 2), team_, teams, writes);
-    cluster_barrier();
+    dialect_.cluster_barrier(b_);
     auto of_rank = [&](size_t i, llvm::Type* word, Value* rank) -> Value* {
       Value* own = b_.CreateAddrSpaceCast(b_.CreateGEP(word, places[i], team_), b_.getPtrTy());
-      return b_.CreateIntrinsic(llvm::Intrinsic::nvvm_mapa, {}, {own, rank});
+      return dialect_.of_block(b_, own, rank);
     };
     read_partials(partials, near, work_->cluster, reads, of_rank);
   }

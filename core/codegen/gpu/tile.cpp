@@ -102,7 +102,7 @@ void Emitter::emit_tile(Value* block) {
     TilePlaces places = open_tile(tile.across, tile.along, tile.lanes_across, across, along);
     for (const Staged& s : loads) put(s, places, tile.lanes_across);
     close();
-    barrier();
+    dialect_.barrier(b_);
   }
   TilePlaces places = open_tile(tile.along, tile.across, tile.lanes_along, along, across);
   for (const Staged& s : loads) take(s, places, tile.lanes_along);
@@ -110,7 +110,7 @@ void Emitter::emit_tile(Value* block) {
   emit_stores(direct, nullptr);
   if (stores.empty()) return;
   close();
-  barrier();
+  dialect_.barrier(b_);
   places = open_tile(tile.across, tile.along, tile.lanes_across, across, along);
   std::vector<int> staged;
   for (const Staged& s : stores) {

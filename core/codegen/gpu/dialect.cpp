@@ -1,0 +1,18 @@
+#include "core/codegen/gpu/dialect.h"
+
+#include "core/base/error.h"
+#include "core/codegen/gpu/plan.h"
+
+namespace tinyshard::codegen {
+
+const GpuDialect* GpuDialect::of(const Target& target) {
+  if (!target.is_gpu()) return nullptr;
+  for (const GpuDialect* dialect : {&nvptx_dialect()}) {
+    if (target.triple.starts_with(dialect->words().triple)) return dialect;
+  }
+  throw InternalError("no dialect is for the GPU target " + target.triple);
+}
+
+int gpu::warp_of(const Target& target) { return GpuDialect::of(target)->words().warp; }
+
+}  // namespace tinyshard::codegen
