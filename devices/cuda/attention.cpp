@@ -212,10 +212,10 @@ DnnPlanner planner(const AttentionCall& call) {
   return [&call](const DnnTarget& target) { return plan_attention(call, target); };
 }
 
-class AttentionProgram final : public CudaProgram {
+class AttentionProgram final : public GpuProgram {
  public:
   AttentionProgram(Gpu& gpu, AttentionCall call, std::shared_ptr<const DnnPlanned> plan)
-      : CudaProgram(gpu), call_(std::move(call)), plan_(std::move(plan)), handle_(dnn_handle(gpu)) {
+      : GpuProgram(gpu), call_(std::move(call)), plan_(std::move(plan)), handle_(dnn_handle(gpu)) {
     const AttentionCall& c = call_;
     int64_t groups = c.batch * c.heads, size = sizeof(float);
     // What the call writes for nobody, and what its parts tell each other.

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "devices/cuda/cudnn_graph.h"
-#include "devices/cuda/program.h"
+#include "devices/cuda/executor.h"
 
 namespace tinyshard::cuda {
 

@@ -55,10 +55,10 @@ DnnPlanner planner(const UOp& node) {
   return [&node](const DnnTarget& target) { return plan_convolution(node, target); };
 }
 
-class ConvolutionProgram final : public CudaProgram {
+class ConvolutionProgram final : public GpuProgram {
  public:
   ConvolutionProgram(Gpu& gpu, const UOp& node)
-      : CudaProgram(gpu),
+      : GpuProgram(gpu),
         what_("cuDNN " + key_of(node)),
         handle_(dnn_handle(gpu)),
         plan_(dnn_plan(gpu, key_of(node), planner(node))),

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "devices/cuda/cudnn_graph.h"
-#include "devices/cuda/program.h"
+#include "devices/cuda/executor.h"
 
 namespace tinyshard::cuda {
 

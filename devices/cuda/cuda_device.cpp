@@ -5,19 +5,20 @@
 #include <fmt/format.h>
 
 #include "devices/cuda/driver.h"
-#include "devices/cuda/gpu.h"
+#include "devices/cuda/executor.h"
+#include "devices/cuda/vendor.h"
 
 namespace tinyshard {
 
-using cuda::Driver;
+int count_cuda_devices() { return cuda::CudaDriver::get().devices(); }
 
-int count_cuda_devices() { return Driver::get().devices(); }
-
-std::unique_ptr<Device> make_cuda_device(int index) { return std::make_unique<cuda::Gpu>(index); }
+std::unique_ptr<Device> make_cuda_device(int index) {
+  return std::make_unique<gpu::Gpu>(cuda::vendor(), index);
+}
 
 std::string describe_cuda() {
-  constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76;
-  const Driver& driver = Driver::get();
+  const gpu::Driver& driver = cuda::CudaDriver::get();
+  const gpu::Driver::Maker& maker = driver.maker();
   if (driver.path().empty()) return "no CUDA driver: " + driver.why_not();
   if (driver.devices() == 0) return driver.why_not();
   std::string text =
@@ -36,8 +37,8 @@ std::string describe_cuda() {
     };
     text +=
         fmt::format("\n    CUDA:{} {}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB", i,
-                    name.data(), attribute(kMajor), attribute(kMinor), attribute(kMultiprocessors),
-                    double(memory) / (1 << 30));
+                    name.data(), attribute(maker.major), attribute(maker.minor),
+                    attribute(maker.multiprocessors), double(memory) / (1 << 30));
     std::string peers;
     for (int j = 0; j < driver.devices(); ++j) {
       cuda::DeviceId other = 0;

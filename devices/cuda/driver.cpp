@@ -1,41 +1,89 @@
 #include "devices/cuda/driver.h"
 
-#include <fmt/format.h>
-
-#include "core/base/error.h"
+// Of each function of the table, what libcuda.so.1 calls it.
+#define TINYSHARD_CUDA_SYMBOLS(X)                           \
+  X(init, "cuInit")                                         \
+  X(driver_version, "cuDriverGetVersion")                   \
+  X(error_name, "cuGetErrorName")                           \
+  X(error_string, "cuGetErrorString")                       \
+  X(device_count, "cuDeviceGetCount")                       \
+  X(device_get, "cuDeviceGet")                              \
+  X(device_name, "cuDeviceGetName")                         \
+  X(device_uuid, "cuDeviceGetUuid")                         \
+  X(device_attribute, "cuDeviceGetAttribute")               \
+  X(device_total_memory, "cuDeviceTotalMem_v2")             \
+  X(device_can_access_peer, "cuDeviceCanAccessPeer")        \
+  X(primary_retain, "cuDevicePrimaryCtxRetain")             \
+  X(primary_release, "cuDevicePrimaryCtxRelease_v2")        \
+  X(set_current, "cuCtxSetCurrent")                         \
+  X(enable_peer_access, "cuCtxEnablePeerAccess")            \
+  X(memory_info, "cuMemGetInfo_v2")                         \
+  X(memory_allocate, "cuMemAlloc_v2")                       \
+  X(memory_free, "cuMemFree_v2")                            \
+  X(host_allocate, "cuMemHostAlloc")                        \
+  X(host_free, "cuMemFreeHost")                             \
+  X(copy_to_device, "cuMemcpyHtoDAsync_v2")                 \
+  X(copy_to_host, "cuMemcpyDtoHAsync_v2")                   \
+  X(copy_on_device, "cuMemcpyDtoDAsync_v2")                 \
+  X(copy_peer, "cuMemcpyPeerAsync")                         \
+  X(fill_bytes, "cuMemsetD8Async")                          \
+  X(stream_create, "cuStreamCreateWithPriority")            \
+  X(stream_destroy, "cuStreamDestroy_v2")                   \
+  X(stream_wait, "cuStreamWaitEvent")                       \
+  X(event_create, "cuEventCreate")                          \
+  X(event_destroy, "cuEventDestroy_v2")                     \
+  X(event_record, "cuEventRecord")                          \
+  X(event_query, "cuEventQuery")                            \
+  X(event_elapsed, "cuEventElapsedTime")                    \
+  X(module_load, "cuModuleLoadDataEx")                      \
+  X(module_unload, "cuModuleUnload")                        \
+  X(module_function, "cuModuleGetFunction")                 \
+  X(function_set, "cuFuncSetAttribute")                     \
+  X(function_get, "cuFuncGetAttribute")                     \
+  X(launch, "cuLaunchKernel")                               \
+  X(begin_capture, "cuStreamBeginCapture_v2")               \
+  X(end_capture, "cuStreamEndCapture")                      \
+  X(capture_info, "cuStreamGetCaptureInfo_v3")              \
+  X(capture_set, "cuStreamUpdateCaptureDependencies_v2")    \
+  X(graph_instantiate, "cuGraphInstantiateWithFlags")       \
+  X(graph_upload, "cuGraphUpload")                          \
+  X(graph_launch, "cuGraphLaunch")                          \
+  X(graph_destroy, "cuGraphDestroy")                        \
+  X(graph_exec_destroy, "cuGraphExecDestroy")               \
+  X(node_type, "cuGraphNodeGetType")                        \
+  X(node_dependencies, "cuGraphNodeGetDependencies_v2")     \
+  X(kernel_node_get, "cuGraphKernelNodeGetParams_v2")       \
+  X(kernel_node_set, "cuGraphExecKernelNodeSetParams_v2")   \
+  X(kernel_node_attribute, "cuGraphKernelNodeSetAttribute") \
+  X(memset_node_get, "cuGraphMemsetNodeGetParams")          \
+  X(memset_node_set, "cuGraphExecMemsetNodeSetParams")
 
 namespace tinyshard::cuda {
+namespace {
 
-const Driver& Driver::get() {
-  static const Driver* driver = new Driver;  // outlives every static tensor
+#define TINYSHARD_ONE(...) +1
+static_assert(TINYSHARD_GPU_FUNCTIONS(TINYSHARD_ONE) == TINYSHARD_CUDA_SYMBOLS(TINYSHARD_ONE),
+              "each function of the table has a symbol");
+#undef TINYSHARD_ONE
+
+// CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, ..._MULTIPROCESSOR_COUNT,
+// ..._COMPUTE_CAPABILITY_MAJOR and ..._MINOR
+constexpr Driver::Maker kMaker{
+    .kind = "CUDA", .shared_per_block = 8, .multiprocessors = 16, .major = 75, .minor = 76};
+
+}  // namespace
+
+const CudaDriver& CudaDriver::get() {
+  static const CudaDriver* driver = new CudaDriver;  // outlives every static tensor
   return *driver;
 }
 
-Driver::Driver() : VendorLibrary({"libcuda.so.1"}) {
-#define TINYSHARD_CUDA_RESOLVE(name, symbol, parameters) resolve(name, symbol);
-  TINYSHARD_CUDA_FUNCTIONS(TINYSHARD_CUDA_RESOLVE)
-#undef TINYSHARD_CUDA_RESOLVE
-  if (!found()) return;
-  driver_version(&version_);
-  Result result = init(0);
-  if (result == kSuccess) result = device_count(&devices_);
-  if (result != kSuccess) {
-    devices_ = 0;
-    if (result != kNoDevice)
-      refuse(fmt::format("the CUDA driver does not start: {}", describe(result)));
-  }
-  if (devices_ == 0) refuse("the CUDA driver sees no GPU");
-}
-
-std::string Driver::describe(Result result) const {
-  const char *name = nullptr, *text = nullptr;
-  error_name(result, &name);
-  error_string(result, &text);
-  return fmt::format("{} ({}): {}", name ? name : "unknown error", result, text ? text : "?");
-}
-
-void Driver::fail(Result result, std::string_view device, std::string_view asked) const {
-  throw DeviceError(fmt::format("{}: {} failed: {}", device, asked, describe(result)));
+CudaDriver::CudaDriver() : Driver(kMaker, {"libcuda.so.1"}) {
+#define TINYSHARD_RESOLVE(name, symbol, ...) resolve(name, symbol);
+  TINYSHARD_CUDA_SYMBOLS(TINYSHARD_RESOLVE)
+  TINYSHARD_CUDA_LINKER(TINYSHARD_RESOLVE)
+#undef TINYSHARD_RESOLVE
+  start();
 }
 
 }  // namespace tinyshard::cuda

@@ -20,7 +20,7 @@ constexpr int kErrorLog = 5, kErrorLogBytes = 6;  // CU_JIT_ERROR_LOG_BUFFER, ..
 constexpr int kInputPtx = 1;
 
 std::string compile(const char* ptx, std::string_view device) {
-  const Driver& driver = Driver::get();
+  const CudaDriver& driver = CudaDriver::get();
   std::string log(8192, '\0');
   std::array<int, 2> names{kErrorLog, kErrorLogBytes};
   auto* size = reinterpret_cast<void*>(log.size());  // NOLINT(performance-no-int-to-ptr): theirs
@@ -28,7 +28,7 @@ std::string compile(const char* ptx, std::string_view device) {
   LinkState link = nullptr;
   driver.check(driver.link_create(2, names.data(), values.data(), &link), device, "a linker");
   struct Closer {
-    const Driver& driver;
+    const CudaDriver& driver;
     LinkState link;
     ~Closer() { driver.link_destroy(link); }
   } closer{driver, link};
@@ -51,7 +51,7 @@ std::shared_ptr<const std::string> machine_code(const char* ptx, std::string_vie
                                                 std::string_view device) {
   static std::mutex mutex;
   static std::unordered_map<std::string, std::shared_ptr<const std::string>> made;
-  std::string key = fmt::format("cubin {} {} {}", capability, Driver::get().version(), ptx);
+  std::string key = fmt::format("cubin {} {} {}", capability, CudaDriver::get().version(), ptx);
   {
     std::lock_guard lock(mutex);
     if (auto found = made.find(key); found != made.end()) return found->second;
@@ -65,9 +65,9 @@ std::shared_ptr<const std::string> machine_code(const char* ptx, std::string_vie
 
 Module load_ptx(const char* ptx, std::string_view capability, std::string_view device) {
   Module module = nullptr;
-  Driver::get().check(
-      Driver::get().module_load(&module, machine_code(ptx, capability, device)->data(), 0, nullptr,
-                                nullptr),
+  CudaDriver::get().check(
+      CudaDriver::get().module_load(&module, machine_code(ptx, capability, device)->data(), 0,
+                                    nullptr, nullptr),
       device, "loading a kernel");
   return module;
 }

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "devices/cuda/gpu.h"
+#include "devices/cuda/executor.h"
 
 namespace tinyshard::cuda {
 

@@ -12,7 +12,7 @@
 #include "core/base/observer.h"
 #include "core/base/options.h"
 #include "core/runtime/file_cache.h"
-#include "devices/cuda/timed_work.h"
+#include "devices/gpu/timed_work.h"
 
 namespace tinyshard::cuda {
 
@@ -166,7 +166,7 @@ LtStatus LtProduct::launch(const LtAlgorithm& algorithm, const Pointers& p) {
   }
   return lt_.matmul(state_->handle.handle, matmul_.handle, of_product, p.first, first_.handle,
                     p.second, second_.handle, of_old, updates() ? p.third : p.out, out_.handle,
-                    p.out, out_.handle, &algorithm, p.workspace, Gpu::kWorkspaceBytes,
+                    p.out, out_.handle, &algorithm, p.workspace, kWorkspaceBytes,
                     gpu_.stream(Queue::Compute));
 }
 
@@ -212,7 +212,7 @@ LtProduct::Candidates LtProduct::advised(const Alignments& aligned, int count) {
   auto prefer = [&](LtPreferenceAttribute attribute, auto value) {
     check(lt_.preference_set(preference.handle, attribute, &value, sizeof(value)), "a preference");
   };
-  prefer(kLtMaxWorkspace, uint64_t{Gpu::kWorkspaceBytes});
+  prefer(kLtMaxWorkspace, uint64_t{kWorkspaceBytes});
   prefer(kLtAlignmentA, aligned[0]);
   prefer(kLtAlignmentB, aligned[1]);
   prefer(kLtAlignmentC, aligned[2]);
@@ -287,7 +287,7 @@ bool LtProduct::known(const std::string& key, LtCandidate* found) const {
   LtCandidate checked{};
   return lt_.algorithm_check(state_->handle.handle, matmul_.handle, first_.handle, second_.handle,
                              out_.handle, out_.handle, &found->algorithm, &checked) == 0 &&
-         checked.workspace <= Gpu::kWorkspaceBytes;
+         checked.workspace <= kWorkspaceBytes;
 }
 
 }  // namespace tinyshard::cuda

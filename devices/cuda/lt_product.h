@@ -9,10 +9,12 @@
 #include <memory>
 
 #include "devices/cuda/cublaslt.h"
-#include "devices/cuda/gpu.h"
+#include "devices/cuda/executor.h"
 #include "devices/cuda/matmul_spec.h"
 
 namespace tinyshard::cuda {
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what NVIDIA advises for Hopper
 
 // Handles with their ends, so that a plan half made leaks nothing.
 template <class Handle, LtStatus (*CublasLt::*Destroy)(Handle)>
@@ -35,7 +37,7 @@ class LtProduct {
     const void* third = nullptr;    // of the epilogue
     const void* factors = nullptr;  // of the product and of what it updates, f32; null: both are 1
     void* sum = nullptr;            // where what precedes the GELU goes
-    void* workspace = nullptr;      // of Gpu::kWorkspaceBytes
+    void* workspace = nullptr;      // of kWorkspaceBytes
   };
   // On the compute queue. DeviceError when it fails.
   void run(const Pointers& p);

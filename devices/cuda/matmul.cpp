@@ -34,11 +34,11 @@ LtProduct::Pointers pointers(const MatmulSpec& spec, void* const* buffers) {
   return p;
 }
 
-class MatmulProgram final : public CudaProgram {
+class MatmulProgram final : public GpuProgram {
  public:
   MatmulProgram(Gpu& gpu, MatmulSpec spec)
-      : CudaProgram(gpu),
-        workspace_(gpu.workspace(Gpu::kWorkspaceBytes, gpu.next_workspace())),
+      : GpuProgram(gpu),
+        workspace_(gpu.workspace(kWorkspaceBytes, gpu.next_workspace())),
         product_(gpu, std::move(spec)) {}
 
   void enqueue(void* const* buffers, const int64_t*) override {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "devices/cuda/program.h"
+#include "devices/cuda/executor.h"
 
 namespace tinyshard::cuda {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "devices/cuda/program.h"
+#include "devices/cuda/executor.h"
 
 namespace tinyshard::cuda {
 

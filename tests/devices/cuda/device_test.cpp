@@ -164,7 +164,7 @@ TEST_F(CudaDevice, RecordingsReplayAndAreRebound) {
 
 // Work of the other queue that goes back and forth, as collectives do.
 TEST_F(CudaDevice, RecordedQueuesWaitForEachOtherAndForNoMoreThanThat) {
-  const cuda::Driver& driver = cuda::Driver::get();
+  const gpu::Driver& driver = cuda::CudaDriver::get();
   auto other = static_cast<cuda::Stream>(gpu->native_queue(Queue::Communication));
   OnGpu<int32_t> a(*gpu, std::vector<int32_t>(100, 9)), b(*gpu, 100), c(*gpu, 100);
   auto program = gpu->load(twice_plus(100));
@@ -211,8 +211,9 @@ TEST_F(CudaDevice, RecordedStepsComeAfterWhatTheyAreToldAndNothingElse) {
   auto tips = [&] {
     size_t count = 0;
     int status = 0;
-    cuda::Driver::get().capture_info(static_cast<cuda::Stream>(gpu->native_queue(Queue::Compute)),
-                                     &status, nullptr, nullptr, nullptr, nullptr, &count);
+    cuda::CudaDriver::get().capture_info(
+        static_cast<cuda::Stream>(gpu->native_queue(Queue::Compute)), &status, nullptr, nullptr,
+        nullptr, nullptr, &count);
     return count;
   };
   gpu->begin_recording();

@@ -1,8 +1,8 @@
-#include "devices/cuda/pinned_ring.h"
+#include "devices/gpu/pinned_ring.h"
 
 #include <algorithm>
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 
 PinnedRing::~PinnedRing() {
   if (memory_) gpu_.driver().host_free(memory_);
@@ -38,4 +38,4 @@ EventHandle PinnedRing::used_by(Stream stream) {
   return piece.event->handle();
 }
 
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::gpu

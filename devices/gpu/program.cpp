@@ -1,12 +1,11 @@
-#include "devices/cuda/program.h"
+#include "devices/gpu/program.h"
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "devices/cuda/jit.h"
-#include "devices/cuda/recorder.h"
+#include "devices/gpu/recorder.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 namespace {
 
 constexpr int kMaxDynamicShared = 8;         // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -17,21 +16,21 @@ constexpr int64_t kMostBlocks = 2147483647;  // of the first grid dimension
 
 }  // namespace
 
-void CudaProgram::launch(void* const* buffers, const int64_t* coordinates) {
+void GpuProgram::launch(void* const* buffers, const int64_t* coordinates) {
   gpu_.make_current();
   gpu_.launch(*this, buffers, coordinates, [&] { enqueue(buffers, coordinates); });
 }
 
 KernelProgram::KernelProgram(Gpu& gpu, const ObjectCode& code)
-    : CudaProgram(gpu), entry_(code.entry), waits_itself_(code.waits_itself) {
+    : GpuProgram(gpu), entry_(code.entry), waits_itself_(code.waits_itself) {
   if (code.work_items == 0) return;  // outputs without elements
   if (code.bytes.empty() || code.bytes.back() != '\0')
-    throw InternalError(fmt::format("the PTX of kernel {} has no end", entry_));
+    throw InternalError(fmt::format("the code of kernel {} has no end", entry_));
   if (code.work_items > kMostBlocks) {
     throw DeviceError(fmt::format("{}: kernel {} needs {} blocks, a launch has at most {}",
                                   gpu.name(), entry_, code.work_items, kMostBlocks));
   }
-  int parameters = count_parameters(code.bytes.data(), entry_);
+  int parameters = gpu.vendor().count_parameters(code);
   if (parameters < code.coordinates)
     throw InternalError(fmt::format("kernel {} declares {} parameters", entry_, parameters));
   grid_ = unsigned(code.work_items);
@@ -41,7 +40,7 @@ KernelProgram::KernelProgram(Gpu& gpu, const ObjectCode& code)
   buffers_ = size_t(parameters) - coordinates_;
   arguments_.resize(size_t(parameters));
   gpu.make_current();
-  module_ = load_ptx(code.bytes.data(), gpu.capability(), gpu.name());
+  module_ = gpu.vendor().load(code, gpu.capability(), gpu.name());
   const Driver& driver = gpu.driver();
   gpu.check(driver.module_function(&function_, module_, entry_.c_str()),
             fmt::format("finding kernel {}", entry_));
@@ -93,4 +92,4 @@ std::string KernelProgram::describe() const {
                      get(kLocalBytes));
 }
 
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::gpu

@@ -3,9 +3,9 @@
 #pragma once
 #include <functional>
 
-#include "devices/cuda/gpu.h"
+#include "devices/gpu/gpu.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 
 class TimedWork {
  public:
@@ -27,4 +27,4 @@ class TimedWork {
   EventHandle start_ = nullptr, end_ = nullptr;
 };
 
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::gpu

@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "devices/cuda/driver.h"
-#include "devices/cuda/gpu.h"
+#include "devices/gpu/driver.h"
+#include "devices/gpu/gpu.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 
-class CudaProgram : public Program {
+class GpuProgram : public Program {
  public:
-  explicit CudaProgram(Gpu& gpu) : gpu_(gpu) {}
+  explicit GpuProgram(Gpu& gpu) : gpu_(gpu) {}
   void launch(void* const* buffers, const int64_t* coordinates) final;
   // Puts the work on the compute stream.
   virtual void enqueue(void* const* buffers, const int64_t* coordinates) = 0;
@@ -29,7 +29,7 @@ class CudaProgram : public Program {
   Gpu& gpu_;
 };
 
-class KernelProgram final : public CudaProgram {
+class KernelProgram final : public GpuProgram {
  public:
   KernelProgram(Gpu& gpu, const ObjectCode& code);
   ~KernelProgram() override;
@@ -48,4 +48,4 @@ class KernelProgram final : public CudaProgram {
   std::vector<void*> arguments_;  // pointers to the values, refilled at each launch
 };
 
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::gpu

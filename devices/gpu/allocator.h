@@ -18,7 +18,7 @@
 
 #include "core/runtime/device.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 
 // Where segments come from; the driver, or a test.
 class MemorySource {
@@ -76,4 +76,4 @@ class Allocator {
   MemoryStats stats_;
 };
 
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::gpu

@@ -6,12 +6,12 @@
 #include <unordered_set>
 #include <vector>
 
-#include "devices/cuda/gpu.h"
+#include "devices/gpu/gpu.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 
 struct RecordedLaunch {
-  CudaProgram* program;
+  GpuProgram* program;
   void* const* buffers;
   const int64_t* coordinates;
   const void* scratch;           // of the program, when it was ordered
@@ -45,8 +45,8 @@ class Recorder {
 
   // What follows is a step: Device::record_step.
   void step(std::span<const int> after, bool urgent);
-  void before(const CudaProgram& program);
-  void after(CudaProgram& program, void* const* buffers, const int64_t* coordinates);
+  void before(const GpuProgram& program);
+  void after(GpuProgram& program, void* const* buffers, const int64_t* coordinates);
   // After the stream was told to wait for an event: what the event implies need not be waited for
   // as well. A chain of collectives, each of which comes back to the compute stream, would depend
   // on all the earlier ones otherwise, which takes the GPU longer to see than a small one to run.
@@ -74,7 +74,7 @@ class Recorder {
 };
 
 template <class Enqueue>
-void Gpu::launch(CudaProgram& program, void* const* buffers, const int64_t* coordinates,
+void Gpu::launch(GpuProgram& program, void* const* buffers, const int64_t* coordinates,
                  Enqueue&& enqueue) {
   auto lock = in_order();
   if (recorder_) recorder_->before(program);
@@ -82,4 +82,4 @@ void Gpu::launch(CudaProgram& program, void* const* buffers, const int64_t* coor
   if (recorder_) recorder_->after(program, buffers, coordinates);
 }
 
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::gpu

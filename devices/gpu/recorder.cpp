@@ -1,4 +1,4 @@
-#include "devices/cuda/recorder.h"
+#include "devices/gpu/recorder.h"
 
 #include <algorithm>
 #include <numeric>
@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "devices/cuda/program.h"
+#include "devices/gpu/program.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 namespace {
 
 constexpr int kCapturing = 1;     // CU_STREAM_CAPTURE_STATUS_ACTIVE
@@ -206,7 +206,7 @@ void Recorder::step(std::span<const int> after, bool urgent) {
              "ordering a recording");
 }
 
-void Recorder::before(const CudaProgram& program) {
+void Recorder::before(const GpuProgram& program) {
   Stream stream = gpu_.stream(Queue::Compute);
   Tips all = tips(gpu_, stream);
   seen_.insert(all.nodes.begin(), all.nodes.end());
@@ -229,7 +229,7 @@ void Recorder::begin_early(Stream stream, const Tips& all) {
   if (any) gpu_.driver().capture_set(stream, nodes.data(), edges.data(), nodes.size(), kReplace);
 }
 
-void Recorder::after(CudaProgram& program, void* const* buffers, const int64_t* coordinates) {
+void Recorder::after(GpuProgram& program, void* const* buffers, const int64_t* coordinates) {
   RecordedLaunch launch{&program, buffers, coordinates, program.scratch(), int(steps_.size()) - 1,
                         {}};
   for (GraphNode tip : tips(gpu_, gpu_.stream(Queue::Compute)).nodes)
@@ -292,4 +292,4 @@ std::unique_ptr<Recording> Recorder::finish(std::weak_ptr<RecordedGraph>* graph)
   return std::make_unique<GraphRecording>(gpu_, std::move(recorded), std::move(launches_));
 }
 
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::gpu

@@ -1,4 +1,4 @@
-#include "devices/cuda/gpu.h"
+#include "devices/gpu/gpu.h"
 
 #include <algorithm>
 #include <array>
@@ -8,20 +8,15 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "devices/cuda/gpu_target.h"
-#include "devices/cuda/jit.h"
-#include "devices/cuda/library_calls.h"
-#include "devices/cuda/matmul.h"
-#include "devices/cuda/pinned_ring.h"
-#include "devices/cuda/program.h"
-#include "devices/cuda/recorder.h"
+#include "devices/gpu/pinned_ring.h"
+#include "devices/gpu/program.h"
+#include "devices/gpu/recorder.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 namespace {
 
 constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 constexpr unsigned kNoTiming = 2;     // CU_EVENT_DISABLE_TIMING
-constexpr int kSharedPerBlock = 8, kMultiprocessors = 16, kMajor = 75, kMinor = 76;
 
 Address address(const void* memory) { return reinterpret_cast<Address>(memory); }
 
@@ -32,7 +27,11 @@ std::string gib(size_t bytes) { return fmt::format("{:.1f} GiB", double(bytes) /
 GpuEvent::GpuEvent(Gpu& gpu) : gpu_(gpu), handle_(gpu.take_event()) {}
 GpuEvent::~GpuEvent() { gpu_.return_event(handle_); }
 
-Gpu::Gpu(int index) : driver_(Driver::get()), index_(index), name_(fmt::format("CUDA:{}", index)) {
+Gpu::Gpu(const Vendor& vendor, int index)
+    : vendor_(vendor),
+      driver_(vendor.driver()),
+      index_(index),
+      name_(fmt::format("{}:{}", driver_.maker().kind, index)) {
   check(driver_.device_get(&id_, index), "opening it");
   std::array<unsigned char, 16> uuid{};
   check(driver_.device_uuid(uuid.data(), id_), "its identity");
@@ -42,11 +41,12 @@ Gpu::Gpu(int index) : driver_(Driver::get()), index_(index), name_(fmt::format("
     check(driver_.device_attribute(&value, which, id_), "its properties");
     return value;
   };
-  const int major = attribute(kMajor), minor = attribute(kMinor);
+  const Driver::Maker& maker = driver_.maker();
+  const int major = attribute(maker.major), minor = attribute(maker.minor);
   capability_ = fmt::format("{}.{}", major, minor);
-  target_ = gpu_target(major, minor, driver_.version());
-  target_.multiprocessors = attribute(kMultiprocessors);
-  target_.shared_bytes = attribute(kSharedPerBlock);
+  target_ = vendor.target(major, minor);
+  target_.multiprocessors = attribute(maker.multiprocessors);
+  target_.shared_bytes = attribute(maker.shared_per_block);
   check(driver_.primary_retain(&context_, id_), "its context");
   make_current();
   check(driver_.stream_create(&compute_, kNonBlocking, 0), "a stream");
@@ -213,12 +213,12 @@ bool Gpu::fill_zero(void* to, size_t bytes) {
 void Gpu::prepare(const ObjectCode& code) {
   if (code.work_items == 0) return;
   make_current();
-  machine_code(code.bytes.data(), capability_, name_);
+  vendor_.prepare(code, capability_, name_);
 }
 
 void Gpu::prepare(const LibraryCall& call) {
   make_current();
-  prepare_library_call(*this, call);
+  vendor_.prepare(*this, call);
 }
 
 std::unique_ptr<Program> Gpu::load(const ObjectCode& code) {
@@ -226,16 +226,16 @@ std::unique_ptr<Program> Gpu::load(const ObjectCode& code) {
 }
 
 bool Gpu::supports(const LibraryCall& call, std::string* why) const {
-  return library_supports(*this, call, why);
+  return vendor_.supports(*this, call, why);
 }
 
 int64_t Gpu::worth_copying(const LibraryCall& call, int operand) const {
-  return call.node.op() == Op::Dot ? matmul_worth_copying(target(), call, operand) : 0;
+  return vendor_.worth_copying(*this, call, operand);
 }
 
 std::unique_ptr<Program> Gpu::library(const LibraryCall& call) {
   make_current();
-  return make_library_program(*this, call);
+  return vendor_.library(*this, call);
 }
 
 void Gpu::begin_recording() {
@@ -371,4 +371,4 @@ void Gpu::synchronize() {
   }
 }
 
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::gpu

@@ -5,9 +5,9 @@
 #include <deque>
 #include <memory>
 
-#include "devices/cuda/gpu.h"
+#include "devices/gpu/gpu.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 
 class PinnedRing {
  public:
@@ -36,4 +36,4 @@ class PinnedRing {
   std::deque<Piece> pieces_;  // in use, oldest first
 };
 
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::gpu

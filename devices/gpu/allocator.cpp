@@ -1,4 +1,4 @@
-#include "devices/cuda/allocator.h"
+#include "devices/gpu/allocator.h"
 
 #include <algorithm>
 #include <string_view>
@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 namespace {
 
 size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * step; }
@@ -177,4 +177,4 @@ std::string Allocator::out_of_memory(size_t bytes, const char* purpose) const {
                             source_.describe());
 }
 
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::gpu

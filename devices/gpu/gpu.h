@@ -1,5 +1,6 @@
-// The device itself, as its parts (programs, recordings, staging) see it. Users see
-// devices/cuda/cuda_device.h.
+// A GPU of any maker: memory, queues, copies, events and recordings over the maker's driver, and its
+// compiler and libraries where they are needed (devices/gpu/vendor.h). Its parts (programs,
+// recordings, staging) see all of it; users see devices/cuda/cuda_device.h.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -10,12 +11,13 @@
 #include <vector>
 
 #include "core/runtime/device.h"
-#include "devices/cuda/allocator.h"
-#include "devices/cuda/driver.h"
+#include "devices/gpu/allocator.h"
+#include "devices/gpu/driver.h"
+#include "devices/gpu/vendor.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 
-class CudaProgram;
+class GpuProgram;
 class PinnedRing;
 class Recorder;
 struct RecordedGraph;
@@ -38,9 +40,7 @@ class GpuEvent final : public Event {
 // from beginning to end: what another thread queues meanwhile must not become a part of it.
 class Gpu final : public Device, private MemorySource {
  public:
-  static constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what NVIDIA advises for Hopper
-
-  explicit Gpu(int index);
+  Gpu(const Vendor& vendor, int index);
   ~Gpu() override;
 
   std::string name() const override { return name_; }
@@ -80,6 +80,7 @@ class Gpu final : public Device, private MemorySource {
   std::shared_ptr<void> take_recorded_collectives() override;
 
   // --- for the parts
+  const Vendor& vendor() const { return vendor_; }
   const Driver& driver() const { return driver_; }
   const std::string& capability() const { return capability_; }  // "9.0"
   void check(Result result, std::string_view asked) const { driver_.check(result, name_, asked); }
@@ -101,7 +102,7 @@ class Gpu final : public Device, private MemorySource {
   void wait_on_host(EventHandle event);
   // Programs announce each launch; it is remembered while recording.
   template <class Enqueue>
-  void launch(CudaProgram& program, void* const* buffers, const int64_t* coordinates,
+  void launch(GpuProgram& program, void* const* buffers, const int64_t* coordinates,
               Enqueue&& enqueue);
 
  private:
@@ -111,6 +112,7 @@ class Gpu final : public Device, private MemorySource {
   std::string describe() override;
   bool reach(Gpu& peer);
 
+  const Vendor& vendor_;
   const Driver& driver_;
   int index_;
   DeviceId id_ = 0;
@@ -136,4 +138,4 @@ class Gpu final : public Device, private MemorySource {
   std::vector<std::pair<Gpu*, bool>> peers_;  // and whether each can be reached directly
 };
 
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::gpu

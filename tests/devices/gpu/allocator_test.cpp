@@ -1,5 +1,5 @@
 // The caching allocator over memory that is only counted: no GPU needed.
-#include "devices/cuda/allocator.h"
+#include "devices/gpu/allocator.h"
 
 #include <map>
 #include <random>
@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
@@ -150,4 +150,4 @@ TEST(CudaAllocator, RandomUseNeverOverlapsAndComesBack) {
 }
 
 }  // namespace
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::gpu

@@ -1,6 +1,6 @@
-#include "devices/cuda/timed_work.h"
+#include "devices/gpu/timed_work.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 namespace {
 
 constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
@@ -52,4 +52,4 @@ float TimedWork::run() {
   return ms / float(repeat_);
 }
 
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::gpu

@@ -1,0 +1,52 @@
+#include "devices/cuda/vendor.h"
+
+#include "devices/cuda/driver.h"
+#include "devices/cuda/gpu_target.h"
+#include "devices/cuda/jit.h"
+#include "devices/cuda/library_calls.h"
+#include "devices/cuda/matmul.h"
+
+namespace tinyshard::cuda {
+namespace {
+
+class CudaVendor final : public Vendor {
+ public:
+  const Driver& driver() const override { return CudaDriver::get(); }
+  Target target(int major, int minor) const override {
+    return gpu_target(major, minor, driver().version());
+  }
+
+  void prepare(const ObjectCode& code, std::string_view capability,
+               std::string_view device) const override {
+    machine_code(code.bytes.data(), capability, device);
+  }
+  Module load(const ObjectCode& code, std::string_view capability,
+              std::string_view device) const override {
+    return load_ptx(code.bytes.data(), capability, device);
+  }
+  int count_parameters(const ObjectCode& code) const override {
+    return cuda::count_parameters(code.bytes.data(), code.entry);
+  }
+
+  bool supports(const Gpu& gpu, const LibraryCall& call, std::string* why) const override {
+    return library_supports(gpu, call, why);
+  }
+  int64_t worth_copying(const Gpu& gpu, const LibraryCall& call, int operand) const override {
+    return call.node.op() == Op::Dot ? matmul_worth_copying(gpu.target(), call, operand) : 0;
+  }
+  void prepare(Gpu& gpu, const LibraryCall& call) const override {
+    prepare_library_call(gpu, call);
+  }
+  std::unique_ptr<Program> library(Gpu& gpu, const LibraryCall& call) const override {
+    return make_library_program(gpu, call);
+  }
+};
+
+}  // namespace
+
+const Vendor& vendor() {
+  static const auto& vendor = *new CudaVendor;  // outlives every static tensor
+  return vendor;
+}
+
+}  // namespace tinyshard::cuda

@@ -1,0 +1,39 @@
+// What the executor of devices/gpu leaves to a maker's folder: its driver, its compiler and its
+// libraries. A further maker implements this beside devices/cuda/vendor.cpp.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/runtime/device.h"
+#include "devices/gpu/driver.h"
+
+namespace tinyshard::gpu {
+
+class Gpu;
+
+class Vendor {
+ public:
+  virtual ~Vendor() = default;
+
+  virtual const Driver& driver() const = 0;
+  // What code generation needs to know of a GPU with this capability, sizes aside.
+  virtual Target target(int major, int minor) const = 0;
+
+  // Of generated code, with the device's context current. Machine code is made once for all GPUs of
+  // a kind; that takes some 100 ms a kernel. DeviceError with the compiler's log where it refuses.
+  virtual void prepare(const ObjectCode& code, std::string_view capability,
+                       std::string_view device) const = 0;
+  virtual Module load(const ObjectCode& code, std::string_view capability,
+                      std::string_view device) const = 0;
+  // How many parameters the entry declares. -1 where there is no such entry.
+  virtual int count_parameters(const ObjectCode& code) const = 0;
+
+  // Of library calls, as Device has them.
+  virtual bool supports(const Gpu& gpu, const LibraryCall& call, std::string* why) const = 0;
+  virtual int64_t worth_copying(const Gpu& gpu, const LibraryCall& call, int operand) const = 0;
+  virtual void prepare(Gpu& gpu, const LibraryCall& call) const = 0;
+  virtual std::unique_ptr<Program> library(Gpu& gpu, const LibraryCall& call) const = 0;
+};
+
+}  // namespace tinyshard::gpu
