@@ -22,13 +22,9 @@ class Met {
   }
 
  private:
-  static size_t home(const Node* node) {  // Fibonacci hashing: the upper bits are mixed best
-    constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
-    return size_t(reinterpret_cast<uintptr_t>(node) * kGolden >> 20);
-  }
   static bool place(std::vector<const Node*>& slots, const Node* node) {
     const size_t mask = slots.size() - 1;
-    for (size_t i = home(node) & mask;; i = (i + 1) & mask) {
+    for (size_t i = first_slot(node) & mask;; i = (i + 1) & mask) {
       if (slots[i] == node) return false;
       if (slots[i]) continue;
       slots[i] = node;

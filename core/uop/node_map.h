@@ -1,6 +1,12 @@
 // A side table: facts about nodes that a pass derives, kept outside of the immutable graph.
 // Open addressing keyed by node pointer; holds no reference, so the graph must outlive it.
+//
+// Nodes that were made one after the other lie beside each other in memory, and walks visit them
+// one after the other. Tables keep them together too: a graph of a hundred layers has tables of
+// megabytes, and each look at a random place of these would miss the cache.
 #pragma once
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
@@ -9,6 +15,16 @@
 
 namespace tinyshard {
 
+// The slot at which a table of a power of two slots begins to look for a node. The nodes of one KiB
+// of memory share 16 slots, as a node takes at least 64 bytes; the KiB is hashed (Fibonacci
+// hashing). The node itself is not read.
+inline size_t first_slot(const Node* node) {
+  static_assert(sizeof(Node) >= 64);
+  constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
+  const auto address = reinterpret_cast<uintptr_t>(node);
+  return size_t((address >> 10) * kGolden >> 24 << 4 | (address >> 6 & 15));
+}
+
 template <class T>
 class NodeMap {
  public:
@@ -16,7 +32,7 @@ class NodeMap {
 
   T* find(const UOp& x) { return find(x.get()); }
   T* find(const Node* node) {
-    for (size_t i = node->hash & mask_;; i = (i + 1) & mask_) {
+    for (size_t i = first_slot(node) & mask_;; i = (i + 1) & mask_) {
       if (slots_[i].first == node) return &slots_[i].second;
       if (!slots_[i].first) return nullptr;
     }
@@ -27,7 +43,7 @@ class NodeMap {
   // The value of x, made by default construction when absent. References die at the next insertion.
   T& operator[](const UOp& x) {
     if ((size_ + 1) * 2 > slots_.size()) rehash(slots_.size() * 2);
-    for (size_t i = x->hash & mask_;; i = (i + 1) & mask_) {
+    for (size_t i = first_slot(x.get()) & mask_;; i = (i + 1) & mask_) {
       if (slots_[i].first == x.get()) return slots_[i].second;
       if (!slots_[i].first) {
         slots_[i].first = x.get();
@@ -49,7 +65,7 @@ class NodeMap {
     mask_ = capacity - 1;
     for (auto& [node, value] : old) {
       if (!node) continue;
-      size_t i = node->hash & mask_;
+      size_t i = first_slot(node) & mask_;
       while (slots_[i].first) i = (i + 1) & mask_;
       slots_[i] = {node, std::move(value)};
     }
