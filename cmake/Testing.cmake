@@ -29,12 +29,17 @@ function(tinyshard_test_objects name)
   add_library(${name} OBJECT ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE tinyshard_flags ${arg_LIBS})
   tinyshard_test_flags(${name})
+  tinyshard_unity(${name})
 endfunction()
 
 function(tinyshard_test_flags target)
   target_link_libraries(${target} PRIVATE GTest::gtest)
-  # What is tested is optimised fully; the tests around it would take half of a clean build.
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-Og>)
+  # What is tested is optimised fully; the tests around it would take half of a clean build. Nor are tests judged by the
+  # sanitizer of undefined behaviour, whose checks take as long to compile as all else in them: that is for the library.
+  target_compile_options(${target} PRIVATE $<$<OR:$<CONFIG:Release>,$<BOOL:${TINYSHARD_SANITIZE}>>:-Og>)
+  if(TINYSHARD_SANITIZE MATCHES undefined)
+    target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
+  endif()
   tinyshard_precompile(${target} test ${TINYSHARD_COMMON_HEADERS} <gtest/gtest.h>)
 endfunction()
 
@@ -54,6 +59,7 @@ function(tinyshard_test name)
     list(APPEND arg_LIBS GTest::gtest_main)
   endif()
   tinyshard_executable(${name} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)  # tests give short names to what they need
   tinyshard_test_flags(${name})
   if("threads" IN_LIST arg_LABELS)
     add_dependencies(threads_tests ${name})
@@ -76,7 +82,7 @@ function(tinyshard_test name)
       set_tests_properties(${name}_on_gpu PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped:")
     endif()
   endif()
-  if(arg_VERIFIED)
+  if(arg_VERIFIED AND NOT TINYSHARD_SANITIZE)  # what it verifies, generated kernels and plans, no sanitizer sees
     add_test(NAME ${name}_verified COMMAND ${name})
     tinyshard_test_properties(${name}_verified "${arg_LABELS}" ${arg_TIMEOUT} 1 "SPEC=2;TS_CHECK=memory,values;${arg_ENVIRONMENT}")
   endif()

@@ -44,7 +44,7 @@ if(TINYSHARD_SANITIZE)
   add_link_options(-fsanitize=${TINYSHARD_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # Reports show lines, not variables; following these through optimised code took a quarter of a large test's compilation.
-    add_compile_options(-fno-var-tracking)
+    add_compile_options(-g1 -fno-var-tracking)
   endif()
   if(TINYSHARD_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize-recover=undefined)

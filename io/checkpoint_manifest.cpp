@@ -34,7 +34,7 @@ std::optional<int64_t> parse_number(std::string_view text) {
 }
 
 // Reads fields of a manifest, naming what is wrong.
-struct Reader {
+struct ManifestReader {
   std::string_view label;
 
   FormatError fail(std::string_view why) const {
@@ -214,7 +214,7 @@ std::string signed_manifest(std::string_view rest) {
 }
 
 Manifest parse_manifest(std::string_view text, std::string_view label) {
-  const Reader read{label};
+  const ManifestReader read{label};
   if (text.size() < kPrologue.size() + kZeros.size() || !text.starts_with(kPrologue)) {
     throw read.fail(
         fmt::format("it has {} bytes and does not begin with {}", text.size(), kPrologue));

@@ -16,7 +16,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "files are little-endian, and so are we");
 
-constexpr size_t kMaxDims = 16;
+constexpr size_t kMaxRowDims = 16;
 constexpr uint64_t kDeflateRatio = 1032;  // the most that deflate expands a byte to
 
 // The bytes of an IDX file in order, whether they are compressed or not.
@@ -128,8 +128,8 @@ IdxArray read_idx(const std::filesystem::path& path) {
   }
   IdxArray array{*dtype, {}, {}};
   const auto dims = static_cast<size_t>(magic[3]);
-  if (dims > kMaxDims)
-    throw source.fail(fmt::format("it has {} dimensions, the limit is {}", dims, kMaxDims));
+  if (dims > kMaxRowDims)
+    throw source.fail(fmt::format("it has {} dimensions, the limit is {}", dims, kMaxRowDims));
   for (size_t d = 0; d < dims; ++d) {
     std::byte big_endian[4];
     if (source.read(big_endian) != 4)

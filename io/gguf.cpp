@@ -12,7 +12,7 @@
 namespace tinyshard::io {
 namespace {
 
-constexpr GgmlType kTypes[] = {
+constexpr GgmlType kGgmlTypes[] = {
     {"F32", 0, 1, 4, DType::F32},  {"F16", 1, 1, 2, DType::F16},    {"Q4_0", 2, 32, 18, {}},
     {"Q4_1", 3, 32, 20, {}},       {"Q5_0", 6, 32, 22, {}},         {"Q5_1", 7, 32, 24, {}},
     {"Q8_0", 8, 32, 34, {}},       {"Q2_K", 10, 256, 84, {}},       {"Q3_K", 11, 256, 110, {}},
@@ -22,9 +22,9 @@ constexpr GgmlType kTypes[] = {
     {"F64", 28, 1, 8, DType::F64}, {"BF16", 30, 1, 2, DType::BF16}, {"MXFP4", 39, 32, 17, {}},
 };
 
-constexpr uint32_t kMaxDims = 4;             // of the format
+constexpr uint32_t kMaxGgufDims = 4;         // of the format
 constexpr uint64_t kMaxAlignment = 1 << 20;  // a tensor may be padded by as much
-constexpr uint32_t kMaxDepth = 8;            // arrays inside of each other
+constexpr uint32_t kMaxArrayDepth = 8;       // arrays inside of each other
 
 class Header {
  public:
@@ -97,7 +97,7 @@ class Header {
       case 8:
         return text("a text");
       case 9: {
-        if (depth == kMaxDepth) throw in_.fail_at(at, "arrays are nested too deeply");
+        if (depth == kMaxArrayDepth) throw in_.fail_at(at, "arrays are nested too deeply");
         const auto of = in_.number<uint32_t>("the type of an array");
         const uint64_t items = count("items of an array", least_bytes(of, at));
         // Lists of many items are what vocabularies are: an item is sizeof(Value) bytes.
@@ -145,8 +145,8 @@ class Header {
       return in_.fail_at(at, fmt::format("tensor {} {}", in_quotes(tensor.name), why));
     };
     const auto dims = in_.number<uint32_t>("the number of dims");
-    if (dims > kMaxDims)
-      throw fail(fmt::format("has {} dims, at most {} are possible", dims, kMaxDims));
+    if (dims > kMaxGgufDims)
+      throw fail(fmt::format("has {} dims, at most {} are possible", dims, kMaxGgufDims));
     uint64_t row = 1;  // elements of the innermost dim
     for (uint32_t d = 0; d < dims; ++d) {
       const auto size = in_.number<uint64_t>("a size");
@@ -202,7 +202,7 @@ class Header {
 }  // namespace
 
 const GgmlType* ggml_type(uint32_t number) {
-  for (const GgmlType& type : kTypes) {
+  for (const GgmlType& type : kGgmlTypes) {
     if (type.number == number) return &type;
   }
   return nullptr;

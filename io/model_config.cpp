@@ -14,13 +14,13 @@ using nlohmann::json;
 constexpr uint64_t kMaxConfig = 1 << 20;
 constexpr int64_t kMaxSize = int64_t{1} << 40;
 
-struct TypeName {
+struct ConfigType {
   std::string_view name;
   DType dtype;
 };
-constexpr TypeName kTypes[] = {{"float32", DType::F32},   {"float", DType::F32},
-                               {"float16", DType::F16},   {"half", DType::F16},
-                               {"bfloat16", DType::BF16}, {"float64", DType::F64}};
+constexpr ConfigType kConfigTypes[] = {{"float32", DType::F32},   {"float", DType::F32},
+                                       {"float16", DType::F16},   {"half", DType::F16},
+                                       {"bfloat16", DType::BF16}, {"float64", DType::F64}};
 
 // Takes fields out of the object; what is left has no field of ours.
 class Fields {
@@ -145,7 +145,7 @@ ModelConfig parse_model_config(std::string_view text, std::string_view label) {
   }
   std::string dtype;
   fields.text({"torch_dtype", "dtype"}, dtype);
-  for (const TypeName& type : kTypes) {
+  for (const ConfigType& type : kConfigTypes) {
     if (type.name == dtype) c.dtype = type.dtype;
   }
   if (!dtype.empty() && !c.dtype) throw fields.fail(dtype, "a type of floats");

@@ -17,13 +17,13 @@ namespace tinyshard::io {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr size_t kMaxDims = 64;
+constexpr size_t kMaxNpyDims = 64;
 
-struct TypeName {
+struct NpyType {
   std::string_view name;
   DType dtype;
 };
-constexpr TypeName kTypes[] = {
+constexpr NpyType kNpyTypes[] = {
     {"b1", DType::Bool}, {"i1", DType::I8},  {"i2", DType::I16}, {"i4", DType::I32},
     {"i8", DType::I64},  {"u1", DType::U8},  {"u2", DType::U16}, {"u4", DType::U32},
     {"u8", DType::U64},  {"f2", DType::F16}, {"f4", DType::F32}, {"f8", DType::F64},
@@ -90,7 +90,7 @@ class HeaderText {
   }
   void read_type(NpyArray& out) {
     const std::string_view name = quoted();
-    for (const TypeName& type : kTypes) {
+    for (const NpyType& type : kNpyTypes) {
       if (name.size() != 3 || name.substr(1) != type.name) continue;
       const char order = name[0];
       const bool single = itemsize(type.dtype) == 1;
@@ -110,7 +110,8 @@ class HeaderText {
       const auto [rest, error] = std::from_chars(text_.data() + at_, end, size);
       if (error != std::errc{} || size < 0) throw fail("a size is no number from 0 on");
       at_ = static_cast<size_t>(rest - text_.data());
-      if (out.shape.size() == kMaxDims) throw fail(fmt::format("more than {} dims", kMaxDims));
+      if (out.shape.size() == kMaxNpyDims)
+        throw fail(fmt::format("more than {} dims", kMaxNpyDims));
       out.shape.push_back(size);
       if (!take(',') && !next_is(')')) throw fail("a comma is missing");
     }
@@ -178,8 +179,8 @@ std::map<std::string, NpyArray> parse_npz(std::span<const std::byte> file, std::
 }
 
 std::string npy_header(DType dtype, std::span<const int64_t> shape) {
-  const TypeName* found = nullptr;
-  for (const TypeName& type : kTypes) {
+  const NpyType* found = nullptr;
+  for (const NpyType& type : kNpyTypes) {
     if (type.dtype == dtype) found = &type;
   }
   if (found == nullptr)

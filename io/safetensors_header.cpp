@@ -18,13 +18,13 @@
 namespace tinyshard::io {
 namespace {
 
-constexpr size_t kMaxDims = 64;
+constexpr size_t kMaxSafetensorsDims = 64;
 
-struct TypeName {
+struct SafetensorsType {
   std::string_view name;
   DType dtype;
 };
-constexpr TypeName kTypes[] = {
+constexpr SafetensorsType kSafetensorsTypes[] = {
     {"BOOL", DType::Bool}, {"I8", DType::I8},   {"I16", DType::I16},   {"I32", DType::I32},
     {"I64", DType::I64},   {"U8", DType::U8},   {"U16", DType::U16},   {"U32", DType::U32},
     {"U64", DType::U64},   {"F16", DType::F16}, {"BF16", DType::BF16}, {"F32", DType::F32},
@@ -124,8 +124,8 @@ class HeaderReader final : public JsonReader {
     } else {
       std::vector<int64_t>& shape = header.tensors.back().shape;
       if (value > INT64_MAX) return fail_tensor(fmt::format("has a dimension of {}", value));
-      if (shape.size() == kMaxDims) {
-        return fail_tensor(fmt::format("has more than {} dimensions", kMaxDims));
+      if (shape.size() == kMaxSafetensorsDims) {
+        return fail_tensor(fmt::format("has more than {} dimensions", kMaxSafetensorsDims));
       }
       shape.push_back(static_cast<int64_t>(value));
     }
@@ -220,14 +220,14 @@ class HeaderReader final : public JsonReader {
 }  // namespace
 
 std::optional<DType> dtype_of_safetensors(std::string_view name) {
-  for (const TypeName& type : kTypes) {
+  for (const SafetensorsType& type : kSafetensorsTypes) {
     if (type.name == name) return type.dtype;
   }
   return std::nullopt;
 }
 
 std::string_view safetensors_name(DType dtype) {
-  for (const TypeName& type : kTypes) {
+  for (const SafetensorsType& type : kSafetensorsTypes) {
     if (type.dtype == dtype) return type.name;
   }
   throw InternalError("an index type does not reach a file");

@@ -135,7 +135,7 @@ size_t valid_utf8(std::string_view text) {
 }
 
 // Reads vocabulary and merges piece by piece, and the rest, which is short, as a tree.
-class Reader final : public io::JsonReader {
+class TokenizerReader final : public io::JsonReader {
  public:
   std::unordered_map<std::string, int32_t> vocab;
   std::vector<std::pair<std::string, std::string>> merges;
@@ -268,7 +268,7 @@ struct Tokenizer::Data {
                                                              : otherwise;
   }
 
-  void read(Reader reader) {
+  void read(TokenizerReader reader) {
     const json& root = reader.rest;
     const auto part = [&](const char* name) {
       return root.contains(name) ? root.at(name) : json();
@@ -506,7 +506,7 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer Tokenizer::parse(std::string_view text, std::string_view label) {
   auto data = std::make_unique<Data>();
   data->label = label;
-  Reader reader;
+  TokenizerReader reader;
   if (!io::read_json(text, reader)) throw data->fail(reader.error());
   if (!reader.rest.is_object()) throw data->fail("it is no object");
   data->read(std::move(reader));

@@ -17,18 +17,18 @@ constexpr uint64_t kEntryBytes = 192;  // of a map of names
 using Id = Pickle::Id;
 using Kind = Pickle::Kind;
 
-struct TypeName {
+struct TorchType {
   std::string_view name;
   DType dtype;
 };
-constexpr TypeName kStorages[] = {
+constexpr TorchType kStorages[] = {
     {"torch DoubleStorage", DType::F64}, {"torch FloatStorage", DType::F32},
     {"torch HalfStorage", DType::F16},   {"torch BFloat16Storage", DType::BF16},
     {"torch LongStorage", DType::I64},   {"torch IntStorage", DType::I32},
     {"torch ShortStorage", DType::I16},  {"torch CharStorage", DType::I8},
     {"torch ByteStorage", DType::U8},    {"torch BoolStorage", DType::Bool},
 };
-constexpr TypeName kTypes[] = {
+constexpr TorchType kTorchTypes[] = {
     {"torch float64", DType::F64},   {"torch float32", DType::F32}, {"torch float16", DType::F16},
     {"torch bfloat16", DType::BF16}, {"torch int64", DType::I64},   {"torch int32", DType::I32},
     {"torch int16", DType::I16},     {"torch int8", DType::I8},     {"torch uint8", DType::U8},
@@ -48,8 +48,8 @@ constexpr std::string_view kOldTensors[] = {
     "torch IntTensor",   "torch ShortTensor",  "torch CharTensor", "torch ByteTensor"};
 
 template <size_t n>
-std::optional<DType> type_named(const TypeName (&names)[n], std::string_view name) {
-  for (const TypeName& type : names) {
+std::optional<DType> type_named(const TorchType (&names)[n], std::string_view name) {
+  for (const TorchType& type : names) {
     if (type.name == name) return type.dtype;
   }
   return std::nullopt;
@@ -62,7 +62,7 @@ bool is_allowed(std::string_view name) {
                                        kParameterState, kSize, kDevice, kUntyped}) {
     if (name == known) return true;
   }
-  return type_named(kStorages, name) || type_named(kTypes, name) ||
+  return type_named(kStorages, name) || type_named(kTorchTypes, name) ||
          std::find(std::begin(kOldTensors), std::end(kOldTensors), name) != std::end(kOldTensors);
 }
 
@@ -210,7 +210,7 @@ TorchTensor Collector::rebuilt(const std::vector<Id>& arguments, bool typed,
   if (typed) {
     from.dtype.reset();
     if (arguments.size() > 6 && pickle_.kind(arguments[6]) == Kind::Global)
-      from.dtype = type_named(kTypes, pickle_.text(arguments[6]));
+      from.dtype = type_named(kTorchTypes, pickle_.text(arguments[6]));
   }
   if (!from.dtype) throw fail(path, "nothing says its type");
   return view(from, static_cast<uint64_t>(pickle_.integer(arguments[1])),

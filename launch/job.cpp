@@ -85,7 +85,7 @@ class Signals {
   std::array<struct sigaction, 3> before_{};
 };
 
-struct Agent {
+struct RemoteAgent {
   Host host;
   int first_rank = 0;
   pid_t pid = -1;
@@ -102,7 +102,7 @@ struct RankState {
   bool asked = false;  // to end, before it did
   bool late = false;   // started in the place of another one, and nobody took it in any more
   std::string reason;  // as it said itself, or why it was not started
-  Agent* agent = nullptr;
+  RemoteAgent* agent = nullptr;
   std::ofstream log;
 };
 
@@ -116,7 +116,7 @@ class Job {
   }
 
   ~Job() {
-    for (Agent& agent : agents_) {
+    for (RemoteAgent& agent : agents_) {
       for (int* fd : {&agent.commands, &agent.events}) {
         if (*fd >= 0) close(*fd);
       }
@@ -132,7 +132,7 @@ class Job {
       start_agent(host, first);
       first += host.ranks;
     }
-    while (std::ranges::any_of(agents_, [](const Agent& a) { return a.events >= 0; })) {
+    while (std::ranges::any_of(agents_, [](const RemoteAgent& a) { return a.events >= 0; })) {
       wait();
       for (int signal = signals_.next(); signal != 0; signal = signals_.next()) on_user(signal);
       hurry();
@@ -167,7 +167,7 @@ class Job {
   }
 
   void start_agent(const Host& host, int first_rank) {
-    Agent& agent = agents_.emplace_back();
+    RemoteAgent& agent = agents_.emplace_back();
     agent.host = host;
     agent.first_rank = first_rank;
     agent.local = is_this_host(host.name);
@@ -205,7 +205,7 @@ class Job {
                          .bind_cores = options_.bind_cores}));
   }
 
-  static void tell(Agent& agent, std::string line) {
+  static void tell(RemoteAgent& agent, std::string line) {
     line += '\n';
     for (std::string_view left = line; agent.commands >= 0 && !left.empty();) {
       const ssize_t n = write(agent.commands, left.data(), left.size());
@@ -217,7 +217,7 @@ class Job {
 
   void wait() {
     std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
-    for (const Agent& agent : agents_)
+    for (const RemoteAgent& agent : agents_)
       waits.push_back({.fd = agent.events, .events = POLLIN, .revents = 0});
     int timeout = -1;
     const auto until = [&](Clock::time_point moment) {
@@ -232,7 +232,7 @@ class Job {
     }
   }
 
-  void read_events(Agent& agent) {
+  void read_events(RemoteAgent& agent) {
     std::array<char, 16384> buffer;
     const ssize_t n = read(agent.events, buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) return;
@@ -244,7 +244,7 @@ class Job {
     if (n <= 0) lose(agent);
   }
 
-  void take(const Agent& agent, std::string_view line) {
+  void take(const RemoteAgent& agent, std::string_view line) {
     const size_t space = line.find(' ', 2);
     int number = -1;
     if (line.size() < 4 || space == std::string_view::npos) return;
@@ -323,7 +323,7 @@ class Job {
   void replace() {
     while (!places_.empty() && !done_ && !next_step_ && Clock::now() >= next_start_) {
       const RankState& lost_one = ranks_[size_t(places_.front())];
-      Agent* at = lost_one.agent;
+      RemoteAgent* at = lost_one.agent;
       const int place = lost_one.place, number = int(ranks_.size());
       places_.pop_front();
       if (at->events < 0 || number - lost() >= options_.most_ranks) continue;
@@ -343,14 +343,14 @@ class Job {
     if (!std::ranges::all_of(ranks_,
                              [](const RankState& r) { return r.state == RankState::Ended; }))
       return;
-    for (Agent& agent : agents_) {
+    for (RemoteAgent& agent : agents_) {
       if (agent.commands >= 0) close(std::exchange(agent.commands, -1));
     }
   }
 
   // The agent has ended. What it has left running here is killed from here; elsewhere the kernel
   // does that.
-  void lose(Agent& agent) {
+  void lose(RemoteAgent& agent) {
     close(std::exchange(agent.events, -1));
     if (agent.commands >= 0) close(std::exchange(agent.commands, -1));
     int status = 0;
@@ -383,7 +383,7 @@ class Job {
       tell_all("kill");
       schedule(Step::Leave, kMayDie);
     } else {
-      for (Agent& agent : agents_) {
+      for (RemoteAgent& agent : agents_) {
         if (agent.events < 0) continue;
         kill(agent.pid, SIGKILL);
         lose(agent);
@@ -392,7 +392,7 @@ class Job {
   }
   void tell_all(const char* command) {
     asked_ = true;
-    for (Agent& agent : agents_) tell(agent, command);
+    for (RemoteAgent& agent : agents_) tell(agent, command);
   }
 
   void on_user(int signal) {
@@ -478,7 +478,7 @@ class Job {
   const JobOptions& options_;
   Signals signals_;
   int size_ = 0;
-  std::vector<Agent> agents_;
+  std::vector<RemoteAgent> agents_;
   std::deque<RankState> ranks_;  // those started later behind the others
   std::vector<int> ended_;       // in their order
   std::deque<int> places_;       // of ranks that were lost, for others to take

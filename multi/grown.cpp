@@ -6,7 +6,7 @@
 namespace tinyshard {
 namespace {
 
-int64_t bytes(const UOp& x) { return x->numel() * int64_t(itemsize(x.dtype())); }
+int64_t bytes_of_value(const UOp& x) { return x->numel() * int64_t(itemsize(x.dtype())); }
 
 // Computed element by element from what it is made of.
 bool grows(const UOp& x) {
@@ -18,7 +18,7 @@ bool grows(const UOp& x) {
 
 UOp grown_on(const UOp& local, const Mesh& mesh) {
   constexpr size_t kMostNodes = 256;  // of a draw there are about 30
-  const int64_t most = bytes(local) / mesh.size();
+  const int64_t most = bytes_of_value(local) / mesh.size();
   std::vector<UOp> open{local};
   NodeMap<bool> seen;
   NodeMap<UOp> there;  // what is brought over
@@ -32,7 +32,7 @@ UOp grown_on(const UOp& local, const Mesh& mesh) {
     if (grows(x)) {
       open.insert(open.end(), x->src().begin(), x->src().end());
     } else {
-      total += bytes(x);
+      total += bytes_of_value(x);
       there[x] = UOp::make(Op::CopyIn, x.dtype(), {x}, {}, mesh.payload());
     }
     if (total > most || seen.size() > kMostNodes) return UOp();

@@ -55,7 +55,7 @@ class Gathering {
   int axis_, dim_;
 };
 
-UOp gather(const UOp& x) {
+UOp gathered_sum(const UOp& x) {
   if (!is_all_reduce(x, ReduceOp::Sum)) return UOp();
   std::vector<UOp> shown;  // how the scatter's result travels: in another type or shape
   UOp scatter = x.src(0).src(0);
@@ -77,7 +77,7 @@ UOp gather(const UOp& x) {
 }  // namespace
 
 std::vector<UOp> gather_sparse_sums(std::span<const UOp> roots) {
-  return rewrite_once(roots, gather);
+  return rewrite_once(roots, gathered_sum);
 }
 
 }  // namespace tinyshard

@@ -14,7 +14,7 @@
 namespace tinyshard {
 namespace {
 
-constexpr std::chrono::milliseconds kAskEvery{5}, kLookEvery{100}, kJoinEvery{10};
+constexpr std::chrono::milliseconds kAskEvery{5}, kLookAtPeersEvery{100}, kJoinEvery{10};
 
 std::string newcomer_key(int rank) { return fmt::format("newcomer/{}", rank); }
 
@@ -69,7 +69,7 @@ class Formation {
     const bool look = host_.now() >= next_look_ && last_.local_size >= last_.size;
     std::vector<int> processes;
     if (look) {
-      next_look_ = host_.now() + kLookEvery;
+      next_look_ = host_.now() + kLookAtPeersEvery;
       processes = host_.processes();
     }
     bool all = true;

@@ -18,7 +18,7 @@ constexpr Channel::Duration kInspectAfter = std::chrono::milliseconds(5);
 constexpr Channel::Duration kInspectEvery = std::chrono::milliseconds(10);
 // A process that was itself stopped finds its deadlines passed: it hears the news of the others
 // before it blames them.
-constexpr Channel::Duration kGrace = std::chrono::milliseconds(20);
+constexpr Channel::Duration kTellGrace = std::chrono::milliseconds(20);
 constexpr Channel::Duration kNewsTurn = std::chrono::milliseconds(150);
 // Inspections after which a rank is given up, if nothing has come in between: what it sent last may
 // still be on its way. One that has left may have sent its last megabytes just before; and one that
@@ -173,7 +173,7 @@ int Group::latest() const {
 void Group::inspect(Request& request, Deadline limit, Deadline now) {
   if (now < limit) overdue_.reset();
   if (now >= limit && !overdue_) overdue_ = now;
-  const bool late = overdue_ && now - *overdue_ >= kGrace;
+  const bool late = overdue_ && now - *overdue_ >= kTellGrace;
   if (!late && (now < next_inspection_ || now - request.started() < kInspectAfter)) return;
   next_inspection_ = now + kInspectEvery;
 

@@ -53,14 +53,14 @@ size_t bytes_of(const std::vector<LocalBox>& boxes, DType dtype) {
 }
 
 // Where a box begins among others that lie behind each other; npos where it is not one of them.
-constexpr size_t kNone = SIZE_MAX;
+constexpr size_t kNoOffset = SIZE_MAX;
 size_t offset_of(const LocalBox& box, const std::vector<LocalBox>& boxes, DType dtype) {
   size_t at = 0;
   for (const LocalBox& other : boxes) {
     if (other == box) return at;
     at += size_t(product(other.size)) * itemsize(dtype);
   }
-  return kNone;
+  return kNoOffset;
 }
 
 LocalBox common(const LocalBox& a, const LocalBox& b) {
@@ -138,7 +138,7 @@ Elastic::Snapshot Elastic::copy(const StateDict& tensors, const Progress& progre
     const LocalBox whole{Dims(value.shape.size()), value.shape};
     value.whole = product(value.shape) == 0 ||
                   std::ranges::all_of(value.boxes, [&](const std::vector<LocalBox>& boxes) {
-                    return offset_of(whole, boxes, value.dtype) != kNone;
+                    return offset_of(whole, boxes, value.dtype) != kNoOffset;
                   });
     const std::vector<LocalBox>& own = value.boxes[size_t(snapshot.rank)];
     value.own.resize(bytes_of(own, value.dtype));
@@ -208,7 +208,7 @@ void Elastic::find_lost(const Snapshot& from, const std::vector<int>& left) {
       for (const LocalBox& box : value.boxes[size_t(rank)]) {
         bool found = false;
         for (int other = 0; other < from.ranks && !found; ++other)
-          found = offset_of(box, value.boxes[size_t(other)], value.dtype) != kNone &&
+          found = offset_of(box, value.boxes[size_t(other)], value.dtype) != kNoOffset &&
                   (is_left(other) || is_left((other + 1) % from.ranks));
         if (found) continue;
         const int behind = (rank + 1) % from.ranks;
@@ -237,13 +237,13 @@ std::vector<std::vector<std::byte>> Elastic::divide(const Value& from, const Ten
   // Boxes that a rank can give: its own, then the copies.
   const auto offset_at = [&](int giver, const LocalBox& box) {
     const int was = left[size_t(giver)];
-    if (was == kNewcomer) return kNone;
+    if (was == kNewcomer) return kNoOffset;
     const std::vector<LocalBox>& own = from.boxes[size_t(was)];
     const size_t at = offset_of(box, own, from.dtype);
-    if (at != kNone || from.whole) return at;
+    if (at != kNoOffset || from.whole) return at;
     const size_t copied =
         offset_of(box, from.boxes[size_t((was + committed - 1) % committed)], from.dtype);
-    return copied == kNone ? kNone : bytes_of(own, from.dtype) + copied;
+    return copied == kNoOffset ? kNoOffset : bytes_of(own, from.dtype) + copied;
   };
   std::vector<LocalBox> all;
   for (const auto& boxes : from.boxes) {
@@ -276,7 +276,8 @@ std::vector<std::vector<std::byte>> Elastic::divide(const Value& from, const Ten
         const size_t bytes = size_t(product(part.size)) * itemsize(from.dtype);
         if (bytes == 0) continue;
         int giver = taker;
-        for (int other = 0; other < ranks && offset_at(giver, box) == kNone; ++other) giver = other;
+        for (int other = 0; other < ranks && offset_at(giver, box) == kNoOffset; ++other)
+          giver = other;
         if (giver != taker)
           counts[size_t(first[size_t(giver)]) * places + size_t(first[size_t(taker)])] += bytes;
         if (taker == rank) from_rank[size_t(giver)].push_back({b, part});

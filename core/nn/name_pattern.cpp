@@ -29,7 +29,7 @@ bool is_like(std::string_view pattern, std::string_view text) {
   return false;
 }
 
-constexpr size_t kNone = size_t(-1);
+constexpr size_t kNoMatch = size_t(-1);
 
 }  // namespace
 
@@ -45,25 +45,25 @@ NamePattern::NamePattern(std::string_view text) : text_(text) {
 }
 
 // How many segments of the name are matched when those of the pattern from `segment` on match from
-// `from` on; kNone where they do not.
+// `from` on; kNoMatch where they do not.
 size_t NamePattern::matched(size_t segment, const std::vector<std::string_view>& name,
                             size_t from) const {
   if (segment == segments_.size()) return from;
-  if (from == name.size()) return kNone;
+  if (from == name.size()) return kNoMatch;
   const Segment& choices = segments_[segment];
   auto fits = [&](const std::string& choice) { return is_like(choice, name[from]); };
-  if (std::ranges::none_of(choices, fits)) return kNone;
+  if (std::ranges::none_of(choices, fits)) return kNoMatch;
   const size_t most = choices == Segment{"*"} ? name.size() : from + 1;
   for (size_t next = from + 1; next <= most; ++next) {
-    if (size_t end = matched(segment + 1, name, next); end != kNone) return end;
+    if (size_t end = matched(segment + 1, name, next); end != kNoMatch) return end;
   }
-  return kNone;
+  return kNoMatch;
 }
 
 std::optional<std::string> NamePattern::beginning_of(std::string_view name) const {
   const std::vector<std::string_view> segments = split(name, '.');
   const size_t count = matched(0, segments, 0);
-  if (count == kNone) return {};
+  if (count == kNoMatch) return {};
   std::string beginning;
   for (size_t i = 0; i < count; ++i) {
     if (i > 0) beginning += '.';

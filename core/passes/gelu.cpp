@@ -7,13 +7,13 @@
 namespace tinyshard {
 namespace {
 
-UOp mul(const UOp& a, double b) { return binary(Op::Mul, a, const_like(a, b)); }
+UOp scaled(const UOp& a, double b) { return binary(Op::Mul, a, const_like(a, b)); }
 
 }  // namespace
 
 UOp exp_minus_abs(const UOp& x) {
   UOp below = binary(Op::CmpLt, x, const_like(x, 0));
-  return unary(Op::Exp2, mul(where(below, x, unary(Op::Neg, x)), std::numbers::log2e));
+  return unary(Op::Exp2, scaled(where(below, x, unary(Op::Neg, x)), std::numbers::log2e));
 }
 
 UOp sigmoid(const UOp& x) {
@@ -27,7 +27,7 @@ UOp gelu(const UOp& x) {
   constexpr double k = 2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
   UOp v = cast(x, accumulator(x.dtype()));
   UOp square = binary(Op::Mul, v, v);
-  UOp slope = binary(Op::Add, mul(square, k * 0.044715), const_like(v, k));
+  UOp slope = binary(Op::Add, scaled(square, k * 0.044715), const_like(v, k));
   return cast(binary(Op::Mul, v, sigmoid(binary(Op::Mul, v, slope))), x.dtype());
 }
 

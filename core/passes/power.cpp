@@ -13,7 +13,7 @@
 namespace tinyshard {
 namespace {
 
-UOp mul(const UOp& a, const UOp& b) { return binary(Op::Mul, a, b); }
+UOp times(const UOp& a, const UOp& b) { return binary(Op::Mul, a, b); }
 UOp both(const UOp& a, const UOp& b) { return binary(Op::And, a, b); }
 UOp either(const UOp& a, const UOp& b) { return binary(Op::Or, a, b); }
 UOp equal(const UOp& a, const UOp& b) { return binary(Op::CmpEq, a, b); }
@@ -31,10 +31,10 @@ UOp power(const UOp& x, const UOp& n) {
                    nan = std::numeric_limits<double>::quiet_NaN();
   UOp zero = const_like(x, 0), one = const_like(x, 1);
   UOp magnitude = binary(Op::Max, x, unary(Op::Neg, x));
-  UOp log = where(equal(magnitude, one), zero, mul(unary(Op::Log2, magnitude), n));
+  UOp log = where(equal(magnitude, one), zero, times(unary(Op::Log2, magnitude), n));
   UOp positive = unary(Op::Exp2, log);
 
-  UOp is_whole = equal(unary(Op::Trunc, n), n), half = mul(n, const_like(n, 0.5));
+  UOp is_whole = equal(unary(Op::Trunc, n), n), half = times(n, const_like(n, 0.5));
   UOp is_odd = both(is_whole, binary(Op::CmpNe, unary(Op::Trunc, half), half));
   UOp bits = UOp::make(Op::Bitcast, x.dtype() == DType::F64 ? DType::I64 : DType::I32, {x});
   UOp is_negative = less(bits, const_int(bits.dtype(), 0, bits.shape()));  // -0, too
@@ -59,15 +59,15 @@ UOp power_base_gradient(const PowerOperands& of, const UOp& g) {
   const UOp &x = *of.base, &n = *of.exponent;
   UOp less_one =
       is_const(n) ? const_like(n, const_as_double(n) - 1) : binary(Op::Sub, n, const_like(n, 1));
-  UOp slope = mul(n, power(x, less_one));
-  return where(equal(n, const_like(n, 0)), const_like(g, 0), mul(g, slope));
+  UOp slope = times(n, power(x, less_one));
+  return where(equal(n, const_like(n, 0)), const_like(g, 0), times(g, slope));
 }
 
 UOp power_exponent_gradient(const PowerOperands& of, const UOp& y, const UOp& g) {
   const UOp &x = *of.base, &n = *of.exponent, zero = const_like(x, 0);
-  UOp log = mul(unary(Op::Log2, x), const_like(x, std::numbers::ln2));
+  UOp log = times(unary(Op::Log2, x), const_like(x, std::numbers::ln2));
   UOp is_flat = both(equal(x, zero), either(less(zero, n), equal(n, zero)));
-  return where(is_flat, const_like(g, 0), mul(g, mul(y, log)));
+  return where(is_flat, const_like(g, 0), times(g, times(y, log)));
 }
 
 }  // namespace tinyshard

@@ -27,7 +27,7 @@ namespace {
 
 Dims dims(const UOp& x) { return {x.shape().begin(), x.shape().end()}; }
 
-UOp stored(const UOp& x) { return UOp::make(Op::Contiguous, x.dtype(), {x}); }
+UOp contiguous(const UOp& x) { return UOp::make(Op::Contiguous, x.dtype(), {x}); }
 
 // 0.. along one axis of `shape`.
 UOp positions(const Dims& shape, size_t axis, DType dtype) {
@@ -51,7 +51,7 @@ UOp by_pairs(const UOp& keys, int64_t k) {
   column.push_back(1);
   row.insert(row.end() - 1, 1);
   all.push_back(n);
-  UOp read = stored(keys), mine = expand(reshape(read, column), all),
+  UOp read = contiguous(keys), mine = expand(reshape(read, column), all),
       other = expand(reshape(read, row), all);
   UOp earlier =
       binary(Op::CmpLt, positions(all, last, DType::I32), positions(all, last - 1, DType::I32));
@@ -75,7 +75,7 @@ UOp exchanged(const UOp& words, int64_t size, bool mirrored) {
   UOp first = binary(Op::CmpEq, positions(blocks, size_t(half), DType::I32),
                      const_int(DType::I32, 0, blocks));
   UOp keeps = binary(Op::CmpEq, binary(Op::CmpLt, mine, partner), first);
-  return stored(reshape(where(keeps, mine, partner), shape));
+  return contiguous(reshape(where(keeps, mine, partner), shape));
 }
 
 // The order of keys of up to 32 bits.
@@ -93,7 +93,7 @@ UOp by_network(const UOp& keys) {
     behind.back() = whole - n;
     words = complement(pad(complement(words), behind));
   }
-  words = stored(words);
+  words = contiguous(words);
   for (int64_t run = 2; run <= whole; run *= 2) {
     for (int64_t size = run; size > 1; size /= 2) words = exchanged(words, size, size == run);
   }
@@ -124,7 +124,7 @@ std::vector<UOp> lower_sorts(std::span<const UOp> roots,
     bool library = library_supports(row_major_call(x));
     if (n <= (library ? limits.pairs_before_library : limits.pairs_before_network))
       return by_pairs(keys, k);
-    return library ? UOp() : stored(first_places(by_networks(keys), k));
+    return library ? UOp() : contiguous(first_places(by_networks(keys), k));
   });
 }
 

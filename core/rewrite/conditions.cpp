@@ -9,8 +9,6 @@
 namespace tinyshard {
 namespace {
 
-constexpr int64_t kFar = Interval::kUnbounded;
-
 UOp truth(bool value) { return const_int(DType::Bool, value); }
 bool is_true(const UOp& x) { return is_const(x) && const_bits(*x) != 0; }
 bool is_false(const UOp& x) { return is_const(x) && const_bits(*x) == 0; }

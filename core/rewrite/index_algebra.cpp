@@ -6,11 +6,7 @@
 #include "core/uop/args.h"
 
 namespace tinyshard {
-namespace {
-
-constexpr int64_t kFar = Interval::kUnbounded;
-
-}  // namespace
+namespace {}  // namespace
 
 // --- atoms and forms -----------------------------------------------------------------------------
 

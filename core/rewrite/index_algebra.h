@@ -21,8 +21,8 @@ struct Interval {
   bool is_constant() const { return low == high && low > -kUnbounded && high < kUnbounded; }
   bool empty() const { return low > high; }
 };
+inline constexpr int64_t kFar = Interval::kUnbounded;
 inline Interval operator+(Interval a, Interval b) {
-  constexpr int64_t kFar = Interval::kUnbounded;
   auto plus = [](int64_t x, int64_t y, int64_t unknown) {
     if (x <= -kFar || y <= -kFar || x >= kFar || y >= kFar) return unknown;
     int64_t r = x + y;  // each is smaller than 2^62
@@ -31,7 +31,6 @@ inline Interval operator+(Interval a, Interval b) {
   return {plus(a.low, b.low, -kFar), plus(a.high, b.high, kFar)};
 }
 inline Interval operator*(Interval i, int64_t scale) {
-  constexpr int64_t kFar = Interval::kUnbounded;
   if (scale == 0) return {0, 0};
   auto times = [scale](int64_t end) {
     int64_t r;

@@ -5,11 +5,7 @@
 #include "core/rewrite/index_algebra.h"
 
 namespace tinyshard {
-namespace {
-
-constexpr int64_t kFar = Interval::kUnbounded;
-
-}  // namespace
+namespace {}  // namespace
 
 IndexAlgebra::Divided IndexAlgebra::divided(Form x, int64_t divisor, Wanted wanted) {
   auto slot = [this](Form form, int64_t by) -> Divided& {

@@ -16,7 +16,7 @@
 namespace tinyshard {
 namespace {
 
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kBucketAlignment = 64;
 
 struct Bucket {
   int task = -1;  // that carries the collective
@@ -75,7 +75,7 @@ class Bucketing {
   }
 
   static int64_t aligned(int64_t bytes) {
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return (bytes + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
   }
   int64_t size_of(int t) const {
     const Task& task = tasks_[size_t(t)];

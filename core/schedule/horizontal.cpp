@@ -22,8 +22,8 @@ namespace {
 
 constexpr size_t kMaxMembers = 6;  // more save little, and the code of each takes time to compile
 constexpr size_t kMaxRanges = 56, kMaxBuffers = 160, kMaxNodes = 2400;
-constexpr int64_t kLittle = 1 << 16;  // bytes
-constexpr int64_t kIds = 1 << 12;     // of the ranges of one member
+constexpr int64_t kSmallBuffer = 1 << 16;  // bytes
+constexpr int64_t kIds = 1 << 12;          // of the ranges of one member
 
 enum class Kind : uint8_t { None, FromStorages, IntoStorages, Little };
 
@@ -82,7 +82,7 @@ class Joiner {
       return tasks_[size_t(t)].item.kind == Item::Kind::Collective;
     });
   }
-  bool is_little(int b) const { return buffers_[size_t(b)].bytes() <= kLittle; }
+  bool is_little(int b) const { return buffers_[size_t(b)].bytes() <= kSmallBuffer; }
 
   Kind kind_of(int t) const {
     const Task& task = tasks_[size_t(t)];

@@ -5,9 +5,11 @@
 namespace tinyshard {
 namespace {
 
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kArenaAlignment = 64;
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t aligned(int64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
 
 }  // namespace
 

@@ -22,7 +22,8 @@
 namespace tinyshard {
 namespace {
 
-constexpr int64_t kLittle = 16;  // a result counts as small beside this many times its bytes read
+constexpr int64_t kSmallBeside =
+    16;  // a result counts as small beside this many times its bytes read
 
 // Bytes of others behind a collective after which it is taken to be done: what waits for it is held
 // back no longer, and lets go of memory that the collective used.
@@ -172,7 +173,7 @@ class Order {
       if (!begun_[m]) change += b.bytes();
       if (users_[m] == 1) change -= b.bytes();
     }
-    return change <= bytes_read(t) / kLittle;
+    return change <= bytes_read(t) / kSmallBeside;
   }
 
   std::span<const Task> tasks_;

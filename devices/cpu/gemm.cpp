@@ -37,7 +37,7 @@ const Kernel& best_kernel() {
   return best;
 }
 
-Element element(DType dtype) {
+Element element_of(DType dtype) {
   switch (dtype) {
     case DType::F64:
       return Element::F64;
@@ -132,8 +132,8 @@ GemmProgram::GemmProgram(const MatmulSpec& spec, int threads, const Kernel& kern
     s.m *= s.batch[last];
     s.batch_rank = last;
   }
-  task_.in = element(s.dtype);
-  task_.out = element(s.out_dtype);
+  task_.in = element_of(s.dtype);
+  task_.out = element_of(s.out_dtype);
   task_.epilogue = s.activation == Activation::Relu       ? Epilogue::Relu
                    : s.activation == Activation::GeluTanh ? Epilogue::GeluTanh
                                                           : Epilogue::None;

@@ -33,7 +33,7 @@ const char* direction_name(ConvDirection direction) {
   return "?";
 }
 
-int64_t product(const std::array<int64_t, ConvSpec::kMaxRank>& sizes, int rank) {
+int64_t product_of_first(const std::array<int64_t, ConvSpec::kMaxRank>& sizes, int rank) {
   int64_t result = 1;
   for (int i = 0; i < rank; ++i) result *= sizes[i];
   return result;
@@ -63,9 +63,11 @@ MatmulSpec MatmulSpec::contiguous(int64_t m, int64_t k, int64_t n, int64_t batch
   return spec;
 }
 
-int64_t ConvSpec::src_elements() const { return n * c * product(in, rank); }
+int64_t ConvSpec::src_elements() const { return n * c * product_of_first(in, rank); }
 
-int64_t ConvSpec::weight_elements() const { return oc * (c / groups) * product(kernel, rank); }
+int64_t ConvSpec::weight_elements() const {
+  return oc * (c / groups) * product_of_first(kernel, rank);
+}
 
 int64_t ConvSpec::dst_elements() const {
   int64_t result = n * oc;

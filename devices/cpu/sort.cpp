@@ -334,14 +334,14 @@ int workers(const SortSpec& s, int threads) {
   return int(std::min(int64_t(threads), useful));
 }
 
-int64_t rounded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Bytes of one worker's buffer of a selection, or of one sort.
 int64_t selection_bytes(const SortSpec& s) {
-  return rounded(buffered(s.k) * (itemsize(s.key) == 8 ? 16 : 8));
+  return whole_lines(buffered(s.k) * (itemsize(s.key) == 8 ? 16 : 8));
 }
 int64_t sort_bytes(const SortSpec& s, int parts) {
-  return rounded(2 * s.n * 8 + parts * int64_t(sizeof(Counts)));
+  return whole_lines(2 * s.n * 8 + parts * int64_t(sizeof(Counts)));
 }
 
 template <class Key>

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kOldest = 90600;      // clears the sum of the gradient of q by itself from here on
 constexpr int64_t kWidthMultiple = 8;  // 16 bytes
-constexpr int64_t kAlignment = 16;     // of addresses
+constexpr int64_t kAddressAlignment = 16;  // of addresses
 
 // Four dims of an operand or a result. The stride of a dim of one element is any that is allowed.
 std::optional<AttentionCall::View> four_dims(const StridedView& place) {
@@ -199,7 +199,7 @@ class AttentionGraph {
   int scale_ = -1;
 };
 
-int64_t rounded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+int64_t aligned_bytes(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 AttentionCall supported_call(const LibraryCall& call) {
   std::string why;
@@ -221,7 +221,7 @@ class AttentionProgram final : public GpuProgram {
     // What the call writes for nobody, and what its parts tell each other.
     auto scratch = [&](int64_t bytes) {
       places_.push_back(end_);
-      end_ += rounded(bytes);
+      end_ += aligned_bytes(bytes);
     };
     for (size_t i = 0; i < c.count(); ++i) {
       auto [length, breadth] = c.result_size(i);
@@ -253,10 +253,10 @@ class AttentionProgram final : public GpuProgram {
     }
     while (place != places_.end()) addresses.push_back(scratch + *place++);
     for (void* address : addresses) {
-      if (reinterpret_cast<uintptr_t>(address) % kAlignment != 0)
+      if (reinterpret_cast<uintptr_t>(address) % kAddressAlignment != 0)
         throw InternalError(
             fmt::format("{}: an operand of {} lies at {}, which is no multiple of {}", gpu_.name(),
-                        describe(), address, kAlignment));
+                        describe(), address, kAddressAlignment));
     }
     plan_->run(handle_, addresses, scratch + end_);
   }

@@ -10,7 +10,7 @@
 namespace tinyshard::cuda {
 namespace {
 
-constexpr int64_t kAlignment = 16;
+constexpr int64_t kTensorAlignment = 16;
 
 std::optional<DnnObject> absent_device(const DnnTarget& target) {
   if (target.handle) return std::nullopt;
@@ -109,7 +109,7 @@ int DnnBuilder::tensor(DnnType type, DimSpan dims, DimSpan strides, bool is_virt
   auto id = int64_t(tensors_.size());
   DnnObject& x = tensors_.emplace_back(kDnnTensor, "a tensor");
   x.set(kDnnTensorType, type).set(kDnnTensorDims, dims).set(kDnnTensorStrides, strides);
-  x.set(kDnnTensorId, DimSpan(&id, 1)).set(kDnnTensorAlignment, DimSpan(&kAlignment, 1));
+  x.set(kDnnTensorId, DimSpan(&id, 1)).set(kDnnTensorAlignment, DimSpan(&kTensorAlignment, 1));
   if (is_virtual) x.set(kDnnTensorVirtual, kDnnValueBool, &is_virtual);
   if (by_value) x.set(kDnnTensorByValue, kDnnValueBool, &by_value);
   x.finish();

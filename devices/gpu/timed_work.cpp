@@ -3,7 +3,7 @@
 namespace tinyshard::gpu {
 namespace {
 
-constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr int kCaptureRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
 
 }  // namespace
 
@@ -11,7 +11,7 @@ TimedWork::TimedWork(Gpu& gpu, int repeat, const std::function<void()>& enqueue)
     : gpu_(gpu), repeat_(repeat) {
   const Driver& driver = gpu.driver();
   Stream stream = gpu.stream(Queue::Compute);
-  gpu.check(driver.begin_capture(stream, kRelaxed), "recording work to be timed");
+  gpu.check(driver.begin_capture(stream, kCaptureRelaxed), "recording work to be timed");
   try {
     for (int i = 0; i < repeat; ++i) enqueue();
   } catch (...) {

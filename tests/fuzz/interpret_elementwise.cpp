@@ -249,7 +249,7 @@ int64_t on_integers(const std::string& op, Type type, int64_t a, int64_t b) {
 }
 
 // What operators and the free functions call.
-const std::map<std::string, std::string> kOperators = {
+const std::map<std::string, std::string> kMethodOf = {
     {"operator+", "add"},        {"operator-", "sub"},
     {"operator*", "mul"},        {"operator/", "div"},
     {"operator%", "mod"},        {"operator&", "bitwise_and"},
@@ -323,7 +323,7 @@ Array binary(const Step& step, const Operands& in) {
 // n: the second operand's number is whole; whether it stands on the left.
 Array by_operator(const Step& step, const Operands& in) {
   Step same = step;
-  same.op = kOperators.at(step.op);
+  same.op = kMethodOf.at(step.op);
   bool swapped = step.n.size() > 1 && step.n[1];
   if (!swapped) return interpret(same, in);
   Array number_first = in.size() > 1 ? *in[1] : number(*in[0], step);
@@ -555,7 +555,7 @@ void add_elementwise_rules(std::map<std::string, Rule>& rules) {
   }
   for (const char* op : {"eq", "ne", "lt", "gt", "le", "ge"}) rules[op] = comparison;
   add_functions_of_numbers(rules);
-  for (const auto& [op, method] : kOperators) rules[op] = by_operator;
+  for (const auto& [op, method] : kMethodOf) rules[op] = by_operator;
   rules["isclose"] = isclose;
   rules["isnan"] = [](const Step&, const Operands& in) {
     return test_of(*in[0], [](double x) { return std::isnan(x); });

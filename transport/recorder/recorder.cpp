@@ -186,7 +186,7 @@ std::shared_ptr<Recorder> Recorder::open(const std::string& folder, const Place&
   state->calls = new (state->memory + kHeaderBytes) CallRecord[kCalls];
   state->texts = reinterpret_cast<char*>(state->memory + kTextOffset);
   const ProcessAddress process = ProcessAddress::own();
-  Origin& origin = state->header->origin;
+  recorder::Origin& origin = state->header->origin;
   origin.rank = place.rank;
   origin.ranks = place.ranks;
   origin.epoch = place.epoch;

@@ -58,10 +58,10 @@ class MemoryChecks : public testing::Test {
   std::string before_;
 };
 
-constexpr auto kTypes = {DType::U8, DType::F16, DType::F32, DType::F64};
+constexpr auto kStoredTypes = {DType::U8, DType::F16, DType::F32, DType::F64};
 
 TEST_F(MemoryChecks, LoadsOfNeighbours) {
-  for (DType dtype : kTypes) {
+  for (DType dtype : kStoredTypes) {
     for (int64_t size : {1, 2, 5, 16, 64, 67, 1000, 10'003}) {
       SCOPED_TRACE(fmt::format("{} {}", name(dtype), size));
       const auto same = [](const UOp& i) { return i; };
@@ -128,7 +128,7 @@ TEST_F(MemoryChecks, LoadsInFolds) {
 }
 
 TEST_F(MemoryChecks, Stores) {
-  for (DType dtype : kTypes) {
+  for (DType dtype : kStoredTypes) {
     for (int64_t size : {1, 2, 5, 16, 64, 67, 1000, 10'003}) {
       SCOPED_TRACE(fmt::format("{} {}", name(dtype), size));
       const auto next = [](const UOp& i) { return i + 1; };

@@ -1,0 +1,10 @@
+# tinyshard_unity(<target>)
+#   With TINYSHARD_UNITY, the sources of <target> are compiled eight at a time, as one unit: headers are parsed and
+#   templates instantiated once for the eight, which takes half of the processor time of eight units. Sources with options
+#   of their own (CMake sees COMPILE_OPTIONS) are compiled alone.
+#
+# A source stays one that compiles by itself: names in its unnamed namespace differ from those of its neighbours, and it
+# includes what it uses. The presets `dev` and `tidy` and scripts/lint.sh compile each source alone.
+function(tinyshard_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${TINYSHARD_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
