@@ -1,6 +1,8 @@
 # Shared by the scripts beside it (sourced, from the repository root): building a preset quietly, running mpirun.
 
-# build_preset <preset> [target...]: configures and builds with one progress line; the log is shown when it fails.
+# build_preset <preset> [target...]: configures, with configure_flags beside the preset's own, and builds with one progress
+# line; the log is shown when it fails.
+configure_flags=()
 build_preset() {
   local preset=$1
   shift
@@ -8,7 +10,7 @@ build_preset() {
   [[ $# -eq 0 ]] || targets=(--target "$@")
   mkdir -p "build/$preset"
   echo "build: configuring preset $preset (log: $log)"
-  if ! cmake --preset "$preset" >"$log" 2>&1 </dev/null; then
+  if ! cmake --preset "$preset" "${configure_flags[@]}" >"$log" 2>&1 </dev/null; then
     tail -n 40 "$log" >&2
     return 1
   fi

@@ -5,17 +5,32 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'EOF'
-usage: scripts/lint.sh [--since REF] [FILE...]
-  --since REF  only sources that differ from the git revision REF, and those that include a header that does
+usage: scripts/lint.sh [--changed | --since REF] [FILE...]
+  --since REF  only sources that differ from the git revision REF; of a header that does, one source that includes it
+  --changed    --since the last commit in common with the main branch or, on that branch, the commit ten before; in a
+               shallow clone the oldest there is. All sources when it holds one commit only
   FILE...      only these sources (default: all that the build compiles)
 LINT_JOBS says how many run at a time (default: as many as there are processors). The last line lists the sources with findings.
 EOF
+}
+
+# What --changed compares with; nothing where that cannot be told.
+changed_since() {
+  local branch base head
+  head=$(git rev-parse --verify --quiet HEAD) || return 0
+  for branch in origin/HEAD origin/main main; do
+    base=$(git merge-base "$branch" HEAD 2>/dev/null) || continue
+    [[ $base == "$head" ]] || { echo "$base"; return; }
+  done
+  base=$(git rev-list --first-parent --max-count=11 HEAD | tail -n 1)
+  [[ $base == "$head" ]] || echo "$base"
 }
 
 since=
 while [[ $# -gt 0 ]]; do
   case $1 in
     --since) since=${2:?--since needs a git revision}; shift 2 ;;
+    --changed) since=$(changed_since); shift ;;
     -h | --help) usage; exit 0 ;;
     -*) usage >&2; exit 2 ;;
     *) break ;;
@@ -36,6 +51,16 @@ cmake -DFILES= -DVERSION=lint -DOUT=build/tidy/core/codegen/codegen_fingerprint.
 compiled=$(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build/tidy/compile_commands.json | sed "s|^$PWD/||" |
   grep -v '^/\|^build/' | sort -u)
 
+# A source that includes the header, whose own findings it shows: the one of its name, if there is one.
+includer() {
+  local own=${1%.h}.cpp
+  if grep -qxF "$own" <<<"$compiled"; then
+    echo "$own"
+  else
+    grep -lF "\"$1\"" $compiled | head -n 1 || true
+  fi
+}
+
 if [[ $# -gt 0 ]]; then
   wanted=$(printf '%s\n' "$@" | sed "s|^$PWD/||; s|^\./||")
 elif [[ -n $since ]]; then
@@ -44,7 +69,7 @@ elif [[ -n $since ]]; then
     while read -r file; do
       case $file in
         *.cpp) echo "$file" ;;
-        *.h) grep -rlF --include='*.cpp' "\"$file\"" $(ls -d */ | grep -v '^build/') || true ;;
+        *.h) includer "$file" ;;
       esac
     done <<<"$changed"
   )
@@ -68,6 +93,7 @@ check() {
 }
 export -f check
 
+[[ -z $since ]] || echo "lint: ${#files[@]} sources, for what changed since $(git log -1 --format='%h (%as)' "$since")"
 start=$SECONDS
 : >"$found"
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "${LINT_JOBS:-$(nproc)}" bash -c 'check "$1"' check

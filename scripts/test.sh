@@ -6,10 +6,11 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'EOF'
-usage: scripts/test.sh [--preset NAME] [--target NAME] [--jobs N] [ctest arguments...]
+usage: scripts/test.sh [--preset NAME] [--target NAME] [--jobs N] [--werror] [ctest arguments...]
   --preset NAME  release (default), dev, asan-ubsan or tsan: see CMakePresets.json
   --target NAME  build this only (threads_tests: the tests with the label threads), and what it needs
   --jobs N       tests at a time (default: the number of cores)
+  --werror       a warning of the compiler is an error, as it is in all presets but release
 Everything else goes to ctest, e.g.
   scripts/test.sh -L mpi            only tests with the label mpi (others: slow, gpu, install, threads)
   scripts/test.sh -R conformance    only tests whose name matches
@@ -25,6 +26,7 @@ while [[ $# -gt 0 ]]; do
     --preset=*) preset=${1#*=}; shift ;;
     --target) targets+=("${2:?--target needs a name}"); shift 2 ;;
     --jobs) jobs=${2:?--jobs needs a number}; shift 2 ;;
+    --werror) configure_flags+=(-DTINYSHARD_WERROR=ON); shift ;;
     -h | --help) usage; exit 0 ;;
     *) break ;;
   esac
