@@ -5,10 +5,11 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-usage: scripts/setup.sh [--lint] [--fuzz] [--list]
+usage: scripts/setup.sh [--lint] [--fuzz] [--slurm] [--list]
   installs what is missing to build, run and test tinyshard
   --lint   also the formatter and the linter (scripts/format.sh, scripts/lint.sh)
   --fuzz   also the compiler with libFuzzer (scripts/fuzz_files.sh)
+  --slurm  also Slurm, for its test (scripts/slurm.py)
   --list   only prints the packages, what each is for and whether it is here
 EOF
 }
@@ -48,6 +49,11 @@ clang-19|compiler with libFuzzer
 libclang-rt-19-dev|its sanitizers
 libfuzzer-19-dev|libFuzzer
 '
+slurm_packages='
+slurmctld|Slurm: the controller of a cluster
+slurmd|Slurm: the daemon of a node
+slurm-client|Slurm: srun, sbatch, sinfo
+'
 
 wanted=$build_packages
 list=0
@@ -55,6 +61,7 @@ for argument in "$@"; do
   case $argument in
     --lint) wanted+=$lint_packages ;;
     --fuzz) wanted+=$fuzz_packages ;;
+    --slurm) wanted+=$slurm_packages ;;
     --list) list=1 ;;
     -h | --help) usage; exit 0 ;;
     *) echo "setup: unknown argument '$argument'" >&2; usage >&2; exit 2 ;;
