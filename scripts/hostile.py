@@ -31,7 +31,7 @@ RANKS = 3
 GROWTH_MIB = 16
 HELD_S = 4          # two seconds for a handshake, and some for a busy machine
 AT_ONCE = 200
-MAGIC, VERSION = b"tshard\r\n", 1
+MAGIC, PROTOCOL = b"tshard\r\n", 2
 STORE, STREAM = 1, 2
 WELCOME, OTHER_EPOCH, OTHER_JOB, DUPLICATE, UNEXPECTED = range(1, 6)
 
@@ -114,8 +114,8 @@ def read(connection, size):
     return data
 
 
-def hello(nonce, version=VERSION):
-    return MAGIC + struct.pack("<I", version) + bytes(20) + nonce
+def hello(nonce, protocol=PROTOCOL):
+    return MAGIC + struct.pack("<I16si", protocol, hello.library, -1) + nonce
 
 
 def claim(purpose, epoch=0, sender=-1, to=-1, ranks=0, meeting=0):
@@ -166,7 +166,7 @@ def garbage(job, count, draw):
             except OSError as error:
                 return [f"the listener is gone: {error}"]
             kind = draw.randrange(5)
-            data = [draw.randbytes(draw.randrange(1, 400)), b"", hello(draw.randbytes(32)), hello(draw.randbytes(32), 2),
+            data = [draw.randbytes(draw.randrange(1, 400)), b"", hello(draw.randbytes(32)), hello(draw.randbytes(32), PROTOCOL + 1),
                     hello(draw.randbytes(32)) + draw.randbytes(96)][kind]
             try:
                 connection.sendall(data)
@@ -240,6 +240,7 @@ def main():
     options = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tinyshard-hostile.")).resolve()
     begun = time.monotonic()
+    hello.library = subprocess.run([options.build / "cli/tinyshard", "--version"], check=True, capture_output=True).stdout.split()[-1]
     job = Job(options.build.resolve(), folder)
     try:
         problems = ATTACKS[options.attack](job, options.count, random.Random(options.seed))

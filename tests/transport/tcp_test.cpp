@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "launch/hosts.h"
 #include "transport/rendezvous/file_store.h"
 #include "transport/rendezvous/tcp_store.h"
 #include "transport/tcp/frame.h"
@@ -105,11 +106,92 @@ TEST(Handshake, WhatWasHeardOpensNothing) {
 TEST(Handshake, OtherVersionsAreRefused) {
   const Secret secret = Secret::random();
   Hello hello = Connector(secret).hello();
-  ++hello.version;
+  ASSERT_TRUE(Acceptor(secret).challenge(hello));
+  ++hello.version.protocol;
+  EXPECT_FALSE(Acceptor(secret).challenge(hello));
+  EXPECT_TRUE(Acceptor::is_hello(hello));
+  hello = Connector(secret).hello();
+  hello.version.library[0] = '9';
   EXPECT_FALSE(Acceptor(secret).challenge(hello));
   hello = Connector(secret).hello();
   hello.magic[0] = 'T';
   EXPECT_FALSE(Acceptor(secret).challenge(hello));
+  EXPECT_FALSE(Acceptor::is_hello(hello));
+}
+
+Version another_version() {
+  Version version = Version::own();
+  version.protocol = 77;
+  version.library = {'8', '.', '1', '\x1b'};
+  return version;
+}
+constexpr const char* kAnotherVersion = "tinyshard 8.1? (protocol 77)";
+
+// A connector of another version hears of which one the other side is, and where, before the end;
+// the other side's line names both, too.
+TEST(Handshake, AConnectorOfAnotherVersionIsToldWhy) {
+  const Secret secret = Secret::random();
+  std::string address;
+  ::testing::internal::CaptureStderr();
+  {
+    const Gate gate("127.0.0.1:0", secret,
+                    {.rank = 2,
+                     .judge = [](const Claim&) { return Verdict::Welcome; },
+                     .admit = [](Socket, const Claim&) { ADD_FAILURE() << "it got in"; }});
+    address = gate.address();
+    const Socket socket = connect_to(address, in(seconds(5)));
+    Hello hello = Connector(secret, 5).hello();
+    hello.version = another_version();
+    write_all(socket, bytes_of(hello), in(seconds(5)));
+    OtherVersion told{};
+    read_all(socket, room_of(told), in(seconds(5)));
+    EXPECT_EQ(told.version, Version::own());
+    EXPECT_EQ(told.who(), "rank 2 on " + own_host_name());
+    EXPECT_TRUE(is_closed(socket));
+    EXPECT_EQ(gate.refused(), 1u);
+  }
+  const std::string line = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(line.find(address + " refuses rank 5 at 127.0.0.1:"), std::string::npos) << line;
+  EXPECT_NE(line.find(std::string(kAnotherVersion) + ": it is another version than rank 2 on " +
+                      own_host_name() + ", " + Version::own().text()),
+            std::string::npos)
+      << line;
+}
+
+// And this version, where another one listens.
+TEST(Handshake, AnAcceptorOfAnotherVersionIsNamed) {
+  const Secret secret = Secret::random();
+  const Socket listening(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(at);
+  ASSERT_EQ(bind(listening.fd(), reinterpret_cast<sockaddr*>(&at), size), 0);
+  ASSERT_EQ(listen(listening.fd(), 4), 0);
+  ASSERT_EQ(getsockname(listening.fd(), reinterpret_cast<sockaddr*>(&at), &size), 0);
+  std::thread other([&] {
+    const Socket connection(accept(listening.fd(), nullptr, nullptr));
+    Hello hello{};
+    read_all(connection, room_of(hello), in(seconds(5)));
+    EXPECT_EQ(hello.rank, 3);
+    EXPECT_EQ(hello.version, Version::own());
+    OtherVersion told = Acceptor::other_version(-1, "node07");
+    told.version = another_version();
+    write_all(connection, bytes_of(told), in(seconds(5)));
+  });
+  const auto begun = std::chrono::steady_clock::now();
+  try {
+    connect_store("127.0.0.1:" + std::to_string(ntohs(at.sin_port)), secret, 0, 3, in(seconds(10)));
+    ADD_FAILURE() << "it is connected";
+  } catch (const StoreError& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("a store on node07 runs " + std::string(kAnotherVersion) +
+                        ", and rank 3 on " + own_host_name() + " runs " + Version::own().text()),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, seconds(5)) << "it is asked again in vain";
+  other.join();
 }
 
 TEST(Secret, TextsAndFiles) {
@@ -311,6 +393,27 @@ TEST(Mesh, ARankThatDoesNotComeIsNamed) {
   } catch (const CommError& error) {
     EXPECT_EQ(error.info().peer, 1) << error.what();
     EXPECT_NE(std::string(error.what()).find("did not come"), std::string::npos) << error.what();
+  }
+}
+
+// Where the store is a folder, nobody but the other ranks can say it.
+TEST(Mesh, ARankOfAnotherVersionIsNamed) {
+  const Secret secret = Secret::random();
+  const std::string path = ::testing::TempDir() + "/tinyshard_tcp_test_versions";
+  const auto store = open_file_store(path, true);
+  const Version other = another_version();
+  std::string card(reinterpret_cast<const char*>(&other), sizeof(other));
+  store->set("address/0/1", card + "whatever it has to say");
+  try {
+    meet_by_tcp(rank_of(0, 2), secret, *store, 0, true, seconds(10));
+    ADD_FAILURE() << "they met";
+  } catch (const CommError& error) {
+    EXPECT_EQ(error.info().peer, 1);
+    EXPECT_NE(std::string(error.what())
+                  .find("rank 1 runs " + std::string(kAnotherVersion) + ", and rank 0 on " +
+                        own_host_name() + " runs " + Version::own().text()),
+              std::string::npos)
+        << error.what();
   }
 }
 

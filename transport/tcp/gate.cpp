@@ -28,6 +28,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "launch/hosts.h"
 #include "transport/tcp/refusals.h"
 
 namespace tinyshard::tcp {
@@ -39,7 +40,7 @@ using asio::use_awaitable;
 constexpr size_t kUnproven = 64;
 constexpr std::chrono::seconds kHandshakeTime{2};
 constexpr std::string_view kNoProof = "it does not hold this job's key",
-                           kNoHello = "it sent what is no handshake of this version",
+                           kNoHello = "it sent what is no handshake",
                            kEnded = "it ended or was silent before it had proven the job's key";
 
 // Asio leaves it out: what this process starts, such as agents and ranks, would keep the socket open.
@@ -76,10 +77,10 @@ struct Gate::State {
 
   asio::awaitable<void> receive(asio::ip::tcp::socket socket) {
     std::optional<Claim> claim;
-    std::string_view problem;
+    std::string problem;
     boost::system::error_code unknown;
     const asio::ip::tcp::endpoint from = socket.remote_endpoint(unknown);
-    const std::string who =
+    std::string who =
         unknown ? "a connection" : join_address(from.address().to_string(), from.port());
     const auto place = unproven.insert(unproven.end(), &socket);
     {
@@ -90,7 +91,7 @@ struct Gate::State {
         if (!cancelled) socket.close(ignored);
       });
       try {
-        claim = co_await handshake(socket, problem);
+        claim = co_await handshake(socket, who, problem);
       } catch (const boost::system::system_error&) {
         problem = kEnded;  // whoever that was has gone, or had its time: no claim
       }
@@ -115,15 +116,23 @@ struct Gate::State {
     callbacks.admit(Socket(socket.release()), *claim);
   }
 
-  // `problem` says why there is no claim.
-  asio::awaitable<std::optional<Claim>> handshake(asio::ip::tcp::socket& socket,
-                                                  std::string_view& problem) {
+  // `problem` says why there is no claim; `who` learns what the other side says of itself.
+  asio::awaitable<std::optional<Claim>> handshake(asio::ip::tcp::socket& socket, std::string& who,
+                                                  std::string& problem) {
     Acceptor side(secret);
     Hello hello{};
     co_await asio::async_read(socket, asio::buffer(&hello, sizeof(hello)), use_awaitable);
     const std::optional<Challenge> challenge = side.challenge(hello);
-    if (!challenge) {
+    if (!challenge && !Acceptor::is_hello(hello)) {
       problem = kNoHello;
+      co_return std::nullopt;
+    }
+    if (!challenge) {
+      const OtherVersion own = Acceptor::other_version(callbacks.rank, own_host_name());
+      who = fmt::format("{}{}, {}", hello.rank < 0 ? "" : fmt::format("rank {} at ", hello.rank),
+                        who, hello.version.text());
+      problem = fmt::format("it is another version than {}, {}", own.who(), own.version.text());
+      co_await asio::async_write(socket, asio::buffer(&own, sizeof(own)), use_awaitable);
       co_return std::nullopt;
     }
     co_await asio::async_write(socket, asio::buffer(&*challenge, sizeof(*challenge)),

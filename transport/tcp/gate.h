@@ -20,6 +20,7 @@ class Gate {
   // Both run on the gate's thread. `judge` sees claims that are proven; one that it welcomes is
   // given to `admit`, after the connector has been told.
   struct Callbacks {
+    int rank = -1;  // whose gate it is, for messages; -1: a store's
     std::function<Verdict(const Claim&)> judge;
     std::function<void(Socket, const Claim&)> admit;
   };

@@ -3,14 +3,17 @@
 // bytes than the acceptor signs, and the claim is never looked at.
 #include "transport/tcp/handshake.h"
 
+#include <cctype>
 #include <cstring>
 #include <span>
+
+#include <fmt/format.h>
 
 namespace tinyshard::tcp {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'t', 's', 'h', 'a', 'r', 'd', '\r', '\n'};
-constexpr uint32_t kVersion = 1;  // in the byte order of the machine, which both ends must share
+constexpr uint32_t kProtocol = 2;
 constexpr std::string_view kAcceptor = "tinyshard acceptor", kConnector = "tinyshard connector";
 
 std::span<const std::byte> bytes(std::string_view label) { return std::as_bytes(std::span(label)); }
@@ -20,7 +23,32 @@ std::span<const std::byte> bytes(const Value& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
+// Of somebody who has proven nothing.
+template <size_t n>
+std::string printable(const std::array<char, n>& from) {
+  std::string text(from.data(), strnlen(from.data(), n));
+  for (char& c : text) {
+    if (std::isprint(static_cast<unsigned char>(c)) == 0) c = '?';
+  }
+  return text;
+}
+
 }  // namespace
+
+Version Version::own() {
+  Version version{.protocol = kProtocol};
+  std::string_view(TINYSHARD_VERSION).copy(version.library.data(), version.library.size() - 1);
+  return version;
+}
+
+std::string Version::text() const {
+  return fmt::format("tinyshard {} (protocol {})", printable(library), protocol);
+}
+
+std::string OtherVersion::who() const {
+  return rank < 0 ? fmt::format("a store on {}", printable(host))
+                  : fmt::format("rank {} on {}", rank, printable(host));
+}
 
 std::string_view text(Verdict verdict) {
   switch (verdict) {
@@ -38,10 +66,18 @@ std::string_view text(Verdict verdict) {
   return "the answer makes no sense";
 }
 
-Connector::Connector(const Secret& secret) : secret_(secret), hello_() {
+Connector::Connector(const Secret& secret, int rank) : secret_(secret), hello_() {
   hello_.magic = kMagic;
-  hello_.version = kVersion;
+  hello_.version = Version::own();
+  hello_.rank = rank;
   fill_random(hello_.nonce);
+}
+
+std::optional<OtherVersion> Connector::other_version(const Challenge& challenge) {
+  OtherVersion other;
+  std::memcpy(&other, &challenge, sizeof(other));
+  if (other.magic != kMagic) return std::nullopt;
+  return other;
 }
 
 std::optional<Answer> Connector::answer(const Challenge& challenge, const Claim& claim) const {
@@ -52,8 +88,16 @@ std::optional<Answer> Connector::answer(const Challenge& challenge, const Claim&
                                      bytes(claim)})};
 }
 
+bool Acceptor::is_hello(const Hello& hello) { return hello.magic == kMagic; }
+
+OtherVersion Acceptor::other_version(int rank, std::string_view host) {
+  OtherVersion own{.magic = kMagic, .version = Version::own(), .rank = rank, .host = {}};
+  host.copy(own.host.data(), own.host.size() - 1);
+  return own;
+}
+
 std::optional<Challenge> Acceptor::challenge(const Hello& hello) {
-  if (hello.magic != kMagic || hello.version != kVersion) return std::nullopt;
+  if (!is_hello(hello) || hello.version != Version::own()) return std::nullopt;
   theirs_ = hello.nonce;
   fill_random(own_);
   return Challenge{own_, secret_.sign({bytes(kAcceptor), bytes(theirs_), bytes(own_)})};

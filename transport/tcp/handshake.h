@@ -1,8 +1,9 @@
 // Who may join: both ends of a connection prove that they hold the job's key before either reads
 // more of the other than fixed numbers of bytes.
 //   connector                                acceptor
-//   Hello      64: magic, version, nonce  ->
+//   Hello      64: version, rank, nonce   ->
 //                                         <- Challenge  64: nonce, proof over both nonces
+//                                            or OtherVersion  64: version, rank, host; the end
 //   Answer     96: claim, proof over it   ->
 //                                         <- Verdict     4: what became of the claim
 // Each side's nonce is new, so what was heard of one connection opens no other, and the two proofs
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "launch/secret.h"
@@ -21,10 +23,21 @@ namespace tinyshard::tcp {
 
 using Nonce = std::array<std::byte, 32>;
 
+// What both ends must have the same of: what is said after the handshake, and the library that
+// builds the graphs. Comes before any proof: nothing but messages is made of another one.
+struct Version {
+  uint32_t protocol = 0;  // in the byte order of the machine, which both ends must share
+  std::array<char, 16> library = {};
+
+  static Version own();
+  bool operator==(const Version&) const = default;
+  std::string text() const;  // "tinyshard 0.1.0 (protocol 2)", in characters that can be printed
+};
+
 struct Hello {
   std::array<char, 8> magic;
-  uint32_t version;
-  std::array<std::byte, 20> zero;
+  Version version;
+  int32_t rank;  // of the connector, -1: none; for messages
   Nonce nonce;
 };
 static_assert(sizeof(Hello) == 64);
@@ -34,6 +47,17 @@ struct Challenge {
   Proof proof;
 };
 static_assert(sizeof(Challenge) == 64);
+
+// In the place of a challenge; no challenge begins as this does, but for one of 2^64.
+struct OtherVersion {
+  std::array<char, 8> magic;
+  Version version;
+  int32_t rank;  // of the acceptor, -1: none
+  std::array<char, 32> host;
+
+  std::string who() const;  // "rank 0 on node01", "a store on node01"
+};
+static_assert(sizeof(OtherVersion) == sizeof(Challenge));
 
 enum class Purpose : uint32_t { Store = 1, Stream = 2 };
 
@@ -61,8 +85,10 @@ std::string_view text(Verdict verdict);  // "that rank is there already"
 
 class Connector {
  public:
-  explicit Connector(const Secret& secret);
+  explicit Connector(const Secret& secret, int rank = -1);
   const Hello& hello() const { return hello_; }
+  // What the acceptor said if that was no challenge.
+  static std::optional<OtherVersion> other_version(const Challenge& challenge);
   // Nothing when the acceptor does not hold the key.
   std::optional<Answer> answer(const Challenge& challenge, const Claim& claim) const;
 
@@ -74,8 +100,11 @@ class Connector {
 class Acceptor {
  public:
   explicit Acceptor(const Secret& secret) : secret_(secret) {}
+  // Whether that is a hello of a version, this one or another.
+  static bool is_hello(const Hello& hello);
   // Nothing when that is no hello of this version.
   std::optional<Challenge> challenge(const Hello& hello);
+  static OtherVersion other_version(int rank, std::string_view host);
   // Nothing when the connector does not hold the key.
   std::optional<Claim> claim(const Answer& answer) const;
 

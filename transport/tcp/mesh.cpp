@@ -13,11 +13,11 @@
 #include <mutex>
 #include <set>
 #include <thread>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "launch/hosts.h"
 #include "launch/job_processes.h"
 #include "transport/tcp/gate.h"
 #include "transport/tcp/shared_pipe.h"
@@ -34,6 +34,7 @@ constexpr milliseconds kShortestPause{1}, kLongestPause{50}, kLookEvery{100};
 // A rank tells this of itself. Plain bytes in the store, where only holders of the key write; yet
 // nothing in it is trusted to be a text that ends.
 struct RankCard {
+  Version version;                    // comes first in all versions
   std::array<char, 64> address = {};  // "10.0.0.1:40123"
   std::array<char, 64> host = {};
   ProcessAddress process;
@@ -47,11 +48,6 @@ void put(std::array<char, n>& to, const std::string& text) {
 template <size_t n>
 std::string get(const std::array<char, n>& from) {
   return {from.data(), strnlen(from.data(), n)};
-}
-
-std::string own_name() {
-  std::array<char, 64> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
 }
 
 class Meeting {
@@ -82,7 +78,8 @@ class Meeting {
     const std::string bind =
         launch_.meeting.bind.empty() ? store_.local_address() : launch_.meeting.bind;
     Gate gate(join_address(bind, 0), secret_,
-              {.judge = [this](const Claim& claim) { return judge(claim); },
+              {.rank = launch_.rank,
+               .judge = [this](const Claim& claim) { return judge(claim); },
                .admit =
                    [this](Socket socket, const Claim& claim) {
                      const std::lock_guard lock(mutex_);
@@ -118,8 +115,9 @@ class Meeting {
 
   void publish(const std::string& address) {
     RankCard& card = cards_[size_t(launch_.rank)];
+    card.version = Version::own();
     put(card.address, address);
-    put(card.host, own_name());
+    put(card.host, own_host_name());
     card.process = ProcessAddress::own();
     come_[size_t(launch_.rank)] = true;
     store_.set(key("address", launch_.rank),
@@ -136,14 +134,24 @@ class Meeting {
           all = false;
           continue;
         }
-        if (text.size() != sizeof(RankCard))
-          fail(rank, fmt::format("rank {} is another version of this library", rank));
+        check_version(rank, text);
         std::memcpy(&cards_[size_t(rank)], text.data(), sizeof(RankCard));
         come_[size_t(rank)] = true;
       }
       return all;
     });
     for (const RankCard& card : cards_) watches_.emplace_back(card.process);
+  }
+
+  // Ranks that meet in a shared folder find out here; all others were told by the store.
+  void check_version(int rank, std::string_view card) const {
+    Version theirs;
+    std::memcpy(&theirs, card.data(), std::min(card.size(), sizeof(theirs)));
+    if (theirs == Version::own() && card.size() == sizeof(RankCard)) return;
+    fail(rank,
+         fmt::format("rank {} runs {}, and rank {} on {} runs {}: all of a job have to run the "
+                     "same version",
+                     rank, theirs.text(), launch_.rank, own_host_name(), Version::own().text()));
   }
 
   bool near(int rank) const {

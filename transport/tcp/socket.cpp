@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "launch/hosts.h"
 
 namespace tinyshard::tcp {
 namespace {
@@ -114,10 +115,18 @@ void read_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadlin
 }
 
 void introduce(const Socket& socket, const Secret& secret, const Claim& claim, Deadline deadline) {
-  const Connector connector(secret);
+  const Connector connector(secret, claim.from);
   Challenge challenge{};
   write_all(socket, std::as_bytes(std::span(&connector.hello(), 1)), deadline);
   read_all(socket, std::as_writable_bytes(std::span(&challenge, 1)), deadline);
+  if (const auto other = Connector::other_version(challenge))
+    throw SocketError(
+        fmt::format("{} runs {}, and {} on {} runs {}: all of a job have to run the "
+                    "same version",
+                    other->who(), other->version.text(),
+                    claim.from < 0 ? "this process" : fmt::format("rank {}", claim.from),
+                    own_host_name(), Version::own().text()),
+        true);
   const std::optional<Answer> answer = connector.answer(challenge, claim);
   if (!answer) throw SocketError("the other side does not hold this job's key", true);
   write_all(socket, std::as_bytes(std::span(&*answer, 1)), deadline);

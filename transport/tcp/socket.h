@@ -50,7 +50,7 @@ void write_all(const Socket& socket, std::span<const std::byte> bytes, Deadline 
 void read_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline);
 
 // The whole handshake of a new connection. SocketError where the other side refuses; final where it
-// holds another key or says why.
+// holds another key, is another version, or says why.
 void introduce(const Socket& socket, const Secret& secret, const Claim& claim, Deadline deadline);
 
 // The address of the own end, without a port.
