@@ -38,12 +38,16 @@ namespace tinyshard::io {
 // True on all ranks if all ranks pass true: a barrier that carries one bit (all_reduce min of one
 // integer).
 using Agree = std::function<bool(bool)>;
+// Of the texts of all ranks the first that is not empty, with whose it is before it; each rank calls
+// it after they did not agree.
+using FirstReason = std::function<std::string(std::string_view own)>;
 using Warn = std::function<void(std::string_view)>;
 
 struct CheckpointOptions {
   int rank = 0, ranks = 1;
-  Agree agree = {};  // needed when ranks > 1
-  int keep = 3;      // how many checkpoints stay, at least 1; older ones go after a commit
+  Agree agree = {};               // needed when ranks > 1
+  FirstReason first_reason = {};  // without it the errors of other ranks do not say who failed
+  int keep = 3;  // how many checkpoints stay, at least 1; older ones go after a commit
   // Of [A-Za-z0-9_-]; the same on all ranks. Marks temporaries as ours to remove.
   std::string job = "job";
   Warn warn = {};  // a sentence about what was left alone or could not be removed

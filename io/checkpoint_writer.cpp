@@ -416,16 +416,20 @@ void claim_checkpoint_root(const fs::path& root) {
 // others' error says `elsewhere` if it did not.
 void CheckpointWriter::run_stage(bool takes_part, std::string_view elsewhere, const Stage& work) {
   std::exception_ptr error;
+  std::string reason;
   try {
     if (takes_part) work();
-  } catch (...) {
+  } catch (const std::exception& problem) {
     error = std::current_exception();
+    reason = problem.what();
   }
   const bool fine = options_.agree ? options_.agree(error == nullptr) : error == nullptr;
   if (fine) return;
   abandon();
+  if (options_.first_reason) reason = options_.first_reason(reason);
   if (error) std::rethrow_exception(error);
-  throw UserError(fmt::format("checkpoint of step {} in {}: {}", step_, root_.native(), elsewhere));
+  throw UserError(fmt::format("checkpoint of step {} in {}: {}{}", step_, root_.native(), elsewhere,
+                              reason.empty() ? "" : fmt::format(" ({})", reason)));
 }
 
 void CheckpointWriter::abandon() {

@@ -11,23 +11,35 @@ when each ended as docs/launch.md says, 1 otherwise, 77 with a reason where this
     stop    a rank is stopped: named with its host at the deadline
     cut     a host's link goes down for good: ranks on both sides fail, the others name a rank of that host
     flap    the link is down for a second, shorter than the deadline: the job goes on
+    delay   each packet takes 15 ms: the job ends well; a rank is killed: survivors on all hosts name it within a second
+    loss    one packet of 50 is lost: the job ends well
     key     a rank of one host holds another key: the job does not begin, and says whose rank did not come
+    version a rank of one host is another version: it is told both versions and hosts, and the job names its rank
+    disk    the disk of one host is full: no rank believes that a checkpoint was saved, all say whose disk it is, and
+            the training goes on from the checkpoint before
 
 Each host has a link to one bridge, an own address, an own name, and an own boot id, so that ranks of different hosts
-share no memory. The stand-in for ssh enters the namespaces of the host that it is given. All of it lives in a
+share no memory. Delay and loss are those of a relay in this program between each host and the bridge, as not every
+kernel can make them (netem). The stand-in for ssh enters the namespaces of the host that it is given. All of it lives in a
 namespace of processes that ends with this script. The programs are those of the build folder (--build).
 """
 
 import argparse
+import contextlib
+import fcntl
+import heapq
 import os
 import pathlib
 import random
 import re
+import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 HOSTS, PER_HOST = 4, 2
@@ -43,6 +55,62 @@ def name_of(host):
 
 def ip(*words):
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+class Relay:
+    """Carries frames between pairs of interfaces, each after a delay, and loses some."""
+
+    def __init__(self, delay_s, loss):
+        self.delay_s, self.loss, self.random = delay_s, loss, random.Random(1)
+        self.far, self.ends, self.lost, self.carried = {}, select.epoll(), 0, 0
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    @staticmethod
+    def tap(name):
+        fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        make_interface, tap_without_header = 0x400454CA, 0x1002
+        fcntl.ioctl(fd, make_interface, struct.pack("16sH22x", name.encode(), tap_without_header))
+        return fd
+
+    def join(self, a, b):
+        """Makes both interfaces; they end with the relay."""
+        ends = self.tap(a), self.tap(b)
+        for one, other in (ends, ends[::-1]):
+            self.far[one] = other
+            self.ends.register(one, select.EPOLLIN)
+
+    def run(self):
+        waiting, number = [], 0
+        while not self.stop.is_set():
+            pause = max(0, waiting[0][0] - time.monotonic()) if waiting else 0.1
+            for fd, _ in self.ends.poll(min(pause, 0.1)):
+                try:
+                    frame = os.read(fd, 65536)
+                except OSError:  # the interface is down
+                    continue
+                if self.random.random() < self.loss:
+                    self.lost += 1
+                    continue
+                number += 1
+                heapq.heappush(waiting, (time.monotonic() + self.delay_s, number, self.far[fd], frame))
+            while waiting and waiting[0][0] <= time.monotonic():
+                _, _, fd, frame = heapq.heappop(waiting)
+                try:
+                    os.write(fd, frame)
+                    self.carried += 1
+                except OSError:
+                    pass
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+        for fd in self.far:
+            os.close(fd)
 
 
 class Cluster:
@@ -67,15 +135,34 @@ class Cluster:
             if holder.stdout.readline() != "ready\n":
                 raise OSError(f"{name_of(host)}: {holder.stderr.read().strip()}")
             self.holders.append(holder)
-            ip("link", "add", f"port{host}", "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
-            ip("link", "set", f"port{host}", "master", "wire", "up")
-            self.on(host, "ip", "address", "add", f"10.77.0.{host + 1}/24", "dev", "eth0")
-            self.on(host, "ip", "link", "set", "eth0", "up")
+            self.plug(host)
         pids = " ".join(f"{name_of(h)}) pid={holder.pid};;" for h, holder in enumerate(self.holders))
         self.shell = folder / "rsh"
         self.shell.write_text(f'#!/bin/sh\nname=$1; shift\ncase $name in {pids} *) echo "no host $name" >&2; exit 255;; esac\n'
                               'exec nsenter -t $pid -n -m -u sh -c "$*"\n')
         self.shell.chmod(0o700)
+
+    def plug(self, host):
+        ip("link", "add", f"port{host}", "type", "veth", "peer", "name", "eth0", "netns", str(self.holders[host].pid))
+        self.set_up(host)
+
+    def set_up(self, host):
+        ip("link", "set", f"port{host}", "master", "wire", "up")
+        self.on(host, "ip", "address", "add", f"10.77.0.{host + 1}/24", "dev", "eth0")
+        self.on(host, "ip", "link", "set", "eth0", "up")
+
+    @contextlib.contextmanager
+    def relayed(self, delay_s, loss):
+        """All hosts reach the bridge by way of a relay."""
+        with Relay(delay_s, loss) as relay:
+            for host in range(HOSTS):
+                ip("link", "del", f"port{host}")
+                relay.join(f"port{host}", f"host{host}")
+                ip("link", "set", f"host{host}", "netns", str(self.holders[host].pid), "name", "eth0")
+                self.set_up(host)
+            yield relay
+        for host in range(HOSTS):
+            self.plug(host)
 
     def enter(self, host):
         return ["nsenter", "-t", str(self.holders[host].pid), "-n", "-m", "-u"]
@@ -96,12 +183,16 @@ class Job:
     """tinyshard run of the program that plays a rank, from the first host."""
 
     def __init__(self, cluster, build, scenario, timeout_s, wrap=""):
-        self.path = cluster.folder / "output"
         program = build / "tests/fault/transport/transport_fault_rank"
         words = ["sh", "-c", f'{wrap} exec "$0" "$@"', program] if wrap else [program]
-        hosts = ",".join(f"{name_of(h)}:{PER_HOST}" for h in range(HOSTS))
-        command = [*cluster.enter(0), build / "cli/tinyshard", "run", "--no-prefix", "--hosts", hosts, "--rsh", cluster.shell,
-                   "--timeout", str(timeout_s), "--", *words, scenario, str(timeout_s)]
+        self.start(cluster, build, PER_HOST, timeout_s, [*words, scenario, str(timeout_s)])
+
+    def start(self, cluster, build, per_host, timeout_s, words):
+        self.path = cluster.folder / "output"
+        self.command = build / "cli/tinyshard"
+        hosts = ",".join(f"{name_of(h)}:{per_host}" for h in range(HOSTS))
+        command = [*cluster.enter(0), self.command, "run", "--no-prefix", "--hosts", hosts, "--rsh", cluster.shell,
+                   "--timeout", str(timeout_s), "--", *words]
         with open(self.path, "w") as output:
             self.process = subprocess.Popen(list(map(str, command)), stdout=output, stderr=output, cwd=cluster.folder,
                                             start_new_session=True)
@@ -141,8 +232,19 @@ class Job:
         self.process.wait()
 
 
-def trains(cluster, job_of):
-    job = job_of("done", 20)
+class Training(Job):
+    """The GPT example, one rank on each host."""
+
+    def __init__(self, cluster, build, steps, *words):
+        corpus = cluster.folder / "text.txt"
+        corpus.write_text("".join(f"{n} squared is {n * n}. " for n in range(1000)))
+        small = "--layers 1 --width 16 --heads 2 --context 16 --batch 8 --eval-batches 1 --sample 0 --dtype f64".split()
+        self.start(cluster, build, 1, 20, [build / "examples/train_gpt", *small, "--corpus", corpus, "--steps", steps,
+                                           "--checkpoint-every", 2, "--checkpoint", cluster.folder / "checkpoints", *words])
+
+
+def trains(cluster, job_of, scenario="done"):
+    job = job_of(scenario, 20)
     status = job.finish()
     return None if status == 0 and len(job.pids()) == RANKS else f"status {status}"
 
@@ -153,6 +255,17 @@ def rated(cluster, job_of):
         return trains(cluster, job_of)
     finally:
         cluster.rate([])
+
+
+def delayed(cluster, job_of):
+    with cluster.relayed(0.015, 0) as relay:
+        problem = trains(cluster, job_of, "done_small") or killed(cluster, job_of, "work_small")
+        return problem or (None if relay.carried > 1000 else f"the relay carried {relay.carried} frames")
+
+
+def lossy(cluster, job_of):
+    with cluster.relayed(0, 0.02) as relay:
+        return trains(cluster, job_of, "done_small") or (None if relay.lost > 10 else f"the relay lost {relay.lost} frames")
 
 
 def named(job, victim, since, within):
@@ -170,8 +283,8 @@ def named(job, victim, since, within):
     return None
 
 
-def killed(cluster, job_of):
-    job = job_of("work", 20)
+def killed(cluster, job_of, scenario="work"):
+    job = job_of(scenario, 20)
     if not job.begun():
         return "the job did not begin"
     victim = random.randrange(RANKS)
@@ -249,7 +362,70 @@ def other_key(cluster, job_of):
     return None if summary in job.text() else f"the summary does not name {name_of(victim // PER_HOST)}"
 
 
-CASES = {"train": trains, "rate": rated, "kill": killed, "stop": stopped, "cut": cut, "flap": flaps, "key": other_key}
+# A rank of another version: it begins as one, and prints what it is told.
+OTHER_VERSION = """
+import os, socket, struct
+host, port = os.environ["TS_STORE"].rsplit(":", 1)
+with socket.create_connection((host, int(port)), timeout=5) as connection:
+    connection.sendall(b"tshard\\r\\n" + struct.pack("<I16si", 77, b"8.1", int(os.environ["TS_RANK"])) + bytes(32))
+    told = b""
+    while len(told) < 64 and (more := connection.recv(64)):
+        told += more
+magic, protocol, library, rank, where = struct.unpack("<8sI16si32s", told)
+text = lambda words: words.split(bytes(1))[0].decode()
+print(f"told of {text(library)}, protocol {protocol}, by rank {rank} on {text(where)}", flush=True)
+raise SystemExit(4)
+"""
+
+
+def other_version(cluster, job_of):
+    victim, host = RANKS - 1, name_of(HOSTS - 1)
+    program = cluster.folder / "other_version.py"
+    program.write_text(OTHER_VERSION)
+    job = job_of("done", 5, f'[ "$TS_RANK" != {victim} ] || exec {sys.executable} {program};')
+    if job.finish() in (None, 0):
+        return "it does not end with an error"
+    own = subprocess.run([job.command, "--version"], check=True, capture_output=True, text=True).stdout.split()[1]
+    for what in (f"told of {own}, protocol 2, by rank -1 on {name_of(0)}",
+                 rf"refuses rank {victim} at 10\.77\.0\.{HOSTS}:\d+, tinyshard 8\.1 \(protocol 77\): it is another version than "
+                 rf"a store on {name_of(0)}, tinyshard {re.escape(own)} \(protocol 2\)",
+                 rf"rank {victim} \(process \d+ on {host}\) .*4"):
+        if not re.search(what, job.text()):
+            return f"nobody says: {what}"
+    return None
+
+
+def full_disk(cluster, job_of):
+    """The folder of checkpoints is shared, but what one host writes there goes to a disk of 16 KiB of its own."""
+    host = HOSTS - 1
+    folder, disk = cluster.folder / "checkpoints", cluster.folder / "disk"
+
+    def train(steps, *words):
+        job = job_of(steps, *words, of=Training)
+        return job.finish(), job.text()
+
+    status, text = train(2)
+    if status != 0:
+        return f"the first training ends with {status}"
+    disk.mkdir()
+    cluster.on(host, "sh", "-c", f"mount -t tmpfs -o size=16k none {disk} && mkdir {disk}/upper {disk}/work && mount -t overlay "
+               f"-o lowerdir={folder},upperdir={disk}/upper,workdir={disk}/work none {folder}")
+    status, text = train(4, "--resume")
+    cluster.on(host, "umount", folder)
+    left = sorted(path.name for path in folder.iterdir())
+    if status in (None, 0) or left != [".tinyshard-lock", "step-00000002"]:
+        return f"with a full disk it ends with {status} and leaves {left}"
+    for who in (r"^train_gpt: .*", r"^tinyshard run: rank \d .*"):
+        if not re.search(who + rf"rank {host} on {name_of(host)}: .*No space left on device", text, re.M):
+            return f"nobody says whose disk is full after {who}"
+    status, text = train(4, "--resume")
+    if status != 0 or "resumed     after step 2" not in text or not (folder / "step-00000004").exists():
+        return f"it does not go on: status {status}"
+    return None
+
+
+CASES = {"train": trains, "rate": rated, "kill": killed, "stop": stopped, "cut": cut, "flap": flaps, "delay": delayed,
+         "loss": lossy, "key": other_key, "version": other_version, "disk": full_disk}
 
 
 def run(options):
@@ -264,8 +440,8 @@ def run(options):
         for case in options.cases or CASES:
             jobs = []
 
-            def job_of(*words):
-                jobs.append(Job(cluster, options.build.resolve(), *words))
+            def job_of(*words, of=Job):
+                jobs.append(of(cluster, options.build.resolve(), *words))
                 return jobs[-1]
 
             begun = time.monotonic()

@@ -1,6 +1,10 @@
 #include "core/nn/agreement.h"
 
+#include <limits>
+#include <unistd.h>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "core/exec/context.h"
 
@@ -29,6 +33,29 @@ Message exchange(Message mine, ReduceOp op, int64_t nothing) {
              buffers, buffers)
       .wait();
   return terms[0];
+}
+
+std::string first_reason(std::string_view own) {
+  constexpr int64_t kNobody = std::numeric_limits<int64_t>::max();
+  const int rank = Context::get().rank();
+  const int64_t first =
+      exchange({own.empty() ? kNobody : rank, kNobody, kNobody}, ReduceOp::Min, kNobody)[0];
+  if (first == kNobody) return {};
+  std::array<char, 1024> text{};
+  if (first == rank) {
+    std::array<char, 64> host{};
+    gethostname(host.data(), host.size() - 1);
+    fmt::format_to_n(text.data(), text.size() - 1, "rank {} on {}: {}", rank, host.data(), own);
+  }
+  const Context::Turn turn;
+  Communicator& world = Context::get().world();
+  int root = 0;
+  while (world.rank_of(root) != first) ++root;
+  std::vector<std::array<char, 1024>> texts(world.local().size(), text);
+  std::vector<CommBuffer> buffers;
+  for (auto& each : texts) buffers.push_back({each.data()});
+  world.broadcast(buffers, buffers, text.size(), DType::U8, root).wait();
+  return texts[0].data();
 }
 
 bool agree(bool mine) { return exchange({mine, mine, mine}, ReduceOp::Min, 1)[0] != 0; }

@@ -2,6 +2,8 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "core/uop/op.h"
 
@@ -14,5 +16,9 @@ Message exchange(Message mine, ReduceOp op, int64_t nothing);
 
 // True on all ranks if all ranks pass true.
 bool agree(bool mine);
+
+// Of the texts of all ranks the first that is not empty, or its beginning, with whose it is: "rank 3
+// on node03: write part: No space left on device". Empty where all are.
+std::string first_reason(std::string_view own);
 
 }  // namespace tinyshard::nn

@@ -93,6 +93,7 @@ std::filesystem::path save_checkpoint(const StateDict& tensors, const std::files
                                                                      {.rank = context.rank(),
                                                                       .ranks = context.ranks(),
                                                                       .agree = agree,
+                                                                      .first_reason = first_reason,
                                                                       .keep = options.keep,
                                                                       .warn = warn}),
                                                 options.metadata});
@@ -117,22 +118,25 @@ std::filesystem::path save_checkpoint(const StateDict& tensors, const std::files
 void wait_for_checkpoints() {
   if (!is_saving()) return;
   std::exception_ptr problem;
+  std::string reason;
   try {
     end_of_save();
-  } catch (...) {
+  } catch (const std::exception& error) {
     problem = std::current_exception();
+    reason = error.what();
   }
-  const bool fine = Context::get().ranks() == 1 ? !problem : agree(!problem);
+  const bool alone = Context::get().ranks() == 1;
+  if (alone ? !problem : agree(!problem)) return;
+  if (!alone) reason = first_reason(reason);
   if (problem) std::rethrow_exception(problem);
-  if (!fine) {
-    throw UserError(
-        "the last checkpoint was not saved: another rank says why; the ones before it stand");
-  }
+  throw UserError(
+      fmt::format("the last checkpoint was not saved; the ones before it stand ({})", reason));
 }
 
 void prepare_checkpoints(const std::filesystem::path& root) {
   Context& context = Context::get();
   std::exception_ptr problem;
+  std::string reason;
   if (context.rank() == 0) {
     try {
       std::error_code failed;
@@ -141,13 +145,16 @@ void prepare_checkpoints(const std::filesystem::path& root) {
       io::AtomicFile probe(root / "probe");  // never committed: leaves nothing behind
       probe.write("x");
       io::claim_checkpoint_root(root);
-    } catch (...) {
+    } catch (const std::exception& error) {
       problem = std::current_exception();
+      reason = error.what();
     }
   }
-  bool fine = context.ranks() == 1 ? !problem : agree(!problem);
+  const bool alone = context.ranks() == 1;
+  if (alone ? !problem : agree(!problem)) return;
+  if (!alone) reason = first_reason(reason);
   if (problem) std::rethrow_exception(problem);
-  if (!fine) throw UserError(fmt::format("rank 0 cannot write checkpoints to {}", root.string()));
+  throw UserError(fmt::format("rank 0 cannot write checkpoints to {} ({})", root.string(), reason));
 }
 
 bool has_checkpoint(const std::filesystem::path& root) {

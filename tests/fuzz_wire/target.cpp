@@ -53,7 +53,10 @@ void handshake(Bytes bytes) {
   Acceptor acceptor(secret);
   if (acceptor.challenge(first<Hello>(bytes)) && acceptor.claim(first<Answer>(bytes))) std::abort();
   const Connector connector(secret);
-  if (connector.answer(first<Challenge>(bytes), Claim{})) std::abort();
+  const auto challenge = first<Challenge>(bytes);
+  if (connector.answer(challenge, Claim{})) std::abort();
+  if (const auto other = Connector::other_version(challenge))
+    static_cast<void>(other->who() + other->version.text());
 }
 
 // Until the other side has closed; it does at once where the bytes have an end.

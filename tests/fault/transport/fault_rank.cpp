@@ -3,6 +3,7 @@
 //   fault_rank <scenario> <timeout in seconds>
 // The scenario "diverge:<rank>:<call>:<how>" makes that rank leave the path of the others at that
 // call: it runs an extra call, leaves it out, or runs one of another op, type or count.
+// With "_small" behind a scenario the messages are small, for hosts between which little goes through.
 // In the scenarios that begin with "tell" it ends as programs do, by tell_failure, and prints no
 // report.
 // Lines (rank first, so that the test can tell them apart):
@@ -52,7 +53,10 @@ struct Diverging {
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const Diverging diverging(argv[1]);
-  const std::string_view scenario = argv[1];
+  std::string_view scenario = argv[1];
+  constexpr std::string_view kSmall = "_small";
+  const bool small = scenario.ends_with(kSmall);
+  if (small) scenario.remove_suffix(kSmall.size());
   const int rank = read_launch_environment().rank;
   const std::string prefix = std::to_string(rank) + " ";
   CommOptions options;
@@ -60,7 +64,7 @@ int main(int argc, char** argv) {
 
   Clock::time_point begun = Clock::now();
   std::unique_ptr<Communicator> world;
-  std::vector<float> values(300000, 1.0f);
+  std::vector<float> values(small ? 3000 : 300000, 1.0f);
   const CommBuffer buffer{values.data()};
   int calls = 0;
   try {
