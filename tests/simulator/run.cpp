@@ -75,8 +75,11 @@ class Job {
 
   Outcome run() {
     if (s_.checkpoints) folder_.emplace();
+    world_.store_takes = s_.store_takes;
     for (int p = 0; p < s_.ranks; ++p) world_.start(p, [this, p] { live(p); });
-    for (const Fault& fault : s_.faults) world_.after(fault.at, [this, &fault] { happen(fault); });
+    for (const Fault& fault : s_.faults) {
+      if (!fault.when_some_met) world_.after(fault.at, [this, &fault] { happen(fault); });
+    }
     const Time limit = 20 * (s_.timeout + s_.patience) + 60s;
     if (!world_.run_until(limit)) {
       for (int p = 0; p < s_.ranks; ++p) {
@@ -138,12 +141,10 @@ class Job {
         break;
       case Fault::Stop:
         rank(p).stopped = true;
+        stopped_ = world_.now();
         world_.stop(p);
-        world_.after(fault.lasts, [this, p] {
-          log(p, "goes on");
-          went_on_ = world_.now();
-          world_.go_on(p);
-        });
+        world_.after(fault.back_in_time > 0ns ? s_.timeout + s_.patience + 1s : fault.lasts,
+                     [this, p] { go_on(p); });
         break;
       case Fault::Slow:
         rank(p).slow = true;
@@ -181,6 +182,22 @@ class Job {
     }
   }
 
+  void go_on(int p) {
+    if (!world_.process(p).stopped) return;
+    log(p, "goes on");
+    went_on_ = world_.now();
+    world_.go_on(p);
+  }
+
+  void begin_to_reform() {
+    if (std::exchange(first_reform_, false)) {
+      for (const Fault& fault : s_.faults) {
+        if (fault.back_in_time > 0ns)
+          world_.after(s_.patience - fault.back_in_time, [this, p = fault.process] { go_on(p); });
+      }
+    }
+  }
+
   void cut_for(int from, int to, Time lasts) {
     broken_links_.emplace(from, to);
     world_.cut(from, to, true);
@@ -201,14 +218,16 @@ class Job {
       return of.killed || of.stopped || of.slow || of.diverges || was_diverged_.contains(r);
     };
     if (struck(peer) || struck(p) || ranks_[size_t(peer)].ended) return true;
-    // One that was stopped until just before the deadline looks like all others by then.
+    // One that was stopped until just before the deadline looks like all others by then, and so does
+    // one that was stopped less than a second before, if it is not waited for itself.
     if (world_.now() - went_on_ < 200ms) return true;
+    if (s_.long_compute > 0ns && world_.now() - stopped_ < 1200ms) return true;
     // Held up until the deadline, all come at once, and what the last one sent is still on its way.
     if (ranks_[size_t(peer)].finished &&
         std::ranges::any_of(ranks_, [](const Rank& r) { return r.stopped || r.slow; }))
       return true;
     // Who has heard the headers of two alone cannot tell which of them is astray.
-    if (!was_diverged_.empty() && anyone_held_up()) return true;
+    if (!was_diverged_.empty() && (anyone_held_up() || s_.long_compute > 0ns)) return true;
     // Where half of them or more have diverged, the rest is the minority.
     if (2 * int(was_diverged_.size()) >= members) return true;
     if (text.find("gave up on this rank") != text.npos && any_link_broken(p)) return true;
@@ -329,6 +348,7 @@ class Job {
     for (int attempts = std::max(1, launch.size);; --attempts) {
       std::vector<int> members;
       try {
+        begin_to_reform();
         Host host(*this, p);
         members = agree_on_members(launch, *world_.store_of(p), host, s_.patience);
       } catch (const StoreError& error) {
@@ -351,7 +371,7 @@ class Job {
   void train(int p, const LaunchEnvironment& launch, Communicator& world) {
     nn::Commits<State>& commits = rank(p).commits;
     State state;
-    const int64_t newest = least(p, world, commits.last_step());
+    const int64_t newest = least(p, launch, world, commits.last_step());
     const State* common = commits.return_to(newest);
     if (newest != nn::Commits<State>::kNothing) {
       if (common == nullptr)
@@ -364,7 +384,7 @@ class Job {
       step(p, launch, world, state);
       if (state.step % s_.commit_every != 0 && state.step != s_.steps) continue;
       commits.keep(state.step, state);
-      least(p, world, state.step);
+      least(p, launch, world, state.step);
       commits.all_have_last();
       committed(p, launch, state);
       if (s_.checkpoints) save(p, launch, world, state);
@@ -372,16 +392,29 @@ class Job {
     rank(p).final_state = state;
   }
 
-  void wait(int p, Work work) {
+  void wait(int p, const LaunchEnvironment& launch, Work work) {
     rank(p).waits_since = world_.now();
     work.wait();
     ++out_.collectives;
+    for (int member : members_of(launch)) {
+      if (rank(member).killed) check_told_of(p, member, "it got what it waited for");
+    }
   }
 
-  int64_t least(int p, Communicator& world, int64_t mine) {
+  // A kill that comes alone is told to whoever waits within a second, whomever it waits for.
+  void check_told_of(int p, int killed, const char* how) {
+    const Rank& own = rank(p);
+    if (std::ranges::count_if(s_.faults, is_harmful) != 1) return;
+    const Time since = world_.now() - std::max(own.waits_since, rank(killed).killed_at);
+    if (since > kReportsKill)
+      broke(p, "a kill is told within a second",
+            fmt::format("{:.1f} ms: {}", since.count() * 1e-6, how));
+  }
+
+  int64_t least(int p, const LaunchEnvironment& launch, Communicator& world, int64_t mine) {
     int64_t all = mine;
     const CommBuffer buffer{&all};
-    wait(p, world.all_reduce({&buffer, 1}, {&buffer, 1}, 1, DType::I64, ReduceOp::Min));
+    wait(p, launch, world.all_reduce({&buffer, 1}, {&buffer, 1}, 1, DType::I64, ReduceOp::Min));
     return all;
   }
 
@@ -390,7 +423,7 @@ class Job {
   void save(int p, const LaunchEnvironment& launch, Communicator& world, const State& state) {
     const auto agree = [&](bool mine) {
       world_.sleep(p, world_.random.up_to(3ms));
-      const bool all = least(p, world, mine ? 1 : 0) == 1;
+      const bool all = least(p, launch, world, mine ? 1 : 0) == 1;
       world_.sleep(p, world_.random.up_to(3ms));
       return all;
     };
@@ -457,12 +490,26 @@ class Job {
     return static_cast<int64_t>(mix(mix(uint64_t(p), uint64_t(step)), element) & 0xffffff);
   }
 
+  void compute_long(int p, const LaunchEnvironment& launch, Communicator& world) {
+    const int root = Random(s_.seed).below(world.size());
+    if (launch.rank == root) {
+      const Time end = world_.now() + s_.long_compute;
+      while (world_.now() < end) world_.sleep(p, end - world_.now());
+    }
+    uint64_t told = launch.rank == root ? s_.seed : 0;
+    const CommBuffer buffer{&told};
+    wait(p, launch, world.broadcast({&buffer, 1}, {&buffer, 1}, 1, DType::U64, root));
+    if (told != s_.seed)
+      broke(p, "results are right", fmt::format("what rank {} gave after it computed", root));
+  }
+
   // One step of a program that is the same on all ranks, but for one that diverges.
   void step(int p, const LaunchEnvironment& launch, Communicator& world, State& state) {
     const int64_t own_step = std::exchange(rank(p).diverges, false)
                                  ? (was_diverged_.insert(p), state.step + 1)
                                  : state.step;
     Random random(mix(s_.seed, uint64_t(own_step)));
+    if (s_.long_compute > 0ns && own_step == 0) compute_long(p, launch, world);
     const std::vector<int> members = members_of(launch);
     const size_t count = size_t(random.chance(50) ? random.between(1, 12) : random.between(13, 90));
     const RunIdentity identity{
@@ -488,7 +535,7 @@ class Job {
       other = world.all_gather({&second_from, 1}, {&second_to, 1}, second_count, DType::I64);
     if (kind == 2)
       other = world.broadcast({&second_from, 1}, {&second_to, 1}, second_count, DType::I64, root);
-    wait(p, work);
+    wait(p, launch, work);
     for (size_t i = 0; i < count; ++i) {
       int64_t right = 0;
       for (int member : members) right += term(member, own_step, i);
@@ -498,7 +545,7 @@ class Job {
         break;
       }
     }
-    wait(p, other);
+    wait(p, launch, other);
     for (size_t m = 0; m < (kind == 1 ? members.size() : kind == 2 ? 1u : 0u); ++m) {
       const int source = members[kind == 1 ? m : size_t(root)];
       for (size_t i = 0; i < second_count; ++i) {
@@ -509,7 +556,7 @@ class Job {
         }
       }
     }
-    if (kind == 3) wait(p, world.barrier());
+    if (kind == 3) wait(p, launch, world.barrier());
     state.value = mix(state.value, uint64_t(sums[0]));
     ++state.step;
   }
@@ -529,6 +576,10 @@ class Job {
     log(p, "formation {} of ranks {}", launch.formation, fmt::join(members, ", "));
     out_.formations = std::max(out_.formations, int(launch.formation) + 1);
     const auto [at, is_new] = formations_.emplace(launch.formation, members);
+    for (const Fault& fault : s_.faults) {
+      if (fault.when_some_met && is_new && launch.formation == 0)
+        world_.after(0ns, [this, &fault] { happen(fault); });
+    }
     if (!is_new && at->second != members)
       broke(p, "a formation has the same members on all ranks",
             fmt::format("formation {} is of {} and of {}", launch.formation,
@@ -593,13 +644,8 @@ class Job {
     if (info.operation != "connect" && waited > s_.timeout + kSlack)
       broke(p, "nothing waits beyond its deadline",
             fmt::format("{:.1f} ms: {}", waited.count() * 1e-6, error.what()));
-    if (std::ranges::count_if(s_.faults, is_harmful) == 1 && peer >= 0 && rank(peer).killed &&
-        info.operation != "connect") {
-      const Time since = world_.now() - std::max(own.waits_since, rank(peer).killed_at);
-      if (since > kReportsKill)
-        broke(p, "a kill is told within a second",
-              fmt::format("{:.1f} ms: {}", since.count() * 1e-6, error.what()));
-    }
+    if (peer >= 0 && rank(peer).killed && info.operation != "connect")
+      check_told_of(p, peer, error.what());
   }
 
   // A rank that gives up for good was gone for too long, or cannot reach the store.
@@ -629,7 +675,8 @@ class Job {
   Outcome out_;
   std::set<std::pair<int, int>> broken_links_;  // ever; -1: the store's host
   std::set<int> was_diverged_;
-  Time went_on_ = -1s;  // the last one that had been stopped
+  bool first_reform_ = true;            // is still to come
+  Time stopped_ = -2s, went_on_ = -2s;  // the last ones
   std::map<uint32_t, std::vector<int>> formations_;
   std::map<uint32_t, std::pair<int64_t, uint64_t>> restored_;  // by formation: step and value
   std::map<int64_t, Committed> committed_;                     // by step

@@ -12,7 +12,10 @@ namespace simulator {
 struct Fault {
   enum Kind { Kill, Stop, Slow, Partition, OneWay, Reset, Diverge, Far } kind = Kill;
   Time at{};
-  Time lasts{};     // Stop, Slow, Partition, OneWay, Far
+  bool when_some_met = false;  // then, and not at this time: as soon as the first rank has met all
+  Time lasts{};                // Stop, Slow, Partition, OneWay, Far
+  // Stop: it ends so long before the first rank that re-forms is out of patience.
+  Time back_in_time{};
   int process = 0;  // Kill to Slow, Diverge, Far; of the others the first of two
   // OneWay, Reset: the second; -1 is where the store runs. Far: the only one that stays near.
   int other = 0;
@@ -28,6 +31,8 @@ struct Scenario {
   bool checkpoints = false;  // each committed step is saved, too
   int steps = 4, commit_every = 1;
   Time timeout{}, patience{}, step_time{};
+  Time long_compute{};  // of one rank in the first step, while the others wait for it alone
+  Time store_takes{};   // so much longer to answer, at most
   std::vector<Fault> faults = {};
 };
 

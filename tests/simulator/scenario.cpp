@@ -63,6 +63,25 @@ Scenario draw(uint64_t seed) {
     far.process = random.below(scenario.ranks);
     far.other = (far.process + 1 + random.below(scenario.ranks - 1)) % scenario.ranks;
     scenario.faults.push_back(far);
+  } else if (scenario.ranks > 2 && random.chance(10)) {
+    // The others have less than the least timeout to spare.
+    scenario.long_compute = 1100ms + random.up_to(150ms);
+    if (faults > 0 && random.chance(80))
+      scenario.faults.front().at = 20ms + random.up_to(scenario.long_compute);
+  }
+  // Each asks for all others in turn, there and back.
+  if (random.chance(15)) scenario.store_takes = random.up_to(1s / (2 * scenario.ranks));
+  // While ranks connect, of which some have succeeded.
+  if (faults > 0 && random.chance(10)) {
+    Fault& early = scenario.faults.front();
+    early.when_some_met = true;
+    if (!scenario.one_host && random.chance(75)) early.kind = Fault::Partition;
+  } else if (faults > 0 && scenario.ranks > 2 && random.chance(6)) {
+    // Some may see it come back, and others not.
+    Fault& late = scenario.faults.front();
+    late.kind = Fault::Stop;
+    late.back_in_time = 100ms + random.up_to(300ms);
+    scenario.store_takes = 1s / (2 * scenario.ranks);
   }
   return scenario;
 }
@@ -72,8 +91,15 @@ std::string describe(const Scenario& s) {
       "seed {}: {} ranks on {}, {} steps, a commit every {}, timeout {:.0f} ms{}{}\n", s.seed,
       s.ranks, s.one_host ? "one host" : "several hosts", s.steps, s.commit_every, ms(s.timeout),
       s.verify ? ", verified" : "", s.checkpoints ? ", with checkpoints" : "");
+  if (s.long_compute > 0ns)
+    text +=
+        fmt::format("  one rank computes for {:.1f} ms in the first step\n", ms(s.long_compute));
+  if (s.store_takes > 0ns)
+    text += fmt::format("  the store takes up to {:.1f} ms more\n", ms(s.store_takes));
   for (const Fault& fault : s.faults) {
-    text += fmt::format("  {:8.1f} ms: {}", ms(fault.at), kNames[fault.kind]);
+    text +=
+        fault.when_some_met ? "  when one has met all" : fmt::format("  {:8.1f} ms", ms(fault.at));
+    text += fmt::format(": {}", kNames[fault.kind]);
     switch (fault.kind) {
       case Fault::Kill:
         text += fmt::format(" rank {}", fault.process);
@@ -83,7 +109,12 @@ std::string describe(const Scenario& s) {
         break;
       case Fault::Stop:
       case Fault::Slow:
-        text += fmt::format(" rank {} for {:.1f} ms", fault.process, ms(fault.lasts));
+        if (fault.back_in_time > 0ns) {
+          text += fmt::format(" rank {} until {:.1f} ms before others re-form without it",
+                              fault.process, ms(fault.back_in_time));
+        } else {
+          text += fmt::format(" rank {} for {:.1f} ms", fault.process, ms(fault.lasts));
+        }
         break;
       case Fault::OneWay:
         text += fmt::format(" {} to {} for {:.1f} ms", fault.process, fault.other, ms(fault.lasts));

@@ -50,6 +50,10 @@ Time World::latency() {
   return 20us + random.up_to(random.chance(3) ? 4 * slowest_ : slowest_);
 }
 
+Time World::store_latency() {
+  return store_takes > 0ns ? latency() + random.up_to(store_takes) : latency();
+}
+
 // ------------------------------------------------------------------------------------------------
 // Processes.
 
@@ -250,12 +254,12 @@ class SimulatedStore final : public Store {
     const int p = process_;
     const auto at_store = std::make_shared<std::function<void()>>([&world, p, answer, request] {
       request(world.stored, *answer);
-      world.after(world.latency(), [&world, p, answer] {
+      world.after(world.store_latency(), [&world, p, answer] {
         answer->there = true;
         world.wake(p);
       });
     });
-    world.after(world.latency(), [&world, p, at_store] { world.run_at_store(p, at_store); });
+    world.after(world.store_latency(), [&world, p, at_store] { world.run_at_store(p, at_store); });
     const Deadline end = world.clock(p) + kAnswerTime;
     while (!answer->there) {
       const Deadline now = world.clock(p);

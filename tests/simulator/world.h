@@ -100,10 +100,12 @@ class World {
   std::unique_ptr<tinyshard::Store> store_of(int p);
   tinyshard::StoredValues stored;
   void run_at_store(int p, const std::shared_ptr<std::function<void()>>& request);
-  Time latency();  // of a packet from or to the store
+  Time store_latency();  // of a packet from or to the store
+  Time store_takes{};    // so much longer, at most
   Time shortest_nap() const { return shortest_nap_; }
 
  private:
+  Time latency();
   struct Event {
     Time at;
     uint64_t order;
