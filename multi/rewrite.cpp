@@ -8,6 +8,7 @@
 #include "multi/collective.h"
 #include "multi/joined_parts.h"
 #include "multi/strategies/joined.h"
+#include "multi/strategies/own.h"
 #include "multi/strategies/strategies.h"
 #include "multi/wire.h"
 
@@ -25,6 +26,7 @@ class Rewriter {
  public:
   LocalGraph run(std::span<const UOp> roots) {
     const std::vector<UOp> order = toposort(roots);
+    per_device_ = has_own_values(order);
     LocalGraph result = attempt(order, roots);
     while (complete_at_once(order, result)) {
       values_ = {};
@@ -38,7 +40,8 @@ class Rewriter {
     values_.look_ahead(order);
     for (const UOp& x : order) {
       const OriginScope origin(origin_id(x));
-      LocalValue value = with_apart(x, rule(x), values_);
+      LocalValue value =
+          follows_devices(x) ? own_value(x, values_, own_) : with_apart(x, rule(x), values_);
       value.origin = origin_of_value(x, value);
       if (at_once_.contains(x)) value = settled_in_both_forms(std::move(value), x.shape());
       values_.set(x, std::move(value));
@@ -54,6 +57,7 @@ class Rewriter {
       result.roots.push_back(v.local);
       result.shardings.push_back({*v.mesh, v.place});
       result.pending.push_back({*v.mesh, left.mesh ? left.place : v.place});
+      result.own.push_back(per_device_ && own_(root).axes != 0);
     }
     return result;
   }
@@ -87,6 +91,11 @@ class Rewriter {
       if (completed.contains(to_wire(v.local, pending->op))) at_once_[x] = true;
     }
     return at_once_.size() > before;
+  }
+
+  // Whether x belongs to the code of shard_map, which runs as it is written.
+  bool follows_devices(const UOp& x) {
+    return per_device_ && (own_(x).axes != 0 || part_arg(*x) || x.op() == Op::Collective);
   }
 
   static bool is_pending(const LocalValue& v) {
@@ -165,6 +174,8 @@ class Rewriter {
   }
 
   LocalValues values_;
+  OwnAxesOf own_;
+  bool per_device_ = false;
   NodeMap<bool> at_once_;  // pending reductions that are completed where they are made
 };
 

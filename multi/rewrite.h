@@ -12,6 +12,7 @@ struct LocalGraph {
   std::vector<UOp> roots;           // shapes are local; Redistribute is gone
   std::vector<Sharding> shardings;  // of each root
   std::vector<Sharding> pending;    // and as its last op leaves it, sums not yet completed
+  std::vector<bool> own;            // of code of shard_map: differs where it reads as replicated
 };
 
 // Roots that are pending sums are completed, unless they are assigned to a storage of terms.

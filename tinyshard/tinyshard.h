@@ -10,6 +10,7 @@
 #include "core/tensor/jit.h"
 #include "core/tensor/map_file.h"
 #include "core/tensor/random.h"
+#include "core/tensor/shard_map.h"
 #include "core/tensor/tensor.h"
 #include "core/tensor/training.h"
 #include "core/tensor/variable.h"

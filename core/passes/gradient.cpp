@@ -1,9 +1,19 @@
 // The reverse walk. Rules are only asked for sources on a path to a target, so the graph holds
 // nothing that the caller will not read.
+//
+// In code that each device runs for itself (multi/per_device.h) a source may be one for all devices
+// of an axis where the op that reads it is not. Each device then has a term of its gradient, and the
+// terms are summed over the axis once all readers have given theirs:
+//
+//   y = x w, with x own along "d" and w ordinary     the gradient of w is all_reduced(x^T g) over "d"
+//
+// Where w was put together from parts (whole_of), the sum goes back to them as a reduce-scatter.
 #include "core/passes/gradient.h"
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -13,6 +23,8 @@
 #include "core/passes/gradient_rules.h"
 #include "core/passes/power.h"
 #include "core/uop/node_map.h"
+#include "multi/collective.h"
+#include "multi/per_device.h"
 
 namespace tinyshard {
 namespace {
@@ -34,17 +46,44 @@ bool may_follow(const UOp& x, size_t source) {
          is_float(x.src(source).dtype());
 }
 
+// Terms of a gradient, one on each device, that are to be summed over these axes of the mesh.
+struct Terms {
+  uint64_t axes;
+  std::shared_ptr<const void> mesh;
+  UOp each;
+};
+
 struct Entry {
   UOp value;
   UOp gradient;
+  std::vector<Terms> terms = {};  // to be added to it
   bool leads_to_target = false;
 };
+
+uint64_t bit(int axis) { return uint64_t{1} << axis; }
+
+UOp summed(const Terms& t, uint64_t axes) {
+  const Mesh mesh = Mesh::from_payload(t.mesh);
+  UOp sum = t.each;
+  for (int a = 0; a < int(mesh.axes().size()); ++a) {
+    if (axes & bit(a)) sum = all_reduced(sum, mesh, a, ReduceOp::Sum);
+  }
+  return sum;
+}
+
+// Ops that make of a sum of terms the same sum of what they make of each, as cheaply.
+bool takes_terms(const UOp& x) {
+  const bool view = x.op() == Op::Reshape || x.op() == Op::Permute || x.op() == Op::Contiguous;
+  return view || x.op() == Op::Identity || part_arg(*x).has_value();
+}
 
 class Walk {
  public:
   // Targets are nodes and, but for 0, names. Does not look below `ends`, which are targets, too.
-  Walk(std::span<const UOp> targets, std::span<const int64_t> names, std::span<const UOp> ends = {})
-      : names_(names.begin(), names.end()) {
+  // `per_device`: whether there may be code that each device runs for itself.
+  Walk(std::span<const UOp> targets, std::span<const int64_t> names, bool per_device,
+       std::span<const UOp> ends = {})
+      : names_(names.begin(), names.end()), per_device_(per_device) {
     for (const UOp& target : targets) is_target_[target] = true;
     for (const UOp& end : ends) is_end_[end] = is_target_[end] = true;
     for (int64_t name : names) {
@@ -78,9 +117,16 @@ class Walk {
     for (size_t i = order_.size(); i-- > 0;) {
       // Rules make nodes but no entries: the reference stays good.
       Entry& e = order_[i];
-      if (!e.gradient || !e.leads_to_target) continue;
+      if ((!e.gradient && e.terms.empty()) || !e.leads_to_target) continue;
       const UOp& x = e.value;
       const OriginScope origin(origin_id(x));
+      if (!e.terms.empty() && takes_terms(x)) {
+        pass_terms(e);
+        if (!e.gradient) continue;
+      } else if (!e.terms.empty()) {
+        e.gradient = total(e);
+        e.terms.clear();
+      }
       if (x.op() == Op::Checkpoint) {
         recompute(x, e.gradient);
         continue;
@@ -88,9 +134,9 @@ class Walk {
       for (size_t s = 0; s < source_count(x); ++s) {
         if (!leads(x, s)) continue;
         if (std::optional<PowerOperands> power = power_operands(x)) {
-          accumulate(entry(source_of(x, s)), s == 0
-                                                 ? power_base_gradient(*power, e.gradient)
-                                                 : power_exponent_gradient(*power, x, e.gradient));
+          give(x, source_of(x, s),
+               s == 0 ? power_base_gradient(*power, e.gradient)
+                      : power_exponent_gradient(*power, x, e.gradient));
           continue;
         }
         const GradientRow& facts = gradient_row(x.op());
@@ -98,7 +144,7 @@ class Walk {
           throw UserError(fmt::format(
               "gradient: {} has no derivative; detach() the value before it", describe(*x)));
         }
-        accumulate(entry(x.src(s)), facts.rule(x, e.gradient, s));
+        give(x, x.src(s), facts.rule(x, e.gradient, s));
       }
       if (is_assignment_to_target(x)) assigned_[x.src(0)] = e.gradient;
     }
@@ -108,14 +154,14 @@ class Walk {
   UOp result(const UOp& target, int64_t name) const {
     UOp sum;
     if (const int* place = target ? place_.find(target) : nullptr) {
-      sum = order_[*place].gradient;
+      sum = total(order_[*place]);
     } else if (const UOp* gradient = target ? assigned_.find(target) : nullptr) {
       sum = *gradient;
     }
     auto others = named_.find(name);
     if (others == named_.end()) return sum;
     for (int place : others->second.places) {
-      if (!(order_[place].value == target)) add(sum, order_[place].gradient);
+      if (!(order_[place].value == target)) add(sum, total(order_[place]));
     }
     add(sum, others->second.computed_again);
     return sum;
@@ -151,7 +197,7 @@ class Walk {
     }
     for (size_t s = 0; !found && s < source_count(x); ++s) found = leads(x, s);
     place_[x] = int(order_.size());
-    order_.push_back({x, {}, found});
+    order_.push_back({x, {}, {}, found});
   }
 
   // A Checkpoint has the value of its first source, computed from the others. Its gradient goes not
@@ -177,7 +223,7 @@ class Walk {
       ends.push_back(shared);
       receivers.push_back(shared);
     });
-    Walk inside({}, names_, ends);
+    Walk inside({}, names_, per_device_, ends);
     inside.visit(value);
     inside.seed(value, gradient);
     inside.run();
@@ -220,12 +266,66 @@ class Walk {
 
   static void accumulate(Entry& e, const UOp& gradient) { add(e.gradient, gradient); }
 
+  static UOp total(const Entry& e) {
+    UOp sum = e.gradient;
+    for (const Terms& t : e.terms) add(sum, summed(t, t.axes));
+    return sum;
+  }
+
+  // The axes over which what x gives to its source is to be summed: along these devices differ in
+  // x, or have a term of it, but not in the source.
+  OwnAxes summed_between(const UOp& x, const UOp& source) {
+    if (!per_device_) return {};
+    OwnAxes own = own_(x);
+    if (std::optional<PartArg> part = part_arg(*x)) {
+      // Each device gives the gradient of its own part, and reads one of a whole.
+      own.axes = part->whole ? own.axes | bit(part->axis) : own.axes & ~bit(part->axis);
+      own.mesh = x->payload;
+    } else if (x.op() == Op::Collective && collective_arg(*x).op == CollectiveOp::AllReduce) {
+      own = {own.axes | bit(collective_arg(*x).mesh_axis), x->payload};
+    }
+    own.axes &= ~own_(source).axes;
+    return own;
+  }
+
+  void give(const UOp& x, const UOp& source, const UOp& gradient) {
+    const OwnAxes over = summed_between(x, source);
+    give_terms(source, {over.axes, over.mesh, gradient});
+  }
+
+  void give_terms(const UOp& source, const Terms& given) {
+    Entry& e = entry(source);
+    if (given.axes == 0) return accumulate(e, given.each);
+    for (Terms& known : e.terms) {
+      if (known.axes == given.axes && known.mesh == given.mesh) return add(known.each, given.each);
+    }
+    e.terms.push_back(given);
+  }
+
+  void pass_terms(const Entry& e) {
+    const UOp& x = e.value;
+    if (!leads(x, 0)) return;
+    const uint64_t more = summed_between(x, x.src(0)).axes;
+    const std::optional<PartArg> part = part_arg(*x);
+    for (const Terms& t : e.terms) {
+      if (part && part->whole && (t.axes & bit(part->axis))) {
+        const Mesh mesh = Mesh::from_payload(t.mesh);
+        give_terms(x.src(0), {(t.axes & ~bit(part->axis)) | more, t.mesh,
+                              part_of_sum(t.each, mesh, part->axis, part->dim, ReduceOp::Sum)});
+      } else {
+        give_terms(x.src(0), {t.axes | more, t.mesh, gradient_row(x.op()).rule(x, t.each, 0)});
+      }
+    }
+  }
+
   struct Named {
     std::vector<int> places;  // in order_
     UOp computed_again;       // what nodes of the name got where a Checkpoint was computed again
   };
 
   std::vector<int64_t> names_;
+  bool per_device_;
+  OwnAxesOf own_;
   std::unordered_map<int64_t, Named> named_;
   NodeMap<bool> is_target_, is_end_;
   NodeMap<int> place_{256};  // in order_
@@ -241,7 +341,7 @@ std::vector<UOp> gradient(std::span<const UOp> roots, std::span<const UOp> seeds
   check_internal(roots.size() == seeds.size(), "every root has a seed");
   std::vector<int64_t> name(names.begin(), names.end());
   if (name.empty()) std::ranges::transform(targets, std::back_inserter(name), name_of);
-  Walk walk(targets, name);
+  Walk walk(targets, name, has_own_values(toposort(roots)));
   for (size_t i = 0; i < roots.size(); ++i) {
     if (!is_float(roots[i].dtype())) {
       throw UserError(fmt::format("gradient: {} is not a float", describe(*roots[i])));

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "core/base/call.h"
+#include "core/base/error.h"
 #include "core/passes/attention.h"
 #include "core/passes/gradient.h"
 #include "core/rewrite/pattern.h"
@@ -18,6 +19,7 @@
 #include "core/uop/node_map.h"
 #include "core/uop/sizes.h"
 #include "multi/mesh.h"
+#include "multi/per_device.h"
 
 namespace tinyshard {
 namespace {
@@ -372,6 +374,15 @@ UOp redistribute_rule(const UOp& y, const UOp& g, size_t) {
   return cast(place(g, *where), y.src(0).dtype());
 }
 
+UOp part_rule(const UOp& y, const UOp& g, size_t) {
+  const std::optional<PartArg> part = part_arg(*y);
+  check_internal(part.has_value(), "a part in the user's graph has its mesh");
+  const Mesh mesh = Mesh::from_payload(y->payload);
+  return part->whole ? part_of(g, mesh, part->axis, part->dim)
+                     : whole_of(g, mesh, part->axis, part->dim);
+}
+UOp collective_rule(const UOp& y, const UOp& g, size_t) { return collective_gradient(y, g); }
+
 UOp named_rule(const UOp& y, const UOp& g, size_t) {
   const SymbolicShape* sizes = symbolic_shape(y);
   if (!sizes) return g;
@@ -427,7 +438,7 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::Pad, Row::Follow, 0b1, pad_rule},
     {Op::Shrink, Row::Follow, 0b1, shrink_rule},
     {Op::Flip, Row::Follow, 0b1, flip_rule},
-    {Op::ShardSlice, Row::Refuse},
+    {Op::ShardSlice, Row::Follow, 0b1, part_rule},
     {Op::Reduce, Row::Follow, 0b1, reduce_rule},
     {Op::Gather, Row::Follow, 0b1, gather_rule},
     {Op::ScatterAdd, Row::Follow, 0b10, scatter_rule},
@@ -446,7 +457,7 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::Identity, Row::Follow, 0b1, named_rule},
     {Op::Assign, Row::Follow, 0b10, through},
     {Op::Redistribute, Row::Follow, 0b1, redistribute_rule},
-    {Op::Collective, Row::Refuse},
+    {Op::Collective, Row::Follow, 0b1, collective_rule},
     {Op::CopyIn, Row::Refuse},
     {Op::Range, Row::Refuse},
     {Op::DeviceCoordinate, Row::Refuse},

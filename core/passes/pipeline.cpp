@@ -1,5 +1,6 @@
 #include "core/passes/pipeline.h"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
@@ -26,6 +27,13 @@ void tidy_pass(PassContext& c) { c.roots = tidy(c.roots); }
 
 void shard_pass(PassContext& c) {
   LocalGraph local = to_local(c.roots);
+  if (auto own = std::ranges::find(local.own, true); own != local.own.end()) {
+    const size_t root = size_t(own - local.own.begin());
+    throw UserError(fmt::format(
+        "{} is what each device of {} has for itself: it has a value for all once shard_map "
+        "returns it",
+        describe(*under_names(c.roots[root])), local.shardings[root].mesh.to_string()));
+  }
   c.roots = std::move(local.roots);
   c.shardings = std::move(local.shardings);
 }
@@ -161,7 +169,9 @@ void verify(std::span<const UOp> roots, Stage stage) {
       need(x.op() != Op::Identity, x, "a name of the user's graph");
     }
     if (stage == Stage::Global) {
-      need(x.op() != Op::Collective && x.op() != Op::CopyIn && x.op() != Op::ShardSlice, x,
+      // Code of shard_map has the mesh that it runs on (multi/per_device.h).
+      const bool by_hand = x.op() == Op::Collective || (x.op() == Op::ShardSlice && x->payload);
+      need(by_hand || (x.op() != Op::CopyIn && x.op() != Op::ShardSlice), x,
            "local op in a global graph");
     }
   }

@@ -86,7 +86,9 @@ RuleSet tidy_rules() {
       {"slice_of_copies", Op::ShardSlice, op_set(Op::Expand),
        [](const UOp& x) {
          const UOp& one = x.src(0).src(0);
-         return one.shape()[size_t(shard_slice_arg(*x).dim)] == 1 ? expand(one, x.shape()) : UOp();
+         const ShardSliceArg part = shard_slice_arg(*x);  // of what is no part: multi/per_device.h
+         const bool same = part.parts > 0 && one.shape()[size_t(part.dim)] == 1;
+         return same ? expand(one, x.shape()) : UOp();
        }},
       {"slice_of_constant", Op::ShardSlice, op_set(Op::Const),
        [](const UOp& x) { return reshaped_const(x.src(0), x.shape()); }},

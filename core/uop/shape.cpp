@@ -94,7 +94,8 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       return s;
     case Op::ShardSlice:
       need(arg.size() == 3 && arg[0] < int64_t(s.size()), "axis, mesh axis and parts");
-      s[arg[0]] = ceil_div(s[arg[0]], arg[2]);
+      // -parts: the value whose parts these are (multi/per_device.h)
+      s[arg[0]] = arg[2] < 0 ? multiply_sizes(s[arg[0]], -arg[2]) : ceil_div(s[arg[0]], arg[2]);
       return s;
     case Op::Flip:
       for (int64_t axis : arg) need(axis >= 0 && axis < int64_t(s.size()), "axis out of range");

@@ -1,0 +1,14 @@
+// How values that each device has for itself (multi/per_device.h) run on a mesh: as they are
+// written. Along the axes of which a value is own its placement reads Replicate, and nothing uses
+// that the devices would hold the same there.
+#pragma once
+#include "multi/per_device.h"
+#include "multi/strategies/local_values.h"
+
+namespace tinyshard {
+
+// Of a node that is own, or that makes an ordinary value of an own one. UserError for what a
+// device cannot do for itself: write to a tensor of all, or move a value by placement.
+LocalValue own_value(const UOp& x, LocalValues& values, OwnAxesOf& own);
+
+}  // namespace tinyshard
