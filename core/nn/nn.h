@@ -16,6 +16,7 @@
 #include "core/nn/gradient_sum.h"
 #include "core/nn/linear.h"
 #include "core/nn/load_hf.h"
+#include "core/nn/mixture_of_experts.h"
 #include "core/nn/norm.h"
 #include "core/nn/optim.h"
 #include "core/nn/parallel.h"

@@ -64,7 +64,7 @@ Tensor entered(const Tensor& x, const Sharding& where, size_t number) {
         fmt::format("argument {} is divided as {}; parts of its own for each of several joined "
                     "values are no slice of the whole",
                     number, where.to_string()));
-  UOp node = x.shard_like(where).uop();
+  UOp node = place(x.uop(), where);
   for (size_t a = 0; a < where.placements.size(); ++a) {
     if (!where.placements[a].is_shard()) continue;
     const int dim = where.placements[a].dim;
