@@ -329,6 +329,28 @@ TEST_P(ShardMapPrograms, AreWhatEachDeviceDoesByHand) {
 
 INSTANTIATE_TEST_SUITE_P(Random, ShardMapPrograms, testing::Range(0u, 60u));
 
+// The example of docs/shard.md.
+TEST_F(ShardMaps, DividesTheDocumentedSoftmax) {
+  Mesh mesh({{"model", 4}});
+  const Tensor x = Tensor::arange(8000).cast(DType::F64).sin().reshape({8, 1000});
+  auto softmax = shard_map(mesh,
+                           [](Tensor x) {
+                             Tensor e =
+                                 (x - all_reduce(x.max(1, true), "model", ReduceOp::Max)).exp();
+                             return e / all_reduce(e.sum(1, true), "model");
+                           },
+                           {.in = {{{"model", Shard(1)}}}, .out = {{{"model", Shard(1)}}}});
+  Tensor y = softmax(x);
+  EXPECT_EQ(y.sharding().to_string(), "f64[8, 1000@model:4]");
+  std::vector<double> want = x.to_vector<double>();
+  for (size_t row = 0; row < 8; ++row) {
+    double sum = 0;
+    for (size_t i = 0; i < 1000; ++i) sum += std::exp(want[row * 1000 + i]);
+    for (size_t i = 0; i < 1000; ++i) want[row * 1000 + i] = std::exp(want[row * 1000 + i]) / sum;
+  }
+  expect_close(y, want, 1e-14, "softmax");
+}
+
 // A gradient that the function takes itself, of what each device has and of what all share.
 TEST_F(ShardMaps, TakeGradientsInside) {
   const Mesh mesh({{"d", 4}});
@@ -350,6 +372,23 @@ TEST_F(ShardMaps, TakeGradientsInside) {
   }
   expect_close(of_rows, want.at, 1e-12, "rows");
   expect_close(of_weight, want_w.at, 1e-12, "weight");
+}
+
+// Drawn as an ordinary value, so the same on all devices: it may be returned as Replicate.
+TEST_F(ShardMaps, DrawOneNumberForAll) {
+  const Mesh mesh({{"d", 4}});
+  Tensor::manual_seed(3);
+  const std::vector<double> want = Tensor::rand({2, 3}, DType::F64).to_vector<double>();
+  Tensor::manual_seed(3);
+  auto f = shard_map(mesh,
+                     [](Tensor x) {
+                       const Tensor drawn = Tensor::rand({2, 3}, DType::F64);
+                       return std::pair(drawn, x * drawn);
+                     },
+                     {.in = {{{"d", Shard(0)}}}, .out = {{}, {{"d", Shard(0)}}}});
+  const auto [drawn, scaled] = f(Tensor::ones({8, 3}, DType::F64));
+  EXPECT_EQ(drawn.to_vector<double>(), want);
+  EXPECT_EQ(scaled[{Slice(6, 8)}].to_vector<double>(), want);
 }
 
 // Other types travel as well, and keep what only they hold.
