@@ -21,6 +21,7 @@
 #include "core/nn/optim.h"
 #include "core/nn/parallel.h"
 #include "core/nn/recurrent.h"
+#include "core/nn/ring_attention.h"
 #include "core/nn/safe_save.h"
 #include "core/nn/state_dict.h"
 #include "core/nn/tensor_parallel.h"

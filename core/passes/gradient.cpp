@@ -37,8 +37,12 @@ const UOp& source_of(const UOp& x, size_t source) {
   return source == 0 ? *power->base : *power->exponent;
 }
 
+// Of an After that keeps its order in the backward pass, too: in_order_both_ways().
+bool is_ordered_both_ways(const UOp& x) { return x.op() == Op::After && x->arguments > 0; }
+
 bool may_follow(const UOp& x, size_t source) {
   if (power_operands(x)) return true;
+  if (x.op() == Op::After && source == 1 && !is_ordered_both_ways(x)) return false;
   const GradientRow& facts = gradient_row(x.op());
   bool wanted = facts.kind == GradientRow::Refuse || facts.kind == GradientRow::Recompute ||
                 (facts.sources >> source & 1);
@@ -335,6 +339,10 @@ class Walk {
 };
 
 }  // namespace
+
+UOp in_order_both_ways(const UOp& x, const UOp& event) {
+  return UOp::make(Op::After, x.dtype(), {x, event}, Dims{1});
+}
 
 std::vector<UOp> gradient(std::span<const UOp> roots, std::span<const UOp> seeds,
                           std::span<const UOp> targets, std::span<const int64_t> names) {

@@ -16,4 +16,9 @@ namespace tinyshard {
 std::vector<UOp> gradient(std::span<const UOp> roots, std::span<const UOp> seeds,
                           std::span<const UOp> targets, std::span<const int64_t> names = {});
 
+// x, of which nothing is used before `event` is there (an After); and in the backward pass nothing of
+// the gradient of `event`, a float, before all of that of x is there. So work that follows in steps
+// can be kept from running all at once, both ways.
+UOp in_order_both_ways(const UOp& x, const UOp& event);
+
 }  // namespace tinyshard

@@ -374,6 +374,16 @@ UOp redistribute_rule(const UOp& y, const UOp& g, size_t) {
   return cast(place(g, *where), y.src(0).dtype());
 }
 
+// The event has no part in the value; where it is given a gradient, this is a zero that comes after
+// that of the value.
+UOp after_rule(const UOp& y, const UOp& g, size_t source) {
+  if (source == 0) return g;
+  const UOp& event = y.src(1);
+  const Dims ones(event.shape().size(), 1);
+  const UOp zero = unary(Op::Contiguous, const_float(event.dtype(), 0, ones));
+  return expand(UOp::make(Op::After, event.dtype(), {zero, g}), event.shape());
+}
+
 UOp part_rule(const UOp& y, const UOp& g, size_t) {
   const std::optional<PartArg> part = part_arg(*y);
   check_internal(part.has_value(), "a part in the user's graph has its mesh");
@@ -453,7 +463,7 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::Detach, Row::Stop},
     {Op::ContiguousBackward, Row::Follow, 0b1, contiguous_rule},
     {Op::Checkpoint, Row::Recompute},
-    {Op::After, Row::Follow, 0b1, through},
+    {Op::After, Row::Follow, 0b11, after_rule},
     {Op::Identity, Row::Follow, 0b1, named_rule},
     {Op::Assign, Row::Follow, 0b10, through},
     {Op::Redistribute, Row::Follow, 0b1, redistribute_rule},
