@@ -10,6 +10,9 @@
 //   then    part p goes to device p of the other mesh
 //
 // To more devices than there are, parts travel first and the window is the other mesh's.
+//
+// To a part of the mesh, along an axis over which all devices have the same, nothing travels: of
+// rows divided over "data" on {"data", 2}, {"pipe", 4}, each device of at("pipe", 3) keeps its own.
 #include "multi/change_mesh.h"
 
 #include <algorithm>
@@ -59,6 +62,13 @@ int dim_on_the_way(const LocalValue& v, DimSpan global, const Mesh& mesh,
   return -1;
 }
 
+// The axis that the other mesh lacks, where it is what the value's mesh has at one place along it, and
+// has the whole value as all places have; -1: it is not so.
+int axis_to_leave(const LocalValue& v, const Mesh& mesh) {
+  const int axis = v.mesh->axis_left_out(mesh);
+  return axis >= 0 && !v.place[size_t(axis)].is_shard() ? axis : -1;
+}
+
 }  // namespace
 
 bool is_out_of_reach(const Mesh& from, const Mesh& to) {
@@ -75,6 +85,13 @@ bool is_out_of_reach(const Mesh& from, const Mesh& to) {
 LocalValue on_other_mesh(LocalValue v, DimSpan global, const Mesh& mesh,
                          const std::vector<Placement>& wanted) {
   const Mesh from = *v.mesh;
+  if (const int axis = axis_to_leave(v, mesh); axis >= 0 && product(global) > 0) {
+    std::vector<Placement> place = v.place;
+    std::ranges::replace_if(place, &Placement::is_partial, Replicate);
+    v = redistribute(std::move(v), global, from, place);
+    place.erase(place.begin() + axis);
+    return {relocated(v.local, from, mesh, true), mesh, std::move(place), v.origin};
+  }
   if (same_axes(from, mesh)) {
     std::vector<Placement> place = v.place;
     for (size_t a = 0; a < place.size(); ++a) {

@@ -117,6 +117,45 @@ std::vector<int64_t> Mesh::coordinates(int64_t position) const {
   return place;
 }
 
+namespace {
+
+std::vector<MeshAxis> without_axis(std::vector<MeshAxis> axes, int axis) {
+  axes.erase(axes.begin() + axis);
+  return axes;
+}
+
+std::vector<DeviceRef> devices_at(const Mesh& mesh, int axis, int64_t coordinate) {
+  std::vector<DeviceRef> found;
+  for (int64_t p = 0; p < mesh.size(); ++p) {
+    if (mesh.coordinates(p)[size_t(axis)] == coordinate) found.push_back(mesh.devices()[size_t(p)]);
+  }
+  return found;
+}
+
+}  // namespace
+
+Mesh Mesh::at(std::string_view name, int64_t coordinate) const {
+  const int axis = this->axis(name);
+  const int64_t size = axes()[size_t(axis)].size;
+  if (coordinate < 0 || coordinate >= size) {
+    throw UserError(fmt::format("{} has {} place{} along \"{}\": {} is none of them", to_string(),
+                                size, size == 1 ? "" : "s", name, coordinate));
+  }
+  return Mesh(intern(without_axis(axes(), axis), devices_at(*this, axis, coordinate)));
+}
+
+int Mesh::axis_left_out(const Mesh& part) const {
+  const auto first = std::ranges::find(devices(), part.devices()[0]);
+  if (first == devices().end()) return -1;
+  const std::vector<int64_t> place = coordinates(first - devices().begin());
+  for (int axis = 0; axis < int(axes().size()); ++axis) {
+    if (without_axis(axes(), axis) == part.axes() &&
+        devices_at(*this, axis, place[size_t(axis)]) == part.devices())
+      return axis;
+  }
+  return -1;
+}
+
 std::string Mesh::to_string() const {
   if (is_single()) return devices()[0].to_string();
   std::string text;

@@ -57,6 +57,13 @@ class Mesh {
   // Place of the device with number `position` in devices(), one number per axis.
   std::vector<int64_t> coordinates(int64_t position) const;
 
+  // The devices whose place along the axis is `coordinate`, as a mesh of the other axes: on a mesh
+  // {"data", 2}, {"pipe", 4}, at("pipe", 3) is the last stage, {"data", 2}. Of the only axis, one
+  // device. UserError names the axes that there are, or the size of the axis.
+  Mesh at(std::string_view axis, int64_t coordinate) const;
+  // The axis along which `part` is at(axis, some coordinate); -1: it is no such part.
+  int axis_left_out(const Mesh& part) const;
+
   bool operator==(const Mesh& other) const { return data_ == other.data_; }
   std::shared_ptr<const void> payload() const { return data_; }
   static Mesh from_payload(const std::shared_ptr<const void>& payload);

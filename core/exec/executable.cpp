@@ -118,7 +118,7 @@ void Executable::release() noexcept {
     return arenas_.clear();
   }
   replay_.reset();
-  for (auto& [device, memory] : arenas_) device->free(memory, size_t(schedule_.arena_bytes));
+  for (const Arena& arena : arenas_) arena.device->free(arena.memory, arena.bytes);
   arenas_.clear();
 }
 
@@ -170,18 +170,19 @@ void* Executable::base_pointer(int b, int local) {
   const VirtualBuffer& buffer = schedule_.buffers[b];
   if (owned_[b]) return owned_[b]->memory()[local];
   Context& context = Context::get();
-  Device* device =
-      &context.device(buffer.mesh.devices()[context.local_positions(buffer.mesh)[local]]);
-  auto arena = std::ranges::find(arenas_, device, &std::pair<Device*, void*>::first);
+  const DeviceRef& ref = buffer.mesh.devices()[context.local_positions(buffer.mesh)[local]];
+  Device* device = &context.device(ref);
+  auto arena = std::ranges::find(arenas_, device, &Arena::device);
   if (arena == arenas_.end()) {
     try {
-      arenas_.emplace_back(device, device->allocate(size_t(schedule_.arena_bytes), "temporaries"));
+      const auto bytes = size_t(arena_bytes_on(schedule_, ref));
+      arenas_.push_back({device, device->allocate(bytes, "temporaries"), bytes});
     } catch (const DeviceError& error) {
       throw DeviceError(fmt::format("{}\n{}", error.what(), largest_values(schedule_)));
     }
     arena = arenas_.end() - 1;
   }
-  return static_cast<char*>(arena->second) + std::max<int64_t>(buffer.arena_offset, 0);
+  return static_cast<char*>(arena->memory) + std::max<int64_t>(buffer.arena_offset, 0);
 }
 
 void Executable::rebind(const Storage& placeholder, Storage& actual) {

@@ -75,6 +75,11 @@ class Executable : public RuntimePart {
     std::vector<Launch> launches;  // one per local device
     std::vector<Group> groups;
   };
+  struct Arena {
+    Device* device;
+    void* memory;
+    size_t bytes;
+  };
   struct Binding {  // where a buffer's pointer stands
     int buffer, device;
     void** slot;
@@ -118,7 +123,7 @@ class Executable : public RuntimePart {
   bool captured_ = false, executes_ = true;
   std::vector<std::shared_ptr<Storage>> owned_;  // by buffer: external and output storages
   std::vector<std::shared_ptr<Storage>> roots_;
-  std::vector<std::pair<Device*, void*>> arenas_;
+  std::vector<Arena> arenas_;
   uint64_t hash_ = 0;                   // of the schedule, where other ranks run it, too
   Ticket ticket_;                       // of the latest run
   std::vector<const Storage*> inputs_;  // by buffer: what the host may have written; or null

@@ -1,9 +1,11 @@
 #include "core/exec/explain.h"
 
 #include <algorithm>
+#include <climits>
 #include <map>
 #include <set>
 #include <string_view>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -50,9 +52,81 @@ int64_t most(const SentByPlace& sent) {
   return most;
 }
 
-// The temporaries that are alive together where they take most, equal ones counted, largest first.
+// The devices that a plan names, in that order. One of "this process" is any that has its kind and
+// number, whatever its rank: plans tell the same on all of them.
+class DevicesOfPlan {
+ public:
+  explicit DevicesOfPlan(const Schedule& schedule) {
+    std::vector<Mesh> meshes;
+    std::set<int64_t> seen;
+    for (const VirtualBuffer& b : schedule.buffers) {
+      if (seen.insert(b.mesh.id()).second) meshes.push_back(b.mesh);
+    }
+    auto has_rank = [](const Mesh& m) { return m.devices()[0].rank != DeviceRef::kHere; };
+    std::ranges::stable_partition(meshes, has_rank);
+    for (const Mesh& mesh : meshes) {
+      for (const DeviceRef& d : mesh.devices()) add(d, of_[mesh.id()]);
+    }
+  }
+
+  const std::vector<DeviceRef>& refs() const { return refs_; }
+  // Their numbers.
+  const std::vector<int>& of(const Mesh& mesh) const { return of_.at(mesh.id()); }
+
+ private:
+  using Key = std::tuple<std::string, int, int>;
+
+  void add(const DeviceRef& d, std::vector<int>& numbers) {
+    if (d.rank == DeviceRef::kHere) {
+      const size_t before = numbers.size();
+      for (auto same = numbers_.lower_bound(Key(d.kind, d.index, INT_MIN));
+           same != numbers_.end() && same->first < Key(d.kind, d.index, INT_MAX); ++same)
+        numbers.push_back(same->second);
+      if (numbers.size() > before) return;
+    }
+    auto [number, is_new] = numbers_.emplace(Key(d.kind, d.index, d.rank), int(refs_.size()));
+    if (is_new) refs_.push_back(d);
+    numbers.push_back(number->second);
+  }
+
+  std::vector<DeviceRef> refs_;
+  std::map<Key, int> numbers_;
+  std::map<int64_t, std::vector<int>> of_;  // by mesh
+};
+
+std::vector<DeviceMemory> memory_of_devices(const Schedule& schedule, const std::set<int>& touched,
+                                            const DevicesOfPlan& devices) {
+  std::vector<DeviceMemory> memory;
+  for (const DeviceRef& d : devices.refs()) memory.push_back({d.to_string(), 0, 0});
+  std::map<int64_t, std::pair<Mesh, int64_t>> held;  // by mesh
+  for (int b : touched) {
+    const VirtualBuffer& buffer = schedule.buffers[size_t(b)];
+    if (buffer.previous >= 0 || buffer.container >= 0 || !(buffer.storage || buffer.output))
+      continue;
+    auto there = held.try_emplace(buffer.mesh.id(), buffer.mesh, 0).first;
+    there->second.second += buffer.bytes();
+  }
+  for (const auto& [id, there] : held) {
+    for (int d : devices.of(there.first)) memory[size_t(d)].held_bytes += there.second;
+  }
+  for (const auto& [mesh, end] : arena_ends(schedule)) {
+    for (int d : devices.of(mesh))
+      memory[size_t(d)].arena_bytes = std::max(memory[size_t(d)].arena_bytes, end);
+  }
+  return memory;
+}
+
+// The temporaries of the device that needs most which are alive together where they take most, equal
+// ones counted, largest first.
 std::string alive_at_peak(const Schedule& schedule, size_t shown) {
   std::vector<Life> lives = arena_lives(schedule);
+  const DevicesOfPlan devices(schedule);
+  const std::vector<DeviceMemory> memory = memory_of_devices(schedule, {}, devices);
+  const auto largest = std::ranges::max_element(memory, {}, &DeviceMemory::arena_bytes);
+  std::erase_if(lives, [&](const Life& life) {
+    const std::vector<int>& on = devices.of(schedule.buffers[size_t(life.buffer)].mesh);
+    return std::ranges::find(on, int(largest - memory.begin())) == on.end();
+  });
   std::vector<int64_t> change(schedule.items.size() + 2);
   for (const Life& life : lives) {
     change[size_t(life.first)] += life.bytes;
@@ -183,12 +257,11 @@ PlanSummary summarize(const Schedule& schedule) {
   }
   // One device may send most in one exchange, another one in the next.
   for (const auto& [axis, bytes] : exchanged) s.collective_bytes += most(bytes);
-  for (int b : touched) {
-    const VirtualBuffer& buffer = schedule.buffers[size_t(b)];
-    if (buffer.previous < 0 && buffer.container < 0 && (buffer.storage || buffer.output))
-      s.held_bytes += buffer.bytes();
-  }
-  s.arena_bytes = schedule.arena_bytes;
+  s.memory = memory_of_devices(schedule, touched, DevicesOfPlan(schedule));
+  const auto fullest = std::ranges::max_element(s.memory, {}, &DeviceMemory::peak_bytes);
+  if (fullest == s.memory.end()) return s;
+  s.held_bytes = fullest->held_bytes;
+  s.arena_bytes = fullest->arena_bytes;
   return s;
 }
 

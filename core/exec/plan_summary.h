@@ -17,6 +17,14 @@ struct CollectiveItem {
   std::string source;   // "train.cpp:21": the line that the value comes from; empty: not known
 };
 
+// What a plan holds on one device.
+struct DeviceMemory {
+  std::string device;       // "CPU:1@3"
+  int64_t held_bytes = 0;   // storages that live on
+  int64_t arena_bytes = 0;  // temporaries
+  int64_t peak_bytes() const { return held_bytes + arena_bytes; }
+};
+
 struct PlanSummary {
   int64_t kernels = 0, library_calls = 0, collectives = 0, copies = 0;
   int64_t bytes_read = 0, bytes_written = 0;  // by kernels and library calls, per device
@@ -24,9 +32,12 @@ struct PlanSummary {
   // "all_reduce over data" -> bytes sent by each device
   std::map<std::string, int64_t> collective_kinds;
   std::vector<CollectiveItem> collective_items;  // in the order in which they start
-  int64_t held_bytes = 0;                        // storages that live on, per device
-  int64_t arena_bytes = 0;                       // temporaries, per device
-  int64_t devices = 1;                           // of the largest mesh
+  // Of the device that holds most; the others hold as much, unless they work on different things,
+  // as the stages of a pipeline do.
+  int64_t held_bytes = 0;            // storages that live on
+  int64_t arena_bytes = 0;           // temporaries
+  std::vector<DeviceMemory> memory;  // of each device that the plan names
+  int64_t devices = 1;               // of the largest mesh
   int64_t peak_bytes() const { return held_bytes + arena_bytes; }
 };
 

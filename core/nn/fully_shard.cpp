@@ -54,8 +54,7 @@ std::optional<int> dim_to_divide(const Tensor& t, const std::vector<Placement>& 
 void fully_shard(const StateDict& tensors, const Mesh& mesh, const std::string& axis_name,
                  const FullyShardOptions& options, Caller caller) {
   Call call("fully_shard", caller);
-  const size_t axis = size_t(mesh.axis(axis_name));
-  const int64_t devices = mesh.axes()[axis].size;
+  mesh.axis(axis_name);  // checks the name
   if (options.prefetch < 0)
     fail(fmt::format("prefetch is {}; it must not be negative", options.prefetch));
   std::optional<NamePattern> pattern;
@@ -63,8 +62,9 @@ void fully_shard(const StateDict& tensors, const Mesh& mesh, const std::string& 
 
   struct Placing {
     Tensor tensor;
-    std::vector<Placement> places;
+    Sharding where;
     std::string block;
+    size_t axis = 0;  // of the tensor's own mesh
     bool divided = false;
   };
   std::vector<Placing> placings;
@@ -74,13 +74,16 @@ void fully_shard(const StateDict& tensors, const Mesh& mesh, const std::string& 
     std::string block = pattern ? pattern->beginning_of(name).value_or("") : list_element(name);
     matched = matched || !block.empty();
     if (!known.insert(tensor.state().get()).second) continue;
-    Placing p{tensor, placements_on(mesh, name, tensor), std::move(block)};
+    Placing p{tensor, place_on(mesh, name, tensor), std::move(block)};
+    p.axis = size_t(p.where.mesh.axis(axis_name));
     if (tensor.is_param()) {
-      if (!p.places[axis].is_replicate())
+      std::vector<Placement>& places = p.where.placements;
+      const int64_t devices = p.where.mesh.axes()[p.axis].size;
+      if (!places[p.axis].is_replicate())
         fail(fmt::format("{}, {}, is divided over \"{}\" already", name, tensor.describe(),
                          axis_name));
-      if (std::optional<int> dim = dim_to_divide(tensor, p.places, devices); dim && devices > 1) {
-        p.places[axis] = Shard(*dim);
+      if (std::optional<int> dim = dim_to_divide(tensor, places, devices); dim && devices > 1) {
+        places[p.axis] = Shard(*dim);
         p.divided = true;
       }
     }
@@ -91,14 +94,15 @@ void fully_shard(const StateDict& tensors, const Mesh& mesh, const std::string& 
                      tensors.size(), tensors.empty() ? "none" : tensors.begin()->first));
 
   static std::atomic<int64_t> blocks_so_far{0};
-  std::map<std::string, std::shared_ptr<const GatherOnUse>> blocks;
+  // A name on several stages of a pipeline, or none, is a block on each.
+  std::map<std::pair<std::string, int64_t>, std::shared_ptr<const GatherOnUse>> blocks;
   for (const Placing& p : placings) {
-    p.tensor.replace(p.tensor.shard_like(Sharding{mesh, p.places}));
+    p.tensor.replace(p.tensor.shard_like(p.where));
     if (!p.divided) continue;
-    std::shared_ptr<const GatherOnUse>& block = blocks[p.block];
+    std::shared_ptr<const GatherOnUse>& block = blocks[{p.block, p.where.mesh.id()}];
     if (!block) {
-      std::vector<bool> axes(mesh.axes().size());
-      axes[axis] = true;
+      std::vector<bool> axes(p.where.placements.size());
+      axes[p.axis] = true;
       block = std::make_shared<GatherOnUse>(
           GatherOnUse{++blocks_so_far, options.prefetch, options.keep, std::move(axes)});
     }

@@ -20,6 +20,7 @@
 #include "core/nn/norm.h"
 #include "core/nn/optim.h"
 #include "core/nn/parallel.h"
+#include "core/nn/pipeline.h"
 #include "core/nn/recurrent.h"
 #include "core/nn/ring_attention.h"
 #include "core/nn/safe_save.h"

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -63,9 +65,20 @@ Tensor Optimizer::state_like(const Tensor& parameter) const {
   return zeros.shard_like(place_of_state(parameter)).clone();
 }
 
+bool Optimizer::on_several_meshes() const {
+  const Mesh first = params_[0].sharding().mesh;
+  return std::ranges::any_of(params_,
+                             [&](const Tensor& p) { return !(p.sharding().mesh == first); });
+}
+
 Tensor Optimizer::state_number(double value) const {
-  DType type = state_type(params_[0]);
-  return Tensor::full({}, value, type).shard_like(replicated(params_[0].sharding().mesh)).clone();
+  const Mesh mesh = on_several_meshes() ? default_mesh() : params_[0].sharding().mesh;
+  return Tensor::full({}, value, state_type(params_[0])).shard_like(replicated(mesh)).clone();
+}
+
+Tensor Optimizer::number_at(size_t i, const Tensor& number) const {
+  const Mesh mesh = params_[i].sharding().mesh;
+  return lr.sharding().mesh == mesh ? number : number.shard_like(replicated(mesh));
 }
 
 void Optimizer::zero_grad() const {
@@ -104,6 +117,7 @@ std::vector<Tensor> Optimizer::schedule_step(Caller caller) {
     fail("step() outside of training mode; put `TrainingMode on;` before the loss");
   begin_step();
   std::vector<Tensor> changed = params_;
+  const bool together = !on_several_meshes();
   for (size_t i = 0; i < params_.size(); ++i) {
     const Tensor& p = params_[i];
     Tensor gradient = p.grad();
@@ -113,7 +127,7 @@ std::vector<Tensor> Optimizer::schedule_step(Caller caller) {
           i, p.describe()));
     }
     Sharding home = p.sharding(), place = place_of_state(p);
-    if (!(lr.sharding().mesh == home.mesh)) {
+    if (together && !(lr.sharding().mesh == home.mesh)) {
       fail(
           fmt::format("parameter {} is on {}, the state on {}; make the optimizer after the "
                       "parameters were placed",
@@ -144,7 +158,7 @@ LARS::LARS(const char* name, const std::vector<Tensor>& params, const LarsOption
 
 Tensor LARS::update(size_t i, const Tensor& value, const Tensor& gradient) {
   const LarsOptions& o = options_;
-  Tensor v = value, g = gradient, rate = lr;
+  Tensor v = value, g = gradient, rate = number_at(i, lr);
   if (o.trust != 0) {
     Tensor r1 = norm(v), r2 = norm(g);
     rate = rate * trust_ratio(r1, r2, o.trust * r1 / (r2 + o.weight_decay * r1));
@@ -162,7 +176,7 @@ Tensor LARS::update(size_t i, const Tensor& value, const Tensor& gradient) {
             .newton_schulz(o.orthogonal->steps, o.orthogonal->coefficients)
             .reshape(g.shape());
   }
-  if (!o.pre_decay && o.weight_decay > 0) v = v * (1.0 - o.weight_decay * lr);
+  if (!o.pre_decay && o.weight_decay > 0) v = v * (1.0 - o.weight_decay * number_at(i, lr));
   if (!o.classic) g = g * rate;
   return v - g;
 }
@@ -215,9 +229,10 @@ Tensor LAMB::update(size_t i, const Tensor& value, const Tensor& gradient) {
   Tensor next_v = o.b2 * v[i] + (1 - o.b2) * gradient.square();
   m[i].assign(next_m);
   v[i].assign(next_v);
-  Tensor up = next_m * correction1_ / ((next_v * correction2_).sqrt() + o.eps);
+  const Tensor correction1 = number_at(i, correction1_), correction2 = number_at(i, correction2_);
+  Tensor up = next_m * correction1 / ((next_v * correction2).sqrt() + o.eps);
   if (o.weight_decay != 0) up = up + o.weight_decay * value;
-  Tensor rate = lr;
+  Tensor rate = number_at(i, lr);
   if (!o.adam) {
     Tensor r1 = norm(value), r2 = norm(up);
     rate = rate * trust_ratio(r1, r2, r1 / r2);
@@ -292,23 +307,52 @@ static void complete_sums(const std::vector<Tensor>& params) {
   }
 }
 
+namespace {
+
+// All devices of these meshes, each once, as the job counts them.
+Mesh union_of(const std::vector<std::pair<Mesh, Tensor>>& meshes) {
+  std::vector<DeviceRef> devices;
+  for (const auto& [mesh, value] : meshes) {
+    for (const DeviceRef& d : mesh.devices()) {
+      if (std::ranges::find(devices, d) == devices.end()) devices.push_back(d);
+    }
+  }
+  auto place = [](const DeviceRef& d) { return std::tuple(d.rank, d.kind, d.index); };
+  std::ranges::sort(devices, {}, place);
+  return Mesh({{"devices", int64_t(devices.size())}}, devices);
+}
+
+}  // namespace
+
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm) {
   complete_sums(params);
-  Tensor total;
+  std::vector<std::pair<Mesh, Tensor>> sums;  // of squares, for each mesh that parameters lie on
   for (const Tensor& p : params) {
     if (!p.grad().defined()) continue;
     Tensor squares = p.grad().cast(accumulator(p.dtype())).square().sum();
-    total = total.defined() ? total + squares : squares;
+    const Mesh mesh = p.sharding().mesh;
+    auto sum = std::ranges::find(sums, mesh, &std::pair<Mesh, Tensor>::first);
+    if (sum == sums.end())
+      sums.emplace_back(mesh, squares);
+    else
+      sum->second = sum->second + squares;
   }
-  if (!total.defined()) {
+  if (sums.empty()) {
     Call call("clip_grad_norm");
     fail("none of the parameters has a gradient; call backward() first");
+  }
+  Tensor total = sums[0].second;
+  if (sums.size() > 1) {
+    const Mesh all = union_of(sums);
+    total = total.shard(all);
+    for (size_t i = 1; i < sums.size(); ++i) total = total + sums[i].second.shard(all);
   }
   total = total.sqrt();
   Tensor factor = (max_norm / (total + 1e-6)).minimum(1.0);
   for (const Tensor& p : params) {
     if (!p.grad().defined()) continue;
-    p.set_grad((p.grad().cast(factor.dtype()) * factor).cast(p.grad().dtype()));
+    const Tensor here = sums.size() > 1 ? factor.shard(p.sharding().mesh) : factor;
+    p.set_grad((p.grad().cast(factor.dtype()) * here).cast(p.grad().dtype()));
   }
   return total;
 }

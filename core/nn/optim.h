@@ -10,6 +10,9 @@
 // shard_axis, in parts over that axis of their mesh. Then each device keeps the state of its part
 // only, gradients are reduce-scattered, the part is updated and the parameters are all-gathered.
 //
+// Parameters may lie on several meshes, as those of the stages of a pipeline do. What is one number
+// for all of them, such as the learning rate, is then kept by each process for itself.
+//
 // State is kept, and updates are computed, in f32 for f32 and narrower parameters, f64 for f64.
 // Optimizers have fields like models: nn::state_dict(optim) is what a checkpoint needs.
 #pragma once
@@ -52,6 +55,8 @@ class Optimizer {
   // Zeros of a parameter's shape and of the number's, kept between steps.
   Tensor state_like(const Tensor& parameter) const;
   Tensor state_number(double value) const;
+  // The number where the state of parameter i is.
+  Tensor number_at(size_t i, const Tensor& number) const;
 
   // What happens once a step, before the updates.
   virtual void begin_step() {}
@@ -61,6 +66,7 @@ class Optimizer {
 
  private:
   Sharding place_of_state(const Tensor& parameter) const;
+  bool on_several_meshes() const;
 
   const char* name_;
   std::string shard_axis_;
@@ -197,8 +203,8 @@ class OptimizerGroup {
 namespace tinyshard::nn {
 
 // Scales all gradients so that their norm, taken together, is at most max_norm. Returns the norm
-// before. Pending sums over a mesh are completed on every device of it, unless
-// Optimizer::place_grad placed the gradients before.
+// before, on all devices that have one of them. Pending sums over a mesh are completed on every device
+// of it, unless Optimizer::place_grad placed the gradients before.
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm);
 
 struct CosineOptions {

@@ -6,13 +6,13 @@
 
 namespace tinyshard::nn {
 
-std::vector<Placement> placements_on(const Mesh& mesh, const std::string& name, const Tensor& t) {
-  const Sharding now = t.sharding();
-  if (now.mesh == mesh) return now.placements;
+Sharding place_on(const Mesh& mesh, const std::string& name, const Tensor& t) {
+  Sharding now = t.sharding();
+  if (now.mesh == mesh || mesh.axis_left_out(now.mesh) >= 0) return now;
   if (now.mesh.size() > 1)
     fail(fmt::format("{}, {}, lies on {}, not on {}", name, t.describe(), now.mesh.to_string(),
                      mesh.to_string()));
-  return std::vector<Placement>(mesh.axes().size());
+  return replicated(mesh);
 }
 
 }  // namespace tinyshard::nn

@@ -55,8 +55,7 @@ Placement placement_by(const TensorParallelRule& rule, int64_t dims) {
 void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::string& axis_name,
                      const std::vector<TensorParallelRule>& rules, Caller caller) {
   Call call("tensor_parallel", caller);
-  const size_t axis = size_t(mesh.axis(axis_name));
-  const int64_t devices = mesh.axes()[axis].size;
+  mesh.axis(axis_name);  // checks the name
   std::vector<NamePattern> patterns;
   for (const TensorParallelRule& rule : rules) {
     check_parts(rule);
@@ -66,7 +65,7 @@ void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::stri
 
   struct Placing {
     Tensor tensor;
-    std::vector<Placement> places;
+    Sharding where;
     bool stays;
   };
   std::vector<Placing> placings;
@@ -84,7 +83,10 @@ void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::stri
         used[i] = true;
       }
       if (by_rules != (rule != nullptr)) continue;
-      std::vector<Placement> places = placements_on(mesh, name, tensor);
+      Sharding where = place_on(mesh, name, tensor);
+      std::vector<Placement>& places = where.placements;
+      const auto axis = size_t(where.mesh.axis(axis_name));
+      const int64_t devices = where.mesh.axes()[axis].size;
       if (rule) places[axis] = placement_by(*rule, tensor.ndim());
       if (places[axis].is_shard() && rule) {
         const int64_t size = tensor.shape(places[axis].dim);
@@ -96,10 +98,10 @@ void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::stri
         if (rule->parts.size() > 1 && devices > 1)
           places[axis] =
               Shard(places[axis].dim,
-                    sizes_of_parts(*rule, name, tensor, places[axis].dim, mesh.axes()[axis]));
+                    sizes_of_parts(*rule, name, tensor, places[axis].dim, where.mesh.axes()[axis]));
       }
       if (known.insert(tensor.state().get()).second)
-        placings.push_back({tensor, std::move(places), rule != nullptr});
+        placings.push_back({tensor, std::move(where), rule != nullptr});
     }
   }
   for (size_t i = 0; i < rules.size(); ++i) {
@@ -108,7 +110,7 @@ void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::stri
                      tensors.size(), tensors.empty() ? "none" : tensors.begin()->first));
   }
   for (const Placing& p : placings) {
-    p.tensor.replace(p.tensor.shard_like(Sharding{mesh, p.places}));
+    p.tensor.replace(p.tensor.shard_like(p.where));
     if (p.stays) p.tensor.state()->set_stays();
   }
 }
@@ -116,18 +118,20 @@ void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::stri
 Tensor sequence_parallel(const Tensor& x, const Mesh& mesh, const std::string& axis_name,
                          int64_t dim, Caller caller) {
   Call call("sequence_parallel", caller);
-  const auto axis = static_cast<size_t>(mesh.axis(axis_name));
+  mesh.axis(axis_name);  // checks the name
   if (dim < -x.ndim() || dim >= x.ndim()) fail(fmt::format("{} has no dim {}", x.describe(), dim));
   const auto split = static_cast<int>(dim < 0 ? dim + x.ndim() : dim);
-  std::vector<Placement> places = placements_on(mesh, "x", x);
+  Sharding where = place_on(mesh, "x", x);
+  const auto axis = static_cast<size_t>(where.mesh.axis(axis_name));
+  std::vector<Placement>& places = where.placements;
   for (size_t a = 0; a < places.size(); ++a) {
     if (places[a].is_partial() || a == axis) places[a] = Replicate;
     if (places[a].is_shard() && places[a].dim == split)
       fail(fmt::format("dim {} of {} is divided over \"{}\" already", split, x.describe(),
-                       mesh.axes()[a].name));
+                       where.mesh.axes()[a].name));
   }
   places[axis] = Shard(split);
-  return x.shard_like(Sharding{mesh, places});
+  return x.shard_like(where);
 }
 
 }  // namespace tinyshard::nn

@@ -1,6 +1,12 @@
+// Each device has an arena of its own, and a buffer has one offset in the arenas of all devices of
+// its mesh. So buffers get in each other's way where their meshes have a device in common:
+//
+//   on CPU:0 and CPU:1     a [0, 64)   b [64, 128)
+//   on CPU:2 and CPU:3     c [0, 64)               beside a and b, in the same bytes of other arenas
 #include "core/schedule/memory.h"
 
 #include <algorithm>
+#include <map>
 
 namespace tinyshard {
 namespace {
@@ -71,16 +77,46 @@ std::vector<Life> arena_lives(const Schedule& schedule) {
 
 namespace {
 
+// A device of "this process" is taken for that of each rank: plans are the same on all of them.
+bool may_be_same(const DeviceRef& a, const DeviceRef& b) {
+  return a.kind == b.kind && a.index == b.index &&
+         (a.rank == b.rank || a.rank == DeviceRef::kHere || b.rank == DeviceRef::kHere);
+}
+
+bool is_on(const Mesh& mesh, const DeviceRef& device) {
+  return std::ranges::any_of(mesh.devices(),
+                             [&](const DeviceRef& d) { return may_be_same(d, device); });
+}
+
+// Whether two meshes have a device in common, each pair asked once.
+class Neighbors {
+ public:
+  bool operator()(const Mesh& a, const Mesh& b) {
+    if (a == b) return true;
+    auto [known, is_new] = known_.try_emplace(std::pair{a.id(), b.id()});
+    if (is_new) {
+      known->second =
+          std::ranges::any_of(a.devices(), [&](const DeviceRef& d) { return is_on(b, d); });
+    }
+    return known->second;
+  }
+
+ private:
+  std::map<std::pair<int64_t, int64_t>, bool> known_;
+};
+
 // Largest first, each at the lowest offset that is free during its life: simple, and within a few
 // per cent of the best on training steps. Returns the bytes that all take.
 int64_t place(std::vector<Life> todo, std::vector<VirtualBuffer>& buffers) {
   int64_t total = 0;
+  Neighbors meet;
   std::ranges::sort(todo, {}, [](const Life& l) { return std::pair(-l.bytes, l.buffer); });
   std::vector<const Life*> placed;
   for (const Life& life : todo) {
     int64_t offset = 0;
     for (const Life* other : placed) {  // sorted by offset
       if (other->last < life.first || life.last < other->first) continue;
+      if (!meet(buffers[other->buffer].mesh, buffers[life.buffer].mesh)) continue;
       int64_t start = buffers[other->buffer].arena_offset;
       if (offset + life.bytes <= start) break;
       offset = std::max(offset, start + other->bytes);
@@ -94,6 +130,25 @@ int64_t place(std::vector<Life> todo, std::vector<VirtualBuffer>& buffers) {
 }
 
 }  // namespace
+
+std::vector<std::pair<Mesh, int64_t>> arena_ends(const Schedule& schedule) {
+  std::vector<std::pair<Mesh, int64_t>> ends;
+  for (const VirtualBuffer& b : schedule.buffers) {
+    if (b.arena_offset < 0) continue;
+    auto known = std::ranges::find(ends, b.mesh, &std::pair<Mesh, int64_t>::first);
+    if (known == ends.end()) known = ends.insert(known, {b.mesh, 0});
+    known->second = std::max(known->second, b.arena_offset + aligned(b.bytes()));
+  }
+  return ends;
+}
+
+int64_t arena_bytes_on(const Schedule& schedule, const DeviceRef& device) {
+  int64_t bytes = 0;
+  for (const auto& [mesh, end] : arena_ends(schedule)) {
+    if (is_on(mesh, device)) bytes = std::max(bytes, end);
+  }
+  return bytes;
+}
 
 void plan_memory(Schedule& schedule, int64_t spare) {
   std::vector<Life> lives = arena_lives(schedule);

@@ -72,7 +72,7 @@ struct Schedule {
   std::vector<VirtualBuffer> buffers;
   std::vector<Item> items;
   std::vector<int> roots;                  // buffer of each root, in the order given
-  int64_t arena_bytes = 0;                 // per device
+  int64_t arena_bytes = 0;                 // of the device that needs most: see arena_bytes_on
   uint64_t hash() const;                   // equal on ranks that built the same graph
   std::vector<std::string> lines() const;  // one per item, for dumps
   // The lines, each followed by lines with all else that the hash is of: buffers, and the graph of

@@ -4,12 +4,16 @@
 //   kernel map     reads 3, writes 4 = 3's successor    bytes [0, 64) of the arena: 3 -> 4
 //   library dot    reads 3                              finds 4: "item 2 reads buffer 3 after ..."
 //
+// Each device has an arena; devices that are in the same meshes have the same in theirs, which is
+// looked at once. A buffer whose mesh has devices of several such kinds lies in several arenas.
+//
 // A further name (VirtualBuffer::container of a buffer that no item writes) stands for what the
 // bytes below it held when nobody had written them, or for the one buffer that lies there.
 #include "core/schedule/verify.h"
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,11 +28,12 @@ constexpr int kInitial = -1;  // what a storage holds before the run
 constexpr int kNothing = -2;  // memory that nobody has written
 
 struct Bytes {
-  int memory = -1;
+  std::vector<int> memories;  // ascending
   int64_t begin = 0, end = 0;
   bool operator==(const Bytes&) const = default;
   bool meets(const Bytes& other) const {
-    return memory == other.memory && begin < other.end && other.begin < end;
+    auto holds_too = [&](int memory) { return std::ranges::binary_search(other.memories, memory); };
+    return begin < other.end && other.begin < end && std::ranges::any_of(memories, holds_too);
   }
 };
 
@@ -61,7 +66,7 @@ class Verifier {
  public:
   explicit Verifier(const Schedule& schedule)
       : schedule_(schedule), writer_(schedule.buffers.size(), -1) {
-    memories_.emplace_back(kNothing);  // the arena
+    find_arenas();
     for (int b = 0; b < int(schedule.buffers.size()); ++b) places_.push_back(find_place(b));
   }
 
@@ -99,13 +104,43 @@ class Verifier {
   std::string buffer_text(int b) const {
     const VirtualBuffer& v = buffer(b);
     return fmt::format("buffer {} ({}{}, bytes {} to {} of memory {})", b, name(v.dtype),
-                       to_string(v.shape), place(b).begin, place(b).end, place(b).memory);
+                       to_string(v.shape), place(b).begin, place(b).end,
+                       fmt::join(place(b).memories, ", "));
   }
   std::string item_text(int i) const {
     return fmt::format("item {} ({})", i, schedule_.items[size_t(i)].describe());
   }
   [[noreturn]] static void fail(const std::string& text) {
     throw InternalError("the memory of a schedule: " + text);
+  }
+
+  // Devices by the meshes that they are in: those in the same ones share an arena here.
+  void find_arenas() {
+    std::map<int64_t, Mesh> meshes;
+    for (const VirtualBuffer& v : schedule_.buffers) {
+      if (v.arena_offset >= 0) meshes.emplace(v.mesh.id(), v.mesh);
+    }
+    using Name = std::pair<std::string, int>;  // kind and number
+    std::map<Name, std::set<int>> ranks;
+    for (const auto& [id, mesh] : meshes) {
+      for (const DeviceRef& d : mesh.devices()) ranks[{d.kind, d.index}].insert(d.rank);
+    }
+    std::map<std::pair<Name, int>, std::set<int64_t>> meshes_of;
+    for (const auto& [id, mesh] : meshes) {
+      for (const DeviceRef& d : mesh.devices()) {
+        const Name name{d.kind, d.index};
+        if (d.rank != DeviceRef::kHere) meshes_of[{name, d.rank}].insert(id);
+        // Of this process, whichever it is: that of every rank.
+        for (int rank : d.rank == DeviceRef::kHere ? ranks.at(name) : std::set<int>())
+          meshes_of[{name, rank}].insert(id);
+      }
+    }
+    std::map<std::set<int64_t>, int> arenas;
+    for (const auto& [device, in] : meshes_of) {
+      if (!arenas.emplace(in, int(memories_.size())).second) continue;
+      for (int64_t mesh : in) arenas_of_[mesh].push_back(int(memories_.size()));
+      memories_.emplace_back(kNothing);
+    }
   }
 
   Bytes find_place(int b) {
@@ -123,19 +158,20 @@ class Verifier {
     int64_t size = v.numel() * int64_t(itemsize(v.dtype));
     Bytes found;
     if (v.storage) {
-      found.memory = memory_of(v.storage.get(), kInitial);
+      found.memories = {memory_of(v.storage.get(), kInitial)};
     } else if (v.output || v.arena_offset < 0) {
-      found.memory = memory_of(&v, kNothing);
+      found.memories = {memory_of(&v, kNothing)};
       if (!v.output) size = 0;  // no memory at all
     } else {
-      found.memory = 0;
+      found.memories = arenas_of_.at(v.mesh.id());
       if (v.arena_offset + size > schedule_.arena_bytes)
         fail(fmt::format("buffer {} ends beyond the arena of {} bytes", b, schedule_.arena_bytes));
       offset += v.arena_offset;
     }
     found.begin = offset;
     found.end = offset + buffer(b).numel() * int64_t(itemsize(buffer(b).dtype));
-    int64_t begin_of_owner = found.memory == 0 ? v.arena_offset : 0;
+    const bool in_arena = !v.storage && !v.output && v.arena_offset >= 0;
+    const int64_t begin_of_owner = in_arena ? v.arena_offset : 0;
     inside_.push_back(found.begin == found.end || found.end <= begin_of_owner + size);
     return found;
   }
@@ -175,8 +211,11 @@ class Verifier {
 
   void check_holds(int b, const std::string& who) const {
     check_memory(b);
-    int wanted = value_of(b);
-    int found = memories_[size_t(place(b).memory)].other_than(wanted, place(b).begin, place(b).end);
+    int wanted = value_of(b), found = wanted;
+    for (int memory : place(b).memories) {
+      if (found != wanted) break;
+      found = memories_[size_t(memory)].other_than(wanted, place(b).begin, place(b).end);
+    }
     if (found == wanted) return;
     if (found < 0 || (wanted >= 0 && writer_[size_t(wanted)] < 0))
       fail(fmt::format("{} {} before anybody has written it", who, buffer_text(b)));
@@ -202,7 +241,8 @@ class Verifier {
     if (writer >= 0)
       fail(fmt::format("{} and {} write {}", item_text(writer), item_text(i), buffer_text(b)));
     writer = i;
-    memories_[size_t(place(b).memory)].fill(place(b).begin, place(b).end, b);
+    for (int memory : place(b).memories)
+      memories_[size_t(memory)].fill(place(b).begin, place(b).end, b);
   }
 
   void check_in_place(int i, const std::vector<int>& reads, const std::vector<int>& writes) const {
@@ -276,9 +316,10 @@ class Verifier {
   const Schedule& schedule_;
   std::map<const void*, int> numbers_;  // of memories, by storage or output
   std::vector<Labels> memories_;
-  std::vector<Bytes> places_;  // by buffer
-  std::vector<bool> inside_;   // whether the memory that a buffer lies in is large enough
-  std::vector<int> writer_;    // items
+  std::map<int64_t, std::vector<int>> arenas_of_;  // meshes, by their ids
+  std::vector<Bytes> places_;                      // by buffer
+  std::vector<bool> inside_;  // whether the memory that a buffer lies in is large enough
+  std::vector<int> writer_;   // items
   std::vector<OnTheWay> on_the_way_;
 };
 
