@@ -210,6 +210,7 @@ class Pipeline::Pass {
 
   // Each stage does what is next there as soon as it has what that needs.
   void forward_and_backward() {
+    trains_ = true;
     const int64_t n = pipe_.micro_batches_, stages = pipe_.stages();
     for (int64_t left = 2 * n * stages; left > 0;) {
       for (int64_t s = 0; s < stages; ++s) {
@@ -293,9 +294,8 @@ class Pipeline::Pass {
     fail(text);
   }
 
-  // What a stage is given, as a value that is there once the stage has done what it has to before.
+  // What the stage before made, on the devices of this one.
   UOp received(size_t stage, const Tensor& sent) {
-    if (stage == 0) return sent.uop();
     Work& w = work_[stage];
     if (!w.input) {
       const Sharding from = sent.sharding();
@@ -311,12 +311,17 @@ class Pipeline::Pass {
   void forward(size_t stage, int64_t m) {
     Work& w = work_[stage];
     Micro& micro = w.micro[size_t(m)];
-    const Tensor sent = stage == 0 ? rows_of(batch_, m, pipe_.micro_batches_)
-                                   : work_[stage - 1].micro[size_t(m)].result;
-    micro.input = Tensor(after(received(stage, sent), w.made));
+    if (stage == 0)
+      micro.input = rows_of(Tensor(after(batch_.uop(), w.made)), m, pipe_.micro_batches_);
+    else
+      micro.input =
+          Tensor(after(received(stage, work_[stage - 1].micro[size_t(m)].result), w.made));
     micro.result = pipe_.stages_[stage].forward(micro.input);
     if (!micro.result.defined()) refuse(fmt::format("stage {} gives no value", stage));
     const bool last = stage + 1 == work_.size();
+    if (trains_ && !is_float(micro.result.dtype()))
+      refuse(fmt::format("stage {} gives {}, which has no gradient", stage,
+                         micro.result.describe()));
     Tensor end = micro.result;
     if (last && loss_ != nullptr) {
       end = (*loss_)(micro.result, rows_of(targets_, m, pipe_.micro_batches_));
@@ -340,9 +345,6 @@ class Pipeline::Pass {
     Micro& micro = w.micro[size_t(m)];
     const bool last = stage + 1 == work_.size();
     const UOp root = last ? losses_.at(size_t(m)) : micro.result.uop();
-    if (!is_float(root.dtype()))
-      refuse(
-          fmt::format("stage {} gives {}, which has no gradient", stage, micro.result.describe()));
     const UOp seed =
         last
             ? value::constant(root.dtype(), 1.0 / double(pipe_.micro_batches_), root.shape()).node()
@@ -376,6 +378,7 @@ class Pipeline::Pass {
   Caller caller_;
   Tensor batch_, targets_;
   const Loss* loss_ = nullptr;
+  bool trains_ = false;
   std::vector<Work> work_;
   std::vector<UOp> losses_;  // of the micro-batches
 };

@@ -29,6 +29,7 @@
 #include <functional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "core/nn/state_dict.h"
@@ -39,6 +40,7 @@ namespace tinyshard::nn {
 // that can be called, such as nn::Linear, is a stage by itself.
 struct PipelineStage {
   template <class Forward, class... Layers>
+    requires std::is_invocable_r_v<Tensor, const Forward&, const Tensor&>
   PipelineStage(const Forward& f, const Layers&... layers) : forward(f) {  // NOLINT
     if constexpr (sizeof...(Layers) > 0)
       tensors = state_dict(std::tie(layers...));

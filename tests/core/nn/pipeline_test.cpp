@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/codegen/codegen.h"
 #include "core/exec/executable.h"
 #include "tests/core/nn/pipeline_model.h"
 #include "tests/message_of.h"
@@ -29,6 +30,7 @@ const std::vector<nn::TensorParallelRule> kLlama = {
 struct Training {
   std::string name;
   std::function<std::unique_ptr<nn::optim::Optimizer>(const std::vector<Tensor>&)> optimizer;
+  std::vector<std::vector<MeshAxis>> meshes;  // of four devices; two stages on two where empty
   int64_t micro_batches = 4;
   bool captured = true, clip = false, checkpoint = false, accumulate = false, tied = false;
 };
@@ -44,17 +46,24 @@ std::vector<Training> trainings() {
   using namespace nn::optim;
   const auto sgd = made<SGD>(SgdOptions{.lr = 0.1, .momentum = 0.9});
   const auto adam = made<AdamW>(AdamWOptions{.lr = 1e-2});
+  const std::vector<MeshAxis> four{{"pipe", 4}}, data{{"data", 2}, {"pipe", 2}},
+      model{{"pipe", 2}, {"model", 2}}, fsdp{{"pipe", 2}, {"fsdp", 2}};
   return {
-      {.name = "AdamW", .optimizer = adam},
-      {.name = "AdamW, step by step", .optimizer = adam, .captured = false},
-      {.name = "clipped SGD", .optimizer = sgd, .clip = true},
+      {.name = "AdamW", .optimizer = adam, .meshes = {four, data, model, fsdp}},
+      {.name = "AdamW, step by step", .optimizer = adam, .meshes = {}, .captured = false},
+      {.name = "clipped SGD", .optimizer = sgd, .meshes = {data}, .clip = true},
       {.name = "accumulated, clipped, checkpointed Adam",
        .optimizer = made<Adam>(AdamOptions{.lr = 1e-2}),
+       .meshes = {fsdp},
        .micro_batches = 2,
        .clip = true,
        .checkpoint = true,
        .accumulate = true},
-      {.name = "tied AdamW", .optimizer = adam, .micro_batches = 8, .tied = true},
+      {.name = "tied AdamW",
+       .optimizer = adam,
+       .meshes = {model},
+       .micro_batches = 8,
+       .tied = true},
   };
 }
 
@@ -171,33 +180,172 @@ class Pipeline : public testing::Test {
   void TearDown() override { Runtime::shutdown(); }
 };
 
-std::vector<std::vector<MeshAxis>> meshes() {
-  return {{{"pipe", 4}},
-          {{"data", 2}, {"pipe", 2}},
-          {{"pipe", 2}, {"model", 2}},
-          {{"pipe", 2}, {"fsdp", 2}}};
+void expect_losses_of_one_device(const Training& t) {
+  const std::vector<double> one = losses(t, {});
+  EXPECT_LT(one.back(), one.front()) << t.name;
+  const size_t devices = world().devices.size();
+  if (t.meshes.empty() && (devices == 2 || !several_ranks()))
+    expect_equal(losses(t, Mesh({{"pipe", 2}})), one, t.name + ", two stages");
+  for (const auto& axes : t.meshes) {
+    if (devices == 4)
+      expect_equal(losses(t, Mesh(axes)), one, t.name + " on " + Mesh(axes).to_string());
+    else
+      expect_equal(losses(t, Mesh({{"pipe", 2}})), one, t.name + ", two stages");
+    if (devices != 4) break;
+  }
 }
 
 TEST_F(Pipeline, LossesAreThoseOfOneDevice) {
   if (several_ranks()) GTEST_SKIP() << "one process";
-  for (const Training& t : trainings()) {
-    const std::vector<double> one = losses(t, {});
-    EXPECT_LT(one.back(), one.front()) << t.name;
-    expect_equal(losses(t, Mesh({{"pipe", 2}})), one, t.name + ", two stages");
-    for (const auto& axes : meshes())
-      expect_equal(losses(t, Mesh(axes)), one, t.name + " on " + Mesh(axes).to_string());
-  }
+  for (const Training& t : trainings()) expect_losses_of_one_device(t);
 }
 
 TEST_F(Pipeline, LossesOverRanksAreThoseOfOneDevice) {
   if (!several_ranks()) GTEST_SKIP() << "several ranks";
-  for (const Training& t : trainings()) {
-    const std::vector<double> one = losses(t, {});
-    if (world().devices.size() == 2) expect_equal(losses(t, Mesh({{"pipe", 2}})), one, t.name);
-    if (world().devices.size() != 4) continue;
-    for (const auto& axes : meshes())
-      expect_equal(losses(t, Mesh(axes)), one, t.name + " on " + Mesh(axes).to_string());
+  for (const Training& t : trainings()) expect_losses_of_one_device(t);
+}
+
+TEST_F(Pipeline, TheSameConfigurationGivesTheSameBits) {
+  const Training t = trainings()[0];
+  const Mesh mesh({{"pipe", int64_t(world().devices.size())}});
+  EXPECT_EQ(losses(t, mesh, 4), losses(t, mesh, 4));
+}
+
+int64_t made_kernels() {
+  const CodegenStatistics s = codegen_statistics();
+  return s.compiled + s.disk_hits;
+}
+
+// From the third call on: all is compiled and bound.
+TEST_F(Pipeline, ACapturedStepIsReplayed) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  const Doubles doubles;
+  Trainer trainer(trainings()[0], Mesh({{"data", 2}, {"pipe", 2}}));
+  Jit step = [&](Tensor tokens) { return trainer.body(tokens); };
+  std::vector<Tensor> tokens;
+  for (int i = 0; i < 3; ++i) tokens.push_back(tokens_of(i).realize());
+  for (int i = 0; i < 2; ++i) step(tokens[size_t(i)]).item<double>();
+  const int64_t compiled = made_kernels(), runs = counters().runs;
+  std::vector<int64_t> allocated;
+  for (const DeviceInfo& d : Runtime::get().devices()) allocated.push_back(d.bytes);
+  step(tokens[2]).item<double>();
+  EXPECT_EQ(made_kernels(), compiled);
+  EXPECT_EQ(counters().runs, runs + 1);
+  for (size_t i = 0; i < allocated.size(); ++i)
+    EXPECT_EQ(Runtime::get().devices()[i].bytes, allocated[i]);
+}
+
+// Results for all rows, in their order, and the loss without gradients.
+TEST_F(Pipeline, EvaluatesABatch) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  const Doubles doubles;
+  Trainer trainer(trainings()[0], Mesh({{"data", 2}, {"pipe", 2}})), alone(trainings()[0], {});
+  const Tensor tokens = tokens_of(1).realize(), next = tokens.roll(1, 1);
+  Tensor h = alone.model.embed.embedding(tokens);
+  for (const auto& block : alone.model.h) h = block(h);
+  const Tensor want = alone.model.norm(h).matmul(alone.model.head.T());
+  const std::vector<double> a = (*trainer.pipe)(trainer.placed(tokens)).to_vector<double>(),
+                            b = want.to_vector<double>();
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-12);
+  const Tensor loss =
+      trainer.pipe->loss(trainer.placed(tokens), trainer.placed(next), test::cross_entropy);
+  EXPECT_NEAR(loss.item<double>(), test::cross_entropy(want, next).item<double>(), 1e-12);
+  for (const Tensor& p : trainer.optim->params()) EXPECT_FALSE(p.grad().defined());
+}
+
+// Three steps after a checkpoint of three, or from the one that is in the folder.
+std::vector<double> steps_around_a_checkpoint(const std::filesystem::path& folder,
+                                              const std::optional<Mesh>& mesh, bool saves) {
+  const Doubles doubles;
+  Trainer trainer(trainings()[0], mesh);
+  nn::StateDict state = nn::state_dict(trainer.model, "model");
+  state.merge(nn::state_dict(dynamic_cast<nn::optim::AdamW&>(*trainer.optim), "optimizer"));
+  auto step = [&](int i) { return trainer.body(tokens_of(i)).item<double>(); };
+  if (saves) {
+    for (int i = 0; i < 3; ++i) step(i);
+    nn::save_checkpoint(state, folder, 3);
+  } else {
+    for (const auto& [name, tensor] : nn::state_dict(trainer.model)) tensor.assign(tensor * 0);
+    nn::load_checkpoint(state, folder);
   }
+  std::vector<double> list;
+  for (int i = 3; i < 6; ++i) list.push_back(step(i));
+  return list;
+}
+
+// On meshes of other stages, and without any.
+TEST_F(Pipeline, ACheckpointGoesOn) {
+  // Ranks have one parent.
+  const std::filesystem::path folder =
+      ::testing::TempDir() + "/pipeline-" + std::to_string(several_ranks() ? getppid() : getpid());
+  auto on = [&](const std::optional<Mesh>& mesh, bool saves) {
+    return steps_around_a_checkpoint(folder, mesh, saves);
+  };
+  const int64_t devices = int64_t(world().devices.size());
+  const std::vector<double> saved = on(Mesh({{"pipe", 2}, {"fsdp", devices / 2}}), true);
+  expect_equal(on(Mesh({{"pipe", devices}}), false), saved, "a stage on each device");
+  expect_equal(on(Mesh({{"pipe", 2}, {"data", devices / 2}}), false), saved, "two stages");
+  expect_equal(on({}, false), saved, "one device");
+  if (world().rank == 0) std::filesystem::remove_all(folder);
+}
+
+TEST_F(Pipeline, MistakesAreTold) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  const Mesh mesh({{"data", 2}, {"pipe", 2}}), other({{"all", 4}});
+  auto expect = [](const std::function<void()>& f, const std::string& part) {
+    const std::string text = test::message_of<UserError>(f);
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_NE(text.find("pipeline_test.cpp"), std::string::npos) << text;
+  };
+  const nn::Linear a(4, 4), b(4, 4);
+  auto make = [](const Mesh& on, const std::string& axis, std::vector<nn::PipelineStage> stages,
+                 int64_t micro_batches = 4) {
+    return nn::Pipeline(on, axis, std::move(stages), {.micro_batches = micro_batches});
+  };
+  EXPECT_NE(test::message_of<UserError>([&] { make(mesh, "pip", {a, b}); }).find("\"pipe\""),
+            std::string::npos);
+  expect([&] { make(mesh, "pipe", {a, b, a}); },
+         "3 stages were given for the 2 places along \"pipe\" of mesh(data=2, pipe=2)");
+  expect([&] { make(mesh, "pipe", {a, b}, 0); }, "there are 0 micro-batches");
+  expect([&] { nn::join_stages({a}, 2); }, "1 parts do not make 2 stages");
+  {
+    nn::Linear c(4, 4), d(4, 4);
+    nn::data_parallel(c, other, "all");
+    expect([&] { make(mesh, "pipe", {c, d}); }, "lies on mesh(all=4), not on mesh(data=2)");
+  }
+  {
+    nn::Linear c(4, 4), d(4, 4);
+    nn::tensor_parallel(c, mesh, "pipe", {{"weight", Column}});
+    expect([&] { make(mesh, "pipe", {c, d}); }, "is divided over \"pipe\", the axis of the stages");
+  }
+  {
+    nn::Linear c(4, 4), d(4, 4);
+    nn::fully_shard(c, mesh, "data");
+    expect([&] { make(mesh, "pipe", {c, d}); }, "was given to fully_shard");
+  }
+  auto mean = [](const Tensor& x, const Tensor& y) { return (x - y).square().mean(); };
+  const nn::Pipeline pipe = make(mesh, "pipe", {a, b});
+  const Tensor rows = Tensor::ones({8, 4});
+  expect([&] { pipe.backward(Tensor::ones({6, 4}), rows, mean); },
+         "f32[6, 4], do not divide into 4 micro-batches");
+  expect([&] { pipe.backward(rows, Tensor::ones({6, 4}), mean); },
+         "the targets, f32[6, 4], do not divide into 4 micro-batches");
+  expect([&] { pipe.backward(rows.shard(other), rows, mean); }, "lie on mesh(all=4)");
+  expect([&] { pipe.backward(rows, rows, [](const Tensor& x, const Tensor&) { return x; }); },
+         "not one number");
+  // Stages that leave their devices, or do not use what they are given.
+  auto run = [&](std::vector<nn::PipelineStage> stages) {
+    const nn::Pipeline wrong = make(mesh, "pipe", std::move(stages));
+    wrong.backward(rows, rows, mean);
+  };
+  expect([&] { run({{[&](const Tensor& x) { return a(x).shard(other); }, a}, b}); },
+         "stage 0 gives f32[2, 4], which lies on mesh(all=4), not on its own mesh(data=2)");
+  expect([&] { run({{[&](const Tensor& x) { return a(x).argmax(-1); }, a}, b}); },
+         "stage 0 gives i32[2], which has no gradient");
+  expect([&] { run({a, {[&](const Tensor&) { return b.weight[Slice(0, 2)]; }, b}}); },
+         "the result of stage 1 does not depend on what the stage is given");
+  expect([&] { run({a, {[&](const Tensor&) { return Tensor(); }, b}}); }, "stage 1 gives no value");
 }
 
 }  // namespace

@@ -1,0 +1,153 @@
+// What a pipeline sends and holds, and how long its stages wait for each other, as plans say.
+#include <algorithm>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "core/exec/schedule_of.h"
+#include "tests/core/nn/pipeline_model.h"
+
+namespace tinyshard {
+namespace {
+
+constexpr int64_t kWidth = 64, kLayers = 4, kRows = 4096;  // rows of a micro-batch on one device
+
+// Of a stage: layers that keep their results for the backward pass.
+struct Layers {
+  std::vector<nn::Linear> list = nn::layers<nn::Linear>(kLayers, kWidth, kWidth);
+  TS_FIELDS(list)
+  Tensor operator()(Tensor x) const {
+    for (const nn::Linear& layer : list) x = layer(x).tanh();
+    return x;
+  }
+};
+
+struct Plan {
+  Schedule schedule;
+  PlanSummary summary;
+};
+
+class PipelinePlan : public testing::Test {
+ protected:
+  void TearDown() override { Runtime::shutdown(); }
+
+  // A step of SGD on so many stages, times `data` devices each.
+  static Plan plan(int64_t stages, int64_t micro_batches, int64_t data = 1) {
+    Runtime::shutdown();
+    Runtime::configure({.devices = {"NULL"}, .devices_per_rank = int(stages * data)});
+    const Mesh mesh({{"data", data}, {"pipe", stages}});
+    const auto models = nn::layers<Layers>(stages);
+    const std::vector<nn::PipelineStage> parts(models.begin(), models.end());
+    nn::Pipeline pipe(mesh, "pipe", parts, {.micro_batches = micro_batches});
+    std::vector<Tensor> params = nn::parameters(models);
+    Tensor::realize(params);
+    nn::optim::SGD optim(params, {.lr = 0.1});
+    Tensor::realize(nn::parameters(optim));
+    Jit step = [&](Tensor x, Tensor y) {
+      TrainingMode on;
+      optim.zero_grad();
+      Tensor loss = pipe.backward(x, y, [](Tensor a, Tensor b) { return (a - b).square().mean(); });
+      optim.step();
+      return loss;
+    };
+    auto rows = [&](int64_t stage) {
+      return Tensor::zeros({micro_batches * data * kRows, kWidth})
+          .shard(pipe.mesh(stage), {{"data", Shard(0)}})
+          .contiguous()
+          .realize();
+    };
+    step(rows(0), rows(stages - 1));
+    return {schedule_of(step.captured_step()), summarize(step)};
+  }
+
+  static constexpr int64_t kBytes = kRows * kWidth * 4;  // of a layer's result
+};
+
+// Each stage keeps what its own micro-batches need, and neither more when there are more of them nor
+// what other stages keep.
+TEST_F(PipelinePlan, AStageHoldsOneMicroBatchForEachStageFromItOn) {
+  const int64_t stages = 4;
+  auto arenas = [&](int64_t n) {
+    const Plan p = plan(stages, n);
+    EXPECT_EQ(p.summary.memory.size(), size_t(stages));
+    std::vector<int64_t> bytes;
+    for (const DeviceMemory& m : p.summary.memory) bytes.push_back(m.arena_bytes / kBytes);
+    EXPECT_EQ(p.summary.arena_bytes / kBytes, *std::ranges::max_element(bytes));
+    return bytes;
+  };
+  const std::vector<int64_t> one = arenas(1), eight = arenas(8), more = arenas(16);
+  for (size_t s = 0; s < size_t(stages); ++s) {
+    const int64_t most = stages - int64_t(s);
+    EXPECT_GT(one[s], kLayers);
+    EXPECT_LE(eight[s], most * one[s] + 1) << "stage " << s;
+    EXPECT_GT(eight[s], (most - 1) * one[s]) << "stage " << s;
+    EXPECT_LE(more[s], eight[s] + 1) << "stage " << s << ", of twice as many micro-batches";
+  }
+}
+
+// Activations forward, their gradients backward, and the loss.
+TEST_F(PipelinePlan, BetweenStagesTravelActivationsOnly) {
+  for (int64_t stages : {2, 4}) {
+    const int64_t n = 8;
+    const Plan p = plan(stages, n, 2);
+    int64_t messages = 0, largest = 0, rest = 0;
+    for (const CollectiveItem& c : p.summary.collective_items) {
+      if (c.axis != "devices") continue;
+      if (c.bytes == kBytes)
+        ++messages;
+      else
+        rest += c.bytes;
+      largest = std::max(largest, c.bytes);
+    }
+    EXPECT_EQ(messages, 2 * (stages - 1) * n);
+    EXPECT_EQ(largest, kBytes);
+    EXPECT_LE(rest, 4 * stages) << "the loss, on its way to all devices";
+  }
+}
+
+// The time until all devices are done, in products, where each works through the items of a plan in
+// their order, as ranks do, and exchanges begin when both sides have come to them. Who takes part in
+// an exchange waits for it where the plan does.
+int64_t time_of(const Schedule& schedule) {
+  std::map<std::string, int64_t> now;  // by device
+  std::vector<int64_t> done(schedule.items.size());
+  auto participants = [&](const Item& item) {
+    std::vector<std::string> names;
+    for (const DeviceRef& d : item.mesh.devices()) names.push_back(d.to_string());
+    return names;
+  };
+  for (size_t i = 0; i < schedule.items.size(); ++i) {
+    const Item& item = schedule.items[i];
+    for (int w : item.waits) {
+      for (const std::string& d : participants(schedule.items[size_t(w)]))
+        now[d] = std::max(now[d], done[size_t(w)]);
+    }
+    for (const std::string& d : participants(item)) {
+      if (item.kind == Item::Kind::Library) ++now[d];
+      done[i] = std::max(done[i], now[d]);
+    }
+    if (item.kind == Item::Kind::Copy) {
+      for (const DeviceRef& d : schedule.buffers[size_t(item.buffers[0])].mesh.devices())
+        done[i] = std::max(done[i], now[d.to_string()]);
+      for (const std::string& d : participants(item)) now[d] = done[i];
+    }
+  }
+  int64_t last = 0;
+  for (const auto& [device, time] : now) last = std::max(last, time);
+  return last;
+}
+
+// A forward pass is a product for each layer, a backward pass two. No schedule of stages that work
+// on one micro-batch at a time is shorter.
+TEST_F(PipelinePlan, StagesWorkAtTheSameTime) {
+  for (int64_t stages : {2, 4}) {
+    for (int64_t n : {1, 4, 16}) {
+      const int64_t time = time_of(plan(stages, n, 2).schedule);
+      EXPECT_LE(time, (n + stages - 1) * 3 * kLayers) << stages << " stages, " << n;
+      EXPECT_GE(time, n * (3 * kLayers - 1)) << stages << " stages, " << n;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tinyshard
