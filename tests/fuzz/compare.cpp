@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "core/schedule/steps.h"
+#include "tests/fuzz/differences.h"
 #include "tests/fuzz/real.h"
 
 namespace fuzz {
@@ -199,89 +200,6 @@ std::optional<Finding> inside_bounds(const Program& p, const Run& run, const Res
   return std::nullopt;
 }
 
-// --- gradients -----------------------------------------------------------------------------------
-
-double loss_of(const std::vector<Array>& roots) {
-  double sum = 0;
-  for (size_t k = 0; k < roots.size(); ++k) {
-    Array w = loss_weights(roots[k].type, roots[k].shape, int(k));
-    for (size_t i = 0; i < w.at.size(); ++i) sum += w.at[i].v * roots[k].at[i].v;
-  }
-  return sum;
-}
-
-std::optional<Finding> gradients_agree(const Program& p, const std::vector<Result>& results) {
-  Unrounded unrounded;
-  Run base = interpret(p);
-  // Where a root has no slope, neither have what comes after it.
-  for (int v = int(p.leaves.size()); v < p.values(); ++v) {
-    const std::string& op = p.step(v).op;
-    if (op == "newton_schulz" || op == "normalize") {
-      for (const Element& e : base.values[size_t(p.step(v).in[0])].at) {
-        if (std::abs(e.v) < 1e-6) throw Invalid("a norm of zero");
-      }
-    }
-    if (op != "std" && op != "std_mean_first" && op != "sqrt" && op != "rsqrt") continue;
-    for (const Element& e : base.values[size_t(v)].at) {
-      if (std::abs(e.v) < 1e-6 || !std::isfinite(e.v)) throw Invalid("a root of zero");
-    }
-  }
-  double magnitude = std::abs(loss_of(base.roots[0]));
-  std::vector<Array> gradients;
-  double scale = 1e-3;
-  for (size_t t = 0; t < p.targets.size(); ++t) {
-    const Array& target = base.values[size_t(p.targets[t])];
-    const Result& got = results.at(p.roots.size() + t);
-    if (got.type != name(target.type) || got.shape != target.shape) {
-      Finding f;
-      f.kind = "type";
-      f.text = fmt::format("the gradient of v{} is {}[{}]", p.targets[t], got.type,
-                           fmt::join(got.shape, ", "));
-      return f;
-    }
-    gradients.push_back(from_bytes(target.type, got.shape, got.data));
-    for (const Element& e : gradients.back().at)
-      scale = std::max(scale, std::isfinite(e.v) ? std::abs(e.v) : 0);
-  }
-  std::mt19937_64 random(p.targets.size() * 131 + p.steps.size());
-  for (size_t t = 0; t < gradients.size(); ++t) {
-    const Array& g = gradients[t];
-    bool wide = g.type == Type::F64;
-    for (int k = 0; k < 5; ++k) {
-      size_t i = std::uniform_int_distribution<size_t>(0, g.at.size() - 1)(random);
-      double middle = loss_of(base.roots[0]);
-      double sides[2] = {};  // of the last call: the slope after and before the place
-      auto slope = [&](double h) {
-        Run up = interpret(p, {p.targets[t], i, h}, &base.values),
-            down = interpret(p, {p.targets[t], i, -h}, &base.values);
-        sides[0] = (loss_of(up.roots[0]) - middle) / h;
-        sides[1] = (middle - loss_of(down.roots[0])) / h;
-        return (sides[0] + sides[1]) / 2;
-      };
-      // Steps of three sizes that do not agree show a kink near by, sides that do not one right
-      // here. A value in f32 may lie beyond it.
-      double h = wide ? 1e-4 : 2e-3;
-      double finest = slope(h / 8), fine = slope(h / 2), coarse = slope(h);
-      double spread = std::max(std::abs(coarse - fine), std::abs(fine - finest));
-      double large = 1e-2 * std::max(std::abs(fine), 0.01 * scale);
-      if (!std::isfinite(spread) || spread > large) continue;
-      if (std::abs(sides[0] - sides[1]) >
-          std::min(30 * h, 0.01) * std::max(std::abs(fine), 0.01 * scale))
-        continue;
-      double expected = (4 * fine - coarse) / 3;
-      double allowed = 4 * spread + (wide ? 1e-5 : 1e-2) * scale + 1e-9 * magnitude;
-      double actual = g.at[i].v;
-      if (std::isfinite(actual) && std::abs(actual - expected) <= allowed) continue;
-      Finding f;
-      f.kind = "gradient";
-      f.text = fmt::format("the gradient of v{} at {} is {}, differences say {} (within {:.3g})",
-                           p.targets[t], place_text(i, g.shape), actual, expected, allowed);
-      return f;
-    }
-  }
-  return std::nullopt;
-}
-
 std::optional<Finding> failure(const Reply& reply) {
   Finding f;
   f.text = reply.text;
@@ -403,7 +321,13 @@ std::optional<Finding> Judge::operator()(const Check& check) {
         return found(f, int(k));
     }
   }
-  if (!p.targets.empty()) return found(gradients_agree(p, reply.results[0]), -1);
+  if (!p.targets.empty()) {
+    auto wrong = wrong_gradient(p, reply.results[0]);
+    if (!wrong) return std::nullopt;
+    Finding f;
+    f.kind = wrong->kind, f.text = wrong->text;
+    return found(f, -1);
+  }
   size_t next = p.roots.size();
   for (size_t i = 0; i < p.leaves.size(); ++i) {
     if (p.leaves[i].role != Role::State) continue;
