@@ -40,12 +40,12 @@ class Judge {
 
  private:
   const Run& expected(bool placed);
-  const Reply& lazy();
+  const Reply& lazy(bool placed);
 
   const Program& program_;
   Workers& workers_;
   std::optional<Run> expected_[2];
-  std::optional<Reply> lazy_;
+  std::optional<Reply> lazy_[2];  // by whether it is placed
 };
 
 // Roots whose bits do not depend on how sums are ordered.

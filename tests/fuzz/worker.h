@@ -17,6 +17,7 @@ struct Reply {
   enum class Kind : uint8_t { Done, Error, Crash, Hang } kind = Kind::Done;
   std::string text;  // "InternalError: ...", "SIGSEGV"
   Results results;
+  bool done() const { return kind == Kind::Done; }
 };
 
 class Worker {
