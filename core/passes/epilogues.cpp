@@ -163,20 +163,19 @@ class Epilogues {
     return views;
   }
 
-  // Nobody else may read what precedes a ReLU but who asks where it is positive, which its gradient
-  // does: the result is positive at the same places.
+  // Nobody else may read what precedes a ReLU but who asks where it passes, which its gradient does:
+  // of the result that is the same.
   void relus() {
-    auto positive = [](const UOp& v, const UOp&) { return binary(Op::CmpLt, const_like(v, 0), v); };
-    auto relu = [&](const UOp& v, const UOp& w) {
-      return where(positive(v, w), v, const_like(v, 0));
-    };
     for (auto& [x, sum] : views_of_biased()) {
-      if (uses(x) != 2 || (!(x == sum) && uses(sum) > 1)) continue;
-      UOp y = as_in_graph(relu, x, x), where_positive = as_in_graph(positive, x, x);
-      if (!in_graph(y) || !in_graph(where_positive)) continue;
+      if (!(x == sum) && uses(sum) > 1) continue;
+      UOp y = as_in_graph([](const UOp& v, const UOp&) { return relu(v); }, x, x);
+      UOp passes = as_in_graph([](const UOp& v, const UOp&) { return relu_passes(v); }, x, x);
+      if (!in_graph(y) || !in_graph(passes)) continue;
+      int own = reads(between(y, x, {}), x);
+      if (uses(x) != own || uses(passes.src(0)) != 1 || uses(passes.src(1)) != 1) continue;
       Fused f = fused_.at(sum);
       f.epilogue = Epilogue::BiasRelu;
-      if (note(y, f)) relu_by_sign_[where_positive] = y;
+      if (note(y, f)) relu_by_passes_[passes] = y;
     }
   }
 
@@ -264,9 +263,10 @@ class Epilogues {
       }
       src.clear();
       for (const UOp& s : x->src()) src.push_back(made.at(s));
-      if (const UOp* relu = relu_by_sign_.find(x)) {
+      if (const UOp* relu = relu_by_passes_.find(x)) {
         make_fused(*relu, fused_.at(*relu));
-        src[1] = made.at(*relu);
+        made[x] = relu_passes(made.at(*relu));
+        continue;
       }
       made[x] = x.op() == Op::Reshape ? reshape(src[0], x.shape()) : x.with_src(src);
     }
@@ -288,8 +288,8 @@ class Epilogues {
   NodeMap<int> uses_;
   NodeMap<Fused> fused_;
   std::vector<UOp> biased_;
-  NodeMap<UOp> relu_by_sign_;  // what says where a sum is positive: the fused ReLU of that sum
-  NodeMap<UOp> inside_gelu_;   // parts of a GELU that is fused: its input
+  NodeMap<UOp> relu_by_passes_;  // what says where a ReLU passes: the fused ReLU
+  NodeMap<UOp> inside_gelu_;     // parts of a GELU that is fused: its input
 };
 
 }  // namespace

@@ -1,9 +1,12 @@
-// GELU by tanh, in one place: what the tensor API builds, what products can do as their epilogue,
-// and how the two are recognised as the same.
+// ReLU and GELU by tanh, in one place: what the tensor API builds, what products can do as their
+// epilogue, and how the two are recognised as the same.
 #pragma once
 #include "core/uop/uop.h"
 
 namespace tinyshard {
+
+UOp relu(const UOp& x);         // for every float; NaN stays
+UOp relu_passes(const UOp& x);  // where it is x: above zero, and NaN; the same of its result
 
 UOp exp_minus_abs(const UOp& x);  // exp(-|x|), whose gradient at zero is that of exp(-x)
 UOp sigmoid(const UOp& x);        // both for f32 and f64

@@ -103,10 +103,8 @@ UOp with_epilogue(const UOp& x, const UOp& sums) {
       break;
     case Epilogue::Bias:
       return biased();
-    case Epilogue::BiasRelu: {
-      UOp sum = biased(), zero = const_like(sum, 0);
-      return where(binary(Op::CmpLt, zero, sum), sum, zero);
-    }
+    case Epilogue::BiasRelu:
+      return relu(biased());
     case Epilogue::BiasGelu:
       return gelu(biased());
     case Epilogue::GeluBackward:

@@ -16,10 +16,11 @@ Value polynomial(const Value& x, std::span<const double> coefficients) {  // hig
   return out;
 }
 
-// x + x z P(z) / Q(z) with z = x^2: odd functions near zero.
+// x + x z P(z) / Q(z) with z = x^2: odd functions near zero, whose slope there is 1. The sum of -0
+// and what P makes of it may be 0.
 Value near_zero(const Value& x, std::span<const double> p, std::span<const double> q) {
   Value z = square(x);
-  return x + x * (z * polynomial(z, p) / polynomial(z, q));
+  return where(z == 0, x, x + x * (z * polynomial(z, p) / polynomial(z, q)));
 }
 
 }  // namespace
@@ -99,7 +100,7 @@ Value tanh_of(const Value& x) {
 Value asinh_of(const Value& x) {
   return odd(x, [](const Value& v) {
     Value far = v > kFar, near = where(far, 1.0, v), z = square(near);
-    Value y = log1p(near + z / (1 + sqrt(z + 1)));
+    Value y = where(z == 0, near, log1p(near + z / (1 + sqrt(z + 1))));  // -0, too
     return where(far, log(where(far, v, 1.0)) + std::numbers::ln2, y);
   });
 }

@@ -103,7 +103,10 @@ Value abs(const Value& x) {
   return is_float(x.dtype()) ? where(x == 0, 0, larger) : larger;  // of two zeros neither is larger
 }
 
-Value relu(const Value& x) { return where(x > 0, x, 0); }
+Value relu(const Value& x) {
+  if (!is_float(x.dtype())) return where(x > 0, x, 0);
+  return tinyshard::relu(x.node());
+}
 
 Value sigmoid(const Value& x) {
   return in_floats(x, [](const Value& v) -> Value { return tinyshard::sigmoid(v.node()); });
@@ -127,6 +130,10 @@ namespace {
 Value exp_minus_one_below_zero(const Value& x) {
   return value::exp(value::where(x > 0, 0.0, x)) - 1;
 }
+
+// For functions x p(x) whose p falls to zero faster than x to -infinity: they are -0 as far below
+// zero as this, where p is 0, and would be -inf * 0 at the end.
+Value not_too_far_below_zero(const Value& x) { return value::where(x < -1000.0, -1000.0, x); }
 
 // Limits that all integers of x's type keep anyway are no numbers of that type, and change nothing.
 Value clamped(const Value& x, std::optional<Scalar> low, std::optional<Scalar> high) {
@@ -163,6 +170,15 @@ Value round_to_even(const Value& x) {
   Tensor Tensor::method() const {                                                \
     Call call(#method);                                                          \
     return in_floats(*this, [](const Value& v) -> Value { return expression; }); \
+  }
+// And for those of the kind of not_too_far_below_zero.
+#define TINYSHARD_GATED_UNARY(method, expression)         \
+  Tensor Tensor::method() const {                         \
+    Call call(#method);                                   \
+    return in_floats(*this, [](const Value& x) -> Value { \
+      Value v = not_too_far_below_zero(x);                \
+      return expression;                                  \
+    });                                                   \
   }
 
 TINYSHARD_UNARY(neg, -x)
@@ -201,21 +217,23 @@ TINYSHARD_FLOAT_UNARY(acosh, value::acosh_of(v))
 TINYSHARD_FLOAT_UNARY(atanh, value::atanh_of(v))
 TINYSHARD_FLOAT_UNARY(erf, value::erf_of(v))
 TINYSHARD_FLOAT_UNARY(logsigmoid, -value::softplus(-v))
-TINYSHARD_FLOAT_UNARY(hardswish, v* clamped(v + 3, 0, 6) * (1.0 / 6))
-TINYSHARD_FLOAT_UNARY(quick_gelu, v* value::sigmoid(v * 1.702))
-TINYSHARD_FLOAT_UNARY(silu, v* value::sigmoid(v))
-TINYSHARD_FLOAT_UNARY(mish, v* value::tanh(value::softplus(v)))
+TINYSHARD_GATED_UNARY(hardswish, v* clamped(v + 3, 0, 6) * (1.0 / 6))
+TINYSHARD_GATED_UNARY(quick_gelu, v* value::sigmoid(v * 1.702))
+TINYSHARD_GATED_UNARY(silu, v* value::sigmoid(v))
+TINYSHARD_GATED_UNARY(mish, v* value::tanh(value::softplus(v)))
 TINYSHARD_FLOAT_UNARY(softsign, v / (1 + value::abs(v)))
 
 #undef TINYSHARD_UNARY
 #undef TINYSHARD_FLOAT_UNARY
+#undef TINYSHARD_GATED_UNARY
 
 Tensor Tensor::swish() const { return silu(); }
 
 Tensor Tensor::gelu(bool exact) const {
   Call call("gelu");
-  return in_floats(*this, [exact](const Value& v) -> Value {
-    if (!exact) return tinyshard::gelu(v.node());
+  return in_floats(*this, [exact](const Value& x) -> Value {
+    if (!exact) return tinyshard::gelu(x.node());
+    Value v = not_too_far_below_zero(x);
     return v * 0.5 * (1 + value::erf_of(v * (1 / std::numbers::sqrt2)));
   });
 }

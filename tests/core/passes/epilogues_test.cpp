@@ -159,7 +159,7 @@ struct ReluLayer {
                                      {reshape(x, Dims{6, 8}), permute(w, Dims{1, 0})}, Dims{0}),
                            Dims{2, 3, 16}),
                    expand(reshape(b, Dims{1, 1, 16}), Dims{2, 3, 16}));
-  UOp y = where(binary(Op::CmpLt, const_like(sum, 0), sum), sum, const_like(sum, 0));
+  UOp y = relu(sum);
   std::vector<UOp> trained() const {
     std::vector<UOp> roots = gradient({&y, 1}, {&seed, 1}, std::vector<UOp>{x, w, b});
     roots.push_back(y);
@@ -187,6 +187,9 @@ TEST(EpilogueOf, AReluIsApartWhereOthersReadWhatPrecedesIt) {
   std::vector<UOp> after = fuse_epilogues(roots, all);
   EXPECT_EQ(count(after, Epilogue::BiasRelu), 0);
   EXPECT_EQ(count(after, Epilogue::Bias), 1);
+  // So it is where somebody asks for the sign alone.
+  roots = tidy(std::vector<UOp>{layer.y, relu_passes(layer.sum).src(0)});
+  EXPECT_EQ(count(fuse_epilogues(roots, all), Epilogue::BiasRelu), 0);
 }
 
 TEST(EpilogueOf, AResultReadAsAnotherShapeOnly) {
