@@ -453,6 +453,34 @@ void add_statements(std::map<std::string, OpCall>& t) {
                   },
                   "$0.setitem(#before0Slice(#1, #2)}, $1)"};
 }
+
+std::vector<Tensor> copies(const Step& s, const Tensors& x) {
+  return std::vector<Tensor>(size_t(s.n[0]), x[0]);
+}
+
+// What a value has in common with itself, wherever and however often it is computed.
+void add_identities(std::map<std::string, OpCall>& t) {
+  ROW("max_is_attained", "($0 == $0.max(#axes{0}, true)).any(#axes{0})",
+      (x[0] == x[0].max(axes_from(s, 0), true)).any(axes_from(s, 0)));
+  ROW("row_sums_agree",
+      "[](Tensor y) { return y == y[{Slice(0, 1)}]; }(stack(std::vector<Tensor>(#0, $0), "
+      "0).contiguous().sum(#1))",
+      [](const Tensor& y) {
+        return y == y[{Slice(0, 1)}];
+      }(stack(copies(s, x), 0).contiguous().sum(s.n[1])));
+  ROW("column_sums_agree",
+      "[](Tensor y) { return y == y[{kEllipsis, Slice(0, 1)}]; }(stack(std::vector<Tensor>(#0, "
+      "$0), -1).contiguous().sum(#1))",
+      [](const Tensor& y) {
+        return y == y[{kEllipsis, Slice(0, 1)}];
+      }(stack(copies(s, x), -1).contiguous().sum(s.n[1])));
+  ROW("row_products_agree",
+      "[](Tensor y) { return y == y[{Slice(0, 1)}]; }(stack(std::vector<Tensor>(#0, $0), "
+      "0).flatten(0, 1).matmul($1).unflatten(0, {#0, -1}))",
+      [](const Tensor& y) {
+        return y == y[{Slice(0, 1)}];
+      }(stack(copies(s, x), 0).flatten(0, 1).matmul(x[1]).unflatten(0, {s.n[0], -1})));
+}
 #undef ROW
 
 }  // namespace
@@ -470,6 +498,7 @@ const std::map<std::string, OpCall>& calls() {
     add_decompositions(t);
     add_indexing(t);
     add_statements(t);
+    add_identities(t);
     return t;
   }();
   return table;

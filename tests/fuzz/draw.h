@@ -14,6 +14,7 @@ bool draw_making(Draft& d, Step& s);
 bool draw_movement(Draft& d, Step& s);
 bool draw_joining(Draft& d, Step& s);
 bool draw_reduction(Draft& d, Step& s);
+bool draw_identity(Draft& d, Step& s);
 bool draw_norm(Draft& d, Step& s);
 bool draw_scan(Draft& d, Step& s);
 bool draw_ordering(Draft& d, Step& s);

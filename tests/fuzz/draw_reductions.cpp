@@ -49,6 +49,30 @@ bool draw_reduction(Draft& d, Step& s) {
   return true;
 }
 
+bool draw_identity(Draft& d, Step& s) {
+  static const Names kIdentities = {"max_is_attained", "max_is_attained", "row_sums_agree",
+                                    "column_sums_agree", "row_products_agree"};
+  // Of sums, whose bits depend on how they are made, most of all.
+  int x = d.chance(70) ? d.a_sum() : d.with_dims(1);
+  if (d.gradient() || x < 0 || d.at(x).rank() == 0 || count(d.shape(x)) == 0) return false;
+  const Shape shape = d.shape(x);
+  int64_t dim = d.axis(x), copies = d.one_of(kTails);
+  s.op = d.one_of(kIdentities), s.in = {x};
+  if (s.op == "max_is_attained") {
+    s.n = {dim};
+    return d.type(x) != Type::Bool;
+  }
+  if (copies * count(shape) > 20000) copies = 5;
+  if (s.op == "row_products_agree") {
+    if (shape.size() != 2 || d.type(x) == Type::Bool) return false;
+    s.in.push_back(d.like({shape[1], d.one_of(kTails)}, d.type(x)));
+    s.n = {copies};
+    return s.in[1] >= 0;
+  }
+  s.n = {copies, s.op[0] == 'r' ? dim + 1 : dim};
+  return true;
+}
+
 bool draw_norm(Draft& d, Step& s) {
   int x = d.with_dims(1, is_float);
   if (x < 0) return false;

@@ -12,10 +12,11 @@ namespace fuzz {
 namespace {
 
 using Draw = bool (*)(Draft&, Step&);
-constexpr Draw kDraws[kKinds] = {
-    draw_unary,    draw_binary,    draw_comparison, draw_types, draw_making,        draw_movement,
-    draw_joining,  draw_reduction, draw_norm,       draw_scan,  draw_ordering,      draw_product,
-    draw_indexing, draw_selection, draw_pooling,    draw_layer, draw_decomposition, draw_statement};
+constexpr Draw kDraws[kKinds] = {draw_unary,    draw_binary,        draw_comparison, draw_types,
+                                 draw_making,   draw_movement,      draw_joining,    draw_reduction,
+                                 draw_identity, draw_norm,          draw_scan,       draw_ordering,
+                                 draw_product,  draw_indexing,      draw_selection,  draw_pooling,
+                                 draw_layer,    draw_decomposition, draw_statement};
 
 void add_step(Draft& d) {
   Step step;

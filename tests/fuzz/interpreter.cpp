@@ -18,6 +18,7 @@ const std::map<std::string, Rule>& rules() {
     add_window_rules(t);
     add_layer_rules(t);
     add_linalg_rules(t);
+    add_identity_rules(t);
     return t;
   }();
   return table;

@@ -46,6 +46,7 @@ enum class Kind : uint8_t {
   Movement,
   Joining,
   Reduction,
+  Identity,
   Norm,
   Scan,
   Ordering,
