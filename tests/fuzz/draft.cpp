@@ -56,13 +56,25 @@ int Draft::partner(int x) {
   return add_leaf(other, main_type());
 }
 
+int Draft::result_of(const std::set<std::string>& ops, bool (*fits)(Type)) {
+  std::vector<int> found;
+  for (int v = 0; v < values(); ++v) {
+    if (usable(v) && !is_leaf(v) && ops.contains(step(v).op) && (!fits || fits(type(v))))
+      found.push_back(v);
+  }
+  return found.empty() ? -1 : one_of(found);
+}
+
 int Draft::a_sum() {
   static const std::set<std::string> kSums = {"sum", "mean", "max", "min", "prod", "matmul"};
-  std::vector<int> sums;
-  for (int v = 0; v < values(); ++v) {
-    if (usable(v) && !is_leaf(v) && kSums.contains(step(v).op)) sums.push_back(v);
-  }
-  return sums.empty() ? -1 : one_of(sums);
+  return result_of(kSums, nullptr);
+}
+
+int Draft::a_rounded_sum() {
+  static const std::set<std::string> kSums = {
+      "sum",         "mean",      "prod",      "var",    "std",    "logsumexp", "softmax",
+      "log_softmax", "layernorm", "normalize", "matmul", "linear", "einsum",    "attention"};
+  return result_of(kSums, is_float);
 }
 
 std::vector<int64_t> Draft::sharded_dims(int value) const {

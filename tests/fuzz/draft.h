@@ -42,6 +42,8 @@ class Draft : public Choices {
   int partner(int x);
   // The result of a reduction or a product, which on a mesh may still be pending; -1.
   int a_sum();
+  // The result of any op that adds up floats, whose bits depend on the order; -1.
+  int a_rounded_sum();
   // Dims of a leaf that are divided over the mesh.
   std::vector<int64_t> sharded_dims(int value) const;
 
@@ -70,6 +72,7 @@ class Draft : public Choices {
   };
   int insert(const Leaf& leaf);
   bool healthy(const Array& x);
+  int result_of(const std::set<std::string>& ops, bool (*fits)(Type));
 
   Profile profile_;
   std::vector<Value> values_;

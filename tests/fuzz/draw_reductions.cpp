@@ -53,7 +53,7 @@ bool draw_identity(Draft& d, Step& s) {
   static const Names kIdentities = {"max_is_attained", "max_is_attained", "row_sums_agree",
                                     "column_sums_agree", "row_products_agree"};
   // Of sums, whose bits depend on how they are made, most of all.
-  int x = d.chance(70) ? d.a_sum() : d.with_dims(1);
+  int x = d.chance(80) ? d.a_rounded_sum() : d.with_dims(1, is_float);
   if (d.gradient() || x < 0 || d.at(x).rank() == 0 || count(d.shape(x)) == 0) return false;
   const Shape shape = d.shape(x);
   int64_t dim = d.axis(x), copies = d.one_of(kTails);

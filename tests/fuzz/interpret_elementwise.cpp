@@ -16,8 +16,11 @@ double sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : x; }
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
 double clamp(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
+// x times a gate that shuts faster than x falls to minus infinity.
+double gated(double x, double gate) { return x == -INFINITY ? -0.0 : x * gate; }
 double gelu(double x) {
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+  double u = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+  return gated(x, 0.5 * (1 + std::tanh(u)));
 }
 
 struct Unary {
@@ -53,15 +56,15 @@ const Unary kFloatFunctions[] = {
     {"sigmoid", sigmoid, 16, 0},
     {"logsigmoid", [](double x) { return -softplus(-x); }, 16, 4},
     {"softplus", softplus, 16, 4},
-    {"hardswish", [](double x) { return x * clamp(x + 3, 0, 6) / 6; }, 8, 4},
+    {"hardswish", [](double x) { return gated(x, clamp(x + 3, 0, 6) / 6); }, 8, 4},
     {"hardsigmoid", [](double x) { return clamp(x / 6 + 0.5, 0, 1); }, 8, 2},
-    {"quick_gelu", [](double x) { return x * sigmoid(1.702 * x); }, 32, 4},
+    {"quick_gelu", [](double x) { return gated(x, sigmoid(1.702 * x)); }, 32, 4},
     {"gelu", gelu, 32, 8},
-    {"gelu_exact", [](double x) { return 0.5 * x * (1 + std::erf(x / std::numbers::sqrt2)); }, 32,
-     8},
-    {"silu", [](double x) { return x * sigmoid(x); }, 32, 4},
-    {"swish", [](double x) { return x * sigmoid(x); }, 32, 4},
-    {"mish", [](double x) { return x * std::tanh(softplus(x)); }, 64, 8},
+    {"gelu_exact", [](double x) { return gated(x, 0.5 * (1 + std::erf(x / std::numbers::sqrt2))); },
+     32, 8},
+    {"silu", [](double x) { return gated(x, sigmoid(x)); }, 32, 4},
+    {"swish", [](double x) { return gated(x, sigmoid(x)); }, 32, 4},
+    {"mish", [](double x) { return gated(x, std::tanh(softplus(x))); }, 64, 8},
     {"softsign", [](double x) { return x / (1 + std::abs(x)); }, 8, 0},
     {"elu", [](double x) { return x > 0 ? x : std::expm1(x); }, 16, 4},
     {"celu", [](double x) { return x > 0 ? x : std::expm1(x); }, 16, 4},
@@ -73,7 +76,7 @@ const Unary kSameType[] = {
     {"abs", [](double x) { return std::abs(x); }, 0, 0},
     {"sign", sign, 0, 0},
     {"square", [](double x) { return x * x; }, 1, 0},
-    {"relu", [](double x) { return x > 0 ? x : 0; }, 0, 0},  // of NaN: 0, as where(x > 0, x, 0)
+    {"relu", [](double x) { return x > 0 || std::isnan(x) ? x : 0; }, 0, 0},
     {"relu6", [](double x) { return clamp(x, 0, 6); }, 0, 0},
     {"floor", [](double x) { return std::floor(x); }, 0, 0},
     {"ceil", [](double x) { return std::ceil(x); }, 0, 0},

@@ -58,8 +58,7 @@ Profile choose_profile(Choices& c) {
   if (p.gradient) p.style = Style::Uniform;
   for (int& w : p.weights) w = c.chance(30) ? 12 : c.pick(0, 4);
   p.weight(Kind::Unary) += 4, p.weight(Kind::Binary) += 4, p.weight(Kind::Movement) += 2;
-  p.weight(Kind::Making) /= 2, p.weight(Kind::Selection) /= 2, p.weight(Kind::Identity) /= 2,
-      p.weight(Kind::Decomposition) /= 4;
+  p.weight(Kind::Making) /= 2, p.weight(Kind::Selection) /= 2, p.weight(Kind::Decomposition) /= 4;
   if (p.meets_sums) {
     // Each op soon meets a sum that is still pending, and little is computed besides.
     p.weight(Kind::Unary) += 12, p.weight(Kind::Binary) += 6, p.weight(Kind::Reduction) = 6;
