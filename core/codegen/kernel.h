@@ -54,6 +54,9 @@ struct ParamInfo {
   // be complete before those stores, and is not computed again after them. -1: a buffer of its own,
   // unless it is never written.
   int alias = -1;
+  // Bytes from the begin of the buffer to element 0 of this param (core/codegen/offsets.h): the call
+  // passes a pointer to there. No part of the code.
+  int64_t offset = 0;
 
   bool operator==(const ParamInfo&) const = default;
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "core/base/hash.h"
 #include "core/codegen/key.h"
@@ -14,27 +15,38 @@
 namespace tinyshard {
 namespace {
 
-// A number that no rule of arithmetic singles out.
+// A number that the generator does not ask for, as it does for what a masked sum adds elsewhere.
 bool is_ordinary(const UOp& constant) {
   if (is_int(constant.dtype()) && constant.dtype() != DType::Index) {
-    const auto bits = static_cast<uint64_t>(const_as_int(constant));
-    const uint64_t size = is_signed_int(constant.dtype()) && bits >> 63 != 0 ? 0 - bits : bits;
-    return size != 0 && !std::has_single_bit(size) && bits + 1 != 0;
+    const int64_t value = const_as_int(constant);
+    return value != 0 && value != 1 && value != -1;
   }
   if (!is_float(constant.dtype())) return false;
-  int exponent = 0;
   const double value = rounded_to(constant.dtype(), const_as_double(constant));
-  return std::isnormal(value) && std::abs(std::frexp(value, &exponent)) != 0.5;
+  return std::isnormal(value) && std::abs(value) != 1;
 }
 
-std::vector<UOp> possible_scalars(const KernelSource& kernel) {
+bool is_power_of_two(const UOp& constant) {
+  int exponent = 0;
+  return is_float(constant.dtype()) &&
+         std::abs(std::frexp(const_as_double(constant), &exponent)) == 0.5;
+}
+
+std::vector<UOp> possible_scalars(const KernelSource& kernel, const Target& target) {
   const std::vector<UOp> nodes = toposort(std::span(&kernel.sink, 1));
-  // A divisor or a width of a shift that is known makes other code.
+  // A divisor or a width of a shift that is known makes other code. GPUs divide floats with an
+  // error that a division by a power of two, which becomes a product, does not have.
   NodeMap<bool> chooses_code(nodes.size());
   for (const UOp& x : nodes) {
     const bool divides = x.op() == Op::IDiv || x.op() == Op::Mod;
     if ((divides || x.op() == Op::Shl || x.op() == Op::Shr) && is_const(x.src(1)))
       chooses_code[x.src(1)] = true;
+    if (x.op() == Op::Cast && x.dtype() == DType::Index && is_const(x.src(0)))
+      chooses_code[x.src(0)] = true;
+    if (x.op() != Op::Div || !target.is_gpu()) continue;
+    for (const UOp& s : x->src()) {
+      if (is_const(s) && is_power_of_two(s)) chooses_code[s] = true;
+    }
   }
   std::vector<UOp> constants;
   for (const UOp& x : nodes) {
@@ -60,30 +72,26 @@ int64_t bits_of(const UOp& constant) {
 
 // Kernels that are equal but for their ordinary constants.
 struct Family {
+  explicit Family(std::vector<int64_t> first) : values(std::move(first)) {}
   std::vector<int64_t> values;  // in the first of them
-  std::vector<bool> changes;    // which have had another value since
+  bool changes = false;         // some other one has had others
 };
 
 }  // namespace
 
+// All constants become scalars at once: another one may change later, and would be another kernel.
 void choose_scalars(KernelSource& kernel, const Target& target, int first) {
-  kernel.scalars = {first, possible_scalars(kernel)};
+  kernel.scalars = {first, possible_scalars(kernel, target)};
   if (kernel.scalars.constants.empty()) return;
   const uint64_t family_name = hash_text(codegen::kernel_key(kernel, target));
   const std::vector<int64_t> values = scalar_values(kernel);
   static auto& families = *new std::unordered_map<uint64_t, Family>;  // outlives static users
   static std::mutex mutex;
   std::lock_guard lock(mutex);
-  auto [found, is_new] =
-      families.try_emplace(family_name, values, std::vector<bool>(values.size()));
-  Family& family = found->second;
-  std::vector<UOp> chosen;
   // Of two kernels with one hash each has the right values, whichever constants it is called with.
-  for (size_t i = 0; i < std::min(values.size(), family.values.size()); ++i) {
-    if (values[i] != family.values[i]) family.changes[i] = true;
-    if (family.changes[i]) chosen.push_back(kernel.scalars.constants[i]);
-  }
-  kernel.scalars.constants = std::move(chosen);
+  Family& family = families.try_emplace(family_name, values).first->second;
+  family.changes = family.changes || family.values != values;
+  if (!family.changes) kernel.scalars.constants.clear();
 }
 
 std::vector<int64_t> scalar_values(const KernelSource& kernel) {

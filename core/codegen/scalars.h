@@ -8,9 +8,10 @@
 //
 // The bits are those of the constant in the code. What precedes code generation has seen the
 // constant and folded what it folds, so kernels differ where that made a difference. Values that
-// code generation itself may treat in another way (0, 1, powers of two, infinities, NaN) stay a
-// part of the code, and so do divisors, widths of shifts, and what loops and offsets are made of.
-// Captured steps keep their constants: they are compiled once.
+// code generation itself asks for (0, 1, -1, infinities, NaN, numbers below the normal ones) stay a
+// part of the code, and so do divisors of integers, widths of shifts, what loops and offsets are
+// made of, and on GPUs powers of two in divisions of floats. Captured steps keep their constants:
+// they are compiled once.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -20,9 +21,9 @@
 
 namespace tinyshard {
 
-// Notes the kernel, and makes scalars of those of its constants that had other values in a kernel
-// that was noted before and is equal otherwise. `first`: the number of a call's coordinates. Thread
-// safe.
+// Notes the kernel, and makes scalars of its constants when some of them had other values in a
+// kernel that was noted before and is equal otherwise. `first`: the number of a call's coordinates.
+// Thread safe.
 void choose_scalars(KernelSource& kernel, const Target& target, int first);
 
 // What a call has behind its coordinates.

@@ -13,8 +13,8 @@
 
 #include "core/base/observer.h"
 #include "core/base/options.h"
-#include "core/codegen/scalars.h"
 #include "core/exec/context.h"
+#include "core/exec/kernel_steps.h"
 #include "core/exec/tune.h"
 
 namespace tinyshard {
@@ -89,14 +89,17 @@ std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item>
   // Kernels are compiled once per kind of device; a schedule may hold items of several.
   std::vector<KernelSource*> sources;
   std::vector<Device*> devices;  // the first of each; null where this process has none of them
+  KernelsToCompile one_run;
   for (Item& item : items) {
     if (item.kind != Item::Kind::Kernel) continue;
     auto local = context.local_positions(item.mesh);
     sources.push_back(&item.kernel);
     devices.push_back(local.empty() ? nullptr : &context.device(item.mesh.devices()[local[0]]));
-    if (runs_once && options().beam <= 1 && devices.back())
-      choose_scalars(item.kernel, devices.back()->target(), int(item.mesh.axes().size()));
+    if (devices.back())
+      one_run.kernels.push_back(
+          {&item.kernel, &devices.back()->target(), int(item.mesh.axes().size())});
   }
+  if (runs_once && options().beam <= 1) run_kernel_steps(one_run);
   std::vector<std::shared_ptr<const CompiledKernel>> kernels(sources.size());
   for (size_t first = 0; first < sources.size(); ++first) {
     if (kernels[first] || !devices[first]) continue;

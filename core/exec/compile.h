@@ -11,8 +11,8 @@
 namespace tinyshard {
 
 // One for each item that is a kernel, in their order; null where this process has no device of the
-// item. With BEAM the plans of the kernels are chosen first, and noted in the items. Of a schedule
-// that runs once, constants that change from one to the next become scalars of the kernels.
+// item. With BEAM the plans of the kernels are chosen first, and noted in the items. Otherwise those
+// of a schedule that runs once take the steps of kernel_steps.h.
 std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item> items,
                                                                  bool runs_once);
 

@@ -215,7 +215,7 @@ void Executable::check_extents(const Item& item) const {
     int64_t bytes = buffer.bytes();
     if (item.kind == Item::Kind::Kernel) {
       const ParamInfo& param = item.kernel.params[i];
-      bytes = param.numel * int64_t(itemsize(param.dtype));
+      bytes = param.offset + param.numel * int64_t(itemsize(param.dtype));
       if (bytes > buffer.bytes()) {
         throw InternalError(
             fmt::format("kernel {} takes {} bytes as its parameter {}, which has {}",
@@ -275,6 +275,7 @@ void Executable::make_steps() {
         const int at = place_of(item.buffers[i], item, d);
         if (at < 0) continue;  // between meshes: the other one's
         auto [base, offset] = base_of(item.buffers[i]);
+        if (item.kind == Item::Kind::Kernel) offset += item.kernel.params[i].offset;
         // A copy reads the one replica that this process holds first.
         bool source = item.kind == Item::Kind::Copy && i == 0;
         // The source of a copy is asked for its memory when the copy runs: a file that is only

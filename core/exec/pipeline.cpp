@@ -1,6 +1,7 @@
 #include "core/exec/pipeline.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -9,6 +10,7 @@
 #include "core/base/observer.h"
 #include "core/base/options.h"
 #include "core/exec/context.h"
+#include "core/exec/kernel_steps.h"
 #include "core/exec/state.h"
 #include "core/exec/versions.h"
 #include "core/passes/pipeline.h"
@@ -148,6 +150,13 @@ void check_placeholders(std::span<const UOp> roots,
 }
 
 }  // namespace
+
+std::vector<StepName> known_steps() {
+  std::vector<StepName> names = names_of(passes());
+  std::ranges::copy(names_of(schedule_steps()), std::back_inserter(names));
+  std::ranges::copy(names_of(kernel_steps()), std::back_inserter(names));
+  return names;
+}
 
 std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool compare_ranks,
                                             std::span<const std::shared_ptr<Storage>> inputs) {

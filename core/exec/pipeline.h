@@ -2,7 +2,9 @@
 #pragma once
 #include <memory>
 #include <span>
+#include <vector>
 
+#include "core/base/steps.h"
 #include "core/exec/executable.h"
 
 namespace tinyshard {
@@ -14,5 +16,8 @@ std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool com
 
 // Rewrites and schedules only: what would happen.
 Schedule make_plan(std::span<const UOp> roots);
+
+// What TS_DISABLE_PASSES may name: all passes, then the steps of scheduling and those of kernels.
+std::vector<StepName> known_steps();
 
 }  // namespace tinyshard

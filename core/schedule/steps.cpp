@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "core/passes/pipeline.h"
 #include "core/schedule/buckets.h"
 #include "core/schedule/draft.h"
 #include "core/schedule/horizontal.h"
@@ -96,12 +95,6 @@ std::span<const ScheduleStep> schedule_steps() { return kSteps; }
 
 void run_schedule_steps(ScheduleState& state) {
   run_steps<ScheduleState>("step", kSteps, state, Watcher());
-}
-
-std::vector<StepName> known_steps() {
-  std::vector<StepName> names = names_of(passes());
-  std::ranges::copy(names_of(schedule_steps()), std::back_inserter(names));
-  return names;
 }
 
 }  // namespace tinyshard

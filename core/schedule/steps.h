@@ -15,7 +15,4 @@ std::span<const ScheduleStep> schedule_steps();
 // Runs them in order; ends after `lower` when the state is stuck.
 void run_schedule_steps(ScheduleState& state);
 
-// What TS_DISABLE_PASSES may name: all passes, then all steps.
-std::vector<StepName> known_steps();
-
 }  // namespace tinyshard

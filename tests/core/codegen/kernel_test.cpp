@@ -74,6 +74,46 @@ TEST(Kernel, SumsIntoOneRow) {
   EXPECT_EQ(largest_tile(into_one_row), largest_tile(alone));
 }
 
+// A loop runs over what its masks admit. A constant that comes with the call moves a mask further
+// than the one that the code was made of.
+TEST(Kernel, AMaskThatIsMovedByAScalar) {
+  for (int64_t by : {7, 3, 12}) {
+    Kernel k("moved_mask");
+    const int end = k.param(DType::I64, 1), out = k.param(DType::F32, 100);
+    const UOp i = k.loop(100), constant = const_int(DType::I64, by);
+    k.store(out, i, real(5), (cast(i, DType::I64) + constant) < k.load(end, index_const(0)));
+    k.buffer(end).set(0, 20);
+    k.source().scalars = {0, {constant}};
+    k.coordinates = {by};
+    k.check();
+  }
+}
+
+// Short rows fill no vector, so the loops over rows and columns may become one, in which the sum of
+// a row is made once for each of its elements: each time with the same bits.
+TEST(Kernel, ASumIsTheSameForEachColumn) {
+  for (int64_t columns : {2, 3, 5, 7}) {
+    for (int64_t terms : {5, 37, 130}) {
+      constexpr int64_t kRows = 37;
+      Kernel k("sum_of_each_row");
+      const int in = k.param(DType::F32, kRows * terms),
+                scale = k.param(DType::F32, kRows * columns),
+                out = k.param(DType::F32, kRows * columns);
+      const UOp i = k.loop(kRows), j = k.loop(columns), f = k.fold_range(terms);
+      const UOp at = i * columns + j;
+      k.store(out, at, sum(k.load(in, i * terms + f), {f}) * k.load(scale, at));
+      for (int64_t n = 0; n < kRows * columns; ++n) k.buffer(scale).set(n, 1);
+      k.check(8, 1e-5);
+      if (!machine().computes()) continue;
+      k.run();
+      for (int64_t n = 0; n < kRows * columns; ++n) {
+        const double first = k.buffer(out).get(n / columns * columns).real;
+        EXPECT_EQ(k.buffer(out).get(n).real, first) << columns << " columns, element " << n;
+      }
+    }
+  }
+}
+
 // The second fold needs the first one's result in each thread that shares it.
 TEST(Kernel, VariancesOfColumnsAndRows) {
   for (bool columns : {true, false}) {

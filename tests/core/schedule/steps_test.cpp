@@ -16,6 +16,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/exec/kernel_steps.h"
 #include "core/exec/pipeline.h"
 #include "core/exec/schedule_of.h"
 #include "core/passes/pipeline.h"
@@ -68,6 +69,10 @@ TEST_F(StepsTest, TheArchitecturesPageListsThem) {
   std::string all;
   for (const std::string& name : names()) all += (all.empty() ? "" : ", ") + name;
   EXPECT_NE(page.str().find(all), std::string::npos) << all;
+  all.clear();
+  for (const KernelStep& step : kernel_steps())
+    all += (all.empty() ? "" : ", ") + std::string(step.name);
+  EXPECT_NE(page.str().find("steps of kernels: " + all), std::string::npos) << all;
 }
 
 // A small transformer block with its gradients, an update and several devices: something for each
@@ -194,6 +199,8 @@ TEST_F(StepsTest, EachIsTimedAndPrinted) {
   for (const std::string& name : names())
     EXPECT_NE(log.find("step " + name + " "), std::string::npos) << name;
   EXPECT_NE(log.find("  kernel over 64 64 reads "), std::string::npos) << log;
+  for (const KernelStep& step : kernel_steps())
+    EXPECT_NE(log.find("step " + std::string(step.name) + " "), std::string::npos) << step.name;
 }
 
 // --- what SPEC=2 finds between two steps ---------------------------------------------------------
