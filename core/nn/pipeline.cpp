@@ -320,8 +320,8 @@ class Pipeline::Pass {
     if (!micro.result.defined()) refuse(fmt::format("stage {} gives no value", stage));
     const bool last = stage + 1 == work_.size();
     if (trains_ && !is_float(micro.result.dtype()))
-      refuse(fmt::format("stage {} gives {}, which has no gradient", stage,
-                         micro.result.describe()));
+      refuse(
+          fmt::format("stage {} gives {}, which has no gradient", stage, micro.result.describe()));
     Tensor end = micro.result;
     if (last && loss_ != nullptr) {
       end = (*loss_)(micro.result, rows_of(targets_, m, pipe_.micro_batches_));
