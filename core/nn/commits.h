@@ -39,7 +39,7 @@ class Commits {
       last_.reset();
     } else if (last_step() != step) {
       if (!before_ || before_->first != step) return nullptr;
-      last_ = std::exchange(before_, {});
+      last_ = std::move(before_);
     }
     before_.reset();
     sure_ = last_step();
