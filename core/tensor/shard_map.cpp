@@ -19,12 +19,12 @@ namespace {
 // Of the shard_map whose function this thread is running.
 thread_local const Mesh* running_on = nullptr;
 
-class Running {
+class RunningOnMesh {
  public:
-  explicit Running(const Mesh& mesh) { running_on = &mesh; }
-  ~Running() { running_on = nullptr; }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
+  explicit RunningOnMesh(const Mesh& mesh) { running_on = &mesh; }
+  ~RunningOnMesh() { running_on = nullptr; }
+  RunningOnMesh(const RunningOnMesh&) = delete;
+  RunningOnMesh& operator=(const RunningOnMesh&) = delete;
 };
 
 struct Axis {
@@ -129,7 +129,7 @@ std::vector<StatePtr> detail::run_shard_map(const Mesh& mesh, const ShardMapPlac
   }
   std::vector<StatePtr> results;
   {
-    const Running running(mesh);
+    const RunningOnMesh running(mesh);
     results = f(local);
   }
   Call call("shard_map", caller);
