@@ -30,8 +30,8 @@ Dims behind_one(DimSpan shape) {
   return out;
 }
 
-UOp exchanged(const UOp& x, const Mesh& mesh, int axis, std::span<const Transfer> transfers,
-              int64_t received) {
+UOp exchanged_values(const UOp& x, const Mesh& mesh, int axis, std::span<const Transfer> transfers,
+                     int64_t received) {
   Dims arg = collective_ints(CollectiveOp::AllToAll, ReduceOp::Sum, mesh, axis, false, false);
   arg.push_back(received);
   for (const Transfer& t : transfers) arg.insert(arg.end(), {t.from, t.to, t.rows});
@@ -174,7 +174,7 @@ UOp sent(const UOp& x, const Mesh& mesh, int axis, std::vector<std::pair<int64_t
   std::ranges::sort(pairs);
   std::vector<Transfer> transfers;
   for (const auto& [from, to] : pairs) transfers.push_back({from, to, 1});
-  UOp arrived = exchanged(reshape(x, behind_one(x.shape())), mesh, axis, transfers, 1);
+  UOp arrived = exchanged_values(reshape(x, behind_one(x.shape())), mesh, axis, transfers, 1);
   return reshape(on_receivers(arrived, mesh, axis, transfers), x.shape());
 }
 
@@ -200,7 +200,7 @@ UOp collective_gradient(const UOp& y, const UOp& g) {
       if (back.empty()) return swapped(g, mesh, arg.mesh_axis);
       for (Transfer& t : back) std::swap(t.from, t.to);
       std::ranges::sort(back, {}, &Transfer::from);
-      return on_receivers(exchanged(g, mesh, arg.mesh_axis, back, y.src(0).shape()[0]), mesh,
+      return on_receivers(exchanged_values(g, mesh, arg.mesh_axis, back, y.src(0).shape()[0]), mesh,
                           arg.mesh_axis, back);
     }
   }

@@ -19,7 +19,7 @@ namespace tinyshard {
 namespace {
 
 // [.., P * k, ..] -> [P, .., k, ..], padding the dim where it does not divide.
-UOp parts_first(UOp x, int dim, int64_t parts) {
+UOp padded_parts_first(UOp x, int dim, int64_t parts) {
   Dims shape(x.shape().begin(), x.shape().end());
   int64_t part = (shape[dim] + parts - 1) / parts, missing = part * parts - shape[dim];
   if (missing > 0) {
@@ -170,13 +170,13 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
     if (!move.op) {
       v.local = sliced(v.local, to.dim, a, parts);
     } else if (*move.op == CollectiveOp::ReduceScatter) {
-      UOp terms = parts_first(to_wire(v.local, from.op), to.dim, parts);
+      UOp terms = padded_parts_first(to_wire(v.local, from.op), to.dim, parts);
       v.local = from_wire(sent(terms, *move.op, true, false), v.local.dtype(), from.op);
     } else if (*move.op == CollectiveOp::AllReduce) {
       UOp terms = to_wire(v.local, from.op);
       v.local = from_wire(sent(terms, *move.op, false, false), v.local.dtype(), from.op);
     } else if (*move.op == CollectiveOp::AllToAll) {
-      UOp swapped = sent(parts_first(v.local, to.dim, parts), *move.op, true, true);
+      UOp swapped = sent(padded_parts_first(v.local, to.dim, parts), *move.op, true, true);
       v.local = parts_joined(swapped, from.dim, global[from.dim]);
     } else {
       UOp all = v.gather_on_use ? timed_gather(v.local, mesh, a, *v.gather_on_use, v.origin)
