@@ -207,31 +207,28 @@ void expert_parallel(const std::vector<Experts>& layers, const StateDict& tensor
                      const std::string& axis, const std::string& tensor_axis, Caller caller) {
   Call call("expert_parallel", caller);
   if (layers.empty()) fail("the model has no MixtureOfExperts");
-  const auto along = static_cast<size_t>(mesh.axis(axis));
-  std::optional<size_t> inside;
-  if (!tensor_axis.empty()) inside = static_cast<size_t>(mesh.axis(tensor_axis));
-  if (inside == along)
+  mesh.axis(axis);  // checks the names
+  if (!tensor_axis.empty()) mesh.axis(tensor_axis);
+  if (tensor_axis == axis)
     fail(fmt::format("\"{}\" cannot divide both experts and what each has", axis));
   std::set<const TensorState*> placed;
-  auto place_on = [&](const Tensor& t, std::vector<Placement> places) {
-    if (placed.insert(t.state().get()).second) t.replace(t.shard_like(Sharding{mesh, places}));
-  };
-  auto need_divisible = [&](const Tensor& t, int dim, size_t over) {
-    const MeshAxis& a = mesh.axes()[over];
-    if (t.shape(dim) % a.size == 0) return;
-    fail(fmt::format("dim {} of the weight {} does not divide among the {} devices of \"{}\"", dim,
-                     t.describe(), a.size, a.name));
+  auto place = [&](const Tensor& t, const Sharding& where) {
+    if (placed.insert(t.state().get()).second) t.replace(t.shard_like(where));
   };
   auto divide = [&](const Tensor& t, int hidden_dim) {
     if (!t.defined()) return;
-    std::vector<Placement> places = placements_on(mesh, "a weight of experts", t);
-    need_divisible(t, 0, along);
-    places[along] = Shard(0);
-    if (inside) {
-      need_divisible(t, hidden_dim, *inside);
-      places[*inside] = Shard(hidden_dim);
-    }
-    place_on(t, places);
+    Sharding where = place_on(mesh, "a weight of experts", t);
+    auto divide_dim = [&](int dim, const std::string& over) {
+      const auto along = static_cast<size_t>(where.mesh.axis(over));
+      const MeshAxis& a = where.mesh.axes()[along];
+      if (t.shape(dim) % a.size != 0)
+        fail(fmt::format("dim {} of the weight {} does not divide among the {} devices of \"{}\"",
+                         dim, t.describe(), a.size, a.name));
+      where.placements[along] = Shard(dim);
+    };
+    divide_dim(0, axis);
+    if (!tensor_axis.empty()) divide_dim(hidden_dim, tensor_axis);
+    place(t, where);
   };
   for (const Experts& e : layers) {
     divide(e.up, 2);
@@ -239,7 +236,7 @@ void expert_parallel(const std::vector<Experts>& layers, const StateDict& tensor
     divide(e.down, 1);
   }
   for (const auto& [name, t] : tensors) {
-    if (!placed.contains(t.state().get())) place_on(t, placements_on(mesh, name, t));
+    if (!placed.contains(t.state().get())) place(t, place_on(mesh, name, t));
   }
 }
 
