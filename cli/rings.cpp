@@ -86,7 +86,7 @@ int ps(const std::string& folder) {
 
 std::string blame_report(const std::string& folder) {
   const recorder::JobRings found = rings_in(folder);
-  return recorder::blame(found.rings, now_ns()).sentence + "\n" + problems_of(found);
+  return recorder::tell(found, now_ns()) + problems_of(found);
 }
 
 void add_rings(CLI::App& app, int& status) {

@@ -72,7 +72,8 @@ std::unique_ptr<Communicator> connect_world(int local_participants, const CommOp
   auto recorder = Recorder::open({.rank = launch.rank,
                                   .ranks = launch.size,
                                   .job = launch.meeting.job,
-                                  .epoch = launch.wire_epoch()});
+                                  .epoch = launch.wire_epoch(),
+                                  .launched = launch.launched_as(launch.rank)});
   auto endpoint = std::make_shared<Endpoint>(std::move(channel), options, std::move(recorder));
   if (launch.size > 1) {
     std::string why_not;

@@ -2,6 +2,7 @@
 // files that are no rings.
 #include "transport/recorder/recorder.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -181,6 +182,39 @@ TEST_F(Rings, NobodyIsToBlameWhereAllGoOn) {
   EXPECT_EQ(verdict().culprit, -1);
 }
 
+// Rank 1 of three is killed, the other two go on as 0 and 1, and then with a newcomer in its place.
+TEST_F(Rings, EachFormationOfAJobIsTold) {
+  const auto write = [&](int rank, int ranks, uint32_t epoch, int launched, int culprit = -1) {
+    const auto ring = Recorder::open(
+        folder_,
+        {.rank = rank, .ranks = ranks, .job = "test", .epoch = epoch, .launched = launched});
+    const std::vector<int> members(kAll.begin(), kAll.begin() + std::min(ranks, kRanks));
+    const auto group = ring->name_group(1, "world", members);
+    ring->complete(ring->start(reduction(64), group, 0, Clock::now()), Clock::now());
+    if (culprit >= 0) ring->fail(culprit, FailureCause::Gone, "has ended");
+  };
+  constexpr uint32_t kNext = 1 << 16;
+  write(3, 4, 2 * kNext + 5, 3, 2);  // of another start of the job
+  const pid_t victim = start_rank(1, 1, 0);
+  write(0, 3, 0, 0, 1);
+  write(2, 3, 0, 2, 1);
+  end(victim);
+  write(0, 2, kNext, 0);
+  write(1, 2, kNext, 2);
+  write(0, 3, 2 * kNext, 0, 1);
+  write(1, 3, 2 * kNext, 2);
+  write(2, 3, 2 * kNext, 3, 1);
+  const JobRings job = read_rings(folder_);
+  EXPECT_TRUE(job.problems.empty()) << job.problems[0];
+  const std::string text = tell(job, now_ns());
+  ASSERT_EQ(job.earlier.size(), 2u) << text;
+  EXPECT_EQ(job.rings.size(), 3u) << text;
+  expect_contains(text, "formation 0 of ranks 0, 1, 2: rank 1 (process " + std::to_string(victim));
+  expect_contains(text, " is gone: its process ended without a word after all_reduce");
+  expect_contains(text, "\nformation 1 of ranks 0, 2: it ended so that others could join\n");
+  expect_contains(text, "\nformation 2 of ranks 0, 2, 3: rank 1, launched as 2, (process ");
+}
+
 TEST_F(Rings, ARingHoldsTheLatestCalls) {
   start_rank(0, 10000, 64);
   const JobRings found = read_rings(folder_);
@@ -218,7 +252,7 @@ TEST_F(RingFiles, WhatIsNoRingIsRefusedWithASentence) {
   std::string other = bytes_;
   other[8] = 9;
   EXPECT_EQ(refusal(other),
-            path_.string() + " is a ring of version 9, this program reads version 1");
+            path_.string() + " is a ring of version 9, this program reads version 2");
   for (size_t length : {size_t{40}, kHeaderBytes, kFileBytes - 1}) {
     expect_contains(refusal(bytes_.substr(0, length)),
                     "is a damaged ring: it has " + std::to_string(length) + " bytes, a ring has " +

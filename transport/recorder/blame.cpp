@@ -270,6 +270,26 @@ Verdict blame(std::span<const RankRing> rings, int64_t now_ns) {
   return {-1, FailureCause::Unknown, "no rank waits for one that has not come"};
 }
 
+std::string tell(const JobRings& job, int64_t now_ns) {
+  if (job.earlier.empty()) return blame(job.rings, now_ns).sentence + "\n";
+  const auto of = [](const std::vector<RankRing>& rings) {
+    std::vector<int> launched;
+    for (const RankRing& ring : rings) launched.push_back(ring.origin.launched);
+    std::ranges::sort(launched);
+    return fmt::format("formation {} of {}", rings[0].formation(), list(launched));
+  };
+  std::string text;
+  for (const std::vector<RankRing>& rings : job.earlier) {
+    // They give up a world to take newcomers in, too.
+    const bool well = std::ranges::all_of(
+        rings, [](const RankRing& ring) { return ring.ending == Ending::Well; });
+    text +=
+        fmt::format("{}: {}\n", of(rings),
+                    well ? "it ended so that others could join" : blame(rings, now_ns).sentence);
+  }
+  return text + fmt::format("{}: {}\n", of(job.rings), blame(job.rings, now_ns).sentence);
+}
+
 std::string what_ranks_do(std::span<const RankRing> rings, int64_t now_ns) {
   std::string text = fmt::format("{:>4}  {:>8}  {:<16}  {:<8}  {:>6}  {}\n", "rank", "process",
                                  "host", "state", "runs", "does");

@@ -190,6 +190,7 @@ std::shared_ptr<Recorder> Recorder::open(const std::string& folder, const Place&
   origin.rank = place.rank;
   origin.ranks = place.ranks;
   origin.epoch = place.epoch;
+  origin.launched = place.launched < 0 ? place.rank : place.launched;
   origin.pid = process.pid;
   origin.host_id = process.host;
   origin.pid_namespace = process.namespace_;

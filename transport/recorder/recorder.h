@@ -20,6 +20,7 @@ class Recorder {
     int rank = 0, ranks = 1;
     std::string job;
     uint32_t epoch = 0;
+    int launched = -1;  // as which rank it was launched, -1: as the one that it is
   };
   // A ring in `folder`, which is made where it is missing: ring-<rank>, of a job that was started
   // again ring-<rank>.<epoch>. Worlds of one process that are the same rank share one. IoError

@@ -15,7 +15,7 @@
 namespace tinyshard::recorder {
 
 inline constexpr std::array<char, 8> kMagic = {'T', 'S', 'R', 'I', 'N', 'G', '\r', '\n'};
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr uint32_t kCalls = 4096;
 inline constexpr uint32_t kTextBytes = 64 << 10;
 
@@ -25,7 +25,11 @@ struct Origin {
   uint32_t version = kVersion;
   uint32_t calls = kCalls, text_bytes = kTextBytes;
   int32_t rank = -1, ranks = 0;
-  uint32_t epoch = 0;  // how often the job was started again
+  // How often the job was started again and, above 16 bits, how often it went on without some of its
+  // ranks or with new ones (LaunchEnvironment::wire_epoch).
+  uint32_t epoch = 0;
+  int32_t launched = -1;  // the number that the launcher gave to this rank
+  uint32_t unused = 0;
   int64_t pid = 0;
   uint64_t host_id = 0, pid_namespace = 0;  // see ProcessAddress
   int64_t steady_ns = 0, wall_ns = 0;       // both clocks at one time: hosts agree on the latter
@@ -34,7 +38,7 @@ struct Origin {
   std::array<char, 64> program = {};
   uint64_t check = 0;
 };
-static_assert(sizeof(Origin) == 248);
+static_assert(sizeof(Origin) == 256);
 
 enum class Ending : uint32_t { Running, Well, Badly };
 

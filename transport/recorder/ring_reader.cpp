@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <string_view>
 #include <thread>
 #include <unistd.h>
@@ -245,7 +246,10 @@ int64_t RankRing::last_sign_ns() const {
 }
 
 std::string RankRing::who() const {
-  return fmt::format("rank {} (process {} on {})", rank(), origin.pid, get(origin.host));
+  return fmt::format(
+      "rank {}{} (process {} on {})", rank(),
+      origin.launched == rank() ? "" : fmt::format(", launched as {},", origin.launched),
+      origin.pid, get(origin.host));
 }
 
 RankRing read_ring(const std::filesystem::path& path) {
@@ -282,11 +286,26 @@ JobRings read_rings(const std::filesystem::path& folder) {
   const Origin last = std::ranges::max_element(found.rings, {}, [](const RankRing& ring) {
                         return ring.origin.wall_ns;
                       })->origin;
+  constexpr uint32_t kStarts = 0xffff;  // of an epoch, how often the job was started
   std::erase_if(found.rings, [&](const RankRing& ring) {
-    return get(ring.origin.job) != get(last.job) || ring.origin.epoch != last.epoch ||
-           ring.origin.ranks != last.ranks;
+    return get(ring.origin.job) != get(last.job) ||
+           (ring.origin.epoch & kStarts) != (last.epoch & kStarts);
   });
-  std::ranges::sort(found.rings, {}, &RankRing::rank);
+  std::map<uint32_t, std::vector<RankRing>> formations;
+  for (RankRing& ring : found.rings) {
+    const uint32_t formation = ring.formation();
+    formations[formation].push_back(std::move(ring));
+  }
+  for (auto& [formation, rings] : formations) {
+    const int32_t ranks = std::ranges::max_element(rings, {}, [](const RankRing& ring) {
+                            return ring.origin.wall_ns;
+                          })->origin.ranks;
+    std::erase_if(rings, [&](const RankRing& ring) { return ring.origin.ranks != ranks; });
+    std::ranges::sort(rings, {}, &RankRing::rank);
+  }
+  found.rings = std::move(formations[last.epoch >> 16]);
+  formations.erase(last.epoch >> 16);
+  for (auto& [formation, rings] : formations) found.earlier.push_back(std::move(rings));
   return found;
 }
 

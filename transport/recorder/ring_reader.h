@@ -44,9 +44,11 @@ struct RankRing {
   ProcessState process = ProcessState::OutOfSight;  // at the time of reading
 
   int rank() const { return origin.rank; }
+  uint32_t formation() const { return origin.epoch >> 16; }
   // When this rank last showed that it runs.
   int64_t last_sign_ns() const;
-  std::string who() const;  // "rank 2 (process 812 on node02)"
+  std::string who()
+      const;  // "rank 2 (process 812 on node02)", "rank 1, launched as 2, (process..."
 };
 
 // UserError or IoError that names the path and what is wrong with it, where the file is no ring, of
@@ -56,6 +58,9 @@ RankRing read_ring(const std::filesystem::path& path);
 // The rings of the job that began last in this folder, by rank.
 struct JobRings {
   std::vector<RankRing> rings;
+  // Of a job that went on without some of its ranks, or with new ones: those of the formations before
+  // that one, the oldest first.
+  std::vector<std::vector<RankRing>> earlier;
   std::vector<std::string> problems;  // a sentence for each file that could not be used
 };
 JobRings read_rings(const std::filesystem::path& folder);

@@ -51,6 +51,20 @@ TEST(Reform, SurvivorsGoOnAsASmallerWorld) {
   EXPECT_NE(job.text.find("1 of 4 ranks were lost"), std::string::npos) << job.text;
 }
 
+TEST(Reform, BlameTellsOfEachFormation) {
+  const std::string folder = ::testing::TempDir() + "tinyshard_reform_test_rings";
+  run_command("rm -rf " + folder);
+  const Result job = run("-n 3 --elastic 1 --log-dir " + folder, "1");
+  EXPECT_EQ(job.status, 0) << job.text;
+  const Result told = run_command(std::string(TINYSHARD_CLI) + " blame " + folder + " 2>&1");
+  EXPECT_EQ(told.text.find("formation 0 of ranks 0, 1, 2: rank 1 (process "), 0u) << told.text;
+  EXPECT_NE(told.text.find(" is gone: "), std::string::npos) << told.text;
+  EXPECT_NE(told.text.find("\nformation 1 of ranks 0, 2: all 2 ranks ended well\n"),
+            std::string::npos)
+      << told.text;
+  run_command("rm -rf " + folder);
+}
+
 TEST(Reform, OneAfterTheOtherTheFirstAmongThem) {
   const Result job = run("-n 4 --elastic 1", "0 3 1");
   EXPECT_EQ(job.status, 0) << job.text;
