@@ -19,8 +19,9 @@ namespace {
 constexpr std::chrono::nanoseconds kLongestTimeout = std::chrono::hours(24 * 365);
 constexpr Channel::Duration kShortestNap = std::chrono::microseconds(50),
                             kLongestNap = std::chrono::milliseconds(1);
-constexpr uint64_t kEagerPolls =
-    16;  // before the core is offered to others: the answer is often on its way
+// Before the core is offered to others: where ranks outnumber the cores the answer comes from one
+// that waits for this core, and elsewhere to offer it costs little.
+constexpr uint64_t kEagerPolls = 2;
 constexpr size_t kEarlyNotices = 64;
 constexpr Channel::Duration kLookEvery = std::chrono::milliseconds(20);
 constexpr int kLooksAtGone = 10;
