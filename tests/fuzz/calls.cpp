@@ -462,6 +462,8 @@ std::vector<Tensor> copies(const Step& s, const Tensors& x) {
 void add_identities(std::map<std::string, OpCall>& t) {
   ROW("max_is_attained", "($0 == $0.max(#axes{0}, true)).any(#axes{0})",
       (x[0] == x[0].max(axes_from(s, 0), true)).any(axes_from(s, 0)));
+  ROW("each_has_an_equal", "($0.unsqueeze(0) == $0.unsqueeze(1)).any(0)",
+      (x[0].unsqueeze(0) == x[0].unsqueeze(1)).any(0));
   ROW("row_sums_agree",
       "[](Tensor y) { return y == y[{Slice(0, 1)}]; }(stack(std::vector<Tensor>(#0, $0), "
       "0).contiguous().sum(#1))",

@@ -50,8 +50,8 @@ bool draw_reduction(Draft& d, Step& s) {
 }
 
 bool draw_identity(Draft& d, Step& s) {
-  static const Names kIdentities = {"max_is_attained", "max_is_attained", "row_sums_agree",
-                                    "column_sums_agree", "row_products_agree"};
+  static const Names kIdentities = {"max_is_attained", "each_has_an_equal", "each_has_an_equal",
+                                    "row_sums_agree",  "column_sums_agree", "row_products_agree"};
   // Of sums, whose bits depend on how they are made, most of all.
   int x = d.chance(80) ? d.a_rounded_sum() : d.with_dims(1, is_float);
   if (d.gradient() || x < 0 || d.at(x).rank() == 0 || count(d.shape(x)) == 0) return false;
@@ -62,6 +62,7 @@ bool draw_identity(Draft& d, Step& s) {
     s.n = {dim};
     return d.type(x) != Type::Bool;
   }
+  if (s.op == "each_has_an_equal") return shape[0] * count(shape) <= 20000;
   if (copies * count(shape) > 20000) copies = 5;
   if (s.op == "row_products_agree") {
     if (shape.size() != 2 || d.type(x) == Type::Bool) return false;

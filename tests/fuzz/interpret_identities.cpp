@@ -2,6 +2,7 @@
 // order in which sums are added up, unless there is a NaN, which equals nothing.
 //
 //   x [4, 9], summed over dim 1, then read by a maximum and by what looks for it: one is equal
+//   the same, read by two indices that run over all pairs: each is equal to itself at least
 //   5 copies of x, summed side by side, some in whole vectors and some in what is left: all equal
 #include <cmath>
 
@@ -55,6 +56,10 @@ Array products_agree(const Step& step, const Operands& in) {
 
 void add_identity_rules(std::map<std::string, Rule>& rules) {
   rules["max_is_attained"] = max_is_attained;
+  rules["each_has_an_equal"] = [](const Step&, const Operands& in) {
+    need(in[0]->rank() >= 1 && count(in[0]->shape) > 0, "elements");
+    return all_true(in[0]->shape, in);
+  };
   rules["row_sums_agree"] = [](const Step& s, const Operands& in) {
     return sums_agree(s, in, false);
   };
