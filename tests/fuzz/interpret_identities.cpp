@@ -28,7 +28,7 @@ Array max_is_attained(const Step& step, const Operands& in) {
   Step reduce;
   reduce.op = "max", reduce.n = {0};
   reduce.n.insert(reduce.n.end(), step.n.begin(), step.n.end());
-  need(in[0]->type != Type::Bool, "bools");
+  need(in[0]->type != Type::Bool && count(in[0]->shape) > 0, "elements");
   return all_true(interpret(reduce, in).shape, in);
 }
 
