@@ -6,6 +6,7 @@
 #include "core/base/error.h"
 #include "multi/collective.h"
 #include "multi/mesh_names.h"
+#include "multi/parts.h"
 
 namespace tinyshard {
 namespace {
@@ -23,7 +24,6 @@ UOp slice_node(const UOp& x, const Mesh& mesh, int axis, int dim, int64_t parts)
   return UOp::make(Op::ShardSlice, x.dtype(), {x}, Dims{dim, axis, parts}, mesh.payload());
 }
 
-Dims behind_first(DimSpan shape) { return {shape.begin() + 1, shape.end()}; }
 Dims behind_one(DimSpan shape) {
   Dims out{1};
   out.insert(out.end(), shape.begin(), shape.end());
@@ -139,26 +139,6 @@ UOp all_reduced(const UOp& x, const Mesh& mesh, int axis, ReduceOp op) {
 UOp reduce_scattered(const UOp& x, const Mesh& mesh, int axis, ReduceOp op) {
   return collective_node(x, mesh,
                          collective_ints(CollectiveOp::ReduceScatter, op, mesh, axis, true, false));
-}
-
-UOp parts_first(const UOp& x, int dim, int64_t parts) {
-  Dims shape(x.shape().begin(), x.shape().end()), order{dim};
-  shape[size_t(dim)] /= parts;
-  shape.insert(shape.begin() + dim, parts);
-  for (int i = 0; i < int(shape.size()); ++i) {
-    if (i != dim) order.push_back(i);
-  }
-  return permute(reshape(x, shape), order);
-}
-
-UOp parts_joined(const UOp& x, int dim) {
-  Dims shape = behind_first(x.shape()), order;
-  for (int i = 0; i < int(shape.size()); ++i) {
-    if (i == dim) order.push_back(0);
-    order.push_back(i + 1);
-  }
-  shape[size_t(dim)] *= x.shape()[0];
-  return reshape(permute(x, order), shape);
 }
 
 UOp part_of_sum(const UOp& x, const Mesh& mesh, int axis, int dim, ReduceOp op) {

@@ -65,9 +65,6 @@ UOp all_reduced(const UOp& x, const Mesh& mesh, int axis, ReduceOp op);
 UOp reduce_scattered(const UOp& x, const Mesh& mesh, int axis, ReduceOp op);
 // x reduced, of which device i gets part i along `dim`, which the axis divides.
 UOp part_of_sum(const UOp& x, const Mesh& mesh, int axis, int dim, ReduceOp op);
-// x [.., P k, ..] -> [P, .., k, ..], and back.
-UOp parts_first(const UOp& x, int dim, int64_t parts);
-UOp parts_joined(const UOp& x, int dim);
 // x [devices on the axis, ...]: row i goes to device i; row i of the result came from device i.
 UOp swapped(const UOp& x, const Mesh& mesh, int axis);
 // x goes from device to device, as pairs (from, to) say, of which no two have the same sender or

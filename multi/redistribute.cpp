@@ -13,46 +13,11 @@
 #include "multi/collective.h"
 #include "multi/grown.h"
 #include "multi/moves.h"
+#include "multi/parts.h"
 #include "multi/wire.h"
 
 namespace tinyshard {
 namespace {
-
-// [.., P * k, ..] -> [P, .., k, ..], padding the dim where it does not divide.
-UOp padded_parts_first(UOp x, int dim, int64_t parts) {
-  Dims shape(x.shape().begin(), x.shape().end());
-  int64_t part = (shape[dim] + parts - 1) / parts, missing = part * parts - shape[dim];
-  if (missing > 0) {
-    Dims lo_hi(2 * shape.size());
-    lo_hi[2 * dim + 1] = missing;
-    x = pad(x, lo_hi);
-  }
-  shape[dim] = part;
-  shape.insert(shape.begin() + dim, parts);
-  Dims order{dim};
-  for (int i = 0; i < int(shape.size()); ++i) {
-    if (i != dim) order.push_back(i);
-  }
-  return permute(reshape(x, shape), order);
-}
-
-// [P, .., k, ..] -> [.., P * k, ..], cut to `size`.
-UOp parts_joined(const UOp& x, int dim, int64_t size) {
-  Dims shape(x.shape().begin() + 1, x.shape().end());
-  Dims order;
-  for (int i = 0; i < int(shape.size()); ++i) {
-    if (i == dim) order.push_back(0);
-    order.push_back(i + 1);
-  }
-  UOp joined = permute(x, order);
-  shape[dim] *= x.shape()[0];
-  joined = reshape(joined, shape);
-  if (shape[dim] == size) return joined;
-  Dims lo_hi;
-  for (int64_t s : shape) lo_hi.insert(lo_hi.end(), {0, s});
-  lo_hi[2 * dim + 1] = size;
-  return shrink(joined, lo_hi);
-}
 
 // Size of `dim` when the placements of the axes below `axis` are applied.
 int64_t size_above(const LocalValue& v, DimSpan global, int dim, int axis) {
@@ -170,13 +135,13 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
     if (!move.op) {
       v.local = sliced(v.local, to.dim, a, parts);
     } else if (*move.op == CollectiveOp::ReduceScatter) {
-      UOp terms = padded_parts_first(to_wire(v.local, from.op), to.dim, parts);
+      UOp terms = parts_first(to_wire(v.local, from.op), to.dim, parts);
       v.local = from_wire(sent(terms, *move.op, true, false), v.local.dtype(), from.op);
     } else if (*move.op == CollectiveOp::AllReduce) {
       UOp terms = to_wire(v.local, from.op);
       v.local = from_wire(sent(terms, *move.op, false, false), v.local.dtype(), from.op);
     } else if (*move.op == CollectiveOp::AllToAll) {
-      UOp swapped = sent(padded_parts_first(v.local, to.dim, parts), *move.op, true, true);
+      UOp swapped = sent(parts_first(v.local, to.dim, parts), *move.op, true, true);
       v.local = parts_joined(swapped, from.dim, global[from.dim]);
     } else {
       UOp all = v.gather_on_use ? timed_gather(v.local, mesh, a, *v.gather_on_use, v.origin)

@@ -8,6 +8,7 @@
 #include "core/exec/state.h"
 #include "core/tensor/value_internal.h"
 #include "core/uop/sizes.h"
+#include "multi/parts.h"
 #include "multi/per_device.h"
 
 namespace tinyshard {
@@ -185,7 +186,9 @@ Tensor all_to_all(const Tensor& x, const std::string& axis, int64_t split_dim, i
   const int64_t concat = value::resolve_dim(concat_dim, v);
   need_divisible(v, split, over);
   const UOp parts = parts_first(v.node(), static_cast<int>(split), over.size());
-  return Tensor(parts_joined(swapped(parts, over.mesh, over.number), static_cast<int>(concat)));
+  const UOp arrived = swapped(parts, over.mesh, over.number);
+  const auto joined = static_cast<int>(concat);
+  return Tensor(parts_joined(arrived, joined, arrived.shape()[concat + 1] * over.size()));
 }
 
 Tensor collective_permute(const Tensor& x, const std::string& axis,

@@ -74,15 +74,17 @@ LocalValue exchanged(const UOp& x, const CollectiveArg& arg, const Mesh& mesh,
   const std::vector<Transfer> transfers = transfers_of(*x);
   if (arg.parts == 1) {  // a device alone sends to itself
     v.local = reshape(v.local, x.shape());
-  } else if (!transfers.empty()) {
-    v.local = exchange(v.local, mesh, arg.mesh_axis, transfers, x.shape()[0], v.origin);
-  } else {
-    const UOp sent = to_wire(v.local, arg.reduce);
-    const bool reduces = arg.op == CollectiveOp::ReduceScatter;
-    v.local = collective(reduces ? sent : v.local, arg.op, arg.reduce, mesh, arg.mesh_axis,
-                         arg.before, arg.after, v.origin);
-    if (reduces) v.local = from_wire(v.local, x.dtype(), arg.reduce);
+    return v;
   }
+  const bool reduces = arg.op == CollectiveOp::ReduceScatter;
+  const UOp terms = reduces ? to_wire(v.local, arg.reduce) : v.local;
+  const UOp arrived = transfers.empty()
+                          ? collective(terms, arg.op, arg.reduce, mesh, arg.mesh_axis, arg.before,
+                                       arg.after, v.origin)
+                          : exchange(terms, mesh, arg.mesh_axis, transfers, x.shape()[0], v.origin);
+  const std::string& by = origin_of(current_origin()).op;
+  set_about(arrived, fmt::format("{} of shard_map", by.empty() ? name(arg.op) : by));
+  v.local = reduces ? from_wire(arrived, x.dtype(), arg.reduce) : arrived;
   return v;
 }
 

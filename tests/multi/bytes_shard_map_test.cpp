@@ -67,5 +67,16 @@ TEST_F(ShardMapBytes, PartsGoStraightToTheirReceivers) {
   EXPECT_EQ(of([](Tensor t) { return reduce_scatter(t, "d", 1); }), int64_t(part * 7 / 8));
 }
 
+TEST_F(ShardMapBytes, PlansNameTheCollectiveAndItsLine) {
+  devices(8);
+  auto mapped =
+      shard_map(mesh(), [](Tensor t) { return shift(t, "d"); }, {.in = {kRows}, .out = {kRows}});
+  const PlanSummary plan = summarize(mapped(split({64, 64}, 0)));
+  ASSERT_EQ(plan.collective_items.size(), 1u);
+  EXPECT_EQ(plan.collective_items[0].purpose, "shift of shard_map");
+  EXPECT_EQ(plan.collective_items[0].axis, "d");
+  EXPECT_EQ(plan.collective_items[0].source.find("bytes_shard_map_test.cpp:"), 0u);
+}
+
 }  // namespace
 }  // namespace tinyshard

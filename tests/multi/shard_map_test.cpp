@@ -374,6 +374,21 @@ TEST_F(ShardMaps, TakeGradientsInside) {
   expect_close(of_weight, want_w.at, 1e-12, "weight");
 }
 
+// Gradients of gradients: of the cube of each element, and of the product with a shared weight.
+TEST_F(ShardMaps, HaveSecondDerivatives) {
+  const Mesh mesh({{"d", 4}});
+  const Tensor x = tensor_of(numbers(8, 3, 9)), w = tensor_of(numbers(1, 3, 10));
+  auto f = shard_map(mesh,
+                     [](Tensor rows, Tensor weight) {
+                       return all_reduce((rows * rows * rows * weight).sum(), "d");
+                     },
+                     {.in = {{{"d", Shard(0)}}, {}}, .out = {{}}});
+  const Tensor slope = f(x, w).gradient({x})[0];
+  const std::vector<Tensor> second = slope.sum().gradient({x, w});
+  expect_close(second[0], (x * w * 6).to_vector<double>(), 1e-12, "x");
+  expect_close(second[1], (x * x * 3).sum(0, true).to_vector<double>(), 1e-12, "w");
+}
+
 // Drawn as an ordinary value, so the same on all devices: it may be returned as Replicate.
 TEST_F(ShardMaps, DrawOneNumberForAll) {
   const Mesh mesh({{"d", 4}});
