@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "multi/collective.h"
 #include "multi/mesh_names.h"
 #include "multi/parts.h"
 
@@ -13,7 +12,7 @@ namespace {
 
 Dims collective_ints(CollectiveOp op, ReduceOp reduce, const Mesh& mesh, int axis, bool before,
                      bool after) {
-  return {int64_t(op), int64_t(reduce), axis, mesh.axes()[size_t(axis)].size, before, after};
+  return {int64_t(op), int64_t(reduce), -1 - axis, mesh.axes()[size_t(axis)].size, before, after};
 }
 
 UOp collective_node(const UOp& x, const Mesh& mesh, const Dims& arg) {
@@ -70,9 +69,18 @@ std::optional<PartArg> part_arg(const Node& x) {
   return PartArg{int(arg[0]), int(arg[1]), std::abs(arg[2]), arg[2] < 0};
 }
 
+std::optional<CollectiveArg> own_collective_arg(const Node& x) {
+  if (x.op != Op::Collective) return {};
+  CollectiveArg arg = collective_arg(x);
+  if (arg.mesh_axis >= 0) return {};
+  arg.mesh_axis = -1 - arg.mesh_axis;
+  return arg;
+}
+
 bool has_own_values(std::span<const UOp> order) {
-  return std::ranges::any_of(
-      order, [](const UOp& x) { return x.op() == Op::Collective || part_arg(*x).has_value(); });
+  return std::ranges::any_of(order, [](const UOp& x) {
+    return part_arg(*x).has_value() || own_collective_arg(*x).has_value();
+  });
 }
 
 OwnAxes OwnAxesOf::derived(const UOp& x) const {
@@ -98,9 +106,8 @@ OwnAxes OwnAxesOf::derived(const UOp& x) const {
   };
   if (std::optional<PartArg> part = part_arg(*x)) {
     set(part->axis, !part->whole);
-  } else if (x.op() == Op::Collective) {
-    const CollectiveArg arg = collective_arg(*x);
-    set(arg.mesh_axis, arg.op != CollectiveOp::AllReduce);
+  } else if (std::optional<CollectiveArg> arg = own_collective_arg(*x)) {
+    set(arg->mesh_axis, arg->op != CollectiveOp::AllReduce);
   }
   return own;
 }
@@ -165,7 +172,9 @@ UOp place_along(const Mesh& mesh, int axis) {
 
 UOp collective_gradient(const UOp& y, const UOp& g) {
   const Mesh mesh = Mesh::from_payload(y->payload);
-  const CollectiveArg arg = collective_arg(*y);
+  const std::optional<CollectiveArg> own = own_collective_arg(*y);
+  check_internal(own.has_value(), "gradients are taken of the user's graph");
+  const CollectiveArg& arg = *own;
   switch (arg.op) {
     case CollectiveOp::AllReduce:
       if (arg.reduce == ReduceOp::Sum) return g;

@@ -13,8 +13,9 @@
 // sources that are not are brought whole to all devices. The gradient of such a source is the sum of
 // what the devices give it (core/passes/gradient.cpp).
 //
-// The nodes are ShardSlice {dim, mesh axis, parts}, with -parts for whole_of, and Collectives, with
-// their mesh as payload. Nothing but the rewrite looks at them; its result has neither.
+// The nodes are ShardSlice {dim, mesh axis, parts}, with -parts for whole_of, and Collective, with -1
+// - axis for the mesh axis; both have their mesh as payload. So they are told from those that the
+// rewrite makes, of which its result has no others.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "core/uop/node_map.h"
+#include "multi/collective.h"
 #include "multi/mesh.h"
 
 namespace tinyshard {
@@ -59,6 +61,9 @@ struct PartArg {
   bool whole;  // whole_of
 };
 std::optional<PartArg> part_arg(const Node& x);  // nothing where x is neither
+
+// Of a Collective that is one of these; nothing where x is none.
+std::optional<CollectiveArg> own_collective_arg(const Node& x);
 
 UOp all_reduced(const UOp& x, const Mesh& mesh, int axis, ReduceOp op);
 // x [devices on the axis, ...] reduced, of which device i gets row i.

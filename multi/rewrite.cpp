@@ -95,7 +95,7 @@ class Rewriter {
 
   // Whether x belongs to the code of shard_map, which runs as it is written.
   bool follows_devices(const UOp& x) {
-    return per_device_ && (own_(x).axes != 0 || part_arg(*x) || x.op() == Op::Collective);
+    return per_device_ && (own_(x).axes != 0 || part_arg(*x) || own_collective_arg(*x));
   }
 
   static bool is_pending(const LocalValue& v) {

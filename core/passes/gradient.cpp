@@ -23,7 +23,6 @@
 #include "core/passes/gradient_rules.h"
 #include "core/passes/power.h"
 #include "core/uop/node_map.h"
-#include "multi/collective.h"
 #include "multi/per_device.h"
 
 namespace tinyshard {
@@ -285,8 +284,9 @@ class Walk {
       // Each device gives the gradient of its own part, and reads one of a whole.
       own.axes = part->whole ? own.axes | bit(part->axis) : own.axes & ~bit(part->axis);
       own.mesh = x->payload;
-    } else if (x.op() == Op::Collective && collective_arg(*x).op == CollectiveOp::AllReduce) {
-      own = {own.axes | bit(collective_arg(*x).mesh_axis), x->payload};
+    } else if (std::optional<CollectiveArg> arg = own_collective_arg(*x);
+               arg && arg->op == CollectiveOp::AllReduce) {
+      own = {own.axes | bit(arg->mesh_axis), x->payload};
     }
     own.axes &= ~own_(source).axes;
     return own;

@@ -16,6 +16,7 @@
 #include "core/passes/sorts.h"
 #include "core/passes/tidy.h"
 #include "core/passes/updates.h"
+#include "multi/per_device.h"
 #include "multi/rewrite.h"
 #include "multi/sparse_sums.h"
 
@@ -164,15 +165,17 @@ void verify(std::span<const UOp> roots, Stage stage) {
       need(x.dtype() == DType::I32 && is_unsigned_int(src[0].dtype()), x,
            "places of unsigned keys");
     if (x.op() == Op::Gather) need(is_int(src[1].dtype()), x, "the index is an integer");
+    const bool by_hand = part_arg(*x) || own_collective_arg(*x);
     if (stage != Stage::Global) {
       need(x.op() != Op::Redistribute, x, "left over after sharding");
       need(x.op() != Op::Identity, x, "a name of the user's graph");
     }
     if (stage == Stage::Global) {
-      // Code of shard_map has the mesh that it runs on (multi/per_device.h).
-      const bool by_hand = x.op() == Op::Collective || (x.op() == Op::ShardSlice && x->payload);
-      need(by_hand || (x.op() != Op::CopyIn && x.op() != Op::ShardSlice), x,
-           "local op in a global graph");
+      need(
+          by_hand || (x.op() != Op::Collective && x.op() != Op::CopyIn && x.op() != Op::ShardSlice),
+          x, "local op in a global graph");
+    } else {
+      need(!by_hand, x, "left over from shard_map");
     }
   }
 }

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "multi/collective.h"
 #include "multi/wire.h"
 
 namespace tinyshard {
@@ -93,11 +92,10 @@ LocalValue exchanged(const UOp& x, const CollectiveArg& arg, const Mesh& mesh,
 LocalValue own_value(const UOp& x, LocalValues& values, OwnAxesOf& own) {
   if (std::optional<PartArg> arg = part_arg(*x))
     return part(x, *arg, Mesh::from_payload(x->payload), values);
-  if (x.op() == Op::Collective) {
-    const CollectiveArg arg = collective_arg(*x);
+  if (std::optional<CollectiveArg> arg = own_collective_arg(*x)) {
     const Mesh mesh = Mesh::from_payload(x->payload);
-    return arg.op == CollectiveOp::AllReduce ? reduced(x, arg, mesh, values, own)
-                                             : exchanged(x, arg, mesh, values);
+    return arg->op == CollectiveOp::AllReduce ? reduced(x, *arg, mesh, values, own)
+                                              : exchanged(x, *arg, mesh, values);
   }
   const Mesh mesh = Mesh::from_payload(own(x).mesh);
   const Places everywhere(mesh.axes().size());
