@@ -207,28 +207,28 @@ void expert_parallel(const std::vector<Experts>& layers, const StateDict& tensor
                      const std::string& axis, const std::string& tensor_axis, Caller caller) {
   Call call("expert_parallel", caller);
   if (layers.empty()) fail("the model has no MixtureOfExperts");
-  mesh.axis(axis);  // checks the names
+  mesh.axis(axis);  // that there is one
   if (!tensor_axis.empty()) mesh.axis(tensor_axis);
-  if (tensor_axis == axis)
+  if (axis == tensor_axis)
     fail(fmt::format("\"{}\" cannot divide both experts and what each has", axis));
   std::set<const TensorState*> placed;
-  auto place = [&](const Tensor& t, const Sharding& where) {
+  auto move_to = [&](const Tensor& t, const Sharding& where) {
     if (placed.insert(t.state().get()).second) t.replace(t.shard_like(where));
+  };
+  auto divide_along = [&](const Tensor& t, int dim, const std::string& over, Sharding& where) {
+    const auto number = static_cast<size_t>(where.mesh.axis(over));
+    const MeshAxis& a = where.mesh.axes()[number];
+    if (t.shape(dim) % a.size != 0)
+      fail(fmt::format("dim {} of the weight {} does not divide among the {} devices of \"{}\"",
+                       dim, t.describe(), a.size, a.name));
+    where.placements[number] = Shard(dim);
   };
   auto divide = [&](const Tensor& t, int hidden_dim) {
     if (!t.defined()) return;
     Sharding where = place_on(mesh, "a weight of experts", t);
-    auto divide_dim = [&](int dim, const std::string& over) {
-      const auto along = static_cast<size_t>(where.mesh.axis(over));
-      const MeshAxis& a = where.mesh.axes()[along];
-      if (t.shape(dim) % a.size != 0)
-        fail(fmt::format("dim {} of the weight {} does not divide among the {} devices of \"{}\"",
-                         dim, t.describe(), a.size, a.name));
-      where.placements[along] = Shard(dim);
-    };
-    divide_dim(0, axis);
-    if (!tensor_axis.empty()) divide_dim(hidden_dim, tensor_axis);
-    place(t, where);
+    divide_along(t, 0, axis, where);
+    if (!tensor_axis.empty()) divide_along(t, hidden_dim, tensor_axis, where);
+    move_to(t, where);
   };
   for (const Experts& e : layers) {
     divide(e.up, 2);
@@ -236,7 +236,7 @@ void expert_parallel(const std::vector<Experts>& layers, const StateDict& tensor
     divide(e.down, 1);
   }
   for (const auto& [name, t] : tensors) {
-    if (!placed.contains(t.state().get())) place(t, place_on(mesh, name, t));
+    if (!placed.contains(t.state().get())) move_to(t, place_on(mesh, name, t));
   }
 }
 
