@@ -4,6 +4,7 @@
 //   mpirun -n 8 ./gpt2 --model 1558M --tokens fineweb.bin --batch 64 --accumulate 4
 //     --checkpoint-activations --shard-optimizer
 //   mpirun -n 8 ./gpt2 --model 1558M --tokens fineweb.bin --fsdp 4 --tp 2
+//   mpirun -n 8 ./gpt2 --model 1558M --tokens fineweb.bin --batch 32 --pp 4 --fsdp 2
 //   ./gpt2 --weights gpt2.safetensors --tokens book.bin --lr 3e-5
 //   ./gpt2 --plan --batch 64                             what a step takes, without a device
 //
@@ -184,8 +185,9 @@ void train(const Flags& f) {
   const bool first = world().rank == 0;
   std::ostream out(first && !f.quiet ? std::cout.rdbuf() : nullptr);
 
-  if (const int64_t parts = mesh.size() / f.tp; f.batch % parts != 0)
-    throw UserError(fmt::format("--batch {} does not divide among {} devices", f.batch, parts));
+  if (const int64_t parts = mesh.size() / f.tp / f.pp; f.batch % (parts * f.micro()) != 0)
+    throw UserError(fmt::format("--batch {} does not divide among {} devices{}", f.batch, parts,
+                                f.pp > 1 ? fmt::format(" in --micro-batches {}", f.micro()) : ""));
   const gpt2::Tokens tokens(f.plan ? "random" : f.tokens);
   const gpt2::Config config = config_of(f, tokens.vocabulary());
   set_default_float(promote(config.compute, DType::F32));
@@ -199,10 +201,10 @@ void train(const Flags& f) {
 
   Tensor::manual_seed(f.seed);
   const gpt2::Model model(config);
-  gpt2::divide(model, mesh, f);
+  std::optional<nn::Pipeline> stages = gpt2::divide(model, mesh, f);
   if (!f.weights.empty()) gpt2::load_weights(model, f.weights);
   gpt2::Optimizer optim(model, f);
-  gpt2::Step step(model, optim, mesh, f.accumulate);
+  gpt2::Step step(model, optim, mesh, f.accumulate, std::move(stages));
 
   int64_t parameters = 0;
   for (const Tensor& p : optim.params()) parameters += p.numel();
@@ -327,6 +329,11 @@ void add_options(CLI::App& app, Flags& f) {
       ->check(CLI::PositiveNumber);
   app.add_option("--tp", f.tp, "Devices among which each layer is divided")
       ->check(CLI::PositiveNumber);
+  app.add_option("--pp", f.pp, "Stages on devices of their own, with some of the layers each")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--micro-batches", f.micro_batches,
+                 "Parts in which a batch goes through the stages; 0: four for each")
+      ->check(CLI::NonNegativeNumber);
   group("Run");
   training::add_device_options(app, f.where);
   app.add_option("--eval-batches", f.eval_batches, "Batches of held-out tokens at the end")

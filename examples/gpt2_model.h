@@ -125,22 +125,36 @@ struct Model {
 
   // tokens is [batch, time]; the result scores the token that follows each: [batch, time, rows].
   Tensor operator()(const Tensor& tokens) const {
+    Tensor x = embedded(tokens);
+    for (const Block& block : h) x = through(block, x);
+    return scores(x);
+  }
+
+  // The parts of that, one after the other.
+  Tensor embedded(const Tensor& tokens) const {
     Tensor places = wpe.weight[Slice(0, tokens.shape(-1))];
-    Tensor x = (wte.weight.embedding(tokens) + places).cast(config.compute);
-    for (const Block& block : h)
-      x = config.checkpoint_activations ? nn::checkpoint_activations(block, x) : block(x);
+    return (wte.weight.embedding(tokens) + places).cast(config.compute);
+  }
+  Tensor through(const Block& block, const Tensor& x) const {
+    return config.checkpoint_activations ? nn::checkpoint_activations(block, x) : block(x);
+  }
+  Tensor scores(const Tensor& x) const {
     return ln_f(x).matmul(wte.weight.cast(config.compute).T());  // the head shares the table
   }
 
   // The mean over [batch, time + 1] tokens.
   Tensor loss(const Tensor& tokens) const {
-    Tensor scores = (*this)(tokens[{kEllipsis, Slice({}, -1)}]);
-    scores = scores.cast(promote(scores.dtype(), DType::F32));
+    return loss_of((*this)(without_last(tokens)), without_first(tokens));
+  }
+  static Tensor without_last(const Tensor& tokens) { return tokens[{kEllipsis, Slice({}, -1)}]; }
+  static Tensor without_first(const Tensor& tokens) { return tokens[{kEllipsis, Slice(1, {})}]; }
+  Tensor loss_of(const Tensor& all_scores, const Tensor& next) const {
+    Tensor scores = all_scores.cast(promote(all_scores.dtype(), DType::F32));
     if (config.rows() > config.vocabulary) {
       Tensor is_token = Tensor::arange(config.rows()) < config.vocabulary;
       scores = is_token.where(scores, -std::numeric_limits<double>::infinity());
     }
-    return scores.sparse_categorical_crossentropy(tokens[{kEllipsis, Slice(1, {})}]);
+    return scores.sparse_categorical_crossentropy(next);
   }
 };
 

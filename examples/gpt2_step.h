@@ -2,6 +2,7 @@
 // plans without a device.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tinyshard/tinyshard.h>
 #include <utility>
@@ -21,26 +22,46 @@ struct OptimizerFlags {
   bool shard_optimizer = false;
 };
 
-// Devices: "data" x "fsdp" x "model". Batches are divided over the first two, parameters over the
-// last two; "data" is what the others leave.
+// Devices: "data" x "pipe" x "fsdp" x "model". Batches are divided over the first and the third,
+// layers over the second, parameters over the last two; "data" is what the others leave.
 struct MeshFlags {
-  int64_t fsdp = 1, tp = 1;
+  int64_t fsdp = 1, tp = 1, pp = 1;
+  int64_t micro_batches = 0;  // of a batch that goes through stages; 0: four for each stage
+  int64_t micro() const { return micro_batches > 0 ? micro_batches : pp > 1 ? 4 * pp : 1; }
 };
 
 inline Mesh mesh_of(const MeshFlags& f) {
   const auto devices = int64_t(world().devices.size());
-  if (devices % f.fsdp != 0 || devices / f.fsdp % f.tp != 0)
-    throw UserError(
-        fmt::format("--fsdp {} x --tp {} does not divide {} devices", f.fsdp, f.tp, devices));
+  if (devices % f.fsdp != 0 || devices / f.fsdp % f.tp != 0 || devices / f.fsdp / f.tp % f.pp != 0)
+    throw UserError(fmt::format("--fsdp {} x --tp {} x --pp {} does not divide {} devices", f.fsdp,
+                                f.tp, f.pp, devices));
   std::vector<MeshAxis> axes{{"data", -1}};
+  if (f.pp > 1) axes.push_back({"pipe", f.pp});
   if (f.fsdp > 1) axes.push_back({"fsdp", f.fsdp});
   if (f.tp > 1) axes.push_back({"model", f.tp});
   return Mesh::world(axes);
 }
 
-// Places a model that has no values yet: no device ever holds more than its part.
-inline void divide(const Model& model, const Mesh& mesh, const MeshFlags& f) {
-  if (f.fsdp == 1 && f.tp == 1) nn::data_parallel(model, mesh, "data");
+// The model's parts in stages; it has to live as long.
+inline nn::Pipeline pipeline(const Model& model, const Mesh& mesh, const MeshFlags& f) {
+  std::vector<nn::PipelineStage> parts;
+  parts.emplace_back([&model](const Tensor& tokens) { return model.embedded(tokens); }, model.wte,
+                     model.wpe);
+  for (const Block& block : model.h)
+    parts.emplace_back([&](const Tensor& x) { return model.through(block, x); }, block);
+  parts.emplace_back([&model](const Tensor& x) { return model.scores(x); }, model.ln_f, model.wte);
+  return {mesh, "pipe", nn::join_stages(std::move(parts), f.pp), {.micro_batches = f.micro()}};
+}
+
+// Places a model that has no values yet: no device ever holds more than its part. The stages, where
+// there are some.
+inline std::optional<nn::Pipeline> divide(const Model& model, const Mesh& mesh,
+                                          const MeshFlags& f) {
+  std::optional<nn::Pipeline> stages;
+  if (f.pp > 1)
+    stages = pipeline(model, mesh, f);
+  else if (f.fsdp == 1 && f.tp == 1)
+    nn::data_parallel(model, mesh, "data");
   if (f.tp > 1) {
     // Each of them by itself, where it divides.
     const std::vector<int64_t> q_k_v(model.config.width % f.tp == 0 ? 3 : 0, 1);
@@ -53,6 +74,7 @@ inline void divide(const Model& model, const Mesh& mesh, const MeshFlags& f) {
          {.names = "wte", .split = Vocabulary}});
   }
   if (f.fsdp > 1) nn::fully_shard(model, mesh, "fsdp", {.blocks = "h.*"});
+  return stages;
 }
 
 // AdamW that decays matrices only, after clipping.
@@ -108,11 +130,13 @@ class Optimizer {
 // micro-batch and a captured update.
 class Step {
  public:
-  Step(const Model& model, Optimizer& optim, const Mesh& mesh, int64_t accumulate)
+  Step(const Model& model, Optimizer& optim, const Mesh& mesh, int64_t accumulate,
+       std::optional<nn::Pipeline> stages = {})
       : model_(model),
         optim_(optim),
         mesh_(mesh),
         accumulate_(accumulate),
+        stages_(std::move(stages)),
         sum_(optim.params()),
         total_(Tensor::zeros({}).shard(mesh).clone()) {}
 
@@ -142,29 +166,45 @@ class Step {
   }
 
   Tensor loss_of(const Tensor& batch) const {
-    std::vector<AxisPlacement> rows;
-    for (const MeshAxis& axis : mesh_.axes())
-      if (axis.name != "model") rows.emplace_back(axis.name, Shard(0));
-    return model_.loss(batch.shard(mesh_, rows));
+    const Tensor tokens = placed(batch);
+    if (!stages_) return model_.loss(tokens);
+    return stages_->loss(Model::without_last(tokens), Model::without_first(tokens), loss_);
   }
 
  private:
+  Tensor placed(const Tensor& batch) const {
+    std::vector<AxisPlacement> rows;
+    for (const MeshAxis& axis : mesh_.axes())
+      if (axis.name == "data" || axis.name == "fsdp") rows.emplace_back(axis.name, Shard(0));
+    return batch.shard(mesh_, rows);
+  }
+  Tensor backward(const Tensor& batch) const {
+    if (!stages_) return loss_of(batch).backward();
+    const Tensor tokens = placed(batch);
+    return stages_->backward(Model::without_last(tokens), Model::without_first(tokens), loss_);
+  }
+  // The norm of the gradients of all stages, beside the loss.
+  Tensor update_and_norm() {
+    Tensor norm = optim_.step();
+    return stages_ ? norm.shard(mesh_) : norm;
+  }
+
   Tensor whole(const Tensor& batch) {
     TrainingMode on;
     optim_.zero_grad();
-    Tensor loss = loss_of(batch).backward();
-    return stack({loss, optim_.step()});
+    Tensor loss = backward(batch);
+    return stack({loss, update_and_norm()});
   }
   void part(const Tensor& batch) {
     TrainingMode on;
     optim_.zero_grad();
-    total_ += loss_of(batch).backward();
+    total_ += backward(batch);
     sum_.add();
   }
   Tensor update() {
     TrainingMode on;
     sum_.take(1.0 / double(accumulate_));
-    Tensor result = stack({total_ / double(accumulate_), optim_.step()});
+    Tensor result = stack({total_ / double(accumulate_), update_and_norm()});
     total_.assign(0.0);
     return result;
   }
@@ -173,6 +213,10 @@ class Step {
   Optimizer& optim_;
   Mesh mesh_;
   int64_t accumulate_;
+  std::optional<nn::Pipeline> stages_;
+  nn::Pipeline::Loss loss_ = [this](const Tensor& scores, const Tensor& next) {
+    return model_.loss_of(scores, next);
+  };
   nn::GradientSum sum_;
   Tensor total_;  // of the losses of the parts
 

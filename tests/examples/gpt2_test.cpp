@@ -54,10 +54,14 @@ TEST_F(Gpt2, ParametersMayBeDividedOverDevices) {
        four + " --fsdp 2 --tp 2 --checkpoint-activations --batch 4 --accumulate 2"},
       {"data x fsdp, sharded optimizer", "", four + " --fsdp 2 --shard-optimizer"},
       {"data x tp", "", four + " --tp 2"},
+      {"pp", "", two + " --pp 2"},
+      {"pp x fsdp, in parts", "",
+       four + " --pp 2 --fsdp 2 --micro-batches 2 --batch 4 --accumulate 2"},
   };
 #ifdef MPIRUN_2
   layouts.push_back({"fsdp over ranks", std::string(MPIRUN_2) + " ", " --fsdp 2"});
   layouts.push_back({"fsdp x tp over ranks", std::string(MPIRUN_4) + " ", " --fsdp 2 --tp 2"});
+  layouts.push_back({"pp x tp over ranks", std::string(MPIRUN_4) + " ", " --pp 2 --tp 2"});
 #endif
   int run = 0;
   for (const Layout& l : layouts)
@@ -219,6 +223,8 @@ TEST_F(Gpt2, MistakesAreOneSentence) {
       {"--weights nowhere.safetensors", {"nowhere.safetensors"}},
       {"--batch 8 --devices CPU:0,CPU:1,CPU:2", {"8", "3"}},
       {"--devices CPU:0,CPU:1 --fsdp 4", {"--fsdp 4", "--tp 1", "2 devices"}},
+      {"--devices CPU:0,CPU:1 --pp 4", {"--pp 4", "2 devices"}},
+      {"--devices CPU:0,CPU:1 --pp 2 --micro-batches 3", {"--batch 8", "--micro-batches 3"}},
       {"--devices CPU:0,CPU:1 --tp 3", {"--tp 3", "2 devices"}},
       {"--width 30 --heads 4", {"30", "4"}},
       {"--dtype f12", {"f12"}},
