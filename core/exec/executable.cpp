@@ -433,6 +433,7 @@ void Executable::prepare(std::span<const Sharding> shardings, std::span<const Di
 
 // Copies the part of a replicated source that belongs to each device of the target.
 void Executable::copy(const Step& step) {
+  if (step.launches.empty()) return;  // the source may be on other ranks only
   const Item& item = *step.item;
   const auto [base, offset] = base_of(item.buffers[0]);
   Device& source = source_of(item);
