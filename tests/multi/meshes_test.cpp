@@ -108,6 +108,51 @@ TEST_F(Meshes, CapturedStepsMoveValues) {
   }
 }
 
+// A mesh at one place along an axis is the rest of it.
+TEST_F(Meshes, HaveParts) {
+  const Mesh mesh({{"a", 2}, {"b", 2}, {"c", 2}});
+  auto numbers = [](const Mesh& part) {
+    std::vector<int> list;
+    for (const DeviceRef& d : part.devices()) list.push_back(d.index);
+    return list;
+  };
+  EXPECT_EQ(mesh.at("a", 1).to_string(), "mesh(b=2, c=2)");
+  EXPECT_EQ(numbers(mesh.at("a", 1)), (std::vector<int>{4, 5, 6, 7}));
+  EXPECT_EQ(numbers(mesh.at("b", 0)), (std::vector<int>{0, 1, 4, 5}));
+  EXPECT_EQ(numbers(mesh.at("c", 1)), (std::vector<int>{1, 3, 5, 7}));
+  EXPECT_EQ(mesh.at("a", 1).at("c", 0).at("b", 1), Mesh::single(world().devices[6]));
+  for (int axis = 0; axis < 3; ++axis) {
+    const std::string& name = mesh.axes()[size_t(axis)].name;
+    for (int c : {0, 1}) EXPECT_EQ(mesh.axis_left_out(mesh.at(name, c)), axis);
+  }
+  EXPECT_EQ(mesh.axis_left_out(mesh), -1);
+  EXPECT_EQ(mesh.axis_left_out(mesh.at("a", 1).at("b", 0)), -1);
+  EXPECT_EQ(mesh.at("a", 0).axis_left_out(mesh), -1);
+  auto message = [](const std::function<void()>& f) { return test::message_of<UserError>(f); };
+  EXPECT_EQ(message([&] { mesh.at("c", 2); }),
+            "mesh(a=2, b=2, c=2) has 2 places along \"c\": 2 is none of them");
+  EXPECT_NE(message([&] { mesh.at("d", 0); }).find("no axis \"d\"; it has \"a\", \"b\", \"c\""),
+            std::string::npos);
+}
+
+// What lies whole along an axis stays where it is on the rest of the mesh, divided or not.
+TEST_F(Meshes, NothingTravelsToAPart) {
+  const Mesh mesh({{"a", 2}, {"b", 4}});
+  const Tensor x = Tensor::arange(48).reshape({8, 6}).cast(DType::F32).realize();
+  for (const std::vector<AxisPlacement>& place :
+       std::vector<std::vector<AxisPlacement>>{{}, {{"a", Shard(0)}}, {{"a", Shard(1)}}}) {
+    const Tensor there = x.shard(mesh, place).realize();
+    for (int b = 0; b < 4; ++b) {
+      const Tensor part = there.shard(mesh.at("b", b), place);
+      EXPECT_EQ(summarize(part).collective_bytes, 0);
+      EXPECT_EQ(part.to_vector<float>(), x.to_vector<float>());
+    }
+  }
+  // Divided along that axis, it has to come together.
+  const Tensor rows = x.shard(mesh, {{"b", Shard(0)}}).realize();
+  EXPECT_EQ(rows.shard(mesh.at("b", 2)).to_vector<float>(), x.to_vector<float>());
+}
+
 // Operands of one op do not move by themselves.
 TEST_F(Meshes, OperandsOnTwoMeshesAreAnError) {
   const std::vector<Place> all = places();

@@ -50,7 +50,10 @@ std::vector<Training> trainings() {
       model{{"pipe", 2}, {"model", 2}}, fsdp{{"pipe", 2}, {"fsdp", 2}};
   return {
       {.name = "AdamW", .optimizer = adam, .meshes = {four, data, model, fsdp}},
-      {.name = "AdamW, step by step", .optimizer = adam, .meshes = {}, .captured = false},
+      {.name = "LAMB, step by step",
+       .optimizer = made<LAMB>(LambOptions{.lr = 1e-2, .weight_decay = 0.1}),
+       .meshes = {},
+       .captured = false},
       {.name = "clipped SGD", .optimizer = sgd, .meshes = {data}, .clip = true},
       {.name = "accumulated, clipped, checkpointed Adam",
        .optimizer = made<Adam>(AdamOptions{.lr = 1e-2}),

@@ -12,6 +12,7 @@
 #include "core/exec/context.h"
 #include "core/exec/pipeline.h"
 #include "core/exec/state.h"
+#include "core/schedule/memory.h"
 #include "tests/message_of.h"
 
 namespace tinyshard {
@@ -80,6 +81,60 @@ TEST_F(Verify, FindsTwoValuesInOnePlace) {
   }
   s.buffers[size_t(results[1])].arena_offset = s.buffers[size_t(results[0])].arena_offset;
   EXPECT_COMPLAINT(s, "reads buffer", "has written buffer", "over it", "library dot");
+}
+
+// Devices have arenas of their own: what lies on others may have the same offset, on one of them not.
+TEST_F(Verify, KnowsWhichDevicesShareMemory) {
+  auto device = [](int rank, int index) { return DeviceRef{"CPU", rank, index}; };
+  auto pair = [](const DeviceRef& a, const DeviceRef& b) { return Mesh({{"x", 2}}, {a, b}); };
+  const Mesh left = pair(device(0, 0), device(0, 1)), right = pair(device(0, 2), device(1, 0)),
+             middle = pair(device(0, 1), device(0, 2)),
+             here = Mesh::single(device(DeviceRef::kHere, 0));
+  // Two values in the same bytes, both made before one is read.
+  auto in_one_place = [](const Mesh& one, const Mesh& other) {
+    Schedule s;
+    for (const Mesh& mesh : {one, other}) {
+      VirtualBuffer& b = s.buffers.emplace_back();
+      b.dtype = DType::F32;
+      b.shape = {16};
+      b.mesh = mesh;
+      b.arena_offset = 0;
+    }
+    s.arena_bytes = 64;
+    for (const bool reads : {false, true}) {
+      for (int b : {0, 1}) {
+        Item& item = s.items.emplace_back();
+        item.kind = Item::Kind::Copy;
+        item.mesh = s.buffers[size_t(b)].mesh;
+        (reads ? item.reads : item.writes) = item.buffers = {b};
+      }
+    }
+    return s;
+  };
+  EXPECT_EQ(complaint(in_one_place(left, right)), "");
+  EXPECT_COMPLAINT(in_one_place(left, left), "over it");
+  EXPECT_COMPLAINT(in_one_place(left, middle), "over it");
+  EXPECT_COMPLAINT(in_one_place(middle, right), "over it");
+  // A device of each process is that of every rank.
+  EXPECT_COMPLAINT(in_one_place(left, here), "over it");
+  EXPECT_COMPLAINT(in_one_place(right, here), "over it");
+  EXPECT_EQ(complaint(in_one_place(middle, here)), "");
+  // And so it is planned.
+  auto planned = [&](const Mesh& one, const Mesh& other) {
+    Schedule s = in_one_place(one, other);
+    plan_memory(s);
+    EXPECT_EQ(complaint(s), "");
+    return s;
+  };
+  EXPECT_EQ(planned(left, right).arena_bytes, 64);
+  EXPECT_EQ(planned(middle, here).arena_bytes, 64);
+  EXPECT_EQ(planned(right, here).arena_bytes, 128);
+  const Schedule s = planned(left, middle);
+  EXPECT_EQ(s.arena_bytes, 128);
+  const int64_t least = std::min(arena_bytes_on(s, device(0, 0)), arena_bytes_on(s, device(0, 2)));
+  EXPECT_EQ(least, 64);
+  EXPECT_EQ(arena_bytes_on(s, device(0, 1)), 128);
+  EXPECT_EQ(arena_bytes_on(s, device(1, 1)), 0);
 }
 
 TEST_F(Verify, FindsAReaderBeforeTheWriter) {
