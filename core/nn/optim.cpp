@@ -41,6 +41,9 @@ Optimizer::Optimizer(const char* name, const std::vector<Tensor>& tensors, doubl
                      tensors.size()));
   }
   if (rate < 0) fail(fmt::format("lr is {}; it must not be negative", rate));
+  const Mesh first = params_[0].sharding().mesh;
+  apart_ =
+      std::ranges::any_of(params_, [&](const Tensor& p) { return !(p.sharding().mesh == first); });
   lr = state_number(rate);
 }
 
@@ -65,20 +68,13 @@ Tensor Optimizer::state_like(const Tensor& parameter) const {
   return zeros.shard_like(place_of_state(parameter)).clone();
 }
 
-bool Optimizer::on_several_meshes() const {
-  const Mesh first = params_[0].sharding().mesh;
-  return std::ranges::any_of(params_,
-                             [&](const Tensor& p) { return !(p.sharding().mesh == first); });
-}
-
 Tensor Optimizer::state_number(double value) const {
-  const Mesh mesh = on_several_meshes() ? default_mesh() : params_[0].sharding().mesh;
+  const Mesh mesh = apart_ ? default_mesh() : params_[0].sharding().mesh;
   return Tensor::full({}, value, state_type(params_[0])).shard_like(replicated(mesh)).clone();
 }
 
 Tensor Optimizer::number_at(size_t i, const Tensor& number) const {
-  const Mesh mesh = params_[i].sharding().mesh;
-  return lr.sharding().mesh == mesh ? number : number.shard_like(replicated(mesh));
+  return apart_ ? number.shard_like(replicated(params_[i].sharding().mesh)) : number;
 }
 
 void Optimizer::zero_grad() const {
@@ -117,7 +113,6 @@ std::vector<Tensor> Optimizer::schedule_step(Caller caller) {
     fail("step() outside of training mode; put `TrainingMode on;` before the loss");
   begin_step();
   std::vector<Tensor> changed = params_;
-  const bool together = !on_several_meshes();
   for (size_t i = 0; i < params_.size(); ++i) {
     const Tensor& p = params_[i];
     Tensor gradient = p.grad();
@@ -127,7 +122,7 @@ std::vector<Tensor> Optimizer::schedule_step(Caller caller) {
           i, p.describe()));
     }
     Sharding home = p.sharding(), place = place_of_state(p);
-    if (together && !(lr.sharding().mesh == home.mesh)) {
+    if (!apart_ && !(lr.sharding().mesh == home.mesh)) {
       fail(
           fmt::format("parameter {} is on {}, the state on {}; make the optimizer after the "
                       "parameters were placed",

@@ -66,11 +66,11 @@ class Optimizer {
 
  private:
   Sharding place_of_state(const Tensor& parameter) const;
-  bool on_several_meshes() const;
 
   const char* name_;
   std::string shard_axis_;
   std::vector<Tensor> params_, others_;
+  bool apart_ = false;  // parameters lie on several meshes, numbers with each process
 };
 
 // --- momentum ------------------------------------------------------------------------------------
