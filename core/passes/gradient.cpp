@@ -28,10 +28,15 @@
 namespace tinyshard {
 namespace {
 
+// A power ends in a choice; the walk asks this of each source of each node, several times.
+std::optional<PowerOperands> power_of(const UOp& x) {
+  return x.op() == Op::Where ? power_operands(x) : std::nullopt;
+}
+
 // The sources that gradients go to: those of the node, but a power is one op with two.
-size_t source_count(const UOp& x) { return power_operands(x) ? 2 : x->sources; }
+size_t source_count(const UOp& x) { return power_of(x) ? 2 : x->sources; }
 const UOp& source_of(const UOp& x, size_t source) {
-  std::optional<PowerOperands> power = power_operands(x);
+  std::optional<PowerOperands> power = power_of(x);
   if (!power) return x.src(source);
   return source == 0 ? *power->base : *power->exponent;
 }
@@ -40,7 +45,7 @@ const UOp& source_of(const UOp& x, size_t source) {
 bool is_ordered_both_ways(const UOp& x) { return x.op() == Op::After && x->arguments > 0; }
 
 bool may_follow(const UOp& x, size_t source) {
-  if (power_operands(x)) return true;
+  if (power_of(x)) return true;
   if (x.op() == Op::After && source == 1 && !is_ordered_both_ways(x)) return false;
   const GradientRow& facts = gradient_row(x.op());
   bool wanted = facts.kind == GradientRow::Refuse || facts.kind == GradientRow::Recompute ||
@@ -136,7 +141,7 @@ class Walk {
       }
       for (size_t s = 0; s < source_count(x); ++s) {
         if (!leads(x, s)) continue;
-        if (std::optional<PowerOperands> power = power_operands(x)) {
+        if (std::optional<PowerOperands> power = power_of(x)) {
           give(x, source_of(x, s),
                s == 0 ? power_base_gradient(*power, e.gradient)
                       : power_exponent_gradient(*power, x, e.gradient));
@@ -176,7 +181,7 @@ class Walk {
   Entry& entry(const UOp& x) { return order_[place_.at(x)]; }
 
   bool follows(const UOp& x, size_t source) const {
-    return !is_end_.contains(x) && may_follow(x, source);
+    return (is_end_.size() == 0 || !is_end_.contains(x)) && may_follow(x, source);
   }
 
   bool leads(const UOp& x, size_t source) {

@@ -36,47 +36,26 @@ void check_size(DimSpan shape, DType dtype) {
                    to_string(shape)));
 }
 
-Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
+namespace {
+
+// Of the ops that make another shape of their first source's.
+Dims changed_shape(Op op, std::span<const UOp> src, DimSpan arg) {
   auto need = [&](bool holds, const char* why) {
     if (!holds) misfit(op, src, arg, why);
   };
-  const OpInfo& facts = info(op);
-  need(facts.arity < 0 || src.size() == static_cast<size_t>(facts.arity),
-       "wrong number of sources");
-  for (const UOp& s : src) need(bool(s), "null source");
-  if (facts.op_class == OpClass::Kernel) return {};
-  if (facts.op_class == OpClass::Elementwise) {
-    for (const UOp& s : src) need(std::ranges::equal(s.shape(), src[0].shape()), "shapes differ");
-    return copy(src[0].shape());
-  }
   Dims s = src.empty() ? Dims{} : copy(src[0].shape());
   switch (op) {
-    case Op::Const:
-    case Op::Buffer:
-      need(!arg.empty(), "argument missing");
-      return copy(arg.subspan(1));
-    case Op::Iota:
-      need(arg.size() == 1 && arg[0] >= 0, "length missing");
-      return copy(arg);
-    case Op::Reshape:
-      check_size(arg, src[0].dtype());
-      need(product(arg) == product(s), "number of elements differs");
-      return copy(arg);
-    case Op::Expand:
-      need(arg.size() == s.size(), "rank differs");
-      for (size_t i = 0; i < s.size(); ++i)
-        need(s[i] == arg[i] || s[i] == 1, "only a dim of size 1 expands");
-      return copy(arg);
     case Op::Permute: {
       need(arg.size() == s.size(), "rank differs");
-      Dims out;
+      const DimSpan from = src[0].shape();
       uint64_t seen = 0;
-      for (int64_t axis : arg) {
+      for (size_t i = 0; i < arg.size(); ++i) {
+        const int64_t axis = arg[i];
         need(axis >= 0 && axis < int64_t(s.size()) && !(seen >> axis & 1), "not a permutation");
         seen |= uint64_t{1} << axis;
-        out.push_back(s[axis]);
+        s[i] = from[size_t(axis)];
       }
-      return out;
+      return s;
     }
     case Op::Pad:
     case Op::Shrink:
@@ -96,9 +75,6 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       need(arg.size() == 3 && arg[0] < int64_t(s.size()), "axis, mesh axis and parts");
       // -parts: the value whose parts these are (multi/per_device.h)
       s[arg[0]] = arg[2] < 0 ? multiply_sizes(s[arg[0]], -arg[2]) : ceil_div(s[arg[0]], arg[2]);
-      return s;
-    case Op::Flip:
-      for (int64_t axis : arg) need(axis >= 0 && axis < int64_t(s.size()), "axis out of range");
       return s;
     case Op::Reduce:
       for (int64_t axis : arg.subspan(1)) {
@@ -200,11 +176,57 @@ Dims infer_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       if (arg.size() == 1 && arg[0] > 0) s.erase(s.begin());
       for (size_t i = 0; i + 2 < arg.size(); i += 3) s[arg[i]] = ceil_div(s[arg[i]], arg[i + 2]);
       return s;
-    case Op::Assign:
-      need(std::ranges::equal(s, src[1].shape()), "shapes differ");
-      return s;
     default:
       return s;
+  }
+}
+
+}  // namespace
+
+DimSpan infer_shape(Op op, std::span<const UOp> src, DimSpan arg, Dims& room) {
+  auto need = [&](bool holds, const char* why) {
+    if (!holds) misfit(op, src, arg, why);
+  };
+  const OpInfo& facts = info(op);
+  need(facts.arity < 0 || src.size() == static_cast<size_t>(facts.arity),
+       "wrong number of sources");
+  for (const UOp& s : src) need(bool(s), "null source");
+  if (facts.op_class == OpClass::Kernel) return {};
+  const DimSpan first = src.empty() ? DimSpan() : src[0].shape();
+  if (facts.op_class == OpClass::Elementwise) {
+    for (const UOp& s : src) need(std::ranges::equal(s.shape(), first), "shapes differ");
+    return first;
+  }
+  switch (op) {
+    case Op::Const:
+    case Op::Buffer:
+      need(!arg.empty(), "argument missing");
+      return arg.subspan(1);
+    case Op::Iota:
+      need(arg.size() == 1 && arg[0] >= 0, "length missing");
+      return arg;
+    case Op::Reshape:
+      check_size(arg, src[0].dtype());
+      need(product(arg) == product(first), "number of elements differs");
+      return arg;
+    case Op::Expand:
+      need(arg.size() == first.size(), "rank differs");
+      for (size_t i = 0; i < first.size(); ++i)
+        need(first[i] == arg[i] || first[i] == 1, "only a dim of size 1 expands");
+      return arg;
+    case Op::Flip:
+      for (int64_t axis : arg) need(axis >= 0 && axis < int64_t(first.size()), "axis out of range");
+      return first;
+    case Op::Identity:
+    case Op::Detach:
+    case Op::Contiguous:
+      return first;
+    case Op::Assign:
+      need(std::ranges::equal(first, src[1].shape()), "shapes differ");
+      return first;
+    default:
+      room = changed_shape(op, src, arg);
+      return room;
   }
 }
 

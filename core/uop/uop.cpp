@@ -53,10 +53,8 @@ class Interner {
 
   void release(const Node* first) {
     // Iterative, so that dropping a long chain does not overflow the stack.
-    std::vector<Node*> dying{const_cast<Node*>(first)};
-    while (!dying.empty()) {
-      Node* node = dying.back();
-      dying.pop_back();
+    std::vector<Node*> dying;
+    for (auto* node = const_cast<Node*>(first); node;) {
       {
         Shard& shard = shard_of(node->hash);
         std::lock_guard lock(shard.mutex);
@@ -71,6 +69,8 @@ class Interner {
       }
       node->~Node();
       ::operator delete(node);
+      node = dying.empty() ? nullptr : dying.back();
+      if (node) dying.pop_back();
     }
   }
 
@@ -122,7 +122,8 @@ class Interner {
 
   Node* create(Op op, DType dtype, std::span<const UOp> src, DimSpan arg,
                std::shared_ptr<const void> payload, uint64_t hash) {
-    Dims shape = infer_shape(op, src, arg);
+    Dims room;
+    const DimSpan shape = infer_shape(op, src, arg, room);
     if (!shape.empty()) check_size(shape, dtype);
     Bounds bounds = infer_bounds(op, dtype, src, arg);
     size_t bytes =
@@ -223,9 +224,12 @@ UOp UOp::with_src(std::span<const UOp> src) const {
 // --- constants -----------------------------------------------------------------------------------
 
 static UOp const_bits(DType dtype, int64_t bits, DimSpan shape) {
-  if (shape.empty()) return UOp::make(Op::Const, dtype, {}, DimSpan(&bits, 1));
-  Dims arg{bits};
-  arg.insert(arg.end(), shape.begin(), shape.end());
+  std::array<int64_t, 8> few{bits};
+  Dims many;
+  if (shape.size() >= few.size()) many.resize(shape.size() + 1, bits);
+  const std::span<int64_t> arg =
+      many.empty() ? std::span(few).first(shape.size() + 1) : std::span(many);
+  std::ranges::copy(shape, arg.begin() + 1);
   return UOp::make(Op::Const, dtype, {}, arg);
 }
 

@@ -1,5 +1,6 @@
 #include "core/uop/uop.h"
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -222,6 +223,17 @@ TEST(ConvArgs, GoThroughIntegers) {
   EXPECT_EQ(back.pad_high[0], 7);
   EXPECT_EQ(back.groups, 2);
   EXPECT_EQ(to_string(conv.shape()), "[9, 10, 11, 12]");
+}
+
+TEST(Constants, HaveShapesOfAnyRank) {
+  for (size_t rank : {0, 1, 7, 8, 9, 40}) {
+    Dims shape(rank, 1);
+    if (rank > 0) shape.back() = 3;
+    const UOp x = const_float(DType::F32, 2.5, shape);
+    EXPECT_TRUE(std::ranges::equal(x.shape(), shape)) << rank;
+    EXPECT_EQ(const_as_double(x), 2.5) << rank;
+    EXPECT_EQ(x, const_float(DType::F32, 2.5, shape)) << rank;
+  }
 }
 
 }  // namespace
