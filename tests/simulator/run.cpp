@@ -5,16 +5,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string_view>
-#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,6 +21,7 @@
 #include "core/nn/commits.h"
 #include "io/checkpoint.h"
 #include "tests/simulator/channel.h"
+#include "tests/simulator/folder.h"
 #include "tests/simulator/world.h"
 #include "transport/endpoint.h"
 #include "transport/formation.h"
@@ -42,25 +40,6 @@ constexpr Time kReportsKill = 1s;
 struct State {
   int64_t step = 0;
   uint64_t value = 0;  // in the place of all weights
-};
-
-// A folder of its own, in memory where there is such a file system; removed with all in it.
-struct Folder {
-  Folder() {
-    std::filesystem::path root = "/dev/shm";
-    if (::access(root.c_str(), W_OK) != 0) root = std::filesystem::temp_directory_path();
-    std::string name = (root / "tinyshard-simulator-XXXXXX").native();
-    if (::mkdtemp(name.data()) == nullptr)
-      throw UserError(fmt::format("{}: no folder can be made there", root.native()));
-    path = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::filesystem::path path;
 };
 
 uint64_t mix(uint64_t a, uint64_t b) { return Random(a * 31 + b).next(); }
@@ -141,7 +120,7 @@ class Job {
         break;
       case Fault::Stop:
         rank(p).stopped = true;
-        stopped_ = world_.now();
+        silenced_ = world_.now();
         world_.stop(p);
         world_.after(fault.back_in_time > 0ns ? s_.timeout + s_.patience + 1s : fault.lasts,
                      [this, p] { go_on(p); });
@@ -199,6 +178,14 @@ class Job {
   }
 
   void cut_for(int from, int to, Time lasts) {
+    silenced_ = world_.now();
+    for (const auto& [a, b] : broken_links_) {
+      for (int witness : {a, b}) {
+        for (int p = 0; p < s_.ranks && witness >= 0; ++p) {
+          if (can_tell(witness, p)) could_tell_.emplace(witness, p);
+        }
+      }
+    }
     broken_links_.emplace(from, to);
     world_.cut(from, to, true);
     world_.after(lasts, [this, from, to] { world_.cut(from, to, false); });
@@ -219,9 +206,9 @@ class Job {
     };
     if (struck(peer) || struck(p) || ranks_[size_t(peer)].ended) return true;
     // One that was stopped until just before the deadline looks like all others by then, and so does
-    // one that was stopped less than a second before, if it is not waited for itself.
+    // one that was stopped or cut off less than a second before, if it is not waited for itself.
     if (world_.now() - went_on_ < 200ms) return true;
-    if (s_.long_compute > 0ns && world_.now() - stopped_ < 1200ms) return true;
+    if (s_.long_compute > 0ns && world_.now() - silenced_ < 1200ms) return true;
     // Held up until the deadline, all come at once, and what the last one sent is still on its way.
     if (ranks_[size_t(peer)].finished &&
         std::ranges::any_of(ranks_, [](const Rank& r) { return r.stopped || r.slow; }))
@@ -235,7 +222,7 @@ class Job {
       const auto [a, b] = link;
       if (a != peer && b != peer) return false;
       const int witness = a == peer ? b : a;
-      return witness >= 0 && can_tell(witness, p);
+      return witness >= 0 && (can_tell(witness, p) || could_tell_.contains({witness, p}));
     });
   }
 
@@ -674,9 +661,10 @@ class Job {
   const bool with_log_;
   Outcome out_;
   std::set<std::pair<int, int>> broken_links_;  // ever; -1: the store's host
+  std::set<std::pair<int, int>> could_tell_;    // of broken links, before later ones were cut
   std::set<int> was_diverged_;
-  bool first_reform_ = true;            // is still to come
-  Time stopped_ = -2s, went_on_ = -2s;  // the last ones
+  bool first_reform_ = true;             // is still to come
+  Time silenced_ = -2s, went_on_ = -2s;  // the last ones
   std::map<uint32_t, std::vector<int>> formations_;
   std::map<uint32_t, std::pair<int64_t, uint64_t>> restored_;  // by formation: step and value
   std::map<int64_t, Committed> committed_;                     // by step
