@@ -89,7 +89,9 @@ def build_mutant(mutant, build, folder):
         source.write_text(pathlib.Path(PROGRAM).read_text())
     commands = {entry["file"]: entry["command"] for entry in json.loads((build / "compile_commands.json").read_text())}
     path = str((pathlib.Path.cwd() / source.relative_to(folder)))
-    compile_words = shlex.split(commands[path])
+    # Sources that are compiled together have the words of any other of their folder.
+    words = commands.get(path) or next(c for c in commands.values() if f" -o {mutant.file.split('/')[0]}/" in c)
+    compile_words = shlex.split(words)
     compile_words[compile_words.index("-o") + 1] = str(folder / "broken.o")
     compile_words[compile_words.index("-c") + 1] = str(source)
     subprocess.run([compile_words[0], "-w", f"-I{folder}", *compile_words[1:]], check=True, cwd=build)
