@@ -8,7 +8,8 @@ namespace tinyshard::nn {
 
 Sharding place_on(const Mesh& mesh, const std::string& name, const Tensor& t) {
   Sharding now = t.sharding();
-  if (now.mesh == mesh || mesh.axis_left_out(now.mesh) >= 0) return now;
+  const bool on_part = !now.mesh.axes().empty() && mesh.axis_left_out(now.mesh) >= 0;
+  if (now.mesh == mesh || on_part) return now;
   if (now.mesh.size() > 1)
     fail(fmt::format("{}, {}, lies on {}, not on {}", name, t.describe(), now.mesh.to_string(),
                      mesh.to_string()));

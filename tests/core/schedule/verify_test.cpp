@@ -105,6 +105,7 @@ TEST_F(Verify, KnowsWhichDevicesShareMemory) {
       for (int b : {0, 1}) {
         Item& item = s.items.emplace_back();
         item.kind = Item::Kind::Copy;
+        item.call.node = UOp::make(Op::Param, DType::F32, {}, Dims{b});
         item.mesh = s.buffers[size_t(b)].mesh;
         (reads ? item.reads : item.writes) = item.buffers = {b};
       }
