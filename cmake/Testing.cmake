@@ -36,7 +36,9 @@ function(tinyshard_test_flags target)
   target_link_libraries(${target} PRIVATE GTest::gtest)
   # What is tested is optimised fully; the tests around it would take half of a clean build. Nor are tests judged by the
   # sanitizer of undefined behaviour, whose checks take as long to compile as all else in them: that is for the library.
-  target_compile_options(${target} PRIVATE $<$<OR:$<CONFIG:Release>,$<BOOL:${TINYSHARD_SANITIZE}>>:-Og>)
+  if(TINYSHARD_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${target} PRIVATE -Og)
+  endif()
   if(TINYSHARD_SANITIZE MATCHES undefined)
     target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
   endif()

@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 #include "devices/cpu/gemm.h"
 #include "devices/cpu/onednn.h"
+#include "devices/cpu/program.h"
 
 namespace tinyshard {
 namespace {
@@ -91,9 +92,12 @@ namespace {
 // oneDNN 185 to 231, ours 165 to 228, PyTorch 165 to 203. Ours is ahead where c is thinner than a
 // vector (128 x 1024 -> 10: 105 against 65), and the only one for f64, f16 and views without unit
 // strides. oneDNN's sgemm has no vector gelu.
+//
+// Without AVX-512, oneDNN adds up the terms of an f32 element in another order where a thread has
+// other rows of c: results would depend on the number of threads. Ours never do.
 bool prefer_onednn(const MatmulSpec& s) {
   constexpr int64_t kThin = 16;
-  if (s.dtype == DType::F32 && s.n < kThin) return false;
+  if (s.dtype == DType::F32 && (s.n < kThin || host_target().vector_bits < 512)) return false;
   return s.activation != Activation::GeluTanh && onednn::supports(s);
 }
 

@@ -3,6 +3,7 @@
 // bytes than the acceptor signs, and the claim is never looked at.
 #include "transport/tcp/handshake.h"
 
+#include <bit>
 #include <cctype>
 #include <cstring>
 #include <span>
@@ -74,8 +75,7 @@ Connector::Connector(const Secret& secret, int rank) : secret_(secret), hello_()
 }
 
 std::optional<OtherVersion> Connector::other_version(const Challenge& challenge) {
-  OtherVersion other;
-  std::memcpy(&other, &challenge, sizeof(other));
+  const auto other = std::bit_cast<OtherVersion>(challenge);
   if (other.magic != kMagic) return std::nullopt;
   return other;
 }
