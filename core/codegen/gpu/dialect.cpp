@@ -1,3 +1,4 @@
+// Which dialect speaks for a target: a row for each maker. "nvptx64-nvidia-cuda" begins with "nvptx".
 #include "core/codegen/gpu/dialect.h"
 
 #include "core/base/error.h"
