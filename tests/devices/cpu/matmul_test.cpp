@@ -1,4 +1,5 @@
 // Matrix products of each library against double precision: layouts, batches, types, epilogues.
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -206,6 +207,37 @@ TEST(MatmulLibrary, ChoosesAProgramForEveryFloat) {
     EXPECT_EQ(library_program(s, 2), library_program(s, 2));
     expect_matches(s, *library_program(s, 2), 2);
     for (const auto& candidate : library_candidates(s, 2)) expect_matches(s, *candidate, 2);
+  }
+}
+
+// Whatever library is chosen: a job of several ranks, each with fewer threads, ends with the weights
+// of one process.
+TEST(MatmulLibrary, BitsDoNotDependOnThreads) {
+  std::vector<MatmulSpec> all = specs();
+  for (Order b : {Order::Row, Order::Column}) {
+    for (auto [m, k, n] : {std::array<int64_t, 3>{32, 24, 2},
+                           {32, 2, 24},
+                           {64, 784, 512},
+                           {37, 300, 130},
+                           {130, 300, 37},
+                           {48, 1100, 48}})
+      all.push_back(product(m, k, n, Order::Row, b));
+  }
+  for (DType dtype : {DType::F32, DType::F64, DType::F16, DType::BF16}) {
+    for (MatmulSpec s : all) {
+      s.dtype = s.out_dtype = dtype;
+      if (!library_supports(s)) continue;
+      Buffer a = Buffer::random(dtype, testing::a_span(s), 1);
+      Buffer b = Buffer::random(dtype, testing::b_span(s), 2);
+      Buffer once(dtype, testing::c_span(s));
+      ThreadPool pool(5);
+      library_program(s, 1)->run(a.data(), b.data(), once.data(), nullptr, pool);
+      for (int threads : {2, 3, 5}) {
+        Buffer threaded(dtype, testing::c_span(s));
+        library_program(s, threads)->run(a.data(), b.data(), threaded.data(), nullptr, pool);
+        EXPECT_EQ(once.bytes(), threaded.bytes()) << s.to_string() << ", " << threads << " threads";
+      }
+    }
   }
 }
 
