@@ -153,7 +153,7 @@ class Masks {
     if (n.op == Op::Add && (n.dtype == DType::I32 || n.dtype == DType::I64)) {
       for (int i : {0, 1}) {
         const KernelNode& moved = graph_[graph_.source(node, i)];
-        // One that comes with the call is another one at the next.
+        // A constant that comes with the call may be another one at the next call.
         const bool is_known = moved.op == Op::Const && moved.scalar < 0;
         auto at = is_known ? place(graph_.source(node, 1 - i)) : std::nullopt;
         constexpr int64_t kFar = 1 << 30;

@@ -14,7 +14,7 @@ namespace {
 
 // --- which stores share a nest -------------------------------------------------------------------
 
-// What is computed for `roots`.
+// The nodes that `roots` need, themselves among them.
 std::vector<char> needed_by(const Graph& graph, std::span<const int> roots) {
   std::vector<char> seen(graph.size());
   std::vector<int> stack(roots.begin(), roots.end());

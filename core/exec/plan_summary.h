@@ -17,7 +17,7 @@ struct CollectiveItem {
   std::string source;   // "train.cpp:21": the line that the value comes from; empty: not known
 };
 
-// What a plan holds on one device.
+// The memory that a plan takes on one device.
 struct DeviceMemory {
   std::string device;       // "CPU:1@3"
   int64_t held_bytes = 0;   // storages that live on

@@ -16,7 +16,7 @@
 namespace tinyshard::nn {
 namespace {
 
-// What each axis of a mesh does for the layer.
+// Each axis of a mesh, by what it does for the layer.
 struct Division {
   std::string expert, tensor;                   // axes by name; empty: none
   std::vector<AxisPlacement> tokens, up, down;  // of [groups, ...], of the weights

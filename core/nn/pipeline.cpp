@@ -294,7 +294,7 @@ class Pipeline::Pass {
     fail(text);
   }
 
-  // What the stage before made, on the devices of this one.
+  // The result of the stage before, moved to the devices of this one.
   UOp received(size_t stage, const Tensor& sent) {
     Work& w = work_[stage];
     if (!w.input) {

@@ -68,7 +68,7 @@ struct PipelineOptions {
 
 class Pipeline {
  public:
-  // What is wrong with the results of a micro-batch, by its targets: one number.
+  // The loss of a micro-batch by its targets: one number.
   using Loss = std::function<Tensor(const Tensor& result, const Tensor& targets)>;
 
   // A stage for each place along the axis. Puts the tensors of each on the devices of its place,

@@ -42,7 +42,7 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, bool enable_gqa) {
   }
 }
 
-// What each device does. Heads that share keys are rows below each other: [.., heads of k, n L, E].
+// The function that each device runs. Heads that share keys are rows below each other: [.., heads of k, n L, E].
 Tensor on_device(const Tensor& query, const Tensor& k, const Tensor& v, const std::string& axis,
                  bool is_causal) {
   const int64_t rows = query.shape(-2), columns = k.shape(-2), width = v.shape(-1);

@@ -81,7 +81,7 @@ enum LtPreferenceAttribute : int {
   X(matmul, "cublasLtMatmul",                                                                 \
     (LtHandle, LtMatmul, const void* alpha, const void* a, LtLayout, const void* b, LtLayout, \
      const void* beta, const void* c, LtLayout, void* d, LtLayout, const LtAlgorithm*,        \
-     void* workspace, size_t workspace_bytes, Stream))
+     void* workspace, size_t workspace_bytes, gpu::Stream))
 
 class CublasLt : public VendorLibrary {
  public:

@@ -136,7 +136,7 @@ enum class DnnReduce : int { Sum = 0, Max = 3 };
 #define TINYSHARD_CUDNN_FUNCTIONS(X)                                                              \
   X(create, "cudnnCreate", (DnnHandle*))                                                          \
   X(destroy, "cudnnDestroy", (DnnHandle))                                                         \
-  X(set_stream, "cudnnSetStream", (DnnHandle, Stream))                                            \
+  X(set_stream, "cudnnSetStream", (DnnHandle, gpu::Stream))                                       \
   X(create_descriptor, "cudnnBackendCreateDescriptor", (int kind, DnnDescriptor*))                \
   X(destroy_descriptor, "cudnnBackendDestroyDescriptor", (DnnDescriptor))                         \
   X(finalize, "cudnnBackendFinalize", (DnnDescriptor))                                            \

@@ -68,7 +68,7 @@ static_assert(TINYSHARD_GPU_FUNCTIONS(TINYSHARD_ONE) == TINYSHARD_CUDA_SYMBOLS(T
 
 // CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, ..._MULTIPROCESSOR_COUNT,
 // ..._COMPUTE_CAPABILITY_MAJOR and ..._MINOR
-constexpr Driver::Maker kMaker{
+constexpr gpu::Driver::Maker kMaker{
     .kind = "CUDA", .shared_per_block = 8, .multiprocessors = 16, .major = 75, .minor = 76};
 
 }  // namespace

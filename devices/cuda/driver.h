@@ -7,11 +7,9 @@
 
 namespace tinyshard::cuda {
 
-using namespace gpu;  // NOLINT(google-build-using-namespace): the executor's words are ours, too
-
 using LinkState = struct LinkStateTag*;
 
-// Name, exported symbol, parameters. All return a Result.
+// Name, exported symbol, parameters. All return a gpu::Result.
 #define TINYSHARD_CUDA_LINKER(X)                                          \
   X(link_create, "cuLinkCreate_v2", (unsigned, int*, void**, LinkState*)) \
   X(link_add, "cuLinkAddData_v2",                                         \
@@ -19,12 +17,12 @@ using LinkState = struct LinkStateTag*;
   X(link_complete, "cuLinkComplete", (LinkState, void**, size_t*))        \
   X(link_destroy, "cuLinkDestroy", (LinkState))
 
-class CudaDriver final : public Driver {
+class CudaDriver final : public gpu::Driver {
  public:
   // Opened and initialised at the first call; later calls return the same.
   static const CudaDriver& get();
 
-#define TINYSHARD_CUDA_MEMBER(name, symbol, parameters) Result(*name) parameters = nullptr;
+#define TINYSHARD_CUDA_MEMBER(name, symbol, parameters) gpu::Result(*name) parameters = nullptr;
   TINYSHARD_CUDA_LINKER(TINYSHARD_CUDA_MEMBER)
 #undef TINYSHARD_CUDA_MEMBER
 

@@ -12,6 +12,7 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/runtime/file_cache.h"
+#include "devices/cuda/executor.h"
 
 namespace tinyshard::cuda {
 namespace {

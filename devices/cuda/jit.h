@@ -17,7 +17,7 @@ std::shared_ptr<const std::string> machine_code(const char* ptx, std::string_vie
 
 // With the device's context current. `ptx` ends with a NUL. Throws DeviceError with the compiler's
 // log when the PTX is refused.
-Module load_ptx(const char* ptx, std::string_view capability, std::string_view device);
+gpu::Module load_ptx(const char* ptx, std::string_view capability, std::string_view device);
 
 // How many parameters the entry of a PTX text declares. -1 when it has no such entry.
 int count_parameters(std::string_view ptx, std::string_view entry);

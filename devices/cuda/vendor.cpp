@@ -1,6 +1,7 @@
 #include "devices/cuda/vendor.h"
 
 #include "devices/cuda/driver.h"
+#include "devices/cuda/executor.h"
 #include "devices/cuda/gpu_target.h"
 #include "devices/cuda/jit.h"
 #include "devices/cuda/library_calls.h"

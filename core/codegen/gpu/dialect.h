@@ -1,5 +1,5 @@
-// What the GPUs of one maker call what all GPUs do: LLVM has intrinsics and address spaces of its
-// own for each of them. The emitter, the arithmetic and the planner ask a dialect and name none.
+// A dialect holds the names that LLVM has for one maker's GPUs: intrinsics, address spaces, the width
+// of a warp. The emitter, the arithmetic and the planner ask a dialect and name none.
 // A further maker is one file with a subclass, and one row of dialect.cpp.
 //
 //   dialect.barrier(b)              NVIDIA: call void @llvm.nvvm.barrier0()

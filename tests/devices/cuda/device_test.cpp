@@ -165,7 +165,7 @@ TEST_F(CudaDevice, RecordingsReplayAndAreRebound) {
 // Work of the other queue that goes back and forth, as collectives do.
 TEST_F(CudaDevice, RecordedQueuesWaitForEachOtherAndForNoMoreThanThat) {
   const gpu::Driver& driver = cuda::CudaDriver::get();
-  auto other = static_cast<cuda::Stream>(gpu->native_queue(Queue::Communication));
+  auto other = static_cast<gpu::Stream>(gpu->native_queue(Queue::Communication));
   OnGpu<int32_t> a(*gpu, std::vector<int32_t>(100, 9)), b(*gpu, 100), c(*gpu, 100);
   auto program = gpu->load(twice_plus(100));
   void *to_b[] = {a.get(), b.get()}, *to_c[] = {b.get(), c.get()};
@@ -174,8 +174,8 @@ TEST_F(CudaDevice, RecordedQueuesWaitForEachOtherAndForNoMoreThanThat) {
   auto fill = [&](unsigned char value) {
     gpu->record(*there, Queue::Compute);
     gpu->wait(*there, Queue::Communication);
-    auto address = reinterpret_cast<cuda::Address>(a.get());
-    ASSERT_EQ(driver.fill_bytes(address, value, 400, other), cuda::kSuccess);
+    auto address = reinterpret_cast<gpu::Address>(a.get());
+    ASSERT_EQ(driver.fill_bytes(address, value, 400, other), gpu::kSuccess);
     gpu->record(*back, Queue::Communication);
   };
   constexpr int kFills = 20;
@@ -186,8 +186,8 @@ TEST_F(CudaDevice, RecordedQueuesWaitForEachOtherAndForNoMoreThanThat) {
   }
   size_t tips = 0;
   int status = 0;
-  driver.capture_info(static_cast<cuda::Stream>(gpu->native_queue(Queue::Compute)), &status,
-                      nullptr, nullptr, nullptr, nullptr, &tips);
+  driver.capture_info(static_cast<gpu::Stream>(gpu->native_queue(Queue::Compute)), &status, nullptr,
+                      nullptr, nullptr, nullptr, &tips);
   program->launch(to_b, &coordinate);  // of the last fill
   fill(0);                             // beside the next launch
   program->launch(to_c, &coordinate);
@@ -212,7 +212,7 @@ TEST_F(CudaDevice, RecordedStepsComeAfterWhatTheyAreToldAndNothingElse) {
     size_t count = 0;
     int status = 0;
     cuda::CudaDriver::get().capture_info(
-        static_cast<cuda::Stream>(gpu->native_queue(Queue::Compute)), &status, nullptr, nullptr,
+        static_cast<gpu::Stream>(gpu->native_queue(Queue::Compute)), &status, nullptr, nullptr,
         nullptr, nullptr, &count);
     return count;
   };
