@@ -260,6 +260,9 @@ void CostModel::choose_tile(Nest& nest) {
         shrunk = false;
         for (Scope& s : trial.scopes) {
           if (s.lanes * widest_ <= register_bytes_) continue;
+          // Lanes that take a fold's range whole are the order of its sum, which another kernel of the
+          // same fold must find again.
+          if (s.group >= 0 && s.lanes >= graph_.range(s.range).size) continue;
           s.lanes /= 2;
           shrunk = true;
         }
@@ -281,6 +284,8 @@ std::vector<int> CostModel::lane_options(const Nest& nest, int scope) const {
   int whole =
       static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(size, 4 * base))));
   if (size <= base) return {whole};
+  // A fold's lanes are the order of its sum: what else its kernel does may not choose between them.
+  if (size <= 4 * base && nest.scopes[scope].group >= 0) return {whole};
   if (size <= 4 * base) return {base, whole};
   return {base};
 }

@@ -392,6 +392,18 @@ static Plan plan_as_is(const Graph& graph, const Target& target) {
   return plan;
 }
 
+// Whether some fold is computed once for all values of one of the two loops. Were they merged, each
+// lane would compute it again, value after value, where another kernel of the same fold adds its
+// values side by side: the order of a sum must not depend on what else its kernel does.
+static bool splits_folds(const Graph& graph, const std::pair<int, int>& loops) {
+  for (int node = 0; node < graph.size(); ++node) {
+    const RangeSet varies = graph[node].varies;
+    if (graph[node].op != Op::Fold) continue;
+    if (((varies & bit(loops.first)) != 0) != ((varies & bit(loops.second)) != 0)) return true;
+  }
+  return false;
+}
+
 Plan make_plan(Graph& graph, const Target& target) {
   Plan plan = plan_as_is(graph, target);
   // A range that becomes the inner part of another one has no extent of its own any more.
@@ -413,6 +425,7 @@ Plan make_plan(Graph& graph, const Target& target) {
       };
       for (const auto& pair : trial.mergeable()) {
         if (trial.range(pair.first).fold != folds || limited & bit(pair.second)) continue;
+        if (!folds && splits_folds(trial, pair)) continue;
         if (!smallest || merged_size(pair) < merged_size(*smallest)) smallest = pair;
       }
       if (!smallest) break;
