@@ -1,3 +1,5 @@
+// Estimates the cycles of a nest and takes the cheapest lanes and tile. With registers of 8 floats,
+// y[i] = sum_k x[i, k] for k < 16 takes k whole (16 lanes) and tries tiles of 2 to 8 rows.
 #include "core/codegen/cost.h"
 
 #include <algorithm>
@@ -283,9 +285,9 @@ std::vector<int> CostModel::lane_options(const Nest& nest, int scope) const {
   int base = std::max(2, register_bytes_ / widest_item(nest, scope));
   int whole =
       static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(size, 4 * base))));
-  if (size <= base) return {whole};
-  // A fold's lanes are the order of its sum: what else its kernel does may not choose between them.
-  if (size <= 4 * base && nest.scopes[scope].group >= 0) return {whole};
+  // A fold's lanes are the order of its sum, which no estimate of its kernel's time may choose.
+  const bool fold = nest.scopes[scope].group >= 0;
+  if (size <= base || (fold && size <= 4 * base)) return {whole};
   if (size <= 4 * base) return {base, whole};
   return {base};
 }

@@ -323,13 +323,12 @@ std::vector<std::pair<int, int>> Graph::mergeable() const {
     if (own.empty) continue;
     for (int r : own.ranges) users[r] += mix(static_cast<uint64_t>(fold) + 1);
   }
-  // A fold that reads what the stores replace is complete before them, outside of the loops that it
-  // does not vary with: these stay apart from the loops around it.
-  std::vector<char> reads_replaced(nodes_.size(), 0);
+  // A fold stays outside of the loops that it does not vary with, and these apart from those around
+  // it. Merged, each lane would compute it again: value after value where another kernel of the same
+  // fold adds them side by side, which is another order of the sum; and after stores that may have
+  // replaced what the fold reads.
   for (int node = 0; node < size(); ++node) {
-    if (nodes_[node].op == Op::Load) reads_replaced[node] = aliased(slot(node));
-    for (int s : sources(node)) reads_replaced[node] |= reads_replaced[s];
-    if (nodes_[node].op != Op::Fold || !reads_replaced[node]) continue;
+    if (nodes_[node].op != Op::Fold) continue;
     for (int r : loops_) {
       if (nodes_[node].varies & bit(r)) users[r] += mix(~static_cast<uint64_t>(node));
     }

@@ -77,8 +77,8 @@ class Graph {
   const FoldRanges& fold_ranges(int fold) const { return fold_ranges_.at(fold); }
 
   // Pairs (outer, inner) of ranges that could be one range outer * size(inner) + inner: some access
-  // walks through both without a gap, and they occur in the same stores or folds, as they do in the
-  // folds that must be complete before those stores.
+  // walks through both without a gap, and they occur in the same stores or folds, and the same
+  // folds vary with both.
   std::vector<std::pair<int, int>> mergeable() const;
   // Whether merging such a pair leaves every index and every Fold a function of the merged range
   // alone, so that nothing divides.

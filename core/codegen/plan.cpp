@@ -1,3 +1,8 @@
+// From a Graph to a Plan: stores are grouped into nests, each nest becomes a tree of scopes, the cost
+// model gives it lanes and tiles, neighbouring ranges are merged where that is cheaper, and long
+// loops are cut into work items. For y[i, j] = x[i, j] / sum_k x[i, k]:
+//
+//   root - i - [group: k] - j     one nest; i is cut into items, k and j become lanes
 #include "core/codegen/plan.h"
 
 #include <algorithm>
@@ -392,18 +397,6 @@ static Plan plan_as_is(const Graph& graph, const Target& target) {
   return plan;
 }
 
-// Whether some fold is computed once for all values of one of the two loops. Were they merged, each
-// lane would compute it again, value after value, where another kernel of the same fold adds its
-// values side by side: the order of a sum must not depend on what else its kernel does.
-static bool splits_folds(const Graph& graph, const std::pair<int, int>& loops) {
-  for (int node = 0; node < graph.size(); ++node) {
-    const RangeSet varies = graph[node].varies;
-    if (graph[node].op != Op::Fold) continue;
-    if (((varies & bit(loops.first)) != 0) != ((varies & bit(loops.second)) != 0)) return true;
-  }
-  return false;
-}
-
 Plan make_plan(Graph& graph, const Target& target) {
   Plan plan = plan_as_is(graph, target);
   // A range that becomes the inner part of another one has no extent of its own any more.
@@ -425,7 +418,6 @@ Plan make_plan(Graph& graph, const Target& target) {
       };
       for (const auto& pair : trial.mergeable()) {
         if (trial.range(pair.first).fold != folds || limited & bit(pair.second)) continue;
-        if (!folds && splits_folds(trial, pair)) continue;
         if (!smallest || merged_size(pair) < merged_size(*smallest)) smallest = pair;
       }
       if (!smallest) break;
