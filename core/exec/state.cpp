@@ -451,10 +451,15 @@ UOp stored_node(const UOp& value) {
   return node->op() == Op::Buffer ? *node : UOp();
 }
 
-UOp without_first_storage(const UOp& value) {
-  bool first = value.op() == Op::Assign && value.src(0).op() == Op::Buffer &&
-               !Storage::of(*value.src(0))->allocated();
-  return first ? value.src(1) : value;
+UOp without_storage_left(const UOp& value, const UOp& old) {
+  if (value.op() == Op::Redistribute) {
+    UOp moved = without_storage_left(value.src(0), old);
+    return moved == value.src(0) ? value : place(moved, placement_of(*value));
+  }
+  const bool unwritten = value == old && value.op() == Op::Assign &&
+                         value.src(0).op() == Op::Buffer &&
+                         !Storage::of(*value.src(0))->allocated();
+  return unwritten ? value.src(1) : value;
 }
 
 UOp with_own_storage(const UOp& value) {

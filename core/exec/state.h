@@ -77,8 +77,10 @@ inline UOp share_stored(const UOp& buffer) {
 }
 // Gives a value a storage of its own: Assign(new buffer, value). Equal values become distinct.
 UOp with_own_storage(const UOp& value);
-// Strips Assign(a buffer without memory, v) to v; other values are returned as they are.
-UOp without_first_storage(const UOp& value);
+// `value`, which takes the place of a state's value `old`. Where it is `old` at another place and
+// `old` waits to be written to its first storage, it is made without that storage, which nothing
+// will need: Redistribute(Assign(a buffer without memory, v)) becomes Redistribute(v).
+UOp without_storage_left(const UOp& value, const UOp& old);
 
 // Where the value of a graph will live; runs the sharding rules, computes nothing.
 Sharding sharding_of(const UOp& value);

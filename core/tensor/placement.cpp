@@ -25,8 +25,7 @@ Tensor placed(const Tensor& x, const Sharding& asked) {
   const Sharding where =
       asked.has_parts() ? with_checked_parts(asked, x.shape(), x.describe()) : asked;
   value::note_placement(where);
-  // A parameter without a value yet needs no storage at the place that it leaves.
-  return Tensor(place(x.is_param() ? without_first_storage(x.uop()) : x.uop(), where));
+  return Tensor(place(x.uop(), where));
 }
 
 }  // namespace

@@ -301,7 +301,7 @@ Tensor Tensor::replace(const Tensor& value, Caller caller) const {
   if (value.shape() != shape() || value.dtype() != dtype()) {
     fail(fmt::format("the target is {}, the value is {}", describe(), value.describe()));
   }
-  const UOp& node = value.uop();
+  const UOp node = is_param() ? without_storage_left(value.uop(), uop()) : value.uop();
   // A parameter will be written over.
   if (is_param() && !has_storage(node))
     replace_value(*state_, with_own_storage(node));

@@ -261,6 +261,34 @@ TEST(Sharding, AViewIsDivided) {
   EXPECT_EQ(scalar.reshape({1, 1}).shard(device_names(3), 1).to_vector<float>()[0], 5);
 }
 
+// A parameter is known through its value elsewhere, computed already or not.
+TEST(Sharding, APartOfAParameterLeadsToItsGradient) {
+  TINYSHARD_NEED_DEVICES(2);
+  Runtime::shutdown();
+  Runtime::configure({.devices = device_names(2), .devices_per_rank = 0});
+  const std::vector<float> expected{3, 3, 3, 7, 7, 7};  // sums of the columns of x
+  for (bool computed : {true, false}) {
+    for (int way = 0; way < 5; ++way) {
+      SCOPED_TRACE(fmt::format("way {}, {}", way, computed ? "computed" : "not computed"));
+      Tensor::manual_seed(3);
+      Tensor w = Tensor::rand({2, 3}).is_param_(), other = Tensor::full({2, 3}, 1.0).is_param_();
+      if (computed) w.realize();
+      auto used = [&]() -> Tensor {
+        if (way < 2) return w.shard(device_names(2), way);
+        if (way == 2) return w.shard(device_names(2));
+        if (way == 3) return w.to(device_name(1)).to(device_name(0)).shard(device_names(2));
+        return w.replace(w.shard(device_names(2)).shard(device_names(2), 1));
+      }();
+      Tensor x = Tensor(std::vector<float>{1, 3, 2, 4}, {2, 2}).shard(device_names(2));
+      (x.matmul(used) + other.shard(device_names(2)) * x.sum(1, true)).sum().backward();
+      ASSERT_TRUE(w.grad().defined() && other.grad().defined());
+      EXPECT_EQ(w.grad().to_vector<float>(), expected);
+      Tensor::manual_seed(3);
+      EXPECT_EQ(w.to_vector<float>(), Tensor::rand({2, 3}).to_vector<float>());
+    }
+  }
+}
+
 TEST(Sharding, ToAndFromOneDevice) {
   TINYSHARD_NEED_DEVICES(2);
   Runtime::shutdown();

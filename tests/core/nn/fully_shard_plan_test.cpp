@@ -20,6 +20,13 @@ constexpr LlamaConfig k8B{.layers = 32,
                           .type = DType::BF16,
                           .checkpoint = true};
 
+// Of a processor. A sanitizer's checks take some four times as long, and are not what is measured.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kPlanningSeconds = 10;
+#else
+constexpr double kPlanningSeconds = 2;
+#endif
+
 struct Plan {
   PlanSummary summary;
   double seconds = 0;
@@ -90,7 +97,7 @@ TEST_F(FullyShardPlan, A8BLlamaSendsEachParameterThreeTimesAndHoldsItsPart) {
     // Two blocks, and the gradient of the head on its way: it is larger than two blocks.
     const double bound = 1.05 * (state / n) + 2 * size.block + size.head + activation;
     EXPECT_LE(double(p.summary.peak_bytes()), bound);
-    EXPECT_LT(p.seconds, 2);
+    EXPECT_LT(p.seconds, kPlanningSeconds);
     // Where parts are larger than that gradient, it does not count.
     if (n == 8) {
       EXPECT_LE(double(p.summary.peak_bytes()), bound - size.head);
