@@ -26,6 +26,9 @@ class Draft : public Choices {
   bool usable(int value) const { return !dead_.contains(value); }
   bool is_leaf(int value) const { return values_[size_t(value)].leaf >= 0; }
   const Leaf& leaf(int value) const { return leaves_[size_t(values_[size_t(value)].leaf)]; }
+  void make_parameter(int leaf) {
+    leaves_[size_t(values_[size_t(leaf)].leaf)].role = Role::Parameter;
+  }
   const Step& step(int value) const { return steps_[size_t(values_[size_t(value)].step)]; }
   int leaves() const { return int(leaves_.size()); }
   int steps() const { return int(steps_.size()); }

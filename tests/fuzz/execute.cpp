@@ -36,6 +36,7 @@ class Execution {
     for (const Leaf& leaf : p_.leaves) {
       leaves_.push_back(leaf.role == Role::Variable ? Tensor() : made(leaf, 0));
       if (leaf.role == Role::State) leaves_.back().realize();
+      if (leaf.role == Role::Parameter) leaves_.back().is_param_();  // computed when it is needed
     }
     for (size_t i = 0; i < p_.leaves.size(); ++i) {
       if (p_.leaves[i].role == Role::Argument) arguments_.push_back(i);
@@ -160,11 +161,38 @@ class Execution {
     Tensors outputs;
     for (int root : p_.roots) outputs.push_back(values[at[size_t(root)]]);
     if (!p_.targets.empty()) {
-      Tensors targets;
-      for (int target : p_.targets) targets.push_back(values[at[size_t(target)]]);
-      for (const Tensor& g : loss(outputs).gradient(targets)) outputs.push_back(g);
+      for (const Tensor& g : gradients(loss(outputs), values, at)) outputs.push_back(g);
     }
     return outputs;
+  }
+
+  // Those of parameters by backward(), those of all other targets by gradient().
+  Tensors gradients(const Tensor& loss, const Tensors& values,
+                    const std::vector<size_t>& at) const {
+    auto is_parameter = [&](int v) {
+      return p_.is_leaf(v) && p_.leaves[size_t(v)].role == Role::Parameter;
+    };
+    Tensors targets, out;
+    for (int target : p_.targets) {
+      if (!is_parameter(target)) targets.push_back(values[at[size_t(target)]]);
+    }
+    Tensors found = targets.empty() ? Tensors() : loss.gradient(targets);
+    if (targets.size() < p_.targets.size()) {
+      for (const Tensor& x : leaves_) {
+        if (x.defined() && x.is_param()) x.set_grad(Tensor());
+      }
+      loss.backward();
+    }
+    size_t next = 0;
+    for (int target : p_.targets) {
+      if (is_parameter(target)) {
+        const Tensor& parameter = leaves_[size_t(target)];
+        out.push_back(parameter.grad().defined() ? parameter.grad() : parameter.zeros_like());
+      } else {
+        out.push_back(found[next++]);
+      }
+    }
+    return out;
   }
 
   bool can_realize() const { return way_ != Way::Captured && p_.targets.empty(); }

@@ -76,6 +76,9 @@ void choose_targets(Draft& d) {
   d.shuffle(targets);
   if (targets.size() > 4) targets.resize(4);
   d.targets = targets;
+  for (int v : targets) {
+    if (d.is_leaf(v) && d.leaf(v).role == Role::Constant && d.chance(50)) d.make_parameter(v);
+  }
 }
 
 }  // namespace

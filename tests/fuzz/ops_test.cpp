@@ -54,7 +54,7 @@ const std::map<std::string, std::string> kNotDrawn = {
     {"dropout", "random"},
     // Called otherwise, or by others.
     {"gradient", "of the targets of a program"},
-    {"backward", "adds what gradient() returns to parameters: gradient_test.cpp"},
+    {"backward", "of the parameters among the targets of a program"},
     {"grad", "see backward"},
     {"set_grad", "see backward"},
     {"is_param", "see backward"},

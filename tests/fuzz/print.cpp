@@ -81,7 +81,9 @@ std::string to_cpp(const Program& p, const Finding& finding) {
     }
     if (leaf.role == Role::Argument) continue;
     out += fmt::format("  Tensor {} = {}{};\n", value_name(i), leaf_text(leaf, 0, placed),
-                       leaf.role == Role::State ? ".realize()" : "");
+                       leaf.role == Role::State       ? ".realize()"
+                       : leaf.role == Role::Parameter ? ".is_param_()"
+                                                      : "");
   }
   auto add_parameter = [&](int i, bool variable) {
     parameters += fmt::format("{}{} {}", parameters.empty() ? "" : ", ",
@@ -118,15 +120,31 @@ std::string to_cpp(const Program& p, const Finding& finding) {
   std::string roots;
   for (int root : p.roots) roots += (roots.empty() ? "" : ", ") + names[size_t(root)];
   if (!p.targets.empty()) {
-    std::string targets, loss;
-    for (int target : p.targets) targets += (targets.empty() ? "" : ", ") + names[size_t(target)];
+    std::string targets, parameters, loss;
+    for (int target : p.targets) {
+      const bool parameter =
+          p.is_leaf(target) && p.leaves[size_t(target)].role == Role::Parameter;
+      std::string& list = parameter ? parameters : targets;
+      list += (list.empty() ? "" : ", ") + names[size_t(target)] + (parameter ? ".grad()" : "");
+    }
     // The search weighs the roots' elements; with equal weights some failures do not show.
     for (int root : p.roots)
       loss += fmt::format(
           "{}({} * (Tensor::arange({}.numel()).reshape({}.shape()) * 0.7).sin()).sum()",
           loss.empty() ? "" : " + ", names[size_t(root)], names[size_t(root)], names[size_t(root)]);
     out += fmt::format("    Tensor loss = {};\n", loss);
-    out += fmt::format("    return loss.gradient({{{}}});\n  }};\n", targets);
+    // As the search does: parameters get theirs from backward(), other targets from gradient().
+    if (parameters.empty()) {
+      out += fmt::format("    return loss.gradient({{{}}});\n  }};\n", targets);
+    } else {
+      out += targets.empty()
+                 ? "    std::vector<Tensor> out;\n"
+                 : fmt::format("    std::vector<Tensor> out = loss.gradient({{{}}});\n", targets);
+      out += fmt::format(
+          "    loss.backward();\n    for (const Tensor& g : {{{}}}) out.push_back(g);\n"
+          "    return out;\n  }};\n",
+          parameters);
+    }
   } else {
     out += fmt::format("    return std::vector<Tensor>{{{}}};\n  }};\n", roots);
   }

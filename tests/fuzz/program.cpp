@@ -9,7 +9,7 @@
 namespace fuzz {
 namespace {
 
-constexpr const char* kRoles[] = {"constant", "arg", "state", "variable"};
+constexpr const char* kRoles[] = {"constant", "arg", "state", "variable", "parameter"};
 constexpr const char* kStyles[] = {"uniform", "whole", "wild", "index", "same", "range", "given"};
 
 template <class T>

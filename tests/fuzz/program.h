@@ -21,8 +21,8 @@ namespace fuzz {
 
 // Where a leaf comes from. Arguments have other values at each call of the program, and may be fed
 // back; states are made once and live on; constants are made once and never written; variables
-// are whole numbers of shape [].
-enum class Role : uint8_t { Constant, Argument, State, Variable };
+// are whole numbers of shape []. Parameters are constants whose gradient backward() leaves in them.
+enum class Role : uint8_t { Constant, Argument, State, Variable, Parameter };
 // Uniform: floats in [-2, 2), small integers. Whole: floats that are small integers, so that there
 // are ties. Wild: every bit pattern, NaN and infinities. Index: integers below `limit`.
 // Same: all elements are equal, written as Tensor::full. Range: Tensor::arange reshaped.
