@@ -3,8 +3,10 @@
 //
 //   Partial -> Shard(d)       reduce-scatter, where no other axis splits d
 //   Partial -> Replicate      all-reduce
-//   Shard(a) -> Shard(b)      all-to-all, where no other axis splits a or b
+//   Shard(a) -> Shard(b)      all-to-all, where no other axis splits a or b by then
 //   Shard(a) -> others        all-gather, and a slice afterwards for another shard
+//   two axes of one size      change placements: parts go from device (i, j) to device (j, i), where
+//                             no other axis splits their dims
 //   Replicate -> Shard(d)     a slice, which sends nothing; first, where no other axis splits d,
 //                             so that others send the part
 //
@@ -25,11 +27,35 @@ std::vector<Move> moves_between(const Mesh& mesh, const std::vector<Placement>& 
     if (mesh.axes()[size_t(a)].size == 1) now[a] = wanted[a];  // all placements are the same there
   }
   auto splits = [](const Placement& p, int dim) { return p.is_shard() && p.dim == dim; };
-  auto alone = [&](int axis, int dim) {  // no other axis splits this dim, before or after
+  std::vector<Move> moves;
+  // First, as each device sends at most its part, and the axes are done with.
+  auto others_split = [&](int a, int b, const Placement& p) {
+    for (int c = 0; c < axes; ++c) {
+      if (c != a && c != b && p.is_shard() && splits(now[c], p.dim)) return true;
+    }
+    return false;
+  };
+  for (int a = 0; a < axes; ++a) {
+    for (int b = a + 1; b < axes; ++b) {
+      const bool swaps = mesh.axes()[size_t(a)].size == mesh.axes()[size_t(b)].size &&
+                         !(now[a] == now[b]) && now[a] == wanted[b] && now[b] == wanted[a] &&
+                         !now[a].is_partial() && !now[b].is_partial();
+      if (!swaps || others_split(a, b, now[a]) || others_split(a, b, now[b])) continue;
+      moves.push_back({a, CollectiveOp::AllToAll, now[b], b});
+      std::swap(now[a], now[b]);
+    }
+  }
+  auto alone_now = [&](int axis, int dim) {  // no other axis splits this dim
     for (int a = 0; a < axes; ++a) {
-      if (a != axis && (splits(now[a], dim) || splits(wanted[a], dim))) return false;
+      if (a != axis && splits(now[a], dim)) return false;
     }
     return true;
+  };
+  auto alone = [&](int axis, int dim) {  // nor will one
+    for (int a = 0; a < axes; ++a) {
+      if (a != axis && splits(wanted[a], dim)) return false;
+    }
+    return alone_now(axis, dim);
   };
   // An outer axis changes only when no inner one is in the way.
   std::vector<bool> changes(axes);
@@ -42,7 +68,6 @@ std::vector<Move> moves_between(const Mesh& mesh, const std::vector<Placement>& 
       changes[b] = changes[b] || nested;
     }
   }
-  std::vector<Move> moves;
   auto add = [&](int axis, std::optional<CollectiveOp> op, Placement to) {
     moves.push_back({axis, op, to});
     now[axis] = to;
@@ -60,7 +85,7 @@ std::vector<Move> moves_between(const Mesh& mesh, const std::vector<Placement>& 
     } else if (source.is_partial() && !(to == source)) {
       add(a, CollectiveOp::AllReduce, Replicate);
     } else if (source.is_shard() && to.is_shard() && source.dim != to.dim && alone(a, to.dim) &&
-               alone(a, source.dim)) {
+               alone_now(a, source.dim)) {
       add(a, CollectiveOp::AllToAll, to);
     } else if (source.is_shard()) {
       add(a, CollectiveOp::AllGather, Replicate);
@@ -82,6 +107,11 @@ double bytes_moved(DType type, DimSpan global, const Mesh& mesh, const std::vect
     const auto parts = double(mesh.axes()[size_t(move.axis)].size);
     auto elements = [&] { return double(product(Sharding{mesh, now}.local_shape(global))); };
     const double before = elements();
+    if (move.swapped_with >= 0) {
+      bytes += before * double(itemsize(type));
+      std::swap(now[size_t(move.axis)], now[size_t(move.swapped_with)]);
+      continue;
+    }
     now[size_t(move.axis)] = move.to;
     if (!move.op) continue;
     const double after = elements();

@@ -3,6 +3,8 @@
 //
 //   f32[8, 8] on a mesh of 4, Shard(0) -> Shard(1)     one all-to-all, 3 of 4 parts of [2, 8]: 48 B
 //   Shard(0) -> Replicate                              one all-gather, [2, 8] to 3 others: 192 B
+//   of 2 x 2, {Shard(0), Shard(1)} -> {Shard(1), Shard(0)}   device (0, 1) gives its part, [4, 4], to
+//                                                      device (1, 0) and gets that one's: 64 B
 #pragma once
 #include <optional>
 #include <vector>
@@ -12,11 +14,13 @@
 
 namespace tinyshard {
 
-// Along one mesh axis the value becomes `to`, by a collective, or by a slice, which sends nothing.
+// Along one mesh axis the value becomes `to`, by a collective, or by a slice, which sends nothing;
+// or it changes placements with another axis, which becomes what this one was.
 struct Move {
   int axis = 0;
   std::optional<CollectiveOp> op;
   Placement to;
+  int swapped_with = -1;
 };
 
 // In the order in which they are done. What has to become Partial and is not has no way there and

@@ -14,6 +14,7 @@
 #include "multi/grown.h"
 #include "multi/moves.h"
 #include "multi/parts.h"
+#include "multi/relocation.h"
 #include "multi/wire.h"
 
 namespace tinyshard {
@@ -127,6 +128,11 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
   });
   for (const Move& move : moves_between(mesh, v.place, wanted)) {
     const int a = move.axis;
+    if (move.swapped_with >= 0) {
+      v.local = swapped_over(v.local, mesh, a, move.swapped_with);
+      std::swap(v.place[size_t(a)], v.place[size_t(move.swapped_with)]);
+      continue;
+    }
     const Placement from = v.place[size_t(a)], to = move.to;
     const int64_t parts = mesh.axes()[size_t(a)].size;
     auto sent = [&](const UOp& x, CollectiveOp op, bool before, bool after) {

@@ -52,6 +52,11 @@ UOp relocated(const UOp& x, const Mesh& from, const Mesh& to, bool copies) {
   return UOp::make(Op::CopyIn, x.dtype(), {sent}, Dims{times}, to.payload());
 }
 
+UOp swapped_over(const UOp& x, const Mesh& mesh, int axis, int other) {
+  const UOp sent = UOp::make(Op::Contiguous, x.dtype(), {on_its_mesh(x, mesh)});
+  return UOp::make(Op::CopyIn, x.dtype(), {sent}, Dims{axis, other}, mesh.payload());
+}
+
 int64_t most_receivers(const Mesh& from, const Mesh& to) {
   std::map<int, int64_t> receivers;
   int64_t most = 1;
@@ -78,6 +83,24 @@ Relocation relocation(const Mesh& from, const Mesh& to, bool copies) {
   }
   std::ranges::sort(result.pairs);
   return result;
+}
+
+Relocation relocation(const Node& x, const Mesh& from) {
+  // Whether the first dim of what is sent repeats it, for several devices each.
+  if (x.arguments == 1) return relocation(from, Mesh::from_payload(x.payload), x.arg()[0] != 0);
+  auto stride = [&](int64_t axis) {
+    int64_t n = 1;
+    for (size_t a = size_t(axis) + 1; a < from.axes().size(); ++a) n *= from.axes()[a].size;
+    return n;
+  };
+  const int64_t size = from.axes()[size_t(x.arg()[0])].size;
+  const int64_t a = stride(x.arg()[0]), b = stride(x.arg()[1]);
+  std::vector<DeviceRef> receivers;
+  for (int64_t p = 0; p < from.size(); ++p) {
+    const int64_t i = p / a % size, j = p / b % size;
+    receivers.push_back(from.devices()[size_t(p + (j - i) * a + (i - j) * b)]);
+  }
+  return relocation(from, Mesh(from.axes(), receivers), false);
 }
 
 }  // namespace tinyshard

@@ -3,6 +3,11 @@
 //   (CPU:0, CPU:1, CPU:2) to (CPU:2, CPU:0), part by part
 //     among CPU:0, CPU:1, CPU:2:  CPU:0 sends its part, number 0, to CPU:2, and receives number 1
 //     from CPU:1; part 2 stays behind
+//
+// Or among those of one mesh, so that two of its axes change places:
+//
+//   f32[8, 8] on 2 x 2, rows over the first axis and columns over the second, to columns over the
+//   first: device (0, 1), which has the upper right part, gives it to device (1, 0)
 #pragma once
 #include <utility>
 #include <vector>
@@ -16,9 +21,14 @@ namespace tinyshard {
 // of `to` gets it.
 UOp relocated(const UOp& x, const Mesh& from, const Mesh& to, bool copies);
 
-inline bool is_relocation(const Node& x) { return x.op == Op::CopyIn && x.arguments == 1; }
-// Whether the first dim of what is sent repeats it, for several devices each.
-inline bool sends_copies(const Node& relocation) { return relocation.arg()[0] != 0; }
+// Device (.., i, .., j, ..) of x's mesh gets the part of device (.., j, .., i, ..), by its places on
+// two axes of one size.
+UOp swapped_over(const UOp& x, const Mesh& mesh, int axis, int other);
+
+// {times}, or {axis, other}: copied_parts() come by three.
+inline bool is_relocation(const Node& x) {
+  return x.op == Op::CopyIn && (x.arguments == 1 || x.arguments == 2);
+}
 
 // Who sends to whom: places on one axis of all devices of both meshes.
 struct Relocation {
@@ -26,6 +36,8 @@ struct Relocation {
   std::vector<std::pair<int, int>> pairs;  // sender and receiver
 };
 Relocation relocation(const Mesh& from, const Mesh& to, bool copies);
+// That of a node for which is_relocation() holds, of a value on `from`.
+Relocation relocation(const Node& x, const Mesh& from);
 
 // Of a relocation of copies: to how many devices one device sends, itself included.
 int64_t most_receivers(const Mesh& from, const Mesh& to);

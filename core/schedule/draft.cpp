@@ -339,11 +339,11 @@ class Drafter {
     return item;
   }
 
-  // An exchange among the devices of both meshes. Each buffer is on one of them only.
+  // An exchange among the devices of both meshes, which may be one. Each buffer is on one of them.
   Item relocation_item(const UOp& x) {
     Item item = whole_buffers(x, Item::Kind::Collective);
-    const Relocation moves = relocation(state_.schedule.buffers[size_t(item.buffers[0])].mesh,
-                                        Mesh::from_payload(x->payload), sends_copies(*x));
+    const Relocation moves =
+        relocation(*x, state_.schedule.buffers[size_t(item.buffers[0])].mesh);
     item.mesh = moves.among;
     item.collective.op = CollectiveOp::AllToAll;
     item.collective.dtype = x.dtype();

@@ -1,6 +1,7 @@
 // A value of one mesh on another one: in another order or shape, of more or fewer devices, with
 // common devices and without.
 #include <functional>
+#include <random>
 #include <tinyshard/tinyshard.h>
 
 #include <fmt/format.h>
@@ -65,6 +66,42 @@ TEST_F(Meshes, MoveToEachOther) {
         EXPECT_EQ(here.to_vector<float>(), want) << from.name << " to " << to.name << " of " << n;
         EXPECT_EQ((there + there).shard(to.mesh(), to.place).to_vector<float>(), twice)
             << from.name << " to " << to.name << " of " << n;
+      }
+    }
+  }
+}
+
+// From any placement on a mesh to any other, of sizes that divide and that do not.
+TEST_F(Meshes, PlacementsOnOneMeshChange) {
+  using Axes = std::vector<MeshAxis>;
+  std::mt19937 random(11);
+  auto drawn = [&](const Axes& axes) {
+    std::vector<AxisPlacement> place;
+    for (const MeshAxis& a : axes)
+      place.emplace_back(a.name, random() % 3 == 0 ? Replicate : Shard(int(random() % 2)));
+    return place;
+  };
+  auto text = [](const std::vector<AxisPlacement>& place) {
+    std::string out;
+    for (const auto& [axis, p] : place) out += axis + " " + p.to_string() + ", ";
+    return out;
+  };
+  for (const Axes& axes : {Axes{{"a", 2}, {"b", 2}}, Axes{{"a", 2}, {"b", 4}},
+                           Axes{{"a", 2}, {"b", 2}, {"c", 2}}, Axes{{"a", 2}, {"b", 1}, {"c", 2}}}) {
+    Place place{"", axes, {}, {}};
+    int64_t count = 1;
+    for (const MeshAxis& a : axes) count *= a.size;
+    for (int i = 0; i < count; ++i) place.devices.push_back(int(count) - 1 - i);
+    const Mesh mesh = place.mesh();
+    for (const Dims& shape : {Dims{8, 8}, Dims{5, 7}}) {
+      const Tensor x = Tensor::arange(shape[0] * shape[1]).reshape(shape).realize();
+      const std::vector<int> want = x.to_vector<int>();
+      for (int i = 0; i < 30; ++i) {
+        const std::vector<AxisPlacement> from = drawn(axes), to = drawn(axes);
+        const Tensor there = x.shard(mesh, from).realize();
+        EXPECT_EQ(there.shard(mesh, to).realize().to_vector<int>(), want) << text(from) << "to " << text(to);
+        EXPECT_EQ((there.shard(mesh, to) * 2 - there.shard(mesh, to)).to_vector<int>(), want)
+            << text(from) << "to " << text(to);
       }
     }
   }

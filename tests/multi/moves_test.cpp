@@ -35,6 +35,21 @@ TEST_F(Moves, AreCountedAsTheyAreSent) {
   }
 }
 
+// Each device gives its part away once, and gets another.
+TEST_F(Moves, AxesOfOneSizeChangePlaces) {
+  devices(4, 4);
+  auto moved = [&](const std::vector<Placement>& from, const std::vector<Placement>& to) {
+    const std::vector<AxisPlacement> named{{"r", to[0]}, {"c", to[1]}};
+    return sent(stored({64, 64}, from).shard(mesh(), named));
+  };
+  EXPECT_EQ(moved({Shard(0), Shard(1)}, {Shard(1), Shard(0)}), 16 * 16 * 4);
+  EXPECT_EQ(moved({Shard(0), Replicate}, {Replicate, Shard(0)}), 16 * 64 * 4);
+  EXPECT_EQ(moved({Replicate, Shard(1)}, {Shard(1), Replicate}), 16 * 64 * 4);
+  // Of other sizes: parts are joined along one axis, and change along the other.
+  devices(2, 4);
+  EXPECT_LE(moved({Shard(0), Shard(1)}, {Shard(1), Shard(0)}), bound(32 * 16 * 4 * (3 + 2)));
+}
+
 TEST_F(Moves, OfPendingSumsToo) {
   for (int count : {2, 3, 4, 8}) {
     devices(count);
