@@ -151,6 +151,9 @@ class Rewriter {
       case Op::Attention:
       case Op::AttentionBackward:
         return attention(x, values_);
+      case Op::Unfold:
+      case Op::UnfoldBackward:
+        return unfolded(x, values_);
       case Op::Assign:
         return assign(x, values_);
       case Op::Redistribute:

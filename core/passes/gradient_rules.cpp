@@ -18,6 +18,7 @@
 #include "core/uop/args.h"
 #include "core/uop/node_map.h"
 #include "core/uop/sizes.h"
+#include "core/uop/unfold.h"
 #include "multi/mesh.h"
 #include "multi/per_device.h"
 
@@ -287,6 +288,16 @@ UOp conv_weight_rule(const UOp& y, const UOp& g, size_t source) {
                      : conv_op(Op::Conv, y, x, g, out);
 }
 
+UOp unfold_rule(const UOp& y, const UOp& g, size_t) {
+  UnfoldArg arg = unfold_arg(*y);
+  if (y.op() == Op::UnfoldBackward) {
+    arg.size = 0;
+    return unfold(g, arg);
+  }
+  arg.size = y.src(0).shape().back();
+  return unfold_backward(g, arg);
+}
+
 // The three gradients read the result and its statistics, so that a library needs no scores.
 UOp attention_rule(const UOp& y, const UOp& g, size_t source) {
   AttentionArg arg = attention_arg(*y);
@@ -459,6 +470,8 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::ConvBackwardWeight, Row::Follow, 0b11, conv_weight_rule},
     {Op::Attention, Row::Follow, 0b111, attention_or_spelled_rule},
     {Op::AttentionBackward, Row::Follow, 0b111111, spelled_rule},
+    {Op::Unfold, Row::Follow, 0b1, unfold_rule},
+    {Op::UnfoldBackward, Row::Follow, 0b1, unfold_rule},
     {Op::Contiguous, Row::Follow, 0b1, through},
     {Op::Detach, Row::Stop},
     {Op::ContiguousBackward, Row::Follow, 0b1, contiguous_rule},

@@ -16,6 +16,9 @@
 #include "core/passes/sorts.h"
 #include "core/passes/tidy.h"
 #include "core/passes/updates.h"
+#include "core/rewrite/pattern.h"
+#include "core/uop/args.h"
+#include "core/uop/unfold.h"
 #include "multi/per_device.h"
 #include "multi/rewrite.h"
 #include "multi/sparse_sums.h"
@@ -37,6 +40,15 @@ void shard_pass(PassContext& c) {
   }
   c.roots = std::move(local.roots);
   c.shardings = std::move(local.shardings);
+}
+
+// Each is spelled once it is known what of it a device has.
+void unfold_pass(PassContext& c) {
+  c.roots = rewrite_once(c.roots, [](const UOp& x) {
+    if (x.op() == Op::Unfold) return spelled_unfold(x.src(0), unfold_arg(*x));
+    if (x.op() == Op::UnfoldBackward) return spelled_unfold_backward(x.src(0), unfold_arg(*x));
+    return UOp();
+  });
 }
 
 void empties_pass(PassContext& c) { c.roots = fold_empties(c.roots); }
@@ -67,6 +79,7 @@ constexpr auto kPasses = std::to_array<Pass>({
     {"names", "tensors of equal values become one value", true, names_pass},
     {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
     {"shard", "global values become local ones; collectives appear", true, shard_pass},
+    {"unfold", "windows become views, and their sum back a sum of views", true, unfold_pass},
     {"empties", "what has no elements, or is made of nothing, becomes a constant", true,
      empties_pass},
     {"attention", "attention that no library takes becomes products and a softmax", true,

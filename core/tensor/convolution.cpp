@@ -6,6 +6,7 @@
 
 #include "core/base/sizes.h"
 #include "core/tensor/value_internal.h"
+#include "core/uop/unfold.h"
 
 namespace tinyshard {
 namespace value {
@@ -22,8 +23,7 @@ int64_t window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilat
 namespace {
 
 // One dim of n elements, the last, becomes [count, kernel] with out[o, j] = x[o * stride + j *
-// dilation]. Copies of x, each followed by nothing, are read as rows longer by `dilation`: every
-// row starts that much further into x.
+// dilation].
 Value windows_of_last(const Value& x, int64_t kernel, int64_t stride, int64_t dilation) {
   const int64_t n = x.shape().back();
   stride = std::min(stride, n + 1);  // one window, however much longer the step is
@@ -47,16 +47,7 @@ Value windows_of_last(const Value& x, int64_t kernel, int64_t stride, int64_t di
   }
   if (stride == kernel && dilation == 1)
     return reshape(cut_last(x, count * stride), shaped({count, kernel}));
-
-  Value line = padded_to(x, count * stride);
-  int64_t length = line.shape().back(), row = length + dilation;
-  int64_t copies = (kernel * row + length - 1) / length;
-  Value tiled = reshape(broadcast_to(unsqueeze(line, line.rank() - 1), shaped({copies, length})),
-                        shaped({copies * length}));
-  Value rows = reshape(cut_last(tiled, kernel * row), shaped({kernel, row}));
-  Value steps = reshape(cut_last(rows, count * stride), shaped({kernel, count, stride}));
-  Value picked = squeeze(cut_last(steps, 1), steps.rank() - 1);  // [.., kernel, count]
-  return move_axis(picked, picked.rank() - 2, picked.rank() - 1);
+  return unfold(x.node(), {kernel, stride, dilation});
 }
 
 }  // namespace

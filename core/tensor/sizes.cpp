@@ -212,6 +212,11 @@ class Inference {
           dims[d] = kPlain;
         }
         return dims;
+      case Op::Unfold:
+        need_plain(dims.size() - 1, "cut into windows");
+        dims.back() = kPlain;
+        dims.push_back(kPlain);
+        return dims;
       case Op::Reshape:
         return reshaped(x, from);
       case Op::Reduce:

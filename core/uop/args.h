@@ -36,6 +36,16 @@ struct ShardSliceArg {
 inline ShardSliceArg shard_slice_arg(const Node& x) { return {x.arg()[0], x.arg()[1], x.arg()[2]}; }
 inline Dims to_ints(const ShardSliceArg& a) { return {a.dim, a.mesh_axis, a.parts}; }
 
+// Unfold and UnfoldBackward: windows of `kernel` elements of the last dim, `dilation` apart, a window
+// every `stride`. `size`: of that dim, where windows are summed.
+struct UnfoldArg {
+  int64_t kernel, stride, dilation, size = 0;
+};
+inline UnfoldArg unfold_arg(const Node& x) {
+  return {x.arg()[0], x.arg()[1], x.arg()[2], x.arg()[3]};
+}
+inline Dims to_ints(const UnfoldArg& a) { return {a.kernel, a.stride, a.dilation, a.size}; }
+
 // CopyIn, of a value that lies on one device, onto a mesh: the parts that each device takes, one
 // after the other. Between meshes: multi/relocation.h.
 inline std::vector<ShardSliceArg> copied_parts(const Node& x) {

@@ -192,6 +192,8 @@ constexpr std::array<OpInfo, kOps> kTable = {{
     {Op::ConvBackwardWeight, "conv_backward_weight", 2, C::Reduction, T::SameAsFirst},
     {Op::Attention, "attention", -1, C::Reduction, T::Given},
     {Op::AttentionBackward, "attention_backward", -1, C::Reduction, T::SameAsFirst},
+    {Op::Unfold, "unfold", 1, C::Reduction, T::SameAsFirst},
+    {Op::UnfoldBackward, "unfold_backward", 1, C::Reduction, T::SameAsFirst},
     {Op::Contiguous, "contiguous", 1, C::Storage, T::SameAsFirst},
     {Op::Detach, "detach", 1, C::Storage, T::SameAsFirst},
     {Op::ContiguousBackward, "contiguous_backward", 1, C::Storage, T::SameAsFirst},

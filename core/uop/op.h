@@ -64,6 +64,8 @@ enum class Op : uint8_t {
   ConvBackwardWeight,
   Attention,
   AttentionBackward,
+  Unfold,
+  UnfoldBackward,
   // storage and gradient boundaries
   Contiguous,
   Detach,

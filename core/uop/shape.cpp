@@ -157,6 +157,24 @@ Dims changed_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       if (arg[3]) swap_heads(s);
       return s;
     }
+    case Op::Unfold:
+    case Op::UnfoldBackward: {
+      const bool back = op == Op::UnfoldBackward;
+      need(arg.size() == 4 && s.size() >= (back ? 2u : 1u), "kernel, stride, dilation, size");
+      const int64_t kernel = arg[0], reach = arg[2] * (kernel - 1) + 1;
+      need(kernel > 0 && arg[1] > 0 && arg[2] > 0, "kernel, stride and dilation are positive");
+      const int64_t n = back ? arg[3] : s.back();
+      const int64_t most = n < reach ? 0 : (n - reach) / arg[1] + 1;
+      if (back) {
+        need(s.back() == kernel && s[s.size() - 2] <= most, "the windows are not those of the size");
+        s.pop_back();
+        s.back() = n;
+      } else {
+        s.back() = most;
+        s.push_back(kernel);
+      }
+      return s;
+    }
     case Op::Collective:  // {CollectiveOp, ReduceOp, mesh axis, parts, has parts before, has parts
                           // after}, a broadcast's root, a timed gather's block, prefetch and
                           // keep, or an exchange's rows

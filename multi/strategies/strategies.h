@@ -18,6 +18,7 @@ LocalValue scatter_add(const UOp& x, LocalValues& values);
 LocalValue sort(const UOp& x, LocalValues& values);
 LocalValue dot(const UOp& x, LocalValues& values);
 LocalValue convolution(const UOp& x, LocalValues& values);  // and its gradients
+LocalValue unfolded(const UOp& x, LocalValues& values);     // and their sum back
 LocalValue attention(const UOp& x, LocalValues& values);    // and its gradient
 LocalValue buffer(const UOp& x, LocalValues& values);
 LocalValue assign(const UOp& x, LocalValues& values);

@@ -191,6 +191,24 @@ class Evaluator {
           return p;
         });
         break;
+      case Op::Unfold:
+        move([&](Place p) {
+          const int64_t within = p.back();
+          p.pop_back();
+          p.back() = p.back() * arg[1] + within * arg[2];
+          return p;
+        });
+        break;
+      case Op::UnfoldBackward: {
+        const DimSpan windows = x.src(0).shape();
+        each(windows, [&](const Place& place, int64_t at) {
+          Place to = place;
+          to.pop_back();
+          to.back() = to.back() * arg[1] + place.back() * arg[2];
+          out[offset(to, shape)] += src(0)[at];
+        });
+        break;
+      }
       case Op::Reduce: {
         auto op = ReduceOp(arg[0]);
         double first = op == ReduceOp::Sum    ? 0
