@@ -220,4 +220,12 @@ UOp window(const LocalValue& value, int dim, const Window& wanted) {
   return Exchange(value, dim, w).run();
 }
 
+Reading reading(int64_t rows, int64_t shift, int64_t reach, int64_t stride) {
+  // Windows shorter than their step may leave out the first rows; the window before begins there.
+  const int64_t first =
+      std::min(rounded_up(shift - reach, stride), rounded_down(shift, stride)) / stride;
+  const int64_t last = rounded_down(shift + rows - 1, stride) / stride;
+  return {first, last - first + 1, shift - first * stride, (last - first) * stride + reach + 1};
+}
+
 }  // namespace tinyshard

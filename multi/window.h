@@ -28,6 +28,21 @@ UOp window(const LocalValue& value, int dim, const Window& wanted);
 // Rows [start, start + rows) of a dim that is whole on each device, 0 outside of [low, high).
 UOp rows_of(const UOp& x, int dim, int64_t start, int64_t rows, int64_t low, int64_t high);
 
+// Windows that begin every `stride` rows and reach so many rows further: those that hold any of the
+// rows [shift, shift + rows).
+//
+//   reading(4, 1, 2, 2): rows 1 to 4 are in windows 0 (0 1 2), 1 (2 3 4) and 2 (4 5 6), which begin
+//   one row before the first of them and are 7 rows long together
+struct Reading {
+  int64_t first, windows, before, length;
+};
+Reading reading(int64_t rows, int64_t shift, int64_t reach, int64_t stride);
+
+inline int64_t rounded_up(int64_t n, int64_t to) {
+  return n < 0 ? n / to * to : (n + to - 1) / to * to;
+}
+inline int64_t rounded_down(int64_t n, int64_t to) { return -rounded_up(-n, to); }
+
 // The mesh axis that splits `dim`; -1 where none does, the outermost one of several.
 int axis_of(const LocalValue& value, int dim);
 

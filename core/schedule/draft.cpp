@@ -342,8 +342,7 @@ class Drafter {
   // An exchange among the devices of both meshes, which may be one. Each buffer is on one of them.
   Item relocation_item(const UOp& x) {
     Item item = whole_buffers(x, Item::Kind::Collective);
-    const Relocation moves =
-        relocation(*x, state_.schedule.buffers[size_t(item.buffers[0])].mesh);
+    const Relocation moves = relocation(*x, state_.schedule.buffers[size_t(item.buffers[0])].mesh);
     item.mesh = moves.among;
     item.collective.op = CollectiveOp::AllToAll;
     item.collective.dtype = x.dtype();

@@ -52,12 +52,18 @@ Value windows_of_last(const Value& x, int64_t kernel, int64_t stride, int64_t di
 
 }  // namespace
 
-Value windows(const Value& x, const Windows& w) {
+Value windows(const Value& x, const Windows& w, const Pairs& padding, const Scalar& value) {
   int64_t spatial = static_cast<int64_t>(w.kernel.size()), first = x.rank() - spatial;
   Value out = x;
   for (int64_t i = spatial - 1; i >= 0; --i) {
     // The dim goes last, and comes back as its count and, at the very end, its kernel.
     Value last = move_axis(out, first + i, out.rank() - 1);
+    if (!padding
+             .empty()) {  // right before its windows, which are shifted instead where it is split
+      Pairs around(last.rank(), {0, 0});
+      around.back() = padding[first + i];
+      last = pad(last, around, value);
+    }
     Value pair = windows_of_last(last, w.kernel[i], w.stride[i], w.dilation[i]);
     out = move_axis(pair, pair.rank() - 2, first + i);
   }

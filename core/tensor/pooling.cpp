@@ -67,9 +67,13 @@ Pool check(const Value& x, const Ints& size, const PoolOptions& options) {
   return pool;
 }
 
+// With what no maximum is in the padding.
+Value padded_windows(const Value& x, const Pool& pool) {
+  return value::windows(x, pool.windows, pool.padding, value::identity(ReduceOp::Max, x.dtype()));
+}
+
 Value max_of_windows(const Value& x, const Pool& pool) {
-  Value padded = value::pad(x, pool.padding, value::identity(ReduceOp::Max, x.dtype()));
-  return value::max(value::windows(padded, pool.windows), pool.kernel_axes);
+  return value::max(padded_windows(x, pool), pool.kernel_axes);
 }
 
 // The maximum of a window that lies in the padding alone has no place.
@@ -113,9 +117,8 @@ std::pair<Tensor, Tensor> Tensor::max_pool2d_with_indices(const Ints& kernel,
   int64_t n = product(spatial);
   Value from_end =
       value::broadcast_to(value::reshape(n - value::iota(n, DType::I32), line), x.shape());
-  Value windows = value::windows(
-      value::pad(x, pool.padding, value::identity(ReduceOp::Max, x.dtype())), pool.windows);
-  Value places = value::windows(value::pad(from_end, pool.padding), pool.windows);
+  Value windows = padded_windows(x, pool);
+  Value places = value::windows(from_end, pool.windows, pool.padding);
   Dims column = values.dims();
   column.insert(column.end(), pool.spatial, 1);
   Value at_maximum =
@@ -168,7 +171,7 @@ Tensor Tensor::avg_pool2d(const Ints& kernel, const PoolOptions& options, Caller
   Value x(*this);
   Pool pool = check(x, kernel, options);
   auto total = [&](const Value& v, const Pairs& padding) {
-    return value::sum(value::windows(value::pad(v, padding), pool.windows), pool.kernel_axes);
+    return value::sum(value::windows(v, pool.windows, padding), pool.kernel_axes);
   };
   // What counts: everything in a window that is not behind the end of the padded image.
   Pairs counted = value::spatial_padding(options.padding, pool.spatial);

@@ -181,7 +181,8 @@ Value at(const Value& x, std::span<const Index> index);
 struct Windows {
   Dims kernel, stride, dilation;
 };
-Value windows(const Value& x, const Windows& w);
+// Of the padded x, where there is padding: a pair for every dim, of which those before are 0.
+Value windows(const Value& x, const Windows& w, const Pairs& padding = {}, const Scalar& value = 0);
 int64_t window_reach(int64_t kernel, int64_t dilation);  // elements from the first to the last
 int64_t window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilation);
 

@@ -166,7 +166,8 @@ Dims changed_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       const int64_t n = back ? arg[3] : s.back();
       const int64_t most = n < reach ? 0 : (n - reach) / arg[1] + 1;
       if (back) {
-        need(s.back() == kernel && s[s.size() - 2] <= most, "the windows are not those of the size");
+        need(s.back() == kernel && s[s.size() - 2] <= most,
+             "the windows are not those of the size");
         s.pop_back();
         s.back() = n;
       } else {

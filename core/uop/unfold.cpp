@@ -67,8 +67,8 @@ UOp spelled_unfold(const UOp& x, const UnfoldArg& a) {
   UOp line = last_resized(x, r.line);
   UOp copies = expand(reshape(line, with_last(line, 1, {1, r.line})),
                       with_last(line, 1, {r.copies, r.line}));
-  UOp flat = last_resized(reshape(copies, with_last(copies, 2, {r.copies * r.line})),
-                          a.kernel * r.row);
+  UOp flat =
+      last_resized(reshape(copies, with_last(copies, 2, {r.copies * r.line})), a.kernel * r.row);
   UOp rows = last_resized(reshape(flat, with_last(flat, 1, {a.kernel, r.row})), count * a.stride);
   UOp steps = last_resized(reshape(rows, with_last(rows, 1, {count, a.stride})), 1);
   return swapped(reshape(steps, with_last(steps, 2, {count})));
@@ -81,8 +81,7 @@ UOp spelled_unfold_backward(const UOp& windows, const UnfoldArg& a) {
   UOp steps = swapped(windows);  // [.., kernel, count]
   steps = last_resized(reshape(steps, with_last(steps, 1, {count, 1})), a.stride);
   UOp rows = last_resized(reshape(steps, with_last(steps, 2, {count * a.stride})), r.row);
-  UOp flat = last_resized(reshape(rows, with_last(rows, 2, {a.kernel * r.row})),
-                          r.copies * r.line);
+  UOp flat = last_resized(reshape(rows, with_last(rows, 2, {a.kernel * r.row})), r.copies * r.line);
   UOp copies = reshape(flat, with_last(flat, 1, {r.copies, r.line}));
   UOp line = reduce(ReduceOp::Sum, copies, Dims{int64_t(copies.shape().size()) - 2});
   return last_resized(reshape(line, with_last(line, 2, {r.line})), a.size);

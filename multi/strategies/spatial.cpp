@@ -6,8 +6,9 @@
 //     from device 2, and convolves its 5 rows without padding
 //
 // The gradient of the weights reads the same rows beside its part of the output's gradient, and is
-// a pending sum. The gradient of the input reads rows of the output's gradient, a window of as many
-// rows where the stride is 1.
+// a pending sum. The gradient of the input reads rows of the output's gradient: with stride 2, rows
+// 4 to 7 of the input read rows 1 to 4 of it. Parts begin alike where the stride divides them: parts
+// of 3 rows are made as parts of 4, and rows move to where they belong.
 #include "multi/strategies/spatial.h"
 
 #include <algorithm>
@@ -57,18 +58,20 @@ std::optional<LocalValue> spatial_convolution(const UOp& x, const Mesh& mesh, Lo
   const int64_t reach = arg.dilation[s] * (kernel - 1);
   const int64_t result = of_weights ? shape_b[dim] : x.shape()[dim];
   if (devices == 1 || result < devices || shape_a[dim] < devices) return std::nullopt;
-  if (of_input && arg.stride[s] != 1) return std::nullopt;
 
   const std::vector<Placement> places = image_places(split, axis, space);
   a = redistribute(std::move(a), shape_a, mesh, places);
   b = redistribute(std::move(b), shape_b, mesh,
                    of_weights ? places : std::vector<Placement>(places.size()));
   const int64_t part = (result + devices - 1) / devices;
+  const int64_t stride = arg.stride[s], even = rounded_up(part, stride);
   if (of_input) {
-    a.local = window(a, int(dim), {part, arg.pad_low[s] - reach, part + reach, 0, shape_a[dim]});
-    arg.pad_low[s] = arg.pad_high[s] = reach;
+    const Reading read = reading(even, arg.pad_low[s], reach, stride);
+    a.local = window(a, int(dim), {even / stride, read.first, read.windows, 0, shape_a[dim]});
+    arg.pad_low[s] = read.before;
+    arg.pad_high[s] = std::max<int64_t>(read.length - even - read.before, 0);
   } else {
-    const int64_t step = part * arg.stride[s], rows = step - arg.stride[s] + reach + 1;
+    const int64_t step = part * stride, rows = step - stride + reach + 1;
     a.local = window(a, int(dim), {step, -arg.pad_low[s], rows, 0, shape_a[dim]});
     arg.pad_low[s] = arg.pad_high[s] = 0;
   }
@@ -82,9 +85,12 @@ std::optional<LocalValue> spatial_convolution(const UOp& x, const Mesh& mesh, Lo
       p = Partial();
     }
   }
-  const Dims local = Sharding{mesh, placed}.local_shape(x.shape());
+  Dims local = Sharding{mesh, placed}.local_shape(x.shape());
+  if (of_input) local[dim] = even;
   std::copy(local.begin(), local.end(), arg.result);
-  return LocalValue{UOp::make(x.op(), x.dtype(), {a.local, b.local}, to_ints(arg)), mesh, placed};
+  LocalValue made{UOp::make(x.op(), x.dtype(), {a.local, b.local}, to_ints(arg)), mesh, placed};
+  if (of_input && even != part) made.local = window(made, int(dim), {part, 0, part, 0, result});
+  return made;
 }
 
 }  // namespace tinyshard

@@ -5,83 +5,263 @@
 //     device 1 has rows 3 4 5 and makes windows 3, 4 and 5, of rows 3 to 7: it receives 6 and 7
 //   back, from 3 windows for each device to 3 rows
 //     device 1 has windows 3 4 5 and makes rows 3, 4 and 5, of windows 1 to 5: it receives 1 and 2
-#include <algorithm>
+//
+// Padding shifts windows, and cutting it off shifts what is summed back: rows are not brought to
+// padded parts first.
+#include "multi/strategies/unfold.h"
 
+#include <algorithm>
+#include <numeric>
+
+#include "core/base/error.h"
 #include "core/uop/unfold.h"
+#include "multi/device_number.h"
 #include "multi/strategies/strategies.h"
 #include "multi/window.h"
 
 namespace tinyshard {
 namespace {
 
-int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+struct Range {
+  int64_t first, size;  // rows
+};
 
-// Parts of windows, each made of rows that one device has.
-UOp windows_of_part(const LocalValue& v, int dim, int64_t part, int64_t size,
-                    const UnfoldArg& arg) {
-  const int64_t reach = arg.dilation * (arg.kernel - 1);
-  const UOp rows = window(
-      v, dim, {part * arg.stride, 0, (part - 1) * arg.stride + reach + 1, 0, size});
-  return unfold(rows, arg);
+// The value under a permutation: dim i of x is dim order[i] of it.
+UOp under_permute(const UOp& x, Dims& order) {
+  if (x.op() == Op::Permute) {
+    order.assign(x->arg().begin(), x->arg().end());
+    return x.src(0);
+  }
+  order.resize(x.shape().size());
+  std::iota(order.begin(), order.end(), 0);
+  return x;
 }
 
-// Parts of rows. Windows begin every `stride` rows, so that a part is first made of so many rows
-// that all parts begin alike.
-UOp rows_of_part(LocalValue v, int dim, int64_t part, int64_t windows, const UnfoldArg& arg) {
-  const int64_t even = rounded_up(part, arg.stride), reach = arg.dilation * (arg.kernel - 1);
-  const int64_t before = rounded_up(reach, arg.stride) / arg.stride;  // windows of earlier rows
-  const int64_t count = even / arg.stride + before;
-  v.local = window(v, dim, {even / arg.stride, -before, count, 0, windows});
-  UnfoldArg wide = arg;
-  wide.size = (count - 1) * arg.stride + std::max(reach + 1, arg.stride);
-  const UOp rows = unfold_backward(v.local, wide);
-  v.local = rows_of(rows, dim, before * arg.stride, even, 0, wide.size);
-  return even == part ? v.local : window(v, dim, {part, 0, part, 0, arg.size});
+LocalValue permuted(LocalValue v, const Dims& order) {
+  v.local = permute(v.local, order);
+  for (Placement& p : v.place) {
+    if (p.is_shard()) p.dim = int(std::ranges::find(order, p.dim) - order.begin());
+  }
+  return v;
+}
+
+// Views add zeros to each term of a sum, but not to those of a maximum.
+std::vector<Placement> with_terms_of_sums(std::vector<Placement> place) {
+  for (Placement& p : place) {
+    if (p.is_partial() && p.op != ReduceOp::Sum) p = Replicate;
+  }
+  return place;
+}
+
+// With the outermost of the axes that split `dim` as the only one, or none; inner ones cut their
+// parts afterwards.
+std::vector<Placement> divided_once(std::vector<Placement> place, int dim, bool divided) {
+  for (Placement& p : place) {
+    if (p.is_shard() && p.dim == dim && !std::exchange(divided, false)) p = Replicate;
+  }
+  return place;
+}
+
+int64_t devices_along(const LocalValue& v, int dim) {
+  const int axis = axis_of(v, dim);
+  return axis < 0 ? 1 : v.mesh->axes()[size_t(axis)].size;
+}
+
+// Whether x is another constant around a value than 0: where(padded trues, padded value, constant).
+bool is_filled_pad(const UOp& x) {
+  if (x.op() != Op::Where || x.src(1).op() != Op::Pad || !is_const(x.src(2))) return false;
+  const UOp& inside = x.src(0);
+  return inside.op() == Op::Pad && is_const(inside.src(0), 1) &&
+         std::ranges::equal(inside->arg(), x.src(1)->arg());
+}
+
+// Whether x is made of windows of another dim than `dim`, by views that leave `dim` as it is.
+bool shows_windows(const UOp& x, int dim) {
+  if (x.op() == Op::Permute) return shows_windows(x.src(0), int(x->arg()[size_t(dim)]));
+  if (x.op() == Op::Unfold) return dim < int(x.shape().size()) - 2;
+  const UOp& pad = is_filled_pad(x) ? x.src(1) : x;
+  return pad.op() == Op::Pad && pad.src(0).shape()[size_t(dim)] == pad.shape()[size_t(dim)] &&
+         shows_windows(pad.src(0), dim);
+}
+
+// The window of v, a device's part. Rows travel before windows of other dims copy their elements.
+UOp window_under_views(LocalValue v, int dim, const Window& wanted) {
+  const UOp x = v.local;
+  if (!shows_windows(x, dim)) return window(v, dim, wanted);
+  auto under = [&](const UOp& source) {
+    v.local = source;
+    return window_under_views(v, dim, wanted);
+  };
+  if (x.op() == Op::Permute) {
+    const auto order = x->arg();
+    v.local = x.src(0);
+    for (Placement& p : v.place) {
+      if (p.is_shard()) p.dim = int(order[size_t(p.dim)]);
+    }
+    return permute(window_under_views(v, int(order[size_t(dim)]), wanted), order);
+  }
+  if (x.op() == Op::Unfold) return unfold(under(x.src(0)), unfold_arg(*x));
+  if (x.op() == Op::Pad) return pad(under(x.src(0)), x->arg());
+  const UOp inner = under(x.src(1).src(0));
+  const UOp padded = pad(inner, x.src(1)->arg());
+  const UOp trues = reshaped_const(x.src(0).src(0), inner.shape());
+  return where(pad(trues, x.src(0)->arg()), padded, reshaped_const(x.src(2), padded.shape()));
+}
+
+// Rows that are rows first, first + 1, ... of a source, with `fill` where these are not in [low,
+// high); without one they are 0 there already.
+UOp filled(const UOp& x, int dim, const DeviceNumber& first, const Rows& rows, const UOp& fill) {
+  if (!fill) return x;
+  const UOp inside =
+      binary(Op::And, unary(Op::Not, rows_before(x.shape(), dim, DeviceNumber(rows.low) - first)),
+             rows_before(x.shape(), dim, DeviceNumber(rows.high) - first));
+  return where(inside, x, reshaped_const(fill, x.shape()));
+}
+
+// Windows of the last dim of `shape`, of which v has parts, after its rows moved as `rows` says and
+// were filled around.
+LocalValue windows_of(LocalValue v, DimSpan shape, const Rows& rows, const UOp& fill, int64_t count,
+                      const UnfoldArg& arg) {
+  const int dim = int(shape.size()) - 1;
+  const Mesh mesh = *v.mesh;
+  const std::vector<Placement> wanted = with_terms_of_sums(v.place);
+  const int64_t devices = devices_along(v, dim);
+  const bool divided = devices > 1 && count >= devices && product(shape) > 0;
+  const std::vector<Placement> once = divided_once(wanted, dim, divided);
+  v = redistribute(std::move(v), shape, mesh, once);
+  Dims result(shape.begin(), shape.end());
+  result.back() = count;
+  result.push_back(arg.kernel);
+  if (!divided) {
+    v.local = rows_of(v.local, dim, rows.shift, rows.size, rows.low, rows.high);
+    v.local = unfold(filled(v.local, dim, rows.shift, rows, fill), arg);
+    return {v.local, mesh, once};
+  }
+  const int64_t part = (count + devices - 1) / devices;
+  const int64_t reach = arg.dilation * (arg.kernel - 1);
+  const int64_t step = part * arg.stride;
+  v.local = window_under_views(
+      v, dim, {step, rows.shift, step - arg.stride + reach + 1, rows.low, rows.high});
+  const DeviceNumber first = DeviceNumber::coordinate(mesh, axis_of(v, dim)) * step + rows.shift;
+  v.local = unfold(filled(v.local, dim, first, rows, fill), arg);
+  return redistribute({v.local, mesh, once}, result, mesh, wanted);
+}
+
+// Rows of what windows of the dim before the last are summed to. Windows begin every `stride` rows:
+// each device first makes so many rows that all of them begin alike.
+LocalValue windows_summed(const UOp& x, const Range& range, LocalValues& values) {
+  const DimSpan shape = x.src(0).shape();
+  const int dim = int(shape.size()) - 2;
+  UnfoldArg arg = unfold_arg(*x);
+  LocalValue v = values.of(x.src(0));
+  const Mesh mesh = *v.mesh;
+  std::vector<Placement> wanted = with_terms_of_sums(v.place);
+  for (Placement& p : wanted) {
+    if (p.is_shard() && p.dim > dim) p = Replicate;  // a window is whole
+  }
+  const int64_t devices = devices_along(v, dim);
+  const bool divided = devices > 1 && range.size >= devices && product(shape) > 0;
+  const std::vector<Placement> once = divided_once(wanted, dim, divided);
+  v = redistribute(std::move(v), shape, mesh, once);
+  if (!divided) {
+    v.local = rows_of(unfold_backward(v.local, arg), dim, range.first, range.size, 0, arg.size);
+    return {v.local, mesh, once};
+  }
+  const int64_t part = (range.size + devices - 1) / devices, even = rounded_up(part, arg.stride);
+  const Reading read = reading(even, range.first, arg.dilation * (arg.kernel - 1), arg.stride);
+  v.local = window(v, dim, {even / arg.stride, read.first, read.windows, 0, shape[size_t(dim)]});
+  arg.size = std::max(read.length, read.before + even);
+  v.local = rows_of(unfold_backward(v.local, arg), dim, read.before, even, 0, arg.size);
+  if (even != part) v.local = window(v, dim, {part, 0, part, 0, range.size});
+  Dims result(shape.begin(), shape.end() - 1);
+  result.back() = range.size;
+  return redistribute({v.local, mesh, once}, result, mesh, wanted);
+}
+
+// Where a pad or a shrink moves rows along the split dim alone, windows are shifted in their place.
+std::optional<LocalValue> windows_of_padded(const UOp& x, LocalValues& values) {
+  Dims order;
+  UOp source, fill;
+  UOp moved = under_permute(x.src(0), order);
+  if (const UOp& padded = x.src(0); is_filled_pad(padded)) {
+    moved = padded.src(1);
+    fill = padded.src(2);
+  }
+  if (moved.op() != Op::Pad && moved.op() != Op::Shrink) return std::nullopt;
+  const std::vector<Rows> rows = rows_through(moved, source);
+  const int dim = int(order.back());
+  LocalValue v = values.of(source);
+  if (!v.mesh || is_const(v.local) || parts_of(v, dim) == 1) return std::nullopt;
+  for (int i = 0; i < int(rows.size()); ++i) {
+    const Rows& r = rows[size_t(i)];
+    if (i == dim || all_there(r, source.shape()[size_t(i)])) continue;
+    if (parts_of(v, i) > 1) return std::nullopt;
+  }
+  v = redistribute(v, source.shape(), *v.mesh, with_terms_of_sums(v.place));
+  Dims shape(source.shape().begin(), source.shape().end()), last;
+  for (int i = 0; i < int(rows.size()); ++i) {
+    const Rows& r = rows[size_t(i)];
+    if (i == dim || all_there(r, shape[size_t(i)])) continue;
+    if (fill) return std::nullopt;  // around other dims, too
+    v.local = rows_of(v.local, i, r.shift, r.size, r.low, r.high);
+    shape[size_t(i)] = r.size;
+  }
+  for (int64_t d : order) last.push_back(shape[size_t(d)]);
+  v = permuted({v.local, v.mesh, v.place}, order);
+  return windows_of(std::move(v), last, rows[size_t(dim)], fill, x.shape()[x.shape().size() - 2],
+                    unfold_arg(*x));
+}
+
+// Where x is chosen by padded trues and nothing but these is read: what they choose.
+UOp under_mask(const UOp& x, const std::vector<Rows>& read) {
+  if (x.op() != Op::Where || x.src(0).op() != Op::Pad || !is_const(x.src(0).src(0), 1)) return x;
+  const UOp& trues = x.src(0);
+  for (size_t i = 0; i < read.size(); ++i) {
+    const int64_t low = bounds_arg(*trues).low(i), high = low + trues.src(0).shape()[i];
+    if (read[i].shift < low || read[i].shift + read[i].size > high) return x;
+  }
+  return x.src(1);
 }
 
 }  // namespace
 
+std::optional<LocalValue> cut_of_windows_summed(const UOp& x, const UOp& source,
+                                                const std::vector<Rows>& rows,
+                                                LocalValues& values) {
+  Dims order;
+  const UOp sum = under_permute(under_mask(source, rows), order);
+  if (sum.op() != Op::UnfoldBackward) return std::nullopt;
+  const int64_t last = int64_t(sum.shape().size()) - 1;
+  const auto dim = size_t(std::ranges::find(order, last) - order.begin());
+  const LocalValue windows = values.of(sum.src(0));
+  if (!windows.mesh || parts_of(windows, int(last)) == 1) return std::nullopt;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Rows& r = rows[i];
+    const bool cut = r.shift >= r.low && r.shift + r.size <= r.high;
+    const bool moves = !all_there(r, source.shape()[i]);
+    if (i == dim ? !cut : moves && parts_of(windows, int(order[i])) > 1) return std::nullopt;
+  }
+  LocalValue v = windows_summed(sum, {rows[dim].shift, rows[dim].size}, values);
+  v = permuted(std::move(v), order);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Rows& r = rows[i];
+    if (i == dim || all_there(r, source.shape()[i])) continue;
+    v.local = rows_of(v.local, int(i), r.shift, r.size, r.low, r.high);
+  }
+  check_internal(
+      product(v.local.shape()) == product(Sharding{*v.mesh, v.place}.local_shape(x.shape())),
+      "a part has the size of its placement");
+  return v;
+}
+
 LocalValue unfolded(const UOp& x, LocalValues& values) {
-  const bool back = x.op() == Op::UnfoldBackward;
-  const DimSpan shape = x.src(0).shape();
-  const int dim = int(shape.size()) - (back ? 2 : 1);
-  const UnfoldArg arg = unfold_arg(*x);
-  LocalValue v = values.of(x.src(0));
+  const LocalValue v = values.of(x.src(0));
   if (!v.mesh) return rebuilt(x, {v}, v);
-  const Mesh mesh = *v.mesh;
-  // A window is whole, and views add zeros to each term of a sum, but not to those of a maximum.
-  std::vector<Placement> wanted = v.place;
-  for (Placement& p : wanted) {
-    const bool term = p.is_partial() && p.op == ReduceOp::Sum;
-    const bool within = p.is_shard() && p.dim > dim;
-    if (within || (p.is_partial() && !term)) p = Replicate;
-  }
-  v = redistribute(std::move(v), shape, mesh, wanted);
-  if (parts_of(v, dim) == 1 || product(shape) == 0 || x->numel() == 0) {
-    // Sizes of one element are as large in every part.
-    if (parts_of(v, dim) > 1) {
-      for (Placement& p : wanted) p = p == Shard(dim) ? Replicate : p;
-      v = redistribute(std::move(v), shape, mesh, wanted);
-    }
-    return rebuilt(x, {v}, v);
-  }
-  // One axis divides the dim while rows travel; inner ones cut their parts afterwards.
-  const int axis = axis_of(v, dim);
-  std::vector<Placement> once = wanted;
-  for (int a = axis + 1; a < int(once.size()); ++a) {
-    if (once[size_t(a)] == Shard(dim)) once[size_t(a)] = Replicate;
-  }
-  const int64_t devices = mesh.axes()[size_t(axis)].size, size = x.shape()[size_t(dim)];
-  if (size < devices) {
-    once[size_t(axis)] = Replicate;
-    v = redistribute(std::move(v), shape, mesh, once);
-    return rebuilt(x, {v}, v);
-  }
-  v = redistribute(std::move(v), shape, mesh, once);
-  const int64_t part = (size + devices - 1) / devices;
-  v.local = back ? rows_of_part(v, dim, part, shape[size_t(dim)], arg)
-                 : windows_of_part(v, dim, part, shape[size_t(dim)], arg);
-  return redistribute({v.local, mesh, once}, x.shape(), mesh, wanted);
+  if (x.op() == Op::UnfoldBackward) return windows_summed(x, {0, unfold_arg(*x).size}, values);
+  if (auto padded = windows_of_padded(x, values)) return *padded;
+  const DimSpan shape = x.src(0).shape();
+  const int64_t n = shape.back();
+  return windows_of(v, shape, {n, 0, 0, n}, UOp(), x.shape()[x.shape().size() - 2], unfold_arg(*x));
 }
 
 }  // namespace tinyshard

@@ -10,18 +10,13 @@
 #include "core/uop/args.h"
 #include "multi/collective.h"
 #include "multi/device_number.h"
+#include "multi/strategies/rows.h"
 #include "multi/strategies/strategies.h"
+#include "multi/strategies/unfold.h"
 #include "multi/window.h"
 
 namespace tinyshard {
-namespace {
 
-// Row i of a result is row i + shift of its source, and 0 outside of [low, high).
-struct Rows {
-  int64_t size, shift = 0, low = INT64_MIN, high = INT64_MAX;
-};
-
-// What a chain of pads and shrinks that ends with x makes of the dims of its source.
 std::vector<Rows> rows_through(const UOp& x, UOp& source) {
   struct Limit {
     int64_t shift, size;  // of the source of a pad
@@ -50,9 +45,7 @@ std::vector<Rows> rows_through(const UOp& x, UOp& source) {
   return rows;
 }
 
-bool all_there(const Rows& rows, int64_t size) {
-  return rows.shift == 0 && rows.size == size && rows.low == 0 && rows.high == size;
-}
+namespace {
 
 // With no axis but the outermost one in the way of a window.
 LocalValue split_once(LocalValue v, DimSpan global, int dim) {
@@ -161,6 +154,7 @@ LocalValue windows(const UOp& x, LocalValues& values) {
   if (x.op() == Op::Flip) return flipped(x, std::move(v));
   UOp source;
   const std::vector<Rows> rows = rows_through(x, source);
+  if (auto cut = cut_of_windows_summed(x, source, rows, values)) return *cut;
   const LocalValue& from = values.of(source);
   if (!from.mesh || !crosses(x, source, from)) {
     if (x.op() == Op::Pad) v = padded_once(std::move(v), x.src(0).shape());

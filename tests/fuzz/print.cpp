@@ -122,8 +122,7 @@ std::string to_cpp(const Program& p, const Finding& finding) {
   if (!p.targets.empty()) {
     std::string targets, parameters, loss;
     for (int target : p.targets) {
-      const bool parameter =
-          p.is_leaf(target) && p.leaves[size_t(target)].role == Role::Parameter;
+      const bool parameter = p.is_leaf(target) && p.leaves[size_t(target)].role == Role::Parameter;
       std::string& list = parameter ? parameters : targets;
       list += (list.empty() ? "" : ", ") + names[size_t(target)] + (parameter ? ".grad()" : "");
     }

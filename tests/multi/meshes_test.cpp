@@ -86,8 +86,9 @@ TEST_F(Meshes, PlacementsOnOneMeshChange) {
     for (const auto& [axis, p] : place) out += axis + " " + p.to_string() + ", ";
     return out;
   };
-  for (const Axes& axes : {Axes{{"a", 2}, {"b", 2}}, Axes{{"a", 2}, {"b", 4}},
-                           Axes{{"a", 2}, {"b", 2}, {"c", 2}}, Axes{{"a", 2}, {"b", 1}, {"c", 2}}}) {
+  for (const Axes& axes :
+       {Axes{{"a", 2}, {"b", 2}}, Axes{{"a", 2}, {"b", 4}}, Axes{{"a", 2}, {"b", 2}, {"c", 2}},
+        Axes{{"a", 2}, {"b", 1}, {"c", 2}}}) {
     Place place{"", axes, {}, {}};
     int64_t count = 1;
     for (const MeshAxis& a : axes) count *= a.size;
@@ -99,7 +100,8 @@ TEST_F(Meshes, PlacementsOnOneMeshChange) {
       for (int i = 0; i < 30; ++i) {
         const std::vector<AxisPlacement> from = drawn(axes), to = drawn(axes);
         const Tensor there = x.shard(mesh, from).realize();
-        EXPECT_EQ(there.shard(mesh, to).realize().to_vector<int>(), want) << text(from) << "to " << text(to);
+        EXPECT_EQ(there.shard(mesh, to).realize().to_vector<int>(), want)
+            << text(from) << "to " << text(to);
         EXPECT_EQ((there.shard(mesh, to) * 2 - there.shard(mesh, to)).to_vector<int>(), want)
             << text(from) << "to " << text(to);
       }

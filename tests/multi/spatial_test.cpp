@@ -21,7 +21,8 @@ TEST(Spatial, ConvolutionsHaveTheValuesOfOneDevice) {
   Runtime::configure({.devices = device_names(4), .devices_per_rank = 0});
   const Mesh line({{"d", 4}}), three({{"d", 3}}), grid({{"n", 2}, {"d", 2}});
   for (const Form& f : {Form{3, 1, 1, 1, 1}, Form{3, 1, 0, 1, 2}, Form{1, 1, 0, 1, 1},
-                        Form{3, 2, 1, 1, 1}, Form{3, 1, 2, 2, 1}, Form{5, 1, 2, 1, 4}}) {
+                        Form{3, 2, 1, 1, 1}, Form{3, 1, 2, 2, 1}, Form{5, 1, 2, 1, 4},
+                        Form{2, 3, 0, 1, 1}, Form{1, 2, 0, 1, 1}, Form{3, 3, 2, 2, 2}}) {
     const Tensor x =
         (Tensor::arange(3 * 4 * 13 * 11).reshape({3, 4, 13, 11}).cast(DType::F64) * 0.37)
             .sin()
@@ -63,6 +64,43 @@ TEST(Spatial, ConvolutionsHaveTheValuesOfOneDevice) {
   Runtime::shutdown();
 }
 
+// Which are gradients of convolutions, and the other way round.
+TEST(Spatial, TransposedConvolutionsToo) {
+  TINYSHARD_NEED_DEVICES(4);
+  Runtime::shutdown();
+  Runtime::configure({.devices = device_names(4), .devices_per_rank = 0});
+  const Mesh mesh({{"d", 4}});
+  const Tensor x =
+      (Tensor::arange(2 * 3 * 9 * 8).reshape({2, 3, 9, 8}).cast(DType::F64) * 0.37).sin().realize();
+  for (const Form& f : {Form{3, 2, 1, 1, 1}, Form{2, 2, 0, 1, 1}, Form{2, 3, 0, 1, 1},
+                        Form{4, 2, 1, 1, 1}, Form{3, 1, 0, 2, 1}}) {
+    const Tensor w = (Tensor::arange(3 * 5 * f.kernel * f.kernel)
+                          .reshape({3, 5, f.kernel, f.kernel})
+                          .cast(DType::F64) *
+                      0.7)
+                         .cos()
+                         .realize();
+    auto run = [&](const Tensor& image, const Tensor& weights) {
+      const Tensor y = image.conv_transpose2d(
+          weights, {}, {.stride = f.stride, .dilation = f.dilation, .padding = f.padding});
+      const std::vector<Tensor> g = (y * y).sum().gradient({image, weights});
+      return std::vector<std::vector<double>>{y.to_vector<double>(), g[0].to_vector<double>(),
+                                              g[1].to_vector<double>()};
+    };
+    const auto want = run(x, w);
+    for (int dim : {2, 3}) {
+      const auto got = run(x.shard(mesh, {{"d", Shard(dim)}}).realize(), w.shard(mesh).realize());
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_EQ(got[i].size(), want[i].size());
+        for (size_t j = 0; j < want[i].size(); ++j)
+          ASSERT_NEAR(got[i][j], want[i][j], 1e-9 * (1 + std::abs(want[i][j])))
+              << "kernel " << f.kernel << " stride " << f.stride << " result " << i;
+      }
+    }
+  }
+  Runtime::shutdown();
+}
+
 class SpatialBytes : public test::Planned {};
 
 TEST_F(SpatialBytes, AHaloIsTheRowsBesideAPart) {
@@ -75,6 +113,36 @@ TEST_F(SpatialBytes, AHaloIsTheRowsBesideAPart) {
     EXPECT_LE(sent(y), bound(2.0 * 2 * 8 * 32 * 4)) << n;  // a row to each side
     EXPECT_EQ(y.sharding().placements[0], Shard(2));
     EXPECT_EQ(sent(x.conv2d(split({8, 8, 1, 1}, -1))), 0);
+    // A gradient that arrives split the same way reads a row of it, and an image that grows one.
+    options.stride = 2;
+    const Tensor half = x.conv2d(w, {}, options), arrives = split({2, 8, 2 * n, 16}, 2);
+    EXPECT_LE(sent(half), bound(2.0 * 8 * 32 * 4)) << n;
+    EXPECT_LE(sent(half.gradient({x}, arrives)), bound(2.0 * 8 * 16 * 4)) << n;
+    const Tensor grown =
+        x.conv_transpose2d(w, {}, {.stride = 2, .padding = 1, .output_padding = 1});
+    EXPECT_LE(sent(grown), bound(2.0 * 8 * 32 * 4)) << n;
+    EXPECT_EQ(grown.sharding().placements[0], Shard(2));
+  }
+}
+
+// Windows that overlap read the rows beside their part, and so does what sums them back.
+TEST_F(SpatialBytes, PoolingSendsTheRowsThatWindowsShare) {
+  for (int n : {4, 8, 64}) {
+    devices(n);
+    const Tensor x = split({2, 8, 4 * n, 32}, 2);
+    const double row = 2.0 * 8 * 32 * 4;
+    const Tensor y = x.max_pool2d(3, {.stride = 2, .padding = 1});
+    EXPECT_EQ(y.sharding().placements[0], Shard(2));
+    EXPECT_LE(sent(y), bound(row)) << n;
+    EXPECT_LE(sent(x.avg_pool2d({3, 1}, {.stride = 1})), bound(2 * row)) << n;
+    EXPECT_LE(sent(x.unfold(2, 3, 1)), bound(2 * row)) << n;
+    // Back: of each row of windows all that it holds.
+    EXPECT_LE(sent(x.unfold(2, 3, 1).gradient({x}, split({2, 8, 4 * n - 2, 32, 3}, 2))),
+              bound(2 * 3 * row))
+        << n;
+    // A row of x, and one of nine numbers for each of 16 windows.
+    EXPECT_LE(sent(y.gradient({x}, split({2, 8, 2 * n, 16}, 2))), bound(row + 2.0 * 8 * 16 * 9 * 4))
+        << n;
   }
 }
 
