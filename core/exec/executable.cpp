@@ -40,6 +40,12 @@ bool is_on(const Mesh& mesh, int rank) {
   });
 }
 
+bool of_several_ranks(const Mesh& mesh) {
+  return std::ranges::any_of(mesh.devices(), [&](const DeviceRef& d) {
+    return d.rank != mesh.devices()[0].rank;
+  });
+}
+
 // A copy takes values from devices of its own process. Where one rank of a mesh of several lacks
 // them, all ranks know, and all refuse, so that none waits for another; a copy to one device
 // concerns its process alone.
@@ -67,6 +73,9 @@ Executable::Executable(Schedule schedule, bool compare_ranks)
   join_runtime();
   bool communicates = std::ranges::any_of(
       schedule_.items, [](const Item& i) { return i.kind == Item::Kind::Collective; });
+  crosses_ranks_ = context.ranks() > 1 && std::ranges::any_of(schedule_.items, [](const Item& i) {
+                     return i.kind == Item::Kind::Collective && of_several_ranks(i.mesh);
+                   });
   if (context.ranks() > 1 && (compare_ranks || communicates)) {
     hash_ = schedule_.hash();
     context.world().check_same(hash_, [&] { return schedule_.details(); }, "schedule");
@@ -473,7 +482,7 @@ void Executable::identify_groups() {
 }
 
 void Executable::begin_run() {
-  if (identified_.empty()) return;
+  if (!crosses_ranks_) return;  // counted by all ranks, those that have no part in it included
   ticket_.run = Context::get().next_run();
   uint64_t written = 0;
   for (size_t b = 0; b < inputs_.size(); ++b) {

@@ -124,6 +124,7 @@ class Executable : public RuntimePart {
   std::vector<std::shared_ptr<Storage>> owned_;  // by buffer: external and output storages
   std::vector<std::shared_ptr<Storage>> roots_;
   std::vector<Arena> arenas_;
+  bool crosses_ranks_ = false;          // has collectives among devices of several ranks
   uint64_t hash_ = 0;                   // of the schedule, where other ranks run it, too
   Ticket ticket_;                       // of the latest run
   std::vector<const Storage*> inputs_;  // by buffer: what the host may have written; or null

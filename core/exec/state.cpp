@@ -23,9 +23,10 @@ namespace {
 bool is_realized(const UOp& x) { return x.op() == Op::Buffer; }
 
 // Of these states, those whose graph holds a node for which `hit` holds, and no value that was lost
-// with a runtime: it cannot be computed any more.
+// with a runtime: it cannot be computed any more. What is below nodes of `cut` does not count.
 template <class Hit>
-std::vector<LiveValue> whose_graphs_hold(std::vector<LiveValue> states, const Hit& hit) {
+std::vector<LiveValue> whose_graphs_hold(std::vector<LiveValue> states, const Hit& hit,
+                                         const NodeMap<bool>* cut = nullptr) {
   std::vector<UOp> values;
   for (const LiveValue& s : states) values.push_back(s.value);
   struct Facts {
@@ -38,6 +39,7 @@ std::vector<LiveValue> whose_graphs_hold(std::vector<LiveValue> states, const Hi
       here.holds = here.holds || facts.at(s).holds;
       here.lost = here.lost || facts.at(s).lost;
     }
+    here.holds = here.holds && !(cut && cut->contains(x));
     facts[x] = here;
   }
   std::erase_if(states, [&](const LiveValue& s) {
@@ -71,11 +73,46 @@ bool are_alone(std::span<const UOp> roots, std::span<const StatePtr> states,
   });
 }
 
-// States elsewhere that are or read what a storage holds which `roots` overwrite, or which the
-// graphs of such states overwrite.
-std::vector<StatePtr> disturbed_states(std::span<const UOp> roots,
-                                       std::span<const StatePtr> listed) {
+// States elsewhere that meet a storage which a run overwrites.
+struct Disturbed {
+  // They are or read what it holds, or are to write to it: they are computed in the same run.
+  std::vector<StatePtr> computed;
+  // They hold what is to be written there, and nothing that was there before: they do without the
+  // storage. Parameters that nobody read yet, and clones, are built upon like this.
+  std::vector<StatePtr> rewired;
+  // What is written by roots and depends on no parameter: it can be read where it was written.
+  NodeMap<bool> plain;
   std::unordered_set<const Storage*> overwritten;
+};
+
+// The roots that are written to a storage and were computed from no parameter.
+NodeMap<bool> written_plainly(std::span<const UOp> roots) {
+  std::unordered_set<const Node*> values;
+  std::unordered_set<int64_t> names;
+  for (const LiveValue& p : Context::values().find(0, [](const TensorState& s) {
+         return bool(s.is_param);
+       })) {
+    values.insert(p.value.get());
+    if (p.state->name != 0) names.insert(p.state->name);
+  }
+  const std::vector<UOp> order = toposort(roots);
+  NodeMap<bool> depends(order.size()), plain;
+  for (const UOp& x : order) {
+    bool found = values.contains(x.get()) || names.contains(name_of(x));
+    const Storage::Ended* ended = x.op() == Op::Buffer ? Storage::of(*x)->ended.get() : nullptr;
+    found = found || (ended && ended->parameters);
+    for (const UOp& s : x->src()) found = found || depends.at(s);
+    depends[x] = found;
+  }
+  for (const UOp& root : roots) {
+    if (root.op() == Op::Assign && !depends.at(root)) plain[root] = true;
+  }
+  return plain;
+}
+
+Disturbed disturbed_states(std::span<const UOp> roots, std::span<const StatePtr> listed) {
+  Disturbed all;
+  std::unordered_set<const Storage*>& overwritten = all.overwritten;
   auto add_overwritten = [&](std::span<const UOp> graphs) {
     size_t before = overwritten.size();
     for (const UOp& x : toposort(graphs)) {
@@ -84,25 +121,110 @@ std::vector<StatePtr> disturbed_states(std::span<const UOp> roots,
     }
     return overwritten.size() > before;
   };
-  std::vector<StatePtr> found;
   auto is_overwritten = [&](const UOp& x) {
     return x.op() == Op::Buffer && overwritten.contains(Storage::of(*x));
   };
-  if (!add_overwritten(roots) || are_alone(roots, listed, is_overwritten)) return found;
+  if (!add_overwritten(roots) || are_alone(roots, listed, is_overwritten)) return all;
+  all.plain = written_plainly(roots);
+  // Other than as what it is to write to.
+  auto reads_overwritten = [&](const UOp& x) {
+    for (size_t i = x.op() == Op::Assign ? 1 : 0; i < x->src().size(); ++i) {
+      if (is_overwritten(x.src(i))) return true;
+    }
+    return false;
+  };
   std::unordered_set<const TensorState*> known;
   for (const StatePtr& s : listed) known.insert(s.get());
-  for (;;) {
-    auto more = Context::values().find(0, [&](const TensorState& s) {
-      return !s.traced && (!is_realized(s.value) || is_overwritten(s.value)) && !known.contains(&s);
+  auto others = [&](auto wanted) {
+    return Context::values().find(0, [&](const TensorState& s) {
+      return !s.traced && !known.contains(&s) && wanted(s.value);
     });
+  };
+  for (;;) {
     std::vector<UOp> graphs;
-    for (LiveValue& s : whose_graphs_hold(std::move(more), is_overwritten)) {
-      known.insert(s.state.get());
-      graphs.push_back(std::move(s.value));
-      found.push_back(std::move(s.state));
-    }
-    if (!add_overwritten(graphs)) return found;
+    auto add = [&](std::vector<LiveValue> found) {
+      for (LiveValue& s : found) {
+        known.insert(s.state.get());
+        graphs.push_back(std::move(s.value));
+        all.computed.push_back(std::move(s.state));
+      }
+    };
+    add(whose_graphs_hold(
+        others([&](const UOp& x) { return has_storage(x) && (!is_realized(x) || is_overwritten(x)); }),
+        is_overwritten));
+    add(whose_graphs_hold(others([&](const UOp& x) { return !has_storage(x); }), reads_overwritten,
+                          &all.plain));
+    if (!add_overwritten(graphs)) break;
   }
+  for (LiveValue& s : whose_graphs_hold(others([&](const UOp& x) { return !has_storage(x); }),
+                                        is_overwritten))
+    all.rewired.push_back(std::move(s.state));
+  return all;
+}
+
+// The number by which graphs know the value of a state, from now on if they did not.
+int64_t name_for(TensorState& state) {
+  if (state.name == 0) state.name = name_of(named(state.value));
+  return state.name;
+}
+
+// After a run: what was to be written to an overwritten storage is what a parameter, or a value
+// without one, holds now, or, where it is neither or not the latest, once more the value that was to be written, by the
+// name of whose storage it was. Gradients go where they would have gone before.
+void rewire(const Disturbed& disturbed, std::span<const StatePtr> states,
+            std::span<const UOp> roots) {
+  if (disturbed.rewired.empty()) return;
+  std::unordered_map<const Node*, TensorState*> by_root;
+  std::unordered_map<const Storage*, TensorState*> by_storage;
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (!has_storage(roots[i])) continue;
+    by_root[roots[i].get()] = states[i].get();
+    by_storage[Storage::of(*storage_node(roots[i]))] = states[i].get();
+  }
+  std::vector<UOp> graphs;
+  for (const StatePtr& s : disturbed.rewired) graphs.push_back(s->value);
+  const std::vector<UOp> order = toposort(graphs);
+  NodeMap<UOp> now(order.size());
+  for (const UOp& x : order) {
+    std::vector<UOp> src;
+    bool same = true;
+    for (const UOp& s : x->src()) {
+      src.push_back(now.at(s));
+      same = same && src.back() == s;
+    }
+    UOp there = same ? x : x.with_src(src);
+    if (x.op() == Op::Assign && disturbed.overwritten.contains(Storage::of(*storage_node(x)))) {
+      const auto root = by_root.find(x.get());
+      const auto owner = by_storage.find(Storage::of(*storage_node(x)));
+      if (root != by_root.end() && (root->second->is_param || disturbed.plain.contains(x))) {
+        there = root->second->value;
+      } else {
+        const int64_t number =
+            owner == by_storage.end() ? name_of(named(src[1])) : name_for(*owner->second);
+        there = UOp::make(Op::Identity, x.dtype(), {src[1]}, DimSpan(&number, 1));
+      }
+    }
+    now[x] = there;
+  }
+  for (size_t i = 0; i < graphs.size(); ++i) disturbed.rewired[i]->set(now.at(graphs[i]));
+}
+
+// What a value that is computed unasked was computed from; null for nothing that has a gradient.
+std::shared_ptr<const Storage::Ended> ended_by(const UOp& root) {
+  Storage::Ended all;
+  for (const UOp& x : toposort(std::span(&root, 1))) {
+    if (x.op() == Op::Identity && is_float(x.dtype())) all.names.push_back(name_of(x));
+    if (x.op() != Op::Buffer) continue;
+    if (const Storage::Ended* earlier = Storage::of(*x)->ended.get()) {
+      all.names.insert(all.names.end(), earlier->names.begin(), earlier->names.end());
+      all.parameters = all.parameters || earlier->parameters;
+    }
+  }
+  for (const StatePtr& p : parameters_of(std::span(&root, 1))) {
+    all.names.push_back(name_for(*p));
+    all.parameters = true;
+  }
+  return all.names.empty() ? nullptr : std::make_shared<const Storage::Ended>(std::move(all));
 }
 
 // The value of a state once its root was computed in `storage`.
@@ -203,7 +325,8 @@ std::vector<StatePtr> parameters_of(std::span<const UOp> roots) {
 }
 
 namespace {
-void compute(std::span<const StatePtr> states);
+// Unasked: because something that they need is to be written over.
+void compute(std::span<const StatePtr> states, bool unasked = false);
 }  // namespace
 
 void separate(TensorState& state) {
@@ -238,7 +361,7 @@ void settle(const StorageUse& use, uint64_t since) {
       if (is_realized(s.value)) s.state->set(UOp::make(Op::Contiguous, s.value.dtype(), {s.value}));
       states.push_back(s.state);
     }
-    compute(states);
+    compute(states, true);
   }
 }
 
@@ -269,6 +392,8 @@ namespace {
 struct Computation {
   std::vector<StatePtr> states;
   std::vector<UOp> roots;
+  size_t asked = 0;  // the first ones; the others need what these write over
+  Disturbed disturbed;
 };
 
 // Those of `states` that have no storage of their own yet, then states elsewhere that need what
@@ -287,7 +412,9 @@ Computation computation_of(std::span<const StatePtr> states) {
     c.roots.push_back(s->value);
   }
   if (c.states.empty()) return c;
-  for (const StatePtr& s : disturbed_states(c.roots, c.states)) {
+  c.asked = c.states.size();
+  c.disturbed = disturbed_states(c.roots, c.states);
+  for (const StatePtr& s : c.disturbed.computed) {
     c.states.push_back(s);
     c.roots.push_back(s->value);
   }
@@ -295,7 +422,7 @@ Computation computation_of(std::span<const StatePtr> states) {
 }
 
 // Gives memory of their own to states whose value lies in another one's, too.
-void compute(std::span<const StatePtr> states) {
+void compute(std::span<const StatePtr> states, bool unasked) {
   if (current_capture()) return;
   const Context::Turn turn;
   const Computation wanted = computation_of(states);
@@ -303,15 +430,24 @@ void compute(std::span<const StatePtr> states) {
   for (const StatePtr& s : wanted.states) {
     if (has_storage(s->value)) holds_storage(*s);
   }
+  std::vector<std::shared_ptr<const Storage::Ended>> ended(wanted.states.size());
+  for (size_t i = unasked ? 0 : wanted.asked; i < ended.size(); ++i) {
+    if (!has_storage(wanted.roots[i])) ended[i] = ended_by(wanted.roots[i]);
+  }
+  for (size_t i = 0; i < ended.size() && !wanted.disturbed.rewired.empty(); ++i) {
+    if (wanted.disturbed.plain.contains(wanted.roots[i])) ended[i] = ended_by(wanted.roots[i]);
+  }
   auto executable = make_executable(wanted.roots, false);
   executable->run();
   std::unordered_map<const Storage*, UOp> results;  // states with one value share one storage
   for (size_t i = 0; i < wanted.states.size(); ++i) {
     const std::shared_ptr<Storage>& storage = executable->roots()[i];
     UOp& result = results[storage.get()];
+    if (!result || ended[i]) storage->ended = ended[i];
     wanted.states[i]->set(result ? share_stored(result)
                                  : (result = node_of(storage, wanted.roots[i])));
   }
+  rewire(wanted.disturbed, wanted.states, wanted.roots);
 }
 
 // The states among these that realize() computes. UserError where one was lost.

@@ -52,6 +52,15 @@ class Storage : public Placed, public RuntimePart {
   void set_placeholder() { placeholder_ = true; }
   bool is_placeholder() const { return placeholder_; }
 
+  // Where the value was computed because something that it reads was written over, and not because
+  // somebody asked for it: by what names its graph knew what it was computed from. No gradient
+  // reaches these any more, which gradient() has to tell. Null for all else.
+  struct Ended {
+    std::vector<int64_t> names;
+    bool parameters = false;  // whether some of these were parameters
+  };
+  std::shared_ptr<const Ended> ended;
+
   // A hash of what the host wrote here last; 0 when it never did, or this process is the whole job.
   // Ranks compare it (RunIdentity).
   void wrote(std::span<const std::byte> data);

@@ -1,4 +1,5 @@
 // Parameters and their gradients, and where gradients stop.
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <unordered_set>
@@ -71,6 +72,27 @@ const char* why_no_gradient(const UOp& root) {
   return "mark parameters with is_param_(), and look for detach() on the way";
 }
 
+// Fails where x depends on a value that lost its way to what is wanted before anybody asked.
+template <class Wanted>
+void need_history(const Tensor& x, const Wanted& is_wanted) {
+  std::vector<UOp> next{x.uop()};
+  std::unordered_set<const Node*> seen;
+  while (!next.empty()) {
+    const UOp node = std::move(next.back());
+    next.pop_back();
+    if (node.op() == Op::Detach || !seen.insert(node.get()).second) continue;
+    next.insert(next.end(), node->src().begin(), node->src().end());
+    const Storage::Ended* ended = node.op() == Op::Buffer ? Storage::of(*node)->ended.get() : nullptr;
+    if (ended && is_wanted(*ended)) {
+      fail(fmt::format(
+          "{} depends on a value, {}{}, that was computed when something it reads was written "
+          "over, before its gradient was taken: take gradients before an assign, a step of an "
+          "optimizer or a captured step writes over what they need, or detach() that value",
+          x.describe(), name(node.dtype()), value::shape_text(node.shape())));
+    }
+  }
+}
+
 // The state's node, which may be computed already, and the name that graphs made before know it by.
 struct Targets {
   std::vector<UOp> nodes;
@@ -104,6 +126,7 @@ std::vector<bool> used_targets(const UOp& root, const Targets& targets) {
 Tensor Tensor::backward(const Tensor& gradient, Caller caller) const {
   Call call("backward", caller);
   UOp root = uop(), seed = seed_of(*this, gradient);
+  need_history(*this, [](const Storage::Ended& ended) { return ended.parameters; });
   const std::vector<StatePtr> params = parameters_of(std::span(&root, 1));
   Targets targets;
   for (const StatePtr& state : params) targets.add(*state);
@@ -133,6 +156,11 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets, const T
       fail(fmt::format("target {} holds no floats, so it has no gradient", target.describe()));
     wanted.add(*target.state());
   }
+  need_history(*this, [&](const Storage::Ended& ended) {
+    return std::ranges::any_of(wanted.names, [&](int64_t n) {
+      return n != 0 && std::ranges::find(ended.names, n) != ended.names.end();
+    });
+  });
   std::vector<UOp> gradients =
       tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), wanted.nodes, wanted.names);
   std::vector<bool> used;  // known where a target needs it

@@ -40,10 +40,11 @@ Value windows_of_last(const Value& x, int64_t kernel, int64_t stride, int64_t di
     padding.back() = {0, to - v.shape().back()};
     return to > v.shape().back() ? pad(v, padding) : v;
   };
-  if (kernel == 1 || count == 0) {  // every stride-th element
+  if (count == 0 || kernel == 0) return constant(x.dtype(), 0, shaped({count, kernel}));
+  if (kernel == 1) {  // every stride-th element
     Value rows = reshape(padded_to(cut_last(x, std::min(n, count * stride)), count * stride),
                          shaped({count, stride}));
-    return count == 0 ? constant(x.dtype(), 0, shaped({0, kernel})) : cut_last(rows, 1);
+    return cut_last(rows, 1);
   }
   if (stride == kernel && dilation == 1)
     return reshape(cut_last(x, count * stride), shaped({count, kernel}));

@@ -33,6 +33,11 @@ constexpr uint64_t kThread = uint64_t{1} << 48;
 struct Trained {
   uint64_t first;  // count that the thread starts with
   StatePtr words;  // u64[2] on the default device: elements drawn, from `first` on, and the seed
+  // Outside of captures draws count on the host, beside what the storage holds, so that no draw has
+  // to be computed before the next one. `counted` waits to be written there, until a captured step
+  // or a reader needs it.
+  uint64_t beside = 0;
+  UOp counted;
 };
 
 struct Generator {
@@ -75,6 +80,23 @@ UOp count_buffer(uint64_t drawn, uint64_t seed) {
   return host_buffer(Dims{2}, DType::U64, std::as_bytes(std::span(words)));
 }
 
+// The words of a draw of n elements outside of a capture.
+Value drawn_beside(Trained& mine, uint64_t n) {
+  if (!(mine.words->value == mine.counted)) {  // written, or a captured step has drawn since
+    realize(std::span(&mine.words, 1));
+    mine.beside = 0;
+  }
+  const UOp stored = storage_node(mine.words->value);
+  auto ahead = [&](uint64_t count) {
+    return (Value(stored) + Value(count_buffer(count, 0))).node();
+  };
+  const Value words = ahead(mine.beside);
+  mine.beside += n;
+  mine.counted = UOp::make(Op::Assign, DType::U64, {stored, ahead(mine.beside)});
+  mine.words->set(mine.counted);
+  return words;
+}
+
 }  // namespace
 
 UOp random_bits(DimSpan shape) {
@@ -90,9 +112,13 @@ UOp random_bits(DimSpan shape) {
     }();
     if (!mine->words || is_lost(*mine->words))
       mine->words = make_state(count_buffer(mine->first, seed));
-    words = Value(touch(*mine->words));
-    Value step = value::pad(value::constant(DType::U64, n, Dims{1}), {{0, 1}});
-    mine->words->set(UOp::make(Op::Assign, DType::U64, {words->node(), (*words + step).node()}));
+    if (current_capture()) {
+      words = Value(touch(*mine->words));
+      Value step = value::pad(value::constant(DType::U64, n, Dims{1}), {{0, 1}});
+      mine->words->set(UOp::make(Op::Assign, DType::U64, {words->node(), (*words + step).node()}));
+    } else {
+      words = drawn_beside(*mine, static_cast<uint64_t>(n));
+    }
   } else {
     std::lock_guard lock(g.mutex);
     words = Value(count_buffer(g.drawn, g.seed));

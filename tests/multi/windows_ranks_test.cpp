@@ -50,5 +50,17 @@ TEST(MeshesOfRanks, HaveTheValuesOfOneProcess) {
   EXPECT_EQ(other.shard(line, {{"d", Shard(1)}}).shard(line).to_vector<float>(), want);
 }
 
+// What some ranks compute among themselves leaves the ranks as agreed about runs as they were.
+TEST(MeshesOfRanks, OfSomeAndThenOfAll) {
+  const std::vector<DeviceRef>& all = world().devices;
+  const Mesh line = Mesh::world({{"d", -1}});
+  const Mesh most({{"m", int(all.size()) - 1}}, {all.begin(), all.end() - 1});
+  const Tensor x = Tensor::arange(12).cast(DType::F32);
+  const Tensor part = x.shard(most, {{"m", Shard(0)}});
+  part.sum().realize();
+  (part * 2).sum().realize();
+  EXPECT_EQ(part.shard(line).sum().item<float>(), 66);
+}
+
 }  // namespace
 }  // namespace tinyshard

@@ -1,0 +1,137 @@
+// A gradient does not depend on what else was computed before it is taken: on what was printed, on
+// random numbers drawn for something else, or on a storage that was written. Where the way back is
+// gone, that is an error and no smaller gradient.
+#include <functional>
+#include <string>
+#include <tinyshard/tinyshard.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/message_of.h"
+
+namespace tinyshard {
+namespace {
+
+using Numbers = std::vector<double>;
+using test::message_of;
+
+Tensor pair(double a, double b) { return Tensor(Numbers{a, b}); }
+Tensor parameter(double a, double b) { return pair(a, b).realize().is_param_(); }
+
+// Of (loss + sum of p) by p: 1 more than that of the loss. Were the loss alone, a lost way back
+// could not hide.
+Numbers beside(const Tensor& loss, const Tensor& p) {
+  p.set_grad({});
+  (loss + p.sum()).backward();
+  return p.grad().to_vector<double>();
+}
+
+TEST(History, OutlivesReadingWhatALossIsMadeOf) {
+  const Tensor w = parameter(1, 2);
+  {
+    const Tensor h = (w.detach() * 2).clone(), loss = (h * w).sum();
+    EXPECT_EQ(h.to_vector<double>(), (Numbers{2, 4}));
+    EXPECT_EQ(beside(loss, w), (Numbers{3, 5}));
+  }
+  {  // through the clone as well, and by it
+    const Tensor h = (w * 2).clone(), loss = (h * w).sum();
+    h.realize();
+    EXPECT_EQ(beside(loss, w), (Numbers{5, 9}));
+    EXPECT_EQ(loss.gradient({h})[0].to_vector<double>(), (Numbers{1, 2}));
+  }
+  {
+    const Tensor count = pair(1, 1).realize();
+    count += 1;
+    const Tensor loss = (count * w).sum();
+    EXPECT_EQ(count.to_vector<double>(), (Numbers{2, 2}));
+    EXPECT_EQ(beside(loss, w), (Numbers{3, 3}));
+    count += 5;  // what the loss reads is what was there
+    count.realize();
+    EXPECT_EQ(loss.item<double>(), 6);
+  }
+}
+
+TEST(History, OfAParameterThatIsComputedLater) {
+  const std::vector<std::function<Tensor(const Tensor&)>> uses = {
+      [](const Tensor& w) { return w * 3; }, [](const Tensor& w) { return w[{Slice(0, 2)}] * 3; },
+      [](const Tensor& w) { return w.reshape({1, 2}).T() * 3; },
+      [](const Tensor& w) { return w.clone() * 3; },
+      [](const Tensor& w) { return w.cast(DType::F32).cast(DType::F64) * 3; }};
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const Tensor w = (pair(1, 2) + 1).is_param_();
+    const Tensor loss = uses[i](w).sum();
+    EXPECT_EQ(w.to_vector<double>(), (Numbers{2, 3}));
+    EXPECT_EQ(beside(loss, w), (Numbers{4, 4})) << i;
+    EXPECT_EQ(loss.item<double>(), 15) << i;
+    // What was built from the earlier value goes with that.
+    const Tensor fresh = (pair(1, 2) + 1).is_param_(), before = uses[i](fresh).sum();
+    fresh.assign(fresh * 10);
+    EXPECT_EQ(fresh.to_vector<double>(), (Numbers{20, 30}));
+    EXPECT_EQ(before.item<double>(), 15) << i;
+  }
+  // A metric on the first step of a new model.
+  const nn::Linear layer(3, 3);
+  const Tensor y = layer(Tensor::ones({1, 3})), loss = y.square().sum();
+  y.argmax(-1).item<int>();
+  loss.backward();
+  const std::vector<float> out = y.to_vector<float>(), bias = layer.bias.grad().to_vector<float>();
+  for (size_t i = 0; i < out.size(); ++i) EXPECT_FLOAT_EQ(bias[i], 2 * out[i]);
+}
+
+TEST(History, OutlivesOtherDrawsOfRandomNumbers) {
+  const TrainingMode on;
+  const Tensor w = parameter(1, 2);
+  const Tensor noise = Tensor::rand({2}).cast(DType::F64), loss = (w * noise).sum();
+  Tensor::rand({1}).realize();
+  const Numbers drawn = noise.to_vector<double>();
+  EXPECT_EQ(beside(loss, w), (Numbers{drawn[0] + 1, drawn[1] + 1}));
+  // Of two draws the second is read first, and a captured step draws in between.
+  const Tensor a = Tensor::rand({2}).cast(DType::F64), b = Tensor::rand({2}).cast(DType::F64);
+  const Tensor both = (w * a + w * b).sum();
+  const Numbers second = b.to_vector<double>();
+  const Numbers gradient = beside(both, w), first = a.to_vector<double>();
+  EXPECT_EQ(gradient, (Numbers{first[0] + second[0] + 1, first[1] + second[1] + 1}));
+}
+
+// Numbers follow each other the same way, whether steps are captured or not, in any mixture.
+TEST(History, DrawsInTrainingFollowEachOther) {
+  const TrainingMode on;
+  auto numbers = [](const std::vector<bool>& captured) {
+    Tensor::manual_seed(4);
+    std::vector<float> all;
+    Jit step = [](Tensor x) { return x + Tensor::rand({3}); };
+    const Tensor zero = Tensor::zeros({3}).realize();
+    for (const bool by_step : captured) {
+      const Tensor drawn = by_step ? step(zero) : Tensor::rand({3});
+      for (const float x : drawn.to_vector<float>()) all.push_back(x);
+    }
+    return all;
+  };
+  const std::vector<float> want = numbers({false, false, false, false, false, false});
+  EXPECT_EQ(numbers({true, true, true, true, true, true}), want);
+  EXPECT_EQ(numbers({false, true, true, false, true, false}), want);
+  EXPECT_EQ(numbers({true, false, false, true, false, true}), want);
+}
+
+TEST(History, ThatIsGoneIsAnError) {
+  const Tensor w = parameter(1, 2), v = parameter(3, 4);
+  const Tensor loss = (w * v).sum();
+  w.assign(w * 2).realize();  // another step
+  EXPECT_EQ(loss.item<double>(), 11);
+  const std::string text = message_of<UserError>([&] { (loss + v.sum()).backward(); });
+  EXPECT_NE(text.find("written over"), std::string::npos) << text;
+  EXPECT_NE(message_of<UserError>([&] { (loss + v.sum()).gradient({v}); }).find("detach()"),
+            std::string::npos);
+  EXPECT_EQ(beside(loss.detach(), v), (Numbers{1, 1}));
+  EXPECT_EQ(beside((loss * w.detach()[0]).detach() + (v * 2).sum(), v), (Numbers{3, 3}));
+  // By a captured step, too.
+  const Tensor later = (w * v).sum();
+  Jit step = [&](Tensor x) { return w.assign(w + x); };
+  for (int i = 0; i < 3; ++i) step(pair(1, 1).realize());
+  EXPECT_EQ(later.item<double>(), 22);
+  EXPECT_THROW((later + v.sum()).backward(), UserError);
+}
+
+}  // namespace
+}  // namespace tinyshard
