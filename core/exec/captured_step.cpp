@@ -64,6 +64,7 @@ class CapturedStep::Impl {
   void capture(const States& inputs, const Trace& trace);
   const States& run(const States& inputs);  // that were checked, and in a turn
   void check_inputs(const States& inputs) const;
+  void check_not_replaced() const;
   // Everything that has to happen before this call's run can write where it writes.
   void settle_states(const States& inputs);
   // A copy of what input i holds, in memory that is the same at every call.
@@ -76,6 +77,7 @@ class CapturedStep::Impl {
   StorageUse use_;                                // without inputs
   std::vector<size_t> assigned_inputs_;
   uint64_t settled_ = 0;  // newest_value() at the latest call
+  uint64_t captured_at_ = 0;
   States outputs_;
   std::vector<UOp> results_;  // by output: its node; null for what existed before
 };
@@ -110,8 +112,27 @@ const CapturedStep::States& CapturedStep::Impl::run(const States& inputs) {
   return outputs_;
 }
 
+// A step knows tensors by their storages.
+void CapturedStep::Impl::check_not_replaced() const {
+  for (const auto* storages : {&use_.read, &use_.written}) {
+    for (const Storage* s : *storages) {
+      if (s->replaced_at <= captured_at_) continue;
+      // Results are given back their values below.
+      auto is_here = [&](const UOp& x) { return x && Storage::of(*storage_node(x)) == s; };
+      if (std::ranges::any_of(results_, is_here)) continue;
+      throw UserError(fmt::format(
+          "captured step: {}{}{}{} on {} is used by the step, but replace() has given its tensor "
+          "another value since, which the step does not know: assign() writes where it looks; or "
+          "call reset() to capture it again",
+          s->label, s->label.empty() ? "" : ", ", name(s->dtype()), to_string(s->shape()),
+          s->sharding.to_string()));
+    }
+  }
+}
+
 void CapturedStep::Impl::settle_states(const States& inputs) {
   if (newest_value() == settled_ && assigned_inputs_.empty()) return;
+  check_not_replaced();
   if (assigned_inputs_.empty()) {
     settle(use_, settled_);
   } else {  // values of any age may need what the step has not written so far
@@ -226,6 +247,7 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
       if (i < outputs_.size() && !own) results_[i] = owners[i]->value;
     }
     use_ = executable->storage_use();
+    captured_at_ = newest_value();
     for (size_t i = 0; i < placeholders_.size(); ++i) {
       if (use_.writes(placeholders_[i].get())) assigned_inputs_.push_back(i);
     }

@@ -304,7 +304,12 @@ bool holds_storage(const TensorState& state) {
 }
 
 void replace_value(TensorState& state, UOp value) {
+  Storage* left = nullptr;
+  if (has_storage(state.value) && holds_storage(state)) left = Storage::of(*storage_node(state.value));
+  if (left && has_storage(value) && Storage::of(*storage_node(value)) == left) left = nullptr;
+  const UOp before = state.value;  // keeps the storage
   Context::values().replace(state, std::move(value));
+  if (left) left->replaced_at = newest_value();
 }
 
 uint64_t newest_value() { return Context::values().newest(); }

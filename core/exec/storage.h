@@ -52,6 +52,10 @@ class Storage : public Placed, public RuntimePart {
   void set_placeholder() { placeholder_ = true; }
   bool is_placeholder() const { return placeholder_; }
 
+  // newest_value() when the state that this was for took another value by replace(): a step that was
+  // captured before reads and writes what that state has no more. 0: never.
+  uint64_t replaced_at = 0;
+
   // Where the value was computed because something that it reads was written over, and not because
   // somebody asked for it: by what names its graph knew what it was computed from. No gradient
   // reaches these any more, which gradient() has to tell. Null for all else.

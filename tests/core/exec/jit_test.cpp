@@ -37,6 +37,30 @@ void* operator new(size_t bytes) {
 namespace tinyshard {
 namespace {
 
+// A step knows what it uses by its storage. That of a result is the step's own.
+TEST(Jit, TellsThatATensorWasReplaced) {
+  const Tensor w = Tensor(std::vector<float>{1, 2}).realize(), one = Tensor::ones({2}).realize();
+  Jit step = [&](Tensor x) { return w * x; };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(one).to_vector<float>(), (std::vector<float>{1, 2}));
+  w.assign(Tensor(std::vector<float>{3, 4}));
+  const Tensor result = step(one);
+  EXPECT_EQ(result.to_vector<float>(), (std::vector<float>{3, 4}));
+  result.replace(Tensor::zeros({2}));
+  EXPECT_EQ(step(one).to_vector<float>(), (std::vector<float>{3, 4}));
+  w.replace(Tensor(std::vector<float>{5, 6}));
+  const std::string text = test::message_of<UserError>([&] { step(one); });
+  EXPECT_NE(text.find("f32[2]"), std::string::npos) << text;
+  EXPECT_NE(text.find("replace()"), std::string::npos) << text;
+  step.reset();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step(one).to_vector<float>(), (std::vector<float>{5, 6}));
+  // What a step writes, too.
+  const Tensor state = Tensor(std::vector<float>{1, 2}).realize();
+  Jit add = [&](Tensor x) { return state.assign(state + x); };
+  for (int i = 0; i < 2; ++i) add(one);
+  state.replace(Tensor::zeros({2}));
+  EXPECT_THROW(add(one), UserError);
+}
+
 TEST(Jit, ReplaysWithNewInputs) {
   Jit twice = [](Tensor x) { return x * 2 + 1; };
   for (float v : {1.f, 5.f, -3.f}) {
