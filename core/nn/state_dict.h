@@ -49,7 +49,8 @@ struct LoadOptions {
 };
 
 // Writes the values of `from` over the tensors of `into`, converted to their types and placed as
-// they are. All differences in names and shapes are in one UserError, and then nothing is written.
+// they are. Values may be tensors of `into`, or computed from them: all are those before the call.
+// All differences in names and shapes are in one UserError, and then nothing is written.
 //
 // What is still in a file goes straight to its place: each process reads the parts of its own
 // devices, in parallel, and holds nothing else; a value whose type differs takes its part in the

@@ -137,7 +137,7 @@ void fill_in_place(std::span<const Wanted> wanted, const FillStorages& fill,
 void write_over(const std::vector<std::pair<Tensor, Tensor>>& pairs, const ByteProgress& progress) {
   std::vector<Wanted> wanted;
   std::vector<FileRegion> regions;
-  std::vector<Tensor> computed;
+  std::vector<Tensor> computed, values;       // of these; all of them are old ones
   std::map<const TensorState*, size_t> last;  // pair of a tensor
   for (size_t i = 0; i < pairs.size(); ++i) last[pairs[i].first.state().get()] = i;
   for (size_t i = 0; i < pairs.size(); ++i) {
@@ -148,10 +148,15 @@ void write_over(const std::vector<std::pair<Tensor, Tensor>>& pairs, const ByteP
       wanted.push_back({into, value.dtype()});
       regions.push_back(*region);
     } else {
-      into.assign(value.shard_like(into).cast(into.dtype()));
+      // The value may be a tensor that is written to itself, as in a swap: a handle of its own keeps
+      // what it is now.
+      const bool changes = value.state() != into.state() && last.contains(value.state().get());
+      values.push_back((changes ? value.detach() : value).shard_like(into).cast(into.dtype()));
       computed.push_back(into);
     }
   }
+  for (size_t i = 0; i < computed.size(); ++i) computed[i].assign(values[i]);
+  values.clear();
   auto bytes = [&](size_t i) { return local_bytes(computed[i], computed[i].dtype()); };
   const int64_t from_files = bytes_to_fill(wanted);
   int64_t total = from_files;

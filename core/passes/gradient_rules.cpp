@@ -163,18 +163,27 @@ UOp shrink_rule(const UOp& y, const UOp& g, size_t) {
   return pad(g, around);
 }
 
-// The product of the other elements, which is y / x unless there are zeros: with one zero it is the
-// product of the rest at that element, with more it is zero everywhere.
+// The product of the other elements. Where none of them is zero it is the product of all elements but
+// the zeros, `rest`, divided by the element unless that is the zero; else it is zero.
+//
+// It is differentiated again. Where one other element z is zero, the product has a slope by it, so
+// zero is written as z times the product of those that remain. The sum of 1 + z over the zeros is
+// their number, exactly, and has the slope of z: one sum counts them and stands for z. Second
+// derivatives are right everywhere by this, third ones where at most one element is zero.
 template <class Sum, class Product, class Spread>
 UOp prod_gradient(const UOp& x, const UOp& g, const Sum& sum_of, const Product& product_of,
                   const Spread& spread) {
-  UOp is_zero = binary(Op::CmpEq, x, const_like(x, 0)), one = const_like(x, 1);
-  UOp rest = where(is_zero, one, x);
-  UOp product = spread(product_of(rest));
-  UOp zeros = spread(sum_of(masked(is_zero, one)));
-  UOp at_zero = masked(binary(Op::CmpEq, zeros, one), product);
-  UOp elsewhere = masked(binary(Op::CmpEq, zeros, const_like(zeros, 0)), div(product, rest));
-  return mul(where(is_zero, at_zero, elsewhere), g);
+  UOp one = const_like(x, 1), zero = const_like(x, 0);
+  UOp is_zero = binary(Op::CmpEq, x, zero);
+  UOp rest = where(is_zero, one, x), counted = masked(is_zero, binary(Op::Add, x, one));
+  UOp quotient = div(spread(product_of(rest)), rest);
+  UOp zeros = binary(Op::Sub, spread(sum_of(counted)), counted);  // among the others
+  // Infinity times zero would be no zero.
+  UOp is_finite = binary(Op::CmpEq, binary(Op::Sub, quotient, quotient), zero);
+  UOp linear = where(is_finite, mul(quotient, binary(Op::Sub, zeros, one)), zero);
+  UOp others = where(binary(Op::CmpEq, zeros, zero), quotient,
+                     masked(binary(Op::CmpEq, zeros, one), linear));
+  return mul(others, g);
 }
 
 // The gradient of a maximum or minimum y, split evenly among the elements of x that are equal to

@@ -4,23 +4,121 @@
 // little arithmetic and contains no reduction. A reduced value that several kernels spread out
 // again (a mean, a maximum) gets memory itself, being small, so that what is computed from it stays
 // cheap. Of a value that is only widened, the narrow one gets memory.
+//
+// A kernel computes a node once for each way in which it looks at it: in a stencil
+//
+//   x1 = f(x0.roll(1), x0, x0.roll(-1)),  x2 = f(x1.roll(1), x1, x1.roll(-1)),  ...
+//
+// x0 once through `roll(1)` of `roll(1)`, once through `roll(-1)` of `roll(1)` and so on. These
+// computations multiply from step to step while nodes only add up. Where one kernel would have more
+// than kMostComputations of them, the value in it gets memory that saves most of them.
 #include "core/schedule/fusion.h"
 
 #include <algorithm>
+#include <optional>
+#include <unordered_set>
 
 namespace tinyshard {
 namespace {
 
-constexpr double kCheapOps = 100;              // arithmetic per element that hides behind one load
-constexpr double kCheapReads = 1.3;            // elements read per element made
-constexpr int kLargeKernel = 400;              // nodes in one kernel before its value is cut off
-constexpr int64_t kMuch = 1 << 20, kFew = 16;  // elements; of which one is taken
+constexpr double kCheapOps = 100;    // arithmetic per element that hides behind one load
+constexpr double kCheapReads = 1.3;  // elements read per element made
+constexpr int kLargeKernel = 400;    // nodes in one kernel before its value is cut off
+constexpr int kMostComputations = 4 * kLargeKernel;  // of its nodes, before a value in it is
+constexpr int64_t kMuch = 1 << 20, kFew = 16;        // elements; of which one is taken
 
 // What it takes to compute a value inside another kernel, each part counted once.
 struct Cost {
   double ops = 0;       // arithmetic per element
   double elements = 0;  // read from memory for the whole value
   int nodes = 0;
+  int computations = 0;  // of nodes, counted once for each way to look at one
+};
+
+// Nodes as one kernel sees them. A view is a chain of movements from the kernel's value down to a
+// node; equal chains lead to equal indices, and a node is computed once for all of them.
+class Computations {
+ public:
+  struct Place {
+    UOp node;
+    size_t view;
+  };
+
+  // The place at which `user` reads its source.
+  Place source(const Place& user, size_t source) {
+    const UOp &x = user.node, &s = x->src()[source];
+    const bool moves =
+        is_movement(x.op()) || x.op() == Op::Reduce || (x.op() == Op::Gather && source == 0);
+    if (!moves) return {s, user.view};
+    const Step* last = &steps_[user.view];
+    if (last->by && undoes(*x, *last->by)) return {s, last->before};
+    steps_.push_back({with_step(last->id, *x), user.view, x.get()});
+    return {s, steps_.size() - 1};
+  }
+
+  // Notes a place; how many views of its node have been seen with it, 0 for a place seen before.
+  int add(const Place& place) {
+    const uint64_t view = steps_[place.view].id;
+    Seen& seen = seen_[place.node];
+    if (seen.views == 0) {
+      seen = {view, 1};
+      nodes_.push_back(place.node);
+      return 1;
+    }
+    if (seen.first == view || !others_.insert(mixed(view, place.node->id)).second) return 0;
+    return ++seen.views;
+  }
+
+  std::span<const UOp> nodes() const { return nodes_; }
+  int views_of(const UOp& x) const { return seen_.at(x).views; }
+
+ private:
+  struct Step {
+    uint64_t id;        // equal for equal chains
+    size_t before = 0;  // index of the chain without its last step
+    const Node* by = nullptr;
+  };
+  struct Seen {
+    uint64_t first = 0;
+    int views = 0;
+  };
+
+  static uint64_t mixed(uint64_t a, uint64_t b) {
+    a = (a ^ b) * 0x9e3779b97f4a7c15;
+    return a ^ a >> 29;
+  }
+
+  static uint64_t with_step(uint64_t id, const Node& step) {
+    id = mixed(id, uint64_t(step.op));
+    // Reductions over the same elements differ in what they do with these.
+    for (int64_t a : step.arg().subspan(step.op == Op::Reduce ? 1 : 0)) id = mixed(id, uint64_t(a));
+    for (int64_t size : step.src()[0].shape()) id = mixed(id, uint64_t(size));
+    // The places at which a gather reads are values.
+    return step.op == Op::Gather ? mixed(id, step.id) : id;
+  }
+
+  // Whether looking through `outer` and then through `inner` is looking at the value itself.
+  static bool undoes(const Node& inner, const Node& outer) {
+    if (inner.op != outer.op) return false;
+    switch (inner.op) {
+      case Op::Reshape:
+        return std::ranges::equal(inner.src()[0].shape(), outer.shape());
+      case Op::Flip:
+        return std::ranges::equal(inner.arg(), outer.arg());
+      case Op::Permute:
+        for (size_t i = 0; i < inner.arguments; ++i) {
+          if (inner.arg()[size_t(outer.arg()[i])] != int64_t(i)) return false;
+        }
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  std::vector<Step> steps_{{.id = 1}};
+  std::vector<UOp> nodes_;  // as met
+  NodeMap<Seen> seen_;
+  std::unordered_set<uint64_t> others_;  // places but the first of each node
 };
 
 // At most two of the materialized values that use a node: one or several is all that matters.
@@ -109,26 +207,62 @@ void Fusion::choose(std::span<const UOp> order) {
     }
   }
   NodeMap<bool> reduces(order.size());  // holds a reduction that would be computed along with it
-  NodeMap<int> sizes(order.size());  // nodes below, those with several users counted several times
-  auto cost_of = [&](const UOp& root) {
+  NodeMap<int> sizes(order.size());     // no fewer than the computations that it takes
+  auto cost_of = [&](const UOp& root, Computations& found) {
     Cost cost;
-    NodeMap<bool> seen;
-    std::vector<UOp> todo{root};
-    while (!todo.empty() && cost.nodes <= kLargeKernel) {
-      UOp x = std::move(todo.back());
+    std::vector<Computations::Place> todo{{root, 0}};
+    while (!todo.empty() && cost.nodes <= kLargeKernel && cost.computations <= kMostComputations) {
+      Computations::Place place = std::move(todo.back());
       todo.pop_back();
-      if (seen.contains(x)) continue;
-      seen[x] = true;
+      const UOp& x = place.node;
+      const int views = found.add(place);
+      if (views == 0) continue;
       if (materialized(x) && !(x == root)) {
-        cost.elements += double(x->numel());
+        if (views == 1) cost.elements += double(x->numel());
         continue;
       }
-      ++cost.nodes;
-      if (is_elementwise(x.op())) cost.ops += info(x.op()).element.cost.inlined;
-      if (x.op() == Op::Gather) cost.elements += double(x->numel());
-      for (const UOp& s : x->src()) todo.push_back(s);
+      ++cost.computations;
+      if (views == 1) {
+        ++cost.nodes;
+        if (is_elementwise(x.op())) cost.ops += info(x.op()).element.cost.inlined;
+        if (x.op() == Op::Gather) cost.elements += double(x->numel());
+      }
+      for (size_t i = 0; i < x->src().size(); ++i) todo.push_back(found.source(place, i));
     }
     return cost;
+  };
+  auto can_get_memory = [&](const UOp& x) {
+    return !materialized(x) && !is_movement(x.op()) && !x->src().empty();
+  };
+  // What follows from the sources of x.
+  auto follow = [&](const UOp& x) {
+    bool reduction = x.op() == Op::Reduce;
+    int size = 1;
+    for (const UOp& s : x->src()) {
+      reduction = reduction || reduces[s];
+      size += std::min(sizes[s], kMostComputations);
+    }
+    const bool own = materialized(x);
+    reduces[x] = reduction && !own;
+    sizes[x] = own ? 1 : size;
+  };
+  // Of what `root` would compute several times, the value that saves most gets memory; false where
+  // there is none.
+  auto cut_below = [&](const UOp& root, const Computations& found) {
+    UOp best;
+    int64_t best_saved = 0;
+    for (const UOp& x : found.nodes()) {
+      const UOp narrow = narrower(x);
+      if (x == root || !can_get_memory(x) || !can_get_memory(narrow)) continue;
+      const int64_t saved = int64_t(found.views_of(x) - 1) * sizes[x];
+      if (saved > best_saved) best = narrow, best_saved = saved;
+    }
+    if (!best) return false;
+    materialize(best);
+    std::vector<UOp> upwards(found.nodes().begin(), found.nodes().end());
+    std::ranges::sort(upwards, {}, [](const UOp& x) { return x->id; });  // sources are older
+    for (const UOp& x : upwards) follow(x);
+    return true;
   };
   for (const UOp& x : order) {
     if (x.op() == Op::Expand && reduces[x.src(0)] && users[x].several &&
@@ -140,31 +274,26 @@ void Fusion::choose(std::span<const UOp> order) {
         if (view == small) break;
       }
     }
-    bool reduction = x.op() == Op::Reduce;
-    int size = 1;
-    for (const UOp& s : x->src()) {
-      reduction = reduction || reduces[s];
-      size += std::min(sizes[s], kLargeKernel);
+    follow(x);
+    if (!can_get_memory(x)) continue;
+    const bool shared = consumers_[x] > 1 && users[x].several;
+    if (!shared && sizes[x] <= kLargeKernel) continue;
+    std::optional<Computations> found(std::in_place);
+    Cost cost = cost_of(x, *found);
+    while (cost.computations > kMostComputations && cut_below(x, *found)) {
+      cost = cost_of(x, found.emplace());
     }
-    if (!materialized(x) && !is_movement(x.op()) && !x->src().empty()) {
-      bool shared = consumers_[x] > 1 && users[x].several;
-      bool dear = !shared && size > kLargeKernel && cost_of(x).nodes > kLargeKernel;
-      if (shared) {
-        Cost cost = cost_of(x);
-        double elements = double(std::max<int64_t>(x->numel(), 1));
-        dear = reduction || cost.ops > kCheapOps || cost.elements > kCheapReads * elements;
-      }
-      if (dear) {
-        UOp narrow = narrower(x);
-        materialize(narrow);
-        reduces[narrow] = false;
-        sizes[narrow] = 1;
-        reduction = reduction && narrow == x;
-      }
+    if (cost.nodes <= kLargeKernel) sizes[x] = cost.computations;
+    double elements = double(std::max<int64_t>(x->numel(), 1));
+    bool dear = shared
+                    ? reduces[x] || cost.ops > kCheapOps || cost.elements > kCheapReads * elements
+                    : cost.nodes > kLargeKernel;
+    if (dear) {
+      UOp narrow = narrower(x);
+      materialize(narrow);
+      follow(narrow);
+      follow(x);
     }
-    bool own = materialized(x);
-    reduces[x] = reduction && !own;
-    sizes[x] = own ? 1 : size;
   }
 }
 

@@ -252,6 +252,7 @@ Combined combine(const Value& viewed, const Plan& plan) {
   }
   // Past the end in one dim must not become a place in another.
   if (plan.tensors.size() > 1) out.line = where(inside, out.line, -1);
+  // Whether tensors are adjacent shows after numbers have taken their dims away.
   bool adjacent = true;
   for (size_t i = 1; i < out.order.size(); ++i)
     adjacent = adjacent && out.order[i] == out.order[i - 1] + 1;

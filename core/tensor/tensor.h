@@ -246,7 +246,10 @@ class Tensor {
   Tensor triu(int64_t diagonal = 0, Caller caller = Caller::current()) const;
   Tensor tril(int64_t diagonal = 0, Caller caller = Caller::current()) const;
 
-  // x[0], x[Slice(1, 3)], x[{kEllipsis, 0}], x[{rows, columns}] as in numpy.
+  // x[0], x[Slice(1, 3)], x[{kEllipsis, 0}], x[{rows, columns}] as in numpy, but for index
+  // tensors: a number beside them takes its dim away first, as in tinygrad and torch, and is none of
+  // them, so x[{0, Slice(), rows}] is x[0][{Slice(), rows}], where numpy puts the dims of rows first;
+  // their places out of range read 0; and none is of bools. setitem() takes the same.
   Tensor operator[](const Index& index) const;
   Tensor operator[](std::initializer_list<Index> index) const;
   Tensor at(const std::vector<Index>& index) const;

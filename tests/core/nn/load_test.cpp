@@ -252,6 +252,50 @@ TEST_F(Load, WhoNeedsTheOldValueKeepsIt) {
   EXPECT_TRUE(drawn.is_param());
 }
 
+// Values that are targets themselves, or views of them, are those before the call.
+TEST_F(Load, TargetsMayTakeEachOthersValues) {
+  const auto path = write("w.safetensors", {{"w", {2}}});
+  auto made = [](const std::vector<float>& values) { return Tensor(values).clone().realize(); };
+  const Tensor a = made({1, 2}), b = made({3, 4});
+  nn::load({{"x", a}, {"y", b}}, {{"x", b}, {"y", a}});
+  EXPECT_EQ(a.to_vector<int>(), (std::vector{3, 4}));
+  EXPECT_EQ(b.to_vector<int>(), (std::vector{1, 2}));
+  // Around, over tensors of other types, one that takes what is in a file and one that stays.
+  const Tensor c = made({5, 6}), d = made({7, 8}), e = made({9, 10});
+  const Tensor narrow = made({11, 12}).cast(DType::F16).clone().realize();
+  nn::load(
+      {{"a", a}, {"b", b}, {"c", c}, {"d", d}, {"e", e}, {"narrow", narrow}},
+      {{"a", b}, {"b", narrow}, {"c", d}, {"d", safe_load(path).at("w")}, {"e", e}, {"narrow", c}});
+  EXPECT_EQ(a.to_vector<int>(), (std::vector{1, 2}));
+  EXPECT_EQ(b.to_vector<int>(), (std::vector{11, 12}));
+  EXPECT_EQ(c.to_vector<int>(), (std::vector{7, 8}));
+  EXPECT_EQ(d.to_vector<int>(), (std::vector{1000, 1001}));
+  EXPECT_EQ(e.to_vector<int>(), (std::vector{9, 10}));
+  EXPECT_EQ(narrow.to_vector<int>(), (std::vector{5, 6}));
+  // Views that overlap, of what is written.
+  const Tensor whole = made({1, 2, 3, 4});
+  const Tensor low = whole[Slice(0, 3)].clone().realize();
+  nn::load({{"low", low}, {"whole", whole}},
+           {{"low", whole[Slice(1, 4)]}, {"whole", low.pad({{1, 0}}) + whole.flip({0})}});
+  EXPECT_EQ(low.to_vector<int>(), (std::vector{2, 3, 4}));
+  EXPECT_EQ(whole.to_vector<int>(), (std::vector{4, 4, 4, 4}));
+  // Not computed yet, and waiting to be written.
+  const Tensor lazy = made({1, 2}) * 3, waiting = made({7, 7});
+  waiting.assign(waiting + 1);
+  nn::load({{"x", lazy}, {"y", waiting}}, {{"x", waiting}, {"y", lazy}});
+  EXPECT_EQ(lazy.to_vector<int>(), (std::vector{8, 8}));
+  EXPECT_EQ(waiting.to_vector<int>(), (std::vector{3, 6}));
+}
+
+TEST_F(Load, TargetsOfAMeshTakeEachOthersValues) {
+  const Mesh mesh = mesh_of(kPlaces[6]);
+  const Tensor a = Tensor::arange(16).reshape({4, 4}).clone().realize();
+  const Tensor b = (a + 16).shard(mesh, kPlaces[6].placements).clone().realize();
+  nn::load({{"x", a}, {"y", b}}, {{"x", b}, {"y", a}});
+  EXPECT_EQ(a.to_vector<int>(), (Tensor::arange(16) + 16).to_vector<int>());
+  EXPECT_EQ(b.to_vector<int>(), Tensor::arange(16).to_vector<int>());
+}
+
 TEST_F(Load, CapturedStepsSeeWhatWasLoaded) {
   const auto path = write("w.safetensors", {{"w", {4}}});
   Tensor w = Tensor::zeros(4).clone().realize();

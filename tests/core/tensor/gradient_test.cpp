@@ -3,6 +3,7 @@
 // evaluation, so a row costs one compilation.
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <ostream>
 #include <random>
 #include <string>
@@ -305,6 +306,74 @@ TEST_P(Gradient, AgreesWithDifferences) {
 
 INSTANTIATE_TEST_SUITE_P(Methods, Gradient, ::testing::ValuesIn(rows()),
                          [](const auto& info) { return info.param.name; });
+
+// A product is linear in each element, also where others are zero: its second derivatives are the
+// differences of its gradients.
+TEST(GradientOfProducts, HasTheSlopesOfProductsWithZeros) {
+  const Tensor index(std::vector<int64_t>{0, 1, 1, 0, 1, 0, 0, 0, 2, 2, 2, 1}, {3, 4});
+  const std::vector<std::pair<std::string, std::function<Tensor(const Tensor&)>>> products = {
+      {"all", [](const Tensor& x) { return x.prod(); }},
+      {"dim 0", [](const Tensor& x) { return x.prod(0); }},
+      {"dim 1", [](const Tensor& x) { return x.prod(1); }},
+      {"of a transpose", [](const Tensor& x) { return x.T().prod({0, 1}) + x.T().prod(1); }},
+      {"running, dim 0", [](const Tensor& x) { return x.cumprod(0); }},
+      {"running, dim 1", [](const Tensor& x) { return x.cumprod(1); }},
+      {"running over all", [](const Tensor& x) { return x.flatten().cumprod(0); }},
+      {"scattered",
+       [&index](const Tensor& x) {
+         return Tensor::full({3, 4}, 1.5, DType::F64)
+             .scatter_reduce(1, index, x, ScatterReduce::Prod);
+       }},
+      {"squared", [](const Tensor& x) { return x.prod(1).square() + x.square().prod(1); }},
+  };
+  const std::vector<std::vector<int>> zeros = {{},        {1},       {5, 6}, {0, 3},
+                                               {1, 5, 6}, {4, 6, 7}, {3, 7}};
+  for (const auto& [name, product_of] : products) {
+    auto gradient = [&product_of = product_of](const Tensor& x) {
+      Tensor y = product_of(x).flatten();
+      Tensor weight = (Tensor::arange(0.0, double(y.numel()), 1.0, DType::F64) * 0.7 + 0.3).sin();
+      return (y * weight).sum().gradient({x})[0];
+    };
+    Jit first = [&gradient](const Tensor& x) { return gradient(x); };
+    Jit second = [&gradient](const Tensor& x, const Tensor& pick) {
+      return (gradient(x) * pick).sum().gradient({x})[0];
+    };
+    for (const std::vector<int>& where_zero : zeros) {
+      std::vector<double> point{0.7, -1.3, 1.9, 2.3, -0.6, 1.1, -1.7, 0.9, 1.4, 2.1, -0.8, 1.2};
+      for (int i : where_zero) point[i] = 0;
+      auto gradient_at = [&](size_t moved, double by) {
+        std::vector<double> there = point;
+        there[moved] += by;
+        return first(Tensor(there, {3, 4})).template to_vector<double>();
+      };
+      for (size_t i = 0; i < point.size(); ++i) {
+        std::vector<double> pick(point.size());
+        pick[i] = 1;
+        const std::vector<double> row =
+            second(Tensor(point, {3, 4}), Tensor(pick, {3, 4})).template to_vector<double>();
+        for (size_t k = 0; k < point.size(); ++k) {
+          constexpr double h = 1e-4;
+          const double expected = (gradient_at(k, h)[i] - gradient_at(k, -h)[i]) / (2 * h);
+          ASSERT_NEAR(row[k], expected, 1e-6 * (1 + std::abs(expected)))
+              << name << ", " << where_zero.size() << " zeros, d2 / d" << i << " d" << k;
+        }
+      }
+    }
+  }
+}
+
+// Of a product that overflows, or has an element that is no number, beside a zero.
+TEST(GradientOfProducts, IsZeroBesideAZero) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (float large : {3e38f, kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    Tensor x(std::vector<float>{large, 2e38f, 0, 3});
+    const std::vector<float> g = x.prod().gradient({x})[0].to_vector<float>();
+    EXPECT_EQ(g[0], 0);
+    EXPECT_EQ(g[1], 0);
+    EXPECT_FALSE(std::isfinite(g[2]));
+    EXPECT_EQ(g[3], 0);
+  }
+}
 
 TEST(GradientTies, AreSplit) {
   Tensor x{{1.0, 3.0, 3.0}, {2.0, 2.0, 2.0}};

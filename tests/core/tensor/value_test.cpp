@@ -195,6 +195,37 @@ TEST(Indexing, FollowsNumpy) {
       << "past the end is zero";
 }
 
+// A number is no index tensor, wherever it stands: it takes its dim away, and the others see what is
+// left. Reading and writing agree.
+TEST(Indexing, NumbersTakeTheirDimsAwayFirst) {
+  const Tensor x = Tensor::arange(48).reshape({3, 2, 2, 4}).realize();
+  const Tensor rows{1, 0, 1}, columns{3, 0, 2};
+  struct Case {
+    std::vector<Index> index;
+    Tensor expected;
+  };
+  const std::vector<Case> cases = {
+      {{-1, Slice(), rows}, x[-1][{Slice(), rows}]},
+      {{Slice(), rows, Slice(), 1}, x[{kEllipsis, 1}][{Slice(), rows}]},
+      {{0, kNewAxis, rows}, x[0][{kNewAxis, rows}]},
+      {{2, Slice(), rows, columns}, x[2][{Slice(), rows, columns}]},
+      {{Slice(), rows, 1, columns}, x[{Slice(), Slice(), 1}][{Slice(), rows, columns}]},
+      {{1, rows, Slice(), columns}, x[1][{rows, Slice(), columns}]},
+  };
+  const std::vector<Dims> shapes = {{2, 3, 4}, {3, 3, 2}, {1, 3, 2, 4}, {2, 3}, {3, 3}, {3, 2}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto& [index, expected] = cases[i];
+    EXPECT_EQ(x.at(index).shape(), shapes[i]) << i;
+    EXPECT_EQ(x.at(index).to_vector<int>(), expected.to_vector<int>()) << i;
+    // What is written back to where it was read changes nothing, and a change comes back.
+    Tensor y = x.clone();
+    y.setitem(index, x.at(index));
+    EXPECT_EQ(y.to_vector<int>(), x.to_vector<int>()) << i;
+    y.setitem(index, x.at(index) + 100);
+    EXPECT_EQ(y.at(index).to_vector<int>(), (expected + 100).to_vector<int>()) << i;
+  }
+}
+
 // Reads give 0 and writes are dropped, forwards and backwards, for every kind of index.
 TEST(Indexing, OutOfRangeReadsZeroAndWritesNothing) {
   Tensor x = Tensor{1.0, 2.0, 3.0}.realize(), src = Tensor{7.0, 8.0, 9.0}.realize();
