@@ -41,9 +41,8 @@ bool is_on(const Mesh& mesh, int rank) {
 }
 
 bool of_several_ranks(const Mesh& mesh) {
-  return std::ranges::any_of(mesh.devices(), [&](const DeviceRef& d) {
-    return d.rank != mesh.devices()[0].rank;
-  });
+  return std::ranges::any_of(mesh.devices(),
+                             [&](const DeviceRef& d) { return d.rank != mesh.devices()[0].rank; });
 }
 
 // A copy takes values from devices of its own process. Where one rank of a mesh of several lacks

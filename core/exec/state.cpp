@@ -89,9 +89,8 @@ struct Disturbed {
 NodeMap<bool> written_plainly(std::span<const UOp> roots) {
   std::unordered_set<const Node*> values;
   std::unordered_set<int64_t> names;
-  for (const LiveValue& p : Context::values().find(0, [](const TensorState& s) {
-         return bool(s.is_param);
-       })) {
+  for (const LiveValue& p :
+       Context::values().find(0, [](const TensorState& s) { return bool(s.is_param); })) {
     values.insert(p.value.get());
     if (p.state->name != 0) names.insert(p.state->name);
   }
@@ -149,15 +148,16 @@ Disturbed disturbed_states(std::span<const UOp> roots, std::span<const StatePtr>
         all.computed.push_back(std::move(s.state));
       }
     };
-    add(whose_graphs_hold(
-        others([&](const UOp& x) { return has_storage(x) && (!is_realized(x) || is_overwritten(x)); }),
-        is_overwritten));
+    add(whose_graphs_hold(others([&](const UOp& x) {
+                            return has_storage(x) && (!is_realized(x) || is_overwritten(x));
+                          }),
+                          is_overwritten));
     add(whose_graphs_hold(others([&](const UOp& x) { return !has_storage(x); }), reads_overwritten,
                           &all.plain));
     if (!add_overwritten(graphs)) break;
   }
-  for (LiveValue& s : whose_graphs_hold(others([&](const UOp& x) { return !has_storage(x); }),
-                                        is_overwritten))
+  for (LiveValue& s :
+       whose_graphs_hold(others([&](const UOp& x) { return !has_storage(x); }), is_overwritten))
     all.rewired.push_back(std::move(s.state));
   return all;
 }
@@ -305,7 +305,8 @@ bool holds_storage(const TensorState& state) {
 
 void replace_value(TensorState& state, UOp value) {
   Storage* left = nullptr;
-  if (has_storage(state.value) && holds_storage(state)) left = Storage::of(*storage_node(state.value));
+  if (has_storage(state.value) && holds_storage(state))
+    left = Storage::of(*storage_node(state.value));
   if (left && has_storage(value) && Storage::of(*storage_node(value)) == left) left = nullptr;
   const UOp before = state.value;  // keeps the storage
   Context::values().replace(state, std::move(value));

@@ -1,5 +1,7 @@
 #include "core/passes/tidy.h"
 
+#include <algorithm>
+
 #include "core/dtype/half.h"
 #include "core/passes/picks.h"
 #include "core/rewrite/demand.h"
@@ -108,12 +110,48 @@ bool ends_early(const UOp& x) {
   return is_mask(x);
 }
 
+// A sum in f32 that is added up in turn is off by about as many roundings as a lane adds: the mean of
+// ten million numbers around 1000 would be 1001. Longer sums are made of sums of so many elements.
+constexpr int64_t kLongestSum = int64_t{1} << 18, kSumInTurn = int64_t{1} << 14;
+
+// [.., n, ..] summed over n and inner dims: [.., parts, n / parts, ..] where that is so many parts of
+// one size, with zeros behind the last elements otherwise.
+UOp sum_of_sums(const UOp& x) {
+  const UOp& in = x.src(0);
+  const int64_t count = x->numel() == 0 ? 0 : in->numel() / x->numel();
+  const ReduceArg arg = reduce_arg(*x);
+  if (arg.op != ReduceOp::Sum || !is_float(x.dtype()) || count <= kLongestSum) return UOp();
+  for (const int64_t axis : arg.axes) {
+    const int64_t size = in.shape()[size_t(axis)];
+    const int64_t piece = std::max<int64_t>(1, kSumInTurn / (count / size));
+    int64_t parts = (size + piece - 1) / piece;
+    if (parts < 2) continue;
+    const int64_t least = parts;
+    while (parts < 2 * least && size % parts != 0) ++parts;
+    if (size % parts != 0) parts = least;
+    const int64_t each = (size + parts - 1) / parts;
+    Dims around(2 * in.shape().size(), 0), wide(in.shape().begin(), in.shape().end()), axes;
+    around[size_t(2 * axis + 1)] = parts * each - size;
+    wide[size_t(axis)] = each;
+    wide.insert(wide.begin() + axis, parts);
+    for (const int64_t a : arg.axes) axes.push_back(a >= axis ? a + 1 : a);
+    UOp first = reduce(ReduceOp::Sum, reshape(pad(in, around), wide), axes);
+    if (const UOp again = sum_of_sums(first)) first = again;
+    first = UOp::make(Op::Contiguous, first.dtype(), {first});
+    const UOp second = reduce(ReduceOp::Sum, first, Dims{axis});
+    const UOp shorter = sum_of_sums(second);
+    return reshape(shorter ? shorter : second, x.shape());
+  }
+  return UOp();
+}
+
 // One step of split_reductions.
 UOp split(const UOp& x, const SplitLimits& limits) {
   if (x.op() != Op::Reduce) return UOp();
   const UOp& in = x.src(0);
   int64_t results = x->numel();
   if (results == 0 || in->numel() / results < kLongReduction || ends_early(in)) return UOp();
+  if (const UOp sums = sum_of_sums(x)) return sums;
   bool columns =
       x.shape().back() == in.shape().back();  // rows stay whole: a kernel has one at once
   if (results >

@@ -13,7 +13,8 @@ namespace tinyshard {
 std::vector<UOp> tidy(std::span<const UOp> roots);
 
 // A reduction of many elements to few results becomes two, so that many threads can share it:
-// [n] -> [p, n / p] -> [p] -> []. The order of summation depends on shapes and limits only.
+// [n] -> [p, n / p] -> [p] -> []. So does a sum of very many floats, whatever it results in, whose
+// error would grow with their number. The order of summation depends on shapes and limits only.
 struct SplitLimits {
   int64_t parts = 64;   // of a reduction to up to kFewResults; fewer where there are more results
   int64_t columns = 0;  // sums of so many columns are split too

@@ -82,7 +82,8 @@ void need_history(const Tensor& x, const Wanted& is_wanted) {
     next.pop_back();
     if (node.op() == Op::Detach || !seen.insert(node.get()).second) continue;
     next.insert(next.end(), node->src().begin(), node->src().end());
-    const Storage::Ended* ended = node.op() == Op::Buffer ? Storage::of(*node)->ended.get() : nullptr;
+    const Storage::Ended* ended =
+        node.op() == Op::Buffer ? Storage::of(*node)->ended.get() : nullptr;
     if (ended && is_wanted(*ended)) {
       fail(fmt::format(
           "{} depends on a value, {}{}, that was computed when something it reads was written "

@@ -59,5 +59,14 @@ TEST(SplitReductions, OfRowsStayWhole) {
   EXPECT_EQ(parts_of({2, 1 << 15}, {1}, kMany), 1024);
 }
 
+// Sums of very many floats have no more than so many in turn, whatever they result in.
+TEST(SplitReductions, OfMillionsAreMadeOfShortSums) {
+  EXPECT_EQ(parts_of({1 << 19}, {0}, {}), 32);
+  EXPECT_EQ(parts_of({524309}, {0}, {}), 33) << "a prime number: the last part has zeros";
+  EXPECT_EQ(parts_of({3, 1 << 19}, {1}, {}), 32);
+  EXPECT_EQ(parts_of({1 << 19, 20}, {0}, {}), 32);
+  EXPECT_EQ(parts_of({1 << 19}, {0}, {}, ReduceOp::Max), 64);
+}
+
 }  // namespace
 }  // namespace tinyshard

@@ -181,5 +181,22 @@ TEST(AccuracyOf, GeluInItsTwoForms) {
   }
 }
 
+// However many numbers there are, and whether their number has divisors or not.
+TEST(Accuracy, OfSumsOfMillions) {
+  for (const int64_t n : {int64_t{1000003}, int64_t{10000019}, int64_t{1} << 25}) {
+    const Tensor x = Tensor::full({n}, 1000.25f).contiguous();
+    EXPECT_NEAR(x.mean().item<double>(), 1000.25, 1e-3) << n;
+    EXPECT_NEAR(x.var().item<double>(), 0, 1e-5) << n;
+    EXPECT_NEAR((Tensor::arange(n).mod(2).cast(DType::F32) + 1000).mean().item<double>(), 1000.5,
+                1e-3)
+        << n;
+  }
+  const Tensor rows = Tensor::full({40, 400009}, 0.1f).contiguous();
+  for (const double sum : rows.sum(1).to_vector<double>()) EXPECT_NEAR(sum, 40000.9, 0.05);
+  // Columns are added one element after the other, 16384 of them.
+  for (const double sum : rows.T().contiguous().sum(0).to_vector<double>())
+    EXPECT_NEAR(sum, 40000.9, 0.2);
+}
+
 }  // namespace
 }  // namespace tinyshard
