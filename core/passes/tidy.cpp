@@ -112,7 +112,7 @@ bool ends_early(const UOp& x) {
 
 // A sum in f32 that is added up in turn is off by about as many roundings as a lane adds: the mean of
 // ten million numbers around 1000 would be 1001. Longer sums are made of sums of so many elements.
-constexpr int64_t kLongestSum = int64_t{1} << 18, kSumInTurn = int64_t{1} << 14;
+constexpr int64_t kLongestSum = int64_t{1} << 18, kSumInTurn = int64_t{1} << 12;
 
 // [.., n, ..] summed over n and inner dims: [.., parts, n / parts, ..] where that is so many parts of
 // one size, with zeros behind the last elements otherwise.

@@ -61,10 +61,10 @@ TEST(SplitReductions, OfRowsStayWhole) {
 
 // Sums of very many floats have no more than so many in turn, whatever they result in.
 TEST(SplitReductions, OfMillionsAreMadeOfShortSums) {
-  EXPECT_EQ(parts_of({1 << 19}, {0}, {}), 32);
-  EXPECT_EQ(parts_of({524309}, {0}, {}), 33) << "a prime number: the last part has zeros";
-  EXPECT_EQ(parts_of({3, 1 << 19}, {1}, {}), 32);
-  EXPECT_EQ(parts_of({1 << 19, 20}, {0}, {}), 32);
+  EXPECT_EQ(parts_of({1 << 19}, {0}, {}), 128);
+  EXPECT_EQ(parts_of({524309}, {0}, {}), 129) << "a prime number: the last part has zeros";
+  EXPECT_EQ(parts_of({3, 1 << 19}, {1}, {}), 128);
+  EXPECT_EQ(parts_of({1 << 19, 20}, {0}, {}), 128);
   EXPECT_EQ(parts_of({1 << 19}, {0}, {}, ReduceOp::Max), 64);
 }
 
