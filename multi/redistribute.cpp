@@ -49,7 +49,9 @@ void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
   const UOp& computed = stored ? v.local.src(0) : v.local;
   // On one device, too, a mask is computed where it is used: loops end at a size that is known when
   // the step runs only where they see the comparison with it.
-  const bool grows = mesh.size() > 1 || computed.dtype() == DType::Bool;
+  // Random numbers are, so that none of them travels.
+  const bool grows =
+      mesh.size() > 1 || computed.dtype() == DType::Bool || is_unplaced_draw(computed);
   if (UOp grown = grows ? grown_on(computed, mesh) : UOp()) {
     for (size_t a = 0; a < wanted.size(); ++a) {
       if (!wanted[a].is_shard()) continue;

@@ -31,6 +31,21 @@ Sharding without_pending(Sharding where) {
   return where;
 }
 
+// The devices of a stage. One device is a mesh of the axis alone, so that what a stage closes over
+// joins it as it joins several.
+Mesh stage_at(const Mesh& mesh, int axis, int64_t place) {
+  const std::string& name = mesh.axes()[size_t(axis)].name;
+  const Mesh part = mesh.at(name, place);
+  return part.is_single() ? Mesh({{name, 1}}, part.devices()) : part;
+}
+
+// A placement on the whole mesh as one on the devices of a stage.
+Sharding on_stage_of(const Mesh& stage, Sharding whole, int axis) {
+  if (stage.axes().size() == whole.mesh.axes().size()) return replicated(stage);
+  whole.placements.erase(whole.placements.begin() + axis);
+  return {stage, whole.placements};
+}
+
 // The value, once each of the others is there.
 UOp after(UOp x, const std::vector<UOp>& others) {
   for (const UOp& other : others) x = UOp::make(Op::After, x.dtype(), {x, other});
@@ -112,7 +127,7 @@ Pipeline::Pipeline(const Mesh& mesh, const std::string& axis, std::vector<Pipeli
     fail(fmt::format("{} stages were given for the {} places along \"{}\" of {}", stages.size(),
                      places, axis, mesh.to_string()));
   for (size_t s = 0; s < stages.size(); ++s) {
-    meshes_.push_back(mesh.at(axis, int64_t(s)));
+    meshes_.push_back(stage_at(mesh, axis_, int64_t(s)));
     stages_.push_back({std::move(stages[s].forward), {}, {}});
     for (const auto& [name, tensor] : stages[s].tensors) put(name, tensor, s);
   }
@@ -136,8 +151,7 @@ void Pipeline::put(const std::string& name, const Tensor& tensor, size_t stage) 
   };
   Sharding where = replicated(meshes_[stage]);
   if (now.mesh == mesh_) {
-    where.placements = now.placements;
-    where.placements.erase(where.placements.begin() + axis_);
+    where = on_stage_of(meshes_[stage], now, axis_);
     if (now.placements[size_t(axis_)].is_shard())
       fail(fmt::format("{} is divided over \"{}\", the axis of the stages", told(),
                        mesh_.axes()[size_t(axis_)].name));
@@ -154,14 +168,14 @@ Tensor Pipeline::on_stage(const Tensor& x, size_t stage, const char* what) const
   Sharding where = x.sharding();
   if (where.mesh == meshes_[stage]) return x;
   if (where.mesh == mesh_) {
-    where.placements.erase(where.placements.begin() + axis_);
+    where = on_stage_of(meshes_[stage], where, axis_);
   } else if (where.mesh.size() == 1) {
-    where.placements = replicated(meshes_[stage]).placements;
+    where = replicated(meshes_[stage]);
   } else {
     fail(fmt::format("{}, {}, lie on {}: neither on {} nor on stage {}", what, x.describe(),
                      where.mesh.to_string(), mesh_.to_string(), stage));
   }
-  return x.shard_like(without_pending({meshes_[stage], where.placements}));
+  return x.shard_like(without_pending(where));
 }
 
 void Pipeline::check_rows(const Tensor& x, const char* what) const {

@@ -72,11 +72,11 @@ class Pipeline {
   using Loss = std::function<Tensor(const Tensor& result, const Tensor& targets)>;
 
   // A stage for each place along the axis. Puts the tensors of each on the devices of its place,
-  // mesh.at(axis, stage), whole along the axes that are left, or divided there as they were on
-  // `mesh`. A tensor that several stages name lies on the first one; the others get its value, and
-  // the sum of its gradient goes back, once a step. UserError where there are more or fewer stages
-  // than places, and for a tensor that lies on another mesh, is divided over the axis, or was
-  // given to fully_shard before.
+  // mesh.at(axis, stage), or a mesh of one device where no other axis is left: whole along the axes
+  // that are left, or divided there as they were on `mesh`. A tensor that several stages name lies
+  // on the first one; the others get its value, and the sum of its gradient goes back, once a step.
+  // UserError where there are more or fewer stages than places, and for a tensor that lies on
+  // another mesh, is divided over the axis, or was given to fully_shard before.
   Pipeline(const Mesh& mesh, const std::string& axis, std::vector<PipelineStage> stages,
            const PipelineOptions& options, Caller caller = Caller::current());
 

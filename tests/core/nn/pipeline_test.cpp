@@ -293,6 +293,72 @@ TEST_F(Pipeline, ACheckpointGoesOn) {
   if (world().rank == 0) std::filesystem::remove_all(folder);
 }
 
+// What a stage draws and closes over joins it, be it on one device or on several. The losses are those
+// of the same layers without stages, from the same random numbers.
+TEST_F(Pipeline, StagesDrawAndCloseOver) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  const TrainingMode on;
+  const Doubles doubles;
+  const Tensor stored = Tensor(std::vector<double>{1, 0, 1}).realize();
+  using T = const Tensor&;
+  const std::vector<std::pair<std::string, std::function<Tensor(T)>>> cases{
+      {"dropout", [](T x) { return x.dropout(0.5); }},
+      {"noise", [](T x) { return x + x.randn_like() + Tensor::rand({2, 3}); }},
+      {"host data", [](T x) { return x * Tensor(std::vector<double>{1, 0, 1}); }},
+      {"stored", [stored](T x) { return (x * stored).dropout(0.2); }},
+      {"order", [](T x) { return x[Tensor::randperm(2)]; }},
+      {"attention",
+       [](T x) {
+         const Tensor h = x.unsqueeze(0);
+         return h.scaled_dot_product_attention(h, h, {}, {.dropout_p = 0.3}).squeeze(0);
+       }},
+  };
+  const std::vector<Mesh> meshes{Mesh({{"pipe", 2}}), Mesh({{"pipe", 2}, {"data", 1}}),
+                                 Mesh({{"pipe", 2}, {"data", 2}}),
+                                 Mesh::of({"CPU:3", "CPU:1"}, "pipe")};
+  const Tensor x = Tensor::arange(12).reshape({4, 3}).cast(DType::F64).realize(), y = x / 10 + 1;
+  for (const auto& [name, between] : cases) {
+    // The loss and the gradients of one step.
+    auto step = [&, &between = between](const std::optional<Mesh>& mesh, bool captured) {
+      Tensor::manual_seed(3);
+      const nn::Linear a(3, 3), b(3, 3);
+      auto forward = [&](T h) { return between(b(between(h))); };
+      std::optional<nn::Pipeline> pipe;
+      if (mesh)
+        pipe.emplace(*mesh, "pipe", std::vector<nn::PipelineStage>{a, {forward, b}},
+                     nn::PipelineOptions{.micro_batches = 2});
+      auto mean = [](T p, T q) { return (p - q).square().mean(); };
+      auto body = [&](T rows) {
+        Tensor loss;
+        if (pipe) {
+          loss = pipe->backward(rows, y, mean);
+        } else {
+          for (int64_t m : {0, 1}) {
+            const Slice part(m, {}, 2);
+            const Tensor one = mean(forward(a(rows[part])), y[part]) / 2;
+            one.backward();
+            loss = m == 0 ? one : loss + one;
+          }
+        }
+        std::vector<Tensor> all{loss.reshape({1})};
+        for (const Tensor& p : {a.weight, a.bias, b.weight, b.bias}) {
+          all.push_back(p.grad().flatten().shard(Mesh::of({"CPU:0"})));
+          p.set_grad({});
+        }
+        all[0] = all[0].shard(Mesh::of({"CPU:0"}));
+        return cat(all);
+      };
+      Jit replayed = [&](Tensor rows) { return body(rows); };
+      return (captured ? replayed(x) : body(x)).to_vector<double>();
+    };
+    const std::vector<double> want = step({}, false);
+    for (const Mesh& mesh : meshes) {
+      for (bool captured : {false, true})
+        expect_equal(step(mesh, captured), want, name + " on " + mesh.to_string());
+    }
+  }
+}
+
 TEST_F(Pipeline, MistakesAreTold) {
   if (several_ranks()) GTEST_SKIP() << "one process";
   const Mesh mesh({{"data", 2}, {"pipe", 2}}), other({{"all", 4}});
