@@ -225,6 +225,7 @@ class Pipeline::Pass {
   // Each stage does what is next there as soon as it has what that needs.
   void forward_and_backward() {
     trains_ = true;
+    if (!has_gradient(work_.size() - 1)) refuse("no stage has a parameter that is trained");
     const int64_t n = pipe_.micro_batches_, stages = pipe_.stages();
     for (int64_t left = 2 * n * stages; left > 0;) {
       for (int64_t s = 0; s < stages; ++s) {
@@ -308,6 +309,13 @@ class Pipeline::Pass {
     fail(text);
   }
 
+  // Whether there is something to differentiate in this stage or before it. The first stages may be
+  // frozen: a backward pass ends at the first one that is not.
+  bool has_gradient(size_t stage) const {
+    return std::any_of(work_.begin(), work_.begin() + int64_t(stage) + 1,
+                       [](const Work& w) { return !w.parameters.given.empty(); });
+  }
+
   // The result of the stage before, moved to the devices of this one.
   UOp received(size_t stage, const Tensor& sent) {
     Work& w = work_[stage];
@@ -333,7 +341,7 @@ class Pipeline::Pass {
     micro.result = pipe_.stages_[stage].forward(micro.input);
     if (!micro.result.defined()) refuse(fmt::format("stage {} gives no value", stage));
     const bool last = stage + 1 == work_.size();
-    if (trains_ && !is_float(micro.result.dtype()))
+    if (trains_ && has_gradient(stage) && !is_float(micro.result.dtype()))
       refuse(
           fmt::format("stage {} gives {}, which has no gradient", stage, micro.result.describe()));
     Tensor end = micro.result;
@@ -357,7 +365,11 @@ class Pipeline::Pass {
   void backward(size_t stage, int64_t m) {
     Work& w = work_[stage];
     Micro& micro = w.micro[size_t(m)];
-    const bool last = stage + 1 == work_.size();
+    if (!has_gradient(stage)) {  // the next forward pass waits for the one before it
+      micro = {};
+      return;
+    }
+    const bool last = stage + 1 == work_.size(), sends = stage > 0 && has_gradient(stage - 1);
     const UOp root = last ? losses_.at(size_t(m)) : micro.result.uop();
     const UOp seed =
         last
@@ -365,7 +377,7 @@ class Pipeline::Pass {
             : after(micro.gradient, w.made);
     std::vector<UOp> targets = w.parameters.nodes;
     std::vector<int64_t> names = w.parameters.names;
-    if (stage > 0) {
+    if (sends) {
       targets.push_back(touch(*micro.input.state()));
       names.push_back(micro.input.state()->name);
     }
@@ -376,7 +388,7 @@ class Pipeline::Pass {
       w.parameters.take(i, gradients[i]);
       if (gradients[i]) w.made.push_back(w.parameters.sums[i]);
     }
-    if (stage > 0) {
+    if (sends) {
       if (!gradients.back())
         refuse(fmt::format("the result of stage {} does not depend on what the stage is given",
                            stage));
@@ -384,7 +396,8 @@ class Pipeline::Pass {
       work_[stage - 1].micro[size_t(m)].gradient =
           place(gradients.back(), {pipe_.meshes_[stage - 1], w.input->placements});
     }
-    if (w.made.empty()) refuse(fmt::format("stage {} has no parameters", stage));
+    if (w.made.empty())
+      refuse(fmt::format("the result of stage {} depends on none of its parameters", stage));
     micro = {};
   }
 

@@ -84,8 +84,10 @@ class Pipeline {
   // Tensor::backward. It is the mean of the losses of the micro-batches, which is the loss of the
   // batch where that is a mean over rows. Row r belongs to micro-batch r modulo their number. The
   // batch and its targets lie on one device, on the mesh, or on the first and on the last stage.
-  // The loss is on every device of the mesh. UserError where the micro-batches do not divide
-  // the rows of both, for what lies elsewhere, and for a stage whose result has no gradient.
+  // The loss is on every device of the mesh. The first stages may have no parameter that is trained:
+  // of them there are no backward passes. UserError where the micro-batches do not divide the rows of
+  // both, for what lies elsewhere, for a stage whose result has no gradient, and where no stage has
+  // parameters to train.
   Tensor backward(const Tensor& batch, const Tensor& targets, const Loss& loss,
                   Caller caller = Caller::current()) const;
   // The loss alone.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/codegen/codegen.h"
@@ -359,6 +360,63 @@ TEST_F(Pipeline, StagesDrawAndCloseOver) {
   }
 }
 
+// Parameters that are not trained, of the first stages, of one between, of the last: gradients of
+// the others are those without stages.
+TEST_F(Pipeline, StagesAreFrozen) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  const TrainingMode on;
+  const Doubles doubles;
+  const Tensor x = Tensor::arange(24).reshape({8, 3}).cast(DType::F64).realize() / 8, y = x.flip(1);
+  auto mean = [](const Tensor& p, const Tensor& q) { return (p - q).square().mean(); };
+  for (const std::vector<size_t>& frozen :
+       {std::vector<size_t>{0}, {0, 1}, {0, 1, 2}, {1}, {3}, {0, 2, 3}}) {
+    // Loss and gradients, those of frozen layers as zeros.
+    auto step = [&](const std::optional<Mesh>& mesh, bool captured) {
+      Tensor::manual_seed(3);
+      const std::vector<nn::Linear> layers = nn::layers<nn::Linear>(4, 3, 3);
+      for (size_t f : frozen) {
+        layers[f].weight.is_param_(false);
+        layers[f].bias.is_param_(false);
+      }
+      std::optional<nn::Pipeline> pipe;
+      if (mesh) {
+        std::vector<nn::PipelineStage> parts;
+        for (const nn::Linear& layer : layers)
+          parts.push_back({[&](const Tensor& h) { return layer(h).tanh(); }, layer});
+        const int64_t stages = mesh->axes()[0].size;
+        pipe.emplace(*mesh, "pipe", nn::join_stages(parts, stages),
+                     nn::PipelineOptions{.micro_batches = 4});
+      }
+      Jit body = [&](Tensor rows) {
+        Tensor loss;
+        if (pipe) {
+          loss = pipe->backward(rows, y, mean);
+        } else {
+          Tensor h = rows;
+          for (const nn::Linear& layer : layers) h = layer(h).tanh();
+          loss = mean(h, y).backward();
+        }
+        std::vector<Tensor> all{loss.reshape({1})};
+        for (const auto& [name, p] : nn::state_dict(layers)) {
+          all.push_back((p.grad().defined() ? p.grad() : p.zeros_like()).flatten());
+          p.set_grad({});
+        }
+        for (Tensor& t : all) t = t.shard(Mesh::of({"CPU:0"}));
+        return cat(all);
+      };
+      if (captured) body(x.contiguous().realize());
+      return body(x.contiguous().realize()).to_vector<double>();
+    };
+    const std::vector<double> want = step({}, false);
+    for (const Mesh& mesh : {Mesh({{"pipe", 2}}), Mesh({{"pipe", 4}}),
+                             Mesh({{"pipe", 2}, {"data", 2}})}) {
+      for (bool captured : {false, true})
+        expect_equal(step(mesh, captured), want,
+                     fmt::format("{} stages, {} of 4 frozen", mesh.axes()[0].size, frozen.size()));
+    }
+  }
+}
+
 TEST_F(Pipeline, MistakesAreTold) {
   if (several_ranks()) GTEST_SKIP() << "one process";
   const Mesh mesh({{"data", 2}, {"pipe", 2}}), other({{"all", 4}});
@@ -415,6 +473,10 @@ TEST_F(Pipeline, MistakesAreTold) {
   expect([&] { run({a, {[&](const Tensor&) { return b.weight[Slice(0, 2)]; }, b}}); },
          "the result of stage 1 does not depend on what the stage is given");
   expect([&] { run({a, {[&](const Tensor&) { return Tensor(); }, b}}); }, "stage 1 gives no value");
+  expect([&] { run({{[&](const Tensor& x) { return x * 2; }, a}, b}); },
+         "the result of stage 0 depends on none of its parameters");
+  for (const Tensor& p : {a.weight, a.bias, b.weight, b.bias}) p.is_param_(false);
+  expect([&] { run({a, b}); }, "no stage has a parameter that is trained");
 }
 
 }  // namespace
