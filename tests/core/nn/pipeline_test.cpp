@@ -295,7 +295,7 @@ TEST_F(Pipeline, ACheckpointGoesOn) {
 }
 
 // What a stage draws and closes over joins it, be it on one device or on several. The losses are those
-// of the same layers without stages, from the same random numbers.
+// of the same layers without stages: two stages draw in the order of the micro-batches.
 TEST_F(Pipeline, StagesDrawAndCloseOver) {
   if (several_ranks()) GTEST_SKIP() << "one process";
   const TrainingMode on;
@@ -317,26 +317,27 @@ TEST_F(Pipeline, StagesDrawAndCloseOver) {
   const std::vector<Mesh> meshes{Mesh({{"pipe", 2}}), Mesh({{"pipe", 2}, {"data", 1}}),
                                  Mesh({{"pipe", 2}, {"data", 2}}),
                                  Mesh::of({"CPU:3", "CPU:1"}, "pipe")};
-  const Tensor x = Tensor::arange(12).reshape({4, 3}).cast(DType::F64).realize(), y = x / 10 + 1;
+  const Tensor x = Tensor::arange(24).reshape({8, 3}).cast(DType::F64).realize(), y = x / 20 + 1;
   for (const auto& [name, between] : cases) {
     // The loss and the gradients of one step.
     auto step = [&, &between = between](const std::optional<Mesh>& mesh, bool captured) {
       Tensor::manual_seed(3);
       const nn::Linear a(3, 3), b(3, 3);
-      auto forward = [&](T h) { return between(b(between(h))); };
+      auto first = [&](T h) { return between(a(h)); };
+      auto last = [&](T h) { return between(b(h)); };
       std::optional<nn::Pipeline> pipe;
       if (mesh)
-        pipe.emplace(*mesh, "pipe", std::vector<nn::PipelineStage>{a, {forward, b}},
-                     nn::PipelineOptions{.micro_batches = 2});
+        pipe.emplace(*mesh, "pipe", std::vector<nn::PipelineStage>{{first, a}, {last, b}},
+                     nn::PipelineOptions{.micro_batches = 4});
       auto mean = [](T p, T q) { return (p - q).square().mean(); };
       auto body = [&](T rows) {
         Tensor loss;
         if (pipe) {
           loss = pipe->backward(rows, y, mean);
         } else {
-          for (int64_t m : {0, 1}) {
-            const Slice part(m, {}, 2);
-            const Tensor one = mean(forward(a(rows[part])), y[part]) / 2;
+          for (int64_t m : {0, 1, 2, 3}) {
+            const Slice part(m, {}, 4);
+            const Tensor one = mean(last(first(rows[part])), y[part]) / 4;
             one.backward();
             loss = m == 0 ? one : loss + one;
           }
