@@ -9,4 +9,8 @@ namespace tinyshard {
 // what it is computed from, once for each device, has more bytes than the value itself.
 UOp grown_on(const UOp& local, const Mesh& mesh);
 
+// Whether `local` is computed from random numbers, constants and iotas alone, drawn where its count
+// and seed lie: nobody stored it or said where it shall be, so it is the same wherever it is grown.
+bool is_unplaced_draw(const UOp& local);
+
 }  // namespace tinyshard

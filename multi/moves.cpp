@@ -9,6 +9,8 @@
 //                             no other axis splits their dims
 //   Replicate -> Shard(d)     a slice, which sends nothing; first, where no other axis splits d,
 //                             so that others send the part
+//   Replicate -> Partial(sum) the first device along the axis keeps the value as its term, the terms
+//                             of the others are zeros; last, so that shards are gathered before
 //
 // Axes that split one dim nest. f32[8] on a mesh of 2 x 2, {Shard(0), Shard(0)} -> {Replicate,
 // Shard(0)}: the outer axis changes, so the inner one is gathered first ([2] to [4]), then the
@@ -92,7 +94,8 @@ std::vector<Move> moves_between(const Mesh& mesh, const std::vector<Placement>& 
     }
   }
   for (int a = 0; a < axes; ++a) {
-    if (!(now[a] == wanted[a]) && wanted[a].is_shard()) add(a, std::nullopt, wanted[a]);
+    const bool cut = wanted[a].is_shard(), term = wanted[a] == Partial(ReduceOp::Sum);
+    if (!(now[a] == wanted[a]) && (cut || term)) add(a, std::nullopt, wanted[a]);
   }
   return moves;
 }

@@ -14,8 +14,8 @@
 
 namespace tinyshard {
 
-// Along one mesh axis the value becomes `to`, by a collective, or by a slice, which sends nothing;
-// or it changes placements with another axis, which becomes what this one was.
+// Along one mesh axis the value becomes `to`, by a collective, or by a slice or as a term of a sum,
+// which send nothing; or it changes placements with another axis, which becomes what this one was.
 struct Move {
   int axis = 0;
   std::optional<CollectiveOp> op;
@@ -23,8 +23,8 @@ struct Move {
   int swapped_with = -1;
 };
 
-// In the order in which they are done. What has to become Partial and is not has no way there and
-// is left out.
+// In the order in which they are done. What has to become Partial of another reduction than a sum,
+// and is not, has no way there and is left out.
 std::vector<Move> moves_between(const Mesh& mesh, const std::vector<Placement>& from,
                                 const std::vector<Placement>& wanted);
 

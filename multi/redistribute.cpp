@@ -11,6 +11,7 @@
 #include "core/base/observer.h"
 #include "multi/change_mesh.h"
 #include "multi/collective.h"
+#include "multi/device_number.h"
 #include "multi/grown.h"
 #include "multi/moves.h"
 #include "multi/parts.h"
@@ -34,6 +35,13 @@ UOp sliced(const UOp& x, int dim, int axis, int64_t parts) {
   return UOp::make(Op::ShardSlice, x.dtype(), {x}, Dims{dim, axis, parts});
 }
 
+// The value as one term of a sum along the axis: where it is not on the first device, zeros.
+UOp as_one_term(const UOp& x, const Mesh& mesh, int axis) {
+  const UOp first = DeviceNumber::coordinate(mesh, axis) < DeviceNumber(1);
+  const Dims ones(x.shape().size(), 1);
+  return where(expand(reshape(first, ones), x.shape()), x, const_like(x, 0));
+}
+
 void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
                  const std::vector<Placement>& wanted) {
   Mesh from = *v.mesh;
@@ -49,7 +57,9 @@ void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
   const UOp& computed = stored ? v.local.src(0) : v.local;
   // On one device, too, a mask is computed where it is used: loops end at a size that is known when
   // the step runs only where they see the comparison with it.
-  const bool grows = mesh.size() > 1 || computed.dtype() == DType::Bool;
+  // Random numbers are, so that none of them travels.
+  const bool grows =
+      mesh.size() > 1 || computed.dtype() == DType::Bool || is_unplaced_draw(computed);
   if (UOp grown = grows ? grown_on(computed, mesh) : UOp()) {
     for (size_t a = 0; a < wanted.size(); ++a) {
       if (!wanted[a].is_shard()) continue;
@@ -138,7 +148,9 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
     auto sent = [&](const UOp& x, CollectiveOp op, bool before, bool after) {
       return collective(x, op, from.op, mesh, a, before, after, v.origin);
     };
-    if (!move.op) {
+    if (!move.op && to.is_partial()) {
+      v.local = as_one_term(v.local, mesh, a);
+    } else if (!move.op) {
       v.local = sliced(v.local, to.dim, a, parts);
     } else if (*move.op == CollectiveOp::ReduceScatter) {
       UOp terms = parts_first(to_wire(v.local, from.op), to.dim, parts);

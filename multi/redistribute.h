@@ -3,6 +3,7 @@
 //   Partial -> Replicate  all-reduce        Shard(i) -> Shard(j)   all-to-all
 //   Partial -> Shard      reduce-scatter    Replicate -> Shard     a slice, nothing moves
 //   Shard -> Replicate    all-gather        one device -> mesh     each device copies its part
+//   Replicate -> Partial(sum)   zeros on all devices but the first, nothing moves
 //   mesh -> other mesh    point to point (multi/change_mesh.h)
 //   two axes of one size, placed as the other is to be     point to point (multi/relocation.h)
 #pragma once
@@ -29,8 +30,8 @@ struct LocalValue {
   const GatherOnUse* gather_on_use = nullptr;
 };
 
-// `global` is the shape of the whole value. UserError where there is no way: from
-// Replicate or Shard to Partial.
+// `global` is the shape of the whole value. UserError where there is no way: from Replicate or Shard
+// to Partial of another reduction than a sum.
 LocalValue redistribute(LocalValue value, DimSpan global, const Mesh& mesh,
                         const std::vector<Placement>& wanted);
 

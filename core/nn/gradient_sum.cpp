@@ -24,7 +24,11 @@ void GradientSum::add(Caller caller) {
     p.set_grad({});
   }
   if (sums_.empty()) make_sums(gradients);
-  for (size_t i = 0; i < sums_.size(); ++i) sums_[i].assign(sums_[i] + gradients[i]);
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    // As the terms that the devices keep, also where a batch was not divided as the first one was.
+    const Tensor terms(place(gradients[i].uop(), places_[i]));
+    sums_[i].assign(sums_[i] + terms);
+  }
   if (current_capture() == nullptr) Tensor::realize(sums_);
 }
 
@@ -34,7 +38,8 @@ void GradientSum::make_sums(const std::vector<Tensor>& gradients) {
   LocalGraph local = to_local(nodes);
   CaptureScope outside(nullptr);  // zeros before the first step, not in each
   for (size_t i = 0; i < nodes.size(); ++i) {
-    UOp storage = empty_buffer(nodes[i].shape(), nodes[i].dtype(), local.pending[i]);
+    places_.push_back(local.pending[i]);
+    UOp storage = empty_buffer(nodes[i].shape(), nodes[i].dtype(), places_[i]);
     sums_.emplace_back(storage);
     sums_.back().assign(Tensor::zeros(gradients[i].shape(), gradients[i].dtype()));
   }

@@ -22,8 +22,9 @@
 namespace tinyshard::nn {
 
 // Sums are kept in f32 for f32 and narrower parameters, f64 for f64. On a mesh each device keeps
-// the sum of its own terms: they meet once a step, when the sums are taken. Of parameters that are
-// fully sharded it keeps its part of the sum: terms meet at each add().
+// the sum of its own terms: they meet once a step, when the sums are taken. The gradient of a batch
+// that all devices have, where the first one was divided, is a term of the first device. Of
+// parameters that are fully sharded it keeps its part of the sum: terms meet at each add().
 class GradientSum {
  public:
   explicit GradientSum(std::vector<Tensor> params) : params_(std::move(params)) {}
@@ -39,6 +40,7 @@ class GradientSum {
   void make_sums(const std::vector<Tensor>& gradients);
 
   std::vector<Tensor> params_, sums_;
+  std::vector<Sharding> places_;  // of the sums: those of the first gradients, pending or not
 };
 
 }  // namespace tinyshard::nn

@@ -31,6 +31,21 @@ Sharding without_pending(Sharding where) {
   return where;
 }
 
+// The devices of a stage. One device is a mesh of the axis alone, so that what a stage closes over
+// joins it as it joins several.
+Mesh stage_at(const Mesh& mesh, int axis, int64_t place) {
+  const std::string& name = mesh.axes()[size_t(axis)].name;
+  const Mesh part = mesh.at(name, place);
+  return part.is_single() ? Mesh({{name, 1}}, part.devices()) : part;
+}
+
+// A placement on the whole mesh as one on the devices of a stage.
+Sharding on_stage_of(const Mesh& stage, Sharding whole, int axis) {
+  if (stage.axes().size() == whole.mesh.axes().size()) return replicated(stage);
+  whole.placements.erase(whole.placements.begin() + axis);
+  return {stage, whole.placements};
+}
+
 // The value, once each of the others is there.
 UOp after(UOp x, const std::vector<UOp>& others) {
   for (const UOp& other : others) x = UOp::make(Op::After, x.dtype(), {x, other});
@@ -112,7 +127,7 @@ Pipeline::Pipeline(const Mesh& mesh, const std::string& axis, std::vector<Pipeli
     fail(fmt::format("{} stages were given for the {} places along \"{}\" of {}", stages.size(),
                      places, axis, mesh.to_string()));
   for (size_t s = 0; s < stages.size(); ++s) {
-    meshes_.push_back(mesh.at(axis, int64_t(s)));
+    meshes_.push_back(stage_at(mesh, axis_, int64_t(s)));
     stages_.push_back({std::move(stages[s].forward), {}, {}});
     for (const auto& [name, tensor] : stages[s].tensors) put(name, tensor, s);
   }
@@ -136,8 +151,7 @@ void Pipeline::put(const std::string& name, const Tensor& tensor, size_t stage) 
   };
   Sharding where = replicated(meshes_[stage]);
   if (now.mesh == mesh_) {
-    where.placements = now.placements;
-    where.placements.erase(where.placements.begin() + axis_);
+    where = on_stage_of(meshes_[stage], now, axis_);
     if (now.placements[size_t(axis_)].is_shard())
       fail(fmt::format("{} is divided over \"{}\", the axis of the stages", told(),
                        mesh_.axes()[size_t(axis_)].name));
@@ -154,14 +168,14 @@ Tensor Pipeline::on_stage(const Tensor& x, size_t stage, const char* what) const
   Sharding where = x.sharding();
   if (where.mesh == meshes_[stage]) return x;
   if (where.mesh == mesh_) {
-    where.placements.erase(where.placements.begin() + axis_);
+    where = on_stage_of(meshes_[stage], where, axis_);
   } else if (where.mesh.size() == 1) {
-    where.placements = replicated(meshes_[stage]).placements;
+    where = replicated(meshes_[stage]);
   } else {
     fail(fmt::format("{}, {}, lie on {}: neither on {} nor on stage {}", what, x.describe(),
                      where.mesh.to_string(), mesh_.to_string(), stage));
   }
-  return x.shard_like(without_pending({meshes_[stage], where.placements}));
+  return x.shard_like(without_pending(where));
 }
 
 void Pipeline::check_rows(const Tensor& x, const char* what) const {
@@ -211,6 +225,7 @@ class Pipeline::Pass {
   // Each stage does what is next there as soon as it has what that needs.
   void forward_and_backward() {
     trains_ = true;
+    if (!has_gradient(work_.size() - 1)) refuse("no stage has a parameter that is trained");
     const int64_t n = pipe_.micro_batches_, stages = pipe_.stages();
     for (int64_t left = 2 * n * stages; left > 0;) {
       for (int64_t s = 0; s < stages; ++s) {
@@ -294,6 +309,13 @@ class Pipeline::Pass {
     fail(text);
   }
 
+  // Whether there is something to differentiate in this stage or before it. The first stages may be
+  // frozen: a backward pass ends at the first one that is not.
+  bool has_gradient(size_t stage) const {
+    return std::any_of(work_.begin(), work_.begin() + int64_t(stage) + 1,
+                       [](const Work& w) { return !w.parameters.given.empty(); });
+  }
+
   // The result of the stage before, moved to the devices of this one.
   UOp received(size_t stage, const Tensor& sent) {
     Work& w = work_[stage];
@@ -319,7 +341,7 @@ class Pipeline::Pass {
     micro.result = pipe_.stages_[stage].forward(micro.input);
     if (!micro.result.defined()) refuse(fmt::format("stage {} gives no value", stage));
     const bool last = stage + 1 == work_.size();
-    if (trains_ && !is_float(micro.result.dtype()))
+    if (trains_ && has_gradient(stage) && !is_float(micro.result.dtype()))
       refuse(
           fmt::format("stage {} gives {}, which has no gradient", stage, micro.result.describe()));
     Tensor end = micro.result;
@@ -343,7 +365,11 @@ class Pipeline::Pass {
   void backward(size_t stage, int64_t m) {
     Work& w = work_[stage];
     Micro& micro = w.micro[size_t(m)];
-    const bool last = stage + 1 == work_.size();
+    if (!has_gradient(stage)) {  // the next forward pass waits for the one before it
+      micro = {};
+      return;
+    }
+    const bool last = stage + 1 == work_.size(), sends = stage > 0 && has_gradient(stage - 1);
     const UOp root = last ? losses_.at(size_t(m)) : micro.result.uop();
     const UOp seed =
         last
@@ -351,7 +377,7 @@ class Pipeline::Pass {
             : after(micro.gradient, w.made);
     std::vector<UOp> targets = w.parameters.nodes;
     std::vector<int64_t> names = w.parameters.names;
-    if (stage > 0) {
+    if (sends) {
       targets.push_back(touch(*micro.input.state()));
       names.push_back(micro.input.state()->name);
     }
@@ -362,7 +388,7 @@ class Pipeline::Pass {
       w.parameters.take(i, gradients[i]);
       if (gradients[i]) w.made.push_back(w.parameters.sums[i]);
     }
-    if (stage > 0) {
+    if (sends) {
       if (!gradients.back())
         refuse(fmt::format("the result of stage {} does not depend on what the stage is given",
                            stage));
@@ -370,7 +396,8 @@ class Pipeline::Pass {
       work_[stage - 1].micro[size_t(m)].gradient =
           place(gradients.back(), {pipe_.meshes_[stage - 1], w.input->placements});
     }
-    if (w.made.empty()) refuse(fmt::format("stage {} has no parameters", stage));
+    if (w.made.empty())
+      refuse(fmt::format("the result of stage {} depends on none of its parameters", stage));
     micro = {};
   }
 

@@ -72,11 +72,11 @@ class Pipeline {
   using Loss = std::function<Tensor(const Tensor& result, const Tensor& targets)>;
 
   // A stage for each place along the axis. Puts the tensors of each on the devices of its place,
-  // mesh.at(axis, stage), whole along the axes that are left, or divided there as they were on
-  // `mesh`. A tensor that several stages name lies on the first one; the others get its value, and
-  // the sum of its gradient goes back, once a step. UserError where there are more or fewer stages
-  // than places, and for a tensor that lies on another mesh, is divided over the axis, or was
-  // given to fully_shard before.
+  // mesh.at(axis, stage), or a mesh of one device where no other axis is left: whole along the axes
+  // that are left, or divided there as they were on `mesh`. A tensor that several stages name lies
+  // on the first one; the others get its value, and the sum of its gradient goes back, once a step.
+  // UserError where there are more or fewer stages than places, and for a tensor that lies on
+  // another mesh, is divided over the axis, or was given to fully_shard before.
   Pipeline(const Mesh& mesh, const std::string& axis, std::vector<PipelineStage> stages,
            const PipelineOptions& options, Caller caller = Caller::current());
 
@@ -84,8 +84,10 @@ class Pipeline {
   // Tensor::backward. It is the mean of the losses of the micro-batches, which is the loss of the
   // batch where that is a mean over rows. Row r belongs to micro-batch r modulo their number. The
   // batch and its targets lie on one device, on the mesh, or on the first and on the last stage.
-  // The loss is on every device of the mesh. UserError where the micro-batches do not divide
-  // the rows of both, for what lies elsewhere, and for a stage whose result has no gradient.
+  // The loss is on every device of the mesh. The first stages may have no parameter that is trained:
+  // of them there are no backward passes. UserError where the micro-batches do not divide the rows of
+  // both, for what lies elsewhere, for a stage whose result has no gradient, and where no stage has
+  // parameters to train.
   Tensor backward(const Tensor& batch, const Tensor& targets, const Loss& loss,
                   Caller caller = Caller::current()) const;
   // The loss alone.

@@ -88,19 +88,40 @@ std::string Item::describe() const {
   return {};
 }
 
-std::vector<std::string> Schedule::lines() const {
+namespace {
+
+template <class PlaceText>
+std::vector<std::string> lines_of(const Schedule& schedule, const PlaceText& place_text) {
   std::vector<std::string> lines;
-  for (const Item& item : items) {
-    std::string line = item.describe() + " " + item.mesh.to_string();
-    for (int b : item.buffers)
-      line += fmt::format(" {}{}", name(buffers[b].dtype), to_string(buffers[b].shape));
+  for (const Item& item : schedule.items) {
+    std::string line = item.describe() + " " + place_text(item.mesh);
+    for (int b : item.buffers) {
+      const VirtualBuffer& buffer = schedule.buffers[size_t(b)];
+      line += fmt::format(" {}{}", name(buffer.dtype), to_string(buffer.shape));
+    }
     lines.push_back(std::move(line));
   }
   return lines;
 }
 
+// A place as all ranks name it. A device of a rank's own mesh bears the number of that rank, which
+// nothing tells from a device of one mesh that all ranks share: so ranks are left out, as they are in
+// the names of meshes of several devices.
+std::string name_on_all_ranks(const Mesh& mesh) {
+  if (!mesh.is_single()) return mesh.to_string();
+  DeviceRef device = mesh.devices()[0];
+  device.rank = DeviceRef::kHere;
+  return device.to_string();
+}
+
+}  // namespace
+
+std::vector<std::string> Schedule::lines() const {
+  return lines_of(*this, [](const Mesh& mesh) { return mesh.to_string(); });
+}
+
 std::vector<std::string> Schedule::details() const {
-  std::vector<std::string> texts = lines();
+  std::vector<std::string> texts = lines_of(*this, name_on_all_ranks);
   for (size_t i = 0; i < items.size(); ++i) {
     texts[i] += "\nbuffers";
     for (int b : items[i].buffers) texts[i] += fmt::format(" {}", b);
@@ -122,7 +143,7 @@ uint64_t Schedule::hash() const {
     for (const Item::Transfer& t : item.transfers)
       h = combine(combine(combine(h, uint64_t(t.from)), uint64_t(t.to)), uint64_t(t.count));
   }
-  for (const std::string& line : lines()) h = hash_text(line, h);
+  for (const std::string& line : lines_of(*this, name_on_all_ranks)) h = hash_text(line, h);
   return h;
 }
 

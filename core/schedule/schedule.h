@@ -75,8 +75,8 @@ struct Schedule {
   int64_t arena_bytes = 0;                 // of the device that needs most: see arena_bytes_on
   uint64_t hash() const;                   // equal on ranks that built the same graph
   std::vector<std::string> lines() const;  // one per item, for dumps
-  // The lines, each followed by lines with all else that the hash is of: buffers, and the graph of
-  // a kernel. For the comparison across ranks.
+  // The lines, without ranks of devices, each followed by lines with all else that the hash is of:
+  // buffers, and the graph of a kernel. For the comparison across ranks.
   std::vector<std::string> details() const;
 };
 

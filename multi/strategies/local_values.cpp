@@ -1,11 +1,13 @@
 #include "multi/strategies/local_values.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
 #include "core/uop/args.h"
+#include "multi/grown.h"
 #include "multi/mesh_names.h"
 #include "multi/relocation.h"
 
@@ -31,26 +33,41 @@ std::vector<LocalValue> LocalValues::sources(const UOp& x) const {
   return v;
 }
 
+namespace {
+
+// A value on a device without axes joins one on a mesh of one device, and both join one on a mesh of
+// several.
+int standing(const Mesh& mesh) { return mesh.is_single() ? 0 : mesh.size() == 1 ? 1 : 2; }
+
+bool are_one_device(const Mesh& a, const Mesh& b) {
+  return a.size() == 1 && b.size() == 1 && same_device(a.devices()[0], b.devices()[0]);
+}
+
+}  // namespace
+
 std::optional<Mesh> LocalValues::meeting_place(std::span<const UOp> operands) const {
   std::optional<Mesh> mesh;
   for (const UOp& x : operands) {
     const auto& m = lying(x).mesh;
     if (!m || (mesh && *m == *mesh)) continue;
-    if (!mesh) {
+    if (!mesh || standing(*mesh) < standing(*m)) {
       mesh = m;
       continue;
     }
-    bool same =
-        mesh->size() == 1 && m->size() == 1 && same_device(mesh->devices()[0], m->devices()[0]);
-    if ((mesh->size() == 1 && m->size() > 1) || (same && mesh->is_single())) {
-      mesh = m;
-    } else if (m->size() > 1 || (mesh->size() == 1 && !same)) {
-      auto [one, other] = told_apart(*mesh, *m);
-      throw UserError(
-          fmt::format("operands live on {} and on {}: bring one of them over with shard() or to(), "
-                      "as in a.shard(b.sharding().mesh)",
-                      one, other));
+    if (standing(*mesh) > standing(*m)) continue;
+    if (are_one_device(*mesh, *m)) {  // all ranks take the name that says whose it is
+      if (mesh->is_single() && mesh->devices()[0].rank == DeviceRef::kHere) mesh = m;
+      continue;
     }
+    std::vector<UOp> others;
+    std::ranges::copy_if(operands, std::back_inserter(others),
+                         [&](const UOp& o) { return !is_unplaced_draw(lying(o).local); });
+    if (others.size() < operands.size()) return meeting_place(others);
+    auto [one, other] = told_apart(*mesh, *m);
+    throw UserError(
+        fmt::format("operands live on {} and on {}: bring one of them over with shard() or to(), "
+                    "as in a.shard(b.sharding().mesh)",
+                    one, other));
   }
   return mesh;
 }

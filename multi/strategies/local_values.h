@@ -22,9 +22,10 @@ class LocalValues {
   void set(const UOp& x, LocalValue value) { values_[x] = std::move(value); }
   // Of all sources of x, each where it lies.
   std::vector<LocalValue> sources(const UOp& x) const;
-  // The mesh on which operands meet: that of several devices wins over single ones, and of two
-  // names for one device the one with axes. Nothing where all are constants. UserError for meshes
-  // that have nothing to do with each other.
+  // The mesh on which operands meet: one of several devices wins over one of a single device, and a
+  // mesh with axes over a device without, as after to(). Random numbers that nobody placed join what
+  // they meet, from another device, too. Nothing where all are constants. UserError for meshes that
+  // have nothing to do with each other.
   std::optional<Mesh> meeting_place(std::span<const UOp> operands) const;
   // x on that mesh: as it lies where that is its own, else whole on each device.
   LocalValue on(const UOp& x, const Mesh& mesh) const;

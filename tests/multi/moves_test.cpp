@@ -66,5 +66,23 @@ TEST_F(Moves, OfPendingSumsToo) {
   }
 }
 
+// What all devices have is a term of the first one; a shard is gathered for that.
+TEST_F(Moves, ToPendingSums) {
+  devices(2, 3);
+  auto expect = [&](const std::vector<Placement>& from, const std::vector<Placement>& to,
+                    double bytes) {
+    EXPECT_EQ(bytes_moved(DType::F32, Dims{12, 6}, mesh(), from, to), bytes);
+    const Tensor term(place(stored({12, 6}, from).uop(), {mesh(), to}));
+    const Tensor completed(place(term.uop(), replicated(mesh())));
+    const double there = bytes_moved(DType::F32, Dims{12, 6}, mesh(), to, {Replicate, Replicate});
+    EXPECT_NEAR(double(sent(completed)), bytes + there, 2);
+    EXPECT_EQ(term.sharding().placements, to);
+  };
+  expect({Replicate, Replicate}, {Partial(), Replicate}, 0);
+  expect({Replicate, Shard(0)}, {Partial(), Shard(0)}, 0);
+  expect({Replicate, Replicate}, {Partial(), Shard(1)}, 0);
+  expect({Replicate, Shard(0)}, {Replicate, Partial()}, 2 * 4 * 6 * 4);
+}
+
 }  // namespace
 }  // namespace tinyshard::test

@@ -321,6 +321,79 @@ TEST(Sharding, RandomNumbersDoNotDependOnDevices) {
   EXPECT_EQ(many.to_vector<float>(), one);
 }
 
+// Random numbers are drawn where what they meet lies, and none of them travels there.
+TEST(Sharding, RandomNumbersJoinAnotherDevice) {
+  TINYSHARD_NEED_DEVICES(2);
+  Runtime::shutdown();
+  Runtime::configure({.devices = device_names(2), .devices_per_rank = 0});
+  const TrainingMode on;
+  using T = const Tensor&;
+  const std::vector<std::pair<std::string, std::function<Tensor(T)>>> cases{
+      {"dropout", [](T x) { return x.dropout(0.5); }},
+      {"noise", [](T x) { return x + Tensor::randn(x.shape()); }},
+      {"noise first", [](T x) { return Tensor::rand(x.shape(), DType::F64) * x; }},
+      {"three operands",
+       [](T x) {
+         return (Tensor::rand(x.shape()) > 0.5).where(x, Tensor::randint(x.shape(), 0, 9));
+       }},
+      {"product", [](T x) { return x.matmul(Tensor::randn({16, 8})); }},
+      {"attention",
+       [](T x) {
+         const Tensor h = x.reshape({1, 64, 16});
+         return h.scaled_dot_product_attention(h, h, {}, {.dropout_p = 0.3});
+       }},
+      {"gradient",
+       [](T x) {
+         const Tensor w = (x * 1).realize().is_param_();
+         (w.dropout(0.5) * w).sum().backward();
+         return w.grad();
+       }},
+      {"captured",
+       [](T x) {
+         Jit step = [](Tensor y) { return y.dropout(0.5); };
+         for (int i = 0; i < 2; ++i) step(x);
+         return step(x);
+       }},
+  };
+  const Tensor x = (Tensor::arange(64 * 16).reshape({64, 16}) / 512.0 - 1).realize();
+  const Tensor plain = x.to(device_name(1)).realize(),
+               on_mesh = x.shard(Mesh::of({device_name(1)})).realize();
+  for (const auto& [name, run] : cases) {
+    auto values = [&run = run](T given) {
+      Tensor::manual_seed(3);
+      return run(given).to_vector<float>();
+    };
+    const std::vector<float> here = values(x);
+    EXPECT_EQ(values(plain), here) << name;
+    EXPECT_EQ(values(on_mesh), here) << name << ", on a mesh of one device";
+  }
+  for (const Tensor& there : {plain, on_mesh}) {
+    const Tensor y = there.dropout(0.5) + Tensor::rand(x.shape());
+    EXPECT_EQ(y.sharding().mesh, there.sharding().mesh);
+    for (const DeviceMemory& m : summarize({y}).memory) {
+      if (m.device == device_name(0)) {
+        EXPECT_LE(m.peak_bytes(), 256) << "the first device has but counts and seeds";
+      }
+    }
+  }
+  // What somebody stored or placed stays.
+  EXPECT_THROW((plain + Tensor::rand({64, 16}).realize()).realize(), UserError);
+  EXPECT_THROW((x + Tensor::rand({64, 16}).to(device_name(1))).realize(), UserError);
+}
+
+// A mesh of one device is one, as a mesh of several is: a value of a device without a mesh joins it.
+TEST(Sharding, AMeshOfOneDeviceIsJoined) {
+  TINYSHARD_NEED_DEVICES(2);
+  Runtime::shutdown();
+  Runtime::configure({.devices = device_names(2), .devices_per_rank = 0});
+  const Tensor x = Tensor::arange(6).contiguous().realize();
+  const Mesh first = Mesh::of({device_name(0)}), second = Mesh::of({device_name(1)});
+  const Tensor sum = x + x.shard(second).realize();
+  EXPECT_EQ(sum.sharding().mesh, second);
+  EXPECT_EQ(sum.to_vector<int>(), (std::vector<int>{0, 2, 4, 6, 8, 10}));
+  EXPECT_THROW((x.shard(first) + x.shard(second)).realize(), UserError);
+}
+
 TEST(Sharding, TooManyDevicesIsAnError) {
   TINYSHARD_NEED_DEVICES(2);
   Runtime::shutdown();

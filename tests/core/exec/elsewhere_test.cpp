@@ -88,6 +88,19 @@ TEST(Elsewhere, ACapturedStepMayTakeAValueToItsOwnProcess) {
     EXPECT_EQ(step(Tensor::full({4}, double(i))).item<float>(), 10.0f * float(i));
 }
 
+// Each rank takes its values to a device of its own mesh: the ranks build the same, though each names
+// itself.
+TEST(Elsewhere, ACapturedStepMayUseADeviceOfItsOwnMesh) {
+  const Mesh own = Mesh::of({"CPU:0"}).at("data", 0);
+  Jit sharded = [&](Tensor t) { return t.shard(own) + 1; };
+  Jit multiplied = [&](Tensor t) { return (t * 2).shard(own).sum() * 3; };
+  for (int i = 0; i < 3; ++i) {
+    const Tensor x = Tensor::full({4}, double(i)).realize();
+    EXPECT_EQ(sharded(x).to_vector<float>(), std::vector<float>(4, float(i + 1)));
+    EXPECT_EQ(multiplied(x).item<float>(), float(24 * i));
+  }
+}
+
 // A value that lies there already stays where it is; the result is a tensor of its own.
 TEST(Elsewhere, ToTheOwnDeviceCopiesNothing) {
   Tensor x = Tensor(std::vector<float>{1, 2, 3}, {3}), y = x.to("CPU").realize();

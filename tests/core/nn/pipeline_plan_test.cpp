@@ -31,14 +31,17 @@ class PipelinePlan : public testing::Test {
  protected:
   void TearDown() override { Runtime::shutdown(); }
 
-  // A step of SGD on so many stages, times `data` devices each.
-  static Plan plan(int64_t stages, int64_t micro_batches, int64_t data = 1) {
+  // A step of SGD on so many stages, times `data` devices each; the first ones may be frozen.
+  static Plan plan(int64_t stages, int64_t micro_batches, int64_t data = 1, int64_t frozen = 0) {
     Runtime::shutdown();
     Runtime::configure({.devices = {"NULL"}, .devices_per_rank = int(stages * data)});
     const Mesh mesh({{"data", data}, {"pipe", stages}});
     const auto models = nn::layers<Layers>(stages);
     const std::vector<nn::PipelineStage> parts(models.begin(), models.end());
     nn::Pipeline pipe(mesh, "pipe", parts, {.micro_batches = micro_batches});
+    for (int64_t s = 0; s < frozen; ++s) {
+      for (const Tensor& p : nn::parameters(models[size_t(s)])) p.is_param_(false);
+    }
     std::vector<Tensor> params = nn::parameters(models);
     Tensor::realize(params);
     nn::optim::SGD optim(params, {.lr = 0.1});
@@ -85,11 +88,23 @@ TEST_F(PipelinePlan, AStageHoldsOneMicroBatchForEachStageFromItOn) {
   }
 }
 
-// Activations forward, their gradients backward, and the loss.
+// Of the first stages that are not trained, none holds more where there are more micro-batches.
+TEST_F(PipelinePlan, FrozenStagesHoldNoMore) {
+  const int64_t stages = 4;
+  for (int64_t frozen : {1, 2, 3}) {
+    const Plan some = plan(stages, 6, 1, frozen), more = plan(stages, 12, 1, frozen);
+    for (size_t s = 0; s < size_t(stages); ++s) {
+      EXPECT_LE(more.summary.memory[s].arena_bytes, some.summary.memory[s].arena_bytes + kBytes)
+          << "stage " << s << ", " << frozen << " frozen";
+    }
+  }
+}
+
+// Activations forward, their gradients backward, and the loss; no gradients to a frozen stage.
 TEST_F(PipelinePlan, BetweenStagesTravelActivationsOnly) {
-  for (int64_t stages : {2, 4}) {
+  for (auto [stages, frozen] : {std::pair{2, 0}, {4, 0}, {4, 1}, {4, 2}}) {
     const int64_t n = 8;
-    const Plan p = plan(stages, n, 2);
+    const Plan p = plan(stages, n, 2, frozen);
     int64_t messages = 0, largest = 0, rest = 0;
     for (const CollectiveItem& c : p.summary.collective_items) {
       if (c.axis != "devices") continue;
@@ -99,7 +114,7 @@ TEST_F(PipelinePlan, BetweenStagesTravelActivationsOnly) {
         rest += c.bytes;
       largest = std::max(largest, c.bytes);
     }
-    EXPECT_EQ(messages, 2 * (stages - 1) * n);
+    EXPECT_EQ(messages, (2 * (stages - 1) - frozen) * n);
     EXPECT_EQ(largest, kBytes);
     EXPECT_LE(rest, 4 * stages) << "the loss, on its way to all devices";
   }

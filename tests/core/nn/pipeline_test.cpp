@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/codegen/codegen.h"
@@ -293,6 +294,130 @@ TEST_F(Pipeline, ACheckpointGoesOn) {
   if (world().rank == 0) std::filesystem::remove_all(folder);
 }
 
+// What a stage draws and closes over joins it, be it on one device or on several. The losses are those
+// of the same layers without stages: two stages draw in the order of the micro-batches.
+TEST_F(Pipeline, StagesDrawAndCloseOver) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  const TrainingMode on;
+  const Doubles doubles;
+  const Tensor stored = Tensor(std::vector<double>{1, 0, 1}).realize();
+  using T = const Tensor&;
+  const std::vector<std::pair<std::string, std::function<Tensor(T)>>> cases{
+      {"dropout", [](T x) { return x.dropout(0.5); }},
+      {"noise", [](T x) { return x + x.randn_like() + Tensor::rand({2, 3}); }},
+      {"host data", [](T x) { return x * Tensor(std::vector<double>{1, 0, 1}); }},
+      {"stored", [stored](T x) { return (x * stored).dropout(0.2); }},
+      {"order", [](T x) { return x[Tensor::randperm(2)]; }},
+      {"attention",
+       [](T x) {
+         const Tensor h = x.unsqueeze(0);
+         return h.scaled_dot_product_attention(h, h, {}, {.dropout_p = 0.3}).squeeze(0);
+       }},
+  };
+  const std::vector<Mesh> meshes{Mesh({{"pipe", 2}}), Mesh({{"pipe", 2}, {"data", 1}}),
+                                 Mesh({{"pipe", 2}, {"data", 2}}),
+                                 Mesh::of({"CPU:3", "CPU:1"}, "pipe")};
+  const Tensor x = Tensor::arange(24).reshape({8, 3}).cast(DType::F64).realize(), y = x / 20 + 1;
+  for (const auto& [name, between] : cases) {
+    // The loss and the gradients of one step.
+    auto step = [&, &between = between](const std::optional<Mesh>& mesh, bool captured) {
+      Tensor::manual_seed(3);
+      const nn::Linear a(3, 3), b(3, 3);
+      auto first = [&](T h) { return between(a(h)); };
+      auto last = [&](T h) { return between(b(h)); };
+      std::optional<nn::Pipeline> pipe;
+      if (mesh)
+        pipe.emplace(*mesh, "pipe", std::vector<nn::PipelineStage>{{first, a}, {last, b}},
+                     nn::PipelineOptions{.micro_batches = 4});
+      auto mean = [](T p, T q) { return (p - q).square().mean(); };
+      auto body = [&](T rows) {
+        Tensor loss;
+        if (pipe) {
+          loss = pipe->backward(rows, y, mean);
+        } else {
+          for (int64_t m : {0, 1, 2, 3}) {
+            const Slice part(m, {}, 4);
+            const Tensor one = mean(last(first(rows[part])), y[part]) / 4;
+            one.backward();
+            loss = m == 0 ? one : loss + one;
+          }
+        }
+        std::vector<Tensor> all{loss.reshape({1})};
+        for (const Tensor& p : {a.weight, a.bias, b.weight, b.bias}) {
+          all.push_back(p.grad().flatten().shard(Mesh::of({"CPU:0"})));
+          p.set_grad({});
+        }
+        all[0] = all[0].shard(Mesh::of({"CPU:0"}));
+        return cat(all);
+      };
+      Jit replayed = [&](Tensor rows) { return body(rows); };
+      return (captured ? replayed(x) : body(x)).to_vector<double>();
+    };
+    const std::vector<double> want = step({}, false);
+    for (const Mesh& mesh : meshes) {
+      for (bool captured : {false, true})
+        expect_equal(step(mesh, captured), want, name + " on " + mesh.to_string());
+    }
+  }
+}
+
+// Parameters that are not trained, of the first stages, of one between, of the last: gradients of
+// the others are those without stages.
+TEST_F(Pipeline, StagesAreFrozen) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  const TrainingMode on;
+  const Doubles doubles;
+  const Tensor x = Tensor::arange(24).reshape({8, 3}).cast(DType::F64).realize() / 8, y = x.flip(1);
+  auto mean = [](const Tensor& p, const Tensor& q) { return (p - q).square().mean(); };
+  for (const std::vector<size_t>& frozen :
+       {std::vector<size_t>{0}, {0, 1}, {0, 1, 2}, {1}, {3}, {0, 2, 3}}) {
+    // Loss and gradients, those of frozen layers as zeros.
+    auto step = [&](const std::optional<Mesh>& mesh, bool captured) {
+      Tensor::manual_seed(3);
+      const std::vector<nn::Linear> layers = nn::layers<nn::Linear>(4, 3, 3);
+      for (size_t f : frozen) {
+        layers[f].weight.is_param_(false);
+        layers[f].bias.is_param_(false);
+      }
+      std::optional<nn::Pipeline> pipe;
+      if (mesh) {
+        std::vector<nn::PipelineStage> parts;
+        for (const nn::Linear& layer : layers)
+          parts.push_back({[&](const Tensor& h) { return layer(h).tanh(); }, layer});
+        const int64_t stages = mesh->axes()[0].size;
+        pipe.emplace(*mesh, "pipe", nn::join_stages(parts, stages),
+                     nn::PipelineOptions{.micro_batches = 4});
+      }
+      Jit body = [&](Tensor rows) {
+        Tensor loss;
+        if (pipe) {
+          loss = pipe->backward(rows, y, mean);
+        } else {
+          Tensor h = rows;
+          for (const nn::Linear& layer : layers) h = layer(h).tanh();
+          loss = mean(h, y).backward();
+        }
+        std::vector<Tensor> all{loss.reshape({1})};
+        for (const auto& [name, p] : nn::state_dict(layers)) {
+          all.push_back((p.grad().defined() ? p.grad() : p.zeros_like()).flatten());
+          p.set_grad({});
+        }
+        for (Tensor& t : all) t = t.shard(Mesh::of({"CPU:0"}));
+        return cat(all);
+      };
+      if (captured) body(x.contiguous().realize());
+      return body(x.contiguous().realize()).to_vector<double>();
+    };
+    const std::vector<double> want = step({}, false);
+    for (const Mesh& mesh : {Mesh({{"pipe", 2}}), Mesh({{"pipe", 4}}),
+                             Mesh({{"pipe", 2}, {"data", 2}})}) {
+      for (bool captured : {false, true})
+        expect_equal(step(mesh, captured), want,
+                     fmt::format("{} stages, {} of 4 frozen", mesh.axes()[0].size, frozen.size()));
+    }
+  }
+}
+
 TEST_F(Pipeline, MistakesAreTold) {
   if (several_ranks()) GTEST_SKIP() << "one process";
   const Mesh mesh({{"data", 2}, {"pipe", 2}}), other({{"all", 4}});
@@ -349,6 +474,10 @@ TEST_F(Pipeline, MistakesAreTold) {
   expect([&] { run({a, {[&](const Tensor&) { return b.weight[Slice(0, 2)]; }, b}}); },
          "the result of stage 1 does not depend on what the stage is given");
   expect([&] { run({a, {[&](const Tensor&) { return Tensor(); }, b}}); }, "stage 1 gives no value");
+  expect([&] { run({{[&](const Tensor& x) { return x * 2; }, a}, b}); },
+         "the result of stage 0 depends on none of its parameters");
+  for (const Tensor& p : {a.weight, a.bias, b.weight, b.bias}) p.is_param_(false);
+  expect([&] { run({a, b}); }, "no stage has a parameter that is trained");
 }
 
 }  // namespace
