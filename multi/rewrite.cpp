@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "core/base/error.h"
 #include "core/runtime/communicator.h"
 #include "core/uop/node_map.h"
@@ -22,6 +24,16 @@ Mesh home() {
   return Mesh::single(first);
 }
 
+// The mistake, with the op that cannot be divided so, what it makes, and the line that it comes from.
+std::string told_of(const UOp& x, const UserError& mistake) {
+  const Origin& from = origin_of(origin_id(x));
+  std::string text =
+      fmt::format("{}, which makes {}{}: {}", from.op.empty() ? info(x.op()).name : from.op,
+                  name(x.dtype()), to_string(x.shape()), mistake.what());
+  if (!from.source().empty()) text += fmt::format("  ({})", from.source());
+  return text;
+}
+
 class Rewriter {
  public:
   LocalGraph run(std::span<const UOp> roots) {
@@ -40,8 +52,7 @@ class Rewriter {
     values_.look_ahead(order);
     for (const UOp& x : order) {
       const OriginScope origin(origin_id(x));
-      LocalValue value =
-          follows_devices(x) ? own_value(x, values_, own_) : with_apart(x, rule(x), values_);
+      LocalValue value = value_of(x);
       value.origin = origin_of_value(x, value);
       if (at_once_.contains(x)) value = settled_in_both_forms(std::move(value), x.shape());
       values_.set(x, std::move(value));
@@ -60,6 +71,14 @@ class Rewriter {
       result.own.push_back(per_device_ && own_(root).axes != 0);
     }
     return result;
+  }
+
+  LocalValue value_of(const UOp& x) {
+    try {
+      return follows_devices(x) ? own_value(x, values_, own_) : with_apart(x, rule(x), values_);
+    } catch (const UserError& mistake) {
+      throw UserError(told_of(x, mistake));
+    }
   }
 
   // A pending reduction that one user completes and another keeps pending is completed once, for

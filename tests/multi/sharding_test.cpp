@@ -10,6 +10,7 @@
 
 #include "core/exec/context.h"
 #include "tests/devices.h"
+#include "tests/message_of.h"
 #include "tests/multi/one_device.h"
 
 namespace tinyshard {
@@ -392,6 +393,23 @@ TEST(Sharding, AMeshOfOneDeviceIsJoined) {
   EXPECT_EQ(sum.sharding().mesh, second);
   EXPECT_EQ(sum.to_vector<int>(), (std::vector<int>{0, 2, 4, 6, 8, 10}));
   EXPECT_THROW((x.shard(first) + x.shard(second)).realize(), UserError);
+}
+
+TEST(Sharding, OperandsThatDoNotMeetAreNamed) {
+  TINYSHARD_NEED_DEVICES(3);
+  Runtime::shutdown();
+  Runtime::configure({.devices = device_names(3), .devices_per_rank = 0});
+  const Tensor x = Tensor::ones({2, 3}).contiguous().realize(), y = x.to(device_name(1)).realize();
+  auto expect = [](const Tensor& made, const std::string& begin) {
+    const std::string text = test::message_of<UserError>([&] { made.realize(); });
+    EXPECT_EQ(text.find(begin), 0) << text;
+    EXPECT_NE(text.find("(sharding_test.cpp:"), std::string::npos) << text;
+  };
+  const std::string devices = device_name(0) + " and on " + device_name(1);
+  expect(x + y, "add, which makes f32[2, 3]: operands live on " + devices);
+  expect(x.matmul(y.T()).exp(), "matmul, which makes f32[2, 2]: operands live on " + devices);
+  expect(x.shard(Mesh({{"a", 2}})) * y.shard(Mesh({{"b", 3}})),
+         "mul, which makes f32[2, 3]: operands live on mesh(a=2) and on mesh(b=3)");
 }
 
 TEST(Sharding, TooManyDevicesIsAnError) {
