@@ -409,8 +409,8 @@ TEST_F(Pipeline, StagesAreFrozen) {
       return body(x.contiguous().realize()).to_vector<double>();
     };
     const std::vector<double> want = step({}, false);
-    for (const Mesh& mesh : {Mesh({{"pipe", 2}}), Mesh({{"pipe", 4}}),
-                             Mesh({{"pipe", 2}, {"data", 2}})}) {
+    for (const Mesh& mesh :
+         {Mesh({{"pipe", 2}}), Mesh({{"pipe", 4}}), Mesh({{"pipe", 2}, {"data", 2}})}) {
       for (bool captured : {false, true})
         expect_equal(step(mesh, captured), want,
                      fmt::format("{} stages, {} of 4 frozen", mesh.axes()[0].size, frozen.size()));
