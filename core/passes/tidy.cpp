@@ -145,13 +145,12 @@ UOp sum_of_sums(const UOp& x) {
   return UOp();
 }
 
-// One step of split_reductions.
-UOp split(const UOp& x, const SplitLimits& limits) {
+// So that threads share it.
+UOp split_in_parts(const UOp& x, const SplitLimits& limits) {
   if (x.op() != Op::Reduce) return UOp();
   const UOp& in = x.src(0);
   int64_t results = x->numel();
   if (results == 0 || in->numel() / results < kLongReduction || ends_early(in)) return UOp();
-  if (const UOp sums = sum_of_sums(x)) return sums;
   bool columns =
       x.shape().back() == in.shape().back();  // rows stay whole: a kernel has one at once
   if (results >
@@ -176,6 +175,17 @@ UOp split(const UOp& x, const SplitLimits& limits) {
     return reshape(reduce(op, first, Dims{axis}), x.shape());
   }
   return UOp();
+}
+
+// One step of split_reductions.
+UOp split(const UOp& x, const SplitLimits& limits) {
+  if (x.op() != Op::Reduce || x->numel() == 0 || ends_early(x.src(0))) return UOp();
+  const UOp shared = split_in_parts(x, limits);
+  // The first step is below a reshape, the second step and what stores its results.
+  const UOp first = shared ? shared.src(0).src(0).src(0) : x;
+  if (first.src(0)->numel() / first->numel() <= kLongestSum) return shared;
+  const UOp sums = sum_of_sums(x);
+  return sums ? sums : shared;
 }
 
 }  // namespace
