@@ -80,7 +80,7 @@ struct Disturbed {
   // They hold what is to be written there, and nothing that was there before: they do without the
   // storage. Parameters that nobody read yet, and clones, are built upon like this.
   std::vector<StatePtr> rewired;
-  // What is written by roots and depends on no parameter: it can be read where it was written.
+  // Roots that write a value which depends on no parameter: others can read it where it was written.
   NodeMap<bool> plain;
   std::unordered_set<const Storage*> overwritten;
 };
@@ -99,7 +99,7 @@ NodeMap<bool> written_plainly(std::span<const UOp> roots) {
   for (const UOp& x : order) {
     bool found = values.contains(x.get()) || names.contains(name_of(x));
     const Storage::Ended* ended = x.op() == Op::Buffer ? Storage::of(*x)->ended.get() : nullptr;
-    found = found || (ended && ended->parameters);
+    found = found || (ended && !ended->parameters.empty());
     for (const UOp& s : x->src()) found = found || depends.at(s);
     depends[x] = found;
   }
@@ -209,22 +209,25 @@ void rewire(const Disturbed& disturbed, std::span<const StatePtr> states,
   for (size_t i = 0; i < graphs.size(); ++i) disturbed.rewired[i]->set(now.at(graphs[i]));
 }
 
-// What a value that is computed unasked was computed from; null for nothing that has a gradient.
+// By what names the graph of `root` knows the values that its gradient could be taken by; null where
+// there are none.
 std::shared_ptr<const Storage::Ended> ended_by(const UOp& root) {
   Storage::Ended all;
   for (const UOp& x : toposort(std::span(&root, 1))) {
     if (x.op() == Op::Identity && is_float(x.dtype())) all.names.push_back(name_of(x));
     if (x.op() != Op::Buffer) continue;
     if (const Storage::Ended* earlier = Storage::of(*x)->ended.get()) {
-      all.names.insert(all.names.end(), earlier->names.begin(), earlier->names.end());
-      all.parameters = all.parameters || earlier->parameters;
+      all.parameters.insert(all.parameters.end(), earlier->parameters.begin(),
+                            earlier->parameters.end());
     }
   }
-  for (const StatePtr& p : parameters_of(std::span(&root, 1))) {
-    all.names.push_back(name_for(*p));
-    all.parameters = true;
-  }
-  return all.names.empty() ? nullptr : std::make_shared<const Storage::Ended>(std::move(all));
+  for (const StatePtr& p : parameters_of(std::span(&root, 1)))
+    all.parameters.push_back(name_for(*p));
+  std::ranges::sort(all.parameters);
+  const auto repeated = std::ranges::unique(all.parameters);
+  all.parameters.erase(repeated.begin(), repeated.end());
+  const bool none = all.names.empty() && all.parameters.empty();
+  return none ? nullptr : std::make_shared<const Storage::Ended>(std::move(all));
 }
 
 // The value of a state once its root was computed in `storage`.

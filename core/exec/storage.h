@@ -60,8 +60,8 @@ class Storage : public Placed, public RuntimePart {
   // somebody asked for it: by what names its graph knew what it was computed from. No gradient
   // reaches these any more, which gradient() has to tell. Null for all else.
   struct Ended {
-    std::vector<int64_t> names;
-    bool parameters = false;  // whether some of these were parameters
+    std::vector<int64_t> names;       // of its own graph, however many ended before it
+    std::vector<int64_t> parameters;  // sorted; those of what had ended below it, too
   };
   std::shared_ptr<const Ended> ended;
 

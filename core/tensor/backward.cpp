@@ -127,7 +127,7 @@ std::vector<bool> used_targets(const UOp& root, const Targets& targets) {
 Tensor Tensor::backward(const Tensor& gradient, Caller caller) const {
   Call call("backward", caller);
   UOp root = uop(), seed = seed_of(*this, gradient);
-  need_history(*this, [](const Storage::Ended& ended) { return ended.parameters; });
+  need_history(*this, [](const Storage::Ended& ended) { return !ended.parameters.empty(); });
   const std::vector<StatePtr> params = parameters_of(std::span(&root, 1));
   Targets targets;
   for (const StatePtr& state : params) targets.add(*state);
@@ -159,7 +159,8 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets, const T
   }
   need_history(*this, [&](const Storage::Ended& ended) {
     return std::ranges::any_of(wanted.names, [&](int64_t n) {
-      return n != 0 && std::ranges::find(ended.names, n) != ended.names.end();
+      return n != 0 && (std::ranges::find(ended.names, n) != ended.names.end() ||
+                        std::ranges::binary_search(ended.parameters, n));
     });
   });
   std::vector<UOp> gradients =
