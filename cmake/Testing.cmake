@@ -34,20 +34,20 @@ endfunction()
 
 function(tinyshard_test_flags target)
   target_link_libraries(${target} PRIVATE GTest::gtest)
-  # What is tested is optimised fully; the tests around it would take half of a clean build. Nor are tests judged by the
-  # sanitizer of undefined behaviour, whose checks take as long to compile as all else in them: that is for the library.
+  # What is tested is optimised fully; the tests around it would take half of a clean build.
   if(TINYSHARD_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${target} PRIVATE -Og)
   endif()
-  if(TINYSHARD_SANITIZE MATCHES undefined)
-    target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
-  endif()
+  tinyshard_not_ubsan(${target})
   tinyshard_precompile(${target} test ${TINYSHARD_COMMON_HEADERS} <gtest/gtest.h>)
 endfunction()
 
 if(TINYSHARD_BUILD_TESTS)
   add_custom_target(threads_tests)
   tinyshard_test_objects(tinyshard_test_main SOURCES ${PROJECT_SOURCE_DIR}/tests/main.cpp)
+  # The only source that knows the folder: compiler caches share all other objects between checkouts.
+  tinyshard_test_objects(tinyshard_test_data SOURCES ${PROJECT_SOURCE_DIR}/tests/test_data.cpp)
+  target_compile_definitions(tinyshard_test_data PRIVATE TINYSHARD_TEST_DATA_DIR="$<$<BOOL:${TINYSHARD_TEST_DATA_DIR}>:${TINYSHARD_TEST_DATA_DIR}>")
 endif()
 
 function(tinyshard_test name)
@@ -66,7 +66,6 @@ function(tinyshard_test name)
   if("threads" IN_LIST arg_LABELS)
     add_dependencies(threads_tests ${name})
   endif()
-  target_compile_definitions(${name} PRIVATE TINYSHARD_TEST_DATA_DIR="${TINYSHARD_TEST_DATA_DIR}")
 
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)

@@ -39,6 +39,14 @@ if(TINYSHARD_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
+# tinyshard_not_ubsan(<target>): tests and programs are not judged by the sanitizer of undefined behaviour, whose checks take
+# as long to compile as all else in them: that is for the library.
+function(tinyshard_not_ubsan target)
+  if(TINYSHARD_SANITIZE MATCHES undefined)
+    target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
+  endif()
+endfunction()
+
 if(TINYSHARD_SANITIZE)
   add_compile_options(-fsanitize=${TINYSHARD_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${TINYSHARD_SANITIZE})

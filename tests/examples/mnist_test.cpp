@@ -2,14 +2,12 @@
 #include <gtest/gtest.h>
 
 #include "tests/examples/run_program.h"
+#include "tests/test_data.h"
 
 namespace tinyshard::testing {
 namespace {
 
-std::filesystem::path data() {
-  const char* set = std::getenv("TINYSHARD_TEST_DATA");
-  return std::filesystem::path(set ? set : TINYSHARD_TEST_DATA_DIR) / "data";
-}
+std::filesystem::path data() { return test::test_data() / "data"; }
 
 // The accuracy that a run prints, in per cent; 0 when it fails.
 double accuracy(const std::string& flags) {

@@ -11,12 +11,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tests/test_data.h"
+
 namespace tinyshard::golden {
 
-std::string folder() {
-  const char* set = std::getenv("TINYSHARD_TEST_DATA");
-  return std::string(set ? set : TINYSHARD_TEST_DATA_DIR) + "/golden";
-}
+std::string folder() { return (test::test_data() / "golden").string(); }
 
 Recorded::Recorded(const std::filesystem::path& folder) {
   std::ifstream file(folder / "manifest.json");

@@ -10,6 +10,7 @@
 
 #include "io/corpus.h"
 #include "tests/io/temp_folder.h"
+#include "tests/test_data.h"
 
 namespace tinyshard::io {
 namespace {
@@ -22,10 +23,7 @@ using test::TempFolder;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-fs::path data_folder() {
-  const char* set = std::getenv("TINYSHARD_TEST_DATA");
-  return fs::path(set ? set : TINYSHARD_TEST_DATA_DIR) / "data";
-}
+fs::path data_folder() { return test::test_data() / "data"; }
 
 TEST(Corpus, AFileIsTakenAsItIs) {
   const TempFolder folder;

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/io/temp_folder.h"
+#include "tests/test_data.h"
 
 namespace tinyshard::io {
 namespace {
@@ -35,10 +36,7 @@ std::string error_of(const std::string& bytes) {
   return message_of<FormatError>([&] { parse_safetensors(std::as_bytes(std::span(bytes)), "x"); });
 }
 
-std::filesystem::path golden_files() {
-  const char* set = std::getenv("TINYSHARD_TEST_DATA");
-  return std::filesystem::path(set ? set : TINYSHARD_TEST_DATA_DIR) / "golden/files";
-}
+std::filesystem::path golden_files() { return test::test_data() / "golden/files"; }
 
 // Values of F8_E4M3 and the like are given as F32 and may be refused; all else is compared byte by
 // byte.
