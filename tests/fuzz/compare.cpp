@@ -262,6 +262,7 @@ std::vector<Check> checks_for(const Program& p, const std::string& mode, uint64_
   // Programs without a mesh are run in all other ways; those on one rather give way to the next.
   if (p.mesh.empty() || chance(25) || !mode.empty()) {
     out.push_back({gradient ? "gradients" : "values", Way::Lazy, false, {}});
+    if (gradient) out.push_back({"gradients", Way::Disturbed, false, {}});
     if (!gradient) out.push_back({"steps", Way::Steps, false, {}});
     if (chance(30)) out.push_back({"steps", Way::Barriers, false, {}});
     if (chance(20)) out.push_back({"steps", Way::Apart, false, {}});

@@ -161,9 +161,27 @@ class Execution {
     Tensors outputs;
     for (int root : p_.roots) outputs.push_back(values[at[size_t(root)]]);
     if (!p_.targets.empty()) {
-      for (const Tensor& g : gradients(loss(outputs), values, at)) outputs.push_back(g);
+      const Tensor weighted = loss(outputs);
+      if (way_ == Way::Disturbed) disturb(values);
+      for (const Tensor& g : gradients(weighted, values, at)) outputs.push_back(g);
     }
     return outputs;
+  }
+
+  // What a program may do between a loss and its gradient: half of the values are read, one of them
+  // through something that waits for a state which is then written, and random numbers are drawn.
+  void disturb(const Tensors& values) const {
+    Tensor state = Tensor::zeros({}).contiguous().realize();
+    Tensor waiting = state;
+    for (size_t v = 0; v < values.size(); ++v) {
+      if (!values[v].defined()) continue;
+      if (values[v].numel() > 0) waiting = waiting + values[v].sum().cast(DType::F32);
+      if (!is_disturbed(p_, int(v))) continue;
+      (void)Tensor::rand({2, 3}).data();
+      (void)values[v].data();
+    }
+    state.assign(state + 1).realize();
+    (void)waiting.data();
   }
 
   // Those of parameters by backward(), those of all other targets by gradient().
@@ -245,6 +263,8 @@ std::string list_text(const std::vector<int64_t>& n, size_t first) {
 Results execute(const Program& program, Way way, bool placed) {
   return Execution(program, way, placed).run();
 }
+
+bool is_disturbed(const Program& program, int v) { return (v + program.values()) % 2 == 0; }
 
 bool can_execute(const std::string& op) {
   return op == "shard" || op == "shard_like" || op == "free" || calls().contains(op);

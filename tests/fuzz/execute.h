@@ -8,9 +8,11 @@
 namespace fuzz {
 
 // Lazy: all roots in one run. Apart: each root by itself. Barriers: each value is contiguous().
-// Steps: each value is realized before the next. Captured: as a Jit.
-enum class Way : uint8_t { Lazy, Apart, Barriers, Steps, Captured };
-inline constexpr const char* kWays[] = {"lazy", "apart", "barriers", "steps", "captured"};
+// Steps: each value is realized before the next. Captured: as a Jit. Disturbed: of programs with
+// gradients, which are taken after values were read, random numbers drawn and a state written.
+enum class Way : uint8_t { Lazy, Apart, Barriers, Steps, Captured, Disturbed };
+inline constexpr const char* kWays[] = {"lazy",  "apart",    "barriers",
+                                        "steps", "captured", "disturbed"};
 
 // A value as it was read.
 struct Result {
@@ -26,6 +28,8 @@ Results execute(const Program& program, Way way, bool placed);
 
 // The expression of a step in C++, where `names` are its operands.
 std::string expression(const Step& step, const std::vector<std::string>& names);
+// Whether Way::Disturbed reads value v.
+bool is_disturbed(const Program& program, int v);
 // Whether the library's side knows the op.
 bool can_execute(const std::string& op);
 

@@ -132,6 +132,13 @@ std::string to_cpp(const Program& p, const Finding& finding) {
           "{}({} * (Tensor::arange({}.numel()).reshape({}.shape()) * 0.7).sin()).sum()",
           loss.empty() ? "" : " + ", names[size_t(root)], names[size_t(root)], names[size_t(root)]);
     out += fmt::format("    Tensor loss = {};\n", loss);
+    if (finding.check.way == Way::Disturbed) {
+      // Reads as the search does; a value that is read twice has several names.
+      for (int v = 0; v < p.values(); ++v) {
+        if (is_disturbed(p, v) && (p.is_leaf(v) || !is_statement(p.step(v))))
+          out += fmt::format("    Tensor::rand({{2, 3}}).data(), {}.data();\n", names[size_t(v)]);
+      }
+    }
     // As the search does: parameters get theirs from backward(), other targets from gradient().
     if (parameters.empty()) {
       out += fmt::format("    return loss.gradient({{{}}});\n  }};\n", targets);

@@ -6,6 +6,7 @@
 
 #include "core/uop/args.h"
 #include "tests/core/codegen/harness.h"
+#include "tests/sanitized.h"
 
 namespace tinyshard::test {
 namespace {
@@ -160,7 +161,7 @@ TEST_P(RandomKernels, AgreeWithTheInterpreter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomKernels, testing::Range(0, 5));
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomKernels, testing::Range(0, kSanitized ? 2 : 5));
 
 }  // namespace
 }  // namespace tinyshard::test

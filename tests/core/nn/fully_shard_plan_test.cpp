@@ -4,6 +4,7 @@
 #include "core/base/stopwatch.h"
 #include "tests/core/nn/llama.h"
 #include "tests/multi/bytes.h"
+#include "tests/sanitized.h"
 
 namespace tinyshard {
 namespace {
@@ -21,11 +22,7 @@ constexpr LlamaConfig k8B{.layers = 32,
                           .checkpoint = true};
 
 // Of a processor. A sanitizer's checks take some four times as long, and are not what is measured.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kPlanningSeconds = 10;
-#else
-constexpr double kPlanningSeconds = 2;
-#endif
+constexpr double kPlanningSeconds = test::kSanitized ? 10 : 2;
 
 struct Plan {
   PlanSummary summary;

@@ -17,6 +17,7 @@
 
 #include "tests/core/nn/llama.h"
 #include "tests/message_of.h"
+#include "tests/sanitized.h"
 
 namespace tinyshard {
 namespace {
@@ -47,7 +48,8 @@ bool has(const Mesh& mesh, const std::string& axis) {
   return std::ranges::any_of(mesh.axes(), [&](const MeshAxis& a) { return a.name == axis; });
 }
 
-std::vector<double> losses(const Training& t, const std::optional<Mesh>& mesh, int steps = 20) {
+std::vector<double> losses(const Training& t, const std::optional<Mesh>& mesh,
+                           int steps = test::kSanitized ? 3 : 20) {
   set_default_float(DType::F64);
   Tensor::manual_seed(3);
   LlamaConfig config = kSmall;

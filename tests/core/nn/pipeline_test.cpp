@@ -14,6 +14,7 @@
 #include "core/exec/executable.h"
 #include "tests/core/nn/pipeline_model.h"
 #include "tests/message_of.h"
+#include "tests/sanitized.h"
 
 namespace tinyshard {
 namespace {
@@ -154,7 +155,9 @@ struct Doubles {
   ~Doubles() { set_default_float(DType::F32); }
 };
 
-std::vector<double> losses(const Training& t, const std::optional<Mesh>& mesh, int steps = 20) {
+// Of the first steps of a training.
+std::vector<double> losses(const Training& t, const std::optional<Mesh>& mesh,
+                           int steps = test::kSanitized ? 3 : 20) {
   const Doubles doubles;
   Trainer trainer(t, mesh);
   Jit step = [&](Tensor tokens) { return trainer.body(tokens); };

@@ -1,0 +1,13 @@
+// Whether a sanitizer watches the tests: what measures time or memory has other bounds then, and what repeats itself to
+// be sure of values repeats itself less.
+#pragma once
+
+namespace tinyshard::test {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+}  // namespace tinyshard::test
