@@ -7,7 +7,7 @@
 #   <name>_<n>_ranks (labels gain `mpi`; skipped with a message when Open MPI is absent), and with ALONE also without
 #   mpirun. With TCP_RANKS it runs by `tinyshard run`, over TCP, once per given n, as <name>_<n>_ranks_tcp. Labels in
 #   use: mpi, slow, gpu, install, cluster (hosts are network namespaces), values for long comparisons of results alone,
-#   which CI leaves out under the sanitizers, and threads for those that the thread sanitizer judges: the target
+#   which the presets of sanitizers leave out, and threads for those that the thread sanitizer judges: the target
 #   threads_tests builds these. Sanitizer builds get five times the TIMEOUT (default 120 s).
 
 # Data sets and recorded results that are too large for the tree, where they lie beside it: data/ and golden/. Tests

@@ -80,13 +80,15 @@ struct Disturbed {
   // They hold what is to be written there, and nothing that was there before: they do without the
   // storage. Parameters that nobody read yet, and clones, are built upon like this.
   std::vector<StatePtr> rewired;
-  // Roots that write a value which depends on no parameter: others can read it where it was written.
+  // Roots that others can read where they were written: see written_plainly().
   NodeMap<bool> plain;
   std::unordered_set<const Storage*> overwritten;
 };
 
-// The roots that are written to a storage and were computed from no parameter.
-NodeMap<bool> written_plainly(std::span<const UOp> roots) {
+// The roots that are written to a storage, were computed from no parameter, and are counters, or
+// made of what was there before: the way back to that is gone, whatever a gradient is taken by.
+template <class Overwritten>
+NodeMap<bool> written_plainly(std::span<const UOp> roots, const Overwritten& is_overwritten) {
   std::unordered_set<const Node*> values;
   std::unordered_set<int64_t> names;
   for (const LiveValue& p :
@@ -95,16 +97,22 @@ NodeMap<bool> written_plainly(std::span<const UOp> roots) {
     if (p.state->name != 0) names.insert(p.state->name);
   }
   const std::vector<UOp> order = toposort(roots);
-  NodeMap<bool> depends(order.size()), plain;
+  NodeMap<bool> depends(order.size()), reads(order.size()), plain;
   for (const UOp& x : order) {
     bool found = values.contains(x.get()) || names.contains(name_of(x));
     const Storage::Ended* ended = x.op() == Op::Buffer ? Storage::of(*x)->ended.get() : nullptr;
     found = found || (ended && !ended->parameters.empty());
-    for (const UOp& s : x->src()) found = found || depends.at(s);
+    bool read = is_overwritten(x);
+    for (size_t i = 0; i < x->src().size(); ++i) {
+      found = found || depends.at(x.src(i));
+      read = read || (reads.at(x.src(i)) && !(i == 0 && x.op() == Op::Assign));
+    }
     depends[x] = found;
+    reads[x] = read;
   }
   for (const UOp& root : roots) {
-    if (root.op() == Op::Assign && !depends.at(root)) plain[root] = true;
+    if (root.op() == Op::Assign && !depends.at(root) && (reads.at(root) || !is_float(root.dtype())))
+      plain[root] = true;
   }
   return plain;
 }
@@ -124,7 +132,7 @@ Disturbed disturbed_states(std::span<const UOp> roots, std::span<const StatePtr>
     return x.op() == Op::Buffer && overwritten.contains(Storage::of(*x));
   };
   if (!add_overwritten(roots) || are_alone(roots, listed, is_overwritten)) return all;
-  all.plain = written_plainly(roots);
+  all.plain = written_plainly(roots, is_overwritten);
   // Other than as what it is to write to.
   auto reads_overwritten = [&](const UOp& x) {
     for (size_t i = x.op() == Op::Assign ? 1 : 0; i < x->src().size(); ++i) {
@@ -216,6 +224,7 @@ std::shared_ptr<const Storage::Ended> ended_by(const UOp& root) {
   for (const UOp& x : toposort(std::span(&root, 1))) {
     if (x.op() == Op::Identity && is_float(x.dtype())) all.names.push_back(name_of(x));
     if (x.op() != Op::Buffer) continue;
+    if (is_float(x.dtype())) all.storages.push_back(Storage::of(*x));
     if (const Storage::Ended* earlier = Storage::of(*x)->ended.get()) {
       all.parameters.insert(all.parameters.end(), earlier->parameters.begin(),
                             earlier->parameters.end());
@@ -226,7 +235,7 @@ std::shared_ptr<const Storage::Ended> ended_by(const UOp& root) {
   std::ranges::sort(all.parameters);
   const auto repeated = std::ranges::unique(all.parameters);
   all.parameters.erase(repeated.begin(), repeated.end());
-  const bool none = all.names.empty() && all.parameters.empty();
+  const bool none = all.names.empty() && all.storages.empty() && all.parameters.empty();
   return none ? nullptr : std::make_shared<const Storage::Ended>(std::move(all));
 }
 

@@ -57,11 +57,12 @@ class Storage : public Placed, public RuntimePart {
   uint64_t replaced_at = 0;
 
   // Where the value was computed because something that it reads was written over, and not because
-  // somebody asked for it: by what names its graph knew what it was computed from. No gradient
+  // somebody asked for it: by what names its graph knew what it was computed from, and what that was. No gradient
   // reaches these any more, which gradient() has to tell. Null for all else.
   struct Ended {
-    std::vector<int64_t> names;       // of its own graph, however many ended before it
-    std::vector<int64_t> parameters;  // sorted; those of what had ended below it, too
+    std::vector<int64_t> names;            // of its own graph, however many ended before it
+    std::vector<const Storage*> storages;  // the same; only to be compared, they may be gone
+    std::vector<int64_t> parameters;       // sorted; those of what had ended below it, too
   };
   std::shared_ptr<const Ended> ended;
 

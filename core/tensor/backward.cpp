@@ -158,10 +158,15 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets, const T
     wanted.add(*target.state());
   }
   need_history(*this, [&](const Storage::Ended& ended) {
-    return std::ranges::any_of(wanted.names, [&](int64_t n) {
+    auto knew_name = [&](int64_t n) {
       return n != 0 && (std::ranges::find(ended.names, n) != ended.names.end() ||
                         std::ranges::binary_search(ended.parameters, n));
-    });
+    };
+    auto read = [&](const UOp& x) {
+      return x.op() == Op::Buffer &&
+             std::ranges::find(ended.storages, Storage::of(*x)) != ended.storages.end();
+    };
+    return std::ranges::any_of(wanted.names, knew_name) || std::ranges::any_of(wanted.nodes, read);
   });
   std::vector<UOp> gradients =
       tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), wanted.nodes, wanted.names);

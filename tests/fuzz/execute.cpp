@@ -161,8 +161,11 @@ class Execution {
     Tensors outputs;
     for (int root : p_.roots) outputs.push_back(values[at[size_t(root)]]);
     if (!p_.targets.empty()) {
-      const Tensor weighted = loss(outputs);
-      if (way_ == Way::Disturbed) disturb(values);
+      Tensor weighted = loss(outputs);
+      if (way_ == Way::Disturbed) {
+        weighted = weighted + (Tensor::rand({}) > 2).cast(weighted.dtype());  // 0, and drawn
+        disturb(values);
+      }
       for (const Tensor& g : gradients(weighted, values, at)) outputs.push_back(g);
     }
     return outputs;

@@ -133,6 +133,7 @@ std::string to_cpp(const Program& p, const Finding& finding) {
           loss.empty() ? "" : " + ", names[size_t(root)], names[size_t(root)], names[size_t(root)]);
     out += fmt::format("    Tensor loss = {};\n", loss);
     if (finding.check.way == Way::Disturbed) {
+      out += "    loss = loss + (Tensor::rand({}) > 2).cast(loss.dtype());\n";
       // Reads as the search does; a value that is read twice has several names.
       for (int v = 0; v < p.values(); ++v) {
         if (is_disturbed(p, v) && (p.is_leaf(v) || !is_statement(p.step(v))))

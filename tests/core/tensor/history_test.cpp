@@ -40,6 +40,11 @@ TEST(History, OutlivesReadingWhatALossIsMadeOf) {
     EXPECT_EQ(beside(loss, w), (Numbers{5, 9}));
     EXPECT_EQ(loss.gradient({h})[0].to_vector<double>(), (Numbers{1, 2}));
   }
+  {  // by data, which is no parameter
+    const Tensor x = pair(1, 2), h = x.clone(), loss = (h * h + x).sum();
+    EXPECT_EQ(h.to_vector<double>(), (Numbers{1, 2}));
+    EXPECT_EQ(loss.gradient({x})[0].to_vector<double>(), (Numbers{3, 5}));
+  }
   {
     const Tensor count = pair(1, 1).realize();
     count += 1;
@@ -125,6 +130,14 @@ TEST(History, ThatIsGoneIsAnError) {
             std::string::npos);
   EXPECT_EQ(beside(loss.detach(), v), (Numbers{1, 1}));
   EXPECT_EQ(beside((loss * w.detach()[0]).detach() + (v * 2).sum(), v), (Numbers{3, 3}));
+  // By data: what a running mean read is what it was before.
+  const Tensor x = pair(1, 2).realize(), mean = pair(0, 0).realize();
+  mean.assign(mean * 0.5 + x);
+  const Tensor both = (mean + x).sum();
+  EXPECT_EQ(mean.to_vector<double>(), (Numbers{1, 2}));
+  EXPECT_NE(message_of<UserError>([&] { both.gradient({x}); }).find("written over"),
+            std::string::npos);
+  EXPECT_EQ((mean.detach() + x).sum().gradient({x})[0].to_vector<double>(), (Numbers{1, 1}));
   // By a captured step, too.
   const Tensor later = (w * v).sum();
   Jit step = [&](Tensor x) { return w.assign(w + x); };
