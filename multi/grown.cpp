@@ -1,3 +1,5 @@
+// How a value that is small to bring and large to have is computed where it is wanted: a draw of random numbers is made of a
+// seed and a count, so these travel and not the numbers.
 #include "multi/grown.h"
 
 #include "core/rewrite/pattern.h"
@@ -14,19 +16,36 @@ bool grows(const UOp& x) {
          x.op() == Op::Identity;
 }
 
-// Whether a draw reads a count or a seed that was copied to another device.
-bool was_brought(const UOp& draw) {
-  std::vector<UOp> open{draw};
+enum class Visit : uint8_t {
+  Into,
+  Past,
+  Stop
+};  // what the node is made of as well; not that; nothing more
+
+// Calls `visit` once with each node that it lets reach from `root`. False where it stopped, or where there are more than
+// `most` nodes.
+template <class Visitor>
+bool walked(const UOp& root, size_t most, const Visitor& visit) {
+  std::vector<UOp> open{root};
   NodeMap<bool> seen;
   while (!open.empty()) {
     const UOp x = open.back();
     open.pop_back();
     if (seen.contains(x)) continue;
     seen[x] = true;
-    if (x.op() == Op::CopyIn) return true;
-    if (grows(x)) open.insert(open.end(), x->src().begin(), x->src().end());
+    if (seen.size() > most) return false;
+    const Visit next = visit(x);
+    if (next == Visit::Stop) return false;
+    if (next == Visit::Into) open.insert(open.end(), x->src().begin(), x->src().end());
   }
-  return false;
+  return true;
+}
+
+// Whether a draw reads a count or a seed that was copied to another device.
+bool was_brought(const UOp& draw) {
+  return !walked(draw, SIZE_MAX, [](const UOp& x) {
+    return x.op() == Op::CopyIn ? Visit::Stop : grows(x) ? Visit::Into : Visit::Past;
+  });
 }
 
 constexpr size_t kMostNodes = 256;  // of a draw there are about 30
@@ -35,47 +54,27 @@ constexpr size_t kMostNodes = 256;  // of a draw there are about 30
 
 UOp grown_on(const UOp& local, const Mesh& mesh) {
   const int64_t most = bytes_of_value(local) / mesh.size();
-  std::vector<UOp> open{local};
-  NodeMap<bool> seen;
   NodeMap<UOp> there;  // what is brought over
   int64_t total = 0;
-  while (!open.empty()) {
-    const UOp x = open.back();
-    open.pop_back();
-    if (seen.contains(x)) continue;
-    seen[x] = true;
-    if (x.op() == Op::Iota || is_const(x)) continue;
-    if (grows(x)) {
-      open.insert(open.end(), x->src().begin(), x->src().end());
-    } else {
-      total += bytes_of_value(x);
-      there[x] = UOp::make(Op::CopyIn, x.dtype(), {x}, {}, mesh.payload());
-    }
-    if (total > most || seen.size() > kMostNodes) return UOp();
-  }
-  return substitute(local, there);
+  const bool small = walked(local, kMostNodes, [&](const UOp& x) {
+    if (x.op() == Op::Iota || is_const(x)) return Visit::Past;
+    if (grows(x)) return Visit::Into;
+    there[x] = UOp::make(Op::CopyIn, x.dtype(), {x}, {}, mesh.payload());
+    return (total += bytes_of_value(x)) > most ? Visit::Stop : Visit::Past;
+  });
+  return small ? substitute(local, there) : UOp();
 }
 
 bool is_unplaced_draw(const UOp& local) {
-  std::vector<UOp> open{local};
-  NodeMap<bool> seen;
   size_t draws = 0;
-  while (!open.empty()) {
-    const UOp x = open.back();
-    open.pop_back();
-    if (seen.contains(x)) continue;
-    seen[x] = true;
-    if (x.op() == Op::Iota || is_const(x)) continue;
-    const bool stays = !grows(x) && x.op() != Op::Contiguous;  // that may lie elsewhere, too
-    if (stays || seen.size() > kMostNodes) return false;
-    if (x.op() != Op::Threefry) {
-      open.insert(open.end(), x->src().begin(), x->src().end());
-      continue;
-    }
+  const bool unplaced = walked(local, kMostNodes, [&](const UOp& x) {
+    if (x.op() == Op::Iota || is_const(x)) return Visit::Past;
+    if (!grows(x) && x.op() != Op::Contiguous) return Visit::Stop;  // it may lie elsewhere, too
+    if (x.op() != Op::Threefry) return Visit::Into;
     ++draws;
-    if (was_brought(x)) return false;
-  }
-  return draws > 0;
+    return was_brought(x) ? Visit::Stop : Visit::Past;
+  });
+  return unplaced && draws > 0;
 }
 
 }  // namespace tinyshard

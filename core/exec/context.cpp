@@ -324,6 +324,23 @@ std::vector<int> Context::local_positions(const Mesh& mesh) const {
   return positions;
 }
 
+std::vector<AxisGroup> Context::groups_along(const Mesh& mesh, int axis) const {
+  const std::vector<int> local = local_positions(mesh);
+  int64_t stride = 1;
+  for (size_t a = mesh.axes().size(); a-- > size_t(axis) + 1;) stride *= mesh.axes()[a].size;
+  std::map<int64_t, AxisGroup> groups;  // by the first position
+  for (size_t l = 0; l < local.size(); ++l) {
+    const int64_t first = local[l] - mesh.coordinates(local[l])[axis] * stride;
+    AxisGroup& group = groups[first];
+    for (int64_t k = 0; group.local.empty() && k < mesh.axes()[axis].size; ++k)
+      group.positions.push_back(int(first + k * stride));
+    group.local.push_back(l);
+  }
+  std::vector<AxisGroup> out;
+  for (auto& [first, group] : groups) out.push_back(std::move(group));
+  return out;
+}
+
 Program& Context::program(Device& device, const std::shared_ptr<const CompiledKernel>& kernel) {
   std::lock_guard lock(now_->mutex);
   auto& program = now_->kernels[{&device, kernel.get()}];

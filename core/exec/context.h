@@ -67,6 +67,13 @@ struct Builtins {
 };
 const Builtins& builtins();
 
+// Devices of a mesh along one of its axes.
+struct AxisGroup {
+  std::vector<int> positions;  // in the mesh, of each participant
+  std::vector<size_t>
+      local;  // of each participant that this process holds: its place among the local positions
+};
+
 class Context {
  public:
   // Keeps the epoch from ending, for as long as it lives; what it allows is not to run anything.
@@ -113,6 +120,9 @@ class Context {
   Device& device(const DeviceRef& ref);
   // Positions in mesh.devices() that this process holds.
   std::vector<int> local_positions(const Mesh& mesh) const;
+  // The groups along `axis` in which this process holds a device, by their first positions: all ranks
+  // make them and talk in them in one order, so that no two wait for each other in a circle.
+  std::vector<AxisGroup> groups_along(const Mesh& mesh, int axis) const;
 
   // The communicator of the group along `axis` that the device at `position` belongs to. Called in
   // the same order by all ranks that hold a device of the mesh.

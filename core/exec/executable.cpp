@@ -327,15 +327,13 @@ void Executable::bind_all() {
   for (Step& step : steps_) {
     const Item& item = *step.item;
     if (item.kind != Item::Kind::Collective || !executes_) continue;
-    std::vector<int> local = context.local_positions(item.mesh);
-    std::vector<bool> done(local.size());
-    int64_t stride = 1;
-    for (size_t a = item.mesh.axes().size(); a-- > size_t(item.mesh_axis) + 1;)
-      stride *= item.mesh.axes()[a].size;
-    for (size_t d = 0; d < local.size(); ++d) {
-      if (done[d]) continue;
-      Group group{
-          &context.communicator(item.mesh, item.mesh_axis, local[d]), {}, false, {}, {}, {}};
+    for (const AxisGroup& along : context.groups_along(item.mesh, item.mesh_axis)) {
+      Group group{&context.communicator(item.mesh, item.mesh_axis, along.positions[0]),
+                  along.local,
+                  false,
+                  {},
+                  {},
+                  {}};
       Collective collective = item.collective;
       if (!item.transfers.empty()) {
         const size_t n = size_t(group.communicator->size());
@@ -349,15 +347,8 @@ void Executable::bind_all() {
       group.calls.resize(std::max<size_t>(item.pieces.size(), 1), {collective, {}, {}, {}});
       for (size_t p = 0; p < item.pieces.size(); ++p)
         group.calls[p].collective.count = item.pieces[p];
-      int64_t place = item.mesh.coordinates(local[d])[item.mesh_axis];
-      int first = local[d] - int(place * stride);
-      for (int64_t k = 0; k < item.mesh.axes()[item.mesh_axis].size; ++k) {
-        auto found = std::ranges::find(local, first + int(k * stride));
-        if (found == local.end()) continue;
-        size_t other = size_t(found - local.begin());
-        done[other] = true;
-        group.members.push_back(other);
-        const Launch& launch = step.launches[other];
+      for (const size_t member : group.members) {
+        const Launch& launch = step.launches[member];
         for (size_t p = 0; p < group.calls.size(); ++p) {
           group.calls[p].send.push_back({launch.buffers[2 * p], launch.device});
           group.calls[p].recv.push_back({launch.buffers[2 * p + 1], launch.device});

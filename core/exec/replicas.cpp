@@ -25,38 +25,12 @@ namespace {
 
 constexpr size_t kPieces = 64, kShown = 4;
 
-// Devices of a mesh along one axis.
-struct AxisGroup {
+struct Group : AxisGroup {
   Communicator* communicator;
-  std::vector<int> positions;  // in the mesh, of each participant
-  std::vector<size_t> local;   // of each local participant: its place among the local positions
 };
 
-std::vector<AxisGroup> groups_along(const Mesh& mesh, int axis) {
-  Context& context = Context::get();
-  const std::vector<int> local = context.local_positions(mesh);
-  std::vector<AxisGroup> groups;
-  int64_t stride = 1;
-  for (size_t a = mesh.axes().size(); a-- > size_t(axis) + 1;) stride *= mesh.axes()[a].size;
-  std::vector<bool> done(local.size());
-  for (size_t l = 0; l < local.size(); ++l) {
-    if (done[l]) continue;
-    AxisGroup group{&context.communicator(mesh, axis, local[l]), {}, {}};
-    const int64_t first = local[l] - mesh.coordinates(local[l])[axis] * stride;
-    for (int64_t k = 0; k < mesh.axes()[axis].size; ++k) {
-      group.positions.push_back(int(first + k * stride));
-      auto found = std::ranges::find(local, group.positions.back());
-      if (found == local.end()) continue;
-      group.local.push_back(size_t(found - local.begin()));
-      done[group.local.back()] = true;
-    }
-    groups.push_back(std::move(group));
-  }
-  return groups;
-}
-
 // Everyone gets the bytes of all participants, as many of each; `own` are those of the local ones.
-std::vector<std::byte> gather(const AxisGroup& group, std::vector<std::vector<std::byte>> own) {
+std::vector<std::byte> gather(const Group& group, std::vector<std::vector<std::byte>> own) {
   const size_t each = own[0].size(), all = each * group.positions.size();
   std::vector<std::byte> gathered(all * own.size());
   std::vector<CommBuffer> send, recv;
@@ -159,7 +133,7 @@ Odd split_by(std::span<const uint64_t> hashes) {
 
 // The first element in which two participants differ, and some elements of both from there on.
 // Called by all of the group.
-std::string first_difference(const AxisGroup& group, Storage& value, size_t a, size_t b,
+std::string first_difference(const Group& group, Storage& value, size_t a, size_t b,
                              const std::vector<std::string>& who) {
   std::vector<Part> parts;
   for (size_t local : group.local) parts.push_back(part_of(value, local));
@@ -209,7 +183,7 @@ std::string first_difference(const AxisGroup& group, Storage& value, size_t a, s
                      who[b], values_of(b));
 }
 
-void check_group(const AxisGroup& group, std::span<Storage* const> values,
+void check_group(const Group& group, std::span<Storage* const> values,
                  std::span<const std::string> names) {
   std::vector<std::vector<std::byte>> own;
   for (size_t local : group.local) {
@@ -273,7 +247,11 @@ void check_replicas(std::span<const std::shared_ptr<Storage>> roots) {
                                     where.to_string()));
       }
       if (values.empty()) continue;
-      for (const AxisGroup& group : groups_along(mesh, axis)) check_group(group, values, names);
+      Context& context = Context::get();
+      for (AxisGroup& along : context.groups_along(mesh, axis)) {
+        Communicator& communicator = context.communicator(mesh, axis, along.positions[0]);
+        check_group({std::move(along), &communicator}, values, names);
+      }
     }
   }
 }
