@@ -106,8 +106,7 @@ Tensor BatchNorm::operator()(const Tensor& x, Caller caller) const {
   }
   Tensor wide = x.cast(accumulator(x.dtype()));
   Tensor mean = wide.mean(axes);
-  Tensor centred =
-      wide - per_channel(mean.detach(), x.ndim());  // the variance does not move with the mean
+  Tensor centred = wide - per_channel(mean, x.ndim());
   Tensor variance = centred.square().mean(axes);
   if (options.track_running_stats) {
     double keep = 1 - options.momentum;

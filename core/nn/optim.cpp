@@ -70,11 +70,14 @@ Tensor Optimizer::state_like(const Tensor& parameter) const {
 
 Tensor Optimizer::state_number(double value) const {
   const Mesh mesh = apart_ ? default_mesh() : params_[0].sharding().mesh;
-  return Tensor::full({}, value, state_type(params_[0])).shard_like(replicated(mesh)).clone();
+  DType widest = state_type(params_[0]);
+  for (const Tensor& p : params_) widest = promote(widest, state_type(p));
+  return Tensor::full({}, value, widest).shard_like(replicated(mesh)).clone();
 }
 
 Tensor Optimizer::number_at(size_t i, const Tensor& number) const {
-  return apart_ ? number.shard_like(replicated(params_[i].sharding().mesh)) : number;
+  const Tensor there = apart_ ? number.shard_like(replicated(params_[i].sharding().mesh)) : number;
+  return there.cast(state_type(params_[i]));
 }
 
 void Optimizer::zero_grad() const {

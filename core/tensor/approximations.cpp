@@ -16,23 +16,29 @@ Value polynomial(const Value& x, std::span<const double> coefficients) {  // hig
   return out;
 }
 
-// x + x z P(z) / Q(z) with z = x^2: odd functions near zero, whose slope there is 1. The sum of -0
-// and what P makes of it may be 0.
+// y, and x itself where x^2 is 0: sums make 0 of -0. All derivatives are those of y, which are more than those of x.
+Value exact_at_zero(const Value& x, const Value& y) {
+  return where(square(x) == 0, detach(x) - (detach(y) - y), y);
+}
+
+// x + x z P(z) / Q(z) with z = x^2: odd functions near zero, whose slope there is 1.
 Value near_zero(const Value& x, std::span<const double> p, std::span<const double> q) {
   Value z = square(x);
-  return where(z == 0, x, x + x * (z * polynomial(z, p) / polynomial(z, q)));
+  return exact_at_zero(x, x + x * (z * polynomial(z, p) / polynomial(z, q)));
 }
 
 }  // namespace
 
 Value exp_minus_abs(const Value& x) { return tinyshard::exp_minus_abs(x.node()); }
 
-// Kahan: what rounding 1 + x loses in the logarithm, the quotient gives back.
+// Kahan: what rounding 1 + x loses in the logarithm, the quotient gives back. Where all of x is lost, the series' further
+// terms are too small to be seen in the value, and are its higher derivatives.
 Value log1p(const Value& x) {
   Value sum = 1 + x, added = sum - 1;
   Value lost = added == 0, exact = lost | (x > kFar);
   Value factor = where(exact, 1.0, x / where(exact, 1.0, added));
-  return where(lost, x, log(sum) * factor);
+  Value tiny = where(lost, x, 0.0);
+  return where(lost, tiny - square(tiny) * (0.5 - tiny * (1.0 / 3)), log(sum) * factor);
 }
 
 Value asin_of(const Value& x) {
@@ -61,11 +67,22 @@ Value atan_of(const Value& x) {
                                   4.853903996359136964868e2,
                                   1.945506571482613964425e2};
   return odd(x, [](const Value& v) {
-    Value far = v > 2.41421356237309504880, middle = v > 0.66;
-    Value t = where(far, -1 / where(far, v, 1.0), where(middle, (v - 1) / (v + 1), v));
+    Value far = v > 2.41421356237309504880, middle = v > 0.66, near = where(far, 1.0, v);
+    Value t = where(far, -1 / where(far, v, 1.0), where(middle, (near - 1) / (near + 1), near));
     Value y = near_zero(t, kP, kQ);
     return where(far, y + kPi / 2, where(middle, y + kPi / 4, y));
   });
+}
+
+// exp(x) - 1. Cephes: x P(x^2) / (Q(x^2) - x P(x^2)) twice, near zero.
+Value expm1(const Value& x) {
+  static constexpr double kP[] = {1.2617719307481059087798e-4, 3.0299440770744196129956e-2,
+                                  9.9999999999999999991025e-1};
+  static constexpr double kQ[] = {3.0019850513866445504159e-6, 2.5244834034968410419224e-3,
+                                  2.2726554820815502876593e-1, 2.0};
+  Value small = abs(x) < 0.5, near = where(small, x, 0.0), z = square(near);
+  Value r = near * polynomial(z, kP);
+  return where(small, 2 * r / (polynomial(z, kQ) - r), exp(x) - 1);
 }
 
 Value sinh_of(const Value& x) {
@@ -81,8 +98,8 @@ Value sinh_of(const Value& x) {
 }
 
 Value cosh_of(const Value& x) {
-  Value e = exp(abs(x) - std::numbers::ln2);  // exp(|x|) / 2, which overflows later
-  return e + 0.25 / e;
+  // exp(x) / 2, which overflows later. Both are smooth; exp(|x|) has no second derivative at 0.
+  return exp(x - std::numbers::ln2) + exp(-x - std::numbers::ln2);
 }
 
 Value tanh_of(const Value& x) {
@@ -100,7 +117,7 @@ Value tanh_of(const Value& x) {
 Value asinh_of(const Value& x) {
   return odd(x, [](const Value& v) {
     Value far = v > kFar, near = where(far, 1.0, v), z = square(near);
-    Value y = where(z == 0, near, log1p(near + z / (1 + sqrt(z + 1))));  // -0, too
+    Value y = exact_at_zero(near, log1p(near + z / (1 + sqrt(z + 1))));
     return where(far, log(where(far, v, 1.0)) + std::numbers::ln2, y);
   });
 }
@@ -123,8 +140,9 @@ namespace {
 Value erf_from_one(const Value& v) {
   static constexpr double kTerms[] = {1.061405429, -1.453152027, 1.421413741, -0.284496736,
                                       0.254829592};
-  Value t = 1 / (1 + v * 0.3275911);
-  return 1 - t * polynomial(t, kTerms) * exp(-square(v));
+  Value w = minimum(v, 12.0);  // erf is 1 from 4 on, and an infinity times exp(-infinity) no slope
+  Value t = 1 / (1 + w * 0.3275911);
+  return 1 - t * polynomial(t, kTerms) * exp(-square(w));
 }
 
 Value erf_f32(const Value& v) {

@@ -13,6 +13,7 @@ Value odd(const Value& x, const F& above_zero) {
 }
 
 Value log1p(const Value& x);          // log(1 + x)
+Value expm1(const Value& x);          // exp(x) - 1
 Value exp_minus_abs(const Value& x);  // exp(-|x|), whose gradient at zero is that of exp(-x)
 Value asin_of(const Value& x);
 Value atan_of(const Value& x);

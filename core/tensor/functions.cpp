@@ -127,8 +127,15 @@ using value::Value;
 namespace {
 
 // exp(x) - 1 below zero; above, where another branch is taken, zero.
-Value exp_minus_one_below_zero(const Value& x) {
-  return value::exp(value::where(x > 0, 0.0, x)) - 1;
+Value exp_minus_one_below_zero(const Value& x) { return value::expm1(value::where(x > 0, 0.0, x)); }
+
+// x / (1 + |x|), which far from zero is 1 - 1 / (1 + |x|): the slope of the quotient would be the difference of two numbers
+// that are nearly equal.
+Value softsign_of(const Value& x) {
+  return value::odd(x, [](const Value& v) {
+    const Value far = v > 1.0;
+    return value::where(far, 1 - 1 / (1 + v), value::where(far, 0.0, v) / (1 + v));
+  });
 }
 
 // For functions x p(x) whose p falls to zero faster than x to -infinity: they are -0 as far below
@@ -221,7 +228,7 @@ TINYSHARD_GATED_UNARY(hardswish, v* clamped(v + 3, 0, 6) * (1.0 / 6))
 TINYSHARD_GATED_UNARY(quick_gelu, v* value::sigmoid(v * 1.702))
 TINYSHARD_GATED_UNARY(silu, v* value::sigmoid(v))
 TINYSHARD_GATED_UNARY(mish, v* value::tanh(value::softplus(v)))
-TINYSHARD_FLOAT_UNARY(softsign, v / (1 + value::abs(v)))
+TINYSHARD_FLOAT_UNARY(softsign, softsign_of(v))
 
 #undef TINYSHARD_UNARY
 #undef TINYSHARD_FLOAT_UNARY

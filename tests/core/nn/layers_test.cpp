@@ -88,6 +88,21 @@ TEST(Layers, LstmStepsStartFromZero) {
   EXPECT_EQ(c.to_vector<float>(), c0.to_vector<float>());
 }
 
+// A penalty on a gradient takes the second derivatives, to which the mean belongs.
+TEST(Layers, BatchNormHasTheSecondDerivativesOfItsFormula) {
+  const TrainingMode on;
+  const nn::BatchNorm norm(1, {.affine = false, .track_running_stats = false});
+  const Tensor x = Tensor(std::vector<double>{1, 2, 4}, {3, 1}).realize();
+  auto second = [&](const Tensor& y) {
+    const Tensor slope = (y * y * y).sum().gradient({x})[0];
+    return slope[0].sum().gradient({x})[0].to_vector<double>();
+  };
+  const Tensor centred = x - x.mean(0);
+  const std::vector<double> got = second(norm(x)),
+                            want = second(centred * (centred.square().mean(0) + 1e-5).rsqrt());
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-9) << i;
+}
+
 TEST(Layers, BatchNormUsesWhatItLearnedOutsideOfTraining) {
   nn::BatchNorm norm(2);
   Tensor x = Tensor::randn({16, 2, 3, 3}) * 2 + 5;

@@ -238,6 +238,21 @@ TEST(Optimizer, GroupsStepTogether) {
   EXPECT_NE(line.b.item<float>(), 0);
 }
 
+TEST(Optimizer, UpdatesEachParameterInItsOwnType) {
+  for (const bool narrow_first : {false, true}) {
+    const Tensor wide = Tensor::full({1}, 1.0, DType::F64).is_param_(),
+                 narrow = Tensor::full({1}, 1.0, DType::F32).is_param_();
+    nn::optim::SGD optim(narrow_first ? std::vector{narrow, wide} : std::vector{wide, narrow},
+                         {.lr = 0.1});
+    const TrainingMode on;
+    (wide.sum() + narrow.sum().cast(DType::F64)).backward();
+    optim.step();
+    EXPECT_DOUBLE_EQ(wide.item<double>(), 0.9);
+    EXPECT_FLOAT_EQ(narrow.item<float>(), 0.9F);
+    EXPECT_EQ(narrow.dtype(), DType::F32);
+  }
+}
+
 TEST(ClipGradNorm, ScalesAllGradientsByOneFactor) {
   Tensor a = Tensor::zeros(2).is_param_(), b = Tensor::zeros(1).is_param_();
   a.set_grad(Tensor{3.0, 0.0});

@@ -307,6 +307,47 @@ TEST_P(Gradient, AgreesWithDifferences) {
 INSTANTIATE_TEST_SUITE_P(Methods, Gradient, ::testing::ValuesIn(rows()),
                          [](const auto& info) { return info.param.name; });
 
+// Formulas change their branch at zero, and a branch that has the value need not have the derivatives: those from 0 to 3, of
+// each function's series.
+TEST(Gradient, HigherOnesAtZero) {
+  struct Series {
+    const char* name;
+    Tensor (Tensor::*method)() const;
+    std::vector<double> derivatives;
+  };
+  const Series all[] = {{"sinh", &Tensor::sinh, {0, 1, 0, 1}},
+                        {"cosh", &Tensor::cosh, {1, 0, 1, 0}},
+                        {"tanh", &Tensor::tanh, {0, 1, 0, -2}},
+                        {"asinh", &Tensor::asinh, {0, 1, 0, -1}},
+                        {"atanh", &Tensor::atanh, {0, 1, 0, 2}},
+                        {"asin", &Tensor::asin, {0, 1, 0, 1}},
+                        {"atan", &Tensor::atan, {0, 1, 0, -2}},
+                        {"erf", &Tensor::erf, {0, M_2_SQRTPI, 0, -2 * M_2_SQRTPI}}};
+  for (const Series& s : all) {
+    // What is so small that its square is 0, or lost beside 1, takes the branches of zero as well.
+    for (double at : {0.0, -0.0, 1e-200, -1e-9}) {
+      const Tensor x = Tensor(std::vector<double>{at}).realize();
+      Tensors y{(x.*s.method)()};
+      for (size_t order = 1; order < s.derivatives.size(); ++order)
+        y.push_back(y.back().sum().gradient({x}, {}, true)[0]);
+      EXPECT_EQ(std::signbit(y[0].item<double>()), std::signbit(at) && s.derivatives[0] == 0)
+          << s.name;
+      for (size_t order = 0; order < y.size(); ++order) {
+        EXPECT_NEAR(y[order].item<double>(), s.derivatives[order], 1e-4)
+            << s.name << " of order " << order << " at " << at;
+      }
+    }
+  }
+  // Where there is no slope left, and where there is little.
+  const Tensor far(std::vector<double>{INFINITY, -INFINITY});
+  for (auto method : {&Tensor::atan, &Tensor::erf, &Tensor::tanh, &Tensor::softsign})
+    EXPECT_EQ((far.*method)().sum().gradient({far})[0].to_vector<double>(),
+              (std::vector<double>{0, 0}));
+  const Tensor x = Tensor(std::vector<float>{1e7F, 1e-10F});
+  EXPECT_FLOAT_EQ(x.softsign().sum().gradient({x})[0].to_vector<float>()[0], 1e-14F);
+  EXPECT_FLOAT_EQ((-x).elu().to_vector<float>()[1], -1e-10F);
+}
+
 // A product is linear in each element, also where others are zero: its second derivatives are the
 // differences of its gradients.
 TEST(GradientOfProducts, HasTheSlopesOfProductsWithZeros) {
