@@ -72,28 +72,6 @@ const char* why_no_gradient(const UOp& root) {
   return "mark parameters with is_param_(), and look for detach() on the way";
 }
 
-// Fails where x depends on a value that lost its way to what is wanted before anybody asked.
-template <class Wanted>
-void need_history(const Tensor& x, const Wanted& is_wanted) {
-  std::vector<UOp> next{x.uop()};
-  std::unordered_set<const Node*> seen;
-  while (!next.empty()) {
-    const UOp node = std::move(next.back());
-    next.pop_back();
-    if (node.op() == Op::Detach || !seen.insert(node.get()).second) continue;
-    next.insert(next.end(), node->src().begin(), node->src().end());
-    const Storage::Ended* ended =
-        node.op() == Op::Buffer ? Storage::of(*node)->ended.get() : nullptr;
-    if (ended && is_wanted(*ended)) {
-      fail(fmt::format(
-          "{} depends on a value, {}{}, that was computed when something it reads was written "
-          "over, before its gradient was taken: take gradients before an assign, a step of an "
-          "optimizer or a captured step writes over what they need, or detach() that value",
-          x.describe(), name(node.dtype()), value::shape_text(node.shape())));
-    }
-  }
-}
-
 // The state's node, which may be computed already, and the name that graphs made before know it by.
 struct Targets {
   std::vector<UOp> nodes;
@@ -102,7 +80,61 @@ struct Targets {
     nodes.push_back(touch(state));
     names.push_back(state.name);
   }
+  bool any_in(std::span<const Storage* const> storages) const {
+    return std::ranges::any_of(nodes, [&](const UOp& x) {
+      return has_storage(x) &&
+             std::ranges::find(storages, Storage::of(*storage_node(x))) != storages.end();
+    });
+  }
 };
+
+// Fails where x depends on what a target was before it was written over, or on a value that lost its way to a target before
+// anybody asked. Example, where the gradient by w would have the last term alone:
+//
+//   h = w * w;   w.assign(w.detach() * 2);   (h + w * 5).sum().backward();
+template <class Wanted>
+void need_history(const Tensor& x, const Targets& targets, const Wanted& is_wanted) {
+  std::unordered_set<const Node*> seen, waiting;
+  std::unordered_set<const Storage*> written;
+  for (const UOp& node : targets.nodes) {
+    if (node.op() != Op::Assign) continue;
+    waiting.insert(node.get());
+    written.insert(Storage::of(*storage_node(node)));
+  }
+  auto refuse = [&](const UOp& node, const char* what) {
+    fail(
+        fmt::format("{} depends on a value, {}{}, {}: take gradients before an assign, a step of "
+                    "an optimizer or a captured step writes over what they need, or detach() "
+                    "that value",
+                    x.describe(), name(node.dtype()), value::shape_text(node.shape()), what));
+  };
+  std::vector<UOp> next{x.uop()}, behind;  // what targets are made of may be what they were before
+  auto walk = [&](std::vector<UOp>& next, bool before_targets) {
+    while (!next.empty()) {
+      const UOp node = std::move(next.back());
+      next.pop_back();
+      if (node.op() == Op::Detach || !seen.insert(node.get()).second) continue;
+      if (before_targets && waiting.contains(node.get())) {
+        behind.push_back(node.src(1));
+        continue;
+      }
+      const bool buffer = node.op() == Op::Buffer, assign = node.op() == Op::Assign;
+      if (before_targets && (buffer || assign) &&
+          written.contains(Storage::of(*storage_node(node))))
+        refuse(node, "that a target had before it was written over");
+      const Storage::Ended* ended = buffer ? Storage::of(*node)->ended.get() : nullptr;
+      if (ended && is_wanted(*ended)) {
+        refuse(node,
+               "that was computed when something it reads was written over, before its gradient "
+               "was taken");
+      }
+      // What is assigned to is not read.
+      next.insert(next.end(), node->src().begin() + (assign ? 1 : 0), node->src().end());
+    }
+  };
+  walk(next, true);
+  walk(behind, false);
+}
 
 // Which targets a graph leads to, be it through steps (floor, comparisons) alone.
 std::vector<bool> used_targets(const UOp& root, const Targets& targets) {
@@ -127,10 +159,12 @@ std::vector<bool> used_targets(const UOp& root, const Targets& targets) {
 Tensor Tensor::backward(const Tensor& gradient, Caller caller) const {
   Call call("backward", caller);
   UOp root = uop(), seed = seed_of(*this, gradient);
-  need_history(*this, [](const Storage::Ended& ended) { return !ended.parameters.empty(); });
   const std::vector<StatePtr> params = parameters_of(std::span(&root, 1));
   Targets targets;
   for (const StatePtr& state : params) targets.add(*state);
+  need_history(*this, targets, [&](const Storage::Ended& ended) {
+    return !ended.parameters.empty() || targets.any_in(ended.storages);
+  });
   std::vector<UOp> gradients =
       tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), targets.nodes, targets.names);
   bool any = false;
@@ -157,16 +191,12 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets, const T
       fail(fmt::format("target {} holds no floats, so it has no gradient", target.describe()));
     wanted.add(*target.state());
   }
-  need_history(*this, [&](const Storage::Ended& ended) {
+  need_history(*this, wanted, [&](const Storage::Ended& ended) {
     auto knew_name = [&](int64_t n) {
       return n != 0 && (std::ranges::find(ended.names, n) != ended.names.end() ||
                         std::ranges::binary_search(ended.parameters, n));
     };
-    auto read = [&](const UOp& x) {
-      return x.op() == Op::Buffer &&
-             std::ranges::find(ended.storages, Storage::of(*x)) != ended.storages.end();
-    };
-    return std::ranges::any_of(wanted.names, knew_name) || std::ranges::any_of(wanted.nodes, read);
+    return std::ranges::any_of(wanted.names, knew_name) || wanted.any_in(ended.storages);
   });
   std::vector<UOp> gradients =
       tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), wanted.nodes, wanted.names);

@@ -130,6 +130,17 @@ TEST(History, ThatIsGoneIsAnError) {
             std::string::npos);
   EXPECT_EQ(beside(loss.detach(), v), (Numbers{1, 1}));
   EXPECT_EQ(beside((loss * w.detach()[0]).detach() + (v * 2).sum(), v), (Numbers{3, 3}));
+  // Partly: what was read before, beside what is read now.
+  for (const bool realized : {false, true}) {
+    const Tensor p = parameter(1, 2), h = p * p;
+    p.assign(p.detach() * 2);
+    if (realized) p.realize();
+    const Tensor both = (h + p * 5).sum();
+    EXPECT_NE(message_of<UserError>([&] { both.backward(); }).find("written over"),
+              std::string::npos);
+    EXPECT_THROW(both.gradient({p}), UserError);
+    EXPECT_EQ(beside((h.detach() + p * 5).sum(), p), (Numbers{6, 6}));
+  }
   // By data: what a running mean read is what it was before.
   const Tensor x = pair(1, 2).realize(), mean = pair(0, 0).realize();
   mean.assign(mean * 0.5 + x);
