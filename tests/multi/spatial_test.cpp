@@ -104,14 +104,26 @@ TEST(Spatial, TransposedConvolutionsToo) {
   Runtime::shutdown();
 }
 
-// Windows that share rows, or leave some out.
-TEST(Spatial, PoolsToo) {
+// Larger and smaller images, of sizes that divide and that do not, and pooling whose windows share
+// rows or leave some out.
+TEST(Spatial, SizesAndPoolsToo) {
   TINYSHARD_NEED_DEVICES(4);
   Runtime::shutdown();
   Runtime::configure({.devices = device_names(4), .devices_per_rank = 0});
   const Mesh line({{"d", 4}}), three({{"d", 3}}), grid({{"n", 2}, {"d", 2}});
   using Image = std::function<Tensor(const Tensor&)>;
   std::vector<std::pair<std::string, Image>> images;
+  for (const auto& [rows, columns] :
+       std::vector<std::pair<int64_t, int64_t>>{{24, 16}, {6, 4}, {19, 5}, {2, 3}}) {
+    for (Interpolation mode :
+         {Interpolation::Nearest, Interpolation::NearestExact, Interpolation::Linear}) {
+      images.emplace_back("size " + std::to_string(rows) + " x " + std::to_string(columns),
+                          [=](const Tensor& x) { return x.interpolate({rows, columns}, mode); });
+    }
+    images.emplace_back("corners of " + std::to_string(rows), [=](const Tensor& x) {
+      return x.interpolate({rows, columns}, Interpolation::Linear, true);
+    });
+  }
   for (const auto& [kernel, stride, padding] :
        std::vector<std::array<int64_t, 3>>{{3, 2, 1}, {3, 1, 0}, {4, 3, 1}, {2, 3, 0}, {5, 1, 2}}) {
     PoolOptions options;
@@ -212,6 +224,32 @@ TEST_F(SpatialBytes, PoolingSendsBackTheRowsThatItReceived) {
     EXPECT_EQ(sent(back(x.max_pool2d(2))), 0) << n;
     EXPECT_LE(sent(x.unfold(3, 3, 1).gradient({x}, split({2, 8, 8 * n, 8 * n - 2, 3}, 3))),
               bound(2 * column));
+  }
+}
+
+// Larger images read a row beside their part, smaller ones by a whole number none.
+TEST_F(SpatialBytes, ImagesOfOtherSizesReadTheRowsBesideTheirParts) {
+  for (int n : {4, 8, 64}) {
+    devices(n);
+    for (int dim : {2, 3}) {
+      const int64_t size = 4 * n;
+      const Tensor x = split({2, 8, size, size}, dim);
+      auto moved = [&](int64_t to, Interpolation mode) {
+        const Tensor y = x.interpolate({to, to}, mode);
+        EXPECT_EQ(y.sharding().placements[0], Shard(dim));
+        return std::pair{sent(y), sent(y.gradient({x}, split(y.shape(), dim)))};
+      };
+      // The other dim may be made larger before rows travel.
+      const double row = 2.0 * 8 * double(size) * 4 * (dim == 3 ? 2 : 1);
+      const auto [larger, larger_back] = moved(2 * size, Interpolation::Linear);
+      EXPECT_LE(larger, bound(2 * row)) << n << " " << dim;
+      EXPECT_LE(larger_back, bound(2 * row)) << n << " " << dim;
+      for (Interpolation mode : {Interpolation::Nearest, Interpolation::NearestExact}) {
+        EXPECT_EQ(moved(2 * size, mode), std::pair(int64_t{0}, int64_t{0}));
+        EXPECT_EQ(moved(size / 2, mode), std::pair(int64_t{0}, int64_t{0}));
+      }
+      EXPECT_EQ(moved(size / 2, Interpolation::Linear), std::pair(int64_t{0}, int64_t{0}));
+    }
   }
 }
 
