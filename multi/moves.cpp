@@ -10,7 +10,8 @@
 //   Replicate -> Shard(d)     a slice, which sends nothing; first, where no other axis splits d,
 //                             so that others send the part
 //   Replicate -> Partial(sum) the first device along the axis keeps the value as its term, the terms
-//                             of the others are zeros; last, so that shards are gathered before
+//                             of the others are zeros; last, so that they are of the final part
+//   Shard(d) -> Partial(sum)  the part at its place and zeros around it are a term already
 //
 // Axes that split one dim nest. f32[8] on a mesh of 2 x 2, {Shard(0), Shard(0)} -> {Replicate,
 // Shard(0)}: the outer axis changes, so the inner one is gathered first ([2] to [4]), then the
@@ -89,6 +90,8 @@ std::vector<Move> moves_between(const Mesh& mesh, const std::vector<Placement>& 
     } else if (source.is_shard() && to.is_shard() && source.dim != to.dim && alone(a, to.dim) &&
                alone_now(a, source.dim)) {
       add(a, CollectiveOp::AllToAll, to);
+    } else if (source.is_shard() && to == Partial(ReduceOp::Sum)) {
+      add(a, std::nullopt, to);
     } else if (source.is_shard()) {
       add(a, CollectiveOp::AllGather, Replicate);
     }

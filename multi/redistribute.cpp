@@ -42,6 +42,12 @@ UOp as_one_term(const UOp& x, const Mesh& mesh, int axis) {
   return where(expand(reshape(first, ones), x.shape()), x, const_like(x, 0));
 }
 
+// The part of `rows` rows that this device has, as one term of their sum: zeros around it.
+UOp part_as_term(const UOp& x, const Mesh& mesh, int axis, int dim, int64_t rows) {
+  const DeviceNumber first = DeviceNumber::coordinate(mesh, axis) * x.shape()[size_t(dim)];
+  return rows_from(x, dim, DeviceNumber(0) - first, rows);
+}
+
 void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
                  const std::vector<Placement>& wanted) {
   Mesh from = *v.mesh;
@@ -149,7 +155,9 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
       return collective(x, op, from.op, mesh, a, before, after, v.origin);
     };
     if (!move.op && to.is_partial()) {
-      v.local = as_one_term(v.local, mesh, a);
+      v.local = from.is_shard()
+                    ? part_as_term(v.local, mesh, a, from.dim, size_above(v, global, from.dim, a))
+                    : as_one_term(v.local, mesh, a);
     } else if (!move.op) {
       v.local = sliced(v.local, to.dim, a, parts);
     } else if (*move.op == CollectiveOp::ReduceScatter) {

@@ -4,6 +4,7 @@
 //   Partial -> Shard      reduce-scatter    Replicate -> Shard     a slice, nothing moves
 //   Shard -> Replicate    all-gather        one device -> mesh     each device copies its part
 //   Replicate -> Partial(sum)   zeros on all devices but the first, nothing moves
+//   Shard(i) -> Partial(sum)    zeros around the part, nothing moves
 //   mesh -> other mesh    point to point (multi/change_mesh.h)
 //   two axes of one size, placed as the other is to be     point to point (multi/relocation.h)
 #pragma once

@@ -220,6 +220,41 @@ UOp window(const LocalValue& value, int dim, const Window& wanted) {
   return Exchange(value, dim, w).run();
 }
 
+// Cut where parts begin, the terms are runs of rows that all devices have for the one so many places
+// behind them: a window of each run moves it there.
+UOp window_added(const LocalValue& terms, int dim, const Window& w) {
+  const UOp& x = terms.local;
+  const int64_t part = w.step, end = w.start + w.rows;
+  check_internal(part > 0 && x.shape()[size_t(dim)] == w.rows, "terms of the rows of a window");
+  UOp sum;
+  for (int64_t by = down(w.start, part); by * part < end; ++by) {
+    const int64_t low = std::max(w.start, by * part), high = std::min(end, (by + 1) * part);
+    const int64_t rows = high - low;
+    LocalValue run = terms;
+    run.local = rows_of(x, dim, low - w.start, rows, 0, w.rows);
+    const int64_t devices = terms.mesh->axes()[size_t(axis_of(terms, dim))].size;
+    if (by != 0) run.local = window(run, dim, {rows, -by * rows, rows, 0, rows * devices});
+    const UOp placed = rows_of(run.local, dim, by * part - low, part, 0, rows);
+    sum = sum ? binary(Op::Add, sum, placed) : placed;
+  }
+  return sum;
+}
+
+int64_t rows_sent(int64_t part, int64_t devices, const Window& w) {
+  std::vector<int64_t> sent(size_t(devices), 0);
+  for (int64_t t = 0; t < devices; ++t) {
+    const int64_t start = w.step * t + w.start;
+    const Span all{std::max({start, w.low, int64_t{0}}),
+                   std::min({start + w.rows, w.high, part * devices})};
+    if (all.size() == 0) continue;
+    for (int64_t s = all.low / part; s <= (all.high - 1) / part; ++s) {
+      if (s != t)
+        sent[size_t(s)] += std::min(all.high, s * part + part) - std::max(all.low, s * part);
+    }
+  }
+  return std::ranges::max(sent);
+}
+
 Reading reading(int64_t rows, int64_t shift, int64_t reach, int64_t stride) {
   // Windows shorter than their step may leave out the first rows; the window before begins there.
   const int64_t first =

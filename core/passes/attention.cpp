@@ -3,6 +3,7 @@
 #include <limits>
 #include <numbers>
 
+#include "core/dtype/half.h"
 #include "core/passes/gradient.h"
 #include "core/rewrite/pattern.h"
 
@@ -148,8 +149,9 @@ std::vector<UOp> lower_attention(std::span<const UOp> roots,
                                  const std::function<bool(const LibraryCall&)>& library_supports) {
   return rewrite_once(roots, [&](const UOp& x) {
     if (x.op() != Op::Attention && x.op() != Op::AttentionBackward) return UOp();
-    // No library counts rows from elsewhere.
-    if (x->sources > (x.op() == Op::Attention ? 3 : 6)) return spell_attention(x);
+    // No library counts rows from elsewhere, or computes in more than 16 bits.
+    const bool narrow = is_half(x.src(0).dtype());
+    if (!narrow || x->sources > (x.op() == Op::Attention ? 3 : 6)) return spell_attention(x);
     UOp own = with_own_heads(x);
     const bool shared = !(own == x);
     UOp call = own;

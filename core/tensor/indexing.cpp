@@ -101,6 +101,36 @@ struct Plan {
   std::vector<Limit> limits;  // slices that end at a place that is known when a step runs
 };
 
+// The dim of x along which it counts 0, 1, 2, ... and along which alone it changes; -1: none.
+int64_t counted_along(const UOp& x) {
+  switch (x.op()) {
+    case Op::Iota:
+      return 0;
+    case Op::Identity:
+      return counted_along(x.src(0));
+    case Op::Cast: {
+      const int64_t dim = counted_along(x.src(0));
+      return dim >= 0 && is_int(x.dtype()) && fits(x.shape()[dim] - 1, x.dtype()) ? dim : -1;
+    }
+    case Op::Permute: {
+      const int64_t dim = counted_along(x.src(0));
+      return dim < 0 ? -1 : std::ranges::find(x->arg(), dim) - x->arg().begin();
+    }
+    case Op::Expand: {
+      const int64_t dim = counted_along(x.src(0));
+      return dim >= 0 && x.src(0).shape()[dim] == x.shape()[dim] ? dim : -1;
+    }
+    case Op::Reshape: {
+      const int64_t dim = counted_along(x.src(0));
+      if (dim < 0 || x.src(0).shape()[dim] != x->numel()) return -1;
+      const auto place = std::ranges::find(x.shape(), x->numel());
+      return place == x.shape().end() ? -1 : place - x.shape().begin();
+    }
+    default:
+      return -1;
+  }
+}
+
 Plan plan(const Value& x, std::span<const Index> index) {
   int64_t used = 0, ellipses = 0;
   for (const Index& entry : index) {
@@ -166,8 +196,8 @@ Plan plan(const Value& x, std::span<const Index> index) {
         need_int(places, "an index");
         int64_t size = x.size(dim);
         places = size > INT32_MAX ? cast(places, DType::I64) : index_type(places);
-        out.tensors.emplace_back(static_cast<int64_t>(out.shape.size()),
-                                 where(places < 0, places + size, places));
+        if (counted_along(places.node()) < 0) places = where(places < 0, places + size, places);
+        out.tensors.emplace_back(static_cast<int64_t>(out.shape.size()), places);
         out.tensor_dims.push_back(dim);
         keep({0, size, 1, false});
         break;
@@ -227,45 +257,81 @@ Value undo_views(const Value& values, const Plan& plan, DimSpan shape) {
   return pad(out, around);
 }
 
-// Several index tensors become one over the product of their dims, which go first.
+// Several index tensors become one over the product of their dims. A dim whose index tensor counts
+// all of its elements, as arange(n) in x[arange(n), labels], has no part in that: element i of it
+// meets place i, wherever that lies. It stays a dim of its own, which may be divided over devices.
+//
+//   x [n, v, w], x[arange(n), labels]: lines [n, v, w], index [n, 1] along dim 1
+//   x [n, v, w], x[rows, labels]:      lines [n * v, w], index [n] = rows * v + labels along dim 0
 struct Combined {
-  Dims order;      // of the viewed x: indexed dims first
-  Dims places;     // shape that the index tensors share
-  int64_t lines;   // product of the indexed dims
-  Value line;      // the index into them
-  int64_t target;  // where `places` goes in the result, as a position among the other dims
+  Dims order;        // of the viewed x: counted dims first, then other indexed dims, then the rest
+  Dims places;       // shape that the index tensors share
+  Dims place_order;  // of its dims: those that are counted, then others
+  Dims counted;      // sizes of the counted dims
+  int64_t count;     // of places for each element of these
+  int64_t lines;     // product of the other indexed dims
+  Value line;        // the index into them: [counted, count]
+  int64_t target;    // where `places` goes in the result, as a position among the other dims
+
+  int64_t axis() const { return static_cast<int64_t>(counted.size()); }  // of lines
+  // [counted, size, rest]
+  Dims with_counted(int64_t size, DimSpan rest) const {
+    Dims shape = counted;
+    shape.push_back(size);
+    shape.insert(shape.end(), rest.begin(), rest.end());
+    return shape;
+  }
+  Value line_beside(int64_t rest) const {
+    return reshape(line, with_counted(count, Dims(rest, 1)));
+  }
 };
 
 Combined combine(const Value& viewed, const Plan& plan) {
   Dims places;
   for (const auto& [dim, index] : plan.tensors) places = broadcast_shape(places, index.shape());
-  Combined out{{}, places, 1, constant(DType::I64, 0, places), 0};
-  DType type = plan.tensors.size() == 1 ? plan.tensors[0].second.dtype() : DType::I64;
-  Value inside = constant(DType::Bool, true, places);
+  Combined out{{}, places, {}, {}, 1, 1, constant(DType::I64, 0, places), 0};
+  const auto rank = static_cast<int64_t>(places.size());
+  std::vector<std::pair<int64_t, Value>> others;
   for (const auto& [dim, index] : plan.tensors) {
+    const int64_t along = counted_along(index.node()), place = along + rank - index.rank();
+    const bool last = others.empty() && &index == &plan.tensors.back().second;
+    if (along < 0 || last || places[place] != viewed.size(dim) ||
+        index.size(along) != viewed.size(dim) ||
+        std::ranges::find(out.place_order, place) != out.place_order.end()) {
+      others.emplace_back(dim, index);
+      continue;
+    }
+    out.order.push_back(dim);
+    out.place_order.push_back(place);
+    out.counted.push_back(viewed.size(dim));
+  }
+  DType type = others.size() == 1 ? others[0].second.dtype() : DType::I64;
+  Value inside = constant(DType::Bool, true, places);
+  for (const auto& [dim, index] : others) {
     int64_t size = viewed.size(dim);
     Value here = cast(broadcast_to(index, places), type);
-    out.line = out.order.empty() ? here : out.line * size + here;
+    out.line = dim == others[0].first ? here : out.line * size + here;
     inside = inside & (here >= 0) & (here < size);
     out.lines *= size;
     out.order.push_back(dim);
   }
   // Past the end in one dim must not become a place in another.
-  if (plan.tensors.size() > 1) out.line = where(inside, out.line, -1);
+  if (others.size() > 1) out.line = where(inside, out.line, -1);
+  for (int64_t i = 0; i < rank; ++i) {
+    if (std::ranges::find(out.place_order, i) == out.place_order.end())
+      out.place_order.push_back(i);
+  }
+  for (int64_t i = out.axis(); i < rank; ++i) out.count *= places[out.place_order[i]];
+  out.line = reshape(permute(out.line, out.place_order), out.with_counted(out.count, {}));
   // Whether tensors are adjacent shows after numbers have taken their dims away.
   bool adjacent = true;
-  for (size_t i = 1; i < out.order.size(); ++i)
-    adjacent = adjacent && out.order[i] == out.order[i - 1] + 1;
-  out.target = adjacent ? out.order[0] : 0;
+  for (size_t i = 1; i < plan.tensors.size(); ++i)
+    adjacent = adjacent && plan.tensors[i].first == plan.tensors[i - 1].first + 1;
+  out.target = adjacent ? plan.tensors[0].first : 0;
   for (int64_t i = 0; i < viewed.rank(); ++i) {
     if (std::ranges::find(out.order, i) == out.order.end()) out.order.push_back(i);
   }
   return out;
-}
-
-Dims with_first(int64_t size, Dims rest) {
-  rest.insert(rest.begin(), size);
-  return rest;
 }
 
 Value take_lines(const Value& viewed, const Plan& plan) {
@@ -273,18 +339,19 @@ Value take_lines(const Value& viewed, const Plan& plan) {
   int64_t count = static_cast<int64_t>(plan.tensors.size());
   Value front = permute(viewed, c.order);
   Dims rest(front.shape().begin() + count, front.shape().end());
-  const int64_t n = product(c.places);
   // The other dims stay apart: one of them may be divided over devices.
-  const Dims result = with_first(n, rest);
-  Value index = broadcast_to(reshape(c.line, with_first(n, Dims(rest.size(), 1))), result);
-  Value out = gather(reshape(front, with_first(c.lines, rest)), 0, index);
-  Dims shape = c.places;
+  Value index =
+      broadcast_to(c.line_beside(static_cast<int64_t>(rest.size())), c.with_counted(c.count, rest));
+  Value out = gather(reshape(front, c.with_counted(c.lines, rest)), c.axis(), index);
+  Dims shape;
+  for (int64_t place : c.place_order) shape.push_back(c.places[place]);
   shape.insert(shape.end(), rest.begin(), rest.end());
   out = reshape(out, shape);
   Dims order;  // of the result: rest up to target, places, rest
   int64_t k = static_cast<int64_t>(c.places.size());
   for (int64_t i = 0; i < c.target; ++i) order.push_back(k + i);
-  for (int64_t i = 0; i < k; ++i) order.push_back(i);
+  for (int64_t i = 0; i < k; ++i)
+    order.push_back(std::ranges::find(c.place_order, i) - c.place_order.begin());
   for (int64_t i = c.target; i < static_cast<int64_t>(rest.size()); ++i) order.push_back(k + i);
   return permute(out, order);
 }
@@ -363,7 +430,7 @@ Value with_written(const Value& x, std::span<const Index> index, const Value& va
   // For each line of x the last of the places that name it, if any.
   Value viewed = apply_views(x, p);
   Combined c = combine(viewed, p);
-  int64_t count = static_cast<int64_t>(p.tensors.size()), n = product(c.places);
+  int64_t count = static_cast<int64_t>(p.tensors.size());
   Value front = permute(viewed, c.order);
   Dims rest(front.shape().begin() + count, front.shape().end());
   const int64_t k = static_cast<int64_t>(c.places.size());
@@ -371,14 +438,15 @@ Value with_written(const Value& x, std::span<const Index> index, const Value& va
   result.insert(result.begin() + c.target, c.places.begin(), c.places.end());
   Value given = broadcast_to(typed, result);
   Dims order;
-  for (int64_t i = 0; i < k; ++i) order.push_back(c.target + i);
+  for (int64_t place : c.place_order) order.push_back(c.target + place);
   for (int64_t i = 0; i < given.rank(); ++i) {
     if (i < c.target || i >= c.target + k) order.push_back(i);
   }
-  Value rows = reshape(permute(given, order), with_first(n, rest));
-  Value last = last_entries(reshape(c.line, with_first(n, Dims(rest.size(), 1))), 0, c.lines);
-  Value picked = gather(rows, 0, broadcast_to(last - 1, with_first(c.lines, rest)));
-  Value lines = where(last > 0, picked, reshape(front, with_first(c.lines, rest)));
+  const Dims lined = c.with_counted(c.lines, rest);
+  Value rows = reshape(permute(given, order), c.with_counted(c.count, rest));
+  Value last = last_entries(c.line_beside(static_cast<int64_t>(rest.size())), c.axis(), c.lines);
+  Value picked = gather(rows, c.axis(), broadcast_to(last - 1, lined));
+  Value lines = where(last > 0, picked, reshape(front, lined));
   Dims back(c.order.size());
   for (size_t i = 0; i < back.size(); ++i) back[c.order[i]] = static_cast<int64_t>(i);
   Value merged = permute(reshape(lines, front.dims()), back);

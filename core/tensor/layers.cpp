@@ -29,12 +29,17 @@ bool equal_batches(const UOp& q, const UOp& k, const UOp& v, bool shares_heads) 
   return true;
 }
 
-// Whether attention over these is the op: one 16-bit type, equal batch dims, something to compute.
+// Whether attention over these is the op: one type, of 16 bits as libraries have it, equal batch dims,
+// something to compute. With heads that share k and v it is that in wider types, too: how these lie
+// over a mesh is chosen for the whole, and the products are spelled out afterwards.
 bool is_one_op(const UOp& q, const UOp& k, const UOp& v, bool shares_heads) {
   for (const UOp& x : {q, k, v}) {
     if (x.dtype() != q.dtype() || x->numel() == 0 || symbolic_shape(x)) return false;
   }
-  return is_half(q.dtype()) && equal_batches(q, k, v, shares_heads);
+  const bool shared = shares_heads && q.shape().size() > 2 && k.shape().size() > 2 &&
+                      q.shape().end()[-3] != k.shape().end()[-3];
+  return (is_half(q.dtype()) || (shared && is_float(q.dtype()))) &&
+         equal_batches(q, k, v, shares_heads);
 }
 
 // Whether a dim, counted from the last (1), has a size that is known when the step runs.

@@ -1,15 +1,19 @@
 // Fused attention over a mesh. Along an axis it divides by one of these, or not at all:
 //
 //   batch, heads   all operands lie so, and so does every result. Operands that lie divided by
-//                  sequence change their split by all-to-all, and the results go back.
+//                  sequence change their split by all-to-all, and the results go back. Where k and
+//                  v have fewer heads than there are devices, each head has a copy for each of the
+//                  devices whose heads of q share it: of what all devices have that is a slice, of
+//                  parts of another dim an all-to-all. Gradients of the copies are added up.
 //   rows           q and what belongs to its rows stay divided by sequence, k and v are gathered.
 //                  Rows of a part look at columns from where the part begins, so a causal one is
 //                  told the position of each row. The gradients of k and v are pending sums.
 //
 //   q, k, v bf16[1, 32, 8192, 128] divided by sequence over 8: gathering k and v sends
 //   2 x 64 x 7/8 = 112 MiB per device, four all-to-alls of a part 4 x 8 x 7/8 = 28 MiB: heads.
-//   With 4 heads in k and v: 14 MiB of k and v against all-to-alls of q and the result, 14 + 1.8;
-//   and k and v have too few heads for 8 devices: rows.
+//   With 4 heads in k and v: 14 MiB of k and v gathered, against all-to-alls of q and the result,
+//   14, and of 8 copies of heads of k and v, 3.5: rows.
+//   q divided by heads, k and v with 4 heads on all devices: no bytes, each device takes its head.
 //
 // The cheapest way wins, in bytes that operands and results travel, and time to compute.
 #include <algorithm>
@@ -37,11 +41,21 @@ class Plan {
   // Of an axis that divides by no dim: -1.
   bool by_rows(size_t axis) const { return best_[axis] == rows(); }
   LocalValue brought(size_t operand) {
-    return values_.moved(operands_[operand], shape(operand), wanted(operand, best_));
+    if (!copies(operand, best_))
+      return values_.moved(operands_[operand], shape(operand), wanted(operand, best_));
+    LocalValue v = values_.moved(operands_[operand], shape(operand), even_heads(operand));
+    v.local = copied(v.local);
+    return redistribute(std::move(v), shape_for(operand, best_), mesh_, wanted(operand, best_));
   }
-  std::vector<Placement> result() const {
-    if (x_.op() == Op::Attention) return wanted(kQuery, best_);
-    return gradient(size_t(attention_arg(*x_).which), best_);
+  // Of what the op makes of these operands: its part of the result.
+  LocalValue result(const UOp& made) const {
+    if (x_.op() == Op::Attention) return {made, mesh_, wanted(kQuery, best_)};
+    const auto operand = size_t(attention_arg(*x_).which);
+    LocalValue g{made, mesh_, terms(operand, best_), current_origin()};
+    if (!copies(operand, best_)) return g;
+    g = redistribute(std::move(g), shape_for(operand, best_), mesh_, gradient(operand, best_));
+    g.local = copies_added(g.local);
+    return g;
   }
 
  private:
@@ -51,6 +65,56 @@ class Plan {
   int heads() const { return rows() - 1; }
   DimSpan shape(size_t operand) const { return x_.src(operand).shape(); }
 
+  int64_t heads_of(size_t operand) const { return shape(operand)[size_t(heads())]; }
+  // Into how many parts the axes below `end` divide heads.
+  int64_t head_parts(const Dimensions& by, size_t end) const {
+    int64_t parts = 1;
+    for (size_t a = 0; a < end; ++a) {
+      if (by[a] == heads()) parts *= mesh_.axes()[a].size;
+    }
+    return parts;
+  }
+  // Whether each device has a copy of one head of k and v: these have fewer than there are parts.
+  bool copies(size_t operand, const Dimensions& by) const {
+    if ((operand != kKey && operand != kValue) || rows() == 0) return false;
+    return heads_of(kQuery) != heads_of(kKey) && heads_of(kKey) % head_parts(by, by.size()) != 0;
+  }
+  Dims shape_for(size_t operand, const Dimensions& by) const {
+    Dims shape(x_.src(operand).shape().begin(), x_.src(operand).shape().end());
+    if (copies(operand, by)) shape[size_t(heads())] = head_parts(by, by.size());
+    return shape;
+  }
+  // How k or v lies with each device that has some heads having as many as others.
+  std::vector<Placement> even_heads(size_t operand) const {
+    std::vector<Placement> place = operands_[operand].place;
+    int64_t parts = 1;
+    for (size_t a = 0; a < place.size(); ++a) {
+      if (place[a].is_partial()) place[a] = Replicate;
+      if (!(place[a] == Shard(heads()))) continue;
+      parts *= mesh_.axes()[a].size;
+      if (heads_of(operand) % parts != 0) place[a] = Replicate;
+    }
+    return place;
+  }
+  UOp copied(const UOp& x) const {
+    const int64_t count = head_parts(best_, best_.size()) / heads_of(kKey);
+    Dims apart(x.shape().begin(), x.shape().end()), joined = apart;
+    apart.insert(apart.begin() + rows(), 1);
+    const UOp each = reshape(x, apart);
+    apart[size_t(rows())] = count, joined[size_t(heads())] *= count;
+    return reshape(expand(each, apart), joined);
+  }
+  // The sum over the copies of each head, rounded once.
+  UOp copies_added(const UOp& x) const {
+    const int64_t count = head_parts(best_, best_.size()) / heads_of(kKey);
+    Dims apart(x.shape().begin(), x.shape().end()), joined = apart;
+    apart[size_t(heads())] /= count, joined[size_t(heads())] /= count;
+    apart.insert(apart.begin() + rows(), count);
+    const UOp wide = cast(reshape(x, apart), accumulator(x.dtype()));
+    const UOp sum = reduce(ReduceOp::Sum, wide, Dims{int64_t(rows())});
+    return cast(reshape(sum, joined), x.dtype());
+  }
+
   std::vector<Placement> wanted(size_t operand, const Dimensions& by) const {
     std::vector<Placement> place(by.size());
     for (size_t a = 0; a < by.size(); ++a) {
@@ -59,10 +123,23 @@ class Plan {
     }
     return place;
   }
-  std::vector<Placement> gradient(size_t operand, const Dimensions& by) const {
+  // How the gradient of an operand lies that each device makes.
+  std::vector<Placement> terms(size_t operand, const Dimensions& by) const {
     std::vector<Placement> place = wanted(operand, by);
     for (size_t a = 0; a < by.size(); ++a) {
       if (by[a] == rows() && operand != kQuery) place[a] = Partial();
+    }
+    return place;
+  }
+  // And how it lies in the end: gradients of copies are added by parts of the dim that divides the
+  // operand, or left as terms of a sum.
+  std::vector<Placement> gradient(size_t operand, const Dimensions& by) const {
+    std::vector<Placement> place = terms(operand, by);
+    if (!copies(operand, by)) return place;
+    for (size_t a = 0; a < by.size(); ++a) {
+      if (by[a] != heads() || heads_of(operand) % head_parts(by, a + 1) == 0) continue;
+      const Placement& lies = operands_[operand].place[a];
+      place[a] = lies.is_shard() && lies.dim != heads() ? lies : Partial();
     }
     return place;
   }
@@ -72,12 +149,10 @@ class Plan {
     const bool lies = std::ranges::any_of(
         operands_, [&](const LocalValue& v) { return v.place[axis] == Shard(dim); });
     if (dim == heads() && shape(kQuery)[size_t(dim)] != shape(kKey)[size_t(dim)]) {
-      // Heads that share k and v have to be where these are, on every device as many.
-      int64_t all = parts;
-      for (size_t a = 0; a < chosen_.size(); ++a) {
-        if (a != axis && chosen_[a] == dim) all *= mesh_.axes()[a].size;
-      }
-      return shape(kKey)[size_t(dim)] % all == 0;
+      // Heads that share k and v have to be where these are, on every device as many: with some of
+      // these, or with one.
+      const int64_t all = head_parts(chosen_, axis) * parts, few = heads_of(kKey);
+      return few % all == 0 || (few > 0 && all % few == 0 && heads_of(kQuery) % all == 0);
     }
     return lies || shape(kQuery)[size_t(dim)] >= parts;
   }
@@ -106,14 +181,22 @@ class Plan {
     for (size_t i = 0; i < operands_.size(); ++i) {
       const LocalValue& v = operands_[i];
       const auto to = wanted(i, chosen_);
-      if (!values_.was_moved(v, to))
+      if (copies(i, chosen_)) {
+        const auto even = even_heads(i);
+        bytes += bytes_moved(v.local.dtype(), shape(i), mesh_, v.place, even) +
+                 bytes_moved(v.local.dtype(), shape_for(i, chosen_), mesh_, even, to);
+      } else if (!values_.was_moved(v, to)) {
         bytes += bytes_moved(v.local.dtype(), shape(i), mesh_, v.place, to);
+      }
     }
     // The result goes back to where q lies, gradients to where their operands do.
     auto back = [&](size_t operand, DimSpan global, const std::vector<Placement>& from) {
       std::vector<Placement> home = operands_[operand].place;
       for (size_t a = 0; a < home.size(); ++a) {
         if (home[a].is_partial()) home[a] = from[a].is_partial() ? Replicate : from[a];
+        // Of what all devices have, such terms may stay terms as long as the gradient of a weight.
+        const bool stays = copies(operand, chosen_) && chosen_[a] == heads();
+        if (stays && home[a].is_replicate() && from[a].is_partial()) home[a] = from[a];
       }
       bytes += bytes_moved(operands_[operand].local.dtype(), global, mesh_, from, home);
     };
@@ -123,7 +206,11 @@ class Plan {
       result.back() = shape(kValue).back();
       back(kQuery, result, wanted(kQuery, chosen_));
     } else {
-      for (size_t i : {kQuery, kKey, kValue}) back(i, shape(i), gradient(i, chosen_));
+      for (size_t i : {kQuery, kKey, kValue}) {
+        const auto made = terms(i, chosen_), left = gradient(i, chosen_);
+        bytes += bytes_moved(operands_[i].local.dtype(), shape_for(i, chosen_), mesh_, made, left);
+        back(i, shape(i), left);
+      }
     }
     const Dims local = Sharding{mesh_, wanted(kQuery, chosen_)}.local_shape(shape(kQuery));
     const double scores = double(product(local)) * double(shape(kKey)[size_t(rows())]);
@@ -164,7 +251,7 @@ LocalValue attention(const UOp& x, LocalValues& values) {
     const Dims rows{x.src(kQuery).shape()[row]};
     src.push_back(redistribute(std::move(positions), rows, *mesh, line).local);
   }
-  return {UOp::make(x.op(), x.dtype(), src, x->arg()), mesh, plan.result()};
+  return plan.result(UOp::make(x.op(), x.dtype(), src, x->arg()));
 }
 
 }  // namespace tinyshard

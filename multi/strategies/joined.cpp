@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "multi/strategies/realigned.h"
+
 namespace tinyshard {
 namespace {
 
@@ -14,10 +16,6 @@ std::optional<std::vector<Placement>> placed_in(const LocalValue& v, DimSpan fro
     if (p.dim < 0) return std::nullopt;
   }
   return place;
-}
-
-bool same_places(const std::vector<Placement>& a, const std::vector<Placement>& b) {
-  return std::ranges::equal(a, b, {}, &Placement::kind, &Placement::kind);
 }
 
 // The dims into which both shapes divide, and how many of them make each dim of `to`. [16, 512] and
@@ -59,19 +57,25 @@ Dims permuted(DimSpan order, const std::vector<size_t>& counts) {
 }  // namespace
 
 LocalValue reshaped(LocalValue v, DimSpan from, DimSpan to) {
+  Dims shape(from.begin(), from.end());
   for (size_t a = 0; a < v.place.size(); ++a) {
     const Placement p = v.place[a];
-    if (p.is_shard() && reshaped_dim(from, to, p.dim, parts_of(v, p.dim)) < 0)
-      v = without_shard(std::move(v), from, p.dim);
+    if (!p.is_shard() || reshaped_dim(shape, to, p.dim, parts_of(v, p.dim)) >= 0) continue;
+    if (auto moved = realigned(v, shape, to, p.dim)) {
+      v = std::move(*moved);
+    } else {
+      v = without_shard(std::move(v), shape, p.dim);
+    }
+    a = size_t(-1);  // look at all axes again
   }
-  v.place = *placed_in(v, from, to);
+  v.place = *placed_in(v, shape, to);
   v.local = reshape(v.local, Sharding{*v.mesh, v.place}.local_shape(to));
   return v;
 }
 
 LocalValue joined_again(LocalValue v, Dims shape, std::vector<size_t> counts, DimSpan joined) {
   LocalValue one = reshaped(v, shape, joined);
-  if (!same_places(one.place, v.place)) {
+  if (!placed_in(v, shape, joined)) {
     one.apart =
         std::make_shared<const Apart>(Apart{std::move(v), std::move(shape), std::move(counts)});
   }

@@ -15,7 +15,8 @@ struct Apart {
   std::vector<size_t> counts;
 };
 
-// v of shape `from` as `to`; divided dims that do not come through are gathered.
+// v of shape `from` as `to`; divided dims that do not come through move as a reshape moves them, or
+// are gathered.
 LocalValue reshaped(LocalValue v, DimSpan from, DimSpan to);
 // The value of shape `joined` that v is with its dims joined, in both forms if it has to be.
 LocalValue joined_again(LocalValue v, Dims shape, std::vector<size_t> counts, DimSpan joined);

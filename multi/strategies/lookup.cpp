@@ -9,11 +9,18 @@
 //
 // The adjoint needs no sum: of what is written each device takes what falls into its part. By bytes
 // the table may still be gathered: a few rows that many places name.
+//
+// Where the index is known (known_index.h) and the result is as long as to be divided itself, each
+// device receives the rows beside its part that its part of the result names, and the adjoint sends
+// terms of these rows back.
+#include <algorithm>
+
 #include "core/rewrite/fold.h"
 #include "core/uop/args.h"
 #include "core/uop/scatter.h"
 #include "multi/moves.h"
 #include "multi/strategies/held.h"
+#include "multi/strategies/known_index.h"
 #include "multi/strategies/strategies.h"
 
 namespace tinyshard {
@@ -25,7 +32,23 @@ using Places = std::vector<Placement>;
 // wanted after that.
 struct Lookup {
   Places data, index, found, result;
+  std::optional<Window> window = {};  // of the table, where that stays divided as the result is
 };
+
+// What the rows that a window moves along an axis have, in bytes that a device sends. `place`: of the
+// value of that shape.
+double bytes_of_window(DType type, DimSpan shape, const Mesh& mesh, const Places& place,
+                       size_t axis, const Window& window) {
+  const auto dim = size_t(place[axis].dim);
+  const Dims part = Sharding{mesh, place}.local_shape(shape);
+  const int64_t rows = rows_sent(part[dim], mesh.axes()[axis].size, window);
+  return double(rows) * double(product(part)) / double(part[dim]) * double(itemsize(type));
+}
+
+bool divides_alone(const Places& place, size_t axis) {
+  const auto same = [&](const Placement& p) { return p == place[axis]; };
+  return place[axis].is_shard() && std::ranges::count_if(place, same) == 1;
+}
 
 struct Tables {
   const UOp& x;
@@ -61,6 +84,16 @@ struct Tables {
     return l;
   }
 
+  // The same, but with the result in parts along `axis` as the table, and rows moved between them.
+  std::optional<Lookup> with_window(Lookup l, size_t axis) const {
+    l.data[axis] = l.index[axis] = l.found[axis] = l.result[axis] = Shard(dim());
+    if (!divides_alone(l.data, axis) || !divides_alone(l.index, axis)) return std::nullopt;
+    const auto line = known_line(x.src(1), dim());
+    if (!line) return std::nullopt;
+    l.window = window_of_line(*line, shape()[size_t(dim())], mesh.axes()[axis].size);
+    return l.window ? std::optional(l) : std::nullopt;
+  }
+
   double bytes(const Lookup& l) const {
     Places from = index.place, to = l.index;  // of what the index repeats
     for (Places* all : {&from, &to}) {
@@ -70,7 +103,12 @@ struct Tables {
         if (repeats) p = Replicate;
       }
     }
-    return bytes_moved(data.local.dtype(), shape(), mesh, data.place, l.data) +
+    double window = 0;
+    for (size_t a = 0; l.window && a < l.data.size(); ++a) {
+      if (l.data[a] == Shard(dim()))
+        window = bytes_of_window(data.local.dtype(), shape(), mesh, l.data, a, *l.window);
+    }
+    return window + bytes_moved(data.local.dtype(), shape(), mesh, data.place, l.data) +
            bytes_moved(index.local.dtype(), places().shape(), mesh, from, to) +
            bytes_moved(x.dtype(), x.shape(), mesh, l.found, l.result);
   }
@@ -88,12 +126,20 @@ LocalValue gather(const UOp& x, LocalValues& values) {
   const Tables tables{x, *mesh, data, index};
   Lookup best = tables.with_whole_rows();
   for (size_t a = 0; a < mesh->axes().size(); ++a) {
-    if (!(data.place[a] == Shard(axis))) continue;
+    if (!(data.place[a] == Shard(axis)) || best.window) continue;
     Lookup parts = tables.with_parts(best, a);
+    auto window = tables.with_window(best, a);
     if (tables.bytes(parts) < tables.bytes(best)) best = std::move(parts);
+    if (window && tables.bytes(*window) < tables.bytes(best)) best = std::move(*window);
   }
   data = values.moved(std::move(data), x.src(0).shape(), best.data);
   index = values.brought(x.src(1), *mesh, best.index);
+  if (best.window) {
+    const int along = axis_of(data, axis);
+    data.local = window(data, axis, *best.window);
+    index.local = index_into_window(index.local, *best.window, *mesh, along);
+    return rebuilt(x, {data, index}, {UOp(), mesh, best.found});
+  }
   if (parts_of(data, axis) == 1) return rebuilt(x, {data, index}, {UOp(), mesh, best.found});
   // No sum is of bools, and what 16-bit floats find is one term and zeros: exact.
   if (x.dtype() == DType::Bool) data.local = cast(data.local, DType::U8);
@@ -115,6 +161,38 @@ LocalValue gather(const UOp& x, LocalValues& values) {
   return found;
 }
 
+namespace {
+
+// The adjoint of a lookup by a window, of `data` that lies divided along what is written to. Nothing
+// where to complete a sum of all rows sends less.
+std::optional<LocalValue> added_by_window(const UOp& x, const Mesh& mesh, const LocalValue& data,
+                                          LocalValues& values) {
+  const ScatterArg arg = scatter_arg(*x);
+  const int dim = int(arg.axis);
+  const int axis = axis_of(data, dim);
+  if (arg.op != ReduceOp::Sum || axis < 0 || !divides_alone(data.place, size_t(axis))) return {};
+  const int64_t devices = mesh.axes()[size_t(axis)].size;
+  const auto line = known_line(x.src(0), dim);
+  const auto rows = line ? window_of_line(*line, arg.size, devices) : std::nullopt;
+  if (!rows || devices == 1) return {};
+  const DimSpan shape = x.src(0).shape();
+  Places summed = data.place;
+  summed[size_t(axis)] = Partial();
+  const DType type = x.dtype(), wide = accumulator(type);
+  if (bytes_of_window(wide, x.shape(), mesh, data.place, size_t(axis), *rows) >
+      bytes_moved(type, x.shape(), mesh, summed, data.place))
+    return {};
+  LocalValue index = values.brought(x.src(0), mesh, data.place), terms = data;
+  index.local = index_into_window(index.local, *rows, mesh, axis);
+  terms.local = with_padding_filled(terms, shape, dim, const_int(type, 0));
+  terms.local = UOp::make(Op::ScatterAdd, wide, {index.local, cast(terms.local, wide)},
+                          Dims{arg.axis, rows->rows});
+  terms.local = cast(window_added(terms, dim, *rows), type);
+  return terms;
+}
+
+}  // namespace
+
 LocalValue scatter_add(const UOp& x, LocalValues& values) {
   const ReduceOp op = scatter_op(x);
   const int axis = int(scatter_arg(*x).axis);
@@ -123,6 +201,7 @@ LocalValue scatter_add(const UOp& x, LocalValues& values) {
   DimSpan global = x.src(0).shape();
   LocalValue index = settled(values.on(x.src(0), *mesh), global),
              data = settled(values.on(x.src(1), *mesh), global);
+  if (auto added = added_by_window(x, *mesh, data, values)) return *added;
   const Places* table = values.table_of(x);
   Places wanted(mesh->axes().size()), placed = wanted;
   for (size_t a = 0; a < wanted.size(); ++a) {

@@ -15,6 +15,8 @@
 // Over several axes the choices are looked at together, as one changes the sizes of the others. An
 // operand whose dims a reshape joined is taken apart again (joined.h): tokens [batch, sequence]
 // stay divided by sequence.
+#include <algorithm>
+
 #include "core/uop/args.h"
 #include "multi/strategies/joined.h"
 #include "multi/strategies/strategies.h"
@@ -91,8 +93,15 @@ DimSpan group(const Operand& o, size_t dim) {
   return DimSpan(o.shape).subspan(first, o.counts[dim]);
 }
 
+// Whether the divided dims of v are among those of `to`.
+bool stays_divided(const LocalValue& v, DimSpan from, DimSpan to) {
+  return std::ranges::all_of(v.place, [&](const Placement& p) {
+    return !p.is_shard() || reshaped_dim(from, to, p.dim, parts_of(v, p.dim)) >= 0;
+  });
+}
+
 // Gives dim `to` of `target` the finer dims of dim `from` of the other; false where both are fine
-// and differ.
+// and differ, or where target would have to be gathered for that.
 bool refine(Operand& target, size_t to, const Operand& other, size_t from) {
   DimSpan mine = group(target, to), theirs = group(other, from);
   if (theirs.size() == 1 || std::ranges::equal(mine, theirs)) return true;
@@ -101,6 +110,7 @@ bool refine(Operand& target, size_t to, const Operand& other, size_t from) {
   const int64_t at = mine.data() - target.shape.data();
   shape.erase(shape.begin() + at);
   shape.insert(shape.begin() + at, theirs.begin(), theirs.end());
+  if (!stays_divided(target.value, target.shape, shape)) return false;
   target.value = reshaped(std::move(target.value), target.shape, shape);
   target.shape = std::move(shape);
   target.counts[to] = theirs.size();

@@ -4,7 +4,11 @@
 //   f32[12] on 4 devices in windows of 3, every 1: 10 windows, 3 for each device
 //     device 1 has rows 3 4 5 and makes windows 3, 4 and 5, of rows 3 to 7: it receives 6 and 7
 //   back, from 3 windows for each device to 3 rows
-//     device 1 has windows 3 4 5 and makes rows 3, 4 and 5, of windows 1 to 5: it receives 1 and 2
+//     device 1 has windows 3 4 5 and makes terms of rows 3 to 7 of them: it sends those of 6 and 7
+//     to device 2, and receives those of rows 3 and 4 from device 0
+//
+// Back, a row that windows share is one number and not one of each window: as much is sent as
+// forward.
 //
 // Padding shifts windows, and cutting it off shifts what is summed back: rows are not brought to
 // padded parts first.
@@ -147,8 +151,21 @@ LocalValue windows_of(LocalValue v, DimSpan shape, const Rows& rows, const UOp& 
   return redistribute({v.local, mesh, once}, result, mesh, wanted);
 }
 
-// Rows of what windows of the dim before the last are summed to. Windows begin every `stride` rows:
-// each device first makes so many rows that all of them begin alike.
+// Where the windows of a device begin where its part of the rows does, it sums them as they are, and
+// sends the rows that reach beyond its part: `rows` says which rows they are.
+UOp sums_of_own_windows(LocalValue v, DimSpan shape, const Window& rows, UnfoldArg arg) {
+  const int dim = int(shape.size()) - 2;
+  const DType type = v.local.dtype();
+  v.local = with_padding_filled(v, shape, dim, const_int(type, 0));
+  v.local = cast(v.local, accumulator(type));  // sums are rounded once
+  arg.size = rows.rows;
+  v.local = unfold_backward(v.local, arg);
+  return cast(window_added(v, dim, rows), type);
+}
+
+// Rows of what windows of the dim before the last are summed to. Where neither windows nor rows of
+// parts begin alike, each device first makes so many rows that they do, of the windows that it lacks
+// for that.
 LocalValue windows_summed(const UOp& x, const Range& range, LocalValues& values) {
   const DimSpan shape = x.src(0).shape();
   const int dim = int(shape.size()) - 2;
@@ -168,11 +185,17 @@ LocalValue windows_summed(const UOp& x, const Range& range, LocalValues& values)
     return {v.local, mesh, once};
   }
   const int64_t part = (range.size + devices - 1) / devices, even = rounded_up(part, arg.stride);
-  const Reading read = reading(even, range.first, arg.dilation * (arg.kernel - 1), arg.stride);
-  v.local = window(v, dim, {even / arg.stride, read.first, read.windows, 0, shape[size_t(dim)]});
-  arg.size = std::max(read.length, read.before + even);
-  v.local = rows_of(unfold_backward(v.local, arg), dim, read.before, even, 0, arg.size);
-  if (even != part) v.local = window(v, dim, {part, 0, part, 0, range.size});
+  const int64_t reach = arg.dilation * (arg.kernel - 1), windows = v.local.shape()[size_t(dim)];
+  if (windows * arg.stride == part) {
+    v.local = sums_of_own_windows(
+        v, shape, {part, -range.first, part - arg.stride + reach + 1, 0, range.size}, arg);
+  } else {
+    const Reading read = reading(even, range.first, reach, arg.stride);
+    v.local = window(v, dim, {even / arg.stride, read.first, read.windows, 0, shape[size_t(dim)]});
+    arg.size = std::max(read.length, read.before + even);
+    v.local = rows_of(unfold_backward(v.local, arg), dim, read.before, even, 0, arg.size);
+    if (even != part) v.local = window(v, dim, {part, 0, part, 0, range.size});
+  }
   Dims result(shape.begin(), shape.end() - 1);
   result.back() = range.size;
   return redistribute({v.local, mesh, once}, result, mesh, wanted);

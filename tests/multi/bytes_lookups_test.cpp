@@ -181,6 +181,34 @@ TEST_F(Lookups, CrossEntropyOfDividedVocabulariesSendsStatistics) {
   });
 }
 
+// logits[arange(n), labels] picks as gather(1, labels) does: each device what lies in its part.
+TEST_F(Lookups, PicksOfCountedRowsSendWhatTheyPick) {
+  each_world([&](int64_t n) {
+    Tensor rows = Tensor::arange(1024), labels = stored({1024}, {}, DType::I32);
+    Tensor logits = split({1024, 16384}, 1);
+    Tensor picked = logits[{rows, labels}];
+    const double found = all_reduce(n, 1024 * 4);
+    EXPECT_LE(sent(picked), bound(found));
+    Tensor g = (picked * picked).sum().gradient({logits})[0];
+    EXPECT_LE(sent({picked, g}), bound(found));
+    // Several labels of each row, and rows that are counted inside.
+    EXPECT_LE(sent(logits[{rows.reshape({1024, 1}), stored({1024, 3}, {}, DType::I32)}]),
+              bound(3 * found));
+    EXPECT_LE(sent(logits.T()[{labels, rows}]), bound(found));
+    // Rows that are divided, and labels that are so or on all devices.
+    Tensor batch = split({1024, 16384}, 0);
+    for (const Tensor& own : {labels, split({1024}, 0, DType::I32)}) {
+      Tensor mine = batch[{rows, own}];
+      EXPECT_EQ(sent({mine, (mine * mine).sum().gradient({batch})[0]}), 0);
+      EXPECT_EQ(mine.sharding().placements[0], Shard(0));
+    }
+  });
+  devices(4, 2);
+  Tensor grid = stored({64, 4096}, {Shard(0), Shard(1)});
+  Tensor mine = grid[{Tensor::arange(64), stored({64}, {Shard(0), Replicate}, DType::I32)}];
+  EXPECT_LE(sent({mine, (mine * mine).sum().gradient({grid})[0]}), bound(all_reduce(2, 16 * 4)));
+}
+
 // --- orders --------------------------------------------------------------------------------------
 
 TEST_F(Lookups, TheLargestOfDividedRowsAreCandidatesOfEachPart) {

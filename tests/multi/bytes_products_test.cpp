@@ -175,6 +175,61 @@ TEST_F(ProductBytes, AttentionBySequenceGathersFewHeads) {
   }
 }
 
+// Heads of q over more devices than k and v have heads. What all devices have of k and v sends
+// nothing. From parts of another dim each device gets its head, and the gradients go the way back.
+TEST_F(ProductBytes, AttentionByHeadsSendsEachDeviceTheHeadThatItShares) {
+  for (DType type : {DType::F32, DType::BF16}) {
+    for (int n : {4, 8}) {
+      for (int64_t few : {n / 2, n / 4}) {
+        devices(n);
+        const Dims shape{2, few, 128, 64};
+        const double head = 2.0 * 128 * 64 * double(itemsize(type)), sums = double(few) * head;
+        const Tensor q = split({2, 16, 128, 64}, 1, type), g = split({2, 16, 128, 64}, 1, type);
+        for (int dim : {-1, 2, 3}) {
+          const Tensor k = split(shape, dim, type), v = split(shape, dim, type);
+          const Tensor y = attend(q, k, v).y;
+          EXPECT_EQ(y.sharding().placements[0], Shard(1));
+          const double each = dim < 0 ? 0 : 2 * head * (n - 1) / n;
+          EXPECT_LE(sent(y), bound(each)) << name(type) << " " << n << " " << few << " " << dim;
+          std::vector<Tensor> all = y.gradient({q, k, v}, g);
+          all.push_back(y);
+          // On all devices the gradients of k and v are sums of terms.
+          const double back = dim < 0 ? 2 * 2 * double(n - 1) / n * sums : each;
+          EXPECT_LE(sent(all), bound(each + back))
+              << name(type) << " " << n << " " << few << " " << dim;
+        }
+      }
+    }
+  }
+}
+
+// Attention of a tensor-parallel block: two sums of activations, and few heads beside them.
+TEST_F(ProductBytes, FewHeadsStayBesideTheSumsOfABlock) {
+  for (int n : {4, 8}) {
+    devices(n);
+    for (int64_t few : {n / 2, n / 4}) {
+      for (int dim : {-1, 0}) {
+        const int64_t heads = 4 * n, head = 16, width = heads * head;
+        const Tensor x = split({2, 512, width}, -1), wq = split({width, width}, 0),
+                     wo = split({width, width}, 1), wk = split({few * head, width}, dim),
+                     wv = split({few * head, width}, dim);
+        auto by_head = [&](const Tensor& w, int64_t count) {
+          return x.linear(w.T()).reshape({2, 512, count, head}).transpose(1, 2);
+        };
+        const Tensor y = attend(by_head(wq, heads), by_head(wk, few), by_head(wv, few)).y;
+        const Tensor out = y.transpose(1, 2).reshape(x.shape()).linear(wo.T()) + x;
+        std::vector<Tensor> all = out.tanh().sum().gradient({x, wq, wk, wv, wo});
+        all.push_back(out);
+        const double sum = 2.0 * (n - 1) / n * 2 * 512 * double(width) * 4;
+        // Two devices that have parts of a head, or more, exchange them; and the gradients back.
+        const double part = 2.0 * 512 * head * 4 * double(few) / n;
+        const double heads_sent = dim < 0 ? 0 : 4 * (double(n) / double(few) - 1) * part;
+        EXPECT_LE(sent(all), bound(2 * sum + heads_sent)) << n << " " << few << " " << dim;
+      }
+    }
+  }
+}
+
 // --- a block of a transformer --------------------------------------------------------------------
 
 // Weights as nn::Linear has them, [out, in]; a norm before each half, heads that share k and v.

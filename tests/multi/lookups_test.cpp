@@ -176,6 +176,28 @@ TEST_P(LookupsTest, TablesAreLookedUpWhereTheyLie) {
          return Results{o[0][{rows}], o[0][{rows, columns}], o[0][{Slice(), columns}],
                         o[1][{Slice(), rows}], o[1][{1, rows}]};
        }},
+      // Rows that an index counts, beside labels, whole and divided.
+      {"counted",
+       {{11, 6}, {3, 11, 2}, {11}},
+       [](const Operands& o) {
+         Tensor rows = Tensor::arange(11), columns = places(11, 6);
+         Tensor labels = (o[2].abs() * 2).cast(DType::I32) % 6;
+         Tensor first = Tensor::arange(3).reshape({3, 1}), last({1, 0});
+         return Results{o[0][{rows, columns}],
+                        o[0][{rows, labels}],
+                        o[0][{rows.cast(DType::I64), columns - 6}],
+                        o[0][{rows.reshape({11, 1}), places(22, 6).reshape({11, 2})}],
+                        o[0][{rows, Tensor({4})}],
+                        o[0][{rows, columns + 3}],  // some beyond the end
+                        o[0][{rows}],
+                        o[0].T()[{labels, rows}],
+                        o[0][{rows.shrink({{0, 6}}), Tensor::arange(6)}],
+                        o[1][{first, rows, last.reshape({2, 1, 1})}],
+                        o[1][{first, Slice(), last}],
+                        o[1][{Slice(), rows, places(11, 2)}],
+                        o[1].permute({1, 0, 2})[{rows, places(11, 3)}]};
+       },
+       {DType::F64, DType::BF16}},
       {"divided_places",
        {{11, 6}, {8, 2}},
        [](const Operands& o) {
@@ -333,6 +355,9 @@ TEST_P(LookupsTest, Writes) {
          set({Slice(), Tensor({3}), Slice()}, o[1].shrink({{0, 7}, {0, 1}, {0, 2}}));
          set({Slice(2, 4)}, o[2]);
          set({5}, o[2][0]);
+         set({Tensor::arange(7), places(7, 10)},
+             o[1].shrink({{0, 7}, {0, 1}, {0, 2}})[{Slice(), 0}]);
+         set({places(10, 7), Tensor::arange(10), 1}, o[2][{1, Slice(), 0}]);
          return all;
        },
        {DType::F32, DType::I32}},

@@ -185,6 +185,35 @@ TEST(SharedHeads, AreHeadsWithCopies) {
   }
 }
 
+class FewHeads : public ProductsTest {};
+
+// Heads of q over all devices, of which there are more than heads of k and v, however these lie.
+TEST_P(FewHeads, GoToTheDevicesThatShareThem) {
+  const Case& c = GetParam();
+  int64_t k = 0;
+  for (int key = -1; key < 4; ++key) {
+    for (int value : {-1, 1, key}) {
+      const DType type = c.types[size_t(k++) % c.types.size()];
+      ASSERT_NO_FATAL_FAILURE(check(c, type, Mesh({{"d", 4}}), {{1}, {key}, {value}}));
+      ASSERT_NO_FATAL_FAILURE(
+          check(c, type, Mesh({{"r", 2}, {"c", 2}}), {{1, 1}, {key, value}, {value, -1}}));
+      ASSERT_NO_FATAL_FAILURE(
+          check(c, type, Mesh({{"r", 2}, {"c", 2}}), {{0, 1}, {key, -1}, {-1, value}}));
+    }
+  }
+}
+
+std::vector<Case> few_heads() {
+  std::vector<Case> cases;
+  for (Case& c : attentions()) {
+    if (c.name.find("shared_head") != std::string::npos) cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Attention, FewHeads, testing::ValuesIn(few_heads()),
+                         [](const auto& info) { return info.param.name; });
+
 INSTANTIATE_TEST_SUITE_P(Attention, ProductsTest, testing::ValuesIn(attentions()),
                          [](const auto& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(Convolution, ProductsTest, testing::ValuesIn(convolutions()),

@@ -66,22 +66,27 @@ TEST_F(Moves, OfPendingSumsToo) {
   }
 }
 
-// What all devices have is a term of the first one; a shard is gathered for that.
+// What all devices have is a term of the first one, and parts are terms with zeros around them.
 TEST_F(Moves, ToPendingSums) {
   devices(2, 3);
   auto expect = [&](const std::vector<Placement>& from, const std::vector<Placement>& to,
                     double bytes) {
-    EXPECT_EQ(bytes_moved(DType::F32, Dims{12, 6}, mesh(), from, to), bytes);
-    const Tensor term(place(stored({12, 6}, from).uop(), {mesh(), to}));
+    EXPECT_EQ(bytes_moved(DType::F32, Dims{24, 32}, mesh(), from, to), bytes);
+    const Tensor term(place(stored({24, 32}, from).uop(), {mesh(), to}));
     const Tensor completed(place(term.uop(), replicated(mesh())));
-    const double there = bytes_moved(DType::F32, Dims{12, 6}, mesh(), to, {Replicate, Replicate});
+    const double there = bytes_moved(DType::F32, Dims{24, 32}, mesh(), to, {Replicate, Replicate});
     EXPECT_NEAR(double(sent(completed)), bytes + there, 2);
     EXPECT_EQ(term.sharding().placements, to);
   };
   expect({Replicate, Replicate}, {Partial(), Replicate}, 0);
   expect({Replicate, Shard(0)}, {Partial(), Shard(0)}, 0);
   expect({Replicate, Replicate}, {Partial(), Shard(1)}, 0);
-  expect({Replicate, Shard(0)}, {Replicate, Partial()}, 2 * 4 * 6 * 4);
+  expect({Shard(0), Replicate}, {Partial(), Shard(0)}, 0);
+  expect({Replicate, Shard(0)}, {Replicate, Partial()}, 0);
+  expect({Shard(1), Shard(0)}, {Partial(), Partial()}, 0);
+  expect({Shard(0), Shard(0)}, {Shard(0), Partial()}, 0);
+  // What the inner axis splits of an outer part is put together for that.
+  expect({Shard(0), Shard(0)}, {Partial(), Shard(0)}, 2 * 4 * 32 * 4);
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // Convolutions of images that are split in space: values and gradients as on one device, and no
 // more bytes than the rows beside each part.
+#include <array>
 #include <cmath>
+#include <functional>
+#include <string>
 #include <tinyshard/tinyshard.h>
 
 #include <gtest/gtest.h>
@@ -101,6 +104,66 @@ TEST(Spatial, TransposedConvolutionsToo) {
   Runtime::shutdown();
 }
 
+// Larger and smaller images, of sizes that divide and that do not, and pooling whose windows share
+// rows or leave some out.
+TEST(Spatial, SizesAndPoolsToo) {
+  TINYSHARD_NEED_DEVICES(4);
+  Runtime::shutdown();
+  Runtime::configure({.devices = device_names(4), .devices_per_rank = 0});
+  const Mesh line({{"d", 4}}), three({{"d", 3}}), grid({{"n", 2}, {"d", 2}});
+  using Image = std::function<Tensor(const Tensor&)>;
+  std::vector<std::pair<std::string, Image>> images;
+  for (const auto& [rows, columns] :
+       std::vector<std::pair<int64_t, int64_t>>{{24, 16}, {6, 4}, {19, 5}, {2, 3}}) {
+    for (Interpolation mode :
+         {Interpolation::Nearest, Interpolation::NearestExact, Interpolation::Linear}) {
+      images.emplace_back("size " + std::to_string(rows) + " x " + std::to_string(columns),
+                          [=](const Tensor& x) { return x.interpolate({rows, columns}, mode); });
+    }
+    images.emplace_back("corners of " + std::to_string(rows), [=](const Tensor& x) {
+      return x.interpolate({rows, columns}, Interpolation::Linear, true);
+    });
+  }
+  for (const auto& [kernel, stride, padding] :
+       std::vector<std::array<int64_t, 3>>{{3, 2, 1}, {3, 1, 0}, {4, 3, 1}, {2, 3, 0}, {5, 1, 2}}) {
+    PoolOptions options;
+    options.stride = stride, options.padding = padding;
+    images.emplace_back("largest of " + std::to_string(kernel),
+                        [=](const Tensor& x) { return x.max_pool2d(kernel, options); });
+    images.emplace_back("mean of " + std::to_string(kernel),
+                        [=](const Tensor& x) { return x.avg_pool2d(kernel, options); });
+  }
+  for (const Dims& shape : {Dims{2, 3, 12, 8}, Dims{2, 1, 13, 11}}) {
+    const Tensor x =
+        (Tensor::arange(product(shape)).reshape(shape).cast(DType::F64) * 0.37).sin().realize();
+    for (const auto& [name, image] : images) {
+      SCOPED_TRACE(name + " of " + std::to_string(shape[2]));
+      auto run = [&image = image](const Tensor& of) {
+        const Tensor y = image(of);
+        const Tensor weights = (Tensor::arange(y.numel()).reshape(y.shape()) % 7).cast(DType::F64);
+        const Tensor g = (y * y * weights).sum().gradient({of})[0];
+        return std::vector<std::vector<double>>{y.to_vector<double>(), g.to_vector<double>()};
+      };
+      const auto want = run(x);
+      for (const auto& [mesh, place] : std::vector<std::pair<Mesh, std::vector<AxisPlacement>>>{
+               {line, {{"d", Shard(2)}}},
+               {line, {{"d", Shard(3)}}},
+               {three, {{"d", Shard(2)}}},
+               {grid, {{"n", Shard(0)}, {"d", Shard(2)}}},
+               {grid, {{"n", Shard(2)}, {"d", Shard(3)}}}}) {
+        const auto got = run(x.shard(mesh, place).realize());
+        for (size_t i = 0; i < want.size(); ++i) {
+          ASSERT_EQ(got[i].size(), want[i].size());
+          for (size_t j = 0; j < want[i].size(); ++j)
+            ASSERT_NEAR(got[i][j], want[i][j], 1e-9 * (1 + std::abs(want[i][j])))
+                << name << " of " << mesh.to_string() << " result " << i << " element " << j;
+        }
+      }
+    }
+  }
+  Runtime::shutdown();
+}
+
 class SpatialBytes : public test::Planned {};
 
 TEST_F(SpatialBytes, AHaloIsTheRowsBesideAPart) {
@@ -143,6 +206,50 @@ TEST_F(SpatialBytes, PoolingSendsTheRowsThatWindowsShare) {
     // A row of x, and one of nine numbers for each of 16 windows.
     EXPECT_LE(sent(y.gradient({x}, split({2, 8, 2 * n, 16}, 2))), bound(row + 2.0 * 8 * 16 * 9 * 4))
         << n;
+  }
+}
+
+// Rows that windows of two devices share have a term of the gradient on each, and one of them travels.
+TEST_F(SpatialBytes, PoolingSendsBackTheRowsThatItReceived) {
+  for (int n : {4, 8, 64}) {
+    devices(n);
+    const Tensor x = split({2, 8, 8 * n, 8 * n}, 3);
+    const double column = 2.0 * 8 * 8 * n * 4;
+    auto back = [&](const Tensor& y) { return y.gradient({x}, split(y.shape(), 3)); };
+    EXPECT_LE(sent(back(x.avg_pool2d(3, {.stride = 1, .padding = 1}))), bound(2 * column)) << n;
+    EXPECT_LE(sent(back(x.avg_pool2d(3, {.stride = 1}))), bound(2 * column)) << n;
+    EXPECT_LE(sent(back(x.avg_pool2d(3, {.stride = 2, .padding = 1}))), bound(column)) << n;
+    // A column forward, to find the largest, and one back.
+    EXPECT_LE(sent(back(x.max_pool2d(3, {.stride = 2, .padding = 1}))), bound(2 * column)) << n;
+    EXPECT_EQ(sent(back(x.max_pool2d(2))), 0) << n;
+    EXPECT_LE(sent(x.unfold(3, 3, 1).gradient({x}, split({2, 8, 8 * n, 8 * n - 2, 3}, 3))),
+              bound(2 * column));
+  }
+}
+
+// Larger images read a row beside their part, smaller ones by a whole number none.
+TEST_F(SpatialBytes, ImagesOfOtherSizesReadTheRowsBesideTheirParts) {
+  for (int n : {4, 8, 64}) {
+    devices(n);
+    for (int dim : {2, 3}) {
+      const int64_t size = 4 * n;
+      const Tensor x = split({2, 8, size, size}, dim);
+      auto moved = [&](int64_t to, Interpolation mode) {
+        const Tensor y = x.interpolate({to, to}, mode);
+        EXPECT_EQ(y.sharding().placements[0], Shard(dim));
+        return std::pair{sent(y), sent(y.gradient({x}, split(y.shape(), dim)))};
+      };
+      // The other dim may be made larger before rows travel.
+      const double row = 2.0 * 8 * double(size) * 4 * (dim == 3 ? 2 : 1);
+      const auto [larger, larger_back] = moved(2 * size, Interpolation::Linear);
+      EXPECT_LE(larger, bound(2 * row)) << n << " " << dim;
+      EXPECT_LE(larger_back, bound(2 * row)) << n << " " << dim;
+      for (Interpolation mode : {Interpolation::Nearest, Interpolation::NearestExact}) {
+        EXPECT_EQ(moved(2 * size, mode), std::pair(int64_t{0}, int64_t{0}));
+        EXPECT_EQ(moved(size / 2, mode), std::pair(int64_t{0}, int64_t{0}));
+      }
+      EXPECT_EQ(moved(size / 2, Interpolation::Linear), std::pair(int64_t{0}, int64_t{0}));
+    }
   }
 }
 

@@ -156,6 +156,29 @@ TEST_F(GradientSumTest, AWholeBatchSendsNothing) {
   }
 }
 
+// A gradient that is divided along a dim of the parameter is a term as it is: the step of a batch that
+// is divided by columns completes the products of the layer, and sends nothing for the sum.
+TEST_F(GradientSumTest, DividedGradientsAreTerms) {
+  for (int count : {4, 8}) {
+    Runtime::shutdown();
+    Runtime::configure({.devices = {"NULL"}, .devices_per_rank = count});
+    const Mesh mesh = Mesh::world({{"data", -1}});
+    nn::Linear net(64, 32);
+    nn::data_parallel(net, mesh, "data");
+    nn::GradientSum sum(nn::parameters(net));
+    for (int dim : {0, 1}) {
+      Jit part = [&](Tensor x) {
+        const TrainingMode on;
+        net(x).square().mean().backward();
+        sum.add();
+      };
+      part(Tensor::zeros({16, 64}).contiguous().shard(mesh, {{"data", Shard(dim)}}).realize());
+      const double products = dim * 2 * (count - 1) / double(count) * 16 * 32 * 4;
+      EXPECT_LE(double(summarize(part).collective_bytes), 1.1 * products) << count;
+    }
+  }
+}
+
 TEST_F(GradientSumTest, MistakesAreNamed) {
   Tensor w = Tensor::ones({3}).is_param_();
   nn::GradientSum sum({w});
