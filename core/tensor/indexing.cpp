@@ -101,8 +101,10 @@ struct Plan {
   std::vector<Limit> limits;  // slices that end at a place that is known when a step runs
 };
 
-// The dim of x along which it counts 0, 1, 2, ... and along which alone it changes; -1: none.
+// The dim of x along which it counts 0, 1, 2, ... and along which alone it changes; -1: none, or one whose size is known when
+// a step runs.
 int64_t counted_along(const UOp& x) {
+  if (symbolic_shape(x)) return -1;
   switch (x.op()) {
     case Op::Iota:
       return 0;

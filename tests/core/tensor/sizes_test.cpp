@@ -241,6 +241,21 @@ TEST(Sizes, SumsOfVariables) {
   }
 }
 
+// Indices that count as far as the step says.
+TEST(Sizes, CountedIndices) {
+  const Tensor x = Tensor::arange(32).reshape({8, 4}).realize();
+  Variable n("n", 0, 8);
+  Jit step = [&](Variable p) {
+    const Tensor rows = Tensor::arange(p);
+    return x[{rows, rows % 4}].sum();
+  };
+  for (int value : {3, 8, 0, 5}) {
+    int expected = 0;
+    for (int i = 0; i < value; ++i) expected += 4 * i + i % 4;
+    EXPECT_EQ(step(n.bind(value)).item<int>(), expected) << value;
+  }
+}
+
 // A variable that is bound outside of a step is a plain number.
 TEST(Sizes, ArePlainOutsideOfSteps) {
   Variable n("n", 0, 30);
