@@ -288,6 +288,7 @@ TEST_F(Load, TargetsMayTakeEachOthersValues) {
 }
 
 TEST_F(Load, TargetsOfAMeshTakeEachOthersValues) {
+  TINYSHARD_NEED_DEVICES(4);
   const Mesh mesh = mesh_of(kPlaces[6]);
   const Tensor a = Tensor::arange(16).reshape({4, 4}).clone().realize();
   const Tensor b = (a + 16).shard(mesh, kPlaces[6].placements).clone().realize();
