@@ -210,23 +210,29 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
       outputs_ = trace(arguments);
       check_defined(outputs_, "result");
       check_plain(outputs_);
+      // What is from before is realized, as an operand is: the step leaves it where it is.
+      for (const StatePtr& s : outputs_) touch(*s);
     }
     const Context::Turn turn;
     std::vector<UOp> roots;
-    States owners;
+    States owners;  // each once, however often it is returned
+    std::unordered_map<const TensorState*, size_t> places;
     auto add = [&](const StatePtr& s) {
-      owners.push_back(s);
-      roots.push_back(s->value);
+      const auto [place, added] = places.try_emplace(s.get(), owners.size());
+      if (added) {
+        owners.push_back(s);
+        roots.push_back(s->value);
+      }
+      return place->second;
     };
     for (const StatePtr& s : outputs_) {
-      add(s);
+      const size_t place = add(s);
       // An argument, assigned to or not, is the caller's.
       if (has_storage(s->value) && Storage::of(*storage_node(s->value))->is_placeholder())
-        roots.back() = UOp::make(Op::Contiguous, s->value.dtype(), {s->value});
+        roots[place] = UOp::make(Op::Contiguous, s->value.dtype(), {s->value});
     }
     for (const LiveValue& s : capture.values()) {
-      bool pending = s.value.op() == Op::Assign && !capture.is_from_before(*s.state);
-      if (pending && std::ranges::find(owners, s.state) == owners.end()) add(s.state);
+      if (s.value.op() == Op::Assign && !capture.is_from_before(*s.state)) add(s.state);
     }
     // States that are equal to what another one assigns are copies of it.
     for (size_t i = 0; i < owners.size(); ++i) {
@@ -234,7 +240,7 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
         roots[i] = UOp::make(Op::Contiguous, roots[i].dtype(), {roots[i]});
     }
     auto executable = make_executable(roots, true, placeholders_);
-    results_.resize(outputs_.size());
+    std::vector<UOp> results(owners.size());
     std::unordered_map<const Storage*, UOp> made;  // states with one value share one storage
     for (size_t i = 0; i < owners.size(); ++i) {
       const std::shared_ptr<Storage>& storage = executable->roots()[i];
@@ -244,8 +250,9 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
         owners[i]->set(share_stored(node));
       else
         owners[i]->set(node = own ? storage_node(roots[i]) : buffer_node(storage));
-      if (i < outputs_.size() && !own) results_[i] = owners[i]->value;
+      if (!own) results[i] = owners[i]->value;
     }
+    for (const StatePtr& s : outputs_) results_.push_back(results[places.at(s.get())]);
     use_ = executable->storage_use();
     captured_at_ = newest_value();
     for (size_t i = 0; i < placeholders_.size(); ++i) {
@@ -253,7 +260,7 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
     }
     for (const LiveValue& s : capture.values()) {
       if (s.value.op() == Op::Buffer || capture.is_from_before(*s.state)) continue;
-      if (std::ranges::find(owners, s.state) == owners.end()) s.state->traced = true;
+      if (!places.contains(s.state.get())) s.state->traced = true;
     }
     executable_ = std::move(executable);
   } catch (...) {

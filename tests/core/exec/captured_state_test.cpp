@@ -1,0 +1,105 @@
+// Values that a captured step shares with its caller: what it returns more than once, what is given
+// back to it, what a failed trace leaves. The reference is the same function without a capture.
+#include <tinyshard/tinyshard.h>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace tinyshard {
+namespace {
+
+Tensor stored(std::vector<double> values) { return Tensor(values).realize(); }
+double first(const Tensor& t) { return t.to_vector<double>()[0]; }
+
+// --- one state returned more than once -----------------------------------------------------------
+
+TEST(CapturedState, AnAssignedStateMayBeReturnedTwice) {
+  const Tensor s = stored({1, 2}), x = stored({1, 1});
+  Jit step = [&](Tensor x) {
+    s.assign(s + x);
+    return std::pair(s, s);
+  };
+  for (double expected : {2, 3, 4}) {
+    auto [a, b] = step(x);
+    EXPECT_EQ(first(a), expected);
+    EXPECT_EQ(first(b), expected);
+    EXPECT_EQ(first(s), expected);
+  }
+}
+
+TEST(CapturedState, AStateMayBeReturnedOnBothSidesOfAnother) {
+  const Tensor s = stored({1, 2}), t = stored({10, 20}), x = stored({1, 1});
+  Jit step = [&](Tensor x) {
+    s.assign(s + x);
+    t.assign(t + s);
+    return std::tuple(s, t, s, x * 2, x * 2, t);
+  };
+  double now = 1, sum = 10;
+  for (int call = 0; call < 3; ++call) {
+    now += 1, sum += now;
+    auto [a, b, c, d, e, f] = step(x);
+    EXPECT_EQ(first(a), now);
+    EXPECT_EQ(first(b), sum);
+    EXPECT_EQ(first(c), now);
+    EXPECT_EQ(first(d), 2);
+    EXPECT_EQ(first(e), 2);
+    EXPECT_EQ(first(f), sum);
+    EXPECT_EQ(first(s), now);
+    EXPECT_EQ(first(t), sum);
+  }
+}
+
+TEST(CapturedState, AStepOfAnOptimizerMayReturnItsParameterTwice) {
+  auto train = [](bool captured) {
+    const Tensor w = stored({1, 2}).is_param_();
+    nn::optim::SGD optimizer({w}, {.lr = 0.5});
+    auto function = [&](const Tensor& x) {
+      TrainingMode on;
+      optimizer.zero_grad();
+      (w * x).sum().backward();
+      optimizer.step();
+      return std::pair(w, w);
+    };
+    Jit step = function;
+    std::vector<double> values;
+    for (double x : {1, 2, 3}) {
+      auto [a, b] = captured ? step(stored({x, x})) : function(stored({x, x}));
+      values.insert(values.end(), {first(a), first(b), first(w)});
+    }
+    return values;
+  };
+  EXPECT_EQ(train(true), train(false));
+}
+
+TEST(CapturedState, AStateThatIsReadAndReturnedFollowsAssignments) {
+  const Tensor s = stored({1, 2}), one = stored({1, 1});
+  Jit step = [&](Tensor x) { return std::vector<Tensor>{s, s, s + x}; };
+  for (double expected : {1, 10, 11}) {
+    auto r = step(one);
+    EXPECT_EQ(first(r[0]), expected);
+    EXPECT_EQ(first(r[1]), expected);
+    EXPECT_EQ(first(r[2]), expected + 1);
+    s.assign(stored({expected == 1 ? 10 : expected + 1, 2}));
+  }
+}
+
+// One that the trace does nothing with but return it, computed or not, or another one's value.
+TEST(CapturedState, AStateThatIsOnlyReturnedFollowsAssignments) {
+  const Tensor s = stored({1, 2}), same = s.reshape({2}), later = s + 1;
+  Jit step = [&](Tensor x) { return std::vector<Tensor>{s, same, later, s + x}; };
+  for (double call : {0, 1, 2}) {
+    auto r = step(stored({1, 1}));
+    EXPECT_EQ(first(r[0]), 1 + call);
+    EXPECT_EQ(first(r[1]), 1 + call * 10);
+    EXPECT_EQ(first(r[2]), 2 + call * 100);
+    EXPECT_EQ(first(r[3]), 2 + call);
+    s.assign(s + 1);
+    same.assign(same + 10);
+    later.assign(later + 100);
+  }
+}
+
+}  // namespace
+}  // namespace tinyshard
