@@ -65,14 +65,18 @@ class CapturedStep::Impl {
   const States& run(const States& inputs);  // that were checked, and in a turn
   void check_inputs(const States& inputs) const;
   void check_not_replaced() const;
-  // Everything that has to happen before this call's run can write where it writes.
-  void settle_states(const States& inputs);
+  // Everything that has to happen before this call's run can write where it writes. Whether any
+  // state was given a value since the latest call.
+  bool settle_states(const States& inputs);
+  // A result is what the step will make of it, whatever it was given since.
+  void take_back_results();
   // A copy of what input i holds, in memory that is the same at every call.
   const std::shared_ptr<Storage>& copied(size_t i, Storage& original);
 
   std::unique_ptr<Executable> executable_;
   std::vector<std::string> signature_;
   std::vector<std::shared_ptr<Storage>> placeholders_, bound_;
+  std::vector<std::shared_ptr<Storage>> given_;   // by input, while a call begins
   std::vector<std::shared_ptr<Storage>> copies_;  // by input, of what the step writes over
   StorageUse use_;                                // without inputs
   std::vector<size_t> assigned_inputs_;
@@ -100,9 +104,12 @@ const CapturedStep::States& CapturedStep::Impl::call(const States& inputs, const
 }
 
 const CapturedStep::States& CapturedStep::Impl::run(const States& inputs) {
-  settle_states(inputs);
+  const bool changed = settle_states(inputs);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    given_[i] = shared_storage(stored_node(inputs[i]->value));
+  if (changed) take_back_results();  // inputs may be among them
   for (size_t i = 0; i < inputs.size(); ++i) {
-    std::shared_ptr<Storage> actual = shared_storage(stored_node(inputs[i]->value));
+    std::shared_ptr<Storage> actual = std::move(given_[i]);
     if (use_.writes(actual.get())) actual = copied(i, *actual);
     if (bound_[i] == actual) continue;
     executable_->rebind(*placeholders_[i], *actual);
@@ -130,8 +137,8 @@ void CapturedStep::Impl::check_not_replaced() const {
   }
 }
 
-void CapturedStep::Impl::settle_states(const States& inputs) {
-  if (newest_value() == settled_ && assigned_inputs_.empty()) return;
+bool CapturedStep::Impl::settle_states(const States& inputs) {
+  if (newest_value() == settled_ && assigned_inputs_.empty()) return false;
   check_not_replaced();
   if (assigned_inputs_.empty()) {
     settle(use_, settled_);
@@ -144,7 +151,10 @@ void CapturedStep::Impl::settle_states(const States& inputs) {
     std::ranges::sort(use.written);
     settle(use, 0);
   }
-  // A result is what the step will make of it, whatever has been assigned to it since.
+  return true;
+}
+
+void CapturedStep::Impl::take_back_results() {
   for (size_t i = 0; i < outputs_.size(); ++i) {
     if (results_[i] && !(outputs_[i]->value == results_[i])) outputs_[i]->set(results_[i]);
   }
@@ -197,6 +207,7 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
   }
   bound_.assign(inputs.size(), nullptr);
   copies_.assign(inputs.size(), nullptr);
+  given_.assign(inputs.size(), nullptr);
   results_.clear();
   assigned_inputs_.clear();
   settled_ = 0;

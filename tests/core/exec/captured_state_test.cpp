@@ -101,5 +101,54 @@ TEST(CapturedState, AStateThatIsOnlyReturnedFollowsAssignments) {
   }
 }
 
+// --- results that are given back -----------------------------------------------------------------
+
+TEST(CapturedState, AReplacedResultMayBeTheNextInput) {
+  Jit twice = [](Tensor x) { return x * 2; };
+  const Tensor r = twice(stored({1}));
+  r.replace(stored({100}));
+  EXPECT_EQ(first(twice(r)), 200);
+  EXPECT_EQ(first(r), 200) << "it is the result again";
+  r.replace(r + 1);
+  EXPECT_EQ(first(twice(r)), 402);
+}
+
+TEST(CapturedState, AResultThatWasWrittenOverMayBeTheNextInput) {
+  auto function = [](const Tensor& x) { return std::pair(x * 2, x * 2); };
+  for (bool second : {false, true}) {
+    for (bool give_written : {false, true}) {
+      Jit step = [&](Tensor x) { return function(x); };
+      auto [a, b] = step(stored({1, 2}));
+      auto [c, d] = function(stored({1, 2}));
+      for (int call = 0; call < 3; ++call) {
+        Tensor written = second ? b : a, reference = second ? d : c;
+        written += 1;
+        reference += 1;
+        std::tie(a, b) = step(give_written == second ? b : a);
+        std::tie(c, d) = function(give_written == second ? d : c);
+        EXPECT_EQ(first(a), first(c)) << second << give_written << call;
+        EXPECT_EQ(first(b), first(d)) << second << give_written << call;
+      }
+    }
+  }
+}
+
+// The step writes to what it is given, which was a result.
+TEST(CapturedState, AReplacedResultMayBeAssignedToByTheStep) {
+  Jit step = [](Tensor x, Tensor y) {
+    x.assign(x + y);
+    return x * 2;
+  };
+  const Tensor one = stored({1, 1});
+  Tensor x = stored({1, 2});
+  const Tensor r = step(x, one);
+  EXPECT_EQ(first(r), 4);
+  const Tensor given = stored({100, 200});
+  EXPECT_EQ(first(step(given, one)), 202);
+  EXPECT_EQ(first(given), 101);
+  EXPECT_EQ(first(step(x, r)), 408);
+  EXPECT_EQ(first(x), 204);
+}
+
 }  // namespace
 }  // namespace tinyshard
