@@ -28,6 +28,11 @@ bool Capture::is_from_before(const TensorState& state) const {
   return found != before_.end() && found->second.value == state.value;
 }
 
+const UOp* Capture::value_before(const TensorState& state) const {
+  auto found = is_from_before(state) ? before_.end() : before_.find(&state);
+  return found == before_.end() ? nullptr : &found->second.value;
+}
+
 std::vector<LiveValue> Capture::values() const { return Context::values().made_by(*this, begun_); }
 
 void Capture::undo() const {

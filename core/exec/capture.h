@@ -21,6 +21,8 @@ class Capture {
   // A value that the trace did not make: realized when the trace touches it. The nodes' age does
   // not tell, as a second trace may build nodes that an earlier one left behind.
   bool is_from_before(const TensorState& state) const;
+  // What the state held before the trace gave it another value; null where it gave it none.
+  const UOp* value_before(const TensorState& state) const;
   // The states that it gave values, with these, in the order in which they were created.
   std::vector<LiveValue> values() const;
   // Puts the values back that it replaced, after a trace that failed half-way.

@@ -62,7 +62,7 @@ class CapturedStep::Impl {
 
  private:
   void capture(const States& inputs, const Trace& trace);
-  const States& run(const States& inputs);  // that were checked, and in a turn
+  const States& run(const States& inputs, bool first);  // that were checked, and in a turn
   void check_inputs(const States& inputs) const;
   void check_not_replaced() const;
   // Everything that has to happen before this call's run can write where it writes. Whether any
@@ -76,7 +76,7 @@ class CapturedStep::Impl {
   std::unique_ptr<Executable> executable_;
   std::vector<std::string> signature_;
   std::vector<std::shared_ptr<Storage>> placeholders_, bound_;
-  std::vector<std::shared_ptr<Storage>> given_;   // by input, while a call begins
+  std::vector<std::shared_ptr<Storage>> given_;   // by input, while a call begins; see capture()
   std::vector<std::shared_ptr<Storage>> copies_;  // by input, of what the step writes over
   StorageUse use_;                                // without inputs
   std::vector<size_t> assigned_inputs_;
@@ -94,19 +94,20 @@ const CapturedStep::States& CapturedStep::Impl::call(const States& inputs, const
     realize(inputs);
     capture(inputs, trace);
     const Context::Turn turn;
-    return run(inputs);
+    return run(inputs, true);
   }
   const Context::Turn turn;
   executable_->check_usable();
   realize(inputs);
   check_inputs(inputs);
-  return run(inputs);
+  return run(inputs, false);
 }
 
-const CapturedStep::States& CapturedStep::Impl::run(const States& inputs) {
+const CapturedStep::States& CapturedStep::Impl::run(const States& inputs, bool first) {
   const bool changed = settle_states(inputs);
-  for (size_t i = 0; i < inputs.size(); ++i)
-    given_[i] = shared_storage(stored_node(inputs[i]->value));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!first || !given_[i]) given_[i] = shared_storage(stored_node(inputs[i]->value));
+  }
   if (changed) take_back_results();  // inputs may be among them
   for (size_t i = 0; i < inputs.size(); ++i) {
     std::shared_ptr<Storage> actual = std::move(given_[i]);
@@ -225,6 +226,11 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
       for (const StatePtr& s : outputs_) touch(*s);
     }
     const Context::Turn turn;
+    // The trace may have replaced what an input holds: the first call reads what it held before.
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const UOp* before = capture.value_before(*inputs[i]);
+      if (before) given_[i] = shared_storage(stored_node(*before));
+    }
     std::vector<UOp> roots;
     States owners;  // each once, however often it is returned
     std::unordered_map<const TensorState*, size_t> places;
@@ -267,7 +273,9 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
     use_ = executable->storage_use();
     captured_at_ = newest_value();
     for (size_t i = 0; i < placeholders_.size(); ++i) {
-      if (use_.writes(placeholders_[i].get())) assigned_inputs_.push_back(i);
+      if (!use_.writes(placeholders_[i].get())) continue;
+      assigned_inputs_.push_back(i);
+      given_[i] = nullptr;
     }
     for (const LiveValue& s : capture.values()) {
       if (s.value.op() == Op::Buffer || capture.is_from_before(*s.state)) continue;

@@ -150,5 +150,20 @@ TEST(CapturedState, AReplacedResultMayBeAssignedToByTheStep) {
   EXPECT_EQ(first(x), 204);
 }
 
+// The trace ends what the tensor held, the call was given it.
+TEST(CapturedState, AnInputThatTheTraceReplacesIsReadAsItWas) {
+  for (bool constant : {false, true}) {
+    const Tensor s = stored({1, 2});
+    Jit step = [&](Tensor x) {
+      s.replace(constant ? Tensor(std::vector<double>{9, 9}) : x * 2);
+      return std::pair(x + 1, s);
+    };
+    auto [sum, now] = step(s);
+    EXPECT_EQ(first(sum), 2);
+    EXPECT_EQ(first(now), constant ? 9 : 2);
+    EXPECT_EQ(first(s), constant ? 9 : 2);
+  }
+}
+
 }  // namespace
 }  // namespace tinyshard
