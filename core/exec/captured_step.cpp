@@ -242,11 +242,16 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
       }
       return place->second;
     };
+    // What the caller may write over without the step: an argument, assigned to or not, is the
+    // caller's, and the data that the trace gave to a new tensor are the step's.
+    auto is_shared = [&](const StatePtr& s) {
+      if (!has_storage(s->value)) return false;
+      return Storage::of(*storage_node(s->value))->is_placeholder() ||
+             (s->value.op() == Op::Buffer && !capture.is_from_before(*s));
+    };
     for (const StatePtr& s : outputs_) {
       const size_t place = add(s);
-      // An argument, assigned to or not, is the caller's.
-      if (has_storage(s->value) && Storage::of(*storage_node(s->value))->is_placeholder())
-        roots[place] = UOp::make(Op::Contiguous, s->value.dtype(), {s->value});
+      if (is_shared(s)) roots[place] = UOp::make(Op::Contiguous, s->value.dtype(), {s->value});
     }
     for (const LiveValue& s : capture.values()) {
       if (s.value.op() == Op::Assign && !capture.is_from_before(*s.state)) add(s.state);

@@ -165,5 +165,39 @@ TEST(CapturedState, AnInputThatTheTraceReplacesIsReadAsItWas) {
   }
 }
 
+// --- constants of the step -----------------------------------------------------------------------
+
+TEST(CapturedState, WritingOverAReturnedConstantLeavesTheStepAsItIs) {
+  Jit step = [](Tensor x) {
+    Tensor c(std::vector<double>{5, 6});
+    return std::pair(c, c + x);
+  };
+  for (int call = 0; call < 3; ++call) {
+    auto [c, sum] = step(stored({0, 0}));
+    EXPECT_EQ(first(c), 5) << call;
+    EXPECT_EQ(first(sum), 5) << call;
+    c += 1;
+    EXPECT_EQ(first(c), 6) << call;
+  }
+}
+
+TEST(CapturedState, AConstantThatTheStepWritesOverBeginsAnewAtEveryCall) {
+  Jit step = [](Tensor x) {
+    Tensor c(std::vector<double>{5, 6});
+    const Tensor same = c.reshape({2});
+    c += x;
+    const Tensor before = c * 1;
+    c += x;
+    return std::vector<Tensor>{c, before, same};
+  };
+  for (int call = 0; call < 3; ++call) {
+    auto r = step(stored({1, 1}));
+    EXPECT_EQ(first(r[0]), 7) << call;
+    EXPECT_EQ(first(r[1]), 6) << call;
+    EXPECT_EQ(first(r[2]), 5) << call;
+    r[2] += 1;
+  }
+}
+
 }  // namespace
 }  // namespace tinyshard
