@@ -1,5 +1,6 @@
 // Values that a captured step shares with its caller: what it returns more than once, what is given
 // back to it, what a failed trace leaves. The reference is the same function without a capture.
+#include <stdexcept>
 #include <tinyshard/tinyshard.h>
 #include <tuple>
 #include <utility>
@@ -197,6 +198,56 @@ TEST(CapturedState, AConstantThatTheStepWritesOverBeginsAnewAtEveryCall) {
     EXPECT_EQ(first(r[2]), 5) << call;
     r[2] += 1;
   }
+}
+
+// --- traces that fail ----------------------------------------------------------------------------
+
+struct Mine : std::runtime_error {
+  Mine() : std::runtime_error("mine") {}
+};
+
+TEST(CapturedState, AFailedTraceLeavesGradientsAsTheyWere) {
+  for (bool had_one : {false, true}) {
+    for (bool clears : {false, true}) {
+      const Tensor p = stored({1, 2}).is_param_();
+      if (had_one) (p * 7).sum().backward();
+      Jit step = [&](Tensor x) -> Tensor {
+        if (clears) p.set_grad({});
+        (p * x).sum().backward();
+        throw Mine();
+      };
+      EXPECT_THROW(step(stored({5, 6})), Mine);
+      EXPECT_EQ(p.grad().defined(), had_one);
+      if (had_one) EXPECT_EQ(first(p.grad()), 7);
+      (p * 2).sum().backward();
+      EXPECT_EQ(first(p.grad()), had_one ? 9 : 2);
+    }
+  }
+}
+
+// By which graphs that were made before know it.
+TEST(CapturedState, AFailedTraceLeavesWhatGradientsAreTakenBy) {
+  const Tensor t = stored({1, 2}) * 3, loss = (t * t).sum();
+  Jit step = [&](Tensor x) -> Tensor {
+    t.assign(t + x);
+    throw Mine();
+  };
+  EXPECT_THROW(step(stored({1, 1})), Mine);
+  EXPECT_EQ(first(t), 3);
+  EXPECT_EQ(first(loss.gradient({t})[0]), 6);
+}
+
+TEST(CapturedState, AFailedTraceEndsNoStepThatUsesWhatItReplaced) {
+  const Tensor w = stored({1, 2}), one = stored({1, 1});
+  Jit reads = [&](Tensor x) { return w * x; };
+  EXPECT_EQ(first(reads(one)), 1);
+  Jit step = [&](Tensor x) -> Tensor {
+    w.replace(x * 2);
+    throw Mine();
+  };
+  EXPECT_THROW(step(one), Mine);
+  w.assign(w + 4);
+  EXPECT_EQ(first(reads(one)), 5);
 }
 
 }  // namespace
