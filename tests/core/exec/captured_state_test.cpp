@@ -1,12 +1,15 @@
 // Values that a captured step shares with its caller: what it returns more than once, what is given
 // back to it, what a failed trace leaves. The reference is the same function without a capture.
 #include <stdexcept>
+#include <string>
 #include <tinyshard/tinyshard.h>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "tests/message_of.h"
 
 namespace tinyshard {
 namespace {
@@ -248,6 +251,66 @@ TEST(CapturedState, AFailedTraceEndsNoStepThatUsesWhatItReplaced) {
   EXPECT_THROW(step(one), Mine);
   w.assign(w + 4);
   EXPECT_EQ(first(reads(one)), 5);
+}
+
+// --- variables -----------------------------------------------------------------------------------
+
+TEST(CapturedState, OneVariableMayHaveTwoValuesInOneCall) {
+  const Variable pos("pos", 0, 7), other("other", 0, 7);
+  Jit step = [](Variable a, Variable b) { return Tensor(a) * 10 + Tensor(b); };
+  EXPECT_EQ(first(step(pos.bind(3), pos.bind(1))), 31);
+  EXPECT_EQ(first(step(pos.bind(2), pos.bind(5))), 25);
+  EXPECT_EQ(first(step(other.bind(4), pos.bind(4))), 44);
+  // Captured with two.
+  step.reset();
+  EXPECT_EQ(first(step(pos.bind(3), other.bind(1))), 31);
+  EXPECT_EQ(first(step(pos.bind(6), pos.bind(2))), 62);
+  // As sizes.
+  const Tensor x = stored({1, 10, 100, 1000, 10000, 100000, 1000000});
+  Jit sums = [&](Variable a, Variable b) {
+    return x[{Slice(0, a)}].sum() * 2 + x[{Slice(0, b)}].sum();
+  };
+  EXPECT_EQ(first(sums(pos.bind(3), pos.bind(1))), 223);
+  EXPECT_EQ(first(sums(pos.bind(0), pos.bind(2))), 11);
+}
+
+TEST(CapturedState, AStepsVariablesAreItsOwn) {
+  const Variable pos("pos", 0, 7);
+  Jit one = [](Variable p) { return Tensor(p) * 1; };
+  Jit two = [](Variable p) { return Tensor(p) * 2; };
+  const Tensor a = one(pos.bind(3)), b = two(pos.bind(5));
+  EXPECT_EQ(first(a), 3);
+  EXPECT_EQ(first(b), 10);
+}
+
+TEST(CapturedState, ValuesOutsideOfTheBoundsOfTheCaptureAreErrors) {
+  const Variable p("p", 0, 4), q("q", 0, 100);
+  Jit step = [](Variable n) { return Tensor::arange(n).sum(); };
+  EXPECT_EQ(first(step(p.bind(3))), 3);
+  EXPECT_EQ(first(step(q.bind(4))), 6) << "a value that the step knows";
+  const std::string text = test::message_of<UserError>([&] { step(q.bind(10)); });
+  EXPECT_TRUE(text.starts_with(
+      "captured step: input 0 is 10, a value of \"q\", which goes from 0 to 100, but the step was "
+      "captured with \"p\", which goes from 0 to 4"))
+      << text;
+  EXPECT_EQ(first(step(p.bind(2))), 1) << "the step is still usable";
+  step.reset();
+  EXPECT_EQ(first(step(q.bind(10))), 45);
+}
+
+TEST(CapturedState, ATensorInPlaceOfAVariableIsAnError) {
+  auto number = [](int64_t value) { return Tensor(std::vector<int64_t>{value}, {}); };
+  const Variable p("p", 0, 4);
+  Jit step = [](const Tensor& n) { return Tensor::arange(n).sum(); };
+  EXPECT_EQ(first(step(p.bind(3))), 3);
+  const std::string text = test::message_of<UserError>([&] { step(number(10)); });
+  EXPECT_NE(text.find("input 0 is no Variable"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"p\", which goes from 0 to 4"), std::string::npos) << text;
+  // The other way round nothing relies on bounds.
+  Jit twice = [](const Tensor& n) { return n * 2; };
+  EXPECT_EQ(first(twice(number(100))), 200);
+  EXPECT_EQ(first(twice(p.bind(3))), 6);
+  EXPECT_EQ(first(twice(number(50))), 100);
 }
 
 }  // namespace
