@@ -1,11 +1,17 @@
 #include "core/exec/capture.h"
 
 #include "core/exec/context.h"
+#include "core/exec/state.h"
+#include "core/exec/storage.h"
 
 namespace tinyshard {
 namespace {
 
 thread_local Capture* active_capture = nullptr;
+
+Storage* storage_of(const UOp& value) {
+  return has_storage(value) ? Storage::of(*storage_node(value)) : nullptr;
+}
 
 }  // namespace
 
@@ -19,7 +25,13 @@ Capture::Capture() : begun_(Context::values().newest()) {}
 Capture::~Capture() { Context::values().end_trace(*this, begun_); }
 
 void Capture::note(TensorState& state) {
-  before_.try_emplace(&state, LiveValue{state.shared_from_this(), state.value});
+  const Storage* storage = storage_of(state.value);
+  before_.try_emplace(&state, Before{state.shared_from_this(), state.value, state.name,
+                                     storage ? storage->replaced_at : 0});
+}
+
+void Capture::note_gradient(TensorState& state) {
+  gradients_.try_emplace(&state, GradientBefore{state.shared_from_this(), state.gradient});
 }
 
 bool Capture::is_from_before(const TensorState& state) const {
@@ -28,10 +40,19 @@ bool Capture::is_from_before(const TensorState& state) const {
   return found != before_.end() && found->second.value == state.value;
 }
 
+const UOp* Capture::value_before(const TensorState& state) const {
+  auto found = is_from_before(state) ? before_.end() : before_.find(&state);
+  return found == before_.end() ? nullptr : &found->second.value;
+}
+
 std::vector<LiveValue> Capture::values() const { return Context::values().made_by(*this, begun_); }
 
 void Capture::undo() const {
-  for (const auto& [raw, before] : before_) before.state->set(before.value);
+  for (const auto& [raw, before] : before_) {
+    Context::values().replace(*before.state, before.value, before.name);
+    if (Storage* storage = storage_of(before.value)) storage->replaced_at = before.replaced_at;
+  }
+  for (const auto& [raw, before] : gradients_) before.state->set_gradient(before.gradient);
 }
 
 }  // namespace tinyshard

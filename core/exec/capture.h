@@ -21,18 +21,33 @@ class Capture {
   // A value that the trace did not make: realized when the trace touches it. The nodes' age does
   // not tell, as a second trace may build nodes that an earlier one left behind.
   bool is_from_before(const TensorState& state) const;
+  // What the state held before the trace gave it another value; null where it gave it none.
+  const UOp* value_before(const TensorState& state) const;
   // The states that it gave values, with these, in the order in which they were created.
   std::vector<LiveValue> values() const;
-  // Puts the values back that it replaced, after a trace that failed half-way.
+  // Puts the values and gradients back that it replaced, after a trace that failed half-way.
   void undo() const;
 
  private:
+  // What a state held. The maps hold the states, so that no new one takes the address of one that
+  // was dropped.
+  struct Before {
+    StatePtr state;
+    UOp value;
+    int64_t name;
+    uint64_t replaced_at;  // of the storage that the value lay in
+  };
+  struct GradientBefore {
+    StatePtr state, gradient;
+  };
   friend class LiveValues;
-  void note(TensorState& state);  // before the trace gives it its first value
+  friend class TensorState;
+  void note(TensorState& state);           // before the trace gives it its first value
+  void note_gradient(TensorState& state);  // the same for its gradient
 
   uint64_t begun_;
-  // Holds the states, so that no new one takes the address of one that was dropped.
-  std::unordered_map<const TensorState*, LiveValue> before_;
+  std::unordered_map<const TensorState*, Before> before_;
+  std::unordered_map<const TensorState*, GradientBefore> gradients_;
 };
 Capture* current_capture();
 

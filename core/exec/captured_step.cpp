@@ -62,17 +62,21 @@ class CapturedStep::Impl {
 
  private:
   void capture(const States& inputs, const Trace& trace);
-  const States& run(const States& inputs);  // that were checked, and in a turn
+  const States& run(const States& inputs, bool first);  // that were checked, and in a turn
   void check_inputs(const States& inputs) const;
   void check_not_replaced() const;
-  // Everything that has to happen before this call's run can write where it writes.
-  void settle_states(const States& inputs);
+  // Everything that has to happen before this call's run can write where it writes. Whether any
+  // state was given a value since the latest call.
+  bool settle_states(const States& inputs);
+  // A result is what the step will make of it, whatever it was given since.
+  void take_back_results();
   // A copy of what input i holds, in memory that is the same at every call.
   const std::shared_ptr<Storage>& copied(size_t i, Storage& original);
 
   std::unique_ptr<Executable> executable_;
   std::vector<std::string> signature_;
   std::vector<std::shared_ptr<Storage>> placeholders_, bound_;
+  std::vector<std::shared_ptr<Storage>> given_;   // by input, while a call begins; see capture()
   std::vector<std::shared_ptr<Storage>> copies_;  // by input, of what the step writes over
   StorageUse use_;                                // without inputs
   std::vector<size_t> assigned_inputs_;
@@ -90,19 +94,23 @@ const CapturedStep::States& CapturedStep::Impl::call(const States& inputs, const
     realize(inputs);
     capture(inputs, trace);
     const Context::Turn turn;
-    return run(inputs);
+    return run(inputs, true);
   }
   const Context::Turn turn;
   executable_->check_usable();
   realize(inputs);
   check_inputs(inputs);
-  return run(inputs);
+  return run(inputs, false);
 }
 
-const CapturedStep::States& CapturedStep::Impl::run(const States& inputs) {
-  settle_states(inputs);
+const CapturedStep::States& CapturedStep::Impl::run(const States& inputs, bool first) {
+  const bool changed = settle_states(inputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    std::shared_ptr<Storage> actual = shared_storage(stored_node(inputs[i]->value));
+    if (!first || !given_[i]) given_[i] = shared_storage(stored_node(inputs[i]->value));
+  }
+  if (changed) take_back_results();  // inputs may be among them
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    std::shared_ptr<Storage> actual = std::move(given_[i]);
     if (use_.writes(actual.get())) actual = copied(i, *actual);
     if (bound_[i] == actual) continue;
     executable_->rebind(*placeholders_[i], *actual);
@@ -130,8 +138,8 @@ void CapturedStep::Impl::check_not_replaced() const {
   }
 }
 
-void CapturedStep::Impl::settle_states(const States& inputs) {
-  if (newest_value() == settled_ && assigned_inputs_.empty()) return;
+bool CapturedStep::Impl::settle_states(const States& inputs) {
+  if (newest_value() == settled_ && assigned_inputs_.empty()) return false;
   check_not_replaced();
   if (assigned_inputs_.empty()) {
     settle(use_, settled_);
@@ -144,7 +152,10 @@ void CapturedStep::Impl::settle_states(const States& inputs) {
     std::ranges::sort(use.written);
     settle(use, 0);
   }
-  // A result is what the step will make of it, whatever has been assigned to it since.
+  return true;
+}
+
+void CapturedStep::Impl::take_back_results() {
   for (size_t i = 0; i < outputs_.size(); ++i) {
     if (results_[i] && !(outputs_[i]->value == results_[i])) outputs_[i]->set(results_[i]);
   }
@@ -197,6 +208,7 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
   }
   bound_.assign(inputs.size(), nullptr);
   copies_.assign(inputs.size(), nullptr);
+  given_.assign(inputs.size(), nullptr);
   results_.clear();
   assigned_inputs_.clear();
   settled_ = 0;
@@ -210,23 +222,39 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
       outputs_ = trace(arguments);
       check_defined(outputs_, "result");
       check_plain(outputs_);
+      // What is from before is realized, as an operand is: the step leaves it where it is.
+      for (const StatePtr& s : outputs_) touch(*s);
     }
     const Context::Turn turn;
+    // The trace may have replaced what an input holds: the first call reads what it held before.
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const UOp* before = capture.value_before(*inputs[i]);
+      if (before) given_[i] = shared_storage(stored_node(*before));
+    }
     std::vector<UOp> roots;
-    States owners;
+    States owners;  // each once, however often it is returned
+    std::unordered_map<const TensorState*, size_t> places;
     auto add = [&](const StatePtr& s) {
-      owners.push_back(s);
-      roots.push_back(s->value);
+      const auto [place, added] = places.try_emplace(s.get(), owners.size());
+      if (added) {
+        owners.push_back(s);
+        roots.push_back(s->value);
+      }
+      return place->second;
+    };
+    // What the caller may write over without the step: an argument, assigned to or not, is the
+    // caller's, and the data that the trace gave to a new tensor are the step's.
+    auto is_shared = [&](const StatePtr& s) {
+      if (!has_storage(s->value)) return false;
+      return Storage::of(*storage_node(s->value))->is_placeholder() ||
+             (s->value.op() == Op::Buffer && !capture.is_from_before(*s));
     };
     for (const StatePtr& s : outputs_) {
-      add(s);
-      // An argument, assigned to or not, is the caller's.
-      if (has_storage(s->value) && Storage::of(*storage_node(s->value))->is_placeholder())
-        roots.back() = UOp::make(Op::Contiguous, s->value.dtype(), {s->value});
+      const size_t place = add(s);
+      if (is_shared(s)) roots[place] = UOp::make(Op::Contiguous, s->value.dtype(), {s->value});
     }
     for (const LiveValue& s : capture.values()) {
-      bool pending = s.value.op() == Op::Assign && !capture.is_from_before(*s.state);
-      if (pending && std::ranges::find(owners, s.state) == owners.end()) add(s.state);
+      if (s.value.op() == Op::Assign && !capture.is_from_before(*s.state)) add(s.state);
     }
     // States that are equal to what another one assigns are copies of it.
     for (size_t i = 0; i < owners.size(); ++i) {
@@ -234,7 +262,7 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
         roots[i] = UOp::make(Op::Contiguous, roots[i].dtype(), {roots[i]});
     }
     auto executable = make_executable(roots, true, placeholders_);
-    results_.resize(outputs_.size());
+    std::vector<UOp> results(owners.size());
     std::unordered_map<const Storage*, UOp> made;  // states with one value share one storage
     for (size_t i = 0; i < owners.size(); ++i) {
       const std::shared_ptr<Storage>& storage = executable->roots()[i];
@@ -244,16 +272,19 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
         owners[i]->set(share_stored(node));
       else
         owners[i]->set(node = own ? storage_node(roots[i]) : buffer_node(storage));
-      if (i < outputs_.size() && !own) results_[i] = owners[i]->value;
+      if (!own) results[i] = owners[i]->value;
     }
+    for (const StatePtr& s : outputs_) results_.push_back(results[places.at(s.get())]);
     use_ = executable->storage_use();
     captured_at_ = newest_value();
     for (size_t i = 0; i < placeholders_.size(); ++i) {
-      if (use_.writes(placeholders_[i].get())) assigned_inputs_.push_back(i);
+      if (!use_.writes(placeholders_[i].get())) continue;
+      assigned_inputs_.push_back(i);
+      given_[i] = nullptr;
     }
     for (const LiveValue& s : capture.values()) {
       if (s.value.op() == Op::Buffer || capture.is_from_before(*s.state)) continue;
-      if (std::ranges::find(owners, s.state) == owners.end()) s.state->traced = true;
+      if (!places.contains(s.state.get())) s.state->traced = true;
     }
     executable_ = std::move(executable);
   } catch (...) {

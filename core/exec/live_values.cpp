@@ -31,10 +31,12 @@ void LiveValues::set(TensorState& state, UOp value) {
   link(state);
 }
 
-void LiveValues::replace(TensorState& state, UOp value) {
+void LiveValues::replace(TensorState& state, UOp value, int64_t name) {
+  Capture* trace = current_capture();
+  if (trace && state.trace_ != trace) trace->note(state);
   {
     std::lock_guard lock(mutex_);
-    state.name = name_of(value);
+    state.name = name;
   }
   state.set(std::move(value));
 }

@@ -26,7 +26,8 @@ class LiveValues {
   void add(TensorState& state);
   void remove(TensorState& state);
   void set(TensorState& state, UOp value);
-  void replace(TensorState& state, UOp value);  // by another tensor's: its name changes, too
+  // By another tensor's, or by what the state held once: its name changes, too.
+  void replace(TensorState& state, UOp value, int64_t name);
 
   // Grows with every value that a state is given.
   uint64_t newest() const { return newest_.load(std::memory_order_relaxed); }

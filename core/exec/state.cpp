@@ -263,6 +263,11 @@ void TensorState::set(UOp v) {
   if (is_realized(value_)) holds_storage(*this);
 }
 
+void TensorState::set_gradient(StatePtr g) {
+  if (Capture* trace = current_capture()) trace->note_gradient(*this);
+  gradient_ = std::move(g);
+}
+
 void TensorState::set_label(const std::string& path) {
   label = path;
   if (has_storage(value_)) Storage::of(*storage_node(value_))->label = label;
@@ -321,7 +326,8 @@ void replace_value(TensorState& state, UOp value) {
     left = Storage::of(*storage_node(state.value));
   if (left && has_storage(value) && Storage::of(*storage_node(value)) == left) left = nullptr;
   const UOp before = state.value;  // keeps the storage
-  Context::values().replace(state, std::move(value));
+  const int64_t name = name_of(value);
+  Context::values().replace(state, std::move(value), name);
   if (left) left->replaced_at = newest_value();
 }
 

@@ -19,6 +19,7 @@ struct GatherOnUse;
 // memory of its own until that storage is written over.
 class TensorState : public std::enable_shared_from_this<TensorState> {
   UOp value_;
+  std::shared_ptr<TensorState> gradient_;
   // Kept by LiveValues, under its lock.
   TensorState *older_ = nullptr, *newer_ = nullptr;  // in the order of newest_value()
   uint64_t given_ = 0;
@@ -36,7 +37,8 @@ class TensorState : public std::enable_shared_from_this<TensorState> {
   const UOp& value = value_;
   void set(UOp value);  // computed, or put where it will be: what the state is known by stays
   int64_t name;  // of what graphs built before it was computed know it by; 0: of the value alone
-  std::shared_ptr<TensorState> gradient;
+  const std::shared_ptr<TensorState>& gradient = gradient_;
+  void set_gradient(std::shared_ptr<TensorState> gradient);
   // Its path in a model, "h.0.attn.weight", once one was asked for; for messages and plans.
   std::string label;
   void set_label(const std::string& path);

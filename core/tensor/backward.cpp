@@ -40,7 +40,7 @@ void Tensor::set_grad(const Tensor& gradient) const {
   if (gradient.defined() && gradient.shape() != mine) {
     fail(fmt::format("the tensor is {}, the gradient is {}", describe(), gradient.describe()));
   }
-  state_->gradient = gradient.state();
+  state_->set_gradient(gradient.state());
 }
 
 namespace {
@@ -174,8 +174,9 @@ Tensor Tensor::backward(const Tensor& gradient, Caller caller) const {
     set_about(gradients[i], fmt::format("gradient of {}", params[i]->label.empty()
                                                               ? text_of(Value(Tensor(params[i])))
                                                               : params[i]->label));
-    StatePtr& slot = params[i]->gradient;
-    slot = Tensor(slot ? (Value(Tensor(slot)) + Value(gradients[i])).node() : gradients[i]).state();
+    const StatePtr& sum = params[i]->gradient;
+    params[i]->set_gradient(
+        Tensor(sum ? (Value(Tensor(sum)) + Value(gradients[i])).node() : gradients[i]).state());
   }
   if (!any) fail(fmt::format("{} depends on no parameter: {}", describe(), why_no_gradient(root)));
   return *this;

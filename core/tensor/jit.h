@@ -36,12 +36,19 @@ inline constexpr bool is_argument =
     std::is_base_of_v<Tensor, T> || std::is_same_v<T, Variable> || Number<T>;
 template <class T>
 struct Argument {
-  static StatePtr state(const T& x) { return Tensor(x).state(); }
+  static KeptArgument keep(const T&) { return {}; }
+  static StatePtr state(const T& x, size_t place, KeptArgument& kept) {
+    kept.check_tensor(place);
+    return Tensor(x).state();
+  }
   static Tensor inside(const T&, const StatePtr& state) { return Tensor(state); }
 };
 template <>
 struct Argument<Variable> {
-  static StatePtr state(const Variable& x) { return x.input(); }
+  static KeptArgument keep(const Variable& x) { return {x, nullptr}; }
+  static StatePtr state(const Variable& x, size_t place, KeptArgument& kept) {
+    return x.input(place, kept);
+  }
   static Variable inside(const Variable& x, const StatePtr& state) { return x.inside(state); }
 };
 
@@ -138,13 +145,20 @@ class Jit {
                   "the function of a Jit returns nothing, a Tensor, or a vector, a pair or a tuple "
                   "of Tensors");
     if constexpr (known) {
-      CapturedStep::States inputs{detail::Argument<T>::state(arguments)...};
+      const CapturedStep::States inputs = given(std::index_sequence_for<T...>(), arguments...);
       auto record = [&](const CapturedStep::States& states) {
         return trace<R>(states, std::index_sequence_for<T...>(), arguments...);
       };
       const auto& outputs = step_.call(inputs, std::ref(record));
       if constexpr (!std::is_void_v<R>) return detail::Results<R>::from(outputs);
     }
+  }
+
+  template <size_t... I, class... T>
+  CapturedStep::States given(std::index_sequence<I...>, const T&... arguments) {
+    if (!captured()) kept_ = {detail::Argument<T>::keep(arguments)...};
+    if (kept_.size() < sizeof...(T)) kept_.resize(sizeof...(T));  // which the step will refuse
+    return {detail::Argument<T>::state(arguments, I, kept_[I])...};
   }
 
   template <class R, size_t... I, class... T>
@@ -160,6 +174,7 @@ class Jit {
 
   F function_;
   CapturedStep step_;
+  std::vector<detail::KeptArgument> kept_;  // by argument, from the first call on
 };
 
 }  // namespace tinyshard

@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/sizes.h"
 #include "core/dtype/half.h"
+#include "core/exec/capture.h"
 #include "core/exec/state.h"
 #include "core/tensor/sizes_internal.h"
 #include "core/tensor/value_internal.h"
@@ -288,8 +289,11 @@ Tensor Tensor::assign(const Tensor& value, Caller caller) const {
   v = value::broadcast_to(v, target.shape());
   if (v.node() == target) return *this;
   // What is neither stored nor to be stored yet gets a storage; the value to come does not need its
-  // old contents.
-  UOp storage = has_storage(target)
+  // old contents. So do data that a trace gave to a new tensor: every replay begins with them.
+  const Capture* capture = current_capture();
+  const bool is_constant =
+      capture && target.op() == Op::Buffer && !capture->is_from_before(*state_);
+  UOp storage = has_storage(target) && !is_constant
                     ? target
                     : empty_buffer(target.shape(), target.dtype(), sharding_of(target));
   replace_value(*state_, UOp::make(Op::Assign, target.dtype(), {storage, v.node()}));

@@ -8,14 +8,21 @@
 
 namespace tinyshard {
 
+namespace {
+
+std::string with_bounds(const Variable& v) {
+  return fmt::format("\"{}\", which goes from {} to {}", v.name(), v.min(), v.max());
+}
+
+}  // namespace
+
 struct Variable::Shared {
   std::string name;
   int64_t min, max;
-  StatePtr input;  // made by the first step that is called with the variable
 };
 
 Variable::Variable(std::string name, int64_t min, int64_t max, Caller caller)
-    : shared_(std::make_shared<Shared>(Shared{std::move(name), min, max, {}})) {
+    : shared_(std::make_shared<Shared>(Shared{std::move(name), min, max})) {
   Call call("Variable", caller);
   if (min > max) fail(fmt::format("\"{}\" has no values from {} to {}", shared_->name, min, max));
 }
@@ -55,15 +62,31 @@ Variable Variable::inside(const StatePtr& state) const {
   return {shared_, Tensor(state)};
 }
 
-const StatePtr& Variable::input() const {
+const StatePtr& Variable::input(size_t place, detail::KeptArgument& kept) const {
   Call call("captured step");
   const int64_t now = value();
+  const auto& first = kept.captured;
+  if (first && (now < first->min() || now > first->max())) {
+    fail(
+        fmt::format("input {} is {}, a value of {}, but the step was captured with {}: call it "
+                    "with values within these bounds, or call reset() to capture it again",
+                    place, now, with_bounds(*this), with_bounds(*first)));
+  }
   auto bytes = std::as_bytes(std::span(&now, 1));
-  if (shared_->input && !is_lost(*shared_->input))
-    write(*shared_->input, bytes);
+  if (kept.memory && !is_lost(*kept.memory))
+    write(*kept.memory, bytes);
   else
-    shared_->input = make_state(host_buffer({}, DType::I64, bytes));
-  return shared_->input;
+    kept.memory = make_state(host_buffer({}, DType::I64, bytes));
+  return kept.memory;
+}
+
+void detail::KeptArgument::check_tensor(size_t place) const {
+  if (!captured) return;
+  Call call("captured step");
+  fail(
+      fmt::format("input {} is no Variable, but the step was captured with {}, on whose bounds it "
+                  "relies: bind one, or call reset() to capture it again",
+                  place, with_bounds(*captured)));
 }
 
 std::shared_ptr<TensorState> size_state(const Variable& size) { return size.tensor().state(); }

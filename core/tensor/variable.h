@@ -8,7 +8,9 @@
 // Where a tensor is wanted it is an i64 of shape []: an index (x[p], x.setitem({p}, row)) or an
 // operand (Tensor::arange(4096) <= p), and a size (x[Slice(0, p + 1)], Tensor::arange(p)): work is
 // done for the size at hand, memory is there for the largest. A new value is one small copy to the
-// device in front of the replay, however many kernels read it; nothing is captured again.
+// device in front of the replay, however many kernels read it; nothing is captured again. A step
+// may be called with another Variable than it was captured with: for values within the bounds of
+// that one, which it relies on.
 #pragma once
 #include <memory>
 #include <optional>
@@ -21,7 +23,8 @@ namespace tinyshard {
 namespace detail {
 template <class T>
 struct Argument;
-}
+struct KeptArgument;
+}  // namespace detail
 
 class Variable {
  public:
@@ -62,13 +65,26 @@ class Variable {
   Variable(std::shared_ptr<Shared> shared, Tensor tensor)
       : shared_(std::move(shared)), tensor_(std::move(tensor)) {}
 
-  // For a call of a step: memory that holds the value, the same at every call.
-  const StatePtr& input() const;
+  // For a call of a step: the memory of its argument, with the value. UserError for a value outside
+  // of the bounds that the step was captured with.
+  const StatePtr& input(size_t place, detail::KeptArgument& kept) const;
   Variable inside(const StatePtr& state) const;
 
   std::shared_ptr<Shared> shared_;
   std::optional<int64_t> value_;
   Tensor tensor_;  // what stands for the value, if there is one
 };
+
+namespace detail {
+
+// What a step keeps of one of its arguments.
+struct KeptArgument {
+  std::optional<Variable> captured;  // what the trace was given, whose bounds replays rely on
+  StatePtr memory;                   // of a Variable's value, the same at every call
+  // For another tensor there: UserError where the step was captured with a Variable.
+  void check_tensor(size_t place) const;
+};
+
+}  // namespace detail
 
 }  // namespace tinyshard
