@@ -71,6 +71,11 @@ int axis_to_leave(const LocalValue& v, const Mesh& mesh) {
 
 }  // namespace
 
+bool is_of_each_process(const Mesh& mesh) {
+  return std::ranges::all_of(mesh.devices(),
+                             [](const DeviceRef& d) { return d.rank == DeviceRef::kHere; });
+}
+
 bool is_out_of_reach(const Mesh& from, const Mesh& to) {
   auto has_device_on = [&](int rank) {
     return std::ranges::any_of(from.devices(), [&](const DeviceRef& d) {
