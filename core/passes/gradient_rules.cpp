@@ -19,6 +19,7 @@
 #include "core/uop/node_map.h"
 #include "core/uop/sizes.h"
 #include "core/uop/unfold.h"
+#include "multi/change_mesh.h"
 #include "multi/mesh.h"
 #include "multi/per_device.h"
 
@@ -393,11 +394,15 @@ std::optional<Sharding> across_meshes(const UOp& y, const UOp& g) {
 
 // A gradient lies as its value does: the adjoint of an all-gather is a reduce-scatter. A pending
 // sum is the sum of its terms, so each term has the whole gradient. Where the source's placement
-// takes the sharding rules to tell, they also place the gradient.
+// takes the sharding rules to tell, they also place the gradient. Of a value that each process has
+// for itself and a mesh that some lack, the gradient stays on the mesh: those can bring it elsewhere,
+// but get no copy.
 UOp redistribute_rule(const UOp& y, const UOp& g, size_t) {
   std::optional<Sharding> where = known_sharding(y.src(0));
   if (!where) where = across_meshes(y, g);
-  if (!where || is_const(g)) return cast(g, y.src(0).dtype());
+  const bool stays = where && is_of_each_process(where->mesh) && world().ranks > 1 &&
+                     !is_on_all_ranks(placement_of(*y).mesh);
+  if (!where || stays || is_const(g)) return cast(g, y.src(0).dtype());
   for (Placement& p : where->placements) {
     if (p.is_partial()) p = Replicate;
   }

@@ -88,6 +88,25 @@ TEST(MeshesOfRanks, MeetThoseOfEachProcess) {
   EXPECT_EQ((one * 2).shard(all).shard(own).to_vector<double>(), twice);
 }
 
+// The gradient of a value that each process has stays on a mesh that a process lacks, which can bring
+// it to a mesh of its own, as it can bring the value.
+TEST(MeshesOfRanks, HaveGradientsThatARankLacks) {
+  const std::vector<DeviceRef>& devices = world().devices;
+  const Mesh all = Mesh::world({{"w", -1}});
+  for (size_t n : {size_t{1}, devices.size() - 1, devices.size()}) {
+    const Mesh part({{"a", int64_t(n)}}, {devices.begin(), devices.begin() + int64_t(n)});
+    for (const Mesh& from : {Mesh::single({}), Mesh::of({"CPU:0", "CPU:1"})}) {
+      const Tensor x = (Tensor::arange(6).cast(DType::F64) + 1).shard(from).realize();
+      const std::vector<double> twice = (x * 2).to_vector<double>();
+      const Tensor z = x.shard(part, {{"a", Shard(0)}}), g = (z * z).sum().gradient({x})[0];
+      EXPECT_EQ(g.shard(all).to_vector<double>(), twice) << n << " of " << from.to_string();
+      EXPECT_EQ((g * 2).shard(all, {{"w", Shard(0)}}).sum().shard(all).item<double>(), 84);
+      if (!from.is_single()) continue;  // a mesh of several wins over one of a single device
+      EXPECT_EQ((x - g).shard(all).to_vector<double>(), (x * -1).to_vector<double>());
+    }
+  }
+}
+
 // What some ranks compute among themselves leaves the ranks as agreed about runs as they were.
 TEST(MeshesOfRanks, OfSomeAndThenOfAll) {
   const std::vector<DeviceRef>& all = world().devices;
