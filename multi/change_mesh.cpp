@@ -62,6 +62,12 @@ int dim_on_the_way(const LocalValue& v, DimSpan global, const Mesh& mesh,
   return -1;
 }
 
+bool has_device_on(const Mesh& mesh, int rank) {
+  return std::ranges::any_of(mesh.devices(), [&](const DeviceRef& d) {
+    return d.rank == DeviceRef::kHere || d.rank == rank;
+  });
+}
+
 // The axis that the other mesh lacks, where it is what the value's mesh has at one place along it, and
 // has the whole value as all places have; -1: it is not so.
 int axis_to_leave(const LocalValue& v, const Mesh& mesh) {
@@ -71,14 +77,21 @@ int axis_to_leave(const LocalValue& v, const Mesh& mesh) {
 
 }  // namespace
 
+bool is_of_each_process(const Mesh& mesh) {
+  return std::ranges::all_of(mesh.devices(),
+                             [](const DeviceRef& d) { return d.rank == DeviceRef::kHere; });
+}
+
+bool is_on_all_ranks(const Mesh& mesh) {
+  for (int rank = 0; rank < world().ranks; ++rank) {
+    if (!has_device_on(mesh, rank)) return false;
+  }
+  return true;
+}
+
 bool is_out_of_reach(const Mesh& from, const Mesh& to) {
-  auto has_device_on = [&](int rank) {
-    return std::ranges::any_of(from.devices(), [&](const DeviceRef& d) {
-      return d.rank == DeviceRef::kHere || d.rank == rank;
-    });
-  };
   return std::ranges::any_of(to.devices(), [&](const DeviceRef& d) {
-    return d.rank != DeviceRef::kHere && !has_device_on(d.rank);
+    return d.rank != DeviceRef::kHere && !has_device_on(from, d.rank);
   });
 }
 

@@ -38,7 +38,8 @@ class Mesh {
   // The first product-of-sizes devices of the world, row-major. Names must differ.
   explicit Mesh(std::vector<MeshAxis> axes);
   Mesh(std::vector<MeshAxis> axes, std::vector<DeviceRef> devices);
-  // Devices of this process by name, on one axis: Mesh::of({"CPU:0", "CPU:1"}).
+  // Devices of this process by name, on one axis: Mesh::of({"CPU:0", "CPU:1"}). Whichever process runs
+  // it: all ranks get an equal mesh, of kHere, on which each has its own copy of a value.
   static Mesh of(const std::vector<std::string>& devices, std::string axis = "data");
   // All devices of all ranks, in rank order; one axis may be -1.
   static Mesh world(std::vector<MeshAxis> axes);

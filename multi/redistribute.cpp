@@ -51,7 +51,11 @@ UOp part_as_term(const UOp& x, const Mesh& mesh, int axis, int dim, int64_t rows
 void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
                  const std::vector<Placement>& wanted) {
   Mesh from = *v.mesh;
-  if ((from.size() > 1 && mesh.size() > 1) || is_out_of_reach(from, mesh)) {
+  // Between the ranks' mesh and one that each process has for itself, each process has both a whole
+  // copy and all devices that need a part of it: nothing more travels, to one device or to several.
+  const bool from_device_to_device =
+      from.size() > 1 && mesh.size() > 1 && is_of_each_process(from) == is_of_each_process(mesh);
+  if (from_device_to_device || is_out_of_reach(from, mesh)) {
     v = on_other_mesh(std::move(v), global, mesh, wanted);
     return;
   }

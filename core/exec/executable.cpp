@@ -50,7 +50,13 @@ bool of_several_ranks(const Mesh& mesh) {
 // concerns its process alone.
 void check_copy(const Mesh& from, const Mesh& to) {
   for (const DeviceRef& target : to.devices()) {
-    if (target.rank == DeviceRef::kHere || to.size() == 1) {
+    if (target.rank == DeviceRef::kHere && to.size() > 1 && !is_on(from, world().rank)) {
+      fail(
+          fmt::format("this process holds no device of {}: its values are elsewhere, and {} is one "
+                      "of Mesh::of, of each process's own devices. Bring them to a mesh of all "
+                      "ranks first, such as one of Mesh::world",
+                      from.to_string(), to.to_string()));
+    } else if (target.rank == DeviceRef::kHere || to.size() == 1) {
       if (is_on(to, world().rank)) need_device_of(from);
     } else if (!is_on(from, target.rank)) {
       fail(fmt::format("rank {} holds no device of {}: its values are elsewhere, and {} needs them",

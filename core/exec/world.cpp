@@ -8,11 +8,7 @@ const World& world() { return Context::world_now(); }
 
 Mesh Mesh::of(const std::vector<std::string>& names, std::string axis) {
   std::vector<DeviceRef> devices;
-  for (const std::string& name : names) {
-    DeviceRef ref = parse_device(name);
-    if (tinyshard::world().ranks > 1) ref.rank = tinyshard::world().rank;
-    devices.push_back(ref);
-  }
+  for (const std::string& name : names) devices.push_back(parse_device(name));
   int64_t n = int64_t(devices.size());
   return Mesh({{std::move(axis), n}}, std::move(devices));
 }

@@ -131,7 +131,6 @@ Elastic::Snapshot Elastic::copy(const StateDict& tensors, const Progress& progre
   for (const auto& [name, tensor] : tensors) {
     Storage& storage = *Storage::of(*stored_node(tensor.state()->value));
     storage.check_usable();
-    need_device_of(storage.sharding.mesh);
     Value value{.dtype = tensor.dtype(), .shape = tensor.shape(), .boxes = {}};
     for (int rank = 0; rank < snapshot.ranks; ++rank)
       value.boxes.push_back(boxes_of(storage.sharding, value.shape, rank));
@@ -348,7 +347,6 @@ void Elastic::write(const Snapshot& from, const StateDict& tensors, const std::v
       fail(fmt::format("{} is {} {}, and was committed as {}", name,
                        tinyshard::name(tensor.dtype()), where.to_string(),
                        tinyshard::name(value.dtype)));
-    need_device_of(where.mesh);
     wanted.push_back({tensor, value.dtype});
     values.push_back(&value);
   }

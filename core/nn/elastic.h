@@ -74,7 +74,8 @@ class Elastic {
  public:
   // Keeps the values that these tensors have, which it computes where they are not. All ranks call
   // it with the same progress, further than the last. CommError where a rank does not come: the step
-  // may then be done again. RanksJoin behind a commit that all have. UserError for a tensor that is split over devices.
+  // may then be done again. RanksJoin behind a commit that all have. Tensors may be divided, and lie on devices of some
+  // ranks alone, as those of a stage of a pipeline. UserError for a sum that is pending.
   void commit(const StateDict& tensors, const Progress& progress,
               Caller caller = Caller::current());
 

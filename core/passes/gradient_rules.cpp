@@ -19,6 +19,7 @@
 #include "core/uop/node_map.h"
 #include "core/uop/sizes.h"
 #include "core/uop/unfold.h"
+#include "multi/change_mesh.h"
 #include "multi/mesh.h"
 #include "multi/per_device.h"
 
@@ -371,11 +372,21 @@ std::optional<Mesh> mesh_under(const UOp& x) {
   return mesh;
 }
 
-// From another mesh, a gradient goes back to that of its value.
-std::optional<Sharding> across_meshes(const UOp& y) {
+// From another mesh, a gradient goes back to that of its value. A value of a mesh that one device got
+// has a gradient that joins the mesh from there, unless the device's own value joined a third mesh:
+//
+//   x on (0, 1), y = x.sum().to("CPU:0"), (q * y) with q on (0, 1, 2)    y's gradient lies where q does
+std::optional<Sharding> across_meshes(const UOp& y, const UOp& g) {
   const Sharding there = placement_of(*y);
   const std::optional<Mesh> mesh = mesh_under(y.src(0));
-  if (!mesh || *mesh == there.mesh || (mesh->size() == 1) != (there.mesh.size() == 1)) return {};
+  if (!mesh || *mesh == there.mesh) return {};
+  const bool from_one = mesh->size() == 1, to_one = there.mesh.size() == 1;
+  if (from_one && !to_one) return {};
+  if (to_one && !from_one) {
+    const std::optional<Mesh> now = mesh_under(g);
+    if (!now || now->size() == 1 || *now == *mesh) return {};
+    return replicated(*mesh);
+  }
   Sharding back = replicated(*mesh);
   if (mesh->axes().size() == there.placements.size()) back.placements = there.placements;
   return back;
@@ -383,11 +394,15 @@ std::optional<Sharding> across_meshes(const UOp& y) {
 
 // A gradient lies as its value does: the adjoint of an all-gather is a reduce-scatter. A pending
 // sum is the sum of its terms, so each term has the whole gradient. Where the source's placement
-// takes the sharding rules to tell, they also place the gradient.
+// takes the sharding rules to tell, they also place the gradient. Of a value that each process has
+// for itself and a mesh that some lack, the gradient stays on the mesh: those can bring it elsewhere,
+// but get no copy.
 UOp redistribute_rule(const UOp& y, const UOp& g, size_t) {
   std::optional<Sharding> where = known_sharding(y.src(0));
-  if (!where) where = across_meshes(y);
-  if (!where || is_const(g)) return cast(g, y.src(0).dtype());
+  if (!where) where = across_meshes(y, g);
+  const bool stays = where && is_of_each_process(where->mesh) && world().ranks > 1 &&
+                     !is_on_all_ranks(placement_of(*y).mesh);
+  if (!where || stays || is_const(g)) return cast(g, y.src(0).dtype());
   for (Placement& p : where->placements) {
     if (p.is_partial()) p = Replicate;
   }

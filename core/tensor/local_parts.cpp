@@ -55,15 +55,19 @@ void check_equal_copies(const std::vector<Tensor>& parts, const std::vector<Loca
 
 Tensor Tensor::from_local(const Mesh& mesh, const std::vector<AxisPlacement>& placements,
                           const std::vector<Tensor>& parts, const std::optional<Ints>& shape,
-                          Caller caller) {
+                          std::optional<DType> dtype, Caller caller) {
   Call call("from_local", caller);
   need_no_capture();
   const Context::Use use;
-  need_device_of(mesh);
   const std::vector<int> positions = Context::get().local_positions(mesh);
   if (parts.size() != positions.size())
     fail(fmt::format("{} parts for {} devices of {} that this process holds", parts.size(),
                      positions.size(), mesh.to_string()));
+  if (parts.empty() && !shape)
+    fail(
+        fmt::format("this process holds no device of {}: it gives no parts, but the shape of the "
+                    "whole, as in from_local(mesh, placements, {{}}, shape, dtype)",
+                    mesh.to_string()));
   for (size_t i = 0; i < parts.size(); ++i) {
     if (!parts[i].defined()) fail(fmt::format("part {} is no tensor", i));
     const Mesh at = parts[i].sharding().mesh;
@@ -71,19 +75,26 @@ Tensor Tensor::from_local(const Mesh& mesh, const std::vector<AxisPlacement>& pl
       fail(fmt::format("part {}, {}, lies on {}; a part is on one device", i, parts[i].describe(),
                        at.to_string()));
     need_device_of(at);
+    if (dtype && parts[i].dtype() != *dtype)
+      fail(fmt::format("part {} is {}, where {} is asked for", i, parts[i].describe(),
+                       name(*dtype)));
     if (parts[i].dtype() != parts[0].dtype())
       fail(fmt::format("part 0 is {} and part {} is {}", parts[0].describe(), i,
                        parts[i].describe()));
   }
+  const DType type = dtype.value_or(parts.empty() ? default_float() : parts[0].dtype());
   const int64_t dims = shape ? static_cast<int64_t>(shape->values.size()) : parts[0].ndim();
-  const Sharding where{mesh, value::placements_of(mesh, placements, dims, parts[0].describe())};
+  const std::string about = parts.empty()
+                                ? std::string(name(type)) + value::shape_text(shape->values)
+                                : parts[0].describe();
+  const Sharding where{mesh, value::placements_of(mesh, placements, dims, about)};
   if (where.has_parts())
     fail(fmt::format("parts are given as slices of the whole, which {} has none of",
                      where.to_string()));
   const Dims whole = shape ? shape->values : whole_of(parts[0], where);
   if (std::ranges::any_of(whole, [](int64_t size) { return size < 0; }))
     fail(fmt::format("a shape has no negative sizes: {}", tinyshard::to_string(whole)));
-  check_size(whole, parts[0].dtype());
+  check_size(whole, type);
   std::vector<LocalBox> boxes;
   for (size_t i = 0; i < parts.size(); ++i) {
     boxes.push_back(local_box(where, whole, positions[i]));
@@ -102,7 +113,7 @@ Tensor Tensor::from_local(const Mesh& mesh, const std::vector<AxisPlacement>& pl
   check_equal_copies(here, boxes);
 
   value::note_placement(where);
-  const UOp buffer = empty_buffer(whole, parts[0].dtype(), where);
+  const UOp buffer = empty_buffer(whole, type, where);
   const Context::Turn turn;
   Storage& storage = *Storage::of(*buffer);
   for (size_t i = 0; i < here.size() && storage.local_bytes() > 0; ++i) {
@@ -126,7 +137,6 @@ std::vector<Tensor> Tensor::local(Caller caller) const {
   need_no_capture();
   const Context::Use use;
   Sharding where = sharding();
-  need_device_of(where.mesh);
   std::ranges::replace_if(where.placements, &Placement::is_partial, Replicate);
   const Tensor complete = where == sharding() ? *this : shard_like(where);
   complete.realize();

@@ -11,8 +11,8 @@ namespace tinyshard {
 
 // `shape` elements of a file from byte `offset` on, on DISK:0. Nothing is read before it is used:
 // map_file("w.bin", {n, k}, DType::F32).shard(mesh, {{"model", Shard(0)}}) brings each device its
-// rows, and no process the whole. Computing with it as it is runs on the CPU; assigning to it
-// leaves the file alone. UserError when the file is missing or too short.
+// rows, and no process the whole. Computing with it as it is runs on the CPU; with other tensors it
+// meets them on their devices. Assigning to it leaves the file alone. UserError when the file is missing or too short.
 Tensor map_file(const std::string& path, const Ints& shape, DType dtype, int64_t offset = 0,
                 Caller caller = Caller::current());
 

@@ -184,10 +184,12 @@ class Tensor {
   TensorSharding sharding() const;
   // The value whose parts these are: one for each device of the mesh that this process holds, in
   // the mesh's order, each on one device of this process. Sizes are those of parts times devices
-  // unless `shape` says them, which all ranks say alike where parts are uneven. Copies; realizes.
+  // unless `shape` says them, which all ranks say alike where parts are uneven. A process without a
+  // device of the mesh gives no parts, but the shape, and the type where it is not default_float().
+  // Copies; realizes.
   static Tensor from_local(const Mesh& mesh, const std::vector<AxisPlacement>& placements,
                            const std::vector<Tensor>& parts, const std::optional<Ints>& shape = {},
-                           Caller caller = Caller::current());
+                           std::optional<DType> dtype = {}, Caller caller = Caller::current());
   // Such parts of this tensor, without padding: copies, each where its part is. Sums that are
   // pending are completed. Realizes.
   std::vector<Tensor> local(Caller caller = Caller::current()) const;

@@ -35,9 +35,12 @@ std::vector<LocalValue> LocalValues::sources(const UOp& x) const {
 
 namespace {
 
-// A value on a device without axes joins one on a mesh of one device, and both join one on a mesh of
-// several.
-int standing(const Mesh& mesh) { return mesh.is_single() ? 0 : mesh.size() == 1 ? 1 : 2; }
+// A value in a file joins one on any device; a value on a device without axes joins one on a mesh of
+// one device, and both join one on a mesh of several.
+int standing(const Mesh& mesh) {
+  if (is_file(mesh)) return 0;
+  return mesh.is_single() ? 1 : mesh.size() == 1 ? 2 : 3;
+}
 
 bool are_one_device(const Mesh& a, const Mesh& b) {
   return a.size() == 1 && b.size() == 1 && same_device(a.devices()[0], b.devices()[0]);

@@ -22,8 +22,8 @@ class LocalValues {
   void set(const UOp& x, LocalValue value) { values_[x] = std::move(value); }
   // Of all sources of x, each where it lies.
   std::vector<LocalValue> sources(const UOp& x) const;
-  // The mesh on which operands meet: one of several devices wins over one of a single device, and a
-  // mesh with axes over a device without, as after to(). Random numbers that nobody placed join what
+  // The mesh on which operands meet: one of several devices wins over one of a single device, a mesh
+  // with axes over a device without, as after to(), and any device over a file. Random numbers that nobody placed join what
   // they meet, from another device, too. Nothing where all are constants. UserError for meshes that
   // have nothing to do with each other.
   std::optional<Mesh> meeting_place(std::span<const UOp> operands) const;
@@ -65,6 +65,11 @@ class LocalValues {
   };
   NodeMap<Table> tables_;  // by the index of the Gather
 };
+
+// Whether values there lie in a file (core/tensor/map_file.h).
+inline bool is_file(const Mesh& mesh) {
+  return mesh.is_single() && mesh.devices()[0].kind == "DISK";
+}
 
 // What x repeats, or x itself.
 inline const UOp& repeated(const UOp& x) { return x.op() == Op::Expand ? x.src(0) : x; }

@@ -12,8 +12,7 @@ namespace {
 // each device reads its part of the file and no device the whole.
 const UOp& past_first_device(const UOp& x) {
   if (x.op() != Op::Redistribute || x.src(0).op() != Op::Buffer) return x;
-  const Mesh& from = static_cast<const Placed*>(x.src(0)->payload.get())->sharding.mesh;
-  const bool file = from.is_single() && from.devices()[0].kind == "DISK";
+  const bool file = is_file(static_cast<const Placed*>(x.src(0)->payload.get())->sharding.mesh);
   return file && x.dtype() == x.src(0).dtype() ? x.src(0) : x;
 }
 

@@ -147,6 +147,37 @@ TEST_F(Meshes, CapturedStepsMoveValues) {
   }
 }
 
+// What one device got of a mesh may join another mesh: the gradient lies there, and goes back.
+TEST_F(Meshes, GradientsGoBackThroughOneDevice) {
+  const std::vector<Place> all = places();
+  const Tensor x = (Tensor::arange(12).reshape({6, 2}).cast(DType::F64) + 1).realize();
+  const Mesh one({{"o", 1}}, {world().devices[5]});
+  using Move = std::function<Tensor(const Tensor&)>;
+  const std::vector<std::pair<std::string, Move>> ways = {
+      {"to()", [](const Tensor& t) { return t.to("CPU:0"); }},
+      {"a mesh of one", [&](const Tensor& t) { return t.shard(one); }}};
+  for (const Place& from : all) {
+    for (const Place& to : all) {
+      if (from.name == "one" || to.name == "one") continue;
+      const Tensor p = x.shard(from.mesh(), from.place).realize(),
+                   q = x.shard(to.mesh(), to.place).realize();
+      for (const auto& [name, way] : ways) {
+        const std::string about = from.name + " by " + name + " to " + to.name;
+        // It joins the other mesh as an operand, or is brought there.
+        const std::vector<double> joined =
+            (q * way((p * p).sum())).sum().gradient({p})[0].to_vector<double>();
+        const Tensor brought = (way(p * p) * 1.5).shard(to.mesh(), to.place);
+        const std::vector<double> moved = (brought * q).sum().gradient({p})[0].to_vector<double>();
+        for (size_t i = 0; i < 12; ++i) {
+          const double v = double(i) + 1;
+          ASSERT_NEAR(joined[i], 2 * v * 78, 1e-9) << about;
+          ASSERT_NEAR(moved[i], 3 * v * v, 1e-9) << about;
+        }
+      }
+    }
+  }
+}
+
 // A mesh at one place along an axis is the rest of it.
 TEST_F(Meshes, HaveParts) {
   const Mesh mesh({{"a", 2}, {"b", 2}, {"c", 2}});

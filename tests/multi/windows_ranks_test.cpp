@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/message_of.h"
+
 namespace tinyshard {
 namespace {
 
@@ -48,6 +50,61 @@ TEST(MeshesOfRanks, HaveTheValuesOfOneProcess) {
   // From the device of one rank to that of another, which the others take no part in, and to all.
   const Tensor one = rows.shard(first), other = one.shard(last);
   EXPECT_EQ(other.shard(line, {{"d", Shard(1)}}).shard(line).to_vector<float>(), want);
+}
+
+// A mesh of each process's devices: every rank has a copy of its own there, and takes it from there.
+TEST(MeshesOfRanks, MeetThoseOfEachProcess) {
+  const Mesh all = Mesh::world({{"w", -1}}), own = Mesh::of({"CPU:0", "CPU:1"});
+  const Mesh first({{"f", 1}}, {world().devices.front()});
+  EXPECT_EQ(own.devices()[1].rank, DeviceRef::kHere);
+  const Tensor x = Tensor::arange(6).cast(DType::F64) + 1;
+  const std::vector<double> twice = (x * 2).to_vector<double>();
+  for (const std::vector<AxisPlacement>& on_all :
+       {std::vector<AxisPlacement>{}, std::vector<AxisPlacement>{{"w", Shard(0)}}}) {
+    for (const std::vector<AxisPlacement>& on_own :
+         {std::vector<AxisPlacement>{}, std::vector<AxisPlacement>{{"data", Shard(0)}}}) {
+      const Tensor p = x.shard(all, on_all).realize(), q = x.shard(own, on_own).realize();
+      EXPECT_EQ((p * 2).shard(own, on_own).to_vector<double>(), twice);
+      EXPECT_EQ((q * 2).shard(all, on_all).shard(all).to_vector<double>(), twice);
+      EXPECT_EQ((p * 2).sum().shard(own).item<double>(), 42);
+      EXPECT_EQ((q * 2).sum().shard(all).item<double>(), 42);
+      const Tensor there = p.shard(own, on_own), back = q.shard(all, on_all);
+      EXPECT_EQ((there * there).sum().gradient({p})[0].shard(all).to_vector<double>(), twice);
+      EXPECT_EQ((back * back).sum().gradient({q})[0].to_vector<double>(), twice);
+      Jit step = [&](const Tensor& t) { return (t * 2).shard(own, on_own); };
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(step(p).to_vector<double>(), twice);
+    }
+  }
+  // A rank that has no copy of the value needs one first.
+  const Tensor one = x.shard(first).realize();
+  const auto text = [&] {
+    return test::message_of<UserError>([&] { (one * 2).shard(own).realize(); });
+  };
+  if (world().rank == 0) {
+    EXPECT_EQ((one * 2).shard(own).to_vector<double>(), twice);
+  } else {
+    EXPECT_NE(text().find("mesh(data=2) is one of Mesh::of"), std::string::npos) << text();
+  }
+  EXPECT_EQ((one * 2).shard(all).shard(own).to_vector<double>(), twice);
+}
+
+// The gradient of a value that each process has stays on a mesh that a process lacks, which can bring
+// it to a mesh of its own, as it can bring the value.
+TEST(MeshesOfRanks, HaveGradientsThatARankLacks) {
+  const std::vector<DeviceRef>& devices = world().devices;
+  const Mesh all = Mesh::world({{"w", -1}});
+  for (size_t n : {size_t{1}, devices.size() - 1, devices.size()}) {
+    const Mesh part({{"a", int64_t(n)}}, {devices.begin(), devices.begin() + int64_t(n)});
+    for (const Mesh& from : {Mesh::single({}), Mesh::of({"CPU:0", "CPU:1"})}) {
+      const Tensor x = (Tensor::arange(6).cast(DType::F64) + 1).shard(from).realize();
+      const std::vector<double> twice = (x * 2).to_vector<double>();
+      const Tensor z = x.shard(part, {{"a", Shard(0)}}), g = (z * z).sum().gradient({x})[0];
+      EXPECT_EQ(g.shard(all).to_vector<double>(), twice) << n << " of " << from.to_string();
+      EXPECT_EQ((g * 2).shard(all, {{"w", Shard(0)}}).sum().shard(all).item<double>(), 84);
+      if (!from.is_single()) continue;  // a mesh of several wins over one of a single device
+      EXPECT_EQ((x - g).shard(all).to_vector<double>(), (x * -1).to_vector<double>());
+    }
+  }
 }
 
 // What some ranks compute among themselves leaves the ranks as agreed about runs as they were.

@@ -91,7 +91,7 @@ TEST(Elsewhere, ACapturedStepMayTakeAValueToItsOwnProcess) {
 // Each rank takes its values to a device of its own mesh: the ranks build the same, though each names
 // itself.
 TEST(Elsewhere, ACapturedStepMayUseADeviceOfItsOwnMesh) {
-  const Mesh own = Mesh::of({"CPU:0"}).at("data", 0);
+  const Mesh all = Mesh::world({{"data", -1}}), own = all.at("data", world().rank);
   Jit sharded = [&](Tensor t) { return t.shard(own) + 1; };
   Jit multiplied = [&](Tensor t) { return (t * 2).shard(own).sum() * 3; };
   for (int i = 0; i < 3; ++i) {

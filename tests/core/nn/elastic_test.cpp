@@ -1,6 +1,7 @@
 // nn::Elastic in one process; scripts/elastic.py has it among ranks that die.
 #include "core/nn/elastic.h"
 
+#include <cstdlib>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -17,7 +18,10 @@ Tensor state_of(const Mesh& mesh, const Floats& values) {
   return Tensor(values, {int64_t(values.size())}).shard(mesh).contiguous().realize();
 }
 
+bool several_ranks() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
+
 TEST(Elastic, WhatWasCommittedOutlivesTheRuntime) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
   nn::Elastic elastic;
   {
     const Mesh mesh = Mesh::of({"CPU:0", "CPU:1", "CPU:2"});
@@ -36,6 +40,7 @@ TEST(Elastic, WhatWasCommittedOutlivesTheRuntime) {
 }
 
 TEST(Elastic, DividedStateIsDividedAnew) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
   const Floats values = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
   const auto divided = [&](const Mesh& mesh, int dim, float scale) {
     Tensor x = Tensor(values, {7, 2}) * scale;
@@ -61,7 +66,43 @@ TEST(Elastic, DividedStateIsDividedAnew) {
   EXPECT_EQ(whole.to_vector<float>(), (Floats{1, 2, 3}));
 }
 
+// Stages of a pipeline over ranks: tensors that lie on devices of one rank alone, and may lie on those
+// of the other when they are given back.
+TEST(Elastic, StateOfStagesGoesOn) {
+  if (!several_ranks()) GTEST_SKIP() << "several ranks";
+  const Mesh all = Mesh::world({{"pipe", 2}});
+  nn::Linear a(4, 4), b(4, 3);
+  nn::Pipeline pipe(all, "pipe", {a, b}, {.micro_batches = 2});
+  const auto values_of = [&](const nn::StateDict& tensors) {
+    std::map<std::string, Floats> values;
+    for (const auto& [name, tensor] : tensors)
+      values[name] = tensor.shard(all).cast(DType::F32).to_vector<float>();
+    return values;
+  };
+  const nn::StateDict state = nn::state_dict(std::tie(a, b));
+  const auto want = values_of(state);
+  nn::Elastic elastic;
+  elastic.commit(state, {1, 30});
+  for (auto [name, tensor] : state) tensor.assign(tensor * 2 + 1).realize();
+  EXPECT_NE(values_of(state), want);
+  EXPECT_EQ(elastic.restore(state), (nn::Progress{1, 30}));
+  EXPECT_EQ(values_of(state), want);
+  const std::vector<std::pair<Mesh, std::vector<AxisPlacement>>> places = {
+      {all.at("pipe", 0), {}}, {all.at("pipe", 1), {}}, {all, {{"pipe", Shard(0)}}}};
+  for (const auto& [mesh, placements] : places) {
+    nn::StateDict other;
+    for (const auto& [name, tensor] : state)
+      other[name] = Tensor::zeros(tensor.shape(), tensor.dtype())
+                        .shard(mesh, placements)
+                        .contiguous()
+                        .realize();
+    elastic.restore(other);
+    EXPECT_EQ(values_of(other), want);
+  }
+}
+
 TEST(Elastic, Mistakes) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
   nn::Elastic elastic;
   const Mesh mesh = Mesh::of({"CPU:0", "CPU:1"});
   const Tensor w = state_of(mesh, {1, 2, 3, 4});

@@ -109,6 +109,10 @@ TEST_F(LocalParts, MistakesNameBothShapes) {
   expect({part, part, part, part}, {"f32[2, 3]", "[2]", "[8]"}, Ints{8});
   expect({part, part, part, part}, {"negative", "-8"}, Ints{-8, 3});
   expect({part, part.cast(DType::I32), part, part}, {"f32[2, 3]", "part 1 is i32[2, 3]"});
+  EXPECT_NE(message([&] {
+              (void)Tensor::from_local(mesh, {}, {part, part, part, part}, {}, DType::F64);
+            }).find("part 0 is f32[2, 3], where f64 is asked for"),
+            std::string::npos);
   expect({part, Tensor(), part, part}, {"part 1 is no tensor"});
   expect({part, part, part, part}, {"\"model\"", "\"data\""}, {}, {{"model", Shard(0)}});
   expect({part, part, part, part}, {"not made partial by hand"}, {}, {{"data", Partial()}});
@@ -134,6 +138,33 @@ TEST_F(LocalParts, BelongToRanks) {
                          {Tensor(counted(6 * rank, 3 * rows), {rows, 3})}, Ints{2 * ranks - 1, 3});
   EXPECT_EQ(y.to_vector<float>(), counted(0, 6 * ranks - 3));
   EXPECT_EQ(y.local().at(0).shape(), (Dims{rows, 3}));
+}
+
+// Ranks without a device of the mesh give no parts, and get none.
+TEST_F(LocalParts, BelongToSomeRanks) {
+  if (!several_ranks()) GTEST_SKIP() << "several ranks";
+  const Mesh all = Mesh::world({{"data", -1}}), last({{"a", 1}}, {world().devices.back()});
+  const bool holds = world().rank + 1 == world().ranks;
+  for (const DType dtype : {default_float(), DType::I32}) {
+    std::vector<Tensor> parts;
+    if (holds) parts = {Tensor(counted(0, 6), {2, 3}).cast(dtype)};
+    const Tensor x = Tensor::from_local(last, {}, parts, Ints{2, 3}, dtype);
+    EXPECT_EQ(x.dtype(), dtype);
+    EXPECT_EQ(x.shard(all, {{"data", Shard(0)}}).shard(all).cast(DType::F32).to_vector<float>(),
+              counted(0, 6));
+    const std::vector<Tensor> again = (x + 1).local();
+    ASSERT_EQ(again.size(), parts.size());
+    if (holds) {
+      EXPECT_EQ(again[0].cast(DType::F32).to_vector<float>(), counted(1, 6));
+    }
+  }
+  const Tensor floats = Tensor::from_local(
+      last, {}, holds ? std::vector{Tensor::ones({4})} : std::vector<Tensor>(), Ints{4});
+  EXPECT_EQ(floats.shard(all).to_vector<float>(), std::vector<float>(4, 1));
+  if (!holds) {
+    const std::string text = message([&] { (void)Tensor::from_local(last, {}, {}); });
+    EXPECT_NE(text.find("the shape of the whole"), std::string::npos) << text;
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "core/tensor/jit.h"
 
 namespace tinyshard {
 namespace {
@@ -62,6 +63,30 @@ TEST_F(MapFile, IsDividedOverDevices) {
   Tensor whole = map_file(path_, {32, 32}, DType::F32);
   Tensor parts = whole.shard({"CPU:0", "CPU:1", "CPU:2"}, 0);
   EXPECT_EQ((parts + 1).to_vector<float>(), (whole + 1).to_vector<float>());
+}
+
+TEST_F(MapFile, MeetsOtherTensorsWhereTheyAre) {
+  const Tensor w = map_file(path_, {32, 32}, DType::F32), x = w.to("CPU").realize();
+  const Tensor row = Tensor::arange(32).cast(DType::F32).realize(), places{31, 0, 2};
+  const auto same = [](const Tensor& a, const Tensor& b) {
+    EXPECT_EQ(a.to_vector<float>(), b.to_vector<float>());
+    EXPECT_EQ(a.sharding().mesh.to_string(), b.sharding().mesh.to_string());
+  };
+  same(w + row, x + row);
+  same(row * w, row * x);
+  same((w * 2 + 1) * row, (x * 2 + 1) * row);
+  same(w[places], x[places]);
+  same(w.embedding(places), x.embedding(places));
+  same(w.matmul(row), x.matmul(row));
+  same(w.cat({x}, 1), x.cat({x}, 1));
+  same((row > 3).where(w, row), (row > 3).where(x, row));
+  same(w + row.to("CPU:1"), x.to("CPU:1") + row.to("CPU:1"));
+  EXPECT_EQ((w * row).sum().gradient({row})[0].to_vector<float>(), x.sum(0).to_vector<float>());
+  Tensor y = x.contiguous();
+  y.assign(w + x).realize();
+  same(y, x * 2);
+  Jit step = [&](const Tensor& t) { return (w * t).sum(1); };
+  for (int i = 1; i < 4; ++i) same(step((row * i).realize()), (x * row * i).sum(1));
 }
 
 TEST_F(MapFile, KeepsTheFileWhenItIsWritten) {
