@@ -21,8 +21,7 @@ namespace tinyshard {
 namespace {
 
 std::shared_ptr<Storage> shared_storage(const UOp& buffer) {
-  auto placed = std::static_pointer_cast<const Placed>(buffer->payload);
-  return std::static_pointer_cast<Storage>(std::const_pointer_cast<Placed>(placed));
+  return {buffer->payload, Storage::of(*buffer)};
 }
 
 std::string signature_of(const TensorState& state) {
@@ -105,12 +104,15 @@ const CapturedStep::States& CapturedStep::Impl::call(const States& inputs, const
 
 const CapturedStep::States& CapturedStep::Impl::run(const States& inputs, bool first) {
   const bool changed = settle_states(inputs);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!first || !given_[i]) given_[i] = shared_storage(stored_node(inputs[i]->value));
+  auto storage_of = [&](size_t i) { return shared_storage(stored_node(inputs[i]->value)); };
+  if (changed) {  // results are taken back, and inputs may be among them
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!first || !given_[i]) given_[i] = storage_of(i);
+    }
+    take_back_results();
   }
-  if (changed) take_back_results();  // inputs may be among them
   for (size_t i = 0; i < inputs.size(); ++i) {
-    std::shared_ptr<Storage> actual = std::move(given_[i]);
+    std::shared_ptr<Storage> actual = changed ? std::move(given_[i]) : storage_of(i);
     if (use_.writes(actual.get())) actual = copied(i, *actual);
     if (bound_[i] == actual) continue;
     executable_->rebind(*placeholders_[i], *actual);

@@ -627,12 +627,6 @@ UOp with_own_storage(const UOp& value) {
   return UOp::make(Op::Assign, value.dtype(), {target, value});
 }
 
-const UOp& storage_node(const UOp& x) {
-  const UOp* node = &x;
-  while (node->op() == Op::Assign) node = &node->src(0);
-  return *node;
-}
-
 Sharding sharding_of(const UOp& value) {
   Context::get();
   if (UOp buffer = stored_node(value)) return Storage::of(*buffer)->sharding;

@@ -67,8 +67,6 @@ UOp empty_buffer(DimSpan shape, DType dtype, const Sharding& where);
 UOp host_buffer(DimSpan shape, DType dtype, std::span<const std::byte> data);
 // Whether a value lies in a storage, or waits to be written to one.
 bool has_storage(const UOp& value);
-// The Buffer below a chain of Assigns.
-const UOp& storage_node(const UOp& value);
 // The Buffer that holds a value, its own or another state's; null where it is not computed.
 UOp stored_node(const UOp& value);
 // The value of one more state that lies in a Buffer; it was computed, but not from that state.

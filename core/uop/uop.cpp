@@ -30,6 +30,17 @@ std::string to_string(DimSpan dims) {
   return text + "]";
 }
 
+namespace {
+
+// Behind all else, an Assign has the place of what is below its chain of Assigns: a source of the
+// first of them, which the chain keeps.
+const UOp** below_assigns(const Node* assign) {
+  const int64_t* end = assign->shape().data() + assign->rank;
+  return reinterpret_cast<const UOp**>(const_cast<int64_t*>(end));
+}
+
+}  // namespace
+
 class Interner {
  public:
   UOp intern(Op op, DType dtype, std::span<const UOp> src, DimSpan arg,
@@ -128,6 +139,7 @@ class Interner {
     Bounds bounds = infer_bounds(op, dtype, src, arg);
     size_t bytes =
         sizeof(Node) + src.size() * sizeof(UOp) + (arg.size() + shape.size()) * sizeof(int64_t);
+    if (op == Op::Assign) bytes += sizeof(const UOp*);
     Node* node = new (::operator new(bytes)) Node{op,
                                                   dtype,
                                                   uint16_t(src.size()),
@@ -145,6 +157,10 @@ class Interner {
     auto* ints = reinterpret_cast<int64_t*>(sources + src.size());
     std::copy(arg.begin(), arg.end(), ints);
     std::copy(shape.begin(), shape.end(), ints + arg.size());
+    if (op == Op::Assign) {
+      const bool chain = sources[0].op() == Op::Assign;
+      *below_assigns(node) = chain ? *below_assigns(sources[0].get()) : sources;
+    }
     return node;
   }
 
@@ -198,6 +214,10 @@ uint64_t newest_node_id() { return Interner::get().newest(); }
 UOp UOp::make(Op op, DType dtype, std::span<const UOp> src, DimSpan arg,
               std::shared_ptr<const void> payload) {
   return Interner::get().intern(op, dtype, src, arg, std::move(payload));
+}
+
+const UOp& storage_node(const UOp& x) {
+  return x.op() == Op::Assign ? **below_assigns(x.get()) : x;
 }
 
 void set_about(const UOp& x, std::string_view about) {

@@ -123,6 +123,9 @@ inline DimSpan Node::arg() const {
 }
 inline DimSpan Node::shape() const { return {arg().data() + arguments, rank}; }
 
+// What is below a chain of Assigns, found at once however long it is; x itself where it is none.
+const UOp& storage_node(const UOp& x);
+
 // Says what a node is for, beside the line that it comes from.
 void set_about(const UOp& x, std::string_view about);
 inline OriginId origin_id(const UOp& x) { return x->origin.load(std::memory_order_relaxed); }

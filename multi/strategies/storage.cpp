@@ -41,9 +41,7 @@ LocalValue assign(const UOp& x, LocalValues& values) {
   LocalValue target = values.lying(x.src(0));
   check_internal(target.mesh.has_value(), "an assigned storage has a place");
   LocalValue value = as_placed(values.lying(x.src(1)));
-  UOp storage = x.src(0);
-  while (storage.op() == Op::Assign) storage = storage.src(0);
-  const std::string& label = static_cast<const Placed*>(storage->payload.get())->label;
+  const std::string& label = static_cast<const Placed*>(storage_node(x)->payload.get())->label;
   if (!label.empty() && origin_of(value.origin).about.empty())
     value.origin = with_about(value.origin, fmt::format("new value of {}", label));
   value = redistribute(std::move(value), x.shape(), *target.mesh, target.place);

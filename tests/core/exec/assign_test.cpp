@@ -1,6 +1,7 @@
 // A tensor is a value: what is assigned to one changes no other, whichever of them share a storage,
 // a node or memory, in whatever order they are computed, and whether a captured step runs between.
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <random>
@@ -223,6 +224,15 @@ class Program {
 
 Tensor filled(double value) { return Tensor::full({4}, value, DType::F32).contiguous().realize(); }
 double first(const Tensor& x) { return x.to_vector<double>()[0]; }
+
+// Each finds the storage below those before it at once; to walk there took half a minute.
+TEST(Assign, ManyInARowTakeTimeByTheirNumber) {
+  const auto begin = std::chrono::steady_clock::now();
+  Tensor x = filled(0);
+  for (int i = 0; i < 40000; ++i) x += 1;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_EQ(storage_node(x.uop()).op(), Op::Buffer);
+}
 
 // Nobody but the sum needs the old value, which is read beside the new one.
 TEST(Assign, AnOldValueIsReadBesideTheNewOne) {
