@@ -120,6 +120,8 @@ std::pair<Tensor, Tensor> Tensor::topk(int64_t k, int64_t dim, bool largest, boo
 namespace {
 
 constexpr int64_t kChunk = 256;
+// Within a chunk that is scanned twice: 64 pairs for each element, and not 512.
+constexpr int64_t kShortChunk = 16;
 
 // out[i] = reduction of x[0..i] over the last dim, from all pairs of one chunk.
 Value scan_by_pairs(ReduceOp op, const Value& x, const Scalar& identity) {
@@ -181,12 +183,12 @@ Value in_parts(const Value& x, int64_t parts, int64_t each, const Running& runni
 }
 
 // Long rows in chunks: a scan inside each, and a scan of the totals before it.
-Value scan_on_device(const Running& running, const Value& x) {
+Value scan_on_device(const Running& running, const Value& x, int64_t chunk = kChunk) {
   int64_t n = x.shape().back();
-  if (n <= kChunk) return running.inside(x);
-  Value inside = running.inside(in_parts(x, (n + kChunk - 1) / kChunk, kChunk, running));
+  if (n <= chunk) return running.inside(x);
+  Value inside = running.inside(in_parts(x, (n + chunk - 1) / chunk, chunk, running));
   return joined(running, inside, n, [&](const Value& totals) {
-    return scan_on_device(running, value::contiguous(totals));
+    return scan_on_device(running, value::contiguous(totals), chunk);
   });
 }
 
@@ -212,11 +214,14 @@ Value scan(const Running& running, const Value& x) {
   });
 }
 
+Running running_of(ReduceOp op, const Scalar& identity) {
+  return {.inside = [=](const Value& v) { return scan_by_pairs(op, v, identity); },
+          .combine = [op](const Value& a, const Value& b) { return combine(op, a, b); },
+          .identity = identity};
+}
+
 Value scan(ReduceOp op, const Value& x, const Scalar& identity) {
-  return scan({.inside = [&](const Value& v) { return scan_by_pairs(op, v, identity); },
-               .combine = [op](const Value& a, const Value& b) { return combine(op, a, b); },
-               .identity = identity},
-              x);
+  return scan(running_of(op, identity), x);
 }
 
 // f over the last dim of x.
@@ -228,22 +233,51 @@ Tensor along(const Tensor& tensor, int64_t axis, F f) {
   return value::move_axis(f(value::move_axis(x, a, x.rank() - 1)), x.rank() - 1, a);
 }
 
-// Where each running maximum was reached: the last place so far at which it changed. NaN, once
-// reached, stays.
-std::pair<Tensor, Tensor> running_best(ReduceOp op, const Tensor& x, int64_t axis) {
-  int64_t a = value::resolve_axis(axis, x.ndim());
-  Tensor best =
-      along(x, axis, [op](const Value& v) { return scan(op, v, value::identity(op, v.dtype())); });
-  if (x.ndim() == 0 || x.numel() == 0) return {best, value::constant(DType::I32, 0, x.shape())};
-  int64_t n = x.shape(a);
-  Pairs padding(x.ndim(), {0, 0});
-  padding[a] = {1, 0};
-  Value before = value::pad(value::shrink_axis(best, a, 0, std::max<int64_t>(0, n - 1)), padding);
-  Value here = value::iota_along(a, x.ndim(), n, DType::I32);
-  Value changed = Value(best) != before;
+// Where each running maximum along the last dim was reached: the last place so far at which it
+// changed. NaN, once reached, stays.
+template <class Scan>
+Value places_of(const Value& best, Scan scanned) {
+  const int64_t last = best.rank() - 1, n = best.shape().back();
+  Pairs padding(best.rank(), {0, 0});
+  padding.back() = {1, 0};
+  Value before =
+      value::pad(value::shrink_axis(best, last, 0, std::max<int64_t>(0, n - 1)), padding);
+  Value changed = best != before;
   if (is_float(best.dtype())) changed = changed & !(value::isnan(best) & value::isnan(before));
-  Tensor reached = value::where(changed, here, 0);
-  Tensor places = along(reached, a, [](const Value& v) { return scan(ReduceOp::Max, v, 0); });
+  return scanned(value::where(changed, value::iota_along(last, best.rank(), n, DType::I32), 0));
+}
+
+// The running maximum or minimum. Its gradient goes to the element at its place, the first of equal
+// ones, however the row is cut into parts and chunks: each has that element of its own, and of two
+// parts the first one counts unless the second has a better one.
+//
+//   3 1 3 3 | 3 5 4 5      places in the chunks 0 0 0 0 | 0 1 1 1, in the row 0 0 0 0 0 5 5 5
+Value running_best(ReduceOp op, const Value& x) {
+  const Scalar identity = value::identity(op, x.dtype());
+  if (!is_float(x.dtype())) return scan(op, x, identity);
+  auto inside = [&](const Value& v) {
+    Value best = scan_on_device(running_of(op, identity), value::detach(v), kShortChunk);
+    Value places = places_of(best, [](const Value& at) {
+      return scan_on_device(running_of(ReduceOp::Max, 0), at, kShortChunk);
+    });
+    return value::gather(v, v.rank() - 1, places);
+  };
+  auto combine = [op](const Value& before, const Value& v) {
+    auto [b, own] = value::match(before, v);
+    Value better = op == ReduceOp::Max ? b < own : own < b;
+    // Before the first part there is nothing, which is no better than an infinity.
+    Value first = value::iota_along(v.rank() - 2, v.rank(), v.size(v.rank() - 2), DType::I32) == 0;
+    return value::where(better | (value::isnan(own) & !value::isnan(b)) | first, own, b);
+  };
+  return scan({.inside = inside, .combine = combine, .identity = identity}, x);
+}
+
+std::pair<Tensor, Tensor> running_best(ReduceOp op, const Tensor& x, int64_t axis) {
+  Tensor best = along(x, axis, [op](const Value& v) { return running_best(op, v); });
+  if (x.ndim() == 0 || x.numel() == 0) return {best, value::constant(DType::I32, 0, x.shape())};
+  Tensor places = along(best, axis, [](const Value& v) {
+    return places_of(value::detach(v), [](const Value& at) { return scan(ReduceOp::Max, at, 0); });
+  });
   return {best, places};
 }
 

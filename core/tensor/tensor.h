@@ -416,6 +416,7 @@ class Tensor {
                 Caller caller = Caller::current()) const;
   Tensor cumsum(int64_t axis = 0, Caller caller = Caller::current()) const;
   Tensor cumprod(int64_t axis, Caller caller = Caller::current()) const;
+  // Values and their places, i32: of equal ones the first, which the gradient goes to.
   std::pair<Tensor, Tensor> cummax(int64_t axis = 0, Caller caller = Caller::current()) const;
   std::pair<Tensor, Tensor> cummin(int64_t axis = 0, Caller caller = Caller::current()) const;
   Tensor logcumsumexp(int64_t axis = 0, Caller caller = Caller::current()) const;

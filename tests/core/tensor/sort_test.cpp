@@ -250,6 +250,42 @@ TEST(Logcumsumexp, OfRowsOfSeveralChunks) {
   for (int64_t i = 0; i < kSize; ++i) ASSERT_NEAR(gradient[i], slope[i], 1e-10 * slope[i]) << i;
 }
 
+// A running maximum that several elements reach is the first one's, wherever the row is cut: into
+// chunks, and into parts on devices.
+TEST(Cummax, GivesItsGradientToTheFirstOfEqualOnes) {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (int64_t n : {4, 7, 300, 1000}) {
+    for (double low : {0.0, -inf}) {
+      for (bool largest : {true, false}) {
+        const double sign = largest ? 1 : -1;
+        std::vector<double> x, slope(static_cast<size_t>(n)), weights;
+        for (int64_t i = 0; i < n; ++i) {
+          x.push_back(sign * (i < n / 3 ? low : double(i * 7 % n / (n / 4 + 1))));
+          weights.push_back(double(i % 5) + 1);
+        }
+        size_t place = 0;
+        for (size_t i = 0; i < x.size(); ++i) {
+          if (sign * x[i] > sign * x[place]) place = i;
+          slope[place] += weights[i];
+        }
+        for (int devices : {1, 2, 3, 4}) {
+          Tensor t = Tensor(x, {n}).cast(DType::F64);
+          if (devices > 1) {
+            std::vector<std::string> names;
+            for (int d = 0; d < devices; ++d) names.push_back("CPU:" + std::to_string(d));
+            t = t.shard(names, 0);
+          }
+          t.realize();
+          const Tensor best = largest ? t.cummax(0).first : t.cummin(0).first;
+          const Tensor y = best * Tensor(weights, {n}).cast(DType::F64);
+          EXPECT_EQ(y.sum().gradient({t})[0].to_vector<double>(), slope)
+              << n << " from " << low << " on " << devices << (largest ? "" : ", least");
+        }
+      }
+    }
+  }
+}
+
 TEST(Multinomial, OfManyWeights) {
   constexpr int64_t kSize = 1000, kDraws = 20000;
   std::vector<double> weights(kSize);
