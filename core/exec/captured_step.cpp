@@ -64,6 +64,8 @@ class CapturedStep::Impl {
   const States& run(const States& inputs, bool first);  // that were checked, and in a turn
   void check_inputs(const States& inputs) const;
   void check_not_replaced() const;
+  void check_alone(const States& inputs, size_t assigned, const Storage& storage) const;
+  bool is_result(const Storage& storage) const;
   // Everything that has to happen before this call's run can write where it writes. Whether any
   // state was given a value since the latest call.
   bool settle_states(const States& inputs);
@@ -127,9 +129,7 @@ void CapturedStep::Impl::check_not_replaced() const {
   for (const auto* storages : {&use_.read, &use_.written}) {
     for (const Storage* s : *storages) {
       if (s->replaced_at <= captured_at_) continue;
-      // Results are given back their values below.
-      auto is_here = [&](const UOp& x) { return x && Storage::of(*storage_node(x)) == s; };
-      if (std::ranges::any_of(results_, is_here)) continue;
+      if (is_result(*s)) continue;  // they are given back their values below
       throw UserError(fmt::format(
           "captured step: {}{}{}{} on {} is used by the step, but replace() has given its tensor "
           "another value since, which the step does not know: assign() writes where it looks; or "
@@ -137,6 +137,29 @@ void CapturedStep::Impl::check_not_replaced() const {
           s->label, s->label.empty() ? "" : ", ", name(s->dtype()), to_string(s->shape()),
           s->sharding.to_string()));
     }
+  }
+}
+
+bool CapturedStep::Impl::is_result(const Storage& storage) const {
+  return std::ranges::any_of(
+      results_, [&](const UOp& x) { return x && Storage::of(*storage_node(x)) == &storage; });
+}
+
+// The step reads each of its inputs as the call gave it, also after it has assigned to another one.
+void CapturedStep::Impl::check_alone(const States& inputs, size_t assigned,
+                                     const Storage& storage) const {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (i == assigned || inputs[i] != inputs[assigned]) continue;
+    throw UserError(
+        fmt::format("captured step: inputs {} and {} are one tensor, and the step "
+                    "assigns to input {}: give it a clone() as the other",
+                    std::min(i, assigned), std::max(i, assigned), assigned));
+  }
+  if ((use_.reads(&storage) || use_.writes(&storage)) && !is_result(storage)) {
+    throw UserError(
+        fmt::format("captured step: input {}, to which the step assigns, is a tensor "
+                    "that the step also uses by itself: use the argument instead",
+                    assigned));
   }
 }
 
@@ -149,7 +172,9 @@ bool CapturedStep::Impl::settle_states(const States& inputs) {
     StorageUse use = use_;
     for (size_t i : assigned_inputs_) {
       separate(*inputs[i]);
-      use.written.push_back(Storage::of(*inputs[i]->value));
+      const Storage* written = Storage::of(*inputs[i]->value);
+      check_alone(inputs, i, *written);
+      use.written.push_back(written);
     }
     std::ranges::sort(use.written);
     settle(use, 0);

@@ -313,5 +313,29 @@ TEST(CapturedState, ATensorInPlaceOfAVariableIsAnError) {
   EXPECT_EQ(first(twice(number(50))), 100);
 }
 
+// --- arguments that are assigned to ---------------------------------------------------------------
+
+// What the step reads of one would be what the other was before.
+TEST(CapturedState, AnAssignedArgumentThatIsUsedOtherwiseIsAnError) {
+  const Tensor s = stored({1, 2}), t = stored({10, 20});
+  Jit both = [](Tensor x, Tensor y) {
+    x.assign(x + y);
+    return y * 2;
+  };
+  EXPECT_EQ(first(both(s, t)), 20);
+  const std::string twice = test::message_of<UserError>([&] { both(s, s); });
+  EXPECT_NE(twice.find("inputs 0 and 1 are one tensor"), std::string::npos) << twice;
+  EXPECT_EQ(first(s), 11) << "nothing was done";
+  EXPECT_EQ(first(both(s, s.clone())), 22);
+  EXPECT_EQ(first(s), 22);
+  Jit closed_over = [&](Tensor x) {
+    x.assign(x + 1);
+    return t * 2;
+  };
+  EXPECT_EQ(first(closed_over(s)), 20);
+  EXPECT_NE(test::message_of<UserError>([&] { closed_over(t); }).find("uses by itself"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace tinyshard
