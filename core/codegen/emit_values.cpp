@@ -189,8 +189,10 @@ Emitter::Values Emitter::apply(int node, int place, int lanes, int form) {
     for (size_t i = 0; i < sources.size(); ++i) {
       x.push_back(operands[i][instance_of(node, instance, sources[i], place)]);
     }
-    // Index vectors come in two widths.
-    unsigned width = 0;
+    // Index vectors come in two widths: the widest of the operands, and that of the result, which may
+    // be larger than all of them.
+    const bool widens = n.dtype == DType::Index && lanes > 1 && form == kWhole && !narrow(node);
+    unsigned width = widens ? 64 : 0;
     for (size_t i = 0; i < sources.size(); ++i) {
       if (graph_[sources[i]].dtype == DType::Index)
         width = std::max(width, x[i]->getType()->getScalarSizeInBits());

@@ -6,6 +6,7 @@
 #include "core/dtype/half.h"
 #include "core/passes/gradient.h"
 #include "core/rewrite/pattern.h"
+#include "core/uop/node_map.h"
 
 namespace tinyshard {
 namespace {
@@ -129,8 +130,14 @@ UOp in_order_of_operands(const UOp& x) {
 
 UOp spell_attention(const UOp& x) {
   AttentionArg arg = attention_arg(*x);
+  // Operands may be one node, as in x.scaled_dot_product_attention(x, x), and have gradients of their own: each is stood in
+  // for by a node that no other one is.
   std::vector<UOp> src;
-  for (const UOp& s : x->src()) src.push_back(unary(Op::Detach, s));
+  NodeMap<UOp> operand_of;
+  for (const UOp& s : x->src()) {
+    src.push_back(named(const_like(s, 0)));
+    operand_of[src.back()] = unary(Op::Detach, s);
+  }
   const size_t operands = x.op() == Op::Attention ? 3 : 6;
   const UOp rows = src.size() > operands ? src[operands] : UOp();
   UOp out;
@@ -142,6 +149,7 @@ UOp spell_attention(const UOp& x) {
     out = gradient(std::span(&forward, 1), std::span(&src[5], 1),
                    std::span(&src[size_t(arg.which)], 1))[0];
   }
+  out = substitute(out, operand_of);
   return arg.heads_inside ? swapped(out, 2) : out;
 }
 

@@ -221,7 +221,9 @@ TEST(CapturedState, AFailedTraceLeavesGradientsAsTheyWere) {
       };
       EXPECT_THROW(step(stored({5, 6})), Mine);
       EXPECT_EQ(p.grad().defined(), had_one);
-      if (had_one) EXPECT_EQ(first(p.grad()), 7);
+      if (had_one) {
+        EXPECT_EQ(first(p.grad()), 7);
+      }
       (p * 2).sum().backward();
       EXPECT_EQ(first(p.grad()), had_one ? 9 : 2);
     }

@@ -54,6 +54,36 @@ TEST_F(AttentionTest, IsTheSameDividedAmongDevices) {
 }
 
 // The gradient of a gradient, by differences of the first one in f32, which is composed.
+// The gradient by one tensor that is several operands is the sum of theirs.
+TEST_F(AttentionTest, OperandsMayBeOneTensor) {
+  const Tensor weight = (Tensor::arange(48) * 0.7).sin().reshape({4, 3, 4});
+  for (DType type : {DType::F32, DType::F64, DType::BF16, DType::F16}) {
+    auto values = [&](Dims shape) {
+      const Tensor count = Tensor::arange(shape[0] * shape[1] * shape[2]);
+      return (count * 0.37).cos().reshape(shape).cast(type).realize();
+    };
+    const AttentionOptions shared{.enable_gqa = true};
+    const Tensor q = values({4, 3, 4}), k = values({2, 3, 4});
+    auto sum = [&](const Tensor& a, const Tensor& b, const Tensor& c) {
+      return (a.scaled_dot_product_attention(b, c, {}, shared) * weight).sum();
+    };
+    auto same = [&](const Tensor& one, const std::vector<Tensor>& parts) {
+      std::vector<float> got = one.to_vector<float>();
+      std::vector<float> want(got.size());
+      for (const Tensor& part : parts) {
+        const std::vector<float> terms = part.to_vector<float>();
+        for (size_t i = 0; i < want.size(); ++i) want[i] += terms[i];
+      }
+      for (size_t i = 0; i < want.size(); ++i)
+        EXPECT_NEAR(got[i], want[i], itemsize(type) == 2 ? 2e-2 : 1e-5)
+            << name(type) << " at " << i;
+    };
+    const Tensor a = q.clone(), b = q.clone(), c = q.clone(), d = k.clone(), e = k.clone();
+    same(sum(q, q, q).gradient({q})[0], sum(a, b, c).gradient({a, b, c}));
+    same(sum(q, k, k).gradient({k})[0], sum(q, d, e).gradient({d, e}));
+  }
+}
+
 TEST_F(AttentionTest, IsDifferentiatedTwice) {
   AttentionCase c{.dtype = DType::F16,
                   .batch = 1,

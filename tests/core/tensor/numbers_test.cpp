@@ -687,5 +687,19 @@ TEST(Einsum, OfSmallIntegersIsAsWideAsTheirSum) {
   EXPECT_EQ(Tensor::einsum("i,i->", {wide, wide}, DType::I8).dtype(), DType::I8);
 }
 
+// Kernels know what counts are and compute with few bits where these are enough: a product may need more.
+TEST(Numbers, ProductsOfCountsAreWide) {
+  const Tensor x = Tensor::arange(70000, DType::I64);
+  EXPECT_EQ((x * x).max().item<int64_t>(), int64_t{69999} * 69999);
+  EXPECT_EQ((x * x).realize()[69998].item<int64_t>(), int64_t{69998} * 69998);
+  const Tensor y = Tensor::arange(8, DType::I64) + 60000;
+  std::vector<int64_t> expected;
+  for (int64_t i = 60000; i < 60008; ++i) expected.push_back(i * i);
+  EXPECT_EQ((y * y).to_vector<int64_t>(), expected);
+  const Tensor three = Tensor::arange(4, DType::I64), sixty = Tensor::full({4}, 60, DType::I64);
+  EXPECT_EQ(pow(three, sixty.clone().realize()).to_vector<int64_t>()[3],
+            int64_t(12157665459056928801ULL * 3486784401ULL));  // 3^40 and 3^20, modulo 2^64
+}
+
 }  // namespace
 }  // namespace tinyshard
