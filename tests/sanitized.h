@@ -10,4 +10,11 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
+// The thread sanitizer ends a child of fork() that starts threads.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kForksCompute = false;
+#else
+inline constexpr bool kForksCompute = true;
+#endif
+
 }  // namespace tinyshard::test
