@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 
 #include <fmt/format.h>
 
@@ -128,7 +129,7 @@ Executable::~Executable() {
 
 void Executable::release() noexcept {
   if (!Context::is_ours()) {  // they are the parent's
-    static_cast<void>(new Replay(std::move(replay_)));
+    static_cast<void>(new (std::nothrow) Replay(std::move(replay_)));
     return arenas_.clear();
   }
   replay_.reset();

@@ -10,7 +10,7 @@ namespace {
 
 // What is brought from a file to a device, and on from there, goes where it goes at once: then
 // each device reads its part of the file and no device the whole.
-const UOp& past_first_device(const UOp& x) {
+UOp past_first_device(const UOp& x) {
   if (x.op() != Op::Redistribute || x.src(0).op() != Op::Buffer) return x;
   const bool file = is_file(static_cast<const Placed*>(x.src(0)->payload.get())->sharding.mesh);
   return file && x.dtype() == x.src(0).dtype() ? x.src(0) : x;

@@ -29,6 +29,7 @@ bool in_child = false;  // of fork()
 
 // A child of fork has the memory of threads that it does not have: what those own would be taken for
 // lost there. The parent computes the same, and its leaks are looked for.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer's name
 extern "C" int __lsan_is_turned_off() { return in_child ? 1 : 0; }
 
 namespace tinyshard {

@@ -83,7 +83,7 @@ TEST(Elastic, StateOfStagesGoesOn) {
   const auto want = values_of(state);
   nn::Elastic elastic;
   elastic.commit(state, {1, 30});
-  for (auto [name, tensor] : state) tensor.assign(tensor * 2 + 1).realize();
+  for (const auto& [name, tensor] : state) tensor.assign(tensor * 2 + 1).realize();
   EXPECT_NE(values_of(state), want);
   EXPECT_EQ(elastic.restore(state), (nn::Progress{1, 30}));
   EXPECT_EQ(values_of(state), want);

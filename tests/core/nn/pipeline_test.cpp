@@ -189,7 +189,9 @@ class Pipeline : public testing::Test {
 
 void expect_losses_of_one_device(const Training& t) {
   const std::vector<double> one = losses(t, {});
-  EXPECT_LT(one.back(), one.front()) << t.name;
+  if (!test::kSanitized) {  // few steps say little
+    EXPECT_LT(one.back(), one.front()) << t.name;
+  }
   const size_t devices = world().devices.size();
   if (t.meshes.empty() && (devices == 2 || !several_ranks()))
     expect_equal(losses(t, Mesh({{"pipe", 2}})), one, t.name + ", two stages");

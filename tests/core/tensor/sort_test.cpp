@@ -260,7 +260,8 @@ TEST(Cummax, GivesItsGradientToTheFirstOfEqualOnes) {
         const double sign = largest ? 1 : -1;
         std::vector<double> x, slope(static_cast<size_t>(n)), weights;
         for (int64_t i = 0; i < n; ++i) {
-          x.push_back(sign * (i < n / 3 ? low : double(i * 7 % n / (n / 4 + 1))));
+          const int64_t level = i * 7 % n / (n / 4 + 1);  // few, so that there are ties
+          x.push_back(sign * (i < n / 3 ? low : double(level)));
           weights.push_back(double(i % 5) + 1);
         }
         size_t place = 0;
