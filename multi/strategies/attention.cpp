@@ -233,7 +233,7 @@ LocalValue attention(const UOp& x, LocalValues& values) {
   Plan plan(x, *mesh, values);
   const size_t row = x.src(kQuery).shape().size() - 2;
   std::vector<UOp> src;
-  LocalValue positions{UOp::make(Op::Iota, DType::I64, {}, Dims{x.src(kQuery).shape()[row]}), *mesh,
+  LocalValue positions{UOp::make(Op::Iota, DType::I64, {}, Dims{x.src(kQuery).shape()[row]}), mesh,
                        std::vector<Placement>(mesh->axes().size()), current_origin()};
   std::vector<Placement> line = positions.place;
   for (size_t a = 0; a < line.size(); ++a) {
