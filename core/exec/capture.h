@@ -21,7 +21,7 @@ class Capture {
   // A value that the trace did not make: realized when the trace touches it. The nodes' age does
   // not tell, as a second trace may build nodes that an earlier one left behind.
   bool is_from_before(const TensorState& state) const;
-  // What the state held before the trace gave it another value; null where it gave it none.
+  // The value that the state held before the trace gave it another one; null where the trace gave none.
   const UOp* value_before(const TensorState& state) const;
   // The states that it gave values, with these, in the order in which they were created.
   std::vector<LiveValue> values() const;
@@ -29,8 +29,8 @@ class Capture {
   void undo() const;
 
  private:
-  // What a state held. The maps hold the states, so that no new one takes the address of one that
-  // was dropped.
+  // The value, name and mark that a state had. The maps hold the states, so that no new state takes
+  // the address of one that was dropped.
   struct Before {
     StatePtr state;
     UOp value;

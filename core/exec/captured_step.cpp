@@ -249,7 +249,8 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
       outputs_ = trace(arguments);
       check_defined(outputs_, "result");
       check_plain(outputs_);
-      // What is from before is realized, as an operand is: the step leaves it where it is.
+      // A returned tensor from before the trace is realized, as an operand is: the step leaves it where
+      // it is.
       for (const StatePtr& s : outputs_) touch(*s);
     }
     const Context::Turn turn;

@@ -106,6 +106,8 @@ Tensor BatchNorm::operator()(const Tensor& x, Caller caller) const {
   }
   Tensor wide = x.cast(accumulator(x.dtype()));
   Tensor mean = wide.mean(axes);
+  // The first derivative of the variance by the mean is 0, but second derivatives go through the mean:
+  // it is not detached.
   Tensor centred = wide - per_channel(mean, x.ndim());
   Tensor variance = centred.square().mean(axes);
   if (options.track_running_stats) {

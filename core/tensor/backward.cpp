@@ -128,7 +128,7 @@ void need_history(const Tensor& x, const Targets& targets, const Wanted& is_want
                "that was computed when something it reads was written over, before its gradient "
                "was taken");
       }
-      // What is assigned to is not read.
+      // An Assign reads its value, and not its target.
       next.insert(next.end(), node->src().begin() + (assign ? 1 : 0), node->src().end());
     }
   };
