@@ -224,7 +224,7 @@ std::shared_ptr<const Storage::Ended> ended_by(const UOp& root) {
   for (const UOp& x : toposort(std::span(&root, 1))) {
     if (x.op() == Op::Identity && is_float(x.dtype())) all.names.push_back(name_of(x));
     if (x.op() != Op::Buffer) continue;
-    if (is_float(x.dtype())) all.storages.push_back(Storage::of(*x));
+    if (is_float(x.dtype())) all.storages.emplace_back(x->payload);
     if (const Storage::Ended* earlier = Storage::of(*x)->ended.get()) {
       all.parameters.insert(all.parameters.end(), earlier->parameters.begin(),
                             earlier->parameters.end());

@@ -61,7 +61,8 @@ class Storage : public Placed, public RuntimePart {
   // reaches these any more, which gradient() has to tell. Null for all else.
   struct Ended {
     std::vector<int64_t> names;            // of its own graph, however many ended before it
-    std::vector<const Storage*> storages;  // the same; only to be compared, they may be gone
+    // The same. Weak, as another storage may lie where one that is gone did.
+    std::vector<std::weak_ptr<const void>> storages;
     std::vector<int64_t> parameters;       // sorted; those of what had ended below it, too
   };
   std::shared_ptr<const Ended> ended;

@@ -80,10 +80,13 @@ struct Targets {
     nodes.push_back(touch(state));
     names.push_back(state.name);
   }
-  bool any_in(std::span<const Storage* const> storages) const {
+  bool any_in(std::span<const std::weak_ptr<const void>> storages) const {
     return std::ranges::any_of(nodes, [&](const UOp& x) {
-      return has_storage(x) &&
-             std::ranges::find(storages, Storage::of(*storage_node(x))) != storages.end();
+      if (!has_storage(x)) return false;
+      const std::shared_ptr<const void>& own = storage_node(x)->payload;
+      return std::ranges::any_of(storages, [&](const std::weak_ptr<const void>& storage) {
+        return !storage.owner_before(own) && !own.owner_before(storage);
+      });
     });
   }
 };
