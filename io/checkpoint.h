@@ -30,6 +30,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/dtype/dtype.h"
 #include "io/safetensors.h"
 
@@ -51,6 +52,12 @@ struct CheckpointOptions {
   // Of [A-Za-z0-9_-]; the same on all ranks. Marks temporaries as ours to remove.
   std::string job = "job";
   Warn warn = {};  // a sentence about what was left alone or could not be removed
+};
+
+// What a rank fails with that could not write its part as another one had failed before.
+class FailedElsewhere : public UserError {
+ public:
+  using UserError::UserError;
 };
 
 // One save. All ranks construct one with the same root and step, add their tensors and commit;
@@ -76,7 +83,8 @@ class CheckpointWriter {
   // The same in two halves, for a save beside other work. All ranks begin together, which is quick;
   // returns the folder that the checkpoint will be. Then each rank calls finish(), from any thread
   // and without `agree`: it writes, and rank 0 waits until the parts of all others lie in the folder
-  // and commits. A rank that fails leaves a note there for rank 0. So rank 0 knows how the save
+  // and commits. A rank that fails leaves a note there for rank 0, which then removes the folder, so
+  // that those that still write fail as well: with FailedElsewhere. So rank 0 knows how the save
   // ended, others only that their part is written.
   std::filesystem::path begin();
   struct Patience {

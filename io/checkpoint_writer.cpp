@@ -507,7 +507,7 @@ void CheckpointWriter::finish(const Metadata& metadata, const Patience& patience
       abandon();
     } else if (std::error_code gone; !fs::exists(temporary_, gone)) {
       // Rank 0 heard of another rank's failure first and removed what this one was writing to.
-      throw UserError(
+      throw FailedElsewhere(
           fmt::format("checkpoint of step {} in {}: {}", step_, root_.native(), kFailed));
     } else {
       try {

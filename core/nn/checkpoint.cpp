@@ -121,14 +121,17 @@ void wait_for_checkpoints() {
   std::string reason;
   try {
     end_of_save();
+  } catch (const io::FailedElsewhere&) {
+    problem = std::current_exception();  // but not the reason, which another rank has
   } catch (const std::exception& error) {
     problem = std::current_exception();
     reason = error.what();
   }
   const bool alone = Context::get().ranks() == 1;
   if (alone ? !problem : agree(!problem)) return;
+  const bool here = !reason.empty();
   if (!alone) reason = first_reason(reason);
-  if (problem) std::rethrow_exception(problem);
+  if (here) std::rethrow_exception(problem);
   throw UserError(
       fmt::format("the last checkpoint was not saved; the ones before it stand ({})", reason));
 }
