@@ -60,10 +60,10 @@ class Storage : public Placed, public RuntimePart {
   // somebody asked for it: by what names its graph knew what it was computed from, and what that was. No gradient
   // reaches these any more, which gradient() has to tell. Null for all else.
   struct Ended {
-    std::vector<int64_t> names;            // of its own graph, however many ended before it
+    std::vector<int64_t> names;  // of its own graph, however many ended before it
     // The same. Weak, as another storage may lie where one that is gone did.
     std::vector<std::weak_ptr<const void>> storages;
-    std::vector<int64_t> parameters;       // sorted; those of what had ended below it, too
+    std::vector<int64_t> parameters;  // sorted; those of what had ended below it, too
   };
   std::shared_ptr<const Ended> ended;
 

@@ -110,6 +110,30 @@ void Optimizer::set_lr(double value) const {
         wide ? std::as_bytes(std::span(&value, 1)) : std::as_bytes(std::span(&narrow, 1)));
 }
 
+Tensor Optimizer::value_at(size_t i) const {
+  const Tensor& p = params_[i];
+  return p.shard_like(place_of_state(p)).cast(state_type(p));
+}
+
+Tensor Optimizer::gradient_at(size_t i) const {
+  const Tensor& p = params_[i];
+  const Tensor gradient = p.grad();
+  if (!gradient.defined()) {
+    fail(fmt::format(
+        "parameter {}, {}, has no gradient: no loss that depends on it had its backward() called",
+        i, p.describe()));
+  }
+  const Mesh home = p.sharding().mesh;
+  if (!apart_ && !(lr.sharding().mesh == home)) {
+    fail(
+        fmt::format("parameter {} is on {}, the state on {}; make the optimizer after the "
+                    "parameters were placed",
+                    i, home.to_string(), lr.sharding().mesh.to_string()));
+  }
+  // Placed before it is widened: a reduce-scatter moves the narrow type.
+  return gradient.shard_like(place_of_state(p)).cast(state_type(p));
+}
+
 std::vector<Tensor> Optimizer::schedule_step(Caller caller) {
   Call call(name_, caller);
   if (!is_training())
@@ -118,23 +142,8 @@ std::vector<Tensor> Optimizer::schedule_step(Caller caller) {
   std::vector<Tensor> changed = params_;
   for (size_t i = 0; i < params_.size(); ++i) {
     const Tensor& p = params_[i];
-    Tensor gradient = p.grad();
-    if (!gradient.defined()) {
-      fail(fmt::format(
-          "parameter {}, {}, has no gradient: no loss that depends on it had its backward() called",
-          i, p.describe()));
-    }
-    Sharding home = p.sharding(), place = place_of_state(p);
-    if (!apart_ && !(lr.sharding().mesh == home.mesh)) {
-      fail(
-          fmt::format("parameter {} is on {}, the state on {}; make the optimizer after the "
-                      "parameters were placed",
-                      i, home.mesh.to_string(), lr.sharding().mesh.to_string()));
-    }
-    DType type = state_type(p);
-    // Placed before it is widened: a reduce-scatter moves the narrow type.
-    Tensor value = update(i, p.shard_like(place).cast(type), gradient.shard_like(place).cast(type));
-    p.assign(value.cast(p.dtype()).shard_like(home));
+    const Tensor gradient = gradient_at(i), value = update(i, value_at(i), gradient);
+    p.assign(value.cast(p.dtype()).shard_like(p));
   }
   changed.insert(changed.end(), others_.begin(), others_.end());
   for (const Tensor& t : state()) changed.push_back(t);
@@ -154,29 +163,87 @@ LARS::LARS(const char* name, const std::vector<Tensor>& params, const LarsOption
   for (const Tensor& p : this->params()) momentum.push_back(state_like(p));
 }
 
+// Each by itself where it is whole. Newton-Schulz multiplies a matrix with itself several times, and
+// would send all of it each time where it lies in parts: such matrices of one shape are stacked, and
+// then it is the stack that is divided. Four matrices whose rows lie on two devices:
+//
+//   device 0: the upper halves of a, b, c, d        a, b whole        the upper halves
+//   device 1: the lower halves of a, b, c, d   ->   c, d whole   ->   the lower halves
+//
+// One that is alone goes to all devices, as its parts need not come back then.
+void LARS::begin_step() {
+  directions_.clear();
+  if (!options_.orthogonal) return;
+  struct Stack {
+    Sharding parts;
+    std::vector<size_t> members;
+  };
+  std::vector<Stack> stacks;
+  for (size_t i = 0; i < params().size(); ++i) {
+    directions_.push_back(direction(i, value_at(i), gradient_at(i)));
+    const Tensor& g = directions_.back();
+    const Sharding parts = place_of_state(params()[i]);
+    auto fits = [&](const Stack& s) {
+      const Tensor& like = directions_[s.members[0]];
+      return s.parts == parts && like.shape() == g.shape() && like.dtype() == g.dtype();
+    };
+    const bool whole = std::ranges::none_of(parts.placements, &Placement::is_shard);
+    auto stack = whole ? stacks.end() : std::ranges::find_if(stacks, fits);
+    if (stack == stacks.end()) stack = stacks.insert(stacks.end(), Stack{parts, {}});
+    stack->members.push_back(i);
+  }
+  // Of matrices, which have `before` dims before their own two.
+  auto orthogonal = [&o = *options_.orthogonal](const Tensor& g, size_t before) {
+    Dims flat = g.shape();
+    flat.resize(before + 1);
+    flat.push_back(-1);
+    return g.reshape(flat).newton_schulz(o.steps, o.coefficients).reshape(g.shape());
+  };
+  for (const Stack& s : stacks) {
+    Tensor& alone = directions_[s.members[0]];
+    if (s.members.size() == 1) {
+      alone = orthogonal(alone.shard_like(replicated(s.parts.mesh)), 0).shard_like(s.parts);
+      continue;
+    }
+    std::vector<Tensor> matrices;
+    for (const size_t i : s.members) matrices.push_back(directions_[i]);
+    Sharding dealt = s.parts, back = s.parts;
+    for (size_t axis = 0; axis < back.placements.size(); ++axis) {
+      if (!back.placements[axis].is_shard()) continue;
+      dealt.placements[axis] = Shard(0);
+      ++back.placements[axis].dim;
+    }
+    const Tensor done = orthogonal(stack(matrices).shard_like(dealt), 1).shard_like(back);
+    for (size_t k = 0; k < s.members.size(); ++k) directions_[s.members[k]] = done.at({int64_t(k)});
+  }
+}
+
+Tensor LARS::rate_of(size_t i, const Tensor& value, const Tensor& gradient) const {
+  const Tensor rate = number_at(i, lr);
+  if (options_.trust == 0) return rate;
+  const Tensor r1 = norm(value), r2 = norm(gradient);
+  return rate * trust_ratio(r1, r2, options_.trust * r1 / (r2 + options_.weight_decay * r1));
+}
+
+// Of the update, with the momentum's new value.
+Tensor LARS::direction(size_t i, const Tensor& value, const Tensor& gradient) {
+  const LarsOptions& o = options_;
+  Tensor g = gradient;
+  if (o.pre_decay && o.weight_decay > 0) g = g + o.weight_decay * value;
+  if (o.classic) g = g * rate_of(i, value, gradient);
+  if (o.momentum == 0) return g;
+  const Tensor& b = momentum[i];
+  const Tensor next = o.momentum * b + g;
+  b.assign(next);
+  return o.nesterov ? g + o.momentum * next : next;
+}
+
 Tensor LARS::update(size_t i, const Tensor& value, const Tensor& gradient) {
   const LarsOptions& o = options_;
-  Tensor v = value, g = gradient, rate = number_at(i, lr);
-  if (o.trust != 0) {
-    Tensor r1 = norm(v), r2 = norm(g);
-    rate = rate * trust_ratio(r1, r2, o.trust * r1 / (r2 + o.weight_decay * r1));
-  }
-  if (o.pre_decay && o.weight_decay > 0) g = g + o.weight_decay * v;
-  if (o.classic) g = g * rate;
-  if (o.momentum != 0) {
-    const Tensor& b = momentum[i];
-    Tensor next = o.momentum * b + g;
-    b.assign(next);
-    g = o.nesterov ? g + o.momentum * next : next;
-  }
-  if (o.orthogonal) {
-    g = g.reshape({g.shape(0), -1})
-            .newton_schulz(o.orthogonal->steps, o.orthogonal->coefficients)
-            .reshape(g.shape());
-  }
+  const Tensor g = o.orthogonal ? directions_[i] : direction(i, value, gradient);
+  Tensor v = value;
   if (!o.pre_decay && o.weight_decay > 0) v = v * (1.0 - o.weight_decay * number_at(i, lr));
-  if (!o.classic) g = g * rate;
-  return v - g;
+  return v - (o.classic ? g : g * rate_of(i, value, gradient));
 }
 
 SGD::SGD(const std::vector<Tensor>& params, const SgdOptions& o)

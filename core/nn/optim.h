@@ -63,10 +63,12 @@ class Optimizer {
   // The new value of parameter i. All are of the state's type and lie as the state does.
   virtual Tensor update(size_t i, const Tensor& value, const Tensor& gradient) = 0;
   virtual std::vector<Tensor> state() const = 0;
+  Sharding place_of_state(const Tensor& parameter) const;
+  // Parameter i and its gradient as update() is given them. UserError where there is no gradient.
+  Tensor value_at(size_t i) const;
+  Tensor gradient_at(size_t i) const;
 
  private:
-  Sharding place_of_state(const Tensor& parameter) const;
-
   const char* name_;
   std::string shard_axis_;
   std::vector<Tensor> params_, others_;
@@ -100,11 +102,16 @@ class LARS : public Optimizer {
 
  protected:
   LARS(const char* name, const std::vector<Tensor>& params, const LarsOptions& options);
+  void begin_step() override;
   Tensor update(size_t i, const Tensor& value, const Tensor& gradient) override;
   std::vector<Tensor> state() const override { return parameters(*this); }
 
  private:
+  Tensor rate_of(size_t i, const Tensor& value, const Tensor& gradient) const;
+  Tensor direction(size_t i, const Tensor& value, const Tensor& gradient);
+
   LarsOptions options_;
+  std::vector<Tensor> directions_;  // of this step, where they are made orthogonal
 };
 
 struct SgdOptions {
@@ -126,7 +133,9 @@ struct MuonOptions {
   std::string shard_axis = {};
 };
 
-// For matrices; give embeddings, biases and norms to another optimizer.
+// For matrices; give embeddings, biases and norms to another optimizer. Where the state lies in parts,
+// whole matrices of one shape are dealt out to the devices to be made orthogonal, and parts come back: a
+// step sends twice what a device lacks of one part, and no device works on what another one does.
 class Muon : public LARS {
  public:
   Muon(const std::vector<Tensor>& params, const MuonOptions& options = {});

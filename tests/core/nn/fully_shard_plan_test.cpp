@@ -127,5 +127,30 @@ TEST_F(FullyShardPlan, PrefetchAndKeepingTakeTheirBlocks) {
   EXPECT_NEAR(sent({}), (3 * size.all - size.block) * 7 / 8, 0.02 * size.all);
 }
 
+// Whole matrices are dealt out, worked on and come back as parts; one that is alone goes to all devices.
+TEST_F(FullyShardPlan, MuonSendsAMatrixThereAndBack) {
+  constexpr int64_t kSide = 256, kBytes = kSide * kSide * 4;
+  auto sent_by_step = [&](const std::vector<Dims>& shapes, int dim) {
+    std::vector<Tensor> params;
+    for (const Dims& shape : shapes) {
+      params.push_back(split(shape, dim).clone().is_param_());
+      params.back().set_grad(split(shape, dim));
+    }
+    nn::optim::Muon muon(params);
+    Tensor::realize(nn::parameters(muon));
+    const TrainingMode on;
+    return sent(muon.schedule_step());
+  };
+  devices(4);
+  const Dims square{kSide, kSide}, wide{kSide, 2 * kSide};
+  for (int dim : {0, 1}) {
+    EXPECT_LE(sent_by_step(std::vector(8, square), dim), bound(2.0 * 8 * kBytes / 4 * 3 / 4));
+    EXPECT_LE(sent_by_step({square, wide, square, wide, square, wide, square, wide}, dim),
+              bound(2.0 * 3 * 4 * kBytes / 4 * 3 / 4));
+    EXPECT_LE(sent_by_step({square}, dim), bound(1.0 * kBytes * 3 / 4));
+  }
+  EXPECT_EQ(sent_by_step(std::vector(8, square), -1), 0);
+}
+
 }  // namespace
 }  // namespace tinyshard
