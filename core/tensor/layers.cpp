@@ -59,6 +59,19 @@ bool groups_heads(const UOp& q, const UOp& k, const UOp& v) {
          q.shape()[q.shape().size() - 3] != k.shape()[k.shape().size() - 3];
 }
 
+// Whether the heads of q lie in more parts than `few` heads of k and v give: joined with its rows they
+// would all move, where k and v can be repeated by each device for its own.
+bool heads_lie_finer(const Tensor& q, int64_t few) {
+  if (!value::placed_on_several()) return false;
+  const Sharding place = q.sharding();
+  int64_t parts = 1;
+  for (size_t axis = 0; axis < place.placements.size(); ++axis) {
+    const Placement& p = place.placements[axis];
+    if (p.is_shard() && p.dim == int(q.ndim()) - 3) parts *= place.mesh.axes()[axis].size;
+  }
+  return few % parts != 0;
+}
+
 }  // namespace
 
 Tensor Tensor::layernorm(const Axes& axis, double eps, Caller caller) const {
@@ -138,7 +151,8 @@ Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& val
     return Value(UOp::make(Op::Attention, dtype(), {uop(), k.uop(), v.uop()}, to_ints(arg)));
   }
   // [.., heads, L, E] as [.., shared heads, n L, E]: k and v are read as they are.
-  const bool grouped = options.enable_gqa && groups_heads(uop(), k.uop(), v.uop());
+  const bool grouped = options.enable_gqa && groups_heads(uop(), k.uop(), v.uop()) &&
+                       !heads_lie_finer(*this, k.shape(-3));
   auto rows_of_groups = [&](const Tensor& x) {
     if (!grouped) return x;
     Dims all = x.shape();

@@ -135,6 +135,14 @@ TEST_F(ProductBytes, AttentionByBatchOrHeadsSendsNothing) {
   }
 }
 
+// A device repeats what its heads share with others, where that lies on all devices.
+TEST_F(ProductBytes, MaskedAttentionOfFewKeyHeadsSendsNothing) {
+  devices(8);
+  const Tensor q = split({2, 8, 64, 32}, 1), k = split({2, 2, 64, 32}, -1),
+               mask = split({64, 64}, -1, DType::Bool);
+  EXPECT_EQ(sent(q.scaled_dot_product_attention(k, k, mask, {.enable_gqa = true})), 0);
+}
+
 // Every head is a device's own for as long as it takes: parts of q, k and v, and of the result
 // back.
 TEST_F(ProductBytes, AttentionBySequenceChangesToHeadsWhereTheyDivide) {

@@ -65,6 +65,12 @@ std::vector<Case> attentions() {
       {"causal", {q, q, q}, attend(true, false)},
       {"shared_heads", {q, few, few}, attend(false, true)},
       {"causal_shared_heads", {{1, 8, 9, 4}, {1, 4, 9, 4}, {1, 4, 9, 4}}, attend(true, true)},
+      {"masked_shared_heads",
+       {q, few, few, {6, 6}},
+       [](const Operands& o) {
+         return o[0].scaled_dot_product_attention(o[1], o[2], o[3].tril() * 2,
+                                                  {.enable_gqa = true});
+       }},
       {"one_shared_head", {{3, 4, 5, 4}, {3, 1, 5, 4}, {3, 1, 5, 4}}, attend(true, true)},
       {"few_rows", {{2, 4, 3, 8}, {2, 4, 7, 8}, {2, 4, 7, 6}}, attend(true, false)},
       {"no_heads", {{9, 4}, {9, 4}, {9, 4}}, attend(true, false)},
@@ -98,9 +104,11 @@ std::vector<Tensor> with_gradients(const Case& c, const Operands& operands) {
 
 class ProductsTest : public OnDevices<4, testing::TestWithParam<Case>> {
  protected:
-  // Runs the case in one type with its operands placed so: `place[i][a]` is a dim or -1.
+  // Runs the case in one type with its operands placed so: `place[i][a]` is a dim or -1. Operands
+  // that are left out are whole.
   static void check(const Case& c, DType type, const Mesh& mesh,
-                    const std::vector<std::vector<int>>& place) {
+                    std::vector<std::vector<int>> place) {
+    place.resize(c.shapes.size(), {-1});
     Operands one, many;
     std::string where = fmt::format("{} of {} on {}:", c.name, name(type), mesh.to_string());
     for (size_t i = 0; i < c.shapes.size(); ++i) {
