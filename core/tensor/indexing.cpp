@@ -210,51 +210,84 @@ Plan plan(const Value& x, std::span<const Index> index) {
   return out;
 }
 
+// Which elements of a dim of n a view with a longer step reads: those of one column of a window of lines
+// as long as the step. Where the step divides n the window is the whole dim, which may lie in parts over devices then.
+//
+//   of 8, from 3 up to 8 in steps of 2    [0 1 | 2 3 | 4 5 | 6 7]   rows 1 to 3 of column 1
+//   of 7, from 3 up to 7 in steps of 2          [3 4 | 5 6]         rows 0 and 1 of column 0
+struct Lines {
+  int64_t low, high;   // the window in the dim
+  int64_t rows;        // of the window, after padding
+  int64_t row, count;  // the first row that is read, and how many are
+  int64_t column;
+};
+
+Lines lines_of(const View& v, int64_t n) {
+  const int64_t step = std::abs(v.step), count = view_size(v);
+  if (count == 0) return {v.low, v.low, 0, 0, 0, 0};
+  const int64_t first = v.step > 0 ? v.low : v.high - 1 - (count - 1) * step;
+  if (n % step == 0) return {0, n, n / step, first / step, count, first % step};
+  return {first, std::min(n, first + count * step), count, 0, count, 0};
+}
+
+Dims reversed_axes(const Plan& plan) {
+  Dims axes;
+  for (size_t i = 0; i < plan.views.size(); ++i) {
+    if (plan.views[i].step < 0) axes.push_back(static_cast<int64_t>(i));
+  }
+  return axes;
+}
+
 Value apply_views(const Value& x, const Plan& plan) {
   Pairs bounds;
-  for (const View& v : plan.views) bounds.emplace_back(v.low, v.high);
-  Value out = shrink(x, bounds);
-  Dims flipped;
+  std::vector<Lines> lines;
   for (size_t i = 0; i < plan.views.size(); ++i) {
-    if (plan.views[i].step < 0) flipped.push_back(static_cast<int64_t>(i));
+    const View& v = plan.views[i];
+    lines.push_back(lines_of(v, x.size(static_cast<int64_t>(i))));
+    if (std::abs(v.step) == 1)
+      bounds.emplace_back(v.low, v.high);
+    else
+      bounds.emplace_back(lines[i].low, lines[i].high);
   }
-  out = flip(out, flipped);
+  Value out = shrink(x, bounds);
   for (size_t i = 0; i < plan.views.size(); ++i) {
-    int64_t step = std::abs(plan.views[i].step), axis = static_cast<int64_t>(i);
+    const int64_t step = std::abs(plan.views[i].step), axis = static_cast<int64_t>(i);
     if (step == 1) continue;
-    int64_t count = view_size(plan.views[i]);
+    const Lines& l = lines[i];
     Pairs to_multiple(out.rank(), {0, 0});
-    to_multiple[axis] = {0, count * step - out.size(axis)};
+    to_multiple[axis] = {0, l.rows * step - out.size(axis)};
     Dims rows = out.dims();
     rows[axis] = step;
-    rows.insert(rows.begin() + axis, count);
-    out = squeeze(shrink_axis(reshape(pad(out, to_multiple), rows), axis + 1, 0, 1), axis + 1);
+    rows.insert(rows.begin() + axis, l.rows);
+    // The column first: over devices rows move then, and not whole lines.
+    out = shrink_axis(reshape(pad(out, to_multiple), rows), axis + 1, l.column, l.column + 1);
+    out = shrink_axis(squeeze(out, axis + 1), axis, l.row, l.row + l.count);
   }
-  return reshape(out, plan.shape);
+  return reshape(flip(out, reversed_axes(plan)), plan.shape);
 }
 
 // The reverse: values of the plan's shape at their places in x's shape, zeros elsewhere.
 Value undo_views(const Value& values, const Plan& plan, DimSpan shape) {
   Dims counts;
   for (const View& v : plan.views) counts.push_back(view_size(v));
-  Value out = reshape(values, counts);
-  Dims flipped;
-  for (size_t i = 0; i < plan.views.size(); ++i) {
-    const View& v = plan.views[i];
-    int64_t step = std::abs(v.step), axis = static_cast<int64_t>(i);
-    if (v.step < 0) flipped.push_back(axis);
-    if (step == 1) continue;
-    Value apart = unsqueeze(out, axis + 1);
-    Pairs zeros(apart.rank(), {0, 0});
-    zeros[axis + 1] = {0, step - 1};
-    Dims line = out.dims();
-    line[axis] *= step;
-    out = shrink_axis(reshape(pad(apart, zeros), line), axis, 0, v.high - v.low);
-  }
-  out = flip(out, flipped);
+  Value out = flip(reshape(values, counts), reversed_axes(plan));
   Pairs around;
   for (size_t i = 0; i < plan.views.size(); ++i) {
-    around.emplace_back(plan.views[i].low, shape[i] - plan.views[i].high);
+    const View& v = plan.views[i];
+    const int64_t step = std::abs(v.step), axis = static_cast<int64_t>(i);
+    if (step == 1) {
+      around.emplace_back(v.low, shape[i] - v.high);
+      continue;
+    }
+    const Lines l = lines_of(v, shape[i]);
+    Value apart = unsqueeze(out, axis + 1);
+    Pairs zeros(apart.rank(), {0, 0});
+    zeros[axis] = {l.row, l.rows - l.row - l.count};
+    zeros[axis + 1] = {l.column, step - 1 - l.column};
+    Dims line = out.dims();
+    line[axis] = l.rows * step;
+    out = shrink_axis(reshape(pad(apart, zeros), line), axis, 0, l.high - l.low);
+    around.emplace_back(l.low, shape[i] - l.high);
   }
   return pad(out, around);
 }
