@@ -31,7 +31,8 @@ Tensor placed(const Tensor& x, const Sharding& asked) {
 }  // namespace
 
 void value::note_placement(const Sharding& where) {
-  if (where.mesh.size() > 1) several.store(true, std::memory_order_relaxed);
+  if (where.mesh.size() > 1 || !(where.mesh == default_mesh()))
+    several.store(true, std::memory_order_relaxed);
 }
 
 bool value::placed_on_several() {
