@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/dtype/half.h"
+#include "core/uop/combine.h"
 
 namespace tinyshard {
 namespace {
@@ -78,25 +79,6 @@ struct BF16 {
     for (size_t i = 0; i < n; ++i) out[i] = f32_to_bf16(in[i]);
   }
 };
-template <ReduceOp op, class T>
-inline T combine(T a, T b) {
-  if constexpr (op == ReduceOp::Max || op == ReduceOp::Min) {
-    if constexpr (std::is_floating_point_v<T>) {
-      const T chosen = (op == ReduceOp::Max ? a > b : a < b) ? a : b;  // b where either is NaN
-      return a != a ? a : chosen;
-    } else {
-      return op == ReduceOp::Max ? std::max(a, b) : std::min(a, b);
-    }
-  } else if constexpr (std::is_floating_point_v<T>) {
-    return op == ReduceOp::Sum ? a + b : a * b;
-  } else {
-    // Wrapping, and wide enough that the promotion of narrow types to int does not overflow.
-    const auto x = static_cast<std::make_unsigned_t<T>>(a),
-               y = static_cast<std::make_unsigned_t<T>>(b);
-    return static_cast<T>(op == ReduceOp::Sum ? uint64_t{x} + y : uint64_t{x} * y);
-  }
-}
-
 template <class Element, ReduceOp op>
 void reduce_all(std::byte* out_bytes, std::span<const std::byte* const> in, size_t count) {
   using Stored = typename Element::Stored;
@@ -114,7 +96,7 @@ void reduce_all(std::byte* out_bytes, std::span<const std::byte* const> in, size
       } else {
         Element::load(stored, converted, n);
       }
-      for (size_t i = 0; i < n; ++i) sum[i] = combine<op>(sum[i], next[i]);
+      for (size_t i = 0; i < n; ++i) sum[i] = combined<op>(sum[i], next[i]);
     }
     Element::store(sum, out + begin, n);
   }
@@ -122,22 +104,16 @@ void reduce_all(std::byte* out_bytes, std::span<const std::byte* const> in, size
 
 using Kernel = void (*)(std::byte*, std::span<const std::byte* const>, size_t);
 
-template <class Element>
-constexpr std::array<Kernel, 4> kernels() {
-  return {reduce_all<Element, ReduceOp::Sum>, reduce_all<Element, ReduceOp::Prod>,
-          reduce_all<Element, ReduceOp::Max>, reduce_all<Element, ReduceOp::Min>};
-}
+using Kernels = std::array<Kernel, kReduceOps>;
 
-// Truth values are the bytes 0 and 1: "or" is their maximum, "and" their minimum.
-constexpr std::array<Kernel, 4> truth_kernels() {
-  using Byte = Plain<uint8_t>;
-  return {reduce_all<Byte, ReduceOp::Max>, reduce_all<Byte, ReduceOp::Min>,
-          reduce_all<Byte, ReduceOp::Max>, reduce_all<Byte, ReduceOp::Min>};
+template <class Element>
+constexpr Kernels kernels() {
+  return by_reduction([]<ReduceOp op>() -> Kernel { return reduce_all<Element, op>; });
 }
 
 // Rows in the order of DType.
-constexpr std::array<std::array<Kernel, 4>, 13> kKernels = {{
-    truth_kernels(),
+constexpr std::array<Kernels, 13> kKernels = {{
+    kernels<Plain<uint8_t>>(),  // truth values are the bytes 0 and 1
     kernels<Plain<int8_t>>(),
     kernels<Plain<int16_t>>(),
     kernels<Plain<int32_t>>(),
@@ -163,6 +139,7 @@ void reduce_buffers(DType dtype, ReduceOp op, std::byte* out, std::span<const st
     if (out != in[0]) std::memcpy(out, in[0], count * itemsize(dtype));
     return;
   }
+  if (dtype == DType::Bool) op = info(op).of_truths;
   kKernels[static_cast<size_t>(dtype)][static_cast<size_t>(op)](out, in, count);
 }
 

@@ -19,6 +19,8 @@
 
 #include "core/base/error.h"
 #include "core/dtype/half.h"
+#include "core/rewrite/fold.h"
+#include "core/uop/args.h"
 
 namespace tinyshard::codegen {
 namespace {
@@ -466,21 +468,7 @@ Value* Arith::compute(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x
 // --- reductions ----------------------------------------------------------------------------------
 
 Value* Arith::identity(ReduceOp op, DType dtype, int lanes) {
-  Type* t = type(dtype, lanes);
-  bool largest = op == ReduceOp::Max;
-  if (op == ReduceOp::Sum) return llvm::Constant::getNullValue(t);
-  if (is_float(dtype)) {
-    double infinity = std::numeric_limits<double>::infinity();
-    return ConstantFP::get(t, op == ReduceOp::Prod ? 1.0 : largest ? -infinity : infinity);
-  }
-  if (op == ReduceOp::Prod) return ConstantInt::get(t, 1);
-  unsigned bits = t->getScalarSizeInBits();
-  if (is_signed(dtype)) {
-    return ConstantInt::get(
-        t, largest ? llvm::APInt::getSignedMinValue(bits) : llvm::APInt::getSignedMaxValue(bits));
-  }
-  return ConstantInt::get(
-      t, largest ? llvm::APInt::getMinValue(bits) : llvm::APInt::getMaxValue(bits));
+  return constant(dtype, const_bits(*identity_of(op, dtype)), lanes);
 }
 
 Value* Arith::combine(ReduceOp op, DType dtype, Value* accumulator, Value* x) {
@@ -495,7 +483,7 @@ Value* Arith::combine(ReduceOp op, DType dtype, Value* accumulator, Value* x) {
 }
 
 Value* Arith::horizontal(ReduceOp op, DType dtype, Value* x) {
-  bool ordered = is_float(dtype) && (op == ReduceOp::Max || op == ReduceOp::Min);
+  bool ordered = is_float(dtype) && info(op).chooses;
   Value* nan = ordered ? b_.CreateOrReduce(b_.CreateFCmpUNO(x, x)) : nullptr;
   for (int lanes = lanes_of(x) / 2; lanes >= 1; lanes /= 2) {
     llvm::SmallVector<int, 64> low, high;

@@ -250,11 +250,13 @@ Value on_integers(Op op, DType from, DType dtype, const Value& a, const Value& b
 
 Total::Total(ReduceOp op, DType dtype, bool contracts)
     : op_(op), dtype_(dtype), contracts_(contracts) {
-  if (op == ReduceOp::Prod) real_ = 1, value_.whole = 1;
-  if (op == ReduceOp::Max) extremum_ = -kInfinity;
-  if (op == ReduceOp::Min) extremum_ = kInfinity;
-  if (op == ReduceOp::Max && !is_float(dtype)) value_.whole = lowest_of(dtype);
-  if (op == ReduceOp::Min && !is_float(dtype)) value_.whole = highest_of(dtype);
+  using Start = ReduceInfo::Start;
+  const Start start = info(op).start;
+  if (start == Start::One) real_ = 1, value_.whole = 1;
+  if (start == Start::Lowest) extremum_ = -kInfinity;
+  if (start == Start::Highest) extremum_ = kInfinity;
+  if (start == Start::Lowest && !is_float(dtype)) value_.whole = lowest_of(dtype);
+  if (start == Start::Highest && !is_float(dtype)) value_.whole = highest_of(dtype);
 }
 
 void Total::add(const Value& v) {
@@ -271,14 +273,10 @@ void Total::add(const Value& v) {
       real_ *= v.real;
       if (v.error > 0) error_ += v.error / std::abs(v.real);  // relative
       break;
-    case ReduceOp::Max:
-      extremum_ = std::max(extremum_, v.real);
+    default:
+      check_internal(info(op_).chooses, "how errors of this reduction grow");
+      extremum_ = info(op_).reals(extremum_, v.real);
       error_ = std::max(error_, v.error);
-      break;
-    case ReduceOp::Min:
-      extremum_ = std::min(extremum_, v.real);
-      error_ = std::max(error_, v.error);
-      break;
   }
 }
 
@@ -307,23 +305,10 @@ Value Total::value() const {
 }
 
 void Total::add_whole(const Value& v) {
-  const auto a = static_cast<uint64_t>(value_.whole), b = static_cast<uint64_t>(v.whole);
-  const bool less = has_sign(dtype_) ? v.whole < value_.whole : b < a;
   value_.unsure = value_.unsure || v.unsure;
-  switch (op_) {
-    case ReduceOp::Sum:
-      value_.whole = wrapped(dtype_, a + b);
-      break;
-    case ReduceOp::Prod:
-      value_.whole = wrapped(dtype_, a * b);
-      break;
-    case ReduceOp::Max:
-      if (!less) value_.whole = v.whole;
-      break;
-    case ReduceOp::Min:
-      if (less) value_.whole = v.whole;
-      break;
-  }
+  value_.whole =
+      wrapped(dtype_, info(op_).integers(integer_kind(dtype_), static_cast<uint64_t>(value_.whole),
+                                         static_cast<uint64_t>(v.whole)));
 }
 
 }  // namespace tinyshard::bounded

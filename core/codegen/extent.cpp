@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "core/rewrite/fold.h"
 #include "core/uop/args.h"
 
 namespace tinyshard::codegen {
@@ -58,6 +59,7 @@ class Masks {
     const KernelNode& n = graph_[value];
     if (!(n.varies & bit(range_))) return {};
     auto source = [&](int i) { return graph_.source(value, i); };
+    const bool zero = info(op).start == ReduceInfo::Start::Zero;
     switch (n.op) {
       case Op::Where:
         if (is_identity(source(2), op))
@@ -66,19 +68,19 @@ class Masks {
           return both(of_condition(source(0), false), of_value(source(2), op));
         return {};
       case Op::Load:
-        if (op != ReduceOp::Sum || n.source_count < 3) return {};
+        if (!zero || n.source_count < 3) return {};
         return of_condition(source(2), true);
       case Op::Cast: {
         const bool floats = is_float(n.dtype) && is_float(graph_[source(0)].dtype);
         const bool integers = !is_float(n.dtype) && !is_float(graph_[source(0)].dtype);
-        const bool keeps = op == ReduceOp::Sum ? floats || integers : floats;
+        const bool keeps = zero ? floats || integers : floats;
         return keeps ? of_value(source(0), op) : Extent();
       }
       case Op::Mul:  // zero times anything may be NaN
-        if (op != ReduceOp::Sum) return {};
+        if (!zero) return {};
         return common(of_value(source(0), op), of_value(source(1), op));
       case Op::Add:
-        if (op != ReduceOp::Sum) return {};
+        if (!zero) return {};
         return common(of_value(source(0), op), of_value(source(1), op));
       case Op::Fold:
         if (fold_arg(graph_.node(value)).op != op) return {};
@@ -201,12 +203,9 @@ class Masks {
   bool is_identity(int node, ReduceOp op) const {
     const KernelNode& n = graph_[node];
     if (n.op != Op::Const) return false;
-    const UOp constant = UOp::make(Op::Const, n.dtype, {}, n.uop->arg());
-    if (op == ReduceOp::Sum) return is_const(constant, 0);
-    if (op == ReduceOp::Prod) return is_const(constant, 1);
-    if (!is_float(n.dtype)) return false;
-    const double infinite = op == ReduceOp::Max ? -HUGE_VAL : HUGE_VAL;
-    return const_as_double(constant) == infinite;
+    const UOp identity = identity_of(op, n.dtype);
+    if (!is_float(n.dtype)) return const_bits(*n.uop) == const_bits(*identity);
+    return is_const(UOp::make(Op::Const, n.dtype, {}, n.uop->arg()), const_as_double(identity));
   }
 
   const Graph& graph_;

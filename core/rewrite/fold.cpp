@@ -156,8 +156,10 @@ UOp fold_constants(Op op, DType dtype, std::span<const UOp> src) {
 }
 
 UOp identity_of(ReduceOp op, DType dtype) {
-  if (op == ReduceOp::Sum || op == ReduceOp::Prod) return const_int(dtype, op == ReduceOp::Prod);
-  bool lowest = op == ReduceOp::Max;
+  using Start = ReduceInfo::Start;
+  const Start start = info(op).start;
+  if (start == Start::Zero || start == Start::One) return const_int(dtype, start == Start::One);
+  const bool lowest = start == Start::Lowest;
   constexpr double infinity = std::numeric_limits<double>::infinity();
   if (is_float(dtype)) return const_float(dtype, lowest ? -infinity : infinity);
   if (!is_signed_int(dtype)) return const_int(dtype, lowest ? 0 : -1);
@@ -168,20 +170,17 @@ UOp identity_of(ReduceOp op, DType dtype) {
 UOp fold_reduction(ReduceOp op, const UOp& constant, int64_t count) {
   const DType dtype = constant.dtype();
   UOp one = reshaped_const(constant, {});
-  if (op == ReduceOp::Max || op == ReduceOp::Min || dtype == DType::Bool) return one;
+  const ReduceInfo& facts = info(op);
+  if (facts.chooses || dtype == DType::Bool) return one;
   if (is_float(dtype)) {
-    double c = const_as_double(one), n = static_cast<double>(count);
-    double all = op == ReduceOp::Sum ? c * n : std::pow(std::fabs(c), n);
-    if (op == ReduceOp::Prod && std::signbit(c) && count % 2 == 1) all = -all;
+    const double all = facts.repeated(const_as_double(one), static_cast<double>(count));
     return fold_cast(const_float(DType::F64, all), dtype);
   }
-  uint64_t c = static_cast<uint64_t>(const_bits(*one)), all = 1;
-  if (op == ReduceOp::Sum) {
-    all = c * static_cast<uint64_t>(count);
-  } else {
-    for (int64_t n = count; n > 0; n >>= 1, c *= c) {
-      if (n & 1) all *= c;
-    }
+  const IntegerKind kind = integer_kind(dtype);
+  auto bits = [](const UOp& x) { return static_cast<uint64_t>(const_bits(*x)); };
+  uint64_t twice = bits(one), all = bits(identity_of(op, dtype));  // 1, 2, 4 .. times
+  for (int64_t n = count; n > 0; n >>= 1, twice = facts.integers(kind, twice, twice)) {
+    if (n & 1) all = facts.integers(kind, all, twice);
   }
   return const_int(dtype, static_cast<int64_t>(all));
 }

@@ -55,9 +55,7 @@ Value reduce(ReduceOp op, const Value& given, const Dims& axes, bool keepdim) {
   } else if (nothing && x.dtype() == DType::Bool) {  // integers have another identity
     out = constant(x.dtype(), identity(op, x.dtype()), kept);
   } else if (x.dtype() == DType::Bool) {
-    ReduceOp as_int = op == ReduceOp::Sum    ? ReduceOp::Max
-                      : op == ReduceOp::Prod ? ReduceOp::Min
-                                             : op;
+    const ReduceOp as_int = info(op).of_truths;
     out = cast(Value(tinyshard::reduce(as_int, cast(x, DType::I32).node(), axes)), DType::Bool);
   } else {
     out = tinyshard::reduce(op, x.node(), axes);

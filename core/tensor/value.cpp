@@ -7,7 +7,9 @@
 
 #include "core/base/error.h"
 #include "core/base/sizes.h"
+#include "core/rewrite/fold.h"
 #include "core/tensor/sizes_internal.h"
+#include "core/uop/args.h"
 
 namespace tinyshard::value {
 
@@ -103,17 +105,12 @@ Value constant_of(const Value& x, Scalar value) {
 }
 
 Scalar identity(ReduceOp op, DType dtype) {
-  if (op == ReduceOp::Sum) return 0;
-  if (op == ReduceOp::Prod) return 1;
-  bool lowest = op == ReduceOp::Max;
-  constexpr double inf = std::numeric_limits<double>::infinity();
-  if (is_float(dtype)) return lowest ? -inf : inf;
-  if (dtype == DType::Bool) return !lowest;
-  if (is_signed_int(dtype))
-    return lowest ? INT64_MIN >> (64 - 8 * itemsize(dtype))
-                  : INT64_MAX >> (64 - 8 * itemsize(dtype));
-  if (lowest) return 0;
-  return UINT64_MAX >> (64 - 8 * itemsize(dtype));
+  const UOp scalar = identity_of(op, dtype);
+  if (is_float(dtype)) return const_as_double(scalar);
+  const int64_t bits = const_bits(*scalar);
+  if (dtype == DType::Bool) return bits != 0;
+  if (is_signed_int(dtype)) return bits;
+  return static_cast<uint64_t>(bits);
 }
 
 Value cast(const Value& x, DType dtype) {

@@ -51,6 +51,14 @@ double larger(double a, double b) {
   return std::max(a, b);
 }
 uint64_t larger_integer(IntegerKind k, uint64_t a, uint64_t b) { return less(k, a, b) ? b : a; }
+double smaller(double a, double b) { return -larger(-a, -b); }
+uint64_t smaller_integer(IntegerKind k, uint64_t a, uint64_t b) { return less(k, b, a) ? b : a; }
+
+// x to the power n, a whole number.
+double power(double x, double n) {
+  const double size = std::pow(std::fabs(x), n);
+  return std::signbit(x) && std::fmod(n, 2) == 1 ? -size : size;
+}
 
 uint64_t shifted_right(IntegerKind k, uint64_t a, uint64_t b) {
   if (b >= k.bits) return 0;
@@ -231,9 +239,20 @@ IntegerKind integer_kind(DType dtype) {
   return {8 * itemsize(dtype), is_signed_int(dtype)};
 }
 
-std::string_view name(ReduceOp op) {
-  static constexpr std::string_view kNames[] = {"sum", "prod", "max", "min"};
-  return kNames[static_cast<size_t>(op)];
+const ReduceInfo& info(ReduceOp op) {
+  using Start = ReduceInfo::Start;
+  static constexpr const ElementFacts &add = kTable[size_t(Op::Add)].element,
+                                      &mul = kTable[size_t(Op::Mul)].element;
+  static constexpr ReduceInfo kReductions[] = {
+      {ReduceOp::Sum, "sum", Start::Zero, false, ReduceOp::Max, add.reals, add.integers,
+       [](double x, double n) { return x * n; }},
+      {ReduceOp::Prod, "prod", Start::One, false, ReduceOp::Min, mul.reals, mul.integers, power},
+      {ReduceOp::Max, "max", Start::Lowest, true, ReduceOp::Max, larger, larger_integer, nullptr},
+      {ReduceOp::Min, "min", Start::Highest, true, ReduceOp::Min, smaller, smaller_integer,
+       nullptr},
+  };
+  static_assert(std::size(kReductions) == kReduceOps);
+  return kReductions[static_cast<size_t>(op)];
 }
 
 }  // namespace tinyshard

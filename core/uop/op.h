@@ -148,6 +148,21 @@ inline bool is_elementwise(Op op) { return info(op).op_class == OpClass::Element
 inline bool is_movement(Op op) { return info(op).op_class == OpClass::Movement; }
 
 enum class ReduceOp : uint8_t { Sum, Prod, Max, Min };
-std::string_view name(ReduceOp op);
+inline constexpr int kReduceOps = static_cast<int>(ReduceOp::Min) + 1;
+
+// Facts about reductions, computed with as those of elementwise ops are; the instructions are in
+// codegen/arith.cpp, and loops of the host in combine.h.
+struct ReduceInfo {
+  ReduceOp op;
+  std::string_view name;
+  enum class Start : uint8_t { Zero, One, Lowest, Highest } start;  // what nothing reduces to
+  bool chooses;        // the result is one of the elements, which may come in any order and twice
+  ReduceOp of_truths;  // the same of truth values, as bytes 0 and 1
+  OnReals reals;       // of two elements
+  OnIntegers integers;
+  OnReals repeated;  // of an element and of how many times it comes; null where it `chooses`
+};
+const ReduceInfo& info(ReduceOp op);
+inline std::string_view name(ReduceOp op) { return info(op).name; }
 
 }  // namespace tinyshard

@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/dtype/half.h"
+#include "core/uop/combine.h"
 #include "devices/cpu/thread_pool.h"
 
 namespace tinyshard {
@@ -35,31 +36,6 @@ struct BF16 {
   static Sum load(Stored v) { return bf16_to_f32(v); }
   static Stored store(Sum v) { return f32_to_bf16(v); }
 };
-
-// The start of a reduction, and what it makes of what it has and another element.
-template <ReduceOp op, class T>
-constexpr T start() {
-  constexpr bool kFloat = std::is_floating_point_v<T>;
-  using Limits = std::numeric_limits<T>;
-  if (op == ReduceOp::Sum) return T(0);
-  if (op == ReduceOp::Prod) return T(1);
-  if (op == ReduceOp::Max) return kFloat ? -Limits::infinity() : Limits::lowest();
-  return kFloat ? Limits::infinity() : Limits::max();
-}
-template <ReduceOp op, class T>
-T combine(T a, T b) {
-  if constexpr (op == ReduceOp::Max) {
-    return b > a || b != b ? b : a;
-  } else if constexpr (op == ReduceOp::Min) {
-    return b < a || b != b ? b : a;
-  } else if constexpr (std::is_integral_v<T>) {
-    // Wraps; in 64 bits, where narrow ones would be promoted to a signed type.
-    auto x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
-    return static_cast<T>(op == ReduceOp::Sum ? x + y : x * y);
-  } else {
-    return op == ReduceOp::Sum ? a + b : a * b;
-  }
-}
 
 // A part of the destination that one thread owns: some rows and columns of one outer index.
 struct Part {
@@ -104,7 +80,7 @@ void add_part(const ScatterSpec& s, const Part& p, const void* base_data, const 
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t from = out_at + (p.row_begin + r) * s.inner + c0;
       for (int64_t c = 0; c < cols; ++c)
-        sums[r * stride + c] = base ? E::load(base[from + c]) : start<op, Sum>();
+        sums[r * stride + c] = base ? E::load(base[from + c]) : start_of<op, Sum>();
     }
     for (int64_t r = 0; r < s.rows_in; ++r) {
       const Stored* row = src + r * s.inner + c0;
@@ -112,14 +88,14 @@ void add_part(const ScatterSpec& s, const Part& p, const void* base_data, const 
         const int64_t to = static_cast<int64_t>(index[r * s.index_row]);
         if (to < p.row_begin || to >= p.row_end) continue;  // another part's, or nobody's
         Sum* sum = sums + (to - p.row_begin) * stride;
-        for (int64_t c = 0; c < cols; ++c) sum[c] = combine<op>(sum[c], E::load(row[c]));
+        for (int64_t c = 0; c < cols; ++c) sum[c] = combined<op>(E::load(row[c]), sum[c]);
       } else {
         const Index* at = index + r * s.index_row + c0 * s.index_inner;
         for (int64_t c = 0; c < cols; ++c) {
           const int64_t to = static_cast<int64_t>(at[c * s.index_inner]);
           if (to < p.row_begin || to >= p.row_end) continue;
           Sum& sum = sums[(to - p.row_begin) * stride + c];
-          sum = combine<op>(sum, E::load(row[c]));
+          sum = combined<op>(E::load(row[c]), sum);
         }
       }
     }
@@ -140,16 +116,9 @@ AddPart by_index(DType index) {
 
 template <class E>
 AddPart by_op(const ScatterSpec& s) {
-  switch (s.op) {
-    case ReduceOp::Sum:
-      return by_index<E, ReduceOp::Sum>(s.index_dtype);
-    case ReduceOp::Prod:
-      return by_index<E, ReduceOp::Prod>(s.index_dtype);
-    case ReduceOp::Max:
-      return by_index<E, ReduceOp::Max>(s.index_dtype);
-    default:
-      return by_index<E, ReduceOp::Min>(s.index_dtype);
-  }
+  const auto parts =
+      by_reduction([&]<ReduceOp op>() -> AddPart { return by_index<E, op>(s.index_dtype); });
+  return parts[static_cast<size_t>(s.op)];
 }
 
 // Null for types without such a reduction.

@@ -33,21 +33,19 @@ std::optional<Type> type_of(DType dtype) {
   }
 }
 
-// Of Bool, Sum and Max are "or", Prod and Min are "and": on bytes that are 0 or 1, the larger and
-// the smaller.
-Reduction reduction_of(DType dtype, ReduceOp op) {
-  bool boolean = dtype == DType::Bool;
-  switch (op) {
+std::optional<Reduction> reduction_of(DType dtype, ReduceOp op) {
+  switch (dtype == DType::Bool ? info(op).of_truths : op) {
     case ReduceOp::Sum:
-      return boolean ? kMax : kSum;
+      return kSum;
     case ReduceOp::Prod:
-      return boolean ? kMin : kProd;
+      return kProd;
     case ReduceOp::Max:
       return kMax;
     case ReduceOp::Min:
       return kMin;
+    default:
+      return std::nullopt;
   }
-  return kSum;
 }
 
 bool goes_on(Result result) { return result == kSuccess || result == kInProgress; }
@@ -63,7 +61,7 @@ class Calls {
         send_(static_cast<const char*>(send)),
         recv_(static_cast<char*>(recv)),
         item_(itemsize(call.dtype)),
-        op_(reduction_of(call.dtype, call.reduce)) {
+        op_(reduction_of(call.dtype, call.reduce).value_or(kSum)) {
     auto known = type_of(call.dtype);
     type_ = known ? *known : kUint8;
     scale_ = known ? 1 : item_;
@@ -171,7 +169,7 @@ bool offers(CollectiveOp op, DType dtype, ReduceOp reduce) {
   if (op != CollectiveOp::AllReduce && op != CollectiveOp::ReduceScatter)
     return dtype != DType::Index;
   if (is_float(dtype) && (reduce == ReduceOp::Max || reduce == ReduceOp::Min)) return false;
-  return type_of(dtype).has_value();
+  return type_of(dtype).has_value() && reduction_of(dtype, reduce).has_value();
 }
 
 Result issue(const Nccl& nccl, const Collective& call, const Participant& participant,
