@@ -19,6 +19,7 @@
 #include "bench/recorded.h"
 #include "core/codegen/codegen.h"
 #include "core/uop/args.h"
+#include "devices/cuda/planned_gpu.h"
 
 using namespace tinyshard;
 
@@ -75,8 +76,7 @@ struct Bench {
   void run(Builder& b) {
     if (b.source.name.find(only) == std::string::npos) return;
     const KernelSource* source = &b.source;
-    Target target{"nvptx64-nvidia-cuda", "sm_90a", "+ptx83", 128, 132, 49152};
-    if (device) target = device->target();
+    const Target target = device ? device->target() : cuda::planned_h200().target;
     auto kernel = compile_kernels(std::span(&source, 1), target)[0];
     if (!device) {
       std::ofstream(folder + "/" + b.source.name + ".ptx")

@@ -65,7 +65,9 @@ const Builtins& builtins() {
               {"CPU", [] { return kMostCpuDevices; }, describe_cpu, make_cpu_device},
               {"NULL", [] { return kMostNullDevices; },
                [] { return std::string("plans without running"); },
-               [](int index, int) { return make_null_device(index, planned_host(host_target())); }},
+               [](int index, int) {
+                 return make_null_device(index, planned_host(host_target(), host_profile()));
+               }},
               {"NULL_H200", [] { return kMostNullDevices; },
                [] { return std::string("plans for an H200 without running"); },
                [](int index, int) { return make_null_device(index, cuda::planned_h200()); }},

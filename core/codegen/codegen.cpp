@@ -23,6 +23,7 @@
 #include "core/codegen/backend.h"
 #include "core/codegen/disk_cache.h"
 #include "core/codegen/gpu/backend.h"
+#include "core/codegen/gpu/dialect.h"
 #include "core/codegen/key.h"
 #include "core/uop/args.h"
 
@@ -69,7 +70,7 @@ KernelPointer compile_one(const KernelSource& source, const Target& target, Phas
   kernel->code.entry = symbol_name(source.name);
   double start = codegen::thread_cpu_ms();
   Graph graph(source);
-  if (target.is_gpu()) {
+  if (codegen::GpuDialect::of(target)) {
     codegen::gpu::GpuPlan plan = codegen::gpu::make_gpu_plan(graph, target, source.choice);
     times.plan_ms += codegen::thread_cpu_ms() - start;
     kernel->cost_ns = plan.cost_ns;
@@ -164,6 +165,10 @@ std::vector<KernelPointer> compile_kernels(std::span<const KernelSource* const> 
   }
   for (size_t i : missing) cache().kernels.try_emplace(std::move(keys[i]), results[i]);
   return results;
+}
+
+int kernel_choices(const Target& target) {
+  return codegen::GpuDialect::of(target) ? kKernelChoices : 1;
 }
 
 CodegenStatistics codegen_statistics() {

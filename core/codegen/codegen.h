@@ -20,6 +20,9 @@ std::vector<std::shared_ptr<const CompiledKernel>> compile_kernels(
     std::span<const KernelSource* const> sources, const Target& target,
     const ParallelFor& parallel = nullptr);
 
+// How many of the generator's plans there are for a kernel (KernelSource::choice).
+int kernel_choices(const Target& target);
+
 struct CodegenStatistics {
   int64_t requested = 0, memory_hits = 0, disk_hits = 0, compiled = 0;
   // CPU time, summed over threads.

@@ -70,6 +70,7 @@ std::string kernel_key(const KernelSource& kernel, const Target& target) {
   out.number(target.vector_bits);
   out.number(target.multiprocessors);
   out.number(target.shared_bytes);
+  out.number(target.cache_bytes);
   out.number(kernel.choice);
   out.number(options().check.memory);
   out.number(static_cast<int64_t>(kernel.params.size()));

@@ -34,8 +34,8 @@ bool is_power_of_two(const UOp& constant) {
 
 std::vector<UOp> possible_scalars(const KernelSource& kernel, const Target& target) {
   const std::vector<UOp> nodes = toposort(std::span(&kernel.sink, 1));
-  // A divisor or a width of a shift that is known makes other code. GPUs divide floats with an
-  // error that a division by a power of two, which becomes a product, does not have.
+  // A divisor or a width of a shift that is known makes other code. Where division has an error, one
+  // by a power of two, which becomes a product, has none.
   NodeMap<bool> chooses_code(nodes.size());
   for (const UOp& x : nodes) {
     const bool divides = x.op() == Op::IDiv || x.op() == Op::Mod;
@@ -43,7 +43,7 @@ std::vector<UOp> possible_scalars(const KernelSource& kernel, const Target& targ
       chooses_code[x.src(1)] = true;
     if (x.op() == Op::Cast && x.dtype() == DType::Index && is_const(x.src(0)))
       chooses_code[x.src(0)] = true;
-    if (x.op() != Op::Div || !target.is_gpu()) continue;
+    if (x.op() != Op::Div || target.division_ulps == 0) continue;
     for (const UOp& s : x->src()) {
       if (is_const(s) && is_power_of_two(s)) chooses_code[s] = true;
     }

@@ -66,7 +66,7 @@ std::future<void> prepare_library_calls(std::span<const Item> items) {
     if (item.kind != Item::Kind::Library) continue;
     for (int position : context.local_positions(item.mesh)) {
       Device& device = context.device(item.mesh.devices()[position]);
-      if (device.target().is_gpu()) calls.emplace_back(&device, &item.call);
+      if (device.profile().compiles_code) calls.emplace_back(&device, &item.call);
     }
   }
   const auto when = calls.empty() ? std::launch::deferred : std::launch::async;
@@ -111,11 +111,11 @@ std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item>
       same.push_back(sources[i]);
       places.push_back(i);
     }
-    if (options().beam > 1 && target.is_gpu() && devices[first]->executes())
+    if (options().beam > 1 && kernel_choices(target) > 1 && devices[first]->executes())
       tune_kernels(same, *devices[first], options().beam, context.ranks() == 1, parallel_compile);
     auto compiled = compile_kernels(std::vector<const KernelSource*>(same.begin(), same.end()),
                                     target, parallel_compile);
-    if (target.is_gpu()) {
+    if (devices[first]->profile().compiles_code) {
       ObservedScope machine_code(
           [] { return ObservedEvent{.kind = EventKind::Load, .name = "machine code"}; });
       prepare_programs(compiled, *devices[first]);

@@ -542,7 +542,7 @@ void Executable::launch_compared(const Step& step, const Launch& launch) {
   launch.device->synchronize();
   for (size_t slot = 0; slot < kernel.params.size(); ++slot)
     after.push_back(kernel.params[slot].written ? copy_of(slot) : before[slot]);
-  const InterpretOptions accuracy{.division_ulps = launch.device->target().is_gpu() ? 2.0 : 0.0};
+  const InterpretOptions accuracy{.division_ulps = launch.device->target().division_ulps};
   const auto found =
       first_difference(kernel, before, after,
                        std::span(launch.coordinates, step.item->mesh.axes().size()), accuracy);

@@ -61,28 +61,23 @@ std::vector<Device*> computing_kinds(std::span<const UOp> roots) {
   return kinds;
 }
 
-// The libraries' products of one row by a matrix that lies along the sums read it at a third of the
-// rate that loops reach, those of 16-bit floats in any order at a quarter. From three rows on they
-// may be faster (decode_bench --product 3,768,2048).
-void plan_for_cpus(PassContext& context) { context.small_products = {.few = 2, .matrix = 1 << 14}; }
-
-// How a plan with GPUs among its devices differs from one for CPUs, which the defaults are for.
-void plan_for_gpus(const std::vector<Device*>& kinds, PassContext& context,
-                   ScheduleOptions& schedule) {
-  // Blocks for every multiprocessor of the largest GPUs; fixed, so that sums have the same bits on
-  // all of them.
-  context.split = {.parts = 1024, .columns = 1024};
-  // As much as takes some microseconds without tensor cores.
-  context.small_products = {
-      .terms = 16, .elements = 1 << 20, .columns = 16, .multiplications = 1 << 24};
-  context.worth_copying = [kinds](const LibraryCall& call, int operand) {
-    int64_t least = kinds[0]->worth_copying(call, operand);
-    for (Device* d : kinds) least = std::min(least, d->worth_copying(call, operand));
-    return least;
-  };
-  schedule.join_kernels = true;
-  // Small steps gain from running items side by side; large ones fill the GPU with each.
-  if (!options().serial) schedule.spare_bytes = 64 << 20;
+// By the profile of the kind that runs most side by side: where kinds meet in one plan, the others
+// wait for it.
+void follow_profile(const std::vector<Device*>& kinds, PassContext& context,
+                    ScheduleOptions& schedule) {
+  auto parts = [](const Device* d) { return d->profile().split.parts; };
+  const DeviceProfile& profile = (*std::ranges::max_element(kinds, {}, parts))->profile();
+  context.split = profile.split;
+  context.small_products = profile.small_products;
+  if (profile.copies_operands) {
+    context.worth_copying = [kinds](const LibraryCall& call, int operand) {
+      int64_t least = kinds[0]->worth_copying(call, operand);
+      for (Device* d : kinds) least = std::min(least, d->worth_copying(call, operand));
+      return least;
+    };
+  }
+  schedule.join_kernels = profile.joins_kernels;
+  if (!options().serial) schedule.spare_bytes = profile.spare_bytes;
 }
 
 // Values of other shapes or placements may have the same parts on each device. Their storages differ,
@@ -123,10 +118,7 @@ Planned plan(std::span<const UOp> asked) {
   context.library_supports = supports;
   ScheduleOptions schedule_options{.library_supports = supports,
                                    .bucket_bytes = options().bucket_bytes};
-  if (std::ranges::any_of(kinds, [](Device* d) { return d->target().is_gpu(); }))
-    plan_for_gpus(kinds, context, schedule_options);
-  else
-    plan_for_cpus(context);
+  follow_profile(kinds, context, schedule_options);
   run_passes(context);
   separate_results(context.roots, roots, context.shardings);
   Planned result{{}, context.shardings};

@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "core/runtime/profile.h"
 #include "core/uop/uop.h"
 
 namespace tinyshard {
@@ -12,14 +13,8 @@ namespace tinyshard {
 // and sums of constants, which are rounded once.
 std::vector<UOp> tidy(std::span<const UOp> roots);
 
-// A reduction of many elements to few results becomes two, so that many threads can share it:
 // [n] -> [p, n / p] -> [p] -> []. So does a sum of very many floats, whatever it results in, whose
 // error would grow with their number. The order of summation depends on shapes and limits only.
-struct SplitLimits {
-  int64_t parts = 64;   // of a reduction to up to kFewResults; fewer where there are more results
-  int64_t columns = 0;  // sums of so many columns are split too
-  static constexpr int64_t kFewResults = 16;
-};
 std::vector<UOp> split_reductions(std::span<const UOp> roots, const SplitLimits& limits);
 
 // A product of which only the transpose is used is computed transposed: (a b)^T = b^T a^T, so that

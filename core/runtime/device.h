@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/runtime/profile.h"
 #include "core/runtime/strided_view.h"
 #include "core/runtime/target.h"
 #include "core/uop/uop.h"
@@ -82,6 +83,10 @@ class Device {
   virtual ~Device() = default;
   virtual std::string name() const = 0;  // "CPU:1"
   virtual const Target& target() const = 0;
+  virtual const DeviceProfile& profile() const {
+    static constexpr DeviceProfile kNothingSpecial;
+    return kNothingSpecial;
+  }
 
   // False for devices that plan but do not run: programs are then never compiled nor launched.
   virtual bool executes() const { return true; }

@@ -8,14 +8,17 @@
 namespace tinyshard {
 
 struct Target {
-  std::string triple;     // "x86_64-pc-linux-gnu", "nvptx64-nvidia-cuda"
-  std::string cpu;        // "znver4", "sm_90a"
-  std::string features;   // "+avx512f,...", "+ptx83"
-  int vector_bits = 128;  // widest registers, or memory accesses, worth using
+  std::string triple;        // "x86_64-pc-linux-gnu", "nvptx64-nvidia-cuda"
+  std::string cpu;           // "znver4", "sm_90a"
+  std::string features;      // "+avx512f,...", "+ptx83"
+  int vector_bits = 128;     // widest registers, or memory accesses, worth using
+  double division_ulps = 0;  // by which a generated division of f32 may be off
   // GPUs only.
   int multiprocessors = 0;
-  int shared_bytes = 0;  // that a block may have without asking for more
-  bool is_gpu() const { return triple.starts_with("nvptx"); }
+  int shared_bytes = 0;     // that a block may have without asking for more
+  int64_t cache_bytes = 0;  // under way on all multiprocessors that are found in the cache again
+  double launch_ns = 0;     // and the rate of memory: for estimates of what kernels take
+  double multiprocessor_bytes_per_ns = 0;
   bool is_hopper() const { return cpu == "sm_90a"; }
   bool has_clusters() const { return cpu.starts_with("sm_9"); }  // of blocks; Hopper and newer
   bool operator==(const Target&) const = default;

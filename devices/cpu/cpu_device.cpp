@@ -120,6 +120,7 @@ class CpuDevice : public Device {
 
   std::string name() const override { return fmt::format("CPU:{}", index_); }
   const Target& target() const override { return host_target(); }
+  const DeviceProfile& profile() const override { return host_profile(); }
   using Device::allocate;
   void* allocate(size_t bytes, const char*) override { return memory_.allocate(bytes, name()); }
   void free(void* memory, size_t bytes) noexcept override { memory_.free(memory, bytes); }

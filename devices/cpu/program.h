@@ -9,6 +9,7 @@ namespace tinyshard {
 
 // The machine this process runs on, as the code generator wants it. Found once.
 const Target& host_target();
+const DeviceProfile& host_profile();  // the figures that plans for it are made by
 
 class CpuProgram : public Program {
  public:

@@ -32,7 +32,29 @@ Target gpu_target(int major, int minor, int driver) {
   return {.triple = "nvptx64-nvidia-cuda",
           .cpu = fmt::format("sm_{}{}", known, hopper ? "a" : ""),
           .features = ptx_version(driver),
-          .vector_bits = 128};
+          .vector_bits = 128,
+          .division_ulps = 2,
+          .cache_bytes = 20 << 20,
+          .launch_ns = 2000,
+          .multiprocessor_bytes_per_ns = 30};
+}
+
+const DeviceProfile& gpu_profile() {
+  static constexpr DeviceProfile kProfile{
+      // Blocks for every multiprocessor of the largest GPUs; fixed, so that sums have the same bits
+      // on all of them.
+      .split = {.parts = 1024, .columns = 1024},
+      // As much as takes some microseconds without tensor cores.
+      .small_products = {.terms = 16,
+                         .elements = 1 << 20,
+                         .columns = 16,
+                         .multiplications = 1 << 24},
+      .joins_kernels = true,
+      .copies_operands = true,
+      .compiles_code = true,
+      // Small steps gain from running items side by side; large ones fill the GPU with each.
+      .spare_bytes = 64 << 20};
+  return kProfile;
 }
 
 }  // namespace tinyshard::cuda

@@ -1,5 +1,7 @@
-// For which target kernels are generated, for a GPU of a compute capability.
+// For which target kernels are generated, for a GPU of a compute capability, and the figures that
+// plans are made by.
 #pragma once
+#include "core/runtime/profile.h"
 #include "core/runtime/target.h"
 
 namespace tinyshard::cuda {
@@ -8,5 +10,7 @@ namespace tinyshard::cuda {
 // as that. `driver`: its version as the driver tells it, 12030 for 12.3. DeviceError for a GPU that
 // is older than all of them.
 Target gpu_target(int major, int minor, int driver);
+
+const DeviceProfile& gpu_profile();
 
 }  // namespace tinyshard::cuda

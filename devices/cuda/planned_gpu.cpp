@@ -17,6 +17,7 @@ PlannedDevice planned_h200() {
   };
   return {.kind = "NULL_H200",
           .target = target,
+          .profile = gpu_profile(),
           .supports = library_expresses,
           .worth_copying = worth_copying};
 }

@@ -16,6 +16,7 @@ class CudaVendor final : public Vendor {
   Target target(int major, int minor) const override {
     return gpu_target(major, minor, driver().version());
   }
+  const DeviceProfile& profile() const override { return gpu_profile(); }
 
   void prepare(const ObjectCode& code, std::string_view capability,
                std::string_view device) const override {

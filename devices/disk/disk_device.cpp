@@ -9,6 +9,7 @@ class DiskDevice : public Device {
 
   std::string name() const override { return "DISK:0"; }
   const Target& target() const override { return cpu_->target(); }
+  const DeviceProfile& profile() const override { return cpu_->profile(); }
   using Device::allocate;
   void* allocate(size_t bytes, const char* purpose) override {
     return cpu_->allocate(bytes, purpose);

@@ -45,6 +45,7 @@ class Gpu final : public Device, private MemorySource {
 
   std::string name() const override { return name_; }
   const Target& target() const override { return target_; }
+  const DeviceProfile& profile() const override { return vendor_.profile(); }
   std::string hardware() const override { return uuid_; }
   using Device::allocate;
   void* allocate(size_t bytes, const char* purpose) override;

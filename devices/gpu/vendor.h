@@ -19,6 +19,7 @@ class Vendor {
   virtual const Driver& driver() const = 0;
   // What code generation needs to know of a GPU with this capability, sizes aside.
   virtual Target target(int major, int minor) const = 0;
+  virtual const DeviceProfile& profile() const = 0;
 
   // Of generated code, with the device's context current. Machine code is made once for all GPUs of
   // a kind; that takes some 100 ms a kernel. DeviceError with the compiler's log where it refuses.

@@ -21,6 +21,7 @@ class NullDevice : public Device {
 
   std::string name() const override { return like_.kind + ":" + std::to_string(index_); }
   const Target& target() const override { return like_.target; }
+  const DeviceProfile& profile() const override { return like_.profile; }
   bool executes() const override { return false; }
   using Device::allocate;
   void* allocate(size_t bytes, const char*) override {
@@ -71,12 +72,16 @@ std::unique_ptr<Device> make_null_device(int index, PlannedDevice like) {
   return std::make_unique<NullDevice>(index, std::move(like));
 }
 
-PlannedDevice planned_host(const Target& host) {
+PlannedDevice planned_host(const Target& host, const DeviceProfile& profile) {
   auto supports = [](const LibraryCall& call, std::string*) {
     const Op op = call.node.op();
     return call.results.empty() || op == Op::Attention || op == Op::AttentionBackward;
   };
-  return {.kind = "NULL", .target = host, .supports = supports, .worth_copying = {}};
+  return {.kind = "NULL",
+          .target = host,
+          .profile = profile,
+          .supports = supports,
+          .worth_copying = {}};
 }
 
 }  // namespace tinyshard

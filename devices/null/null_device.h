@@ -13,6 +13,7 @@ namespace tinyshard {
 struct PlannedDevice {
   std::string kind;  // "NULL": device n is named "NULL:n"
   Target target;
+  DeviceProfile profile;
   // Answers of Device::supports and Device::worth_copying.
   std::function<bool(const LibraryCall&, std::string* why)> supports;
   std::function<int64_t(const LibraryCall&, int operand)> worth_copying;
@@ -20,6 +21,6 @@ struct PlannedDevice {
 std::unique_ptr<Device> make_null_device(int index, PlannedDevice like);
 
 // What this machine's CPU would run, with all that some library of a device does.
-PlannedDevice planned_host(const Target& host);
+PlannedDevice planned_host(const Target& host, const DeviceProfile& profile);
 
 }  // namespace tinyshard

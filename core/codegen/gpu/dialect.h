@@ -21,8 +21,7 @@ class GpuDialect {
   using Builder = llvm::IRBuilder<>;
   using Value = llvm::Value;
 
-  // Of the target's triple; null where the target is no GPU. InternalError for a GPU that no
-  // dialect is for.
+  // Of the target's triple; null where there is none: the target is a CPU.
   static const GpuDialect* of(const Target& target);
 
   virtual ~GpuDialect() = default;

@@ -232,9 +232,8 @@ GpuPlan make_gpu_plan(Graph& graph, const Target& target, int choice) {
     const ParamInfo& p = graph.param(slot);
     plan.bytes_moved += p.numel * static_cast<int64_t>(itemsize(p.dtype));
   }
-  // A launch, and memory at the rate of one multiprocessor times their number.
-  plan.cost_ns =
-      2000 + static_cast<double>(plan.bytes_moved) / (30.0 * std::max(1, target.multiprocessors));
+  const double rate = target.multiprocessor_bytes_per_ns * std::max(1, target.multiprocessors);
+  plan.cost_ns = target.launch_ns + static_cast<double>(plan.bytes_moved) / rate;
   return plan;
 }
 

@@ -20,9 +20,8 @@ namespace {
 constexpr int kValues = 32;     // of one load that a thread keeps in registers, at most
 constexpr int kAllValues = 64;  // of all loads
 constexpr int kLoopValues = 16, kLoopAccesses = 4;  // of one load in one round of a loop
-constexpr int64_t kCacheBytes = 20 << 20;  // rows under way that are found in the cache again
-constexpr int kMostCluster = 8;            // what every GPU with clusters can launch
-constexpr int kClusterBlock = 256;         // four blocks a multiprocessor: some load, some wait
+constexpr int kMostCluster = 8;                     // what every GPU with clusters can launch
+constexpr int kClusterBlock = 256;  // four blocks a multiprocessor: some load, some wait
 
 class Teams {
  public:
@@ -202,7 +201,7 @@ class Teams {
     // Rows that are used again and too long for one block are kept by several.
     bool again =
         c_.clusters && one && !kept && sections.size() > 1 && lanes > 1 && work_.cluster == 1;
-    bool cached = row_bytes(sections) * c_.target.multiprocessors <= kCacheBytes;
+    bool cached = row_bytes(sections) * c_.target.multiprocessors <= c_.target.cache_bytes;
     if (cached != c_.leaning.other_keeping) again = false;
     int64_t block = c_.leaning.lean(kClusterBlock, c_.leaning.threads);
     for (int cluster = 2; again && !kept && cluster <= kMostCluster; cluster *= 2) {

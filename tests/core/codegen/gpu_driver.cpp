@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "devices/cuda/gpu_target.h"
+
 namespace tinyshard::test {
 namespace {
 
@@ -95,10 +97,9 @@ GpuDriver* GpuDriver::open(std::string& reason) {
     driver.check(api.device_attribute(&t.multiprocessors, kMultiprocessors, device), "attribute");
     driver.check(api.device_attribute(&major, kMajor, device), "attribute");
     driver.check(api.device_attribute(&minor, kMinor, device), "attribute");
-    t.triple = "nvptx64-nvidia-cuda";
-    t.cpu = "sm_" + std::to_string(major * 10 + minor) + (major == 9 ? "a" : "");
-    t.features = "+ptx83";
-    t.shared_bytes = 49152;
+    const int multiprocessors = t.multiprocessors, shared_bytes = 49152;
+    t = cuda::gpu_target(major, minor, 12040);
+    t.multiprocessors = multiprocessors, t.shared_bytes = shared_bytes;
   } catch (const std::exception& error) {
     reason = error.what();
     return nullptr;

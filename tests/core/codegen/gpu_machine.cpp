@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "devices/cuda/planned_gpu.h"
 #include "tests/core/codegen/gpu_driver.h"
 
 namespace tinyshard::test {
@@ -53,7 +54,7 @@ class Gpu : public Machine {
 class PtxWriter : public Machine {
  public:
   explicit PtxWriter(std::string folder) : folder_(std::move(folder)) {
-    target_ = {"nvptx64-nvidia-cuda", "sm_90a", "+ptx83", 128, 132, 49152};
+    target_ = cuda::planned_h200().target;
     std::filesystem::create_directories(folder_);
   }
   const Target& target() const override { return target_; }

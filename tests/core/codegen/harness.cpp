@@ -108,7 +108,7 @@ void Kernel::run(int parts) {
 
 // By each of the generator's plans, where it has several.
 void Kernel::check(double ulps, double absolute) {
-  const int choices = machine().target().is_gpu() ? kKernelChoices : 1;
+  const int choices = kernel_choices(machine().target());
   for (int choice = 0; choice < choices; ++choice) {
     SCOPED_TRACE("choice " + std::to_string(choice));
     source().choice = choice;
@@ -148,9 +148,8 @@ void Kernel::check_choice(double ulps, double absolute) {
   // The library's own interpreter, with its own bounds, finds nothing either.
   std::vector<const void*> before(pointers.begin(), pointers.end()), after;
   for (auto& r : result) after.push_back(r.data());
-  const auto difference =
-      first_difference(source_, before, after, coordinates,
-                       {.division_ulps = machine().target().is_gpu() ? 2.0 : 0.0});
+  const auto difference = first_difference(source_, before, after, coordinates,
+                                           {.division_ulps = machine().target().division_ulps});
   if (difference) {
     ADD_FAILURE() << source_.name << ": slot " << difference->param << " element "
                   << difference->element << " is " << difference->actual << ", expected "

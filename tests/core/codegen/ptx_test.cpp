@@ -8,12 +8,13 @@
 #include "core/base/error.h"
 #include "core/base/options.h"
 #include "devices/cuda/gpu_target.h"
+#include "devices/cuda/planned_gpu.h"
 #include "tests/core/codegen/harness.h"
 
 namespace tinyshard::test {
 namespace {
 
-const Target kHopper{"nvptx64-nvidia-cuda", "sm_90a", "+ptx83", 128, 132, 49152};
+const Target kHopper = cuda::planned_h200().target;
 
 ObjectCode compile(Kernel& k, const Target& target = kHopper) {
   const KernelSource* pointer = &k.source();

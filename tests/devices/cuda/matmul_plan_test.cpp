@@ -5,12 +5,17 @@
 
 #include "core/base/options.h"
 #include "devices/cuda/matmul.h"
+#include "devices/cuda/planned_gpu.h"
 
 namespace tinyshard::testing {
 namespace {
 
-const Target kHopper{"nvptx64-nvidia-cuda", "sm_90a", "+ptx83", 128, 132, 49152};
-const Target kAmpere{"nvptx64-nvidia-cuda", "sm_80", "+ptx70", 128, 108, 49152};
+const Target kHopper = cuda::planned_h200().target;
+const Target kAmpere = [] {
+  Target target = kHopper;
+  target.cpu = "sm_80", target.features = "+ptx70", target.multiprocessors = 108;
+  return target;
+}();
 
 UOp buffer(DType dtype, Dims shape) {
   static int64_t next = 1;
