@@ -117,27 +117,35 @@ Tensor Optimizer::value_at(size_t i) const {
 
 Tensor Optimizer::gradient_at(size_t i) const {
   const Tensor& p = params_[i];
-  const Tensor gradient = p.grad();
-  if (!gradient.defined()) {
-    fail(fmt::format(
-        "parameter {}, {}, has no gradient: no loss that depends on it had its backward() called",
-        i, p.describe()));
-  }
-  const Mesh home = p.sharding().mesh;
-  if (!apart_ && !(lr.sharding().mesh == home)) {
-    fail(
-        fmt::format("parameter {} is on {}, the state on {}; make the optimizer after the "
-                    "parameters were placed",
-                    i, home.to_string(), lr.sharding().mesh.to_string()));
-  }
   // Placed before it is widened: a reduce-scatter moves the narrow type.
-  return gradient.shard_like(place_of_state(p)).cast(state_type(p));
+  return p.grad().shard_like(place_of_state(p)).cast(state_type(p));
+}
+
+// Before anything is written: a step that fails leaves parameters and state as they were.
+void Optimizer::check_gradients() const {
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const Tensor& p = params_[i];
+    if (!p.grad().defined()) {
+      fail(
+          fmt::format("parameter {}, {}, has no gradient: no loss that depends on it had its "
+                      "backward() called",
+                      i, p.describe()));
+    }
+    const Mesh home = p.sharding().mesh;
+    if (!apart_ && !(lr.sharding().mesh == home)) {
+      fail(
+          fmt::format("parameter {} is on {}, the state on {}; make the optimizer after the "
+                      "parameters were placed",
+                      i, home.to_string(), lr.sharding().mesh.to_string()));
+    }
+  }
 }
 
 std::vector<Tensor> Optimizer::schedule_step(Caller caller) {
   Call call(name_, caller);
   if (!is_training())
     fail("step() outside of training mode; put `TrainingMode on;` before the loss");
+  check_gradients();
   begin_step();
   std::vector<Tensor> changed = params_;
   for (size_t i = 0; i < params_.size(); ++i) {
@@ -200,9 +208,13 @@ void LARS::begin_step() {
     return g.reshape(flat).newton_schulz(o.steps, o.coefficients).reshape(g.shape());
   };
   for (const Stack& s : stacks) {
-    Tensor& alone = directions_[s.members[0]];
+    Tensor& first = directions_[s.members[0]];
+    if (std::ranges::none_of(s.parts.placements, &Placement::is_shard)) {
+      first = orthogonal(first, 0);
+      continue;
+    }
     if (s.members.size() == 1) {
-      alone = orthogonal(alone.shard_like(replicated(s.parts.mesh)), 0).shard_like(s.parts);
+      first = orthogonal(first.shard_like(replicated(s.parts.mesh)), 0).shard_like(s.parts);
       continue;
     }
     std::vector<Tensor> matrices;

@@ -64,11 +64,13 @@ class Optimizer {
   virtual Tensor update(size_t i, const Tensor& value, const Tensor& gradient) = 0;
   virtual std::vector<Tensor> state() const = 0;
   Sharding place_of_state(const Tensor& parameter) const;
-  // Parameter i and its gradient as update() is given them. UserError where there is no gradient.
+  // Parameter i and its gradient as update() is given them.
   Tensor value_at(size_t i) const;
   Tensor gradient_at(size_t i) const;
 
  private:
+  void check_gradients() const;
+
   const char* name_;
   std::string shard_axis_;
   std::vector<Tensor> params_, others_;

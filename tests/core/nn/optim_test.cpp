@@ -196,6 +196,16 @@ TEST(Optimizer, MistakesAreNamed) {
   EXPECT_MENTIONS(nn::clip_grad_norm({line.w}, 1), "backward()");
 }
 
+TEST(Optimizer, AStepThatFailsWritesNothing) {
+  const Tensor a = Tensor::ones(4).is_param_(), b = Tensor::ones(4).is_param_();
+  SGD optim({a, b}, {.lr = 1, .momentum = 0.5});
+  a.set_grad(Tensor::ones(4));
+  const TrainingMode on;
+  EXPECT_MENTIONS(optim.step(), "SGD: parameter 1, f32[4], has no gradient");
+  EXPECT_EQ(a.to_vector<float>(), std::vector<float>(4, 1));
+  EXPECT_EQ(optim.momentum[0].to_vector<float>(), std::vector<float>(4, 0));
+}
+
 // Each device's term is rounded, and not their sum; on one device nothing travels.
 TEST(Optimizer, GradientsMayTravelInANarrowType) {
   TINYSHARD_NEED_DEVICES(2);
