@@ -64,6 +64,7 @@ class CapturedStep::Impl {
   const States& run(const States& inputs, bool first);  // that were checked, and in a turn
   void check_inputs(const States& inputs) const;
   void check_not_replaced() const;
+  void check_gradients() const;
   void check_alone(const States& inputs, size_t assigned, const Storage& storage) const;
   bool is_result(const Storage& storage) const;
   // Everything that has to happen before this call's run can write where it writes. Whether any
@@ -71,6 +72,8 @@ class CapturedStep::Impl {
   bool settle_states(const States& inputs);
   // A result is what the step will make of it, whatever it was given since.
   void take_back_results();
+  // The parameters whose gradients the trace asked for or gave.
+  void know_gradients(const Capture& capture);
   // A copy of what input i holds, in memory that is the same at every call.
   const std::shared_ptr<Storage>& copied(size_t i, Storage& original);
 
@@ -81,6 +84,12 @@ class CapturedStep::Impl {
   std::vector<std::shared_ptr<Storage>> copies_;  // by input, of what the step writes over
   StorageUse use_;                                // without inputs
   std::vector<size_t> assigned_inputs_;
+  struct Gradient {
+    StatePtr parameter;
+    StatePtr read;  // from before the trace, which each call reads; or null
+    StatePtr left;  // what the trace left the parameter with
+  };
+  std::vector<Gradient> gradients_;
   uint64_t settled_ = 0;  // newest_value() at the latest call
   uint64_t captured_at_ = 0;
   States outputs_;
@@ -99,6 +108,7 @@ const CapturedStep::States& CapturedStep::Impl::call(const States& inputs, const
   }
   const Context::Turn turn;
   executable_->check_usable();
+  check_gradients();
   realize(inputs);
   check_inputs(inputs);
   return run(inputs, false);
@@ -121,6 +131,9 @@ const CapturedStep::States& CapturedStep::Impl::run(const States& inputs, bool f
     bound_[i] = std::move(actual);
   }
   executable_->run();
+  for (const Gradient& g : gradients_) {
+    if (g.parameter->gradient() != g.left) g.parameter->set_gradient(g.left);
+  }
   return outputs_;
 }
 
@@ -137,6 +150,22 @@ void CapturedStep::Impl::check_not_replaced() const {
           s->label, s->label.empty() ? "" : ", ", name(s->dtype()), to_string(s->shape()),
           s->sharding.to_string()));
     }
+  }
+}
+
+// It knows gradients by their storages, too. What the function would do with another one, or without
+// one, was not traced.
+void CapturedStep::Impl::check_gradients() const {
+  for (const Gradient& g : gradients_) {
+    if (!g.read || g.parameter->gradient() == g.read) continue;
+    const TensorState& p = *g.parameter;
+    const char* now = g.parameter->gradient() ? "another" : "no";
+    throw UserError(
+        fmt::format("captured step: {}{}{}{} has {} gradient now, but the step reads the one from "
+                    "before its first call: call zero_grad() and backward() in the step, or give "
+                    "it the gradient as an argument; or call reset() to capture it again",
+                    p.label, p.label.empty() ? "" : ", ", name(p.value.dtype()),
+                    to_string(p.value.shape()), now));
   }
 }
 
@@ -218,6 +247,17 @@ void CapturedStep::Impl::check_inputs(const States& inputs) const {
                       "make another Jit for other shapes, or call reset()",
                       i, signature_of(*inputs[i]), signature_[i]));
     }
+  }
+}
+
+void CapturedStep::Impl::know_gradients(const Capture& capture) {
+  gradients_.clear();
+  for (const auto& [parameter, before] : capture.gradients()) {
+    const Storage* storage =
+        before && has_storage(before->value) ? Storage::of(*storage_node(before->value)) : nullptr;
+    const bool used = storage && (use_.reads(storage) || use_.writes(storage));
+    const StatePtr& left = parameter->gradient();
+    if (used || left != before) gradients_.push_back({parameter, used ? before : nullptr, left});
   }
 }
 
@@ -310,6 +350,7 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
       assigned_inputs_.push_back(i);
       given_[i] = nullptr;
     }
+    know_gradients(capture);
     for (const LiveValue& s : capture.values()) {
       if (s.value.op() == Op::Buffer || capture.is_from_before(*s.state)) continue;
       if (!places.contains(s.state.get())) s.state->traced = true;

@@ -263,6 +263,11 @@ void TensorState::set(UOp v) {
   if (is_realized(value_)) holds_storage(*this);
 }
 
+const StatePtr& TensorState::gradient() {
+  if (Capture* trace = current_capture()) trace->note_gradient(*this);
+  return gradient_;
+}
+
 void TensorState::set_gradient(StatePtr g) {
   if (Capture* trace = current_capture()) trace->note_gradient(*this);
   gradient_ = std::move(g);
