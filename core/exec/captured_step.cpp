@@ -67,6 +67,8 @@ class CapturedStep::Impl {
   void check_gradients() const;
   void check_alone(const States& inputs, size_t assigned, const Storage& storage) const;
   bool is_result(const Storage& storage) const;
+  // The returned tensors that are results and nothing else, as the step left them.
+  std::vector<const TensorState*> untouched_results() const;
   // Everything that has to happen before this call's run can write where it writes. Whether any
   // state was given a value since the latest call.
   bool settle_states(const States& inputs);
@@ -174,6 +176,14 @@ bool CapturedStep::Impl::is_result(const Storage& storage) const {
       results_, [&](const UOp& x) { return x && Storage::of(*storage_node(x)) == &storage; });
 }
 
+std::vector<const TensorState*> CapturedStep::Impl::untouched_results() const {
+  std::vector<const TensorState*> all;
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (results_[i] && outputs_[i]->value == results_[i]) all.push_back(outputs_[i].get());
+  }
+  return all;
+}
+
 // The step reads each of its inputs as the call gave it, also after it has assigned to another one.
 void CapturedStep::Impl::check_alone(const States& inputs, size_t assigned,
                                      const Storage& storage) const {
@@ -196,7 +206,7 @@ bool CapturedStep::Impl::settle_states(const States& inputs) {
   if (newest_value() == settled_ && assigned_inputs_.empty()) return false;
   check_not_replaced();
   if (assigned_inputs_.empty()) {
-    settle(use_, settled_);
+    settle(use_, settled_, untouched_results());
   } else {  // values of any age may need what the step has not written so far
     StorageUse use = use_;
     for (size_t i : assigned_inputs_) {
@@ -206,7 +216,7 @@ bool CapturedStep::Impl::settle_states(const States& inputs) {
       use.written.push_back(written);
     }
     std::ranges::sort(use.written);
-    settle(use, 0);
+    settle(use, 0, untouched_results());
   }
   return true;
 }
