@@ -170,10 +170,18 @@ Value cast(const Value& v, DType from, DType to) {
 
 namespace {
 
+// The larger one of 0 and -0 is either of them, as devices have it. This bound is kept by zeros alone,
+// and leaves open what depends on the sign.
+double between_zeros(double a, double b) {
+  const bool differ = a == 0 && b == 0 && std::signbit(a) != std::signbit(b);
+  return differ ? std::numeric_limits<double>::denorm_min() : 0;
+}
+
 // How far a result may be off for the bounds of its operands, without its own rounding; `f` is the
 // op on reals and `v` its result. Infinite for an op of which nothing is said here.
 double spread(Op op, OnReals f, const Value& a, const Value& b, double v) {
   const double x = a.real, y = b.real, ea = a.error, eb = b.error;
+  if (op == Op::Max) return std::max({ea, eb, between_zeros(x, y)});
   if (ea + eb == 0) return 0;
   // The largest change within the bound, of functions that are monotonous there.
   const auto within = [&](bool defined) {
@@ -209,8 +217,6 @@ double spread(Op op, OnReals f, const Value& a, const Value& b, double v) {
                           quotient(x - ea, y + eb) == quotient(x + ea, y - eb);
       return steady ? ea + near * eb : kInfinity;
     }
-    case Op::Max:
-      return std::max(ea, eb);
     default:
       return kInfinity;
   }
@@ -275,8 +281,8 @@ void Total::add(const Value& v) {
       break;
     default:
       check_internal(info(op_).chooses, "how errors of this reduction grow");
+      error_ = std::max({error_, v.error, between_zeros(extremum_, v.real)});
       extremum_ = info(op_).reals(extremum_, v.real);
-      error_ = std::max(error_, v.error);
   }
 }
 

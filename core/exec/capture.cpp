@@ -31,7 +31,7 @@ void Capture::note(TensorState& state) {
 }
 
 void Capture::note_gradient(TensorState& state) {
-  gradients_.try_emplace(&state, GradientBefore{state.shared_from_this(), state.gradient});
+  gradients_.try_emplace(&state, GradientBefore{state.shared_from_this(), state.gradient_});
 }
 
 bool Capture::is_from_before(const TensorState& state) const {
@@ -46,6 +46,12 @@ const UOp* Capture::value_before(const TensorState& state) const {
 }
 
 std::vector<LiveValue> Capture::values() const { return Context::values().made_by(*this, begun_); }
+
+std::vector<Capture::GradientBefore> Capture::gradients() const {
+  std::vector<GradientBefore> all;
+  for (const auto& [raw, before] : gradients_) all.push_back(before);
+  return all;
+}
 
 void Capture::undo() const {
   for (const auto& [raw, before] : before_) {

@@ -25,6 +25,11 @@ class Capture {
   const UOp* value_before(const TensorState& state) const;
   // The states that it gave values, with these, in the order in which they were created.
   std::vector<LiveValue> values() const;
+  // The states whose gradients it asked for or gave, with those that they had before.
+  struct GradientBefore {
+    StatePtr state, gradient;
+  };
+  std::vector<GradientBefore> gradients() const;
   // Puts the values and gradients back that it replaced, after a trace that failed half-way.
   void undo() const;
 
@@ -37,13 +42,10 @@ class Capture {
     int64_t name;
     uint64_t replaced_at;  // of the storage that the value lay in
   };
-  struct GradientBefore {
-    StatePtr state, gradient;
-  };
   friend class LiveValues;
   friend class TensorState;
   void note(TensorState& state);           // before the trace gives it its first value
-  void note_gradient(TensorState& state);  // the same for its gradient
+  void note_gradient(TensorState& state);  // before it first asks for its gradient or gives it one
 
   uint64_t begun_;
   std::unordered_map<const TensorState*, Before> before_;

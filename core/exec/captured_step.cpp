@@ -64,13 +64,18 @@ class CapturedStep::Impl {
   const States& run(const States& inputs, bool first);  // that were checked, and in a turn
   void check_inputs(const States& inputs) const;
   void check_not_replaced() const;
+  void check_gradients() const;
   void check_alone(const States& inputs, size_t assigned, const Storage& storage) const;
   bool is_result(const Storage& storage) const;
+  // The returned tensors that are results and nothing else, as the step left them.
+  std::vector<const TensorState*> untouched_results() const;
   // Everything that has to happen before this call's run can write where it writes. Whether any
   // state was given a value since the latest call.
   bool settle_states(const States& inputs);
   // A result is what the step will make of it, whatever it was given since.
   void take_back_results();
+  // The parameters whose gradients the trace asked for or gave.
+  void know_gradients(const Capture& capture);
   // A copy of what input i holds, in memory that is the same at every call.
   const std::shared_ptr<Storage>& copied(size_t i, Storage& original);
 
@@ -81,6 +86,12 @@ class CapturedStep::Impl {
   std::vector<std::shared_ptr<Storage>> copies_;  // by input, of what the step writes over
   StorageUse use_;                                // without inputs
   std::vector<size_t> assigned_inputs_;
+  struct Gradient {
+    StatePtr parameter;
+    StatePtr read;  // from before the trace, which each call reads; or null
+    StatePtr left;  // what the trace left the parameter with
+  };
+  std::vector<Gradient> gradients_;
   uint64_t settled_ = 0;  // newest_value() at the latest call
   uint64_t captured_at_ = 0;
   States outputs_;
@@ -99,6 +110,7 @@ const CapturedStep::States& CapturedStep::Impl::call(const States& inputs, const
   }
   const Context::Turn turn;
   executable_->check_usable();
+  check_gradients();
   realize(inputs);
   check_inputs(inputs);
   return run(inputs, false);
@@ -121,6 +133,9 @@ const CapturedStep::States& CapturedStep::Impl::run(const States& inputs, bool f
     bound_[i] = std::move(actual);
   }
   executable_->run();
+  for (const Gradient& g : gradients_) {
+    if (g.parameter->gradient() != g.left) g.parameter->set_gradient(g.left);
+  }
   return outputs_;
 }
 
@@ -140,9 +155,33 @@ void CapturedStep::Impl::check_not_replaced() const {
   }
 }
 
+// It knows gradients by their storages, too. What the function would do with another one, or without
+// one, was not traced.
+void CapturedStep::Impl::check_gradients() const {
+  for (const Gradient& g : gradients_) {
+    if (!g.read || g.parameter->gradient() == g.read) continue;
+    const TensorState& p = *g.parameter;
+    const char* now = g.parameter->gradient() ? "another" : "no";
+    throw UserError(
+        fmt::format("captured step: {}{}{}{} has {} gradient now, but the step reads the one from "
+                    "before its first call: call zero_grad() and backward() in the step, or give "
+                    "it the gradient as an argument; or call reset() to capture it again",
+                    p.label, p.label.empty() ? "" : ", ", name(p.value.dtype()),
+                    to_string(p.value.shape()), now));
+  }
+}
+
 bool CapturedStep::Impl::is_result(const Storage& storage) const {
   return std::ranges::any_of(
       results_, [&](const UOp& x) { return x && Storage::of(*storage_node(x)) == &storage; });
+}
+
+std::vector<const TensorState*> CapturedStep::Impl::untouched_results() const {
+  std::vector<const TensorState*> all;
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (results_[i] && outputs_[i]->value == results_[i]) all.push_back(outputs_[i].get());
+  }
+  return all;
 }
 
 // The step reads each of its inputs as the call gave it, also after it has assigned to another one.
@@ -167,7 +206,7 @@ bool CapturedStep::Impl::settle_states(const States& inputs) {
   if (newest_value() == settled_ && assigned_inputs_.empty()) return false;
   check_not_replaced();
   if (assigned_inputs_.empty()) {
-    settle(use_, settled_);
+    settle(use_, settled_, untouched_results());
   } else {  // values of any age may need what the step has not written so far
     StorageUse use = use_;
     for (size_t i : assigned_inputs_) {
@@ -177,7 +216,7 @@ bool CapturedStep::Impl::settle_states(const States& inputs) {
       use.written.push_back(written);
     }
     std::ranges::sort(use.written);
-    settle(use, 0);
+    settle(use, 0, untouched_results());
   }
   return true;
 }
@@ -218,6 +257,17 @@ void CapturedStep::Impl::check_inputs(const States& inputs) const {
                       "make another Jit for other shapes, or call reset()",
                       i, signature_of(*inputs[i]), signature_[i]));
     }
+  }
+}
+
+void CapturedStep::Impl::know_gradients(const Capture& capture) {
+  gradients_.clear();
+  for (const auto& [parameter, before] : capture.gradients()) {
+    const Storage* storage =
+        before && has_storage(before->value) ? Storage::of(*storage_node(before->value)) : nullptr;
+    const bool used = storage && (use_.reads(storage) || use_.writes(storage));
+    const StatePtr& left = parameter->gradient();
+    if (used || left != before) gradients_.push_back({parameter, used ? before : nullptr, left});
   }
 }
 
@@ -310,6 +360,7 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
       assigned_inputs_.push_back(i);
       given_[i] = nullptr;
     }
+    know_gradients(capture);
     for (const LiveValue& s : capture.values()) {
       if (s.value.op() == Op::Buffer || capture.is_from_before(*s.state)) continue;
       if (!places.contains(s.state.get())) s.state->traced = true;

@@ -263,6 +263,11 @@ void TensorState::set(UOp v) {
   if (is_realized(value_)) holds_storage(*this);
 }
 
+const StatePtr& TensorState::gradient() {
+  if (Capture* trace = current_capture()) trace->note_gradient(*this);
+  return gradient_;
+}
+
 void TensorState::set_gradient(StatePtr g) {
   if (Capture* trace = current_capture()) trace->note_gradient(*this);
   gradient_ = std::move(g);
@@ -361,7 +366,7 @@ void separate(TensorState& state) {
   compute(std::span(&self, 1));
 }
 
-void settle(const StorageUse& use, uint64_t since) {
+void settle(const StorageUse& use, uint64_t since, std::span<const TensorState* const> renewed) {
   const Context::Turn turn;
   auto will_change = [&](const UOp& x) {
     return x.op() == Op::Buffer && use.writes(Storage::of(*x));
@@ -371,8 +376,10 @@ void settle(const StorageUse& use, uint64_t since) {
     auto found = Context::values().find(since, [&](const TensorState& s) {
       return !s.traced && (!is_realized(s.value) || will_change(s.value));
     });
-    std::erase_if(
-        found, [](const LiveValue& s) { return is_realized(s.value) && holds_storage(*s.state); });
+    std::erase_if(found, [&](const LiveValue& s) {
+      return (is_realized(s.value) && holds_storage(*s.state)) ||
+             std::ranges::find(renewed, s.state.get()) != renewed.end();
+    });
     if (found.empty()) return;
     found = whose_graphs_hold(std::move(found), [&](const UOp& x) {
       if (x.op() != Op::Assign || x.src(0).op() != Op::Buffer) return will_change(x);

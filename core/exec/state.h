@@ -48,8 +48,9 @@ uint64_t newest_value();
 // Before storages are touched by what is no part of the graph, a replay or a write from the host:
 // computes the states that need what the storages hold now, those that read or are what will be
 // written, and those that are to write first what will be read. Only states whose value was given
-// after `since`, and not the holders of what will be written.
-void settle(const StorageUse& use, uint64_t since);
+// after `since`, and not the holders of what will be written, nor states that get new values by it.
+void settle(const StorageUse& use, uint64_t since,
+            std::span<const TensorState* const> renewed = {});
 // Gives a realized state that is not the holder of its storage one of its own.
 void separate(TensorState& state);
 

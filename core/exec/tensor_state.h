@@ -37,7 +37,8 @@ class TensorState : public std::enable_shared_from_this<TensorState> {
   const UOp& value = value_;
   void set(UOp value);  // computed, or put where it will be: what the state is known by stays
   int64_t name;  // of what graphs built before it was computed know it by; 0: of the value alone
-  const std::shared_ptr<TensorState>& gradient = gradient_;
+  // A trace notes whose it asks for or gives.
+  const std::shared_ptr<TensorState>& gradient();
   void set_gradient(std::shared_ptr<TensorState> gradient);
   // Its path in a model, "h.0.attn.weight", once one was asked for; for messages and plans.
   std::string label;

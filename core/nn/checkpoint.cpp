@@ -172,6 +172,7 @@ CheckpointInfo checkpoint_info(const std::filesystem::path& path) {
 CheckpointInfo load_checkpoint(const StateDict& tensors, const std::filesystem::path& path,
                                const LoadOptions& options, Caller caller) {
   Call call("load_checkpoint", caller);
+  check_no_capture();
   wait_for_checkpoints();
   const io::Checkpoint checkpoint =
       open(path, {.check_digests = options.check_digests, .warn = warn});

@@ -97,7 +97,9 @@ BatchNorm::BatchNorm(int64_t channels, const BatchNormOptions& o) : options(o) {
 Tensor BatchNorm::operator()(const Tensor& x, Caller caller) const {
   Call call("BatchNorm", caller);
   check_channels(x, running_mean.defined() ? running_mean.numel() : x.shape(1));
-  if (options.track_running_stats && !is_training()) {
+  const bool learns = options.track_running_stats && is_training();
+  if (learns && x.numel() == 0) fail(fmt::format("{} has no values to learn from", x.describe()));
+  if (options.track_running_stats && !learns) {
     return x.batchnorm(weight, bias, running_mean, (running_var + options.eps).rsqrt());
   }
   Dims axes;
@@ -110,7 +112,7 @@ Tensor BatchNorm::operator()(const Tensor& x, Caller caller) const {
   // it is not detached.
   Tensor centred = wide - per_channel(mean, x.ndim());
   Tensor variance = centred.square().mean(axes);
-  if (options.track_running_stats) {
+  if (learns) {
     double keep = 1 - options.momentum;
     double unbiased = double(x.numel()) / double(std::max<int64_t>(x.numel() - x.shape(1), 1));
     auto learn = [keep](const Tensor& known, const Tensor& seen) {

@@ -25,6 +25,15 @@ Tensor trust_ratio(const Tensor& r1, const Tensor& r2, const Tensor& ratio) {
 
 Tensor norm(const Tensor& x) { return x.square().sum().sqrt(); }
 
+// NaN is none of these either.
+void need_not_negative(const char* what, double value) {
+  if (!(value >= 0)) fail(fmt::format("{} is {}; it must not be negative", what, value));
+}
+void need_below_one(const char* what, double value) {
+  if (!(value >= 0 && value < 1))
+    fail(fmt::format("{} is {}; it must be at least 0 and below 1", what, value));
+}
+
 }  // namespace
 
 Optimizer::Optimizer(const char* name, const std::vector<Tensor>& tensors, double rate,
@@ -40,7 +49,7 @@ Optimizer::Optimizer(const char* name, const std::vector<Tensor>& tensors, doubl
     fail(fmt::format("none of the {} tensors given is a parameter; mark one with is_param_()",
                      tensors.size()));
   }
-  if (rate < 0) fail(fmt::format("lr is {}; it must not be negative", rate));
+  need_not_negative("lr", rate);
   const Mesh first = params_[0].sharding().mesh;
   apart_ =
       std::ranges::any_of(params_, [&](const Tensor& p) { return !(p.sharding().mesh == first); });
@@ -103,6 +112,12 @@ void Optimizer::place_grad(std::optional<DType> reduce_type, Caller caller) cons
 }
 
 void Optimizer::set_lr(double value) const {
+  Call call(name_);
+  need_not_negative("lr", value);
+  if (current_capture())
+    fail(
+        "set_lr() in a captured step sets the rate at its first call alone; call it before the "
+        "step");
   lr.realize();
   float narrow = static_cast<float>(value);
   bool wide = lr.dtype() == DType::F64;
@@ -167,6 +182,9 @@ void Optimizer::step(Caller caller) {
 
 LARS::LARS(const char* name, const std::vector<Tensor>& params, const LarsOptions& options)
     : Optimizer(name, params, options.lr, options.shard_axis), options_(options) {
+  Call call(name);
+  need_not_negative("momentum", options.momentum);
+  need_not_negative("weight_decay", options.weight_decay);
   if (options_.momentum == 0) return;
   for (const Tensor& p : this->params()) momentum.push_back(state_like(p));
 }
@@ -284,6 +302,11 @@ Muon::Muon(const std::vector<Tensor>& params, const MuonOptions& o)
 
 LAMB::LAMB(const char* name, const std::vector<Tensor>& params, const LambOptions& options)
     : Optimizer(name, params, options.lr, options.shard_axis), options_(options) {
+  Call call(name);
+  need_below_one("b1", options.b1);
+  need_below_one("b2", options.b2);
+  need_not_negative("eps", options.eps);
+  need_not_negative("weight_decay", options.weight_decay);
   b1_t = state_number(1);
   b2_t = state_number(1);
   for (const Tensor& p : this->params()) {
@@ -402,6 +425,11 @@ Mesh union_of(const std::vector<std::pair<Mesh, Tensor>>& meshes) {
 }  // namespace
 
 Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm) {
+  auto refuse = [](const std::string& text) {
+    Call call("clip_grad_norm");
+    fail(text);
+  };
+  if (!(max_norm >= 0)) refuse(fmt::format("max_norm is {}; it must not be negative", max_norm));
   complete_sums(params);
   std::vector<std::pair<Mesh, Tensor>> sums;  // of squares, for each mesh that parameters lie on
   for (const Tensor& p : params) {
@@ -414,10 +442,7 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm) {
     else
       sum->second = sum->second + squares;
   }
-  if (sums.empty()) {
-    Call call("clip_grad_norm");
-    fail("none of the parameters has a gradient; call backward() first");
-  }
+  if (sums.empty()) refuse("none of the parameters has a gradient; call backward() first");
   Tensor total = sums[0].second;
   if (sums.size() > 1) {
     const Mesh all = union_of(sums);

@@ -9,6 +9,7 @@ namespace tinyshard::nn {
 
 void load(const StateDict& into, const StateDict& from, const LoadOptions& options, Caller caller) {
   Call call("load_state_dict", caller);
+  check_no_capture();
   std::map<std::string, Dims> found;
   for (const auto& [name, tensor] : from) found.emplace(name, tensor.shape());
   check_fits(into, found, options.strict);

@@ -48,6 +48,11 @@ void for_each_group(size_t count, const Bytes& bytes, const Run& run) {
 
 }  // namespace
 
+void check_no_capture() {
+  if (current_capture())
+    fail("values cannot be loaded inside a captured step; load them before it, or assign() them");
+}
+
 void check_fits(const StateDict& into, const std::map<std::string, Dims>& found, bool strict) {
   std::vector<std::string> missing, unexpected, different;
   for (const auto& [name, tensor] : into) {

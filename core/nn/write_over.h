@@ -13,6 +13,9 @@
 
 namespace tinyshard::nn {
 
+// Fails the running call (UserError) where a step is captured: it would load at its first call alone.
+void check_no_capture();
+
 // Fails the running call (UserError) with all differences between the tensors of a model and what
 // was found, by name.
 void check_fits(const StateDict& into, const std::map<std::string, Dims>& found, bool strict);

@@ -312,7 +312,7 @@ UOp unfold_rule(const UOp& y, const UOp& g, size_t) {
 UOp attention_rule(const UOp& y, const UOp& g, size_t source) {
   AttentionArg arg = attention_arg(*y);
   arg.which = 1;
-  UOp statistics = UOp::make(Op::Attention, DType::F32, y->src(), to_ints(arg));
+  UOp statistics = UOp::make(Op::Attention, accumulator(y.src(0).dtype()), y->src(), to_ints(arg));
   arg.which = int64_t(source);
   return UOp::make(Op::AttentionBackward, g.dtype(),
                    {y.src(0), y.src(1), y.src(2), y, statistics, g}, to_ints(arg));
@@ -320,12 +320,17 @@ UOp attention_rule(const UOp& y, const UOp& g, size_t source) {
 
 // Derivatives that no library has: those of the products and the softmax it stands for.
 UOp spelled_rule(const UOp& y, const UOp& g, size_t source) {
-  UOp spelled = spell_attention(y), target = unary(Op::Detach, y.src(source));
-  UOp out = gradient(std::span(&spelled, 1), std::span(&g, 1), std::span(&target, 1))[0];
-  if (!out) return const_like(y.src(source), 0);
+  // Operands may be one node, as in spell_attention(), and g may have detached ones.
+  std::vector<UOp> src, detached;
   NodeMap<UOp> attached;
-  for (const UOp& s : y->src()) attached[unary(Op::Detach, s)] = s;
-  return substitute(out, attached);
+  for (const UOp& s : y->src()) {
+    src.push_back(named(const_like(s, 0)));
+    detached.push_back(unary(Op::Detach, src.back()));
+    attached[detached.back()] = s;
+  }
+  UOp spelled = spell_attention(UOp::make(y.op(), y.dtype(), src, y->arg()));
+  UOp out = gradient(std::span(&spelled, 1), std::span(&g, 1), std::span(&detached[source], 1))[0];
+  return out ? substitute(out, attached) : const_like(y.src(source), 0);
 }
 UOp attention_or_spelled_rule(const UOp& y, const UOp& g, size_t source) {
   return attention_arg(*y).which == 0 ? attention_rule(y, g, source) : spelled_rule(y, g, source);

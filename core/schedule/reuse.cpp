@@ -152,9 +152,13 @@ class Reuse {
   bool may_take(int place, const KernelDraft::Output& out, int operand) {
     const Task& task = task_at(place);
     const size_t m = memory(operand);
-    const VirtualBuffer &old = buffers_[m], &result = buffers_[size_t(out.buffer)];
-    if (!is_temporary(int(m)) || last_[m] != place || !(old.mesh == result.mesh)) return false;
-    if (old.dtype != result.dtype || old.bytes() != result.bytes()) return false;
+    const VirtualBuffer& result = buffers_[size_t(out.buffer)];
+    if (!is_temporary(int(m)) || last_[m] != place) return false;
+    // A member of a bucket is smaller than the memory: the result would lie beyond its end.
+    for (const VirtualBuffer* old : {&buffers_[m], &buffers_[size_t(operand)]}) {
+      if (!(old->mesh == result.mesh) || old->dtype != result.dtype) return false;
+      if (old->bytes() != result.bytes()) return false;
+    }
     auto same_memory = [&](int b) { return memory(b) == m; };
     return std::ranges::count_if(task.reads, same_memory) == 1 &&
            std::ranges::none_of(task.writes, same_memory) &&

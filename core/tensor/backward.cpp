@@ -30,9 +30,7 @@ Tensor Tensor::is_param_(bool is_param) const {
 
 bool Tensor::is_param() const { return state_ && state_->is_param; }
 
-Tensor Tensor::grad() const {
-  return state_ && state_->gradient ? Tensor(state_->gradient) : Tensor();
-}
+Tensor Tensor::grad() const { return state_ ? Tensor(state_->gradient()) : Tensor(); }
 
 void Tensor::set_grad(const Tensor& gradient) const {
   Call call("set_grad");
@@ -177,7 +175,7 @@ Tensor Tensor::backward(const Tensor& gradient, Caller caller) const {
     set_about(gradients[i], fmt::format("gradient of {}", params[i]->label.empty()
                                                               ? text_of(Value(Tensor(params[i])))
                                                               : params[i]->label));
-    const StatePtr& sum = params[i]->gradient;
+    const StatePtr& sum = params[i]->gradient();
     params[i]->set_gradient(
         Tensor(sum ? (Value(Tensor(sum)) + Value(gradients[i])).node() : gradients[i]).state());
   }

@@ -13,7 +13,9 @@
 // replay. Plain C++ values are frozen at the first call; a Variable is a number that is not. The
 // returned tensors are the same at every call, with new contents: read or clone them before the
 // next one, or give them to it. Values made from them, or from what is assigned, keep the old
-// contents. Reading data inside, or calling with other shapes, is a UserError.
+// contents. Each call leaves parameters with the gradients that the first one left them with.
+// UserError for reading data inside, for other shapes, and where a gradient that the step reads,
+// because it was there before, is no longer that of its parameter.
 #pragma once
 #include <functional>
 #include <tuple>

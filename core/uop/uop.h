@@ -183,10 +183,10 @@ ConvArg conv_arg(const Node& node);
 Dims to_ints(const ConvArg& arg);
 
 // softmax(scale * q k^T) v over the last two dims, with q [.., L, E], k [.., S, E], v [.., S, V] of
-// one 16-bit float type; causal: row i looks at columns up to i. Several results, a node each, so
+// one float type; causal: row i looks at columns up to i. Several results, a node each, so
 // that one library call may compute those that are used.
-//   Attention(q, k, v): 0 the result [.., L, V]; 1 its statistics f32 [.., L, 1], the log of the
-//     sum of exp over a row of scores
+//   Attention(q, k, v): 0 the result [.., L, V]; 1 its statistics [.., L, 1], the log of the sum of
+//     exp over a row of scores, in f32 or wider
 //   AttentionBackward(q, k, v, result, statistics, gradient of the result): 0 to 2 the gradients of
 //     q, k, v
 struct AttentionArg {

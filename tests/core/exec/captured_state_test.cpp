@@ -203,6 +203,80 @@ TEST(CapturedState, AConstantThatTheStepWritesOverBeginsAnewAtEveryCall) {
   }
 }
 
+// --- gradients -----------------------------------------------------------------------------------
+
+// It would add the one that was there at its first call to that of each later call.
+TEST(CapturedState, AGradientFromBeforeThatTheStepAddsToHasToStay) {
+  const Tensor w = stored({1, 1}).is_param_();
+  nn::optim::SGD optimizer({w}, {.lr = 1});
+  (w * 100).sum().backward();
+  Jit step = [&](Tensor x) {
+    TrainingMode on;
+    (w * x).sum().backward();
+    optimizer.step();
+    optimizer.zero_grad();
+  };
+  step(stored({1, 1}));
+  EXPECT_EQ(first(w), -100) << "as without a capture";
+  const std::string text = test::message_of<UserError>([&] { step(stored({1, 1})); });
+  EXPECT_TRUE(
+      text.starts_with("captured step: f64[2] has no gradient now, but the step reads the "
+                       "one from before its first call"))
+      << text;
+  EXPECT_EQ(first(w), -100) << "nothing was done";
+  step.reset();
+  for (double expected : {-101, -102, -103}) {
+    step(stored({1, 1}));
+    EXPECT_EQ(first(w), expected);
+  }
+}
+
+TEST(CapturedState, AStepOfAnOptimizerAloneKnowsOneGradient) {
+  const Tensor w = stored({1, 1}).is_param_();
+  nn::optim::SGD optimizer({w}, {.lr = 1});
+  Jit step = [&] {
+    TrainingMode on;
+    optimizer.step();
+  };
+  (w * 3).sum().backward();
+  for (double expected : {-2, -5}) {
+    step();
+    EXPECT_EQ(first(w), expected);
+  }
+  const Tensor known = w.grad();
+  optimizer.zero_grad();
+  (w * 5).sum().backward();
+  const std::string text = test::message_of<UserError>([&] { step(); });
+  EXPECT_NE(text.find("f64[2] has another gradient now"), std::string::npos) << text;
+  EXPECT_EQ(first(w), -5) << "nothing was done";
+  known.assign(w.grad());
+  w.set_grad(known);
+  step();
+  EXPECT_EQ(first(w), -10) << "it follows what is assigned";
+}
+
+TEST(CapturedState, EachCallLeavesTheGradientThatTheFunctionLeaves) {
+  auto gradients = [](bool captured) {
+    const Tensor w = stored({1, 2}).is_param_();
+    auto function = [&](const Tensor& x) {
+      w.set_grad({});
+      (w * x).sum().backward();
+      return w.grad();
+    };
+    Jit step = function;
+    std::vector<double> values;
+    for (double x : {2, 3, 4}) {
+      captured ? step(stored({x, x})) : function(stored({x, x}));
+      values.push_back(first(w.grad()));
+      (w * 10).sum().backward();
+      values.push_back(first(w.grad()));
+      if (x == 3) w.set_grad({});
+    }
+    return values;
+  };
+  EXPECT_EQ(gradients(true), gradients(false));
+}
+
 // --- traces that fail ----------------------------------------------------------------------------
 
 struct Mine : std::runtime_error {

@@ -1,5 +1,6 @@
 // TS_CHECK=values in a program: a kernel whose code computes something else is found and named. The
 // wrong code gets in through the folder of compiled kernels, where two kernels change places.
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -71,6 +72,20 @@ TEST_F(ValueCheck, NamesKernelElementAndBothValues) {
   EXPECT_THAT(error, HasSubstr("on CPU:0"));
   EXPECT_THAT(error, HasSubstr("as the value of mul f32[] (mul, check_test.cpp" + line + ")"));
   EXPECT_EQ((x + 1).to_vector<float>()[4], 6);
+}
+
+// The larger one of two zeros is either of them: what hangs on its sign is left open.
+TEST_F(ValueCheck, TheSignOfAnExtremumOfZerosIsLeftOpen) {
+  check("values");
+  const Tensor x = Tensor(std::vector<float>{-0.0f, 0.0f, 3}).realize();
+  const Tensor y = Tensor(std::vector<float>{0.0f, -0.0f, 4}).realize();
+  const Tensor rows = stack({x, y}, 1);
+  for (const bool in_rows : {false, true}) {
+    const Tensor larger = in_rows ? rows.max(1) : x.maximum(y);
+    const std::vector<float> inverse = larger.reciprocal().to_vector<float>();
+    EXPECT_TRUE(std::isinf(inverse[0]) && std::isinf(inverse[1])) << in_rows;
+    EXPECT_EQ(inverse[2], 0.25f) << in_rows;
+  }
 }
 
 // A captured step, several kernels, state and sums: nothing is said of right code.

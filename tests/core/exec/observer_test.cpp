@@ -103,6 +103,26 @@ TEST_F(Observed, PassesCompilationsRunsAndItems) {
   EXPECT_EQ(seen.events.size(), before);
 }
 
+// They share a storage, of which nobody keeps what it held before the call.
+TEST_F(Observed, EqualResultsOfAStepAreNotCopied) {
+  const Mesh mesh = Mesh::world({{"data", 2}});
+  auto of_mesh = [&](double value) { return Tensor::full({4}, value).shard(mesh).realize(); };
+  const Tensor sum = of_mesh(0), x = of_mesh(1);
+  Jit step = [](const Tensor& sum, const Tensor& x) {
+    sum.assign(sum + x);
+    return std::tuple(x * 3, x * 3, (x * 3).detach());
+  };
+  Recorder seen;
+  const Observing observing(seen);
+  for (int call = 1; call < 4; ++call) {
+    auto [a, b, c] = step(sum, x);
+    EXPECT_EQ(seen.count(EventKind::Run), call);
+    for (const Tensor& result : {a, b, c})
+      EXPECT_EQ(result.to_vector<int>(), (std::vector{3, 3, 3, 3})) << call;
+  }
+  EXPECT_EQ(sum.to_vector<int>(), (std::vector{3, 3, 3, 3}));
+}
+
 TEST_F(Observed, DebugIsAnObserver) {
   std::vector<std::string> lines;
   set_log_sink([&](std::string_view line) { lines.emplace_back(line); });

@@ -103,6 +103,16 @@ TEST(Layers, BatchNormHasTheSecondDerivativesOfItsFormula) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-9) << i;
 }
 
+TEST(Layers, BatchNormLearnsNothingOfAnEmptyBatch) {
+  const nn::BatchNorm norm(2);
+  EXPECT_EQ(norm(Tensor::ones({0, 2})).numel(), 0) << "outside of training";
+  TrainingMode on;
+  EXPECT_MENTIONS(norm(Tensor::ones({0, 2})), "BatchNorm: f32[0, 2] has no values to learn from");
+  EXPECT_EQ(norm.running_mean.to_vector<float>(), (std::vector<float>{0, 0}));
+  const nn::BatchNorm forgetful(2, {.track_running_stats = false});
+  EXPECT_EQ(forgetful(Tensor::ones({0, 2})).numel(), 0);
+}
+
 TEST(Layers, BatchNormUsesWhatItLearnedOutsideOfTraining) {
   nn::BatchNorm norm(2);
   Tensor x = Tensor::randn({16, 2, 3, 3}) * 2 + 5;

@@ -307,6 +307,23 @@ TEST_F(Load, CapturedStepsSeeWhatWasLoaded) {
   EXPECT_EQ(step(Tensor::ones(4).clone()).to_vector<int>(), (std::vector{1001, 1002, 1003, 1004}));
 }
 
+TEST_F(Load, NothingIsLoadedInsideOfACapturedStep) {
+  const Tensor w = Tensor::zeros(4).clone().realize();
+  nn::save_checkpoint({{"w", w}}, folder_ / "checkpoint", 1);
+  Jit loads([&](const Tensor& x) {
+    nn::load({{"w", w}}, {{"w", Tensor::ones(4)}});
+    return x + w;
+  });
+  Jit restores([&](const Tensor& x) {
+    nn::load_checkpoint({{"w", w}}, folder_ / "checkpoint");
+    return x + w;
+  });
+  for (const std::string& text : {test::message_of<UserError>([&] { loads(Tensor::ones(4)); }),
+                                  test::message_of<UserError>([&] { restores(Tensor::ones(4)); })})
+    EXPECT_NE(text.find("cannot be loaded inside a captured step"), std::string::npos) << text;
+  EXPECT_EQ(w.to_vector<int>(), std::vector<int>(4, 0));
+}
+
 TEST_F(Load, OfSeveralValuesForOneTensorTheLastCounts) {
   const auto path = write("w.safetensors", {{"a", {3}}, {"b", {3}}});
   const Tensor tied = Tensor::zeros(3).clone();

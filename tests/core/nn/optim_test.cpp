@@ -3,6 +3,7 @@
 #include "core/nn/optim.h"
 
 #include <cmath>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -15,7 +16,10 @@
 namespace tinyshard {
 namespace {
 
+using nn::optim::Adam;
 using nn::optim::AdamW;
+using nn::optim::LAMB;
+using nn::optim::LARS;
 using nn::optim::SGD;
 
 std::vector<double> values(const Tensor& t) { return t.to_vector<double>(); }
@@ -204,6 +208,35 @@ TEST(Optimizer, AStepThatFailsWritesNothing) {
   EXPECT_MENTIONS(optim.step(), "SGD: parameter 1, f32[4], has no gradient");
   EXPECT_EQ(a.to_vector<float>(), std::vector<float>(4, 1));
   EXPECT_EQ(optim.momentum[0].to_vector<float>(), std::vector<float>(4, 0));
+}
+
+// What would turn gradients around or make parameters NaN.
+TEST(Optimizer, NumbersThatNoStepCanTakeAreNamed) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor w = Tensor::ones(2).is_param_();
+  EXPECT_MENTIONS(SGD({w}, {.lr = nan}), "SGD: lr is nan; it must not be negative");
+  EXPECT_MENTIONS(SGD({w}, {.momentum = -1}), "SGD: momentum is -1; it must not be negative");
+  EXPECT_MENTIONS(LARS({w}, {.weight_decay = nan}), "LARS: weight_decay is nan");
+  EXPECT_MENTIONS(Adam({w}, {.b1 = 1}), "Adam: b1 is 1; it must be at least 0 and below 1");
+  EXPECT_MENTIONS(AdamW({w}, {.b2 = -0.5}), "AdamW: b2 is -0.5; it must be at least 0 and below 1");
+  EXPECT_MENTIONS(LAMB({w}, {.eps = -1e-6}), "LAMB: eps is -1e-06; it must not be negative");
+  const SGD optim({w}, {.lr = 0.5});
+  EXPECT_MENTIONS(optim.set_lr(-1), "SGD: lr is -1; it must not be negative");
+  EXPECT_EQ(optim.lr.item<float>(), 0.5f);
+  w.set_grad(Tensor{3.0, 4.0});
+  EXPECT_MENTIONS(nn::clip_grad_norm({w}, -1), "clip_grad_norm: max_norm is -1");
+  EXPECT_MENTIONS(nn::clip_grad_norm({w}, nan), "clip_grad_norm: max_norm is nan");
+  EXPECT_EQ(w.grad().to_vector<float>(), (std::vector<float>{3, 4}));
+}
+
+TEST(Optimizer, ItsRateIsNotSetInACapturedStep) {
+  const SGD optim({Tensor::ones(2).is_param_()}, {.lr = 0.5});
+  Jit step = [&](const Tensor& x) {
+    optim.set_lr(0.25);
+    return x * 2;
+  };
+  EXPECT_MENTIONS(step(Tensor::ones(1)), "SGD: set_lr() in a captured step");
+  EXPECT_EQ(optim.lr.item<float>(), 0.5f);
 }
 
 // Each device's term is rounded, and not their sum; on one device nothing travels.

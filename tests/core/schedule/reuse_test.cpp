@@ -7,9 +7,11 @@
 
 #include <gtest/gtest.h>
 
+#include "core/exec/pipeline.h"
 #include "core/exec/state.h"
 #include "core/schedule/memory.h"
 #include "core/schedule/schedule.h"
+#include "core/schedule/verify.h"
 
 namespace tinyshard {
 namespace {
@@ -200,6 +202,24 @@ TEST_F(MayReplace, NotWhatTwoNestsRead) {
   EXPECT_TRUE(tinyshard::may_replace(draft, draft.outputs[0], 1, free_ranges));
   draft.outputs.push_back({3, j_, value});
   EXPECT_FALSE(tinyshard::may_replace(draft, draft.outputs[0], 1, free_ranges));
+}
+
+// Two sums lie in a bucket of 16 numbers, the second one from the eighth on, and what is made of it
+// has 16: there it would lie beyond the end.
+TEST(Reuse, AMemberOfABucketIsNotTakenForTheBucket) {
+  const Mesh mesh = Mesh::of({"CPU:0", "CPU:1"});
+  auto rows = [&](int64_t width, double step) {
+    const Tensor x = (Tensor::arange(4 * width).cast(DType::F64) * step).sin();
+    return x.reshape({4, width}).shard(mesh, {{"data", Shard(0)}}).realize();
+  };
+  const Tensor a = rows(7, 0.3).sum(0), b = rows(6, 0.7).sum(0);
+  const Tensor padded = b.cos().pad({{0, 10}}).contiguous();
+  const Tensor first = a.sin(), sums = padded.flip({0}).cumsum(0);
+  const std::vector<UOp> roots{first.uop(), sums.uop(), padded.cumsum(0).uop()};
+  const Schedule plan = make_plan(roots);
+  const int64_t collectives = std::ranges::count(plan.items, Item::Kind::Collective, &Item::kind);
+  EXPECT_EQ(collectives, 1) << "both sums are in one bucket";
+  verify_memory(plan);
 }
 
 // --- values --------------------------------------------------------------------------------------

@@ -118,6 +118,41 @@ TEST_F(AttentionTest, IsDifferentiatedTwice) {
   EXPECT_LT(worst, 2e-2 * size);
 }
 
+// Operands that are one tensor, and detached in what the loss makes of the result. Computed as one op
+// and, in wide types or with heads repeated, as products and a softmax.
+TEST_F(AttentionTest, OfOneTensorIsDifferentiatedUpToThreeTimes) {
+  auto check = [](auto attention, DType type, DType reference, bool shared, double tolerance) {
+    const Tensor q = (Tensor::arange(48) * 0.7).sin().cast(type).reshape({4, 3, 4}).realize();
+    const Tensor k = shared ? (q.cast(DType::F32)[Slice(0, 2)] * 0.8).cast(type).realize() : q;
+    auto derivative = [&](int order, DType computed, bool one_op) {
+      const Tensor a = q.cast(computed), b = shared ? k.cast(computed) : a;
+      Tensor loss = (attention(a, b, one_op) * a.detach()).cast(DType::F64).square().sum();
+      for (int i = 1; i < order; ++i)
+        loss = loss.gradient({a})[0].cast(DType::F64).square().sum() * 0.1;
+      return loss.gradient({a})[0].to_vector<double>();
+    };
+    for (int order : {1, 2, 3}) {
+      const std::vector<double> got = derivative(order, type, true);
+      const std::vector<double> want = derivative(order, reference, false);
+      double size = 0;
+      for (double x : want) size = std::max(size, std::abs(x));
+      for (size_t i = 0; i < want.size(); ++i)
+        EXPECT_NEAR(got[i], want[i], tolerance * size) << name(type) << " " << order << " at " << i;
+    }
+  };
+  auto whole = [](const Tensor& q, const Tensor& k, bool) {
+    return q.scaled_dot_product_attention(k, k);
+  };
+  check(whole, DType::BF16, DType::F32, false, 5e-2);
+  check(whole, DType::F16, DType::F32, false, 1e-2);
+  auto by_groups = [](const Tensor& q, const Tensor& k, bool one_op) {
+    const Tensor of_each = one_op ? k : k.repeat_interleave(2, 0);
+    return q.scaled_dot_product_attention(of_each, of_each, {}, {.enable_gqa = one_op});
+  };
+  check(by_groups, DType::F32, DType::F32, true, 1e-4);
+  check(by_groups, DType::F64, DType::F64, true, 1e-12);
+}
+
 // The forward and the backward pass share the scores and the weights.
 TEST_F(AttentionTest, NeedsNoMoreProductsThanItsPartsDo) {
   AttentionCase c;
