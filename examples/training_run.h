@@ -63,6 +63,9 @@ class Run {
     nn::prepare_checkpoints(folder_);
   }
 
+  // Steps that were done before.
+  int64_t start() const { return start_; }
+
   // Of the first rank, unless it is to be quiet.
   std::ostream& out() { return out_; }
 
