@@ -56,7 +56,7 @@ class Training {
     if (division.fsdp > 1) nn::fully_shard(model, mesh, "fsdp", {.blocks = "model.layers.*"});
     for (int64_t s = 0; s < division.pp; ++s) {
       const Mesh& there = stages_ ? stages_->mesh(s) : mesh;
-      turns_.emplace_back(there, turns(config, config.context, there));
+      turns_.push_back(turns(config, config.context, there));
     }
   }
   Training(const Training&) = delete;
@@ -94,10 +94,7 @@ class Training {
     return division_.sequence ? nn::sequence_parallel(x, mesh_, "model") : x;
   }
   Tensor through(const Block& block, const Tensor& x) const {
-    const Mesh here = x.sharding().mesh;
-    const auto turns =
-        std::ranges::find_if(turns_, [&](const auto& of_mesh) { return of_mesh.first == here; });
-    auto f = [&](const Tensor& y) { return block.all(y, turns->second); };
+    auto f = [&](const Tensor& y) { return block.all(y, turns_[here_]); };
     return division_.checkpoint_activations ? nn::checkpoint_activations(f, x) : f(x);
   }
   Tensor scores(const Tensor& tokens) const {
@@ -117,16 +114,21 @@ class Training {
       parts.emplace_back(end, body.norm, *model_.lm_head);
     else
       parts.emplace_back(end, body.norm, body.embed_tokens);
-    return {mesh_,
-            "pipe",
-            nn::join_stages(std::move(parts), division_.pp),
-            {.micro_batches = division_.micro()}};
+    std::vector<nn::PipelineStage> joined = nn::join_stages(std::move(parts), division_.pp);
+    for (size_t s = 0; s < joined.size(); ++s) {
+      joined[s].forward = [this, s, whole = joined[s].forward](const Tensor& x) {
+        here_ = s;
+        return whole(x);
+      };
+    }
+    return {mesh_, "pipe", std::move(joined), {.micro_batches = division_.micro()}};
   }
 
   const Model& model_;
   Mesh mesh_;
   Division division_;
-  std::vector<std::pair<Mesh, Turns>> turns_;  // for each stage
+  std::vector<Turns> turns_;  // of each stage
+  mutable size_t here_ = 0;   // the stage whose pass is being written down
   std::optional<nn::Pipeline> stages_;
 };
 
