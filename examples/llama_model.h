@@ -28,7 +28,8 @@ struct Turns {
 // short texts first, a linear scaling slows all pairs, that of Llama 3 those that turn less than
 // slow_turns times in such a text, and those up to fast_turns in part.
 inline double rate(const ModelConfig& c, int64_t pair) {
-  const double whole = std::pow(c.rope_base, -double(pair) / double(c.head_width / 2));
+  const int64_t pairs = c.head_width / 2;
+  const double whole = std::pow(c.rope_base, -double(pair) / double(pairs));
   if (!c.rope_scaling) return whole;
   const RopeScaling& s = *c.rope_scaling;
   if (s.kind == "linear") return whole / s.factor;

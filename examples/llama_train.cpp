@@ -1,10 +1,11 @@
 #include "examples/llama_train.h"
 
 #include <algorithm>
-#include <optional>
+#include <cstdint>
+#include <iostream>
 #include <string>
 #include <tinyshard/tinyshard.h>
-#include <vector>
+#include <utility>
 
 #include <fmt/format.h>
 

@@ -3,6 +3,8 @@
 // other half of the example continues texts with.
 #include <tinyshard/tinyshard.h>
 
+#include <fmt/format.h>
+
 #include "tests/examples/training_program.h"
 
 namespace tinyshard::testing {
@@ -148,9 +150,9 @@ TEST_F(LlamaTraining, WhatWasTrainedContinuesTexts) {
   for (const std::string& where :
        {std::string(), kFour + "--fsdp 2 --tp 2 --sp", kTwo + "--pp 2 --micro-batches 2"}) {
     const std::string folder = "out" + std::to_string(run_number++);
-    Outcome o = run(command_ + "--steps 40 --save " + folder + where);
+    Outcome o = run(fmt::format("{}--steps 40 --save {}{}", command_, folder, where));
     ASSERT_EQ(o.code, 0) << o.err;
-    o = run(kProgram + ask + folder);
+    o = run(fmt::format("{}{}{}", kProgram, ask, folder));
     EXPECT_EQ(o.code, 0) << o.err;
     EXPECT_TRUE(o.out.starts_with("the mesh")) << o.out;
     if (said.empty()) said = o.out;

@@ -3,6 +3,7 @@
 // those of one device.
 #include "core/nn/tensor_parallel.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
