@@ -154,7 +154,7 @@ void plan_gpt2(const Mesh& mesh, const Visit& visit) {
   set_default_float(promote(config.compute, DType::F32));
   const gpt2::Model model(config);
   nn::data_parallel(model, mesh, "data");
-  gpt2::Optimizer optim(model, {});
+  gpt2::Optimizer optim(nn::parameters(model), {});
   gpt2::Step step(model, optim, mesh, 1);
   const int64_t sequences = 64;
   Tensor batch = numbers<int32_t>({sequences, config.context + 1});

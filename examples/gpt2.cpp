@@ -26,7 +26,8 @@
 
 #include "examples/gpt2_model.h"
 #include "examples/gpt2_step.h"
-#include "examples/gpt2_tokens.h"
+#include "examples/parallel.h"
+#include "examples/tokens.h"
 #include "examples/training.h"
 
 using namespace tinyshard;
@@ -185,10 +186,8 @@ void train(const Flags& f) {
   const bool first = world().rank == 0;
   std::ostream out(first && !f.quiet ? std::cout.rdbuf() : nullptr);
 
-  if (const int64_t parts = mesh.size() / f.tp / f.pp; f.batch % (parts * f.micro()) != 0)
-    throw UserError(fmt::format("--batch {} does not divide among {} devices{}", f.batch, parts,
-                                f.pp > 1 ? fmt::format(" in --micro-batches {}", f.micro()) : ""));
-  const gpt2::Tokens tokens(f.plan ? "random" : f.tokens);
+  training::check_batch(f.batch, mesh, f);
+  const training::Tokens tokens(f.plan ? "random" : f.tokens);
   const gpt2::Config config = config_of(f, tokens.vocabulary());
   set_default_float(promote(config.compute, DType::F32));
   const int64_t length = config.context + 1;
@@ -203,7 +202,7 @@ void train(const Flags& f) {
   const gpt2::Model model(config);
   std::optional<nn::Pipeline> stages = gpt2::divide(model, mesh, f);
   if (!f.weights.empty()) gpt2::load_weights(model, f.weights);
-  gpt2::Optimizer optim(model, f);
+  gpt2::Optimizer optim(nn::parameters(model), f);
   gpt2::Step step(model, optim, mesh, f.accumulate, std::move(stages));
 
   int64_t parameters = 0;
@@ -314,26 +313,14 @@ void add_options(CLI::App& app, Flags& f) {
   app.add_option("--schedule", f.schedule, "After the peak: cosine down to a tenth, or constant")
       ->check(CLI::IsMember({"cosine", "constant"}));
   app.add_option("--warmup", f.warmup, "Steps until the peak")->check(CLI::NonNegativeNumber);
-  app.add_option("--weight-decay", f.weight_decay, "Of matrices")->check(CLI::NonNegativeNumber);
-  app.add_option("--clip", f.clip, "Largest norm of all gradients")->check(CLI::PositiveNumber);
+  training::add_optimizer_options(app, f);
   app.add_option("--seed", f.seed, "Of the weights and the batches");
-  app.add_option("--reduce-dtype", f.reduce_dtype, "In which gradients travel between devices")
-      ->check(CLI::IsMember({"f64", "f32", "bf16", "f16"}));
   group("Memory");
   app.add_flag("--checkpoint-activations", f.checkpoint_activations,
                "Keep what enters a block, compute the rest again");
   app.add_flag("--shard-optimizer", f.shard_optimizer,
                "Keep each device's part of the optimizer state only");
-  app.add_option("--fsdp", f.fsdp,
-                 "Devices that keep one copy of parameters, gradients and optimizer state together")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--tp", f.tp, "Devices among which each layer is divided")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--pp", f.pp, "Stages on devices of their own, with some of the layers each")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--micro-batches", f.micro_batches,
-                 "Parts in which a batch goes through the stages; 0: four for each")
-      ->check(CLI::NonNegativeNumber);
+  training::add_mesh_options(app, f);
   group("Run");
   training::add_device_options(app, f.where);
   app.add_option("--eval-batches", f.eval_batches, "Batches of held-out tokens at the end")

@@ -11,36 +11,16 @@
 #include <fmt/format.h>
 
 #include "examples/gpt2_model.h"
+#include "examples/parallel.h"
 
 namespace gpt2 {
 
 using namespace tinyshard;
 
-struct OptimizerFlags {
-  double lr = 6e-4, weight_decay = 0.1, clip = 1;
-  std::string reduce_dtype = "f32";  // in which gradients travel between devices
-  bool shard_optimizer = false;
-};
-
-// Devices: "data" x "pipe" x "fsdp" x "model". Batches are divided over the first and the third,
-// layers over the second, parameters over the last two; "data" is what the others leave.
-struct MeshFlags {
-  int64_t fsdp = 1, tp = 1, pp = 1;
-  int64_t micro_batches = 0;  // of a batch that goes through stages; 0: four for each stage
-  int64_t micro() const { return micro_batches > 0 ? micro_batches : pp > 1 ? 4 * pp : 1; }
-};
-
-inline Mesh mesh_of(const MeshFlags& f) {
-  const auto devices = int64_t(world().devices.size());
-  if (devices % f.fsdp != 0 || devices / f.fsdp % f.tp != 0 || devices / f.fsdp / f.tp % f.pp != 0)
-    throw UserError(fmt::format("--fsdp {} x --tp {} x --pp {} does not divide {} devices", f.fsdp,
-                                f.tp, f.pp, devices));
-  std::vector<MeshAxis> axes{{"data", -1}};
-  if (f.pp > 1) axes.push_back({"pipe", f.pp});
-  if (f.fsdp > 1) axes.push_back({"fsdp", f.fsdp});
-  if (f.tp > 1) axes.push_back({"model", f.tp});
-  return Mesh::world(axes);
-}
+using training::mesh_of;
+using training::MeshFlags;
+using training::Optimizer;
+using training::OptimizerFlags;
 
 // The model's parts in stages; it has to live as long.
 inline nn::Pipeline pipeline(const Model& model, const Mesh& mesh, const MeshFlags& f) {
@@ -76,55 +56,6 @@ inline std::optional<nn::Pipeline> divide(const Model& model, const Mesh& mesh,
   if (f.fsdp > 1) nn::fully_shard(model, mesh, "fsdp", {.blocks = "h.*"});
   return stages;
 }
-
-// AdamW that decays matrices only, after clipping.
-class Optimizer {
- public:
-  Optimizer(const Model& model, const OptimizerFlags& f)
-      : clip_(f.clip),
-        reduce_type_(dtype_from_name(f.reduce_dtype)),
-        decayed_(of_rank(model, true), options(f, f.weight_decay)),
-        others_(of_rank(model, false), options(f, 0)),
-        all_(decayed_, others_) {}
-
-  std::vector<Tensor> params() const { return all_.params(); }
-  nn::StateDict state() const {
-    nn::StateDict state = nn::state_dict(decayed_, "optimizer.decayed");
-    state.merge(nn::state_dict(others_, "optimizer.others"));
-    return state;
-  }
-  void set_lr(double lr) const {
-    decayed_.set_lr(lr);
-    others_.set_lr(lr);
-  }
-  void zero_grad() const { all_.zero_grad(); }
-  // Returns the norm of all gradients before clipping.
-  Tensor step() {
-    all_.place_grad(reduce_type_);
-    Tensor norm = nn::clip_grad_norm(params(), clip_);
-    all_.step();
-    return norm;
-  }
-
- private:
-  static std::vector<Tensor> of_rank(const Model& model, bool matrices) {
-    std::vector<Tensor> list = nn::parameters(model);
-    std::erase_if(list, [&](const Tensor& p) { return (p.ndim() >= 2) != matrices; });
-    return list;
-  }
-  static nn::optim::AdamWOptions options(const OptimizerFlags& f, double decay) {
-    return {.lr = f.lr,
-            .b1 = 0.9,
-            .b2 = 0.95,
-            .weight_decay = decay,
-            .shard_axis = f.shard_optimizer ? "data" : ""};
-  }
-
-  double clip_;
-  DType reduce_type_;
-  nn::optim::AdamW decayed_, others_;
-  nn::optim::OptimizerGroup all_;
-};
 
 // One optimizer step: in one piece, or, with --accumulate, a captured part that is called for each
 // micro-batch and a captured update.
@@ -172,12 +103,7 @@ class Step {
   }
 
  private:
-  Tensor placed(const Tensor& batch) const {
-    std::vector<AxisPlacement> rows;
-    for (const MeshAxis& axis : mesh_.axes())
-      if (axis.name == "data" || axis.name == "fsdp") rows.emplace_back(axis.name, Shard(0));
-    return batch.shard(mesh_, rows);
-  }
+  Tensor placed(const Tensor& batch) const { return training::by_rows(batch, mesh_); }
   Tensor backward(const Tensor& batch) const {
     if (!stages_) return loss_of(batch).backward();
     const Tensor tokens = placed(batch);

@@ -6,6 +6,11 @@
 //   mpirun -n 2 ./llama --model llama-1b-q8_0.gguf --dtype bf16
 //
 // One captured step serves all positions. The same seed gives the same text.
+//
+// Or trains one from scratch, on devices none of which could hold it:
+//
+//   ./llama train --tokens book.txt --save book
+//   mpirun -n 8 ./llama train --tokens fineweb.bin --layers 32 --width 4096 --fsdp 2 --tp 2 --pp 2
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -20,6 +25,7 @@
 
 #include "examples/llama_gguf.h"
 #include "examples/llama_model.h"
+#include "examples/llama_train.h"
 #include "examples/training.h"
 
 using namespace tinyshard;
@@ -127,7 +133,7 @@ void run(const Flags& f) {
 
   if (!f.scores.empty()) {  // every rank has its part in them, one writes
     const Tensor tokens(text);
-    const Tensor all = model.all(tokens.shard(mesh), turns);
+    const Tensor all = model.all(tokens.shard(mesh), turns).cast(DType::F32);
     safe_save(nn::StateDict{{"tokens", tokens}, {"scores", all}}, f.scores);
     return;
   }
@@ -159,11 +165,14 @@ void run(const Flags& f) {
 
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
   Flags f;
-  CLI::App app("Continues a text with a Llama.");
+  llama::TrainFlags t;
+  CLI::App app("Continues a text with a Llama, or trains one.");
   training::set_defaults(app);
+  CLI::App* train = app.add_subcommand("train", "Trains a Llama from scratch");
+  llama::add_train_options(*train, t);
+  t.arguments.assign(argv, argv + argc);
   app.add_option("--model", f.model,
-                 "Folder with config.json, tokenizer.json and safetensors, or a GGUF file")
-      ->required();
+                 "Folder with config.json, tokenizer.json and safetensors, or a GGUF file");
   app.add_option("--tokenizer", f.tokenizer,
                  "tokenizer.json or its folder [the model's folder, or what the GGUF file says]");
   app.add_option("--prompt", f.prompt, "What the text begins with");
@@ -184,5 +193,9 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
                  "Only write the prompt's tokens and the scores of all words behind each of them "
                  "there, as safetensors");
   training::add_device_options(app, f.where);
-  return training::run_main("llama", app, argc, argv, [&] { run(f); });
+  app.callback([&] {
+    if (!train->parsed() && f.model.empty()) throw CLI::RequiredError("--model, or train,");
+  });
+  return training::run_main("llama", app, argc, argv,
+                            [&] { train->parsed() ? llama::train(t) : run(f); });
 }

@@ -1,6 +1,9 @@
 // A Llama whose tensors have the names of Hugging Face's files: RMSNorm, rotary embedding, grouped
 // queries, SwiGLU. `next` makes the scores behind one token with a key/value cache, `all` those
-// behind all tokens at once, without it. docs/decode.md explains the step.
+// behind all tokens at once, of one text or of a batch, without it. docs/decode.md explains the step.
+//
+// Weights are kept in default_float(), and what is computed from them has that type, or another that
+// the model is given: a training with weights in f32 may compute in bf16.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -25,7 +28,8 @@ struct Turns {
 // short texts first, a linear scaling slows all pairs, that of Llama 3 those that turn less than
 // slow_turns times in such a text, and those up to fast_turns in part.
 inline double rate(const ModelConfig& c, int64_t pair) {
-  const double whole = std::pow(c.rope_base, -double(pair) / double(c.head_width / 2));
+  const int64_t pairs = c.head_width / 2;
+  const double whole = std::pow(c.rope_base, -double(pair) / double(pairs));
   if (!c.rope_scaling) return whole;
   const RopeScaling& s = *c.rope_scaling;
   if (s.kind == "linear") return whole / s.factor;
@@ -42,7 +46,7 @@ inline Turns turns(const ModelConfig& c, int64_t positions, const Mesh& mesh,
   Tensor angle = Tensor::arange(positions).cast(DType::F32).unsqueeze(1) * Tensor(rates);
   return {angle.cos().shard(mesh).realize(), angle.sin().shard(mesh).realize()};
 }
-// Pairs of halves of x, [heads, tokens, head], turn with the position.
+// Pairs of halves of x, [..., heads, tokens, head], turn with the position.
 inline Tensor turned(const Tensor& x, const Turns& t) {
   const int64_t half = x.shape(-1) / 2;
   Tensor a = x[{kEllipsis, Slice(0, half)}], b = x[{kEllipsis, Slice(half, 2 * half)}];
@@ -61,14 +65,14 @@ struct Attention {
   int64_t head;
   TS_FIELDS(q_proj, k_proj, v_proj, o_proj)
 
-  // [tokens, heads * head] as [heads, tokens, head].
-  Tensor by_head(const Tensor& x) const { return x.unflatten(-1, {-1, head}).transpose(0, 1); }
+  // [..., tokens, heads * head] as [..., heads, tokens, head].
+  Tensor by_head(const Tensor& x) const { return x.unflatten(-1, {-1, head}).transpose(-3, -2); }
   Tensor over(const Tensor& query, const Tensor& keys, const Tensor& values, bool causal) const {
     AttentionOptions options;
     options.enable_gqa = true;
     options.is_causal = causal;
     Tensor y = query.scaled_dot_product_attention(keys, values, {}, options);
-    return o_proj(y.transpose(0, 1).flatten(1));
+    return o_proj(y.transpose(-3, -2).flatten(-2));
   }
 };
 
@@ -112,6 +116,7 @@ struct Block {
     Tensor h = x + a.over(turned(a.by_head(a.q_proj(n)), at), keys, values, false);
     return h + mlp(post_attention_layernorm(h));
   }
+  // All tokens, x [..., tokens, width].
   Tensor all(const Tensor& x, const Turns& at) const {
     const Attention& a = self_attn;
     Tensor n = input_layernorm(x);
@@ -134,34 +139,42 @@ struct Body {
 };
 
 struct Model {
-  explicit Model(const ModelConfig& c) : model(c) {
+  explicit Model(const ModelConfig& c, std::optional<DType> computed_in = {})
+      : model(c), compute(computed_in) {
     if (!c.tied) lm_head.emplace(c.width, c.vocabulary, nn::BiasOption{.bias = false});
   }
 
   Body model;
   std::optional<nn::Linear> lm_head;  // none: the table of the embedding
+  std::optional<DType> compute;
   TS_FIELDS(model, lm_head)
 
   // The scores of the words behind one token [1] at position p: [1, vocabulary].
   Tensor next(const Tensor& token, const Variable& p, const Turns& t,
               const std::vector<Cache>& caches) const {
     const Turns at{t.cosine[p], t.sine[p]};
-    Tensor x = model.embed_tokens(token);
+    Tensor x = embedded(token);
     for (size_t i = 0; i < caches.size(); ++i) x = model.layers[i].next(x, p, at, caches[i]);
     return scores(x);
   }
-  // The same of all tokens [n]: [n, vocabulary].
+  // The same of all tokens [..., n]: [..., n, vocabulary].
   Tensor all(const Tensor& tokens, const Turns& t) const {
-    const Slice so_far(0, tokens.shape(0));
+    const Slice so_far(0, tokens.shape(-1));
     const Turns at{t.cosine[so_far], t.sine[so_far]};
-    Tensor x = model.embed_tokens(tokens);
+    Tensor x = embedded(tokens);
     for (const Block& block : model.layers) x = block.all(x, at);
     return scores(x);
   }
+
+  // The parts of that before and behind the blocks.
+  Tensor embedded(const Tensor& tokens) const {
+    Tensor x = model.embed_tokens(tokens);
+    return compute ? x.cast(*compute) : x;
+  }
   Tensor scores(const Tensor& x) const {
     Tensor n = model.norm(x);
-    Tensor y = lm_head ? (*lm_head)(n) : n.linear(model.embed_tokens.weight.T());
-    return y.cast(DType::F32);
+    Tensor y = lm_head ? (*lm_head)(n) : n.linear(model.embed_tokens.weight.cast(n.dtype()).T());
+    return y.cast(promote(y.dtype(), DType::F32));
   }
 };
 
@@ -186,17 +199,20 @@ inline void check_config(const ModelConfig& c, const std::string& folder) {
 }
 
 // Whole heads on each device of the axis; sums meet twice a block.
-inline void place(const Model& model, const ModelConfig& c, const Mesh& mesh,
-                  const std::string& axis) {
-  if (c.kv_heads % mesh.size() != 0)
-    throw UserError(
-        fmt::format("{} heads of keys do not divide among {} devices", c.kv_heads, mesh.size()));
+inline void divide_layers(const Model& model, const Mesh& mesh, const std::string& axis) {
   std::vector<nn::TensorParallelRule> rules = {
       {"model.layers.*.q_proj|k_proj|v_proj|gate_proj|up_proj", Column},
       {"model.layers.*.o_proj|down_proj", Row},
       {"model.embed_tokens", Vocabulary}};
   if (model.lm_head) rules.push_back({"lm_head", Vocabulary});
   nn::tensor_parallel(model, mesh, axis, rules);
+}
+inline void place(const Model& model, const ModelConfig& c, const Mesh& mesh,
+                  const std::string& axis) {
+  if (c.kv_heads % mesh.size() != 0)
+    throw UserError(
+        fmt::format("{} heads of keys do not divide among {} devices", c.kv_heads, mesh.size()));
+  divide_layers(model, mesh, axis);
 }
 
 inline std::vector<Cache> caches(const ModelConfig& c, int64_t positions, const Mesh& mesh,

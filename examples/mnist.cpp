@@ -4,7 +4,6 @@
 //
 //   ./mnist --data DIR                        ./mnist --data DIR --model mlp
 //   ./mnist --data DIR --devices CPU:0,CPU:1  mpirun -n 4 ./mnist --data DIR
-#include <filesystem>
 #include <iostream>
 #include <numeric>
 #include <random>
@@ -16,6 +15,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "examples/images.h"
 #include "examples/mnist_model.h"
 #include "examples/training.h"
 
@@ -29,47 +29,12 @@ struct Flags {
   training::DeviceFlags where;
 };
 
-// The images and labels of a folder.
-class Digits {
- public:
-  static constexpr int64_t kCount = 10000, kTraining = 8000, kPixels = 28 * 28;
-
-  explicit Digits(const std::filesystem::path& folder) {
-    auto read = [&](std::string name) {
-      if (!std::filesystem::exists(folder / name)) name += ".gz";
-      return io::read_idx(folder / name);
-    };
-    io::IdxArray images = read("t10k-images-idx3-ubyte"), labels = read("t10k-labels-idx1-ubyte");
-    if (images.shape != Dims{kCount, 28, 28} || labels.shape != Dims{kCount}) {
-      throw UserError(
-          fmt::format("{}: expected {} images of 28 x 28 and as many labels, got {} and {}",
-                      folder.string(), kCount, to_string(images.shape), to_string(labels.shape)));
-    }
-    images_ = std::move(images.bytes);
-    labels_ = std::move(labels.bytes);
-  }
-
-  // The images and labels of these numbers, as bytes.
-  std::pair<Tensor, Tensor> pick(const std::vector<int64_t>& numbers) const {
-    std::vector<std::byte> images, labels;
-    for (int64_t n : numbers) {
-      images.insert(images.end(), images_.begin() + n * kPixels,
-                    images_.begin() + (n + 1) * kPixels);
-      labels.push_back(labels_[size_t(n)]);
-    }
-    int64_t count = int64_t(numbers.size());
-    return {Tensor(images, {count, 1, 28, 28}, DType::U8), Tensor(labels, count, DType::U8)};
-  }
-
- private:
-  std::vector<std::byte> images_, labels_;
-};
-
 template <class Net>
-void train(const Flags& f, const Digits& digits) {
+void train(const Flags& f, const images::Set& digits) {
   const Mesh mesh = Mesh::world({{"data", -1}});
   const bool first = world().rank == 0;
-  constexpr int64_t kHeldOut = Digits::kCount - Digits::kTraining, kEvaluated = 500;
+  constexpr int64_t kEvaluated = 500;
+  const int64_t held_out = digits.count() - digits.training;
   for (int64_t batch : {f.batch, kEvaluated}) {
     if (batch % mesh.size() == 0) continue;
     throw UserError(
@@ -98,10 +63,10 @@ void train(const Flags& f, const Digits& digits) {
   };
 
   // Every epoch has its order of the training images: the same for any number of devices.
-  std::vector<int64_t> order(Digits::kTraining);
+  std::vector<int64_t> order(size_t(digits.training));
   std::iota(order.begin(), order.end(), 0);
   std::mt19937_64 random(f.seed);
-  const int64_t steps = Digits::kTraining / f.batch;
+  const int64_t steps = digits.training / f.batch;
   for (int64_t epoch = 0; epoch < f.epochs; ++epoch) {
     for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
     auto bar =
@@ -114,7 +79,7 @@ void train(const Flags& f, const Digits& digits) {
   }
 
   int64_t correct = 0;
-  for (int64_t from = Digits::kTraining; from < Digits::kCount; from += kEvaluated) {
+  for (int64_t from = digits.training; from < digits.count(); from += kEvaluated) {
     std::vector<int64_t> numbers(kEvaluated);
     std::iota(numbers.begin(), numbers.end(), from);
     auto [images, labels] = digits.pick(numbers);
@@ -122,7 +87,7 @@ void train(const Flags& f, const Digits& digits) {
   }
   if (first) {
     std::cout << fmt::format("accuracy {:.2f} % on {} held-out images\n",
-                             100.0 * double(correct) / kHeldOut, kHeldOut);
+                             100.0 * double(correct) / held_out, held_out);
   }
 }
 
@@ -141,7 +106,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
   training::add_device_options(app, f.where);
   return training::run_main("mnist", app, argc, argv, [&] {
     Runtime::configure({.devices = f.where.devices, .devices_per_rank = f.where.devices_per_rank});
-    Digits digits(f.data);
+    const images::Set digits = images::digits(f.data);
     f.model == "mlp" ? train<mnist::Mlp>(f, digits) : train<mnist::Convnet>(f, digits);
   });
 }

@@ -158,6 +158,30 @@ IdxArray read_idx(const std::filesystem::path& path) {
   return array;
 }
 
+CifarBatch read_cifar10(const std::filesystem::path& path) {
+  constexpr size_t kImage = 3 * 32 * 32, kRecord = 1 + kImage;
+  constexpr int kClasses = 10;
+  const MappedFile map(path);
+  const std::span<const std::byte> data = map.bytes();
+  const auto fail = [&](std::string_view why) {
+    return FormatError(path.native(), fmt::format("not a valid CIFAR-10 batch: {}", why));
+  };
+  if (data.empty() || data.size() % kRecord != 0) {
+    throw fail(fmt::format("its {} bytes are no whole number of images, which take {} each",
+                           data.size(), kRecord));
+  }
+  CifarBatch batch;
+  batch.images.reserve(data.size() / kRecord * kImage);
+  for (size_t at = 0; at < data.size(); at += kRecord) {
+    if (const int label = static_cast<int>(data[at]); label >= kClasses)
+      throw fail(fmt::format("image {} has the label {}, of {}", at / kRecord, label, kClasses));
+    const std::span<const std::byte> image = data.subspan(at + 1, kImage);
+    batch.images.insert(batch.images.end(), image.begin(), image.end());
+    batch.labels.push_back(data[at]);
+  }
+  return batch;
+}
+
 TokenFile::TokenFile(const std::filesystem::path& path) : map_(path) {
   constexpr int32_t kMagic = 20240520, kVersion = 1;
   constexpr size_t kHeaderBytes = 256 * sizeof(int32_t);

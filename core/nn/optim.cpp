@@ -451,9 +451,14 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm) {
   }
   total = total.sqrt();
   Tensor factor = (max_norm / (total + 1e-6)).minimum(1.0);
+  // Once for each mesh: shard() looks at all that the factor is made of, which is the whole step.
+  std::vector<std::pair<Mesh, Tensor>> factors;
+  for (const auto& [mesh, sum] : sums)
+    factors.emplace_back(mesh, sums.size() > 1 ? factor.shard(mesh) : factor);
   for (const Tensor& p : params) {
     if (!p.grad().defined()) continue;
-    const Tensor here = sums.size() > 1 ? factor.shard(p.sharding().mesh) : factor;
+    const Mesh mesh = p.sharding().mesh;
+    const Tensor& here = std::ranges::find(factors, mesh, &std::pair<Mesh, Tensor>::first)->second;
     p.set_grad((p.grad().cast(factor.dtype()) * here).cast(p.grad().dtype()));
   }
   return total;

@@ -19,6 +19,7 @@
 #include "core/passes/gradient.h"
 #include "core/tensor/value_internal.h"
 #include "core/uop/node_map.h"
+#include "multi/rewrite.h"
 
 namespace tinyshard::nn {
 
@@ -281,12 +282,20 @@ class Pipeline::Pass {
       sums[i] = sums[i] ? (Value(sums[i]) + g).node() : g.node();
     }
     void give() const {
+      std::vector<Tensor> to;
+      std::vector<UOp> made;
       for (size_t i = 0; i < given.size(); ++i) {
         if (!sums[i]) continue;
-        const Tensor& t = given[i];
+        to.push_back(given[i]);
+        made.push_back(value::cast(sums[i], given[i].dtype()).node());
+      }
+      // Of all at once: to ask one by one is to look at the whole step for each.
+      const std::vector<Sharding> places = to_local(made).pending;
+      for (size_t i = 0; i < to.size(); ++i) {
+        const Tensor& t = to[i];
         const Sharding home = t.sharding();
-        Tensor sum = value::cast(sums[i], t.dtype());
-        if (!(sum.sharding().mesh == home.mesh)) sum = sum.shard_like(home);
+        Tensor sum(made[i]);
+        if (!(places[i].mesh == home.mesh)) sum = sum.shard_like(home);
         t.set_grad(t.grad().defined() ? t.grad() + sum : sum);
       }
     }

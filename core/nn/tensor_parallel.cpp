@@ -87,7 +87,9 @@ void tensor_parallel(const StateDict& tensors, const Mesh& mesh, const std::stri
       std::vector<Placement>& places = where.placements;
       const auto axis = size_t(where.mesh.axis(axis_name));
       const int64_t devices = where.mesh.axes()[axis].size;
-      if (rule) places[axis] = placement_by(*rule, tensor.ndim());
+      // A number that a layer keeps beside its weights, such as how many batches a norm has seen.
+      const bool one = !tensor.is_param() && tensor.numel() == 1;
+      if (rule && !one) places[axis] = placement_by(*rule, tensor.ndim());
       if (places[axis].is_shard() && rule) {
         const int64_t size = tensor.shape(places[axis].dim);
         if (size < devices)

@@ -31,7 +31,8 @@ struct TensorParallelRule {
 };
 
 // Places every tensor on the mesh: those that a rule names as it says, the others whole along that
-// axis. Along other axes they stay as they are. Sizes need not divide, but only whole heads keep
+// axis, and so is what is one number and no parameter, such as the count of a BatchNorm. Along other
+// axes they stay as they are. Sizes need not divide, but only whole heads keep
 // attention local. A weight that is several in one is divided as it lies, by heads where rows go by
 // heads first ([heads, 3, head]); with `parts` each of them is, and slices of the result that take
 // parts send nothing (multi/joined_parts.h). Names, shapes and values stay what they are. UserError

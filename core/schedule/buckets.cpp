@@ -4,6 +4,10 @@
 //   kernel g1   all-reduce g1   kernel g2   all-reduce g2   kernel g3   all-reduce g3
 //   kernel g1   kernel g2   all-reduce [g1 g2]   kernel g3   all-reduce [g3]
 //
+// A bucket that fills slowly does not wait long: it is closed when a bucket's worth of other kinds has
+// gone by. Else a bucket of small gradients would be ready with the last of them, and with it whatever
+// needs the first.
+//
 // g1 and g2 are members of one buffer, at 0 and 0.4 MiB in it, where their kernels write them and
 // their readers find them: nothing is copied.
 #include "core/schedule/buckets.h"
@@ -21,7 +25,8 @@ constexpr int64_t kBucketAlignment = 64;
 struct Bucket {
   int task = -1;  // that carries the collective
   int64_t bytes = 0;
-  int buffer = -1;  // of all-reduces
+  int64_t others = 0;  // bytes of collectives of other kinds since it was begun
+  int buffer = -1;     // of all-reduces
 };
 
 bool same_kind(const Task& x, const Task& y) {
@@ -86,13 +91,16 @@ class Bucketing {
   // The latest one of the kind, where t fits in: an earlier one is on its way by then. Otherwise a
   // new one, which stays alone where t is larger than a bucket.
   Bucket& bucket_of(int t) {
-    if (size_of(t) > bytes_) return alone_ = Bucket{t};
     const Task& task = tasks_[size_t(t)];
+    for (Bucket& b : latest_) {
+      if (!same_kind(tasks_[size_t(b.task)], task)) b.others += size_of(t);
+    }
+    if (size_of(t) > bytes_) return alone_ = Bucket{t};
     auto latest = std::ranges::find_if(
         latest_, [&](const Bucket& b) { return same_kind(tasks_[size_t(b.task)], task); });
     if (latest == latest_.end()) return latest_.emplace_back(Bucket{t});
-    bool fits = latest->bytes + size_of(t) <= bytes_ && !dependencies_.reaches(latest->task, t) &&
-                !dependencies_.reaches(t, latest->task);
+    bool fits = latest->bytes + size_of(t) <= bytes_ && latest->others <= bytes_ &&
+                !dependencies_.reaches(latest->task, t) && !dependencies_.reaches(t, latest->task);
     if (!fits) *latest = Bucket{t};
     return *latest;
   }

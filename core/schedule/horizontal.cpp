@@ -15,6 +15,7 @@
 #include "core/rewrite/pattern.h"
 #include "core/schedule/memory.h"
 #include "core/schedule/state.h"
+#include "core/schedule/turns.h"
 #include "core/uop/args.h"
 
 namespace tinyshard {
@@ -33,6 +34,7 @@ class Joiner {
       : tasks_(state.tasks),
         buffers_(state.schedule.buffers),
         dependencies_(*state.dependencies),
+        prepared_(prepared_turns(tasks_)),
         readers_(buffers_.size()) {
     for (int t = 0; t < int(tasks_.size()); ++t) {
       for (int b : tasks_[size_t(t)].reads) readers_[size_t(b)].push_back(t);
@@ -66,7 +68,8 @@ class Joiner {
 
   std::vector<int64_t> likeness(int t, Kind kind, const Group& mine) const {
     const Task& task = tasks_[size_t(t)];
-    std::vector<int64_t> key{int64_t(kind), int64_t(mine.nodes), int64_t(task.reads.size())};
+    std::vector<int64_t> key{int64_t(kind), prepared_[size_t(t)], int64_t(mine.nodes),
+                             int64_t(task.reads.size())};
     for (const auto& out : task.draft->outputs)
       key.push_back(int64_t(buffers_[size_t(out.buffer)].dtype));
     for (const UOp& r : task.draft->loops) key.push_back(range_arg(*r).size);
@@ -168,6 +171,7 @@ class Joiner {
   std::vector<Task>& tasks_;
   const std::vector<VirtualBuffer>& buffers_;
   Dependencies& dependencies_;
+  const std::vector<int64_t> prepared_;    // what is sent for one turn is made for that turn
   std::vector<std::vector<int>> readers_;  // tasks, by buffer
 };
 

@@ -5,8 +5,43 @@
 
 namespace tinyshard {
 
+std::vector<int64_t> prepared_turns(std::span<const Task> tasks) {
+  std::vector<int64_t> turns(tasks.size());
+  std::map<int, int64_t> sent;  // by buffer that gathers read, their first turn; 0: others read it
+  for (const Task& task : tasks) {
+    if (task.gone || task.turn == 0) continue;
+    for (int b : task.reads) {
+      auto [known, is_new] = sent.try_emplace(b, task.turn);
+      known->second = std::min(known->second, task.turn);
+    }
+  }
+  if (sent.empty()) return turns;
+  for (const Task& task : tasks) {
+    if (task.gone || task.turn != 0) continue;
+    for (int b : task.reads) {
+      if (auto known = sent.find(b); known != sent.end()) known->second = 0;
+    }
+  }
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    const Task& task = tasks[t];
+    if (task.gone || task.turn != 0 || task.writes.empty()) continue;
+    int64_t first = 0;
+    bool prepares = true;
+    for (int b : task.writes) {
+      auto known = sent.find(b);
+      prepares &= known != sent.end() && known->second != 0;
+      if (prepares) first = first == 0 ? known->second : std::min(first, known->second);
+    }
+    if (prepares) turns[t] = first;
+  }
+  return turns;
+}
+
 Turns::Turns(std::span<const Task> tasks, const Dependencies& dependencies)
-    : tasks_(tasks), dependencies_(dependencies), turn_(tasks.size(), -1) {
+    : tasks_(tasks),
+      dependencies_(dependencies),
+      turn_(tasks.size(), -1),
+      copied_(tasks.size(), -1) {
   std::map<int64_t, int> places;  // of turns, by their numbers
   auto gathers = [&](int t) { return tasks[size_t(t)].turn != 0 && !tasks[size_t(t)].gone; };
   for (int t = 0; t < int(tasks.size()); ++t) {
@@ -23,15 +58,31 @@ Turns::Turns(std::span<const Task> tasks, const Dependencies& dependencies)
     Turn& turn = turns_[size_t(place)];
     turn.prefetch = std::max(turn.prefetch, size_t(tasks[size_t(t)].prefetch));
   }
-  // What does nothing but prepare a gather, and waits for nothing, comes with it.
+  // What prepares a gather comes with it.
+  const std::vector<int64_t> prepared = prepared_turns(tasks);
   for (int t = 0; t < int(tasks.size()); ++t) {
-    const std::vector<int>& after = dependencies.after(t);
-    if (tasks[size_t(t)].gone || gathers(t) || after.empty() || !dependencies.before(t).empty() ||
-        !std::ranges::all_of(after, gathers))
-      continue;
-    int first = int(turns_.size());
-    for (int gather : after) first = std::min(first, turn_[size_t(gather)]);
-    turn_[size_t(t)] = first;
+    if (prepared[size_t(t)] != 0) turn_[size_t(t)] = places.at(prepared[size_t(t)]);
+  }
+  find_copies();
+}
+
+// Tasks that read what the gathers of one turn bring, and nothing else.
+void Turns::find_copies() {
+  for (int t = 0; t < int(tasks_.size()); ++t) {
+    const Task& task = tasks_[size_t(t)];
+    const std::vector<int>& before = dependencies_.before(t);
+    if (task.gone || turn_[size_t(t)] >= 0 || before.empty()) continue;
+    const int turn = turn_[size_t(before[0])];
+    auto gathered = [&](int gather) {
+      return tasks_[size_t(gather)].turn != 0 && turn_[size_t(gather)] == turn;
+    };
+    auto is_brought = [&](int buffer) {
+      return std::ranges::any_of(before, [&](int gather) {
+        return std::ranges::count(tasks_[size_t(gather)].writes, buffer) > 0;
+      });
+    };
+    if (std::ranges::all_of(before, gathered) && std::ranges::all_of(task.reads, is_brought))
+      copied_[size_t(t)] = turn;
   }
 }
 
@@ -45,10 +96,12 @@ void Turns::open(size_t turn, std::vector<int>& kept) {
 
 std::vector<int> Turns::opened_by(int task) {
   std::vector<int> kept;
-  if (turns_.empty()) return kept;
-  for (int gather : dependencies_.before(task)) {
-    if (tasks_[size_t(gather)].turn == 0 || turn_[size_t(task)] >= 0) continue;
-    const auto begun = size_t(turn_[size_t(gather)]);
+  if (turns_.empty() || turn_[size_t(task)] >= 0 || copied_[size_t(task)] >= 0) return kept;
+  for (int source : dependencies_.before(task)) {
+    const int turn =
+        tasks_[size_t(source)].turn != 0 ? turn_[size_t(source)] : copied_[size_t(source)];
+    if (turn < 0) continue;
+    const auto begun = size_t(turn);
     if (turns_[begun].begun) continue;
     turns_[begun].begun = true;
     for (size_t i = begun + 1; i < turns_.size(); ++i) {

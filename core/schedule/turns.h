@@ -1,7 +1,8 @@
 // When gathers of parameters on use may run: as far ahead of their readers as asked, no further.
 //
 // Gathers come in turns (core/passes/regather.h). A turn begins when the first task runs that reads
-// what it gathered. With a prefetch of 1 the gathers of a turn may run once the turn before has
+// what it gathered, or a copy of that: such a copy, in another order or type, may itself run as soon
+// as the gather is done, and says nothing of where the work is. With a prefetch of 1 the gathers of a turn may run once the turn before has
 // begun:
 //
 //   readers   | h0         | h1         | h2         |
@@ -11,12 +12,17 @@
 // for h0 is free when h1 is read. Where nothing else can run, the next turn's gathers may: with a
 // prefetch of 0 that is the only way.
 #pragma once
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "core/schedule/dependencies.h"
 
 namespace tinyshard {
+
+// Of each task the turn for which it does nothing but prepare what a gather sends, a parameter in a
+// narrower type; 0: it does something else. Of several turns the first one.
+std::vector<int64_t> prepared_turns(std::span<const Task> tasks);
 
 // Follows one order while it is being made.
 class Turns {
@@ -43,11 +49,13 @@ class Turns {
     std::vector<int> kept;
   };
   void open(size_t turn, std::vector<int>& kept);
+  void find_copies();
 
   std::span<const Task> tasks_;
   const Dependencies& dependencies_;
   std::vector<Turn> turns_;  // in their order
   std::vector<int> turn_;    // of each task; -1: none
+  std::vector<int> copied_;  // the turn of which a task copies what it gathered; -1: none
   size_t next_ = 0;          // all before it are open
 };
 

@@ -17,6 +17,7 @@
 #include "core/rewrite/pattern.h"
 #include "core/schedule/loops.h"
 #include "core/schedule/state.h"
+#include "core/schedule/turns.h"
 #include "core/uop/args.h"
 
 namespace tinyshard {
@@ -94,6 +95,7 @@ class Fuser {
 
   // Kernels over the same loops that read the same large buffer read it once.
   void siblings(std::span<const int> order) {
+    prepared_ = prepared_turns(tasks_);
     std::map<int, std::vector<int>> readers;  // by buffer, in order
     for (int t : order) {
       if (tasks_[t].gone || !tasks_[t].draft) continue;
@@ -171,6 +173,7 @@ class Fuser {
     KernelDraft& one = *tasks_[a].draft;
     KernelDraft& other = *tasks_[b].draft;
     auto size = [](const UOp& r) { return range_arg(*r).size; };
+    if (prepared_[size_t(a)] != prepared_[size_t(b)]) return false;
     if (!(one.mesh == other.mesh) || !std::ranges::equal(one.loops, other.loops, {}, size, size) ||
         one.outputs.size() + other.outputs.size() > kMaxOutputs)
       return false;
@@ -217,6 +220,7 @@ class Fuser {
   const std::vector<VirtualBuffer>& buffers_;
   Dependencies& dependencies_;
   FreeRanges& free_ranges_;
+  std::vector<int64_t> prepared_;  // of siblings: what is sent for one turn is made for that turn
   Simplifier simplify_;  // of all kernels: what most of them have in common is simplified once
 };
 

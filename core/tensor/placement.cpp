@@ -1,4 +1,5 @@
 // Where tensors live: sharding, moving, and how they describe themselves.
+#include <algorithm>
 #include <atomic>
 #include <ostream>
 
@@ -69,7 +70,12 @@ std::vector<Placement> value::placements_of(const Mesh& mesh,
 Tensor Tensor::shard(const Mesh& mesh, const std::vector<AxisPlacement>& placements,
                      Caller caller) const {
   Call call("shard", caller);
-  return placed(*this, {mesh, value::placements_of(mesh, placements, ndim(), describe())});
+  // Only a number that is to be split is told of: to describe a value is to look at all that it is
+  // made of.
+  auto splits = [](const AxisPlacement& p) { return p.second.is_shard(); };
+  const bool told = ndim() == 0 && std::ranges::any_of(placements, splits);
+  const std::string what = told ? describe() : std::string();
+  return placed(*this, {mesh, value::placements_of(mesh, placements, ndim(), what)});
 }
 
 Tensor Tensor::shard(const std::vector<std::string>& devices, std::optional<int64_t> axis,

@@ -42,6 +42,7 @@ TEST_F(Gpt2, LearnsInEveryType) {
 
 TEST_F(Gpt2, LossesDoNotDependOnTheDevices) { expect_same_on_all_layouts(30, "--dtype f32", 1e-4); }
 
+// Closer than rounding to f32 would leave it: gradients travel in their own type.
 TEST_F(Gpt2, ParametersMayBeDividedOverDevices) {
   const std::string common = "--steps 8 --dtype f64 --batch 8 ";
   const std::vector<double> one = losses("one", "", common);
@@ -65,7 +66,7 @@ TEST_F(Gpt2, ParametersMayBeDividedOverDevices) {
 #endif
   int run = 0;
   for (const Layout& l : layouts)
-    expect_close(one, losses("run" + std::to_string(run++), l.launch, common + l.flags), 1e-9,
+    expect_close(one, losses("run" + std::to_string(run++), l.launch, common + l.flags), 1e-12,
                  l.name);
 }
 

@@ -234,6 +234,27 @@ TEST(Idx, DamagedGzipIsNoticed) {
   EXPECT_EQ(harmless + noticed, 2000);
 }
 
+TEST(Cifar, ReadsAndRefuses) {
+  const TempFolder folder;
+  const auto image = [](char label, char first) {
+    return std::string(1, label) + first + std::string(3071, '\x7f');
+  };
+  const auto error = [&](const std::string& bytes) {
+    put(folder / "c.bin", bytes);
+    return message_of<FormatError>([&] { read_cifar10(folder / "c.bin"); });
+  };
+  EXPECT_EQ(error(image(9, 'a') + image(0, 'b')), "");
+  const CifarBatch batch = read_cifar10(folder / "c.bin");
+  EXPECT_THAT(batch.labels, ElementsAre(std::byte{9}, std::byte{0}));
+  ASSERT_EQ(batch.images.size(), 2u * 3072);
+  EXPECT_EQ(batch.images[0], std::byte{'a'});
+  EXPECT_EQ(batch.images[3072], std::byte{'b'});
+  EXPECT_EQ(batch.images[3073], std::byte{0x7f});
+  EXPECT_THAT(error(""), HasSubstr("its 0 bytes are no whole number of images"));
+  EXPECT_THAT(error(image(1, 'a') + "x"), HasSubstr("its 3074 bytes are no whole number"));
+  EXPECT_THAT(error(image(1, 'a') + image(10, 'a')), HasSubstr("image 1 has the label 10, of 10"));
+}
+
 TEST(TokenFile, ReadsAndRefuses) {
   const TempFolder folder;
   const auto file = [&](std::vector<int32_t> start, size_t header_ints,

@@ -152,5 +152,65 @@ TEST_F(FullyShardPlan, MuonSendsAMatrixThereAndBack) {
   EXPECT_EQ(sent_by_step(std::vector(8, square), -1), 0);
 }
 
+// Weights in f32 that are cast before they travel, and a norm.
+struct WideBlock {
+  static constexpr int64_t kWidth = 4096, kHidden = 14336, kTokens = 4096;
+  nn::RMSNorm norm{kWidth};
+  nn::Linear up{kWidth, kHidden, {.bias = false}}, down{kHidden, kWidth, {.bias = false}};
+  TS_FIELDS(norm, up, down)
+  Tensor operator()(const Tensor& x) const { return x + down(up(norm(x)).silu()); }
+};
+
+// What each block adds to the temporary memory of a step, on GPUs in rows of `columns`, over which
+// layers are divided as well, and sequences between them.
+double bytes_of_a_block(int64_t rows, int64_t columns, bool sequence) {
+  auto arena = [&](int64_t layers) {
+    Runtime::shutdown();
+    Runtime::configure({.devices = {"NULL_H200"}, .devices_per_rank = int(rows * columns)});
+    const Mesh mesh({{"d", rows}, {"m", columns}});
+    const auto blocks = nn::layers<WideBlock>(layers);
+    if (columns > 1) nn::tensor_parallel(blocks, mesh, "m", {{"*.up", Column}, {"*.down", Row}});
+    nn::fully_shard(blocks, mesh, "d");
+    const std::vector<Tensor> params = nn::parameters(blocks);
+    Tensor::realize(params);
+    nn::optim::AdamW optim(params, {});
+    Tensor::realize(nn::parameters(optim));
+    const Tensor x = Tensor::zeros({rows, WideBlock::kTokens, WideBlock::kWidth}, DType::BF16)
+                         .contiguous()
+                         .shard(mesh, {{"d", Shard(0)}})
+                         .realize();
+    Jit step = [&](Tensor in) {
+      TrainingMode on;
+      optim.zero_grad();
+      Tensor y = sequence ? nn::sequence_parallel(in, mesh, "m") : in;
+      for (const WideBlock& block : blocks) y = nn::checkpoint_activations(block, y);
+      Tensor loss = y.cast(DType::F32).square().mean().backward();
+      nn::clip_grad_norm(params, 1.0);
+      optim.step();
+      return loss;
+    };
+    step(x);
+    return double(summarize(step).arena_bytes);
+  };
+  return (arena(24) - arena(8)) / 16;
+}
+
+// The gradients of a block in parts, and what enters it; nothing that is cast, gathered, copied into
+// another order, or on its way to be reduced, lives on until another block has its turn.
+TEST_F(FullyShardPlan, OfABlockOnlyItsPartsLiveOn) {
+  struct Case {
+    int64_t rows, columns;
+    bool sequence;
+  };
+  for (const Case& c : {Case{8, 1, false}, Case{4, 2, false}, Case{4, 2, true}}) {
+    const double parameters = 2.0 * WideBlock::kWidth * WideBlock::kHidden + WideBlock::kWidth;
+    const double gradients = 4 * parameters / double(c.rows * c.columns),
+                 activation = 2.0 * WideBlock::kTokens * WideBlock::kWidth / (c.sequence ? 2 : 1);
+    const double grown = bytes_of_a_block(c.rows, c.columns, c.sequence);
+    EXPECT_LE(grown, gradients + activation)
+        << c.rows << " x " << c.columns << (c.sequence ? ", sequences divided" : "");
+  }
+}
+
 }  // namespace
 }  // namespace tinyshard

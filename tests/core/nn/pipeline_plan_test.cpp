@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/stopwatch.h"
 #include "core/exec/schedule_of.h"
 #include "tests/core/nn/pipeline_model.h"
+#include "tests/sanitized.h"
 
 namespace tinyshard {
 namespace {
@@ -162,6 +164,33 @@ TEST_F(PipelinePlan, StagesWorkAtTheSameTime) {
       EXPECT_GE(time, n * (3 * kLayers - 1)) << stages << " stages, " << n;
     }
   }
+}
+
+// To ask where a value lies is to look at all that it is made of: not for each parameter of a step.
+TEST_F(PipelinePlan, PlanningTakesNoTimeForEachParameter) {
+  Runtime::shutdown();
+  Runtime::configure({.devices = {"NULL"}, .devices_per_rank = 4});
+  const Mesh mesh({{"pipe", 2}, {"fsdp", 2}});
+  const test::Llama model({.layers = 24, .width = 64, .hidden = 128});
+  nn::Pipeline pipe(mesh, "pipe", test::stages_of(model, 2), {.micro_batches = 4});
+  nn::fully_shard(model, mesh, "fsdp");
+  const std::vector<Tensor> params = nn::parameters(model);
+  Tensor::realize(params);
+  nn::optim::AdamW optim(params, {});
+  Tensor::realize(nn::parameters(optim));
+  const Tensor tokens =
+      Tensor::zeros({8, 16}, DType::I32).shard(mesh, {{"fsdp", Shard(0)}}).contiguous().realize();
+  Jit step = [&](Tensor x) {
+    TrainingMode on;
+    optim.zero_grad();
+    Tensor loss = pipe.backward(x, x, test::cross_entropy);
+    nn::clip_grad_norm(params, 1.0);
+    optim.step();
+    return loss;
+  };
+  ProcessorStopwatch watch;
+  step(tokens);
+  EXPECT_LT(watch.ms() / 1000, test::kSanitized ? 15 : 3);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // those of one device.
 #include "core/nn/tensor_parallel.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -364,6 +365,48 @@ TEST_F(TensorParallel, AnyOpOfAJoinedDimIsRight) {
       }
     }
   }
+}
+
+struct NormedConvs {
+  nn::Conv2d first{3, 4, 3, {.padding = 1, .bias = false}};
+  nn::BatchNorm norm{4};
+  nn::Conv2d second{4, 3, 3, {.padding = 1}};
+  TS_FIELDS(first, norm, second)
+  Tensor operator()(const Tensor& x) const { return second(norm(first(x)).relu()); }
+};
+
+// A norm between two convolutions has weights, statistics and a count: the rule names the layer.
+TEST_F(TensorParallel, ConvolutionsAndNormsMayBeDividedByChannels) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  devices(2);
+  set_default_float(DType::F64);
+  auto losses = [](bool divided) {
+    Tensor::manual_seed(3);
+    const NormedConvs block;
+    const Mesh mesh({{"model", 2}});
+    if (divided) {
+      nn::tensor_parallel(block, mesh, "model", {{"first|norm", Column}, {"second", Row}});
+      EXPECT_EQ(block.norm.running_var.sharding().placements[0], Shard(0));
+      EXPECT_EQ(block.norm.num_batches_tracked.sharding().placements[0], Replicate);
+    }
+    nn::optim::SGD optim(nn::parameters(block), {.lr = 0.1});
+    std::vector<double> list;
+    for (int i = 0; i < 4; ++i) {
+      const TrainingMode on;
+      optim.zero_grad();
+      Tensor x = Tensor::arange(2 * 3 * 5 * 5).reshape({2, 3, 5, 5}).cast(DType::F64).sin();
+      if (divided) x = x.shard(mesh);
+      Tensor loss = (block(x) - x).square().mean().backward();
+      optim.step();
+      list.push_back(loss.item<double>());
+    }
+    list.push_back(block.norm.running_var.sum().item<double>());
+    list.push_back(block.norm.num_batches_tracked.item<double>());
+    return list;
+  };
+  const std::vector<double> one = losses(false), two = losses(true);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], two[i], 1e-12) << i;
+  EXPECT_EQ(one.back(), 4);
 }
 
 TEST_F(TensorParallel, MistakesOfPartsAreNamed) {

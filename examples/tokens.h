@@ -1,5 +1,5 @@
-// What a GPT-2 is trained on: token files, the bytes of text, or random numbers. The last tenth is
-// held out.
+// What a language model is trained on: token files, the bytes of text, or random numbers. The last
+// tenth is held out.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -15,15 +15,15 @@
 
 #include "examples/training.h"
 
-namespace gpt2 {
-
-using namespace tinyshard;
+namespace training {
 
 class Tokens {
  public:
   // "random"; a .bin file of 16-bit tokens, with or without the header of llm.c; a file or folder
   // of text, of which each byte is a token.
-  explicit Tokens(const std::string& source) : source_(source) {
+  // `vocabulary` is that of random numbers and of a .bin file.
+  explicit Tokens(const std::string& source, int64_t vocabulary = 50257)
+      : source_(source), vocabulary_(vocabulary) {
     if (source == "random") {
       count_ = kEndless;
     } else if (std::filesystem::path(source).extension() == ".bin") {
@@ -37,6 +37,7 @@ class Tokens {
   }
 
   int64_t vocabulary() const { return vocabulary_; }
+  bool are_bytes() const { return !is_random() && !file_; }
   std::string describe() const {
     if (is_random()) return "random numbers";
     return fmt::format("{}: {} {}", source_, count_, file_ ? "tokens" : "bytes");
@@ -55,7 +56,7 @@ class Tokens {
     std::vector<int32_t> tokens;
     tokens.reserve(size_t(batch * length));
     for (int64_t i = first; i < first + batch; ++i) {
-      uint64_t random = training::random_number(seed, uint64_t(step), uint64_t(i));
+      uint64_t random = random_number(seed, uint64_t(step), uint64_t(i));
       int64_t start = begin + int64_t(random % uint64_t(end - begin - length + 1));
       for (int64_t k = start; k < start + length; ++k) tokens.push_back(at(k));
     }
@@ -68,7 +69,7 @@ class Tokens {
   bool is_random() const { return count_ == kEndless; }
 
   int32_t at(int64_t place) const {
-    if (is_random()) return int32_t(training::mix(uint64_t(place)) % uint64_t(vocabulary_));
+    if (is_random()) return int32_t(mix(uint64_t(place)) % uint64_t(vocabulary_));
     if (!file_) return static_cast<unsigned char>(text_[size_t(place)]);
     int32_t token = file_->tokens()[size_t(place)];
     if (token >= vocabulary_) {
@@ -81,7 +82,7 @@ class Tokens {
   std::string source_;
   std::optional<io::TokenFile> file_;
   std::string text_;
-  int64_t count_ = 0, vocabulary_ = 50257;
+  int64_t count_ = 0, vocabulary_;
 };
 
-}  // namespace gpt2
+}  // namespace training
