@@ -263,7 +263,7 @@ Tensor LARS::direction(size_t i, const Tensor& value, const Tensor& gradient) {
   if (o.classic) g = g * rate_of(i, value, gradient);
   if (o.momentum == 0) return g;
   const Tensor& b = momentum[i];
-  const Tensor next = o.momentum * b + g;
+  Tensor next = o.momentum * b + g;
   b.assign(next);
   return o.nesterov ? g + o.momentum * next : next;
 }
