@@ -173,7 +173,7 @@ UOp fold_reduction(ReduceOp op, const UOp& constant, int64_t count) {
   const ReduceInfo& facts = info(op);
   if (facts.chooses || dtype == DType::Bool) return one;
   if (is_float(dtype)) {
-    const double all = facts.repeated(const_as_double(one), static_cast<double>(count));
+    const double all = facts.repeated(const_as_double(one), count);
     return fold_cast(const_float(DType::F64, all), dtype);
   }
   const IntegerKind kind = integer_kind(dtype);

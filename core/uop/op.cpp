@@ -54,10 +54,10 @@ uint64_t larger_integer(IntegerKind k, uint64_t a, uint64_t b) { return less(k, 
 double smaller(double a, double b) { return -larger(-a, -b); }
 uint64_t smaller_integer(IntegerKind k, uint64_t a, uint64_t b) { return less(k, b, a) ? b : a; }
 
-// x to the power n, a whole number.
-double power(double x, double n) {
-  const double size = std::pow(std::fabs(x), n);
-  return std::signbit(x) && std::fmod(n, 2) == 1 ? -size : size;
+// The sign by itself: n may be too large for a double to tell whether it is odd.
+double power(double x, int64_t n) {
+  const double size = std::pow(std::fabs(x), static_cast<double>(n));
+  return std::signbit(x) && n % 2 != 0 ? -size : size;
 }
 
 uint64_t shifted_right(IntegerKind k, uint64_t a, uint64_t b) {
@@ -245,7 +245,7 @@ const ReduceInfo& info(ReduceOp op) {
                                       &mul = kTable[size_t(Op::Mul)].element;
   static constexpr ReduceInfo kReductions[] = {
       {ReduceOp::Sum, "sum", Start::Zero, false, ReduceOp::Max, add.reals, add.integers,
-       [](double x, double n) { return x * n; }},
+       [](double x, int64_t n) { return x * static_cast<double>(n); }},
       {ReduceOp::Prod, "prod", Start::One, false, ReduceOp::Min, mul.reals, mul.integers, power},
       {ReduceOp::Max, "max", Start::Lowest, true, ReduceOp::Max, larger, larger_integer, nullptr},
       {ReduceOp::Min, "min", Start::Highest, true, ReduceOp::Min, smaller, smaller_integer,

@@ -160,7 +160,8 @@ struct ReduceInfo {
   ReduceOp of_truths;  // the same of truth values, as bytes 0 and 1
   OnReals reals;       // of two elements
   OnIntegers integers;
-  OnReals repeated;  // of an element and of how many times it comes; null where it `chooses`
+  // Of an element that comes n times; null where it `chooses`.
+  double (*repeated)(double x, int64_t n);
 };
 const ReduceInfo& info(ReduceOp op);
 inline std::string_view name(ReduceOp op) { return info(op).name; }
