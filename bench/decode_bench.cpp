@@ -105,7 +105,7 @@ void product_rows(DType dtype, int64_t rows, int64_t k, int64_t n) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
   CLI::App app("Times decoding with a key/value cache.");
   ModelConfig config;
   config.family = "llama";

@@ -249,7 +249,7 @@ void LARS::begin_step() {
 }
 
 Tensor LARS::rate_of(size_t i, const Tensor& value, const Tensor& gradient) const {
-  const Tensor rate = number_at(i, lr);
+  Tensor rate = number_at(i, lr);
   if (options_.trust == 0) return rate;
   const Tensor r1 = norm(value), r2 = norm(gradient);
   return rate * trust_ratio(r1, r2, options_.trust * r1 / (r2 + options_.weight_decay * r1));

@@ -180,11 +180,11 @@ UOp split_in_parts(const UOp& x, const SplitLimits& limits) {
 // One step of split_reductions.
 UOp split(const UOp& x, const SplitLimits& limits) {
   if (x.op() != Op::Reduce || x->numel() == 0 || ends_early(x.src(0))) return UOp();
-  const UOp shared = split_in_parts(x, limits);
+  UOp shared = split_in_parts(x, limits);
   // The first step is below a reshape, the second step and what stores its results.
   const UOp first = shared ? shared.src(0).src(0).src(0) : x;
   if (first.src(0)->numel() / first->numel() <= kLongestSum) return shared;
-  const UOp sums = sum_of_sums(x);
+  UOp sums = sum_of_sums(x);
   return sums ? sums : shared;
 }
 

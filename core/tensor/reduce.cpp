@@ -149,7 +149,7 @@ Value as_given(const Value& x, const std::optional<DType>& dtype) {
 }
 
 // x, unless a result would be the largest or smallest of no elements at all.
-const Value& not_of_nothing(const Value& x, const Dims& axes) {
+Value not_of_nothing(Value x, const Dims& axes) {
   for (int64_t axis : axes) {
     if (auto size = value::size_along(x, axis); size && size->low < 1)
       fail(fmt::format("{} may be {}: the largest or smallest of no elements", size->text,

@@ -117,7 +117,7 @@ Value cast(const Value& x, DType dtype) {
   check_dtype(dtype);
   if (x.is_number()) return constant(dtype, x.number());
   if (x.dtype() == dtype) return x;
-  if (const UOp c = x.node(); is_const(c)) {
+  if (const UOp& c = x.node(); is_const(c)) {
     if (is_float(c.dtype())) {
       double number = const_as_double(c);
       // Out of range is the kernel's business: the same conversion as for any other value.

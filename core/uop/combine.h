@@ -38,7 +38,8 @@ constexpr T combined(T a, T b) {
     return op == ReduceOp::Sum ? a + b : a * b;
   } else {
     // In 64 bits, as narrow types would be promoted to a signed one, which may not overflow.
-    const auto x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
+    using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+    const auto x = static_cast<uint64_t>(Wide{a}), y = static_cast<uint64_t>(Wide{b});
     return static_cast<T>(op == ReduceOp::Sum ? x + y : x * y);
   }
 }

@@ -8,6 +8,7 @@
 #include "tests/message_of.h"
 
 // Memory that is not to be had is an error of the device and not the end of the process.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer looks for this name
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace tinyshard::test {
