@@ -443,7 +443,7 @@ void CheckpointWriter::abandon() {
       fs::rename(folder, doomed);
       folder = doomed;
     } catch (const std::exception&) {
-      // Then it is removed where it is.
+      folder = temporary_;  // removed where it is
     }
     if (const auto problem = remove_temporary(folder)) warn(*problem);
   }
@@ -512,8 +512,9 @@ void CheckpointWriter::finish(const Metadata& metadata, const Patience& patience
     } else {
       try {
         write_file(failure_note(temporary_, options_.rank, options_.ranks), error.what());
-      } catch (const std::exception&) {
-        // Then rank 0 waits until it has no more patience.
+      } catch (const std::exception& unheard) {
+        warn(fmt::format("rank 0 learns of a failed save when it has no more patience: {}",
+                         unheard.what()));
       }
     }
     throw;
