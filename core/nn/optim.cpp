@@ -196,7 +196,7 @@ LARS::LARS(const char* name, const std::vector<Tensor>& params, const LarsOption
 //   device 0: the upper halves of a, b, c, d        a, b whole        the upper halves
 //   device 1: the lower halves of a, b, c, d   ->   c, d whole   ->   the lower halves
 //
-// One that is alone goes to all devices, as its parts need not come back then.
+// A matrix that is alone goes to all devices, as its parts need not come back then.
 void LARS::begin_step() {
   directions_.clear();
   if (!options_.orthogonal) return;

@@ -1,5 +1,5 @@
-// What plans depend on of a kind of device, in its own figures: how much of it runs side by side, what
-// a launch costs, which products loops do as well as a library. Each device gives its own
+// The figures by which plans for a kind of device are made: how much of it runs side by side, what a
+// launch costs, which products loops do as well as a library. Each device gives its own
 // (Device::profile), next to the measurements that they come from; no figure of a device is elsewhere.
 #pragma once
 #include <cstdint>

@@ -44,7 +44,8 @@ constexpr T combined(T a, T b) {
   }
 }
 
-// One entry for each reduction, in their order: `make` is called with the reduction as a constant.
+// A table with one entry for each reduction, in the order of ReduceOp: what `make` returns for it, to
+// which it is a constant.
 //
 //   constexpr auto kNames = by_reduction([]<ReduceOp op>() { return &add_all<op>; });
 //   kNames[static_cast<size_t>(op)](values);
