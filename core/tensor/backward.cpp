@@ -114,7 +114,9 @@ void need_history(const Tensor& x, const Targets& targets, const Wanted& is_want
     while (!next.empty()) {
       const UOp node = std::move(next.back());
       next.pop_back();
-      if (node.op() == Op::Detach || !seen.insert(node.get()).second) continue;
+      // Nothing goes back through whole numbers, such as an order that a sort gave.
+      if (node.op() == Op::Detach || !is_float(node.dtype())) continue;
+      if (!seen.insert(node.get()).second) continue;
       if (before_targets && waiting.contains(node.get())) {
         behind.push_back(node.src(1));
         continue;

@@ -157,5 +157,16 @@ TEST(History, ThatIsGoneIsAnError) {
   EXPECT_THROW((later + v.sum()).backward(), UserError);
 }
 
+// An order is of whole numbers, through which nothing goes back: that it was read in between is no loss.
+TEST(History, OfWholeNumbersIsNotMissed) {
+  const Tensor x = pair(3, 1).realize(), order = x.sort(0).second, copy = order.clone();
+  const Tensor loss = (copy * x).sum() + (Tensor::rand({}) > 2).cast(DType::F64);
+  Tensor::rand({2}).realize();
+  EXPECT_EQ(copy.to_vector<double>(), (Numbers{1, 0}));
+  Tensor::rand({2}).realize();
+  EXPECT_EQ(copy.to_vector<double>(), (Numbers{1, 0}));
+  EXPECT_EQ(loss.gradient({x})[0].to_vector<double>(), (Numbers{1, 0}));
+}
+
 }  // namespace
 }  // namespace tinyshard
