@@ -1,6 +1,7 @@
 // Where tensors live: sharding, moving, and how they describe themselves.
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <ostream>
 
 #include <fmt/format.h>
@@ -21,6 +22,17 @@ namespace {
 
 std::atomic<bool> several{false};
 
+// Single devices that were named before it was asked whether one of them is not the default: to name
+// one does not begin the use of devices, which Runtime::configure() must come before.
+struct Named {
+  std::mutex mutex;
+  std::vector<DeviceRef> devices;
+};
+Named& named_devices() {
+  static Named named;
+  return named;
+}
+
 Tensor placed(const Tensor& x, const Sharding& asked) {
   // To describe a value may take all of the sharding rules: only for those that can fail.
   const Sharding where =
@@ -32,12 +44,24 @@ Tensor placed(const Tensor& x, const Sharding& asked) {
 }  // namespace
 
 void value::note_placement(const Sharding& where) {
-  if (where.mesh.size() > 1 || !(where.mesh == default_mesh()))
-    several.store(true, std::memory_order_relaxed);
+  if (several.load(std::memory_order_relaxed)) return;
+  if (where.mesh.size() > 1) return several.store(true, std::memory_order_relaxed);
+  Named& named = named_devices();
+  const std::lock_guard lock(named.mutex);
+  const DeviceRef& device = where.mesh.devices()[0];
+  if (std::ranges::find(named.devices, device) == named.devices.end())
+    named.devices.push_back(device);
 }
 
 bool value::placed_on_several() {
-  return world().devices.size() > 1 || several.load(std::memory_order_relaxed);
+  if (world().devices.size() > 1 || several.load(std::memory_order_relaxed)) return true;
+  const DeviceRef usual = default_mesh().devices()[0];
+  Named& named = named_devices();
+  const std::lock_guard lock(named.mutex);
+  const bool other =
+      std::ranges::any_of(named.devices, [&](const DeviceRef& d) { return !(d == usual); });
+  if (other) several.store(true, std::memory_order_relaxed);
+  return other;
 }
 
 std::vector<Placement> value::placements_of(const Mesh& mesh,

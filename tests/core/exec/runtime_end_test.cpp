@@ -48,6 +48,13 @@ class Shutdown : public testing::Test {
   }
 };
 
+// To name a place is not to use a device.
+TEST_F(Shutdown, DevicesAreChosenAfterAPlaceWasNamed) {
+  const Tensor x = Tensor::ones({2}).to("CPU:0");
+  Runtime::configure({.devices = {"CPU"}, .devices_per_rank = 2});
+  EXPECT_EQ((x + 1).to_vector<float>(), std::vector<float>(2, 2));
+}
+
 TEST_F(Shutdown, LosesValuesThatWereComputed) {
   Tensor a = Tensor::ones({3}).contiguous().realize(), data{1.0, 2.0, 3.0}, lazy = a * 2;
   Tensor split = Tensor{1.0, 2.0, 3.0, 4.0}.shard({"CPU:0", "CPU:1"}, 0).realize();
