@@ -54,7 +54,7 @@ struct CheckpointOptions {
   Warn warn = {};  // a sentence about what was left alone or could not be removed
 };
 
-// What a rank fails with that could not write its part as another one had failed before.
+// The error of a rank that could not write its part because another rank had failed before.
 class FailedElsewhere : public UserError {
  public:
   using UserError::UserError;

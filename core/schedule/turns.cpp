@@ -58,7 +58,7 @@ Turns::Turns(std::span<const Task> tasks, const Dependencies& dependencies)
     Turn& turn = turns_[size_t(place)];
     turn.prefetch = std::max(turn.prefetch, size_t(tasks[size_t(t)].prefetch));
   }
-  // What prepares a gather comes with it.
+  // A task that prepares a gather comes in the turn of the gather.
   const std::vector<int64_t> prepared = prepared_turns(tasks);
   for (int t = 0; t < int(tasks.size()); ++t) {
     if (prepared[size_t(t)] != 0) turn_[size_t(t)] = places.at(prepared[size_t(t)]);

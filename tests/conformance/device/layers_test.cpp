@@ -1,4 +1,4 @@
-// What libraries may compute (products, convolutions, attention and their gradients) on a device of
+// Products, convolutions, attention and their gradients, which libraries may compute, on a device of
 // each kind, by a library where it takes the call and by generated kernels, against plain loops in
 // double. Operands are eighths up to one, which all types hold.
 #include <cmath>

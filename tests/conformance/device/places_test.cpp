@@ -14,7 +14,7 @@ namespace {
 
 using Values = std::vector<double>;
 
-// One of each width, and what is stored another way.
+// Types of each width, and those that memory holds in another form than registers do.
 constexpr DType kTypes[] = {DType::Bool, DType::U8,  DType::I16, DType::F16,
                             DType::BF16, DType::F32, DType::I64, DType::F64};
 
