@@ -32,7 +32,7 @@ class Masks {
   // What is admitted where `condition` has to be `wanted`.
   Extent of_condition(int condition, bool wanted) const {
     const KernelNode& n = graph_[condition];
-    if (n.dtype != DType::Bool || !(n.varies & bit(range_))) return {};
+    if (n.dtype != DType::Bool || !(n.varies & bit(range_)) || --steps_ < 0) return {};
     auto source = [&](int i) { return graph_.source(condition, i); };
     switch (n.op) {
       case Op::Not:
@@ -57,7 +57,7 @@ class Masks {
   // Where `value` is anything but the identity of the reduction.
   Extent of_value(int value, ReduceOp op) const {
     const KernelNode& n = graph_[value];
-    if (!(n.varies & bit(range_))) return {};
+    if (!(n.varies & bit(range_)) || --steps_ < 0) return {};
     auto source = [&](int i) { return graph_.source(value, i); };
     const bool zero = info(op).start == ReduceInfo::Start::Zero;
     switch (n.op) {
@@ -127,7 +127,7 @@ class Masks {
 
   // A reduced value is not there before its loops.
   bool has_fold(int node) const {
-    if (graph_[node].op == Op::Fold) return true;
+    if (graph_[node].op == Op::Fold || --steps_ < 0) return true;
     return std::ranges::any_of(graph_.sources(node), [&](int s) { return has_fold(s); });
   }
 
@@ -211,6 +211,9 @@ class Masks {
   const Graph& graph_;
   const int range_;
   const bool constants_;
+  // Left of what may be asked: x * x of x * x of .. has as many ways down as two to their number.
+  // Where none are left, what is asked about restricts nothing.
+  mutable int steps_ = 10'000;
 };
 
 }  // namespace

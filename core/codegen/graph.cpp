@@ -230,7 +230,7 @@ bool Graph::aliased(int slot) const {
   return std::ranges::any_of(params_, [&](const ParamInfo& p) { return p.alias == slot; });
 }
 
-int64_t Graph::alignment(int node, int range, int64_t lanes) const {
+int64_t Graph::alignment(int node, int range, int64_t lanes, int divisions) const {
   const Form& f = form(node);
   int64_t step = std::abs(f.constant);
   for (auto [term, coefficient] : f.terms) {
@@ -238,8 +238,10 @@ int64_t Graph::alignment(int node, int range, int64_t lanes) const {
     int64_t own = 1;
     if (t.range == range && range >= 0) {
       own = ranges_[range].size <= lanes ? 0 : lanes;  // a range of one block starts at 0
-    } else if ((t.op == Op::IDiv || t.op == Op::Mod) && form(source(term, 1)).terms.empty()) {
-      int64_t inner = alignment(source(term, 0), range, lanes), by = form(source(term, 1)).constant;
+    } else if (divisions > 0 && (t.op == Op::IDiv || t.op == Op::Mod) &&
+               form(source(term, 1)).terms.empty()) {
+      int64_t inner = alignment(source(term, 0), range, lanes, divisions - 1),
+              by = form(source(term, 1)).constant;
       if (t.op == Op::Mod) {
         own = inner == 0 ? 0 : std::gcd(inner, by);
       } else if (by != 0 && inner % by == 0) {
@@ -251,8 +253,8 @@ int64_t Graph::alignment(int node, int range, int64_t lanes) const {
   return step;
 }
 
-std::optional<Graph::Pattern> Graph::lane_pattern(int node, int range, int64_t block,
-                                                  int64_t lanes) const {
+std::optional<Graph::Pattern> Graph::lane_pattern(int node, int range, int64_t block, int64_t lanes,
+                                                  int divisions) const {
   Pattern pattern(static_cast<size_t>(lanes), 0);
   for (auto [term, coefficient] : form(node).terms) {
     const KernelNode& t = nodes_[term];
@@ -261,11 +263,11 @@ std::optional<Graph::Pattern> Graph::lane_pattern(int node, int range, int64_t b
       for (int64_t i = 0; i < lanes; ++i) pattern[static_cast<size_t>(i)] += coefficient * i;
       continue;
     }
-    if (t.op != Op::IDiv && t.op != Op::Mod) return std::nullopt;
+    if ((t.op != Op::IDiv && t.op != Op::Mod) || divisions == 0) return std::nullopt;
     const Form& by = form(source(term, 1));
     int64_t divisor = by.constant;
     int dividend = source(term, 0);
-    std::optional<Pattern> inner = lane_pattern(dividend, range, block, lanes);
+    std::optional<Pattern> inner = lane_pattern(dividend, range, block, lanes, divisions - 1);
     if (!inner || !by.terms.empty() || divisor <= 0) return std::nullopt;
     // Lane 0 of the dividend is a multiple of `step`, which divides the divisor. Either no lane
     // leaves the step, or the divisor itself divides lane 0.

@@ -96,13 +96,18 @@ class Graph {
   // `range`, starting at a multiple of `block`, are computed side by side: one offset for each of
   // the first `lanes` of them. Nothing when the offsets are not the same for every block.
   using Pattern = std::vector<int64_t>;
-  std::optional<Pattern> lane_pattern(int node, int range, int64_t block, int64_t lanes) const;
+  std::optional<Pattern> lane_pattern(int node, int range, int64_t block, int64_t lanes,
+                                      int divisions = kDivisions) const;
   // The offset of lane 1 when all lanes are that far apart; nothing otherwise.
   std::optional<int64_t> lane_stride(int node, int range, int64_t block) const;
   // A number that divides the index at lane 0 under the same assumption; 0 when that is always 0.
-  int64_t alignment(int node, int range, int64_t lanes) const;
+  int64_t alignment(int node, int range, int64_t lanes, int divisions = kDivisions) const;
 
  private:
+  // How deep both look through divisions within divisions: a quotient and a remainder of one index,
+  // added up and divided again, are asked about twice as often at each level.
+  static constexpr int kDivisions = 6;
+
   // Finds the products that are added without being rounded: KernelSource says which sums may.
   void mark_contractions();
   int visit(const UOp& root);

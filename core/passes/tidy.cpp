@@ -103,11 +103,17 @@ RuleSet tidy_rules() {
 }
 
 // Whether the loop over what is reduced ends at a size that is known when it runs: parts of it
-// would not.
-bool ends_early(const UOp& x) {
-  if (is_movement(x.op()) || x.op() == Op::Cast) return ends_early(x.src(0));
-  if (x.op() == Op::Mul) return ends_early(x.src(0)) && ends_early(x.src(1));
+// would not. A product of products of shared parts is asked about for so many steps only.
+bool ends_early(const UOp& x, int& steps) {
+  if (--steps < 0) return false;
+  if (is_movement(x.op()) || x.op() == Op::Cast) return ends_early(x.src(0), steps);
+  if (x.op() == Op::Mul) return ends_early(x.src(0), steps) && ends_early(x.src(1), steps);
   return is_mask(x);
+}
+
+bool ends_early(const UOp& x) {
+  int steps = 64;
+  return ends_early(x, steps);
 }
 
 // A sum in f32 that is added up in turn is off by about as many roundings as a lane adds: the mean of

@@ -47,13 +47,19 @@ int counting_dim(const UOp& x) {
   }
 }
 
-bool is_computed_of_buffers(const UOp& x) {
-  if (x.op() == Op::Buffer) return true;
-  if (x.op() == Op::Const) return true;
+// Steps that a question about a condition or a number may take. What is computed in more has shared
+// parts, which would be asked about once for each way that leads to them, or is no size of anybody's.
+constexpr int kSteps = 200;
+
+bool is_computed_of_buffers(const UOp& x, int& steps) {
+  if (--steps < 0) return false;
+  if (x.op() == Op::Buffer || x.op() == Op::Const) return true;
   // Brought over from another device it is as well known there.
   const bool moves = x.op() == Op::Reshape || x.op() == Op::CopyIn;
   if (!moves && !is_elementwise(x.op())) return false;
-  return x->numel() == 1 && std::ranges::all_of(x->src(), is_computed_of_buffers);
+  return x->numel() == 1 && std::ranges::all_of(x->src(), [&](const UOp& s) {
+           return is_computed_of_buffers(s, steps);
+         });
 }
 
 // The one number that x repeats, if it is known before the kernels and not a constant.
@@ -64,7 +70,8 @@ std::optional<UOp> number(const UOp& x) {
     one = one.src(0);
   }
   const bool integer = is_signed_int(one.dtype()) && itemsize(one.dtype()) >= 4;
-  if (!integer || is_const(one) || !is_computed_of_buffers(one)) return std::nullopt;
+  int steps = kSteps;
+  if (!integer || is_const(one) || !is_computed_of_buffers(one, steps)) return std::nullopt;
   return one;
 }
 
@@ -111,10 +118,9 @@ std::vector<UOp> moved_back(const UOp& x, const std::vector<UOp>& dims) {
   return out;
 }
 
-}  // namespace
-
-std::vector<UOp> places_below(const UOp& c, bool wanted) {
+std::vector<UOp> places_below(const UOp& c, bool wanted, int& steps) {
   std::vector<UOp> none;
+  if (--steps < 0) return none;
   auto along = [&](const UOp& counts, const UOp& n) {
     const int dim = counting_dim(counts);
     if (dim < 0 || !n) return none;
@@ -124,13 +130,13 @@ std::vector<UOp> places_below(const UOp& c, bool wanted) {
   };
   switch (c.op()) {
     case Op::Not:
-      return places_below(c.src(0), !wanted);
+      return places_below(c.src(0), !wanted, steps);
     case Op::And:
       if (!wanted) return none;
-      return both(places_below(c.src(0), true), places_below(c.src(1), true));
+      return both(places_below(c.src(0), true, steps), places_below(c.src(1), true, steps));
     case Op::Or:
       if (wanted) return none;
-      return both(places_below(c.src(0), false), places_below(c.src(1), false));
+      return both(places_below(c.src(0), false, steps), places_below(c.src(1), false, steps));
     case Op::CmpLt: {
       if (is_float(c.src(0).dtype())) return none;
       auto n = number(c.src(wanted ? 1 : 0));
@@ -141,7 +147,7 @@ std::vector<UOp> places_below(const UOp& c, bool wanted) {
     case Op::Reshape:
     case Op::Expand:
     case Op::Permute: {
-      const std::vector<UOp> inner = places_below(c.src(0), wanted);
+      const std::vector<UOp> inner = places_below(c.src(0), wanted, steps);
       if (inner.empty()) return none;
       std::vector<UOp> dims(c.shape().size());
       const DimSpan from = c.src(0).shape();
@@ -158,6 +164,13 @@ std::vector<UOp> places_below(const UOp& c, bool wanted) {
     default:
       return none;
   }
+}
+
+}  // namespace
+
+std::vector<UOp> places_below(const UOp& condition, bool wanted) {
+  int steps = kSteps;
+  return places_below(condition, wanted, steps);
 }
 
 bool is_mask(const UOp& x) {

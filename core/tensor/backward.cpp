@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include "core/passes/gradient.h"
 #include "core/tensor/tensor.h"
 #include "core/tensor/value_internal.h"
+#include "core/uop/node_map.h"
 
 namespace tinyshard {
 
@@ -95,7 +97,8 @@ struct Targets {
 //   h = w * w;   w.assign(w.detach() * 2);   (h + w * 5).sum().backward();
 template <class Wanted>
 void need_history(const Tensor& x, const Targets& targets, const Wanted& is_wanted) {
-  std::unordered_set<const Node*> seen, waiting;
+  NodeMap<char> seen;
+  std::unordered_set<const Node*> waiting;
   std::unordered_set<const Storage*> written;
   for (const UOp& node : targets.nodes) {
     if (node.op() != Op::Assign) continue;
@@ -109,16 +112,18 @@ void need_history(const Tensor& x, const Targets& targets, const Wanted& is_want
                     "that value",
                     x.describe(), name(node.dtype()), value::shape_text(node.shape()), what));
   };
-  std::vector<UOp> next{x.uop()}, behind;  // what targets are made of may be what they were before
-  auto walk = [&](std::vector<UOp>& next, bool before_targets) {
+  const UOp root = x.uop();  // keeps the nodes that the lists point to
+  // What targets are made of may be what they were before.
+  std::vector<const UOp*> next{&root}, behind;
+  auto walk = [&](std::vector<const UOp*>& next, bool before_targets) {
     while (!next.empty()) {
-      const UOp node = std::move(next.back());
+      const UOp& node = *next.back();
       next.pop_back();
       // Nothing goes back through whole numbers, such as an order that a sort gave.
       if (node.op() == Op::Detach || !is_float(node.dtype())) continue;
-      if (!seen.insert(node.get()).second) continue;
+      if (std::exchange(seen[node], 1)) continue;
       if (before_targets && waiting.contains(node.get())) {
-        behind.push_back(node.src(1));
+        behind.push_back(&node.src(1));
         continue;
       }
       const bool buffer = node.op() == Op::Buffer, assign = node.op() == Op::Assign;
@@ -132,7 +137,7 @@ void need_history(const Tensor& x, const Targets& targets, const Wanted& is_want
                "was taken");
       }
       // An Assign reads its value, and not its target.
-      next.insert(next.end(), node->src().begin() + (assign ? 1 : 0), node->src().end());
+      for (const UOp& source : node->src().subspan(assign ? 1 : 0)) next.push_back(&source);
     }
   };
   walk(next, true);
@@ -141,18 +146,17 @@ void need_history(const Tensor& x, const Targets& targets, const Wanted& is_want
 
 // Which targets a graph leads to, be it through steps (floor, comparisons) alone.
 std::vector<bool> used_targets(const UOp& root, const Targets& targets) {
-  std::unordered_set<const Node*> nodes;
+  NodeMap<char> nodes;
   std::unordered_set<int64_t> names;
   for (const UOp& x : toposort(std::span(&root, 1))) {
-    nodes.insert(x.get());
+    nodes[x] = 1;
     if (x.op() == Op::Identity) names.insert(name_of(x));
   }
   std::vector<bool> used;
   for (size_t i = 0; i < targets.nodes.size(); ++i) {
     const UOp& node = targets.nodes[i];
     // Builders leave out what has no elements.
-    used.push_back(nodes.contains(node.get()) || names.contains(targets.names[i]) ||
-                   node->numel() == 0);
+    used.push_back(nodes.contains(node) || names.contains(targets.names[i]) || node->numel() == 0);
   }
   return used;
 }

@@ -8,22 +8,29 @@
 namespace tinyshard {
 namespace {
 
-// Whether each element is a finite number, whatever the run: constants, and bools as numbers.
-bool is_finite(const UOp& x) {
+// Whether each element is a finite number, whatever the run: constants, and bools as numbers. Choices
+// among choices of shared parts are asked about for so many steps only.
+bool is_finite(const UOp& x, int& steps) {
+  if (--steps < 0) return false;
   switch (x.op()) {
     case Op::Const:
       return std::isfinite(const_as_double(x));
     case Op::Expand:
     case Op::Reshape:
     case Op::Permute:
-      return is_finite(x.src(0));
+      return is_finite(x.src(0), steps);
     case Op::Cast:
       return x.src(0).dtype() == DType::Bool || !is_float(x.dtype());
     case Op::Where:
-      return is_finite(x.src(1)) && is_finite(x.src(2));
+      return is_finite(x.src(1), steps) && is_finite(x.src(2), steps);
     default:
       return !is_float(x.dtype());
   }
+}
+
+bool is_finite(const UOp& x) {
+  int steps = 64;
+  return is_finite(x, steps);
 }
 
 // A pending sum may stay pending through ops that are linear in it. A product is that as long as
