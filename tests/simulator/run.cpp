@@ -324,7 +324,7 @@ class Job {
     auto endpoint = std::make_shared<Endpoint>(std::move(channel), options);
     if (launch.size > 1)
       endpoint->set_detector(beat(world_, launch, [e = endpoint.get()] { return e->doing(); }));
-    rank(p).waits_since = world_.now();
+    calls(p);
     auto world = Group::world(std::move(endpoint), 1);
     formed(p, launch);
     return world;
@@ -379,8 +379,11 @@ class Job {
     rank(p).final_state = state;
   }
 
+  // Its waiting begins: with the call, as one that knows of a failure throws at once.
+  void calls(int p) { rank(p).waits_since = world_.now(); }
+
   void wait(int p, const LaunchEnvironment& launch, Work work) {
-    rank(p).waits_since = world_.now();
+    calls(p);
     work.wait();
     ++out_.collectives;
     for (int member : members_of(launch)) {
@@ -401,6 +404,7 @@ class Job {
   int64_t least(int p, const LaunchEnvironment& launch, Communicator& world, int64_t mine) {
     int64_t all = mine;
     const CommBuffer buffer{&all};
+    calls(p);
     wait(p, launch, world.all_reduce({&buffer, 1}, {&buffer, 1}, 1, DType::I64, ReduceOp::Min));
     return all;
   }
@@ -485,6 +489,7 @@ class Job {
     }
     uint64_t told = launch.rank == root ? s_.seed : 0;
     const CommBuffer buffer{&told};
+    calls(p);
     wait(p, launch, world.broadcast({&buffer, 1}, {&buffer, 1}, 1, DType::U64, root));
     if (told != s_.seed)
       broke(p, "results are right", fmt::format("what rank {} gave after it computed", root));
@@ -504,6 +509,7 @@ class Job {
     std::vector<int64_t> terms(count), sums(count);
     for (size_t i = 0; i < count; ++i) terms[i] = term(p, own_step, i);
     const CommBuffer from{terms.data()}, to{sums.data()};
+    calls(p);
     Work work = world.start({.op = CollectiveOp::AllReduce,
                              .reduce = ReduceOp::Sum,
                              .dtype = DType::I64,
@@ -543,6 +549,7 @@ class Job {
         }
       }
     }
+    calls(p);
     if (kind == 3) wait(p, launch, world.barrier());
     state.value = mix(state.value, uint64_t(sums[0]));
     ++state.step;

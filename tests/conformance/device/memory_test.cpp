@@ -100,14 +100,13 @@ TEST_P(DeviceMemory, TheHostsCopyMayChangeAtOnce) {
 TEST_P(DeviceMemory, CopiesInsideOfTheDeviceAndZeros) {
   TINYSHARD_NEED_VALUES();
   const OnDevice<unsigned char> a(device(), counted(1000)), b(device(), Bytes(1000, 9));
+  Bytes expected(1000, 9);
   if (device().fill_zero(b.get(), 999)) {
-    Bytes expected(1000);
-    expected.back() = 9;
+    std::fill(expected.begin(), expected.end() - 1, 0);
     EXPECT_EQ(b.values(), expected);
   }
   if (device().copy_from(b.get(), device(), a.get(), 500)) {
-    Bytes expected = counted(1000);
-    std::fill(expected.begin() + 500, expected.end(), b.values()[500]);
+    std::ranges::copy(counted(500), expected.begin());
     EXPECT_EQ(b.values(), expected);
   }
   if (void* seen = device().host_pointer(a.get())) {
