@@ -203,13 +203,27 @@ std::optional<Finding> inside_bounds(const Program& p, const Run& run, const Res
 // Whether a run has the kernels of the first one of its kind, so that sums are added up in the same
 // order: however many threads there are, in whatever order kernels run and whether for the first
 // time or again.
-// Not where a step is captured that reads a constant from outside: it finds it stored, and kernels that know a number add
-// up otherwise.
-bool repeats_plan(const Program& p, const Check& check) {
+//
+// A captured step is another plan
+//
+//   that reads a constant from outside: it finds it stored, and kernels that know a number add up
+//   otherwise;
+//   that writes a state, unless it is called once: lazy states wait to the last call, captured ones
+//   are computed with the roots of each;
+//   two arguments of which are one former result: it knows them as two.
+bool captures_another_plan(const Program& p) {
   const bool stores = std::ranges::any_of(p.leaves, [](const Leaf& leaf) {
     return (leaf.style == Style::Same || leaf.style == Style::Range) && leaf.role != Role::Argument;
   });
-  if (check.way == Way::Captured && stores) return false;
+  const bool writes_state = std::ranges::any_of(p.steps, writes);
+  std::set<int> fed;
+  const bool twice = !std::ranges::all_of(
+      p.feedback, [&](const Feedback& f) { return fed.insert(p.roots[size_t(f.root)]).second; });
+  return stores || (p.calls > 1 && (writes_state || twice));
+}
+
+bool repeats_plan(const Program& p, const Check& check) {
+  if (check.way == Way::Captured && captures_another_plan(p)) return false;
   static const std::set<std::string> kSame = {"TS_THREADS", "TS_SHUFFLE", "SPEC", "TS_CACHE"};
   return (check.way == Way::Lazy || check.way == Way::Captured) &&
          std::ranges::all_of(check.environment,
