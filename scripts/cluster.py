@@ -4,6 +4,7 @@ when each ended as docs/launch.md says, 1 otherwise, 77 with a reason where this
 
     scripts/cluster.py            all cases
     scripts/cluster.py kill cut   some
+    scripts/cluster.py partition --trials 300
 
     train   4 hosts x 2 ranks run a number of collectives and end well
     rate    the same over links of 50 Mbit/s
@@ -15,6 +16,8 @@ when each ended as docs/launch.md says, 1 otherwise, 77 with a reason where this
     loss    one packet of 50 is lost: the job ends well
     key     a rank of one host holds another key: the job does not begin, and says whose rank did not come
     version a rank of one host is another version: it is told both versions and hosts, and the job names its rank
+    partition  a training that goes on, a rank on each host: at a random moment some hosts lose the others for a while or
+            for good. One side goes on, no step is committed in two worlds, whoever ends well has the same weights
     disk    the disk of one host is full: no rank believes that a checkpoint was saved, all say whose disk it is, and
             the training goes on from the checkpoint before
 
@@ -187,12 +190,12 @@ class Job:
         words = ["sh", "-c", f'{wrap} exec "$0" "$@"', program] if wrap else [program]
         self.start(cluster, build, PER_HOST, timeout_s, [*words, scenario, str(timeout_s)])
 
-    def start(self, cluster, build, per_host, timeout_s, words):
+    def start(self, cluster, build, per_host, timeout_s, words, flags=()):
         self.path = cluster.folder / "output"
         self.command = build / "cli/tinyshard"
         hosts = ",".join(f"{name_of(h)}:{per_host}" for h in range(HOSTS))
         command = [*cluster.enter(0), self.command, "run", "--no-prefix", "--hosts", hosts, "--rsh", cluster.shell,
-                   "--timeout", str(timeout_s), "--", *words]
+                   "--timeout", str(timeout_s), *flags, "--", *words]
         with open(self.path, "w") as output:
             self.process = subprocess.Popen(list(map(str, command)), stdout=output, stderr=output, cwd=cluster.folder,
                                             start_new_session=True)
@@ -241,6 +244,18 @@ class Training(Job):
         small = "--layers 1 --width 16 --heads 2 --context 16 --batch 8 --eval-batches 1 --sample 0 --dtype f64".split()
         self.start(cluster, build, 1, 20, [build / "examples/train_gpt", *small, "--corpus", corpus, "--steps", steps,
                                            "--checkpoint-every", 2, "--checkpoint", cluster.folder / "checkpoints", *words])
+
+
+class Elastic(Job):
+    """A training that goes on with the ranks that are left, one on each host; each commit is told at once."""
+
+    def __init__(self, cluster, build, deadline, steps, *words):
+        program = build / "tests/fault/transport/transport_elastic_rank"
+        self.start(cluster, build, 1, deadline, [program, "tells", *words, f"steps={steps}"], ["--elastic", "1"])
+
+    def commits(self):
+        found = re.findall(r"^(\d+) commit (\d+) in (\d+) of (\d+)$", self.text(), re.M)
+        return [tuple(map(int, words)) for words in found]
 
 
 def trains(cluster, job_of, scenario="done"):
@@ -362,6 +377,41 @@ def other_key(cluster, job_of):
     return None if summary in job.text() else f"the summary does not name {name_of(victim // PER_HOST)}"
 
 
+def partitioned(cluster, job_of):
+    """A side is cut off behind the bridge: its hosts see neither the others nor each other."""
+    far = random.sample(range(1, HOSTS), random.randrange(1, HOSTS))
+    heals_after = random.choice([None, random.uniform(0, 1), random.uniform(1, 8)])
+    about = f"(hosts {sorted(far)} cut off, {'for good' if heals_after is None else f'for {heals_after:.1f} s'})"
+    job = job_of(2, 3000, *random.choice([[], ["divided"]]), of=Elastic)
+    if not job.until(lambda: len({rank for rank, *_ in job.commits()}) == HOSTS):
+        return "the job did not begin"
+    time.sleep(random.uniform(0, 0.3))
+    for host in far:
+        cluster.link(host, "down")
+    try:
+        if heals_after is not None:
+            job.until(lambda: job.process.poll() is not None, heals_after)
+            for host in far:
+                cluster.link(host, "up")
+        status = job.finish()
+    finally:
+        for host in far:
+            cluster.link(host, "up")
+    if status is None:
+        return f"it hangs {about}"
+    worlds = {}
+    for rank, step, world, ranks in job.commits():
+        if worlds.setdefault(step, (world, ranks)) != (world, ranks):
+            return f"step {step} is committed in world {worlds[step][0]} and, by rank {rank}, in world {world} {about}"
+    done = {int(rank): rest for rank, rest in re.findall(r"^(\d+) done (.*)$", job.text(), re.M)}
+    if len(set(done.values())) > 1:
+        return f"ranks end differently: {done} {about}"
+    lost = "are both gone" in job.text()  # two neighbours in a ring of divided state
+    if not lost and (status != 0 or 0 not in done):
+        return f"it does not go on: status {status}, done {sorted(done)} {about}"
+    return None
+
+
 # A rank of another version: it begins as one, and prints what it is told.
 OTHER_VERSION = """
 import os, socket, struct
@@ -425,7 +475,7 @@ def full_disk(cluster, job_of):
 
 
 CASES = {"train": trains, "rate": rated, "kill": killed, "stop": stopped, "cut": cut, "flap": flaps, "delay": delayed,
-         "loss": lossy, "key": other_key, "version": other_version, "disk": full_disk}
+         "loss": lossy, "partition": partitioned, "key": other_key, "version": other_version, "disk": full_disk}
 
 
 def run(options):
@@ -437,7 +487,7 @@ def run(options):
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"skipped: no hosts can be made here: {getattr(error, 'stderr', '') or error}")
             return SKIPPED
-        for case in options.cases or CASES:
+        for case in [case for case in options.cases or CASES for _ in range(options.trials)]:
             jobs = []
 
             def job_of(*words, of=Job):
@@ -464,6 +514,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; all by default")
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"))
+    parser.add_argument("--trials", type=int, default=1, help="of each case")
     options = parser.parse_args()
     for case in options.cases:
         if case not in CASES:

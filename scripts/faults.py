@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Does something to ranks of small jobs over TCP, many times, at random moments, and exits 0 when every trial ended as
+"""Does something to ranks of small jobs, many times, at random moments, and exits 0 when every trial ended as
 docs/launch.md says, 1 otherwise.
 
     scripts/faults.py kill [--trials 1000]      one rank is killed: each survivor names it, 99 % within a second
     scripts/faults.py stop                      one is stopped: named at the deadline, and not for a pause that is shorter
     scripts/faults.py diverge                   one makes another call: tinyshard blame names it
+    scripts/faults.py kill --mpirun "mpirun --oversubscribe --enable-recovery"     the same over MPI
     scripts/faults.py launcher                  the launcher is killed: no process, socket, shared memory or file stays
 
 Each trial prints its seed only where it fails; --seed N runs that one first. The programs are those of the build folder
@@ -12,6 +13,7 @@ Each trial prints its seed only where it fails; --seed N runs that one first. Th
 """
 
 import argparse
+import functools
 import os
 import pathlib
 import signal
@@ -143,9 +145,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fault", choices=FAULTS)
     add_options(parser, trials=5)
+    parser.add_argument("--mpirun", metavar="COMMAND", help="start ranks so, over MPI, and not by tinyshard run over TCP: kill and stop")
     options = parser.parse_args()
+    if options.mpirun and options.fault not in ("kill", "stop"):
+        parser.error(f"--mpirun: {options.fault} is of jobs that tinyshard run starts")
     delays, begun = [], time.monotonic()
-    bad = run_trials(options, lambda job_of, draw: FAULTS[options.fault](job_of, draw, delays))
+    bad = run_trials(options, lambda job_of, draw: FAULTS[options.fault](functools.partial(job_of, mpirun=options.mpirun), draw, delays))
     delays.sort()
     line = f"{options.fault}: {options.trials} trials, {bad} bad, {time.monotonic() - begun:.0f} s"
     late = False

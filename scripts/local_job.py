@@ -1,9 +1,11 @@
-"""A small job over TCP on this host, for the scripts that do something to its ranks (faults.py, elastic.py)."""
+"""A small job on this host, over TCP unless mpirun starts it, for the scripts that do something to its ranks (faults.py, elastic.py)."""
 
+import functools
 import os
 import pathlib
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,15 +17,19 @@ CAP_S = 30  # whatever happens, a job is over by then
 
 
 class Job:
-    """tinyshard run of the program that plays a rank; its lines are read from a file, so that nothing blocks."""
+    """tinyshard run (or mpirun, with its options) of the program that plays a rank; its lines are read from a file, so that
+    nothing blocks."""
 
-    def __init__(self, build, folder, scenario, timeout_s, flags=(), program="transport_fault_rank", words=None):
+    def __init__(self, build, folder, scenario, timeout_s, flags=(), program="transport_fault_rank", words=None, mpirun=None):
         self.folder = folder
         self.path = folder / "output"
         self.tool = build / "cli/tinyshard"
         self.program = build / "tests/fault/transport" / program
         words = [self.program, *([scenario, timeout_s] if words is None else words)]
-        command = [self.tool, "run", "--no-prefix", "-n", str(RANKS), *flags, "--", *words]
+        if mpirun:
+            command = [*shlex.split(mpirun), "-n", str(RANKS), *flags, *words]
+        else:
+            command = [self.tool, "run", "--no-prefix", "-n", str(RANKS), *flags, "--", *words]
         environment = dict(os.environ, TMPDIR=str(folder))
         with open(self.path, "w") as output:
             self.process = subprocess.Popen(list(map(str, command)), stdout=output, stderr=output, cwd=folder,
@@ -79,7 +85,7 @@ def run_trials(options, trial):
     for seed in range(options.seed, options.seed + options.trials):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="tinyshard-faults."))
         try:
-            problem, job = trial(lambda *arguments: Job(build, folder, *arguments), random.Random(seed))
+            problem, job = trial(functools.partial(Job, build, folder), random.Random(seed))
             if problem:
                 bad += 1
                 print(f"seed {seed}: {problem}\n{job.text()}", flush=True)

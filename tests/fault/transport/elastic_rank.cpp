@@ -7,7 +7,7 @@
 // is negative after that world has begun to form. With "behind" the victim kills itself before it commits that
 // step, and the other rank finds itself without a peer before it has copied anything, which those that
 // commit have: they know one step more. The other form trains in one process, with as many devices as there were ranks, through the same worlds, and nobody dies.
-// With a first word "divided" each rank holds a part of the state only (nn::fully_shard); "patient" makes
+// With a first word "tells" each commit is told at once. With a next word "divided" each rank holds a part of the state only (nn::fully_shard); "patient" makes
 // the steps of three ranks last, so that a fourth may come; "steps=300" behind these says how many
 // there are, 100 where it is missing.
 // Lines:
@@ -15,6 +15,7 @@
 //   <launched rank> world <ranks> from <step> after <ms since the CommError>
 //   <launched rank> next <step> at <ns of the steady clock> redone <steps>   after the first commit of a later world;
 //                                             of the steps that the rank had done, so many are done again
+//   <launched rank> commit <step> in <world's number> of <ranks>              where it tells
 //   <launched rank> took <step> <first sample> <end>      once the step is committed
 //   <launched rank> done <hash of weights and optimizer> <ranks>:<steps>...   the worlds it was in; of a rank that came
 //                                             later behind "joined:<step>"
@@ -64,7 +65,7 @@ float input_of(int64_t sample, int64_t i) {
   return float((sample * 53 + i * 17 + sample * i) % 101) / 101 - 0.5f;
 }
 
-bool divided = false, patient = false;
+bool divided = false, patient = false, tells = false;
 
 // The same weights in each world, as ranks may die before the first commit.
 Net seeded() {
@@ -135,6 +136,7 @@ class Rank {
     print_line(prefix_ + "world " + std::to_string(ranks) + " from " + std::to_string(at.step) +
                " after " + std::to_string(milliseconds_since(begun_)));
     if (taken_.empty()) joined_at_ = at.step;
+    ++number_;
     const int64_t redone = std::max<int64_t>(0, int64_t(taken_.size()) - at.step);
     bool is_next = again_;
     forget_from(at.step);
@@ -146,6 +148,9 @@ class Rank {
       sizes_.push_back(ranks);
       if (at.step == behind_step_) fall_behind();
       elastic_.commit(training.state, next);
+      if (tells)
+        print_line(prefix_ + "commit " + std::to_string(next.step) + " in " +
+                   std::to_string(number_) + " of " + std::to_string(ranks));
       at = next;
       if (patient && ranks == kPatientRanks)
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -170,8 +175,8 @@ class Rank {
       const bool dies = worlds < victims.size() && victims[worlds].first == launched;
       const int64_t after_us = dies ? victims[worlds].second : 0;
       if (after_us < 0) die_after(-after_us);
+      if (worlds > 0) Runtime::reform();  // who cannot ends, as others that reach nobody
       try {
-        if (worlds > 0) Runtime::reform();
         train(steps_of_training, after_us);
         return tell();
       } catch (const CommError&) {
@@ -234,6 +239,7 @@ class Rank {
   }
 
   std::string prefix_;
+  int number_ = -1;  // of the world that it trains in
   int64_t behind_step_ = -1;
   bool is_victim_ = false, is_behind_ = false;
   nn::Elastic elastic_;
@@ -249,16 +255,15 @@ class Rank {
 
 int main(int argc, char** argv) {
   try {
-    divided = argc > 1 && std::string(argv[1]) == "divided";
-    if (divided) {
+    auto takes = [&](std::string_view word) {
+      if (argc < 2 || argv[1] != word) return false;
       ++argv;
       --argc;
-    }
-    patient = argc > 1 && std::string_view(argv[1]) == "patient";
-    if (patient) {
-      ++argv;
-      --argc;
-    }
+      return true;
+    };
+    tells = takes("tells");
+    divided = takes("divided");
+    patient = takes("patient");
     constexpr std::string_view kStepsWord = "steps=";
     if (argc > 1 && std::string_view(argv[1]).starts_with(kStepsWord)) {
       steps_of_training = std::stoll(argv[1] + kStepsWord.size());
