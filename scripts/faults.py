@@ -87,7 +87,7 @@ def stop(job_of, draw, delays):
 def diverge(job_of, draw, _):
     victim, how = draw.randrange(RANKS), draw.choice(["extra", "missing", "op", "type", "count"])
     call = 2 * draw.randrange(1, 20) + draw.randrange(2)
-    job = job_of(f"diverge:{victim}:{call}:{how}", 5, ["--log-dir", "rings"])
+    job = job_of(f"diverge:{victim}:{call}:{how}:{draw.choice([0, 300])}", 5, ["--log-dir", "rings"])
     try:
         status = job.finish()
         if status is None:

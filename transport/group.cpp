@@ -281,7 +281,13 @@ Work Group::start_checked(const Collective& call, std::span<const CommBuffer> se
     lock.lock();
   }
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
-  if (failed()) throw_failure(call, sequence, 0);
+  if (failed()) {
+    // The program hears of it here. What it was about to run says whether it was on the path of
+    // others, of which one may have left it; what it runs once it knows says nothing.
+    Recorder* recorder = was_told_ ? nullptr : endpoint_->recorder();
+    if (recorder) recorder->start(call, recorded_, sequence, endpoint_->channel().now());
+    throw_failure(call, sequence, 0);
+  }
   const uint32_t tag = tag_of(call, sequence);
   if (!is_pair(call.op)) sequence_.store(sequence + 1, std::memory_order_relaxed);
 
@@ -484,7 +490,8 @@ void Group::completed(const Request& request) {
   if (call.ticket.run > 0) completed_ = {call.op, call.ticket};
 }
 
-void Group::throw_failure(const Collective& call, uint64_t sequence, double elapsed) const {
+void Group::throw_failure(const Collective& call, uint64_t sequence, double elapsed) {
+  was_told_ = true;
   std::string detail = failure_.detail + describe_place(call);
   if (const Ticket& last = completed_.ticket; last.run > 0)
     detail += fmt::format("; last completed: {} #{} of run {}", tinyshard::name(completed_.op),

@@ -85,7 +85,7 @@ class Group final : public Communicator {
   void fail(Failure failure, bool tell_peers);
   void leave(std::string_view what, std::string_view reason = {}) noexcept;  // fails by this rank
   void completed(const Request& request);
-  [[noreturn]] void throw_failure(const Collective& call, uint64_t sequence, double elapsed) const;
+  [[noreturn]] void throw_failure(const Collective& call, uint64_t sequence, double elapsed);
   std::vector<std::byte> gather_bytes(std::span<const std::byte> own,
                                       std::span<const size_t> counts);
 
@@ -100,6 +100,7 @@ class Group final : public Communicator {
   std::atomic<uint64_t> sequence_{0};
   std::atomic<bool> failed_{false};
   Failure failure_;                           // once failed_
+  bool was_told_ = false;                     // the program, by an exception
   struct {                                    // of the calls that are items of schedules, the last
     CollectiveOp op = CollectiveOp::Barrier;  // that was done here
     Ticket ticket;

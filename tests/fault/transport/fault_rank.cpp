@@ -1,8 +1,10 @@
 // One rank of a job that something is done to: joins, works until a call fails, and prints what it
 // was told.
 //   fault_rank <scenario> <timeout in seconds>
-// The scenario "diverge:<rank>:<call>:<how>" makes that rank leave the path of the others at that
-// call: it runs an extra call, leaves it out, or runs one of another op, type or count.
+// The scenario "diverge:<rank>:<call>:<how>:<ms>" makes that rank leave the path of the others at
+// that call: it runs an extra call, leaves it out, or runs one of another op, type or count. But for
+// the next rank the others come so much later, and hear of it before they make a call that shows
+// on whose path they are.
 // With "_small" behind a scenario the messages are small, for hosts between which little goes through.
 // In the scenarios that begin with "tell" it ends as programs do, by tell_failure, and prints no
 // report.
@@ -33,7 +35,7 @@ using namespace tinyshard::testing;
 namespace {
 
 struct Diverging {
-  int rank = -1, call = -1;
+  int rank = -1, call = -1, others_pause_ms = 0;
   std::string how;
   explicit Diverging(const std::string& scenario) {
     std::stringstream words(scenario);
@@ -44,8 +46,10 @@ struct Diverging {
     rank = std::stoi(word);
     std::getline(words, word, ':');
     call = std::stoi(word);
-    std::getline(words, how);
+    std::getline(words, how, ':');
+    if (std::getline(words, word)) others_pause_ms = std::stoi(word);
   }
+  bool pauses(int other) const { return other != rank && other != rank + 1; }
 };
 
 }  // namespace
@@ -106,6 +110,8 @@ int main(int argc, char** argv) {
         if (diverging.how == "type") world->all_reduce(all, all, 8, DType::I16).wait();
         if (diverging.how == "count") world->all_reduce(all, all, 5, DType::F32).wait();
       }
+      if (calls == diverging.call && diverging.pauses(rank))
+        std::this_thread::sleep_for(std::chrono::milliseconds(diverging.others_pause_ms));
       world
           ->all_reduce({&buffer, 1}, {&buffer, 1}, ++calls % 2 == 0 ? 4 : values.size(), DType::F32,
                        ReduceOp::Max)
