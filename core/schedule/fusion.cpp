@@ -275,6 +275,11 @@ void Fusion::choose(std::span<const UOp> order) {
       }
     }
     follow(x);
+    // Views of views without end: an index is pushed down through one after the other.
+    if (is_movement(x.op()) && sizes[x] > 2 * kLargeKernel) {
+      materialize(x);
+      follow(x);
+    }
     if (!can_get_memory(x)) continue;
     const bool shared = consumers_[x] > 1 && users[x].several;
     if (!shared && sizes[x] <= kLargeKernel) continue;

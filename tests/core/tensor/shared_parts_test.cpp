@@ -84,6 +84,18 @@ TEST(SharedParts, OfIndices) {
       [&](const Tensor& i) { return x.at({i.cast(DType::I32)}); });
 }
 
+// No parts are shared here: each view would be looked through on the stack.
+TEST(SharedParts, OfViewsOfViewsThereMayBeAnyNumber) {
+  constexpr int64_t kViews = 30'000;
+  Tensor x = Tensor::arange(15).contiguous().realize();
+  for (int64_t i = 0; i < kViews; ++i) x = x.reshape({3, 5}).T().reshape({15});
+  std::vector<int64_t> expected;
+  int64_t power = 1;  // each step brings what is at 5 i mod 14 to i
+  for (int64_t i = 0; i < kViews; ++i) power = power * 5 % 14;
+  for (int64_t i = 0; i < 15; ++i) expected.push_back(i == 14 ? 14 : i * power % 14);
+  EXPECT_THAT(x.to_vector<int64_t>(), ElementsAreArray(expected));
+}
+
 TEST(SharedParts, OfGradients) {
   const Tensor x = numbers(8);
   Tensor y = x;
