@@ -13,8 +13,9 @@ namespace {
 
 constexpr size_t kMostParts = 32;  // of one call
 constexpr size_t kWorthReadingDirectly = 8 << 10;
-constexpr size_t kMostGone = 256;  // that stay at the head of the queue
-constexpr int kReads = 32;         // before others have their turn
+constexpr size_t kWorthLending = 64 << 10;  // to pin pages and to be told costs as a copy of less
+constexpr size_t kMostGone = 256;           // that stay at the head of the queue
+constexpr int kReads = 32;                  // before others have their turn
 
 }  // namespace
 
@@ -39,7 +40,7 @@ void FramePipe::push(const Frame& frame, const std::byte* data, uint32_t transfe
   item.data = item.owned.data();
 }
 
-void FramePipe::forget(uint32_t transfer) {
+bool FramePipe::forget(uint32_t transfer) {
   for (size_t i = first_; i < queue_.size(); ++i) {
     Outgoing& item = queue_[i];
     if (item.transfer != transfer) continue;
@@ -51,10 +52,60 @@ void FramePipe::forget(uint32_t transfer) {
     }
     item.transfer = kNobody;
   }
+  collect();
+  return std::ranges::find(lent_, transfer, &Lent::transfer) == lent_.end();
+}
+
+void FramePipe::disown(uint32_t transfer) {
+  for (Lent& lent : lent_) {
+    if (lent.transfer == transfer) lent.transfer = kNobody;
+  }
+}
+
+void FramePipe::collect() {
+  if (lent_.empty()) return;
+  for (uint64_t bytes = pipe_->given_back(); bytes != 0;) {
+    Lent& oldest = lent_.front();
+    const uint64_t back = std::min(bytes, oldest.bytes);
+    if (oldest.transfer != kNobody) sink_->sent(oldest.transfer, back);
+    oldest.bytes -= back;
+    bytes -= back;
+    if (oldest.bytes == 0) lent_.pop_front();
+  }
+}
+
+// Whether what is left of its payload goes from where it lies.
+bool FramePipe::is_lent(const Outgoing& item) const {
+  const uint64_t begun = std::max<uint64_t>(item.sent, sizeof(Frame));
+  return item.transfer != kNobody && item.bytes >= begun + kWorthLending && pipe_->lends();
+}
+
+// The payload of the first frame, whose header has gone. False when the connection has ended.
+bool FramePipe::lend_first() {
+  Outgoing& item = queue_[first_];
+  const uint64_t left = item.bytes - item.sent;
+  const ssize_t sent =
+      pipe_->lend({const_cast<std::byte*>(item.data) + (item.sent - sizeof(Frame)), left});
+  blocked_ = sent == Pipe::kBlocked || static_cast<uint64_t>(sent) < left;
+  if (sent == Pipe::kBlocked) return true;
+  if (sent == Pipe::kEnded) return false;
+  lent_.push_back({item.transfer, static_cast<uint64_t>(sent)});
+  item.sent += static_cast<uint64_t>(sent);
+  if (item.sent == item.bytes) ++first_;
+  return true;
 }
 
 bool FramePipe::write() {
   while (has_output()) {
+    if (queue_[first_].bytes == 0) {  // forgotten
+      ++first_;
+      continue;
+    }
+    if (queue_[first_].sent >= sizeof(Frame) && is_lent(queue_[first_])) {
+      if (!lend_first()) return false;
+      if (blocked_) return true;
+      continue;
+    }
     std::array<iovec, kMostParts> parts;
     size_t n = 0, offered = 0;
     for (size_t i = first_; i < queue_.size() && n + 2 <= parts.size(); ++i) {
@@ -63,14 +114,14 @@ bool FramePipe::write() {
       if (item.sent < sizeof(Frame))
         parts[n++] = {reinterpret_cast<std::byte*>(&item.frame) + item.sent,
                       sizeof(Frame) - item.sent};
+      if (is_lent(item)) {
+        offered += sizeof(Frame) - std::min<uint64_t>(item.sent, sizeof(Frame));
+        break;
+      }
       const uint64_t gone = item.sent < sizeof(Frame) ? 0 : item.sent - sizeof(Frame);
       const uint64_t left = item.bytes - sizeof(Frame) - gone;
       if (left != 0) parts[n++] = {const_cast<std::byte*>(item.data) + gone, left};
       offered += item.bytes - item.sent;
-    }
-    if (n == 0) {  // only forgotten ones
-      first_ = queue_.size();
-      break;
     }
     const ssize_t sent = pipe_->write(std::span(parts).first(n));
     blocked_ = sent == Pipe::kBlocked || static_cast<size_t>(sent) < offered;

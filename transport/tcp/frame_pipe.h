@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -36,8 +37,13 @@ class FramePipe {
   // The memory at `data` stays until sink.sent() has named all of it, or forget(). Of frames of
   // nobody it is copied.
   void push(const Frame& frame, const std::byte* data = nullptr, uint32_t transfer = kNobody);
-  // Sends no more of this transfer than its begun frame, and that from a copy.
-  void forget(uint32_t transfer);
+  // Sends no more of this transfer than its begun frame, and that from a copy. False while the
+  // kernel still reads what was lent to it: ask again.
+  bool forget(uint32_t transfer);
+  // Of a connection that has ended for good: nobody asks any more.
+  void disown(uint32_t transfer);
+  // Tells the sink of what was lent and has come back.
+  void collect();
 
   // False when the connection has ended.
   bool write();
@@ -56,7 +62,13 @@ class FramePipe {
     uint32_t transfer;
     std::vector<std::byte> owned;
   };
+  struct Lent {
+    uint32_t transfer;
+    uint64_t bytes;
+  };
   static uint64_t payload(const Frame& frame);
+  bool is_lent(const Outgoing& item) const;
+  bool lend_first();
   void written(size_t bytes);
   bool parse();
   size_t take(size_t bytes);
@@ -64,7 +76,8 @@ class FramePipe {
   std::unique_ptr<Pipe> pipe_;
   FrameSink* sink_;
   std::vector<Outgoing> queue_;
-  size_t first_ = 0;  // of the queue that has not gone
+  size_t first_ = 0;       // of the queue that has not gone
+  std::deque<Lent> lent_;  // to the kernel, in that order
   bool blocked_ = false, malformed_ = false;
 
   std::vector<std::byte> staging_ = std::vector<std::byte>(64 << 10);

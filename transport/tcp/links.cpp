@@ -18,6 +18,13 @@ namespace tinyshard::tcp {
 namespace {
 
 constexpr uint64_t kMemoryTurns = 64;
+constexpr std::chrono::milliseconds kTakesBack{200};
+
+// Ends it at once, with what has not gone yet.
+void disconnect(int fd) {
+  const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
+  connect(fd, &nowhere, sizeof(nowhere));
+}
 
 size_t number_of(const Link& link, const Stream& stream) {
   size_t number = 0;
@@ -75,6 +82,20 @@ void Links::push(Link& link, size_t stream, const Frame& frame, const std::byte*
   if (!frames.blocked()) write(link, link.streams[stream]);
 }
 
+void Links::take_back(Link& link, Stream& stream, uint32_t transfer) {
+  const auto deadline = std::chrono::steady_clock::now() + kTakesBack;
+  while (!stream.frames.forget(transfer)) {
+    if (link.lost || std::chrono::steady_clock::now() > deadline) {
+      lose(link, stream);
+      disconnect(stream.socket.fd());
+      stream.frames.disown(transfer);
+      return;
+    }
+    pollfd told{.fd = stream.socket.fd(), .events = 0, .revents = 0};  // errors are always told
+    poll(&told, 1, 10);
+  }
+}
+
 void Links::idle(std::chrono::nanoseconds nap) const {
   const auto nanoseconds = nap.count();
   const timespec time{.tv_sec = nanoseconds / 1000000000, .tv_nsec = nanoseconds % 1000000000};
@@ -107,6 +128,7 @@ void Links::progress(bool thorough) {
       if (!link.lost && !stream.frames.has_input()) lose(link, stream);
       continue;
     }
+    if ((happened & EPOLLERR) != 0) stream.frames.collect();  // what was lent comes back so, too
     if ((happened & EPOLLOUT) != 0) write(link, stream);
     if (!link.lost && (happened & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
       if (!stream.frames.read()) lose(link, stream);

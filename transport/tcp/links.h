@@ -89,6 +89,10 @@ class Links {
 
   void push(Link& link, size_t stream, const Frame& frame, const std::byte* data,
             uint32_t transfer);
+  // The memory of the transfer is its owner's again. What the kernel still reads of it, for a
+  // receiver that does not take it, ends the connection after a time: nobody may get what is written
+  // there next.
+  void take_back(Link& link, Stream& stream, uint32_t transfer);
   // Reads what has come and writes what can go. Sockets beside shared memory only show that a peer
   // has gone: they are asked now and then, or where this is `thorough`.
   void progress(bool thorough = false);

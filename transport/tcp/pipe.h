@@ -2,6 +2,8 @@
 // (shared_pipe.h). Neither call waits. One thread at a time.
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <sys/types.h>
@@ -22,16 +24,42 @@ class Pipe {
   virtual ssize_t read(std::span<const iovec> parts) = 0;
   // Of shared memory: something waits to be read.
   virtual bool has_input() const { return false; }
+
+  // Whether large pieces are worth being lent.
+  virtual bool lends() const { return false; }
+  // As write(), of memory that goes out from where it lies: nobody changes it before given_back()
+  // has counted its bytes.
+  virtual ssize_t lend(const iovec& part) { return write({&part, 1}); }
+  // How many bytes of what was lent, in that order, came back since the last time.
+  virtual uint64_t given_back() { return 0; }
 };
 
+// Lends memory to the kernel (MSG_ZEROCOPY) until it says that it copies all the same, as it does to
+// a receiver on this host; then lending costs more than it saves.
 class SocketPipe final : public Pipe {
  public:
-  explicit SocketPipe(int fd) : fd_(fd) {}  // borrowed
+  enum class Lending : uint8_t { WhereItSaves, Always };
+
+  explicit SocketPipe(int fd, Lending lending = Lending::WhereItSaves);  // borrowed
   ssize_t write(std::span<const iovec> parts) override;
   ssize_t read(std::span<const iovec> parts) override;
+  bool lends() const override { return lends_; }
+  ssize_t lend(const iovec& part) override;
+  uint64_t given_back() override;
 
  private:
-  int fd_;
+  struct Lent {
+    uint32_t number;  // the kernel's, of the call
+    uint64_t bytes;
+    bool is_back;
+  };
+  void note_given_back(uint32_t first, uint32_t last);
+
+  const int fd_;
+  const Lending lending_;
+  bool lends_ = false;
+  uint32_t next_ = 0;
+  std::deque<Lent> lent_;
 };
 
 }  // namespace tinyshard::tcp

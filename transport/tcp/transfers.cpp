@@ -73,7 +73,7 @@ void Transfers::abandon(Transfer transfer) {
   Waiting& waiting = from(slot.peer);
   slot.data = nullptr;
   if (slot.kind == Slot::Send) {
-    for (Stream& stream : link.streams) stream.frames.forget(transfer);
+    for (Stream& stream : link.streams) links_.take_back(link, stream, transfer);
     std::erase(waiting.offered, transfer);
     std::erase_if(waiting.unexpected, [&](const Unexpected& u) { return u.sender == transfer; });
     release(transfer);
