@@ -338,6 +338,11 @@ void replace_value(TensorState& state, UOp value) {
 
 uint64_t newest_value() { return Context::values().newest(); }
 
+std::vector<LiveValue> given_since(uint64_t since) {
+  return Context::values().find_own_within(
+      current_capture(), since, [](const TensorState& s) { return !is_realized(s.value); });
+}
+
 std::vector<StatePtr> parameters_of(std::span<const UOp> roots) {
   std::unordered_set<const Node*> nodes;
   std::unordered_set<int64_t> names;
