@@ -46,6 +46,14 @@ class LiveValues {
       return !s.trace_ && s.thread_ == here && wanted(s);
     });
   }
+  // The same, given after `since`, also by a trace of this thread.
+  template <class Wanted>
+  std::vector<LiveValue> find_own_within(const Capture* trace, uint64_t since,
+                                         const Wanted& wanted) {
+    return collect(since, [&, here = this_thread()](const TensorState& s) {
+      return s.trace_ == trace && s.thread_ == here && wanted(s);
+    });
+  }
   // What is found from within a trace: what find() finds, and the trace's own values.
   template <class Wanted>
   std::vector<LiveValue> find_within(const Capture* trace, const Wanted& wanted) {

@@ -217,26 +217,68 @@ void rewire(const Disturbed& disturbed, std::span<const StatePtr> states,
   for (size_t i = 0; i < graphs.size(); ++i) disturbed.rewired[i]->set(now.at(graphs[i]));
 }
 
+// The parameters alive whose values are among the nodes, in the order in which they were created.
+std::vector<StatePtr> parameters_among(std::span<const UOp> nodes) {
+  std::unordered_set<const Node*> values;
+  std::unordered_set<int64_t> names;
+  for (const UOp& x : nodes) {
+    values.insert(x.get());
+    if (x.op() == Op::Identity) names.insert(name_of(x));
+  }
+  auto found = Context::values().find_within(current_capture(), [&](const TensorState& s) {
+    return s.is_param && (values.contains(s.value.get()) || names.contains(s.name));
+  });
+  std::vector<StatePtr> params;
+  for (LiveValue& s : found) params.push_back(std::move(s.state));
+  return params;
+}
+
+// What a gradient may go through on its way back from `root`: nothing that is detached, and no whole
+// numbers.
+std::vector<UOp> way_back(const UOp& root) {
+  std::vector<UOp> nodes, todo{root};
+  std::unordered_set<const Node*> seen;
+  while (!todo.empty()) {
+    const UOp x = std::move(todo.back());
+    todo.pop_back();
+    if (x.op() == Op::Detach || !is_float(x.dtype()) || !seen.insert(x.get()).second) continue;
+    todo.insert(todo.end(), x->src().begin(), x->src().end());
+    nodes.push_back(x);
+  }
+  return nodes;
+}
+
 // By what names the graph of `root` knows the values that its gradient could be taken by; null where
 // there are none.
 std::shared_ptr<const Storage::Ended> ended_by(const UOp& root) {
   Storage::Ended all;
-  for (const UOp& x : toposort(std::span(&root, 1))) {
-    if (x.op() == Op::Identity && is_float(x.dtype())) all.names.push_back(name_of(x));
+  const std::vector<UOp> nodes = way_back(root);
+  for (const UOp& x : nodes) {
+    if (x.op() == Op::Identity) all.names.push_back(name_of(x));
     if (x.op() != Op::Buffer) continue;
-    if (is_float(x.dtype())) all.storages.emplace_back(x->payload);
+    all.storages.emplace_back(x->payload);
     if (const Storage::Ended* earlier = Storage::of(*x)->ended.get()) {
       all.parameters.insert(all.parameters.end(), earlier->parameters.begin(),
                             earlier->parameters.end());
     }
   }
-  for (const StatePtr& p : parameters_of(std::span(&root, 1)))
-    all.parameters.push_back(name_for(*p));
+  for (const StatePtr& p : parameters_among(nodes)) all.parameters.push_back(name_for(*p));
   std::ranges::sort(all.parameters);
   const auto repeated = std::ranges::unique(all.parameters);
   all.parameters.erase(repeated.begin(), repeated.end());
   const bool none = all.names.empty() && all.storages.empty() && all.parameters.empty();
   return none ? nullptr : std::make_shared<const Storage::Ended>(std::move(all));
+}
+
+// The same of what waited to be written over `p`, a parameter, and reads what that held: of other
+// parameters that it was made of. What `p` itself was before is not what it is now.
+std::shared_ptr<const Storage::Ended> ended_by_update(const TensorState& p, const UOp& root) {
+  Storage::Ended all;
+  for (const StatePtr& other : parameters_among(way_back(root.src(1)))) {
+    if (other.get() != &p) all.parameters.push_back(name_for(*other));
+  }
+  std::ranges::sort(all.parameters);
+  return all.parameters.empty() ? nullptr : std::make_shared<const Storage::Ended>(std::move(all));
 }
 
 // The value of a state once its root was computed in `storage`.
@@ -338,19 +380,13 @@ void replace_value(TensorState& state, UOp value) {
 
 uint64_t newest_value() { return Context::values().newest(); }
 
+std::vector<LiveValue> given_since(uint64_t since) {
+  return Context::values().find_own_within(
+      current_capture(), since, [](const TensorState& s) { return !is_realized(s.value); });
+}
+
 std::vector<StatePtr> parameters_of(std::span<const UOp> roots) {
-  std::unordered_set<const Node*> nodes;
-  std::unordered_set<int64_t> names;
-  for (const UOp& x : toposort(roots)) {
-    nodes.insert(x.get());
-    if (x.op() == Op::Identity) names.insert(name_of(x));
-  }
-  auto found = Context::values().find_within(current_capture(), [&](const TensorState& s) {
-    return s.is_param && (nodes.contains(s.value.get()) || names.contains(s.name));
-  });
-  std::vector<StatePtr> params;
-  for (LiveValue& s : found) params.push_back(std::move(s.state));
-  return params;
+  return parameters_among(toposort(roots));
 }
 
 namespace {
@@ -463,7 +499,10 @@ void compute(std::span<const StatePtr> states, bool unasked) {
   }
   std::vector<std::shared_ptr<const Storage::Ended>> ended(wanted.states.size());
   for (size_t i = unasked ? 0 : wanted.asked; i < ended.size(); ++i) {
-    if (!has_storage(wanted.roots[i])) ended[i] = ended_by(wanted.roots[i]);
+    if (!has_storage(wanted.roots[i]))
+      ended[i] = ended_by(wanted.roots[i]);
+    else if (wanted.roots[i].op() == Op::Assign && wanted.states[i]->is_param)
+      ended[i] = ended_by_update(*wanted.states[i], wanted.roots[i]);
   }
   for (size_t i = 0; i < ended.size() && !wanted.disturbed.rewired.empty(); ++i) {
     if (wanted.disturbed.plain.contains(wanted.roots[i])) ended[i] = ended_by(wanted.roots[i]);

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "core/exec/live_values.h"
 #include "core/exec/storage.h"
 #include "core/exec/tensor_state.h"
 #include "core/schedule/schedule.h"
@@ -44,6 +45,8 @@ void realize_assignments();
 
 // Grows with every value that a state is given, at its making or later.
 uint64_t newest_value();
+// The states to which this thread gave values after `since` that are not computed yet.
+std::vector<LiveValue> given_since(uint64_t since);
 
 // Before storages are touched by what is no part of the graph, a replay or a write from the host:
 // computes the states that need what the storages hold now, those that read or are what will be

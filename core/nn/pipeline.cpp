@@ -53,13 +53,41 @@ UOp after(UOp x, const std::vector<UOp>& others) {
   return x;
 }
 
-// The graph of `root` with other nodes in place of some, below which nothing changes.
-UOp with_replaced(const UOp& root, NodeMap<UOp>& made) {
+// Whether x is what Pass::received() makes, in this pass or in one before it: detached, it comes to
+// `mesh` from other devices, where the nodes in `made` are not.
+bool is_received(const UOp& x, const Mesh& mesh, const NodeMap<UOp>& made) {
+  auto is_of = [&](const UOp& y) { return y->arg()[0] == mesh.id(); };
+  if (x.op() != Op::Redistribute || !is_of(x)) return false;
+  UOp sent = x.src(0);
+  while (sent.op() == Op::Identity) sent = sent.src(0);
+  if (sent.op() != Op::Detach) return false;
+  std::vector<UOp> todo{sent};
+  NodeMap<bool> seen;
+  while (!todo.empty()) {
+    const UOp y = todo.back();
+    todo.pop_back();
+    if (made.contains(y) || seen.contains(y)) continue;
+    seen[y] = true;
+    if (y.op() == Op::Redistribute) return !is_of(y);
+    if (y.op() == Op::Buffer && y->payload)
+      return !(static_cast<const Placed*>(y->payload.get())->sharding.mesh == mesh);
+    for (const UOp& s : y->src()) todo.push_back(s);
+  }
+  return false;
+}
+
+// The graph of `root` with other nodes in place of some, below which nothing changes, nor does
+// anything below what `mesh` has received.
+UOp with_replaced(const UOp& root, const Mesh& mesh, NodeMap<UOp>& made) {
   std::vector<UOp> todo{root};
   while (!todo.empty()) {
     const UOp x = todo.back();
     if (made.contains(x)) {
       todo.pop_back();
+      continue;
+    }
+    if (is_received(x, mesh, made)) {
+      made[x] = x;
       continue;
     }
     const size_t before = todo.size();
@@ -347,6 +375,7 @@ class Pipeline::Pass {
     else
       micro.input =
           Tensor(after(received(stage, work_[stage - 1].micro[size_t(m)].result), w.made));
+    const uint64_t before = newest_value();
     micro.result = pipe_.stages_[stage].forward(micro.input);
     if (!micro.result.defined()) refuse(fmt::format("stage {} gives no value", stage));
     const bool last = stage + 1 == work_.size();
@@ -362,9 +391,17 @@ class Pipeline::Pass {
     }
     if (!w.copies.empty()) {
       NodeMap<UOp> here;
-      for (const auto& [node, copy] : w.copies) here[node] = copy;
+      for (const auto& [node, copy] : w.copies) {
+        here[node] = copy;
+        here[copy] = copy;
+      }
       here[micro.input.uop()] = micro.input.uop();
-      end = Tensor(with_replaced(end.uop(), here));
+      const Mesh& mesh = pipe_.meshes_[stage];
+      // What else the stage has made reads its copies, too: values that it assigned, and those that
+      // it left outside.
+      for (const LiveValue& made : given_since(before))
+        made.state->set(with_replaced(made.value, mesh, here));
+      end = Tensor(with_replaced(end.uop(), mesh, here));
       micro.result = last && loss_ != nullptr ? micro.result : end;
     }
     if (last && loss_ != nullptr) losses_.push_back(end.uop());

@@ -127,7 +127,9 @@ Tensor sequence_parallel(const Tensor& x, const Mesh& mesh, const std::string& a
   const auto axis = static_cast<size_t>(where.mesh.axis(axis_name));
   std::vector<Placement>& places = where.placements;
   for (size_t a = 0; a < places.size(); ++a) {
-    if (places[a].is_partial() || a == axis) places[a] = Replicate;
+    // One device of an axis has all of a dim, be the placement called a part or not.
+    if (places[a].is_partial() || a == axis || where.mesh.axes()[a].size == 1)
+      places[a] = Replicate;
     if (places[a].is_shard() && places[a].dim == split)
       fail(fmt::format("dim {} of {} is divided over \"{}\" already", split, x.describe(),
                        where.mesh.axes()[a].name));

@@ -59,8 +59,13 @@ UOp power_base_gradient(const PowerOperands& of, const UOp& g) {
   const UOp &x = *of.base, &n = *of.exponent;
   UOp less_one =
       is_const(n) ? const_like(n, const_as_double(n) - 1) : binary(Op::Sub, n, const_like(n, 1));
-  UOp slope = times(n, power(x, less_one));
-  return where(equal(n, const_like(n, 0)), const_like(g, 0), times(g, slope));
+  UOp gradient = times(g, times(n, power(x, less_one)));
+  // Of n = 0 it is zero, also where that would be 0 * inf. Yet it is differentiated again, and its
+  // slope by n is x^-1 there: the formula stays wherever it gives the zero itself.
+  UOp gives_way = equal(n, const_like(n, 0));
+  if (!is_const(n))
+    gives_way = both(gives_way, binary(Op::CmpNe, gradient, const_like(gradient, 0)));
+  return where(gives_way, const_like(g, 0), gradient);
 }
 
 UOp power_exponent_gradient(const PowerOperands& of, const UOp& y, const UOp& g) {

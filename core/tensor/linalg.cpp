@@ -222,7 +222,10 @@ Tensor Tensor::newton_schulz(int64_t steps, const std::vector<double>& coefficie
   if (coefficients.empty()) fail("no coefficients");
   if (steps < 0 || steps > kMostSteps)
     fail(fmt::format("{} steps; between 0 and {} are possible", steps, kMostSteps));
-  Tensor x = div(square().sum({-2, -1}, true).sqrt().add(eps));
+  // Squares of what 16 bits hold, or whole numbers, need not be among what these hold.
+  const DType type = is_float(dtype()) ? dtype() : default_float();
+  const Tensor wide = cast(accumulator(type));
+  Tensor x = wide.div(wide.square().sum({-2, -1}, true).sqrt().add(eps)).cast(type);
   bool tall = shape(-2) > shape(-1);
   if (tall) x = x.transpose(-2, -1);
   for (int64_t i = 0; i < steps; ++i) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -420,6 +421,60 @@ TEST_F(Pipeline, StagesAreFrozen) {
         expect_equal(step(mesh, captured), want,
                      fmt::format("{} stages, {} of 4 frozen", mesh.axes()[0].size, frozen.size()));
     }
+  }
+}
+
+// A weight that two stages name lies on the first one: what the second one assigns, and what it
+// leaves outside, is made of its copy of it. And what a stage has assigned but nobody computed yet,
+// which its next pass reads, keeps what came from the stage before.
+TEST_F(Pipeline, AStageAssignsWhatItMakesOfACopy) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  const Doubles doubles;
+  for (const bool reads_copy : {true, false}) {
+    auto train = [&](bool staged) {
+      Tensor w = (Tensor::arange(16, DType::F64) * 0.37).sin().reshape({4, 4}).realize();
+      w.is_param_();
+      nn::BatchNorm norm(4);
+      for (const Tensor& t : {norm.weight, norm.bias}) t.is_param_(false);
+      std::vector<Tensor> left;
+      auto first = [&](const Tensor& x) { return x.matmul(w).tanh(); };
+      auto second = [&](const Tensor& x) {
+        const Tensor y = norm(reads_copy ? x.matmul(w) : x);
+        left.push_back(y.square().mean());
+        return y;
+      };
+      auto loss = [](const Tensor& y, const Tensor& target) {
+        return (y.tanh() - target).square().mean();
+      };
+      std::optional<nn::Pipeline> pipe;
+      if (staged)
+        pipe.emplace(Mesh({{"pipe", 2}}), "pipe",
+                     std::vector<nn::PipelineStage>{{first, w}, {second, w, norm}},
+                     nn::PipelineOptions{.micro_batches = 2});
+      const Tensor x = (Tensor::arange(32, DType::F64) * 0.71).cos().reshape({8, 4});
+      const Tensor target = x.flip({0});
+      auto backward = [&] {
+        const TrainingMode on;
+        if (pipe) {
+          pipe->backward(x, target, loss);
+          return;
+        }
+        for (const Slice& rows : {Slice(0, {}, 2), Slice(1, {}, 2)})
+          (loss(second(first(x[rows])), target[rows]) * 0.5).backward();
+      };
+      std::vector<double> values;
+      for (int step = 0; step < 2; ++step) {
+        backward();
+        const Tensor result = pipe ? (*pipe)(x) : second(first(x));
+        for (const Tensor& t : {result, norm.running_mean, left[0], left[1], w.grad()})
+          std::ranges::copy(t.to_vector<double>(), std::back_inserter(values));
+        left.clear();
+      }
+      return values;
+    };
+    const std::vector<double> expected = train(false), found = train(true);
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-9) << i;
   }
 }
 

@@ -409,6 +409,22 @@ TEST_F(TensorParallel, ConvolutionsAndNormsMayBeDividedByChannels) {
   EXPECT_EQ(one.back(), 4);
 }
 
+// A batch of one row that is reshaped may lie as parts of another dim over an axis of one device:
+// that one has all of it.
+TEST_F(TensorParallel, AnAxisOfOneDeviceDividesNoSequence) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  devices(2);
+  const Mesh mesh({{"data", 1}, {"model", 2}});
+  const Tensor rows = Tensor::arange(6, DType::F32).shard(mesh, {{"data", Shard(0)}});
+  const Tensor x = rows.reshape({1, 6, 1}) * 2;
+  EXPECT_TRUE(x.shard(mesh, {{"data", Shard(1)}}).sharding().placements[0].is_shard());
+  for (const Tensor& each : {x, x.shard(mesh, {{"data", Shard(1)}})}) {
+    const Tensor y = nn::sequence_parallel(each, mesh, "model");
+    EXPECT_EQ(y.sharding().placements[1], Shard(1));
+    EXPECT_EQ(y.to_vector<float>(), (std::vector<float>{0, 2, 4, 6, 8, 10}));
+  }
+}
+
 TEST_F(TensorParallel, MistakesOfPartsAreNamed) {
   if (several_ranks()) GTEST_SKIP() << "one process";
   devices(4);

@@ -198,5 +198,22 @@ TEST(Accuracy, OfSumsOfMillions) {
     EXPECT_NEAR(sum, 40000.9, 40000.9 * 4096 * 0x1p-24);
 }
 
+// The norm that it divides by is of numbers whose squares are beyond their type.
+TEST(Accuracy, OfNewtonSchulzOfLargeNumbers) {
+  const Tensor x = ((Tensor::arange(12) * 7 + 3) % 11 * 20 - 100).reshape({3, 4});
+  const std::vector<double> expected =
+      (x.cast(DType::F64) * 0.01).newton_schulz(3, {1.5, -0.5}).to_vector<double>();
+  auto expect = [&](const Tensor& large, double tolerance) {
+    const Tensor y = large.newton_schulz(3, {1.5, -0.5});
+    EXPECT_TRUE(is_float(y.dtype())) << y.describe();
+    const std::vector<double> found = y.to_vector<double>();
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i], expected[i], tolerance) << large.describe() << " " << i;
+  };
+  expect(x.cast(DType::F16) * 100, 4e-3);
+  expect(x.cast(DType::BF16) * 100, 3e-2);
+  expect(x.cast(DType::I8), 1e-6);
+}
+
 }  // namespace
 }  // namespace tinyshard

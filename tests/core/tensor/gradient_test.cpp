@@ -348,6 +348,34 @@ TEST(Gradient, HigherOnesAtZero) {
   EXPECT_FLOAT_EQ((-x).elu().to_vector<float>()[1], -1e-10F);
 }
 
+// x^n has a slope by x that has one by n, also where that n is 0 and the slope itself is zero.
+TEST(Gradient, HigherOnesOfPowersAtWholeExponents) {
+  const std::vector<double> bases{2, 0.5, 3, 1, 1.5, 0.7, 4, 0.25},
+      exponents{0, 0, 1, 1, 2, 2, 3, -1};
+  const Tensor x = Tensor(bases).realize(), n = Tensor(exponents).realize();
+  auto by = [](const Tensor& y, const Tensor& target) {
+    return y.sum().gradient({target}, {}, true)[0];
+  };
+  const Tensor y = x.pow(n);
+  const std::vector<double> xn = by(by(y, x), n).to_vector<double>(),
+                            nx = by(by(y, n), x).to_vector<double>(),
+                            xxn = by(by(by(y, x), x), n).to_vector<double>(),
+                            xnx = by(by(by(y, x), n), x).to_vector<double>();
+  for (size_t i = 0; i < bases.size(); ++i) {
+    const double b = bases[i], e = exponents[i], log = std::log(b);
+    const double second = std::pow(b, e - 1) * (1 + e * log),
+                 third = std::pow(b, e - 2) * (2 * e - 1 + e * (e - 1) * log);
+    EXPECT_NEAR(xn[i], second, 1e-9) << b << "^" << e;
+    EXPECT_NEAR(nx[i], second, 1e-9) << b << "^" << e;
+    EXPECT_NEAR(xxn[i], third, 1e-9) << b << "^" << e;
+    EXPECT_NEAR(xnx[i], third, 1e-9) << b << "^" << e;
+  }
+  // Of zero, and of what is no number, the power 0 has no slope.
+  const Tensor odd = Tensor(std::vector<double>{0, INFINITY, NAN});
+  EXPECT_EQ(by(odd.pow(Tensor::zeros({3}, DType::F64)), odd).to_vector<double>(),
+            (std::vector<double>{0, 0, 0}));
+}
+
 // A product is linear in each element, also where others are zero: its second derivatives are the
 // differences of its gradients.
 TEST(GradientOfProducts, HasTheSlopesOfProductsWithZeros) {

@@ -157,6 +157,47 @@ TEST(History, ThatIsGoneIsAnError) {
   EXPECT_THROW((later + v.sum()).backward(), UserError);
 }
 
+// What waits to be written over a parameter is computed as soon as what it held before is written. Where
+// it was made of another parameter, that one's gradient would be smaller from then on.
+TEST(History, OfAnUpdateThatReadsAnotherParameter) {
+  // w becomes w - g / 10 by g = s^2 w, so w s is w s (1 - s^2 / 10) after a step.
+  auto gradients = [](bool detached, bool reads) {
+    const Tensor s = parameter(1.5, 0.5), w = parameter(0.8, 2);
+    std::vector<Numbers> of_s;
+    std::vector<Tensor> later;
+    for (int step = 0; step < 3; ++step) {
+      s.set_grad({});
+      w.set_grad({});
+      ((s * w).square() * 0.5).sum().backward();
+      const Tensor g = detached ? w.grad().detach() : w.grad();
+      w.assign(w - g * 0.1);
+      if (reads)
+        of_s.push_back(s.grad().to_vector<double>());
+      else
+        later.push_back(s.grad());
+    }
+    for (const Tensor& g : later) of_s.push_back(g.to_vector<double>());
+    return of_s;
+  };
+  auto expect = [](const std::vector<Numbers>& found, bool through) {
+    // s^2 w^2 / 2 after so many steps, by s: with w as it is then, or as what it is made of.
+    for (size_t i = 0; i < 2; ++i) {
+      const double s = i == 0 ? 1.5 : 0.5, rate = 1 - s * s / 10;
+      double w = i == 0 ? 0.8 : 2, slope = 0;
+      for (const Numbers& step : found) {
+        EXPECT_NEAR(step[i], s * w * w + (through ? s * s * w * slope : 0), 1e-12);
+        slope = slope * rate - w * s / 5;
+        w *= rate;
+      }
+    }
+  };
+  expect(gradients(true, true), false);
+  expect(gradients(true, false), false);
+  expect(gradients(false, false), true);
+  const std::string text = message_of<UserError>([&] { gradients(false, true); });
+  EXPECT_NE(text.find("written over"), std::string::npos) << text;
+}
+
 // An order is of whole numbers, through which nothing goes back: that it was read in between is no loss.
 TEST(History, OfWholeNumbersIsNotMissed) {
   const Tensor x = pair(3, 1).realize(), order = x.sort(0).second, copy = order.clone();
