@@ -112,7 +112,8 @@ void need_history(const Tensor& x, const Targets& targets, const Wanted& is_want
                     "that value",
                     x.describe(), name(node.dtype()), value::shape_text(node.shape()), what));
   };
-  const UOp root = x.uop();  // keeps the nodes that the lists point to
+  const UOp& root =
+      x.uop();  // of a tensor that its caller keeps, with the nodes that the lists point to
   // What targets are made of may be what they were before.
   std::vector<const UOp*> next{&root}, behind;
   auto walk = [&](std::vector<const UOp*>& next, bool before_targets) {

@@ -114,7 +114,7 @@ class World {
       return std::tie(other.at, other.order) < std::tie(at, order);
     }
   };
-  static size_t index(int p) { return static_cast<size_t>(p + 1); }
+  static size_t index(int p) { return static_cast<size_t>(p) + 1; }
   void resume(int p);
   void pump(Wire& wire);
   void pump_all();

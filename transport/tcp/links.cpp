@@ -23,7 +23,7 @@ constexpr std::chrono::milliseconds kTakesBack{200};
 // Ends it at once, with what has not gone yet.
 void disconnect(int fd) {
   const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
-  connect(fd, &nowhere, sizeof(nowhere));
+  if (connect(fd, &nowhere, sizeof(nowhere)) != 0) shutdown(fd, SHUT_RDWR);
 }
 
 size_t number_of(const Link& link, const Stream& stream) {
