@@ -40,15 +40,14 @@ class Rewriter {
     const std::vector<UOp> order = toposort(roots);
     per_device_ = has_own_values(order);
     LocalGraph result = attempt(order, roots);
-    while (complete_at_once(order, result)) {
-      values_ = {};
-      result = attempt(order, roots);
-    }
+    while (complete_at_once(order, result)) result = attempt(order, roots);
     return result;
   }
 
  private:
   LocalGraph attempt(std::span<const UOp> order, std::span<const UOp> roots) {
+    decisions_.begin(alone_);
+    values_ = LocalValues(decisions_, links_);
     values_.look_ahead(order);
     for (const UOp& x : order) {
       const OriginScope origin(origin_id(x));
@@ -195,7 +194,10 @@ class Rewriter {
     }
   }
 
-  LocalValues values_;
+  LinkModel links_;
+  const Plan alone_;  // each op takes the cheapest way
+  Decisions decisions_;
+  LocalValues values_{decisions_, links_};
   OwnAxesOf own_;
   bool per_device_ = false;
   NodeMap<bool> at_once_;  // pending reductions that are completed where they are made
