@@ -30,7 +30,7 @@ void names_pass(PassContext& c) { c.roots = without_names(c.roots); }
 void tidy_pass(PassContext& c) { c.roots = tidy(c.roots); }
 
 void shard_pass(PassContext& c) {
-  LocalGraph local = to_local(c.roots);
+  LocalGraph local = to_local(c.roots, Planning::Together);
   if (auto own = std::ranges::find(local.own, true); own != local.own.end()) {
     const size_t root = size_t(own - local.own.begin());
     throw UserError(fmt::format(
