@@ -126,7 +126,12 @@ int run(const RunOptions& options, const std::vector<std::string>& words) {
 
   std::string address = options.bind;
   if (address.empty()) address = remote.empty() ? "127.0.0.1" : tcp::host_towards(remote);
-  const std::vector<std::string> common = environment_of(options, !remote.empty());
+  std::vector<std::string> common = environment_of(options, !remote.empty());
+  const auto as_many = [&](const Host& host) { return host.ranks == job.hosts[0].ranks; };
+  const auto said = [](const std::string& entry) { return entry.starts_with("TS_HOSTS="); };
+  if (job.hosts.size() > 1 && std::ranges::all_of(job.hosts, as_many) && !std::getenv("TS_HOSTS") &&
+      std::ranges::none_of(common, said))
+    common.push_back(fmt::format("TS_HOSTS={}", job.hosts.size()));
   for (uint32_t epoch = 0;; ++epoch) {
     const Secret secret = Secret::random();
     StoreServer store(tcp::join_address(address, 0), secret, epoch);

@@ -85,6 +85,7 @@ class Mesh {
 struct World {
   int rank = 0, ranks = 1;
   std::vector<DeviceRef> devices;  // of all ranks, rank order
+  int hosts = 1;                   // among which they are shared out evenly, in this order
   bool operator==(const World&) const = default;
 };
 // The context's, which looks for devices at the first question and defines this, as well as Mesh::of

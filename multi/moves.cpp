@@ -103,18 +103,21 @@ std::vector<Move> moves_between(const Mesh& mesh, const std::vector<Placement>& 
   return moves;
 }
 
-double bytes_moved(DType type, DimSpan global, const Mesh& mesh, const std::vector<Placement>& from,
-                   const std::vector<Placement>& wanted) {
-  if (from == wanted) return 0;
+namespace {
+
+// Calls see(op, axis, bytes that each device sends) for each move that sends something.
+template <class See>
+void each_sent(DType type, DimSpan global, const Mesh& mesh, const std::vector<Placement>& from,
+               const std::vector<Placement>& wanted, const See& see) {
+  if (from == wanted) return;
   std::vector<Placement> now = from;
-  double bytes = 0;
   for (const Move& move : moves_between(mesh, from, wanted)) {
     const Placement was = now[size_t(move.axis)];
     const auto parts = double(mesh.axes()[size_t(move.axis)].size);
     auto elements = [&] { return double(product(Sharding{mesh, now}.local_shape(global))); };
     const double before = elements();
     if (move.swapped_with >= 0) {
-      bytes += before * double(itemsize(type));
+      see(CollectiveOp::AllToAll, move.axis, before * double(itemsize(type)));
       std::swap(now[size_t(move.axis)], now[size_t(move.swapped_with)]);
       continue;
     }
@@ -124,24 +127,43 @@ double bytes_moved(DType type, DimSpan global, const Mesh& mesh, const std::vect
     const auto size = double(itemsize(was.is_partial() ? wire_type(type, was.op) : type));
     switch (*move.op) {
       case CollectiveOp::AllReduce:
-        bytes += 2 * (parts - 1) / parts * before * size;
+        see(*move.op, move.axis, 2 * (parts - 1) / parts * before * size);
         break;
       case CollectiveOp::AllGather:
-        bytes += (parts - 1) * before * size;
+        see(*move.op, move.axis, (parts - 1) * before * size);
         break;
       case CollectiveOp::ReduceScatter:
-        bytes += (parts - 1) * after * size;
+        see(*move.op, move.axis, (parts - 1) * after * size);
         break;
       default: {  // an all-to-all of the part, with the dim that is cut next rounded up
         Dims cut = Sharding{mesh, now}.local_shape(global);
         std::vector<Placement> whole = now;
         whole[size_t(move.axis)] = was;
         cut[size_t(was.dim)] = Sharding{mesh, whole}.local_shape(global)[size_t(was.dim)];
-        bytes += (parts - 1) * double(product(cut)) * size;
+        see(*move.op, move.axis, (parts - 1) * double(product(cut)) * size);
       }
     }
   }
-  return bytes;
+}
+
+}  // namespace
+
+double bytes_moved(DType type, DimSpan global, const Mesh& mesh, const std::vector<Placement>& from,
+                   const std::vector<Placement>& wanted) {
+  double sum = 0;
+  each_sent(type, global, mesh, from, wanted,
+            [&](CollectiveOp, int, double bytes) { sum += bytes; });
+  return sum;
+}
+
+double seconds_moved(DType type, DimSpan global, const Mesh& mesh,
+                     const std::vector<Placement>& from, const std::vector<Placement>& wanted,
+                     LinkModel& links) {
+  double sum = 0;
+  each_sent(type, global, mesh, from, wanted, [&](CollectiveOp op, int axis, double bytes) {
+    sum += links.seconds_of(op, bytes, mesh, axis);
+  });
+  return sum;
 }
 
 }  // namespace tinyshard

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/runtime/communicator.h"
+#include "multi/link_model.h"
 #include "multi/redistribute.h"
 
 namespace tinyshard {
@@ -32,5 +33,9 @@ std::vector<Move> moves_between(const Mesh& mesh, const std::vector<Placement>& 
 // to another on its mesh.
 double bytes_moved(DType type, DimSpan global, const Mesh& mesh, const std::vector<Placement>& from,
                    const std::vector<Placement>& wanted);
+// And the time that this takes.
+double seconds_moved(DType type, DimSpan global, const Mesh& mesh,
+                     const std::vector<Placement>& from, const std::vector<Placement>& wanted,
+                     LinkModel& links);
 
 }  // namespace tinyshard

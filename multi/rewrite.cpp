@@ -1,10 +1,16 @@
 #include "multi/rewrite.h"
 
 #include <algorithm>
+#include <bit>
+#include <limits>
+#include <mutex>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/base/observer.h"
 #include "core/runtime/communicator.h"
 #include "core/uop/node_map.h"
 #include "multi/collective.h"
@@ -34,21 +40,105 @@ std::string told_of(const UOp& x, const UserError& mistake) {
   return text;
 }
 
-class Rewriter {
+// The plans that were found, so that a program that computes the same again and again outside of a
+// captured step is searched once.
+class KnownPlans {
  public:
-  LocalGraph run(std::span<const UOp> roots) {
-    const std::vector<UOp> order = toposort(roots);
-    per_device_ = has_own_values(order);
-    LocalGraph result = attempt(order, roots);
-    while (complete_at_once(order, result)) {
-      values_ = {};
-      result = attempt(order, roots);
+  template <class Search>
+  Plan plan_of(uint64_t signature, const Search& search) {
+    {
+      std::lock_guard lock(mutex_);
+      if (auto found = known_.find(signature); found != known_.end()) return found->second;
     }
-    return result;
+    Plan plan = search();
+    std::lock_guard lock(mutex_);
+    if (known_.size() >= kMost) known_.clear();
+    known_[signature] = plan;
+    return plan;
   }
 
  private:
+  static constexpr size_t kMost = 1024;
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, Plan> known_;
+};
+KnownPlans& known_plans() {
+  static KnownPlans& plans = *new KnownPlans;  // outlives every static tensor
+  return plans;
+}
+
+class Rewriter {
+ public:
+  explicit Rewriter(std::span<const UOp> roots) : roots_(roots), order_(toposort(roots)) {
+    per_device_ = has_own_values(order_);
+  }
+
+  LocalGraph run(Planning planning) {
+    LocalGraph alone = by({});
+    alone_at_once_ = at_once_;
+    if (planning == Planning::Alone || decisions_.asked().empty()) return alone;
+    const Tried tried{cost_of(alone), decisions_.asked()};
+    if (!worth_planning(tried)) return alone;
+    const Plan plan = known_plans().plan_of(signature(tried), [&] {
+      const Unobserved nothing_is_told;
+      const auto in = [&](size_t nodes) { return int(nodes / order_.size()); };
+      const Budget budget{.attempts = in(kNodes), .in_vain = std::max(kInVain, in(kNodesInVain))};
+      return plan_whole(tried, [this](const Plan& p) { return this->tried(p); }, budget);
+    });
+    if (plan.empty()) return alone;
+    LocalGraph together = by(plan);
+    observe([&] {
+      return ObservedEvent{
+          .kind = EventKind::Reshard,
+          .name =
+              fmt::format("the plan of the whole differs in {} choices: {:.1f} us, not {:.1f}",
+                          plan.size(), cost_of(together).seconds * 1e6, tried.cost.seconds * 1e6)};
+    });
+    return together;
+  }
+
+  // Where an op cannot run so, the plan is none.
+  Tried tried(const Plan& plan) {
+    try {
+      const LocalGraph graph = by(plan);
+      return {cost_of(graph), decisions_.asked()};
+    } catch (const UserError&) {
+      return {{.seconds = std::numeric_limits<double>::infinity()}, {}};
+    }
+  }
+
+ private:
+  // How much is looked at in search of a plan, some microseconds a node.
+  static constexpr size_t kNodes = 200'000, kNodesInVain = 15'000;
+  static constexpr int kInVain = 24;
+
+  LocalGraph by(const Plan& plan) {
+    plan_ = &plan;
+    at_once_ = alone_at_once_;
+    LocalGraph result = attempt(order_, roots_);
+    while (complete_at_once(order_, result)) result = attempt(order_, roots_);
+    return result;
+  }
+
+  Estimate cost_of(const LocalGraph& graph) {
+    const auto size = [](const Sharding& s) { return s.mesh.size(); };
+    if (graph.roots.empty()) return {};
+    return estimate(graph.roots, std::ranges::max_element(graph.shardings, {}, size)->mesh, links_);
+  }
+
+  // Of the graph and of where its values lie, by what the ops were asked.
+  uint64_t signature(const Tried& tried) const {
+    uint64_t hash = combine(structural_hash(roots_), std::bit_cast<uint64_t>(tried.cost.seconds));
+    for (const Decisions::Asked& asked : tried.asked) {
+      hash = combine(hash, asked.question);
+      for (double seconds : asked.offers) hash = combine(hash, std::bit_cast<uint64_t>(seconds));
+    }
+    return hash;
+  }
+
   LocalGraph attempt(std::span<const UOp> order, std::span<const UOp> roots) {
+    decisions_.begin(*plan_);
+    values_ = LocalValues(decisions_, links_);
     values_.look_ahead(order);
     for (const UOp& x : order) {
       const OriginScope origin(origin_id(x));
@@ -195,19 +285,31 @@ class Rewriter {
     }
   }
 
-  LocalValues values_;
+  LinkModel links_;
+  std::span<const UOp> roots_;
+  std::vector<UOp> order_;
+  const Plan* plan_ = nullptr;
+  Decisions decisions_;
+  LocalValues values_{decisions_, links_};
   OwnAxesOf own_;
   bool per_device_ = false;
-  NodeMap<bool> at_once_;  // pending reductions that are completed where they are made
+  NodeMap<bool> alone_at_once_;  // where each op chooses alone
+  NodeMap<bool> at_once_;        // pending reductions that are completed where they are made
 };
 
 }  // namespace
 
-LocalGraph to_local(std::span<const UOp> roots) {
+Tried try_plan(std::span<const UOp> roots, const Plan& plan) {
+  Rewriter rewriter(roots);
+  rewriter.run(Planning::Alone);
+  return rewriter.tried(plan);
+}
+
+LocalGraph to_local(std::span<const UOp> roots, Planning planning) {
   std::vector<bool> in_true_order(roots.size());
   for (;;) {
     const OrderedRoots ordered = in_order_of_devices(roots, in_true_order);
-    LocalGraph graph = Rewriter().run(ordered.roots);
+    LocalGraph graph = Rewriter(ordered.roots).run(planning);
     bool all_named = true;
     for (size_t i = 0; i < ordered.orders.size(); ++i) {
       if (!ordered.orders[i] || (name_parts(graph.shardings[i], ordered.orders[i]) &&

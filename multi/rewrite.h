@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "multi/mesh.h"
+#include "multi/planner.h"
 
 namespace tinyshard {
 
@@ -17,6 +18,13 @@ struct LocalGraph {
 
 // Roots that are pending sums are completed, unless they are assigned to a storage of terms.
 // UserError where operands live on meshes that have nothing to do with each other.
-LocalGraph to_local(std::span<const UOp> roots);
+//
+// Alone: each op takes the cheapest way to run, which tells what a graph is like at little cost.
+// Together: the planner looks for one that is cheaper for the whole graph; what runs is made so.
+enum class Planning : uint8_t { Alone, Together };
+LocalGraph to_local(std::span<const UOp> roots, Planning planning = Planning::Alone);
+
+// What the graph takes by a plan, and what it asks: for tests of the planner.
+Tried try_plan(std::span<const UOp> roots, const Plan& plan);
 
 }  // namespace tinyshard

@@ -23,6 +23,7 @@ Attached& attached() {
 }  // namespace
 
 std::atomic<int> detail::observers{0};
+constinit thread_local int detail::muted = 0;
 
 const char* name(EventKind kind) {
   constexpr const char* kNames[] = {"pass",   "schedule step", "compilation", "load",

@@ -81,12 +81,23 @@ class Observing {
 };
 
 namespace detail {
-extern std::atomic<int> observers;  // attached
+extern std::atomic<int> observers;        // attached
+extern constinit thread_local int muted;  // scopes in which this thread tells nothing
 void begin_event(ObservedEvent& event);
 void end_event(const ObservedEvent& event) noexcept;
 }  // namespace detail
 
-inline bool is_observed() { return detail::observers.load(std::memory_order_relaxed) > 0; }
+inline bool is_observed() {
+  return detail::observers.load(std::memory_order_relaxed) > 0 && detail::muted == 0;
+}
+// For attempts that may come to nothing: this thread tells no events that begin in the scope.
+class Unobserved {
+ public:
+  Unobserved() { ++detail::muted; }
+  ~Unobserved() { --detail::muted; }
+  Unobserved(const Unobserved&) = delete;
+  Unobserved& operator=(const Unobserved&) = delete;
+};
 bool items_are_timed();        // by some observer
 CodeForm listings_are_read();  // the last form that some observer reads
 

@@ -126,6 +126,9 @@ void for_each_option(Options& o, Visit visit) {
   visit("TS_DEVICES", o.devices, "devices of this process, such as CPU:0,CPU:1");
   visit("TS_DEVICES_PER_RANK", o.devices_per_rank,
         "devices of each rank where the program does not say; 0 = one, or those of TS_DEVICES");
+  visit("TS_HOSTS", o.hosts,
+        "hosts among which the ranks of a job are shared out evenly, in order; 0 = one; plans send "
+        "less between hosts");
   visit("TS_CUDA_PATH", o.cuda_path, "folders with CUDA's libraries, separated by ':'");
   visit("TS_TRANSPORT", o.transport,
         "between processes: mpi, tcp, or sockets (tcp without shared memory); by default mpi where "
@@ -158,6 +161,7 @@ void check_ranges(const Options& o) {
   need(o.threads >= 0, "TS_THREADS", o.threads, "0 or a number of threads");
   need(o.devices_per_rank >= 0, "TS_DEVICES_PER_RANK", o.devices_per_rank,
        "0 or a number of devices");
+  need(o.hosts >= 0, "TS_HOSTS", o.hosts, "0 or a number of hosts");
   need(o.beam >= 0, "BEAM", o.beam, "0 or a number of candidates");
   need(o.bucket_bytes > 0, "TS_BUCKET_BYTES", o.bucket_bytes, "a number of bytes above 0");
 }

@@ -42,6 +42,8 @@ struct Options {
   std::string devices;
   // TS_DEVICES_PER_RANK: where the program does not say; 0: as it does.
   int devices_per_rank = 0;
+  // TS_HOSTS: among which the ranks are shared out evenly, in order; 0: as if all were one.
+  int hosts = 0;
   // TS_CUDA_PATH: folders with CUDA's libraries, separated by ':'.
   std::string cuda_path;
   // TS_TRANSPORT: a name of the table in transport/world.cpp; empty: mpi where mpirun or PMIx

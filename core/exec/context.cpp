@@ -265,6 +265,11 @@ void Context::begin(const RuntimeOptions& wanted) {
       world.devices.push_back(ref);
     }
   }
+  // Shares that are not even, as of a job that lost ranks, are not known to be of one host each.
+  if (wanted.hosts < 0) throw UserError(fmt::format("hosts is {}", wanted.hosts));
+  const int hosts = wanted.hosts > 0 ? wanted.hosts : options().hosts;
+  const auto shared = epoch.ranks > 1 ? epoch.ranks : int(epoch.devices.size());
+  if (hosts > 0 && shared % hosts == 0) world.hosts = hosts;
   if (epoch.ranks > 1) set_log_rank(epoch.rank);
   builtins().observe(epoch.rank, epoch.ranks);
   auto known = std::ranges::find_if(worlds_, [&](const auto& w) { return *w == world; });

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "core/schedule/memory.h"
+#include "multi/link_model.h"
 
 namespace tinyshard {
 namespace {
@@ -163,6 +164,12 @@ std::string alive_at_peak(const Schedule& schedule, size_t shown) {
   return text;
 }
 
+std::string readable_time(double seconds) {
+  return seconds < 1e-3 ? fmt::format("{:.1f} us", seconds * 1e6)
+         : seconds < 1  ? fmt::format("{:.1f} ms", seconds * 1e3)
+                        : fmt::format("{:.1f} s", seconds);
+}
+
 // The first of these and how many more there are; each once.
 std::string abridged(const std::vector<std::string>& texts, size_t shown) {
   std::vector<std::string> known;
@@ -175,13 +182,14 @@ std::string abridged(const std::vector<std::string>& texts, size_t shown) {
   return text;
 }
 
-// A line for each collective: bytes, op, axis, what for, source line. Equal ones are counted.
+// A line for each collective: bytes, estimated time, op, axis, what for, source line. Equal ones are counted.
 std::string movements(const PlanSummary& s) {
   std::vector<std::pair<std::string, int64_t>> lines;
   for (const CollectiveItem& c : s.collective_items) {
-    std::string line = fmt::format("  {:>10}  {} over {}{}{}", readable(c.bytes), c.op, c.axis,
-                                   c.purpose.empty() ? "" : ": " + c.purpose,
-                                   c.source.empty() ? "" : fmt::format("  ({})", c.source));
+    std::string line =
+        fmt::format("  {:>10} {:>9}  {} over {}{}{}", readable(c.bytes), readable_time(c.seconds),
+                    c.op, c.axis, c.purpose.empty() ? "" : ": " + c.purpose,
+                    c.source.empty() ? "" : fmt::format("  ({})", c.source));
     auto same = std::ranges::find(lines, line, &std::pair<std::string, int64_t>::first);
     if (same == lines.end())
       lines.emplace_back(std::move(line), 1);
@@ -217,6 +225,7 @@ ItemOrigin origin_of_item(const Schedule& schedule, const Item& item) {
 
 PlanSummary summarize(const Schedule& schedule) {
   PlanSummary s;
+  LinkModel links;
   std::set<int> touched;
   std::map<std::pair<int64_t, int>, SentByPlace> exchanged;  // by mesh and axis
   for (const Item& item : schedule.items) {
@@ -247,8 +256,11 @@ PlanSummary summarize(const Schedule& schedule) {
         ++s.collectives;
         s.collective_kinds[fmt::format("{} over {}", name(item.collective.op), axis.name)] += bytes;
         ItemOrigin origin = origin_of_item(schedule, item);
+        const double seconds =
+            links.seconds_of(item.transfers.empty() ? item.collective.op : CollectiveOp::AllToAll,
+                             double(bytes), item.mesh, item.mesh_axis);
         s.collective_items.push_back({std::string(name(item.collective.op)), axis.name, bytes,
-                                      origin.purpose, origin.source});
+                                      origin.purpose, origin.source, seconds});
         continue;
       }
     }

@@ -15,6 +15,7 @@ struct CollectiveItem {
   int64_t bytes = 0;    // that each device sends (ring algorithms)
   std::string purpose;  // "gradient of h.0.attn.weight", as far as that is known
   std::string source;   // "train.cpp:21": the line that the value comes from; empty: not known
+  double seconds = 0;   // that it takes where nothing runs beside it, as plans are chosen by
 };
 
 // The memory that a plan takes on one device.

@@ -15,6 +15,10 @@ struct RuntimeOptions {
   // devices_per_rank devices of the best kind there is.
   std::vector<std::string> devices;
   int devices_per_rank = 0;  // 0: as many as `devices` names, or 1
+  // Among how many hosts the ranks of the job are shared out evenly, in their order, or the devices
+  // of a job of one rank that plans for several hosts; 0: TS_HOSTS, or 1. Plans send less between
+  // hosts than within one.
+  int hosts = 0;
 };
 
 // A device of this process as it is now.

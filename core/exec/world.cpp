@@ -1,10 +1,20 @@
-// What multi/mesh.h asks of the engine: which devices there are, and what their names mean.
+// What multi asks of the engine: which devices there are, what their names mean, how fast they are.
+#include <algorithm>
+
 #include "core/exec/context.h"
+#include "multi/link_model.h"
 #include "multi/mesh.h"
 
 namespace tinyshard {
 
 const World& world() { return Context::world_now(); }
+
+Speeds speeds_of(const std::string& kind) {
+  const Context::Use use;
+  Context& context = Context::get();
+  const auto device = std::ranges::find(context.devices(), kind, &DeviceRef::kind);
+  return device == context.devices().end() ? Speeds{} : context.device(*device).profile().speeds;
+}
 
 Mesh Mesh::of(const std::vector<std::string>& names, std::string axis) {
   std::vector<DeviceRef> devices;

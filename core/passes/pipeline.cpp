@@ -29,8 +29,10 @@ namespace {
 void names_pass(PassContext& c) { c.roots = without_names(c.roots); }
 void tidy_pass(PassContext& c) { c.roots = tidy(c.roots); }
 
+void plan_pass(PassContext& c) { c.planning = Planning::Together; }
+
 void shard_pass(PassContext& c) {
-  LocalGraph local = to_local(c.roots);
+  LocalGraph local = to_local(c.roots, c.planning);
   if (auto own = std::ranges::find(local.own, true); own != local.own.end()) {
     const size_t root = size_t(own - local.own.begin());
     throw UserError(fmt::format(
@@ -78,6 +80,7 @@ void epilogues_pass(PassContext& c) { c.roots = fuse_epilogues(c.roots, c.librar
 constexpr auto kPasses = std::to_array<Pass>({
     {"names", "tensors of equal values become one value", true, names_pass},
     {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
+    {"plan", "what several ways lead to is chosen by what the whole graph takes", false, plan_pass},
     {"shard", "global values become local ones; collectives appear", true, shard_pass},
     {"unfold", "windows become views, and their sum back a sum of views", true, unfold_pass},
     {"empties", "what has no elements, or is made of nothing, becomes a constant", true,

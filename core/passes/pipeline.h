@@ -12,13 +12,14 @@
 #include "core/passes/sorts.h"
 #include "core/passes/tidy.h"
 #include "core/runtime/device.h"
-#include "multi/mesh.h"
+#include "multi/rewrite.h"
 
 namespace tinyshard {
 
 struct PassContext {
   std::vector<UOp> roots;
   std::vector<Sharding> shardings;  // of the roots, once `shard` has run
+  Planning planning = Planning::Alone;  // for `shard`
   std::function<bool(const LibraryCall&)> library_supports;
   SplitLimits split;
   SmallProducts small_products;

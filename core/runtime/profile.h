@@ -26,7 +26,24 @@ struct SmallProducts {
   int64_t few = 0, matrix = 0;
 };
 
+// What joins two devices. A collective takes `start_s`, for each of its steps `step_s`, and the time
+// in which a device sends its bytes.
+struct LinkSpeed {
+  double bytes_per_s = 400e9, start_s = 0, step_s = 0;
+};
+
+// How fast a device computes and sends: by these figures the sharding rewrite chooses which values
+// travel (multi/link_model.h). The defaults know bytes alone, between devices that do 1000 operations
+// in the time in which they send one within their host.
+struct Speeds {
+  double operations_per_s = 400e12;  // of large products
+  double memory_bytes_per_s = 4e12;
+  LinkSpeed process, host;  // to devices of the process, of other ranks of the host
+  LinkSpeed network = {.bytes_per_s = 40e9};  // and of other hosts
+};
+
 struct DeviceProfile {
+  Speeds speeds = {};
   SplitLimits split = {};
   SmallProducts small_products = {};
   bool joins_kernels = false;    // where launches are dear, independent kernels become one

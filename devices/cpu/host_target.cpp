@@ -35,7 +35,15 @@ const Target& host_target() {
 // rate that loops reach, those of 16-bit floats in any order at a quarter. From three rows on they
 // may be faster (decode_bench --product 3,768,2048).
 const DeviceProfile& host_profile() {
-  static constexpr DeviceProfile kProfile{.small_products = {.few = 2, .matrix = 1 << 14}};
+  // Of a core or two for each device. All-reduces of a process run at 8 GB/s, between ranks of a host at
+  // 2.5 (gpu_all_reduce_bench, all_reduce_bench); other hosts are behind a card of 10 Gbit/s.
+  static constexpr DeviceProfile kProfile{
+      .speeds = {.operations_per_s = 50e9,
+                 .memory_bytes_per_s = 10e9,
+                 .process = {.bytes_per_s = 8e9, .start_s = 2e-6, .step_s = 0.2e-6},
+                 .host = {.bytes_per_s = 2.5e9, .start_s = 3e-6, .step_s = 0.5e-6},
+                 .network = {.bytes_per_s = 1.2e9, .start_s = 30e-6, .step_s = 15e-6}},
+      .small_products = {.few = 2, .matrix = 1 << 14}};
   return kProfile;
 }
 

@@ -40,7 +40,16 @@ Target gpu_target(int major, int minor, int driver) {
 }
 
 const DeviceProfile& gpu_profile() {
+  // NVLink of an H200 (docs/benchmarks.md): 356 GB/s, 6.3 us for the two steps of an all-reduce of 4 KB
+  // over two GPUs, 10.4 us for the six over four. Other hosts by a network card of 400 Gbit/s a GPU.
+  static constexpr LinkSpeed kNvlink{.bytes_per_s = 350e9, .start_s = 4e-6, .step_s = 1e-6};
+  static constexpr LinkSpeed kNetwork{.bytes_per_s = 40e9, .start_s = 10e-6, .step_s = 5e-6};
   static constexpr DeviceProfile kProfile{
+      .speeds = {.operations_per_s = 400e12,  // of 16-bit floats
+                 .memory_bytes_per_s = 4e12,
+                 .process = kNvlink,
+                 .host = kNvlink,
+                 .network = kNetwork},
       // Blocks for every multiprocessor of the largest GPUs; fixed, so that sums have the same bits
       // on all of them.
       .split = {.parts = 1024, .columns = 1024},

@@ -77,11 +77,11 @@ PlannedDevice planned_host(const Target& host, const DeviceProfile& profile) {
     const Op op = call.node.op();
     return call.results.empty() || op == Op::Attention || op == Op::AttentionBackward;
   };
-  return {.kind = "NULL",
-          .target = host,
-          .profile = profile,
-          .supports = supports,
-          .worth_copying = {}};
+  // What a plan for it sends is by bytes alone, as theory counts.
+  DeviceProfile like = profile;
+  like.speeds = {};
+  return {
+      .kind = "NULL", .target = host, .profile = like, .supports = supports, .worth_copying = {}};
 }
 
 }  // namespace tinyshard

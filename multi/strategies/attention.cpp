@@ -15,13 +15,11 @@
 //   14, and of 8 copies of heads of k and v, 3.5: rows.
 //   q divided by heads, k and v with 4 heads on all devices: no bytes, each device takes its head.
 //
-// The cheapest way wins, in bytes that operands and results travel, and time to compute.
+// The fastest way wins, by the time in which operands and results travel and that to compute.
 #include <algorithm>
-#include <limits>
 
 #include "multi/moves.h"
 #include "multi/strategies/strategies.h"
-#include "multi/strategies/ways.h"
 
 namespace tinyshard {
 namespace {
@@ -29,13 +27,18 @@ namespace {
 // q, k, v; in a gradient the result, its statistics and the gradient of the result as well.
 constexpr size_t kQuery = 0, kKey = 1, kValue = 2;
 
-class Plan {
+class Ways {
  public:
-  Plan(const UOp& x, const Mesh& mesh, LocalValues& values) : x_(x), mesh_(mesh), values_(values) {
-    for (const UOp& s : x->src()) operands_.push_back(values.on(s, mesh));
+  Ways(const UOp& x, const Mesh& mesh, LocalValues& values) : x_(x), mesh_(mesh), values_(values) {
+    Question question(x);
+    for (const UOp& s : x->src()) {
+      operands_.push_back(values.on(s, mesh));
+      question.about(operands_.back(), s.shape());
+    }
     chosen_.assign(mesh.axes().size(), -1);
     best_ = chosen_;
-    look(0);
+    Decisions::Choice choice = values.decisions().ask(question.about(uint64_t(mesh.id())).hash());
+    look(0, choice);
   }
 
   // Of an axis that divides by no dim: -1.
@@ -157,11 +160,9 @@ class Plan {
     return lies || shape(kQuery)[size_t(dim)] >= parts;
   }
 
-  void look(size_t axis) {
+  void look(size_t axis, Decisions::Choice& choice) {
     if (axis == chosen_.size()) {
-      const double now = cost();
-      if (now >= least_) return;
-      least_ = now, best_ = chosen_;
+      if (choice.offer(cost())) best_ = chosen_;
       return;
     }
     const bool whole = std::ranges::all_of(
@@ -170,23 +171,27 @@ class Plan {
       chosen_[axis] = dim;
       // Heads over several axes are looked at with those before.
       std::fill(chosen_.begin() + int64_t(axis) + 1, chosen_.end(), -1);
-      if (possible(dim, axis)) look(axis + 1);
+      if (possible(dim, axis)) look(axis + 1, choice);
     }
     chosen_[axis] = -1;
-    look(axis + 1);
+    look(axis + 1, choice);
   }
 
   double cost() const {
-    double bytes = 0;
+    double seconds = 0;
+    auto moved = [&](const LocalValue& v, DimSpan global, const std::vector<Placement>& from,
+                     const std::vector<Placement>& to) {
+      seconds += seconds_moved(v.local.dtype(), global, mesh_, from, to, values_.links());
+    };
     for (size_t i = 0; i < operands_.size(); ++i) {
       const LocalValue& v = operands_[i];
       const auto to = wanted(i, chosen_);
       if (copies(i, chosen_)) {
         const auto even = even_heads(i);
-        bytes += bytes_moved(v.local.dtype(), shape(i), mesh_, v.place, even) +
-                 bytes_moved(v.local.dtype(), shape_for(i, chosen_), mesh_, even, to);
+        moved(v, shape(i), v.place, even);
+        moved(v, shape_for(i, chosen_), even, to);
       } else if (!values_.was_moved(v, to)) {
-        bytes += bytes_moved(v.local.dtype(), shape(i), mesh_, v.place, to);
+        moved(v, shape(i), v.place, to);
       }
     }
     // The result goes back to where q lies, gradients to where their operands do.
@@ -198,7 +203,7 @@ class Plan {
         const bool stays = copies(operand, chosen_) && chosen_[a] == heads();
         if (stays && home[a].is_replicate() && from[a].is_partial()) home[a] = from[a];
       }
-      bytes += bytes_moved(operands_[operand].local.dtype(), global, mesh_, from, home);
+      moved(operands_[operand], global, from, home);
     };
     const bool forward = x_.op() == Op::Attention;
     if (forward) {
@@ -208,13 +213,13 @@ class Plan {
     } else {
       for (size_t i : {kQuery, kKey, kValue}) {
         const auto made = terms(i, chosen_), left = gradient(i, chosen_);
-        bytes += bytes_moved(operands_[i].local.dtype(), shape_for(i, chosen_), mesh_, made, left);
+        moved(operands_[i], shape_for(i, chosen_), made, left);
         back(i, shape(i), left);
       }
     }
     const Dims local = Sharding{mesh_, wanted(kQuery, chosen_)}.local_shape(shape(kQuery));
     const double scores = double(product(local)) * double(shape(kKey)[size_t(rows())]);
-    return bytes + (forward ? 4 : 10) * scores / kFlopsPerByte;
+    return seconds + values_.links().seconds_to_compute((forward ? 4 : 10) * scores, mesh_);
   }
 
   const UOp& x_;
@@ -222,7 +227,6 @@ class Plan {
   LocalValues& values_;
   std::vector<LocalValue> operands_;
   Dimensions chosen_, best_;
-  double least_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace
@@ -230,7 +234,7 @@ class Plan {
 LocalValue attention(const UOp& x, LocalValues& values) {
   auto mesh = values.meeting_place(x->src());
   if (!mesh) return rebuilt(x, values.sources(x), {});
-  Plan plan(x, *mesh, values);
+  Ways plan(x, *mesh, values);
   const size_t row = x.src(kQuery).shape().size() - 2;
   std::vector<UOp> src;
   LocalValue positions{UOp::make(Op::Iota, DType::I64, {}, Dims{x.src(kQuery).shape()[row]}), mesh,

@@ -82,9 +82,9 @@ LocalValue convolution(const UOp& x, LocalValues& values) {
   const DimSpan of[] = {shape_a, shape_b, x.shape()};
   const DimSpan y = roles.a == kOutput ? of[0] : roles.b == kOutput ? of[1] : of[2];
   const DimSpan w = roles.b == kWeights ? of[1] : of[2];
-  const double flops = 2 * double(y[0] * y[2] * y[3]) * double(product(w));
+  const double operations = 2 * double(y[0] * y[2] * y[3]) * double(product(w));
   const Chosen best =
-      cheapest({*mesh, a, b, shape_a, shape_b, x.shape(), x.dtype(), flops}, ways, values);
+      cheapest(x, {*mesh, a, b, shape_a, shape_b, x.shape(), x.dtype(), operations}, ways, values);
 
   a = values.moved(std::move(a), shape_a, best.a);
   b = values.moved(std::move(b), shape_b, best.b);

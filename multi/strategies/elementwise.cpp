@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/rewrite/fold.h"
+#include "multi/moves.h"
 #include "multi/strategies/strategies.h"
 
 namespace tinyshard {
@@ -92,6 +93,63 @@ std::optional<LocalValue> in_parts(const UOp& x, const LocalValues& values) {
   return result;
 }
 
+uint64_t question(const UOp& x, const std::vector<LocalValue>& v, size_t axis) {
+  Question question(x);
+  for (size_t i = 0; i < v.size(); ++i) question.about(v[i], x.src(i).shape());
+  return question.about(uint64_t(v[0].mesh->id())).about(axis).hash();
+}
+
+// The split of one of the operands; the others move to it, so that is one of which most would
+// travel. Nothing where none is divided.
+std::optional<Placement> split_along(const UOp& x, const std::vector<LocalValue>& v, size_t axis,
+                                     LocalValues& values) {
+  std::vector<Placement> splits;
+  for (const LocalValue& s : v) {
+    const Placement& p = s.place[axis];
+    if (p.is_shard() && std::ranges::find(splits, p) == splits.end()) splits.push_back(p);
+  }
+  if (splits.empty()) return std::nullopt;
+  if (splits.size() == 1) return splits[0];
+  const Mesh& mesh = *v[0].mesh;
+  const auto parts = double(mesh.axes()[axis].size);
+  Decisions::Choice choice = values.decisions().ask(question(x, v, axis));
+  Placement best;
+  for (const Placement& split : splits) {
+    double seconds = 0;
+    for (size_t i = 0; i < v.size(); ++i) {
+      if (!v[i].place[axis].is_shard() || v[i].place[axis] == split) continue;
+      const UOp& local = values.of(repeated(x.src(i))).local;
+      const double bytes = double(local->numel()) * double(itemsize(local.dtype()));
+      seconds += values.links().seconds_of(CollectiveOp::AllToAll, bytes * (parts - 1) / parts,
+                                           mesh, int(axis));
+    }
+    if (choice.offer(seconds)) best = split;
+  }
+  return best;
+}
+
+// Where a pending reduction is completed: divided as a user wants it, or whole.
+Placement completed_along(const UOp& x, const std::vector<LocalValue>& v, size_t axis,
+                          LocalValues& values) {
+  const auto split = values.split_by_user(x, *v[0].mesh, axis);
+  if (!split) return Replicate;
+  Decisions::Choice choice =
+      values.decisions().ask(Question(x).about(question(x, v, axis)).about({*split}).hash());
+  Placement best = Replicate;
+  for (const Placement& to : {*split, Replicate}) {
+    double seconds = 0;
+    for (size_t i = 0; i < v.size(); ++i) {
+      std::vector<Placement> there = v[i].place;
+      there[axis] = to;
+      if (v[i].place[axis].is_partial())
+        seconds += seconds_moved(v[i].local.dtype(), x.src(i).shape(), *v[i].mesh, v[i].place,
+                                 there, values.links());
+    }
+    if (choice.offer(seconds)) best = to;
+  }
+  return best;
+}
+
 }  // namespace
 
 LocalValue elementwise(const UOp& x, LocalValues& values) {
@@ -102,21 +160,14 @@ LocalValue elementwise(const UOp& x, LocalValues& values) {
   for (const UOp& s : x->src()) v.push_back(values.on(s, *mesh));
   std::vector<Placement> wanted(mesh->axes().size());
   for (size_t a = 0; a < wanted.size(); ++a) {
-    // The split of the operand of which most would travel, so that it need not move.
-    int64_t most = -1;
-    for (size_t i = 0; i < v.size(); ++i) {
-      const UOp& local = values.of(repeated(x.src(i))).local;
-      int64_t bytes = local->numel() * int64_t(itemsize(local.dtype()));
-      if (v[i].place[a].is_shard() && bytes > most) {
-        most = bytes;
-        wanted[a] = v[i].place[a];
-      }
+    if (auto split = split_along(x, v, a, values)) {
+      wanted[a] = *split;
+      continue;
     }
-    if (most >= 0) continue;
     if (stays_partial(x, v, a)) {
       wanted[a] = Partial();
     } else if (std::ranges::any_of(v, [&](const auto& s) { return s.place[a].is_partial(); })) {
-      wanted[a] = values.split_by_user(x, *mesh, a).value_or(Replicate);
+      wanted[a] = completed_along(x, v, a, values);
     }
   }
   for (size_t i = 0; i < v.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/uop/args.h"
 #include "multi/grown.h"
 #include "multi/mesh_names.h"
@@ -189,6 +190,23 @@ std::optional<Placement> LocalValues::split_by_user(const UOp& x, const Mesh& me
 int LocalValues::products_of(const UOp& x) const {
   const int* count = products_.find(x.op() == Op::Permute ? x.src(0) : x);
   return count ? *count : 1;
+}
+
+Question::Question(const UOp& x) : hash_(combine(uint64_t(x.op()), uint64_t(x.dtype()))) {
+  about(x->arg());
+}
+Question& Question::about(uint64_t fact) {
+  hash_ = combine(hash_, fact);
+  return *this;
+}
+Question& Question::about(DimSpan shape) {
+  for (int64_t n : shape) about(uint64_t(n));
+  return about(shape.size());
+}
+Question& Question::about(const std::vector<Placement>& place) {
+  for (const Placement& p : place)
+    about(uint64_t(p.kind) + 4 * uint64_t(p.op) + 64 * uint64_t(p.dim));
+  return *this;
 }
 
 LocalValue rebuilt(const UOp& x, const std::vector<LocalValue>& sources, const LocalValue& like) {

@@ -9,12 +9,21 @@
 #include <vector>
 
 #include "core/uop/node_map.h"
+#include "multi/decisions.h"
+#include "multi/link_model.h"
 #include "multi/redistribute.h"
 
 namespace tinyshard {
 
 class LocalValues {
  public:
+  // `decisions` and `links` outlive it.
+  LocalValues(Decisions& decisions, LinkModel& links) : decisions_(&decisions), links_(&links) {}
+
+  // Of ops that could run in several ways, and what moving values takes.
+  Decisions& decisions() const { return *decisions_; }
+  LinkModel& links() const { return *links_; }
+
   // As ops read it: parameters that are gathered on use are whole.
   const LocalValue& of(const UOp& x) const;
   // As it lies.
@@ -53,6 +62,8 @@ class LocalValues {
   const std::vector<Placement>* table_of(const UOp& scatter) const;
 
  private:
+  Decisions* decisions_;
+  LinkModel* links_;
   NodeMap<LocalValue> values_;
   NodeMap<int> products_;
   static constexpr size_t kUsers = 4;  // that are asked
@@ -70,6 +81,20 @@ class LocalValues {
 inline bool is_file(const Mesh& mesh) {
   return mesh.is_single() && mesh.devices()[0].kind == "DISK";
 }
+
+// A question to Decisions: x, its type, its argument, and what else its options follow from.
+class Question {
+ public:
+  explicit Question(const UOp& x);
+  Question& about(uint64_t fact);
+  Question& about(DimSpan shape);
+  Question& about(const std::vector<Placement>& place);
+  Question& about(const LocalValue& v, DimSpan global) { return about(v.place).about(global); }
+  uint64_t hash() const { return hash_; }
+
+ private:
+  uint64_t hash_;
+};
 
 // What x repeats, or x itself.
 inline const UOp& repeated(const UOp& x) { return x.op() == Op::Expand ? x.src(0) : x; }

@@ -7,8 +7,8 @@
 //   table [t0 t1 | t2 t3] over two devices, index [3 0 2]
 //   device 0: places [-1 0 -1], found [-0 t0 -0]    device 1: places [1 -1 0], found [t3 -0 t2]
 //
-// The adjoint needs no sum: of what is written each device takes what falls into its part. By bytes
-// the table may still be gathered: a few rows that many places name.
+// The adjoint needs no sum: of what is written each device takes what falls into its part. The
+// table may still be gathered: a few rows that many places name.
 //
 // Where the index is known (known_index.h) and the result is as long as to be divided itself, each
 // device receives the rows beside its part that its part of the result names, and the adjoint sends
@@ -35,14 +35,15 @@ struct Lookup {
   std::optional<Window> window = {};  // of the table, where that stays divided as the result is
 };
 
-// What the rows that a window moves along an axis have, in bytes that a device sends. `place`: of the
-// value of that shape.
-double bytes_of_window(DType type, DimSpan shape, const Mesh& mesh, const Places& place,
-                       size_t axis, const Window& window) {
+// What it takes to move the rows of a window along an axis. `place`: of the value of that shape.
+double seconds_of_window(DType type, DimSpan shape, const Mesh& mesh, const Places& place,
+                         size_t axis, const Window& window, LinkModel& links) {
   const auto dim = size_t(place[axis].dim);
   const Dims part = Sharding{mesh, place}.local_shape(shape);
   const int64_t rows = rows_sent(part[dim], mesh.axes()[axis].size, window);
-  return double(rows) * double(product(part)) / double(part[dim]) * double(itemsize(type));
+  const double bytes =
+      double(rows) * double(product(part)) / double(part[dim]) * double(itemsize(type));
+  return links.seconds_of(CollectiveOp::AllToAll, bytes, mesh, int(axis));
 }
 
 bool divides_alone(const Places& place, size_t axis) {
@@ -54,6 +55,7 @@ struct Tables {
   const UOp& x;
   const Mesh& mesh;
   const LocalValue &data, &index;
+  LinkModel& links;
 
   int dim() const { return int(gather_axis(*x)); }
   DimSpan shape() const { return x.src(0).shape(); }
@@ -94,7 +96,7 @@ struct Tables {
     return l.window ? std::optional(l) : std::nullopt;
   }
 
-  double bytes(const Lookup& l) const {
+  double seconds(const Lookup& l) const {
     Places from = index.place, to = l.index;  // of what the index repeats
     for (Places* all : {&from, &to}) {
       for (Placement& p : *all) {
@@ -106,11 +108,11 @@ struct Tables {
     double window = 0;
     for (size_t a = 0; l.window && a < l.data.size(); ++a) {
       if (l.data[a] == Shard(dim()))
-        window = bytes_of_window(data.local.dtype(), shape(), mesh, l.data, a, *l.window);
+        window = seconds_of_window(data.local.dtype(), shape(), mesh, l.data, a, *l.window, links);
     }
-    return window + bytes_moved(data.local.dtype(), shape(), mesh, data.place, l.data) +
-           bytes_moved(index.local.dtype(), places().shape(), mesh, from, to) +
-           bytes_moved(x.dtype(), x.shape(), mesh, l.found, l.result);
+    return window + seconds_moved(data.local.dtype(), shape(), mesh, data.place, l.data, links) +
+           seconds_moved(index.local.dtype(), places().shape(), mesh, from, to, links) +
+           seconds_moved(x.dtype(), x.shape(), mesh, l.found, l.result, links);
   }
 };
 
@@ -123,14 +125,18 @@ LocalValue gather(const UOp& x, LocalValues& values) {
   LocalValue data = settled(values.on(x.src(0), *mesh), x.src(0).shape());
   LocalValue index = settled(values.on(x.src(1), *mesh), x.shape());
   values.set_table(x, data.place);
-  const Tables tables{x, *mesh, data, index};
+  const Tables tables{x, *mesh, data, index, values.links()};
   Lookup best = tables.with_whole_rows();
   for (size_t a = 0; a < mesh->axes().size(); ++a) {
     if (!(data.place[a] == Shard(axis)) || best.window) continue;
     Lookup parts = tables.with_parts(best, a);
     auto window = tables.with_window(best, a);
-    if (tables.bytes(parts) < tables.bytes(best)) best = std::move(parts);
-    if (window && tables.bytes(*window) < tables.bytes(best)) best = std::move(*window);
+    Question question(x);
+    question.about(data, x.src(0).shape()).about(index, x.shape()).about(uint64_t(mesh->id()));
+    Decisions::Choice choice = values.decisions().ask(question.about(a).about(best.data).hash());
+    choice.offer(tables.seconds(best));
+    if (choice.offer(tables.seconds(parts))) best = std::move(parts);
+    if (window && choice.offer(tables.seconds(*window))) best = std::move(*window);
   }
   data = values.moved(std::move(data), x.src(0).shape(), best.data);
   index = values.brought(x.src(1), *mesh, best.index);
@@ -179,8 +185,9 @@ std::optional<LocalValue> added_by_window(const UOp& x, const Mesh& mesh, const 
   Places summed = data.place;
   summed[size_t(axis)] = Partial();
   const DType type = x.dtype(), wide = accumulator(type);
-  if (bytes_of_window(wide, x.shape(), mesh, data.place, size_t(axis), *rows) >
-      bytes_moved(type, x.shape(), mesh, summed, data.place))
+  LinkModel& links = values.links();
+  if (seconds_of_window(wide, x.shape(), mesh, data.place, size_t(axis), *rows, links) >
+      seconds_moved(type, x.shape(), mesh, summed, data.place, links))
     return {};
   LocalValue index = values.brought(x.src(0), mesh, data.place), terms = data;
   index.local = index_into_window(index.local, *rows, mesh, axis);

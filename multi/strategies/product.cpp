@@ -1,4 +1,4 @@
-// Products: along each mesh axis the way that moves fewest bytes.
+// Products: along each mesh axis the way that takes least time.
 //
 // A Dot of a [batch, m, k] and b [batch, k, n] divides along an axis by one of these, or not at all:
 //
@@ -149,11 +149,12 @@ LocalValue dot(const UOp& x, LocalValues& values) {
 
   std::vector<std::vector<Way>> ways;
   for (size_t i = 0; i < mesh->axes().size(); ++i) ways.push_back(ways_along(*mesh, i, dims, a, b));
-  const double flops = 2 * double(product(a.shape)) *
-                       double(product(DimSpan(b.shape).subspan(dims.batch + dims.inner)));
-  const Chosen best = cheapest({*mesh, a.value, b.value, a.shape, b.shape, shape, x.dtype(), flops,
-                                values.products_of(x.src(0)), values.products_of(x.src(1)),
-                                stays(x.src(0)), stays(x.src(1))},
+  const double operations = 2 * double(product(a.shape)) *
+                            double(product(DimSpan(b.shape).subspan(dims.batch + dims.inner)));
+  const Chosen best = cheapest(x,
+                               {*mesh, a.value, b.value, a.shape, b.shape, shape, x.dtype(),
+                                operations, values.products_of(x.src(0)),
+                                values.products_of(x.src(1)), stays(x.src(0)), stays(x.src(1))},
                                ways, values);
   a.value = values.moved(std::move(a.value), a.shape, best.a);
   b.value = values.moved(std::move(b.value), b.shape, best.b);

@@ -1,4 +1,4 @@
-// Sorts of rows that may be divided, the way that sends fewest bytes:
+// Sorts of rows that may be divided, the way that takes least time:
 //
 //   whole rows     a divided row is gathered, and each device sorts it
 //   other rows     an all-to-all gives each device some whole rows; so lies the result
@@ -88,21 +88,28 @@ LocalValue sort(const UOp& x, LocalValues& values) {
   LocalValue keys = settled(values.of(x.src(0)), global);
   if (!keys.mesh || parts_of(keys, last) == 1) return rebuilt(x, {keys}, keys);
   const DType type = keys.local.dtype();
-  auto cost = [&](const Places& to) {
-    return bytes_moved(type, global, *keys.mesh, keys.place, to);
+  const uint64_t question = Question(x).about(keys, global).about(uint64_t(keys.mesh->id())).hash();
+  Decisions::Choice choice = values.decisions().ask(question);
+  auto offer = [&](const Places& to) {
+    return choice.offer(seconds_moved(type, global, *keys.mesh, keys.place, to, values.links()));
   };
   Places whole = keys.place;
   for (Placement& p : whole) {
     if (p == Shard(last)) p = Replicate;
   }
-  Places best = other_rows(keys, global);
-  if (cost(best) >= cost(whole)) best = whole;
+  offer(whole);
+  Places best = whole;
+  if (const Places other = other_rows(keys, global); offer(other)) best = other;
   if (const int axis = only_axis(keys, last); axis >= 0) {
     const int64_t each = std::min(sorted_places(*x), keys.local.shape().back());
     const auto others = double(keys.mesh->axes()[size_t(axis)].size - 1);
     const double rows = double(keys.local->numel()) / double(keys.local.shape().back());
     const auto size = double(itemsize(type) + itemsize(DType::I32));
-    if (each > 0 && others * rows * double(each) * size < cost(best))
+    const double bytes = others * rows * double(each) * size;
+    auto seconds = [&] {
+      return values.links().seconds_of(CollectiveOp::AllGather, bytes, *keys.mesh, axis);
+    };
+    if (each > 0 && choice.offer(seconds()))
       return by_candidates(std::move(keys), global, axis, sorted_places(*x), each);
   }
   keys = values.moved(std::move(keys), global, best);

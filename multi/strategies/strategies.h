@@ -2,6 +2,8 @@
 // the operands as they lie, has them moved where the op cannot work on them so (by redistribute,
 // the cheapest way that is right), and says how the result lies.
 //
+// One that could run in several ways asks values.decisions() and prices each way by values.links().
+//
 // To add one: a function here, its file, a line in the switch of multi/rewrite.cpp, and rows in
 // tests/multi/sharding_test.cpp (values on every placement) and a tests/multi/bytes_*_test.cpp.
 #pragma once

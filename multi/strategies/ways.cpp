@@ -1,6 +1,5 @@
 #include "multi/strategies/ways.h"
 
-#include <limits>
 #include <map>
 
 #include "multi/moves.h"
@@ -8,25 +7,37 @@
 namespace tinyshard {
 namespace {
 
-constexpr double kAgainst = 1e30;  // bytes; more than anything sends
+constexpr double kAgainst = 1e30;  // seconds; more than anything takes
 
 class Search {
  public:
-  Search(const Contraction& op, const std::vector<std::vector<Way>>& ways,
+  Search(const UOp& x, const Contraction& op, const std::vector<std::vector<Way>>& ways,
          const LocalValues& values)
-      : op_(op), ways_(ways), values_(values) {
+      : op_(op),
+        ways_(ways),
+        values_(values),
+        choice_(values.decisions().ask(question(x, op, ways))) {
     now_.a.resize(ways.size()), now_.b.resize(ways.size()), now_.result.resize(ways.size());
     look(0, 1);
   }
   Chosen best;
 
  private:
+  static uint64_t question(const UOp& x, const Contraction& op,
+                           const std::vector<std::vector<Way>>& ways) {
+    Question q(x);
+    q.about(op.a, op.shape_a).about(op.b, op.shape_b).about(uint64_t(op.mesh.id()));
+    q.about(uint64_t(op.a_stays) + 2 * uint64_t(op.b_stays));
+    for (const std::vector<Way>& here : ways) q.about(here.size());
+    return q.hash();
+  }
+
   // Of the axes from this one on; `parts`: among how many devices those before divide the work.
   void look(size_t axis, double parts) {
     if (axis == ways_.size()) {
-      const double bytes = sent() + op_.flops / parts / kFlopsPerByte;
-      if (bytes >= least_) return;
-      least_ = bytes, best = now_;
+      const double seconds =
+          moving() + values_.links().seconds_to_compute(op_.operations / parts, op_.mesh);
+      if (choice_.offer(seconds)) best = now_;
       return;
     }
     for (const Way& way : ways_[axis]) {
@@ -36,7 +47,7 @@ class Search {
     }
   }
 
-  double sent() {
+  double moving() {
     std::vector<Placement> pending = now_.result, complete = pending;
     for (size_t i = 0; i < pending.size(); ++i) {
       if (!pending[i].is_partial()) continue;
@@ -48,7 +59,7 @@ class Search {
     if (op_.b_stays && !(op_.b.place == now_.b)) against += kAgainst;
     return against + moved(op_.a, op_.shape_a, now_.a, for_a_) / op_.shared_a +
            moved(op_.b, op_.shape_b, now_.b, for_b_) / op_.shared_b +
-           bytes_moved(op_.type, op_.shape, op_.mesh, pending, complete);
+           seconds_moved(op_.type, op_.shape, op_.mesh, pending, complete, values_.links());
   }
 
   using Known = std::map<std::vector<int>, double>;
@@ -58,7 +69,8 @@ class Search {
     for (const Placement& p : to) key.push_back(p.is_shard() ? p.dim : -1);
     auto [place, fresh] = known.try_emplace(std::move(key), 0);
     if (fresh && !values_.was_moved(v, to))
-      place->second = bytes_moved(v.local.dtype(), global, op_.mesh, v.place, to);
+      place->second =
+          seconds_moved(v.local.dtype(), global, op_.mesh, v.place, to, values_.links());
     return place->second;
   }
 
@@ -67,14 +79,14 @@ class Search {
   const LocalValues& values_;
   Chosen now_;
   Known for_a_, for_b_;
-  double least_ = std::numeric_limits<double>::infinity();
+  Decisions::Choice choice_;
 };
 
 }  // namespace
 
-Chosen cheapest(const Contraction& op, const std::vector<std::vector<Way>>& ways,
+Chosen cheapest(const UOp& x, const Contraction& op, const std::vector<std::vector<Way>>& ways,
                 const LocalValues& values) {
-  return Search(op, ways, values).best;
+  return Search(x, op, ways, values).best;
 }
 
 }  // namespace tinyshard

@@ -1,4 +1,4 @@
-// Which way to run a product of two operands over a mesh, by what each way sends.
+// Which way to run a product of two operands over a mesh, by the time that each takes.
 #pragma once
 #include <vector>
 
@@ -17,7 +17,7 @@ struct Contraction {
   const LocalValue &a, &b;  // on that mesh
   DimSpan shape_a, shape_b, shape;
   DType type;
-  double flops;  // of the whole
+  double operations;  // of the whole
   // How many ops share what it costs to move each operand: a weight that is gathered for a product
   // is there for its gradient, too, and the input of three layers for all of them.
   int shared_a = 1, shared_b = 1;
@@ -29,15 +29,12 @@ struct Chosen {
   std::vector<Placement> a, b, result;  // one per mesh axis
 };
 
-// The cheapest of all combinations of `ways`, a list for each mesh axis; of equal ones the first.
-// What one costs are the bytes that bring the operands, those that complete a sum, and the time
-// that a device computes, as bytes that it could send meanwhile. Where both operands lie as a sum
+// The cheapest of all combinations of `ways`, a list for each mesh axis, or the one that a plan has
+// for x; of equal ones the first. What one costs is the time that brings the operands, that which
+// completes a sum, and that in which a device computes. Where both operands lie as a sum
 // wants them, completing it costs nothing: that is done when, and as what, it is needed, in
 // buckets, or never (gradients of data parallel training, the second product of a Megatron pair).
-Chosen cheapest(const Contraction& op, const std::vector<std::vector<Way>>& ways,
+Chosen cheapest(const UOp& x, const Contraction& op, const std::vector<std::vector<Way>>& ways,
                 const LocalValues& values);
-
-// Operations that a device does in the time in which it sends a byte.
-inline constexpr double kFlopsPerByte = 1000;
 
 }  // namespace tinyshard

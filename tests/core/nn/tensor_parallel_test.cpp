@@ -16,6 +16,9 @@
 
 #include <gtest/gtest.h>
 
+#include "core/exec/state.h"
+#include "core/exec/storage.h"
+#include "multi/rewrite.h"
 #include "tests/core/nn/fused_model.h"
 #include "tests/message_of.h"
 
@@ -241,6 +244,41 @@ TEST_F(TensorParallel, BySequenceReductionsBecomeScattersAndGathers) {
       EXPECT_EQ(both.collective_kinds.at("reduce_scatter over model"), 4 * half) << n;
       EXPECT_LE(both.collective_bytes, 8 * half + 6 * vector) << n;
     }
+  }
+}
+
+// Each product alone would gather a weight in place of tokens; the plan of the whole graph leaves the
+// weights where they are, as it is told to where they are named.
+TEST_F(TensorParallel, ThePlanOfTheWholeKnowsThatWeightsStay) {
+  if (several_ranks()) GTEST_SKIP() << "one process";
+  devices(2, "NULL");
+  const Mesh mesh({{"model", 2}});
+  int64_t told = 0;
+  for (bool stay : {true, false}) {
+    FusedModel model(
+        {.layers = 1, .width = 128, .heads = 8, .groups = 4, .head = 16, .hidden = 256});
+    test::divide(model, mesh, "model");
+    std::vector<Tensor> of = nn::parameters(model);
+    Tensor::realize(of);
+    for (const Tensor& p : of) {
+      if (!stay) Storage::of(*storage_node(p.state()->value))->stays = false;
+    }
+    Tensor whole = Tensor::zeros({2, 64, 128}).contiguous().shard(mesh).realize();
+    of.push_back(nn::sequence_parallel(whole, mesh, "model").realize());
+    const std::vector<Tensor> gradients = model(of.back()).square().sum().gradient(of);
+    const PlanSummary plan = summarize(gradients);
+    if (stay) {
+      told = plan.collective_bytes;
+      continue;
+    }
+    EXPECT_EQ(plan.collective_bytes, told);
+    std::vector<UOp> roots;
+    for (const Tensor& g : gradients) roots.push_back(g.uop());
+    roots = without_names(roots);
+    const double alone = try_plan(roots, {}).cost.movable_seconds;
+    double seconds = 0;
+    for (const CollectiveItem& c : plan.collective_items) seconds += c.seconds;
+    EXPECT_LT(seconds, 0.9 * alone);
   }
 }
 

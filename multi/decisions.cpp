@@ -1,0 +1,43 @@
+#include "multi/decisions.h"
+
+#include "core/base/hash.h"
+
+namespace tinyshard {
+
+uint64_t occurrence_of(uint64_t question, size_t occurrence) {
+  return combine(question, occurrence + 1);
+}
+
+void Decisions::begin(const Plan& plan) {
+  plan_ = &plan;
+  asked_.clear();
+  times_.clear();
+}
+
+Decisions::Choice Decisions::ask(uint64_t question) {
+  const size_t occurrence = times_[question]++;
+  asked_.push_back({question, occurrence, {}});
+  const size_t* planned = nullptr;
+  if (plan_ && !plan_->empty()) {
+    auto found = plan_->find(occurrence_of(question, occurrence));
+    if (found == plan_->end()) found = plan_->find(question);
+    if (found != plan_->end()) planned = &found->second;
+  }
+  return {*this, planned};
+}
+
+bool Decisions::Choice::offer(double seconds) {
+  // Sums in another order differ in their last bits: equal costs are equal, and the first one wins.
+  constexpr double kLess = 1 - 1e-9;
+  Asked& asked = of_->asked_[number_];
+  const size_t number = asked.offers.size();
+  asked.offers.push_back(seconds);
+  const bool is_planned = planned_ && number == *planned_;
+  const bool past_planned = planned_ && number > *planned_;
+  if (!is_planned && (past_planned || seconds >= least_ * kLess)) return false;
+  least_ = seconds;
+  asked.taken = number;
+  return true;
+}
+
+}  // namespace tinyshard

@@ -1,0 +1,60 @@
+// Which way each op runs that could run in several: strategies ask, and say what each way costs
+// there; the cheapest is taken, or what a plan says. What was asked is remembered for the search over
+// the whole graph (multi/planner.h).
+//
+//   Decisions::Choice choice = decisions.ask(question);     of a hash of all that the options follow from
+//   for (const Way& way : ways) {                           always in the same order
+//     if (choice.offer(seconds(way))) best = way;
+//   }
+//
+// Ops that are alike ask the same question, as the layers of a model do; the n-th time that it is
+// asked is its n-th occurrence.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+namespace tinyshard {
+
+// Number of the option to take by question, or by occurrence of one, which goes first.
+using Plan = std::unordered_map<uint64_t, size_t>;
+uint64_t occurrence_of(uint64_t question, size_t occurrence);
+
+class Decisions {
+ public:
+  struct Asked {
+    uint64_t question;
+    size_t occurrence;           // how often it was asked before
+    std::vector<double> offers;  // seconds, as far as the op itself knows
+    size_t taken = 0;
+  };
+
+  class Choice {
+   public:
+    // Whether this option is to be taken, unless a later one is.
+    bool offer(double seconds);
+
+   private:
+    friend class Decisions;
+    Choice(Decisions& of, const size_t* planned)
+        : of_(&of), number_(of.asked_.size() - 1), planned_(planned) {}
+    Decisions* of_;
+    size_t number_;
+    const size_t* planned_;  // the option to take; null: the cheapest
+    double least_ = std::numeric_limits<double>::infinity();
+  };
+
+  // Starts another attempt at the graph. The plan outlives it.
+  void begin(const Plan& plan);
+  Choice ask(uint64_t question);
+  const std::vector<Asked>& asked() const { return asked_; }
+
+ private:
+  const Plan* plan_ = nullptr;
+  std::vector<Asked> asked_;
+  std::unordered_map<uint64_t, size_t> times_;
+};
+
+}  // namespace tinyshard
