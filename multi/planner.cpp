@@ -12,7 +12,7 @@ constexpr size_t kNext = 3;         // choices after one that are made together 
 
 // What a plan may write beyond what the one of each choosing alone does: time is not bought with
 // memory that may not be there.
-constexpr double kMoreBytes = 1.1, kFewBytes = 64 << 20;
+constexpr double kMoreBytes = 1.1, kSpareBytes = 64 << 20;
 
 // An option that could be taken in place of another one.
 struct Candidate {
@@ -26,7 +26,7 @@ class Descent {
  public:
   Descent(const Tried& alone, const TryPlan& attempt, const Budget& budget)
       : best_(alone),
-        most_bytes_(kMoreBytes * alone.cost.bytes + kFewBytes),
+        most_bytes_(kMoreBytes * alone.cost.bytes + kSpareBytes),
         attempt_(attempt),
         left_(budget.attempts),
         in_vain_(budget.in_vain) {}
@@ -44,7 +44,7 @@ class Descent {
   static std::vector<Candidate> candidates(const Tried& tried, size_t from = 0,
                                            size_t count = SIZE_MAX) {
     struct Sum {
-      size_t first, times = 0;
+      size_t first;
       std::vector<double> extra;
     };
     std::vector<std::pair<uint64_t, Sum>> sums;
@@ -54,7 +54,7 @@ class Descent {
     auto add = [&](uint64_t key, size_t at) {
       const Decisions::Asked& asked = tried.asked[at];
       const auto [place, fresh] = known.try_emplace(key, sums.size());
-      if (fresh) sums.push_back({key, {at, 0, std::vector<double>(asked.offers.size())}});
+      if (fresh) sums.push_back({key, {at, std::vector<double>(asked.offers.size())}});
       std::vector<double>& extra = sums[place->second].second.extra;
       for (size_t i = 0; i < std::min(extra.size(), asked.offers.size()); ++i)
         extra[i] += asked.offers[i] - asked.offers[asked.taken];

@@ -142,14 +142,14 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
   observe([&] {
     LinkModel links;
     const DType type = v.local.dtype();
-    return ObservedEvent{.kind = EventKind::Reshard,
-                         .name = fmt::format("{} {}: {} -> {}, {:.0f} bytes, {:.1f} us", name(type),
-                                             to_string(global), Sharding{mesh, v.place}.to_string(),
-                                             Sharding{mesh, wanted}.to_string(),
-                                             bytes_moved(type, global, mesh, v.place, wanted),
-                                             1e6 * seconds_moved(type, global, mesh, v.place,
-                                                                 wanted, links)),
-                         .origin = v.origin};
+    return ObservedEvent{
+        .kind = EventKind::Reshard,
+        .name =
+            fmt::format("{} {}: {} -> {}, {:.0f} bytes, {:.1f} us", name(type), to_string(global),
+                        Sharding{mesh, v.place}.to_string(), Sharding{mesh, wanted}.to_string(),
+                        bytes_moved(type, global, mesh, v.place, wanted),
+                        1e6 * seconds_moved(type, global, mesh, v.place, wanted, links)),
+        .origin = v.origin};
   });
   for (const Move& move : moves_between(mesh, v.place, wanted)) {
     const int a = move.axis;

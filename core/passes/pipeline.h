@@ -18,7 +18,7 @@ namespace tinyshard {
 
 struct PassContext {
   std::vector<UOp> roots;
-  std::vector<Sharding> shardings;  // of the roots, once `shard` has run
+  std::vector<Sharding> shardings;      // of the roots, once `shard` has run
   Planning planning = Planning::Alone;  // for `shard`
   std::function<bool(const LibraryCall&)> library_supports;
   SplitLimits split;

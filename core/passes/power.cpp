@@ -62,10 +62,12 @@ UOp power_base_gradient(const PowerOperands& of, const UOp& g) {
   UOp gradient = times(g, times(n, power(x, less_one)));
   // Of n = 0 it is zero, also where that would be 0 * inf. Yet it is differentiated again, and its
   // slope by n is x^-1 there: the formula stays wherever it gives the zero itself.
-  UOp gives_way = equal(n, const_like(n, 0));
-  if (!is_const(n))
-    gives_way = both(gives_way, binary(Op::CmpNe, gradient, const_like(gradient, 0)));
-  return where(gives_way, const_like(g, 0), gradient);
+  const UOp is_zero = equal(n, const_like(n, 0)), zero = const_like(g, 0);
+  if (is_const(n)) return where(is_zero, zero, gradient);
+  const UOp gives_way = both(is_zero, binary(Op::CmpNe, gradient, zero));
+  // -0 + 0 is 0, and -0 + -0 is -0: the zero has no sign, all else is as it was.
+  return binary(Op::Add, where(gives_way, zero, gradient),
+                where(is_zero, zero, const_like(g, -0.0)));
 }
 
 UOp power_exponent_gradient(const PowerOperands& of, const UOp& y, const UOp& g) {

@@ -25,6 +25,7 @@ constexpr double kCheapOps = 100;    // arithmetic per element that hides behind
 constexpr double kCheapReads = 1.3;  // elements read per element made
 constexpr int kLargeKernel = 400;    // nodes in one kernel before its value is cut off
 constexpr int kMostComputations = 4 * kLargeKernel;  // of its nodes, before a value in it is
+constexpr int kMostViews = 500;                      // of views, before one gets memory
 constexpr int64_t kMuch = 1 << 20, kFew = 16;        // elements; of which one is taken
 
 // What it takes to compute a value inside another kernel, each part counted once.
@@ -208,6 +209,7 @@ void Fusion::choose(std::span<const UOp> order) {
   }
   NodeMap<bool> reduces(order.size());  // holds a reduction that would be computed along with it
   NodeMap<int> sizes(order.size());     // no fewer than the computations that it takes
+  NodeMap<int> views;                   // movement ops one after the other, down from a value
   auto cost_of = [&](const UOp& root, Computations& found) {
     Cost cost;
     std::vector<Computations::Place> todo{{root, 0}};
@@ -276,9 +278,14 @@ void Fusion::choose(std::span<const UOp> order) {
     }
     follow(x);
     // Views of views without end: an index is pushed down through one after the other.
-    if (is_movement(x.op()) && sizes[x] > 2 * kLargeKernel) {
-      materialize(x);
-      follow(x);
+    if (is_movement(x.op()) && !materialized(x)) {
+      const int deep = views[x.src(0)] + 1;
+      views[x] = deep;
+      if (deep > kMostViews) {
+        views[x] = 0;
+        materialize(x);
+        follow(x);
+      }
     }
     if (!can_get_memory(x)) continue;
     const bool shared = consumers_[x] > 1 && users[x].several;

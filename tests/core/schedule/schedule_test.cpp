@@ -74,7 +74,8 @@ TEST_F(ScheduleTest, ProductsStoreWhatACollectiveSends) {
   Runtime::configure({.devices = {"NULL:0", "NULL:1"}});
   Mesh mesh = Mesh::of({"NULL:0", "NULL:1"});
   auto empty = [&](const Ints& shape) { return Tensor::empty(shape).shard(mesh).realize(); };
-  Tensor y = empty({64, 32}).shard(mesh, {{"data", Shard(0)}});
+  Tensor y =
+      empty({4096, 32}).shard(mesh, {{"data", Shard(0)}});  // too many to be gathered instead
   std::vector<Tensor> weights;
   for (int layer = 0; layer < 3; ++layer) {
     weights.push_back(empty({32, 32}));
@@ -314,15 +315,15 @@ TEST_F(ScheduleTest, AnMlpBlockTouchesItsHiddenLayerInProductsOnly) {
     Runtime::shutdown();
     Runtime::configure({.devices = {"NULL"}, .devices_per_rank = devices});
     const Mesh mesh = Mesh::world({{"data", -1}});
-    constexpr int64_t kWidth = 32, kTokens = 24;
+    constexpr int64_t kWidth = 32, kRow = 512, kTokens = 2 * kRow;
     auto made = [&](const Ints& shape) {
       bool rows = shape.size() == 3;
       Tensor x = Tensor::zeros(shape, type);
       return (rows ? x.shard(mesh, {{"data", Shard(0)}}) : x.shard(mesh)).contiguous().realize();
     };
-    Tensor x = made({2 * devices, 12, kWidth}), up = made({4 * kWidth, kWidth}),
+    Tensor x = made({2 * devices, kRow, kWidth}), up = made({4 * kWidth, kWidth}),
            up_bias = made({4 * kWidth}), down = made({kWidth, 4 * kWidth}),
-           down_bias = made({kWidth}), seed = made({2 * devices, 12, kWidth});
+           down_bias = made({kWidth}), seed = made({2 * devices, kRow, kWidth});
     Tensor y = x.linear(up.T(), up_bias).gelu().linear(down.T(), down_bias);
     std::vector<UOp> roots{y.uop()};
     for (const Tensor& g : y.gradient({x, up, up_bias, down, down_bias}, seed))
@@ -357,7 +358,7 @@ TEST_F(ScheduleTest, ClippedGradientsTravelOnce) {
 TEST_F(ScheduleTest, NarrowGradientsAreHalfTheBytes) {
   for (const char* shard_axis : {"", "data"}) {
     auto bytes = [&](DType type) {
-      PlanSummary s = summarize(planned_step<NarrowMlp>(4, true, shard_axis, 16, type));
+      PlanSummary s = summarize(planned_step<NarrowMlp>(4, true, shard_axis, 4096, type));
       return s.collective_bytes - s.collective_kinds["all_gather over data"];
     };
     EXPECT_LE(bytes(DType::BF16), bytes(DType::F32) / 2 + 1024) << shard_axis;
