@@ -46,7 +46,7 @@ MUTANTS = [
     # Commits.
     Mutant("commit-before-all-have-it", COMMITS, "before_ = std::exchange(last_, std::pair(step, std::move(snapshot)));",
            "last_ = std::pair(step, std::move(snapshot));"),
-    Mutant("return-to-the-own-newest", COMMITS, "last_ = std::exchange(before_, {});", ""),
+    Mutant("return-to-the-own-newest", COMMITS, "last_ = std::move(before_);", ""),
     # The detector.
     Mutant("silence-is-never-seen", SIGHTS, "sight.silent = looked_ - peer.heard > kSilentPeriods * period_;",
            "sight.silent = false;"),

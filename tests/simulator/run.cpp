@@ -188,7 +188,10 @@ class Job {
     }
     broken_links_.emplace(from, to);
     world_.cut(from, to, true);
-    world_.after(lasts, [this, from, to] { world_.cut(from, to, false); });
+    world_.after(lasts, [this, from, to] {
+      silenced_ = world_.now();  // heartbeats of before come now, and say that all is well
+      world_.cut(from, to, false);
+    });
   }
 
   bool any_link_broken(int a) const {
