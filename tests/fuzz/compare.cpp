@@ -206,14 +206,16 @@ std::optional<Finding> inside_bounds(const Program& p, const Run& run, const Res
 //
 // A captured step is another plan
 //
-//   that reads a constant from outside: it finds it stored, and kernels that know a number add up
-//   otherwise;
+//   that reads a constant from outside: it finds it stored, and kernels that know a number, or what
+//   is placed where it is wanted, add up otherwise;
 //   that writes a state, unless it is called once: lazy states wait to the last call, captured ones
 //   are computed with the roots of each;
 //   two arguments of which are one former result: it knows them as two.
-bool captures_another_plan(const Program& p) {
-  const bool stores = std::ranges::any_of(p.leaves, [](const Leaf& leaf) {
-    return (leaf.style == Style::Same || leaf.style == Style::Range) && leaf.role != Role::Argument;
+bool captures_another_plan(const Program& p, bool placed) {
+  const bool stores = std::ranges::any_of(p.leaves, [&](const Leaf& leaf) {
+    const bool known = leaf.style == Style::Same || leaf.style == Style::Range;
+    const bool lazy = leaf.role == Role::Constant || leaf.role == Role::Parameter;
+    return (known && leaf.role != Role::Argument) || (placed && lazy);
   });
   const bool writes_state = std::ranges::any_of(p.steps, writes);
   std::set<int> fed;
@@ -223,7 +225,7 @@ bool captures_another_plan(const Program& p) {
 }
 
 bool repeats_plan(const Program& p, const Check& check) {
-  if (check.way == Way::Captured && captures_another_plan(p)) return false;
+  if (check.way == Way::Captured && captures_another_plan(p, check.placed)) return false;
   static const std::set<std::string> kSame = {"TS_THREADS", "TS_SHUFFLE", "SPEC", "TS_CACHE"};
   return (check.way == Way::Lazy || check.way == Way::Captured) &&
          std::ranges::all_of(check.environment,
