@@ -15,7 +15,7 @@ class Sum {
   void clear() { x_.clear(), y_.clear(), total_ = 0, known_ = true; }
   void add(size_t i, size_t j) {
     if (is_float(type_)) {
-      x_.push_back(real(a_, i)), y_.push_back(real(b_, j));
+      x_.push_back(factor(a_, i)), y_.push_back(factor(b_, j));
     } else {
       total_ += uint64_t(a_.at[i].n) * uint64_t(b_.at[j].n);
       known_ = known_ && a_.at[i].known() && b_.at[j].known();
@@ -27,6 +27,13 @@ class Sum {
   }
 
  private:
+  // Processors that multiply bf16 take what is below its normal numbers for zero.
+  Real factor(const Array& of, size_t at) const {
+    Real x = real(of, at);
+    if (type_ == Type::BF16 && std::abs(x.v) < 0x1p-126) x.e = std::max(x.e, std::abs(x.v));
+    return x;
+  }
+
   const Array &a_, &b_;
   Type type_;
   Math math_;
