@@ -172,7 +172,7 @@ LocalValue dot(const UOp& x, LocalValues& values) {
       UOp::make(Op::Dot, x.dtype(),
                 {joined(left, dims.rows, dims.inner), joined(right, dims.inner, dims.columns)},
                 Dims{int64_t(dims.batch)});
-  LocalValue result{reshape(out, Sharding{*mesh, best.result}.local_shape(shape)), *mesh,
+  LocalValue result{reshape(out, Sharding{*mesh, best.result}.local_shape(shape)), mesh,
                     best.result, current_origin()};
   std::vector<size_t> counts(a.counts.begin(), a.counts.begin() + int64_t(batch_dims) + 1);
   counts.push_back(dims.columns);
