@@ -82,7 +82,7 @@ bool reads_memory(Op op) {
   }
 }
 
-// What comes of a value.
+// The readers of a value, direct and indirect ones.
 struct Uses {
   bool product = false;  // an op that reads_memory
   bool storage = false;

@@ -233,8 +233,8 @@ std::vector<StatePtr> parameters_among(std::span<const UOp> nodes) {
   return params;
 }
 
-// What a gradient may go through on its way back from `root`: nothing that is detached, and no whole
-// numbers.
+// The nodes that a gradient may go through on its way back from `root`: none that is detached, and no
+// whole numbers.
 std::vector<UOp> way_back(const UOp& root) {
   std::vector<UOp> nodes, todo{root};
   std::unordered_set<const Node*> seen;

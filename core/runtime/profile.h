@@ -26,7 +26,7 @@ struct SmallProducts {
   int64_t few = 0, matrix = 0;
 };
 
-// What joins two devices. A collective takes `start_s`, for each of its steps `step_s`, and the time
+// A link joins two devices. A collective takes `start_s`, for each of its steps `step_s`, and the time
 // in which a device sends its bytes.
 struct LinkSpeed {
   double bytes_per_s = 400e9, start_s = 0, step_s = 0;
