@@ -105,7 +105,7 @@ TEST_F(Planner, CollectivesTakeTheirStepsAndTheirBytes) {
   EXPECT_EQ(seconds_of(CollectiveOp::AllReduce, 1e6, 1, link), 0);
 }
 
-// A quarter of b on each of 2 x 2 devices. Where the axes are alike, what lacks a column travels: 16
+// A quarter of b on each of 2 x 2 devices. Where the axes are alike, what lacks a column travels: 64
 // MiB along r. Where r crosses hosts, twice as much travels, all of it within them.
 TEST_F(Planner, LessIsSentBetweenHostsThanWithinOne) {
   constexpr int64_t kSize = 4096, kQuarter = kSize * kSize;
