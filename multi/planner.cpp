@@ -10,8 +10,8 @@ constexpr double kLess = 1 - 1e-6;  // what counts as less while the search goes
 constexpr size_t kApart = 4;        // a question asked as often at most is answered each time anew
 constexpr size_t kNext = 3;         // choices after one that are made together with it
 
-// What a plan may write beyond what the one of each choosing alone does: time is not bought with
-// memory that may not be there.
+// A plan may write so much more than that of each op choosing alone: time is not bought with memory
+// that may not be there.
 constexpr double kMoreBytes = 1.1, kSpareBytes = 64 << 20;
 
 // An option that could be taken in place of another one.

@@ -114,7 +114,7 @@ void need_history(const Tensor& x, const Targets& targets, const Wanted& is_want
   };
   const UOp& root =
       x.uop();  // of a tensor that its caller keeps, with the nodes that the lists point to
-  // What targets are made of may be what they were before.
+  // A target may be made of its own former value.
   std::vector<const UOp*> next{&root}, behind;
   auto walk = [&](std::vector<const UOp*>& next, bool before_targets) {
     while (!next.empty()) {

@@ -77,7 +77,7 @@ PlannedDevice planned_host(const Target& host, const DeviceProfile& profile) {
     const Op op = call.node.op();
     return call.results.empty() || op == Op::Attention || op == Op::AttentionBackward;
   };
-  // What a plan for it sends is by bytes alone, as theory counts.
+  // Plans for it count bytes alone, as theory does.
   DeviceProfile like = profile;
   like.speeds = {};
   return {
