@@ -3,16 +3,21 @@
 
     scripts/hostile.py garbage [--count 1000000]    connections that prove nothing: noise, silence, half a handshake
     scripts/hostile.py joins [--count 10000]        wrong key, wrong job, a replayed handshake, a rank that is there
+    scripts/hostile.py beside [--count 1000000]     the garbage by turns with quiet, beside a training, whose steps may take
+                                                    2 % longer at most
 
 Connections go to the launcher's store and to the listeners of ranks, which are open while the last rank has not come
 yet; it comes when the last connection has been made. The job must end well, nobody may have got in, none of its
 processes may have grown by more than 16 MiB, no connection may be held for longer than a handshake may take, and
-refusals are told in a line for each reason and listener. The programs are those of the build folder (--build).
+refusals are told in a line for each reason and listener. In a job that is on its way only the store listens; the training
+has the first half of the cores, whoever connects and whoever is connected to the other one. The programs are those of
+the build folder (--build).
 """
 
 import argparse
 import hashlib
 import hmac
+import json
 import os
 import pathlib
 import random
@@ -21,6 +26,7 @@ import select
 import shutil
 import signal
 import socket
+import statistics
 import struct
 import subprocess
 import sys
@@ -29,6 +35,8 @@ import time
 
 RANKS = 3
 GROWTH_MIB = 16
+SLOWER = 1.02       # a step beside garbage against a step without
+WINDOW_S = 5        # of garbage, and of quiet
 HELD_S = 4          # two seconds for a handshake, and some for a busy machine
 AT_ONCE = 200
 MAGIC, PROTOCOL = b"tshard\r\n", 2
@@ -45,17 +53,20 @@ class Job:
         wait = f'if [ "$TS_RANK" = {RANKS - 1} ]; then while [ ! -e {self.go} ]; do sleep 0.05; done; fi; exec "$0" "$@"'
         command = [build / "cli/tinyshard", "run", "--no-prefix", "-n", RANKS, "--timeout", 3000, "--", "sh", "-c", wait, program,
                    "done", 3000]
+        self.begin(command, lambda: len(self.listeners) == RANKS)  # the store, and all ranks but the last
+        self.key = bytes.fromhex(self.environment["TS_JOB_KEY"])
+
+    def begin(self, command, begun):
         with open(self.path, "w") as output:
-            self.process = subprocess.Popen(list(map(str, command)), stdout=output, stderr=output, cwd=folder,
+            self.process = subprocess.Popen(list(map(str, command)), stdout=output, stderr=output, cwd=self.path.parent,
                                             start_new_session=True)
         self.listeners, self.environment, self.ranks = {}, {}, {}
-        end = time.monotonic() + 30
-        while len(self.listeners) < RANKS:  # the store, and all ranks but the last
-            if time.monotonic() > end:
+        end = time.monotonic() + 60
+        while not begun():
+            if time.monotonic() > end or self.process.poll() is not None:
                 raise SystemExit(f"the job did not begin\n{self.path.read_text()}")
             time.sleep(0.05)
             self.look()
-        self.key = bytes.fromhex(self.environment["TS_JOB_KEY"])
         self.size = {pid: memory_of(pid) for pid in self.pids()}
 
     def pids(self):
@@ -73,14 +84,16 @@ class Job:
                 mine = environment.get("PWD") and os.getpgid(int(entry.name)) and (entry / "cwd").resolve() == self.path.parent
                 if not mine:
                     continue
+                if (entry / "comm").read_text().strip() == "sh":
+                    continue
+                if "TS_RANK" in environment:
+                    self.ranks[int(environment["TS_RANK"])], self.environment = int(entry.name), environment
                 for fd in (entry / "fd").iterdir():
                     port = ports.get(os.readlink(fd))
-                    if port is None or (entry / "comm").read_text().strip() == "sh":
+                    if port is None:
                         continue
                     if "TS_RANK" in environment:
-                        rank = int(environment["TS_RANK"])
-                        self.listeners[rank], self.ranks[rank] = port, int(entry.name)
-                        self.environment = environment
+                        self.listeners[int(environment["TS_RANK"])] = port
                     elif int(entry.name) == self.process.pid:
                         self.listeners["store"] = port
             except (OSError, ValueError):
@@ -93,6 +106,32 @@ class Job:
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             return None
+
+
+class Training(Job):
+    """A training of RANKS ranks on the given cores, on its way for as long as it is wanted."""
+
+    def __init__(self, build, folder, cores):
+        self.path, self.log = folder / "output", folder / "log"
+        corpus = folder / "corpus"
+        corpus.write_text("To train beside noise is to be read by nobody who listens. " * 2000)
+        wait = f'exec taskset -c {",".join(map(str, cores))} "$0" "$@"'
+        command = [build / "cli/tinyshard", "run", "--no-prefix", "-n", RANKS, "--cores", "all", "--", "sh", "-c", wait,
+                   build / "examples/train_gpt", "--corpus", corpus, "--steps", 10**7, "--batch", 2 * RANKS, "--eval-batches", 0,
+                   "--checkpoint-every", 0, "--log", self.log, "--quiet"]
+        self.begin(command, lambda: len(self.steps()) > 20)
+
+    def steps(self):
+        """The milliseconds of each step so far."""
+        lines = self.log.read_text().split("\n")[:-1] if self.log.exists() else []
+        return [json.loads(line)["ms"] for line in lines]
+
+    def finish(self):
+        """Nobody waits for its last step: 0 where it is still on its way."""
+        status = self.process.poll()
+        os.killpg(self.process.pid, signal.SIGINT)
+        self.process.wait(60)
+        return 0 if status is None else status
 
 
 def memory_of(pid):
@@ -156,15 +195,25 @@ def replay(port, recorded):
 
 def garbage(job, count, draw):
     """Problems. Keeps AT_ONCE connections open and measures for how long the other side does."""
-    ports, held, problems, longest, left = list(job.listeners.values()), {}, [], 0, count
+    made, longest, problems = send_garbage(job, count, draw, float("inf"))
+    print(f"the longest connection was held for {longest:.2f} s")
+    return problems
+
+
+def send_garbage(job, count, draw, end):
+    """Connections made until the time `end`, how long the longest was held, and problems."""
+    ports, held, longest, left = list(job.listeners.values()), {}, 0, count
     waits = select.epoll()
     while left or held:
         while left and len(held) < AT_ONCE:
+            if time.monotonic() > end:
+                count, left = count - left, 0
+                break
             left -= 1
             try:
                 connection = socket.create_connection(("127.0.0.1", draw.choice(ports)), timeout=HELD_S)
             except OSError as error:
-                return [f"the listener is gone: {error}"]
+                return count - left, longest, [f"the listener is gone: {error}"]
             kind = draw.randrange(5)
             data = [draw.randbytes(draw.randrange(1, 400)), b"", hello(draw.randbytes(32)), hello(draw.randbytes(32), PROTOCOL + 1),
                     hello(draw.randbytes(32)) + draw.randbytes(96)][kind]
@@ -192,8 +241,26 @@ def garbage(job, count, draw):
             connection.close()
         late = [c for c, since in held.values() if time.monotonic() - since > HELD_S]
         if late:
-            return [f"{len(late)} connections are held for more than {HELD_S} s"]
-    print(f"the longest connection was held for {longest:.2f} s")
+            return count - left, longest, [f"{len(late)} connections are held for more than {HELD_S} s"]
+    return count, longest, []
+
+
+def beside(job, count, draw):
+    quiet, noisy, problems = [], [], []
+    while count > 0 and not problems:
+        for steps in (quiet, noisy):
+            first, begun = len(job.steps()) + 1, time.monotonic()
+            if steps is quiet:
+                time.sleep(WINDOW_S)
+            else:
+                made, _, problems = send_garbage(job, count, draw, begun + WINDOW_S)
+                count -= made
+            steps += job.steps()[first:-1]
+    ratio = statistics.median(noisy) / statistics.median(quiet)
+    print(f"a step takes {statistics.median(quiet):.3f} ms, beside garbage {statistics.median(noisy):.3f} ms ({ratio:.4f}); "
+          f"medians of {len(quiet)} and {len(noisy)} steps")
+    if ratio > SLOWER:
+        problems.append(f"steps take {ratio:.3f} of their time")
     return problems
 
 
@@ -228,7 +295,7 @@ def joins(job, count, draw):
     return problems[:5]
 
 
-ATTACKS = {"garbage": garbage, "joins": joins}
+ATTACKS = {"garbage": garbage, "joins": joins, "beside": beside}
 
 
 def main():
@@ -241,7 +308,14 @@ def main():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tinyshard-hostile.")).resolve()
     begun = time.monotonic()
     hello.library = subprocess.run([options.build / "cli/tinyshard", "--version"], check=True, capture_output=True).stdout.split()[-1]
-    job = Job(options.build.resolve(), folder)
+    if options.attack == "beside":
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) < 2:
+            raise SystemExit("the training and the noise need a core each")
+        os.sched_setaffinity(0, cores[len(cores) // 2:])
+        job = Training(options.build.resolve(), folder, cores[:len(cores) // 2])
+    else:
+        job = Job(options.build.resolve(), folder)
     try:
         problems = ATTACKS[options.attack](job, options.count, random.Random(options.seed))
         growth = {pid: memory_of(pid) - before for pid, before in job.size.items()}

@@ -16,7 +16,6 @@ namespace {
 using namespace tinyshard;
 using namespace std::chrono_literals;
 
-constexpr int kData = 0, kBeats = 1;  // kinds of wires
 constexpr size_t kEagerBytes = 64;    // longer messages count as sent when they have been taken
 
 // A rank's side of the wires to all others of its formation.
@@ -44,7 +43,7 @@ class SimulatedChannel final : public Channel {
  public:
   SimulatedChannel(World& world, const LaunchEnvironment& launch)
       : Channel(launch.rank, launch.size),
-        wires_(world, launch, kData),
+        wires_(world, launch, World::kData),
         links_(size_t(launch.size)) {
     for (int peer = 0; peer < ranks(); ++peer) {
       if (peer != rank())
@@ -263,7 +262,7 @@ class SimulatedDetector final : public Detector {
   SimulatedDetector(World& world, const LaunchEnvironment& launch,
                     std::function<detector::Doing()> look)
       : state_(std::make_shared<State>(
-            State{.wires = Wires(world, launch, kBeats),
+            State{.wires = Wires(world, launch, World::kBeats),
                   .look = std::move(look),
                   .sights = detector::Sights(launch.rank, size_t(launch.size),
                                              world.clock(launch.launched_as(launch.rank)))})) {

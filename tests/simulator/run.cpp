@@ -36,6 +36,7 @@ using namespace std::chrono_literals;
 // What lies between a deadline and the error that tells of it: the grace, a nap, the news' way.
 constexpr Time kSlack = 300ms;
 constexpr Time kReportsKill = 1s;
+constexpr Time kNoticed = 1200ms;  // ten heartbeats are missed, and news of it has come
 
 struct State {
   int64_t step = 0;
@@ -76,6 +77,7 @@ class Job {
     bool killed = false, stopped = false, slow = false, diverges = false;
     Time killed_at{};
     bool finished = false, ended = false;  // ended: with an error
+    bool waits_for_long = false;           // for the one that computes
     State final_state = {};
     Time waits_since{};
     nn::Commits<State> commits = {};
@@ -134,11 +136,13 @@ class Job {
         rank(p).diverges = true;
         break;
       case Fault::OneWay:
+        note_who_can_tell();
         cut_for(p, fault.other, fault.lasts);
         break;
       case Fault::Far:
         for (int from = 0; from < s_.ranks; ++from) {
-          if (from != p && from != fault.other) world_.delay(from, p, fault.longer);
+          if (from != p && from != fault.other)
+            world_.delay(from, p, fault.longer, fault.heartbeats_too);
         }
         world_.after(fault.lasts, [this, p] {
           for (int from = 0; from < s_.ranks; ++from) world_.delay(from, p, 0ns);
@@ -149,6 +153,7 @@ class Job {
         world_.reset(p, fault.other);
         break;
       case Fault::Partition:
+        note_who_can_tell();
         for (int a = 0; a < s_.ranks; ++a) {
           if ((fault.side >> a & 1) == 0) continue;
           for (int b = World::kStoreHost; b < s_.ranks; ++b) {
@@ -177,8 +182,8 @@ class Job {
     }
   }
 
-  void cut_for(int from, int to, Time lasts) {
-    silenced_ = world_.now();
+  // Before a fault that cuts links.
+  void note_who_can_tell() {
     for (const auto& [a, b] : broken_links_) {
       for (int witness : {a, b}) {
         for (int p = 0; p < s_.ranks && witness >= 0; ++p) {
@@ -186,6 +191,10 @@ class Job {
         }
       }
     }
+  }
+
+  void cut_for(int from, int to, Time lasts) {
+    silenced_ = world_.now();
     broken_links_.emplace(from, to);
     world_.cut(from, to, true);
     world_.after(lasts, [this, from, to] {
@@ -211,7 +220,7 @@ class Job {
     // One that was stopped until just before the deadline looks like all others by then, and so does
     // one that was stopped or cut off less than a second before, if it is not waited for itself.
     if (world_.now() - went_on_ < 200ms) return true;
-    if (s_.long_compute > 0ns && world_.now() - silenced_ < 1200ms) return true;
+    if (ranks_[size_t(p)].waits_for_long && world_.now() - silenced_ < kNoticed) return true;
     // Held up until the deadline, all come at once, and what the last one sent is still on its way.
     if (ranks_[size_t(peer)].finished &&
         std::ranges::any_of(ranks_, [](const Rank& r) { return r.stopped || r.slow; }))
@@ -315,6 +324,7 @@ class Job {
 
   // As connect_world.
   std::unique_ptr<Communicator> connect(int p, const LaunchEnvironment& launch) {
+    rank(p).waits_for_long = false;
     auto channel = meet(world_, launch, s_.timeout);
     CommOptions options;
     options.timeout = s_.timeout;
@@ -379,7 +389,22 @@ class Job {
       committed(p, launch, state);
       if (s_.checkpoints) save(p, launch, world, state);
     }
+    tell_results(p, launch, world);
     rank(p).final_state = state;
+  }
+
+  // One rank tells what it has found out, and is gone while the others still listen.
+  void tell_results(int p, const LaunchEnvironment& launch, Communicator& world) {
+    const int root = Random(s_.seed).below(world.size());
+    for (int i = 0; i < s_.last_words; ++i) {
+      if (launch.rank == root) world_.sleep(p, world_.random.up_to(30ms));
+      uint64_t told = launch.rank == root ? s_.seed + uint64_t(i) : 0;
+      const CommBuffer buffer{&told};
+      calls(p);
+      wait(p, launch, world.broadcast({&buffer, 1}, {&buffer, 1}, 1, DType::U64, root));
+      if (told != s_.seed + uint64_t(i))
+        broke(p, "results are right", fmt::format("word {} of rank {}", i, root));
+    }
   }
 
   // Its waiting begins: with the call, as one that knows of a failure throws at once.
@@ -492,8 +517,10 @@ class Job {
     }
     uint64_t told = launch.rank == root ? s_.seed : 0;
     const CommBuffer buffer{&told};
+    rank(p).waits_for_long = true;
     calls(p);
     wait(p, launch, world.broadcast({&buffer, 1}, {&buffer, 1}, 1, DType::U64, root));
+    rank(p).waits_for_long = false;
     if (told != s_.seed)
       broke(p, "results are right", fmt::format("what rank {} gave after it computed", root));
   }

@@ -56,8 +56,10 @@ Scenario draw(uint64_t seed) {
   // Around one of them some rank hears all others but one late. All of what it adds to a call is less
   // than the least timeout.
   if (faults > 0 && scenario.ranks > 2 && random.chance(15)) {
-    const Time at = scenario.faults.front().at;
+    // There, or where those who wait for what it befell give up.
+    const Time at = scenario.faults.front().at + (random.chance(40) ? scenario.timeout : 0ns);
     Fault far{.kind = Fault::Far, .at = std::max<Time>(0ns, at - random.up_to(40ms))};
+    far.heartbeats_too = random.chance(50);
     far.lasts = 200ms + random.up_to(500ms);
     far.longer = 30ms + random.up_to(120ms);
     far.process = random.below(scenario.ranks);
@@ -83,6 +85,7 @@ Scenario draw(uint64_t seed) {
     late.back_in_time = 100ms + random.up_to(300ms);
     scenario.store_takes = 1s / (2 * scenario.ranks);
   }
+  if (random.chance(25)) scenario.last_words = random.between(1, 8);
   return scenario;
 }
 
@@ -94,6 +97,8 @@ std::string describe(const Scenario& s) {
   if (s.long_compute > 0ns)
     text +=
         fmt::format("  one rank computes for {:.1f} ms in the first step\n", ms(s.long_compute));
+  if (s.last_words > 0)
+    text += fmt::format("  one rank tells {} results at the end\n", s.last_words);
   if (s.store_takes > 0ns)
     text += fmt::format("  the store takes up to {:.1f} ms more\n", ms(s.store_takes));
   for (const Fault& fault : s.faults) {
@@ -121,8 +126,9 @@ std::string describe(const Scenario& s) {
         break;
       case Fault::Far:
         text +=
-            fmt::format(" packets to rank {}, but from rank {}, take {:.1f} ms more for {:.1f} ms",
-                        fault.process, fault.other, ms(fault.longer), ms(fault.lasts));
+            fmt::format(" {} to rank {}, but from rank {}, take {:.1f} ms more for {:.1f} ms",
+                        fault.heartbeats_too ? "packets" : "messages", fault.process, fault.other,
+                        ms(fault.longer), ms(fault.lasts));
         break;
       case Fault::Reset:
         text += fmt::format(" connections of ranks {} and {}", fault.process, fault.other);

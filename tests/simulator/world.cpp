@@ -15,7 +15,8 @@ World::World(int processes_of_job, uint64_t seed)
   slowest_ = std::array<Time, 3>{200us, 2ms, 12ms}[static_cast<size_t>(random.below(3))];
   shortest_nap_ = std::array<Time, 3>{4ms, 8ms, 15ms}[static_cast<size_t>(random.below(3))];
   cuts_.assign(processes.size() + 1, std::vector<bool>(processes.size() + 1));
-  delays_.assign(processes.size() + 1, std::vector<Time>(processes.size() + 1));
+  for (auto& delays : delays_)
+    delays.assign(processes.size() + 1, std::vector<Time>(processes.size() + 1));
   for (Process& process : processes) process.offset = random.up_to(1000h);
 }
 
@@ -155,7 +156,10 @@ void World::cut(int from, int to, bool is_cut) {
   if (!is_cut) pump_all();
 }
 
-void World::delay(int from, int to, Time longer) { delays_[index(from)][index(to)] = longer; }
+void World::delay(int from, int to, Time longer, bool heartbeats_too) {
+  delays_[kData][index(from)][index(to)] = longer;
+  if (heartbeats_too) delays_[kBeats][index(from)][index(to)] = longer;
+}
 
 void World::reset(int a, int b) {
   for (auto& [key, wire] : wires_) {
@@ -167,21 +171,27 @@ void World::reset(int a, int b) {
 
 Wire& World::wire(uint32_t formation, int kind, int from, int to) {
   Wire& wire = wires_[{formation, kind, from, to}];
+  wire.kind = kind;
   wire.from = from;
   wire.to = to;
   return wire;
 }
 
+Time World::arrival(const Wire& wire) {
+  const Time longer = delays_[size_t(wire.kind)][index(wire.from)][index(wire.to)];
+  return std::max(wire.last, now_ + latency() + longer);
+}
+
 void World::send(Wire& wire, Packet packet) {
   if (wire.closed || !process(wire.from).alive) return;
-  wire.last = std::max(wire.last, now_ + latency() + delays_[index(wire.from)][index(wire.to)]);
+  wire.last = arrival(wire);
   wire.packets.emplace_back(wire.last, std::move(packet));
   after(wire.last - now_, [this, &wire] { pump(wire); });
 }
 
 void World::close(Wire& wire) {
   if (std::exchange(wire.closed, true)) return;
-  wire.last = std::max(wire.last, now_ + latency() + delays_[index(wire.from)][index(wire.to)]);
+  wire.last = arrival(wire);
   Packet packet;
   packet.kind = Packet::Close;
   wire.packets.emplace_back(wire.last, std::move(packet));

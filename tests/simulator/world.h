@@ -37,7 +37,7 @@ struct Packet {
 // A connection's one direction. Packets come in the order in which they were sent, none is lost
 // unless the connection is.
 struct Wire {
-  int from = 0, to = 0;
+  int kind = 0, from = 0, to = 0;
   bool closed = false;                               // nothing more goes in
   std::function<void(const Packet&)> taker = {};     // null: packets wait for it
   Time last{};                                       // when the last one sent arrives
@@ -87,10 +87,12 @@ class World {
   void go_on(int p);
   void cut(int from, int to, bool is_cut);  // one direction; packets wait until it is mended
   bool is_cut(int from, int to) const { return cuts_[index(from)][index(to)]; }
-  void delay(int from, int to, Time longer);  // what is sent from now on
+  // What is sent from now on; heartbeats have connections of their own.
+  void delay(int from, int to, Time longer, bool heartbeats_too = true);
   void reset(int a, int b);                   // closes the connections between them that there are
 
-  // Wires of one job's formation; `kind` tells those of channels from those of heartbeats.
+  // Wires of one job's formation.
+  static constexpr int kData = 0, kBeats = 1;  // kinds: of channels, and of heartbeats
   Wire& wire(uint32_t formation, int kind, int from, int to);
   void send(Wire& wire, Packet packet);
   void take(Wire& wire, std::function<void(const Packet&)> taker);
@@ -114,6 +116,7 @@ class World {
       return std::tie(other.at, other.order) < std::tie(at, order);
     }
   };
+  Time arrival(const Wire& wire);  // of what is sent now
   static size_t index(int p) { return static_cast<size_t>(p) + 1; }
   void resume(int p);
   void pump(Wire& wire);
@@ -126,7 +129,7 @@ class World {
   Time slowest_{};       // of this world's packets
   Time shortest_nap_{};  // of a process to which nothing comes: it does not get a core at once
   std::vector<std::vector<bool>> cuts_;
-  std::vector<std::vector<Time>> delays_;
+  std::array<std::vector<std::vector<Time>>, 2> delays_;  // by kind
   std::map<std::tuple<uint32_t, int, int, int>, Wire> wires_;
 };
 
