@@ -184,16 +184,20 @@ Value* Emitter::load_one(int node, int place, int lanes, int instance) {
       if (by_lane) {
         size_t most = 0;
         for (const auto& users : span->users) most = std::max(most, users.size());
+        // LLVM 19 ends the process over shuffles of flags into more than a register of them.
+        const bool wide = span->users.size() > 64;
+        Value* flags =
+            wide ? b_.CreateSExt(valid, valid->getType()->getWithNewType(b_.getInt8Ty())) : valid;
         Value* wanted = nullptr;
         for (size_t round = 0; round < most; ++round) {
           llvm::SmallVector<int, 64> from;
           for (const auto& users : span->users)
             from.push_back(round < users.size() ? users[round] : lanes);
           Value* some =
-              b_.CreateShuffleVector(valid, llvm::Constant::getNullValue(valid->getType()), from);
+              b_.CreateShuffleVector(flags, llvm::Constant::getNullValue(flags->getType()), from);
           wanted = wanted ? b_.CreateOr(wanted, some) : some;
         }
-        use = wanted;
+        use = wide ? b_.CreateIsNotNull(wanted) : wanted;
       }
       auto* span_type = llvm::FixedVectorType::get(bits, static_cast<unsigned>(span->users.size()));
       const bool whole = valid && !by_lane;

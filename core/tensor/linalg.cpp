@@ -41,20 +41,29 @@ Matrix transposed(const Matrix& a) {
   return out;
 }
 
-// a becomes R; returns the full Q. Householder reflections.
+// The exponent of the power of two by which to divide so that squares of these numbers neither vanish
+// nor become infinite. Dividing by it changes no bit of a quotient that is a normal number.
+int exponent_of(double largest) {
+  return largest == 0 || !std::isfinite(largest) ? 0 : std::ilogb(largest);
+}
+
+// a becomes R; returns the full Q. Householder reflections, each of its column divided by a power of two.
 Matrix reflect_to_triangle(Matrix& a) {
   Matrix q = identity(a.m);
   std::vector<double> v(static_cast<size_t>(a.m));
   for (int64_t k = 0; k < std::min(a.m - 1, a.n); ++k) {
-    double norm = 0;
-    for (int64_t i = k; i < a.m; ++i) norm += a(i, k) * a(i, k);
+    double largest = 0, norm = 0;
+    for (int64_t i = k; i < a.m; ++i) largest = std::fmax(largest, std::abs(a(i, k)));
+    const int exponent = exponent_of(largest);
+    for (int64_t i = k; i < a.m; ++i) {
+      v[i] = std::ldexp(a(i, k), -exponent);
+      norm += v[i] * v[i];
+    }
     norm = std::sqrt(norm);
     if (norm == 0) continue;
-    double alpha = a(k, k) > 0 ? -norm : norm, length = 0;
-    for (int64_t i = k; i < a.m; ++i) {
-      v[i] = a(i, k) - (i == k ? alpha : 0);
-      length += v[i] * v[i];
-    }
+    v[k] -= v[k] > 0 ? -norm : norm;
+    double length = 0;
+    for (int64_t i = k; i < a.m; ++i) length += v[i] * v[i];
     if (length == 0) continue;
     for (int64_t j = 0; j < a.n; ++j) {
       double along = 0;
@@ -107,6 +116,10 @@ struct HostSvd {
 
 // Of a with m >= n; u has all m columns.
 HostSvd decompose(Matrix a) {
+  double largest = 0;
+  for (double x : a.data) largest = std::fmax(largest, std::abs(x));
+  const int exponent = exponent_of(largest);
+  for (double& x : a.data) x = std::ldexp(x, -exponent);
   Matrix v = orthogonalize_columns(a);
   std::vector<double> s(static_cast<size_t>(a.n));
   for (int64_t j = 0; j < a.n; ++j) {
@@ -120,7 +133,7 @@ HostSvd decompose(Matrix a) {
   Matrix columns(a.m, a.n);
   double tiny = s.empty() ? 0 : s[order[0]] * 1e-14;
   for (int64_t j = 0; j < a.n; ++j) {
-    out.s.push_back(s[order[j]]);
+    out.s.push_back(std::ldexp(s[order[j]], exponent));
     for (int64_t i = 0; i < a.n; ++i) out.v(i, j) = v(i, order[j]);
     for (int64_t i = 0; i < a.m; ++i)
       columns(i, j) = s[order[j]] > tiny ? a(i, order[j]) / s[order[j]] : 0;
@@ -130,7 +143,7 @@ HostSvd decompose(Matrix a) {
   Matrix r = columns;
   out.u = reflect_to_triangle(r);
   for (int64_t j = 0; j < a.n; ++j) {
-    if (out.s[j] <= tiny) continue;
+    if (s[order[j]] <= tiny) continue;
     for (int64_t i = 0; i < a.m; ++i) out.u(i, j) = columns(i, j);
   }
   return out;

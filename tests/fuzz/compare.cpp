@@ -210,7 +210,9 @@ std::optional<Finding> inside_bounds(const Program& p, const Run& run, const Res
 //   is placed where it is wanted, add up otherwise;
 //   that writes a state, unless it is called once: lazy states wait to the last call, captured ones
 //   are computed with the roots of each;
-//   two arguments of which are one former result: it knows them as two.
+//   two arguments of which are one former result: it knows them as two;
+//   an argument of which is a former result on a mesh: lazily, bringing it to its place is a part of
+//   the plan, in which a sum may be made before.
 bool captures_another_plan(const Program& p, bool placed) {
   const bool stores = std::ranges::any_of(p.leaves, [&](const Leaf& leaf) {
     const bool known = leaf.style == Style::Same || leaf.style == Style::Range;
@@ -221,11 +223,20 @@ bool captures_another_plan(const Program& p, bool placed) {
   std::set<int> fed;
   const bool twice = !std::ranges::all_of(
       p.feedback, [&](const Feedback& f) { return fed.insert(p.roots[size_t(f.root)]).second; });
-  return stores || (p.calls > 1 && (writes_state || twice));
+  const bool moves = placed && !p.feedback.empty();
+  return stores || (p.calls > 1 && (writes_state || twice || moves));
+}
+
+bool convolves(const Program& p) {
+  return std::ranges::any_of(p.steps, [](const Step& s) { return s.op.starts_with("conv"); });
 }
 
 bool repeats_plan(const Program& p, const Check& check) {
   if (check.way == Way::Captured && captures_another_plan(p, check.placed)) return false;
+  // The gradient of a convolution's weights is a sum over images, each thread's first.
+  const bool other_threads = std::ranges::any_of(
+      check.environment, [](const auto& entry) { return entry.first == "TS_THREADS"; });
+  if (other_threads && !p.targets.empty() && convolves(p)) return false;
   static const std::set<std::string> kSame = {"TS_THREADS", "TS_SHUFFLE", "SPEC", "TS_CACHE"};
   return (check.way == Way::Lazy || check.way == Way::Captured) &&
          std::ranges::all_of(check.environment,

@@ -194,6 +194,7 @@ const FloatBinary kFloatBinaries[] = {
     {"copysign", [](double a, double b) { return std::copysign(a, b); }, 0, 0},
     {"logaddexp",
      [](double a, double b) {
+       if (std::isnan(a) || std::isnan(b)) return a + b;
        double m = std::max(a, b);
        return std::isinf(m) ? m : m + std::log1p(std::exp(-std::abs(a - b)));
      },
@@ -390,7 +391,8 @@ Array comparison(const Step& step, const Operands& in) {
 Element chosen(const Element& condition, const Element& x, const Element& y) {
   if (condition.known()) return condition.n ? x : y;
   Element out = x;
-  if (!(x.n == y.n && x.v == y.v && x.known() && y.known())) out.err = kUnknown;
+  const bool same = x.n == y.n && x.v == y.v && x.known() && y.known();
+  out.err = same ? std::max(x.err, y.err) : kUnknown;
   return out;
 }
 

@@ -131,6 +131,19 @@ TEST_P(Windows, KeepEveryType) {
   }
 }
 
+// Rows of four whose lanes lie in twice as many elements: flags for 128 of them.
+using Tiles = OnDevices<4, testing::Test>;
+TEST_F(Tiles, OfACatAreReadThroughFlagsOfMoreThanARegister) {
+  const Mesh mesh({{"r", 2}, {"c", 2}});
+  const Tensor wide =
+                   rows(11, DType::I32).reshape({-1}).shrink({{0, 64}}).reshape({8, 8}).realize(),
+               narrow = (wide * 3).cast(DType::U16).realize();
+  const Tensor tiles = narrow.shard(mesh, {{"r", Shard(0)}, {"c", Shard(1)}}).realize(),
+               whole = wide.shard(mesh).realize();
+  EXPECT_EQ(cat({tiles, tiles, whole, tiles}, 0).to_vector<int32_t>(),
+            cat({narrow, narrow, wide, narrow}, 0).to_vector<int32_t>());
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts, Windows, testing::ValuesIn(layouts()),
                          [](const auto& test) { return test.param.name; });
 

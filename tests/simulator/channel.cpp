@@ -16,7 +16,7 @@ namespace {
 using namespace tinyshard;
 using namespace std::chrono_literals;
 
-constexpr size_t kEagerBytes = 64;    // longer messages count as sent when they have been taken
+constexpr size_t kEagerBytes = 64;  // longer messages count as sent when they have been taken
 
 // A rank's side of the wires to all others of its formation.
 class Wires {

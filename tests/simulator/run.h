@@ -19,7 +19,7 @@ struct Fault {
   int process = 0;  // Kill to Slow, Diverge, Far; of the others the first of two
   // OneWay, Reset: the second; -1 is where the store runs. Far: the only one that stays near.
   int other = 0;
-  Time longer{};  // Far: what packets to the process take more, from all but that one
+  Time longer{};               // Far: what packets to the process take more, from all but that one
   bool heartbeats_too = true;  // Far; else those of channels alone, which large messages hold up
   uint64_t side = 0;  // Partition: a bit for each process on the side that the store is not on
 };

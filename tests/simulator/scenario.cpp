@@ -125,10 +125,9 @@ std::string describe(const Scenario& s) {
         text += fmt::format(" {} to {} for {:.1f} ms", fault.process, fault.other, ms(fault.lasts));
         break;
       case Fault::Far:
-        text +=
-            fmt::format(" {} to rank {}, but from rank {}, take {:.1f} ms more for {:.1f} ms",
-                        fault.heartbeats_too ? "packets" : "messages", fault.process, fault.other,
-                        ms(fault.longer), ms(fault.lasts));
+        text += fmt::format(" {} to rank {}, but from rank {}, take {:.1f} ms more for {:.1f} ms",
+                            fault.heartbeats_too ? "packets" : "messages", fault.process,
+                            fault.other, ms(fault.longer), ms(fault.lasts));
         break;
       case Fault::Reset:
         text += fmt::format(" connections of ranks {} and {}", fault.process, fault.other);

@@ -89,7 +89,7 @@ class World {
   bool is_cut(int from, int to) const { return cuts_[index(from)][index(to)]; }
   // What is sent from now on; heartbeats have connections of their own.
   void delay(int from, int to, Time longer, bool heartbeats_too = true);
-  void reset(int a, int b);                   // closes the connections between them that there are
+  void reset(int a, int b);  // closes the connections between them that there are
 
   // Wires of one job's formation.
   static constexpr int kData = 0, kBeats = 1;  // kinds: of channels, and of heartbeats

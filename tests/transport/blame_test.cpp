@@ -29,7 +29,7 @@ constexpr Time kTimeout = 2000ms;
 
 struct Peer {
   std::optional<Time> silent{},
-      ends{};  // since when no heartbeat comes, and its connection is closed
+      ends{};                   // since when no heartbeat comes, and its connection is closed
   std::optional<Time> comes{};  // when its part of the barrier does; never, else
 };
 
