@@ -39,6 +39,7 @@ SLOWER = 1.02       # a step beside garbage against a step without
 WINDOW_S = 5        # of garbage, and of quiet
 HELD_S = 4          # two seconds for a handshake, and some for a busy machine
 AT_ONCE = 200
+RANK_PROGRAMS = {"transport_fault", "train_gpt"}  # of names the first fifteen letters
 MAGIC, PROTOCOL = b"tshard\r\n", 2
 STORE, STREAM = 1, 2
 WELCOME, OTHER_EPOCH, OTHER_JOB, DUPLICATE, UNEXPECTED = range(1, 6)
@@ -84,15 +85,14 @@ class Job:
                 mine = environment.get("PWD") and os.getpgid(int(entry.name)) and (entry / "cwd").resolve() == self.path.parent
                 if not mine:
                     continue
-                if (entry / "comm").read_text().strip() == "sh":
-                    continue
-                if "TS_RANK" in environment:
+                is_rank = (entry / "comm").read_text().strip() in RANK_PROGRAMS
+                if is_rank:
                     self.ranks[int(environment["TS_RANK"])], self.environment = int(entry.name), environment
                 for fd in (entry / "fd").iterdir():
                     port = ports.get(os.readlink(fd))
                     if port is None:
                         continue
-                    if "TS_RANK" in environment:
+                    if is_rank:
                         self.listeners[int(environment["TS_RANK"])] = port
                     elif int(entry.name) == self.process.pid:
                         self.listeners["store"] = port
