@@ -59,11 +59,11 @@ TEST_F(Gpt2, ParametersMayBeDividedOverDevices) {
       {"pp x fsdp, in parts", "",
        four + " --pp 2 --fsdp 2 --micro-batches 2 --batch 4 --accumulate 2"},
   };
-#ifdef MPIRUN_2
-  layouts.push_back({"fsdp over ranks", std::string(MPIRUN_2) + " ", " --fsdp 2"});
-  layouts.push_back({"fsdp x tp over ranks", std::string(MPIRUN_4) + " ", " --fsdp 2 --tp 2"});
-  layouts.push_back({"pp x tp over ranks", std::string(MPIRUN_4) + " ", " --pp 2 --tp 2"});
-#endif
+  for (const auto& [name, two_ranks, four_ranks] : launchers()) {
+    layouts.push_back({name + ", fsdp", two_ranks, " --fsdp 2"});
+    layouts.push_back({name + ", fsdp x tp", four_ranks, " --fsdp 2 --tp 2"});
+    layouts.push_back({name + ", pp x tp", four_ranks, " --pp 2 --tp 2"});
+  }
   int run = 0;
   for (const Layout& l : layouts)
     expect_close(one, losses("run" + std::to_string(run++), l.launch, common + l.flags), 1e-12,

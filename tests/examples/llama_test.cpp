@@ -132,11 +132,11 @@ TEST_F(LlamaProgram, CachedTokensAreThoseOfAPassOverAll) {
     Outcome two = run(flags + " --devices CPU:0,CPU:1");
     EXPECT_EQ(two.code, 0) << two.err;
     EXPECT_EQ(one.out, two.out);
-#ifdef MPIRUN_2
-    Outcome ranks = run(flags, std::string(MPIRUN_2) + " ");
-    EXPECT_EQ(ranks.code, 0) << ranks.err;
-    EXPECT_EQ(one.out, ranks.out);
-#endif
+    for (const Launcher& launcher : launchers()) {
+      Outcome ranks = run(flags, launcher.two);
+      EXPECT_EQ(ranks.code, 0) << launcher.name << "\n" << ranks.err;
+      EXPECT_EQ(one.out, ranks.out) << launcher.name;
+    }
   }
 }
 

@@ -94,17 +94,16 @@ TEST_F(LlamaTraining, RandomTokens) {
                "331 words");
 }
 
-#ifdef MPIRUN_2
 TEST_F(LlamaTraining, RanksDivideIt) {
-  const std::string two = std::string(MPIRUN_2) + " ", four = std::string(MPIRUN_4) + " ";
-  expect_losses_of_one_device(
-      "--steps 6 --dtype f64",
-      {{"fsdp x tp, sp", four, "--fsdp 2 --tp 2 --sp"},
-       {"pp", two, "--pp 2 --micro-batches 2"},
-       {"pp x tp, sp", two, "--devices-per-rank 2 --pp 2 --tp 2 --sp --micro-batches 2"}},
-      1e-9);
+  std::vector<Layout> layouts;
+  for (const auto& [name, two, four] : launchers()) {
+    layouts.push_back({name + ", fsdp x tp, sp", four, "--fsdp 2 --tp 2 --sp"});
+    layouts.push_back({name + ", pp", two, "--pp 2 --micro-batches 2"});
+    layouts.push_back(
+        {name + ", pp x tp, sp", two, "--devices-per-rank 2 --pp 2 --tp 2 --sp --micro-batches 2"});
+  }
+  expect_losses_of_one_device("--steps 6 --dtype f64", layouts, 1e-9);
 }
-#endif
 
 // Parameters and the optimizer's state, as the plan says.
 TEST_F(LlamaTraining, EachDeviceHoldsItsPart) {

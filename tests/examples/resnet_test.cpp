@@ -62,11 +62,11 @@ TEST_F(ResNet, RowsAndChannelsMayBeDivided) {
       {"data x channels, sharded optimizer", "", four + " --tp 2 --shard-optimizer"},
       {"data x space x channels", "", eight + " --space 2 --tp 2"},
   };
-#ifdef MPIRUN_2
-  layouts.push_back({"space over ranks", std::string(MPIRUN_2) + " ", " --space 2"});
-  layouts.push_back({"space x channels over ranks", std::string(MPIRUN_2) + " ",
-                     " --devices-per-rank 2 --space 2 --tp 2"});
-#endif
+  for (const Launcher& launcher : launchers()) {
+    layouts.push_back({launcher.name + ", space", launcher.two, " --space 2"});
+    layouts.push_back({launcher.name + ", space x channels", launcher.two,
+                       " --devices-per-rank 2 --space 2 --tp 2"});
+  }
   int run = 0;
   for (const Layout& l : layouts)
     expect_close(one, losses("run" + std::to_string(run++), l.launch, common + l.flags), 1e-9,
@@ -93,9 +93,8 @@ TEST_F(ResNet, AccuracyDoesNotDependOnTheDevices) {
     EXPECT_DOUBLE_EQ(other.accuracy, one.accuracy) << what;
   };
   expect_same(held_out(flags + " --devices CPU:0,CPU:1,CPU:2,CPU:3 --space 2"), "four devices");
-#ifdef MPIRUN_2
-  expect_same(held_out(flags, std::string(MPIRUN_2) + " "), "two ranks");
-#endif
+  for (const Launcher& launcher : launchers())
+    expect_same(held_out(flags, launcher.two), launcher.name.c_str());
 }
 
 TEST_F(ResNet, AResumedRunGivesTheBitsOfOneThatNeverStopped) {

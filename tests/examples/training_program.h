@@ -15,20 +15,19 @@ namespace tinyshard::testing {
 
 // Where a program may run: how it is launched, and its flags.
 struct Layout {
-  const char* name;
-  std::string launch, flags;
+  std::string name, launch, flags;
 };
 inline std::vector<Layout> layouts() {
   std::vector<Layout> all = {
       {"1x2", "", " --devices CPU:0,CPU:1"},
       {"1x4", "", " --devices CPU:0,CPU:1,CPU:2,CPU:3"},
       {"1x2 sharded optimizer", "", " --devices CPU:0,CPU:1 --shard-optimizer"}};
-#ifdef MPIRUN_2
-  all.push_back({"2x1", std::string(MPIRUN_2) + " ", ""});
-  all.push_back({"4x1", std::string(MPIRUN_4) + " ", ""});
-  all.push_back({"2x2", std::string(MPIRUN_2) + " ", " --devices-per-rank 2"});
-  all.push_back({"2x1 sharded optimizer", std::string(MPIRUN_2) + " ", " --shard-optimizer"});
-#endif
+  for (const auto& [name, two, four] : launchers()) {
+    all.push_back({name + " 2x1", two, ""});
+    all.push_back({name + " 4x1", four, ""});
+    all.push_back({name + " 2x2", two, " --devices-per-rank 2"});
+    all.push_back({name + " 2x1 sharded optimizer", two, " --shard-optimizer"});
+  }
   return all;
 }
 
