@@ -147,16 +147,18 @@ class Joiner {
     return true;
   }
 
-  // The member's ranges get numbers of their own.
+  // The member's ranges and slots get numbers of their own.
   static void append(KernelDraft& to, const KernelDraft& member, int64_t first_id) {
     NodeMap<UOp> renamed;
     auto rename = [&](const UOp& r) {
       const RangeArg old = range_arg(*r);
       renamed[r] = range(first_id + old.id, old.size, old.kind);
     };
-    for (const UOp& x : toposort(expressions(member))) {
+    const std::vector<UOp> nodes = all_nodes(member);
+    for (const UOp& x : nodes) {
       if (x.op() == Op::Range) rename(x);
     }
+    rename_slots(member, nodes, to, renamed);
     for (const UOp& r : member.loops) {
       if (!renamed.contains(r)) rename(r);
       to.loops.push_back(renamed.at(r));

@@ -52,7 +52,7 @@ KernelDraft Lowering::kernel(const UOp& value, int buffer) {
   memo_.clear();
   alive_.clear();
   fold_origin_ = NodeMap<UOp>();
-  KernelDraft draft;
+  draft_ = KernelDraft();
   std::vector<UOp> index;
   for (size_t i = 0; i < value.shape().size(); ++i) {
     int64_t size = value.shape()[i];
@@ -60,14 +60,15 @@ KernelDraft Lowering::kernel(const UOp& value, int buffer) {
       index.push_back(index_const(0));
     } else {
       index.push_back(range(int64_t(i), size, RangeKind::Loop));
-      draft.loops.push_back(index.back());
+      draft_.loops.push_back(index.back());
     }
   }
   root_ = value.get();
   UOp result = lower_new(value, index, UOp());
-  draft.outputs.push_back({buffer, simplify_(flat_index(value.shape(), index)), simplify_(result)});
-  if (UOp valid = demanded(value, index)) draft.outputs.back().valid = simplify_(valid);
-  return draft;
+  draft_.outputs.push_back(
+      {buffer, simplify_(flat_index(value.shape(), index)), simplify_(result)});
+  if (UOp valid = demanded(value, index)) draft_.outputs.back().valid = simplify_(valid);
+  return std::move(draft_);
 }
 
 // Where somebody looks at x; null for everywhere.
@@ -103,7 +104,7 @@ UOp Lowering::lower(const UOp& x, const std::vector<UOp>& index, const UOp& vali
 }
 
 UOp Lowering::load(const UOp& x, const std::vector<UOp>& index, const UOp& valid) {
-  UOp param = UOp::make(Op::Param, x.dtype(), {}, Dims{buffer_of_(x)});
+  UOp param = UOp::make(Op::Param, x.dtype(), {}, Dims{draft_.slot_for(buffer_of_(x))});
   UOp flat = simplify_(flat_index(x.shape(), index));
   if (always(valid)) return UOp::make(Op::Load, x.dtype(), {param, flat});
   return UOp::make(Op::Load, x.dtype(), {param, flat, simplify_(valid)});
@@ -357,6 +358,7 @@ std::optional<std::pair<UOp, StridedView>> Lowering::view(const UOp& operand) {
   memo_.clear();
   alive_.clear();
   root_ = nullptr;
+  draft_ = KernelDraft();
   UOp value = lower(operand, index, UOp());
   if (value.op() != Op::Load || value->src().size() != 2) return std::nullopt;
   auto affine = as_affine(value.src(1));
@@ -370,6 +372,21 @@ std::optional<std::pair<UOp, StridedView>> Lowering::view(const UOp& operand) {
   size_t ranges = std::ranges::count_if(result.strides, [](int64_t s) { return s != 0; });
   if (affine->terms.size() != ranges) return std::nullopt;  // depends on the device's place
   return std::pair{base, result};
+}
+
+int KernelDraft::slot_for(int buffer) {
+  auto found = std::ranges::find(slots, buffer);
+  if (found == slots.end()) found = slots.insert(found, buffer);
+  return int(found - slots.begin());
+}
+
+void rename_slots(const KernelDraft& from, std::span<const UOp> nodes, KernelDraft& to,
+                  NodeMap<UOp>& map) {
+  for (const UOp& x : nodes) {
+    if (x.op() != Op::Param) continue;
+    const int64_t slot = to.slot_for(from.slots[size_t(param_slot(*x))]);
+    if (slot != param_slot(*x)) map[x] = UOp::make(Op::Param, x.dtype(), {}, Dims{slot});
+  }
 }
 
 std::vector<UOp> expressions(const KernelDraft& draft) {

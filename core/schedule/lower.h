@@ -9,11 +9,15 @@
 #include "core/rewrite/demand.h"
 #include "core/rewrite/symbolic.h"
 #include "core/schedule/fusion.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 
-// A kernel while it is being put together. Loads and stores name buffers of the schedule:
-// Param {buffer}; slots are numbered at the end.
+// A kernel while it is being put together. Its loads name slots, Param {slot}, and the slots
+// buffers of the schedule: kernels that do the same to other buffers are made of the same nodes, so
+// that what takes time is done to those of one layer only.
+//
+//   x = y + z; u = v + w      both: load p0 [i] + load p1 [i]; slots y z, and v w
 struct KernelDraft {
   struct Output {
     int buffer;
@@ -22,8 +26,14 @@ struct KernelDraft {
   };
   Mesh mesh = Mesh::single({});
   std::vector<UOp> loops;  // outer to inner
+  std::vector<int> slots;  // buffers, each once; also some that no load names any longer
   std::vector<Output> outputs;
   int position = 0;  // of its latest value in the topological order: breaks ties in the order
+
+  // What a load reads.
+  int buffer_of(const UOp& load) const { return slots[size_t(slot_of(*load))]; }
+  // That of a buffer, which gets one if it has none.
+  int slot_for(int buffer);
 };
 
 // Indices, values and masks of all outputs.
@@ -35,6 +45,11 @@ std::vector<UOp> folds_among(std::span<const UOp> nodes);
 
 // The buffer that holds a materialized value; demanding it makes sure that something computes it.
 using BufferOf = std::function<int(const UOp&)>;
+
+// Renames the loads of one draft for expressions that become part of another: adds to `map` the
+// slots that have another number there.
+void rename_slots(const KernelDraft& from, std::span<const UOp> nodes, KernelDraft& to,
+                  NodeMap<UOp>& map);
 
 class FreeRanges;
 
@@ -88,6 +103,7 @@ class Lowering {
   NodeMap<UOp> fold_origin_;
   std::vector<UOp> alive_;  // nodes that keys of the tables point to
   const Node* root_ = nullptr;
+  KernelDraft draft_;  // the kernel at hand
 };
 
 // Free ranges of an expression: those that no Fold inside it binds.

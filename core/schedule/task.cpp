@@ -44,7 +44,7 @@ void update_accesses(Task& task, std::span<const UOp> nodes) {
   for (const auto& out : task.draft->outputs) task.writes.push_back(out.buffer);
   for (const UOp& x : nodes) {
     if (x.op() != Op::Load) continue;
-    int b = int(slot_of(*x));
+    int b = task.draft->buffer_of(x);
     if (std::ranges::find(task.reads, b) == task.reads.end()) task.reads.push_back(b);
   }
 }
@@ -59,7 +59,7 @@ bool in_place_is_safe(const KernelDraft& draft, std::span<const UOp> nodes,
   }
   for (const UOp& x : nodes) {
     if (x.op() != Op::Load) continue;
-    auto found = std::ranges::find(stored, first_version(buffers, int(slot_of(*x))));
+    auto found = std::ranges::find(stored, first_version(buffers, draft.buffer_of(x)));
     if (found == stored.end()) continue;
     if (!(x.src(1) == draft.outputs[size_t(found - stored.begin())].index)) return false;
   }

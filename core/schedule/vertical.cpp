@@ -134,7 +134,7 @@ class Fuser {
     if (producer.outputs.size() + consumer.outputs.size() > kMaxOutputs) return false;
     for (const UOp& x : all_nodes(consumer)) {
       if (x.op() != Op::Load) continue;
-      auto found = outputs.find(int(slot_of(*x)));
+      auto found = outputs.find(consumer.buffer_of(x));
       if (found == outputs.end()) continue;
       if (x->src().size() != 2) return false;
       if (!map) {
@@ -149,6 +149,7 @@ class Fuser {
     }
     if (!map) return false;  // only an ordering edge: nothing to share
     KernelDraft merged = consumer;
+    rename_slots(producer, all_nodes(producer), merged, *map);
     std::vector<UOp> made;
     for (const auto& out : producer.outputs) made.push_back(out.value);
     made = simplify_(substitute(made, *map));
@@ -159,7 +160,7 @@ class Fuser {
     }
     for (const UOp& x : reads) {
       for (size_t i = 0; i < made.size(); ++i) {
-        if (producer.outputs[i].buffer == slot_of(*x)) replaced[x] = made[i];
+        if (producer.outputs[i].buffer == consumer.buffer_of(x)) replaced[x] = made[i];
       }
     }
     std::vector<UOp> values;
@@ -183,6 +184,7 @@ class Fuser {
     NodeMap<UOp> map;
     for (size_t i = 0; i < one.loops.size(); ++i) map[one.loops[i]] = other.loops[i];
     KernelDraft merged = other;
+    rename_slots(one, all_nodes(one), merged, map);
     for (const auto& out : one.outputs) {
       merged.outputs.push_back({out.buffer, substitute(out.index, map), substitute(out.value, map),
                                 out.valid ? substitute(out.valid, map) : UOp()});
