@@ -158,7 +158,7 @@ class Joiner {
     for (const UOp& x : nodes) {
       if (x.op() == Op::Range) rename(x);
     }
-    rename_slots(member, nodes, to, renamed);
+    rename_slots(nodes, to.slots_for(member), renamed);
     for (const UOp& r : member.loops) {
       if (!renamed.contains(r)) rename(r);
       to.loops.push_back(renamed.at(r));

@@ -380,11 +380,16 @@ int KernelDraft::slot_for(int buffer) {
   return int(found - slots.begin());
 }
 
-void rename_slots(const KernelDraft& from, std::span<const UOp> nodes, KernelDraft& to,
-                  NodeMap<UOp>& map) {
+std::vector<int> KernelDraft::slots_for(const KernelDraft& other) {
+  std::vector<int> taken;
+  for (int buffer : other.slots) taken.push_back(slot_for(buffer));
+  return taken;
+}
+
+void rename_slots(std::span<const UOp> nodes, std::span<const int> taken, NodeMap<UOp>& map) {
   for (const UOp& x : nodes) {
     if (x.op() != Op::Param) continue;
-    const int64_t slot = to.slot_for(from.slots[size_t(param_slot(*x))]);
+    const int slot = taken[size_t(param_slot(*x))];
     if (slot != param_slot(*x)) map[x] = UOp::make(Op::Param, x.dtype(), {}, Dims{slot});
   }
 }

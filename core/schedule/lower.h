@@ -1,6 +1,7 @@
 // One kernel from the graph: starting at a value that gets memory, index ranges are pushed down
 // through movement ops, reductions become folds, and loads end every path.
 #pragma once
+#include <array>
 #include <functional>
 #include <optional>
 #include <unordered_map>
@@ -23,6 +24,8 @@ struct KernelDraft {
     int buffer;
     UOp index, value;
     UOp valid = UOp();  // where it is demanded at all; null for everywhere
+
+    std::array<UOp, 3> expressions() const { return {index, value, valid}; }
   };
   Mesh mesh = Mesh::single({});
   std::vector<UOp> loops;  // outer to inner
@@ -34,22 +37,22 @@ struct KernelDraft {
   int buffer_of(const UOp& load) const { return slots[size_t(slot_of(*load))]; }
   // That of a buffer, which gets one if it has none.
   int slot_for(int buffer);
+  // Those of all slots of another draft.
+  std::vector<int> slots_for(const KernelDraft& other);
 };
 
 // Indices, values and masks of all outputs.
 std::vector<UOp> expressions(const KernelDraft& draft);
 // All nodes of these, sources first.
 std::vector<UOp> all_nodes(const KernelDraft& draft);
+// For expressions that become part of another draft, where slot i is number taken[i]: adds what
+// takes the place of their parameters to `map`.
+void rename_slots(std::span<const UOp> nodes, std::span<const int> taken, NodeMap<UOp>& map);
 // Those of the nodes that are folds.
 std::vector<UOp> folds_among(std::span<const UOp> nodes);
 
 // The buffer that holds a materialized value; demanding it makes sure that something computes it.
 using BufferOf = std::function<int(const UOp&)>;
-
-// Renames the loads of one draft for expressions that become part of another: adds to `map` the
-// slots that have another number there.
-void rename_slots(const KernelDraft& from, std::span<const UOp> nodes, KernelDraft& to,
-                  NodeMap<UOp>& map);
 
 class FreeRanges;
 
