@@ -60,6 +60,14 @@ struct Node {
   uint64_t id;        // increases with creation; never reused
   int64_t low, high;  // bounds of an Index value, both inclusive; meaningless for other types
   std::shared_ptr<const void> payload;  // storage of a Buffer, mesh of a Redistribute or Collective
+  // The interner's: nodes of which this is the newest source, and this node among those of its own.
+  struct Users {
+    const Node *first = nullptr, *next = nullptr;
+    uint32_t in_table = 0;
+    uint8_t chained = 0;
+    bool is_chained = false;
+  };
+  mutable Users users;
 
   std::span<const UOp> src() const;
   DimSpan arg() const;
