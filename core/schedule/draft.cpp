@@ -183,7 +183,7 @@ class Drafter {
   Drafted fitting_draft(const UOp& x, int buffer) {
     for (;;) {
       KernelDraft result = lowering_.kernel(x, buffer);
-      std::vector<UOp> nodes = all_nodes(result);
+      const NodeOrder nodes = all_nodes(result);
       if (UOp misfit = arrange_loops(result, nodes, state_.free_ranges)) {
         check_internal(misfit.op() == Op::Fold,
                        "only a fold keeps a single output from being ordered");

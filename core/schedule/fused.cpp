@@ -184,7 +184,7 @@ std::optional<FusedKernel> KernelFuser::beside(const KernelDraft& one, const Ker
 
 // `one_order`: all of its stores have to be in one order.
 std::optional<FusedKernel> KernelFuser::settled(KernelDraft draft, bool one_order) {
-  const std::vector<UOp> all = all_nodes(draft);
+  const NodeOrder all = all_nodes(draft);
   if (all.size() > kFusedNodes) return std::nullopt;
   const std::vector<UOp> folds = folds_among(all);
   // Maps turn tiles for a second order, which kernels with folds do not.

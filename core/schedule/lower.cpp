@@ -78,7 +78,7 @@ UOp Lowering::demanded(const UOp& x, const std::vector<UOp>& index) {
   for (size_t d = 0; d < below.size(); ++d) {
     if (!below[d] || x.shape()[d] == 1) continue;
     // A kernel that made the number might wait for this one; a copy of it waits for nobody.
-    const std::vector<UOp> needed = toposort(below.subspan(d, 1));
+    const NodeOrder needed = toposort(below.subspan(d, 1));
     if (std::ranges::any_of(needed, [&](const UOp& y) {
           return y.op() != Op::Buffer && y.op() != Op::CopyIn && fusion_.materialized(y);
         }))
@@ -192,7 +192,7 @@ UOp Lowering::position(const UOp& x, const std::vector<UOp>& index) {
 UOp Lowering::number_of_device(const UOp& x, const std::vector<UOp>& index) {
   if (x->numel() != 1 || (!is_elementwise(x.op()) && x.op() != Op::ShardSlice)) return UOp();
   const UOp number = simplify_(cast(lower(x, index, UOp()), DType::Index));
-  const std::vector<UOp> nodes = toposort(std::span(&number, 1));
+  const NodeOrder nodes = toposort(std::span(&number, 1));
   const bool alone = std::ranges::none_of(nodes, [](const UOp& n) {
     return n.op() == Op::Load || n.op() == Op::Range || n.op() == Op::Fold;
   });
@@ -404,7 +404,7 @@ std::vector<UOp> expressions(const KernelDraft& draft) {
   return all;
 }
 
-std::vector<UOp> all_nodes(const KernelDraft& draft) { return toposort(expressions(draft)); }
+NodeOrder all_nodes(const KernelDraft& draft) { return toposort(expressions(draft)); }
 
 std::vector<UOp> folds_among(std::span<const UOp> nodes) {
   std::vector<UOp> folds;
@@ -429,7 +429,7 @@ UOp reduced_inside_two(std::span<const UOp> folds, FreeRanges& free_ranges) {
         return std::ranges::find(outer->src().subspan(1), r) != outer->src().end();
       });
       if (!binds) continue;
-      std::vector<UOp> body = toposort(std::span(&outer->src()[0], 1));
+      const NodeOrder body = toposort(std::span(&outer->src()[0], 1));
       if (std::ranges::find(body, inner) != body.end() && ++around > 1) return inner;
     }
   }

@@ -44,7 +44,7 @@ struct KernelDraft {
 // Indices, values and masks of all outputs.
 std::vector<UOp> expressions(const KernelDraft& draft);
 // All nodes of these, sources first.
-std::vector<UOp> all_nodes(const KernelDraft& draft);
+NodeOrder all_nodes(const KernelDraft& draft);
 // For expressions that become part of another draft, where slot i is number taken[i]: adds what
 // takes the place of their parameters to `map`.
 void rename_slots(std::span<const UOp> nodes, std::span<const int> taken, NodeMap<UOp>& map);

@@ -73,7 +73,7 @@ bool may_replace(const KernelDraft& draft, const KernelDraft::Output& output, in
                  FreeRanges& free_ranges) {
   if (!in_one_nest(draft, free_ranges)) return false;
   const int slot = int(std::ranges::find(draft.slots, buffer) - draft.slots.begin());
-  std::vector<UOp> before = toposort(std::span(&output.value, 1));
+  const NodeOrder before = toposort(std::span(&output.value, 1));
   for (const auto& out : draft.outputs) {
     for (const UOp& load : own_loads(out.value, slot, free_ranges)) {
       if (!(load.src(1) == output.index)) return false;

@@ -45,8 +45,8 @@ class Met {
 
 }  // namespace
 
-std::vector<UOp> toposort(std::span<const UOp> roots) {
-  std::vector<UOp> order;
+NodeOrder toposort(std::span<const UOp> roots) {
+  NodeOrder order;
   Met met;
   std::vector<std::pair<const UOp*, size_t>> stack;
   for (const UOp& root : roots) {

@@ -206,19 +206,19 @@ class Interner {
     if (!shape.empty()) check_size(shape, dtype);
     Bounds bounds = infer_bounds(op, dtype, src, arg);
     void* memory = shard.pool.take(bytes_of(op, src.size(), arg.size() + shape.size()));
-    Node* node = new (memory) Node{op,
-                                   dtype,
-                                   uint16_t(src.size()),
-                                   uint16_t(arg.size()),
-                                   uint16_t(shape.size()),
-                                   1,
-                                   origin_for(src),
-                                   hash,
-                                   next_id_.fetch_add(1, std::memory_order_relaxed),
-                                   bounds.low,
-                                   bounds.high,
-                                   std::move(payload),
-                                   {}};
+    Node* node = new (memory) Node{.users = {},
+                                   .payload = std::move(payload),
+                                   .low = bounds.low,
+                                   .high = bounds.high,
+                                   .hash = hash,
+                                   .id = next_id_.fetch_add(1, std::memory_order_relaxed),
+                                   .op = op,
+                                   .dtype = dtype,
+                                   .sources = uint16_t(src.size()),
+                                   .arguments = uint16_t(arg.size()),
+                                   .rank = uint16_t(shape.size()),
+                                   .references = 1,
+                                   .origin = origin_for(src)};
     auto* sources = reinterpret_cast<UOp*>(node + 1);
     for (size_t i = 0; i < src.size(); ++i) new (sources + i) UOp(src[i]);
     auto* ints = reinterpret_cast<int64_t*>(sources + src.size());
