@@ -10,6 +10,7 @@
 #include "core/schedule/draft.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -246,7 +247,14 @@ class Drafter {
         if (std::exchange(drafted_again_, false)) i = state_.order.size();
       }
     } while (copy_demanded_);
-    std::ranges::stable_sort(state_.tasks, {}, &Task::position);
+    // Places are sorted, and each task is moved once.
+    std::vector<int> order(state_.tasks.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, {}, [&](int t) { return state_.tasks[size_t(t)].position; });
+    std::vector<Task> sorted;
+    sorted.reserve(order.size());
+    for (int t : order) sorted.push_back(std::move(state_.tasks[size_t(t)]));
+    state_.tasks = std::move(sorted);
   }
 
   Item library_call(const UOp& x) {

@@ -124,7 +124,7 @@ class Interner {
     if (!newest || newest->users.in_table > 0) {
       if (const Node* node = shard.table.find(hash, is_it)) return UOp(node);
     }
-    const Node* node = create(shard, op, dtype, src, arg, std::move(payload), hash);
+    const Node* node = create(op, dtype, src, arg, std::move(payload), hash);
     add(shard, newest, node);
     return UOp(node);
   }
@@ -149,7 +149,7 @@ class Interner {
         dying = s;
       }
       node->~Node();
-      shard.pool.give(node, bytes);
+      own_pool().give(node, bytes);
     }
   }
 
@@ -173,11 +173,17 @@ class Interner {
   struct Shard {
     std::mutex mutex;
     NodeTable table;
-    NodePool pool;
     size_t live = 0;
   };
   // So many users of a source are looked through one after the other.
   static constexpr uint32_t kMostChained = 8;
+
+  // What one thread makes lies together, in the order in which it is made: walks read it so.
+  NodePool& own_pool() {
+    static std::atomic<size_t> threads{0};
+    thread_local const size_t own = threads.fetch_add(1, std::memory_order_relaxed);
+    return pools_[own % pools_.size()];
+  }
 
   Shard& shard_of(const Node* newest, uint64_t hash) {
     return shards_[newest ? newest->id % shards_.size() : hash >> 60];
@@ -199,13 +205,13 @@ class Interner {
     return false;
   }
 
-  const Node* create(Shard& shard, Op op, DType dtype, std::span<const UOp> src, DimSpan arg,
+  const Node* create(Op op, DType dtype, std::span<const UOp> src, DimSpan arg,
                      std::shared_ptr<const void> payload, uint64_t hash) {
     Dims room;
     const DimSpan shape = infer_shape(op, src, arg, room);
     if (!shape.empty()) check_size(shape, dtype);
     Bounds bounds = infer_bounds(op, dtype, src, arg);
-    void* memory = shard.pool.take(bytes_of(op, src.size(), arg.size() + shape.size()));
+    void* memory = own_pool().take(bytes_of(op, src.size(), arg.size() + shape.size()));
     Node* node = new (memory) Node{.users = {},
                                    .payload = std::move(payload),
                                    .low = bounds.low,
@@ -263,6 +269,7 @@ class Interner {
   }
 
   std::array<Shard, 16> shards_;
+  std::array<NodePool, 16> pools_;
   std::atomic<uint64_t> next_id_{1};
 };
 

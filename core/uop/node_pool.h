@@ -1,10 +1,11 @@
 // Memory for nodes, which are small, many, and made and dropped by whole graphs. Cells come from
 // chunks that are kept for the next graph: given back, they would be fetched again by each pass.
-// Whoever owns a pool locks it.
+// Threads: any.
 #pragma once
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <vector>
 
@@ -14,18 +15,20 @@ class NodePool {
  public:
   void* take(size_t bytes) {
     if (!is_pooled(bytes)) return ::operator new(bytes);
+    std::lock_guard lock(mutex_);
     Cell*& free = free_[bytes_class(bytes)];
     if (!free) return cut(bytes_class(bytes) * kStep);
     Cell* cell = free;
     free = cell->next;
     return cell;
   }
-  // What take(bytes) gave.
+  // What take(bytes) gave, of this pool or another one.
   void give(void* memory, size_t bytes) {
     if (!is_pooled(bytes)) {
       ::operator delete(memory);
       return;
     }
+    std::lock_guard lock(mutex_);
     Cell*& free = free_[bytes_class(bytes)];
     free = new (memory) Cell{free};
   }
@@ -57,6 +60,7 @@ class NodePool {
     return cell;
   }
 
+  std::mutex mutex_;
   std::array<Cell*, kLargest / kStep + 1> free_{};  // by size
   std::vector<std::unique_ptr<std::byte[]>> chunks_;
   std::byte* next_ = nullptr;
