@@ -42,6 +42,12 @@ UOp flat_index(DimSpan shape, std::span<const UOp> index) {
   return flat;
 }
 
+size_t Lowering::IntsHash::operator()(const Dims& ints) const {
+  uint64_t h = ints.size();
+  for (int64_t n : ints) h = combine(h, uint64_t(n));
+  return h;
+}
+
 size_t Lowering::KeyHash::operator()(const Key& key) const {
   uint64_t h = key.node->hash;
   for (const Node* n : key.index) h = combine(h, n ? n->id : 0);
@@ -66,9 +72,17 @@ KernelDraft Lowering::kernel(const UOp& value, int buffer) {
   root_ = value.get();
   UOp result = lower_new(value, index, UOp());
   draft_.outputs.push_back(
-      {buffer, simplify_(flat_index(value.shape(), index)), simplify_(result)});
+      {buffer, simplified_flat_index(value.shape(), index), simplify_(result)});
   if (UOp valid = demanded(value, index)) draft_.outputs.back().valid = simplify_(valid);
   return std::move(draft_);
+}
+
+const UOp& Lowering::simplified_flat_index(DimSpan shape, std::span<const UOp> index) {
+  flat_key_.assign(shape.begin(), shape.end());
+  for (const UOp& i : index) flat_key_.push_back(int64_t(i->id));
+  auto [known, is_new] = flat_.try_emplace(flat_key_);
+  if (is_new) known->second = simplify_(flat_index(shape, index));
+  return known->second;
 }
 
 // Where somebody looks at x; null for everywhere.
@@ -90,6 +104,11 @@ UOp Lowering::demanded(const UOp& x, const std::vector<UOp>& index) {
 }
 
 UOp Lowering::lower(const UOp& x, const std::vector<UOp>& index, const UOp& valid) {
+  auto lowered = [&] {
+    return x.get() != root_ && fusion_.materialized(x) ? load(x, index, valid)
+                                                       : lower_new(x, index, valid);
+  };
+  if (fusion_.read_once(x)) return lowered();  // nobody asks again
   Key key{x.get(), {}};
   key.index.reserve(index.size() + 1);
   for (const UOp& i : index) key.index.push_back(i.get());
@@ -97,15 +116,14 @@ UOp Lowering::lower(const UOp& x, const std::vector<UOp>& index, const UOp& vali
   if (auto found = memo_.find(key); found != memo_.end()) return found->second;
   alive_.insert(alive_.end(), index.begin(), index.end());
   if (valid) alive_.push_back(valid);
-  UOp result = x.get() != root_ && fusion_.materialized(x) ? load(x, index, valid)
-                                                           : lower_new(x, index, valid);
+  UOp result = lowered();
   memo_.emplace(std::move(key), result);
   return result;
 }
 
 UOp Lowering::load(const UOp& x, const std::vector<UOp>& index, const UOp& valid) {
   UOp param = UOp::make(Op::Param, x.dtype(), {}, Dims{draft_.slot_for(buffer_of_(x))});
-  UOp flat = simplify_(flat_index(x.shape(), index));
+  UOp flat = simplified_flat_index(x.shape(), index);
   if (always(valid)) return UOp::make(Op::Load, x.dtype(), {param, flat});
   return UOp::make(Op::Load, x.dtype(), {param, flat, simplify_(valid)});
 }

@@ -82,6 +82,8 @@ class Lowering {
   UOp load(const UOp& x, const std::vector<UOp>& index, const UOp& valid);
   UOp guarded(const UOp& x, std::vector<UOp> index, const UOp& valid, const UOp& inside);
   std::vector<UOp> through_reshape(DimSpan from, DimSpan to, const std::vector<UOp>& index);
+  // Remembered for all kernels: their loops are numbered alike.
+  const UOp& simplified_flat_index(DimSpan shape, std::span<const UOp> index);
   UOp position(const UOp& x, const std::vector<UOp>& index);
   UOp number_of_device(const UOp& x, const std::vector<UOp>& index);
   bool adds_products(const UOp& x) const;
@@ -95,6 +97,9 @@ class Lowering {
   struct KeyHash {
     size_t operator()(const Key& key) const;
   };
+  struct IntsHash {
+    size_t operator()(const Dims& ints) const;
+  };
 
   UOp demanded(const UOp& x, const std::vector<UOp>& index);
 
@@ -103,6 +108,8 @@ class Lowering {
   BufferOf buffer_of_;
   Simplifier simplify_;
   std::unordered_map<Key, UOp, KeyHash> memo_;
+  std::unordered_map<Dims, UOp, IntsHash> flat_;  // by shape and ids of the index
+  Dims flat_key_;
   NodeMap<UOp> fold_origin_;
   std::vector<UOp> alive_;  // nodes that keys of the tables point to
   const Node* root_ = nullptr;
