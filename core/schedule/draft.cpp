@@ -237,6 +237,7 @@ class Drafter {
   // number at which a value ends to be demanded, which may come later.
   void make_tasks() {
     std::vector<char> made(state_.order.size());
+    state_.tasks.reserve(state_.fusion->values());
     do {
       copy_demanded_ = false;
       for (size_t i = state_.order.size(); i-- > 0;) {

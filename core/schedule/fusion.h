@@ -22,6 +22,7 @@ class Fusion {
   Fusion(std::span<const UOp> order, std::span<const UOp> roots);
 
   bool materialized(const UOp& x) const { return materialized_.contains(x); }
+  size_t values() const { return materialized_.size(); }  // with memory
   // Later stages add a value that turns out to be too dear to recompute.
   void materialize(const UOp& x) { materialized_[x] = true; }
   // Whether a single op reads x, movements aside.
