@@ -14,12 +14,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <mutex>
+#include <mutex>  // lock_guard
 #include <new>
 #include <utility>
 #include <vector>
 
 #include "core/base/hash.h"
+#include "core/base/spin_lock.h"
 #include "core/uop/node_pool.h"
 #include "core/uop/shape.h"
 #include "core/uop/uop.h"
@@ -117,7 +118,7 @@ class Interner {
       return equal(node, op, dtype, src, arg, payload.get()) && try_retain(node);
     };
     Shard& shard = shard_of(newest, hash);
-    std::lock_guard lock(shard.mutex);
+    std::lock_guard held(shard.lock);
     for (const Node* user = newest ? newest->users.first : nullptr; user; user = user->users.next) {
       if (user->hash == hash && is_it(*user)) return UOp(user);
     }
@@ -140,7 +141,7 @@ class Interner {
           bytes_of(node->op, node->sources, size_t(node->arguments) + size_t(node->rank));
       std::shared_ptr<const void> payload = std::move(node->payload);
       Shard& shard = shard_of(newest, node->hash);
-      std::lock_guard lock(shard.mutex);
+      std::lock_guard held(shard.lock);
       remove(shard, newest, node);
       for (const UOp& source : node->src()) {
         const Node* s = source.node_;
@@ -156,7 +157,7 @@ class Interner {
   size_t live() {
     size_t n = 0;
     for (Shard& shard : shards_) {
-      std::lock_guard lock(shard.mutex);
+      std::lock_guard held(shard.lock);
       n += shard.live;
     }
     return n;
@@ -171,7 +172,7 @@ class Interner {
 
  private:
   struct Shard {
-    std::mutex mutex;
+    SpinLock lock;
     NodeTable table;
     size_t live = 0;
   };

@@ -5,9 +5,11 @@
 #include <array>
 #include <cstddef>
 #include <memory>
-#include <mutex>
+#include <mutex>  // lock_guard
 #include <new>
 #include <vector>
+
+#include "core/base/spin_lock.h"
 
 namespace tinyshard {
 
@@ -15,7 +17,7 @@ class NodePool {
  public:
   void* take(size_t bytes) {
     if (!is_pooled(bytes)) return ::operator new(bytes);
-    std::lock_guard lock(mutex_);
+    std::lock_guard held(lock_);
     Cell*& free = free_[bytes_class(bytes)];
     if (!free) return cut(bytes_class(bytes) * kStep);
     Cell* cell = free;
@@ -28,7 +30,7 @@ class NodePool {
       ::operator delete(memory);
       return;
     }
-    std::lock_guard lock(mutex_);
+    std::lock_guard held(lock_);
     Cell*& free = free_[bytes_class(bytes)];
     free = new (memory) Cell{free};
   }
@@ -60,7 +62,7 @@ class NodePool {
     return cell;
   }
 
-  std::mutex mutex_;
+  SpinLock lock_;
   std::array<Cell*, kLargest / kStep + 1> free_{};  // by size
   std::vector<std::unique_ptr<std::byte[]>> chunks_;
   std::byte* next_ = nullptr;
