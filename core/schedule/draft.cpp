@@ -10,7 +10,6 @@
 #include "core/schedule/draft.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -248,14 +247,10 @@ class Drafter {
         if (std::exchange(drafted_again_, false)) i = state_.order.size();
       }
     } while (copy_demanded_);
-    // Places are sorted, and each task is moved once.
-    std::vector<int> order(state_.tasks.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(order, {}, [&](int t) { return state_.tasks[size_t(t)].position; });
-    std::vector<Task> sorted;
-    sorted.reserve(order.size());
-    for (int t : order) sorted.push_back(std::move(state_.tasks[size_t(t)]));
-    state_.tasks = std::move(sorted);
+    // Most are in reverse order, and a task is large.
+    std::ranges::reverse(state_.tasks);
+    if (!std::ranges::is_sorted(state_.tasks, {}, &Task::position))
+      std::ranges::sort(state_.tasks, {}, &Task::position);
   }
 
   Item library_call(const UOp& x) {

@@ -76,16 +76,17 @@ class Fuser {
 
   bool adopt(int from, int into, FusedKernel fused) {
     if (!in_place_is_safe(fused.draft, fused.loads, buffers_)) return false;
-    Task trial = tasks_[into];
-    trial.draft = std::move(fused.draft);
-    update_accesses(trial, fused.loads);
-    if (trial.reads.size() + trial.writes.size() > kFusedBuffers) return false;
-    trial.position = std::max(tasks_[from].position, tasks_[into].position);
-    tasks_[into] = std::move(trial);
-    tasks_[from].gone = true;
-    tasks_[from].draft.reset();
-    tasks_[from].reads.clear();
-    tasks_[from].writes.clear();
+    Accesses accesses = accesses_of(fused.draft, fused.loads);
+    if (accesses.reads.size() + accesses.writes.size() > kFusedBuffers) return false;
+    Task &task = tasks_[into], &gone = tasks_[from];
+    task.draft = std::move(fused.draft);
+    task.reads = std::move(accesses.reads);
+    task.writes = std::move(accesses.writes);
+    task.position = std::max(task.position, gone.position);
+    gone.gone = true;
+    gone.draft.reset();
+    gone.reads.clear();
+    gone.writes.clear();
     dependencies_.merge(from, into);
     return true;
   }
