@@ -422,7 +422,10 @@ std::vector<UOp> expressions(const KernelDraft& draft) {
   return all;
 }
 
-NodeOrder all_nodes(const KernelDraft& draft) { return toposort(expressions(draft)); }
+NodeOrder all_nodes(const KernelDraft& draft) {
+  const std::vector<UOp> roots = expressions(draft);  // which the draft keeps
+  return toposort(roots);
+}
 
 std::vector<UOp> folds_among(std::span<const UOp> nodes) {
   std::vector<UOp> folds;

@@ -139,10 +139,11 @@ class Interner {
       const Node* newest = newest_of(node->src());
       const size_t bytes =
           bytes_of(node->op, node->sources, size_t(node->arguments) + size_t(node->rank));
-      std::shared_ptr<const void> payload = std::move(node->payload);
+      std::shared_ptr<const void> payload;  // goes when the shard is free again
       Shard& shard = shard_of(newest, node->hash);
       std::lock_guard held(shard.lock);
       remove(shard, newest, node);
+      payload = std::move(node->payload);
       for (const UOp& source : node->src()) {
         const Node* s = source.node_;
         if (s->references.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;

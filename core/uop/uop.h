@@ -237,6 +237,7 @@ class NodeOrder {
 };
 // Every node reachable from roots, sources before users, in a deterministic order.
 NodeOrder toposort(std::span<const UOp> roots);
+NodeOrder toposort(std::vector<UOp>&& roots) = delete;  // which would not keep the graph
 
 // One line per node: "%3 = add f32[2, 3] %1 %2".
 std::string print(std::span<const UOp> roots);
