@@ -91,7 +91,7 @@ struct Uses {
 }  // namespace
 
 Estimate estimate(std::span<const UOp> roots, const Mesh& device, LinkModel& links) {
-  const std::vector<UOp> order = toposort(roots);
+  const NodeOrder order = toposort(roots);
   NodeMap<Uses> uses(order.size());
   Estimate sum;
   for (size_t i = order.size(); i-- > 0;) {

@@ -161,7 +161,7 @@ bool varies(const UOp& x, int dim, int depth = 0) {
 class Ordering {
  public:
   OrderedRoots run(std::span<const UOp> roots, const std::vector<bool>& in_true_order) {
-    const std::vector<UOp> nodes = toposort(roots);
+    const NodeOrder nodes = toposort(roots);
     OrderedRoots result{{roots.begin(), roots.end()}, {}};
     for (const UOp& x : nodes) {
       const std::optional<Sharding> where = given_place(x);

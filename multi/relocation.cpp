@@ -21,7 +21,7 @@ int place_in(const std::vector<DeviceRef>& devices, const DeviceRef& wanted) {
 // Leaves without a mesh take that of whoever reads them: here it is the mesh that the value is on,
 // and not the one that it goes to.
 UOp on_its_mesh(const UOp& x, const Mesh& mesh) {
-  const std::vector<UOp> order = toposort(std::span(&x, 1));
+  const NodeOrder order = toposort(std::span(&x, 1));
   if (std::ranges::any_of(order, [](const UOp& n) { return n->payload != nullptr; })) return x;
   NodeMap<UOp> there(order.size());
   for (const UOp& n : order) {

@@ -287,7 +287,7 @@ class Rewriter {
 
   LinkModel links_;
   std::span<const UOp> roots_;
-  std::vector<UOp> order_;
+  NodeOrder order_;
   const Plan* plan_ = nullptr;
   Decisions decisions_;
   LocalValues values_{decisions_, links_};

@@ -54,12 +54,11 @@ std::vector<LiveValue> whose_graphs_hold(std::vector<LiveValue> states, const Hi
 template <class Overwritten>
 bool are_alone(std::span<const UOp> roots, std::span<const StatePtr> states,
                const Overwritten& is_overwritten) {
-  const std::vector<UOp> order = toposort(roots);
+  const NodeOrder order = toposort(roots);
   NodeMap<bool> holds(order.size());  // an overwritten storage
   NodeMap<uint32_t> known(order.size());
   for (const UOp& x : order) {
     bool found = is_overwritten(x);
-    ++known[x];
     for (const UOp& s : x->src()) {
       ++known[s];
       found = found || holds.at(s);
@@ -96,7 +95,7 @@ NodeMap<bool> written_plainly(std::span<const UOp> roots, const Overwritten& is_
     values.insert(p.value.get());
     if (p.state->name != 0) names.insert(p.state->name);
   }
-  const std::vector<UOp> order = toposort(roots);
+  const NodeOrder order = toposort(roots);
   NodeMap<bool> depends(order.size()), reads(order.size()), plain;
   for (const UOp& x : order) {
     bool found = values.contains(x.get()) || names.contains(name_of(x));
@@ -191,7 +190,7 @@ void rewire(const Disturbed& disturbed, std::span<const StatePtr> states,
   }
   std::vector<UOp> graphs;
   for (const StatePtr& s : disturbed.rewired) graphs.push_back(s->value);
-  const std::vector<UOp> order = toposort(graphs);
+  const NodeOrder order = toposort(graphs);
   NodeMap<UOp> now(order.size());
   for (const UOp& x : order) {
     std::vector<UOp> src;

@@ -21,7 +21,7 @@ const void* version(const UOp& target) {
 
 std::vector<UOp> separate_versions(std::span<const UOp> roots) {
   std::vector<UOp> result(roots.begin(), roots.end());
-  std::vector<UOp> order = toposort(roots);
+  const NodeOrder order = toposort(roots);
   std::map<const void*, UOp> next;  // the Assign that keeps the storage; null where none may
   for (const UOp& x : order) {
     if (x.op() != Op::Assign) continue;

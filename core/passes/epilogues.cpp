@@ -284,7 +284,7 @@ class Epilogues {
 
   std::span<const UOp> roots_;
   const std::function<bool(const LibraryCall&)>& supports_;
-  std::vector<UOp> order_;
+  NodeOrder order_;
   NodeMap<int> uses_;
   NodeMap<Fused> fused_;
   std::vector<UOp> biased_;

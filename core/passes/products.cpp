@@ -281,7 +281,8 @@ UOp convolution(const UOp& x, const std::function<bool(const LibraryCall&)>& lib
 // computes or stores it again.
 std::vector<UOp> share_stored(std::span<const UOp> roots) {
   NodeMap<bool> has_copy;
-  std::vector<UOp> order = toposort(roots), src;
+  const NodeOrder order = toposort(roots);
+  std::vector<UOp> src;
   for (const UOp& x : order) {
     if (x.op() == Op::Contiguous && is_computed(x.src(0))) has_copy[x.src(0)] = true;
   }
@@ -303,7 +304,7 @@ std::vector<UOp> share_stored(std::span<const UOp> roots) {
 std::vector<UOp> lower_products(std::span<const UOp> roots,
                                 const std::function<bool(const LibraryCall&)>& library_supports,
                                 SmallProducts small) {
-  const std::vector<UOp> order = toposort(roots);
+  const NodeOrder order = toposort(roots);
   const Demand demand(order, roots);
   auto lower = [&](const UOp& x, bool partial) {  // null: as it is
     if (is_small(x, small)) return dot(x);

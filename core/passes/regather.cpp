@@ -94,7 +94,7 @@ class Turns {
   }
 
   std::span<const UOp> roots_;
-  const std::vector<UOp> order_;
+  const NodeOrder order_;
   std::vector<Turn> turns_;
   NodeMap<std::vector<Reading>> readings_;
   std::map<const Node*, size_t> kept_;  // the turn of a gather that is kept

@@ -62,7 +62,7 @@ std::vector<UOp> lower_scatters(std::span<const UOp> roots,
 
 std::vector<UOp> start_scatters(std::span<const UOp> roots,
                                 const std::function<bool(const LibraryCall&)>& library_supports) {
-  const std::vector<UOp> order = toposort(roots);  // keeps the nodes that are counted
+  const NodeOrder order = toposort(roots);
   auto is_scatter = [](const UOp& x) {
     return x.op() == Op::ScatterAdd && scatter_arg(*x).op == ReduceOp::Sum;
   };

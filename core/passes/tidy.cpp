@@ -197,7 +197,7 @@ UOp split(const UOp& x, const SplitLimits& limits) {
 }  // namespace
 
 std::vector<UOp> transpose_products(std::span<const UOp> roots) {
-  const std::vector<UOp> order = toposort(roots);  // keeps the nodes that are counted
+  const NodeOrder order = toposort(roots);
   const NodeMap<int> uses = count_uses(order, roots);
   return rewrite_once(roots, [&](const UOp& x) {
     if (x.op() != Op::Permute || x.src(0).op() != Op::Dot) return UOp();

@@ -134,7 +134,7 @@ class Updates {
 
 std::vector<UOp> fuse_updates(std::span<const UOp> roots,
                               const std::function<bool(const LibraryCall&)>& library_supports) {
-  const std::vector<UOp> order = toposort(roots);
+  const NodeOrder order = toposort(roots);
   auto assigns = [](const UOp& x) { return x.op() == Op::Assign; };
   if (std::ranges::none_of(order, assigns)) return {roots.begin(), roots.end()};
   Updates updates(order, roots);

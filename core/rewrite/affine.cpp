@@ -145,7 +145,7 @@ int64_t common_part(const UOp& range, const std::vector<int64_t>* divisors,
 LoopNest split_ranges(std::span<const UOp> roots, std::span<const UOp> ranges) {
   LoopNest nest{{roots.begin(), roots.end()}, {ranges.begin(), ranges.end()}};
   for (;;) {
-    std::vector<UOp> nodes = toposort(nest.roots);
+    const NodeOrder nodes = toposort(nest.roots);
     // Places where a range is cut: multiples of what it is divided by, and where a comparison with
     // it turns, as between the parts of a concatenation.
     NodeMap<std::vector<int64_t>> divisors, turns;
@@ -228,7 +228,7 @@ LoopNest merge_ranges(std::span<const UOp> roots, std::span<const UOp> ranges) {
       joined[i] = joined[i] && fits;
     }
   };
-  std::vector<UOp> nodes = toposort(nest.roots);
+  const NodeOrder nodes = toposort(nest.roots);
   for (const UOp& x : nodes) {
     if (is_sum(x)) continue;  // checked as a whole, where it is used
     if (x.op() != Op::Fold) {

@@ -183,7 +183,7 @@ class Drafter {
   Drafted fitting_draft(const UOp& x, int buffer) {
     for (;;) {
       KernelDraft result = lowering_.kernel(x, buffer);
-      std::vector<UOp> nodes = all_nodes(result);
+      const NodeOrder nodes = all_nodes(result);
       if (UOp misfit = arrange_loops(result, nodes, state_.free_ranges)) {
         check_internal(misfit.op() == Op::Fold,
                        "only a fold keeps a single output from being ordered");
@@ -236,6 +236,7 @@ class Drafter {
   // number at which a value ends to be demanded, which may come later.
   void make_tasks() {
     std::vector<char> made(state_.order.size());
+    state_.tasks.reserve(state_.fusion->values());
     do {
       copy_demanded_ = false;
       for (size_t i = state_.order.size(); i-- > 0;) {
@@ -246,7 +247,10 @@ class Drafter {
         if (std::exchange(drafted_again_, false)) i = state_.order.size();
       }
     } while (copy_demanded_);
-    std::ranges::stable_sort(state_.tasks, {}, &Task::position);
+    // Most are in reverse order, and a task is large.
+    std::ranges::reverse(state_.tasks);
+    if (!std::ranges::is_sorted(state_.tasks, {}, &Task::position))
+      std::ranges::sort(state_.tasks, {}, &Task::position);
   }
 
   Item library_call(const UOp& x) {

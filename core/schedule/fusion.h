@@ -22,10 +22,14 @@ class Fusion {
   Fusion(std::span<const UOp> order, std::span<const UOp> roots);
 
   bool materialized(const UOp& x) const { return materialized_.contains(x); }
+  size_t values() const { return materialized_.size(); }  // with memory
   // Later stages add a value that turns out to be too dear to recompute.
   void materialize(const UOp& x) { materialized_[x] = true; }
   // Whether a single op reads x, movements aside.
-  bool read_once(const UOp& x) const { return consumers_.at(x) == 1; }
+  bool read_once(const UOp& x) const {
+    const uint32_t* count = consumers_.find(x);
+    return count && *count == 1;
+  }
 
  private:
   void force(std::span<const UOp> order, std::span<const UOp> roots);

@@ -61,7 +61,7 @@ class Joiner {
   };
 
   Group alone(int t) const {
-    std::vector<UOp> all = toposort(expressions(*tasks_[size_t(t)].draft));
+    const NodeOrder all = all_nodes(*tasks_[size_t(t)].draft);
     auto is_range = [](const UOp& x) { return x.op() == Op::Range; };
     return {t, 1, size_t(std::ranges::count_if(all, is_range)), all.size()};
   }
@@ -127,7 +127,7 @@ class Joiner {
       return false;
     Task joined = into;
     append(*joined.draft, *from.draft, int64_t(group.members) * kIds);
-    const std::vector<UOp> nodes = all_nodes(*joined.draft);
+    const NodeOrder nodes = all_nodes(*joined.draft);
     if (!in_place_is_safe(*joined.draft, nodes, buffers_)) return false;
     update_accesses(joined, nodes);
     joined.position = std::max(into.position, from.position);
@@ -147,16 +147,18 @@ class Joiner {
     return true;
   }
 
-  // The member's ranges get numbers of their own.
+  // The member's ranges and slots get numbers of their own.
   static void append(KernelDraft& to, const KernelDraft& member, int64_t first_id) {
     NodeMap<UOp> renamed;
     auto rename = [&](const UOp& r) {
       const RangeArg old = range_arg(*r);
       renamed[r] = range(first_id + old.id, old.size, old.kind);
     };
-    for (const UOp& x : toposort(expressions(member))) {
+    const NodeOrder nodes = all_nodes(member);
+    for (const UOp& x : nodes) {
       if (x.op() == Op::Range) rename(x);
     }
+    rename_slots(nodes, to.slots_for(member), renamed);
     for (const UOp& r : member.loops) {
       if (!renamed.contains(r)) rename(r);
       to.loops.push_back(renamed.at(r));

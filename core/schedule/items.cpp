@@ -1,8 +1,8 @@
-// Tasks become items. A draft's loads and stores name buffers of the schedule; the item's name
-// slots of its parameters, outputs first:
+// Tasks become items. The loads of a draft name its slots, and its stores buffers of the schedule;
+// the item's name its parameters, outputs first:
 //
-//   store b7[i] = load b2[i] * load b4[i]        store p0[i] = load p1[i] * load p2[i], buffers 7 2
-//   4
+//   store b7[i] = load p0[i] * load p1[i], slots 2 4
+//   store p0[i] = load p1[i] * load p2[i], buffers 7 2 4
 //
 // so that kernels which do the same to other buffers are equal, and compiled once.
 #include "core/schedule/items.h"
@@ -39,13 +39,14 @@ std::string kernel_name(const UOp& sink, std::span<const UOp> loops) {
 // a storage is where(place == n, row, load storage): elsewhere nothing is read or written.
 class MaskedStores {
  public:
-  MaskedStores(const std::vector<VirtualBuffer>& buffers, FreeRanges& free_ranges)
-      : buffers_(buffers), free_ranges_(free_ranges) {}
+  MaskedStores(const KernelDraft& draft, const std::vector<VirtualBuffer>& buffers,
+               FreeRanges& free_ranges)
+      : draft_(draft), buffers_(buffers), free_ranges_(free_ranges) {}
 
   std::pair<UOp, UOp> operator()(const KernelDraft::Output& out) {
     auto own = [&](const UOp& x) {
       return x.op() == Op::Load && x.src(1) == out.index && x->sources == 2 &&
-             first_version(buffers_, int(slot_of(*x))) == first_version(buffers_, out.buffer);
+             first_version(buffers_, draft_.buffer_of(x)) == first_version(buffers_, out.buffer);
     };
     UOp value = out.value, valid = out.valid;
     while (value.op() == Op::Where && tells_places(value.src(0))) {
@@ -67,6 +68,7 @@ class MaskedStores {
     return !free_ranges_(condition).empty();
   }
 
+  const KernelDraft& draft_;
   const std::vector<VirtualBuffer>& buffers_;
   FreeRanges& free_ranges_;
 };
@@ -114,7 +116,7 @@ class Nests {
   std::vector<UOp> alive_;  // nodes that keys point to
 };
 
-// Slots in order of appearance.
+// Parameters in order of appearance.
 Item kernel_item(const KernelDraft& draft, const std::vector<VirtualBuffer>& buffers,
                  FreeRanges& free_ranges, Nests& nests) {
   Item item;
@@ -132,8 +134,8 @@ Item kernel_item(const KernelDraft& draft, const std::vector<VirtualBuffer>& buf
     item.kernel.params.push_back(param);
     return UOp::make(Op::Param, b.dtype, {}, Dims{int64_t(item.buffers.size()) - 1});
   };
-  // Outputs take the first slots; loads refer to buffers of the schedule until they are replaced.
-  MaskedStores masked_store(buffers, free_ranges);
+  // Outputs take the first parameters.
+  MaskedStores masked_store(draft, buffers, free_ranges);
   std::vector<UOp> params, values, stores;
   for (const auto& out : draft.outputs) {
     params.push_back(slot_for(out.buffer, true));
@@ -143,7 +145,7 @@ Item kernel_item(const KernelDraft& draft, const std::vector<VirtualBuffer>& buf
   }
   for (const UOp& x : toposort(values)) {
     if (x.op() == Op::Load && !slots.contains(x.src(0)))
-      slots[x.src(0)] = slot_for(int(slot_of(*x)), false);
+      slots[x.src(0)] = slot_for(draft.buffer_of(x), false);
   }
   values = substitute(values, slots);
   for (size_t i = 0; i < params.size(); ++i) {

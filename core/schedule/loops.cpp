@@ -61,9 +61,7 @@ UOp arrange_loops(KernelDraft& draft, std::span<const UOp> nodes, FreeRanges& fr
     needs.push_back({x, std::move(loops)});
   }
   for (const auto& out : draft.outputs) needs.push_back({UOp(), free_ranges(out.index)});
-  std::ranges::sort(needs, {}, [](const auto& need) {
-    return std::pair(need.second.size(), need.first ? need.first->id : UINT64_MAX);
-  });
+  std::ranges::stable_sort(needs, {}, [](const auto& need) { return need.second.size(); });
   std::vector<UOp> order;
   for (const auto& [fold, loops] : needs) {
     if (!contains_all(loops, order)) return fold ? fold : draft.outputs.front().value;

@@ -42,6 +42,12 @@ UOp flat_index(DimSpan shape, std::span<const UOp> index) {
   return flat;
 }
 
+size_t Lowering::IntsHash::operator()(const Dims& ints) const {
+  uint64_t h = ints.size();
+  for (int64_t n : ints) h = combine(h, uint64_t(n));
+  return h;
+}
+
 size_t Lowering::KeyHash::operator()(const Key& key) const {
   uint64_t h = key.node->hash;
   for (const Node* n : key.index) h = combine(h, n ? n->id : 0);
@@ -52,7 +58,7 @@ KernelDraft Lowering::kernel(const UOp& value, int buffer) {
   memo_.clear();
   alive_.clear();
   fold_origin_ = NodeMap<UOp>();
-  KernelDraft draft;
+  draft_ = KernelDraft();
   std::vector<UOp> index;
   for (size_t i = 0; i < value.shape().size(); ++i) {
     int64_t size = value.shape()[i];
@@ -60,14 +66,23 @@ KernelDraft Lowering::kernel(const UOp& value, int buffer) {
       index.push_back(index_const(0));
     } else {
       index.push_back(range(int64_t(i), size, RangeKind::Loop));
-      draft.loops.push_back(index.back());
+      draft_.loops.push_back(index.back());
     }
   }
   root_ = value.get();
   UOp result = lower_new(value, index, UOp());
-  draft.outputs.push_back({buffer, simplify_(flat_index(value.shape(), index)), simplify_(result)});
-  if (UOp valid = demanded(value, index)) draft.outputs.back().valid = simplify_(valid);
-  return draft;
+  draft_.outputs.push_back(
+      {buffer, simplified_flat_index(value.shape(), index), simplify_(result)});
+  if (UOp valid = demanded(value, index)) draft_.outputs.back().valid = simplify_(valid);
+  return std::move(draft_);
+}
+
+const UOp& Lowering::simplified_flat_index(DimSpan shape, std::span<const UOp> index) {
+  flat_key_.assign(shape.begin(), shape.end());
+  for (const UOp& i : index) flat_key_.push_back(int64_t(i->id));
+  auto [known, is_new] = flat_.try_emplace(flat_key_);
+  if (is_new) known->second = simplify_(flat_index(shape, index));
+  return known->second;
 }
 
 // Where somebody looks at x; null for everywhere.
@@ -77,7 +92,7 @@ UOp Lowering::demanded(const UOp& x, const std::vector<UOp>& index) {
   for (size_t d = 0; d < below.size(); ++d) {
     if (!below[d] || x.shape()[d] == 1) continue;
     // A kernel that made the number might wait for this one; a copy of it waits for nobody.
-    const std::vector<UOp> needed = toposort(below.subspan(d, 1));
+    const NodeOrder needed = toposort(below.subspan(d, 1));
     if (std::ranges::any_of(needed, [&](const UOp& y) {
           return y.op() != Op::Buffer && y.op() != Op::CopyIn && fusion_.materialized(y);
         }))
@@ -89,6 +104,11 @@ UOp Lowering::demanded(const UOp& x, const std::vector<UOp>& index) {
 }
 
 UOp Lowering::lower(const UOp& x, const std::vector<UOp>& index, const UOp& valid) {
+  auto lowered = [&] {
+    return x.get() != root_ && fusion_.materialized(x) ? load(x, index, valid)
+                                                       : lower_new(x, index, valid);
+  };
+  if (fusion_.read_once(x)) return lowered();  // nobody asks again
   Key key{x.get(), {}};
   key.index.reserve(index.size() + 1);
   for (const UOp& i : index) key.index.push_back(i.get());
@@ -96,15 +116,14 @@ UOp Lowering::lower(const UOp& x, const std::vector<UOp>& index, const UOp& vali
   if (auto found = memo_.find(key); found != memo_.end()) return found->second;
   alive_.insert(alive_.end(), index.begin(), index.end());
   if (valid) alive_.push_back(valid);
-  UOp result = x.get() != root_ && fusion_.materialized(x) ? load(x, index, valid)
-                                                           : lower_new(x, index, valid);
+  UOp result = lowered();
   memo_.emplace(std::move(key), result);
   return result;
 }
 
 UOp Lowering::load(const UOp& x, const std::vector<UOp>& index, const UOp& valid) {
-  UOp param = UOp::make(Op::Param, x.dtype(), {}, Dims{buffer_of_(x)});
-  UOp flat = simplify_(flat_index(x.shape(), index));
+  UOp param = UOp::make(Op::Param, x.dtype(), {}, Dims{draft_.slot_for(buffer_of_(x))});
+  UOp flat = simplified_flat_index(x.shape(), index);
   if (always(valid)) return UOp::make(Op::Load, x.dtype(), {param, flat});
   return UOp::make(Op::Load, x.dtype(), {param, flat, simplify_(valid)});
 }
@@ -191,7 +210,7 @@ UOp Lowering::position(const UOp& x, const std::vector<UOp>& index) {
 UOp Lowering::number_of_device(const UOp& x, const std::vector<UOp>& index) {
   if (x->numel() != 1 || (!is_elementwise(x.op()) && x.op() != Op::ShardSlice)) return UOp();
   const UOp number = simplify_(cast(lower(x, index, UOp()), DType::Index));
-  const std::vector<UOp> nodes = toposort(std::span(&number, 1));
+  const NodeOrder nodes = toposort(std::span(&number, 1));
   const bool alone = std::ranges::none_of(nodes, [](const UOp& n) {
     return n.op() == Op::Load || n.op() == Op::Range || n.op() == Op::Fold;
   });
@@ -357,6 +376,7 @@ std::optional<std::pair<UOp, StridedView>> Lowering::view(const UOp& operand) {
   memo_.clear();
   alive_.clear();
   root_ = nullptr;
+  draft_ = KernelDraft();
   UOp value = lower(operand, index, UOp());
   if (value.op() != Op::Load || value->src().size() != 2) return std::nullopt;
   auto affine = as_affine(value.src(1));
@@ -372,6 +392,26 @@ std::optional<std::pair<UOp, StridedView>> Lowering::view(const UOp& operand) {
   return std::pair{base, result};
 }
 
+int KernelDraft::slot_for(int buffer) {
+  auto found = std::ranges::find(slots, buffer);
+  if (found == slots.end()) found = slots.insert(found, buffer);
+  return int(found - slots.begin());
+}
+
+std::vector<int> KernelDraft::slots_for(const KernelDraft& other) {
+  std::vector<int> taken;
+  for (int buffer : other.slots) taken.push_back(slot_for(buffer));
+  return taken;
+}
+
+void rename_slots(std::span<const UOp> nodes, std::span<const int> taken, NodeMap<UOp>& map) {
+  for (const UOp& x : nodes) {
+    if (x.op() != Op::Param) continue;
+    const int slot = taken[size_t(param_slot(*x))];
+    if (slot != param_slot(*x)) map[x] = UOp::make(Op::Param, x.dtype(), {}, Dims{slot});
+  }
+}
+
 std::vector<UOp> expressions(const KernelDraft& draft) {
   std::vector<UOp> all;
   for (const auto& out : draft.outputs) {
@@ -382,7 +422,10 @@ std::vector<UOp> expressions(const KernelDraft& draft) {
   return all;
 }
 
-std::vector<UOp> all_nodes(const KernelDraft& draft) { return toposort(expressions(draft)); }
+NodeOrder all_nodes(const KernelDraft& draft) {
+  const std::vector<UOp> roots = expressions(draft);  // which the draft keeps
+  return toposort(roots);
+}
 
 std::vector<UOp> folds_among(std::span<const UOp> nodes) {
   std::vector<UOp> folds;
@@ -407,7 +450,7 @@ UOp reduced_inside_two(std::span<const UOp> folds, FreeRanges& free_ranges) {
         return std::ranges::find(outer->src().subspan(1), r) != outer->src().end();
       });
       if (!binds) continue;
-      std::vector<UOp> body = toposort(std::span(&outer->src()[0], 1));
+      const NodeOrder body = toposort(std::span(&outer->src()[0], 1));
       if (std::ranges::find(body, inner) != body.end() && ++around > 1) return inner;
     }
   }

@@ -1,6 +1,7 @@
 // One kernel from the graph: starting at a value that gets memory, index ranges are pushed down
 // through movement ops, reductions become folds, and loads end every path.
 #pragma once
+#include <array>
 #include <functional>
 #include <optional>
 #include <unordered_map>
@@ -9,27 +10,44 @@
 #include "core/rewrite/demand.h"
 #include "core/rewrite/symbolic.h"
 #include "core/schedule/fusion.h"
+#include "core/uop/args.h"
 
 namespace tinyshard {
 
-// A kernel while it is being put together. Loads and stores name buffers of the schedule:
-// Param {buffer}; slots are numbered at the end.
+// A kernel while it is being put together. Its loads name slots, Param {slot}, and the slots
+// buffers of the schedule: kernels that do the same to other buffers are made of the same nodes, so
+// that what takes time is done to those of one layer only.
+//
+//   x = y + z; u = v + w      both: load p0 [i] + load p1 [i]; slots y z, and v w
 struct KernelDraft {
   struct Output {
     int buffer;
     UOp index, value;
     UOp valid = UOp();  // where it is demanded at all; null for everywhere
+
+    std::array<UOp, 3> expressions() const { return {index, value, valid}; }
   };
   Mesh mesh = Mesh::single({});
   std::vector<UOp> loops;  // outer to inner
+  std::vector<int> slots;  // buffers, each once; also some that no load names any longer
   std::vector<Output> outputs;
   int position = 0;  // of its latest value in the topological order: breaks ties in the order
+
+  // What a load reads.
+  int buffer_of(const UOp& load) const { return slots[size_t(slot_of(*load))]; }
+  // That of a buffer, which gets one if it has none.
+  int slot_for(int buffer);
+  // Those of all slots of another draft.
+  std::vector<int> slots_for(const KernelDraft& other);
 };
 
 // Indices, values and masks of all outputs.
 std::vector<UOp> expressions(const KernelDraft& draft);
 // All nodes of these, sources first.
-std::vector<UOp> all_nodes(const KernelDraft& draft);
+NodeOrder all_nodes(const KernelDraft& draft);
+// For expressions that become part of another draft, where slot i is number taken[i]: adds what
+// takes the place of their parameters to `map`.
+void rename_slots(std::span<const UOp> nodes, std::span<const int> taken, NodeMap<UOp>& map);
 // Those of the nodes that are folds.
 std::vector<UOp> folds_among(std::span<const UOp> nodes);
 
@@ -64,6 +82,8 @@ class Lowering {
   UOp load(const UOp& x, const std::vector<UOp>& index, const UOp& valid);
   UOp guarded(const UOp& x, std::vector<UOp> index, const UOp& valid, const UOp& inside);
   std::vector<UOp> through_reshape(DimSpan from, DimSpan to, const std::vector<UOp>& index);
+  // Remembered for all kernels: their loops are numbered alike.
+  const UOp& simplified_flat_index(DimSpan shape, std::span<const UOp> index);
   UOp position(const UOp& x, const std::vector<UOp>& index);
   UOp number_of_device(const UOp& x, const std::vector<UOp>& index);
   bool adds_products(const UOp& x) const;
@@ -77,6 +97,9 @@ class Lowering {
   struct KeyHash {
     size_t operator()(const Key& key) const;
   };
+  struct IntsHash {
+    size_t operator()(const Dims& ints) const;
+  };
 
   UOp demanded(const UOp& x, const std::vector<UOp>& index);
 
@@ -85,9 +108,12 @@ class Lowering {
   BufferOf buffer_of_;
   Simplifier simplify_;
   std::unordered_map<Key, UOp, KeyHash> memo_;
+  std::unordered_map<Dims, UOp, IntsHash> flat_;  // by shape and ids of the index
+  Dims flat_key_;
   NodeMap<UOp> fold_origin_;
   std::vector<UOp> alive_;  // nodes that keys of the tables point to
   const Node* root_ = nullptr;
+  KernelDraft draft_;  // the kernel at hand
 };
 
 // Free ranges of an expression: those that no Fold inside it binds.

@@ -118,7 +118,7 @@ MeshOf find_meshes(std::span<const UOp> order, std::span<const UOp> roots,
 }
 
 std::vector<UOp> one_mesh_each(std::span<const UOp> roots, std::span<const Sharding> shardings) {
-  std::vector<UOp> order = toposort(roots);
+  const NodeOrder order = toposort(roots);
   MeshOf known = known_meshes(order);
   NodeMap<bool> separate = to_separate(order, known, roots, shardings);
   auto stays = [&](const UOp& root) { return !separate.at(root); };

@@ -11,7 +11,7 @@
 namespace tinyshard {
 namespace {
 
-bool loads(const UOp& x, int buffer) { return x.op() == Op::Load && slot_of(*x) == buffer; }
+bool loads(const UOp& x, int slot) { return x.op() == Op::Load && slot_of(*x) == slot; }
 
 // A fold that depends on the ranges of a fold around it is computed within the loops of that one.
 bool is_inner(const UOp& fold, FreeRanges& free_ranges) {
@@ -19,9 +19,9 @@ bool is_inner(const UOp& fold, FreeRanges& free_ranges) {
                              [](const UOp& r) { return range_arg(*r).kind == RangeKind::Fold; });
 }
 
-// The loads of `buffer` that happen where x is computed: those of folds with loops of their own
+// The loads of `slot` that happen where x is computed: those of folds with loops of their own
 // happen elsewhere.
-std::vector<UOp> own_loads(const UOp& x, int buffer, FreeRanges& free_ranges) {
+std::vector<UOp> own_loads(const UOp& x, int slot, FreeRanges& free_ranges) {
   std::vector<UOp> found, todo{x};
   NodeMap<bool> seen;
   while (!todo.empty()) {
@@ -29,7 +29,7 @@ std::vector<UOp> own_loads(const UOp& x, int buffer, FreeRanges& free_ranges) {
     todo.pop_back();
     if (seen.contains(y) || (y.op() == Op::Fold && !is_inner(y, free_ranges))) continue;
     seen[y] = true;
-    if (loads(y, buffer)) found.push_back(y);
+    if (loads(y, slot)) found.push_back(y);
     for (const UOp& s : y->src()) todo.push_back(s);
   }
   return found;
@@ -72,16 +72,17 @@ bool in_one_nest(const KernelDraft& draft, FreeRanges& free_ranges) {
 bool may_replace(const KernelDraft& draft, const KernelDraft::Output& output, int buffer,
                  FreeRanges& free_ranges) {
   if (!in_one_nest(draft, free_ranges)) return false;
-  std::vector<UOp> before = toposort(std::span(&output.value, 1));
+  const int slot = int(std::ranges::find(draft.slots, buffer) - draft.slots.begin());
+  const NodeOrder before = toposort(std::span(&output.value, 1));
   for (const auto& out : draft.outputs) {
-    for (const UOp& load : own_loads(out.value, buffer, free_ranges)) {
+    for (const UOp& load : own_loads(out.value, slot, free_ranges)) {
       if (!(load.src(1) == output.index)) return false;
     }
     // A fold is computed once for the values of the loops that it depends on, with all folds in it
     // that depend on its own ranges: these read again for every value of the loops around it.
     for (const UOp& x : toposort(std::span(&out.value, 1))) {
       if (x.op() != Op::Fold || is_inner(x, free_ranges)) continue;
-      for (const UOp& load : own_loads(x.src(0), buffer, free_ranges)) {
+      for (const UOp& load : own_loads(x.src(0), slot, free_ranges)) {
         if (!contains(before, x) || !same_elements(load.src(1), output.index, free_ranges(x)))
           return false;
       }

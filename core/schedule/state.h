@@ -28,7 +28,7 @@ struct ScheduleState {
 
   std::vector<UOp> roots;
   const ScheduleOptions& options;
-  std::vector<UOp> order;  // of all nodes, sources first
+  NodeOrder order;  // of all nodes, sources first
   MeshOf meshes;
   NodeMap<std::vector<UOp>> calls_of;  // library ops, by their first operand
 

@@ -39,14 +39,20 @@ int first_version(const std::vector<VirtualBuffer>& buffers, int buffer) {
 void update_accesses(Task& task) { update_accesses(task, all_nodes(*task.draft)); }
 
 void update_accesses(Task& task, std::span<const UOp> nodes) {
-  task.reads.clear();
-  task.writes.clear();
-  for (const auto& out : task.draft->outputs) task.writes.push_back(out.buffer);
+  Accesses accesses = accesses_of(*task.draft, nodes);
+  task.reads = std::move(accesses.reads);
+  task.writes = std::move(accesses.writes);
+}
+
+Accesses accesses_of(const KernelDraft& draft, std::span<const UOp> nodes) {
+  Accesses result;
+  for (const auto& out : draft.outputs) result.writes.push_back(out.buffer);
   for (const UOp& x : nodes) {
     if (x.op() != Op::Load) continue;
-    int b = int(slot_of(*x));
-    if (std::ranges::find(task.reads, b) == task.reads.end()) task.reads.push_back(b);
+    int b = draft.buffer_of(x);
+    if (std::ranges::find(result.reads, b) == result.reads.end()) result.reads.push_back(b);
   }
+  return result;
 }
 
 bool in_place_is_safe(const KernelDraft& draft, std::span<const UOp> nodes,
@@ -59,7 +65,7 @@ bool in_place_is_safe(const KernelDraft& draft, std::span<const UOp> nodes,
   }
   for (const UOp& x : nodes) {
     if (x.op() != Op::Load) continue;
-    auto found = std::ranges::find(stored, first_version(buffers, int(slot_of(*x))));
+    auto found = std::ranges::find(stored, first_version(buffers, draft.buffer_of(x)));
     if (found == stored.end()) continue;
     if (!(x.src(1) == draft.outputs[size_t(found - stored.begin())].index)) return false;
   }

@@ -24,7 +24,13 @@ struct Task {
   std::string describe() const;
 };
 
-// Reads and writes of a draft, from its expressions; `nodes` are all_nodes of it.
+// Buffers that a draft reads and writes, from its expressions; `nodes` are all_nodes of it, or its
+// loads.
+struct Accesses {
+  std::vector<int> reads, writes;
+};
+Accesses accesses_of(const KernelDraft& draft, std::span<const UOp> nodes);
+// Those of a task with a draft.
 void update_accesses(Task& task);
 void update_accesses(Task& task, std::span<const UOp> nodes);
 
@@ -32,7 +38,7 @@ void update_accesses(Task& task, std::span<const UOp> nodes);
 int first_version(const std::vector<VirtualBuffer>& buffers, int buffer);
 
 // True when every load of memory that the draft also writes has the index of that store.
-// `nodes`: all_nodes of the draft.
+// `nodes`: all_nodes of the draft, or its loads.
 bool in_place_is_safe(const KernelDraft& draft, std::span<const UOp> nodes,
                       const std::vector<VirtualBuffer>& buffers);
 

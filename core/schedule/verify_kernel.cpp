@@ -228,7 +228,7 @@ class InPlace {
   }
 
   static bool needs(const UOp& value, const UOp& fold) {
-    std::vector<UOp> all = toposort(std::span(&value, 1));
+    const NodeOrder all = toposort(std::span(&value, 1));
     return std::ranges::find(all, fold) != all.end();
   }
 

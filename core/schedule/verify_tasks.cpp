@@ -77,7 +77,7 @@ class TaskVerifier {
       if (out.valid) all.push_back(out.valid);
     }
     for (const UOp& x : toposort(all)) {
-      if (x.op() == Op::Load) loads.insert(int(slot_of(*x)));
+      if (x.op() == Op::Load) loads.insert(task.draft->buffer_of(x));
       bool is_loop = x.op() == Op::Range && range_arg(*x).kind == RangeKind::Loop;
       if (is_loop && std::ranges::find(task.draft->loops, x) == task.draft->loops.end())
         fail(fmt::format("{} uses {}, which is none of its loops", text(t), describe(*x)));

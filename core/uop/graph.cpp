@@ -10,43 +10,58 @@ namespace tinyshard {
 
 namespace {
 
-// The nodes that a walk has met, by address: to ask for one fetches none of its memory.
+// The nodes that a walk has met, by address: to ask for one fetches none of its memory. One KiB of
+// memory is one entry with a bit for each place at which a node may begin, so that the table of a
+// large graph fits the cache, too.
 class Met {
  public:
   // True for the first time.
   bool add(const Node* node) {
-    if ((size_ + 1) * 2 > slots_.size()) grow();
-    if (!place(slots_, node)) return false;
-    ++size_;
+    static_assert(sizeof(Node) >= kPlace);
+    if ((size_ + 1) * 2 > entries_.size()) grow();
+    const auto address = reinterpret_cast<uintptr_t>(node);
+    const uintptr_t block = address / (64 * kPlace);
+    const uint64_t bit = uint64_t{1} << (address / kPlace % 64);
+    Entry& entry = entry_of(entries_, block);
+    if (entry.met & bit) return false;
+    if (entry.met == 0) {
+      entry.block = block;
+      ++size_;
+    }
+    entry.met |= bit;
     return true;
   }
 
  private:
-  static bool place(std::vector<const Node*>& slots, const Node* node) {
-    const size_t mask = slots.size() - 1;
-    for (size_t i = first_slot(node) & mask;; i = (i + 1) & mask) {
-      if (slots[i] == node) return false;
-      if (slots[i]) continue;
-      slots[i] = node;
-      return true;
-    }
+  static constexpr uintptr_t kPlace = 16;  // what all allocations are aligned to
+  struct Entry {
+    uintptr_t block = 0;
+    uint64_t met = 0;  // 0: no entry
+  };
+
+  static Entry& entry_of(std::vector<Entry>& entries, uintptr_t block) {
+    constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
+    const size_t mask = entries.size() - 1;
+    size_t i = (block * kGolden >> 32) & mask;
+    while (entries[i].met != 0 && entries[i].block != block) i = (i + 1) & mask;
+    return entries[i];
   }
   void grow() {
-    std::vector<const Node*> larger(slots_.size() * 2);
-    for (const Node* node : slots_) {
-      if (node) place(larger, node);
+    std::vector<Entry> larger(entries_.size() * 2);
+    for (const Entry& entry : entries_) {
+      if (entry.met != 0) entry_of(larger, entry.block) = entry;
     }
-    slots_.swap(larger);
+    entries_.swap(larger);
   }
 
-  std::vector<const Node*> slots_ = std::vector<const Node*>(128);
+  std::vector<Entry> entries_ = std::vector<Entry>(32);
   size_t size_ = 0;
 };
 
 }  // namespace
 
-std::vector<UOp> toposort(std::span<const UOp> roots) {
-  std::vector<UOp> order;
+NodeOrder toposort(std::span<const UOp> roots) {
+  NodeOrder order;
   Met met;
   std::vector<std::pair<const UOp*, size_t>> stack;
   for (const UOp& root : roots) {

@@ -57,7 +57,7 @@ UOp folded(const UOp& x, std::span<const UOp> src) {
 }  // namespace
 
 std::vector<UOp> without_names(std::span<const UOp> roots) {
-  const std::vector<UOp> order = toposort(roots);
+  const NodeOrder order = toposort(roots);
   NodeMap<UOp> plain(order.size());
   std::vector<UOp> src;
   for (const UOp& x : order) {

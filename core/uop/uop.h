@@ -49,17 +49,26 @@ std::string to_string(DimSpan dims);  // "[2, 3]"
 
 class UOp;
 
+// What walks read comes last, beside the sources that follow a node in memory.
 struct Node {
+  // The interner's: nodes of which this is the newest source, and this node among those of its own.
+  struct Users {
+    const Node *first = nullptr, *next = nullptr;
+    uint32_t in_table = 0;
+    uint8_t chained = 0;
+    bool is_chained = false;
+  };
+  mutable Users users;
+  std::shared_ptr<const void> payload;  // storage of a Buffer, mesh of a Redistribute or Collective
+  int64_t low, high;  // bounds of an Index value, both inclusive; meaningless for other types
+  uint64_t hash;
+  uint64_t id;  // increases with creation; never reused
   Op op;
   DType dtype;
   uint16_t sources, arguments, rank;
   mutable std::atomic<uint32_t> references;
   // Of the first that made the node; no part of its identity, and changed by set_about() alone.
   mutable std::atomic<OriginId> origin;
-  uint64_t hash;
-  uint64_t id;        // increases with creation; never reused
-  int64_t low, high;  // bounds of an Index value, both inclusive; meaningless for other types
-  std::shared_ptr<const void> payload;  // storage of a Buffer, mesh of a Redistribute or Collective
 
   std::span<const UOp> src() const;
   DimSpan arg() const;
@@ -115,6 +124,7 @@ class UOp {
   const Node* node_ = nullptr;
 };
 
+static_assert(sizeof(UOp) == sizeof(const Node*));
 inline std::span<const UOp> Node::src() const {
   return {reinterpret_cast<const UOp*>(this + 1), sources};
 }
@@ -211,8 +221,23 @@ enum class Epilogue : uint8_t {
 Epilogue epilogue_of(const UOp& dot);
 
 // --- whole graphs --------------------------------------------------------------------------------
+// Nodes of a graph, which keeps them: a list of them is good as long as its roots are.
+class NodeOrder {
+ public:
+  void push_back(const UOp& x) { nodes_.push_back(x.get()); }
+  size_t size() const { return nodes_.size(); }
+  const UOp* begin() const { return reinterpret_cast<const UOp*>(nodes_.data()); }
+  const UOp* end() const { return begin() + size(); }
+  const UOp& operator[](size_t i) const { return begin()[i]; }
+  operator std::span<const UOp>() const { return {begin(), size()}; }
+  operator std::vector<UOp>() const { return {begin(), end()}; }
+
+ private:
+  std::vector<const Node*> nodes_;  // a UOp is a pointer to its node
+};
 // Every node reachable from roots, sources before users, in a deterministic order.
-std::vector<UOp> toposort(std::span<const UOp> roots);
+NodeOrder toposort(std::span<const UOp> roots);
+NodeOrder toposort(std::vector<UOp>&& roots) = delete;  // which would not keep the graph
 
 // One line per node: "%3 = add f32[2, 3] %1 %2".
 std::string print(std::span<const UOp> roots);

@@ -15,7 +15,7 @@
 namespace tinyshard {
 
 const LocalValue& LocalValues::of(const UOp& x) const {
-  const LocalValue& lies = values_.at(x);
+  const LocalValue& lies = lying(x);
   if (!lies.gather_on_use) return lies;
   auto found = gathered_.find(x.get());
   if (found != gathered_.end()) return found->second;
@@ -149,6 +149,8 @@ const std::vector<Placement>* LocalValues::table_of(const UOp& scatter) const {
 }
 
 void LocalValues::look_ahead(std::span<const UOp> order) {
+  place_ = NodeMap<uint32_t>(order.size());
+  users_ = NodeMap<std::array<UOp, kUsers>>(order.size());
   for (const UOp& x : order) {
     for (const UOp& s : x->src()) {
       for (UOp& user : users_[s]) {
@@ -178,8 +180,10 @@ std::optional<Placement> LocalValues::split_by_user(const UOp& x, const Mesh& me
       }
       if (info(user.op()).op_class != OpClass::Elementwise) continue;
       for (const UOp& s : user->src()) {
-        const LocalValue* v = values_.find(s);
-        if (v && v->mesh && *v->mesh == mesh && v->place[axis].is_shard()) return v->place[axis];
+        const uint32_t* known = place_.find(s);
+        if (!known) continue;
+        const LocalValue& v = values_[*known];
+        if (v.mesh && *v.mesh == mesh && v.place[axis].is_shard()) return v.place[axis];
       }
       if (std::ranges::find(reached, user) == reached.end()) reached.push_back(user);
     }

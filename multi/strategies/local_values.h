@@ -2,6 +2,8 @@
 // Strategies read their operands from it, and bring them onto one mesh.
 #pragma once
 #include <array>
+#include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -27,8 +29,11 @@ class LocalValues {
   // As ops read it: parameters that are gathered on use are whole.
   const LocalValue& of(const UOp& x) const;
   // As it lies.
-  const LocalValue& lying(const UOp& x) const { return values_.at(x); }
-  void set(const UOp& x, LocalValue value) { values_[x] = std::move(value); }
+  const LocalValue& lying(const UOp& x) const { return values_[place_.at(x)]; }
+  void set(const UOp& x, LocalValue value) {
+    place_[x] = uint32_t(values_.size());
+    values_.push_back(std::move(value));
+  }
   // Of all sources of x, each where it lies.
   std::vector<LocalValue> sources(const UOp& x) const;
   // The mesh on which operands meet: one of several devices wins over one of a single device, a mesh
@@ -64,7 +69,8 @@ class LocalValues {
  private:
   Decisions* decisions_;
   LinkModel* links_;
-  NodeMap<LocalValue> values_;
+  NodeMap<uint32_t> place_;  // in values_, where large values lie without gaps
+  std::deque<LocalValue> values_;
   NodeMap<int> products_;
   static constexpr size_t kUsers = 4;  // that are asked
   NodeMap<std::array<UOp, kUsers>> users_;

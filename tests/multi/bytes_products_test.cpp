@@ -296,7 +296,8 @@ class BlockBytes : public ProductBytes {
     std::vector<UOp> roots;
     for (const Tensor& t : values) roots.push_back(t.uop());
     std::map<std::string, int> found;
-    for (const UOp& x : toposort(to_local(without_names(roots)).roots)) {
+    const LocalGraph local = to_local(without_names(roots));
+    for (const UOp& x : toposort(local.roots)) {
       if (x.op() != Op::Collective || collective_arg(*x).mesh_axis != 1) continue;
       ++found[std::string(name(collective_arg(*x).op))];
     }

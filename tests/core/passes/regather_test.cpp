@@ -93,7 +93,8 @@ TEST(Regather, WhatIsComputedToBeSentIsComputedForEachTurn) {
   chain << parameter(9, 8);
   chain.x = sum(chain.x, ReduceOp::Max);
   std::vector<UOp> sent;
-  for (const UOp& x : toposort(gather_in_turns(std::vector{chain.x}))) {
+  const std::vector<UOp> gathered = gather_in_turns(std::vector{chain.x});
+  for (const UOp& x : toposort(gathered)) {
     if (gather_time(x).turn && x.dtype() == DType::BF16) sent.push_back(x.src(0));
   }
   ASSERT_EQ(sent.size(), 2U);

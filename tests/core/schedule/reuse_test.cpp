@@ -150,6 +150,7 @@ class MayReplace : public testing::Test {
   bool may_replace(const UOp& value) const {
     KernelDraft draft;
     draft.loops = {i_, j_};
+    draft.slots = {0, 1};
     draft.outputs.push_back({0, at(i_, j_), value});
     FreeRanges free_ranges;
     return tinyshard::may_replace(draft, draft.outputs[0], 1, free_ranges);
@@ -196,6 +197,7 @@ TEST_F(MayReplace, NotWhatTwoNestsRead) {
   const UOp none = index_const(0), value = read(none, none);
   KernelDraft draft;
   draft.loops = {i_, j_};
+  draft.slots = {0, 1};
   draft.outputs.push_back({0, none, binary(Op::Add, value, value)});
   draft.outputs.push_back({2, i_, binary(Op::Mul, value, value)});
   FreeRanges free_ranges;

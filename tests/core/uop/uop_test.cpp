@@ -56,6 +56,26 @@ TEST(Interning, ANodeMadeAgainIsANewNode) {
   EXPECT_GT(buffer(1)->id, id);
 }
 
+// A few users are known by their source, all others by a table.
+TEST(Interning, FindsAnyNumberOfUsersOfASource) {
+  size_t before = live_nodes();
+  {
+    constexpr int64_t kUsers = 40;
+    const UOp x = buffer(1, Dims{kUsers});
+    auto slice = [&](int64_t i) { return shrink(x, Dims{i, i + 1}); };
+    std::vector<UOp> slices;
+    for (int64_t i = 0; i < kUsers; ++i) slices.push_back(slice(i));
+    EXPECT_EQ(live_nodes(), before + 1 + kUsers);
+    // Some of both go, others take their places.
+    for (size_t i = 0; i < kUsers; i += 3) slices[i] = UOp();
+    for (size_t i = 0; i < kUsers; i += 2) slices[i] = slice(int64_t(i));
+    for (size_t i = 0; i < kUsers; ++i) {
+      if (slices[i]) EXPECT_EQ(slice(int64_t(i)), slices[i]);
+    }
+  }
+  EXPECT_EQ(live_nodes(), before);
+}
+
 TEST(Interning, DropsLongChainsWithoutRecursion) {
   size_t before = live_nodes();
   UOp x = buffer(1);
