@@ -11,6 +11,7 @@
 #include "core/codegen/codegen.h"
 #include "examples/llama_model.h"
 #include "tests/examples/gguf_writer.h"
+#include "tests/examples/launchers.h"
 #include "tests/examples/run_program.h"
 #include "tests/message_of.h"
 

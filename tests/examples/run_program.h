@@ -8,7 +8,6 @@
 #include <sstream>
 #include <string>
 #include <sys/wait.h>
-#include <vector>
 
 namespace tinyshard::testing {
 
@@ -34,19 +33,6 @@ inline Outcome run_program(const std::string& command, const std::filesystem::pa
   outcome.out = file_text(out);
   outcome.err = file_text(err);
   return outcome;
-}
-
-// What starts a program as two or four ranks.
-struct Launcher {
-  std::string name, two, four;
-};
-inline std::vector<Launcher> launchers() {
-  std::vector<Launcher> all = {
-      {"tinyshard run", std::string(RUN_2) + " ", std::string(RUN_4) + " "}};
-#ifdef MPIRUN_2
-  all.push_back({"mpirun", std::string(MPIRUN_2) + " ", std::string(MPIRUN_4) + " "});
-#endif
-  return all;
 }
 
 // A folder of its own for one test, gone afterwards.

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/examples/launchers.h"
 #include "tests/examples/run_program.h"
 
 namespace tinyshard::testing {
