@@ -139,7 +139,7 @@ class Rewriter {
   LocalGraph attempt(std::span<const UOp> order, std::span<const UOp> roots) {
     decisions_.begin(*plan_);
     values_ = LocalValues(decisions_, links_);
-    values_.look_ahead(order);
+    values_.look_ahead(order, roots);
     for (const UOp& x : order) {
       const OriginScope origin(origin_id(x));
       LocalValue value = value_of(x);

@@ -209,6 +209,71 @@ TEST_F(Lookups, PicksOfCountedRowsSendWhatTheyPick) {
   EXPECT_LE(sent({mine, (mine * mine).sum().gradient({grid})[0]}), bound(all_reduce(2, 16 * 4)));
 }
 
+// Rows of bags are added up before the sum over devices is completed.
+TEST_F(Lookups, BagsSendTheirSums) {
+  each_world([&](int64_t n) {
+    const double ids = all_gather(n, 1024.0 * 8 * 4), mask = all_gather(n, 1024.0 * 8),
+                 sums = all_gather(n, 1024.0 * 64 * 4);
+    for (DType type : {DType::F32, DType::BF16}) {
+      Tensor table = split({128000, 64}, 0, type), whole = stored({1024, 8}, {}, DType::I32);
+      EXPECT_LE(sent(table.embedding(whole).sum(1)), bound(2 * sums));
+      EXPECT_LE(sent(table.embedding(whole).mean(1)), bound(2 * sums));
+      // Bags that are divided over devices.
+      Tensor bags = split({1024, 8}, 0, DType::I32);
+      for (const Tensor& y : {table.embedding(bags).sum(1), table.embedding(bags).mean(1),
+                              table[{bags}].sum(1), -table.embedding(bags).sum(1, true)}) {
+        EXPECT_LE(sent(y), bound(ids + sums));
+        EXPECT_EQ(y.sharding().placements[0], Shard(0));
+      }
+      Tensor real = (bags != 0).unsqueeze(2);
+      EXPECT_LE(sent(real.where(table.embedding(bags), 0).sum(1) / real.sum(1)),
+                bound(ids + mask + sums));
+      EXPECT_LE(sent((table.embedding(bags) * real).sum(1)), bound(ids + 4 * mask + sums));
+      // The sum over all bags is one.
+      EXPECT_LE(sent(table.embedding(bags).sum(0)), bound(ids + all_reduce(n, 8 * 64 * 4)));
+      // Rows that somebody reads as well lie as their places do.
+      Tensor rows = table.embedding(bags);
+      EXPECT_EQ(rows.sharding().placements[0], Shard(0));
+    }
+    Tensor table = split({128000, 64}, 0), bags = split({1024, 8}, 0, DType::I32);
+    Tensor y = table.embedding(bags).mean(1);
+    EXPECT_LE(sent((y * y).sum()), bound(ids + sums + all_reduce(n, 4)));
+  });
+}
+
+// logits[rows, labels] with any rows: the table is looked up where it lies.
+TEST_F(Lookups, PicksOfAnyRowsSendWhatTheyPick) {
+  each_world([&](int64_t n) {
+    Tensor rows = stored({512}, {}, DType::I32), labels = stored({512}, {}, DType::I64);
+    const double found = all_reduce(n, 512 * 4);
+    Tensor logits = split({1024, 16384}, 1);
+    Tensor picked = logits[{rows, labels}];
+    EXPECT_LE(sent(picked), bound(found));
+    Tensor g = (picked * picked).sum().gradient({logits})[0];
+    EXPECT_LE(sent({picked, g}), bound(found));
+    EXPECT_EQ(g.sharding().placements[0], Shard(1));
+    EXPECT_LE(temporaries(g), 3 * 1024 * 16384 * 4 / n + 64 * 1024);
+    // Fewer rows than there are, as a prompt has in a batch.
+    EXPECT_LE(sent(logits[{Tensor::arange(512), labels}]), bound(found));
+    EXPECT_LE(sent(logits.T()[{labels, rows}]), bound(found));
+    EXPECT_LE(sent((logits * 0.5).exp()[{rows, labels}]), bound(found));
+    // Divided places are brought together, and what they find is divided.
+    Tensor mine = logits[{split({1024}, 0, DType::I32), split({1024}, 0, DType::I32)}];
+    EXPECT_LE(sent(mine), bound(2 * all_gather(n, 1024 * 8) + all_gather(n, 1024 * 4)));
+    EXPECT_EQ(mine.sharding().placements[0], Shard(0));
+    // Dims in the middle, and a dim beside them.
+    Tensor middle = split({8, 512, 2048}, 2);
+    EXPECT_LE(sent(middle[{Slice(), rows, labels}]), bound(8 * found));
+    Tensor beside = split({64, 2048, 32}, 1);
+    EXPECT_LE(sent(beside[{rows, labels}]), bound(32 * found));
+    // A dim beside them that is divided.
+    EXPECT_EQ(sent(split({64, 32, 2048}, 2)[{rows, labels}]), 0);
+  });
+  devices(4, 2);
+  Tensor grid = stored({1024, 4096}, {Shard(0), Shard(1)}), rows = stored({512}, {}, DType::I32);
+  EXPECT_LE(sent(grid[{rows, rows}]), bound(all_reduce(4, 512 * 4) + all_reduce(2, 512 * 4)));
+}
+
 // --- orders --------------------------------------------------------------------------------------
 
 TEST_F(Lookups, TheLargestOfDividedRowsAreCandidatesOfEachPart) {
