@@ -50,6 +50,20 @@ TEST_F(Lookups, StatisticsTravel) {
   });
 }
 
+// A sum from which two values are made, each of which is wanted whole, is completed for both.
+TEST_F(Lookups, StatisticsThatShareASumSendItOnce) {
+  each_world([&](int64_t n) {
+    Tensor x = split({4096, 96}, 0);
+    const double row = all_reduce(n, 96 * 4);
+    EXPECT_LE(sent({x.mean(0), x.std(0)}), bound(2 * row));
+    EXPECT_LE(sent(x.mean(0) + x.std(0)), bound(2 * row));
+    EXPECT_LE(sent({x.mean(0), x.var(0), x.sum(0)}), bound(2 * row));
+    EXPECT_LE(sent({x.mean(0, true), x.mean(0), x.layernorm(0)}),
+              bound(row + 2 * all_reduce(n, 96 * 4)));
+    EXPECT_EQ(summarize({x.mean(0), x.std(0)}).collectives, 2);
+  });
+}
+
 TEST_F(Lookups, NormsOfDataParallelTrainingSendStatistics) {
   each_world([&](int64_t n) {
     Tensor x = split({2048, 16, 4, 4}, 0);

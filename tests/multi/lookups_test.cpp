@@ -110,6 +110,13 @@ TEST_P(LookupsTest, ReductionsThatAreRepeated) {
          return Results{o[0].softmax(0), o[0].softmax(1), o[0].log_softmax(0), o[0].logsumexp(0)};
        },
        {DType::F64, DType::F32, DType::BF16}},
+      {"statistics_that_share_a_sum",
+       {{7, 10}},
+       [](const Operands& o) {
+         return Results{o[0].mean(0), o[0].std(0), o[0].mean(0) + o[0].std(0), o[0].sum(0, true),
+                        o[0].mean(0, true) * 2};
+       },
+       {DType::F64, DType::BF16}},
       {"norms",
        {{7, 10}},
        [](const Operands& o) {
