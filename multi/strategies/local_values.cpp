@@ -246,7 +246,7 @@ UOp LocalValues::looked_up_by(const UOp& x) const {
   const auto* users = users_.find(x);
   for (size_t i = 0; users && i < users->size() && (*users)[i]; ++i) {
     const UOp& user = (*users)[i];
-    if (user.op() == Op::Gather && user.src(1) == x &&
+    if (user.op() == Op::Gather && user.src(1) == x && values_.contains(user.src(0)) &&
         gather_axis(*user) == int64_t(x.shape().size()) - 1)
       return user.src(0);
   }

@@ -50,7 +50,8 @@ class LocalValues {
   // How many products read x, also transposed: they share what moving it costs. 1 where none does.
   void look_ahead(std::span<const UOp> order, std::span<const UOp> roots);
   int products_of(const UOp& x) const;
-  // The table that the result of x looks up in along its last dim, where there is one; else null.
+  // The table that the result of x looks up in along its last dim; null where there is none, or none
+  // that came before x.
   UOp looked_up_by(const UOp& x) const;
   // The split along a mesh axis that a user of x brings it to, elementwise ops between them left
   // out: a pending sum with a bias is reduce-scattered where it meets a split residual, and so is

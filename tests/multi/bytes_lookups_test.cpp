@@ -298,20 +298,28 @@ TEST_F(Lookups, TheLargestOfDividedRowsAreCandidatesOfEachPart) {
     // A key and a place for each candidate, then the sum of the values.
     EXPECT_LE(sent({values, places}), bound(double(n - 1) * 2 * found + all_reduce(n, found)));
     EXPECT_EQ(sent(split({4096, 64}, 0).topk(8, 1).first), 0);
+    // Rows that a reshape made of several dims, whichever is divided.
+    for (int dim : {1, 2}) {
+      auto [most, where] = split({16, 2048, 2048}, dim).flatten(1).topk(8, 1);
+      EXPECT_LE(sent({most, where}), bound(double(n - 1) * 2 * found + all_reduce(n, found)));
+    }
   });
 }
 
-TEST_F(Lookups, SortsAlongShardsSendEachElementOnceOrTwice) {
+TEST_F(Lookups, SortsAlongShardsSendEachElementOnce) {
   each_world([&](int64_t n) {
-    // Many rows: an all-to-all of the keys and one of the values.
+    // Many rows: an all-to-all of the values, of which each device makes the keys.
     Tensor many = split({8192, 1024}, 0);
     auto [values, places] = many.sort(0);
-    EXPECT_LE(sent({values, places}), bound(2 * all_gather(n, 8192.0 * 1024 * 4 / double(n))));
+    EXPECT_LE(sent({values, places}), bound(all_gather(n, 8192.0 * 1024 * 4 / double(n))));
     EXPECT_TRUE(values.sharding().placements[0].is_shard());
-    // One row: keys and values are gathered.
+    // One row: the values are gathered.
     Tensor one = split({65536}, 0);
     EXPECT_LE(sent(one.argsort(0)), bound(all_gather(n, 65536 * 4)));
-    EXPECT_LE(sent(one.sort(0).first), bound(2 * all_gather(n, 65536 * 4)));
+    EXPECT_LE(sent(one.sort(0).first), bound(all_gather(n, 65536 * 4)));
+    EXPECT_LE(sent({one.sort(0, true).first, one.sort(0, true).second}),
+              bound(all_gather(n, 65536 * 4)));
+    EXPECT_LE(sent(split({65536}, 0, DType::BF16).sort(0).first), bound(all_gather(n, 65536 * 2)));
   });
 }
 

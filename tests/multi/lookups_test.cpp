@@ -330,6 +330,23 @@ TEST_P(LookupsTest, Orders) {
              rows, row_places, columns, column_places, line, line_places, o[1].topk(2, 0).second};
        },
        {DType::F64, DType::BF16, DType::U8}},
+      {"of_joined_dims",
+       {{4, 8}, {3, 4, 8}, {2, 7, 10}},
+       [](const Operands& o) {
+         Results all;
+         for (int i : {1, 2}) {
+           for (const Tensor& x : {o[i], o[i].transpose(1, 2), o[i].permute({2, 0, 1})}) {
+             auto [most, at] = x.flatten(1).topk(3, 1);
+             auto [ties, where] = (x * 0.3).cast(DType::I32).flatten(1).topk(9, 1, false);
+             all.insert(all.end(), {most, at, ties, where});
+           }
+         }
+         auto [most, at] = o[0].flatten().topk(5, 0);
+         auto [line, order] = o[0].T().flatten().sort(0);
+         all.insert(all.end(), {most, at, line, order});
+         return all;
+       },
+       {DType::F64, DType::F32, DType::U8}},
       {"none_of_the_padding",
        {{23}},
        [](const Operands& o) {
