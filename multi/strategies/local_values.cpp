@@ -242,6 +242,14 @@ int LocalValues::products_of(const UOp& x) const {
   return count ? *count : 1;
 }
 
+bool LocalValues::is_only_a_table(const UOp& x) const {
+  const auto* users = users_.find(x);
+  if (!users || roots_.contains(x) || users->back()) return false;
+  return std::ranges::all_of(*users, [&](const UOp& user) {
+    return !user || (user.op() == Op::Gather && user.src(0) == x && !(user.src(1) == x));
+  });
+}
+
 UOp LocalValues::looked_up_by(const UOp& x) const {
   const auto* users = users_.find(x);
   for (size_t i = 0; users && i < users->size() && (*users)[i]; ++i) {

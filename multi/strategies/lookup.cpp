@@ -14,6 +14,8 @@
 // A table of which a reshape joined dims, as x[{rows, labels}] does, is looked up as it lay before
 // (joined.h), and so is the adjoint: joined, it would have to move.
 //
+// Of a table in a file that nothing else reads, the rows that are looked up are read alone.
+//
 // Where the index is known (known_index.h) and the result is as long as to be divided itself, each
 // device receives the rows beside its part that its part of the result names, and the adjoint sends
 // terms of these rows back.
@@ -245,12 +247,33 @@ LocalValue found_apart(const UOp& x, const LocalValue& data, const Lookup& looku
                         lookup);
 }
 
+int64_t bytes_of(const UOp& x) { return x->numel() * int64_t(itemsize(x.dtype())); }
+
+// A lookup of few places in a table that lies in a file, by the processor that has the file mapped:
+// the pages come that hold what is found, and nothing else goes to the devices. Nothing where others
+// read the table as well, which brings all of it.
+std::optional<LocalValue> found_in_file(const UOp& x, const Mesh& mesh, LocalValues& values) {
+  constexpr int64_t kFew = 4;  // a page comes whole, whatever is read of it
+  UOp table = x.src(0);
+  while (table.op() == Op::Redistribute && table.dtype() == table.src(0).dtype())
+    table = table.src(0);
+  if (table.op() != Op::Buffer || kFew * bytes_of(x) > bytes_of(table)) return {};
+  const LocalValue& file = values.lying(table);
+  if (!is_file(*file.mesh) || *file.mesh == mesh || !values.is_only_a_table(x.src(0))) return {};
+  const UOp& places = repeated(x.src(1));
+  LocalValue index = redistribute(values.of(places), places.shape(), *file.mesh, {});
+  index.local = expand(index.local, x.shape());
+  const Places wanted = settled(values.on(x.src(1), mesh), x.shape()).place;
+  return redistribute(rebuilt(x, {file, index}, {UOp(), file.mesh, {}}), x.shape(), mesh, wanted);
+}
+
 }  // namespace
 
 LocalValue gather(const UOp& x, LocalValues& values) {
   const int axis = int(gather_axis(*x));
   auto mesh = values.meeting_place(x->src());
   if (!mesh) return rebuilt(x, values.sources(x), {});
+  if (auto found = found_in_file(x, *mesh, values)) return *found;
   LocalValue data = settled_in_both_forms(values.on(x.src(0), *mesh), x.src(0).shape());
   LocalValue index = settled(values.on(x.src(1), *mesh), x.shape());
   values.set_table(x, data);
