@@ -246,7 +246,9 @@ bool LocalValues::is_only_a_table(const UOp& x) const {
   const auto* users = users_.find(x);
   if (!users || roots_.contains(x) || users->back()) return false;
   return std::ranges::all_of(*users, [&](const UOp& user) {
-    return !user || (user.op() == Op::Gather && user.src(0) == x && !(user.src(1) == x));
+    if (!user) return true;
+    if (user.op() == Op::Gather) return user.src(0) == x && !(user.src(1) == x);
+    return (user.op() == Op::Cast || user.op() == Op::Redistribute) && is_only_a_table(user);
   });
 }
 

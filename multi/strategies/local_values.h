@@ -50,7 +50,7 @@ class LocalValues {
   // How many products read x, also transposed: they share what moving it costs. 1 where none does.
   void look_ahead(std::span<const UOp> order, std::span<const UOp> roots);
   int products_of(const UOp& x) const;
-  // Whether nobody reads x but lookups in it.
+  // Whether nobody reads x but lookups in it, or in what it is elsewhere or in another type.
   bool is_only_a_table(const UOp& x) const;
   // The table that the result of x looks up in along its last dim; null where there is none, or none
   // that came before x.

@@ -254,17 +254,26 @@ int64_t bytes_of(const UOp& x) { return x->numel() * int64_t(itemsize(x.dtype())
 // read the table as well, which brings all of it.
 std::optional<LocalValue> found_in_file(const UOp& x, const Mesh& mesh, LocalValues& values) {
   constexpr int64_t kFew = 4;  // a page comes whole, whatever is read of it
-  UOp table = x.src(0);
-  while (table.op() == Op::Redistribute && table.dtype() == table.src(0).dtype())
+  UOp table = x.src(0), brought = table;
+  std::vector<DType> types;  // that what is found becomes, the last one first
+  while (table.op() == Op::Redistribute || table.op() == Op::Cast) {
+    if (table.dtype() != table.src(0).dtype()) types.push_back(table.dtype());
+    brought = table;
     table = table.src(0);
+  }
   if (table.op() != Op::Buffer || kFew * bytes_of(x) > bytes_of(table)) return {};
   const LocalValue& file = values.lying(table);
-  if (!is_file(*file.mesh) || *file.mesh == mesh || !values.is_only_a_table(x.src(0))) return {};
+  if (!is_file(*file.mesh) || *file.mesh == mesh || !values.is_only_a_table(brought)) return {};
   const UOp& places = repeated(x.src(1));
   LocalValue index = redistribute(values.of(places), places.shape(), *file.mesh, {});
   index.local = expand(index.local, x.shape());
   const Places wanted = settled(values.on(x.src(1), mesh), x.shape()).place;
-  return redistribute(rebuilt(x, {file, index}, {UOp(), file.mesh, {}}), x.shape(), mesh, wanted);
+  LocalValue found{UOp::make(Op::Gather, table.dtype(), {file.local, index.local}, x->arg()),
+                   file.mesh,
+                   {},
+                   current_origin()};
+  for (size_t i = types.size(); i-- > 0;) found.local = cast(found.local, types[i]);
+  return redistribute(std::move(found), x.shape(), mesh, wanted);
 }
 
 }  // namespace

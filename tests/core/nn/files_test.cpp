@@ -403,6 +403,7 @@ TEST_F(Files, LookupsReadTheirRowsOnly) {
     EXPECT_EQ(first(w.embedding(ids)), want);
     EXPECT_EQ(first(w[{ids}]), want);
     EXPECT_EQ(first(w.embedding(split)), want);
+    EXPECT_EQ(first(w.cast(DType::F64).cast(DType::I32).embedding(ids)), want);
     const Tensor parts = w.shard(mesh, {{"x", Shard(0)}});
     EXPECT_EQ(first(parts.embedding(split)), want);
     EXPECT_EQ(parts.embedding(split).sharding().placements[0], Shard(0));
