@@ -117,7 +117,7 @@ TEST_F(Lookups, BiasesAreBroughtToActivations) {
 
 TEST_F(Lookups, EmbeddingsOfDividedVocabulariesSendTheirResult) {
   each_world([&](int64_t n) {
-    Tensor table = split({128000, 64}, 0, DType::BF16), tokens = stored({4, 8}, {}, {DType::I32});
+    Tensor table = split({128000, 64}, 0, DType::BF16), tokens = stored({4, 8}, {}, DType::I32);
     const double found = all_reduce(n, 32 * 64 * 2);
     EXPECT_LE(sent(table.embedding(tokens)), bound(found));
     EXPECT_LE(temporaries(table.embedding(tokens)), 4 * 32 * 64 * 4);
