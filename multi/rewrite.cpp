@@ -17,6 +17,7 @@
 #include "multi/joined_parts.h"
 #include "multi/strategies/joined.h"
 #include "multi/strategies/own.h"
+#include "multi/strategies/pending.h"
 #include "multi/strategies/strategies.h"
 #include "multi/wire.h"
 
@@ -139,7 +140,7 @@ class Rewriter {
   LocalGraph attempt(std::span<const UOp> order, std::span<const UOp> roots) {
     decisions_.begin(*plan_);
     values_ = LocalValues(decisions_, links_);
-    values_.look_ahead(order);
+    values_.look_ahead(order, roots);
     for (const UOp& x : order) {
       const OriginScope origin(origin_id(x));
       LocalValue value = value_of(x);
@@ -193,6 +194,7 @@ class Rewriter {
       }
     }
     const size_t before = at_once_.size();
+    complete_where_they_part(order, completed, stored);
     for (const UOp& x : order) {
       const LocalValue& v = values_.lying(x);
       if (!kept.contains(x) || stored.contains(x) || x.op() == Op::Buffer) continue;
@@ -200,6 +202,41 @@ class Rewriter {
       if (completed.contains(to_wire(v.local, pending->op))) at_once_[x] = true;
     }
     return at_once_.size() > before;
+  }
+
+  // The pending source of x that has as many elements and that x is linear in; null where x is made
+  // of several pending ones, or of one that counts less.
+  UOp pending_source(const UOp& x) const {
+    UOp found;
+    for (const UOp& s : x->src()) {
+      if (!is_pending(values_.lying(s))) continue;
+      if (found) return {};
+      found = s;
+    }
+    const bool same = found && found->numel() == x->numel() && found.dtype() == x.dtype();
+    return same && stays_partial_through(x, found) ? found : UOp();
+  }
+
+  // A sum s that is completed as s / n for one user and as s reshaped for another is completed once,
+  // where the two part.
+  void complete_where_they_part(std::span<const UOp> order, const NodeMap<bool>& completed,
+                                const NodeMap<bool>& stored) {
+    NodeMap<bool> counted;
+    NodeMap<int> leads_to;
+    std::vector<UOp> ends;
+    for (const UOp& x : order) {
+      const LocalValue& v = values_.lying(x);
+      if (!is_pending(v) || stored.contains(x)) continue;
+      const UOp sent = to_wire(v.local, std::ranges::find_if(v.place, &Placement::is_partial)->op);
+      if (!completed.contains(sent) || counted.contains(sent)) continue;
+      counted[sent] = true;
+      ends.push_back(x);
+      for (UOp s = x; s; s = pending_source(s)) ++leads_to[s];
+    }
+    for (UOp x : ends) {
+      while (x && leads_to[x] < 2) x = pending_source(x);
+      if (x && !stored.contains(x) && x.op() != Op::Buffer) at_once_[x] = true;
+    }
   }
 
   // Whether x belongs to the code of shard_map, which runs as it is written.

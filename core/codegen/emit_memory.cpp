@@ -70,7 +70,8 @@ llvm::Align Emitter::access_alignment(int access, int scope, int lanes, bool vec
           : 1;
   uint64_t bytes =
       static_cast<uint64_t>(elements) * itemsize(graph_.param(graph_.slot(access)).dtype);
-  return llvm::Align(bytes == 0 ? 64 : std::min<uint64_t>(64, bytes & -bytes));
+  const auto most = static_cast<uint64_t>(target_.memory_alignment);
+  return llvm::Align(bytes == 0 ? most : std::min<uint64_t>(most, bytes & -bytes));
 }
 
 // Zeros where the mask is false. On processors with AVX and without AVX-512, LLVM 19 loads all of a

@@ -68,6 +68,7 @@ std::string kernel_key(const KernelSource& kernel, const Target& target) {
   out.text(target.cpu);
   out.text(target.features);
   out.number(target.vector_bits);
+  out.number(target.memory_alignment);
   out.number(target.multiprocessors);
   out.number(target.shared_bytes);
   out.number(target.cache_bytes);

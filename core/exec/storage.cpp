@@ -66,6 +66,9 @@ std::span<void* const> Storage::memory() {
   }
   if (!aligned_) {
     Device& device = *devices()[0];
+    const bool suits = device.target().memory_alignment == 1 &&
+                       reinterpret_cast<uintptr_t>(memory_[0]) % itemsize(dtype_) == 0;
+    if (suits) return memory_;
     void* copy = device.allocate(local_bytes());
     device.copy_in(copy, memory_[0], local_bytes());
     memory_ = {copy};

@@ -34,7 +34,7 @@ class Storage : public Placed, public RuntimePart {
   std::span<Device* const> devices();
   static constexpr size_t kAlignment = 64;  // of memory that kernels work on
   // Memory of a single local device that `owner` keeps, instead of an allocation. Of what is not
-  // aligned memory() makes a copy that is.
+  // aligned as the kernels of the device want it memory() makes a copy that is.
   void adopt(void* memory, std::shared_ptr<void> owner) {
     join_runtime();
     memory_ = {memory};

@@ -8,11 +8,12 @@
 namespace tinyshard {
 
 struct Target {
-  std::string triple;        // "x86_64-pc-linux-gnu", "nvptx64-nvidia-cuda"
-  std::string cpu;           // "znver4", "sm_90a"
-  std::string features;      // "+avx512f,...", "+ptx83"
-  int vector_bits = 128;     // widest registers, or memory accesses, worth using
-  double division_ulps = 0;  // by which a generated division of f32 may be off
+  std::string triple;         // "x86_64-pc-linux-gnu", "nvptx64-nvidia-cuda"
+  std::string cpu;            // "znver4", "sm_90a"
+  std::string features;       // "+avx512f,...", "+ptx83"
+  int vector_bits = 128;      // widest registers, or memory accesses, worth using
+  double division_ulps = 0;   // by which a generated division of f32 may be off
+  int memory_alignment = 64;  // of what kernels read and write; 1: that of its elements
   // GPUs only.
   int multiprocessors = 0;
   int shared_bytes = 0;     // that a block may have without asking for more

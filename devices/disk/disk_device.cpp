@@ -5,10 +5,12 @@ namespace {
 
 class DiskDevice : public Device {
  public:
-  explicit DiskDevice(std::unique_ptr<Device> cpu) : cpu_(std::move(cpu)) {}
+  explicit DiskDevice(std::unique_ptr<Device> cpu) : cpu_(std::move(cpu)), target_(cpu_->target()) {
+    target_.memory_alignment = 1;  // values lie in files wherever they do
+  }
 
   std::string name() const override { return "DISK:0"; }
-  const Target& target() const override { return cpu_->target(); }
+  const Target& target() const override { return target_; }
   const DeviceProfile& profile() const override { return cpu_->profile(); }
   using Device::allocate;
   void* allocate(size_t bytes, const char* purpose) override {
@@ -32,6 +34,7 @@ class DiskDevice : public Device {
 
  private:
   std::unique_ptr<Device> cpu_;
+  Target target_;
 };
 
 }  // namespace

@@ -1,70 +1,13 @@
 // Elementwise ops work on parts that are split alike, and keep a sum pending where they are linear.
 #include <algorithm>
-#include <cmath>
 
 #include "core/rewrite/fold.h"
 #include "multi/moves.h"
+#include "multi/strategies/pending.h"
 #include "multi/strategies/strategies.h"
 
 namespace tinyshard {
 namespace {
-
-// Whether each element is a finite number, whatever the run: constants, and bools as numbers. Choices
-// among choices of shared parts are asked about for so many steps only.
-bool is_finite(const UOp& x, int& steps) {
-  if (--steps < 0) return false;
-  switch (x.op()) {
-    case Op::Const:
-      return std::isfinite(const_as_double(x));
-    case Op::Expand:
-    case Op::Reshape:
-    case Op::Permute:
-      return is_finite(x.src(0), steps);
-    case Op::Cast:
-      return x.src(0).dtype() == DType::Bool || !is_float(x.dtype());
-    case Op::Where:
-      return is_finite(x.src(1), steps) && is_finite(x.src(2), steps);
-    default:
-      return !is_float(x.dtype());
-  }
-}
-
-bool is_finite(const UOp& x) {
-  int steps = 64;
-  return is_finite(x, steps);
-}
-
-// A pending sum may stay pending through ops that are linear in it. A product is that as long as
-// the factor is finite: infinity times the terms 3 and 0, or 3 and -1, gives no sum, but infinity
-// times their sum is infinity.
-bool stays_partial(const UOp& x, std::span<const LocalValue> v, size_t axis) {
-  auto partial = [&](size_t i) {
-    return v[i].place[axis].is_partial() && v[i].place[axis].op == ReduceOp::Sum;
-  };
-  auto whole = [&](size_t i) { return v[i].place[axis].is_replicate(); };
-  auto zero = [&](size_t i) { return is_const(x.src(i), 0); };  // a sum of zeros
-  switch (x.op()) {
-    case Op::Neg:
-      return partial(0);
-    case Op::Cast:  // of floats: integers may have wrapped in the sum
-      return partial(0) && is_float(x.dtype()) && is_float(x.src(0).dtype()) &&
-             itemsize(x.dtype()) >= itemsize(x.src(0).dtype());
-    case Op::Add:
-    case Op::Sub:
-      return partial(0) && partial(1);
-    case Op::Mul:
-      return (partial(0) && whole(1) && is_finite(x.src(1))) ||
-             (whole(0) && partial(1) && is_finite(x.src(0)));
-    case Op::Div:
-      return partial(0) && whole(1) && is_float(x.dtype()) && x.src(1).op() == Op::Const &&
-             std::isfinite(1 / const_as_double(x.src(1))) && is_finite(x.src(1));
-    case Op::Where:
-      return whole(0) && (partial(1) || partial(2)) && (partial(1) || zero(1)) &&
-             (partial(2) || zero(2));
-    default:
-      return false;
-  }
-}
 
 // Parameters that are gathered on use stay in parts where only they, constants, values in the same
 // parts and sums that can be left in these are computed with: they are updated so, and rounded so
@@ -178,20 +121,26 @@ LocalValue elementwise(const UOp& x, LocalValues& values) {
   for (const UOp& s : x->src()) v.push_back(values.on(s, *mesh));
   std::vector<Placement> wanted(mesh->axes().size());
   for (size_t a = 0; a < wanted.size(); ++a) {
+    const bool pending =
+        std::ranges::any_of(v, [&](const LocalValue& s) { return s.place[a].is_partial(); });
+    if (pending && values.stays_pending(x, a)) {
+      wanted[a] = Partial();
+      continue;
+    }
     if (auto split = split_along(x, v, a, values)) {
       wanted[a] = *split;
       continue;
     }
     if (stays_partial(x, v, a)) {
       wanted[a] = Partial();
-    } else if (std::ranges::any_of(v, [&](const auto& s) { return s.place[a].is_partial(); })) {
+    } else if (pending) {
       wanted[a] = completed_along(x, v, a, values);
     }
   }
   for (size_t i = 0; i < v.size(); ++i) {
     std::vector<Placement> mine = wanted;
     for (size_t a = 0; a < mine.size(); ++a) {
-      if (wanted[a].is_partial()) mine[a] = v[i].place[a];
+      if (wanted[a].is_partial()) mine[a] = v[i].place[a].is_partial() ? v[i].place[a] : Replicate;
     }
     v[i] = values.brought(x.src(i), *mesh, mine);
   }

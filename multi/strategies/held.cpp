@@ -63,4 +63,70 @@ UOp held_elsewhere(const UOp& index, const LocalValue& v, DimSpan global, int di
   return binary(Op::And, known, unary(Op::Not, here));
 }
 
+namespace {
+
+// Bool: whether each place is one of the whole value, and whether it is also one of the part; and
+// which one it is there, if it is.
+struct Counted {
+  UOp known, inside, place;
+};
+
+Counted counted(const UOp& index, const LocalValue& v, DimSpan global, Joined dims) {
+  const Dims local = Sharding{*v.mesh, v.place}.local_shape(global);
+  auto all = [&](int64_t value) { return const_int(DType::I64, value, index.shape()); };
+  int64_t size = 1;
+  for (int d = dims.first; d < dims.last; ++d) size *= global[size_t(d)];
+  UOp rest = cast(index, DType::I64);
+  Counted out{within(rest, all(0), all(size)), {}, all(0)};
+  out.inside = out.known;
+  for (int d = dims.first; d < dims.last; ++d) {
+    size /= global[size_t(d)];
+    UOp place = binary(Op::IDiv, rest, all(size));
+    rest = binary(Op::Mod, rest, all(size));
+    if (parts_of(v, d) > 1) {
+      const Held held = held_places(v, global, d);
+      const UOp low = everywhere(held.low, index.shape());
+      out.inside =
+          binary(Op::And, out.inside, within(place, low, everywhere(held.high, index.shape())));
+      place = binary(Op::Sub, place, low);
+    }
+    out.place = binary(Op::Add, binary(Op::Mul, out.place, all(local[size_t(d)])), place);
+  }
+  return out;
+}
+
+}  // namespace
+
+UOp index_into_part(const UOp& index, const LocalValue& v, DimSpan global, Joined dims) {
+  if (index.op() == Op::Expand)
+    return expand(index_into_part(index.src(0), v, global, dims), index.shape());
+  const Counted counted_there = counted(index, v, global, dims);
+  return where(counted_there.inside, cast(counted_there.place, index.dtype()),
+               const_int(index.dtype(), -1, index.shape()));
+}
+
+UOp index_into_whole(const UOp& index, const LocalValue& v, DimSpan global, Joined dims) {
+  const Dims local = Sharding{*v.mesh, v.place}.local_shape(global);
+  auto all = [&](int64_t value) { return const_int(DType::I64, value, index.shape()); };
+  int64_t size = 1;
+  for (int d = dims.first; d < dims.last; ++d) size *= local[size_t(d)];
+  UOp rest = cast(index, DType::I64), whole = all(0);
+  for (int d = dims.first; d < dims.last; ++d) {
+    size /= local[size_t(d)];
+    UOp place = binary(Op::IDiv, rest, all(size));
+    rest = binary(Op::Mod, rest, all(size));
+    if (parts_of(v, d) > 1)
+      place = binary(Op::Add, place, everywhere(held_places(v, global, d).low, index.shape()));
+    whole = binary(Op::Add, binary(Op::Mul, whole, all(global[size_t(d)])), place);
+  }
+  return cast(whole, index.dtype());
+}
+
+UOp held_elsewhere(const UOp& index, const LocalValue& v, DimSpan global, Joined dims) {
+  if (index.op() == Op::Expand)
+    return expand(held_elsewhere(index.src(0), v, global, dims), index.shape());
+  const Counted counted_there = counted(index, v, global, dims);
+  return binary(Op::And, counted_there.known, unary(Op::Not, counted_there.inside));
+}
+
 }  // namespace tinyshard

@@ -17,4 +17,15 @@ UOp index_into_part(const UOp& index, const LocalValue& value, DimSpan global, i
 // Bool: whether another device holds the place; false for an index that is beyond the whole value.
 UOp held_elsewhere(const UOp& index, const LocalValue& value, DimSpan global, int dim);
 
+// The same of places that count through dims [first, last) of the whole value, row by row, and of a
+// part in which these are one line as well. Of [2, 4] divided by columns over two devices, the first
+// one holds places 0 1 4 5, which are 0 1 2 3 there.
+struct Joined {
+  int first, last;
+};
+UOp index_into_part(const UOp& index, const LocalValue& value, DimSpan global, Joined dims);
+// The way back: places in the line of a part as those of the whole value.
+UOp index_into_whole(const UOp& index, const LocalValue& value, DimSpan global, Joined dims);
+UOp held_elsewhere(const UOp& index, const LocalValue& value, DimSpan global, Joined dims);
+
 }  // namespace tinyshard

@@ -73,6 +73,21 @@ LocalValue reshaped(LocalValue v, DimSpan from, DimSpan to) {
   return v;
 }
 
+std::pair<int, int> dims_of(const Apart& apart, int joined) {
+  size_t first = 0;
+  for (int i = 0; i < joined; ++i) first += apart.counts[size_t(i)];
+  return {int(first), int(first + apart.counts[size_t(joined)])};
+}
+
+UOp in_lines(const UOp& part, const Apart& apart) {
+  Dims lines;
+  for (size_t d = 0; d < apart.counts.size(); ++d) {
+    const auto [first, last] = dims_of(apart, int(d));
+    lines.push_back(product(part.shape().subspan(size_t(first), size_t(last - first))));
+  }
+  return reshape(part, lines);
+}
+
 LocalValue joined_again(LocalValue v, Dims shape, std::vector<size_t> counts, DimSpan joined) {
   LocalValue one = reshaped(v, shape, joined);
   if (!placed_in(v, shape, joined)) {
@@ -91,10 +106,40 @@ LocalValue settled_in_both_forms(LocalValue v, DimSpan global) {
   return settled(std::move(v), global);
 }
 
+namespace {
+
+// An op that works element by element on operands which lay alike before their dims were joined.
+LocalValue with_elements_apart(const UOp& x, LocalValue made, const LocalValues& values) {
+  const Apart* like = nullptr;
+  for (const UOp& s : x->src()) {
+    if (is_const(s)) continue;
+    const LocalValue& v = values.lying(s);
+    if (v.gather_on_use || !v.apart || !made.mesh || !(*v.mesh == *made.mesh)) return made;
+    const bool alike = !like || (v.apart->shape == like->shape && v.apart->counts == like->counts &&
+                                 v.apart->value.place == like->value.place);
+    if (!alike || std::ranges::any_of(v.apart->value.place, &Placement::is_partial)) return made;
+    like = v.apart.get();
+  }
+  if (!like) return made;
+  Apart next = *like;
+  std::vector<UOp> src;
+  for (const UOp& s : x->src()) {
+    src.push_back(is_const(s) ? reshaped_const(s, like->value.local.shape())
+                              : values.lying(s).apart->value.local);
+  }
+  next.value.local = UOp::make(x.op(), x.dtype(), src, x->arg(), x->payload);
+  made.apart = std::make_shared<const Apart>(std::move(next));
+  return made;
+}
+
+}  // namespace
+
 LocalValue with_apart(const UOp& x, LocalValue made, const LocalValues& values) {
-  if (x.op() == Op::Dot) return made;
+  if (x.op() == Op::Dot || x.op() == Op::ScatterAdd) return made;
   made.apart = nullptr;  // that of a source which the rule has worked on
   if (x->sources == 0) return made;
+  if (info(x.op()).op_class == OpClass::Elementwise)
+    return with_elements_apart(x, std::move(made), values);
   if (!is_movement(x.op()) && values.lying(x.src(0)).gather_on_use) return made;
   const LocalValue& source = values.of(x.src(0));
   if (!source.mesh || !made.mesh || !(*source.mesh == *made.mesh)) return made;
@@ -127,7 +172,6 @@ LocalValue with_apart(const UOp& x, LocalValue made, const LocalValues& values) 
       made.apart = std::make_shared<const Apart>(std::move(next));
       return made;
     }
-    case Op::Cast:
     case Op::Contiguous:
     case Op::ContiguousBackward:
     case Op::Detach:

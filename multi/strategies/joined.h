@@ -18,6 +18,12 @@ struct Apart {
 // v of shape `from` as `to`; divided dims that do not come through move as a reshape moves them, or
 // are gathered.
 LocalValue reshaped(LocalValue v, DimSpan from, DimSpan to);
+// The dims of `shape` that make dim `joined`: [first, last).
+std::pair<int, int> dims_of(const Apart& apart, int joined);
+
+// A part, of that shape, with the dims joined of what a device holds.
+UOp in_lines(const UOp& part, const Apart& apart);
+
 // The value of shape `joined` that v is with its dims joined, in both forms if it has to be.
 LocalValue joined_again(LocalValue v, Dims shape, std::vector<size_t> counts, DimSpan joined);
 

@@ -11,6 +11,7 @@
 #include "multi/grown.h"
 #include "multi/mesh_names.h"
 #include "multi/relocation.h"
+#include "multi/strategies/pending.h"
 
 namespace tinyshard {
 
@@ -137,20 +138,21 @@ LocalValue LocalValues::brought(const UOp& x, const Mesh& mesh,
   return {expand(v.local, Sharding{mesh, wanted}.local_shape(x.shape())), mesh, wanted, v.origin};
 }
 
-void LocalValues::set_table(const UOp& gather, std::vector<Placement> place) {
+void LocalValues::set_table(const UOp& gather, const LocalValue& table) {
   const int64_t axis = gather_axis(*gather);
-  tables_[gather.src(1)] = {axis, gather.src(0).shape()[size_t(axis)], std::move(place)};
+  tables_[gather.src(1)] = {axis, gather.src(0).shape()[size_t(axis)], table.place, table.apart};
 }
-const std::vector<Placement>* LocalValues::table_of(const UOp& scatter) const {
+const LocalValues::Table* LocalValues::table_of(const UOp& scatter) const {
   const Table* table = tables_.find(scatter.src(0));
   const ScatterArg arg = scatter_arg(*scatter);
   const bool adjoint = table && table->axis == arg.axis && table->size == arg.size;
-  return adjoint ? &table->place : nullptr;
+  return adjoint ? table : nullptr;
 }
 
-void LocalValues::look_ahead(std::span<const UOp> order) {
+void LocalValues::look_ahead(std::span<const UOp> order, std::span<const UOp> roots) {
   place_ = NodeMap<uint32_t>(order.size());
   users_ = NodeMap<std::array<UOp, kUsers>>(order.size());
+  for (const UOp& root : roots) roots_[root] = true;
   for (const UOp& x : order) {
     for (const UOp& s : x->src()) {
       for (UOp& user : users_[s]) {
@@ -191,9 +193,78 @@ std::optional<Placement> LocalValues::split_by_user(const UOp& x, const Mesh& me
   return std::nullopt;
 }
 
+std::optional<LocalValues::SumOf> LocalValues::only_sum_of(const UOp& x, int dim,
+                                                           int64_t parts) const {
+  UOp at = x;
+  SumOf found;
+  for (int steps = 0; steps < 16 && dim >= 0; ++steps) {
+    const auto* users = users_.find(at);
+    if (!users || (*users)[1] || roots_.contains(at)) return std::nullopt;
+    const UOp& user = (*users)[0];
+    if (user.op() == Op::Reduce) {
+      const auto [op, axes] = reduce_arg(*user);
+      if (op != ReduceOp::Sum) return std::nullopt;
+      found.sum = user;
+      found.dim = std::ranges::find(axes, dim) != axes.end() ? -1 : dim;
+      return found;
+    }
+    if (!stays_partial_through(user, at)) return std::nullopt;
+    if (info(user.op()).op_class == OpClass::Elementwise) {
+      found.through.push_back(user);
+      for (const UOp& s : user->src()) {
+        if (!(s == at) && !is_const(s)) found.factors.push_back(repeated(s));
+      }
+    }
+    if (user.op() == Op::Reshape) dim = reshaped_dim(at.shape(), user.shape(), dim, parts);
+    if (user.op() == Op::Permute)
+      dim = int(std::ranges::find(user->arg(), dim) - user->arg().begin());
+    at = user;
+  }
+  return std::nullopt;
+}
+
+void LocalValues::complete_at(const SumOf& x, size_t axis, Placement to) {
+  completed_at_[x.sum].emplace_back(axis, to);
+  for (const UOp& op : x.through) completed_at_[op].emplace_back(axis, Partial());
+}
+bool LocalValues::stays_pending(const UOp& x, size_t axis) const {
+  const auto* asked = completed_at_.find(x);
+  return asked && std::ranges::any_of(*asked, [&](const auto& a) { return a.first == axis; });
+}
+std::vector<Placement> LocalValues::completed_at(const UOp& sum,
+                                                 std::vector<Placement> place) const {
+  if (const auto* asked = completed_at_.find(sum)) {
+    for (const auto& [axis, to] : *asked) {
+      if (place[axis].is_partial()) place[axis] = to;
+    }
+  }
+  return place;
+}
+
 int LocalValues::products_of(const UOp& x) const {
   const int* count = products_.find(x.op() == Op::Permute ? x.src(0) : x);
   return count ? *count : 1;
+}
+
+bool LocalValues::is_only_a_table(const UOp& x) const {
+  const auto* users = users_.find(x);
+  if (!users || roots_.contains(x) || users->back()) return false;
+  return std::ranges::all_of(*users, [&](const UOp& user) {
+    if (!user) return true;
+    if (user.op() == Op::Gather) return user.src(0) == x && !(user.src(1) == x);
+    return (user.op() == Op::Cast || user.op() == Op::Redistribute) && is_only_a_table(user);
+  });
+}
+
+UOp LocalValues::looked_up_by(const UOp& x) const {
+  const auto* users = users_.find(x);
+  for (size_t i = 0; users && i < users->size() && (*users)[i]; ++i) {
+    const UOp& user = (*users)[i];
+    if (user.op() == Op::Gather && user.src(1) == x && place_.contains(user.src(0)) &&
+        gather_axis(*user) == int64_t(x.shape().size()) - 1)
+      return user.src(0);
+  }
+  return {};
 }
 
 Question::Question(const UOp& x) : hash_(combine(uint64_t(x.op()), uint64_t(x.dtype()))) {

@@ -53,18 +53,46 @@ class LocalValues {
   LocalValue moved(LocalValue v, DimSpan global, const std::vector<Placement>& wanted);
   bool was_moved(const LocalValue& v, const std::vector<Placement>& wanted) const;
   // How many products read x, also transposed: they share what moving it costs. 1 where none does.
-  void look_ahead(std::span<const UOp> order);
+  void look_ahead(std::span<const UOp> order, std::span<const UOp> roots);
   int products_of(const UOp& x) const;
+  // Whether nobody reads x but lookups in it, or in what it is elsewhere or in another type.
+  bool is_only_a_table(const UOp& x) const;
+  // The table that the result of x looks up in along its last dim; null where there is none, or none
+  // that came before x.
+  UOp looked_up_by(const UOp& x) const;
   // The split along a mesh axis that a user of x brings it to, elementwise ops between them left
   // out: a pending sum with a bias is reduce-scattered where it meets a split residual, and so is
   // the gradient of a normalised value where it meets that. If others want it whole, to gather it
   // again sends no more than to complete it at once. Nothing where no user has such a wish.
   std::optional<Placement> split_by_user(const UOp& x, const Mesh& mesh, size_t axis) const;
 
-  // How the table of a Gather lies, for the ScatterAdd that is its adjoint.
-  void set_table(const UOp& gather, std::vector<Placement> place);
-  // Nothing where there was none.
-  const std::vector<Placement>* table_of(const UOp& scatter) const;
+  // The one sum through which x goes before anybody reads it, ops that keep a pending sum pending
+  // left out, and what a dim of x is there: -1 where it is summed. Nothing where there is none, or
+  // where the dim, divided into `parts`, does not come through.
+  struct SumOf {
+    UOp sum;
+    int dim = -1;
+    std::vector<UOp> through;  // elementwise ops on the way
+    std::vector<UOp> factors;  // what these read beside x: masks
+  };
+  std::optional<SumOf> only_sum_of(const UOp& x, int dim, int64_t parts) const;
+  // Along a mesh axis x is to stay pending until it was summed, and the sum is to be completed so.
+  void complete_at(const SumOf& x, size_t axis, Placement to);
+  // Whether that was asked for an elementwise op.
+  bool stays_pending(const UOp& x, size_t axis) const;
+  // `place` of a reduction with what was asked for it.
+  std::vector<Placement> completed_at(const UOp& sum, std::vector<Placement> place) const;
+
+  // How the table of a Gather lies, for the ScatterAdd that is its adjoint; before a reshape joined
+  // dims of it, too.
+  struct Table {
+    int64_t axis, size;
+    std::vector<Placement> place;
+    std::shared_ptr<const Apart> apart;
+  };
+  void set_table(const UOp& gather, const LocalValue& table);
+  // Null where there was none.
+  const Table* table_of(const UOp& scatter) const;
 
  private:
   Decisions* decisions_;
@@ -76,11 +104,9 @@ class LocalValues {
   NodeMap<std::array<UOp, kUsers>> users_;
   mutable std::unordered_map<const Node*, LocalValue> gathered_;  // whole, of those on use
   std::unordered_map<const Node*, std::vector<std::pair<UOp, std::vector<Placement>>>> moved_;
-  struct Table {
-    int64_t axis, size;
-    std::vector<Placement> place;
-  };
   NodeMap<Table> tables_;  // by the index of the Gather
+  NodeMap<bool> roots_;
+  NodeMap<std::vector<std::pair<size_t, Placement>>> completed_at_;
 };
 
 // Whether values there lie in a file (core/tensor/map_file.h).

@@ -8,7 +8,13 @@
 //   device 0: places [-1 0 -1], found [-0 t0 -0]    device 1: places [1 -1 0], found [t3 -0 t2]
 //
 // The adjoint needs no sum: of what is written each device takes what falls into its part. The
-// table may still be gathered: a few rows that many places name.
+// table may still be gathered: a few rows that many places name. Rows that are only added up are
+// added up first, and the sum over devices is that of the sums.
+//
+// A table of which a reshape joined dims, as x[{rows, labels}] does, is looked up as it lay before
+// (joined.h), and so is the adjoint: joined, it would have to move.
+//
+// Of a table in a file that nothing else reads, the rows that are looked up are read alone.
 //
 // Where the index is known (known_index.h) and the result is as long as to be divided itself, each
 // device receives the rows beside its part that its part of the result names, and the adjoint sends
@@ -20,6 +26,7 @@
 #include "core/uop/scatter.h"
 #include "multi/moves.h"
 #include "multi/strategies/held.h"
+#include "multi/strategies/joined.h"
 #include "multi/strategies/known_index.h"
 #include "multi/strategies/strategies.h"
 
@@ -33,6 +40,12 @@ using Places = std::vector<Placement>;
 struct Lookup {
   Places data, index, found, result;
   std::optional<Window> window = {};  // of the table, where that stays divided as the result is
+  bool apart = false;  // `data` is of the table as it was before a reshape joined dims
+  // Where rows are added up before the sum over devices is completed: that sum, and along which axis
+  // it is wanted how.
+  std::optional<LocalValues::SumOf> sum = {};
+  size_t summed_axis = 0;
+  Placement summed = {};
 };
 
 // What it takes to move the rows of a window along an axis. `place`: of the value of that shape.
@@ -86,6 +99,71 @@ struct Tables {
     return l;
   }
 
+  // That, with the rows added up where this is all that is done with them.
+  std::optional<Lookup> with_sums(Lookup parts, size_t axis, const LocalValues& values) const {
+    if (!parts.result[axis].is_shard() || parts.sum || x.dtype() == DType::Bool) return {};
+    parts.sum = values.only_sum_of(x, parts.result[axis].dim, mesh.axes()[axis].size);
+    if (!parts.sum) return std::nullopt;
+    parts.summed_axis = axis;
+    parts.summed = parts.sum->dim < 0 ? Placement(Partial()) : Shard(parts.sum->dim);
+    parts.result[axis] = Partial();
+    return parts;
+  }
+
+  // With the table as it was before its dims were joined: along each axis as it lies then, else as the
+  // index does.
+  std::optional<Lookup> with_dims_apart() const {
+    if (!data.apart) return std::nullopt;
+    Lookup l;
+    l.apart = true;
+    l.data = data.apart->value.place;
+    l.index.resize(mesh.axes().size());
+    l.found = l.result = l.index;
+    const DimSpan counts_as = x.shape();
+    auto beside = [&](int d) {  // a dim of the table and of the result
+      const auto [first, last] = dims_of(*data.apart, d);
+      return d != dim() && last - first == 1 && shape()[size_t(d)] == counts_as[size_t(d)];
+    };
+    bool parts = false;
+    for (size_t a = 0; a < l.data.size(); ++a) {
+      const Placement wish = index.place[a];
+      if (l.data[a].is_shard()) {
+        const int d = joined_dim(l.data[a].dim);
+        if (d == dim()) {
+          parts = true;
+          l.found[a] = Partial();
+          if (wish.is_shard()) l.result[a] = wish;
+        } else if (beside(d)) {
+          l.index[a] = l.found[a] = l.result[a] = Shard(d);
+        } else {
+          return std::nullopt;
+        }
+      } else if (wish.is_shard() && (wish.dim == dim() || beside(wish.dim))) {
+        l.index[a] = l.found[a] = l.result[a] = wish;
+        if (wish.dim != dim()) l.data[a] = Shard(dims_of(*data.apart, wish.dim).first);
+      }
+    }
+    return parts ? std::optional(l) : std::nullopt;
+  }
+  int joined_dim(int fine) const {
+    int d = 0;
+    while (dims_of(*data.apart, d).second <= fine) ++d;
+    return d;
+  }
+  // What it takes to join the dims, at least.
+  double seconds_joined() const {
+    const LocalValue& v = data.apart->value;
+    double seconds = 0;
+    for (size_t a = 0; a < v.place.size(); ++a) {
+      if (!v.place[a].is_shard() || joined_dim(v.place[a].dim) != dim()) continue;
+      const auto devices = double(mesh.axes()[a].size);
+      const double bytes = double(v.local->numel()) * double(itemsize(v.local.dtype()));
+      seconds +=
+          links.seconds_of(CollectiveOp::AllToAll, bytes * (devices - 1) / devices, mesh, int(a));
+    }
+    return seconds;
+  }
+
   // The same, but with the result in parts along `axis` as the table, and rows moved between them.
   std::optional<Lookup> with_window(Lookup l, size_t axis) const {
     l.data[axis] = l.index[axis] = l.found[axis] = l.result[axis] = Shard(dim());
@@ -110,11 +188,93 @@ struct Tables {
       if (l.data[a] == Shard(dim()))
         window = seconds_of_window(data.local.dtype(), shape(), mesh, l.data, a, *l.window, links);
     }
-    return window + seconds_moved(data.local.dtype(), shape(), mesh, data.place, l.data, links) +
+    const double table =
+        l.apart ? seconds_moved(data.local.dtype(), data.apart->shape, mesh,
+                                data.apart->value.place, l.data, links)
+                : seconds_moved(data.local.dtype(), shape(), mesh, data.place, l.data, links);
+    double sums = 0;
+    if (l.sum) {
+      Places from_sum(l.data.size()), to_sum(l.data.size());
+      from_sum[l.summed_axis] = Partial(), to_sum[l.summed_axis] = l.summed;
+      const UOp& sum = l.sum->sum;
+      sums = seconds_moved(sum.dtype(), sum.shape(), mesh, from_sum, to_sum, links);
+      // Masks are divided as the index is, and have to be whole.
+      const auto devices = double(mesh.axes()[l.summed_axis].size);
+      for (const UOp& s : l.sum->factors) {
+        const double bytes = double(s->numel()) * double(itemsize(s.dtype()));
+        sums += links.seconds_of(CollectiveOp::AllGather, bytes * (devices - 1) / devices, mesh,
+                                 int(l.summed_axis));
+      }
+    }
+    return window + table + sums +
            seconds_moved(index.local.dtype(), places().shape(), mesh, from, to, links) +
            seconds_moved(x.dtype(), x.shape(), mesh, l.found, l.result, links);
   }
 };
+
+// What each device finds in its part of the table, `here` in which, as terms of the result; `elsewhere`
+// tells what others find.
+LocalValue found_in_parts(const UOp& x, UOp table, const UOp& here, const UOp& elsewhere,
+                          const Mesh& mesh, const Lookup& lookup) {
+  // No sum is of bools, and what 16-bit floats find is one term and zeros: exact.
+  if (x.dtype() == DType::Bool) table = cast(table, DType::U8);
+  LocalValue found{UOp::make(Op::Gather, table.dtype(), {table, here}, x->arg()), mesh,
+                   lookup.found, current_origin()};
+  if (is_float(x.dtype())) {
+    UOp nothing = const_float(x.dtype(), -0.0, found.local.shape());
+    found.local = where(elsewhere, nothing, found.local);
+  }
+  Places left = lookup.result;
+  for (size_t a = 0; a < left.size(); ++a) {
+    const bool kept = lookup.found[a].is_partial() && lookup.result[a].is_replicate();
+    if (kept && x.dtype() != DType::Bool) left[a] = lookup.found[a];
+  }
+  found = redistribute(std::move(found), x.shape(), mesh, left);
+  found.local = cast(found.local, x.dtype());
+  return found;
+}
+
+LocalValue found_apart(const UOp& x, const LocalValue& data, const Lookup& lookup,
+                       LocalValues& values) {
+  const Apart& apart = *data.apart;
+  const Mesh& mesh = *data.mesh;
+  const auto [first, last] = dims_of(apart, int(gather_axis(*x)));
+  const LocalValue table = values.moved(apart.value, apart.shape, lookup.data);
+  const UOp index = values.brought(x.src(1), mesh, lookup.index).local;
+  return found_in_parts(x, in_lines(table.local, apart),
+                        index_into_part(index, table, apart.shape, Joined{first, last}),
+                        held_elsewhere(index, table, apart.shape, Joined{first, last}), mesh,
+                        lookup);
+}
+
+int64_t bytes_of(const UOp& x) { return x->numel() * int64_t(itemsize(x.dtype())); }
+
+// A lookup of few places in a table that lies in a file, by the processor that has the file mapped:
+// the pages come that hold what is found, and nothing else goes to the devices. Nothing where others
+// read the table as well, which brings all of it.
+std::optional<LocalValue> found_in_file(const UOp& x, const Mesh& mesh, LocalValues& values) {
+  constexpr int64_t kFew = 4;  // a page comes whole, whatever is read of it
+  UOp table = x.src(0), brought = table;
+  std::vector<DType> types;  // that what is found becomes, the last one first
+  while (table.op() == Op::Redistribute || table.op() == Op::Cast) {
+    if (table.dtype() != table.src(0).dtype()) types.push_back(table.dtype());
+    brought = table;
+    table = table.src(0);
+  }
+  if (table.op() != Op::Buffer || kFew * bytes_of(x) > bytes_of(table)) return {};
+  const LocalValue& file = values.lying(table);
+  if (!is_file(*file.mesh) || *file.mesh == mesh || !values.is_only_a_table(brought)) return {};
+  const UOp& places = repeated(x.src(1));
+  LocalValue index = redistribute(values.of(places), places.shape(), *file.mesh, {});
+  index.local = expand(index.local, x.shape());
+  const Places wanted = settled(values.on(x.src(1), mesh), x.shape()).place;
+  LocalValue found{UOp::make(Op::Gather, table.dtype(), {file.local, index.local}, x->arg()),
+                   file.mesh,
+                   {},
+                   current_origin()};
+  for (size_t i = types.size(); i-- > 0;) found.local = cast(found.local, types[i]);
+  return redistribute(std::move(found), x.shape(), mesh, wanted);
+}
 
 }  // namespace
 
@@ -122,9 +282,10 @@ LocalValue gather(const UOp& x, LocalValues& values) {
   const int axis = int(gather_axis(*x));
   auto mesh = values.meeting_place(x->src());
   if (!mesh) return rebuilt(x, values.sources(x), {});
-  LocalValue data = settled(values.on(x.src(0), *mesh), x.src(0).shape());
+  if (auto found = found_in_file(x, *mesh, values)) return *found;
+  LocalValue data = settled_in_both_forms(values.on(x.src(0), *mesh), x.src(0).shape());
   LocalValue index = settled(values.on(x.src(1), *mesh), x.shape());
-  values.set_table(x, data.place);
+  values.set_table(x, data);
   const Tables tables{x, *mesh, data, index, values.links()};
   Lookup best = tables.with_whole_rows();
   for (size_t a = 0; a < mesh->axes().size(); ++a) {
@@ -135,9 +296,21 @@ LocalValue gather(const UOp& x, LocalValues& values) {
     question.about(data, x.src(0).shape()).about(index, x.shape()).about(uint64_t(mesh->id()));
     Decisions::Choice choice = values.decisions().ask(question.about(a).about(best.data).hash());
     choice.offer(tables.seconds(best));
+    auto sums = tables.with_sums(parts, a, values);
     if (choice.offer(tables.seconds(parts))) best = std::move(parts);
     if (window && choice.offer(tables.seconds(*window))) best = std::move(*window);
+    if (sums && choice.offer(tables.seconds(*sums))) best = std::move(*sums);
   }
+  if (auto apart = tables.with_dims_apart()) {
+    Question question(x);
+    question.about(data.apart->value, data.apart->shape).about(index, x.shape());
+    Decisions::Choice choice =
+        values.decisions().ask(question.about(uint64_t(mesh->id())).about(best.data).hash());
+    choice.offer(tables.seconds(best) + tables.seconds_joined());
+    if (choice.offer(tables.seconds(*apart))) best = std::move(*apart);
+  }
+  if (best.apart) return found_apart(x, data, best, values);
+  if (best.sum) values.complete_at(*best.sum, best.summed_axis, best.summed);
   data = values.moved(std::move(data), x.src(0).shape(), best.data);
   index = values.brought(x.src(1), *mesh, best.index);
   if (best.window) {
@@ -147,24 +320,8 @@ LocalValue gather(const UOp& x, LocalValues& values) {
     return rebuilt(x, {data, index}, {UOp(), mesh, best.found});
   }
   if (parts_of(data, axis) == 1) return rebuilt(x, {data, index}, {UOp(), mesh, best.found});
-  // No sum is of bools, and what 16-bit floats find is one term and zeros: exact.
-  if (x.dtype() == DType::Bool) data.local = cast(data.local, DType::U8);
-  UOp here = index_into_part(index.local, data, x.src(0).shape(), axis);
-  LocalValue found{UOp::make(Op::Gather, data.local.dtype(), {data.local, here}, x->arg()), mesh,
-                   best.found, current_origin()};
-  if (is_float(x.dtype())) {
-    UOp nothing = const_float(x.dtype(), -0.0, found.local.shape());
-    found.local =
-        where(held_elsewhere(index.local, data, x.src(0).shape(), axis), nothing, found.local);
-  }
-  Places left = best.result;
-  for (size_t a = 0; a < left.size(); ++a) {
-    const bool kept = best.found[a].is_partial() && best.result[a].is_replicate();
-    if (kept && x.dtype() != DType::Bool) left[a] = best.found[a];
-  }
-  found = redistribute(std::move(found), x.shape(), *mesh, left);
-  found.local = cast(found.local, x.dtype());
-  return found;
+  return found_in_parts(x, data.local, index_into_part(index.local, data, x.src(0).shape(), axis),
+                        held_elsewhere(index.local, data, x.src(0).shape(), axis), *mesh, best);
 }
 
 namespace {
@@ -195,7 +352,54 @@ std::optional<LocalValue> added_by_window(const UOp& x, const Mesh& mesh, const 
   terms.local = UOp::make(Op::ScatterAdd, wide, {index.local, cast(terms.local, wide)},
                           Dims{arg.axis, rows->rows});
   terms.local = cast(window_added(terms, dim, *rows), type);
+  terms.apart = nullptr;
   return terms;
+}
+
+// The adjoint of a lookup in a table as it was before a reshape joined dims of it, which is made so as
+// well. Nothing where the table was not, or where to bring to all devices what is written sends
+// more than what they would write for each other.
+std::optional<LocalValue> added_apart(const UOp& x, const Mesh& mesh, const LocalValue& index,
+                                      const LocalValue& data, LocalValues& values) {
+  const LocalValues::Table* table = values.table_of(x);
+  if (!table || !table->apart || !(*table->apart->value.mesh == mesh)) return {};
+  const Apart& apart = *table->apart;
+  const ReduceOp op = scatter_op(x);
+  const int axis = int(scatter_arg(*x).axis);
+  const auto [first, last] = dims_of(apart, axis);
+  auto in_line = [&](const Placement& p) { return p.is_shard() && p.dim >= first && p.dim < last; };
+  Places wanted(mesh.axes().size()), placed = wanted, written = wanted;
+  for (size_t a = 0; a < wanted.size(); ++a) {
+    if (in_line(apart.value.place[a])) {
+      placed[a] = apart.value.place[a];
+      if (data.place[a].is_shard()) written[a] = Partial(op);
+      continue;
+    }
+    wanted[a] = data.place[a].is_shard() ? data.place[a] : index.place[a];
+    if (!wanted[a].is_shard()) continue;
+    const auto [begin, end] = dims_of(apart, wanted[a].dim);
+    if (wanted[a].dim != axis && end - begin != 1) return {};
+    placed[a] = wanted[a].dim == axis ? Partial(op) : Shard(begin);
+  }
+  if (std::ranges::none_of(placed, in_line)) return {};
+  LinkModel& links = values.links();
+  const DType type = x.dtype();
+  if (std::ranges::any_of(written, &Placement::is_partial) &&
+      seconds_moved(type, x.src(1).shape(), mesh, data.place, wanted, links) >
+          seconds_moved(type, apart.shape, mesh, written, placed, links))
+    return {};
+  const DimSpan global = x.src(0).shape();
+  LocalValue places = values.brought(x.src(0), mesh, wanted),
+             terms = values.brought(x.src(1), mesh, wanted);
+  places.local = with_padding_filled(places, global, axis, const_int(places.local.dtype(), 0));
+  terms.local = with_padding_filled(terms, global, axis, identity_of(op, type));
+  LocalValue result{UOp(), mesh, placed, current_origin()};
+  const Dims part = Sharding{mesh, placed}.local_shape(apart.shape);
+  Dims arg(x->arg().begin(), x->arg().end());
+  arg[1] = product(DimSpan(part).subspan(size_t(first), size_t(last - first)));
+  const UOp here = index_into_part(places.local, result, apart.shape, Joined{first, last});
+  result.local = reshape(UOp::make(Op::ScatterAdd, type, {here, terms.local}, arg), part);
+  return joined_again(std::move(result), apart.shape, apart.counts, x.shape());
 }
 
 }  // namespace
@@ -209,7 +413,9 @@ LocalValue scatter_add(const UOp& x, LocalValues& values) {
   LocalValue index = settled(values.on(x.src(0), *mesh), global),
              data = settled(values.on(x.src(1), *mesh), global);
   if (auto added = added_by_window(x, *mesh, data, values)) return *added;
-  const Places* table = values.table_of(x);
+  if (auto added = added_apart(x, *mesh, index, data, values)) return *added;
+  const LocalValues::Table* known = values.table_of(x);
+  const Places* table = known ? &known->place : nullptr;
   Places wanted(mesh->axes().size()), placed = wanted;
   for (size_t a = 0; a < wanted.size(); ++a) {
     wanted[a] = data.place[a].is_shard() ? data.place[a] : index.place[a];

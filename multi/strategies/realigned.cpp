@@ -46,6 +46,9 @@ Group group_of(DimSpan from, DimSpan to, int dim) {
   }
 }
 
+// A node names its transfers, and has room for so many.
+constexpr int64_t kMostTransfers = 16'384;
+
 // The transfers that turn parts of the inner dim of [outer, rows] into runs of the line, or back:
 // `outer` divides the devices, which divide the rows.
 std::vector<Transfer> between_runs(int64_t devices, int64_t outer, int64_t rows, bool back) {
@@ -92,7 +95,8 @@ class Realignment {
     }
     int64_t outer = 1;
     for (size_t i = 0; i < to_.size(); outer *= to_[i++]) {
-      if (to_[i] % devices_ != 0 || devices_ % outer != 0) continue;
+      if (to_[i] % devices_ != 0 || devices_ % outer != 0 || devices_ * outer > kMostTransfers)
+        continue;
       const int64_t row = line_ / outer / to_[i];
       const UOp all = runs_of(runs(), line_ / devices_);
       return std::pair{exchanged(all, row, between_runs(devices_, outer, to_[i], true)), int(i)};
@@ -104,7 +108,7 @@ class Realignment {
   // [before, run, behind]: each device's run of the line.
   UOp runs() const {
     if (outer_ == 1) return reshape(value_.local, Dims{before_, part_ * inner_, behind_});
-    if (devices_ % outer_ == 0 && rows_ % devices_ == 0) {
+    if (devices_ % outer_ == 0 && rows_ % devices_ == 0 && devices_ * outer_ <= kMostTransfers) {
       const UOp all = reshape(value_.local, Dims{before_, outer_ * part_ * inner_, behind_});
       return exchanged(all, inner_, between_runs(devices_, outer_, rows_, false));
     }

@@ -24,7 +24,11 @@ LocalValue reduction(const UOp& x, LocalValues& values) {
     v.local = with_padding_filled(v, x.src(0).shape(), p.dim, identity_of(op, x.dtype()));
     p = Partial(op);
   }
-  return rebuilt(x, {v}, {UOp(), v.mesh, placed});
+  LocalValue result = rebuilt(x, {v}, {UOp(), v.mesh, placed});
+  const std::vector<Placement> completed = values.completed_at(x, placed);
+  if (completed == placed) return result;
+  result.origin = v.origin;
+  return redistribute(std::move(result), x.shape(), *v.mesh, completed);
 }
 
 }  // namespace tinyshard

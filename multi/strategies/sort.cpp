@@ -8,12 +8,18 @@
 //     the 2 smallest of [5 1 | 4 0], two devices: 1 at 1, 5 at 0 and 0 at 3, 4 at 2; of these
 //     [1 5 0 4] the third and the first, which are places 3 and 1
 //
-// Rows that are many and short are divided anew, a row alone is gathered, topk has candidates.
+// Rows that are many and short are divided anew, a row alone is gathered, topk has candidates. A row
+// of which a reshape joined dims (joined.h) has candidates as it lay before. Their places follow each
+// other no more from device to device, so they are sorted by place first.
+//
+// What is moved are keys. Where the values that these are made of are looked up in the order, which
+// moves them as well, the values are moved alone, and the keys are made there.
 #include <algorithm>
 
 #include "core/uop/args.h"
 #include "multi/moves.h"
 #include "multi/strategies/held.h"
+#include "multi/strategies/joined.h"
 #include "multi/strategies/strategies.h"
 
 namespace tinyshard {
@@ -80,12 +86,119 @@ LocalValue by_candidates(LocalValue keys, DimSpan global, int axis, int64_t k, i
   return {picked(places, sorted(candidates.local, k)), keys.mesh, candidates.place};
 }
 
+// The candidates of each part of rows of which a reshape joined dims: the value before that, and as
+// what its joined form would lie, if parts of the line were its parts.
+struct JoinedRows {
+  const Apart& apart;
+  int axis;  // of the mesh, that divides the line
+  Places place;
+};
+
+// Nothing where other dims were joined as well and are divided, several axes divide the line, or
+// parts are padded: what pads them lies among what is real.
+std::optional<JoinedRows> joined_rows(const LocalValue& keys, int last) {
+  if (!keys.apart) return std::nullopt;
+  const Apart& apart = *keys.apart;
+  JoinedRows rows{apart, -1, Places(keys.place.size())};
+  for (size_t a = 0; a < rows.place.size(); ++a) {
+    const Placement p = apart.value.place[a];
+    if (p.is_partial()) return std::nullopt;
+    if (!p.is_shard()) continue;
+    int d = 0;
+    while (dims_of(apart, d).second <= p.dim) ++d;
+    if (d == last) {
+      if (rows.axis >= 0 || apart.shape[size_t(p.dim)] % keys.mesh->axes()[a].size != 0)
+        return std::nullopt;
+      rows.axis = int(a);
+    } else if (apart.counts[size_t(d)] != 1) {
+      return std::nullopt;
+    }
+    rows.place[a] = Shard(d);
+  }
+  return rows.axis >= 0 ? std::optional(rows) : std::nullopt;
+}
+
+LocalValue by_candidates(const JoinedRows& rows, DimSpan global, int64_t k, int64_t each) {
+  const LocalValue& whole = rows.apart.value;
+  const auto [first, last] = dims_of(rows.apart, last_dim(global));
+  const UOp lines = in_lines(whole.local, rows.apart);
+  const UOp order = sorted(lines, each);
+  const UOp place = index_into_whole(order, whole, rows.apart.shape, Joined{first, last});
+  Dims all(global.begin(), global.end());
+  all.back() = each * whole.mesh->axes()[size_t(rows.axis)].size;
+  const LocalValue like{UOp(), whole.mesh, rows.place};
+  const LocalValue keys = gathered(picked(lines, order), like, all, rows.axis);
+  const UOp places = gathered(place, like, all, rows.axis).local;
+  const UOp by_place = sorted(cast(places, DType::U32), all.back());
+  const UOp best = sorted(picked(keys.local, by_place), k);
+  return {picked(picked(places, by_place), best), whole.mesh, keys.place};
+}
+
+// Keys made of `from`, and of constants, on what each device has of it after it moved. Null where
+// they are made of anything else.
+UOp made_again(const UOp& keys, const UOp& from, const UOp& moved, NodeMap<UOp>& made) {
+  if (keys == from) return moved;
+  if (const UOp* known = made.find(keys)) return *known;
+  UOp result;
+  if (is_const(keys)) {
+    result = reshaped_const(keys, moved.shape());
+  } else if (info(keys.op()).op_class == OpClass::Elementwise && made.size() < 64) {
+    std::vector<UOp> src;
+    for (const UOp& s : keys->src()) {
+      src.push_back(made_again(s, from, moved, made));
+      if (!src.back()) return {};
+    }
+    result = UOp::make(keys.op(), keys.dtype(), src, keys->arg(), keys->payload);
+  }
+  return made[keys] = result;
+}
+
+LocalValue moved_keys(const UOp& x, LocalValue keys, const Places& to, LocalValues& values) {
+  const DimSpan global = x.src(0).shape();
+  const UOp from = values.looked_up_by(x);
+  if (from && !(from == x.src(0)) && from.shape().size() == global.size() &&
+      std::ranges::equal(from.shape(), global) &&
+      itemsize(from.dtype()) <= itemsize(keys.local.dtype())) {
+    const LocalValue v = values.of(from);
+    if (v.mesh && *v.mesh == *keys.mesh && v.place == keys.place) {
+      NodeMap<UOp> made;
+      const LocalValue there = values.moved(v, global, to);
+      if (const UOp again = made_again(x.src(0), from, there.local, made))
+        return {again, keys.mesh, to};
+    }
+  }
+  return values.moved(std::move(keys), global, to);
+}
+
 }  // namespace
 
 LocalValue sort(const UOp& x, LocalValues& values) {
   DimSpan global = x.src(0).shape();
   const int last = last_dim(global);
-  LocalValue keys = settled(values.of(x.src(0)), global);
+  LocalValue keys = settled_in_both_forms(values.of(x.src(0)), global);
+  if (const auto rows = keys.mesh ? joined_rows(keys, last) : std::nullopt) {
+    const Apart& apart = rows->apart;
+    const auto [first, end] = dims_of(apart, last);
+    const int64_t each =
+        std::min(sorted_places(*x),
+                 product(apart.value.local.shape().subspan(size_t(first), size_t(end - first))));
+    const auto devices = double(keys.mesh->axes()[size_t(rows->axis)].size);
+    const auto size = double(itemsize(keys.local.dtype()));
+    const auto elements = double(apart.value.local->numel());
+    const double joined = elements * size * (devices - 1) / devices;
+    const double line = double(global.back()) / devices;
+    const double bytes =
+        (devices - 1) * elements / line * double(each) * (size + itemsize(DType::I32));
+    Question question(x);
+    question.about(apart.value, apart.shape).about(uint64_t(keys.mesh->id()));
+    Decisions::Choice choice = values.decisions().ask(question.hash());
+    const auto seconds = [&](CollectiveOp op, double sent) {
+      return values.links().seconds_of(op, sent, *keys.mesh, rows->axis);
+    };
+    choice.offer(seconds(CollectiveOp::AllToAll, joined));
+    if (each > 0 && choice.offer(seconds(CollectiveOp::AllGather, bytes)))
+      return by_candidates(*rows, global, sorted_places(*x), each);
+  }
   if (!keys.mesh || parts_of(keys, last) == 1) return rebuilt(x, {keys}, keys);
   const DType type = keys.local.dtype();
   const uint64_t question = Question(x).about(keys, global).about(uint64_t(keys.mesh->id())).hash();
@@ -112,7 +225,7 @@ LocalValue sort(const UOp& x, LocalValues& values) {
     if (each > 0 && choice.offer(seconds()))
       return by_candidates(std::move(keys), global, axis, sorted_places(*x), each);
   }
-  keys = values.moved(std::move(keys), global, best);
+  keys = moved_keys(x, std::move(keys), best, values);
   return rebuilt(x, {keys}, keys);
 }
 

@@ -50,6 +50,20 @@ TEST_F(Lookups, StatisticsTravel) {
   });
 }
 
+// A sum from which two values are made, each of which is wanted whole, is completed for both.
+TEST_F(Lookups, StatisticsThatShareASumSendItOnce) {
+  each_world([&](int64_t n) {
+    Tensor x = split({4096, 96}, 0);
+    const double row = all_reduce(n, 96 * 4);
+    EXPECT_LE(sent({x.mean(0), x.std(0)}), bound(2 * row));
+    EXPECT_LE(sent(x.mean(0) + x.std(0)), bound(2 * row));
+    EXPECT_LE(sent({x.mean(0), x.var(0), x.sum(0)}), bound(2 * row));
+    EXPECT_LE(sent({x.mean(0, true), x.mean(0), x.layernorm(0)}),
+              bound(row + 2 * all_reduce(n, 96 * 4)));
+    EXPECT_EQ(summarize({x.mean(0), x.std(0)}).collectives, 2);
+  });
+}
+
 TEST_F(Lookups, NormsOfDataParallelTrainingSendStatistics) {
   each_world([&](int64_t n) {
     Tensor x = split({2048, 16, 4, 4}, 0);
@@ -103,7 +117,7 @@ TEST_F(Lookups, BiasesAreBroughtToActivations) {
 
 TEST_F(Lookups, EmbeddingsOfDividedVocabulariesSendTheirResult) {
   each_world([&](int64_t n) {
-    Tensor table = split({128000, 64}, 0, DType::BF16), tokens = stored({4, 8}, {}, {DType::I32});
+    Tensor table = split({128000, 64}, 0, DType::BF16), tokens = stored({4, 8}, {}, DType::I32);
     const double found = all_reduce(n, 32 * 64 * 2);
     EXPECT_LE(sent(table.embedding(tokens)), bound(found));
     EXPECT_LE(temporaries(table.embedding(tokens)), 4 * 32 * 64 * 4);
@@ -209,6 +223,71 @@ TEST_F(Lookups, PicksOfCountedRowsSendWhatTheyPick) {
   EXPECT_LE(sent({mine, (mine * mine).sum().gradient({grid})[0]}), bound(all_reduce(2, 16 * 4)));
 }
 
+// Rows of bags are added up before the sum over devices is completed.
+TEST_F(Lookups, BagsSendTheirSums) {
+  each_world([&](int64_t n) {
+    const double ids = all_gather(n, 1024.0 * 8 * 4), mask = all_gather(n, 1024.0 * 8),
+                 sums = all_gather(n, 1024.0 * 64 * 4);
+    for (DType type : {DType::F32, DType::BF16}) {
+      Tensor table = split({128000, 64}, 0, type), whole = stored({1024, 8}, {}, DType::I32);
+      EXPECT_LE(sent(table.embedding(whole).sum(1)), bound(2 * sums));
+      EXPECT_LE(sent(table.embedding(whole).mean(1)), bound(2 * sums));
+      // Bags that are divided over devices.
+      Tensor bags = split({1024, 8}, 0, DType::I32);
+      for (const Tensor& y : {table.embedding(bags).sum(1), table.embedding(bags).mean(1),
+                              table[{bags}].sum(1), -table.embedding(bags).sum(1, true)}) {
+        EXPECT_LE(sent(y), bound(ids + sums));
+        EXPECT_EQ(y.sharding().placements[0], Shard(0));
+      }
+      Tensor real = (bags != 0).unsqueeze(2);
+      EXPECT_LE(sent(real.where(table.embedding(bags), 0).sum(1) / real.sum(1)),
+                bound(ids + mask + sums));
+      EXPECT_LE(sent((table.embedding(bags) * real).sum(1)), bound(ids + 4 * mask + sums));
+      // The sum over all bags is one.
+      EXPECT_LE(sent(table.embedding(bags).sum(0)), bound(ids + all_reduce(n, 8 * 64 * 4)));
+      // Rows that somebody reads as well lie as their places do.
+      Tensor rows = table.embedding(bags);
+      EXPECT_EQ(rows.sharding().placements[0], Shard(0));
+    }
+    Tensor table = split({128000, 64}, 0), bags = split({1024, 8}, 0, DType::I32);
+    Tensor y = table.embedding(bags).mean(1);
+    EXPECT_LE(sent((y * y).sum()), bound(ids + sums + all_reduce(n, 4)));
+  });
+}
+
+// logits[rows, labels] with any rows: the table is looked up where it lies.
+TEST_F(Lookups, PicksOfAnyRowsSendWhatTheyPick) {
+  each_world([&](int64_t n) {
+    Tensor rows = stored({512}, {}, DType::I32), labels = stored({512}, {}, DType::I64);
+    const double found = all_reduce(n, 512 * 4);
+    Tensor logits = split({1024, 16384}, 1);
+    Tensor picked = logits[{rows, labels}];
+    EXPECT_LE(sent(picked), bound(found));
+    Tensor g = (picked * picked).sum().gradient({logits})[0];
+    EXPECT_LE(sent({picked, g}), bound(found));
+    EXPECT_EQ(g.sharding().placements[0], Shard(1));
+    EXPECT_LE(temporaries(g), 3 * 1024 * 16384 * 4 / n + 64 * 1024);
+    // Fewer rows than there are, as a prompt has in a batch.
+    EXPECT_LE(sent(logits[{Tensor::arange(512), labels}]), bound(found));
+    EXPECT_LE(sent(logits.T()[{labels, rows}]), bound(found));
+    EXPECT_LE(sent((logits * 0.5).exp()[{rows, labels}]), bound(found));
+    // Divided places are brought together, and what they find is divided.
+    Tensor mine = logits[{split({1024}, 0, DType::I32), split({1024}, 0, DType::I32)}];
+    EXPECT_LE(sent(mine), bound(2 * all_gather(n, 1024 * 8) + all_gather(n, 1024 * 4)));
+    EXPECT_EQ(mine.sharding().placements[0], Shard(0));
+    // Dims in the middle, and a dim beside them.
+    Tensor middle = split({8, 512, 2048}, 2);
+    EXPECT_LE(sent(middle[{Slice(), rows, labels}]), bound(8 * found));
+    Tensor beside = split({64, 2048, 32}, 1);
+    EXPECT_LE(sent(beside[{rows, labels}]), bound(32 * found));
+    // A dim beside them that is divided.
+    EXPECT_EQ(sent(split({64, 32, 2048}, 2)[{rows, labels}]), 0);
+  });
+  devices(4, 2);
+  Tensor grid = stored({1024, 4096}, {Shard(0), Shard(1)}), rows = stored({512}, {}, DType::I32);
+  EXPECT_LE(sent(grid[{rows, rows}]), bound(all_reduce(4, 512 * 4) + all_reduce(2, 512 * 4)));
+}
+
 // --- orders --------------------------------------------------------------------------------------
 
 TEST_F(Lookups, TheLargestOfDividedRowsAreCandidatesOfEachPart) {
@@ -219,20 +298,28 @@ TEST_F(Lookups, TheLargestOfDividedRowsAreCandidatesOfEachPart) {
     // A key and a place for each candidate, then the sum of the values.
     EXPECT_LE(sent({values, places}), bound(double(n - 1) * 2 * found + all_reduce(n, found)));
     EXPECT_EQ(sent(split({4096, 64}, 0).topk(8, 1).first), 0);
+    // Rows that a reshape made of several dims, whichever is divided.
+    for (int dim : {1, 2}) {
+      auto [most, where] = split({16, 2048, 2048}, dim).flatten(1).topk(8, 1);
+      EXPECT_LE(sent({most, where}), bound(double(n - 1) * 2 * found + all_reduce(n, found)));
+    }
   });
 }
 
-TEST_F(Lookups, SortsAlongShardsSendEachElementOnceOrTwice) {
+TEST_F(Lookups, SortsAlongShardsSendEachElementOnce) {
   each_world([&](int64_t n) {
-    // Many rows: an all-to-all of the keys and one of the values.
+    // Many rows: an all-to-all of the values, of which each device makes the keys.
     Tensor many = split({8192, 1024}, 0);
     auto [values, places] = many.sort(0);
-    EXPECT_LE(sent({values, places}), bound(2 * all_gather(n, 8192.0 * 1024 * 4 / double(n))));
+    EXPECT_LE(sent({values, places}), bound(all_gather(n, 8192.0 * 1024 * 4 / double(n))));
     EXPECT_TRUE(values.sharding().placements[0].is_shard());
-    // One row: keys and values are gathered.
+    // One row: the values are gathered.
     Tensor one = split({65536}, 0);
     EXPECT_LE(sent(one.argsort(0)), bound(all_gather(n, 65536 * 4)));
-    EXPECT_LE(sent(one.sort(0).first), bound(2 * all_gather(n, 65536 * 4)));
+    EXPECT_LE(sent(one.sort(0).first), bound(all_gather(n, 65536 * 4)));
+    EXPECT_LE(sent({one.sort(0, true).first, one.sort(0, true).second}),
+              bound(all_gather(n, 65536 * 4)));
+    EXPECT_LE(sent(split({65536}, 0, DType::BF16).sort(0).first), bound(all_gather(n, 65536 * 2)));
   });
 }
 

@@ -110,6 +110,13 @@ TEST_P(LookupsTest, ReductionsThatAreRepeated) {
          return Results{o[0].softmax(0), o[0].softmax(1), o[0].log_softmax(0), o[0].logsumexp(0)};
        },
        {DType::F64, DType::F32, DType::BF16}},
+      {"statistics_that_share_a_sum",
+       {{7, 10}},
+       [](const Operands& o) {
+         return Results{o[0].mean(0), o[0].std(0), o[0].mean(0) + o[0].std(0), o[0].sum(0, true),
+                        o[0].mean(0, true) * 2};
+       },
+       {DType::F64, DType::BF16}},
       {"norms",
        {{7, 10}},
        [](const Operands& o) {
@@ -176,6 +183,48 @@ TEST_P(LookupsTest, TablesAreLookedUpWhereTheyLie) {
          return Results{o[0][{rows}], o[0][{rows, columns}], o[0][{Slice(), columns}],
                         o[1][{Slice(), rows}], o[1][{1, rows}]};
        }},
+      // Any rows and labels, whole and divided, of dims of which one is.
+      {"indexed_rows",
+       {{11, 6}, {3, 8, 4}, {8}, {11, 12}},
+       [](const Operands& o) {
+         Tensor rows = places(7, 11), columns = places(7, 6);
+         Tensor own = (o[2].abs() * 3).cast(DType::I32) % 6;
+         Tensor first = places(9, 3), last = places(9, 4);
+         return Results{o[0][{rows, columns}],
+                        o[0].T()[{columns, rows}],
+                        o[0][{rows - 11, columns - 6}],
+                        o[0][{rows, columns + 3}],  // some beyond the end
+                        o[0][{own, own}],
+                        o[3][{own, own}],
+                        (o[3] * 2).tanh()[{rows, columns}],
+                        o[3][{rows.reshape({7, 1}), columns.cast(DType::I64)}],
+                        o[1][{first, places(9, 8), last}],
+                        o[1][{Slice(), places(9, 8), last}],
+                        o[1][{first, places(9, 8)}],
+                        o[1][{first, Slice(), last}]};
+       },
+       {DType::F64, DType::BF16, DType::I32}},
+      {"bags",
+       {{11, 6}, {8, 3}, {4, 6}},
+       [](const Operands& o) {
+         Tensor whole = places(24, 11).reshape({8, 3});
+         Tensor own = (o[1].abs() * 3).cast(DType::I32) % 11;
+         Tensor real = (own != 2).unsqueeze(2);
+         Tensor rows = o[0].embedding(own);
+         return Results{o[0].embedding(whole).sum(1),
+                        o[0].embedding(own).sum(1),
+                        (o[0] * 2).embedding(own).mean(1),
+                        -(o[0] - 1).embedding(own).sum(1, true),
+                        (o[0] + 1).embedding(own).sum(0),
+                        ((o[0] + 2).embedding(own) * real).sum(1),
+                        real.where((o[0] + 3).embedding(own), 0).sum(1),
+                        real.where((o[0] + 4).embedding(own), 0).sum({0, 1}),
+                        (o[0] + 5).embedding(own).transpose(0, 1).sum(0).linear(o[2].T()),
+                        (o[0] + 6)[{own}].sum(1),
+                        rows,
+                        rows.sum(1)};
+       },
+       {DType::F64, DType::F32, DType::BF16}},
       // Rows that an index counts, beside labels, whole and divided.
       {"counted",
        {{11, 6}, {3, 11, 2}, {11}},
@@ -281,6 +330,23 @@ TEST_P(LookupsTest, Orders) {
              rows, row_places, columns, column_places, line, line_places, o[1].topk(2, 0).second};
        },
        {DType::F64, DType::BF16, DType::U8}},
+      {"of_joined_dims",
+       {{4, 8}, {3, 4, 8}, {2, 7, 10}},
+       [](const Operands& o) {
+         Results all;
+         for (int i : {1, 2}) {
+           for (const Tensor& x : {o[i], o[i].transpose(1, 2), o[i].permute({2, 0, 1})}) {
+             auto [most, at] = x.flatten(1).topk(3, 1);
+             auto [ties, where] = (x * 0.3).cast(DType::I32).flatten(1).topk(9, 1, false);
+             all.insert(all.end(), {most, at, ties, where});
+           }
+         }
+         auto [most, at] = o[0].flatten().topk(5, 0);
+         auto [line, order] = o[0].T().flatten().sort(0);
+         all.insert(all.end(), {most, at, line, order});
+         return all;
+       },
+       {DType::F64, DType::F32, DType::U8}},
       {"none_of_the_padding",
        {{23}},
        [](const Operands& o) {

@@ -140,6 +140,29 @@ void load(const Mesh& mesh, const fs::path& path, int64_t count, bool timed) {
   check_values(model, count);
 }
 
+// Rows that places on all ranks name, and places of which each rank has some, are read by who needs
+// them.
+void look_up(const Mesh& mesh, const fs::path& path) {
+  const Tensor w = safe_load(path).at("10000");
+  const Tensor ids = (Tensor::arange(8) * 131 + 5).realize();
+  const Tensor want = (ids * kColumns).unsqueeze(1) + Tensor::arange(kColumns, DType::I32);
+  const Tensor table = w.shard(mesh, {{"all", Shard(0)}});
+  for (const bool measured : {false, true}) {  // kernels are compiled before
+    const int64_t held = resident();
+    forget_peak();
+    for (const Placement& place : {Replicate, Shard(0)}) {
+      const Tensor mine = ids.shard(mesh, {{"all", place}}).realize();
+      for (const Tensor& rows : {w.embedding(mine), table.embedding(mine), table[{mine}]}) {
+        if ((rows == want.shard_like(rows)).all().item<bool>()) continue;
+        ++failures;
+        std::printf("[%d] other rows were looked up: FAILED\n", world().rank);
+      }
+    }
+    if (measured) expect_at_most("lookups hold", peak_resident() - held, 2 << 20);
+  }
+  meet();
+}
+
 nn::StateDict full_model(const Mesh& mesh, int64_t count) {
   nn::StateDict model = empty_model(mesh, count);
   const Tensor place = Tensor::arange(kRows * kColumns, DType::I32).reshape({kRows, kColumns});
@@ -298,6 +321,7 @@ int run(int argc, char** argv) {
   }
   meet();
   for (int i = 0; i < (timed ? 3 : 1); ++i) load(mesh, folder / "model.safetensors", count, timed);
+  look_up(mesh, folder / "model.safetensors");
   for (int i = 0; i < (timed ? 2 : 1); ++i) save(mesh, folder / "run", count, timed);
   fail_to_save(mesh, folder / "run");
   meet();

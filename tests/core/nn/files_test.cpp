@@ -335,6 +335,15 @@ int64_t resident() {
   return pages * ::sysconf(_SC_PAGESIZE);
 }
 
+int64_t peak_resident() {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    int64_t kib;
+    if (word == "VmHWM:" && file >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
 TEST_F(Files, WeightsStayInTheFileUntilTheyAreUsed) {
   TINYSHARD_NEED_DEVICES(2);
   constexpr int64_t kRows = 8192, kColumns = 4096;  // 128 MiB
@@ -354,7 +363,7 @@ TEST_F(Files, WeightsStayInTheFileUntilTheyAreUsed) {
   Tensor(1.0).item<float>();
   const int64_t before = resident();
   const nn::StateDict weights = safe_load(path);
-  const Tensor w = weights.at(name);
+  const Tensor& w = weights.at(name);
   EXPECT_EQ(w.shape(), (Dims{kRows, kColumns}));
   EXPECT_LT(resident() - before, 8 << 20);
   // The last rows go to a device without the others.
@@ -365,6 +374,49 @@ TEST_F(Files, WeightsStayInTheFileUntilTheyAreUsed) {
   EXPECT_EQ(row.max().item<float>(), 7);
   // As itself it is a tensor of the default device, that others meet.
   EXPECT_EQ((w[kRows - 1] * Tensor({2.0})).sum().item<float>(), 14);
+}
+
+// A lookup brings the rows that it names, to one device or several, however the file lies in memory.
+TEST_F(Files, LookupsReadTheirRowsOnly) {
+  TINYSHARD_NEED_DEVICES(2);
+  constexpr int64_t kRows = 32768, kColumns = 1024;  // 128 MiB
+  constexpr int64_t kMiddle = kRows / 2;
+  std::string header = R"({"w":{"dtype":"F32","shape":[32768,1024],"data_offsets":[0,134217728]}})";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  if ((8 + header.size()) % 64 == 0) header += "        ";
+  const auto path = write("w.safetensors", bytes_of<uint64_t>({header.size()}) + header);
+  std::filesystem::resize_file(path, 8 + header.size() + kRows * kColumns * 4);
+  for (int64_t row : {int64_t{3}, kMiddle, kRows - 1}) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(8 + header.size() + row * kColumns * 4));
+    const auto value = float(row);
+    file.write(reinterpret_cast<const char*>(&value), 4);
+  }
+  const Mesh mesh = Mesh::of(device_names(2), "x");
+  const Tensor ids = Tensor({3, int(kRows - 1), int(kMiddle), 4}).realize();
+  const Tensor split = ids.shard(mesh, {{"x", Shard(0)}}).realize();
+  const std::vector<float> want{3, float(kRows - 1), float(kMiddle), 0};
+  const auto first = [](const Tensor& rows) {
+    return rows[{Slice(), 0}].contiguous().to_vector<float>();
+  };
+  const auto looked_up = [&] {
+    const Tensor w = safe_load(path).at("w");
+    EXPECT_EQ(first(w.embedding(ids)), want);
+    EXPECT_EQ(first(w[{ids}]), want);
+    EXPECT_EQ(first(w.embedding(split)), want);
+    EXPECT_EQ(first(w.cast(DType::F64).cast(DType::I32).embedding(ids)), want);
+    const Tensor parts = w.shard(mesh, {{"x", Shard(0)}});
+    EXPECT_EQ(first(parts.embedding(split)), want);
+    EXPECT_EQ(parts.embedding(split).sharding().placements[0], Shard(0));
+    EXPECT_EQ(first(parts.embedding(ids.shard(mesh))), want);
+    EXPECT_EQ((w.embedding(ids) * 2).sum().item<float>(),
+              2 * (3 + float(kRows - 1) + float(kMiddle)));
+  };
+  looked_up();  // kernels are compiled
+  const int64_t before = resident();
+  std::ofstream("/proc/self/clear_refs") << 5;  // the peak is that of now
+  looked_up();
+  EXPECT_LT(peak_resident() - before, 32 << 20);
 }
 
 TEST_F(Files, LoadingAModelReadsItsTensorsOnly) {

@@ -1,0 +1,85 @@
+#include "multi/strategies/pending.h"
+
+#include <cmath>
+
+#include "core/uop/args.h"
+
+namespace tinyshard {
+namespace {
+
+// Choices among choices of shared parts are asked about for so many steps only.
+bool is_finite(const UOp& x, int& steps) {
+  if (--steps < 0) return false;
+  switch (x.op()) {
+    case Op::Const:
+      return std::isfinite(const_as_double(x));
+    case Op::Expand:
+    case Op::Reshape:
+    case Op::Permute:
+      return is_finite(x.src(0), steps);
+    case Op::Cast:
+      return x.src(0).dtype() == DType::Bool || !is_float(x.dtype());
+    case Op::Where:
+      return is_finite(x.src(1), steps) && is_finite(x.src(2), steps);
+    default:
+      return !is_float(x.dtype());
+  }
+}
+
+}  // namespace
+
+bool is_finite(const UOp& x) {
+  int steps = 64;
+  return is_finite(x, steps);
+}
+
+// A product is linear as long as the factor is finite: infinity times the terms 3 and 0, or 3 and -1,
+// gives no sum, but infinity times their sum is infinity.
+bool stays_partial(const UOp& x, std::span<const LocalValue> v, size_t axis) {
+  auto partial = [&](size_t i) {
+    return v[i].place[axis].is_partial() && v[i].place[axis].op == ReduceOp::Sum;
+  };
+  auto whole = [&](size_t i) { return v[i].place[axis].is_replicate(); };
+  auto zero = [&](size_t i) { return is_const(x.src(i), 0); };  // a sum of zeros
+  switch (x.op()) {
+    case Op::Neg:
+      return partial(0);
+    case Op::Cast:  // of floats: integers may have wrapped in the sum
+      return partial(0) && is_float(x.dtype()) && is_float(x.src(0).dtype()) &&
+             itemsize(x.dtype()) >= itemsize(x.src(0).dtype());
+    case Op::Add:
+    case Op::Sub:
+      return partial(0) && partial(1);
+    case Op::Mul:
+      return (partial(0) && whole(1) && is_finite(x.src(1))) ||
+             (whole(0) && partial(1) && is_finite(x.src(0)));
+    case Op::Div:
+      return partial(0) && whole(1) && is_float(x.dtype()) && x.src(1).op() == Op::Const &&
+             std::isfinite(1 / const_as_double(x.src(1))) && is_finite(x.src(1));
+    case Op::Where:
+      return whole(0) && (partial(1) || partial(2)) && (partial(1) || zero(1)) &&
+             (partial(2) || zero(2));
+    default:
+      return false;
+  }
+}
+
+bool stays_partial_through(const UOp& x, const UOp& source) {
+  switch (x.op()) {
+    case Op::Reshape:
+    case Op::Permute:
+    case Op::Detach:
+    case Op::Identity:
+    case Op::ContiguousBackward:
+      return true;
+    default:
+      break;
+  }
+  if (info(x.op()).op_class != OpClass::Elementwise) return false;
+  std::vector<LocalValue> operands(size_t(x->sources));
+  for (size_t i = 0; i < operands.size(); ++i)
+    operands[i].place = {x.src(i) == source ? Placement(Partial()) : Replicate};
+  return stays_partial(x, operands, 0);
+}
+
+}  // namespace tinyshard
