@@ -211,13 +211,15 @@ std::optional<Finding> inside_bounds(const Program& p, const Run& run, const Res
 //   that writes a state, unless it is called once: lazy states wait to the last call, captured ones
 //   are computed with the roots of each;
 //   two arguments of which are one former result: it knows them as two;
+//   that has a Variable: lazily it is a number, which kernels may know until it changes;
 //   an argument of which is a former result on a mesh: lazily, bringing it to its place is a part of
 //   the plan, in which a sum may be made before.
 bool captures_another_plan(const Program& p, bool placed) {
   const bool stores = std::ranges::any_of(p.leaves, [&](const Leaf& leaf) {
     const bool known = leaf.style == Style::Same || leaf.style == Style::Range;
     const bool lazy = leaf.role == Role::Constant || leaf.role == Role::Parameter;
-    return (known && leaf.role != Role::Argument) || (placed && lazy);
+    return (known && leaf.role != Role::Argument) || (placed && lazy) ||
+           leaf.role == Role::Variable;
   });
   const bool writes_state = std::ranges::any_of(p.steps, writes);
   std::set<int> fed;

@@ -98,6 +98,16 @@ void need_slopes(const Program& p, const Run& base) {
   }
 }
 
+// x and x rounded, compared, are a choice that computing without rounding does not make.
+void need_same_choices(const Program& p, const Run& rounded, const Run& exact) {
+  for (int v = int(p.leaves.size()); v < p.values(); ++v) {
+    const Array &with = rounded.values[size_t(v)], &without = exact.values[size_t(v)];
+    if (with.type != Type::Bool) continue;
+    for (size_t i = 0; i < with.at.size(); ++i)
+      need(with.at[i].n == without.at[i].n, "a choice made by rounding");
+  }
+}
+
 std::string place_text(size_t at, const Shape& shape) {
   std::string out;
   for (size_t i = shape.size(); i-- > 0;) {
@@ -110,10 +120,12 @@ std::string place_text(size_t at, const Shape& shape) {
 }  // namespace
 
 std::optional<WrongGradient> wrong_gradient(const Program& p, const std::vector<Result>& results) {
+  const Run rounded = interpret(p);
   Unrounded unrounded;
   Differences differences(p);
   const Run& base = differences.base();
   need_slopes(p, base);
+  need_same_choices(p, rounded, base);
   double magnitude = std::abs(loss_of(base.roots[0], 0).value);
   std::vector<Array> gradients;
   double scale = 1e-3;

@@ -1,5 +1,7 @@
 // Rules of reductions, norms, scans and orders.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "tests/fuzz/interpreter.h"
@@ -73,6 +75,14 @@ Element largest(const Array& x, const std::vector<size_t>& line, bool smallest) 
     low = std::max(low, side * e.v - e.err), high = std::max(high, side * e.v + e.err);
   }
   double err = std::isinf(v) ? 0 : std::max(high - v, v - low);
+  // Of 0 and -0 either is the largest, but a quotient by it is not the same.
+  auto is_zero = [&](bool negative) {
+    return
+        [&x, negative](size_t i) { return x.at[i].v == 0 && std::signbit(x.at[i].v) == negative; };
+  };
+  if (v == 0 && std::ranges::any_of(line, is_zero(true)) &&
+      std::ranges::any_of(line, is_zero(false)))
+    err = std::max(err, std::numeric_limits<double>::denorm_min());
   Element out;
   out.v = side * v, out.err = err;
   return out;

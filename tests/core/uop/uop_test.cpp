@@ -70,7 +70,9 @@ TEST(Interning, FindsAnyNumberOfUsersOfASource) {
     for (size_t i = 0; i < kUsers; i += 3) slices[i] = UOp();
     for (size_t i = 0; i < kUsers; i += 2) slices[i] = slice(int64_t(i));
     for (size_t i = 0; i < kUsers; ++i) {
-      if (slices[i]) EXPECT_EQ(slice(int64_t(i)), slices[i]);
+      if (slices[i]) {
+        EXPECT_EQ(slice(int64_t(i)), slices[i]);
+      }
     }
   }
   EXPECT_EQ(live_nodes(), before);
