@@ -211,6 +211,7 @@ std::optional<Finding> inside_bounds(const Program& p, const Run& run, const Res
 //   that writes a state, unless it is called once: lazy states wait to the last call, captured ones
 //   are computed with the roots of each;
 //   two arguments of which are one former result: it knows them as two;
+//   that realizes: lazily what is realized is computed by itself;
 //   that has a Variable: lazily it is a number, which kernels may know until it changes;
 //   an argument of which is a former result on a mesh: lazily, bringing it to its place is a part of
 //   the plan, in which a sum may be made before.
@@ -221,12 +222,14 @@ bool captures_another_plan(const Program& p, bool placed) {
     return (known && leaf.role != Role::Argument) || (placed && lazy) ||
            leaf.role == Role::Variable;
   });
+  const bool realizes =
+      std::ranges::any_of(p.steps, [](const Step& s) { return s.op == "realize"; });
   const bool writes_state = std::ranges::any_of(p.steps, writes);
   std::set<int> fed;
   const bool twice = !std::ranges::all_of(
       p.feedback, [&](const Feedback& f) { return fed.insert(p.roots[size_t(f.root)]).second; });
   const bool moves = placed && !p.feedback.empty();
-  return stores || (p.calls > 1 && (writes_state || twice || moves));
+  return stores || realizes || (p.calls > 1 && (writes_state || twice || moves));
 }
 
 bool convolves(const Program& p) {

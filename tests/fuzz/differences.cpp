@@ -84,13 +84,18 @@ class Differences {
   Run base_;
 };
 
-// Where a root has no slope, neither have what comes after it.
+// Where a root has no slope, neither has what comes after it; and slopes by a tiny divisor, of which two
+// may cancel, are so large that nothing is left of others beside them.
 void need_slopes(const Program& p, const Run& base) {
   for (int v = int(p.leaves.size()); v < p.values(); ++v) {
     const std::string& op = p.step(v).op;
     if (op == "newton_schulz" || op == "normalize") {
       for (const Element& e : base.values[size_t(p.step(v).in[0])].at)
         need(std::abs(e.v) >= 1e-6, "a norm of zero");
+    }
+    if (op == "div" || op == "operator/" || op == "div_assign" || op == "reciprocal") {
+      for (const Element& e : base.values[size_t(p.step(v).in.back())].at)
+        need(std::abs(e.v) >= 1e-6, "a tiny divisor");
     }
     if (op != "std" && op != "std_mean_first" && op != "sqrt" && op != "rsqrt") continue;
     for (const Element& e : base.values[size_t(v)].at)
