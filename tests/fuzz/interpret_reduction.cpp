@@ -162,8 +162,7 @@ Array order(const Step& step, const Operands& in) {
   size_t next = 0;
   each_place(x.shape, [&](const Shape& place, size_t at) {
     if (place[size_t(axis)] < k) {
-      Shape to = place;
-      out.at[linear(to, shape)] = whole.at[at];
+      out.at[linear(place, shape)] = whole.at[at];
       ++next;
     }
   });

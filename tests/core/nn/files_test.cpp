@@ -227,9 +227,10 @@ std::string zip(const std::vector<std::pair<std::string, std::string>>& members)
     const auto length = static_cast<uint16_t>(name.size());
     const std::string facts = std::string(8, '\0') + bytes_of<uint32_t>({0, size, size}) +
                               bytes_of<uint16_t>({length, 0});
-    out += "PK\x03\x04" + bytes_of<uint16_t>({20}) + facts + name + data;
-    directory += "PK\x01\x02" + bytes_of<uint16_t>({20, 20}) + facts + std::string(10, '\0') +
-                 bytes_of<uint32_t>({at}) + name;
+    out.append("PK\x03\x04").append(bytes_of<uint16_t>({20})).append(facts);
+    out.append(name).append(data);
+    directory.append("PK\x01\x02").append(bytes_of<uint16_t>({20, 20})).append(facts);
+    directory.append(10, '\0').append(bytes_of<uint32_t>({at})).append(name);
   }
   const auto count = static_cast<uint16_t>(members.size());
   return out + directory + "PK\x05\x06" + bytes_of<uint16_t>({0, 0, count, count}) +
