@@ -59,7 +59,7 @@ SIMULATED = [
            "last_ = std::pair(step, std::move(snapshot));"),
     Mutant("return-to-the-own-newest", COMMITS, "last_ = std::move(before_);", ""),
     # The detector.
-    Mutant("silence-is-never-seen", SIGHTS, "sight.silent = looked_ - peer.heard > kSilentPeriods * period_;",
+    Mutant("silence-is-never-seen", SIGHTS, "sight.silent = !sight.left && looked_ - peer.heard > kSilentPeriods * period_;",
            "sight.silent = false;"),
     Mutant("closed-connection-is-nothing", SIGHTS, "if (!sight.left) sight.gone = true;", ""),
     Mutant("farewell-is-not-heard", SIGHTS, "if (beat.kind == BeatKind::Farewell) peer.sight.left = true;", ""),

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -226,7 +227,8 @@ class Job {
         std::ranges::any_of(ranks_, [](const Rank& r) { return r.stopped || r.slow; }))
       return true;
     // Who has heard the headers of two alone cannot tell which of them is astray.
-    if (!was_diverged_.empty() && (anyone_held_up() || s_.long_compute > 0ns)) return true;
+    const bool far = std::ranges::any_of(s_.faults, std::not_fn(is_harmful));
+    if (!was_diverged_.empty() && (anyone_held_up() || far || s_.long_compute > 0ns)) return true;
     // Where half of them or more have diverged, the rest is the minority.
     if (2 * int(was_diverged_.size()) >= members) return true;
     if (text.find("gave up on this rank") != text.npos && any_link_broken(p)) return true;

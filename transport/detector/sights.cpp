@@ -45,7 +45,7 @@ Sight Sights::sight(int rank) const {
   Sight sight = peer.sight;
   if (rank == self_) return sight;
   sight.silent_s = std::chrono::duration<double>(looked_ - peer.heard).count();
-  sight.silent = looked_ - peer.heard > kSilentPeriods * period_;
+  sight.silent = !sight.left && looked_ - peer.heard > kSilentPeriods * period_;
   return sight;
 }
 

@@ -17,7 +17,7 @@ namespace tinyshard::detector {
 
 struct Sight {
   bool gone = false, left = false;
-  bool silent = false;  // no heartbeat for a second or more
+  bool silent = false;  // no heartbeat for a second or more, though it has not left
   double silent_s = 0;
   Doing doing;      // as its last heartbeat told
   std::string who;  // "process 812 on node02"
