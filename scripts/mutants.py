@@ -78,7 +78,7 @@ SIMULATED = [
            'fail({notice.from, fmt::format("rank {} reports: {}", notice.from, notice.text),'),
 ]
 
-# Milliseconds decide: random jobs come to them once in hundreds of thousands.
+# Milliseconds decide: random jobs come to them once in tens of thousands or less.
 SCRIPTED = [
     Mutant("no-turn-for-news", HEALTH, "now - *overdue_ < kNewsTurn)", "false)"),
     Mutant("suspicion-outlives-what-came", HEALTH, "if (rank < 0 || rank != suspicion_.rank || suspicion_.completed != channel.completed())", "if (rank < 0 || rank != suspicion_.rank)"),
