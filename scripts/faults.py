@@ -103,7 +103,8 @@ def diverge(job_of, draw, _):
 
 def traces():
     """What a job could leave: its shared memory. Processes, sockets and files are looked for by the trial."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("vader_segment")}  # Open MPI's, of other jobs
+    others = ("vader_segment", "tinyshard-simulator")  # Open MPI's, of other jobs, and folders of simulated ones
+    return {name for name in os.listdir("/dev/shm") if not name.startswith(others)}
 
 
 def launcher(job_of, draw, _):
