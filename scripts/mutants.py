@@ -32,8 +32,6 @@ LOWER, NESTS, RULES = "core/schedule/lower.cpp", "core/codegen/plan.cpp", "core/
 BUCKETS, LINEAR = "core/schedule/buckets.cpp", "multi/strategies/elementwise.cpp"
 MOVEMENT, PADDING = "multi/strategies/movement.cpp", "multi/strategies/reduction.cpp"
 
-LIBRARY, SONAME = "libtinyshard.so.0.1.0", "libtinyshard.so.0.1"
-
 
 class Mutant(typing.NamedTuple):
     name: str
@@ -137,11 +135,12 @@ def build_mutant(mutant, finder, build, folder):
     subprocess.run([compile_words[0], "-w", f"-I{folder}", *compile_words[1:]], check=True, cwd=build)
     words = link_words_of(finder, build)
     if source == copy:  # a broken library, then, beside its user: what is broken uses what the library keeps to itself
-        library = link_words_of(LIBRARY, build)
-        library[library.index("-o") + 1] = str(folder / LIBRARY)
+        name = next(build.glob("libtinyshard.so.*.*.*")).name
+        library = link_words_of(name, build)
+        library[library.index("-o") + 1] = str(folder / name)
         subprocess.run([library[0], str(folder / "broken.o"), "-Wl,-z,muldefs", *library[1:]], check=True, cwd=build)
-        (folder / SONAME).symlink_to(LIBRARY)
-        words = [str(folder / LIBRARY) if word == LIBRARY else word for word in words if not word.startswith("-Wl,-rpath")]
+        (folder / name.rpartition(".")[0]).symlink_to(name)
+        words = [str(folder / name) if word == name else word for word in words if not word.startswith("-Wl,-rpath")]
         words.append("-Wl,-rpath,$ORIGIN")
     else:
         words = [word for word in words if not word.endswith("/run.cpp.o")]
