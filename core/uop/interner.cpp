@@ -180,7 +180,7 @@ class Interner {
   // So many users of a source are looked through one after the other.
   static constexpr uint32_t kMostChained = 8;
 
-  // What one thread makes lies together, in the order in which it is made: walks read it so.
+  // The nodes of one thread lie together, in the order in which it makes them: walks read them so.
   NodePool& own_pool() {
     static std::atomic<size_t> threads{0};
     thread_local const size_t own = threads.fetch_add(1, std::memory_order_relaxed);
@@ -239,7 +239,7 @@ class Interner {
     return node;
   }
 
-  // What a pass makes of a value comes from where the value came from.
+  // A node that a pass makes of a value comes from where the value came from.
   static OriginId origin_for(std::span<const UOp> src) {
     OriginId origin = current_origin();
     for (size_t i = 0; origin == 0 && i < src.size(); ++i) origin = origin_id(src[i]);

@@ -24,7 +24,7 @@ class NodePool {
     free = cell->next;
     return cell;
   }
-  // What take(bytes) gave, of this pool or another one.
+  // Memory that take(bytes) gave, of this pool or another one.
   void give(void* memory, size_t bytes) {
     if (!is_pooled(bytes)) {
       ::operator delete(memory);

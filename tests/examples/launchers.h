@@ -1,4 +1,4 @@
-// What starts a program as two or four ranks.
+// The launchers that start a program as two or four ranks.
 #pragma once
 #include <string>
 #include <vector>

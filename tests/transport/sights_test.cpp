@@ -1,4 +1,4 @@
-// What heartbeats say of ranks, told by one that looks every 100 ms.
+// The judgement of heartbeats by a rank that looks every 100 ms.
 #include "transport/detector/sights.h"
 
 #include <chrono>
