@@ -100,7 +100,7 @@ std::optional<FusedKernel> KernelFuser::into_consumer(const KernelDraft& produce
     known->second = fused(producer, consumer, stored);
   }
   if (!known->second) return std::nullopt;
-  // What differs between equal pairs.
+  // Equal pairs differ in mesh, place and buffers.
   FusedKernel result = *known->second;
   result.draft.mesh = consumer.mesh;
   result.draft.position = consumer.position;
@@ -178,7 +178,7 @@ std::optional<FusedKernel> KernelFuser::beside(const KernelDraft& one, const Ker
     merged.outputs.push_back({out.buffer, substitute(out.index, map), substitute(out.value, map),
                               out.valid ? substitute(out.valid, map) : UOp()});
   }
-  // One read less, but a copy in another order may be wanted long before the rest.
+  // The kernel reads once less, but a copy in another order may be wanted long before its other outputs.
   return settled(std::move(merged), true);
 }
 

@@ -33,11 +33,11 @@ struct KernelDraft {
   std::vector<Output> outputs;
   int position = 0;  // of its latest value in the topological order: breaks ties in the order
 
-  // What a load reads.
+  // The buffer that a load reads.
   int buffer_of(const UOp& load) const { return slots[size_t(slot_of(*load))]; }
-  // That of a buffer, which gets one if it has none.
+  // The slot of a buffer, which gets one if it has none.
   int slot_for(int buffer);
-  // Those of all slots of another draft.
+  // The slots here of the buffers in all slots of another draft.
   std::vector<int> slots_for(const KernelDraft& other);
 };
 

@@ -30,7 +30,7 @@ struct Accesses {
   std::vector<int> reads, writes;
 };
 Accesses accesses_of(const KernelDraft& draft, std::span<const UOp> nodes);
-// Those of a task with a draft.
+// The accesses of a task with a draft.
 void update_accesses(Task& task);
 void update_accesses(Task& task, std::span<const UOp> nodes);
 

@@ -49,7 +49,7 @@ std::string to_string(DimSpan dims);  // "[2, 3]"
 
 class UOp;
 
-// What walks read comes last, beside the sources that follow a node in memory.
+// The members that walks read come last, beside the sources that follow a node in memory.
 struct Node {
   // The interner's: nodes of which this is the newest source, and this node among those of its own.
   struct Users {

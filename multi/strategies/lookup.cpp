@@ -150,7 +150,7 @@ struct Tables {
     while (dims_of(*data.apart, d).second <= fine) ++d;
     return d;
   }
-  // What it takes to join the dims, at least.
+  // The least time that joining the dims takes.
   double seconds_joined() const {
     const LocalValue& v = data.apart->value;
     double seconds = 0;
@@ -212,8 +212,8 @@ struct Tables {
   }
 };
 
-// What each device finds in its part of the table, `here` in which, as terms of the result; `elsewhere`
-// tells what others find.
+// The terms of the result that devices find in their parts of the table: each looks up `here` in its
+// own, and `elsewhere` tells which places others hold.
 LocalValue found_in_parts(const UOp& x, UOp table, const UOp& here, const UOp& elsewhere,
                           const Mesh& mesh, const Lookup& lookup) {
   // No sum is of bools, and what 16-bit floats find is one term and zeros: exact.
