@@ -208,31 +208,31 @@ Tensor Tensor::interpolate(const Ints& size, Interpolation mode, bool align_corn
     if (to <= 0 || from == 0)
       fail(fmt::format("cannot make dim {} of {} have {} elements", axis, text_of(x), to));
     if (from == to) continue;
-    double scale = static_cast<double>(from) / static_cast<double>(to);
     auto line = [&](const Value& v) {
       Dims shape(out.rank(), 1), full = out.dims();
       shape[axis] = to, full[axis] = to;
       return value::broadcast_to(value::reshape(v, shape), full);
     };
-    Value position = value::iota(to, DType::F64);
+    Value o = value::iota(to, DType::I64);
     auto pick = [&](const Value& index) {
       return value::gather(out, axis, line(value::cast(index, DType::I32)));
     };
     if (mode != Interpolation::Linear) {
       // Exactly in integers where the middle of a pixel counts, too: floor((2 o + 1) from / (2
       // to)).
-      Value o = value::iota(to, DType::I64);
       bool middle = mode == Interpolation::NearestExact;
       out = pick(middle ? value::floor_div((2 * o + 1) * from, 2 * to)
                         : value::floor_div(o * from, to));
       continue;
     }
-    double step = to > 1 ? static_cast<double>(from - 1) / static_cast<double>(to - 1) : 0;
-    Value place = align_corners ? position * step : (position + 0.5) * scale - 0.5;
-    place = value::minimum(value::maximum(place, 0.0), static_cast<double>(from - 1));
-    Value below = value::floor(place),
-          above = value::minimum(below + 1, static_cast<double>(from - 1));
-    Value weight = line(value::cast(place - below, out.dtype()));
+    // The place between two elements is a fraction of integers, so its weight is rounded once: of
+    // 514 elements made 9, output 5 lies at (11 * 514 - 9) / 18 = 313 + 11/18.
+    int64_t parts = align_corners ? std::max<int64_t>(to - 1, 1) : 2 * to;
+    Value place = align_corners ? o * (to > 1 ? from - 1 : 0) : (2 * o + 1) * from - to;
+    place = value::minimum(value::maximum(place, 0), (from - 1) * parts);
+    Value below = value::floor_div(place, parts), above = value::minimum(below + 1, from - 1);
+    Value weight = value::cast(place - below * parts, DType::F64) / static_cast<double>(parts);
+    weight = line(value::cast(weight, out.dtype()));
     Value low = pick(below), high = pick(above);
     out = low + (high - low) * weight;
   }

@@ -243,12 +243,14 @@ Array resized(const Array& x, size_t dim, int64_t to, int64_t mode, bool aligned
       out.at[at] = x.at[element_at(i)];
       return;
     }
-    double step = to > 1 ? double(from - 1) / double(to - 1) : 0;
-    double where = aligned ? double(o) * step : (double(o) + 0.5) * double(from) / double(to) - 0.5;
-    where = std::clamp(where, 0.0, double(from - 1));
+    // Wider than the library's numbers: the weight is what is left of a large number.
+    using Wide = long double;
+    Wide step = to > 1 ? Wide(from - 1) / Wide(to - 1) : 0;
+    Wide where = aligned ? Wide(o) * step : (Wide(o) + 0.5L) * Wide(from) / Wide(to) - 0.5L;
+    where = std::clamp(where, Wide(0), Wide(from - 1));
     auto low = int64_t(where);
     Real a = real(x, element_at(low)), b = real(x, element_at(std::min(low + 1, from - 1)));
-    Real weight = math.make(where - double(low), 1e-14, 1);
+    Real weight = math.make(double(where - Wide(low)), 1e-14, 1);
     Real value = math.add(a, math.mul(math.sub(b, a), weight));
     out.at[at].v = value.v, out.at[at].err = value.e;
   });
