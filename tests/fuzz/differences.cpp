@@ -103,6 +103,23 @@ void need_slopes(const Program& p, const Run& base) {
   }
 }
 
+// What is left of 1 - p where p is nearly 1 may have no digits, and neither has a slope by its logarithm:
+//
+//   p = 1 - 3e-14 (1 +- 2e-3)     -log(1 - p) = 31.1 +- 2e-3, its slope 3.3e13 (1 +- 2e-3)
+void need_digits(const Program& p, const Run& rounded) {
+  for (int v = int(p.leaves.size()); v < p.values(); ++v) {
+    const std::string& op = p.step(v).op;
+    const bool probability = op == "binary_crossentropy";
+    if (!probability && op != "log" && op != "log2" && op != "log10") continue;
+    const Array& x = rounded.values[size_t(p.step(v).in[0])];
+    const double digits = x.type == Type::F64 ? 1e-6 : 1e-3;
+    for (const Element& e : x.at) {
+      const double least = probability ? std::min(std::abs(e.v), std::abs(1 - e.v)) : std::abs(e.v);
+      need(e.err <= digits * least, "a logarithm of what rounding left");
+    }
+  }
+}
+
 // x and x rounded, compared, are a choice that computing without rounding does not make.
 void need_same_choices(const Program& p, const Run& rounded, const Run& exact) {
   for (int v = int(p.leaves.size()); v < p.values(); ++v) {
@@ -130,6 +147,7 @@ std::optional<WrongGradient> wrong_gradient(const Program& p, const std::vector<
   Differences differences(p);
   const Run& base = differences.base();
   need_slopes(p, base);
+  need_digits(p, rounded);
   need_same_choices(p, rounded, base);
   double magnitude = std::abs(loss_of(base.roots[0], 0).value);
   std::vector<Array> gradients;

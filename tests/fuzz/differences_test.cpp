@@ -75,6 +75,23 @@ TEST(Differences, FindErrorsWhereAFunctionBends) {
   EXPECT_TRUE(judged(text, 0, 0.05));
 }
 
+// Of 1 - p with p nearly 1 rounding leaves no digit, and nothing is known of a slope by its logarithm.
+TEST(Differences, SayNothingOfTheLogarithmOfWhatRoundingLeft) {
+  auto text = [](int factor) {
+    return "leaf f64 1 seed=7 style=uniform role=constant\n"
+           "square in=0\n"
+           "mul in=1 n=0 d=" +
+           std::to_string(factor) +
+           "\n"
+           "sigmoid in=2\n"
+           "binary_crossentropy in=3,1 n=0\n"
+           "targets 0\n"
+           "roots 4\n";
+  };
+  EXPECT_TRUE(judged(text(1), 0, 0.05));
+  EXPECT_THROW(judged(text(100), 0, 0.05), Invalid);
+}
+
 // One sorted value without an equal one is smooth, however many others are equal.
 TEST(Differences, FindErrorsBesideTies) {
   const std::string text =
