@@ -63,12 +63,15 @@ std::vector<Device*> computing_kinds(std::span<const UOp> roots) {
 
 // By the profile of the kind that runs most side by side: where kinds meet in one plan, the others
 // wait for it.
-void follow_profile(const std::vector<Device*>& kinds, PassContext& context,
+void follow_profile(const std::vector<Device*>& kinds, bool timed, PassContext& context,
                     ScheduleOptions& schedule) {
   auto parts = [](const Device* d) { return d->profile().split.parts; };
   const DeviceProfile& profile = (*std::ranges::max_element(kinds, {}, parts))->profile();
   context.split = profile.split;
   context.small_products = profile.small_products;
+  if (timed) {  // not by the profile then: only those that become a part of another kernel
+    context.small_products.columns = context.small_products.few = 0;
+  }
   if (profile.copies_operands) {
     context.worth_copying = [kinds](const LibraryCall& call, int operand) {
       int64_t least = kinds[0]->worth_copying(call, operand);
@@ -99,26 +102,40 @@ void separate_results(std::vector<UOp>& parts, std::span<const UOp> values,
   }
 }
 
-Planned plan(std::span<const UOp> asked) {
+// Whether BEAM chooses between libraries and loops. Ranks that each chose for themselves would plan
+// different steps.
+bool times_providers(const std::vector<Device*>& kinds) {
+  return options().beam > 1 && options().libraries && kinds.size() == 1 && kinds[0]->executes() &&
+         Context::get().ranks() == 1;
+}
+
+Planned plan(std::span<const UOp> asked, Providers providers) {
   // What passes make comes from what they make it of, not from the call that computes it.
   const OriginScope origin(0);
   follow_debug_option();
   const std::vector<UOp> roots = separate_versions(asked);
   std::vector<Device*> kinds = computing_kinds(roots);
-  auto supports = [kinds](const LibraryCall& call) {
+  auto supports = [kinds, providers](const LibraryCall& call) {
     // A scattered sum is always the device's own: there is no other way to do it.
     const UOp& x = call.node;
     bool sums = x.op() == Op::ScatterAdd && scatter_arg(*x).op == ReduceOp::Sum;
-    return (options().libraries || sums) &&
+    return ((options().libraries && providers != Providers::Loops) || sums) &&
            std::ranges::all_of(kinds, [&](Device* d) { return d->supports(call, nullptr); });
   };
   check_disabled(known_steps());
   PassContext context;
   context.roots.assign(roots.begin(), roots.end());
+  const bool timed = providers == Providers::Fastest && times_providers(kinds);
   context.library_supports = supports;
+  if (timed) {
+    context.library_supports = [kinds, supports](const LibraryCall& call) {
+      return supports(call) &&
+             !(is_timed(call.node.op()) && loops_are_faster(call.node, *kinds[0]));
+    };
+  }
   ScheduleOptions schedule_options{.library_supports = supports,
                                    .bucket_bytes = options().bucket_bytes};
-  follow_profile(kinds, context, schedule_options);
+  follow_profile(kinds, timed || providers == Providers::Libraries, context, schedule_options);
   run_passes(context);
   separate_results(context.roots, roots, context.shardings);
   Planned result{{}, context.shardings};
@@ -151,9 +168,10 @@ std::vector<StepName> known_steps() {
 }
 
 std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool compare_ranks,
-                                            std::span<const std::shared_ptr<Storage>> inputs) {
+                                            std::span<const std::shared_ptr<Storage>> inputs,
+                                            Providers providers) {
   check_placeholders(roots, inputs);
-  Planned planned = plan(roots);
+  Planned planned = plan(roots, providers);
   std::vector<Dims> shapes;
   for (const UOp& root : roots) shapes.emplace_back(root.shape().begin(), root.shape().end());
   auto executable = std::make_unique<Executable>(std::move(planned.schedule), compare_ranks);
@@ -163,7 +181,7 @@ std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool com
 
 Schedule make_plan(std::span<const UOp> roots) {
   check_placeholders(roots, {});
-  return plan(roots).schedule;
+  return plan(roots, Providers::Fastest).schedule;
 }
 
 }  // namespace tinyshard

@@ -6,13 +6,15 @@
 
 #include "core/base/steps.h"
 #include "core/exec/executable.h"
+#include "core/exec/providers.h"
 
 namespace tinyshard {
 
 // Rewrites, schedules and compiles; returns it bound and ready, not yet run.
 // `inputs` are the placeholders that the caller will bind before it runs.
 std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool compare_ranks,
-                                            std::span<const std::shared_ptr<Storage>> inputs = {});
+                                            std::span<const std::shared_ptr<Storage>> inputs = {},
+                                            Providers providers = Providers::Fastest);
 
 // Rewrites and schedules only: what would happen.
 Schedule make_plan(std::span<const UOp> roots);

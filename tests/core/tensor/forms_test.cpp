@@ -452,7 +452,8 @@ TEST(Interpolation, WeightsOfLongLinesAreExact) {
   constexpr int64_t from = 514, to = 9;
   Doubles line(from);
   for (size_t i = 0; i < from; ++i) line[i] = i % 2 == 0 ? -1.5 : 1.5;
-  Doubles got = Tensor(line, {1, from}).interpolate({to}, Interpolation::Linear).to_vector<double>();
+  Doubles got =
+      Tensor(line, {1, from}).interpolate({to}, Interpolation::Linear).to_vector<double>();
   for (int64_t o = 0; o < to; ++o) {
     int64_t place = (2 * o + 1) * from - to;  // in parts of 1 / (2 to)
     auto low = static_cast<size_t>(place / (2 * to));
