@@ -1,6 +1,7 @@
 // Reductions and what is made of them.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -63,7 +64,16 @@ Value reduce(ReduceOp op, const Value& given, const Dims& axes, bool keepdim) {
   return drop_axes(out, axes, keepdim);
 }
 
+void need_countable(const Value& x, const Dims& axes) {
+  if (x.dtype() != DType::Bool) return;
+  double count = 1;
+  for (int64_t axis : axes) count *= static_cast<double>(x.size(axis));
+  if (count > std::numeric_limits<int32_t>::max())
+    fail(fmt::format("i32 does not count the elements of {}: give it the type i64", text_of(x)));
+}
+
 Value sum(const Value& x, const Dims& axes, bool keepdim) {
+  need_countable(x, axes);
   return accumulate(ReduceOp::Sum, x, axes, keepdim);
 }
 Value prod(const Value& x, const Dims& axes, bool keepdim) {

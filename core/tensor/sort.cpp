@@ -290,7 +290,10 @@ Value accumulated(ReduceOp op, const Value& x, const Scalar& identity) {
 
 Tensor Tensor::cumsum(int64_t axis, Caller caller) const {
   Call call("cumsum", caller);
-  return along(*this, axis, [](const Value& v) { return accumulated(ReduceOp::Sum, v, 0); });
+  return along(*this, axis, [](const Value& v) {
+    value::need_countable(v, {0});
+    return accumulated(ReduceOp::Sum, v, 0);
+  });
 }
 
 Tensor Tensor::cumprod(int64_t axis, Caller caller) const {

@@ -146,6 +146,8 @@ Value cat(const std::vector<Value>& parts, int64_t axis);  // of one type; shape
 
 // --- reductions ----------------------------------------------------------------------------------
 Value reduce(ReduceOp op, const Value& x, const Dims& axes, bool keepdim);
+// Fails the running call where truths are more than their sum, an i32, can count.
+void need_countable(const Value& x, const Dims& axes);
 Value sum(const Value& x, const Dims& axes,
           bool keepdim = false);  // accumulates and types as x.sum()
 Value prod(const Value& x, const Dims& axes, bool keepdim = false);

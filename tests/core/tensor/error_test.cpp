@@ -167,6 +167,8 @@ std::vector<Mistake> mistakes() {
     MISTAKE("conv_padding", of({1, 1, 5, 5}).conv2d(of({1, 1, 3, 3}), {}, {.padding = INT64_MAX}), "conv2d: f32[1, 1, 4611686018427387902, 4611686018427387902] is too large"),
     MISTAKE("pool_kernel", of({1, 1, 5, 5}).max_pool2d(INT64_MAX), "max_pool2d: a window of 4611686018427387904 is larger than dim 2 of f32[1, 1, 5, 5]"),
     MISTAKE("unpool_negative", of({1, 1, 2, 2}).max_unpool2d(of({1, 1, 2, 2}, DType::I32), 2, {.padding = 9}), "max_unpool2d: shape [1, 1, -14, -14] has a negative size"),
+    MISTAKE("too_many_truths", Tensor::full({k32}, true).sum(), "sum: i32 does not count the elements of bool[4294967296]: give it the type i64"),
+    MISTAKE("too_many_running_truths", Tensor::full({k32}, true).cumsum(0), "cumsum: i32 does not count the elements of bool[4294967296]"),
     MISTAKE("too_many_places", Tensor::zeros({k32}, DType::U8).argmax(), "argmax: i32 does not count the elements of u8[4294967296]"),
     MISTAKE("steps", of({2, 2}).newton_schulz(INT64_MAX, {1}), "newton_schulz: 9223372036854775807 steps; between 0 and 1000 are possible"),
     MISTAKE("no_type", Tensor::zeros({3}, DType(200)), "zeros: 200 is not a dtype"),
