@@ -1,5 +1,6 @@
 // Order and running totals along a dim.
 #include <functional>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -119,9 +120,11 @@ std::pair<Tensor, Tensor> Tensor::topk(int64_t k, int64_t dim, bool largest, boo
 
 namespace {
 
-constexpr int64_t kChunk = 256;
-// Within a chunk that is scanned twice: 64 pairs for each element, and not 512.
-constexpr int64_t kShortChunk = 16;
+// Every element is combined with all of its chunk before it: short chunks compute little, and long
+// ones make few rounds. A million elements take four rounds.
+constexpr int64_t kChunk = 32;
+// Of a scan that has rounds of its own inside.
+constexpr int64_t kOneChunk = std::numeric_limits<int64_t>::max();
 
 // out[i] = reduction of x[0..i] over the last dim, from all pairs of one chunk.
 Value scan_by_pairs(ReduceOp op, const Value& x, const Scalar& identity) {
@@ -150,6 +153,7 @@ struct Running {
   std::function<Value(const Value&)> inside;  // over the last dim
   std::function<Value(const Value&, const Value&)> combine;
   Scalar identity;
+  int64_t chunk = kChunk;
 };
 
 Value filled_to(const Value& x, int64_t size, const Running& running) {
@@ -183,12 +187,12 @@ Value in_parts(const Value& x, int64_t parts, int64_t each, const Running& runni
 }
 
 // Long rows in chunks: a scan inside each, and a scan of the totals before it.
-Value scan_on_device(const Running& running, const Value& x, int64_t chunk = kChunk) {
-  int64_t n = x.shape().back();
+Value scan_on_device(const Running& running, const Value& x) {
+  const int64_t n = x.shape().back(), chunk = running.chunk;
   if (n <= chunk) return running.inside(x);
   Value inside = running.inside(in_parts(x, (n + chunk - 1) / chunk, chunk, running));
   return joined(running, inside, n, [&](const Value& totals) {
-    return scan_on_device(running, value::contiguous(totals), chunk);
+    return scan_on_device(running, value::contiguous(totals));
   });
 }
 
@@ -244,7 +248,9 @@ Value places_of(const Value& best, Scan scanned) {
       value::pad(value::shrink_axis(best, last, 0, std::max<int64_t>(0, n - 1)), padding);
   Value changed = best != before;
   if (is_float(best.dtype())) changed = changed & !(value::isnan(best) & value::isnan(before));
-  return scanned(value::where(changed, value::iota_along(last, best.rank(), n, DType::I32), 0));
+  // A whole chunk reads each of them.
+  return scanned(value::contiguous(
+      value::where(changed, value::iota_along(last, best.rank(), n, DType::I32), 0)));
 }
 
 // The running maximum or minimum. Its gradient goes to the element at its place, the first of equal
@@ -256,10 +262,9 @@ Value running_best(ReduceOp op, const Value& x) {
   const Scalar identity = value::identity(op, x.dtype());
   if (!is_float(x.dtype())) return scan(op, x, identity);
   auto inside = [&](const Value& v) {
-    Value best = scan_on_device(running_of(op, identity), value::detach(v), kShortChunk);
-    Value places = places_of(best, [](const Value& at) {
-      return scan_on_device(running_of(ReduceOp::Max, 0), at, kShortChunk);
-    });
+    Value best = scan_on_device(running_of(op, identity), value::detach(v));
+    Value places = places_of(
+        best, [](const Value& at) { return scan_on_device(running_of(ReduceOp::Max, 0), at); });
     return value::gather(v, v.rank() - 1, places);
   };
   auto combine = [op](const Value& before, const Value& v) {
@@ -269,7 +274,7 @@ Value running_best(ReduceOp op, const Value& x) {
     Value first = value::iota_along(v.rank() - 2, v.rank(), v.size(v.rank() - 2), DType::I32) == 0;
     return value::where(better | (value::isnan(own) & !value::isnan(b)) | first, own, b);
   };
-  return scan({.inside = inside, .combine = combine, .identity = identity}, x);
+  return scan({.inside = inside, .combine = combine, .identity = identity, .chunk = kOneChunk}, x);
 }
 
 std::pair<Tensor, Tensor> running_best(ReduceOp op, const Tensor& x, int64_t axis) {
