@@ -74,7 +74,19 @@ Tensor Tensor::scatter(int64_t dim, const Tensor& index, Scalar src, ScatterRedu
 
 namespace {
 
+// The largest or smallest of what meets at a place. A place that nothing reaches, or nothing but
+// what is worse than anything, keeps its own: that needs no count of what came.
+Value scattered_best(const Scatter& s, ReduceOp op, bool include_self) {
+  Value best = widen(value::scatter_reduce(op, s.index, s.src, s.axis, s.size), s);
+  if (!include_self) return value::where(widen(hits(s), s) > 0, best, s.x);
+  Value both = op == ReduceOp::Max ? value::maximum(s.x, best) : value::minimum(s.x, best);
+  return value::where(best == value::identity(op, s.x.dtype()), s.x, both);
+}
+
 Value scatter_reduced(const Scatter& s, ScatterReduce reduce, bool include_self) {
+  if (reduce == ScatterReduce::Amax || reduce == ScatterReduce::Amin)
+    return scattered_best(s, reduce == ScatterReduce::Amax ? ReduceOp::Max : ReduceOp::Min,
+                          include_self);
   Value count = widen(hits(s), s), touched = count > 0;
   auto base = [&](Scalar identity) {
     return include_self ? s.x : value::where(touched, identity, s.x);
@@ -95,13 +107,8 @@ Value scatter_reduced(const Scatter& s, ScatterReduce reduce, bool include_self)
       return value::where(touched, base(1) * product, s.x);
     }
     default:
-      break;
+      throw InternalError("maxima and minima have a way of their own");
   }
-  bool largest = reduce == ScatterReduce::Amax;
-  ReduceOp op = largest ? ReduceOp::Max : ReduceOp::Min;
-  Value best = widen(value::scatter_reduce(op, s.index, s.src, s.axis, s.size), s);
-  Value both = largest ? value::maximum(s.x, best) : value::minimum(s.x, best);
-  return value::where(touched, include_self ? both : best, s.x);
 }
 
 }  // namespace

@@ -42,6 +42,45 @@ struct Part {
   int64_t outer, row_begin, row_end, col_begin, col_end;
 };
 
+// One column of a part. Whether a row is this part's is a coin that no processor predicts: those of
+// other parts go to a place that nobody reads.
+template <class E, ReduceOp op, class Index>
+void add_column(const ScatterSpec& s, const Part& p, const Index* index,
+                const typename E::Stored* src, typename E::Sum* sums, int64_t stride) {
+  const auto rows = static_cast<uint64_t>(p.row_end - p.row_begin);
+  typename E::Sum nobodys{};
+  for (int64_t r = 0; r < s.rows_in; ++r) {
+    const auto to = static_cast<uint64_t>(index[r * s.index_row] - p.row_begin);
+    auto* sum = to < rows ? sums + static_cast<int64_t>(to) * stride : &nobodys;
+    *sum = combined<op>(E::load(src[r * s.inner]), *sum);
+  }
+}
+
+// Several columns, which mostly share an index.
+template <class E, ReduceOp op, class Index>
+void add_columns(const ScatterSpec& s, const Part& p, const Index* index,
+                 const typename E::Stored* src, int64_t cols, typename E::Sum* sums,
+                 int64_t stride) {
+  auto is_ours = [&](int64_t to) { return to >= p.row_begin && to < p.row_end; };
+  for (int64_t r = 0; r < s.rows_in; ++r) {
+    const typename E::Stored* row = src + r * s.inner;
+    const Index* at = index + r * s.index_row;
+    if (s.index_inner == 0) {
+      const auto to = static_cast<int64_t>(*at);
+      if (!is_ours(to)) continue;  // another part's, or nobody's
+      typename E::Sum* sum = sums + (to - p.row_begin) * stride;
+      for (int64_t c = 0; c < cols; ++c) sum[c] = combined<op>(E::load(row[c]), sum[c]);
+    } else {
+      for (int64_t c = 0; c < cols; ++c) {
+        const auto to = static_cast<int64_t>(at[c * s.index_inner]);
+        if (!is_ours(to)) continue;
+        typename E::Sum& sum = sums[(to - p.row_begin) * stride + c];
+        sum = combined<op>(E::load(row[c]), sum);
+      }
+    }
+  }
+}
+
 template <class E, ReduceOp op, class Index>
 void add_part(const ScatterSpec& s, const Part& p, const void* base_data, const void* index_data,
               const void* src_data, void* out_data) {
@@ -82,23 +121,10 @@ void add_part(const ScatterSpec& s, const Part& p, const void* base_data, const 
       for (int64_t c = 0; c < cols; ++c)
         sums[r * stride + c] = base ? E::load(base[from + c]) : start_of<op, Sum>();
     }
-    for (int64_t r = 0; r < s.rows_in; ++r) {
-      const Stored* row = src + r * s.inner + c0;
-      if (s.index_inner == 0) {
-        const int64_t to = static_cast<int64_t>(index[r * s.index_row]);
-        if (to < p.row_begin || to >= p.row_end) continue;  // another part's, or nobody's
-        Sum* sum = sums + (to - p.row_begin) * stride;
-        for (int64_t c = 0; c < cols; ++c) sum[c] = combined<op>(E::load(row[c]), sum[c]);
-      } else {
-        const Index* at = index + r * s.index_row + c0 * s.index_inner;
-        for (int64_t c = 0; c < cols; ++c) {
-          const int64_t to = static_cast<int64_t>(at[c * s.index_inner]);
-          if (to < p.row_begin || to >= p.row_end) continue;
-          Sum& sum = sums[(to - p.row_begin) * stride + c];
-          sum = combined<op>(E::load(row[c]), sum);
-        }
-      }
-    }
+    if (cols == 1)
+      add_column<E, op>(s, p, index + c0 * s.index_inner, src + c0, sums, stride);
+    else
+      add_columns<E, op>(s, p, index + c0 * s.index_inner, src + c0, cols, sums, stride);
     if constexpr (kWidened)
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = 0; c < cols; ++c)
