@@ -4,7 +4,7 @@
     scripts/mutants.py                      the protocol's lines: the simulator finds each within 10,000 runs
     scripts/mutants.py --finder fuzz        lines of the compiler: the fuzzer finds each within 10 minutes
     scripts/mutants.py --finder transport_blame_test   lines that matter for some milliseconds: that test finds them
-    scripts/mutants.py --list               their names
+    scripts/mutants.py --list               their names, unless a line is no longer where it was
     scripts/mutants.py news-not-passed-on   some
     scripts/mutants.py --finder fuzz --keep FOLDER   the broken fuzzers alone, to be run elsewhere
 
@@ -29,7 +29,7 @@ SIGHTS, HEADER, COMMITS = "transport/detector/sights.cpp", "transport/call_heade
 PROGRAM = "tests/simulator/run.cpp"  # includes COMMITS
 REUSE, FOLDS, TAILS = "core/schedule/reuse.cpp", "core/codegen/emit.cpp", "core/codegen/emit_values.cpp"
 LOWER, NESTS, RULES = "core/schedule/lower.cpp", "core/codegen/plan.cpp", "core/passes/gradient_rules.cpp"
-BUCKETS, LINEAR = "core/schedule/buckets.cpp", "multi/strategies/elementwise.cpp"
+BUCKETS, LINEAR = "core/schedule/buckets.cpp", "multi/strategies/pending.cpp"
 MOVEMENT, PADDING = "multi/strategies/movement.cpp", "multi/strategies/reduction.cpp"
 
 
@@ -190,7 +190,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="which; all by default")
     parser.add_argument("--finder", choices=FINDERS, default="simulator", help="what looks for them")
-    parser.add_argument("--list", action="store_true", help="print their names and end")
+    parser.add_argument("--list", action="store_true", help="print their names and end; fails where a line is not in its file, or twice")
     parser.add_argument("--runs", type=int, default=10000, help="of the simulator, within which each must be found")
     parser.add_argument("--minutes", type=float, default=10, help="of the fuzzer, within which each must be found")
     parser.add_argument("--jobs", type=int, default=2, help="programs that the fuzzer runs at once")
@@ -201,7 +201,9 @@ def main():
     mutants, run = FINDERS[options.finder]
     known = {mutant.name: mutant for mutant in mutants}
     if options.list:
-        print("\n".join(known))
+        for mutant in mutants:
+            broken_text(mutant)
+            print(mutant.name)
         return 0
     for name in options.names:
         if name not in known:
