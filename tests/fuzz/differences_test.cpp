@@ -75,6 +75,20 @@ TEST(Differences, FindErrorsWhereAFunctionBends) {
   EXPECT_TRUE(judged(text, 0, 0.05));
 }
 
+// max(x, min(x, y)) is x, and has no kink where x = y, as its parts have.
+TEST(Differences, SayNothingWhereKinksCancel) {
+  const std::string text =
+      "leaf f64 2,1 seed=7 style=uniform role=constant\n"
+      "clone in=0\n"
+      "detach in=1\n"
+      "minimum in=0,2\n"
+      "maximum in=0,3\n"
+      "targets 0\n"
+      "roots 4\n";
+  EXPECT_FALSE(judged(text));
+  EXPECT_FALSE(judged(text, 0, 0.25));
+}
+
 // Of 1 - p with p nearly 1 rounding leaves no digit, and nothing is known of a slope by its logarithm.
 TEST(Differences, SayNothingOfTheLogarithmOfWhatRoundingLeft) {
   auto text = [](int factor) {
