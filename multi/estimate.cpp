@@ -90,8 +90,8 @@ struct Uses {
 
 }  // namespace
 
-Estimate estimate(std::span<const UOp> roots, const Mesh& device, LinkModel& links) {
-  const NodeOrder order = toposort(roots);
+Estimate estimate(const Graph& graph, const Mesh& device, LinkModel& links) {
+  const NodeOrder& order = graph.order();
   NodeMap<Uses> uses(order.size());
   Estimate sum;
   for (size_t i = order.size(); i-- > 0;) {

@@ -70,7 +70,7 @@ KnownPlans& known_plans() {
 
 class Rewriter {
  public:
-  explicit Rewriter(std::span<const UOp> roots) : roots_(roots), order_(toposort(roots)) {
+  explicit Rewriter(const Graph& graph) : roots_(graph.roots()), order_(graph.order()) {
     per_device_ = has_own_values(order_);
   }
 
@@ -121,10 +121,10 @@ class Rewriter {
     return result;
   }
 
-  Estimate cost_of(const LocalGraph& graph) {
+  Estimate cost_of(const LocalGraph& local) {
     const auto size = [](const Sharding& s) { return s.mesh.size(); };
-    if (graph.roots.empty()) return {};
-    return estimate(graph.roots, std::ranges::max_element(graph.shardings, {}, size)->mesh, links_);
+    if (local.shardings.empty()) return {};
+    return estimate(local.graph, std::ranges::max_element(local.shardings, {}, size)->mesh, links_);
   }
 
   // Of the graph and of where its values lie, by what the ops were asked.
@@ -149,6 +149,7 @@ class Rewriter {
       values_.set(x, std::move(value));
     }
     LocalGraph result;
+    std::vector<UOp> local_roots;
     for (const UOp& root : roots) {
       const OriginScope origin(origin_id(root));
       LocalValue left = values_.lying(root);
@@ -156,11 +157,12 @@ class Rewriter {
       // A storage may hold the terms of a sum; it is what was assigned, as it is.
       LocalValue v = root.op() == Op::Assign ? left : settled(left, root.shape());
       if (!v.mesh) v = redistribute(v, root.shape(), home(), {});
-      result.roots.push_back(v.local);
+      local_roots.push_back(v.local);
       result.shardings.push_back({*v.mesh, v.place});
       result.pending.push_back({*v.mesh, left.mesh ? left.place : v.place});
       result.own.push_back(per_device_ && own_(root).axes != 0);
     }
+    result.graph = std::move(local_roots);
     return result;
   }
 
@@ -175,9 +177,9 @@ class Rewriter {
   // A pending reduction that one user completes and another keeps pending is completed once, for
   // both: y / 2 of a pending y would need a collective of its own, y itself beside it has one. So
   // are those found here from now on; whether there are any. Not what goes to a storage of terms.
-  bool complete_at_once(std::span<const UOp> order, const LocalGraph& graph) {
+  bool complete_at_once(std::span<const UOp> order, const LocalGraph& local) {
     NodeMap<bool> completed, stored, kept;
-    for (const UOp& x : toposort(graph.roots)) {
+    for (const UOp& x : local.graph.order()) {
       if (x.op() == Op::Collective && collective_arg(*x).op == CollectiveOp::AllReduce)
         completed[x.src(0).src(0)] = true;
     }
@@ -323,8 +325,7 @@ class Rewriter {
   }
 
   LinkModel links_;
-  std::span<const UOp> roots_;
-  NodeOrder order_;
+  std::span<const UOp> roots_, order_;
   const Plan* plan_ = nullptr;
   Decisions decisions_;
   LocalValues values_{decisions_, links_};
@@ -336,26 +337,26 @@ class Rewriter {
 
 }  // namespace
 
-Tried try_plan(std::span<const UOp> roots, const Plan& plan) {
-  Rewriter rewriter(roots);
+Tried try_plan(const Graph& graph, const Plan& plan) {
+  Rewriter rewriter(graph);
   rewriter.run(Planning::Alone);
   return rewriter.tried(plan);
 }
 
-LocalGraph to_local(std::span<const UOp> roots, Planning planning) {
-  std::vector<bool> in_true_order(roots.size());
+LocalGraph to_local(const Graph& graph, Planning planning) {
+  std::vector<bool> in_true_order(graph.roots().size());
   for (;;) {
-    const OrderedRoots ordered = in_order_of_devices(roots, in_true_order);
-    LocalGraph graph = Rewriter(ordered.roots).run(planning);
+    const OrderedGraph ordered = in_order_of_devices(graph, in_true_order);
+    LocalGraph local = Rewriter(ordered.graph).run(planning);
     bool all_named = true;
     for (size_t i = 0; i < ordered.orders.size(); ++i) {
-      if (!ordered.orders[i] || (name_parts(graph.shardings[i], ordered.orders[i]) &&
-                                 name_parts(graph.pending[i], ordered.orders[i])))
+      if (!ordered.orders[i] || (name_parts(local.shardings[i], ordered.orders[i]) &&
+                                 name_parts(local.pending[i], ordered.orders[i])))
         continue;
       in_true_order[i] = true;  // it turned out to lie otherwise
       all_named = false;
     }
-    if (all_named) return graph;
+    if (all_named) return local;
   }
 }
 

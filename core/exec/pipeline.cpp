@@ -84,8 +84,8 @@ void follow_profile(const std::vector<Device*>& kinds, PassContext& context,
 // so all but the first become copies:
 //
 //   zeros({6}) split over three devices, zeros({2}) on each of them     parts: zeros({2}), both
-void separate_results(std::vector<UOp>& parts, std::span<const UOp> values,
-                      std::span<const Sharding> shardings) {
+std::vector<UOp> separate_results(std::vector<UOp> parts, std::span<const UOp> values,
+                                  std::span<const Sharding> shardings) {
   NodeMap<size_t> first(parts.size());
   for (size_t i = 0; i < parts.size(); ++i) {
     for (;;) {
@@ -97,6 +97,7 @@ void separate_results(std::vector<UOp>& parts, std::span<const UOp> values,
       parts[i] = UOp::make(Op::Contiguous, parts[i].dtype(), {parts[i]});
     }
   }
+  return parts;
 }
 
 Planned plan(std::span<const UOp> asked) {
@@ -114,16 +115,16 @@ Planned plan(std::span<const UOp> asked) {
   };
   check_disabled(known_steps());
   PassContext context;
-  context.roots.assign(roots.begin(), roots.end());
+  context.graph.become(roots);
   context.library_supports = supports;
   ScheduleOptions schedule_options{.library_supports = supports,
                                    .bucket_bytes = options().bucket_bytes};
   follow_profile(kinds, context, schedule_options);
   run_passes(context);
-  separate_results(context.roots, roots, context.shardings);
+  context.graph.become(separate_results(context.graph.roots(), roots, context.shardings));
   Planned result{{}, context.shardings};
   ObservedScope event([] { return ObservedEvent{.kind = EventKind::Pass, .name = "schedule"}; });
-  result.schedule = make_schedule(context.roots, context.shardings, schedule_options);
+  result.schedule = make_schedule(context.graph, context.shardings, schedule_options);
   event.finish([&] { return fmt::format("{} items", result.schedule.items.size()); });
   return result;
 }

@@ -74,11 +74,11 @@ UOp repeated_row(const UOp& x) {
 
 class Epilogues {
  public:
-  Epilogues(std::span<const UOp> roots, const std::function<bool(const LibraryCall&)>& supports)
-      : roots_(roots),
+  Epilogues(const Graph& graph, const std::function<bool(const LibraryCall&)>& supports)
+      : roots_(graph.roots()),
+        order_(graph.order()),
         supports_(supports),
-        order_(toposort(roots)),
-        uses_(count_uses(order_, roots)) {}
+        uses_(count_uses(order_, roots_)) {}
 
   std::vector<UOp> run() {
     for (const UOp& x : order_) {
@@ -282,9 +282,8 @@ class Epilogues {
     return x.with_src(src);
   }
 
-  std::span<const UOp> roots_;
+  std::span<const UOp> roots_, order_;
   const std::function<bool(const LibraryCall&)>& supports_;
-  NodeOrder order_;
   NodeMap<int> uses_;
   NodeMap<Fused> fused_;
   std::vector<UOp> biased_;
@@ -294,9 +293,9 @@ class Epilogues {
 
 }  // namespace
 
-std::vector<UOp> fuse_epilogues(std::span<const UOp> roots,
+std::vector<UOp> fuse_epilogues(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& library_supports) {
-  return Epilogues(roots, library_supports).run();
+  return Epilogues(graph, library_supports).run();
 }
 
 }  // namespace tinyshard

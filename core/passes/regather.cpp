@@ -20,7 +20,7 @@ struct Turn {
 
 class Turns {
  public:
-  explicit Turns(std::span<const UOp> roots) : roots_(roots), order_(toposort(roots)) {
+  explicit Turns(const Graph& graph) : roots_(graph.roots()), order_(graph.order()) {
     for (const UOp& x : order_) {
       if (is_movement(x.op())) continue;  // views are read where somebody reads what they show
       for (const UOp& s : x->src()) read(x, s);
@@ -93,8 +93,7 @@ class Turns {
     return in_turn(view, source, int64_t(turn) + 1);
   }
 
-  std::span<const UOp> roots_;
-  const NodeOrder order_;
+  std::span<const UOp> roots_, order_;
   std::vector<Turn> turns_;
   NodeMap<std::vector<Reading>> readings_;
   std::map<const Node*, size_t> kept_;  // the turn of a gather that is kept
@@ -102,6 +101,6 @@ class Turns {
 
 }  // namespace
 
-std::vector<UOp> gather_in_turns(std::span<const UOp> roots) { return Turns(roots).rebuilt(); }
+std::vector<UOp> gather_in_turns(const Graph& graph) { return Turns(graph).rebuilt(); }
 
 }  // namespace tinyshard

@@ -196,10 +196,9 @@ UOp split(const UOp& x, const SplitLimits& limits) {
 
 }  // namespace
 
-std::vector<UOp> transpose_products(std::span<const UOp> roots) {
-  const NodeOrder order = toposort(roots);
-  const NodeMap<int> uses = count_uses(order, roots);
-  return rewrite_once(roots, [&](const UOp& x) {
+std::vector<UOp> transpose_products(const Graph& graph) {
+  const NodeMap<int> uses = count_uses(graph.order(), graph.roots());
+  return rewrite_once(graph, [&](const UOp& x) {
     if (x.op() != Op::Permute || x.src(0).op() != Op::Dot) return UOp();
     const UOp& product = x.src(0);
     const int* count = uses.find(product);
@@ -209,13 +208,13 @@ std::vector<UOp> transpose_products(std::span<const UOp> roots) {
   });
 }
 
-std::vector<UOp> tidy(std::span<const UOp> roots) {
+std::vector<UOp> tidy(const Graph& graph) {
   static const RuleSet& kRules = *new RuleSet(tidy_rules());  // outlives every static user
-  return rewrite(roots, kRules);
+  return rewrite(graph, kRules);
 }
 
-std::vector<UOp> split_reductions(std::span<const UOp> roots, const SplitLimits& limits) {
-  return rewrite_once(roots, [&](const UOp& x) { return split(x, limits); });
+std::vector<UOp> split_reductions(const Graph& graph, const SplitLimits& limits) {
+  return rewrite_once(graph, [&](const UOp& x) { return split(x, limits); });
 }
 
 }  // namespace tinyshard

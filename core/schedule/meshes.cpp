@@ -117,12 +117,13 @@ MeshOf find_meshes(std::span<const UOp> order, std::span<const UOp> roots,
   return meshes;
 }
 
-std::vector<UOp> one_mesh_each(std::span<const UOp> roots, std::span<const Sharding> shardings) {
-  const NodeOrder order = toposort(roots);
+std::vector<UOp> one_mesh_each(const Graph& graph, std::span<const Sharding> shardings) {
+  const NodeOrder& order = graph.order();
+  const std::vector<UOp>& roots = graph.roots();
   MeshOf known = known_meshes(order);
   NodeMap<bool> separate = to_separate(order, known, roots, shardings);
   auto stays = [&](const UOp& root) { return !separate.at(root); };
-  if (std::ranges::all_of(roots, stays)) return {roots.begin(), roots.end()};
+  if (std::ranges::all_of(roots, stays)) return roots;
   Separation separation(known, separate);
   std::vector<UOp> separated;
   for (size_t i = 0; i < roots.size(); ++i) {

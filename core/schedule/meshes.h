@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "core/uop/graph.h"
 #include "core/uop/node_map.h"
-#include "core/uop/uop.h"
 #include "multi/mesh.h"
 
 namespace tinyshard {
@@ -20,6 +20,6 @@ MeshOf find_meshes(std::span<const UOp> order, std::span<const UOp> roots,
 
 // The graph with a copy for each mesh of what is made of constants alone, so that every value has
 // one mesh. Graphs on one mesh come back as they are.
-std::vector<UOp> one_mesh_each(std::span<const UOp> roots, std::span<const Sharding> shardings);
+std::vector<UOp> one_mesh_each(const Graph& graph, std::span<const Sharding> shardings);
 
 }  // namespace tinyshard

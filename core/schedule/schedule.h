@@ -14,6 +14,7 @@
 #include "core/codegen/kernel.h"
 #include "core/runtime/communicator.h"
 #include "core/runtime/device.h"
+#include "core/uop/graph.h"
 #include "multi/mesh.h"
 
 namespace tinyshard {
@@ -94,7 +95,7 @@ struct ScheduleOptions {
 
 // Roots and their shardings as multi/rewrite.h leaves them: every shape is local, roots are values
 // or Assigns.
-Schedule make_schedule(std::span<const UOp> roots, std::span<const Sharding> shardings,
+Schedule make_schedule(const Graph& graph, std::span<const Sharding> shardings,
                        const ScheduleOptions& options);
 
 }  // namespace tinyshard

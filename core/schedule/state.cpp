@@ -1,16 +1,14 @@
 #include "core/schedule/state.h"
 
-#include <utility>
-
 #include "core/rewrite/pattern.h"
 
 namespace tinyshard {
 
-ScheduleState::ScheduleState(std::vector<UOp> graph, std::span<const Sharding> shardings,
+ScheduleState::ScheduleState(const Graph& graph, std::span<const Sharding> shardings,
                              const ScheduleOptions& schedule_options)
-    : roots(std::move(graph)),
+    : roots(graph.roots()),
       options(schedule_options),
-      order(toposort(roots)),
+      order(graph.order()),
       meshes(find_meshes(order, roots, shardings)),
       buffer(order.size()) {
   for (const UOp& x : order) {

@@ -16,7 +16,7 @@
 namespace tinyshard {
 
 struct ScheduleState {
-  ScheduleState(std::vector<UOp> graph, std::span<const Sharding> shardings,
+  ScheduleState(const Graph& graph, std::span<const Sharding> shardings,
                 const ScheduleOptions& options);
   ScheduleState(const ScheduleState&) = delete;
   ScheduleState& operator=(const ScheduleState&) = delete;

@@ -214,11 +214,11 @@ class Broken : public StepsTest {
     Tensor a = (x * 2).contiguous(), b = (a + 1).contiguous(), c = b.exp();
     const UOp root = c.uop();
     PassContext context;
-    context.roots = {root};
+    context.graph.become({root});
     context.library_supports = [](const LibraryCall&) { return false; };
     run_passes(context);
     shardings_ = context.shardings;
-    state_.emplace(context.roots, shardings_, options_);
+    state_.emplace(context.graph, shardings_, options_);
     for (const ScheduleStep& step : schedule_steps()) {
       step.run(*state_);
       if (step.name == "lower") break;
