@@ -27,11 +27,12 @@ Sharding whole_dims(Sharding where) {
   return where;
 }
 
-std::optional<Sharding> given_place(const UOp& x) {
-  if (x.op() == Op::Redistribute) return placement_of(*x);
+// The order that x is said to have where it is a storage, or is placed.
+DeviceOrder given_order(const UOp& x) {
+  if (x.op() == Op::Redistribute) return order_of(placement_of(*x));
   if (x.op() == Op::Buffer && x->payload)
-    return static_cast<const Placed*>(x->payload.get())->sharding;
-  return std::nullopt;
+    return order_of(static_cast<const Placed*>(x->payload.get())->sharding);
+  return {};
 }
 
 Dims shape_of(const UOp& x) { return {x.shape().begin(), x.shape().end()}; }
@@ -162,8 +163,7 @@ class Ordering {
  public:
   OrderedGraph run(const Graph& graph, const std::vector<bool>& in_true_order) {
     for (const UOp& x : graph.order()) {
-      const std::optional<Sharding> where = given_place(x);
-      if (DeviceOrder order = where ? order_of(*where) : DeviceOrder()) know(order);
+      if (const DeviceOrder order = given_order(x)) know(order);
     }
     if (known_.empty()) return {graph, {}};
     for (const UOp& x : graph.order()) {
@@ -241,7 +241,7 @@ class Ordering {
   Forms forms_of(const UOp& x) {
     switch (x.op()) {
       case Op::Buffer:
-        if (DeviceOrder order = given_place(x) ? order_of(*given_place(x)) : DeviceOrder())
+        if (const DeviceOrder order = given_order(x))
           return {UOp(), x, order};
         return {x, UOp(), {}};
       case Op::Redistribute:

@@ -29,7 +29,7 @@ struct Planned {
 // One device of each kind that computes something. One stands for all of its kind; what a library
 // does not do on one kind in the graph is left to generated kernels on all of them. A device that
 // only gives a value away, or holds a file, has no say.
-std::vector<Device*> computing_kinds(std::span<const UOp> roots) {
+std::vector<Device*> computing_kinds(const Graph& graph) {
   Context& context = Context::get();
   std::vector<Device*> kinds;
   auto add = [&](const DeviceRef& ref) {
@@ -46,7 +46,7 @@ std::vector<Device*> computing_kinds(std::span<const UOp> roots) {
     auto local = context.local_positions(mesh);
     if (!local.empty()) add(mesh.devices()[local[0]]);
   };
-  for (const UOp& x : toposort(roots)) {
+  for (const UOp& x : graph.order()) {
     if (x.op() == Op::Redistribute) {
       add_mesh(Mesh::from_payload(x->payload));
       continue;
@@ -100,12 +100,12 @@ std::vector<UOp> separate_results(std::vector<UOp> parts, std::span<const UOp> v
   return parts;
 }
 
-Planned plan(std::span<const UOp> asked) {
+Planned plan(Graph graph) {
   // What passes make comes from what they make it of, not from the call that computes it.
   const OriginScope origin(0);
   follow_debug_option();
-  const std::vector<UOp> roots = separate_versions(asked);
-  std::vector<Device*> kinds = computing_kinds(roots);
+  graph.become(separate_versions(graph));
+  std::vector<Device*> kinds = computing_kinds(graph);
   auto supports = [kinds](const LibraryCall& call) {
     // A scattered sum is always the device's own: there is no other way to do it.
     const UOp& x = call.node;
@@ -115,13 +115,13 @@ Planned plan(std::span<const UOp> asked) {
   };
   check_disabled(known_steps());
   PassContext context;
-  context.graph.become(roots);
+  context.graph = graph;
   context.library_supports = supports;
   ScheduleOptions schedule_options{.library_supports = supports,
                                    .bucket_bytes = options().bucket_bytes};
   follow_profile(kinds, context, schedule_options);
   run_passes(context);
-  context.graph.become(separate_results(context.graph.roots(), roots, context.shardings));
+  context.graph.become(separate_results(context.graph.roots(), graph.roots(), context.shardings));
   Planned result{{}, context.shardings};
   ObservedScope event([] { return ObservedEvent{.kind = EventKind::Pass, .name = "schedule"}; });
   result.schedule = make_schedule(context.graph, context.shardings, schedule_options);
@@ -130,9 +130,8 @@ Planned plan(std::span<const UOp> asked) {
 }
 
 // Of captured steps, a graph may name the placeholders of the one that it is made for.
-void check_placeholders(std::span<const UOp> roots,
-                        std::span<const std::shared_ptr<Storage>> inputs) {
-  for (const UOp& x : toposort(roots)) {
+void check_placeholders(const Graph& graph, std::span<const std::shared_ptr<Storage>> inputs) {
+  for (const UOp& x : graph.order()) {
     if (x.op() != Op::Buffer || !Storage::of(*x)->is_placeholder()) continue;
     if (std::ranges::none_of(inputs, [&](const auto& s) { return s.get() == Storage::of(*x); })) {
       throw UserError(
@@ -153,8 +152,9 @@ std::vector<StepName> known_steps() {
 
 std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool compare_ranks,
                                             std::span<const std::shared_ptr<Storage>> inputs) {
-  check_placeholders(roots, inputs);
-  Planned planned = plan(roots);
+  Graph graph(roots);
+  check_placeholders(graph, inputs);
+  Planned planned = plan(std::move(graph));
   std::vector<Dims> shapes;
   for (const UOp& root : roots) shapes.emplace_back(root.shape().begin(), root.shape().end());
   auto executable = std::make_unique<Executable>(std::move(planned.schedule), compare_ranks);
@@ -163,8 +163,9 @@ std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool com
 }
 
 Schedule make_plan(std::span<const UOp> roots) {
-  check_placeholders(roots, {});
-  return plan(roots).schedule;
+  Graph graph(roots);
+  check_placeholders(graph, {});
+  return plan(std::move(graph)).schedule;
 }
 
 }  // namespace tinyshard

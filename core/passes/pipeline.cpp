@@ -26,7 +26,7 @@
 namespace tinyshard {
 namespace {
 
-void names_pass(PassContext& c) { c.graph.become(without_names(c.graph.roots())); }
+void names_pass(PassContext& c) { c.graph.become(without_names(c.graph)); }
 void tidy_pass(PassContext& c) { c.graph.become(tidy(c.graph)); }
 
 void plan_pass(PassContext& c) { c.planning = Planning::Together; }

@@ -168,7 +168,7 @@ std::vector<int> Dependencies::sorted(std::span<const Task> tasks) const {
   // Copies that wait for nothing lead: they bring what comes from elsewhere, and what follows them
   // can be recorded (core/exec/replay.h).
   auto leads = [&](int t) {
-    return tasks[t].item.kind == Item::Kind::Copy && previous_[t].empty();
+    return tasks[t].kind() == Item::Kind::Copy && previous_[t].empty();
   };
   auto later = [&](int a, int b) {
     if (leads(a) != leads(b)) return leads(b);

@@ -195,7 +195,7 @@ void make_items(ScheduleState& state) {
     Task& task = state.tasks[size_t(t)];
     if (task.nothing) continue;
     Item item = task.draft ? kernel_item(*task.draft, schedule.buffers, state.free_ranges, nests)
-                           : std::move(task.item);
+                           : std::move(*task.item);
     item.reads = task.reads;
     item.writes = task.writes;
     schedule.items.push_back(std::move(item));

@@ -23,7 +23,7 @@ namespace tinyshard {
 struct VirtualBuffer {
   DType dtype = DType::F32;
   Dims shape;  // local shape
-  Mesh mesh = Mesh::single({});
+  Mesh mesh = Mesh::unset();
   std::shared_ptr<const void> storage;  // of a Buffer that exists outside of the schedule
   int previous = -1;                    // a later version: same memory as that buffer
   int container = -1;                   // a member of a bucket, or a further name: lives inside it
@@ -44,7 +44,7 @@ struct CopyPart {
 
 struct Item {
   enum class Kind : uint8_t { Kernel, Library, Collective, Copy } kind = Kind::Kernel;
-  Mesh mesh = Mesh::single({});  // runs on each of its devices that this process holds
+  Mesh mesh = Mesh::unset();  // runs on each of its devices that this process holds
   std::vector<int> buffers;  // parameters in slot order; Library and others: operands, then result
   std::vector<int> reads, writes;
 

@@ -49,4 +49,7 @@ class Graph {
   mutable std::optional<NodeOrder> order_;  // which the roots keep
 };
 
+// The roots without names, in graphs as the builders of core/uop/uop.h would have made them.
+std::vector<UOp> without_names(const Graph& graph);
+
 }  // namespace tinyshard
