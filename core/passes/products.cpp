@@ -282,11 +282,10 @@ UOp convolution(const UOp& x, const std::function<bool(const LibraryCall&)>& lib
 // computes or stores it again.
 std::vector<UOp> share_stored(const Graph& graph) {
   NodeSet has_copy;
-  bool any = false;
   for (const UOp& x : graph.order()) {
-    if (x.op() == Op::Contiguous && is_computed(x.src(0))) any |= has_copy.add(x.src(0));
+    if (x.op() == Op::Contiguous && is_computed(x.src(0))) has_copy.add(x.src(0));
   }
-  if (!any) return graph.roots();
+  if (has_copy.size() == 0) return graph.roots();
   auto is_stored = [&](const UOp& x) { return has_copy.contains(x); };
   std::vector<UOp> shared = rewrite_once(graph, [&](const UOp& x, const UOp& was) {
     if (was.op() == Op::Contiguous || std::ranges::none_of(was->src(), is_stored)) return UOp();

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include "core/base/error.h"
@@ -96,10 +95,10 @@ class Drafter {
         task.prefetch = gather_time(x).prefetch;
       }
     } else {
-      const int number = int(state_.tasks.size());
-      take(task, draft_task(x, buffer, number));
+      kernels_.resize(state_.tasks.size() + 1);
+      kernels_.back().value = x;
+      take(task, draft_task(x, buffer, int(state_.tasks.size())));
       task.draft->mesh = state_.schedule.buffers[buffer].mesh;
-      value_of_[number] = x;
     }
     state_.tasks.push_back(std::move(task));
   }
@@ -179,14 +178,14 @@ class Drafter {
       }
       if (others.empty()) {
         for (const UOp& reduction : drafted.reductions) reducer_[reduction] = task;
-        reductions_of_[task] = std::move(drafted.reductions);
+        kernels_[size_t(task)].reductions = std::move(drafted.reductions);
         return drafted;
       }
       for (int other : others) {
         Task& old = state_.tasks[other];
         const Mesh mesh = old.draft->mesh;
-        Drafted again = fitting_draft(value_of_.at(other), old.draft->outputs.front().buffer);
-        reductions_of_[other] = std::move(again.reductions);
+        Drafted again = fitting_draft(kernels_[size_t(other)].value, old.draft->outputs.front().buffer);
+        kernels_[size_t(other)].reductions = std::move(again.reductions);
         take(old, std::move(again));
         old.draft->mesh = mesh;
       }
@@ -195,7 +194,8 @@ class Drafter {
   }
 
   bool computes(int task, const UOp& reduction) const {
-    return std::ranges::find(reductions_of_.at(task), reduction) != reductions_of_.at(task).end();
+    const std::vector<UOp>& all = kernels_[size_t(task)].reductions;
+    return std::ranges::find(all, reduction) != all.end();
   }
 
   // Builds the kernel again with a value taken out of it, as long as something in it does not fit.
@@ -378,9 +378,11 @@ class Drafter {
   PlaceOf place_of_ = [this](const UOp& x) { return state_.places.find(x); };
   const Demand demand_;
   Lowering lowering_;
-  // While tasks are made, by number: what each drafts, and the reductions of floats in it.
-  std::unordered_map<int, UOp> value_of_;
-  std::unordered_map<int, std::vector<UOp>> reductions_of_;
+  struct Kernel {
+    UOp value;
+    std::vector<UOp> reductions;  // of floats
+  };
+  std::vector<Kernel> kernels_;  // while tasks are made, by their numbers
   NodeMap<int> reducer_;  // the latest task that computes a reduction
   bool drafted_again_ = false;
   bool copy_demanded_ = false;  // for the first time, in this round

@@ -29,6 +29,7 @@ struct ScheduleState {
   std::vector<UOp> roots;
   const ScheduleOptions& options;
   NodeOrder order;  // of all nodes, sources first
+  NodeMap<int> uses;
   MeshOf meshes;
   NodeMap<std::vector<UOp>> calls_of;  // library ops, by their first operand
 

@@ -14,21 +14,23 @@ class NodeSet {
  public:
   // True for the first time.
   bool add(const UOp& x) {
-    if ((size_ + 1) * 2 > entries_.size()) grow();
+    if ((used_ + 1) * 2 > entries_.size()) grow();
     const auto [block, bit] = place_of(x.get());
     Entry& entry = entries_[slot_of(entries_, block)];
     if (entry.there & bit) return false;
     if (entry.there == 0) {
       entry.block = block;
-      ++size_;
+      ++used_;
     }
     entry.there |= bit;
+    ++size_;
     return true;
   }
   bool contains(const UOp& x) const {
     const auto [block, bit] = place_of(x.get());
     return (entries_[slot_of(entries_, block)].there & bit) != 0;
   }
+  size_t size() const { return size_; }
 
  private:
   static constexpr uintptr_t kPlace = 16;  // what all allocations are aligned to
@@ -63,7 +65,7 @@ class NodeSet {
   }
 
   std::vector<Entry> entries_ = std::vector<Entry>(32);
-  size_t size_ = 0;
+  size_t used_ = 0, size_ = 0;  // entries, nodes
 };
 
 }  // namespace tinyshard
