@@ -114,10 +114,9 @@ class Rewriter {
   static constexpr int kInVain = 24;
 
   LocalGraph by(const Plan& plan) {
-    plan_ = &plan;
     at_once_ = alone_at_once_;
-    LocalGraph result = attempt();
-    while (complete_at_once(result)) result = attempt();
+    LocalGraph result = attempt(plan);
+    while (complete_at_once(result)) result = attempt(plan);
     return result;
   }
 
@@ -137,8 +136,8 @@ class Rewriter {
     return hash;
   }
 
-  LocalGraph attempt() {
-    decisions_.begin(*plan_);
+  LocalGraph attempt(const Plan& plan) {
+    decisions_.begin(plan);
     values_ = LocalValues(decisions_, links_);
     values_.look_ahead(order_, roots_);
     pending_.clear();
@@ -325,7 +324,6 @@ class Rewriter {
 
   LinkModel links_;
   std::span<const UOp> roots_, order_;
-  const Plan* plan_ = nullptr;
   Decisions decisions_;
   LocalValues values_{decisions_, links_};
   OwnAxesOf own_;

@@ -1,3 +1,6 @@
+// Roots become an Executable in three stages: passes over the graph (core/passes/pipeline.h), steps of
+// scheduling (core/schedule/steps.h) and the preparation of what runs (executable.h). Which devices
+// take part is asked here, once: libraries, limits and profiles that passes go by are theirs.
 #include "core/exec/pipeline.h"
 
 #include <algorithm>

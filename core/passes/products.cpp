@@ -1,3 +1,13 @@
+// A product as loops is a multiplication of both operands, each repeated along the dim that it lacks,
+// and a sum:
+//
+//   dot a[m, k] b[k, n]      sum over 1 of a[m, k, (n)] * b[(m), k, n]      (n): repeated
+//
+// A convolution is the same over windows, x[n, c, oh, kh, ow, kw] * w[o, c, kh, kw] summed over c, kh
+// and kw; its gradient by x is the convolution of the gradient, spread out by the stride, with the
+// mirrored kernel, and its gradient by w the sum over images and places instead. Operands that take
+// something to compute are stored before, as each element is read many times; all others who read
+// such a value then read the stored one.
 #include "core/passes/products.h"
 
 #include <algorithm>

@@ -1,3 +1,12 @@
+// One walk over the graph finds the readers of gathered parameters and the turn of each reading
+// (Turns::turn_of); a second one rebuilds the graph, in which a reader sees the gather of its turn:
+//
+//   %1 = all_gather h0      %5 = dot x %1 (forward)      %9 = dot g %1 (backward)
+//   %1 = all_gather h0, turn 1        %5 = dot x %1
+//   %8 = all_gather h0, turn 5        %9 = dot g %8
+//
+// A view between the gather and its reader, such as the transpose in the backward pass, is made again
+// over the gather of that turn.
 #include "core/passes/regather.h"
 
 #include <algorithm>

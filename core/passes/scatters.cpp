@@ -1,3 +1,10 @@
+// A scatter that starts from a value is found at the Add that follows it:
+//
+//   %3 = scatter_add index rows     %4 = add %2 %3     %2 in memory, nobody else reads %3
+//   %4 = scatter_add index rows %2
+//
+// A scattered maximum, minimum or product without a library compares each place with each entry:
+// max over j of where(index[j] == i, rows[j], -inf).
 #include "core/passes/scatters.h"
 
 #include <algorithm>

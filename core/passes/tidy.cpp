@@ -1,3 +1,10 @@
+// The rules of tidy() are one table: an op, which ops have to be among its sources, and what it becomes.
+// The rewriter applies them from the leaves up until none matches.
+//
+// split_reductions() makes two steps of a sum that is long and has few results, so that threads share
+// it, and of one that is so long that adding in turn loses digits:
+//
+//   sum over 0 of x[65536]      y = sum over 1 of x[64, 1024], stored      sum over 0 of y[64]
 #include "core/passes/tidy.h"
 
 #include <algorithm>
@@ -17,11 +24,10 @@ constexpr int64_t kLongReduction = 1 << 15;
 
 // A constant of any shape computed from scalar ones.
 UOp fold_shaped(const UOp& x) {
+  auto constant = [](const UOp& s) { return is_const(s); };
+  if (!std::ranges::all_of(x->src(), constant)) return UOp();
   std::vector<UOp> scalars;
-  for (const UOp& s : x->src()) {
-    if (!is_const(s)) return UOp();
-    scalars.push_back(reshaped_const(s, {}));
-  }
+  for (const UOp& s : x->src()) scalars.push_back(reshaped_const(s, {}));
   UOp value = fold_constants(x.op(), x.dtype(), scalars);
   return value ? reshaped_const(value, x.shape()) : UOp();
 }

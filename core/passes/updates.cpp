@@ -1,3 +1,10 @@
+// An update is found at its Assign, from the storage's old value up:
+//
+//   %5 = assign %0 (%0 - %4 * %3)     %3 = dot a b, read once;  %4 one number, repeated
+//   %5 = assign %0 (dot a b %0 s)     s = [-%4, 1]: the factors of the product and of the old value
+//
+// The product writes where the old value lies, so all others who read that must have done so: each of
+// them has to be something that a or b is computed from (Updates::reads_last).
 #include "core/passes/updates.h"
 
 #include <algorithm>

@@ -37,6 +37,7 @@ class Drafter {
         }) {}
 
   void run() {
+    state_.schedule.buffers.reserve(state_.fusion->values());
     name_again();
     for (const UOp& root : state_.roots) {
       int b = state_.buffer_of(root);
@@ -270,7 +271,7 @@ class Drafter {
     // Most are in reverse order, and a task is large.
     std::ranges::reverse(state_.tasks);
     if (!std::ranges::is_sorted(state_.tasks, {}, &Task::position))
-      std::ranges::sort(state_.tasks, {}, &Task::position);
+      std::ranges::stable_sort(state_.tasks, {}, &Task::position);
   }
 
   Item library_call(const UOp& x) {

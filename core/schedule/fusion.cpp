@@ -147,22 +147,6 @@ UOp narrower(const UOp& x) {
 
 }  // namespace
 
-bool is_library_op(Op op) {
-  switch (op) {
-    case Op::Dot:
-    case Op::Conv:
-    case Op::ConvBackwardData:
-    case Op::ConvBackwardWeight:
-    case Op::Attention:
-    case Op::AttentionBackward:
-    case Op::ScatterAdd:
-    case Op::Sort:
-      return true;
-    default:
-      return false;
-  }
-}
-
 bool is_opaque(Op op) {
   return is_library_op(op) || op == Op::After || op == Op::Collective || op == Op::CopyIn;
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/schedule/schedule.h"
+#include "core/uop/library_op.h"
 #include "core/uop/node_set.h"
 
 namespace tinyshard {
@@ -11,8 +12,6 @@ namespace tinyshard {
 // Ops that run as items of their own and therefore read and write whole buffers, and After, which
 // names a whole buffer again.
 bool is_opaque(Op op);
-// Those of them that a device's library computes.
-bool is_library_op(Op op);
 
 // The node whose memory `x` looks at when only movement ops that change no order and no count lie
 // between (reshape, contiguous of a buffer...); x itself otherwise.

@@ -12,20 +12,24 @@ namespace tinyshard {
 NodeOrder toposort(std::span<const UOp> roots) {
   NodeOrder order;
   NodeSet met;
-  std::vector<std::pair<const UOp*, size_t>> stack;
+  // A node that the walk comes back to is not read again: it may have left the cache since.
+  struct Frame {
+    const UOp *node, *next, *end;  // and its sources
+  };
+  std::vector<Frame> stack;
+  auto push = [&](const UOp& x) {
+    if (met.add(x)) stack.push_back({&x, x->src().data(), x->src().data() + x->sources});
+  };
   for (const UOp& root : roots) {
-    if (!met.add(root)) continue;
-    stack.push_back({&root, 0});
+    push(root);
     while (!stack.empty()) {
-      auto& [node, next] = stack.back();
-      auto src = (*node)->src();
-      if (next == src.size()) {
-        order.push_back(*node);
+      Frame& frame = stack.back();
+      if (frame.next == frame.end) {
+        order.push_back(*frame.node);
         stack.pop_back();
         continue;
       }
-      const UOp& s = src[next++];
-      if (met.add(s)) stack.push_back({&s, 0});
+      push(*frame.next++);
     }
   }
   return order;

@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/tensor/tensor.h"
+#include "core/uop/graph.h"
 
 namespace tinyshard {
 namespace {
