@@ -241,8 +241,7 @@ class Ordering {
   Forms forms_of(const UOp& x) {
     switch (x.op()) {
       case Op::Buffer:
-        if (const DeviceOrder order = given_order(x))
-          return {UOp(), x, order};
+        if (const DeviceOrder order = given_order(x)) return {UOp(), x, order};
         return {x, UOp(), {}};
       case Op::Redistribute:
         return placed(x);

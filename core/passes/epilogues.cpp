@@ -38,7 +38,8 @@ class Expression {
     const UOp a = leaf(x, -1), b = leaf(seed, -2);
     auto known = std::ranges::find_if(
         built_, [&](const Built& built) { return built.x == a && built.seed == b; });
-    if (known == built_.end()) known = built_.insert(known, {a, b, tidy(std::vector{make_(a, b)})[0]});
+    if (known == built_.end())
+      known = built_.insert(known, {a, b, tidy(std::vector{make_(a, b)})[0]});
     NodeMap<UOp> place;
     place[a] = x;
     place[b] = seed;

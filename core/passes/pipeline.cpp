@@ -56,7 +56,9 @@ void unfold_pass(PassContext& c) {
 }
 
 void empties_pass(PassContext& c) { c.graph.become(fold_empties(c.graph)); }
-void attention_pass(PassContext& c) { c.graph.become(lower_attention(c.graph, c.library_supports)); }
+void attention_pass(PassContext& c) {
+  c.graph.become(lower_attention(c.graph, c.library_supports));
+}
 void sorts_pass(PassContext& c) {
   c.graph.become(lower_sorts(c.graph, c.library_supports, c.sorts));
   c.graph.become(lower_scatters(c.graph, c.library_supports));

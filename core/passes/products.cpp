@@ -329,9 +329,8 @@ std::vector<UOp> lower_products(const Graph& graph,
     return product ? spelled_product(x) : convolution(x, library_supports);
   };
   Graph lowered = graph;
-  lowered.become(rewrite_once(graph, [&](const UOp& x, const UOp& was) {
-    return lower(x, is_partial(was, demand));
-  }));
+  lowered.become(rewrite_once(
+      graph, [&](const UOp& x, const UOp& was) { return lower(x, is_partial(was, demand)); }));
   return share_stored(lowered);
 }
 

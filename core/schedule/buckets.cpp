@@ -163,9 +163,7 @@ class Bucketing {
 }  // namespace
 
 void bucket_collectives(ScheduleState& state) {
-  auto is_collective = [](const Task& t) {
-    return !t.gone && t.kind() == Item::Kind::Collective;
-  };
+  auto is_collective = [](const Task& t) { return !t.gone && t.kind() == Item::Kind::Collective; };
   if (std::ranges::any_of(state.tasks, is_collective)) Bucketing(state).run();
 }
 

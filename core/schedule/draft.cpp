@@ -185,7 +185,8 @@ class Drafter {
       for (int other : others) {
         Task& old = state_.tasks[other];
         const Mesh mesh = old.draft->mesh;
-        Drafted again = fitting_draft(kernels_[size_t(other)].value, old.draft->outputs.front().buffer);
+        Drafted again =
+            fitting_draft(kernels_[size_t(other)].value, old.draft->outputs.front().buffer);
         kernels_[size_t(other)].reductions = std::move(again.reductions);
         take(old, std::move(again));
         old.draft->mesh = mesh;
@@ -384,7 +385,7 @@ class Drafter {
     std::vector<UOp> reductions;  // of floats
   };
   std::vector<Kernel> kernels_;  // while tasks are made, by their numbers
-  NodeMap<int> reducer_;  // the latest task that computes a reduction
+  NodeMap<int> reducer_;         // the latest task that computes a reduction
   bool drafted_again_ = false;
   bool copy_demanded_ = false;  // for the first time, in this round
 };

@@ -45,7 +45,7 @@ struct CopyPart {
 struct Item {
   enum class Kind : uint8_t { Kernel, Library, Collective, Copy } kind = Kind::Kernel;
   Mesh mesh = Mesh::unset();  // runs on each of its devices that this process holds
-  std::vector<int> buffers;  // parameters in slot order; Library and others: operands, then result
+  std::vector<int> buffers;   // parameters in slot order; Library and others: operands, then result
   std::vector<int> reads, writes;
 
   KernelSource kernel;

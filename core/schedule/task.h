@@ -13,8 +13,8 @@ namespace tinyshard {
 // A kernel draft, or an op that runs on its own.
 struct Task {
   std::optional<KernelDraft> draft;
-  std::unique_ptr<Item> item;      // where there is no draft: most tasks have one, and items are large
-  bool nothing = false;            // only ordered, not run: a value that is there already
+  std::unique_ptr<Item> item;  // where there is no draft: most tasks have one, and items are large
+  bool nothing = false;        // only ordered, not run: a value that is there already
   std::vector<int> reads, writes;  // buffers
   int position = 0;                // of its value in the topological order of the graph
   bool gone = false;               // fused into another task

@@ -1,4 +1,6 @@
 // What the methods build, without running it: types, shapes, and graphs without idle nodes.
+#include "core/uop/graph.h"
+
 #include <algorithm>
 #include <functional>
 
@@ -6,7 +8,6 @@
 
 #include "core/base/error.h"
 #include "core/tensor/tensor.h"
-#include "core/uop/graph.h"
 
 namespace tinyshard {
 namespace {
