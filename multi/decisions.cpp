@@ -1,5 +1,7 @@
 #include "multi/decisions.h"
 
+#include <utility>
+
 #include "core/base/hash.h"
 
 namespace tinyshard {
@@ -8,8 +10,8 @@ uint64_t occurrence_of(uint64_t question, size_t occurrence) {
   return combine(question, occurrence + 1);
 }
 
-void Decisions::begin(const Plan& plan) {
-  plan_ = &plan;
+void Decisions::begin(Plan plan) {
+  plan_ = std::move(plan);
   asked_.clear();
   times_.clear();
 }
@@ -18,10 +20,10 @@ Decisions::Choice Decisions::ask(uint64_t question) {
   const size_t occurrence = times_[question]++;
   asked_.push_back({question, occurrence, {}});
   const size_t* planned = nullptr;
-  if (plan_ && !plan_->empty()) {
-    auto found = plan_->find(occurrence_of(question, occurrence));
-    if (found == plan_->end()) found = plan_->find(question);
-    if (found != plan_->end()) planned = &found->second;
+  if (!plan_.empty()) {
+    auto found = plan_.find(occurrence_of(question, occurrence));
+    if (found == plan_.end()) found = plan_.find(question);
+    if (found != plan_.end()) planned = &found->second;
   }
   return {*this, planned};
 }

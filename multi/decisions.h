@@ -46,13 +46,13 @@ class Decisions {
     double least_ = std::numeric_limits<double>::infinity();
   };
 
-  // Starts another attempt at the graph. The plan outlives it.
-  void begin(const Plan& plan);
+  // Starts another attempt at the graph.
+  void begin(Plan plan);
   Choice ask(uint64_t question);
   const std::vector<Asked>& asked() const { return asked_; }
 
  private:
-  const Plan* plan_ = nullptr;
+  Plan plan_;
   std::vector<Asked> asked_;
   std::unordered_map<uint64_t, size_t> times_;
 };

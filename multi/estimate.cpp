@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/uop/args.h"
+#include "core/uop/library_op.h"
 #include "core/uop/node_map.h"
 #include "multi/collective.h"
 
@@ -65,39 +66,22 @@ double operations_of(const UOp& x) {
   }
 }
 
-bool reads_memory(Op op) {
-  switch (op) {
-    case Op::Dot:
-    case Op::Conv:
-    case Op::ConvBackwardData:
-    case Op::ConvBackwardWeight:
-    case Op::Attention:
-    case Op::AttentionBackward:
-    case Op::Reduce:
-    case Op::Sort:
-    case Op::ScatterAdd:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // The readers of a value, direct and indirect ones.
 struct Uses {
-  bool product = false;  // an op that reads_memory
+  bool product = false;  // an op of a library, such as a product
   bool storage = false;
 };
 
 }  // namespace
 
-Estimate estimate(std::span<const UOp> roots, const Mesh& device, LinkModel& links) {
-  const NodeOrder order = toposort(roots);
+Estimate estimate(const Graph& graph, const Mesh& device, LinkModel& links) {
+  const NodeOrder& order = graph.order();
   NodeMap<Uses> uses(order.size());
   Estimate sum;
   for (size_t i = order.size(); i-- > 0;) {
     const UOp& x = order[i];
     const Uses here = uses[x];
-    const bool product = reads_memory(x.op()) && x.op() != Op::Reduce;
+    const bool product = is_library_op(x.op());
     for (const UOp& s : x->src()) {
       Uses& of = uses[s];
       of.product |= here.product || product;
@@ -114,7 +98,7 @@ Estimate estimate(std::span<const UOp> roots, const Mesh& device, LinkModel& lin
       if (!gradient && gather_time(x).turn == 0 && bytes >= kFewBytes)
         sum.movable_seconds += seconds;
       sum.bytes += bytes_of(x);
-    } else if (reads_memory(x.op())) {
+    } else if (product || x.op() == Op::Reduce) {
       double bytes = bytes_of(x);
       if (product) sum.bytes += bytes;
       for (const UOp& s : x->src()) bytes += bytes_of(s);

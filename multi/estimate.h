@@ -2,6 +2,7 @@
 // each product as if nothing ran beside it. Elementwise ops are not counted: they are fused with
 // what reads or makes their operands, which counts those.
 #pragma once
+#include "core/uop/graph.h"
 #include "multi/link_model.h"
 
 namespace tinyshard {
@@ -16,6 +17,6 @@ struct Estimate {
 };
 
 // `device`: one of the meshes that the graph is for; its devices compute.
-Estimate estimate(std::span<const UOp> roots, const Mesh& device, LinkModel& links);
+Estimate estimate(const Graph& graph, const Mesh& device, LinkModel& links);
 
 }  // namespace tinyshard

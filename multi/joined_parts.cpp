@@ -27,11 +27,12 @@ Sharding whole_dims(Sharding where) {
   return where;
 }
 
-std::optional<Sharding> given_place(const UOp& x) {
-  if (x.op() == Op::Redistribute) return placement_of(*x);
+// The order that x is said to have where it is a storage, or is placed.
+DeviceOrder given_order(const UOp& x) {
+  if (x.op() == Op::Redistribute) return order_of(placement_of(*x));
   if (x.op() == Op::Buffer && x->payload)
-    return static_cast<const Placed*>(x->payload.get())->sharding;
-  return std::nullopt;
+    return order_of(static_cast<const Placed*>(x->payload.get())->sharding);
+  return {};
 }
 
 Dims shape_of(const UOp& x) { return {x.shape().begin(), x.shape().end()}; }
@@ -160,26 +161,25 @@ bool varies(const UOp& x, int dim, int depth = 0) {
 
 class Ordering {
  public:
-  OrderedRoots run(std::span<const UOp> roots, const std::vector<bool>& in_true_order) {
-    const NodeOrder nodes = toposort(roots);
-    OrderedRoots result{{roots.begin(), roots.end()}, {}};
-    for (const UOp& x : nodes) {
-      const std::optional<Sharding> where = given_place(x);
-      if (DeviceOrder order = where ? order_of(*where) : DeviceOrder()) know(order);
+  OrderedGraph run(const Graph& graph, const std::vector<bool>& in_true_order) {
+    for (const UOp& x : graph.order()) {
+      if (const DeviceOrder order = given_order(x)) know(order);
     }
-    if (known_.empty()) return result;
-    for (const UOp& x : nodes) {
+    if (known_.empty()) return {graph, {}};
+    for (const UOp& x : graph.order()) {
       const OriginScope origin(origin_id(x));
       forms_[x] = forms_of(x);
     }
+    std::vector<UOp> roots = graph.roots();
+    std::vector<DeviceOrder> orders;
     for (size_t i = 0; i < roots.size(); ++i) {
       const OriginScope origin(origin_id(roots[i]));
       const Forms& forms = forms_.at(roots[i]);
       const bool ordered = forms.order && !in_true_order[i];
-      result.orders.push_back(ordered ? forms.order : DeviceOrder());
-      result.roots[i] = ordered ? forms.ordered : plain(roots[i]);
+      orders.push_back(ordered ? forms.order : DeviceOrder());
+      roots[i] = ordered ? forms.ordered : plain(roots[i]);
     }
-    return result;
+    return {std::move(roots), std::move(orders)};
   }
 
  private:
@@ -241,8 +241,7 @@ class Ordering {
   Forms forms_of(const UOp& x) {
     switch (x.op()) {
       case Op::Buffer:
-        if (DeviceOrder order = given_place(x) ? order_of(*given_place(x)) : DeviceOrder())
-          return {UOp(), x, order};
+        if (const DeviceOrder order = given_order(x)) return {UOp(), x, order};
         return {x, UOp(), {}};
       case Op::Redistribute:
         return placed(x);
@@ -532,9 +531,8 @@ Sharding with_checked_parts(Sharding where, DimSpan shape, const std::string& wh
   return where;
 }
 
-OrderedRoots in_order_of_devices(std::span<const UOp> roots,
-                                 const std::vector<bool>& in_true_order) {
-  return Ordering().run(roots, in_true_order);
+OrderedGraph in_order_of_devices(const Graph& graph, const std::vector<bool>& in_true_order) {
+  return Ordering().run(graph, in_true_order);
 }
 
 bool name_parts(Sharding& where, const DeviceOrder& order) {

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "core/uop/graph.h"
 #include "multi/mesh.h"
 
 namespace tinyshard {
@@ -33,16 +34,15 @@ struct DeviceOrder {
   bool operator==(const DeviceOrder&) const = default;
 };
 
-struct OrderedRoots {
-  std::vector<UOp> roots;
+struct OrderedGraph {
+  Graph graph;
   std::vector<DeviceOrder> orders;  // of each root
 };
 
 // The same values without placements that divide parts, but for those of the storages: these hold
 // the order of the devices. Roots that can be computed in it are; `in_true_order` names those that
 // must not be. Graphs without such a placement come back as they are, without orders.
-OrderedRoots in_order_of_devices(std::span<const UOp> roots,
-                                 const std::vector<bool>& in_true_order);
+OrderedGraph in_order_of_devices(const Graph& graph, const std::vector<bool>& in_true_order);
 
 // Without those along axes of one device, which has all of each part. Fails the running call
 // (UserError) where the parts of a placement do not make up its dim, do not divide among the

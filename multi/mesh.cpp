@@ -98,6 +98,11 @@ Mesh Mesh::world(std::vector<MeshAxis> axes) {
 
 Mesh Mesh::single(const DeviceRef& device) { return Mesh(intern({}, {device})); }
 
+const Mesh& Mesh::unset() {
+  static const Mesh& mesh = *new Mesh(single({}));  // outlives every static user
+  return mesh;
+}
+
 int Mesh::axis(std::string_view wanted) const {
   std::string known;
   for (size_t i = 0; i < axes().size(); ++i) {

@@ -45,6 +45,8 @@ class Mesh {
   static Mesh world(std::vector<MeshAxis> axes);
   // One device of this process.
   static Mesh single(const DeviceRef& device);
+  // The one that takes the place of a mesh which is not known yet: of DeviceRef(), without a look-up.
+  static const Mesh& unset();
 
   const std::vector<MeshAxis>& axes() const { return data_->axes; }
   const std::vector<DeviceRef>& devices() const { return data_->devices; }

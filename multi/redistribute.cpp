@@ -89,6 +89,14 @@ void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
   v.mesh = mesh;
 }
 
+// Every part of a constant is a constant, and so is every term of zero.
+bool is_constant_there(const LocalValue& v, const std::vector<Placement>& wanted) {
+  return is_const(v.local) && std::ranges::all_of(v.place, &Placement::is_replicate) &&
+         std::ranges::all_of(wanted, [&](const Placement& p) {
+           return !p.is_partial() || (p.op == ReduceOp::Sum && is_const(v.local, 0));
+         });
+}
+
 }  // namespace
 
 int64_t parts_of(const LocalValue& v, int dim) {
@@ -122,17 +130,14 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
   if (!v.mesh) {
     v.mesh = mesh;
     v.place.assign(mesh.axes().size(), Replicate);
-    // Every part of a constant is a constant, and so is every term of zero.
-    bool possible = std::ranges::all_of(wanted, [&](const Placement& p) {
-      return !p.is_partial() || (p.op == ReduceOp::Sum && is_const(v.local, 0));
-    });
-    if (is_const(v.local) && possible) {
-      v.place = wanted;
-      v.local = reshape(v.local, Sharding{mesh, wanted}.local_shape(global));
-    }
   }
   if (!(*v.mesh == mesh)) {
     change_mesh(v, global, mesh, wanted);
+  }
+  if (is_constant_there(v, wanted)) {
+    v.place = wanted;
+    v.local = reshape(v.local, Sharding{mesh, wanted}.local_shape(global));
+    return v;
   }
   for (size_t a = 0; a < wanted.size(); ++a) {
     if (mesh.axes()[a].size == 1)

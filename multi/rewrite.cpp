@@ -70,7 +70,7 @@ KnownPlans& known_plans() {
 
 class Rewriter {
  public:
-  explicit Rewriter(std::span<const UOp> roots) : roots_(roots), order_(toposort(roots)) {
+  explicit Rewriter(const Graph& graph) : roots_(graph.roots()), order_(graph.order()) {
     per_device_ = has_own_values(order_);
   }
 
@@ -114,17 +114,16 @@ class Rewriter {
   static constexpr int kInVain = 24;
 
   LocalGraph by(const Plan& plan) {
-    plan_ = &plan;
     at_once_ = alone_at_once_;
-    LocalGraph result = attempt(order_, roots_);
-    while (complete_at_once(order_, result)) result = attempt(order_, roots_);
+    LocalGraph result = attempt(plan);
+    while (complete_at_once(result)) result = attempt(plan);
     return result;
   }
 
-  Estimate cost_of(const LocalGraph& graph) {
+  Estimate cost_of(const LocalGraph& local) {
     const auto size = [](const Sharding& s) { return s.mesh.size(); };
-    if (graph.roots.empty()) return {};
-    return estimate(graph.roots, std::ranges::max_element(graph.shardings, {}, size)->mesh, links_);
+    if (local.shardings.empty()) return {};
+    return estimate(local.graph, std::ranges::max_element(local.shardings, {}, size)->mesh, links_);
   }
 
   // Of the graph and of where its values lie, by what the ops were asked.
@@ -137,30 +136,34 @@ class Rewriter {
     return hash;
   }
 
-  LocalGraph attempt(std::span<const UOp> order, std::span<const UOp> roots) {
-    decisions_.begin(*plan_);
+  LocalGraph attempt(const Plan& plan) {
+    decisions_.begin(plan);
     values_ = LocalValues(decisions_, links_);
-    values_.look_ahead(order, roots);
-    for (const UOp& x : order) {
+    values_.look_ahead(order_, roots_);
+    pending_.clear();
+    for (const UOp& x : order_) {
       const OriginScope origin(origin_id(x));
       LocalValue value = value_of(x);
       value.origin = origin_of_value(x, value);
       if (at_once_.contains(x)) value = settled_in_both_forms(std::move(value), x.shape());
-      values_.set(x, std::move(value));
+      if (is_pending(value)) pending_.push_back(x);
+      values_.add(std::move(value));
     }
     LocalGraph result;
-    for (const UOp& root : roots) {
+    std::vector<UOp> roots;
+    for (const UOp& root : roots_) {
       const OriginScope origin(origin_id(root));
       LocalValue left = values_.lying(root);
       left.gather_on_use = nullptr;
       // A storage may hold the terms of a sum; it is what was assigned, as it is.
       LocalValue v = root.op() == Op::Assign ? left : settled(left, root.shape());
       if (!v.mesh) v = redistribute(v, root.shape(), home(), {});
-      result.roots.push_back(v.local);
+      roots.push_back(v.local);
       result.shardings.push_back({*v.mesh, v.place});
       result.pending.push_back({*v.mesh, left.mesh ? left.place : v.place});
       result.own.push_back(per_device_ && own_(root).axes != 0);
     }
+    result.graph = std::move(roots);
     return result;
   }
 
@@ -175,17 +178,15 @@ class Rewriter {
   // A pending reduction that one user completes and another keeps pending is completed once, for
   // both: y / 2 of a pending y would need a collective of its own, y itself beside it has one. So
   // are those found here from now on; whether there are any. Not what goes to a storage of terms.
-  bool complete_at_once(std::span<const UOp> order, const LocalGraph& graph) {
+  bool complete_at_once(const LocalGraph& local) {
     NodeMap<bool> completed, stored, kept;
-    for (const UOp& x : toposort(graph.roots)) {
+    for (const UOp& x : local.graph.order()) {
       if (x.op() == Op::Collective && collective_arg(*x).op == CollectiveOp::AllReduce)
         completed[x.src(0).src(0)] = true;
     }
     if (completed.size() == 0) return false;
-    for (size_t i = order.size(); i-- > 0;) {
-      const UOp& x = order[i];
-      const LocalValue& v = values_.lying(x);
-      if (!is_pending(v)) continue;
+    for (size_t i = pending_.size(); i-- > 0;) {
+      const UOp& x = pending_[i];
       const bool terms = x.op() == Op::Assign || stored.contains(x);
       for (const UOp& s : x->src()) {
         if (!is_pending(values_.lying(s))) continue;
@@ -194,8 +195,8 @@ class Rewriter {
       }
     }
     const size_t before = at_once_.size();
-    complete_where_they_part(order, completed, stored);
-    for (const UOp& x : order) {
+    complete_where_they_part(completed, stored);
+    for (const UOp& x : pending_) {
       const LocalValue& v = values_.lying(x);
       if (!kept.contains(x) || stored.contains(x) || x.op() == Op::Buffer) continue;
       auto pending = std::ranges::find_if(v.place, &Placement::is_partial);
@@ -219,14 +220,13 @@ class Rewriter {
 
   // A sum s that is completed as s / n for one user and as s reshaped for another is completed once,
   // where the two part.
-  void complete_where_they_part(std::span<const UOp> order, const NodeMap<bool>& completed,
-                                const NodeMap<bool>& stored) {
+  void complete_where_they_part(const NodeMap<bool>& completed, const NodeMap<bool>& stored) {
     NodeMap<bool> counted;
     NodeMap<int> leads_to;
     std::vector<UOp> ends;
-    for (const UOp& x : order) {
+    for (const UOp& x : pending_) {
       const LocalValue& v = values_.lying(x);
-      if (!is_pending(v) || stored.contains(x)) continue;
+      if (stored.contains(x)) continue;
       const UOp sent = to_wire(v.local, std::ranges::find_if(v.place, &Placement::is_partial)->op);
       if (!completed.contains(sent) || counted.contains(sent)) continue;
       counted[sent] = true;
@@ -323,39 +323,38 @@ class Rewriter {
   }
 
   LinkModel links_;
-  std::span<const UOp> roots_;
-  NodeOrder order_;
-  const Plan* plan_ = nullptr;
+  std::span<const UOp> roots_, order_;
   Decisions decisions_;
   LocalValues values_{decisions_, links_};
   OwnAxesOf own_;
   bool per_device_ = false;
+  std::vector<UOp> pending_;     // values that are pending reductions, in order
   NodeMap<bool> alone_at_once_;  // where each op chooses alone
   NodeMap<bool> at_once_;        // pending reductions that are completed where they are made
 };
 
 }  // namespace
 
-Tried try_plan(std::span<const UOp> roots, const Plan& plan) {
-  Rewriter rewriter(roots);
+Tried try_plan(const Graph& graph, const Plan& plan) {
+  Rewriter rewriter(graph);
   rewriter.run(Planning::Alone);
   return rewriter.tried(plan);
 }
 
-LocalGraph to_local(std::span<const UOp> roots, Planning planning) {
-  std::vector<bool> in_true_order(roots.size());
+LocalGraph to_local(const Graph& graph, Planning planning) {
+  std::vector<bool> in_true_order(graph.roots().size());
   for (;;) {
-    const OrderedRoots ordered = in_order_of_devices(roots, in_true_order);
-    LocalGraph graph = Rewriter(ordered.roots).run(planning);
+    const OrderedGraph ordered = in_order_of_devices(graph, in_true_order);
+    LocalGraph local = Rewriter(ordered.graph).run(planning);
     bool all_named = true;
     for (size_t i = 0; i < ordered.orders.size(); ++i) {
-      if (!ordered.orders[i] || (name_parts(graph.shardings[i], ordered.orders[i]) &&
-                                 name_parts(graph.pending[i], ordered.orders[i])))
+      if (!ordered.orders[i] || (name_parts(local.shardings[i], ordered.orders[i]) &&
+                                 name_parts(local.pending[i], ordered.orders[i])))
         continue;
       in_true_order[i] = true;  // it turned out to lie otherwise
       all_named = false;
     }
-    if (all_named) return graph;
+    if (all_named) return local;
   }
 }
 

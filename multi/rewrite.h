@@ -4,13 +4,14 @@
 #pragma once
 #include <vector>
 
+#include "core/uop/graph.h"
 #include "multi/mesh.h"
 #include "multi/planner.h"
 
 namespace tinyshard {
 
 struct LocalGraph {
-  std::vector<UOp> roots;           // shapes are local; Redistribute is gone
+  Graph graph;                      // shapes are local; Redistribute is gone
   std::vector<Sharding> shardings;  // of each root
   std::vector<Sharding> pending;    // and as its last op leaves it, sums not yet completed
   std::vector<bool> own;            // of code of shard_map: differs where it reads as replicated
@@ -22,9 +23,9 @@ struct LocalGraph {
 // Alone: each op takes the cheapest way to run, which tells what a graph is like at little cost.
 // Together: the planner looks for one that is cheaper for the whole graph; what runs is made so.
 enum class Planning : uint8_t { Alone, Together };
-LocalGraph to_local(std::span<const UOp> roots, Planning planning = Planning::Alone);
+LocalGraph to_local(const Graph& graph, Planning planning = Planning::Alone);
 
 // What the graph takes by a plan, and what it asks: for tests of the planner.
-Tried try_plan(std::span<const UOp> roots, const Plan& plan);
+Tried try_plan(const Graph& graph, const Plan& plan);
 
 }  // namespace tinyshard

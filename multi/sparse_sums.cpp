@@ -76,8 +76,8 @@ UOp gathered_sum(const UOp& x) {
 
 }  // namespace
 
-std::vector<UOp> gather_sparse_sums(std::span<const UOp> roots) {
-  return rewrite_once(roots, gathered_sum);
+std::vector<UOp> gather_sparse_sums(const Graph& graph) {
+  return rewrite_once(graph, gathered_sum);
 }
 
 }  // namespace tinyshard

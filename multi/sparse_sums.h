@@ -7,15 +7,14 @@
 // Not where a dense term joins the sum (the table is the last layer's weight too): its all-reduce is
 // needed anyway, so that gathering would only add traffic.
 #pragma once
-#include <span>
 #include <vector>
 
-#include "core/uop/uop.h"
+#include "core/uop/graph.h"
 
 namespace tinyshard {
 
 // Works on local graphs. Rewrites those sums for which gathering brings at most half of the bytes
 // that the result has.
-std::vector<UOp> gather_sparse_sums(std::span<const UOp> roots);
+std::vector<UOp> gather_sparse_sums(const Graph& graph);
 
 }  // namespace tinyshard

@@ -1,3 +1,11 @@
+// A kernel's structure is written as a list of numbers: target, options and parameters, then each node
+// below its loops and stores, sources before users, as op, type, arguments and how many nodes ago each
+// source was written:
+//
+//   %0 = range 4096     %1 = param f32     %2 = load %1 %0     %3 = recip %2
+//   range 0 sources 4096;  param 0 sources;  load 2 sources, 1 ago, 2 ago;  recip 1 source, 1 ago
+//
+// Nothing in it names an address or the number of a range, so that it is the same in every process.
 #include "core/codegen/key.h"
 
 #include <cstring>

@@ -1,3 +1,7 @@
+// An epoch's devices, communicators and programs are made when they are first asked for and found in
+// tables from then on. Whoever uses the context is counted (Context::Use). The end of an epoch lets no
+// new use begin, waits until the count is zero (Context::Ending) and then takes down what there is,
+// captured graphs before communicators before devices.
 #include "core/exec/context.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Figures of a plan are sums over its items: bytes that they read, write and send, by kind and by mesh
+// axis. Memory is told for each device by the meshes that it is on, and what takes most of it by
+// looking at the temporaries that are alive together, as the arena has placed them.
 #include "core/exec/explain.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Roots become an Executable in three stages: passes over the graph (core/passes/pipeline.h), steps of
+// scheduling (core/schedule/steps.h) and the preparation of what runs (executable.h). Which devices
+// take part is asked here, once: libraries, limits and profiles that passes go by are theirs.
 #include "core/exec/pipeline.h"
 
 #include <algorithm>
@@ -29,7 +32,7 @@ struct Planned {
 // One device of each kind that computes something. One stands for all of its kind; what a library
 // does not do on one kind in the graph is left to generated kernels on all of them. A device that
 // only gives a value away, or holds a file, has no say.
-std::vector<Device*> computing_kinds(std::span<const UOp> roots) {
+std::vector<Device*> computing_kinds(const Graph& graph) {
   Context& context = Context::get();
   std::vector<Device*> kinds;
   auto add = [&](const DeviceRef& ref) {
@@ -46,7 +49,7 @@ std::vector<Device*> computing_kinds(std::span<const UOp> roots) {
     auto local = context.local_positions(mesh);
     if (!local.empty()) add(mesh.devices()[local[0]]);
   };
-  for (const UOp& x : toposort(roots)) {
+  for (const UOp& x : graph.order()) {
     if (x.op() == Op::Redistribute) {
       add_mesh(Mesh::from_payload(x->payload));
       continue;
@@ -87,8 +90,8 @@ void follow_profile(const std::vector<Device*>& kinds, bool timed, PassContext& 
 // so all but the first become copies:
 //
 //   zeros({6}) split over three devices, zeros({2}) on each of them     parts: zeros({2}), both
-void separate_results(std::vector<UOp>& parts, std::span<const UOp> values,
-                      std::span<const Sharding> shardings) {
+std::vector<UOp> separate_results(std::vector<UOp> parts, std::span<const UOp> values,
+                                  std::span<const Sharding> shardings) {
   NodeMap<size_t> first(parts.size());
   for (size_t i = 0; i < parts.size(); ++i) {
     for (;;) {
@@ -100,6 +103,7 @@ void separate_results(std::vector<UOp>& parts, std::span<const UOp> values,
       parts[i] = UOp::make(Op::Contiguous, parts[i].dtype(), {parts[i]});
     }
   }
+  return parts;
 }
 
 // Whether BEAM chooses between libraries and loops. Ranks that each chose for themselves would plan
@@ -109,12 +113,12 @@ bool times_providers(const std::vector<Device*>& kinds) {
          Context::get().ranks() == 1;
 }
 
-Planned plan(std::span<const UOp> asked, Providers providers) {
+Planned plan(Graph graph, Providers providers) {
   // What passes make comes from what they make it of, not from the call that computes it.
   const OriginScope origin(0);
   follow_debug_option();
-  const std::vector<UOp> roots = separate_versions(asked);
-  std::vector<Device*> kinds = computing_kinds(roots);
+  graph.become(separate_versions(graph));
+  std::vector<Device*> kinds = computing_kinds(graph);
   auto supports = [kinds, providers](const LibraryCall& call) {
     // A scattered sum is always the device's own: there is no other way to do it.
     const UOp& x = call.node;
@@ -124,7 +128,7 @@ Planned plan(std::span<const UOp> asked, Providers providers) {
   };
   check_disabled(known_steps());
   PassContext context;
-  context.roots.assign(roots.begin(), roots.end());
+  context.graph = graph;
   const bool timed = providers == Providers::Fastest && times_providers(kinds);
   context.library_supports = supports;
   if (timed) {
@@ -137,18 +141,17 @@ Planned plan(std::span<const UOp> asked, Providers providers) {
                                    .bucket_bytes = options().bucket_bytes};
   follow_profile(kinds, timed || providers == Providers::Libraries, context, schedule_options);
   run_passes(context);
-  separate_results(context.roots, roots, context.shardings);
+  context.graph.become(separate_results(context.graph.roots(), graph.roots(), context.shardings));
   Planned result{{}, context.shardings};
   ObservedScope event([] { return ObservedEvent{.kind = EventKind::Pass, .name = "schedule"}; });
-  result.schedule = make_schedule(context.roots, context.shardings, schedule_options);
+  result.schedule = make_schedule(context.graph, context.shardings, schedule_options);
   event.finish([&] { return fmt::format("{} items", result.schedule.items.size()); });
   return result;
 }
 
 // Of captured steps, a graph may name the placeholders of the one that it is made for.
-void check_placeholders(std::span<const UOp> roots,
-                        std::span<const std::shared_ptr<Storage>> inputs) {
-  for (const UOp& x : toposort(roots)) {
+void check_placeholders(const Graph& graph, std::span<const std::shared_ptr<Storage>> inputs) {
+  for (const UOp& x : graph.order()) {
     if (x.op() != Op::Buffer || !Storage::of(*x)->is_placeholder()) continue;
     if (std::ranges::none_of(inputs, [&](const auto& s) { return s.get() == Storage::of(*x); })) {
       throw UserError(
@@ -170,8 +173,9 @@ std::vector<StepName> known_steps() {
 std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool compare_ranks,
                                             std::span<const std::shared_ptr<Storage>> inputs,
                                             Providers providers) {
-  check_placeholders(roots, inputs);
-  Planned planned = plan(roots, providers);
+  Graph graph(roots);
+  check_placeholders(graph, inputs);
+  Planned planned = plan(std::move(graph), providers);
   std::vector<Dims> shapes;
   for (const UOp& root : roots) shapes.emplace_back(root.shape().begin(), root.shape().end());
   auto executable = std::make_unique<Executable>(std::move(planned.schedule), compare_ranks);
@@ -180,8 +184,9 @@ std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool com
 }
 
 Schedule make_plan(std::span<const UOp> roots) {
-  check_placeholders(roots, {});
-  return plan(roots, Providers::Fastest).schedule;
+  Graph graph(roots);
+  check_placeholders(graph, {});
+  return plan(std::move(graph), Providers::Fastest).schedule;
 }
 
 }  // namespace tinyshard

@@ -1,3 +1,6 @@
+// Memory of a storage: allocated on all of its devices when it is first asked for, or adopted from
+// whoever maps a file. Memory of a file may begin at any byte, which copies do not mind; what kernels
+// touch is copied once to where they want it (memory()).
 #include "core/exec/storage.h"
 
 #include <atomic>

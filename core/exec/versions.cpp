@@ -19,9 +19,9 @@ const void* version(const UOp& target) {
 
 }  // namespace
 
-std::vector<UOp> separate_versions(std::span<const UOp> roots) {
-  std::vector<UOp> result(roots.begin(), roots.end());
-  const NodeOrder order = toposort(roots);
+std::vector<UOp> separate_versions(const Graph& graph) {
+  const NodeOrder& order = graph.order();
+  std::vector<UOp> result = graph.roots();
   std::map<const void*, UOp> next;  // the Assign that keeps the storage; null where none may
   for (const UOp& x : order) {
     if (x.op() != Op::Assign) continue;
@@ -47,7 +47,7 @@ std::vector<UOp> separate_versions(std::span<const UOp> roots) {
   auto branches = [&](const UOp& x) {
     return x.op() == Op::Assign && !(next.at(version(x.src(0))) == x);
   };
-  if (std::ranges::none_of(order, branches) && std::ranges::none_of(roots, is_written_over))
+  if (std::ranges::none_of(order, branches) && std::ranges::none_of(result, is_written_over))
     return result;
   NodeMap<UOp> now(order.size());
   for (const UOp& x : order) {

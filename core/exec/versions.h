@@ -1,10 +1,9 @@
 // Values that share a storage although each is a value of its own: two handles of one node, of
 // which one is assigned to; or both.
 #pragma once
-#include <span>
 #include <vector>
 
-#include "core/uop/uop.h"
+#include "core/uop/graph.h"
 
 namespace tinyshard {
 
@@ -14,6 +13,6 @@ namespace tinyshard {
 // over becomes a value of its own.
 //   b = c.reshape(c.shape()); c.assign(c + 1)      roots c, %2 = assign %1 (%1 + 1); and b, %1
 // gives the roots %2 and contiguous %1.
-std::vector<UOp> separate_versions(std::span<const UOp> roots);
+std::vector<UOp> separate_versions(const Graph& graph);
 
 }  // namespace tinyshard

@@ -1,3 +1,6 @@
+// Two walks over the names: first those that a rule knows, then the others, as a tied tensor has
+// several names and any of them may be the one of the rule. All placements are known, and all mistakes
+// told, before the first tensor moves.
 #include "core/nn/tensor_parallel.h"
 
 #include <set>

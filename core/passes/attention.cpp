@@ -153,9 +153,9 @@ UOp spell_attention(const UOp& x) {
   return arg.heads_inside ? swapped(out, 2) : out;
 }
 
-std::vector<UOp> lower_attention(std::span<const UOp> roots,
+std::vector<UOp> lower_attention(const Graph& graph,
                                  const std::function<bool(const LibraryCall&)>& library_supports) {
-  return rewrite_once(roots, [&](const UOp& x) {
+  return rewrite_once(graph, [&](const UOp& x) {
     if (x.op() != Op::Attention && x.op() != Op::AttentionBackward) return UOp();
     // No library counts rows from elsewhere, or computes in more than 16 bits.
     const bool narrow = is_half(x.src(0).dtype());

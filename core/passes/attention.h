@@ -4,10 +4,10 @@
 // of a sequence begin further on (multi/strategies/attention.cpp).
 #pragma once
 #include <functional>
-#include <span>
 #include <vector>
 
 #include "core/runtime/device.h"
+#include "core/uop/graph.h"
 
 namespace tinyshard {
 
@@ -20,7 +20,7 @@ UOp spell_attention(const UOp& x);
 // Spells out what `library_supports` refuses (asked with row-major operands). What it takes gives
 // its results in the order in which the operands lie: with the heads inside of the rows where they
 // are, as a projection to all heads makes them and wants them back.
-std::vector<UOp> lower_attention(std::span<const UOp> roots,
+std::vector<UOp> lower_attention(const Graph& graph,
                                  const std::function<bool(const LibraryCall&)>& library_supports);
 
 }  // namespace tinyshard

@@ -45,6 +45,6 @@ UOp folded(const UOp& x) {
 
 }  // namespace
 
-std::vector<UOp> fold_empties(std::span<const UOp> roots) { return rewrite_once(roots, folded); }
+std::vector<UOp> fold_empties(const Graph& graph) { return rewrite_once(graph, folded); }
 
 }  // namespace tinyshard

@@ -1,9 +1,8 @@
 // Values without elements.
 #pragma once
-#include <span>
 #include <vector>
 
-#include "core/uop/uop.h"
+#include "core/uop/graph.h"
 
 namespace tinyshard {
 
@@ -11,6 +10,6 @@ namespace tinyshard {
 // constant, and so does a value that is made of nothing (padding around an empty tensor, a sum over
 // an empty dim, a product over an empty inner dim). Later stages divide by sizes and turn places
 // into coordinates; they never meet a size of zero as an operand.
-std::vector<UOp> fold_empties(std::span<const UOp> roots);
+std::vector<UOp> fold_empties(const Graph& graph);
 
 }  // namespace tinyshard

@@ -26,21 +26,41 @@ struct Fused {
   DType dtype = DType::F32;
 };
 
-// f(x, seed) as the passes before would leave it. Built on leaves and moved, so that nothing walks
-// the graph below x for it.
-template <class F>
-UOp as_in_graph(const F& f, const UOp& x, const UOp& seed) {
-  auto leaf = [](const UOp& like, int64_t id) {
+// What an expression of x and maybe a seed is in the graph: as the passes before would leave it.
+// Built on leaves and moved, so that nothing walks the graph below x for it, and built once for all
+// layers that are alike.
+class Expression {
+ public:
+  using Make = UOp (*)(const UOp& x, const UOp& seed);
+  explicit Expression(Make make) : make_(make) {}
+
+  UOp operator()(const UOp& x, const UOp& seed) {
+    const UOp a = leaf(x, -1), b = leaf(seed, -2);
+    auto known = std::ranges::find_if(
+        built_, [&](const Built& built) { return built.x == a && built.seed == b; });
+    if (known == built_.end())
+      known = built_.insert(known, {a, b, tidy(std::vector{make_(a, b)})[0]});
+    NodeMap<UOp> place;
+    place[a] = x;
+    place[b] = seed;
+    return substitute(known->value, place);
+  }
+  UOp operator()(const UOp& x) { return (*this)(x, x); }
+
+ private:
+  struct Built {
+    UOp x, seed, value;
+  };
+
+  static UOp leaf(const UOp& like, int64_t id) {
     Dims arg{id};
     arg.insert(arg.end(), like.shape().begin(), like.shape().end());
     return UOp::make(Op::Buffer, like.dtype(), {}, arg);
-  };
-  UOp a = leaf(x, -1), b = leaf(seed, -2), made = f(a, b);
-  NodeMap<UOp> place;
-  place[a] = x;
-  place[b] = seed;
-  return substitute(tidy(std::span(&made, 1))[0], place);
-}
+  }
+
+  Make make_;
+  std::vector<Built> built_;
+};
 
 // The product as a node: two dims and maybe batches; `third` in the shape that it asks for.
 UOp product_node(const Fused& f, const UOp& a, const UOp& b, const UOp& third) {
@@ -74,11 +94,11 @@ UOp repeated_row(const UOp& x) {
 
 class Epilogues {
  public:
-  Epilogues(std::span<const UOp> roots, const std::function<bool(const LibraryCall&)>& supports)
-      : roots_(roots),
+  Epilogues(const Graph& graph, const std::function<bool(const LibraryCall&)>& supports)
+      : roots_(graph.roots()),
+        order_(graph.order()),
         supports_(supports),
-        order_(toposort(roots)),
-        uses_(count_uses(order_, roots)) {}
+        uses_(count_uses(order_, roots_)) {}
 
   std::vector<UOp> run() {
     for (const UOp& x : order_) {
@@ -168,8 +188,7 @@ class Epilogues {
   void relus() {
     for (auto& [x, sum] : views_of_biased()) {
       if (!(x == sum) && uses(sum) > 1) continue;
-      UOp y = as_in_graph([](const UOp& v, const UOp&) { return relu(v); }, x, x);
-      UOp passes = as_in_graph([](const UOp& v, const UOp&) { return relu_passes(v); }, x, x);
+      const UOp y = relu_(x), passes = relu_passes_(x);
       if (!in_graph(y) || !in_graph(passes)) continue;
       int own = reads(between(y, x, {}), x);
       if (uses(x) != own || uses(passes.src(0)) != 1 || uses(passes.src(1)) != 1) continue;
@@ -181,7 +200,7 @@ class Epilogues {
 
   void gelus() {
     for (auto& [x, sum] : views_of_biased()) {
-      UOp y = as_in_graph([](const UOp& v, const UOp&) { return gelu(v); }, x, x);
+      const UOp y = gelu_(x);
       if (!in_graph(y)) continue;
       std::vector<UOp> inside = between(y, x, {});
       Fused f = fused_.at(sum);
@@ -213,7 +232,7 @@ class Epilogues {
     if (dot.op() != Op::Dot || dot->sources != 2 || dot_batch(*dot) != 0 ||
         dot.shape().back() != x.shape().back())
       return false;
-    UOp result = as_in_graph(gelu_gradient, x, seed);
+    const UOp result = gelu_gradient_(x, seed);
     if (!in_graph(result) || fused_.contains(result) ||
         uses(seed) != reads(between(result, x, seed), seed))
       return false;
@@ -282,21 +301,24 @@ class Epilogues {
     return x.with_src(src);
   }
 
-  std::span<const UOp> roots_;
+  std::span<const UOp> roots_, order_;
   const std::function<bool(const LibraryCall&)>& supports_;
-  NodeOrder order_;
   NodeMap<int> uses_;
   NodeMap<Fused> fused_;
   std::vector<UOp> biased_;
   NodeMap<UOp> relu_by_passes_;  // what says where a ReLU passes: the fused ReLU
   NodeMap<UOp> inside_gelu_;     // parts of a GELU that is fused: its input
+  Expression relu_{[](const UOp& x, const UOp&) { return relu(x); }};
+  Expression relu_passes_{[](const UOp& x, const UOp&) { return relu_passes(x); }};
+  Expression gelu_{[](const UOp& x, const UOp&) { return gelu(x); }};
+  Expression gelu_gradient_{gelu_gradient};
 };
 
 }  // namespace
 
-std::vector<UOp> fuse_epilogues(std::span<const UOp> roots,
+std::vector<UOp> fuse_epilogues(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& library_supports) {
-  return Epilogues(roots, library_supports).run();
+  return Epilogues(graph, library_supports).run();
 }
 
 }  // namespace tinyshard

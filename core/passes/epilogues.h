@@ -3,10 +3,10 @@
 // gradient needs, come from the same call; that of a ReLU needs the result alone.
 #pragma once
 #include <functional>
-#include <span>
 #include <vector>
 
 #include "core/runtime/device.h"
+#include "core/uop/graph.h"
 
 namespace tinyshard {
 
@@ -14,7 +14,7 @@ namespace tinyshard {
 // node reads halfway. A GELU, and its gradient, read sums that are not rounded to 16 bits before,
 // as the libraries have it; every other epilogue gives the bits of the ops that it stands for, but
 // for the order of the sums.
-std::vector<UOp> fuse_epilogues(std::span<const UOp> roots,
+std::vector<UOp> fuse_epilogues(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& library_supports);
 
 }  // namespace tinyshard

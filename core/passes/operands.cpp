@@ -34,8 +34,8 @@ bool runs_along_last(const UOp& x) {
   return true;
 }
 
-std::vector<UOp> lay_along_sums(std::span<const UOp> roots, const WorthCopying& worth_copying) {
-  return rewrite_once(roots, [&](const UOp& x) {
+std::vector<UOp> lay_along_sums(const Graph& graph, const WorthCopying& worth_copying) {
+  return rewrite_once(graph, [&](const UOp& x) {
     if (x.op() != Op::Dot) return UOp();
     std::vector<UOp> src(x->src().begin(), x->src().end());
     // The sum is over the last dim of the first operand and the one before in the second.

@@ -1,10 +1,10 @@
 // Where the operands of products lie.
 #pragma once
 #include <functional>
-#include <span>
 #include <vector>
 
 #include "core/runtime/device.h"
+#include "core/uop/graph.h"
 
 namespace tinyshard {
 
@@ -19,6 +19,6 @@ using WorthCopying = std::function<int64_t(const LibraryCall&, int operand)>;
 // Libraries may take far longer for operands that do not lie along the sum of a product. They are
 // copied where that is worth it: the smaller one first, and of two alike the one that is there
 // first.
-std::vector<UOp> lay_along_sums(std::span<const UOp> roots, const WorthCopying& worth_copying);
+std::vector<UOp> lay_along_sums(const Graph& graph, const WorthCopying& worth_copying);
 
 }  // namespace tinyshard

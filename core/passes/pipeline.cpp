@@ -1,3 +1,5 @@
+// The table of passes. A pass reads the graph and puts another one in its place, or leaves it, which
+// keeps the order of its nodes known (core/uop/graph.h).
 #include "core/passes/pipeline.h"
 
 #include <algorithm>
@@ -26,56 +28,58 @@
 namespace tinyshard {
 namespace {
 
-void names_pass(PassContext& c) { c.roots = without_names(c.roots); }
-void tidy_pass(PassContext& c) { c.roots = tidy(c.roots); }
+void names_pass(PassContext& c) { c.graph.become(without_names(c.graph)); }
+void tidy_pass(PassContext& c) { c.graph.become(tidy(c.graph)); }
 
 void plan_pass(PassContext& c) { c.planning = Planning::Together; }
 
 void shard_pass(PassContext& c) {
-  LocalGraph local = to_local(c.roots, c.planning);
+  LocalGraph local = to_local(c.graph, c.planning);
   if (auto own = std::ranges::find(local.own, true); own != local.own.end()) {
     const size_t root = size_t(own - local.own.begin());
     throw UserError(fmt::format(
         "{} is what each device of {} has for itself: it has a value for all once shard_map "
         "returns it",
-        describe(*under_names(c.roots[root])), local.shardings[root].mesh.to_string()));
+        describe(*under_names(c.graph.roots()[root])), local.shardings[root].mesh.to_string()));
   }
-  c.roots = std::move(local.roots);
+  c.graph = std::move(local.graph);
   c.shardings = std::move(local.shardings);
 }
 
 // Each is spelled once it is known what of it a device has.
 void unfold_pass(PassContext& c) {
-  c.roots = rewrite_once(c.roots, [](const UOp& x) {
+  c.graph.become(rewrite_once(c.graph, [](const UOp& x) {
     if (x.op() == Op::Unfold) return spelled_unfold(x.src(0), unfold_arg(*x));
     if (x.op() == Op::UnfoldBackward) return spelled_unfold_backward(x.src(0), unfold_arg(*x));
     return UOp();
-  });
+  }));
 }
 
-void empties_pass(PassContext& c) { c.roots = fold_empties(c.roots); }
-void attention_pass(PassContext& c) { c.roots = lower_attention(c.roots, c.library_supports); }
+void empties_pass(PassContext& c) { c.graph.become(fold_empties(c.graph)); }
+void attention_pass(PassContext& c) {
+  c.graph.become(lower_attention(c.graph, c.library_supports));
+}
 void sorts_pass(PassContext& c) {
-  c.roots = lower_sorts(c.roots, c.library_supports, c.sorts);
-  c.roots = lower_scatters(c.roots, c.library_supports);
+  c.graph.become(lower_sorts(c.graph, c.library_supports, c.sorts));
+  c.graph.become(lower_scatters(c.graph, c.library_supports));
 }
 void products_pass(PassContext& c) {
-  c.roots = lower_products(c.roots, c.library_supports, c.small_products);
+  c.graph.become(lower_products(c.graph, c.library_supports, c.small_products));
 }
-void updates_pass(PassContext& c) { c.roots = fuse_updates(c.roots, c.library_supports); }
-void scatters_pass(PassContext& c) { c.roots = start_scatters(c.roots, c.library_supports); }
+void updates_pass(PassContext& c) { c.graph.become(fuse_updates(c.graph, c.library_supports)); }
+void scatters_pass(PassContext& c) { c.graph.become(start_scatters(c.graph, c.library_supports)); }
 void operands_pass(PassContext& c) {
-  if (c.worth_copying) c.roots = lay_along_sums(c.roots, c.worth_copying);
+  if (c.worth_copying) c.graph.become(lay_along_sums(c.graph, c.worth_copying));
 }
-void split_pass(PassContext& c) { c.roots = split_reductions(c.roots, c.split); }
+void split_pass(PassContext& c) { c.graph.become(split_reductions(c.graph, c.split)); }
 
-void sparse_sums_pass(PassContext& c) { c.roots = gather_sparse_sums(c.roots); }
+void sparse_sums_pass(PassContext& c) { c.graph.become(gather_sparse_sums(c.graph)); }
 
-void regather_pass(PassContext& c) { c.roots = gather_in_turns(c.roots); }
+void regather_pass(PassContext& c) { c.graph.become(gather_in_turns(c.graph)); }
 
-void transpose_pass(PassContext& c) { c.roots = transpose_products(c.roots); }
+void transpose_pass(PassContext& c) { c.graph.become(transpose_products(c.graph)); }
 
-void epilogues_pass(PassContext& c) { c.roots = fuse_epilogues(c.roots, c.library_supports); }
+void epilogues_pass(PassContext& c) { c.graph.become(fuse_epilogues(c.graph, c.library_supports)); }
 
 constexpr auto kPasses = std::to_array<Pass>({
     {"names", "tensors of equal values become one value", true, names_pass},
@@ -110,12 +114,13 @@ constexpr auto kPasses = std::to_array<Pass>({
 
 struct Watcher {
   static std::string count(const PassContext& c) {
-    return fmt::format("{} nodes", toposort(c.roots).size());
+    // By a walk of its own: a pass looks for the order that it needs in its own time.
+    return fmt::format("{} nodes", toposort(c.graph.roots()).size());
   }
-  static std::string text(const PassContext& c) { return print(c.roots); }
+  static std::string text(const PassContext& c) { return print(c.graph.roots()); }
   void verify(const PassContext& c, const Pass& pass) {
     if (pass.run == shard_pass) stage = Stage::Local;
-    tinyshard::verify(c.roots, stage);
+    tinyshard::verify(c.graph.roots(), stage);
   }
   static bool done(const PassContext&) { return false; }
 
@@ -128,18 +133,20 @@ std::span<const Pass> passes() { return kPasses; }
 
 void run_passes(PassContext& context) {
   const Options& o = options();
-  if (o.spec >= 1) verify(context.roots, Stage::Global);
-  const std::vector<UOp> asked = context.roots;
+  if (o.spec >= 1) verify(context.graph.roots(), Stage::Global);
+  const std::vector<UOp> asked = context.graph.roots();
   Watcher watcher;
   run_steps<PassContext>("pass", kPasses, context, watcher);
+  std::vector<UOp> roots = context.graph.roots();
   for (size_t i = 0; i < asked.size(); ++i) {
     // What is asked for as a value of its own must not become another name of an existing storage.
-    UOp& root = context.roots[i];
+    UOp& root = roots[i];
     bool stored = root.op() == Op::Buffer || root.op() == Op::Assign;
     if (stored && asked[i].op() != root.op())
       root = UOp::make(Op::Contiguous, root.dtype(), {root});
   }
-  if (o.spec >= 1) verify(context.roots, Stage::Scheduled);
+  context.graph.become(std::move(roots));
+  if (o.spec >= 1) verify(context.graph.roots(), Stage::Scheduled);
 }
 
 void verify(std::span<const UOp> roots, Stage stage) {

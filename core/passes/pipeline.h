@@ -17,7 +17,7 @@
 namespace tinyshard {
 
 struct PassContext {
-  std::vector<UOp> roots;
+  Graph graph;
   std::vector<Sharding> shardings;      // of the roots, once `shard` has run
   Planning planning = Planning::Alone;  // for `shard`
   std::function<bool(const LibraryCall&)> library_supports;

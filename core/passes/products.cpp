@@ -1,3 +1,13 @@
+// A product as loops is a multiplication of both operands, each repeated along the dim that it lacks,
+// and a sum:
+//
+//   dot a[m, k] b[k, n]      sum over 1 of a[m, k, (n)] * b[(m), k, n]      (n): repeated
+//
+// A convolution is the same over windows, x[n, c, oh, kh, ow, kw] * w[o, c, kh, kw] summed over c, kh
+// and kw; its gradient by x is the convolution of the gradient, spread out by the stride, with the
+// mirrored kernel, and its gradient by w the sum over images and places instead. Operands that take
+// something to compute are stored before, as each element is read many times; all others who read
+// such a value then read the stored one.
 #include "core/passes/products.h"
 
 #include <algorithm>
@@ -5,8 +15,9 @@
 #include "core/passes/gelu.h"
 #include "core/passes/operands.h"
 #include "core/rewrite/demand.h"
+#include "core/rewrite/pattern.h"
 #include "core/uop/args.h"
-#include "core/uop/node_map.h"
+#include "core/uop/node_set.h"
 
 namespace tinyshard {
 namespace {
@@ -279,33 +290,33 @@ UOp convolution(const UOp& x, const std::function<bool(const LibraryCall&)>& lib
 
 // What is stored, as operands are for a product in loops, is read by all who need it: nobody
 // computes or stores it again.
-std::vector<UOp> share_stored(std::span<const UOp> roots) {
-  NodeMap<bool> has_copy;
-  const NodeOrder order = toposort(roots);
-  std::vector<UOp> src;
-  for (const UOp& x : order) {
-    if (x.op() == Op::Contiguous && is_computed(x.src(0))) has_copy[x.src(0)] = true;
+std::vector<UOp> share_stored(const Graph& graph) {
+  NodeSet has_copy;
+  for (const UOp& x : graph.order()) {
+    if (x.op() == Op::Contiguous && is_computed(x.src(0))) has_copy.add(x.src(0));
   }
-  if (has_copy.size() == 0) return {roots.begin(), roots.end()};
-  NodeMap<UOp> made(order.size());
-  auto read = [&](const UOp& x) { return has_copy.contains(x) ? stored(made.at(x)) : made.at(x); };
-  for (const UOp& x : order) {
-    src.clear();
-    for (const UOp& s : x->src()) src.push_back(x.op() == Op::Contiguous ? made.at(s) : read(s));
-    made[x] = x.with_src(src);
+  if (has_copy.size() == 0) return graph.roots();
+  auto is_stored = [&](const UOp& x) { return has_copy.contains(x); };
+  std::vector<UOp> shared = rewrite_once(graph, [&](const UOp& x, const UOp& was) {
+    if (was.op() == Op::Contiguous || std::ranges::none_of(was->src(), is_stored)) return UOp();
+    std::vector<UOp> src(x->src().begin(), x->src().end());
+    for (size_t i = 0; i < src.size(); ++i) {
+      if (is_stored(was.src(i))) src[i] = stored(src[i]);
+    }
+    return x.with_src(src);
+  });
+  for (size_t i = 0; i < shared.size(); ++i) {
+    if (is_stored(graph.roots()[i])) shared[i] = stored(shared[i]);
   }
-  std::vector<UOp> shared;
-  for (const UOp& root : roots) shared.push_back(read(root));
   return shared;
 }
 
 }  // namespace
 
-std::vector<UOp> lower_products(std::span<const UOp> roots,
+std::vector<UOp> lower_products(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& library_supports,
                                 SmallProducts small) {
-  const NodeOrder order = toposort(roots);
-  const Demand demand(order, roots);
+  const Demand demand(graph.order(), graph.roots());
   auto lower = [&](const UOp& x, bool partial) {  // null: as it is
     if (is_small(x, small)) return dot(x);
     bool product = x.op() == Op::Dot;
@@ -317,15 +328,9 @@ std::vector<UOp> lower_products(std::span<const UOp> roots,
       return UOp();
     return product ? spelled_product(x) : convolution(x, library_supports);
   };
-  NodeMap<UOp> made(order.size());
-  std::vector<UOp> src, lowered;
-  for (const UOp& x : order) {
-    src.clear();
-    for (const UOp& s : x->src()) src.push_back(made.at(s));
-    const UOp same = x.with_src(src), loops = lower(same, is_partial(x, demand));
-    made[x] = loops ? loops : same;
-  }
-  for (const UOp& root : roots) lowered.push_back(made.at(root));
+  Graph lowered = graph;
+  lowered.become(rewrite_once(
+      graph, [&](const UOp& x, const UOp& was) { return lower(x, is_partial(was, demand)); }));
   return share_stored(lowered);
 }
 

@@ -1,3 +1,12 @@
+// One walk over the graph finds the readers of gathered parameters and the turn of each reading
+// (Turns::turn_of); a second one rebuilds the graph, in which a reader sees the gather of its turn:
+//
+//   %1 = all_gather h0      %5 = dot x %1 (forward)      %9 = dot g %1 (backward)
+//   %1 = all_gather h0, turn 1        %5 = dot x %1
+//   %8 = all_gather h0, turn 5        %9 = dot g %8
+//
+// A view between the gather and its reader, such as the transpose in the backward pass, is made again
+// over the gather of that turn.
 #include "core/passes/regather.h"
 
 #include <algorithm>
@@ -20,7 +29,7 @@ struct Turn {
 
 class Turns {
  public:
-  explicit Turns(std::span<const UOp> roots) : roots_(roots), order_(toposort(roots)) {
+  explicit Turns(const Graph& graph) : roots_(graph.roots()), order_(graph.order()) {
     for (const UOp& x : order_) {
       if (is_movement(x.op())) continue;  // views are read where somebody reads what they show
       for (const UOp& s : x->src()) read(x, s);
@@ -93,8 +102,7 @@ class Turns {
     return in_turn(view, source, int64_t(turn) + 1);
   }
 
-  std::span<const UOp> roots_;
-  const NodeOrder order_;
+  std::span<const UOp> roots_, order_;
   std::vector<Turn> turns_;
   NodeMap<std::vector<Reading>> readings_;
   std::map<const Node*, size_t> kept_;  // the turn of a gather that is kept
@@ -102,6 +110,6 @@ class Turns {
 
 }  // namespace
 
-std::vector<UOp> gather_in_turns(std::span<const UOp> roots) { return Turns(roots).rebuilt(); }
+std::vector<UOp> gather_in_turns(const Graph& graph) { return Turns(graph).rebuilt(); }
 
 }  // namespace tinyshard

@@ -12,13 +12,12 @@
 // with little in between has still the same turn: what is gathered there is less than a quarter of
 // it. Nothing is said of time here: core/schedule/turns.h orders gathers by these numbers.
 #pragma once
-#include <span>
 #include <vector>
 
-#include "core/uop/uop.h"
+#include "core/uop/graph.h"
 
 namespace tinyshard {
 
-std::vector<UOp> gather_in_turns(std::span<const UOp> roots);
+std::vector<UOp> gather_in_turns(const Graph& graph);
 
 }  // namespace tinyshard

@@ -1,3 +1,10 @@
+// A scatter that starts from a value is found at the Add that follows it:
+//
+//   %3 = scatter_add index rows     %4 = add %2 %3     %2 in memory, nobody else reads %3
+//   %4 = scatter_add index rows %2
+//
+// A scattered maximum, minimum or product without a library compares each place with each entry:
+// max over j of where(index[j] == i, rows[j], -inf).
 #include "core/passes/scatters.h"
 
 #include <algorithm>
@@ -52,23 +59,22 @@ UOp reduced_by_pairs(const UOp& x) {
 
 }  // namespace
 
-std::vector<UOp> lower_scatters(std::span<const UOp> roots,
+std::vector<UOp> lower_scatters(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& library_supports) {
-  return rewrite_once(roots, [&](const UOp& x) {
+  return rewrite_once(graph, [&](const UOp& x) {
     bool mine = x.op() == Op::ScatterAdd && scatter_arg(*x).op != ReduceOp::Sum;
     return mine && !library_supports(row_major_call(x)) ? reduced_by_pairs(x) : UOp();
   });
 }
 
-std::vector<UOp> start_scatters(std::span<const UOp> roots,
+std::vector<UOp> start_scatters(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& library_supports) {
-  const NodeOrder order = toposort(roots);
   auto is_scatter = [](const UOp& x) {
     return x.op() == Op::ScatterAdd && scatter_arg(*x).op == ReduceOp::Sum;
   };
-  if (std::ranges::none_of(order, is_scatter)) return {roots.begin(), roots.end()};
-  const NodeMap<int> uses = count_uses(order, roots);
-  return rewrite_once(roots, [&](const UOp& x) {
+  if (std::ranges::none_of(graph.order(), is_scatter)) return graph.roots();
+  const NodeMap<int> uses = count_uses(graph.order(), graph.roots());
+  return rewrite_once(graph, [&](const UOp& x) {
     // A sum in 16 bits is of a scattered one that was rounded.
     if (x.op() != Op::Add || accumulator(x.dtype()) != x.dtype()) return UOp();
     for (int side : {0, 1}) {

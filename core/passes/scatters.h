@@ -2,10 +2,10 @@
 // also a layer's weight needs it; and spells out other scattered reductions where no library does them.
 #pragma once
 #include <functional>
-#include <span>
 #include <vector>
 
 #include "core/runtime/device.h"
+#include "core/uop/graph.h"
 
 namespace tinyshard {
 
@@ -13,12 +13,12 @@ namespace tinyshard {
 // once, instead of one that fills zeros and another that reads all of them back. Only where x is in
 // memory anyway (a storage or what a library or a collective made, widened or not), nobody else
 // reads the scatter, and `library_supports` takes it (asked with row-major operands).
-std::vector<UOp> start_scatters(std::span<const UOp> roots,
+std::vector<UOp> start_scatters(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& library_supports);
 
 // Scattered maxima, minima and products that `library_supports` refuses, as reductions over all
 // pairs of a place and an element.
-std::vector<UOp> lower_scatters(std::span<const UOp> roots,
+std::vector<UOp> lower_scatters(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& library_supports);
 
 }  // namespace tinyshard

@@ -114,10 +114,10 @@ UOp by_networks(const UOp& keys) {
 
 }  // namespace
 
-std::vector<UOp> lower_sorts(std::span<const UOp> roots,
+std::vector<UOp> lower_sorts(const Graph& graph,
                              const std::function<bool(const LibraryCall&)>& library_supports,
                              SortLimits limits) {
-  return rewrite_once(roots, [&](const UOp& x) {
+  return rewrite_once(graph, [&](const UOp& x) {
     if (x.op() != Op::Sort) return UOp();
     const UOp& keys = x.src(0);
     const int64_t n = keys.shape().back(), k = sorted_places(*x);

@@ -1,10 +1,10 @@
 // Sorts for a library, or as ordinary ops.
 #pragma once
 #include <functional>
-#include <span>
 #include <vector>
 
 #include "core/runtime/device.h"
+#include "core/uop/graph.h"
 
 namespace tinyshard {
 
@@ -18,7 +18,7 @@ struct SortLimits {
 
 // Replaces each Sort of rows within the limits, or that `library_supports` refuses (asked with
 // row-major operands). The permutation is the same whichever way is taken: there is one stable one.
-std::vector<UOp> lower_sorts(std::span<const UOp> roots,
+std::vector<UOp> lower_sorts(const Graph& graph,
                              const std::function<bool(const LibraryCall&)>& library_supports,
                              SortLimits limits);
 

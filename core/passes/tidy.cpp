@@ -1,3 +1,10 @@
+// The rules of tidy() are one table: an op, which ops have to be among its sources, and what it becomes.
+// The rewriter applies them from the leaves up until none matches.
+//
+// split_reductions() makes two steps of a sum that is long and has few results, so that threads share
+// it, and of one that is so long that adding in turn loses digits:
+//
+//   sum over 0 of x[65536]      y = sum over 1 of x[64, 1024], stored      sum over 0 of y[64]
 #include "core/passes/tidy.h"
 
 #include <algorithm>
@@ -17,11 +24,10 @@ constexpr int64_t kLongReduction = 1 << 15;
 
 // A constant of any shape computed from scalar ones.
 UOp fold_shaped(const UOp& x) {
+  auto constant = [](const UOp& s) { return is_const(s); };
+  if (!std::ranges::all_of(x->src(), constant)) return UOp();
   std::vector<UOp> scalars;
-  for (const UOp& s : x->src()) {
-    if (!is_const(s)) return UOp();
-    scalars.push_back(reshaped_const(s, {}));
-  }
+  for (const UOp& s : x->src()) scalars.push_back(reshaped_const(s, {}));
   UOp value = fold_constants(x.op(), x.dtype(), scalars);
   return value ? reshaped_const(value, x.shape()) : UOp();
 }
@@ -196,10 +202,9 @@ UOp split(const UOp& x, const SplitLimits& limits) {
 
 }  // namespace
 
-std::vector<UOp> transpose_products(std::span<const UOp> roots) {
-  const NodeOrder order = toposort(roots);
-  const NodeMap<int> uses = count_uses(order, roots);
-  return rewrite_once(roots, [&](const UOp& x) {
+std::vector<UOp> transpose_products(const Graph& graph) {
+  const NodeMap<int> uses = count_uses(graph.order(), graph.roots());
+  return rewrite_once(graph, [&](const UOp& x) {
     if (x.op() != Op::Permute || x.src(0).op() != Op::Dot) return UOp();
     const UOp& product = x.src(0);
     const int* count = uses.find(product);
@@ -209,13 +214,13 @@ std::vector<UOp> transpose_products(std::span<const UOp> roots) {
   });
 }
 
-std::vector<UOp> tidy(std::span<const UOp> roots) {
+std::vector<UOp> tidy(const Graph& graph) {
   static const RuleSet& kRules = *new RuleSet(tidy_rules());  // outlives every static user
-  return rewrite(roots, kRules);
+  return rewrite(graph, kRules);
 }
 
-std::vector<UOp> split_reductions(std::span<const UOp> roots, const SplitLimits& limits) {
-  return rewrite_once(roots, [&](const UOp& x) { return split(x, limits); });
+std::vector<UOp> split_reductions(const Graph& graph, const SplitLimits& limits) {
+  return rewrite_once(graph, [&](const UOp& x) { return split(x, limits); });
 }
 
 }  // namespace tinyshard

@@ -1,3 +1,10 @@
+// An update is found at its Assign, from the storage's old value up:
+//
+//   %5 = assign %0 (%0 - %4 * %3)     %3 = dot a b, read once;  %4 one number, repeated
+//   %5 = assign %0 (dot a b %0 s)     s = [-%4, 1]: the factors of the product and of the old value
+//
+// The product writes where the old value lies, so all others who read that must have done so: each of
+// them has to be something that a or b is computed from (Updates::reads_last).
 #include "core/passes/updates.h"
 
 #include <algorithm>
@@ -39,8 +46,8 @@ UOp product_of(const Update& u) {
 
 class Updates {
  public:
-  Updates(std::span<const UOp> order, std::span<const UOp> roots)
-      : order_(order), roots_(roots), uses_(count_uses(order, roots)) {}
+  explicit Updates(const Graph& graph)
+      : order_(graph.order()), roots_(graph.roots()), uses_(count_uses(order_, roots_)) {}
 
   // What an Assign does, when that is an update by a product that nobody else reads.
   std::optional<Update> of(const UOp& assign) const {
@@ -132,12 +139,12 @@ class Updates {
 
 }  // namespace
 
-std::vector<UOp> fuse_updates(std::span<const UOp> roots,
+std::vector<UOp> fuse_updates(const Graph& graph,
                               const std::function<bool(const LibraryCall&)>& library_supports) {
-  const NodeOrder order = toposort(roots);
+  const NodeOrder& order = graph.order();
   auto assigns = [](const UOp& x) { return x.op() == Op::Assign; };
-  if (std::ranges::none_of(order, assigns)) return {roots.begin(), roots.end()};
-  Updates updates(order, roots);
+  if (std::ranges::none_of(order, assigns)) return graph.roots();
+  Updates updates(graph);
   NodeMap<Update> found;
   for (const UOp& x : order) {
     if (x.op() != Op::Assign) continue;
@@ -146,7 +153,7 @@ std::vector<UOp> fuse_updates(std::span<const UOp> roots,
         updates.reads_last(*update, x))
       found[x] = std::move(*update);
   }
-  if (found.size() == 0) return {roots.begin(), roots.end()};
+  if (found.size() == 0) return graph.roots();
 
   NodeMap<UOp> made(order.size());
   std::vector<UOp> src;
@@ -162,7 +169,7 @@ std::vector<UOp> fuse_updates(std::span<const UOp> roots,
     made[x] = x.with_src(src);
   }
   std::vector<UOp> result;
-  for (const UOp& root : roots) result.push_back(made.at(root));
+  for (const UOp& root : graph.roots()) result.push_back(made.at(root));
   return result;
 }
 

@@ -1,10 +1,10 @@
 // Products that are added to what lies there: the step of SGD, sums of gradients.
 #pragma once
 #include <functional>
-#include <span>
 #include <vector>
 
 #include "core/runtime/device.h"
+#include "core/uop/graph.h"
 
 namespace tinyshard {
 
@@ -13,7 +13,7 @@ namespace tinyshard {
 // row-major operands). Not where others may still read the old w beside the product, which would
 // have to wait for them, and not where somebody else reads the product, or where it is rounded to
 // 16 bits before it is added.
-std::vector<UOp> fuse_updates(std::span<const UOp> roots,
+std::vector<UOp> fuse_updates(const Graph& graph,
                               const std::function<bool(const LibraryCall&)>& library_supports);
 
 }  // namespace tinyshard

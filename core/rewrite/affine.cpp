@@ -1,3 +1,16 @@
+// An index is taken apart into the parts of its sum, whatever its nesting; each part that is a Range
+// gives a coefficient.
+//
+// Splitting looks for the numbers by which a range is divided and makes two loops of it:
+//
+//   r of 32:  x[r / 8], y[r % 8]                  divisors of r: 8
+//   r = r1 * 8 + r2:  x[r1], y[r2]                r1 of 4, r2 of 8
+//
+// Merging is the way back. Two neighbours become one loop if every index, and every sum as a whole,
+// has them with coefficients c * size and c:
+//
+//   x[i * 64 + j], y[i * 128 + j * 2]             i of 4, j of 64: coefficients 64, 1 and 128, 2
+//   x[r], y[r * 2]                                r of 256
 #include "core/rewrite/affine.h"
 
 #include <algorithm>

@@ -178,8 +178,9 @@ bool is_mask(const UOp& x) {
   return any(places_below(x.src(0), is_const(x.src(2))));
 }
 
-Demand::Demand(std::span<const UOp> order, std::span<const UOp> roots) : demanded_(order.size()) {
+Demand::Demand(std::span<const UOp> order, std::span<const UOp> roots) {
   if (std::ranges::none_of(order, is_mask)) return;
+  demanded_ = NodeMap<std::vector<UOp>>(order.size());
   for (const UOp& root : roots) demanded_[root] = std::vector<UOp>(root.shape().size());
   for (size_t i = order.size(); i-- > 0;) {
     const UOp& x = order[i];

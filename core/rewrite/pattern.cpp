@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/base/options.h"
+#include "core/uop/node_set.h"
 
 namespace tinyshard {
 namespace {
@@ -20,27 +21,30 @@ OpSet ops_of_sources(const UOp& x) {
   return set;
 }
 
-// What every walk shares: results by node, and the nodes made on the way kept alive, because the
-// table is keyed by address.
+// What has become of each node, and the nodes made on the way kept alive, because the tables are
+// keyed by address. Most nodes stay what they are: a bit says so.
 class Walk {
  public:
-  // Calls replace(node with rewritten sources, original node) once per node, sources first; a null
-  // result keeps the node.
-  template <class Replace>
-  UOp run(const UOp& root, const Replace& replace) {
-    push(root, 0);
+  explicit Walk(const RuleSet& rules) : rules_(rules) {}
+
+  // Null where x was not reached.
+  const UOp* now(const UOp& x) const { return same_.contains(x) ? &x : changed_.find(x); }
+
+  // Rewrites x and what is below it, sources first.
+  void reach(const UOp& x) {
+    push(x, 0);
     while (!stack_.empty()) {
       Frame& frame = stack_.back();
       const UOp& node = *frame.node;
       if (frame.stage == Stage::Replaced) {
         const Replaced& replaced = replacements_[frame.replacement];
-        UOp result = done_.at(replaced.by);
-        done_[replaced.node] = result;
+        UOp result = *now(replaced.by);
+        set(replaced.node, result);
         finish(node, std::move(result));
         continue;
       }
       auto src = node->src();
-      while (frame.next < src.size() && done_.contains(src[frame.next])) ++frame.next;
+      while (frame.next < src.size() && now(src[frame.next])) ++frame.next;
       if (frame.next < src.size()) {
         push(src[frame.next++], frame.depth);
         continue;
@@ -48,21 +52,21 @@ class Walk {
       const OriginScope origin(origin_id(node));
       UOp current = rebuilt(node);
       if (!(current == node)) {
-        if (const UOp* known = done_.find(current)) {
+        if (const UOp* known = now(current)) {
           finish(node, *known);
           continue;
         }
       }
-      UOp replacement = replace(current, node);
+      UOp replacement = rules_.apply(current);
       if (!replacement || replacement == current) {
         if (!(current == node)) {
           alive_.push_back(current);
-          done_[current] = current;
+          same_.add(current);
         }
         finish(node, current);
         continue;
       }
-      if (const UOp* known = done_.find(replacement)) {
+      if (const UOp* known = now(replacement)) {
         finish(node, *known);
         continue;
       }
@@ -76,7 +80,6 @@ class Walk {
       replacements_.push_back({std::move(current), std::move(replacement)});
       push(replacements_.back().by, depth);
     }
-    return done_.at(root);
   }
 
  private:
@@ -92,23 +95,29 @@ class Walk {
   };
 
   void push(const UOp& node, uint32_t depth) {
-    if (!done_.contains(node)) stack_.push_back({&node, 0, depth, 0, Stage::Sources});
+    if (!now(node)) stack_.push_back({&node, 0, depth, 0, Stage::Sources});
+  }
+  void set(const UOp& node, UOp result) {
+    if (result == node)
+      same_.add(node);
+    else
+      changed_[node] = std::move(result);
   }
   void finish(const UOp& node, UOp result) {
-    done_[node] = std::move(result);
+    set(node, std::move(result));
     stack_.pop_back();
   }
   UOp rebuilt(const UOp& node) {
     auto src = node->src();
-    size_t i = 0;
-    while (i < src.size() && done_.at(src[i]) == src[i]) ++i;
-    if (i == src.size()) return node;
+    if (std::ranges::all_of(src, [&](const UOp& s) { return same_.contains(s); })) return node;
     sources_.clear();
-    for (const UOp& s : src) sources_.push_back(done_.at(s));
+    for (const UOp& s : src) sources_.push_back(*now(s));
     return node.with_src(sources_);
   }
 
-  NodeMap<UOp> done_ = NodeMap<UOp>(128);
+  const RuleSet& rules_;
+  NodeSet same_;
+  NodeMap<UOp> changed_;
   std::vector<Frame> stack_;
   std::deque<Replaced> replacements_;
   std::vector<UOp> alive_;
@@ -150,13 +159,12 @@ std::vector<RuleSet::Count> RuleSet::counts() const {
   return counts;
 }
 
-std::vector<UOp> rewrite(std::span<const UOp> roots, const RuleSet& rules) {
-  Walk walk;
+std::vector<UOp> rewrite(const Graph& graph, const RuleSet& rules) {
+  Walk walk(rules);
+  for (const UOp& x : graph.order()) walk.reach(x);
   std::vector<UOp> results;
-  results.reserve(roots.size());
-  for (const UOp& root : roots) {
-    results.push_back(walk.run(root, [&](const UOp& x, const UOp&) { return rules.apply(x); }));
-  }
+  results.reserve(graph.roots().size());
+  for (const UOp& root : graph.roots()) results.push_back(*walk.now(root));
   return results;
 }
 
@@ -199,16 +207,20 @@ class Changes {
 
 }  // namespace
 
-std::vector<UOp> rewrite_once(std::span<const UOp> roots,
-                              const std::function<UOp(const UOp&)>& apply) {
+std::vector<UOp> rewrite_once(const Graph& graph, const std::function<UOp(const UOp&)>& apply) {
+  return rewrite_once(graph, [&](const UOp& now, const UOp&) { return apply(now); });
+}
+
+std::vector<UOp> rewrite_once(const Graph& graph,
+                              const std::function<UOp(const UOp&, const UOp&)>& apply) {
   Changes changes;
-  for (const UOp& x : toposort(roots)) {
+  for (const UOp& x : graph.order()) {
     std::span<const UOp> src = changes.sources(x);
     UOp current = src.empty() ? x : x.with_src(src);
-    UOp replacement = apply(current);
+    UOp replacement = apply(current, x);
     changes.set(x, replacement ? std::move(replacement) : std::move(current));
   }
-  return changes.of(roots);
+  return changes.of(graph.roots());
 }
 
 std::vector<UOp> substitute(std::span<const UOp> roots, const NodeMap<UOp>& map) {

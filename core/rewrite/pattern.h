@@ -4,7 +4,7 @@
 //   static const RuleSet kRules({
 //       {"double_neg", Op::Neg, op_set(Op::Neg), [](const UOp& x) { return x.src(0).src(0); }},
 //   });
-//   std::vector<UOp> out = rewrite(roots, kRules);
+//   std::vector<UOp> out = rewrite(graph, kRules);
 //
 // Threads: a RuleSet is immutable and may be shared; a rewrite keeps its state to itself.
 #pragma once
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/rewrite/op_set.h"
+#include "core/uop/graph.h"
 #include "core/uop/node_map.h"
 #include "core/uop/uop.h"
 
@@ -55,13 +56,15 @@ class RuleSet {
 
 // The roots with every rule applied wherever it matches, replacements included, sources before
 // users. Equal subgraphs are visited once. InternalError when replacements never come to an end.
-std::vector<UOp> rewrite(std::span<const UOp> roots, const RuleSet& rules);
+std::vector<UOp> rewrite(const Graph& graph, const RuleSet& rules);
 UOp rewrite(const UOp& root, const RuleSet& rules);
 
 // One walk, sources before users, in which each node is replaced at most once and replacements are
 // not looked into again: for rules whose result contains the op that they match.
-std::vector<UOp> rewrite_once(std::span<const UOp> roots,
-                              const std::function<UOp(const UOp&)>& apply);
+std::vector<UOp> rewrite_once(const Graph& graph, const std::function<UOp(const UOp&)>& apply);
+// The same for who asks what was known of the node as the graph has it.
+std::vector<UOp> rewrite_once(const Graph& graph,
+                              const std::function<UOp(const UOp& now, const UOp& was)>& apply);
 
 // The roots with the nodes of `map` replaced, all at once; replacements are not looked into.
 // A Range replaced by something other than a Range disappears from the range list of its Folds.

@@ -30,7 +30,7 @@ struct Bucket {
 };
 
 bool same_kind(const Task& x, const Task& y) {
-  const Item &a = x.item, &b = y.item;
+  const Item &a = *x.item, &b = *y.item;
   return x.turn == y.turn && a.collective.op == b.collective.op &&
          a.collective.dtype == b.collective.dtype && a.collective.reduce == b.collective.reduce &&
          a.mesh == b.mesh && a.mesh_axis == b.mesh_axis;
@@ -51,9 +51,9 @@ class Bucketing {
 
   void run() {
     for (int t : execution_order(tasks_, buffers_, dependencies_)) {
-      Item& item = tasks_[size_t(t)].item;
-      if (tasks_[size_t(t)].draft || item.kind != Item::Kind::Collective) continue;
-      switch (item.collective.op) {
+      const Task& task = tasks_[size_t(t)];
+      if (task.kind() != Item::Kind::Collective) continue;
+      switch (task.item->collective.op) {
         case CollectiveOp::AllReduce:
           if (is_temporary(t)) share_buffer(bucket_of(t), t);
           break;
@@ -119,7 +119,7 @@ class Bucketing {
   void share_buffer(Bucket& bucket, int t) {
     int in = tasks_[size_t(t)].reads[0], out = tasks_[size_t(t)].writes[0];
     int64_t size = size_of(t);
-    Item& item = tasks_[size_t(bucket.task)].item;
+    Item& item = *tasks_[size_t(bucket.task)].item;
     if (bucket.buffer < 0) {
       VirtualBuffer memory;
       memory.dtype = buffers_[size_t(in)].dtype;
@@ -143,7 +143,7 @@ class Bucketing {
   void run_together(Bucket& bucket, int t) {
     bucket.bytes += size_of(t);
     if (t == bucket.task) return;
-    Item &item = tasks_[size_t(bucket.task)].item, &more = tasks_[size_t(t)].item;
+    Item &item = *tasks_[size_t(bucket.task)].item, &more = *tasks_[size_t(t)].item;
     if (item.pieces.empty()) item.pieces.push_back(item.collective.count);
     item.pieces.push_back(more.collective.count);
     item.collective.count += more.collective.count;
@@ -163,9 +163,7 @@ class Bucketing {
 }  // namespace
 
 void bucket_collectives(ScheduleState& state) {
-  auto is_collective = [](const Task& t) {
-    return !t.draft && !t.gone && t.item.kind == Item::Kind::Collective;
-  };
+  auto is_collective = [](const Task& t) { return !t.gone && t.kind() == Item::Kind::Collective; };
   if (std::ranges::any_of(state.tasks, is_collective)) Bucketing(state).run();
 }
 

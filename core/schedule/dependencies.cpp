@@ -8,7 +8,10 @@
 #include "core/schedule/dependencies.h"
 
 #include <algorithm>
+#include <functional>
 #include <queue>
+#include <tuple>
+#include <utility>
 
 #include "core/base/error.h"
 
@@ -17,6 +20,15 @@ namespace {
 
 void add_once(std::vector<int>& list, int value) {
   if (std::ranges::find(list, value) == list.end()) list.push_back(value);
+}
+
+// Leaves each task once in each list, where it is met first.
+void keep_first(std::vector<std::vector<int>>& lists) {
+  std::vector<size_t> latest(lists.size());  // list in which a task was met, counted from 1
+  for (size_t i = 0; i < lists.size(); ++i) {
+    std::erase_if(lists[i],
+                  [&](int t) { return std::exchange(latest[size_t(t)], i + 1) == i + 1; });
+  }
 }
 
 }  // namespace
@@ -41,6 +53,8 @@ Dependencies::Dependencies(std::span<const Task> tasks, const std::vector<Virtua
     for (int r : readers[old]) connect(r, writer[b]);
     if (writer[old] >= 0) connect(writer[old], writer[b]);
   }
+  keep_first(next_);
+  keep_first(previous_);
   std::vector<int> in_order = sorted(tasks);
   std::vector<bool> free(tasks.size());
   for (int t : in_order) free[t] = true;
@@ -52,8 +66,8 @@ Dependencies::Dependencies(std::span<const Task> tasks, const std::vector<Virtua
 
 void Dependencies::connect(int from, int to) {
   if (from == to) return;
-  add_once(next_[from], to);
-  add_once(previous_[to], from);
+  next_[from].push_back(to);
+  previous_[to].push_back(from);
 }
 
 void Dependencies::begin_search() const {
@@ -167,27 +181,25 @@ std::vector<int> Dependencies::order(std::span<const Task> tasks) const {
 std::vector<int> Dependencies::sorted(std::span<const Task> tasks) const {
   // Copies that wait for nothing lead: they bring what comes from elsewhere, and what follows them
   // can be recorded (core/exec/replay.h).
-  auto leads = [&](int t) {
-    return tasks[t].item.kind == Item::Kind::Copy && previous_[t].empty();
+  using Place = std::tuple<bool, int, int>;
+  std::priority_queue<Place, std::vector<Place>, std::greater<>> ready;
+  auto add = [&](int t) {
+    const bool leads = tasks[t].kind() == Item::Kind::Copy && previous_[t].empty();
+    ready.emplace(!leads, tasks[t].position, t);
   };
-  auto later = [&](int a, int b) {
-    if (leads(a) != leads(b)) return leads(b);
-    return tasks[a].position != tasks[b].position ? tasks[a].position > tasks[b].position : a > b;
-  };
-  std::priority_queue<int, std::vector<int>, decltype(later)> ready(later);
   std::vector<size_t> missing(tasks.size());
   for (int t = 0; t < int(tasks.size()); ++t) {
     if (tasks[t].gone) continue;
     missing[t] = previous_[t].size();
-    if (missing[t] == 0) ready.push(t);
+    if (missing[t] == 0) add(t);
   }
   std::vector<int> result;
   while (!ready.empty()) {
-    int t = ready.top();
+    const int t = std::get<2>(ready.top());
     ready.pop();
     result.push_back(t);
     for (int n : next_[t]) {
-      if (--missing[n] == 0) ready.push(n);
+      if (--missing[n] == 0) add(n);
     }
   }
   return result;

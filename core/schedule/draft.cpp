@@ -10,8 +10,8 @@
 #include "core/schedule/draft.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include "core/base/error.h"
@@ -37,6 +37,7 @@ class Drafter {
         }) {}
 
   void run() {
+    state_.schedule.buffers.reserve(state_.fusion->values());
     name_again();
     for (const UOp& root : state_.roots) {
       int b = state_.buffer_of(root);
@@ -86,56 +87,78 @@ class Drafter {
     if (state_.made_along.contains(x)) return;
     Task task;
     task.position = position;
+    task.item = item_of(x, buffer);
+    if (task.item) {
+      write_results(task, x, buffer);
+      task.nothing = x.op() == Op::After;
+      if (x.op() == Op::Collective) {
+        task.turn = gather_time(x).turn;
+        task.prefetch = gather_time(x).prefetch;
+      }
+    } else {
+      kernels_.resize(state_.tasks.size() + 1);
+      kernels_.back().value = x;
+      take(task, draft_task(x, buffer, int(state_.tasks.size())));
+      task.draft->mesh = state_.schedule.buffers[buffer].mesh;
+    }
+    state_.tasks.push_back(std::move(task));
+  }
+
+  // Null for what a kernel computes.
+  std::unique_ptr<Item> item_of(const UOp& x, int buffer) {
+    auto made = [](Item item) { return std::make_unique<Item>(std::move(item)); };
     switch (x.op()) {
       case Op::Dot:
       case Op::Attention:
       case Op::AttentionBackward:
-        task.item = library_call(x);
-        break;
+        return made(library_call(x));
       case Op::Conv:
       case Op::ConvBackwardData:
       case Op::ConvBackwardWeight:
       case Op::Sort:
-        task.item = whole_buffers(x, Item::Kind::Library);
-        break;
+        return made(whole_buffers(x, Item::Kind::Library));
       case Op::ScatterAdd:
-        task.item = scatter_add(x);
-        break;
+        return made(scatter_add(x));
       case Op::Collective:
-        task.item = collective(x);
-        task.turn = gather_time(x).turn;
-        task.prefetch = gather_time(x).prefetch;
-        break;
+        return made(collective(x));
       case Op::CopyIn:
-        task.item = is_relocation(*x) ? relocation_item(x) : copy(x);
-        break;
-      case Op::After:
-        task.item.buffers = {state_.schedule.buffers[size_t(buffer)].container,
-                             state_.buffer_of(base_of(x.src(1)))};
-        task.nothing = true;
-        break;
-      default:
-        task.draft = draft_task(x, buffer, int(state_.tasks.size()));
-        value_of_[int(state_.tasks.size())] = x;
-        break;
-    }
-    if (task.draft) {
-      task.draft->mesh = state_.schedule.buffers[buffer].mesh;
-      update_accesses(task);
-    } else {
-      if (!is_relocation(*x)) task.item.mesh = state_.schedule.buffers[buffer].mesh;
-      task.reads = task.item.buffers;
-      auto write = [&](int b) {
-        task.item.buffers.push_back(b);
-        if (std::ranges::find(task.writes, b) == task.writes.end()) task.writes.push_back(b);
-      };
-      write(buffer);
-      for (const UOp& other : task.item.call.also) {
-        write(state_.buffer_of(other));
-        state_.made_along[other] = true;
+        return made(is_relocation(*x) ? relocation_item(x) : copy(x));
+      case Op::After: {
+        Item item;
+        item.buffers = {state_.schedule.buffers[size_t(buffer)].container,
+                        state_.buffer_of(base_of(x.src(1)))};
+        return made(std::move(item));
       }
+      default:
+        return nullptr;
     }
-    state_.tasks.push_back(std::move(task));
+  }
+
+  // The task of an item reads the operands that this has so far, and writes what it makes.
+  void write_results(Task& task, const UOp& x, int buffer) {
+    Item& item = *task.item;
+    if (!is_relocation(*x)) item.mesh = state_.schedule.buffers[buffer].mesh;
+    task.reads = item.buffers;
+    auto write = [&](int b) {
+      item.buffers.push_back(b);
+      if (std::ranges::find(task.writes, b) == task.writes.end()) task.writes.push_back(b);
+    };
+    write(buffer);
+    for (const UOp& other : item.call.also) {
+      write(state_.buffer_of(other));
+      state_.made_along[other] = true;
+    }
+  }
+
+  struct Drafted {
+    KernelDraft draft;
+    Accesses accesses;
+    std::vector<UOp> reductions;  // of floats, that it computes
+  };
+  static void take(Task& task, Drafted drafted) {
+    task.draft = std::move(drafted.draft);
+    task.reads = std::move(drafted.accesses.reads);
+    task.writes = std::move(drafted.accesses.writes);
   }
 
   // Drafts task number `task` for x. No two kernels compute the same reduction of floats: summed in
@@ -144,41 +167,39 @@ class Drafter {
   //
   //   y = x / x.sum(); m = y.max(); e = y == m
   //   The kernels of m and e both read the sum from its buffer, and divide by it themselves.
-  KernelDraft draft_task(const UOp& x, int buffer, int task) {
+  Drafted draft_task(const UOp& x, int buffer, int task) {
     for (;;) {
-      auto [draft, reductions] = fitting_draft(x, buffer);
+      Drafted drafted = fitting_draft(x, buffer);
       std::vector<int> others;
-      for (const UOp& reduction : reductions) {
+      for (const UOp& reduction : drafted.reductions) {
         int* other = reducer_.find(reduction);
         if (!other || *other == task || !computes(*other, reduction)) continue;
         state_.fusion->materialize(reduction);
         if (std::ranges::find(others, *other) == others.end()) others.push_back(*other);
       }
       if (others.empty()) {
-        for (const UOp& reduction : reductions) reducer_[reduction] = task;
-        reductions_of_[task] = std::move(reductions);
-        return draft;
+        for (const UOp& reduction : drafted.reductions) reducer_[reduction] = task;
+        kernels_[size_t(task)].reductions = std::move(drafted.reductions);
+        return drafted;
       }
       for (int other : others) {
-        KernelDraft& old = *state_.tasks[other].draft;
-        auto again = fitting_draft(value_of_.at(other), old.outputs.front().buffer);
-        again.draft.mesh = old.mesh;
-        old = std::move(again.draft);
-        reductions_of_[other] = std::move(again.reductions);
-        update_accesses(state_.tasks[other]);
+        Task& old = state_.tasks[other];
+        const Mesh mesh = old.draft->mesh;
+        Drafted again =
+            fitting_draft(kernels_[size_t(other)].value, old.draft->outputs.front().buffer);
+        kernels_[size_t(other)].reductions = std::move(again.reductions);
+        take(old, std::move(again));
+        old.draft->mesh = mesh;
       }
       drafted_again_ = true;
     }
   }
 
   bool computes(int task, const UOp& reduction) const {
-    return std::ranges::find(reductions_of_.at(task), reduction) != reductions_of_.at(task).end();
+    const std::vector<UOp>& all = kernels_[size_t(task)].reductions;
+    return std::ranges::find(all, reduction) != all.end();
   }
 
-  struct Drafted {
-    KernelDraft draft;
-    std::vector<UOp> reductions;  // of floats, that it computes
-  };
   // Builds the kernel again with a value taken out of it, as long as something in it does not fit.
   Drafted fitting_draft(const UOp& x, int buffer) {
     for (;;) {
@@ -201,7 +222,8 @@ class Drafter {
                        "a copy is always in place");
         state_.fusion->materialize(x.src(1));
       } else {
-        return {std::move(result), lowering_.float_reductions(folds)};
+        Accesses accesses = accesses_of(result, nodes);
+        return {std::move(result), std::move(accesses), lowering_.float_reductions(folds)};
       }
     }
   }
@@ -250,7 +272,7 @@ class Drafter {
     // Most are in reverse order, and a task is large.
     std::ranges::reverse(state_.tasks);
     if (!std::ranges::is_sorted(state_.tasks, {}, &Task::position))
-      std::ranges::sort(state_.tasks, {}, &Task::position);
+      std::ranges::stable_sort(state_.tasks, {}, &Task::position);
   }
 
   Item library_call(const UOp& x) {
@@ -358,10 +380,12 @@ class Drafter {
   PlaceOf place_of_ = [this](const UOp& x) { return state_.places.find(x); };
   const Demand demand_;
   Lowering lowering_;
-  // While tasks are made, by number: what each drafts, and the reductions of floats in it.
-  std::unordered_map<int, UOp> value_of_;
-  std::unordered_map<int, std::vector<UOp>> reductions_of_;
-  NodeMap<int> reducer_;  // the latest task that computes a reduction
+  struct Kernel {
+    UOp value;
+    std::vector<UOp> reductions;  // of floats
+  };
+  std::vector<Kernel> kernels_;  // while tasks are made, by their numbers
+  NodeMap<int> reducer_;         // the latest task that computes a reduction
   bool drafted_again_ = false;
   bool copy_demanded_ = false;  // for the first time, in this round
 };

@@ -18,6 +18,8 @@
 #include <optional>
 #include <unordered_set>
 
+#include "core/uop/node_map.h"
+
 namespace tinyshard {
 namespace {
 
@@ -145,28 +147,11 @@ UOp narrower(const UOp& x) {
 
 }  // namespace
 
-bool is_library_op(Op op) {
-  switch (op) {
-    case Op::Dot:
-    case Op::Conv:
-    case Op::ConvBackwardData:
-    case Op::ConvBackwardWeight:
-    case Op::Attention:
-    case Op::AttentionBackward:
-    case Op::ScatterAdd:
-    case Op::Sort:
-      return true;
-    default:
-      return false;
-  }
-}
-
 bool is_opaque(Op op) {
   return is_library_op(op) || op == Op::After || op == Op::Collective || op == Op::CopyIn;
 }
 
-Fusion::Fusion(std::span<const UOp> order, std::span<const UOp> roots)
-    : materialized_(order.size()), consumers_(order.size()) {
+Fusion::Fusion(std::span<const UOp> order, std::span<const UOp> roots) {
   force(order, roots);
   choose(order);
 }
@@ -197,19 +182,28 @@ void Fusion::force(std::span<const UOp> order, std::span<const UOp> roots) {
 }
 
 void Fusion::choose(std::span<const UOp> order) {
-  NodeMap<Users> users(order.size());
+  struct Facts {
+    Users users;
+    uint32_t consumers = 0;  // sources of ops other than movements that it is
+    bool reduces = false;    // holds a reduction that would be computed along with it
+    int size = 0;            // no fewer than the computations that it takes
+    int views = 0;           // movement ops one after the other, down from a value
+  };
+  NodeMap<uint32_t> number(order.size());
+  for (const UOp& x : order) number[x] = uint32_t(number.size());
+  std::vector<Facts> facts(order.size());
+  auto of = [&](const UOp& x) -> Facts& { return facts[number.at(x)]; };
   for (size_t i = order.size(); i-- > 0;) {
     const UOp& x = order[i];
-    Users mine = materialized(x) ? Users{x.get(), false} : users[x];
-    uint32_t count = is_movement(x.op()) ? consumers_[x] : 1;
+    const Users mine = materialized(x) ? Users{x.get(), false} : facts[i].users;
+    const uint32_t count = is_movement(x.op()) ? facts[i].consumers : 1;
     for (const UOp& s : x->src()) {
-      users[s].add(mine);
-      consumers_[s] += count;
+      Facts& source = of(s);
+      source.users.add(mine);
+      source.consumers += count;
     }
+    if (facts[i].consumers == 1) read_once_.add(x);
   }
-  NodeMap<bool> reduces(order.size());  // holds a reduction that would be computed along with it
-  NodeMap<int> sizes(order.size());     // no fewer than the computations that it takes
-  NodeMap<int> views;                   // movement ops one after the other, down from a value
   auto cost_of = [&](const UOp& root, Computations& found) {
     Cost cost;
     std::vector<Computations::Place> todo{{root, 0}};
@@ -241,12 +235,14 @@ void Fusion::choose(std::span<const UOp> order) {
     bool reduction = x.op() == Op::Reduce;
     int size = 1;
     for (const UOp& s : x->src()) {
-      reduction = reduction || reduces[s];
-      size += std::min(sizes[s], kMostComputations);
+      const Facts& source = of(s);
+      reduction = reduction || source.reduces;
+      size += std::min(source.size, kMostComputations);
     }
     const bool own = materialized(x);
-    reduces[x] = reduction && !own;
-    sizes[x] = own ? 1 : size;
+    Facts& mine = of(x);
+    mine.reduces = reduction && !own;
+    mine.size = own ? 1 : size;
   };
   // Of what `root` would compute several times, the value that saves most gets memory; false where
   // there is none.
@@ -256,7 +252,7 @@ void Fusion::choose(std::span<const UOp> order) {
     for (const UOp& x : found.nodes()) {
       const UOp narrow = narrower(x);
       if (x == root || !can_get_memory(x) || !can_get_memory(narrow)) continue;
-      const int64_t saved = int64_t(found.views_of(x) - 1) * sizes[x];
+      const int64_t saved = int64_t(found.views_of(x) - 1) * of(x).size;
       if (saved > best_saved) best = narrow, best_saved = saved;
     }
     if (!best) return false;
@@ -266,39 +262,40 @@ void Fusion::choose(std::span<const UOp> order) {
     for (const UOp& x : upwards) follow(x);
     return true;
   };
-  for (const UOp& x : order) {
-    if (x.op() == Op::Expand && reduces[x.src(0)] && users[x].several &&
+  for (size_t i = 0; i < order.size(); ++i) {
+    const UOp& x = order[i];
+    Facts& mine = facts[i];
+    if (x.op() == Op::Expand && of(x.src(0)).reduces && mine.users.several &&
         4 * x.src(0)->numel() <= x->numel()) {
       UOp small = under_views(x.src(0));
       materialize(small);
       for (UOp view = x.src(0);; view = view.src(0)) {
-        reduces[view] = false;
+        of(view).reduces = false;
         if (view == small) break;
       }
     }
     follow(x);
     // Views of views without end: an index is pushed down through one after the other.
     if (is_movement(x.op()) && !materialized(x)) {
-      const int deep = views[x.src(0)] + 1;
-      views[x] = deep;
-      if (deep > kMostViews) {
-        views[x] = 0;
+      mine.views = of(x.src(0)).views + 1;
+      if (mine.views > kMostViews) {
+        mine.views = 0;
         materialize(x);
         follow(x);
       }
     }
     if (!can_get_memory(x)) continue;
-    const bool shared = consumers_[x] > 1 && users[x].several;
-    if (!shared && sizes[x] <= kLargeKernel) continue;
+    const bool shared = mine.consumers > 1 && mine.users.several;
+    if (!shared && mine.size <= kLargeKernel) continue;
     std::optional<Computations> found(std::in_place);
     Cost cost = cost_of(x, *found);
     while (cost.computations > kMostComputations && cut_below(x, *found)) {
       cost = cost_of(x, found.emplace());
     }
-    if (cost.nodes <= kLargeKernel) sizes[x] = cost.computations;
+    if (cost.nodes <= kLargeKernel) mine.size = cost.computations;
     double elements = double(std::max<int64_t>(x->numel(), 1));
     bool dear = shared
-                    ? reduces[x] || cost.ops > kCheapOps || cost.elements > kCheapReads * elements
+                    ? mine.reduces || cost.ops > kCheapOps || cost.elements > kCheapReads * elements
                     : cost.nodes > kLargeKernel;
     if (dear) {
       UOp narrow = narrower(x);

@@ -4,15 +4,14 @@
 #include <vector>
 
 #include "core/schedule/schedule.h"
-#include "core/uop/node_map.h"
+#include "core/uop/library_op.h"
+#include "core/uop/node_set.h"
 
 namespace tinyshard {
 
 // Ops that run as items of their own and therefore read and write whole buffers, and After, which
 // names a whole buffer again.
 bool is_opaque(Op op);
-// Those of them that a device's library computes.
-bool is_library_op(Op op);
 
 // The node whose memory `x` looks at when only movement ops that change no order and no count lie
 // between (reshape, contiguous of a buffer...); x itself otherwise.
@@ -24,19 +23,15 @@ class Fusion {
   bool materialized(const UOp& x) const { return materialized_.contains(x); }
   size_t values() const { return materialized_.size(); }  // with memory
   // Later stages add a value that turns out to be too dear to recompute.
-  void materialize(const UOp& x) { materialized_[x] = true; }
+  void materialize(const UOp& x) { materialized_.add(x); }
   // Whether a single op reads x, movements aside.
-  bool read_once(const UOp& x) const {
-    const uint32_t* count = consumers_.find(x);
-    return count && *count == 1;
-  }
+  bool read_once(const UOp& x) const { return read_once_.contains(x); }
 
  private:
   void force(std::span<const UOp> order, std::span<const UOp> roots);
   void choose(std::span<const UOp> order);
 
-  NodeMap<bool> materialized_;
-  NodeMap<uint32_t> consumers_;  // sources of ops other than movements that a node is
+  NodeSet materialized_, read_once_;
 };
 
 }  // namespace tinyshard

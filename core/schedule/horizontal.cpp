@@ -82,7 +82,7 @@ class Joiner {
   // Read by collectives only: a part of a parameter on its way to the other devices.
   bool is_sent(int b) const {
     return std::ranges::all_of(readers_[size_t(b)], [&](int t) {
-      return tasks_[size_t(t)].item.kind == Item::Kind::Collective;
+      return tasks_[size_t(t)].kind() == Item::Kind::Collective;
     });
   }
   bool is_little(int b) const { return buffers_[size_t(b)].bytes() <= kSmallBuffer; }
@@ -125,17 +125,17 @@ class Joiner {
     if (kind_of(t) == Kind::Little &&
         !(is_read_later(t, group.task) && is_read_later(group.task, t)))
       return false;
-    Task joined = into;
-    append(*joined.draft, *from.draft, int64_t(group.members) * kIds);
-    const NodeOrder nodes = all_nodes(*joined.draft);
-    if (!in_place_is_safe(*joined.draft, nodes, buffers_)) return false;
-    update_accesses(joined, nodes);
-    joined.position = std::max(into.position, from.position);
+    KernelDraft joined = *into.draft;
+    append(joined, *from.draft, int64_t(group.members) * kIds);
+    const NodeOrder nodes = all_nodes(joined);
+    if (!in_place_is_safe(joined, nodes, buffers_)) return false;
     for (int b : from.reads) {
       std::erase(readers_[size_t(b)], t);
       readers_[size_t(b)].push_back(group.task);
     }
-    into = std::move(joined);
+    into.draft = std::move(joined);
+    update_accesses(into, nodes);
+    into.position = std::max(into.position, from.position);
     from.gone = true;
     from.draft.reset();
     from.reads.clear();

@@ -116,50 +116,105 @@ class Nests {
   std::vector<UOp> alive_;  // nodes that keys point to
 };
 
-// Parameters in order of appearance.
-Item kernel_item(const KernelDraft& draft, const std::vector<VirtualBuffer>& buffers,
-                 FreeRanges& free_ranges, Nests& nests) {
-  Item item;
-  item.kind = Item::Kind::Kernel;
-  item.mesh = draft.mesh;
-  NodeMap<UOp> slots;
-  auto slot_for = [&](int buffer, bool written) {
-    const VirtualBuffer& b = buffers[buffer];
-    item.buffers.push_back(buffer);
-    ParamInfo param{.dtype = b.dtype, .numel = b.numel(), .written = written};
-    for (size_t i = 0; i + 1 < item.buffers.size(); ++i) {
-      if (first_version(buffers, item.buffers[i]) == first_version(buffers, buffer))
-        param.alias = int(i);
-    }
-    item.kernel.params.push_back(param);
-    return UOp::make(Op::Param, b.dtype, {}, Dims{int64_t(item.buffers.size()) - 1});
+// The items of drafts. What drafts of equal layers become differs in the buffers only: it is worked
+// on once.
+class Kernels {
+ public:
+  Kernels(const std::vector<VirtualBuffer>& buffers, FreeRanges& free_ranges)
+      : buffers_(buffers), free_ranges_(free_ranges) {}
+
+  // Parameters in order of appearance: outputs first, then what is loaded.
+  Item item(const KernelDraft& draft) {
+    const Kernel& kernel = kernel_of(draft);
+    Item item;
+    item.kind = Item::Kind::Kernel;
+    item.mesh = draft.mesh;
+    item.kernel.sink = kernel.nest->sink;
+    item.kernel.loops = kernel.nest->loops;
+    item.kernel.name = kernel.nest->name;
+    std::vector<int> memories;
+    auto add = [&](int buffer, bool written) {
+      const VirtualBuffer& b = buffers_[size_t(buffer)];
+      ParamInfo param{.dtype = b.dtype, .numel = b.numel(), .written = written};
+      memories.push_back(first_version(buffers_, buffer));
+      for (size_t i = 0; i + 1 < memories.size(); ++i) {
+        if (memories[i] == memories.back()) param.alias = int(i);
+      }
+      item.buffers.push_back(buffer);
+      item.kernel.params.push_back(param);
+    };
+    for (const auto& out : draft.outputs) add(out.buffer, true);
+    for (int slot : kernel.loaded) add(draft.slots[size_t(slot)], false);
+    return item;
+  }
+
+ private:
+  struct Kernel {
+    const Nests::Nest* nest = nullptr;
+    std::vector<int> loaded;  // slots of the draft
   };
-  // Outputs take the first parameters.
-  MaskedStores masked_store(draft, buffers, free_ranges);
-  std::vector<UOp> params, values, stores;
-  for (const auto& out : draft.outputs) {
-    params.push_back(slot_for(out.buffer, true));
-    auto [value, valid] = masked_store(out);
-    values.push_back(value);
-    values.push_back(valid ? valid : const_int(DType::Bool, 1));
+  // Nodes, and which slots are the memory of which output.
+  using Key = std::pair<std::vector<const Node*>, std::vector<std::pair<size_t, size_t>>>;
+
+  const Kernel& kernel_of(const KernelDraft& draft) {
+    auto [known, is_new] = known_.try_emplace(key_of(draft));
+    if (is_new) known->second = make(draft);
+    return known->second;
   }
-  for (const UOp& x : toposort(values)) {
-    if (x.op() == Op::Load && !slots.contains(x.src(0)))
-      slots[x.src(0)] = slot_for(draft.buffer_of(x), false);
+
+  Key key_of(const KernelDraft& draft) {
+    Key key;
+    for (const UOp& r : draft.loops) key.first.push_back(r.get());
+    std::vector<int> memories;
+    for (int buffer : draft.slots) memories.push_back(first_version(buffers_, buffer));
+    for (size_t o = 0; o < draft.outputs.size(); ++o) {
+      const KernelDraft::Output& out = draft.outputs[o];
+      for (const UOp& x : out.expressions()) key.first.push_back(x.get());
+      const int written = first_version(buffers_, out.buffer);
+      for (size_t slot = 0; slot < memories.size(); ++slot) {
+        if (memories[slot] == written) key.second.emplace_back(o, slot);
+      }
+    }
+    return key;
   }
-  values = substitute(values, slots);
-  for (size_t i = 0; i < params.size(); ++i) {
-    std::vector<UOp> src{params[i], draft.outputs[i].index, values[2 * i]};
-    if (!is_const(values[2 * i + 1], 1)) src.push_back(values[2 * i + 1]);
-    stores.push_back(UOp::make(Op::Store, params[i].dtype(), src));
+
+  Kernel make(const KernelDraft& draft) {
+    alive_.insert(alive_.end(), draft.loops.begin(), draft.loops.end());
+    Kernel kernel;
+    MaskedStores masked_store(draft, buffers_, free_ranges_);
+    std::vector<UOp> values, stores;
+    for (const auto& out : draft.outputs) {
+      for (const UOp& x : out.expressions()) alive_.push_back(x);
+      auto [value, valid] = masked_store(out);
+      values.push_back(value);
+      values.push_back(valid ? valid : const_int(DType::Bool, 1));
+    }
+    auto param = [](DType type, size_t number) {
+      return UOp::make(Op::Param, type, {}, Dims{int64_t(number)});
+    };
+    NodeMap<UOp> params;
+    for (const UOp& x : toposort(values)) {
+      if (x.op() != Op::Load || params.contains(x.src(0))) continue;
+      params[x.src(0)] = param(x.dtype(), draft.outputs.size() + kernel.loaded.size());
+      kernel.loaded.push_back(int(slot_of(*x)));
+    }
+    values = substitute(values, params);
+    for (size_t i = 0; i < draft.outputs.size(); ++i) {
+      const DType type = draft.outputs[i].value.dtype();
+      std::vector<UOp> src{param(type, i), draft.outputs[i].index, values[2 * i]};
+      if (!is_const(values[2 * i + 1], 1)) src.push_back(values[2 * i + 1]);
+      stores.push_back(UOp::make(Op::Store, type, src));
+    }
+    kernel.nest = &nests_(UOp::make(Op::Sink, DType::Bool, stores), draft.loops);
+    return kernel;
   }
-  UOp sink = UOp::make(Op::Sink, DType::Bool, stores);
-  const Nests::Nest& nest = nests(sink, draft.loops);
-  item.kernel.sink = nest.sink;
-  item.kernel.loops = nest.loops;
-  item.kernel.name = nest.name;
-  return item;
-}
+
+  const std::vector<VirtualBuffer>& buffers_;
+  FreeRanges& free_ranges_;
+  Nests nests_;
+  std::map<Key, Kernel> known_;
+  std::vector<UOp> alive_;  // nodes that keys point to
+};
 
 // Numbers the collectives, and has the first item that touches memory which one uses wait for it.
 void add_waits(Schedule& schedule) {
@@ -190,12 +245,13 @@ void add_waits(Schedule& schedule) {
 
 void make_items(ScheduleState& state) {
   Schedule& schedule = state.schedule;
-  Nests nests;
-  for (int t : order_of_tasks(state)) {
+  Kernels kernels(schedule.buffers, state.free_ranges);
+  const std::vector<int> order = order_of_tasks(state);
+  schedule.items.reserve(order.size());
+  for (int t : order) {
     Task& task = state.tasks[size_t(t)];
     if (task.nothing) continue;
-    Item item = task.draft ? kernel_item(*task.draft, schedule.buffers, state.free_ranges, nests)
-                           : std::move(task.item);
+    Item item = task.draft ? kernels.item(*task.draft) : std::move(*task.item);
     item.reads = task.reads;
     item.writes = task.writes;
     schedule.items.push_back(std::move(item));

@@ -57,7 +57,7 @@ size_t Lowering::KeyHash::operator()(const Key& key) const {
 KernelDraft Lowering::kernel(const UOp& value, int buffer) {
   memo_.clear();
   alive_.clear();
-  fold_origin_ = NodeMap<UOp>();
+  if (fold_origin_.size() > 0) fold_origin_ = NodeMap<UOp>();
   draft_ = KernelDraft();
   std::vector<UOp> index;
   for (size_t i = 0; i < value.shape().size(); ++i) {
@@ -122,7 +122,8 @@ UOp Lowering::lower(const UOp& x, const std::vector<UOp>& index, const UOp& vali
 }
 
 UOp Lowering::load(const UOp& x, const std::vector<UOp>& index, const UOp& valid) {
-  UOp param = UOp::make(Op::Param, x.dtype(), {}, Dims{draft_.slot_for(buffer_of_(x))});
+  const int64_t slot = draft_.slot_for(buffer_of_(x));
+  UOp param = UOp::make(Op::Param, x.dtype(), {}, DimSpan(&slot, 1));
   UOp flat = simplified_flat_index(x.shape(), index);
   if (always(valid)) return UOp::make(Op::Load, x.dtype(), {param, flat});
   return UOp::make(Op::Load, x.dtype(), {param, flat, simplify_(valid)});

@@ -27,7 +27,7 @@ struct KernelDraft {
 
     std::array<UOp, 3> expressions() const { return {index, value, valid}; }
   };
-  Mesh mesh = Mesh::single({});
+  Mesh mesh = Mesh::unset();
   std::vector<UOp> loops;  // outer to inner
   std::vector<int> slots;  // buffers, each once; also some that no load names any longer
   std::vector<Output> outputs;

@@ -111,20 +111,26 @@ int64_t place(std::vector<Life> todo, std::vector<VirtualBuffer>& buffers) {
   int64_t total = 0;
   Neighbors meet;
   std::ranges::sort(todo, {}, [](const Life& l) { return std::pair(-l.bytes, l.buffer); });
-  std::vector<const Life*> placed;
+  // All of them are looked at for each life, so what is asked of each lies side by side.
+  struct Place {
+    int first, last;
+    int64_t begin, end;
+    const Mesh* mesh;
+  };
+  std::vector<Place> places;  // by where they begin
+  places.reserve(todo.size());
   for (const Life& life : todo) {
+    const Mesh& mesh = buffers[life.buffer].mesh;
     int64_t offset = 0;
-    for (const Life* other : placed) {  // sorted by offset
-      if (other->last < life.first || life.last < other->first) continue;
-      if (!meet(buffers[other->buffer].mesh, buffers[life.buffer].mesh)) continue;
-      int64_t start = buffers[other->buffer].arena_offset;
-      if (offset + life.bytes <= start) break;
-      offset = std::max(offset, start + other->bytes);
+    for (const Place& other : places) {
+      if (other.last < life.first || life.last < other.first || !meet(*other.mesh, mesh)) continue;
+      if (offset + life.bytes <= other.begin) break;
+      offset = std::max(offset, other.end);
     }
     buffers[life.buffer].arena_offset = offset;
     total = std::max(total, offset + life.bytes);
-    auto by_offset = [&](const Life* l) { return buffers[l->buffer].arena_offset; };
-    placed.insert(std::ranges::upper_bound(placed, offset, {}, by_offset), &life);
+    places.insert(std::ranges::upper_bound(places, offset, {}, &Place::begin),
+                  {life.first, life.last, offset, offset + life.bytes, &mesh});
   }
   return total;
 }

@@ -6,54 +6,58 @@
 
 #include <algorithm>
 
+#include "core/uop/node_set.h"
+
 namespace tinyshard {
 namespace {
-
-// Named by the node itself: its storage, the mesh it runs on, or the mesh a constant was made for.
-std::optional<Mesh> own_mesh(const UOp& x) {
-  if (x.op() == Op::Buffer) return static_cast<const Placed*>(x->payload.get())->sharding.mesh;
-  if (x->payload) return Mesh::from_payload(x->payload);
-  return std::nullopt;
-}
 
 // From sources to users; values made of constants alone have none.
 MeshOf known_meshes(std::span<const UOp> order) {
   MeshOf meshes(order.size());
   for (const UOp& x : order) {
-    std::optional<Mesh> mesh = own_mesh(x);
-    for (const UOp& s : x->src()) {
-      if (!mesh) mesh = meshes.at(s);
+    // Named by the node itself: its storage, the mesh it runs on, or the mesh a constant was made
+    // for.
+    if (x.op() == Op::Buffer) {
+      meshes.set(x, static_cast<const Placed*>(x->payload.get())->sharding.mesh);
+    } else if (x->payload) {
+      meshes.set(x, Mesh::from_payload(x->payload));
+    } else {
+      auto placed = [&](const UOp& s) { return meshes.find(s) != nullptr; };
+      const auto source = std::ranges::find_if(x->src(), placed);
+      if (source != x->src().end()) meshes.set_as(x, *source);
     }
-    meshes[x] = mesh;
   }
   return meshes;
 }
 
 // Which values have to be copied: those of no mesh with users on several, and all that depends on
 // one of them.
-NodeMap<bool> to_separate(std::span<const UOp> order, const MeshOf& known,
-                          std::span<const UOp> roots, std::span<const Sharding> shardings) {
-  constexpr int64_t kSeveral = -1;
-  NodeMap<std::optional<int64_t>> users(order.size());  // the mesh of those of a value without one
-  auto use = [&](const UOp& x, int64_t mesh) {
-    std::optional<int64_t>& user = users[x];
-    user = user.value_or(mesh) == mesh ? mesh : kSeveral;
+NodeSet to_separate(std::span<const UOp> order, const MeshOf& known, std::span<const UOp> roots,
+                    std::span<const Sharding> shardings) {
+  struct Users {
+    const Mesh* mesh = nullptr;
+    bool several = false;
   };
-  for (size_t i = 0; i < roots.size(); ++i) {
-    if (!known.at(roots[i])) use(roots[i], shardings[i].mesh.id());
-  }
+  NodeMap<Users> users;  // of values without a mesh
+  auto use = [&](const UOp& x, const Users& more) {
+    if (known.find(x)) return;
+    Users& all = users[x];
+    if (!all.mesh) all.mesh = more.mesh;
+    all.several = all.several || more.several || !(*all.mesh == *more.mesh);
+  };
+  for (size_t i = 0; i < roots.size(); ++i) use(roots[i], {&shardings[i].mesh});
   for (size_t i = order.size(); i-- > 0;) {
-    const std::optional<Mesh>& own = known.at(order[i]);
-    const int64_t mesh = own ? own->id() : *users.at(order[i]);
-    for (const UOp& s : order[i]->src()) {
-      if (!known.at(s)) use(s, mesh);
-    }
+    const UOp& x = order[i];
+    const Mesh* mesh = known.find(x);
+    const Users mine = mesh ? Users{mesh} : users.at(x);
+    for (const UOp& s : x->src()) use(s, mine);
   }
-  NodeMap<bool> result(order.size());
+  NodeSet result;
+  if (users.size() == 0) return result;
   for (const UOp& x : order) {
-    bool separate = !known.at(x) && users.at(x) == kSeveral;
-    for (const UOp& s : x->src()) separate = separate || result.at(s);
-    result[x] = separate;
+    const Users* mine = users.find(x);
+    auto is_separate = [&](const UOp& s) { return result.contains(s); };
+    if ((mine && mine->several) || std::ranges::any_of(x->src(), is_separate)) result.add(x);
   }
   return result;
 }
@@ -61,12 +65,12 @@ NodeMap<bool> to_separate(std::span<const UOp> order, const MeshOf& known,
 // Copies what is made of constants for one mesh: the leaves carry its name.
 class Separation {
  public:
-  Separation(const MeshOf& known, const NodeMap<bool>& to_separate)
+  Separation(const MeshOf& known, const NodeSet& to_separate)
       : known_(known), to_separate_(to_separate) {}
 
   UOp on(const UOp& x, const Mesh& mesh) {
-    if (!to_separate_.at(x)) return x;
-    if (known_.at(x)) return rebuilt(x);
+    if (!to_separate_.contains(x)) return x;
+    if (known_.find(x)) return rebuilt(x);
     auto& copies = copies_[x];
     for (const auto& [id, copy] : copies) {
       if (id == mesh.id()) return copy;
@@ -87,14 +91,14 @@ class Separation {
   UOp rebuilt(const UOp& x) {
     if (const UOp* done = done_.find(x)) return *done;
     std::vector<UOp> sources;
-    for (const UOp& s : x->src()) sources.push_back(on(s, *known_.at(x)));
+    for (const UOp& s : x->src()) sources.push_back(on(s, *known_.find(x)));
     UOp result = x.with_src(sources);
     done_[x] = result;
     return result;
   }
 
   const MeshOf& known_;
-  const NodeMap<bool>& to_separate_;
+  const NodeSet& to_separate_;
   NodeMap<UOp> done_;
   NodeMap<std::vector<std::pair<int64_t, UOp>>> copies_;
 };
@@ -105,24 +109,24 @@ MeshOf find_meshes(std::span<const UOp> order, std::span<const UOp> roots,
                    std::span<const Sharding> shardings) {
   MeshOf meshes = known_meshes(order);
   for (size_t i = 0; i < roots.size(); ++i) {
-    if (!meshes.at(roots[i])) meshes[roots[i]] = shardings[i].mesh;
+    if (!meshes.find(roots[i])) meshes.set(roots[i], shardings[i].mesh);
   }
   for (size_t i = order.size(); i-- > 0;) {
-    std::optional<Mesh> mesh = meshes.at(order[i]);
-    if (!mesh) continue;
+    if (!meshes.find(order[i])) continue;
     for (const UOp& s : order[i]->src()) {
-      if (!meshes.at(s)) meshes[s] = mesh;
+      if (!meshes.find(s)) meshes.set_as(s, order[i]);
     }
   }
   return meshes;
 }
 
-std::vector<UOp> one_mesh_each(std::span<const UOp> roots, std::span<const Sharding> shardings) {
-  const NodeOrder order = toposort(roots);
-  MeshOf known = known_meshes(order);
-  NodeMap<bool> separate = to_separate(order, known, roots, shardings);
-  auto stays = [&](const UOp& root) { return !separate.at(root); };
-  if (std::ranges::all_of(roots, stays)) return {roots.begin(), roots.end()};
+std::vector<UOp> one_mesh_each(const Graph& graph, std::span<const Sharding> shardings) {
+  const NodeOrder& order = graph.order();
+  const std::vector<UOp>& roots = graph.roots();
+  const MeshOf known = known_meshes(order);
+  const NodeSet separate = to_separate(order, known, roots, shardings);
+  auto stays = [&](const UOp& root) { return !separate.contains(root); };
+  if (std::ranges::all_of(roots, stays)) return roots;
   Separation separation(known, separate);
   std::vector<UOp> separated;
   for (size_t i = 0; i < roots.size(); ++i) {

@@ -119,7 +119,7 @@ class Order {
   // Copies that wait for nothing lead: they bring what comes from elsewhere, and what follows them
   // can be recorded (core/exec/replay.h).
   bool leads(int t) const {
-    return tasks_[t].item.kind == Item::Kind::Copy && dependencies_.before(t).empty();
+    return tasks_[t].kind() == Item::Kind::Copy && dependencies_.before(t).empty();
   }
 
   // Where a task stands among those that are ready: leading ones first, then by position.
@@ -146,7 +146,7 @@ class Order {
       eager_.erase(*place_[t]);
   }
 
-  bool is_collective(int t) const { return tasks_[t].item.kind == Item::Kind::Collective; }
+  bool is_collective(int t) const { return tasks_[t].kind() == Item::Kind::Collective; }
 
   // Whether t would wait for a collective on its way, which others can run beside.
   bool waits(int t) const {

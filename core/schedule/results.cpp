@@ -28,7 +28,8 @@ bool updates(const UOp& product, const UOp& storage) {
 // Where a value has nothing but results of one library call, which nobody else reads, and the
 // library can write them where they lie in it: a projection's gradient has those of the queries,
 // keys and values.
-void write_parts(ScheduleState& state, const UOp& whole, const NodeMap<int>& uses) {
+void write_parts(ScheduleState& state, const UOp& whole) {
+  const NodeMap<int>& uses = state.uses;
   auto parts = parts_of(
       whole, [&](const UOp& x) { return state.fusion->materialized(x) || uses.at(x) != 1; });
   if (!parts) return;
@@ -84,7 +85,7 @@ std::vector<UOp> siblings(const ScheduleState& state, const UOp& x) {
 }
 
 void name_storages(ScheduleState& state) {
-  const NodeMap<int> uses = count_uses(state.order, state.roots);
+  const NodeMap<int>& uses = state.uses;
   for (const UOp& x : state.order) {
     if (x.op() != Op::Assign) continue;
     UOp result = x.src(1);
@@ -98,9 +99,8 @@ void name_storages(ScheduleState& state) {
 }
 
 void place_results(ScheduleState& state) {
-  const NodeMap<int> uses = count_uses(state.order, state.roots);
   for (const UOp& x : state.order) {
-    if (state.fusion->materialized(x) && !state.buffer.contains(x)) write_parts(state, x, uses);
+    if (state.fusion->materialized(x) && !state.buffer.contains(x)) write_parts(state, x);
   }
 }
 

@@ -17,9 +17,9 @@ namespace tinyshard {
 namespace {
 
 // All values of storages that another one is written over.
-std::vector<UOp> overwritten_values(std::span<const UOp> roots) {
+std::vector<UOp> overwritten_values(const Graph& graph) {
   std::vector<UOp> values;
-  for (const UOp& x : toposort(roots)) {
+  for (const UOp& x : graph.order()) {
     if (x.op() == Op::Assign) values.push_back(x.src(0));
   }
   return values;
@@ -29,12 +29,12 @@ std::vector<UOp> overwritten_values(std::span<const UOp> roots) {
 //   %1 = assign %0 a    %2 = assign %1 (%1 + 1)    %3 = %2 + %1 * 2
 // becomes, for %1,
 //   %1 = assign %0 a    %4 = contiguous %1    %2 = assign %1 (%4 + 1)    %3 = %2 + %4 * 2
-std::vector<UOp> read_copies(std::span<const UOp> roots, const std::vector<UOp>& values) {
+std::vector<UOp> read_copies(const Graph& graph, const std::vector<UOp>& values) {
   NodeMap<bool> listed(values.size());
   for (const UOp& x : values) listed[x] = true;
   NodeMap<UOp> stored,
       read;  // what stands for a node where it is written over, and where it is read
-  for (const UOp& x : toposort(roots)) {
+  for (const UOp& x : graph.order()) {
     std::vector<UOp> src;
     for (size_t i = 0; i < x->src().size(); ++i) {
       bool target = x.op() == Op::Assign && i == 0;
@@ -45,23 +45,24 @@ std::vector<UOp> read_copies(std::span<const UOp> roots, const std::vector<UOp>&
     read[x] = listed.contains(x) ? UOp::make(Op::Contiguous, x.dtype(), {same}) : same;
   }
   std::vector<UOp> result;
-  for (const UOp& root : roots) result.push_back(stored.at(root));
+  for (const UOp& root : graph.roots()) result.push_back(stored.at(root));
   return result;
 }
 
 }  // namespace
 
-Schedule make_schedule(std::span<const UOp> roots, std::span<const Sharding> shardings,
+Schedule make_schedule(const Graph& asked, std::span<const Sharding> shardings,
                        const ScheduleOptions& options) {
-  std::vector<UOp> graph = one_mesh_each(roots, shardings);
+  Graph graph = asked;
+  graph.become(one_mesh_each(graph, shardings));
   constexpr int kAttempts = 4;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     // Copies of all leave no circle: a copy waits only for those who wrote what it reads.
-    if (attempt + 1 == kAttempts) graph = read_copies(graph, overwritten_values(graph));
+    if (attempt + 1 == kAttempts) graph.become(read_copies(graph, overwritten_values(graph)));
     ScheduleState state(graph, shardings, options);
     run_schedule_steps(state);
     if (!state.is_stuck()) return std::move(state.schedule);
-    graph = read_copies(graph, state.needed_later);
+    graph.become(read_copies(graph, state.needed_later));
   }
   throw InternalError("copies of overwritten storages leave no circle");
 }

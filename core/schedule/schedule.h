@@ -14,6 +14,7 @@
 #include "core/codegen/kernel.h"
 #include "core/runtime/communicator.h"
 #include "core/runtime/device.h"
+#include "core/uop/graph.h"
 #include "multi/mesh.h"
 
 namespace tinyshard {
@@ -22,7 +23,7 @@ namespace tinyshard {
 struct VirtualBuffer {
   DType dtype = DType::F32;
   Dims shape;  // local shape
-  Mesh mesh = Mesh::single({});
+  Mesh mesh = Mesh::unset();
   std::shared_ptr<const void> storage;  // of a Buffer that exists outside of the schedule
   int previous = -1;                    // a later version: same memory as that buffer
   int container = -1;                   // a member of a bucket, or a further name: lives inside it
@@ -43,8 +44,8 @@ struct CopyPart {
 
 struct Item {
   enum class Kind : uint8_t { Kernel, Library, Collective, Copy } kind = Kind::Kernel;
-  Mesh mesh = Mesh::single({});  // runs on each of its devices that this process holds
-  std::vector<int> buffers;  // parameters in slot order; Library and others: operands, then result
+  Mesh mesh = Mesh::unset();  // runs on each of its devices that this process holds
+  std::vector<int> buffers;   // parameters in slot order; Library and others: operands, then result
   std::vector<int> reads, writes;
 
   KernelSource kernel;
@@ -94,7 +95,7 @@ struct ScheduleOptions {
 
 // Roots and their shardings as multi/rewrite.h leaves them: every shape is local, roots are values
 // or Assigns.
-Schedule make_schedule(std::span<const UOp> roots, std::span<const Sharding> shardings,
+Schedule make_schedule(const Graph& graph, std::span<const Sharding> shardings,
                        const ScheduleOptions& options);
 
 }  // namespace tinyshard

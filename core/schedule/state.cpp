@@ -1,16 +1,15 @@
 #include "core/schedule/state.h"
 
-#include <utility>
-
 #include "core/rewrite/pattern.h"
 
 namespace tinyshard {
 
-ScheduleState::ScheduleState(std::vector<UOp> graph, std::span<const Sharding> shardings,
+ScheduleState::ScheduleState(const Graph& graph, std::span<const Sharding> shardings,
                              const ScheduleOptions& schedule_options)
-    : roots(std::move(graph)),
+    : roots(graph.roots()),
       options(schedule_options),
-      order(toposort(roots)),
+      order(graph.order()),
+      uses(count_uses(order, roots)),
       meshes(find_meshes(order, roots, shardings)),
       buffer(order.size()) {
   for (const UOp& x : order) {
@@ -23,7 +22,7 @@ int ScheduleState::buffer_of(const UOp& x) {
   VirtualBuffer b;
   b.dtype = x.dtype();
   b.shape.assign(x.shape().begin(), x.shape().end());
-  b.mesh = *meshes.at(x);
+  b.mesh = *meshes.find(x);
   b.origin = origin_id(x);
   if (x.op() == Op::Buffer) b.storage = x->payload;
   if (x.op() == Op::Assign) b.previous = buffer_of(x.src(0));

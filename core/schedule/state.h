@@ -16,7 +16,7 @@
 namespace tinyshard {
 
 struct ScheduleState {
-  ScheduleState(std::vector<UOp> graph, std::span<const Sharding> shardings,
+  ScheduleState(const Graph& graph, std::span<const Sharding> shardings,
                 const ScheduleOptions& options);
   ScheduleState(const ScheduleState&) = delete;
   ScheduleState& operator=(const ScheduleState&) = delete;
@@ -29,6 +29,7 @@ struct ScheduleState {
   std::vector<UOp> roots;
   const ScheduleOptions& options;
   NodeOrder order;  // of all nodes, sources first
+  NodeMap<int> uses;
   MeshOf meshes;
   NodeMap<std::vector<UOp>> calls_of;  // library ops, by their first operand
 

@@ -16,12 +16,10 @@
 namespace tinyshard {
 
 std::string Task::describe() const {
-  std::string what = item.describe();
+  std::string what = nothing ? "order" : item ? item->describe() : "kernel over";
   if (draft) {
-    what = "kernel over";
     for (const UOp& r : draft->loops) what += fmt::format(" {}", range_arg(*r).size);
   }
-  if (nothing) what = "order";
   return fmt::format("{} reads {} writes {}", what, fmt::join(reads, " "), fmt::join(writes, " "));
 }
 

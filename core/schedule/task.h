@@ -1,5 +1,6 @@
 // An item before the order is known: what the steps between lowering and order work on.
 #pragma once
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,8 +13,8 @@ namespace tinyshard {
 // A kernel draft, or an op that runs on its own.
 struct Task {
   std::optional<KernelDraft> draft;
-  Item item;                       // when there is no draft
-  bool nothing = false;            // only ordered, not run: a value that is there already
+  std::unique_ptr<Item> item;  // where there is no draft: most tasks have one, and items are large
+  bool nothing = false;        // only ordered, not run: a value that is there already
   std::vector<int> reads, writes;  // buffers
   int position = 0;                // of its value in the topological order of the graph
   bool gone = false;               // fused into another task
@@ -21,6 +22,7 @@ struct Task {
   // and how many turns ahead it runs. It is in no hurry otherwise.
   int64_t turn = 0;
   int prefetch = 0;
+  Item::Kind kind() const { return item ? item->kind : Item::Kind::Kernel; }
   std::string describe() const;
 };
 

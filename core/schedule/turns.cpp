@@ -1,3 +1,11 @@
+// Turns are numbered by their place, 0 first. Whose turn a task waits for is known beforehand (turn_);
+// what it copies of a turn's gathers is no reading of them (copied_). While tasks run, the first one
+// that reads a gather, or a copy of it, begins that turn, and as many turns after it open as their
+// gathers ask to be ahead:
+//
+//   gathers of turns 0 1 2, prefetch 1      open at first: none; nothing else runs, so 0 opens
+//   a task reads what 0 gathered            0 has begun: 1 opens
+//   a task reads what 1 gathered            1 has begun: 2 opens
 #include "core/schedule/turns.h"
 
 #include <algorithm>

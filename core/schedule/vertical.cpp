@@ -56,9 +56,15 @@ class Fuser {
   }
 
  private:
+  // A kernel that has more than may be fused has no fewer with another one: what it reads of that is
+  // written then.
+  bool has_many_buffers(int t) const {
+    return tasks_[t].reads.size() + tasks_[t].writes.size() > kFusedBuffers;
+  }
+
   bool into_consumer(int p, int c) {
     const KernelDraft &producer = *tasks_[p].draft, &consumer = *tasks_[c].draft;
-    if (!(producer.mesh == consumer.mesh)) return false;
+    if (has_many_buffers(c) || !(producer.mesh == consumer.mesh)) return false;
     std::optional<FusedKernel> fused = fuse_.into_consumer(producer, consumer);
     // Last, as it takes the longest: readers of one value may be far apart, in both ways through a
     // model.
@@ -67,6 +73,7 @@ class Fuser {
 
   bool beside(int a, int b) {
     const KernelDraft &one = *tasks_[a].draft, &other = *tasks_[b].draft;
+    if (has_many_buffers(a) || has_many_buffers(b)) return false;
     if (prepared_[size_t(a)] != prepared_[size_t(b)] || !(one.mesh == other.mesh)) return false;
     if (!KernelFuser::same_loops(one, other)) return false;
     if (dependencies_.reaches(a, b) || dependencies_.reaches(b, a)) return false;

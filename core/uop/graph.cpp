@@ -4,79 +4,32 @@
 #include "core/base/hash.h"
 #include "core/uop/args.h"
 #include "core/uop/node_map.h"
+#include "core/uop/node_set.h"
 #include "core/uop/uop.h"
 
 namespace tinyshard {
 
-namespace {
-
-// The nodes that a walk has met, by address: to ask for one fetches none of its memory. One KiB of
-// memory is one entry with a bit for each place at which a node may begin, so that the table of a
-// large graph fits the cache, too.
-class Met {
- public:
-  // True for the first time.
-  bool add(const Node* node) {
-    static_assert(sizeof(Node) >= kPlace);
-    if ((size_ + 1) * 2 > entries_.size()) grow();
-    const auto address = reinterpret_cast<uintptr_t>(node);
-    const uintptr_t block = address / (64 * kPlace);
-    const uint64_t bit = uint64_t{1} << (address / kPlace % 64);
-    Entry& entry = entry_of(entries_, block);
-    if (entry.met & bit) return false;
-    if (entry.met == 0) {
-      entry.block = block;
-      ++size_;
-    }
-    entry.met |= bit;
-    return true;
-  }
-
- private:
-  static constexpr uintptr_t kPlace = 16;  // what all allocations are aligned to
-  struct Entry {
-    uintptr_t block = 0;
-    uint64_t met = 0;  // 0: no entry
-  };
-
-  static Entry& entry_of(std::vector<Entry>& entries, uintptr_t block) {
-    constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
-    const size_t mask = entries.size() - 1;
-    size_t i = (block * kGolden >> 32) & mask;
-    while (entries[i].met != 0 && entries[i].block != block) i = (i + 1) & mask;
-    return entries[i];
-  }
-  void grow() {
-    std::vector<Entry> larger(entries_.size() * 2);
-    for (const Entry& entry : entries_) {
-      if (entry.met != 0) entry_of(larger, entry.block) = entry;
-    }
-    entries_.swap(larger);
-  }
-
-  std::vector<Entry> entries_ = std::vector<Entry>(32);
-  size_t size_ = 0;
-};
-
-}  // namespace
-
 NodeOrder toposort(std::span<const UOp> roots) {
   NodeOrder order;
-  Met met;
-  std::vector<std::pair<const UOp*, size_t>> stack;
+  NodeSet met;
+  // A node that the walk comes back to is not read again: it may have left the cache since.
+  struct Frame {
+    const UOp *node, *next, *end;  // and its sources
+  };
+  std::vector<Frame> stack;
+  auto push = [&](const UOp& x) {
+    if (met.add(x)) stack.push_back({&x, x->src().data(), x->src().data() + x->sources});
+  };
   for (const UOp& root : roots) {
-    if (!met.add(root.get())) continue;
-    stack.push_back({&root, 0});
+    push(root);
     while (!stack.empty()) {
-      auto& [node, next] = stack.back();
-      auto src = (*node)->src();
-      if (next == src.size()) {
-        order.push_back(*node);
+      Frame& frame = stack.back();
+      if (frame.next == frame.end) {
+        order.push_back(*frame.node);
         stack.pop_back();
         continue;
       }
-      const UOp& s = src[next++];
-      if (met.add(s.get())) stack.push_back({&s, 0});
+      push(*frame.next++);
     }
   }
   return order;

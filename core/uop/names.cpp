@@ -14,8 +14,8 @@
 #include <atomic>
 
 #include "core/uop/args.h"
+#include "core/uop/graph.h"
 #include "core/uop/node_map.h"
-#include "core/uop/uop.h"
 
 namespace tinyshard {
 
@@ -56,8 +56,8 @@ UOp folded(const UOp& x, std::span<const UOp> src) {
 
 }  // namespace
 
-std::vector<UOp> without_names(std::span<const UOp> roots) {
-  const NodeOrder order = toposort(roots);
+std::vector<UOp> without_names(const Graph& graph) {
+  const NodeOrder& order = graph.order();
   NodeMap<UOp> plain(order.size());
   std::vector<UOp> src;
   for (const UOp& x : order) {
@@ -71,8 +71,8 @@ std::vector<UOp> without_names(std::span<const UOp> roots) {
     plain[x] = x.op() == Op::Identity ? src[0] : changed ? folded(x, src) : x;
   }
   std::vector<UOp> out;
-  out.reserve(roots.size());
-  for (const UOp& root : roots) out.push_back(plain.at(root));
+  out.reserve(graph.roots().size());
+  for (const UOp& root : graph.roots()) out.push_back(plain.at(root));
   return out;
 }
 

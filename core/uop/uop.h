@@ -170,12 +170,11 @@ UOp reduce(ReduceOp op, const UOp& x, DimSpan axes);  // reduced axes stay with 
 // --- names ---------------------------------------------------------------------------------------
 // Equal nodes are one pointer, but two tensors of equal values are two things to differentiate by.
 // So a tensor's value is an Identity node, whose number no other one has; builders do not look
-// through it. Names end before the passes, which see equal values as one again.
+// through it. Names end before the passes (without_names in core/uop/graph.h), which see equal values
+// as one again.
 UOp named(const UOp& x);
 UOp under_names(UOp x);         // the value itself
 int64_t name_of(const UOp& x);  // the number; 0 for a node that is no Identity
-// The graphs without names, as the builders above would have made them.
-std::vector<UOp> without_names(std::span<const UOp> roots);
 
 // --- kernels -------------------------------------------------------------------------------------
 enum class RangeKind : uint8_t { Loop, Fold };

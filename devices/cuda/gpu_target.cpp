@@ -1,3 +1,5 @@
+// Compute capabilities in order: a GPU runs code for the newest one that is not newer than itself. What
+// plans are made by are figures measured on an H200, for all GPUs.
 #include "devices/cuda/gpu_target.h"
 
 #include <algorithm>

@@ -93,26 +93,35 @@ Placement completed_along(const UOp& x, const std::vector<LocalValue>& v, size_t
   return best;
 }
 
-// Where all operands lie alike, and whole or in parts, nothing moves.
-bool lie_alike(const UOp& x, const LocalValues& values) {
-  const LocalValue& first = values.lying(x.src(0));
-  auto is_partial = [](const Placement& p) { return p.is_partial(); };
-  if (!first.mesh || std::ranges::any_of(first.place, is_partial)) return false;
-  return std::ranges::all_of(x->src(), [&](const UOp& s) {
+// Where all operands lie alike, and whole or in parts, nothing moves: one of them; null otherwise.
+// Constants are everywhere.
+const LocalValue* alike(const UOp& x, const LocalValues& values) {
+  const LocalValue* first = nullptr;
+  for (const UOp& s : x->src()) {
     const LocalValue& lies = values.lying(s);
-    return !lies.gather_on_use && lies.mesh && *lies.mesh == *first.mesh &&
-           lies.place == first.place;
-  });
+    if (!lies.mesh && is_const(lies.local)) continue;
+    if (!lies.mesh || lies.gather_on_use) return nullptr;
+    if (!first) {
+      first = &lies;
+      if (std::ranges::any_of(lies.place, &Placement::is_partial)) return nullptr;
+    } else if (!(*lies.mesh == *first->mesh) || lies.place != first->place) {
+      return nullptr;
+    }
+  }
+  return first;
 }
 
 }  // namespace
 
 LocalValue elementwise(const UOp& x, LocalValues& values) {
-  if (lie_alike(x, values)) {
+  if (const LocalValue* first = alike(x, values)) {
     std::vector<UOp> src;
-    for (const UOp& s : x->src()) src.push_back(values.lying(s).local);
-    const LocalValue& first = values.lying(x.src(0));
-    return {UOp::make(x.op(), x.dtype(), src, x->arg(), x->payload), first.mesh, first.place};
+    src.reserve(x->sources);
+    for (const UOp& s : x->src()) {
+      const LocalValue& lies = values.lying(s);
+      src.push_back(lies.mesh ? lies.local : reshaped_const(lies.local, first->local.shape()));
+    }
+    return {UOp::make(x.op(), x.dtype(), src, x->arg(), x->payload), first->mesh, first->place};
   }
   if (std::optional<LocalValue> parts = in_parts(x, values)) return *parts;
   auto mesh = values.meeting_place(x->src());

@@ -150,19 +150,29 @@ const LocalValues::Table* LocalValues::table_of(const UOp& scatter) const {
 }
 
 void LocalValues::look_ahead(std::span<const UOp> order, std::span<const UOp> roots) {
-  place_ = NodeMap<uint32_t>(order.size());
-  users_ = NodeMap<std::array<UOp, kUsers>>(order.size());
+  number_ = NodeMap<uint32_t>(order.size());
+  users_.resize(order.size());
   for (const UOp& root : roots) roots_[root] = true;
   for (const UOp& x : order) {
+    number_[x] = uint32_t(number_.size());
     for (const UOp& s : x->src()) {
-      for (UOp& user : users_[s]) {
-        if (user && !(user == x)) continue;
-        user = x;
+      for (const UOp*& user : users_[number_.at(s)]) {
+        if (user && !(*user == x)) continue;
+        user = &x;
         break;
       }
       if (x.op() == Op::Dot) ++products_[s.op() == Op::Permute ? s.src(0) : s];
     }
   }
+}
+
+const LocalValues::Users* LocalValues::users_of(const UOp& x) const {
+  const uint32_t* number = number_.find(x);
+  return number && users_[*number].front() ? &users_[*number] : nullptr;
+}
+bool LocalValues::is_known(const UOp& x) const {
+  const uint32_t* number = number_.find(x);
+  return number && *number < values_.size();
 }
 
 std::optional<Placement> LocalValues::split_by_user(const UOp& x, const Mesh& mesh,
@@ -171,10 +181,11 @@ std::optional<Placement> LocalValues::split_by_user(const UOp& x, const Mesh& me
   std::vector<UOp> reached{x};
   for (size_t i = 0; i < std::min(reached.size(), kLooked); ++i) {
     const UOp from = reached[i];
-    const auto* users = users_.find(from);
+    const Users* users = users_of(from);
     if (!users) continue;
-    for (const UOp& user : *users) {
-      if (!user) break;
+    for (const UOp* at : *users) {
+      if (!at) break;
+      const UOp& user = *at;
       if (user.op() == Op::Redistribute) {
         const Sharding where = placement_of(*user);
         if (where.mesh == mesh && where.placements[axis].is_shard()) return where.placements[axis];
@@ -182,9 +193,8 @@ std::optional<Placement> LocalValues::split_by_user(const UOp& x, const Mesh& me
       }
       if (info(user.op()).op_class != OpClass::Elementwise) continue;
       for (const UOp& s : user->src()) {
-        const uint32_t* known = place_.find(s);
-        if (!known) continue;
-        const LocalValue& v = values_[*known];
+        if (!is_known(s)) continue;
+        const LocalValue& v = lying(s);
         if (v.mesh && *v.mesh == mesh && v.place[axis].is_shard()) return v.place[axis];
       }
       if (std::ranges::find(reached, user) == reached.end()) reached.push_back(user);
@@ -198,9 +208,9 @@ std::optional<LocalValues::SumOf> LocalValues::only_sum_of(const UOp& x, int dim
   UOp at = x;
   SumOf found;
   for (int steps = 0; steps < 16 && dim >= 0; ++steps) {
-    const auto* users = users_.find(at);
+    const Users* users = users_of(at);
     if (!users || (*users)[1] || roots_.contains(at)) return std::nullopt;
-    const UOp& user = (*users)[0];
+    const UOp& user = *users->front();
     if (user.op() == Op::Reduce) {
       const auto [op, axes] = reduce_arg(*user);
       if (op != ReduceOp::Sum) return std::nullopt;
@@ -247,20 +257,21 @@ int LocalValues::products_of(const UOp& x) const {
 }
 
 bool LocalValues::is_only_a_table(const UOp& x) const {
-  const auto* users = users_.find(x);
+  const Users* users = users_of(x);
   if (!users || roots_.contains(x) || users->back()) return false;
-  return std::ranges::all_of(*users, [&](const UOp& user) {
-    if (!user) return true;
+  return std::ranges::all_of(*users, [&](const UOp* at) {
+    if (!at) return true;
+    const UOp& user = *at;
     if (user.op() == Op::Gather) return user.src(0) == x && !(user.src(1) == x);
     return (user.op() == Op::Cast || user.op() == Op::Redistribute) && is_only_a_table(user);
   });
 }
 
 UOp LocalValues::looked_up_by(const UOp& x) const {
-  const auto* users = users_.find(x);
+  const Users* users = users_of(x);
   for (size_t i = 0; users && i < users->size() && (*users)[i]; ++i) {
-    const UOp& user = (*users)[i];
-    if (user.op() == Op::Gather && user.src(1) == x && place_.contains(user.src(0)) &&
+    const UOp& user = *(*users)[i];
+    if (user.op() == Op::Gather && user.src(1) == x && is_known(user.src(0)) &&
         gather_axis(*user) == int64_t(x.shape().size()) - 1)
       return user.src(0);
   }

@@ -29,11 +29,9 @@ class LocalValues {
   // As ops read it: parameters that are gathered on use are whole.
   const LocalValue& of(const UOp& x) const;
   // As it lies.
-  const LocalValue& lying(const UOp& x) const { return values_[place_.at(x)]; }
-  void set(const UOp& x, LocalValue value) {
-    place_[x] = uint32_t(values_.size());
-    values_.push_back(std::move(value));
-  }
+  const LocalValue& lying(const UOp& x) const { return values_[number_.at(x)]; }
+  // Of the next node in the order that look_ahead() was told.
+  void add(LocalValue value) { values_.push_back(std::move(value)); }
   // Of all sources of x, each where it lies.
   std::vector<LocalValue> sources(const UOp& x) const;
   // The mesh on which operands meet: one of several devices wins over one of a single device, a mesh
@@ -52,8 +50,9 @@ class LocalValues {
   // nothing more.
   LocalValue moved(LocalValue v, DimSpan global, const std::vector<Placement>& wanted);
   bool was_moved(const LocalValue& v, const std::vector<Placement>& wanted) const;
-  // How many products read x, also transposed: they share what moving it costs. 1 where none does.
+  // The graph, which outlives this and is told before all else.
   void look_ahead(std::span<const UOp> order, std::span<const UOp> roots);
+  // How many products read x, also transposed: they share what moving it costs. 1 where none does.
   int products_of(const UOp& x) const;
   // Whether nobody reads x but lookups in it, or in what it is elsewhere or in another type.
   bool is_only_a_table(const UOp& x) const;
@@ -97,11 +96,16 @@ class LocalValues {
  private:
   Decisions* decisions_;
   LinkModel* links_;
-  NodeMap<uint32_t> place_;  // in values_, where large values lie without gaps
-  std::deque<LocalValue> values_;
-  NodeMap<int> products_;
   static constexpr size_t kUsers = 4;  // that are asked
-  NodeMap<std::array<UOp, kUsers>> users_;
+  using Users = std::array<const UOp*, kUsers>;
+  // Null where x has none.
+  const Users* users_of(const UOp& x) const;
+  bool is_known(const UOp& x) const;  // whether it came before
+
+  NodeMap<uint32_t> number_;  // in the order, and in these, where values lie without gaps
+  std::deque<LocalValue> values_;
+  std::vector<Users> users_;
+  NodeMap<int> products_;
   mutable std::unordered_map<const Node*, LocalValue> gathered_;  // whole, of those on use
   std::unordered_map<const Node*, std::vector<std::pair<UOp, std::vector<Placement>>>> moved_;
   NodeMap<Table> tables_;  // by the index of the Gather

@@ -297,7 +297,7 @@ class BlockBytes : public ProductBytes {
     for (const Tensor& t : values) roots.push_back(t.uop());
     std::map<std::string, int> found;
     const LocalGraph local = to_local(without_names(roots));
-    for (const UOp& x : toposort(local.roots)) {
+    for (const UOp& x : local.graph.order()) {
       if (x.op() != Op::Collective || collective_arg(*x).mesh_axis != 1) continue;
       ++found[std::string(name(collective_arg(*x).op))];
     }

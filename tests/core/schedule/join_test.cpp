@@ -74,7 +74,7 @@ TEST(JoinTest, UpdatesOfPartsRunTogether) {
   }
   LocalGraph local = to_local(nodes(roots));
   Schedule schedule = make_schedule(
-      local.roots, local.shardings,
+      local.graph, local.shardings,
       {.library_supports = [](const LibraryCall&) { return true; }, .join_kernels = true});
   EXPECT_EQ(summarize(schedule).library_calls, 5);
   EXPECT_EQ(summarize(schedule).kernels, 1);

@@ -3,6 +3,7 @@
 #include "core/schedule/order.h"
 
 #include <algorithm>
+#include <memory>
 #include <random>
 #include <set>
 #include <tuple>
@@ -16,6 +17,12 @@ struct Graph {
   std::vector<Task> tasks;
   std::vector<VirtualBuffer> buffers;
 };
+
+std::unique_ptr<Item> item_of(Item::Kind kind) {
+  auto item = std::make_unique<Item>();
+  item->kind = kind;
+  return item;
+}
 
 // Each task writes a buffer of its own and reads some of those before it. Some are collectives,
 // some copies; some buffers are large, some go out, some lie in storages.
@@ -33,8 +40,8 @@ Graph random_graph(std::mt19937& random, int size) {
     std::set<int> reads;
     for (int i = below(4); i > 0 && t > 0; --i) reads.insert(std::max(0, t - 1 - below(30)));
     task.reads.assign(reads.begin(), reads.end());
-    if (task.reads.size() == 1 && below(2) == 0) task.item.kind = Item::Kind::Collective;
-    if (task.reads.empty() && below(3) == 0) task.item.kind = Item::Kind::Copy;
+    if (task.reads.size() == 1 && below(2) == 0) task.item = item_of(Item::Kind::Collective);
+    if (task.reads.empty() && below(3) == 0) task.item = item_of(Item::Kind::Copy);
     g.tasks.push_back(std::move(task));
   }
   return g;
@@ -44,9 +51,9 @@ constexpr int64_t kMuch = 16, kFarBehind = int64_t{64} << 20;
 
 std::vector<int> naive_order(const Graph& g, const Dependencies& dependencies) {
   const int n = int(g.tasks.size());
-  auto collective = [&](int t) { return g.tasks[size_t(t)].item.kind == Item::Kind::Collective; };
+  auto collective = [&](int t) { return g.tasks[size_t(t)].kind() == Item::Kind::Collective; };
   auto leads = [&](int t) {
-    return g.tasks[size_t(t)].item.kind == Item::Kind::Copy && dependencies.before(t).empty();
+    return g.tasks[size_t(t)].kind() == Item::Kind::Copy && dependencies.before(t).empty();
   };
   std::vector<bool> ran(g.tasks.size()), sends(g.buffers.size()), begun(g.buffers.size());
   for (int t = 0; t < n; ++t) {

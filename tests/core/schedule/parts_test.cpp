@@ -293,10 +293,10 @@ TEST_F(LibraryParts, StayWhereTheyAreNotAllOfAValue) {
 TEST_F(LibraryParts, StayWhereTheLibraryCannotPutThem) {
   Attention a;
   PassContext context;
-  context.roots = {a.gradients({a.packed})[0].uop()};
+  context.graph.become({a.gradients({a.packed})[0].uop()});
   context.library_supports = [](const LibraryCall& call) { return call.results.empty(); };
   run_passes(context);
-  Schedule schedule = make_schedule(context.roots, context.shardings,
+  Schedule schedule = make_schedule(context.graph, context.shardings,
                                     {.library_supports = context.library_supports});
   EXPECT_EQ(summarize(schedule).kernels, 1);
   EXPECT_TRUE(backward(schedule).call.results.empty());

@@ -10,6 +10,7 @@
 #include <map>
 #include <sstream>
 #include <tinyshard/tinyshard.h>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -214,11 +215,11 @@ class Broken : public StepsTest {
     Tensor a = (x * 2).contiguous(), b = (a + 1).contiguous(), c = b.exp();
     const UOp root = c.uop();
     PassContext context;
-    context.roots = {root};
+    context.graph.become({root});
     context.library_supports = [](const LibraryCall&) { return false; };
     run_passes(context);
     shardings_ = context.shardings;
-    state_.emplace(context.roots, shardings_, options_);
+    state_.emplace(context.graph, shardings_, options_);
     for (const ScheduleStep& step : schedule_steps()) {
       step.run(*state_);
       if (step.name == "lower") break;
@@ -254,7 +255,13 @@ TEST_F(Broken, AWriterThatIsMissing) {
 }
 
 TEST_F(Broken, TwoWriters) {
-  state_->tasks.push_back(state_->tasks[1]);
+  const Task& task = state_->tasks[1];
+  Task again;
+  again.draft = task.draft;
+  again.reads = task.reads;
+  again.writes = task.writes;
+  again.position = task.position;
+  state_->tasks.push_back(std::move(again));
   EXPECT_NE(found().find(" write buffer "), std::string::npos) << found();
 }
 
@@ -264,9 +271,9 @@ TEST_F(Broken, AnAccessThatTheTaskDoesNotName) {
 }
 
 TEST_F(Broken, ADependencyThatWasLost) {
-  std::vector<Task> others = state_->tasks;
-  others[2].reads.clear();
-  state_->dependencies.emplace(others, state_->schedule.buffers);
+  const std::vector<int> reads = std::exchange(state_->tasks[2].reads, {});
+  state_->dependencies.emplace(state_->tasks, state_->schedule.buffers);
+  state_->tasks[2].reads = reads;
   EXPECT_NE(found().find("does not wait for"), std::string::npos) << found();
 }
 

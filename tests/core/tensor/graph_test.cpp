@@ -1,4 +1,6 @@
 // What the methods build, without running it: types, shapes, and graphs without idle nodes.
+#include "core/uop/graph.h"
+
 #include <algorithm>
 #include <functional>
 

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Processor time of passes and schedule of GPT-2's training step by its depth, on eight devices that only plan.
+
+  python3 bench/plan_time.py                        12, 48 and 96 layers, medians of 7 runs
+  python3 bench/plan_time.py --layers 96 --each     each pass and each step of the schedule, too
+"""
+import argparse
+import os
+import re
+import statistics
+import subprocess
+
+MODEL = "--plan --tokens random --width 768 --heads 12 --batch 64 --devices-per-rank 8".split()
+
+
+def times(program, layers):
+    """Milliseconds by pass and step, of all graphs of one run."""
+    run = subprocess.run([program, *MODEL, "--layers", str(layers)], check=True, text=True, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, env={**os.environ, "DEBUG": "2"})
+    found = {}
+    for kind, name, ms in re.findall(r"^(pass|step) (\S+)\s+([\d.]+) ms", run.stdout, re.MULTILINE):
+        found[kind, name] = found.get((kind, name), 0) + float(ms)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", default="build/release/examples/gpt2")
+    parser.add_argument("--layers", type=int, nargs="+", default=[12, 48, 96])
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--each", action="store_true")
+    options = parser.parse_args()
+    for layers in options.layers:
+        runs = [times(options.program, layers) for _ in range(options.runs)]
+        # The steps are within the pass that is named "schedule".
+        sums = [sum(ms for (kind, _), ms in run.items() if kind == "pass") for run in runs]
+        print(f"{layers} layers: {statistics.median(sums):.1f} ms, the least {min(sums):.1f} ms, "
+              f"{statistics.median(sums) / layers:.2f} ms a layer")
+        for kind, name in runs[0] if options.each else []:
+            print(f"  {kind} {name:20s} {statistics.median(run[kind, name] for run in runs):8.2f} ms")
+
+
+if __name__ == "__main__":
+    main()
