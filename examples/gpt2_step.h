@@ -3,15 +3,13 @@
 #pragma once
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <tinyshard/tinyshard.h>
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "examples/gpt2_model.h"
 #include "examples/parallel.h"
+#include "examples/training_step.h"
 
 namespace gpt2 {
 
@@ -57,44 +55,16 @@ inline std::optional<nn::Pipeline> divide(const Model& model, const Mesh& mesh,
   return stages;
 }
 
-// One optimizer step: in one piece, or, with --accumulate, a captured part that is called for each
-// micro-batch and a captured update.
-class Step {
+// One optimizer step on batches of [rows, context + 1] tokens.
+class Step : public training::Step {
  public:
   Step(const Model& model, Optimizer& optim, const Mesh& mesh, int64_t accumulate,
        std::optional<nn::Pipeline> stages = {})
-      : model_(model),
-        optim_(optim),
+      : training::Step([this](const Tensor& batch) { return backward(batch); }, optim, mesh,
+                       accumulate, stages.has_value()),
+        model_(model),
         mesh_(mesh),
-        accumulate_(accumulate),
-        stages_(std::move(stages)),
-        sum_(optim.params()),
-        total_(Tensor::zeros({}).shard(mesh).clone()) {}
-
-  // {loss, norm}, which the devices may still be computing.
-  Tensor operator()(const std::vector<Tensor>& batches) {
-    if (accumulate_ == 1) return whole_(batches.at(0));
-    for (const Tensor& batch : batches) part_(batch);
-    return update_();
-  }
-
-  // What a step consists of, in the order in which it runs, captured by a step on this batch.
-  std::vector<const CapturedStep*> parts(const Tensor& batch) {
-    if (accumulate_ == 1) {
-      whole_(batch);
-      return {&whole_.captured_step()};
-    }
-    part_(batch);
-    update_();
-    return {&part_.captured_step(), &update_.captured_step()};
-  }
-
-  std::string explain(const Tensor& batch, bool items) {
-    std::vector<const CapturedStep*> all = parts(batch);
-    if (accumulate_ == 1) return all.at(0)->explanation(items);
-    return fmt::format("each of {} parts of a step\n{}the update\n{}", accumulate_,
-                       all.at(0)->explanation(items), all.at(1)->explanation(items));
-  }
+        stages_(std::move(stages)) {}
 
   Tensor loss_of(const Tensor& batch) const {
     const Tensor tokens = placed(batch);
@@ -109,58 +79,13 @@ class Step {
     const Tensor tokens = placed(batch);
     return stages_->backward(Model::without_last(tokens), Model::without_first(tokens), loss_);
   }
-  // The norm of the gradients of all stages, beside the loss.
-  Tensor update_and_norm() {
-    Tensor norm = optim_.step();
-    return stages_ ? norm.shard(mesh_) : norm;
-  }
-
-  Tensor whole(const Tensor& batch) {
-    TrainingMode on;
-    optim_.zero_grad();
-    Tensor loss = backward(batch);
-    return stack({loss, update_and_norm()});
-  }
-  void part(const Tensor& batch) {
-    TrainingMode on;
-    optim_.zero_grad();
-    total_ += backward(batch);
-    sum_.add();
-  }
-  Tensor update() {
-    TrainingMode on;
-    sum_.take(1.0 / double(accumulate_));
-    Tensor result = stack({total_ / double(accumulate_), update_and_norm()});
-    total_.assign(0.0);
-    return result;
-  }
 
   const Model& model_;
-  Optimizer& optim_;
   Mesh mesh_;
-  int64_t accumulate_;
   std::optional<nn::Pipeline> stages_;
   nn::Pipeline::Loss loss_ = [this](const Tensor& scores, const Tensor& next) {
     return model_.loss_of(scores, next);
   };
-  nn::GradientSum sum_;
-  Tensor total_;  // of the losses of the parts
-
-  struct Whole {
-    Step* self;
-    Tensor operator()(const Tensor& batch) const { return self->whole(batch); }
-  };
-  struct Part {
-    Step* self;
-    void operator()(const Tensor& batch) const { self->part(batch); }
-  };
-  struct Update {
-    Step* self;
-    Tensor operator()() const { return self->update(); }
-  };
-  Jit<Whole> whole_{Whole{this}};
-  Jit<Part> part_{Part{this}};
-  Jit<Update> update_{Update{this}};
 };
 
 }  // namespace gpt2

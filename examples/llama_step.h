@@ -74,13 +74,7 @@ class Training {
     if (stages_) return stages_->backward(without_last(tokens), without_first(tokens), loss_of);
     return loss_of(scores(without_last(tokens)), without_first(tokens)).backward();
   }
-  // {loss, norm of the gradients}.
-  Tensor step(const Tensor& batch, training::Optimizer& optim) const {
-    TrainingMode on;
-    optim.zero_grad();
-    const Tensor loss = backward(batch), norm = optim.step();
-    return stack({loss, stages_ ? norm.shard(mesh_) : norm});
-  }
+  bool staged() const { return stages_.has_value(); }
 
  private:
   static Tensor without_last(const Tensor& tokens) { return tokens[{kEllipsis, Slice({}, -1)}]; }

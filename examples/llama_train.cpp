@@ -6,12 +6,14 @@
 #include <string>
 #include <tinyshard/tinyshard.h>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "examples/llama_save.h"
 #include "examples/tokens.h"
 #include "examples/training.h"
+#include "examples/training_step.h"
 
 namespace llama {
 
@@ -39,15 +41,11 @@ ModelConfig config_of(const TrainFlags& f, int64_t vocabulary) {
 
 // What a run has in common with the checkpoint that it goes on from.
 training::Settings settings(const TrainFlags& f, const ModelConfig& c) {
-  return {{"layers", std::to_string(c.layers)},
-          {"width", std::to_string(c.width)},
-          {"heads", std::to_string(c.heads)},
-          {"kv-heads", std::to_string(c.kv_heads)},
-          {"hidden", std::to_string(c.hidden)},
-          {"context", std::to_string(c.context)},
-          {"batch", std::to_string(f.batch)},
-          {"seed", std::to_string(f.seed)},
-          {"dtype", f.dtype},
+  return {{"layers", std::to_string(c.layers)}, {"width", std::to_string(c.width)},
+          {"heads", std::to_string(c.heads)},   {"kv-heads", std::to_string(c.kv_heads)},
+          {"hidden", std::to_string(c.hidden)}, {"context", std::to_string(c.context)},
+          {"batch", std::to_string(f.batch)},   {"accumulate", std::to_string(f.accumulate)},
+          {"seed", std::to_string(f.seed)},     {"dtype", f.dtype},
           {"tied", c.tied ? "true" : "false"}};
 }
 
@@ -73,8 +71,11 @@ void train(const TrainFlags& f) {
   const training::Tokens tokens(f.plan ? "random" : tokens_of(f), f.vocabulary);
   const ModelConfig config = config_of(f, tokens.vocabulary());
   const int64_t length = config.context + 1;
-  auto batch_of = [&](int64_t step) {
-    return tokens.draw(false, f.batch, length, f.seed, step, 0);
+  auto batches_of = [&](int64_t step) {
+    std::vector<Tensor> batches;
+    for (int64_t i = 0; i < f.accumulate; ++i)
+      batches.push_back(tokens.draw(false, f.batch, length, f.seed, step, i * f.batch));
+    return batches;
   };
 
   Tensor::manual_seed(f.seed);
@@ -82,8 +83,10 @@ void train(const TrainFlags& f) {
   begin(model, config);
   const Training training(model, config, mesh, division);
   training::Optimizer optim(nn::parameters(model), f.optimizer);
-  Jit step = [&](Tensor batch) { return training.step(batch, optim); };
+  training::Step step([&](const Tensor& batch) { return training.backward(batch); }, optim, mesh,
+                      f.accumulate, training.staged());
 
+  const int64_t tokens_a_step = f.accumulate * f.batch * config.context;
   int64_t parameters = 0;
   for (const Tensor& p : optim.params()) parameters += p.numel();
   auto introduce = [&](std::ostream& out) {
@@ -94,12 +97,12 @@ void train(const TrainFlags& f) {
                config.layers, config.width, config.hidden, config.heads, config.kv_heads,
                config.context, parameters, f.dtype)
         << fmt::format("tokens      {}\n", tokens.describe())
-        << fmt::format("step        {} sequences, {} tokens\n", f.batch, f.batch * config.context);
+        << fmt::format("step        {} x {} sequences, {} tokens\n", f.accumulate, f.batch,
+                       tokens_a_step);
   };
   if (f.plan) {
     introduce(std::cout);
-    step(batch_of(0));
-    std::cout << step.captured_step().explanation(f.items);
+    std::cout << step.explain(batches_of(0)[0], f.items);
     return;
   }
 
@@ -107,11 +110,11 @@ void train(const TrainFlags& f) {
   state.merge(optim.state());
   training::Run run("llama", f, std::move(state), settings(f, config));
   introduce(run.out());
-  Tensor batch = batch_of(run.start());
-  run.train("tokens", f.batch * config.context, [&](int64_t i, double lr) {
+  std::vector<Tensor> batches = batches_of(run.start());
+  run.train("tokens", tokens_a_step, [&](int64_t i, double lr) {
     optim.set_lr(lr);
-    const Tensor done = step(batch);
-    batch = batch_of(i + 1);  // while the devices work
+    const Tensor done = step(batches);
+    batches = batches_of(i + 1);  // while the devices work
     return done.to_vector<double>()[0];
   });
   if (f.eval_batches > 0) {
@@ -147,8 +150,9 @@ void add_train_options(CLI::App& app, TrainFlags& f) {
   group("Training");
   app.add_option("--tokens", f.tokens,
                  ".bin of 16-bit tokens, text, or \"random\" [the C++ standard library's headers]");
-  app.add_option("--batch", f.batch, "Sequences a step, over all devices")
+  app.add_option("--batch", f.batch, "Sequences at once, over all devices")
       ->check(CLI::PositiveNumber);
+  app.add_option("--accumulate", f.accumulate, "Batches a step")->check(CLI::PositiveNumber);
   training::add_optimizer_options(app, f.optimizer);
   app.add_option("--eval-batches", f.eval_batches, "Batches of held-out tokens at the end")
       ->check(CLI::NonNegativeNumber);

@@ -15,7 +15,7 @@ struct TrainFlags : training::RunFlags {
   TrainFlags() { steps = 1000, warmup = 50, lr = 1e-3; }
 
   int64_t layers = 4, width = 128, heads = 4, kv_heads = 2, hidden = 0, context = 128, batch = 16,
-          vocabulary = 50257, eval_batches = 8;
+          accumulate = 1, vocabulary = 50257, eval_batches = 8;
   bool tied = false, plan = false, items = false;
   std::string tokens, save;
   Division division;

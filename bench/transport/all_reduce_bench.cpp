@@ -1,6 +1,6 @@
 // All-reduce of f32 over TCP, and the shared memory of a host, beside Open MPI's MPI_Allreduce: the
 // same ranks, the same memory, in turn, so that both meet the same load of the machine.
-//   mpirun -n 4 all_reduce_bench [most bytes, 268435456 [direct_bytes [segment_bytes]]]
+//   mpirun -n 4 all_reduce_bench [most bytes [direct bytes [segment bytes]]]
 // Each row has the medians of both and the median of their ratios, which is above 1 where ours is
 // faster.
 #include <algorithm>
@@ -10,9 +10,11 @@
 #include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <mpi.h>
 
+#include "bench/measure.h"
 #include "launch/secret.h"
 #include "transport/world.h"
 
@@ -60,25 +62,23 @@ std::string begin_job(int rank, int size) {
   return folder;
 }
 
-}  // namespace
+struct Flags {
+  size_t most = 256ul << 20;
+  CommOptions options;
+};
 
-int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
+void compare(const Flags& f) {
   int rank = 0, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  const size_t most = argc > 1 ? std::stoul(argv[1]) : 256ul << 20;
   const std::string folder = begin_job(rank, size);
   {
-    CommOptions options;
-    if (argc > 2) options.tuning.direct_bytes = std::stoul(argv[2]);
-    if (argc > 3) options.tuning.segment_bytes = std::stoul(argv[3]);
-    auto world = connect_world(1, options);
+    auto world = connect_world(1, f.options);
     if (rank == 0) {
       fmt::print("{} ranks by {}\n{:>12} {:>14} {:>14} {:>8}\n", size, world->transport(), "bytes",
                  "ours us", "Open MPI us", "ratio");
     }
-    for (size_t bytes = 1 << 10; bytes <= most; bytes *= 4) {
+    for (size_t bytes = 1 << 10; bytes <= f.most; bytes *= 4) {
       const size_t count = bytes / sizeof(float),
                    repeats = std::clamp<size_t>((128ul << 20) / bytes, 7, 400);
       std::vector<float> from(count, 1.0f), to(count);
@@ -103,5 +103,21 @@ int main(int argc, char** argv) {
     }
   }
   if (rank == 0) std::filesystem::remove_all(folder);
-  MPI_Finalize();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
+  Flags f;
+  CLI::App app("All-reduce of f32 between the ranks of mpirun, beside MPI_Allreduce.");
+  app.option_defaults()->always_capture_default();
+  app.add_option("most", f.most, "Bytes of the largest one");
+  app.add_option("direct", f.options.tuning.direct_bytes,
+                 "Bytes that a rank sends at most where all send all to all");
+  app.add_option("segment", f.options.tuning.segment_bytes, "Bytes of a message of larger ones");
+  return bench::run_main("all_reduce_bench", app, argc, argv, [&] {
+    MPI_Init(nullptr, nullptr);
+    compare(f);
+    MPI_Finalize();
+  });
 }

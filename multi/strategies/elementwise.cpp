@@ -111,6 +111,17 @@ const LocalValue* alike(const UOp& x, const LocalValues& values) {
   return first;
 }
 
+// The operand of a product that stays pending while the other one, which may be infinite, weighs it:
+// one that is a lookup. Where there is none, the number of operands.
+size_t weighed_operand(const UOp& x, const std::vector<LocalValue>& v) {
+  auto is_partial = [](const Placement& p) { return p.is_partial(); };
+  for (size_t i = 0; i < v.size(); ++i) {
+    const bool lookup = weighs(x, x.src(i)) && std::ranges::any_of(v[i].place, is_partial);
+    if (lookup && is_found(v[i].local)) return i;
+  }
+  return v.size();
+}
+
 }  // namespace
 
 LocalValue elementwise(const UOp& x, LocalValues& values) {
@@ -129,10 +140,13 @@ LocalValue elementwise(const UOp& x, LocalValues& values) {
   std::vector<LocalValue> v;
   for (const UOp& s : x->src()) v.push_back(values.on(s, *mesh));
   std::vector<Placement> wanted(mesh->axes().size());
+  const bool product = x.op() == Op::Mul && is_float(x.dtype());
+  const size_t lookup = product ? weighed_operand(x, v) : v.size();
   for (size_t a = 0; a < wanted.size(); ++a) {
     const bool pending =
         std::ranges::any_of(v, [&](const LocalValue& s) { return s.place[a].is_partial(); });
-    if (pending && values.stays_pending(x, a)) {
+    const bool stays = lookup == v.size() || v[lookup].place[a].is_partial();
+    if (pending && stays && values.stays_pending(x, a)) {
       wanted[a] = Partial();
       continue;
     }
@@ -149,10 +163,14 @@ LocalValue elementwise(const UOp& x, LocalValues& values) {
   for (size_t i = 0; i < v.size(); ++i) {
     std::vector<Placement> mine = wanted;
     for (size_t a = 0; a < mine.size(); ++a) {
-      if (wanted[a].is_partial()) mine[a] = v[i].place[a].is_partial() ? v[i].place[a] : Replicate;
+      if (!wanted[a].is_partial()) continue;
+      const bool weight = lookup < v.size() && i != lookup;
+      mine[a] = v[i].place[a].is_partial() && !weight ? v[i].place[a] : Replicate;
     }
     v[i] = values.brought(x.src(i), *mesh, mine);
   }
+  if (lookup < v.size() && std::ranges::any_of(wanted, &Placement::is_partial))
+    return {weighed(v[lookup].local, v[1 - lookup].local), mesh, wanted};
   return rebuilt(x, v, {UOp(), mesh, wanted});
 }
 

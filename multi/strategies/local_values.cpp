@@ -207,6 +207,7 @@ std::optional<LocalValues::SumOf> LocalValues::only_sum_of(const UOp& x, int dim
                                                            int64_t parts) const {
   UOp at = x;
   SumOf found;
+  bool terms = is_float(x.dtype());  // as they were found, weighed or not
   for (int steps = 0; steps < 16 && dim >= 0; ++steps) {
     const Users* users = users_of(at);
     if (!users || (*users)[1] || roots_.contains(at)) return std::nullopt;
@@ -218,8 +219,11 @@ std::optional<LocalValues::SumOf> LocalValues::only_sum_of(const UOp& x, int dim
       found.dim = std::ranges::find(axes, dim) != axes.end() ? -1 : dim;
       return found;
     }
-    if (!stays_partial_through(user, at)) return std::nullopt;
+    const bool weight = terms && weighs(user, at);
+    if (!weight && !stays_partial_through(user, at)) return std::nullopt;
     if (info(user.op()).op_class == OpClass::Elementwise) {
+      found.weighed = found.weighed || weight;
+      terms = weight || (terms && user.op() == Op::Cast);
       found.through.push_back(user);
       for (const UOp& s : user->src()) {
         if (!(s == at) && !is_const(s)) found.factors.push_back(repeated(s));

@@ -72,7 +72,8 @@ class LocalValues {
     UOp sum;
     int dim = -1;
     std::vector<UOp> through;  // elementwise ops on the way
-    std::vector<UOp> factors;  // what these read beside x: masks
+    std::vector<UOp> factors;  // what these read beside x: masks and weights
+    bool weighed = false;      // by factors that may be infinite
   };
   std::optional<SumOf> only_sum_of(const UOp& x, int dim, int64_t parts) const;
   // Along a mesh axis x is to stay pending until it was summed, and the sum is to be completed so.

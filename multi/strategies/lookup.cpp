@@ -198,7 +198,7 @@ struct Tables {
       from_sum[l.summed_axis] = Partial(), to_sum[l.summed_axis] = l.summed;
       const UOp& sum = l.sum->sum;
       sums = seconds_moved(sum.dtype(), sum.shape(), mesh, from_sum, to_sum, links);
-      // Masks are divided as the index is, and have to be whole.
+      // Masks and weights are divided as the index is, and have to be whole.
       const auto devices = double(mesh.axes()[l.summed_axis].size);
       for (const UOp& s : l.sum->factors) {
         const double bytes = double(s->numel()) * double(itemsize(s.dtype()));
@@ -311,6 +311,12 @@ LocalValue gather(const UOp& x, LocalValues& values) {
   }
   if (best.apart) return found_apart(x, data, best, values);
   if (best.sum) values.complete_at(*best.sum, best.summed_axis, best.summed);
+  // A result that is wanted whole stays pending until it was weighed and added up.
+  for (size_t a = 0; a < best.found.size(); ++a) {
+    if (best.sum || !best.found[a].is_partial() || !best.result[a].is_replicate()) continue;
+    auto sum = values.only_sum_of(x, 0, 1);
+    if (sum && sum->weighed) values.complete_at(*sum, a, Partial());
+  }
   data = values.moved(std::move(data), x.src(0).shape(), best.data);
   index = values.brought(x.src(1), *mesh, best.index);
   if (best.window) {

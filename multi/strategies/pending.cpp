@@ -82,4 +82,32 @@ bool stays_partial_through(const UOp& x, const UOp& source) {
   return stays_partial(x, operands, 0);
 }
 
+bool weighs(const UOp& x, const UOp& source) {
+  if (x.op() != Op::Mul || !is_float(x.dtype()) || x.src(0) == x.src(1)) return false;
+  return !is_finite(x.src(x.src(0) == source ? 1 : 0));
+}
+
+bool is_found(const UOp& terms) {
+  UOp at = terms;
+  while (at.op() == Op::Reshape || at.op() == Op::Permute || at.op() == Op::Cast) at = at.src(0);
+  return at.op() == Op::Where && is_const(at.src(1), 0) && std::signbit(const_as_double(at.src(1)));
+}
+
+UOp weighed(const UOp& terms, const UOp& weight) {
+  std::vector<UOp> moves;
+  UOp at = terms;
+  for (; at.op() != Op::Where; at = at.src(0)) moves.push_back(at);
+  UOp elsewhere = at.src(0), found = at.src(2);
+  for (size_t i = moves.size(); i-- > 0;) {
+    const UOp& move = moves[i];
+    if (move.op() == Op::Cast) {
+      found = cast(found, move.dtype());
+      continue;
+    }
+    for (UOp* x : {&elsewhere, &found}) *x = UOp::make(move.op(), x->dtype(), {*x}, move->arg());
+  }
+  return where(elsewhere, const_float(found.dtype(), -0.0, found.shape()),
+               binary(Op::Mul, found, weight));
+}
+
 }  // namespace tinyshard

@@ -17,4 +17,16 @@ bool stays_partial(const UOp& x, std::span<const LocalValue> operands, size_t ax
 // others are on all devices.
 bool stays_partial_through(const UOp& x, const UOp& source);
 
+// Whether x is a product of floats of which `source` is one factor and a value that may be infinite is
+// the other one.
+bool weighs(const UOp& x, const UOp& source);
+
+// Whether these are the local terms of a lookup that each device makes in its part of the table, moved
+// and cast: -0.0 in the places that others hold.
+bool is_found(const UOp& terms);
+
+// The local terms of such a product of such a lookup. What others hold stays -0.0: infinity times
+// that is no number.
+UOp weighed(const UOp& terms, const UOp& weight);
+
 }  // namespace tinyshard

@@ -124,6 +124,20 @@ TEST_F(LlamaTraining, EachDeviceHoldsItsPart) {
   }
 }
 
+// A step of several batches is one of all their sequences, on one device and divided.
+TEST_F(LlamaTraining, BatchesThatAreSummedUp) {
+  const std::string common = "--steps 6 --dtype f64 ";
+  const std::vector<double> whole = losses("whole", "", common);
+  const Layout layouts[] = {
+      {"one device", "", "--batch 2 --accumulate 4"},
+      {"fsdp x tp", "", kFour + "--fsdp 2 --tp 2 --batch 4 --accumulate 2"},
+      {"pp", "", kTwo + "--pp 2 --micro-batches 2 --batch 4 --accumulate 2"},
+  };
+  for (const Layout& l : layouts)
+    expect_close(whole, losses("parts" + std::to_string(runs_++), l.launch, common + l.flags), 1e-9,
+                 l.name);
+}
+
 TEST_F(LlamaTraining, CheckpointedActivationsChangeNoBit) {
   const std::string flags = "--steps 6 --dtype bf16 ";
   EXPECT_EQ(losses("kept", "", flags), losses("again", "", flags + "--checkpoint-activations"));
@@ -209,7 +223,7 @@ TEST_F(LlamaTraining, UsageErrorsEndWithTwo) {
   const Outcome help = run(kProgram + " train --help");
   EXPECT_EQ(help.code, 0);
   for (const char* flag : {"--fsdp", "--tp", "--sp", "--pp", "--micro-batches", "--kv-heads",
-                           "--resume", "--save", "--plan"})
+                           "--resume", "--save", "--plan", "--accumulate"})
     EXPECT_NE(help.out.find(flag), std::string::npos) << flag;
 }
 

@@ -243,6 +243,13 @@ TEST_F(Lookups, BagsSendTheirSums) {
       EXPECT_LE(sent(real.where(table.embedding(bags), 0).sum(1) / real.sum(1)),
                 bound(ids + mask + sums));
       EXPECT_LE(sent((table.embedding(bags) * real).sum(1)), bound(ids + 4 * mask + sums));
+      // Weights are brought together as the bags are.
+      Tensor weights = split({1024, 8}, 0);
+      Tensor weighed = table.embedding(bags).cast(DType::F32) * weights.unsqueeze(2);
+      EXPECT_LE(sent(weighed.sum(1)), bound(2 * ids + sums));
+      EXPECT_LE(sent((table.embedding(whole).cast(DType::F32) * stored({1024, 8}, {}).unsqueeze(2))
+                         .sum(1)),
+                bound(2 * sums));
       // The sum over all bags is one.
       EXPECT_LE(sent(table.embedding(bags).sum(0)), bound(ids + all_reduce(n, 8 * 64 * 4)));
       // Rows that somebody reads as well lie as their places do.

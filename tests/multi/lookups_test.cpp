@@ -225,6 +225,24 @@ TEST_P(LookupsTest, TablesAreLookedUpWhereTheyLie) {
                         rows.sum(1)};
        },
        {DType::F64, DType::F32, DType::BF16}},
+      // Weights, some of them infinite; two lookups that weigh each other.
+      {"weighed bags",
+       {{11, 6}, {8, 3}, {8, 3}, {11, 6}},
+       [](const Operands& o) {
+         Tensor own = (o[1].abs() * 3).cast(DType::I32) % 11, weights = o[2].unsqueeze(2);
+         Tensor whole = places(24, 11).reshape({8, 3});
+         Tensor large = (o[2] > 1).where(INFINITY, o[2]).unsqueeze(2);
+         return Results{
+             ((o[0] + 1).embedding(own) * weights).sum(1),
+             (weights * (o[0] + 2).embedding(whole)).sum(1),
+             ((o[0] + 3).embedding(own) * weights * weights).sum(1),
+             ((o[0] + 4).embedding(own) * large).sum(1),
+             (-((o[0] + 5).embedding(own) * weights)).mean(1),
+             ((o[0] + 6).embedding(own).transpose(0, 1) * weights.transpose(0, 1)).sum(0),
+             ((o[0] + 7).embedding(own) * o[3].embedding(own)).sum(1),
+             ((o[0] + 8).embedding(own) * (o[3] + 1).embedding(whole) * weights).sum(1)};
+       },
+       {DType::F64, DType::F32, DType::BF16}},
       // Rows that an index counts, beside labels, whole and divided.
       {"counted",
        {{11, 6}, {3, 11, 2}, {11}},
