@@ -147,7 +147,7 @@ void for_each_option(Options& o, Visit visit) {
   visit(
       "BEAM", o.beam,
       "times this many algorithms of each product and plans of each kernel on a GPU, and products "
-      "by libraries and in loops on any device, and keeps the fastest");
+      "by libraries and in loops on a CPU, and keeps the fastest");
   visit("TS_BUCKET_BYTES", o.bucket_bytes,
         "bytes of gradients, or of parameters, in one collective");
 }

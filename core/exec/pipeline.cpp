@@ -107,10 +107,11 @@ std::vector<UOp> separate_results(std::vector<UOp> parts, std::span<const UOp> v
 }
 
 // Whether BEAM chooses between libraries and loops. Ranks that each chose for themselves would plan
-// different steps.
+// different steps; and on GPUs, which record, loops take up to a thousand times as long as a library,
+// so that trying all of their plans would take minutes.
 bool times_providers(const std::vector<Device*>& kinds) {
   return options().beam > 1 && options().libraries && kinds.size() == 1 && kinds[0]->executes() &&
-         Context::get().ranks() == 1;
+         !kinds[0]->can_record() && Context::get().ranks() == 1;
 }
 
 Planned plan(Graph graph, Providers providers) {
