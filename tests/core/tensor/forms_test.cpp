@@ -462,5 +462,24 @@ TEST(Interpolation, WeightsOfLongLinesAreExact) {
   }
 }
 
+// A window that reaches beyond the end counts what is there of it, and all others count themselves: the
+// mean of ones is one.
+TEST(Pools, WindowsBeyondTheEndCountWhatIsThere) {
+  for (const Ints& shape :
+       {Ints{255, 22}, Ints{4, 6, 3}, Ints{2, 7, 5}, Ints{3, 1, 7}, Ints{2, 7, 7}}) {
+    for (const Ints& window : {Ints{3, 1}, Ints{2, 1}, Ints{1, 2}, Ints{3, 3}}) {
+      for (int64_t stride : {2, 3}) {
+        const Tensor ones = Tensor::ones(shape).contiguous().realize();
+        if (shape[shape.size() - 2] < window[0]) continue;
+        const Tensor mean = ones.avg_pool2d(window, {.stride = stride, .ceil_mode = true});
+        const std::vector<float> got = mean.to_vector<float>();
+        EXPECT_TRUE(std::ranges::all_of(got, [](float x) { return x == 1; }))
+            << mean.describe() << " of windows " << window[0] << " x " << window[1] << " by "
+            << stride;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tinyshard
