@@ -66,15 +66,12 @@ std::vector<Device*> computing_kinds(const Graph& graph) {
 
 // By the profile of the kind that runs most side by side: where kinds meet in one plan, the others
 // wait for it.
-void follow_profile(const std::vector<Device*>& kinds, bool timed, PassContext& context,
+void follow_profile(const std::vector<Device*>& kinds, PassContext& context,
                     ScheduleOptions& schedule) {
   auto parts = [](const Device* d) { return d->profile().split.parts; };
   const DeviceProfile& profile = (*std::ranges::max_element(kinds, {}, parts))->profile();
   context.split = profile.split;
   context.small_products = profile.small_products;
-  if (timed) {  // not by the profile then: only those that become a part of another kernel
-    context.small_products.columns = context.small_products.few = 0;
-  }
   if (profile.copies_operands) {
     context.worth_copying = [kinds](const LibraryCall& call, int operand) {
       int64_t least = kinds[0]->worth_copying(call, operand);
@@ -107,11 +104,10 @@ std::vector<UOp> separate_results(std::vector<UOp> parts, std::span<const UOp> v
 }
 
 // Whether BEAM chooses between libraries and loops. Ranks that each chose for themselves would plan
-// different steps; and on GPUs, which record, loops take up to a thousand times as long as a library,
-// so that trying all of their plans would take minutes.
+// different steps.
 bool times_providers(const std::vector<Device*>& kinds) {
   return options().beam > 1 && options().libraries && kinds.size() == 1 && kinds[0]->executes() &&
-         !kinds[0]->can_record() && Context::get().ranks() == 1;
+         kinds[0]->profile().loops_rival_libraries && Context::get().ranks() == 1;
 }
 
 Planned plan(Graph graph, Providers providers) {
@@ -134,13 +130,16 @@ Planned plan(Graph graph, Providers providers) {
   context.library_supports = supports;
   if (timed) {
     context.library_supports = [kinds, supports](const LibraryCall& call) {
-      return supports(call) &&
-             !(is_timed(call.node.op()) && loops_are_faster(call.node, *kinds[0]));
+      return supports(call) && !loops_are_faster(call.node, *kinds[0]);
     };
   }
   ScheduleOptions schedule_options{.library_supports = supports,
                                    .bucket_bytes = options().bucket_bytes};
-  follow_profile(kinds, timed || providers == Providers::Libraries, context, schedule_options);
+  follow_profile(kinds, context, schedule_options);
+  if (timed || providers == Providers::Libraries) {
+    // Of the small products only those that become a part of another kernel are loops without a trial.
+    context.small_products.columns = context.small_products.few = 0;
+  }
   run_passes(context);
   context.graph.become(separate_results(context.graph.roots(), graph.roots(), context.shardings));
   Planned result{{}, context.shardings};

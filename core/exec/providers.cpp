@@ -10,7 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -22,9 +22,9 @@
 #include "core/base/options.h"
 #include "core/base/stopwatch.h"
 #include "core/exec/context.h"
+#include "core/exec/kept_choices.h"
 #include "core/exec/pipeline.h"
 #include "core/exec/state.h"
-#include "core/runtime/file_cache.h"
 #include "core/uop/node_map.h"
 
 namespace tinyshard {
@@ -33,17 +33,15 @@ namespace {
 constexpr int kTurns = 3;              // of each provider, by turns, so that a slow phase hits both
 constexpr double kTurnSeconds = 1e-3;  // of one provider, in repetitions
 constexpr int kMostRuns = 200;
-constexpr double kLongest = 5e-3;    // in seconds: what takes longer stays with the library
+// Of a library, in seconds. One that takes longer keeps its op: loops that lose may take a hundred
+// times as long, so that the trial alone would take seconds for each op.
+constexpr double kLongest = 5e-3;
 constexpr double kLoopsGain = 0.97;  // loops must be this much faster
-constexpr std::string_view kProviderFile = ".provider";
 
-struct FoundBefore {
-  std::mutex mutex;
-  std::unordered_map<std::string, bool> loops;
-};
-FoundBefore& found_before() {
-  static FoundBefore* found = new FoundBefore;  // outlives every static user
-  return *found;
+enum Provider : int { kLibrary, kLoops };
+KeptChoices& kept_providers() {
+  static auto& kept = *new KeptChoices(".provider", 2);  // outlives every static user
+  return kept;
 }
 
 // x on operands of its own, and what tells it from other nodes.
@@ -108,29 +106,52 @@ class Candidate {
   std::unique_ptr<Executable> executable_;
 };
 
-// The seconds of both.
+// In seconds. Loops that were not tried have no time.
 struct Times {
-  double library = std::numeric_limits<double>::infinity(), loops = library;
-  bool loops_win() const { return loops < kLoopsGain * library; }
+  double library = std::numeric_limits<double>::infinity();
+  std::optional<double> loops = std::nullopt;
+  bool loops_win() const { return loops && *loops < kLoopsGain * library; }
+  std::string text() const {
+    return fmt::format("{} of  library: {:.1f} us  loops: {}", loops_win() ? "loops" : "library",
+                       library * 1e6, loops ? fmt::format("{:.1f} us", *loops * 1e6) : "not tried");
+  }
+};
+
+// Runs that a program did not ask for are not counted.
+class Uncounted {
+ public:
+  Uncounted() : before_(counters()) {}
+  ~Uncounted() { counters() = before_; }
+  Uncounted(const Uncounted&) = delete;
+  Uncounted& operator=(const Uncounted&) = delete;
+
+ private:
+  Counters before_;
 };
 
 Times time_both(const UOp& node, Device& device) {
-  const Counters before = counters();
+  const Unobserved silence;
+  const Uncounted uncounted;
   fill_with_zeros(node);
   Times times;
   Candidate library(node, device, Providers::Libraries);
   times.library = library.seconds_of_one(1);
-  if (times.library <= kLongest) {
-    const auto repetitions = int(std::clamp(kTurnSeconds / times.library, 1.0, double{kMostRuns}));
-    Candidate loops(node, device, Providers::Loops);
-    for (int round = 0; round < kTurns; ++round) {
-      times.library = std::min(times.library, library.seconds_of_one(repetitions));
-      times.loops = std::min(times.loops, loops.seconds_of_one(repetitions));
-      if (times.loops > 4 * times.library) break;  // by far: not a matter of rounds
-    }
+  if (times.library > kLongest) return times;
+  const auto repetitions = int(std::clamp(kTurnSeconds / times.library, 1.0, double{kMostRuns}));
+  Candidate loops(node, device, Providers::Loops);
+  times.loops = loops.seconds_of_one(1);
+  for (int turn = 0; turn < kTurns; ++turn) {
+    if (*times.loops > 4 * times.library) break;  // by far: more turns change nothing
+    times.library = std::min(times.library, library.seconds_of_one(repetitions));
+    times.loops = std::min(*times.loops, loops.seconds_of_one(repetitions));
   }
-  counters() = before;
   return times;
+}
+
+// The ops whose loops come near a library. Attention, sorts and scatters stay with the device.
+bool is_timed(Op op) {
+  return op == Op::Dot || op == Op::Conv || op == Op::ConvBackwardData ||
+         op == Op::ConvBackwardWeight;
 }
 
 Mesh mesh_of(const Device& device) {
@@ -143,50 +164,28 @@ Mesh mesh_of(const Device& device) {
 
 }  // namespace
 
-bool is_timed(Op op) {
-  return op == Op::Dot || op == Op::Conv || op == Op::ConvBackwardData ||
-         op == Op::ConvBackwardWeight;
-}
-
 bool loops_are_faster(const UOp& x, Device& device) {
+  if (!is_timed(x.op())) return false;
   const Apart apart(x, mesh_of(device));
   const Target& target = device.target();
-  const std::string key = fmt::format(
-      "loops or a library, the best of {} plans, {} threads, {} {}, {} multiprocessors: {}",
-      options().beam, options().threads, target.cpu, target.features, target.multiprocessors,
-      apart.text);
-  {
-    std::lock_guard lock(found_before().mutex);
-    if (auto found = found_before().loops.find(key); found != found_before().loops.end())
-      return found->second;
+  const std::string key =
+      fmt::format("loops or a library, the best of {} plans, {} threads, {} {}: {}", options().beam,
+                  options().threads, target.cpu, target.features, apart.text);
+  if (const std::optional<int> known = kept_providers().find(key)) return *known == kLoops;
+  ObservedScope event([&] {
+    return ObservedEvent{.kind = EventKind::Tuning,
+                         .name = fmt::format("{}: {}", device.name(), describe(*x))};
+  });
+  try {
+    const Times times = time_both(apart.node, device);
+    kept_providers().keep(key, times.loops_win() ? kLoops : kLibrary);
+    event.finish([&] { return times.text(); });
+    return times.loops_win();
+  } catch (const DeviceError& error) {
+    kept_providers().keep_here(key, kLibrary);
+    event.finish([&] { return fmt::format("not timed: {}", error.what()); });
+    return false;
   }
-  bool loops = false;
-  if (auto bytes = file_cache::load(key, kProviderFile); bytes && bytes->size() == 1) {
-    loops = (*bytes)[0] == 'l';
-  } else {
-    ObservedScope event([&] {
-      return ObservedEvent{.kind = EventKind::Tuning,
-                           .name = fmt::format("{}: {}", device.name(), describe(*x))};
-    });
-    try {
-      Times times;
-      {
-        const Unobserved silence;
-        times = time_both(apart.node, device);
-      }
-      loops = times.loops_win();
-      file_cache::store(key, kProviderFile, loops ? "l" : "v");
-      event.finish([&] {
-        return fmt::format("{} of  library: {:.1f}  loops: {:.1f} us", loops ? "loops" : "library",
-                           times.library * 1e6, times.loops * 1e6);
-      });
-    } catch (const DeviceError& error) {
-      event.finish([&] { return fmt::format("not timed: {}", error.what()); });
-    }
-  }
-  std::lock_guard lock(found_before().mutex);
-  found_before().loops[key] = loops;
-  return loops;
 }
 
 }  // namespace tinyshard

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -11,7 +10,7 @@
 #include "core/base/observer.h"
 #include "core/base/stopwatch.h"
 #include "core/codegen/key.h"
-#include "core/runtime/file_cache.h"
+#include "core/exec/kept_choices.h"
 
 namespace tinyshard {
 namespace {
@@ -20,16 +19,10 @@ constexpr int kRounds = 3;              // over all candidates, so that a slow p
 constexpr double kRoundSeconds = 1e-3;  // of one candidate, in repetitions
 constexpr int kMostRepetitions = 200;
 constexpr double kGain = 0.97;  // a plan must be this much faster than the generator's own
-constexpr std::string_view kFile = ".choice";
 
-struct Known {
-  std::mutex mutex;
-  std::unordered_map<std::string, int> choices;
-};
-
-Known& known() {
-  static Known* known = new Known;  // outlives every static user
-  return *known;
+KeptChoices& kept_plans() {
+  static auto& kept = *new KeptChoices(".choice", kKernelChoices);  // outlives every static user
+  return kept;
 }
 
 bool has_folds(const KernelSource& source) {
@@ -163,22 +156,11 @@ void tune_kernels(std::span<KernelSource* const> sources, Device& device, int be
   }
   auto decide = [](const Open& kernel, int choice) {
     for (KernelSource* source : kernel.users) source->choice = choice;
-    std::lock_guard lock(known().mutex);
-    known().choices[kernel.key] = choice;
   };
   std::erase_if(open, [&](const Open& kernel) {
-    {
-      std::lock_guard lock(known().mutex);
-      if (auto found = known().choices.find(kernel.key); found != known().choices.end()) {
-        for (KernelSource* source : kernel.users) source->choice = found->second;
-        return true;
-      }
-    }
-    auto bytes = file_cache::load(kernel.key, kFile);
-    if (!bytes || bytes->size() != 1 || (*bytes)[0] < 0 || (*bytes)[0] >= kKernelChoices)
-      return false;
-    decide(kernel, (*bytes)[0]);
-    return true;
+    const std::optional<int> known = kept_plans().find(kernel.key);
+    if (known) decide(kernel, *known);
+    return known.has_value();
   });
   std::vector<KernelSource> candidates;
   for (const Open& kernel : open) {
@@ -191,12 +173,11 @@ void tune_kernels(std::span<KernelSource* const> sources, Device& device, int be
   for (const KernelSource& candidate : candidates) pointers.push_back(&candidate);
   std::vector<KernelPointer> compiled = compile_kernels(pointers, device.target(), parallel);
   for (size_t k = 0; k < open.size(); ++k) {
-    int choice = 0;
     try {
-      choice = fastest(device, *open[k].users.front(),
-                       std::span(compiled).subspan(k * size_t(beam), size_t(beam)));
-      char byte = static_cast<char>(choice);
-      file_cache::store(open[k].key, kFile, {&byte, 1});
+      const int choice = fastest(device, *open[k].users.front(),
+                                 std::span(compiled).subspan(k * size_t(beam), size_t(beam)));
+      kept_plans().keep(open[k].key, choice);
+      decide(open[k], choice);
     } catch (const DeviceError& error) {
       observe([&] {
         return ObservedEvent{.kind = EventKind::Tuning,
@@ -204,8 +185,9 @@ void tune_kernels(std::span<KernelSource* const> sources, Device& device, int be
                              .after = fmt::format("not timed: {}", error.what()),
                              .failed = true};
       });
+      kept_plans().keep_here(open[k].key, 0);
+      decide(open[k], 0);
     }
-    decide(open[k], choice);
   }
 }
 

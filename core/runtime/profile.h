@@ -48,8 +48,11 @@ struct DeviceProfile {
   SmallProducts small_products = {};
   bool joins_kernels = false;    // where launches are dear, independent kernels become one
   bool copies_operands = false;  // Device::worth_copying may say so
-  bool compiles_code = false;    // Device::prepare takes time: many calls of it run side by side
-  int64_t spare_bytes = 0;  // of memory that a plan may take so that items can run side by side
+  // Where loops come near a library's products, BEAM times both. Elsewhere they may take a thousand
+  // times as long, and a trial of all their plans minutes.
+  bool loops_rival_libraries = false;
+  bool compiles_code = false;  // Device::prepare takes time: many calls of it run side by side
+  int64_t spare_bytes = 0;     // of memory that a plan may take so that items can run side by side
 };
 
 }  // namespace tinyshard
