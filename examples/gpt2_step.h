@@ -55,7 +55,7 @@ inline std::optional<nn::Pipeline> divide(const Model& model, const Mesh& mesh,
   return stages;
 }
 
-// One optimizer step on batches of [rows, context + 1] tokens.
+// A Step trains on batches of [rows, context + 1] tokens.
 class Step : public training::Step {
  public:
   Step(const Model& model, Optimizer& optim, const Mesh& mesh, int64_t accumulate,

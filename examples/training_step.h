@@ -1,4 +1,4 @@
-// One optimizer step of a program that trains a model: in one piece, or, with --accumulate, a captured
+// A program that trains a model takes its optimizer steps in one piece, or, with --accumulate, a captured
 // part that is called for each batch and a captured update.
 #pragma once
 #include <cstdint>

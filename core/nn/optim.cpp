@@ -1,6 +1,6 @@
-// What all optimizers have in common (rates, gradients, where state lies), then a section for those
-// with a momentum and one for those with two moments. LARS and LAMB do the work of these: SGD and
-// Muon are LARS with other options, Adam and AdamW are LAMB.
+// The file begins with the parts that all optimizers share (rates, gradients, where state lies); then
+// come a section for those with a momentum and one for those with two moments. LARS and LAMB do the
+// work of these: SGD and Muon are LARS with other options, Adam and AdamW are LAMB.
 #include "core/nn/optim.h"
 
 #include <algorithm>

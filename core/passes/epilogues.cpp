@@ -26,8 +26,8 @@ struct Fused {
   DType dtype = DType::F32;
 };
 
-// What an expression of x and maybe a seed is in the graph: as the passes before would leave it.
-// Built on leaves and moved, so that nothing walks the graph below x for it, and built once for all
+// An Expression of x and maybe a seed has the form that the passes before would leave it in. It is
+// built on leaves and moved, so that nothing walks the graph below x for it, and built once for all
 // layers that are alike.
 class Expression {
  public:

@@ -21,8 +21,8 @@ OpSet ops_of_sources(const UOp& x) {
   return set;
 }
 
-// What has become of each node, and the nodes made on the way kept alive, because the tables are
-// keyed by address. Most nodes stay what they are: a bit says so.
+// A Walk knows the present form of each node that it has reached. It keeps the nodes made on the way
+// alive, because its tables are keyed by address. Most nodes stay as they are: a bit says so.
 class Walk {
  public:
   explicit Walk(const RuleSet& rules) : rules_(rules) {}

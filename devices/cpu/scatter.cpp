@@ -1,3 +1,8 @@
+// The destination is cut into parts, one for each thread, so that no two of them write to one place and
+// each place adds in the order of the rows:
+//
+//   index 2 0 2 1, two parts      rows 0 and 1 of the result: thread 0 reads all four, adds the 2nd and 4th
+//                                 rows 2 and 3: thread 1 reads all four, adds the 1st and 3rd
 #include "devices/cpu/scatter.h"
 
 #include <algorithm>
@@ -42,7 +47,7 @@ struct Part {
   int64_t outer, row_begin, row_end, col_begin, col_end;
 };
 
-// One column of a part. Whether a row is this part's is a coin that no processor predicts: those of
+// Adds one column to the sums of a part. No processor predicts whether a row is this part's: rows of
 // other parts go to a place that nobody reads.
 template <class E, ReduceOp op, class Index>
 void add_column(const ScatterSpec& s, const Part& p, const Index* index,
@@ -56,7 +61,7 @@ void add_column(const ScatterSpec& s, const Part& p, const Index* index,
   }
 }
 
-// Several columns, which mostly share an index.
+// Adds several columns, which mostly share an index.
 template <class E, ReduceOp op, class Index>
 void add_columns(const ScatterSpec& s, const Part& p, const Index* index,
                  const typename E::Stored* src, int64_t cols, typename E::Sum* sums,
