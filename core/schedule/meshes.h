@@ -14,8 +14,8 @@ namespace tinyshard {
 class MeshOf {
  public:
   explicit MeshOf(size_t nodes) : of_(nodes) {}
-  MeshOf(MeshOf&&) = default;
-  MeshOf& operator=(MeshOf&&) = default;
+  MeshOf(MeshOf&&) noexcept = default;
+  MeshOf& operator=(MeshOf&&) noexcept = default;
 
   // Null where x has none.
   const Mesh* find(const UOp& x) const {

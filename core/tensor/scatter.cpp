@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/error.h"
 #include "core/dtype/half.h"
 #include "core/tensor/value_internal.h"
 

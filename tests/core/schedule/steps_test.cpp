@@ -213,7 +213,7 @@ class Broken : public StepsTest {
     StepsTest::SetUp();
     Tensor x = Tensor::randn({64}).realize();
     Tensor a = (x * 2).contiguous(), b = (a + 1).contiguous(), c = b.exp();
-    const UOp root = c.uop();
+    const UOp& root = c.uop();
     PassContext context;
     context.graph.become({root});
     context.library_supports = [](const LibraryCall&) { return false; };
