@@ -10,6 +10,9 @@
 #include <fmt/format.h>
 
 namespace tinyshard::io {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 constexpr size_t kBufferBytes = 256 << 10;
@@ -120,6 +123,21 @@ void AtomicFile::commit() {
     throw;
   }
   sync_renamed(path_);
+}
+
+void make_folders(const fs::path& folder) {
+  std::error_code error, ignored;
+  fs::create_directories(folder, error);
+  if (!error) return;
+  // The system says "File exists" where a link leads nowhere.
+  for (fs::path at = folder; at.has_relative_path(); at = at.parent_path()) {
+    if (fs::is_symlink(at, ignored) && !fs::exists(at, ignored)) {
+      throw IoError("create folder", folder, 0,
+                    fmt::format("{} is a link to {}, which does not exist", at.native(),
+                                fs::read_symlink(at, ignored).native()));
+    }
+  }
+  throw IoError("create folder", folder, error.value());
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {

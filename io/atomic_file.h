@@ -55,6 +55,9 @@ class AtomicFile {
   uint64_t written_ = 0, flushed_ = 0;
 };
 
+// Creates the folder and those above it, or throws IoError, which tells a link that leads nowhere.
+void make_folders(const std::filesystem::path& folder);
+
 void write_file(const std::filesystem::path& path, std::string_view text);
 
 // IoError if write_file(path) could not begin; writes nothing. For the start of a program that will

@@ -118,7 +118,14 @@ uint64_t digest_in(const OpenFile& file, const fs::path& path, uint64_t begin, u
   return digest.value();
 }
 
-// Reading here needs nothing of a part's header, which the manifest repeats; other tools read it.
+// Reading here needs neither the index nor a part's header, which the manifest repeats; other tools
+// read them.
+void check_index(const fs::path& path, uint64_t digest) {
+  const OpenFile file = open_to_read(path);
+  if (digest_in(file, path, 0, file.size) != digest)
+    throw FormatError(path.native(), "it was altered after it was saved");
+}
+
 void check_header(const Checkpoint::Part& part, const OpenFile& file) {
   if (digest_in(file, part.path, 0, part.header_bytes) != part.header_digest) {
     throw FormatError(part.path.native(), "its header was altered after it was saved");
@@ -158,6 +165,8 @@ Checkpoint::Checkpoint(const fs::path& folder, CheckpointReadOptions options)
   metadata_ = std::move(manifest.metadata);
   tensors_ = std::move(manifest.tensors);
   parts_ = std::move(manifest.parts);
+  if (manifest.index_digest && options_.check_digests)
+    check_index(path_ / kIndexName, *manifest.index_digest);
   for (Part& part : parts_) {
     part.path = path_ / part.path;
     const OpenFile file = open_part(part);

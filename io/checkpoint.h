@@ -170,7 +170,7 @@ class Checkpoint {
   };
 
   // `folder` is one checkpoint. FormatError or IoError if it is torn: a file is missing or has
-  // another size, or the manifest or a part's header is damaged.
+  // another size, or the manifest, the index or a part's header is damaged.
   explicit Checkpoint(const std::filesystem::path& folder, CheckpointReadOptions options = {});
 
   // The newest complete checkpoint under `root`, or nothing. In a job of many ranks one asks, and

@@ -1,8 +1,10 @@
 // What the writer and the reader of checkpoints share: names on disk, the rule that slices tile a
-// tensor, and the manifest's text. The manifest carries the digest of its own text, and of each
-// part's header; headers and slices are all the bytes of a part, so every byte of a checkpoint is
-// under a digest.
+// tensor, and the manifest's text. The manifest carries the digest of its own text, of each part's
+// header and of the index for other tools; headers and slices are all the bytes of a part, so every
+// byte of a checkpoint is under a digest.
 #pragma once
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +25,8 @@ bool is_part_name(std::string_view name);
 struct Manifest {
   int64_t step = 0;
   Metadata metadata;
-  std::vector<Checkpoint::Part> parts;  // path is the file's name
+  std::optional<uint64_t> index_digest;  // of kIndexName, where there is one
+  std::vector<Checkpoint::Part> parts;   // path is the file's name
   std::vector<Checkpoint::Tensor> tensors;
 };
 

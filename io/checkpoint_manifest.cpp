@@ -177,10 +177,12 @@ void check_tiling(Checkpoint::Tensor& tensor, std::string_view label) {
 
 std::string manifest_text(const Manifest& manifest) {
   // One line a part and a tensor: long, but a reader finds the place.
-  std::string text = fmt::format(
-      "\",\n \"format\":\"{}\",\n \"version\":{},\n \"step\":{},\n \"metadata\":{},\n "
-      "\"parts\":[\n",
-      kFormat, kVersion, manifest.step, json(manifest.metadata).dump());
+  std::string text =
+      fmt::format("\",\n \"format\":\"{}\",\n \"version\":{},\n \"step\":{},\n \"metadata\":{},\n ",
+                  kFormat, kVersion, manifest.step, json(manifest.metadata).dump());
+  if (manifest.index_digest)
+    text += fmt::format("\"index_xxh64\":\"{}\",\n ", digest_text(*manifest.index_digest));
+  text += "\"parts\":[\n";
   for (const Checkpoint::Part& part : manifest.parts) {
     text +=
         fmt::format("  {{\"file\":{},\"bytes\":{},\"header_bytes\":{},\"header_xxh64\":\"{}\"}},\n",
@@ -252,6 +254,8 @@ Manifest parse_manifest(std::string_view text, std::string_view label) {
   for (const auto& [key, value] : metadata.items()) {
     manifest.metadata[key] = read.text(value, "metadata " + in_quotes(key));
   }
+  if (root.contains("index_xxh64"))
+    manifest.index_digest = read.digest(root["index_xxh64"], "index_xxh64");
   const json& parts = read.field(root, "parts");
   read.check_array(parts, "parts");
   if (parts.size() > kMaxRanks) throw read.fail(fmt::format("it has {} parts", parts.size()));

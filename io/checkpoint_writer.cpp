@@ -25,21 +25,6 @@ using nlohmann::json;
 
 constexpr std::string_view kLockName = ".tinyshard-lock";
 
-void make_folders(const fs::path& folder) {
-  std::error_code error, ignored;
-  fs::create_directories(folder, error);
-  if (!error) return;
-  // The system says "File exists" where a link leads nowhere.
-  for (fs::path at = folder; at.has_relative_path(); at = at.parent_path()) {
-    if (fs::is_symlink(at, ignored) && !fs::exists(at, ignored)) {
-      throw IoError("create folder", folder, 0,
-                    fmt::format("{} is a link to {}, which does not exist", at.native(),
-                                fs::read_symlink(at, ignored).native()));
-    }
-  }
-  throw IoError("create folder", folder, error.value());
-}
-
 // Whether a file in a folder of ours has a name that we give.
 bool is_ours(const fs::directory_entry& entry) {
   const std::string name = entry.path().filename().native();
@@ -332,16 +317,18 @@ void CheckpointWriter::write_manifest(const Metadata& metadata) {
     manifest.tensors.push_back(std::move(tensor));
   }
 
+  if (file_of_whole.size() == tensors.size()) {
+    const std::string index_of_whole = index_text(total, file_of_whole);
+    AtomicFile index(temporary_ / kIndexName, options_.job);
+    index.write(index_of_whole);
+    index.commit();
+    manifest.index_digest = digest_of(index_of_whole);
+  }
   std::string text;
   try {
     text = manifest_text(manifest);
   } catch (const json::exception&) {
     throw UserError(label + ": the metadata is not UTF-8");
-  }
-  if (file_of_whole.size() == tensors.size()) {
-    AtomicFile index(temporary_ / kIndexName, options_.job);
-    index.write(index_text(total, file_of_whole));
-    index.commit();
   }
   AtomicFile file(temporary_ / kManifestName, options_.job);
   file.write(text);

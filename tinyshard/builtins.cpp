@@ -1,5 +1,6 @@
-// The explicit list of what this library is made of: device kinds and transports. To add one, write
-// its folder and a row here.
+// The explicit list of what this library is made of: the kinds of devices, of which each is a folder and
+// a row here, and how they meet the world, launchers and traces. The rows of transports are in
+// transport/world.cpp.
 #include <algorithm>
 #include <chrono>
 

@@ -163,6 +163,12 @@ void check_ranges(const Options& o) {
        "0 or a number of devices");
   need(o.hosts >= 0, "TS_HOSTS", o.hosts, "0 or a number of hosts");
   need(o.beam >= 0, "BEAM", o.beam, "0 or a number of candidates");
+  for (std::string_view rest = o.cuda_path; !rest.empty();) {
+    const std::string_view folder = rest.substr(0, rest.find(':'));
+    rest.remove_prefix(std::min(rest.size(), folder.size() + 1));
+    need(folder.empty() || folder.front() == '/', "TS_CUDA_PATH", o.cuda_path,
+         "folders by their absolute paths: what lies there is run");
+  }
   need(o.bucket_bytes > 0, "TS_BUCKET_BYTES", o.bucket_bytes, "a number of bytes above 0");
 }
 
@@ -188,7 +194,8 @@ Options read_environment() {
   Options o;
   o.cache_dir = default_cache_dir();
   for_each_option(o, [](const char* name, auto& member, const char*) {
-    if (const char* text = std::getenv(name); text && *text) parse(name, text, member);
+    // A program that has more rights than its user takes no word of the user's environment.
+    if (const char* text = ::secure_getenv(name); text && *text) parse(name, text, member);
   });
   check_ranges(o);
   warn_of_unknown_variables(o);

@@ -477,9 +477,11 @@ Value* Arith::combine(ReduceOp op, DType dtype, Value* accumulator, Value* x) {
       return compute(Op::Add, dtype, dtype, {accumulator, x});
     case ReduceOp::Prod:
       return compute(Op::Mul, dtype, dtype, {accumulator, x});
-    default:
+    case ReduceOp::Max:
+    case ReduceOp::Min:
       return extremum(op == ReduceOp::Max, dtype, x, accumulator);
   }
+  throw InternalError("no lowering for reduction " + std::string(name(op)));
 }
 
 Value* Arith::horizontal(ReduceOp op, DType dtype, Value* x) {

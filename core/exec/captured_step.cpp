@@ -16,6 +16,7 @@
 #include "core/exec/state.h"
 #include "core/exec/transfer.h"
 #include "core/uop/sizes.h"
+#include "multi/mesh_names.h"
 
 namespace tinyshard {
 namespace {
@@ -252,10 +253,16 @@ void CapturedStep::Impl::check_inputs(const States& inputs) const {
     const Storage* then = placeholders_[i].get();
     if (now->shape() != then->shape() || now->dtype() != then->dtype() ||
         !(now->sharding == then->sharding)) {
+      std::string got = signature_of(*inputs[i]), known = signature_[i];
+      if (got == known) {
+        const auto [one, other] = told_apart(now->sharding.mesh, then->sharding.mesh);
+        got += ", " + one;
+        known += ", " + other;
+      }
       throw UserError(
           fmt::format("captured step: input {} is {}, but the step was captured with {}; "
                       "make another Jit for other shapes, or call reset()",
-                      i, signature_of(*inputs[i]), signature_[i]));
+                      i, got, known));
     }
   }
 }

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "core/codegen/traffic.h"
 #include "core/schedule/memory.h"
 #include "multi/link_model.h"
 
@@ -226,6 +227,26 @@ ItemOrigin origin_of_item(const Schedule& schedule, const Item& item) {
   return origin;
 }
 
+namespace {
+
+// A buffer may be several parameters of a kernel, and counts once.
+void add_traffic(PlanSummary& s, const Schedule& schedule, const Item& kernel) {
+  const std::vector<ParamTraffic> traffic = traffic_of(kernel.kernel);
+  std::map<int, ParamTraffic> of_buffers;
+  for (size_t slot = 0; slot < traffic.size(); ++slot) {
+    ParamTraffic& sum = of_buffers[kernel.buffers[slot]];
+    sum.bytes_read += traffic[slot].bytes_read;
+    sum.bytes_written += traffic[slot].bytes_written;
+  }
+  for (const auto& [buffer, sum] : of_buffers) {
+    const int64_t whole = schedule.buffers[size_t(buffer)].bytes();
+    s.bytes_read += std::min(sum.bytes_read, whole);
+    s.bytes_written += std::min(sum.bytes_written, whole);
+  }
+}
+
+}  // namespace
+
 PlanSummary summarize(const Schedule& schedule) {
   PlanSummary s;
   LinkModel links;
@@ -266,6 +287,10 @@ PlanSummary summarize(const Schedule& schedule) {
                                       origin.purpose, origin.source, seconds});
         continue;
       }
+    }
+    if (item.kind == Item::Kind::Kernel) {
+      add_traffic(s, schedule, item);
+      continue;
     }
     for (int b : item.reads) s.bytes_read += schedule.buffers[size_t(b)].bytes();
     for (int b : item.writes) s.bytes_written += schedule.buffers[size_t(b)].bytes();

@@ -28,7 +28,9 @@ struct DeviceMemory {
 
 struct PlanSummary {
   int64_t kernels = 0, library_calls = 0, collectives = 0, copies = 0;
-  int64_t bytes_read = 0, bytes_written = 0;  // by kernels and library calls, per device
+  // By kernels and library calls, per device. Of a buffer a kernel counts what it touches, a library
+  // call all.
+  int64_t bytes_read = 0, bytes_written = 0;
   int64_t collective_bytes = 0;  // sent by the device that sends most (ring algorithms)
   // "all_reduce over data" -> bytes sent by each device
   std::map<std::string, int64_t> collective_kinds;

@@ -142,11 +142,7 @@ void prepare_checkpoints(const std::filesystem::path& root) {
   std::string reason;
   if (context.rank() == 0) {
     try {
-      std::error_code failed;
-      std::filesystem::create_directories(root, failed);
-      if (failed) throw UserError(fmt::format("{}: {}", root.string(), failed.message()));
-      io::AtomicFile probe(root / "probe");  // never committed: leaves nothing behind
-      probe.write("x");
+      io::check_checkpoint_root(root);
       io::claim_checkpoint_root(root);
     } catch (const std::exception& error) {
       problem = std::current_exception();

@@ -92,9 +92,7 @@ class Saving {
   }
 
   void make_files() {
-    std::error_code failed;
-    if (is_folder_) fs::create_directories(path_, failed);
-    if (failed) throw IoError("create folder", path_, failed.value());
+    if (is_folder_) io::make_folders(path_);
     for (const OutFile& file : files_) {
       io::check_writable(file.path);
       const Fd fd(::open(file.temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));

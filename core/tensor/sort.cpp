@@ -143,9 +143,10 @@ Value combine(ReduceOp op, const Value& a, const Value& b) {
       return a * b;
     case ReduceOp::Max:
       return value::maximum(a, b);
-    default:
+    case ReduceOp::Min:
       return value::minimum(a, b);
   }
+  throw InternalError("scan: no reduction of this number");
 }
 
 // What runs along a row: how two neighbouring parts are combined, inside a chunk and of chunks.

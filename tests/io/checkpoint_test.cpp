@@ -677,16 +677,17 @@ TEST(Checkpoint, TornOnesArePassedOver) {
   expect_small(Checkpoint::find(folder.path()), 2);
 }
 
-// Every single bit of every file, flipped: found by verify(), named; the manifest's and those of a
-// part's header already when it is opened.
+// Every single bit of every file, flipped: found by verify(), named; those of the manifest, of the
+// index and of a part's header already when it is opened.
 TEST(Checkpoint, EveryFlippedBitIsFound) {
   const TempFolder folder;
   const fs::path path = save_small(folder.path(), 1);
   const size_t header_bytes = Checkpoint(path).parts().at(0).header_bytes;
   size_t flips = 0;
-  for (const char* name : {"manifest.json", "part-00000-of-00001.safetensors"}) {
+  for (const std::string name :
+       {"manifest.json", "model.safetensors.index.json", "part-00000-of-00001.safetensors"}) {
     const std::string good = get(path / name);
-    const size_t at_once = name == std::string_view("manifest.json") ? good.size() : header_bytes;
+    const size_t at_once = name.ends_with(".json") ? good.size() : header_bytes;
     for (size_t bit = 0; bit < 8 * good.size(); ++bit, ++flips) {
       std::string bad = good;
       bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));

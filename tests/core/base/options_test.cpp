@@ -135,6 +135,8 @@ TEST(Options, NameTheVariableThatDoesNotParse) {
                                                                   {"BEAM", "-1"},
                                                                   {"TS_BUCKET_BYTES", "0"},
                                                                   {"TS_THREADS", "99999999999"},
+                                                                  {"TS_CUDA_PATH", "."},
+                                                                  {"TS_CUDA_PATH", "/usr:lib"},
                                                                   {"TS_BUCKET_BYTES", "25 MB"}}) {
     setenv(name, value, 1);
     try {

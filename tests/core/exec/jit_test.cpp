@@ -255,5 +255,20 @@ TEST(Jit, SeveralResults) {
   EXPECT_EQ(s.item<float>(), 3);
 }
 
+TEST(Jit, MeshesThatPrintAlikeAreToldApart) {
+  Runtime::shutdown();
+  Runtime::configure({.devices = {"CPU"}, .devices_per_rank = 4});
+  const auto on = [](size_t first) {
+    const Mesh mesh({{"data", 2}}, {world().devices[first], world().devices[first + 1]});
+    return Tensor::ones({4, 3}).shard(mesh, {{"data", Shard(0)}}).realize();
+  };
+  Jit twice = [](Tensor x) { return x * 2; };
+  twice(on(0));
+  const std::string text = test::message_of<UserError>([&] { twice(on(2)); });
+  EXPECT_NE(text.find("CPU:0"), std::string::npos) << text;
+  EXPECT_NE(text.find("CPU:2"), std::string::npos) << text;
+  Runtime::shutdown();
+}
+
 }  // namespace
 }  // namespace tinyshard

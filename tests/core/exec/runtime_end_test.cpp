@@ -1,5 +1,6 @@
 // Values, steps and devices that are used after their time: behind Runtime::shutdown(), in a child
 // of fork(), and while the process exits.
+#include <climits>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -209,6 +210,18 @@ TEST(Exit, ComputingInGlobalDestructorsIsAMistakeThatIsTold) {
   const int status = child_ends_with([] { return at_the_end.wanted = true; });
   ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
   EXPECT_EQ(WEXITSTATUS(status), 7);
+}
+
+TEST_F(Shutdown, NumbersOfDevicesAreChecked) {
+  for (int wrong : {-1, -3, INT_MIN}) {
+    const std::string text = message_of<UserError>(
+        [&] { Runtime::configure({.devices = {"CPU"}, .devices_per_rank = wrong}); });
+    EXPECT_NE(text.find("devices_per_rank is " + std::to_string(wrong)), std::string::npos) << text;
+  }
+  const std::string text = message_of<UserError>(
+      [] { Runtime::configure({.devices = {"CPU:0", "CPU:1"}, .devices_per_rank = 3}); });
+  EXPECT_NE(text.find("2 devices are named"), std::string::npos) << text;
+  EXPECT_EQ((Tensor{1} + 1).item<int>(), 2);
 }
 
 }  // namespace

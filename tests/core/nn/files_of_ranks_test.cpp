@@ -230,6 +230,10 @@ void save(const Mesh& mesh, const fs::path& root, int64_t count, bool timed) {
   begin = now();
   safe_save(model, root / "model", {}, {.shard_bytes = 1 << 30});
   const double took = now() - begin;
+  if (!fs::exists(root / "model" / "model.safetensors.index.json")) {
+    ++failures;
+    std::printf("[%d] safe_save returned before its index was there\n", world().rank);
+  }
   expect_at_most("safe_save writes", bytes_written() - before, own + own / 100 + (256 << 10));
   expect_at_most("safe_save holds", peak_resident() - held, 64 << 20);
   meet();

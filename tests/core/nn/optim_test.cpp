@@ -399,6 +399,9 @@ TEST(DataParallel, NamesTheAxesThereAre) {
   TINYSHARD_NEED_DEVICES(2);
   Net net;
   EXPECT_MENTIONS(nn::data_parallel(net, Mesh::of(device_names(2)), "rows"), "it has \"data\"");
+  nn::data_parallel(net, Mesh::of(device_names(2)), "data");
+  EXPECT_MENTIONS(AdamW(nn::parameters(net), {.shard_axis = "rows"}),
+                  "no axis \"rows\"; it has \"data\"");
 }
 
 TEST(DataParallel, ComesBeforeTheOptimizer) {

@@ -188,5 +188,16 @@ TEST_F(StateDictTest, AFolderThatCannotBeWrittenIsToldAtOnce) {
             std::string::npos);
 }
 
+TEST_F(StateDictTest, ALinkThatLeadsNowhereIsTold) {
+  std::filesystem::create_symlink(folder_ / "gone", folder_ / "link");
+  const std::string says = (folder_ / "link").native() + " is a link to " +
+                           (folder_ / "gone").native() + ", which does not exist";
+  const nn::StateDict one{{"w", Tensor::ones({2})}};
+  for (const std::string& text : {message([&] { nn::prepare_checkpoints(folder_ / "link"); }),
+                                  message([&] { nn::save_checkpoint(one, folder_ / "link", 1); }),
+                                  message([&] { nn::safe_save(one, folder_ / "link"); })})
+    EXPECT_NE(text.find(says), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace tinyshard

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "core/dtype/half.h"
 #include "core/uop/node_map.h"
 #include "core/uop/uop.h"
 
@@ -18,6 +19,10 @@ using Values = std::vector<double>;
 
 class Evaluator {
  public:
+  enum class Casts { Round, KeepDoubles };
+  // Quotients of differences want values that no cast has rounded.
+  explicit Evaluator(Casts casts = Casts::Round) : casts_(casts) {}
+
   void set(const UOp& buffer, Values values) { values_[buffer] = std::move(values); }
 
   Values operator()(const UOp& root) {
@@ -110,7 +115,10 @@ class Evaluator {
         map1([](double a) { return a == 0; });
         break;
       case Op::Cast:
-        map1([&](double a) { return is_float(x.dtype()) ? a : std::trunc(a); });
+        map1([&](double a) {
+          if (!is_float(x.dtype())) return std::trunc(a);
+          return casts_ == Casts::Round ? rounded_to(x.dtype(), a) : a;
+        });
         break;
       case Op::Contiguous:
       case Op::Detach:
@@ -211,6 +219,8 @@ class Evaluator {
       }
       case Op::Reduce: {
         auto op = ReduceOp(arg[0]);
+        static_assert(kReduceOps == 4, "a new reduction needs a line of its own below");
+        if (op > ReduceOp::Min) throw std::logic_error("evaluate.h knows no such reduction");
         double first = op == ReduceOp::Sum    ? 0
                        : op == ReduceOp::Prod ? 1
                        : op == ReduceOp::Max  ? -INFINITY
@@ -315,6 +325,7 @@ class Evaluator {
     });
   }
 
+  Casts casts_;
   NodeMap<Values> values_;
 };
 

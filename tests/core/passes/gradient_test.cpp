@@ -217,7 +217,7 @@ TEST_P(RuleTest, AgreesWithFiniteDifferences) {
     for (double& x : v) x = std::uniform_real_distribution(low, high)(random);
     return v;
   };
-  Evaluator evaluate;
+  Evaluator evaluate(Evaluator::Casts::KeepDoubles);
   std::vector<UOp> inputs;
   std::vector<Values> values;
   for (size_t k = 0; k < c.inputs.size(); ++k) {
@@ -443,6 +443,14 @@ TEST(Gradient, OfAnMlpIsQuick) {
   }
   RecordProperty("milliseconds", std::to_string(best));
   EXPECT_LT(best, 0.5);  // about 0.02 in a release build; sanitizers take ten times that
+}
+
+TEST(Oracle, RoundsCasts) {
+  const UOp x = buffer(1, Dims{1});
+  Evaluator evaluate;
+  evaluate.set(x, {0.1});
+  EXPECT_EQ(evaluate(cast(cast(x, DType::F32), DType::F64))[0], static_cast<double>(0.1f));
+  EXPECT_EQ(evaluate(cast(cast(x, DType::BF16), DType::F64))[0], 0.10009765625);
 }
 
 }  // namespace

@@ -102,6 +102,32 @@ TEST_P(Chosen, GradientsOfMaximaGoWhereTheMaximaAre) {
   }
 }
 
+// Ops that pick elements by their values, as their gradients have to find them again.
+const Named kPicks[] = {
+    {"min of columns", [](const Tensor& y) { return y.min(0); }},
+    {"min of rows", [](const Tensor& y) { return y.min(1); }},
+    {"max_pool2d", [](const Tensor& y) { return y.unsqueeze(0).max_pool2d({2, 2}); }},
+    {"topk", [](const Tensor& y) { return y.topk(2, 0).first; }},
+    {"sort", [](const Tensor& y) { return y.sort(0).first[0]; }},
+    {"scatter amin",
+     [](const Tensor& y) {
+       Tensor index = Tensor::zeros(y.shape(), DType::I32);
+       return y.zeros_like().scatter_reduce(0, index, y, ScatterReduce::Amin, false);
+     }},
+};
+
+TEST_P(Chosen, GradientsGoToWhatWasPicked) {
+  for (const Ints& shape : kShapes) {
+    Tensor x = data(shape);
+    for (const Named& pick : kPicks) {
+      Tensor fused = pick.f(GetParam().f(x)).sum().gradient({x})[0];
+      Tensor expected = pick.f(GetParam().f(x).contiguous()).sum().gradient({x})[0];
+      EXPECT_LT((fused - expected).abs().max().item<double>(), 2e-5)
+          << pick.name << " of " << GetParam().name << " of " << x.describe();
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Norms, Chosen, ::testing::ValuesIn(kNorms));
 
 // The kernel of the gradient is made again once the maximum has memory, and then wants the count of

@@ -133,6 +133,8 @@ std::vector<Mistake> mistakes() {
     MISTAKE("gradient_seed", (of({2}) * 2).gradient({of({2})}, of({3})), "gradient: the tensor is f32[2], the gradient that arrives at it is f32[3]"),
     MISTAKE("bitcast", of({3}, DType::U8).bitcast(DType::F32), "bitcast: the last dim of u8[3] has 3 bytes, not a multiple of the 4 of f32"),
     MISTAKE("arange", Tensor::arange(0, 5, 0), "arange: step is zero"),
+    MISTAKE("arange_nan", Tensor::arange(0, NAN, 1), "arange: from 0 to nan by 1 never ends"),
+    MISTAKE("arange_infinite", Tensor::arange(0, INFINITY, 1), "arange: from 0 to inf by 1 never ends"),
     MISTAKE("linspace", Tensor::linspace(0, 1, -1), "linspace: -1 steps"),
     MISTAKE("data", Tensor(std::vector<float>{1, 2, 3}, {2, 2}), "tensor: 3 elements for shape [2, 2]"),
     MISTAKE("multinomial", of({4}).multinomial(5), "multinomial: 5 samples without replacement from 4 weights"),

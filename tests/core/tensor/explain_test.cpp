@@ -128,5 +128,21 @@ TEST_F(Explain, MistakesAreSentences) {
   EXPECT_NE(test::message_of<UserError>([&] { summarize(later); }).find("lost"), std::string::npos);
 }
 
+TEST_F(Explain, PartsAreCountedAsParts) {
+  const Tensor table = Tensor::empty({4096, 64}).contiguous().realize(),
+               ids = Tensor{5, 7}.realize();
+  EXPECT_LE(summarize(table.embedding(ids)).bytes_read, 2 * 64 * 4 + 64);
+  EXPECT_LE(summarize((table[{Slice(), 3}] * 2).contiguous()).bytes_read, 4096 * 4 + 64);
+  EXPECT_LE(summarize(table[Slice(10, 12)] + 1).bytes_read, 2 * 64 * 4 + 64);
+  EXPECT_EQ(summarize(table + 1).bytes_read, 4096 * 64 * 4);
+  EXPECT_EQ(summarize(table + table.flip({0})).bytes_read, 4096 * 64 * 4) << "one buffer, twice";
+  Tensor cache = Tensor::zeros({1024, 64}).clone().realize();
+  Variable p("p", 0, 1023);
+  Jit write = [&](Tensor row, Variable at) { cache.setitem({at}, row); };
+  write(Tensor::ones({64}).contiguous(), p.bind(3));
+  EXPECT_LE(summarize(write).bytes_written, 64 * 4);
+  EXPECT_LE(summarize(write).bytes_read, 64 * 4 + 64);
+}
+
 }  // namespace
 }  // namespace tinyshard

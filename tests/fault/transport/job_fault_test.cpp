@@ -2,6 +2,9 @@
 // time; the job ends; nothing hangs. Built with TINYSHARD_FAULT_RANK, the program that plays the
 // ranks, once for mpirun and once for our own launcher; TINYSHARD_RECOVERY is mpirun's flag that
 // keeps it from ending the job itself.
+#include <fstream>
+#include <string>
+
 #include <gtest/gtest.h>
 
 #include "tests/fault/transport/job.h"
@@ -12,6 +15,14 @@ namespace {
 std::vector<std::string> recovery() {
   const std::string flag = TINYSHARD_RECOVERY;
   return flag.empty() ? std::vector<std::string>() : std::vector<std::string>{flag};
+}
+
+// Whether the process is there and no zombie, which only waits to be asked for.
+bool lives(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string number, name, state;
+  file >> number >> name >> state;
+  return !state.empty() && state != "Z" && state != "X";
 }
 
 double milliseconds_between(Clock::time_point a, Clock::time_point b) {
@@ -255,6 +266,26 @@ TEST(TellFailure, AMistakeOfAllRanksIsToldOnce) {
   Job job(3, TINYSHARD_FAULT_RANK, {"tell_mistake", "30"});
   EXPECT_EQ(job.finish(), 1) << job.output();
   EXPECT_EQ(count(job.output(), "fault_rank: no such corpus"), 1u) << job.output();
+}
+
+TEST(JobFault, NoRankOutlivesTheLauncher) {
+  for (const char* scenario : {"exit_0", "throw", "exit_1"}) {
+    SCOPED_TRACE(scenario);
+    Job job(4, TINYSHARD_FAULT_RANK, {scenario, "30"});
+    EXPECT_NE(job.finish(), -1) << "hangs\n" << job.output();
+    EXPECT_EQ(job.pids.size(), 4u) << job.output();
+    std::this_thread::sleep_for(milliseconds(200));
+    for (const auto& [rank, pid] : job.pids) EXPECT_FALSE(lives(pid)) << "rank " << rank;
+  }
+  for (int victim : {0, 1}) {
+    SCOPED_TRACE(victim);
+    Job job(4, TINYSHARD_FAULT_RANK, {"tell", "30"});
+    ASSERT_TRUE(job.read_ready(4)) << job.output();
+    kill(job.pids[victim], SIGKILL);
+    EXPECT_NE(job.finish(), -1) << "hangs\n" << job.output();
+    std::this_thread::sleep_for(milliseconds(200));
+    for (const auto& [rank, pid] : job.pids) EXPECT_FALSE(lives(pid)) << "rank " << rank;
+  }
 }
 
 }  // namespace
