@@ -123,7 +123,34 @@ Value* Arith::from_bits(Value* bits, DType dtype) {
   return from_memory(b_.CreateBitCast(low, element), dtype);
 }
 
+Value* Arith::moved_bits(Value* x, DType dtype, int depth) {
+  Type* i16 = like(x, b_.getInt16Ty());
+  if (auto* number = llvm::dyn_cast<ConstantFP>(x); number && !number->isNaN()) {
+    const double value = number->getValueAPF().convertToDouble();
+    return ConstantInt::get(i16, dtype == DType::F16 ? f64_to_f16(value) : f64_to_bf16(value));
+  }
+  if (auto* either = llvm::dyn_cast<llvm::SelectInst>(x); either && depth > 0) {
+    Value *yes = moved_bits(either->getTrueValue(), dtype, depth - 1), *no = nullptr;
+    if (yes) no = moved_bits(either->getFalseValue(), dtype, depth - 1);
+    return no ? b_.CreateSelect(either->getCondition(), yes, no) : nullptr;
+  }
+  if (auto* half = llvm::dyn_cast<llvm::FPExtInst>(x); half && dtype == DType::F16) {
+    const bool fits = half->getSrcTy()->getScalarType()->isHalfTy();
+    return fits ? b_.CreateBitCast(half->getOperand(0), i16) : nullptr;
+  }
+  auto* cast = llvm::dyn_cast<llvm::BitCastInst>(x);
+  auto* shift = cast ? llvm::dyn_cast<llvm::BinaryOperator>(cast->getOperand(0)) : nullptr;
+  if (dtype != DType::BF16 || !shift || shift->getOpcode() != llvm::Instruction::Shl)
+    return nullptr;
+  auto* wide = llvm::dyn_cast<llvm::ZExtInst>(shift->getOperand(0));
+  return wide && wide->getSrcTy() == i16 ? wide->getOperand(0) : nullptr;
+}
+
 Value* Arith::to_memory(Value* x, DType dtype, bool rounded) {
+  if (dialect_ && is_half(dtype)) {
+    if (Value* bits = moved_bits(x, dtype))
+      return b_.CreateBitCast(bits, like(x, memory_type(dtype)));
+  }
   switch (dtype) {
     case DType::Bool:
       return b_.CreateZExt(x, like(x, b_.getInt8Ty()));

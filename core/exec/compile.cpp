@@ -32,15 +32,19 @@ void parallel_compile(int n, const std::function<void(int)>& body) {
   std::vector<std::exception_ptr> errors(threads);
   std::vector<std::thread> pool;
   pool.reserve(size_t(threads));
-  for (int t = 0; t < threads; ++t) {
-    pool.emplace_back([&, t] {
-      try {
-        for (int i; (i = next.fetch_add(1)) < n;) body(i);
-      } catch (...) {
-        errors[t] = std::current_exception();
-      }
-    });
+  auto work = [&](int t) {
+    try {
+      for (int i; (i = next.fetch_add(1)) < n;) body(i);
+    } catch (...) {
+      errors[t] = std::current_exception();
+    }
+  };
+  try {
+    for (int t = 1; t < threads; ++t) pool.emplace_back(work, t);
+  } catch (const std::system_error&) {
+    // No more threads are to be had: those that there are do the work.
   }
+  work(0);
   for (std::thread& thread : pool) thread.join();
   for (auto& error : errors) {
     if (error) std::rethrow_exception(error);

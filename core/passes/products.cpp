@@ -176,8 +176,8 @@ bool pads(const ConvArg& a) {
   return a.pad_low[0] > 0 || a.pad_low[1] > 0 || a.pad_high[0] > 0 || a.pad_high[1] > 0;
 }
 
-// Padding is no operand: what it would be multiplied by may be infinite, and 0 * inf is NaN. The
-// libraries leave these terms out, too.
+// Padding is no operand: what it would be multiplied by may be infinite, and 0 * inf is NaN. oneDNN
+// leaves these terms out, too; cuDNN multiplies zeros.
 UOp counted(const UOp& mask, const UOp& x) {
   return where(expand(mask, x.shape()), x, const_float(x.dtype(), 0, x.shape()));
 }

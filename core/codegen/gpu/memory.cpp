@@ -95,7 +95,8 @@ void Emitter::store_piece(int slot, Value* address, llvm::ArrayRef<Value*> x, bo
   unsigned each = word / bytes;
   for (unsigned w = 0; w < words; ++w) {
     Value* packed = nullptr;
-    if (each == 2 && (dtype == DType::BF16 || dtype == DType::F16)) {
+    if (each == 2 && is_half(dtype) &&
+        !(arith_.moved_bits(x[2 * w], dtype) && arith_.moved_bits(x[2 * w + 1], dtype))) {
       packed = b_.CreateBitCast(dialect_.pair(b_, dtype, x[2 * w], x[2 * w + 1]), word_type);
     } else {
       for (unsigned k = 0; k < each; ++k) {

@@ -165,13 +165,14 @@ Emitter::Values Emitter::apply(int node, bool lane0) {
       continue;
     }
     llvm::SmallVector<Value*, 3> x;
-    unsigned width = 0;
+    // Indices come in two widths: the widest of the operands, and that of the result, which may be
+    // larger than all of them.
+    unsigned width = n.dtype == DType::Index && !narrow(node) ? 64 : 0;
     for (size_t i = 0; i < sources.size(); ++i) {
       x.push_back(operands[i][static_cast<size_t>(instance_of(node, instance, sources[i]))]);
       if (graph_[sources[i]].dtype == DType::Index)
         width = std::max(width, x[i]->getType()->getScalarSizeInBits());
     }
-    // Indices come in two widths.
     for (size_t i = 0; i < sources.size(); ++i) {
       if (graph_[sources[i]].dtype == DType::Index) x[i] = arith_.index_width(x[i], width);
     }

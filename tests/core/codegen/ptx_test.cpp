@@ -223,6 +223,30 @@ TEST(Ptx, ElementsBeyondThirtyTwoBitsHaveWideIndices) {
   EXPECT_EQ(count(ptx_of(int64_t{3} << 30), wide), 1);
 }
 
+// Of two factors of 32 bits the product needs 64.
+TEST(Ptx, ProductsOfCountsAreWide) {
+  Kernel k("squares");
+  int out = k.param(DType::I64, 70000);
+  UOp i = k.loop(70000);
+  k.store(out, i, cast(i * i, DType::I64));
+  EXPECT_GT(count(text(compile(k)), "mul\\.(wide\\.[su]32|lo\\.s64)\\s+%rd\\d+, (%rd?\\d+), \\2;"),
+            0);
+}
+
+// A conversion to f32 and back would make another NaN of a NaN.
+TEST(Ptx, NumbersOfSixteenBitsThatAreOnlyMovedKeepTheirBits) {
+  for (DType dtype : {DType::F16, DType::BF16}) {
+    Kernel k("moved");
+    int in = k.param(dtype, 4096), padded = k.param(dtype, 4096), out = k.param(dtype, 4096);
+    UOp i = k.loop(4096);
+    UOp x = k.load(in, i);
+    k.store(out, i, x);
+    k.store(padded, i, where(i < index_const(4000), x, const_like(x, 0)));
+    const std::string ptx = text(compile(k));
+    EXPECT_EQ(count(ptx, "cvt[^ ]*\\.b?f(16|32)\\."), 0) << name(dtype) << ptx;
+  }
+}
+
 TEST(Ptx, IsKeptOnDiskAsItWas) {
   namespace fs = std::filesystem;
   std::string folder = (fs::temp_directory_path() / "tinyshard-ptx-XXXXXX").string();

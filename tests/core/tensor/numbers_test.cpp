@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/options.h"
 #include "core/tensor/tensor.h"
+#include "tests/devices.h"
 #include "tests/message_of.h"
 
 namespace tinyshard {
@@ -530,8 +531,10 @@ TEST(Infinities, OfConvolutionsMeetNoPadding) {
   const int64_t h = 7, channels = 16;
   std::vector<float> taps(9, 1);
   taps[0] = std::numeric_limits<float>::infinity();
-  for (const char* libraries : {"1", "0"}) {
-    ::setenv("TS_LIBRARIES", libraries, 1);
+  for (const std::string libraries : {"1", "0"}) {
+    // cuDNN multiplies padding as zeros.
+    if (libraries == "1" && device_kind() == "CUDA") continue;
+    ::setenv("TS_LIBRARIES", libraries.c_str(), 1);
     reload_options();
     Tensor w = Tensor(taps, {1, 1, 3, 3}).expand({channels, channels, 3, 3}).contiguous();
     Tensor x = Tensor::full({2, channels, h, h}, 0.5).contiguous().realize().is_param_();
