@@ -310,8 +310,10 @@ Value* Arith::bitcast(Value* x, DType from, DType to) {
     throw InternalError("bitcast between types of different size");
   // Through the integer that lies in memory; GPUs have a NaN of their own when they round.
   const bool own_nan = dialect_ != nullptr;
-  if (own_nan && from == DType::BF16) x = round_bf16(x, true);
-  Value* memory = own_nan && from == DType::F16 ? f16_bits(x) : to_memory(x, from, own_nan);
+  Value* memory = own_nan && is_half(from) ? moved_bits(x, from) : nullptr;
+  if (!memory && own_nan && from == DType::BF16) x = round_bf16(x, true);
+  if (!memory)
+    memory = own_nan && from == DType::F16 ? f16_bits(x) : to_memory(x, from, own_nan);
   Type* target = like(x, memory_type(to));
   return from_memory(b_.CreateBitCast(memory, target), to);
 }

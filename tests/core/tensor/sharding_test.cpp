@@ -225,5 +225,16 @@ INSTANTIATE_TEST_SUITE_P(Values, Divided,
                                             ::testing::Values(2, 3, 4, 5), ::testing::Values(0, 1)),
                          name);
 
+// 70000 has no f16, but 0 times it has.
+TEST(Reductions, OfSixteenBitsRoundTheirResultAlone) {
+  TINYSHARD_NEED_DEVICES(2);
+  const Mesh mesh({{"data", 2}}, {{device_kind(), DeviceRef::kHere, 0},
+                                  {device_kind(), DeviceRef::kHere, 1}});
+  const Tensor x = Tensor({250, 280, 0, 1}).shard(mesh, {{"data", Shard(0)}});
+  EXPECT_EQ(x.prod({}, false, DType::F16).item<float>(), 0);
+  const Tensor y = Tensor({60000.0, 60000.0, -60000.0, -1.0}).shard(mesh, {{"data", Shard(0)}});
+  EXPECT_EQ(y.sum({}, false, DType::F16).item<float>(), 60000);  // the f16 next to 59999
+}
+
 }  // namespace
 }  // namespace tinyshard
