@@ -312,8 +312,7 @@ Value* Arith::bitcast(Value* x, DType from, DType to) {
   const bool own_nan = dialect_ != nullptr;
   Value* memory = own_nan && is_half(from) ? moved_bits(x, from) : nullptr;
   if (!memory && own_nan && from == DType::BF16) x = round_bf16(x, true);
-  if (!memory)
-    memory = own_nan && from == DType::F16 ? f16_bits(x) : to_memory(x, from, own_nan);
+  if (!memory) memory = own_nan && from == DType::F16 ? f16_bits(x) : to_memory(x, from, own_nan);
   Type* target = like(x, memory_type(to));
   return from_memory(b_.CreateBitCast(memory, target), to);
 }

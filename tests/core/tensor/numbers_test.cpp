@@ -704,5 +704,16 @@ TEST(Numbers, ProductsOfCountsAreWide) {
             int64_t(12157665459056928801ULL * 3486784401ULL));  // 3^40 and 3^20, modulo 2^64
 }
 
+// A library's kernels for some processors crash for just 63 terms.
+TEST(Numbers, ProductsOfAnyCountOfTerms) {
+  for (int64_t k : {1, 2, 31, 33, 62, 63, 64, 65, 127}) {
+    const Tensor a = (Tensor::arange(85 * k) * 37 % 23 - 11).reshape({85, k}).cast(DType::BF16),
+                 b = (Tensor::arange(k * 65) * 29 % 19 - 9).reshape({k, 65}).cast(DType::BF16);
+    const Tensor got = a.realize().matmul(b.realize(), DType::F32);
+    const Tensor expected = a.to_long().unsqueeze(2).mul(b.to_long().unsqueeze(0)).sum(1);
+    EXPECT_EQ((got.to_long() != expected).sum().item<int64_t>(), 0) << k;
+  }
+}
+
 }  // namespace
 }  // namespace tinyshard

@@ -228,8 +228,8 @@ INSTANTIATE_TEST_SUITE_P(Values, Divided,
 // 70000 has no f16, but 0 times it has.
 TEST(Reductions, OfSixteenBitsRoundTheirResultAlone) {
   TINYSHARD_NEED_DEVICES(2);
-  const Mesh mesh({{"data", 2}}, {{device_kind(), DeviceRef::kHere, 0},
-                                  {device_kind(), DeviceRef::kHere, 1}});
+  const Mesh mesh({{"data", 2}},
+                  {{device_kind(), DeviceRef::kHere, 0}, {device_kind(), DeviceRef::kHere, 1}});
   const Tensor x = Tensor({250, 280, 0, 1}).shard(mesh, {{"data", Shard(0)}});
   EXPECT_EQ(x.prod({}, false, DType::F16).item<float>(), 0);
   const Tensor y = Tensor({60000.0, 60000.0, -60000.0, -1.0}).shard(mesh, {{"data", Shard(0)}});
