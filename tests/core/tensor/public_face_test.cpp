@@ -7,6 +7,12 @@
 
 using namespace tinyshard;
 
+namespace io {
+struct Reader {};
+}  // namespace io
+// The library has a namespace of that name: a program's own is meant by ::io.
+[[maybe_unused]] const ::io::Reader reader_of_a_program;
+
 struct Schedule {};
 struct Item {};
 struct Executable {};
