@@ -30,6 +30,16 @@ int64_t fold_level(std::span<const UOp> expressions) {
   return level;
 }
 
+// Whether the integer type has all numbers from low to high.
+bool holds_all(DType dtype, int64_t low, int64_t high) {
+  const bool has_sign = is_signed_int(dtype) || dtype == DType::Index;
+  const auto bits = int64_t(8 * itemsize(dtype)) - (has_sign ? 1 : 0);
+  if (!has_sign && low < 0) return false;
+  if (bits >= 63) return true;
+  const int64_t most = (int64_t{1} << bits) - 1;
+  return high <= most && (!has_sign || low >= -most - 1);
+}
+
 }  // namespace
 
 UOp flat_index(DimSpan shape, std::span<const UOp> index) {
@@ -172,8 +182,16 @@ std::vector<UOp> Lowering::through_reshape(DimSpan from, DimSpan to,
 }
 
 // An integer made of iotas, constants and numbers of the device, as index arithmetic that later
-// stages can simplify; null for anything else.
+// stages can simplify; null for anything else. An index does not wrap as an integer of few bits does:
+// of one that might, the integer itself is the place.
+//
+//   cast i64 (cast u8 (iota 300))    0 to 255 and 0 to 43, the index 0 to 299
 UOp Lowering::position(const UOp& x, const std::vector<UOp>& index) {
+  const UOp found = position_of(x, index);
+  return found && holds_all(x.dtype(), found->low, found->high) ? found : UOp();
+}
+
+UOp Lowering::position_of(const UOp& x, const std::vector<UOp>& index) {
   if (fusion_.materialized(x) && x.get() != root_) return UOp();
   switch (x.op()) {
     case Op::Const:

@@ -85,6 +85,7 @@ class Lowering {
   // Remembered for all kernels: their loops are numbered alike.
   const UOp& simplified_flat_index(DimSpan shape, std::span<const UOp> index);
   UOp position(const UOp& x, const std::vector<UOp>& index);
+  UOp position_of(const UOp& x, const std::vector<UOp>& index);
   UOp number_of_device(const UOp& x, const std::vector<UOp>& index);
   bool adds_products(const UOp& x) const;
   UOp fold(const UOp& x, const std::vector<UOp>& index, const UOp& valid);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <string>
 #include <tuple>
@@ -713,6 +714,25 @@ TEST(Numbers, ProductsOfAnyCountOfTerms) {
     const Tensor expected = a.to_long().unsqueeze(2).mul(b.to_long().unsqueeze(0)).sum(1);
     EXPECT_EQ((got.to_long() != expected).sum().item<int64_t>(), 0) << k;
   }
+}
+
+// Of an index that is made of counts only the numbers matter, and these wrap as their types do.
+TEST(Numbers, PlacesOfFewBitsWrap) {
+  const Tensor x = Tensor::arange(1000, DType::I32).contiguous().realize(),
+               counts = Tensor::arange(300, DType::I32);
+  const auto expect = [&](const Tensor& index, const std::function<int64_t(int64_t)>& place) {
+    const std::vector<int64_t> got = x.gather(0, index).to_long().to_vector<int64_t>();
+    for (int64_t i = 0; i < 300; ++i) ASSERT_EQ(got[size_t(i)], place(i)) << i;
+  };
+  expect(counts.cast(DType::U8).cast(DType::I64), [](int64_t i) { return int64_t(uint8_t(i)); });
+  expect((counts.cast(DType::U8) * 3).cast(DType::I32),
+         [](int64_t i) { return int64_t(uint8_t(3 * i)); });
+  expect(counts.cast(DType::I8).cast(DType::I64) + 200, [](int64_t i) { return 200 + int8_t(i); });
+  expect((counts - 299).cast(DType::U8).cast(DType::I64),
+         [](int64_t i) { return int64_t(uint8_t(i - 299)); });
+  expect((counts.cast(DType::U16) * 256).cast(DType::I64).floor_div(100),
+         [](int64_t i) { return int64_t(uint16_t(i * 256)) / 100; });
+  expect(counts * 3, [](int64_t i) { return 3 * i; });
 }
 
 }  // namespace
