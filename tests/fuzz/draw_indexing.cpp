@@ -3,7 +3,31 @@
 
 namespace fuzz {
 
+// Indices made of counts that wrap: 250 to 261 in u8 are 250 to 255 and 0 to 5. Negative when a step
+// cannot be kept.
+int draw_wrapped_counts(Draft& d, const Shape& shape) {
+  static const std::vector<Type> kNarrow = {Type::I8, Type::U8, Type::I16, Type::U16};
+  const Type narrow = d.one_of(kNarrow);
+  const int64_t many = bytes(narrow) == 1 ? 256 : 65536, by = d.pick(1, 3);
+  const int64_t first = many - d.pick(0, 2 * int(count(shape)));
+  Step counts, cut, index, shaped;
+  counts.op = "arange", counts.text = "i32", counts.n = {first, first + by * count(shape), by};
+  cut.op = "cast", cut.text = std::string(name(narrow));
+  index.op = "cast", index.text = d.chance(50) ? "i32" : "i64";
+  shaped.op = "reshape", shaped.n = shape;
+  int at = d.keep(counts);
+  for (Step* s : {&cut, &index, &shaped}) {
+    if (at < 0) return at;
+    s->in = {at};
+    at = d.keep(*s);
+  }
+  return at;
+}
+
 int draw_indices(Draft& d, const Shape& shape, int64_t n) {
+  if (!d.gradient() && d.chance(15)) {
+    if (int index = draw_wrapped_counts(d, shape); index >= 0) return index;
+  }
   for (int tries = 0; tries < 5; ++tries) {
     int y = d.any_int();
     if (y < 0 || d.shape(y) != shape || bytes(d.type(y)) < 4) continue;
@@ -12,7 +36,11 @@ int draw_indices(Draft& d, const Shape& shape, int64_t n) {
     if (int index = d.keep(mod); index >= 0) return index;
   }
   if (d.leaves() >= 9) return -1;
-  return d.add_leaf(shape, d.chance(70) ? Type::I32 : Type::I64, Style::Index, n);
+  static const std::vector<Type> kTypesOfIndices = {Type::I8,  Type::I16, Type::U8,
+                                                    Type::U16, Type::U32, Type::U64};
+  const Type usual = d.chance(70) ? Type::I32 : Type::I64;
+  return d.add_leaf(shape, d.chance(20) && n < 127 ? d.one_of(kTypesOfIndices) : usual,
+                    Style::Index, n);
 }
 
 bool draw_indexing(Draft& d, Step& s) {
