@@ -493,6 +493,7 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::Gather, Row::Follow, 0b1, gather_rule},
     {Op::ScatterAdd, Row::Follow, 0b10, scatter_rule},
     {Op::Sort, Row::Stop},
+    {Op::Decompose, Row::Refuse},
     {Op::Dot, Row::Follow, 0b11, dot_rule},
     {Op::Conv, Row::Follow, 0b11, conv_rule},
     {Op::ConvBackwardData, Row::Follow, 0b11, conv_data_rule},

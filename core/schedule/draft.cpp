@@ -117,6 +117,11 @@ class Drafter {
       case Op::ConvBackwardWeight:
       case Op::Sort:
         return made(whole_buffers(x, Item::Kind::Library));
+      case Op::Decompose: {
+        Item item = whole_buffers(x, Item::Kind::Library);
+        item.call.also = siblings(state_, x);
+        return made(std::move(item));
+      }
       case Op::ScatterAdd:
         return made(scatter_add(x));
       case Op::Collective:

@@ -450,8 +450,8 @@ class Tensor {
                     Caller caller = Caller::current()) const;
   Tensor interpolate(const Ints& size, Interpolation mode = Interpolation::Linear,
                      bool align_corners = false, Caller caller = Caller::current()) const;
-  // QR and SVD realize their input, and compute on the host in f64: no gradient goes through them,
-  // and they cannot be captured.
+  // A CPU computes QR and SVD, in f64, for matrices of the other devices as well: they are for small
+  // ones. No gradient goes through them. Factors that are realized together are computed together.
   std::pair<Tensor, Tensor> qr(Caller caller = Caller::current()) const;
   struct Svd;
   Svd svd(bool full_matrices = true, Caller caller = Caller::current()) const;

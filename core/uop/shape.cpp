@@ -102,6 +102,31 @@ Dims changed_shape(Op op, std::span<const UOp> src, DimSpan arg) {
            "how many places of a row");
       s.back() = arg[0];
       return s;
+    case Op::Decompose: {
+      need(arg.size() == 2 && arg[0] >= 0 && arg[0] <= int64_t(Factor::V) && s.size() >= 2,
+           "which factor of a matrix");
+      const int64_t m = s[s.size() - 2], n = s.back(), least = std::min(m, n);
+      const bool full = arg[1] != 0;
+      s.pop_back();
+      switch (Factor(arg[0])) {
+        case Factor::Q:
+          s.back() = m, s.push_back(m);
+          break;
+        case Factor::R:
+          s.back() = m, s.push_back(n);
+          break;
+        case Factor::U:
+          s.back() = m, s.push_back(full ? m : least);
+          break;
+        case Factor::S:
+          s.back() = least;
+          break;
+        case Factor::V:
+          s.back() = full ? n : least, s.push_back(n);
+          break;
+      }
+      return s;
+    }
     case Op::Dot: {
       need(src.size() >= 2 && src.size() <= 4, "wrong number of sources");
       need(arg.size() == (src.size() > 2 ? 2 : 1), "an epilogue goes with a third source");
