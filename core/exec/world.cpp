@@ -16,6 +16,14 @@ Speeds speeds_of(const std::string& kind) {
   return device == context.devices().end() ? Speeds{} : context.device(*device).profile().speeds;
 }
 
+bool has_library(const std::string& kind, const UOp& x) {
+  const Context::Use use;
+  Context& context = Context::get();
+  const auto found = std::ranges::find(context.devices(), kind, &DeviceRef::kind);
+  const DeviceRef ref = found != context.devices().end() ? *found : DeviceRef{.kind = kind};
+  return context.device(ref).supports(row_major_call(x), nullptr);
+}
+
 Mesh Mesh::of(const std::vector<std::string>& names, std::string axis) {
   std::vector<DeviceRef> devices;
   for (const std::string& name : names) devices.push_back(parse_device(name));

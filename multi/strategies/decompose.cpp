@@ -1,15 +1,65 @@
 // Decompositions of matrices. Matrices of a divided batch are decomposed where they lie; one that is
-// divided itself is gathered.
+// divided itself is gathered. Where devices have no library for them, those of each device go to a
+// CPU device of its process, and the factors come back:
+//
+//   Q of f32[8, 3, 3] on CUDA:0 and CUDA:1, four matrices each
+//     copy to CPU:0 and CPU:1; decompose f32[4, 3, 3]; copy to CUDA:0 and CUDA:1
+//
+// What is made of constants alone lies nowhere, and would be computed by whoever reads it: it is
+// brought to a device that decomposes it.
+#include <algorithm>
+
+#include "multi/relocation.h"
 #include "multi/strategies/strategies.h"
 
 namespace tinyshard {
+namespace {
+
+bool decomposes(const Mesh& mesh, const UOp& x) {
+  return std::ranges::all_of(mesh.devices(),
+                             [&](const DeviceRef& d) { return has_library(d.kind, x); });
+}
+
+Mesh cpus_beside(const Mesh& mesh) {
+  std::vector<DeviceRef> devices = mesh.devices();
+  for (DeviceRef& d : devices) d.kind = "CPU";
+  return mesh.is_single() ? Mesh::single(devices[0]) : Mesh(mesh.axes(), std::move(devices));
+}
+
+UOp copied_to(const Mesh& mesh, const UOp& local) {
+  return UOp::make(Op::CopyIn, local.dtype(), {local}, {}, mesh.payload());
+}
+
+// What each device has goes to the one in its place.
+UOp carried(const UOp& local, const Mesh& from, const Mesh& to) {
+  if (from == to) return local;
+  return from.size() == 1 ? copied_to(to, local) : relocated(local, from, to, false);
+}
+
+}  // namespace
+
+LocalValue decomposed(const UOp& x, const LocalValue& matrices) {
+  const Mesh& mesh = *matrices.mesh;
+  const Mesh there = decomposes(mesh, x) ? mesh : cpus_beside(mesh);
+  LocalValue brought = matrices;
+  brought.local = carried(brought.local, mesh, there);
+  LocalValue factor = rebuilt(x, {brought}, matrices);
+  factor.local = carried(factor.local, there, mesh);
+  return factor;
+}
 
 LocalValue decompose(const UOp& x, LocalValues& values) {
   const DimSpan global = x.src(0).shape();
   const int last = int(global.size()) - 1;
   LocalValue v = settled(values.of(x.src(0)), global);
+  if (!v.mesh) {
+    DeviceRef home = world().devices.front();
+    home.rank = DeviceRef::kHere;
+    const Mesh mesh = Mesh::single(home), there = decomposes(mesh, x) ? mesh : cpus_beside(mesh);
+    return rebuilt(x, {{copied_to(there, v.local), there, {}}}, {UOp(), there, {}});
+  }
   for (const int dim : {last - 1, last}) v = without_shard(std::move(v), global, dim);
-  return rebuilt(x, {v}, v);
+  return decomposed(x, v);
 }
 
 }  // namespace tinyshard
