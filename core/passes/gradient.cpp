@@ -149,10 +149,8 @@ class Walk {
         }
         const GradientRow& facts = gradient_row(x.op());
         if (facts.kind == GradientRow::Refuse) {
-          const std::string& method = origin_of(origin_id(x)).op;
           throw UserError(fmt::format(
-              "gradient: {} has no derivative; detach() the value before it",
-              method.empty() ? describe(*x) : fmt::format("{} ({})", method, describe(*x))));
+              "gradient: {} has no derivative; detach() the value before it", describe(*x)));
         }
         give(x, x.src(s), facts.rule(x, e.gradient, s));
       }

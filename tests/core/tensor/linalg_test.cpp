@@ -1,6 +1,7 @@
 // Decompositions: what a captured step computes anew, what one call computes, of which types and
 // sizes, and numbers whose squares vanish or are infinite.
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 #include <tinyshard/tinyshard.h>
@@ -208,15 +209,101 @@ TEST(Linalg, WhatIsNoNumberEnds) {
   }
 }
 
-TEST(Linalg, NoGradientGoesThroughFactors) {
-  Tensor x = matrices({3, 3}, 1).realize();
-  const std::string text =
-      test::message_of<UserError>([&] { (void)x.qr().second.sum().gradient({x}); });
-  EXPECT_NE(text.find("gradient: qr (decompose f32[3, 3]"), std::string::npos) << text;
-  EXPECT_NE(text.find("has no derivative; detach() the value before it"), std::string::npos)
-      << text;
-  const Tensor::Svd f = x.detach().svd();
-  EXPECT_EQ((x * f.s.sum()).sum().gradient({x})[0].shape(), x.shape());
+// The sum of the factor, each element of which counts differently.
+using Loss = std::function<Tensor(const Tensor& x)>;
+Tensor weighed(const Tensor& factor) {
+  return (factor * matrices(factor.shape(), 20, factor.dtype())).sum();
+}
+
+void expect_gradient_by_differences(const std::string& what, const Dims& shape, const Loss& loss) {
+  SCOPED_TRACE(what);
+  const Tensor x = matrices(shape, 2, DType::F64).realize();
+  const std::vector<double> got = loss(x).gradient({x})[0].to_vector<double>(),
+                            at = x.to_vector<double>();
+  constexpr double kStep = 1e-5;
+  for (size_t i = 0; i < at.size(); ++i) {
+    auto moved = [&](double by) {
+      std::vector<double> values = at;
+      values[i] += by;
+      return loss(Tensor(values, shape)).item<double>();
+    };
+    const double want = (moved(kStep) - moved(-kStep)) / (2 * kStep);
+    EXPECT_NEAR(got[i], want, 1e-6 * (1 + std::abs(want))) << "element " << i;
+  }
+}
+
+TEST(Linalg, GradientsAreDifferences) {
+  for (const Dims& shape : {Dims{3, 3}, Dims{5, 3}, Dims{3, 5}, Dims{2, 4, 3}, Dims{2, 3, 3}}) {
+    const std::string of = Tensor::zeros(shape).describe();
+    const int64_t m = shape[shape.size() - 2], n = shape.back();
+    auto check = [&](const char* factor, const Loss& loss) {
+      expect_gradient_by_differences(factor + (" of " + of), shape, loss);
+    };
+    check("s", [](const Tensor& x) { return weighed(x.svd().s); });
+    check("reduced u", [](const Tensor& x) { return weighed(x.svd(false).u); });
+    check("reduced vt", [](const Tensor& x) { return weighed(x.svd(false).vt); });
+    check("all three", [](const Tensor& x) {
+      const Tensor::Svd f = x.svd(false);
+      return weighed(f.u.mul(f.s.exp().unsqueeze(-2)).matmul(f.vt));
+    });
+    if (m >= n) check("r", [](const Tensor& x) { return weighed(x.qr().second); });
+    if (m != n) continue;
+    check("q", [](const Tensor& x) { return weighed(x.qr().first); });
+    check("q and r", [](const Tensor& x) {
+      const auto [q, r] = x.qr();
+      return weighed(q.matmul(r.square()));
+    });
+    check("u and vt", [](const Tensor& x) { return weighed(x.svd().u.matmul(x.svd().vt)); });
+  }
+}
+
+TEST(Linalg, SecondDerivativesAreDifferences) {
+  const auto slope = [](const Tensor& x) {
+    return weighed(weighed(x.svd(false).s.square()).gradient({x})[0].sin());
+  };
+  expect_gradient_by_differences("the slope of s", {3, 2}, slope);
+}
+
+TEST(Linalg, GradientsOf16BitFloatsAreThoseInF32Rounded) {
+  for (DType type : {DType::F16, DType::BF16}) {
+    const Tensor x = matrices({4, 3}, 1, type).realize(), wide = x.cast(DType::F32).realize();
+    expect_equal_bits(x.svd().s.sum().gradient({x})[0],
+                      wide.svd().s.sum().gradient({wide})[0].cast(type), x.describe());
+  }
+}
+
+TEST(Linalg, ACapturedStepDescendsAlongTheGradient) {
+  const auto loss = [](const Tensor& w) { return (w.svd().s - 1).square().sum(); };
+  Tensor weight = matrices({4, 3}, 1).clone().realize();
+  const double before = loss(weight).item<double>();
+  Jit step = [&] {
+    const Tensor value = loss(weight);
+    weight.assign(weight - value.gradient({weight})[0] * 0.1);
+    return value;
+  };
+  for (int i = 0; i < 20; ++i) step();
+  EXPECT_LT(loss(weight).item<double>(), 0.01 * before);
+}
+
+TEST(Linalg, SomeFactorsHaveNoGradient) {
+  const auto refused = [](const Dims& shape, const Loss& loss) {
+    const Tensor x = matrices(shape, 1).realize();
+    return test::message_of<UserError>([&] { (void)loss(x).gradient({x}); });
+  };
+  using T = const Tensor&;
+  EXPECT_NE(refused({3, 2}, [](T x) { return x.qr().first.sum(); })
+                .find("Q of qr has a gradient where the matrix is square; detach()"),
+            std::string::npos);
+  EXPECT_NE(refused({2, 3}, [](T x) { return x.qr().second.sum(); })
+                .find("qr has no gradient where a matrix has more columns than rows"),
+            std::string::npos);
+  for (const Dims& shape : {Dims{2, 3}, Dims{3, 2}}) {
+    EXPECT_NE(
+        refused(shape, [](T x) { return x.svd().u.sum(); })
+            .find("whole u and vt of svd have a gradient where the matrix is square: svd(false)"),
+        std::string::npos);
+  }
+  EXPECT_EQ(refused({3, 2}, [](T x) { return (x * x.detach().svd().u.sum()).sum(); }), "");
 }
 
 TEST(Linalg, SizesOfAStepAreRefused) {
