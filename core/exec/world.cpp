@@ -20,8 +20,12 @@ bool has_library(const std::string& kind, const UOp& x) {
   const Context::Use use;
   Context& context = Context::get();
   const auto found = std::ranges::find(context.devices(), kind, &DeviceRef::kind);
-  const DeviceRef ref = found != context.devices().end() ? *found : DeviceRef{.kind = kind};
-  return context.device(ref).supports(row_major_call(x), nullptr);
+  if (found != context.devices().end())
+    return context.device(*found).supports(row_major_call(x), nullptr);
+  // One that the job was not given, such as the CPU beside its GPUs.
+  const auto row = std::ranges::find(builtins().devices, kind, &DeviceKind::name);
+  return row != builtins().devices.end() && row->count() > 0 &&
+         context.device({.kind = kind}).supports(row_major_call(x), nullptr);
 }
 
 Mesh Mesh::of(const std::vector<std::string>& names, std::string axis) {

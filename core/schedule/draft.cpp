@@ -365,6 +365,7 @@ class Drafter {
   Item copy(const UOp& x) {
     Item item = whole_buffers(x, Item::Kind::Copy);
     item.source_shape = Dims(x.src(0).shape().begin(), x.src(0).shape().end());
+    item.place_by_place = copies_place_by_place(*x);
     for (const ShardSliceArg& part : copied_parts(*x))
       item.parts.push_back({int(part.dim), int(part.mesh_axis), part.parts});
     return item;

@@ -217,7 +217,7 @@ Dims changed_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       return s;
     case Op::CopyIn:  // {(axis, mesh axis, parts)...}, or {times} between meshes, where
                       // the first dim repeats what is sent to several devices; 0: there is none;
-                      // or {mesh axis, other mesh axis} that change places
+                      // or {mesh axis, other mesh axis} that change places; or {kFromItsPlace}
       if (arg.size() == 1 && arg[0] > 0) s.erase(s.begin());
       for (size_t i = 0; i + 2 < arg.size(); i += 3) s[arg[i]] = ceil_div(s[arg[i]], arg[i + 2]);
       return s;

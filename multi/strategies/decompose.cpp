@@ -9,7 +9,7 @@
 // brought to a device that decomposes it.
 #include <algorithm>
 
-#include "multi/relocation.h"
+#include "core/uop/args.h"
 #include "multi/strategies/strategies.h"
 
 namespace tinyshard {
@@ -27,24 +27,18 @@ Mesh cpus_beside(const Mesh& mesh) {
 }
 
 UOp copied_to(const Mesh& mesh, const UOp& local) {
-  return UOp::make(Op::CopyIn, local.dtype(), {local}, {}, mesh.payload());
-}
-
-// What each device has goes to the one in its place.
-UOp carried(const UOp& local, const Mesh& from, const Mesh& to) {
-  if (from == to) return local;
-  return from.size() == 1 ? copied_to(to, local) : relocated(local, from, to, false);
+  return UOp::make(Op::CopyIn, local.dtype(), {local}, Dims{kFromItsPlace}, mesh.payload());
 }
 
 }  // namespace
 
 LocalValue decomposed(const UOp& x, const LocalValue& matrices) {
   const Mesh& mesh = *matrices.mesh;
-  const Mesh there = decomposes(mesh, x) ? mesh : cpus_beside(mesh);
+  if (decomposes(mesh, x)) return rebuilt(x, {matrices}, matrices);
   LocalValue brought = matrices;
-  brought.local = carried(brought.local, mesh, there);
+  brought.local = copied_to(cpus_beside(mesh), matrices.local);
   LocalValue factor = rebuilt(x, {brought}, matrices);
-  factor.local = carried(factor.local, there, mesh);
+  factor.local = copied_to(mesh, factor.local);
   return factor;
 }
 
@@ -55,8 +49,9 @@ LocalValue decompose(const UOp& x, LocalValues& values) {
   if (!v.mesh) {
     DeviceRef home = world().devices.front();
     home.rank = DeviceRef::kHere;
-    const Mesh mesh = Mesh::single(home), there = decomposes(mesh, x) ? mesh : cpus_beside(mesh);
-    return rebuilt(x, {{copied_to(there, v.local), there, {}}}, {UOp(), there, {}});
+    v.mesh = Mesh::single(home);
+    if (decomposes(*v.mesh, x)) v.local = copied_to(*v.mesh, v.local);
+    return decomposed(x, v);
   }
   for (const int dim : {last - 1, last}) v = without_shard(std::move(v), global, dim);
   return decomposed(x, v);

@@ -6,9 +6,13 @@
 
 #include <gtest/gtest.h>
 
+#include "core/exec/executable.h"
 #include "core/exec/pipeline.h"
 #include "core/exec/state.h"
+#include "core/exec/storage.h"
 #include "core/schedule/schedule.h"
+#include "core/uop/args.h"
+#include "multi/rewrite.h"
 #include "tests/multi/bytes.h"
 #include "tests/multi/one_device.h"
 
@@ -95,6 +99,33 @@ TEST_F(DecomposePending, MatricesOfEachDeviceInsideOfShardMap) {
   expect_same(step(there), x.qr().second, 0, "R");
 }
 
+// How matrices go from GPUs to the CPUs beside them and back: here other devices are the CPUs.
+TEST(DecomposeBeside, EachDeviceGetsWhatTheOneInItsPlaceHas) {
+  Runtime::shutdown();
+  const Mesh from = Mesh::of({"CPU:0", "CPU:1", "CPU:2"}),
+             to = Mesh::of({"CPU:5", "CPU:4", "CPU:3"});
+  const std::vector<AxisPlacement> rows{{"data", Shard(0)}};
+  const Tensor x = matrices({6, 4, 3}, 1), there = x.shard(from, rows).realize();
+  const auto copied = [](const UOp& v, const Mesh& mesh) {
+    return UOp::make(Op::CopyIn, v.dtype(), {v}, Dims{kFromItsPlace}, mesh.payload());
+  };
+  const std::vector<UOp> global{there.uop()};
+  const LocalGraph local = to_local(without_names(global), Planning::Alone);
+  const UOp brought = copied(local.graph.roots()[0], to);
+  const UOp r =
+      UOp::make(Op::Decompose, brought.dtype(), {brought}, to_ints(DecomposeArg{Factor::R, true}));
+  const std::vector<UOp> roots{brought, copied(r, from)};
+  const std::vector<Sharding> shardings{{to, {Shard(0)}}, {from, {Shard(0)}}};
+  Executable executable(make_schedule(roots, shardings, {}), false);
+  executable.prepare(shardings, std::vector<Dims>{x.shape(), x.shape()});
+  for (int run = 0; run < 2; ++run) {
+    executable.run();
+    const auto& results = executable.roots();
+    expect_same(Tensor(buffer_node(results[0])), x, 0, "the matrices");
+    expect_same(Tensor(buffer_node(results[1])), x.qr().second, 0, "R");
+  }
+}
+
 class DecomposeBytes : public test::Planned {};
 
 TEST_F(DecomposeBytes, MatricesOfADividedBatchStayWhereTheyLie) {
@@ -149,9 +180,15 @@ TEST_F(DecomposeElsewhere, ACpuDecomposesForADeviceWithoutALibrary) {
   // The matrices, and seven factors that come back.
   EXPECT_EQ(summarize(factors(x)).copies, 8);
   EXPECT_EQ(kinds_of_calls(factors(Tensor::eye(3))), one_call);
+  // Of constants, too, the factors lie where these would.
+  EXPECT_EQ(kinds_of_calls({x[{0}] + Tensor::eye(4).qr().second}), one_call);
   const Mesh mesh({{"data", 4}});
-  const Tensor divided = Tensor::zeros({8, 4, 4}).contiguous().shard(mesh, {{"data", Shard(0)}});
-  EXPECT_EQ(kinds_of_calls(factors(divided.realize())), one_call);
+  const Tensor divided =
+      Tensor::zeros({8, 4, 4}).contiguous().shard(mesh, {{"data", Shard(0)}}).realize();
+  EXPECT_EQ(kinds_of_calls(factors(divided)), one_call);
+  // From device to device of one process, and so is nothing sent.
+  EXPECT_EQ(summarize(factors(divided)).copies, 8);
+  EXPECT_EQ(summarize(factors(divided)).collectives, 0);
 }
 
 TEST_F(DecomposeElsewhere, OtherOpsKeepTheirLibraries) {
