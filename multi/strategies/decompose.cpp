@@ -26,6 +26,12 @@ Mesh cpus_beside(const Mesh& mesh) {
   return mesh.is_single() ? Mesh::single(devices[0]) : Mesh(mesh.axes(), std::move(devices));
 }
 
+// Whether it is made of constants alone.
+bool lies_nowhere(const UOp& local) {
+  return std::ranges::none_of(toposort(std::span(&local, 1)),
+                              [](const UOp& x) { return x->payload != nullptr; });
+}
+
 UOp copied_to(const Mesh& mesh, const UOp& local) {
   return UOp::make(Op::CopyIn, local.dtype(), {local}, Dims{kFromItsPlace}, mesh.payload());
 }
@@ -34,11 +40,12 @@ UOp copied_to(const Mesh& mesh, const UOp& local) {
 
 LocalValue decomposed(const UOp& x, const LocalValue& matrices) {
   const Mesh& mesh = *matrices.mesh;
-  if (decomposes(mesh, x)) return rebuilt(x, {matrices}, matrices);
+  const Mesh there = decomposes(mesh, x) ? mesh : cpus_beside(mesh);
   LocalValue brought = matrices;
-  brought.local = copied_to(cpus_beside(mesh), matrices.local);
+  if (!(there == mesh) || lies_nowhere(matrices.local))
+    brought.local = copied_to(there, matrices.local);
   LocalValue factor = rebuilt(x, {brought}, matrices);
-  factor.local = copied_to(mesh, factor.local);
+  if (!(there == mesh)) factor.local = copied_to(mesh, factor.local);
   return factor;
 }
 
@@ -50,8 +57,6 @@ LocalValue decompose(const UOp& x, LocalValues& values) {
     DeviceRef home = world().devices.front();
     home.rank = DeviceRef::kHere;
     v.mesh = Mesh::single(home);
-    if (decomposes(*v.mesh, x)) v.local = copied_to(*v.mesh, v.local);
-    return decomposed(x, v);
   }
   for (const int dim : {last - 1, last}) v = without_shard(std::move(v), global, dim);
   return decomposed(x, v);

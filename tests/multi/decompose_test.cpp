@@ -182,6 +182,8 @@ TEST_F(DecomposeElsewhere, ACpuDecomposesForADeviceWithoutALibrary) {
   EXPECT_EQ(kinds_of_calls(factors(Tensor::eye(3))), one_call);
   // Of constants, too, the factors lie where these would.
   EXPECT_EQ(kinds_of_calls({x[{0}] + Tensor::eye(4).qr().second}), one_call);
+  EXPECT_EQ(kinds_of_calls({x[{0}] + Tensor::eye(4).to("CPU:1").qr().second.to("NULL_H200:0")}),
+            one_call);
   const Mesh mesh({{"data", 4}});
   const Tensor divided =
       Tensor::zeros({8, 4, 4}).contiguous().shard(mesh, {{"data", Shard(0)}}).realize();
