@@ -445,8 +445,10 @@ void Executable::copy(const Step& step) {
   if (step.launches.empty()) return;  // the source may be on other ranks only
   const Item& item = *step.item;
   const auto [base, offset] = base_of(item.buffers[0]);
+  Device* source = &source_of(item, 0);
   for (size_t local = 0; local < step.launches.size(); ++local) {
     const Launch& launch = step.launches[local];
+    if (item.place_by_place) source = &source_of(item, local);
     void* from = launch.buffers[0];
     if (owned_[base] && !owned_[base]->is_placeholder()) {
       const auto memory = owned_[base]->memory_to_copy();
@@ -459,7 +461,7 @@ void Executable::copy(const Step& step) {
       box.begin[part.axis] += launch.coordinates[part.mesh_axis] * length;
       box.size[part.axis] = length;
     }
-    copy_box(box, source_of(item, local), from, *launch.device, launch.buffers[1]);
+    copy_box(box, *source, from, *launch.device, launch.buffers[1]);
   }
 }
 

@@ -169,11 +169,11 @@ TEST(Decompose, AColumnOfZerosHasADirection) {
   const std::vector<Bytes> found = factors(spec, bytes, {{Factor::U}, {Factor::S}}, 1);
   EXPECT_EQ(f64_of(found[1]), (std::vector<double>{3, 0}));
   const std::vector<double> u = f64_of(found[0]);
-  for (int column : {1, 2}) {
+  for (size_t column : {1, 2}) {
     double along = 0, length = 0;
-    for (int row = 0; row < 3; ++row) {
-      along += u[size_t(3 * row)] * u[size_t(3 * row + column)];
-      length += u[size_t(3 * row + column)] * u[size_t(3 * row + column)];
+    for (size_t row = 0; row < 3; ++row) {
+      along += u[3 * row] * u[3 * row + column];
+      length += u[3 * row + column] * u[3 * row + column];
     }
     EXPECT_NEAR(along, 0, 1e-15);
     EXPECT_NEAR(length, 1, 1e-15);
