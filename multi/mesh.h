@@ -94,6 +94,8 @@ struct World {
 // (core/exec/world.cpp). The reference stays good when the context's epoch ends; the next epoch may
 // have another world. Threads: any.
 const World& world();
+// Whether devices of that kind have a library for x, an op of one. The context's, as world() is.
+bool has_library(const std::string& kind, const UOp& x);
 
 // How a value lies along one mesh axis. Partial: each device holds one term of a pending reduction.
 struct Placement {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/uop/args.h"
 #include "multi/mesh.h"
 
 namespace tinyshard {
@@ -27,7 +28,7 @@ UOp swapped_over(const UOp& x, const Mesh& mesh, int axis, int other);
 
 // {times}, or {axis, other}: copied_parts() come by three.
 inline bool is_relocation(const Node& x) {
-  return x.op == Op::CopyIn && (x.arguments == 1 || x.arguments == 2);
+  return x.op == Op::CopyIn && (x.arguments == 1 || x.arguments == 2) && !copies_place_by_place(x);
 }
 
 // Who sends to whom: places on one axis of all devices of both meshes.

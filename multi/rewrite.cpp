@@ -288,6 +288,8 @@ class Rewriter {
         return scatter_add(x, values_);
       case Op::Sort:
         return sort(x, values_);
+      case Op::Decompose:
+        return decompose(x, values_);
       case Op::Dot:
         return dot(x, values_);
       case Op::Conv:

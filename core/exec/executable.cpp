@@ -291,12 +291,12 @@ void Executable::make_steps() {
         if (at < 0) continue;  // between meshes: the other one's
         auto [base, offset] = base_of(item.buffers[i]);
         if (item.kind == Item::Kind::Kernel) offset += item.kernel.params[i].offset;
-        // A copy reads the one replica that this process holds first.
+        // A copy reads the one replica that this process holds first, unless it goes by places.
         bool source = item.kind == Item::Kind::Copy && i == 0;
         // The source of a copy is asked for its memory when the copy runs: a file that is only
         // copied stays where it is mapped.
-        bindings_.push_back({base, source ? 0 : at, &pointers_.back()[i], offset,
-                             pointers_.back().data(), launched, leads,
+        bindings_.push_back({base, source && !item.place_by_place ? 0 : at, &pointers_.back()[i],
+                             offset, pointers_.back().data(), launched, leads,
                              source && owned_[base] && !owned_[base]->is_placeholder()});
       }
       if (item.kind == Item::Kind::Kernel)
@@ -377,10 +377,12 @@ void Executable::bind_all() {
   }
 }
 
-Device& Executable::source_of(const Item& copy) const {
+// Of what the copy's local device number `local` gets.
+Device& Executable::source_of(const Item& copy, size_t local) const {
   Context& context = Context::get();
   const Mesh& mesh = schedule_.buffers[copy.buffers[0]].mesh;
-  return context.device(mesh.devices()[context.local_positions(mesh).at(0)]);
+  const size_t from = copy.place_by_place ? local : 0;
+  return context.device(mesh.devices()[size_t(context.local_positions(mesh).at(from))]);
 }
 
 // One recording holds what one device does: values that go from device to device, or through the
@@ -388,11 +390,12 @@ Device& Executable::source_of(const Item& copy) const {
 bool Executable::can_record() const {
   if (steps_.size() - leading_ < Replay::kFewestItems) return false;
   return std::all_of(steps_.begin() + long(leading_), steps_.end(), [&](const Step& step) {
-    bool copy = step.item->kind == Item::Kind::Copy;
+    const bool copy = step.item->kind == Item::Kind::Copy;
     return std::ranges::all_of(step.launches,
                                [&](const Launch& l) {
+                                 const auto local = size_t(&l - step.launches.data());
                                  return l.device->can_record() &&
-                                        (!copy || &source_of(*step.item) == l.device);
+                                        (!copy || &source_of(*step.item, local) == l.device);
                                }) &&
            std::ranges::all_of(step.groups, [](const Group& g) {
              return !g.through_host && g.communicator->on_devices();
@@ -442,11 +445,15 @@ void Executable::copy(const Step& step) {
   if (step.launches.empty()) return;  // the source may be on other ranks only
   const Item& item = *step.item;
   const auto [base, offset] = base_of(item.buffers[0]);
-  Device& source = source_of(item);
-  for (const Launch& launch : step.launches) {
+  Device* source = &source_of(item, 0);
+  for (size_t local = 0; local < step.launches.size(); ++local) {
+    const Launch& launch = step.launches[local];
+    if (item.place_by_place) source = &source_of(item, local);
     void* from = launch.buffers[0];
-    if (owned_[base] && !owned_[base]->is_placeholder())
-      from = static_cast<char*>(owned_[base]->memory_to_copy()[0]) + offset;
+    if (owned_[base] && !owned_[base]->is_placeholder()) {
+      const auto memory = owned_[base]->memory_to_copy();
+      from = static_cast<char*>(memory[item.place_by_place ? local : 0]) + offset;
+    }
     Box box{item.source_shape, Dims(item.source_shape.size()), item.source_shape,
             itemsize(schedule_.buffers[item.buffers[0]].dtype)};
     for (const CopyPart& part : item.parts) {
@@ -454,7 +461,7 @@ void Executable::copy(const Step& step) {
       box.begin[part.axis] += launch.coordinates[part.mesh_axis] * length;
       box.size[part.axis] = length;
     }
-    copy_box(box, source, from, *launch.device, launch.buffers[1]);
+    copy_box(box, *source, from, *launch.device, launch.buffers[1]);
   }
 }
 

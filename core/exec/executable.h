@@ -100,7 +100,7 @@ class Executable : public RuntimePart {
   }
   std::pair<int, int64_t> base_of(int buffer) const;  // buffer that owns the memory, offset in it
   void* base_pointer(int buffer, int device);
-  Device& source_of(const Item& copy) const;
+  Device& source_of(const Item& copy, size_t local) const;
   bool can_record() const;
   // Which steps behind the leading ones, counted from there, each of them must come after when
   // they run side by side. Empty where they have to run in order.

@@ -16,6 +16,18 @@ Speeds speeds_of(const std::string& kind) {
   return device == context.devices().end() ? Speeds{} : context.device(*device).profile().speeds;
 }
 
+bool has_library(const std::string& kind, const UOp& x) {
+  const Context::Use use;
+  Context& context = Context::get();
+  const auto found = std::ranges::find(context.devices(), kind, &DeviceRef::kind);
+  if (found != context.devices().end())
+    return context.device(*found).supports(row_major_call(x), nullptr);
+  // One that the job was not given, such as the CPU beside its GPUs.
+  const auto row = std::ranges::find(builtins().devices, kind, &DeviceKind::name);
+  return row != builtins().devices.end() && row->count() > 0 &&
+         context.device({.kind = kind}).supports(row_major_call(x), nullptr);
+}
+
 Mesh Mesh::of(const std::vector<std::string>& names, std::string axis) {
   std::vector<DeviceRef> devices;
   for (const std::string& name : names) devices.push_back(parse_device(name));

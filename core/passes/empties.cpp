@@ -5,6 +5,7 @@
 //   dot f32[2, 3] of f32[2, 0], f32[0, 3]   0, a sum of no products; convolutions alike
 //   gather f32[4] of f32[0]                 0, as every index is out of range
 //   scatter_add f32[4] of no indices        0, or the base or identity that it starts from
+//   decompose f32[3, 3] of f32[3, 0]        the identity, a square factor of nothing
 //
 // Elementwise ops have sources of their own shape, so a result with elements has sources with
 // elements. The parts of a sharded dim are rounded up: a part is empty where the whole is.
@@ -23,6 +24,17 @@ bool is_empty(const UOp& x) { return x->numel() == 0; }
 
 UOp zeros_like(const UOp& x) { return const_int(x.dtype(), 0, x.shape()); }
 
+UOp identities(const UOp& x) {
+  const DimSpan shape = x.shape();
+  const size_t last = shape.size() - 1;
+  auto along = [&](size_t dim) {
+    Dims line(shape.size(), 1);
+    line[dim] = shape[dim];
+    return expand(reshape(UOp::make(Op::Iota, DType::I64, {}, Dims{shape[dim]}), line), shape);
+  };
+  return cast(binary(Op::CmpEq, along(last - 1), along(last)), x.dtype());
+}
+
 UOp folded(const UOp& x) {
   switch (x.op()) {
     case Op::Const:
@@ -39,6 +51,7 @@ UOp folded(const UOp& x) {
   if (x.op() == Op::ScatterAdd && x->sources == 2)
     return reshaped_const(identity_of(scatter_arg(*x).op, x.dtype()), x.shape());
   if (x.op() == Op::ScatterAdd) return cast(x.src(2), x.dtype());
+  if (x.op() == Op::Decompose) return identities(x);
   if (x.op() == Op::After) return {};
   return zeros_like(x);
 }

@@ -13,6 +13,7 @@
 #include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/passes/attention.h"
+#include "core/passes/decompose_gradient.h"
 #include "core/passes/gradient.h"
 #include "core/rewrite/pattern.h"
 #include "core/uop/args.h"
@@ -267,6 +268,8 @@ UOp scatter_rule(const UOp& y, const UOp& g, size_t) {
   }
 }
 
+UOp decompose_rule(const UOp& y, const UOp& g, size_t) { return decompose_gradient(y, g); }
+
 UOp dot_rule(const UOp& y, const UOp& g, size_t source) {
   const UOp &a = y.src(0), &b = y.src(1);
   const UOp& mine = y.src(source);
@@ -493,6 +496,7 @@ constexpr std::array<Row, kOps> kTable = {{
     {Op::Gather, Row::Follow, 0b1, gather_rule},
     {Op::ScatterAdd, Row::Follow, 0b10, scatter_rule},
     {Op::Sort, Row::Stop},
+    {Op::Decompose, Row::Follow, 0b1, decompose_rule},
     {Op::Dot, Row::Follow, 0b11, dot_rule},
     {Op::Conv, Row::Follow, 0b11, conv_rule},
     {Op::ConvBackwardData, Row::Follow, 0b11, conv_data_rule},

@@ -187,6 +187,7 @@ void verify(std::span<const UOp> roots, Stage stage) {
     if (x.op() == Op::Sort)
       need(x.dtype() == DType::I32 && is_unsigned_int(src[0].dtype()), x,
            "places of unsigned keys");
+    if (x.op() == Op::Decompose) need(is_float(x.dtype()), x, "factors of floats");
     if (x.op() == Op::Gather) need(is_int(src[1].dtype()), x, "the index is an integer");
     const bool by_hand = part_arg(*x) || own_collective_arg(*x);
     if (stage != Stage::Global) {

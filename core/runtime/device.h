@@ -35,7 +35,8 @@ class Program {
   virtual const void* scratch() const { return nullptr; }
 };
 
-// A Dot, an attention, a convolution, a ScatterAdd or a Sort that a device may run by a library.
+// A Dot, an attention, a convolution, a ScatterAdd, a Sort or a Decompose that a device may run by a
+// library.
 // Operands are the sources of the node in order. `also` are nodes of the same op and sources, with
 // other arguments, that the same call computes (the statistics of a softmax beside its result).
 // `results` says where those of the node and of `also` lie, maybe several in one buffer without

@@ -117,6 +117,11 @@ class Drafter {
       case Op::ConvBackwardWeight:
       case Op::Sort:
         return made(whole_buffers(x, Item::Kind::Library));
+      case Op::Decompose: {
+        Item item = whole_buffers(x, Item::Kind::Library);
+        item.call.also = siblings(state_, x);
+        return made(std::move(item));
+      }
       case Op::ScatterAdd:
         return made(scatter_add(x));
       case Op::Collective:
@@ -360,6 +365,7 @@ class Drafter {
   Item copy(const UOp& x) {
     Item item = whole_buffers(x, Item::Kind::Copy);
     item.source_shape = Dims(x.src(0).shape().begin(), x.src(0).shape().end());
+    item.place_by_place = copies_place_by_place(*x);
     for (const ShardSliceArg& part : copied_parts(*x))
       item.parts.push_back({int(part.dim), int(part.mesh_axis), part.parts});
     return item;

@@ -65,6 +65,7 @@ struct Item {
   uint64_t sequence = 0;        // of the collective, from 1 in schedule order
   std::vector<CopyPart> parts;  // of the copy
   Dims source_shape;            // of the copy: its source as it is cut, not as it is stored
+  bool place_by_place = false;  // of the copy: each device has a source of its own, in its place
   std::vector<int> waits;       // items whose collective must be done before this one starts
   std::string describe() const;
 };

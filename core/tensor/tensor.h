@@ -450,8 +450,10 @@ class Tensor {
                     Caller caller = Caller::current()) const;
   Tensor interpolate(const Ints& size, Interpolation mode = Interpolation::Linear,
                      bool align_corners = false, Caller caller = Caller::current()) const;
-  // QR and SVD realize their input, and compute on the host in f64: no gradient goes through them,
-  // and they cannot be captured.
+  // A CPU computes QR and SVD, in f64, for matrices of the other devices as well: they are for small
+  // ones. Factors that are realized together are computed together. Gradients: of r where there are no
+  // fewer rows than columns, of full rank; of q where the matrix is square, too; of s; of u and vt
+  // where singular values differ, whole ones of a square matrix alone. Others are UserErrors.
   std::pair<Tensor, Tensor> qr(Caller caller = Caller::current()) const;
   struct Svd;
   Svd svd(bool full_matrices = true, Caller caller = Caller::current()) const;

@@ -55,6 +55,13 @@ inline std::vector<ShardSliceArg> copied_parts(const Node& x) {
   return parts;
 }
 
+// CopyIn {kFromItsPlace}: each device takes what the one in its place has, on a mesh of the same axes
+// whose devices are of the same processes.
+inline constexpr int64_t kFromItsPlace = -1;
+inline bool copies_place_by_place(const Node& x) {
+  return x.op == Op::CopyIn && x.arguments == 1 && x.arg()[0] == kFromItsPlace;
+}
+
 // DeviceCoordinate: on that mesh axis, of `size` devices.
 struct CoordinateArg {
   int64_t mesh_axis, size;

@@ -14,6 +14,7 @@ constexpr bool is_library_op(Op op) {
     case Op::AttentionBackward:
     case Op::ScatterAdd:
     case Op::Sort:
+    case Op::Decompose:
       return true;
     default:
       return false;

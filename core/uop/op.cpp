@@ -194,6 +194,7 @@ constexpr std::array<OpInfo, kOps> kTable = {{
     {Op::Gather, "gather", 2, C::Reduction, T::SameAsFirst},
     {Op::ScatterAdd, "scatter_add", -1, C::Reduction, T::SameAsSecond},
     {Op::Sort, "sort", 1, C::Reduction, T::Given},
+    {Op::Decompose, "decompose", 1, C::Reduction, T::SameAsFirst},
     {Op::Dot, "dot", -1, C::Reduction, T::Given},
     {Op::Conv, "conv", 2, C::Reduction, T::SameAsFirst},
     {Op::ConvBackwardData, "conv_backward_data", 2, C::Reduction, T::SameAsFirst},

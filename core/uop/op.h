@@ -58,6 +58,7 @@ enum class Op : uint8_t {
   Gather,
   ScatterAdd,
   Sort,
+  Decompose,
   Dot,
   Conv,
   ConvBackwardData,

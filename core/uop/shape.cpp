@@ -102,6 +102,31 @@ Dims changed_shape(Op op, std::span<const UOp> src, DimSpan arg) {
            "how many places of a row");
       s.back() = arg[0];
       return s;
+    case Op::Decompose: {
+      need(arg.size() == 2 && arg[0] >= 0 && arg[0] <= int64_t(Factor::V) && s.size() >= 2,
+           "which factor of a matrix");
+      const int64_t m = s[s.size() - 2], n = s.back(), least = std::min(m, n);
+      const bool full = arg[1] != 0;
+      s.pop_back();
+      switch (Factor(arg[0])) {
+        case Factor::Q:
+          s.back() = m, s.push_back(m);
+          break;
+        case Factor::R:
+          s.back() = m, s.push_back(n);
+          break;
+        case Factor::U:
+          s.back() = m, s.push_back(full ? m : least);
+          break;
+        case Factor::S:
+          s.back() = least;
+          break;
+        case Factor::V:
+          s.back() = full ? n : least, s.push_back(n);
+          break;
+      }
+      return s;
+    }
     case Op::Dot: {
       need(src.size() >= 2 && src.size() <= 4, "wrong number of sources");
       need(arg.size() == (src.size() > 2 ? 2 : 1), "an epilogue goes with a third source");
@@ -192,7 +217,7 @@ Dims changed_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       return s;
     case Op::CopyIn:  // {(axis, mesh axis, parts)...}, or {times} between meshes, where
                       // the first dim repeats what is sent to several devices; 0: there is none;
-                      // or {mesh axis, other mesh axis} that change places
+                      // or {mesh axis, other mesh axis} that change places; or {kFromItsPlace}
       if (arg.size() == 1 && arg[0] > 0) s.erase(s.begin());
       for (size_t i = 0; i + 2 < arg.size(); i += 3) s[arg[i]] = ceil_div(s[arg[i]], arg[i + 2]);
       return s;

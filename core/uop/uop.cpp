@@ -232,4 +232,8 @@ Dims to_ints(const AttentionArg& arg) {
   return {arg.which, arg.causal, std::bit_cast<int64_t>(arg.scale), arg.heads_inside};
 }
 
+DecomposeArg decompose_arg(const Node& node) { return {Factor(node.arg()[0]), node.arg()[1] != 0}; }
+
+Dims to_ints(const DecomposeArg& arg) { return {int64_t(arg.factor), arg.full}; }
+
 }  // namespace tinyshard

@@ -14,6 +14,7 @@
 //     core/uop/scatter.h
 //   Sort(keys) {k}: of each row of unsigned keys, along the last dim, the i32 places of the k
 //     smallest in order, of equal keys the earlier one first
+//   Decompose(x) {Factor, full}: a factor of each matrix x[.., m, n] of floats, see DecomposeArg
 //   Dot(a, b) {batch axes}: a[batch.., m, k] * b[batch.., k, n] -> [batch.., m, n]
 //   Dot(a, b, c[, s]) {batch axes, Epilogue}: see Epilogue; made by the passes only
 //   Conv*: see ConvArg            Attention*: see AttentionArg
@@ -206,6 +207,19 @@ struct AttentionArg {
 };
 AttentionArg attention_arg(const Node& node);
 Dims to_ints(const AttentionArg& arg);
+
+// Factors of each matrix [.., m, n], with k = min(m, n). They are nodes of their own, of which one
+// library call computes those that are used.
+//   x = Q R, with Q [.., m, m] orthogonal and R [.., m, n] a triangle
+//   x = U diag(S) V, with U [.., m, k], S [.., k] falling and V [.., k, n]; full: U [.., m, m] and
+//     V [.., n, n], both orthogonal
+enum class Factor : uint8_t { Q, R, U, S, V };
+struct DecomposeArg {
+  Factor factor;
+  bool full = true;
+};
+DecomposeArg decompose_arg(const Node& node);
+Dims to_ints(const DecomposeArg& arg);
 
 // What a product does to its sums before they are rounded and stored. `c` has the type of the
 // result; the GELU is the one by tanh (core/passes/gelu.h).

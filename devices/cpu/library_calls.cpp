@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/uop/args.h"
+#include "devices/cpu/decompose.h"
 #include "devices/cpu/library.h"
 #include "devices/cpu/scatter.h"
 #include "devices/cpu/sort.h"
@@ -193,10 +194,49 @@ class SortCall : public Program {
   void* memory_;
 };
 
+// What is large is allocated for each launch: programs live long, and matrices of thousands of rows
+// take gigabytes.
+class DecomposeCall : public Program {
+ public:
+  DecomposeCall(const LibraryCall& call, ThreadPool& pool, Device& device)
+      : pool_(pool), device_(device) {
+    const DimSpan shape = call.node.src(0).shape();
+    const size_t batch = shape.size() - 2;
+    spec_ = {call.node.dtype(), product(shape.first(batch)), shape[batch], shape[batch + 1]};
+    factors_.push_back(decompose_arg(*call.node));
+    for (const UOp& x : call.also) factors_.push_back(decompose_arg(*x));
+    bytes_ = size_t(decompose_scratch_bytes(spec_, factors_, pool.threads()));
+    if (bytes_ <= kMostKept) memory_ = device.allocate(bytes_, "workspaces");
+  }
+  ~DecomposeCall() override {
+    if (memory_) device_.free(memory_, bytes_);
+  }
+  void launch(void* const* buffers, const int64_t*) override {
+    if (memory_) return decompose(spec_, buffers[0], factors_, buffers + 1, memory_, pool_);
+    auto release = [this](void* memory) { device_.free(memory, bytes_); };
+    const std::unique_ptr<void, decltype(release)> memory(device_.allocate(bytes_, "workspaces"),
+                                                          release);
+    decompose(spec_, buffers[0], factors_, buffers + 1, memory.get(), pool_);
+  }
+  std::string describe() const override { return "decompose"; }
+  const void* scratch() const override { return memory_; }
+
+ private:
+  static constexpr size_t kMostKept = size_t{1} << 24;
+
+  DecomposeSpec spec_;
+  std::vector<DecomposeArg> factors_;
+  ThreadPool& pool_;
+  Device& device_;
+  size_t bytes_ = 0;
+  void* memory_ = nullptr;
+};
+
 }  // namespace
 
 bool cpu_library_supports(const LibraryCall& call, std::string* why) {
-  if (!call.also.empty() || !call.results.empty()) {
+  const bool several = !call.also.empty() && call.node.op() != Op::Decompose;
+  if (several || !call.results.empty()) {
     if (why) *why = "one contiguous result a call";
     return false;
   }
@@ -219,6 +259,8 @@ bool cpu_library_supports(const LibraryCall& call, std::string* why) {
     }
     case Op::Sort:
       return is_row_major(call.operands[0]) && sort_supports(sort_spec(call));
+    case Op::Decompose:
+      return is_row_major(call.operands[0]);
     default:
       return false;
   }
@@ -233,6 +275,8 @@ std::unique_ptr<Program> make_cpu_library_program(const LibraryCall& call, Threa
       return std::make_unique<ScatterCall>(call, scatter_spec(call).value(), pool);
     case Op::Sort:
       return std::make_unique<SortCall>(sort_spec(call), pool, device);
+    case Op::Decompose:
+      return std::make_unique<DecomposeCall>(call, pool, device);
     default:
       return std::make_unique<ConvCall>(conv_spec(call), pool);
   }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "multi/strategies/strategies.h"
 #include "multi/wire.h"
 
 namespace tinyshard {
@@ -120,6 +121,7 @@ LocalValue own_value(const UOp& x, LocalValues& values, OwnAxesOf& own) {
   if (x.op() != Op::After && x.op() != Op::Checkpoint) {
     for (const UOp& s : x->src().subspan(1)) sources.push_back(whole_on(s, mesh, values));
   }
+  if (x.op() == Op::Decompose) return decomposed(x, {sources[0].local, mesh, everywhere});
   return rebuilt(x, sources, {{}, mesh, everywhere});
 }
 

@@ -18,6 +18,9 @@ LocalValue reduction(const UOp& x, LocalValues& values);
 LocalValue gather(const UOp& x, LocalValues& values);
 LocalValue scatter_add(const UOp& x, LocalValues& values);
 LocalValue sort(const UOp& x, LocalValues& values);
+LocalValue decompose(const UOp& x, LocalValues& values);
+// The same of whole matrices, each device of what it has.
+LocalValue decomposed(const UOp& x, const LocalValue& matrices);
 LocalValue dot(const UOp& x, LocalValues& values);
 LocalValue convolution(const UOp& x, LocalValues& values);  // and its gradients
 LocalValue unfolded(const UOp& x, LocalValues& values);     // and their sum back

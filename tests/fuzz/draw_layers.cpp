@@ -110,7 +110,7 @@ bool draw_decomposition(Draft& d, Step& s) {
     s.op = "newton_schulz", s.n = {d.pick(1, 2)}, s.d = {1.5, -0.5};
     return true;
   }
-  if (d.gradient() || d.profile().calls > 1) return false;
+  if (d.gradient()) return false;
   static const Names kOps = {"qr_product",  "qr_orthogonal",  "qr_triangle",
                              "svd_product", "svd_orthogonal", "svd_values"};
   s.op = d.one_of(kOps);

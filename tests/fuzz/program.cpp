@@ -193,10 +193,7 @@ bool is_statement(const Step& step) {
   return writes(step) || step.op == "realize" || step.op == "free";
 }
 bool is_placement(const Step& step) { return step.op.starts_with("shard"); }
-bool reads_values(const Step& step) {
-  return step.op == "masked_select" || step.op == "nonzero" || step.op.starts_with("qr_") ||
-         step.op.starts_with("svd_");
-}
+bool reads_values(const Step& step) { return step.op == "masked_select" || step.op == "nonzero"; }
 bool fed_as_copy(const Program& program, const Feedback& feedback) {
   return program.is_leaf(program.roots[size_t(feedback.root)]);
 }

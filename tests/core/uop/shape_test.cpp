@@ -36,6 +36,26 @@ TEST(Shapes, OfReductionsAndProducts) {
   EXPECT_EQ(shape(UOp::make(Op::Iota, DType::I64, {}, Dims{6})), "[6]");
 }
 
+TEST(Shapes, OfFactors) {
+  const UOp tall = buffer(1, {2, 5, 3}), wide = buffer(2, {3, 5});
+  auto factor = [](const UOp& x, Factor which, bool full = true) {
+    return UOp::make(Op::Decompose, DType::F32, {x}, to_ints(DecomposeArg{which, full}));
+  };
+  EXPECT_EQ(shape(factor(tall, Factor::Q)), "[2, 5, 5]");
+  EXPECT_EQ(shape(factor(tall, Factor::R)), "[2, 5, 3]");
+  EXPECT_EQ(shape(factor(tall, Factor::U)), "[2, 5, 5]");
+  EXPECT_EQ(shape(factor(tall, Factor::U, false)), "[2, 5, 3]");
+  EXPECT_EQ(shape(factor(tall, Factor::S)), "[2, 3]");
+  EXPECT_EQ(shape(factor(tall, Factor::V)), "[2, 3, 3]");
+  EXPECT_EQ(shape(factor(wide, Factor::R)), "[3, 5]");
+  EXPECT_EQ(shape(factor(wide, Factor::U, false)), "[3, 3]");
+  EXPECT_EQ(shape(factor(wide, Factor::V, false)), "[3, 5]");
+  EXPECT_EQ(shape(factor(wide, Factor::V)), "[5, 5]");
+  EXPECT_THROW(factor(buffer(3, {4}), Factor::Q), InternalError);
+  EXPECT_THROW(UOp::make(Op::Decompose, DType::F32, {tall}, Dims{5, 1}), InternalError);
+  EXPECT_THROW(UOp::make(Op::Decompose, DType::F32, {tall}, Dims{0}), InternalError);
+}
+
 TEST(Shapes, OfProductsWithAnEpilogue) {
   UOp a = buffer(1, {2, 3}), b = buffer(2, {3, 5}), row = buffer(3, {5}), whole = buffer(4, {2, 5});
   auto dot = [&](std::vector<UOp> src, Dims arg) {
