@@ -8,6 +8,7 @@
 #include "core/passes/tidy.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/dtype/half.h"
 #include "core/passes/picks.h"
@@ -52,6 +53,11 @@ UOp without_cast_back(const UOp& x) {
   return moved(moved, x.src(0));
 }
 
+// Zero, of a float -0: -0 + 0 is 0.
+bool adds_nothing(const UOp& x) {
+  return is_const(x, 0) && (!is_float(x.dtype()) || std::signbit(const_as_double(x)));
+}
+
 RuleSet tidy_rules() {
   std::vector<Rule> rules = {
       {"detach", Op::Detach, {}, [](const UOp& x) { return x.src(0); }},
@@ -67,10 +73,12 @@ RuleSet tidy_rules() {
        }},
       {"add_zero", Op::Add, op_set(Op::Const),
        [](const UOp& x) {
-         return is_const(x.src(1), 0) ? x.src(0) : is_const(x.src(0), 0) ? x.src(1) : UOp();
+         return adds_nothing(x.src(1)) ? x.src(0) : adds_nothing(x.src(0)) ? x.src(1) : UOp();
        }},
       {"sub_zero", Op::Sub, op_set(Op::Const),
-       [](const UOp& x) { return is_const(x.src(1), 0) ? x.src(0) : UOp(); }},
+       [](const UOp& x) {
+         return is_const(x.src(1), 0) && const_bits(*x.src(1)) == 0 ? x.src(0) : UOp();
+       }},
       {"div_one", Op::Div, op_set(Op::Const),
        [](const UOp& x) { return is_const(x.src(1), 1) ? x.src(0) : UOp(); }},
       {"same_cast", Op::Cast, op_set(),

@@ -92,13 +92,13 @@ UOp Simplifier::Impl::float_arithmetic(Op op, const UOp& a, const UOp& b) {
     case Op::Or:
       if (is_zero(b)) return a;
       break;
-    case Op::Add:
-      if (constant && c == 0) return a;
+    case Op::Add:  // -0 + 0 is 0
+      if (constant && c == 0 && std::signbit(c)) return a;
       if (b.op() == Op::Neg) return arithmetic(Op::Sub, a, b.src(0));
       if (a.op() == Op::Neg && !constant) return arithmetic(Op::Sub, b, a.src(0));
       break;
     case Op::Sub:
-      if (constant && c == 0) return a;
+      if (is_zero(b)) return a;
       if (b.op() == Op::Neg) return arithmetic(Op::Add, a, b.src(0));
       break;
     case Op::Mul:

@@ -735,5 +735,15 @@ TEST(Numbers, PlacesOfFewBitsWrap) {
   expect(counts * 3, [](int64_t i) { return 3 * i; });
 }
 
+// -0 + 0 is 0, and -0 - 0 is -0, whether a zero is known beforehand or not.
+TEST(Zeros, KeepTheirSigns) {
+  const Tensor x = Tensor({-0.0, 0.0}).realize(), zero = Tensor({0.0}).realize();
+  const Doubles plus{kInf, kInf}, minus{-kInf, kInf};
+  for (const Tensor& y : {x + 0, 0 + x, x + x.zeros_like(), x + zero, x - -zero})
+    EXPECT_EQ((1 / y).to_vector<double>(), plus);
+  for (const Tensor& y : {x - 0, x - x.zeros_like(), x - zero, x + -zero, x + -x.zeros_like()})
+    EXPECT_EQ((1 / y).to_vector<double>(), minus);
+}
+
 }  // namespace
 }  // namespace tinyshard
