@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/uop/args.h"
-#include "core/uop/library_op.h"
 #include "core/uop/node_map.h"
 #include "multi/collective.h"
 

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "core/schedule/schedule.h"
-#include "core/uop/library_op.h"
 #include "core/uop/node_set.h"
 
 namespace tinyshard {

@@ -26,6 +26,9 @@ constexpr OpInfo binary(Op op, std::string_view name, const ElementFacts& facts)
 constexpr OpInfo comparison(Op op, std::string_view name, const ElementFacts& facts) {
   return {op, name, 2, C::Elementwise, T::Bool, facts};
 }
+constexpr OpInfo library(Op op, std::string_view name, int8_t arity, TypeRule type_rule) {
+  return {op, name, arity, C::Reduction, type_rule, {}, true};
+}
 
 constexpr bool is_bool(IntegerKind k) { return k.bits == 1; }
 int64_t as_signed(uint64_t x) { return static_cast<int64_t>(x); }
@@ -192,15 +195,15 @@ constexpr std::array<OpInfo, kOps> kTable = {{
     {Op::ShardSlice, "shard_slice", 1, C::Movement, T::SameAsFirst},
     {Op::Reduce, "reduce", 1, C::Reduction, T::SameAsFirst},
     {Op::Gather, "gather", 2, C::Reduction, T::SameAsFirst},
-    {Op::ScatterAdd, "scatter_add", -1, C::Reduction, T::SameAsSecond},
-    {Op::Sort, "sort", 1, C::Reduction, T::Given},
-    {Op::Decompose, "decompose", 1, C::Reduction, T::SameAsFirst},
-    {Op::Dot, "dot", -1, C::Reduction, T::Given},
-    {Op::Conv, "conv", 2, C::Reduction, T::SameAsFirst},
-    {Op::ConvBackwardData, "conv_backward_data", 2, C::Reduction, T::SameAsFirst},
-    {Op::ConvBackwardWeight, "conv_backward_weight", 2, C::Reduction, T::SameAsFirst},
-    {Op::Attention, "attention", -1, C::Reduction, T::Given},
-    {Op::AttentionBackward, "attention_backward", -1, C::Reduction, T::SameAsFirst},
+    library(Op::ScatterAdd, "scatter_add", -1, T::SameAsSecond),
+    library(Op::Sort, "sort", 1, T::Given),
+    library(Op::Decompose, "decompose", 1, T::SameAsFirst),
+    library(Op::Dot, "dot", -1, T::Given),
+    library(Op::Conv, "conv", 2, T::SameAsFirst),
+    library(Op::ConvBackwardData, "conv_backward_data", 2, T::SameAsFirst),
+    library(Op::ConvBackwardWeight, "conv_backward_weight", 2, T::SameAsFirst),
+    library(Op::Attention, "attention", -1, T::Given),
+    library(Op::AttentionBackward, "attention_backward", -1, T::SameAsFirst),
     {Op::Unfold, "unfold", 1, C::Reduction, T::SameAsFirst},
     {Op::UnfoldBackward, "unfold_backward", 1, C::Reduction, T::SameAsFirst},
     {Op::Contiguous, "contiguous", 1, C::Storage, T::SameAsFirst},

@@ -142,11 +142,13 @@ struct OpInfo {
   OpClass op_class;
   TypeRule type_rule;
   ElementFacts element = {};
+  bool library = false;  // an item of its own where the device has a library that computes it
 };
 
 const OpInfo& info(Op op);
 inline bool is_elementwise(Op op) { return info(op).op_class == OpClass::Elementwise; }
 inline bool is_movement(Op op) { return info(op).op_class == OpClass::Movement; }
+inline bool is_library_op(Op op) { return info(op).library; }
 
 enum class ReduceOp : uint8_t { Sum, Prod, Max, Min };
 inline constexpr int kReduceOps = static_cast<int>(ReduceOp::Min) + 1;
