@@ -130,6 +130,54 @@ TEST(Kernel, LoadsAskForWhatFollows) {
   EXPECT_EQ(distance(DType::BF16, 1024, 768, 0), 0);
 }
 
+// Scores of queries in groups: the heads of a group share their keys, which are widened once for all
+// of them. Each score has the bits that it has alone.
+TEST(Kernel, ScoresOfAGroupShareItsKeys) {
+  constexpr int64_t kGroups = 2, kPositions = 101, kWidth = 64;
+  for (DType dtype : {DType::BF16, DType::F16, DType::F32}) {
+    for (int64_t heads : {3, 4, 5}) {
+      auto make = [&](Kernel& k, int64_t from, int64_t count) {
+        const int query = k.param(DType::F32, kGroups * heads * kWidth),
+                  keys = k.param(dtype, kGroups * kPositions * kWidth),
+                  here = k.param(DType::I64, 1),
+                  out = k.param(DType::F32, kGroups * heads * kPositions);
+        const UOp g = k.loop(kGroups), h = k.loop(count), p = k.loop(kPositions),
+                  f = k.fold_range(kWidth);
+        const UOp head = g * heads + h + from;
+        const UOp product =
+            k.load(query, head * kWidth + f) *
+            cast(k.load(keys, g * (kPositions * kWidth) + p * kWidth + f), DType::F32);
+        k.store(out, head * kPositions + p, sum(product, {f}),
+                cast(p, DType::I64) < k.load(here, index_const(0)));
+        k.buffer(here).set(0, 78);
+      };
+      Kernel all("scores_of_groups");
+      make(all, 0, heads);
+      all.check(8, 1e-4);
+      if (machine().target().multiprocessors > 0) continue;
+      if (machine().target().vector_bits == 512 && heads == 3) {
+        codegen::Graph graph(all.source());
+        const codegen::Plan plan = codegen::make_plan(graph, machine().target());
+        EXPECT_EQ(std::ranges::count_if(plan.nests.at(0).scopes,
+                                        [](const codegen::Scope& s) { return s.tile > 1; }),
+                  2);
+      }
+      all.run();
+      for (int64_t head = 0; head < heads; ++head) {
+        Kernel one("scores_of_one_head");
+        make(one, head, 1);
+        one.run();
+        for (int64_t g = 0; g < kGroups; ++g) {
+          for (int64_t p = 0; p < 78; ++p) {
+            const int64_t at = (g * heads + head) * kPositions + p;
+            EXPECT_EQ(all.buffer(3).get(at).real, one.buffer(3).get(at).real) << at;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Results of rows side by side: of as many rows as a tile has, of odd numbers of them, with and
 // without a mask.
 TEST(Kernel, RowsSideBySide) {
