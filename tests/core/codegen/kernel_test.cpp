@@ -178,8 +178,8 @@ TEST(Kernel, ScoresOfAGroupShareItsKeys) {
   }
 }
 
-// Results of rows side by side: of as many rows as a tile has, of odd numbers of them, with and
-// without a mask.
+// Results of rows side by side share registers in their last steps: of as many rows as a tile has,
+// of odd numbers of them, with and without a mask.
 TEST(Kernel, RowsSideBySide) {
   for (DType dtype : {DType::F32, DType::F64, DType::BF16, DType::F16, DType::I8, DType::I32,
                       DType::I64, DType::U8}) {
