@@ -530,4 +530,43 @@ Value* Arith::horizontal(ReduceOp op, DType dtype, Value* x) {
   return ordered ? b_.CreateSelect(nan, ConstantFP::getNaN(result->getType()), result) : result;
 }
 
+// Of four vectors of four lanes, with a pair of shuffles for each addition of whole registers:
+//   a0 a1 a2 a3   b0 b1 b2 b3   c0 c1 c2 c3   d0 d1 d2 d3
+//   a0+a2 a1+a3 b0+b2 b1+b3     c0+c2 c1+c3 d0+d2 d1+d3
+//   a b c d
+llvm::SmallVector<Value*, 8> Arith::horizontals(ReduceOp op, DType dtype,
+                                                llvm::ArrayRef<Value*> values, int register_lanes) {
+  llvm::SmallVector<Value*, 8> x(values.begin(), values.end()), results;
+  if (x.size() < 2 || (is_float(dtype) && info(op).chooses)) {
+    for (Value* v : x) results.push_back(horizontal(op, dtype, v));
+    return results;
+  }
+  int width = lanes_of(x[0]);  // of what is left of each value; values lie side by side in x
+  // Combines the halves of each value in `lanes` lanes: those of `a`, then those of `b`. The two may
+  // be the same object, as equal constants are.
+  auto halves = [&](Value* a, Value* b, int lanes) {
+    llvm::SmallVector<int, 64> low, high;
+    for (int i = 0; i < lanes; i += width) {
+      for (int j = 0; j < width / 2; ++j) low.push_back(i + j), high.push_back(i + width / 2 + j);
+    }
+    return combine(op, dtype, b_.CreateShuffleVector(a, b, low),
+                   b_.CreateShuffleVector(a, b, high));
+  };
+  for (; width > 1; width /= 2) {
+    const int lanes = lanes_of(x[0]);
+    if (width > register_lanes || x.size() == 1) {
+      for (Value*& v : x) v = halves(v, v, lanes);
+      continue;
+    }
+    // A vector without a partner gets one whose lanes nobody reads.
+    if (x.size() % 2 != 0) x.push_back(llvm::PoisonValue::get(x[0]->getType()));
+    for (size_t i = 0; i < x.size() / 2; ++i) x[i] = halves(x[2 * i], x[2 * i + 1], 2 * lanes);
+    x.resize(x.size() / 2);
+  }
+  const auto lanes = static_cast<size_t>(lanes_of(x[0]));
+  for (size_t i = 0; i < values.size(); ++i)
+    results.push_back(b_.CreateExtractElement(x[i / lanes], i % lanes));
+  return results;
+}
+
 }  // namespace tinyshard::codegen

@@ -54,6 +54,11 @@ class Arith {
   // Partial results of sums and products of 16-bit floats stay in f32.
   llvm::Value* combine(ReduceOp op, DType dtype, llvm::Value* accumulator, llvm::Value* x);
   llvm::Value* horizontal(ReduceOp op, DType dtype, llvm::Value* x);  // lanes to one, pairwise
+  // The same of several values, in the same order of additions, with as many of them side by side
+  // in a register as it has lanes.
+  llvm::SmallVector<llvm::Value*, 8> horizontals(ReduceOp op, DType dtype,
+                                                 llvm::ArrayRef<llvm::Value*> values,
+                                                 int register_lanes);
 
  private:
   llvm::Value* compute(Op op, DType dtype, DType source, llvm::ArrayRef<llvm::Value*> x);

@@ -10,6 +10,7 @@ namespace tinyshard::codegen {
 namespace {
 
 constexpr double kCyclesPerNs = 3.0;
+constexpr int64_t kMostNodes = 256;  // of all copies of a tile
 
 // Bytes of one lane while it is computed (16-bit floats are f32 in registers).
 int lane_bytes(DType dtype) {
@@ -246,7 +247,6 @@ bool CostModel::fits_registers(const Nest& nest) const {
 
 // Several rows at once: short folds of one row would wait for themselves, and rows share loads.
 void CostModel::choose_tile(Nest& nest) {
-  constexpr int64_t kMostNodes = 256;
   if (nest.groups.empty()) return;
   Nest best = nest;
   double best_cycles = 0.85 * cycles(nest);
@@ -276,6 +276,70 @@ void CostModel::choose_tile(Nest& nest) {
     }
   }
   nest = std::move(best);
+}
+
+// Rows of two loops at once, where a fold takes its range in one step and holds no sums between
+// steps. Of attention scores, out[g, h, p] = sum_d query[g, h, d] * key[g, p, d], three heads and two
+// positions widen a key of bf16 once for all heads, and load a query once for both positions. The
+// lanes stay as they are, since they are the order of a sum.
+void CostModel::choose_tile_of_two(Nest& nest) {
+  if (nest.groups.size() != 1 || nest.loops.size() < 2) return;
+  const FoldGroup& group = nest.groups[0];
+  const Scope& row = nest.scopes[group.last];
+  if (group.first != group.last || row.lanes < graph_.range(row.range).size) return;
+  const bool tiled =
+      std::ranges::any_of(nest.loops, [&](int l) { return nest.scopes[l].tile > 1; });
+  if (!tiled) return;
+  Nest best = nest;
+  double best_cycles = 0.95 * cycles(nest);
+  const auto rest = [&](int scope, int tile) {
+    return graph_.range(nest.scopes[scope].range).size % tile ? 1.05 : 1.0;
+  };
+  auto each_tile = [&](int scope, auto&& f) {
+    if (nest.scopes[scope].lanes > 1) return;
+    for (int tile : {2, 3, 4, 6, 8}) {
+      if (tile <= graph_.range(nest.scopes[scope].range).size) f(tile);
+    }
+  };
+  for (size_t inner = 1; inner < nest.loops.size(); ++inner) {
+    const int a = nest.loops[inner - 1], b = nest.loops[inner];
+    each_tile(a, [&](int first) {
+      each_tile(b, [&](int second) {
+        if (static_cast<int64_t>(sites_.size()) * first * second > kMostNodes) return;
+        Nest trial = nest;
+        for (int loop : nest.loops) trial.scopes[loop].tile = 1;
+        trial.scopes[a].tile = first;
+        trial.scopes[b].tile = second;
+        if (!fits_registers(trial)) return;
+        const double total = cycles(trial) * rest(a, first) * rest(b, second);
+        if (total < best_cycles) best = std::move(trial), best_cycles = total;
+      });
+    });
+  }
+  nest = std::move(best);
+}
+
+// Whether the loop reads long rows of a large buffer, one after another and each of them once.
+// Memory gives such a walk its full rate. Rows side by side are walks that jump at the end of each
+// row, of which processors fetch less in advance: four rows of 1536 bytes come at 4/5 of that rate.
+// Rows that several folds read wait for each other's results, which rows side by side hide.
+bool CostModel::streams_rows(const Nest& nest, int loop) const {
+  constexpr int64_t kLarge = 256 << 10, kLong = 8, kOften = 4;
+  auto streams = [&](const Site& site) {
+    const KernelNode& node = graph_[site.node];
+    const Scope& row = nest.scopes[site.scope];
+    if (node.op != Op::Load || row.group < 0 || row.lanes == 1) return false;
+    if (!(node.varies & bit(nest.scopes[loop].range))) return false;
+    const ParamInfo& param = graph_.param(graph_.slot(site.node));
+    if (param.numel * static_cast<int64_t>(itemsize(param.dtype)) < kLarge) return false;
+    if (graph_.range(row.range).size < kLong * row.lanes) return false;
+    if (graph_.lane_stride(graph_.source(site.node, 1), row.range, row.lanes) != 1) return false;
+    int64_t reads = 1;
+    for (int s = site.scope; s > 0; s = nest.scopes[s].parent)
+      reads *= nest.scopes[s].extent.one_value() ? 1 : graph_.range(nest.scopes[s].range).size;
+    return reads <= kOften * param.numel;
+  };
+  return nest.groups.size() == 1 && std::ranges::any_of(sites_, streams);
 }
 
 // Numbers of lanes worth a look: a register full, or the whole range when it is a few registers
@@ -331,7 +395,12 @@ void CostModel::choose_vectors(Nest& nest) {
     widest_ = std::max(widest_, widest_item(nest, static_cast<int>(scope)));
   }
   choose_tile(nest);
+  choose_tile_of_two(nest);
   nest.cost_ns = cycles(nest) / kCyclesPerNs;
+  // The lanes that the tile chose stay: they are the order of a sum.
+  for (int loop : nest.loops) {
+    if (nest.scopes[loop].tile > 1 && streams_rows(nest, loop)) nest.scopes[loop].tile = 1;
+  }
 }
 
 }  // namespace tinyshard::codegen

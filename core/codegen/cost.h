@@ -26,6 +26,8 @@ class CostModel {
   int copies(const Nest& nest, int node, int scope) const;
   bool fits_registers(const Nest& nest) const;
   void choose_tile(Nest& nest);
+  void choose_tile_of_two(Nest& nest);
+  bool streams_rows(const Nest& nest, int loop) const;
   bool body_has_vector(const Nest& nest, const FoldGroup& group) const;
   int widest_item(const Nest& nest, int scope) const;
   std::vector<int> lane_options(const Nest& nest, int scope) const;

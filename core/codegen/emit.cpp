@@ -336,13 +336,17 @@ void Emitter::emit_group(int group) {
   fold_scope(group, g.first, accumulators);
   size_t next = 0;
   for (int fold : g.folds) {
-    Values results;
-    for (int i = 0; i < instances(fold, g.scope); ++i) {
-      Value* x = accumulators[next++];
-      DType dtype = graph_[fold].dtype;
-      results.push_back(
-          arith_.rounded(vector ? arith_.horizontal(reduce_op(graph_, fold), dtype, x) : x, dtype));
+    const DType dtype = graph_[fold].dtype;
+    const auto count = static_cast<size_t>(instances(fold, g.scope));
+    llvm::ArrayRef<Value*> sums(accumulators.data() + next, count);
+    next += count;
+    Values results(sums.begin(), sums.end());
+    if (vector) {
+      const int lanes = target_.vector_bits / int(sums[0]->getType()->getScalarSizeInBits());
+      auto ends = arith_.horizontals(reduce_op(graph_, fold), dtype, sums, lanes);
+      results.assign(ends.begin(), ends.end());
     }
+    for (Value*& result : results) result = arith_.rounded(result, dtype);
     open_[g.scope].values[{fold, kWhole}] = results;
   }
 }

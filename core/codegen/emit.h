@@ -90,6 +90,8 @@ class Emitter {
   Values make_load(int node, int place, int lanes);
   llvm::Value* masked_load(llvm::Type* type, llvm::Value* address, llvm::Align align,
                            llvm::Value* mask);
+  // Asks for what this load reads some iterations later, where that is worth it.
+  void prefetch(int load, int place, int lanes, llvm::Value* address);
   llvm::Value* load_one(int node, int place, int lanes, int instance);
   void emit_stores(int scope);
   void store_one(int store, int scope, int lanes, int instance, llvm::Value* value,

@@ -9,6 +9,7 @@
 #include <llvm/IR/IntrinsicsX86.h>
 
 #include "core/codegen/emit.h"
+#include "core/codegen/prefetch.h"
 
 namespace tinyshard::codegen {
 
@@ -103,6 +104,19 @@ Value* Emitter::masked_load(llvm::Type* type, Value* address, llvm::Align align,
   return b_.CreateBitCast(b_.CreateShuffleVector(all, wanted), type);
 }
 
+// Addresses behind the buffer are harmless: nothing is read from where there is no memory.
+void Emitter::prefetch(int load, int place, int lanes, Value* address) {
+  constexpr int64_t kLine = 64;
+  const int64_t ahead = prefetch_distance(graph_, *nest_, load, place, lanes);
+  if (ahead == 0) return;
+  const auto bytes = lanes * static_cast<int64_t>(itemsize(graph_.param(graph_.slot(load)).dtype));
+  for (int64_t at = 0; at < bytes; at += kLine) {
+    Value* line = b_.CreateGEP(b_.getInt8Ty(), address, i64(ahead + at));
+    b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {line->getType()},
+                       {line, b_.getInt32(0), b_.getInt32(3), b_.getInt32(1)});
+  }
+}
+
 Emitter::Values Emitter::make_load(int node, int place, int lanes) {
   // Operands first, so that their code precedes this.
   for (int source : graph_.sources(node).subspan(1)) {
@@ -166,6 +180,7 @@ Value* Emitter::load_one(int node, int place, int lanes, int instance) {
     Value* address = b_.CreateGEP(element, pointer, lane0(index, place)[at]);
     int vector = nest_->vector_scope(graph_, node, place);
     llvm::Align align = access_alignment(node, place, nest_->scopes[vector].lanes, true);
+    prefetch(node, place, lanes, address);
     if (fault_) address = checked(node, address, lanes, both(mask, valid));
     if (valid && !by_lane) address = guarded(address, valid);
     if (by_lane) mask = both(mask, valid);

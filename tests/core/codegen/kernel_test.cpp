@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/codegen/plan.h"
+#include "core/codegen/prefetch.h"
 #include "tests/core/codegen/harness.h"
 
 namespace tinyshard::test {
@@ -72,6 +73,159 @@ TEST(Kernel, SumsIntoOneRow) {
   into_one_row.check(8, 1e-4);
   if (machine().target().multiprocessors > 0) return;
   EXPECT_EQ(largest_tile(into_one_row), largest_tile(alone));
+}
+
+// A matrix times a row of f32.
+void make_product(Kernel& k, DType dtype, int64_t rows, int64_t terms) {
+  const int in = k.param(DType::F32, terms), matrix = k.param(dtype, rows * terms),
+            out = k.param(DType::F32, rows);
+  const UOp i = k.loop(rows), f = k.fold_range(terms);
+  k.store(out, i, sum(k.load(in, f) * cast(k.load(matrix, i * terms + f), DType::F32), {f}));
+}
+
+// Long rows of a matrix that lies in no cache are read one after another, as memory is fastest.
+// Those of a small one share their loads of the other operand.
+TEST(Kernel, LongRowsAreReadOneAfterAnother) {
+  for (DType dtype : {DType::F32, DType::BF16}) {
+    Kernel large("large_matrix"), small("small_matrix");
+    make_product(large, dtype, 512, 1024);
+    make_product(small, dtype, 32, 1024);
+    large.check(8, 1e-4);
+    small.check(8, 1e-4);
+    if (machine().target().multiprocessors > 0) return;
+    EXPECT_EQ(largest_tile(large), 1);
+    if (machine().target().vector_bits == 512) {
+      EXPECT_GT(largest_tile(small), 1);
+    }
+  }
+}
+
+// Bytes that the loads from a parameter ask for in advance.
+int64_t distance_of(Kernel& kernel, int slot) {
+  codegen::Graph graph(kernel.source());
+  const codegen::Plan plan = codegen::make_plan(graph, machine().target());
+  const codegen::Nest& nest = plan.nests.at(0);
+  const int place = nest.groups.at(0).last;
+  const int lanes = nest.scopes[static_cast<size_t>(place)].lanes;
+  for (int node = 0; node < graph.size(); ++node) {
+    if (graph[node].op == Op::Load && graph.slot(node) == slot)
+      return codegen::prefetch_distance(graph, nest, node, place, lanes);
+  }
+  return -1;
+}
+
+// Rows of 16 bits ask for whole rows further on, long ones for what follows in them. Rows of f32,
+// small matrices and what all rows read ask for nothing.
+TEST(Kernel, LoadsAskForWhatFollows) {
+  if (machine().target().multiprocessors > 0) return;
+  auto distance = [](DType dtype, int64_t rows, int64_t terms, int slot) {
+    Kernel k("prefetched");
+    make_product(k, dtype, rows, terms);
+    return distance_of(k, slot);
+  };
+  EXPECT_EQ(distance(DType::BF16, 1024, 768, 1), 3 * 1536);
+  EXPECT_EQ(distance(DType::BF16, 16, 65536, 1), 4096);
+  EXPECT_EQ(distance(DType::F32, 1024, 768, 1), 0);
+  EXPECT_EQ(distance(DType::BF16, 64, 768, 1), 0);
+  EXPECT_EQ(distance(DType::BF16, 1024, 768, 0), 0);
+}
+
+// Scores of queries in groups: the heads of a group share their keys, which are widened once for all
+// of them. Each score has the bits that it has alone.
+TEST(Kernel, ScoresOfAGroupShareItsKeys) {
+  constexpr int64_t kGroups = 2, kPositions = 101, kWidth = 64;
+  for (DType dtype : {DType::BF16, DType::F16, DType::F32}) {
+    for (int64_t heads : {3, 4, 5}) {
+      auto make = [&](Kernel& k, int64_t from, int64_t count) {
+        const int query = k.param(DType::F32, kGroups * heads * kWidth),
+                  keys = k.param(dtype, kGroups * kPositions * kWidth),
+                  here = k.param(DType::I64, 1),
+                  out = k.param(DType::F32, kGroups * heads * kPositions);
+        const UOp g = k.loop(kGroups), h = k.loop(count), p = k.loop(kPositions),
+                  f = k.fold_range(kWidth);
+        const UOp head = g * heads + h + from;
+        const UOp product =
+            k.load(query, head * kWidth + f) *
+            cast(k.load(keys, g * (kPositions * kWidth) + p * kWidth + f), DType::F32);
+        k.store(out, head * kPositions + p, sum(product, {f}),
+                cast(p, DType::I64) < k.load(here, index_const(0)));
+        k.buffer(here).set(0, 78);
+      };
+      Kernel all("scores_of_groups");
+      make(all, 0, heads);
+      all.check(8, 1e-4);
+      if (machine().target().multiprocessors > 0) continue;
+      if (machine().target().vector_bits == 512 && heads == 3) {
+        codegen::Graph graph(all.source());
+        const codegen::Plan plan = codegen::make_plan(graph, machine().target());
+        EXPECT_EQ(std::ranges::count_if(plan.nests.at(0).scopes,
+                                        [](const codegen::Scope& s) { return s.tile > 1; }),
+                  2);
+      }
+      all.run();
+      for (int64_t head = 0; head < heads; ++head) {
+        Kernel one("scores_of_one_head");
+        make(one, head, 1);
+        one.run();
+        for (int64_t g = 0; g < kGroups; ++g) {
+          for (int64_t p = 0; p < 78; ++p) {
+            const int64_t at = (g * heads + head) * kPositions + p;
+            EXPECT_EQ(all.buffer(3).get(at).real, one.buffer(3).get(at).real) << at;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Results of rows side by side share registers in their last steps: of as many rows as a tile has,
+// of odd numbers of them, with and without a mask.
+TEST(Kernel, RowsSideBySide) {
+  for (DType dtype : {DType::F32, DType::F64, DType::BF16, DType::F16, DType::I8, DType::I32,
+                      DType::I64, DType::U8}) {
+    for (auto [rows, terms] : {std::pair{12, 64}, {7, 64}, {3, 200}, {50, 33}, {64, 8}, {5, 16}}) {
+      for (ReduceOp op : {ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min}) {
+        for (bool masked : {false, true}) {
+          Kernel k("rows_side_by_side");
+          const int in = k.param(dtype, rows * terms), out = k.param(dtype, rows);
+          const UOp i = k.loop(rows), f = k.fold_range(terms);
+          const UOp mask = masked ? i + f < index_const(rows + terms - 5) : UOp();
+          if (op == ReduceOp::Prod) k.buffer(in).fill(1, 1, 1.1);
+          k.store(out, i, fold(op, k.load(in, i * terms + f, mask), {f}));
+          k.check(64, 1e-5);
+        }
+      }
+    }
+  }
+}
+
+// Some results side by side are one value for the compiler: constants that are equal, as the
+// numbers of elements in windows are, next to others.
+TEST(Kernel, EqualRowsSideBySide) {
+  auto number = [](DType dtype, int value) {
+    return is_float(dtype) ? real(value, dtype) : const_int(dtype, value);
+  };
+  for (DType dtype : {DType::F32, DType::F64, DType::BF16, DType::I32, DType::U8}) {
+    for (int rows : {2, 3, 4, 7, 8}) {
+      for (int terms : {4, 16, 32}) {
+        for (ReduceOp op : {ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max}) {
+          for (int ones : {terms / 2, 2 * rows, terms + rows}) {  // of the first row
+            Kernel k("equal_rows_side_by_side");
+            const int in = k.param(dtype, rows * terms), out = k.param(dtype, rows),
+                      counts = k.param(dtype, rows);
+            const UOp i = k.loop(rows), f = k.fold_range(terms), g = k.fold_range(terms);
+            const UOp inside = i * 2 + g < index_const(ones);
+            const UOp count =
+                UOp::make(Op::Where, dtype, {inside, number(dtype, 1), number(dtype, 2)});
+            if (op == ReduceOp::Prod) k.buffer(in).fill(1, 1, 1.1);
+            k.store(out, i, fold(op, k.load(in, i * terms + f), {f}));
+            k.store(counts, i, fold(op, count, {g}));
+            k.check(64, 1e-5);
+          }
+        }
+      }
+    }
+  }
 }
 
 // A loop runs over what its masks admit. A constant that comes with the call moves a mask further
