@@ -17,7 +17,8 @@ inline UOp buffer(int64_t id, DimSpan shape, DType dtype) {
 }
 
 inline std::vector<Values> evaluated(std::span<const UOp> roots, const std::vector<UOp>& leaves) {
-  Evaluator evaluator;
+  // The rounding to 16 bits that these passes move is what they are for (tests/core/tensor/bits_test.cpp).
+  Evaluator evaluator(Evaluator::Casts::KeepDoubles);
   std::mt19937 random(7);
   std::uniform_real_distribution<double> uniform(-1.5, 1.5);
   for (const UOp& b : leaves) {

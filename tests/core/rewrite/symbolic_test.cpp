@@ -298,7 +298,7 @@ TEST(Floats, KeepEveryBit) {
   auto f = [](double v) { return const_float(DType::F32, v); };
   EXPECT_SIMPLE(binary(Op::Mul, x, f(1)), x);
   EXPECT_SIMPLE(binary(Op::Mul, f(1), x), x);
-  EXPECT_SIMPLE(binary(Op::Add, x, f(0)), x);
+  EXPECT_SIMPLE(binary(Op::Add, x, f(-0.0)), x);
   EXPECT_SIMPLE(binary(Op::Sub, x, f(0)), x);
   EXPECT_SIMPLE(binary(Op::Div, x, f(1)), x);
   EXPECT_SIMPLE(binary(Op::Div, x, f(8)), binary(Op::Mul, x, f(0.125)));
@@ -310,8 +310,9 @@ TEST(Floats, KeepEveryBit) {
   EXPECT_SIMPLE(binary(Op::Max, x, f(-std::numeric_limits<double>::infinity())), x);
   EXPECT_SIMPLE(binary(Op::Div, f(1), x), unary(Op::Recip, x));
   EXPECT_SIMPLE(binary(Op::CmpLt, x, x), no);
-  // These would lose NaN, infinity or a rounding.
-  for (const UOp& same : {binary(Op::Mul, x, f(0)), binary(Op::Sub, x, x), binary(Op::Div, x, f(3)),
+  // These would lose NaN, infinity, the sign of a zero or a rounding.
+  for (const UOp& same : {binary(Op::Add, x, f(0)), binary(Op::Sub, x, f(-0.0)),
+                          binary(Op::Mul, x, f(0)), binary(Op::Sub, x, x), binary(Op::Div, x, f(3)),
                           binary(Op::Div, x, x), binary(Op::CmpNe, x, x), binary(Op::CmpEq, x, x),
                           binary(Op::Add, binary(Op::Add, x, f(1)), f(2)),
                           binary(Op::Mul, binary(Op::Mul, x, f(3)), f(5)),
