@@ -263,7 +263,7 @@ void CheckpointWriter::write_part() {
 // Rank 0, when all parts are on the disk: what they hold, checked, listed and committed.
 void CheckpointWriter::write_manifest(const Metadata& metadata) {
   const std::string label = fmt::format("checkpoint of step {}", step_);
-  Manifest manifest{step_, metadata, {}, {}};
+  Manifest manifest{step_, metadata, {}, {}, {}};
   std::map<std::string, Checkpoint::Tensor> tensors;
   std::map<std::string, std::string> file_of_whole;  // tensors that are whole, under their own name
   for (int rank = 0; rank < options_.ranks; ++rank) {

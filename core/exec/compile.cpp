@@ -6,6 +6,7 @@
 #include <functional>
 #include <future>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -42,7 +43,7 @@ void parallel_compile(int n, const std::function<void(int)>& body) {
   try {
     for (int t = 1; t < threads; ++t) pool.emplace_back(work, t);
   } catch (const std::system_error&) {
-    // No more threads are to be had: those that there are do the work.
+    threads = int(pool.size()) + 1;  // no more are to be had: these do the work
   }
   work(0);
   for (std::thread& thread : pool) thread.join();

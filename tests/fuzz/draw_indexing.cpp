@@ -118,7 +118,9 @@ bool draw_selection(Draft& d, Step& s) {
   if (mask < 0 || d.shape(mask) != d.shape(x)) {
     Step compare;
     compare.op = "gt", compare.in = {x}, compare.n = {1}, compare.d = {0};
-    if (d.type(x) == Type::Bool || (mask = d.keep(compare)) < 0) return false;
+    if (d.type(x) == Type::Bool) return false;
+    mask = d.keep(compare);
+    if (mask < 0) return false;
   }
   s.op = sized ? "masked_select_sized" : "masked_select", s.in = {x, mask};
   if (sized) s.n = {d.pick(1, int(n)), 1};

@@ -36,7 +36,8 @@ bool attention(Draft& d, Step& s) {
 
 bool loss_of_pairs(Draft& d, Step& s, int x) {
   int y = d.like(d.shape(x), d.type(x));
-  if (y < 0 || (y = probabilities(d, y)) < 0) return false;
+  if (y >= 0) y = probabilities(d, y);
+  if (y < 0) return false;
   s.n = {d.pick(0, 2)};
   if (d.chance(50)) {
     s.op = "binary_crossentropy", x = probabilities(d, x);
@@ -70,7 +71,8 @@ bool loss_of_classes(Draft& d, Step& s, int x) {
 
 bool loss_of_probabilities(Draft& d, Step& s, int x) {
   int y = d.like(d.shape(x), d.type(x));
-  if (y < 0 || (y = probabilities(d, y)) < 0) return false;
+  if (y >= 0) y = probabilities(d, y);
+  if (y < 0) return false;
   s.op = "cross_entropy_probabilities", s.in = {x, y}, s.n = {d.pick(0, 2)};
   s.d = {d.chance(30) ? 0.125 : 0.0};
   return true;
