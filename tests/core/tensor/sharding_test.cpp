@@ -236,5 +236,18 @@ TEST(Reductions, OfSixteenBitsRoundTheirResultAlone) {
   EXPECT_EQ(y.sum({}, false, DType::F16).item<float>(), 60000);  // the f16 next to 59999
 }
 
+// A dim of size 1 that is split over an axis of one device moves nowhere, and ends.
+TEST(Reshapes, OfOneElementOverOneDevice) {
+  const Mesh mesh({{"data", 1}}, {{device_kind(), DeviceRef::kHere, 0}});
+  for (int dim : {0, 1, 2}) {
+    const Tensor x =
+        Tensor::ones({1, 1, 1}).contiguous().shard(mesh, {{"data", Shard(dim)}}).realize() + 1;
+    for (int axis : {0, 1, 2, 3})
+      EXPECT_EQ(x.unsqueeze(axis).to_vector<float>(), (std::vector<float>{2}));
+    EXPECT_EQ(stack({x, x}, -2).to_vector<float>(), (std::vector<float>{2, 2}));
+    EXPECT_EQ(x.reshape({1}).to_vector<float>(), (std::vector<float>{2}));
+  }
+}
+
 }  // namespace
 }  // namespace tinyshard
