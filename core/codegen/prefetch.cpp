@@ -58,7 +58,7 @@ int64_t prefetch_distance(const Graph& graph, const Nest& nest, int load, int pl
     const int64_t step = step_of(graph, index, scope), ahead = (kAhead + bytes - 1) / bytes;
     if (step <= 0 || step * ahead > kFarthest) break;
     distance = ahead * step * item;
-    // What the first iterations read is asked for by nobody: few of many.
+    // Nobody asks for the elements that the first iterations read, which are few of many.
     if (count >= 8 * ahead) break;
     bytes *= count;
   }

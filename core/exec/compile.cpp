@@ -1,3 +1,5 @@
+// From kernels of a schedule to programs of a device: those that neither the context nor the folder on
+// disk has are compiled, side by side, and handed to the driver.
 #include "core/exec/compile.h"
 
 #include <algorithm>

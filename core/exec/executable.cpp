@@ -1,3 +1,5 @@
+// An executable binds a schedule to memory and devices once, and runs it often: it looks up programs
+// and pointers, then a run walks a list of steps, or replays what was recorded of it.
 #include "core/exec/executable.h"
 
 #include <algorithm>

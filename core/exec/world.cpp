@@ -22,7 +22,7 @@ bool has_library(const std::string& kind, const UOp& x) {
   const auto found = std::ranges::find(context.devices(), kind, &DeviceRef::kind);
   if (found != context.devices().end())
     return context.device(*found).supports(row_major_call(x), nullptr);
-  // One that the job was not given, such as the CPU beside its GPUs.
+  // The job was given no device of this kind, which may be the CPU beside its GPUs.
   const auto row = std::ranges::find(builtins().devices, kind, &DeviceKind::name);
   return row != builtins().devices.end() && row->count() > 0 &&
          context.device({.kind = kind}).supports(row_major_call(x), nullptr);

@@ -1,3 +1,5 @@
+// Checkpoints of a job: each rank writes its own parts, all learn whether every rank could, and one
+// commits. The files themselves are the work of io/checkpoint.h.
 #include "core/nn/checkpoint.h"
 
 #include <exception>

@@ -4,7 +4,7 @@
 //                       0 where x is not square; whole U and V (full) are those of a square x
 //   x = Q R             of R: x has no fewer rows than columns, of full rank. Of Q: x is square, too
 //
-// What has none is a UserError, but for values: equal ones give infinities or NaN.
+// A factor that has none is a UserError. Equal singular values are no error: they give infinities or NaN.
 #pragma once
 #include "core/uop/uop.h"
 

@@ -1,3 +1,10 @@
+// Lowering pushes index ranges from a value that gets memory down to the loads. Movement ops change the
+// index, and leave no code of their own:
+//
+//   y = sum over axis 1 of (reshape x to [2, 3]).T, x of 6 elements in memory
+//     y [i]                      i < 3
+//     fold over k (2)            permute: index [k, i]; reshape: index 3 k + i
+//     load x [3 k + i]
 #include "core/schedule/lower.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The table of ops: a row each of the facts that all stages ask for, in place of lists of their own.
 #include "core/uop/op.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// The shape of each op's result from its sources and arguments, and the errors where these do not fit:
+//
+//   dot f32[4, 2, 3] f32[4, 3, 5]      f32[4, 2, 5]
+//   shrink f32[6, 4] {1, 3, 0, 4}      f32[2, 4]
 #include "core/uop/shape.h"
 
 #include <algorithm>

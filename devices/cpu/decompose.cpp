@@ -132,7 +132,7 @@ bool is_of_qr(const DecomposeArg& arg) {
   return arg.factor == Factor::Q || arg.factor == Factor::R;
 }
 
-// What one matrix is decomposed with, in a part of the scratch memory.
+// The factors of one matrix after the other, computed in one part of the scratch memory.
 class Decomposition {
  public:
   static int64_t doubles(const DecomposeSpec& spec, bool qr, bool svd) {
@@ -233,7 +233,7 @@ class Decomposition {
     for (int64_t j = 0; j < a.n; ++j) {
       const int64_t from = order[size_t(j)];
       if (s[from] <= tiny) continue;
-      for (int64_t i = 0; i < a.m; ++i) u(i, j) = s[from] > tiny ? a(i, from) / s[from] : 0;
+      for (int64_t i = 0; i < a.m; ++i) u(i, j) = a(i, from) / s[from];
     }
   }
 

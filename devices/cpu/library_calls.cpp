@@ -1,3 +1,4 @@
+// Library calls of the CPU: which of them oneDNN or code of ours takes, and a program for each.
 #include "devices/cpu/library_calls.h"
 
 #include <optional>
@@ -194,8 +195,8 @@ class SortCall : public Program {
   void* memory_;
 };
 
-// What is large is allocated for each launch: programs live long, and matrices of thousands of rows
-// take gigabytes.
+// Large scratch memory is allocated for each launch: programs live long, and matrices of thousands of
+// rows take gigabytes.
 class DecomposeCall : public Program {
  public:
   DecomposeCall(const LibraryCall& call, ThreadPool& pool, Device& device)

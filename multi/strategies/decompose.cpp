@@ -5,8 +5,8 @@
 //   Q of f32[8, 3, 3] on CUDA:0 and CUDA:1, four matrices each
 //     copy to CPU:0 and CPU:1; decompose f32[4, 3, 3]; copy to CUDA:0 and CUDA:1
 //
-// What is made of constants alone lies nowhere, and would be computed by whoever reads it: it is
-// brought to a device that decomposes it.
+// Matrices made of constants alone lie on no device, and each reader would compute them: they are
+// brought to a device that decomposes them.
 #include <algorithm>
 
 #include "core/uop/args.h"

@@ -84,7 +84,7 @@ void make_product(Kernel& k, DType dtype, int64_t rows, int64_t terms) {
 }
 
 // Long rows of a matrix that lies in no cache are read one after another, as memory is fastest.
-// Those of a small one share their loads of the other operand.
+// Rows of a small one share their loads of the other operand.
 TEST(Kernel, LongRowsAreReadOneAfterAnother) {
   for (DType dtype : {DType::F32, DType::BF16}) {
     Kernel large("large_matrix"), small("small_matrix");
