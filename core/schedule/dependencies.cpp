@@ -34,7 +34,11 @@ void keep_first(std::vector<std::vector<int>>& lists) {
 }  // namespace
 
 Dependencies::Dependencies(std::span<const Task> tasks, const std::vector<VirtualBuffer>& buffers)
-    : next_(tasks.size()), previous_(tasks.size()), place_(tasks.size()), seen_(tasks.size()) {
+    : next_(tasks.size()),
+      previous_(tasks.size()),
+      place_(tasks.size()),
+      forth_(tasks.size()),
+      back_(tasks.size()) {
   std::vector<int> writer(buffers.size(), -1);
   std::vector<std::vector<int>> readers(buffers.size());
   for (int t = 0; t < int(tasks.size()); ++t) {
@@ -70,68 +74,70 @@ void Dependencies::connect(int from, int to) {
   previous_[to].push_back(from);
 }
 
-void Dependencies::begin_search() const {
-  if (++search_ == 0) {
+void Dependencies::Search::begin(int task) {
+  if (++number_ == 0) {
     std::ranges::fill(seen_, 0);
-    search_ = 1;
+    number_ = 1;
   }
   todo_.clear();
+  seen_[size_t(task)] = number_;
+  at_ = task, edge_ = 0;
 }
 
-bool Dependencies::first_visit(int task) const {
-  if (seen_[size_t(task)] == search_) return false;
-  seen_[size_t(task)] = search_;
+bool Dependencies::Search::add(int task) {
+  if (has_seen(task)) return false;
+  seen_[size_t(task)] = number_;
   todo_.push_back(task);
   return true;
+}
+
+int Dependencies::Search::next(const Edges& edges) {
+  while (edge_ == edges[size_t(at_)].size()) {
+    if (todo_.empty()) return -1;
+    at_ = todo_.back(), edge_ = 0;
+    todo_.pop_back();
+  }
+  return edges[size_t(at_)][edge_++];
 }
 
 bool Dependencies::reaches(int from, int to) const {
   const int last = place_[size_t(to)];
   if (place_[size_t(from)] >= last) return false;
-  begin_search();
-  first_visit(from);
-  while (!todo_.empty()) {
-    int t = todo_.back();
-    todo_.pop_back();
-    for (int n : next_[size_t(t)]) {
-      if (n == to) return true;
-      if (place_[size_t(n)] < last) first_visit(n);
-    }
+  forth_.begin(from);
+  for (int n; (n = forth_.next(next_)) >= 0;) {
+    if (n == to) return true;
+    if (place_[size_t(n)] < last) forth_.add(n);
   }
   return false;
 }
 
 bool Dependencies::detour(int a, int b) const {
-  const int last = place_[size_t(b)];
-  begin_search();
-  for (int n : next_[size_t(a)]) {
-    if (n != b && place_[size_t(n)] < last) first_visit(n);
+  const int first = place_[size_t(a)], last = place_[size_t(b)];
+  forth_.begin(a), back_.begin(b);
+  for (;;) {
+    const int n = forth_.next(next_);
+    if (n < 0) return false;
+    const bool is_edge = forth_.at() == a && n == b;
+    if (!is_edge && back_.has_seen(n)) return true;
+    if (place_[size_t(n)] < last) forth_.add(n);
+
+    const int p = back_.next(previous_);
+    if (p < 0) return false;
+    const bool is_same_edge = back_.at() == b && p == a;
+    if (!is_same_edge && forth_.has_seen(p)) return true;
+    if (place_[size_t(p)] > first) back_.add(p);
   }
-  while (!todo_.empty()) {
-    int t = todo_.back();
-    todo_.pop_back();
-    for (int n : next_[size_t(t)]) {
-      if (n == b) return true;
-      if (place_[size_t(n)] < last) first_visit(n);
-    }
-  }
-  return false;
 }
 
 void Dependencies::give_places(int from, int into) {
   auto place = [&](int t) { return place_[size_t(t)]; };
   auto [first, last] = std::minmax(from, into, [&](int a, int b) { return place(a) < place(b); });
   // What lies between and depends on the first; what lies between and the last one depends on.
-  auto between = [&](int start, const std::vector<std::vector<int>>& edges) {
+  auto between = [&](int start, const Edges& edges) {
     std::vector<int> found;
-    begin_search();
-    first_visit(start);
-    while (!todo_.empty()) {
-      int t = todo_.back();
-      todo_.pop_back();
-      for (int n : edges[size_t(t)]) {
-        if (place(n) > place(first) && place(n) < place(last) && first_visit(n)) found.push_back(n);
-      }
+    forth_.begin(start);
+    for (int n; (n = forth_.next(edges)) >= 0;) {
+      if (place(n) > place(first) && place(n) < place(last) && forth_.add(n)) found.push_back(n);
     }
     std::ranges::sort(found, {}, place);
     return found;

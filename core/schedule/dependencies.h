@@ -23,7 +23,9 @@ class Dependencies {
   const std::vector<int>& after(int task) const { return next_[task]; }
   const std::vector<int>& before(int task) const { return previous_[task]; }
   bool reaches(int from, int to) const;
-  // True when `a` before `b` holds by a way through a third task.
+  // True when `a` before `b` holds by a way through a third task. Looks from both ends by turns, an
+  // edge each, and ends with the side that has no more: a value that is read far away, or by very
+  // many, has few ways on one of them.
   bool detour(int a, int b) const;
   // Task `from` becomes part of `into`. There must be no way between them through a third task.
   void merge(int from, int into);
@@ -37,18 +39,33 @@ class Dependencies {
   const std::vector<int>& stuck() const { return stuck_; }
 
  private:
+  using Edges = std::vector<std::vector<int>>;
+  // A walk along edges, which meets each task once, an edge at a time. What it needs is kept for the
+  // next one.
+  class Search {
+   public:
+    explicit Search(size_t tasks) : seen_(tasks) {}
+    void begin(int task);
+    int next(const Edges& edges);   // where the next edge leads; -1 where there are no more
+    int at() const { return at_; }  // where that edge begins
+    bool add(int task);             // to those whose edges are walked; true for the first time
+    bool has_seen(int task) const { return seen_[size_t(task)] == number_; }
+
+   private:
+    std::vector<uint32_t> seen_;  // the number of the last walk that saw the task
+    uint32_t number_ = 0;
+    std::vector<int> todo_;
+    int at_ = 0;
+    size_t edge_ = 0;
+  };
+
   void connect(int from, int to);
   std::vector<int> sorted(std::span<const Task> tasks) const;  // without the tasks in circles
-  void begin_search() const;
-  bool first_visit(int task) const;
   void give_places(int from, int into);
 
-  std::vector<std::vector<int>> next_, previous_;
-  std::vector<int> place_;  // of each task; those of an edge's ends ascend
-  // Of the search at hand: tasks that it has seen have its number in seen_.
-  mutable std::vector<uint32_t> seen_;
-  mutable uint32_t search_ = 0;
-  mutable std::vector<int> todo_;
+  Edges next_, previous_;
+  std::vector<int> place_;       // of each task; those of an edge's ends ascend
+  mutable Search forth_, back_;  // along edges, and against them
   std::vector<int> stuck_;
 };
 
