@@ -40,11 +40,8 @@ LocalValue movement(const UOp& x, LocalValues& values) {
       for (Placement& p : v.place) p = p.is_shard() ? Replicate : p;
       v.local = reshaped_const(v.local, global);
     } else {
-      const Dims before = global;
       auto moved = x.op() == Op::Reshape ? realigned(v, global, x.shape(), dim) : std::nullopt;
-      // A dim of size 1 may come back as it was, split over a mesh axis of one device.
-      const bool stays = moved && global == before && moved->place == v.place;
-      v = moved && !stays ? std::move(*moved) : without_shard(std::move(v), global, dim);
+      v = moved ? std::move(*moved) : without_shard(std::move(v), global, dim);
     }
     placed = v.place;
     a = size_t(-1);  // look at all axes again

@@ -170,8 +170,12 @@ std::optional<LocalValue> realigned(const LocalValue& value, Dims& global, DimSp
     if (p.is_shard() && p.dim >= g.last) p.dim += added;
   }
   v.place[size_t(work.axis())] = Shard(g.first + split);
-  global.erase(global.begin() + g.first, global.begin() + g.last);
-  global.insert(global.begin() + g.first, to.begin() + g.to_first, to.begin() + g.to_last);
+  Dims shape = global;
+  shape.erase(shape.begin() + g.first, shape.begin() + g.last);
+  shape.insert(shape.begin() + g.first, to.begin() + g.to_first, to.begin() + g.to_last);
+  // A dim of size 1 may come back as it was, split over a mesh axis of one device.
+  if (shape == global && v.place == value.place) return std::nullopt;
+  global = std::move(shape);
   v.local = reshape(v.local, Sharding{*v.mesh, v.place}.local_shape(global));
   return v;
 }
