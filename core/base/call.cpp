@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/thread_local.h"
 
 namespace tinyshard {
 namespace {
@@ -17,8 +18,8 @@ struct Running {
   unsigned line = 0;
   OriginId origin = 0;  // once it was asked for
 };
-thread_local Running running;
-thread_local uint64_t number = 0;
+TS_HOT_THREAD_LOCAL Running running;
+TS_HOT_THREAD_LOCAL uint64_t number = 0;
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 
 #include "core/base/call.h"
 #include "core/base/hash.h"
+#include "core/base/thread_local.h"
 
 namespace tinyshard {
 namespace {
@@ -42,8 +43,8 @@ Table& table() {
   return table;
 }
 
-thread_local OriginId scope = 0;
-thread_local bool is_scoped = false;
+TS_HOT_THREAD_LOCAL OriginId scope = 0;
+TS_HOT_THREAD_LOCAL bool is_scoped = false;
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #include "core/dtype/dtype.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -40,6 +41,10 @@ constexpr std::array<Row, kDTypes> kRows = {{
     {"index", "index", 8, Kind::Index, bit(DType::I64)},
 }};
 
+static_assert(std::ranges::all_of(kRows, [](const Row& row) {
+  return is_float(DType(&row - kRows.data())) == (row.kind == Kind::Float);
+}));
+
 const Row& row(DType d) {
   if (static_cast<size_t>(d) >= kRows.size())
     fail(fmt::format("DType({}) is no element type", static_cast<int>(d)));
@@ -61,7 +66,6 @@ uint16_t up_closure(DType d) {
 
 size_t itemsize(DType d) { return row(d).bytes; }
 std::string_view name(DType d) { return row(d).name; }
-bool is_float(DType d) { return row(d).kind == Kind::Float; }
 bool is_signed_int(DType d) { return row(d).kind == Kind::Signed; }
 bool is_unsigned_int(DType d) { return row(d).kind == Kind::Unsigned; }
 

@@ -36,7 +36,7 @@ size_t itemsize(DType dtype);        // bytes of one element
 std::string_view name(DType dtype);  // "f32"
 DType dtype_from_name(
     std::string_view);  // accepts f32, float32, float, F32...; UserError if unknown
-bool is_float(DType dtype);
+constexpr bool is_float(DType dtype) { return dtype >= DType::F16 && dtype <= DType::F64; }
 bool is_signed_int(DType dtype);
 bool is_unsigned_int(DType dtype);  // Bool is not one of them
 inline bool is_int(DType d) { return is_signed_int(d) || is_unsigned_int(d); }

@@ -27,7 +27,7 @@ std::shared_ptr<Storage> shared_storage(const UOp& buffer) {
 
 std::string signature_of(const TensorState& state) {
   return fmt::format("{}{} on {}", name(state.value.dtype()), to_string(state.value.shape()),
-                     Storage::of(*stored_node(state.value))->sharding.to_string());
+                     Storage::of(**stored_node(state.value))->sharding.to_string());
 }
 
 void check_defined(const CapturedStep::States& states, const char* what) {
@@ -119,7 +119,7 @@ const CapturedStep::States& CapturedStep::Impl::call(const States& inputs, const
 
 const CapturedStep::States& CapturedStep::Impl::run(const States& inputs, bool first) {
   const bool changed = settle_states(inputs);
-  auto storage_of = [&](size_t i) { return shared_storage(stored_node(inputs[i]->value)); };
+  auto storage_of = [&](size_t i) { return shared_storage(*stored_node(inputs[i]->value)); };
   if (changed) {  // results are taken back, and inputs may be among them
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!first || !given_[i]) given_[i] = storage_of(i);
@@ -127,6 +127,9 @@ const CapturedStep::States& CapturedStep::Impl::run(const States& inputs, bool f
     take_back_results();
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
+    const Storage* bound = bound_[i].get();
+    const bool same = !changed && bound == Storage::of(**stored_node(inputs[i]->value));
+    if (same && !use_.writes(bound)) continue;
     std::shared_ptr<Storage> actual = changed ? std::move(given_[i]) : storage_of(i);
     if (use_.writes(actual.get())) actual = copied(i, *actual);
     if (bound_[i] == actual) continue;
@@ -248,7 +251,7 @@ void CapturedStep::Impl::check_inputs(const States& inputs) const {
                                 inputs.size(), signature_.size()));
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const Storage* now = Storage::of(*stored_node(inputs[i]->value));
+    const Storage* now = Storage::of(**stored_node(inputs[i]->value));
     if (bound_[i].get() == now) continue;
     const Storage* then = placeholders_[i].get();
     if (now->shape() != then->shape() || now->dtype() != then->dtype() ||
@@ -284,7 +287,7 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
   States arguments;
   for (const StatePtr& input : inputs) {
     signature_.push_back(signature_of(*input));
-    Storage* like = Storage::of(*stored_node(input->value));
+    Storage* like = Storage::of(**stored_node(input->value));
     placeholders_.push_back(
         std::make_shared<Storage>(like->shape(), like->dtype(), like->sharding));
     placeholders_.back()->set_placeholder();
@@ -314,7 +317,7 @@ void CapturedStep::Impl::capture(const States& inputs, const Trace& trace) {
     // The trace may have replaced what an input holds: the first call reads what it held before.
     for (size_t i = 0; i < inputs.size(); ++i) {
       const UOp* before = capture.value_before(*inputs[i]);
-      if (before) given_[i] = shared_storage(stored_node(*before));
+      if (before) given_[i] = shared_storage(*stored_node(*before));
     }
     std::vector<UOp> roots;
     States owners;  // each once, however often it is returned

@@ -29,7 +29,7 @@ namespace {
 
 // Runs of different tensors may be counted by several threads at once.
 void count(int64_t& counter, int64_t more) {
-  std::atomic_ref(counter).fetch_add(more, std::memory_order_relaxed);
+  if (more != 0) std::atomic_ref(counter).fetch_add(more, std::memory_order_relaxed);
 }
 
 // What the host gives to a run that is no captured step may be a number of this rank, to be summed

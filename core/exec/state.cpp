@@ -384,9 +384,7 @@ std::vector<LiveValue> given_since(uint64_t since) {
       current_capture(), since, [](const TensorState& s) { return !is_realized(s.value); });
 }
 
-std::vector<StatePtr> parameters_of(std::span<const UOp> roots) {
-  return parameters_among(toposort(roots));
-}
+std::vector<StatePtr> parameters_of(const Graph& roots) { return parameters_among(roots.order()); }
 
 namespace {
 // Unasked: because something that they need is to be written over.
@@ -523,11 +521,11 @@ void compute(std::span<const StatePtr> states, bool unasked) {
 std::vector<StatePtr> without_value(std::span<const StatePtr> states) {
   std::vector<StatePtr> wanted;
   for (const StatePtr& s : states) {
-    const UOp stored = stored_node(s->value);
+    const UOp* stored = stored_node(s->value);
     if (!stored || s->traced) {
       wanted.push_back(s);
-    } else if (Storage::of(*stored)->is_lost()) {
-      Storage::of(*stored)->check_usable();
+    } else if (Storage::of(**stored)->is_lost()) {
+      Storage::of(**stored)->check_usable();
     }
   }
   return wanted;
@@ -580,7 +578,7 @@ std::vector<std::byte> read(TensorState& state) {
   const Context::Turn turn;
   StatePtr self = state.shared_from_this();
   realize(std::span(&self, 1));
-  const UOp buffer = stored_node(state.value);
+  const UOp buffer = *stored_node(state.value);
   Storage* storage = Storage::of(*buffer);
   if (!storage->sharding.is_replicated()) {
     // All parts come together on every device first; the state itself stays as it is.
@@ -595,8 +593,9 @@ std::vector<std::byte> read(TensorState& state) {
 }
 
 bool is_lost(const TensorState& state) {
-  const UOp buffer = stored_node(storage_node(state.value));
-  return buffer && Storage::of(*buffer)->is_lost();
+  const UOp value = state.value;
+  const UOp* buffer = stored_node(storage_node(value));
+  return buffer && Storage::of(**buffer)->is_lost();
 }
 
 void write(TensorState& state, std::span<const std::byte> data) {
@@ -650,10 +649,10 @@ UOp host_buffer(DimSpan shape, DType dtype, std::span<const std::byte> data) {
 
 bool has_storage(const UOp& value) { return value.op() == Op::Buffer || value.op() == Op::Assign; }
 
-UOp stored_node(const UOp& value) {
+const UOp* stored_node(const UOp& value) {
   const UOp* node = &value;
   while (node->op() == Op::Identity || node->op() == Op::Detach) node = &node->src(0);
-  return node->op() == Op::Buffer ? *node : UOp();
+  return node->op() == Op::Buffer ? node : nullptr;
 }
 
 UOp without_storage_left(const UOp& value, const UOp& old) {
@@ -674,7 +673,7 @@ UOp with_own_storage(const UOp& value) {
 
 Sharding sharding_of(const UOp& value) {
   Context::get();
-  if (UOp buffer = stored_node(value)) return Storage::of(*buffer)->sharding;
+  if (const UOp* buffer = stored_node(value)) return Storage::of(**buffer)->sharding;
   if (value.op() == Op::Assign || value.op() == Op::Identity) return sharding_of(value.src(0));
   return to_local(std::span(&value, 1)).shardings[0];
 }

@@ -12,6 +12,7 @@
 #include "core/exec/storage.h"
 #include "core/exec/tensor_state.h"
 #include "core/schedule/schedule.h"
+#include "core/uop/graph.h"
 #include "core/uop/uop.h"
 #include "multi/mesh.h"
 
@@ -72,7 +73,7 @@ UOp host_buffer(DimSpan shape, DType dtype, std::span<const std::byte> data);
 // Whether a value lies in a storage, or waits to be written to one.
 bool has_storage(const UOp& value);
 // The Buffer that holds a value, its own or another state's; null where it is not computed.
-UOp stored_node(const UOp& value);
+const UOp* stored_node(const UOp& value);
 // The value of one more state that lies in a Buffer; it was computed, but not from that state.
 inline UOp share_stored(const UOp& buffer) {
   return named(UOp::make(Op::Detach, buffer.dtype(), {buffer}));
@@ -88,7 +89,7 @@ UOp without_storage_left(const UOp& value, const UOp& old);
 Sharding sharding_of(const UOp& value);
 
 // The parameters alive that these graphs lead to, in the order in which their values were created.
-std::vector<StatePtr> parameters_of(std::span<const UOp> roots);
+std::vector<StatePtr> parameters_of(const Graph& roots);
 
 // This process's default device as a mesh of one.
 Mesh default_mesh();

@@ -129,7 +129,7 @@ Elastic::Snapshot Elastic::copy(const StateDict& tensors, const Progress& progre
   Tensor::realize(all);
   const Context::Turn turn;
   for (const auto& [name, tensor] : tensors) {
-    Storage& storage = *Storage::of(*stored_node(tensor.state()->value));
+    Storage& storage = *Storage::of(**stored_node(tensor.state()->value));
     storage.check_usable();
     Value value{.dtype = tensor.dtype(), .shape = tensor.shape(), .boxes = {}};
     for (int rank = 0; rank < snapshot.ranks; ++rank)

@@ -83,7 +83,7 @@ PartsToSave::PartsToSave(const StateDict& tensors) {
     const Tensor& t = all[tensors_.size()];
     const size_t number = tensors_.size();
     tensors_.push_back({name, t.dtype(), t.shape()});
-    Storage& storage = *Storage::of(*stored_node(t.state()->value));
+    Storage& storage = *Storage::of(**stored_node(t.state()->value));
     storage.check_usable();
     const std::vector<int> positions = context.local_positions(storage.sharding.mesh);
     for (const auto& [box, holders] : holders_of(storage.sharding, storage.shape())) {

@@ -30,12 +30,6 @@ Dims along(DimSpan shape, size_t axis) {
   return line;
 }
 
-// 0.. along one of the last two dims of `shape`.
-UOp positions(DimSpan shape, size_t axis) {
-  UOp line = UOp::make(Op::Iota, DType::I64, {}, Dims{shape[axis]});
-  return expand(reshape(line, along(shape, axis)), shape);
-}
-
 // Heads that share k and v are rows of one product: [.., heads, L, E] as [.., shared, n L, E].
 UOp grouped(const UOp& x, const UOp& k) {
   const size_t rank = x.shape().size();
@@ -63,8 +57,8 @@ Softmax softmax(const UOp& q, const UOp& k, const UOp& rows, const AttentionArg&
   DimSpan shape = scores.shape();
   size_t row = shape.size() - 2, column = row + 1;
   if (arg.causal) {
-    UOp limit = rows ? expand(reshape(rows, along(shape, row)), shape) : positions(shape, row);
-    UOp later = binary(Op::CmpLt, limit, positions(shape, column));
+    UOp limit = rows ? expand(reshape(rows, along(shape, row)), shape) : iota_along(shape, row);
+    UOp later = binary(Op::CmpLt, limit, iota_along(shape, column));
     scores = where(later, const_like(scores, -std::numeric_limits<double>::infinity()), scores);
   }
   Dims columns{int64_t(column)};

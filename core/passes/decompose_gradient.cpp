@@ -44,10 +44,7 @@ UOp inverse(const UOp& v) { return unary(Op::Recip, v); }
 
 // The place of each element of a matrix of that shape along the last dim but `from_last`.
 UOp places(DimSpan shape, size_t from_last) {
-  const size_t dim = shape.size() - 1 - from_last;
-  Dims line(shape.size(), 1);
-  line[dim] = shape[dim];
-  return expand(reshape(UOp::make(Op::Iota, DType::I64, {}, Dims{shape[dim]}), line), shape);
+  return iota_along(shape, shape.size() - 1 - from_last);
 }
 
 UOp below_diagonal(const UOp& m) {

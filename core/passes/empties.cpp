@@ -27,12 +27,7 @@ UOp zeros_like(const UOp& x) { return const_int(x.dtype(), 0, x.shape()); }
 UOp identities(const UOp& x) {
   const DimSpan shape = x.shape();
   const size_t last = shape.size() - 1;
-  auto along = [&](size_t dim) {
-    Dims line(shape.size(), 1);
-    line[dim] = shape[dim];
-    return expand(reshape(UOp::make(Op::Iota, DType::I64, {}, Dims{shape[dim]}), line), shape);
-  };
-  return cast(binary(Op::CmpEq, along(last - 1), along(last)), x.dtype());
+  return cast(binary(Op::CmpEq, iota_along(shape, last - 1), iota_along(shape, last)), x.dtype());
 }
 
 UOp folded(const UOp& x) {

@@ -62,7 +62,7 @@ struct Terms {
 };
 
 struct Entry {
-  UOp value;
+  const UOp* value;  // in the graph
   UOp gradient;
   std::vector<Terms> terms = {};  // to be added to it
   bool leads_to_target = false;
@@ -102,20 +102,23 @@ class Walk {
   // Appends everything that x depends on, sources before users.
   void visit(const UOp& root) {
     if (place_.contains(root)) return;
-    place_[root] = kOpen;
-    stack_.push_back({&root, 0});
+    stack_.push_back(open(root));
     while (!stack_.empty()) {
-      auto& [x, next] = stack_.back();
-      size_t count = source_count(*x);
-      while (next < count && (!follows(*x, next) || place_.contains(source_of(*x, next)))) ++next;
-      if (next == count) {
-        finish(*x);
+      Open& top = stack_.back();
+      if (top.next == top.sources) {
+        const bool leads = finish(*top.node, top.leads);
         stack_.pop_back();
+        if (!stack_.empty()) stack_.back().leads |= leads;
         continue;
       }
-      const UOp& source = source_of(*x, next++);
-      place_[source] = kOpen;
-      stack_.push_back({&source, 0});
+      const UOp& x = *top.node;
+      const size_t next = top.next++;
+      if (!follows(x, next)) continue;
+      const UOp& source = source_of(x, next);
+      if (const int* place = place_.find(source))
+        top.leads |= order_[*place].leads_to_target;
+      else
+        stack_.push_back(open(source));
     }
   }
 
@@ -126,7 +129,7 @@ class Walk {
       // Rules make nodes but no entries: the reference stays good.
       Entry& e = order_[i];
       if ((!e.gradient && e.terms.empty()) || !e.leads_to_target) continue;
-      const UOp& x = e.value;
+      const UOp& x = *e.value;
       const OriginScope origin(origin_id(x));
       if (!e.terms.empty() && takes_terms(x)) {
         pass_terms(e);
@@ -169,14 +172,20 @@ class Walk {
     auto others = named_.find(name);
     if (others == named_.end()) return sum;
     for (int place : others->second.places) {
-      if (!(order_[place].value == target)) add(sum, total(order_[place]));
+      if (!(*order_[place].value == target)) add(sum, total(order_[place]));
     }
     add(sum, others->second.computed_again);
     return sum;
   }
 
  private:
-  static constexpr int kOpen = -1;
+  // A node whose sources are being visited.
+  struct Open {
+    const UOp* node;
+    size_t next, sources;
+    bool leads = false;  // whether one of those seen so far leads to a target
+  };
+  Open open(const UOp& x) const { return {&x, 0, source_count(x)}; }
 
   Entry& entry(const UOp& x) { return order_[place_.at(x)]; }
 
@@ -196,16 +205,19 @@ class Walk {
     return x.op() == Op::Assign && is_target_.contains(x.src(0)) && !leads(x, 1);
   }
 
-  void finish(const UOp& x) {
-    bool found = is_target_.contains(x) || is_assignment_to_target(x);
+  // Whether the node leads to a target, by its sources or as one.
+  bool finish(const UOp& x, bool by_sources) {
+    bool found = by_sources || is_target_.contains(x) || is_assignment_to_target(x);
     // The gradient of an end goes to the walk around this one, which has it under its name.
-    if (auto target = named_.find(name_of(x)); target != named_.end() && !is_end_.contains(x)) {
-      target->second.places.push_back(int(order_.size()));
-      found = true;
+    if (x.op() == Op::Identity && !is_end_.contains(x)) {
+      if (auto target = named_.find(name_of(x)); target != named_.end()) {
+        target->second.places.push_back(int(order_.size()));
+        found = true;
+      }
     }
-    for (size_t s = 0; !found && s < source_count(x); ++s) found = leads(x, s);
     place_[x] = int(order_.size());
-    order_.push_back({x, {}, {}, found});
+    order_.push_back({&x, {}, {}, found});
+    return found;
   }
 
   // A Checkpoint has the value of its first source, computed from the others. Its gradient goes not
@@ -312,7 +324,7 @@ class Walk {
   }
 
   void pass_terms(const Entry& e) {
-    const UOp& x = e.value;
+    const UOp& x = *e.value;
     if (!leads(x, 0)) return;
     const uint64_t more = summed_between(x, x.src(0)).axes;
     const std::optional<PartArg> part = part_arg(*x);
@@ -340,7 +352,7 @@ class Walk {
   NodeMap<int> place_{256};  // in order_
   std::vector<Entry> order_;
   NodeMap<UOp> assigned_;
-  std::vector<std::pair<const UOp*, size_t>> stack_;
+  std::vector<Open> stack_;
 };
 
 }  // namespace
@@ -349,12 +361,13 @@ UOp in_order_both_ways(const UOp& x, const UOp& event) {
   return UOp::make(Op::After, x.dtype(), {x, event}, Dims{1});
 }
 
-std::vector<UOp> gradient(std::span<const UOp> roots, std::span<const UOp> seeds,
+std::vector<UOp> gradient(const Graph& graph, std::span<const UOp> seeds,
                           std::span<const UOp> targets, std::span<const int64_t> names) {
+  const std::vector<UOp>& roots = graph.roots();
   check_internal(roots.size() == seeds.size(), "every root has a seed");
   std::vector<int64_t> name(names.begin(), names.end());
   if (name.empty()) std::ranges::transform(targets, std::back_inserter(name), name_of);
-  Walk walk(targets, name, has_own_values(toposort(roots)));
+  Walk walk(targets, name, has_own_values(graph.order()));
   for (size_t i = 0; i < roots.size(); ++i) {
     if (!is_float(roots[i].dtype())) {
       throw UserError(fmt::format("gradient: {} is not a float", describe(*roots[i])));

@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "core/uop/graph.h"
 #include "core/uop/uop.h"
 
 namespace tinyshard {
@@ -13,7 +14,7 @@ namespace tinyshard {
 // a tensor that was computed in the meantime is another node under the same name. UserError when a
 // path to a target goes through an op without a derivative that is not a boundary (Detach and
 // comparisons are boundaries: they stop).
-std::vector<UOp> gradient(std::span<const UOp> roots, std::span<const UOp> seeds,
+std::vector<UOp> gradient(const Graph& roots, std::span<const UOp> seeds,
                           std::span<const UOp> targets, std::span<const int64_t> names = {});
 
 // x, of which nothing is used before `event` is there (an After); and in the backward pass nothing of

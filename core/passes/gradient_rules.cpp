@@ -222,10 +222,7 @@ std::pair<UOp, UOp> comparable_positions(const UOp& index, DimSpan shape, int64_
   int64_t n = shape[axis];
   DType type = itemsize(index.dtype()) < itemsize(DType::I32) ? DType::I32 : index.dtype();
   if (n > int64_t{1} << 31) type = DType::I64;
-  Dims line(shape.size(), 1);
-  line[axis] = n;
-  UOp iota = UOp::make(Op::Iota, DType::I64, {}, Dims{n});
-  return {expand(reshape(cast(iota, type), line), shape), expand(cast(index, type), shape)};
+  return {iota_along(shape, size_t(axis), type), expand(cast(index, type), shape)};
 }
 
 UOp gather_rule(const UOp& y, const UOp& g, size_t) {

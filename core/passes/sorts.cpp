@@ -29,14 +29,6 @@ Dims dims(const UOp& x) { return {x.shape().begin(), x.shape().end()}; }
 
 UOp contiguous(const UOp& x) { return UOp::make(Op::Contiguous, x.dtype(), {x}); }
 
-// 0.. along one axis of `shape`.
-UOp positions(const Dims& shape, size_t axis, DType dtype) {
-  Dims line(shape.size(), 1);
-  line[axis] = shape[axis];
-  UOp iota = cast(UOp::make(Op::Iota, DType::I64, {}, Dims{shape[axis]}), dtype);
-  return expand(reshape(iota, line), shape);
-}
-
 UOp first_places(const UOp& order, int64_t k) {
   Dims bounds;
   for (int64_t d : order.shape()) bounds.insert(bounds.end(), {0, d});
@@ -54,11 +46,11 @@ UOp by_pairs(const UOp& keys, int64_t k) {
   UOp read = contiguous(keys), mine = expand(reshape(read, column), all),
       other = expand(reshape(read, row), all);
   UOp earlier =
-      binary(Op::CmpLt, positions(all, last, DType::I32), positions(all, last - 1, DType::I32));
+      binary(Op::CmpLt, iota_along(all, last, DType::I32), iota_along(all, last - 1, DType::I32));
   UOp before = binary(Op::Or, binary(Op::CmpLt, other, mine),
                       binary(Op::And, binary(Op::CmpEq, other, mine), earlier));
   UOp rank = reshape(reduce(ReduceOp::Sum, cast(before, DType::I32), Dims{int64_t(last)}), shape);
-  UOp order = UOp::make(Op::ScatterAdd, DType::I32, {rank, positions(shape, last - 1, DType::I32)},
+  UOp order = UOp::make(Op::ScatterAdd, DType::I32, {rank, iota_along(shape, last - 1, DType::I32)},
                         Dims{int64_t(last) - 1, n});
   return first_places(order, k);
 }
@@ -72,7 +64,7 @@ UOp exchanged(const UOp& words, int64_t size, bool mirrored) {
   const int64_t half = int64_t(blocks.size()) - 2;
   UOp mine = reshape(words, blocks);
   UOp partner = flip(mine, mirrored ? Dims{half, half + 1} : Dims{half});
-  UOp first = binary(Op::CmpEq, positions(blocks, size_t(half), DType::I32),
+  UOp first = binary(Op::CmpEq, iota_along(blocks, size_t(half), DType::I32),
                      const_int(DType::I32, 0, blocks));
   UOp keeps = binary(Op::CmpEq, binary(Op::CmpLt, mine, partner), first);
   return contiguous(reshape(where(keeps, mine, partner), shape));
@@ -83,7 +75,7 @@ UOp by_network(const UOp& keys) {
   Dims shape = dims(keys);
   const int64_t n = shape.back();
   UOp upper = binary(Op::Shl, cast(keys, DType::U64), const_int(DType::U64, 32, shape));
-  UOp words = binary(Op::Or, upper, positions(shape, shape.size() - 1, DType::U64));
+  UOp words = binary(Op::Or, upper, iota_along(shape, shape.size() - 1, DType::U64));
   int64_t whole = 1;
   while (whole < n) whole *= 2;
   if (whole > n) {

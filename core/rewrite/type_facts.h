@@ -1,4 +1,4 @@
-// What integer and float types can hold. Internal to core/rewrite.
+// The numbers that integer and float types hold.
 #pragma once
 #include <cstdint>
 

@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/rewrite/affine.h"
+#include "core/rewrite/type_facts.h"
 #include "core/uop/args.h"
 
 namespace tinyshard {
@@ -35,16 +36,6 @@ int64_t fold_level(std::span<const UOp> expressions) {
       level = std::max(level, range_arg(*x).id / kLevelStride);
   }
   return level;
-}
-
-// Whether the integer type has all numbers from low to high.
-bool holds_all(DType dtype, int64_t low, int64_t high) {
-  const bool has_sign = is_signed_int(dtype) || dtype == DType::Index;
-  const auto bits = int64_t(8 * itemsize(dtype)) - (has_sign ? 1 : 0);
-  if (!has_sign && low < 0) return false;
-  if (bits >= 63) return true;
-  const int64_t most = (int64_t{1} << bits) - 1;
-  return high <= most && (!has_sign || low >= -most - 1);
 }
 
 }  // namespace
@@ -195,7 +186,7 @@ std::vector<UOp> Lowering::through_reshape(DimSpan from, DimSpan to,
 //   cast i64 (cast u8 (iota 300))    0 to 255 and 0 to 43, the index 0 to 299
 UOp Lowering::position(const UOp& x, const std::vector<UOp>& index) {
   const UOp found = position_of(x, index);
-  return found && holds_all(x.dtype(), found->low, found->high) ? found : UOp();
+  return found && fits({found->low, found->high}, x.dtype()) ? found : UOp();
 }
 
 UOp Lowering::position_of(const UOp& x, const std::vector<UOp>& index) {

@@ -12,7 +12,8 @@
 #include "core/passes/gradient.h"
 #include "core/tensor/tensor.h"
 #include "core/tensor/value_internal.h"
-#include "core/uop/node_map.h"
+#include "core/uop/graph.h"
+#include "core/uop/node_set.h"
 
 namespace tinyshard {
 
@@ -96,8 +97,8 @@ struct Targets {
 //
 //   h = w * w;   w.assign(w.detach() * 2);   (h + w * 5).sum().backward();
 template <class Wanted>
-void need_history(const Tensor& x, const Targets& targets, const Wanted& is_wanted) {
-  NodeMap<char> seen;
+void need_history(const Tensor& x, const Graph& graph, const Targets& targets,
+                  const Wanted& is_wanted) {
   std::unordered_set<const Node*> waiting;
   std::unordered_set<const Storage*> written;
   for (const UOp& node : targets.nodes) {
@@ -105,6 +106,10 @@ void need_history(const Tensor& x, const Targets& targets, const Wanted& is_want
     waiting.insert(node.get());
     written.insert(Storage::of(*storage_node(node)));
   }
+  const bool has_lost = std::ranges::any_of(graph.order(), [](const UOp& node) {
+    return node.op() == Op::Buffer && Storage::of(*node)->ended;
+  });
+  if (waiting.empty() && !has_lost) return;  // nothing that could be refused
   auto refuse = [&](const UOp& node, const char* what) {
     fail(
         fmt::format("{} depends on a value, {}{}, {}: take gradients before an assign, a step of "
@@ -112,17 +117,16 @@ void need_history(const Tensor& x, const Targets& targets, const Wanted& is_want
                     "that value",
                     x.describe(), name(node.dtype()), value::shape_text(node.shape()), what));
   };
-  const UOp& root =
-      x.uop();  // of a tensor that its caller keeps, with the nodes that the lists point to
+  NodeSet seen;
   // A target may be made of its own former value.
-  std::vector<const UOp*> next{&root}, behind;
+  std::vector<const UOp*> next{&graph.roots()[0]}, behind;
   auto walk = [&](std::vector<const UOp*>& next, bool before_targets) {
     while (!next.empty()) {
       const UOp& node = *next.back();
       next.pop_back();
       // Nothing goes back through whole numbers, such as an order that a sort gave.
       if (node.op() == Op::Detach || !is_float(node.dtype())) continue;
-      if (std::exchange(seen[node], 1)) continue;
+      if (!seen.add(node)) continue;
       if (before_targets && waiting.contains(node.get())) {
         behind.push_back(&node.src(1));
         continue;
@@ -146,11 +150,11 @@ void need_history(const Tensor& x, const Targets& targets, const Wanted& is_want
 }
 
 // Which targets a graph leads to, be it through steps (floor, comparisons) alone.
-std::vector<bool> used_targets(const UOp& root, const Targets& targets) {
-  NodeMap<char> nodes;
+std::vector<bool> used_targets(const Graph& graph, const Targets& targets) {
+  NodeSet nodes;
   std::unordered_set<int64_t> names;
-  for (const UOp& x : toposort(std::span(&root, 1))) {
-    nodes[x] = 1;
+  for (const UOp& x : graph.order()) {
+    nodes.add(x);
     if (x.op() == Op::Identity) names.insert(name_of(x));
   }
   std::vector<bool> used;
@@ -166,15 +170,16 @@ std::vector<bool> used_targets(const UOp& root, const Targets& targets) {
 
 Tensor Tensor::backward(const Tensor& gradient, Caller caller) const {
   Call call("backward", caller);
-  UOp root = uop(), seed = seed_of(*this, gradient);
-  const std::vector<StatePtr> params = parameters_of(std::span(&root, 1));
+  const UOp root = uop(), seed = seed_of(*this, gradient);
+  const Graph graph(std::span(&root, 1));
+  const std::vector<StatePtr> params = parameters_of(graph);
   Targets targets;
   for (const StatePtr& state : params) targets.add(*state);
-  need_history(*this, targets, [&](const Storage::Ended& ended) {
+  need_history(*this, graph, targets, [&](const Storage::Ended& ended) {
     return !ended.parameters.empty() || targets.any_in(ended.storages);
   });
   std::vector<UOp> gradients =
-      tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), targets.nodes, targets.names);
+      tinyshard::gradient(graph, std::span(&seed, 1), targets.nodes, targets.names);
   bool any = false;
   for (size_t i = 0; i < params.size(); ++i) {
     if (!gradients[i]) continue;
@@ -193,14 +198,15 @@ Tensor Tensor::backward(const Tensor& gradient, Caller caller) const {
 std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets, const Tensor& gradient,
                                      bool materialize_grads, Caller caller) const {
   Call call("gradient", caller);
-  UOp root = uop(), seed = seed_of(*this, gradient);
+  const UOp root = uop(), seed = seed_of(*this, gradient);
+  const Graph graph(std::span(&root, 1));
   Targets wanted;
   for (const Tensor& target : targets) {
     if (!is_float(target.dtype()))
       fail(fmt::format("target {} holds no floats, so it has no gradient", target.describe()));
     wanted.add(*target.state());
   }
-  need_history(*this, wanted, [&](const Storage::Ended& ended) {
+  need_history(*this, graph, wanted, [&](const Storage::Ended& ended) {
     auto knew_name = [&](int64_t n) {
       return n != 0 && (std::ranges::find(ended.names, n) != ended.names.end() ||
                         std::ranges::binary_search(ended.parameters, n));
@@ -208,7 +214,7 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets, const T
     return std::ranges::any_of(wanted.names, knew_name) || wanted.any_in(ended.storages);
   });
   std::vector<UOp> gradients =
-      tinyshard::gradient(std::span(&root, 1), std::span(&seed, 1), wanted.nodes, wanted.names);
+      tinyshard::gradient(graph, std::span(&seed, 1), wanted.nodes, wanted.names);
   std::vector<bool> used;  // known where a target needs it
   std::vector<Tensor> out;
   for (size_t i = 0; i < gradients.size(); ++i) {
@@ -216,7 +222,7 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets, const T
       out.emplace_back(gradients[i]);
       continue;
     }
-    if (used.empty()) used = used_targets(root, wanted);
+    if (used.empty()) used = used_targets(graph, wanted);
     if (!used[i] && !materialize_grads) {
       fail(
           fmt::format("{} does not depend on target {}, {}: {}; materialize_grads = true gives "

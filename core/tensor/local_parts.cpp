@@ -21,7 +21,7 @@ void need_no_capture() {
 }
 
 Storage& storage_of(const Tensor& realized) {
-  return *Storage::of(*stored_node(realized.state()->value));
+  return *Storage::of(**stored_node(realized.state()->value));
 }
 
 // The device as one of this process alone.

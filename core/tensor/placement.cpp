@@ -141,7 +141,7 @@ Tensor Tensor::to(const std::string& device, Caller caller) const {
 
 TensorSharding Tensor::sharding() const {
   const UOp& node = uop();
-  if (UOp stored = stored_node(node)) return {sharding_of(stored), dtype(), shape()};
+  if (stored_node(node)) return {sharding_of(node), dtype(), shape()};
   default_mesh();  // the devices of this process are known from here on
   return {to_local(std::span(&node, 1)).pending[0], dtype(), shape()};
 }

@@ -62,9 +62,10 @@ Value matmul(const Value& a, const Value& b, std::optional<DType> dtype) {
 using value::text_of;
 using value::Value;
 
-Tensor Tensor::matmul(const Tensor& x, std::optional<DType> dtype, Caller caller) const {
-  Call call("matmul", caller);
-  Value a(*this), b(x);
+namespace {
+
+// Of operands that a caller gave: UserError where they do not fit.
+Value multiplied(const Value& a, const Value& b, std::optional<DType> dtype) {
   if (a.rank() == 0 || b.rank() == 0) {
     fail(fmt::format("x is {}, w is {}: both need at least one dim", text_of(a), text_of(b)));
   }
@@ -77,6 +78,13 @@ Tensor Tensor::matmul(const Tensor& x, std::optional<DType> dtype, Caller caller
   return value::matmul(a, b, dtype);
 }
 
+}  // namespace
+
+Tensor Tensor::matmul(const Tensor& x, std::optional<DType> dtype, Caller caller) const {
+  Call call("matmul", caller);
+  return multiplied(*this, x, dtype);
+}
+
 Tensor Tensor::dot(const Tensor& x, std::optional<DType> dtype, Caller caller) const {
   Call call("dot", caller);
   return matmul(x, dtype, caller);
@@ -85,22 +93,24 @@ Tensor Tensor::dot(const Tensor& x, std::optional<DType> dtype, Caller caller) c
 Tensor Tensor::linear(const Tensor& weight, const Tensor& bias, std::optional<DType> dtype,
                       Caller caller) const {
   Call call("linear", caller);
-  auto typed = [&](const Tensor& t) { return dtype ? t.cast(*dtype) : t; };
-  Tensor x = typed(*this), w = typed(weight);
-  DType type = promote(x.dtype(), w.dtype());
+  auto typed = [&](const Tensor& t) { return dtype ? value::cast(t, *dtype) : Value(t); };
+  const Value x = typed(*this), w = typed(weight);
+  const DType type = promote(x.dtype(), w.dtype());
   auto product = [&](std::optional<DType> result) {
-    if (weight.ndim() > 1) return x.matmul(w, result, caller);
-    return result ? x.cast(*result).mul(w.cast(*result)) : x.mul(w);
+    if (w.rank() > 1) return multiplied(x, w, result);
+    return result ? value::cast(x, *result) * value::cast(w, *result) : x * w;
   };
   if (!bias.defined()) return product({});
   // Sums of 16-bit products meet the bias before they are rounded.
-  bool narrow = is_half(type) && promote(type, typed(bias).dtype()) == type;
-  Tensor out = narrow ? product(DType::F32) : product({});
-  if (bias.ndim() > 1 || (bias.numel() != 1 && bias.numel() != out.shape(-1))) {
+  const Value b = typed(bias);
+  const bool narrow = is_half(type) && promote(type, b.dtype()) == type;
+  const Value out = product(narrow ? std::optional(DType::F32) : std::nullopt);
+  const int64_t row = out.rank() > 0 ? out.shape().back() : 1;
+  if (b.rank() > 1 || (b.node()->numel() != 1 && b.node()->numel() != row)) {
     fail(fmt::format("bias is {}, but the weight {} makes rows of {}", bias.describe(),
-                     weight.describe(), out.shape(-1)));
+                     weight.describe(), row));
   }
-  return narrow ? out.add(typed(bias).cast(DType::F32)).cast(type) : out.add(typed(bias));
+  return narrow ? value::cast(out + value::cast(b, DType::F32), type) : out + b;
 }
 
 // --- einsum --------------------------------------------------------------------------------------

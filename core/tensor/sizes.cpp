@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/thread_local.h"
 #include "core/tensor/sizes_internal.h"
 #include "core/uop/args.h"
 
@@ -115,7 +116,7 @@ constexpr std::string_view kWhy =
     "its size is known when the step runs, which this method cannot take; reduce it, or give it "
     "its largest size with to_bound()";
 
-thread_local uint64_t call_with_sizes = 0;
+TS_HOT_THREAD_LOCAL uint64_t call_with_sizes = 0;
 
 bool has_sizes() { return call_with_sizes != 0 && call_with_sizes == running_call_number(); }
 

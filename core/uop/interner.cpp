@@ -151,7 +151,7 @@ class Interner {
         dying = s;
       }
       node->~Node();
-      own_pool().give(node, bytes);
+      pools_.give(node, bytes);
     }
   }
 
@@ -180,13 +180,6 @@ class Interner {
   // So many users of a source are looked through one after the other.
   static constexpr uint32_t kMostChained = 8;
 
-  // The nodes of one thread lie together, in the order in which it makes them: walks read them so.
-  NodePool& own_pool() {
-    static std::atomic<size_t> threads{0};
-    thread_local const size_t own = threads.fetch_add(1, std::memory_order_relaxed);
-    return pools_[own % pools_.size()];
-  }
-
   Shard& shard_of(const Node* newest, uint64_t hash) {
     return shards_[newest ? newest->id % shards_.size() : hash >> 60];
   }
@@ -211,22 +204,24 @@ class Interner {
                      std::shared_ptr<const void> payload, uint64_t hash) {
     Dims room;
     const DimSpan shape = infer_shape(op, src, arg, room);
-    if (!shape.empty()) check_size(shape, dtype);
+    const bool known = !src.empty() && shape.data() == src[0].shape().data() &&
+                       itemsize(dtype) <= itemsize(src[0].dtype());  // checked when it was made
+    if (!shape.empty() && !known) check_size(shape, dtype);
     Bounds bounds = infer_bounds(op, dtype, src, arg);
-    void* memory = own_pool().take(bytes_of(op, src.size(), arg.size() + shape.size()));
-    Node* node = new (memory) Node{.users = {},
-                                   .payload = std::move(payload),
-                                   .low = bounds.low,
-                                   .high = bounds.high,
-                                   .hash = hash,
-                                   .id = next_id_.fetch_add(1, std::memory_order_relaxed),
-                                   .op = op,
-                                   .dtype = dtype,
-                                   .sources = uint16_t(src.size()),
-                                   .arguments = uint16_t(arg.size()),
-                                   .rank = uint16_t(shape.size()),
-                                   .references = 1,
-                                   .origin = origin_for(src)};
+    void* memory = pools_.take(bytes_of(op, src.size(), arg.size() + shape.size()));
+    auto* node = new (memory) Node;
+    node->payload = std::move(payload);
+    node->low = bounds.low;
+    node->high = bounds.high;
+    node->hash = hash;
+    node->id = next_id_.fetch_add(1, std::memory_order_relaxed);
+    node->op = op;
+    node->dtype = dtype;
+    node->sources = uint16_t(src.size());
+    node->arguments = uint16_t(arg.size());
+    node->rank = uint16_t(shape.size());
+    node->references.store(1, std::memory_order_relaxed);
+    node->origin.store(origin_for(src), std::memory_order_relaxed);
     auto* sources = reinterpret_cast<UOp*>(node + 1);
     for (size_t i = 0; i < src.size(); ++i) new (sources + i) UOp(src[i]);
     auto* ints = reinterpret_cast<int64_t*>(sources + src.size());
@@ -271,7 +266,7 @@ class Interner {
   }
 
   std::array<Shard, 16> shards_;
-  std::array<NodePool, 16> pools_;
+  NodePools pools_;
   std::atomic<uint64_t> next_id_{1};
 };
 

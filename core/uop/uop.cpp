@@ -199,6 +199,13 @@ UOp flip(const UOp& x, DimSpan axes) {
   return UOp::make(Op::Flip, x.dtype(), {x}, axes);
 }
 
+UOp iota_along(DimSpan shape, size_t dim, DType dtype) {
+  Dims line(shape.size(), 1);
+  line[dim] = shape[dim];
+  UOp iota = UOp::make(Op::Iota, DType::I64, {}, Dims{shape[dim]});
+  return expand(reshape(cast(iota, dtype), line), shape);
+}
+
 UOp reduce(ReduceOp op, const UOp& x, DimSpan axes) {
   Dims arg{int64_t(op)};
   arg.insert(arg.end(), axes.begin(), axes.end());

@@ -95,10 +95,9 @@ class UOp {
   // when sources, argument or types break the op's rules.
   static UOp make(Op op, DType dtype, std::span<const UOp> src, DimSpan arg = {},
                   std::shared_ptr<const void> payload = nullptr);
-  static UOp make(Op op, DType dtype, std::initializer_list<UOp> src, DimSpan arg = {},
-                  std::shared_ptr<const void> payload = nullptr) {
-    return make(op, dtype, std::span(src.begin(), src.size()), arg, std::move(payload));
-  }
+  class Borrowed;
+  static UOp make(Op op, DType dtype, std::initializer_list<Borrowed> src, DimSpan arg = {},
+                  std::shared_ptr<const void> payload = nullptr);
 
   const Node* operator->() const { return node_; }
   const Node& operator*() const { return *node_; }
@@ -125,7 +124,26 @@ class UOp {
   const Node* node_ = nullptr;
 };
 
-static_assert(sizeof(UOp) == sizeof(const Node*));
+// A source in a list of sources, where the caller keeps the node meanwhile: a copy would count a
+// reference up and down again, and these counts are most of what making a node takes.
+class UOp::Borrowed {
+ public:
+  Borrowed(const UOp& x) : uop_(x.node_) {}  // NOLINT(google-explicit-constructor)
+  ~Borrowed() {}                             // NOLINT(modernize-use-equals-default): drops nothing
+
+ private:
+  union {
+    UOp uop_;
+  };
+};
+static_assert(sizeof(UOp) == sizeof(const Node*) && sizeof(UOp::Borrowed) == sizeof(UOp));
+
+inline UOp UOp::make(Op op, DType dtype, std::initializer_list<Borrowed> src, DimSpan arg,
+                     std::shared_ptr<const void> payload) {
+  return make(op, dtype, std::span(reinterpret_cast<const UOp*>(src.begin()), src.size()), arg,
+              std::move(payload));
+}
+
 inline std::span<const UOp> Node::src() const {
   return {reinterpret_cast<const UOp*>(this + 1), sources};
 }
@@ -166,6 +184,7 @@ UOp permute(const UOp& x, DimSpan order);
 UOp pad(const UOp& x, DimSpan lo_hi);
 UOp shrink(const UOp& x, DimSpan lo_hi);  // [lo, hi) for each dim
 UOp flip(const UOp& x, DimSpan axes);
+UOp iota_along(DimSpan shape, size_t dim, DType dtype = DType::I64);  // 0, 1, 2.. along one dim
 UOp reduce(ReduceOp op, const UOp& x, DimSpan axes);  // reduced axes stay with size 1
 
 // --- names ---------------------------------------------------------------------------------------

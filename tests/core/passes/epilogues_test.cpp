@@ -59,7 +59,7 @@ struct Mlp {
   // The result and the gradients of all inputs, tidied as the passes before leave them.
   std::vector<UOp> trained() const {
     UOp at_y = seed();
-    std::vector<UOp> roots = gradient({&y, 1}, {&at_y, 1}, inputs());
+    std::vector<UOp> roots = gradient(std::span(&y, 1), {&at_y, 1}, inputs());
     roots.push_back(y);
     return transpose_products(tidy(roots));
   }
@@ -161,7 +161,7 @@ struct ReluLayer {
                    expand(reshape(b, Dims{1, 1, 16}), Dims{2, 3, 16}));
   UOp y = relu(sum);
   std::vector<UOp> trained() const {
-    std::vector<UOp> roots = gradient({&y, 1}, {&seed, 1}, std::vector<UOp>{x, w, b});
+    std::vector<UOp> roots = gradient(std::span(&y, 1), {&seed, 1}, std::vector<UOp>{x, w, b});
     roots.push_back(y);
     return transpose_products(tidy(roots));
   }

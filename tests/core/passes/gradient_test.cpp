@@ -30,7 +30,7 @@ UOp sum_all(const UOp& x) {
   return reshape(reduce(ReduceOp::Sum, x, axes), {});
 }
 UOp one_gradient(const UOp& root, const UOp& seed, const UOp& target) {
-  return gradient({&root, 1}, {&seed, 1}, {&target, 1})[0];
+  return gradient(std::span(&root, 1), {&seed, 1}, {&target, 1})[0];
 }
 size_t nodes(const UOp& root) { return toposort({&root, 1}).size(); }
 size_t count(const UOp& root, Op op) {
@@ -185,7 +185,7 @@ class RuleTest : public ::testing::TestWithParam<Case> {
   void check(Evaluator& evaluate, const UOp& root, std::span<const UOp> inputs,
              std::vector<Values> values, const char* what) {
     UOp seed = const_like(root, 1);
-    std::vector<UOp> gradients = gradient({&root, 1}, {&seed, 1}, inputs);
+    std::vector<UOp> gradients = gradient(std::span(&root, 1), {&seed, 1}, inputs);
     for (size_t k = 0; k < inputs.size(); ++k) {
       Values got = gradients[k] ? evaluate(gradients[k]) : Values(values[k].size(), 0.0);
       if (gradients[k]) {
@@ -235,7 +235,7 @@ TEST_P(RuleTest, AgreesWithFiniteDifferences) {
   if (!c.second_order) return;
   UOp seed = const_like(root, 1), sum;
   size_t k = 0;
-  for (const UOp& g : gradient({&root, 1}, {&seed, 1}, inputs)) {
+  for (const UOp& g : gradient(std::span(&root, 1), {&seed, 1}, inputs)) {
     UOp factor = buffer(int64_t(2000 + k), inputs[k].shape());
     evaluate.set(factor, fill(inputs[k].shape(), 0.5, 1.5));
     UOp term = sum_all(mul(g, factor));
@@ -419,7 +419,7 @@ std::pair<UOp, std::vector<UOp>> mlp() {
 TEST(Gradient, OfAnMlpStaysSmall) {
   auto [loss, parameters] = mlp();
   UOp seed = const_like(loss, 1);
-  std::vector<UOp> all = gradient({&loss, 1}, {&seed, 1}, parameters);
+  std::vector<UOp> all = gradient(std::span(&loss, 1), {&seed, 1}, parameters);
   size_t forward = nodes(loss), both = toposort(all).size();
   EXPECT_LT(both, forward + 60) << print(all);
   for (const UOp& x : toposort(all)) {
@@ -436,7 +436,7 @@ TEST(Gradient, OfAnMlpIsQuick) {
   double best = 1e9;
   for (int i = 0; i < 50; ++i) {
     auto start = std::chrono::steady_clock::now();
-    std::vector<UOp> all = gradient({&loss, 1}, {&seed, 1}, parameters);
+    std::vector<UOp> all = gradient(std::span(&loss, 1), {&seed, 1}, parameters);
     best = std::min(
         best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
                   .count());

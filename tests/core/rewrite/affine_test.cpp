@@ -144,8 +144,8 @@ TEST(SplitRanges, LeavesWhatDoesNotFit) {
 
 TEST(SplitRanges, CutsBetweenThePartsOfAConcatenation) {
   E i = r(0, 48);
-  UOp first = UOp::make(Op::Load, DType::F32, {param(1), i.u, i < 16});
-  UOp second = UOp::make(Op::Load, DType::F32, {param(2), (i - 16).u, E(index_const(15)) < i});
+  UOp first = UOp::make(Op::Load, DType::F32, {param(1), i.u, (i < 16).u});
+  UOp second = UOp::make(Op::Load, DType::F32, {param(2), (i - 16).u, (E(index_const(15)) < i).u});
   UOp root = store(0, i, binary(Op::Add, first, second));
   LoopNest nest = split_ranges(std::span(&root, 1), std::vector<UOp>{i});
   ASSERT_EQ(nest.ranges.size(), 2u);
@@ -158,7 +158,7 @@ TEST(SplitRanges, CutsBetweenThePartsOfAConcatenation) {
   }
   // Parts too short to be worth a loop.
   E j = r(0, 12);
-  UOp few = store(0, j, UOp::make(Op::Load, DType::F32, {param(1), j.u, j < 4}));
+  UOp few = store(0, j, UOp::make(Op::Load, DType::F32, {param(1), j.u, (j < 4).u}));
   EXPECT_EQ(split_ranges(std::span(&few, 1), std::vector<UOp>{j}).ranges, std::vector<UOp>{j});
 }
 
@@ -187,7 +187,7 @@ TEST(MergeRanges, KeepsStridesAndBroadcasts) {
 TEST(MergeRanges, RefusesTransposesConditionsAndDivisions) {
   E i = r(0, 3), j = r(1, 4);
   UOp flat = i * 4 + j;
-  UOp valid = UOp::make(Op::Load, DType::F32, {param(1), flat, E(j) < 2});
+  UOp valid = UOp::make(Op::Load, DType::F32, {param(1), flat, (E(j) < 2).u});
   for (const UOp& value : {load(1, j * 3 + i), valid, load(1, i), load(1, j), load(1, (i + j) % 5),
                            cast(i, DType::F32)}) {
     UOp root = store(0, flat, value);

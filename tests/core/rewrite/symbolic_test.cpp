@@ -240,7 +240,7 @@ TEST(Where, FollowsItsCondition) {
 }
 
 TEST(Loads, LoseValidityAndGainKnowledge) {
-  EXPECT_SIMPLE(load_if(0, a, a < 5), UOp::make(Op::Load, DType::F32, {param(0), a}));
+  EXPECT_SIMPLE(load_if(0, a, a < 5), UOp::make(Op::Load, DType::F32, {param(0), a.u}));
   EXPECT_SIMPLE(load_if(0, a, a < 0), const_float(DType::F32, 0));
   // Within the pad the row is the row of the source.
   E t = r(5, 16), shifted = t - 2, valid = (1 < t) & (t < 14);
