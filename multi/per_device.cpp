@@ -79,7 +79,8 @@ std::optional<CollectiveArg> own_collective_arg(const Node& x) {
 
 bool has_own_values(std::span<const UOp> order) {
   return std::ranges::any_of(order, [](const UOp& x) {
-    return part_arg(*x).has_value() || own_collective_arg(*x).has_value();
+    return (x.op() == Op::ShardSlice || x.op() == Op::Collective) &&
+           (part_arg(*x) || own_collective_arg(*x));
   });
 }
 

@@ -165,7 +165,8 @@ std::optional<Finding> compared_bits(const Result& got, const Result& other, con
   Type type = type_named(got.type);
   Array a = from_bytes(type, got.shape, got.data), b = from_bytes(type, other.shape, other.data);
   for (size_t i = 0; i < a.at.size(); ++i) {
-    if (same(type, a.at[i], b.at[i])) continue;
+    const bool same_sign = !is_float(type) || std::signbit(a.at[i].v) == std::signbit(b.at[i].v);
+    if (same(type, a.at[i], b.at[i]) && (same_sign || std::isnan(a.at[i].v))) continue;
     Finding f;
     f.kind = "bits";
     f.text = fmt::format("{} of call {} at {} is {}, and {} as lazy values of one run", names.what,

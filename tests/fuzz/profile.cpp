@@ -43,7 +43,8 @@ Profile choose_profile(Choices& c) {
   else
     p.sizes = Sizes::Large, p.length = std::min(p.length, 8);
   if (mesh) {
-    static const std::vector<std::vector<int64_t>> kMeshes = {{2}, {3}, {4}, {2, 2}};
+    static const std::vector<std::vector<int64_t>> kMeshes = {{2}, {3},    {4},   {2, 2},
+                                                              {1}, {1, 2}, {3, 1}};
     p.mesh = c.one_of(kMeshes);
     shorten_for_mesh(c, p);
     p.meets_sums = c.chance(50);
