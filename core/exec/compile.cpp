@@ -118,7 +118,7 @@ std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item>
       same.push_back(sources[i]);
       places.push_back(i);
     }
-    if (options().beam > 1 && kernel_choices(target) > 1 && devices[first]->executes())
+    if (options().beam > 1 && devices[first]->executes())
       tune_kernels(same, *devices[first], options().beam, context.ranks() == 1, parallel_compile);
     auto compiled = compile_kernels(std::vector<const KernelSource*>(same.begin(), same.end()),
                                     target, parallel_compile);
