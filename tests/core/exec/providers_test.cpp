@@ -83,7 +83,7 @@ TEST_F(ProvidersTest, TimeAProductOnceForEachLayoutAndKeepItsValue) {
   EXPECT_EQ(choices.made.size(), 2);
   EXPECT_EQ(remembered(), 2);
   for (const std::string& made : choices.made) {
-    EXPECT_NE(made.find("CPU:0: dot f32[12, 48]"), std::string::npos) << made;
+    EXPECT_NE(made.find(": dot f32[12, 48]"), std::string::npos) << made;
     EXPECT_NE(made.find("loops:"), std::string::npos) << made;
   }
   set_beam("0");
@@ -131,7 +131,8 @@ TEST_F(ProvidersTest, ACapturedStepIsTimedAtItsFirstCall) {
   EXPECT_EQ(choices.made.size(), 1);
 }
 
-// A product that keeps a library busy for long is not computed in loops to see how slow these are.
+// A product that keeps a library busy for long is not computed in loops to see how slow these are: their
+// first work items tell it.
 TEST_F(ProvidersTest, LargeProductsStayWithTheLibrary) {
   const Tensor a = values({1500, 1500});
   Choices choices;
@@ -139,6 +140,7 @@ TEST_F(ProvidersTest, LargeProductsStayWithTheLibrary) {
   const PlanSummary plan = summarize(a.matmul(a));
   ASSERT_EQ(choices.made.size(), 1);
   EXPECT_NE(choices.made[0].find("library of"), std::string::npos) << choices.made[0];
+  EXPECT_NE(choices.made[0].find("loops: over "), std::string::npos) << choices.made[0];
   EXPECT_EQ(plan.library_calls, 1);
 }
 
