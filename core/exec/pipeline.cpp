@@ -129,7 +129,7 @@ Planned plan(Graph graph, Providers providers) {
   const bool timed = providers == Providers::Fastest && times_providers(kinds);
   context.library_supports = supports;
   if (timed) {
-    context.library_supports = [kinds, supports](const LibraryCall& call) {
+    context.products_by_library = [kinds, supports](const LibraryCall& call) {
       return supports(call) && !loops_are_faster(call.node, *kinds[0]);
     };
   }

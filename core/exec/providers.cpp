@@ -104,7 +104,9 @@ class Candidate {
   // An executable of many items makes recordings of its own.
   double seconds_of_one(int repetitions) {
     if (!work_ || repetitions != repetitions_) {
-      const bool record = executable_->schedule().items.size() < Replay::kFewestItems;
+      const Checks& check = options().check;  // these look at values while an executable runs
+      const bool record = executable_->schedule().items.size() < Replay::kFewestItems &&
+                          !check.values && !check.replicas;
       work_ =
           std::make_unique<Repeated>(device_, repetitions, [this] { executable_->run(); }, record);
       repetitions_ = repetitions;
