@@ -101,7 +101,8 @@ void expect_to_fill(const PartToFill& part) {
   if (begin == 0) return;
   const uintptr_t end = (begin + part.storage->local_bytes()) / kHugePage * kHugePage;
   begin = (begin + kHugePage - 1) / kHugePage * kHugePage;
-  if (begin < end) (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  auto* first = reinterpret_cast<void*>(begin);  // NOLINT(performance-no-int-to-ptr)
+  if (begin < end) (void)::madvise(first, end - begin, MADV_HUGEPAGE);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <dirent.h>
 #include <fcntl.h>
@@ -22,7 +23,6 @@
 #include <mutex>
 #include <span>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include <utility>
 #include <vector>

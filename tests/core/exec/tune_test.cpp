@@ -62,7 +62,7 @@ std::vector<std::vector<float>> results(const Tensor& x, const Tensor& w) {
       (x * 2 + 1).gelu(),    x.matmul(w),       x.max(0),
       x.transpose(0, 1) + 1, x.cumsum(1).exp(), x.cast(DType::BF16).sum(1).cast(DType::F32)};
   std::vector<std::vector<float>> out;
-  for (Tensor root : roots) out.push_back(root.realize().to_vector<float>());
+  for (const Tensor& root : roots) out.push_back(root.realize().to_vector<float>());
   return out;
 }
 
