@@ -10,9 +10,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "core/base/stopwatch.h"
+#include "core/codegen/scalars.h"
 
 namespace tinyshard {
 namespace {
@@ -22,12 +24,14 @@ constexpr int64_t kMoreItems = 4;      // times as many, the next time
 constexpr double kFull = 3;            // times as long for those: they run one after another
 constexpr double kMeasurable = 30e-6;  // less is what a launch takes
 
-constexpr int64_t kCoordinates[8] = {};
+constexpr size_t kMostAxes = 8;  // of a mesh
 
 }  // namespace
 
 TrialBuffers::TrialBuffers(Device& device, const KernelSource& source)
-    : arguments_(source.params.size()) {
+    : arguments_(source.params.size()),
+      coordinates_(source.scalars.constants.empty() ? kMostAxes : size_t(source.scalars.first)) {
+  std::ranges::copy(scalar_values(source), std::back_inserter(coordinates_));
   for (size_t slot = 0; slot < source.params.size(); ++slot) {
     const ParamInfo& param = source.params[slot];
     if (param.alias >= 0) continue;
@@ -71,7 +75,7 @@ void fill_with_zeros(Device& device, void* memory, size_t bytes) {
 }
 
 void launch_trial(Program& program, const TrialBuffers& buffers) {
-  program.launch(buffers.get(), kCoordinates);
+  program.launch(buffers.get(), buffers.coordinates());
 }
 
 double seconds_up_to(double enough, Device& device, const ObjectCode& code,

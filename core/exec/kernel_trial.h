@@ -10,11 +10,13 @@
 
 namespace tinyshard {
 
-// A kernel's buffers, zeroed. Throws DeviceError where they do not fit beside what is held.
+// What a kernel is launched with: its buffers, zeroed, and coordinates. Throws DeviceError where they do
+// not fit beside what is held.
 class TrialBuffers {
  public:
   TrialBuffers(Device& device, const KernelSource& source);
   void* const* get() const { return arguments_.data(); }
+  const int64_t* coordinates() const { return coordinates_.data(); }
 
  private:
   struct Free {
@@ -24,6 +26,7 @@ class TrialBuffers {
   };
   std::vector<std::unique_ptr<void, Free>> owned_;
   std::vector<void*> arguments_;  // by slot
+  std::vector<int64_t> coordinates_;
 };
 
 // Some launches in a row: recorded where the device can, so that what the host does for them does not

@@ -73,7 +73,10 @@ class Apart {
     if (is_movement(x.op())) {
       const UOp below = seen(x.src(0));
       text += describe(*x) + "; ";
-      return x.with_src(std::span(&below, 1));
+      if (x.op() != Op::ShardSlice) return x.with_src(std::span(&below, 1));
+      Dims first_part;  // the one device that times has no other
+      for (int64_t size : x.shape()) first_part.insert(first_part.end(), {0, size});
+      return shrink(below, first_part);
     }
     const auto [place, added] = numbers_.try_emplace(x.get(), leaves_.size());
     if (added) leaves_.push_back(empty_buffer(x.shape(), x.dtype(), replicated(mesh_)));

@@ -81,5 +81,20 @@ TEST_F(TuneTest, PlansOfACpuGiveTheSameBitsAndAreRemembered) {
   EXPECT_EQ(choices.made.size(), made);
 }
 
+// A rate that falls from step to step is no reason to time the step's kernel again.
+TEST_F(TuneTest, ConstantsThatChangeComeWithTheCall) {
+  const Tensor x = values({300, 7});
+  std::vector<std::vector<float>> advised, tuned;
+  for (int step = 0; step < 6; ++step)
+    advised.push_back((x * (0.37 + 0.01 * step) - 5).to_vector<float>());
+  set_beam("8");
+  Choices choices;
+  const Observing observing(choices);
+  for (int step = 0; step < 6; ++step)
+    tuned.push_back((x * (0.37 + 0.01 * step) - 5).to_vector<float>());
+  EXPECT_EQ(tuned, advised);
+  EXPECT_LE(choices.made.size(), 2u);
+}
+
 }  // namespace
 }  // namespace tinyshard
