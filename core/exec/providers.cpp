@@ -27,7 +27,6 @@
 #include "core/base/observer.h"
 #include "core/base/options.h"
 #include "core/codegen/codegen.h"
-#include "core/exec/context.h"
 #include "core/exec/kept_choices.h"
 #include "core/exec/kernel_trial.h"
 #include "core/exec/pipeline.h"
@@ -197,19 +196,11 @@ bool is_timed(Op op) {
          op == Op::ConvBackwardWeight;
 }
 
-Mesh mesh_of(const Device& device) {
-  Context& context = Context::get();
-  for (const DeviceRef& ref : context.devices()) {
-    if (&context.device(ref) == &device) return Mesh::single(ref);
-  }
-  throw InternalError(fmt::format("{} is no device of this process", device.name()));
-}
-
 }  // namespace
 
 bool loops_are_faster(const UOp& x, Device& device) {
   if (!is_timed(x.op())) return false;
-  const Apart apart(x, mesh_of(device));
+  const Apart apart(x, Mesh::of({device.name()}));
   const Target& target = device.target();
   const std::string key = fmt::format(
       "loops or a library: the best of {} plans, {} threads, tf32 {}, {} {}, {} multiprocessors: "

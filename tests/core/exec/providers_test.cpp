@@ -121,6 +121,17 @@ TEST_F(ProvidersTest, TimeWhatADeviceSeesOfAnOperand) {
   expect_near(product, a.matmul(b));
 }
 
+// Devices are opened when they are named; not all are among those of the options.
+TEST_F(ProvidersTest, TimeOnADeviceThatIsNamedLater) {
+  const std::string other = device_kind() == "CPU" ? "CPU:5" : "CPU:0";
+  const Tensor a = values({16, 120}).to(other), b = values({120, 24}).to(other);
+  Choices choices;
+  const Observing observing(choices);
+  (void)a.matmul(b).realize();
+  ASSERT_EQ(choices.made.size(), 1);
+  EXPECT_TRUE(choices.made[0].starts_with(other + ": dot")) << choices.made[0];
+}
+
 // Timing is no part of a program: neither of what it counts, nor of the plan that a step will have.
 TEST_F(ProvidersTest, TimingLeavesNoTrace) {
   const Tensor a = values({20, 30}), b = values({30, 40});
