@@ -1,3 +1,8 @@
+// Trains a Llama from random weights: the flags become a config, a model and a mesh, and a step is
+// captured at its first call. With --plan the devices are NULL ones, which plan and compute nothing: what a
+// step would take on any number of devices is printed instead. Batches of the next step are drawn
+// while the devices work on this one; what is random follows from the seed and the number of the step,
+// so that a run that goes on from a checkpoint sees the batches that it would have seen.
 #include "examples/llama_train.h"
 
 #include <algorithm>

@@ -1,3 +1,11 @@
+// A question is known by a hash, its occurrence by a hash of that and a number. Question 7 is asked twice,
+// both times with options of 3, 2 and 2 seconds, under the plan {occurrence_of(7, 1): 0}:
+//
+//   occurrence 0    yes, yes, no      not planned: the cheapest, of equal ones the first, is option 1
+//   occurrence 1    yes, no, no       planned: option 0
+//
+// Whoever asks cannot know whether a planned option is still to come, so those before it are offers
+// like others: the last yes counts.
 #include "multi/decisions.h"
 
 #include <utility>

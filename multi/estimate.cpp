@@ -40,7 +40,14 @@ double bytes_sent(const UOp& x, const CollectiveArg& arg) {
   return double(std::ranges::max(rows)) / all * source;
 }
 
-// Of products; nothing of other ops.
+// The readers of a value, direct and indirect ones.
+struct Uses {
+  bool product = false;  // an op of a library, such as a product
+  bool storage = false;
+};
+
+}  // namespace
+
 double operations_of(const UOp& x) {
   switch (x.op()) {
     case Op::Dot:
@@ -64,14 +71,6 @@ double operations_of(const UOp& x) {
       return 0;
   }
 }
-
-// The readers of a value, direct and indirect ones.
-struct Uses {
-  bool product = false;  // an op of a library, such as a product
-  bool storage = false;
-};
-
-}  // namespace
 
 Estimate estimate(const Graph& graph, const Mesh& device, LinkModel& links) {
   const NodeOrder& order = graph.order();

@@ -16,6 +16,9 @@ struct Estimate {
   double bytes = 0;  // that products and collectives write on a device
 };
 
+// Of a product, a convolution or an attention; nothing of other ops.
+double operations_of(const UOp& x);
+
 // `device`: one of the meshes that the graph is for; its devices compute.
 Estimate estimate(const Graph& graph, const Mesh& device, LinkModel& links);
 

@@ -1,3 +1,13 @@
+// A dim of equal parts is put into the order of the devices by a transpose. Of q, k and v with 4 rows each
+// on two devices:
+//
+//   true order    [12] as [part 3, device 2, 2]        q0 q1 | q2 q3 | k0 k1 | k2 k3 | v0 v1 | v2 v3
+//   of devices    [device 2, part 3, 2] as [12]        q0 q1 k0 k1 v0 v1 | q2 q3 k2 k3 v2 v3
+//
+// Parts of other sizes are sliced, seen as [devices, size / devices] each, and concatenated behind the
+// devices. Each node of the graph then has up to two forms, one in each order. An op is computed in
+// the order of the devices where that is possible, and a form in the other order is made when somebody
+// asks for it.
 #include "multi/joined_parts.h"
 
 #include <algorithm>

@@ -144,10 +144,10 @@ void for_each_option(Options& o, Visit visit) {
   visit("TS_SERIAL", o.serial,
         "1 runs what a captured step does on a GPU in one chain, nothing side by side");
   visit("TS_TF32", o.tf32, "1 lets f32 products on CUDA round their operands to 10 bits (TF32)");
-  visit(
-      "BEAM", o.beam,
-      "times this many algorithms of each product and plans of each kernel on a GPU, and products "
-      "by libraries and in loops on a CPU, and keeps the fastest");
+  visit("BEAM", o.beam,
+        "times this many plans of each kernel and, on a GPU, algorithms of each product, and "
+        "products "
+        "by libraries and in loops, and keeps the fastest");
   visit("TS_BUCKET_BYTES", o.bucket_bytes,
         "bytes of gradients, or of parameters, in one collective");
 }

@@ -60,9 +60,9 @@ struct Options {
   int shuffle = 0;
   // TS_SERIAL: 1 runs what a captured step does on a GPU in one chain, nothing side by side.
   bool serial = false;
-  // BEAM: candidates for a kernel or a library's product on a GPU that are timed there before one
-  // is chosen, and on a CPU the library and loops for a product or a convolution; 0 takes what
-  // planner and library advise.
+  // BEAM: candidates for a kernel, or on a GPU a library's product, that are timed before one is
+  // chosen, and so are the library and loops for a product or a convolution; 0 takes what planner
+  // and library advise.
   int beam = 0;
   // TS_BUCKET_BYTES: gradients are all-reduced in buckets of this size.
   int64_t bucket_bytes = 100 << 20;

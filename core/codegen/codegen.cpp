@@ -78,7 +78,7 @@ KernelPointer compile_one(const KernelSource& source, const Target& target, Phas
     kernel->code = codegen::gpu::build_code(graph, plan, target, kernel->code.entry, times);
     return kernel;
   }
-  Plan plan = codegen::make_plan(graph, target);
+  Plan plan = codegen::make_plan(graph, target, source.choice);
   times.plan_ms += codegen::thread_cpu_ms() - start;
   kernel->code.work_items = plan.items;
   kernel->code.min_items = plan.min_items;
@@ -167,9 +167,7 @@ std::vector<KernelPointer> compile_kernels(std::span<const KernelSource* const> 
   return results;
 }
 
-int kernel_choices(const Target& target) {
-  return codegen::GpuDialect::of(target) ? kKernelChoices : 1;
-}
+bool choices_keep_bits(const Target& target) { return !codegen::GpuDialect::of(target); }
 
 CodegenStatistics codegen_statistics() {
   std::lock_guard lock(cache().mutex);

@@ -20,8 +20,8 @@ std::vector<std::shared_ptr<const CompiledKernel>> compile_kernels(
     std::span<const KernelSource* const> sources, const Target& target,
     const ParallelFor& parallel = nullptr);
 
-// How many of the generator's plans there are for a kernel (KernelSource::choice).
-int kernel_choices(const Target& target);
+// Whether folds have the same bits by each of the generator's plans (KernelSource::choice).
+bool choices_keep_bits(const Target& target);
 
 struct CodegenStatistics {
   int64_t requested = 0, memory_hits = 0, disk_hits = 0, compiled = 0;

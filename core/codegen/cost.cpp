@@ -356,6 +356,35 @@ std::vector<int> CostModel::lane_options(const Nest& nest, int scope) const {
   return {base};
 }
 
+// Of y[i] = sum_k x[i, k] in tiles of 4 rows and 16 lanes of k, the tile becomes 8 or 1; the lanes are
+// the order of the sum and stay.
+void CostModel::lean(Nest& nest, const Leaning& leaning) const {
+  if (leaning.tile != 0 && !nest.groups.empty()) {
+    int tiled = -1;  // the innermost loop that has a tile, or could have one
+    for (int loop : nest.loops) {
+      const Scope& s = nest.scopes[loop];
+      if (s.tile > 1 || (s.lanes == 1 && (tiled < 0 || nest.scopes[tiled].tile == 1))) tiled = loop;
+    }
+    if (tiled >= 0) {
+      const int64_t most = std::min<int64_t>(graph_.range(nest.scopes[tiled].range).size,
+                                             kMostNodes / static_cast<int64_t>(sites_.size()));
+      int& tile = nest.scopes[tiled].tile;
+      if (leaning.tile < 0) {
+        for (int loop : nest.loops) nest.scopes[loop].tile = 1;
+      } else if (int64_t{tile} << leaning.tile <= most) {
+        tile <<= leaning.tile;
+      }
+    }
+  }
+  for (int loop : nest.loops) {
+    Scope& s = nest.scopes[loop];
+    const int64_t size = graph_.range(s.range).size;
+    if (s.lanes == 1) continue;
+    if (leaning.lanes > 0 && int64_t{s.lanes} << leaning.lanes <= size) s.lanes <<= leaning.lanes;
+    if (leaning.lanes < 0) s.lanes = std::max(2, s.lanes >> -leaning.lanes);
+  }
+}
+
 void CostModel::choose_vectors(Nest& nest) {
   find_sites(nest);
   // Each choice of a loop (or none), with each fold group's innermost range where it is free.

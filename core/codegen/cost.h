@@ -12,6 +12,8 @@ class CostModel {
 
   // Sets lanes and tile of the nest's scopes, and its cost.
   void choose_vectors(Nest& nest);
+  // Departs from what was chosen for the nest that choose_vectors saw last.
+  void lean(Nest& nest, const Leaning& leaning) const;
   // How many values each scope computes; of the nest that choose_vectors saw last.
   std::vector<int> nodes_in_scope(const Nest& nest) const;
 

@@ -75,7 +75,7 @@ struct KernelSource {
   std::vector<UOp> loops;         // every Loop range used, outer to inner as the scheduler prefers
   std::vector<ParamInfo> params;  // by slot
   // Which of the generator's plans: 0 is its own choice, 1 to kKernelChoices - 1 are others that
-  // may be faster, some of them the same. Folds of another plan may differ in their last bits.
+  // may be faster, some of them the same. On GPUs folds of another plan may differ in their last bits.
   int choice = 0;
   Scalars scalars;
 };

@@ -284,8 +284,8 @@ class NestBuilder {
 constexpr double kItemNs = 4000;  // smaller items are not worth their start
 constexpr int64_t kItems = 256;   // more items bring no better balance
 
-void choose_items(const Graph& graph, Nest& nest) {
-  int64_t wanted = std::clamp<int64_t>(static_cast<int64_t>(nest.cost_ns / kItemNs), 1, kItems);
+void choose_items(const Graph& graph, Nest& nest, double item_ns) {
+  int64_t wanted = std::clamp<int64_t>(static_cast<int64_t>(nest.cost_ns / item_ns), 1, kItems);
   auto steps = [&](int scope) {
     int64_t step = int64_t{nest.scopes[scope].lanes} * nest.scopes[scope].tile;
     return (graph.range(nest.scopes[scope].range).size + step - 1) / step;
@@ -384,20 +384,27 @@ void find_extents(const Graph& graph, Nest& nest) {
   }
 }
 
-static Plan plan_as_is(const Graph& graph, const Target& target) {
+static Plan plan_as_is(const Graph& graph, const Target& target, const Leaning& leaning = {}) {
   Plan plan;
   plan.nests = build_nests(graph);
   CostModel model(graph, target);
   for (Nest& nest : plan.nests) {
     find_extents(graph, nest);
     model.choose_vectors(nest);
+    model.lean(nest, leaning);
     choose_unrolling(graph, nest, model.nodes_in_scope(nest));
     plan.cost_ns += nest.cost_ns;
   }
   return plan;
 }
 
-Plan make_plan(Graph& graph, const Target& target) {
+static Leaning leaning_of(int choice) {
+  constexpr Leaning kLeanings[kKernelChoices] = {{},  {0, 1}, {0, -1},          {.item_size = 0.25},
+                                                 {1}, {-1},   {.item_size = 4}, {0, 2}};
+  return kLeanings[choice];
+}
+
+Plan make_plan(Graph& graph, const Target& target, int choice) {
   Plan plan = plan_as_is(graph, target);
   // A range that becomes the inner part of another one has no extent of its own any more.
   RangeSet limited = 0;
@@ -428,14 +435,18 @@ Plan make_plan(Graph& graph, const Target& target) {
       plan = std::move(merged);
     }
   }
+  // The merged ranges are those of choice 0: they, too, are the order of a sum.
+  const Leaning leaning = leaning_of(choice);
+  if (choice > 0) plan = plan_as_is(graph, target, leaning);
+  const double item_ns = kItemNs * leaning.item_size;
   for (Nest& nest : plan.nests) {
-    choose_items(graph, nest);
+    choose_items(graph, nest, item_ns);
     plan.items += nest.items;
   }
   plan.min_items = plan.items == 0
                        ? 1
                        : std::clamp<int64_t>(
-                             static_cast<int64_t>(std::ceil(kItemNs / (plan.cost_ns / plan.items))),
+                             static_cast<int64_t>(std::ceil(item_ns / (plan.cost_ns / plan.items))),
                              1, plan.items);
   for (int slot = 0; slot < graph.params(); ++slot) {
     const ParamInfo& p = graph.param(slot);

@@ -60,8 +60,16 @@ struct Plan {
   int64_t bytes_moved = 0;
 };
 
-// May merge ranges of the graph.
-Plan make_plan(Graph& graph, const Target& target);
+// How a plan departs from what the estimates advise. Lanes and order of folds are those of the advised
+// plan: all plans of a kernel give the same bits.
+struct Leaning {
+  int lanes = 0;         // of loops: doublings
+  int tile = 0;          // of rows beside folds: doublings; where they become none, 1
+  double item_size = 1;  // the least time of a work item that is worth a thread
+};
+
+// May merge ranges of the graph. `choice`: KernelSource's.
+Plan make_plan(Graph& graph, const Target& target, int choice = 0);
 
 // The nests alone: scopes, groups and stores, with nothing chosen yet.
 std::vector<Nest> build_nests(const Graph& graph);

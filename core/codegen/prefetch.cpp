@@ -1,3 +1,8 @@
+// The loops around a load are gone through from the inside, and the first in which enough bytes pass
+// tells the distance. Of rows of 768 bf16 in steps of 64, as in the header:
+//
+//   k    128 bytes an iteration, 32 of them ahead are 4 KiB; 12 iterations are too few for that
+//   i    1536 bytes an iteration, 3 of them ahead are 4608 bytes: of 24 rows or more, the answer
 #include "core/codegen/prefetch.h"
 
 #include <algorithm>

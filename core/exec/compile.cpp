@@ -102,11 +102,12 @@ std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item>
     auto local = context.local_positions(item.mesh);
     sources.push_back(&item.kernel);
     devices.push_back(local.empty() ? nullptr : &context.device(item.mesh.devices()[local[0]]));
-    if (devices.back())
+    // Whose plans are timed, on a device where that decides bits, has its constants in its code.
+    if (devices.back() && (options().beam <= 1 || choices_keep_bits(devices.back()->target())))
       one_run.kernels.push_back(
           {&item.kernel, &devices.back()->target(), int(item.mesh.axes().size())});
   }
-  if (runs_once && options().beam <= 1) run_kernel_steps(one_run);
+  if (runs_once) run_kernel_steps(one_run);
   std::vector<std::shared_ptr<const CompiledKernel>> kernels(sources.size());
   for (size_t first = 0; first < sources.size(); ++first) {
     if (kernels[first] || !devices[first]) continue;
@@ -118,7 +119,7 @@ std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item>
       same.push_back(sources[i]);
       places.push_back(i);
     }
-    if (options().beam > 1 && kernel_choices(target) > 1 && devices[first]->executes())
+    if (options().beam > 1 && devices[first]->executes())
       tune_kernels(same, *devices[first], options().beam, context.ranks() == 1, parallel_compile);
     auto compiled = compile_kernels(std::vector<const KernelSource*>(same.begin(), same.end()),
                                     target, parallel_compile);

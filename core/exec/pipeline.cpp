@@ -107,7 +107,7 @@ std::vector<UOp> separate_results(std::vector<UOp> parts, std::span<const UOp> v
 // different steps.
 bool times_providers(const std::vector<Device*>& kinds) {
   return options().beam > 1 && options().libraries && kinds.size() == 1 && kinds[0]->executes() &&
-         kinds[0]->profile().loops_rival_libraries && Context::get().ranks() == 1;
+         Context::get().ranks() == 1;
 }
 
 Planned plan(Graph graph, Providers providers) {
@@ -129,7 +129,7 @@ Planned plan(Graph graph, Providers providers) {
   const bool timed = providers == Providers::Fastest && times_providers(kinds);
   context.library_supports = supports;
   if (timed) {
-    context.library_supports = [kinds, supports](const LibraryCall& call) {
+    context.products_by_library = [kinds, supports](const LibraryCall& call) {
       return supports(call) && !loops_are_faster(call.node, *kinds[0]);
     };
   }
@@ -183,10 +183,10 @@ std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool com
   return executable;
 }
 
-Schedule make_plan(std::span<const UOp> roots) {
+Schedule make_plan(std::span<const UOp> roots, Providers providers) {
   Graph graph(roots);
   check_placeholders(graph, {});
-  return plan(std::move(graph), Providers::Fastest).schedule;
+  return plan(std::move(graph), providers).schedule;
 }
 
 }  // namespace tinyshard

@@ -17,7 +17,7 @@ std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool com
                                             Providers providers = Providers::Fastest);
 
 // Rewrites and schedules only: what would happen.
-Schedule make_plan(std::span<const UOp> roots);
+Schedule make_plan(std::span<const UOp> roots, Providers providers = Providers::Fastest);
 
 // What TS_DISABLE_PASSES may name: all passes, then the steps of scheduling and those of kernels.
 std::vector<StepName> known_steps();

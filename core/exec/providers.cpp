@@ -4,10 +4,16 @@
 //   dot(buffer a, permute(where(m, b, c)))     the graph
 //   dot(zeros, permute(zeros))                 what is timed: planned once for the library, and
 //                                              once, with BEAM's choice among kernels, for loops
+//
+// Loops may take a thousand times as long as a library. So the library is timed first, and loops go on
+// only as long as they can win:
+//
+//   8192^3 of bf16, library 1.5 ms      not tried: 1.1e12 operations take no loops less than 16 ms
+//   1024^3 of f32, library 60 us        over 240 us: the first work items took longer
+//   [8, 512] x [512, 64], 9 us          loops 6 us: both by turns, loops by their fastest plans
 #include "core/exec/providers.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -20,12 +26,13 @@
 #include "core/base/error.h"
 #include "core/base/observer.h"
 #include "core/base/options.h"
-#include "core/base/stopwatch.h"
-#include "core/exec/context.h"
+#include "core/codegen/codegen.h"
 #include "core/exec/kept_choices.h"
+#include "core/exec/kernel_trial.h"
 #include "core/exec/pipeline.h"
 #include "core/exec/state.h"
 #include "core/uop/node_map.h"
+#include "multi/estimate.h"
 
 namespace tinyshard {
 namespace {
@@ -33,8 +40,11 @@ namespace {
 constexpr int kTurns = 3;              // of each provider, by turns, so that a slow phase hits both
 constexpr double kTurnSeconds = 1e-3;  // of one provider, in repetitions
 constexpr int kMostRuns = 200;
-// Of a library, in seconds. One that takes longer keeps its op: loops that lose may take a hundred
-// times as long, so that the trial alone would take seconds for each op.
+// Loops of the generator's own plan that take more than so many times as long as the library are no
+// rival: other plans do not gain as much.
+constexpr double kHopeless = 4;
+// Of a library, in seconds. Beside one that takes longer, loops are no rival from the outset unless that
+// plan is the faster one: trials of all plans would take seconds for each op.
 constexpr double kLongest = 5e-3;
 constexpr double kLoopsGain = 0.97;  // loops must be this much faster
 
@@ -62,7 +72,10 @@ class Apart {
     if (is_movement(x.op())) {
       const UOp below = seen(x.src(0));
       text += describe(*x) + "; ";
-      return x.with_src(std::span(&below, 1));
+      if (x.op() != Op::ShardSlice) return x.with_src(std::span(&below, 1));
+      Dims first_part;  // the one device that times has no other
+      for (int64_t size : x.shape()) first_part.insert(first_part.end(), {0, size});
+      return shrink(below, first_part);
     }
     const auto [place, added] = numbers_.try_emplace(x.get(), leaves_.size());
     if (added) leaves_.push_back(empty_buffer(x.shape(), x.dtype(), replicated(mesh_)));
@@ -79,10 +92,7 @@ void fill_with_zeros(const UOp& node) {
   for (const UOp& x : toposort(std::span(&node, 1))) {
     if (x.op() != Op::Buffer) continue;
     Storage& storage = *Storage::of(*x);
-    Device& device = *storage.devices()[0];
-    void* memory = storage.memory()[0];
-    if (!device.fill_zero(memory, storage.local_bytes()))
-      std::memset(device.host_pointer(memory), 0, storage.local_bytes());
+    fill_with_zeros(*storage.devices()[0], storage.memory()[0], storage.local_bytes());
   }
 }
 
@@ -93,27 +103,37 @@ class Candidate {
     executable_->run();  // what is set up by a first run does not count
   }
 
+  // An executable of many items makes recordings of its own.
   double seconds_of_one(int repetitions) {
-    device_.synchronize();
-    Stopwatch watch;
-    for (int i = 0; i < repetitions; ++i) executable_->run();
-    device_.synchronize();
-    return watch.ms() / 1e3 / repetitions;
+    if (!work_ || repetitions != repetitions_) {
+      const Checks& check = options().check;  // these look at values while an executable runs
+      const bool record = executable_->schedule().items.size() < Replay::kFewestItems &&
+                          !check.values && !check.replicas;
+      work_ =
+          std::make_unique<Repeated>(device_, repetitions, [this] { executable_->run(); }, record);
+      repetitions_ = repetitions;
+    }
+    return work_->seconds_of_one();
   }
 
  private:
   Device& device_;
   std::unique_ptr<Executable> executable_;
+  std::unique_ptr<Repeated> work_;
+  int repetitions_ = 0;
 };
 
-// In seconds. Loops that were not tried have no time.
+// In seconds. Loops that are no rival have no time, but may have one that they exceed.
 struct Times {
   double library = std::numeric_limits<double>::infinity();
-  std::optional<double> loops = std::nullopt;
+  std::optional<double> loops = std::nullopt, exceeded = std::nullopt;
   bool loops_win() const { return loops && *loops < kLoopsGain * library; }
   std::string text() const {
+    const std::string of_loops = loops      ? fmt::format("{:.1f} us", *loops * 1e6)
+                                 : exceeded ? fmt::format("over {:.1f} us", *exceeded * 1e6)
+                                            : "not tried";
     return fmt::format("{} of  library: {:.1f} us  loops: {}", loops_win() ? "loops" : "library",
-                       library * 1e6, loops ? fmt::format("{:.1f} us", *loops * 1e6) : "not tried");
+                       library * 1e6, of_loops);
   }
 };
 
@@ -129,6 +149,22 @@ class Uncounted {
   Counters before_;
 };
 
+// What loops take by the generator's own plans, in seconds; a time above `enough` where that is more.
+double loops_up_to(double enough, const UOp& node, Device& device) {
+  const Schedule plan = make_plan(std::span(&node, 1), Providers::Loops);
+  std::vector<const KernelSource*> kernels;
+  for (const Item& item : plan.items) {
+    if (item.kind == Item::Kind::Kernel) kernels.push_back(&item.kernel);
+  }
+  const auto compiled = compile_kernels(kernels, device.target());
+  double seconds = 0;
+  for (size_t k = 0; k < kernels.size() && seconds <= enough; ++k) {
+    const TrialBuffers buffers(device, *kernels[k]);
+    seconds += seconds_up_to(enough - seconds, device, compiled[k]->code, buffers);
+  }
+  return seconds;
+}
+
 Times time_both(const UOp& node, Device& device) {
   const Unobserved silence;
   const Uncounted uncounted;
@@ -136,12 +172,18 @@ Times time_both(const UOp& node, Device& device) {
   Times times;
   Candidate library(node, device, Providers::Libraries);
   times.library = library.seconds_of_one(1);
-  if (times.library > kLongest) return times;
+  const double rate = device.profile().most_loop_operations_per_s;
+  if (rate > 0 && operations_of(node) / rate > times.library) return times;
+  const double enough = (times.library > kLongest ? 1 : kHopeless) * times.library;
+  if (loops_up_to(enough, node, device) > enough) {
+    times.exceeded = enough;
+    return times;
+  }
   const auto repetitions = int(std::clamp(kTurnSeconds / times.library, 1.0, double{kMostRuns}));
   Candidate loops(node, device, Providers::Loops);
   times.loops = loops.seconds_of_one(1);
   for (int turn = 0; turn < kTurns; ++turn) {
-    if (*times.loops > 4 * times.library) break;  // by far: more turns change nothing
+    if (*times.loops > kHopeless * times.library) break;  // by far: more turns change nothing
     times.library = std::min(times.library, library.seconds_of_one(repetitions));
     times.loops = std::min(*times.loops, loops.seconds_of_one(repetitions));
   }
@@ -154,23 +196,17 @@ bool is_timed(Op op) {
          op == Op::ConvBackwardWeight;
 }
 
-Mesh mesh_of(const Device& device) {
-  Context& context = Context::get();
-  for (const DeviceRef& ref : context.devices()) {
-    if (&context.device(ref) == &device) return Mesh::single(ref);
-  }
-  throw InternalError(fmt::format("{} is no device of this process", device.name()));
-}
-
 }  // namespace
 
 bool loops_are_faster(const UOp& x, Device& device) {
   if (!is_timed(x.op())) return false;
-  const Apart apart(x, mesh_of(device));
+  const Apart apart(x, Mesh::of({device.name()}));
   const Target& target = device.target();
-  const std::string key =
-      fmt::format("loops or a library, the best of {} plans, {} threads, {} {}: {}", options().beam,
-                  options().threads, target.cpu, target.features, apart.text);
+  const std::string key = fmt::format(
+      "loops or a library: the best of {} plans, {} threads, tf32 {}, {} {}, {} multiprocessors: "
+      "{}",
+      options().beam, options().threads, options().tf32, target.cpu, target.features,
+      target.multiprocessors, apart.text);
   if (const std::optional<int> known = kept_providers().find(key)) return *known == kLoops;
   ObservedScope event([&] {
     return ObservedEvent{.kind = EventKind::Tuning,

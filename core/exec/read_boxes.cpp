@@ -1,3 +1,10 @@
+// A box of a file is rows of neighbouring bytes. They are read by jobs of 8 MiB on several threads. Short
+// rows that lie near to each other come by one read, with what is between them:
+//
+//   columns 0..99 of f32[1000, 300]      rows of 400 bytes, 800 bytes apart: windows of up to 1 MiB
+//   columns 0..99'999 of f32[8, 300'000] rows of 400 kB: each is read into its place
+//
+// On devices whose memory the host cannot write, a job fills memory of its own, which is sent as a whole.
 #include "core/exec/read_boxes.h"
 
 #include <algorithm>
@@ -94,7 +101,8 @@ void expect_to_fill(const PartToFill& part) {
   if (begin == 0) return;
   const uintptr_t end = (begin + part.storage->local_bytes()) / kHugePage * kHugePage;
   begin = (begin + kHugePage - 1) / kHugePage * kHugePage;
-  if (begin < end) (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  auto* first = reinterpret_cast<void*>(begin);  // NOLINT(performance-no-int-to-ptr)
+  if (begin < end) (void)::madvise(first, end - begin, MADV_HUGEPAGE);
 }
 
 }  // namespace

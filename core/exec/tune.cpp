@@ -8,9 +8,9 @@
 
 #include "core/base/error.h"
 #include "core/base/observer.h"
-#include "core/base/stopwatch.h"
 #include "core/codegen/key.h"
 #include "core/exec/kept_choices.h"
+#include "core/exec/kernel_trial.h"
 
 namespace tinyshard {
 namespace {
@@ -18,7 +18,8 @@ namespace {
 constexpr int kRounds = 3;              // over all candidates, so that a slow phase hits all
 constexpr double kRoundSeconds = 1e-3;  // of one candidate, in repetitions
 constexpr int kMostRepetitions = 200;
-constexpr double kGain = 0.97;  // a plan must be this much faster than the generator's own
+constexpr double kGain = 0.97;   // a plan must be this much faster than the generator's own
+constexpr double kHopeless = 4;  // times the best of the others: such a plan is timed no further
 
 KeptChoices& kept_plans() {
   static auto& kept = *new KeptChoices(".choice", kKernelChoices);  // outlives every static user
@@ -30,63 +31,6 @@ bool has_folds(const KernelSource& source) {
                              [](const UOp& x) { return x.op() == Op::Fold; });
 }
 
-// A kernel's buffers, zeroed.
-class Buffers {
- public:
-  Buffers(Device& device, const KernelSource& source) : arguments_(source.params.size()) {
-    for (size_t slot = 0; slot < source.params.size(); ++slot) {
-      const ParamInfo& param = source.params[slot];
-      if (param.alias >= 0) continue;
-      size_t bytes = std::max<size_t>(64, size_t(param.numel) * itemsize(param.dtype));
-      owned_.emplace_back(device.allocate(bytes, "kernels to be timed"), Free{&device, bytes});
-      device.fill_zero(owned_.back().get(), bytes);
-      arguments_[slot] = owned_.back().get();
-    }
-    for (size_t i = 0; i < source.params.size(); ++i) {
-      if (source.params[i].alias >= 0) arguments_[i] = arguments_[size_t(source.params[i].alias)];
-    }
-  }
-  void* const* get() const { return arguments_.data(); }
-
- private:
-  struct Free {
-    Device* device;
-    size_t bytes;
-    void operator()(void* memory) const { device->free(memory, bytes); }
-  };
-  std::vector<std::unique_ptr<void, Free>> owned_;
-  std::vector<void*> arguments_;  // by slot
-};
-
-// Some launches in a row, so that what the host does for them does not count.
-class Repeated {
- public:
-  Repeated(Device& device, Program& program, void* const* buffers, int repetitions)
-      : device_(device), repetitions_(repetitions) {
-    device.begin_recording();
-    try {
-      for (int i = 0; i < repetitions; ++i) program.launch(buffers, kCoordinates);
-    } catch (...) {
-      device.abandon_recording();
-      throw;
-    }
-    recording_ = device.end_recording();
-  }
-  double seconds_of_one() {
-    device_.synchronize();
-    Stopwatch watch;
-    recording_->launch();
-    device_.synchronize();
-    return watch.ms() / 1e3 / repetitions_;
-  }
-  static constexpr int64_t kCoordinates[8] = {};
-
- private:
-  Device& device_;
-  int repetitions_;
-  std::unique_ptr<Recording> recording_;
-};
-
 using KernelPointer = std::shared_ptr<const CompiledKernel>;
 
 int fastest(Device& device, const KernelSource& source, std::span<const KernelPointer> candidates) {
@@ -95,31 +39,38 @@ int fastest(Device& device, const KernelSource& source, std::span<const KernelPo
     return ObservedEvent{.kind = EventKind::Tuning,
                          .name = fmt::format("{}: {}", device.name(), source.name)};
   });
-  Buffers buffers(device, source);
+  const TrialBuffers buffers(device, source);
   struct Timed {
     int choice;
     std::unique_ptr<Program> program;
-    std::unique_ptr<Repeated> work;
-    double seconds = std::numeric_limits<double>::infinity();
+    double seconds = 0;
+    std::unique_ptr<Repeated> work = nullptr;
   };
   std::vector<Timed> timed;
   int repetitions = 0;
+  double best_of_one = std::numeric_limits<double>::infinity();  // of what was launched once
   for (size_t c = 0; c < candidates.size(); ++c) {
     const ObjectCode& code = candidates[c]->code;
     if (std::ranges::any_of(candidates.first(c), [&](const KernelPointer& other) {
           return other->code.bytes == code.bytes && other->code.block == code.block &&
-                 other->code.work_items == code.work_items;
+                 other->code.work_items == code.work_items &&
+                 other->code.min_items == code.min_items;
         }))
       continue;
-    Timed t{int(c), device.load(code), nullptr};
-    t.program->launch(buffers.get(), Repeated::kCoordinates);
-    device.synchronize();
-    if (repetitions == 0) {
-      double once = Repeated(device, *t.program, buffers.get(), 1).seconds_of_one();
-      repetitions = int(std::clamp(kRoundSeconds / once, 1.0, double{kMostRepetitions}));
-    }
-    t.work = std::make_unique<Repeated>(device, *t.program, buffers.get(), repetitions);
+    Timed t{int(c), device.load(code)};
+    auto launch = [program = t.program.get(), &buffers] { launch_trial(*program, buffers); };
+    Repeated once(device, 1, launch, false);
+    t.seconds = once.seconds_of_one();
+    if (t.seconds < kHopeless * best_of_one) t.seconds = once.seconds_of_one();
+    best_of_one = std::min(best_of_one, t.seconds);
+    if (t.seconds > kHopeless * best_of_one) continue;
+    if (repetitions == 0)
+      repetitions = int(std::clamp(kRoundSeconds / t.seconds, 1.0, double{kMostRepetitions}));
+    t.work = std::make_unique<Repeated>(device, repetitions, launch);
     timed.push_back(std::move(t));
+  }
+  if (timed.size() > 1) {
+    for (Timed& t : timed) t.seconds = std::numeric_limits<double>::infinity();
   }
   for (int round = 0; round < kRounds && timed.size() > 1; ++round) {
     for (Timed& t : timed) t.seconds = std::min(t.seconds, t.work->seconds_of_one());
@@ -147,7 +98,7 @@ void tune_kernels(std::span<KernelSource* const> sources, Device& device, int be
   std::vector<Open> open;
   std::unordered_map<std::string, size_t> places;
   for (KernelSource* source : sources) {
-    if (!folds && has_folds(*source)) continue;
+    if (!folds && !choices_keep_bits(device.target()) && has_folds(*source)) continue;
     std::string key =
         fmt::format("choice of {} plans: ", beam) + codegen::kernel_key(*source, device.target());
     auto [place, added] = places.try_emplace(key, open.size());

@@ -1,3 +1,15 @@
+// How an attention is spelled out, for q of [B, 4, L, E] and k, v of [B, 2, S, E], where two heads share
+// each k and v:
+//
+//   scores      [B, 2, 2 L, E] x [B, 2, E, S] * scale     rows of heads that share k are rows of one product
+//               as [B, 4, L, S]; later columns are -inf where it is causal
+//   e           exp2(log2(e) * (scores - largest))        of each row, in f32
+//   result      (e / sum of e) as the type of v, x v      grouped in the same way, then by head again
+//   statistics  ln(sum of e) + largest
+//
+// A gradient is that of this result by one operand, made by the rules for all other ops. A library is
+// asked for the same op with k and v repeated for each of the 4 heads; gradients of these are summed
+// over the heads that share them afterwards.
 #include "core/passes/attention.h"
 
 #include <limits>

@@ -1,3 +1,12 @@
+// The sum of a product runs along the last dim of the first operand and along the one before in the
+// second. Of dot(a [m, k], b [k, n]) with both as they come from memory, a lies along the sum and b
+// across it:
+//
+//   b [k, n]     ->     swap(contiguous(swap(b)))     the same elements, of which those of one column
+//                                                      are neighbours now
+//
+// Whether a copy pays is asked of the device anew after each copy, since it depends on how the other
+// operand lies.
 #include "core/passes/operands.h"
 
 #include <algorithm>

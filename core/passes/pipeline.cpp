@@ -64,7 +64,9 @@ void sorts_pass(PassContext& c) {
   c.graph.become(lower_scatters(c.graph, c.library_supports));
 }
 void products_pass(PassContext& c) {
-  c.graph.become(lower_products(c.graph, c.library_supports, c.small_products));
+  c.graph.become(lower_products(c.graph,
+                                c.products_by_library ? c.products_by_library : c.library_supports,
+                                c.small_products));
 }
 void updates_pass(PassContext& c) { c.graph.become(fuse_updates(c.graph, c.library_supports)); }
 void scatters_pass(PassContext& c) { c.graph.become(start_scatters(c.graph, c.library_supports)); }

@@ -21,6 +21,9 @@ struct PassContext {
   std::vector<Sharding> shardings;      // of the roots, once `shard` has run
   Planning planning = Planning::Alone;  // for `shard`
   std::function<bool(const LibraryCall&)> library_supports;
+  // Of products and convolutions: where it is set, those that stay a library's. What follows one that
+  // stayed is a question of library_supports.
+  std::function<bool(const LibraryCall&)> products_by_library;
   SplitLimits split;
   SmallProducts small_products;
   SortLimits sorts;

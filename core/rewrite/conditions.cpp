@@ -1,3 +1,11 @@
+// Comparisons are brought into one form, so that equal conditions are equal nodes and bounds of one sum
+// can be joined. With 0 <= b < 4:
+//
+//   4 a + b < 8                              a < 2: b cannot decide it
+//   3 < x and x < 5                          x == 4
+//   i < 8 and j < 5 and i + j < 20           i < 8 and j < 5: the third follows, for i and j from 0 on
+//   i < 3 and 5 < i                          false
+//   (c and x) or c                           c
 #include "core/rewrite/conditions.h"
 
 #include <algorithm>

@@ -1,3 +1,14 @@
+// A walk notes what each node has become, so each is looked at once, however many read it. With the rules
+// a + 0 -> a and neg(neg(a)) -> a:
+//
+//   neg(neg(x + 0))
+//   x + 0             becomes x, which is known
+//   neg(x + 0)        made again as neg(x): no rule
+//   neg(neg(x + 0))   made again as neg(neg(x)), which becomes x
+//
+// A replacement that is not known is gone through like any node, one deeper than what it replaces: rules
+// that undo each other are found by that depth. Stacks are explicit, as graphs may be deeper than the
+// one of a thread.
 #include "core/rewrite/pattern.h"
 
 #include <algorithm>

@@ -3,6 +3,10 @@
 // uses has to be kept, locked or repaired:
 //
 //   store k3    k1 2 h old, k2 1 day old, together beyond the limit     -> k2 goes, k1 and k3 stay
+//
+// Whether the limit is near is asked of a tally (cache_tally.h), to which each store adds its bytes. All
+// files are listed only when it is lost or old, says that the limit is exceeded, or an eighth of the
+// limit was stored since they were listed: a start costs the same in a folder of any size.
 #include "core/runtime/file_cache.h"
 
 #include <algorithm>
@@ -10,6 +14,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,7 +23,6 @@
 #include <mutex>
 #include <span>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -29,6 +33,7 @@
 #include "core/base/hash.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/runtime/cache_tally.h"
 
 namespace tinyshard::file_cache {
 namespace {
@@ -44,12 +49,12 @@ std::string file_name(std::string_view key, std::string_view extension) {
   return fmt::format("{:016x}{:016x}.{}", hash_text(key, 1), hash_text(key, 2), extension);
 }
 
-// A folder that was checked, and how full it is.
+// A folder that was checked, and what this process knows of how full it is.
 struct Checked {
   Fd fd;
   std::mutex mutex;
-  int64_t bytes = -1;  // of all files when they were last counted, and of what was stored since
-  int64_t stored = 0;  // since then, by this process
+  int64_t unrecorded = 0;      // bytes that were stored while another process had the tally
+  std::optional<Tally> tally;  // where the folder can hold none
 };
 using Folder = std::shared_ptr<Checked>;
 
@@ -230,17 +235,34 @@ int64_t prune(const Checked& folder, int64_t limit) {
   return bytes;
 }
 
-// After `bytes` were stored. Files are counted when this process stores its first one, and again
-// after an eighth of the limit: other processes store, too.
+// Whether the files have to be counted. Processes that were killed before they added what they had
+// stored make a tally too small, which an eighth of the limit or some days put right.
+bool outdated(const std::optional<Tally>& tally, int64_t limit, int64_t now) {
+  constexpr int64_t kDays = 7 * 24 * 3600;
+  return !tally || tally->bytes < tally->stored || tally->bytes > limit || tally->stored < 0 ||
+         tally->stored > limit / 8 || tally->counted > now || tally->counted + kDays < now;
+}
+
+// After `bytes` were stored. A process that finds the tally taken goes on, and adds its bytes the next
+// time: who holds it may be removing files, or be stopped.
 void keep_limit(Checked& folder, int64_t bytes) {
   const int64_t limit = options().cache_bytes;
   if (limit <= 0) return;
   std::lock_guard lock(folder.mutex);
-  folder.stored += bytes;
-  if (folder.bytes >= 0) folder.bytes += bytes;
-  if (folder.bytes >= 0 && folder.bytes <= limit && folder.stored <= limit / 8) return;
-  folder.bytes = prune(folder, limit);
-  folder.stored = 0;
+  folder.unrecorded += bytes;
+  TallyFile file(folder.fd.get());
+  if (file.busy() && folder.unrecorded <= limit / 8) return;
+  std::optional<Tally> tally = file.read();
+  if (!tally) tally = folder.tally;
+  if (tally) {
+    tally->bytes += folder.unrecorded;
+    tally->stored += folder.unrecorded;
+  }
+  folder.unrecorded = 0;
+  const int64_t now = ::time(nullptr);
+  if (outdated(tally, limit, now)) tally = Tally{prune(folder, limit), 0, now};
+  if (file.write(*tally)) tally.reset();
+  folder.tally = tally;
 }
 
 // Remembers that a file is in use. Once an hour is enough to tell what is not.
@@ -265,6 +287,7 @@ Contents contents_of_folder(bool remove) {
     ++contents.files;
     contents.bytes += entry.bytes;
   }
+  if (remove) ::unlinkat(folder->fd.get(), TallyFile::kName, 0);
   return contents;
 }
 

@@ -8,8 +8,8 @@
 // by others only with the sticky bit. That is checked when it is first used and when the option
 // changed; what is wrong with it is one line of log. Later uses go to the folder that was checked,
 // whatever its path leads to by then. Files appear under their name complete or not at all. Beyond
-// options().cache_bytes the files that were not used for the longest time go. Any thread, any
-// number of processes.
+// options().cache_bytes the files that were not used for the longest time go; how full the folder is
+// stands in a file of it ("tally"). Any thread, any number of processes.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -46,13 +46,13 @@ struct DeviceProfile {
   Speeds speeds = {};
   SplitLimits split = {};
   SmallProducts small_products = {};
+  // More operations per second than any loops reach, such as those of f32 without matrix units: BEAM does
+  // not try loops for what a library computes faster than that. 0: not known.
+  double most_loop_operations_per_s = 0;
   bool joins_kernels = false;    // where launches are dear, independent kernels become one
   bool copies_operands = false;  // Device::worth_copying may say so
-  // Where loops come near a library's products, BEAM times both. Elsewhere they may take a thousand
-  // times as long, and a trial of all their plans minutes.
-  bool loops_rival_libraries = false;
-  bool compiles_code = false;  // Device::prepare takes time: many calls of it run side by side
-  int64_t spare_bytes = 0;     // of memory that a plan may take so that items can run side by side
+  bool compiles_code = false;    // Device::prepare takes time: many calls of it run side by side
+  int64_t spare_bytes = 0;  // of memory that a plan may take so that items can run side by side
 };
 
 }  // namespace tinyshard

@@ -1,3 +1,12 @@
+// Kernels are gone through in the order in which they run; each output looks for an operand that ends
+// there.
+//
+//   e = exp(x);  s = sum of rows of e;  y = e / s         one kernel reads e and s, writes y
+//
+// e is a temporary of y's type and size, read for the last time there, and loaded with the index that y
+// is stored with: y becomes a further version of e. s is smaller, and stays. If a kernel that nothing
+// orders before this one reads e as well, y takes memory of its own as long as spare bytes are left, so
+// that the two can run side by side.
 #include "core/schedule/reuse.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// What all steps of scheduling start from: the nodes in order, how often each is read, on which mesh it
+// lies, and which library ops share a first operand. Values get their buffers when a step first asks. An
+// assignment gets one that is a later version of what it replaces:
+//
+//   x = a buffer of a tensor          buffer 0, with the tensor's storage
+//   Assign(x, y)                      buffer 1, previous 0: the same memory, afterwards
 #include "core/schedule/state.h"
 
 #include "core/rewrite/pattern.h"

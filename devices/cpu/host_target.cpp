@@ -43,8 +43,7 @@ const DeviceProfile& host_profile() {
                  .process = {.bytes_per_s = 8e9, .start_s = 2e-6, .step_s = 0.2e-6},
                  .host = {.bytes_per_s = 2.5e9, .start_s = 3e-6, .step_s = 0.5e-6},
                  .network = {.bytes_per_s = 1.2e9, .start_s = 30e-6, .step_s = 15e-6}},
-      .small_products = {.few = 2, .matrix = 1 << 14},
-      .loops_rival_libraries = true};
+      .small_products = {.few = 2, .matrix = 1 << 14}};
   return kProfile;
 }
 

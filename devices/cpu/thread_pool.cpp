@@ -1,3 +1,10 @@
+// Each thread owns a range of chunks, as two halves of one atomic number. Of 8 chunks on 3 threads:
+//
+//   owned by      0 1 2 | 3 4 5 | 6 7
+//   thread 2      takes 6, 7 from the front of its own, then 2 from the back of thread 0's
+//
+// One exchange takes a chunk, so that it is run once whoever comes first; what the chunks hold does not
+// depend on who runs them.
 #include "devices/cpu/thread_pool.h"
 
 #include <chrono>

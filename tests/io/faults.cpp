@@ -1,6 +1,8 @@
 #include "tests/io/faults.h"
 
 #include <cerrno>
+#include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <map>
 #include <sys/syscall.h>
@@ -71,6 +73,11 @@ int close(int fd) {
 int rename(const char* from, const char* to) noexcept {
   if (fails("rename")) return -1;
   return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0u));
+}
+
+dirent* readdir(DIR* folder) {
+  static auto* const next = reinterpret_cast<dirent* (*)(DIR*)>(::dlsym(RTLD_NEXT, "readdir"));
+  return fails("readdir") ? nullptr : next(folder);
 }
 
 }  // extern "C"

@@ -60,7 +60,9 @@ class DiskCache : public testing::Test {
   std::vector<fs::path> files() const {
     std::vector<fs::path> result;
     if (!fs::exists(path_)) return result;
-    for (auto& entry : fs::directory_iterator(path_)) result.push_back(entry.path());
+    for (auto& entry : fs::directory_iterator(path_)) {
+      if (entry.path().filename() != "tally") result.push_back(entry.path());
+    }
     return result;
   }
 

@@ -75,7 +75,8 @@ class Kernel {
   void check(double ulps = 2, double absolute = 0);
 
  private:
-  void check_choice(double ulps, double absolute);
+  // `advised`: results of choice 0, which sets them.
+  void check_choice(double ulps, double absolute, std::vector<std::vector<char>>& advised);
 
   KernelSource source_;
   std::vector<UOp> stores_;

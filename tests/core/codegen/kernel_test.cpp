@@ -54,6 +54,41 @@ int largest_tile(Kernel& kernel) {
   return tile;
 }
 
+// Other plans depart in tiles and in lanes of loops. Lanes and order of a fold are the order of a sum.
+TEST(Kernel, ChoicesKeepTheOrderOfSums) {
+  if (machine().target().multiprocessors > 0) return;
+  const auto plan_of = [](int choice) {
+    Kernel k("rows_and_columns");
+    const int in = k.param(DType::F32, 96 * 512), sums = k.param(DType::F32, 96),
+              scaled = k.param(DType::F32, 96 * 512);
+    const UOp i = k.loop(96), j = k.loop(512), f = k.fold_range(512);
+    k.store(sums, i, sum(k.load(in, i * 512 + f), {f}));
+    k.store(scaled, i * 512 + j, k.load(in, i * 512 + j) * real(3));
+    codegen::Graph graph(k.source());
+    return codegen::make_plan(graph, machine().target(), choice);
+  };
+  const codegen::Plan advised = plan_of(0);
+  int others = 0;
+  for (int choice = 1; choice < kKernelChoices; ++choice) {
+    const codegen::Plan plan = plan_of(choice);
+    ASSERT_EQ(plan.nests.size(), advised.nests.size());
+    bool differs = plan.items != advised.items || plan.min_items != advised.min_items;
+    for (size_t n = 0; n < plan.nests.size(); ++n) {
+      ASSERT_EQ(plan.nests[n].scopes.size(), advised.nests[n].scopes.size());
+      for (size_t s = 0; s < plan.nests[n].scopes.size(); ++s) {
+        const codegen::Scope &now = plan.nests[n].scopes[s], &then = advised.nests[n].scopes[s];
+        EXPECT_EQ(now.range, then.range);
+        if (now.group >= 0) {
+          EXPECT_EQ(now.lanes, then.lanes) << choice;
+        }
+        differs |= now.lanes != then.lanes || now.tile != then.tile;
+      }
+    }
+    others += differs;
+  }
+  EXPECT_GE(others, 4);
+}
+
 // Sums that go into one row of many, whose number is an operand: the loop over the rows takes one
 // step, and as many sums are made side by side as where there is no such loop.
 TEST(Kernel, SumsIntoOneRow) {

@@ -38,7 +38,7 @@ class ValueCheck : public testing::Test {
   std::string new_key() {
     std::string key;
     for (const std::string& name : test::names_in(folder_ / "cache")) {
-      if (std::ranges::find(seen_, name) != seen_.end()) continue;
+      if (std::ranges::find(seen_, name) != seen_.end() || name == "tally") continue;
       seen_.push_back(name);
       const std::string bytes = test::get(folder_ / "cache" / name);
       uint64_t header[4];  // core/runtime/file_cache.cpp: magic, size of the key, ...

@@ -5,8 +5,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
+#include <csignal>
 #include <cstdlib>
+#include <fcntl.h>
 #include <latch>
+#include <optional>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <thread>
@@ -16,6 +21,7 @@
 
 #include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/runtime/cache_tally.h"
 #include "tests/io/faults.h"
 #include "tests/io/temp_folder.h"
 
@@ -55,9 +61,32 @@ class FileCache : public testing::Test {
     reload_options();
   }
 
+  // What was stored: everything but the tally.
+  std::vector<std::string> stored() {
+    std::vector<std::string> names = names_in(base_ / "cache");
+    std::erase(names, file_cache::TallyFile::kName);
+    return names;
+  }
+
+  // The next use is as that of a process that starts.
+  void start() {
+    use(base_ / "other");
+    file_cache::load("key", "x");
+    use(base_ / "cache");
+  }
+
+  std::optional<file_cache::Tally> tally() {
+    const Fd folder(::open((base_ / "cache").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return file_cache::TallyFile(folder.get()).read();
+  }
+  void set_tally(const file_cache::Tally& tally) {
+    const Fd folder(::open((base_ / "cache").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    EXPECT_TRUE(file_cache::TallyFile(folder.get()).write(tally));
+  }
+
   fs::path file_of(std::string_view key) {
     fs::path found;
-    for (const std::string& name : names_in(base_ / "cache")) {
+    for (const std::string& name : stored()) {
       if (get(base_ / "cache" / name).find(key) != std::string::npos)
         found = base_ / "cache" / name;
     }
@@ -103,7 +132,7 @@ TEST_F(FileCache, FindsWhatWasStored) {
   EXPECT_EQ(file_cache::load("ke", "x"), std::nullopt);
   file_cache::store("key", "x", "later");
   EXPECT_EQ(file_cache::load("key", "x"), "later");
-  EXPECT_EQ(names_in(base_ / "cache").size(), 2u);  // no temporaries
+  EXPECT_EQ(stored().size(), 2u);  // no temporaries
   EXPECT_THAT(lines_, ElementsAre());
 }
 
@@ -125,7 +154,7 @@ TEST_F(FileCache, FollowsTheOptions) {
 
 TEST_F(FileCache, AnyBitMatters) {
   file_cache::store("key", "x", "some bytes");
-  const fs::path file = base_ / "cache" / names_in(base_ / "cache").at(0);
+  const fs::path file = base_ / "cache" / stored().at(0);
   const std::string whole = get(file);
   for (size_t at = 0; at < whole.size(); ++at) {
     std::string damaged = whole;
@@ -143,9 +172,9 @@ TEST_F(FileCache, AnyBitMatters) {
 
 TEST_F(FileCache, AnotherKeyUnderTheName) {
   file_cache::store("one", "x", "1");
-  const std::string one = names_in(base_ / "cache").at(0);
+  const std::string one = stored().at(0);
   file_cache::store("two", "x", "2");
-  for (const std::string& name : names_in(base_ / "cache")) {
+  for (const std::string& name : stored()) {
     if (name != one) put(base_ / "cache" / one, get(base_ / "cache" / name));
   }
   EXPECT_EQ(file_cache::load("one", "x"), std::nullopt);
@@ -158,13 +187,13 @@ TEST_F(FileCache, AFullDiskLeavesWhatWasThere) {
     file_cache::store("key", "x", "new");
     EXPECT_TRUE(test::clear_faults()) << call;
     EXPECT_EQ(file_cache::load("key", "x"), "old") << call;
-    EXPECT_EQ(names_in(base_ / "cache").size(), 1u) << call;
+    EXPECT_EQ(stored().size(), 1u) << call;
   }
 }
 
 TEST_F(FileCache, DoesNotFollowLinks) {
   file_cache::store("key", "x", "bytes");
-  const fs::path file = base_ / "cache" / names_in(base_ / "cache").at(0);
+  const fs::path file = base_ / "cache" / stored().at(0);
   fs::rename(file, base_ / "elsewhere");
   fs::create_symlink(base_ / "elsewhere", file);
   EXPECT_EQ(file_cache::load("key", "x"), std::nullopt);
@@ -362,9 +391,162 @@ TEST_F(FileCache, ProcessesShareTheLimit) {
   // Each counts anew after an eighth of the limit.
   EXPECT_LE(bytes_in(base_ / "cache"), kLimit + kProcesses * (kLimit / 8 + 600));
   EXPECT_GT(bytes_in(base_ / "cache"), kLimit / 4);
-  for (const std::string& name : names_in(base_ / "cache")) {
+  for (const std::string& name : stored()) {
     EXPECT_EQ(std::count(name.begin(), name.end(), '.'), 1) << name << ": a temporary is left";
   }
+}
+
+// Other processes may have stored any number of files before.
+TEST_F(FileCache, AStartDoesNotListTheFolder) {
+  const auto listed_by = [](const auto& work) {
+    test::fail_call("readdir", INT_MAX, 0);
+    work();
+    test::clear_faults();
+    return test::calls_of("readdir");
+  };
+  file_cache::store("key", "x", "bytes");
+  for (int i = 0; i < 200; ++i) put(base_ / "cache" / fmt::format("{:032x}.x", i), "another's");
+  for (int i = 0; i < 5; ++i) {
+    start();
+    EXPECT_EQ(listed_by([&] { file_cache::store(std::to_string(i), "x", "bytes"); }), 0) << i;
+  }
+  fs::remove(base_ / "cache" / "tally");
+  EXPECT_GT(listed_by([] { file_cache::store("more", "x", "bytes"); }), 200);
+  EXPECT_EQ(tally()->bytes,
+            bytes_in(base_ / "cache") - int64_t(fs::file_size(base_ / "cache" / "tally")));
+  limit(0);
+  start();
+  EXPECT_EQ(listed_by([] { file_cache::store("last", "x", "bytes"); }), 0);
+}
+
+TEST_F(FileCache, StartsShareOneTally) {
+  const std::string bytes(1000, 'b');
+  limit(20'000);
+  for (int i = 0; i < 100; ++i) {
+    start();
+    file_cache::store(std::to_string(i), "x", bytes);
+    EXPECT_LE(file_cache::contents().bytes, 20'000) << i;
+  }
+  EXPECT_GT(file_cache::contents().bytes, 13'000);
+  EXPECT_EQ(tally()->bytes, file_cache::contents().bytes);
+  file_cache::clear();
+  EXPECT_THAT(names_in(base_ / "cache"), ElementsAre());
+}
+
+TEST_F(FileCache, AWrongTallyIsPutRight) {
+  const std::string bytes(1000, 'b');
+  constexpr int64_t kLimit = 20'000;
+  limit(kLimit);
+  const auto now = int64_t{::time(nullptr)};
+  int stores = 0;
+  const auto store = [&] {
+    start();
+    file_cache::store(std::to_string(stores++), "x", bytes);
+  };
+  // Processes were killed before they added anything.
+  for (int i = 0; i < 40; ++i) {
+    store();
+    set_tally({0, 0, now});
+  }
+  EXPECT_GT(file_cache::contents().bytes, 2 * kLimit);
+  for (int i = 0; i < 4; ++i) store();  // an eighth of the limit
+  EXPECT_LE(file_cache::contents().bytes, kLimit);
+  // Whatever it says, one store later it is true.
+  for (const file_cache::Tally wrong : std::vector<file_cache::Tally>{{1 << 30, 0, now},
+                                                                      {-5, 0, now},
+                                                                      {10, 0, now - 30 * 24 * 3600},
+                                                                      {10, 0, now + 9999},
+                                                                      {10, 11, now}}) {
+    set_tally(wrong);
+    store();
+    EXPECT_EQ(tally()->bytes, file_cache::contents().bytes) << wrong.bytes << ' ' << wrong.counted;
+  }
+}
+
+TEST_F(FileCache, AnythingMayStandInPlaceOfTheTally) {
+  const std::string bytes(1000, 'b');
+  const fs::path place = base_ / "cache" / "tally";
+  limit(20'000);
+  int key = 0;
+  const auto check = [&](std::string_view what) {
+    ::alarm(20);
+    for (int i = 0; i < 40; ++i) {
+      file_cache::store(std::to_string(key), "x", bytes);
+      EXPECT_EQ(file_cache::load(std::to_string(key++), "x"), bytes) << what;
+      EXPECT_LE(file_cache::contents().bytes, 20'000) << what;
+    }
+    ::alarm(0);
+    EXPECT_GT(file_cache::contents().bytes, 12'000) << what;
+  };
+  check("nothing");
+  const std::string whole = get(place);
+  for (size_t at = 0; at < whole.size(); ++at) {
+    std::string damaged = whole;
+    damaged[at] ^= 0x20;
+    put(place, damaged);
+    EXPECT_EQ(tally(), std::nullopt) << at;
+  }
+  for (const std::string& text : {std::string(), whole.substr(0, 20), std::string(5000, 'g')}) {
+    put(place, text);
+    check("other bytes");
+    EXPECT_NE(tally(), std::nullopt);
+  }
+  fs::remove(place);
+  ASSERT_EQ(::mkfifo(place.c_str(), 0600), 0);
+  check("a FIFO");
+  EXPECT_TRUE(fs::is_regular_file(place));
+  fs::remove(place);
+  put(base_ / "elsewhere", "mine");
+  fs::create_symlink(base_ / "elsewhere", place);
+  check("a link");
+  EXPECT_EQ(get(base_ / "elsewhere"), "mine");
+  fs::remove(place);
+  fs::create_directory(place);  // nothing can take its place: each process counts for itself
+  check("a folder");
+  EXPECT_TRUE(fs::is_directory(place));
+  EXPECT_THAT(lines_, ElementsAre());
+}
+
+// It may be removing files for a second, or be stopped for ever.
+TEST_F(FileCache, NobodyWaitsForWhoHasTheTally) {
+  const std::string bytes(1000, 'b');
+  limit(40'000);
+  file_cache::store("first", "x", bytes);
+  const int64_t each = file_cache::contents().bytes;
+  {
+    const Fd held(::open((base_ / "cache" / "tally").c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
+    ::alarm(20);
+    for (int i = 0; i < 3; ++i) file_cache::store("held " + std::to_string(i), "x", bytes);
+    ::alarm(0);
+  }
+  EXPECT_EQ(tally()->bytes, each);
+  file_cache::store("last", "x", bytes);  // adds what it could not add before
+  EXPECT_GE(tally()->bytes, 5 * each);
+  const Fd held(::open((base_ / "cache" / "tally").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
+  for (int i = 0; i < 100; ++i) file_cache::store("more " + std::to_string(i), "x", bytes);
+  EXPECT_LE(file_cache::contents().bytes, 40'000 + 40'000 / 8 + each);
+}
+
+// A process that is killed has no lock any more, wherever it was.
+TEST_F(FileCache, KilledProcessesLeaveTheTallyInOrder) {
+  const std::string bytes(1000, 'b');
+  limit(20'000);
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (int n = 0;; ++n) file_cache::store(fmt::format("{} {}", i, n % 9), "x", bytes);
+    }
+    ::usleep(useconds_t(2000 + 300 * i));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  }
+  for (int i = 0; i < 4; ++i) file_cache::store(std::to_string(i), "x", bytes);
+  EXPECT_NE(tally(), std::nullopt);
+  EXPECT_LE(bytes_in(base_ / "cache"), 20'000 + 20'000 / 8 + 20 * 1100);
+  for (int i = 0; i < 40; ++i) file_cache::store(std::to_string(i), "x", bytes);
+  EXPECT_LE(file_cache::contents().bytes, 20'000 + 20'000 / 8);
 }
 
 TEST_F(FileCache, CountsAndClearsItsOwnFiles) {
@@ -393,7 +575,7 @@ TEST_F(FileCache, StaysInTheFolderThatWasChecked) {
   file_cache::store("key", "y", "more");
   EXPECT_EQ(file_cache::load("key", "x"), "bytes");
   EXPECT_THAT(names_in(base_ / "cache"), ElementsAre());
-  EXPECT_EQ(names_in(base_ / "moved").size(), 2u);
+  EXPECT_EQ(names_in(base_ / "moved").size(), 3u);
 }
 
 void use_from_threads() {
@@ -416,7 +598,7 @@ void use_from_threads() {
 
 TEST_F(FileCache, ThreadsShareIt) {
   use_from_threads();
-  EXPECT_EQ(names_in(base_ / "cache").size(), 7u);
+  EXPECT_EQ(stored().size(), 7u);
   for (int key = 0; key < 7; ++key) EXPECT_TRUE(file_cache::load(std::to_string(key), "x")) << key;
 }
 
