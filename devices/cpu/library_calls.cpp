@@ -95,6 +95,7 @@ std::optional<ScatterSpec> scatter_spec(const LibraryCall& call) {
   ScatterSpec spec;
   spec.dtype = x.dtype();
   spec.op = scatter_arg(*x).op;
+  spec.writes = scatter_arg(*x).writes;
   spec.index_dtype = x.src(0).dtype();
   spec.outer = product(DimSpan(index.shape).first(axis));
   spec.rows_in = index.shape[axis];
