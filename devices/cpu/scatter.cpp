@@ -64,20 +64,20 @@ void for_own_rows(const ScatterSpec& s, const Part& p, const Index* index, const
     }
     return;
   }
-  constexpr int64_t kListed = 256;
-  struct Own {
-    int64_t row;
-    uint64_t place;
-  };
-  std::array<Own, kListed> own;
+  constexpr int64_t kListed = 512;
+  std::array<uint64_t, kListed> own_places;
+  std::array<int32_t, kListed> own_rows;  // from the first of these rows
   for (int64_t begin = 0; begin < s.rows_in; begin += kListed) {
-    const int64_t end = std::min(begin + kListed, s.rows_in);
-    size_t count = 0;
-    for (int64_t r = begin; r < end; ++r) {
-      own[count] = {r, place_of(r)};
-      count += own[count].place < rows ? 1 : 0;
+    const auto count = static_cast<int32_t>(std::min(kListed, s.rows_in - begin));
+    size_t own = 0;
+    for (int32_t r = 0; r < count; ++r) {
+      const uint64_t to = place_of(begin + r);
+      own_places[own] = to;
+      own_rows[own] = r;
+      own += to < rows ? 1 : 0;
     }
-    for (size_t i = 0; i < count; ++i) visit(own[i].row, static_cast<int64_t>(own[i].place));
+    for (size_t i = 0; i < own; ++i)
+      visit(begin + own_rows[i], static_cast<int64_t>(own_places[i]));
   }
 }
 
