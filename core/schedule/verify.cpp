@@ -19,6 +19,7 @@
 #include <fmt/ranges.h>
 
 #include "core/base/error.h"
+#include "core/schedule/results.h"
 #include "core/uop/args.h"
 
 namespace tinyshard {

@@ -346,6 +346,8 @@ TEST_F(Lookups, ScattersAlongShardsCombineWhereTheResultLies) {
       EXPECT_EQ(y.sharding().placements[0], Shard(0)) << int(reduce);
     }
     EXPECT_LE(sent(x.scatter(0, index, src)), bound(2 * whole));
+    x.setitem({index}, src);
+    EXPECT_LE(sent(x), bound(2 * whole));
   });
 }
 
