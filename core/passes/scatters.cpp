@@ -89,7 +89,7 @@ bool counts_from_one(UOp x, size_t axis) {
         break;
       }
       case Op::Cast:
-        if (!is_int(x.dtype())) return false;
+        if (!is_int(x.dtype()) || itemsize(x.dtype()) < 4) return false;  // which might wrap
         x = x.src(0);
         break;
       case Op::Expand:
@@ -168,6 +168,7 @@ class WrittenChoice {
     const DimSpan from = index.shape(), all = rows.shape();
     if (size_t(gather_axis(*gather)) != axis || from.size() != all.size()) return {};
     if (from[axis] != all[axis] || !counts_from_one(found.src(1), axis)) return {};
+    if (x.shape()[axis] != scatter_arg(*found).size) return {};  // one place, repeated
     for (size_t i = 0; i < all.size(); ++i) {
       if (i != axis && (all[i] != x.shape()[i] || (from[i] != all[i] && from[i] != 1))) return {};
     }

@@ -75,6 +75,7 @@ struct Writing {
   UOp x = buffer(1, Dims{5, 4}, DType::F32), rows = buffer(2, Dims{6, 4}, DType::F32);
   UOp index;             // [6, 1] or [6, 4]
   int64_t first = 1;     // the number of the first entry
+  int64_t places = 5;    // that entries may name
   bool bounded = false;  // the gather's index is never negative
   UOp numbers, last, choice;
 
@@ -83,12 +84,12 @@ struct Writing {
   }
 
   void make() {
-    const Dims all{6, index.shape()[1]}, table{5, index.shape()[1]};
+    const Dims all{6, index.shape()[1]}, table{places, index.shape()[1]};
     UOp counted = cast(UOp::make(Op::Iota, DType::I64, {}, Dims{6}), DType::I32);
     UOp line = reshape(counted, Dims{6, 1});
     UOp entries = expand(binary(Op::Add, line, const_like(line, first)), all);
-    numbers =
-        UOp::make(Op::ScatterAdd, DType::I32, {index, entries}, Dims{0, 5, int64_t(ReduceOp::Max)});
+    numbers = UOp::make(Op::ScatterAdd, DType::I32, {index, entries},
+                        Dims{0, places, int64_t(ReduceOp::Max)});
     last = binary(Op::Max, numbers, const_int(DType::I32, 0, table));
     UOp entry = binary(Op::Sub, last, const_like(last, 1));
     if (bounded) entry = binary(Op::Max, entry, const_like(entry, 0));
@@ -144,6 +145,10 @@ TEST(Scatters, WriteNothingElse) {
   longer.rows = buffer(2, Dims{7, 4}, DType::F32);
   longer.make();
   EXPECT_EQ(as_written(longer.choice), longer.choice) << "rows that no entry has";
+  Writing one(true);
+  one.places = 1;
+  one.make();
+  EXPECT_EQ(as_written(one.choice), one.choice) << "one place, repeated";
   UOp sum = where(w.choice.src(0), binary(Op::Add, w.choice.src(1), w.x), w.x);
   EXPECT_EQ(as_written(sum), sum) << "what is picked is changed";
   UOp turned = where(w.choice.src(0), w.x, w.choice.src(1));
