@@ -222,10 +222,18 @@ void sorts() {
   op(
       "scatter 1e6 f32", [](Tensor a, Tensor i, Tensor b) { return a.scatter(0, i, b); }, zeros,
       places, x);
-  op(
-      "scatter amax 1e6 f32",
-      [](Tensor a, Tensor i, Tensor b) { return a.scatter_reduce(0, i, b, ScatterReduce::Amax); },
-      zeros, places, x);
+  const std::pair<const char*, ScatterReduce> reductions[] = {{"sum", ScatterReduce::Sum},
+                                                              {"prod", ScatterReduce::Prod},
+                                                              {"mean", ScatterReduce::Mean},
+                                                              {"amax", ScatterReduce::Amax},
+                                                              {"amin", ScatterReduce::Amin}};
+  for (const auto& [name, reduction] : reductions) {
+    op(
+        fmt::format("scatter {} 1e6 f32", name),
+        [how = reduction](Tensor a, Tensor i, Tensor b) { return a.scatter_reduce(0, i, b, how); },
+        zeros, places, x);
+  }
+  op("setitem 1e6 f32", [](Tensor a, Tensor i, Tensor b) { a.setitem({i}, b); }, zeros, places, x);
   op("logcumsumexp 1e6 f32", [](Tensor a) { return a.logcumsumexp(0); }, x);
   op("multinomial 1e5 of 1e6", [](Tensor a) { return a.multinomial(n / 10, true); }, x);
 }

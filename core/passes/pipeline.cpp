@@ -69,7 +69,10 @@ void products_pass(PassContext& c) {
                                 c.small_products));
 }
 void updates_pass(PassContext& c) { c.graph.become(fuse_updates(c.graph, c.library_supports)); }
-void scatters_pass(PassContext& c) { c.graph.become(start_scatters(c.graph, c.library_supports)); }
+void scatters_pass(PassContext& c) {
+  c.graph.become(start_scatters(c.graph, c.library_supports));
+  c.graph.become(write_scatters(c.graph, c.library_supports));
+}
 void operands_pass(PassContext& c) {
   if (c.worth_copying) c.graph.become(lay_along_sums(c.graph, c.worth_copying));
 }
@@ -107,7 +110,8 @@ constexpr auto kPasses = std::to_array<Pass>({
     {"products", "products and convolutions that no library takes, and small ones, become loops",
      true, products_pass},
     {"updates", "products that are added to a storage do that themselves", false, updates_pass},
-    {"scatters", "scattered sums start from what is added to them", false, scatters_pass},
+    {"scatters", "scattered sums start from what is added to them; what is written is one item",
+     false, scatters_pass},
     {"operands", "operands that a library reads faster in another order are copied", false,
      operands_pass},
     {"split_reductions", "long reductions with few results run in two steps, in parallel", false,

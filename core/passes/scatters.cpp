@@ -3,6 +3,15 @@
 //   %3 = scatter_add index rows     %4 = add %2 %3     %2 in memory, nobody else reads %3
 //   %4 = scatter_add index rows %2
 //
+// A scatter that writes is found at the choice between what was written and what was there before:
+//
+//   %3 = scatter_add max index, 1 2 3 4..   the number of the last entry that names a place
+//   %4 = max %3 0                           0: no entry does
+//   %6 = gather rows (%4 - 1)               or of max (%4 - 1) 0
+//   %7 = where (0 < %4) %6 x                becomes scatter_add writing index rows x
+//
+// The index may be repeated along rows: %4 is then repeated on its way to the choice and the gather.
+//
 // A scattered maximum, minimum or product without a library compares each place with each entry:
 // max over j of where(index[j] == i, rows[j], -inf).
 #include "core/passes/scatters.h"
@@ -58,6 +67,132 @@ UOp reduced_by_pairs(const UOp& x) {
 }
 
 }  // namespace
+
+namespace {
+
+bool is_max_scatter(const UOp& x) {
+  return x.op() == Op::ScatterAdd && x->sources == 2 && scatter_arg(*x).op == ReduceOp::Max;
+}
+
+// Whether x counts its elements along `axis` from one: 1 2 3.., the same for all other places.
+bool counts_from_one(UOp x, size_t axis) {
+  const int64_t size = x.shape()[axis];
+  for (int ones = 0;;) {
+    switch (x.op()) {
+      case Op::Iota:
+        return ones == 1 && x->numel() == size;
+      case Op::Add: {
+        const int side = is_const(x.src(1), 1) ? 0 : 1;
+        if (!is_const(x.src(1 - side), 1)) return false;
+        ++ones;
+        x = x.src(side);
+        break;
+      }
+      case Op::Cast:
+        if (!is_int(x.dtype()) || itemsize(x.dtype()) < 4) return false;  // which might wrap
+        x = x.src(0);
+        break;
+      case Op::Expand:
+        if (x.src(0).shape()[axis] != size) return false;
+        x = x.src(0);
+        break;
+      case Op::Reshape: {
+        if (x->numel() != size) return false;
+        x = x.src(0);
+        const auto place = std::ranges::find(x.shape(), size);
+        if (place == x.shape().end()) return false;
+        axis = size_t(place - x.shape().begin());
+        break;
+      }
+      default:
+        return false;
+    }
+  }
+}
+
+// A choice that writes, on its way down to the scattered numbers.
+class WrittenChoice {
+ public:
+  explicit WrittenChoice(const UOp& choice) : choice_(choice) {}
+
+  // The scatter that does the same; null where the choice is another one.
+  UOp scatter() {
+    if (choice_.op() != Op::Where) return {};
+    const UOp condition = below_repeats(choice_.src(0)), gather = choice_.src(1);
+    if (condition.op() != Op::CmpLt || !is_const(condition.src(0), 0)) return {};
+    if (gather.op() != Op::Gather) return {};
+    step(condition);
+    step(gather);
+    const UOp numbers = below_repeats(condition.src(1));
+    UOp entry = below_repeats(gather.src(1));
+    if (entry.op() == Op::Max && is_const(entry.src(1), 0)) entry = below_repeats(stepped(entry));
+    const bool before = entry.op() == Op::Sub && is_const(entry.src(1), 1);
+    if (!before || !(below_repeats(stepped(entry)) == numbers)) return {};
+    if (numbers.op() != Op::Max || !is_const(numbers.src(1), 0)) return {};
+    const UOp found = stepped(numbers);
+    if (!is_max_scatter(found)) return {};
+    step(found);
+    return written(found, gather);
+  }
+
+  // Whether nobody else reads what leads from the numbers to the choice.
+  bool alone(const NodeMap<int>& uses) {
+    NodeMap<int> mine;
+    for (const UOp& x : steps_) mine[x] = 0;
+    steps_.push_back(choice_);
+    for (const UOp& x : steps_) {
+      for (const UOp& s : x->src()) {
+        if (int* count = mine.find(s)) ++*count;
+      }
+    }
+    steps_.pop_back();
+    return std::ranges::all_of(steps_, [&](const UOp& x) { return uses.at(x) == mine.at(x); });
+  }
+
+ private:
+  void step(const UOp& x) {
+    if (std::ranges::find(steps_, x) == steps_.end()) steps_.push_back(x);
+  }
+  UOp stepped(const UOp& x) {
+    step(x);
+    return x.src(0);
+  }
+  UOp below_repeats(UOp x) {
+    while (x.op() == Op::Expand) x = stepped(x);
+    return x;
+  }
+
+  UOp written(const UOp& found, const UOp& gather) const {
+    const auto axis = size_t(scatter_arg(*found).axis);
+    const UOp &index = found.src(0), &rows = gather.src(0), &x = choice_.src(2);
+    const DimSpan from = index.shape(), all = rows.shape();
+    if (size_t(gather_axis(*gather)) != axis || from.size() != all.size()) return {};
+    if (from[axis] != all[axis] || !counts_from_one(found.src(1), axis)) return {};
+    if (x.shape()[axis] != scatter_arg(*found).size) return {};  // one place, repeated
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (i != axis && (all[i] != x.shape()[i] || (from[i] != all[i] && from[i] != 1))) return {};
+    }
+    return UOp::make(Op::ScatterAdd, x.dtype(), {expand(index, all), rows, x},
+                     writing_scatter(int64_t(axis), scatter_arg(*found).size));
+  }
+
+  const UOp choice_;
+  std::vector<UOp> steps_;  // nodes between the sources of the scatter and the choice
+};
+
+}  // namespace
+
+std::vector<UOp> write_scatters(const Graph& graph,
+                                const std::function<bool(const LibraryCall&)>& library_supports) {
+  if (std::ranges::none_of(graph.order(), is_max_scatter)) return graph.roots();
+  const NodeMap<int> uses = count_uses(graph.order(), graph.roots());
+  return rewrite_once(graph, [&](const UOp& now, const UOp& was) {
+    WrittenChoice choice(was);
+    if (!choice.scatter() || !choice.alone(uses)) return UOp();
+    const UOp result = WrittenChoice(now).scatter();
+    return result && library_supports(row_major_call(result)) ? result : UOp();
+  });
+}
 
 std::vector<UOp> lower_scatters(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& library_supports) {

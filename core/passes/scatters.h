@@ -1,5 +1,6 @@
 // Fuses x + scatter_add(...) into one scatter that begins with x, as the gradient of a table that is
-// also a layer's weight needs it; and spells out other scattered reductions where no library does them.
+// also a layer's weight needs it; finds scatters that write; and spells out other scattered reductions
+// where no library does them.
 #pragma once
 #include <functional>
 #include <vector>
@@ -14,6 +15,13 @@ namespace tinyshard {
 // memory anyway (a storage or what a library or a collective made, widened or not), nobody else
 // reads the scatter, and `library_supports` takes it (asked with row-major operands).
 std::vector<UOp> start_scatters(const Graph& graph,
+                                const std::function<bool(const LibraryCall&)>& library_supports);
+
+// Scatters that write become one item where `library_supports` takes it. The tensor's methods spell
+// them as a scattered maximum of the numbers of the entries, of which the last stays, a gather of
+// what these entries hold, and a choice between that and x: three items, two of which go through
+// memory in any order. Not where somebody else reads these numbers, as gradients do.
+std::vector<UOp> write_scatters(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& library_supports);
 
 // Scattered maxima, minima and products that `library_supports` refuses, as reductions over all

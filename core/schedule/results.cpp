@@ -5,7 +5,8 @@
 //   AttentionBackward -> dq, dk, dv; kernel: whole = cat(dq, dk, dv)
 //   AttentionBackward -> whole[:, 0:768], whole[:, 768:1536], whole[:, 1536:2304]
 //
-// Likewise, what a collective brings for a storage arrives there: no kernel copies it.
+// Likewise, what a collective brings for a storage arrives there: no kernel copies it. A product that
+// is added to a storage and a scatter that writes into one find the old value there.
 #include "core/schedule/results.h"
 
 #include <algorithm>
@@ -18,11 +19,10 @@
 namespace tinyshard {
 namespace {
 
-// Whether the product adds to the storage, and may write over it.
-bool updates(const UOp& product, const UOp& storage) {
-  return product.op() == Op::Dot && epilogue_of(product) == Epilogue::Update &&
-         under_views(product.src(2)) == storage && !(under_views(product.src(0)) == storage) &&
-         !(under_views(product.src(1)) == storage);
+// Whether the product adds to the storage, or the scatter writes into it, and may write over it.
+bool updates(const UOp& x, const UOp& storage) {
+  return starts_from_third(x) && under_views(x.src(2)) == storage &&
+         !(under_views(x.src(0)) == storage) && !(under_views(x.src(1)) == storage);
 }
 
 // Where a value has nothing but results of one library call, which nobody else reads, and the
@@ -57,6 +57,11 @@ void write_parts(ScheduleState& state, const UOp& whole) {
 }
 
 }  // namespace
+
+bool starts_from_third(const UOp& x) {
+  if (x.op() == Op::Dot) return epilogue_of(x) == Epilogue::Update;
+  return x.op() == Op::ScatterAdd && scatter_arg(*x).writes;
+}
 
 bool is_strided_call(Op op) {
   return op == Op::Dot || op == Op::Attention || op == Op::AttentionBackward;

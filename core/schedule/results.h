@@ -9,9 +9,13 @@ namespace tinyshard {
 
 struct ScheduleState;
 
-// A collective's result that a storage is assigned arrives there, and a product that updates a
-// storage is made there.
+// A collective's result that a storage is assigned arrives there, a product that updates a storage is
+// made there, and a scatter that writes into one does so in place.
 void name_storages(ScheduleState& state);
+
+// Whether the call of x begins with its third operand and may find it where its result is to be: a
+// product that updates what is there, a scatter that writes.
+bool starts_from_third(const UOp& x);
 
 // Where a value has nothing but results of one library call, which nobody else reads, and the
 // library can write them where they lie in it, it does.

@@ -19,6 +19,7 @@
 #include <fmt/ranges.h>
 
 #include "core/base/error.h"
+#include "core/schedule/results.h"
 #include "core/uop/args.h"
 
 namespace tinyshard {
@@ -268,12 +269,11 @@ class Verifier {
   }
 
   // A reduction over devices is done in place; a product that updates a storage adds to what is
-  // there. Both find operand and result in the same bytes, and nothing else of the item there.
+  // there, and a scatter writes into it. All find operand and result in the same bytes, and nothing else of the item there.
   bool may_write_over(const Item& item, int operand, int result) const {
     if (!(place(operand) == place(result))) return false;
     if (item.kind == Item::Kind::Collective) return item.collective.op == CollectiveOp::AllReduce;
-    bool updates = item.kind == Item::Kind::Library && item.call.node.op() == Op::Dot &&
-                   epilogue_of(item.call.node) == Epilogue::Update;
+    bool updates = item.kind == Item::Kind::Library && starts_from_third(item.call.node);
     if (!updates || item.buffers[2] != operand) return false;
     // Factors and scale: all operands but the third; the result is the last buffer.
     for (size_t i = 0; i + 1 < item.buffers.size(); ++i) {

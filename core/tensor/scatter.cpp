@@ -48,6 +48,14 @@ Value widen(const Value& v, const Scatter& s) {
   return value::pad(v, padding);
 }
 
+// What meets at each place, reduced; the identity of the reduction where nothing does.
+Value reduced(const Scatter& s, ReduceOp op) {
+  Value made = value::scatter_reduce(op, s.index, s.src, s.axis, s.size);
+  if (std::ranges::equal(made.shape(), s.x.shape())) return made;
+  Value reached = widen(value::constant(DType::Bool, true, made.shape()), s);
+  return value::where(reached, widen(made, s), value::identity(op, made.dtype()));
+}
+
 Value hits(const Scatter& s) {
   return value::scatter_add(s.index, value::constant(DType::I32, 1, s.index.shape()), s.axis,
                             s.size);
@@ -78,7 +86,7 @@ namespace {
 // The largest or smallest of what meets at a place. A place that nothing reaches, or nothing but
 // what is worse than anything, keeps its own: that needs no count of what came.
 Value scattered_best(const Scatter& s, ReduceOp op, bool include_self) {
-  Value best = widen(value::scatter_reduce(op, s.index, s.src, s.axis, s.size), s);
+  Value best = reduced(s, op);
   if (!include_self) return value::where(widen(hits(s), s) > 0, best, s.x);
   Value both = op == ReduceOp::Max ? value::maximum(s.x, best) : value::minimum(s.x, best);
   return value::where(best == value::identity(op, s.x.dtype()), s.x, both);
@@ -103,9 +111,8 @@ Value scatter_reduced(const Scatter& s, ScatterReduce reduce, bool include_self)
           s.x.dtype());
     }
     case ScatterReduce::Prod: {
-      Value product =
-          widen(value::scatter_reduce(ReduceOp::Prod, s.index, s.src, s.axis, s.size), s);
-      return value::where(touched, base(1) * product, s.x);
+      Value product = reduced(s, ReduceOp::Prod);  // 1 where nothing comes
+      return include_self ? s.x * product : value::where(touched, product, s.x);
     }
     default:
       throw InternalError("maxima and minima have a way of their own");

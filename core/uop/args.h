@@ -79,13 +79,20 @@ inline int64_t gather_axis(const Node& gather) { return gather.arg()[0]; }
 
 // ScatterAdd: into `size` places along `axis`. Where several elements meet they are reduced: by
 // Sum, which starts from zeros or a base, unless the node names another reduction, which starts
-// from that one's identity.
+// from that one's identity. One that writes (from passes only) puts the last of them over what its
+// base has there. It names Max, the reduction of the numbers of the elements, so that who does not
+// know of writes does not take it for a sum.
 struct ScatterArg {
   int64_t axis, size;
   ReduceOp op = ReduceOp::Sum;
+  bool writes = false;
 };
 inline ScatterArg scatter_arg(const Node& x) {
-  return {x.arg()[0], x.arg()[1], x.arguments > 2 ? ReduceOp(x.arg()[2]) : ReduceOp::Sum};
+  return {x.arg()[0], x.arg()[1], x.arguments > 2 ? ReduceOp(x.arg()[2]) : ReduceOp::Sum,
+          x.arguments > 3};
+}
+inline Dims writing_scatter(int64_t axis, int64_t size) {
+  return {axis, size, int64_t(ReduceOp::Max), 1};
 }
 
 inline int64_t sorted_places(const Node& sort) { return sort.arg()[0]; }  // of each row

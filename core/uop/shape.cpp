@@ -95,7 +95,8 @@ Dims changed_shape(Op op, std::span<const UOp> src, DimSpan arg) {
     }
     case Op::ScatterAdd: {
       need(src.size() == 2 || src.size() == 3, "wrong number of sources");
-      need(arg.size() == 2 || (arg.size() == 3 && src.size() == 2), "axis, size and reduction");
+      const bool reduces = arg.size() == 2 || (arg.size() == 3 && src.size() == 2);
+      need(reduces || (arg.size() == 4 && src.size() == 3), "axis, size and reduction");
       need(std::ranges::equal(s, src[1].shape()), "index and source differ");
       s[arg[0]] = arg[1];
       need(src.size() == 2 || std::ranges::equal(s, src[2].shape()), "base and result differ");

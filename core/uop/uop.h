@@ -8,10 +8,9 @@
 //   Flip {axes...}               ShardSlice {axis, mesh axis, parts}: this device's part of `axis`
 //   Reduce {ReduceOp, axes...}: reduced axes become 1         Range {id, size, RangeKind}
 //   Gather(x, index) {axis}: out[.., i, ..] = x[.., index[.., i, ..], ..] with index's shape
-//   ScatterAdd(index, src[, base]) {axis, size[, ReduceOp]}: the adjoint of Gather, added to zeros
-//   or
-//     a base (from passes only) of its shape and its or a narrower type; else see
-//     core/uop/scatter.h
+//   ScatterAdd(index, src[, base]) {axis, size[, ReduceOp[, writes]]}: the adjoint of Gather, added
+//     to zeros or a base (from passes only) of its shape and its or a narrower type; else see
+//     ScatterArg
 //   Sort(keys) {k}: of each row of unsigned keys, along the last dim, the i32 places of the k
 //     smallest in order, of equal keys the earlier one first
 //   Decompose(x) {Factor, full}: a factor of each matrix x[.., m, n] of floats, see DecomposeArg

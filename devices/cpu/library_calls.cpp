@@ -95,6 +95,7 @@ std::optional<ScatterSpec> scatter_spec(const LibraryCall& call) {
   ScatterSpec spec;
   spec.dtype = x.dtype();
   spec.op = scatter_arg(*x).op;
+  spec.writes = scatter_arg(*x).writes;
   spec.index_dtype = x.src(0).dtype();
   spec.outer = product(DimSpan(index.shape).first(axis));
   spec.rows_in = index.shape[axis];
@@ -195,8 +196,9 @@ class SortCall : public Program {
   void* memory_;
 };
 
-// Large scratch memory is allocated for each launch: programs live long, and matrices of thousands of
-// rows take gigabytes.
+// Scratch memory is kept, as a sort's is, up to what two singular value decompositions of 1000 rows and
+// columns take. More is allocated for each launch: programs live long, and matrices of thousands of
+// rows take gigabytes, and minutes.
 class DecomposeCall : public Program {
  public:
   DecomposeCall(const LibraryCall& call, ThreadPool& pool, Device& device)
@@ -223,7 +225,7 @@ class DecomposeCall : public Program {
   const void* scratch() const override { return memory_; }
 
  private:
-  static constexpr size_t kMostKept = size_t{1} << 24;
+  static constexpr size_t kMostKept = size_t{1} << 26;
 
   DecomposeSpec spec_;
   std::vector<DecomposeArg> factors_;

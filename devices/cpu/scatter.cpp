@@ -6,6 +6,7 @@
 #include "devices/cpu/scatter.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -47,18 +48,60 @@ struct Part {
   int64_t outer, row_begin, row_end, col_begin, col_end;
 };
 
-// Adds one column to the sums of a part. No processor predicts whether a row is this part's: rows of
-// other parts go to a place that nobody reads.
+// Calls visit(row, place) for each source row whose place lies in [0, rows) of the part, in order.
+// With several parts no processor predicts whether a row is this one's: those that are get listed
+// first, some hundred rows at a time, without a branch.
+template <class Index, class Visit>
+void for_own_rows(const ScatterSpec& s, const Part& p, const Index* index, const Visit& visit) {
+  const auto rows = static_cast<uint64_t>(p.row_end - p.row_begin);
+  auto place_of = [&](int64_t r) {
+    return static_cast<uint64_t>(static_cast<int64_t>(index[r * s.index_row])) -
+           static_cast<uint64_t>(p.row_begin);
+  };
+  if (p.row_end - p.row_begin == s.rows_out) {
+    for (int64_t r = 0; r < s.rows_in; ++r) {
+      if (const uint64_t to = place_of(r); to < rows) visit(r, static_cast<int64_t>(to));
+    }
+    return;
+  }
+  constexpr int64_t kListed = 512;
+  std::array<uint64_t, kListed> own_places;
+  std::array<int32_t, kListed> own_rows;  // from the first of these rows
+  for (int64_t begin = 0; begin < s.rows_in; begin += kListed) {
+    const auto count = static_cast<int32_t>(std::min(kListed, s.rows_in - begin));
+    size_t own = 0;
+    for (int32_t r = 0; r < count; ++r) {
+      const uint64_t to = place_of(begin + r);
+      own_places[own] = to;
+      own_rows[own] = r;
+      own += to < rows ? 1 : 0;
+    }
+    for (size_t i = 0; i < own; ++i)
+      visit(begin + own_rows[i], static_cast<int64_t>(own_places[i]));
+  }
+}
+
+// The same where each column has an index of its own: visit(row, place, column).
+template <class Index, class Visit>
+void for_own_elements(const ScatterSpec& s, const Part& p, const Index* index, int64_t cols,
+                      const Visit& visit) {
+  for (int64_t r = 0; r < s.rows_in; ++r) {
+    const Index* at = index + r * s.index_row;
+    for (int64_t c = 0; c < cols; ++c) {
+      const auto to = static_cast<int64_t>(at[c * s.index_inner]);
+      if (to < p.row_begin || to >= p.row_end) continue;  // another part's, or nobody's
+      visit(r, to - p.row_begin, c);
+    }
+  }
+}
+
 template <class E, ReduceOp op, class Index>
 void add_column(const ScatterSpec& s, const Part& p, const Index* index,
                 const typename E::Stored* src, typename E::Sum* sums, int64_t stride) {
-  const auto rows = static_cast<uint64_t>(p.row_end - p.row_begin);
-  typename E::Sum nobodys{};
-  for (int64_t r = 0; r < s.rows_in; ++r) {
-    const auto to = static_cast<uint64_t>(index[r * s.index_row] - p.row_begin);
-    auto* sum = to < rows ? sums + static_cast<int64_t>(to) * stride : &nobodys;
-    *sum = combined<op>(E::load(src[r * s.inner]), *sum);
-  }
+  for_own_rows(s, p, index, [&](int64_t row, int64_t place) {
+    typename E::Sum& sum = sums[place * stride];
+    sum = combined<op>(E::load(src[row * s.inner]), sum);
+  });
 }
 
 // Adds several columns, which mostly share an index.
@@ -66,22 +109,34 @@ template <class E, ReduceOp op, class Index>
 void add_columns(const ScatterSpec& s, const Part& p, const Index* index,
                  const typename E::Stored* src, int64_t cols, typename E::Sum* sums,
                  int64_t stride) {
-  auto is_ours = [&](int64_t to) { return to >= p.row_begin && to < p.row_end; };
-  for (int64_t r = 0; r < s.rows_in; ++r) {
-    const typename E::Stored* row = src + r * s.inner;
-    const Index* at = index + r * s.index_row;
-    if (s.index_inner == 0) {
-      const auto to = static_cast<int64_t>(*at);
-      if (!is_ours(to)) continue;  // another part's, or nobody's
-      typename E::Sum* sum = sums + (to - p.row_begin) * stride;
-      for (int64_t c = 0; c < cols; ++c) sum[c] = combined<op>(E::load(row[c]), sum[c]);
+  if (s.index_inner == 0) {
+    for_own_rows(s, p, index, [&](int64_t row, int64_t place) {
+      const typename E::Stored* from = src + row * s.inner;
+      typename E::Sum* sum = sums + place * stride;
+      for (int64_t c = 0; c < cols; ++c) sum[c] = combined<op>(E::load(from[c]), sum[c]);
+    });
+    return;
+  }
+  for_own_elements(s, p, index, cols, [&](int64_t row, int64_t place, int64_t col) {
+    typename E::Sum& sum = sums[place * stride + col];
+    sum = combined<op>(E::load(src[row * s.inner + col]), sum);
+  });
+}
+
+// What sums begin with. Where the part has whole rows they are one run.
+template <class E, ReduceOp op>
+void start(const typename E::Stored* base, int64_t base_stride, typename E::Sum* sums,
+           int64_t stride, int64_t rows, int64_t cols) {
+  if (stride == cols && base_stride == cols) cols *= rows, rows = 1;
+  for (int64_t r = 0; r < rows; ++r) {
+    typename E::Sum* to = sums + r * stride;
+    const typename E::Stored* from = base ? base + r * base_stride : nullptr;
+    if (!from) {
+      std::fill(to, to + cols, start_of<op, typename E::Sum>());
+    } else if constexpr (std::is_same_v<typename E::Stored, typename E::Sum>) {
+      if (from != to) std::copy(from, from + cols, to);
     } else {
-      for (int64_t c = 0; c < cols; ++c) {
-        const auto to = static_cast<int64_t>(at[c * s.index_inner]);
-        if (!is_ours(to)) continue;
-        typename E::Sum& sum = sums[(to - p.row_begin) * stride + c];
-        sum = combined<op>(E::load(row[c]), sum);
-      }
+      for (int64_t c = 0; c < cols; ++c) to[c] = E::load(from[c]);
     }
   }
 }
@@ -121,11 +176,8 @@ void add_part(const ScatterSpec& s, const Part& p, const void* base_data, const 
       sums = out + out_at + p.row_begin * s.inner + c0;
       stride = s.inner;
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t from = out_at + (p.row_begin + r) * s.inner + c0;
-      for (int64_t c = 0; c < cols; ++c)
-        sums[r * stride + c] = base ? E::load(base[from + c]) : start_of<op, Sum>();
-    }
+    const int64_t from = out_at + p.row_begin * s.inner + c0;
+    start<E, op>(base ? base + from : nullptr, s.inner, sums, stride, rows, cols);
     if (cols == 1)
       add_column<E, op>(s, p, index + c0 * s.index_inner, src + c0, sums, stride);
     else
@@ -134,6 +186,33 @@ void add_part(const ScatterSpec& s, const Part& p, const void* base_data, const 
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = 0; c < cols; ++c)
           out[out_at + (p.row_begin + r) * s.inner + c0 + c] = E::store(sums[r * stride + c]);
+  }
+}
+
+// Copies each row to its place, so that the last one of those that meet stays. Word is an unsigned
+// integer as large as an element.
+template <class Word, class Index>
+void write_part(const ScatterSpec& s, const Part& p, const void* base_data, const void* index_data,
+                const void* src_data, void* out_data) {
+  const int64_t cols = p.col_end - p.col_begin,
+                from = (p.outer * s.rows_out + p.row_begin) * s.inner + p.col_begin;
+  auto* index =
+      static_cast<const Index*>(index_data) + p.outer * s.index_outer + p.col_begin * s.index_inner;
+  auto* src = static_cast<const Word*>(src_data) + p.outer * s.rows_in * s.inner + p.col_begin;
+  auto* out = static_cast<Word*>(out_data) + from;
+  auto* base = base_data ? static_cast<const Word*>(base_data) + from : nullptr;
+  start<Plain<Word>, ReduceOp::Sum>(base, s.inner, out, s.inner, p.row_end - p.row_begin, cols);
+  if (cols == 1) {
+    for_own_rows(s, p, index,
+                 [&](int64_t row, int64_t place) { out[place * s.inner] = src[row * s.inner]; });
+  } else if (s.index_inner == 0) {
+    for_own_rows(s, p, index, [&](int64_t row, int64_t place) {
+      std::copy_n(src + row * s.inner, cols, out + place * s.inner);
+    });
+  } else {
+    for_own_elements(s, p, index, cols, [&](int64_t row, int64_t place, int64_t col) {
+      out[place * s.inner + col] = src[row * s.inner + col];
+    });
   }
 }
 
@@ -152,9 +231,28 @@ AddPart by_op(const ScatterSpec& s) {
   return parts[static_cast<size_t>(s.op)];
 }
 
+template <class Word>
+AddPart writing(DType index) {
+  return index == DType::I64 ? write_part<Word, int64_t> : write_part<Word, int32_t>;
+}
+
+AddPart choose_writing(const ScatterSpec& s) {
+  switch (itemsize(s.dtype)) {
+    case 1:
+      return writing<uint8_t>(s.index_dtype);
+    case 2:
+      return writing<uint16_t>(s.index_dtype);
+    case 4:
+      return writing<uint32_t>(s.index_dtype);
+    default:
+      return writing<uint64_t>(s.index_dtype);
+  }
+}
+
 // Null for types without such a reduction.
 AddPart choose(const ScatterSpec& s) {
   if (s.index_dtype != DType::I32 && s.index_dtype != DType::I64) return nullptr;
+  if (s.writes) return choose_writing(s);
   switch (s.dtype) {
     case DType::F64:
       return by_op<Plain<double>>(s);

@@ -1,6 +1,6 @@
 // Scatter-add: the gradient of an embedding or a gather, and other reductions of what meets at a
-// place. Deterministic without atomics: every destination element is summed by one thread, in the
-// order of the source rows.
+// place; and plain writes. Deterministic without atomics: every destination element is summed or
+// written by one thread, in the order of the source rows.
 #pragma once
 #include <cstdint>
 
@@ -14,8 +14,9 @@ class ThreadPool;
 // out[o][index[o][r][i]][i] += src[o][r][i] for all o < outer, r < rows_in, i < inner.
 // out is [outer, rows_out, inner] and src is [outer, rows_in, inner], both contiguous.
 struct ScatterSpec {
-  DType dtype = DType::F32;        // f64 f32 f16 bf16 (16-bit floats sum in f32) or any integer
-  ReduceOp op = ReduceOp::Sum;     // others are of bools, too
+  DType dtype = DType::F32;     // f64 f32 f16 bf16 (16-bit floats sum in f32) or any integer
+  ReduceOp op = ReduceOp::Sum;  // others are of bools, too
+  bool writes = false;          // instead of op: the last row that has a place is what lies there
   DType index_dtype = DType::I32;  // I32 or I64
   int64_t outer = 1, rows_in = 0, rows_out = 0, inner = 1;
   // Strides of the index in elements; an embedding has index_inner = 0.

@@ -175,6 +175,20 @@ bool LocalValues::is_known(const UOp& x) const {
   return number && *number < values_.size();
 }
 
+namespace {
+
+// How a storage is divided that comes later in the order: scattered maxima meet what they are
+// scattered into after they were compared with constants.
+std::optional<Placement> split_of_storage(const UOp& x, const Mesh& mesh, size_t axis) {
+  if (x.op() != Op::Buffer || !x->payload) return std::nullopt;
+  const Placed& placed = *static_cast<const Placed*>(x->payload.get());
+  if (placed.gather_on_use || !(placed.sharding.mesh == mesh)) return std::nullopt;
+  const Placement place = without_parts(placed.sharding.placements[axis]);
+  return place.is_shard() ? std::optional(place) : std::nullopt;
+}
+
+}  // namespace
+
 std::optional<Placement> LocalValues::split_by_user(const UOp& x, const Mesh& mesh,
                                                     size_t axis) const {
   constexpr size_t kLooked = 16;
@@ -193,7 +207,10 @@ std::optional<Placement> LocalValues::split_by_user(const UOp& x, const Mesh& me
       }
       if (info(user.op()).op_class != OpClass::Elementwise) continue;
       for (const UOp& s : user->src()) {
-        if (!is_known(s)) continue;
+        if (!is_known(s)) {
+          if (const auto split = split_of_storage(s, mesh, axis)) return split;
+          continue;
+        }
         const LocalValue& v = lying(s);
         if (v.mesh && *v.mesh == mesh && v.place[axis].is_shard()) return v.place[axis];
       }

@@ -330,6 +330,27 @@ TEST_F(Lookups, SortsAlongShardsSendEachElementOnce) {
   });
 }
 
+// Where entries, what they say and the destination are divided alike, what each device has found is
+// combined where it is to lie: a reduce-scatter of a destination, and for writes a gather of what
+// the last entries say.
+TEST_F(Lookups, ScattersAlongShardsCombineWhereTheResultLies) {
+  each_world([&](int64_t n) {
+    Tensor x = split({65536}, 0), src = split({65536}, 0), index = split({65536}, 0, DType::I32);
+    const double whole = all_gather(n, 65536 * 4);
+    for (auto [reduce, times] :
+         {std::pair(ScatterReduce::Sum, 1), std::pair(ScatterReduce::Prod, 1),
+          std::pair(ScatterReduce::Amax, 1), std::pair(ScatterReduce::Amin, 1),
+          std::pair(ScatterReduce::Mean, 2)}) {
+      Tensor y = x.scatter_reduce(0, index, src, reduce);
+      EXPECT_LE(sent(y), bound(times * whole)) << int(reduce);
+      EXPECT_EQ(y.sharding().placements[0], Shard(0)) << int(reduce);
+    }
+    EXPECT_LE(sent(x.scatter(0, index, src)), bound(2 * whole));
+    x.setitem({index}, src);
+    EXPECT_LE(sent(x), bound(2 * whole));
+  });
+}
+
 // --- scans ---------------------------------------------------------------------------------------
 
 TEST_F(Lookups, ScansSendTheTotalsOfParts) {

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <stdexcept>
 #include <vector>
 
 #include "core/dtype/half.h"
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
 #include "core/uop/uop.h"
 
@@ -238,16 +240,23 @@ class Evaluator {
       }
       case Op::Gather:
         each(shape, [&](Place p, int64_t at) {
-          p[arg[0]] = int64_t(src(1)[at]);
-          out[at] = src(0)[offset(p, x.src(0).shape())];
+          const int64_t from = p[arg[0]] = int64_t(src(1)[at]);
+          const bool inside = from >= 0 && from < x.src(0).shape()[arg[0]];
+          if (inside) out[at] = src(0)[offset(p, x.src(0).shape())];
         });
         break;
       case Op::ScatterAdd:
         if (x->sources > 2) out = src(2);
-        if (arg.size() > 2) throw std::logic_error("cannot evaluate " + describe(*x));
+        if (scatter_arg(*x).op == ReduceOp::Max && !scatter_arg(*x).writes)
+          std::ranges::fill(out, std::numeric_limits<int32_t>::lowest());
+        else if (arg.size() == 3)
+          throw std::logic_error("cannot evaluate " + describe(*x));
         each(x.src(0).shape(), [&](Place p, int64_t at) {
           p[arg[0]] = int64_t(src(0)[at]);
-          out[offset(p, shape)] += src(1)[at];
+          if (p[arg[0]] < 0 || p[arg[0]] >= arg[1]) return;
+          double& to = out[offset(p, shape)];
+          const double from = src(1)[at];
+          to = arg.size() == 2 ? to + from : arg.size() == 4 ? from : std::max(to, from);
         });
         break;
       case Op::Sort: {

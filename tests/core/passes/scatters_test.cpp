@@ -1,8 +1,10 @@
-// Scattered sums that start from what is added to them: the same values in one item.
+// Scattered sums that start from what is added to them, and scatters that write: the same values in
+// one item.
 #include "core/passes/scatters.h"
 
 #include <gtest/gtest.h>
 
+#include "core/uop/args.h"
 #include "tests/core/passes/same_values.h"
 
 namespace tinyshard {
@@ -65,6 +67,92 @@ TEST(Scatters, StartFromNothingElse) {
   EXPECT_EQ(start_scatters(std::span(&sum, 1), none)[0], sum) << "no library takes it";
   UOp roots[] = {sum, t.scatter};
   EXPECT_EQ(start_scatters(roots, all)[0], sum) << "somebody else reads the scatter";
+}
+
+// Six entries for a table [5, 4], of which one lies outside and three meet, as Tensor::scatter and
+// setitem spell what they write.
+struct Writing {
+  UOp x = buffer(1, Dims{5, 4}, DType::F32), rows = buffer(2, Dims{6, 4}, DType::F32);
+  UOp index;             // [6, 1] or [6, 4]
+  int64_t first = 1;     // the number of the first entry
+  int64_t places = 5;    // that entries may name
+  bool bounded = false;  // the gather's index is never negative
+  UOp numbers, last, choice;
+
+  explicit Writing(bool repeated) : index(buffer(3, Dims{6, repeated ? 1 : 4}, DType::I32)) {
+    make();
+  }
+
+  void make() {
+    const Dims all{6, index.shape()[1]}, table{places, index.shape()[1]};
+    UOp counted = cast(UOp::make(Op::Iota, DType::I64, {}, Dims{6}), DType::I32);
+    UOp line = reshape(counted, Dims{6, 1});
+    UOp entries = expand(binary(Op::Add, line, const_like(line, first)), all);
+    numbers = UOp::make(Op::ScatterAdd, DType::I32, {index, entries},
+                        Dims{0, places, int64_t(ReduceOp::Max)});
+    last = binary(Op::Max, numbers, const_int(DType::I32, 0, table));
+    UOp entry = binary(Op::Sub, last, const_like(last, 1));
+    if (bounded) entry = binary(Op::Max, entry, const_like(entry, 0));
+    UOp written = expand(binary(Op::CmpLt, const_like(last, 0), last), Dims{5, 4});
+    UOp picked = UOp::make(Op::Gather, DType::F32, {rows, expand(entry, Dims{5, 4})}, Dims{0});
+    choice = where(written, picked, x);
+  }
+
+  Values values(const UOp& root) const {
+    Evaluator evaluator;
+    Values table(20), entries(24), places;
+    for (size_t i = 0; i < 20; ++i) table[i] = double(i);
+    for (size_t i = 0; i < 24; ++i) entries[i] = 100 + double(i);
+    for (double place : {3., 1., 3., 5., 3., 0.})
+      places.insert(places.end(), size_t(index.shape()[1]), place);
+    evaluator.set(x, table);
+    evaluator.set(rows, entries);
+    evaluator.set(index, places);
+    return evaluator(root);
+  }
+};
+
+UOp as_written(const UOp& root) { return write_scatters(std::span(&root, 1), all)[0]; }
+
+TEST(Scatters, WriteInOneItem) {
+  for (bool repeated : {false, true}) {
+    for (bool bounded : {false, true}) {
+      Writing w(repeated);
+      w.bounded = bounded;
+      w.make();
+      UOp result = as_written(w.choice);
+      ASSERT_EQ(result.op(), Op::ScatterAdd) << print(std::span(&result, 1));
+      EXPECT_TRUE(scatter_arg(*result).writes);
+      EXPECT_EQ(w.values(result), w.values(w.choice));
+    }
+  }
+}
+
+TEST(Scatters, WriteNothingElse) {
+  Writing w(true);
+  EXPECT_EQ(write_scatters(std::span(&w.choice, 1), none)[0], w.choice) << "no library takes it";
+  for (const UOp& other : {w.numbers, w.last}) {
+    UOp roots[] = {w.choice, other};
+    EXPECT_EQ(write_scatters(roots, all)[0], w.choice) << "somebody else reads the numbers";
+  }
+  for (int64_t first : {0, 2}) {
+    Writing shifted(true);
+    shifted.first = first;
+    shifted.make();
+    EXPECT_EQ(as_written(shifted.choice), shifted.choice) << "entries counted from " << first;
+  }
+  Writing longer(false);
+  longer.rows = buffer(2, Dims{7, 4}, DType::F32);
+  longer.make();
+  EXPECT_EQ(as_written(longer.choice), longer.choice) << "rows that no entry has";
+  Writing one(true);
+  one.places = 1;
+  one.make();
+  EXPECT_EQ(as_written(one.choice), one.choice) << "one place, repeated";
+  UOp sum = where(w.choice.src(0), binary(Op::Add, w.choice.src(1), w.x), w.x);
+  EXPECT_EQ(as_written(sum), sum) << "what is picked is changed";
+  UOp turned = where(w.choice.src(0), w.x, w.choice.src(1));
+  EXPECT_EQ(as_written(turned), turned) << "what was there, where something is written";
 }
 
 }  // namespace

@@ -47,6 +47,16 @@ Tensor data(const Ints& shape, DType dtype) {
   return Tensor(values, shape).cast(dtype).realize();
 }
 
+void expect_same(const Tensor& actual, const std::vector<double>& want) {
+  const std::vector<double> got = actual.to_vector<double>();
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_TRUE((got[i] == want[i] && std::signbit(got[i]) == std::signbit(want[i])) ||
+                (std::isnan(got[i]) && std::isnan(want[i])))
+        << name(actual.dtype()) << " " << i << ": " << got[i] << " is not " << want[i];
+  }
+}
+
 bool before(double a, double b) { return a < b || (!std::isnan(a) && std::isnan(b)); }
 
 void expect_sorted(const Tensor& x, int64_t dim, bool descending) {
@@ -171,6 +181,33 @@ TEST(Scatter, ReducesWhatMeetsAtAPlace) {
   });
 }
 
+// x is larger than the index in the other dim, too: what lies beyond keeps its value, of either sign.
+TEST(Scatter, WhatTheIndexDoesNotReachStays) {
+  both_ways([] {
+    const std::vector<double> values{-3, 5, -7, 2, -4, 6, -1, 9};
+    Tensor x(values, {2, 4});
+    Tensor index{{1, 0, 1}}, src = Tensor{{-2.0, -8.0, 4.0}};
+    for (auto reduce : {ScatterReduce::Sum, ScatterReduce::Prod, ScatterReduce::Mean,
+                        ScatterReduce::Amax, ScatterReduce::Amin}) {
+      for (bool include_self : {true, false}) {
+        std::vector<double> expected = values;
+        for (auto [at, from] : {std::pair(4, -2.0), std::pair(1, -8.0), std::pair(6, 4.0)}) {
+          double both = reduced(reduce, expected[at], from);
+          if (reduce == ScatterReduce::Mean) both /= 2;
+          expected[at] = include_self ? both : from;
+        }
+        EXPECT_EQ(x.scatter_reduce(0, index, src.cast(x.dtype()), reduce, include_self)
+                      .to_vector<double>(),
+                  expected)
+            << int(reduce) << include_self;
+      }
+    }
+    std::vector<double> expected = values;
+    expected[4] = -2, expected[1] = -8, expected[6] = 4;
+    EXPECT_EQ(x.scatter(0, index, src.cast(x.dtype())).to_vector<double>(), expected);
+  });
+}
+
 TEST(Scatter, NanAndBools) {
   both_ways([] {
     Tensor index{0, 0, 1, 1, 2};
@@ -208,6 +245,84 @@ TEST(Scatter, Gradients) {
     EXPECT_EQ(slope(ScatterReduce::Amax), (Doubles{0.5, 0.5, 0, 0, 10, 100}));
     EXPECT_EQ(slope(ScatterReduce::Amin), (Doubles{0, 0, 1, 10, 0, 100}));
     EXPECT_EQ(slope(ScatterReduce::Prod), (Doubles{3, 3, 9, 40, 0, 100}));
+  });
+}
+
+// Against one write after the other, in every type: entries that meet, negative ones, others that lie
+// outside.
+TEST(Scatter, WritesOneAfterTheOther) {
+  both_ways([] {
+    constexpr int64_t kRows = 3, kSize = 50, kEntries = 80;
+    std::vector<int32_t> index;
+    for (int64_t i = 0; i < kRows * kEntries; ++i)
+      index.push_back(int32_t(i * 7919 % 67 - 9));  // from -9 to 57
+    Tensor places(index, {kRows, kEntries}), line = places[0];
+    auto at = [](const std::vector<double>& values, int64_t i) { return values[size_t(i)]; };
+    for (DType dtype : kTypes) {
+      Tensor x = data({kRows, kSize}, dtype), src = data({kRows, kEntries}, dtype),
+             rows = data({kEntries, 4}, dtype), table = data({kSize, 4}, dtype);
+      const auto from = src.to_vector<double>(), given = rows.to_vector<double>();
+      auto expected = x.to_vector<double>(), lines = table.to_vector<double>();
+      auto first = x[0].to_vector<double>();
+      for (int64_t i = 0; i < kRows * kEntries; ++i) {
+        const int64_t to = index[size_t(i)];
+        if (to >= 0 && to < kSize) expected[size_t(i / kEntries * kSize + to)] = at(from, i);
+      }
+      for (int64_t i = 0; i < kEntries; ++i) {
+        const int64_t to = index[size_t(i)] < 0 ? index[size_t(i)] + kSize : index[size_t(i)];
+        if (to >= kSize) continue;
+        first[size_t(to)] = at(from, i);
+        for (int64_t c = 0; c < 4; ++c) lines[size_t(to * 4 + c)] = at(given, i * 4 + c);
+      }
+      for (DType wide : {DType::I32, DType::I64, DType::I8}) {
+        Tensor here = places.cast(wide);
+        expect_same(x.scatter(1, here, src), expected);
+        expect_same(x.T().contiguous().scatter(0, here.T(), src.T()).T(), expected);
+        Tensor vector = x[0].contiguous().realize(), matrix = (table + 0).realize();
+        vector.setitem({here[0]}, src[0]);
+        expect_same(vector, first);
+        matrix.setitem({here[0]}, rows);
+        expect_same(matrix, lines);
+        Tensor across = table.T().contiguous().realize();
+        across.setitem({Slice(), here[0]}, rows.T());
+        expect_same(across.T(), lines);
+      }
+    }
+  });
+}
+
+// A write into a storage is done in place, by the storage's own elements, too.
+TEST(Scatter, WritesIntoWhatItReads) {
+  both_ways([] {
+    auto vector = [](const Tensor& x) { return x.to_vector<int>(); };
+    auto numbers = [] {
+      Tensor x = Tensor::zeros({6}, DType::I32).contiguous().realize();
+      return x.assign(Tensor{5, 0, 3, 1, 4, 2}).realize();  // a storage of its own
+    };
+    using Numbers = std::vector<int>;
+    Tensor places = Tensor{1, 2, 1, 5}.realize();
+    Tensor x = numbers(), before = x + 0;
+    x.setitem({places}, x.shrink({{0, 4}}));
+    EXPECT_EQ(vector(x), (Numbers{5, 3, 0, 1, 4, 1})) << "its first elements, as they were";
+    Tensor turned = numbers();
+    turned.setitem({(Tensor::arange(6) + 1) % 6}, turned);
+    EXPECT_EQ(vector(turned), (Numbers{2, 5, 0, 3, 1, 4})) << "all of its elements";
+    Tensor named = numbers();
+    named.assign(named.scatter(0, named, Tensor::arange(6)));
+    EXPECT_EQ(vector(named), (Numbers{1, 3, 5, 2, 4, 0})) << "its elements as an index";
+    Tensor y = numbers();
+    y.setitem({y}, Tensor::arange(6));
+    EXPECT_EQ(vector(y), (Numbers{1, 3, 5, 2, 4, 0})) << "an index that is written over";
+    Tensor z = numbers(), old = z * 10;
+    z.setitem({places}, Tensor{7, 8, 9, 6});
+    Tensor both = old + z;
+    EXPECT_EQ(vector(both), (Numbers{55, 9, 38, 11, 44, 26})) << "the old value beside the new one";
+    EXPECT_EQ(vector(z), (Numbers{5, 9, 8, 1, 4, 6}));
+    EXPECT_EQ(vector(before), (Numbers{5, 0, 3, 1, 4, 2}));
+    Tensor w = numbers();
+    w.setitem({places}, 7);
+    w.setitem({Tensor{0, 0}}, Tensor{1, 2});
+    EXPECT_EQ(vector(w), (Numbers{2, 7, 7, 1, 4, 7})) << "one write after the other";
   });
 }
 

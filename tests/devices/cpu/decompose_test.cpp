@@ -13,6 +13,8 @@
 #include <gtest/gtest.h>
 
 #include "core/dtype/half.h"
+#include "core/runtime/device.h"
+#include "devices/cpu/cpu_device.h"
 #include "devices/cpu/thread_pool.h"
 
 namespace tinyshard {
@@ -158,6 +160,24 @@ TEST(Decompose, EachFactorIsTheSameAloneAndForAnyNumberOfThreads) {
           EXPECT_EQ(factors(spec, x, {kAll[i]}, threads)[0], all[i]) << threads << " " << i;
       }
     }
+  }
+}
+
+// A tall matrix of few columns: Q takes much memory and little time.
+TEST(Decompose, LaunchesAllocateNothing) {
+  const std::unique_ptr<Device> cpu = make_cpu_device(0, 1);
+  for (int64_t rows : {100, 2000}) {
+    const UOp x = UOp::make(Op::Buffer, DType::F32, {}, Dims{1, rows, 2});
+    const LibraryCall call = row_major_call(
+        UOp::make(Op::Decompose, DType::F32, {x}, to_ints(DecomposeArg{Factor::R, true})));
+    const std::unique_ptr<Program> program = cpu->library(call);
+    std::vector<float> matrix(size_t(rows * 2), 3.f), r(matrix.size());
+    void* buffers[] = {matrix.data(), r.data()};
+    const MemoryStats before = cpu->memory();
+    program->launch(buffers, nullptr);
+    EXPECT_EQ(cpu->memory().allocations, before.allocations) << rows;
+    EXPECT_NE(program->scratch(), nullptr);
+    EXPECT_NEAR(std::abs(r[0]), 3 * std::sqrt(double(rows)), 1e-2);
   }
 }
 

@@ -1,5 +1,10 @@
 #include "devices/cpu/scatter.h"
 
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
@@ -114,6 +119,98 @@ TEST(ScatterBits, AreTheSameForAnyThreadCount) {
     Buffer out(DType::F32, c.rows_out * c.inner);
     scatter_add(s, nullptr, index.data(), src.data(), out.data(), pool);
     EXPECT_EQ(out.bytes(), expected.bytes());
+  }
+}
+
+// --- orders --------------------------------------------------------------------------------------
+
+// What a scatter means, one element after the other.
+template <class T, class Index>
+std::vector<T> in_order(const ScatterSpec& s, const std::vector<T>& base,
+                        const std::vector<Index>& index, const std::vector<T>& src,
+                        const std::function<T(T, T)>& next) {
+  std::vector<T> out = base;
+  for (int64_t o = 0; o < s.outer; ++o)
+    for (int64_t r = 0; r < s.rows_in; ++r)
+      for (int64_t i = 0; i < s.inner; ++i) {
+        auto to = int64_t{index[o * s.index_outer + r * s.index_row + i * s.index_inner]};
+        if (to < 0 || to >= s.rows_out) continue;
+        T& at = out[(o * s.rows_out + to) * s.inner + i];
+        at = next(at, src[(o * s.rows_in + r) * s.inner + i]);
+      }
+  return out;
+}
+
+// Every third entry of the case's lies outside: before, behind, or far away.
+template <class Index>
+std::vector<Index> indices_and_strays(const Case& c) {
+  std::vector<Index> index = indices<Index>(c);
+  using Limits = std::numeric_limits<Index>;
+  const Index strays[] = {-1, static_cast<Index>(c.rows_out), Limits::lowest(), Limits::max()};
+  for (size_t i = 0; i < index.size(); i += 3) index[i] = strays[i / 3 % 4];
+  return index;
+}
+
+template <class T, class Index>
+void expect_in_order(const Case& c, DType dtype, const std::function<T(T, T)>& next, bool writes,
+                     ReduceOp op) {
+  ScatterSpec s = spec_of(c, dtype, sizeof(Index) == 8 ? DType::I64 : DType::I32);
+  s.writes = writes, s.op = op;
+  const std::vector<Index> index = indices_and_strays<Index>(c);
+  std::vector<T> src(static_cast<size_t>(c.outer * c.rows_in * c.inner)),
+      base(static_cast<size_t>(c.outer * c.rows_out * c.inner));
+  for (size_t i = 0; i < src.size(); ++i)
+    src[i] = static_cast<T>(static_cast<T>(1 + i * 7919 % 251) / T{3});
+  for (size_t i = 0; i < base.size(); ++i) base[i] = static_cast<T>(i % 2 + 1);
+  const std::vector<T> expected = in_order(s, base, index, src, next);
+  for (int threads : {1, 2, 3, 16}) {
+    ThreadPool pool(threads);
+    std::vector<T> out(base.size()), in_place = base;
+    scatter_add(s, base.data(), index.data(), src.data(), out.data(), pool);
+    EXPECT_EQ(out, expected) << c.name << " " << threads << " threads, " << name(dtype);
+    scatter_add(s, in_place.data(), index.data(), src.data(), in_place.data(), pool);
+    EXPECT_EQ(in_place, expected) << c.name << " " << threads << " threads, in place";
+  }
+}
+
+constexpr Case kOrdered[] = {
+    {"line", 1, 40000, 30000, 1, false, false},
+    {"crowded_line", 1, 40000, 5, 1, false, false},
+    {"lines", 3, 20000, 7000, 1, true, false},
+    {"few_columns", 1, 9000, 700, 5, false, false},
+    {"columns_of_their_own", 1, 9000, 700, 5, false, true},
+    {"many_columns", 2, 900, 70, 65, true, false},
+    {"many_of_their_own", 2, 900, 70, 65, true, true},
+    {"one_place", 1, 30000, 1, 1, false, false},
+    {"no_entries", 1, 0, 30000, 1, false, false},
+};
+
+template <class T>
+T second(T, T b) {
+  return b;
+}
+
+TEST(ScatterOrder, TheLastRowThatNamesAPlaceIsWritten) {
+  for (const Case& c : kOrdered) {
+    expect_in_order<uint8_t, int32_t>(c, DType::Bool, second<uint8_t>, true, ReduceOp::Max);
+    expect_in_order<uint16_t, int64_t>(c, DType::BF16, second<uint16_t>, true, ReduceOp::Max);
+    expect_in_order<float, int32_t>(c, DType::F32, second<float>, true, ReduceOp::Max);
+    expect_in_order<double, int64_t>(c, DType::F64, second<double>, true, ReduceOp::Max);
+  }
+}
+
+// Sums and products round after each row, so that another order gives other bits.
+TEST(ScatterOrder, RowsAreReducedOneAfterTheOther) {
+  for (const Case& c : kOrdered) {
+    expect_in_order<float, int32_t>(
+        c, DType::F32, [](float a, float b) { return a + b; }, false, ReduceOp::Sum);
+    expect_in_order<float, int64_t>(
+        c, DType::F32, [](float a, float b) { return std::max(a, b); }, false, ReduceOp::Max);
+    expect_in_order<double, int32_t>(
+        c, DType::F64, [](double a, double b) { return std::min(a, b); }, false, ReduceOp::Min);
+    expect_in_order<uint16_t, int64_t>(
+        c, DType::U16, [](uint16_t a, uint16_t b) { return static_cast<uint16_t>(a * b); }, false,
+        ReduceOp::Prod);
   }
 }
 
