@@ -1,7 +1,10 @@
 #include "multi/per_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "core/base/error.h"
 #include "multi/mesh_names.h"
@@ -15,11 +18,17 @@ Dims collective_ints(CollectiveOp op, ReduceOp reduce, const Mesh& mesh, int axi
   return {int64_t(op), int64_t(reduce), -1 - axis, mesh.axes()[size_t(axis)].size, before, after};
 }
 
+// Whether this process ever made a node of such code. Most never do, and then no graph need be looked
+// through for one.
+std::atomic<bool> any_made = false;
+
 UOp collective_node(const UOp& x, const Mesh& mesh, const Dims& arg) {
+  any_made.store(true, std::memory_order_relaxed);
   return UOp::make(Op::Collective, x.dtype(), {x}, arg, mesh.payload());
 }
 
 UOp slice_node(const UOp& x, const Mesh& mesh, int axis, int dim, int64_t parts) {
+  any_made.store(true, std::memory_order_relaxed);
   return UOp::make(Op::ShardSlice, x.dtype(), {x}, Dims{dim, axis, parts}, mesh.payload());
 }
 
@@ -77,8 +86,9 @@ std::optional<CollectiveArg> own_collective_arg(const Node& x) {
   return arg;
 }
 
-bool has_own_values(std::span<const UOp> order) {
-  return std::ranges::any_of(order, [](const UOp& x) {
+bool has_own_values(const Graph& graph) {
+  if (!any_made.load(std::memory_order_relaxed)) return false;
+  return std::ranges::any_of(graph.order(), [](const UOp& x) {
     return (x.op() == Op::ShardSlice || x.op() == Op::Collective) &&
            (part_arg(*x) || own_collective_arg(*x));
   });
@@ -94,8 +104,10 @@ OwnAxes OwnAxesOf::derived(const UOp& x) const {
     if (own.mesh && own.mesh != of_source.mesh) {
       auto [one, other] =
           told_apart(Mesh::from_payload(own.mesh), Mesh::from_payload(of_source.mesh));
-      throw UserError("values of one device's code meet that belong to the shard_map of " + one +
-                      " and to that of " + other);
+      throw UserError(
+          fmt::format("values of one device's code meet that belong to the shard_map of {} and to "
+                      "that of {}",
+                      one, other));
     }
     own.axes |= of_source.axes;
     own.mesh = of_source.mesh;

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/uop/graph.h"
 #include "core/uop/node_map.h"
 #include "multi/collective.h"
 #include "multi/mesh.h"
@@ -48,8 +49,8 @@ class OwnAxesOf {
   NodeMap<OwnAxes> known_;
 };
 
-// Whether any of these nodes, of a graph in front of the rewrite, is one of those below.
-bool has_own_values(std::span<const UOp> order);
+// Whether a graph in front of the rewrite has any of the nodes below.
+bool has_own_values(const Graph& graph);
 
 // This device's part of an ordinary value along `axis`, which divides the dim.
 UOp part_of(const UOp& x, const Mesh& mesh, int axis, int dim);

@@ -71,7 +71,7 @@ KnownPlans& known_plans() {
 class Rewriter {
  public:
   explicit Rewriter(const Graph& graph) : roots_(graph.roots()), order_(graph.order()) {
-    per_device_ = has_own_values(order_);
+    per_device_ = has_own_values(graph);
   }
 
   LocalGraph run(Planning planning) {

@@ -1,5 +1,6 @@
 #include "core/exec/capture.h"
 
+#include "core/base/thread_local.h"
 #include "core/exec/context.h"
 #include "core/exec/state.h"
 #include "core/exec/storage.h"
@@ -7,7 +8,7 @@
 namespace tinyshard {
 namespace {
 
-thread_local Capture* active_capture = nullptr;
+TS_HOT_THREAD_LOCAL Capture* active_capture = nullptr;
 
 Storage* storage_of(const UOp& value) {
   return has_storage(value) ? Storage::of(*storage_node(value)) : nullptr;

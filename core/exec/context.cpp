@@ -14,6 +14,7 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/base/process.h"
+#include "core/base/thread_local.h"
 #include "core/codegen/kernel.h"
 
 namespace tinyshard {
@@ -23,7 +24,7 @@ namespace {
 struct Inside {
   int uses = 0, turns = 0;
 };
-thread_local Inside inside;
+TS_HOT_THREAD_LOCAL Inside inside;
 
 std::vector<std::string> split_list(const std::string& text) {
   std::vector<std::string> parts;

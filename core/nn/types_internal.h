@@ -6,7 +6,8 @@ namespace tinyshard::nn {
 
 // A weight as a product with x reads it: in x's type. Integers have no type of weights.
 inline Tensor weight_for(const Tensor& x, const Tensor& weight) {
-  return weight.defined() && is_float(x.dtype()) ? weight.cast(x.dtype()) : weight;
+  const bool as_it_is = !weight.defined() || !is_float(x.dtype()) || weight.dtype() == x.dtype();
+  return as_it_is ? weight : weight.cast(x.dtype());
 }
 
 // f(x in at least f32), rounded once to x's type.

@@ -367,7 +367,7 @@ std::vector<UOp> gradient(const Graph& graph, std::span<const UOp> seeds,
   check_internal(roots.size() == seeds.size(), "every root has a seed");
   std::vector<int64_t> name(names.begin(), names.end());
   if (name.empty()) std::ranges::transform(targets, std::back_inserter(name), name_of);
-  Walk walk(targets, name, has_own_values(graph.order()));
+  Walk walk(targets, name, has_own_values(graph));
   for (size_t i = 0; i < roots.size(); ++i) {
     if (!is_float(roots[i].dtype())) {
       throw UserError(fmt::format("gradient: {} is not a float", describe(*roots[i])));

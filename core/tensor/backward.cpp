@@ -97,7 +97,7 @@ struct Targets {
 //
 //   h = w * w;   w.assign(w.detach() * 2);   (h + w * 5).sum().backward();
 template <class Wanted>
-void need_history(const Tensor& x, const Graph& graph, const Targets& targets,
+void need_history(const Tensor& x, const UOp& root, const Targets& targets,
                   const Wanted& is_wanted) {
   std::unordered_set<const Node*> waiting;
   std::unordered_set<const Storage*> written;
@@ -106,10 +106,6 @@ void need_history(const Tensor& x, const Graph& graph, const Targets& targets,
     waiting.insert(node.get());
     written.insert(Storage::of(*storage_node(node)));
   }
-  const bool has_lost = std::ranges::any_of(graph.order(), [](const UOp& node) {
-    return node.op() == Op::Buffer && Storage::of(*node)->ended;
-  });
-  if (waiting.empty() && !has_lost) return;  // nothing that could be refused
   auto refuse = [&](const UOp& node, const char* what) {
     fail(
         fmt::format("{} depends on a value, {}{}, {}: take gradients before an assign, a step of "
@@ -119,7 +115,7 @@ void need_history(const Tensor& x, const Graph& graph, const Targets& targets,
   };
   NodeSet seen;
   // A target may be made of its own former value.
-  std::vector<const UOp*> next{&graph.roots()[0]}, behind;
+  std::vector<const UOp*> next{&root}, behind;
   auto walk = [&](std::vector<const UOp*>& next, bool before_targets) {
     while (!next.empty()) {
       const UOp& node = *next.back();
@@ -175,7 +171,7 @@ Tensor Tensor::backward(const Tensor& gradient, Caller caller) const {
   const std::vector<StatePtr> params = parameters_of(graph);
   Targets targets;
   for (const StatePtr& state : params) targets.add(*state);
-  need_history(*this, graph, targets, [&](const Storage::Ended& ended) {
+  need_history(*this, root, targets, [&](const Storage::Ended& ended) {
     return !ended.parameters.empty() || targets.any_in(ended.storages);
   });
   std::vector<UOp> gradients =
@@ -206,7 +202,7 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets, const T
       fail(fmt::format("target {} holds no floats, so it has no gradient", target.describe()));
     wanted.add(*target.state());
   }
-  need_history(*this, graph, wanted, [&](const Storage::Ended& ended) {
+  need_history(*this, root, wanted, [&](const Storage::Ended& ended) {
     auto knew_name = [&](int64_t n) {
       return n != 0 && (std::ranges::find(ended.names, n) != ended.names.end() ||
                         std::ranges::binary_search(ended.parameters, n));
