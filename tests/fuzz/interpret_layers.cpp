@@ -170,7 +170,7 @@ Array class_loss(const Step& step, const Operands& in) {
         weight = inside ? real(*in[2], size_t(label)) : Real{0, 0};
       }
     }
-    loss = math.sub({0, 0}, loss);
+    loss = math.mul(loss, {-1, 0});  // of 0 it is -0
     if (smoothing > 0) {
       std::vector<Real> all;
       for (size_t at : line) all.push_back(real(logs, at));

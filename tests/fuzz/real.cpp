@@ -67,7 +67,8 @@ Real Math::maximum(Real x, Real y) const {
 }
 
 Real Math::sum(const std::vector<Real>& terms) const {
-  double v = 0, e = 0, magnitude = 0;
+  double v = terms.size() == 1 ? -0.0 : 0.0;  // a sum of one is that one, -0 as well
+  double e = 0, magnitude = 0;
   bool up = false, down = false;
   for (const Real& x : terms) {
     if (!x.known()) return kAnything;
