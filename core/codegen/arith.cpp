@@ -15,6 +15,8 @@
 #include <bit>
 #include <limits>
 
+#include <llvm/ADT/SmallVector.h>
+#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/Intrinsics.h>
 
 #include "core/base/error.h"
@@ -54,6 +56,7 @@ Arith::Arith(llvm::IRBuilder<>& builder, llvm::Module& module, const Target& tar
   has_avx512_ = target.triple.starts_with("x86_64") && has("+avx512f") && has("+avx512dq") &&
                 has("+avx512vl");
   has_plain_avx_ = target.triple.starts_with("x86_64") && has("+avx") && !has("+avx512f");
+  has_masks_of_64_ = has_avx512_ && has("+avx512bw");
   dialect_ = GpuDialect::of(target);
   has_f16_ = target.triple.starts_with("aarch64") || has("+f16c") || dialect_;
 }
@@ -418,8 +421,30 @@ Value* Arith::emit(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
   return info(op).element.accuracy == Accuracy::Chosen ? result : rounded(result, dtype);
 }
 
-Value* Arith::compute(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> x) {
+// LLVM (19) wants to know each lane of a mask that ands and ors of 64 lanes make of constants, and
+// looks again on each way there: the count of a concatenation of four parts did not end within minutes.
+// A constant that has gone through an empty assembly line is one that it knows nothing of, in a
+// register.
+Value* Arith::kept_as_mask(Value* x) {
+  constexpr int kLanes = 64;
+  auto* constant = llvm::dyn_cast<llvm::Constant>(x);
+  if (!has_masks_of_64_ || !constant || lanes_of(x) != kLanes || constant->getSplatValue())
+    return x;
+  uint64_t mask = 0;
+  for (unsigned i = 0; i < kLanes; ++i) {
+    const llvm::Constant* lane = constant->getAggregateElement(i);
+    if (lane && lane->isOneValue()) mask |= uint64_t{1} << i;
+  }
+  Type* bits = b_.getInt64Ty();
+  auto* line =
+      llvm::InlineAsm::get(llvm::FunctionType::get(bits, {bits}, false), "", "=r,0", false);
+  return b_.CreateBitCast(b_.CreateCall(line, {b_.getInt64(mask)}), x->getType());
+}
+
+Value* Arith::compute(Op op, DType dtype, DType source, llvm::ArrayRef<Value*> operands) {
   bool real = is_float(source), boolean = source == DType::Bool, sign = is_signed(source);
+  llvm::SmallVector<Value*, 4> x(operands);
+  if (boolean && x.size() == 2) x = {kept_as_mask(x[0]), kept_as_mask(x[1])};
   Type* t = x[0]->getType();
   Math math(b_, module_, has_avx512_, dialect_);
   switch (op) {

@@ -74,11 +74,13 @@ class Arith {
   // f64 to f32, and an integer to one that f64 holds, so that rounding to 16 bits is the only one.
   llvm::Value* odd_f32(llvm::Value* x);
   llvm::Value* odd_integer(llvm::Value* x, DType dtype);
+  llvm::Value* kept_as_mask(llvm::Value* x);
   llvm::Value* from_f16_bits(llvm::Value* x);
 
   llvm::IRBuilder<>& b_;
   llvm::Module& module_;
   bool has_f16_, has_avx512_, has_plain_avx_;
+  bool has_masks_of_64_;       // an x86 processor with mask registers of as many lanes
   const GpuDialect* dialect_;  // null on processors
 };
 

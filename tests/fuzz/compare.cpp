@@ -84,7 +84,10 @@ std::vector<bool> exact_values(const Program& p) {
         constant = constant && folded[size_t(at[size_t(in)])];
       }
       // What is computed when the program is built knows the host's functions.
-      bool made = kMade.contains(step.op);
+      // So may be what is computed of a value and itself: x - x is 0, x >= x is true.
+      const bool of_itself =
+          step.in.size() == 2 && at[size_t(step.in[0])] == at[size_t(step.in[1])];
+      const bool made = kMade.contains(step.op) || of_itself;
       folded[size_t(v)] = made || (constant && !is_statement(step));
       if (constant && !made) all = false;
       if (is_statement(step)) {
