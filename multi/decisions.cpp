@@ -4,7 +4,7 @@
 //   occurrence 0    yes, yes, no      not planned: the cheapest, of equal ones the first, is option 1
 //   occurrence 1    yes, no, no       planned: option 0
 //
-// Whoever asks cannot know whether a planned option is still to come, so those before it are offers
+// A caller cannot know whether a planned option is still to come, so those before it are offers
 // like others: the last yes counts.
 #include "multi/decisions.h"
 

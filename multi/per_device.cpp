@@ -1,3 +1,6 @@
+// The nodes of code that each device runs for itself (per_device.h), and which axes a value is its own
+// along: the axes of its sources, without those that a collective completes and with those that a part
+// divides.
 #include "multi/per_device.h"
 
 #include <algorithm>

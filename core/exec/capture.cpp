@@ -1,3 +1,7 @@
+// A trace notes what each state held when it was first changed, so that undo() can give it back:
+//
+//   w.assign(w + 1)    note: w, with the value of before; only for the first change
+//   an error           undo: w holds that value again
 #include "core/exec/capture.h"
 
 #include "core/base/thread_local.h"

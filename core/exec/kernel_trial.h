@@ -10,8 +10,8 @@
 
 namespace tinyshard {
 
-// What a kernel is launched with: its buffers, zeroed, and coordinates. Throws DeviceError where they do
-// not fit beside what is held.
+// The arguments of a kernel's launches: buffers, zeroed, and coordinates. The constructor throws
+// DeviceError where the buffers do not fit beside what is held.
 class TrialBuffers {
  public:
   TrialBuffers(Device& device, const KernelSource& source);

@@ -149,7 +149,7 @@ class Uncounted {
   Counters before_;
 };
 
-// What loops take by the generator's own plans, in seconds; a time above `enough` where that is more.
+// The seconds that loops take by the generator's own plans; a time above `enough` where they take more.
 double loops_up_to(double enough, const UOp& node, Device& device) {
   const Schedule plan = make_plan(std::span(&node, 1), Providers::Loops);
   std::vector<const KernelSource*> kernels;

@@ -1,3 +1,7 @@
+// Candidates of one kernel run by turns, so that what else the machine does falls on all of them. A plan
+// that takes four times as long as the best is timed once; one that gains less than 3 % is not taken:
+//
+//   choice 0: 10.0 us   1: 9.8 us   2: 45 us, timed once      0 stays: 9.8 is no gain of 3 %
 #include "core/exec/tune.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What all steps of scheduling start from: the nodes in order, how often each is read, on which mesh it
+// All steps of scheduling start from these facts: the nodes in order, how often each is read, on which mesh it
 // lies, and which library ops share a first operand. Values get their buffers when a step first asks. An
 // assignment gets one that is a later version of what it replaces:
 //

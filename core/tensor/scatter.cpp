@@ -48,7 +48,8 @@ Value widen(const Value& v, const Scatter& s) {
   return value::pad(v, padding);
 }
 
-// What meets at each place, reduced; the identity of the reduction where nothing does.
+// Each place of the result reduces the entries that name it; the identity of the reduction where none
+// does.
 Value reduced(const Scatter& s, ReduceOp op) {
   Value made = value::scatter_reduce(op, s.index, s.src, s.axis, s.size);
   if (std::ranges::equal(made.shape(), s.x.shape())) return made;

@@ -123,7 +123,7 @@ void add_columns(const ScatterSpec& s, const Part& p, const Index* index,
   });
 }
 
-// What sums begin with. Where the part has whole rows they are one run.
+// Sets sums to the values that they begin with. A part of whole rows is one run.
 template <class E, ReduceOp op>
 void start(const typename E::Stored* base, int64_t base_stride, typename E::Sum* sums,
            int64_t stride, int64_t rows, int64_t cols) {

@@ -3,7 +3,7 @@
 //   owned by      0 1 2 | 3 4 5 | 6 7
 //   thread 2      takes 6, 7 from the front of its own, then 2 from the back of thread 0's
 //
-// One exchange takes a chunk, so that it is run once whoever comes first; what the chunks hold does not
+// A thread takes a chunk by one exchange, so that the chunk is run once whoever comes first; what the chunks hold does not
 // depend on who runs them.
 #include "devices/cpu/thread_pool.h"
 

@@ -15,21 +15,11 @@
 #include "core/base/options.h"
 #include "core/exec/executable.h"
 #include "tests/devices.h"
+#include "tests/tuning_choices.h"
 #include "tinyshard/tinyshard.h"
 
 namespace tinyshard {
 namespace {
-
-// The choices that were made, in words.
-class Choices : public Observer {
- public:
-  void begin(const ObservedEvent&) override {}
-  void end(const ObservedEvent& event) noexcept override {
-    if (event.kind == EventKind::Tuning && event.after.find("library:") != std::string::npos)
-      made.push_back(event.name + ": " + event.after);
-  }
-  std::vector<std::string> made;
-};
 
 class ProvidersTest : public ::testing::Test {
  protected:
@@ -73,7 +63,7 @@ void expect_near(const Tensor& a, const Tensor& b) {
 
 TEST_F(ProvidersTest, TimeAProductOnceForEachLayoutAndKeepItsValue) {
   const Tensor a = values({12, 200}), b = values({200, 48}), c = values({48, 200});
-  Choices choices;
+  test::TuningChoices choices("library:");
   Tensor by_rows, by_columns;
   {
     const Observing observing(choices);
@@ -95,7 +85,7 @@ TEST_F(ProvidersTest, TimeAProductOnceForEachLayoutAndKeepItsValue) {
 TEST_F(ProvidersTest, TimeConvolutionsAndTheirGradients) {
   const Tensor x = values({2, 3, 12, 12}), w = values({4, 3, 3, 3});
   auto gradients = [&] { return x.conv2d(w).square().sum().gradient({x, w}); };
-  Choices choices;
+  test::TuningChoices choices("library:");
   std::vector<Tensor> timed;
   {
     const Observing observing(choices);
@@ -113,7 +103,7 @@ TEST_F(ProvidersTest, TimeWhatADeviceSeesOfAnOperand) {
   TINYSHARD_NEED_DEVICES(2);
   const Tensor a = values({6, 200}), b = values({200, 40});
   const Tensor whole = a.shard(device_names(2)), divided = b.shard(device_names(2), 0);
-  Choices choices;
+  test::TuningChoices choices("library:");
   const Observing observing(choices);
   const Tensor product = whole.matmul(divided).realize();
   EXPECT_EQ(choices.made.size(), 1);
@@ -125,7 +115,7 @@ TEST_F(ProvidersTest, TimeWhatADeviceSeesOfAnOperand) {
 TEST_F(ProvidersTest, TimeOnADeviceThatIsNamedLater) {
   const std::string other = device_kind() == "CPU" ? "CPU:5" : "CPU:0";
   const Tensor a = values({16, 120}).to(other), b = values({120, 24}).to(other);
-  Choices choices;
+  test::TuningChoices choices("library:");
   const Observing observing(choices);
   (void)a.matmul(b).realize();
   ASSERT_EQ(choices.made.size(), 1);
@@ -148,7 +138,7 @@ TEST_F(ProvidersTest, TimingLeavesNoTrace) {
 TEST_F(ProvidersTest, ACapturedStepIsTimedAtItsFirstCall) {
   const Tensor a = values({14, 100}), b = values({100, 6});
   Jit step = [&](const Tensor& x) { return (x.matmul(b) + 1).relu(); };
-  Choices choices;
+  test::TuningChoices choices("library:");
   const Observing observing(choices);
   const std::vector<float> first = step(a).to_vector<float>();
   EXPECT_EQ(choices.made.size(), 1);
@@ -160,7 +150,7 @@ TEST_F(ProvidersTest, ACapturedStepIsTimedAtItsFirstCall) {
 // are (kernel_trial_test.cpp).
 TEST_F(ProvidersTest, LargeProductsAreTimed) {
   const Tensor a = values({1500, 1500});
-  Choices choices;
+  test::TuningChoices choices("library:");
   const Observing observing(choices);
   const PlanSummary plan = summarize(a.matmul(a));
   ASSERT_EQ(choices.made.size(), 1);
@@ -171,7 +161,7 @@ TEST_F(ProvidersTest, LargeProductsAreTimed) {
 
 TEST_F(ProvidersTest, WithoutBeamNothingIsTimed) {
   set_beam("0");
-  Choices choices;
+  test::TuningChoices choices("library:");
   const Observing observing(choices);
   (void)values({9, 31}).matmul(values({31, 7})).realize();
   EXPECT_TRUE(choices.made.empty());

@@ -12,20 +12,11 @@
 #include "core/base/observer.h"
 #include "core/base/options.h"
 #include "tests/io/temp_folder.h"
+#include "tests/tuning_choices.h"
 #include "tinyshard/tinyshard.h"
 
 namespace tinyshard {
 namespace {
-
-class Choices : public Observer {
- public:
-  void begin(const ObservedEvent&) override {}
-  void end(const ObservedEvent& event) noexcept override {
-    if (event.kind == EventKind::Tuning && event.after.starts_with("choice "))
-      made.push_back(event.name + ": " + event.after);
-  }
-  std::vector<std::string> made;
-};
 
 class TuneTest : public ::testing::Test {
  protected:
@@ -71,7 +62,7 @@ TEST_F(TuneTest, PlansOfACpuGiveTheSameBitsAndAreRemembered) {
   const auto advised = results(x, w);
   EXPECT_EQ(remembered(), 0);
   set_beam("8");
-  Choices choices;
+  test::TuningChoices choices("choice ");
   const Observing observing(choices);
   EXPECT_EQ(results(x, w), advised);
   EXPECT_GE(choices.made.size(), 8u);
@@ -88,7 +79,7 @@ TEST_F(TuneTest, ConstantsThatChangeComeWithTheCall) {
   for (int step = 0; step < 6; ++step)
     advised.push_back((x * (0.37 + 0.01 * step) - 5).to_vector<float>());
   set_beam("8");
-  Choices choices;
+  test::TuningChoices choices("choice ");
   const Observing observing(choices);
   for (int step = 0; step < 6; ++step)
     tuned.push_back((x * (0.37 + 0.01 * step) - 5).to_vector<float>());

@@ -61,7 +61,7 @@ class FileCache : public testing::Test {
     reload_options();
   }
 
-  // What was stored: everything but the tally.
+  // The files that were stored: all but the tally.
   std::vector<std::string> stored() {
     std::vector<std::string> names = names_in(base_ / "cache");
     std::erase(names, file_cache::TallyFile::kName);
