@@ -223,8 +223,8 @@ std::optional<Finding> inside_bounds(const Program& p, const Run& run, const Res
 //
 //   that reads a constant from outside: it finds it stored, and kernels that know a number, or what
 //   is placed where it is wanted, add up otherwise;
-//   that writes a state, unless it is called once: lazy states wait to the last call, captured ones
-//   are computed with the roots of each;
+//   that writes: a captured one computes what it writes with the roots of each call, a lazy one
+//   waits to the last call, or for ever where nothing reads it;
 //   two arguments of which are one former result: it knows them as two;
 //   that realizes: lazily what is realized is computed by itself;
 //   that has a Variable: lazily it is a number, which kernels may know until it changes;
@@ -239,12 +239,12 @@ bool captures_another_plan(const Program& p, bool placed) {
   });
   const bool realizes =
       std::ranges::any_of(p.steps, [](const Step& s) { return s.op == "realize"; });
-  const bool writes_state = std::ranges::any_of(p.steps, writes);
+  const bool written = std::ranges::any_of(p.steps, writes);
   std::set<int> fed;
   const bool twice = !std::ranges::all_of(
       p.feedback, [&](const Feedback& f) { return fed.insert(p.roots[size_t(f.root)]).second; });
   const bool moves = placed && !p.feedback.empty();
-  return stores || realizes || (p.calls > 1 && (writes_state || twice || moves));
+  return stores || realizes || written || (p.calls > 1 && (twice || moves));
 }
 
 bool convolves(const Program& p) {

@@ -24,8 +24,11 @@ void need_images(const Array& x, const Array& w) {
   need(x.rank() >= 3 && w.rank() == x.rank() && x.type == w.type && is_float(x.type), "images");
 }
 
-// What lies outside of an image is zero, or not looked at: of an infinite weight either may come.
-bool matters_outside(const Array& w, size_t at) { return !std::isfinite(w.at[at].v); }
+// What lies outside of an image is zero, or not looked at: of a weight that is infinite, or may be,
+// either may come.
+bool matters_outside(const Array& w, size_t at) {
+  return !w.at[at].known() || !std::isfinite(w.at[at].v);
+}
 
 // Before each spatial dim, or after it. n: padding from there on, as ConvOptions has it.
 int64_t padding_of(const Step& step, size_t first, size_t spatial, size_t dim, bool after) {
