@@ -29,7 +29,7 @@
 #include "core/base/hash.h"
 #include "core/codegen/codegen.h"
 #include "core/exec/context.h"
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "core/exec/schedule_of.h"
 #include "core/uop/args.h"
 #include "examples/gpt2_step.h"

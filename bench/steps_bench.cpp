@@ -12,7 +12,7 @@
 
 #include "bench/measure.h"
 #include "core/exec/context.h"
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "core/exec/state.h"
 
 using namespace tinyshard;

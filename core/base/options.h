@@ -35,7 +35,7 @@ struct Options {
   Checks check;
   // TS_TIMEOUT: deadline of one collective, in seconds; or inf.
   double timeout_s = 300;
-  // TS_DISABLE_PASSES: comma separated names from core/passes/pipeline.cpp and
+  // TS_DISABLE_PASSES: comma separated names from core/passes/passes.cpp and
   // core/schedule/steps.cpp.
   std::string disabled_passes;
   // TS_DEVICES: default devices of this process, such as CPU:0,CPU:1.

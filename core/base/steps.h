@@ -1,4 +1,4 @@
-// Stages that are lists of named steps: the passes over graphs (core/passes/pipeline.h), the steps
+// Stages that are lists of named steps: the passes over graphs (core/passes/passes.h), the steps
 // of scheduling (core/schedule/steps.h). Each list is one table that reads as the story, and what
 // DEBUG, SPEC and TS_DISABLE_PASSES say of a step holds for all of them:
 //

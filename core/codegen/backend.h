@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/codegen/graph.h"
+#include "core/codegen/kernel_graph.h"
 #include "core/codegen/plan.h"
 
 namespace tinyshard::codegen {

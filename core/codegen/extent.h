@@ -10,7 +10,7 @@
 #pragma once
 #include <vector>
 
-#include "core/codegen/graph.h"
+#include "core/codegen/kernel_graph.h"
 
 namespace tinyshard::codegen {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/codegen/extent.h"
-#include "core/codegen/graph.h"
+#include "core/codegen/kernel_graph.h"
 #include "core/runtime/target.h"
 
 namespace tinyshard::codegen {

@@ -10,7 +10,7 @@
 
 #include "core/base/sizes.h"
 #include "core/codegen/extent.h"
-#include "core/codegen/graph.h"
+#include "core/codegen/kernel_graph.h"
 
 namespace tinyshard {
 

@@ -29,7 +29,7 @@
 #include "core/codegen/codegen.h"
 #include "core/exec/kept_choices.h"
 #include "core/exec/kernel_trial.h"
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "core/exec/state.h"
 #include "core/uop/node_map.h"
 #include "multi/estimate.h"

@@ -12,7 +12,7 @@
 #include "core/base/error.h"
 #include "core/exec/capture.h"
 #include "core/exec/context.h"
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "core/exec/storage.h"
 #include "core/uop/node_map.h"
 #include "multi/rewrite.h"

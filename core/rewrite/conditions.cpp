@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/rewrite/order.h"
+#include "core/rewrite/compare_structure.h"
 #include "core/uop/args.h"
 
 namespace tinyshard {

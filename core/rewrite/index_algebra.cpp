@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "core/rewrite/order.h"
+#include "core/rewrite/compare_structure.h"
 #include "core/uop/args.h"
 
 namespace tinyshard {

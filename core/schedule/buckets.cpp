@@ -14,8 +14,8 @@
 
 #include <algorithm>
 
-#include "core/schedule/order.h"
-#include "core/schedule/state.h"
+#include "core/schedule/execution_order.h"
+#include "core/schedule/schedule_state.h"
 
 namespace tinyshard {
 namespace {

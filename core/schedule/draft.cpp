@@ -18,7 +18,7 @@
 #include "core/rewrite/pattern.h"
 #include "core/schedule/loops.h"
 #include "core/schedule/results.h"
-#include "core/schedule/state.h"
+#include "core/schedule/schedule_state.h"
 #include "core/uop/args.h"
 #include "multi/collective.h"
 #include "multi/relocation.h"

@@ -14,7 +14,7 @@
 
 #include "core/rewrite/pattern.h"
 #include "core/schedule/memory.h"
-#include "core/schedule/state.h"
+#include "core/schedule/schedule_state.h"
 #include "core/schedule/turns.h"
 #include "core/uop/args.h"
 

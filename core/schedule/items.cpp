@@ -19,7 +19,7 @@
 #include "core/rewrite/affine.h"
 #include "core/rewrite/pattern.h"
 #include "core/schedule/memory.h"
-#include "core/schedule/state.h"
+#include "core/schedule/schedule_state.h"
 #include "core/uop/args.h"
 
 namespace tinyshard {

@@ -14,7 +14,7 @@
 
 #include "core/rewrite/pattern.h"
 #include "core/schedule/parts.h"
-#include "core/schedule/state.h"
+#include "core/schedule/schedule_state.h"
 
 namespace tinyshard {
 namespace {

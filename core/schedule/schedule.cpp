@@ -10,7 +10,7 @@
 #include "core/base/hash.h"
 #include "core/rewrite/pattern.h"
 #include "core/schedule/meshes.h"
-#include "core/schedule/state.h"
+#include "core/schedule/schedule_state.h"
 #include "core/schedule/steps.h"
 
 namespace tinyshard {

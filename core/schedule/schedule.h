@@ -1,7 +1,7 @@
 // From a graph of local values to a list of items: kernels, library calls, collectives and copies,
 // in an order that respects every dependency. Nothing here runs or compiles anything.
 //
-// core/schedule/steps.cpp is the list of steps that it takes, core/schedule/state.h what they leave
+// core/schedule/steps.cpp is the list of steps that it takes, core/schedule/schedule_state.h what they leave
 // for each other. lower.cpp makes one kernel: index ranges pushed from the output down to the
 // loads.
 #pragma once

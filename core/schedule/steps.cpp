@@ -7,10 +7,10 @@
 
 #include "core/schedule/buckets.h"
 #include "core/schedule/draft.h"
+#include "core/schedule/execution_order.h"
 #include "core/schedule/horizontal.h"
 #include "core/schedule/items.h"
 #include "core/schedule/memory.h"
-#include "core/schedule/order.h"
 #include "core/schedule/results.h"
 #include "core/schedule/reuse.h"
 #include "core/schedule/verify.h"

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "core/base/steps.h"
-#include "core/schedule/state.h"
+#include "core/schedule/schedule_state.h"
 
 namespace tinyshard {
 

@@ -12,7 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/rewrite/pattern.h"
-#include "core/schedule/state.h"
+#include "core/schedule/schedule_state.h"
 #include "core/schedule/verify.h"
 #include "core/uop/args.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/schedule/fused.h"
-#include "core/schedule/state.h"
+#include "core/schedule/schedule_state.h"
 #include "core/schedule/turns.h"
 
 namespace tinyshard {

@@ -3,9 +3,9 @@
 #include "devices/cuda/driver.h"
 #include "devices/cuda/executor.h"
 #include "devices/cuda/gpu_target.h"
-#include "devices/cuda/jit.h"
 #include "devices/cuda/library_calls.h"
 #include "devices/cuda/matmul.h"
+#include "devices/cuda/ptx.h"
 
 namespace tinyshard::cuda {
 namespace {

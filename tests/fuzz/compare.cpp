@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "tests/fuzz/differences.h"
 #include "tests/fuzz/real.h"
 

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "core/exec/executable.h"
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "core/exec/state.h"
 #include "core/exec/storage.h"
 #include "core/schedule/schedule.h"

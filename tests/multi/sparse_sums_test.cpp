@@ -7,7 +7,7 @@
 
 #include "core/exec/context.h"
 #include "core/exec/explain.h"
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "tests/devices.h"
 
 namespace tinyshard {

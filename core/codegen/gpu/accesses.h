@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "core/codegen/graph.h"
+#include "core/codegen/kernel_graph.h"
 #include "core/codegen/plan.h"
 
 namespace tinyshard::codegen::gpu {

@@ -22,7 +22,7 @@
 #include "core/base/error.h"
 #include "core/base/observer.h"
 #include "core/base/options.h"
-#include "core/codegen/gpu/emit.h"
+#include "core/codegen/gpu/gpu_emit.h"
 
 namespace tinyshard::codegen::gpu {
 namespace {

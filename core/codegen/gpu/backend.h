@@ -3,7 +3,7 @@
 #include <string>
 
 #include "core/codegen/backend.h"
-#include "core/codegen/gpu/plan.h"
+#include "core/codegen/gpu/gpu_plan.h"
 
 namespace tinyshard::codegen::gpu {
 

@@ -2,7 +2,7 @@
 #include "core/codegen/gpu/dialect.h"
 
 #include "core/base/error.h"
-#include "core/codegen/gpu/plan.h"
+#include "core/codegen/gpu/gpu_plan.h"
 
 namespace tinyshard::codegen {
 

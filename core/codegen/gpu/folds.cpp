@@ -1,5 +1,5 @@
 // Folds: partial results of each thread, then of its team.
-#include "core/codegen/gpu/emit.h"
+#include "core/codegen/gpu/gpu_emit.h"
 #include "core/uop/args.h"
 
 namespace tinyshard::codegen::gpu {

@@ -1,6 +1,6 @@
 // Loads and stores: pieces of up to 16 bytes where lanes are neighbours in memory, single elements
 // elsewhere.
-#include "core/codegen/gpu/emit.h"
+#include "core/codegen/gpu/gpu_emit.h"
 #include "core/dtype/half.h"
 
 namespace tinyshard::codegen::gpu {

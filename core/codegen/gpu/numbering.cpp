@@ -2,7 +2,7 @@
 // that stands for another one is equal too.
 #include <map>
 
-#include "core/codegen/gpu/plan.h"
+#include "core/codegen/gpu/gpu_plan.h"
 
 namespace tinyshard::codegen::gpu {
 namespace {

@@ -5,7 +5,7 @@
 #include <bit>
 
 #include "core/codegen/gpu/accesses.h"
-#include "core/codegen/gpu/plan.h"
+#include "core/codegen/gpu/gpu_plan.h"
 
 namespace tinyshard::codegen::gpu {
 

@@ -1,6 +1,6 @@
 // What the threads of a block do together. Every thread takes part in every call, and partial
 // results are combined in a fixed order: results have the same bits in all threads and runs.
-#include "core/codegen/gpu/emit.h"
+#include "core/codegen/gpu/gpu_emit.h"
 
 namespace tinyshard::codegen::gpu {
 

@@ -1,7 +1,7 @@
 // Transposes: a tile of two loops goes through shared memory, so that some loads and stores run
 // along one of them and the others along the other, all contiguous. Staged loads, then everything
 // else, then staged stores.
-#include "core/codegen/gpu/emit.h"
+#include "core/codegen/gpu/gpu_emit.h"
 
 namespace tinyshard::codegen::gpu {
 

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "core/base/error.h"
-#include "core/codegen/gpu/emit.h"
+#include "core/codegen/gpu/gpu_emit.h"
 #include "core/uop/args.h"
 
 namespace tinyshard::codegen::gpu {

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "core/uop/uop.h"
 
 namespace tinyshard {

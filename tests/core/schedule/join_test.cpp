@@ -6,7 +6,7 @@
 
 #include "core/exec/executable.h"
 #include "core/exec/explain.h"
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "core/exec/state.h"
 #include "core/exec/storage.h"
 #include "core/schedule/horizontal.h"

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/options.h"
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "core/exec/schedule_of.h"
 
 namespace tinyshard {

@@ -1,7 +1,5 @@
 // The order of tasks against its rule, followed naively: before each task, all that are ready are
 // looked at.
-#include "core/schedule/order.h"
-
 #include <algorithm>
 #include <memory>
 #include <random>
@@ -9,6 +7,8 @@
 #include <tuple>
 
 #include <gtest/gtest.h>
+
+#include "core/schedule/execution_order.h"
 
 namespace tinyshard {
 namespace {

@@ -14,8 +14,8 @@
 #include "core/exec/context.h"
 #include "core/exec/executable.h"
 #include "core/exec/explain.h"
-#include "core/exec/pipeline.h"
-#include "core/passes/pipeline.h"
+#include "core/exec/make_executable.h"
+#include "core/passes/passes.h"
 
 namespace tinyshard {
 namespace {

@@ -9,7 +9,7 @@
 #include "core/exec/context.h"
 #include "core/exec/executable.h"
 #include "core/exec/explain.h"
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "core/exec/schedule_of.h"
 #include "core/schedule/task.h"
 

@@ -18,9 +18,9 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/exec/kernel_steps.h"
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "core/exec/schedule_of.h"
-#include "core/passes/pipeline.h"
+#include "core/passes/passes.h"
 #include "core/schedule/verify.h"
 #include "tests/message_of.h"
 

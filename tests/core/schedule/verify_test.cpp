@@ -10,7 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/exec/context.h"
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "core/exec/state.h"
 #include "core/schedule/memory.h"
 #include "tests/message_of.h"

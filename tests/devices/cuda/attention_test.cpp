@@ -3,7 +3,7 @@
 #include "core/exec/context.h"
 #include "core/exec/executable.h"
 #include "core/exec/explain.h"
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 #include "devices/cuda/cuda_device.h"
 #include "devices/cuda/cudnn.h"
 #include "tests/core/tensor/attention_cases.h"

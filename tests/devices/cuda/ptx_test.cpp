@@ -1,10 +1,11 @@
 // What of a GPU's programs can be checked without one.
+#include "devices/cuda/ptx.h"
+
 #include <cstdlib>
 #include <fstream>
 
 #include <gtest/gtest.h>
 
-#include "devices/cuda/jit.h"
 #include "devices/cuda/scatter.h"
 
 namespace tinyshard::cuda {

@@ -19,7 +19,7 @@
 
 #include "core/codegen/arith.h"
 #include "core/codegen/gpu/dialect.h"
-#include "core/codegen/gpu/plan.h"
+#include "core/codegen/gpu/gpu_plan.h"
 
 namespace tinyshard::codegen::gpu {
 
@@ -49,7 +49,7 @@ class Emitter {
     llvm::DenseMap<int, Values> values;   // by node, as Work::same has it
   };
 
-  // --- emit.cpp: control ---
+  // --- gpu_emit.cpp: control ---
   void emit_work(const Work& work, llvm::Value* block);
   void emit_items();
   void emit_inner(size_t level);

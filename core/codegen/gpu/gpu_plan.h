@@ -13,7 +13,7 @@
 #pragma once
 #include <vector>
 
-#include "core/codegen/graph.h"
+#include "core/codegen/kernel_graph.h"
 #include "core/codegen/plan.h"
 
 namespace tinyshard::codegen::gpu {

@@ -1,4 +1,4 @@
-#include "core/rewrite/order.h"
+#include "core/rewrite/compare_structure.h"
 
 namespace tinyshard {
 namespace {

@@ -8,7 +8,7 @@
 // Whether a task is eager changes with the memories that it touches, when one comes to hold
 // something or has one user left, and with collectives on their way. It is looked at again then,
 // and not whenever something runs: n tasks take n log n steps.
-#include "core/schedule/order.h"
+#include "core/schedule/execution_order.h"
 
 #include <algorithm>
 #include <optional>

@@ -4,7 +4,7 @@
 //
 //   x = a buffer of a tensor          buffer 0, with the tensor's storage
 //   Assign(x, y)                      buffer 1, previous 0: the same memory, afterwards
-#include "core/schedule/state.h"
+#include "core/schedule/schedule_state.h"
 
 #include "core/rewrite/pattern.h"
 

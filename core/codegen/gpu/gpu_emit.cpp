@@ -10,7 +10,7 @@
 //
 // In the last round steps 250 to 255 do not exist: those threads repeat step 249, add nothing to
 // the fold and store nothing, since a thread that left would be missed at the next barrier.
-#include "core/codegen/gpu/emit.h"
+#include "core/codegen/gpu/gpu_emit.h"
 
 #include <limits>
 

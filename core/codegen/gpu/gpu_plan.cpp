@@ -11,7 +11,7 @@
 //
 // What is stored in place is computed by one team, whatever that costs: another one would read what
 // the first has replaced.
-#include "core/codegen/gpu/plan.h"
+#include "core/codegen/gpu/gpu_plan.h"
 
 #include <numeric>
 

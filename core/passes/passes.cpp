@@ -1,6 +1,6 @@
 // The table of passes. A pass reads the graph and puts another one in its place, or leaves it, which
 // keeps the order of its nodes known (core/uop/graph.h).
-#include "core/passes/pipeline.h"
+#include "core/passes/passes.h"
 
 #include <algorithm>
 #include <array>

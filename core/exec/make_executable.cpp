@@ -1,7 +1,7 @@
-// Roots become an Executable in three stages: passes over the graph (core/passes/pipeline.h), steps of
+// Roots become an Executable in three stages: passes over the graph (core/passes/passes.h), steps of
 // scheduling (core/schedule/steps.h) and the preparation of what runs (executable.h). Which devices
 // take part is asked here, once: libraries, limits and profiles that passes go by are theirs.
-#include "core/exec/pipeline.h"
+#include "core/exec/make_executable.h"
 
 #include <algorithm>
 #include <iterator>
@@ -16,7 +16,7 @@
 #include "core/exec/kernel_steps.h"
 #include "core/exec/state.h"
 #include "core/exec/versions.h"
-#include "core/passes/pipeline.h"
+#include "core/passes/passes.h"
 #include "core/schedule/steps.h"
 #include "core/uop/args.h"
 #include "multi/rewrite.h"

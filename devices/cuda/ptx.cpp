@@ -1,4 +1,4 @@
-#include "devices/cuda/jit.h"
+#include "devices/cuda/ptx.h"
 
 #include <array>
 #include <cstdint>

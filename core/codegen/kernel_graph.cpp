@@ -9,7 +9,7 @@
 //
 // In a form in which they do not step alike, after a merge that is not exact, i is k / 6 and j is
 // k % 6. Stores and folds must use both ranges or neither: otherwise one of them would be done again.
-#include "core/codegen/graph.h"
+#include "core/codegen/kernel_graph.h"
 
 #include <algorithm>
 #include <numeric>
