@@ -1,3 +1,7 @@
+// The manifest as text, and back. The reader trusts nothing: a digest at the front covers the rest,
+// names are those that we give, and the slices of a tensor must be boxes inside of it that do not
+// meet and whose volumes add up to its own. Example: of a tensor [4, 6], [0:4, 0:3] and [0:4, 3:6]
+// are all of it; [0:4, 0:3] and [0:2, 3:6] leave a hole.
 #include <algorithm>
 #include <charconv>
 

@@ -1,3 +1,8 @@
+// A save as its ranks go through it (io/checkpoint.h shows the folder that it makes). Rank 0 takes
+// the lock, removes what dead jobs left and makes the temporary folder; each rank writes and syncs
+// its part; rank 0 checks the parts' headers, writes the manifest and renames the folder. After
+// each stage all ranks learn whether it worked everywhere (run_stage); a save that failed on one of
+// them is an error on all, and leaves at most a temporary folder.
 #include <algorithm>
 #include <cerrno>
 #include <exception>

@@ -1,3 +1,11 @@
+// One walk, sources first, in which each op asks the strategy of its class for its local value
+// (`rule`). Where ops had a choice, the walk is repeated with other answers while the planner finds
+// that the whole gets cheaper (multi/planner.h); what it finds is remembered.
+//
+// Example: x [8, 4] divided by rows over 2 devices, w [4, 4] whole. x.matmul(w) is [4, 4] on each
+// device and divided by rows; its sum over dim 0 is [1, 4] on each and pending; a division by 8
+// keeps it pending; maximum(0) needs the value, so that one all-reduce of 4 elements comes before
+// it.
 #include "multi/rewrite.h"
 
 #include <algorithm>

@@ -1,3 +1,11 @@
+// The life of a group in the order of this file: it is made or split from another one, its calls
+// are posted, moved along and waited for, it fails once and for one reason, and its ranks compare
+// what they are about to run.
+//
+// A split takes messages of the group that is split. Example: ranks 1 and 3 make a group of their
+// own. Rank 3 sends rank 1 a digest of what it means and the contexts that it has in use; rank 1
+// takes the lowest context that is free on both, and answers with that and the new group's number.
+// Messages of the new group carry the context in their tags, so that they meet no others.
 #include "transport/group.h"
 
 #include <algorithm>

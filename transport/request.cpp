@@ -1,3 +1,12 @@
+// How parts are cut and travel (the phases are in request.h). Example: an all-reduce of 8 elements
+// by two ranks with one participant each.
+//
+//   small   both ranks own the whole: each sends its 8 terms to the other and combines 2 x 8.
+//   large   rank 0 owns elements 0 to 3, rank 1 the rest. In `move` rank 1 sends 0 to 3 to rank 0
+//           and gets 4 to 7 of it; each combines its part. In `gather` each sends its part back.
+//
+// Terms are combined in the order of the group, whichever comes first, so that results have the
+// same bits at every run and on all ranks.
 #include "transport/request.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Example: w [8, 4] is divided by rows over ranks 0 and 1, b [4] is whole on both. Rank 0 writes
+// rows 0 to 3 of w, rank 1 rows 4 to 7, and b is written by the one that has fewer bytes so far, of
+// equals the lower rank; both know which that is.
 #include "core/nn/parts_to_save.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// From counts to numbers: the state of the generator, random bits of a draw, floats in [0, 1) of
+// the bits, and distributions of those.
+//
+// Example: with seed 42, x = rand({3}), y = rand({2}). x has the bits that the hash makes of (42,
+// 0), (42, 1), (42, 2), and y those of (42, 3), (42, 4), on as many devices as there may be.
 #include "core/tensor/random.h"
 
 #include <algorithm>

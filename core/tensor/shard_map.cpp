@@ -1,3 +1,6 @@
+// Entering and leaving: an argument is moved to the placements that `in` names and becomes its part
+// on each device (ShardSlice); a result is taken as the part of a whole. Between the two, the
+// collectives are nodes like any other.
 #include "core/tensor/shard_map.h"
 
 #include <set>

@@ -1,3 +1,7 @@
+// A product cut for threads: rows and columns in parts of whole kernel blocks, whichever cut costs
+// the least by a rough count of cycles. Sums are vectors along the columns of the result, so that
+// one that lies column by column is computed as its transpose. The inner loops are in
+// gemm_kernel.h.
 #include "devices/cpu/gemm.h"
 
 #include <algorithm>

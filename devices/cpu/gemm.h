@@ -1,7 +1,7 @@
 // Our own matrix product: every float dtype, any strides, bias and activation on the way out.
-// Chosen over oneDNN's for f32 because it was faster on the shapes we train (see gemm.cpp), does
-// not allocate, and because an element's bits depend on k alone: not on threads, on how rows were
-// sharded, or on layouts. Products of one or two rows mostly do not come here (core/exec/make_executable.cpp).
+// Chosen over oneDNN's for f32 because it was faster on the shapes we train, does not allocate, and
+// because an element's bits depend on k alone: not on threads, on how rows were sharded, or on
+// layouts. Products of one or two rows mostly do not come here (core/exec/make_executable.cpp).
 #pragma once
 #include <memory>
 #include <string>

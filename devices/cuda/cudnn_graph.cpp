@@ -1,3 +1,5 @@
+// Descriptors of cuDNN as objects that end themselves, the operations of a graph, and the choice of
+// an engine: the first that the library advises and that needs no more workspace than is allowed.
 #include "devices/cuda/cudnn_graph.h"
 
 #include <algorithm>

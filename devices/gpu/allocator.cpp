@@ -1,3 +1,6 @@
+// Blocks of a segment are a list by address; free ones are also in a set by size. Example: of a
+// free block of 64 KiB, 16 are asked for: it is split into 16 used and 48 free. When the 16 come
+// back, they join the 48 behind them.
 #include "devices/gpu/allocator.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// A recording as the driver's graph. After each launch the recorder looks at what the stream ends
+// in: the nodes that are new belong to that launch. Example: kernel A, a library's product B that
+// is a kernel and a memset, kernel C become A: [n0], B: [n1, n2], C: [n3]. When B's output moves,
+// its call is captured once more by itself, and n1 and n2 take the new pointers; n0 and n3 stay.
 #include "devices/gpu/recorder.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Local values by their nodes, and what strategies ask about them: how they lie, who reads them,
+// and where several operands can meet. Gathered and moved values are kept, so that whoever reads
+// them next moves nothing.
 #include "multi/strategies/local_values.h"
 
 #include <algorithm>

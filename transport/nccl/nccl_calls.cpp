@@ -1,3 +1,6 @@
+// NCCL has neither parts of different sizes nor an all-to-all. A gather of such parts is a
+// broadcast of each, a reduce-scatter a reduction of each, an all-to-all a send and a receive for
+// each peer.
 #include "transport/nccl/nccl_calls.h"
 
 #include <optional>

@@ -1,3 +1,6 @@
+// Making a group (its ranks tell each other what they have, and take NCCL only where all can), its
+// calls, its waits, and its two ends: destroyed by all ranks together, or aborted by one that saw a
+// failure, on a thread of its own, because an abort may hang in a driver.
 #include "transport/nccl/nccl_group.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// A ring is read while its rank may still write, or after it was killed in the middle of a write: a
+// file is read again until what it says of itself agrees, and what cannot be is named as damage.
 #include "transport/recorder/ring_reader.h"
 
 #include <algorithm>
