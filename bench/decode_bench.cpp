@@ -42,10 +42,11 @@ void decode_rows(const ModelConfig& config, DType dtype) {
   const Mesh mesh = Mesh::world({{"model", -1}});
   const llama::Model model(config);
   llama::place(model, config, mesh, "model");
-  double weights = 0;  // bytes; of the table of words one row is read
+  double weights = 0;  // bytes; of a table of words that is no head as well one row is read
   for (const auto& [name, t] : nn::state_dict(model)) {
     t.realize();
-    if (name != "model.embed_tokens.weight") weights += double(t.numel() * itemsize(dtype));
+    if (config.tied || name != "model.embed_tokens.weight")
+      weights += double(t.numel() * itemsize(dtype));
   }
   const std::string type(name(dtype));
   const double before = sum_row("sum " + type, weights);
@@ -113,7 +114,10 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
   config.head_width = 64, config.hidden = 2048, config.vocabulary = 32000, config.context = 4096;
   config.tied = false;
   std::vector<std::string> types = {"f32", "bf16"};
-  app.add_option("--layers", config.layers, "blocks")->check(CLI::PositiveNumber);
+  std::string shape = "100M";
+  app.add_option("--shape", shape, "sizes of a Llama")->check(CLI::IsMember({"100M", "1B", "8B"}));
+  auto* layers = app.add_option("--layers", config.layers, "blocks, instead of the shape's");
+  layers->check(CLI::PositiveNumber);
   app.add_option("--cache", config.context, "positions")->check(CLI::PositiveNumber);
   app.add_option("--dtype", types, "types of the weights")->delimiter(',');
   std::vector<int64_t> product;
@@ -121,6 +125,13 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
       ->delimiter(',')
       ->expected(3);
   return bench::run_main("decode_bench", app, argc, argv, [&] {
+    if (shape != "100M") {
+      const bool large = shape == "8B";
+      if (layers->count() == 0) config.layers = large ? 32 : 16;
+      config.width = large ? 4096 : 2048, config.heads = 32, config.kv_heads = 8;
+      config.head_width = config.width / config.heads, config.hidden = large ? 14336 : 8192;
+      config.vocabulary = 128256, config.tied = !large;
+    }
     if (!product.empty()) {
       for (const std::string& type : types)
         product_rows(dtype_from_name(type), product[0], product[1], product[2]);
