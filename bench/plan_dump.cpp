@@ -1,5 +1,6 @@
-// The whole plan of a training step as text, made without the device that it is for: two files of
-// equal text are plans that do the same with the same bits. scripts/compare_plans.sh compares them.
+// The whole plan of a training step, or of decoding a token, as text, made without the device that it
+// is for: two files of equal text are plans that do the same with the same bits.
+// scripts/compare_plans.sh compares them.
 //
 //   plan_dump --model gpt2 --device h200 --out FILE
 //
@@ -33,6 +34,7 @@
 #include "core/exec/schedule_of.h"
 #include "core/uop/args.h"
 #include "examples/gpt2_step.h"
+#include "examples/llama_model.h"
 #include "examples/mnist_model.h"
 #include "examples/train_gpt_model.h"
 
@@ -198,6 +200,25 @@ void plan_quickstart(const Mesh& mesh, const Visit& visit) {
   plan_step(optim, mesh, loss_of, visit, numbers<int32_t>({sequences, config.context + 1}));
 }
 
+// A token behind others, by a Llama of 1B with two of its blocks, in bf16.
+void plan_decode(const Mesh& mesh, const Visit& visit) {
+  set_default_float(DType::BF16);
+  ModelConfig config;
+  config.family = "llama";
+  config.layers = 2, config.width = 2048, config.heads = 32, config.kv_heads = 8;
+  config.head_width = 64, config.hidden = 8192, config.vocabulary = 128256, config.context = 4096;
+  const llama::Model model(config);
+  llama::place(model, config, mesh, "data");
+  const llama::Turns turns = llama::turns(config, config.context, mesh);
+  const auto caches = llama::caches(config, config.context, mesh, "data");
+  Variable pos("pos", 0, config.context - 1);
+  Jit step = [&](Tensor token, Variable p) {
+    return model.next(token.shard(mesh), p, turns, caches).argmax(-1).cast(DType::I32);
+  };
+  step(numbers<int32_t>({1}), pos.bind(3));
+  visit(schedule_of(step.captured_step()));
+}
+
 void dump(const Flags& f) {
   const std::map<std::string, std::string> kDevices{{"h200", "NULL_H200"}, {"cpu", "NULL"}};
   Runtime::configure({.devices = {kDevices.at(f.device)}, .devices_per_rank = f.devices});
@@ -213,7 +234,10 @@ void dump(const Flags& f) {
   Tensor::manual_seed(1);
   auto visit = [&](const Schedule& schedule) { text += text_of(schedule); };
   const std::map<std::string, std::function<void(const Mesh&, const Visit&)>> kModels{
-      {"gpt2", plan_gpt2}, {"mnist", plan_mnist}, {"quickstart", plan_quickstart}};
+      {"gpt2", plan_gpt2},
+      {"mnist", plan_mnist},
+      {"quickstart", plan_quickstart},
+      {"decode", plan_decode}};
   kModels.at(f.model)(mesh, visit);
   std::ofstream file(f.out);
   file << text;
@@ -227,8 +251,9 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
   Flags f;
   CLI::App app("Writes the plan of a training step, for a device that need not be there.");
   app.option_defaults()->always_capture_default();
-  app.add_option("--model", f.model, "GPT-2 124M, the MNIST convnet or the quickstart's GPT")
-      ->check(CLI::IsMember({"gpt2", "mnist", "quickstart"}));
+  app.add_option("--model", f.model,
+                 "GPT-2 124M, the MNIST convnet, the quickstart's GPT, a token of a Llama")
+      ->check(CLI::IsMember({"gpt2", "mnist", "quickstart", "decode"}));
   app.add_option("--device", f.device, "An H200, or this machine's CPU")
       ->check(CLI::IsMember({"h200", "cpu"}));
   app.add_option("--devices", f.devices, "That share each batch")->check(CLI::PositiveNumber);

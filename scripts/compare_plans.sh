@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The plans of GPT-2 124M, the MNIST convnet and the quickstart's GPT, for an H200 and for this machine's CPU, against
+# The plans of GPT-2 124M, the MNIST convnet, the quickstart's GPT and a token of a Llama, for an H200 and for this machine's CPU, against
 # those of another build. Builds nothing: build the target plan_dump before.
 #
 #   scripts/compare_plans.sh --write BASE     writes the plans into the folder BASE
@@ -19,7 +19,7 @@ write_plans() {
   local folder=$1 model device
   [[ -x $plan_dump ]] || { echo "compare_plans: $plan_dump is not there: build the target plan_dump" >&2 && exit 2; }
   mkdir -p "$folder"
-  for model in gpt2 mnist quickstart; do
+  for model in gpt2 mnist quickstart decode; do
     for device in h200 cpu; do
       "$plan_dump" --model "$model" --device "$device" --out "$folder/$model-$device.txt"
     done

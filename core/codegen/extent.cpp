@@ -218,12 +218,13 @@ class Masks {
 
 }  // namespace
 
-bool Extent::one_value() const {
-  return std::ranges::any_of(low, [&](const RangeBound& first) {
+const RangeBound* Extent::only_value() const {
+  const auto found = std::ranges::find_if(low, [&](const RangeBound& first) {
     return std::ranges::any_of(high, [&](const RangeBound& end) {
       return end.node == first.node && end.scale == first.scale && end.offset <= first.offset + 1;
     });
   });
+  return found == low.end() ? nullptr : &*found;
 }
 
 Extent extent_of_stores(const Graph& graph, const std::vector<int>& stores, int range) {

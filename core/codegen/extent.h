@@ -25,7 +25,9 @@ struct Extent {
   std::vector<RangeBound> low, high;  // low <= value < high, for each of them
   std::vector<int> conditions;        // comparisons that hold for all values in it
   bool limited() const { return !low.empty() || !high.empty(); }
-  bool one_value() const;  // a row's place: at most one value lies in it
+  // The place of a row: the value where at most one lies in it, else null.
+  const RangeBound* only_value() const;
+  bool one_value() const { return only_value() != nullptr; }
 };
 
 // The values of a loop's range for which some of these stores, which all vary with it, do anything.

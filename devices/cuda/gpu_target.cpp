@@ -55,11 +55,15 @@ const DeviceProfile& gpu_profile() {
       // Blocks for every multiprocessor of the largest GPUs; fixed, so that sums have the same bits
       // on all of them.
       .split = {.parts = 1024, .columns = 1024},
-      // As much as takes some microseconds without tensor cores.
+      // As much as takes some microseconds without tensor cores. One row by a matrix is what a decoded
+      // token asks for: with loops a token takes 83 to 92 % of the time (docs/benchmarks.md), for they
+      // read as fast, and what stands before and behind a product is a part of them.
       .small_products = {.terms = 16,
                          .elements = 1 << 20,
                          .columns = 16,
-                         .multiplications = 1 << 24},
+                         .multiplications = 1 << 24,
+                         .few = 1,
+                         .matrix = 1 << 14},
       // 132 multiprocessors with 128 multiplications and additions of f32 in a clock of 1.98 GHz.
       .most_loop_operations_per_s = 67e12,
       .joins_kernels = true,

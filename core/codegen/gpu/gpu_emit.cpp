@@ -111,6 +111,7 @@ void Emitter::emit_work(const Work& work, Value* block) {
   kept_open_ = false;
   push(0);
   find_limits();
+  open_fixed();
   if (!work.tile.staged.empty()) {
     emit_tile(block);
     return;
@@ -134,6 +135,37 @@ void Emitter::emit_work(const Work& work, Value* block) {
   if (work.cluster > 1) dialect_.cluster_barrier(b_);
 }
 
+// Of a range of `size` values; where it lies outside of 0 to `most`, that.
+Value* Emitter::bound_value(const RangeBound& bound, int64_t size, int64_t most) {
+  auto clamped = [&](Value* x, int64_t least, int64_t greatest) {
+    x = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, x, i64(least));
+    return b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, i64(greatest));
+  };
+  // Numbers beyond these admit all values or none, as they do.
+  const int64_t far = size + std::abs(bound.offset) + 2;
+  Value* x = clamped(b_.CreateSExtOrTrunc(value(bound.node)[0], b_.getInt64Ty()), -far, far);
+  x = b_.CreateAdd(b_.CreateMul(x, i64(bound.scale)), i64(bound.offset));
+  return clamped(x, 0, most);
+}
+
+// A place outside of the range becomes one inside of it, where the masks of stores admit nothing.
+void Emitter::open_fixed() {
+  if (work_->fixed.empty()) return;
+  llvm::SmallVector<Value*, 2> places;
+  RangeSet own = 0;
+  for (const FixedLoop& loop : work_->fixed) {
+    const int64_t size = graph_.range(loop.range).size;
+    Value* place = bound_value(loop.value, size, std::max<int64_t>(size, 1) - 1);
+    const bool narrow = size < std::numeric_limits<int32_t>::max();
+    places.push_back(narrow ? b_.CreateTrunc(place, b_.getInt32Ty()) : place);
+    own |= bit(loop.range);
+  }
+  Frame& frame = push(own);
+  frame.active.push_back(nullptr);
+  for (size_t i = 0; i < places.size(); ++i)
+    frame.digits[work_->fixed[i].range].push_back(places[i]);
+}
+
 void Emitter::find_limits() {
   limits_.clear();
   llvm::DenseMap<int, const Extent*> known;
@@ -146,15 +178,7 @@ void Emitter::find_limits() {
     if (!is_new || !found->second) continue;
     const int64_t size = graph_.range(scope.range).size;
     for (const RangeBound& bound : scope.extent.high) {
-      auto clamped = [&](Value* x, int64_t least, int64_t most) {
-        x = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, x, i64(least));
-        return b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, x, i64(most));
-      };
-      // Numbers beyond these admit all values or none, as they do.
-      const int64_t far = size + std::abs(bound.offset) + 2;
-      Value* x = clamped(b_.CreateSExtOrTrunc(value(bound.node)[0], b_.getInt64Ty()), -far, far);
-      x = b_.CreateAdd(b_.CreateMul(x, i64(bound.scale)), i64(bound.offset));
-      x = clamped(x, 0, size);
+      Value* x = bound_value(bound, size, size);
       Value*& high = limits_[scope.range];
       high = high ? b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, high, x) : x;
     }

@@ -66,6 +66,9 @@ class Emitter {
   // `limit`: how many of them, at least one; null for all.
   void rounds(int64_t count, llvm::Value* limit, Values& carried,
               llvm::function_ref<void(llvm::Value*)> body);
+  llvm::Value* bound_value(const RangeBound& bound, int64_t size, int64_t most);
+  // A frame of the loops that are none: their values, which all else may depend on.
+  void open_fixed();
   // The ends of the extents, in front of everything else of the work.
   void find_limits();
   // Rounds that a space needs until the end of its outermost range; null where all are needed.

@@ -96,8 +96,9 @@ class Sections {
       double items = 1, iterations = 1, work = 0, widest = 1;
       for (size_t at = 0; at <= all; ++at) {
         if (at > 0) {
-          double size = static_cast<double>(
-              c_.graph.range(work_.nest.scopes[static_cast<size_t>(scope_at(at))].range).size);
+          const Scope& scope = work_.nest.scopes[static_cast<size_t>(scope_at(at))];
+          double size =
+              scope.extent.one_value() ? 1 : static_cast<double>(c_.graph.range(scope.range).size);
           iterations *= size;
           if (at <= depth) items = iterations;
         }
@@ -141,9 +142,17 @@ class Sections {
       section.groups.insert(section.groups.end(), s.groups.begin(), s.groups.end());
       section.stores.insert(section.stores.end(), s.stores.begin(), s.stores.end());
     };
+    auto is_fixed = [&](int loop) {
+      const Scope& s = nest.scopes[static_cast<size_t>(loop)];
+      const RangeBound* only = s.extent.only_value();
+      if (only) work_.fixed.push_back({s.range, *only});
+      return only != nullptr;
+    };
     take(work_.items, 0);
     for (size_t i = 0; i < depth; ++i) {
-      work_.items.space.ranges.push_back(nest.scopes[static_cast<size_t>(nest.loops[i])].range);
+      if (!is_fixed(nest.loops[i])) {
+        work_.items.space.ranges.push_back(nest.scopes[static_cast<size_t>(nest.loops[i])].range);
+      }
       take(work_.items, nest.loops[i]);
     }
     work_.items.space.ranges = ordered(work_.items.space.ranges);
@@ -154,7 +163,13 @@ class Sections {
       sections.back().space.ranges.push_back(nest.scopes[static_cast<size_t>(scope)].range);
       take(sections.back(), scope);
     };
-    for (size_t i = depth; i < nest.loops.size(); ++i) add(work_.inner, nest.loops[i]);
+    for (size_t i = depth; i < nest.loops.size(); ++i) {
+      if (is_fixed(nest.loops[i])) {
+        take(work_.inner.empty() ? work_.items : work_.inner.back(), nest.loops[i]);
+      } else {
+        add(work_.inner, nest.loops[i]);
+      }
+    }
     for (Section& s : work_.inner) s.space.ranges = ordered(s.space.ranges);
     work_.folds.resize(nest.groups.size());
     for (size_t g = 0; g < nest.groups.size(); ++g) {

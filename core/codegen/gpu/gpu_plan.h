@@ -48,8 +48,15 @@ struct Tile {
   std::vector<int> staged;
 };
 
+// A loop of which one value matters, the place of a row that is written: it is no loop then.
+struct FixedLoop {
+  int range;
+  RangeBound value;
+};
+
 struct Work {
   Nest nest;
+  std::vector<FixedLoop> fixed;
   Section items;
   std::vector<Section> inner;               // loops behind the items, outer to inner
   std::vector<std::vector<Section>> folds;  // by group: its ranges, outer to inner

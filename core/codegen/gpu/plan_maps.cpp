@@ -71,6 +71,7 @@ class Maps {
     if (c_.accesses.contiguity(t.along) == 0) return false;
     RangeSet all = 0;
     for (int r : items.ranges) all |= bit(r);
+    for (const FixedLoop& loop : work_.fixed) all |= bit(loop.range);
     int64_t widest = 1;
     std::vector<int> direct;
     for (int access : c_.accesses.all()) {
