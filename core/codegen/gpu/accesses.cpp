@@ -7,8 +7,10 @@ namespace tinyshard::codegen::gpu {
 Accesses::Accesses(const Graph& graph, const Nest& nest) : graph_(graph) {
   std::vector<char> seen(static_cast<size_t>(graph.size()));
   std::vector<int> stack;
-  for (const Scope& scope : nest.scopes)
+  for (const Scope& scope : nest.scopes) {
     stack.insert(stack.end(), scope.stores.begin(), scope.stores.end());
+    if (scope.extent.one_value()) single_ |= bit(scope.range);
+  }
   while (!stack.empty()) {
     int node = stack.back();
     stack.pop_back();
@@ -33,7 +35,8 @@ double Accesses::contiguity(int range) const {
     if (!contiguous(access, range)) continue;
     double moved = static_cast<double>(bytes(access)) * (graph_[access].op == Op::Store ? 2 : 1);
     for (int r = 0; r < graph_.ranges(); ++r) {
-      if (graph_[access].varies & bit(r)) moved *= static_cast<double>(graph_.range(r).size);
+      if (graph_[access].varies & ~single_ & bit(r))
+        moved *= static_cast<double>(graph_.range(r).size);
     }
     score += moved;
   }

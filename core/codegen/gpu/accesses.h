@@ -31,6 +31,7 @@ class Accesses {
 
   const Graph& graph_;
   std::vector<int> accesses_;
+  RangeSet single_ = 0;  // ranges of which one value matters
 };
 
 }  // namespace tinyshard::codegen::gpu

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
@@ -624,6 +625,25 @@ TEST(Kernel, PaddedLoadsWithoutAvx512) {
   target.vector_bits = 256;
   for (DType dtype : {DType::F32, DType::F64, DType::I32, DType::I64, DType::F16, DType::U8})
     check_padded_loads(dtype, target);
+}
+
+// A row of a cache at a place that is known when the kernel runs, within the cache or not; the rest
+// stays as it is.
+TEST(Kernel, ARowAtAPlace) {
+  for (int64_t place : {-300, -1, 0, 5, 8, 9, 300}) {
+    for (bool sums : {false, true}) {
+      SCOPED_TRACE(fmt::format("at {}{}", place, sums ? ", of sums" : ""));
+      Kernel k("row_at_a_place");
+      int cache = k.param(DType::F32, 9 * 24), at = k.param(DType::I64, 1),
+          x = k.param(DType::F32, 40), w = k.param(DType::F32, 24 * 40);
+      k.buffer(at).set(0, double(place));
+      UOp j = k.loop(24), row = k.loop(9), f = k.fold_range(40);
+      UOp value = sums ? sum(k.load(x, f) * k.load(w, j * 40 + f), {f}) : k.load(w, j * 40);
+      UOp here = binary(Op::CmpEq, cast(row, DType::I64), k.load(at, index_const(0)));
+      k.store(cache, row * 24 + j, value, here);
+      k.check(2, 1e-5);
+    }
+  }
 }
 
 TEST(Kernel, PoolingWindows) {

@@ -98,6 +98,24 @@ TEST(Ptx, ARowIsReadOnce) {
   EXPECT_EQ(count(text(code), "ex2\\.approx") * threads, rows * n) << "nor is exp computed twice";
 }
 
+// Of a cache of 4096 rows one is written: there are no blocks for the others, nor loops over them.
+TEST(Ptx, TheOnlyRowIsNoLoop) {
+  auto code_of = [&](int64_t rows) {
+    Kernel k("row");
+    int cache = k.param(DType::F32, rows * 64), at = k.param(DType::I64, 1),
+        x = k.param(DType::F32, 2048), w = k.param(DType::F32, 64 * 2048);
+    UOp j = k.loop(64), row = k.loop(rows), f = k.fold_range(2048);
+    UOp here = binary(Op::CmpEq, cast(row, DType::I64), k.load(at, index_const(0)));
+    k.store(cache, row * 64 + j, sum(k.load(x, f) * k.load(w, j * 2048 + f), {f}), here);
+    return compile(k);
+  };
+  const ObjectCode few = code_of(16), many = code_of(4096);
+  EXPECT_EQ(few.work_items, many.work_items);
+  EXPECT_EQ(few.block, many.block);
+  EXPECT_EQ(count(text(few), "bra"), count(text(many), "bra"));
+  EXPECT_LE(many.work_items, 64);
+}
+
 // Two folds over the same two ranges of one size: where one runs along the rows and the other along the
 // columns, a thread's place in one is not its place in the other.
 TEST(Ptx, FoldsInTwoOrdersOfTheirRangesAreNotOne) {
