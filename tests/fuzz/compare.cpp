@@ -67,6 +67,17 @@ const std::set<std::string> kSums = {"sum",
 const std::set<std::string> kMade = {"full_like", "zeros_like", "ones_like",
                                      "arange",    "linspace",   "eye"};
 
+// Whether a result may be known when the program is built though only some operands are: what is
+// looked up in equal elements, chosen between two constants, and-ed with zeros.
+bool consists_of(const Step& step, const std::vector<bool>& known) {
+  static const std::set<std::string> kLookups = {"gather", "take", "take_pairs", "embedding"};
+  static const std::set<std::string> kMasks = {"operator&", "operator|", "bitwise_and",
+                                               "bitwise_or"};
+  if (kLookups.contains(step.op)) return known[0];
+  if (step.op == "where") return known[1] && known[2];
+  return kMasks.contains(step.op) && std::ranges::find(known, true) != known.end();
+}
+
 std::vector<bool> exact_values(const Program& p) {
   std::vector<bool> exact(size_t(p.values()), true), folded(size_t(p.values()), false);
   for (size_t i = 0; i < p.leaves.size(); ++i)
@@ -78,11 +89,14 @@ std::vector<bool> exact_values(const Program& p) {
     for (int v = 0; v < p.values(); ++v) at.push_back(v);
     for (int v = int(p.leaves.size()); v < p.values(); ++v) {
       const Step& step = p.step(v);
-      bool all = true, constant = true;
+      bool all = true;
+      std::vector<bool> known;
       for (int in : step.in) {
         all = all && exact[size_t(at[size_t(in)])];
-        constant = constant && folded[size_t(at[size_t(in)])];
+        known.push_back(folded[size_t(at[size_t(in)])]);
       }
+      const bool constant =
+          std::ranges::find(known, false) == known.end() || consists_of(step, known);
       // What is computed when the program is built knows the host's functions.
       // So may be what is computed of a value and itself: x - x is 0, x >= x is true.
       const bool of_itself =
