@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -11,15 +12,15 @@
 #include "core/base/options.h"
 #include "core/passes/attention.h"
 #include "core/passes/empties.h"
-#include "core/passes/epilogues.h"
+#include "core/passes/narrow.h"
 #include "core/passes/products.h"
 #include "core/passes/regather.h"
 #include "core/passes/scatters.h"
 #include "core/passes/sorts.h"
 #include "core/passes/tidy.h"
-#include "core/passes/updates.h"
 #include "core/rewrite/pattern.h"
 #include "core/uop/args.h"
+#include "core/uop/product_region.h"
 #include "core/uop/unfold.h"
 #include "multi/per_device.h"
 #include "multi/rewrite.h"
@@ -68,7 +69,14 @@ void products_pass(PassContext& c) {
                                 c.products_by_library ? c.products_by_library : c.library_supports,
                                 c.small_products));
 }
-void updates_pass(PassContext& c) { c.graph.become(fuse_updates(c.graph, c.library_supports)); }
+
+// Each provider finds what the ones before it left.
+void fuse_regions(PassContext& c, std::vector<UOp> (LibraryProvider::*fuse)(const RegionQuery&)
+                                      const) {
+  for (const LibraryProvider* provider : c.providers)
+    c.graph.become((provider->*fuse)({c.graph, c.library_supports, tidy}));
+}
+void updates_pass(PassContext& c) { fuse_regions(c, &LibraryProvider::fuse_in_place); }
 void scatters_pass(PassContext& c) {
   c.graph.become(start_scatters(c.graph, c.library_supports));
   c.graph.become(write_scatters(c.graph, c.library_supports));
@@ -84,7 +92,10 @@ void regather_pass(PassContext& c) { c.graph.become(gather_in_turns(c.graph)); }
 
 void transpose_pass(PassContext& c) { c.graph.become(transpose_products(c.graph)); }
 
-void epilogues_pass(PassContext& c) { c.graph.become(fuse_epilogues(c.graph, c.library_supports)); }
+void epilogues_pass(PassContext& c) {
+  fuse_regions(c, &LibraryProvider::fuse);
+  c.graph.become(narrow_products(c.graph, c.library_supports));
+}
 
 constexpr auto kPasses = std::to_array<Pass>({
     {"names", "tensors of equal values become one value", true, names_pass},
@@ -105,11 +116,12 @@ constexpr auto kPasses = std::to_array<Pass>({
      regather_pass},
     {"transpose", "products that are only read transposed are computed transposed", false,
      transpose_pass},
-    {"epilogues", "products add their bias, apply ReLU, GELU and its gradient, round, and send",
+    {"epilogues", "products do what follows them, as a library fuses it: a bias, GELU; they round, and send",
      false, epilogues_pass},
     {"products", "products and convolutions that no library takes, and small ones, become loops",
      true, products_pass},
-    {"updates", "products that are added to a storage do that themselves", false, updates_pass},
+    {"updates", "products that are added to a storage do that themselves, as a library does it in place",
+     false, updates_pass},
     {"scatters", "scattered sums start from what is added to them; what is written is one item",
      false, scatters_pass},
     {"operands", "operands that a library reads faster in another order are copied", false,
@@ -159,6 +171,7 @@ void verify(std::span<const UOp> roots, Stage stage) {
   auto need = [](bool holds, const UOp& x, const char* what) {
     if (!holds) throw InternalError(fmt::format("verifier: {}: {}", describe(*x), what));
   };
+  std::map<int64_t, const ProductRegion*> regions;
   for (const UOp& x : toposort(roots)) {
     const OpInfo& facts = info(x.op());
     need(facts.op_class != OpClass::Kernel, x, "kernel op in a tensor graph");
@@ -181,10 +194,10 @@ void verify(std::span<const UOp> roots, Stage stage) {
     if (facts.op_class == OpClass::Elementwise && facts.arity == 2) {
       need(src[0].dtype() == src[1].dtype(), x, "sources of different types");
     }
-    if (x.op() == Op::Dot && src.size() > 2)
-      need(src[2].dtype() == x.dtype(), x, "the epilogue's operand has the type of the result");
-    if (x.op() == Op::Dot && src.size() > 3)
-      need(src[3].dtype() == DType::F32, x, "the factors are f32");
+    if (const ProductRegion* region = region_of(x)) {
+      const auto [known, added] = regions.try_emplace(region->number, region);
+      need(known->second == region, x, "two regions have this number");
+    }
     if (x.op() == Op::Where) {
       need(src[0].dtype() == DType::Bool && src[1].dtype() == src[2].dtype(), x, "types of where");
     }
