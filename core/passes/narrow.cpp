@@ -2,9 +2,9 @@
 //
 //   %2 = dot f32[4, 6] %0 %1
 //   %3 = cast bf16[4, 6] %2          %3 = dot bf16[4, 6] %0 %1
-//   %4 = reshape bf16[24] %3
-//   %5 = contiguous bf16[24] %4      %5 = reshape bf16[24] %3, of which nobody makes a copy
-//   %6 = collective %5
+//   %4 = reshape bf16[2, 2, 6] %3    %4 = reshape bf16[2, 2, 6] %3
+//   %5 = contiguous %4
+//   %6 = collective %5               %6 = collective %4
 #include "core/passes/narrow.h"
 
 #include "core/dtype/half.h"
