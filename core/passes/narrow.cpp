@@ -64,8 +64,7 @@ class Narrowing {
       src.clear();
       if (const UOp* product = stored_.find(x)) {
         for (const UOp& s : (*product)->src()) src.push_back(made.at(s));
-        made[x] =
-            reshape(UOp::make(Op::Dot, x.dtype(), src, (*product)->arg()), x.shape());
+        made[x] = reshape(UOp::make(Op::Dot, x.dtype(), src, (*product)->arg()), x.shape());
         continue;
       }
       for (const UOp& s : x->src()) src.push_back(made.at(s));

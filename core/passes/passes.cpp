@@ -71,8 +71,8 @@ void products_pass(PassContext& c) {
 }
 
 // Each provider finds what the ones before it left.
-void fuse_regions(PassContext& c, std::vector<UOp> (LibraryProvider::*fuse)(const RegionQuery&)
-                                      const) {
+void fuse_regions(PassContext& c,
+                  std::vector<UOp> (LibraryProvider::*fuse)(const RegionQuery&) const) {
   for (const LibraryProvider* provider : c.providers)
     c.graph.become((provider->*fuse)({c.graph, c.library_supports, tidy}));
 }
@@ -116,11 +116,13 @@ constexpr auto kPasses = std::to_array<Pass>({
      regather_pass},
     {"transpose", "products that are only read transposed are computed transposed", false,
      transpose_pass},
-    {"epilogues", "products do what follows them, as a library fuses it: a bias, GELU; they round, and send",
+    {"epilogues",
+     "products do what follows them, as a library fuses it: a bias, GELU; they round, and send",
      false, epilogues_pass},
     {"products", "products and convolutions that no library takes, and small ones, become loops",
      true, products_pass},
-    {"updates", "products that are added to a storage do that themselves, as a library does it in place",
+    {"updates",
+     "products that are added to a storage do that themselves, as a library does it in place",
      false, updates_pass},
     {"scatters", "scattered sums start from what is added to them; what is written is one item",
      false, scatters_pass},

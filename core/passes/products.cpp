@@ -45,8 +45,8 @@ UOp operand(const UOp& x, DType dtype) {
 }
 
 bool is_small(const UOp& x, SmallProducts limit) {
-  return x.op() == Op::Dot && !region_of(x) &&
-         x.src(0).shape().back() <= limit.terms && x->numel() <= limit.elements;
+  return x.op() == Op::Dot && !region_of(x) && x.src(0).shape().back() <= limit.terms &&
+         x->numel() <= limit.elements;
 }
 
 bool is_narrow(const UOp& x, SmallProducts limit) {

@@ -63,8 +63,7 @@ std::vector<MatmulSpec::Loop> batch_dims(const StridedView& a, const StridedView
 // Fills in the epilogue; says what stands against it, if anything.
 std::string add_epilogue(const LibraryCall& call, MatmulSpec& spec) {
   const std::optional<Epilogue> asked = gpu::epilogue_of(call.node);
-  if (!asked)
-    return fmt::format("cuBLASLt has no product with \"{}\"", region_of(call.node)->name);
+  if (!asked) return fmt::format("cuBLASLt has no product with \"{}\"", region_of(call.node)->name);
   spec.epilogue = *asked;
   bool gelu = spec.epilogue == Epilogue::BiasGelu;
   if (!call.also.empty()) {

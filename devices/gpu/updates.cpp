@@ -48,7 +48,9 @@ UOp product_of(const Update& u) {
 class Updates {
  public:
   explicit Updates(const RegionQuery& query)
-      : order_(query.graph.order()), roots_(query.graph.roots()), uses_(count_uses(order_, roots_)) {}
+      : order_(query.graph.order()),
+        roots_(query.graph.roots()),
+        uses_(count_uses(order_, roots_)) {}
 
   // What an Assign does, when that is an update by a product that nobody else reads.
   std::optional<Update> of(const UOp& assign) const {

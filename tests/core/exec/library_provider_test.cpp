@@ -91,7 +91,8 @@ class Fused final : public Program {
     const bool in_place = region_ == &kLargest;
     auto* result = static_cast<float*>(buffers[in_place ? 3 : 2]);
     for (size_t i = 0; i < sums_.size(); ++i)
-      result[i] = in_place ? std::max(static_cast<const float*>(buffers[2])[i], sums_[i]) : -sums_[i];
+      result[i] =
+          in_place ? std::max(static_cast<const float*>(buffers[2])[i], sums_[i]) : -sums_[i];
   }
   std::string describe() const override { return std::string(region_->name); }
 

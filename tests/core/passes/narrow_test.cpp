@@ -57,7 +57,8 @@ TEST(Narrow, ProductsAreStoredForTheCollectiveThatSendsThem) {
   EXPECT_EQ(narrow_products(std::vector{sent(stored(wide))}, all)[0], sent(stored(wide)))
       << "a row of another length";
   EXPECT_EQ(narrow_products(std::vector{sent(stored(r.product))}, all)[0], sent(r.product));
-  EXPECT_EQ(narrow_products(std::vector{sent(stored(r.product))}, none)[0], sent(stored(r.product)));
+  EXPECT_EQ(narrow_products(std::vector{sent(stored(r.product))}, none)[0],
+            sent(stored(r.product)));
   EXPECT_EQ(narrow_products(std::vector{stored(r.product)}, all)[0], stored(r.product))
       << "a copy that somebody asked for";
 }

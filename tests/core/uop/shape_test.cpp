@@ -64,7 +64,8 @@ const char* one_row(DType dtype, DimSpan shape, std::span<const UOp> operands) {
                     std::ranges::equal(operands[0].shape(), shape.last(1));
   return fits ? nullptr : "one row";
 }
-constexpr ProductRegion kFirst{7, "first", negated, one_row}, kSecond{8, "second", negated, one_row};
+constexpr ProductRegion kFirst{7, "first", negated, one_row},
+    kSecond{8, "second", negated, one_row};
 
 TEST(Shapes, OfProductsWithARegion) {
   UOp a = buffer(1, {2, 3}), b = buffer(2, {3, 5}), row = buffer(3, {5}), whole = buffer(4, {2, 5});

@@ -237,13 +237,19 @@ TEST(EpilogueOf, AProductIsSpelledAsItsFormula) {
   using Formula = std::function<double(double x, double c, const Values& s)>;
   const std::vector<std::tuple<Epilogue, std::vector<UOp>, Formula>> regions{
       {Epilogue::Bias, {row}, [](double x, double c, const Values&) { return x + c; }},
-      {Epilogue::BiasRelu, {row}, [](double x, double c, const Values&) { return std::max(x + c, 0.0); }},
-      {Epilogue::BiasGelu, {row}, [&](double x, double c, const Values&) { return gelu_of(x + c); }},
-      {Epilogue::GeluBackward, {whole}, [&](double x, double c, const Values&) { return x * slope(c); }},
+      {Epilogue::BiasRelu,
+       {row},
+       [](double x, double c, const Values&) { return std::max(x + c, 0.0); }},
+      {Epilogue::BiasGelu,
+       {row},
+       [&](double x, double c, const Values&) { return gelu_of(x + c); }},
+      {Epilogue::GeluBackward,
+       {whole},
+       [&](double x, double c, const Values&) { return x * slope(c); }},
       {Epilogue::Update, {whole}, [](double x, double c, const Values&) { return x + c; }},
-      {Epilogue::Update, {whole, factors}, [](double x, double c, const Values& s) {
-         return s[0] * x + s[1] * c;
-       }},
+      {Epilogue::Update,
+       {whole, factors},
+       [](double x, double c, const Values& s) { return s[0] * x + s[1] * c; }},
   };
   const UOp plain = gpu::product_with(Epilogue::None, f64, a, b, 0, {});
   for (const auto& [epilogue, operands, formula] : regions) {
