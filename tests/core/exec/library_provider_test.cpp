@@ -192,7 +192,7 @@ class LibraryProviderTest : public ::testing::Test {
   }
   // Lines of the plan, of which there are so many.
   static std::vector<std::string> lines(const Tensor& x, size_t count) {
-    const UOp root = x.uop();
+    const UOp& root = x.uop();
     const Schedule schedule = make_plan(std::span(&root, 1));
     EXPECT_EQ(schedule.items.size(), count) << ::testing::PrintToString(schedule.lines());
     return schedule.lines();
