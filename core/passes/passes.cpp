@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 
 #include <fmt/format.h>
@@ -15,6 +16,7 @@
 #include "core/passes/narrow.h"
 #include "core/passes/products.h"
 #include "core/passes/regather.h"
+#include "core/passes/replaced.h"
 #include "core/passes/scatters.h"
 #include "core/passes/sorts.h"
 #include "core/passes/tidy.h"
@@ -70,13 +72,19 @@ void products_pass(PassContext& c) {
                                 c.small_products));
 }
 
-// Each provider finds what the ones before it left.
-void fuse_regions(PassContext& c,
-                  std::vector<UOp> (LibraryProvider::*fuse)(const RegionQuery&) const) {
-  for (const LibraryProvider* provider : c.providers)
-    c.graph.become((provider->*fuse)({c.graph, c.library_supports, tidy}));
+void add_found(std::vector<Replacement>& found, const PassContext& c, const RegionQuery& query,
+               std::vector<Replacement> (LibraryProvider::*find)(const RegionQuery&) const) {
+  for (const LibraryProvider* provider : c.providers) {
+    std::vector<Replacement> more = (provider->*find)(query);
+    std::ranges::move(more, std::back_inserter(found));
+  }
 }
-void updates_pass(PassContext& c) { fuse_regions(c, &LibraryProvider::fuse_in_place); }
+
+void updates_pass(PassContext& c) {
+  std::vector<Replacement> found;
+  add_found(found, c, {c.graph, c.library_supports, tidy}, &LibraryProvider::find_in_place);
+  c.graph.become(replaced(c.graph, found));
+}
 void scatters_pass(PassContext& c) {
   c.graph.become(start_scatters(c.graph, c.library_supports));
   c.graph.become(write_scatters(c.graph, c.library_supports));
@@ -93,8 +101,10 @@ void regather_pass(PassContext& c) { c.graph.become(gather_in_turns(c.graph)); }
 void transpose_pass(PassContext& c) { c.graph.become(transpose_products(c.graph)); }
 
 void epilogues_pass(PassContext& c) {
-  fuse_regions(c, &LibraryProvider::fuse);
-  c.graph.become(narrow_products(c.graph, c.library_supports));
+  const RegionQuery query(c.graph, c.library_supports, tidy);
+  std::vector<Replacement> found = find_narrow_products(query);
+  add_found(found, c, query, &LibraryProvider::find);
+  c.graph.become(replaced(c.graph, found));
 }
 
 constexpr auto kPasses = std::to_array<Pass>({

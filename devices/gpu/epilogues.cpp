@@ -1,5 +1,5 @@
-// Found on the graph as it is, each fusion as a note about the node that it replaces; then one walk
-// rebuilds the graph with the products in place of those nodes.
+// Found on the graph as it is, each fusion as a note about the node that it replaces, of which a later
+// one takes the place of an earlier one.
 //
 // GELU and its gradient are found by building them: nodes are interned, so the expression that
 // gelu.h gives for a value is in the graph if and only if it is a node of it.
@@ -38,8 +38,7 @@ class Expression {
     const UOp a = leaf(x, -1), b = leaf(seed, -2);
     auto known = std::ranges::find_if(
         built_, [&](const Built& built) { return built.x == a && built.seed == b; });
-    if (known == built_.end())
-      known = built_.insert(known, {a, b, query_.tidied(std::vector{make_(a, b)})[0]});
+    if (known == built_.end()) known = built_.insert(known, {a, b, query_.tidied(make_(a, b))});
     NodeMap<UOp> place;
     place[a] = x;
     place[b] = seed;
@@ -64,16 +63,15 @@ class Expression {
 };
 
 // The product as a node: two dims and maybe batches; `third` in the shape that it asks for.
-UOp product_node(const Fused& f, const UOp& a, const UOp& b, const UOp& third) {
+UOp product_node(const Fused& f) {
   Dims shape(f.dot.shape().begin(), f.dot.shape().end());
   if (f.epilogue != Epilogue::GeluBackward) shape = {shape.back()};
-  const UOp operand = reshape(third, shape);
-  return product_with(f.epilogue, f.dtype, a, b, dot_batch(*f.dot), std::span(&operand, 1));
+  const UOp operand = reshape(f.third, shape);
+  return product_with(f.epilogue, f.dtype, f.dot.src(0), f.dot.src(1), dot_batch(*f.dot),
+                      std::span(&operand, 1));
 }
 
-LibraryCall call_of(const Fused& f) {
-  return row_major_call(product_node(f, f.dot.src(0), f.dot.src(1), f.third));
-}
+LibraryCall call_of(const Fused& f) { return row_major_call(product_node(f)); }
 
 // x as a vector along its last dim, when it is one repeated along all others.
 UOp repeated_row(const UOp& x) {
@@ -95,12 +93,9 @@ UOp repeated_row(const UOp& x) {
 class Epilogues {
  public:
   explicit Epilogues(const RegionQuery& query)
-      : roots_(query.graph.roots()),
-        order_(query.graph.order()),
-        query_(query),
-        uses_(count_uses(order_, roots_)) {}
+      : order_(query.graph().order()), query_(query), uses_(query.uses()) {}
 
-  std::vector<UOp> run() {
+  std::vector<Replacement> run() {
     for (const UOp& x : order_) {
       if (x.op() == Op::Cast) rounded_bias(x);
       if (x.op() == Op::Add) bias(x, x);
@@ -108,7 +103,7 @@ class Epilogues {
     if (!biased_.empty()) relus();
     if (!biased_.empty()) gelus();
     if (inside_gelu_.size() > 0) gelu_gradients();
-    return fused_.size() == 0 ? std::vector<UOp>(roots_.begin(), roots_.end()) : rebuilt();
+    return found();
   }
 
  private:
@@ -252,43 +247,22 @@ class Epilogues {
            });
   }
 
-  std::vector<UOp> rebuilt() {
-    NodeMap<UOp> made(order_.size());
-    std::vector<UOp> src;
-    auto make_fused = [&](const UOp& x, const Fused& f) {
-      UOp third = made_of(made, f.third);
-      UOp dot = product_node(f, made.at(f.dot.src(0)), made.at(f.dot.src(1)), third);
-      made[x] = reshape(dot, x.shape());
-    };
+  std::vector<Replacement> found() const {
+    std::vector<Replacement> all;
+    auto shown = [&](const UOp& x) { return reshape(product_node(fused_.at(x)), x.shape()); };
     for (const UOp& x : order_) {
-      if (const Fused* f = fused_.find(x)) {
-        make_fused(x, *f);
-        continue;
+      if (fused_.contains(x)) {
+        all.push_back({x, shown(x)});
+      } else if (const UOp* relu = relu_by_passes_.find(x)) {
+        all.push_back({x, relu_passes(shown(*relu))});
       }
-      src.clear();
-      for (const UOp& s : x->src()) src.push_back(made.at(s));
-      if (const UOp* relu = relu_by_passes_.find(x)) {
-        make_fused(*relu, fused_.at(*relu));
-        made[x] = relu_passes(made.at(*relu));
-        continue;
-      }
-      made[x] = x.op() == Op::Reshape ? reshape(src[0], x.shape()) : x.with_src(src);
     }
-    std::vector<UOp> roots;
-    for (const UOp& root : roots_) roots.push_back(made.at(root));
-    return roots;
-  }
-  // A bias in a shape that the graph may not have it in: its nodes down to those of the graph.
-  static UOp made_of(NodeMap<UOp>& made, const UOp& x) {
-    if (const UOp* found = made.find(x)) return *found;
-    std::vector<UOp> src;
-    for (const UOp& s : x->src()) src.push_back(made_of(made, s));
-    return x.with_src(src);
+    return all;
   }
 
-  std::span<const UOp> roots_, order_;
+  std::span<const UOp> order_;
   const RegionQuery& query_;
-  NodeMap<int> uses_;
+  const NodeMap<int>& uses_;
   NodeMap<Fused> fused_;
   std::vector<UOp> biased_;
   NodeMap<UOp> relu_by_passes_;  // what says where a ReLU passes: the fused ReLU
@@ -301,6 +275,6 @@ class Epilogues {
 
 }  // namespace
 
-std::vector<UOp> fuse_epilogues(const RegionQuery& query) { return Epilogues(query).run(); }
+std::vector<Replacement> find_epilogues(const RegionQuery& query) { return Epilogues(query).run(); }
 
 }  // namespace tinyshard::gpu

@@ -7,9 +7,9 @@
 
 namespace tinyshard::gpu {
 
-// Rewrites only what the devices support and what no other node reads halfway. A GELU, and its
+// Finds only what the devices support and what no other node reads halfway. A GELU, and its
 // gradient, read sums that are not rounded to 16 bits before, as the libraries have it; every other
 // epilogue gives the bits of the ops that it stands for, but for the order of the sums.
-std::vector<UOp> fuse_epilogues(const RegionQuery& query);
+std::vector<Replacement> find_epilogues(const RegionQuery& query);
 
 }  // namespace tinyshard::gpu

@@ -64,9 +64,11 @@ constexpr auto kRegions = std::to_array<ProductRegion>({
 
 class ProductsProvider final : public LibraryProvider {
  public:
-  std::vector<UOp> fuse(const RegionQuery& query) const override { return fuse_epilogues(query); }
-  std::vector<UOp> fuse_in_place(const RegionQuery& query) const override {
-    return fuse_updates(query);
+  std::vector<Replacement> find(const RegionQuery& query) const override {
+    return find_epilogues(query);
+  }
+  std::vector<Replacement> find_in_place(const RegionQuery& query) const override {
+    return find_updates(query);
   }
 };
 

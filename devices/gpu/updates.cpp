@@ -48,9 +48,7 @@ UOp product_of(const Update& u) {
 class Updates {
  public:
   explicit Updates(const RegionQuery& query)
-      : order_(query.graph.order()),
-        roots_(query.graph.roots()),
-        uses_(count_uses(order_, roots_)) {}
+      : order_(query.graph().order()), roots_(query.graph().roots()), uses_(query.uses()) {}
 
   // What an Assign does, when that is an update by a product that nobody else reads.
   std::optional<Update> of(const UOp& assign) const {
@@ -136,44 +134,27 @@ class Updates {
   }
 
   std::span<const UOp> order_, roots_;
-  NodeMap<int> uses_;
+  const NodeMap<int>& uses_;
   NodeMap<std::vector<UOp>> users_;  // once somebody asked for them
 };
 
 }  // namespace
 
-std::vector<UOp> fuse_updates(const RegionQuery& query) {
-  const std::vector<UOp>& roots = query.graph.roots();
-  const NodeOrder& order = query.graph.order();
+std::vector<Replacement> find_updates(const RegionQuery& query) {
+  const NodeOrder& order = query.graph().order();
   auto assigns = [](const UOp& x) { return x.op() == Op::Assign; };
-  if (std::ranges::none_of(order, assigns)) return roots;
+  if (std::ranges::none_of(order, assigns)) return {};
   Updates updates(query);
-  NodeMap<Update> found;
+  std::vector<Replacement> found;
   for (const UOp& x : order) {
     if (x.op() != Op::Assign) continue;
-    auto update = updates.of(x);
-    if (update && query.supports(row_major_call(product_of(*update))) &&
-        updates.reads_last(*update, x))
-      found[x] = std::move(*update);
+    const std::optional<Update> update = updates.of(x);
+    if (!update) continue;
+    const UOp product = product_of(*update);
+    if (query.supports(row_major_call(product)) && updates.reads_last(*update, x))
+      found.push_back({x, x.with_src(std::vector<UOp>{x.src(0), reshape(product, x.shape())})});
   }
-  if (found.size() == 0) return roots;
-
-  NodeMap<UOp> made(order.size());
-  std::vector<UOp> src;
-  for (const UOp& x : order) {
-    src.clear();
-    for (const UOp& s : x->src()) src.push_back(made.at(s));
-    if (Update* update = found.find(x)) {
-      for (UOp* part : {&update->old, &update->a, &update->b, &update->factor}) {
-        if (*part && !is_const(*part)) *part = made.at(*part);
-      }
-      src[1] = reshape(product_of(*update), x.shape());
-    }
-    made[x] = x.with_src(src);
-  }
-  std::vector<UOp> result;
-  for (const UOp& root : roots) result.push_back(made.at(root));
-  return result;
+  return found;
 }
 
 }  // namespace tinyshard::gpu

@@ -10,6 +10,6 @@ namespace tinyshard::gpu {
 // reads and writes w (Epilogue::Update), in f32 and where the devices support that. Not where others
 // may still read the old w beside the product, which would have to wait for them, and not where
 // somebody else reads the product, or where it is rounded to 16 bits before it is added.
-std::vector<UOp> fuse_updates(const RegionQuery& query);
+std::vector<Replacement> find_updates(const RegionQuery& query);
 
 }  // namespace tinyshard::gpu

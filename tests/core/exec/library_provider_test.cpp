@@ -18,9 +18,7 @@
 #include "core/exec/executable.h"
 #include "core/exec/make_executable.h"
 #include "core/exec/state.h"
-#include "core/rewrite/pattern.h"
 #include "core/uop/args.h"
-#include "core/uop/node_map.h"
 #include "core/uop/product_region.h"
 #include "devices/cpu/cpu_device.h"
 #include "tinyshard/tinyshard.h"
@@ -46,21 +44,24 @@ constexpr ProductRegion kLargest{1002, "largest", largest, old_value, true};
 
 class Made final : public LibraryProvider {
  public:
-  std::vector<UOp> fuse(const RegionQuery& query) const override {
-    const NodeMap<int> uses = count_uses(query.graph.order(), query.graph.roots());
-    return rewrite_once(query.graph, [&](const UOp& now, const UOp& was) {
-      if (was.op() != Op::Neg || !is_plain(was.src(0)) || uses.at(was.src(0)) > 1) return UOp();
-      return asked(query, kNegated, now.src(0), {});
-    });
+  std::vector<Replacement> find(const RegionQuery& query) const override {
+    std::vector<Replacement> found;
+    for (const UOp& x : query.graph().order()) {
+      if (x.op() != Op::Neg || !is_plain(x.src(0)) || query.uses().at(x.src(0)) > 1) continue;
+      if (UOp fused = asked(query, kNegated, x.src(0), {})) found.push_back({x, fused});
+    }
+    return found;
   }
-  std::vector<UOp> fuse_in_place(const RegionQuery& query) const override {
-    return rewrite_once(query.graph, [&](const UOp& x) {
-      if (x.op() != Op::Assign || x.src(1).op() != Op::Max) return UOp();
-      const UOp &old = x.src(0), &product = x.src(1).src(1);
-      if (!(x.src(1).src(0) == old) || !is_plain(product)) return UOp();
-      const UOp fused = asked(query, kLargest, product, std::span(&old, 1));
-      return fused ? x.with_src(std::vector<UOp>{old, fused}) : UOp();
-    });
+  std::vector<Replacement> find_in_place(const RegionQuery& query) const override {
+    std::vector<Replacement> found;
+    for (const UOp& x : query.graph().order()) {
+      if (x.op() != Op::Assign || x.src(1).op() != Op::Max) continue;
+      const UOp &old = x.src(0), &largest = x.src(1);
+      if (!(largest.src(0) == old) || !is_plain(largest.src(1))) continue;
+      if (UOp fused = asked(query, kLargest, largest.src(1), std::span(&old, 1)))
+        found.push_back({largest, fused});
+    }
+    return found;
   }
 
  private:

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/passes/replaced.h"
+#include "core/passes/tidy.h"
 #include "tests/core/passes/same_values.h"
 
 namespace tinyshard {
@@ -14,6 +16,11 @@ using testing::expect_same;
 
 bool all(const LibraryCall&) { return true; }
 bool none(const LibraryCall&) { return false; }
+
+std::vector<UOp> narrow_products(const Graph& graph,
+                                 const std::function<bool(const LibraryCall&)>& supports) {
+  return replaced(graph, find_narrow_products({graph, supports, tidy}));
+}
 
 struct Rounded {
   DType from = DType::F32, to = DType::BF16;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <numbers>
 #include <tuple>
 
@@ -14,6 +15,7 @@
 #include "core/passes/gradient.h"
 #include "core/passes/narrow.h"
 #include "core/passes/products.h"
+#include "core/passes/replaced.h"
 #include "core/passes/tidy.h"
 #include "devices/gpu/product_regions.h"
 #include "tests/core/passes/same_values.h"
@@ -39,7 +41,10 @@ bool no_gradient(const LibraryCall& call) {
 // As the pass `epilogues` does it.
 std::vector<UOp> fuse_epilogues(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& supports) {
-  return narrow_products(gpu::products_provider().fuse({graph, supports, tidy}), supports);
+  const RegionQuery query(graph, supports, tidy);
+  std::vector<Replacement> found = gpu::products_provider().find(query);
+  std::ranges::copy(find_narrow_products(query), std::back_inserter(found));
+  return replaced(graph, found);
 }
 
 // Linear, GELU, Linear on [2, 3, 8] with 16 inside, as the tensor API builds it in this type: sums

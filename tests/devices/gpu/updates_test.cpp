@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/passes/products.h"
+#include "core/passes/replaced.h"
 #include "core/passes/tidy.h"
 #include "devices/gpu/product_regions.h"
 #include "tests/core/passes/same_values.h"
@@ -26,7 +27,7 @@ UOp one_element(const UOp& x, const UOp& like) {
 
 std::vector<UOp> fuse_updates(const Graph& graph,
                               const std::function<bool(const LibraryCall&)>& supports) {
-  return gpu::fuse_updates({graph, supports, tidy});
+  return replaced(graph, gpu::find_updates({graph, supports, tidy}));
 }
 
 int updates_in(const UOp& root) {
