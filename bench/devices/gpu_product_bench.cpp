@@ -9,9 +9,12 @@
 #include "bench/measure.h"
 #include "bench/numbers.h"
 #include "bench/recorded.h"
+#include "devices/gpu/product_regions.h"
 
 namespace tinyshard {
 namespace {
+
+using gpu::Epilogue;
 
 struct Case {
   const char* name;
@@ -38,8 +41,7 @@ LibraryCall call_of(const Case& c) {
     src.push_back(buffer(call.operands[2].shape));
   }
   auto node = [&](Epilogue e) {
-    return UOp::make(Op::Dot, DType::BF16, src,
-                     e == Epilogue::None ? Dims{0} : Dims{0, int64_t(e)});
+    return gpu::product_with(e, DType::BF16, src[0], src[1], 0, std::span(src).subspan(2));
   };
   call.node = node(c.epilogue);
   if (c.both) call.also = {node(Epilogue::Bias)};

@@ -128,6 +128,12 @@ Planned plan(Graph graph, Providers providers) {
   context.graph = graph;
   const bool timed = providers == Providers::Fastest && times_providers(kinds);
   context.library_supports = supports;
+  if (options().libraries && providers != Providers::Loops) {
+    for (const Device* d : kinds) {
+      const LibraryProvider* own = d->library_provider();
+      if (own && std::ranges::count(context.providers, own) == 0) context.providers.push_back(own);
+    }
+  }
   if (timed) {
     context.products_by_library = [kinds, supports](const LibraryCall& call) {
       return supports(call) && !loops_are_faster(call.node, *kinds[0]);

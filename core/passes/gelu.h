@@ -1,5 +1,5 @@
-// ReLU and GELU by tanh, in one place: what the tensor API builds, what products can do as their
-// epilogue, and how the two are recognised as the same.
+// ReLU and GELU by tanh, in one place: what the tensor API builds, what regions of products are spelled
+// as, and how the two are recognised as the same.
 #pragma once
 #include "core/uop/uop.h"
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -11,15 +13,16 @@
 #include "core/base/options.h"
 #include "core/passes/attention.h"
 #include "core/passes/empties.h"
-#include "core/passes/epilogues.h"
+#include "core/passes/narrow.h"
 #include "core/passes/products.h"
 #include "core/passes/regather.h"
+#include "core/passes/replaced.h"
 #include "core/passes/scatters.h"
 #include "core/passes/sorts.h"
 #include "core/passes/tidy.h"
-#include "core/passes/updates.h"
 #include "core/rewrite/pattern.h"
 #include "core/uop/args.h"
+#include "core/uop/product_region.h"
 #include "core/uop/unfold.h"
 #include "multi/per_device.h"
 #include "multi/rewrite.h"
@@ -68,7 +71,20 @@ void products_pass(PassContext& c) {
                                 c.products_by_library ? c.products_by_library : c.library_supports,
                                 c.small_products));
 }
-void updates_pass(PassContext& c) { c.graph.become(fuse_updates(c.graph, c.library_supports)); }
+
+void add_found(std::vector<Replacement>& found, const PassContext& c, const RegionQuery& query,
+               std::vector<Replacement> (LibraryProvider::*find)(const RegionQuery&) const) {
+  for (const LibraryProvider* provider : c.providers) {
+    std::vector<Replacement> more = (provider->*find)(query);
+    std::ranges::move(more, std::back_inserter(found));
+  }
+}
+
+void updates_pass(PassContext& c) {
+  std::vector<Replacement> found;
+  add_found(found, c, {c.graph, c.library_supports, tidy}, &LibraryProvider::find_in_place);
+  c.graph.become(replaced(c.graph, found));
+}
 void scatters_pass(PassContext& c) {
   c.graph.become(start_scatters(c.graph, c.library_supports));
   c.graph.become(write_scatters(c.graph, c.library_supports));
@@ -84,7 +100,12 @@ void regather_pass(PassContext& c) { c.graph.become(gather_in_turns(c.graph)); }
 
 void transpose_pass(PassContext& c) { c.graph.become(transpose_products(c.graph)); }
 
-void epilogues_pass(PassContext& c) { c.graph.become(fuse_epilogues(c.graph, c.library_supports)); }
+void epilogues_pass(PassContext& c) {
+  const RegionQuery query(c.graph, c.library_supports, tidy);
+  std::vector<Replacement> found = find_narrow_products(query);
+  add_found(found, c, query, &LibraryProvider::find);
+  c.graph.become(replaced(c.graph, found));
+}
 
 constexpr auto kPasses = std::to_array<Pass>({
     {"names", "tensors of equal values become one value", true, names_pass},
@@ -105,11 +126,14 @@ constexpr auto kPasses = std::to_array<Pass>({
      regather_pass},
     {"transpose", "products that are only read transposed are computed transposed", false,
      transpose_pass},
-    {"epilogues", "products add their bias, apply ReLU, GELU and its gradient, round, and send",
+    {"epilogues",
+     "products do what follows them, as a library fuses it: a bias, GELU; they round, and send",
      false, epilogues_pass},
     {"products", "products and convolutions that no library takes, and small ones, become loops",
      true, products_pass},
-    {"updates", "products that are added to a storage do that themselves", false, updates_pass},
+    {"updates",
+     "products that are added to a storage do that themselves, as a library does it in place",
+     false, updates_pass},
     {"scatters", "scattered sums start from what is added to them; what is written is one item",
      false, scatters_pass},
     {"operands", "operands that a library reads faster in another order are copied", false,
@@ -159,6 +183,7 @@ void verify(std::span<const UOp> roots, Stage stage) {
   auto need = [](bool holds, const UOp& x, const char* what) {
     if (!holds) throw InternalError(fmt::format("verifier: {}: {}", describe(*x), what));
   };
+  std::map<int64_t, const ProductRegion*> regions;
   for (const UOp& x : toposort(roots)) {
     const OpInfo& facts = info(x.op());
     need(facts.op_class != OpClass::Kernel, x, "kernel op in a tensor graph");
@@ -181,10 +206,10 @@ void verify(std::span<const UOp> roots, Stage stage) {
     if (facts.op_class == OpClass::Elementwise && facts.arity == 2) {
       need(src[0].dtype() == src[1].dtype(), x, "sources of different types");
     }
-    if (x.op() == Op::Dot && src.size() > 2)
-      need(src[2].dtype() == x.dtype(), x, "the epilogue's operand has the type of the result");
-    if (x.op() == Op::Dot && src.size() > 3)
-      need(src[3].dtype() == DType::F32, x, "the factors are f32");
+    if (const ProductRegion* region = region_of(x)) {
+      const auto [known, added] = regions.try_emplace(region->number, region);
+      need(known->second == region, x, "two regions have this number");
+    }
     if (x.op() == Op::Where) {
       need(src[0].dtype() == DType::Bool && src[1].dtype() == src[2].dtype(), x, "types of where");
     }

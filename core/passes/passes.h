@@ -11,7 +11,7 @@
 #include "core/passes/products.h"
 #include "core/passes/sorts.h"
 #include "core/passes/tidy.h"
-#include "core/runtime/device.h"
+#include "core/runtime/library_provider.h"
 #include "multi/rewrite.h"
 
 namespace tinyshard {
@@ -21,6 +21,8 @@ struct PassContext {
   std::vector<Sharding> shardings;      // of the roots, once `shard` has run
   Planning planning = Planning::Alone;  // for `shard`
   std::function<bool(const LibraryCall&)> library_supports;
+  // Of the devices, each once: they find what their libraries fuse with products.
+  std::vector<const LibraryProvider*> providers;
   // Of products and convolutions: where it is set, those that stay a library's. What follows one that
   // stayed is a question of library_supports.
   std::function<bool(const LibraryCall&)> products_by_library;

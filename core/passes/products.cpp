@@ -12,12 +12,12 @@
 
 #include <algorithm>
 
-#include "core/passes/gelu.h"
 #include "core/passes/operands.h"
 #include "core/rewrite/demand.h"
 #include "core/rewrite/pattern.h"
 #include "core/uop/args.h"
 #include "core/uop/node_set.h"
+#include "core/uop/product_region.h"
 
 namespace tinyshard {
 namespace {
@@ -45,8 +45,8 @@ UOp operand(const UOp& x, DType dtype) {
 }
 
 bool is_small(const UOp& x, SmallProducts limit) {
-  return x.op() == Op::Dot && epilogue_of(x) == Epilogue::None &&
-         x.src(0).shape().back() <= limit.terms && x->numel() <= limit.elements;
+  return x.op() == Op::Dot && !region_of(x) && x.src(0).shape().back() <= limit.terms &&
+         x->numel() <= limit.elements;
 }
 
 bool is_narrow(const UOp& x, SmallProducts limit) {
@@ -101,42 +101,9 @@ UOp dot(const UOp& x) {
   return reshape(cast(sum, x.dtype()), x.shape());
 }
 
-// What the epilogue of x makes of the sums of its products, in their type.
-UOp with_epilogue(const UOp& x, const UOp& sums) {
-  DType type = sums.dtype();
-  auto biased = [&] {
-    Dims row(x.shape().size(), 1);
-    row.back() = x.shape().back();
-    return binary(Op::Add, sums, expand(reshape(cast(x.src(2), type), row), x.shape()));
-  };
-  switch (epilogue_of(x)) {
-    case Epilogue::None:
-      break;
-    case Epilogue::Bias:
-      return biased();
-    case Epilogue::BiasRelu:
-      return relu(biased());
-    case Epilogue::BiasGelu:
-      return gelu(biased());
-    case Epilogue::GeluBackward:
-      return gelu_gradient(cast(x.src(2), type), sums);
-    case Epilogue::Update: {
-      if (x->sources < 4) return binary(Op::Add, sums, x.src(2));
-      auto scaled = [&](const UOp& y, int64_t i) {
-        UOp factor = cast(shrink(x.src(3), Dims{i, i + 1}), type);
-        return binary(Op::Mul, y, expand(reshape(factor, Dims(x.shape().size(), 1)), x.shape()));
-      };
-      return binary(Op::Add, scaled(sums, 0), scaled(x.src(2), 1));
-    }
-  }
-  return sums;
-}
-
-// A product in loops. With an epilogue it is rounded after that, once.
+// A product in loops. With a region it is rounded after that, once.
 UOp spelled_product(const UOp& x) {
-  if (epilogue_of(x) == Epilogue::None) return stored(dot(x));
-  UOp plain = UOp::make(Op::Dot, accumulator(x.dtype()), {x.src(0), x.src(1)}, Dims{dot_batch(*x)});
-  return cast(with_epilogue(x, stored(dot(plain))), x.dtype());
+  return region_of(x) ? from_sums(x, stored(dot(sums_of(x)))) : stored(dot(x));
 }
 
 UOp pad_or_cut(const UOp& x, int dim, int64_t low, int64_t high) {

@@ -23,6 +23,8 @@
 
 namespace tinyshard {
 
+class LibraryProvider;  // core/runtime/library_provider.h
+
 // Something a device can run again and again. Launches on one device run in the order of the calls.
 class Program {
  public:
@@ -123,6 +125,9 @@ class Device {
   virtual std::unique_ptr<Program> load(const ObjectCode& code) = 0;
   // Whether a library takes the call as it is; `why` (may be null) says why not.
   virtual bool supports(const LibraryCall& call, std::string* why) const = 0;
+  // What those libraries fuse with products; null where that is nothing. It lives until the process
+  // ends, and is one for all devices of a maker.
+  virtual const LibraryProvider* library_provider() const { return nullptr; }
   // Break-even size, in elements, of copying operand 0 or 1 of a product into a layout whose last
   // dim is the summed one, the other operand left as it is; 0: never worth it.
   virtual int64_t worth_copying(const LibraryCall& /*call*/, int /*operand*/) const { return 0; }

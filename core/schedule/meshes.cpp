@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/uop/node_set.h"
+#include "core/uop/product_region.h"
 
 namespace tinyshard {
 namespace {
@@ -19,7 +20,7 @@ MeshOf known_meshes(std::span<const UOp> order) {
     // for.
     if (x.op() == Op::Buffer) {
       meshes.set(x, static_cast<const Placed*>(x->payload.get())->sharding.mesh);
-    } else if (x->payload) {
+    } else if (x->payload && !region_of(x)) {
       meshes.set(x, Mesh::from_payload(x->payload));
     } else {
       auto placed = [&](const UOp& s) { return meshes.find(s) != nullptr; };

@@ -15,6 +15,7 @@
 #include "core/rewrite/pattern.h"
 #include "core/schedule/parts.h"
 #include "core/schedule/schedule_state.h"
+#include "core/uop/product_region.h"
 
 namespace tinyshard {
 namespace {
@@ -59,7 +60,7 @@ void write_parts(ScheduleState& state, const UOp& whole) {
 }  // namespace
 
 bool starts_from_third(const UOp& x) {
-  if (x.op() == Op::Dot) return epilogue_of(x) == Epilogue::Update;
+  if (const ProductRegion* region = region_of(x)) return region->in_place;
   return x.op() == Op::ScatterAdd && scatter_arg(*x).writes;
 }
 

@@ -97,7 +97,7 @@ inline Dims writing_scatter(int64_t axis, int64_t size) {
 
 inline int64_t sorted_places(const Node& sort) { return sort.arg()[0]; }  // of each row
 
-// Dot: the number of dims in front that both operands share. See epilogue_of() for the rest.
+// Dot: the number of dims in front that both operands share. See region_of() for the rest.
 inline int64_t dot_batch(const Node& dot) { return dot.arg()[0]; }
 
 inline int64_t identity_number(const Node& identity) { return identity.arg()[0]; }

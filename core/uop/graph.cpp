@@ -5,6 +5,7 @@
 #include "core/uop/args.h"
 #include "core/uop/node_map.h"
 #include "core/uop/node_set.h"
+#include "core/uop/product_region.h"
 #include "core/uop/uop.h"
 
 namespace tinyshard {
@@ -74,6 +75,7 @@ std::string print(std::span<const UOp> roots) {
     number[x] = n;
     text += fmt::format("%{} = {}", n, describe(*x));
     for (const UOp& s : x->src()) text += fmt::format(" %{}", number.at(s));
+    if (const ProductRegion* region = region_of(x)) text += fmt::format(" ({})", region->name);
     text += '\n';
   }
   return text;

@@ -203,7 +203,7 @@ class Interner {
   const Node* create(Op op, DType dtype, std::span<const UOp> src, DimSpan arg,
                      std::shared_ptr<const void> payload, uint64_t hash) {
     Dims room;
-    const DimSpan shape = infer_shape(op, src, arg, room);
+    const DimSpan shape = infer_shape(op, dtype, src, arg, payload.get(), room);
     const bool known = !src.empty() && shape.data() == src[0].shape().data() &&
                        itemsize(dtype) <= itemsize(src[0].dtype());  // checked when it was made
     if (!shape.empty() && !known) check_size(shape, dtype);

@@ -11,6 +11,7 @@
 #include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/base/sizes.h"
+#include "core/uop/product_region.h"
 
 namespace tinyshard {
 namespace {
@@ -43,7 +44,7 @@ void check_size(DimSpan shape, DType dtype) {
 namespace {
 
 // Of the ops that make another shape of their first source's.
-Dims changed_shape(Op op, std::span<const UOp> src, DimSpan arg) {
+Dims changed_shape(Op op, DType dtype, std::span<const UOp> src, DimSpan arg, const void* payload) {
   auto need = [&](bool holds, const char* why) {
     if (!holds) misfit(op, src, arg, why);
   };
@@ -133,24 +134,19 @@ Dims changed_shape(Op op, std::span<const UOp> src, DimSpan arg) {
       return s;
     }
     case Op::Dot: {
-      need(src.size() >= 2 && src.size() <= 4, "wrong number of sources");
-      need(arg.size() == (src.size() > 2 ? 2 : 1), "an epilogue goes with a third source");
+      const auto* region = static_cast<const ProductRegion*>(payload);
+      need(region ? src.size() >= 2 : src.size() == 2, "wrong number of sources");
+      need(region ? arg.size() == 2 && arg[1] == region->number : arg.size() == 1,
+           "batch axes, and the number of a region where there is one");
       DimSpan b = src[1].shape();
       size_t batch = arg[0], rank = batch + 2;
       need(s.size() == rank && b.size() == rank, "ranks differ");
       for (size_t i = 0; i < batch; ++i) need(s[i] == b[i], "batch dims differ");
       need(s[rank - 1] == b[rank - 2], "inner sizes differ");
       s[rank - 1] = b[rank - 1];
-      if (src.size() > 2) {
-        auto epilogue = Epilogue(arg[1]);
-        need(epilogue > Epilogue::None && epilogue <= Epilogue::Update, "no such epilogue");
-        bool whole = epilogue == Epilogue::GeluBackward || epilogue == Epilogue::Update;
-        need(std::ranges::equal(src[2].shape(), whole ? DimSpan(s) : DimSpan(s).last(1)),
-             "the epilogue's operand does not fit the result");
-        if (src.size() == 4) {
-          need(epilogue == Epilogue::Update && std::ranges::equal(src[3].shape(), Dims{2}),
-               "two factors, for an update");
-        }
+      if (region) {
+        const char* why = region->misfit(dtype, s, src.subspan(2));
+        need(!why, why);
       }
       return s;
     }
@@ -233,7 +229,8 @@ Dims changed_shape(Op op, std::span<const UOp> src, DimSpan arg) {
 
 }  // namespace
 
-DimSpan infer_shape(Op op, std::span<const UOp> src, DimSpan arg, Dims& room) {
+DimSpan infer_shape(Op op, DType dtype, std::span<const UOp> src, DimSpan arg, const void* payload,
+                    Dims& room) {
   auto need = [&](bool holds, const char* why) {
     if (!holds) misfit(op, src, arg, why);
   };
@@ -275,7 +272,7 @@ DimSpan infer_shape(Op op, std::span<const UOp> src, DimSpan arg, Dims& room) {
       need(std::ranges::equal(first, src[1].shape()), "shapes differ");
       return first;
     default:
-      room = changed_shape(op, src, arg);
+      room = changed_shape(op, dtype, src, arg, payload);
       return room;
   }
 }

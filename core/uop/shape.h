@@ -4,10 +4,11 @@
 
 namespace tinyshard {
 
-// The shape of (op, src, arg), which lies in `src`, `arg` or `room`: most ops take it from there as
-// it is. Throws InternalError naming op, sources and argument when they do not fit. Users' mistakes
-// are caught earlier, by Tensor, as UserError.
-DimSpan infer_shape(Op op, std::span<const UOp> src, DimSpan arg, Dims& room);
+// The shape of a node of these parts, which lies in `src`, `arg` or `room`: most ops take it from
+// there as it is. Throws InternalError naming op, sources and argument when they do not fit. Users'
+// mistakes are caught earlier, by Tensor, as UserError.
+DimSpan infer_shape(Op op, DType dtype, std::span<const UOp> src, DimSpan arg, const void* payload,
+                    Dims& room);
 
 // Shapes have at most so many dims.
 inline constexpr size_t kMaxRank = 64;

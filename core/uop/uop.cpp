@@ -131,10 +131,6 @@ UOp where(const UOp& condition, const UOp& a, const UOp& b) {
   return UOp::make(Op::Where, a.dtype(), {condition, a, b});
 }
 
-Epilogue epilogue_of(const UOp& dot) {
-  return dot->arguments > 1 ? Epilogue(dot->arg()[1]) : Epilogue::None;
-}
-
 UOp cast(const UOp& x, DType dtype) {
   return x.dtype() == dtype ? x : UOp::make(Op::Cast, dtype, {x});
 }

@@ -15,7 +15,8 @@
 //     smallest in order, of equal keys the earlier one first
 //   Decompose(x) {Factor, full}: a factor of each matrix x[.., m, n] of floats, see DecomposeArg
 //   Dot(a, b) {batch axes}: a[batch.., m, k] * b[batch.., k, n] -> [batch.., m, n]
-//   Dot(a, b, c[, s]) {batch axes, Epilogue}: see Epilogue; made by the passes only
+//   Dot(a, b, operands...) {batch axes, number}: with a region of what follows it, its payload; made by
+//     the passes only, see core/uop/product_region.h
 //   Conv*: see ConvArg            Attention*: see AttentionArg
 //   Collective {CollectiveOp, ReduceOp, mesh axis, parts, before, after, ...}: whether the first dim
 //     counts the parts before and after; a device has one where not. The rest: multi/collective.h
@@ -59,7 +60,8 @@ struct Node {
     bool is_chained = false;
   };
   mutable Users users;
-  std::shared_ptr<const void> payload;  // storage of a Buffer, mesh of a Redistribute or Collective
+  // Storage of a Buffer, mesh of a Redistribute or Collective, region of a Dot.
+  std::shared_ptr<const void> payload;
   int64_t low, high;  // bounds of an Index value, both inclusive; meaningless for other types
   uint64_t hash;
   uint64_t id;  // increases with creation; never reused
@@ -238,18 +240,6 @@ struct DecomposeArg {
 };
 DecomposeArg decompose_arg(const Node& node);
 Dims to_ints(const DecomposeArg& arg);
-
-// What a product does to its sums before they are rounded and stored. `c` has the type of the
-// result; the GELU is the one by tanh (core/passes/gelu.h).
-enum class Epilogue : uint8_t {
-  None,
-  Bias,          // x + c[n]
-  BiasRelu,      // max(x + c[n], 0)
-  BiasGelu,      // gelu(x + c[n])
-  GeluBackward,  // x * gelu'(c[batch.., m, n])
-  Update,        // s[0] x + s[1] c[batch.., m, n], with f32 factors; x + c without s
-};
-Epilogue epilogue_of(const UOp& dot);
 
 // --- whole graphs --------------------------------------------------------------------------------
 // Nodes of a graph, which keeps them: a list of them is good as long as its roots are.

@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/uop/args.h"
+#include "core/uop/product_region.h"
 #include "devices/cpu/decompose.h"
 #include "devices/cpu/library.h"
 #include "devices/cpu/scatter.h"
@@ -245,8 +246,8 @@ bool cpu_library_supports(const LibraryCall& call, std::string* why) {
   }
   switch (call.node.op()) {
     case Op::Dot: {
-      if (epilogue_of(call.node) != Epilogue::None) {
-        if (why) *why = "products without epilogue only";
+      if (region_of(call.node)) {
+        if (why) *why = "products alone, without what follows them";
         return false;
       }
       auto spec = matmul_spec(call);

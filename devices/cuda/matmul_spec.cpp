@@ -62,12 +62,14 @@ std::vector<MatmulSpec::Loop> batch_dims(const StridedView& a, const StridedView
 
 // Fills in the epilogue; says what stands against it, if anything.
 std::string add_epilogue(const LibraryCall& call, MatmulSpec& spec) {
-  spec.epilogue = epilogue_of(call.node);
+  const std::optional<Epilogue> asked = gpu::epilogue_of(call.node);
+  if (!asked) return fmt::format("cuBLASLt has no product with \"{}\"", region_of(call.node)->name);
+  spec.epilogue = *asked;
   bool gelu = spec.epilogue == Epilogue::BiasGelu;
   if (!call.also.empty()) {
     // The one pair of results: a GELU and the value before it.
     const UOp& other = call.also[0];
-    Epilogue second = epilogue_of(other);
+    const std::optional<Epilogue> second = gpu::epilogue_of(other);
     bool pair = call.also.size() == 1 && other.dtype() == call.node.dtype() &&
                 (gelu ? second == Epilogue::Bias
                       : spec.epilogue == Epilogue::Bias && second == Epilogue::BiasGelu);

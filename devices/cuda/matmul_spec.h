@@ -6,8 +6,11 @@
 #include <vector>
 
 #include "core/runtime/device.h"
+#include "devices/gpu/product_regions.h"
 
 namespace tinyshard::cuda {
+
+using gpu::Epilogue;
 
 // A matrix as cuBLASLt has them: columns one after the other, `ld` apart.
 struct Matrix {

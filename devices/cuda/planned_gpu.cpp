@@ -4,6 +4,7 @@
 #include "devices/cuda/gpu_target.h"
 #include "devices/cuda/library_calls.h"
 #include "devices/cuda/matmul.h"
+#include "devices/gpu/product_regions.h"
 
 namespace tinyshard::cuda {
 
@@ -19,6 +20,7 @@ PlannedDevice planned_h200() {
           .target = target,
           .profile = gpu_profile(),
           .supports = library_expresses,
+          .provider = &gpu::products_provider(),
           .worth_copying = worth_copying};
 }
 

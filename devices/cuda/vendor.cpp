@@ -6,6 +6,7 @@
 #include "devices/cuda/library_calls.h"
 #include "devices/cuda/matmul.h"
 #include "devices/cuda/ptx.h"
+#include "devices/gpu/product_regions.h"
 
 namespace tinyshard::cuda {
 namespace {
@@ -33,6 +34,7 @@ class CudaVendor final : public Vendor {
   bool supports(const Gpu& gpu, const LibraryCall& call, std::string* why) const override {
     return library_supports(gpu, call, why);
   }
+  const LibraryProvider* provider() const override { return &gpu::products_provider(); }
   int64_t worth_copying(const Gpu& gpu, const LibraryCall& call, int operand) const override {
     return call.node.op() == Op::Dot ? matmul_worth_copying(gpu.target(), call, operand) : 0;
   }

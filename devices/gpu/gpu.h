@@ -60,6 +60,7 @@ class Gpu final : public Device, private MemorySource {
   void prepare(const LibraryCall& call) override;
   std::unique_ptr<Program> load(const ObjectCode& code) override;
   bool supports(const LibraryCall& call, std::string* why) const override;
+  const LibraryProvider* library_provider() const override { return vendor_.provider(); }
   int64_t worth_copying(const LibraryCall& call, int operand) const override;
   std::unique_ptr<Program> library(const LibraryCall& call) override;
   void synchronize() override;

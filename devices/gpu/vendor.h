@@ -32,6 +32,7 @@ class Vendor {
 
   // Of library calls, as Device has them.
   virtual bool supports(const Gpu& gpu, const LibraryCall& call, std::string* why) const = 0;
+  virtual const LibraryProvider* provider() const = 0;
   virtual int64_t worth_copying(const Gpu& gpu, const LibraryCall& call, int operand) const = 0;
   virtual void prepare(Gpu& gpu, const LibraryCall& call) const = 0;
   virtual std::unique_ptr<Program> library(Gpu& gpu, const LibraryCall& call) const = 0;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "devices/gpu/product_regions.h"
 
 namespace tinyshard {
 namespace {
@@ -51,6 +52,7 @@ class NullDevice : public Device {
   bool supports(const LibraryCall& call, std::string* why) const override {
     return like_.supports(call, why);
   }
+  const LibraryProvider* library_provider() const override { return like_.provider; }
   int64_t worth_copying(const LibraryCall& call, int operand) const override {
     return like_.worth_copying ? like_.worth_copying(call, operand) : 0;
   }
@@ -80,8 +82,12 @@ PlannedDevice planned_host(const Target& host, const DeviceProfile& profile) {
   // Plans for it count bytes alone, as theory does.
   DeviceProfile like = profile;
   like.speeds = {};
-  return {
-      .kind = "NULL", .target = host, .profile = like, .supports = supports, .worth_copying = {}};
+  return {.kind = "NULL",
+          .target = host,
+          .profile = like,
+          .supports = supports,
+          .provider = &gpu::products_provider(),
+          .worth_copying = {}};
 }
 
 }  // namespace tinyshard

@@ -14,8 +14,9 @@ struct PlannedDevice {
   std::string kind;  // "NULL": device n is named "NULL:n"
   Target target;
   DeviceProfile profile;
-  // Answers of Device::supports and Device::worth_copying.
+  // Answers of Device::supports, Device::library_provider and Device::worth_copying.
   std::function<bool(const LibraryCall&, std::string* why)> supports;
+  const LibraryProvider* provider = nullptr;
   std::function<int64_t(const LibraryCall&, int operand)> worth_copying;
 };
 std::unique_ptr<Device> make_null_device(int index, PlannedDevice like);

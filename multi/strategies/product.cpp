@@ -17,7 +17,9 @@
 // stay divided by sequence.
 #include <algorithm>
 
+#include "core/base/error.h"
 #include "core/uop/args.h"
+#include "core/uop/product_region.h"
 #include "multi/strategies/joined.h"
 #include "multi/strategies/strategies.h"
 #include "multi/strategies/ways.h"
@@ -132,11 +134,24 @@ UOp filled(const Operand& o, size_t first, size_t count) {
   return v.local;
 }
 
+// A product with a region, which passes after sharding made: it is planned again where it is timed
+// apart from its graph, on one device, whose part of everything is the whole.
+LocalValue dot_with_region(const UOp& x, const Mesh& mesh, const LocalValues& values) {
+  check_internal(mesh.size() == 1, "a product with a region is planned for one device");
+  std::vector<LocalValue> operands;
+  for (const UOp& s : x->src()) operands.push_back(values.on(s, mesh));
+  LocalValue like;
+  like.mesh = mesh;
+  like.place.assign(mesh.axes().size(), Replicate);
+  return rebuilt(x, operands, like);
+}
+
 }  // namespace
 
 LocalValue dot(const UOp& x, LocalValues& values) {
   auto mesh = values.meeting_place(x->src());
   if (!mesh) return rebuilt(x, values.sources(x), {});
+  if (region_of(x)) return dot_with_region(x, *mesh, values);
   const auto batch_dims = size_t(dot_batch(*x));
   Operand a = operand(x.src(0), values, *mesh, true), b = operand(x.src(1), values, *mesh, true);
   if (!refine_each_other(a, b, batch_dims)) {

@@ -13,6 +13,7 @@
 #include "core/dtype/half.h"
 #include "core/uop/args.h"
 #include "core/uop/node_map.h"
+#include "core/uop/product_region.h"
 #include "core/uop/uop.h"
 
 namespace tinyshard::testing {
@@ -271,6 +272,7 @@ class Evaluator {
         break;
       }
       case Op::Dot:
+        if (region_of(x)) return spelled(x, src);
         each(shape, [&](const Place& p, int64_t at) {
           size_t m = p.size() - 2;
           Place a = p, b = p;
@@ -278,8 +280,6 @@ class Evaluator {
             a[m + 1] = b[m] = k;
             out[at] += src(0)[offset(a, x.src(0).shape())] * src(1)[offset(b, x.src(1).shape())];
           }
-          finish(epilogue_of(x), out[at], x->sources > 2 ? &src(2) : nullptr,
-                 x->sources > 3 ? src(3) : Values{1, 1}, at, shape.back());
         });
         break;
       case Op::Conv:
@@ -300,22 +300,18 @@ class Evaluator {
     return out;
   }
 
-  // What an epilogue makes of the sum at an offset of rows of `n`.
-  static void finish(Epilogue epilogue, double& sum, const Values* c, const Values& factors,
-                     int64_t at, int64_t n) {
-    constexpr double k = 0.7978845608028654, cubic = 0.044715;
-    auto u = [](double v) { return std::tanh(k * (v + cubic * v * v * v)); };
-    if (epilogue == Epilogue::Bias) sum += (*c)[at % n];
-    if (epilogue == Epilogue::BiasRelu) sum = std::max(sum + (*c)[at % n], 0.0);
-    if (epilogue == Epilogue::BiasGelu) {
-      double v = sum + (*c)[at % n];
-      sum = 0.5 * v * (1 + u(v));
+  // A product with a region is what that is spelled as, of these operands.
+  Values spelled(const UOp& x, const Source& src) const {
+    Evaluator apart(casts_);
+    std::vector<UOp> leaves;
+    for (size_t i = 0; i < x->sources; ++i) {
+      Dims arg{-1 - int64_t(i)};
+      arg.insert(arg.end(), x.src(i).shape().begin(), x.src(i).shape().end());
+      leaves.push_back(UOp::make(Op::Buffer, x.src(i).dtype(), {}, arg));
+      apart.set(leaves.back(), src(i));
     }
-    if (epilogue == Epilogue::Update) sum = factors[0] * sum + factors[1] * (*c)[at];
-    if (epilogue == Epilogue::GeluBackward) {
-      double v = (*c)[at], t = u(v);
-      sum *= 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * k * (1 + 3 * cubic * v * v);
-    }
+    const UOp product = x.with_src(leaves);
+    return apart(from_sums(product, sums_of(product)));
   }
 
   // Calls visit(input, weight, output) for each product that a convolution is the sum of.

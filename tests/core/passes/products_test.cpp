@@ -4,10 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include "devices/gpu/product_regions.h"
 #include "tests/core/passes/same_values.h"
 
 namespace tinyshard {
 namespace {
+
+using gpu::Epilogue;
 
 bool all(const LibraryCall&) { return true; }
 bool none(const LibraryCall&) { return false; }
@@ -18,12 +21,12 @@ UOp buffer(int64_t id, const Dims& shape, DType dtype = DType::F32) {
 
 UOp dot(const UOp& a, const UOp& b, Epilogue epilogue = Epilogue::None) {
   auto batch = int64_t(a.shape().size()) - 2;
-  UOp plain = UOp::make(Op::Dot, a.dtype(), {a, b}, Dims{batch});
+  UOp plain = gpu::product_with(Epilogue::None, a.dtype(), a, b, batch, {});
   if (epilogue == Epilogue::None) return plain;
   DimSpan shape = plain.shape();
   if (epilogue != Epilogue::GeluBackward) shape = shape.last(1);
   UOp c = testing::buffer(99, shape, a.dtype());
-  return UOp::make(Op::Dot, a.dtype(), {a, b, c}, Dims{batch, int64_t(epilogue)});
+  return gpu::product_with(epilogue, a.dtype(), a, b, batch, std::span(&c, 1));
 }
 
 int count(std::span<const UOp> roots, Op op) {
@@ -78,7 +81,7 @@ TEST_P(Products, AreAskedForWithDenseOperands) {
   int asked = 0;
   lower_products(roots(), [&](const LibraryCall& call) {
     ++asked;
-    EXPECT_EQ(epilogue_of(call.node), GetParam().epilogue);
+    EXPECT_EQ(gpu::epilogue_of(call.node), GetParam().epilogue);
     EXPECT_EQ(call.operands.size(), call.node->src().size());
     for (size_t i = 0; i < call.operands.size(); ++i)
       EXPECT_EQ(call.operands[i].strides, row_major(call.node.src(i).shape()).strides);
@@ -139,7 +142,7 @@ TEST(ShortProducts, HaveNoMoreTermsOrElementsThanTheLimits) {
   EXPECT_FALSE(is_loops(dot(buffer(1, {2, 3, 4}), buffer(2, {2, 4, 3})), kShort)) << "2 times 9";
 }
 
-TEST(ShortProducts, HaveNoEpilogue) {
+TEST(ShortProducts, HaveNoRegion) {
   for (Epilogue e :
        {Epilogue::Bias, Epilogue::BiasRelu, Epilogue::BiasGelu, Epilogue::GeluBackward}) {
     EXPECT_FALSE(is_loops(dot(buffer(1, {3, 4}), buffer(2, {4, 4}), e), kShort)) << int(e);

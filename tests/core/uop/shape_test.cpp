@@ -1,8 +1,10 @@
 // Shapes and bounds that nodes are given when they are made.
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
-#include "core/uop/uop.h"
+#include "core/uop/product_region.h"
 
 namespace tinyshard {
 namespace {
@@ -56,20 +58,43 @@ TEST(Shapes, OfFactors) {
   EXPECT_THROW(UOp::make(Op::Decompose, DType::F32, {tall}, Dims{0}), InternalError);
 }
 
-TEST(Shapes, OfProductsWithAnEpilogue) {
+UOp negated(const UOp& sums, std::span<const UOp>) { return unary(Op::Neg, sums); }
+const char* one_row(DType dtype, DimSpan shape, std::span<const UOp> operands) {
+  const bool fits = operands.size() == 1 && operands[0].dtype() == dtype &&
+                    std::ranges::equal(operands[0].shape(), shape.last(1));
+  return fits ? nullptr : "one row";
+}
+constexpr ProductRegion kFirst{7, "first", negated, one_row},
+    kSecond{8, "second", negated, one_row};
+
+TEST(Shapes, OfProductsWithARegion) {
   UOp a = buffer(1, {2, 3}), b = buffer(2, {3, 5}), row = buffer(3, {5}), whole = buffer(4, {2, 5});
-  auto dot = [&](std::vector<UOp> src, Dims arg) {
-    return UOp::make(Op::Dot, DType::F32, src, arg);
+  auto dot = [&](const ProductRegion& region, const std::vector<UOp>& operands) {
+    return region_product(region, DType::F32, a, b, 0, operands);
   };
-  auto kind = [](Epilogue e) { return Dims{0, int64_t(e)}; };
-  EXPECT_EQ(shape(dot({a, b, row}, kind(Epilogue::Bias))), "[2, 5]");
-  EXPECT_EQ(shape(dot({a, b, row}, kind(Epilogue::BiasGelu))), "[2, 5]");
-  EXPECT_EQ(shape(dot({a, b, whole}, kind(Epilogue::GeluBackward))), "[2, 5]");
-  EXPECT_THROW(dot({a, b, whole}, kind(Epilogue::Bias)), InternalError);
-  EXPECT_THROW(dot({a, b, row}, kind(Epilogue::GeluBackward)), InternalError);
-  EXPECT_THROW(dot({a, b, row}, kind(Epilogue::None)), InternalError);
-  EXPECT_THROW(dot({a, b}, kind(Epilogue::Bias)), InternalError);
-  EXPECT_THROW(dot({a, b, row}, Dims{0}), InternalError);
+  UOp x = dot(kFirst, {row});
+  EXPECT_EQ(shape(x), "[2, 5]");
+  EXPECT_EQ(region_of(x), &kFirst);
+  EXPECT_EQ(dot(kFirst, {row}), x);
+  EXPECT_EQ(region_of(x.with_src(std::vector<UOp>{a, b, buffer(5, {5})})), &kFirst);
+  EXPECT_FALSE(dot(kSecond, {row}) == x);
+  EXPECT_THROW(dot(kFirst, {whole}), InternalError);
+  EXPECT_THROW(dot(kFirst, {buffer(3, {5}, DType::BF16)}), InternalError);
+  EXPECT_THROW(dot(kFirst, {}), InternalError);
+  EXPECT_THROW(UOp::make(Op::Dot, DType::F32, {a, b, row}, Dims{0}), InternalError);
+  EXPECT_THROW(UOp::make(Op::Dot, DType::F32, {a, b}, Dims{0, 7}), InternalError);
+}
+
+// What tells regions apart in other processes and in texts is their number.
+TEST(Shapes, ARegionHasANumberAndAName) {
+  UOp a = buffer(1, {2, 3}), b = buffer(2, {3, 5}), row = buffer(3, {5});
+  const UOp x = region_product(kFirst, DType::F32, a, b, 0, std::span(&row, 1)),
+            y = region_product(kSecond, DType::F32, a, b, 0, std::span(&row, 1));
+  EXPECT_EQ(describe(*x), "dot f32[2, 5] [0, 7]");
+  EXPECT_NE(print(x).find("(first)"), std::string::npos) << print(x);
+  EXPECT_NE(structural_hash(std::span(&x, 1)), structural_hash(std::span(&y, 1)));
+  EXPECT_EQ(from_sums(x, sums_of(x)),
+            unary(Op::Neg, UOp::make(Op::Dot, DType::F32, {a, b}, Dims{0})));
 }
 
 TEST(Shapes, OfAttention) {

@@ -5,10 +5,13 @@
 #include <cstdlib>
 
 #include "core/base/options.h"
+#include "devices/gpu/product_regions.h"
 #include "tests/devices/cuda/matmul_case.h"
 
 namespace tinyshard::testing {
 namespace {
+
+using gpu::Epilogue;
 
 double gelu(double v) {
   return 0.5 * v * (1 + std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)));
@@ -49,9 +52,9 @@ class CudaEpilogue : public CudaMatmul {
     Dims arg{next_++};
     arg.insert(arg.end(), third.shape.begin(), third.shape.end());
     UOp source = UOp::make(Op::Buffer, r.c.result, {}, arg);
-    std::vector<UOp> src{plain.node.src(0), plain.node.src(1), source};
     auto node = [&](Epilogue e) {
-      return UOp::make(Op::Dot, r.c.result, src, Dims{0, int64_t(e)});
+      return gpu::product_with(e, r.c.result, plain.node.src(0), plain.node.src(1), 0,
+                               std::span(&source, 1));
     };
     LibraryCall call{node(r.epilogue), {r.c.a, r.c.b, third}, {}};
     if (r.both)
@@ -96,7 +99,7 @@ class CudaEpilogue : public CudaMatmul {
               << want;
         };
         compare(r.epilogue, got);
-        if (r.both) compare(epilogue_of(call.also[0]), got_other);
+        if (r.both) compare(*gpu::epilogue_of(call.also[0]), got_other);
         if (HasFatalFailure()) return;
       }
     }
@@ -110,9 +113,10 @@ class CudaEpilogue : public CudaMatmul {
       shape.insert(shape.begin(), next_++);
       return UOp::make(Op::Buffer, dtype, {}, shape);
     };
-    std::vector<UOp> src{call.node.src(0), call.node.src(1), source(c.result, {c.m, c.n})};
-    if (scaled) src.push_back(source(DType::F32, {2}));
-    call.node = UOp::make(Op::Dot, c.result, src, Dims{0, int64_t(Epilogue::Update)});
+    std::vector<UOp> operands{source(c.result, {c.m, c.n})};
+    if (scaled) operands.push_back(source(DType::F32, {2}));
+    call.node = gpu::product_with(Epilogue::Update, c.result, call.node.src(0), call.node.src(1), 0,
+                                  operands);
     std::string why;
     bool supported = gpu->supports(call, &why), aligned = c.k % 8 == 0 && c.n % 8 == 0;
     if (!supported && !aligned) return;
@@ -213,6 +217,9 @@ TEST_F(CudaEpilogue, OddSizesAreTakenOrRefused) {
 }
 
 TEST_F(CudaEpilogue, RefusesWhatTheLibraryHasNot) {
+  auto with_region = [](const UOp& x, Epilogue e) {
+    return gpu::product_with(e, x.dtype(), x.src(0), x.src(1), 0, x->src().subspan(2));
+  };
   auto refused = [&](const LibraryCall& call, const std::string& reason) {
     std::string why;
     EXPECT_FALSE(gpu->supports(call, &why));
@@ -226,13 +233,13 @@ TEST_F(CudaEpilogue, RefusesWhatTheLibraryHasNot) {
   c.type = c.result = DType::BF16;
   refused(call_of_run({c, Epilogue::GeluBackward, false, 0, 3}), "multiple");
   LibraryCall pair = call_of_run({c, Epilogue::BiasGelu});
-  pair.also = {UOp::make(Op::Dot, DType::F32, pair.node->src(), Dims{0, int64_t(Epilogue::Bias)})};
+  pair.also = {with_region(pair.node, Epilogue::BiasRelu)};
   refused(pair, "two results");
   LibraryCall plain = call_of(c);
   plain.also = {UOp::make(Op::Dot, DType::F32, plain.node->src(), Dims{0})};
   refused(plain, "two results");
   LibraryCall gaps = call_of_run({c, Epilogue::GeluBackward, false, 0, 8});
-  gaps.node = UOp::make(Op::Dot, c.result, gaps.node->src(), Dims{0, int64_t(Epilogue::Update)});
+  gaps.node = with_region(gaps.node, Epilogue::Update);
   refused(gaps, "gaps between its rows");
 }
 

@@ -1,4 +1,4 @@
-// Which operands of products a GPU that is not here would have copied.
+// Which operands of products a GPU that is not here would have copied, and which regions it takes.
 #include <cstdlib>
 
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include "core/base/options.h"
 #include "devices/cuda/matmul.h"
 #include "devices/cuda/planned_gpu.h"
+#include "devices/gpu/product_regions.h"
 
 namespace tinyshard::testing {
 namespace {
@@ -64,6 +65,27 @@ TEST_F(WorthCopying, NothingWhereTheLibraryDoesAsWell) {
   EXPECT_FALSE(is(product(768, 16384, 3072, false, false), 0, kAmpere));
   tf32("0");
   EXPECT_FALSE(is(product(768, 16384, 3072, false, false), 0)) << "in true f32";
+}
+
+// --- regions -------------------------------------------------------------------------------------
+
+TEST(PlannedRegions, AreThoseThatCublasltHas) {
+  const PlannedDevice h200 = cuda::planned_h200();
+  const UOp a = buffer(DType::BF16, {32, 16}), b = buffer(DType::BF16, {16, 24}),
+            row = buffer(DType::BF16, {24});
+  auto why_not = [&](const ProductRegion& region) {
+    std::string why;
+    const UOp x = region_product(region, DType::BF16, a, b, 0, std::span(&row, 1));
+    return h200.supports(row_major_call(x), &why) ? std::string("taken") : why;
+  };
+  for (gpu::Epilogue e : {gpu::Epilogue::Bias, gpu::Epilogue::BiasRelu, gpu::Epilogue::BiasGelu}) {
+    EXPECT_EQ(why_not(gpu::product_region(e)), "taken");
+  }
+  ProductRegion other = gpu::product_region(gpu::Epilogue::Bias);
+  other.name = "bias, twice";
+  static const ProductRegion kOther = other;
+  EXPECT_NE(why_not(kOther).find("bias, twice"), std::string::npos)
+      << "one of somebody else, though its number is known: " << why_not(kOther);
 }
 
 }  // namespace

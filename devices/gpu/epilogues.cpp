@@ -1,28 +1,28 @@
-// Found on the graph as it is, each fusion as a note about the node that it replaces; then one walk
-// rebuilds the graph with the products in place of those nodes.
+// Found on the graph as it is, each fusion as a note about the node that it replaces, of which a later
+// one takes the place of an earlier one.
 //
 // GELU and its gradient are found by building them: nodes are interned, so the expression that
 // gelu.h gives for a value is in the graph if and only if it is a node of it.
-#include "core/passes/epilogues.h"
+#include "devices/gpu/epilogues.h"
 
 #include <algorithm>
 #include <optional>
 
 #include "core/dtype/half.h"
 #include "core/passes/gelu.h"
-#include "core/passes/tidy.h"
 #include "core/rewrite/pattern.h"
 #include "core/uop/args.h"
 #include "core/uop/node_map.h"
+#include "devices/gpu/product_regions.h"
 
-namespace tinyshard {
+namespace tinyshard::gpu {
 namespace {
 
 // The product that a node becomes, reshaped to the node's shape.
 struct Fused {
   UOp dot;    // the plain product: its operands
-  UOp third;  // the epilogue's operand as the graph has it; null without an epilogue
-  Epilogue epilogue = Epilogue::None;
+  UOp third;  // the epilogue's operand as the graph has it
+  Epilogue epilogue = Epilogue::Bias;
   DType dtype = DType::F32;
 };
 
@@ -32,14 +32,13 @@ struct Fused {
 class Expression {
  public:
   using Make = UOp (*)(const UOp& x, const UOp& seed);
-  explicit Expression(Make make) : make_(make) {}
+  Expression(const RegionQuery& query, Make make) : query_(query), make_(make) {}
 
   UOp operator()(const UOp& x, const UOp& seed) {
     const UOp a = leaf(x, -1), b = leaf(seed, -2);
     auto known = std::ranges::find_if(
         built_, [&](const Built& built) { return built.x == a && built.seed == b; });
-    if (known == built_.end())
-      known = built_.insert(known, {a, b, tidy(std::vector{make_(a, b)})[0]});
+    if (known == built_.end()) known = built_.insert(known, {a, b, query_.tidied(make_(a, b))});
     NodeMap<UOp> place;
     place[a] = x;
     place[b] = seed;
@@ -58,22 +57,21 @@ class Expression {
     return UOp::make(Op::Buffer, like.dtype(), {}, arg);
   }
 
+  const RegionQuery& query_;
   Make make_;
   std::vector<Built> built_;
 };
 
 // The product as a node: two dims and maybe batches; `third` in the shape that it asks for.
-UOp product_node(const Fused& f, const UOp& a, const UOp& b, const UOp& third) {
-  if (f.epilogue == Epilogue::None) return UOp::make(Op::Dot, f.dtype, {a, b}, f.dot->arg());
+UOp product_node(const Fused& f) {
   Dims shape(f.dot.shape().begin(), f.dot.shape().end());
   if (f.epilogue != Epilogue::GeluBackward) shape = {shape.back()};
-  return UOp::make(Op::Dot, f.dtype, {a, b, reshape(third, shape)},
-                   Dims{dot_batch(*f.dot), int64_t(f.epilogue)});
+  const UOp operand = reshape(f.third, shape);
+  return product_with(f.epilogue, f.dtype, f.dot.src(0), f.dot.src(1), dot_batch(*f.dot),
+                      std::span(&operand, 1));
 }
 
-LibraryCall call_of(const Fused& f) {
-  return row_major_call(product_node(f, f.dot.src(0), f.dot.src(1), f.third));
-}
+LibraryCall call_of(const Fused& f) { return row_major_call(product_node(f)); }
 
 // x as a vector along its last dim, when it is one repeated along all others.
 UOp repeated_row(const UOp& x) {
@@ -94,22 +92,18 @@ UOp repeated_row(const UOp& x) {
 
 class Epilogues {
  public:
-  Epilogues(const Graph& graph, const std::function<bool(const LibraryCall&)>& supports)
-      : roots_(graph.roots()),
-        order_(graph.order()),
-        supports_(supports),
-        uses_(count_uses(order_, roots_)) {}
+  explicit Epilogues(const RegionQuery& query)
+      : order_(query.graph().order()), query_(query), uses_(query.uses()) {}
 
-  std::vector<UOp> run() {
+  std::vector<Replacement> run() {
     for (const UOp& x : order_) {
-      if (x.op() == Op::Cast) narrow(x);
+      if (x.op() == Op::Cast) rounded_bias(x);
       if (x.op() == Op::Add) bias(x, x);
-      if (x.op() == Op::Collective) sent(x.src(0));
     }
     if (!biased_.empty()) relus();
     if (!biased_.empty()) gelus();
     if (inside_gelu_.size() > 0) gelu_gradients();
-    return fused_.size() == 0 ? std::vector<UOp>(roots_.begin(), roots_.end()) : rebuilt();
+    return found();
   }
 
  private:
@@ -117,39 +111,25 @@ class Epilogues {
   int uses(const UOp& x) const { return uses_.at(x); }
   bool in_graph(const UOp& x) const { return uses_.contains(x); }
 
-  // The product that x shows in another shape and maybe a narrower type, with nobody else reading
-  // it; null when there is none.
+  // The product that x shows in another shape, with nobody else reading it; null when there is none.
   UOp product_under(UOp x) const {
-    DType dtype = x.dtype();
     int64_t n = x.shape().empty() ? 0 : x.shape().back();
-    while (uses(x) == 1 && (x.op() == Op::Reshape || (x.op() == Op::Cast && x.dtype() == dtype))) {
-      x = x.src(0);
-    }
+    while (uses(x) == 1 && x.op() == Op::Reshape) x = x.src(0);
     bool product = x.op() == Op::Dot && uses(x) == 1 && x->sources == 2 && dot_batch(*x) == 0 &&
                    x.shape().back() == n;
-    return product && (x.dtype() == dtype || narrows(x.dtype(), dtype)) ? x : UOp();
+    return product ? x : UOp();
   }
-  static bool narrows(DType from, DType to) { return from == DType::F32 && is_half(to); }
 
   bool note(const UOp& x, const Fused& f) {
-    if (!supports_(call_of(f))) return false;
+    if (!query_.supports(call_of(f))) return false;
     fused_[x] = f;
     return true;
   }
 
-  void narrow(const UOp& x) {
-    const UOp& dot = x.src(0);
-    if (dot.op() == Op::Add && uses(dot) == 1 && narrows(dot.dtype(), x.dtype())) bias(dot, x);
-    if (dot.op() == Op::Dot && dot->sources == 2 && uses(dot) == 1 &&
-        narrows(dot.dtype(), x.dtype()))
-      note(x, {dot, {}, Epilogue::None, x.dtype()});
-  }
-
-  // What a collective sends is stored for it: by the product, where it is one's result in the type
-  // that it has anyway. Wider stores take longer than to widen the result afterwards.
-  void sent(const UOp& x) {
-    if (x.op() != Op::Contiguous) return;
-    if (UOp dot = product_under(x.src(0))) note(x, {dot, {}, Epilogue::None, x.dtype()});
+  void rounded_bias(const UOp& x) {
+    const UOp& sum = x.src(0);
+    bool narrows = sum.dtype() == DType::F32 && is_half(x.dtype());
+    if (sum.op() == Op::Add && uses(sum) == 1 && narrows) bias(sum, x);
   }
 
   // `x` is the sum, or what it is rounded to. In 16 bits a sum rounds both what it adds and what it
@@ -208,7 +188,7 @@ class Epilogues {
       LibraryCall call = call_of(f);
       if (read_outside(inside, y, x) || (!(x == sum) && uses(sum) > 1))
         call.also.push_back(call_of(fused_.at(sum)).node);
-      if (!supports_(call)) continue;
+      if (!query_.supports(call)) continue;
       fused_[y] = f;
       for (const UOp& part : inside) inside_gelu_[part] = x;
     }
@@ -267,58 +247,34 @@ class Epilogues {
            });
   }
 
-  std::vector<UOp> rebuilt() {
-    NodeMap<UOp> made(order_.size());
-    std::vector<UOp> src;
-    auto make_fused = [&](const UOp& x, const Fused& f) {
-      UOp third = f.third ? made_of(made, f.third) : UOp();
-      UOp dot = product_node(f, made.at(f.dot.src(0)), made.at(f.dot.src(1)), third);
-      made[x] = reshape(dot, x.shape());
-    };
+  std::vector<Replacement> found() const {
+    std::vector<Replacement> all;
+    auto shown = [&](const UOp& x) { return reshape(product_node(fused_.at(x)), x.shape()); };
     for (const UOp& x : order_) {
-      if (const Fused* f = fused_.find(x)) {
-        make_fused(x, *f);
-        continue;
+      if (fused_.contains(x)) {
+        all.push_back({x, shown(x)});
+      } else if (const UOp* relu = relu_by_passes_.find(x)) {
+        all.push_back({x, relu_passes(shown(*relu))});
       }
-      src.clear();
-      for (const UOp& s : x->src()) src.push_back(made.at(s));
-      if (const UOp* relu = relu_by_passes_.find(x)) {
-        make_fused(*relu, fused_.at(*relu));
-        made[x] = relu_passes(made.at(*relu));
-        continue;
-      }
-      made[x] = x.op() == Op::Reshape ? reshape(src[0], x.shape()) : x.with_src(src);
     }
-    std::vector<UOp> roots;
-    for (const UOp& root : roots_) roots.push_back(made.at(root));
-    return roots;
-  }
-  // A bias in a shape that the graph may not have it in: its nodes down to those of the graph.
-  static UOp made_of(NodeMap<UOp>& made, const UOp& x) {
-    if (const UOp* found = made.find(x)) return *found;
-    std::vector<UOp> src;
-    for (const UOp& s : x->src()) src.push_back(made_of(made, s));
-    return x.with_src(src);
+    return all;
   }
 
-  std::span<const UOp> roots_, order_;
-  const std::function<bool(const LibraryCall&)>& supports_;
-  NodeMap<int> uses_;
+  std::span<const UOp> order_;
+  const RegionQuery& query_;
+  const NodeMap<int>& uses_;
   NodeMap<Fused> fused_;
   std::vector<UOp> biased_;
   NodeMap<UOp> relu_by_passes_;  // what says where a ReLU passes: the fused ReLU
   NodeMap<UOp> inside_gelu_;     // parts of a GELU that is fused: its input
-  Expression relu_{[](const UOp& x, const UOp&) { return relu(x); }};
-  Expression relu_passes_{[](const UOp& x, const UOp&) { return relu_passes(x); }};
-  Expression gelu_{[](const UOp& x, const UOp&) { return gelu(x); }};
-  Expression gelu_gradient_{gelu_gradient};
+  Expression relu_{query_, [](const UOp& x, const UOp&) { return relu(x); }};
+  Expression relu_passes_{query_, [](const UOp& x, const UOp&) { return relu_passes(x); }};
+  Expression gelu_{query_, [](const UOp& x, const UOp&) { return gelu(x); }};
+  Expression gelu_gradient_{query_, gelu_gradient};
 };
 
 }  // namespace
 
-std::vector<UOp> fuse_epilogues(const Graph& graph,
-                                const std::function<bool(const LibraryCall&)>& library_supports) {
-  return Epilogues(graph, library_supports).run();
-}
+std::vector<Replacement> find_epilogues(const RegionQuery& query) { return Epilogues(query).run(); }
 
-}  // namespace tinyshard
+}  // namespace tinyshard::gpu

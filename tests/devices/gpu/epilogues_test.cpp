@@ -1,18 +1,30 @@
 // Products with epilogues compute what the nodes that they replace compute, and replace them only
 // where the device says yes and nobody reads what would be lost.
-#include "core/passes/epilogues.h"
+#include "devices/gpu/epilogues.h"
+
+#include <cmath>
+#include <functional>
+#include <iterator>
+#include <numbers>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
+#include "core/base/error.h"
 #include "core/passes/gelu.h"
 #include "core/passes/gradient.h"
+#include "core/passes/narrow.h"
 #include "core/passes/products.h"
+#include "core/passes/replaced.h"
 #include "core/passes/tidy.h"
+#include "devices/gpu/product_regions.h"
 #include "tests/core/passes/same_values.h"
 
 namespace tinyshard {
 namespace {
 
+using gpu::Epilogue;
+using gpu::epilogue_of;
 using testing::buffer;
 using testing::evaluated;
 using testing::expect_same;
@@ -24,6 +36,15 @@ bool plain_only(const LibraryCall& call) { return epilogue_of(call.node) == Epil
 bool one_result(const LibraryCall& call) { return call.also.empty(); }
 bool no_gradient(const LibraryCall& call) {
   return epilogue_of(call.node) != Epilogue::GeluBackward;
+}
+
+// As the pass `epilogues` does it.
+std::vector<UOp> fuse_epilogues(const Graph& graph,
+                                const std::function<bool(const LibraryCall&)>& supports) {
+  const RegionQuery query(graph, supports, tidy);
+  std::vector<Replacement> found = gpu::products_provider().find(query);
+  std::ranges::copy(find_narrow_products(query), std::back_inserter(found));
+  return replaced(graph, found);
 }
 
 // Linear, GELU, Linear on [2, 3, 8] with 16 inside, as the tensor API builds it in this type: sums
@@ -203,6 +224,79 @@ TEST(EpilogueOf, AResultReadAsAnotherShapeOnly) {
   UOp column = buffer(4, Dims{6, 1}, f32);
   roots = {binary(Op::Add, dot, expand(column, dot.shape()))};
   EXPECT_EQ(fuse_epilogues(roots, all), roots);
+}
+
+// Against the formulas in double precision: x is a sum, c an operand's element, s the factors.
+TEST(EpilogueOf, AProductIsSpelledAsItsFormula) {
+  const DType f64 = DType::F64;
+  const UOp a = buffer(1, Dims{3, 2}, f64), b = buffer(2, Dims{2, 5}, f64),
+            row = buffer(3, Dims{5}, f64), whole = buffer(4, Dims{3, 5}, f64),
+            factors = buffer(5, Dims{2}, DType::F32);
+  auto slope = [](double v) {
+    const double k = std::sqrt(2 / std::numbers::pi), t = std::tanh(k * (v + 0.044715 * v * v * v));
+    return 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * k * (1 + 3 * 0.044715 * v * v);
+  };
+  auto gelu_of = [](double v) {
+    return 0.5 * v * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (v + 0.044715 * v * v * v)));
+  };
+  using Formula = std::function<double(double x, double c, const Values& s)>;
+  const std::vector<std::tuple<Epilogue, std::vector<UOp>, Formula>> regions{
+      {Epilogue::Bias, {row}, [](double x, double c, const Values&) { return x + c; }},
+      {Epilogue::BiasRelu,
+       {row},
+       [](double x, double c, const Values&) { return std::max(x + c, 0.0); }},
+      {Epilogue::BiasGelu,
+       {row},
+       [&](double x, double c, const Values&) { return gelu_of(x + c); }},
+      {Epilogue::GeluBackward,
+       {whole},
+       [&](double x, double c, const Values&) { return x * slope(c); }},
+      {Epilogue::Update, {whole}, [](double x, double c, const Values&) { return x + c; }},
+      {Epilogue::Update,
+       {whole, factors},
+       [](double x, double c, const Values& s) { return s[0] * x + s[1] * c; }},
+  };
+  const UOp plain = gpu::product_with(Epilogue::None, f64, a, b, 0, {});
+  for (const auto& [epilogue, operands, formula] : regions) {
+    const UOp x = gpu::product_with(epilogue, f64, a, b, 0, operands);
+    EXPECT_EQ(epilogue_of(x), epilogue);
+    EXPECT_EQ(gpu::product_region(epilogue).number, int64_t(epilogue));
+    const std::vector<Values> found =
+        evaluated(std::vector<UOp>{from_sums(x, sums_of(x)), plain, operands[0], factors},
+                  {a, b, row, whole, factors});
+    for (size_t i = 0; i < 15; ++i) {
+      const double c = found[2][found[2].size() == 5 ? i % 5 : i];
+      EXPECT_NEAR(found[0][i], formula(found[1][i], c, found[3]), 1e-12) << int(epilogue);
+    }
+  }
+}
+
+TEST(EpilogueOf, AProductTakesTheOperandsOfItsRegionAlone) {
+  const DType f32 = DType::F32;
+  const UOp a = buffer(1, Dims{2, 3}, f32), b = buffer(2, Dims{3, 5}, f32),
+            row = buffer(3, Dims{5}, f32), whole = buffer(4, Dims{2, 5}, f32),
+            narrow = buffer(5, Dims{5}, DType::BF16), two = buffer(6, Dims{2}, f32);
+  auto makes = [&](Epilogue epilogue, const std::vector<UOp>& operands) {
+    try {
+      gpu::product_with(epilogue, f32, a, b, 0, operands);
+      return true;
+    } catch (const InternalError&) {
+      return false;
+    }
+  };
+  for (Epilogue e : {Epilogue::Bias, Epilogue::BiasRelu, Epilogue::BiasGelu}) {
+    EXPECT_TRUE(makes(e, {row}));
+    EXPECT_FALSE(makes(e, {whole})) << int(e);
+    EXPECT_FALSE(makes(e, {narrow})) << int(e);
+    EXPECT_FALSE(makes(e, {})) << int(e);
+  }
+  EXPECT_TRUE(makes(Epilogue::GeluBackward, {whole}));
+  EXPECT_FALSE(makes(Epilogue::GeluBackward, {row}));
+  EXPECT_FALSE(makes(Epilogue::GeluBackward, {whole, two}));
+  EXPECT_TRUE(makes(Epilogue::Update, {whole}));
+  EXPECT_TRUE(makes(Epilogue::Update, {whole, two}));
+  EXPECT_FALSE(makes(Epilogue::Update, {whole, row}));
+  EXPECT_FALSE(makes(Epilogue::Update, {}));
 }
 
 TEST(EpilogueOf, ACastThereAndBackIsNone) {

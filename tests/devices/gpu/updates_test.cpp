@@ -1,10 +1,13 @@
 // Products that are added to a storage: the same values, only where nobody needs the old ones any
 // more, and written where they belong.
-#include "core/passes/updates.h"
+#include "devices/gpu/updates.h"
 
 #include <gtest/gtest.h>
 
 #include "core/passes/products.h"
+#include "core/passes/replaced.h"
+#include "core/passes/tidy.h"
+#include "devices/gpu/product_regions.h"
 #include "tests/core/passes/same_values.h"
 
 namespace tinyshard {
@@ -22,10 +25,15 @@ UOp one_element(const UOp& x, const UOp& like) {
   return expand(reshape(x, Dims(like.shape().size(), 1)), like.shape());
 }
 
+std::vector<UOp> fuse_updates(const Graph& graph,
+                              const std::function<bool(const LibraryCall&)>& supports) {
+  return replaced(graph, gpu::find_updates({graph, supports, tidy}));
+}
+
 int updates_in(const UOp& root) {
   int n = 0;
   for (const UOp& x : toposort(std::span(&root, 1)))
-    n += x.op() == Op::Dot && epilogue_of(x) == Epilogue::Update;
+    n += gpu::epilogue_of(x) == gpu::Epilogue::Update;
   return n;
 }
 

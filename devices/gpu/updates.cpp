@@ -5,15 +5,16 @@
 //
 // The product writes where the old value lies, so all others who read that must have done so: each of
 // them has to be something that a or b is computed from (Updates::reads_last).
-#include "core/passes/updates.h"
+#include "devices/gpu/updates.h"
 
 #include <algorithm>
 #include <optional>
 
 #include "core/uop/args.h"
 #include "core/uop/node_map.h"
+#include "devices/gpu/product_regions.h"
 
-namespace tinyshard {
+namespace tinyshard::gpu {
 namespace {
 
 // old + factor * a @ b, or old - factor * a @ b.
@@ -32,22 +33,22 @@ UOp one_value(UOp x) {
 }
 
 UOp product_of(const Update& u) {
-  std::vector<UOp> src{u.a, u.b, reshape(u.old, Dims{u.a.shape()[0], u.b.shape()[1]})};
+  std::vector<UOp> operands{reshape(u.old, Dims{u.a.shape()[0], u.b.shape()[1]})};
   if (u.factor || u.negative) {
     UOp factor = u.factor ? reshape(u.factor, Dims{1}) : const_float(DType::F32, 1, Dims{1});
     if (u.negative) factor = unary(Op::Neg, factor);
     UOp place = UOp::make(Op::Iota, DType::I64, {}, Dims{2});
     UOp first = binary(Op::CmpEq, place, const_like(place, 0));
     UOp both = expand(factor, Dims{2});
-    src.push_back(where(first, both, const_like(both, 1)));
+    operands.push_back(where(first, both, const_like(both, 1)));
   }
-  return UOp::make(Op::Dot, u.old.dtype(), src, Dims{0, int64_t(Epilogue::Update)});
+  return product_with(Epilogue::Update, u.old.dtype(), u.a, u.b, 0, operands);
 }
 
 class Updates {
  public:
-  explicit Updates(const Graph& graph)
-      : order_(graph.order()), roots_(graph.roots()), uses_(count_uses(order_, roots_)) {}
+  explicit Updates(const RegionQuery& query)
+      : order_(query.graph().order()), roots_(query.graph().roots()), uses_(query.uses()) {}
 
   // What an Assign does, when that is an update by a product that nobody else reads.
   std::optional<Update> of(const UOp& assign) const {
@@ -133,44 +134,27 @@ class Updates {
   }
 
   std::span<const UOp> order_, roots_;
-  NodeMap<int> uses_;
+  const NodeMap<int>& uses_;
   NodeMap<std::vector<UOp>> users_;  // once somebody asked for them
 };
 
 }  // namespace
 
-std::vector<UOp> fuse_updates(const Graph& graph,
-                              const std::function<bool(const LibraryCall&)>& library_supports) {
-  const NodeOrder& order = graph.order();
+std::vector<Replacement> find_updates(const RegionQuery& query) {
+  const NodeOrder& order = query.graph().order();
   auto assigns = [](const UOp& x) { return x.op() == Op::Assign; };
-  if (std::ranges::none_of(order, assigns)) return graph.roots();
-  Updates updates(graph);
-  NodeMap<Update> found;
+  if (std::ranges::none_of(order, assigns)) return {};
+  Updates updates(query);
+  std::vector<Replacement> found;
   for (const UOp& x : order) {
     if (x.op() != Op::Assign) continue;
-    auto update = updates.of(x);
-    if (update && library_supports(row_major_call(product_of(*update))) &&
-        updates.reads_last(*update, x))
-      found[x] = std::move(*update);
+    const std::optional<Update> update = updates.of(x);
+    if (!update) continue;
+    const UOp product = product_of(*update);
+    if (query.supports(row_major_call(product)) && updates.reads_last(*update, x))
+      found.push_back({x, x.with_src(std::vector<UOp>{x.src(0), reshape(product, x.shape())})});
   }
-  if (found.size() == 0) return graph.roots();
-
-  NodeMap<UOp> made(order.size());
-  std::vector<UOp> src;
-  for (const UOp& x : order) {
-    src.clear();
-    for (const UOp& s : x->src()) src.push_back(made.at(s));
-    if (Update* update = found.find(x)) {
-      for (UOp* part : {&update->old, &update->a, &update->b, &update->factor}) {
-        if (*part && !is_const(*part)) *part = made.at(*part);
-      }
-      src[1] = reshape(product_of(*update), x.shape());
-    }
-    made[x] = x.with_src(src);
-  }
-  std::vector<UOp> result;
-  for (const UOp& root : graph.roots()) result.push_back(made.at(root));
-  return result;
+  return found;
 }
 
-}  // namespace tinyshard
+}  // namespace tinyshard::gpu
