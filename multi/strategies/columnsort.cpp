@@ -32,7 +32,7 @@ class ColumnSort {
     const Column dealt = each(by_key(filled(with_places)), [&](const UOp& x) { return deal(x); });
     const Column blocks = each(is_padded() ? by_key_and_place(dealt) : by_key(dealt),
                                [&](const UOp& x) { return in_blocks(x); });
-    const Column done = each(across_ends(by_key_and_place(blocks)),
+    const Column done = each(ends_sorted(across_ends(by_key_and_place(blocks))),
                              [&](const UOp& x) { return as_they_lay(x); });
     return {done.values, done.places};
   }
@@ -51,9 +51,6 @@ class ColumnSort {
     return shape;
   }
   LocalValue lying(UOp x) const { return {std::move(x), like_.mesh, like_.place, like_.origin}; }
-  UOp part_of(const UOp& x, int64_t low, int64_t high) const {
-    return rows_of(x, last_, low, high - low, 0, columns_.rows);
-  }
 
   // --- the first and the last step ---------------------------------------------------------------
 
@@ -76,9 +73,9 @@ class ColumnSort {
   }
 
   UOp as_they_lay(const UOp& x) const {
-    const auto [length, devices, part, rows, window_size] = columns_;
+    const int64_t part = columns_.part, rows = columns_.rows;
     if (rows == part) return x;
-    return window(lying(x), last_, {part, 0, part, 0, rows * devices});
+    return window(lying(x), last_, {part, 0, part, 0, rows * columns_.devices});
   }
 
   // --- sorting on a device -----------------------------------------------------------------------
@@ -114,6 +111,14 @@ class ColumnSort {
     return by(x, by(rising, order_of(by(keys, rising))));
   }
 
+  // Whether each element of one comes before that of the other.
+  UOp comes_before(const Column& a, const Column& b) const {
+    const UOp key_a = keys_of(a), key_b = keys_of(b), less = binary(Op::CmpLt, key_a, key_b);
+    if (!a.places) return less;
+    const UOp earlier = binary(Op::CmpLt, a.places, b.places);
+    return binary(Op::Or, less, binary(Op::And, binary(Op::CmpEq, key_a, key_b), earlier));
+  }
+
   // --- between devices ---------------------------------------------------------------------------
 
   // An all-to-all of a value of which each device has one row of the first of three dims, after
@@ -136,28 +141,56 @@ class ColumnSort {
   }
 
   // Each device has four windows: the end of the column before it, its own beginning, its own end,
-  // and the beginning of the one behind it. The first two are sorted together, and the other two.
+  // and the beginning of the one behind it. The first two are compared, and the other two.
   Column across_ends(const Column& x) const {
     const int64_t h = columns_.window, r = columns_.rows, s = columns_.devices;
     const Column pairs = each(x, [&](const UOp& v) {
-      const UOp first = pad_last(part_of(v, 0, h), 0, h), end = pad_last(part_of(v, r - h, r), h, 0);
-      const UOp ends = where(rows_before(first.shape(), last_, h), first, end);
-      const UOp four = window(lying(ends), last_, {2 * h, -h, 4 * h, 0, 2 * h * s});
-      return reshape(four, with_last(four, {2, 2 * h}));
+      const UOp four = window(lying(ends_of(v, h)), last_, {2 * h, -h, 4 * h, 0, 2 * h * s});
+      return reshape(four, with_last(four, {2, 2, h}));
     });
-    const Column sorted_pairs = by_key_and_place(pairs);
+    const auto other = [&](const UOp& v) { return flip(v, Dims{last_ + 1, last_ + 2}); };
+    const Column others = each(pairs, other);
+    const UOp before = comes_before(pairs, others);
+    const UOp which = iota_along(before.shape(), size_t(last_) + 1);
+    const UOp change = where(binary(Op::CmpEq, which, const_like(which, 0)), other(before), before);
     // The first device has no column before it, the last one none behind it.
     const DeviceNumber begins = DeviceNumber::choose(here_ < 1, 0, h);
     const DeviceNumber ends = DeviceNumber::choose(here_ < s - 1, r - h, r);
-    const auto mended = [&](const UOp& v, const UOp& pair) {
-      const UOp line = reshape(pair, with_last(v, {4 * h}));  // of which the middle is wanted
-      const UOp first = pad_last(rows_of(line, last_, h, h, 0, 4 * h), 0, r - h);
-      const UOp end = pad_last(rows_of(line, last_, 2 * h, h, 0, 4 * h), r - h, 0);
-      return where(rows_before(v.shape(), last_, begins), first,
-                   where(rows_before(v.shape(), last_, ends), v, end));
+    const auto changed = [&](const UOp& v, const UOp& pair, const UOp& partner) {
+      const UOp four = reshape(where(change, partner, pair), with_last(v, {4 * h}));
+      return with_ends(v, rows_of(four, last_, h, 2 * h, 0, 4 * h), begins, ends);
     };
-    return {mended(x.values, sorted_pairs.values),
-            x.places ? mended(x.places, sorted_pairs.places) : UOp()};
+    return {changed(x.values, pairs.values, others.values),
+            x.places ? changed(x.places, pairs.places, others.places) : UOp()};
+  }
+
+  Column ends_sorted(const Column& x) const {
+    const int64_t e = columns_.mixed, r = columns_.rows;
+    if (2 * e > r) return by_key_and_place(x);
+    const Column ends = by_key_and_place(each(x, [&](const UOp& v) {
+      return reshape(ends_of(v, e), with_last(v, {2, e}));
+    }));
+    const auto with = [&](const UOp& v, const UOp& sorted_ends) {
+      return with_ends(v, reshape(sorted_ends, with_last(v, {2 * e})), e, r - e);
+    };
+    return {with(x.values, ends.values), x.places ? with(x.places, ends.places) : UOp()};
+  }
+
+  // The first and the last `size` elements of a column.
+  UOp ends_of(const UOp& x, int64_t size) const {
+    const int64_t r = columns_.rows;
+    const UOp first = pad_last(rows_of(x, last_, 0, size, 0, r), 0, size);
+    const UOp end = pad_last(rows_of(x, last_, r - size, size, 0, r), size, 0);
+    return where(rows_before(first.shape(), last_, size), first, end);
+  }
+  // A column with such a line in place of its elements before `begins`, and of those from `ends` on.
+  UOp with_ends(const UOp& x, const UOp& line, const DeviceNumber& begins,
+                const DeviceNumber& ends) const {
+    const int64_t size = line.shape().back() / 2, r = columns_.rows;
+    const UOp first = pad_last(rows_of(line, last_, 0, size, 0, 2 * size), 0, r - size);
+    const UOp end = pad_last(rows_of(line, last_, size, size, 0, 2 * size), r - size, 0);
+    return where(rows_before(x.shape(), last_, begins), first,
+                 where(rows_before(x.shape(), last_, ends), x, end));
   }
 
   UOp pad_last(const UOp& x, int64_t before, int64_t behind) const {
@@ -178,7 +211,8 @@ class ColumnSort {
 
 Columns columns_of(int64_t length, int64_t devices) {
   const int64_t part = (length + devices - 1) / devices;
-  return {length, devices, part, rounded_up(part, devices), devices * devices / 4};
+  return {length, devices, part, rounded_up(part, devices), devices * devices / 4,
+          (devices - 1) * (devices - 1)};
 }
 
 int64_t Columns::to_neighbours() const {

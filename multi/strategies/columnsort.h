@@ -7,8 +7,9 @@
 //   3  sorts what it got
 //   4  gives block b of r / s to device b           an all-to-all
 //   5  sorts what it got
-//   6  sorts its last h elements together with the first h of the device behind it, which keeps the
-//      larger half of them
+//   6  compares its last h elements with the first h of the device behind it, which are taken in
+//      reverse: of each pair the smaller one is its own from now on, and the larger one the other's
+//   7  sorts its first e elements, and its last e
 //
 // Why that is enough. What only compares sorts everything if it sorts zeros and ones. After 1 the
 // zeros of a column lead, so each column deals any two devices the same number of zeros, or one more
@@ -18,12 +19,13 @@
 // rows apart, at most one is inside of them if r / s >= s - 1; all else is in order after 5.
 //
 // At that end some g columns have zeros behind it, u each at most, and the s - g others ones before
-// it, v each at most, with u + v <= s. Changing places is enough for the fewer of both, which are
+// it, v each at most, with u + v <= s. The fewer of both have to cross over, which step 6 does, as
 //
 //   min(g u, (s - g) v) <= sqrt(g (s - g) u v) <= s / 2 * s / 2,  so h = s * s / 4 rounded down
 //
-// and windows at both ends of a column do not meet, as r >= s (s - 1) >= 2 h. Both bounds are tight
-// for s from 2 to 5 (tests/multi/sort_along_shards_test.cpp).
+// and windows at both ends of a column do not meet, as r >= s (s - 1) >= 2 h. Where both are there, g,
+// u, s - g and v are s - 1 at most: zeros and ones are mixed in e = (s - 1) (s - 1) elements on each
+// side. All three bounds are tight for s from 2 to 4 (tests/multi/sort_along_shards_test.cpp).
 //
 // What travels: 2 (s - 1) / s of what a device has and a few elements, where to gather the row takes
 // s - 1 times what a device has. A million f32 on four devices: 1.5 MB and not 3 MB.
@@ -41,7 +43,7 @@ struct Columns {
   int64_t length, devices;  // of the row
   int64_t part;             // elements that a device has of it, the last ones fewer
   int64_t rows;             // r: what a device has with padding, which comes last of all
-  int64_t window;           // h
+  int64_t window, mixed;    // h and e
 
   // Whether the parts are long enough.
   bool suffice() const { return devices > 1 && rows >= devices * (devices - 1); }
