@@ -81,7 +81,7 @@ class ColumnSort {
   // --- sorting on a device -----------------------------------------------------------------------
 
   UOp keys_of(const Column& x) const {
-    const UOp keys = keys_.of(x.values);
+    UOp keys = keys_.of(x.values);
     if (!x.places || !is_padded()) return keys;
     const UOp real = binary(Op::CmpLt, x.places, const_like(x.places, double(columns_.length)));
     return where(real, keys, unary(Op::Not, const_like(keys, 0)));
@@ -113,7 +113,8 @@ class ColumnSort {
 
   // Whether each element of one comes before that of the other.
   UOp comes_before(const Column& a, const Column& b) const {
-    const UOp key_a = keys_of(a), key_b = keys_of(b), less = binary(Op::CmpLt, key_a, key_b);
+    const UOp key_a = keys_of(a), key_b = keys_of(b);
+    UOp less = binary(Op::CmpLt, key_a, key_b);
     if (!a.places) return less;
     const UOp earlier = binary(Op::CmpLt, a.places, b.places);
     return binary(Op::Or, less, binary(Op::And, binary(Op::CmpEq, key_a, key_b), earlier));
@@ -129,8 +130,8 @@ class ColumnSort {
     whole.insert(whole.end(), {columns_.devices, n, m});
     std::vector<Placement> place = like_.place;
     place[size_t(axis_)] = Shard(last_ + to);
-    LocalValue v = redistribute(lying(reshape(x, with_last(x, {1, n, m}))), whole, *like_.mesh,
-                                place);
+    LocalValue v =
+        redistribute(lying(reshape(x, with_last(x, {1, n, m}))), whole, *like_.mesh, place);
     return reshape(v.local, x.shape());
   }
   UOp deal(const UOp& x) const {
@@ -167,9 +168,8 @@ class ColumnSort {
   Column ends_sorted(const Column& x) const {
     const int64_t e = columns_.mixed, r = columns_.rows;
     if (2 * e > r) return by_key_and_place(x);
-    const Column ends = by_key_and_place(each(x, [&](const UOp& v) {
-      return reshape(ends_of(v, e), with_last(v, {2, e}));
-    }));
+    const Column ends = by_key_and_place(
+        each(x, [&](const UOp& v) { return reshape(ends_of(v, e), with_last(v, {2, e})); }));
     const auto with = [&](const UOp& v, const UOp& sorted_ends) {
       return with_ends(v, reshape(sorted_ends, with_last(v, {2 * e})), e, r - e);
     };
@@ -195,7 +195,7 @@ class ColumnSort {
 
   UOp pad_last(const UOp& x, int64_t before, int64_t behind) const {
     Dims around(2 * x.shape().size());
-    around[size_t(2 * last_)] = before, around[size_t(2 * last_) + 1] = behind;
+    around[2 * size_t(last_)] = before, around[2 * size_t(last_) + 1] = behind;
     return pad(x, around);
   }
 
@@ -211,7 +211,11 @@ class ColumnSort {
 
 Columns columns_of(int64_t length, int64_t devices) {
   const int64_t part = (length + devices - 1) / devices;
-  return {length, devices, part, rounded_up(part, devices), devices * devices / 4,
+  return {length,
+          devices,
+          part,
+          rounded_up(part, devices),
+          devices * devices / 4,
           (devices - 1) * (devices - 1)};
 }
 

@@ -121,7 +121,7 @@ class LocalValues {
   NodeMap<int> products_;
   mutable std::unordered_map<const Node*, LocalValue> gathered_;  // whole, of those on use
   std::unordered_map<const Node*, std::vector<std::pair<UOp, std::vector<Placement>>>> moved_;
-  NodeMap<Table> tables_;  // by the index of the Gather
+  NodeMap<Table> tables_;                       // by the index of the Gather
   NodeMap<std::pair<UOp, LocalValue>> sorted_;  // by their order: a value, and its rows sorted
   NodeMap<bool> roots_;
   NodeMap<std::vector<std::pair<size_t, Placement>>> completed_at_;

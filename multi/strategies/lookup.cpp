@@ -268,11 +268,11 @@ std::optional<LocalValue> found_in_file(const UOp& x, const Mesh& mesh, LocalVal
   LocalValue index = redistribute(values.of(places), places.shape(), *file.mesh, {});
   index.local = expand(index.local, x.shape());
   const Places wanted = settled(values.on(x.src(1), mesh), x.shape()).place;
-  LocalValue found{UOp::make(Op::Gather, table.dtype(), {file.local, index.local},
-                             Dims{gather_axis(*x)}),
-                   file.mesh,
-                   {},
-                   current_origin()};
+  LocalValue found{
+      UOp::make(Op::Gather, table.dtype(), {file.local, index.local}, Dims{gather_axis(*x)}),
+      file.mesh,
+      {},
+      current_origin()};
   for (size_t i = types.size(); i-- > 0;) found.local = cast(found.local, types[i]);
   return redistribute(std::move(found), x.shape(), mesh, wanted);
 }

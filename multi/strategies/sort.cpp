@@ -197,8 +197,7 @@ class ByColumns {
   }
 
   bool is_possible() const {
-    return sorted_places(*x_) == columns_.length && columns_.suffice() &&
-           keys_.local->numel() > 0;
+    return sorted_places(*x_) == columns_.length && columns_.suffice() && keys_.local->numel() > 0;
   }
   // What else the time depends on than the keys.
   uint64_t facts() const {
@@ -214,7 +213,9 @@ class ByColumns {
   // The order, which nobody reads where only the values are wanted.
   LocalValue run() const {
     const DimSpan global = x_.src(0).shape();
-    const auto like = [&](UOp local) { return LocalValue{std::move(local), keys_.mesh, keys_.place}; };
+    const auto like = [&](UOp local) {
+      return LocalValue{std::move(local), keys_.mesh, keys_.place};
+    };
     ColumnKeys compared;
     if (ordered_) {
       const Sorting sorting = ordered_->sorting;
@@ -226,9 +227,9 @@ class ByColumns {
     }
     const SortedColumns all = sorted_columns(lying(), global, axis_, compared, true);
     if (ordered_) {
-      const UOp sorted_values =
-          ordered_->alone ? sorted_columns(lying(), global, axis_, compared, false).values
-                          : all.values;
+      const UOp sorted_values = ordered_->alone
+                                    ? sorted_columns(lying(), global, axis_, compared, false).values
+                                    : all.values;
       values_.set_sorted(x_, ordered_->value, like(sorted_values));
     }
     return like(all.places);

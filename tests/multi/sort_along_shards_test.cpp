@@ -330,9 +330,11 @@ class SortOnGrids : public OnDevices<8, testing::Test> {};
 TEST_F(SortOnGrids, OneAxisOrBothDivideTheRows) {
   const Tensor x = shuffled(6 * 9'001).reshape({6, 9'001}).realize();
   const Mesh mesh({{"r", 2}, {"c", 4}});
-  const std::vector<std::vector<Placement>> places{
-      {Replicate, Shard(1)}, {Shard(0), Shard(1)}, {Shard(1), Shard(0)}, {Shard(1), Replicate},
-      {Shard(1), Shard(1)}};
+  const std::vector<std::vector<Placement>> places{{Replicate, Shard(1)},
+                                                   {Shard(0), Shard(1)},
+                                                   {Shard(1), Shard(0)},
+                                                   {Shard(1), Replicate},
+                                                   {Shard(1), Shard(1)}};
   for (const std::vector<Placement>& place : places) {
     SCOPED_TRACE(place[0].to_string() + " " + place[1].to_string());
     const Tensor y = x.shard(mesh, {{"r", place[0]}, {"c", place[1]}}).realize();
