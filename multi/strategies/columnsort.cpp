@@ -26,7 +26,7 @@ class ColumnSort {
         keys_(keys) {}
 
   SortedColumns run(bool with_places) const {
-    check_internal(columns_.suffice(), "columns of so few elements");
+    check_internal(columns_.suffice() && is_const(keys_.last), "a row that columns can sort");
     // The places on a device rise, and those that it is dealt follow each other from device to
     // device, but for padding, which is behind all of them.
     const Column dealt = each(by_key(filled(with_places)), [&](const UOp& x) { return deal(x); });

@@ -56,7 +56,7 @@ Columns columns_of(int64_t length, int64_t devices);
 // How the values that are sorted are compared.
 struct ColumnKeys {
   std::function<UOp(const UOp&)> of;  // unsigned keys of them
-  UOp last;                           // of their type: one that no other comes after
+  UOp last;                           // a constant that no value comes after
 };
 
 // Rows that lie as the values did, sorted along their last dim, and of each element its i32 place in

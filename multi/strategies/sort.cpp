@@ -222,8 +222,7 @@ class ByColumns {
       compared = {[sorting](const UOp& v) { return sort_keys(v, sorting); },
                   last_in_order(lying().local.dtype(), sorting)};
     } else {
-      compared = {[](const UOp& v) { return v; },
-                  unary(Op::Not, const_int(keys_.local.dtype(), 0))};
+      compared = {[](const UOp& v) { return v; }, const_int(keys_.local.dtype(), -1)};
     }
     const SortedColumns all = sorted_columns(lying(), global, axis_, compared, true);
     if (ordered_) {
