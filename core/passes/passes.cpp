@@ -220,6 +220,8 @@ void verify(std::span<const UOp> roots, Stage stage) {
            "places of unsigned keys");
     if (x.op() == Op::Decompose) need(is_float(x.dtype()), x, "factors of floats");
     if (x.op() == Op::Gather) need(is_int(src[1].dtype()), x, "the index is an integer");
+    if (x.op() == Op::Gather && stage != Stage::Global)
+      need(gather_sorting(*x) == Sorting::None, x, "left over from a sort");
     const bool by_hand = part_arg(*x) || own_collective_arg(*x);
     if (stage != Stage::Global) {
       need(x.op() != Op::Redistribute, x, "left over after sharding");

@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "core/exec/state.h"
 #include "core/tensor/value_internal.h"
+#include "core/uop/sort_keys.h"
 
 namespace tinyshard {
 
@@ -23,48 +24,6 @@ Value sort_order(const Value& keys, int64_t k) {
 }  // namespace value
 
 namespace {
-
-DType unsigned_of(DType dtype) {
-  switch (itemsize(dtype)) {
-    case 1:
-      return DType::U8;
-    case 2:
-      return DType::U16;
-    case 4:
-      return DType::U32;
-    default:
-      return DType::U64;
-  }
-}
-
-Value bits_of(const Value& x, DType dtype) {
-  return x.dtype() == dtype ? x : Value(UOp::make(Op::Bitcast, dtype, {x.node()}));
-}
-
-// Unsigned integers that are ordered as x is. Of floats -0 equals 0 and NaN is the largest:
-//
-//   x        sign and magnitude    key
-//   1.0f     3f800000              bf800000    positive: above all negative ones
-//   -0, 0    00000000              80000000
-//   -1.0f    bf800000              407fffff    negative: the larger the smaller
-//   NaN                            ffffffff
-Value keys_of(const Value& x, bool descending) {
-  DType type = unsigned_of(x.dtype());
-  Value keys = x;
-  if (x.dtype() == DType::Bool) {
-    keys = value::cast(x, type);
-  } else if (!is_unsigned_int(x.dtype())) {
-    uint64_t top = uint64_t{1} << (8 * itemsize(type) - 1), all = top - 1 + top;
-    auto constant = [&](uint64_t bits) { return value::constant(type, Scalar(bits), x.shape()); };
-    keys = bits_of(x, type) ^ constant(top);
-    if (is_float(x.dtype())) {
-      keys = value::where(x < 0, bits_of(x, type) ^ constant(all), keys);
-      keys = value::where(x == 0, constant(top), keys);
-      keys = value::where(value::isnan(x), constant(all), keys);
-    }
-  }
-  return descending ? Value(unary(Op::Not, keys.node())) : keys;
-}
 
 struct Sorted {
   Value values, order;  // the sorted dim is last
@@ -83,8 +42,11 @@ Sorted sorted(const Tensor& tensor, int64_t dim, bool descending, std::optional<
     return {value::shrink_axis(last, last.rank() - 1, 0, count),
             value::shrink_axis(places, last.rank() - 1, 0, count), axis};
   }
-  Value order = value::sort_order(keys_of(value::detach(last), descending), count);
-  return {value::gather(last, last.rank() - 1, order), order, axis};
+  const Sorting sorting = descending ? Sorting::Falling : Sorting::Rising;
+  Value order = value::sort_order(sort_keys(value::detach(last).node(), sorting), count);
+  Value values = UOp::make(Op::Gather, last.dtype(), {last.node(), order.node()},
+                           sorting_gather(last.rank() - 1, sorting));
+  return {values, order, axis};
 }
 
 }  // namespace

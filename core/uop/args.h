@@ -77,6 +77,14 @@ inline ReduceArg reduce_arg(const Node& x) { return {ReduceOp(x.arg()[0]), x.arg
 
 inline int64_t gather_axis(const Node& gather) { return gather.arg()[0]; }
 
+// Whether a Gather reads its source by the order of this source itself (core/uop/sort_keys.h), and
+// which one: then the result is known without the order. In global graphs only.
+enum class Sorting : uint8_t { None, Rising, Falling };
+inline Sorting gather_sorting(const Node& gather) {
+  return gather.arguments > 1 ? Sorting(gather.arg()[1]) : Sorting::None;
+}
+inline Dims sorting_gather(int64_t axis, Sorting sorting) { return {axis, int64_t(sorting)}; }
+
 // ScatterAdd: into `size` places along `axis`. Where several elements meet they are reduced: by
 // Sum, which starts from zeros or a base, unless the node names another reduction, which starts
 // from that one's identity. One that writes (from passes only) puts the last of them over what its

@@ -89,7 +89,9 @@ Dims changed_shape(Op op, DType dtype, std::span<const UOp> src, DimSpan arg, co
       return s;
     case Op::Gather: {
       Dims out = copy(src[1].shape());
-      need(arg.size() == 1 && out.size() == s.size() && arg[0] < int64_t(s.size()), "ranks differ");
+      need(!arg.empty() && out.size() == s.size() && arg[0] < int64_t(s.size()), "ranks differ");
+      need(arg.size() == 1 || (arg.size() == 2 && arg[0] + 1 == int64_t(s.size())),
+           "only the last dim is sorted");
       for (size_t i = 0; i < s.size(); ++i)
         need(int64_t(i) == arg[0] || out[i] <= s[i], "index is larger than x");
       return out;

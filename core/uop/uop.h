@@ -7,7 +7,8 @@
 //   Reshape, Expand {dims...}    Permute {order...}            Pad, Shrink {lo0, hi0, lo1, hi1...}
 //   Flip {axes...}               ShardSlice {axis, mesh axis, parts}: this device's part of `axis`
 //   Reduce {ReduceOp, axes...}: reduced axes become 1         Range {id, size, RangeKind}
-//   Gather(x, index) {axis}: out[.., i, ..] = x[.., index[.., i, ..], ..] with index's shape
+//   Gather(x, index) {axis[, Sorting]}: out[.., i, ..] = x[.., index[.., i, ..], ..] with index's
+//     shape; Sorting: the axis is the last one, and the index the Sort of sort_keys(x)
 //   ScatterAdd(index, src[, base]) {axis, size[, ReduceOp[, writes]]}: the adjoint of Gather, added
 //     to zeros or a base (from passes only) of its shape and its or a narrower type; else see
 //     ScatterArg

@@ -302,6 +302,34 @@ UOp LocalValues::looked_up_by(const UOp& x) const {
   return {};
 }
 
+std::optional<LocalValues::Ordered> LocalValues::ordered_by(const UOp& order) const {
+  const Users* users = users_of(order);
+  if (!users) return std::nullopt;
+  Ordered found;
+  found.alone = !roots_.contains(order) && !users->back();
+  for (size_t i = 0; i < users->size() && (*users)[i]; ++i) {
+    const UOp& user = *(*users)[i];
+    const bool sorts = user.op() == Op::Gather && user.src(1) == order &&
+                       gather_sorting(*user) != Sorting::None && is_known(user.src(0));
+    if (!sorts || (found.value && !(found.value == user.src(0)))) {
+      found.alone = false;
+    } else {
+      found.value = user.src(0);
+      found.sorting = gather_sorting(*user);
+    }
+  }
+  return found.value ? std::optional(found) : std::nullopt;
+}
+
+void LocalValues::set_sorted(const UOp& order, const UOp& value, LocalValue sorted) {
+  sorted_[order] = {value, std::move(sorted)};
+}
+const LocalValue* LocalValues::sorted_by(const UOp& gather) const {
+  if (gather_sorting(*gather) == Sorting::None) return nullptr;
+  const auto* known = sorted_.find(gather.src(1));
+  return known && known->first == gather.src(0) ? &known->second : nullptr;
+}
+
 Question::Question(const UOp& x) : hash_(combine(uint64_t(x.op()), uint64_t(x.dtype()))) {
   about(x->arg());
 }
@@ -323,7 +351,10 @@ LocalValue rebuilt(const UOp& x, const std::vector<LocalValue>& sources, const L
   std::vector<UOp> src;
   src.reserve(sources.size());
   for (const LocalValue& s : sources) src.push_back(s.local);
-  return {UOp::make(x.op(), x.dtype(), src, x->arg(), x->payload), like.mesh, like.place};
+  // What the index of a Gather is to its source is of no use to a device.
+  const Dims axis{x.op() == Op::Gather ? gather_axis(*x) : 0};
+  const DimSpan arg = x.op() == Op::Gather ? DimSpan(axis) : x->arg();
+  return {UOp::make(x.op(), x.dtype(), src, arg, x->payload), like.mesh, like.place};
 }
 
 LocalValue settled(LocalValue v, DimSpan global) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/uop/args.h"
 #include "core/uop/node_map.h"
 #include "multi/decisions.h"
 #include "multi/link_model.h"
@@ -59,6 +60,17 @@ class LocalValues {
   // The table that the result of x looks up in along its last dim; null where there is none, or none
   // that came before x.
   UOp looked_up_by(const UOp& x) const;
+  // The value that is looked up by its own order, as sort() does: see Sorting. Nothing where none is,
+  // or none that came before the order.
+  struct Ordered {
+    UOp value;
+    Sorting sorting = Sorting::None;
+    bool alone = false;  // nothing but these lookups reads the order
+  };
+  std::optional<Ordered> ordered_by(const UOp& order) const;
+  // What such lookups find, where the order was not needed to know it.
+  void set_sorted(const UOp& order, const UOp& value, LocalValue sorted);
+  const LocalValue* sorted_by(const UOp& gather) const;  // null where it is not known
   // The split along a mesh axis that a user of x brings it to, elementwise ops between them left
   // out: a pending sum with a bias is reduce-scattered where it meets a split residual, and so is
   // the gradient of a normalised value where it meets that. If others want it whole, to gather it
@@ -109,7 +121,8 @@ class LocalValues {
   NodeMap<int> products_;
   mutable std::unordered_map<const Node*, LocalValue> gathered_;  // whole, of those on use
   std::unordered_map<const Node*, std::vector<std::pair<UOp, std::vector<Placement>>>> moved_;
-  NodeMap<Table> tables_;  // by the index of the Gather
+  NodeMap<Table> tables_;                       // by the index of the Gather
+  NodeMap<std::pair<UOp, LocalValue>> sorted_;  // by their order: a value, and its rows sorted
   NodeMap<bool> roots_;
   NodeMap<std::vector<std::pair<size_t, Placement>>> completed_at_;
 };

@@ -218,7 +218,7 @@ LocalValue found_in_parts(const UOp& x, UOp table, const UOp& here, const UOp& e
                           const Mesh& mesh, const Lookup& lookup) {
   // No sum is of bools, and what 16-bit floats find is one term and zeros: exact.
   if (x.dtype() == DType::Bool) table = cast(table, DType::U8);
-  LocalValue found{UOp::make(Op::Gather, table.dtype(), {table, here}, x->arg()), mesh,
+  LocalValue found{UOp::make(Op::Gather, table.dtype(), {table, here}, Dims{gather_axis(*x)}), mesh,
                    lookup.found, current_origin()};
   if (is_float(x.dtype())) {
     UOp nothing = const_float(x.dtype(), -0.0, found.local.shape());
@@ -268,10 +268,11 @@ std::optional<LocalValue> found_in_file(const UOp& x, const Mesh& mesh, LocalVal
   LocalValue index = redistribute(values.of(places), places.shape(), *file.mesh, {});
   index.local = expand(index.local, x.shape());
   const Places wanted = settled(values.on(x.src(1), mesh), x.shape()).place;
-  LocalValue found{UOp::make(Op::Gather, table.dtype(), {file.local, index.local}, x->arg()),
-                   file.mesh,
-                   {},
-                   current_origin()};
+  LocalValue found{
+      UOp::make(Op::Gather, table.dtype(), {file.local, index.local}, Dims{gather_axis(*x)}),
+      file.mesh,
+      {},
+      current_origin()};
   for (size_t i = types.size(); i-- > 0;) found.local = cast(found.local, types[i]);
   return redistribute(std::move(found), x.shape(), mesh, wanted);
 }
@@ -282,6 +283,10 @@ LocalValue gather(const UOp& x, LocalValues& values) {
   const int axis = int(gather_axis(*x));
   auto mesh = values.meeting_place(x->src());
   if (!mesh) return rebuilt(x, values.sources(x), {});
+  if (const LocalValue* known = values.sorted_by(x)) {
+    values.set_table(x, settled_in_both_forms(values.on(x.src(0), *mesh), x.src(0).shape()));
+    return *known;
+  }
   if (auto found = found_in_file(x, *mesh, values)) return *found;
   LocalValue data = settled_in_both_forms(values.on(x.src(0), *mesh), x.src(0).shape());
   LocalValue index = settled(values.on(x.src(1), *mesh), x.shape());

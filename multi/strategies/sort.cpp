@@ -7,17 +7,24 @@
 //
 //     the 2 smallest of [5 1 | 4 0], two devices: 1 at 1, 5 at 0 and 0 at 3, 4 at 2; of these
 //     [1 5 0 4] the third and the first, which are places 3 and 1
+//   columns        parts are sorted and exchanged, twice (columnsort.h); the result is divided as
+//                  the rows are
 //
-// Rows that are many and short are divided anew, a row alone is gathered, topk has candidates. A row
+// Rows that are many and short are divided anew, a long one alone is sorted by columns, or gathered
+// where it is short or devices are few, and topk has candidates. A row
 // of which a reshape joined dims (joined.h) has candidates as it lay before. Their places follow each
 // other no more from device to device, so they are sorted by place first.
 //
 // What is moved are keys. Where the values that these are made of are looked up in the order, which
-// moves them as well, the values are moved alone, and the keys are made there.
+// moves them as well, the values are moved alone, and the keys are made there. Columns are of values,
+// if these are looked up by their own order, which is sent with them only where something else reads
+// it: to each lookup the strategy of Gather gives the values that are sorted already.
 #include <algorithm>
 
 #include "core/uop/args.h"
+#include "core/uop/sort_keys.h"
 #include "multi/moves.h"
+#include "multi/strategies/columnsort.h"
 #include "multi/strategies/held.h"
 #include "multi/strategies/joined.h"
 #include "multi/strategies/strategies.h"
@@ -170,6 +177,83 @@ LocalValue moved_keys(const UOp& x, LocalValue keys, const Places& to, LocalValu
   return values.moved(std::move(keys), global, to);
 }
 
+// A sort of whole rows by columns: of the values of which the keys are made, where these lie as the
+// keys do, else of the keys.
+class ByColumns {
+ public:
+  ByColumns(const UOp& x, const LocalValue& keys, int axis, LocalValues& values)
+      : x_(x), keys_(keys), axis_(axis), values_(values) {
+    const Mesh& mesh = *keys.mesh;
+    const UOp& sorted_keys = x.src(0);
+    columns_ = columns_of(sorted_keys.shape().back(), mesh.axes()[size_t(axis)].size);
+    ordered_ = values.ordered_by(x);
+    if (!ordered_) return;
+    if (!std::ranges::equal(ordered_->value.shape(), sorted_keys.shape())) {
+      ordered_.reset();
+      return;
+    }
+    const LocalValue& v = values.of(ordered_->value);
+    if (!v.mesh || !(*v.mesh == mesh) || !(v.place == keys.place)) ordered_.reset();
+  }
+
+  bool is_possible() const {
+    return sorted_places(*x_) == columns_.length && columns_.suffice() && keys_.local->numel() > 0;
+  }
+  // What else the time depends on than the keys.
+  uint64_t facts() const {
+    return !ordered_ ? 0 : 1 + uint64_t(ordered_->value.dtype()) * 2 + uint64_t(ordered_->alone);
+  }
+
+  double seconds() const {
+    double seconds = seconds_of(itemsize(lying().local.dtype()));
+    if (!ordered_ || !ordered_->alone) seconds += seconds_of(itemsize(DType::I32));
+    return seconds;
+  }
+
+  // The order, which nobody reads where only the values are wanted.
+  LocalValue run() const {
+    const DimSpan global = x_.src(0).shape();
+    const auto like = [&](UOp local) {
+      return LocalValue{std::move(local), keys_.mesh, keys_.place};
+    };
+    ColumnKeys compared;
+    if (ordered_) {
+      const Sorting sorting = ordered_->sorting;
+      compared = {[sorting](const UOp& v) { return sort_keys(v, sorting); },
+                  last_in_order(lying().local.dtype(), sorting)};
+    } else {
+      compared = {[](const UOp& v) { return v; }, const_int(keys_.local.dtype(), -1)};
+    }
+    const SortedColumns all = sorted_columns(lying(), global, axis_, compared, true);
+    if (ordered_) {
+      const UOp sorted_values = ordered_->alone
+                                    ? sorted_columns(lying(), global, axis_, compared, false).values
+                                    : all.values;
+      values_.set_sorted(x_, ordered_->value, like(sorted_values));
+    }
+    return like(all.places);
+  }
+
+ private:
+  const LocalValue& lying() const { return ordered_ ? values_.of(ordered_->value) : keys_; }
+
+  double seconds_of(size_t itemsize) const {
+    const double rows = double(keys_.local->numel()) / double(columns_.part);
+    const auto took = [&](int64_t elements) {
+      const double bytes = rows * double(elements) * double(itemsize);
+      return values_.links().seconds_of(CollectiveOp::AllToAll, bytes, *keys_.mesh, axis_);
+    };
+    return 2 * took(columns_.dealt()) + took(columns_.to_neighbours());
+  }
+
+  const UOp& x_;
+  const LocalValue& keys_;
+  int axis_;
+  LocalValues& values_;
+  Columns columns_;
+  std::optional<LocalValues::Ordered> ordered_;
+};
+
 }  // namespace
 
 LocalValue sort(const UOp& x, LocalValues& values) {
@@ -201,8 +285,14 @@ LocalValue sort(const UOp& x, LocalValues& values) {
   }
   if (!keys.mesh || parts_of(keys, last) == 1) return rebuilt(x, {keys}, keys);
   const DType type = keys.local.dtype();
-  const uint64_t question = Question(x).about(keys, global).about(uint64_t(keys.mesh->id())).hash();
-  Decisions::Choice choice = values.decisions().ask(question);
+  const int axis = only_axis(keys, last);
+  std::optional<ByColumns> columns;
+  if (axis >= 0) columns.emplace(x, keys, axis, values);
+  if (columns && !columns->is_possible()) columns.reset();
+  Question question(x);
+  question.about(keys, global).about(uint64_t(keys.mesh->id()));
+  question.about(columns ? columns->facts() : ~uint64_t{0});
+  Decisions::Choice choice = values.decisions().ask(question.hash());
   auto offer = [&](const Places& to) {
     return choice.offer(seconds_moved(type, global, *keys.mesh, keys.place, to, values.links()));
   };
@@ -213,8 +303,10 @@ LocalValue sort(const UOp& x, LocalValues& values) {
   offer(whole);
   Places best = whole;
   if (const Places other = other_rows(keys, global); offer(other)) best = other;
-  if (const int axis = only_axis(keys, last); axis >= 0) {
-    const int64_t each = std::min(sorted_places(*x), keys.local.shape().back());
+  bool by_parts = false;
+  int64_t each = 0;
+  if (axis >= 0) {
+    each = std::min(sorted_places(*x), keys.local.shape().back());
     const auto others = double(keys.mesh->axes()[size_t(axis)].size - 1);
     const double rows = double(keys.local->numel()) / double(keys.local.shape().back());
     const auto size = double(itemsize(type) + itemsize(DType::I32));
@@ -222,9 +314,10 @@ LocalValue sort(const UOp& x, LocalValues& values) {
     auto seconds = [&] {
       return values.links().seconds_of(CollectiveOp::AllGather, bytes, *keys.mesh, axis);
     };
-    if (each > 0 && choice.offer(seconds()))
-      return by_candidates(std::move(keys), global, axis, sorted_places(*x), each);
+    by_parts = each > 0 && choice.offer(seconds());
   }
+  if (columns && choice.offer(columns->seconds())) return columns->run();
+  if (by_parts) return by_candidates(std::move(keys), global, axis, sorted_places(*x), each);
   keys = moved_keys(x, std::move(keys), best, values);
   return rebuilt(x, {keys}, keys);
 }

@@ -1,4 +1,4 @@
-// Rows that go from rank to rank.
+// Rows and elements that go from rank to rank.
 #include <numeric>
 #include <tinyshard/tinyshard.h>
 
@@ -29,6 +29,26 @@ TEST(WindowsOfRanks, HaveTheValuesOfOneProcess) {
     for (size_t j = 0; j < want.size(); ++j)
       EXPECT_EQ(got[j].shard(mesh).to_vector<float>(), want[j].to_vector<float>()) << j;
   }
+}
+
+// Sorts along parts of ranks: two exchanges among all of them, and one between neighbours.
+TEST(SortsOfRanks, HaveTheValuesOfOneProcess) {
+  const Mesh mesh = Mesh::world({{"d", -1}});
+  const int64_t n = 100'001;
+  const Tensor x = (Tensor::arange(n) * 7919 % 10007).cast(DType::F32).realize();
+  auto run = [](const Tensor& t) {
+    return std::vector<Tensor>{t.sort(0).first, t.argsort(0), t.cast(DType::F64).argsort(0, true)};
+  };
+  const std::vector<Tensor> want = run(x);
+  const Tensor split = x.shard(mesh, {{"d", Shard(0)}}).realize();
+  EXPECT_EQ(split.sort(0).first.sharding().placements[0].is_shard(), mesh.size() > 2);
+  Jit step(run);
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<Tensor> got = step(split);
+    for (size_t j = 0; j < want.size(); ++j)
+      EXPECT_EQ(got[j].shard(mesh).to_vector<double>(), want[j].to_vector<double>()) << j;
+  }
+  EXPECT_EQ(split.sort(0).first.shard(mesh).to_vector<float>(), want[0].to_vector<float>());
 }
 
 // Between meshes, with and without common devices: parts go from rank to rank.

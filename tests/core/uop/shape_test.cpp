@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "core/uop/args.h"
 #include "core/uop/product_region.h"
+#include "core/uop/uop.h"
 
 namespace tinyshard {
 namespace {
@@ -33,6 +35,13 @@ TEST(Shapes, OfReductionsAndProducts) {
   EXPECT_EQ(shape(UOp::make(Op::Dot, DType::F32, {x, y}, Dims{1})), "[2, 3, 5]");
   UOp index = buffer(3, {2, 7, 4}, DType::I64);
   EXPECT_EQ(shape(UOp::make(Op::Gather, DType::F32, {x, index}, Dims{1})), "[2, 7, 4]");
+  // Rows are read by their own order along the last dim only.
+  const auto by_order = [&](int64_t axis) {
+    return UOp::make(Op::Gather, DType::F32, {x, buffer(5, {2, 3, 4}, DType::I32)},
+                     sorting_gather(axis, Sorting::Rising));
+  };
+  EXPECT_EQ(shape(by_order(2)), "[2, 3, 4]");
+  EXPECT_THROW(by_order(1), InternalError);
   UOp values = buffer(4, {2, 7, 4});
   EXPECT_EQ(shape(UOp::make(Op::ScatterAdd, DType::F32, {index, values}, Dims{1, 9})), "[2, 9, 4]");
   EXPECT_EQ(shape(UOp::make(Op::Iota, DType::I64, {}, Dims{6})), "[6]");

@@ -1,0 +1,233 @@
+#include "multi/strategies/columnsort.h"
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "multi/device_number.h"
+#include "multi/window.h"
+
+namespace tinyshard {
+namespace {
+
+// Values of which each device makes the keys, and their places if they count; else null.
+struct Column {
+  UOp values, places;
+};
+
+class ColumnSort {
+ public:
+  ColumnSort(const LocalValue& like, DimSpan global, int axis, const ColumnKeys& keys)
+      : like_(like),
+        global_(global),
+        axis_(axis),
+        last_(int(global.size()) - 1),
+        columns_(columns_of(global.back(), like.mesh->axes()[size_t(axis)].size)),
+        here_(DeviceNumber::coordinate(*like.mesh, axis)),
+        keys_(keys) {}
+
+  SortedColumns run(bool with_places) const {
+    check_internal(columns_.suffice() && is_const(keys_.last), "a row that columns can sort");
+    // The places on a device rise, and those that it is dealt follow each other from device to
+    // device, but for padding, which is behind all of them.
+    const Column dealt = each(by_key(filled(with_places)), [&](const UOp& x) { return deal(x); });
+    const Column blocks = each(is_padded() ? by_key_and_place(dealt) : by_key(dealt),
+                               [&](const UOp& x) { return in_blocks(x); });
+    const Column done = each(ends_sorted(across_ends(by_key_and_place(blocks))),
+                             [&](const UOp& x) { return as_they_lay(x); });
+    return {done.values, done.places};
+  }
+
+ private:
+  template <class F>
+  static Column each(const Column& x, F f) {
+    return {f(x.values), x.places ? f(x.places) : UOp()};
+  }
+
+  bool is_padded() const { return columns_.rows * columns_.devices > columns_.length; }
+
+  Dims with_last(const UOp& x, std::initializer_list<int64_t> sizes) const {
+    Dims shape(x.shape().begin(), x.shape().begin() + last_);
+    shape.insert(shape.end(), sizes);
+    return shape;
+  }
+  LocalValue lying(UOp x) const { return {std::move(x), like_.mesh, like_.place, like_.origin}; }
+
+  // --- the first and the last step ---------------------------------------------------------------
+
+  Column filled(bool with_places) const {
+    const UOp x = rows_of(like_.local, last_, 0, columns_.rows, 0, columns_.part);
+    UOp places;
+    if (with_places) {
+      const Dims one(x.shape().size(), 1);
+      const UOp first = expand(reshape((here_ * columns_.part).node(), one), x.shape());
+      places = binary(Op::Add, iota_along(x.shape(), size_t(last_)), first);
+      places = cast(places, DType::I32);
+    }
+    if (!is_padded()) return {x, places};
+    const DeviceNumber end =
+        min(DeviceNumber(columns_.length) - here_ * columns_.part, columns_.part);
+    const UOp real = rows_before(x.shape(), last_, end);
+    const UOp behind = const_int(DType::I32, columns_.length, x.shape());
+    return {where(real, x, reshaped_const(keys_.last, x.shape())),
+            places ? where(real, places, behind) : places};
+  }
+
+  UOp as_they_lay(const UOp& x) const {
+    const int64_t part = columns_.part, rows = columns_.rows;
+    if (rows == part) return x;
+    return window(lying(x), last_, {part, 0, part, 0, rows * columns_.devices});
+  }
+
+  // --- sorting on a device -----------------------------------------------------------------------
+
+  UOp keys_of(const Column& x) const {
+    UOp keys = keys_.of(x.values);
+    if (!x.places || !is_padded()) return keys;
+    const UOp real = binary(Op::CmpLt, x.places, const_like(x.places, double(columns_.length)));
+    return where(real, keys, unary(Op::Not, const_like(keys, 0)));
+  }
+
+  static UOp order_of(const UOp& keys) {
+    return UOp::make(Op::Sort, DType::I32, {keys}, Dims{keys.shape().back()});
+  }
+  static UOp by(const UOp& x, const UOp& order) {
+    return UOp::make(Op::Gather, x.dtype(), {x, order}, Dims{int64_t(x.shape().size()) - 1});
+  }
+  static Column by(const Column& x, const UOp& order) {
+    return each(x, [&](const UOp& v) { return by(v, order); });
+  }
+
+  Column by_key(const Column& x) const { return by(x, order_of(keys_of(x))); }
+
+  Column by_key_and_place(const Column& x) const {
+    if (!x.places) return by_key(x);
+    const UOp keys = keys_of(x);
+    if (itemsize(keys.dtype()) <= sizeof(uint32_t)) {
+      const UOp bits = const_int(DType::U64, 32, keys.shape());
+      const UOp upper = binary(Op::Shl, cast(keys, DType::U64), bits);
+      return by(x, order_of(binary(Op::Or, upper, cast(x.places, DType::U64))));
+    }
+    const UOp rising = order_of(cast(x.places, DType::U32));
+    return by(x, by(rising, order_of(by(keys, rising))));
+  }
+
+  // Whether each element of one comes before that of the other.
+  UOp comes_before(const Column& a, const Column& b) const {
+    const UOp key_a = keys_of(a), key_b = keys_of(b);
+    UOp less = binary(Op::CmpLt, key_a, key_b);
+    if (!a.places) return less;
+    const UOp earlier = binary(Op::CmpLt, a.places, b.places);
+    return binary(Op::Or, less, binary(Op::And, binary(Op::CmpEq, key_a, key_b), earlier));
+  }
+
+  // --- between devices ---------------------------------------------------------------------------
+
+  // An all-to-all of a value of which each device has one row of the first of three dims, after
+  // which it has one place of dim `to` of them.
+  UOp exchanged(const UOp& x, int64_t n, int64_t m, int to) const {
+    Dims whole(global_.begin(), global_.end());
+    whole.pop_back();
+    whole.insert(whole.end(), {columns_.devices, n, m});
+    std::vector<Placement> place = like_.place;
+    place[size_t(axis_)] = Shard(last_ + to);
+    LocalValue v =
+        redistribute(lying(reshape(x, with_last(x, {1, n, m}))), whole, *like_.mesh, place);
+    return reshape(v.local, x.shape());
+  }
+  UOp deal(const UOp& x) const {
+    return exchanged(x, columns_.rows / columns_.devices, columns_.devices, 2);
+  }
+  UOp in_blocks(const UOp& x) const {
+    return exchanged(x, columns_.devices, columns_.rows / columns_.devices, 1);
+  }
+
+  // Each device has four windows: the end of the column before it, its own beginning, its own end,
+  // and the beginning of the one behind it. The first two are compared, and the other two.
+  Column across_ends(const Column& x) const {
+    const int64_t h = columns_.window, r = columns_.rows, s = columns_.devices;
+    const Column pairs = each(x, [&](const UOp& v) {
+      const UOp four = window(lying(ends_of(v, h)), last_, {2 * h, -h, 4 * h, 0, 2 * h * s});
+      return reshape(four, with_last(four, {2, 2, h}));
+    });
+    const auto other = [&](const UOp& v) { return flip(v, Dims{last_ + 1, last_ + 2}); };
+    const Column others = each(pairs, other);
+    const UOp before = comes_before(pairs, others);
+    const UOp which = iota_along(before.shape(), size_t(last_) + 1);
+    const UOp change = where(binary(Op::CmpEq, which, const_like(which, 0)), other(before), before);
+    // The first device has no column before it, the last one none behind it.
+    const DeviceNumber begins = DeviceNumber::choose(here_ < 1, 0, h);
+    const DeviceNumber ends = DeviceNumber::choose(here_ < s - 1, r - h, r);
+    const auto changed = [&](const UOp& v, const UOp& pair, const UOp& partner) {
+      const UOp four = reshape(where(change, partner, pair), with_last(v, {4 * h}));
+      return with_ends(v, rows_of(four, last_, h, 2 * h, 0, 4 * h), begins, ends);
+    };
+    return {changed(x.values, pairs.values, others.values),
+            x.places ? changed(x.places, pairs.places, others.places) : UOp()};
+  }
+
+  Column ends_sorted(const Column& x) const {
+    const int64_t e = columns_.mixed, r = columns_.rows;
+    if (2 * e > r) return by_key_and_place(x);
+    const Column ends = by_key_and_place(
+        each(x, [&](const UOp& v) { return reshape(ends_of(v, e), with_last(v, {2, e})); }));
+    const auto with = [&](const UOp& v, const UOp& sorted_ends) {
+      return with_ends(v, reshape(sorted_ends, with_last(v, {2 * e})), e, r - e);
+    };
+    return {with(x.values, ends.values), x.places ? with(x.places, ends.places) : UOp()};
+  }
+
+  // The first and the last `size` elements of a column.
+  UOp ends_of(const UOp& x, int64_t size) const {
+    const int64_t r = columns_.rows;
+    const UOp first = pad_last(rows_of(x, last_, 0, size, 0, r), 0, size);
+    const UOp end = pad_last(rows_of(x, last_, r - size, size, 0, r), size, 0);
+    return where(rows_before(first.shape(), last_, size), first, end);
+  }
+  // A column with such a line in place of its elements before `begins`, and of those from `ends` on.
+  UOp with_ends(const UOp& x, const UOp& line, const DeviceNumber& begins,
+                const DeviceNumber& ends) const {
+    const int64_t size = line.shape().back() / 2, r = columns_.rows;
+    const UOp first = pad_last(rows_of(line, last_, 0, size, 0, 2 * size), 0, r - size);
+    const UOp end = pad_last(rows_of(line, last_, size, size, 0, 2 * size), r - size, 0);
+    return where(rows_before(x.shape(), last_, begins), first,
+                 where(rows_before(x.shape(), last_, ends), x, end));
+  }
+
+  UOp pad_last(const UOp& x, int64_t before, int64_t behind) const {
+    Dims around(2 * x.shape().size());
+    around[2 * size_t(last_)] = before, around[2 * size_t(last_) + 1] = behind;
+    return pad(x, around);
+  }
+
+  const LocalValue& like_;
+  DimSpan global_;
+  int axis_, last_;
+  Columns columns_;
+  DeviceNumber here_;
+  const ColumnKeys& keys_;
+};
+
+}  // namespace
+
+Columns columns_of(int64_t length, int64_t devices) {
+  const int64_t part = (length + devices - 1) / devices;
+  return {length,
+          devices,
+          part,
+          rounded_up(part, devices),
+          devices * devices / 4,
+          (devices - 1) * (devices - 1)};
+}
+
+int64_t Columns::to_neighbours() const {
+  const int64_t ends = 2 * window;
+  if (rows == part) return ends;
+  return ends + rows_sent(rows, devices, {part, 0, part, 0, rows * devices});
+}
+
+SortedColumns sorted_columns(const LocalValue& values, DimSpan global, int axis,
+                             const ColumnKeys& keys, bool with_places) {
+  return ColumnSort(values, global, axis, keys).run(with_places);
+}
+
+}  // namespace tinyshard
