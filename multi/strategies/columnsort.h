@@ -2,14 +2,18 @@
 // Leighton's columnsort. What is sent does not depend on the values, as that of a sort by samples
 // would. Each of s devices has a column of r elements, where s divides r:
 //
-//   1  sorts its column                             2 6 9 14 | 1 5 7 8    | ...
-//   2  deals it: element i goes to device i mod s   an all-to-all
-//   3  sorts what it got
-//   4  gives block b of r / s to device b           an all-to-all
-//   5  sorts what it got
-//   6  compares its last h elements with the first h of the device behind it, which are taken in
-//      reverse: of each pair the smaller one is its own from now on, and the larger one the other's
+//                                                      1 0 2 5 | 3 4 6 7
+//   1  sorts its column                                0 1 2 5 | 3 4 6 7
+//   2  deals it: element i goes to device i mod s      0 2 3 6 | 1 5 4 7     an all-to-all
+//   3  sorts what it got                               0 2 3 6 | 1 4 5 7
+//   4  gives block b of r / s to device b              0 2 1 4 | 3 6 5 7     an all-to-all
+//   5  sorts what it got                               0 1 2 4 | 3 5 6 7
+//   6  changes its last h elements with the first h    0 1 2 3 | 4 5 6 7     with neighbours
+//      of the device behind it, where those are less
 //   7  sorts its first e elements, and its last e
+//
+// In step 6 the windows are compared pair by pair, one of them in reverse: then the smaller ones of
+// all pairs are the smallest h of both.
 //
 // Why that is enough. What only compares sorts everything if it sorts zeros and ones. After 1 the
 // zeros of a column lead, so each column deals any two devices the same number of zeros, or one more
