@@ -122,6 +122,20 @@ size_t weighed_operand(const UOp& x, const std::vector<LocalValue>& v) {
   return v.size();
 }
 
+// The axes along which such an operand is completed before it is weighed: all along which it is
+// pending, where it is completed along one of them. What is weighed are its terms as they were found.
+std::vector<bool> completed_lookup(const UOp& x, const std::vector<LocalValue>& v, size_t lookup,
+                                   const LocalValues& values) {
+  std::vector<bool> axes(v[0].place.size(), false);
+  if (lookup == v.size()) return axes;
+  bool any = false;
+  for (size_t a = 0; a < axes.size(); ++a) {
+    axes[a] = v[lookup].place[a].is_partial();
+    any = any || (axes[a] && !values.stays_pending(x, a));
+  }
+  return any ? axes : std::vector<bool>(axes.size(), false);
+}
+
 }  // namespace
 
 LocalValue elementwise(const UOp& x, LocalValues& values) {
@@ -141,11 +155,13 @@ LocalValue elementwise(const UOp& x, LocalValues& values) {
   for (const UOp& s : x->src()) v.push_back(values.on(s, *mesh));
   std::vector<Placement> wanted(mesh->axes().size());
   const bool product = x.op() == Op::Mul && is_float(x.dtype());
-  const size_t lookup = product ? weighed_operand(x, v) : v.size();
+  size_t lookup = product ? weighed_operand(x, v) : v.size();
+  const std::vector<bool> whole = completed_lookup(x, v, lookup, values);
+  if (std::ranges::find(whole, true) != whole.end()) lookup = v.size();
   for (size_t a = 0; a < wanted.size(); ++a) {
     const bool pending =
         std::ranges::any_of(v, [&](const LocalValue& s) { return s.place[a].is_partial(); });
-    const bool stays = lookup == v.size() || v[lookup].place[a].is_partial();
+    const bool stays = !whole[a] && (lookup == v.size() || v[lookup].place[a].is_partial());
     if (pending && stays && values.stays_pending(x, a)) {
       wanted[a] = Partial();
       continue;
@@ -154,7 +170,7 @@ LocalValue elementwise(const UOp& x, LocalValues& values) {
       wanted[a] = *split;
       continue;
     }
-    if (stays_partial(x, v, a)) {
+    if (!whole[a] && stays_partial(x, v, a)) {
       wanted[a] = Partial();
     } else if (pending) {
       wanted[a] = completed_along(x, v, a, values);

@@ -82,7 +82,8 @@ std::vector<bool> exact_values(const Program& p) {
   std::vector<bool> exact(size_t(p.values()), true), folded(size_t(p.values()), false);
   for (size_t i = 0; i < p.leaves.size(); ++i)
     folded[i] = p.leaves[i].role == Role::Variable ||
-                (p.leaves[i].style == Style::Same && p.leaves[i].role == Role::Constant);
+                (p.leaves[i].role == Role::Constant &&
+                 (p.leaves[i].style == Style::Same || p.leaves[i].style == Style::Range));
   // Twice, for what comes back as an argument or a state.
   for (int round = 0; round < 3; ++round) {
     std::vector<int> at;

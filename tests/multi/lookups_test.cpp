@@ -304,6 +304,35 @@ TEST_P(LookupsTest, InfinitiesAndNaNStayInTheirRows) {
   expect_same(many.embedding(Tensor({3})), one.embedding(Tensor({3})), 0, "a finite row");
 }
 
+// Scores whose classes are divided along one axis, labels along another: where what is looked up is
+// completed along one of them, it is before it is weighed. The weight of a class that nobody has is
+// infinite.
+TEST_P(LookupsTest, WeighedLossesOfClassesAndRowsThatAreDivided) {
+  const Layout& layout = GetParam();
+  if (layout.axes.size() > 1) GTEST_SKIP() << "brings its own grids";
+  const int64_t n = layout.axes[0].size;
+  for (const int64_t columns : {1, 2}) {
+    if (n * columns > 4) continue;
+    const Mesh mesh({{"a", n}, {"b", columns}});
+    for (const Dims& shape : {Dims{4, 2, 6, 3}, Dims{4, 1, 6, 3}, Dims{8, 6}}) {
+      for (const Reduction reduction : {Reduction::None, Reduction::Mean, Reduction::Sum}) {
+        Tensor scores = Tensor::randn(shape, DType::F64).realize();
+        Dims places = shape;
+        places.erase(places.begin() + 1);
+        Tensor labels = Tensor::zeros(places, DType::I32).clone().realize();
+        std::vector<double> of_classes(size_t(shape[1]), INFINITY);
+        of_classes[0] = 1.5;
+        Tensor weights = Tensor(of_classes).realize();
+        const Tensor want = scores.nll_loss(labels, weights, {}, reduction);
+        const Tensor got = lying(scores, mesh, {Shard(1), Replicate})
+                               .nll_loss(lying(labels, mesh, {Replicate, Shard(0)}),
+                                         lying(weights, mesh, {Shard(0), Shard(0)}), {}, reduction);
+        expect_same(got, want, 1e-12, fmt::format("{} x {} {}", n, columns, shape.size()));
+      }
+    }
+  }
+}
+
 // The sum over the devices that have a row and that have not leaves every bit of it, signs of zeros
 // among them; a place beyond the table is 0 and not -0.
 TEST_P(LookupsTest, KeepEachBit) {
