@@ -67,15 +67,34 @@ const std::set<std::string> kSums = {"sum",
 const std::set<std::string> kMade = {"full_like", "zeros_like", "ones_like",
                                      "arange",    "linspace",   "eye"};
 
+// Bools that a comparison or a test gives; a comparison with a number that lies outside of an integer
+// type is known beforehand.
+const std::set<std::string> kTests = {
+    "eq",         "ne",         "lt",         "le",         "gt",          "ge",
+    "isnan",      "operator==", "operator!=", "operator<",  "operator<=",  "operator>",
+    "operator>=", "isinf",      "isfinite",   "isinf_side", "logical_not", "isclose"};
+
 // Whether a result may be known when the program is built though only some operands are: what is
-// looked up in equal elements, chosen between two constants, and-ed with zeros.
+// looked up in equal elements, chosen between constants or by one, and-ed with zeros.
 bool consists_of(const Step& step, const std::vector<bool>& known) {
   static const std::set<std::string> kLookups = {"gather", "take", "take_pairs", "embedding"};
-  static const std::set<std::string> kMasks = {"operator&", "operator|", "bitwise_and",
-                                               "bitwise_or"};
+  static const std::set<std::string> kMasks = {"operator&",  "operator|", "bitwise_and",
+                                               "bitwise_or", "operator*", "mul"};
+  const bool any = std::ranges::find(known, true) != known.end();
   if (kLookups.contains(step.op)) return known[0];
-  if (step.op == "where") return known[1] && known[2];
-  return kMasks.contains(step.op) && std::ranges::find(known, true) != known.end();
+  if (step.op == "where") return (known[1] && known[2]) || (known[0] && (known[1] || known[2]));
+  if (step.op == "masked_fill") return any;
+  if (kTests.contains(step.op)) return any || step.in.size() == 1;
+  return kMasks.contains(step.op) && any;
+}
+
+// The value that a step shows in another form: what is compared with it is compared with itself.
+int shown(const Program& p, int v) {
+  static const std::set<std::string> kForms = {
+      "reshape", "view",      "flatten", "contiguous",  "detach", "clone",
+      "expand",  "unsqueeze", "squeeze", "squeeze_all", "cast",   "contiguous_backward"};
+  while (!p.is_leaf(v) && kForms.contains(p.step(v).op)) v = p.step(v).in[0];
+  return v;
 }
 
 std::vector<bool> exact_values(const Program& p) {
@@ -100,11 +119,11 @@ std::vector<bool> exact_values(const Program& p) {
           std::ranges::find(known, false) == known.end() || consists_of(step, known);
       // What is computed when the program is built knows the host's functions.
       // So may be what is computed of a value and itself: x - x is 0, x >= x is true.
-      const bool of_itself =
-          step.in.size() == 2 && at[size_t(step.in[0])] == at[size_t(step.in[1])];
+      const bool of_itself = step.in.size() == 2 &&
+                             at[size_t(shown(p, step.in[0]))] == at[size_t(shown(p, step.in[1]))];
       const bool made = kMade.contains(step.op) || of_itself;
       folded[size_t(v)] = made || (constant && !is_statement(step));
-      if (constant && !made) all = false;
+      if (constant && !made && !kTests.contains(step.op)) all = false;
       if (is_statement(step)) {
         at[size_t(v)] = at[size_t(step.in[0])];
         if (!all) exact[size_t(at[size_t(v)])] = false;
