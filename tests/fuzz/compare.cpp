@@ -288,10 +288,10 @@ bool convolves(const Program& p) {
 
 bool repeats_plan(const Program& p, const Check& check) {
   if (check.way == Way::Captured && captures_another_plan(p, check.placed)) return false;
-  // The gradient of a convolution's weights is a sum over images, each thread's first.
+  // By its threads a library cuts the sums of a convolution, of its result and of its gradients.
   const bool other_threads = std::ranges::any_of(
       check.environment, [](const auto& entry) { return entry.first == "TS_THREADS"; });
-  if (other_threads && !p.targets.empty() && convolves(p)) return false;
+  if (other_threads && convolves(p)) return false;
   static const std::set<std::string> kSame = {"TS_THREADS", "TS_SHUFFLE", "SPEC", "TS_CACHE"};
   return (check.way == Way::Lazy || check.way == Way::Captured) &&
          std::ranges::all_of(check.environment,
