@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The plans of GPT-2 124M, the MNIST convnet, the quickstart's GPT and a token of a Llama, for an H200 and for this machine's CPU, against
-# those of another build. Builds nothing: build the target plan_dump before.
+# The plans of GPT-2 124M, the MNIST convnet, the quickstart's GPT and a token of a Llama, for an H200 and for this
+# machine's CPU, against those of another build. Builds nothing: build the target plan_dump before.
 #
 #   scripts/compare_plans.sh --write BASE     writes the plans into the folder BASE
 #   scripts/compare_plans.sh BASE             compares those of the present build with them; 1 where a plan differs

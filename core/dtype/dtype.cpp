@@ -1,5 +1,5 @@
-// One row for each element type, and promotion along the types above it: the smallest type that both
-// lead up to.
+// Each element type has one row here. Promotion follows the types above it: two types become the
+// smallest one that both lead up to.
 //
 //   i32 and f16      i32 leads to i64, that to the halves: f16
 //   f16 and bf16     neither leads to the other, both lead to f32

@@ -1,4 +1,4 @@
-// What a product may be stored as is found from what reads it:
+// The readers of a product say in which type it may be stored:
 //
 //   %2 = dot f32[4, 6] %0 %1
 //   %3 = cast bf16[4, 6] %2          %3 by dot bf16[4, 6] %0 %1

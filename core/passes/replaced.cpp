@@ -1,5 +1,5 @@
-// One walk, sources before users. A replacement is an expression over nodes of the graph as they were;
-// it is built again over what these have become:
+// The graph is rebuilt in one walk, sources before users. A replacement is an expression over nodes of
+// the graph as they were; it is built again over what these have become:
 //
 //   %2 by region(%0, %1)       %4 by region(%2, %3)       the second one reads the first one's result
 #include "core/passes/replaced.h"

@@ -1,3 +1,5 @@
+// Linear forms are kept sorted, so that equal sums are found as equal forms. Example, with i in [0, 8):
+// 4 * i + 2 + 3 * i is 7 * i + 2, and lies in [2, 51]; the fact i < 3 narrows it to [2, 16].
 #include "core/rewrite/index_algebra.h"
 
 #include <numeric>

@@ -1,3 +1,5 @@
+// A key is made of the bits of a value: a sign bit is turned over, a negative float entirely. A falling
+// order takes the complement, so that 3 2 1 are the keys ~3 ~2 ~1, which rise.
 #include "core/uop/sort_keys.h"
 
 #include <limits>

@@ -1,5 +1,5 @@
-// What cuDNN can take of an attention op, the graph of its operations (scores, mask, softmax,
-// weighted sum, and their gradients), and the program that runs it. Operands may be views of one
+// This file decides which attention ops cuDNN can take, makes the graph of their operations (scores,
+// mask, softmax, weighted sum, and their gradients), and the program that runs it. Operands may be views of one
 // projection: each is four dims with strides, [batch, heads, rows, width].
 #include "devices/cuda/attention.h"
 

@@ -1,3 +1,6 @@
+// A library call comes in, as row-major views with strides; matrices that lie column by column leave, or
+// the reason why cuBLASLt cannot take it. Example: c[5, 7] = a[5, 3] b[3, 7], all row-major, is the
+// product of columns c'[7, 5] = b'[7, 3] a'[3, 5], for which nothing is copied.
 #include "devices/cuda/matmul_spec.h"
 
 #include <algorithm>

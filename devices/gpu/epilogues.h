@@ -1,4 +1,4 @@
-// What follows a product, done by the product: a bias, ReLU, GELU, GELU's gradient. The values before
+// Products do what follows them: a bias, ReLU, GELU, GELU's gradient. The values before
 // a GELU, which its gradient needs, come from the same call; that of a ReLU needs the result alone.
 #pragma once
 #include <vector>

@@ -1,3 +1,6 @@
+// Elementwise kernels: a nest without shared sections comes in, its items leave with lanes, chunks and
+// blocks, or as tiles. Example: x + y over 1,000,003 f32 becomes two works, 250,000 vectors of four and
+// the three elements that are left.
 #include <cstdlib>
 #include <optional>
 
