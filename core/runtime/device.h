@@ -125,8 +125,8 @@ class Device {
   virtual std::unique_ptr<Program> load(const ObjectCode& code) = 0;
   // Whether a library takes the call as it is; `why` (may be null) says why not.
   virtual bool supports(const LibraryCall& call, std::string* why) const = 0;
-  // What those libraries fuse with products; null where that is nothing. It lives until the process
-  // ends, and is one for all devices of a maker.
+  // The provider finds what those libraries fuse with products; null where that is nothing. It lives
+  // until the process ends, and is one for all devices of a maker.
   virtual const LibraryProvider* library_provider() const { return nullptr; }
   // Break-even size, in elements, of copying operand 0 or 1 of a product into a layout whose last
   // dim is the summed one, the other operand left as it is; 0: never worth it.

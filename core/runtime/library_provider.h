@@ -1,4 +1,4 @@
-// What the libraries of a device compute in one call beyond an op of the graph: products that take in
+// The libraries of a device compute more in one call than an op of the graph: products that take in
 // what follows them (core/uop/product_region.h). A provider belongs to the folder of a maker, knows the
 // regions of its library and finds them; the passes ask those of all devices that a plan computes on
 // (core/passes/passes.cpp, `epilogues` and `updates`) and rebuild the graph once.
