@@ -1,6 +1,5 @@
 #include "core/nn/pending_save.h"
 
-#include <csignal>
 #include <exception>
 #include <optional>
 #include <pthread.h>
@@ -15,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
+#include "core/base/signals.h"
 
 namespace tinyshard::nn {
 namespace {
@@ -40,24 +40,16 @@ class PendingSave {
     check_internal(!thread_, "one save at a time");
     problem_ = nullptr;
     forks_ = times_forked();
-    sigset_t all, before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
-    try {
-      thread_.emplace([this, save = std::move(save)] {
-        ::pthread_setname_np(::pthread_self(), "ts-save");
-        (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kLeastPriority);
-        try {
-          save();
-        } catch (...) {
-          problem_ = std::current_exception();
-        }
-      });
-    } catch (...) {
-      ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw;
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const HeldSignals held;  // signals are for the program's own threads
+    thread_.emplace([this, save = std::move(save)] {
+      ::pthread_setname_np(::pthread_self(), "ts-save");
+      (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kLeastPriority);
+      try {
+        save();
+      } catch (...) {
+        problem_ = std::current_exception();
+      }
+    });
   }
 
   bool is_under_way() const { return thread_.has_value() && forks_ == times_forked(); }

@@ -252,7 +252,7 @@ void OnednnConv::plan(ConvPart& part) {
 
 void OnednnConv::run(const void* a, const void* b, void* c, const void* bias,
                      ThreadPool& pool) const {
-  std::lock_guard lock(Arena::get().mutex());
+  const Undisturbed run;
   Buffers buffers{.x = static_cast<const char*>(a),
                   .y = static_cast<const char*>(backward_weights() ? b : c),
                   .weights = static_cast<const char*>(backward_weights() ? c : b),

@@ -182,7 +182,7 @@ OnednnMatmul::OnednnMatmul(const MatmulSpec& spec, int threads) : spec_(row_majo
 void OnednnMatmul::run(const void* a, const void* b, void* c, const void* bias,
                        ThreadPool& pool) const {
   if (items_ == 0 || spec_.m == 0 || spec_.n == 0) return;
-  std::lock_guard lock(Arena::get().mutex());
+  const Undisturbed run;
   Operands operands{static_cast<const char*>(a), static_cast<const char*>(b), static_cast<char*>(c),
                     static_cast<const float*>(bias)};
   if (swapped_) std::swap(operands.a, operands.b);

@@ -15,6 +15,7 @@
 
 #include <dnnl.hpp>
 
+#include "core/base/signals.h"
 #include "devices/cpu/library.h"
 
 namespace tinyshard::onednn {
@@ -52,6 +53,15 @@ class Arena {
   std::mutex mutex_;
   std::unique_ptr<void, Free> block_;
   size_t size_ = 0;
+};
+
+// Held by a run. It has the arena, and signals wait: kernels of oneDNN (2.6: of products of f32) keep
+// values further below the stack pointer than the 128 bytes that a signal's handler leaves alone, and
+// would go on with what the handler wrote there.
+class Undisturbed {
+ private:
+  std::lock_guard<std::mutex> lock_{Arena::get().mutex()};
+  HeldSignals signals_;
 };
 
 // Offsets into the arena, given out while a program is planned.

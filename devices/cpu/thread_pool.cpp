@@ -21,6 +21,7 @@
 
 #include "core/base/error.h"
 #include "core/base/process.h"
+#include "core/base/signals.h"
 
 namespace tinyshard {
 namespace {
@@ -105,6 +106,7 @@ ThreadPool::ThreadPool(const ThreadPoolOptions& options)
 }
 
 void ThreadPool::start() {
+  const HeldSignals held;  // signals are for the program's own threads
   workers_.reserve(static_cast<size_t>(threads_ - 1));
   try {
     for (int t = 1; t < threads_; ++t) {

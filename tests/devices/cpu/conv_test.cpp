@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "devices/cpu/onednn.h"
 #include "devices/cpu/thread_pool.h"
+#include "tests/devices/cpu/alarms.h"
 #include "tests/devices/cpu/reference.h"
 
 namespace tinyshard {
@@ -138,6 +139,27 @@ TEST(ConvSupport, SaysWhyNot) {
   EXPECT_THROW(onednn::make_program(s, 1), UserError);
   EXPECT_FALSE(onednn::supports(conv2d(2, 4, 4, 2, 2, 3), &why));
   EXPECT_FALSE(onednn::supports(conv2d(2, 4, 6, 8, 8, 3, 1, 0, 1, 4), &why));
+}
+
+TEST(ConvLibrary, HandlersOfSignalsMayRunMeanwhile) {
+  const testing::Alarms alarms;
+  for (ConvDirection direction :
+       {ConvDirection::Forward, ConvDirection::BackwardData, ConvDirection::BackwardWeights}) {
+    ConvSpec s = conv2d(8, 32, 32, 10, 10, 5);
+    s.direction = direction;
+    if (std::string why; !onednn::supports(s, &why)) GTEST_SKIP() << why;
+    ThreadPool pool(2);
+    const auto program = library_program(s, 2);
+    const int64_t elements = 8 * 32 * 10 * 10;  // of the largest operand, as many for the others
+    const Buffer a = Buffer::random(DType::F32, elements, 1);
+    const Buffer b = Buffer::random(DType::F32, elements, 2);
+    Buffer first(DType::F32, elements), again(DType::F32, elements);
+    program->run(a.data(), b.data(), first.data(), nullptr, pool);
+    for (int before = alarms.count(); alarms.count() < before + 200;) {
+      program->run(a.data(), b.data(), again.data(), nullptr, pool);
+      ASSERT_EQ(first.bytes(), again.bytes());
+    }
+  }
 }
 
 TEST(ConvCache, ProgramsAreMadeAndRunFromSeveralThreads) {

@@ -10,6 +10,7 @@
 #include "devices/cpu/library.h"
 #include "devices/cpu/onednn.h"
 #include "devices/cpu/thread_pool.h"
+#include "tests/devices/cpu/alarms.h"
 #include "tests/devices/cpu/reference.h"
 
 namespace tinyshard {
@@ -236,6 +237,28 @@ TEST(MatmulLibrary, BitsDoNotDependOnThreads) {
         Buffer threaded(dtype, testing::c_span(s));
         library_program(s, threads)->run(a.data(), b.data(), threaded.data(), nullptr, pool);
         EXPECT_EQ(once.bytes(), threaded.bytes()) << s.to_string() << ", " << threads << " threads";
+      }
+    }
+  }
+}
+
+// The kernels of a library may use memory that a signal's handler is given.
+TEST(MatmulLibrary, HandlersOfSignalsMayRunMeanwhile) {
+  const testing::Alarms alarms;
+  for (DType dtype : {DType::F32, DType::BF16}) {
+    const MatmulSpec s = product(64, 512, 512);
+    const Buffer a = Buffer::random(dtype, testing::a_span(s), 1);
+    const Buffer b = Buffer::random(dtype, testing::b_span(s), 2);
+    for (int threads : {1, 2}) {
+      ThreadPool pool(threads);
+      MatmulSpec typed = s;
+      typed.dtype = typed.out_dtype = dtype;
+      const auto program = library_program(typed, threads);
+      Buffer first(dtype, testing::c_span(s)), again(dtype, testing::c_span(s));
+      program->run(a.data(), b.data(), first.data(), nullptr, pool);
+      for (int before = alarms.count(); alarms.count() < before + 200;) {
+        program->run(a.data(), b.data(), again.data(), nullptr, pool);
+        ASSERT_EQ(first.bytes(), again.bytes());
       }
     }
   }
