@@ -99,8 +99,12 @@ Real Math::product(const std::vector<Real>& factors) const {
 
 Real Math::dot(const std::vector<Real>& a, const std::vector<Real>& b) const {
   std::vector<Real> terms(a.size());
+  // A weight of an attention may round to 0, and infinity times 0 is no number.
+  auto may_vanish = [](Real x) { return x.e > 0 && std::abs(x.v) <= x.e; };
   for (size_t i = 0; i < a.size(); ++i) {
     if (!a[i].known() || !b[i].known()) return kAnything;
+    if ((std::isinf(a[i].v) && may_vanish(b[i])) || (std::isinf(b[i].v) && may_vanish(a[i])))
+      return kAnything;
     terms[i] = {a[i].v * b[i].v,
                 std::abs(a[i].v) * b[i].e + std::abs(b[i].v) * a[i].e + a[i].e * b[i].e};
     if (std::isnan(terms[i].e)) terms[i].e = 0;  // infinity times an exact zero
