@@ -94,6 +94,30 @@ TEST_F(Gpt2, ACheckpointOfPartsGoesOnOnOtherDevices) {
   expect_close(whole, resumed, 1e-9, "parts, then one device");
 }
 
+// Each rank of the first job saved its parts; those of the second find theirs among them.
+TEST_F(Gpt2, ACheckpointOfRanksGoesOnWithOtherRanks) {
+  const std::string common = "--steps 8 --checkpoint-every 4 --dtype f64 --batch 8 ";
+  int run = 0;
+  for (const auto& [name, two_ranks, four_ranks] : launchers()) {
+    const Layout one = {"one device", "", ""};
+    const Layout two = {"two ranks", two_ranks, "--devices-per-rank 2 --fsdp 4"};
+    const Layout four = {"four ranks", four_ranks, "--fsdp 2 --tp 2"};
+    for (const auto& [from, others] :
+         {std::pair(four, std::vector{two, one}), {two, {four}}, {one, {four}}}) {
+      const std::string whole = "whole" + std::to_string(run);
+      std::vector<double> rest = losses(whole, from.launch, common + from.flags);
+      ASSERT_EQ(rest.size(), 8u) << name << ", " << from.name;
+      rest.erase(rest.begin(), rest.begin() + 4);
+      for (const Layout& to : others) {
+        const std::string stopped = "stopped" + std::to_string(run++);
+        keep_step(4, whole, stopped);
+        expect_close(rest, losses(stopped, to.launch, common + "--resume " + to.flags), 1e-9,
+                     name + ", from " + from.name + " to " + to.name);
+      }
+    }
+  }
+}
+
 TEST_F(Gpt2, ABatchMayComeInParts) {
   std::vector<double> whole = losses("whole", "", "--steps 20 --dtype f64 --batch 8");
   ASSERT_EQ(whole.size(), 20u);
