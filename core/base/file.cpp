@@ -26,6 +26,9 @@ namespace {
 
 // Linux transfers at most this much in one call; asking for more is a short transfer anyway.
 constexpr size_t kTransferBytes = 1 << 30;
+// And of what is written: Linux may copy all of one call before another thread gets the processor,
+// also one of higher priority. A save beside the training is to give way sooner.
+constexpr size_t kWriteBytes = 128 << 10;
 
 std::string describe(std::string_view action, const std::filesystem::path& path, int error_number,
                      std::string_view detail) {
@@ -165,7 +168,7 @@ void write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::
   size_t written = 0;
   while (written < bytes.size()) {
     const ssize_t put =
-        ::write(fd, bytes.data() + written, std::min(bytes.size() - written, kTransferBytes));
+        ::write(fd, bytes.data() + written, std::min(bytes.size() - written, kWriteBytes));
     if (put < 0 && errno == EINTR) continue;
     if (put <= 0) {
       throw IoError(
@@ -182,7 +185,7 @@ void write_at(int fd, uint64_t offset, std::span<const std::byte> bytes,
   size_t written = 0;
   while (written < bytes.size()) {
     const ssize_t put =
-        ::pwrite(fd, bytes.data() + written, std::min(bytes.size() - written, kTransferBytes),
+        ::pwrite(fd, bytes.data() + written, std::min(bytes.size() - written, kWriteBytes),
                  static_cast<off_t>(offset + static_cast<uint64_t>(written)));
     if (put < 0 && errno == EINTR) continue;
     if (put <= 0) {
