@@ -291,6 +291,11 @@ bool LocalValues::is_only_a_table(const UOp& x) const {
   });
 }
 
+bool LocalValues::has_one_reader(const UOp& x) const {
+  const Users* users = users_of(x);
+  return users && !(*users)[1] && !roots_.contains(x);
+}
+
 UOp LocalValues::looked_up_by(const UOp& x) const {
   const Users* users = users_of(x);
   for (size_t i = 0; users && i < users->size() && (*users)[i]; ++i) {

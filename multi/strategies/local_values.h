@@ -57,6 +57,8 @@ class LocalValues {
   int products_of(const UOp& x) const;
   // Whether nobody reads x but lookups in it, or in what it is elsewhere or in another type.
   bool is_only_a_table(const UOp& x) const;
+  // Whether one op reads x, and nobody else: what it makes of x may then be made in another way.
+  bool has_one_reader(const UOp& x) const;
   // The table that the result of x looks up in along its last dim; null where there is none, or none
   // that came before x.
   UOp looked_up_by(const UOp& x) const;

@@ -362,7 +362,7 @@ std::optional<LocalValue> added_by_window(const UOp& x, const Mesh& mesh, const 
   terms.local = with_padding_filled(terms, shape, dim, const_int(type, 0));
   terms.local = UOp::make(Op::ScatterAdd, wide, {index.local, cast(terms.local, wide)},
                           Dims{arg.axis, rows->rows});
-  terms.local = cast(window_added(terms, dim, *rows), type);
+  terms.local = cast(window_added(terms, dim, *rows, rows->step), type);
   terms.apart = nullptr;
   return terms;
 }
