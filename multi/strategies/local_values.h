@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -17,6 +18,8 @@
 #include "multi/redistribute.h"
 
 namespace tinyshard {
+
+struct ColumnRoute;  // multi/strategies/columnsort.h
 
 class LocalValues {
  public:
@@ -73,6 +76,14 @@ class LocalValues {
   // What such lookups find, where the order was not needed to know it.
   void set_sorted(const UOp& order, const UOp& value, LocalValue sorted);
   const LocalValue* sorted_by(const UOp& gather) const;  // null where it is not known
+  // The way that a sort by columns took, by its order.
+  void set_route(const UOp& order, std::shared_ptr<const ColumnRoute> route) {
+    routes_[order] = std::move(route);
+  }
+  std::shared_ptr<const ColumnRoute> route_of(const UOp& order) const {
+    const auto* known = routes_.find(order);
+    return known ? *known : nullptr;
+  }
   // The split along a mesh axis that a user of x brings it to, elementwise ops between them left
   // out: a pending sum with a bias is reduce-scattered where it meets a split residual, and so is
   // the gradient of a normalised value where it meets that. If others want it whole, to gather it
@@ -125,6 +136,7 @@ class LocalValues {
   std::unordered_map<const Node*, std::vector<std::pair<UOp, std::vector<Placement>>>> moved_;
   NodeMap<Table> tables_;                       // by the index of the Gather
   NodeMap<std::pair<UOp, LocalValue>> sorted_;  // by their order: a value, and its rows sorted
+  NodeMap<std::shared_ptr<const ColumnRoute>> routes_;
   NodeMap<bool> roots_;
   NodeMap<std::vector<std::pair<size_t, Placement>>> completed_at_;
 };

@@ -420,6 +420,7 @@ LocalValue scatter_add(const UOp& x, LocalValues& values) {
   const int axis = int(scatter_arg(*x).axis);
   auto mesh = values.meeting_place(x->src());
   if (!mesh) return rebuilt(x, values.sources(x), {});
+  if (auto back = scattered_by_order(x, values)) return *back;
   DimSpan global = x.src(0).shape();
   LocalValue index = settled(values.on(x.src(0), *mesh), global),
              data = settled(values.on(x.src(1), *mesh), global);
