@@ -413,6 +413,48 @@ std::optional<LocalValue> added_apart(const UOp& x, const Mesh& mesh, const Loca
   return joined_again(std::move(result), apart.shape, apart.counts, x.shape());
 }
 
+// The time in which an operand is brought there; 0 where it was before.
+double seconds_brought(const UOp& x, const Mesh& mesh, const Places& wanted, LocalValues& values) {
+  const UOp& one = repeated(x);
+  const LocalValue v = values.on(one, mesh);
+  Places there = wanted;
+  for (Placement& p : there) {
+    if (p.is_shard() && one.shape()[size_t(p.dim)] != x.shape()[size_t(p.dim)]) p = Replicate;
+  }
+  if (values.was_moved(v, there)) return 0;
+  return seconds_moved(one.dtype(), one.shape(), mesh, v.place, there, values.links());
+}
+
+// Whether all devices of an axis receive all entries that are divided over it, each for its part of
+// the result, instead of what the others made of theirs for its part: that is less where entries are
+// few beside the places. A result that is wanted whole is made so on each device; sums are left
+// pending, as they may be added to others first (multi/sparse_sums.h).
+bool entries_come_together(const UOp& x, const Mesh& mesh, size_t axis, const Places& wanted,
+                           const Places& placed, const Placement& completed_as,
+                           LocalValues& values) {
+  Places together = wanted, completed = placed;
+  together[axis] = Replicate, completed[axis] = completed_as;
+  Question question(x);
+  question.about(wanted).about(completed).about(x.src(0).shape());
+  Decisions::Choice choice =
+      values.decisions().ask(question.about(uint64_t(mesh.id())).about(axis).hash());
+  choice.offer(seconds_brought(x.src(0), mesh, wanted, values) +
+               seconds_brought(x.src(1), mesh, wanted, values) +
+               seconds_moved(x.dtype(), x.shape(), mesh, placed, completed, values.links()));
+  return choice.offer(seconds_brought(x.src(0), mesh, together, values) +
+                      seconds_brought(x.src(1), mesh, together, values));
+}
+
+// Along an axis over which entries are divided: where the result is completed. Nothing for a sum
+// that may stay pending.
+std::optional<Placement> scattered_result(const UOp& x, const Mesh& mesh, size_t axis,
+                                          const Places& placed, const LocalValues& values) {
+  const Placement parts = Shard(int(scatter_arg(*x).axis));
+  const bool divided = std::ranges::find(placed, parts) != placed.end();
+  if (!divided && values.split_by_user(x, mesh, axis) == parts) return parts;
+  return scatter_op(x) == ReduceOp::Sum ? std::nullopt : std::optional(Placement(Replicate));
+}
+
 }  // namespace
 
 LocalValue scatter_add(const UOp& x, LocalValues& values) {
@@ -432,6 +474,12 @@ LocalValue scatter_add(const UOp& x, LocalValues& values) {
   for (size_t a = 0; a < wanted.size(); ++a) {
     wanted[a] = data.place[a].is_shard() ? data.place[a] : index.place[a];
     placed[a] = wanted[a].is_shard() && wanted[a].dim == axis ? Partial(op) : wanted[a];
+  }
+  for (size_t a = 0; a < wanted.size(); ++a) {
+    const auto to =
+        placed[a].is_partial() ? scattered_result(x, *mesh, a, placed, values) : std::nullopt;
+    if (to && entries_come_together(x, *mesh, a, wanted, placed, *to, values))
+      wanted[a] = Replicate, placed[a] = *to;
     // Where every device has all that is written, it takes what falls into its part of the table.
     const bool own = wanted[a].is_replicate() && table && a < table->size();
     if (own && (*table)[a] == Shard(axis)) placed[a] = Shard(axis);

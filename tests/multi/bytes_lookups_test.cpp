@@ -351,6 +351,29 @@ TEST_F(Lookups, ScattersAlongShardsCombineWhereTheResultLies) {
   });
 }
 
+// Few entries are brought to all devices, of which each takes what falls into its part.
+TEST_F(Lookups, FewEntriesAlongShardsAreBroughtTogether) {
+  each_world([&](int64_t n) {
+    Tensor x = split({1 << 20}, 0), src = split({4096}, 0), index = split({4096}, 0, DType::I32);
+    const double entries = all_gather(n, 4096 * (4 + 4));
+    for (ScatterReduce reduce : {ScatterReduce::Sum, ScatterReduce::Prod, ScatterReduce::Mean,
+                                 ScatterReduce::Amax, ScatterReduce::Amin}) {
+      for (bool include_self : {true, false}) {
+        Tensor y = x.scatter_reduce(0, index, src, reduce, include_self);
+        EXPECT_LE(sent(y), bound(entries)) << int(reduce);
+        EXPECT_EQ(y.sharding().placements[0], Shard(0)) << int(reduce);
+      }
+    }
+    EXPECT_LE(sent(x.scatter(0, index, src)), bound(entries));
+    x.setitem({index}, src);
+    EXPECT_LE(sent(x), bound(entries));
+    // Rows: an index of 4 bytes for 64 of them.
+    Tensor rows = split({65536, 64}, 0), some = split({4096, 64}, 0);
+    rows.setitem({index}, some);
+    EXPECT_LE(sent(rows), bound(all_gather(n, 4096 * (4 + 64 * 4))));
+  });
+}
+
 // --- scans ---------------------------------------------------------------------------------------
 
 TEST_F(Lookups, ScansSendTheTotalsOfParts) {

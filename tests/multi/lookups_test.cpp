@@ -476,6 +476,43 @@ TEST_P(LookupsTest, Writes) {
   });
 }
 
+// Entries that name some places often and most never, few of them or as many as there are places.
+TEST_P(LookupsTest, WritesOfEntriesAlongShards) {
+  const Layout& layout = GetParam();
+  const Mesh mesh(layout.axes);
+  for (const auto& [size, entries] : std::vector<std::pair<int64_t, int64_t>>{
+           {1000, 13}, {1000, 40}, {40, 40}, {3, 50}, {4001, 5}}) {
+    for (DType type : {DType::F32, DType::BF16, DType::I32, DType::U8}) {
+      const Tensor x = (Tensor::arange(size * 4).reshape({size, 4}) % 5).cast(type).realize();
+      const Tensor src = (Tensor::arange(entries * 4).reshape({entries, 4}) % 3 + 1).cast(type);
+      const Tensor index = ((Tensor::arange(entries) * 31 % 17) * 29 % size).realize();
+      const auto written = [&, entries = entries](const Tensor& to, const Tensor& of,
+                                                  const Tensor& at) {
+        Tensor set = (to + 0).contiguous();
+        set.setitem({at}, of);
+        Results all{set * 1};
+        const Tensor places = at.reshape({entries, 1}).expand({entries, 4});
+        all.push_back(to.scatter(0, places, of));
+        for (ScatterReduce reduce : {ScatterReduce::Sum, ScatterReduce::Prod, ScatterReduce::Mean,
+                                     ScatterReduce::Amax, ScatterReduce::Amin}) {
+          for (bool include_self : {true, false})
+            all.push_back(to.scatter_reduce(0, places, of, reduce, include_self));
+        }
+        return all;
+      };
+      const Results want = written(x, src, index);
+      const Results got =
+          written(lying(x, mesh, layout.place), lying(src.realize(), mesh, layout.place),
+                  lying(index, mesh, layout.place));
+      for (size_t i = 0; i < want.size(); ++i) {
+        expect_same(
+            got[i], want[i], 0,
+            fmt::format("result {} of {} entries for {} places, {}", i, entries, size, name(type)));
+      }
+    }
+  }
+}
+
 TEST_P(LookupsTest, RandomNumbersAreTheSame) {
   const Layout& layout = GetParam();
   Mesh mesh(layout.axes);
