@@ -62,6 +62,8 @@ class LocalValues {
   bool is_only_a_table(const UOp& x) const;
   // Whether one op reads x, and nobody else: what it makes of x may then be made in another way.
   bool has_one_reader(const UOp& x) const;
+  // All ops that read x; none where they are more than a few, or x is a result.
+  std::vector<UOp> readers_of(const UOp& x) const;
   // The table that the result of x looks up in along its last dim; null where there is none, or none
   // that came before x.
   UOp looked_up_by(const UOp& x) const;
@@ -108,6 +110,19 @@ class LocalValues {
   // `place` of a reduction with what was asked for it.
   std::vector<Placement> completed_at(const UOp& sum, std::vector<Placement> place) const;
 
+  // How x lies on that mesh, also where it is a storage that comes later in the order.
+  std::optional<std::vector<Placement>> will_lie(const UOp& x, const Mesh& mesh) const;
+  // Of writes (multi/strategies/writes.h), by the lookup of what entries say: the number of the entry
+  // of its own with which a device would write to each place, that of the device which writes to
+  // each place that it owns, both from 1, and how what is written lies.
+  struct Writers {
+    UOp own, winner;
+    size_t axis;
+    std::vector<Placement> place;
+  };
+  void set_writers(const UOp& gather, Writers writers) { writers_[gather] = std::move(writers); }
+  const Writers* writers_of(const UOp& gather) const { return writers_.find(gather); }
+
   // How the table of a Gather lies, for the ScatterAdd that is its adjoint; before a reshape joined
   // dims of it, too.
   struct Table {
@@ -137,6 +152,7 @@ class LocalValues {
   NodeMap<Table> tables_;                       // by the index of the Gather
   NodeMap<std::pair<UOp, LocalValue>> sorted_;  // by their order: a value, and its rows sorted
   NodeMap<std::shared_ptr<const ColumnRoute>> routes_;
+  NodeMap<Writers> writers_;
   NodeMap<bool> roots_;
   NodeMap<std::vector<std::pair<size_t, Placement>>> completed_at_;
 };

@@ -29,6 +29,7 @@
 #include "multi/strategies/joined.h"
 #include "multi/strategies/known_index.h"
 #include "multi/strategies/strategies.h"
+#include "multi/strategies/writes.h"
 
 namespace tinyshard {
 namespace {
@@ -287,6 +288,7 @@ LocalValue gather(const UOp& x, LocalValues& values) {
     values.set_table(x, settled_in_both_forms(values.on(x.src(0), *mesh), x.src(0).shape()));
     return *known;
   }
+  if (auto said = what_writers_say(x, values)) return *said;
   if (auto found = found_in_file(x, *mesh, values)) return *found;
   LocalValue data = settled_in_both_forms(values.on(x.src(0), *mesh), x.src(0).shape());
   LocalValue index = settled(values.on(x.src(1), *mesh), x.shape());
@@ -466,6 +468,7 @@ LocalValue scatter_add(const UOp& x, LocalValues& values) {
   DimSpan global = x.src(0).shape();
   LocalValue index = settled(values.on(x.src(0), *mesh), global),
              data = settled(values.on(x.src(1), *mesh), global);
+  if (auto numbers = writers(x, *mesh, index, values)) return *numbers;
   if (auto added = added_by_window(x, *mesh, data, values)) return *added;
   if (auto added = added_apart(x, *mesh, index, data, values)) return *added;
   const LocalValues::Table* known = values.table_of(x);
