@@ -220,12 +220,13 @@ UOp window(const LocalValue& value, int dim, const Window& wanted) {
   return Exchange(value, dim, w).run();
 }
 
+namespace {
+
 // Cut where parts begin, the terms are runs of rows that all devices have for the one so many places
-// behind them: a window of each run moves it there.
-UOp window_added(const LocalValue& terms, int dim, const Window& w) {
+// behind them: a window of each run moves it there. Windows begin as far from each other as parts.
+UOp added_in_step(const LocalValue& terms, int dim, const Window& w) {
   const UOp& x = terms.local;
   const int64_t part = w.step, end = w.start + w.rows;
-  check_internal(part > 0 && x.shape()[size_t(dim)] == w.rows, "terms of the rows of a window");
   UOp sum;
   for (int64_t by = down(w.start, part); by * part < end; ++by) {
     const int64_t low = std::max(w.start, by * part), high = std::min(end, (by + 1) * part);
@@ -238,6 +239,134 @@ UOp window_added(const LocalValue& terms, int dim, const Window& w) {
     sum = sum ? binary(Op::Add, sum, placed) : placed;
   }
   return sum;
+}
+
+// Where windows are nearer to each other than parts, or farther, how many rows a device has for
+// another one differs from device to device:
+//
+//   parts of 8, windows of 11 that begin every 7
+//     device 1 has terms of rows 7 to 17: 7 is in the part of device 0, 16 and 17 in that of 2
+//     device 2 has terms of rows 14 to 24: 14 and 15 are in the part of device 1, 24 in that of 3
+//
+// Each sends its rows but those of its own part, which lie in the order of their receivers. They
+// arrive in the order of senders, and each run is added where it belongs.
+class Addition {
+ public:
+  Addition(const LocalValue& terms, int dim, const Window& w, int64_t part)
+      : terms_(terms),
+        x_(terms.local),
+        dim_(dim),
+        axis_(axis_of(terms, dim)),
+        w_(w),
+        part_(part),
+        devices_(terms.mesh->axes()[size_t(axis_)].size),
+        here_(DeviceNumber::coordinate(*terms.mesh, axis_)) {}
+
+  UOp run() const {
+    std::vector<Transfer> transfers;
+    std::vector<int64_t> sent(size_t(devices_), 0), got = sent;
+    int64_t nearest = 0, farthest = 0;  // of receivers, from their senders
+    for (int64_t t = 0; t < devices_; ++t) {
+      const Span all = counted(t);
+      for (int64_t u = all.low / part_; u < devices_ && u * part_ < all.high; ++u) {
+        const int64_t rows = terms_for(t, u).size();
+        if (u == t || rows == 0) continue;
+        transfers.push_back({t, u, rows});
+        sent[size_t(t)] += rows, got[size_t(u)] += rows;
+        nearest = std::min(nearest, u - t), farthest = std::max(farthest, u - t);
+      }
+    }
+    UOp sum = rows_from(x_, dim_, here_ * part_ - start(here_), part_);
+    if (transfers.empty()) return sum;
+    const UOp arrived = exchanged(transfers, std::ranges::max(sent), std::ranges::max(got));
+    DeviceNumber before = 0;  // rows of senders before this one
+    for (int64_t by = farthest; by >= nearest; --by) {
+      if (by == 0) continue;
+      const DeviceNumber from = here_ - by;
+      const DeviceNumber first = max(low(from), here_ * part_);
+      const UOp none = binary(Op::Or, from < 0, DeviceNumber(devices_ - 1) < from);
+      const DeviceNumber rows =
+          DeviceNumber::choose(none, 0, max(min(high(from), here_ * part_ + part_) - first, 0));
+      const DeviceNumber place = first - here_ * part_;
+      const UOp run = rows_from(arrived, dim_, before - place, part_);
+      const UOp inside = binary(Op::And, unary(Op::Not, rows_before(run.shape(), dim_, place)),
+                                rows_before(run.shape(), dim_, place + rows));
+      sum = binary(Op::Add, sum, where(inside, run, const_int(run.dtype(), 0, run.shape())));
+      before = before + rows;
+    }
+    return sum;
+  }
+
+  // The most rows that a device sends.
+  static int64_t rows_sent(int64_t part, int64_t devices, const Window& w) {
+    int64_t most = 0;
+    for (int64_t t = 0; t < devices; ++t) {
+      const int64_t low = std::max(w.step * t + w.start, w.low),
+                    high = std::min(w.step * t + w.start + w.rows, w.high);
+      const Span own{std::max(low, part * t), std::min(high, part * t + part)};
+      most = std::max(most, Span{low, high}.size() - own.size());
+    }
+    return most;
+  }
+
+ private:
+  // Rows of device t's window that count.
+  Span counted(int64_t t) const {
+    const int64_t start = w_.step * t + w_.start;
+    return {std::max(start, w_.low), std::min(start + w_.rows, w_.high)};
+  }
+  Span terms_for(int64_t t, int64_t u) const {
+    const Span all = counted(t);
+    return {std::max(all.low, part_ * u), std::min(all.high, part_ * u + part_)};
+  }
+  DeviceNumber start(const DeviceNumber& t) const { return t * w_.step + w_.start; }
+  DeviceNumber low(const DeviceNumber& t) const { return max(start(t), w_.low); }
+  DeviceNumber high(const DeviceNumber& t) const { return min(start(t) + w_.rows, w_.high); }
+
+  UOp exchanged(const std::vector<Transfer>& transfers, int64_t sent, int64_t received) const {
+    // Those before the own part, and those behind it.
+    const DeviceNumber first = low(here_), end = max(high(here_), first);
+    const DeviceNumber own = max(min(here_ * part_, end), first);
+    const DeviceNumber behind = max(min(here_ * part_ + part_, end), first);
+    const DeviceNumber before = own - first;
+    const UOp lower = rows_from(x_, dim_, first - start(here_), sent);
+    const UOp upper = rows_from(x_, dim_, behind - start(here_) - before, sent);
+    const UOp rows = where(rows_before(lower.shape(), dim_, before), lower, upper);
+    Dims order{dim_}, back;
+    for (int i = 0; i < int(x_.shape().size()); ++i) {
+      if (i != dim_) order.push_back(i);
+      back.push_back(i < dim_ ? i + 1 : i == dim_ ? 0 : i);
+    }
+    return permute(
+        exchange(permute(rows, order), *terms_.mesh, axis_, transfers, received, terms_.origin),
+        back);
+  }
+
+  const LocalValue& terms_;
+  const UOp& x_;
+  int dim_, axis_;
+  Window w_;
+  int64_t part_, devices_;
+  DeviceNumber here_;
+};
+
+Window within_parts(Window w, int64_t part, int64_t devices) {
+  w.low = std::max<int64_t>(w.low, 0), w.high = std::min(w.high, part * devices);
+  return w;
+}
+
+}  // namespace
+
+UOp window_added(const LocalValue& terms, int dim, const Window& w, int64_t part) {
+  check_internal(part > 0 && terms.local.shape()[size_t(dim)] == w.rows,
+                 "terms of the rows of a window");
+  if (w.step == part) return added_in_step(terms, dim, w);
+  const int64_t devices = terms.mesh->axes()[size_t(axis_of(terms, dim))].size;
+  return Addition(terms, dim, within_parts(w, part, devices), part).run();
+}
+
+int64_t rows_added(int64_t part, int64_t devices, const Window& w) {
+  return Addition::rows_sent(part, devices, within_parts(w, part, devices));
 }
 
 int64_t rows_sent(int64_t part, int64_t devices, const Window& w) {

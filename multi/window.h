@@ -25,14 +25,16 @@ struct Window {
 // splits, into parts of any size. A device sends only rows that others want, and itself nothing.
 UOp window(const LocalValue& value, int dim, const Window& wanted);
 
-// The adjoint of a window whose step is the size of a part. Device d has terms of the rows that the
-// window names, in place of its part of `dim`: each row goes to the device of the part that it is
-// in, and what it gets there from all devices is added up. Rows beyond the first part and the last
-// are dropped. In halves of 1 and 1, with a halo of one row on each side:
+// The adjoint of a window. Device d has terms of the rows that the window names, in place of its part
+// of `dim`: each row goes to the device of the part of `part` rows that it is in, and what it gets
+// there from all devices is added up. Rows beyond the first part and the last are dropped, and others
+// outside of [low, high) may be. In halves of 1 and 1, with a halo of one row on each side:
 //
 //   device 0 has terms of rows -1 0 1, device 1 of rows 0 1 2: row 0 and row 1 cross over, and are
 //   added to those that stay
-UOp window_added(const LocalValue& terms, int dim, const Window& window);
+UOp window_added(const LocalValue& terms, int dim, const Window& window, int64_t part);
+// The most rows that a device sends others for that.
+int64_t rows_added(int64_t part, int64_t devices, const Window& window);
 
 // The most rows that a device sends others for a window of a dim in that many parts of `part` rows.
 int64_t rows_sent(int64_t part, int64_t devices, const Window& window);

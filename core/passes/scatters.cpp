@@ -22,6 +22,7 @@
 #include "core/rewrite/pattern.h"
 #include "core/uop/args.h"
 #include "core/uop/node_map.h"
+#include "core/uop/scatter.h"
 
 namespace tinyshard {
 namespace {
@@ -72,42 +73,6 @@ namespace {
 
 bool is_max_scatter(const UOp& x) {
   return x.op() == Op::ScatterAdd && x->sources == 2 && scatter_arg(*x).op == ReduceOp::Max;
-}
-
-// Whether x counts its elements along `axis` from one: 1 2 3.., the same for all other places.
-bool counts_from_one(UOp x, size_t axis) {
-  const int64_t size = x.shape()[axis];
-  for (int ones = 0;;) {
-    switch (x.op()) {
-      case Op::Iota:
-        return ones == 1 && x->numel() == size;
-      case Op::Add: {
-        const int side = is_const(x.src(1), 1) ? 0 : 1;
-        if (!is_const(x.src(1 - side), 1)) return false;
-        ++ones;
-        x = x.src(side);
-        break;
-      }
-      case Op::Cast:
-        if (!is_int(x.dtype()) || itemsize(x.dtype()) < 4) return false;  // which might wrap
-        x = x.src(0);
-        break;
-      case Op::Expand:
-        if (x.src(0).shape()[axis] != size) return false;
-        x = x.src(0);
-        break;
-      case Op::Reshape: {
-        if (x->numel() != size) return false;
-        x = x.src(0);
-        const auto place = std::ranges::find(x.shape(), size);
-        if (place == x.shape().end()) return false;
-        axis = size_t(place - x.shape().begin());
-        break;
-      }
-      default:
-        return false;
-    }
-  }
 }
 
 // A choice that writes, on its way down to the scattered numbers.

@@ -1,6 +1,8 @@
 #include "multi/strategies/columnsort.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "core/base/error.h"
 #include "multi/device_number.h"
@@ -16,25 +18,42 @@ struct Column {
 
 class ColumnSort {
  public:
-  ColumnSort(const LocalValue& like, DimSpan global, int axis, const ColumnKeys& keys)
+  ColumnSort(const LocalValue& like, DimSpan global, int axis, ColumnKeys keys)
       : like_(like),
         global_(global),
         axis_(axis),
         last_(int(global.size()) - 1),
         columns_(columns_of(global.back(), like.mesh->axes()[size_t(axis)].size)),
         here_(DeviceNumber::coordinate(*like.mesh, axis)),
-        keys_(keys) {}
+        keys_(std::move(keys)) {}
 
   SortedColumns run(bool with_places) const {
     check_internal(columns_.suffice() && is_const(keys_.last), "a row that columns can sort");
+    ColumnRoute route;
+    Column x = filled(with_places);
     // The places on a device rise, and those that it is dealt follow each other from device to
     // device, but for padding, which is behind all of them.
-    const Column dealt = each(by_key(filled(with_places)), [&](const UOp& x) { return deal(x); });
-    const Column blocks = each(is_padded() ? by_key_and_place(dealt) : by_key(dealt),
-                               [&](const UOp& x) { return in_blocks(x); });
-    const Column done = each(ends_sorted(across_ends(by_key_and_place(blocks))),
-                             [&](const UOp& x) { return as_they_lay(x); });
-    return {done.values, done.places};
+    route.first = order_by_key(x);
+    x = each(by(x, route.first), [&](const UOp& v) { return deal(v); });
+    route.dealt = is_padded() ? order_by_key_and_place(x) : order_by_key(x);
+    x = each(by(x, route.dealt), [&](const UOp& v) { return in_blocks(v); });
+    route.blocks = order_by_key_and_place(x);
+    x = by(x, route.blocks);
+    route.crossed = crossing(x);
+    x = each(x, [&](const UOp& v) { return across_ends(v, route.crossed); });
+    route.ends = order_by_key_and_place(mixed(x));
+    x = each(x, [&](const UOp& v) { return with_mixed(v, route.ends); });
+    x = each(x, [&](const UOp& v) { return as_they_lay(v); });
+    return {x.values, x.places, route};
+  }
+
+  // In reverse; what crossed over crosses back by the same exchange.
+  UOp put_back(const ColumnRoute& route) const {
+    UOp x = in_columns(like_.local);
+    x = across_ends(with_mixed(x, inverse(route.ends)), route.crossed);
+    x = out_of_blocks(by(x, inverse(route.blocks)));
+    x = collected(by(x, inverse(route.dealt)));
+    return rows_of(by(x, inverse(route.first)), last_, 0, columns_.part, 0, columns_.rows);
   }
 
  private:
@@ -77,6 +96,11 @@ class ColumnSort {
     if (rows == part) return x;
     return window(lying(x), last_, {part, 0, part, 0, rows * columns_.devices});
   }
+  UOp in_columns(const UOp& x) const {
+    const int64_t rows = columns_.rows;
+    if (rows == columns_.part) return x;
+    return window(lying(x), last_, {rows, 0, rows, 0, columns_.length});
+  }
 
   // --- sorting on a device -----------------------------------------------------------------------
 
@@ -97,18 +121,20 @@ class ColumnSort {
     return each(x, [&](const UOp& v) { return by(v, order); });
   }
 
-  Column by_key(const Column& x) const { return by(x, order_of(keys_of(x))); }
+  static UOp inverse(const UOp& order) { return order_of(cast(order, DType::U32)); }
 
-  Column by_key_and_place(const Column& x) const {
-    if (!x.places) return by_key(x);
+  UOp order_by_key(const Column& x) const { return order_of(keys_of(x)); }
+
+  UOp order_by_key_and_place(const Column& x) const {
+    if (!x.places) return order_by_key(x);
     const UOp keys = keys_of(x);
     if (itemsize(keys.dtype()) <= sizeof(uint32_t)) {
       const UOp bits = const_int(DType::U64, 32, keys.shape());
       const UOp upper = binary(Op::Shl, cast(keys, DType::U64), bits);
-      return by(x, order_of(binary(Op::Or, upper, cast(x.places, DType::U64))));
+      return order_of(binary(Op::Or, upper, cast(x.places, DType::U64)));
     }
     const UOp rising = order_of(cast(x.places, DType::U32));
-    return by(x, by(rising, order_of(by(keys, rising))));
+    return by(rising, order_of(by(keys, rising)));
   }
 
   // Whether each element of one comes before that of the other.
@@ -122,58 +148,76 @@ class ColumnSort {
 
   // --- between devices ---------------------------------------------------------------------------
 
-  // An all-to-all of a value of which each device has one row of the first of three dims, after
-  // which it has one place of dim `to` of them.
-  UOp exchanged(const UOp& x, int64_t n, int64_t m, int to) const {
+  // An all-to-all of a value of three dims, the first of them of all devices. Each device has one
+  // place of dim `from` of them, and one of dim `to` afterwards.
+  UOp exchanged(const UOp& x, int64_t n, int64_t m, int from, int to) const {
+    const std::array<int64_t, 3> sizes{columns_.devices, n, m};
+    std::array<int64_t, 3> here = sizes;
+    here[size_t(from)] = 1;
     Dims whole(global_.begin(), global_.end());
     whole.pop_back();
-    whole.insert(whole.end(), {columns_.devices, n, m});
+    whole.insert(whole.end(), sizes.begin(), sizes.end());
+    LocalValue v = lying(reshape(x, with_last(x, {here[0], here[1], here[2]})));
+    v.place[size_t(axis_)] = Shard(last_ + from);
     std::vector<Placement> place = like_.place;
     place[size_t(axis_)] = Shard(last_ + to);
-    LocalValue v =
-        redistribute(lying(reshape(x, with_last(x, {1, n, m}))), whole, *like_.mesh, place);
-    return reshape(v.local, x.shape());
+    return reshape(redistribute(std::move(v), whole, *like_.mesh, place).local, x.shape());
   }
   UOp deal(const UOp& x) const {
-    return exchanged(x, columns_.rows / columns_.devices, columns_.devices, 2);
+    return exchanged(x, columns_.rows / columns_.devices, columns_.devices, 0, 2);
+  }
+  UOp collected(const UOp& x) const {  // undoes deal()
+    return exchanged(x, columns_.rows / columns_.devices, columns_.devices, 2, 0);
   }
   UOp in_blocks(const UOp& x) const {
-    return exchanged(x, columns_.devices, columns_.rows / columns_.devices, 1);
+    return exchanged(x, columns_.devices, columns_.rows / columns_.devices, 0, 1);
+  }
+  UOp out_of_blocks(const UOp& x) const {
+    return exchanged(x, columns_.devices, columns_.rows / columns_.devices, 1, 0);
   }
 
   // Each device has four windows: the end of the column before it, its own beginning, its own end,
-  // and the beginning of the one behind it. The first two are compared, and the other two.
-  Column across_ends(const Column& x) const {
-    const int64_t h = columns_.window, r = columns_.rows, s = columns_.devices;
-    const Column pairs = each(x, [&](const UOp& v) {
-      const UOp four = window(lying(ends_of(v, h)), last_, {2 * h, -h, 4 * h, 0, 2 * h * s});
-      return reshape(four, with_last(four, {2, 2, h}));
-    });
-    const auto other = [&](const UOp& v) { return flip(v, Dims{last_ + 1, last_ + 2}); };
-    const Column others = each(pairs, other);
-    const UOp before = comes_before(pairs, others);
+  // and the beginning of the one behind it. The first two are pairs, and the other two.
+  UOp pairs(const UOp& x) const {
+    const int64_t h = columns_.window, s = columns_.devices;
+    const UOp four = window(lying(ends_of(x, h)), last_, {2 * h, -h, 4 * h, 0, 2 * h * s});
+    return reshape(four, with_last(four, {2, 2, h}));
+  }
+  UOp other(const UOp& x) const { return flip(x, Dims{last_ + 1, last_ + 2}); }
+
+  // Which elements of pairs change places: both of one, or none.
+  UOp crossing(const Column& x) const {
+    const Column paired = each(x, [&](const UOp& v) { return pairs(v); });
+    const UOp before = comes_before(paired, each(paired, [&](const UOp& v) { return other(v); }));
     const UOp which = iota_along(before.shape(), size_t(last_) + 1);
-    const UOp change = where(binary(Op::CmpEq, which, const_like(which, 0)), other(before), before);
-    // The first device has no column before it, the last one none behind it.
-    const DeviceNumber begins = DeviceNumber::choose(here_ < 1, 0, h);
-    const DeviceNumber ends = DeviceNumber::choose(here_ < s - 1, r - h, r);
-    const auto changed = [&](const UOp& v, const UOp& pair, const UOp& partner) {
-      const UOp four = reshape(where(change, partner, pair), with_last(v, {4 * h}));
-      return with_ends(v, rows_of(four, last_, h, 2 * h, 0, 4 * h), begins, ends);
-    };
-    return {changed(x.values, pairs.values, others.values),
-            x.places ? changed(x.places, pairs.places, others.places) : UOp()};
+    return where(binary(Op::CmpEq, which, const_like(which, 0)), other(before), before);
   }
 
-  Column ends_sorted(const Column& x) const {
-    const int64_t e = columns_.mixed, r = columns_.rows;
-    if (2 * e > r) return by_key_and_place(x);
-    const Column ends = by_key_and_place(
-        each(x, [&](const UOp& v) { return reshape(ends_of(v, e), with_last(v, {2, e})); }));
-    const auto with = [&](const UOp& v, const UOp& sorted_ends) {
-      return with_ends(v, reshape(sorted_ends, with_last(v, {2 * e})), e, r - e);
-    };
-    return {with(x.values, ends.values), x.places ? with(x.places, ends.places) : UOp()};
+  // A column in which these did. The first device has no column before it, the last one none behind
+  // it.
+  UOp across_ends(const UOp& x, const UOp& crossed) const {
+    const int64_t h = columns_.window, r = columns_.rows;
+    const DeviceNumber begins = DeviceNumber::choose(here_ < 1, 0, h);
+    const DeviceNumber ends = DeviceNumber::choose(here_ < columns_.devices - 1, r - h, r);
+    const UOp paired = pairs(x);
+    const UOp four = reshape(where(crossed, other(paired), paired), with_last(x, {4 * h}));
+    return with_ends(x, rows_of(four, last_, h, 2 * h, 0, 4 * h), begins, ends);
+  }
+
+  // The last step sorts both ends of a column, or all of it where they meet.
+  bool ends_meet() const { return 2 * columns_.mixed > columns_.rows; }
+  UOp mixed(const UOp& x) const {
+    const int64_t e = columns_.mixed;
+    return ends_meet() ? x : reshape(ends_of(x, e), with_last(x, {2, e}));
+  }
+  Column mixed(const Column& x) const {
+    return each(x, [&](const UOp& v) { return mixed(v); });
+  }
+  UOp with_mixed(const UOp& x, const UOp& order) const {
+    const int64_t e = columns_.mixed;
+    UOp ends = by(mixed(x), order);
+    if (ends_meet()) return ends;
+    return with_ends(x, reshape(ends, with_last(x, {2 * e})), e, columns_.rows - e);
   }
 
   // The first and the last `size` elements of a column.
@@ -204,7 +248,7 @@ class ColumnSort {
   int axis_, last_;
   Columns columns_;
   DeviceNumber here_;
-  const ColumnKeys& keys_;
+  const ColumnKeys keys_;
 };
 
 }  // namespace
@@ -228,6 +272,10 @@ int64_t Columns::to_neighbours() const {
 SortedColumns sorted_columns(const LocalValue& values, DimSpan global, int axis,
                              const ColumnKeys& keys, bool with_places) {
   return ColumnSort(values, global, axis, keys).run(with_places);
+}
+
+UOp columns_put_back(const LocalValue& sorted, DimSpan global, int axis, const ColumnRoute& route) {
+  return ColumnSort(sorted, global, axis, {}).put_back(route);
 }
 
 }  // namespace tinyshard

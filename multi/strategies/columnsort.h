@@ -36,6 +36,12 @@
 //
 // Elements that are equal lose their order on the way. Where that counts their places travel as well,
 // and are compared where keys are equal.
+//
+// The gradient of what is sorted goes the same way back: each device knows in which order it has put
+// its elements in each step, so it undoes them from 7 to 1, each exchange by its inverse. In the
+// picture the gradient of 3 arrives at the last place of device 0. Step 6 brought 3 there from the
+// first place of device 1, step 4 from the third of device 0, and step 2 from the first of device 1,
+// where it was from the beginning.
 #pragma once
 #include <functional>
 
@@ -63,12 +69,24 @@ struct ColumnKeys {
   UOp last;                           // a constant that no value comes after
 };
 
+// The way that each element took, as devices know it: in which order each had its elements after
+// steps 1, 3, 5 and 7, and which of the elements at its ends crossed over in step 6.
+struct ColumnRoute {
+  UOp first, dealt, blocks, ends;
+  UOp crossed;
+};
+
 // Rows that lie as the values did, sorted along their last dim, and of each element its i32 place in
 // the row, of equal keys the earlier one first. Without places equal keys come in any order.
 struct SortedColumns {
   UOp values, places;
+  ColumnRoute route;
 };
 SortedColumns sorted_columns(const LocalValue& values, DimSpan global, int axis,
                              const ColumnKeys& keys, bool with_places);
+
+// The way back: elements that lie as sorted ones do, each to where the one came from that is sorted
+// to its place. It is as long as the way there, and no keys and no places travel on it.
+UOp columns_put_back(const LocalValue& sorted, DimSpan global, int axis, const ColumnRoute& route);
 
 }  // namespace tinyshard

@@ -291,6 +291,11 @@ bool LocalValues::is_only_a_table(const UOp& x) const {
   });
 }
 
+bool LocalValues::has_one_reader(const UOp& x) const {
+  const Users* users = users_of(x);
+  return users && !(*users)[1] && !roots_.contains(x);
+}
+
 UOp LocalValues::looked_up_by(const UOp& x) const {
   const Users* users = users_of(x);
   for (size_t i = 0; users && i < users->size() && (*users)[i]; ++i) {
@@ -319,6 +324,27 @@ std::optional<LocalValues::Ordered> LocalValues::ordered_by(const UOp& order) co
     }
   }
   return found.value ? std::optional(found) : std::nullopt;
+}
+
+std::vector<UOp> LocalValues::readers_of(const UOp& x) const {
+  std::vector<UOp> readers;
+  const Users* users = users_of(x);
+  if (!users || users->back() || roots_.contains(x)) return readers;
+  for (size_t i = 0; (*users)[i]; ++i) readers.push_back(*(*users)[i]);
+  return readers;
+}
+
+std::optional<std::vector<Placement>> LocalValues::will_lie(const UOp& x, const Mesh& mesh) const {
+  if (is_known(x)) {
+    const LocalValue& v = of(x);
+    return v.mesh && *v.mesh == mesh ? std::optional(v.place) : std::nullopt;
+  }
+  if (x.op() != Op::Buffer || !x->payload) return std::nullopt;
+  const Placed& placed = *static_cast<const Placed*>(x->payload.get());
+  if (placed.gather_on_use || !(placed.sharding.mesh == mesh)) return std::nullopt;
+  std::vector<Placement> place;
+  for (const Placement& p : placed.sharding.placements) place.push_back(without_parts(p));
+  return place;
 }
 
 void LocalValues::set_sorted(const UOp& order, const UOp& value, LocalValue sorted) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -17,6 +18,8 @@
 #include "multi/redistribute.h"
 
 namespace tinyshard {
+
+struct ColumnRoute;  // multi/strategies/columnsort.h
 
 class LocalValues {
  public:
@@ -57,6 +60,10 @@ class LocalValues {
   int products_of(const UOp& x) const;
   // Whether nobody reads x but lookups in it, or in what it is elsewhere or in another type.
   bool is_only_a_table(const UOp& x) const;
+  // Whether one op reads x, and nobody else: what it makes of x may then be made in another way.
+  bool has_one_reader(const UOp& x) const;
+  // All ops that read x; none where they are more than a few, or x is a result.
+  std::vector<UOp> readers_of(const UOp& x) const;
   // The table that the result of x looks up in along its last dim; null where there is none, or none
   // that came before x.
   UOp looked_up_by(const UOp& x) const;
@@ -71,6 +78,14 @@ class LocalValues {
   // What such lookups find, where the order was not needed to know it.
   void set_sorted(const UOp& order, const UOp& value, LocalValue sorted);
   const LocalValue* sorted_by(const UOp& gather) const;  // null where it is not known
+  // The way that a sort by columns took, by its order.
+  void set_route(const UOp& order, std::shared_ptr<const ColumnRoute> route) {
+    routes_[order] = std::move(route);
+  }
+  std::shared_ptr<const ColumnRoute> route_of(const UOp& order) const {
+    const auto* known = routes_.find(order);
+    return known ? *known : nullptr;
+  }
   // The split along a mesh axis that a user of x brings it to, elementwise ops between them left
   // out: a pending sum with a bias is reduce-scattered where it meets a split residual, and so is
   // the gradient of a normalised value where it meets that. If others want it whole, to gather it
@@ -94,6 +109,19 @@ class LocalValues {
   bool stays_pending(const UOp& x, size_t axis) const;
   // `place` of a reduction with what was asked for it.
   std::vector<Placement> completed_at(const UOp& sum, std::vector<Placement> place) const;
+
+  // How x lies on that mesh, also where it is a storage that comes later in the order.
+  std::optional<std::vector<Placement>> will_lie(const UOp& x, const Mesh& mesh) const;
+  // Of writes (multi/strategies/writes.h), by the lookup of what entries say: the number of the entry
+  // of its own with which a device would write to each place, that of the device which writes to
+  // each place that it owns, both from 1, and how what is written lies.
+  struct Writers {
+    UOp own, winner;
+    size_t axis;
+    std::vector<Placement> place;
+  };
+  void set_writers(const UOp& gather, Writers writers) { writers_[gather] = std::move(writers); }
+  const Writers* writers_of(const UOp& gather) const { return writers_.find(gather); }
 
   // How the table of a Gather lies, for the ScatterAdd that is its adjoint; before a reshape joined
   // dims of it, too.
@@ -123,6 +151,8 @@ class LocalValues {
   std::unordered_map<const Node*, std::vector<std::pair<UOp, std::vector<Placement>>>> moved_;
   NodeMap<Table> tables_;                       // by the index of the Gather
   NodeMap<std::pair<UOp, LocalValue>> sorted_;  // by their order: a value, and its rows sorted
+  NodeMap<std::shared_ptr<const ColumnRoute>> routes_;
+  NodeMap<Writers> writers_;
   NodeMap<bool> roots_;
   NodeMap<std::vector<std::pair<size_t, Placement>>> completed_at_;
 };

@@ -29,6 +29,7 @@
 #include "multi/strategies/joined.h"
 #include "multi/strategies/known_index.h"
 #include "multi/strategies/strategies.h"
+#include "multi/strategies/writes.h"
 
 namespace tinyshard {
 namespace {
@@ -287,6 +288,7 @@ LocalValue gather(const UOp& x, LocalValues& values) {
     values.set_table(x, settled_in_both_forms(values.on(x.src(0), *mesh), x.src(0).shape()));
     return *known;
   }
+  if (auto said = what_writers_say(x, values)) return *said;
   if (auto found = found_in_file(x, *mesh, values)) return *found;
   LocalValue data = settled_in_both_forms(values.on(x.src(0), *mesh), x.src(0).shape());
   LocalValue index = settled(values.on(x.src(1), *mesh), x.shape());
@@ -362,7 +364,7 @@ std::optional<LocalValue> added_by_window(const UOp& x, const Mesh& mesh, const 
   terms.local = with_padding_filled(terms, shape, dim, const_int(type, 0));
   terms.local = UOp::make(Op::ScatterAdd, wide, {index.local, cast(terms.local, wide)},
                           Dims{arg.axis, rows->rows});
-  terms.local = cast(window_added(terms, dim, *rows), type);
+  terms.local = cast(window_added(terms, dim, *rows, rows->step), type);
   terms.apart = nullptr;
   return terms;
 }
@@ -413,6 +415,48 @@ std::optional<LocalValue> added_apart(const UOp& x, const Mesh& mesh, const Loca
   return joined_again(std::move(result), apart.shape, apart.counts, x.shape());
 }
 
+// The time in which an operand is brought there; 0 where it was before.
+double seconds_brought(const UOp& x, const Mesh& mesh, const Places& wanted, LocalValues& values) {
+  const UOp& one = repeated(x);
+  const LocalValue v = values.on(one, mesh);
+  Places there = wanted;
+  for (Placement& p : there) {
+    if (p.is_shard() && one.shape()[size_t(p.dim)] != x.shape()[size_t(p.dim)]) p = Replicate;
+  }
+  if (values.was_moved(v, there)) return 0;
+  return seconds_moved(one.dtype(), one.shape(), mesh, v.place, there, values.links());
+}
+
+// Whether all devices of an axis receive all entries that are divided over it, each for its part of
+// the result, instead of what the others made of theirs for its part: that is less where entries are
+// few beside the places. A result that is wanted whole is made so on each device; sums are left
+// pending, as they may be added to others first (multi/sparse_sums.h).
+bool entries_come_together(const UOp& x, const Mesh& mesh, size_t axis, const Places& wanted,
+                           const Places& placed, const Placement& completed_as,
+                           LocalValues& values) {
+  Places together = wanted, completed = placed;
+  together[axis] = Replicate, completed[axis] = completed_as;
+  Question question(x);
+  question.about(wanted).about(completed).about(x.src(0).shape());
+  Decisions::Choice choice =
+      values.decisions().ask(question.about(uint64_t(mesh.id())).about(axis).hash());
+  choice.offer(seconds_brought(x.src(0), mesh, wanted, values) +
+               seconds_brought(x.src(1), mesh, wanted, values) +
+               seconds_moved(x.dtype(), x.shape(), mesh, placed, completed, values.links()));
+  return choice.offer(seconds_brought(x.src(0), mesh, together, values) +
+                      seconds_brought(x.src(1), mesh, together, values));
+}
+
+// Along an axis over which entries are divided: where the result is completed. Nothing for a sum
+// that may stay pending.
+std::optional<Placement> scattered_result(const UOp& x, const Mesh& mesh, size_t axis,
+                                          const Places& placed, const LocalValues& values) {
+  const Placement parts = Shard(int(scatter_arg(*x).axis));
+  const bool divided = std::ranges::find(placed, parts) != placed.end();
+  if (!divided && values.split_by_user(x, mesh, axis) == parts) return parts;
+  return scatter_op(x) == ReduceOp::Sum ? std::nullopt : std::optional(Placement(Replicate));
+}
+
 }  // namespace
 
 LocalValue scatter_add(const UOp& x, LocalValues& values) {
@@ -420,9 +464,11 @@ LocalValue scatter_add(const UOp& x, LocalValues& values) {
   const int axis = int(scatter_arg(*x).axis);
   auto mesh = values.meeting_place(x->src());
   if (!mesh) return rebuilt(x, values.sources(x), {});
+  if (auto back = scattered_by_order(x, values)) return *back;
   DimSpan global = x.src(0).shape();
   LocalValue index = settled(values.on(x.src(0), *mesh), global),
              data = settled(values.on(x.src(1), *mesh), global);
+  if (auto numbers = writers(x, *mesh, index, values)) return *numbers;
   if (auto added = added_by_window(x, *mesh, data, values)) return *added;
   if (auto added = added_apart(x, *mesh, index, data, values)) return *added;
   const LocalValues::Table* known = values.table_of(x);
@@ -431,6 +477,12 @@ LocalValue scatter_add(const UOp& x, LocalValues& values) {
   for (size_t a = 0; a < wanted.size(); ++a) {
     wanted[a] = data.place[a].is_shard() ? data.place[a] : index.place[a];
     placed[a] = wanted[a].is_shard() && wanted[a].dim == axis ? Partial(op) : wanted[a];
+  }
+  for (size_t a = 0; a < wanted.size(); ++a) {
+    const auto to =
+        placed[a].is_partial() ? scattered_result(x, *mesh, a, placed, values) : std::nullopt;
+    if (to && entries_come_together(x, *mesh, a, wanted, placed, *to, values))
+      wanted[a] = Replicate, placed[a] = *to;
     // Where every device has all that is written, it takes what falls into its part of the table.
     const bool own = wanted[a].is_replicate() && table && a < table->size();
     if (own && (*table)[a] == Shard(axis)) placed[a] = Shard(axis);

@@ -19,7 +19,11 @@
 // moves them as well, the values are moved alone, and the keys are made there. Columns are of values,
 // if these are looked up by their own order, which is sent with them only where something else reads
 // it: to each lookup the strategy of Gather gives the values that are sorted already.
+//
+// A scatter by the order of a sort by columns, such as the gradient of sorted values, takes the way of
+// the sort back: the order names each place once, so nothing is added up.
 #include <algorithm>
+#include <memory>
 
 #include "core/uop/args.h"
 #include "core/uop/sort_keys.h"
@@ -28,6 +32,7 @@
 #include "multi/strategies/held.h"
 #include "multi/strategies/joined.h"
 #include "multi/strategies/strategies.h"
+#include "multi/window.h"
 
 namespace tinyshard {
 namespace {
@@ -177,6 +182,17 @@ LocalValue moved_keys(const UOp& x, LocalValue keys, const Places& to, LocalValu
   return values.moved(std::move(keys), global, to);
 }
 
+// The time that devices take to sort rows by columns, or to put them back; each has `part` of them.
+double seconds_by_columns(const UOp& part, const Columns& columns, size_t itemsize,
+                          const Mesh& mesh, int axis, LinkModel& links) {
+  const double rows = double(part->numel()) / double(columns.part);
+  const auto took = [&](int64_t elements) {
+    const double bytes = rows * double(elements) * double(itemsize);
+    return links.seconds_of(CollectiveOp::AllToAll, bytes, mesh, axis);
+  };
+  return 2 * took(columns.dealt()) + took(columns.to_neighbours());
+}
+
 // A sort of whole rows by columns: of the values of which the keys are made, where these lie as the
 // keys do, else of the keys.
 class ByColumns {
@@ -210,7 +226,7 @@ class ByColumns {
     return seconds;
   }
 
-  // The order, which nobody reads where only the values are wanted.
+  // The order; where only the values are wanted, and nobody reads it, zeros in its place.
   LocalValue run() const {
     const DimSpan global = x_.src(0).shape();
     const auto like = [&](UOp local) {
@@ -224,13 +240,11 @@ class ByColumns {
     } else {
       compared = {[](const UOp& v) { return v; }, const_int(keys_.local.dtype(), -1)};
     }
-    const SortedColumns all = sorted_columns(lying(), global, axis_, compared, true);
-    if (ordered_) {
-      const UOp sorted_values = ordered_->alone
-                                    ? sorted_columns(lying(), global, axis_, compared, false).values
-                                    : all.values;
-      values_.set_sorted(x_, ordered_->value, like(sorted_values));
-    }
+    const bool with_order = !ordered_ || !ordered_->alone;
+    const SortedColumns all = sorted_columns(lying(), global, axis_, compared, with_order);
+    if (ordered_) values_.set_sorted(x_, ordered_->value, like(all.values));
+    if (!with_order) return like(const_int(DType::I32, 0, keys_.local.shape()));
+    values_.set_route(x_, std::make_shared<ColumnRoute>(all.route));
     return like(all.places);
   }
 
@@ -238,12 +252,7 @@ class ByColumns {
   const LocalValue& lying() const { return ordered_ ? values_.of(ordered_->value) : keys_; }
 
   double seconds_of(size_t itemsize) const {
-    const double rows = double(keys_.local->numel()) / double(columns_.part);
-    const auto took = [&](int64_t elements) {
-      const double bytes = rows * double(elements) * double(itemsize);
-      return values_.links().seconds_of(CollectiveOp::AllToAll, bytes, *keys_.mesh, axis_);
-    };
-    return 2 * took(columns_.dealt()) + took(columns_.to_neighbours());
+    return seconds_by_columns(keys_.local, columns_, itemsize, *keys_.mesh, axis_, values_.links());
   }
 
   const UOp& x_;
@@ -320,6 +329,38 @@ LocalValue sort(const UOp& x, LocalValues& values) {
   if (by_parts) return by_candidates(std::move(keys), global, axis, sorted_places(*x), each);
   keys = moved_keys(x, std::move(keys), best, values);
   return rebuilt(x, {keys}, keys);
+}
+
+std::optional<LocalValue> scattered_by_order(const UOp& x, LocalValues& values) {
+  const UOp &order = x.src(0), &data = x.src(1);
+  const std::shared_ptr<const ColumnRoute> route = values.route_of(order);
+  const DimSpan global = order.shape();
+  const int last = last_dim(global);
+  const ScatterArg arg = scatter_arg(*x);
+  if (!route || arg.axis != last || arg.size != global.back()) return std::nullopt;
+  const LocalValue& lies = values.of(order);
+  const Mesh& mesh = *lies.mesh;
+  const int axis = axis_of(lies, last);
+  const Columns columns = columns_of(global.back(), mesh.axes()[size_t(axis)].size);
+  // Else each device scatters what it has, and what all of them made is added up.
+  const auto split = values.split_by_user(x, mesh, size_t(axis));
+  Places pending = lies.place, completed = lies.place;
+  pending[size_t(axis)] = Partial(arg.op);
+  if (split != Shard(last)) completed[size_t(axis)] = Replicate;
+  Question question(x);
+  question.about(lies, global).about(completed).about(uint64_t(mesh.id()));
+  Decisions::Choice choice = values.decisions().ask(question.hash());
+  LinkModel& links = values.links();
+  choice.offer(seconds_moved(x.dtype(), global, mesh, pending, completed, links));
+  if (!choice.offer(
+          seconds_by_columns(lies.local, columns, itemsize(x.dtype()), mesh, axis, links)))
+    return std::nullopt;
+  const LocalValue there = values.brought(data, mesh, lies.place);
+  UOp back = columns_put_back(there, global, axis, *route);
+  // A sum begins with 0, which makes 0 of -0.
+  if (arg.op == ReduceOp::Sum && is_float(x.dtype()))
+    back = binary(Op::Add, back, const_like(back, 0));
+  return LocalValue{back, mesh, lies.place};
 }
 
 }  // namespace tinyshard

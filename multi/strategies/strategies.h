@@ -18,6 +18,9 @@ LocalValue reduction(const UOp& x, LocalValues& values);
 LocalValue gather(const UOp& x, LocalValues& values);
 LocalValue scatter_add(const UOp& x, LocalValues& values);
 LocalValue sort(const UOp& x, LocalValues& values);
+// A ScatterAdd by the order of a sort by columns, which takes the way of that sort back. Nothing where
+// it is by another index, or where to add up what each device makes takes less time.
+std::optional<LocalValue> scattered_by_order(const UOp& x, LocalValues& values);
 LocalValue decompose(const UOp& x, LocalValues& values);
 // The same of whole matrices, each device of what it has.
 LocalValue decomposed(const UOp& x, const LocalValue& matrices);

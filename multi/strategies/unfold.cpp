@@ -10,11 +10,19 @@
 // Back, a row that windows share is one number and not one of each window: as much is sent as
 // forward.
 //
+// Where windows of several dims are summed back, those of whole dims are summed first, whatever the
+// order in the graph: a row of what they add up to has fewer elements than a row of windows.
+//
+//   f32[8, 32] with rows on 4 devices, from windows of 3 x 3, every 1: 6 x 30 of them
+//     rows first       a row that two devices share holds 30 windows of 3: 90 numbers travel
+//     columns first    each device makes 32 columns of them: 32 numbers travel
+//
 // Padding shifts windows, and cutting it off shifts what is summed back: rows are not brought to
 // padded parts first.
 #include "multi/strategies/unfold.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 #include "core/base/error.h"
@@ -151,26 +159,30 @@ LocalValue windows_of(LocalValue v, DimSpan shape, const Rows& rows, const UOp& 
   return redistribute({v.local, mesh, once}, result, mesh, wanted);
 }
 
-// Where the windows of a device begin where its part of the rows does, it sums them as they are, and
-// sends the rows that reach beyond its part: `rows` says which rows they are.
-UOp sums_of_own_windows(LocalValue v, DimSpan shape, const Window& rows, UnfoldArg arg) {
+// Whether what a device makes of its windows is for few devices beside it.
+bool begin_nearby(int64_t step, int64_t part, int64_t devices) {
+  constexpr int64_t kParts = 8;
+  return std::abs(step - part) * (devices - 1) <= kParts * part;
+}
+
+// Each device sums its windows as they are, and sends the rows that reach beyond its part of `part`
+// rows: `rows` says which rows its windows are of.
+UOp sums_of_own_windows(LocalValue v, DimSpan shape, const Window& rows, int64_t part,
+                        UnfoldArg arg) {
   const int dim = int(shape.size()) - 2;
   const DType type = v.local.dtype();
   v.local = with_padding_filled(v, shape, dim, const_int(type, 0));
   v.local = cast(v.local, accumulator(type));  // sums are rounded once
   arg.size = rows.rows;
   v.local = unfold_backward(v.local, arg);
-  return cast(window_added(v, dim, rows), type);
+  return cast(window_added(v, dim, rows, part), type);
 }
 
-// Rows of what windows of the dim before the last are summed to. Where neither windows nor rows of
-// parts begin alike, each device first makes so many rows that they do, of the windows that it lacks
-// for that.
-LocalValue windows_summed(const UOp& x, const Range& range, LocalValues& values) {
-  const DimSpan shape = x.src(0).shape();
+// Rows of what windows of the dim before the last are summed to. Each device sums its own windows, or,
+// where that sends less, receives those that its rows are in: where neither windows nor rows of parts
+// begin alike, it first makes so many rows that they do. `shape`: of the windows as a whole.
+LocalValue windows_summed(LocalValue v, DimSpan shape, UnfoldArg arg, const Range& range) {
   const int dim = int(shape.size()) - 2;
-  UnfoldArg arg = unfold_arg(*x);
-  LocalValue v = values.of(x.src(0));
   const Mesh mesh = *v.mesh;
   std::vector<Placement> wanted = with_terms_of_sums(v.place);
   for (Placement& p : wanted) {
@@ -186,12 +198,23 @@ LocalValue windows_summed(const UOp& x, const Range& range, LocalValues& values)
   }
   const int64_t part = (range.size + devices - 1) / devices, even = rounded_up(part, arg.stride);
   const int64_t reach = arg.dilation * (arg.kernel - 1), windows = v.local.shape()[size_t(dim)];
-  if (windows * arg.stride == part) {
-    v.local = sums_of_own_windows(
-        v, shape, {part, -range.first, part - arg.stride + reach + 1, 0, range.size}, arg);
+  const int64_t step = windows * arg.stride;
+  // Behind the last window there is nothing to send.
+  const int64_t end = (shape[size_t(dim)] - 1) * arg.stride + reach + 1 - range.first;
+  const Window rows{step, -range.first, step - arg.stride + reach + 1, 0,
+                    std::min(range.size, end)};
+  const Reading read = reading(even, range.first, reach, arg.stride);
+  const Window read_by_rows{even / arg.stride, read.first, read.windows, 0, shape[size_t(dim)]};
+  const auto size = int64_t(itemsize(v.local.dtype())),
+             wide = int64_t(itemsize(accumulator(v.local.dtype())));
+  const int64_t moved =
+      rows_sent(windows, devices, read_by_rows) * arg.kernel +
+      (even == part ? 0 : rows_sent(even, devices, {part, 0, part, 0, range.size}));
+  if (step == part || (begin_nearby(step, part, devices) &&
+                       rows_added(part, devices, rows) * wide <= moved * size)) {
+    v.local = sums_of_own_windows(v, shape, rows, part, arg);
   } else {
-    const Reading read = reading(even, range.first, reach, arg.stride);
-    v.local = window(v, dim, {even / arg.stride, read.first, read.windows, 0, shape[size_t(dim)]});
+    v.local = window(v, dim, read_by_rows);
     arg.size = std::max(read.length, read.before + even);
     v.local = rows_of(unfold_backward(v.local, arg), dim, read.before, even, 0, arg.size);
     if (even != part) v.local = window(v, dim, {part, 0, part, 0, range.size});
@@ -246,11 +269,209 @@ UOp under_mask(const UOp& x, const std::vector<Rows>& read) {
   return x.src(1);
 }
 
+// A sum of windows of a divided dim, its rows, of which nobody reads anything but x: that is made by
+// ops which leave rows as they are, or cut some off, among them a sum of windows of another dim.
+struct RowsBelow {
+  UOp sum;
+  std::vector<UOp> above;  // from x down
+};
+
+// Whether x down to `source`, which it does not reach, is read by one op each.
+bool read_once(const UOp& x, const UOp& source, const LocalValues& values) {
+  for (UOp at = x; !(at == source); at = at.src(0)) {
+    if (!values.has_one_reader(at)) return false;
+  }
+  return true;
+}
+
+std::optional<RowsBelow> rows_below(const UOp& x, const LocalValues& values) {
+  RowsBelow found;
+  bool sums = false;
+  for (UOp at = x; at == x || values.has_one_reader(at);) {
+    UOp below;
+    if (at.op() == Op::UnfoldBackward) {
+      below = at.src(0);
+      const LocalValue& windows = values.of(below);
+      if (!windows.mesh) return std::nullopt;
+      const bool divided = parts_of(windows, int(at.shape().size()) - 1) > 1;
+      if (divided && sums) {
+        found.sum = at;
+        return found;
+      }
+      sums = true;
+    } else if (at.op() == Op::Shrink) {
+      const std::vector<Rows> rows = rows_through(at, below);
+      if (!read_once(at.src(0), below, values)) return std::nullopt;
+      if (const UOp chosen = under_mask(below, rows); !(chosen == below)) {
+        if (!values.has_one_reader(below)) return std::nullopt;
+        below = chosen;
+      }
+    } else if (at.op() == Op::Permute) {
+      below = at.src(0);
+    } else {
+      return std::nullopt;
+    }
+    found.above.push_back(at);
+    at = below;
+  }
+  return std::nullopt;
+}
+
+// Windows of rows to which the ops above their sum are applied first. These find the dim of rows
+// where the sum would have it, and its kernel is the first dim, where no op looks for it: windows
+// [.., windows, kernel] are [kernel, .., windows] here. Dims are counted without the kernel, as the
+// ops count them.
+class AroundRows {
+ public:
+  AroundRows(LocalValue windows, DimSpan shape) : rows_(int(shape.size()) - 2) {
+    Dims order(shape.size());
+    std::iota(order.begin(), order.end(), -1);
+    order[0] = int64_t(shape.size()) - 1;
+    permute_all(std::move(windows), shape, order);
+  }
+
+  // The next op; whether it can be done so.
+  bool add(const UOp& x) {
+    if (x.op() == Op::Permute) {
+      Dims order{0};
+      for (int64_t d : x->arg()) order.push_back(d + 1);
+      permute_all(std::move(v_), Dims(shape_), order);
+      const auto now = [&](int dim) {
+        return int(std::ranges::find(x->arg(), dim) - x->arg().begin());
+      };
+      rows_ = now(rows_);
+      if (columns_) columns_->dim = now(columns_->dim);
+      return true;
+    }
+    return x.op() == Op::UnfoldBackward ? sum(unfold_arg(*x)) : cut(x);
+  }
+
+  // Elements of each row of the sum, on all devices together.
+  int64_t row_size() const { return product(shape_) / shape_[0] / shape_[size_t(rows_) + 1]; }
+
+  // With the rows summed as well; nothing where columns cannot be added so.
+  std::optional<LocalValue> summed(const UnfoldArg& arg) {
+    const auto rank = int64_t(shape_.size());
+    Dims order, back;
+    for (int64_t d = 1; d < rank; ++d) {
+      if (d != rows_ + 1) order.push_back(d);
+    }
+    order.insert(order.end(), {rows_ + 1, 0});
+    for (int64_t d = 0; d + 1 < rank; ++d)
+      back.push_back(d < rows_ ? d : d == rows_ ? rank - 2 : d - 1);
+    const Range range = range_.value_or(Range{0, arg.size});
+    permute_all(std::move(v_), Dims(shape_), order);
+    LocalValue v = permuted(windows_summed(v_, shape_, arg, range), back);
+    if (!columns_) return v;
+    const Range& all = columns_->range;
+    const int64_t devices = devices_along(v, columns_->dim);
+    const int64_t part = (all.size + devices - 1) / devices;
+    if (all.size < devices || !begin_nearby(columns_->step, part, devices)) return std::nullopt;
+    const int64_t terms = v.local.shape()[size_t(columns_->dim)];
+    v.local =
+        window_added(v, columns_->dim, {columns_->step, -all.first, terms, 0, all.size}, part);
+    return v;
+  }
+
+ private:
+  bool is_whole(int dim) const { return parts_of(v_, dim) == 1; }
+
+  void permute_all(LocalValue v, DimSpan shape, const Dims& order) {
+    Dims shape_there;
+    for (int64_t d : order) shape_there.push_back(shape[size_t(d)]);
+    v_ = permuted(std::move(v), order);
+    shape_ = std::move(shape_there);
+  }
+
+  // Of columns that are divided themselves a device has terms, which are added up when rows are
+  // there.
+  bool sum(UnfoldArg arg) {
+    const int last = int(shape_.size()) - 2;
+    const int64_t size = arg.size;
+    if (rows_ + 1 >= last || (columns_ && columns_->dim + 1 >= last)) return false;
+    if (!is_whole(last + 1)) return false;
+    if (!is_whole(last)) {
+      const DType type = v_.local.dtype();
+      const bool once = std::ranges::count(v_.place, Placement(Shard(last))) == 1;
+      if (columns_ || !once || accumulator(type) != type) return false;
+      const int64_t windows = v_.local.shape()[size_t(last)];
+      v_.local = with_padding_filled(v_, shape_, last, const_int(type, 0));
+      columns_ = Columns{last - 1, windows * arg.stride, {0, size}};
+      arg.size = (windows - 1) * arg.stride + arg.dilation * (arg.kernel - 1) + 1;
+    }
+    v_.local = unfold_backward(v_.local, arg);
+    shape_.pop_back();
+    shape_.back() = size;
+    return true;
+  }
+
+  // A chain of shrinks, and of pads that these cut off.
+  bool cut(const UOp& x) {
+    UOp source;
+    const std::vector<Rows> all = rows_through(x, source);
+    for (int i = 0; i < int(all.size()); ++i) {
+      const Rows& rows = all[size_t(i)];
+      if (all_there(rows, source.shape()[size_t(i)])) continue;
+      if (rows.shift < rows.low || rows.shift + rows.size > rows.high) return false;
+      if (i == rows_) {
+        range_ = Range{range_ ? range_->first + rows.shift : rows.shift, rows.size};
+        continue;
+      }
+      shape_[size_t(i) + 1] = rows.size;
+      if (columns_ && i == columns_->dim) {
+        columns_->range = {columns_->range.first + rows.shift, rows.size};
+        continue;
+      }
+      if (!is_whole(i + 1)) return false;
+      v_.local = rows_of(v_.local, i + 1, rows.shift, rows.size, rows.low, rows.high);
+    }
+    return true;
+  }
+
+  LocalValue v_;
+  Dims shape_;  // of the whole
+  int rows_;    // the dim, not counting the kernel
+  std::optional<Range> range_;
+  // The dim of columns that a device has terms of: how far its windows are from those of the next
+  // device, and which columns are wanted.
+  struct Columns {
+    int dim;
+    int64_t step;
+    Range range;
+  };
+  std::optional<Columns> columns_;
+};
+
+// x, which sums windows of other dims after those of a divided one, with the latter summed last.
+// Nothing where x does not, or where somebody else reads what is between. Windows of columns that do
+// not overlap may have fewer elements than there are columns: then rows go first as well.
+std::optional<LocalValue> rows_summed_last(const UOp& x, LocalValues& values) {
+  const auto below = rows_below(x, values);
+  if (!below) return std::nullopt;
+  const UOp& sum = below->sum;
+  LocalValue v = values.of(sum.src(0));
+  const DimSpan shape = sum.src(0).shape();
+  if (product(shape) == 0 || parts_of(v, int(shape.size()) - 1) > 1) return std::nullopt;
+  v = redistribute(v, shape, *v.mesh, with_terms_of_sums(v.place));
+  AroundRows around(std::move(v), shape);
+  for (size_t i = below->above.size(); i-- > 0;) {
+    if (!around.add(below->above[i])) return std::nullopt;
+  }
+  if (around.row_size() * sum.shape().back() >= sum->numel()) return std::nullopt;
+  std::optional<LocalValue> result = around.summed(unfold_arg(*sum));
+  if (!result) return std::nullopt;
+  check_internal(product(result->local.shape()) ==
+                     product(Sharding{*result->mesh, result->place}.local_shape(x.shape())),
+                 "a part has the size of its placement");
+  return result;
+}
+
 }  // namespace
 
 std::optional<LocalValue> cut_of_windows_summed(const UOp& x, const UOp& source,
                                                 const std::vector<Rows>& rows,
                                                 LocalValues& values) {
+  if (auto late = rows_summed_last(x, values)) return late;
   Dims order;
   const UOp sum = under_permute(under_mask(source, rows), order);
   if (sum.op() != Op::UnfoldBackward) return std::nullopt;
@@ -264,7 +485,8 @@ std::optional<LocalValue> cut_of_windows_summed(const UOp& x, const UOp& source,
     const bool moves = !all_there(r, source.shape()[i]);
     if (i == dim ? !cut : moves && parts_of(windows, int(order[i])) > 1) return std::nullopt;
   }
-  LocalValue v = windows_summed(sum, {rows[dim].shift, rows[dim].size}, values);
+  LocalValue v = windows_summed(windows, sum.src(0).shape(), unfold_arg(*sum),
+                                {rows[dim].shift, rows[dim].size});
   v = permuted(std::move(v), order);
   for (size_t i = 0; i < rows.size(); ++i) {
     const Rows& r = rows[i];
@@ -280,7 +502,11 @@ std::optional<LocalValue> cut_of_windows_summed(const UOp& x, const UOp& source,
 LocalValue unfolded(const UOp& x, LocalValues& values) {
   const LocalValue v = values.of(x.src(0));
   if (!v.mesh) return rebuilt(x, {v}, v);
-  if (x.op() == Op::UnfoldBackward) return windows_summed(x, {0, unfold_arg(*x).size}, values);
+  if (x.op() == Op::UnfoldBackward) {
+    if (auto late = rows_summed_last(x, values)) return *late;
+    const UnfoldArg arg = unfold_arg(*x);
+    return windows_summed(v, x.src(0).shape(), arg, {0, arg.size});
+  }
   if (auto padded = windows_of_padded(x, values)) return *padded;
   const DimSpan shape = x.src(0).shape();
   const int64_t n = shape.back();

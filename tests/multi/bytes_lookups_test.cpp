@@ -331,8 +331,8 @@ TEST_F(Lookups, SortsAlongShardsSendEachElementOnce) {
 }
 
 // Where entries, what they say and the destination are divided alike, what each device has found is
-// combined where it is to lie: a reduce-scatter of a destination, and for writes a gather of what
-// the last entries say.
+// combined where it is to lie: a reduce-scatter of a destination, and for writes an all-to-all of
+// what each device would write, and of a byte that says whether it does.
 TEST_F(Lookups, ScattersAlongShardsCombineWhereTheResultLies) {
   each_world([&](int64_t n) {
     Tensor x = split({65536}, 0), src = split({65536}, 0), index = split({65536}, 0, DType::I32);
@@ -345,9 +345,60 @@ TEST_F(Lookups, ScattersAlongShardsCombineWhereTheResultLies) {
       EXPECT_LE(sent(y), bound(times * whole)) << int(reduce);
       EXPECT_EQ(y.sharding().placements[0], Shard(0)) << int(reduce);
     }
-    EXPECT_LE(sent(x.scatter(0, index, src)), bound(2 * whole));
+    for (DType type : {DType::F32, DType::BF16, DType::I64, DType::Bool}) {
+      Tensor to = split({65536}, 0, type), of = split({65536}, 0, type);
+      const double written = all_gather(n, 65536.0 * (double(itemsize(type)) + 1));
+      EXPECT_LE(sent(to.scatter(0, index, of)), bound(written)) << name(type);
+      EXPECT_EQ(to.scatter(0, index, of).sharding().placements[0], Shard(0));
+      to.setitem({index}, of);
+      EXPECT_LE(sent(to), bound(written)) << name(type);
+    }
+    // What every device has is not sent.
+    EXPECT_LE(sent(x.scatter(0, index, stored({65536}, {}))), bound(whole));
+    EXPECT_LE(sent(x.scatter(0, index, 3)), bound(whole));
+  });
+}
+
+// Each entry is 4 bytes of index and what it says, and goes to its owner once: of as many entries as
+// places at most three times that on four devices.
+TEST_F(Lookups, ScattersOnFourDevicesSendThreeTimesTheirEntries) {
+  devices(4);
+  for (DType type : {DType::F32, DType::BF16}) {
+    Tensor x = split({65536}, 0, type), src = split({65536}, 0, type);
+    Tensor index = split({65536}, 0, DType::I32);
+    const double entries = all_gather(4, 65536.0 / 4 * (4 + double(itemsize(type))));
+    EXPECT_LE(double(sent(x.scatter(0, index, src))), 2.5 * entries);
+    for (ScatterReduce reduce :
+         {ScatterReduce::Amax, ScatterReduce::Amin, ScatterReduce::Sum, ScatterReduce::Prod}) {
+      if (type == DType::F32) {
+        EXPECT_LE(double(sent(x.scatter_reduce(0, index, src, reduce))), 2 * entries);
+      }
+    }
     x.setitem({index}, src);
-    EXPECT_LE(sent(x), bound(2 * whole));
+    EXPECT_LE(double(sent(x)), 2.5 * entries);
+  }
+}
+
+// Few entries are brought to all devices, of which each takes what falls into its part.
+TEST_F(Lookups, FewEntriesAlongShardsAreBroughtTogether) {
+  each_world([&](int64_t n) {
+    Tensor x = split({1 << 20}, 0), src = split({4096}, 0), index = split({4096}, 0, DType::I32);
+    const double entries = all_gather(n, 4096 * (4 + 4));
+    for (ScatterReduce reduce : {ScatterReduce::Sum, ScatterReduce::Prod, ScatterReduce::Mean,
+                                 ScatterReduce::Amax, ScatterReduce::Amin}) {
+      for (bool include_self : {true, false}) {
+        Tensor y = x.scatter_reduce(0, index, src, reduce, include_self);
+        EXPECT_LE(sent(y), bound(entries)) << int(reduce);
+        EXPECT_EQ(y.sharding().placements[0], Shard(0)) << int(reduce);
+      }
+    }
+    EXPECT_LE(sent(x.scatter(0, index, src)), bound(entries));
+    x.setitem({index}, src);
+    EXPECT_LE(sent(x), bound(entries));
+    // Rows: an index of 4 bytes for 64 of them.
+    Tensor rows = split({65536, 64}, 0), some = split({4096, 64}, 0);
+    rows.setitem({index}, some);
+    EXPECT_LE(sent(rows), bound(all_gather(n, 4096 * (4 + 64 * 4))));
   });
 }
 

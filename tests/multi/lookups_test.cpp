@@ -476,6 +476,84 @@ TEST_P(LookupsTest, Writes) {
   });
 }
 
+// Entries that name some places often and most never, few of them or as many as there are places.
+TEST_P(LookupsTest, WritesOfEntriesAlongShards) {
+  const Layout& layout = GetParam();
+  const Mesh mesh(layout.axes);
+  for (const auto& [size, entries] : std::vector<std::pair<int64_t, int64_t>>{
+           {1000, 13}, {1000, 40}, {40, 40}, {3, 50}, {4001, 5}}) {
+    for (DType type : {DType::F32, DType::BF16, DType::I32, DType::U8}) {
+      const Tensor x = (Tensor::arange(size * 4).reshape({size, 4}) % 5).cast(type).realize();
+      const Tensor src = (Tensor::arange(entries * 4).reshape({entries, 4}) % 3 + 1).cast(type);
+      const Tensor index = ((Tensor::arange(entries) * 31 % 17) * 29 % size).realize();
+      const auto written = [&, entries = entries](const Tensor& to, const Tensor& of,
+                                                  const Tensor& at) {
+        Tensor set = (to + 0).contiguous();
+        set.setitem({at}, of);
+        Results all{set * 1};
+        const Tensor places = at.reshape({entries, 1}).expand({entries, 4});
+        all.push_back(to.scatter(0, places, of));
+        for (ScatterReduce reduce : {ScatterReduce::Sum, ScatterReduce::Prod, ScatterReduce::Mean,
+                                     ScatterReduce::Amax, ScatterReduce::Amin}) {
+          for (bool include_self : {true, false})
+            all.push_back(to.scatter_reduce(0, places, of, reduce, include_self));
+        }
+        return all;
+      };
+      const Results want = written(x, src, index);
+      const Results got =
+          written(lying(x, mesh, layout.place), lying(src.realize(), mesh, layout.place),
+                  lying(index, mesh, layout.place));
+      for (size_t i = 0; i < want.size(); ++i) {
+        expect_same(
+            got[i], want[i], 0,
+            fmt::format("result {} of {} entries for {} places, {}", i, entries, size, name(type)));
+      }
+    }
+  }
+}
+
+// Of entries that name one place the last one counts, whichever device has it; its gradient goes to it
+// alone.
+TEST_P(LookupsTest, LastEntriesAlongShards) {
+  const Layout& layout = GetParam();
+  const Mesh mesh(layout.axes);
+  for (const auto& [size, entries] :
+       std::vector<std::pair<int64_t, int64_t>>{{64, 64}, {61, 83}, {1000, 13}, {5, 200}, {3, 2}}) {
+    for (DType type : {DType::F32, DType::BF16, DType::I64, DType::U8, DType::Bool}) {
+      SCOPED_TRACE(fmt::format("{} entries for {} places, {}", entries, size, name(type)));
+      const Tensor x = (Tensor::arange(size) % 5 - 2).cast(type).realize();
+      const Tensor src = ((Tensor::arange(entries) * 7 % 11) - 5).cast(type).realize();
+      const Tensor index = (Tensor::arange(entries) * 31 % 17 * 29 % size).realize();
+      const Tensor wide = (Tensor::arange(size * 6) % 7).reshape({size, 6}).cast(type).realize();
+      const Tensor rows = (Tensor::arange(entries * 6) % 5).reshape({entries, 6}).cast(type);
+      const auto written = [&](const auto& lay) {
+        Tensor to = lay(x), of = lay(src), at = lay(index), all = lay(wide), some = lay(rows);
+        Tensor set = (to * 1).contiguous(), lines = (all * 1).contiguous();
+        set.setitem({at}, of);
+        lines.setitem({at}, some);
+        const Tensor places = at.reshape({at.shape(0), 1}).expand(some.shape());
+        Results got{set * 1,
+                    to.scatter(0, at, of),
+                    to.scatter(0, at, 1),
+                    lines * 1,
+                    all.scatter(0, places, some),
+                    all.scatter(0, places.shrink({{0, at.shape(0)}, {0, 4}}), some)};
+        if (is_float(type)) {
+          const Tensor y = to.scatter(0, at, of);
+          const Tensor g = (Tensor::arange(y.numel()) % 3).cast(type);
+          for (const Tensor& v : y.gradient({to, of}, g)) got.push_back(v);
+        }
+        return got;
+      };
+      const Results want = written([](const Tensor& v) { return v; });
+      const Results got = written([&](const Tensor& v) { return lying(v, mesh, layout.place); });
+      for (size_t i = 0; i < want.size(); ++i)
+        expect_same(got[i], want[i], 0, fmt::format("result {}", i));
+    }
+  }
+}
+
 TEST_P(LookupsTest, RandomNumbersAreTheSame) {
   const Layout& layout = GetParam();
   Mesh mesh(layout.axes);

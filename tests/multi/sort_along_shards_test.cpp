@@ -308,6 +308,38 @@ TEST_P(SortAlongShards, GradientsAndCapturedSteps) {
   }
 }
 
+// Of equal elements, which keep their order, each has the gradient of its own place.
+TEST_P(SortAlongShards, GradientsOfAllTypes) {
+  const int64_t s = GetParam(), least = s * s * (s - 1);
+  for (DType type : {DType::F32, DType::F64, DType::F16, DType::BF16}) {
+    for (int64_t n : {least + 1, 2 * least, (s < 5 ? 20 : 5) * least + 3}) {
+      const std::vector<Row> rows = hard_rows(n, type);
+      const Tensor x = repeated(rows, type, 1 << 16), there = split(x);
+      const Tensor arrives =
+          ((Tensor::arange(x.numel()).reshape(x.shape()) % 251) - 125).cast(type).realize();
+      for (bool descending : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} elements of {}", n, name(type)));
+        const auto gradient = [&](const Tensor& v, const Tensor& g) {
+          return v.sort(1, descending).first.gradient({v}, g)[0];
+        };
+        const Tensor want = gradient(x, arrives);
+        const Tensor none = (arrives * -0.0).realize();  // a sum makes 0 of -0
+        for (double zero : gradient(there, split(none)).to_vector<double>())
+          ASSERT_FALSE(std::signbit(zero));
+        expect_same(gradient(there, split(arrives)), want, 0, "of what lies as the rows do");
+        expect_same(gradient(there, arrives.shard(there.sharding().mesh)), want, 0, "of the whole");
+        // Beside what is sorted, and by whoever else is looked up in this order.
+        auto [values, order] = there.sort(1, descending);
+        const Tensor both = values.gradient({there}, split(arrives))[0];
+        Tensor::realize({values, order, both});
+        expect_same(both, want, 0, "beside values and order");
+        expect_same(values, x.sort(1, descending).first, 0, "values");
+        expect_same(order, x.argsort(1, descending), 0, "order");
+      }
+    }
+  }
+}
+
 // What sorts keys of its own.
 TEST_P(SortAlongShards, DrawsWithoutReplacement) {
   const Mesh mesh({{"d", GetParam()}});
@@ -346,6 +378,32 @@ TEST_F(SortOnGrids, OneAxisOrBothDivideTheRows) {
   EXPECT_EQ(y.sort(1).first.sharding().placements[1], Shard(1));
 }
 
+TEST_F(SortOnGrids, GradientsToo) {
+  const Tensor x = shuffled(6 * 9'001).reshape({6, 9'001}).realize();
+  const Tensor weights = (Tensor::arange(x.numel()).reshape(x.shape()) % 127).cast(DType::F32);
+  const auto gradient = [&](const Tensor& v) {
+    return (v.sort(1).first * weights).sum().gradient({v})[0];
+  };
+  const Tensor want = gradient(x);
+  int by_columns = 0;
+  for (const auto& [rows, columns] :
+       std::vector<std::pair<int64_t, int64_t>>{{2, 4}, {2, 2}, {3, 1}, {1, 8}, {4, 2}}) {
+    const Mesh mesh({{"r", rows}, {"c", columns}});
+    for (const std::vector<Placement>& place :
+         std::vector<std::vector<Placement>>{{Replicate, Shard(1)},
+                                             {Shard(0), Shard(1)},
+                                             {Shard(1), Shard(0)},
+                                             {Shard(1), Replicate},
+                                             {Shard(1), Shard(1)}}) {
+      SCOPED_TRACE(mesh.to_string() + " " + place[0].to_string() + " " + place[1].to_string());
+      const Tensor g = gradient(x.shard(mesh, {{"r", place[0]}, {"c", place[1]}}).realize());
+      by_columns += columns == 8 && place[1] == Shard(1) && g.sharding().placements[1] == Shard(1);
+      expect_same(g, want, 0, "gradient");
+    }
+  }
+  EXPECT_EQ(by_columns, 2);  // where no other axis divides rows as well
+}
+
 // --- bytes ---------------------------------------------------------------------------------------
 
 class SortBytes : public test::Planned {};
@@ -370,6 +428,33 @@ TEST_F(SortBytes, RowsAreSentTwiceInsteadOfToEachDevice) {
     EXPECT_LE(double(sent(split({million}, 0, DType::I64).sort(0).first)), values * ideal * 2);
     // The few largest are candidates still.
     EXPECT_LE(double(sent(x.topk(100, 0).first)), 1.1 * (s - 1) * 100 * 8 + 400 * 2);
+  }
+}
+
+// A gradient takes the way of the sort back, without places; the sort itself takes them, so that of
+// equal elements each gets its own.
+TEST_F(SortBytes, GradientsAreSentAsOftenAsValues) {
+  const int64_t million = 1'000'000;
+  for (int s : {4, 8, 64}) {
+    SCOPED_TRACE(fmt::format("{} devices", s));
+    devices(s);
+    const double ideal = 4.0 * million / s * (s - 1) / s, gathered = ideal * s;
+    const double values = s < 64 ? 2.01 : 2.75;
+    const double order = std::min(gathered, 2 * values * ideal) * 1.001;
+    for (DType type : {DType::F32, DType::BF16, DType::F64}) {
+      const double wide = double(itemsize(type)) / 4, forth = values * ideal * (wide + 1);
+      const Tensor x = split({million}, 0, type), arrives = split({million}, 0, type);
+      auto [y, places] = x.sort(0, true);
+      const Tensor g = y.gradient({x}, arrives)[0];
+      EXPECT_LE(double(sent(g)), forth + values * ideal * wide) << name(type);
+      EXPECT_LE(double(sent({y, places, g})), forth + values * ideal * wide) << name(type);
+      if (s > 4) {
+        EXPECT_EQ(g.sharding().placements[0], Shard(0)) << name(type);
+      }
+    }
+    const Tensor x = split({million}, 0);
+    EXPECT_LE(double(sent((x.sort(0).first * stored({million}, {})).sum().gradient({x}))),
+              order + values * ideal);
   }
 }
 

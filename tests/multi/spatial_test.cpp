@@ -164,6 +164,68 @@ TEST(Spatial, SizesAndPoolsToo) {
   Runtime::shutdown();
 }
 
+// Sums of small integers are exact in any order and type.
+TEST(Spatial, SumsOfWindowsBackToTheBit) {
+  TINYSHARD_NEED_DEVICES(4);
+  Runtime::shutdown();
+  Runtime::configure({.devices = device_names(4), .devices_per_rank = 0});
+  const Mesh line({{"r", 4}, {"c", 1}}), grid({{"r", 2}, {"c", 2}}), three({{"r", 3}, {"c", 1}});
+  using Image = std::function<Tensor(const Tensor&)>;
+  const std::vector<std::pair<std::string, Image>> images{
+      {"unfold", [](const Tensor& x) { return x.unfold(3, 3, 1).unfold(2, 3, 1); }},
+      {"other order", [](const Tensor& x) { return x.unfold(2, 3, 2).unfold(3, 4, 1); }},
+      {"apart", [](const Tensor& x) { return x.unfold(3, 2, 3).unfold(2, 3, 1); }},
+      {"three", [](const Tensor& x) { return x.unfold(3, 2, 1).unfold(2, 3, 1).unfold(1, 2, 1); }},
+      {"beside",
+       [](const Tensor& x) {
+         const Tensor y = x.unfold(3, 3, 1);
+         return y.unfold(2, 3, 1).sum({4, 5}) +
+                y.sum(4).shrink(
+                    {{0, x.size(0)}, {0, x.size(1)}, {0, x.size(2) - 2}, {0, x.size(3) - 2}});
+       }},
+      {"cut",
+       [](const Tensor& x) {
+         return x.pad({{0, 0}, {0, 0}, {1, 2}, {2, 1}})
+             .unfold(3, 3, 1)
+             .pad({{0, 0}, {0, 0}, {2, 1}, {0, 0}, {0, 0}})
+             .unfold(2, 3, 1);
+       }},
+      {"largest",
+       [](const Tensor& x) { return x.max_pool2d({3, 2}, {.stride = 1, .padding = 1}); }},
+      {"largest of steps",
+       [](const Tensor& x) { return x.max_pool2d(3, {.stride = 2, .dilation = 2, .padding = 1}); }},
+  };
+  for (DType type : {DType::F32, DType::BF16, DType::F16, DType::F64}) {
+    for (const Dims& shape : {Dims{2, 3, 12, 8}, Dims{1, 2, 17, 11}}) {
+      // No two neighbours are equal, so that each window has one largest.
+      const Tensor x = ((Tensor::arange(product(shape)) * 37) % 101).reshape(shape).cast(type);
+      for (const auto& [name, image] : images) {
+        auto run = [&image = image](const Tensor& of) {
+          const Tensor y = image(of);
+          const Tensor g = (Tensor::arange(y.numel()).reshape(y.shape()) % 3).cast(of.dtype());
+          return y.gradient({of}, g)[0];
+        };
+        const std::vector<double> want = run(x).to_vector<double>();
+        for (const Mesh& mesh : {line, grid, three}) {
+          for (const auto& [rows, columns] :
+               std::vector<std::pair<Placement, Placement>>{{Shard(2), Replicate},
+                                                            {Shard(2), Shard(3)},
+                                                            {Shard(2), Shard(0)},
+                                                            {Shard(3), Replicate},
+                                                            {Shard(2), Shard(2)},
+                                                            {Shard(1), Shard(2)}}) {
+            const Tensor there = x.shard(mesh, {{"r", rows}, {"c", columns}}).realize();
+            EXPECT_EQ(run(there).to_vector<double>(), want)
+                << name << " of " << shape[2] << " rows on " << mesh.to_string() << " "
+                << rows.to_string() << " " << columns.to_string();
+          }
+        }
+      }
+    }
+  }
+  Runtime::shutdown();
+}
+
 class SpatialBytes : public test::Planned {};
 
 TEST_F(SpatialBytes, AHaloIsTheRowsBesideAPart) {
@@ -203,9 +265,87 @@ TEST_F(SpatialBytes, PoolingSendsTheRowsThatWindowsShare) {
     EXPECT_LE(sent(x.unfold(2, 3, 1).gradient({x}, split({2, 8, 4 * n - 2, 32, 3}, 2))),
               bound(2 * 3 * row))
         << n;
-    // A row of x, and one of nine numbers for each of 16 windows.
-    EXPECT_LE(sent(y.gradient({x}, split({2, 8, 2 * n, 16}, 2))), bound(row + 2.0 * 8 * 16 * 9 * 4))
-        << n;
+    // A row of x to find the largest, and one back.
+    EXPECT_LE(sent(y.gradient({x}, split({2, 8, 2 * n, 16}, 2))), bound(2 * row)) << n;
+  }
+}
+
+// Windows of columns are summed before rows travel, so a row is one number for each column.
+TEST_F(SpatialBytes, PoolingSendsBackRowsWhoseColumnsAreSummed) {
+  for (int n : {4, 8, 64}) {
+    devices(n);
+    const Tensor x = split({2, 8, 8 * n, 32}, 2);
+    const double row = 2.0 * 8 * 32 * 4;
+    auto back = [&](const Tensor& y, int dim = 2) {
+      const Tensor g = y.gradient({x}, split(y.shape(), dim))[0];
+      EXPECT_EQ(g.sharding().placements[0], Shard(2));
+      return sent(g);
+    };
+    const PoolOptions by_one{.stride = 1}, around{.stride = 1, .padding = 1},
+        by_two{.stride = 2, .padding = 1};
+    EXPECT_LE(back(x.avg_pool2d(3, by_one)), bound(2 * row)) << n;
+    EXPECT_LE(back(x.avg_pool2d(3, around)), bound(2 * row)) << n;
+    EXPECT_LE(back(x.avg_pool2d(3, by_two)), bound(row)) << n;
+    EXPECT_LE(back(x.avg_pool2d({3, 5}, by_one)), bound(2 * row)) << n;
+    EXPECT_LE(back(x.avg_pool2d(3, {.stride = 1, .dilation = 2})), bound(4 * row)) << n;
+    // On four devices 28 windows are seven for each, and the rows eight.
+    EXPECT_LE(back(x.avg_pool2d(5, by_one)), bound(4 * row)) << n;
+    EXPECT_LE(back(x.unfold(2, 5, 1).sum(4)), bound(4 * row)) << n;
+    EXPECT_LE(back(x.max_pool2d(3, around)), bound(4 * row)) << n;
+    EXPECT_EQ(back(x.avg_pool2d({2, 3}, {.stride = {2, 1}})), 0) << n;
+    // In either order.
+    EXPECT_LE(back(x.unfold(3, 3, 1).unfold(2, 3, 1).sum({4, 5})), bound(2 * row)) << n;
+    EXPECT_LE(back(x.unfold(2, 3, 1).unfold(3, 3, 1).sum({4, 5})), bound(2 * row)) << n;
+    // Windows of columns apart have fewer numbers than there are columns.
+    EXPECT_LE(back(x.unfold(3, 2, 4).unfold(2, 3, 1).sum({4, 5})), bound(2 * row / 2)) << n;
+    // What others read as well travels once, as it is.
+    const Tensor w = split({2, 8, 8 * n - 2, 30, 3, 3}, 2);
+    EXPECT_LE(sent((x.unfold(3, 3, 1).unfold(2, 3, 1) * w).sum().gradient({x})), bound(2 * row));
+    // Images of three dims.
+    const Tensor v = split({2, 8 * n, 8, 8}, 1), y = v.avg_pool2d({3, 3, 3}, by_one);
+    EXPECT_LE(sent(y.gradient({v}, split(y.shape(), 1))), bound(2 * 2.0 * 8 * 8 * 4)) << n;
+  }
+}
+
+// Where neither rows nor windows divide, parts of both begin at different rows.
+TEST_F(SpatialBytes, PoolingOfUnevenPartsSendsBackAsMuchAsForward) {
+  for (int n : {4, 8}) {
+    devices(n);
+    for (int64_t rows : {8 * n + 3, 4 * n + 1, 16 * n - 5}) {
+      const Tensor x = split({2, 8, rows, 32}, 2);
+      for (int64_t kernel : {3, 5}) {
+        for (int64_t stride : {1, 2}) {
+          for (int64_t padding : {0, 1}) {
+            const Tensor y = x.avg_pool2d(kernel, {.stride = stride, .padding = padding});
+            const Tensor most = x.max_pool2d(kernel, {.stride = stride, .padding = padding});
+            const Tensor arrives = split(y.shape(), 2);
+            const double forward = double(sent(y));
+            EXPECT_LE(sent(y.gradient({x}, arrives)), bound(forward))
+                << n << " " << rows << " " << kernel << " " << stride << " " << padding;
+            EXPECT_LE(sent(most.gradient({x}, arrives)), bound(2 * forward))
+                << n << " " << rows << " " << kernel << " " << stride << " " << padding;
+          }
+        }
+      }
+    }
+  }
+}
+
+// One axis divides rows and another one columns.
+TEST_F(SpatialBytes, PoolingOnAGridSendsBackBothSidesOfAPart) {
+  for (int n : {2, 4}) {
+    devices(n, 4);
+    const Tensor x = stored({2, 8, 16 * n, 64}, {Shard(2), Shard(3)});
+    const double row = 2.0 * 8 * 18 * 4, column = 2.0 * 8 * 16 * 4;
+    auto back = [&](const Tensor& y) {
+      return sent(y.gradient({x}, stored(y.shape(), {Shard(2), Shard(3)})));
+    };
+    EXPECT_LE(back(x.avg_pool2d(3, {.stride = 1, .padding = 1})), bound(2 * row + 2 * column));
+    EXPECT_LE(back(x.avg_pool2d(3, {.stride = 2, .padding = 1})), bound(row + column));
+    const Tensor whole = stored({2, 8, 16 * n, 64}, {Shard(2), Replicate});
+    EXPECT_LE(sent(whole.avg_pool2d(3, {.stride = 1, .padding = 1})
+                       .gradient({whole}, stored({2, 8, 16 * n, 64}, {Shard(2), Replicate}))),
+              bound(2 * 2.0 * 8 * 64 * 4));
   }
 }
 
