@@ -206,8 +206,9 @@ UOp rows_of(const UOp& x, int dim, int64_t start, int64_t rows, int64_t low, int
   Dims kept, around;
   for (int64_t size : x.shape())
     kept.insert(kept.end(), {0, size}), around.insert(around.end(), {0, 0});
-  kept[size_t(2 * dim)] = low, kept[size_t(2 * dim + 1)] = high;
-  around[size_t(2 * dim)] = low - start, around[size_t(2 * dim + 1)] = start + rows - high;
+  const size_t at = 2 * size_t(dim);
+  kept[at] = low, kept[at + 1] = high;
+  around[at] = low - start, around[at + 1] = start + rows - high;
   return pad(shrink(x, kept), around);
 }
 

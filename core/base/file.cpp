@@ -11,11 +11,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <system_error>
-#include <time.h>
 #include <unistd.h>
 #include <utility>
 

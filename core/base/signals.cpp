@@ -1,5 +1,7 @@
 #include "core/base/signals.h"
 
+#include <initializer_list>
+
 namespace tinyshard {
 
 HeldSignals::HeldSignals() {
