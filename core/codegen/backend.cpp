@@ -35,6 +35,7 @@
 #include "core/base/observer.h"
 #include "core/base/options.h"
 #include "core/codegen/emit.h"
+#include "core/codegen/llvm_failure.h"
 #include "core/runtime/image.h"
 
 namespace tinyshard::codegen {
@@ -85,11 +86,13 @@ class Machine {
     if (!machine_) machine_ = make_machine(target);
   }
   ~Machine() {
+    if (!machine_) return;
     std::lock_guard lock(mutex());
     idle_machines().emplace_back(target_, std::move(machine_));
   }
   Machine(const Machine&) = delete;
   llvm::TargetMachine& operator*() { return *machine_; }
+  std::unique_ptr<llvm::TargetMachine> taken() { return std::move(machine_); }
 
  private:
   using Idle = std::vector<std::pair<Target, std::unique_ptr<llvm::TargetMachine>>>;
@@ -129,10 +132,15 @@ llvm::SmallVector<char, 0> emit_file(llvm::Module& module, llvm::TargetMachine& 
                                      llvm::CodeGenFileType type) {
   llvm::SmallVector<char, 0> bytes;
   llvm::raw_svector_ostream out(bytes);
-  llvm::legacy::PassManager passes;
-  if (machine.addPassesToEmitFile(passes, out, nullptr, type))
+  auto passes = std::make_unique<llvm::legacy::PassManager>();
+  if (machine.addPassesToEmitFile(*passes, out, nullptr, type))
     throw InternalError("LLVM emits no object for this target");
-  passes.run(module);
+  try {
+    with_llvm_failures([&] { passes->run(module); });
+  } catch (const LlvmFailure&) {
+    left_behind(std::move(passes));
+    throw;
+  }
   return bytes;
 }
 
@@ -271,42 +279,55 @@ double thread_cpu_ms() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
-std::vector<char> build_image(const Graph& graph, const Plan& plan, const Target& target,
-                              const std::string& name, PhaseTimes& times) {
+namespace {
+
+// A module and what LLVM makes of it. `width`: of the registers for vectors; the values do not depend
+// on it.
+std::vector<char> build_for_width(const Graph& graph, const Plan& plan, const Target& target,
+                                  const std::string& name, int width, PhaseTimes& times) {
   double start = thread_cpu_ms();
   Machine lent(target);
   llvm::TargetMachine& machine = *lent;
-  llvm::LLVMContext context;
+  auto context = std::make_unique<llvm::LLVMContext>();
   const CodeForm read = listings_are_read();
-  context.setDiscardValueNames(read < CodeForm::Llvm);
-  llvm::Module module(name, context);
-  module.setTargetTriple(target.triple);
-  module.setDataLayout(machine.createDataLayout());
-  Emitter(graph, plan, target, module).emit_entry(name);
-  for (llvm::Function& function : module) {
+  context->setDiscardValueNames(read < CodeForm::Llvm);
+  auto module = std::make_unique<llvm::Module>(name, *context);
+  module->setTargetTriple(target.triple);
+  module->setDataLayout(machine.createDataLayout());
+  Emitter(graph, plan, target, *module).emit_entry(name);
+  for (llvm::Function& function : *module) {
     if (function.isDeclaration()) continue;
     function.addFnAttr("target-cpu", target.cpu);
     function.addFnAttr("target-features", target.features);
-    function.addFnAttr("prefer-vector-width", std::to_string(target.vector_bits));
-    function.addFnAttr("min-legal-vector-width", std::to_string(target.vector_bits));
+    function.addFnAttr("prefer-vector-width", std::to_string(width));
+    function.addFnAttr("min-legal-vector-width", std::to_string(width));
   }
   if (options().spec > 0 || read >= CodeForm::Llvm) {
     std::string message;
     llvm::raw_string_ostream out(message);
-    if (llvm::verifyModule(module, &out))
-      throw InternalError("kernel " + name + ": " + message + "\n" + text_of(module));
+    if (llvm::verifyModule(*module, &out))
+      throw InternalError("kernel " + name + ": " + message + "\n" + text_of(*module));
   }
   double emitted = thread_cpu_ms();
-  optimise(module, machine);
+  optimise(*module, machine);
   double optimised = thread_cpu_ms();
-  if (read >= CodeForm::Llvm) show(name, "LLVM", text_of(module));
-  if (read >= CodeForm::Assembly) {
-    auto copy = llvm::CloneModule(module);  // code generation changes its module
-    auto text = emit_file(*copy, machine, llvm::CodeGenFileType::AssemblyFile);
-    show(name, "assembly", {text.data(), text.size()});
+  if (read >= CodeForm::Llvm) show(name, "LLVM", text_of(*module));
+  double before_object = 0;
+  llvm::SmallVector<char, 0> object;
+  try {
+    if (read >= CodeForm::Assembly) {
+      auto copy = llvm::CloneModule(*module);  // code generation changes its module
+      auto text = emit_file(*copy, machine, llvm::CodeGenFileType::AssemblyFile);
+      show(name, "assembly", {text.data(), text.size()});
+    }
+    before_object = thread_cpu_ms();
+    object = emit_file(*module, machine, llvm::CodeGenFileType::ObjectFile);
+  } catch (const LlvmFailure&) {
+    left_behind(std::move(module));
+    left_behind(std::move(context));
+    left_behind(lent.taken());
+    throw;
   }
-  double before_object = thread_cpu_ms();
-  llvm::SmallVector<char, 0> object = emit_file(module, machine, llvm::CodeGenFileType::ObjectFile);
   double generated = thread_cpu_ms();
   std::vector<char> image = link_image(object, name);
   times.emit_ms += emitted - start;
@@ -314,6 +335,23 @@ std::vector<char> build_image(const Graph& graph, const Plan& plan, const Target
   times.codegen_ms += generated - before_object;
   times.link_ms += thread_cpu_ms() - generated;
   return image;
+}
+
+}  // namespace
+
+// Of some shuffles of vectors LLVM has no instruction for registers of one width, and one for those of
+// another.
+std::vector<char> build_image(const Graph& graph, const Plan& plan, const Target& target,
+                              const std::string& name, PhaseTimes& times) {
+  std::string reason;
+  for (int width = target.vector_bits; width >= 128; width /= 2) {
+    try {
+      return build_for_width(graph, plan, target, name, width, times);
+    } catch (const LlvmFailure& failure) {
+      reason = failure.what();
+    }
+  }
+  throw InternalError("kernel " + name + ": LLVM finds no instructions: " + reason);
 }
 
 }  // namespace tinyshard::codegen

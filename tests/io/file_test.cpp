@@ -131,7 +131,7 @@ TEST(AtomicFile, EveryFailingCallLeavesTheOldFile) {
 
 TEST(AtomicFile, SaysHowMuchWasWritten) {
   const TempFolder folder;
-  test::fail_call("write", 2, ENOSPC);
+  test::fail_call("write", 9, ENOSPC);  // of 128 KiB each
   const std::string text = message_of<IoError>([&] {
     AtomicFile file(folder / "a");
     const std::string block(1 << 20, 'x');

@@ -23,6 +23,7 @@
 #include "core/base/observer.h"
 #include "core/base/options.h"
 #include "core/codegen/gpu/gpu_emit.h"
+#include "core/codegen/llvm_failure.h"
 
 namespace tinyshard::codegen::gpu {
 namespace {
@@ -90,10 +91,11 @@ ObjectCode build_code(const Graph& graph, const GpuPlan& plan, const Target& tar
   double start = thread_cpu_ms();
   const GpuDialect& dialect = *GpuDialect::of(target);
   std::unique_ptr<llvm::TargetMachine> machine = make_machine(target, dialect);
-  llvm::LLVMContext context;
+  auto context = std::make_unique<llvm::LLVMContext>();
   const CodeForm read = listings_are_read();
-  context.setDiscardValueNames(read < CodeForm::Llvm);
-  llvm::Module module(name, context);
+  context->setDiscardValueNames(read < CodeForm::Llvm);
+  auto owned = std::make_unique<llvm::Module>(name, *context);
+  llvm::Module& module = *owned;
   module.setTargetTriple(target.triple);
   module.setDataLayout(machine->createDataLayout());
   Emitter emitter(graph, plan, target, module);
@@ -113,10 +115,18 @@ ObjectCode build_code(const Graph& graph, const GpuPlan& plan, const Target& tar
 
   llvm::SmallVector<char, 0> text;
   llvm::raw_svector_ostream out(text);
-  llvm::legacy::PassManager passes;
-  if (machine->addPassesToEmitFile(passes, out, nullptr, llvm::CodeGenFileType::AssemblyFile))
+  auto passes = std::make_unique<llvm::legacy::PassManager>();
+  if (machine->addPassesToEmitFile(*passes, out, nullptr, llvm::CodeGenFileType::AssemblyFile))
     throw InternalError("LLVM emits no text for " + target.triple);
-  passes.run(module);
+  try {
+    with_llvm_failures([&] { passes->run(module); });
+  } catch (const LlvmFailure& failure) {
+    left_behind(std::move(passes));
+    left_behind(std::move(owned));
+    left_behind(std::move(context));
+    left_behind(std::move(machine));
+    throw InternalError("kernel " + name + ": LLVM finds no instructions: " + failure.what());
+  }
   if (read >= CodeForm::Assembly) show(name, dialect.words().form, {text.data(), text.size()});
   const std::string finished = dialect.finished({text.data(), text.size()}, plan.cluster);
   code.bytes.assign(finished.begin(), finished.end());

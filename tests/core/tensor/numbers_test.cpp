@@ -1,6 +1,7 @@
 // Numbers at the edge: NaN among maxima, integers beside numbers that their type does not hold,
 // powers of special values, bits of one size as another. Oracles are <cmath> and 128-bit integers.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -752,6 +753,21 @@ TEST(Numbers, PlacesOfFewBitsWrap) {
   expect((counts.cast(DType::U16) * 256).cast(DType::I64).floor_div(100),
          [](int64_t i) { return int64_t(uint16_t(i * 256)) / 100; });
   expect(counts * 3, [](int64_t i) { return 3 * i; });
+}
+
+// LLVM 19 finds no instructions for this kernel with vectors as wide as those of AVX-512.
+TEST(Numbers, BitsOfTwoWidthsSideBySide) {
+  const std::vector<float> values{1.7320889F, 1.8519675F};
+  const Tensor bits = Tensor(values, {2, 1, 1, 1}).bitcast(DType::U32);
+  const Tensor low = bits.cast(DType::I16);
+  std::vector<int64_t> expected;
+  for (bool narrow : {true, true, false, false}) {
+    for (float value : values) {
+      const auto all = std::bit_cast<uint32_t>(value);
+      expected.push_back(narrow ? int64_t(int16_t(all)) : int64_t(all));
+    }
+  }
+  EXPECT_EQ(low.stack({low, bits, bits}, 0).to_vector<int64_t>(), expected);
 }
 
 // -0 + 0 is 0, and -0 - 0 is -0, whether a zero is known beforehand or not.
