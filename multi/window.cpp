@@ -325,7 +325,7 @@ class Addition {
   DeviceNumber high(const DeviceNumber& t) const { return min(start(t) + w_.rows, w_.high); }
 
   UOp exchanged(const std::vector<Transfer>& transfers, int64_t sent, int64_t received) const {
-    // Those before the own part, and those behind it.
+    // The rows of its window before its own part, and those behind it, are what a device sends.
     const DeviceNumber first = low(here_), end = max(high(here_), first);
     const DeviceNumber own = max(min(here_ * part_, end), first);
     const DeviceNumber behind = max(min(here_ * part_ + part_, end), first);

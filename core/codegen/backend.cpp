@@ -128,17 +128,19 @@ void optimise(llvm::Module& module, llvm::TargetMachine& machine) {
   }
 }
 
-llvm::SmallVector<char, 0> emit_file(llvm::Module& module, llvm::TargetMachine& machine,
-                                     llvm::CodeGenFileType type) {
+// Code generation changes its module, and where LLVM gives up the module stays with the passes.
+llvm::SmallVector<char, 0> emit_file(std::unique_ptr<llvm::Module> module,
+                                     llvm::TargetMachine& machine, llvm::CodeGenFileType type) {
   llvm::SmallVector<char, 0> bytes;
   llvm::raw_svector_ostream out(bytes);
   auto passes = std::make_unique<llvm::legacy::PassManager>();
   if (machine.addPassesToEmitFile(*passes, out, nullptr, type))
     throw InternalError("LLVM emits no object for this target");
   try {
-    with_llvm_failures([&] { passes->run(module); });
+    with_llvm_failures([&] { passes->run(*module); });
   } catch (const LlvmFailure&) {
     left_behind(std::move(passes));
+    left_behind(std::move(module));
     throw;
   }
   return bytes;
@@ -281,8 +283,8 @@ double thread_cpu_ms() {
 
 namespace {
 
-// A module and what LLVM makes of it. `width`: of the registers for vectors; the values do not depend
-// on it.
+// A module and what LLVM makes of it. `width`: of the registers for vectors; the values do not
+// depend on it.
 std::vector<char> build_for_width(const Graph& graph, const Plan& plan, const Target& target,
                                   const std::string& name, int width, PhaseTimes& times) {
   double start = thread_cpu_ms();
@@ -316,14 +318,14 @@ std::vector<char> build_for_width(const Graph& graph, const Plan& plan, const Ta
   llvm::SmallVector<char, 0> object;
   try {
     if (read >= CodeForm::Assembly) {
-      auto copy = llvm::CloneModule(*module);  // code generation changes its module
-      auto text = emit_file(*copy, machine, llvm::CodeGenFileType::AssemblyFile);
+      auto text =
+          emit_file(llvm::CloneModule(*module), machine, llvm::CodeGenFileType::AssemblyFile);
       show(name, "assembly", {text.data(), text.size()});
     }
     before_object = thread_cpu_ms();
-    object = emit_file(*module, machine, llvm::CodeGenFileType::ObjectFile);
+    object = emit_file(std::move(module), machine, llvm::CodeGenFileType::ObjectFile);
   } catch (const LlvmFailure&) {
-    left_behind(std::move(module));
+    if (module) left_behind(std::move(module));
     left_behind(std::move(context));
     left_behind(lent.taken());
     throw;
@@ -339,8 +341,8 @@ std::vector<char> build_for_width(const Graph& graph, const Plan& plan, const Ta
 
 }  // namespace
 
-// Of some shuffles of vectors LLVM has no instruction for registers of one width, and one for those of
-// another.
+// LLVM 19 finds no instructions for some shuffles of vectors in registers of 512 bits, and does for
+// the same in registers of 256.
 std::vector<char> build_image(const Graph& graph, const Plan& plan, const Target& target,
                               const std::string& name, PhaseTimes& times) {
   std::string reason;

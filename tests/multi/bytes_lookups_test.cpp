@@ -353,7 +353,7 @@ TEST_F(Lookups, ScattersAlongShardsCombineWhereTheResultLies) {
       to.setitem({index}, of);
       EXPECT_LE(sent(to), bound(written)) << name(type);
     }
-    // What every device has is not sent.
+    // Entries that every device has are not sent.
     EXPECT_LE(sent(x.scatter(0, index, stored({65536}, {}))), bound(whole));
     EXPECT_LE(sent(x.scatter(0, index, 3)), bound(whole));
   });

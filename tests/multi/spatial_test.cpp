@@ -298,7 +298,7 @@ TEST_F(SpatialBytes, PoolingSendsBackRowsWhoseColumnsAreSummed) {
     EXPECT_LE(back(x.unfold(2, 3, 1).unfold(3, 3, 1).sum({4, 5})), bound(2 * row)) << n;
     // Windows of columns apart have fewer numbers than there are columns.
     EXPECT_LE(back(x.unfold(3, 2, 4).unfold(2, 3, 1).sum({4, 5})), bound(2 * row / 2)) << n;
-    // What others read as well travels once, as it is.
+    // The gradient of windows may be a stored value.
     const Tensor w = split({2, 8, 8 * n - 2, 30, 3, 3}, 2);
     EXPECT_LE(sent((x.unfold(3, 3, 1).unfold(2, 3, 1) * w).sum().gradient({x})), bound(2 * row));
     // Images of three dims.
@@ -331,7 +331,7 @@ TEST_F(SpatialBytes, PoolingOfUnevenPartsSendsBackAsMuchAsForward) {
   }
 }
 
-// One axis divides rows and another one columns.
+// On a mesh of two axes one divides rows, and the other one columns.
 TEST_F(SpatialBytes, PoolingOnAGridSendsBackBothSidesOfAPart) {
   for (int n : {2, 4}) {
     devices(n, 4);
