@@ -1,12 +1,15 @@
 # tinyshard_test(<name> SOURCES a.cpp... [LABELS label...] [RANKS n...] [TIMEOUT seconds] [LIBS target...]
-#                [ENVIRONMENT NAME=value...] [NO_MAIN] [ON_GPU] [ALONE] [VERIFIED])
-#   A GoogleTest program, registered in ctest as one test; NO_MAIN when the sources hold main(). With ON_GPU it is
-#   registered once more, as <name>_on_gpu, with the GPUs of the machine as default devices, and with VERIFIED once more,
-#   as <name>_verified, with SPEC=2 and TS_CHECK=memory,values: each graph, the memory of each schedule, each access
-#   and each result of a generated kernel is verified. With RANKS it runs under mpirun once per given n, as
-#   <name>_<n>_ranks (labels gain `mpi`; skipped with a message when Open MPI is absent), and with ALONE also without
-#   mpirun. With TCP_RANKS it runs by `tinyshard run`, over TCP, once per given n, as <name>_<n>_ranks_tcp; with SOCKET_RANKS
-#   in the same way without shared memory, as <name>_<n>_ranks_sockets. Labels in
+#                [ENVIRONMENT NAME=value...] [IN program] [NO_MAIN] [ON_GPU] [ALONE] [VERIFIED])
+#   A GoogleTest program, registered in ctest as one test; NO_MAIN when the sources hold main(). With IN the sources are
+#   part of <program> (tests/main.cpp), of which the test runs their cases alone: `program --source=a.cpp`. Sources of one
+#   program are compiled several at a time, in half of the processor time; so each has a namespace of its own name. A test
+#   has a program to itself where it needs the process: threads that the thread sanitizer judges, functions in place of the
+#   system's, macros of its own. With ON_GPU it is registered once more, as <name>_on_gpu, with the GPUs of the machine as
+#   default devices, and with VERIFIED once more, as <name>_verified, with SPEC=2 and TS_CHECK=memory,values: each graph,
+#   the memory of each schedule, each access and each result of a generated kernel is verified. With RANKS it runs under
+#   mpirun once per given n, as <name>_<n>_ranks (labels gain `mpi`; skipped with a message when Open MPI is absent), and
+#   with ALONE also without mpirun. With TCP_RANKS it runs by `tinyshard run`, over TCP, once per given n, as
+#   <name>_<n>_ranks_tcp; with SOCKET_RANKS in the same way without shared memory, as <name>_<n>_ranks_sockets. Labels in
 #   use: mpi, slow, gpu, install, cluster (hosts are network namespaces), values for long comparisons of results alone,
 #   which the presets of sanitizers leave out, and threads for those that the thread sanitizer judges: the target
 #   threads_tests builds these. Sanitizer builds get five times the TIMEOUT (default 120 s).
@@ -53,20 +56,31 @@ if(TINYSHARD_BUILD_TESTS)
 endif()
 
 function(tinyshard_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;ON_GPU;ALONE;VERIFIED" "TIMEOUT" "SOURCES;LABELS;RANKS;TCP_RANKS;SOCKET_RANKS;LIBS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;ON_GPU;ALONE;VERIFIED" "IN;TIMEOUT" "SOURCES;LABELS;RANKS;TCP_RANKS;SOCKET_RANKS;LIBS;ENVIRONMENT")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "tinyshard_test(${name}): needs SOURCES; unknown: '${arg_UNPARSED_ARGUMENTS}'")
   endif()
-  if(arg_ON_GPU)
-    list(APPEND arg_LIBS tinyshard_test_main)
-  elseif(NOT arg_NO_MAIN)
-    list(APPEND arg_LIBS GTest::gtest_main)
+  set(program ${name})
+  set(cases)
+  if(arg_IN)
+    set(program ${arg_IN})
+    list(TRANSFORM arg_SOURCES PREPEND --source= OUTPUT_VARIABLE cases)
   endif()
-  tinyshard_executable(${name} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)  # tests give short names to what they need
-  tinyshard_test_flags(${name})
+  if(TARGET ${program})
+    target_sources(${program} PRIVATE ${arg_SOURCES})
+    target_link_libraries(${program} PRIVATE ${arg_LIBS})
+  else()
+    if(arg_IN OR arg_ON_GPU)
+      list(APPEND arg_LIBS tinyshard_test_main)
+    elseif(NOT arg_NO_MAIN)
+      list(APPEND arg_LIBS GTest::gtest_main)
+    endif()
+    tinyshard_executable(${program} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS})
+    tinyshard_unity(${program})
+    tinyshard_test_flags(${program})
+  endif()
   if("threads" IN_LIST arg_LABELS)
-    add_dependencies(threads_tests ${name})
+    add_dependencies(threads_tests ${program})
   endif()
 
   if(NOT arg_TIMEOUT)
@@ -77,23 +91,23 @@ function(tinyshard_test name)
   endif()
 
   if(arg_ALONE OR NOT arg_RANKS)
-    add_test(NAME ${name} COMMAND ${name})
+    add_test(NAME ${name} COMMAND ${program} ${cases})
     tinyshard_test_properties(${name} "${arg_LABELS}" ${arg_TIMEOUT} 1 "${arg_ENVIRONMENT}")
     if(arg_ON_GPU)
-      add_test(NAME ${name}_on_gpu COMMAND ${name})
+      add_test(NAME ${name}_on_gpu COMMAND ${program} ${cases})
       tinyshard_test_properties(${name}_on_gpu "${arg_LABELS};gpu" ${arg_TIMEOUT} 1 "TS_DEVICES=CUDA;${arg_ENVIRONMENT}")
       set_tests_properties(${name}_on_gpu PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped:")
     endif()
   endif()
   if(arg_VERIFIED AND NOT TINYSHARD_SANITIZE)  # what it verifies, generated kernels and plans, no sanitizer sees
-    add_test(NAME ${name}_verified COMMAND ${name})
+    add_test(NAME ${name}_verified COMMAND ${program} ${cases})
     tinyshard_test_properties(${name}_verified "${arg_LABELS}" ${arg_TIMEOUT} 1 "SPEC=2;TS_CHECK=memory,values;${arg_ENVIRONMENT}")
   endif()
   foreach(ranks IN LISTS arg_RANKS)
     set(test ${name}_${ranks}_ranks)
     if(TINYSHARD_HAS_MPI)
       tinyshard_mpirun(command ${ranks})
-      add_test(NAME ${test} COMMAND ${command} $<TARGET_FILE:${name}>)
+      add_test(NAME ${test} COMMAND ${command} $<TARGET_FILE:${program}> ${cases})
     else()
       add_test(NAME ${test} COMMAND ${CMAKE_COMMAND} -E echo "skipped: Open MPI was not found at configure time")
       set_tests_properties(${test} PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped:")
@@ -113,10 +127,10 @@ function(tinyshard_test name)
         set(test ${name}_${ranks}_ranks_sockets)
         set(transport TS_TRANSPORT=sockets)
       endif()
-      add_test(NAME ${test} COMMAND tinyshard_cli run --cores all -n ${ranks} -- $<TARGET_FILE:${name}>)
+      add_test(NAME ${test} COMMAND tinyshard_cli run --cores all -n ${ranks} -- $<TARGET_FILE:${program}> ${cases})
       tinyshard_test_properties(${test} "${arg_LABELS}" ${arg_TIMEOUT} ${ranks}
         "OMP_NUM_THREADS=1;${transport};${arg_ENVIRONMENT}")
-      add_dependencies(${name} tinyshard_cli)
+      add_dependencies(${program} tinyshard_cli)
     endforeach()
   endforeach()
 endfunction()

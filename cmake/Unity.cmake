@@ -3,8 +3,9 @@
 #   templates instantiated once for the eight, which takes half of the processor time of eight units. Sources with options
 #   of their own (CMake sees COMPILE_OPTIONS) are compiled alone.
 #
-# A source stays one that compiles by itself: names in its unnamed namespace differ from those of its neighbours, and it
-# includes what it uses. The presets `dev` and `tidy` and scripts/lint.sh compile each source alone.
+# A source stays one that compiles by itself: names in its unnamed namespace differ from those of its neighbours (a test
+# has a namespace of its own name instead), and it includes what it uses. The presets `dev` and `tidy` and scripts/lint.sh
+# compile each source alone.
 function(tinyshard_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TINYSHARD_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   # GCC takes a source that is part of a unit for a header: unnamed namespaces, and memory that it sees through more

@@ -4,7 +4,7 @@
 
 #include "tests/examples/run_program.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 namespace {
 
 const std::string kDump = PLAN_DUMP, kCompare = COMPARE_PLANS;
@@ -62,4 +62,4 @@ TEST_F(PlanDump, MistakesAreTold) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

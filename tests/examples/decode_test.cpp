@@ -3,7 +3,7 @@
 
 #include "tests/examples/run_program.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::decode_test {
 namespace {
 
 TEST(Decode, TokensAreThoseOfAPassOverAll) {
@@ -21,4 +21,4 @@ TEST(Decode, TellsTimesAtPositions) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::decode_test

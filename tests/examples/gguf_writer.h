@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 class GgufWriter {
  public:
@@ -81,4 +81,4 @@ class GgufWriter {
   std::string kv_, table_, data_;
 };
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

@@ -4,7 +4,7 @@
 
 #include "tests/examples/training_program.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::gpt2_test {
 namespace {
 
 const std::string kProgram = GPT2;
@@ -260,4 +260,4 @@ TEST_F(Gpt2, MistakesAreOneSentence) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::gpt2_test

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 struct Launcher {
   std::string name, two, four;
@@ -17,4 +17,4 @@ inline std::vector<Launcher> launchers() {
   return all;
 }
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

@@ -15,7 +15,7 @@
 #include "tests/examples/run_program.h"
 #include "tests/message_of.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::llama_test {
 namespace {
 
 constexpr int64_t kWords = 330;  // of the tokenizer
@@ -346,4 +346,4 @@ TEST_F(LlamaProgram, UsageErrorsEndWithTwo) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::llama_test

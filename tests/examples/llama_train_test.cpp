@@ -7,7 +7,7 @@
 
 #include "tests/examples/training_program.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::llama_train_test {
 namespace {
 
 const std::string kProgram = LLAMA;
@@ -228,4 +228,4 @@ TEST_F(LlamaTraining, UsageErrorsEndWithTwo) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::llama_train_test

@@ -4,7 +4,7 @@
 #include "tests/examples/run_program.h"
 #include "tests/test_data.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::mnist_test {
 namespace {
 
 std::filesystem::path data() { return test::test_data() / "data"; }
@@ -45,4 +45,4 @@ TEST(MnistMistakes, AreOneSentence) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::mnist_test

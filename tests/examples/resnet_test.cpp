@@ -3,7 +3,7 @@
 #include "tests/examples/training_program.h"
 #include "tests/test_data.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::resnet_test {
 namespace {
 
 const std::string kProgram = RESNET;
@@ -180,4 +180,4 @@ TEST_F(ResNet, UsageErrorsEndWithTwo) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::resnet_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <sys/wait.h>
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 struct Outcome {
   int code = 0;  // exit status, 128 + signal
@@ -53,4 +53,4 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

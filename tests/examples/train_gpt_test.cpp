@@ -2,7 +2,7 @@
 // and resumed, and a sentence for each mistake.
 #include "tests/examples/training_program.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::train_gpt_test {
 namespace {
 
 const std::string kProgram = TRAIN_GPT;
@@ -105,4 +105,4 @@ TEST_F(TrainGpt, UsageErrorsEndWithTwo) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::train_gpt_test

@@ -12,7 +12,7 @@
 #include "tests/examples/launchers.h"
 #include "tests/examples/run_program.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 // Where a program may run: how it is launched, and its flags.
 struct Layout {
@@ -135,4 +135,4 @@ class TrainingProgram : public ::testing::Test {
   std::string command_;
 };
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

@@ -15,7 +15,7 @@
 #include "io/checkpoint.h"
 #include "tests/io/temp_folder.h"
 
-namespace tinyshard::io {
+namespace tinyshard::io::checkpoint_kill_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -155,4 +155,4 @@ TEST(CheckpointKill, AllOfThree) { kill_at_random(3, 60, false); }
 TEST(CheckpointKill, OneOfThree) { kill_at_random(3, 60, true); }
 
 }  // namespace
-}  // namespace tinyshard::io
+}  // namespace tinyshard::io::checkpoint_kill_test

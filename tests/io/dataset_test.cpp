@@ -12,7 +12,7 @@
 #include "tests/io/temp_folder.h"
 #include "tests/test_data.h"
 
-namespace tinyshard::io {
+namespace tinyshard::io::dataset_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -286,4 +286,4 @@ TEST(TokenFile, ReadsAndRefuses) {
 }
 
 }  // namespace
-}  // namespace tinyshard::io
+}  // namespace tinyshard::io::dataset_test

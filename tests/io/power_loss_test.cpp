@@ -163,7 +163,7 @@ int remove(const char* path) noexcept {
 
 }  // extern "C"
 
-namespace tinyshard::io {
+namespace tinyshard::io::power_loss_test {
 namespace {
 
 using test::bytes_of;
@@ -322,4 +322,4 @@ TEST(PowerLoss, EveryStateHoldsACommittedCheckpoint) {
 }
 
 }  // namespace
-}  // namespace tinyshard::io
+}  // namespace tinyshard::io::power_loss_test

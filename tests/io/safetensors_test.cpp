@@ -15,7 +15,7 @@
 #include "tests/sanitized.h"
 #include "tests/test_data.h"
 
-namespace tinyshard::io {
+namespace tinyshard::io::safetensors_test {
 namespace {
 
 using nlohmann::json;
@@ -418,4 +418,4 @@ TEST(Safetensors, RandomDamage) {
 }
 
 }  // namespace
-}  // namespace tinyshard::io
+}  // namespace tinyshard::io::safetensors_test

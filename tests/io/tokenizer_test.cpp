@@ -11,7 +11,7 @@
 #include "io/errors.h"
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::tokenizer_test {
 namespace {
 
 using nlohmann::json;
@@ -89,4 +89,4 @@ TEST(Tokenizer, RefusesWhatItDoesNotKnow) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::tokenizer_test

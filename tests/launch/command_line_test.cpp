@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tinyshard {
+namespace tinyshard::command_line_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -47,4 +47,4 @@ TEST(CommandLine, OfThisProcess) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::command_line_test

@@ -7,7 +7,7 @@
 
 #include "core/base/error.h"
 
-namespace tinyshard {
+namespace tinyshard::environment_test {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -161,4 +161,4 @@ TEST(LaunchEnvironment, Contradictions) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::environment_test

@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 
-namespace tinyshard {
+namespace tinyshard::hosts_test {
 namespace {
 
 std::string text(const std::vector<Host>& hosts) {
@@ -47,4 +47,4 @@ TEST(Hosts, RanksFillOneHostAfterTheOther) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::hosts_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tinyshard {
+namespace tinyshard::job_processes_test {
 namespace {
 
 TEST(JobProcesses, MissingRanksAreNamedWorstFirst) {
@@ -48,4 +48,4 @@ TEST(JobProcesses, OfThisJob) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::job_processes_test

@@ -5,7 +5,7 @@
 
 #include "tests/multi/bytes.h"
 
-namespace tinyshard {
+namespace tinyshard::bytes_lookups_test {
 namespace {
 
 // Ring algorithms, per device. A message has as many bytes as its storage, a multiple of 64.
@@ -480,4 +480,4 @@ TEST_F(Lookups, SelectionsSendWhatTheySelect) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::bytes_lookups_test

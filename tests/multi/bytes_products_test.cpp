@@ -6,7 +6,7 @@
 #include "multi/rewrite.h"
 #include "tests/multi/bytes.h"
 
-namespace tinyshard::test {
+namespace tinyshard::test::bytes_products_test {
 namespace {
 
 class ProductBytes : public Planned {
@@ -400,4 +400,4 @@ TEST_F(ProductBytes, TransposedConvolutionByChannels) {
 }
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::bytes_products_test

@@ -3,7 +3,7 @@
 
 #include "tests/multi/bytes.h"
 
-namespace tinyshard {
+namespace tinyshard::bytes_shard_map_test {
 namespace {
 
 using ShardMapBytes = test::Planned;
@@ -79,4 +79,4 @@ TEST_F(ShardMapBytes, PlansNameTheCollectiveAndItsLine) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::bytes_shard_map_test

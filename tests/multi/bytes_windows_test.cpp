@@ -2,7 +2,7 @@
 // where they belong, and no others.
 #include "tests/multi/bytes.h"
 
-namespace tinyshard {
+namespace tinyshard::bytes_windows_test {
 namespace {
 
 class WindowBytes : public test::Planned, public testing::WithParamInterface<int> {
@@ -145,4 +145,4 @@ TEST_F(WindowBytes, OnAThousandDevices) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::bytes_windows_test

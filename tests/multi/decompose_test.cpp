@@ -16,7 +16,7 @@
 #include "tests/multi/bytes.h"
 #include "tests/multi/one_device.h"
 
-namespace tinyshard {
+namespace tinyshard::decompose_test {
 namespace {
 
 Tensor matrices(const Dims& shape, int seed) {
@@ -213,4 +213,4 @@ TEST_F(DecomposeElsewhere, ACapturedStepIsPlanned) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::decompose_test

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tinyshard {
+namespace tinyshard::groups_ranks_test {
 namespace {
 
 TEST(GroupsOfRanks, DoNotWaitInACircle) {
@@ -28,4 +28,4 @@ TEST(GroupsOfRanks, DoNotWaitInACircle) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::groups_ranks_test

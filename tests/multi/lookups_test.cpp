@@ -9,7 +9,7 @@
 
 #include "tests/multi/one_device.h"
 
-namespace tinyshard {
+namespace tinyshard::lookups_test {
 namespace {
 
 using Results = std::vector<Tensor>;
@@ -583,4 +583,4 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LookupsTest, testing::ValuesIn(layouts()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::lookups_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tinyshard {
+namespace tinyshard::losses_test {
 namespace {
 
 constexpr int64_t kVocabulary = 32, kWidth = 16, kHeads = 4, kShared = 2, kLength = 8, kBatch = 4,
@@ -145,4 +145,4 @@ TEST(Losses, AreThoseOfOneDevice) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::losses_test

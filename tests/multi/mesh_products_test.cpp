@@ -11,7 +11,7 @@
 
 #include "tests/multi/one_device.h"
 
-namespace tinyshard {
+namespace tinyshard::mesh_products_test {
 namespace {
 
 using Operands = std::vector<Tensor>;
@@ -230,4 +230,4 @@ INSTANTIATE_TEST_SUITE_P(Dot, ProductsTest, testing::ValuesIn(products()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::mesh_products_test

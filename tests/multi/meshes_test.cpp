@@ -10,7 +10,7 @@
 #include "tests/message_of.h"
 #include "tests/multi/one_device.h"
 
-namespace tinyshard {
+namespace tinyshard::meshes_test {
 namespace {
 
 struct Place {
@@ -233,4 +233,4 @@ TEST_F(Meshes, OperandsOnTwoMeshesAreAnError) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::meshes_test

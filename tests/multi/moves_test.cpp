@@ -5,7 +5,7 @@
 
 #include "tests/multi/bytes.h"
 
-namespace tinyshard::test {
+namespace tinyshard::test::moves_test {
 namespace {
 
 class Moves : public Planned {};
@@ -90,4 +90,4 @@ TEST_F(Moves, ToPendingSums) {
 }
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::moves_test

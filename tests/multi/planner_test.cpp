@@ -12,7 +12,7 @@
 #include "tests/multi/bytes.h"
 #include "tests/multi/one_device.h"
 
-namespace tinyshard::test {
+namespace tinyshard::test::planner_test {
 namespace {
 
 std::vector<UOp> nodes(const std::vector<Tensor>& tensors) {
@@ -275,4 +275,4 @@ TEST_F(PlannerValues, AreThoseOfOneDevice) {
 }
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::planner_test

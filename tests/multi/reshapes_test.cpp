@@ -7,7 +7,7 @@
 
 #include "tests/devices.h"
 
-namespace tinyshard {
+namespace tinyshard::reshapes_test {
 namespace {
 
 TEST(Reshapes, KeepTheOrderOfElements) {
@@ -44,4 +44,4 @@ TEST(Reshapes, KeepTheOrderOfElements) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::reshapes_test

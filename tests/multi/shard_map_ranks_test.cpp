@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tinyshard {
+namespace tinyshard::shard_map_ranks_test {
 namespace {
 
 TEST(ShardMapOfRanks, HasTheValuesOfOneProcess) {
@@ -74,4 +74,4 @@ TEST(ShardMapOfRanks, HasTheValuesOfOneProcess) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::shard_map_ranks_test

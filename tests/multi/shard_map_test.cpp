@@ -13,7 +13,7 @@
 #include "tests/message_of.h"
 #include "tests/multi/one_device.h"
 
-namespace tinyshard {
+namespace tinyshard::shard_map_test {
 namespace {
 
 // --- the oracle: a matrix on each device of a mesh of two axes -----------------------------------
@@ -563,4 +563,4 @@ TEST_F(ShardMaps, RefuseWhatHasNoMeaning) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::shard_map_test

@@ -13,7 +13,7 @@
 #include "tests/message_of.h"
 #include "tests/multi/one_device.h"
 
-namespace tinyshard {
+namespace tinyshard::sharding_test {
 namespace {
 
 struct OpCase {
@@ -427,4 +427,4 @@ TEST(Sharding, TooManyDevicesIsAnError) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::sharding_test

@@ -15,7 +15,7 @@
 #include "tests/multi/bytes.h"
 #include "tests/multi/one_device.h"
 
-namespace tinyshard {
+namespace tinyshard::sort_along_shards_test {
 namespace {
 
 // --- why it sorts --------------------------------------------------------------------------------
@@ -468,4 +468,4 @@ TEST_F(SortBytes, ShortRowsAreGathered) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::sort_along_shards_test

@@ -10,7 +10,7 @@
 #include "core/exec/make_executable.h"
 #include "tests/devices.h"
 
-namespace tinyshard {
+namespace tinyshard::sparse_sums_test {
 namespace {
 
 class SparseSums : public ::testing::Test {
@@ -123,4 +123,4 @@ TEST_F(SparseSums, AreTheSameOnAnyNumberOfDevices) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::sparse_sums_test

@@ -11,7 +11,7 @@
 #include "tests/devices.h"
 #include "tests/multi/bytes.h"
 
-namespace tinyshard {
+namespace tinyshard::spatial_test {
 namespace {
 
 struct Form {
@@ -394,4 +394,4 @@ TEST_F(SpatialBytes, ImagesOfOtherSizesReadTheRowsBesideTheirParts) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::spatial_test

@@ -6,7 +6,7 @@
 
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::windows_ranks_test {
 namespace {
 
 TEST(WindowsOfRanks, HaveTheValuesOfOneProcess) {
@@ -140,4 +140,4 @@ TEST(MeshesOfRanks, OfSomeAndThenOfAll) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::windows_ranks_test

@@ -9,7 +9,7 @@
 
 #include "tests/multi/one_device.h"
 
-namespace tinyshard {
+namespace tinyshard::windows_test {
 namespace {
 
 struct Movement {
@@ -148,4 +148,4 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Windows, testing::ValuesIn(layouts()),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::windows_test

@@ -8,7 +8,7 @@
 
 #include "tests/io/temp_folder.h"
 
-namespace tinyshard {
+namespace tinyshard::jsonl_test {
 namespace {
 
 using nlohmann::json;
@@ -97,4 +97,4 @@ TEST(JsonlLog, SeriesComeBack) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::jsonl_test

@@ -10,7 +10,7 @@
 #include "report/axis.h"
 #include "tests/io/temp_folder.h"
 
-namespace tinyshard {
+namespace tinyshard::plot_test {
 namespace {
 
 using test::get;
@@ -195,4 +195,4 @@ TEST(LineChart, AnyDataStaysInThePicture) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::plot_test

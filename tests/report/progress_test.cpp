@@ -16,7 +16,7 @@
 
 #include "core/base/error.h"
 
-namespace tinyshard {
+namespace tinyshard::progress_test {
 namespace {
 
 using testing::ElementsAre;
@@ -337,4 +337,4 @@ TEST(ShortTime, HoursAndDays) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::progress_test

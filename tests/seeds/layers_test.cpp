@@ -6,7 +6,7 @@
 #include "tests/io/temp_folder.h"
 #include "tests/seeds/printed.h"
 
-namespace tinyshard::seeds {
+namespace tinyshard::seeds::layers_test {
 namespace {
 
 // The page prints mean and deviation behind each norm: of n numbers that were normalised together
@@ -113,4 +113,4 @@ TEST(SeedFiles, Safetensors) {
 }
 
 }  // namespace
-}  // namespace tinyshard::seeds
+}  // namespace tinyshard::seeds::layers_test

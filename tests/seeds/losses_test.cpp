@@ -1,7 +1,7 @@
 // "Neural Network (functional)".
 #include "tests/seeds/printed.h"
 
-namespace tinyshard::seeds {
+namespace tinyshard::seeds::losses_test {
 namespace {
 
 TEST(SeedFunctional, LinearAndSequential) {
@@ -63,4 +63,4 @@ TEST(SeedFunctional, CrossEntropy) {
 }
 
 }  // namespace
-}  // namespace tinyshard::seeds
+}  // namespace tinyshard::seeds::losses_test

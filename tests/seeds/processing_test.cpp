@@ -1,7 +1,7 @@
 // "Complex Ops": "Processing", indices and linear algebra.
 #include "tests/seeds/printed.h"
 
-namespace tinyshard::seeds {
+namespace tinyshard::seeds::processing_test {
 namespace {
 
 TEST(SeedProcessing, Pools) {
@@ -127,4 +127,4 @@ TEST(SeedLinearAlgebra, QrAndSvd) {
 }
 
 }  // namespace
-}  // namespace tinyshard::seeds
+}  // namespace tinyshard::seeds::processing_test

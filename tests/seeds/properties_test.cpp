@@ -1,7 +1,7 @@
 // "Properties": what a tensor is, its data, and gradients.
 #include "tests/seeds/printed.h"
 
-namespace tinyshard::seeds {
+namespace tinyshard::seeds::properties_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -94,4 +94,4 @@ TEST(SeedProperties, QuickReference) {
 }
 
 }  // namespace
-}  // namespace tinyshard::seeds
+}  // namespace tinyshard::seeds::properties_test

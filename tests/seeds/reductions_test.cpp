@@ -1,7 +1,7 @@
 // "Complex Ops", "Reduce" and scans. Where a page draws random numbers, its printed ones are taken.
 #include "tests/seeds/printed.h"
 
-namespace tinyshard::seeds {
+namespace tinyshard::seeds::reductions_test {
 namespace {
 
 const Tensor& drawn() {
@@ -103,4 +103,4 @@ TEST(SeedScans, Cumulative) {
 }
 
 }  // namespace
-}  // namespace tinyshard::seeds
+}  // namespace tinyshard::seeds::reductions_test

@@ -21,7 +21,7 @@ __attribute__((noinline)) void* operator new(size_t bytes) {
 __attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
 __attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 namespace {
 
 TEST(Allocation, NoneOnceWarm) {
@@ -58,4 +58,4 @@ TEST(Allocation, NoneOnceWarm) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

@@ -18,7 +18,7 @@
 #include "transport/endpoint.h"
 #include "transport/group.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -189,4 +189,4 @@ TEST(Blame, NewsIsPassedOnToThoseThatMayNotHaveIt) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

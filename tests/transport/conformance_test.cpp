@@ -15,7 +15,7 @@
 #include "tests/transport/gpu_communicator.h"
 #include "tests/transport/job.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::conformance_test {
 namespace {
 
 constexpr std::array kDtypes = {DType::Bool, DType::I8,  DType::I16, DType::I32, DType::I64,
@@ -818,4 +818,4 @@ TEST_P(Conformance, WrongCallsAreUserErrors) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::conformance_test

@@ -10,7 +10,7 @@
 #include "core/runtime/device.h"
 #include "transport/nccl/nccl_group.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 class GpuCommunicator final : public Communicator {
  public:
@@ -156,4 +156,4 @@ class GpuCommunicator final : public Communicator {
   uint64_t next_ = 0;
 };
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

@@ -16,7 +16,7 @@
 #include "launch/environment.h"
 #include "transport/world.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 // Which rank holds how many participants: {2, 2} is two ranks of two devices.
 using Layout = std::vector<int>;
@@ -73,4 +73,4 @@ std::string expect_throw(Call&& call) {
   return {};
 }
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

@@ -12,7 +12,7 @@
 #include "tests/transport/job.h"
 #include "transport/nccl/nccl_group.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::nccl_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -239,4 +239,4 @@ TEST_F(NcclGpus, SumsInARecordingAreFast) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::nccl_test

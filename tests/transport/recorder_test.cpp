@@ -23,7 +23,7 @@
 #include "transport/recorder/blame.h"
 #include "transport/recorder/ring_reader.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::recorder_test {
 namespace {
 
 using namespace recorder;
@@ -268,7 +268,7 @@ TEST_F(RingFiles, AFlippedBitIsFound) {
     changed[byte] = char(changed[byte] ^ (1 << bit));
     return changed;
   };
-  for (size_t byte = 0; byte < sizeof(Origin); byte += 3)
+  for (size_t byte = 0; byte < sizeof(recorder::Origin); byte += 3)
     EXPECT_FALSE(refusal(flipped(byte, int(byte % 8))).empty()) << byte;
   const size_t call = kHeaderBytes + 100 * sizeof(CallRecord);
   for (size_t byte = call; byte < call + offsetof(CallRecord, completed_ns); byte += 3)
@@ -305,4 +305,4 @@ TEST(RecorderCost, ARecordCostsNextToNothing) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::recorder_test

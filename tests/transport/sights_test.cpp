@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tinyshard::detector {
+namespace tinyshard::detector::sights_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -63,4 +63,4 @@ TEST(Sights, WhatIsNoHeartbeatIsNotHeard) {
 }
 
 }  // namespace
-}  // namespace tinyshard::detector
+}  // namespace tinyshard::detector::sights_test

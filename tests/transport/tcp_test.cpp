@@ -27,7 +27,7 @@
 #include "transport/tcp/refusals.h"
 #include "transport/tcp/tcp_channel.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 namespace {
 
 using namespace tcp;
@@ -564,4 +564,4 @@ TEST(TcpChannel, BytesArriveAsTheyWereSent) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

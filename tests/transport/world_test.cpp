@@ -14,7 +14,7 @@
 
 #include "tests/transport/job.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 namespace {
 
 std::string output_of(const std::string& command) {
@@ -126,4 +126,4 @@ TEST(World, InprocRanksConnectOnce) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

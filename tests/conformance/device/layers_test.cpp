@@ -10,7 +10,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/conformance/device/device_case.h"
 
-namespace tinyshard::test {
+namespace tinyshard::test::layers_test {
 namespace {
 
 using Values = std::vector<double>;
@@ -220,4 +220,4 @@ TEST_P(DeviceLayers, AttentionWithSharedHeads) {
 TINYSHARD_ON_EVERY_DEVICE(DeviceLayers);
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::layers_test

@@ -10,7 +10,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/conformance/device/device_case.h"
 
-namespace tinyshard::test {
+namespace tinyshard::test::limits_test {
 namespace {
 
 using Values = std::vector<double>;
@@ -127,4 +127,4 @@ TEST_P(DeviceLimits, MoreMemoryThanThereIsEndsNothing) {
 TINYSHARD_ON_EVERY_DEVICE(DeviceLimits);
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::limits_test

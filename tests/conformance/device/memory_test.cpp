@@ -11,7 +11,7 @@
 // NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer looks for this name
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 
-namespace tinyshard::test {
+namespace tinyshard::test::memory_test {
 namespace {
 
 using DeviceMemory = DeviceCase;
@@ -143,4 +143,4 @@ TEST_P(DeviceMemory, ADeviceThatPlansHasNoValues) {
 TINYSHARD_ON_EVERY_DEVICE(DeviceMemory);
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::memory_test

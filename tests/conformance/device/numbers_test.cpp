@@ -12,7 +12,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/conformance/device/device_case.h"
 
-namespace tinyshard::test {
+namespace tinyshard::test::numbers_test {
 namespace {
 
 using Wide = __int128;
@@ -265,4 +265,4 @@ TEST_P(DeviceNumbers, BitsAreKept) {
 TINYSHARD_ON_EVERY_DEVICE(DeviceNumbers);
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::numbers_test

@@ -8,7 +8,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/conformance/device/device_case.h"
 
-namespace tinyshard::test {
+namespace tinyshard::test::ops_test {
 namespace {
 
 using Values = std::vector<double>;
@@ -195,4 +195,4 @@ TEST_P(DeviceOps, ReductionsOfEveryView) {
 TINYSHARD_ON_EVERY_DEVICE(DeviceOps);
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::ops_test

@@ -9,7 +9,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/conformance/device/device_case.h"
 
-namespace tinyshard::test {
+namespace tinyshard::test::places_test {
 namespace {
 
 using Values = std::vector<double>;
@@ -272,4 +272,4 @@ TEST_P(DevicePlaces, RunningSumsAndMaxima) {
 TINYSHARD_ON_EVERY_DEVICE(DevicePlaces);
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::places_test

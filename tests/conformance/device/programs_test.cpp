@@ -9,7 +9,7 @@
 #include "core/codegen/codegen.h"
 #include "tests/conformance/device/device_case.h"
 
-namespace tinyshard::test {
+namespace tinyshard::test::programs_test {
 namespace {
 
 using DevicePrograms = DeviceCase;
@@ -205,4 +205,4 @@ TEST_P(DevicePrograms, ProductsOfEveryLayout) {
 TINYSHARD_ON_EVERY_DEVICE(DevicePrograms);
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::programs_test

@@ -6,7 +6,7 @@
 
 #include "core/base/error.h"
 
-namespace tinyshard {
+namespace tinyshard::dtype_test {
 namespace {
 
 TEST(DType, SizesAndKinds) {
@@ -142,4 +142,4 @@ TEST(DType, OfCppTypes) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::dtype_test

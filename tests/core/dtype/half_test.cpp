@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tinyshard {
+namespace tinyshard::half_test {
 namespace {
 
 // The value of a format with `exponent` and `mantissa` bits, as a double.
@@ -121,4 +121,4 @@ TEST(Half, Extremes) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::half_test

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tinyshard {
+namespace tinyshard::assign_test {
 namespace {
 
 constexpr int64_t n = 4;  // rows and columns
@@ -381,4 +381,4 @@ TEST(Assign, RandomProgramsHaveTheValuesOfTheirStatements) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::assign_test

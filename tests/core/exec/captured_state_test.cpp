@@ -11,7 +11,7 @@
 
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::captured_state_test {
 namespace {
 
 Tensor stored(std::vector<double> values) { return Tensor(values).realize(); }
@@ -414,4 +414,4 @@ TEST(CapturedState, AnAssignedArgumentThatIsUsedOtherwiseIsAnError) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::captured_state_test

@@ -11,7 +11,7 @@
 #include "tests/io/temp_folder.h"
 #include "tinyshard/tinyshard.h"
 
-namespace tinyshard {
+namespace tinyshard::check_test {
 namespace {
 
 using testing::HasSubstr;
@@ -104,4 +104,4 @@ TEST_F(ValueCheck, RightCodePasses) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::check_test

@@ -12,7 +12,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::elsewhere_test {
 namespace {
 
 TEST(Elsewhere, ValuesAreNotCopiedFromDevicesOfOtherRanks) {
@@ -111,4 +111,4 @@ TEST(Elsewhere, ToTheOwnDeviceCopiesNothing) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::elsewhere_test

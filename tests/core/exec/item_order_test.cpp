@@ -8,7 +8,7 @@
 #include "core/base/options.h"
 #include "core/exec/context.h"
 
-namespace tinyshard {
+namespace tinyshard::item_order_test {
 namespace {
 
 struct Block {
@@ -109,4 +109,4 @@ TEST_F(ItemOrder, IsKeptWhereAnInputIsOverwritten) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::item_order_test

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tinyshard {
+namespace tinyshard::kernel_trial_test {
 namespace {
 
 // Runs `width` items side by side, each of which takes `item_seconds`.
@@ -99,4 +99,4 @@ TEST(KernelTrial, ADeviceThatIsNotFullIsNoReasonToStop) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::kernel_trial_test

@@ -23,7 +23,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "tinyshard/tinyshard.h"
 
-namespace tinyshard {
+namespace tinyshard::library_provider_test {
 namespace {
 
 // --- the provider --------------------------------------------------------------------------------
@@ -279,4 +279,4 @@ TEST_F(LibraryProviderTest, ACapturedStepRunsIt) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::library_provider_test

@@ -16,7 +16,7 @@
 #include "core/tensor/tensor.h"
 #include "core/uop/args.h"
 
-namespace tinyshard {
+namespace tinyshard::offsets_test {
 namespace {
 
 int64_t made() {
@@ -188,4 +188,4 @@ TEST(Offsets, NothingElseMoves) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::offsets_test

@@ -18,7 +18,7 @@
 #include "tests/tuning_choices.h"
 #include "tinyshard/tinyshard.h"
 
-namespace tinyshard {
+namespace tinyshard::providers_test {
 namespace {
 
 class ProvidersTest : public ::testing::Test {
@@ -168,4 +168,4 @@ TEST_F(ProvidersTest, WithoutBeamNothingIsTimed) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::providers_test

@@ -12,7 +12,7 @@
 #include "core/base/error.h"
 #include "core/exec/context.h"
 
-namespace tinyshard {
+namespace tinyshard::replicas_test {
 namespace {
 
 class ReplicasTest : public ::testing::Test {
@@ -143,4 +143,4 @@ TEST_F(ReplicasTest, AxesThatSplitOneDimUnevenlyNest) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::replicas_test

@@ -22,7 +22,7 @@
 #include "core/tensor/jit.h"
 #include "core/tensor/tensor.h"
 
-namespace tinyshard {
+namespace tinyshard::scalars_test {
 namespace {
 
 int64_t made() {
@@ -272,4 +272,4 @@ TEST(Scalars, AreThoseOfEachDeviceOfAMesh) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::scalars_test

@@ -13,7 +13,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "transport/world.h"
 
-namespace tinyshard {
+namespace tinyshard::transfer_test {
 namespace {
 
 struct FakeRecording : Recording {
@@ -190,4 +190,4 @@ TEST(Replay, AFailedRecordingIsAbandonedEverywhere) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::transfer_test

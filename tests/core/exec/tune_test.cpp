@@ -15,7 +15,7 @@
 #include "tests/tuning_choices.h"
 #include "tinyshard/tinyshard.h"
 
-namespace tinyshard {
+namespace tinyshard::tune_test {
 namespace {
 
 class TuneTest : public ::testing::Test {
@@ -88,4 +88,4 @@ TEST_F(TuneTest, ConstantsThatChangeComeWithTheCall) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::tune_test

@@ -11,7 +11,7 @@
 #include "core/nn/nn.h"
 #include "core/tensor/jit.h"
 
-namespace tinyshard {
+namespace tinyshard::checkpoint_activations_test {
 namespace {
 
 struct Block {
@@ -158,4 +158,4 @@ TEST_F(CheckpointActivations, AnInputMayBeOverwrittenInAnotherOrder) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::checkpoint_activations_test

@@ -9,7 +9,7 @@
 #include "tests/message_of.h"
 #include "tinyshard/tinyshard.h"
 
-namespace tinyshard::test {
+namespace tinyshard::test::elastic_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -124,4 +124,4 @@ TEST(Elastic, Mistakes) {
 }
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::elastic_test

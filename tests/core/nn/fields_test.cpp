@@ -7,7 +7,7 @@
 
 #include "core/nn/state_dict.h"
 
-namespace tinyshard {
+namespace tinyshard::fields_test {
 namespace {
 
 struct Leaf {
@@ -71,4 +71,4 @@ TEST(Fields, GiveEachTiedTensorOnce) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::fields_test

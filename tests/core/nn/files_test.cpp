@@ -17,7 +17,7 @@
 #include "tests/devices.h"
 #include "tests/io/temp_folder.h"
 
-namespace tinyshard {
+namespace tinyshard::files_test {
 namespace {
 
 using test::TempFolder;
@@ -431,4 +431,4 @@ TEST_F(Files, LoadingAModelReadsItsTensorsOnly) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::files_test

@@ -6,7 +6,7 @@
 #include "tests/multi/bytes.h"
 #include "tests/sanitized.h"
 
-namespace tinyshard {
+namespace tinyshard::fully_shard_plan_test {
 namespace {
 
 using test::Llama;
@@ -213,4 +213,4 @@ TEST_F(FullyShardPlan, OfABlockOnlyItsPartsLiveOn) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::fully_shard_plan_test

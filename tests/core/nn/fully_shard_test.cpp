@@ -19,7 +19,7 @@
 #include "tests/message_of.h"
 #include "tests/sanitized.h"
 
-namespace tinyshard {
+namespace tinyshard::fully_shard_test {
 namespace {
 
 using test::Llama;
@@ -328,4 +328,4 @@ TEST_F(FullyShard, TrainsAsOneDeviceOverRanks) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::fully_shard_test

@@ -11,7 +11,7 @@
 #include "core/tensor/explain.h"
 #include "core/tensor/jit.h"
 
-namespace tinyshard {
+namespace tinyshard::gradient_sum_test {
 namespace {
 
 class GradientSumTest : public testing::Test {
@@ -187,4 +187,4 @@ TEST_F(GradientSumTest, MistakesAreNamed) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::gradient_sum_test

@@ -6,7 +6,7 @@
 #include "core/base/error.h"
 #include "core/nn/nn.h"
 
-namespace tinyshard {
+namespace tinyshard::layers_test {
 namespace {
 
 std::string message(const auto& call) {
@@ -148,4 +148,4 @@ TEST(Layers, MistakesNameTheLayerAndTheCaller) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::layers_test

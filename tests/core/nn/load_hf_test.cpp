@@ -12,7 +12,7 @@
 #include "tests/io/temp_folder.h"
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::load_hf_test {
 namespace {
 
 constexpr const char* kLlama = R"({
@@ -150,4 +150,4 @@ TEST(LoadHf, PutsTensorsWhereRulesSay) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::load_hf_test

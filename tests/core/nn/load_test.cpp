@@ -18,7 +18,7 @@
 #include "tests/io/temp_folder.h"
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::load_test {
 namespace {
 
 std::vector<float> counted(int64_t n, float from) {
@@ -341,4 +341,4 @@ TEST_F(Load, AFileThatWasCutIsNamed) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::load_test

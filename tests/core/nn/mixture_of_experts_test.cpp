@@ -16,7 +16,7 @@
 
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::mixture_of_experts_test {
 namespace {
 
 using testing::HasSubstr;
@@ -349,4 +349,4 @@ TEST_F(MixtureOfExperts, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::mixture_of_experts_test

@@ -5,7 +5,7 @@
 #include "core/base/error.h"
 #include "tests/message_of.h"
 
-namespace tinyshard::nn {
+namespace tinyshard::nn::name_pattern_test {
 namespace {
 
 std::string beginning(const char* pattern, const char* name) {
@@ -39,4 +39,4 @@ TEST(NamePattern, RefusesEmptyParts) {
 }
 
 }  // namespace
-}  // namespace tinyshard::nn
+}  // namespace tinyshard::nn::name_pattern_test

@@ -13,7 +13,7 @@
 #include "core/tensor/jit.h"
 #include "tests/devices.h"
 
-namespace tinyshard {
+namespace tinyshard::optim_test {
 namespace {
 
 using nn::optim::Adam;
@@ -415,4 +415,4 @@ TEST(DataParallel, ComesBeforeTheOptimizer) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::optim_test

@@ -9,7 +9,7 @@
 #include "tests/core/nn/pipeline_model.h"
 #include "tests/sanitized.h"
 
-namespace tinyshard {
+namespace tinyshard::pipeline_plan_test {
 namespace {
 
 constexpr int64_t kWidth = 64, kLayers = 4, kRows = 4096;  // rows of a micro-batch on one device
@@ -194,4 +194,4 @@ TEST_F(PipelinePlan, PlanningTakesNoTimeForEachParameter) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::pipeline_plan_test

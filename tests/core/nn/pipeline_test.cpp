@@ -17,7 +17,7 @@
 #include "tests/message_of.h"
 #include "tests/sanitized.h"
 
-namespace tinyshard {
+namespace tinyshard::pipeline_test {
 namespace {
 
 using test::has_axis;
@@ -541,4 +541,4 @@ TEST_F(Pipeline, MistakesAreTold) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::pipeline_test

@@ -13,7 +13,7 @@
 
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::ring_attention_test {
 namespace {
 
 using testing::HasSubstr;
@@ -173,4 +173,4 @@ TEST_F(RingAttention, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::ring_attention_test

@@ -9,7 +9,7 @@
 #include "core/base/error.h"
 #include "core/nn/nn.h"
 
-namespace tinyshard {
+namespace tinyshard::state_dict_test {
 namespace {
 
 struct Net {
@@ -200,4 +200,4 @@ TEST_F(StateDictTest, ALinkThatLeadsNowhereIsTold) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::state_dict_test

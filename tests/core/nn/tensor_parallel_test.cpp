@@ -22,7 +22,7 @@
 #include "tests/core/nn/fused_model.h"
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::tensor_parallel_test {
 namespace {
 
 using test::FusedBlock;
@@ -495,4 +495,4 @@ TEST_F(TensorParallel, MistakesOfPartsAreNamed) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::tensor_parallel_test

@@ -7,7 +7,7 @@
 
 #include "core/nn/nn.h"
 
-namespace tinyshard {
+namespace tinyshard::types_test {
 namespace {
 
 using Tensors = std::vector<Tensor>;
@@ -238,4 +238,4 @@ TEST(LayerTypesOf, WhatBatchNormLearnsIsNotRounded) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::types_test

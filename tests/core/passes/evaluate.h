@@ -16,7 +16,7 @@
 #include "core/uop/product_region.h"
 #include "core/uop/uop.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 using Values = std::vector<double>;
 
@@ -334,4 +334,4 @@ class Evaluator {
   NodeMap<Values> values_;
 };
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

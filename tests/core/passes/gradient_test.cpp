@@ -11,11 +11,11 @@
 #include "multi/mesh.h"
 #include "tests/core/passes/evaluate.h"
 
-namespace tinyshard {
+namespace tinyshard::gradient_test {
 namespace {
 
-using testing::Evaluator;
-using testing::Values;
+using test::Evaluator;
+using test::Values;
 
 UOp buffer(int64_t id, DimSpan shape, DType dtype = DType::F64) {
   Dims arg{id};
@@ -454,4 +454,4 @@ TEST(Oracle, RoundsCasts) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::gradient_test

@@ -8,11 +8,11 @@
 #include "core/passes/tidy.h"
 #include "tests/core/passes/same_values.h"
 
-namespace tinyshard {
+namespace tinyshard::narrow_test {
 namespace {
 
-using testing::buffer;
-using testing::expect_same;
+using test::buffer;
+using test::expect_same;
 
 bool all(const LibraryCall&) { return true; }
 bool none(const LibraryCall&) { return false; }
@@ -71,4 +71,4 @@ TEST(Narrow, ProductsAreStoredForTheCollectiveThatSendsThem) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::narrow_test

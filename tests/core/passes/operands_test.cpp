@@ -5,10 +5,10 @@
 
 #include "tests/core/passes/same_values.h"
 
-namespace tinyshard {
+namespace tinyshard::operands_test {
 namespace {
 
-UOp buffer(int64_t id, const Dims& shape) { return testing::buffer(id, shape, DType::F32); }
+UOp buffer(int64_t id, const Dims& shape) { return test::buffer(id, shape, DType::F32); }
 
 UOp transposed(const UOp& x) { return swap_last_two(x); }
 UOp dot(const UOp& a, const UOp& b) { return UOp::make(Op::Dot, a.dtype(), {a, b}, Dims{0}); }
@@ -88,4 +88,4 @@ TEST(OperandsOfProducts, ThatAreThereFirstAreCopiedOfTwoAlike) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::operands_test

@@ -4,11 +4,11 @@
 #include "core/passes/tidy.h"
 #include "tests/core/passes/evaluate.h"
 
-namespace tinyshard {
+namespace tinyshard::picks_test {
 namespace {
 
-using testing::Evaluator;
-using testing::Values;
+using test::Evaluator;
+using test::Values;
 
 constexpr int64_t kRows = 5, kColumns = 7;
 const Dims kShape{kRows, kColumns};
@@ -70,4 +70,4 @@ TEST_F(SumOfPick, LeavesOtherReductionsAlone) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::picks_test

@@ -7,7 +7,7 @@
 #include "devices/gpu/product_regions.h"
 #include "tests/core/passes/same_values.h"
 
-namespace tinyshard {
+namespace tinyshard::products_test {
 namespace {
 
 using gpu::Epilogue;
@@ -16,7 +16,7 @@ bool all(const LibraryCall&) { return true; }
 bool none(const LibraryCall&) { return false; }
 
 UOp buffer(int64_t id, const Dims& shape, DType dtype = DType::F32) {
-  return testing::buffer(id, shape, dtype);
+  return test::buffer(id, shape, dtype);
 }
 
 UOp dot(const UOp& a, const UOp& b, Epilogue epilogue = Epilogue::None) {
@@ -25,7 +25,7 @@ UOp dot(const UOp& a, const UOp& b, Epilogue epilogue = Epilogue::None) {
   if (epilogue == Epilogue::None) return plain;
   DimSpan shape = plain.shape();
   if (epilogue != Epilogue::GeluBackward) shape = shape.last(1);
-  UOp c = testing::buffer(99, shape, a.dtype());
+  UOp c = test::buffer(99, shape, a.dtype());
   return gpu::product_with(epilogue, a.dtype(), a, b, batch, std::span(&c, 1));
 }
 
@@ -41,7 +41,7 @@ std::vector<UOp> lowered(const std::vector<UOp>& before, bool (*supports)(const 
   for (const UOp& x : toposort(before)) {
     if (x.op() == Op::Buffer) leaves.push_back(x);
   }
-  testing::expect_same(before, after, leaves);
+  test::expect_same(before, after, leaves);
   return after;
 }
 
@@ -303,4 +303,4 @@ TEST(StoredOperands, OfAWiderTypeAreForTheLoopsAlone) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::products_test

@@ -9,7 +9,7 @@
 #include "core/uop/node_map.h"
 #include "multi/collective.h"
 
-namespace tinyshard {
+namespace tinyshard::regather_test {
 namespace {
 
 const Mesh& mesh() {
@@ -114,4 +114,4 @@ TEST(Regather, OtherGraphsStayAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::regather_test

@@ -5,10 +5,10 @@
 
 #include "tests/core/passes/same_values.h"
 
-namespace tinyshard {
+namespace tinyshard::replaced_test {
 namespace {
 
-using testing::buffer;
+using test::buffer;
 
 struct Chain {
   UOp x = buffer(1, Dims{4, 6}, DType::F32);
@@ -25,7 +25,7 @@ TEST(Replaced, NodesAreReadAsWhatStandsForThem) {
   EXPECT_EQ(after[1], c.negated);
   EXPECT_EQ(after[0], unary(Op::Sqrt, unary(Op::Recip, unary(Op::Exp2, unary(Op::Neg, c.negated)))))
       << print(after);
-  testing::expect_same({c.third}, {after[0]}, {c.x});
+  test::expect_same({c.third}, {after[0]}, {c.x});
 }
 
 TEST(Replaced, TheFirstOfTwoForOneNodeCounts) {
@@ -48,4 +48,4 @@ TEST(Replaced, AReshapeOfAReshapeIsOne) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::replaced_test

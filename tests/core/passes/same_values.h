@@ -8,7 +8,7 @@
 
 #include "tests/core/passes/evaluate.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 inline UOp buffer(int64_t id, DimSpan shape, DType dtype) {
   Dims arg{id};
@@ -45,4 +45,4 @@ inline void expect_same(const std::vector<UOp>& a, const std::vector<UOp>& b,
   }
 }
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

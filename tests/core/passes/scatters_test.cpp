@@ -7,12 +7,12 @@
 #include "core/uop/args.h"
 #include "tests/core/passes/same_values.h"
 
-namespace tinyshard {
+namespace tinyshard::scatters_test {
 namespace {
 
-using testing::buffer;
-using testing::Evaluator;
-using testing::Values;
+using test::buffer;
+using test::Evaluator;
+using test::Values;
 
 bool all(const LibraryCall&) { return true; }
 bool none(const LibraryCall&) { return false; }
@@ -156,4 +156,4 @@ TEST(Scatters, WriteNothingElse) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::scatters_test

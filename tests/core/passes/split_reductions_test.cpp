@@ -6,11 +6,11 @@
 #include "core/passes/tidy.h"
 #include "tests/core/passes/evaluate.h"
 
-namespace tinyshard {
+namespace tinyshard::split_reductions_test {
 namespace {
 
-using testing::Evaluator;
-using testing::Values;
+using test::Evaluator;
+using test::Values;
 
 constexpr SplitLimits kMany{.parts = 1024, .columns = 1024};
 
@@ -69,4 +69,4 @@ TEST(SplitReductions, OfMillionsAreMadeOfShortSums) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::split_reductions_test

@@ -8,7 +8,7 @@
 #include "core/uop/args.h"
 #include "tests/core/rewrite/expressions.h"
 
-namespace tinyshard::test {
+namespace tinyshard::test::affine_test {
 namespace {
 
 UOp param(int64_t slot) { return UOp::make(Op::Param, DType::F32, {}, Dims{slot}); }
@@ -231,4 +231,4 @@ TEST(MergeRanges, DropsRangesOfOne) {
 }
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::affine_test

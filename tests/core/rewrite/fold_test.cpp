@@ -8,7 +8,7 @@
 #include "core/dtype/half.h"
 #include "core/uop/args.h"
 
-namespace tinyshard {
+namespace tinyshard::fold_test {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -216,4 +216,4 @@ TEST(Fold, KeepsTheShapeAndNeedsConstants) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::fold_test

@@ -7,7 +7,7 @@
 #include "core/base/error.h"
 #include "core/base/options.h"
 
-namespace tinyshard {
+namespace tinyshard::pattern_test {
 namespace {
 
 UOp buffer(int64_t id) { return UOp::make(Op::Buffer, DType::F32, {}, Dims{id, 4}); }
@@ -184,4 +184,4 @@ TEST(Substitute, KeepsTheRangeListOfFolds) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::pattern_test

@@ -7,7 +7,7 @@
 #include "core/rewrite/symbolic.h"
 #include "tests/core/rewrite/expressions.h"
 
-namespace tinyshard::test {
+namespace tinyshard::test::random_test {
 namespace {
 
 class RandomExpressions {
@@ -403,4 +403,4 @@ TEST(CommonMovement, NeedsNoDivision) {
 }
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::random_test

@@ -7,7 +7,7 @@
 #include "core/rewrite/affine.h"
 #include "tests/core/rewrite/expressions.h"
 
-namespace tinyshard::test {
+namespace tinyshard::test::symbolic_test {
 namespace {
 
 // Both sides simplified: the expected side need not be written in canonical order.
@@ -445,4 +445,4 @@ TEST(Simplifier, RemembersAcrossCalls) {
 }
 
 }  // namespace
-}  // namespace tinyshard::test
+}  // namespace tinyshard::test::symbolic_test

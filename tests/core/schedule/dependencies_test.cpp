@@ -9,7 +9,7 @@
 #include "core/base/error.h"
 #include "core/schedule/memory.h"
 
-namespace tinyshard {
+namespace tinyshard::dependencies_test {
 namespace {
 
 // Task t writes buffer t and reads those of earlier tasks in `order`.
@@ -112,4 +112,4 @@ TEST(Dependencies, TheEarliestVersionIsFoundThroughMany) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::dependencies_test

@@ -13,7 +13,7 @@
 #include "core/exec/make_executable.h"
 #include "core/uop/uop.h"
 
-namespace tinyshard {
+namespace tinyshard::fusion_test {
 namespace {
 
 using StepFunction = std::function<Tensor(const Tensor&)>;
@@ -123,4 +123,4 @@ TEST(Fusion, ElementwiseStepsStayOneKernel) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::fusion_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tinyshard {
+namespace tinyshard::hazards_test {
 namespace {
 
 using Steps = std::vector<std::vector<Access>>;
@@ -111,4 +111,4 @@ TEST(UrgentSteps, MayWaitForAnEighthOfTheLongestChain) {
 TEST(UrgentSteps, AreNoneOfNone) { EXPECT_TRUE(urgent_steps({}).empty()); }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::hazards_test

@@ -12,7 +12,7 @@
 #include "core/schedule/horizontal.h"
 #include "multi/rewrite.h"
 
-namespace tinyshard {
+namespace tinyshard::join_test {
 namespace {
 
 std::vector<UOp> nodes(const std::vector<Tensor>& tensors) {
@@ -119,4 +119,4 @@ TEST(JoinTest, UpdatesInPlaceRunTogether) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::join_test

@@ -11,7 +11,7 @@
 #include "core/exec/make_executable.h"
 #include "core/exec/schedule_of.h"
 
-namespace tinyshard {
+namespace tinyshard::memory_test {
 namespace {
 
 class MemoryTest : public testing::Test {
@@ -196,4 +196,4 @@ TEST_F(MemoryTest, PicksOfComputedValuesAreTheirValues) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::memory_test

@@ -10,7 +10,7 @@
 
 #include "core/schedule/execution_order.h"
 
-namespace tinyshard {
+namespace tinyshard::order_test {
 namespace {
 
 struct Graph {
@@ -124,4 +124,4 @@ TEST(Order, IsThatOfItsRule) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::order_test

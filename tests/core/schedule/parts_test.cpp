@@ -17,7 +17,7 @@
 #include "core/exec/make_executable.h"
 #include "core/passes/passes.h"
 
-namespace tinyshard {
+namespace tinyshard::parts_test {
 namespace {
 
 std::vector<int32_t> numbers_from(int64_t first, int64_t count) {
@@ -304,4 +304,4 @@ TEST_F(LibraryParts, StayWhereTheLibraryCannotPutThem) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::parts_test

@@ -13,7 +13,7 @@
 #include "core/schedule/schedule.h"
 #include "core/schedule/verify.h"
 
-namespace tinyshard {
+namespace tinyshard::reuse_test {
 namespace {
 
 constexpr int64_t kWidth = 16, kBytes = kWidth * kWidth * int64_t(sizeof(float));
@@ -266,4 +266,4 @@ TEST(Reuse, GradientsOfSumsOfSumsOfAProductReadItToTheEnd) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::reuse_test

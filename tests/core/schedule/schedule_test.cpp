@@ -13,7 +13,7 @@
 #include "core/exec/schedule_of.h"
 #include "core/schedule/task.h"
 
-namespace tinyshard {
+namespace tinyshard::schedule_test {
 namespace {
 
 class ScheduleTest : public testing::Test {
@@ -366,4 +366,4 @@ TEST_F(ScheduleTest, NarrowGradientsAreHalfTheBytes) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::schedule_test

@@ -24,7 +24,7 @@
 #include "core/schedule/verify.h"
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::steps_test {
 namespace {
 
 class StepsTest : public testing::Test {
@@ -286,4 +286,4 @@ TEST_F(Broken, AnOrderThatNobodyMayRunIn) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::steps_test

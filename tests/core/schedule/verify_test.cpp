@@ -15,7 +15,7 @@
 #include "core/schedule/memory.h"
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::verify_test {
 namespace {
 
 class Verify : public testing::Test {
@@ -432,4 +432,4 @@ TEST_F(Verify, AcceptsStepsOnAMesh) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::verify_test

@@ -9,7 +9,7 @@
 
 #include "core/tensor/tensor.h"
 
-namespace tinyshard {
+namespace tinyshard::accuracy_test {
 namespace {
 
 struct Row {
@@ -216,4 +216,4 @@ TEST(Accuracy, OfNewtonSchulzOfLargeNumbers) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::accuracy_test

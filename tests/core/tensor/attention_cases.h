@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 struct AttentionCase {
   DType dtype = DType::BF16;
@@ -165,4 +165,4 @@ inline void check_attention(const AttentionCase& c) {
   if (c.packed) check_gradients(c, packed_parts(c, whole.realize()), x);
 }
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

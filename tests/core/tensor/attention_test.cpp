@@ -8,7 +8,7 @@
 #include "tests/core/tensor/attention_cases.h"
 #include "tests/devices.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::attention_test {
 namespace {
 
 class AttentionTest : public ::testing::Test {
@@ -212,4 +212,4 @@ TEST_F(AttentionTest, WholeOnADeviceItHoldsNoScores) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::attention_test

@@ -10,7 +10,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/devices.h"
 
-namespace tinyshard {
+namespace tinyshard::bits_test {
 namespace {
 
 using Function = std::function<Tensor(const Tensor&)>;
@@ -342,4 +342,4 @@ TEST(NarrowLoss, OfACertainClassIsNotNegative) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::bits_test

@@ -14,7 +14,7 @@
 #include "core/uop/uop.h"
 #include "tests/devices.h"
 
-namespace tinyshard {
+namespace tinyshard::empty_test {
 namespace {
 
 // A result: its shape, and the value that each of its elements has.
@@ -292,4 +292,4 @@ TEST_P(Empty, GoesThroughEveryOp) {
 INSTANTIATE_TEST_SUITE_P(Devices, Empty, ::testing::Values(1, 2, 4));
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::empty_test

@@ -11,7 +11,7 @@
 #include "core/tensor/jit.h"
 #include "core/tensor/tensor.h"
 
-namespace tinyshard {
+namespace tinyshard::error_test {
 namespace {
 
 Tensor of(const Dims& shape, DType dtype = DType::F32) { return Tensor::empty(shape, dtype); }
@@ -265,4 +265,4 @@ TEST(ErrorsOf, OtherShapesAfterACapture) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::error_test

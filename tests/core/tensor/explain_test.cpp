@@ -8,7 +8,7 @@
 #include "tests/message_of.h"
 #include "tinyshard/tinyshard.h"
 
-namespace tinyshard {
+namespace tinyshard::explain_test {
 namespace {
 
 class Explain : public ::testing::Test {
@@ -145,4 +145,4 @@ TEST_F(Explain, PartsAreCountedAsParts) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::explain_test

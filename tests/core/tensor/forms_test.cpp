@@ -12,7 +12,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::forms_test {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -482,4 +482,4 @@ TEST(Pools, WindowsBeyondTheEndCountWhatIsThere) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::forms_test

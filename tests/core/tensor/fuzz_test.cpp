@@ -11,7 +11,7 @@
 #include "tests/core/passes/evaluate.h"
 #include "tests/devices.h"
 
-namespace tinyshard {
+namespace tinyshard::fuzz_test {
 namespace {
 
 uint64_t from_environment(const char* name, uint64_t otherwise) {
@@ -40,7 +40,7 @@ class Program {
   void check() {
     std::vector<Tensor> outputs{pool_.back()};
     for (int i = pick(0, 3); i > 0; --i) outputs.push_back(any());
-    std::vector<testing::Values> expected;
+    std::vector<test::Values> expected;
     for (const Tensor& t : outputs) expected.push_back(evaluate_(t.uop()));
     Tensor::realize(outputs);
     for (size_t i = 0; i < outputs.size(); ++i) compare(outputs[i], expected[i]);
@@ -163,7 +163,7 @@ class Program {
     }
   }
 
-  void compare(const Tensor& t, const testing::Values& expected) {
+  void compare(const Tensor& t, const test::Values& expected) {
     std::vector<double> actual = t.to_vector<double>();
     ASSERT_EQ(actual.size(), expected.size());
     double scale = 1e-3;
@@ -178,7 +178,7 @@ class Program {
   bool sharded_;
   std::optional<Mesh> mesh_;
   std::vector<Tensor> pool_;
-  testing::Evaluator evaluate_;
+  test::Evaluator evaluate_;
   std::ostringstream text_;
 };
 
@@ -204,4 +204,4 @@ TEST(RandomPrograms, WithShardedInputs) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::fuzz_test

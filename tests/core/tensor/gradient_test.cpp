@@ -14,7 +14,7 @@
 #include "core/tensor/jit.h"
 #include "core/tensor/tensor.h"
 
-namespace tinyshard {
+namespace tinyshard::gradient_test {
 namespace {
 
 using Tensors = std::vector<Tensor>;
@@ -479,4 +479,4 @@ TEST(GradientExtremes, AreThoseOfTheFunctionAtZero) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::gradient_test

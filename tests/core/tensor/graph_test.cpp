@@ -9,7 +9,7 @@
 #include "core/base/error.h"
 #include "core/tensor/tensor.h"
 
-namespace tinyshard {
+namespace tinyshard::graph_test {
 namespace {
 
 UOp plain(const Tensor& x) { return without_names(std::span(&x.uop(), 1))[0]; }
@@ -175,4 +175,4 @@ TEST(Lookups, UnknownAndUndefined) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::graph_test

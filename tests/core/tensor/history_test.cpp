@@ -10,7 +10,7 @@
 
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::history_test {
 namespace {
 
 using Numbers = std::vector<double>;
@@ -210,4 +210,4 @@ TEST(History, OfWholeNumbersIsNotMissed) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::history_test

@@ -12,7 +12,7 @@
 
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::linalg_test {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN(),
@@ -356,4 +356,4 @@ TEST(Linalg, SingularValuesAreThoseOfTheSameNumbersTimesAPowerOfTwo) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::linalg_test

@@ -13,7 +13,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::local_parts_test {
 namespace {
 
 bool several_ranks() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
@@ -168,4 +168,4 @@ TEST_F(LocalParts, BelongToSomeRanks) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::local_parts_test

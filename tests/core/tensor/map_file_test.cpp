@@ -11,7 +11,7 @@
 #include "core/base/error.h"
 #include "core/tensor/jit.h"
 
-namespace tinyshard {
+namespace tinyshard::map_file_test {
 namespace {
 
 class MapFile : public ::testing::Test {
@@ -109,4 +109,4 @@ TEST_F(MapFile, MistakesNameTheFile) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::map_file_test

@@ -19,7 +19,7 @@
 #include "tests/devices.h"
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::numbers_test {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -781,4 +781,4 @@ TEST(Zeros, KeepTheirSigns) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::numbers_test

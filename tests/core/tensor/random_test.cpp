@@ -11,7 +11,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/devices.h"
 
-namespace tinyshard {
+namespace tinyshard::random_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -194,4 +194,4 @@ TEST(Random, GoesOnFromASavedState) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::random_test

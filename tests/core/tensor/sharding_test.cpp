@@ -10,7 +10,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/devices.h"
 
-namespace tinyshard {
+namespace tinyshard::sharding_test {
 namespace {
 
 struct Row {
@@ -250,4 +250,4 @@ TEST(Reshapes, OfOneElementOverOneDevice) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::sharding_test

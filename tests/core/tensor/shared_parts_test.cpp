@@ -13,7 +13,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/devices.h"
 
-namespace tinyshard {
+namespace tinyshard::shared_parts_test {
 namespace {
 
 using testing::ElementsAreArray;
@@ -104,4 +104,4 @@ TEST(SharedParts, OfGradients) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::shared_parts_test

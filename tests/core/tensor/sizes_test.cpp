@@ -12,7 +12,7 @@
 #include "tests/devices.h"
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::sizes_test {
 namespace {
 
 // Loads in the kernels of a schedule from buffers of so many elements.
@@ -483,4 +483,4 @@ TEST(Sizes, DecodesWithOneCapture) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::sizes_test

@@ -13,7 +13,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/devices.h"
 
-namespace tinyshard {
+namespace tinyshard::sort_test {
 namespace {
 
 constexpr DType kTypes[] = {DType::Bool, DType::I8,  DType::I16, DType::I32, DType::I64,
@@ -477,4 +477,4 @@ TEST(Sharded, AlongTheSortedDimAndAnother) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::sort_test

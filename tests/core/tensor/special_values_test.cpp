@@ -9,7 +9,7 @@
 
 #include "core/tensor/tensor.h"
 
-namespace tinyshard {
+namespace tinyshard::special_values_test {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity(),
@@ -116,4 +116,4 @@ TEST(Infinities, AreNothingWhereAGateIsShut) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::special_values_test

@@ -15,7 +15,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::target_test {
 namespace {
 
 using Numbers = std::vector<double>;
@@ -380,4 +380,4 @@ TEST(SharedStorages, AreInputsOfStepsWithoutACopy) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::target_test

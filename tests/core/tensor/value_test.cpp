@@ -10,7 +10,7 @@
 #include "core/tensor/tensor.h"
 #include "tests/devices.h"
 
-namespace tinyshard {
+namespace tinyshard::value_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -440,4 +440,4 @@ TEST(Indexing, StepsAndDiagonalsAtTheEnds) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::value_test

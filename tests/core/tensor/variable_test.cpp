@@ -7,7 +7,7 @@
 #include "tests/devices.h"
 #include "tests/message_of.h"
 
-namespace tinyshard {
+namespace tinyshard::variable_test {
 namespace {
 
 TEST(Variable, ChangesWithoutAnotherCapture) {
@@ -151,4 +151,4 @@ TEST(Variable, MistakesAreSentences) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::variable_test

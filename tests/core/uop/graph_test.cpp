@@ -5,7 +5,7 @@
 #include "core/uop/node_map.h"
 #include "core/uop/uop.h"
 
-namespace tinyshard {
+namespace tinyshard::graph_test {
 namespace {
 
 UOp buffer(int64_t id, Dims shape = {2, 3}, DType d = DType::F32) {
@@ -129,4 +129,4 @@ TEST(LiveNodes, CountsAll) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::graph_test

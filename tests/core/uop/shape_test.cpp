@@ -8,7 +8,7 @@
 #include "core/uop/product_region.h"
 #include "core/uop/uop.h"
 
-namespace tinyshard {
+namespace tinyshard::shape_test {
 namespace {
 
 UOp buffer(int64_t id, Dims shape, DType d = DType::F32) {
@@ -178,4 +178,4 @@ TEST(Bounds, FollowIndexArithmetic) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::shape_test

@@ -4,7 +4,7 @@
 #include <csignal>
 #include <sys/time.h>
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 // While it lives, the process gets SIGALRM every 200 us and counts them in a handler, which runs on
 // the stack of the thread that it interrupts.
@@ -36,4 +36,4 @@ class Alarms {
   struct sigaction before_;
 };
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

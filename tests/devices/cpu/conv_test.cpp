@@ -10,10 +10,10 @@
 #include "tests/devices/cpu/alarms.h"
 #include "tests/devices/cpu/reference.h"
 
-namespace tinyshard {
+namespace tinyshard::conv_test {
 namespace {
 
-using testing::Buffer;
+using test::Buffer;
 
 ConvSpec conv2d(int64_t n, int64_t c, int64_t oc, int64_t h, int64_t w, int64_t k,
                 int64_t stride = 1, int64_t pad = 0, int64_t dilation = 1, int64_t groups = 1) {
@@ -76,7 +76,7 @@ TEST_P(Conv, MatchesDoublePrecision) {
   const Buffer& b = forward || data ? weights : dst;
   int64_t elements = forward ? s.dst_elements() : data ? s.src_elements() : s.weight_elements();
   std::vector<double> expected(static_cast<size_t>(elements)), scale(expected.size());
-  testing::for_conv(s, [&](int64_t i, int64_t w, int64_t o) {
+  test::for_conv(s, [&](int64_t i, int64_t w, int64_t o) {
     double product = forward ? src.get(i) * weights.get(w)
                      : data  ? dst.get(o) * weights.get(w)
                              : src.get(i) * dst.get(o);
@@ -118,14 +118,14 @@ TEST(ConvEpilogue, AddsBiasAndActivates) {
       Buffer bias = Buffer::random(DType::F32, s.oc, 3);
       Buffer c = Buffer::filled(DType::F32, s.dst_elements(), NAN);
       std::vector<double> expected(static_cast<size_t>(s.dst_elements()));
-      testing::for_conv(s, [&](int64_t i, int64_t w, int64_t o) {
+      test::for_conv(s, [&](int64_t i, int64_t w, int64_t o) {
         expected[static_cast<size_t>(o)] += src.get(i) * weights.get(w);
       });
       ThreadPool pool(2);
       onednn::make_program(s, 2)->run(src.data(), weights.data(), c.data(), bias.data(), pool);
       for (int64_t i = 0; i < s.dst_elements(); ++i) {
         double sum = expected[static_cast<size_t>(i)] + bias.get(i / (6 * 6) % s.oc);
-        ASSERT_NEAR(c.get(i), testing::activate(sum, activation), 1e-4);
+        ASSERT_NEAR(c.get(i), test::activate(sum, activation), 1e-4);
       }
     }
 }
@@ -142,7 +142,7 @@ TEST(ConvSupport, SaysWhyNot) {
 }
 
 TEST(ConvLibrary, HandlersOfSignalsMayRunMeanwhile) {
-  const testing::Alarms alarms;
+  const test::Alarms alarms;
   for (ConvDirection direction :
        {ConvDirection::Forward, ConvDirection::BackwardData, ConvDirection::BackwardWeights}) {
     ConvSpec s = conv2d(8, 32, 32, 10, 10, 5);
@@ -173,7 +173,7 @@ TEST(ConvCache, ProgramsAreMadeAndRunFromSeveralThreads) {
       Buffer src = Buffer::random(DType::F32, s.src_elements(), 1 + caller);
       Buffer weights = Buffer::random(DType::F32, s.weight_elements(), 2);
       std::vector<double> expected(static_cast<size_t>(s.dst_elements()));
-      testing::for_conv(s, [&](int64_t i, int64_t w, int64_t o) {
+      test::for_conv(s, [&](int64_t i, int64_t w, int64_t o) {
         expected[static_cast<size_t>(o)] += src.get(i) * weights.get(w);
       });
       Buffer c(DType::F32, s.dst_elements());
@@ -196,4 +196,4 @@ TEST(ConvCache, EqualSpecsShareAProgram) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::conv_test

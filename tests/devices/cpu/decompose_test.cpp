@@ -17,7 +17,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/cpu/thread_pool.h"
 
-namespace tinyshard {
+namespace tinyshard::decompose_test {
 namespace {
 
 constexpr DecomposeArg kAll[] = {{Factor::Q}, {Factor::R}, {Factor::U},       {Factor::U, false},
@@ -201,4 +201,4 @@ TEST(Decompose, AColumnOfZerosHasADirection) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::decompose_test

@@ -13,10 +13,10 @@
 #include "tests/devices/cpu/alarms.h"
 #include "tests/devices/cpu/reference.h"
 
-namespace tinyshard {
+namespace tinyshard::matmul_test {
 namespace {
 
-using testing::Buffer;
+using test::Buffer;
 
 enum class Order { Row, Column };
 
@@ -85,16 +85,16 @@ struct Types {
 // Runs `program`, compares with the reference, and checks that nothing outside c was written.
 void expect_matches(const MatmulSpec& s, const MatmulProgram& program, int threads) {
   SCOPED_TRACE(s.to_string() + " by " + program.describe());
-  Buffer a = Buffer::random(s.dtype, testing::a_span(s), 1);
-  Buffer b = Buffer::random(s.dtype, testing::b_span(s), 2);
+  Buffer a = Buffer::random(s.dtype, test::a_span(s), 1);
+  Buffer b = Buffer::random(s.dtype, test::b_span(s), 2);
   DType bias_type = s.dtype == DType::F64 ? DType::F64 : DType::F32;
   Buffer bias = Buffer::random(bias_type, s.n, 3);
   constexpr double kUntouched = 12345;
-  int64_t size = testing::c_span(s);
+  int64_t size = test::c_span(s);
   Buffer c = Buffer::filled(s.out_dtype, size, kUntouched);
   double untouched = c.get(0);
   std::vector<double> expected(static_cast<size_t>(size), untouched);
-  testing::matmul_reference(s, a, b, s.has_bias ? &bias : nullptr, expected);
+  test::matmul_reference(s, a, b, s.has_bias ? &bias : nullptr, expected);
 
   ThreadPool pool(threads);
   program.run(a.data(), b.data(), c.data(), s.has_bias ? bias.data() : nullptr, pool);
@@ -228,13 +228,13 @@ TEST(MatmulLibrary, BitsDoNotDependOnThreads) {
     for (MatmulSpec s : all) {
       s.dtype = s.out_dtype = dtype;
       if (!library_supports(s)) continue;
-      Buffer a = Buffer::random(dtype, testing::a_span(s), 1);
-      Buffer b = Buffer::random(dtype, testing::b_span(s), 2);
-      Buffer once(dtype, testing::c_span(s));
+      Buffer a = Buffer::random(dtype, test::a_span(s), 1);
+      Buffer b = Buffer::random(dtype, test::b_span(s), 2);
+      Buffer once(dtype, test::c_span(s));
       ThreadPool pool(5);
       library_program(s, 1)->run(a.data(), b.data(), once.data(), nullptr, pool);
       for (int threads : {2, 3, 5}) {
-        Buffer threaded(dtype, testing::c_span(s));
+        Buffer threaded(dtype, test::c_span(s));
         library_program(s, threads)->run(a.data(), b.data(), threaded.data(), nullptr, pool);
         EXPECT_EQ(once.bytes(), threaded.bytes()) << s.to_string() << ", " << threads << " threads";
       }
@@ -244,17 +244,17 @@ TEST(MatmulLibrary, BitsDoNotDependOnThreads) {
 
 // The kernels of a library may use memory that a signal's handler is given.
 TEST(MatmulLibrary, HandlersOfSignalsMayRunMeanwhile) {
-  const testing::Alarms alarms;
+  const test::Alarms alarms;
   for (DType dtype : {DType::F32, DType::BF16}) {
     const MatmulSpec s = product(64, 512, 512);
-    const Buffer a = Buffer::random(dtype, testing::a_span(s), 1);
-    const Buffer b = Buffer::random(dtype, testing::b_span(s), 2);
+    const Buffer a = Buffer::random(dtype, test::a_span(s), 1);
+    const Buffer b = Buffer::random(dtype, test::b_span(s), 2);
     for (int threads : {1, 2}) {
       ThreadPool pool(threads);
       MatmulSpec typed = s;
       typed.dtype = typed.out_dtype = dtype;
       const auto program = library_program(typed, threads);
-      Buffer first(dtype, testing::c_span(s)), again(dtype, testing::c_span(s));
+      Buffer first(dtype, test::c_span(s)), again(dtype, test::c_span(s));
       program->run(a.data(), b.data(), first.data(), nullptr, pool);
       for (int before = alarms.count(); alarms.count() < before + 200;) {
         program->run(a.data(), b.data(), again.data(), nullptr, pool);
@@ -277,11 +277,11 @@ TEST(MatmulLibrary, ProgramsAreMadeAndRunFromSeveralThreads) {
     callers.emplace_back([&, caller] {
       ThreadPool own(2);
       for (const auto& s : some) {
-        Buffer a = Buffer::random(DType::F32, testing::a_span(s), 10 + caller);
-        Buffer b = Buffer::random(DType::F32, testing::b_span(s), 20 + caller);
-        std::vector<double> expected(static_cast<size_t>(testing::c_span(s)));
-        testing::matmul_reference(s, a, b, nullptr, expected);
-        Buffer c(DType::F32, testing::c_span(s));
+        Buffer a = Buffer::random(DType::F32, test::a_span(s), 10 + caller);
+        Buffer b = Buffer::random(DType::F32, test::b_span(s), 20 + caller);
+        std::vector<double> expected(static_cast<size_t>(test::c_span(s)));
+        test::matmul_reference(s, a, b, nullptr, expected);
+        Buffer c(DType::F32, test::c_span(s));
         auto program = library_program(s, 2);
         for (int round = 0; round < 20; ++round) {
           program->run(a.data(), b.data(), c.data(), nullptr, round % 2 ? own : shared);
@@ -318,4 +318,4 @@ TEST(MatmulLibrary, ReportsWhatThereIs) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::matmul_test

@@ -9,7 +9,7 @@
 #include "core/dtype/half.h"
 #include "devices/cpu/library.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 // Small deterministic values with different magnitudes and signs.
 inline double sample(int64_t i) {
@@ -154,4 +154,4 @@ void for_conv(const ConvSpec& s, F f) {
                   }
 }
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

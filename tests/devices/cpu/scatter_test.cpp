@@ -11,10 +11,10 @@
 #include "devices/cpu/thread_pool.h"
 #include "tests/devices/cpu/reference.h"
 
-namespace tinyshard {
+namespace tinyshard::scatter_test {
 namespace {
 
-using testing::Buffer;
+using test::Buffer;
 
 struct Case {
   const char* name;
@@ -261,4 +261,4 @@ TEST(ScatterErrors, UnknownTypesAreRefused) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::scatter_test

@@ -11,7 +11,7 @@
 
 #include "devices/cpu/thread_pool.h"
 
-namespace tinyshard {
+namespace tinyshard::sort_test {
 namespace {
 
 uint64_t mixed(uint64_t i) {
@@ -113,4 +113,4 @@ TEST(Sort, UnsignedKeysOfUpTo64Bits) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::sort_test

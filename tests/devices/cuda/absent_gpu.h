@@ -7,7 +7,7 @@
 
 #include "devices/cuda/cudnn.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 inline constexpr const char* kH200 =
     R"({"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,)"
@@ -30,4 +30,4 @@ class AbsentGpu : public ::testing::Test {
   }
 };
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

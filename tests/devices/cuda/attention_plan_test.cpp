@@ -8,7 +8,7 @@
 #include "devices/cuda/attention.h"
 #include "tests/devices/cuda/absent_gpu.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::attention_plan_test {
 namespace {
 
 using cuda::AttentionCall;
@@ -173,4 +173,4 @@ TEST_F(AttentionPlan, RefusesWhatCudnnCannotExpress) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::attention_plan_test

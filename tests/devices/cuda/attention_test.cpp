@@ -8,7 +8,7 @@
 #include "devices/cuda/cudnn.h"
 #include "tests/core/tensor/attention_cases.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::attention_test {
 namespace {
 
 class CudaAttention : public ::testing::Test {
@@ -157,4 +157,4 @@ TEST_F(CudaAttention, WritesTheGradientOfAProjection) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::attention_test

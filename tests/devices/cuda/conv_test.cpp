@@ -6,7 +6,7 @@
 #include "tests/devices/cuda/absent_gpu.h"
 #include "tests/devices/cuda/gpu_test.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::conv_test {
 namespace {
 
 ConvSpec conv2d(int64_t n, int64_t c, int64_t oc, int64_t h, int64_t w, int64_t k,
@@ -168,4 +168,4 @@ TEST_F(ConvPlan, HasAnEngineForTheUsualShapes) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::conv_test

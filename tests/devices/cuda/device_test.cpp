@@ -6,7 +6,7 @@
 #include "devices/cuda/driver.h"
 #include "tests/devices/cuda/gpu_test.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::device_test {
 namespace {
 
 using CudaDevice = GpuTest;
@@ -304,4 +304,4 @@ TEST_F(CudaDevice, GoesAndComesBack) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::device_test

@@ -12,7 +12,7 @@
 #include "core/exec/executable.h"
 #include "devices/cuda/cuda_device.h"
 
-namespace tinyshard {
+namespace tinyshard::engine_test {
 namespace {
 
 class CudaEngine : public ::testing::Test {
@@ -327,4 +327,4 @@ TEST_F(CudaEngine, MaximaOverTwoGpusKeepNan) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::engine_test

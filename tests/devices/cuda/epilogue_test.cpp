@@ -8,7 +8,7 @@
 #include "devices/gpu/product_regions.h"
 #include "tests/devices/cuda/matmul_case.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::epilogue_test {
 namespace {
 
 using gpu::Epilogue;
@@ -267,4 +267,4 @@ TEST_F(CudaEpilogue, TheFastestAlgorithmComputesTheSame) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::epilogue_test

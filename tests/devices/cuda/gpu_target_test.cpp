@@ -5,7 +5,7 @@
 
 #include "core/base/error.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::cuda::gpu_target_test {
 namespace {
 
 constexpr int kDriver = 13000;
@@ -48,4 +48,4 @@ TEST(GpuTarget, IsNoneForAGpuThatIsTooOld) {
 }
 
 }  // namespace
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::cuda::gpu_target_test

@@ -8,7 +8,7 @@
 
 #include "devices/cuda/cuda_device.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 class GpuTest : public ::testing::Test {
  protected:
@@ -47,4 +47,4 @@ class OnGpu {
   void* memory_;
 };
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

@@ -8,7 +8,7 @@
 #include "devices/cuda/cublaslt.h"
 #include "tests/devices/cuda/gpu_test.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 class CudaMatmul : public GpuTest {
  protected:
@@ -97,4 +97,4 @@ inline std::vector<std::byte> random_operand(const Case& c, const StridedView& v
   return encode(c.type, values);
 }
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

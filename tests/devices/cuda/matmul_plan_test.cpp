@@ -8,7 +8,7 @@
 #include "devices/cuda/planned_gpu.h"
 #include "devices/gpu/product_regions.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::matmul_plan_test {
 namespace {
 
 const Target kHopper = cuda::planned_h200().target;
@@ -89,4 +89,4 @@ TEST(PlannedRegions, AreThoseThatCublasltHas) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::matmul_plan_test

@@ -2,7 +2,7 @@
 // from a recording whose operands have changed.
 #include "tests/devices/cuda/matmul_case.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::matmul_test {
 namespace {
 
 void expect_product(const Case& c, const std::vector<std::byte>& a, const std::vector<std::byte>& b,
@@ -127,4 +127,4 @@ TEST_F(CudaMatmul, ARecordedProductTakesOtherOperands) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::matmul_test

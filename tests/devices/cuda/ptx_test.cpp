@@ -8,7 +8,7 @@
 
 #include "devices/cuda/scatter.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::cuda::ptx_test {
 namespace {
 
 TEST(Ptx, ParametersOfAnEntryAreCounted) {
@@ -74,4 +74,4 @@ TEST(Ptx, ScatterAssembles) {
 }
 
 }  // namespace
-}  // namespace tinyshard::cuda
+}  // namespace tinyshard::cuda::ptx_test

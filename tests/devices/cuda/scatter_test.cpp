@@ -6,7 +6,7 @@
 #include "core/dtype/half.h"
 #include "tests/devices/cuda/gpu_test.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test::scatter_test {
 namespace {
 
 using CudaScatter = GpuTest;
@@ -144,4 +144,4 @@ TEST_F(CudaScatter, AnIndexOutOfRangeIsAddedNowhere) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test::scatter_test

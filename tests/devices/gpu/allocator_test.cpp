@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 
-namespace tinyshard::gpu {
+namespace tinyshard::gpu::allocator_test {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
@@ -150,4 +150,4 @@ TEST(CudaAllocator, RandomUseNeverOverlapsAndComesBack) {
 }
 
 }  // namespace
-}  // namespace tinyshard::gpu
+}  // namespace tinyshard::gpu::allocator_test

@@ -20,15 +20,15 @@
 #include "devices/gpu/product_regions.h"
 #include "tests/core/passes/same_values.h"
 
-namespace tinyshard {
+namespace tinyshard::epilogues_test {
 namespace {
 
 using gpu::Epilogue;
 using gpu::epilogue_of;
-using testing::buffer;
-using testing::evaluated;
-using testing::expect_same;
-using testing::Values;
+using test::buffer;
+using test::evaluated;
+using test::expect_same;
+using test::Values;
 
 bool all(const LibraryCall&) { return true; }
 bool none(const LibraryCall&) { return false; }
@@ -307,4 +307,4 @@ TEST(EpilogueOf, ACastThereAndBackIsNone) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::epilogues_test

@@ -10,11 +10,11 @@
 #include "devices/gpu/product_regions.h"
 #include "tests/core/passes/same_values.h"
 
-namespace tinyshard {
+namespace tinyshard::updates_test {
 namespace {
 
-using testing::buffer;
-using testing::expect_same;
+using test::buffer;
+using test::expect_same;
 
 bool all(const LibraryCall&) { return true; }
 bool none(const LibraryCall&) { return false; }
@@ -147,4 +147,4 @@ TEST(Updates, DoNotReadWhatTheyWrite) {
 }
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::updates_test

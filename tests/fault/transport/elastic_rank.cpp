@@ -42,7 +42,7 @@
 #include "tinyshard/tinyshard.h"
 
 using namespace tinyshard;
-using namespace tinyshard::testing;
+using namespace tinyshard::test;
 
 namespace {
 

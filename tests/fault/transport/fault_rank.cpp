@@ -30,7 +30,7 @@
 #include "transport/world.h"
 
 using namespace tinyshard;
-using namespace tinyshard::testing;
+using namespace tinyshard::test;
 
 namespace {
 

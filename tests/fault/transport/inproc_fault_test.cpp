@@ -10,7 +10,7 @@
 
 #include "tests/transport/job.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -519,4 +519,4 @@ TEST(InprocFault, RandomLives) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
@@ -140,4 +140,4 @@ class Job {
   std::string text_, all_;
 };
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

@@ -9,7 +9,7 @@
 
 #include "tests/fault/transport/job.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 namespace {
 
 std::vector<std::string> recovery() {
@@ -289,4 +289,4 @@ TEST(JobFault, NoRankOutlivesTheLauncher) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

@@ -20,7 +20,7 @@
 #include "tinyshard/tinyshard.h"
 
 using namespace tinyshard;
-using namespace tinyshard::testing;
+using namespace tinyshard::test;
 
 int main(int argc, char** argv) {
   if (argc != 4) return 2;

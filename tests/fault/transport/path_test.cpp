@@ -6,7 +6,7 @@
 #include "tests/fault/transport/job.h"
 #include "tests/io/temp_folder.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 namespace {
 
 Job start(int ranks, const std::string& scenario, int who) {
@@ -132,4 +132,4 @@ TEST(Path, OneBitOfOneWeightIsNotFoundWithoutTheCheck) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

@@ -7,7 +7,7 @@
 
 #include "core/base/error.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 
 using Clock = std::chrono::steady_clock;
 
@@ -30,4 +30,4 @@ inline void print_report(int rank, const CommError& error, double elapsed_ms, Cl
              " " + std::to_string(again_ms) + " " + error.what());
 }
 
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

@@ -19,7 +19,7 @@
 #include "tinyshard/tinyshard.h"
 
 using namespace tinyshard;
-using namespace tinyshard::testing;
+using namespace tinyshard::test;
 
 namespace {
 

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 namespace {
 
 struct Result {
@@ -157,4 +157,4 @@ TEST(Elastic, TwoNeighboursAreMissed) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test

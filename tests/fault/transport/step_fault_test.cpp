@@ -17,7 +17,7 @@
 #include "tests/devices.h"
 #include "tests/fault/transport/job.h"
 
-namespace tinyshard::testing {
+namespace tinyshard::test {
 namespace {
 
 // The collective that a rank of step_rank began last, as run << 16 | item.
@@ -88,4 +88,4 @@ TEST(CapturedStep, AKilledRankIsNamed) {
 }
 
 }  // namespace
-}  // namespace tinyshard::testing
+}  // namespace tinyshard::test
