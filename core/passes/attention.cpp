@@ -163,7 +163,8 @@ std::vector<UOp> lower_attention(const Graph& graph,
                                  const std::function<bool(const LibraryCall&)>& library_supports) {
   return rewrite_once(graph, [&](const UOp& x) {
     if (x.op() != Op::Attention && x.op() != Op::AttentionBackward) return UOp();
-    // No library counts rows from elsewhere, or computes in more than 16 bits.
+    // No library counts rows from elsewhere, or computes in more than 16 bits. Single rows that are
+    // found later, spelled out, do not come here (devices/gpu/row_attention.h).
     const bool narrow = is_half(x.src(0).dtype());
     if (!narrow || x->sources > (x.op() == Op::Attention ? 3 : 6)) return spell_attention(x);
     UOp own = with_own_heads(x);

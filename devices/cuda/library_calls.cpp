@@ -5,6 +5,7 @@
 #include "devices/cuda/convolution.h"
 #include "devices/cuda/matmul.h"
 #include "devices/cuda/matmul_spec.h"
+#include "devices/cuda/row_attention.h"
 #include "devices/cuda/scatter.h"
 
 namespace tinyshard::cuda {
@@ -20,8 +21,9 @@ bool results_fit(const LibraryCall& call, std::string* why) {
 
 }  // namespace
 
-bool library_expresses(const LibraryCall& call, std::string* why) {
+bool library_expresses(const Target& target, const LibraryCall& call, std::string* why) {
   if (!results_fit(call, why)) return false;
+  if (is_row_attention(call)) return row_attention_supports(target, call, why);
   switch (call.node.op()) {
     case Op::Dot:
       return matmul_spec(call, why).has_value();
@@ -42,6 +44,7 @@ bool library_expresses(const LibraryCall& call, std::string* why) {
 
 bool library_supports(const Gpu& gpu, const LibraryCall& call, std::string* why) {
   if (!results_fit(call, why)) return false;
+  if (is_row_attention(call)) return row_attention_supports(gpu.target(), call, why);
   switch (call.node.op()) {
     case Op::Dot:
       return matmul_supports(gpu, call, why);
@@ -61,6 +64,7 @@ bool library_supports(const Gpu& gpu, const LibraryCall& call, std::string* why)
 }
 
 void prepare_library_call(Gpu& gpu, const LibraryCall& call) {
+  if (is_row_attention(call)) return;
   switch (call.node.op()) {
     case Op::Attention:
     case Op::AttentionBackward:
@@ -75,6 +79,7 @@ void prepare_library_call(Gpu& gpu, const LibraryCall& call) {
 }
 
 std::unique_ptr<Program> make_library_program(Gpu& gpu, const LibraryCall& call) {
+  if (is_row_attention(call)) return make_row_attention(gpu, call);
   switch (call.node.op()) {
     case Op::Dot:
       return make_matmul(gpu, call);

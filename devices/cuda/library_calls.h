@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "core/runtime/target.h"
 #include "devices/cuda/executor.h"
 
 namespace tinyshard::cuda {
@@ -10,7 +11,7 @@ namespace tinyshard::cuda {
 // Whether a call can be put into the libraries' terms, for plans that are made without a GPU. Where
 // there is one, its libraries are asked as well (library_supports): they may be missing, or lack an
 // engine for such a call.
-bool library_expresses(const LibraryCall& call, std::string* why);
+bool library_expresses(const Target& target, const LibraryCall& call, std::string* why);
 bool library_supports(const Gpu& gpu, const LibraryCall& call, std::string* why);
 // What takes long before the first program of a kind.
 void prepare_library_call(Gpu& gpu, const LibraryCall& call);

@@ -19,7 +19,8 @@ PlannedDevice planned_h200() {
   return {.kind = "NULL_H200",
           .target = target,
           .profile = gpu_profile(),
-          .supports = library_expresses,
+          .supports = [target](const LibraryCall& call,
+                               std::string* why) { return library_expresses(target, call, why); },
           .provider = &gpu::products_provider(),
           .worth_copying = worth_copying};
 }

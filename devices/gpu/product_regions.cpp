@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "core/base/error.h"
 #include "core/passes/gelu.h"
 #include "devices/gpu/epilogues.h"
+#include "devices/gpu/row_attention.h"
 #include "devices/gpu/updates.h"
 
 namespace tinyshard::gpu {
@@ -65,7 +67,9 @@ constexpr auto kRegions = std::to_array<ProductRegion>({
 class ProductsProvider final : public LibraryProvider {
  public:
   std::vector<Replacement> find(const RegionQuery& query) const override {
-    return find_epilogues(query);
+    std::vector<Replacement> found = find_epilogues(query);
+    std::ranges::move(find_row_attention(query), std::back_inserter(found));
+    return found;
   }
   std::vector<Replacement> find_in_place(const RegionQuery& query) const override {
     return find_updates(query);

@@ -29,7 +29,7 @@ std::optional<Epilogue> epilogue_of(const UOp& dot);
 UOp product_with(Epilogue epilogue, DType dtype, const UOp& a, const UOp& b, int64_t batch,
                  std::span<const UOp> operands);
 
-// Finds all of them.
+// Finds all of them, and attention of tokens (row_attention.h).
 const LibraryProvider& products_provider();
 
 }  // namespace tinyshard::gpu

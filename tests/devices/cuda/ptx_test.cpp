@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "devices/cuda/planned_gpu.h"
+#include "devices/cuda/row_attention.h"
 #include "devices/cuda/scatter.h"
 
 namespace tinyshard::cuda::ptx_test {
@@ -47,7 +49,56 @@ TEST(Ptx, ScatterCoversEveryColumnAndRow) {
   EXPECT_EQ(count_parameters(code.bytes.data(), code.entry), 4);
 }
 
+RowAttentionShape row_attention(int64_t groups, int64_t rows, int64_t columns, int64_t width) {
+  RowAttentionShape s;
+  s.groups = groups, s.rows = rows, s.columns = columns, s.width = s.values = width;
+  s.q = {0, rows * width, width};
+  s.k = s.v = {0, columns * width, width};
+  return s;
+}
+
+// A cluster for each group, as large as multiprocessors are there for and keys are worth.
+TEST(Ptx, RowAttentionFillsTheGpu) {
+  const Target target = planned_h200().target;
+  auto blocks = [&](int64_t groups, int64_t columns) {
+    const ObjectCode code = row_attention_code(row_attention(groups, 4, columns, 64), target);
+    EXPECT_TRUE(code.waits_itself);
+    EXPECT_EQ(count_parameters(code.bytes.data(), code.entry), 5);
+    return code.work_items;
+  };
+  EXPECT_EQ(blocks(8, 4096), 64);
+  EXPECT_EQ(blocks(32, 4096), 128);
+  EXPECT_EQ(blocks(300, 4096), 300);
+  EXPECT_EQ(blocks(1, 4096), 8);
+  EXPECT_EQ(blocks(1, 64), 4);
+  EXPECT_EQ(blocks(1, 16), 1);
+}
+
 // With TS_PTXAS in the environment, the assembler itself reads every variant.
+TEST(Ptx, RowAttentionAssembles) {
+  const char* ptxas = std::getenv("TS_PTXAS");
+  if (!ptxas) GTEST_SKIP() << "TS_PTXAS names no assembler";
+  const Target target = planned_h200().target;
+  for (DType dtype : {DType::BF16, DType::F16}) {
+    for (DType position : {DType::I64, DType::I32}) {
+      for (int64_t groups : {8, 300}) {
+        for (int64_t width : {64, 128}) {
+          for (int64_t rows : {1, 4, 8}) {
+            RowAttentionShape shape = row_attention(groups, rows, 4096, width);
+            shape.dtype = dtype, shape.position_dtype = position;
+            const std::string path = ::testing::TempDir() + "row_attention.ptx";
+            std::ofstream(path) << row_attention_code(shape, target).bytes.data();
+            const std::string command = std::string(ptxas) + " -arch=sm_90a -o /dev/null " + path;
+            EXPECT_EQ(std::system(command.c_str()), 0)
+                << name(dtype) << ' ' << name(position) << ' ' << groups << ' ' << width << ' '
+                << rows;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Ptx, ScatterAssembles) {
   const char* ptxas = std::getenv("TS_PTXAS");
   if (!ptxas) GTEST_SKIP() << "TS_PTXAS names no assembler";
