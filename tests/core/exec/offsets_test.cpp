@@ -119,7 +119,7 @@ TEST(Offsets, WhatIsWrittenStaysWhereItIs) {
     const auto before = rows;
     for (int r = 0; r < 8; ++r) {
       for (int c = 0; c < kColumns; ++c)
-        rows[size_t(r)][size_t(c)] = before[size_t(r + i)][size_t(c)] + 1;
+        rows[size_t(r)][size_t(c)] = before[size_t(r) + size_t(i)][size_t(c)] + 1;
     }
   }
   const auto found = x.to_vector<float>();

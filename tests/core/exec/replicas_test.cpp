@@ -84,7 +84,8 @@ TEST_F(ReplicasTest, PartsAreComparedAlongTheOtherAxes) {
   // Devices 0 and 1 hold rows 0 to 2 of 5, devices 2 and 3 the others and a row of padding.
   const auto value = [](int device, int64_t i) {
     const bool padding = device >= 2 && i >= 2 * 3;
-    return padding ? float(100 + device) : float(10 * (device / 2) + i);
+    const int part = device / 2;
+    return padding ? float(100 + device) : float(10 * part + i);
   };
   EXPECT_EQ(difference({stored({5, 3}, split, value)}), "");
   const auto wrong = stored({5, 3}, split, [&](int device, int64_t i) {
@@ -98,7 +99,8 @@ TEST_F(ReplicasTest, PartsAreComparedAlongTheOtherAxes) {
   // The last dim is the padded one.
   const Sharding columns{mesh, {Shard(1), Replicate}};
   const auto cut = [](int device, int64_t i) {
-    return i % 3 == 2 && device >= 2 ? float(device) : float(10 * (device / 2) + i);
+    const int part = device / 2;
+    return i % 3 == 2 && device >= 2 ? float(device) : float(10 * part + i);
   };
   EXPECT_EQ(difference({stored({4, 5}, columns, cut)}), "");
   EXPECT_NE(difference({stored({4, 5}, columns,
@@ -124,8 +126,9 @@ TEST_F(ReplicasTest, AxesThatSplitOneDimUnevenlyNest) {
   const Sharding split{mesh, {Shard(0), Shard(0), Replicate}};
   const std::vector<int64_t> rows{2, 1, 2, 0};
   const auto value = [&](int device, int64_t i) {
-    const bool padding = i >= 3 * rows[size_t(device / 2)];
-    return padding ? float(100 + device) : float(10 * (device / 2) + i);
+    const int part = device / 2;
+    const bool padding = i >= 3 * rows[size_t(part)];
+    return padding ? float(100 + device) : float(10 * part + i);
   };
   EXPECT_EQ(difference({stored({5, 3}, split, value)}), "");
   // Each element of each part counts.
