@@ -85,8 +85,8 @@ Placement completed_along(const UOp& x, const std::vector<LocalValue>& v, size_t
       std::vector<Placement> there = v[i].place;
       there[axis] = to;
       if (v[i].place[axis].is_partial())
-        seconds += seconds_moved(v[i].local.dtype(), x.src(i).shape(), *v[i].mesh, v[i].place,
-                                 there, values.links());
+        seconds += seconds_moved(before_widening(v[i].local).dtype(), x.src(i).shape(), *v[i].mesh,
+                                 v[i].place, there, values.links());
     }
     if (choice.offer(seconds)) best = to;
   }
