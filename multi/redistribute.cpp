@@ -149,7 +149,11 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
     v.place.assign(mesh.axes().size(), Replicate);
   }
   if (!(*v.mesh == mesh)) {
+    // A mask of one device is for itself where it is computed from little: see change_mesh.
+    const UOp wide = v.local, narrow = before_widening(wide);
+    if (narrow.dtype() != DType::Bool || v.mesh->size() > 1) v.local = narrow;
     change_mesh(v, global, mesh, wanted);
+    v.local = cast(v.local, wide.dtype());
   }
   if (is_constant_there(v, wanted)) {
     v.place = wanted;
