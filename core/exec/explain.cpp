@@ -1,6 +1,6 @@
-// Figures of a plan are sums over its items: bytes that they read, write and send, by kind and by mesh
-// axis, and memory, told for each device by the meshes that it is on. What takes most memory is found by
-// looking at the temporaries that are alive together, as the arena has placed them.
+// Figures of a plan are sums over its items: bytes that they read, write and send, by kind and by
+// mesh axis, and memory, told for each device by the meshes that it is on. What takes most memory
+// is found by looking at the temporaries that are alive together, as the arena has placed them.
 #include "core/exec/explain.h"
 
 #include <algorithm>
@@ -315,8 +315,8 @@ class TrafficOfDevices {
     }
   };
 
-  // To each device from the one in its place, as from a stage of a pipeline to the next. What the many
-  // devices of a mesh take of a value of one device is no communication of the mesh.
+  // To each device from the one in its place, as from a stage of a pipeline to the next. What the
+  // many devices of a mesh take of a value of one device is no communication of the mesh.
   void add_copy(const Item& item) {
     const Mesh& source = schedule_.buffers[size_t(item.buffers.front())].mesh;
     const int64_t bytes = schedule_.buffers[size_t(item.buffers.back())].bytes();

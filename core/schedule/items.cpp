@@ -216,9 +216,9 @@ class Kernels {
   std::vector<UOp> alive_;  // nodes that keys point to
 };
 
-// Numbers the collectives, and has the first item that touches memory which one uses wait for it, and
-// for all that were started before over the same devices: these are done by then, and let go of what
-// they sent, which may be a gradient whose sum is asked for much later.
+// Numbers the collectives, and has the first item that touches memory which one uses wait for it,
+// and for all that were started before over the same devices: these are done by then, and let go of
+// what they sent, which may be a gradient whose sum is asked for much later.
 void add_waits(Schedule& schedule) {
   uint64_t sequence = 0;
   std::map<std::pair<int64_t, int>, std::vector<int>>

@@ -89,7 +89,8 @@ bool is_on(const Mesh& mesh, const DeviceRef& device) {
                              [&](const DeviceRef& d) { return may_be_same(d, device); });
 }
 
-// Which meshes have a device in common, by numbers of meshes, as many pairs of buffers are asked about.
+// Which meshes have a device in common, by numbers of meshes, as many pairs of buffers are asked
+// about.
 class Neighbors {
  public:
   int number_of(const Mesh& mesh) {

@@ -71,8 +71,8 @@ std::optional<Placement> split_along(const UOp& x, const std::vector<LocalValue>
   return best;
 }
 
-// The type in which a sum of products that meets x is added up: that to which all who read x round it. A
-// layer with a bias in bf16 sends what it would without.
+// The type in which a sum of products that meets x is added up: that to which all who read x round
+// it. A layer with a bias in bf16 sends what it would without.
 DType summed_as(const UOp& x, const UOp& operand, const LocalValues& values) {
   UOp at = operand;
   while (at.op() == Op::Reshape || at.op() == Op::Permute) at = at.src(0);

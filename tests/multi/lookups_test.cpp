@@ -355,8 +355,8 @@ TEST_P(LookupsTest, KeepEachBit) {
   }
 }
 
-// As above, where rows travel in the type that they are read in, and where what was widened is brought
-// elsewhere: bits are those of one device.
+// As above, where rows travel in the type that they are read in, and where what was widened is
+// brought elsewhere: bits are those of one device.
 TEST_P(LookupsTest, NarrowTypesTravel) {
   const Layout& layout = GetParam();
   const Mesh mesh(layout.axes);

@@ -195,8 +195,8 @@ double bytes_of_a_block(int64_t rows, int64_t columns, bool sequence) {
   return (arena(24) - arena(8)) / 16;
 }
 
-// Clipping asks for the sums of all gradients at the end, in one kernel where parts are small. What was
-// sent of a block is gone as soon as a collective that was started later is done.
+// Clipping asks for the sums of all gradients at the end, in one kernel where parts are small. What
+// was sent of a block is gone as soon as a collective that was started later is done.
 TEST_F(FullyShardPlan, WhatWasSentIsNotKeptForTheNorm) {
   auto arena = [&](int64_t layers) {
     LlamaConfig config = k8B;
