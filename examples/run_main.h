@@ -1,6 +1,8 @@
 // How a program with a command line ends; for the examples and the benchmarks.
 #pragma once
 #include <functional>
+#include <limits>
+#include <string>
 #include <tinyshard/tinyshard.h>
 
 #include <CLI/CLI.hpp>
@@ -9,10 +11,21 @@ namespace training {
 
 using tinyshard::tell_failure;
 
+// What is wrong with a command line. A number that is below the least one is told without the
+// largest that there is, which has 309 digits.
+inline std::string command_line_mistake(const CLI::App*, const CLI::Error& e) {
+  std::string text = e.what();
+  const std::string largest = std::to_string(std::numeric_limits<double>::max());
+  if (const size_t at = text.find(" not in range"); text.find(largest) != std::string::npos)
+    text = text.substr(0, at) + " is not what it takes, INT or FLOAT: POSITIVE or NONNEGATIVE";
+  return text + "\nRun with --help for more information.\n";
+}
+
 // Parses the command line and runs: the exit status is 0, 1 after a mistake that is told in one
 // line, 2 after a command line that makes no sense.
 inline int run_main(const char* name, CLI::App& app, int argc, char** argv,
                     const std::function<void()>& run) {
+  app.failure_message(command_line_mistake);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

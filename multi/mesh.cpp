@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/base/sizes.h"
 #include "multi/mesh_names.h"
@@ -109,8 +110,7 @@ int Mesh::axis(std::string_view wanted) const {
     if (axes()[i].name == wanted) return int(i);
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", axes()[i].name);
   }
-  throw UserError(
-      fmt::format("mesh has no axis \"{}\"; it has {}", wanted, known.empty() ? "none" : known));
+  fail(fmt::format("mesh has no axis \"{}\"; it has {}", wanted, known.empty() ? "none" : known));
 }
 
 std::vector<int64_t> Mesh::coordinates(int64_t position) const {

@@ -89,6 +89,14 @@ void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
   v.mesh = mesh;
 }
 
+// Whether a sum that is pending is added up on the way.
+bool adds_up(const LocalValue& v, const std::vector<Placement>& wanted) {
+  for (size_t a = 0; a < wanted.size(); ++a) {
+    if (v.place[a].is_partial() && !(v.place[a] == wanted[a])) return true;
+  }
+  return false;
+}
+
 // Every part of a constant is a constant, and so is every term of zero.
 bool is_constant_there(const LocalValue& v, const std::vector<Placement>& wanted) {
   return is_const(v.local) && std::ranges::all_of(v.place, &Placement::is_replicate) &&
@@ -98,6 +106,15 @@ bool is_constant_there(const LocalValue& v, const std::vector<Placement>& wanted
 }
 
 }  // namespace
+
+UOp before_widening(const UOp& local) {
+  UOp at = local;
+  while (at.op() == Op::Reshape || at.op() == Op::Permute) at = at.src(0);
+  if (at.op() != Op::Cast || itemsize(at.src(0).dtype()) >= itemsize(at.dtype())) return local;
+  if (local == at) return at.src(0);
+  const UOp narrow = before_widening(local.src(0));
+  return UOp::make(local.op(), narrow.dtype(), {narrow}, local->arg());
+}
 
 int64_t parts_of(const LocalValue& v, int dim) {
   int64_t parts = 1;
@@ -132,7 +149,11 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
     v.place.assign(mesh.axes().size(), Replicate);
   }
   if (!(*v.mesh == mesh)) {
+    // A mask of one device is for itself where it is computed from little: see change_mesh.
+    const UOp wide = v.local, narrow = before_widening(wide);
+    if (narrow.dtype() != DType::Bool || v.mesh->size() > 1) v.local = narrow;
     change_mesh(v, global, mesh, wanted);
+    v.local = cast(v.local, wide.dtype());
   }
   if (is_constant_there(v, wanted)) {
     v.place = wanted;
@@ -144,6 +165,12 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
       v.place[a] = wanted[a];  // on an axis of one device all placements are the same
   }
   if (v.place == wanted) return v;
+  if (const UOp wide = v.local; !(before_widening(wide) == wide) && !adds_up(v, wanted)) {
+    v.local = before_widening(wide);
+    v = redistribute(std::move(v), global, mesh, wanted);
+    v.local = cast(v.local, wide.dtype());
+    return v;
+  }
   observe([&] {
     LinkModel links;
     const DType type = v.local.dtype();

@@ -36,6 +36,11 @@ struct LocalValue {
 LocalValue redistribute(LocalValue value, DimSpan global, const Mesh& mesh,
                         const std::vector<Placement>& wanted);
 
+// `local` without the cast to a wider type that came last, views left out; itself where there is
+// none. In the narrow type it goes elsewhere: bf16 that are gathered are cast to f32 where they
+// arrive, and so are masks to numbers.
+UOp before_widening(const UOp& local);
+
 // Where `dim` does not divide among its parts, sets the padding to `fill`, a constant of one
 // element.
 UOp with_padding_filled(const LocalValue& value, DimSpan global, int dim, const UOp& fill);

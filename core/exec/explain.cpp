@@ -1,6 +1,6 @@
-// Figures of a plan are sums over its items: bytes that they read, write and send, by kind and by mesh
-// axis. Memory is told for each device by the meshes that it is on, and what takes most of it by
-// looking at the temporaries that are alive together, as the arena has placed them.
+// Figures of a plan are sums over its items: bytes that they read, write and send, by kind and by
+// mesh axis, and memory, told for each device by the meshes that it is on. What takes most memory
+// is found by looking at the temporaries that are alive together, as the arena has placed them.
 #include "core/exec/explain.h"
 
 #include <algorithm>
@@ -66,6 +66,9 @@ class DevicesOfPlan {
     std::set<int64_t> seen;
     for (const VirtualBuffer& b : schedule.buffers) {
       if (seen.insert(b.mesh.id()).second) meshes.push_back(b.mesh);
+    }
+    for (const Item& item : schedule.items) {  // an exchange between meshes has one of all devices
+      if (seen.insert(item.mesh.id()).second) meshes.push_back(item.mesh);
     }
     auto has_rank = [](const Mesh& m) { return m.devices()[0].rank != DeviceRef::kHere; };
     std::ranges::stable_partition(meshes, has_rank);
@@ -230,7 +233,7 @@ ItemOrigin origin_of_item(const Schedule& schedule, const Item& item) {
 namespace {
 
 // A buffer may be several parameters of a kernel, and counts once.
-void add_traffic(PlanSummary& s, const Schedule& schedule, const Item& kernel) {
+void add_traffic(int64_t& read, int64_t& written, const Schedule& schedule, const Item& kernel) {
   const std::vector<ParamTraffic> traffic = traffic_of(kernel.kernel);
   std::map<int, ParamTraffic> of_buffers;
   for (size_t slot = 0; slot < traffic.size(); ++slot) {
@@ -240,10 +243,96 @@ void add_traffic(PlanSummary& s, const Schedule& schedule, const Item& kernel) {
   }
   for (const auto& [buffer, sum] : of_buffers) {
     const int64_t whole = schedule.buffers[size_t(buffer)].bytes();
-    s.bytes_read += std::min(sum.bytes_read, whole);
-    s.bytes_written += std::min(sum.bytes_written, whole);
+    read += std::min(sum.bytes_read, whole);
+    written += std::min(sum.bytes_written, whole);
   }
 }
+
+// What each device reads, writes and sends. Devices of a mesh do the same there, but for exchanges
+// and copies; what a device does on several meshes adds up, and devices of different stages of a
+// pipeline have meshes of their own.
+class TrafficOfDevices {
+ public:
+  TrafficOfDevices(const Schedule& schedule, const DevicesOfPlan& devices)
+      : schedule_(schedule), devices_(devices), of_devices_(devices.refs().size()) {}
+
+  void add_item(const Item& item) {
+    auto& there = of_meshes_.try_emplace(item.mesh.id(), item.mesh, Traffic()).first->second.second;
+    if (item.kind == Item::Kind::Kernel) {
+      add_traffic(there.read, there.written, schedule_, item);
+      return;
+    }
+    for (int b : item.reads) there.read += schedule_.buffers[size_t(b)].bytes();
+    for (int b : item.writes) there.written += schedule_.buffers[size_t(b)].bytes();
+    if (item.kind == Item::Kind::Copy) add_copy(item);
+  }
+  void add_collective(const Item& item, const std::string& kind, int64_t bytes) {
+    if (item.transfers.empty()) {
+      of_meshes_.try_emplace(item.mesh.id(), item.mesh, Traffic())
+          .first->second.second.sent[kind] += bytes;
+      return;
+    }
+    auto key = std::tuple(item.mesh.id(), item.mesh_axis, kind);
+    add_sent(exchanged_.try_emplace(key, item.mesh, SentByPlace()).first->second.second, item);
+  }
+
+  // Of each figure that of the device which has most.
+  void tell(PlanSummary& s) {
+    for (const auto& [id, there] : of_meshes_) {
+      for (int d : devices_.of(there.first)) of_devices_[size_t(d)] += there.second;
+    }
+    for (const auto& [key, there] : exchanged_) {
+      const auto& [id, axis, kind] = key;
+      const auto& [mesh, by_place] = there;
+      const std::vector<int>& on = devices_.of(mesh);
+      for (size_t i = 0; i < on.size(); ++i) {
+        if (int64_t(i) >= mesh.size()) break;
+        const auto sent = by_place.find(int(mesh.coordinates(int64_t(i))[size_t(axis)]));
+        of_devices_[size_t(on[i])].sent[kind] += sent == by_place.end() ? 0 : sent->second;
+      }
+    }
+    for (const Traffic& t : of_devices_) {
+      s.bytes_read = std::max(s.bytes_read, t.read);
+      s.bytes_written = std::max(s.bytes_written, t.written);
+      int64_t all = 0;
+      for (const auto& [kind, bytes] : t.sent) {
+        all += bytes;
+        int64_t& most = s.collective_kinds[kind];
+        most = std::max(most, bytes);
+      }
+      s.collective_bytes = std::max(s.collective_bytes, all);
+    }
+  }
+
+ private:
+  struct Traffic {
+    int64_t read = 0, written = 0;
+    std::map<std::string, int64_t> sent;  // by kind
+    void operator+=(const Traffic& other) {
+      read += other.read;
+      written += other.written;
+      for (const auto& [kind, bytes] : other.sent) sent[kind] += bytes;
+    }
+  };
+
+  // To each device from the one in its place, as from a stage of a pipeline to the next. What the
+  // many devices of a mesh take of a value of one device is no communication of the mesh.
+  void add_copy(const Item& item) {
+    const Mesh& source = schedule_.buffers[size_t(item.buffers.front())].mesh;
+    const int64_t bytes = schedule_.buffers[size_t(item.buffers.back())].bytes();
+    const std::vector<int>&from = devices_.of(source), &to = devices_.of(item.mesh);
+    if (from.size() != to.size()) return;
+    for (size_t i = 0; i < from.size(); ++i) {
+      if (from[i] != to[i]) of_devices_[size_t(from[i])].sent["copy between meshes"] += bytes;
+    }
+  }
+
+  const Schedule& schedule_;
+  const DevicesOfPlan& devices_;
+  std::map<int64_t, std::pair<Mesh, Traffic>> of_meshes_;
+  std::map<std::tuple<int64_t, int, std::string>, std::pair<Mesh, SentByPlace>> exchanged_;
+  std::vector<Traffic> of_devices_;
+};
 
 }  // namespace
 
@@ -251,7 +340,8 @@ PlanSummary summarize(const Schedule& schedule) {
   PlanSummary s;
   LinkModel links;
   std::set<int> touched;
-  std::map<std::pair<int64_t, int>, SentByPlace> exchanged;  // by mesh and axis
+  const DevicesOfPlan devices(schedule);
+  TrafficOfDevices traffic(schedule, devices);
   for (const Item& item : schedule.items) {
     for (int b : item.reads) touched.insert(b);
     for (int b : item.writes) touched.insert(b);
@@ -270,15 +360,15 @@ PlanSummary summarize(const Schedule& schedule) {
         const MeshAxis& axis = item.mesh.axes()[size_t(item.mesh_axis)];
         int64_t bytes = 0;
         if (item.transfers.empty()) {
-          s.collective_bytes += bytes = sent(item.collective, axis.size);
+          bytes = sent(item.collective, axis.size);
         } else {
           SentByPlace alone;
           add_sent(alone, item);
-          add_sent(exchanged[{item.mesh.id(), item.mesh_axis}], item);
           bytes = most(alone);
         }
         ++s.collectives;
-        s.collective_kinds[fmt::format("{} over {}", name(item.collective.op), axis.name)] += bytes;
+        traffic.add_collective(item, fmt::format("{} over {}", name(item.collective.op), axis.name),
+                               bytes);
         ItemOrigin origin = origin_of_item(schedule, item);
         const double seconds =
             links.seconds_of(item.transfers.empty() ? item.collective.op : CollectiveOp::AllToAll,
@@ -288,16 +378,10 @@ PlanSummary summarize(const Schedule& schedule) {
         continue;
       }
     }
-    if (item.kind == Item::Kind::Kernel) {
-      add_traffic(s, schedule, item);
-      continue;
-    }
-    for (int b : item.reads) s.bytes_read += schedule.buffers[size_t(b)].bytes();
-    for (int b : item.writes) s.bytes_written += schedule.buffers[size_t(b)].bytes();
+    traffic.add_item(item);
   }
-  // One device may send most in one exchange, another one in the next.
-  for (const auto& [axis, bytes] : exchanged) s.collective_bytes += most(bytes);
-  s.memory = memory_of_devices(schedule, touched, DevicesOfPlan(schedule));
+  traffic.tell(s);
+  s.memory = memory_of_devices(schedule, touched, devices);
   const auto fullest = std::ranges::max_element(s.memory, {}, &DeviceMemory::peak_bytes);
   if (fullest == s.memory.end()) return s;
   s.held_bytes = fullest->held_bytes;

@@ -28,11 +28,12 @@ struct DeviceMemory {
 
 struct PlanSummary {
   int64_t kernels = 0, library_calls = 0, collectives = 0, copies = 0;
-  // By kernels and library calls, per device. Of a buffer a kernel counts what it touches, a library
-  // call all.
+  // By kernels and library calls, on the device that reads or writes most. Of a buffer a kernel
+  // counts what it touches, a library call all.
   int64_t bytes_read = 0, bytes_written = 0;
   int64_t collective_bytes = 0;  // sent by the device that sends most (ring algorithms)
-  // "all_reduce over data" -> bytes sent by each device
+  // "all_reduce over data" -> bytes sent by the device that sends most so; "copy between meshes":
+  // from devices to those in their places, as between stages of a pipeline.
   std::map<std::string, int64_t> collective_kinds;
   std::vector<CollectiveItem> collective_items;  // in the order in which they start
   // Of the device that holds most; the others hold as much, unless they work on different things,

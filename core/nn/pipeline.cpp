@@ -147,8 +147,9 @@ std::vector<PipelineStage> join_stages(std::vector<PipelineStage> parts, int64_t
 
 Pipeline::Pipeline(const Mesh& mesh, const std::string& axis, std::vector<PipelineStage> stages,
                    const PipelineOptions& options, Caller caller)
-    : mesh_(mesh), axis_(mesh.axis(axis)), micro_batches_(options.micro_batches) {
+    : mesh_(mesh), micro_batches_(options.micro_batches) {
   Call call("Pipeline", caller);
+  axis_ = mesh.axis(axis);
   if (micro_batches_ < 1)
     fail(fmt::format("there are {} micro-batches; at least one is needed", micro_batches_));
   const int64_t places = mesh.axes()[size_t(axis_)].size;

@@ -113,7 +113,7 @@ class Pipeline {
   void check_rows(const Tensor& x, const char* what) const;
 
   Mesh mesh_;
-  int axis_;
+  int axis_ = 0;
   std::vector<Mesh> meshes_;
   std::vector<Stage> stages_;
   int64_t micro_batches_;

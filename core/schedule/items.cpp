@@ -216,9 +216,13 @@ class Kernels {
   std::vector<UOp> alive_;  // nodes that keys point to
 };
 
-// Numbers the collectives, and has the first item that touches memory which one uses wait for it.
+// Numbers the collectives, and has the first item that touches memory which one uses wait for it,
+// and for all that were started before over the same devices: these are done by then, and let go of
+// what they sent, which may be a gradient whose sum is asked for much later.
 void add_waits(Schedule& schedule) {
   uint64_t sequence = 0;
+  std::map<std::pair<int64_t, int>, std::vector<int>>
+      started;  // that nobody waited for, by mesh and axis
   // Collectives that use a memory, by its holder; those that somebody has waited for.
   std::vector<std::vector<int>> pending(schedule.buffers.size());
   std::vector<bool> done(schedule.items.size());
@@ -228,8 +232,14 @@ void add_waits(Schedule& schedule) {
       std::vector<int>& users = pending[size_t(memory_holder(schedule.buffers, b))];
       for (int other : users) {
         if (done[size_t(other)]) continue;
-        done[size_t(other)] = true;
-        item.waits.push_back(other);
+        const Item& collective = schedule.items[size_t(other)];
+        std::vector<int>& before = started[{collective.mesh.id(), collective.mesh_axis}];
+        const auto behind = std::ranges::upper_bound(before, other);
+        for (auto c = before.begin(); c != behind; ++c) {
+          done[size_t(*c)] = true;
+          item.waits.push_back(*c);
+        }
+        before.erase(before.begin(), behind);
       }
       users.clear();
     };
@@ -237,6 +247,7 @@ void add_waits(Schedule& schedule) {
     for (int b : item.writes) wait_for(b);
     if (item.kind != Item::Kind::Collective) continue;
     item.sequence = ++sequence;
+    started[{item.mesh.id(), item.mesh_axis}].push_back(i);
     for (int b : item.buffers) pending[size_t(memory_holder(schedule.buffers, b))].push_back(i);
   }
 }

@@ -6,6 +6,7 @@
 #include "core/schedule/memory.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 
 namespace tinyshard {
@@ -88,49 +89,62 @@ bool is_on(const Mesh& mesh, const DeviceRef& device) {
                              [&](const DeviceRef& d) { return may_be_same(d, device); });
 }
 
-// Whether two meshes have a device in common, each pair asked once.
+// Which meshes have a device in common, by numbers of meshes, as many pairs of buffers are asked
+// about.
 class Neighbors {
  public:
-  bool operator()(const Mesh& a, const Mesh& b) {
-    if (a == b) return true;
-    auto [known, is_new] = known_.try_emplace(std::pair{a.id(), b.id()});
-    if (is_new) {
-      known->second =
-          std::ranges::any_of(a.devices(), [&](const DeviceRef& d) { return is_on(b, d); });
+  int number_of(const Mesh& mesh) {
+    auto [known, is_new] = numbers_.try_emplace(mesh.id(), int(meshes_.size()));
+    if (!is_new) return known->second;
+    meshes_.push_back(mesh);
+    meet_.emplace_back();
+    for (size_t other = 0; other < meshes_.size(); ++other) {
+      const bool meets =
+          meshes_[other] == mesh || std::ranges::any_of(mesh.devices(), [&](const DeviceRef& d) {
+            return is_on(meshes_[other], d);
+          });
+      meet_.back().push_back(meets);
+      if (other + 1 < meshes_.size()) meet_[other].push_back(meets);
     }
     return known->second;
   }
+  // For each mesh that has a number whether it has a device of this one.
+  const std::vector<uint8_t>& of(int mesh) const { return meet_[size_t(mesh)]; }
 
  private:
-  std::map<std::pair<int64_t, int64_t>, bool> known_;
+  std::map<int64_t, int> numbers_;  // by mesh
+  std::vector<Mesh> meshes_;
+  std::vector<std::vector<uint8_t>> meet_;
 };
 
 // Largest first, each at the lowest offset that is free during its life: simple, and within a few
 // per cent of the best on training steps. Returns the bytes that all take.
 int64_t place(std::vector<Life> todo, std::vector<VirtualBuffer>& buffers) {
   int64_t total = 0;
-  Neighbors meet;
+  Neighbors neighbors;
   std::ranges::sort(todo, {}, [](const Life& l) { return std::pair(-l.bytes, l.buffer); });
   // All of them are looked at for each life, so what is asked of each lies side by side.
   struct Place {
     int first, last;
     int64_t begin, end;
-    const Mesh* mesh;
+    int mesh;
   };
   std::vector<Place> places;  // by where they begin
   places.reserve(todo.size());
   for (const Life& life : todo) {
-    const Mesh& mesh = buffers[life.buffer].mesh;
+    const int mesh = neighbors.number_of(buffers[life.buffer].mesh);
+    const std::vector<uint8_t>& meets = neighbors.of(mesh);
     int64_t offset = 0;
     for (const Place& other : places) {
-      if (other.last < life.first || life.last < other.first || !meet(*other.mesh, mesh)) continue;
+      if (other.last < life.first || life.last < other.first || !meets[size_t(other.mesh)])
+        continue;
       if (offset + life.bytes <= other.begin) break;
       offset = std::max(offset, other.end);
     }
     buffers[life.buffer].arena_offset = offset;
     total = std::max(total, offset + life.bytes);
     places.insert(std::ranges::upper_bound(places, offset, {}, &Place::begin),
-                  {life.first, life.last, offset, offset + life.bytes, &mesh});
+                  {life.first, life.last, offset, offset + life.bytes, mesh});
   }
   return total;
 }

@@ -71,6 +71,14 @@ std::optional<Placement> split_along(const UOp& x, const std::vector<LocalValue>
   return best;
 }
 
+// The type in which a sum of products that meets x is added up: that to which all who read x round
+// it. A layer with a bias in bf16 sends what it would without.
+DType summed_as(const UOp& x, const UOp& operand, const LocalValues& values) {
+  UOp at = operand;
+  while (at.op() == Op::Reshape || at.op() == Op::Permute) at = at.src(0);
+  return at.op() == Op::Dot && x.op() == Op::Add ? values.read_as(x) : operand.dtype();
+}
+
 // Where a pending reduction is completed: divided as a user wants it, or whole.
 Placement completed_along(const UOp& x, const std::vector<LocalValue>& v, size_t axis,
                           LocalValues& values) {
@@ -84,9 +92,10 @@ Placement completed_along(const UOp& x, const std::vector<LocalValue>& v, size_t
     for (size_t i = 0; i < v.size(); ++i) {
       std::vector<Placement> there = v[i].place;
       there[axis] = to;
-      if (v[i].place[axis].is_partial())
-        seconds += seconds_moved(v[i].local.dtype(), x.src(i).shape(), *v[i].mesh, v[i].place,
-                                 there, values.links());
+      if (!v[i].place[axis].is_partial()) continue;
+      const DType own = before_widening(v[i].local).dtype(), type = summed_as(x, x.src(i), values);
+      seconds += seconds_moved(itemsize(type) < itemsize(own) ? type : own, x.src(i).shape(),
+                               *v[i].mesh, v[i].place, there, values.links());
     }
     if (choice.offer(seconds)) best = to;
   }
@@ -183,7 +192,16 @@ LocalValue elementwise(const UOp& x, LocalValues& values) {
       const bool weight = lookup < v.size() && i != lookup;
       mine[a] = v[i].place[a].is_partial() && !weight ? v[i].place[a] : Replicate;
     }
-    v[i] = values.brought(x.src(i), *mesh, mine);
+    const bool adds_up =
+        std::ranges::any_of(v[i].place, &Placement::is_partial) && v[i].place != mine;
+    const DType type = adds_up ? summed_as(x, x.src(i), values) : x.src(i).dtype();
+    if (type == x.src(i).dtype()) {
+      v[i] = values.brought(x.src(i), *mesh, mine);
+      continue;
+    }
+    v[i].local = cast(v[i].local, type);
+    v[i] = values.moved(std::move(v[i]), x.src(i).shape(), mine);
+    v[i].local = cast(v[i].local, x.src(i).dtype());
   }
   if (lookup < v.size() && std::ranges::any_of(wanted, &Placement::is_partial))
     return {weighed(v[lookup].local, v[1 - lookup].local), mesh, wanted};

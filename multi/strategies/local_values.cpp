@@ -103,6 +103,8 @@ bool LocalValues::was_moved(const LocalValue& v, const std::vector<Placement>& w
     LocalValue source{v.local.src(0), v.mesh, behind_permute(v.local, v.place)};
     return was_moved(source, behind_permute(v.local, wanted));
   }
+  if (const UOp narrow = before_widening(v.local); !(narrow == v.local))
+    return was_moved({narrow, v.mesh, v.place}, wanted);
   auto known = moved_.find(v.local.get());
   return known != moved_.end() &&
          std::ranges::any_of(known->second, [&](const auto& m) { return m.second == wanted; });
@@ -118,6 +120,12 @@ LocalValue LocalValues::moved(LocalValue v, DimSpan global, const std::vector<Pl
     v = moved(std::move(v), shape, behind_permute(order, wanted));
     v.local = permute(v.local, order->arg());
     v.place = wanted;
+    return v;
+  }
+  if (const UOp wide = v.local; !(before_widening(wide) == wide)) {
+    v.local = before_widening(wide);
+    v = moved(std::move(v), global, wanted);
+    v.local = cast(v.local, wide.dtype());
     return v;
   }
   if (!was_moved(v, wanted)) moved_[v.local.get()].emplace_back(v.local, wanted);
@@ -334,6 +342,23 @@ std::vector<UOp> LocalValues::readers_of(const UOp& x) const {
   return readers;
 }
 
+namespace {
+bool is_view(const UOp& x) { return x.op() == Op::Reshape || x.op() == Op::Permute; }
+}  // namespace
+
+DType LocalValues::read_as(const UOp& x) const {
+  DType type = x.dtype();
+  std::vector<UOp> readers = readers_of(x);
+  while (readers.size() == 1 && is_view(readers[0])) readers = readers_of(readers[0]);
+  for (const UOp& reader : readers) {
+    const bool narrows = reader.op() == Op::Cast && is_float(x.dtype()) &&
+                         is_float(reader.dtype()) && itemsize(reader.dtype()) < itemsize(x.dtype());
+    if (!narrows || (type != x.dtype() && type != reader.dtype())) return x.dtype();
+    type = reader.dtype();
+  }
+  return type;
+}
+
 std::optional<std::vector<Placement>> LocalValues::will_lie(const UOp& x, const Mesh& mesh) const {
   if (is_known(x)) {
     const LocalValue& v = of(x);
@@ -384,6 +409,12 @@ LocalValue rebuilt(const UOp& x, const std::vector<LocalValue>& sources, const L
 }
 
 LocalValue settled(LocalValue v, DimSpan global) {
+  if (const UOp wide = v.local; !(before_widening(wide) == wide)) {
+    v.local = before_widening(wide);
+    v = settled(std::move(v), global);
+    v.local = cast(v.local, wide.dtype());
+    return v;
+  }
   std::vector<Placement> wanted = v.place;
   for (Placement& p : wanted) {
     if (p.is_partial()) p = Replicate;

@@ -62,6 +62,9 @@ class LocalValues {
   bool is_only_a_table(const UOp& x) const;
   // Whether one op reads x, and nobody else: what it makes of x may then be made in another way.
   bool has_one_reader(const UOp& x) const;
+  // The narrower float type that all who read x, or one view of it, cast it to; its own where they
+  // do not.
+  DType read_as(const UOp& x) const;
   // All ops that read x; none where they are more than a few, or x is a result.
   std::vector<UOp> readers_of(const UOp& x) const;
   // The table that the result of x looks up in along its last dim; null where there is none, or none

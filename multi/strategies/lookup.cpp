@@ -70,6 +70,7 @@ struct Tables {
   const Mesh& mesh;
   const LocalValue &data, &index;
   LinkModel& links;
+  DType type;  // in which what is found travels
 
   int dim() const { return int(gather_axis(*x)); }
   DimSpan shape() const { return x.src(0).shape(); }
@@ -209,21 +210,22 @@ struct Tables {
     }
     return window + table + sums +
            seconds_moved(index.local.dtype(), places().shape(), mesh, from, to, links) +
-           seconds_moved(x.dtype(), x.shape(), mesh, l.found, l.result, links);
+           seconds_moved(type, x.shape(), mesh, l.found, l.result, links);
   }
 };
 
 // The terms of the result that devices find in their parts of the table: each looks up `here` in its
 // own, and `elsewhere` tells which places others hold.
 LocalValue found_in_parts(const UOp& x, UOp table, const UOp& here, const UOp& elsewhere,
-                          const Mesh& mesh, const Lookup& lookup) {
-  // No sum is of bools, and what 16-bit floats find is one term and zeros: exact.
+                          const Mesh& mesh, const Lookup& lookup, DType type) {
+  // No sum is of bools, and what floats find is one term and zeros: exact in the type that they are
+  // read in.
   if (x.dtype() == DType::Bool) table = cast(table, DType::U8);
   LocalValue found{UOp::make(Op::Gather, table.dtype(), {table, here}, Dims{gather_axis(*x)}), mesh,
                    lookup.found, current_origin()};
   if (is_float(x.dtype())) {
     UOp nothing = const_float(x.dtype(), -0.0, found.local.shape());
-    found.local = where(elsewhere, nothing, found.local);
+    found.local = cast(where(elsewhere, nothing, found.local), type);
   }
   Places left = lookup.result;
   for (size_t a = 0; a < left.size(); ++a) {
@@ -245,7 +247,7 @@ LocalValue found_apart(const UOp& x, const LocalValue& data, const Lookup& looku
   return found_in_parts(x, in_lines(table.local, apart),
                         index_into_part(index, table, apart.shape, Joined{first, last}),
                         held_elsewhere(index, table, apart.shape, Joined{first, last}), mesh,
-                        lookup);
+                        lookup, values.read_as(x));
 }
 
 int64_t bytes_of(const UOp& x) { return x->numel() * int64_t(itemsize(x.dtype())); }
@@ -293,7 +295,7 @@ LocalValue gather(const UOp& x, LocalValues& values) {
   LocalValue data = settled_in_both_forms(values.on(x.src(0), *mesh), x.src(0).shape());
   LocalValue index = settled(values.on(x.src(1), *mesh), x.shape());
   values.set_table(x, data);
-  const Tables tables{x, *mesh, data, index, values.links()};
+  const Tables tables{x, *mesh, data, index, values.links(), values.read_as(x)};
   Lookup best = tables.with_whole_rows();
   for (size_t a = 0; a < mesh->axes().size(); ++a) {
     if (!(data.place[a] == Shard(axis)) || best.window) continue;
@@ -334,7 +336,8 @@ LocalValue gather(const UOp& x, LocalValues& values) {
   }
   if (parts_of(data, axis) == 1) return rebuilt(x, {data, index}, {UOp(), mesh, best.found});
   return found_in_parts(x, data.local, index_into_part(index.local, data, x.src(0).shape(), axis),
-                        held_elsewhere(index.local, data, x.src(0).shape(), axis), *mesh, best);
+                        held_elsewhere(index.local, data, x.src(0).shape(), axis), *mesh, best,
+                        values.read_as(x));
 }
 
 namespace {

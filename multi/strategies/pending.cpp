@@ -44,9 +44,12 @@ bool stays_partial(const UOp& x, std::span<const LocalValue> v, size_t axis) {
   switch (x.op()) {
     case Op::Neg:
       return partial(0);
-    case Op::Cast:  // of floats: integers may have wrapped in the sum
-      return partial(0) && is_float(x.dtype()) && is_float(x.src(0).dtype()) &&
-             itemsize(x.dtype()) >= itemsize(x.src(0).dtype());
+    case Op::Cast: {  // of floats: integers may have wrapped in the sum
+      const bool floats = is_float(x.dtype()) && is_float(x.src(0).dtype());
+      const bool rounds = itemsize(x.dtype()) < itemsize(x.src(0).dtype());
+      const bool back = v[0].local && before_widening(v[0].local).dtype() == x.dtype();
+      return partial(0) && floats && (!rounds || back);
+    }
     case Op::Add:
     case Op::Sub:
       return partial(0) && partial(1);

@@ -218,6 +218,10 @@ TEST_F(LlamaTraining, MistakesAreOneSentence) {
 
 TEST_F(LlamaTraining, UsageErrorsEndWithTwo) {
   EXPECT_EQ(run(kProgram + " train --fsdp none").code, 2);
+  const Outcome zero = run(kProgram + " train --batch 0");
+  EXPECT_EQ(zero.code, 2);
+  EXPECT_NE(zero.err.find("--batch: Value 0 is not what it takes"), std::string::npos) << zero.err;
+  EXPECT_LT(zero.err.size(), 160u) << zero.err;
   EXPECT_EQ(run(kProgram + " train --model m").code, 2);
   EXPECT_EQ(run(kProgram).code, 2);
   const Outcome help = run(kProgram + " train --help");

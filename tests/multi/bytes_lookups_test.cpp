@@ -137,6 +137,24 @@ TEST_F(Lookups, EmbeddingsOfDividedVocabulariesSendTheirResult) {
   });
 }
 
+// Of a table in f32 whose rows are computed with in bf16, in any view of them.
+TEST_F(Lookups, RowsThatAreReadInANarrowTypeTravelInIt) {
+  each_world([&](int64_t n) {
+    Tensor table = split({65536, 64}, 0), tokens = stored({2, 1024}, {}, DType::I32);
+    const int64_t width = 2 * 1024 * 64 * 2;
+    const std::vector<AxisPlacement> whole, parts{{"d", Shard(1)}};
+    Tensor rows = table.embedding(tokens).cast(DType::BF16);
+    EXPECT_LE(sent(rows), bound(all_reduce(n, width)));
+    EXPECT_LE(sent(rows.shard(mesh(), parts)), bound(all_gather(n, width)));
+    EXPECT_LE(sent(rows.cast(DType::F32).relu()), bound(all_reduce(n, width)));
+    EXPECT_LE(sent(table.embedding(tokens).transpose(0, 1).cast(DType::BF16)),
+              bound(all_reduce(n, width)));
+    // Who reads them in f32 as well has them so.
+    Tensor wide = table.embedding(tokens);
+    EXPECT_LE(sent({wide.cast(DType::BF16), wide.relu()}), bound(all_reduce(n, 2 * width)));
+  });
+}
+
 TEST_F(Lookups, GradientsOfDividedTablesStayDivided) {
   each_world([&](int64_t n) {
     Tensor table = split({65536, 64}, 0), tokens = stored({32}, {}, DType::I32);

@@ -110,6 +110,58 @@ TEST_F(ProductBytes, AMegatronPairSumsOnceEachWay) {
   }
 }
 
+// What is widened is brought elsewhere as it was before, through views, too.
+TEST_F(ProductBytes, WhatIsWidenedTravelsAsItWas) {
+  for (int n : {4, 8, 64}) {
+    devices(n);
+    const double others = double(n - 1) / n, numel = 512 * 256;
+    const Tensor x = split({512, 256}, 0, DType::BF16);
+    const std::vector<AxisPlacement> columns{{"d", Shard(1)}};
+    EXPECT_LE(sent(x.cast(DType::F32).shard(mesh())), bound(2 * numel * others));
+    EXPECT_LE(sent(x.cast(DType::F32).shard(mesh(), columns)), bound(2 * numel / n * others));
+    EXPECT_LE(sent(x.cast(DType::F32).T().reshape({16, 16, 512}).shard(mesh())),
+              bound(2 * numel * others));
+    EXPECT_LE(sent((x > 0).cast(DType::F32).shard(mesh())), bound(numel * others));
+    EXPECT_LE(sent(split({512}, 0, DType::U8).one_hot(256).shard(mesh())), bound(numel * others));
+    // By ops that want it so.
+    EXPECT_LE(sent(x.cast(DType::F32).matmul(split({256, 1 << 16}, 1))), bound(2 * numel * others));
+  }
+}
+
+// A norm in f32 before layers in bf16: back through these a sum of bf16 comes, as forward.
+TEST_F(ProductBytes, SumsOfNarrowProductsTravelInTheirType) {
+  for (int n : {4, 8, 64}) {
+    devices(n);
+    const int64_t tokens = 4096, width = 512;
+    const Tensor x = split({2, tokens / 2, width}, -1, DType::BF16),
+                 weight = split({width}, -1),  // of the norm
+        gate = split({width, 4 * width}, 1, DType::BF16),
+                 up = split({width, 4 * width}, 1, DType::BF16),
+                 down = split({4 * width, width}, 0, DType::BF16);
+    auto norm = [&](const Tensor& t) {
+      const Tensor wide = t.cast(DType::F32);
+      return (wide * (wide.square().mean(-1, true) + 1e-6).rsqrt() * weight).cast(DType::BF16);
+    };
+    const Tensor h = norm(x);
+    const Tensor y = x + (h.matmul(gate).silu() * h.matmul(up)).matmul(down);
+    const double sum = 2.0 * tokens * width * 2 * (n - 1) / n;
+    EXPECT_LE(sent(y), bound(sum));
+    EXPECT_LE(sent(norm((h.matmul(gate).silu() * h.matmul(up)).matmul(down))), bound(sum));
+    // A bias is added before the sum is rounded, and does not widen what travels.
+    const Tensor bias = split({width}, -1, DType::BF16);
+    EXPECT_LE(sent((h.matmul(gate).silu() * h.matmul(up)).linear(down, bias)), bound(sum));
+    std::vector<Tensor> all = y.gradient({x, gate, up, down}, x);
+    all.push_back(y);
+    EXPECT_LE(sent(all), bound(2 * sum)) << n;
+    // What is placed in f32 is added up so: gradients for weights that are kept in f32.
+    const Tensor master = split({width, 64}, -1);
+    const Tensor rows = split({tokens, width}, 0, DType::BF16);
+    const Tensor g = rows.matmul(master.cast(DType::BF16)).square().sum().gradient({master})[0];
+    EXPECT_LE(sent(g.shard_like(master)), bound(2.0 * width * 64 * 4 * (n - 1) / n));
+    EXPECT_GE(sent(g.shard_like(master)), int64_t(2.0 * width * 64 * 4 * (n - 1) / n));
+  }
+}
+
 // --- attention -----------------------------------------------------------------------------------
 
 struct Attended {

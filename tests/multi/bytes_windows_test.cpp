@@ -131,6 +131,8 @@ TEST_P(WindowBytes, OtherMeshesGetWhatTheyLack) {
   EXPECT_LE(sent(x.shard(half, {{"h", Shard(0)}}).realize().shard(mesh(), {{"d", Shard(0)}})),
             bound(16.0 * kRow));
   EXPECT_EQ(sent(x.shard(mesh()).realize().shard(reversed)), 0);
+  EXPECT_LE(sent((x > 0).cast(DType::I64).shard(half, {{"h", Shard(0)}})), bound(2.0 * kRow));
+  EXPECT_LE(sent(x.cast(DType::F64).shard(reversed, {{"e", Shard(0)}})), bound(8.0 * kRow));
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, WindowBytes, testing::Values(4, 8, 64));

@@ -355,6 +355,48 @@ TEST_P(LookupsTest, KeepEachBit) {
   }
 }
 
+// As above, where rows travel in the type that they are read in, and where what was widened is
+// brought elsewhere: bits are those of one device.
+TEST_P(LookupsTest, NarrowTypesTravel) {
+  const Layout& layout = GetParam();
+  const Mesh mesh(layout.axes);
+  const Tensor one = (Tensor::arange(77).cast(DType::F32) * 0.37).sin().reshape({11, 7}).realize();
+  const Tensor many = lying(one, mesh, layout.place);
+  for (DType type : {DType::BF16, DType::F16}) {
+    const Tensor index({{10, 0, 5}, {3, -1, 11}});
+    auto read = [&](const Tensor& table) {
+      const Tensor rows = table.embedding(index).cast(type);
+      const Tensor back = (rows.cast(DType::F32) * 3).tanh();
+      return Results{rows, back, back.sum(1), table.embedding(index).transpose().cast(type),
+                     (table.embedding(index) * 2).cast(type)};
+    };
+    const Results want = read(one), got = read(many);
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_TRUE(got[i].data() == want[i].data())
+          << name(type) << " result " << i << ": " << got[i] << ", not " << want[i];
+  }
+  for (auto [from, to] : {std::pair{DType::BF16, DType::F32},
+                          {DType::F16, DType::F64},
+                          {DType::Bool, DType::F32},
+                          {DType::I8, DType::I64},
+                          {DType::U8, DType::F16},
+                          {DType::I32, DType::F64}}) {
+    auto widened = [&](const Tensor& x) { return (x * 4).cast(from).cast(to); };
+    const Tensor want = widened(one), got = widened(many);
+    for (const std::vector<Placement>& place : {std::vector<Placement>{Replicate, Replicate},
+                                                {Shard(1), Shard(0)},
+                                                {Shard(0), Shard(0)}}) {
+      std::vector<AxisPlacement> there;
+      for (size_t a = 0; a < layout.axes.size(); ++a)
+        there.push_back({layout.axes[a].name, place[a]});
+      EXPECT_TRUE(got.shard(mesh, there).data() == want.data()) << name(from) << name(to);
+      EXPECT_TRUE(got.T().reshape({7, 11}).flip({0}).shard(mesh, there).data() ==
+                  want.T().reshape({7, 11}).flip({0}).data());
+    }
+    EXPECT_TRUE(got.cumsum(0).argmax(0).data() == want.cumsum(0).argmax(0).data());
+  }
+}
+
 TEST_P(LookupsTest, Orders) {
   check({
       {"largest",

@@ -195,6 +195,34 @@ double bytes_of_a_block(int64_t rows, int64_t columns, bool sequence) {
   return (arena(24) - arena(8)) / 16;
 }
 
+// Clipping asks for the sums of all gradients at the end, in one kernel where parts are small. What
+// was sent of a block is gone as soon as a collective that was started later is done.
+TEST_F(FullyShardPlan, WhatWasSentIsNotKeptForTheNorm) {
+  auto arena = [&](int64_t layers) {
+    LlamaConfig config = k8B;
+    config.layers = layers;
+    Llama model(config);
+    nn::fully_shard(model, mesh(), "d");
+    nn::optim::AdamW optim(nn::parameters(model), {});
+    Jit step = [&](Tensor in) {
+      TrainingMode on;
+      optim.zero_grad();
+      Tensor loss = model.loss(in, in).backward();
+      optim.place_grad();
+      nn::clip_grad_norm(optim.params(), 1);
+      optim.step();
+      return loss;
+    };
+    step(tokens(256));
+    return summarize(step).arena_bytes;
+  };
+  for (int n : {64, 1024}) {
+    devices(n);
+    const double activation = 2.0 * 256 * double(k8B.width);
+    EXPECT_LE(double(arena(12) - arena(4)) / 8, sizes_of(k8B).block * 2 / n + activation) << n;
+  }
+}
+
 // The gradients of a block in parts, and what enters it; nothing that is cast, gathered, copied into
 // another order, or on its way to be reduced, lives on until another block has its turn.
 TEST_F(FullyShardPlan, OfABlockOnlyItsPartsLiveOn) {

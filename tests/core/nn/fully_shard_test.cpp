@@ -299,7 +299,9 @@ TEST_F(FullyShard, MistakesNameTheParameter) {
   auto expect = [](const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
-  expect(message([&] { nn::fully_shard(layer, mesh, "dat"); }), "dat");
+  expect(
+      message([&] { nn::fully_shard(layer, mesh, "dat"); }),
+      "fully_shard: mesh has no axis \"dat\"; it has \"data\", \"model\"  (fully_shard_test.cpp:");
   expect(message([&] { nn::fully_shard(layer, mesh, "data", {.blocks = "h.*"}); }),
          "no name begins with \"h.*\"; the first of 2 is bias");
   expect(message([&] { nn::fully_shard(layer, mesh, "data", {.prefetch = -1}); }), "-1");

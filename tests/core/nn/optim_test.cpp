@@ -398,7 +398,8 @@ TEST(DataParallel, AStepMakesItsParametersInOneRun) {
 TEST(DataParallel, NamesTheAxesThereAre) {
   TINYSHARD_NEED_DEVICES(2);
   Net net;
-  EXPECT_MENTIONS(nn::data_parallel(net, Mesh::of(device_names(2)), "rows"), "it has \"data\"");
+  EXPECT_MENTIONS(nn::data_parallel(net, Mesh::of(device_names(2)), "rows"),
+                  "data_parallel: mesh has no axis \"rows\"; it has \"data\"  (optim_test.cpp:");
   nn::data_parallel(net, Mesh::of(device_names(2)), "data");
   EXPECT_MENTIONS(AdamW(nn::parameters(net), {.shard_axis = "rows"}),
                   "no axis \"rows\"; it has \"data\"");

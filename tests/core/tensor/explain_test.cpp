@@ -128,6 +128,30 @@ TEST_F(Explain, MistakesAreSentences) {
   EXPECT_NE(test::message_of<UserError>([&] { summarize(later); }).find("lost"), std::string::npos);
 }
 
+// Two meshes, as stages of a pipeline have them: each device is told what it does itself.
+TEST_F(Explain, DevicesOfTwoMeshesAreCountedApart) {
+  const Mesh mesh({{"data", 2}, {"pipe", 2}}), first = mesh.at("pipe", 0),
+                                               last = mesh.at("pipe", 1);
+  const Tensor a = rows(first, 64, 8).realize(), b = rows(last, 64, 8).realize();
+  const PlanSummary one = summarize((a * 2).sum(0)),
+                    both = summarize({(a * 2).sum(0), (b * 2).sum(0)});
+  EXPECT_EQ(both.collectives, 2 * one.collectives);
+  EXPECT_EQ(both.kernels, 2 * one.kernels);
+  EXPECT_EQ(both.collective_bytes, one.collective_bytes);
+  EXPECT_EQ(both.collective_kinds, one.collective_kinds);
+  EXPECT_EQ(both.bytes_read, one.bytes_read);
+  EXPECT_EQ(both.bytes_written, one.bytes_written);
+  // What one device does on several meshes adds up.
+  const Tensor c = rows(Mesh({{"data", 4}}), 64, 8).realize();
+  EXPECT_GT(summarize({(a * 2).sum(0), (c * 2).sum(0)}).collective_bytes, one.collective_bytes);
+  // Between stages of one device each, too, values are sent.
+  const Mesh alone({{"pipe", 2}});
+  const Tensor h = Tensor::ones({64, 8}).shard(alone.at("pipe", 0)).realize();
+  const PlanSummary moved = summarize((h.shard(alone.at("pipe", 1)) * 2).sum());
+  EXPECT_EQ(moved.collective_bytes, 64 * 8 * 4);
+  EXPECT_EQ(moved.collective_kinds.at("copy between meshes"), 64 * 8 * 4);
+}
+
 TEST_F(Explain, PartsAreCountedAsParts) {
   const Tensor table = Tensor::empty({4096, 64}).contiguous().realize(),
                ids = Tensor{5, 7}.realize();
