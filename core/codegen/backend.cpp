@@ -283,8 +283,8 @@ double thread_cpu_ms() {
 
 namespace {
 
-// A module and what LLVM makes of it. `width`: of the registers for vectors; the values do not
-// depend on it.
+// A module and what LLVM makes of it. `width`: of the registers for vectors; the values depend
+// neither on it nor on the target's extensions.
 std::vector<char> build_for_width(const Graph& graph, const Plan& plan, const Target& target,
                                   const std::string& name, int width, PhaseTimes& times) {
   double start = thread_cpu_ms();
@@ -339,19 +339,28 @@ std::vector<char> build_for_width(const Graph& graph, const Plan& plan, const Ta
   return image;
 }
 
+// "+avx512f,+avx512vl,+fma" -> "-avx512f,-avx512vl,+fma"
+void switch_off(std::string& features, std::string_view family) {
+  const std::string on = "+" + std::string(family);
+  for (size_t at = 0; (at = features.find(on, at)) != std::string::npos;) features[at] = '-';
+}
+
 }  // namespace
 
-// LLVM 19 finds no instructions for some shuffles of vectors in registers of 512 bits, and does for
-// the same in registers of 256.
+// LLVM 19 finds no instructions for some vectors in registers of 512 bits, and does for the same in
+// narrower ones, without the extensions that came with 512 bits.
 std::vector<char> build_image(const Graph& graph, const Plan& plan, const Target& target,
                               const std::string& name, PhaseTimes& times) {
   std::string reason;
+  Target narrowed = target;
   for (int width = target.vector_bits; width >= 128; width /= 2) {
     try {
-      return build_for_width(graph, plan, target, name, width, times);
+      return build_for_width(graph, plan, narrowed, name, width, times);
     } catch (const LlvmFailure& failure) {
       reason = failure.what();
     }
+    switch_off(narrowed.features, "avx512");
+    switch_off(narrowed.features, "avx10");
   }
   throw InternalError("kernel " + name + ": LLVM finds no instructions: " + reason);
 }
