@@ -40,7 +40,8 @@ TEST(ShardMapOfRanks, HasTheValuesOfOneProcess) {
   std::vector<std::vector<double>> want(7);
   std::vector<double> slope(numbers.size(), 0);
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < n; ++c) want[0].push_back(at((r + rows - 4) % rows, c) + double(r / 4));
+    const int64_t part = r / 4;
+    for (int64_t c = 0; c < n; ++c) want[0].push_back(at((r + rows - 4) % rows, c) + double(part));
   }
   for (int64_t device = 0; device < n; ++device) {
     for (int64_t r = 0; r < rows; ++r) want[1].push_back(at(r, device));

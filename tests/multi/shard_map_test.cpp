@@ -488,8 +488,10 @@ TEST_F(ShardMaps, ShowsOneDevicesShapes) {
   const Tensor y = f(Tensor::zeros({4, 6}, DType::F64));
   EXPECT_EQ(y.sharding().to_string(), "f64[4@a:2, 6@b:2]");
   for (int64_t r = 0; r < 4; ++r) {
-    for (int64_t c = 0; c < 6; ++c)
-      EXPECT_EQ((y[{r, c}].item<double>()), double(r / 2 * 10 + c / 3));
+    for (int64_t c = 0; c < 6; ++c) {
+      const int64_t place = r / 2 * 10 + c / 3;
+      EXPECT_EQ((y[{r, c}].item<double>()), double(place));
+    }
   }
 }
 

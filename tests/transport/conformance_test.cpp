@@ -755,8 +755,8 @@ TEST_P(Conformance, SeveralThreadsUseTheirOwnGroups) {
 
 TEST_P(Conformance, SameGraphsPass) {
   on_every_rank([](Communicator& c) {
-    const std::vector<std::string> items = {"matmul", "all_reduce"};
-    c.check_same(42, [&] { return items; }, "the schedule");
+    c.check_same(
+        42, [] { return std::vector<std::string>{"matmul", "all_reduce"}; }, "the schedule");
     EXPECT_FALSE(c.failed());
   });
 }

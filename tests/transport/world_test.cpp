@@ -10,6 +10,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/transport/job.h"
@@ -92,8 +93,8 @@ TEST(World, RanksMeetByTcpWithoutALauncher) {
     SCOPED_TRACE(contract);
     const std::string locals = contract.starts_with("SLURM") ? "SLURM_LOCALID=" : "LOCAL_RANK=";
     std::string second;
-    std::thread other([&] { second = probe(home + " " + contract + "1 " + locals + "1"); });
-    const std::string first = probe(home + " " + contract + "0 " + locals + "0");
+    std::thread other([&] { second = probe(fmt::format("{} {}1 {}1", home, contract, locals)); });
+    const std::string first = probe(fmt::format("{} {}0 {}0", home, contract, locals));
     other.join();
     expect_mentions(first, "connected: 4 participants by tcp");
     expect_mentions(second, "connected: 4 participants by tcp");
