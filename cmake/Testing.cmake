@@ -77,6 +77,7 @@ function(tinyshard_test name)
     endif()
     tinyshard_executable(${program} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS})
     tinyshard_unity(${program})
+    set_target_properties(${program} PROPERTIES UNITY_BUILD_BATCH_SIZE 6)  # sources of tests are long
     tinyshard_test_flags(${program})
   endif()
   if("threads" IN_LIST arg_LABELS)

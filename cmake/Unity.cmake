@@ -1,6 +1,6 @@
 # tinyshard_unity(<target>)
-#   With TINYSHARD_UNITY, the sources of <target> are compiled eight at a time, as one unit: headers are parsed and
-#   templates instantiated once for the eight, which takes half of the processor time of eight units. Sources with options
+#   With TINYSHARD_UNITY, the sources of <target> are compiled eight at a time (tests six), as one unit: headers are parsed
+#   and templates instantiated once for all, which takes half of the processor time of single units. Sources with options
 #   of their own (CMake sees COMPILE_OPTIONS) are compiled alone.
 #
 # A source stays one that compiles by itself: names in its unnamed namespace differ from those of its neighbours (a test
