@@ -248,9 +248,9 @@ void add_traffic(int64_t& read, int64_t& written, const Schedule& schedule, cons
   }
 }
 
-// What each device reads, writes and sends. Devices of a mesh do the same there, but for exchanges
-// and copies; what a device does on several meshes adds up, and devices of different stages of a
-// pipeline have meshes of their own.
+// The bytes that each device reads, writes and sends. All devices of a mesh do the same there, but
+// for exchanges and copies. A device that is on several meshes does the work of all of them; stages
+// of a pipeline have devices and meshes of their own, so their bytes do not add up.
 class TrafficOfDevices {
  public:
   TrafficOfDevices(const Schedule& schedule, const DevicesOfPlan& devices)

@@ -325,8 +325,8 @@ class Writer {
     line("st.shared::cluster.f32 [%j], {};", x);
   }
 
-  // What the warps have lies side by side; threads add up a result each, and give it to the block
-  // that has the share of the results to which it belongs.
+  // The warps have stored their sums side by side. Each thread adds up those of one result and
+  // gives the total to the block whose share of the results it belongs to.
   void join_warps() {
     over_row("add.f32", "%l");
     line("setp.eq.u32 %first, %t, 0;");

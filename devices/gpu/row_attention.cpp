@@ -56,7 +56,8 @@ bool lies_in_memory(const UOp& x) {
   return base.op() == Op::Buffer || base.op() == Op::Assign;
 }
 
-// What x may be, from its parts; whether it is that is told by building it.
+// The attention that x would be if its nodes are what their places suggest; the caller builds that
+// again and compares.
 std::optional<RowAttention> parts_of(const UOp& x) {
   if (!is_plain_product(x) || !is_half(x.dtype()) || !is_mask(x.src(0)) || !is_mask(x.src(1)) ||
       x.src(0).op() != Op::Where || x.src(1).op() != Op::Where)
@@ -78,7 +79,8 @@ std::optional<RowAttention> parts_of(const UOp& x) {
     return std::nullopt;
   a.q = a.scores.src(0);
   a.k = a.scores.src(1);
-  // What is computed is so up to the count alone; one call would ask for all of it.
+  // Keys or values that a kernel computes are computed up to the count alone; as operands of a call
+  // all of them would be.
   const bool fits = a.q.dtype() == x.dtype() && a.k.dtype() == x.dtype() &&
                     lies_in_memory(swap_last_two(a.k)) && lies_in_memory(a.v);
   return fits ? std::optional(std::move(a)) : std::nullopt;

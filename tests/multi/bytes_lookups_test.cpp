@@ -149,7 +149,7 @@ TEST_F(Lookups, RowsThatAreReadInANarrowTypeTravelInIt) {
     EXPECT_LE(sent(rows.cast(DType::F32).relu()), bound(all_reduce(n, width)));
     EXPECT_LE(sent(table.embedding(tokens).transpose(0, 1).cast(DType::BF16)),
               bound(all_reduce(n, width)));
-    // Who reads them in f32 as well has them so.
+    // A second reader, in f32, has all of them sent in f32.
     Tensor wide = table.embedding(tokens);
     EXPECT_LE(sent({wide.cast(DType::BF16), wide.relu()}), bound(all_reduce(n, 2 * width)));
   });

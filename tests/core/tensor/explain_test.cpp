@@ -141,7 +141,7 @@ TEST_F(Explain, DevicesOfTwoMeshesAreCountedApart) {
   EXPECT_EQ(both.collective_kinds, one.collective_kinds);
   EXPECT_EQ(both.bytes_read, one.bytes_read);
   EXPECT_EQ(both.bytes_written, one.bytes_written);
-  // What one device does on several meshes adds up.
+  // A device on several meshes sends what each of them asks for.
   const Tensor c = rows(Mesh({{"data", 4}}), 64, 8).realize();
   EXPECT_GT(summarize({(a * 2).sum(0), (c * 2).sum(0)}).collective_bytes, one.collective_bytes);
   // Between stages of one device each, too, values are sent.

@@ -95,7 +95,8 @@ TEST(RowAttention, ReadsKeysWhereTheyLie) {
   EXPECT_EQ(counts_of({.keys = Keys::Computed}).calls, 0) << "computed up to the size alone";
 }
 
-// What the tensor API spells, over n keys of S, for heads of which `rows` share their keys.
+// The graph of scaled_dot_product_attention over n keys of S, for heads of which `rows` share their
+// keys.
 struct Spelled {
   UOp q = buffer(1, Dims{2, 4, 32}, DType::BF16), k = buffer(2, Dims{2, 9, 32}, DType::BF16),
       v = buffer(3, Dims{2, 9, 64}, DType::BF16), n = buffer(4, Dims{}, DType::I64);
