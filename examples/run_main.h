@@ -11,8 +11,8 @@ namespace training {
 
 using tinyshard::tell_failure;
 
-// The sentence that says what is wrong with a command line. The parser names both bounds of a number
-// that is too small; the upper one, the largest double, has 309 digits and is left out.
+// The sentence that says what is wrong with a command line. The parser names both bounds of a
+// number that is too small; the upper one, the largest double, has 309 digits and is left out.
 inline std::string command_line_mistake(const CLI::App*, const CLI::Error& e) {
   std::string text = e.what();
   const std::string largest = std::to_string(std::numeric_limits<double>::max());
