@@ -116,7 +116,7 @@ struct Model {
   std::vector<Block> blocks;
 };
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
   CLI::App app("decodes with a key/value cache and one capture");
   Config config;
   int64_t tokens = 0;

@@ -8,7 +8,9 @@
 #include "devices/gpu/updates.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <span>
 
 #include "core/uop/args.h"
 #include "core/uop/node_map.h"
@@ -33,16 +35,17 @@ UOp one_value(UOp x) {
 }
 
 UOp product_of(const Update& u) {
-  std::vector<UOp> operands{reshape(u.old, Dims{u.a.shape()[0], u.b.shape()[1]})};
-  if (u.factor || u.negative) {
-    UOp factor = u.factor ? reshape(u.factor, Dims{1}) : const_float(DType::F32, 1, Dims{1});
-    if (u.negative) factor = unary(Op::Neg, factor);
-    UOp place = UOp::make(Op::Iota, DType::I64, {}, Dims{2});
-    UOp first = binary(Op::CmpEq, place, const_like(place, 0));
-    UOp both = expand(factor, Dims{2});
-    operands.push_back(where(first, both, const_like(both, 1)));
-  }
-  return product_with(Epilogue::Update, u.old.dtype(), u.a, u.b, 0, operands);
+  auto product = [&](std::span<const UOp> operands) {
+    return product_with(Epilogue::Update, u.old.dtype(), u.a, u.b, 0, operands);
+  };
+  UOp old = reshape(u.old, Dims{u.a.shape()[0], u.b.shape()[1]});
+  if (!u.factor && !u.negative) return product(std::array{old});
+  UOp factor = u.factor ? reshape(u.factor, Dims{1}) : const_float(DType::F32, 1, Dims{1});
+  if (u.negative) factor = unary(Op::Neg, factor);
+  UOp place = UOp::make(Op::Iota, DType::I64, {}, Dims{2});
+  UOp first = binary(Op::CmpEq, place, const_like(place, 0));
+  UOp both = expand(factor, Dims{2});
+  return product(std::array{old, where(first, both, const_like(both, 1))});
 }
 
 class Updates {
