@@ -7,6 +7,15 @@
 //     if (choice.offer(seconds(way))) best = way;
 //   }
 //
+// What the options of one question cost may depend on more than they themselves: on what was moved
+// before. costs() is told of that, too, and remembers the seconds over all attempts at the graph:
+//
+//   std::vector<double>& costs = decisions.costs(question and what else they follow from);
+//   for (size_t i = 0; i < ways.size(); ++i) {
+//     if (i == costs.size()) costs.push_back(seconds(ways[i]));
+//     if (choice.offer(costs[i])) best = ways[i];
+//   }
+//
 // Ops that are alike ask the same question, as the layers of a model do; the n-th time that it is
 // asked is its n-th occurrence.
 #pragma once
@@ -50,11 +59,14 @@ class Decisions {
   void begin(Plan plan);
   Choice ask(uint64_t question);
   const std::vector<Asked>& asked() const { return asked_; }
+  // By a hash of all that they follow from. The reference stays good.
+  std::vector<double>& costs(uint64_t of) { return costs_[of]; }
 
  private:
   Plan plan_;
   std::vector<Asked> asked_;
   std::unordered_map<uint64_t, size_t> times_;
+  std::unordered_map<uint64_t, std::vector<double>> costs_;
 };
 
 }  // namespace tinyshard

@@ -107,9 +107,16 @@ bool is_constant_there(const LocalValue& v, const std::vector<Placement>& wanted
 
 }  // namespace
 
+bool rearranges(const UOp& x) { return x.op() == Op::Reshape || x.op() == Op::Permute; }
+
+const UOp& before_rearranging(const UOp& x) {
+  const UOp* at = &x;
+  while (rearranges(*at)) at = &at->src(0);
+  return *at;
+}
+
 UOp before_widening(const UOp& local) {
-  UOp at = local;
-  while (at.op() == Op::Reshape || at.op() == Op::Permute) at = at.src(0);
+  const UOp& at = before_rearranging(local);
   if (at.op() != Op::Cast || itemsize(at.src(0).dtype()) >= itemsize(at.dtype())) return local;
   if (local == at) return at.src(0);
   const UOp narrow = before_widening(local.src(0));

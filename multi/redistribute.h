@@ -36,6 +36,11 @@ struct LocalValue {
 LocalValue redistribute(LocalValue value, DimSpan global, const Mesh& mesh,
                         const std::vector<Placement>& wanted);
 
+// Whether x has the elements of its source, each once, in another shape or order: Reshape and Permute.
+bool rearranges(const UOp& x);
+// What x was before all of these that came last; x itself where there is none.
+const UOp& before_rearranging(const UOp& x);
+
 // `local` without the cast to a wider type that came last, views left out; itself where there is
 // none. In the narrow type it goes elsewhere: bf16 that are gathered are cast to f32 where they
 // arrive, and so are masks to numbers.

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "core/uop/node_map.h"
+#include "core/uop/node_set.h"
 
 namespace tinyshard {
 namespace {
@@ -18,11 +21,26 @@ int place_in(const std::vector<DeviceRef>& devices, const DeviceRef& wanted) {
   return -1;
 }
 
+// Whether x or something that it is computed from has a payload. Most values have one close by.
+bool has_payload(const UOp& x) {
+  NodeSet seen;
+  std::vector<UOp> left{x};
+  while (!left.empty()) {
+    const UOp next = std::move(left.back());
+    left.pop_back();
+    if (next->payload) return true;
+    for (const UOp& s : next->src()) {
+      if (seen.add(s)) left.push_back(s);
+    }
+  }
+  return false;
+}
+
 // Leaves without a mesh take that of whoever reads them: here it is the mesh that the value is on,
 // and not the one that it goes to.
 UOp on_its_mesh(const UOp& x, const Mesh& mesh) {
+  if (has_payload(x)) return x;
   const NodeOrder order = toposort(std::span(&x, 1));
-  if (std::ranges::any_of(order, [](const UOp& n) { return n->payload != nullptr; })) return x;
   NodeMap<UOp> there(order.size());
   for (const UOp& n : order) {
     std::vector<UOp> src;

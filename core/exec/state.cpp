@@ -675,7 +675,8 @@ Sharding sharding_of(const UOp& value) {
   Context::get();
   if (const UOp* buffer = stored_node(value)) return Storage::of(**buffer)->sharding;
   if (value.op() == Op::Assign || value.op() == Op::Identity) return sharding_of(value.src(0));
-  return to_local(std::span(&value, 1)).shardings[0];
+  const UOp alone = without_waits(value);
+  return to_local(std::span(&alone, 1)).shardings[0];
 }
 
 }  // namespace tinyshard

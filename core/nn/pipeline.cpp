@@ -19,7 +19,6 @@
 #include "core/passes/gradient.h"
 #include "core/tensor/value_internal.h"
 #include "core/uop/node_map.h"
-#include "multi/rewrite.h"
 
 namespace tinyshard::nn {
 
@@ -272,7 +271,7 @@ class Pipeline::Pass {
         --left;
       }
     }
-    for (Work& w : work_) w.parameters.give();
+    for (size_t s = 0; s < work_.size(); ++s) work_[s].parameters.give(pipe_.meshes_[s]);
   }
 
   Tensor loss() const {
@@ -310,21 +309,14 @@ class Pipeline::Pass {
       g = value::cast(g, accumulator(t.dtype()));
       sums[i] = sums[i] ? (Value(sums[i]) + g).node() : g.node();
     }
-    void give() const {
-      std::vector<Tensor> to;
-      std::vector<UOp> made;
+    // `mesh`: of the stage, where the sums lie. Those of a borrowed parameter go to its own stage.
+    void give(const Mesh& mesh) const {
       for (size_t i = 0; i < given.size(); ++i) {
         if (!sums[i]) continue;
-        to.push_back(given[i]);
-        made.push_back(value::cast(sums[i], given[i].dtype()).node());
-      }
-      // Of all at once: to ask one by one is to look at the whole step for each.
-      const std::vector<Sharding> places = to_local(made).pending;
-      for (size_t i = 0; i < to.size(); ++i) {
-        const Tensor& t = to[i];
+        const Tensor& t = given[i];
         const Sharding home = t.sharding();
-        Tensor sum(made[i]);
-        if (!(places[i].mesh == home.mesh)) sum = sum.shard_like(home);
+        Tensor sum(value::cast(sums[i], t.dtype()).node());
+        if (!(home.mesh == mesh)) sum = sum.shard_like(home);
         t.set_grad(t.grad().defined() ? t.grad() + sum : sum);
       }
     }

@@ -10,6 +10,7 @@
 #include "core/exec/context.h"
 #include "core/exec/state.h"
 #include "core/tensor/value_internal.h"
+#include "core/uop/graph.h"
 #include "core/uop/sizes.h"
 #include "multi/joined_parts.h"
 #include "multi/rewrite.h"
@@ -143,7 +144,8 @@ TensorSharding Tensor::sharding() const {
   const UOp& node = uop();
   if (stored_node(node)) return {sharding_of(node), dtype(), shape()};
   default_mesh();  // the devices of this process are known from here on
-  return {to_local(std::span(&node, 1)).pending[0], dtype(), shape()};
+  const UOp value = without_waits(node);
+  return {to_local(std::span(&value, 1)).pending[0], dtype(), shape()};
 }
 
 std::string Tensor::describe() const {

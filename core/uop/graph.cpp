@@ -1,4 +1,8 @@
 // Questions about whole graphs: order, text, structure.
+#include "core/uop/graph.h"
+
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "core/base/hash.h"
@@ -34,6 +38,26 @@ NodeOrder toposort(std::span<const UOp> roots) {
     }
   }
   return order;
+}
+
+UOp without_waits(const UOp& x) {
+  NodeMap<UOp> alone;
+  std::vector<UOp> left{x};
+  while (!left.empty()) {
+    const UOp at = left.back();
+    const std::span<const UOp> sources = at->src().first(at.op() == Op::After ? 1 : at->sources);
+    const size_t waiting = left.size();
+    for (const UOp& s : sources) {
+      if (!alone.contains(s)) left.push_back(s);
+    }
+    if (left.size() > waiting) continue;
+    left.pop_back();
+    std::vector<UOp> src;
+    for (const UOp& s : sources) src.push_back(alone.at(s));
+    const bool same = std::ranges::equal(src, sources);
+    alone[at] = at.op() == Op::After ? src[0] : same ? at : at.with_src(src);
+  }
+  return alone.at(x);
 }
 
 std::string describe(const Node& node) {

@@ -49,6 +49,10 @@ class Graph {
   mutable std::optional<NodeOrder> order_;  // which the roots keep
 };
 
+// What x is, without the work that it or a value in it only waits for (the other source of an
+// After): of a step, what is asked of one value is asked of its own graph.
+UOp without_waits(const UOp& x);
+
 // The roots without names, in graphs as the builders of core/uop/uop.h would have made them.
 std::vector<UOp> without_names(const Graph& graph);
 

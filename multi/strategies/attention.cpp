@@ -38,6 +38,8 @@ class Ways {
     chosen_.assign(mesh.axes().size(), -1);
     best_ = chosen_;
     Decisions::Choice choice = values.decisions().ask(question.about(uint64_t(mesh.id())).hash());
+    for (const LocalValue& v : operands_) question.about(values.known_moves(v));
+    costs_ = &values.decisions().costs(question.hash());
     look(0, choice);
   }
 
@@ -162,7 +164,8 @@ class Ways {
 
   void look(size_t axis, Decisions::Choice& choice) {
     if (axis == chosen_.size()) {
-      if (choice.offer(cost())) best_ = chosen_;
+      if (offers_ == costs_->size()) costs_->push_back(cost());
+      if (choice.offer((*costs_)[offers_++])) best_ = chosen_;
       return;
     }
     const bool whole = std::ranges::all_of(
@@ -227,6 +230,8 @@ class Ways {
   LocalValues& values_;
   std::vector<LocalValue> operands_;
   Dimensions chosen_, best_;
+  std::vector<double>* costs_ = nullptr;  // of the options, as far as they are known
+  size_t offers_ = 0;
 };
 
 }  // namespace

@@ -74,9 +74,8 @@ std::optional<Placement> split_along(const UOp& x, const std::vector<LocalValue>
 // The type in which a sum of products that meets x is added up: that to which all who read x round
 // it. A layer with a bias in bf16 sends what it would without.
 DType summed_as(const UOp& x, const UOp& operand, const LocalValues& values) {
-  UOp at = operand;
-  while (at.op() == Op::Reshape || at.op() == Op::Permute) at = at.src(0);
-  return at.op() == Op::Dot && x.op() == Op::Add ? values.read_as(x) : operand.dtype();
+  const bool of_product = before_rearranging(operand).op() == Op::Dot;
+  return of_product && x.op() == Op::Add ? values.read_as(x) : operand.dtype();
 }
 
 // Where a pending reduction is completed: divided as a user wants it, or whole.

@@ -96,6 +96,16 @@ std::vector<Placement> behind_permute(const UOp& permute, std::vector<Placement>
   return place;
 }
 
+uint64_t number_of(const Placement& p) {
+  return uint64_t(p.kind) + 4 * uint64_t(p.op) + 64 * uint64_t(p.dim);
+}
+
+uint64_t hash_of(const std::vector<Placement>& place) {
+  uint64_t hash = 0;
+  for (const Placement& p : place) hash = combine(hash, number_of(p));
+  return hash;
+}
+
 }  // namespace
 
 bool LocalValues::was_moved(const LocalValue& v, const std::vector<Placement>& wanted) const {
@@ -108,6 +118,21 @@ bool LocalValues::was_moved(const LocalValue& v, const std::vector<Placement>& w
   auto known = moved_.find(v.local.get());
   return known != moved_.end() &&
          std::ranges::any_of(known->second, [&](const auto& m) { return m.second == wanted; });
+}
+
+uint64_t LocalValues::known_moves(const LocalValue& v) const {
+  if (v.local.op() == Op::Permute) {
+    uint64_t hash = known_moves({v.local.src(0), v.mesh, v.place});
+    for (int64_t dim : v.local->arg()) hash = combine(hash, uint64_t(dim));
+    return hash;
+  }
+  uint64_t hash = uint64_t(v.local.dtype());
+  if (const UOp narrow = before_widening(v.local); !(narrow == v.local))
+    return combine(hash, known_moves({narrow, v.mesh, v.place}));
+  const auto known = moved_.find(v.local.get());
+  if (known == moved_.end()) return hash;
+  for (const auto& [local, place] : known->second) hash = combine(hash, hash_of(place));
+  return hash;
 }
 
 LocalValue LocalValues::moved(LocalValue v, DimSpan global, const std::vector<Placement>& wanted) {
@@ -342,14 +367,10 @@ std::vector<UOp> LocalValues::readers_of(const UOp& x) const {
   return readers;
 }
 
-namespace {
-bool is_view(const UOp& x) { return x.op() == Op::Reshape || x.op() == Op::Permute; }
-}  // namespace
-
 DType LocalValues::read_as(const UOp& x) const {
   DType type = x.dtype();
   std::vector<UOp> readers = readers_of(x);
-  while (readers.size() == 1 && is_view(readers[0])) readers = readers_of(readers[0]);
+  while (readers.size() == 1 && rearranges(readers[0])) readers = readers_of(readers[0]);
   for (const UOp& reader : readers) {
     const bool narrows = reader.op() == Op::Cast && is_float(x.dtype()) &&
                          is_float(reader.dtype()) && itemsize(reader.dtype()) < itemsize(x.dtype());
@@ -393,8 +414,7 @@ Question& Question::about(DimSpan shape) {
   return about(shape.size());
 }
 Question& Question::about(const std::vector<Placement>& place) {
-  for (const Placement& p : place)
-    about(uint64_t(p.kind) + 4 * uint64_t(p.op) + 64 * uint64_t(p.dim));
+  for (const Placement& p : place) about(number_of(p));
   return *this;
 }
 

@@ -54,6 +54,8 @@ class LocalValues {
   // nothing more.
   LocalValue moved(LocalValue v, DimSpan global, const std::vector<Placement>& wanted);
   bool was_moved(const LocalValue& v, const std::vector<Placement>& wanted) const;
+  // A hash of the type of v and of the placements that was_moved() knows of it.
+  uint64_t known_moves(const LocalValue& v) const;
   // The graph, which outlives this and is told before all else.
   void look_ahead(std::span<const UOp> order, std::span<const UOp> roots);
   // How many products read x, also transposed: they share what moving it costs. 1 where none does.

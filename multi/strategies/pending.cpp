@@ -92,7 +92,7 @@ bool weighs(const UOp& x, const UOp& source) {
 
 bool is_found(const UOp& terms) {
   UOp at = terms;
-  while (at.op() == Op::Reshape || at.op() == Op::Permute || at.op() == Op::Cast) at = at.src(0);
+  while (rearranges(at) || at.op() == Op::Cast) at = at.src(0);
   return at.op() == Op::Where && is_const(at.src(1), 0) && std::signbit(const_as_double(at.src(1)));
 }
 

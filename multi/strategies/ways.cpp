@@ -1,6 +1,6 @@
 #include "multi/strategies/ways.h"
 
-#include <map>
+#include <bit>
 
 #include "multi/moves.h"
 
@@ -16,28 +16,41 @@ class Search {
       : op_(op),
         ways_(ways),
         values_(values),
-        choice_(values.decisions().ask(question(x, op, ways))) {
+        choice_(values.decisions().ask(question(x, op, ways).hash())),
+        costs_(values.decisions().costs(costs(question(x, op, ways)))) {
     now_.a.resize(ways.size()), now_.b.resize(ways.size()), now_.result.resize(ways.size());
     look(0, 1);
   }
   Chosen best;
 
  private:
-  static uint64_t question(const UOp& x, const Contraction& op,
+  static Question question(const UOp& x, const Contraction& op,
                            const std::vector<std::vector<Way>>& ways) {
     Question q(x);
     q.about(op.a, op.shape_a).about(op.b, op.shape_b).about(uint64_t(op.mesh.id()));
     q.about(uint64_t(op.a_stays) + 2 * uint64_t(op.b_stays));
     for (const std::vector<Way>& here : ways) q.about(here.size());
-    return q.hash();
+    return q;
+  }
+  // Of all that the options' costs follow from.
+  uint64_t costs(Question question) const {
+    question.about(op_.shape).about(uint64_t(op_.type));
+    for (const std::vector<Way>& here : ways_) {
+      for (const Way& way : here) question.about({way.a, way.b, way.result});
+    }
+    question.about(std::bit_cast<uint64_t>(op_.operations));
+    question.about(uint64_t(op_.shared_a)).about(uint64_t(op_.shared_b));
+    question.about(values_.known_moves(op_.a)).about(values_.known_moves(op_.b));
+    return question.hash();
   }
 
   // Of the axes from this one on; `parts`: among how many devices those before divide the work.
   void look(size_t axis, double parts) {
     if (axis == ways_.size()) {
-      const double seconds =
-          moving() + values_.links().seconds_to_compute(op_.operations / parts, op_.mesh);
-      if (choice_.offer(seconds)) best = now_;
+      if (offers_ == costs_.size())
+        costs_.push_back(moving() +
+                         values_.links().seconds_to_compute(op_.operations / parts, op_.mesh));
+      if (choice_.offer(costs_[offers_++])) best = now_;
       return;
     }
     for (const Way& way : ways_[axis]) {
@@ -47,7 +60,7 @@ class Search {
     }
   }
 
-  double moving() {
+  double moving() const {
     std::vector<Placement> pending = now_.result, complete = pending;
     for (size_t i = 0; i < pending.size(); ++i) {
       if (!pending[i].is_partial()) continue;
@@ -57,29 +70,23 @@ class Search {
     double against = 0;
     if (op_.a_stays && !(op_.a.place == now_.a)) against += kAgainst;
     if (op_.b_stays && !(op_.b.place == now_.b)) against += kAgainst;
-    return against + moved(op_.a, op_.shape_a, now_.a, for_a_) / op_.shared_a +
-           moved(op_.b, op_.shape_b, now_.b, for_b_) / op_.shared_b +
+    return against + moved(op_.a, op_.shape_a, now_.a) / op_.shared_a +
+           moved(op_.b, op_.shape_b, now_.b) / op_.shared_b +
            seconds_moved(op_.type, op_.shape, op_.mesh, pending, complete, values_.links());
   }
 
-  using Known = std::map<std::vector<int>, double>;
-  double moved(const LocalValue& v, DimSpan global, const std::vector<Placement>& to,
-               Known& known) {
-    std::vector<int> key;
-    for (const Placement& p : to) key.push_back(p.is_shard() ? p.dim : -1);
-    auto [place, fresh] = known.try_emplace(std::move(key), 0);
-    if (fresh && !values_.was_moved(v, to))
-      place->second =
-          seconds_moved(v.local.dtype(), global, op_.mesh, v.place, to, values_.links());
-    return place->second;
+  double moved(const LocalValue& v, DimSpan global, const std::vector<Placement>& to) const {
+    if (values_.was_moved(v, to)) return 0;
+    return seconds_moved(v.local.dtype(), global, op_.mesh, v.place, to, values_.links());
   }
 
   const Contraction& op_;
   const std::vector<std::vector<Way>>& ways_;
   const LocalValues& values_;
   Chosen now_;
-  Known for_a_, for_b_;
   Decisions::Choice choice_;
+  std::vector<double>& costs_;
+  size_t offers_ = 0;
 };
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include "core/uop/graph.h"
+
 #include <set>
 
 #include <gtest/gtest.h>
@@ -107,6 +109,14 @@ TEST(StructuralHash, SeesEverythingElse) {
   UOp ab[] = {a, unary(Op::Neg, a)}, ba[] = {unary(Op::Neg, a), a}, one[] = {a};
   EXPECT_NE(structural_hash(ab), structural_hash(ba));
   EXPECT_NE(structural_hash(ab), structural_hash(one));
+}
+
+TEST(WithoutWaits, LeavesTheValueAlone) {
+  const UOp a = buffer(1), other = unary(Op::Sqrt, buffer(2));
+  auto after = [&](const UOp& x) { return UOp::make(Op::After, x.dtype(), {x, other}); };
+  const UOp twice = after(after(unary(Op::Neg, a)));
+  EXPECT_EQ(without_waits(binary(Op::Mul, twice, after(a))), binary(Op::Mul, unary(Op::Neg, a), a));
+  EXPECT_EQ(without_waits(other), other);
 }
 
 TEST(StructuralHash, IsTheSameEveryTime) {
