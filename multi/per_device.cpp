@@ -64,15 +64,6 @@ UOp on_receivers(const UOp& x, const Mesh& mesh, int axis, std::span<const Trans
   return where(expand(reshape(inside, Dims(x.shape().size(), 1)), x.shape()), x, const_like(x, 0));
 }
 
-UOp gradient_of_largest(const UOp& y, const UOp& g, const Mesh& mesh, int axis) {
-  // Terms that are equal share it, as they do within one device.
-  const UOp& x = y.src(0);
-  const UOp zero = const_like(g, 0);
-  const UOp chosen = binary(Op::CmpEq, x, y);
-  const UOp ties = all_reduced(where(chosen, const_like(g, 1), zero), mesh, axis, ReduceOp::Sum);
-  return where(chosen, binary(Op::Div, g, ties), zero);
-}
-
 }  // namespace
 
 std::optional<PartArg> part_arg(const Node& x) {
@@ -154,6 +145,10 @@ UOp whole_of(const UOp& x, const Mesh& mesh, int axis, int dim) {
   return slice_node(x, mesh, axis, dim, -mesh.axes()[size_t(axis)].size);
 }
 
+UOp rows_of_all(const UOp& x, const Mesh& mesh, int axis) {
+  return whole_of(reshape(x, behind_one(x.shape())), mesh, axis, 0);
+}
+
 UOp all_reduced(const UOp& x, const Mesh& mesh, int axis, ReduceOp op) {
   return collective_node(x, mesh,
                          collective_ints(CollectiveOp::AllReduce, op, mesh, axis, false, false));
@@ -186,32 +181,16 @@ UOp place_along(const Mesh& mesh, int axis) {
   return part_of(UOp::make(Op::Iota, DType::I64, {}, Dims{devices}), mesh, axis, 0);
 }
 
-UOp collective_gradient(const UOp& y, const UOp& g) {
+UOp sent_back(const UOp& y, const UOp& g) {
   const Mesh mesh = Mesh::from_payload(y->payload);
-  const std::optional<CollectiveArg> own = own_collective_arg(*y);
-  check_internal(own.has_value(), "gradients are taken of the user's graph");
-  const CollectiveArg& arg = *own;
-  switch (arg.op) {
-    case CollectiveOp::AllReduce:
-      if (arg.reduce == ReduceOp::Sum) return g;
-      if (arg.reduce != ReduceOp::Prod) return gradient_of_largest(y, g, mesh, arg.mesh_axis);
-      break;
-    case CollectiveOp::ReduceScatter:  // each term of a sum has what its result has
-      if (arg.reduce == ReduceOp::Sum)
-        return whole_of(reshape(g, behind_one(g.shape())), mesh, arg.mesh_axis, 0);
-      break;
-    default: {
-      std::vector<Transfer> back = transfers_of(*y);
-      if (back.empty()) return swapped(g, mesh, arg.mesh_axis);
-      for (Transfer& t : back) std::swap(t.from, t.to);
-      std::ranges::sort(back, {}, &Transfer::from);
-      return on_receivers(exchanged_values(g, mesh, arg.mesh_axis, back, y.src(0).shape()[0]), mesh,
-                          arg.mesh_axis, back);
-    }
-  }
-  throw UserError("gradient: a " + std::string(name(arg.op)) + " of the " +
-                  std::string(name(arg.reduce)) +
-                  " has no derivative; detach() the value before it");
+  const std::optional<CollectiveArg> arg = own_collective_arg(*y);
+  check_internal(arg && arg->op == CollectiveOp::AllToAll, "values of the user's graph come back");
+  std::vector<Transfer> back = transfers_of(*y);
+  if (back.empty()) return swapped(g, mesh, arg->mesh_axis);
+  for (Transfer& t : back) std::swap(t.from, t.to);
+  std::ranges::sort(back, {}, &Transfer::from);
+  return on_receivers(exchanged_values(g, mesh, arg->mesh_axis, back, y.src(0).shape()[0]), mesh,
+                      arg->mesh_axis, back);
 }
 
 }  // namespace tinyshard

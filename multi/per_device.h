@@ -66,6 +66,9 @@ std::optional<PartArg> part_arg(const Node& x);  // nothing where x is neither
 // Of a Collective that is one of these; nothing where x is none.
 std::optional<CollectiveArg> own_collective_arg(const Node& x);
 
+// [devices on the axis, ...]: row i is what device i has.
+UOp rows_of_all(const UOp& x, const Mesh& mesh, int axis);
+
 UOp all_reduced(const UOp& x, const Mesh& mesh, int axis, ReduceOp op);
 // x [devices on the axis, ...] reduced, of which device i gets row i.
 UOp reduce_scattered(const UOp& x, const Mesh& mesh, int axis, ReduceOp op);
@@ -79,8 +82,7 @@ UOp sent(const UOp& x, const Mesh& mesh, int axis, std::vector<std::pair<int64_t
 // The place of a device along the axis, i64[1].
 UOp place_along(const Mesh& mesh, int axis);
 
-// d(y) / d(its source), times g, of a Collective of this file. UserError for a product, which has
-// no derivative.
-UOp collective_gradient(const UOp& y, const UOp& g);
+// The gradient of what y, an AllToAll of this file, has sent: g, back on the senders.
+UOp sent_back(const UOp& y, const UOp& g);
 
 }  // namespace tinyshard

@@ -431,7 +431,32 @@ UOp part_rule(const UOp& y, const UOp& g, size_t) {
   return part->whole ? part_of(g, mesh, part->axis, part->dim)
                      : whole_of(g, mesh, part->axis, part->dim);
 }
-UOp collective_rule(const UOp& y, const UOp& g, size_t) { return collective_gradient(y, g); }
+
+// Of reductions over devices as of Reduce, within code that each device runs for itself.
+UOp collective_rule(const UOp& y, const UOp& g, size_t) {
+  const std::optional<CollectiveArg> arg = own_collective_arg(*y);
+  check_internal(arg.has_value(), "gradients are taken of the user's graph");
+  if (arg->op == CollectiveOp::AllToAll) return sent_back(y, g);
+
+  const UOp& x = y.src(0);
+  const Mesh mesh = Mesh::from_payload(y->payload);
+  const int axis = arg->mesh_axis;
+  const bool on_all = arg->op == CollectiveOp::AllReduce;
+  auto reduced = [&](const UOp& v, ReduceOp op) {
+    return on_all ? all_reduced(v, mesh, axis, op) : reduce_scattered(v, mesh, axis, op);
+  };
+  auto sum_of = [&](const UOp& v) { return reduced(v, ReduceOp::Sum); };
+  auto spread = [&](const UOp& v) { return on_all ? v : rows_of_all(v, mesh, axis); };
+  switch (arg->reduce) {
+    case ReduceOp::Sum:
+      return spread(g);
+    case ReduceOp::Prod:
+      return prod_gradient(
+          x, spread(g), sum_of, [&](const UOp& v) { return reduced(v, ReduceOp::Prod); }, spread);
+    default:
+      return shared_gradient(x, y, g, sum_of, spread);
+  }
+}
 
 UOp named_rule(const UOp& y, const UOp& g, size_t) {
   const SymbolicShape* sizes = symbolic_shape(y);

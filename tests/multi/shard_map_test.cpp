@@ -151,6 +151,12 @@ std::vector<Step> steps_for(int64_t rows, int64_t columns, const int64_t sizes[2
            Matrix top = combined(line, [](double a, double b) { return std::max(a, b); });
            return sum_of({top, line[size_t(at)]});
          })});
+    all.push_back(
+        {"all_reduce prod " + over,
+         [=](const Tensor& x, const Tensor&) { return all_reduce(x, over, ReduceOp::Prod) - x; },
+         lines([](int64_t at, Line line) {
+           return combined({combined(line, std::multiplies<>()), line[size_t(at)]}, std::minus<>());
+         })});
     all.push_back({"axis_index " + over,
                    [=](const Tensor& x, const Tensor&) { return x * (axis_index(over) + 1); },
                    lines([](int64_t at, Line line) {
@@ -187,6 +193,21 @@ std::vector<Step> steps_for(int64_t rows, int64_t columns, const int64_t sizes[2
           {fmt::format("reduce_scatter {} {}", over, dim),
            [=](const Tensor& x, const Tensor&) { return reduce_scatter(x, over, dim); },
            lines([dim, n](int64_t at, Line line) { return block(sum_of(line), dim, at, n); })});
+      all.push_back({fmt::format("reduce_scatter min {} {}", over, dim),
+                     [=](const Tensor& x, const Tensor&) {
+                       return reduce_scatter(x, over, dim, ReduceOp::Min);
+                     },
+                     lines([dim, n](int64_t at, Line line) {
+                       auto least = [](double a, double b) { return std::min(a, b); };
+                       return block(combined(line, least), dim, at, n);
+                     })});
+      all.push_back({fmt::format("reduce_scatter prod {} {}", over, dim),
+                     [=](const Tensor& x, const Tensor&) {
+                       return reduce_scatter(x, over, dim, ReduceOp::Prod);
+                     },
+                     lines([dim, n](int64_t at, Line line) {
+                       return block(combined(line, std::multiplies<>()), dim, at, n);
+                     })});
       if (other > 12) continue;
       all.push_back(
           {fmt::format("all_to_all {} {}", over, dim),
@@ -327,7 +348,7 @@ TEST_P(ShardMapPrograms, AreWhatEachDeviceDoesByHand) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Random, ShardMapPrograms, testing::Range(0u, 60u));
+INSTANTIATE_TEST_SUITE_P(Random, ShardMapPrograms, testing::Range(0u, 80u));
 
 // The example of docs/shard.md.
 TEST_F(ShardMaps, DividesTheDocumentedSoftmax) {
@@ -387,6 +408,25 @@ TEST_F(ShardMaps, HaveSecondDerivatives) {
   const std::vector<Tensor> second = slope.sum().gradient({x, w});
   expect_close(second[0], (x * w * 6).to_vector<double>(), 1e-12, "x");
   expect_close(second[1], (x * x * 3).sum(0, true).to_vector<double>(), 1e-12, "w");
+}
+
+// A column has no zero, one or two: their products have slopes that no quotient gives. Columns are
+// rows of one device's x.
+TEST_F(ShardMaps, DeriveProductsAsOneDeviceDoes) {
+  const Mesh mesh({{"d", 4}});
+  Matrix values = numbers(4, 3, 11);
+  values.at[1 * 3 + 1] = values.at[0 * 3 + 2] = values.at[3 * 3 + 2] = 0;
+  const Tensor x = tensor_of(values), weights = tensor_of(numbers(1, 3, 12));
+  auto product = shard_map(mesh, [](Tensor row) { return all_reduce(row, "d", ReduceOp::Prod); },
+                           {.in = {{{"d", Shard(0)}}}, .out = {{}}});
+  auto derivatives = [&](const Tensor& y) {
+    std::vector<Tensor> out{(y * weights).sum().gradient({x})[0]};
+    out.push_back((out[0] * out[0]).sum().gradient({x})[0]);
+    return out;
+  };
+  const std::vector<Tensor> got = derivatives(product(x)), want = derivatives(x.prod(0, true));
+  expect_close(got[0], want[0].to_vector<double>(), 1e-12, "first");
+  expect_close(got[1], want[1].to_vector<double>(), 1e-12, "second");
 }
 
 // Drawn as an ordinary value, so the same on all devices: it may be returned as Replicate.
