@@ -170,14 +170,14 @@ void add_run(CLI::App& app, std::vector<std::string> program, int& status) {
   command->add_option("--hosts", options->hosts, "Hosts and their places, such as a:4,b:4");
   command->add_option("--hostfile", options->host_file, "The same from a file, a host a line");
   command->add_option("--devices-per-rank", options->devices_per_rank, "Devices of each rank")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 20));
   command
       ->add_option("--timeout", options->timeout_s,
                    "Deadline of one collective in seconds (TS_TIMEOUT)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(0.001, 1e9, "a number of seconds"));
   command
       ->add_option("--restarts", options->restarts, "How often a job that failed is started again")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   command->add_option(
       "--elastic", options->elastic,

@@ -15,6 +15,8 @@
 namespace tinyshard::cli {
 namespace {
 
+constexpr int kMost = 1 << 20;  // hosts, ranks, GPUs or cores
+
 struct BatchOptions {
   int nodes = 1, ranks = 1, gpus_per_rank = 0, cores_per_rank = 0;
   std::string time, partition, account, name, log_folder;
@@ -65,10 +67,10 @@ void add_sbatch(CLI::App& app, std::vector<std::string> program) {
   command->footer(
       "  tinyshard sbatch --nodes 2 -n 16 --gpus-per-rank 1 -- ./train > train.sbatch\n"
       "  sbatch train.sbatch");
-  command->add_option("--nodes", options->nodes, "Hosts")->check(CLI::PositiveNumber);
-  command->add_option("-n,--ranks", options->ranks, "Ranks")->check(CLI::PositiveNumber);
-  command->add_option("--gpus-per-rank", options->gpus_per_rank)->check(CLI::NonNegativeNumber);
-  command->add_option("--cores-per-rank", options->cores_per_rank)->check(CLI::NonNegativeNumber);
+  command->add_option("--nodes", options->nodes, "Hosts")->check(CLI::Range(1, kMost));
+  command->add_option("-n,--ranks", options->ranks, "Ranks")->check(CLI::Range(1, kMost));
+  command->add_option("--gpus-per-rank", options->gpus_per_rank)->check(CLI::Range(0, kMost));
+  command->add_option("--cores-per-rank", options->cores_per_rank)->check(CLI::Range(0, kMost));
   command->add_option("--time", options->time, "Limit, as Slurm reads it: 01:30:00");
   command->add_option("--partition", options->partition);
   command->add_option("--account", options->account);

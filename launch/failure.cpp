@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <string>
 #include <thread>
 #include <unistd.h>
@@ -66,7 +67,9 @@ int tell_failure(std::string_view program, const std::exception& error) noexcept
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
     // That the environment makes no sense is the error to tell, then.
   }
-  std::fprintf(stderr, "%.*s: %s\n", int(program.size()), program.data(), error.what());
+  const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  std::fprintf(stderr, "%.*s: %s\n", int(program.size()), program.data(),
+               no_memory ? "this host has no memory left" : error.what());
   return 1;
 }
 

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/tensor/tensor.h"
 
 // Lists the members that hold tensors, in the order in which they are saved.
@@ -86,9 +87,14 @@ void for_each_tensor(const Model& model, const std::string& name, const Visit& v
   }
 }
 
-// n separate layers, each constructed from these arguments.
+// n separate layers, each constructed from these arguments. UserError for more than 65536 of them:
+// such a number comes from a file or a command line that is wrong.
 template <class Layer, class... Argument>
 std::vector<Layer> layers(int64_t n, const Argument&... arguments) {
+  constexpr int64_t kMost = 1 << 16;
+  if (n < 0 || n > kMost)
+    throw UserError("nn::layers: " + std::to_string(n) + " is not a number from 0 to " +
+                    std::to_string(kMost));
   std::vector<Layer> list;
   list.reserve(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) list.emplace_back(arguments...);

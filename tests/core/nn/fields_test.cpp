@@ -61,6 +61,8 @@ TEST(Fields, AreSharedByCopiesOfAModel) {
   EXPECT_EQ(leaf.weight.state(), copy.weight.state());
   std::vector<Leaf> separate = nn::layers<Leaf>(2);
   EXPECT_NE(separate[0].weight.state(), separate[1].weight.state());
+  for (int64_t n : {int64_t{-1}, int64_t{100'000'000'000}})
+    EXPECT_THROW(nn::layers<Leaf>(n), UserError) << n;
 }
 
 TEST(Fields, GiveEachTiedTensorOnce) {
