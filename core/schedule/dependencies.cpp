@@ -101,14 +101,20 @@ int Dependencies::Search::next(const Edges& edges) {
 }
 
 bool Dependencies::reaches(int from, int to) const {
-  const int last = place_[size_t(to)];
-  if (place_[size_t(from)] >= last) return false;
-  forth_.begin(from);
-  for (int n; (n = forth_.next(next_)) >= 0;) {
-    if (n == to) return true;
+  const int first = place_[size_t(from)], last = place_[size_t(to)];
+  if (first >= last) return false;
+  forth_.begin(from), back_.begin(to);
+  for (;;) {
+    const int n = forth_.next(next_);
+    if (n < 0) return false;
+    if (back_.has_seen(n)) return true;
     if (place_[size_t(n)] < last) forth_.add(n);
+
+    const int p = back_.next(previous_);
+    if (p < 0) return false;
+    if (forth_.has_seen(p)) return true;
+    if (place_[size_t(p)] > first) back_.add(p);
   }
-  return false;
 }
 
 bool Dependencies::detour(int a, int b) const {

@@ -22,10 +22,10 @@ class Dependencies {
 
   const std::vector<int>& after(int task) const { return next_[task]; }
   const std::vector<int>& before(int task) const { return previous_[task]; }
+  // Both questions look from both ends by turns, an edge each, and end with the side that has no more:
+  // a value that is read far away, or by very many, has few ways on one of them.
   bool reaches(int from, int to) const;
-  // True when `a` before `b` holds by a way through a third task. Looks from both ends by turns, an
-  // edge each, and ends with the side that has no more: a value that is read far away, or by very
-  // many, has few ways on one of them.
+  // True when `a` before `b` holds by a way through a third task.
   bool detour(int a, int b) const;
   // Task `from` becomes part of `into`. There must be no way between them through a third task.
   void merge(int from, int into);

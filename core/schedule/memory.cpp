@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
+#include <optional>
 
 namespace tinyshard {
 namespace {
@@ -117,10 +119,16 @@ class Neighbors {
   std::vector<std::vector<uint8_t>> meet_;
 };
 
+struct Layout {
+  int64_t bytes = 0;                             // that all take
+  std::vector<std::pair<int, int64_t>> offsets;  // of buffers
+};
+
 // Largest first, each at the lowest offset that is free during its life: simple, and within a few
-// per cent of the best on training steps. Returns the bytes that all take.
-int64_t place(std::vector<Life> todo, std::vector<VirtualBuffer>& buffers) {
-  int64_t total = 0;
+// per cent of the best on training steps. Nothing as soon as they take more than `most` bytes.
+std::optional<Layout> place(std::vector<Life> todo, const std::vector<VirtualBuffer>& buffers,
+                            int64_t most = std::numeric_limits<int64_t>::max()) {
+  Layout layout;
   Neighbors neighbors;
   std::ranges::sort(todo, {}, [](const Life& l) { return std::pair(-l.bytes, l.buffer); });
   // All of them are looked at for each life, so what is asked of each lies side by side.
@@ -141,12 +149,13 @@ int64_t place(std::vector<Life> todo, std::vector<VirtualBuffer>& buffers) {
       if (offset + life.bytes <= other.begin) break;
       offset = std::max(offset, other.end);
     }
-    buffers[life.buffer].arena_offset = offset;
-    total = std::max(total, offset + life.bytes);
+    layout.offsets.emplace_back(life.buffer, offset);
+    layout.bytes = std::max(layout.bytes, offset + life.bytes);
+    if (layout.bytes > most) return std::nullopt;
     places.insert(std::ranges::upper_bound(places, offset, {}, &Place::begin),
                   {life.first, life.last, offset, offset + life.bytes, mesh});
   }
-  return total;
+  return layout;
 }
 
 }  // namespace
@@ -171,18 +180,21 @@ int64_t arena_bytes_on(const Schedule& schedule, const DeviceRef& device) {
 }
 
 void plan_memory(Schedule& schedule, int64_t spare) {
-  std::vector<Life> lives = arena_lives(schedule);
-  schedule.arena_bytes = place(lives, schedule.buffers);
-  if (spare <= 0) return;
+  const std::vector<Life> lives = arena_lives(schedule);
+  Layout best = *place(lives, schedule.buffers);
+  const int64_t most = best.bytes + spare;
   for (int beside : {int(schedule.items.size()), kBeside}) {
+    if (spare <= 0) break;
     std::vector<Life> longer = lives;
     for (Life& life : longer) life.last += beside;
-    int64_t bytes = place(std::move(longer), schedule.buffers);
-    if (bytes > schedule.arena_bytes + spare) continue;
-    schedule.arena_bytes = bytes;
-    return;
+    auto layout = place(std::move(longer), schedule.buffers, most);
+    if (!layout) continue;
+    best = std::move(*layout);
+    break;
   }
-  place(std::move(lives), schedule.buffers);
+  schedule.arena_bytes = best.bytes;
+  for (const auto& [buffer, offset] : best.offsets)
+    schedule.buffers[size_t(buffer)].arena_offset = offset;
 }
 
 }  // namespace tinyshard

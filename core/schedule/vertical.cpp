@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,8 @@ namespace tinyshard {
 namespace {
 
 constexpr size_t kFusedBuffers = 48;
+constexpr size_t kNear =
+    32;  // how many readers before it are looked at; a table may be read by all layers
 constexpr int64_t kLargeBuffer = 1 << 12;  // elements that are worth reading once instead of twice
 
 class Fuser {
@@ -47,7 +50,8 @@ class Fuser {
       const std::vector<int> reads = tasks_[t].reads;  // fusion changes the task's own list
       for (int b : reads) {
         if (buffers_[b].numel() < kLargeBuffer) continue;
-        for (int other : readers[b]) {
+        const std::vector<int>& all = readers[b];
+        for (int other : std::span(all).last(std::min(all.size(), kNear))) {
           if (other != t && !tasks_[other].gone && tasks_[other].draft) beside(other, t);
         }
       }
