@@ -52,7 +52,11 @@ LocalValue assign(const UOp& x, LocalValues& values) {
 
 LocalValue placed(const UOp& x, LocalValues& values) {
   Sharding where = placement_of(*x);
-  LocalValue v = as_placed(values.lying(past_first_device(x.src(0))));
+  const UOp& source = x.src(0);
+  // Of what repeats something only that travels.
+  const bool repeats = source.op() == Op::Expand && values.lying(source).mesh == where.mesh;
+  LocalValue v = repeats ? values.brought(source, where.mesh, where.placements)
+                         : as_placed(values.lying(past_first_device(source)));
   v.local = cast(v.local, x.dtype());
   return redistribute(std::move(v), x.shape(), where.mesh, where.placements);
 }

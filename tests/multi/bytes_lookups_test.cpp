@@ -113,6 +113,16 @@ TEST_F(Lookups, BiasesAreBroughtToActivations) {
   });
 }
 
+TEST_F(Lookups, WhatIsExpandedByHandTravelsBefore) {
+  each_world([&](int64_t n) {
+    Tensor means = split({1024, 4096}, 0).mean(1, true).expand({1024, 4096});
+    const double whole = all_gather(n, 1024 * 4);
+    EXPECT_LE(sent(means.shard(mesh(), {})), bound(whole));
+    EXPECT_LE(sent(means.shard(mesh(), {{"d", Shard(1)}})), bound(whole));
+    EXPECT_EQ(sent(means.shard(mesh(), {{"d", Shard(0)}})), 0);
+  });
+}
+
 // --- tables that are divided along what is looked up ---------------------------------------------
 
 TEST_F(Lookups, EmbeddingsOfDividedVocabulariesSendTheirResult) {
