@@ -95,6 +95,9 @@ TEST_F(Files, NpyOfAllOrdersAndTypes) {
   const std::string big =
       npy("{'descr': '>i2', 'fortran_order': False, 'shape': (3,), }", unhex("0001fffe012c"), 3);
   EXPECT_EQ(npy_load(write("b.npy", big)).to_vector<int>(), (std::vector<int>{1, -2, 300}));
+  const std::string python2 =
+      npy("{'descr': '|i1', 'fortran_order': False, 'shape': (1L, 2L), }", unhex("01ff"));
+  EXPECT_EQ(npy_load(write("l.npy", python2)).to_vector<int>(), (std::vector<int>{1, -1}));
   for (const DType type :
        {DType::Bool, DType::I8, DType::U16, DType::I64, DType::U64, DType::F16, DType::F64}) {
     for (const Dims& shape : {Dims{}, Dims{3}, Dims{0, 4}, Dims{2, 3, 4}}) {
@@ -144,7 +147,7 @@ TEST_F(Files, MalformedNpyIsRefused) {
 // A pickle by hand: protocol 2.
 struct Pickler {
   std::string text = "\x80\x02";
-  Pickler& raw(const std::string& bytes) { return text += bytes, *this; }
+  Pickler& raw(std::string_view bytes) { return text += bytes, *this; }
   Pickler& integer(int value) {
     text += 'J';
     return raw({reinterpret_cast<const char*>(&value), 4});
@@ -257,6 +260,95 @@ TEST_F(Files, PicklesRunNothing) {
   EXPECT_NE(refused(Pickler().word("x").word("y").raw("\x85R")).find("no name"), std::string::npos);
   EXPECT_NE(refused(Pickler().raw("R")).find("more than is on"), std::string::npos);
   EXPECT_NE(refused(Pickler().raw("h\x09")).find("memo entry 9"), std::string::npos);
+}
+
+// A tensor of the storage "0": rows and columns without gaps, with what stands behind the hooks.
+Pickler& tensor(Pickler& pickle, int rows, int columns, const std::string& behind = {}) {
+  return pickle.global("torch._utils", "_rebuild_tensor_v2")
+      .raw("((")
+      .word("storage")
+      .global("torch", "FloatStorage")
+      .word("0")
+      .word("cpu")
+      .integer(rows * columns)
+      .raw(std::string_view("tQK\0(", 5))
+      .integer(rows)
+      .integer(columns)
+      .raw("t(")
+      .integer(columns)
+      .integer(1)
+      .raw("t\x89}" + behind + "tR");
+}
+
+// torch 2 writes as much for pickle_protocol=4 and _use_new_zipfile_serialization=False: the number
+// of the format lies in a frame.
+TEST_F(Files, TorchPicklesOfAllProtocols) {
+  const std::string number = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+  const std::string rest = Pickler().integer(1001).done() + Pickler().raw("}").done();
+  Pickler object;
+  object.raw("}").word("w");
+  tensor(object, 1, 2).raw("s");
+  const std::string behind = rest + object.done() + Pickler().raw("]").word("0").raw("a").done() +
+                             bytes_of<int64_t>({2}) + bytes_of<float>({3, 4});
+  for (const std::string& magic : {"\x80\x02" + number, "\x80\x03" + number,
+                                   "\x80\x04\x95\x0d" + std::string(7, '\0') + number,
+                                   std::string("L119547037146038801333356L\n.")}) {
+    const auto path = write("old.pth", magic + behind);
+    EXPECT_EQ(torch_load(path).at("w").to_vector<float>(), (Floats{3, 4}));
+  }
+  for (const std::string& bytes : {std::string("\x80"), std::string("\x80\x04\x95"), number})
+    EXPECT_NE(refusal(bytes, [](const auto& p) { torch_load(p); }).find("not a torch file"),
+              std::string::npos);
+}
+
+// x.conj().imag of a complex tensor is a view of what is stored, with the sign turned.
+TEST_F(Files, TorchTensorsThatAreNegatives) {
+  const auto with = [](const std::string& metadata) {
+    Pickler object;
+    return zip({{"a/data.pkl", tensor(object, 1, 2, metadata).done()},
+                {"a/data/0", bytes_of<float>({3, -4})}});
+  };
+  const auto key = [](const char* name) { return Pickler().word(name).text.substr(2); };
+  const auto values = [&](const std::string& metadata) {
+    return torch_load(write("n.pth", with(metadata))).at("").to_vector<float>();
+  };
+  EXPECT_EQ(values("}" + key("neg") + "\x88s"), (Floats{-3, 4}));
+  EXPECT_EQ(values("}" + key("neg") + "\x89s"), (Floats{3, -4}));
+  EXPECT_EQ(values("N"), (Floats{3, -4}));
+  EXPECT_NE(refusal(with("}" + key("other") + "\x88s"), [](const auto& p) { torch_load(p); })
+                .find("not known"),
+            std::string::npos);
+}
+
+// What torch.load of weights takes beside tensors: the milestones of a schedule are a Counter.
+TEST_F(Files, TorchFilesOfPlainValues) {
+  Pickler object;
+  object.raw("}(").word("steps").global("collections", "Counter").raw("}K\x03K\x01s\x85R");
+  object.word("set").global("__builtin__", "set").raw("]K\x01\x61\x85R");
+  object.word("bytes").global("_codecs", "encode").word("a\xc3\xbf").word("latin1").raw("\x86R");
+  object.word("none").global("__builtin__", "bytes").raw(")R").raw("u");
+  io::ValueMap other;
+  EXPECT_TRUE(torch_load(write("v.pth", torch_zip(object.done())), other).empty());
+  EXPECT_EQ(other, (io::ValueMap{{"steps.3", int64_t{1}}, {"bytes", "a\xff"}, {"none", ""}}));
+}
+
+// Small values are many times what they take in the file.
+TEST_F(Files, FilesOfManySmallValues) {
+  Pickler losses;
+  losses.raw("](");
+  for (int i = 0; i < 20000; ++i) losses.raw("K\x01");
+  io::ValueMap other;
+  torch_load(write("losses.pth", torch_zip(losses.raw("e").done())), other);
+  EXPECT_EQ(other.size(), 20000u);
+  Pickler tensors;
+  tensors.raw("](");
+  for (int i = 0; i < 3000; ++i) tensor(tensors, 1, 1);
+  EXPECT_EQ(torch_load(write("tensors.pth", torch_zip(tensors.raw("e").done()))).size(), 3000u);
+  std::string vocabulary = "GGUF" + bytes_of<uint32_t>({3}) + bytes_of<uint64_t>({0, 1, 1}) + "t" +
+                           bytes_of<uint32_t>({9, 8}) + bytes_of<uint64_t>({50000});
+  for (int i = 0; i < 50000; ++i) vocabulary += bytes_of<uint64_t>({4}) + "word";
+  const auto [settings, none] = gguf_load(write("vocabulary.gguf", vocabulary));
+  EXPECT_EQ(std::get<io::Values>(settings.at("t")).size(), 50000u);
 }
 
 TEST_F(Files, PicklesTakeNoMoreThanTheirFiles) {
