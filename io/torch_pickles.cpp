@@ -64,8 +64,8 @@ void find_types(const Pickle& pickle, Id id, std::map<std::string_view, uint64_t
 }  // namespace
 
 bool is_pickles(std::span<const std::byte> file) {
-  // 0x1950a86a20f9469cfc6c as the protocols write it: 0 and 1 in decimal digits, 2 and later as PROTO
-  // and LONG1 of ten bytes, 4 and later with a FRAME of eight bytes between the two.
+  // 0x1950a86a20f9469cfc6c as the protocols write it: 0 and 1 in decimal digits, 2 and later as
+  // PROTO and LONG1 of ten bytes, 4 and later with a FRAME of eight bytes between the two.
   constexpr std::string_view kDigits = "L119547037146038801333356L\n.";
   constexpr std::string_view kBytes = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
   std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
