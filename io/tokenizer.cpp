@@ -525,8 +525,8 @@ struct Tokenizer::Data {
       out.push_back(pieces[size_t(at)].token);
   }
 
-  // The text that ByteLevel gets: with a space before it where the file says so. That holds for each
-  // piece of the cuts before ByteLevel.
+  // The text that ByteLevel gets: with a space before it where the file says so. That holds for
+  // each piece of the cuts before ByteLevel.
   std::string_view with_prefix(std::string_view text, std::string& spaced) const {
     if (!add_prefix_space || text[0] == ' ') return text;
     return spaced = " " + std::string(text);
