@@ -320,6 +320,18 @@ TEST_F(Files, TorchTensorsThatAreNegatives) {
             std::string::npos);
 }
 
+// A member of no bytes may be deflated, to two.
+TEST_F(Files, EmptyMembersThatAreDeflated) {
+  Pickler object;
+  std::string file =
+      zip({{"a/data.pkl", tensor(object, 0, 2).done()}, {"a/data/0", std::string("\3\0", 2)}});
+  const size_t local = file.find("a/data/0") - 30, entry = file.rfind("a/data/0") - 46;
+  file[local + 8] = file[entry + 10] = 8;   // the method
+  file[local + 22] = file[entry + 24] = 0;  // the size
+  const Tensor empty = torch_load(write("empty.pth", file)).at("");
+  EXPECT_EQ(empty.shape(), (Dims{0, 2}));
+}
+
 // What torch.load of weights takes beside tensors: the milestones of a schedule are a Counter.
 TEST_F(Files, TorchFilesOfPlainValues) {
   Pickler object;
