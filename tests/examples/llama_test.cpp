@@ -48,7 +48,7 @@ class LlamaProgram : public ::testing::Test {
   using Change = std::function<void(GgufWriter&)>;
   void make_gguf(const std::string& folder, const std::string& file,
                  const std::string& architecture = "llama", const std::string& words = "gpt2",
-                 const Change& change = {}) {
+                 const Change& change = {}, const std::string& pre = "llama-bpe") {
     const ModelConfig c = read_config(temp_.path() / folder);
     GgufWriter out;
     out.text("general.architecture", architecture);
@@ -72,7 +72,7 @@ class LlamaProgram : public ::testing::Test {
     for (const auto& merge : json.at("model").at("merges"))
       merges.push_back(std::string(merge.at(0)) + " " + std::string(merge.at(1)));
     out.text("tokenizer.ggml.model", words);
-    out.text("tokenizer.ggml.pre", "llama-bpe");
+    out.text("tokenizer.ggml.pre", pre);
     out.texts("tokenizer.ggml.tokens", tokens);
     out.wholes("tokenizer.ggml.token_type", types);
     out.texts("tokenizer.ggml.merges", merges);
@@ -270,6 +270,23 @@ TEST_F(LlamaProgram, ReadsGguf) {
   EXPECT_TRUE(text.out.starts_with("mesh")) << text.out;
   Outcome other = run("--model plain.gguf --tokenizer plain --prompt mesh --tokens 2");
   EXPECT_EQ(other.code, 0) << other.err;
+}
+
+// Digits are cut out first there, so that the spaces before one are a word: "  5" is "  ", "5".
+TEST_F(LlamaProgram, CutsTheWordsOfAGgufFile) {
+  make("m", "");
+  make_gguf("m", "m.gguf", "llama", "gpt2", {}, "smollm");
+  auto root = nlohmann::json::parse(std::ifstream(TOKENIZERS "/llama3.json"));
+  root["model"]["ignore_merges"] = false;
+  root["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = R"(\p{N})";
+  root["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = true;
+  const Tokenizer tokenizer = Tokenizer::parse(root.dump(), "tokenizer.json");
+  const std::string text = "a mesh   of  5  or 64 shards";
+  Outcome o = run("--scores s.safetensors --model m.gguf --prompt '" + text + "'");
+  ASSERT_EQ(o.code, 0) << o.err;
+  std::vector<int32_t> wanted = tokenizer.encode(text);
+  wanted.pop_back();
+  EXPECT_EQ(safe_load(temp_.path() / "s.safetensors").at("tokens").to_vector<int32_t>(), wanted);
 }
 
 TEST_F(LlamaProgram, SaysWhatItCannotReadOfGguf) {
