@@ -332,6 +332,23 @@ TEST_F(Files, EmptyMembersThatAreDeflated) {
   EXPECT_EQ(empty.shape(), (Dims{0, 2}));
 }
 
+// A file of a big-endian machine says so in a member, which may be deflated like any other.
+TEST_F(Files, TorchFilesOfAnotherByteOrder) {
+  Pickler object;
+  const std::string pickle = tensor(object, 1, 2).done(), values = bytes_of<float>({3, 4});
+  const auto with = [&](const std::string& order) {
+    return zip({{"a/data.pkl", pickle}, {"a/byteorder", order}, {"a/data/0", values}});
+  };
+  const auto load = [](const auto& p) { torch_load(p); };
+  EXPECT_EQ(refusal(with("little"), load), "no error");
+  EXPECT_NE(refusal(with("big"), load).find("byte order \"big\""), std::string::npos);
+  std::string file = with("\x4b\xca\x4c\x07" + std::string(1, '\0'));  // "big", deflated
+  const size_t local = file.find("a/byteorder") - 30, entry = file.rfind("a/byteorder") - 46;
+  file[local + 8] = file[entry + 10] = 8;   // the method
+  file[local + 22] = file[entry + 24] = 3;  // the size
+  EXPECT_NE(refusal(file, load).find("byte order \"big\""), std::string::npos);
+}
+
 // What torch.load of weights takes beside tensors: the milestones of a schedule are a Counter.
 TEST_F(Files, TorchFilesOfPlainValues) {
   Pickler object;
