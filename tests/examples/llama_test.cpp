@@ -335,12 +335,17 @@ TEST_F(LlamaProgram, MistakesAreOneSentence) {
   make("m", "");
   make("scaled", R"(, "rope_scaling": {"factor": 8.0, "rope_type": "yarn"})");
   make("other", R"(, "hidden_act": "gelu")");
+  make("deep", "");
+  auto config = nlohmann::json::parse(std::ifstream(temp_.path() / "deep" / "config.json"));
+  config["num_hidden_layers"] = 1000000000;
+  std::ofstream(temp_.path() / "deep" / "config.json") << config;
   const std::pair<const char*, std::vector<const char*>> cases[] = {
       {"--model nowhere --prompt a", {"nowhere"}},
       {"--model m --prompt a --tokens 20 --cache 10", {"20", "10"}},
       {"--model m --prompt a --tokens 100", {"more than the 64"}},
       {"--model scaled --prompt a", {"rope_scaling", "yarn", "llama3"}},
       {"--model other --prompt a", {"gelu", "silu"}},
+      {"--model deep --prompt a", {"1000000000 layers", "model.layers.999999999.*"}},
       {"--model m --prompt a --devices CPU:0,CPU:1,CPU:2 --tokens 4", {"2 heads", "3 devices"}},
       {"--model m --prompt a --tokens 4 --dtype f12", {"f12"}},
   };
