@@ -256,6 +256,7 @@ class PickleMachine {
         return push(text(sized_text<uint8_t>()));
       case '\x8d':
       case '\x8e':
+      case '\x96':
         return push(text(sized_text<uint64_t>()));
       case 'V':
         return push(text(in_.line("a text")));

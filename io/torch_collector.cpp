@@ -42,11 +42,15 @@ constexpr std::string_view kSets[] = {"__builtin__ set", "builtins set"};
 // Bytes before protocol 3 had them: encode("text", "latin1"), and bytes() for none.
 constexpr std::string_view kEncode = "_codecs encode";
 constexpr std::string_view kNoBytes[] = {"__builtin__ bytes", "builtins bytes"};
+constexpr std::string_view kByteArrays[] = {"__builtin__ bytearray", "builtins bytearray"};
 constexpr std::string_view kTensorV2 = "torch._utils _rebuild_tensor_v2";
 constexpr std::string_view kTensorV3 = "torch._utils _rebuild_tensor_v3";
 constexpr std::string_view kTensor = "torch._utils _rebuild_tensor";
 constexpr std::string_view kParameter = "torch._utils _rebuild_parameter";
 constexpr std::string_view kParameterState = "torch._utils _rebuild_parameter_with_state";
+// A tensor with attributes of its own: of_type(rebuild, type, arguments, attributes).
+constexpr std::string_view kOfType = "torch._tensor _rebuild_from_type_v2";
+constexpr std::string_view kTypes[] = {"torch Tensor", "torch.nn.parameter Parameter"};
 constexpr std::string_view kSize = "torch Size", kDevice = "torch device";
 constexpr std::string_view kOldTensors[] = {
     "torch FloatTensor", "torch DoubleTensor", "torch HalfTensor", "torch LongTensor",
@@ -70,11 +74,12 @@ std::optional<DType> type_named(const TorchType (&names)[n], std::string_view na
 bool is_allowed(std::string_view name) {
   for (const std::string_view known :
        {kOrderedDict, kCounter, kEncode, kTensorV2, kTensorV3, kTensor, kParameter, kParameterState,
-        kSize, kDevice, kUntyped}) {
+        kOfType, kSize, kDevice, kUntyped}) {
     if (name == known) return true;
   }
   return type_named(kStorages, name) || type_named(kTorchTypes, name) || is_among(kSets, name) ||
-         is_among(kNoBytes, name) || is_among(kOldTensors, name);
+         is_among(kNoBytes, name) || is_among(kByteArrays, name) || is_among(kTypes, name) ||
+         is_among(kOldTensors, name);
 }
 
 std::optional<DType> type_of_storage(std::string_view name) { return type_named(kStorages, name); }
@@ -129,8 +134,10 @@ void Collector::visit(Id id, const std::string& path, size_t depth) {
         visit(items[i + 1], name_of(items[i], path), depth + 1);
       return;
     }
-    case Kind::Call:
-      return visit_call(id, path, depth);
+    case Kind::Call: {
+      const std::vector<Id>& call = pickle_.items(id);
+      return visit_call(pickle_.text(call[0]), pickle_.items(call[1]), path, depth);
+    }
     case Kind::Persistent:
       if (auto tensor = tensor_of(id, path)) return add(path, std::move(*tensor));
       storage(id, path);  // by itself it is checked, and no tensor
@@ -184,10 +191,8 @@ void Collector::add(const std::string& path, TorchTensor tensor) {
     throw fail(path, "its name stands for two tensors");
 }
 
-void Collector::visit_call(Id id, const std::string& path, size_t depth) {
-  const Id callable = pickle_.items(id)[0];
-  const std::vector<Id>& arguments = pickle_.items(pickle_.items(id)[1]);
-  const std::string_view name = pickle_.text(callable);
+void Collector::visit_call(std::string_view name, const std::vector<Id>& arguments,
+                           const std::string& path, size_t depth) {
   if (name == kTensorV2 || name == kTensorV3 || name == kTensor)
     return add(path, rebuilt(arguments, name == kTensorV3, path));
   if ((name == kParameter || name == kParameterState) && !arguments.empty())
@@ -210,6 +215,16 @@ void Collector::visit_call(Id id, const std::string& path, size_t depth) {
     return leaf(path, latin1(pickle_.text(arguments[0]), path));
   if (is_among(kNoBytes, name) && arguments.empty()) return leaf(path, std::string());
   if (name == kDevice) return;
+  if (is_among(kByteArrays, name) && arguments.size() == 2 &&
+      pickle_.kind(arguments[0]) == Kind::Text)
+    return leaf(path, latin1(pickle_.text(arguments[0]), path));
+  if (is_among(kByteArrays, name) && arguments.size() < 2) {
+    if (arguments.empty()) return leaf(path, std::string());
+    return visit(arguments[0], path, depth + 1);
+  }
+  if (name == kOfType && arguments.size() > 2 && depth < kMaxDepth &&
+      pickle_.kind(arguments[0]) == Kind::Global && pickle_.kind(arguments[2]) == Kind::Tuple)
+    return visit_call(pickle_.text(arguments[0]), pickle_.items(arguments[2]), path, depth + 1);
   throw fail(path, fmt::format("{} is called, which makes no tensor", in_quotes(name)));
 }
 

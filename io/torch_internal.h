@@ -71,7 +71,8 @@ class Collector {
   std::string latin1(std::string_view text, std::string_view path);
   void add(const std::string& path, TorchTensor tensor);
 
-  void visit_call(Pickle::Id id, const std::string& path, size_t depth);
+  void visit_call(std::string_view name, const std::vector<Pickle::Id>& arguments,
+                  const std::string& path, size_t depth);
 
   // Whole numbers of a tuple, none negative.
   std::vector<int64_t> sizes(Pickle::Id id, const char* what, std::string_view path);

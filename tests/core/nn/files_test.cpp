@@ -262,10 +262,10 @@ TEST_F(Files, PicklesRunNothing) {
   EXPECT_NE(refused(Pickler().raw("h\x09")).find("memo entry 9"), std::string::npos);
 }
 
-// A tensor of the storage "0": rows and columns without gaps, with what stands behind the hooks.
-Pickler& tensor(Pickler& pickle, int rows, int columns, const std::string& behind = {}) {
-  return pickle.global("torch._utils", "_rebuild_tensor_v2")
-      .raw("((")
+// The arguments of a tensor of the storage "0": rows and columns without gaps, with what stands
+// behind the hooks.
+Pickler& arguments(Pickler& pickle, int rows, int columns, const std::string& behind = {}) {
+  return pickle.raw("((")
       .word("storage")
       .global("torch", "FloatStorage")
       .word("0")
@@ -277,7 +277,11 @@ Pickler& tensor(Pickler& pickle, int rows, int columns, const std::string& behin
       .raw("t(")
       .integer(columns)
       .integer(1)
-      .raw("t\x89}" + behind + "tR");
+      .raw("t\x89}" + behind + "t");
+}
+Pickler& tensor(Pickler& pickle, int rows, int columns, const std::string& behind = {}) {
+  return arguments(pickle.global("torch._utils", "_rebuild_tensor_v2"), rows, columns, behind)
+      .raw("R");
 }
 
 // torch 2 writes as much for pickle_protocol=4 and _use_new_zipfile_serialization=False: the number
@@ -355,10 +359,27 @@ TEST_F(Files, TorchFilesOfPlainValues) {
   object.raw("}(").word("steps").global("collections", "Counter").raw("}K\x03K\x01s\x85R");
   object.word("set").global("__builtin__", "set").raw("]K\x01\x61\x85R");
   object.word("bytes").global("_codecs", "encode").word("a\xc3\xbf").word("latin1").raw("\x86R");
-  object.word("none").global("__builtin__", "bytes").raw(")R").raw("u");
+  object.word("none").global("__builtin__", "bytes").raw(")R");
+  object.word("array").global("__builtin__", "bytearray").word("\xc3\xbf").word("latin-1");
+  object.raw("\x86R").word("array 5").raw("\x96").raw(bytes_of<uint64_t>({2})).raw("\x01\xff");
+  object.raw("u");
   io::ValueMap other;
   EXPECT_TRUE(torch_load(write("v.pth", torch_zip(object.done())), other).empty());
-  EXPECT_EQ(other, (io::ValueMap{{"steps.3", int64_t{1}}, {"bytes", "a\xff"}, {"none", ""}}));
+  EXPECT_EQ(other, (io::ValueMap{{"steps.3", int64_t{1}},
+                                 {"bytes", "a\xff"},
+                                 {"none", ""},
+                                 {"array", "\xff"},
+                                 {"array 5", "\x01\xff"}}));
+}
+
+// Parameters that a program has given attributes are saved by their type, with the attributes.
+TEST_F(Files, TorchTensorsWithAttributes) {
+  Pickler object;
+  object.raw("}").word("w").global("torch._tensor", "_rebuild_from_type_v2").raw("(");
+  object.global("torch._utils", "_rebuild_tensor_v2").global("torch", "Tensor");
+  arguments(object, 1, 2).raw("}tRs");
+  const auto found = torch_load(write("a.pth", torch_zip(object.done())));
+  EXPECT_EQ(found.at("w").shape(), (Dims{1, 2}));
 }
 
 // Small values are many times what they take in the file.
