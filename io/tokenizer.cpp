@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <queue>
 #include <tuple>
 #include <unordered_map>
@@ -391,6 +392,23 @@ struct Tokenizer::Data {
     }
   }
 
+  // A regular expression, or the letters themselves: {"Regex": "\\s+"}, {"String": "."}.
+  std::string pattern_of(const json& part) const {
+    const auto text = [&](const char* name) {
+      return part.is_object() && part.contains(name) && part.at(name).is_string()
+                 ? part.at(name).get<std::string>()
+                 : "";
+    };
+    if (std::string regex = text("Regex"); !regex.empty()) return regex;
+    std::string out;
+    for (const char c : text("String")) {
+      if (c > 0 && std::ispunct(static_cast<unsigned char>(c)) != 0) out += '\\';
+      out += c;
+    }
+    if (out.empty()) throw fail("a Split without a pattern");
+    return out;
+  }
+
   void read_words(const json& part, bool outermost) {
     const std::string type = type_of(part);
     if (type == "Sequence" && outermost && part.contains("pretokenizers") &&
@@ -408,12 +426,15 @@ struct Tokenizer::Data {
         cuts.push_back({std::make_unique<Regex>(kGpt2Words, label), true, true});
       return;
     }
+    if (type == "Digits" && !outermost) {
+      const char* digits = flag(part, "individual_digits", false) ? "\\p{N}" : "\\p{N}+";
+      cuts.push_back({std::make_unique<Regex>(digits, label), true, true});
+      return;
+    }
     if (type != "Split" || outermost)
-      throw fail(fmt::format("its pre_tokenizer has {}, only Split and ByteLevel are read",
+      throw fail(fmt::format("its pre_tokenizer has {}, only Split, Digits and ByteLevel are read",
                              io::in_quotes(type)));
-    const json pattern = part.contains("pattern") ? part.at("pattern") : json();
-    if (!pattern.is_object() || !pattern.contains("Regex") || !pattern.at("Regex").is_string())
-      throw fail("a Split without a regular expression");
+    const std::string regex = pattern_of(part.contains("pattern") ? part.at("pattern") : json());
     const std::string behavior = part.contains("behavior") && part.at("behavior").is_string()
                                      ? part.at("behavior").get<std::string>()
                                      : "";
@@ -421,8 +442,8 @@ struct Tokenizer::Data {
     if (behavior != "Isolated" && behavior != "Removed")
       throw fail(fmt::format("a Split that is {}", io::in_quotes(behavior)));
     const bool removes = behavior == "Removed";
-    cuts.push_back({std::make_unique<Regex>(pattern.at("Regex").get<std::string>(), label),
-                    !removes || invert, !removes || !invert});
+    cuts.push_back(
+        {std::make_unique<Regex>(regex, label), !removes || invert, !removes || !invert});
   }
 
   // A TemplateProcessing puts special tokens around the text: <s> $A.

@@ -90,13 +90,16 @@ VARIANTS = {
     "set": pre_tokenizer(split(r"[]\d-]+|[[:space:][:digit:]a-c]+")),
     "numbers": pre_tokenizer(split(r"\u0065|\x{61}{,2}")),
     "threes": pre_tokenizer(split(r"(?=(\d{3})+(?!\d))"), split(r"x", "Removed")),
+    "digits": pre_tokenizer({"type": "Digits", "individual_digits": True}, words=True),
+    "numbers at once": pre_tokenizer({"type": "Digits", "individual_digits": False}),
+    "letters": pre_tokenizer({**split(""), "pattern": {"String": "h."}}, {**split(""), "pattern": {"String": "\\"}}),
     "prefix": pre_tokenizer(split(r"\d|\s"), prefix=True),
     "prefix and words": pre_tokenizer(split(r"\d"), prefix=True, words=True),
     "normalized": {**pre_tokenizer(words=True), **added((330, "the", True), (331, "het", False), (332, "th", True))},
     "ignored": {**pre_tokenizer(words=True), "model": {"ignore_merges": True}, **added((330, "Ġquick", True))},
     "empty": {"normalizer": {"type": "Sequence", "normalizers": []}, "model": {"dropout": 0.0, "unk_token": "e"}},
 }
-MORE = ["\u180e", "the", "hethe", " quick", "then", "e\u0301", "Ⓐ", "\u093f", "²", "α", "漢", "。", "1234567", "cab", "-", "]", "A"]
+MORE = ["\u180e", "the", "hethe", " quick", "then", "e\u0301", "Ⓐ", "\u093f", "²", "α", "漢", "。", "1234567", "h.", "\\", "cab", "-", "]", "A"]
 
 
 def patched(target, patch):
