@@ -77,8 +77,10 @@ Files open_files(const Flags& f) {
   if (!std::filesystem::is_regular_file(f.model)) {
     ModelConfig config = io::read_model_config(f.model);
     llama::check_config(config, f.model);
+    nn::StateDict tensors = safe_load(f.model);
+    llama::check_layers(config, tensors, f.model);
     return {std::move(config),
-            safe_load(f.model),
+            std::move(tensors),
             Tokenizer(f.tokenizer.empty() ? f.model : f.tokenizer),
             {}};
   }
@@ -94,7 +96,9 @@ Files open_files(const Flags& f) {
       keys.refuse(fmt::format("rope_freqs.weight is {}, not {} numbers above 0",
                               found->second.describe(), config.head_width / 2));
   }
-  return {config, llama::gguf_tensors(config, stored, keys),
+  nn::StateDict tensors = llama::gguf_tensors(config, stored, keys);
+  llama::check_layers(config, tensors, f.model);
+  return {config, std::move(tensors),
           f.tokenizer.empty() ? llama::gguf_tokenizer(keys, f.model) : Tokenizer(f.tokenizer),
           slower};
 }

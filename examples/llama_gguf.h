@@ -153,17 +153,22 @@ inline nn::StateDict gguf_tensors(const ModelConfig& c, const nn::StateDict& sto
   return named;
 }
 
-// How words are cut, by the name that a file gives it.
-inline std::string words_of(const GgufKeys& keys) {
+// How words are cut, by the name that a file gives it: by each pattern what the one before left.
+struct Words {
+  std::vector<std::string> patterns;
+  bool ignore_merges;  // a word that is a token is taken as it is
+};
+inline Words words_of(const GgufKeys& keys) {
   const std::string kind =
       keys.has("tokenizer.ggml.pre") ? keys.text("tokenizer.ggml.pre") : "default";
   if (kind == "llama-bpe" || kind == "llama3" || kind == "llama-v3")
-    return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-  if (kind == "gpt-2" || kind == "smollm") {
-    const char* digits = kind == "smollm" ? R"(\p{N})" : R"( ?\p{N}+)";
-    return fmt::format(
-        R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+|{}| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+)", digits);
-  }
+    return {
+        {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+        true};
+  const std::string gpt2 =
+      R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+  if (kind == "gpt-2") return {{gpt2}, false};
+  if (kind == "smollm") return {{R"(\p{N})", gpt2}, false};
   keys.refuse(
       fmt::format("tokenizer.ggml.pre is \"{}\", which is not known here: give the "
                   "folder of a tokenizer.json with --tokenizer",
@@ -201,19 +206,22 @@ inline Tokenizer gguf_tokenizer(const GgufKeys& keys, const std::string& path) {
     if (both == nullptr) keys.refuse("tokenizer.ggml.merges holds more than texts");
     merges.push_back(*both);
   }
-  json all = {
-      {"model",
-       {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", merges}, {"ignore_merges", true}}},
-      {"added_tokens", added},
-      {"pre_tokenizer",
-       {{"type", "Sequence"},
-        {"pretokenizers",
-         {{{"type", "Split"},
-           {"pattern", {{"Regex", words_of(keys)}}},
-           {"behavior", "Isolated"},
-           {"invert", false}},
-          {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}}},
-      {"decoder", {{"type", "ByteLevel"}}}};
+  const Words words = words_of(keys);
+  json cuts = json::array();
+  for (const std::string& pattern : words.patterns)
+    cuts.push_back({{"type", "Split"},
+                    {"pattern", {{"Regex", pattern}}},
+                    {"behavior", "Isolated"},
+                    {"invert", false}});
+  cuts.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
+  json all = {{"model",
+               {{"type", "BPE"},
+                {"vocab", vocabulary},
+                {"merges", merges},
+                {"ignore_merges", words.ignore_merges}}},
+              {"added_tokens", added},
+              {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", cuts}}},
+              {"decoder", {{"type", "ByteLevel"}}}};
   // Files of Llama 3 do not say whether a text begins with the token for it; it does.
   const bool begins = !keys.has("tokenizer.ggml.add_bos_token") ||
                       keys.get<bool>("tokenizer.ggml.add_bos_token", "true or false");

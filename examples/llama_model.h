@@ -198,6 +198,17 @@ inline void check_config(const ModelConfig& c, const std::string& folder) {
                        c.rope_scaling->kind));
 }
 
+// UserError where the files have no tensor of the last layer, before a model of a million layers is
+// made because a config.json says so.
+inline void check_layers(const ModelConfig& c, const nn::StateDict& tensors,
+                         const std::string& folder) {
+  const std::string last = fmt::format("model.layers.{}.", c.layers - 1);
+  const auto found = tensors.lower_bound(last);
+  if (found == tensors.end() || !found->first.starts_with(last))
+    throw UserError(fmt::format("{}: it is said to have {} layers, and has no tensor {}*", folder,
+                                c.layers, last));
+}
+
 // Whole heads on each device of the axis; sums meet twice a block.
 inline void divide_layers(const Model& model, const Mesh& mesh, const std::string& axis) {
   std::vector<nn::TensorParallelRule> rules = {

@@ -1,6 +1,8 @@
 // What reading a file may take. A few bytes of a hostile file can ask for much: a reader charges
 // what it is about to keep, and gets a FormatError instead of memory once that is out of proportion
-// to the file.
+// to the file. A number or a name of a few bytes becomes a value of a hundred, so that files which
+// hold little else (the vocabulary of a GGUF file, thousands of small tensors, the losses of a run)
+// need many times their size: they are left kAtLeast, which no machine misses.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,10 +15,11 @@ namespace tinyshard::io {
 
 class Budget {
  public:
-  static constexpr uint64_t kAtLeast = 256 << 10;
+  static constexpr uint64_t kAtLeast = 64 << 20;
+  static constexpr uint64_t kTimes = 2;  // as many bytes as the file has
 
   Budget(std::string file, uint64_t file_bytes)
-      : file_(std::move(file)), limit_(file_bytes + kAtLeast) {}
+      : file_(std::move(file)), limit_(kTimes * file_bytes + kAtLeast) {}
 
   void charge(uint64_t bytes) {
     if (bytes > limit_ - used_) {

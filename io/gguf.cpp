@@ -22,6 +22,13 @@ constexpr GgmlType kGgmlTypes[] = {
     {"F64", 28, 1, 8, DType::F64}, {"BF16", 30, 1, 2, DType::BF16}, {"MXFP4", 39, 32, 17, {}},
 };
 
+// Types that are known by name only, for the message.
+constexpr std::pair<uint32_t, std::string_view> kOtherTypes[] = {
+    {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},
+    {19, "IQ1_S"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {29, "IQ1_M"},  {34, "TQ1_0"},
+    {35, "TQ2_0"}, {40, "NVFP4"}, {41, "Q1_0"},
+};
+
 constexpr uint32_t kMaxGgufDims = 4;         // of the format
 constexpr uint64_t kMaxAlignment = 1 << 20;  // a tensor may be padded by as much
 constexpr uint32_t kMaxArrayDepth = 8;       // arrays inside of each other
@@ -68,7 +75,7 @@ class Header {
   std::string text(const char* what) {
     const auto size = in_.number<uint64_t>(what);
     const std::string_view out = in_.text(size, what);
-    budget_.charge(sizeof(std::string) + (size > 15 ? size + 1 : 0));
+    budget_.charge(size > 15 ? size + 1 : 0);  // shorter ones lie inside of their std::string
     return std::string(out);
   }
 
@@ -156,8 +163,13 @@ class Header {
     }
     const auto number = in_.number<uint32_t>("a tensor's type");
     tensor.type = ggml_type(number);
-    if (tensor.type == nullptr)
+    if (tensor.type == nullptr) {
+      for (const auto& [other, name] : kOtherTypes) {
+        if (other == number)
+          throw fail(fmt::format("has ggml type {}, {}, which is not supported", number, name));
+      }
       throw fail(fmt::format("has ggml type {}, which is not known", number));
+    }
     tensor.offset = in_.number<uint64_t>("an offset");
     if (row % tensor.type->block != 0)
       throw fail(fmt::format("has rows of {} elements, {} has blocks of {}", row, tensor.type->name,

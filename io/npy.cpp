@@ -113,6 +113,7 @@ class HeaderText {
       if (out.shape.size() == kMaxNpyDims)
         throw fail(fmt::format("more than {} dims", kMaxNpyDims));
       out.shape.push_back(size);
+      if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // as Python 2 wrote it: (3L, 4L)
       if (!take(',') && !next_is(')')) throw fail("a comma is missing");
     }
   }

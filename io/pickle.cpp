@@ -74,8 +74,10 @@ class PickleMachine {
     budget_.charge(sizeof(std::string) + module.size() + name.size() + 1);
     const std::string& whole = out_.owned_.emplace_back(fmt::format("{} {}", module, name));
     if (!allowed_(whole)) {
-      throw fail(fmt::format("the pickle asks for {}, which no state dict needs: refused",
-                             in_quotes(fmt::format("{}.{}", module, name))));
+      const bool torch = module == "torch" || module.starts_with("torch.");
+      throw fail(fmt::format("the pickle asks for {}, which {}: refused",
+                             in_quotes(fmt::format("{}.{}", module, name)),
+                             torch ? "is not supported" : "no state dict needs"));
     }
     return text(whole, Kind::Global);
   }
@@ -155,8 +157,8 @@ class PickleMachine {
   template <class T>
   T of_text(std::string_view digits) const {
     T value{};
-    const char* end = digits.data() + digits.size();
-    const auto [rest, error] = std::from_chars(digits.data(), end, value);
+    const char *begin = digits.data(), *end = begin + digits.size();
+    const auto [rest, error] = std::from_chars(begin, end, value);
     if (error != std::errc{} || rest != end)
       throw fail(fmt::format("{} is no number", in_quotes(digits)));
     return value;
@@ -254,6 +256,7 @@ class PickleMachine {
         return push(text(sized_text<uint8_t>()));
       case '\x8d':
       case '\x8e':
+      case '\x96':
         return push(text(sized_text<uint64_t>()));
       case 'V':
         return push(text(in_.line("a text")));

@@ -12,9 +12,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <queue>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -25,6 +27,7 @@
 #include "core/base/file.h"
 #include "io/errors.h"
 #include "io/json.h"
+#include "io/tokenizer_pattern.h"
 
 namespace tinyshard {
 namespace {
@@ -66,16 +69,18 @@ class Regex {
   Regex(const std::string& pattern, const std::string& label) {
     int error = 0;
     size_t at = 0;
-    code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                              PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at,
-                              nullptr));
+    const std::string ours = io::pattern_for_pcre2(pattern, label);
+    code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(ours.data()), ours.size(),
+                              PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                              &error, &at, nullptr));
     if (!code_)
       throw io::FormatError(label,
                             fmt::format("its pattern {} is no regular expression: error {} at {}",
-                                        io::in_quotes(pattern), error, at));
+                                        io::in_quotes(ours), error, at));
   }
 
-  // Calls visit(begin, end, is_match) for each match and for what lies between matches.
+  // Calls visit(begin, end, is_match) for each match and for what lies between matches. A match of
+  // nothing is an edge between two pieces.
   template <class Visit>
   void cut(std::string_view text, const std::string& label, Visit visit) const {
     const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> match(
@@ -91,6 +96,8 @@ class Regex {
         throw UserError(fmt::format("{}: its pattern cannot be matched: error {}", label, found));
       const size_t* bounds = pcre2_get_ovector_pointer(match.get());
       if (bounds[1] <= bounds[0]) {  // nothing: on to the next character
+        if (bounds[0] > at) visit(at, bounds[0], false);
+        at = std::max(at, bounds[0]);
         from = std::max(bounds[0], from) + 1;
         while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xc0) == 0x80)
           ++from;
@@ -237,6 +244,42 @@ struct Merge {
   int32_t rank, result;
 };
 
+// Tokens that are cut out of texts as they stand there: the first that begins, and of several at
+// one place the longest.
+class AddedTokens {
+ public:
+  void add(const std::string& content, int32_t id) {
+    auto& same_first = by_first_[static_cast<unsigned char>(content[0])];
+    const auto behind_longer =
+        std::upper_bound(same_first.begin(), same_first.end(), content.size(),
+                         [](size_t size, const auto& other) { return size > other.first.size(); });
+    same_first.emplace(behind_longer, content, id);
+  }
+
+  // Calls token(id) for each of them, and plain(text) for what lies between two.
+  template <class Plain, class Token>
+  void cut(std::string_view text, Plain plain, Token token) const {
+    size_t from = 0;
+    for (size_t at = 0; at < text.size();) {
+      const auto& here = by_first_[static_cast<unsigned char>(text[at])];
+      const auto found = std::find_if(here.begin(), here.end(), [&](const auto& known) {
+        return text.substr(at).starts_with(known.first);
+      });
+      if (found == here.end()) {
+        ++at;
+        continue;
+      }
+      if (at > from) plain(text.substr(from, at - from));
+      token(found->second);
+      from = at += found->first.size();
+    }
+    if (from < text.size()) plain(text.substr(from));
+  }
+
+ private:
+  std::array<std::vector<std::pair<std::string, int32_t>>, 256> by_first_;
+};
+
 }  // namespace
 
 struct Tokenizer::Data {
@@ -245,8 +288,11 @@ struct Tokenizer::Data {
   std::unordered_map<uint64_t, Merge> merges;  // by the pair of tokens
   std::vector<std::string> spelling;           // of each token: its bytes
   std::vector<bool> special;
-  std::vector<std::pair<std::string, int32_t>> added;  // tokens that are cut out, longest first
+  // Those that the file calls normalized are looked for in what the others leave.
+  AddedTokens added, added_normalized;
+  std::unordered_set<int32_t> beside_model;  // added tokens that its vocabulary does not have
   std::vector<Cut> cuts;
+  size_t byte_level_cut = 0;  // the first one that is ByteLevel's
   std::array<int32_t, 256> byte_token{};
   bool add_prefix_space = false, ignore_merges = false;
   std::vector<int32_t> before, after;  // what the template adds
@@ -276,16 +322,19 @@ struct Tokenizer::Data {
     const json model = part("model");
     if (type_of(model) != "BPE")
       throw fail(fmt::format("its model is {}, only BPE is read", io::in_quotes(type_of(model))));
-    for (const char* name :
-         {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"}) {
-      if (model.contains(name) && !model.at(name).is_null() && model.at(name) != "")
+    for (const char* name : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
+      if (model.contains(name) && !model.at(name).is_null() && model.at(name) != "" &&
+          model.at(name) != 0)
         throw fail(fmt::format("its model has {}", name));
     }
     if (flag(model, "byte_fallback", false)) throw fail("its model has byte_fallback");
     ignore_merges = flag(model, "ignore_merges", false);
-    if (!part("normalizer").is_null())
-      throw fail(
-          fmt::format("it has a normalizer, {}", io::in_quotes(type_of(part("normalizer")))));
+    if (const json normalizer = part("normalizer"); !normalizer.is_null()) {
+      const bool empty = type_of(normalizer) == "Sequence" &&
+                         normalizer.value("normalizers", json()) == json::array();
+      if (!empty)
+        throw fail(fmt::format("it has a normalizer, {}", io::in_quotes(type_of(normalizer))));
+    }
     if (type_of(part("decoder")) != "ByteLevel") throw fail("its decoder is not ByteLevel");
     vocab = std::move(reader.vocab);
     read_added(part("added_tokens"));
@@ -298,13 +347,17 @@ struct Tokenizer::Data {
     spelling.resize(static_cast<size_t>(size) + 1);
     special.resize(spelling.size());
     for (const auto& [token, id] : vocab) spelling[static_cast<size_t>(id)] = bytes_of(token);
-    for (const auto& [token, id] : added) spelling[static_cast<size_t>(id)] = token;
+    for (const auto& [token, id] : added_spelling_) spelling[static_cast<size_t>(id)] = token;
     for (const int32_t id : specials_) special[static_cast<size_t>(id)] = true;
     for (size_t b = 0; b < 256; ++b) {
       std::string letter;
       append_utf8(letter, letters()[b]);
       const auto found = vocab.find(letter);
       byte_token[b] = found == vocab.end() ? -1 : found->second;
+      // The token for what is unknown stands for nothing where each byte has its own.
+      const json unknown = model.value("unk_token", json());
+      if (byte_token[b] < 0 && !unknown.is_null() && unknown != "")
+        throw fail(fmt::format("its model has unk_token, and no token for byte 0x{:02x}", b));
     }
     int32_t rank = 0;
     for (const auto& [left, right] : reader.merges) {
@@ -332,12 +385,28 @@ struct Tokenizer::Data {
       }
       if (content.empty()) throw fail("an added token is empty");
       const int32_t id = token.at("id").get<int32_t>();
-      vocab.emplace(content, id);
-      added.emplace_back(content, id);
+      if (vocab.emplace(content, id).second) beside_model.insert(id);
+      (flag(token, "normalized", false) ? added_normalized : added).add(content, id);
+      added_spelling_.emplace_back(content, id);
       if (flag(token, "special", false)) specials_.push_back(id);
     }
-    std::stable_sort(added.begin(), added.end(),
-                     [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
+  }
+
+  // A regular expression, or the letters themselves: {"Regex": "\\s+"}, {"String": "."}.
+  std::string pattern_of(const json& part) const {
+    const auto text = [&](const char* name) {
+      return part.is_object() && part.contains(name) && part.at(name).is_string()
+                 ? part.at(name).get<std::string>()
+                 : "";
+    };
+    if (std::string regex = text("Regex"); !regex.empty()) return regex;
+    std::string out;
+    for (const char c : text("String")) {
+      if (c > 0 && std::ispunct(static_cast<unsigned char>(c)) != 0) out += '\\';
+      out += c;
+    }
+    if (out.empty()) throw fail("a Split without a pattern");
+    return out;
   }
 
   void read_words(const json& part, bool outermost) {
@@ -352,16 +421,20 @@ struct Tokenizer::Data {
     if (type == "ByteLevel") {
       byte_level_ = true;
       add_prefix_space = flag(part, "add_prefix_space", true);
+      byte_level_cut = cuts.size();
       if (flag(part, "use_regex", true))
         cuts.push_back({std::make_unique<Regex>(kGpt2Words, label), true, true});
       return;
     }
+    if (type == "Digits" && !outermost) {
+      const char* digits = flag(part, "individual_digits", false) ? "\\p{N}" : "\\p{N}+";
+      cuts.push_back({std::make_unique<Regex>(digits, label), true, true});
+      return;
+    }
     if (type != "Split" || outermost)
-      throw fail(fmt::format("its pre_tokenizer has {}, only Split and ByteLevel are read",
+      throw fail(fmt::format("its pre_tokenizer has {}, only Split, Digits and ByteLevel are read",
                              io::in_quotes(type)));
-    const json pattern = part.contains("pattern") ? part.at("pattern") : json();
-    if (!pattern.is_object() || !pattern.contains("Regex") || !pattern.at("Regex").is_string())
-      throw fail("a Split without a regular expression");
+    const std::string regex = pattern_of(part.contains("pattern") ? part.at("pattern") : json());
     const std::string behavior = part.contains("behavior") && part.at("behavior").is_string()
                                      ? part.at("behavior").get<std::string>()
                                      : "";
@@ -369,8 +442,8 @@ struct Tokenizer::Data {
     if (behavior != "Isolated" && behavior != "Removed")
       throw fail(fmt::format("a Split that is {}", io::in_quotes(behavior)));
     const bool removes = behavior == "Removed";
-    cuts.push_back({std::make_unique<Regex>(pattern.at("Regex").get<std::string>(), label),
-                    !removes || invert, !removes || !invert});
+    cuts.push_back(
+        {std::make_unique<Regex>(regex, label), !removes || invert, !removes || !invert});
   }
 
   // A TemplateProcessing puts special tokens around the text: <s> $A.
@@ -426,7 +499,8 @@ struct Tokenizer::Data {
     if (ignore_merges) {
       std::string letters_of;
       for (const char c : word) append_utf8(letters_of, letters()[static_cast<unsigned char>(c)]);
-      if (auto found = vocab.find(letters_of); found != vocab.end())
+      if (auto found = vocab.find(letters_of);
+          found != vocab.end() && !beside_model.contains(found->second))
         return out.push_back(found->second);
     }
     struct Piece {
@@ -472,8 +546,17 @@ struct Tokenizer::Data {
       out.push_back(pieces[size_t(at)].token);
   }
 
+  // The text that ByteLevel gets: with a space before it where the file says so. That holds for
+  // each piece of the cuts before ByteLevel.
+  std::string_view with_prefix(std::string_view text, std::string& spaced) const {
+    if (!add_prefix_space || text[0] == ' ') return text;
+    return spaced = " " + std::string(text);
+  }
+
   void encode_cut(std::string_view text, size_t cut, std::vector<int32_t>& out) const {
     if (text.empty()) return;
+    std::string spaced;
+    if (cut == byte_level_cut && cut > 0) text = with_prefix(text, spaced);
     if (cut == cuts.size()) return encode_word(text, out);
     cuts[cut].regex->cut(text, label, [&](size_t begin, size_t end, bool match) {
       if (match ? cuts[cut].keep_matches : cuts[cut].keep_rest)
@@ -484,7 +567,7 @@ struct Tokenizer::Data {
   void encode_plain(std::string_view text, std::vector<int32_t>& out) const {
     if (text.empty()) return;
     std::string spaced;
-    if (add_prefix_space && text[0] != ' ') text = spaced = " " + std::string(text);
+    if (byte_level_cut == 0) text = with_prefix(text, spaced);
     while (!text.empty()) {
       const size_t good = valid_utf8(text);
       encode_cut(text.substr(0, good), 0, out);
@@ -495,6 +578,7 @@ struct Tokenizer::Data {
   }
 
   std::vector<int32_t> specials_;
+  std::vector<std::pair<std::string, int32_t>> added_spelling_;
   bool byte_level_ = false;
 };
 
@@ -524,21 +608,12 @@ Tokenizer::Tokenizer(const std::filesystem::path& path)
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
   std::vector<int32_t> out;
   if (add_special) out = data_->before;
-  size_t plain = 0;
-  for (size_t at = 0; at < text.size();) {
-    const auto found = std::find_if(
-        data_->added.begin(), data_->added.end(),
-        [&](const auto& token) { return text.compare(at, token.first.size(), token.first) == 0; });
-    if (found == data_->added.end()) {
-      ++at;
-      continue;
-    }
-    data_->encode_plain(text.substr(plain, at - plain), out);
-    out.push_back(found->second);
-    at += found->first.size();
-    plain = at;
-  }
-  data_->encode_plain(text.substr(plain), out);
+  const auto token = [&](int32_t id) { out.push_back(id); };
+  const auto plain = [&](std::string_view piece) { data_->encode_plain(piece, out); };
+  const auto rest = [&](std::string_view piece) {
+    data_->added_normalized.cut(piece, plain, token);
+  };
+  data_->added.cut(text, rest, token);
   if (add_special) out.insert(out.end(), data_->after.begin(), data_->after.end());
   return out;
 }

@@ -28,7 +28,8 @@ class Tokenizer {
 
   // The tokens of a text in UTF-8; what is not UTF-8 is encoded byte by byte. Special tokens that
   // stand in the text are tokens. With add_special, those around it that the file's template asks
-  // for (a beginning of the text) are added. Const: many threads may encode at once.
+  // for (a beginning of the text) are added. All tokens come: a truncation or a padding that the
+  // file was saved with does not apply. Const: many threads may encode at once.
   std::vector<int32_t> encode(std::string_view text, bool add_special = true) const;
   // The bytes of the tokens; a token may end inside of a character, which the next one completes.
   std::string decode(std::span<const int32_t> tokens, bool skip_special = false) const;

@@ -37,15 +37,29 @@ constexpr TorchType kTorchTypes[] = {
 };
 constexpr std::string_view kUntyped = "torch.storage UntypedStorage";
 constexpr std::string_view kOrderedDict = "collections OrderedDict";
+constexpr std::string_view kCounter = "collections Counter";
+constexpr std::string_view kSets[] = {"__builtin__ set", "builtins set"};
+// Bytes before protocol 3 had them: encode("text", "latin1"), and bytes() for none.
+constexpr std::string_view kEncode = "_codecs encode";
+constexpr std::string_view kNoBytes[] = {"__builtin__ bytes", "builtins bytes"};
+constexpr std::string_view kByteArrays[] = {"__builtin__ bytearray", "builtins bytearray"};
 constexpr std::string_view kTensorV2 = "torch._utils _rebuild_tensor_v2";
 constexpr std::string_view kTensorV3 = "torch._utils _rebuild_tensor_v3";
 constexpr std::string_view kTensor = "torch._utils _rebuild_tensor";
 constexpr std::string_view kParameter = "torch._utils _rebuild_parameter";
 constexpr std::string_view kParameterState = "torch._utils _rebuild_parameter_with_state";
+// A tensor with attributes of its own: of_type(rebuild, type, arguments, attributes).
+constexpr std::string_view kOfType = "torch._tensor _rebuild_from_type_v2";
+constexpr std::string_view kTypes[] = {"torch Tensor", "torch.nn.parameter Parameter"};
 constexpr std::string_view kSize = "torch Size", kDevice = "torch device";
 constexpr std::string_view kOldTensors[] = {
     "torch FloatTensor", "torch DoubleTensor", "torch HalfTensor", "torch LongTensor",
     "torch IntTensor",   "torch ShortTensor",  "torch CharTensor", "torch ByteTensor"};
+
+template <size_t n>
+bool is_among(const std::string_view (&names)[n], std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
 
 template <size_t n>
 std::optional<DType> type_named(const TorchType (&names)[n], std::string_view name) {
@@ -58,12 +72,14 @@ std::optional<DType> type_named(const TorchType (&names)[n], std::string_view na
 }  // namespace
 
 bool is_allowed(std::string_view name) {
-  for (const std::string_view known : {kOrderedDict, kTensorV2, kTensorV3, kTensor, kParameter,
-                                       kParameterState, kSize, kDevice, kUntyped}) {
+  for (const std::string_view known :
+       {kOrderedDict, kCounter, kEncode, kTensorV2, kTensorV3, kTensor, kParameter, kParameterState,
+        kOfType, kSize, kDevice, kUntyped}) {
     if (name == known) return true;
   }
-  return type_named(kStorages, name) || type_named(kTorchTypes, name) ||
-         std::find(std::begin(kOldTensors), std::end(kOldTensors), name) != std::end(kOldTensors);
+  return type_named(kStorages, name) || type_named(kTorchTypes, name) || is_among(kSets, name) ||
+         is_among(kNoBytes, name) || is_among(kByteArrays, name) || is_among(kTypes, name) ||
+         is_among(kOldTensors, name);
 }
 
 std::optional<DType> type_of_storage(std::string_view name) { return type_named(kStorages, name); }
@@ -118,8 +134,10 @@ void Collector::visit(Id id, const std::string& path, size_t depth) {
         visit(items[i + 1], name_of(items[i], path), depth + 1);
       return;
     }
-    case Kind::Call:
-      return visit_call(id, path, depth);
+    case Kind::Call: {
+      const std::vector<Id>& call = pickle_.items(id);
+      return visit_call(pickle_.text(call[0]), pickle_.items(call[1]), path, depth);
+    }
     case Kind::Persistent:
       if (auto tensor = tensor_of(id, path)) return add(path, std::move(*tensor));
       storage(id, path);  // by itself it is checked, and no tensor
@@ -151,16 +169,30 @@ void Collector::leaf(const std::string& path, Value value) {
   out_.other.insert_or_assign(path, std::move(value));
 }
 
+std::string Collector::latin1(std::string_view text, std::string_view path) {
+  budget_.charge(text.size());
+  std::string out;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const auto lead = static_cast<unsigned char>(text[at]);
+    if (lead < 0x80) {
+      out += text[at];
+    } else if ((lead == 0xc2 || lead == 0xc3) && at + 1 < text.size()) {
+      out += static_cast<char>(lead << 6 | (static_cast<unsigned char>(text[++at]) & 0x3f));
+    } else {
+      throw fail(path, "its bytes are written in letters beyond 255");
+    }
+  }
+  return out;
+}
+
 void Collector::add(const std::string& path, TorchTensor tensor) {
   budget_.charge(kEntryBytes + tensor.shape.size() * 2 * sizeof(int64_t));
   if (!out_.tensors.emplace(path, std::move(tensor)).second)
     throw fail(path, "its name stands for two tensors");
 }
 
-void Collector::visit_call(Id id, const std::string& path, size_t depth) {
-  const Id callable = pickle_.items(id)[0];
-  const std::vector<Id>& arguments = pickle_.items(pickle_.items(id)[1]);
-  const std::string_view name = pickle_.text(callable);
+void Collector::visit_call(std::string_view name, const std::vector<Id>& arguments,
+                           const std::string& path, size_t depth) {
   if (name == kTensorV2 || name == kTensorV3 || name == kTensor)
     return add(path, rebuilt(arguments, name == kTensorV3, path));
   if ((name == kParameter || name == kParameterState) && !arguments.empty())
@@ -176,8 +208,23 @@ void Collector::visit_call(Id id, const std::string& path, size_t depth) {
     }
     return;
   }
-  if (name == kSize && arguments.size() == 1) return visit(arguments[0], path, depth + 1);
+  if ((name == kSize || name == kCounter) && arguments.size() == 1)
+    return visit(arguments[0], path, depth + 1);
+  if (is_among(kSets, name)) return;  // as Kind::Set
+  if (name == kEncode && arguments.size() == 2 && pickle_.kind(arguments[0]) == Kind::Text)
+    return leaf(path, latin1(pickle_.text(arguments[0]), path));
+  if (is_among(kNoBytes, name) && arguments.empty()) return leaf(path, std::string());
   if (name == kDevice) return;
+  if (is_among(kByteArrays, name) && arguments.size() == 2 &&
+      pickle_.kind(arguments[0]) == Kind::Text)
+    return leaf(path, latin1(pickle_.text(arguments[0]), path));
+  if (is_among(kByteArrays, name) && arguments.size() < 2) {
+    if (arguments.empty()) return leaf(path, std::string());
+    return visit(arguments[0], path, depth + 1);
+  }
+  if (name == kOfType && arguments.size() > 2 && depth < kMaxDepth &&
+      pickle_.kind(arguments[0]) == Kind::Global && pickle_.kind(arguments[2]) == Kind::Tuple)
+    return visit_call(pickle_.text(arguments[0]), pickle_.items(arguments[2]), path, depth + 1);
   throw fail(path, fmt::format("{} is called, which makes no tensor", in_quotes(name)));
 }
 
@@ -200,6 +247,21 @@ std::vector<int64_t> Collector::sizes(Id id, const char* what, std::string_view 
   return out;
 }
 
+bool Collector::is_negative(Id metadata, std::string_view path) const {
+  if (pickle_.kind(metadata) == Kind::None) return false;
+  if (pickle_.kind(metadata) != Kind::Dict) throw fail(path, "what describes it is no dict");
+  bool negative = false;
+  const std::vector<Id>& items = pickle_.items(metadata);
+  for (size_t i = 0; i + 1 < items.size(); i += 2) {
+    const bool known = pickle_.kind(items[i]) == Kind::Text &&
+                       (pickle_.text(items[i]) == "neg" || pickle_.text(items[i]) == "conj");
+    if (!known || pickle_.kind(items[i + 1]) != Kind::Bool)
+      throw fail(path, "what describes it has an entry that is not known");
+    negative |= pickle_.text(items[i]) == "neg" && pickle_.integer(items[i + 1]) != 0;
+  }
+  return negative;
+}
+
 TorchTensor Collector::rebuilt(const std::vector<Id>& arguments, bool typed,
                                std::string_view path) {
   if (arguments.size() < 4 || pickle_.kind(arguments[0]) != Kind::Persistent ||
@@ -213,8 +275,15 @@ TorchTensor Collector::rebuilt(const std::vector<Id>& arguments, bool typed,
       from.dtype = type_named(kTorchTypes, pickle_.text(arguments[6]));
   }
   if (!from.dtype) throw fail(path, "nothing says its type");
-  return view(from, static_cast<uint64_t>(pickle_.integer(arguments[1])),
-              sizes(arguments[2], "shape", path), sizes(arguments[3], "strides", path), path);
+  TorchTensor out =
+      view(from, static_cast<uint64_t>(pickle_.integer(arguments[1])),
+           sizes(arguments[2], "shape", path), sizes(arguments[3], "strides", path), path);
+  // (storage, offset, shape, strides, requires_grad, hooks, [type,] metadata)
+  const size_t metadata = typed ? 7 : 6;
+  out.negative = arguments.size() > metadata && is_negative(arguments[metadata], path);
+  if (out.negative && !is_float(out.dtype))
+    throw fail(path, fmt::format("it is the negative of {} elements", name(out.dtype)));
+  return out;
 }
 
 TorchTensor Collector::view(const Stored& from, uint64_t begin, std::vector<int64_t> shape,

@@ -24,6 +24,7 @@ struct TorchTensor {
   std::vector<int64_t> shape, strides;  // in elements; a stride may be 0
   uint64_t offset = 0;                  // in bytes, of the element at index 0
   uint64_t elements = 0;                // from there to the last one that the view reaches
+  bool negative = false;                // the elements are the negatives of what is stored
   std::shared_ptr<const std::vector<std::byte>> bytes;  // null: in the file
 };
 

@@ -67,13 +67,18 @@ class Collector {
   void visit_all(const std::vector<Pickle::Id>& items, const std::string& path, size_t depth);
 
   void leaf(const std::string& path, Value value);
+  // The bytes that a text in UTF-8 spells as letters up to 255.
+  std::string latin1(std::string_view text, std::string_view path);
   void add(const std::string& path, TorchTensor tensor);
 
-  void visit_call(Pickle::Id id, const std::string& path, size_t depth);
+  void visit_call(std::string_view name, const std::vector<Pickle::Id>& arguments,
+                  const std::string& path, size_t depth);
 
   // Whole numbers of a tuple, none negative.
   std::vector<int64_t> sizes(Pickle::Id id, const char* what, std::string_view path);
 
+  // Whether the dict behind the arguments of a tensor says so: {"neg": True}.
+  bool is_negative(Pickle::Id metadata, std::string_view path) const;
   TorchTensor rebuilt(const std::vector<Pickle::Id>& arguments, bool typed, std::string_view path);
 };
 

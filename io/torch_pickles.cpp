@@ -1,6 +1,7 @@
 // A sequence of pickles: a magic number, a version, facts of the system, the object, the list of
 // keys; then for each key the number of elements and the elements.
-#include <cstring>
+#include <algorithm>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -63,10 +64,16 @@ void find_types(const Pickle& pickle, Id id, std::map<std::string_view, uint64_t
 }  // namespace
 
 bool is_pickles(std::span<const std::byte> file) {
-  // PROTO 2, LONG1 of ten bytes: 0x1950a86a20f9469cfc6c.
-  constexpr unsigned char kMagic[] = {0x80, 2,    0x8a, 10,   0x6c, 0xfc, 0x9c, 0x46,
-                                      0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, '.'};
-  return file.size() >= sizeof kMagic && std::memcmp(file.data(), kMagic, sizeof kMagic) == 0;
+  // 0x1950a86a20f9469cfc6c as the protocols write it: 0 and 1 in decimal digits, 2 and later as
+  // PROTO and LONG1 of ten bytes, 4 and later with a FRAME of eight bytes between the two.
+  constexpr std::string_view kDigits = "L119547037146038801333356L\n.";
+  constexpr std::string_view kBytes = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+  std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  if (text.starts_with(kDigits)) return true;
+  if (text.size() < 2 || text[0] != '\x80') return false;
+  text.remove_prefix(2);
+  if (text.starts_with('\x95')) text.remove_prefix(std::min<size_t>(9, text.size()));
+  return text.starts_with(kBytes);
 }
 
 void parse_pickles(std::span<const std::byte> file, std::string_view label, Budget& budget,

@@ -67,23 +67,21 @@ void parse_zip(std::span<const std::byte> file, std::string_view label, Budget& 
                                   members.size()));
   const std::string prefix(pickle_member->name.substr(
       0, pickle_member->name.size() - std::string_view("data.pkl").size()));
-  if (auto order = members.find(prefix + "byteorder");
-      order != members.end() && !order->second.deflated) {
-    const ZipMember& m = order->second;
-    const std::string_view text(reinterpret_cast<const char*>(file.data() + m.offset),
-                                static_cast<size_t>(m.size));
+  std::vector<std::byte> unpacked;
+  const auto contents = [&](const ZipMember& member) {
+    if (member.deflated)
+      return std::span<const std::byte>(unpacked = inflated(file, member, label, budget));
+    return file.subspan(static_cast<size_t>(member.offset), static_cast<size_t>(member.stored));
+  };
+  if (const auto order = members.find(prefix + "byteorder"); order != members.end()) {
+    const auto bytes = contents(order->second);
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     if (text != "little")
       throw FormatError(label, fmt::format("at byte {}: byte order {}, only little is read",
-                                           m.offset, in_quotes(text)));
+                                           order->second.offset, in_quotes(text)));
   }
-  std::vector<std::byte> unpacked;
-  auto bytes = file.subspan(static_cast<size_t>(pickle_member->offset),
-                            static_cast<size_t>(pickle_member->stored));
-  if (pickle_member->deflated) {
-    unpacked = inflated(file, *pickle_member, label, budget);
-    bytes = unpacked;
-  }
-  ByteReader in(bytes, label, pickle_member->deflated ? 0 : pickle_member->offset);
+  ByteReader in(contents(*pickle_member), label,
+                pickle_member->deflated ? 0 : pickle_member->offset);
   const Pickle pickle(in, budget, is_allowed);
   ZipCollector(pickle, label, budget, out, file, members, prefix).collect();
 }

@@ -150,12 +150,13 @@ std::vector<std::byte> inflated(std::span<const std::byte> file, const ZipMember
   // zlib counts in 32 bits: both sides come in pieces.
   constexpr uint64_t kPiece = 1 << 30;
   uint64_t read = 0, written = 0;
+  Bytef none = 0;  // zlib wants an address for no bytes, too
   int status = Z_OK;
   while (status == Z_OK) {
     stream.next_in =
         const_cast<Bytef*>(reinterpret_cast<const Bytef*>(file.data() + member.offset + read));
     stream.avail_in = static_cast<uInt>(std::min(kPiece, member.stored - read));
-    stream.next_out = reinterpret_cast<Bytef*>(out.data() + written);
+    stream.next_out = out.empty() ? &none : reinterpret_cast<Bytef*>(out.data() + written);
     stream.avail_out = static_cast<uInt>(std::min(kPiece, member.size - written));
     const uInt in_before = stream.avail_in, out_before = stream.avail_out;
     status = inflate(&stream, Z_NO_FLUSH);

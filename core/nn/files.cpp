@@ -61,7 +61,8 @@ Tensor tensor_of(const io::TorchTensor& view, const SharedFile& file, const std:
   if (view.elements == 0) return Tensor::zeros(shape, view.dtype);
   const auto count = static_cast<int64_t>(view.elements);
   const Tensor flat = elements(file, path, view.bytes, {count}, view.dtype, view.offset);
-  return strided(flat, shape, Dims(view.strides.begin(), view.strides.end()));
+  const Tensor out = strided(flat, shape, Dims(view.strides.begin(), view.strides.end()));
+  return view.negative ? -out : out;
 }
 
 Tensor tensor_of(const io::NpyArray& array, const SharedFile& file, const std::string& path) {

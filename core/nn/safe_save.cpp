@@ -93,6 +93,7 @@ class Saving {
 
   void make_files() {
     if (is_folder_) io::make_folders(path_);
+    if (is_folder_) io::check_writable(path_ / kIndexName);
     for (const OutFile& file : files_) {
       io::check_writable(file.path);
       const Fd fd(::open(file.temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
@@ -153,7 +154,8 @@ class Saving {
 
   void commit(const io::Metadata& metadata) {
     const fs::path index = path_ / kIndexName;
-    if (is_folder_) fs::remove(index);
+    if (is_folder_ && ::unlink(index.c_str()) != 0 && errno != ENOENT)
+      throw IoError("remove", index, errno);
     for (const OutFile& file : files_) {
       if (::rename(file.temporary.c_str(), file.path.c_str()) != 0)
         throw IoError("write", file.path, errno);

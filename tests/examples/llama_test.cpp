@@ -48,7 +48,7 @@ class LlamaProgram : public ::testing::Test {
   using Change = std::function<void(GgufWriter&)>;
   void make_gguf(const std::string& folder, const std::string& file,
                  const std::string& architecture = "llama", const std::string& words = "gpt2",
-                 const Change& change = {}) {
+                 const Change& change = {}, const std::string& pre = "llama-bpe") {
     const ModelConfig c = read_config(temp_.path() / folder);
     GgufWriter out;
     out.text("general.architecture", architecture);
@@ -72,7 +72,7 @@ class LlamaProgram : public ::testing::Test {
     for (const auto& merge : json.at("model").at("merges"))
       merges.push_back(std::string(merge.at(0)) + " " + std::string(merge.at(1)));
     out.text("tokenizer.ggml.model", words);
-    out.text("tokenizer.ggml.pre", "llama-bpe");
+    out.text("tokenizer.ggml.pre", pre);
     out.texts("tokenizer.ggml.tokens", tokens);
     out.wholes("tokenizer.ggml.token_type", types);
     out.texts("tokenizer.ggml.merges", merges);
@@ -272,6 +272,23 @@ TEST_F(LlamaProgram, ReadsGguf) {
   EXPECT_EQ(other.code, 0) << other.err;
 }
 
+// Digits are cut out first there, so that the spaces before one are a word: "  5" is "  ", "5".
+TEST_F(LlamaProgram, CutsTheWordsOfAGgufFile) {
+  make("m", "");
+  make_gguf("m", "m.gguf", "llama", "gpt2", {}, "smollm");
+  auto root = nlohmann::json::parse(std::ifstream(TOKENIZERS "/llama3.json"));
+  root["model"]["ignore_merges"] = false;
+  root["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = R"(\p{N})";
+  root["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = true;
+  const Tokenizer tokenizer = Tokenizer::parse(root.dump(), "tokenizer.json");
+  const std::string text = "a mesh   of  5  or 64 shards";
+  Outcome o = run("--scores s.safetensors --model m.gguf --prompt '" + text + "'");
+  ASSERT_EQ(o.code, 0) << o.err;
+  std::vector<int32_t> wanted = tokenizer.encode(text);
+  wanted.pop_back();
+  EXPECT_EQ(safe_load(temp_.path() / "s.safetensors").at("tokens").to_vector<int32_t>(), wanted);
+}
+
 TEST_F(LlamaProgram, SaysWhatItCannotReadOfGguf) {
   make("m", "");
   make_gguf("m", "arch.gguf", "mamba");
@@ -318,12 +335,17 @@ TEST_F(LlamaProgram, MistakesAreOneSentence) {
   make("m", "");
   make("scaled", R"(, "rope_scaling": {"factor": 8.0, "rope_type": "yarn"})");
   make("other", R"(, "hidden_act": "gelu")");
+  make("deep", "");
+  auto config = nlohmann::json::parse(std::ifstream(temp_.path() / "deep" / "config.json"));
+  config["num_hidden_layers"] = 1000000000;
+  std::ofstream(temp_.path() / "deep" / "config.json") << config;
   const std::pair<const char*, std::vector<const char*>> cases[] = {
       {"--model nowhere --prompt a", {"nowhere"}},
       {"--model m --prompt a --tokens 20 --cache 10", {"20", "10"}},
       {"--model m --prompt a --tokens 100", {"more than the 64"}},
       {"--model scaled --prompt a", {"rope_scaling", "yarn", "llama3"}},
       {"--model other --prompt a", {"gelu", "silu"}},
+      {"--model deep --prompt a", {"1000000000 layers", "model.layers.999999999.*"}},
       {"--model m --prompt a --devices CPU:0,CPU:1,CPU:2 --tokens 4", {"2 heads", "3 devices"}},
       {"--model m --prompt a --tokens 4 --dtype f12", {"f12"}},
   };

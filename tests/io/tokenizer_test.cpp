@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -34,6 +35,59 @@ TEST(Tokenizer, IsTheReferenceLibrary) {
       EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, false)), text);
     }
   }
+}
+
+// Patterns that PCRE2 reads differently, added tokens that meet, spaces before pieces.
+TEST(Tokenizer, IsTheReferenceLibraryOnVariants) {
+  const json plain = json::parse(read_file(kFolder + "/gpt2.json", 1 << 20));
+  const json variants = json::parse(read_file(kFolder + "/variants.json", 1 << 20));
+  ASSERT_GT(variants.size(), 10u);
+  for (const auto& [name, variant] : variants.items()) {
+    json root = plain;
+    root.merge_patch(variant.at("patch"));
+    const Tokenizer tokenizer = Tokenizer::parse(root.dump(), name);
+    for (const json& row : variant.at("texts"))
+      EXPECT_EQ(tokenizer.encode(row.at(0).get<std::string>()), row.at(1).get<Ids>())
+          << name << " " << row.at(0);
+  }
+}
+
+TEST(Tokenizer, ManyAddedTokensCostNothing) {
+  json root = json::parse(read_file(kFolder + "/gpt2.json", 1 << 20));
+  for (int i = 0; i < 5000; ++i)
+    root["added_tokens"].push_back({{"id", 400 + i}, {"content", fmt::format("<|{}|>", i)}});
+  const Tokenizer tokenizer = Tokenizer::parse(root.dump(), "tokenizer.json");
+  EXPECT_EQ(tokenizer.encode("<|4999|>"), Ids{5399});
+  const std::string longest(1 << 20, 'a');  // to compare each token at each letter takes minutes
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(longest)), longest);
+}
+
+TEST(Tokenizer, RefusesPatternsThatWouldCutOtherwise) {
+  json root = json::parse(read_file(kFolder + "/gpt2.json", 1 << 20));
+  const auto refusal = [&](const std::string& pattern) {
+    root["pre_tokenizer"] = {
+        {"type", "Sequence"},
+        {"pretokenizers",
+         {{{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}},
+          {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+    return test::message_of<io::FormatError>(
+        [&] { Tokenizer::parse(root.dump(), "tokenizer.json"); });
+  };
+  EXPECT_EQ(refusal("a{2}{b"), "");
+  for (const auto& [pattern, what] : std::vector<std::pair<std::string, std::string>>{
+           {"a{2,3}+", "a repetition of a repetition, at byte 1"},
+           {"a{2}?", "a repetition of a repetition"},
+           {"[a-z&&[^aeiou]]", "an intersection of sets"},
+           {"[a[^b]]", "a negated set in a set"},
+           {"[\\W]", "\\W in a set"},
+           {"\\K", "\\K"},
+           {"[[:alpha:]]", "[:alpha:]"},
+           {"[a", "a set without an end"},
+           {"\\", "a backslash at its end"},
+           {"\\u12", "\\u without four digits"},
+           {std::string(100, '['), "sets nested too deeply"},
+           {"(", "no regular expression"}})
+    EXPECT_NE(refusal(pattern).find(what), std::string::npos) << refusal(pattern);
 }
 
 TEST(Tokenizer, TakesAnyBytes) {

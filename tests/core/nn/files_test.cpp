@@ -95,6 +95,9 @@ TEST_F(Files, NpyOfAllOrdersAndTypes) {
   const std::string big =
       npy("{'descr': '>i2', 'fortran_order': False, 'shape': (3,), }", unhex("0001fffe012c"), 3);
   EXPECT_EQ(npy_load(write("b.npy", big)).to_vector<int>(), (std::vector<int>{1, -2, 300}));
+  const std::string python2 =
+      npy("{'descr': '|i1', 'fortran_order': False, 'shape': (1L, 2L), }", unhex("01ff"));
+  EXPECT_EQ(npy_load(write("l.npy", python2)).to_vector<int>(), (std::vector<int>{1, -1}));
   for (const DType type :
        {DType::Bool, DType::I8, DType::U16, DType::I64, DType::U64, DType::F16, DType::F64}) {
     for (const Dims& shape : {Dims{}, Dims{3}, Dims{0, 4}, Dims{2, 3, 4}}) {
@@ -144,7 +147,7 @@ TEST_F(Files, MalformedNpyIsRefused) {
 // A pickle by hand: protocol 2.
 struct Pickler {
   std::string text = "\x80\x02";
-  Pickler& raw(const std::string& bytes) { return text += bytes, *this; }
+  Pickler& raw(std::string_view bytes) { return text += bytes, *this; }
   Pickler& integer(int value) {
     text += 'J';
     return raw({reinterpret_cast<const char*>(&value), 4});
@@ -257,6 +260,145 @@ TEST_F(Files, PicklesRunNothing) {
   EXPECT_NE(refused(Pickler().word("x").word("y").raw("\x85R")).find("no name"), std::string::npos);
   EXPECT_NE(refused(Pickler().raw("R")).find("more than is on"), std::string::npos);
   EXPECT_NE(refused(Pickler().raw("h\x09")).find("memo entry 9"), std::string::npos);
+}
+
+// The arguments of a tensor of the storage "0": rows and columns without gaps, with what stands
+// behind the hooks.
+Pickler& arguments(Pickler& pickle, int rows, int columns, const std::string& behind = {}) {
+  return pickle.raw("((")
+      .word("storage")
+      .global("torch", "FloatStorage")
+      .word("0")
+      .word("cpu")
+      .integer(rows * columns)
+      .raw(std::string_view("tQK\0(", 5))
+      .integer(rows)
+      .integer(columns)
+      .raw("t(")
+      .integer(columns)
+      .integer(1)
+      .raw("t\x89}" + behind + "t");
+}
+Pickler& tensor(Pickler& pickle, int rows, int columns, const std::string& behind = {}) {
+  return arguments(pickle.global("torch._utils", "_rebuild_tensor_v2"), rows, columns, behind)
+      .raw("R");
+}
+
+// torch 2 writes as much for pickle_protocol=4 and _use_new_zipfile_serialization=False: the number
+// of the format lies in a frame.
+TEST_F(Files, TorchPicklesOfAllProtocols) {
+  const std::string number = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+  const std::string rest = Pickler().integer(1001).done() + Pickler().raw("}").done();
+  Pickler object;
+  object.raw("}").word("w");
+  tensor(object, 1, 2).raw("s");
+  const std::string behind = rest + object.done() + Pickler().raw("]").word("0").raw("a").done() +
+                             bytes_of<int64_t>({2}) + bytes_of<float>({3, 4});
+  for (const std::string& magic : {"\x80\x02" + number, "\x80\x03" + number,
+                                   "\x80\x04\x95\x0d" + std::string(7, '\0') + number,
+                                   std::string("L119547037146038801333356L\n.")}) {
+    const auto path = write("old.pth", magic + behind);
+    EXPECT_EQ(torch_load(path).at("w").to_vector<float>(), (Floats{3, 4}));
+  }
+  for (const std::string& bytes : {std::string("\x80"), std::string("\x80\x04\x95"), number})
+    EXPECT_NE(refusal(bytes, [](const auto& p) { torch_load(p); }).find("not a torch file"),
+              std::string::npos);
+}
+
+// x.conj().imag of a complex tensor is a view of what is stored, with the sign turned.
+TEST_F(Files, TorchTensorsThatAreNegatives) {
+  const auto with = [](const std::string& metadata) {
+    Pickler object;
+    return zip({{"a/data.pkl", tensor(object, 1, 2, metadata).done()},
+                {"a/data/0", bytes_of<float>({3, -4})}});
+  };
+  const auto key = [](const char* name) { return Pickler().word(name).text.substr(2); };
+  const auto values = [&](const std::string& metadata) {
+    return torch_load(write("n.pth", with(metadata))).at("").to_vector<float>();
+  };
+  EXPECT_EQ(values("}" + key("neg") + "\x88s"), (Floats{-3, 4}));
+  EXPECT_EQ(values("}" + key("neg") + "\x89s"), (Floats{3, -4}));
+  EXPECT_EQ(values("N"), (Floats{3, -4}));
+  EXPECT_NE(refusal(with("}" + key("other") + "\x88s"), [](const auto& p) { torch_load(p); })
+                .find("not known"),
+            std::string::npos);
+}
+
+// A member of no bytes may be deflated, to two.
+TEST_F(Files, EmptyMembersThatAreDeflated) {
+  Pickler object;
+  std::string file =
+      zip({{"a/data.pkl", tensor(object, 0, 2).done()}, {"a/data/0", std::string("\3\0", 2)}});
+  const size_t local = file.find("a/data/0") - 30, entry = file.rfind("a/data/0") - 46;
+  file[local + 8] = file[entry + 10] = 8;   // the method
+  file[local + 22] = file[entry + 24] = 0;  // the size
+  const Tensor empty = torch_load(write("empty.pth", file)).at("");
+  EXPECT_EQ(empty.shape(), (Dims{0, 2}));
+}
+
+// A file of a big-endian machine says so in a member, which may be deflated like any other.
+TEST_F(Files, TorchFilesOfAnotherByteOrder) {
+  Pickler object;
+  const std::string pickle = tensor(object, 1, 2).done(), values = bytes_of<float>({3, 4});
+  const auto with = [&](const std::string& order) {
+    return zip({{"a/data.pkl", pickle}, {"a/byteorder", order}, {"a/data/0", values}});
+  };
+  const auto load = [](const auto& p) { torch_load(p); };
+  EXPECT_EQ(refusal(with("little"), load), "no error");
+  EXPECT_NE(refusal(with("big"), load).find("byte order \"big\""), std::string::npos);
+  std::string file = with("\x4b\xca\x4c\x07" + std::string(1, '\0'));  // "big", deflated
+  const size_t local = file.find("a/byteorder") - 30, entry = file.rfind("a/byteorder") - 46;
+  file[local + 8] = file[entry + 10] = 8;   // the method
+  file[local + 22] = file[entry + 24] = 3;  // the size
+  EXPECT_NE(refusal(file, load).find("byte order \"big\""), std::string::npos);
+}
+
+// What torch.load of weights takes beside tensors: the milestones of a schedule are a Counter.
+TEST_F(Files, TorchFilesOfPlainValues) {
+  Pickler object;
+  object.raw("}(").word("steps").global("collections", "Counter").raw("}K\x03K\x01s\x85R");
+  object.word("set").global("__builtin__", "set").raw("]K\x01\x61\x85R");
+  object.word("bytes").global("_codecs", "encode").word("a\xc3\xbf").word("latin1").raw("\x86R");
+  object.word("none").global("__builtin__", "bytes").raw(")R");
+  object.word("array").global("__builtin__", "bytearray").word("\xc3\xbf").word("latin-1");
+  object.raw("\x86R").word("array 5").raw("\x96").raw(bytes_of<uint64_t>({2})).raw("\x01\xff");
+  object.raw("u");
+  io::ValueMap other;
+  EXPECT_TRUE(torch_load(write("v.pth", torch_zip(object.done())), other).empty());
+  EXPECT_EQ(other, (io::ValueMap{{"steps.3", int64_t{1}},
+                                 {"bytes", "a\xff"},
+                                 {"none", ""},
+                                 {"array", "\xff"},
+                                 {"array 5", "\x01\xff"}}));
+}
+
+// Parameters that a program has given attributes are saved by their type, with the attributes.
+TEST_F(Files, TorchTensorsWithAttributes) {
+  Pickler object;
+  object.raw("}").word("w").global("torch._tensor", "_rebuild_from_type_v2").raw("(");
+  object.global("torch._utils", "_rebuild_tensor_v2").global("torch", "Tensor");
+  arguments(object, 1, 2).raw("}tRs");
+  const auto found = torch_load(write("a.pth", torch_zip(object.done())));
+  EXPECT_EQ(found.at("w").shape(), (Dims{1, 2}));
+}
+
+// Small values are many times what they take in the file.
+TEST_F(Files, FilesOfManySmallValues) {
+  Pickler losses;
+  losses.raw("](");
+  for (int i = 0; i < 20000; ++i) losses.raw("K\x01");
+  io::ValueMap other;
+  torch_load(write("losses.pth", torch_zip(losses.raw("e").done())), other);
+  EXPECT_EQ(other.size(), 20000u);
+  Pickler tensors;
+  tensors.raw("](");
+  for (int i = 0; i < 3000; ++i) tensor(tensors, 1, 1);
+  EXPECT_EQ(torch_load(write("tensors.pth", torch_zip(tensors.raw("e").done()))).size(), 3000u);
+  std::string vocabulary = "GGUF" + bytes_of<uint32_t>({3}) + bytes_of<uint64_t>({0, 1, 1}) + "t" +
+                           bytes_of<uint32_t>({9, 8}) + bytes_of<uint64_t>({50000});
+  for (int i = 0; i < 50000; ++i) vocabulary += bytes_of<uint64_t>({4}) + "word";
+  const auto [settings, none] = gguf_load(write("vocabulary.gguf", vocabulary));
+  EXPECT_EQ(std::get<io::Values>(settings.at("t")).size(), 50000u);
 }
 
 TEST_F(Files, PicklesTakeNoMoreThanTheirFiles) {

@@ -174,6 +174,15 @@ TEST_F(Load, FoldersHoldShardsAndAnIndex) {
   }
 }
 
+TEST_F(Load, AnIndexThatCannotBeWrittenIsAUserError) {
+  const auto path = folder_ / "model";
+  std::filesystem::create_directories(path / "model.safetensors.index.json" / "something");
+  const std::string text =
+      test::message_of<UserError>([&] { safe_save({{"w", Tensor({1.0})}}, path); });
+  EXPECT_NE(text.find("model.safetensors.index.json: Is a directory"), std::string::npos) << text;
+  EXPECT_FALSE(std::filesystem::exists(path / "model-00001-of-00001.safetensors"));
+}
+
 TEST_F(Load, AFailedSaveLeavesWhatWasThere) {
   const auto path = folder_ / "w.safetensors";
   safe_save({{"w", Tensor({1.0})}}, path);

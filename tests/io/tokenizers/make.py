@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Makes the small tokenizers of this folder, and vectors.json: texts and what the reference library makes of them.
 
+variants.json holds changes of gpt2.json, as JSON merge patches, with texts and tokens of each.
+
     pip install tokenizers && python3 make.py
 """
 
@@ -58,5 +60,65 @@ def make():
     (FOLDER / "vectors.json").write_text(json.dumps(vectors, separators=(",", ":")) + "\n")
 
 
+def split(pattern, behavior="Isolated"):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": False}
+
+
+def pre_tokenizer(*cuts, prefix=False, words=False):
+    level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": words}
+    return {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [*cuts, level]}}
+
+
+def added(*tokens):
+    return {"added_tokens": [{"id": id, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
+                              "normalized": normalized, "special": not normalized}
+                             for id, content, normalized in tokens]}
+
+
+# Where the reference library's regular expressions differ from PCRE2's, and what else a file may ask for.
+VARIANTS = {
+    "space": pre_tokenizer(split(r"\s+(?!\S)|\s+")),
+    "no space": pre_tokenizer(split(r"[^\S\n]+|\S")),
+    "word": pre_tokenizer(split(r"\w+|[\w-]+")),
+    "no word": pre_tokenizer(split(r"\W+")),
+    "edge": pre_tokenizer(split(r"\bthe\b|\B[a-z]")),
+    "hex": pre_tokenizer(split(r"\h+|\H\v")),
+    "lines": pre_tokenizer(split(r"^.|.$")),
+    "dot": pre_tokenizer(split(r"(?m:e.)|(?i:T).")),
+    "script": pre_tokenizer(split(r"\p{Han}+|[\p{Greek}\p{Lu}]+")),
+    "sets": pre_tokenizer(split(r" ?[^(\s|[.,!?…。，、।۔،])]+")),
+    "set": pre_tokenizer(split(r"[]\d-]+|[[:space:][:digit:]a-c]+")),
+    "numbers": pre_tokenizer(split(r"\u0065|\x{61}{,2}")),
+    "threes": pre_tokenizer(split(r"(?=(\d{3})+(?!\d))"), split(r"x", "Removed")),
+    "digits": pre_tokenizer({"type": "Digits", "individual_digits": True}, words=True),
+    "numbers at once": pre_tokenizer({"type": "Digits", "individual_digits": False}),
+    "letters": pre_tokenizer({**split(""), "pattern": {"String": "h."}}, {**split(""), "pattern": {"String": "\\"}}),
+    "prefix": pre_tokenizer(split(r"\d|\s"), prefix=True),
+    "prefix and words": pre_tokenizer(split(r"\d"), prefix=True, words=True),
+    "normalized": {**pre_tokenizer(words=True), **added((330, "the", True), (331, "het", False), (332, "th", True))},
+    "ignored": {**pre_tokenizer(words=True), "model": {"ignore_merges": True}, **added((330, "Ġquick", True))},
+    "empty": {"normalizer": {"type": "Sequence", "normalizers": []}, "model": {"dropout": 0.0, "unk_token": "e"}},
+}
+MORE = ["\u180e", "the", "hethe", " quick", "then", "e\u0301", "Ⓐ", "\u093f", "²", "α", "漢", "。", "1234567", "h.", "\\", "cab", "-", "]", "A"]
+
+
+def patched(target, patch):
+    for key, value in patch.items():
+        target[key] = patched(target.get(key) or {}, value) if isinstance(value, dict) else value
+    return target
+
+
+def make_variants():
+    random.seed(6)
+    variants = {}
+    for name, patch in VARIANTS.items():
+        root = patched(json.loads((FOLDER / "gpt2.json").read_text()), json.loads(json.dumps(patch)))
+        tokenizer = Tokenizer.from_str(json.dumps(root))
+        texts = ["".join(random.choice(PIECES + MORE + MORE) for _ in range(random.randint(1, 25))) for _ in range(40)]
+        variants[name] = {"patch": patch, "texts": [[text, tokenizer.encode(text).ids] for text in texts]}
+    (FOLDER / "variants.json").write_text(json.dumps(variants, separators=(",", ":")) + "\n")
+
+
 if __name__ == "__main__":
     make()
+    make_variants()
