@@ -1,8 +1,8 @@
 // What reading a file may take. A few bytes of a hostile file can ask for much: a reader charges
 // what it is about to keep, and gets a FormatError instead of memory once that is out of proportion
-// to the file. A number or a name of a few bytes becomes a value of a hundred, so that files which
-// hold little else (the vocabulary of a GGUF file, thousands of small tensors, the losses of a run)
-// need many times their size: they are left kAtLeast, which no machine misses.
+// to the file. A number or a name of a few bytes becomes a value of forty and more: files which hold
+// little else (thousands of small tensors, the losses of a run) live on kAtLeast. With what a reader
+// needs beside what it keeps that is at most twice the file and 1 MiB.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,7 +15,7 @@ namespace tinyshard::io {
 
 class Budget {
  public:
-  static constexpr uint64_t kAtLeast = 64 << 20;
+  static constexpr uint64_t kAtLeast = 768 << 10;
   static constexpr uint64_t kTimes = 2;  // as many bytes as the file has
 
   Budget(std::string file, uint64_t file_bytes)

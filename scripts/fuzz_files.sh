@@ -11,7 +11,7 @@ usage: scripts/fuzz_files.sh [--minutes N] [--seeds DIR] [TARGET...] [-- libFuzz
   --minutes N   for each target (default: 1)
   --seeds DIR   files to begin with (default: golden/files of the test data, where it is)
   TARGET        all of: ${targets[*]}
-Under AddressSanitizer and UndefinedBehaviorSanitizer; a reader may hold at most four times the file and 128 MiB. What
+Under AddressSanitizer and UndefinedBehaviorSanitizer; a reader may hold at most twice the file and 1 MiB. What
 it learns stays in build/fuzz-files/corpus/TARGET. The first finding of a target ends with status 1, and its file is named.
 USAGE
 }

@@ -1,6 +1,6 @@
 // One libFuzzer program for each reader of files (FUZZ_FILES_TARGET names it): whatever the bytes
-// are, the reader returns or throws a UserError, leaves no trace, and never holds more than four
-// times the bytes and 128 MiB. See scripts/fuzz_files.sh.
+// are, the reader returns or throws a UserError, leaves no trace, and never holds more than twice
+// the bytes and 1 MiB. See scripts/fuzz_files.sh.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -106,7 +106,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const tinyshard::UserError&) {  // InternalError is our fault
   }
   counts = false;
-  const auto bound = static_cast<int64_t>(4 * size + (128 << 20));
+  const auto bound = static_cast<int64_t>(2 * size + (1 << 20));
   if (reader.bounded && most > bound) {
     fmt::print(stderr, "{} bytes held for a file of {}, the bound is {}\n", most.load(), size,
                bound);
