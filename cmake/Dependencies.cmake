@@ -50,6 +50,8 @@ pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 add_library(tinyshard::hwloc ALIAS PkgConfig::HWLOC)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 add_library(tinyshard::pcre2 ALIAS PkgConfig::PCRE2)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+add_library(tinyshard::utf8proc ALIAS PkgConfig::UTF8PROC)
 
 set(TINYSHARD_HAS_ONEDNN OFF)
 if(TINYSHARD_ONEDNN)

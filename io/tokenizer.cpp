@@ -27,6 +27,7 @@
 #include "core/base/file.h"
 #include "io/errors.h"
 #include "io/json.h"
+#include "io/tokenizer_normalizer.h"
 #include "io/tokenizer_pattern.h"
 
 namespace tinyshard {
@@ -291,6 +292,7 @@ struct Tokenizer::Data {
   // Those that the file calls normalized are looked for in what the others leave.
   AddedTokens added, added_normalized;
   std::unordered_set<int32_t> beside_model;  // added tokens that its vocabulary does not have
+  TokenizerNormalizer normalizer;
   std::vector<Cut> cuts;
   size_t byte_level_cut = 0;  // the first one that is ByteLevel's
   std::array<int32_t, 256> byte_token{};
@@ -329,12 +331,7 @@ struct Tokenizer::Data {
     }
     if (flag(model, "byte_fallback", false)) throw fail("its model has byte_fallback");
     ignore_merges = flag(model, "ignore_merges", false);
-    if (const json normalizer = part("normalizer"); !normalizer.is_null()) {
-      const bool empty = type_of(normalizer) == "Sequence" &&
-                         normalizer.value("normalizers", json()) == json::array();
-      if (!empty)
-        throw fail(fmt::format("it has a normalizer, {}", io::in_quotes(type_of(normalizer))));
-    }
+    read_normalizer(part("normalizer"));
     if (type_of(part("decoder")) != "ByteLevel") throw fail("its decoder is not ByteLevel");
     vocab = std::move(reader.vocab);
     read_added(part("added_tokens"));
@@ -384,12 +381,41 @@ struct Tokenizer::Data {
           throw fail(fmt::format("added token {} has {}", io::in_quotes(content), name));
       }
       if (content.empty()) throw fail("an added token is empty");
-      const int32_t id = token.at("id").get<int32_t>();
-      if (vocab.emplace(content, id).second) beside_model.insert(id);
-      (flag(token, "normalized", false) ? added_normalized : added).add(content, id);
+      // One that the model has keeps the model's number.
+      const auto [known, is_new] = vocab.emplace(content, token.at("id").get<int32_t>());
+      const int32_t id = known->second;
+      if (is_new) beside_model.insert(id);
+      if (flag(token, "normalized", false))
+        added_normalized.add(normalized(content), id);
+      else
+        added.add(content, id);
       added_spelling_.emplace_back(content, id);
       if (flag(token, "special", false)) specials_.push_back(id);
     }
+  }
+
+  void read_normalizer(const json& part) {
+    if (part.is_null()) return;
+    if (type_of(part) == "Sequence" && part.contains("normalizers") &&
+        part.at("normalizers").is_array()) {
+      for (const json& each : part.at("normalizers")) read_normalizer(each);
+    } else if (!normalizer.add(type_of(part))) {
+      throw fail(fmt::format("it has a normalizer, {}", io::in_quotes(type_of(part))));
+    }
+  }
+
+  // Bytes that are no UTF-8 stay as they are.
+  std::string normalized(std::string_view text) const {
+    if (normalizer.empty()) return std::string(text);
+    std::string out;
+    while (!text.empty()) {
+      const size_t good = valid_utf8(text);
+      out += normalizer(text.substr(0, good));
+      if (good == text.size()) break;
+      out += text[good];
+      text.remove_prefix(good + 1);
+    }
+    return out;
   }
 
   // A regular expression, or the letters themselves: {"Regex": "\\s+"}, {"String": "."}.
@@ -611,7 +637,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) 
   const auto token = [&](int32_t id) { out.push_back(id); };
   const auto plain = [&](std::string_view piece) { data_->encode_plain(piece, out); };
   const auto rest = [&](std::string_view piece) {
-    data_->added_normalized.cut(piece, plain, token);
+    data_->added_normalized.cut(data_->normalized(piece), plain, token);
   };
   data_->added.cut(text, rest, token);
   if (add_special) out.insert(out.end(), data_->after.begin(), data_->after.end());

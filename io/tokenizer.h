@@ -1,6 +1,7 @@
 // Text to tokens and back by byte-level byte-pair encoding, as tokenizer.json of Hugging Face's
-// tokenizers describes it: GPT-2, Llama 3 and others of their kind. UserError names what a file
-// asks for that is not known here, such as a normalizer, rather than giving other tokens.
+// tokenizers describes it: GPT-2, Llama 3, Qwen and others of their kind. UserError names what a file
+// asks for that is not known here, such as a normalizer that is no form of Unicode, rather than giving
+// other tokens.
 //
 //   Tokenizer tokenizer("model/tokenizer.json");             // or the folder
 //   std::vector<int32_t> ids = tokenizer.encode("Hello");

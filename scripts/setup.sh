@@ -19,7 +19,7 @@ build_packages='
 g++|C++20 compiler
 cmake|build system
 ninja-build|runs the build
-pkg-config|finds hwloc and PCRE2
+pkg-config|finds hwloc, PCRE2 and utf8proc
 python3-minimal|include check in the build
 ccache|makes the second build quick
 mold|links LLVM in under a second
@@ -31,6 +31,7 @@ libopenmpi-dev|communication between processes
 openmpi-bin|mpirun
 iproute2|hosts made of network namespaces (scripts/cluster.py)
 libpcre2-dev|regular expressions of tokenizers
+libutf8proc-dev|normal forms of Unicode, for tokenizers
 libhwloc-dev|cores, caches and memory of the machine
 libboost-dev|Boost.Asio: sockets between processes
 libssl-dev|libcrypto: proofs that a process belongs to the job

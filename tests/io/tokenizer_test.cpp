@@ -124,7 +124,7 @@ TEST(Tokenizer, RefusesWhatItDoesNotKnow) {
     copy[json::json_pointer(pointer)] = value;
     return refusal(copy);
   };
-  EXPECT_NE(changed("/normalizer", {{"type", "NFC"}}).find("normalizer, \"NFC\""),
+  EXPECT_NE(changed("/normalizer", {{"type", "Lowercase"}}).find("normalizer, \"Lowercase\""),
             std::string::npos);
   EXPECT_NE(changed("/model/type", "Unigram").find("only BPE"), std::string::npos);
   EXPECT_NE(changed("/model/byte_fallback", true).find("byte_fallback"), std::string::npos);

@@ -97,9 +97,12 @@ VARIANTS = {
     "prefix and words": pre_tokenizer(split(r"\d"), prefix=True, words=True),
     "normalized": {**pre_tokenizer(words=True), **added((330, "the", True), (331, "het", False), (332, "th", True))},
     "ignored": {**pre_tokenizer(words=True), "model": {"ignore_merges": True}, **added((330, "Ġquick", True))},
+    **{form: {"normalizer": {"type": form}, **pre_tokenizer(words=True), **added((330, "e\u0301", True), (331, "\u00c5", False))}
+       for form in ("NFC", "NFD", "NFKC", "NFKD")},
+    "two forms": {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "NFKC"}]}},
     "empty": {"normalizer": {"type": "Sequence", "normalizers": []}, "model": {"dropout": 0.0, "unk_token": "e"}},
 }
-MORE = ["\u180e", "the", "hethe", " quick", "then", "e\u0301", "Ⓐ", "\u093f", "²", "α", "漢", "。", "1234567", "h.", "\\", "cab", "-", "]", "A"]
+MORE = ["\u180e", "A\u030a", "\u212b", "\u1100\u1161\u11a8", "\u0344", "\ufb01", "the", "hethe", " quick", "then", "e\u0301", "Ⓐ", "\u093f", "²", "α", "漢", "。", "1234567", "h.", "\\", "cab", "-", "]", "A"]
 
 
 def patched(target, patch):
