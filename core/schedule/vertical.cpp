@@ -17,8 +17,8 @@ namespace tinyshard {
 namespace {
 
 constexpr size_t kFusedBuffers = 48;
-constexpr size_t kNear =
-    32;  // how many readers before it are looked at; a table may be read by all layers
+// Of the readers before a kernel the nearest so many are looked at: all layers may read one table.
+constexpr size_t kNear = 32;
 constexpr int64_t kLargeBuffer = 1 << 12;  // elements that are worth reading once instead of twice
 
 class Fuser {
