@@ -289,7 +289,7 @@ struct Tokenizer::Data {
   std::unordered_map<uint64_t, Merge> merges;  // by the pair of tokens
   std::vector<std::string> spelling;           // of each token: its bytes
   std::vector<bool> special;
-  // Those that the file calls normalized are looked for in what the others leave.
+  // Added tokens that the file calls normalized are looked for in the text that the others leave.
   AddedTokens added, added_normalized;
   std::unordered_set<int32_t> beside_model;  // added tokens that its vocabulary does not have
   TokenizerNormalizer normalizer;
@@ -381,7 +381,7 @@ struct Tokenizer::Data {
           throw fail(fmt::format("added token {} has {}", io::in_quotes(content), name));
       }
       if (content.empty()) throw fail("an added token is empty");
-      // One that the model has keeps the model's number.
+      // An added token that the model's vocabulary has, too, keeps the number that it has there.
       const auto [known, is_new] = vocab.emplace(content, token.at("id").get<int32_t>());
       const int32_t id = known->second;
       if (is_new) beside_model.insert(id);

@@ -13,7 +13,7 @@
 namespace tinyshard::io {
 namespace {
 
-// What stands between the brackets of a set, as \s, \h and \w mean it; \S is all others.
+// The letters that \s, \h and \w stand for, written as between the brackets of a set.
 constexpr std::string_view kSpace = R"(\p{Z}\t-\r\x{85})";
 constexpr std::string_view kHex = "0-9a-fA-F";
 constexpr std::string_view kWord =

@@ -7,8 +7,9 @@
 //     if (choice.offer(seconds(way))) best = way;
 //   }
 //
-// What the options of one question cost may depend on more than they themselves: on what was moved
-// before. costs() is told of that, too, and remembers the seconds over all attempts at the graph:
+// The costs of a question's options may follow from more than the question says: a value that was
+// moved before moves for nothing. costs() takes a hash of that as well, and keeps the seconds over
+// all attempts at the graph:
 //
 //   std::vector<double>& costs = decisions.costs(question and what else they follow from);
 //   for (size_t i = 0; i < ways.size(); ++i) {

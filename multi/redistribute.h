@@ -36,9 +36,10 @@ struct LocalValue {
 LocalValue redistribute(LocalValue value, DimSpan global, const Mesh& mesh,
                         const std::vector<Placement>& wanted);
 
-// Whether x has the elements of its source, each once, in another shape or order: Reshape and Permute.
+// Whether x has the elements of its source, each once, in another shape or order: a Reshape or a
+// Permute.
 bool rearranges(const UOp& x);
-// What x was before all of these that came last; x itself where there is none.
+// The value of which x is the last of such rearrangements; x itself where it is none.
 const UOp& before_rearranging(const UOp& x);
 
 // `local` without the cast to a wider type that came last, views left out; itself where there is

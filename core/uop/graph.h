@@ -49,8 +49,10 @@ class Graph {
   mutable std::optional<NodeOrder> order_;  // which the roots keep
 };
 
-// What x is, without the work that it or a value in it only waits for (the other source of an
-// After): of a step, what is asked of one value is asked of its own graph.
+// The graph of x without the work that it, or a value in it, only waits for: every After(a, b) is a.
+// Whoever asks about one value of a long step asks about that value's own graph.
+//
+//   after(neg a, sqrt b) * after(a, sqrt b)     ->     neg a * a
 UOp without_waits(const UOp& x);
 
 // The roots without names, in graphs as the builders of core/uop/uop.h would have made them.

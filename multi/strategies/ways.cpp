@@ -1,3 +1,9 @@
+// The search looks at every combination of the axes' ways, those of the last axis changing fastest:
+//
+//   axis 0: rows, whole    axis 1: columns, whole
+//   rows + columns, rows + whole, whole + columns, whole + whole
+//
+// Layers that are alike have equal costs: they are computed for the first one only.
 #include "multi/strategies/ways.h"
 
 #include <bit>

@@ -353,7 +353,7 @@ TEST_F(Files, TorchFilesOfAnotherByteOrder) {
   EXPECT_NE(refusal(file, load).find("byte order \"big\""), std::string::npos);
 }
 
-// What torch.load of weights takes beside tensors: the milestones of a schedule are a Counter.
+// PyTorch's weights-only loading takes these beside tensors: a schedule's milestones are a Counter.
 TEST_F(Files, TorchFilesOfPlainValues) {
   Pickler object;
   object.raw("}(").word("steps").global("collections", "Counter").raw("}K\x03K\x01s\x85R");
