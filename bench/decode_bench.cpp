@@ -1,6 +1,7 @@
 // Decoding at batch 1 with examples/llama_model.h and random weights: time per token at some
 // positions of the cache, and the weights, keys and values read a second, also in percent of the rate
 // of a sum over as many bytes in the same run: the better one of a sum before and one after.
+// Each token is read on the host while the next one is made, unless --wait is given.
 // bench/peers/torch_decode.py decodes in PyTorch.
 #include <algorithm>
 #include <string>
@@ -36,7 +37,7 @@ double sum_row(std::string_view what, double bytes) {
   return bytes / 1e3 / us[us.size() / 2];
 }
 
-void decode_rows(const ModelConfig& config, DType dtype) {
+void decode_rows(const ModelConfig& config, DType dtype, bool wait) {
   set_default_float(dtype);
   Tensor::manual_seed(1);
   const Mesh mesh = Mesh::world({{"model", -1}});
@@ -54,10 +55,16 @@ void decode_rows(const ModelConfig& config, DType dtype) {
   const auto caches = llama::caches(config, config.context, mesh, "model");
   Variable pos("pos", 0, config.context - 1);
   Jit step = [&](Tensor token, Variable p) {
-    return model.next(token.shard(mesh), p, turns, caches).argmax(-1).cast(DType::I32);
+    return model.next(token, p, turns, caches).argmax(-1).cast(DType::I32).shard(mesh);
   };
-  int32_t token = 1;
-  auto next = [&](int64_t i) { token = step(Tensor({token}), pos.bind(i)).item<int32_t>(); };
+  Tensor token = Tensor({1}).shard(mesh).realize();
+  HostCopy read = token.copy_to_host();
+  auto next = [&](int64_t i) {
+    token = step(token, pos.bind(i));
+    HostCopy made = token.copy_to_host();
+    (wait ? made : read).item<int32_t>();
+    read = made;
+  };
   for (int64_t i = 0; i < 4; ++i) next(i);
   struct Row {
     std::string name;
@@ -120,6 +127,8 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
   layers->check(CLI::PositiveNumber);
   app.add_option("--cache", config.context, "positions")->check(CLI::PositiveNumber);
   app.add_option("--dtype", types, "types of the weights")->delimiter(',');
+  bool wait = false;
+  app.add_flag("--wait", wait, "each token is read before the next step begins");
   std::vector<int64_t> product;
   app.add_option("--product", product, "rows, terms and columns of a product to time instead")
       ->delimiter(',')
@@ -137,6 +146,6 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
         product_rows(dtype_from_name(type), product[0], product[1], product[2]);
       return;
     }
-    for (const std::string& type : types) decode_rows(config, dtype_from_name(type));
+    for (const std::string& type : types) decode_rows(config, dtype_from_name(type), wait);
   });
 }

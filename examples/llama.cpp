@@ -5,17 +5,16 @@
 //   ./llama --model llama-1b --devices CPU:0,CPU:1 --temperature 0
 //   mpirun -n 2 ./llama --model llama-1b-q8_0.gguf --dtype bf16
 //
-// One captured step serves all positions. The same seed gives the same text.
+// One pass reads the prompt, and one captured step serves all positions behind it. The same seed
+// gives the same text.
 //
 // Or trains one from scratch, on devices none of which could hold it:
 //
 //   ./llama train --tokens book.txt --save book
 //   mpirun -n 8 ./llama train --tokens fineweb.bin --layers 32 --width 4096 --fsdp 2 --tp 2 --pp 2
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <iostream>
-#include <numeric>
 #include <string>
 #include <tinyshard/tinyshard.h>
 #include <vector>
@@ -25,6 +24,7 @@
 
 #include "examples/llama_gguf.h"
 #include "examples/llama_model.h"
+#include "examples/llama_sample.h"
 #include "examples/llama_train.h"
 #include "examples/training.h"
 
@@ -34,37 +34,12 @@ constexpr int64_t kMostPositions = int64_t{1} << 30;
 
 struct Flags {
   std::string model, tokenizer, prompt, dtype, scores;
-  int64_t tokens = 128, cache = 0, top_k = 0;
-  double temperature = 0.8, top_p = 1;
+  int64_t tokens = 128, cache = 0;
+  llama::Sampling sampling;
   uint64_t seed = 1;
   bool check = false;
   training::DeviceFlags where;
 };
-
-int32_t best(const std::vector<float>& scores) {
-  return int32_t(std::ranges::max_element(scores) - scores.begin());
-}
-
-// A word drawn by the scores, of the top_k best (0: all) and of those the fewest whose
-// probabilities add up to top_p. Temperature 0 takes the best.
-int32_t pick(const std::vector<float>& scores, const Flags& f, uint64_t random) {
-  if (f.temperature <= 0) return best(scores);
-  std::vector<int32_t> words(scores.size());
-  std::iota(words.begin(), words.end(), 0);
-  std::ranges::stable_sort(
-      words, [&](int32_t a, int32_t b) { return scores[size_t(a)] > scores[size_t(b)]; });
-  if (f.top_k > 0 && f.top_k < int64_t(words.size())) words.resize(size_t(f.top_k));
-  std::vector<double> sums;
-  double sum = 0;
-  const float most = scores[size_t(words[0])];
-  for (int32_t w : words)
-    sums.push_back(sum += std::exp(double(scores[size_t(w)] - most) / f.temperature));
-  const auto kept = std::ranges::lower_bound(sums, f.top_p * sum) - sums.begin();
-  sums.resize(std::min(sums.size(), size_t(kept) + 1));
-  const double where = std::ldexp(double(random >> 11), -53) * sums.back();
-  const auto at = std::ranges::upper_bound(sums, where) - sums.begin();
-  return words[std::min(size_t(at), sums.size() - 1)];
-}
 
 struct Files {
   ModelConfig config;
@@ -141,27 +116,34 @@ void run(const Flags& f) {
     safe_save(nn::StateDict{{"tokens", tokens}, {"scores", all}}, f.scores);
     return;
   }
+  llama::Sampling sampling = f.sampling;
+  if (f.check) sampling.temperature = 0;
+  Tensor::manual_seed(f.seed);
+  auto draw = [&](const Tensor& scores) { return llama::drawn(scores, sampling).shard(mesh); };
   Variable pos("pos", 0, std::max<int64_t>(positions - 1, 1));
-  Jit step = [&](Tensor token, Variable p) {
-    return model.next(token.shard(mesh), p, turns, caches);
+  Jit step = [&](Tensor word, Variable p) { return draw(model.next(word, p, turns, caches)); };
+  auto check = [&](int32_t word) {
+    const std::vector<int32_t> list =
+        model.all(Tensor(text).shard(mesh), turns).argmax(-1).to_vector<int32_t>();
+    if (list.back() != word)
+      throw UserError(fmt::format("position {}: {} is not {}", text.size() - 1, word, list.back()));
   };
   out << f.prompt << std::flush;
-  for (int64_t i = 0; i + 1 < prompt + f.tokens; ++i) {
-    Tensor scores = step(Tensor({text[size_t(i)]}), pos.bind(i));
-    if (i + 1 < prompt) continue;
-    const std::vector<float> list = scores.to_vector<float>();
-    if (f.check) {
-      const std::vector<int32_t> so_far(text.begin(), text.begin() + i + 1);
-      const std::vector<float> every =
-          model.all(Tensor(so_far).shard(mesh), turns).to_vector<float>();
-      const std::vector<float> last(every.end() - config.vocabulary, every.end());
-      if (best(last) != best(list))
-        throw UserError(fmt::format("position {}: {} is not {}", i, best(list), best(last)));
+  Tensor word = draw(model.begin(Tensor(text).shard(mesh), turns, caches));
+  HostCopy made = word.copy_to_host();
+  for (int64_t i = 1; i <= f.tokens; ++i) {
+    // The devices make the next word before this one is known here; behind an end it is for nothing.
+    HostCopy next;
+    if (i < f.tokens) {
+      word = step(word, pos.bind(prompt + i - 1));
+      next = word.copy_to_host();
     }
-    const int32_t word = pick(list, f, training::random_number(f.seed, uint64_t(i), 0));
-    if (std::ranges::find(config.end_tokens, word) != config.end_tokens.end()) break;
-    text.push_back(word);
-    if (word < tokenizer.vocab_size()) out << tokenizer.decode(std::vector{word}) << std::flush;
+    const auto now = made.item<int32_t>();
+    if (f.check) check(now);
+    if (std::ranges::find(config.end_tokens, now) != config.end_tokens.end()) break;
+    text.push_back(now);
+    if (now < tokenizer.vocab_size()) out << tokenizer.decode(std::vector{now}) << std::flush;
+    made = next;
   }
   out << '\n';
   if (f.check) out << "each token is that of a pass over all tokens\n";
@@ -184,15 +166,17 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
       ->check(CLI::Range(int64_t{1}, kMostPositions));
   app.add_option("--cache", f.cache, "Positions of the cache; 0: those of the text")
       ->check(CLI::Range(int64_t{0}, kMostPositions));
-  app.add_option("--temperature", f.temperature, "0 takes the most likely token")
+  app.add_option("--temperature", f.sampling.temperature, "0 takes the most likely token")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--top-k", f.top_k, "Of this many best tokens; 0: of all")
+  app.add_option("--top-k", f.sampling.top_k, "Of this many best tokens; 0: of all")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--top-p", f.top_p, "Of the fewest tokens that have this probability together")
+  app.add_option("--top-p", f.sampling.top_p,
+                 "Of the fewest tokens that have this probability together")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--seed", f.seed, "Of what is drawn");
   app.add_option("--dtype", f.dtype, "f32, f64, bf16 or f16 [as the folder says]");
-  app.add_flag("--check", f.check, "Compare each token with a pass over all tokens so far");
+  app.add_flag("--check", f.check,
+               "Take the most likely tokens, and compare each with a pass over all tokens so far");
   app.add_option("--scores", f.scores,
                  "Only write the prompt's tokens and the scores of all words behind each of them "
                  "there, as safetensors");

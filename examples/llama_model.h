@@ -1,6 +1,7 @@
 // A Llama whose tensors have the names of Hugging Face's files: RMSNorm, rotary embedding, grouped
-// queries, SwiGLU. `next` makes the scores behind one token with a key/value cache, `all` those
-// behind all tokens at once, of one text or of a batch, without it. docs/decode.md explains the step.
+// queries, SwiGLU. `next` makes the scores behind one token with a key/value cache, `begin` those
+// behind a text that the cache begins with, `all` those behind all tokens at once, of one text or of
+// a batch, without it. docs/decode.md explains the step.
 //
 // Weights are kept in default_float(), and what is computed from them has that type, or another that
 // the model is given: a training with weights in f32 may compute in bf16.
@@ -116,12 +117,17 @@ struct Block {
     Tensor h = x + a.over(turned(a.by_head(a.q_proj(n)), at), keys, values, false);
     return h + mlp(post_attention_layernorm(h));
   }
-  // All tokens, x [..., tokens, width].
-  Tensor all(const Tensor& x, const Turns& at) const {
+  // All tokens, x [..., tokens, width]. With a cache, x [tokens, width], theirs are its first rows.
+  Tensor all(const Tensor& x, const Turns& at, const Cache* cache = nullptr) const {
     const Attention& a = self_attn;
     Tensor n = input_layernorm(x);
-    Tensor h = x + a.over(turned(a.by_head(a.q_proj(n)), at), turned(a.by_head(a.k_proj(n)), at),
-                          a.by_head(a.v_proj(n)), true);
+    Tensor keys = turned(a.by_head(a.k_proj(n)), at), values = a.by_head(a.v_proj(n));
+    if (cache) {
+      const Slice rows(0, x.shape(0));
+      cache->keys.setitem({Slice(), rows}, keys);
+      cache->values.setitem({Slice(), rows}, values);
+    }
+    Tensor h = x + a.over(turned(a.by_head(a.q_proj(n)), at), keys, values, true);
     return h + mlp(post_attention_layernorm(h));
   }
 };
@@ -156,6 +162,14 @@ struct Model {
     Tensor x = embedded(token);
     for (size_t i = 0; i < caches.size(); ++i) x = model.layers[i].next(x, p, at, caches[i]);
     return scores(x);
+  }
+  // The same behind the last one of tokens [n] at positions 0 to n - 1, which go into the caches.
+  Tensor begin(const Tensor& tokens, const Turns& t, const std::vector<Cache>& caches) const {
+    const int64_t n = tokens.shape(0);
+    const Turns at{t.cosine[Slice(0, n)], t.sine[Slice(0, n)]};
+    Tensor x = embedded(tokens);
+    for (size_t i = 0; i < caches.size(); ++i) x = model.layers[i].all(x, at, &caches[i]);
+    return scores(x[{Slice(n - 1, n)}]);
   }
   // The same of all tokens [..., n]: [..., n, vocabulary].
   Tensor all(const Tensor& tokens, const Turns& t) const {

@@ -8,8 +8,13 @@
 // like others: the last yes counts.
 #include "multi/decisions.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "core/base/error.h"
 #include "core/base/hash.h"
 
 namespace tinyshard {
@@ -34,6 +39,16 @@ Decisions::Choice Decisions::ask(uint64_t question) {
     if (found != plan_.end()) planned = &found->second;
   }
   return {*this, planned};
+}
+
+void Decisions::Costs::check(size_t option, double now) const {
+  const double then = (*known_)[option];
+  // Sums in another order differ in their last bits.
+  if (std::abs(now - then) <= 1e-9 * std::max(std::abs(now), std::abs(then))) return;
+  throw InternalError(fmt::format(
+      "option {} of an op over devices costs {} s, but {} s are remembered of one whose "
+      "costs follow from the same (TS_CHECK=costs)",
+      option, now, then));
 }
 
 bool Decisions::Choice::offer(double seconds) {

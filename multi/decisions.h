@@ -11,10 +11,9 @@
 // moved before moves for nothing. costs() takes a hash of that as well, and keeps the seconds over
 // all attempts at the graph:
 //
-//   std::vector<double>& costs = decisions.costs(question and what else they follow from);
-//   for (size_t i = 0; i < ways.size(); ++i) {
-//     if (i == costs.size()) costs.push_back(seconds(ways[i]));
-//     if (choice.offer(costs[i])) best = ways[i];
+//   Decisions::Costs costs = decisions.costs(question and what else they follow from);
+//   for (const Way& way : ways) {
+//     if (choice.offer(costs.next([&] { return seconds(way); }))) best = way;
 //   }
 //
 // Ops that are alike ask the same question, as the layers of a model do; the n-th time that it is
@@ -25,6 +24,8 @@
 #include <span>
 #include <unordered_map>
 #include <vector>
+
+#include "core/base/options.h"
 
 namespace tinyshard {
 
@@ -60,8 +61,28 @@ class Decisions {
   void begin(Plan plan);
   Choice ask(uint64_t question);
   const std::vector<Asked>& asked() const { return asked_; }
-  // By a hash of all that they follow from. The reference stays good.
-  std::vector<double>& costs(uint64_t of) { return costs_[of]; }
+
+  // The seconds of options in their order: those of an earlier attempt, or found now.
+  class Costs {
+   public:
+    explicit Costs(std::vector<double>& known) : known_(&known) {}
+    template <class Seconds>
+    double next(Seconds&& seconds) {
+      const size_t option = option_++;
+      if (option == known_->size())
+        known_->push_back(seconds());
+      else if (options().check.costs)
+        check(option, seconds());
+      return (*known_)[option];
+    }
+
+   private:
+    void check(size_t option, double now) const;  // InternalError where it is not what is known
+    std::vector<double>* known_;
+    size_t option_ = 0;
+  };
+  // By a hash of all that they follow from.
+  Costs costs(uint64_t of) { return Costs(costs_[of]); }
 
  private:
   Plan plan_;

@@ -59,6 +59,7 @@ void parse(const char* name, const char* text, bool& out) {
 // Visits (name, member) of every check.
 template <class C, class Visit>
 void for_each_check(C& checks, Visit visit) {
+  visit("costs", checks.costs);
   visit("memory", checks.memory);
   visit("replicas", checks.replicas);
   visit("values", checks.values);
@@ -119,7 +120,8 @@ void for_each_option(Options& o, Visit visit) {
   visit("TS_CACHE_DIR", o.cache_dir, "folder of compiled kernels, an absolute path");
   visit("TS_CACHE_BYTES", o.cache_bytes,
         "bytes of compiled kernels to keep; those not used for the longest time go; 0 = no limit");
-  visit("TS_CHECK", o.check, "comma separated checks, which cost much: memory, replicas, values");
+  visit("TS_CHECK", o.check,
+        "comma separated checks, which cost much: costs, memory, replicas, values");
   visit("TS_TIMEOUT", o.timeout_s, "deadline of one collective, seconds");
   visit("TS_DISABLE_PASSES", o.disabled_passes,
         "comma separated names of passes and of steps of scheduling to leave out");

@@ -8,6 +8,7 @@ namespace tinyshard {
 
 // TS_CHECK: checks that cost much. A new one is a row of for_each_check, too.
 struct Checks {
+  bool costs = false;     // remembered costs of ways to divide an op against those found anew
   bool memory = false;    // each access of a generated kernel against its buffer
   bool replicas = false;  // what several devices hold of what a run wrote against each other
   bool values = false;    // the results of each generated kernel against an interpreter

@@ -569,23 +569,28 @@ Schedule plan_of(std::span<const StatePtr> states) {
   }
 }
 
-std::vector<std::byte> read(TensorState& state) {
+StatePtr whole_on_devices(TensorState& state) {
   if (current_capture()) {
     throw UserError(
         "reading data inside a captured step: the values do not exist while the step is recorded; "
         "return the tensor and read it outside");
   }
-  const Context::Turn turn;
   StatePtr self = state.shared_from_this();
   realize(std::span(&self, 1));
   const UOp buffer = *stored_node(state.value);
-  Storage* storage = Storage::of(*buffer);
-  if (!storage->sharding.is_replicated()) {
-    // All parts come together on every device first; the state itself stays as it is.
-    auto gathered = make_state(place(buffer, replicated(storage->sharding.mesh)));
-    return read(*gathered);
+  const Sharding& lies = Storage::of(*buffer)->sharding;
+  if (lies.is_replicated()) {
+    need_device_of(lies.mesh);
+    return self;
   }
-  need_device_of(storage->sharding.mesh);
+  // All parts come together on every device; the state itself stays as it is.
+  return whole_on_devices(*make_state(place(buffer, replicated(lies.mesh))));
+}
+
+std::vector<std::byte> read(TensorState& state) {
+  const Context::Turn turn;
+  const StatePtr whole = whole_on_devices(state);
+  Storage* storage = Storage::of(**stored_node(whole->value));
   std::vector<std::byte> data(storage->local_bytes());
   Device* device = storage->devices()[0];
   device->copy_out(data.data(), storage->memory_to_copy()[0], data.size());

@@ -60,6 +60,8 @@ void separate(TensorState& state);
 
 // Elements in row-major order of the global shape, on the host. Realizes first.
 std::vector<std::byte> read(TensorState& state);
+// A realized state of the same value that each of its devices has whole: this one where it lies so.
+StatePtr whole_on_devices(TensorState& state);
 // Whether its value was in memory that went with the runtime.
 bool is_lost(const TensorState& state);
 // Overwrites the storage of a realized state from the host (global shape, row-major). States that

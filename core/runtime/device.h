@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/runtime/pending_copy.h"
 #include "core/runtime/profile.h"
 #include "core/runtime/strided_view.h"
 #include "core/runtime/target.h"
@@ -108,6 +109,13 @@ class Device {
   // `host` may change as soon as this returns.
   virtual void copy_in(void* to, const void* host, size_t bytes) = 0;
   virtual void copy_out(void* host, const void* from, size_t bytes) = 0;
+  // The same without waiting for it: what is launched from now on may write over `from`. It must not
+  // outlive the device.
+  virtual std::unique_ptr<PendingCopy> begin_copy_out(const void* from, size_t bytes) {
+    std::vector<std::byte> host(bytes);
+    copy_out(host.data(), from, bytes);
+    return std::make_unique<DoneCopy>(std::move(host));
+  }
   // Copies between devices of this kind (`source` may be this one), ordered after everything that
   // is queued on `source`. False where there is no such way: the caller goes through the host.
   virtual bool copy_from(void* /*to*/, Device& /*source*/, const void* /*from*/, size_t /*bytes*/) {

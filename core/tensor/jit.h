@@ -12,8 +12,9 @@
 // Tensors assigned inside (parameters, optimizer state, random counters) are assigned again by each
 // replay. Plain C++ values are frozen at the first call; a Variable is a number that is not. The
 // returned tensors are the same at every call, with new contents: read or clone them before the
-// next one, or give them to it. Values made from them, or from what is assigned, keep the old
-// contents. Each call leaves parameters with the gradients that the first one left them with.
+// next one, begin to copy them to the host (host_copy.h), or give them to it. Values made from them,
+// or from what is assigned, keep the old contents. Each call leaves parameters with the gradients that
+// the first one left them with.
 // UserError for reading data inside, for other shapes, and where a gradient that the step reads,
 // because it was there before, is no longer that of its parameter.
 #pragma once

@@ -10,7 +10,6 @@
 
 #include "core/base/error.h"
 #include "core/base/sizes.h"
-#include "core/dtype/half.h"
 #include "core/exec/capture.h"
 #include "core/exec/state.h"
 #include "core/tensor/sizes_internal.h"
@@ -156,91 +155,6 @@ int64_t Tensor::shape(int64_t dim, Caller caller) const {
 int64_t Tensor::ndim() const { return static_cast<int64_t>(node_of(state_).shape().size()); }
 int64_t Tensor::numel() const { return node_of(state_)->numel(); }
 DType Tensor::dtype() const { return node_of(state_).dtype(); }
-
-// --- values on the host --------------------------------------------------------------------------
-
-std::vector<std::byte> Tensor::data(Caller caller) const {
-  Call call("data", caller);
-  node_of(state_);
-  return read(*state_);
-}
-
-namespace {
-
-template <class From, class To>
-std::vector<To> convert(std::span<const std::byte> bytes) {
-  std::vector<From> from(bytes.size() / sizeof(From));
-  if (!from.empty()) std::memcpy(from.data(), bytes.data(), bytes.size());
-  return std::vector<To>(from.begin(), from.end());
-}
-
-template <class To>
-std::vector<To> convert(std::span<const std::byte> bytes, DType dtype) {
-  switch (dtype) {
-    case DType::Bool:
-    case DType::U8:
-      return convert<uint8_t, To>(bytes);
-    case DType::I8:
-      return convert<int8_t, To>(bytes);
-    case DType::I16:
-      return convert<int16_t, To>(bytes);
-    case DType::U16:
-      return convert<uint16_t, To>(bytes);
-    case DType::I32:
-      return convert<int32_t, To>(bytes);
-    case DType::U32:
-      return convert<uint32_t, To>(bytes);
-    case DType::I64:
-      return convert<int64_t, To>(bytes);
-    case DType::U64:
-      return convert<uint64_t, To>(bytes);
-    case DType::F32:
-      return convert<float, To>(bytes);
-    case DType::F64:
-      return convert<double, To>(bytes);
-    default:
-      break;
-  }
-  std::vector<To> out;
-  for (uint16_t bits : convert<uint16_t, uint16_t>(bytes)) {
-    out.push_back(static_cast<To>(dtype == DType::F16 ? f16_to_f32(bits) : bf16_to_f32(bits)));
-  }
-  return out;
-}
-
-}  // namespace
-
-template <Number E>
-std::vector<E> Tensor::to_vector(Caller caller) const {
-  Call call("to_vector", caller);
-  return convert<E>(data(), dtype());
-}
-
-template <Number E>
-E Tensor::item(Caller caller) const {
-  Call call("item", caller);
-  if (numel() != 1) fail(fmt::format("{} has {} elements, not one", describe(), numel()));
-  return convert<E>(data(), dtype())[0];
-}
-
-#define TINYSHARD_READ_AS(E)                \
-  template E Tensor::item<E>(Caller) const; \
-  template std::vector<E> Tensor::to_vector<E>(Caller) const;
-
-TINYSHARD_READ_AS(bool)
-TINYSHARD_READ_AS(signed char)
-TINYSHARD_READ_AS(unsigned char)
-TINYSHARD_READ_AS(short)
-TINYSHARD_READ_AS(unsigned short)
-TINYSHARD_READ_AS(int)
-TINYSHARD_READ_AS(unsigned int)
-TINYSHARD_READ_AS(long)
-TINYSHARD_READ_AS(unsigned long)
-TINYSHARD_READ_AS(long long)
-TINYSHARD_READ_AS(unsigned long long)
-TINYSHARD_READ_AS(float)
-TINYSHARD_READ_AS(double)
-#undef TINYSHARD_READ_AS
 
 // --- storage -------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@
 
 #include "core/exec/tensor_state.h"
 #include "core/tensor/arguments.h"
+#include "core/tensor/host_copy.h"
 #include "core/tensor/training.h"
 #include "multi/mesh.h"
 
@@ -140,6 +141,8 @@ class Tensor {
   template <Number E>
   std::vector<E> to_vector(Caller caller = Caller::current()) const;  // row-major, converted to E
   std::vector<std::byte> data(Caller caller = Caller::current()) const;  // row-major, as they are
+  // Begins to copy the value as it is now, and does not wait for it (host_copy.h).
+  HostCopy copy_to_host(Caller caller = Caller::current()) const;
 
   // --- storage -----------------------------------------------------------------------------------
   Tensor realize(Caller caller = Caller::current()) const;  // computes; returns itself

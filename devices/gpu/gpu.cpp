@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "devices/gpu/pinned_blocks.h"
 #include "devices/gpu/pinned_ring.h"
 #include "devices/gpu/program.h"
 #include "devices/gpu/recorder.h"
@@ -19,6 +20,30 @@ constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 constexpr unsigned kNoTiming = 2;     // CU_EVENT_DISABLE_TIMING
 
 Address address(const void* memory) { return reinterpret_cast<Address>(memory); }
+
+// A value in a pinned block, once the event is reached.
+class ReadLater final : public PendingCopy {
+ public:
+  ReadLater(Gpu& gpu, PinnedBlocks& blocks, size_t bytes)
+      : gpu_(gpu), blocks_(blocks), bytes_(bytes), block_(blocks.take(bytes)), there_(gpu) {}
+  ~ReadLater() override { blocks_.give_back(block_, bytes_); }
+  ReadLater(const ReadLater&) = delete;
+
+  bool arrived() override { return gpu_.reached(there_); }
+  std::span<const std::byte> wait() override {
+    gpu_.wait_on_host(there_.handle());
+    return {static_cast<const std::byte*>(block_), bytes_};
+  }
+  void* block() const { return block_; }
+  Event& there() { return there_; }
+
+ private:
+  Gpu& gpu_;
+  PinnedBlocks& blocks_;
+  size_t bytes_;
+  void* block_;
+  GpuEvent there_;
+};
 
 std::string gib(size_t bytes) { return fmt::format("{:.1f} GiB", double(bytes) / (1 << 30)); }
 
@@ -56,6 +81,7 @@ Gpu::Gpu(const Vendor& vendor, int index)
   allocator_ = std::make_unique<Allocator>(name_, static_cast<MemorySource&>(*this));
   sending_ = std::make_unique<PinnedRing>(*this);
   receiving_ = std::make_unique<PinnedRing>(*this);
+  read_later_ = std::make_unique<PinnedBlocks>(*this);
 }
 
 Gpu::~Gpu() {
@@ -66,6 +92,7 @@ Gpu::~Gpu() {
   dnn_state.reset();
   sending_.reset();
   receiving_.reset();
+  read_later_.reset();
   allocator_.reset();
   for (EventHandle event : events_) driver_.event_destroy(event);
   for (Stream stream : {compute_, reading_, communication_}) {
@@ -161,6 +188,18 @@ void Gpu::copy_out(void* host, const void* from, size_t bytes) {
     }
     deliver(current);
   }
+}
+
+// In the compute queue, as what is queued next may write over the value.
+std::unique_ptr<PendingCopy> Gpu::begin_copy_out(const void* from, size_t bytes) {
+  if (bytes > PinnedBlocks::kLargest) return Device::begin_copy_out(from, bytes);
+  auto lock = in_order();
+  make_current();
+  auto copy = std::make_unique<ReadLater>(*this, *read_later_, bytes);
+  if (bytes > 0)
+    check(driver_.copy_to_host(copy->block(), address(from), bytes, compute_), "a copy from it");
+  record(copy->there(), Queue::Compute);
+  return copy;
 }
 
 // Whether this GPU's copies may go to the other's memory directly; asked once per pair.

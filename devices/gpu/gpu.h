@@ -18,6 +18,7 @@
 namespace tinyshard::gpu {
 
 class GpuProgram;
+class PinnedBlocks;
 class PinnedRing;
 class Recorder;
 struct RecordedGraph;
@@ -53,6 +54,7 @@ class Gpu final : public Device, private MemorySource {
   MemoryStats memory() const override { return allocator_->stats(); }
   void copy_in(void* to, const void* host, size_t bytes) override;
   void copy_out(void* host, const void* from, size_t bytes) override;
+  std::unique_ptr<PendingCopy> begin_copy_out(const void* from, size_t bytes) override;
   bool copy_from(void* to, Device& source, const void* from, size_t bytes) override;
   bool fill_zero(void* to, size_t bytes) override;
   void* host_pointer(void*) override { return nullptr; }
@@ -124,6 +126,7 @@ class Gpu final : public Device, private MemorySource {
   Target target_;
   std::unique_ptr<Allocator> allocator_;
   std::unique_ptr<PinnedRing> sending_, receiving_;
+  std::unique_ptr<PinnedBlocks> read_later_;
   struct Workspace {
     std::weak_ptr<void> memory;  // the largest in use
     size_t bytes = 0;

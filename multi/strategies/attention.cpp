@@ -39,8 +39,8 @@ class Ways {
     best_ = chosen_;
     Decisions::Choice choice = values.decisions().ask(question.about(uint64_t(mesh.id())).hash());
     for (const LocalValue& v : operands_) question.about(values.known_moves(v));
-    costs_ = &values.decisions().costs(question.hash());
-    look(0, choice);
+    Decisions::Costs costs = values.decisions().costs(question.hash());
+    look(0, choice, costs);
   }
 
   // Of an axis that divides by no dim: -1.
@@ -162,10 +162,9 @@ class Ways {
     return lies || shape(kQuery)[size_t(dim)] >= parts;
   }
 
-  void look(size_t axis, Decisions::Choice& choice) {
+  void look(size_t axis, Decisions::Choice& choice, Decisions::Costs& costs) {
     if (axis == chosen_.size()) {
-      if (offers_ == costs_->size()) costs_->push_back(cost());
-      if (choice.offer((*costs_)[offers_++])) best_ = chosen_;
+      if (choice.offer(costs.next([&] { return cost(); }))) best_ = chosen_;
       return;
     }
     const bool whole = std::ranges::all_of(
@@ -174,10 +173,10 @@ class Ways {
       chosen_[axis] = dim;
       // Heads over several axes are looked at with those before.
       std::fill(chosen_.begin() + int64_t(axis) + 1, chosen_.end(), -1);
-      if (possible(dim, axis)) look(axis + 1, choice);
+      if (possible(dim, axis)) look(axis + 1, choice, costs);
     }
     chosen_[axis] = -1;
-    look(axis + 1, choice);
+    look(axis + 1, choice, costs);
   }
 
   double cost() const {
@@ -230,8 +229,6 @@ class Ways {
   LocalValues& values_;
   std::vector<LocalValue> operands_;
   Dimensions chosen_, best_;
-  std::vector<double>* costs_ = nullptr;  // of the options, as far as they are known
-  size_t offers_ = 0;
 };
 
 }  // namespace

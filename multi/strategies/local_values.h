@@ -118,11 +118,12 @@ class LocalValues {
   // How x lies on that mesh, also where it is a storage that comes later in the order.
   std::optional<std::vector<Placement>> will_lie(const UOp& x, const Mesh& mesh) const;
   // Of writes (multi/strategies/writes.h), by the lookup of what entries say: the number of the entry
-  // of its own with which a device would write to each place, that of the device which writes to
-  // each place that it owns, both from 1, and how what is written lies.
+  // of its group with which a device would write to each place, that of the group which writes to
+  // each place that it owns, both from 1, the devices of a group, and how what is written lies.
   struct Writers {
     UOp own, winner;
     size_t axis;
+    int64_t group;
     std::vector<Placement> place;
   };
   void set_writers(const UOp& gather, Writers writers) { writers_[gather] = std::move(writers); }

@@ -25,6 +25,7 @@
 #include "core/uop/args.h"
 #include "core/uop/scatter.h"
 #include "multi/moves.h"
+#include "multi/strategies/groups.h"
 #include "multi/strategies/held.h"
 #include "multi/strategies/joined.h"
 #include "multi/strategies/known_index.h"
@@ -430,24 +431,81 @@ double seconds_brought(const UOp& x, const Mesh& mesh, const Places& wanted, Loc
   return seconds_moved(one.dtype(), one.shape(), mesh, v.place, there, values.links());
 }
 
-// Whether all devices of an axis receive all entries that are divided over it, each for its part of
-// the result, instead of what the others made of theirs for its part: that is less where entries are
-// few beside the places. A result that is wanted whole is made so on each device; sums are left
-// pending, as they may be added to others first (multi/sparse_sums.h).
-bool entries_come_together(const UOp& x, const Mesh& mesh, size_t axis, const Places& wanted,
-                           const Places& placed, const Placement& completed_as,
-                           LocalValues& values) {
+// How many neighbours along an axis, over which entries are divided, bring their entries together: all
+// of the axis, each for its part of the result, or a group (groups.h); 0: what devices make of their
+// own is a pending reduction. To bring many together is less where entries are few beside the places.
+// A result that is wanted whole is made so on each device or is pending; so are sums that may be
+// added to others first (multi/sparse_sums.h).
+int64_t devices_that_meet(const UOp& x, const Mesh& mesh, size_t axis, const Places& wanted,
+                          const Places& placed, const Placement& completed_as,
+                          LocalValues& values) {
+  const int64_t devices = mesh.axes()[axis].size;
+  const ScatterArg arg = scatter_arg(*x);
   Places together = wanted, completed = placed;
   together[axis] = Replicate, completed[axis] = completed_as;
+  const auto divides = [&](const Placement& p) { return p == Shard(int(arg.axis)); };
+  const bool in_groups = divides(completed_as) && std::ranges::count_if(wanted, divides) == 1 &&
+                         std::ranges::none_of(placed, divides);
+  const std::vector<UOp> readers = values.readers_of(x.src(0));
+  const auto sharing = double(
+      std::ranges::count_if(readers, [](const UOp& user) { return user.op() == Op::ScatterAdd; }));
+  LinkModel& links = values.links();
+  auto group_seconds = [&](int64_t size) {
+    const Groups groups(mesh, axis, size);
+    double seconds = 0;
+    for (const UOp& s : x->src()) {  // scatters that share an index share what it takes
+      const UOp& one = repeated(s);
+      if (is_const(one)) continue;
+      Places lying = wanted;
+      for (Placement& p : lying) {
+        if (p.is_shard() && one.shape()[size_t(p.dim)] != s.shape()[size_t(p.dim)]) p = Replicate;
+      }
+      if (lying[axis].is_replicate()) continue;
+      const double bytes = double(product(Sharding{mesh, lying}.local_shape(one.shape()))) *
+                           double(itemsize(before_widening(one).dtype()));
+      seconds +=
+          groups.seconds_of_entries(bytes, links) / (s == x.src(0) ? std::max(sharing, 1.0) : 1);
+    }
+    Dims made = Sharding{mesh, placed}.local_shape(x.shape());
+    made[size_t(arg.axis)] = groups.made(arg.size);
+    const double bytes = double(product(made)) * double(itemsize(x.dtype()));
+    return seconds +
+           groups.seconds_of_made(Groups::combining(x.dtype(), scatter_op(x)), bytes, links);
+  };
   Question question(x);
-  question.about(wanted).about(completed).about(x.src(0).shape());
+  question.about(wanted).about(completed).about(x.src(0).shape()).about(uint64_t(sharing));
   Decisions::Choice choice =
       values.decisions().ask(question.about(uint64_t(mesh.id())).about(axis).hash());
-  choice.offer(seconds_brought(x.src(0), mesh, wanted, values) +
-               seconds_brought(x.src(1), mesh, wanted, values) +
+  int64_t best = 0;
+  const double brought = seconds_brought(x.src(0), mesh, wanted, values) +
+                         seconds_brought(x.src(1), mesh, wanted, values);
+  choice.offer(brought +
                seconds_moved(x.dtype(), x.shape(), mesh, placed, completed, values.links()));
-  return choice.offer(seconds_brought(x.src(0), mesh, together, values) +
-                      seconds_brought(x.src(1), mesh, together, values));
+  if (choice.offer(seconds_brought(x.src(0), mesh, together, values) +
+                   seconds_brought(x.src(1), mesh, together, values)))
+    best = devices;
+  for (int64_t size : Groups::sizes(devices)) {
+    // One device is no group, but may send its terms in another way.
+    const bool other =
+        size > 1 || Groups::combining(x.dtype(), scatter_op(x)) == CollectiveOp::AllToAll;
+    if (in_groups && other && choice.offer(brought + group_seconds(size))) best = size;
+  }
+  return best;
+}
+
+// By groups along an axis. `wanted`: how entries lie before; `placed`: the result, but along that axis.
+LocalValue scattered_in_groups(const UOp& x, const Groups& groups, const Places& wanted,
+                               const Places& placed, LocalValues& values) {
+  const ScatterArg arg = scatter_arg(*x);
+  const int dim = int(arg.axis);
+  const UOp nowhere = const_int(x.src(0).dtype(), -1);
+  const UOp index =
+      groups.index_into_made(groups.entries(x.src(0), wanted, dim, &nowhere, values), arg.size);
+  const UOp terms = groups.entries(x.src(1), wanted, dim, nullptr, values);
+  Dims made(x->arg().begin(), x->arg().end());
+  made[1] = groups.made(arg.size);
+  return groups.combined(UOp::make(Op::ScatterAdd, x.dtype(), {index, terms}, made), scatter_op(x),
+                         placed, x.shape(), dim);
 }
 
 // Along an axis over which entries are divided: where the result is completed. Nothing for a sum
@@ -484,8 +542,10 @@ LocalValue scatter_add(const UOp& x, LocalValues& values) {
   for (size_t a = 0; a < wanted.size(); ++a) {
     const auto to =
         placed[a].is_partial() ? scattered_result(x, *mesh, a, placed, values) : std::nullopt;
-    if (to && entries_come_together(x, *mesh, a, wanted, placed, *to, values))
-      wanted[a] = Replicate, placed[a] = *to;
+    const int64_t meet = to ? devices_that_meet(x, *mesh, a, wanted, placed, *to, values) : 0;
+    if (meet > 0 && meet < mesh->axes()[a].size)
+      return scattered_in_groups(x, Groups(*mesh, a, meet), wanted, placed, values);
+    if (meet > 0) wanted[a] = Replicate, placed[a] = *to;
     // Where every device has all that is written, it takes what falls into its part of the table.
     const bool own = wanted[a].is_replicate() && table && a < table->size();
     if (own && (*table)[a] == Shard(axis)) placed[a] = Shard(axis);

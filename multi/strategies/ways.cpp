@@ -53,10 +53,10 @@ class Search {
   // Of the axes from this one on; `parts`: among how many devices those before divide the work.
   void look(size_t axis, double parts) {
     if (axis == ways_.size()) {
-      if (offers_ == costs_.size())
-        costs_.push_back(moving() +
-                         values_.links().seconds_to_compute(op_.operations / parts, op_.mesh));
-      if (choice_.offer(costs_[offers_++])) best = now_;
+      const double seconds = costs_.next([&] {
+        return moving() + values_.links().seconds_to_compute(op_.operations / parts, op_.mesh);
+      });
+      if (choice_.offer(seconds)) best = now_;
       return;
     }
     for (const Way& way : ways_[axis]) {
@@ -91,8 +91,7 @@ class Search {
   const LocalValues& values_;
   Chosen now_;
   Decisions::Choice choice_;
-  std::vector<double>& costs_;
-  size_t offers_ = 0;
+  Decisions::Costs costs_;
 };
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include "core/uop/args.h"
 #include "core/uop/scatter.h"
 #include "multi/moves.h"
-#include "multi/window.h"
+#include "multi/strategies/groups.h"
 
 namespace tinyshard {
 namespace {
@@ -82,20 +82,38 @@ UOp lookup_by(const UOp& x, const LocalValues& values) {
   return condition == last ? gather : UOp();
 }
 
-// An all-to-all of what each device has for all places that are divided along `axis`: for those that
-// it owns it gets what each device has, in a dim of its own in front. `owned`: how the whole, of that
-// shape, lies then.
-UOp for_owners(const UOp& x, const Mesh& mesh, const Places& owned, size_t axis, DimSpan global) {
-  Dims shape(x.shape().begin(), x.shape().end()), whole(global.begin(), global.end());
-  shape.insert(shape.begin(), 1);
-  whole.insert(whole.begin(), mesh.axes()[axis].size);
-  Places to = owned;
-  for (Placement& p : to) {
-    if (p.is_shard()) ++p.dim;
-  }
-  Places from = to;
-  from[axis] = Shard(0);
-  return redistribute({reshape(x, shape), mesh, from, current_origin()}, whole, mesh, to).local;
+// Of a mask, 0 or 1 in U8, with `parts` parts along `dim`: eight places of a part in a byte.
+UOp in_bits(const UOp& mask, int dim, int64_t parts) {
+  const auto d = size_t(dim);
+  Dims shape(mask.shape().begin(), mask.shape().end());
+  const int64_t part = shape[d] / parts, bytes = (part + 7) / 8;
+  shape[d] = part;
+  shape.insert(shape.begin() + dim, parts);
+  Dims behind(2 * shape.size());
+  behind[2 * d + 3] = 8 * bytes - part;
+  UOp x = pad(reshape(mask, shape), behind);
+  shape[d] = parts * bytes, shape[d + 1] = 8;
+  x = binary(Op::Shl, reshape(x, shape), iota_along(shape, d + 1, DType::U8));
+  x = reduce(ReduceOp::Sum, x, Dims{dim + 1});
+  shape.erase(shape.begin() + dim + 1);
+  return reshape(x, shape);
+}
+
+// The way back for one part, of `part` places along `dim`.
+UOp from_bits(const UOp& bits, int dim, int64_t part) {
+  const auto d = size_t(dim);
+  Dims shape(bits.shape().begin(), bits.shape().end());
+  shape.insert(shape.begin() + dim + 1, 1);
+  UOp x = reshape(bits, shape);
+  shape[d + 1] = 8;
+  x = binary(Op::Shr, expand(x, shape), iota_along(shape, d + 1, DType::U8));
+  x = binary(Op::Mod, x, const_like(x, 2));
+  shape.erase(shape.begin() + dim + 1);
+  shape[d] *= 8;
+  Dims ends;
+  for (int64_t size : shape) ends.insert(ends.end(), {0, size});
+  ends[2 * d + 1] = part;
+  return shrink(reshape(x, shape), ends);
 }
 
 Dims with_one_in_front(DimSpan shape) {
@@ -120,14 +138,13 @@ int axis_of_entries(const LocalValue& index, const UOp& x, const Places& rows, c
   return axis;
 }
 
-double seconds_for_owners(const UOp& x, const Mesh& mesh, const Places& owned, size_t axis,
-                          size_t itemsize, LinkModel& links) {
-  Places whole = owned;
-  whole[axis] = Replicate;
-  const auto devices = double(mesh.axes()[axis].size);
-  const double bytes =
-      double(product(Sharding{mesh, whole}.local_shape(x.shape()))) * double(itemsize);
-  return links.seconds_of(CollectiveOp::AllToAll, bytes * (devices - 1) / devices, mesh, int(axis));
+// What it takes to send owners what devices make for their groups of a value, of so many bits each.
+double seconds_for_owners(const UOp& x, const Places& owned, const Groups& groups, int64_t places,
+                          int dim, size_t bits, LinkModel& links, const Mesh& mesh) {
+  Dims made = Sharding{mesh, owned}.local_shape(x.shape());
+  made[size_t(dim)] = groups.made(places);
+  return groups.seconds_of_made(CollectiveOp::AllToAll, double(product(made)) * double(bits) / 8,
+                                links);
 }
 
 }  // namespace
@@ -163,27 +180,44 @@ std::optional<LocalValue> writers(const UOp& x, const Mesh& mesh, const LocalVal
   const double written = gathered(rows, *lying);
   choice.offer(written + seconds_moved(DType::I32, x.shape(), mesh, pending, index.place, links));
   choice.offer(written + gathered(x.src(0), index.place));
-  if (!choice.offer(seconds_for_owners(x, mesh, index.place, axis, 1, links) +
-                    seconds_for_owners(gather, mesh, *lying, axis, itemsize(rows.dtype()), links)))
-    return std::nullopt;
+  int64_t best = 0;
+  for (int64_t size : Groups::sizes(mesh.axes()[axis].size)) {
+    const Groups groups(mesh, axis, size);
+    const auto met = [&](const UOp& v, const Places& place) {
+      const int64_t elements = product(Sharding{mesh, place}.local_shape(v.shape()));
+      return groups.seconds_of_entries(double(elements) * double(itemsize(v.dtype())), links);
+    };
+    const auto sent = [&](const UOp& v, const Places& place, size_t bits) {
+      return seconds_for_owners(v, place, groups, arg.size, int(dim), bits, links, mesh);
+    };
+    if (choice.offer(met(repeated(x.src(0)), index.place) + met(rows, *lying) +
+                     sent(x, index.place, 1) + sent(gather, *lying, 8 * itemsize(rows.dtype()))))
+      best = size;
+  }
+  if (best == 0) return std::nullopt;
 
-  LocalValue places = values.brought(x.src(0), mesh, index.place), numbers = places;
-  places.local = with_padding_filled(places, entries, int(dim), const_int(places.local.dtype(), 0));
-  numbers.local = iota_along(places.local.shape(), dim, DType::I32);
-  numbers.local = binary(Op::Add, numbers.local, const_like(numbers.local, 1));
-  numbers.local = with_padding_filled(numbers, entries, int(dim), const_int(DType::I32, 0));
-  UOp own = UOp::make(Op::ScatterAdd, DType::I32, {places.local, numbers.local},
-                      Dims{arg.axis, arg.size, int64_t(ReduceOp::Max)});
+  const Groups groups(mesh, axis, best);
+  const UOp nowhere = const_int(x.src(0).dtype(), -1);
+  const UOp here = groups.index_into_made(
+      groups.entries(x.src(0), index.place, int(dim), &nowhere, values), arg.size);
+  UOp numbers = iota_along(here.shape(), dim, DType::I32);
+  numbers = binary(Op::Add, numbers, const_like(numbers, 1));
+  UOp own = UOp::make(Op::ScatterAdd, DType::I32, {here, numbers},
+                      Dims{arg.axis, groups.made(arg.size), int64_t(ReduceOp::Max)});
   own = binary(Op::Max, own, const_like(own, 0));
   const UOp writes = cast(binary(Op::CmpLt, const_like(own, 0), own), DType::U8);
-  const UOp all = cast(for_owners(writes, mesh, index.place, axis, x.shape()), DType::I32);
-  UOp device = iota_along(all.shape(), 0, DType::I32);
-  device = binary(Op::Add, device, const_like(device, 1));
-  const UOp last = reduce(ReduceOp::Max, binary(Op::Mul, all, device), Dims{0});
-  Dims shape(all.shape().begin() + 1, all.shape().end());
+  const UOp bits = in_bits(writes, int(dim), groups.count());
+  const int64_t part = groups.made(arg.size) / groups.count();
+  const UOp all =
+      cast(from_bits(groups.for_owners(bits, index.place, x.shape(), int(dim)), int(dim) + 1, part),
+           DType::I32);
+  UOp group = iota_along(all.shape(), 0, DType::I32);
+  group = binary(Op::Add, group, const_like(group, 1));
+  const UOp last = reduce(ReduceOp::Max, binary(Op::Mul, all, group), Dims{0});
+  const Dims shape(all.shape().begin() + 1, all.shape().end());
   const UOp winner = reshape(last, shape);
-  values.set_writers(gather, {own, winner, axis, *lying});
-  return LocalValue{winner, mesh, index.place, current_origin()};
+  values.set_writers(gather, {own, winner, axis, best, *lying});
+  return LocalValue{groups.back(winner), mesh, index.place, current_origin()};
 }
 
 std::optional<LocalValue> what_writers_say(const UOp& gather, LocalValues& values) {
@@ -192,18 +226,18 @@ std::optional<LocalValue> what_writers_say(const UOp& gather, LocalValues& value
   const UOp& rows = gather.src(0);
   const int64_t dim = gather_axis(*gather);
   const Mesh mesh = *values.meeting_place(gather->src());
-  const LocalValue lying = values.brought(rows, mesh, known->place);
-  Dims shape(lying.local.shape().begin(), lying.local.shape().end());
+  const Groups groups(mesh, known->axis, known->group);
+  const UOp lying = groups.entries(rows, known->place, int(dim), nullptr, values);
+  Dims shape(lying.shape().begin(), lying.shape().end());
   shape[size_t(dim)] = known->own.shape()[size_t(dim)];
   const UOp entry = binary(Op::Sub, known->own, const_like(known->own, 1));
-  const UOp said =
-      UOp::make(Op::Gather, rows.dtype(), {lying.local, expand(entry, shape)}, Dims{dim});
-  const UOp all = for_owners(said, mesh, known->place, known->axis, gather.shape());
+  const UOp said = UOp::make(Op::Gather, rows.dtype(), {lying, expand(entry, shape)}, Dims{dim});
+  const UOp all = groups.for_owners(said, known->place, gather.shape(), int(dim));
   shape.assign(all.shape().begin() + 1, all.shape().end());
   UOp from = binary(Op::Sub, known->winner, const_like(known->winner, 1));
   from = expand(reshape(from, with_one_in_front(from.shape())), with_one_in_front(shape));
   const UOp chosen = UOp::make(Op::Gather, all.dtype(), {all, from}, Dims{0});
-  return LocalValue{reshape(chosen, shape), mesh, known->place, current_origin()};
+  return LocalValue{groups.back(reshape(chosen, shape)), mesh, known->place, current_origin()};
 }
 
 }  // namespace tinyshard

@@ -13,16 +13,17 @@
 //     device 1 would write   - - d -    and sends  - -  to device 0
 //     device 1 takes d for place 2, as it comes after device 0, which takes b for place 1
 //
-// Of T places and n entries of B bytes each of s devices sends (s - 1) / s * T * (B + 1), and not
-// (s - 1) / s * (4 T + n B).
+// Of T places and n entries of B bytes each of s devices sends (s - 1) / s * T * (B + 1 / 8), a bit
+// for whether there is one, and not (s - 1) / s * (4 T + n B). Entries of neighbours may come together
+// before that (groups.h): the groups then take the place of devices.
 #pragma once
 #include "multi/strategies/local_values.h"
 
 namespace tinyshard {
 
-// In place of the scattered numbers x, of which `index` lies so: of each place the number of the device
-// whose entry counts, from 1, and 0 where there is none, divided as the index is. Nothing where x is
-// no such numbers, somebody else reads them, or another way takes less time.
+// In place of the scattered numbers x, of which `index` lies so: of each place the number of the group
+// of devices whose entry counts, from 1, and 0 where there is none, divided as the index is. Nothing
+// where x is no such numbers, somebody else reads them, or another way takes less time.
 std::optional<LocalValue> writers(const UOp& x, const Mesh& mesh, const LocalValue& index,
                                   LocalValues& values);
 

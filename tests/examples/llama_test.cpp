@@ -1,5 +1,6 @@
 // The Llama example as a program, on a folder of random weights: cached tokens are those of a pass
 // over all, on one device and divided over two, and each mistake is a sentence.
+#include <cmath>
 #include <fstream>
 #include <functional>
 #include <tinyshard/tinyshard.h>
@@ -10,6 +11,7 @@
 
 #include "core/codegen/codegen.h"
 #include "examples/llama_model.h"
+#include "examples/llama_sample.h"
 #include "tests/examples/gguf_writer.h"
 #include "tests/examples/launchers.h"
 #include "tests/examples/run_program.h"
@@ -161,6 +163,36 @@ TEST(Llama, ScaledPositionsTurnSlower) {
       RopeScaling{.kind = "llama3", .factor = 8, .slow_turns = 1, .fast_turns = 4, .context = 64};
   const double part = (64 * plain[1] / 6.2831853 - 1) / 3;
   expect_rates({1, part + (1 - part) / 8, 0.125, 0.125});
+}
+
+// Of many draws, each word has the share that its probability says, within four standard deviations;
+// words that top_k or top_p leave out have none.
+TEST(Llama, WordsAreDrawnByTheirProbabilities) {
+  constexpr int64_t kDraws = 20000;
+  const std::vector<double> scores = {0.5, 2, -1, 1.5, 0, 1};
+  const std::vector<size_t> best_first = {1, 3, 5, 0, 4, 2};
+  struct Case {
+    llama::Sampling sampling;
+    size_t kept;  // of the best ones
+  };
+  const Case cases[] = {{{1, 0, 1}, 6},   {{0.5, 0, 1}, 6}, {{3, 4, 1}, 4},    {{1, 100, 1}, 6},
+                        {{1, 0, 0.7}, 3}, {{1, 2, 0.5}, 1}, {{1, 0, 1e-9}, 1}, {{1, 1, 1}, 1}};
+  for (const auto& [sampling, kept] : cases) {
+    SCOPED_TRACE(fmt::format("temperature {}, top_k {}, top_p {}", sampling.temperature,
+                             sampling.top_k, sampling.top_p));
+    double sum = 0;
+    for (size_t i = 0; i < kept; ++i) sum += std::exp(scores[best_first[i]] / sampling.temperature);
+    Tensor::manual_seed(11);
+    const Tensor rows = Tensor(scores).cast(DType::F32).unsqueeze(0).expand({kDraws, 6});
+    std::vector<double> share(scores.size());
+    for (int32_t word : llama::drawn(rows, sampling).to_vector<int32_t>())
+      share.at(size_t(word)) += 1.0 / kDraws;
+    for (size_t i = 0; i < best_first.size(); ++i) {
+      const size_t word = best_first[i];
+      const double p = i < kept ? std::exp(scores[word] / sampling.temperature) / sum : 0;
+      EXPECT_NEAR(share[word], p, 4 * std::sqrt(p * (1 - p) / kDraws) + 1e-9) << "word " << word;
+    }
+  }
 }
 
 // On one device and on two: the scores of all positions, and no kernel after the first tokens.

@@ -124,6 +124,19 @@ TEST_F(LlamaTraining, EachDeviceHoldsItsPart) {
   }
 }
 
+// What ways to divide an op cost is remembered from layer to layer and from attempt to attempt.
+TEST_F(LlamaTraining, RememberedCostsAreThoseFoundAnew) {
+  for (const char* flags :
+       {"--fsdp 4 --tp 2 --sp", "--pp 2 --fsdp 2 --tp 2 --sp --micro-batches 2", "--tp 8"}) {
+    const Outcome o =
+        run("TS_CHECK=costs " + kProgram +
+            " train --plan --layers 4 --width 256 --heads 8 --kv-heads 4 --context 64 "
+            "--batch 32 --vocabulary 4096 --devices-per-rank 8 " +
+            flags);
+    EXPECT_EQ(o.code, 0) << flags << ": " << o.err;
+  }
+}
+
 // A step of several batches is one of all their sequences, on one device and divided.
 TEST_F(LlamaTraining, BatchesThatAreSummedUp) {
   const std::string common = "--steps 6 --dtype f64 ";

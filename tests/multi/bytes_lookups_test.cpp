@@ -360,7 +360,7 @@ TEST_F(Lookups, SortsAlongShardsSendEachElementOnce) {
 
 // Where entries, what they say and the destination are divided alike, what each device has found is
 // combined where it is to lie: a reduce-scatter of a destination, and for writes an all-to-all of
-// what each device would write, and of a byte that says whether it does.
+// what each device would write, and of a bit that says whether it does.
 TEST_F(Lookups, ScattersAlongShardsCombineWhereTheResultLies) {
   each_world([&](int64_t n) {
     Tensor x = split({65536}, 0), src = split({65536}, 0), index = split({65536}, 0, DType::I32);
@@ -375,7 +375,7 @@ TEST_F(Lookups, ScattersAlongShardsCombineWhereTheResultLies) {
     }
     for (DType type : {DType::F32, DType::BF16, DType::I64, DType::Bool}) {
       Tensor to = split({65536}, 0, type), of = split({65536}, 0, type);
-      const double written = all_gather(n, 65536.0 * (double(itemsize(type)) + 1));
+      const double written = all_gather(n, 65536.0 * (double(itemsize(type)) + 1.0 / 8));
       EXPECT_LE(sent(to.scatter(0, index, of)), bound(written)) << name(type);
       EXPECT_EQ(to.scatter(0, index, of).sharding().placements[0], Shard(0));
       to.setitem({index}, of);
@@ -388,23 +388,36 @@ TEST_F(Lookups, ScattersAlongShardsCombineWhereTheResultLies) {
 }
 
 // Each entry is 4 bytes of index and what it says, and goes to its owner once: of as many entries as
-// places at most three times that on four devices.
-TEST_F(Lookups, ScattersOnFourDevicesSendThreeTimesTheirEntries) {
-  devices(4);
-  for (DType type : {DType::F32, DType::BF16}) {
-    Tensor x = split({65536}, 0, type), src = split({65536}, 0, type);
-    Tensor index = split({65536}, 0, DType::I32);
-    const double entries = all_gather(4, 65536.0 / 4 * (4 + double(itemsize(type))));
-    EXPECT_LE(double(sent(x.scatter(0, index, src))), 2.5 * entries);
-    for (ScatterReduce reduce :
-         {ScatterReduce::Amax, ScatterReduce::Amin, ScatterReduce::Sum, ScatterReduce::Prod}) {
-      if (type == DType::F32) {
-        EXPECT_LE(double(sent(x.scatter_reduce(0, index, src, reduce))), 2 * entries);
-      }
-    }
+// places so many times that. On eight devices pairs bring their entries together; a mean sends sums
+// and counts, and half floats are added up in f32.
+TEST_F(Lookups, ScattersSendThreeTimesTheirEntries) {
+  struct Times {
+    double sum, chosen, mean, written;
+  };
+  auto expect = [&](int count, DType type, const Times& times) {
+    SCOPED_TRACE(fmt::format("{} on {} devices", name(type), count));
+    devices(count);
+    constexpr int64_t kPlaces = 1 << 20;
+    Tensor x = split({kPlaces}, 0, type), src = split({kPlaces}, 0, type);
+    Tensor index = split({kPlaces}, 0, DType::I32);
+    const double entries =
+        all_gather(count, double(kPlaces) / count * (4 + double(itemsize(type))));
+    auto reduced = [&](ScatterReduce reduce) {
+      return double(sent(x.scatter_reduce(0, index, src, reduce))) / entries;
+    };
+    EXPECT_LE(reduced(ScatterReduce::Sum), times.sum);
+    EXPECT_LE(reduced(ScatterReduce::Prod), times.sum);
+    EXPECT_LE(reduced(ScatterReduce::Amax), times.chosen);
+    EXPECT_LE(reduced(ScatterReduce::Amin), times.chosen);
+    EXPECT_LE(reduced(ScatterReduce::Mean), times.mean);
+    EXPECT_LE(double(sent(x.scatter(0, index, src))), times.written * entries);
     x.setitem({index}, src);
-    EXPECT_LE(double(sent(x)), 2.5 * entries);
-  }
+    EXPECT_LE(double(sent(x)), times.written * entries);
+  };
+  expect(4, DType::F32, {.sum = 2.01, .chosen = 2.01, .mean = 2.7, .written = 2.1});
+  expect(4, DType::BF16, {.sum = 2.3, .chosen = 1.4, .mean = 3.2, .written = 1.5});
+  expect(8, DType::F32, {.sum = 2.9, .chosen = 2.9, .mean = 4.6, .written = 3});
+  expect(8, DType::BF16, {.sum = 3.5, .chosen = 2.4, .mean = 5, .written = 2.5});
 }
 
 // Few entries are brought to all devices, of which each takes what falls into its part.

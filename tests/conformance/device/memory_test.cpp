@@ -1,6 +1,7 @@
 // Memory of a device and copies of it: sizes, places, counts, order, limits and refusals.
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <thread>
 
 #include "core/base/error.h"
@@ -83,6 +84,27 @@ TEST_P(DeviceMemory, CopiesOfEverySizeAndPlace) {
   Bytes expected = counted(200);
   std::iota(expected.begin() + 3, expected.begin() + 8, static_cast<unsigned char>(100));
   EXPECT_EQ(block.values(), expected);
+}
+
+TEST_P(DeviceMemory, WhatIsReadLaterIsWhatWasThereThen) {
+  TINYSHARD_NEED_VALUES();
+  for (size_t n : {size_t{0}, size_t{1}, size_t{257}, size_t{5} << 20, size_t{17} << 20}) {
+    OnDevice<unsigned char> block(device(), counted(n));
+    const auto first = device().begin_copy_out(block.get(), n);
+    block.set(counted(n, 9));
+    const auto second = device().begin_copy_out(block.get(), n);
+    device().begin_copy_out(block.get(), n);  // nobody reads it
+    block.set(counted(n, 50));
+    auto bytes = [](PendingCopy& copy) {
+      const std::span<const std::byte> all = copy.wait();
+      const auto* begin = reinterpret_cast<const unsigned char*>(all.data());
+      return Bytes(begin, begin + all.size());
+    };
+    EXPECT_EQ(bytes(*second), counted(n, 9)) << n;
+    EXPECT_EQ(bytes(*first), counted(n)) << n;
+    EXPECT_TRUE(first->arrived() && second->arrived());
+    EXPECT_EQ(block.values(), counted(n, 50)) << n;
+  }
 }
 
 TEST_P(DeviceMemory, TheHostsCopyMayChangeAtOnce) {

@@ -92,7 +92,7 @@ TEST(Options, ChecksAreAListOfNames) {
       FAIL() << list;
     } catch (const UserError& error) {
       EXPECT_NE(std::string(error.what()).find(list), std::string::npos) << error.what();
-      EXPECT_NE(std::string(error.what()).find("there are memory, replicas, values"),
+      EXPECT_NE(std::string(error.what()).find("there are costs, memory, replicas, values"),
                 std::string::npos);
     }
     ::unsetenv("TS_CHECK");

@@ -61,7 +61,9 @@ TEST_F(Shutdown, LosesValuesThatWereComputed) {
   Tensor a = Tensor::ones({3}).contiguous().realize(), data{1.0, 2.0, 3.0}, lazy = a * 2;
   Tensor split = Tensor{1.0, 2.0, 3.0, 4.0}.shard({"CPU:0", "CPU:1"}, 0).realize();
   Tensor view = a.reshape({3});
+  const HostCopy unread = a.copy_to_host();
   Runtime::shutdown();
+  expect_lost([&] { unread.to_vector<float>(); });
   for (const Tensor& t : {a, data, lazy, split, view}) expect_lost([&] { t.to_vector<float>(); });
   expect_lost([&] { (a + 1).realize(); });
   expect_lost([&] { split.to("CPU:0").realize(); });

@@ -1,0 +1,69 @@
+// Groups of neighbours along a mesh axis, in which the entries of a scatter meet before what they make
+// of the places travels to the owners of these.
+//
+//   Eight devices with n entries each, and T places, of which each device owns T / 8:
+//     alone       a device makes of its entries what they are for all places, and sends 7/8 T
+//     all eight   a device receives all entries and makes its own places: each sends 7 n entries
+//     pairs       a device receives the entries of its neighbour, and makes of both what they are for
+//                 half of the places: one of a pair those of owners 0 2 4 6, the other those of
+//                 1 3 5 7. Those that stand alike in their pairs combine theirs: each sends n entries
+//                 and 3/8 T
+//
+// Of as many f32 as places, with an index of 4 bytes each, these are 3.5 T, 7 T and 2.5 T bytes.
+#pragma once
+#include <vector>
+
+#include "multi/strategies/local_values.h"
+
+namespace tinyshard {
+
+class Groups {
+ public:
+  using Places = std::vector<Placement>;
+
+  // Of `size` devices, which divides the axis. With one device a group is nothing but the device.
+  Groups(const Mesh& mesh, size_t axis, int64_t size);
+  // All sizes from one device up to and without all of them.
+  static std::vector<int64_t> sizes(int64_t devices);
+
+  int64_t size() const { return size_; }
+  int64_t count() const { return count_; }
+  size_t axis() const { return axis_; }
+
+  // x, which has the entries of a scatter along `dim`, of all devices of the group; `place` is how
+  // they are divided before. `fill`, if not null, a constant of one element, is what padding becomes.
+  UOp entries(const UOp& x, const Places& place, int dim, const UOp* fill,
+              LocalValues& values) const;
+  // Of so many places: how many a device makes for its group.
+  int64_t made(int64_t places) const { return count_ * part(places); }
+  // An index into them as one into those that this device makes; -1: another device of the group
+  // makes it, or it is beyond the end.
+  UOp index_into_made(const UOp& index, int64_t places) const;
+
+  // What devices have made of places along `dim` for all groups, reduced where the owners are. Of a
+  // value of that shape, which lies like `placed` along the other axes. Terms that would travel as a
+  // wider type to be reduced on the way (multi/wire.h) are reduced by the owner.
+  static CollectiveOp combining(DType type, ReduceOp op);
+  LocalValue combined(const UOp& made, ReduceOp op, const Places& placed, DimSpan shape,
+                      int dim) const;
+  // The same, not reduced: [groups, .., places, ..], where the group is.
+  UOp for_owners(const UOp& made, const Places& placed, DimSpan shape, int dim) const;
+  // A value of each device of the group, as one on the mesh.
+  UOp back(const UOp& x) const;
+
+  // The seconds that entries and what is made of them take to travel; bytes of one device.
+  double seconds_of_entries(double bytes, LinkModel& links) const;
+  double seconds_of_made(CollectiveOp op, double bytes, LinkModel& links) const;
+
+ private:
+  int64_t part(int64_t places) const { return (places + size_ * count_ - 1) / (size_ * count_); }
+  // Of placements on the mesh: those on the finer one, behind so many new dims.
+  Places finer(const Places& place, int dims) const;
+
+  Mesh mesh_;
+  size_t axis_;
+  int64_t size_, count_;
+  Mesh finer_;  // in place of the axis two: which group, and which device of it
+};
+
+}  // namespace tinyshard
