@@ -55,7 +55,7 @@ install(RUNTIME_DEPENDENCY_SET tinyshard_runtime
   POST_EXCLUDE_REGEXES "openmpi"
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 # Their licences, and those of what is linked statically, travel along.
-foreach(package llvm-19-dev libdnnl2 libgomp1 libfmt9 libhwloc15 libpcre2-8-0 libutf8proc2 libzstd1 zlib1g libudev1 ocl-icd-libopencl1
+foreach(package llvm-19-dev libdnnl2 libgomp1 libfmt9 libhwloc15 libonig5 libutf8proc2 libzstd1 zlib1g libudev1 ocl-icd-libopencl1
     nlohmann-json3-dev libcli11-dev libssl3 libboost-dev)
   if(EXISTS /usr/share/doc/${package}/copyright)
     install(FILES /usr/share/doc/${package}/copyright RENAME ${package}.txt

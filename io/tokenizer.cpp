@@ -12,14 +12,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <queue>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
-
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -36,10 +32,16 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kMaxFile = 1 << 30;
+// Classes of characters such as \p{L} take up to 3 KiB for each byte of a pattern, and what one
+// pattern leaves is cut by the next, one inside of the other. Models have less than 2 KiB in all.
+constexpr size_t kMaxPatternBytes = 16 << 10, kMaxPatterns = 100;
 
 // GPT-2's words; what a ByteLevel pre-tokenizer cuts by itself.
 constexpr const char* kGpt2Words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+// Letters that stand for something else in a regular expression.
+constexpr std::string_view kSpecialLetters = R"(\.+*?()|[]{}^$#&-~)";
 
 void append_utf8(std::string& out, uint32_t letter) {
   if (letter < 0x80) {
@@ -63,60 +65,6 @@ const std::array<uint32_t, 256>& letters() {
   }();
   return all;
 }
-
-// A compiled regular expression. Matching is const.
-class Regex {
- public:
-  Regex(const std::string& pattern, const std::string& label) {
-    int error = 0;
-    size_t at = 0;
-    const std::string ours = io::pattern_for_pcre2(pattern, label);
-    code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(ours.data()), ours.size(),
-                              PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
-                              &error, &at, nullptr));
-    if (!code_)
-      throw io::FormatError(label,
-                            fmt::format("its pattern {} is no regular expression: error {} at {}",
-                                        io::in_quotes(ours), error, at));
-  }
-
-  // Calls visit(begin, end, is_match) for each match and for what lies between matches. A match of
-  // nothing is an edge between two pieces.
-  template <class Visit>
-  void cut(std::string_view text, const std::string& label, Visit visit) const {
-    const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> match(
-        pcre2_match_data_create_from_pattern(code_.get(), nullptr), pcre2_match_data_free);
-    if (!match) throw std::bad_alloc();
-    size_t at = 0, from = 0;
-    while (from <= text.size() && !text.empty()) {
-      const int found =
-          pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                      from > 0 ? PCRE2_NO_UTF_CHECK : 0, match.get(), nullptr);
-      if (found == PCRE2_ERROR_NOMATCH) break;
-      if (found < 0)
-        throw UserError(fmt::format("{}: its pattern cannot be matched: error {}", label, found));
-      const size_t* bounds = pcre2_get_ovector_pointer(match.get());
-      if (bounds[1] <= bounds[0]) {  // nothing: on to the next character
-        if (bounds[0] > at) visit(at, bounds[0], false);
-        at = std::max(at, bounds[0]);
-        from = std::max(bounds[0], from) + 1;
-        while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xc0) == 0x80)
-          ++from;
-        continue;
-      }
-      if (bounds[0] > at) visit(at, bounds[0], false);
-      visit(bounds[0], bounds[1], true);
-      at = from = bounds[1];
-    }
-    if (at < text.size()) visit(at, text.size(), false);
-  }
-
- private:
-  struct Free {
-    void operator()(pcre2_code* code) const { pcre2_code_free(code); }
-  };
-  std::unique_ptr<pcre2_code, Free> code_;
-};
 
 // How long the longest valid UTF-8 at the beginning is.
 size_t valid_utf8(std::string_view text) {
@@ -237,7 +185,7 @@ class TokenizerReader final : public io::JsonReader {
 };
 
 struct Cut {
-  std::unique_ptr<Regex> regex;
+  TokenizerPattern pattern;
   bool keep_matches = true, keep_rest = true;  // as words of their own
 };
 
@@ -428,7 +376,7 @@ struct Tokenizer::Data {
     if (std::string regex = text("Regex"); !regex.empty()) return regex;
     std::string out;
     for (const char c : text("String")) {
-      if (c > 0 && std::ispunct(static_cast<unsigned char>(c)) != 0) out += '\\';
+      if (kSpecialLetters.find(c) != kSpecialLetters.npos) out += '\\';
       out += c;
     }
     if (out.empty()) throw fail("a Split without a pattern");
@@ -448,14 +396,11 @@ struct Tokenizer::Data {
       byte_level_ = true;
       add_prefix_space = flag(part, "add_prefix_space", true);
       byte_level_cut = cuts.size();
-      if (flag(part, "use_regex", true))
-        cuts.push_back({std::make_unique<Regex>(kGpt2Words, label), true, true});
+      if (flag(part, "use_regex", true)) add_cut(kGpt2Words, true, true);
       return;
     }
     if (type == "Digits" && !outermost) {
-      const char* digits = flag(part, "individual_digits", false) ? "\\p{N}" : "\\p{N}+";
-      cuts.push_back({std::make_unique<Regex>(digits, label), true, true});
-      return;
+      return add_cut(flag(part, "individual_digits", false) ? "\\p{N}" : "\\p{N}+", true, true);
     }
     if (type != "Split" || outermost)
       throw fail(fmt::format("its pre_tokenizer has {}, only Split, Digits and ByteLevel are read",
@@ -468,8 +413,15 @@ struct Tokenizer::Data {
     if (behavior != "Isolated" && behavior != "Removed")
       throw fail(fmt::format("a Split that is {}", io::in_quotes(behavior)));
     const bool removes = behavior == "Removed";
-    cuts.push_back(
-        {std::make_unique<Regex>(regex, label), !removes || invert, !removes || !invert});
+    add_cut(regex, !removes || invert, !removes || !invert);
+  }
+
+  void add_cut(std::string_view pattern, bool keep_matches, bool keep_rest) {
+    pattern_bytes_ += pattern.size();
+    if (pattern_bytes_ > kMaxPatternBytes || cuts.size() == kMaxPatterns)
+      throw fail(fmt::format("its pre_tokenizer has more than {} patterns or {} bytes of them",
+                             kMaxPatterns, kMaxPatternBytes));
+    cuts.push_back({TokenizerPattern(pattern, label), keep_matches, keep_rest});
   }
 
   // A TemplateProcessing puts special tokens around the text: <s> $A.
@@ -584,7 +536,7 @@ struct Tokenizer::Data {
     std::string spaced;
     if (cut == byte_level_cut && cut > 0) text = with_prefix(text, spaced);
     if (cut == cuts.size()) return encode_word(text, out);
-    cuts[cut].regex->cut(text, label, [&](size_t begin, size_t end, bool match) {
+    cuts[cut].pattern.cut(text, [&](size_t begin, size_t end, bool match) {
       if (match ? cuts[cut].keep_matches : cuts[cut].keep_rest)
         encode_cut(text.substr(begin, end - begin), cut + 1, out);
     });
@@ -606,6 +558,7 @@ struct Tokenizer::Data {
   std::vector<int32_t> specials_;
   std::vector<std::pair<std::string, int32_t>> added_spelling_;
   bool byte_level_ = false;
+  size_t pattern_bytes_ = 0;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<Data> data) : data_(std::move(data)) {}

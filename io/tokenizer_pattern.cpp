@@ -1,211 +1,161 @@
 #include "io/tokenizer_pattern.h"
 
 #include <algorithm>
-#include <string_view>
-
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
+#include <array>
+#include <climits>
+#include <new>
+#include <oniguruma.h>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "core/base/error.h"
 #include "io/errors.h"
 
-namespace tinyshard::io {
+namespace tinyshard {
 namespace {
 
-// The letters that \s, \h and \w stand for, written as between the brackets of a set.
-constexpr std::string_view kSpace = R"(\p{Z}\t-\r\x{85})";
-constexpr std::string_view kHex = "0-9a-fA-F";
-constexpr std::string_view kWord =
-    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}\x{24b6}-\x{24e9})"
-    R"(\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
+// How often one search may go back to try something else. The reference library has this bound for
+// each place where a match may begin; here it is for all of them, and each byte adds a little.
+constexpr size_t kMaxRetries = 10'000'000, kRetriesPerByte = 16;
+// How many places to go back to a search may remember, of 32 bytes each. A word needs one or two
+// for each of its characters.
+constexpr size_t kMaxStack = 1 << 20, kStackPerByte = 16;
 
-struct Letters {
-  char letter, others;
-  std::string_view set;
+const OnigUChar* bytes(std::string_view text) {
+  return reinterpret_cast<const OnigUChar*>(text.data());
+}
+
+// Made once for the process, as Oniguruma wants it; many threads may compile and search afterwards.
+OnigSyntaxType* syntax() {
+  static OnigSyntaxType ours = [] {
+    OnigEncoding utf8 = ONIG_ENCODING_UTF8;
+    check_internal(onig_initialize(&utf8, 1) == ONIG_NORMAL, "Oniguruma has UTF-8");
+    // Oniguruma reads groups inside of groups by recursion. With its own limit of 4096 levels, a
+    // pattern can overflow the stack of a thread that has 1 MiB.
+    onig_set_parse_depth_limit(250);
+    OnigSyntaxType out;
+    onig_copy_syntax(&out, ONIG_SYNTAX_ONIGURUMA);
+    // (?L) and (?I) meant something else before version 6.9.9, which the reference library has.
+    onig_set_syntax_behavior(&out, onig_get_syntax_behavior(&out) & ~ONIG_SYN_WHOLE_OPTIONS);
+    return out;
+  }();
+  return &ours;
+}
+
+// Without the part of the pattern that is to blame, which would have to be made safe to print.
+std::string message_of(int error) {
+  std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> text{};
+  OnigUChar nothing = 0;
+  OnigErrorInfo part{ONIG_ENCODING_UTF8, &nothing, &nothing};
+  const int size = onig_error_code_to_str(text.data(), error, &part);
+  return {reinterpret_cast<const char*>(text.data()), static_cast<size_t>(size)};
+}
+
+struct Refused {
+  std::string_view text, what;
+  int known_since;  // version of Oniguruma
 };
-constexpr Letters kLetters[] = {{'s', 'S', kSpace}, {'h', 'H', kHex}, {'w', 'W', kWord}};
+constexpr Refused kRefused[] = {
+    // \g<name> repeats the pattern of another group. Ten groups of which each calls the next ten
+    // times take years to compile, and Oniguruma has no limit for that.
+    {"\\g", "a call of a group", INT_MAX},
+    // Since 6.9.9 symbols such as $ and + are punctuation, too.
+    {":punct:]", "[:punct:]", 60909},
+    {":^punct:]", "[:^punct:]", 60909}};
 
-struct NamedSet {
-  std::string_view name, set;
-};
-constexpr NamedSet kNamedSets[] = {{"space", kSpace}, {"xdigit", kHex}, {"digit", R"(\p{Nd})"}};
-
-constexpr std::string_view kAlike = "AzZtnrfaedDpPkRx";  // letters behind a backslash
-constexpr int kMaxSets = 16;                             // inside of each other
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
-
-class Rewriter {
- public:
-  Rewriter(std::string_view text, const std::string& label) : text_(text), label_(label) {}
-
-  std::string run() {
-    while (at_ < text_.size()) {
-      switch (text_[at_]) {
-        case '\\':
-          escape(false);
-          break;
-        case '[':
-          set(0);
-          break;
-        case '(':
-          group();
-          break;
-        case '{':
-          interval();
-          break;
-        default:
-          copy(1);
-      }
+const Refused* refused(std::string_view pattern) {
+  for (size_t at = 0; at < pattern.size(); at += pattern[at] == '\\' ? 2 : 1) {
+    for (const Refused& r : kRefused) {
+      if (ONIGURUMA_VERSION_INT < r.known_since && pattern.substr(at).starts_with(r.text))
+        return &r;
     }
-    return std::move(out_);
   }
+  return nullptr;
+}
+
+bool is_inside_of_character(std::string_view text, size_t at) {
+  return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80;
+}
+
+// What a search writes to. Not shared between threads.
+class Search {
+ public:
+  Search(OnigRegex regex, std::string_view text)
+      : regex_(regex), text_(text), found_(onig_region_new()), limits_(onig_new_match_param()) {
+    if (!found_ || !limits_) throw std::bad_alloc();
+    const size_t stack = std::min<size_t>(kMaxStack + kStackPerByte * text.size(), INT_MAX);
+    onig_set_match_stack_limit_size_of_match_param(limits_.get(), static_cast<unsigned>(stack));
+    onig_set_retry_limit_in_match_of_match_param(limits_.get(), kMaxRetries);
+    onig_set_retry_limit_in_search_of_match_param(limits_.get(),
+                                                  kMaxRetries + kRetriesPerByte * text.size());
+  }
+
+  // Where the next match begins or an error, negative.
+  int next(size_t from) {
+    const OnigUChar *first = bytes(text_), *end = first + text_.size();
+    return onig_search_with_param(regex_, first, end, first + from, end, found_.get(),
+                                  ONIG_OPTION_NONE, limits_.get());
+  }
+  int begin() const { return found_->beg[0]; }
+  int end() const { return found_->end[0]; }
 
  private:
-  FormatError fail(std::string_view what) const {
-    return {label_, fmt::format("its pattern {} has {}, at byte {}, which is not known here",
-                                in_quotes(text_), what, at_)};
-  }
-  bool next_is(std::string_view what) const { return text_.substr(at_).starts_with(what); }
-  void copy(size_t count) {
-    out_ += text_.substr(at_, count);
-    at_ = std::min(at_ + count, text_.size());
-  }
-
-  // Whether it stands for many letters, as none at the ends of a range does.
-  bool escape(bool in_set) {
-    if (at_ + 1 == text_.size()) throw fail("a backslash at its end");
-    const char letter = text_[at_ + 1];
-    for (const Letters& known : kLetters) {
-      if (letter == known.letter) {
-        put(in_set ? std::string(known.set) : fmt::format("[{}]", known.set));
-        return true;
-      }
-      if (letter != known.others) continue;
-      if (in_set && letter != 'S') throw fail(fmt::format("\\{} in a set", letter));
-      put(in_set ? R"(\S\x{180e})" : fmt::format("[^{}]", known.set));
-      return true;
-    }
-    if (!in_set && (letter == 'b' || letter == 'B')) {
-      put(fmt::format("(?:(?<=[{0}])(?{1}[{0}])|(?<![{0}])(?{2}[{0}]))", kWord,
-                      letter == 'b' ? '!' : '=', letter == 'b' ? '=' : '!'));
-      return true;
-    }
-    if (letter == 'v') return put(R"(\x0b)"), false;
-    if (letter == 'u') return number(), false;
-    if (letter == 'p' || letter == 'P') return property(), true;
-    const bool alike = kAlike.find(letter) != kAlike.npos || (in_set && letter == 'b');
-    if (is_letter(letter) && !alike) throw fail(fmt::format("\\{}", letter));
-    copy(2);
-    if (letter == 'x' && next_is("{")) copy(std::min(text_.find('}', at_), text_.size()) - at_);
-    return letter == 'd' || letter == 'D' || letter == 'R';
-  }
-  void put(std::string_view in_place_of_an_escape) {
-    out_ += in_place_of_an_escape;
-    at_ += 2;
-  }
-
-  void number() {
-    for (size_t i = 2; i < 6; ++i) {
-      if (at_ + i >= text_.size() || !is_hex(text_[at_ + i])) throw fail("\\u without four digits");
-    }
-    out_ += fmt::format("\\x{{{}}}", text_.substr(at_ + 2, 4));
-    at_ += 6;
-  }
-
-  void property() {
-    copy(2);
-    if (!next_is("{")) return;
-    copy(next_is("{^") ? 2 : 1);
-#if PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40
-    // Categories have one or two letters, scripts more.
-    const size_t end = text_.find('}', at_);
-    if (end != text_.npos && end - at_ > 2 && text_.substr(at_, end - at_) != "Any") out_ += "sc:";
-#endif
-  }
-
-  // (?m: and its like. The flag m is s in PCRE2; others mean the same.
-  void group() {
-    if (next_is("(?#")) return copy(std::min(text_.find(')', at_), text_.size()) - at_);
-    copy(1);
-    if (!next_is("?")) return;
-    size_t end = at_ + 1;
-    while (end < text_.size() && (is_letter(text_[end]) || text_[end] == '-')) ++end;
-    if (end == text_.size() || (text_[end] != ':' && text_[end] != ')')) return;
-    for (; at_ < end; ++at_) out_ += text_[at_] == 'm' ? 's' : text_[at_];
-  }
-
-  void interval() {
-    size_t end = at_ + 1;
-    while (end < text_.size() && is_digit(text_[end])) ++end;
-    const bool from = end > at_ + 1, list = end < text_.size() && text_[end] == ',';
-    if (list) ++end;
-    const size_t second = end;
-    while (list && end < text_.size() && is_digit(text_[end])) ++end;
-    const bool to = end > second;
-    if (end == text_.size() || text_[end] != '}' || (!from && !to)) return copy(1);
-    const char next = end + 1 < text_.size() ? text_[end + 1] : '\0';
-    if (next == '+' || (next == '?' && !list)) throw fail("a repetition of a repetition");
-    out_ += from ? "{" : "{0";
-    ++at_;
-    copy(end + 1 - at_);
-  }
-
-  // A set, or what lies between the brackets of one inside of another.
-  void set(int depth) {
-    if (depth == kMaxSets) throw fail("sets nested too deeply");
-    const bool negated = next_is("[^");
-    if (negated && depth > 0) throw fail("a negated set in a set");
-    if (depth == 0) out_ += negated ? "[^" : "[";
-    at_ += negated ? 2 : 1;
-    bool first = true, many = true;  // of the item before: no range can begin with it
-    for (; at_ < text_.size() && (first || text_[at_] != ']'); first = false) {
-      if (next_is("&&")) throw fail("an intersection of sets");
-      if (next_is("[")) {
-        if (!named_set()) set(depth + 1);
-        many = true;
-      } else if (next_is("\\")) {
-        many = escape(true);
-      } else if (next_is("]")) {
-        out_ += "\\]", ++at_, many = false;
-      } else if (next_is("-") && (many || next_is("-]") || next_is("-["))) {
-        out_ += "\\-", ++at_, many = false;
-      } else {
-        copy(1), many = false;
-      }
-    }
-    if (at_ == text_.size()) throw fail("a set without an end");
-    ++at_;
-    if (depth == 0) out_ += ']';
-  }
-
-  bool named_set() {
-    if (!next_is("[:")) return false;
-    const size_t end = text_.find(":]", at_);
-    if (end == text_.npos) return false;
-    const std::string_view name = text_.substr(at_ + 2, end - at_ - 2);
-    for (const NamedSet& known : kNamedSets) {
-      if (known.name != name) continue;
-      out_ += known.set;
-      at_ = end + 2;
-      return true;
-    }
-    throw fail(fmt::format("[:{}:]", name));
-  }
-
+  struct Free {
+    void operator()(OnigRegion* region) const { onig_region_free(region, 1); }
+    void operator()(OnigMatchParam* limits) const { onig_free_match_param(limits); }
+  };
+  OnigRegex regex_;
   std::string_view text_;
-  const std::string& label_;
-  std::string out_;
-  size_t at_ = 0;
+  std::unique_ptr<OnigRegion, Free> found_;
+  std::unique_ptr<OnigMatchParam, Free> limits_;
 };
 
 }  // namespace
 
-std::string pattern_for_pcre2(const std::string& pattern, const std::string& label) {
-  return Rewriter(pattern, label).run();
+void TokenizerPattern::Free::operator()(re_pattern_buffer* regex) const { onig_free(regex); }
+
+TokenizerPattern::TokenizerPattern(std::string_view pattern, std::string label)
+    : label_(std::move(label)) {
+  const auto fail = [&](std::string_view why) {
+    return io::FormatError(label_, fmt::format("its pattern {} {}", io::in_quotes(pattern), why));
+  };
+  if (const Refused* r = refused(pattern))
+    throw fail(fmt::format("has {}, which is not known here", r->what));
+  OnigRegex regex = nullptr;
+  const int error = onig_new(&regex, bytes(pattern), bytes(pattern) + pattern.size(),
+                             ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, syntax(), nullptr);
+  if (error == ONIGERR_MEMORY) throw std::bad_alloc();
+  if (error != ONIG_NORMAL) throw fail("is no regular expression: " + message_of(error));
+  regex_.reset(regex);
 }
 
-}  // namespace tinyshard::io
+void TokenizerPattern::cut(std::string_view text, const Visit& visit) const {
+  if (text.size() > INT_MAX)
+    throw UserError(
+        fmt::format("{}: a text of {} bytes, the most are {}", label_, text.size(), INT_MAX));
+  Search search(regex_.get(), text);
+  const auto fail = [&](std::string_view why) {
+    return UserError(fmt::format("{}: its pattern cannot be matched: {}", label_, why));
+  };
+  size_t at = 0, from = 0;
+  while (from <= text.size() && !text.empty()) {
+    const int found = search.next(from);
+    if (found == ONIG_MISMATCH) break;
+    if (found < 0) throw fail(message_of(found));
+    const auto begin = static_cast<size_t>(search.begin()), end = static_cast<size_t>(search.end());
+    // \K in a look-behind can put the beginning before the match that was last.
+    if (begin < at || end < begin || is_inside_of_character(text, begin) ||
+        is_inside_of_character(text, end))
+      throw fail(fmt::format("it matches from byte {} to byte {}", begin, end));
+    if (begin > at) visit(at, begin, false);
+    if (end > begin) visit(begin, end, true);
+    at = from = end;
+    if (end > begin) continue;
+    do ++from;  // behind a match of nothing
+    while (is_inside_of_character(text, from));
+  }
+  if (at < text.size()) visit(at, text.size(), false);
+}
+
+}  // namespace tinyshard

@@ -1,27 +1,35 @@
-// Regular expressions of tokenizer.json, which are Oniguruma's in Ruby's syntax, for PCRE2. The two
-// read most patterns alike. Where they differ, other words would be cut and other tokens come out;
-// so the pattern is rewritten:
-//
-//   pattern       there                             for PCRE2, which reads it as
-//   \s            Unicode's white space             [\p{Z}\t-\r\x{85}]   with U+180E
-//   \w            letters, marks, digits, Pc        [\p{L}\p{M}...]      without marks
-//   \b            an edge of \w                     lookarounds          of its own \w
-//   \h            hexadecimal digits                [0-9a-fA-F]          horizontal space
-//   \v            a vertical tab                    \x0b                 vertical space
-//   \p{Han}       letters of the script             \p{sc:Han}           also of its extensions
-//   \u0041        a letter by its number            \x{0041}             an error
-//   [a[bc]]       a set with a set in it            [abc]                [a[bc] and ]
-//   [[:space:]]   as \s                             [\p{Z}\t-\r\x{85}]   with U+180E
-//   (?m:.)        a dot that takes newlines         (?s:.)               anchors of lines
-//   x{,3}         up to 3                           x{0,3}               as it stands
-//
-// ^ and $ are of lines there: the result is for PCRE2_MULTILINE. FormatError names what else would
-// be read differently, such as [a&&b] or x{1,3}+.
+// A regular expression of tokenizer.json. The reference library reads it with Oniguruma in that
+// library's own syntax, and so do we: \p{Han}, [a-z&&[^aeiou]] and (?m:.) mean the same here.
+// Whatever a file asks for, a search ends and its memory is bounded. A compiled pattern takes up to
+// 3 KiB for each of its bytes, so whoever reads a file bounds its length.
 #pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
 
-namespace tinyshard::io {
+struct re_pattern_buffer;  // Oniguruma's regex_t
 
-std::string pattern_for_pcre2(const std::string& pattern, const std::string& label);
+namespace tinyshard {
 
-}  // namespace tinyshard::io
+class TokenizerPattern {
+ public:
+  // FormatError with the file's name, `label`, says why a pattern cannot be read.
+  TokenizerPattern(std::string_view pattern, std::string label);
+
+  // Calls visit(begin, end, is_match) for each match in `text`, which is UTF-8, and for what lies
+  // between matches. A match of nothing is an edge between two pieces. UserError where a search
+  // takes too long. Const: many threads may cut at once.
+  using Visit = std::function<void(size_t begin, size_t end, bool is_match)>;
+  void cut(std::string_view text, const Visit& visit) const;
+
+ private:
+  struct Free {
+    void operator()(re_pattern_buffer* regex) const;
+  };
+  std::unique_ptr<re_pattern_buffer, Free> regex_;
+  std::string label_;
+};
+
+}  // namespace tinyshard

@@ -64,7 +64,7 @@ VENDORS = {
     r"nlohmann/": ["io", "report", "core", "transport", "launch", "cli", "examples", "bench", "tests"],
     r"CLI/": ["cli", "examples", "bench", "tests"],
     r"zlib\.h": ["io", "core/base", "tests"],
-    r"pcre2\.h": ["io"],
+    r"oniguruma\.h": ["io"],
     r"boost/": ["transport/tcp", "transport/rendezvous"],
     r"openssl/": ["launch"],
     r"gtest/|gmock/": ["tests"],

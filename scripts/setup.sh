@@ -19,7 +19,7 @@ build_packages='
 g++|C++20 compiler
 cmake|build system
 ninja-build|runs the build
-pkg-config|finds hwloc, PCRE2 and utf8proc
+pkg-config|finds hwloc, Oniguruma and utf8proc
 python3-minimal|include check in the build
 ccache|makes the second build quick
 mold|links LLVM in under a second
@@ -30,7 +30,7 @@ libdnnl-dev|oneDNN: matrix products and convolutions on the CPU
 libopenmpi-dev|communication between processes
 openmpi-bin|mpirun
 iproute2|hosts made of network namespaces (scripts/cluster.py)
-libpcre2-dev|regular expressions of tokenizers
+libonig-dev|regular expressions of tokenizers
 libutf8proc-dev|normal forms of Unicode, for tokenizers
 libhwloc-dev|cores, caches and memory of the machine
 libboost-dev|Boost.Asio: sockets between processes

@@ -37,7 +37,7 @@ TEST(Tokenizer, IsTheReferenceLibrary) {
   }
 }
 
-// Patterns that PCRE2 reads differently, added tokens that meet, spaces before pieces.
+// Patterns that other libraries read differently, added tokens that meet, spaces before pieces.
 TEST(Tokenizer, IsTheReferenceLibraryOnVariants) {
   const json plain = json::parse(read_file(kFolder + "/gpt2.json", 1 << 20));
   const json variants = json::parse(read_file(kFolder + "/variants.json", 1 << 20));
@@ -62,32 +62,59 @@ TEST(Tokenizer, ManyAddedTokensCostNothing) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(longest)), longest);
 }
 
-TEST(Tokenizer, RefusesPatternsThatWouldCutOtherwise) {
+// A tokenizer that cuts by these patterns, one after the other.
+Tokenizer cutting_by(const std::vector<std::string>& patterns) {
   json root = json::parse(read_file(kFolder + "/gpt2.json", 1 << 20));
-  const auto refusal = [&](const std::string& pattern) {
-    root["pre_tokenizer"] = {
-        {"type", "Sequence"},
-        {"pretokenizers",
-         {{{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}},
-          {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
-    return test::message_of<io::FormatError>(
-        [&] { Tokenizer::parse(root.dump(), "tokenizer.json"); });
+  json cuts = json::array();
+  for (const std::string& pattern : patterns)
+    cuts.push_back(
+        {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}});
+  cuts.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
+  root["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", cuts}};
+  return Tokenizer::parse(root.dump(), "tokenizer.json");
+}
+
+TEST(Tokenizer, RefusesWhatIsNoPattern) {
+  const auto refusal = [](const std::vector<std::string>& patterns) {
+    return test::message_of<io::FormatError>([&] { cutting_by(patterns); });
   };
-  EXPECT_EQ(refusal("a{2}{b"), "");
+  EXPECT_EQ(refusal({"a{2}{b"}), "");
+  EXPECT_EQ(refusal({"\\\\g[p:punct:\\]]"}), "");
+  EXPECT_EQ(refusal({"("}),
+            "tokenizer.json: its pattern \"(\" is no regular expression: end pattern with "
+            "unmatched parenthesis");
   for (const auto& [pattern, what] : std::vector<std::pair<std::string, std::string>>{
-           {"a{2,3}+", "a repetition of a repetition, at byte 1"},
-           {"a{2}?", "a repetition of a repetition"},
-           {"[a-z&&[^aeiou]]", "an intersection of sets"},
-           {"[a[^b]]", "a negated set in a set"},
-           {"[\\W]", "\\W in a set"},
-           {"\\K", "\\K"},
-           {"[[:alpha:]]", "[:alpha:]"},
-           {"[a", "a set without an end"},
-           {"\\", "a backslash at its end"},
-           {"\\u12", "\\u without four digits"},
-           {std::string(100, '['), "sets nested too deeply"},
-           {"(", "no regular expression"}})
-    EXPECT_NE(refusal(pattern).find(what), std::string::npos) << refusal(pattern);
+           {"[a", "premature end of char-class"},
+           {"\\", "end pattern at escape"},
+           {"\\u12", "invalid code point value"},
+           {"\\xe9", "too short multibyte code string"},
+           {"\\p{\x1b}", "invalid character property name {}"},
+           {"a{100001}", "too big number for repeat range"},
+           {"(?<a>a\\g<a>?)", "has a call of a group"},
+           {"(?L)a|ab", "undefined group option"},
+           {std::string(300, '(') + std::string(300, ')'), "parse depth limit over"},
+           {std::string(16385, 'a'), "more than 100 patterns or 16384 bytes of them"}})
+    EXPECT_NE(refusal({pattern}).find(what), std::string::npos) << refusal({pattern});
+  EXPECT_EQ(refusal(std::vector<std::string>(100, "a")), "");
+  EXPECT_NE(refusal(std::vector<std::string>(101, "a")).find("more than 100"), std::string::npos);
+}
+
+TEST(Tokenizer, PatternsEnd) {
+  const std::string words = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx 12";
+  const auto error = [&](const std::string& pattern, const std::string& text) {
+    const Tokenizer tokenizer = cutting_by({pattern});
+    return test::message_of<UserError>([&] { tokenizer.encode(text); });
+  };
+  EXPECT_EQ(error("(x+x+)+y", words),
+            "tokenizer.json: its pattern cannot be matched: retry-limit-in-match over");
+  // It never goes back, and remembers all the ways that it could go.
+  EXPECT_EQ(error("(?:(?=(?:x|y)*)x)*", std::string(4000, 'x')),
+            "tokenizer.json: its pattern cannot be matched: match-stack limit over");
+  // The second match would be the first one again.
+  EXPECT_NE(error("(?<=\\Kx)", words).find("it matches from byte 0 to byte 1"), std::string::npos);
+  EXPECT_NE(error("(*ERROR{-5})", words).find("fail to memory allocation"), std::string::npos);
+  EXPECT_EQ(error("\\b|", words), "");
+  EXPECT_EQ(error("(?:x|\\d|\\s)+", std::string(1 << 20, 'x')), "");
 }
 
 TEST(Tokenizer, TakesAnyBytes) {

@@ -75,7 +75,7 @@ def added(*tokens):
                              for id, content, normalized in tokens]}
 
 
-# Where the reference library's regular expressions differ from PCRE2's, and what else a file may ask for.
+# What other libraries of regular expressions read differently, and what else a file may ask for.
 VARIANTS = {
     "space": pre_tokenizer(split(r"\s+(?!\S)|\s+")),
     "no space": pre_tokenizer(split(r"[^\S\n]+|\S")),
@@ -101,6 +101,18 @@ VARIANTS = {
        for form in ("NFC", "NFD", "NFKC", "NFKD")},
     "two forms": {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "NFKC"}]}},
     "empty": {"normalizer": {"type": "Sequence", "normalizers": []}, "model": {"dropout": 0.0, "unk_token": "e"}},
+    "repetitions": pre_tokenizer(split(r"\d{2,3}+|e{2}?|[a-d]++|(?>t+)h")),
+    "intersections": pre_tokenizer(split(r"[a-z&&[^aeiou]]+|[\p{L}&&[^\p{Han}\p{Latin}]]")),
+    "negated in sets": pre_tokenizer(split(r"[a[^b-z\s]]+|[\W_]|[^\H]")),
+    "classes": pre_tokenizer(split(r"[[:alpha:]]+|[[:upper:][:digit:]_]|[[:^graph:]]")),
+    "properties": pre_tokenizer(split(r"\p{Emoji}|\p{Uppercase_Letter}+|\p{^Alphabetic}")),
+    "clusters": pre_tokenizer(split(r"e\X|\R|\N\O")),
+    "kept": pre_tokenizer(split(r"t\Kh|(?<=[a-e]+)\s|\G.")),
+    "groups": pre_tokenizer(split(r"(?<h>[a-h])\k<h>|\\g|(?<t>t)?(?(<t>)h|1)")),
+    "absent": pre_tokenizer(split(r"(?~the)t|(?i:ss|\p{Lu}k?)")),
+    "edges": pre_tokenizer(split(r"a|(?=1)|(?=[hq])", "Removed")),
+    "possessive words": pre_tokenizer(split(
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s")),
 }
 MORE = ["\u180e", "A\u030a", "\u212b", "\u1100\u1161\u11a8", "\u0344", "\ufb01", "the", "hethe", " quick", "then", "e\u0301", "Ⓐ", "\u093f", "²", "α", "漢", "。", "1234567", "h.", "\\", "cab", "-", "]", "A"]
 
