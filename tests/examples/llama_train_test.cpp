@@ -130,7 +130,7 @@ TEST_F(LlamaTraining, RememberedCostsAreThoseFoundAnew) {
        {"--fsdp 4 --tp 2 --sp", "--pp 2 --fsdp 2 --tp 2 --sp --micro-batches 2", "--tp 8"}) {
     const Outcome o =
         run("TS_CHECK=costs " + kProgram +
-            " train --plan --layers 4 --width 256 --heads 8 --kv-heads 4 --context 64 "
+            " train --plan --layers 4 --width 256 --heads 8 --kv-heads 8 --context 64 "
             "--batch 32 --vocabulary 4096 --devices-per-rank 8 " +
             flags);
     EXPECT_EQ(o.code, 0) << flags << ": " << o.err;
