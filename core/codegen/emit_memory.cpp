@@ -190,7 +190,7 @@ Value* Emitter::load_one(int node, int place, int lanes, int instance) {
     if (by_lane) mask = both(mask, valid);
     Value* x =
         mask ? masked_load(type, address, align, mask) : b_.CreateAlignedLoad(type, address, align);
-    return arith_.from_memory(x, info.dtype);
+    return arith_.from_memory(x, info.dtype, nest_->scopes[vector].by_quads);
   }
   if (pattern && !gather) {
     int vector = nest_->vector_scope(graph_, node, place);
