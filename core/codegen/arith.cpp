@@ -14,6 +14,7 @@
 
 #include <bit>
 #include <limits>
+#include <numeric>
 
 #include <llvm/ADT/SmallVector.h>
 #include <llvm/IR/InlineAsm.h>
@@ -106,7 +107,27 @@ Type* Arith::memory_type(DType dtype, int lanes) const {
   return lanes == 1 ? element : FixedVectorType::get(element, lanes);
 }
 
-Value* Arith::from_memory(Value* x, DType dtype) {
+// An x86 register of 16-bit elements is eight of them in each 16 bytes. One instruction puts the
+// lower four each behind 16 zeros, as f32 has the bits of bf16, and one the upper four. In the order
+// of memory that takes two instructions each: elements are spread over the register, then shifted.
+Value* Arith::from_memory(Value* x, DType dtype, bool by_quads) {
+  if (const int lanes = lanes_of(x); by_quads && lanes > 8) {
+    llvm::SmallVector<int, 64> order(size_t(lanes), 0);
+    for (int i = 0; i < lanes; ++i) order[size_t(lane_of(i, lanes, true))] = i;
+    if (dtype != DType::BF16) return b_.CreateShuffleVector(from_memory(x, dtype), order);
+    auto behind_zeros = [&](const int* first, const int* last) {
+      llvm::SmallVector<int, 64> pairs;
+      for (; first != last; ++first) pairs.append({0, lanes + *first});
+      Value* zeros = llvm::Constant::getNullValue(x->getType());
+      return b_.CreateBitCast(b_.CreateShuffleVector(zeros, x, pairs),
+                              FixedVectorType::get(b_.getFloatTy(), lanes / 2));
+    };
+    const int *first = order.begin(), *middle = first + lanes / 2;
+    Value *lower = behind_zeros(first, middle), *upper = behind_zeros(middle, order.end());
+    llvm::SmallVector<int, 64> all(size_t(lanes), 0);
+    std::iota(all.begin(), all.end(), 0);
+    return b_.CreateShuffleVector(lower, upper, all);
+  }
   switch (dtype) {
     case DType::Bool:
       return b_.CreateICmpNE(x, llvm::Constant::getNullValue(x->getType()));
@@ -537,12 +558,23 @@ Value* Arith::combine(ReduceOp op, DType dtype, Value* accumulator, Value* x) {
   throw InternalError("no lowering for reduction " + std::string(name(op)));
 }
 
-Value* Arith::horizontal(ReduceOp op, DType dtype, Value* x) {
+// The lanes that a step of a horizontal adds up, of a value that takes `width` lanes from `begin` on:
+// the first half of the neighbours that are left, and the second one.
+static void add_halves(int begin, int width, bool by_quads, llvm::SmallVectorImpl<int>& low,
+                       llvm::SmallVectorImpl<int>& high) {
+  const int pieces = by_quads && width > 8 ? 2 : 1, piece = width / pieces;
+  for (int first = begin; first < begin + width; first += piece) {
+    for (int i = 0; i < piece / 2; ++i)
+      low.push_back(first + i), high.push_back(first + piece / 2 + i);
+  }
+}
+
+Value* Arith::horizontal(ReduceOp op, DType dtype, Value* x, bool by_quads) {
   bool ordered = is_float(dtype) && info(op).chooses;
   Value* nan = ordered ? b_.CreateOrReduce(b_.CreateFCmpUNO(x, x)) : nullptr;
-  for (int lanes = lanes_of(x) / 2; lanes >= 1; lanes /= 2) {
+  for (int lanes = lanes_of(x); lanes > 1; lanes /= 2) {
     llvm::SmallVector<int, 64> low, high;
-    for (int i = 0; i < lanes; ++i) low.push_back(i), high.push_back(lanes + i);
+    add_halves(0, lanes, by_quads, low, high);
     Value *a = b_.CreateShuffleVector(x, low), *b = b_.CreateShuffleVector(x, high);
     if (ordered) {  // NaN is put back at the end
       x = b_.CreateSelect(op == ReduceOp::Max ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b), a,
@@ -560,10 +592,11 @@ Value* Arith::horizontal(ReduceOp op, DType dtype, Value* x) {
 //   a0+a2 a1+a3 b0+b2 b1+b3     c0+c2 c1+c3 d0+d2 d1+d3
 //   a b c d
 llvm::SmallVector<Value*, 8> Arith::horizontals(ReduceOp op, DType dtype,
-                                                llvm::ArrayRef<Value*> values, int register_lanes) {
+                                                llvm::ArrayRef<Value*> values, int register_lanes,
+                                                bool by_quads) {
   llvm::SmallVector<Value*, 8> x(values.begin(), values.end()), results;
   if (x.size() < 2 || (is_float(dtype) && info(op).chooses)) {
-    for (Value* v : x) results.push_back(horizontal(op, dtype, v));
+    for (Value* v : x) results.push_back(horizontal(op, dtype, v, by_quads));
     return results;
   }
   int width = lanes_of(x[0]);  // of what is left of each value; values lie side by side in x
@@ -571,9 +604,7 @@ llvm::SmallVector<Value*, 8> Arith::horizontals(ReduceOp op, DType dtype,
   // be the same object, as equal constants are.
   auto halves = [&](Value* a, Value* b, int lanes) {
     llvm::SmallVector<int, 64> low, high;
-    for (int i = 0; i < lanes; i += width) {
-      for (int j = 0; j < width / 2; ++j) low.push_back(i + j), high.push_back(i + width / 2 + j);
-    }
+    for (int i = 0; i < lanes; i += width) add_halves(i, width, by_quads, low, high);
     return combine(op, dtype, b_.CreateShuffleVector(a, b, low),
                    b_.CreateShuffleVector(a, b, high));
   };

@@ -25,7 +25,8 @@ class Arith {
   // Types of a value in registers and in memory; lanes == 1 is a scalar.
   llvm::Type* type(DType dtype, int lanes = 1) const;
   llvm::Type* memory_type(DType dtype, int lanes = 1) const;
-  llvm::Value* from_memory(llvm::Value* x, DType dtype);
+  // `by_quads`: the lanes change places, see Scope.
+  llvm::Value* from_memory(llvm::Value* x, DType dtype, bool by_quads = false);
   // The element in the lowest bytes of a 64-bit integer.
   llvm::Value* from_bits(llvm::Value* bits, DType dtype);
   // `rounded`: x is known to be a value of the 16-bit type already.
@@ -53,12 +54,14 @@ class Arith {
   llvm::Value* identity(ReduceOp op, DType dtype, int lanes);
   // Partial results of sums and products of 16-bit floats stay in f32.
   llvm::Value* combine(ReduceOp op, DType dtype, llvm::Value* accumulator, llvm::Value* x);
-  llvm::Value* horizontal(ReduceOp op, DType dtype, llvm::Value* x);  // lanes to one, pairwise
+  // Lanes to one, pairwise. `by_quads` says in which places the lanes are (Scope); the order of
+  // the additions is the same.
+  llvm::Value* horizontal(ReduceOp op, DType dtype, llvm::Value* x, bool by_quads);
   // The same of several values, in the same order of additions, with as many of them side by side
   // in a register as it has lanes.
   llvm::SmallVector<llvm::Value*, 8> horizontals(ReduceOp op, DType dtype,
                                                  llvm::ArrayRef<llvm::Value*> values,
-                                                 int register_lanes);
+                                                 int register_lanes, bool by_quads);
 
  private:
   llvm::Value* compute(Op op, DType dtype, DType source, llvm::ArrayRef<llvm::Value*> x);
@@ -83,6 +86,12 @@ class Arith {
   bool has_masks_of_64_;       // an x86 processor with mask registers of as many lanes
   const GpuDialect* dialect_;  // null on processors
 };
+
+// The lane of the i-th of so many neighbours in a vector. `by_quads` (Scope) is the order of memory
+// for up to eight of them.
+inline int lane_of(int i, int lanes, bool by_quads) {
+  return by_quads ? i / 8 * 4 + i % 4 + i / 4 % 2 * (lanes / 2) : i;
+}
 
 // math.cpp: accurate to about an ulp (on GPUs exp2 of f32 to two), right at 0, infinities, NaN and
 // subnormals.

@@ -342,6 +342,43 @@ bool CostModel::streams_rows(const Nest& nest, int loop) const {
   return nest.groups.size() == 1 && std::ranges::any_of(sites_, streams);
 }
 
+// Of folds along bf16, on x86, where one instruction widens half of a register in the order by quads,
+// and it takes two in the order of memory. f32 that is read along the same fold takes one to come into
+// that order:
+//
+//   sum_k x[k] * w[i, k]                      x, w bf16          two are saved
+//   sum_k x[k] * v[i, k], x[k] * w[i, k]      x f32, v, w bf16   two are saved, one is added
+//   sum_k x[k] * w[i, k]                      x f32, w bf16      as many: nothing is gained
+//
+// Loops in which lanes differ by more than what they read, as by a mask, keep the order of memory.
+void CostModel::choose_lane_order(Nest& nest) const {
+  if (!target_.triple.starts_with("x86_64")) return;
+  for (const FoldGroup& group : nest.groups) {
+    Scope& scope = nest.scopes[group.last];
+    if (scope.group < 0 || scope.lanes <= 8 || !scope.groups.empty()) continue;
+    int saved = 0, added = 0;
+    const bool alike = std::ranges::all_of(sites_, [&](const Site& site) {
+      const KernelNode& node = graph_[site.node];
+      if (node.dtype == DType::Index) return true;
+      if (nest.vector_scope(graph_, site.node, site.scope) != group.last) return true;
+      const std::span<const int> sources = graph_.sources(site.node);
+      if (node.op != Op::Load) {
+        return std::ranges::none_of(sources, [&](int source) {
+          return graph_[source].dtype == DType::Index && graph_[source].varies & bit(scope.range);
+        });
+      }
+      const ParamInfo& param = graph_.param(graph_.slot(site.node));
+      const bool halves = param.dtype == DType::BF16;
+      const bool masked = sources.size() > 2 && graph_[sources[2]].varies & bit(scope.range);
+      if (masked || (!halves && param.dtype != DType::F32)) return false;
+      if (graph_.lane_stride(sources[1], scope.range, scope.lanes) != 1) return false;
+      (halves ? saved : added) += copies(nest, site.node, site.scope);
+      return true;
+    });
+    scope.by_quads = alike && saved > added;
+  }
+}
+
 // Numbers of lanes worth a look: a register full, or the whole range when it is a few registers
 // long (every index is then a known pattern).
 std::vector<int> CostModel::lane_options(const Nest& nest, int scope) const {

@@ -8,12 +8,14 @@ namespace tinyshard::codegen {
 class CostModel {
  public:
   CostModel(const Graph& graph, const Target& target)
-      : graph_(graph), register_bytes_(target.vector_bits / 8) {}
+      : graph_(graph), target_(target), register_bytes_(target.vector_bits / 8) {}
 
   // Sets lanes and tile of the nest's scopes, and its cost.
   void choose_vectors(Nest& nest);
   // Departs from what was chosen for the nest that choose_vectors saw last.
   void lean(Nest& nest, const Leaning& leaning) const;
+  // Says of each scope whether its lanes lie by quads. Bits do not depend on it.
+  void choose_lane_order(Nest& nest) const;
   // How many values each scope computes; of the nest that choose_vectors saw last.
   std::vector<int> nodes_in_scope(const Nest& nest) const;
 
@@ -36,6 +38,7 @@ class CostModel {
   int best_lanes(const Nest& nest, int scope) const;
 
   const Graph& graph_;
+  const Target& target_;
   int register_bytes_;
   int widest_ = 1;  // bytes of the nest's widest lane
   std::vector<Site> sites_;

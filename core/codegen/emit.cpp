@@ -343,7 +343,8 @@ void Emitter::emit_group(int group) {
     Values results(sums.begin(), sums.end());
     if (vector) {
       const int lanes = target_.vector_bits / int(sums[0]->getType()->getScalarSizeInBits());
-      auto ends = arith_.horizontals(reduce_op(graph_, fold), dtype, sums, lanes);
+      auto ends = arith_.horizontals(reduce_op(graph_, fold), dtype, sums, lanes,
+                                     nest_->scopes[g.last].by_quads);
       results.assign(ends.begin(), ends.end());
     }
     for (Value*& result : results) result = arith_.rounded(result, dtype);
@@ -419,9 +420,9 @@ void Emitter::fold_body(int group, int scope, Values& accumulators) {
                             : value(source, scope))[instance_of(fold, i, source, scope)];
       if (s.lanes > 1) {
         if (open.active < open.lanes) {
-          llvm::SmallVector<llvm::Constant*, 64> mask;
-          for (int lane = 0; lane < open.lanes; ++lane)
-            mask.push_back(b_.getInt1(lane < open.active));
+          llvm::SmallVector<llvm::Constant*, 64> mask(size_t(open.lanes), b_.getInt1(false));
+          for (int n = 0; n < open.active; ++n)
+            mask[size_t(lane_of(n, open.lanes, s.by_quads))] = b_.getInt1(true);
           x = b_.CreateSelect(llvm::ConstantVector::get(mask), x,
                               arith_.identity(op, dtype, open.lanes));
         }
@@ -429,9 +430,9 @@ void Emitter::fold_body(int group, int scope, Values& accumulators) {
         if (open.lanes == 1 && wanted > 1) {
           x = b_.CreateInsertElement(arith_.identity(op, dtype, wanted), x, uint64_t{0});
         } else if (open.lanes < wanted) {
-          llvm::SmallVector<int, 64> mask;
-          for (int lane = 0; lane < wanted; ++lane)
-            mask.push_back(lane < open.lanes ? lane : open.lanes);
+          llvm::SmallVector<int, 64> mask(size_t(wanted), open.lanes);
+          for (int n = 0; n < open.lanes; ++n)
+            mask[size_t(lane_of(n, wanted, s.by_quads))] = lane_of(n, open.lanes, s.by_quads);
           x = b_.CreateShuffleVector(x, arith_.identity(op, dtype, open.lanes), mask);
         }
       }

@@ -104,7 +104,10 @@ Value* Emitter::masked_load(llvm::Type* type, Value* address, llvm::Align align,
   return b_.CreateBitCast(b_.CreateShuffleVector(all, wanted), type);
 }
 
-// Addresses behind the buffer are harmless: nothing is read from where there is no memory.
+// Addresses behind the buffer are harmless: nothing is read from where there is no memory. What is
+// asked for comes to the second cache. The way from there is short, and a stream into the first one
+// is slow beside an operand that lies there: on Zen 4 products of rows of bf16 by a row of f32 read 20
+// GB/s so, 32 without asking and 35 from the second cache.
 void Emitter::prefetch(int load, int place, int lanes, Value* address) {
   constexpr int64_t kLine = 64;
   const int64_t ahead = prefetch_distance(graph_, *nest_, load, place, lanes);
@@ -112,8 +115,9 @@ void Emitter::prefetch(int load, int place, int lanes, Value* address) {
   const auto bytes = lanes * static_cast<int64_t>(itemsize(graph_.param(graph_.slot(load)).dtype));
   for (int64_t at = 0; at < bytes; at += kLine) {
     Value* line = b_.CreateGEP(b_.getInt8Ty(), address, i64(ahead + at));
+    constexpr uint32_t kRead = 0, kSecondCache = 2, kData = 1;
     b_.CreateIntrinsic(llvm::Intrinsic::prefetch, {line->getType()},
-                       {line, b_.getInt32(0), b_.getInt32(3), b_.getInt32(1)});
+                       {line, b_.getInt32(kRead), b_.getInt32(kSecondCache), b_.getInt32(kData)});
   }
 }
 
@@ -186,7 +190,7 @@ Value* Emitter::load_one(int node, int place, int lanes, int instance) {
     if (by_lane) mask = both(mask, valid);
     Value* x =
         mask ? masked_load(type, address, align, mask) : b_.CreateAlignedLoad(type, address, align);
-    return arith_.from_memory(x, info.dtype);
+    return arith_.from_memory(x, info.dtype, nest_->scopes[vector].by_quads);
   }
   if (pattern && !gather) {
     int vector = nest_->vector_scope(graph_, node, place);

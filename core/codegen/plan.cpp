@@ -392,6 +392,7 @@ static Plan plan_as_is(const Graph& graph, const Target& target, const Leaning& 
     find_extents(graph, nest);
     model.choose_vectors(nest);
     model.lean(nest, leaning);
+    model.choose_lane_order(nest);
     choose_unrolling(graph, nest, model.nodes_in_scope(nest));
     plan.cost_ns += nest.cost_ns;
   }

@@ -21,7 +21,9 @@ struct Scope {
   int next = -1;   // the scope inside: the next loop, or the next range of the fold group
   int group = -1;  // of a fold's scope
   RangeSet open = 0;
-  int lanes = 1;            // neighbouring values of `range` computed side by side, in one vector
+  int lanes = 1;  // neighbouring values of `range` computed side by side, in one vector
+  // A vector has the neighbours 0-3, 8-11, 16-19... in its first half, 4-7, 12-15... in the second.
+  bool by_quads = false;
   bool unroll = false;      // a copy of the code for each value of `range`
   int tile = 1;             // values of `range` computed by copies of the code in one iteration
   Extent extent;            // the values of `range` that the loop has to run over

@@ -1,7 +1,11 @@
 // Structure of kernels: loops, folds, loads and stores of every shape.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <optional>
+#include <random>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -210,6 +214,125 @@ TEST(Kernel, ScoresOfAGroupShareItsKeys) {
           }
         }
       }
+    }
+  }
+}
+
+// This processor, and what it is without its widest registers.
+std::vector<Target> targets_of_every_width() {
+  std::vector<Target> targets{machine().target()};
+  if (!targets[0].triple.starts_with("x86_64")) return targets;
+  auto without = [](Target target, std::string_view family, int bits) {
+    const std::string on = "+" + std::string(family);
+    for (size_t at = 0; (at = target.features.find(on, at)) != std::string::npos;)
+      target.features[at] = '-';
+    target.vector_bits = bits;
+    return target;
+  };
+  if (targets[0].vector_bits == 512) targets.push_back(without(targets[0], "avx512", 256));
+  Target oldest = without(without(targets.back(), "avx", 128), "vaes", 128);
+  for (const char* family : {"f16c", "fma", "vpclmulqdq", "gfni", "sha"})
+    oldest = without(oldest, family, 128);
+  oldest.cpu = "x86-64";
+  targets.push_back(oldest);
+  return targets;
+}
+
+// Lanes of all scopes, and how many of these lie by quads.
+struct Lanes {
+  std::vector<int> lanes;
+  int by_quads = 0;
+};
+Lanes lanes_of(Kernel& kernel, const Target& target) {
+  codegen::Graph graph(kernel.source());
+  Lanes found;
+  for (const codegen::Nest& nest : codegen::make_plan(graph, target).nests) {
+    for (const codegen::Scope& s : nest.scopes) {
+      found.lanes.push_back(s.lanes);
+      found.by_quads += s.by_quads;
+    }
+  }
+  return found;
+}
+
+// Each number of bf16 among zeros: it is the sum, exactly, and a NaN stays one.
+TEST(Kernel, SumsOfEveryBf16) {
+  constexpr int64_t kPatterns = 1 << 16, kTerms = 32;
+  for (const Target& target : targets_of_every_width()) {
+    SCOPED_TRACE(target.vector_bits);
+    Kernel k("every_bf16");
+    k.compile_for(target);
+    const int in = k.param(DType::BF16, kPatterns * kTerms), out = k.param(DType::F32, kPatterns);
+    const UOp i = k.loop(kPatterns), f = k.fold_range(kTerms);
+    k.store(out, i, sum(cast(k.load(in, i * kTerms + f), DType::F32), {f}));
+    auto* bits = static_cast<uint16_t*>(k.buffer(in).data());
+    std::fill_n(bits, kPatterns * kTerms, uint16_t{0});
+    for (int64_t n = 0; n < kPatterns; ++n) bits[n * kTerms + n * 29 % kTerms] = uint16_t(n);
+    if (target.vector_bits >= 256) {
+      EXPECT_EQ(lanes_of(k, target).by_quads, 1);
+    }
+    if (!machine().computes()) continue;
+    k.run();
+    const auto* sums = static_cast<const float*>(k.buffer(out).data());
+    for (int64_t n = 0; n < kPatterns; ++n) {
+      const auto number = std::bit_cast<float>(static_cast<uint32_t>(n) << 16);
+      ASSERT_EQ(std::isnan(sums[n]), std::isnan(number)) << n;
+      if (!std::isnan(number)) {
+        ASSERT_EQ(sums[n], number) << n;
+      }
+    }
+  }
+}
+
+// Results of folds along bf16 have the bits of those along the same numbers in f32, which are read in
+// the order of memory: for lengths with and without a rest, rows side by side, operands of both types,
+// wherever both plans have as many lanes.
+TEST(Kernel, LanesByQuadsKeepTheOrderOfSums) {
+  if (machine().target().multiprocessors > 0 || !machine().computes()) return;
+  auto make = [](Kernel& k, DType dtype, int64_t rows, int64_t terms, ReduceOp op) {
+    const int x = k.param(dtype, terms), v = k.param(dtype, rows * terms),
+              w = k.param(dtype, rows * terms), row = k.param(DType::F32, terms),
+              out = k.param(DType::F32, rows), mixed = k.param(DType::F32, rows);
+    const UOp i = k.loop(rows), f = k.fold_range(terms), g = k.fold_range(terms);
+    auto at = [&](int slot, const UOp& index) { return cast(k.load(slot, index), DType::F32); };
+    k.store(out, i, fold(op, at(x, f) * at(v, i * terms + f), {f}));
+    const UOp both = at(v, i * terms + g) + at(w, i * terms + g);
+    k.store(mixed, i, fold(op, k.load(row, g) * both, {g}));
+  };
+  for (const Target& target : targets_of_every_width()) {
+    SCOPED_TRACE(target.vector_bits);
+    int compared = 0;
+    for (ReduceOp op : {ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min}) {
+      for (int64_t rows : {1, 2, 5, 16}) {
+        for (int64_t terms : {9, 16, 17, 31, 33, 48, 63, 64, 65, 72, 100, 129, 200, 768, 771}) {
+          Kernel halves("by_quads"), floats("in_order");
+          make(halves, DType::BF16, rows, terms, op);
+          make(floats, DType::F32, rows, terms, op);
+          for (Kernel* k : {&halves, &floats}) {
+            k->compile_for(target);
+            for (int slot : {0, 1, 2, 3}) {
+              GuardedBuffer& buffer = k->buffer(slot);
+              std::mt19937 random(static_cast<uint32_t>(slot));
+              for (int64_t n = 0; n < buffer.numel(); ++n)
+                buffer.set(n, static_cast<double>(random() % 255) / 128 - 1);
+            }
+            if (rows == 5) k->buffer(1).set(terms, NAN);
+            k->run();
+          }
+          const Lanes lanes = lanes_of(halves, target);
+          if (lanes.lanes != lanes_of(floats, target).lanes) continue;
+          compared += lanes.by_quads;
+          for (int slot : {4, 5}) {
+            EXPECT_EQ(std::memcmp(halves.buffer(slot).data(), floats.buffer(slot).data(),
+                                  halves.buffer(slot).bytes()),
+                      0)
+                << name(op) << ' ' << rows << " x " << terms << ", result " << slot;
+          }
+        }
+      }
+    }
+    if (target.vector_bits >= 256) {
+      EXPECT_GT(compared, 100);
     }
   }
 }
