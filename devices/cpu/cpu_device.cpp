@@ -101,7 +101,12 @@ class CachingAllocator {
  private:
   static constexpr size_t kAlignment = 64, kMostHeld = size_t{2} << 30;
   static constexpr size_t kHugePage = size_t{2} << 20, kLarge = 2 * kHugePage;
-  static constexpr size_t kCut = kLarge / 16, kArea = 4 * kLarge;
+#if defined(__SANITIZE_ADDRESS__)
+  static constexpr size_t kCut = kLarge;  // none, so that what lies behind a block is known
+#else
+  static constexpr size_t kCut = kLarge / 16;
+#endif
+  static constexpr size_t kArea = 4 * kLarge;
   static bool is_cut(size_t size) { return size >= kCut && size < kLarge; }
   static void* huge_pages(size_t size) {
     void* block = nullptr;
