@@ -91,7 +91,7 @@ FUZZED = [
            "if (!contains(before, x) && !same_elements(load.src(1), output.index, free_ranges(x)))"),
     # Vectors, and sums.
     Mutant("a-tail-stores-one-element-more", TAILS, "i < open_[vector].active", "i <= open_[vector].active"),
-    Mutant("a-tail-adds-one-element-more", FOLDS, "b_.getInt1(lane < open.active)", "b_.getInt1(lane <= open.active)"),
+    Mutant("a-tail-adds-one-element-more", FOLDS, "n < open.active; ++n", "n <= open.active; ++n"),
     Mutant("a-fold-before-what-it-reads", NESTS, "level[source] + is_found[source]", "level[source] - is_found[source]"),
     Mutant("one-sum-in-two-orders", LOWER, "other && !(*other == x)) return *origin;", "other && !(*other == x)) return {};"),
     # Gradients.

@@ -7,6 +7,7 @@
 #include "core/uop/scatter.h"
 #include "multi/moves.h"
 #include "multi/strategies/groups.h"
+#include "multi/window.h"
 
 namespace tinyshard {
 namespace {
