@@ -16,8 +16,9 @@ struct Sampling {
   double top_p = 1;          // of the fewest words that have this probability together
 };
 
-// A word [n] for each row of scores [n, words]. The largest of scores / temperature + g, each with a g
-// of Gumbel's distribution of its own, is drawn with the probabilities of their softmax.
+// A word [n] for each row of scores [n, words], by the Gumbel-max trick: the largest of scores /
+// temperature + g, each with a g of Gumbel's distribution of its own, is drawn with the probabilities
+// of their softmax.
 inline Tensor drawn(const Tensor& scores, const Sampling& s) {
   if (s.temperature <= 0) return scores.argmax(-1).cast(DType::I32);
   const int64_t all = scores.shape(-1);

@@ -1,3 +1,6 @@
+// A text is cut where matches begin and end. The pattern \d+ cuts "ab12c" into
+//
+//   visit(0, 2, false)   visit(2, 4, true)   visit(4, 5, false)       "ab"  "12"  "c"
 #include "io/tokenizer_pattern.h"
 
 #include <algorithm>
@@ -78,7 +81,7 @@ bool is_inside_of_character(std::string_view text, size_t at) {
   return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80;
 }
 
-// What a search writes to. Not shared between threads.
+// A Search owns the memory that matching writes to, and its limits. Each thread has its own.
 class Search {
  public:
   Search(OnigRegex regex, std::string_view text)

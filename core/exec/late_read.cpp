@@ -1,3 +1,5 @@
+// A read is one copy of a storage that each device has whole. Parts come together first, in the same
+// queue, so that nobody waits for that either.
 #include "core/exec/late_read.h"
 
 #include <span>

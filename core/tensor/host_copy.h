@@ -1,4 +1,4 @@
-// A value on its way to the host, which a program reads when it needs it:
+// An asynchronous copy of a value to the host, which a program reads when it needs it:
 //
 //   HostCopy loss = step(x, y).copy_to_host();    // the devices go on at once
 //   step(next_x, next_y);                         // queued behind that copy

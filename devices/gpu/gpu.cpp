@@ -25,7 +25,7 @@ Address address(const void* memory) { return reinterpret_cast<Address>(memory); 
 class ReadLater final : public PendingCopy {
  public:
   ReadLater(Gpu& gpu, PinnedBlocks& blocks, size_t bytes)
-      : gpu_(gpu), blocks_(blocks), bytes_(bytes), block_(blocks.take(bytes)), there_(gpu) {}
+      : gpu_(gpu), blocks_(blocks), bytes_(bytes), there_(gpu), block_(blocks.take(bytes)) {}
   ~ReadLater() override { blocks_.give_back(block_, bytes_); }
   ReadLater(const ReadLater&) = delete;
 
@@ -41,8 +41,8 @@ class ReadLater final : public PendingCopy {
   Gpu& gpu_;
   PinnedBlocks& blocks_;
   size_t bytes_;
-  void* block_;
   GpuEvent there_;
+  void* block_;
 };
 
 std::string gib(size_t bytes) { return fmt::format("{:.1f} GiB", double(bytes) / (1 << 30)); }

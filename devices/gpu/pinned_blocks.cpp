@@ -1,3 +1,5 @@
+// A block of 3000 bytes has 4096, the fifth of the sizes 256, 512, 1024 ..; it goes to the list of
+// that size when it is given back, and stays there until the GPU is closed.
 #include "devices/gpu/pinned_blocks.h"
 
 #include "devices/gpu/gpu.h"

@@ -23,7 +23,7 @@ class PinnedBlocks {
 
   // At most kLargest bytes.
   void* take(size_t bytes);
-  // What is still copied there is ordered before the next copy to the same block by their queue.
+  // A copy to the block may still be under way: the next one waits for it in the compute queue.
   void give_back(void* block, size_t bytes) noexcept;
 
  private:

@@ -22,12 +22,6 @@ Mesh in_groups(const Mesh& mesh, size_t axis, int64_t size) {
   return {axes, mesh.devices()};
 }
 
-Dims with_ones_in_front(DimSpan shape, int ones) {
-  Dims all(size_t(ones), 1);
-  all.insert(all.end(), shape.begin(), shape.end());
-  return all;
-}
-
 }  // namespace
 
 Groups::Groups(const Mesh& mesh, size_t axis, int64_t size)
@@ -106,51 +100,47 @@ CollectiveOp Groups::combining(DType type, ReduceOp op) {
                                                         : CollectiveOp::ReduceScatter;
 }
 
-// The places that a device makes are a dim that its group's axis divides, and so is a dim in front of
-// it, by which devices of a group differ.
-LocalValue Groups::combined(const UOp& made, ReduceOp op, const Places& placed, DimSpan shape,
-                            int dim) const {
-  Places owned = placed;
-  owned[axis_] = Shard(dim);
-  if (combining(made.dtype(), op) == CollectiveOp::AllToAll) {
-    const UOp all = for_owners(made, placed, shape, dim);
-    const Dims local(all.shape().begin() + 1, all.shape().end());
-    return {back(reshape(reduce(op, all, Dims{0}), local)), mesh_, owned, current_origin()};
-  }
-  const int front = size_ > 1 ? 1 : 0;
+// The places that a device makes are a dim that the groups' axis divides among owners. In front of it
+// are dims by which devices differ: of what is not reduced the group that sends, [groups, ..], and the
+// device of the group where it has several, [.., 1, ..] of `size`.
+UOp Groups::at_owners(const UOp& made, const Placement& lying, const Places& placed, DimSpan shape,
+                      int dim) const {
+  const int senders = lying.is_shard() ? 1 : 0, front = senders + (size_ > 1 ? 1 : 0);
   Places from = finer(placed, front), to = from;
   Dims whole(shape.begin(), shape.end());
   whole[size_t(dim)] = made.shape()[size_t(dim)];
-  if (front > 0) {
+  if (size_ > 1) {
     whole.insert(whole.begin(), size_);
-    from[axis_ + 1] = to[axis_ + 1] = Shard(0);
+    from[axis_ + 1] = to[axis_ + 1] = Shard(senders);
   }
-  from[axis_] = Partial(op), to[axis_] = Shard(dim + front);
-  LocalValue v = redistribute(
-      {reshape(made, with_ones_in_front(made.shape(), front)), finer_, from, current_origin()},
-      whole, finer_, to);
-  const Dims local(v.local.shape().begin() + front, v.local.shape().end());
-  return {back(reshape(v.local, local)), mesh_, owned, v.origin};
+  if (senders > 0) whole.insert(whole.begin(), count_);
+  from[axis_] = lying, to[axis_] = Shard(dim + front);
+  Dims local(made.shape().begin(), made.shape().end());
+  local.insert(local.begin(), size_t(front), 1);
+  const UOp all =
+      redistribute({reshape(made, local), finer_, from, current_origin()}, whole, finer_, to).local;
+  local.assign(all.shape().begin() + front, all.shape().end());
+  if (senders > 0) local.insert(local.begin(), count_);
+  return reshape(all, local);
 }
 
 UOp Groups::for_owners(const UOp& made, const Places& placed, DimSpan shape, int dim) const {
-  const int front = size_ > 1 ? 2 : 1;
-  Places from = finer(placed, front), to = from;
-  Dims whole(shape.begin(), shape.end());
-  whole[size_t(dim)] = made.shape()[size_t(dim)];
-  if (front > 1) {
-    whole.insert(whole.begin(), size_);
-    from[axis_ + 1] = to[axis_ + 1] = Shard(1);
+  return at_owners(made, Shard(0), placed, shape, dim);
+}
+
+LocalValue Groups::combined(const UOp& made, ReduceOp op, const Places& placed, DimSpan shape,
+                            int dim) const {
+  UOp owned;
+  if (combining(made.dtype(), op) == CollectiveOp::AllToAll) {
+    const UOp all = for_owners(made, placed, shape, dim);
+    const Dims local(all.shape().begin() + 1, all.shape().end());
+    owned = reshape(reduce(op, all, Dims{0}), local);
+  } else {
+    owned = at_owners(made, Partial(op), placed, shape, dim);
   }
-  whole.insert(whole.begin(), count_);
-  from[axis_] = Shard(0), to[axis_] = Shard(dim + front);
-  const UOp all = redistribute({reshape(made, with_ones_in_front(made.shape(), front)), finer_,
-                                from, current_origin()},
-                               whole, finer_, to)
-                      .local;
-  Dims local(all.shape().begin() + front - 1, all.shape().end());
-  local[0] = count_;
-  return reshape(all, local);
+  Places lying = placed;
+  lying[axis_] = Shard(dim);
+  return {back(owned), mesh_, lying, current_origin()};
 }
 
 UOp Groups::back(const UOp& x) const { return size_ > 1 ? relocated(x, finer_, mesh_, false) : x; }

@@ -40,9 +40,9 @@ class Groups {
   // makes it, or it is beyond the end.
   UOp index_into_made(const UOp& index, int64_t places) const;
 
-  // What devices have made of places along `dim` for all groups, reduced where the owners are. Of a
-  // value of that shape, which lies like `placed` along the other axes. Terms that would travel as a
-  // wider type to be reduced on the way (multi/wire.h) are reduced by the owner.
+  // Owners get what devices have made of their places along `dim`, reduced: a value of that shape,
+  // which lies like `placed` along the other axes. Terms that would travel as a wider type to be
+  // reduced on the way (multi/wire.h) are reduced by the owner.
   static CollectiveOp combining(DType type, ReduceOp op);
   LocalValue combined(const UOp& made, ReduceOp op, const Places& placed, DimSpan shape,
                       int dim) const;
@@ -56,6 +56,9 @@ class Groups {
   double seconds_of_made(CollectiveOp op, double bytes, LinkModel& links) const;
 
  private:
+  // What devices made, with the owners; `lying`: a term of a reduction, or Shard(0): each apart.
+  UOp at_owners(const UOp& made, const Placement& lying, const Places& placed, DimSpan shape,
+                int dim) const;
   int64_t part(int64_t places) const { return (places + size_ * count_ - 1) / (size_ * count_); }
   // Of placements on the mesh: those on the finer one, behind so many new dims.
   Places finer(const Places& place, int dims) const;

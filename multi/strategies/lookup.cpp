@@ -485,7 +485,7 @@ int64_t devices_that_meet(const UOp& x, const Mesh& mesh, size_t axis, const Pla
                    seconds_brought(x.src(1), mesh, together, values)))
     best = devices;
   for (int64_t size : Groups::sizes(devices)) {
-    // One device is no group, but may send its terms in another way.
+    // A group of one device receives no entries, but its terms may travel by the other collective.
     const bool other =
         size > 1 || Groups::combining(x.dtype(), scatter_op(x)) == CollectiveOp::AllToAll;
     if (in_groups && other && choice.offer(brought + group_seconds(size))) best = size;

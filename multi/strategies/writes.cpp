@@ -1,3 +1,8 @@
+// Who writes to a place travels as one bit of each group of devices. Of nine places of an owner, of
+// which a group would write to 0, 3 and 8:
+//
+//   1 0 0 1 0 0 0 0 1      in_bits       9 1        eight places a byte, the first one the lowest bit
+//                          from_bits     1 0 0 1 0 0 0 0 1
 #include "multi/strategies/writes.h"
 
 #include <algorithm>
@@ -139,15 +144,6 @@ int axis_of_entries(const LocalValue& index, const UOp& x, const Places& rows, c
   return axis;
 }
 
-// What it takes to send owners what devices make for their groups of a value, of so many bits each.
-double seconds_for_owners(const UOp& x, const Places& owned, const Groups& groups, int64_t places,
-                          int dim, size_t bits, LinkModel& links, const Mesh& mesh) {
-  Dims made = Sharding{mesh, owned}.local_shape(x.shape());
-  made[size_t(dim)] = groups.made(places);
-  return groups.seconds_of_made(CollectiveOp::AllToAll, double(product(made)) * double(bits) / 8,
-                                links);
-}
-
 }  // namespace
 
 std::optional<LocalValue> writers(const UOp& x, const Mesh& mesh, const LocalValue& index,
@@ -188,8 +184,11 @@ std::optional<LocalValue> writers(const UOp& x, const Mesh& mesh, const LocalVal
       const int64_t elements = product(Sharding{mesh, place}.local_shape(v.shape()));
       return groups.seconds_of_entries(double(elements) * double(itemsize(v.dtype())), links);
     };
-    const auto sent = [&](const UOp& v, const Places& place, size_t bits) {
-      return seconds_for_owners(v, place, groups, arg.size, int(dim), bits, links, mesh);
+    const auto sent = [&](const UOp& v, const Places& place, size_t bits) {  // of an element
+      Dims made = Sharding{mesh, place}.local_shape(v.shape());
+      made[dim] = groups.made(arg.size);
+      return groups.seconds_of_made(CollectiveOp::AllToAll,
+                                    double(product(made)) * double(bits) / 8, links);
     };
     if (choice.offer(met(repeated(x.src(0)), index.place) + met(rows, *lying) +
                      sent(x, index.place, 1) + sent(gather, *lying, 8 * itemsize(rows.dtype()))))

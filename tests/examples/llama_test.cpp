@@ -361,6 +361,11 @@ TEST_F(LlamaProgram, DrawsBySeedAndBounds) {
   const std::string drawn = run(flags + "--temperature 3 --seed 2").out;
   EXPECT_EQ(run(flags + "--temperature 3 --seed 2").out, drawn);
   EXPECT_NE(run(flags + "--temperature 3 --seed 3").out, drawn);
+  for (const char* how : {"--temperature 3 --dtype f64", "--top-k 40 --top-p 0.9 --dtype f64"}) {
+    const std::string one = run(flags + how).out;
+    EXPECT_EQ(run(flags + how + " --devices CPU:0,CPU:1").out, one) << how;
+    EXPECT_EQ(run(flags + how, launchers()[0].two).out, one) << how;
+  }
 }
 
 TEST_F(LlamaProgram, MistakesAreOneSentence) {

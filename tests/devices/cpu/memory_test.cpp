@@ -50,7 +50,7 @@ TEST(CpuMemory, AreasGoBackToTheSystem) {
   EXPECT_EQ(device->memory().used, 0);
   EXPECT_LT(device->memory().held, int64_t(2100 * kMiB));
   EXPECT_GT(device->memory().held, 0);
-  // What is asked for next is a block that is held, or cut from what is left.
+  // The next block is one that is held, or is cut from what is left.
   void* again = device->allocate(each);
   std::memset(again, 1, each);
   device->free(again, each);
