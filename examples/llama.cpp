@@ -129,6 +129,8 @@ void run(const Flags& f) {
       throw UserError(fmt::format("position {}: {} is not {}", text.size() - 1, word, list.back()));
   };
   out << f.prompt << std::flush;
+  TokenStream words(tokenizer);
+  for (const int32_t token : text) words.next(token);
   Tensor word = draw(model.begin(Tensor(text).shard(mesh), turns, caches));
   HostCopy made = word.copy_to_host();
   for (int64_t i = 1; i <= f.tokens; ++i) {
@@ -142,7 +144,7 @@ void run(const Flags& f) {
     if (f.check) check(now);
     if (std::ranges::find(config.end_tokens, now) != config.end_tokens.end()) break;
     text.push_back(now);
-    if (now < tokenizer.vocab_size()) out << tokenizer.decode(std::vector{now}) << std::flush;
+    if (now < tokenizer.vocab_size()) out << words.next(now) << std::flush;
     made = next;
   }
   out << '\n';

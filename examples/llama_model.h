@@ -198,6 +198,8 @@ inline void check_config(const ModelConfig& c, const std::string& folder) {
     throw UserError(fmt::format("{}: {}", folder, what));
   };
   if (c.family != "llama") refuse(fmt::format("model_type is \"{}\", not \"llama\"", c.family));
+  if (!c.by_layer.empty() || !c.layer_ropes.empty())
+    refuse("its layers differ in their sizes or in how they turn: a Llama's are equal");
   if (c.layers < 1 || c.width < 1 || c.heads < 1 || c.kv_heads < 1 || c.vocabulary < 1)
     refuse(fmt::format("{} layers, {} wide, {} heads, {} of keys, {} words: all must be given",
                        c.layers, c.width, c.heads, c.kv_heads, c.vocabulary));

@@ -1,7 +1,7 @@
-// Text to tokens and back by byte-level byte-pair encoding, as tokenizer.json of Hugging Face's
-// tokenizers describes it: GPT-2, Llama 3, Qwen and others of their kind. UserError names what a file
-// asks for that is not known here, such as a normalizer that is no form of Unicode, rather than giving
-// other tokens.
+// Text to tokens and back, as tokenizer.json of Hugging Face's tokenizers describes it: byte-pair
+// encoding of bytes (GPT-2, Llama 3, Qwen) or of characters (Llama 2, Mistral, Gemma, CLIP), Unigram
+// (T5, XLM-R) and WordPiece (BERT). UserError names what a file asks for that is not known here rather
+// than giving other tokens.
 //
 //   Tokenizer tokenizer("model/tokenizer.json");             // or the folder
 //   std::vector<int32_t> ids = tokenizer.encode("Hello");
@@ -42,6 +42,24 @@ class Tokenizer {
   struct Data;
   explicit Tokenizer(std::unique_ptr<Data> data);
   std::unique_ptr<Data> data_;
+};
+
+// Text that comes token by token: next() returns what a token adds to the text of those before it.
+//
+//   TokenStream stream(tokenizer);
+//   for (const int32_t id : ids) std::cout << stream.next(id) << std::flush;
+class TokenStream {
+ public:
+  // The stream refers to the tokenizer.
+  explicit TokenStream(const Tokenizer& tokenizer, bool skip_special = false)
+      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+  std::string next(int32_t token);
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool skip_special_;
+  std::vector<int32_t> window_;  // the tokens before, as far back as a text may depend on them
+  size_t text_ = 0;              // how long their text is
 };
 
 }  // namespace tinyshard

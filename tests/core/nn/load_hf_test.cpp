@@ -74,6 +74,43 @@ TEST(ModelConfig, ReadsAGpt2) {
   EXPECT_TRUE(c.other.empty());
 }
 
+TEST(ModelConfig, ReadsSizesByLayer) {
+  const io::ModelConfig c = io::parse_model_config(
+      R"({"model_type": "openelm", "num_transformer_layers": 3, "model_dim": 1280, "head_dim": 64,
+          "num_query_heads": [12, 12, 16], "num_kv_heads": [4, 4, 4], "torch_dtype": "auto",
+          "ffn_multipliers": [0.5, 4.0], "max_context_length": 2048})",
+      "config.json");
+  EXPECT_EQ((std::vector{c.layers, c.width, c.heads, c.kv_heads, c.head_width, c.context}),
+            (std::vector<int64_t>{3, 1280, 0, 4, 64, 2048}));
+  EXPECT_EQ(c.by_layer, (std::map<std::string, std::vector<int64_t>>{{"heads", {12, 12, 16}}}));
+  EXPECT_EQ(c.dtype, std::nullopt);
+}
+
+TEST(ModelConfig, ReadsATextModelWhoseLayersTurnDifferently) {
+  const io::ModelConfig c = io::parse_model_config(
+      R"({"model_type": "gemma3", "hidden_size": null, "vision_config": {"hidden_size": 1152},
+          "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34,
+            "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}})",
+      "config.json");
+  EXPECT_EQ(c.family, "gemma3");
+  EXPECT_EQ((std::vector{c.layers, c.width}), (std::vector<int64_t>{34, 2560}));
+  EXPECT_EQ(c.layer_ropes.at("full_attention").base, 1e6);
+  EXPECT_EQ(c.layer_ropes.at("full_attention").scaling->factor, 8);
+  EXPECT_EQ(c.layer_ropes.at("sliding_attention"), (io::LayerRope{1e4, std::nullopt}));
+  EXPECT_EQ(c.rope_scaling, std::nullopt);
+  EXPECT_EQ(c.other.count("vision_config"), 1u);
+}
+
+TEST(ModelConfig, ReadsNumbersThatOnlyPythonWrites) {
+  const io::ModelConfig c = io::parse_model_config(
+      R"({"time_step_limit": [0.0, Infinity, -Infinity, NaN], "a": "\"Infinity", "b\\": NaN})",
+      "config.json");
+  EXPECT_EQ(c.other.at("time_step_limit"), R"([0.0,"Infinity","-Infinity","NaN"])");
+  EXPECT_EQ(c.other.at("a"), R"("\"Infinity")");
+  EXPECT_EQ(c.other.at("b\\"), R"("NaN")");
+}
+
 TEST(ModelConfig, SaysWhatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {
       {"[1]", "it holds no JSON object"},
@@ -81,6 +118,9 @@ TEST(ModelConfig, SaysWhatIsWrong) {
       {R"({"hidden_size": 0})", "hidden_size is \"0\", not a size"},
       {R"({"n_embd": "64"})", "n_embd is \"\"64\"\", not a size"},
       {R"({"hidden_size": 18446744073709551615})", "not a size"},
+      {R"({"num_attention_heads": [8, 0]})", "not a size"},
+      {R"({"num_attention_heads": []})", "not a size"},
+      {R"({"rms_norm_eps": Infinity})", "not a number"},
       {R"({"rope_theta": []})", "rope_theta is \"[]\", not a number"},
       {R"({"rope_scaling": 2})", "rope_scaling is \"2\", not an object"},
       {R"({"rope_scaling": {"factor": 2}})", "not a scaling with a rope_type"},

@@ -1,7 +1,7 @@
 // A text is cut where matches begin and end. The pattern \d+ cuts "ab12c" into
 //
 //   visit(0, 2, false)   visit(2, 4, true)   visit(4, 5, false)       "ab"  "12"  "c"
-#include "io/tokenizer_pattern.h"
+#include "io/tokenizers/pattern.h"
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@
 #include "core/base/error.h"
 #include "io/errors.h"
 
-namespace tinyshard {
+namespace tinyshard::tokenizers {
 namespace {
 
 // How often one search may go back to try something else. The reference library has this bound for
@@ -24,6 +24,9 @@ constexpr size_t kMaxRetries = 10'000'000, kRetriesPerByte = 16;
 // How many places to go back to a search may remember, of 32 bytes each. A word needs one or two
 // for each of its characters.
 constexpr size_t kMaxStack = 1 << 20, kStackPerByte = 16;
+
+// Letters that stand for something else in a regular expression.
+constexpr std::string_view kSpecialLetters = R"(\.+*?()|[]{}^$#&-~)";
 
 const OnigUChar* bytes(std::string_view text) {
   return reinterpret_cast<const OnigUChar*>(text.data());
@@ -116,10 +119,20 @@ class Search {
 
 }  // namespace
 
-void TokenizerPattern::Free::operator()(re_pattern_buffer* regex) const { onig_free(regex); }
+Pattern Pattern::of(const Part& part) {
+  if (const std::string regex = part.text("Regex"); !regex.empty()) return {regex, part.label()};
+  std::string escaped;
+  for (const char c : part.text("String")) {
+    if (kSpecialLetters.find(c) != kSpecialLetters.npos) escaped += '\\';
+    escaped += c;
+  }
+  if (escaped.empty()) throw part.error("it has a pattern without text");
+  return {escaped, part.label()};
+}
 
-TokenizerPattern::TokenizerPattern(std::string_view pattern, std::string label)
-    : label_(std::move(label)) {
+void Pattern::Free::operator()(re_pattern_buffer* regex) const { onig_free(regex); }
+
+Pattern::Pattern(std::string_view pattern, std::string label) : label_(std::move(label)) {
   const auto fail = [&](std::string_view why) {
     return io::FormatError(label_, fmt::format("its pattern {} {}", io::in_quotes(pattern), why));
   };
@@ -133,7 +146,7 @@ TokenizerPattern::TokenizerPattern(std::string_view pattern, std::string label)
   regex_.reset(regex);
 }
 
-void TokenizerPattern::cut(std::string_view text, const Visit& visit) const {
+void Pattern::cut(std::string_view text, const Visit& visit) const {
   if (text.size() > INT_MAX)
     throw UserError(
         fmt::format("{}: a text of {} bytes, the most are {}", label_, text.size(), INT_MAX));
@@ -161,4 +174,4 @@ void TokenizerPattern::cut(std::string_view text, const Visit& visit) const {
   if (at < text.size()) visit(at, text.size(), false);
 }
 
-}  // namespace tinyshard
+}  // namespace tinyshard::tokenizers

@@ -9,14 +9,18 @@
 #include <string>
 #include <string_view>
 
+#include "io/tokenizers/part.h"
+
 struct re_pattern_buffer;  // Oniguruma's regex_t
 
-namespace tinyshard {
+namespace tinyshard::tokenizers {
 
-class TokenizerPattern {
+class Pattern {
  public:
   // FormatError with the file's name, `label`, says why a pattern cannot be read.
-  TokenizerPattern(std::string_view pattern, std::string label);
+  Pattern(std::string_view pattern, std::string label);
+  // Reads a regular expression or the letters themselves: {"Regex": "\\s+"}, {"String": "."}.
+  static Pattern of(const Part& part);
 
   // Calls visit(begin, end, is_match) for each match in `text`, which is UTF-8, and for what lies
   // between matches. A match of nothing is an edge between two pieces. UserError where a search
@@ -32,4 +36,4 @@ class TokenizerPattern {
   std::string label_;
 };
 
-}  // namespace tinyshard
+}  // namespace tinyshard::tokenizers
