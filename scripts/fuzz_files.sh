@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-targets=(safetensors index torch gguf npy npz tokenizer manifest manifest_signed)
+targets=(safetensors index torch gguf npy npz tokenizer chat_template manifest manifest_signed)
 usage() {
   cat <<USAGE
 usage: scripts/fuzz_files.sh [--minutes N] [--seeds DIR] [TARGET...] [-- libFuzzer arguments...]

@@ -14,6 +14,7 @@
 #include "core/tensor/tensor.h"
 #include "core/tensor/training.h"
 #include "core/tensor/variable.h"
+#include "io/chat_template.h"
 #include "io/corpus.h"
 #include "io/dataset.h"
 #include "io/tokenizer.h"

@@ -101,6 +101,10 @@ uint32_t lower(uint32_t code) {
   return static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code)));
 }
 
+uint32_t upper(uint32_t code) {
+  return static_cast<uint32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code)));
+}
+
 const std::array<uint32_t, 256>& byte_letters() {
   static const std::array<uint32_t, 256> all = [] {
     std::array<uint32_t, 256> out{};

@@ -29,6 +29,7 @@ bool is_punctuation(uint32_t code);  // category P, and ASCII's symbols
 bool is_nonspacing_mark(uint32_t code);
 bool is_other(uint32_t code);  // controls, formats, private use
 uint32_t lower(uint32_t code);
+uint32_t upper(uint32_t code);
 
 // The letter that spells each byte in a byte-level vocabulary: visible bytes stand for themselves,
 // the others for 256 and on (a space is Ġ), so that a vocabulary is readable text.

@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include "io/chat_template.h"
 #include "io/checkpoint_internal.h"
 #include "io/digest.h"
 #include "io/gguf.h"
@@ -71,6 +72,12 @@ const Target kTargets[] = {
        const auto tokenizer = tinyshard::Tokenizer::parse(text_of(bytes), "file");
        const auto ids = tokenizer.encode("It's 12 <|end|>\n \xc3\xa9 \xff");
        tokenizer.decode(ids);
+     },
+     false},
+    {"chat_template",
+     [](Bytes bytes) {
+       const auto chat = tinyshard::ChatTemplate::parse(text_of(bytes), "file");
+       chat({{"system", "Be brief."}, {"user", "Hi"}, {"assistant", "Hi"}});
      },
      false},
     // A manifest is ours and begins with its digest; it gets the right one here, or none of the
