@@ -14,6 +14,7 @@ using Numbers = std::vector<double>;  // integers below 2^53 among them
 constexpr double kExact = 9007199254740992;  // 2^53
 constexpr int kDeep = 32;                    // nodes
 
+// The value as a number of that type, where a double holds all numbers of it that are met here.
 std::optional<double> converted(double value, DType to) {
   if (to == DType::F64) return value;
   if (to == DType::F32) return double(float(value));
@@ -24,11 +25,13 @@ std::optional<double> converted(double value, DType to) {
   return value;
 }
 
+// Nothing where a kernel comes to another number than the host: a window that is planned by one and
+// read by the other has not all rows. Double precision rounds to f32 as f32 does.
 std::optional<double> computed(const UOp& x, double a, double b) {
   const ElementFacts& facts = info(x.op()).element;
   const DType type = x.src(0).dtype();
   if (is_float(type)) {
-    if (!facts.reals) return std::nullopt;
+    if (!facts.reals || facts.accuracy == Accuracy::Series) return std::nullopt;
     return converted(facts.reals(a, b), x.dtype());
   }
   const bool divides = x.op() == Op::IDiv || x.op() == Op::Mod;
@@ -39,7 +42,10 @@ std::optional<double> computed(const UOp& x, double a, double b) {
 
 // The elements of x, a line of n or one number.
 std::optional<Numbers> numbers(const UOp& x, int depth = kDeep) {
-  if (is_const(x)) return Numbers(size_t(x->numel()), const_as_double(x));
+  if (is_const(x)) {
+    const auto number = converted(const_as_double(x), x.dtype());
+    return number ? std::optional(Numbers(size_t(x->numel()), *number)) : std::nullopt;
+  }
   if (depth == 0) return std::nullopt;
   if (x.op() == Op::Iota) {
     Numbers line(size_t(x->numel()));

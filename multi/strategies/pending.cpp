@@ -2,39 +2,48 @@
 
 #include <cmath>
 
+#include "core/dtype/half.h"
 #include "core/uop/args.h"
 
 namespace tinyshard {
 namespace {
 
+// Whether `factor` is a number by which each term may be multiplied instead of their sum. The terms
+// may be far larger than their sum: 600 and -599 times 128 overflow f16, 10 and -9 times 1e38 f32.
+// A number of at most 1 makes none larger. 16 bits round each product, but for these.
+bool scales_terms(double factor, DType type) {
+  const double size = std::abs(factor);
+  return is_half(type) ? size == 0 || size == 1 : size <= 1;
+}
+
 // Choices among choices of shared parts are asked about for so many steps only.
-bool is_finite(const UOp& x, int& steps) {
+bool scales_terms(const UOp& x, int& steps) {
   if (--steps < 0) return false;
   switch (x.op()) {
     case Op::Const:
-      return std::isfinite(const_as_double(x));
+      return !is_float(x.dtype()) || scales_terms(const_as_double(x), x.dtype());
     case Op::Expand:
     case Op::Reshape:
     case Op::Permute:
-      return is_finite(x.src(0), steps);
+      return scales_terms(x.src(0), steps);
     case Op::Cast:
       return x.src(0).dtype() == DType::Bool || !is_float(x.dtype());
     case Op::Where:
-      return is_finite(x.src(1), steps) && is_finite(x.src(2), steps);
+      return scales_terms(x.src(1), steps) && scales_terms(x.src(2), steps);
     default:
-      return !is_float(x.dtype());
+      return !is_float(x.dtype());  // what wraps wraps to the same sum
   }
 }
 
 }  // namespace
 
-bool is_finite(const UOp& x) {
+bool scales_terms(const UOp& x) {
   int steps = 64;
-  return is_finite(x, steps);
+  return scales_terms(x, steps);
 }
 
-// A product is linear as long as the factor is finite: infinity times the terms 3 and 0, or 3 and -1,
-// gives no sum, but infinity times their sum is infinity.
+// A product is linear as long as no term overflows or becomes no number: infinity times the terms 3
+// and 0 has no sum, but infinity times their sum is infinity.
 bool stays_partial(const UOp& x, std::span<const LocalValue> v, size_t axis) {
   auto partial = [&](size_t i) {
     return v[i].place[axis].is_partial() && v[i].place[axis].op == ReduceOp::Sum;
@@ -51,14 +60,15 @@ bool stays_partial(const UOp& x, std::span<const LocalValue> v, size_t axis) {
       return partial(0) && floats && (!rounds || back);
     }
     case Op::Add:
-    case Op::Sub:
-      return partial(0) && partial(1);
+    case Op::Sub:  // two large terms of f16 are more than it holds, whatever the sums are
+      return partial(0) && partial(1) && x.dtype() != DType::F16;
     case Op::Mul:
-      return (partial(0) && whole(1) && is_finite(x.src(1))) ||
-             (whole(0) && partial(1) && is_finite(x.src(0)));
+      return (partial(0) && whole(1) && scales_terms(x.src(1))) ||
+             (whole(0) && partial(1) && scales_terms(x.src(0)));
     case Op::Div:
       return partial(0) && whole(1) && is_float(x.dtype()) && x.src(1).op() == Op::Const &&
-             std::isfinite(1 / const_as_double(x.src(1))) && is_finite(x.src(1));
+             std::isfinite(const_as_double(x.src(1))) &&
+             scales_terms(1 / const_as_double(x.src(1)), x.dtype());
     case Op::Where:
       return whole(0) && (partial(1) || partial(2)) && (partial(1) || zero(1)) &&
              (partial(2) || zero(2));
@@ -87,7 +97,7 @@ bool stays_partial_through(const UOp& x, const UOp& source) {
 
 bool weighs(const UOp& x, const UOp& source) {
   if (x.op() != Op::Mul || !is_float(x.dtype()) || x.src(0) == x.src(1)) return false;
-  return !is_finite(x.src(x.src(0) == source ? 1 : 0));
+  return !scales_terms(x.src(x.src(0) == source ? 1 : 0));
 }
 
 bool is_found(const UOp& terms) {

@@ -7,8 +7,9 @@
 
 namespace tinyshard {
 
-// Whether each element is a finite number, whatever the run: constants, and bools as numbers.
-bool is_finite(const UOp& x);
+// Whether the terms of a sum may be multiplied by x before they are added up: integers, bools as
+// numbers, and constants that make no term larger.
+bool scales_terms(const UOp& x);
 
 // Of an elementwise op, along a mesh axis, with operands that lie so.
 bool stays_partial(const UOp& x, std::span<const LocalValue> operands, size_t axis);
@@ -17,8 +18,8 @@ bool stays_partial(const UOp& x, std::span<const LocalValue> operands, size_t ax
 // others are on all devices.
 bool stays_partial_through(const UOp& x, const UOp& source);
 
-// Whether x is a product of floats of which `source` is one factor and a value that may be infinite is
-// the other one.
+// Whether x is a product of floats of which `source` is one factor, and the other one a value that
+// terms of sums may not be multiplied by.
 bool weighs(const UOp& x, const UOp& source);
 
 // Whether these are the local terms of a lookup that each device makes in its part of the table, moved
