@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/options.h"
+#include "core/codegen/summation.h"
 #include "core/uop/args.h"
 
 namespace tinyshard::codegen {
@@ -324,15 +325,8 @@ void Emitter::emit_group(int group) {
     }
     return;
   }
-  // Accumulators of all folds in one list, instance by instance.
-  bool vector = nest_->scopes[g.last].lanes > 1;
-  Values accumulators;
-  for (int fold : g.folds) {
-    int lanes = vector ? nest_->scopes[g.last].lanes : lanes_of(graph_.source(fold, 0), g.scope);
-    for (int i = 0; i < instances(fold, g.scope); ++i) {
-      accumulators.push_back(arith_.identity(reduce_op(graph_, fold), graph_[fold].dtype, lanes));
-    }
-  }
+  const bool vector = nest_->scopes[g.last].lanes > 1;
+  Values accumulators = identities(group);
   fold_scope(group, g.first, accumulators);
   size_t next = 0;
   for (int fold : g.folds) {
@@ -352,31 +346,106 @@ void Emitter::emit_group(int group) {
   }
 }
 
+// The accumulators of all folds in one list, instance by instance.
+Emitter::Values Emitter::identities(int group) {
+  const FoldGroup& g = nest_->groups[group];
+  const bool vector = nest_->scopes[g.last].lanes > 1;
+  Values all;
+  for (int fold : g.folds) {
+    int lanes = vector ? nest_->scopes[g.last].lanes : lanes_of(graph_.source(fold, 0), g.scope);
+    Value* identity = arith_.identity(reduce_op(graph_, fold), graph_[fold].dtype, lanes);
+    all.append(static_cast<size_t>(instances(fold, g.scope)), identity);
+  }
+  return all;
+}
+
+void Emitter::add_block(int group, Values& accumulators, const Values& block) {
+  const FoldGroup& g = nest_->groups[group];
+  size_t next = 0;
+  for (int fold : g.folds) {
+    for (int i = 0; i < instances(fold, g.scope); ++i, ++next) {
+      accumulators[next] = arith_.combine(reduce_op(graph_, fold), graph_[fold].dtype,
+                                          accumulators[next], block[next]);
+    }
+  }
+}
+
+int64_t Emitter::terms_of_step(int scope) const {
+  const int next = nest_->scopes[scope].next;
+  if (next < 0) return 1;
+  const Scope& inner = nest_->scopes[next];
+  const int64_t steps = (graph_.range(inner.range).size + inner.lanes - 1) / inner.lanes;
+  return terms_in_turn(steps, terms_of_step(next));
+}
+
+void Emitter::in_blocks(int group, int scope, Value* begin, Value* end, int64_t block,
+                        int64_t smallest, Values& accumulators,
+                        llvm::function_ref<void(Value*, Value*, Values&)> part) {
+  const Limits& limits = limits_[scope];
+  if (limits.low) {
+    Value* first = b_.CreateMul(b_.CreateUDiv(limits.low, i64(block)), i64(block));
+    begin = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, begin, first);
+  }
+  if (limits.high) end = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end, limits.high);
+  loop(begin, end, block, limits.low || limits.high, accumulators, [&](Value* at) {
+    Values sums = identities(group);
+    Value* last =
+        b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, b_.CreateAdd(at, i64(block)), end);
+    if (block > smallest) {
+      in_blocks(group, scope, at, last, block / kTermsInTurn, smallest, sums, part);
+    } else {
+      part(at, last, sums);
+    }
+    add_block(group, accumulators, sums);
+  });
+}
+
 void Emitter::fold_scope(int group, int scope, Values& accumulators) {
   const Scope& s = nest_->scopes[scope];
   int64_t size = graph_.range(s.range).size, rest = size % s.lanes, whole = size - rest;
   const Limits& limits = limits_[scope];
+  const bool careful = std::ranges::any_of(nest_->groups[group].folds, [&](int fold) {
+    return loses_digits(reduce_op(graph_, fold), graph_[fold].dtype);
+  });
+  const int64_t smallest =
+      careful ? steps_of_block(terms_of_step(scope)) * s.lanes : std::max<int64_t>(size, 1);
   if (s.unroll) {
     for (int64_t i = 0; i < size; ++i) {
       inside(s.parent, [&] {
         enter(scope, i64(i), 1, 1, 1);
-        fold_body(group, scope, accumulators);
+        if (size <= smallest) {
+          fold_body(group, scope, accumulators);
+          return;
+        }
+        Values sums = identities(group);
+        fold_body(group, scope, sums);
+        add_block(group, accumulators, sums);
       });
     }
     return;
   }
   if (whole > 0) {
     inside(s.parent, [&] {
-      auto run = [&](Value* i, bool interior) {
+      auto run = [&](Value* i, Values& sums, bool interior) {
         enter(scope, i, s.lanes, s.lanes, 1, interior);
-        fold_body(group, scope, accumulators);
+        fold_body(group, scope, sums);
       };
-      if (limits.low || limits.high) {
-        limited_loop(scope, i64(0), i64(whole), s.lanes, accumulators, run);
-      } else if (whole == s.lanes) {
-        run(i64(0), false);
+      auto part = [&](Value* begin, Value* end, Values& sums) {
+        if (limits.low || limits.high) {
+          limited_loop(scope, begin, end, s.lanes, sums,
+                       [&](Value* i, bool interior) { run(i, sums, interior); });
+        } else {
+          loop(begin, end, s.lanes, false, sums, [&](Value* i) { run(i, sums, false); });
+        }
+      };
+      if (whole == s.lanes && !limits.low && !limits.high) {
+        run(i64(0), accumulators, false);
+      } else if (whole <= smallest) {
+        part(i64(0), i64(whole), accumulators);
       } else {
-        loop(i64(0), i64(whole), s.lanes, false, accumulators, [&](Value* i) { run(i, false); });
+        int64_t block = smallest;
+        while (block * kTermsInTurn < whole) block *= kTermsInTurn;
+        in_blocks(group, scope, i64(0), i64(whole), block, smallest, accumulators, part);
       }
     });
   }

@@ -42,6 +42,16 @@ class Emitter {
   void emit_group(int group);
   void fold_scope(int group, int scope, Values& accumulators);
   void fold_body(int group, int scope, Values& accumulators);
+  Values identities(int group);
+  // Adds what a block came to, accumulator by accumulator.
+  void add_block(int group, Values& accumulators, const Values& block);
+  // The terms that one step of a scope of a fold adds in turn.
+  int64_t terms_of_step(int scope) const;
+  // Runs `part` over [begin, end) of a scope of a fold, in blocks of blocks of so many values: the
+  // largest `block` first, and `part` for each of the `smallest` ones.
+  void in_blocks(int group, int scope, llvm::Value* begin, llvm::Value* end, int64_t block,
+                 int64_t smallest, Values& accumulators,
+                 llvm::function_ref<void(llvm::Value*, llvm::Value*, Values&)> part);
   // for (i = begin; i < end; i += step) body(i); `carried` lives through the iterations. Without
   // `guarded` the first iteration is certain.
   void loop(llvm::Value* begin, llvm::Value* end, int64_t step, bool guarded, Values& carried,
@@ -64,6 +74,7 @@ class Emitter {
 
   // --- emit_values.cpp ---
   const Values& value(int node, int scope);
+  void make_below(int node, int place);
   const Values& lane0(int node, int scope);
   const Values& splatted(int node, int lanes, int scope);
   llvm::Value* coordinate(int64_t place);  // of the call, or what comes behind them

@@ -98,12 +98,44 @@ const Emitter::Values& Emitter::value(int node, int scope) {
   if (auto found = open_[place].values.find({node, kWhole}); found != open_[place].values.end())
     return found->second;
   check_internal(graph_[node].op != Op::Fold, "a fold is computed before it is used");
+  make_below(node, place);
   Values made;
   {
     At at(*this, place);
     made = make_value(node, place, lanes_of(node, place));
   }
   return open_[place].values[{node, kWhole}] = std::move(made);
+}
+
+// Makes what an elementwise op is computed from, sources first. Kernels are hundreds of nodes deep,
+// and threads may have small stacks.
+void Emitter::make_below(int node, int place) {
+  struct Step {
+    int node, place;
+    size_t next = 0;
+  };
+  auto descends = [&](int x, int scope) {
+    return is_elementwise(graph_[x].op) && graph_[x].dtype != DType::Index && !certain(x, scope);
+  };
+  if (!descends(node, place)) return;
+  std::vector<Step> path{{node, place}};
+  while (!path.empty()) {
+    Step& step = path.back();
+    std::span<const int> sources = graph_.sources(step.node);
+    if (step.next == sources.size()) {
+      const Step done = step;
+      path.pop_back();
+      if (!path.empty()) value(done.node, done.place);
+      continue;
+    }
+    const int source = sources[step.next++], scope = nest_->place(graph_, source, step.place);
+    if (open_[scope].values.contains({source, kWhole})) continue;
+    if (descends(source, scope)) {
+      path.push_back({source, scope});
+    } else {
+      value(source, scope);
+    }
+  }
 }
 
 const Emitter::Values& Emitter::lane0(int node, int scope) {

@@ -1,5 +1,8 @@
 // Folds: partial results of each thread, then of its team.
+#include <algorithm>
+
 #include "core/codegen/gpu/gpu_emit.h"
+#include "core/codegen/summation.h"
 #include "core/uop/args.h"
 
 namespace tinyshard::codegen::gpu {
@@ -25,11 +28,7 @@ void Emitter::emit_groups(std::span<const int> groups, bool shared) {
       continue;
     }
     const std::vector<int>& own = work_->nest.groups[static_cast<size_t>(group)].folds;
-    Values accumulators;
-    for (int fold : own) {
-      Value* identity = arith_.identity(reduce_op(graph_, fold), graph_[fold].dtype, 1);
-      accumulators.append(static_cast<size_t>(instances(fold)), identity);
-    }
+    Values accumulators = identities(group);
     if (shared && kept_open_) {
       for (int inner : levels.front().groups) emit_groups({&inner, 1}, false);
       accumulate(group, 1, accumulators);
@@ -96,15 +95,83 @@ size_t Emitter::independent(std::span<const int> groups) const {
   return count;
 }
 
+Emitter::Values Emitter::identities(int group) {
+  Values all;
+  for (int fold : work_->nest.groups[static_cast<size_t>(group)].folds) {
+    Value* identity = arith_.identity(reduce_op(graph_, fold), graph_[fold].dtype, 1);
+    all.append(static_cast<size_t>(instances(fold)), identity);
+  }
+  return all;
+}
+
+// Chunks and lanes of a round are added in pairs, and take no turns.
+int64_t Emitter::terms_of_round(int group, size_t level) const {
+  const auto& levels = work_->folds[static_cast<size_t>(group)];
+  if (level + 1 >= levels.size()) return 1;
+  return terms_in_turn(levels[level + 1].space.rounds(1), terms_of_round(group, level + 1));
+}
+
 void Emitter::fold_level(int group, size_t level, bool shared, Values& accumulators) {
   const auto& levels = work_->folds[static_cast<size_t>(group)];
-  in_section(levels[level], shared && level == 0, accumulators, [&] {
+  const int64_t rounds = levels[level].space.rounds(threads_of(level, shared));
+  const bool careful = std::ranges::any_of(
+      work_->nest.groups[static_cast<size_t>(group)].folds,
+      [&](int fold) { return loses_digits(reduce_op(graph_, fold), graph_[fold].dtype); });
+  const int64_t terms = terms_of_round(group, level);
+  int64_t block = int64_t(std::bit_floor(uint64_t(steps_of_block(terms))));
+  if (careful && rounds > block) {
+    constexpr int64_t kMost = 2048;  // terms in turn, where there would be many more blocks
+    while (block < rounds / block && block * terms < kMost) block *= 2;
+    fold_level_in_blocks(group, level, shared, block, accumulators);
+    return;
+  }
+  in_section(levels[level], shared && level == 0, accumulators, [&](Value*) {
     if (level + 1 < levels.size()) {
       fold_level(group, level + 1, shared, accumulators);
     } else {
       accumulate(group, levels.size(), accumulators);
     }
   });
+}
+
+void Emitter::fold_level_in_blocks(int group, size_t level, bool shared, int64_t block,
+                                   Values& accumulators) {
+  const auto& levels = work_->folds[static_cast<size_t>(group)];
+  const Values nothing = identities(group);
+  const size_t count = nothing.size();
+  Values both =
+      accumulators;  // what was there becomes the totals, which the sums of a block follow
+  both.append(nothing);
+  auto add = [&](const Values& totals, const Values& sums) {
+    Values added;
+    for (int fold : work_->nest.groups[static_cast<size_t>(group)].folds) {
+      for (int i = 0; i < instances(fold); ++i) {
+        const size_t n = added.size();
+        added.push_back(
+            arith_.combine(reduce_op(graph_, fold), graph_[fold].dtype, totals[n], sums[n]));
+      }
+    }
+    return added;
+  };
+  auto half = [&](size_t first) {
+    return Values(both.begin() + first, both.begin() + first + count);
+  };
+  in_section(levels[level], shared && level == 0, both, [&](Value* round) {
+    Values totals = half(0), sums = half(count);
+    if (level + 1 < levels.size()) {
+      fold_level(group, level + 1, shared, sums);
+    } else {
+      accumulate(group, levels.size(), sums);
+    }
+    auto* mask = llvm::ConstantInt::get(round->getType(), uint64_t(block - 1));
+    Value* ends = b_.CreateICmpEQ(b_.CreateAnd(round, mask), mask);
+    const Values added = add(totals, sums);
+    for (size_t i = 0; i < count; ++i) {
+      both[i] = b_.CreateSelect(ends, added[i], totals[i]);
+      both[count + i] = b_.CreateSelect(ends, nothing[i], sums[i]);
+    }
+  });
+  accumulators = add(half(0), half(count));
 }
 
 // Adds what the last `levels` frames, those of the fold, hold: their instances pairwise, then to

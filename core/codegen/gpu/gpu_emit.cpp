@@ -430,13 +430,13 @@ void Emitter::when(Value* condition, llvm::function_ref<void()> body) {
 }
 
 void Emitter::in_section(const Section& section, bool shared, Values& carried,
-                         llvm::function_ref<void()> body) {
+                         llvm::function_ref<void(Value*)> body) {
   Value* thread = shared ? share_ : i32(0);
   int threads = shared ? work_->team * work_->cluster : 1;
   auto once = [&](Value* round, Bounds known) {
     open(section.space, thread, threads, round, known);
     for (int group : section.groups) emit_groups({&group, 1}, false);
-    body();
+    body(round);
     close();
   };
   // The last round by itself where it is not a whole one: the others then ask for nothing.
@@ -461,7 +461,7 @@ void Emitter::emit_inner(size_t level) {
     return;
   }
   Values none;
-  in_section(section, level == 0, none, inside);
+  in_section(section, level == 0, none, [&](Value*) { inside(); });
 }
 
 }  // namespace tinyshard::codegen::gpu

@@ -53,8 +53,9 @@ class Emitter {
   void emit_work(const Work& work, llvm::Value* block);
   void emit_items();
   void emit_inner(size_t level);
+  // body(round) in each of a thread's rounds of the section.
   void in_section(const Section& section, bool shared, Values& carried,
-                  llvm::function_ref<void()> body);
+                  llvm::function_ref<void(llvm::Value*)> body);
   // `known`: of the round.
   Frame& open(const Space& space, llvm::Value* thread, int threads, llvm::Value* round,
               std::optional<Bounds> known);
@@ -86,6 +87,16 @@ class Emitter {
   // How many of the first groups are such.
   size_t independent(std::span<const int> groups) const;
   void fold_level(int group, size_t level, bool shared, Values& accumulators);
+  // fold_level where rounds make blocks of `block`, a power of two: what a block came to is added to
+  // totals.
+  void fold_level_in_blocks(int group, size_t level, bool shared, int64_t block,
+                            Values& accumulators);
+  Values identities(int group);
+  int threads_of(size_t level, bool shared) const {
+    return shared && level == 0 ? work_->team * work_->cluster : 1;
+  }
+  // The terms that a round of this level adds in turn.
+  int64_t terms_of_round(int group, size_t level) const;
   void accumulate(int group, size_t levels, Values& accumulators);
   void keep(int fold, Values results);
 
@@ -126,6 +137,7 @@ class Emitter {
 
   // --- values.cpp ---
   Values value(int node);
+  void make_below(int node);
   llvm::Value* coordinate(int64_t place) const;  // of the call, or what comes behind them
   Values make_value(int node);
   Values make_index(int node);

@@ -2,6 +2,7 @@
 // blocks, or as tiles. Example: x + y over 1,000,003 f32 becomes two works, 250,000 vectors of four and
 // the three elements that are left.
 #include <cstdlib>
+#include <limits>
 #include <optional>
 
 #include "core/codegen/gpu/planner.h"
@@ -99,6 +100,8 @@ class Maps {
     if (t.staged.empty()) return false;
     int64_t along = c_.graph.range(t.along).size, across = c_.graph.range(t.across).size;
     if (along < 16 || across < 16) return false;
+    constexpr int64_t kMostPlaces = std::numeric_limits<int32_t>::max() - 64;  // of 32 bits each
+    if (along > kMostPlaces || across > kMostPlaces) return false;
     int64_t room = c_.target.shared_bytes / (static_cast<int64_t>(t.staged.size()) * widest);
     for (t.edge = 64; t.edge > 32 && int64_t{t.edge} * (t.edge + 2) > room;) t.edge /= 2;
     if (int64_t{t.edge} * (t.edge + 2) > room) return false;

@@ -127,6 +127,7 @@ Emitter::Values Emitter::value(int node) {
   auto& values = frames_[static_cast<size_t>(at)].values;
   if (auto found = values.find(node); found != values.end()) return found->second;
   check_internal(graph_[node].op != Op::Fold, "a fold is computed before it is used");
+  make_below(node);
   Values made;
   {
     At inside(*this, at);
@@ -134,6 +135,33 @@ Emitter::Values Emitter::value(int node) {
   }
   values[node] = made;
   return made;
+}
+
+// Makes what an elementwise op is computed from, sources first. Kernels are hundreds of nodes deep,
+// and threads may have small stacks.
+void Emitter::make_below(int node) {
+  auto descends = [&](int x) {
+    return is_elementwise(graph_[x].op) && graph_[x].dtype != DType::Index;
+  };
+  if (!descends(node)) return;
+  std::vector<std::pair<int, size_t>> path{{node, 0}};
+  while (!path.empty()) {
+    auto& [x, next] = path.back();
+    std::span<const int> sources = graph_.sources(x);
+    if (next == sources.size()) {
+      const int done = x;
+      path.pop_back();
+      if (!path.empty()) value(done);
+      continue;
+    }
+    const int source = work_->same[static_cast<size_t>(sources[next++])];
+    if (frames_[static_cast<size_t>(place(source))].values.contains(source)) continue;
+    if (descends(source)) {
+      path.emplace_back(source, 0);
+    } else {
+      value(source);
+    }
+  }
 }
 
 Value* Emitter::coordinate(int64_t place) const {
