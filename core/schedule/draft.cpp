@@ -16,6 +16,7 @@
 
 #include "core/base/error.h"
 #include "core/rewrite/pattern.h"
+#include "core/schedule/limits.h"
 #include "core/schedule/loops.h"
 #include "core/schedule/results.h"
 #include "core/schedule/schedule_state.h"
@@ -210,6 +211,7 @@ class Drafter {
     for (;;) {
       KernelDraft result = lowering_.kernel(x, buffer);
       const NodeOrder nodes = all_nodes(result);
+      if (!fits_a_kernel(result, nodes) && take_out_folds(x, nodes)) continue;
       if (UOp misfit = arrange_loops(result, nodes, state_.free_ranges)) {
         check_internal(misfit.op() == Op::Fold,
                        "only a fold keeps a single output from being ordered");
@@ -231,6 +233,23 @@ class Drafter {
         return {std::move(result), std::move(accesses), lowering_.float_reductions(folds)};
       }
     }
+  }
+
+  // Gives memory to reductions in the kernel of x, as many as there are ranges too many; false where
+  // there is none.
+  bool take_out_folds(const UOp& x, std::span<const UOp> nodes) {
+    const size_t ranges = ranges_of(nodes);
+    size_t too_many = ranges > kMostRanges ? ranges - kMostRanges : 1;
+    bool any = false;
+    for (const UOp& fold : folds_among(nodes)) {
+      const UOp reduction = lowering_.origin(fold);
+      if (too_many == 0) break;
+      if (reduction == x || state_.fusion->materialized(reduction)) continue;
+      state_.fusion->materialize(reduction);
+      any = true;
+      --too_many;
+    }
+    return any;
   }
 
   // What has memory below an operand's movements.

@@ -14,6 +14,7 @@
 
 #include "core/rewrite/affine.h"
 #include "core/rewrite/pattern.h"
+#include "core/schedule/limits.h"
 #include "core/schedule/loops.h"
 #include "core/uop/args.h"
 
@@ -185,7 +186,7 @@ std::optional<FusedKernel> KernelFuser::beside(const KernelDraft& one, const Ker
 // `one_order`: all of its stores have to be in one order.
 std::optional<FusedKernel> KernelFuser::settled(KernelDraft draft, bool one_order) {
   const NodeOrder all = all_nodes(draft);
-  if (all.size() > kFusedNodes) return std::nullopt;
+  if (all.size() > kFusedNodes || !fits_a_kernel(draft, all)) return std::nullopt;
   const std::vector<UOp> folds = folds_among(all);
   // Maps turn tiles for a second order, which kernels with folds do not.
   one_order |= !folds.empty();

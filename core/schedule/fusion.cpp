@@ -262,18 +262,25 @@ void Fusion::choose(std::span<const UOp> order) {
     for (const UOp& x : upwards) follow(x);
     return true;
   };
+  // Gives memory to what a movement moves.
+  auto materialize_below = [&](const UOp& movement) {
+    UOp small = under_views(movement.src(0));
+    materialize(small);
+    for (UOp view = movement.src(0);; view = view.src(0)) {
+      of(view).reduces = false;
+      if (view == small) break;
+    }
+  };
   for (size_t i = 0; i < order.size(); ++i) {
     const UOp& x = order[i];
     Facts& mine = facts[i];
     if (x.op() == Op::Expand && of(x.src(0)).reduces && mine.users.several &&
-        4 * x.src(0)->numel() <= x->numel()) {
-      UOp small = under_views(x.src(0));
-      materialize(small);
-      for (UOp view = x.src(0);; view = view.src(0)) {
-        of(view).reduces = false;
-        if (view == small) break;
-      }
-    }
+        4 * x.src(0)->numel() <= x->numel())
+      materialize_below(x);
+    // Of what is placed in something much larger, as stack and cat do with their parts, each element of
+    // the larger one would run the loops that a reduction in it takes.
+    if (x.op() == Op::Pad && of(x.src(0)).reduces && 2 * x.src(0)->numel() <= x->numel())
+      materialize_below(x);
     follow(x);
     // Views of views without end: an index is pushed down through one after the other.
     if (is_movement(x.op()) && !materialized(x)) {

@@ -13,6 +13,7 @@
 #include <map>
 
 #include "core/rewrite/pattern.h"
+#include "core/schedule/limits.h"
 #include "core/schedule/memory.h"
 #include "core/schedule/schedule_state.h"
 #include "core/schedule/turns.h"
@@ -22,7 +23,7 @@ namespace tinyshard {
 namespace {
 
 constexpr size_t kMaxMembers = 6;  // more save little, and the code of each takes time to compile
-constexpr size_t kMaxRanges = 56, kMaxBuffers = 160, kMaxNodes = 2400;
+constexpr size_t kMaxBuffers = 160, kMaxNodes = 2400;
 constexpr int64_t kSmallBuffer = 1 << 16;  // bytes
 constexpr int64_t kIds = 1 << 12;          // of the ranges of one member
 
@@ -57,13 +58,12 @@ class Joiner {
  private:
   struct Group {
     int task;
-    size_t members, ranges, nodes;
+    size_t members, nodes;
   };
 
   Group alone(int t) const {
     const NodeOrder all = all_nodes(*tasks_[size_t(t)].draft);
-    auto is_range = [](const UOp& x) { return x.op() == Op::Range; };
-    return {t, 1, size_t(std::ranges::count_if(all, is_range)), all.size()};
+    return {t, 1, all.size()};
   }
 
   std::vector<int64_t> likeness(int t, Kind kind, const Group& mine) const {
@@ -115,9 +115,7 @@ class Joiner {
     int t = mine.task;
     Task &into = tasks_[size_t(group.task)], &from = tasks_[size_t(t)];
     if (!(into.draft->mesh == from.draft->mesh)) return false;
-    if (group.members == kMaxMembers || group.ranges + mine.ranges > kMaxRanges ||
-        group.nodes + mine.nodes > kMaxNodes)
-      return false;
+    if (group.members == kMaxMembers || group.nodes + mine.nodes > kMaxNodes) return false;
     if (into.reads.size() + into.writes.size() + from.reads.size() + from.writes.size() >
         kMaxBuffers)
       return false;
@@ -128,7 +126,7 @@ class Joiner {
     KernelDraft joined = *into.draft;
     append(joined, *from.draft, int64_t(group.members) * kIds);
     const NodeOrder nodes = all_nodes(joined);
-    if (!in_place_is_safe(joined, nodes, buffers_)) return false;
+    if (!fits_a_kernel(joined, nodes) || !in_place_is_safe(joined, nodes, buffers_)) return false;
     for (int b : from.reads) {
       std::erase(readers_[size_t(b)], t);
       readers_[size_t(b)].push_back(group.task);
@@ -141,7 +139,6 @@ class Joiner {
     from.reads.clear();
     from.writes.clear();
     dependencies_.merge(t, group.task);
-    group.ranges += mine.ranges;
     group.nodes += mine.nodes;
     ++group.members;
     return true;
