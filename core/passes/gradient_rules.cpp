@@ -170,8 +170,9 @@ UOp shrink_rule(const UOp& y, const UOp& g, size_t) {
 //
 // It is differentiated again. Where one other element z is zero, the product has a slope by it, so
 // zero is written as z times the product of those that remain. The sum of 1 + z over the zeros is
-// their number, exactly, and has the slope of z: one sum counts them and stands for z. Second
-// derivatives are right everywhere by this, third ones where at most one element is zero.
+// their number, exactly, and has the slope of z: one sum counts them and stands for z. Where two
+// zeros remain, their product is half of (y + z)^2 - (y^2 + z^2). Third derivatives are right
+// everywhere by this, fourth ones where at most two elements are zero.
 template <class Sum, class Product, class Spread>
 UOp prod_gradient(const UOp& x, const UOp& g, const Sum& sum_of, const Product& product_of,
                   const Spread& spread) {
@@ -183,8 +184,14 @@ UOp prod_gradient(const UOp& x, const UOp& g, const Sum& sum_of, const Product& 
   // Infinity times zero would be no zero.
   UOp is_finite = binary(Op::CmpEq, binary(Op::Sub, quotient, quotient), zero);
   UOp linear = where(is_finite, mul(quotient, binary(Op::Sub, zeros, one)), zero);
+  UOp two = const_like(x, 2), squared = masked(is_zero, mul(x, x));
+  UOp sum_of_two = binary(Op::Sub, zeros, two);
+  UOp twice = binary(Op::Sub, mul(sum_of_two, sum_of_two),
+                     binary(Op::Sub, spread(sum_of(squared)), squared));
+  UOp quadratic = where(is_finite, mul(quotient, div(twice, two)), zero);
   UOp others = where(binary(Op::CmpEq, zeros, zero), quotient,
-                     masked(binary(Op::CmpEq, zeros, one), linear));
+                     where(binary(Op::CmpEq, zeros, one), linear,
+                           masked(binary(Op::CmpEq, zeros, two), quadratic)));
   return mul(others, g);
 }
 
