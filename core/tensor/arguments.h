@@ -193,9 +193,9 @@ struct AttentionOptions {
 };
 
 struct CrossEntropyOptions {
-  // Labels of this value add no loss and do not count in the mean; -1 stands for none. Not for
+  // Labels of this value add no loss and do not count in the mean: {.ignore_index = -100}. Not for
   // probabilities.
-  int64_t ignore_index = -1;
+  std::optional<int64_t> ignore_index = {};
   double label_smoothing = 0;
   Reduction reduction = Reduction::Mean;
 };

@@ -129,6 +129,12 @@ Conv check(const Value& x, const Value& w, int64_t groups, const Ints& stride, c
     fail(fmt::format("groups {}, stride {} and dilation {} must be positive", groups,
                      shape_text(conv.stride), shape_text(conv.dilation)));
   }
+  for (const auto& [low, high] : conv.padding) {
+    if (low < 0 || high < 0) {
+      fail(fmt::format("padding ({}, {}) is negative: shrink cuts what is not wanted of x", low,
+                       high));
+    }
+  }
   return conv;
 }
 
@@ -204,22 +210,16 @@ Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, const ConvOption
   DType computed = type_of_node(type, result, conv.spatial);
   x = value::cast(x, computed), w = value::cast(w, computed);
 
-  // Negative padding cuts; what is left over for the op is not negative.
-  Pairs cut{{0, x.size(0)}, {0, x.size(1)}};
   Dims shape{x.size(0), channels};
   for (int64_t i = 0; i < conv.spatial; ++i) {
-    auto& [low, high] = conv.padding[i];
+    const auto [low, high] = conv.padding[i];
     int64_t size = x.size(2 + i), padded = add_sizes(size, add_sizes(low, high));
-    if (padded < value::window_reach(conv.kernel[i], conv.dilation[i]) || -low > size ||
-        -high > size) {
+    if (padded < value::window_reach(conv.kernel[i], conv.dilation[i])) {
       fail(fmt::format("weight {} is larger than x {} with padding ({}, {}) in dim {}", text_of(w),
                        text_of(x), low, high, 2 + i));
     }
     shape.push_back(value::window_count(padded, conv.kernel[i], conv.stride[i], conv.dilation[i]));
-    cut.emplace_back(std::max<int64_t>(0, -low), size - std::max<int64_t>(0, -high));
-    low = std::max<int64_t>(0, low), high = std::max<int64_t>(0, high);
   }
-  x = value::shrink(x, cut);
 
   check_size(shape, computed);
   Value out = x;
@@ -251,7 +251,11 @@ Tensor Tensor::conv_transpose2d(const Tensor& weight, const Tensor& bias,
   Dims shape{x.size(0), channels};
   for (int64_t i = 0; i < conv.spatial; ++i) {
     auto [low, high] = conv.padding[i];
-    if (extra[i] < 0) fail(fmt::format("output_padding {} is negative", extra[i]));
+    if (extra[i] < 0 || extra[i] >= std::max(conv.stride[i], conv.dilation[i])) {
+      fail(fmt::format(
+          "output_padding {} of dim {} is not between 0 and its stride {} or dilation {}", extra[i],
+          2 + i, conv.stride[i], conv.dilation[i]));
+    }
     int64_t size = add_sizes(multiply_sizes(x.size(2 + i) - 1, conv.stride[i]),
                              value::window_reach(conv.kernel[i], conv.dilation[i]));
     size = add_sizes(add_sizes(size, extra[i]), -add_sizes(low, high));
@@ -265,8 +269,7 @@ Tensor Tensor::conv_transpose2d(const Tensor& weight, const Tensor& bias,
   bool fits =
       conv.spatial <= 2 && is_float(computed) && product(shape) > 0 && x.node()->numel() > 0;
   for (int64_t i = 0; i < conv.spatial; ++i) {
-    fits = fits && conv.padding[i].first >= 0 && conv.padding[i].second >= 0 &&
-           extra[i] < conv.stride[i];
+    fits = fits && extra[i] < conv.stride[i];
   }
   if (fits) {
     // The gradient of a convolution with respect to its input, as which it was invented.

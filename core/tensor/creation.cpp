@@ -145,8 +145,12 @@ Tensor Tensor::linspace(Scalar start, Scalar stop, int64_t steps, std::optional<
   if (type == DType::Bool) fail("a line of bools");
   check_line(start, stop, type);
   if (steps == 1) return value::constant(type, start, Dims{1});
+  // From both ends to the middle, so that both are exact.
   double step = (stop.real - start.real) / static_cast<double>(std::max<int64_t>(1, steps - 1));
-  return value::cast(line(start.real, step, steps, DType::F64), type);
+  Value i = value::cast(value::iota(steps, DType::I64), DType::F64);
+  Value from_start = i * step + start.real;
+  Value from_stop = stop.real - (static_cast<double>(steps - 1) - i) * step;
+  return value::cast(value::where(i < static_cast<double>(steps) / 2, from_start, from_stop), type);
 }
 
 Tensor Tensor::eye(int64_t n, std::optional<int64_t> m, DType dtype, Caller caller) {

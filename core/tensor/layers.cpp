@@ -72,6 +72,41 @@ bool heads_lie_finer(const Tensor& q, int64_t few) {
   return few % parts != 0;
 }
 
+// Heads are in dim -3; a single one is that of all.
+bool heads_differ(const Tensor& q, const Tensor& k) {
+  return q.ndim() > 2 && k.ndim() > 2 && q.shape(-3) != k.shape(-3) && q.shape(-3) > 1 &&
+         k.shape(-3) > 1;
+}
+
+void check_mask(const Tensor& mask, const Tensor& query, const Tensor& key) {
+  if (mask.dtype() != DType::Bool && !is_float(mask.dtype())) {
+    fail(
+        fmt::format("mask is {}: it takes bools, true where a query attends to a key, as "
+                    "mask.cast(DType::Bool) "
+                    "has them, or floats that are added to the scores",
+                    mask.describe()));
+  }
+  for (const Tensor& x : {mask, query, key}) {
+    if (symbolic_shape(x.uop())) return;  // sizes are bounds
+  }
+  const int64_t rows = query.shape(-2), columns = key.shape(-2), rank = mask.ndim();
+  const bool fits = (rank < 2 || mask.shape(-2) == 1 || mask.shape(-2) == rows) &&
+                    (rank < 1 || mask.shape(-1) == 1 || mask.shape(-1) == columns);
+  if (!fits) {
+    fail(fmt::format("mask is {}, query is {}, key is {}: need [.., L, S], here [.., {}, {}]",
+                     mask.describe(), query.describe(), key.describe(), rows, columns));
+  }
+}
+
+// A softmax over the last dim in which rows of minus infinity alone have no weights: 0, and not 0 / 0.
+Value softmax_of_seen(const Value& scores) {
+  const Dims columns{scores.rank() - 1};
+  Value largest = value::detach(value::max(scores, columns, true));
+  Value none = largest == -std::numeric_limits<double>::infinity();
+  Value e = value::exp(scores - value::where(none, 0, largest));
+  return e * value::reciprocal(value::where(none, 1, value::sum(e, columns, true)));
+}
+
 }  // namespace
 
 Tensor Tensor::layernorm(const Axes& axis, double eps, Caller caller) const {
@@ -144,7 +179,14 @@ Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& val
       }
     }
   }
+  if (!options.enable_gqa && heads_differ(*this, k)) {
+    fail(fmt::format(
+        "query {} has {} heads and key {} has {}{}", describe(), shape(-3), k.describe(),
+        k.shape(-3),
+        shape(-3) % k.shape(-3) == 0 ? ": enable_gqa lets heads share keys and values" : ""));
+  }
   if (options.is_causal && mask.defined()) fail("a mask and is_causal exclude each other");
+  if (mask.defined()) check_mask(mask, *this, k);
   bool drops = is_training() ? options.dropout_p != 0 : !(options.dropout_p >= 0);
   if (!mask.defined() && !drops && is_one_op(uop(), k.uop(), v.uop(), options.enable_gqa)) {
     AttentionArg arg{0, options.is_causal, 1 / std::sqrt(double(shape(-1)))};
@@ -185,7 +227,9 @@ Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& val
     scores =
         mask.dtype() == DType::Bool ? value::where(mask, scores, kNever) : scores + Value(mask);
   }
-  Tensor weights = value::cast(value::softmax(scores, scores.rank() - 1), dtype());
+  const Value softmax =
+      mask.defined() ? softmax_of_seen(scores) : value::softmax(scores, scores.rank() - 1);
+  Tensor weights = value::cast(softmax, dtype());
   return rows_of_heads(rows_of_groups(weights.dropout(options.dropout_p)).matmul(v));
 }
 

@@ -1,4 +1,6 @@
 // Losses, from logits or probabilities to one number.
+#include <limits>
+
 #include <fmt/format.h>
 
 #include "core/base/error.h"
@@ -30,12 +32,29 @@ Value reduced(const Value& x, const Value& weight, Reduction reduction) {
   return value::sum(x, all_axes(x)) / value::sum(weight, all_axes(weight));
 }
 
-Value reduced_but_ignored(const Value& loss, const Value& labels,
+// `loss`, or NaN where a label is neither one of so many classes nor ignored. A loss that is one number
+// is added up without these, so that its gradient and what is sent for it stay as they are.
+Value without_strays(const Value& loss, const Value& labels, int64_t classes,
+                     const std::optional<int64_t>& ignored, Reduction reduction) {
+  const Value wide = value::cast(labels, DType::I64);
+  Value stray = (wide < 0) | (wide >= classes);
+  if (ignored) stray = stray & (wide != *ignored);
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  if (reduction == Reduction::None) return value::where(stray, kNaN, loss);
+  const Value poison =
+      value::where(stray, value::constant(loss.dtype(), kNaN), value::constant(loss.dtype(), 0));
+  return loss + value::sum(poison, all_axes(poison));
+}
+
+Value reduced_but_ignored(const Value& loss, const Value& labels, int64_t classes,
                           const CrossEntropyOptions& options) {
-  if (options.ignore_index == -1) return reduced(loss, options.reduction);
-  Value counts = labels != options.ignore_index;
-  return reduced(value::where(counts, loss, 0), value::cast(counts, loss.dtype()),
-                 options.reduction);
+  auto checked = [&](const Value& total) {
+    return without_strays(total, labels, classes, options.ignore_index, options.reduction);
+  };
+  if (!options.ignore_index) return checked(reduced(loss, options.reduction));
+  Value counts = labels != *options.ignore_index;
+  return checked(
+      reduced(value::where(counts, loss, 0), value::cast(counts, loss.dtype()), options.reduction));
 }
 
 void check_smoothing(double smoothing) {
@@ -100,7 +119,7 @@ Tensor Tensor::sparse_categorical_crossentropy(const Tensor& labels,
       Value everywhere = -value::mean(log_p, {v.rank() - 1});
       loss = loss * (1 - options.label_smoothing) + everywhere * options.label_smoothing;
     }
-    return reduced_but_ignored(loss, y, options);
+    return reduced_but_ignored(loss, y, v.size(v.rank() - 1), options);
   });
 }
 
@@ -112,9 +131,9 @@ Tensor Tensor::cross_entropy(const Tensor& target, const CrossEntropyOptions& op
   if (x.rank() == 0) fail(fmt::format("x is {}: it needs a dim of classes", text_of(x)));
   int64_t axis = x.rank() == 1 ? 0 : 1;
   bool probabilities = x.dims() == y.dims();
-  if (probabilities && options.ignore_index != -1)
+  if (probabilities && options.ignore_index)
     fail(fmt::format("ignore_index {} needs labels, target {} holds probabilities",
-                     options.ignore_index, text_of(y)));
+                     *options.ignore_index, text_of(y)));
   if (!probabilities) {
     if (is_float(y.dtype())) {
       fail(fmt::format(
@@ -130,7 +149,8 @@ Tensor Tensor::cross_entropy(const Tensor& target, const CrossEntropyOptions& op
       Value everywhere = -value::mean(log_p, {axis});
       loss = loss * (1 - options.label_smoothing) + everywhere * options.label_smoothing;
     }
-    return probabilities ? reduced(loss, options.reduction) : reduced_but_ignored(loss, y, options);
+    return probabilities ? reduced(loss, options.reduction)
+                         : reduced_but_ignored(loss, y, v.size(axis), options);
   });
 }
 
@@ -155,8 +175,9 @@ Tensor Tensor::nll_loss(const Tensor& target, const Tensor& weight,
       Value kept = y != *ignore_index;
       counts = value::where(kept, counts, 0), loss = value::where(kept, loss, 0);
     }
-    if (weight.defined() || ignore_index) return reduced(loss * counts, counts, reduction);
-    return reduced(loss, reduction);
+    const Value total = weight.defined() || ignore_index ? reduced(loss * counts, counts, reduction)
+                                                         : reduced(loss, reduction);
+    return without_strays(total, y, v.size(axis), ignore_index, reduction);
   });
 }
 

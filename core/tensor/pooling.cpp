@@ -76,6 +76,17 @@ Value max_of_windows(const Value& x, const Pool& pool) {
   return value::max(padded_windows(x, pool), pool.kernel_axes);
 }
 
+// With more padding than half a window, windows lie in it alone, and have no maximum.
+void need_little_padding(const Pool& pool, const PoolOptions& options) {
+  const Pairs padding = value::spatial_padding(options.padding, pool.spatial);
+  for (int64_t i = 0; i < pool.spatial; ++i) {
+    const int64_t reach = value::window_reach(pool.windows.kernel[i], pool.windows.dilation[i]);
+    const auto [low, high] = padding[i];
+    if (std::max(low, high) > reach / 2)
+      fail(fmt::format("padding ({}, {}) is more than half a window of {}", low, high, reach));
+  }
+}
+
 // The maximum of a window that lies in the padding alone has no place.
 void need_elements_in_windows(const Value& x, const Pool& pool) {
   const value::Windows& w = pool.windows;
@@ -100,7 +111,9 @@ void need_elements_in_windows(const Value& x, const Pool& pool) {
 
 Tensor Tensor::max_pool2d(const Ints& kernel, const PoolOptions& options, Caller caller) const {
   Call call("max_pool2d", caller);
-  return max_of_windows(*this, check(*this, kernel, options));
+  const Pool pool = check(*this, kernel, options);
+  need_little_padding(pool, options);
+  return max_of_windows(*this, pool);
 }
 
 std::pair<Tensor, Tensor> Tensor::max_pool2d_with_indices(const Ints& kernel,
@@ -236,6 +249,8 @@ Tensor Tensor::interpolate(const Ints& size, Interpolation mode, bool align_corn
     Value low = pick(below), high = pick(above);
     out = low + (high - low) * weight;
   }
+  // Between integers lie fractions.
+  if (mode == Interpolation::Linear && !is_float(x.dtype())) out = out.tensor().round();
   return value::cast(out, x.dtype());
 }
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <numbers>
@@ -18,6 +19,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/dtype/half.h"
 #include "core/exec/capture.h"
 #include "core/exec/state.h"
 #include "core/tensor/value_internal.h"
@@ -228,9 +230,33 @@ Value random_normal(const Dims& shape, DType dtype) {
   return value::cast(value::cos(angle) * radius, dtype);
 }
 
-Value in_range(const Value& u, double low, double high) {
+// The largest number of the type below x, which it holds.
+double below(double x, DType dtype) {
+  if (dtype == DType::F64) return std::nextafter(x, -std::numeric_limits<double>::infinity());
+  if (!is_half(dtype))
+    return std::nextafter(static_cast<float>(x), -std::numeric_limits<float>::infinity());
+  // Neighbours of 16 bits differ by 1 as integers.
+  const bool brain = dtype == DType::BF16;
+  auto bits = [&](double v) {
+    const auto single = static_cast<float>(v);
+    return brain ? f32_to_bf16(single) : f32_to_f16(single);
+  };
+  const uint16_t at = x == 0 ? 0x8000 : bits(x);
+  const auto next = static_cast<uint16_t>(at & 0x8000 ? at + 1 : at - 1);
+  return brain ? bf16_to_f32(next) : f16_to_f32(next);
+}
+
+// u in [0, 1) as numbers of [low, high) in the type. Rounding may come to `high`: such numbers are
+// the one below it.
+Value in_range(const Value& u, double low, double high, DType dtype) {
+  if (low == 0 && high == 1) return value::cast(u, dtype);
   Value scaled = high - low == 1 ? u : u * (high - low);
-  return low == 0 ? scaled : scaled + low;
+  Value out = value::cast(low == 0 ? scaled : scaled + low, dtype);
+  if (!(low < high)) return out;
+  // The type may hold neither bound: then those are the ones within.
+  const double rounded = rounded_to(dtype, high);
+  const double most = rounded < high ? rounded : below(rounded, dtype);
+  return value::minimum(out, std::max(most, rounded_to(dtype, low)));
 }
 
 int64_t fan_in(const Dims& shape) {
@@ -266,7 +292,7 @@ Tensor Tensor::randn_like(std::optional<DType> dtype) const {
 
 Tensor Tensor::uniform(const Ints& shape, double low, double high, DType dtype, Caller caller) {
   Call call("uniform", caller);
-  return in_range(random_unit(shape.values, dtype), low, high);
+  return in_range(random_unit(shape.values, dtype), low, high, dtype);
 }
 
 Tensor Tensor::normal(const Ints& shape, double mean, double std, DType dtype, Caller caller) {
@@ -303,7 +329,7 @@ Tensor Tensor::scaled_uniform(const Ints& shape, DType dtype, Caller caller) {
   Call call("scaled_uniform", caller);
   check_size(shape.values, DType::U64);
   double bound = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, product(shape.values))));
-  return in_range(random_unit(shape.values, dtype), -bound, bound);
+  return in_range(random_unit(shape.values, dtype), -bound, bound, dtype);
 }
 
 Tensor Tensor::glorot_uniform(const Ints& shape, DType dtype, Caller caller) {
@@ -311,13 +337,13 @@ Tensor Tensor::glorot_uniform(const Ints& shape, DType dtype, Caller caller) {
   if (shape.size() == 0) fail("needs at least one dim");
   int64_t fans = shape[0] + fan_in(shape.values);
   double bound = std::sqrt(6.0 / static_cast<double>(std::max<int64_t>(1, fans)));
-  return in_range(random_unit(shape.values, dtype), -bound, bound);
+  return in_range(random_unit(shape.values, dtype), -bound, bound, dtype);
 }
 
 Tensor Tensor::kaiming_uniform(const Ints& shape, double a, DType dtype, Caller caller) {
   Call call("kaiming_uniform", caller);
   double bound = std::sqrt(3.0) * kaiming_bound(shape.values, a);
-  return in_range(random_unit(shape.values, dtype), -bound, bound);
+  return in_range(random_unit(shape.values, dtype), -bound, bound, dtype);
 }
 
 Tensor Tensor::kaiming_normal(const Ints& shape, double a, DType dtype, Caller caller) {
@@ -372,20 +398,32 @@ Tensor Tensor::multinomial(int64_t num_samples, bool replacement, Caller caller)
     fail(fmt::format("{} samples without replacement from {} weights", num_samples,
                      weight.shape().back()));
   }
-  weight = value::cast(weight, DType::F32);
+  const int64_t last = weight.rank() - 1, n = weight.size(last);
+  if (n == 0) fail(fmt::format("{} has no weights to draw by", describe()));
+  // Of the largest one 1, so that no total overflows.
+  const DType wide = weight.dtype() == DType::F64 ? DType::F64 : DType::F32;
+  weight = value::contiguous(value::cast(weight, wide));
+  const Value largest = value::max(weight, {last}, true);
+  const Value sane = (value::min(weight, {last}, true) >= 0) & (largest > 0) &
+                     (largest < std::numeric_limits<double>::infinity());
+  weight = value::cast(weight / value::where(sane, largest, 1), DType::F32);
   Dims rows = weight.dims();
+  // Places of no weight are drawn where there is no other one, or a weight is none.
+  auto checked = [&](const Value& places) {
+    const Value weighs = value::gather(weight, last, places) > 0;
+    return value::where(weighs & sane, places, -1).tensor();
+  };
   if (!replacement) {
     // The smallest of exponential variables with these rates.
     Value wait = -value::log(1 - random_unit(rows, DType::F32)) / weight;
-    return value::contiguous(wait).tensor().topk(num_samples, -1, false).second;
+    wait = value::where(weight > 0, wait, std::numeric_limits<double>::infinity());
+    return checked(value::contiguous(wait).tensor().topk(num_samples, -1, false).second);
   }
   Tensor total = weight.tensor().cumsum(-1);
-  int64_t n = rows.back();
-  if (n == 0) fail(fmt::format("{} has no weights to draw by", describe()));
   rows.back() = num_samples;
-  Value last = value::shrink_axis(total, weight.rank() - 1, n - 1, n);
-  Value mark = value::contiguous(random_unit(rows, DType::F32)) * last;
-  return passed_totals(total, mark);
+  Value all = value::shrink_axis(total, last, n - 1, n);
+  Value mark = value::contiguous(random_unit(rows, DType::F32)) * all;
+  return checked(value::minimum(passed_totals(total, mark), n - 1));
 }
 
 }  // namespace tinyshard

@@ -158,12 +158,12 @@ Value as_given(const Value& x, const std::optional<DType>& dtype) {
   return dtype ? value::cast(x, *dtype) : x;
 }
 
-// x, unless a result would be the largest or smallest of no elements at all.
+// x, unless a result would be the place of the largest or smallest of no elements at all.
 Value not_of_nothing(Value x, const Dims& axes) {
   for (int64_t axis : axes) {
     if (auto size = value::size_along(x, axis); size && size->low < 1)
-      fail(fmt::format("{} may be {}: the largest or smallest of no elements", size->text,
-                       size->low));
+      fail(fmt::format("{} may be {}: the place of the largest or smallest of no elements",
+                       size->text, size->low));
   }
   int64_t of_each = count(x, axes), results = 1;
   for (int64_t i = 0; i < x.rank(); ++i)
@@ -206,8 +206,8 @@ Tensor Tensor::prod(const Axes& axis, bool keepdim, std::optional<DType> dtype,
     return expression;                                                         \
   }
 
-TINYSHARD_REDUCTION(max, value::max(not_of_nothing(x, axes), axes, keepdim))
-TINYSHARD_REDUCTION(min, value::min(not_of_nothing(x, axes), axes, keepdim))
+TINYSHARD_REDUCTION(max, value::max(x, axes, keepdim))
+TINYSHARD_REDUCTION(min, value::min(x, axes, keepdim))
 TINYSHARD_REDUCTION(any, value::reduce(ReduceOp::Max, value::cast(x, DType::Bool), axes, keepdim))
 TINYSHARD_REDUCTION(all, value::reduce(ReduceOp::Min, value::cast(x, DType::Bool), axes, keepdim))
 TINYSHARD_REDUCTION(mean, value::mean(x, axes, keepdim))

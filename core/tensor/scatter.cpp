@@ -107,9 +107,7 @@ Value scatter_reduced(const Scatter& s, ScatterReduce reduce, bool include_self)
     case ScatterReduce::Mean: {
       Value total = base(0) + widen(value::scatter_add(s.index, s.src, s.axis, s.size), s);
       Value n = include_self ? count + 1 : value::where(touched, count, 1);
-      return value::cast(
-          is_float(s.x.dtype()) ? total / n : value::floor_div(total, value::cast(n, s.x.dtype())),
-          s.x.dtype());
+      return is_float(s.x.dtype()) ? value::cast(total / n, s.x.dtype()) : total / n;
     }
     case ScatterReduce::Prod: {
       Value product = reduced(s, ReduceOp::Prod);  // 1 where nothing comes

@@ -117,6 +117,7 @@ struct Running {
   std::function<Value(const Value&, const Value&)> combine;
   Scalar identity;
   int64_t chunk = kChunk;
+  bool careful = false;  // totals of what is not negative must not fall
 };
 
 Value filled_to(const Value& x, int64_t size, const Running& running) {
@@ -125,17 +126,96 @@ Value filled_to(const Value& x, int64_t size, const Running& running) {
   return value::pad(x, padding, running.identity);
 }
 
+// [.., n] as [.., groups, each], with zeros behind the last one.
+Value in_groups(const Value& x, int64_t each) {
+  const int64_t last = x.rank() - 1, n = x.size(last), groups = (n + each - 1) / each;
+  Pairs padding(x.rank(), {0, 0});
+  padding.back() = {0, groups * each - n};
+  Dims shape = x.dims();
+  shape.back() = groups;
+  shape.push_back(each);
+  return value::reshape(value::pad(x, padding), shape);
+}
+
+// The sums of neighbours along the last dim.
+Value sum_of_pairs(const Value& x) {
+  const int64_t last = x.rank() - 1;
+  const Value pairs = in_groups(x, 2);
+  return value::squeeze(
+      value::shrink_axis(pairs, last + 1, 0, 1) + value::shrink_axis(pairs, last + 1, 1, 2),
+      last + 1);
+}
+
+// Each of [.., m] so many times, up to n of them.
+Value repeated(const Value& x, int64_t times, int64_t n) {
+  const int64_t last = x.rank() - 1;
+  Dims shape = x.dims(), flat = shape;
+  shape.push_back(times);
+  flat.back() *= times;
+  const Value all = value::broadcast_to(value::unsqueeze(x, last + 1), shape);
+  return value::shrink_axis(value::reshape(all, flat), last, 0, n);
+}
+
+// Running sums in floats that never fall where nothing is negative: each is the sum of one tree over
+// the whole row, in which what comes later is 0. A tree over parts adds neighbours, then neighbours of
+// these sums:
+//
+//   parts 0 to 5, of the last of which the first elements sum up to s:
+//   ((t0 + t1) + (t2 + t3)) + (t4 + s)      before the last part: t4, then (t0 + t1) + (t2 + t3)
+//
+// Returns what the parts [.., n] have before them: several [.., n], to be added in this order.
+std::vector<Value> sums_before(const Value& parts) {
+  const int64_t last = parts.rank() - 1, n = parts.size(last);
+  if (n > kChunk) {
+    const Value groups = in_groups(parts, kChunk);
+    std::vector<Value> before;
+    for (const Value& x : sums_before(groups)) {
+      Dims flat = parts.dims();
+      flat.back() = groups.size(last) * kChunk;
+      const Value line = value::reshape(x, flat);
+      before.push_back(value::contiguous(value::shrink_axis(line, last, 0, n)));
+    }
+    Value totals = groups;
+    for (int64_t size = 1; size < kChunk; size *= 2) totals = sum_of_pairs(totals);
+    totals = value::contiguous(value::squeeze(totals, last + 1));
+    for (const Value& x : sums_before(totals)) before.push_back(repeated(x, kChunk, n));
+    return before;
+  }
+  std::vector<Value> before;
+  Value sums = parts;
+  for (int64_t size = 1; size < n; size *= 2) {
+    const Value left = value::shrink_axis(in_groups(sums, 2), last + 1, 0, 1);
+    Pairs behind(parts.rank() + 1, {0, 0});
+    behind.back() = {1, 0};  // right ones come behind the left ones
+    Dims line = left.dims();
+    line.pop_back();
+    line.back() *= 2;
+    before.push_back(repeated(value::reshape(value::pad(left, behind), line), size, n));
+    sums = sum_of_pairs(sums);
+  }
+  return before;
+}
+
+Value scan_on_device(const Running& running, const Value& x);
+
 // Parts [.., parts, n] that follow each other as one row [.., size], each after what is the total of
-// those before it; `inside` are the scans of the parts, and `scanned` makes one of their totals.
-template <class Scan>
-Value joined(const Running& running, const Value& inside, int64_t size, Scan scanned) {
+// those before it; `inside` are the scans of the parts, and `at_hand` brings their totals to where
+// they are scanned.
+template <class AtHand>
+Value joined(const Running& running, const Value& inside, int64_t size, AtHand at_hand) {
   const int64_t rank = inside.rank() - 1, parts = inside.size(rank - 1), n = inside.size(rank);
-  Value totals = value::squeeze(value::shrink_axis(inside, rank, n - 1, n), rank);
-  Pairs padding(rank, {0, 0});
-  padding.back() = {1, 0};
-  Value before = value::pad(value::shrink_axis(scanned(totals), rank - 1, 0, parts - 1), padding,
-                            running.identity);
-  Value out = running.combine(value::unsqueeze(before, rank), inside);
+  const Value totals = at_hand(value::squeeze(value::shrink_axis(inside, rank, n - 1, n), rank));
+  Value out = inside;
+  if (running.careful) {
+    for (const Value& before : sums_before(totals)) out = value::unsqueeze(before, rank) + out;
+  } else {
+    Pairs padding(rank, {0, 0});
+    padding.back() = {1, 0};
+    Value before =
+        value::pad(value::shrink_axis(scan_on_device(running, totals), rank - 1, 0, parts - 1),
+                   padding, running.identity);
+    out = running.combine(value::unsqueeze(before, rank), inside);
+  }
   Dims flat = inside.dims();
   flat.pop_back();
   flat.back() = parts * n;
@@ -154,9 +234,7 @@ Value scan_on_device(const Running& running, const Value& x) {
   const int64_t n = x.shape().back(), chunk = running.chunk;
   if (n <= chunk) return running.inside(x);
   Value inside = running.inside(in_parts(x, (n + chunk - 1) / chunk, chunk, running));
-  return joined(running, inside, n, [&](const Value& totals) {
-    return scan_on_device(running, value::contiguous(totals));
-  });
+  return joined(running, inside, n, [](const Value& totals) { return value::contiguous(totals); });
 }
 
 // A row that is divided over devices is scanned where it lies, each part by its device. Of the parts
@@ -176,9 +254,8 @@ Value scan(const Running& running, const Value& x) {
   // Where parts differ in size on nested axes, they are no parts of one row of a reshape.
   if (parts == 1 || (axes > 1 && n % parts != 0)) return scan_on_device(running, x);
   Value inside = scan_on_device(running, in_parts(x, parts, (n + parts - 1) / parts, running));
-  return joined(running, inside, n, [&](const Value& totals) {
-    return scan_on_device(running, Value(place(totals.node(), where)));
-  });
+  return joined(running, inside, n,
+                [&](const Value& totals) { return Value(place(totals.node(), where)); });
 }
 
 Running running_of(ReduceOp op, const Scalar& identity) {
@@ -188,7 +265,9 @@ Running running_of(ReduceOp op, const Scalar& identity) {
 }
 
 Value scan(ReduceOp op, const Value& x, const Scalar& identity) {
-  return scan(running_of(op, identity), x);
+  Running running = running_of(op, identity);
+  running.careful = op == ReduceOp::Sum && is_float(x.dtype());
+  return scan(running, x);
 }
 
 // f over the last dim of x.

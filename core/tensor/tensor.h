@@ -84,6 +84,7 @@ class Tensor {
   }
   static Tensor arange(Scalar start, Scalar stop, Scalar step = 1, std::optional<DType> dtype = {},
                        Caller caller = Caller::current());
+  // Begins with `start` and ends with `stop`, exactly.
   static Tensor linspace(Scalar start, Scalar stop, int64_t steps, std::optional<DType> dtype = {},
                          Caller caller = Caller::current());
   static Tensor eye(int64_t n, std::optional<int64_t> m = {}, DType dtype = default_float(),
@@ -99,6 +100,7 @@ class Tensor {
                      Caller caller = Caller::current());
   static Tensor randn(const Ints& shape, DType dtype = default_float(),
                       Caller caller = Caller::current());
+  // From `low` up to but not including `high`, after rounding to the type as well.
   static Tensor uniform(const Ints& shape, double low = 0, double high = 1,
                         DType dtype = default_float(), Caller caller = Caller::current());
   static Tensor normal(const Ints& shape, double mean = 0, double std = 1,
@@ -116,6 +118,9 @@ class Tensor {
   static Tensor randperm(int64_t n, DType dtype = DType::I32, Caller caller = Caller::current());
   Tensor rand_like(std::optional<DType> dtype = {}) const;  // sharded as this one
   Tensor randn_like(std::optional<DType> dtype = {}) const;
+  // Places along the last dim, drawn by weights that need not add up to one; those of zero are never
+  // drawn. Where a row has a weight that is negative, infinite or NaN, or too few positive ones,
+  // places are -1.
   Tensor multinomial(int64_t num_samples = 1, bool replacement = false,
                      Caller caller = Caller::current()) const;
 
@@ -382,8 +387,9 @@ class Tensor {
   const Tensor& operator/=(const Operand& x) const;
 
   // --- reductions and scans ----------------------------------------------------------------------
-  // Over nothing (an empty dim): 0, 1 for prod, false for any, true for all, NaN for mean; a
-  // largest, a smallest and their places are mistakes.
+  // Over nothing (an empty dim): 0, 1 for prod, false for any, true for all, NaN for mean, the
+  // least value of the type for max and the greatest for min: infinities of floats. The places of
+  // a largest and a smallest are mistakes there.
   Tensor sum(const Axes& axis = {}, bool keepdim = false, std::optional<DType> dtype = {},
              Caller caller = Caller::current()) const;
   Tensor prod(const Axes& axis = {}, bool keepdim = false, std::optional<DType> dtype = {},
@@ -417,6 +423,7 @@ class Tensor {
                 Caller caller = Caller::current()) const;  // i32: of ties and NaNs the first
   Tensor argmin(std::optional<int64_t> axis = {}, bool keepdim = false,
                 Caller caller = Caller::current()) const;
+  // Totals of numbers that are not negative never fall from one to the next.
   Tensor cumsum(int64_t axis = 0, Caller caller = Caller::current()) const;
   Tensor cumprod(int64_t axis, Caller caller = Caller::current()) const;
   // Values and their places, i32: of equal ones the first, which the gradient goes to.
@@ -465,7 +472,7 @@ class Tensor {
 
   // --- indices, sorting --------------------------------------------------------------------------
   // Negative indices count from the end in x[...] and setitem alone. What is out of range reads as
-  // 0 and is not written: gather, embedding, x[tensor], setitem, scatter, losses by labels.
+  // 0 and is not written: gather, embedding, x[tensor], setitem, scatter.
   Tensor gather(int64_t dim, const Tensor& index, Caller caller = Caller::current()) const;
   // Rows of this [vocabulary, width] table, for indices of any shape: [..., width].
   Tensor embedding(const Tensor& index, Caller caller = Caller::current()) const;
@@ -497,6 +504,9 @@ class Tensor {
                    const Tensor& invstd, const Axes& axis = 1,
                    Caller caller = Caller::current()) const;
   Tensor dropout(double p = 0.5, Caller caller = Caller::current()) const;  // in TrainingMode
+  // The mask broadcasts to the scores [.., L, S]. Bool: true where a query attends to a key. Float: it
+  // is added to the scores, so that minus infinity hides a key. A query that sees no key gives 0, and
+  // no gradient flows from it.
   Tensor scaled_dot_product_attention(const Tensor& key, const Tensor& value,
                                       const Tensor& mask = {}, const AttentionOptions& options = {},
                                       Caller caller = Caller::current()) const;
@@ -505,6 +515,7 @@ class Tensor {
   Tensor binary_crossentropy_logits(const Tensor& target, Reduction reduction = Reduction::Mean,
                                     const Tensor& pos_weight = {},
                                     Caller caller = Caller::current()) const;
+  // Labels are classes, or ignore_index. Any other label makes the loss NaN.
   Tensor sparse_categorical_crossentropy(const Tensor& labels,
                                          const CrossEntropyOptions& options = {},
                                          Caller caller = Caller::current()) const;

@@ -18,7 +18,7 @@ Reduction reduction(const Case& c) {
 }
 
 CrossEntropyOptions cross_entropy_options(const Case& c) {
-  return {c.integer("ignore_index", -1), c.real("label_smoothing", 0), reduction(c)};
+  return {c.maybe_integer("ignore_index"), c.real("label_smoothing", 0), reduction(c)};
 }
 
 PoolOptions pool_options(const Case& c) {

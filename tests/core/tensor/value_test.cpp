@@ -256,7 +256,14 @@ TEST(Indexing, OutOfRangeReadsZeroAndWritesNothing) {
   EXPECT_EQ((table[{places, Tensor{5, 0, 1, 0}}].to_vector<float>()), (Floats{0, 0, 6, 0}));
   // A label that names no class picks nothing.
   Tensor log_p = Tensor{{-1.0, -2.0}, {-3.0, -4.0}, {-5.0, -6.0}}.realize(), labels{1, 2, -7};
-  EXPECT_EQ(log_p.nll_loss(labels, {}, {}, Reduction::None).to_vector<float>(), (Floats{2, 0, 0}));
+  // But for labels, which would be losses of 0: those of no class are told.
+  const Floats losses = log_p.nll_loss(labels, {}, {}, Reduction::None).to_vector<float>();
+  EXPECT_EQ(losses[0], 2);
+  EXPECT_TRUE(std::isnan(losses[1]) && std::isnan(losses[2]));
+  for (Reduction reduction : {Reduction::Mean, Reduction::Sum}) {
+    EXPECT_TRUE(std::isnan(log_p.nll_loss(labels, {}, {}, reduction).item<float>()));
+    EXPECT_TRUE(std::isnan(log_p.cross_entropy(labels, {.reduction = reduction}).item<float>()));
+  }
   EXPECT_EQ(log_p.nll_loss(labels, {}, {}, Reduction::Sum).gradient({log_p})[0].to_vector<float>(),
             (Floats{0, -1, 0, 0, 0, 0}));
   Tensor pooled = Tensor{5.0, 6.0}.reshape({1, 1, 1, 2});
