@@ -43,7 +43,7 @@ constexpr const char* kPoolText =
     "(#{5}, {.stride = #0, .dilation = #1, .padding = #2, .ceil_mode = #b3, "
     ".count_include_pad = #b4})";
 CrossEntropyOptions loss_options(const Step& s) {
-  return {.ignore_index = s.n.size() > 1 && s.n[1] ? s.n[2] : -1,
+  return {.ignore_index = s.n.size() > 1 && s.n[1] ? std::optional(s.n[2]) : std::nullopt,
           .label_smoothing = s.d.at(0),
           .reduction = Reduction(s.n[0])};
 }

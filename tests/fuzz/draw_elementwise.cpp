@@ -1,4 +1,6 @@
 // Steps whose elements are computed one by one: functions, arithmetic, comparisons, types.
+#include <cmath>
+
 #include "tests/fuzz/draw.h"
 
 namespace fuzz {
@@ -56,6 +58,16 @@ bool with_number(Draft& d, Step& s, int x) {
   bool whole = is_float(type) ? d.chance(20) : d.chance(85);
   s.d = {whole ? double(d.pick(is_unsigned(type) || type == Type::Bool ? 0 : -3, 5))
                : d.one_of(kReals)};
+  // A sum that nearly overflows by the number, so that terms which are larger than it would.
+  if (d.profile().meets_sums && !d.gradient() && is_float(type) && d.chance(15)) {
+    double most = 0;
+    for (const Element& e : d.at(x).at) most = std::max(most, std::abs(e.v));
+    const double huge = type == Type::F16 ? 30000 : type == Type::F64 ? 1e307 : 1e38;
+    if (most > 0 && most < 1e6) {
+      s.op = "mul", s.n = {0}, s.d = {huge / most};
+      return true;
+    }
+  }
   if (type == Type::Bool) whole = false;
   s.n = {whole};
   s.op = d.one_of(kArithmetic);

@@ -1,4 +1,6 @@
 // Steps that read or write where indices or masks say.
+#include <cmath>
+
 #include "tests/fuzz/draw.h"
 
 namespace fuzz {
@@ -24,9 +26,46 @@ int draw_wrapped_counts(Draft& d, const Shape& shape) {
   return at;
 }
 
+// Indices made of floats: a function of the places, of which one lies at a whole number but for the
+// last bit. Devices that read by it must come to the same number as one that has all rows. Negative
+// when a step cannot be kept.
+int draw_float_counts(Draft& d, const Shape& shape, int64_t n) {
+  struct Function {
+    const char* op;
+    double (*of)(double);
+  };
+  static const std::vector<Function> kFunctions = {
+      {"log2", [](double x) { return std::log2(x); }},
+      {"log", [](double x) { return std::log(x); }},
+      {"sqrt", [](double x) { return std::sqrt(x); }},
+      {"sin", [](double x) { return std::sin(x); }},
+      {"rsqrt", [](double x) { return 1 / std::sqrt(x); }}};
+  const Function& f = d.one_of(kFunctions);
+  const int many = int(count(shape));
+  if (many < 2) return -1;
+  Step counts, floats, function, scaled, index, shaped;
+  counts.op = "arange", counts.text = "i32", counts.n = {2, 2 + many, 1};
+  floats.op = "cast", floats.text = d.chance(80) ? "f32" : "f64";
+  function.op = f.op;
+  scaled.op = "mul", scaled.n = {0};
+  scaled.d = {d.pick(1, int(n)) / f.of(d.pick(3, 2 + many - 1))};
+  index.op = "cast", index.text = "i32";
+  shaped.op = "reshape", shaped.n = shape;
+  int at = d.keep(counts);
+  for (Step* s : {&floats, &function, &scaled, &index, &shaped}) {
+    if (at < 0) return at;
+    s->in = {at};
+    at = d.keep(*s);
+  }
+  return at;
+}
+
 int draw_indices(Draft& d, const Shape& shape, int64_t n) {
   if (!d.gradient() && d.chance(15)) {
     if (int index = draw_wrapped_counts(d, shape); index >= 0) return index;
+  }
+  if (!d.gradient() && n > 1 && d.chance(12)) {
+    if (int index = draw_float_counts(d, shape, n); index >= 0) return index;
   }
   for (int tries = 0; tries < 5; ++tries) {
     int y = d.any_int();

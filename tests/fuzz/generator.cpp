@@ -30,6 +30,28 @@ void add_step(Draft& d) {
   if (kDraws[kind](d, step)) d.keep(step);
 }
 
+// Sums of many pieces of one value, no two of which are as long: more loops than one kernel may have.
+void add_many_sizes(Draft& d) {
+  const int pieces = d.pick(60, 80);
+  const int x = d.add_leaf({pieces + 2}, d.main_type(), Style::Uniform);
+  int sum = -1;
+  for (int i = 0; i < pieces; ++i) {
+    Step piece, reduced, added;
+    piece.op = "shrink", piece.in = {x}, piece.n = {0, i + 2};
+    const int cut = d.keep(piece);
+    if (cut < 0) return;
+    reduced.op = d.chance(80) ? "sum" : "max", reduced.in = {cut}, reduced.n = {0};
+    const int made = d.keep(reduced);
+    if (made < 0) return;
+    if (sum < 0) {
+      sum = made;
+      continue;
+    }
+    added.op = "add", added.in = {sum, made};
+    if (d.type(sum) != d.type(made) || (sum = d.keep(added)) < 0) return;
+  }
+}
+
 // What nothing uses, and some of the rest.
 void choose_roots(Draft& d) {
   std::set<int> used;
@@ -86,6 +108,7 @@ void choose_targets(Draft& d) {
 Program generate(uint64_t seed) {
   Draft d(seed);
   for (int i = d.pick(1, 4); i > 0; --i) d.add_leaf(d.any_shape(), d.main_type());
+  if (!d.gradient() && d.profile().mesh.empty() && d.chance(1)) add_many_sizes(d);
   int wanted = d.profile().length;
   for (int tries = 0; d.steps() < wanted && tries < 20 * wanted; ++tries) add_step(d);
   choose_roots(d);

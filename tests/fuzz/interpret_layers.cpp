@@ -165,6 +165,8 @@ Array class_loss(const Step& step, const Operands& in) {
         loss = kAnything;
       else if (inside)
         loss = real(logs, line[size_t(label)]);
+      else  // a label that is no class
+        loss = {std::nan(""), 0};
       if (in.size() > 2) {
         need(in[2]->type == x.type && in[2]->shape == Shape{int64_t(line.size())}, "weight");
         weight = inside ? real(*in[2], size_t(label)) : Real{0, 0};

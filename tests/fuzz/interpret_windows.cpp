@@ -87,6 +87,7 @@ Array conv_transpose(const Step& step, const Operands& in) {
   int64_t groups = step.n.at(0), stride = step.n.at(1), dilation = step.n.at(2),
           padding = step.n.at(3), extra = step.n.at(4);
   need(groups > 0 && w.shape[0] == x.shape[1] && x.shape[1] % groups == 0, "groups");
+  need(extra < std::max(stride, dilation), "output padding");
   size_t spatial = x.shape.size() - 2;
   int64_t per_group = w.shape[1], c = x.shape[1] / groups;
   Shape shape = {x.shape[0], per_group * groups};
@@ -192,6 +193,8 @@ Array maximum(const Step& step, const Operands& in) {
   const Array& x = *in[0];
   bool places = step.op == "max_pool_places";
   Pool pool(step, x);
+  for (size_t i = 5; i < step.n.size() && step.op == "max_pool2d"; ++i)
+    need(step.n[2] <= (step.n[1] * (step.n[i] - 1) + 1) / 2, "padding");
   Array out(places ? Type::I32 : x.type, pool.shape);
   size_t image = 1;
   for (size_t d = pool.first; d < x.shape.size(); ++d) image *= size_t(x.shape[d]);
@@ -272,6 +275,11 @@ Array interpolate(const Step& step, const Operands& in) {
     int64_t to = step.n[size_t(2 + i)];
     need(to > 0 && x.shape[dim] > 0, "size");
     if (to != x.shape[dim]) x = resized(x, dim, to, mode, step.n[1]);
+  }
+  if (mode == 0 && !is_float(in[0]->type)) {
+    Step round;
+    round.op = "round";
+    x = interpret(round, {&x});
   }
   return converted(x, in[0]->type);
 }
