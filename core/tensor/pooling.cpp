@@ -249,8 +249,8 @@ Tensor Tensor::interpolate(const Ints& size, Interpolation mode, bool align_corn
     Value low = pick(below), high = pick(above);
     out = low + (high - low) * weight;
   }
-  // Between integers lie fractions.
-  if (mode == Interpolation::Linear && !is_float(x.dtype())) out = out.tensor().round();
+  // Images are rounded; other integers drop fractions, as a cast does.
+  if (mode == Interpolation::Linear && x.dtype() == DType::U8) out = out.tensor().round();
   return value::cast(out, x.dtype());
 }
 

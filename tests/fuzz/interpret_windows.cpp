@@ -276,7 +276,7 @@ Array interpolate(const Step& step, const Operands& in) {
     need(to > 0 && x.shape[dim] > 0, "size");
     if (to != x.shape[dim]) x = resized(x, dim, to, mode, step.n[1]);
   }
-  if (mode == 0 && !is_float(in[0]->type)) {
+  if (mode == 0 && in[0]->type == Type::U8) {
     Step round;
     round.op = "round";
     x = interpret(round, {&x});

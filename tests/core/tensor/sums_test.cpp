@@ -245,13 +245,10 @@ TEST(Product, HasThirdDerivativesAtThreeZeros) {
   }
 }
 
-TEST(Interpolate, RoundsIntegers) {
+TEST(Interpolate, RoundsImages) {
   const Tensor x = Tensor(std::vector<int>{0, 11, 100, 3}, {1, 1, 4});
-  for (DType type : {DType::U8, DType::I32}) {
-    const auto got = x.cast(type).interpolate({7}).to_vector<double>();
-    const auto want = x.cast(DType::F32).interpolate({7}).round().to_vector<double>();
-    EXPECT_EQ(got, want);
-  }
+  EXPECT_EQ(x.cast(DType::U8).interpolate({7}).to_vector<double>(),
+            x.cast(DType::F32).interpolate({7}).round().to_vector<double>());
   EXPECT_EQ(
       (Tensor(std::vector<int>{5, 6}, {1, 1, 2}).cast(DType::U8).interpolate({1}).item<int>()), 6);
 }
