@@ -22,6 +22,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/jit_mode.h"
 #include "core/base/log.h"
 #include "core/base/words.h"
 
@@ -105,6 +106,11 @@ std::string default_cache_dir() {
   return {};
 }
 
+int& jit() {
+  static int mode = int(JitMode::On);
+  return mode;
+}
+
 // Visits (variable, member, meaning) of every option: the list that parsing and printing share.
 template <class Visit>
 void for_each_option(Options& o, Visit visit) {
@@ -150,6 +156,9 @@ void for_each_option(Options& o, Visit visit) {
         "times this many plans of each kernel and, on a GPU, algorithms of each product, and "
         "products "
         "by libraries and in loops, and keeps the fastest");
+  visit("JIT", jit(),
+        "0 calls the function of a Jit each time, to debug it; 2 captures it and replays its items "
+        "one by one");
   visit("TS_BUCKET_BYTES", o.bucket_bytes,
         "bytes of gradients, or of parameters, in one collective");
 }
@@ -164,6 +173,7 @@ void check_ranges(const Options& o) {
   need(o.devices_per_rank >= 0, "TS_DEVICES_PER_RANK", o.devices_per_rank,
        "0 or a number of devices");
   need(o.hosts >= 0, "TS_HOSTS", o.hosts, "0 or a number of hosts");
+  need(jit() >= 0 && jit() <= 2, "JIT", jit(), "0, 1 or 2");
   need(o.beam >= 0, "BEAM", o.beam, "0 or a number of candidates");
   for (std::string_view rest = o.cuda_path; !rest.empty();) {
     const std::string_view folder = rest.substr(0, rest.find(':'));
@@ -195,6 +205,7 @@ void warn_of_unknown_variables(Options& o) {
 Options read_environment() {
   Options o;
   o.cache_dir = default_cache_dir();
+  jit() = int(JitMode::On);
   for_each_option(o, [](const char* name, auto& member, const char*) {
     // A program that has more rights than its user takes no word of the user's environment.
     if (const char* text = ::secure_getenv(name); text && *text) parse(name, text, member);
@@ -212,6 +223,10 @@ Options& mutable_options() {
 }  // namespace
 
 const Options& options() { return mutable_options(); }
+JitMode jit_mode() {
+  mutable_options();
+  return JitMode(jit());
+}
 void reload_options() { mutable_options() = read_environment(); }
 
 std::vector<OptionRow> option_rows() {

@@ -4,10 +4,14 @@
 //   an error           undo: w holds that value again
 #include "core/exec/capture.h"
 
+#include <algorithm>
+#include <span>
+
 #include "core/base/thread_local.h"
 #include "core/exec/context.h"
 #include "core/exec/state.h"
 #include "core/exec/storage.h"
+#include "core/uop/graph.h"
 
 namespace tinyshard {
 namespace {
@@ -35,9 +39,35 @@ void Capture::note(TensorState& state) {
                                      storage ? storage->replaced_at : 0});
 }
 
-void Capture::note_gradient(TensorState& state) {
-  gradients_.try_emplace(&state, GradientBefore{state.shared_from_this(), state.gradient_});
+Capture::Gradient& Capture::gradient_of(TensorState& parameter) {
+  const auto [place, added] = places_.try_emplace(&parameter, gradients_.size());
+  if (added) gradients_.push_back({parameter.shared_from_this(), parameter.gradient_});
+  return gradients_[place->second];
 }
+
+// The stand-in is no value of the trace: it was there before, as an argument was.
+StatePtr Capture::ask_for_gradient(TensorState& parameter) {
+  Gradient& g = gradient_of(parameter);
+  if (g.given) return parameter.gradient_;
+  g.asked = true;
+  if (!g.before || g.stand_in) return g.stand_in;
+  const CaptureScope outside(nullptr);
+  if (!g.before->traced) realize(std::span(&g.before, 1));
+  const UOp& value = g.before->value;
+  g.placeholder =
+      std::make_shared<Storage>(Dims(value.shape().begin(), value.shape().end()), value.dtype(),
+                                sharding_of(g.before->traced ? parameter.value : value));
+  g.placeholder->set_placeholder();
+  return g.stand_in = make_state(buffer_node(g.placeholder));
+}
+
+void Capture::give_gradient(TensorState& parameter) {
+  Gradient& g = gradient_of(parameter);
+  g.given = true;
+  g.used_up = false;
+}
+
+void Capture::use_up_gradient(TensorState& parameter) { gradient_of(parameter).used_up = true; }
 
 bool Capture::is_from_before(const TensorState& state) const {
   if (state.trace_ != this) return true;
@@ -52,18 +82,25 @@ const UOp* Capture::value_before(const TensorState& state) const {
 
 std::vector<LiveValue> Capture::values() const { return Context::values().made_by(*this, begun_); }
 
-std::vector<Capture::GradientBefore> Capture::gradients() const {
-  std::vector<GradientBefore> all;
-  for (const auto& [raw, before] : gradients_) all.push_back(before);
-  return all;
-}
-
 void Capture::undo() const {
   for (const auto& [raw, before] : before_) {
     Context::values().replace(*before.state, before.value, before.name);
     if (Storage* storage = storage_of(before.value)) storage->replaced_at = before.replaced_at;
   }
-  for (const auto& [raw, before] : gradients_) before.state->set_gradient(before.gradient);
+  for (const Gradient& g : gradients_) g.parameter->set_gradient(g.before);
+  for (const LiveValue& s : values()) {
+    if (exists_in_step_alone(s.value)) s.state->traced = true;
+  }
+}
+
+// What is to be written to a storage that nothing has written yet is a value like any other.
+bool exists_in_step_alone(const UOp& value, const std::function<bool(const Storage&)>& changes) {
+  return std::ranges::any_of(toposort(std::span(&value, 1)), [&](const UOp& x) {
+    if (!has_storage(x)) return false;
+    const Storage& storage = *Storage::of(*storage_node(x));
+    return storage.is_placeholder() || (x.op() == Op::Assign && storage.allocated()) ||
+           (changes && changes(storage));
+  });
 }
 
 }  // namespace tinyshard

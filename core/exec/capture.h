@@ -1,10 +1,14 @@
 // The state of a trace: while a Jit records its function, nothing runs and nothing may be read.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
 #include "core/exec/live_values.h"
+#include "core/exec/scopes.h"
+#include "core/exec/storage.h"
 
 namespace tinyshard {
 
@@ -25,12 +29,31 @@ class Capture {
   const UOp* value_before(const TensorState& state) const;
   // The states that it gave values, with these, in the order in which they were created.
   std::vector<LiveValue> values() const;
-  // The states whose gradients it asked for or gave, with those that they had before.
-  struct GradientBefore {
-    StatePtr state, gradient;
+
+  // A parameter whose gradient the trace asked for or gave another one.
+  struct Gradient {
+    StatePtr parameter;
+    StatePtr before;       // null where it had none
+    bool asked = false;    // for the one from before
+    bool given = false;    // another one, or none
+    bool used_up = false;  // by a step of an optimizer
+    // What the trace got for the one from before: a state that stands for the gradient that the
+    // parameter has at a call, whichever it is. Null where there was none.
+    StatePtr stand_in = {};
+    std::shared_ptr<Storage> placeholder = {};
   };
-  std::vector<GradientBefore> gradients() const;
-  // Puts the values and gradients back that it replaced, after a trace that failed half-way.
+  // In the order in which the trace met them.
+  const std::vector<Gradient>& gradients() const { return gradients_; }
+  // A step of an optimizer within the trace has taken the gradient of this parameter.
+  void use_up_gradient(TensorState& parameter);
+
+  scopes::Seen& scopes() { return scopes_; }
+  const scopes::Seen& scopes() const { return scopes_; }
+  // Whether it asked which tensors are parameters.
+  bool asked_for_parameters = false;
+
+  // After a trace, or what follows it, has failed: puts the values and gradients back that it
+  // replaced. What it has made of its inputs, or was to write somewhere, has no value from then on.
   void undo() const;
 
  private:
@@ -44,14 +67,23 @@ class Capture {
   };
   friend class LiveValues;
   friend class TensorState;
-  void note(TensorState& state);           // before the trace gives it its first value
-  void note_gradient(TensorState& state);  // before it first asks for its gradient or gives it one
+  void note(TensorState& state);  // before the trace gives it its first value
+  Gradient& gradient_of(TensorState& parameter);
+  StatePtr ask_for_gradient(TensorState& parameter);
+  void give_gradient(TensorState& parameter);
 
   uint64_t begun_;
+  scopes::Seen scopes_;
   std::unordered_map<const TensorState*, Before> before_;
-  std::unordered_map<const TensorState*, GradientBefore> gradients_;
+  std::unordered_map<const TensorState*, size_t> places_;  // in gradients_
+  std::vector<Gradient> gradients_;
 };
 Capture* current_capture();
+
+// Whether a value hangs on what exists within a captured step alone: on the step's inputs, on what it
+// is to write, or on storages for which `changes` holds.
+bool exists_in_step_alone(const UOp& value,
+                          const std::function<bool(const Storage&)>& changes = {});
 
 // RAII: installs a capture for this thread, or suspends the current one.
 class CaptureScope {

@@ -5,7 +5,11 @@
 #include "core/exec/context.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -84,8 +88,42 @@ Context::Use::~Use() {
   if (all.fetch_sub(1, std::memory_order_release) == kEnding + 1) all.notify_all();
 }
 
+namespace {
+
+// How long an exit waits for a run, and a run for the end of the process.
+constexpr auto kExitPatience = std::chrono::seconds(10);
+constexpr size_t kMostHandlers = 1000;  // of one exit, each in front of what libraries did before
+
+}  // namespace
+
 Context::Turn::Turn() {
-  if (inside.turns++ == 0) process().turns_.lock();
+  if (inside.turns == 0 && !process().turns_.try_lock()) wait_for_turn();
+  ++inside.turns;
+}
+
+void Context::wait_for_turn() {
+  while (!process().turns_.try_lock_for(std::chrono::milliseconds(100))) {
+    if (!is_exiting()) continue;
+    // Whoever still waits for this thread then, such as a destructor that joins it, shall not for ever.
+    std::this_thread::sleep_for(kExitPatience);
+    check_not_exiting("nothing can be computed");
+  }
+}
+
+void Context::come_first_at_exit() { static_cast<void>(std::atexit(take_last_turn)); }
+
+// The more has run, the less is new.
+void Context::libraries_were_used() {
+  static std::atomic<uint64_t> times{0};
+  if (const uint64_t now = ++times; now <= kMostHandlers || std::has_single_bit(now))
+    come_first_at_exit();
+}
+
+// The thread that exits computes no more, either, but may try to: its destructors get errors, and
+// sleep for nobody.
+void Context::take_last_turn() {
+  if (process().now_ && process().now_->forks != times_forked()) return;  // no thread here has one
+  if (inside.turns > 0 || process().turns_.try_lock_for(kExitPatience)) ++inside.turns;
 }
 Context::Turn::~Turn() {
   if (--inside.turns == 0) process().turns_.unlock();
@@ -229,6 +267,7 @@ void Context::begin(const RuntimeOptions& wanted) {
   Epoch& epoch = *next;
   epoch.forks = times_forked();
   watch_for_exit();
+  come_first_at_exit();
   auto launch = builtins().launch();
   std::tie(epoch.rank, epoch.ranks) = launch[0];
   epoch.local_ranks = launch[1].second;
@@ -382,7 +421,10 @@ Program& Context::program(Device& device, const LibraryCall& call) {
   add('>', call.results);
   std::lock_guard lock(now_->mutex);
   auto& program = now_->calls[{&device, key}];
-  if (!program) program = device.library(call);
+  if (!program) {
+    program = device.library(call);
+    if (now_->calls.size() <= kMostHandlers) come_first_at_exit();
+  }
   return *program;
 }
 

@@ -87,10 +87,11 @@ class Context {
   };
   // A use during which this thread alone plans, compiles and runs. A thread may have several inside
   // each other. Never held while the user's own code runs, as the function that a Jit traces.
+  // While the process exits, the thread that ends it has the last turn: what is under way is waited for,
+  // as libraries tear themselves down then, and threads that come later sleep.
   class Turn {
    public:
     Turn();
-
     ~Turn();
 
    private:
@@ -107,6 +108,9 @@ class Context {
   // devices; GPUs and a place in a job of several ranks stay with the parent.
   static bool is_ours() noexcept;
   static void check_is_ours();  // UserError where it is not
+
+  // Called when libraries may have come to life, which end at exit in the opposite order.
+  static void libraries_were_used();
 
   static LiveValues& values();
   static RuntimeParts& parts();
@@ -168,6 +172,9 @@ class Context {
   };
 
   class Ending;
+  static void take_last_turn();  // when the process exits
+  static void come_first_at_exit();
+  static void wait_for_turn();
   Context() = default;
   static Context& process();  // with or without an epoch
   void begin(const RuntimeOptions& options);
@@ -180,8 +187,8 @@ class Context {
   static constexpr uint32_t kEnding = uint32_t{1} << 31;
   std::atomic<uint32_t> uses_ = 0;  // by threads, and kEnding while an epoch ends
   std::mutex ending_;
-  std::mutex turns_;      // of runs
-  std::mutex beginning_;  // of an epoch
+  std::timed_mutex turns_;  // of runs
+  std::mutex beginning_;    // of an epoch
   std::unique_ptr<Epoch> now_;
   RuntimeOptions configured_;  // of the epoch that began last
   std::atomic<bool> has_begun_ = false;

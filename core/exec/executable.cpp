@@ -12,6 +12,7 @@
 #include "core/base/debug_text.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/jit_mode.h"
 #include "core/base/options.h"
 #include "core/base/process.h"
 #include "core/codegen/interpret.h"
@@ -649,7 +650,8 @@ void Executable::run() {
   if (wanted.shuffle > 0) {
     run_items(std::span(steps_).first(leading_));
     run_shuffled();
-  } else if (ran_ && !items_are_timed() && !compares_values_ && can_record_) {
+  } else if (ran_ && !items_are_timed() && !compares_values_ && can_record_ &&
+             jit_mode() != JitMode::Items) {
     for (const Step& step : steps_) {
       for (const Group& group : step.groups) {
         if (group.communicator->failed()) group.communicator->check_alive();
@@ -659,6 +661,7 @@ void Executable::run() {
     replay_.run(devices_, [this] { run_items(std::span(steps_).subspan(leading_), orders()); });
   } else {
     run_items(steps_);
+    if (!ran_) Context::libraries_were_used();
   }
   ran_ = true;
   if (wanted.check.replicas) check_replicas(roots_);

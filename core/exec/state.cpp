@@ -2,6 +2,7 @@
 #include "core/exec/state.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <unordered_map>
 #include <unordered_set>
@@ -218,6 +219,7 @@ void rewire(const Disturbed& disturbed, std::span<const StatePtr> states,
 
 // The parameters alive whose values are among the nodes, in the order in which they were created.
 std::vector<StatePtr> parameters_among(std::span<const UOp> nodes) {
+  if (Capture* trace = current_capture()) trace->asked_for_parameters = true;
   std::unordered_set<const Node*> values;
   std::unordered_set<int64_t> names;
   for (const UOp& x : nodes) {
@@ -304,13 +306,13 @@ void TensorState::set(UOp v) {
   if (is_realized(value_)) holds_storage(*this);
 }
 
-const StatePtr& TensorState::gradient() {
-  if (Capture* trace = current_capture()) trace->note_gradient(*this);
-  return gradient_;
+StatePtr TensorState::gradient() {
+  Capture* trace = current_capture();
+  return trace ? trace->ask_for_gradient(*this) : gradient_;
 }
 
 void TensorState::set_gradient(StatePtr g) {
-  if (Capture* trace = current_capture()) trace->note_gradient(*this);
+  if (Capture* trace = current_capture()) trace->give_gradient(*this);
   gradient_ = std::move(g);
 }
 
@@ -374,6 +376,7 @@ void replace_value(TensorState& state, UOp value) {
   const UOp before = state.value;  // keeps the storage
   const int64_t name = name_of(value);
   Context::values().replace(state, std::move(value), name);
+  state.traced = false;
   if (left) left->replaced_at = newest_value();
 }
 
@@ -382,6 +385,40 @@ uint64_t newest_value() { return Context::values().newest(); }
 std::vector<LiveValue> given_since(uint64_t since) {
   return Context::values().find_own_within(
       current_capture(), since, [](const TensorState& s) { return !is_realized(s.value); });
+}
+
+void fail_without_value(const TensorState& state) {
+  const UOp value = under_names(state.value);
+  const std::string text = fmt::format("{}{}", name(value.dtype()), to_string(value.shape()));
+  if (state.left) {
+    fail(fmt::format(
+        "{}, {}, has no value: a captured step left it, which made it for its own "
+        "optimizer and kept nothing of it: return it from the step, or call zero_grad() "
+        "before something is added to it",
+        state.label, text));
+  }
+  const Origin& made = origin_of(origin_id(value));
+  fail(
+      fmt::format("this tensor{}{}, {}{}{}{}, was made inside a captured step and has no value "
+                  "outside of it: return it from the step",
+                  state.label.empty() ? "" : ", ", state.label, text, made.op.empty() ? "" : " of ",
+                  made.op, made.line == 0 ? "" : fmt::format(" ({})", made.source())));
+}
+
+void mark_lost_gradient(TensorState& gradient, const TensorState& parameter) {
+  gradient.label = "the gradient of " + (parameter.label.empty() ? "a parameter" : parameter.label);
+  gradient.left = gradient.traced = true;
+}
+
+namespace {
+std::atomic<uint64_t> changed_parameters{0};
+}  // namespace
+
+uint64_t parameter_changes() { return changed_parameters.load(std::memory_order_relaxed); }
+
+void set_parameter(TensorState& state, bool is_param) {
+  if (state.is_param.exchange(is_param) != is_param)
+    changed_parameters.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::vector<StatePtr> parameters_of(const Graph& roots) { return parameters_among(roots.order()); }
@@ -430,6 +467,7 @@ void settle(const StorageUse& use, uint64_t since, std::span<const TensorState* 
 }
 
 const UOp& touch(TensorState& state) {
+  if (state.traced) fail_without_value(state);
   const Capture* capture = current_capture();
   if (capture && capture->is_from_before(state)) {
     StatePtr self = state.shared_from_this();
@@ -466,12 +504,8 @@ Computation computation_of(std::span<const StatePtr> states) {
   Computation c;
   std::unordered_set<const TensorState*> known;
   for (const StatePtr& s : states) {
+    if (s->traced) fail_without_value(*s);
     if (is_realized(s->value) || !known.insert(s.get()).second) continue;
-    if (s->traced) {
-      throw UserError(
-          "this tensor was made inside a captured step and has no value outside of it: return it "
-          "from the step");
-    }
     c.states.push_back(s);
     c.roots.push_back(s->value);
   }
@@ -571,7 +605,7 @@ Schedule plan_of(std::span<const StatePtr> states) {
 
 StatePtr whole_on_devices(TensorState& state) {
   if (current_capture()) {
-    throw UserError(
+    fail(
         "reading data inside a captured step: the values do not exist while the step is recorded; "
         "return the tensor and read it outside");
   }

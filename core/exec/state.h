@@ -58,6 +58,15 @@ void settle(const StorageUse& use, uint64_t since,
 // Gives a realized state that is not the holder of its storage one of its own.
 void separate(TensorState& state);
 
+// Fails the running call: the state was made within a captured step, and has no value outside of it.
+[[noreturn]] void fail_without_value(const TensorState& state);
+// Makes the state one of these: the gradient of a parameter, which a step leaves without computing it.
+void mark_lost_gradient(TensorState& gradient, const TensorState& parameter);
+
+// Grows whenever a tensor becomes a parameter, or is none any more.
+uint64_t parameter_changes();
+void set_parameter(TensorState& state, bool is_param);
+
 // Elements in row-major order of the global shape, on the host. Realizes first.
 std::vector<std::byte> read(TensorState& state);
 // A realized state of the same value that each of its devices has whole: this one where it lies so.

@@ -37,9 +37,11 @@ class TensorState : public std::enable_shared_from_this<TensorState> {
   const UOp& value = value_;
   void set(UOp value);  // computed, or put where it will be: what the state is known by stays
   int64_t name;  // of what graphs built before it was computed know it by; 0: of the value alone
-  // A trace notes whose it asks for or gives.
-  const std::shared_ptr<TensorState>& gradient();
+  // A trace notes whose it asks for or gives, and gets what stands for those from before.
+  std::shared_ptr<TensorState> gradient();
   void set_gradient(std::shared_ptr<TensorState> gradient);
+  // Outside of traces, as it is: what a step compares and takes at each call.
+  const std::shared_ptr<TensorState>& gradient_now() const { return gradient_; }
   // Its path in a model, "h.0.attn.weight", once one was asked for; for messages and plans.
   std::string label;
   void set_label(const std::string& path);
@@ -51,6 +53,7 @@ class TensorState : public std::enable_shared_from_this<TensorState> {
   void set_stays();
   std::atomic<bool> is_param = false;  // backward() fills its gradient
   std::atomic<bool> traced = false;    // made in a captured step, not returned: it has no value
+  std::atomic<bool> left = false;      // a gradient that captured steps leave and write over
 };
 using StatePtr = std::shared_ptr<TensorState>;
 StatePtr make_state(UOp value);

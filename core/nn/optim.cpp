@@ -170,6 +170,7 @@ std::vector<Tensor> Optimizer::schedule_step(Caller caller) {
     const Tensor& p = params_[i];
     const Tensor gradient = gradient_at(i), value = update(i, value_at(i), gradient);
     p.assign(value.cast(p.dtype()).shard_like(p));
+    if (Capture* trace = current_capture()) trace->use_up_gradient(*p.state());
   }
   changed.insert(changed.end(), others_.begin(), others_.end());
   for (const Tensor& t : state()) changed.push_back(t);

@@ -27,7 +27,7 @@ Tensor Tensor::is_param_(bool is_param) const {
     fail(fmt::format("a parameter holds floats, not {}", describe()));
   // The name stays with what was built from it before, and is not below the new value as well.
   if (is_param && !has_storage(node)) state_->set(with_own_storage(under_names(node)));
-  state_->is_param = is_param;
+  set_parameter(*state_, is_param);
   return *this;
 }
 
@@ -66,11 +66,24 @@ UOp seed_of(const Tensor& x, const Tensor& gradient) {
   return value::cast(gradient, root.dtype()).node();
 }
 
-const char* why_no_gradient(const UOp& root) {
+// By parameters, or by targets that the caller named.
+std::string why_no_gradient(const UOp& root, bool by_parameters) {
   if (under_names(root).op() == Op::Buffer) {
     return "it is computed already, which ends its history; take gradients before reading it";
   }
-  return "mark parameters with is_param_(), and look for detach() on the way";
+  bool detached = false, computed = false;
+  for (const UOp& x : toposort(std::span(&root, 1))) {
+    detached = detached || x.op() == Op::Detach;
+    computed = computed || (x.op() == Op::Buffer && is_float(x.dtype()));
+  }
+  std::string why = by_parameters ? "mark parameters with is_param_()"
+                                  : "a target is a tensor that it was computed from, itself";
+  if (detached) why += ", and look for detach() on the way";
+  if (computed)
+    why +=
+        ", and for values on the way that were computed before, by reading, printing or "
+        "realize(), which ends their history";
+  return why;
 }
 
 // The state's node, which may be computed already, and the name that graphs made before know it by.
@@ -187,7 +200,8 @@ Tensor Tensor::backward(const Tensor& gradient, Caller caller) const {
     params[i]->set_gradient(
         Tensor(sum ? (Value(Tensor(sum)) + Value(gradients[i])).node() : gradients[i]).state());
   }
-  if (!any) fail(fmt::format("{} depends on no parameter: {}", describe(), why_no_gradient(root)));
+  if (!any)
+    fail(fmt::format("{} depends on no parameter: {}", describe(), why_no_gradient(root, true)));
   return *this;
 }
 
@@ -223,7 +237,7 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets, const T
       fail(
           fmt::format("{} does not depend on target {}, {}: {}; materialize_grads = true gives "
                       "zeros for such targets",
-                      describe(), i, targets[i].describe(), why_no_gradient(root)));
+                      describe(), i, targets[i].describe(), why_no_gradient(root, false)));
     }
     out.push_back(targets[i].zeros_like());
   }

@@ -13,111 +13,71 @@
 // replay. Plain C++ values are frozen at the first call; a Variable is a number that is not. The
 // returned tensors are the same at every call, with new contents: read or clone them before the
 // next one, begin to copy them to the host (host_copy.h), or give them to it. Values made from them,
-// or from what is assigned, keep the old contents. Each call leaves parameters with the gradients that
-// the first one left them with.
-// UserError for reading data inside, for other shapes, and where a gradient that the step reads,
-// because it was there before, is no longer that of its parameter.
+// or from what is assigned, keep the old contents.
+//
+// A function that looks at what surrounds it is traced once for each way that it finds it: in training
+// mode or not, under each default_float(), with other tensors as parameters, with a gradient to add to
+// or without one. So gradients accumulate over calls as they do without a capture. Those that a call
+// leaves are there for others, but for those that an optimizer of the same step has taken.
+//
+// Arguments and results may be containers and structs (jit_arguments.h). Several threads may call one
+// step; each gets results of its own. JIT=0 calls the function each time, without a capture.
+// UserError for reading data inside and for other shapes.
 #pragma once
 #include <functional>
+#include <memory>
+#include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
-#include <vector>
 
+#include "core/base/call.h"
+#include "core/base/error.h"
 #include "core/exec/captured_step.h"
+#include "core/tensor/jit_arguments.h"
 #include "core/tensor/tensor.h"
 #include "core/tensor/variable.h"
 
 namespace tinyshard {
-
-namespace detail {
-
-// What a step is called with, and what its function gets for it while it is traced. A number is
-// given to it as a tensor.
-template <class T>
-inline constexpr bool is_argument =
-    std::is_base_of_v<Tensor, T> || std::is_same_v<T, Variable> || Number<T>;
-template <class T>
-struct Argument {
-  static KeptArgument keep(const T&) { return {}; }
-  static StatePtr state(const T& x, size_t place, KeptArgument& kept) {
-    kept.check_tensor(place);
-    return Tensor(x).state();
-  }
-  static Tensor inside(const T&, const StatePtr& state) { return Tensor(state); }
-};
-template <>
-struct Argument<Variable> {
-  static KeptArgument keep(const Variable& x) { return {x, nullptr}; }
-  static StatePtr state(const Variable& x, size_t place, KeptArgument& kept) {
-    return x.input(place, kept);
-  }
-  static Variable inside(const Variable& x, const StatePtr& state) { return x.inside(state); }
-};
-
-// What its function may return.
-template <class R>
-inline constexpr bool is_result = std::is_void_v<R> || std::is_same_v<R, Tensor>;
-template <>
-inline constexpr bool is_result<std::vector<Tensor>> = true;
-template <class... T>
-inline constexpr bool is_result<std::tuple<T...>> = (std::is_same_v<T, Tensor> && ...);
-template <class A, class B>
-inline constexpr bool is_result<std::pair<A, B>> =
-    std::is_same_v<A, Tensor> && std::is_same_v<B, Tensor>;
-
-inline CapturedStep::States states_of(const Tensor& t) { return {t.state()}; }
-inline CapturedStep::States states_of(const std::vector<Tensor>& list) {
-  CapturedStep::States states;
-  for (const Tensor& t : list) states.push_back(t.state());
-  return states;
-}
-template <class... T>
-CapturedStep::States states_of(const std::tuple<T...>& t) {
-  return std::apply([](const auto&... each) { return CapturedStep::States{each.state()...}; }, t);
-}
-template <class A, class B>
-CapturedStep::States states_of(const std::pair<A, B>& p) {
-  return {p.first.state(), p.second.state()};
-}
-
-template <class R>
-struct Results {
-  static R from(const CapturedStep::States& s) { return R(s[0]); }  // Tensor
-};
-template <>
-struct Results<std::vector<Tensor>> {
-  static std::vector<Tensor> from(const CapturedStep::States& s) { return {s.begin(), s.end()}; }
-};
-template <class A, class B>
-struct Results<std::pair<A, B>> {
-  static std::pair<A, B> from(const CapturedStep::States& s) { return {A(s[0]), B(s[1])}; }
-};
-template <class... T>
-struct Results<std::tuple<T...>> {
-  static std::tuple<T...> from(const CapturedStep::States& s) {
-    return make(s, std::index_sequence_for<T...>());
-  }
-  template <size_t... I>
-  static std::tuple<T...> make(const CapturedStep::States& s, std::index_sequence<I...>) {
-    return {T(s[I])...};
-  }
-};
-
-}  // namespace detail
 
 template <class F>
 class Jit {
  public:
   Jit(F function) : function_(std::move(function)) {}  // NOLINT: `Jit step = lambda` is the point
 
+  // Of up to six arguments, errors name the line of the call.
   template <class... T>
   auto operator()(const T&... arguments) {
-    constexpr bool known = (detail::is_argument<T> && ...);
-    static_assert(known,
-                  "a Jit is called with Tensors, Variables and numbers; what else its function "
-                  "needs is captured by the lambda");
-    if constexpr (known) return call_with(arguments...);
+    return call(Caller(), arguments...);
+  }
+  auto operator()(Caller caller = Caller::current()) { return call(caller); }
+  template <class T0>
+  auto operator()(const T0& x0, Caller caller = Caller::current()) {
+    return call(caller, x0);
+  }
+  template <class T0, class T1>
+  auto operator()(const T0& x0, const T1& x1, Caller caller = Caller::current()) {
+    return call(caller, x0, x1);
+  }
+  template <class T0, class T1, class T2>
+  auto operator()(const T0& x0, const T1& x1, const T2& x2, Caller caller = Caller::current()) {
+    return call(caller, x0, x1, x2);
+  }
+  template <class T0, class T1, class T2, class T3>
+  auto operator()(const T0& x0, const T1& x1, const T2& x2, const T3& x3,
+                  Caller caller = Caller::current()) {
+    return call(caller, x0, x1, x2, x3);
+  }
+  template <class T0, class T1, class T2, class T3, class T4>
+  auto operator()(const T0& x0, const T1& x1, const T2& x2, const T3& x3, const T4& x4,
+                  Caller caller = Caller::current()) {
+    return call(caller, x0, x1, x2, x3, x4);
+  }
+  template <class T0, class T1, class T2, class T3, class T4, class T5>
+  auto operator()(const T0& x0, const T1& x1, const T2& x2, const T3& x3, const T4& x4,
+                  const T5& x5, Caller caller = Caller::current()) {
+    return call(caller, x0, x1, x2, x3, x4, x5);
   }
 
   bool captured() const { return step_.captured(); }
@@ -126,58 +86,120 @@ class Jit {
 
  private:
   template <class... T>
-  auto call_with(const T&... arguments) {
-    constexpr bool fits =
-        std::is_invocable_v<F&, decltype(detail::Argument<T>::inside(arguments, {}))...>;
-    static_assert(fits,
-                  "the function of this Jit does not take these arguments: it needs as many as it "
-                  "has parameters, a Variable for each Variable and a Tensor or a number for each "
-                  "Tensor");
-    if constexpr (fits) return run<decltype(returned(arguments...))>(arguments...);
+  auto call(Caller caller, const T&... arguments) {
+    constexpr bool known = (detail::is_known<T> && ...);
+    static_assert(
+        known,
+        "a Jit is called with Tensors, Variables and numbers, and vectors, arrays, "
+        "optionals, pairs, tuples, maps and structs with TS_FIELDS of them; what else its "
+        "function needs is captured by the lambda");
+    if constexpr (known) {
+      constexpr bool fits = std::is_invocable_v<F&, detail::Inside<T>...>;
+      static_assert(
+          fits,
+          "the function of this Jit does not take these arguments: it needs as many as it "
+          "has parameters, a Variable for each Variable, a Tensor or a number for each Tensor, and "
+          "containers for containers (a Jit is called with Tensors, Variables and numbers)");
+      if constexpr (fits) {
+        using R = std::remove_cvref_t<std::invoke_result_t<F&, detail::Inside<T>...>>;
+        constexpr bool returns = detail::is_result<R>;
+        static_assert(returns,
+                      "the function of a Jit returns nothing, a Tensor, or a vector, a pair or a "
+                      "tuple of Tensors, an array, an optional, a map or a struct with TS_FIELDS");
+        if constexpr (returns) return run<R>(caller, arguments...);
+      }
+    }
+  }
+
+  template <class R, class... T>
+  R run(Caller caller, const T&... arguments) {
+    CapturedStep::States inputs;
+    {
+      const Call call("captured step", caller);
+      inputs = given(arguments...);
+    }
+    if (!CapturedStep::is_wanted()) return apply(inputs, arguments...);
+    CapturedStep::Site site{caller, [&](size_t leaf) { return name_of(leaf, arguments...); }};
+    auto trace = [&](const CapturedStep::States& states) -> CapturedStep::States {
+      if constexpr (std::is_void_v<R>) {
+        apply(states, arguments...);
+        return {};
+      } else {
+        auto result = std::make_shared<const R>(apply(states, arguments...));
+        site.form = {result, &typeid(R)};
+        return detail::states_of(*result);
+      }
+    };
+    step_.call(inputs, std::ref(trace), &site);
+    if constexpr (!std::is_void_v<R>) {
+      if (*site.form.type != typeid(R))
+        throw UserError("captured step: its function returns another type than at the first call");
+      return *static_cast<const R*>(site.form.value.get());
+    }
+  }
+
+  // The inputs of a call, in the order of the leaves.
+  template <class... T>
+  CapturedStep::States given(const T&... arguments) {
+    if (!kept_) kept_ = std::make_unique<detail::KeptArguments>();
+    kept_->begin_call(!captured());
+    CapturedStep::States states;
+    size_t argument = 0;
+    (give(arguments, argument++, states), ...);
+    return states;
+  }
+  template <class T>
+  void give(const T& x, size_t argument, CapturedStep::States& states) {
+    const detail::Path root{nullptr, {}, argument};
+    if constexpr (!detail::Leaf<T>) {
+      std::string form;
+      detail::describe_form(x, form);
+      kept_->check_form(argument, form);
+    }
+    detail::for_each_leaf(x, root, [&](const auto& leaf, const detail::Path& path) {
+      const size_t place = states.size();
+      if constexpr (detail::is_variable<std::remove_cvref_t<decltype(leaf)>>) {
+        states.push_back(kept_->input(place, leaf, path));
+      } else {
+        kept_->check_tensor(place, path);
+        states.push_back(Tensor(leaf).state());
+      }
+    });
   }
 
   template <class... T>
-  auto returned(const T&... arguments)  // the function's result by value; never called
-      -> std::remove_cvref_t<
-          std::invoke_result_t<F&, decltype(detail::Argument<T>::inside(arguments, {}))...>>;
-
-  template <class R, class... T>
-  R run(const T&... arguments) {
-    constexpr bool known = detail::is_result<R>;
-    static_assert(known,
-                  "the function of a Jit returns nothing, a Tensor, or a vector, a pair or a tuple "
-                  "of Tensors");
-    if constexpr (known) {
-      const CapturedStep::States inputs = given(std::index_sequence_for<T...>(), arguments...);
-      auto record = [&](const CapturedStep::States& states) {
-        return trace<R>(states, std::index_sequence_for<T...>(), arguments...);
-      };
-      const auto& outputs = step_.call(inputs, std::ref(record));
-      if constexpr (!std::is_void_v<R>) return detail::Results<R>::from(outputs);
-    }
+  static std::string name_of(size_t wanted, const T&... arguments) {
+    std::string name;
+    size_t place = 0, argument = 0;
+    [[maybe_unused]] auto look = [&](const auto& x) {
+      detail::for_each_leaf(x, {nullptr, {}, argument++},
+                            [&](const auto&, const detail::Path& path) {
+                              if (place++ == wanted) name = path.text();
+                            });
+    };
+    (look(arguments), ...);
+    return name;
   }
 
-  template <size_t... I, class... T>
-  CapturedStep::States given(std::index_sequence<I...>, const T&... arguments) {
-    if (!captured()) kept_ = {detail::Argument<T>::keep(arguments)...};
-    if (kept_.size() < sizeof...(T)) kept_.resize(sizeof...(T));  // which the step will refuse
-    return {detail::Argument<T>::state(arguments, I, kept_[I])...};
-  }
-
-  template <class R, size_t... I, class... T>
-  CapturedStep::States trace(const CapturedStep::States& states, std::index_sequence<I...>,
-                             const T&... arguments) {
-    if constexpr (std::is_void_v<R>) {
-      function_(detail::Argument<T>::inside(arguments, states[I])...);
-      return {};
-    } else {
-      return detail::states_of(function_(detail::Argument<T>::inside(arguments, states[I])...));
-    }
+  // The function on arguments with these leaves.
+  template <class... T>
+  auto apply(const CapturedStep::States& states, const T&... arguments) {
+    size_t next = 0;
+    [[maybe_unused]] auto leaf = [&](const auto& x) {
+      const size_t place = next++;
+      if constexpr (detail::is_variable<std::remove_cvref_t<decltype(x)>>)
+        return kept_->inside(place, x, states[place]);
+      else
+        return Tensor(states[place]);
+    };
+    // Braces are worked off from left to right.
+    return std::apply(function_,
+                      std::tuple<detail::Inside<T>...>{detail::with_leaves(arguments, leaf)...});
   }
 
   F function_;
   CapturedStep step_;
-  std::vector<detail::KeptArgument> kept_;  // by argument, from the first call on
+  std::unique_ptr<detail::KeptArguments> kept_ = std::make_unique<detail::KeptArguments>();
 };
 
 }  // namespace tinyshard

@@ -112,13 +112,15 @@ UOp random_bits(DimSpan shape) {
   int64_t n = product(shape);
   if (n == 0) return value::constant(DType::U64, 0, shape).node();
   std::optional<Value> words;
-  if (is_training() || current_capture()) {
+  if (current_capture() || is_training()) {
     auto [seed, mine] = [&]() -> std::pair<uint64_t, Trained*> {
       std::lock_guard lock(g.mutex);
       return {g.seed, &trained_here(g)};
     }();
-    if (!mine->words || is_lost(*mine->words))
+    if (!mine->words || is_lost(*mine->words)) {
+      const CaptureScope outside(nullptr);  // the thread's, whatever becomes of a trace
       mine->words = make_state(count_buffer(mine->first, seed));
+    }
     if (current_capture()) {
       words = Value(touch(*mine->words));
       Value step = value::pad(value::constant(DType::U64, n, Dims{1}), {{0, 1}});
@@ -155,6 +157,8 @@ RandomState random_state() {
 }
 
 void set_random_state(const RandomState& state) {
+  if (current_capture())
+    fail("in a captured step it would seed the first call alone; call it before the step");
   Generator& g = generator();
   Trained* mine = nullptr;
   {
@@ -172,7 +176,10 @@ void set_random_state(const RandomState& state) {
   }
 }
 
-void Tensor::manual_seed(uint64_t seed) { set_random_state({.seed = seed}); }
+void Tensor::manual_seed(uint64_t seed, Caller caller) {
+  Call call("manual_seed", caller);
+  set_random_state({.seed = seed});
+}
 
 namespace {
 

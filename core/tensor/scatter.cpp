@@ -5,6 +5,7 @@
 
 #include "core/base/error.h"
 #include "core/dtype/half.h"
+#include "core/exec/capture.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -151,6 +152,18 @@ Value select_positions(const Value& flat, const Value& positions, const Scalar& 
 
 }  // namespace
 
+namespace {
+
+void need_values(const char* with_size) {
+  if (!current_capture()) return;
+  fail(
+      fmt::format("its shape depends on values, which do not exist while a captured step is "
+                  "recorded: {} has as many rows as you say, whatever the values are",
+                  with_size));
+}
+
+}  // namespace
+
 Tensor Tensor::masked_select(const Tensor& mask, int64_t size, Scalar fill_value,
                              Caller caller) const {
   Call call("masked_select", caller);
@@ -170,6 +183,7 @@ Tensor Tensor::masked_select(const Tensor& mask, Caller caller) const {
   Call call("masked_select", caller);
   if (mask.dtype() != DType::Bool)
     fail(fmt::format("mask must hold bools, not {}", mask.describe()));
+  need_values("masked_select(mask, size)");
   Dims shape = value::broadcast_shape(Value(*this).shape(), Value(mask).shape());
   int64_t size = value::broadcast_to(mask, shape).tensor().sum().item<int64_t>();
   return masked_select(mask, size, 0, caller);
@@ -195,6 +209,7 @@ Tensor Tensor::nonzero(int64_t size, Scalar fill_value, Caller caller) const {
 
 Tensor Tensor::nonzero(Caller caller) const {
   Call call("nonzero", caller);
+  need_values("nonzero(size)");
   return nonzero(ne(0).sum().item<int64_t>(), 0, caller);
 }
 

@@ -22,6 +22,7 @@
 // the devices of its axis do not divide.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -63,17 +64,20 @@ class ShardMap {
     static_assert(detail::is_result<R> && !std::is_void_v<R>,
                   "the function of a shard_map returns a Tensor, or a vector, a pair or a tuple of "
                   "Tensors");
+    std::optional<R> result;
     auto run = [&](const std::vector<Tensor>& local) {
-      return call<T...>(local, std::index_sequence_for<T...>());
+      result.emplace(call<T...>(local, std::index_sequence_for<T...>()));
+      return detail::states_of(*result);
     };
-    return detail::Results<R>::from(
-        detail::run_shard_map(mesh_, placements_, {arguments...}, run, caller_));
+    const auto states = detail::run_shard_map(mesh_, placements_, {arguments...}, run, caller_);
+    size_t next = 0;
+    return detail::with_leaves(*result, [&](const Tensor&) { return Tensor(states[next++]); });
   }
 
  private:
   template <class... T, size_t... I>
-  std::vector<StatePtr> call(const std::vector<Tensor>& local, std::index_sequence<I...>) {
-    return detail::states_of(function_(local[I]...));
+  auto call(const std::vector<Tensor>& local, std::index_sequence<I...>) {
+    return function_(local[I]...);
   }
 
   Mesh mesh_;

@@ -2,8 +2,8 @@
 #include "core/tensor/tensor.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/sizes.h"
 #include "core/exec/capture.h"
+#include "core/exec/scopes.h"
 #include "core/exec/state.h"
 #include "core/tensor/sizes_internal.h"
 #include "core/tensor/value_internal.h"
@@ -21,26 +22,25 @@ using value::shape_text;
 using value::text_of;
 using value::Value;
 
-namespace {
-
-std::atomic<DType> float_default{DType::F32};
-thread_local bool training = false;
-
-}  // namespace
-
-DType default_float() { return float_default.load(std::memory_order_relaxed); }
+DType default_float() { return scopes::default_float(); }
 
 void set_default_float(DType dtype) {
   Call call("set_default_float");
   value::check_dtype(dtype);
   if (!is_float(dtype))
     throw UserError(fmt::format("set_default_float: {} is not a float", name(dtype)));
-  float_default.store(dtype, std::memory_order_relaxed);
+  if (current_capture())
+    fail("in a captured step it would be set at the first call alone; set it before the step");
+  scopes::set_default_float(dtype);
 }
 
-TrainingMode::TrainingMode(bool enabled) : previous_(std::exchange(training, enabled)) {}
-TrainingMode::~TrainingMode() { training = previous_; }
-bool is_training() { return training; }
+TrainingMode::TrainingMode(bool enabled) {
+  const scopes::Training before = scopes::set_training(enabled);
+  previous_ = before.on;
+  previous_within_trace_ = before.within_trace;
+}
+TrainingMode::~TrainingMode() { scopes::restore_training({previous_, previous_within_trace_}); }
+bool is_training() { return scopes::training(); }
 
 Index::Index(const Tensor& t, Caller c) : kind(Kind::Tensor), tensor(t.state()), caller(c) {}
 
@@ -139,21 +139,60 @@ const UOp& node_of(const StatePtr& state) {
 
 }  // namespace
 
+namespace {
+
+// Methods look at bounds where they see to what lies behind a size; a program that computes with one
+// would be right for the largest size alone.
+void need_plain_size(const Tensor& x, int64_t axis) {
+  const SymbolicShape* sizes = symbolic_shape(node_of(x.state()));
+  if (!sizes || !sizes->dims[size_t(axis)]) return;
+  const SymbolicSize& size = *sizes->dims[size_t(axis)];
+  fail(
+      fmt::format("dim {} of {} is {} long, from {} to {}, which is known when the step runs: "
+                  "size_tensor({}) is that size as a tensor, shape() has the largest",
+                  axis, x.describe(), size.text, size.low, size.high, axis));
+}
+
+}  // namespace
+
 Dims Tensor::shape() const {
   DimSpan s = node_of(state_).shape();
   return {s.begin(), s.end()};
 }
 
 int64_t Tensor::shape(int64_t dim, Caller caller) const {
+  const bool is_asked_by_program = running_call() == nullptr;
   Call call("shape", caller);
   DimSpan s = node_of(state_).shape();
   int64_t axis = value::resolve_axis(dim, static_cast<int64_t>(s.size()));
   if (s.empty()) fail(fmt::format("dim {} of {}, which has none", dim, describe()));
+  if (is_asked_by_program) need_plain_size(*this, axis);
   return s[axis];
 }
 
 int64_t Tensor::ndim() const { return static_cast<int64_t>(node_of(state_).shape().size()); }
-int64_t Tensor::numel() const { return node_of(state_)->numel(); }
+
+int64_t Tensor::numel(Caller caller) const {
+  const bool is_asked_by_program = running_call() == nullptr;
+  Call call("numel", caller);
+  for (int64_t axis = 0; is_asked_by_program && axis < ndim(); ++axis) need_plain_size(*this, axis);
+  return node_of(state_)->numel();
+}
+
+Tensor Tensor::size_tensor(int64_t dim, Caller caller) const {
+  Call call("size_tensor", caller);
+  const Value x(*this);
+  return value::cast(value::count_along(x, {value::resolve_axis(dim, x.rank())}), DType::I64);
+}
+
+Tensor Tensor::numel_tensor(Caller caller) const {
+  Call call("numel_tensor", caller);
+  const Value x(*this);
+  Dims axes(size_t(x.rank()));
+  std::iota(axes.begin(), axes.end(), 0);
+  return value::cast(value::count_along(x, axes), DType::I64);
+}
+
 DType Tensor::dtype() const { return node_of(state_).dtype(); }
 
 // --- storage -------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ class Tensor {
 
   // Random values depend on the seed, the order of creation and the element's index alone: any
   // number of devices draws the same.
-  static void manual_seed(uint64_t seed = 0);
+  static void manual_seed(uint64_t seed = 0, Caller caller = Caller::current());
   static Tensor rand(const Ints& shape, DType dtype = default_float(),
                      Caller caller = Caller::current());
   static Tensor randn(const Ints& shape, DType dtype = default_float(),
@@ -126,14 +126,20 @@ class Tensor {
 
   // --- what it is --------------------------------------------------------------------------------
   bool defined() const { return state_ != nullptr; }
+  // Of dims whose size is known when a captured step runs, shape() has the largest sizes; a number of
+  // one of them is a UserError, size_tensor() and numel_tensor() have what it is at each call.
   Dims shape() const;
   int64_t shape(int64_t dim, Caller caller = Caller::current()) const;  // size of one dim
   int64_t size(int64_t dim, Caller caller = Caller::current()) const { return shape(dim, caller); }
   int64_t ndim() const;
-  int64_t numel() const;
+  int64_t numel(Caller caller = Caller::current()) const;
+  Tensor size_tensor(int64_t dim, Caller caller = Caller::current()) const;  // i64[]
+  Tensor numel_tensor(Caller caller = Caller::current()) const;
   DType dtype() const;
   size_t element_size() const { return itemsize(dtype()); }
-  size_t nbytes() const { return size_t(numel()) * element_size(); }
+  size_t nbytes(Caller caller = Caller::current()) const {
+    return size_t(numel(caller)) * element_size();
+  }
   bool is_floating_point() const { return is_float(dtype()); }
   std::string describe() const;  // "f32[32, 784@data:4]", "f32[8, 1 + pos <= 4096]"
 
@@ -154,7 +160,7 @@ class Tensor {
   static void realize(const std::vector<Tensor>& tensors);  // all in one run
   Tensor contiguous() const;                                // ends fusion: a value of its own
   // Dims whose size is known when a captured step runs become as long as their bound, with `value`
-  // behind what is there. shape() and numel() count them at their bound, too.
+  // behind what is there.
   Tensor to_bound(Scalar value = 0, Caller caller = Caller::current()) const;
   Tensor clone() const;                       // a copy with its own storage
   Tensor assign(const Operand& value) const;  // writes over this tensor's storage

@@ -13,10 +13,11 @@ class TrainingMode {
   TrainingMode& operator=(const TrainingMode&) = delete;
 
  private:
-  bool previous_;
+  bool previous_, previous_within_trace_;
 };
 
-// Whether the calling thread is in training mode.
+// Whether the calling thread is in training mode. A captured step whose function asks is traced once
+// for each mode that it is called in.
 bool is_training();
 
 }  // namespace tinyshard

@@ -62,32 +62,70 @@ Variable Variable::inside(const StatePtr& state) const {
   return {shared_, Tensor(state)};
 }
 
-const StatePtr& Variable::input(size_t place, detail::KeptArgument& kept) const {
-  Call call("captured step");
-  const int64_t now = value();
-  const auto& first = kept.captured;
-  if (first && (now < first->min() || now > first->max())) {
-    fail(
-        fmt::format("input {} is {}, a value of {}, but the step was captured with {}: call it "
-                    "with values within these bounds, or call reset() to capture it again",
-                    place, now, with_bounds(*this), with_bounds(*first)));
-  }
-  auto bytes = std::as_bytes(std::span(&now, 1));
-  if (kept.memory && !is_lost(*kept.memory))
-    write(*kept.memory, bytes);
-  else
-    kept.memory = make_state(host_buffer({}, DType::I64, bytes));
-  return kept.memory;
+namespace detail {
+
+std::string Path::text() const {
+  if (!up) return fmt::format("input {}", index);
+  if (field.empty()) return fmt::format("{}[{}]", up->text(), index);
+  return fmt::format("{}{}{}", up->text(), field.starts_with('[') ? "" : ".", field);
 }
 
-void detail::KeptArgument::check_tensor(size_t place) const {
-  if (!captured) return;
-  Call call("captured step");
-  fail(
-      fmt::format("input {} is no Variable, but the step was captured with {}, on whose bounds it "
-                  "relies: bind one, or call reset() to capture it again",
-                  place, with_bounds(*captured)));
+void KeptArguments::begin_call(bool first) {
+  std::lock_guard lock(mutex_);
+  first_ = first;
+  if (!first) return;
+  captured_.clear();
+  forms_.clear();
 }
+
+StatePtr KeptArguments::input(size_t place, const Variable& x, const Path& path) {
+  const int64_t now = x.value();
+  std::lock_guard lock(mutex_);
+  if (first_) captured_.try_emplace(place, x);
+  const auto found = captured_.find(place);  // none where it was a tensor, which has no bounds
+  if (found != captured_.end() && (now < found->second.min() || now > found->second.max())) {
+    fail(
+        fmt::format("{} is {}, a value of {}, but the step was captured with {}: call it "
+                    "with values within these bounds, or call reset() to capture it again",
+                    path.text(), now, with_bounds(x), with_bounds(found->second)));
+  }
+  const auto bytes = std::as_bytes(std::span(&now, 1));
+  StatePtr& memory = memory_[std::this_thread::get_id()][place];
+  if (memory && !is_lost(*memory))
+    write(*memory, bytes);
+  else
+    memory = make_state(host_buffer({}, DType::I64, bytes));
+  return memory;
+}
+
+void KeptArguments::check_tensor(size_t place, const Path& path) const {
+  std::lock_guard lock(mutex_);
+  const auto first = captured_.find(place);
+  if (first == captured_.end()) return;
+  fail(
+      fmt::format("{} is no Variable, but the step was captured with {}, on whose bounds it "
+                  "relies: bind one, or call reset() to capture it again",
+                  path.text(), with_bounds(first->second)));
+}
+
+void KeptArguments::check_form(size_t argument, const std::string& form) {
+  std::lock_guard lock(mutex_);
+  if (first_) forms_.try_emplace(argument, form);
+  const std::string& first = forms_[argument];
+  if (first == form) return;
+  fail(
+      fmt::format("input {} is {}, but the step was captured with {}; make another Jit for other "
+                  "arguments, or call reset()",
+                  argument, form, first));
+}
+
+Variable KeptArguments::inside(size_t place, const Variable& x, const StatePtr& state) const {
+  std::lock_guard lock(mutex_);
+  const auto first = captured_.find(place);
+  return (first == captured_.end() ? x : first->second).inside(state);
+}
+
+}  // namespace detail
 
 std::shared_ptr<TensorState> size_state(const Variable& size) { return size.tensor().state(); }
 

@@ -12,18 +12,29 @@
 // may be called with another Variable than it was captured with: for values within the bounds of
 // that one, which it relies on.
 #pragma once
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
 
 #include "core/tensor/tensor.h"
 
 namespace tinyshard {
 
 namespace detail {
-template <class T>
-struct Argument;
-struct KeptArgument;
+class KeptArguments;
+
+// The way to a leaf of the arguments (jit_arguments.h), put into words when somebody asks.
+struct Path {
+  const Path* up = nullptr;
+  std::string_view field;  // or an element
+  size_t index = 0;
+  std::string text() const;  // "input 0.extra["mask"][2]"
+};
 }  // namespace detail
 
 class Variable {
@@ -60,14 +71,11 @@ class Variable {
   friend Tensor operator!=(const Operand& a, const Operand& b);
 
  private:
-  friend struct detail::Argument<Variable>;
+  friend class detail::KeptArguments;
   struct Shared;
   Variable(std::shared_ptr<Shared> shared, Tensor tensor)
       : shared_(std::move(shared)), tensor_(std::move(tensor)) {}
 
-  // For a call of a step: the memory of its argument, with the value. UserError for a value outside
-  // of the bounds that the step was captured with.
-  const StatePtr& input(size_t place, detail::KeptArgument& kept) const;
   Variable inside(const StatePtr& state) const;
 
   std::shared_ptr<Shared> shared_;
@@ -77,12 +85,28 @@ class Variable {
 
 namespace detail {
 
-// What a step keeps of one of its arguments.
-struct KeptArgument {
-  std::optional<Variable> captured;  // what the trace was given, whose bounds replays rely on
-  StatePtr memory;                   // of a Variable's value, the same at every call
+// What a step keeps of its arguments from its first call on: the variables, on whose bounds it relies,
+// and how containers were made up. Errors name an argument as the caller does.
+//
+// Threads: any. Each has memory of its own for the values of variables, the same at every call.
+class KeptArguments {
+ public:
+  void begin_call(bool first);  // the first one, from which all is kept
+  // The memory of a variable's value. UserError for a value outside of the bounds.
+  StatePtr input(size_t place, const Variable& x, const Path& path);
   // For another tensor there: UserError where the step was captured with a Variable.
-  void check_tensor(size_t place) const;
+  void check_tensor(size_t place, const Path& path) const;
+  // UserError where it is not the first call's. For arguments that are not one tensor.
+  void check_form(size_t argument, const std::string& form);
+  // What a trace is given for x.
+  Variable inside(size_t place, const Variable& x, const StatePtr& state) const;
+
+ private:
+  mutable std::mutex mutex_;
+  bool first_ = true;
+  std::map<size_t, Variable> captured_;
+  std::map<size_t, std::string> forms_;
+  std::map<std::thread::id, std::map<size_t, StatePtr>> memory_;
 };
 
 }  // namespace detail

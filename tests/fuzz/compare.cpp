@@ -346,6 +346,7 @@ std::vector<Check> checks_for(const Program& p, const std::string& mode, uint64_
   if (!p.mesh.empty()) {
     out.push_back({"placements", Way::Lazy, true, {}});
     if (p.calls > 1 && captures) out.push_back({"placements", Way::Captured, true, {}});
+    if (captures && chance(25)) out.push_back({"placements", Way::Troubled, true, {}});
   }
   // Programs without a mesh are run in all other ways; those on one rather give way to the next.
   if (p.mesh.empty() || chance(25) || !mode.empty()) {
@@ -356,6 +357,8 @@ std::vector<Check> checks_for(const Program& p, const std::string& mode, uint64_
     if (chance(20)) out.push_back({"steps", Way::Apart, false, {}});
     if (captures && (p.calls > 1 || chance(25)))
       out.push_back({"captured", Way::Captured, false, {}});
+    if (captures && (p.calls > 1 || gradient ? chance(60) : chance(15)))
+      out.push_back({"captured", Way::Troubled, false, {}});
   }
   static const std::vector<Environment> kSwitches = [] {
     std::vector<Environment> list = {

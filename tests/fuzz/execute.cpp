@@ -16,6 +16,8 @@ using namespace tinyshard;
 DType dtype(Type type) { return dtype_from_name(name(type)); }
 std::string axis_name(size_t axis) { return std::string(1, char('a' + axis)); }
 
+struct Trouble {};  // thrown by a trace
+
 Tensor from_array(const Array& a) { return Tensor(to_bytes(a), a.shape, dtype(a.type)); }
 
 class Execution {
@@ -69,19 +71,20 @@ class Execution {
       }
       std::optional<Variable> v;
       if (variable) v = variable->bind(elements(p_.leaves[variables_[0]], call).at[0].n);
-      if (way_ != Way::Captured) {
-        outputs = traced(a, v ? &*v : nullptr);
-      } else if (!v) {
-        outputs = a.empty()       ? none()
-                  : a.size() == 1 ? one(a[0])
-                  : a.size() == 2 ? two(a[0], a[1])
-                                  : three(a[0], a[1], a[2]);
-      } else {
-        outputs = a.empty()       ? zero_v(*v)
-                  : a.size() == 1 ? one_v(a[0], *v)
-                  : a.size() == 2 ? two_v(a[0], a[1], *v)
-                                  : three_v(a[0], a[1], a[2], *v);
-      }
+      auto step = [&]() -> Tensors {
+        if (!captures()) return traced(a, v ? &*v : nullptr);
+        if (!v) {
+          return a.empty()       ? none()
+                 : a.size() == 1 ? one(a[0])
+                 : a.size() == 2 ? two(a[0], a[1])
+                                 : three(a[0], a[1], a[2]);
+        }
+        return a.empty()       ? zero_v(*v)
+               : a.size() == 1 ? one_v(a[0], *v)
+               : a.size() == 2 ? two_v(a[0], a[1], *v)
+                               : three_v(a[0], a[1], a[2], *v);
+      };
+      outputs = way_ == Way::Troubled ? troubled(step, call) : step();
       a.clear();
       results.push_back(read(outputs, call + 1 == p_.calls));
     }
@@ -89,6 +92,35 @@ class Execution {
   }
 
  private:
+  bool captures() const { return way_ == Way::Captured || way_ == Way::Troubled; }
+
+  // A call after one that failed; of programs with gradients two, which add up.
+  template <class Call>
+  Tensors troubled(const Call& step, int call) {
+    if (call == 0) {
+      fails_at_ = int(p_.steps.size() / 2);
+      try {
+        step();
+      } catch (const Trouble&) {
+      }
+      fails_at_ = -1;
+    }
+    const TrainingMode mode(call % 2 == 1);
+    Tensors outputs = step();
+    if (p_.targets.empty()) return outputs;
+    outputs = step();
+    for (size_t k = 0; k < p_.targets.size(); ++k) {
+      const int target = p_.targets[k];
+      const Tensor sum = is_parameter(target) ? leaves_[size_t(target)].grad() : Tensor();
+      if (sum.defined()) outputs[p_.roots.size() + k] = sum * 0.5;
+    }
+    return outputs;
+  }
+
+  bool is_parameter(int v) const {
+    return p_.is_leaf(v) && p_.leaves[size_t(v)].role == Role::Parameter;
+  }
+
   Tensor made(const Leaf& leaf, int call) const {
     Array values = elements(leaf, call);
     Tensor x;
@@ -127,12 +159,18 @@ class Execution {
     if (variable) values[variables_[0]] = variable->tensor();
     std::vector<size_t> at;
     for (size_t i = 0; i < values.size(); ++i) at.push_back(i);
+    if (way_ == Way::Troubled) static_cast<void>(is_training());
     for (const Step& step : p_.steps) {
       size_t me = values.size();
+      if (int(me - leaves_.size()) == fails_at_) {
+        kept_ = values;
+        throw Trouble();
+      }
       if (step.op == "free") {
         size_t target = at[size_t(step.in[0])];
         values[target] = Tensor();
-        if (p_.calls == 1 && target < leaves_.size()) leaves_[target] = Tensor();
+        if (p_.calls == 1 && way_ != Way::Troubled && target < leaves_.size())
+          leaves_[target] = Tensor();
         values.emplace_back(), at.push_back(target);
         continue;
       }
@@ -190,9 +228,6 @@ class Execution {
   // Those of parameters by backward(), those of all other targets by gradient().
   Tensors gradients(const Tensor& loss, const Tensors& values,
                     const std::vector<size_t>& at) const {
-    auto is_parameter = [&](int v) {
-      return p_.is_leaf(v) && p_.leaves[size_t(v)].role == Role::Parameter;
-    };
     Tensors targets, out;
     for (int target : p_.targets) {
       if (!is_parameter(target)) targets.push_back(values[at[size_t(target)]]);
@@ -200,7 +235,7 @@ class Execution {
     Tensors found = targets.empty() ? Tensors() : loss.gradient(targets);
     if (targets.size() < p_.targets.size()) {
       for (const Tensor& x : leaves_) {
-        if (x.defined() && x.is_param()) x.set_grad(Tensor());
+        if (way_ != Way::Troubled && x.defined() && x.is_param()) x.set_grad(Tensor());
       }
       loss.backward();
     }
@@ -216,7 +251,7 @@ class Execution {
     return out;
   }
 
-  bool can_realize() const { return way_ != Way::Captured && p_.targets.empty(); }
+  bool can_realize() const { return !captures() && p_.targets.empty(); }
 
   static Tensor loss(const Tensors& roots) {
     Tensor out;
@@ -234,7 +269,7 @@ class Execution {
     for (size_t i = 0; last && i < p_.leaves.size(); ++i) {
       if (p_.leaves[i].role == Role::State && leaves_[i].defined()) all.push_back(leaves_[i]);
     }
-    if (way_ != Way::Apart && way_ != Way::Captured) Tensor::realize(all);
+    if (way_ != Way::Apart && !captures()) Tensor::realize(all);
     std::vector<Result> out;
     for (const Tensor& x : all)
       out.push_back({std::string(tinyshard::name(x.dtype())), x.shape(), x.data()});
@@ -245,7 +280,8 @@ class Execution {
   Way way_;
   bool placed_, written_;
   std::optional<Mesh> mesh_;
-  Tensors leaves_;
+  Tensors leaves_, kept_;  // kept: of a trace that failed
+  int fails_at_ = -1;      // the number of a step
   std::vector<size_t> arguments_, variables_;
 };
 

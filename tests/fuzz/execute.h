@@ -10,9 +10,11 @@ namespace fuzz {
 // Lazy: all roots in one run. Apart: each root by itself. Barriers: each value is contiguous().
 // Steps: each value is realized before the next. Captured: as a Jit. Disturbed: of programs with
 // gradients, which are taken after values were read, random numbers drawn and a state written.
-enum class Way : uint8_t { Lazy, Apart, Barriers, Steps, Captured, Disturbed };
-inline constexpr const char* kWays[] = {"lazy",  "apart",    "barriers",
-                                        "steps", "captured", "disturbed"};
+// Troubled: as a Jit whose first trace fails half-way, that is called in changing modes and has to be
+// traced for each, and whose gradients add up over two calls and are read behind them.
+enum class Way : uint8_t { Lazy, Apart, Barriers, Steps, Captured, Disturbed, Troubled };
+inline constexpr const char* kWays[] = {"lazy",     "apart",     "barriers", "steps",
+                                        "captured", "disturbed", "troubled"};
 
 // A value as it was read.
 struct Result {

@@ -67,6 +67,8 @@ const std::map<std::string, std::string> kNotDrawn = {
     {"local", "gives the parts of a value: local_parts_test.cpp"},
     {"allclose", "isclose() and all()"},
     {"to_bound", "of sizes that a Variable gives: sizes_test.cpp"},
+    {"size_tensor", "of sizes that a Variable gives: sizes_test.cpp"},
+    {"numel_tensor", "of sizes that a Variable gives: sizes_test.cpp"},
     {"sequential", "calls layers that the caller gives"},
 };
 

@@ -61,7 +61,7 @@ std::string leaf_text(const Leaf& leaf, int call, bool placed) {
 
 std::string to_cpp(const Program& p, const Finding& finding) {
   bool placed = finding.check.placed && !p.mesh.empty();
-  bool captured = finding.check.way == Way::Captured;
+  bool captured = finding.check.way == Way::Captured || finding.check.way == Way::Troubled;
   std::string out = fmt::format("// {}\n", finding.check.to_string());
   out += "// " + finding.kind + ": " + finding.text.substr(0, finding.text.find('\n')) + "\n";
   out += "#include <cmath>\n#include <tinyshard/tinyshard.h>\nusing namespace tinyshard;\n";

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <functional>
 #include <new>
+#include <sstream>
 #include <string>
 #include <tinyshard/tinyshard.h>
 
@@ -193,12 +194,32 @@ TEST(Jit, AnotherShapeIsAClearError) {
   std::string text = test::message_of<UserError>([&] { f(Tensor::zeros({4, 3}).contiguous()); });
   EXPECT_NE(text.find("f32[4, 3]"), std::string::npos) << text;
   EXPECT_NE(text.find("f32[2, 3]"), std::string::npos) << text;
+  EXPECT_NE(text.find("captured step: input 0 is"), std::string::npos) << text;
+  EXPECT_NE(text.find("(jit_test.cpp:"), std::string::npos) << "the line of the call: " << text;
 }
 
 TEST(Jit, ReadingDataInsideIsAClearError) {
   Jit f = [](Tensor x) { return x * x.sum().item<float>(); };
   std::string text = test::message_of<UserError>([&] { f(Tensor::ones({2}).contiguous()); });
   EXPECT_NE(text.find("captured step"), std::string::npos) << text;
+  EXPECT_NE(text.find("item: reading data"), std::string::npos) << text;
+  EXPECT_NE(text.find("(jit_test.cpp:"), std::string::npos) << text;
+  Jit prints = [](Tensor x) {
+    std::ostringstream out;
+    out << x;
+    return x;
+  };
+  text = test::message_of<UserError>([&] { prints(Tensor::ones({2}).contiguous()); });
+  EXPECT_NE(text.find("operator<<: reading data"), std::string::npos) << text;
+  Jit finds = [](Tensor x) { return x.nonzero(); };
+  text = test::message_of<UserError>([&] { finds(Tensor::ones({2}).contiguous()); });
+  EXPECT_NE(text.find("nonzero: its shape depends on values"), std::string::npos) << text;
+  EXPECT_NE(text.find("nonzero(size)"), std::string::npos) << text;
+  Jit selects = [](Tensor x) { return x.masked_select(x > 1); };
+  text = test::message_of<UserError>([&] { selects(Tensor::ones({2}).contiguous()); });
+  EXPECT_NE(text.find("masked_select(mask, size)"), std::string::npos) << text;
+  Jit counts = [](Tensor x) { return x.nonzero(2) + x.masked_select(x > 1, 2); };
+  EXPECT_EQ(counts(Tensor({0.f, 2.f})).shape(), (Dims{2, 2}));
   // The failure leaves everything usable.
   EXPECT_EQ((Tensor::ones({2}) + 1).to_vector<float>(), (std::vector<float>{2, 2}));
 }

@@ -15,6 +15,7 @@
 #include "core/nn/optim.h"
 #include "core/tensor/jit.h"
 #include "core/tensor/tensor.h"
+#include "core/tensor/variable.h"
 #include "multi/mesh.h"
 
 namespace tinyshard {
@@ -167,6 +168,62 @@ TEST(Threads, FailedTracesGiveBackTheirOwnValues) {
   EXPECT_THROW(step(tensor(1)), std::runtime_error);
   EXPECT_EQ(a.to_vector<float>(), filled(1));
   EXPECT_EQ(b.to_vector<float>(), filled(5));
+}
+
+// One step, called by all: each call has its own result, read at once or when all have ended.
+TEST(Threads, OneStepServesAll) {
+  const Tensor w = tensor(3).realize();
+  int traces = 0;  // one at a time
+  Jit step = [&](Tensor x) {
+    ++traces;
+    return x * w + (is_training() ? 1 : 0);
+  };
+  std::vector<Tensor> last(kThreads);
+  auto call = [&](int thread) {
+    const TrainingMode mode(thread % 2 == 1);
+    for (int i = 0; i < 20; ++i) {
+      const float mine = float(thread * 100 + i);
+      last[size_t(thread)] = step(tensor(mine).realize());
+      EXPECT_EQ(last[size_t(thread)].to_vector<float>(), filled(mine * 3 + float(thread % 2)));
+    }
+  };
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) threads.emplace_back(call, t);
+    for (std::thread& t : threads) t.join();
+    for (int t = 0; t < kThreads; ++t) {
+      EXPECT_EQ(last[size_t(t)].to_vector<float>(), filled(float((t * 100 + 19) * 3 + t % 2)));
+    }
+    last.assign(kThreads, Tensor());
+  }
+  EXPECT_LE(traces, 3 * kThreads);
+  // One after the other, with results that are still to be read.
+  std::vector<Tensor> results;
+  for (int t = 0; t < 12; ++t)
+    std::thread([&] { results.push_back(step(tensor(float(t)).realize())); }).join();
+  for (int t = 0; t < 12; ++t)
+    EXPECT_EQ(results[size_t(t)].to_vector<float>(), filled(float(t) * 3));
+  // Without results to be read a thread takes over what another one has left.
+  results.clear();
+  const int before = traces;
+  for (int t = 0; t < 12; ++t)
+    std::thread([&] { EXPECT_EQ(step(tensor(2).realize()).to_vector<float>(), filled(6)); }).join();
+  EXPECT_EQ(traces, before);
+}
+
+// Numbers of variables are each thread's own, too.
+TEST(Threads, OneStepWithAVariableServesAll) {
+  const Variable n("n", 0, 1000);
+  Jit step = [](Tensor x, Variable v) { return x + v; };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const Tensor x = tensor(float(t)).realize();
+      for (int i = 0; i < 30; ++i)
+        EXPECT_EQ(step(x, n.bind(i)).to_vector<float>(), filled(float(t + i)));
+    });
+  }
+  for (std::thread& t : threads) t.join();
 }
 
 }  // namespace

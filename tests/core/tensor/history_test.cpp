@@ -209,5 +209,13 @@ TEST(History, OfWholeNumbersIsNotMissed) {
   EXPECT_EQ(loss.gradient({x})[0].to_vector<double>(), (Numbers{1, 0}));
 }
 
+TEST(History, WhatMayHaveEndedItIsNamed) {
+  const Tensor x = Tensor({1.f, 2.f}).realize(), w = Tensor({3.f, 4.f}).realize();
+  const Tensor h = (x * w).realize();
+  const std::string computed = test::message_of<UserError>([&] { (h * h).sum().gradient({w}); });
+  EXPECT_NE(computed.find("computed"), std::string::npos) << computed;
+  EXPECT_EQ(computed.find("is_param_()"), std::string::npos) << computed;
+}
+
 }  // namespace
 }  // namespace tinyshard::history_test

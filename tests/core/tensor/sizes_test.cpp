@@ -482,5 +482,45 @@ TEST(Sizes, DecodesWithOneCapture) {
   EXPECT_EQ(token.item<int>(), tokens.back());
 }
 
+// A program that computes with a size gets the size, or is told how.
+TEST(Sizes, ANumberOfASizeIsAnError) {
+  const Variable n("n", 0, 7);
+  const Tensor x = Tensor::arange(24).cast(DType::F32).reshape({8, 3}).realize();
+  auto message = [&](auto count) {
+    Jit step = [&](Variable v) {
+      const Tensor part = x[{Slice(0, v + 1)}];
+      return part.sum(0) / double(count(part));
+    };
+    return test::message_of<UserError>([&] { step(n.bind(2)); });
+  };
+  for (const std::string& text : {message([](const Tensor& t) { return t.shape(0); }),
+                                  message([](const Tensor& t) { return t.size(-2); }),
+                                  message([](const Tensor& t) { return t.numel(); }),
+                                  message([](const Tensor& t) { return t.nbytes(); })}) {
+    EXPECT_NE(text.find("dim 0 of f32[1 + n <= 8, 3] is 1 + n long, from 1 to 8"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("size_tensor(0)"), std::string::npos) << text;
+    EXPECT_NE(text.find("sizes_test.cpp:"), std::string::npos) << text;
+  }
+  Jit mean = [&](Variable v) {
+    const Tensor part = x[{Slice(0, v + 1)}];
+    EXPECT_EQ(part.shape(1), 3) << "a plain one is a number";
+    EXPECT_EQ(part.shape(), (Dims{8, 3}));
+    return std::tuple(part.sum(0) / part.size_tensor(0), part.sum() / part.numel_tensor(),
+                      part.size_tensor(-1));
+  };
+  for (int64_t i : {0, 3, 7}) {
+    const auto [rows, all, width] = mean(n.bind(i));
+    const Tensor part = x[{Slice(0, i + 1)}];
+    EXPECT_TRUE(rows.allclose(part.mean(0)));
+    EXPECT_TRUE(all.allclose(part.mean()));
+    EXPECT_EQ(width.item<int64_t>(), 3);
+    EXPECT_EQ(width.dtype(), DType::I64);
+    EXPECT_EQ(part.size_tensor(0).item<int64_t>(), i + 1) << "outside of a step";
+    EXPECT_EQ(part.numel_tensor().item<int64_t>(), 3 * (i + 1));
+  }
+}
+
 }  // namespace
 }  // namespace tinyshard::sizes_test
