@@ -120,35 +120,45 @@ class Agent {
 
  private:
   void wait() {
+    constexpr size_t kOwnWaits = 3;
     std::vector<pollfd> waits{
         {.fd = signals_.fd(), .events = POLLIN, .revents = 0},
         {.fd = commands_.fd, .events = POLLIN, .revents = 0},
         {.fd = events_, .events = short(unread_.empty() ? 0 : POLLOUT), .revents = 0}};
+    // No more entries than descriptors: the kernel takes no longer lists than the limit of those.
     const bool reads = unread_.size() < kMostUnread;
     bool unfinished = false;
-    for (const Rank& rank : ranks_) {
-      const bool feeds = !input_.empty() && rank.input >= 0;
-      waits.push_back({.fd = rank.input, .events = short(feeds ? POLLOUT : 0), .revents = 0});
-      for (const LineReader& lines : rank.lines) {
-        waits.push_back({.fd = reads ? lines.fd : -1, .events = POLLIN, .revents = 0});
+    std::vector<std::pair<Rank*, LineReader*>> what;  // no reader: the input
+    for (Rank& rank : ranks_) {
+      const bool feeds = !input_.empty();
+      if (rank.input >= 0) {
+        waits.push_back({.fd = rank.input, .events = short(feeds ? POLLOUT : 0), .revents = 0});
+        what.emplace_back(&rank, nullptr);
+      }
+      for (LineReader& lines : rank.lines) {
         unfinished = unfinished || !lines.begun.empty();
+        if (lines.fd < 0 || !reads) continue;
+        waits.push_back({.fd = lines.fd, .events = POLLIN, .revents = 0});
+        what.emplace_back(&rank, &lines);
       }
     }
     int timeout = -1;
     if (unfinished) timeout = int(kUnfinishedLine.count());
     if (killing_ || std::ranges::any_of(ranks_, [](auto& r) { return r.left_behind.has_value(); }))
       timeout = int(kBetweenLooks.count());
-    if (poll(waits.data(), waits.size(), timeout) <= 0) return;
-    size_t at = 3;
-    for (Rank& rank : ranks_) {
-      const short input = waits[at++].revents;
-      if ((input & POLLERR) != 0) {
-        end_input(rank);
-      } else if (input != 0) {
-        feed(rank);
-      }
-      for (LineReader& lines : rank.lines) {
-        if (waits[at++].revents != 0) read_lines(rank, lines);
+    const int ready = poll(waits.data(), waits.size(), timeout);
+    if (ready < 0 && errno != EINTR) over_ = true;  // rather than to hear nothing any more
+    if (ready <= 0) return;
+    for (size_t i = 0; i < what.size(); ++i) {
+      const auto [rank, lines] = what[i];
+      const short state = waits[kOwnWaits + i].revents;
+      if (state == 0) continue;
+      if (lines != nullptr) {
+        read_lines(*rank, *lines);
+      } else if ((state & POLLERR) != 0) {
+        end_input(*rank);
+      } else {
+        feed(*rank);
       }
     }
     if ((waits[2].revents & (POLLERR | POLLNVAL)) != 0) over_ = true;  // nobody listens any more

@@ -1,5 +1,6 @@
 // Endings: who is told to end ends with its job, in time and with the status of the signal; nothing is
 // left, and every line is seen. scripts/faults.py end does so at random moments.
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -196,9 +197,9 @@ TEST(Ending, NothingStaysOfWhatRanksStarted) {
 
 TEST(Ending, WhatARankLeavesWhenItEndsWellGoesToo) {
   const auto begun = Clock::now();
-  const Ran ran = run(
-      "-n 1 -- sh -c 'setsid sleep 1000 & echo process $!; (env -i setsid sleep 1000 & "
-      "echo process $!)'");
+  const Ran ran =
+      run("-n 1 -- sh -c 'setsid sleep 1000 & echo process $!; (env -i setsid sleep 1000 & "
+          "echo process $!)'");
   EXPECT_EQ(ran.status, 0) << ran.output;
   EXPECT_LT(Clock::now() - begun, seconds(5));
   expect_all_gone(pids_behind("process", ran.output));
@@ -261,9 +262,56 @@ TEST(Ending, ManyRanksWithFewDescriptors) {
   expect_mentions(few.output(), "was not started: pipe: Too many open files");
 }
 
+// A replacement that cannot be started is told, and the job goes on to its end.
+TEST(Ending, AReplacementThatCannotBeStarted) {
+  Launcher launcher(
+      "-n 2 --elastic 1:2 -- sh -c 'echo process $$; sleep 1; test $TS_RANK = 0 || exit 1; sleep "
+      "2'");
+  ASSERT_TRUE(launcher.read_until("process", 2)) << launcher.output();
+  const pid_t agent = parent_of(pids_behind("process", launcher.output())[0]);
+  ASSERT_EQ(parent_of(agent), launcher.pid());
+  // No number is free but the three that rank 1 leaves; two pipes need four.
+  rlim_t first_free = 0;
+  while (fs::exists(
+      fs::symlink_status("/proc/" + std::to_string(agent) + "/fd/" + std::to_string(first_free))))
+    ++first_free;
+  const rlimit none{first_free, first_free};
+  ASSERT_EQ(prlimit(agent, RLIMIT_NOFILE, &none, nullptr), 0);
+  EXPECT_EQ(launcher.finish(), 0) << launcher.output();
+  expect_mentions(launcher.output(), "rank 2 on ");
+  expect_mentions(launcher.output(), "was not started: pipe: Too many open files");
+}
+
+TEST(Ending, AKeyThatIsAFifoIsRefusedAtOnce) {
+  const Folder folder("fifo");
+  ASSERT_EQ(mkfifo((folder / "key").c_str(), 0600), 0);
+  const auto begun = Clock::now();
+  const int status =
+      std::system(("env RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29517 "
+                   "TS_JOB_KEY_FILE=" +
+                   (folder / "key") + " timeout 20 " TINYSHARD_ENDING_RANK " meet_only > " +
+                   (folder / "said") + " 2>&1")
+                      .c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_LT(Clock::now() - begun, seconds(10));
+  expect_mentions(content_of(folder / "said"), "is no regular file");
+}
+
+// Beside its standard streams and what the launcher inherited itself a rank has the pipe to its agent.
+TEST(Ending, RanksInheritNoDescriptors) {
+  const std::string list = "sh -c 'ls /proc/$$/fd; true'";
+  const Folder folder("descriptors");
+  ASSERT_EQ(std::system((list + " </dev/null >" + (folder / "out")).c_str()), 0);
+  const std::string plain = content_of(folder / "out");
+  const Ran ran = run("--no-prefix -n 3 -- " + list);
+  EXPECT_EQ(ran.status, 0);
+  EXPECT_EQ(std::ranges::count(ran.output, '\n'), 3 * (std::ranges::count(plain, '\n') + 1))
+      << ran.output << "instead of\n"
+      << plain << "and one more";
+}
+
 TEST(Ending, LinesAreSeenThoughTheRankIsKilled) {
   const Folder folder("lines");
-  const std::string source = folder / "crash.cpp";
   const Ran ran = run("-n 2 --log-dir " + folder.path() + " -- " TINYSHARD_ENDING_RANK " crash");
   EXPECT_EQ(ran.status, 128 + SIGSEGV) << ran.output;
   for (const char* line : {"[0] before the crash\n", "[1] before the crash\n"})
@@ -272,7 +320,8 @@ TEST(Ending, LinesAreSeenThoughTheRankIsKilled) {
 }
 
 TEST(Ending, UnfinishedLinesAreShownSoon) {
-  Launcher launcher("-n 1 -- sh -c 'printf \"\\r 10 %%\"; sleep 0.3; printf \"\\r 20 %%\"; sleep 100'");
+  Launcher launcher(
+      "-n 1 -- sh -c 'printf \"\\r 10 %%\"; sleep 0.3; printf \"\\r 20 %%\"; sleep 100'");
   const auto begun = Clock::now();
   ASSERT_TRUE(launcher.read_until("20 %")) << launcher.output();
   EXPECT_LT(Clock::now() - begun, seconds(5));
@@ -308,18 +357,14 @@ TEST(Ending, LogsOfEachAttemptAreKept) {
 
 TEST(Ending, AFullDiskIsToldAndStopsNoJob) {
   const Folder folder("full");
-  const Ran ran = run("-n 2 --no-prefix --log-dir " + folder.path() +
-                      " -- sh -c 'ulimit -f unlimited; ln -sf /dev/full " + folder.path() + "/x; "
-                      "for i in 1 2 3; do echo line $i; done'");
-  EXPECT_EQ(ran.status, 0);
   // A limit of the file size is the disk that a test can fill.
-  Launcher limited("-n 2 --log-dir " + folder.path() +
-                       " -- sh -c 'for i in $(seq 2000); do echo line $i; done'",
-                   [] {
-                     std::signal(SIGXFSZ, SIG_IGN);
-                     const rlimit few{4096, 4096};
-                     setrlimit(RLIMIT_FSIZE, &few);
-                   });
+  Launcher limited(
+      "-n 2 --log-dir " + folder.path() + " -- sh -c 'for i in $(seq 2000); do echo line $i; done'",
+      [] {
+        std::signal(SIGXFSZ, SIG_IGN);
+        const rlimit few{4096, 4096};
+        setrlimit(RLIMIT_FSIZE, &few);
+      });
   EXPECT_EQ(limited.finish(), 0) << limited.output();
   EXPECT_EQ(limited.count("rank-0.log ends here: "), 1) << limited.output();
   EXPECT_EQ(limited.count("line 2000\n"), 2);
@@ -327,8 +372,9 @@ TEST(Ending, AFullDiskIsToldAndStopsNoJob) {
 
 TEST(Ending, BytesStayWhatTheyAre) {
   const Folder folder("caf\xe9");
-  const Ran ran = run("--env 'GIVEN=\xff\xfe' --no-prefix -n 1 -- sh -c 'printf \"%s|%s\" \"$1\" \"$GIVEN\"' "
-                      "x 'caf\xe9'");
+  const Ran ran =
+      run("--env 'GIVEN=\xff\xfe' --no-prefix -n 1 -- sh -c 'printf \"%s|%s\" \"$1\" \"$GIVEN\"' "
+          "x 'caf\xe9'");
   EXPECT_EQ(ran.status, 0);
   EXPECT_EQ(ran.output, "caf\xe9|\xff\xfe\n");
   Launcher there("--no-prefix -n 1 -- pwd", [&] {
@@ -346,7 +392,9 @@ TEST(Ending, BytesStayWhatTheyAre) {
 
 TEST(Ending, ABinaryOfAnotherMachineIsNoScript) {
   const Folder folder("arm");
-  std::ofstream(folder / "arm") << "\x7f" "ELF\x02\x01\n touch " << (folder / "ran") << "\n";
+  std::ofstream(folder / "arm") << "\x7f"
+                                   "ELF\x02\x01\n touch "
+                                << (folder / "ran") << "\n";
   chmod((folder / "arm").c_str(), 0700);
   const Ran ran = run("-n 1 -- " + (folder / "arm"));
   EXPECT_EQ(ran.status, 126) << ran.output;
@@ -361,8 +409,8 @@ TEST(Ending, AProgramThatARankStartsHasNoPlaceInTheJob) {
 }
 
 TEST(Ending, AJobWithinAJob) {
-  const Ran ran = run("-n 2 --elastic 1:2 -- " TINYSHARD_CLI
-                      " run -n 3 -- " TINYSHARD_ENDING_RANK " meet_only");
+  const Ran ran = run("-n 2 --elastic 1:2 -- " TINYSHARD_CLI " run -n 3 -- " TINYSHARD_ENDING_RANK
+                      " meet_only");
   EXPECT_EQ(ran.status, 0) << ran.output;
   EXPECT_EQ(std::count(ran.output.begin(), ran.output.end(), '\n'), 6) << ran.output;
 }
@@ -372,7 +420,8 @@ std::string output_of(const std::string& command, int* status) {
   std::string text;
   FILE* pipe = popen((command + " 2>&1 </dev/null").c_str(), "r");
   std::array<char, 4096> buffer;
-  for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) text.append(buffer.data(), n);
+  for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    text.append(buffer.data(), n);
   *status = pclose(pipe);
   return text;
 }
@@ -384,14 +433,15 @@ TEST(Ending, MpirunWithinARankIsToldApart) {
   expect_mentions(ran.output, "OMPI_COMM_WORLD_SIZE=2");
   int status = 0;
   const std::string around = output_of(
-      TINYSHARD_MPIRUN_2 " " TINYSHARD_CLI " run -n 3 -- " TINYSHARD_ENDING_RANK " meet_only", &status);
+      TINYSHARD_MPIRUN_2 " " TINYSHARD_CLI " run -n 3 -- " TINYSHARD_ENDING_RANK " meet_only",
+      &status);
   EXPECT_EQ(status, 0) << around;
 }
 
 TEST(Ending, RanksOfMpirunTalkByTcp) {
   int status = 0;
-  const std::string text =
-      output_of("TS_TRANSPORT=tcp " TINYSHARD_MPIRUN_2 " " TINYSHARD_ENDING_RANK " meet_only", &status);
+  const std::string text = output_of(
+      "TS_TRANSPORT=tcp " TINYSHARD_MPIRUN_2 " " TINYSHARD_ENDING_RANK " meet_only", &status);
   EXPECT_EQ(status, 0) << text;
   expect_mentions(text, "2 of 2 by tcp");
 }

@@ -35,7 +35,7 @@ class Launcher {
       setpgid(0, 0);
       dup2(ends[1], STDOUT_FILENO);
       dup2(ends[1], STDERR_FILENO);
-      const int nothing = open("/dev/null", O_RDONLY);
+      const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
       dup2(nothing, STDIN_FILENO);
       if (prepare) prepare();
       const std::string command = "exec " + before + " " TINYSHARD_CLI " run " + arguments;
