@@ -28,6 +28,7 @@
 #include "launch/job_output.h"
 #include "launch/open_files.h"
 #include "launch/rank_group.h"
+#include "launch/rank_process.h"
 #include "launch/remote_agent.h"
 
 namespace tinyshard {
@@ -190,6 +191,7 @@ class Job {
         break;
       case 'G':
         rank.grace = milliseconds(value(rest));
+        report_to_agent(fmt::format("G {}", (rank.grace + kBeyondGrace).count()));  // job in a job
         if (step_ == Step::Kill && next_step_) schedule(Step::Kill, kill_at() - Clock::now());
         break;
       case 'T':

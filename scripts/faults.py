@@ -186,6 +186,8 @@ def end(job_of, draw, delays):
         # One that ignores signals is not told by them, and a start of some milliseconds has no ranks yet.
         if target == "rank" and (action == "ignore" or not ranks) or target != "launcher" and not agents:
             target = "launcher"
+        if target == "rank" and shell == "sh":
+            number = signal.SIGTERM  # a shell leaves SIGINT to the program that it waits for
         what = f"{action} under {shell!r}, {target}, signal {int(number)}{', early' if early else ''}"
         since = time.monotonic()
         if target == "killed":

@@ -153,8 +153,9 @@ TEST(Ending, SignalsOfBatchSystemsAreHandedOn) {
 
 TEST(Ending, AParentThatIgnoresItsChildrenCostsNoStatus) {
   for (int status : {0, 5}) {
-    Launcher launcher("-n 2 -- sh -c 'exit " + std::to_string(status) + "'",
-                      [] { std::signal(SIGCHLD, SIG_IGN); });
+    // Shells take it back, so that it is the last before the launcher to ignore it.
+    Launcher launcher("-n 2 -- sh -c 'exit " + std::to_string(status) + "'", {},
+                      "env --ignore-signal=CHLD");
     EXPECT_EQ(launcher.finish(), status) << launcher.output();
   }
 }
