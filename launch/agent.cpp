@@ -190,10 +190,10 @@ class Agent {
   void on_signal(int signal) {
     if (signal == SIGCHLD) {
       reap();
-    } else if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGXCPU) {
-      hand_on(signal);
-    } else {
+    } else if (is_wish_to_end(signal)) {
       tell('A', group_.first_rank, std::to_string(signal));
+    } else {
+      hand_on(signal);
     }
   }
 
@@ -400,22 +400,28 @@ class Agent {
       if (rank == ranks_.end()) {
         waitpid(ended.si_pid, nullptr, WNOHANG);
       } else {
-        note_end(*rank);
+        note_end(*rank, ended);
       }
     }
   }
 
-  void note_end(Rank& rank) {
+  void note_end(Rank& rank, const siginfo_t& end) {
     // A program below a shell may save after the shell has ended.
-    const bool saves = asked_ && !killing_ && rank.grace_ms > 0 && has_group_beside(rank.pid);
+    const bool told = end.si_code == CLD_KILLED && is_wish_to_end(end.si_status);
+    const bool saves =
+        (asked_ || told) && !killing_ && rank.grace_ms > 0 && has_group_beside(rank.pid);
     if (!saves) kill(-rank.pid, SIGKILL);
     int status = 0;
     if (waitpid(rank.pid, &status, 0) != rank.pid) status = 127 << 8;
-    if (saves) {
-      rank.left_behind = status;
-    } else {
-      finish(rank, status);
-    }
+    if (!saves) return finish(rank, status);
+    rank.left_behind = status;
+    if (asked_) return;
+    tell('T', rank.rank, std::to_string(end.si_status));
+    kill(-rank.pid, SIGTERM);
+  }
+
+  static bool is_wish_to_end(int signal) {
+    return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
   }
 
   static bool has_group_beside(pid_t leader) {

@@ -106,7 +106,8 @@ def diverge(job_of, draw, _):
 
 def traces():
     """What a job could leave: its shared memory. Processes, sockets and files are looked for by the trial."""
-    others = ("vader_segment", "tinyshard-simulator")  # Open MPI's, of other jobs, and folders of simulated ones
+    # Open MPI's, of other jobs; folders of simulated ones and of tests that run beside this.
+    others = ("vader_segment", "tinyshard-simulator", "tinyshard-test")
     return {name for name in os.listdir("/dev/shm") if not name.startswith(others)}
 
 
@@ -182,7 +183,8 @@ def end(job_of, draw, delays):
         mark, target = f"TMPDIR={job.folder}", draw.choice(["launcher", "launcher", "agent", "rank", "killed"])
         number = draw.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
         agents = [pid for pid in children_of(job.process.pid) if name_of(pid) == "tinyshard"]
-        ranks = [pid for agent in agents for pid in children_of(agent) if name_of(pid) != "ts-guardian"]
+        # Behind the ranks there may be orphans that the agent has adopted.
+        ranks = [pid for agent in agents for pid in children_of(agent) if name_of(pid) != "ts-guardian"][:RANKS]
         # One that ignores signals is not told by them, and a start of some milliseconds has no ranks yet.
         if target == "rank" and (action == "ignore" or not ranks) or target != "launcher" and not agents:
             target = "launcher"

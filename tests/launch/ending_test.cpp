@@ -109,6 +109,16 @@ TEST(Ending, AProgramThatAsksForTimeSaves) {
   }
 }
 
+TEST(Ending, ItSavesThoughTheShellAboveItIsTold) {
+  const Folder folder("shell");
+  Launcher launcher("-n 2 -- sh -c '\"$@\"; true' sh " TINYSHARD_ENDING_RANK " save " +
+                    (folder / "saved"));
+  ASSERT_TRUE(launcher.read_until("ready", 2)) << launcher.output();
+  std::this_thread::sleep_for(milliseconds(100));
+  expect_ends(launcher, parent_of(pids_behind("ready", launcher.output())[1]), SIGTERM, 3);
+  expect_mentions(launcher.output(), "saved step ");
+}
+
 TEST(Ending, ItGetsNoMoreTimeThanItAskedFor) {
   Launcher launcher(std::string(kTwoRanks) + "dawdle");
   ASSERT_TRUE(launcher.read_until("ready", 2)) << launcher.output();
