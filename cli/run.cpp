@@ -177,7 +177,7 @@ int run(const RunOptions& options, const std::vector<std::string>& words) {
     if (result.status != 0 && !result.interrupted)
       output.write(STDERR_FILENO, blame_of(options.log_folder));
     if (result.status == 0 || result.interrupted || int(epoch) >= options.restarts) {
-      // Who told the job to end does not wait for who reads its lines.
+      // A user who told the job to end does not wait for the reader of its lines.
       output.drain(result.interrupted ? kMayRead : std::chrono::hours(24 * 365));
       return result.status;
     }

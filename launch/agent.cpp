@@ -458,7 +458,7 @@ class Agent {
     tell('X', rank.rank, std::to_string(status));
   }
 
-  // Those that left its group and lost their parents are children of this process now.
+  // Kills those that left its group. They lost their parents and are children of this process now.
   void kill_orphans_of(const Rank& rank) {
     std::vector<pid_t> orphans;
     for (pid_t pid : own_children()) {

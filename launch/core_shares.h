@@ -6,7 +6,7 @@
 
 namespace tinyshard {
 
-// Of the cores that this process may use; unusable where there are fewer cores than ranks.
+// Shares of the cores that this process may use; unusable where there are fewer cores than ranks.
 class CoreShares {
  public:
   explicit CoreShares(int ranks);

@@ -24,7 +24,7 @@ std::vector<pid_t> descendants(const std::vector<ProcessEntry>& table,
 // The children of this process, by one small file; ended ones included.
 std::vector<pid_t> own_children();
 
-// Whether "NAME=value" was in the environment that the process began with.
+// Tells whether "NAME=value" was in the environment that the process began with.
 bool began_with(pid_t pid, const std::string& variable);
 
 // From now on processes below this one whose parent ends become its children.

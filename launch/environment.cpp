@@ -177,7 +177,7 @@ void check_known(const Variables& variables) {
       rank == nullptr ? "" : rank, *size));
 }
 
-// Where ranks of mpirun meet without MPI: in its own folder for the job, on this host.
+// Names the folder in which ranks of mpirun meet without MPI: in that of the job, on this host.
 void read_mpirun_meeting(const Variables& variables, LaunchEnvironment& launch) {
   const char* job = variables.text("PMIX_NAMESPACE");
   const char* folder = variables.text("PMIX_SERVER_TMPDIR");

@@ -40,7 +40,7 @@ void close_all_but(int kept) {
   for (int fd = 1; fd < int(sysconf(_SC_OPEN_MAX)); ++fd) close(fd);
 }
 
-// Those of the job and what is below them: a job within the job has another name.
+// Finds the processes of the job and those below them: a job within the job has another name.
 std::vector<pid_t> left_of(const std::string& job) {
   const std::vector<ProcessEntry> table = process_table();
   std::vector<pid_t> found;

@@ -43,6 +43,7 @@ constexpr seconds kMayEnd{2};     // after they were asked to end for it
 constexpr seconds kBetweenStarts{1};
 constexpr seconds kMayDie{5};  // after they were killed; a process in the kernel may take longer
 constexpr milliseconds kBeyondGrace{200};  // a rank ends itself when its time is over
+constexpr milliseconds kSameWish{500};     // signals so close together are one
 constexpr milliseconds kBetweenLooks{20};  // at an output that is full
 
 struct RankState {
@@ -126,7 +127,7 @@ class Job {
   }
 
   void wait() {
-    // Where nobody reads, ranks wait; once they are to end, their lines are dropped instead.
+    // Ranks wait while nobody reads; once they are to end, their lines are dropped instead.
     const bool reads = asked_ || !options_.output->is_full();
     std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
                               {.fd = input_.fd(), .events = POLLIN, .revents = 0}};
@@ -366,6 +367,8 @@ class Job {
   }
 
   void on_user(int signal) {
+    // Batch systems tell each process of a job, so that one wish comes from here and from agents.
+    if (interrupted_ != 0 && Clock::now() - asked_at_ < kSameWish) return;
     if (interrupted_ != 0) return kill_ranks();
     output_.say(
         fmt::format("{}: asking the ranks to end; once more kills them", strsignal(signal)));

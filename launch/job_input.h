@@ -1,4 +1,4 @@
-// What comes at the launcher's standard input, for rank 0.
+// The launcher's standard input, which goes to rank 0.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -11,7 +11,7 @@ namespace tinyshard {
 class JobInput {
  public:
   int fd() const;  // to wait for; -1: nothing is to be read now
-  // What has come; nothing where it is at its end, which is told once.
+  // Reads what has come; nothing where it is at its end, which is told once.
   std::optional<std::string> read();
   void note_taken(int bytes);  // by rank 0; -1: it takes no more
 

@@ -16,7 +16,7 @@ class OutputQueue {
 
   // In the order of the calls. A stream that takes no more, as its reader has gone, loses its text.
   void write(int fd, std::string text);
-  // Whether more waits than a megabyte: who can should wait, too.
+  // Tells that more waits than a megabyte: who can should wait, too.
   bool is_full() const;
   // Until all is written, at most so long. What then waits for stderr overtakes what waits for stdout,
   // as far as stderr takes it.

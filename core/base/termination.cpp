@@ -1,7 +1,7 @@
 // A timer is started by the first signal and raises SIGTERM when the time is over; the handler tells
 // it from others by its si_code. A child of a fork has no timer and no time: signals end it. Example:
 // `timeout -s TERM 60 ./train` sends SIGTERM to the program, and again to its group a moment later.
-// The second one comes within 0.3 s and counts as the first; the checkpoint is saved.
+// The second one comes within a second and counts as the first; the checkpoint is saved.
 #include "core/base/termination.h"
 
 #include <atomic>
@@ -20,8 +20,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr milliseconds kLastWords{300};    // of a program that asked for no time
-constexpr milliseconds kSameRequest{300};  // signals so close together are one wish
+constexpr milliseconds kLastWords{300};     // of a program that asked for no time
+constexpr milliseconds kSameRequest{1000};  // signals so close together are one wish
 
 std::atomic<int> came{0};  // the first signal
 std::atomic<int64_t> came_at_ns{0};

@@ -18,11 +18,11 @@
 namespace tinyshard {
 
 // From now on the first of these signals is news. It ends the process when `grace` has passed, if
-// it is there still; a second one that comes later than 0.3 s after the first ends it at once.
-// tinyshard run waits so long before it kills.
+// it is there still; another one ends it at once, if it comes more than a second later: batch systems
+// send one wish to every process of a job, from where it comes again. tinyshard run waits so long before it kills.
 void expect_termination(std::chrono::milliseconds grace = std::chrono::seconds(3));
 
-// Whether such a signal has come. Of this process alone: ranks get it at different steps, see
+// Tells whether such a signal has come to this process. Ranks get theirs at different steps: see
 // nn::any_rank_is_to_end.
 bool termination_requested();
 
@@ -33,11 +33,11 @@ int termination_status();
 // for whom. Does nothing where the program has a handler of its own.
 void watch_for_termination();
 
-// Whether a wait is to give up: a signal has come, and the program has asked for no time.
+// Tells whether a wait is to give up: a signal has come, and the program has asked for no time.
 bool terminated();
 
-// Where to say that a signal has come ("T <signal> <process>") and how much time is asked for
-// ("G <milliseconds>"), a line each; a pipe of tinyshard run.
+// Takes a pipe of tinyshard run, which gets a line when a signal comes ("T <signal> <process>") and
+// when time is asked for ("G <milliseconds>").
 void report_termination_to(int pipe);
 
 }  // namespace tinyshard

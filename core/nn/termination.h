@@ -3,8 +3,8 @@
 
 namespace tinyshard::nn {
 
-// Whether any rank was told to end (core/base/termination.h): the same answer on all of them. A
-// collective of a few bytes; call it between steps, on every rank.
+// Tells whether any rank was told to end (core/base/termination.h): the same answer on all of them. It
+// is a collective of a few bytes, to be called between steps on every rank.
 bool any_rank_is_to_end();
 
 }  // namespace tinyshard::nn

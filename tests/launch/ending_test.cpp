@@ -119,6 +119,18 @@ TEST(Ending, ItSavesThoughTheShellAboveItIsTold) {
   expect_mentions(launcher.output(), "saved step ");
 }
 
+// As batch systems do, and `timeout`, which tells its program and then its group.
+TEST(Ending, AWishThatComesToEveryProcessIsOne) {
+  const Folder folder("everybody");
+  Launcher launcher("-n 2 -- " TINYSHARD_ENDING_RANK " save " + (folder / "saved"));
+  ASSERT_TRUE(launcher.read_until("ready", 2)) << launcher.output();
+  const std::vector<pid_t> ranks = pids_behind("ready", launcher.output());
+  const pid_t agent = parent_of(ranks[0]);
+  for (pid_t pid : {launcher.pid(), agent, ranks[0], ranks[1], launcher.pid()}) kill(pid, SIGTERM);
+  EXPECT_EQ(launcher.finish(), 128 + SIGTERM) << launcher.output();
+  expect_mentions(launcher.output(), "saved step ");
+}
+
 TEST(Ending, ItGetsNoMoreTimeThanItAskedFor) {
   Launcher launcher(std::string(kTwoRanks) + "dawdle");
   ASSERT_TRUE(launcher.read_until("ready", 2)) << launcher.output();

@@ -1,4 +1,4 @@
-// What the launcher makes of parts of lines, read behind its stdout.
+// Parts of lines, as they come out of the launcher's stdout.
 #include "launch/job_output.h"
 
 #include <cstdio>
@@ -10,7 +10,7 @@
 namespace tinyshard::job_output_test {
 namespace {
 
-// What `print` has the output write to stdout.
+// Returns what `print` has the output write to stdout.
 template <class Print>
 std::string printed(bool prefix, Print print) {
   std::fflush(stdout);

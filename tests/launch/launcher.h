@@ -120,7 +120,7 @@ inline Ran run(const std::string& arguments) {
   return {status, launcher.output()};
 }
 
-// Whether the process is there and no zombie, which only waits to be asked for.
+// Tells whether the process is there and no zombie, which only waits to be asked for.
 inline bool lives(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   const std::string stat((std::istreambuf_iterator<char>(file)), {});
