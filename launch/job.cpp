@@ -294,6 +294,15 @@ class Job {
   void lose(RemoteAgent& agent) {
     const int status = agent.bury();
     if (agent.is_local()) kill_all([&] { return left_behind(); });
+    const int left = int(std::ranges::count_if(ranks_, [&](const RankState& rank) {
+      return rank.agent == &agent && rank.state != RankState::Ended;
+    }));
+    // It may be told before it has its handlers.
+    if (left > 0 && !asked_ && told_by(status) != 0 && !goes_on_without(left)) {
+      told_ = fmt::format("the agent on {} was told to end: {}", agent.host().name,
+                          strsignal(told_by(status)));
+      tell_to_end(told_by(status));
+    }
     for (size_t number = 0; number < ranks_.size(); ++number) {
       RankState& rank = ranks_[number];
       if (rank.agent != &agent || rank.state == RankState::Ended) continue;
