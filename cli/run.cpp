@@ -4,13 +4,17 @@
 // of the first start can talk to the second.
 #include "cli/run.h"
 
+#include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <fcntl.h>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <sys/auxv.h>
 #include <tuple>
 #include <unistd.h>
 #include <utility>
@@ -21,6 +25,7 @@
 
 #include "cli/rings.h"
 #include "core/base/error.h"
+#include "launch/environment.h"
 #include "launch/hosts.h"
 #include "launch/job.h"
 #include "launch/rank_group.h"
@@ -34,19 +39,29 @@ extern char** environ;  // NOLINT(readability-redundant-declaration)
 namespace tinyshard::cli {
 std::string own_path() {
   std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) throw UserError("this program does not find itself in /proc");
+  auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  // Without /proc the kernel still says by what name it was started.
+  const auto* name = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
+  if (error && name != nullptr) path = std::filesystem::canonical(name, error);
+  if (error) throw UserError("this program does not find itself");
   return path.string();
 }
 
 namespace {
+
+constexpr std::chrono::milliseconds kMayRead{100};
 
 // The environment of every rank, wherever it runs: our own variables, and those named with --env.
 std::vector<std::string> environment_of(const RunOptions& options, bool elsewhere) {
   std::vector<std::string> list;
   for (char** entry = environ; elsewhere && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    if (text.starts_with("TS_") && !text.starts_with("TS_JOB")) list.emplace_back(text);
+    const auto is_it = [&](std::string_view name) {
+      return name == text.substr(0, text.find('='));
+    };
+    if (text.starts_with("TS_") && !text.starts_with("TS_JOB") &&
+        std::ranges::none_of(launch_variables(), is_it))
+      list.emplace_back(text);
   }
   for (const std::string& wanted : options.environment) {
     if (wanted.find('=') != std::string::npos) {
@@ -86,20 +101,32 @@ bool wants_color(const std::string& when) {
 }
 
 // The sentences that the rings of this host give, where there are some.
-void tell_blame(const std::string& folder) {
-  if (folder.empty()) return;
+std::string blame_of(const std::string& folder) {
+  if (folder.empty()) return {};
   try {
     const std::string text = blame_report(folder);
-    if (!text.empty()) fmt::print(stderr, "tinyshard run: {}", text);
-  } catch (const UserError&) {  // NOLINT(bugprone-empty-catch)
-    // The ranks ended before they had one.
+    return text.empty() ? "" : "tinyshard run: " + text;
+  } catch (const UserError&) {
+    return {};  // the ranks ended before they had one
+  }
+}
+
+// Descriptors 0 to 2 that are closed would become those of files and pipes.
+void fill_standard_streams() {
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
   }
 }
 
 }  // namespace
 
 int run(const RunOptions& options, const std::vector<std::string>& words) {
+  fill_standard_streams();
+  OutputQueue output;
+  const auto say = [&](const std::string& text) { output.write(STDERR_FILENO, text + "\n"); };
   JobOptions job;
+  job.output = &output;
+  job.grace = std::chrono::milliseconds(int64_t(options.grace_s * 1e3));
   job.command = words;
   if (job.command.empty())
     throw UserError("run: no program is named; tinyshard run -n 4 -- ./program");
@@ -144,12 +171,17 @@ int run(const RunOptions& options, const std::vector<std::string>& words) {
     job.on_done = [&] { store.set(std::string(kJobIsOver), "1"); };
     job.has_joined = [&](int rank) { return store.has(joins_key(rank)); };
     job.on_end = [&](int rank, const std::string& why) { store.give_up(rank, why); };
+    job.attempt = int(epoch);
     const JobResult result = run_job(job);
-    if (!result.summary.empty()) fmt::print(stderr, "tinyshard run: {}\n", result.summary);
-    if (result.status != 0 && !result.interrupted) tell_blame(options.log_folder);
-    if (result.status == 0 || result.interrupted || int(epoch) >= options.restarts)
+    if (!result.summary.empty()) say("tinyshard run: " + result.summary);
+    if (result.status != 0 && !result.interrupted)
+      output.write(STDERR_FILENO, blame_of(options.log_folder));
+    if (result.status == 0 || result.interrupted || int(epoch) >= options.restarts) {
+      // A user who told the job to end does not wait for the reader of its lines.
+      output.drain(result.interrupted ? kMayRead : std::chrono::hours(24 * 365));
       return result.status;
-    fmt::print(stderr, "tinyshard run: starting again, {} of {}\n", epoch + 1, options.restarts);
+    }
+    say(fmt::format("tinyshard run: starting again, {} of {}", epoch + 1, options.restarts));
   }
 }
 
@@ -164,7 +196,9 @@ void add_run(CLI::App& app, std::vector<std::string> program, int& status) {
       "  tinyshard run -n 4 -- ./train --steps 100\n"
       "  tinyshard run --hosts a:4,b:4 -- ./train\n"
       "Ctrl-C asks the ranks to end, a second one kills them. The exit status is that of the rank "
-      "that failed first.");
+      "that failed first; 128 + the signal where the job was told to end, 130 after Ctrl-C.\n"
+      "Standard input goes to rank 0, the others have /dev/null. In loops of a shell that read "
+      "themselves, give it </dev/null, too.");
   command->add_option("-n,--ranks", options->ranks, "Ranks; without it all places of the hosts")
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--hosts", options->hosts, "Hosts and their places, such as a:4,b:4");
@@ -176,6 +210,12 @@ void add_run(CLI::App& app, std::vector<std::string> program, int& status) {
                    "Deadline of one collective in seconds (TS_TIMEOUT)")
       ->check(CLI::Range(0.001, 1e9, "a number of seconds"));
   command
+      ->add_option("--grace", options->grace_s,
+                   "Seconds that ranks have to end when they are asked to, before they are killed; "
+                   "programs that ask for more (expect_termination) get it")
+      ->check(CLI::Range(0.0, 1e6, "a number of seconds"))
+      ->capture_default_str();
+  command
       ->add_option("--restarts", options->restarts, "How often a job that failed is started again")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
@@ -185,8 +225,9 @@ void add_run(CLI::App& app, std::vector<std::string> program, int& status) {
       "without those that failed, which the program must do, too (Runtime::reform). "
       "While there are fewer than MAX, others are started in their places and join");
   command->add_option("--log-dir", options->log_folder,
-                      "Folder for the output of each rank, rank-0.log, ..., and the ring of its "
-                      "collectives, for tinyshard blame");
+                      "Folder for the output of each rank, rank-0.log, ... (rank-0.attempt-1.log "
+                      "when started again), and the ring of its collectives, for tinyshard blame; "
+                      "logs of the job before become rank-0.log.old");
   command->add_option("--env", options->environment,
                       "NAME or NAME=value for every rank; here ranks have all variables of this "
                       "process, elsewhere those that begin with TS_");

@@ -1,5 +1,6 @@
 // `tinyshard run` and the agent that it starts on each host.
 #pragma once
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@ struct RunOptions {
                                             color = "auto", cores = "auto";
   int devices_per_rank = 0, restarts = 0;
   std::string elastic;  // "MIN" or "MIN:MAX"; empty: each rank is needed
-  double timeout_s = 0;
+  double timeout_s = 0, grace_s = std::chrono::duration<double>(JobOptions().grace).count();
   std::vector<std::string> environment;
   bool no_prefix = false;
 };

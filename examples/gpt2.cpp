@@ -226,6 +226,7 @@ void train(const Flags& f) {
   std::filesystem::path folder;
   int64_t start = 0;
   if (keeps) {
+    expect_termination();
     folder = training::checkpoint_folder("gpt2", f.checkpoint, f.resume);
     if (f.resume) start = training::resume(state, folder, settings(f, config), f.steps);
     nn::prepare_checkpoints(folder);
@@ -247,6 +248,7 @@ void train(const Flags& f) {
       progress(f.steps, "train", {.enabled = first && !f.quiet, .start = start, .unit = "step"});
   std::vector<Tensor> batches = batches_of(start);
   Speed speed(config, parameters, mesh, tokens_a_step);
+  bool told = false;  // to end: saves first
   for (int64_t i : bar) {
     double lr = nn::cosine_lr(i, {.peak = f.lr,
                                   .floor = f.schedule == "cosine" ? f.lr / 10 : f.lr,
@@ -270,18 +272,20 @@ void train(const Flags& f) {
                   {"tokens_per_s", speed.tokens_per_s(seconds)},
                   {"ms", seconds * 1e3}});
     }
-    bool last = i + 1 == f.steps;
+    told = keeps && nn::any_rank_is_to_end();
+    const bool last = told || i + 1 == f.steps;
     if (keeps && (last || (i + 1) % std::max<int64_t>(f.checkpoint_every, 1) == 0)) {
       saved = nn::save_checkpoint(state, folder, i + 1, {.metadata = settings(f, config)});
       speed.restart();
     }
+    if (told) break;
   }
   bar.finish();
 
   out << speed.summary();
   if (first && !f.summary.empty()) speed.write(f.summary);
-  if (f.eval_batches > 0) out << fmt::format("held out    loss {:.4f}\n", held_out_loss());
-  if (!f.save_weights.empty()) gpt2::save_weights(model, f.save_weights);
+  if (f.eval_batches > 0 && !told) out << fmt::format("held out    loss {:.4f}\n", held_out_loss());
+  if (!f.save_weights.empty() && !told) gpt2::save_weights(model, f.save_weights);
   if (keeps) {
     out << fmt::format("checkpoint  {}\n", saved.string())
         << fmt::format("go on with  {}\n",

@@ -122,14 +122,14 @@ void train(const TrainFlags& f) {
     batches = batches_of(i + 1);  // while the devices work
     return done.to_vector<double>()[0];
   });
-  if (f.eval_batches > 0) {
+  if (f.eval_batches > 0 && !run.was_told_to_end()) {
     Jit evaluate = [&](Tensor held_out) { return training.loss(held_out); };
     double sum = 0;
     for (int64_t i = 0; i < f.eval_batches; ++i)
       sum += evaluate(tokens.draw(true, f.batch, length, 0, i, 0)).item<double>();
     run.out() << fmt::format("held out    loss {:.4f}\n", sum / double(f.eval_batches));
   }
-  if (!f.save.empty()) {
+  if (!f.save.empty() && !run.was_told_to_end()) {
     save(model, config, tokens.are_bytes(), f.save);
     run.out() << fmt::format("saved       {}\n", f.save);
   }

@@ -170,7 +170,7 @@ void train(const Flags& f) {
       run.print(fmt::format("step {}: {}", i + 1, report()));
     return loss;
   });
-  if (held_out > 0) run.out() << report() << "\n";
+  if (held_out > 0 && !run.was_told_to_end()) run.out() << report() << "\n";
   run.say_how_to_go_on();
 }
 

@@ -22,7 +22,7 @@ inline std::string command_line_mistake(const CLI::App*, const CLI::Error& e) {
 }
 
 // Parses the command line and runs: the exit status is 0, 1 after a mistake that is told in one
-// line, 2 after a command line that makes no sense.
+// line, 2 after a command line that makes no sense, 143 after a SIGTERM that let it save.
 inline int run_main(const char* name, CLI::App& app, int argc, char** argv,
                     const std::function<void()>& run) {
   app.failure_message(command_line_mistake);
@@ -33,7 +33,7 @@ inline int run_main(const char* name, CLI::App& app, int argc, char** argv,
   }
   try {
     run();
-    return 0;
+    return tinyshard::termination_status();
   } catch (const std::exception& e) {
     return tell_failure(name, e);
   }

@@ -137,6 +137,7 @@ void train(const Flags& f) {
   nn::StateDict state = nn::state_dict(model, "model");
   state.merge(nn::state_dict(optim, "optimizer"));
 
+  expect_termination();
   const std::filesystem::path folder = training::checkpoint_folder("gpt", f.checkpoint, f.resume);
   const int64_t start = f.resume ? training::resume(state, folder, settings(f), f.steps) : 0;
   nn::prepare_checkpoints(folder);
@@ -170,6 +171,7 @@ void train(const Flags& f) {
   std::filesystem::path saved;
   auto bar =
       progress(f.steps, "train", {.enabled = first && !f.quiet, .start = start, .unit = "step"});
+  bool told = false;  // to end: saves first
   for (int64_t i : bar) {
     using Clock = std::chrono::steady_clock;
     Clock::time_point begin = Clock::now();
@@ -187,14 +189,17 @@ void train(const Flags& f) {
           {{"step", i}, {"loss", loss}, {"tokens_per_s", tokens_per_s}, {"ms", seconds * 1e3}});
     losses.x.push_back(double(i));
     losses.y.push_back(loss);
-    if (i + 1 == f.steps || (f.checkpoint_every > 0 && (i + 1) % f.checkpoint_every == 0)) {
+    told = nn::any_rank_is_to_end();
+    if (told || i + 1 == f.steps || (f.checkpoint_every > 0 && (i + 1) % f.checkpoint_every == 0)) {
       saved = nn::save_checkpoint(state, folder, i + 1, {.metadata = settings(f)});
     }
+    if (told) break;
   }
   bar.finish();
 
-  if (f.eval_batches > 0) out << fmt::format("validation loss {:.4f}\n", validation_loss());
-  if (f.sample > 0) out << "\n" << sample(model, mesh, f) << "\n\n";
+  if (f.eval_batches > 0 && !told)
+    out << fmt::format("validation loss {:.4f}\n", validation_loss());
+  if (f.sample > 0 && !told) out << "\n" << sample(model, mesh, f) << "\n\n";
   if (first && !f.plot.empty()) {
     if (log) losses = read_series(f.log, "step", "loss");  // with those before --resume
     LineChart({.title = "Training loss", .x_label = "step", .y_label = "loss", .smooth = 0.9})

@@ -50,7 +50,8 @@ inline void add_run_options(CLI::App& app, RunFlags& f, const std::string& name)
 
 class Run {
  public:
-  // `state` is what a checkpoint holds. With --resume, puts the newest one in place.
+  // `state` is what a checkpoint holds. With --resume, puts the newest one in place. Who is told to end
+  // saves first.
   Run(const std::string& name, const RunFlags& f, nn::StateDict state, Settings settings)
       : f_(f),
         state_(std::move(state)),
@@ -58,6 +59,7 @@ class Run {
         first_(world().rank == 0),
         out_(first_ && !f.quiet ? std::cout.rdbuf() : nullptr) {
     if (!keeps()) return;
+    expect_termination();
     folder_ = checkpoint_folder(name, f.checkpoint, f.resume);
     if (f.resume) start_ = resume(state_, folder_, settings_, f.steps);
     nn::prepare_checkpoints(folder_);
@@ -68,6 +70,9 @@ class Run {
 
   // Of the first rank, unless it is to be quiet.
   std::ostream& out() { return out_; }
+
+  // The job was told to end: nothing but the way to go on is left to say.
+  bool was_told_to_end() const { return told_; }
 
   // Calls work(i, lr) for each step that is left, which does it and returns its loss. A step has so
   // many things of that name: images, tokens.
@@ -99,9 +104,11 @@ class Run {
                     {thing + "_per_s", speed},
                     {"ms", seconds * 1e3}});
       }
-      const bool last = i + 1 == f_.steps;
+      told_ = keeps() && nn::any_rank_is_to_end();
+      const bool last = told_ || i + 1 == f_.steps;
       if (keeps() && (last || (i + 1) % std::max<int64_t>(f_.checkpoint_every, 1) == 0))
         saved_ = nn::save_checkpoint(state_, folder_, i + 1, {.metadata = settings_});
+      if (told_) break;
     }
     bar.finish();
     bar_ = nullptr;
@@ -129,6 +136,7 @@ class Run {
   std::filesystem::path folder_, saved_;
   int64_t start_ = 0;
   Progress* bar_ = nullptr;
+  bool told_ = false;
 };
 
 }  // namespace training

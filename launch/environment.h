@@ -5,11 +5,17 @@
 //   Pmix     PMIX_RANK, and Slurm's sizes                        srun --mpi=pmix
 //   Slurm    SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS  srun
 //   Rank     RANK, WORLD_SIZE (LOCAL_RANK, LOCAL_WORLD_SIZE)     torchrun and the like
-// Slurm's counts only with SLURM_STEP_ID: a batch script sees the rest without being a task.
+// Slurm's counts only with SLURM_STEP_ID: a batch script sees the rest without being a task, and so
+// does what runs in an interactive step.
 // None of them: one process alone. Reads the environment and nothing else; safe at any time.
+//
+// tinyshard run takes these variables from its ranks (launch_variables) and gives them its own. So
+// where TS_* and another contract are there and say different things, the other launcher was started
+// by a rank, and its ranks would take each other's places: UserError.
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +29,8 @@ std::string_view name(Launcher launcher);  // "mpirun", "srun --mpi=pmix", ...
 //   Own    TS_STORE: the launcher's, "host:port", or a folder that all ranks see, "file:/path"
 //   Slurm  at rank 0, on the first host of SLURM_STEP_NODELIST, with a port from the step's number
 //   Rank   at rank 0, MASTER_ADDR:MASTER_PORT; next to that port where torchrun holds it itself
+//   OpenMpi  where ranks talk by TCP, and all are of one host: a folder that mpirun removes
+// TS_STORE, where it is set, comes before what another launcher says; at "host:port" rank 0 serves it.
 struct Meeting {
   std::string store;           // "host:port" or "file:/path"; empty: not said
   bool at_first_rank = false;  // rank 0 serves the store
@@ -57,6 +65,9 @@ struct LaunchEnvironment {
   // Differs between any two starts and formations of a job.
   uint32_t wire_epoch() const { return meeting.epoch + (formation << 16); }
 };
+
+// The variables that place a process in a job, ours and those of other launchers.
+std::span<const std::string_view> launch_variables();
 
 // The first host of Slurm's list, "node[01-03,07],other": "node01".
 std::string first_host(std::string_view list);

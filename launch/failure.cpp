@@ -8,15 +8,15 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <new>
 #include <string>
 #include <thread>
-#include <unistd.h>
 
 #include "core/base/error.h"
+#include "core/base/termination.h"
 #include "launch/environment.h"
 #include "launch/job_processes.h"
+#include "launch/rank_process.h"
 
 namespace tinyshard {
 namespace {
@@ -36,8 +36,10 @@ bool first_rank_lives() {
 void wait_for_first_rank(const std::exception& error) {
   const auto* failure = dynamic_cast<const CommError*>(&error);
   if (failure != nullptr && failure->info().peer == 0) return;
-  // From here on the launcher's SIGTERM ends this process as it ends others: without a word.
+  // From here on the launcher's SIGTERM ends this process as it ends others: without a word. Who was
+  // told to end has nothing to wait for.
   std::signal(SIGTERM, SIG_DFL);
+  if (terminated()) std::raise(SIGTERM);
   const bool lived = first_rank_lives();
   std::this_thread::sleep_for(kFirstRanksTurn);
   // Of a mistake that all ranks make, rank 0 may have told before this rank came to it. Who lost a
@@ -48,14 +50,10 @@ void wait_for_first_rank(const std::exception& error) {
 
 // tinyshard run asks for one line: whom this rank blames, and what for (rank_group.h).
 void report_to_launcher(const std::exception& error) {
-  const char* number = std::getenv("TS_REPORT_FD");
-  if (number == nullptr) return;
   const auto* failure = dynamic_cast<const CommError*>(&error);
   std::string line = std::to_string(failure == nullptr ? -1 : failure->info().peer) + " ";
   for (const char* c = error.what(); *c != '\0'; ++c) line += *c == '\n' ? ' ' : *c;
-  line += '\n';
-  // Shorter than what a pipe takes in one piece; a launcher that has gone misses nothing.
-  if (write(std::atoi(number), line.data(), std::min<size_t>(line.size(), 4000)) < 0) return;
+  report_to_agent(line);
 }
 
 }  // namespace

@@ -5,18 +5,11 @@
 #include "launch/job.h"
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <deque>
-#include <fcntl.h>
-#include <filesystem>
-#include <fstream>
-#include <map>
 #include <optional>
 #include <poll.h>
 #include <sstream>
@@ -27,8 +20,16 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "launch/caught_signals.h"
 #include "launch/command_line.h"
+#include "launch/descendants.h"
+#include "launch/job_input.h"
+#include "launch/job_logs.h"
+#include "launch/job_output.h"
+#include "launch/open_files.h"
 #include "launch/rank_group.h"
+#include "launch/rank_process.h"
+#include "launch/remote_agent.h"
 
 namespace tinyshard {
 namespace {
@@ -37,104 +38,58 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr seconds kLastWords{2};     // after the first failure
-constexpr seconds kMayEnd{2};        // after they were asked to end
-constexpr seconds kMayEndAsked{10};  // the same, when the user asked
+constexpr seconds kLastWords{2};  // after the first failure
+constexpr seconds kMayEnd{2};     // after they were asked to end for it
 constexpr seconds kBetweenStarts{1};
 constexpr seconds kMayDie{5};  // after they were killed; a process in the kernel may take longer
-
-int wake_end = -1;  // of the pipe that the signal handler writes to
-
-void on_signal(int signal) {
-  const int before = errno;
-  const char number = char(signal);
-  if (write(wake_end, &number, 1) < 0) errno = before;
-  errno = before;
-}
-
-class Signals {
- public:
-  Signals() {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
-      throw UserError(fmt::format("pipe: {}", std::strerror(errno)));
-    read_end_ = ends[0];
-    wake_end = ends[1];
-    struct sigaction action{};
-    action.sa_handler = on_signal;
-    action.sa_flags = SA_RESTART;
-    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &before_[i]);
-    std::signal(SIGPIPE, SIG_IGN);
-  }
-  ~Signals() {
-    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
-    close(read_end_);
-    close(wake_end);
-  }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-  int fd() const { return read_end_; }
-  int next() const {  // 0: none
-    char number = 0;
-    return read(read_end_, &number, 1) == 1 ? number : 0;
-  }
-
- private:
-  static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
-  int read_end_ = -1;
-  std::array<struct sigaction, 3> before_{};
-};
-
-struct RemoteAgent {
-  Host host;
-  int first_rank = 0;
-  pid_t pid = -1;
-  int commands = -1, events = -1;
-  std::string begun;
-  bool local = true;
-};
+constexpr milliseconds kBeyondGrace{200};  // a rank ends itself when its time is over
+constexpr milliseconds kSameWish{500};     // signals so close together are one
+constexpr milliseconds kBetweenLooks{20};  // at an output that is full
 
 struct RankState {
   enum { Waiting, Running, Ended } state = Waiting;
   int pid = -1, status = 0;
   int place = 0;  // on its host
   int blames = -1;
-  bool asked = false;  // to end, before it did
-  bool late = false;   // started in the place of another one, and nobody took it in any more
-  std::string reason;  // as it said itself, or why it was not started
+  milliseconds grace{0};  // that its program asked for
+  bool asked = false;     // to end, before it did
+  bool late = false;      // started in the place of another one, and nobody took it in any more
+  std::string reason;     // as it said itself, or why it was not started
   RemoteAgent* agent = nullptr;
-  std::ofstream log;
 };
 
 bool is_bad(int status) { return !(WIFEXITED(status) && WEXITSTATUS(status) == 0); }
 
+// The signal by which somebody told a rank to end, as far as its end shows that; else 0. A shell gives
+// the signal of the program below it as a status.
+int told_by(int status) {
+  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP ? signal : 0;
+}
+
 class Job {
  public:
-  explicit Job(const JobOptions& options) : options_(options) {
+  explicit Job(const JobOptions& options)
+      : options_(options),
+        signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU}),
+        output_(*options.output, options.prefix, options.color),
+        others_(own_children()) {
     for (const Host& host : options.hosts) size_ += host.ranks;
     ranks_.resize(size_t(size_));
-  }
-
-  ~Job() {
-    for (RemoteAgent& agent : agents_) {
-      for (int* fd : {&agent.commands, &agent.events}) {
-        if (*fd >= 0) close(*fd);
-      }
-      if (agent.pid > 0) waitpid(agent.pid, nullptr, 0);
-    }
+    logs_.emplace(options.log_folder, size_, options.attempt,
+                  [this](const std::string& text) { output_.say(text); });
+    adopt_orphans();
   }
 
   JobResult run() {
-    open_logs();
     int first = 0;
-    agents_.reserve(options_.hosts.size());
     for (const Host& host : options_.hosts) {
       start_agent(host, first);
       first += host.ranks;
     }
-    while (std::ranges::any_of(agents_, [](const RemoteAgent& a) { return a.events >= 0; })) {
+    while (std::ranges::any_of(agents_, &RemoteAgent::lives)) {
       wait();
-      for (int signal = signals_.next(); signal != 0; signal = signals_.next()) on_user(signal);
+      for (int signal = signals_.next(); signal != 0; signal = signals_.next()) on_signal(signal);
       hurry();
       replace();
       let_agents_go();
@@ -143,18 +98,6 @@ class Job {
   }
 
  private:
-  void open_logs() {
-    if (options_.log_folder.empty()) return;
-    std::error_code error;
-    std::filesystem::create_directories(options_.log_folder, error);
-    for (int rank = 0; rank < size_; ++rank) {
-      const std::string path = fmt::format("{}/rank-{}.log", options_.log_folder, rank);
-      ranks_[size_t(rank)].log.open(path);
-      if (!ranks_[size_t(rank)].log)
-        throw UserError(fmt::format("the log {} cannot be written", path));
-    }
-  }
-
   std::vector<std::string> words_for(const Host& host) const {
     if (is_this_host(host.name)) return {options_.agent, "agent"};
     std::vector<std::string> words;
@@ -167,81 +110,53 @@ class Job {
   }
 
   void start_agent(const Host& host, int first_rank) {
-    RemoteAgent& agent = agents_.emplace_back();
-    agent.host = host;
-    agent.first_rank = first_rank;
-    agent.local = is_this_host(host.name);
-    std::vector<std::string> words = words_for(host);
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    int commands[2], events[2];
-    if (pipe2(commands, O_CLOEXEC) != 0 || pipe2(events, O_CLOEXEC) != 0)
-      throw UserError(fmt::format("pipe: {}", std::strerror(errno)));
-    agent.pid = fork();
-    if (agent.pid == 0) {
-      setpgid(0, 0);  // Ctrl-C is the launcher's to hear
-      for (int s : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) std::signal(s, SIG_DFL);
-      dup2(commands[0], STDIN_FILENO);
-      dup2(events[1], STDOUT_FILENO);
-      execvp(arguments[0], arguments.data());
-      _exit(127);
-    }
-    close(commands[0]);
-    close(events[1]);
-    agent.commands = commands[1];
-    agent.events = events[0];
+    RemoteAgent& agent =
+        agents_.emplace_back(host, first_rank, words_for(host), signals_, open_files_);
     for (int i = 0; i < host.ranks; ++i) {
       ranks_[size_t(first_rank + i)].agent = &agent;
       ranks_[size_t(first_rank + i)].place = i;
     }
-    tell(agent, to_json({.command = options_.command,
-                         .environment = options_.environment,
-                         .folder = options_.folder,
-                         .first_rank = first_rank,
-                         .ranks = host.ranks,
-                         .size = size_,
-                         .stays = options_.most_ranks > 0,
-                         .bind_cores = options_.bind_cores}));
-  }
-
-  static void tell(RemoteAgent& agent, std::string line) {
-    line += '\n';
-    for (std::string_view left = line; agent.commands >= 0 && !left.empty();) {
-      const ssize_t n = write(agent.commands, left.data(), left.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return;  // it has ended; its events say so, too
-      left.remove_prefix(size_t(n));
-    }
+    agent.tell(to_json({.command = options_.command,
+                        .environment = options_.environment,
+                        .folder = options_.folder,
+                        .first_rank = first_rank,
+                        .ranks = host.ranks,
+                        .size = size_,
+                        .stays = options_.most_ranks > 0,
+                        .bind_cores = options_.bind_cores}));
   }
 
   void wait() {
-    std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
-    for (const RemoteAgent& agent : agents_)
-      waits.push_back({.fd = agent.events, .events = POLLIN, .revents = 0});
-    int timeout = -1;
+    // Ranks wait while nobody reads; once they are to end, their lines are dropped instead.
+    const bool reads = asked_ || !options_.output->is_full();
+    std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
+                              {.fd = input_.fd(), .events = POLLIN, .revents = 0}};
+    for (const RemoteAgent& agent : agents_) {
+      waits.push_back({.fd = reads ? agent.events() : -1, .events = POLLIN, .revents = 0});
+      waits.push_back({.fd = agent.commands(), .events = POLLOUT, .revents = 0});
+    }
+    int timeout = reads ? -1 : int(kBetweenLooks.count());
     const auto until = [&](Clock::time_point moment) {
       const auto left = std::chrono::ceil<milliseconds>(moment - Clock::now()).count();
-      return int(std::clamp<int64_t>(left, 0, 10000));
+      timeout = std::min(timeout < 0 ? 10000 : timeout, int(std::clamp<int64_t>(left, 0, 10000)));
     };
-    if (next_step_) timeout = until(*next_step_);
-    if (!places_.empty() && !done_ && !next_step_) timeout = until(next_start_);
+    if (next_step_) until(*next_step_);
+    if (!places_.empty() && !done_ && !next_step_) until(next_start_);
     if (poll(waits.data(), waits.size(), timeout) <= 0) return;
-    for (size_t i = 0; i < agents_.size(); ++i) {
-      if (waits[i + 1].revents != 0) read_events(agents_[i]);
+    if (waits[1].revents != 0) hand_on_input();
+    size_t at = 2;
+    for (RemoteAgent& agent : agents_) {
+      const short events = waits[at++].revents, commands = waits[at++].revents;
+      if (commands != 0) agent.flush();
+      if (events == 0 || !agent.lives()) continue;
+      if (!agent.read([&](std::string_view line) { take(agent, line); })) lose(agent);
     }
   }
 
-  void read_events(RemoteAgent& agent) {
-    std::array<char, 16384> buffer;
-    const ssize_t n = read(agent.events, buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) return;
-    if (n > 0) agent.begun.append(buffer.data(), size_t(n));
-    size_t begin = 0;
-    for (size_t end; (end = agent.begun.find('\n', begin)) != std::string::npos; begin = end + 1)
-      take(agent, std::string_view(agent.begun).substr(begin, end - begin));
-    agent.begun.erase(0, begin);
-    if (n <= 0) lose(agent);
+  void hand_on_input() {
+    const std::optional<std::string> text = input_.read();
+    if (text && text->empty()) return;
+    agents_.front().tell(text ? "input " + escaped(*text) : "end-input");
   }
 
   void take(const RemoteAgent& agent, std::string_view line) {
@@ -259,13 +174,32 @@ class Job {
       return parsed;
     };
     switch (line[0]) {
+      case 'A':
+        on_user(value(rest));
+        break;
       case 'S':
         rank.pid = value(rest);
         if (rank.state == RankState::Waiting) rank.state = RankState::Running;
         break;
       case 'O':
       case 'E':
-        print(number, rest, line[0] == 'E');
+      case 'o':
+      case 'e':
+        print(number, rest, line[0] == 'E' || line[0] == 'e', line[0] == 'O' || line[0] == 'E');
+        break;
+      case 'I':
+        input_.note_taken(value(rest));
+        break;
+      case 'G':
+        rank.grace = milliseconds(value(rest));
+        report_to_agent(fmt::format("G {}", (rank.grace + kBeyondGrace).count()));  // job in a job
+        if (step_ == Step::Kill && next_step_) schedule(Step::Kill, kill_at() - Clock::now());
+        break;
+      case 'T':
+        if (!asked_ && !goes_on_without(1)) {
+          told_ = fmt::format("rank {} was told to end: {}", number, strsignal(value(rest)));
+          tell_to_end(value(rest));
+        }
         break;
       case 'B':
         rank.blames = value(rest);
@@ -289,13 +223,22 @@ class Job {
     rank.status = status;
     rank.asked = asked_;
     ended_.push_back(number);
+    output_.end_rank(number);
     if (options_.on_end) options_.on_end(number, describe(number));
     if (!is_bad(status) && !std::exchange(done_, true) && options_.on_done) options_.on_done();
     if (!is_bad(status) || next_step_) return;
     rank.late = done_ && number >= size_ && options_.has_joined && !options_.has_joined(number);
     if (rank.late) return;
-    if (!goes_on() || !anyone_trains()) return schedule(Step::Ask, kLastWords);
-    say(fmt::format("{}; {} of {} go on", describe(number), int(ranks_.size()) - lost(), size_));
+    if (!goes_on() || !anyone_trains()) {
+      // Somebody wants the job to end: there is nobody to blame, and nothing to be said about it.
+      if (const int signal = asked_ ? 0 : told_by(status)) {
+        told_ = describe(number);
+        return tell_to_end(signal);
+      }
+      return schedule(Step::Ask, kLastWords);
+    }
+    output_.say(
+        fmt::format("{}; {} of {} go on", describe(number), int(ranks_.size()) - lost(), size_));
     if (options_.most_ranks > 0 && !done_) places_.push_back(number);
   }
 
@@ -305,8 +248,9 @@ class Job {
     }));
   }
   // Whether the ranks that have not failed may do without those that have.
-  bool goes_on() const {
-    return options_.least_ranks > 0 && int(ranks_.size()) - lost() >= options_.least_ranks;
+  bool goes_on() const { return goes_on_without(0); }
+  bool goes_on_without(int more) const {
+    return options_.least_ranks > 0 && int(ranks_.size()) - lost() - more >= options_.least_ranks;
   }
 
   // Ranks that were started later have nothing until the others take them in.
@@ -326,13 +270,12 @@ class Job {
       RemoteAgent* at = lost_one.agent;
       const int place = lost_one.place, number = int(ranks_.size());
       places_.pop_front();
-      if (at->events < 0 || number - lost() >= options_.most_ranks) continue;
+      if (!at->lives() || number - lost() >= options_.most_ranks) continue;
       RankState& rank = ranks_.emplace_back();
       rank.agent = at;
       rank.place = place;
-      if (!options_.log_folder.empty())
-        rank.log.open(fmt::format("{}/rank-{}.log", options_.log_folder, number));
-      tell(*at, fmt::format("start {} {}", number, place));
+      logs_->add_rank(number);
+      at->tell(fmt::format("start {} {}", number, place));
       next_start_ = Clock::now() + kBetweenStarts;
     }
   }
@@ -343,29 +286,42 @@ class Job {
     if (!std::ranges::all_of(ranks_,
                              [](const RankState& r) { return r.state == RankState::Ended; }))
       return;
-    for (RemoteAgent& agent : agents_) {
-      if (agent.commands >= 0) close(std::exchange(agent.commands, -1));
-    }
+    for (RemoteAgent& agent : agents_) agent.close_commands();
   }
 
-  // The agent has ended. What it has left running here is killed from here; elsewhere the kernel
-  // does that.
+  // The agent has ended. What it has left running here is killed from here; elsewhere its guardian
+  // and the kernel do that.
   void lose(RemoteAgent& agent) {
-    close(std::exchange(agent.events, -1));
-    if (agent.commands >= 0) close(std::exchange(agent.commands, -1));
-    int status = 0;
-    waitpid(std::exchange(agent.pid, -1), &status, 0);
+    const int status = agent.bury();
+    if (agent.is_local()) kill_all([&] { return left_behind(); });
+    const int left = int(std::ranges::count_if(ranks_, [&](const RankState& rank) {
+      return rank.agent == &agent && rank.state != RankState::Ended;
+    }));
+    // It may be told before it has its handlers.
+    if (left > 0 && !asked_ && told_by(status) != 0 && !goes_on_without(left)) {
+      told_ = fmt::format("the agent on {} was told to end: {}", agent.host().name,
+                          strsignal(told_by(status)));
+      tell_to_end(told_by(status));
+    }
     for (size_t number = 0; number < ranks_.size(); ++number) {
       RankState& rank = ranks_[number];
       if (rank.agent != &agent || rank.state == RankState::Ended) continue;
-      if (rank.pid > 0 && agent.local) kill(-rank.pid, SIGKILL);
       if (rank.reason.empty()) {
-        rank.reason = agent.local ? "its agent has ended"
-                                  : fmt::format("its agent on {} has ended, {}", agent.host.name,
-                                                ending(status));
+        rank.reason = agent.is_local() ? "its agent has ended"
+                                       : fmt::format("its agent on {} has ended, {}",
+                                                     agent.host().name, ending(status));
       }
       note_end(int(number), SIGKILL);
     }
+  }
+
+  // The processes below this one that no agent has: an agent that was killed left them.
+  std::vector<pid_t> left_behind() const {
+    std::vector<pid_t> spared = others_;
+    for (const RemoteAgent& agent : agents_) {
+      if (agent.pid() > 0) spared.push_back(agent.pid());
+    }
+    return descendants(process_table(), {getpid()}, spared);
   }
 
   // What happens next to those that still run.
@@ -377,52 +333,66 @@ class Job {
   void hurry() {
     if (!next_step_ || Clock::now() < *next_step_) return;
     if (step_ == Step::Ask) {
-      tell_all("terminate");
-      schedule(Step::Kill, kMayEnd);
+      ask(kMayEnd);
     } else if (step_ == Step::Kill) {
-      tell_all("kill");
-      schedule(Step::Leave, kMayDie);
+      kill_ranks();
     } else {
       for (RemoteAgent& agent : agents_) {
-        if (agent.events < 0) continue;
-        kill(agent.pid, SIGKILL);
+        if (!agent.lives()) continue;
+        kill(agent.pid(), SIGKILL);
         lose(agent);
       }
     }
   }
-  void tell_all(const char* command) {
+  void tell_all(const std::string& command) {
+    for (RemoteAgent& agent : agents_) agent.tell(command);
+  }
+
+  void ask(milliseconds time) {
     asked_ = true;
-    for (RemoteAgent& agent : agents_) tell(agent, command);
+    time_ = time;
+    asked_at_ = Clock::now();
+    tell_all("terminate");
+    schedule(Step::Kill, kill_at() - asked_at_);
+  }
+  void kill_ranks() {
+    asked_ = true;
+    tell_all("kill");
+    schedule(Step::Leave, kMayDie);
+  }
+  // A program may have asked for more time than others get, also after it was asked to end.
+  Clock::time_point kill_at() const {
+    milliseconds time = time_;
+    for (const RankState& rank : ranks_) {
+      if (rank.state != RankState::Ended && rank.grace > milliseconds(0))
+        time = std::max(time, rank.grace + kBeyondGrace);
+    }
+    return asked_at_ + time;
+  }
+
+  void on_signal(int signal) {
+    if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) return on_user(signal);
+    if (signal != SIGCHLD) tell_all(fmt::format("signal {}", signal));
   }
 
   void on_user(int signal) {
-    if (interrupted_ == 0) {
-      interrupted_ = signal;
-      say(fmt::format("{}: asking the ranks to end; once more kills them", strsignal(signal)));
-      tell_all("terminate");
-      schedule(Step::Kill, kMayEndAsked);
-    } else {
-      tell_all("kill");
-      schedule(Step::Leave, kMayDie);
-    }
+    // Batch systems tell each process of a job, so that one wish comes from here and from agents.
+    if (interrupted_ != 0 && Clock::now() - asked_at_ < kSameWish) return;
+    if (interrupted_ != 0) return kill_ranks();
+    output_.say(
+        fmt::format("{}: asking the ranks to end; once more kills them", strsignal(signal)));
+    tell_to_end(signal);
   }
 
-  void say(const std::string& text) const { fmt::print(stderr, "tinyshard run: {}\n", text); }
+  void tell_to_end(int signal) {
+    interrupted_ = signal;
+    ask(options_.grace);
+  }
 
-  void print(int number, std::string_view text, bool error) {
-    RankState& rank = ranks_[size_t(number)];
-    if (rank.log.is_open()) rank.log << text << std::endl;
-    FILE* to = error ? stderr : stdout;
-    if (!options_.prefix) {
-      fmt::print(to, "{}\n", text);
-    } else if (options_.color) {
-      constexpr std::array kColors = {36, 33, 35, 32, 34, 31};
-      fmt::print(to, "\033[{}m[{}]\033[0m {}\n", kColors[size_t(number) % kColors.size()], number,
-                 text);
-    } else {
-      fmt::print(to, "[{}] {}\n", number, text);
-    }
-    std::fflush(to);
+  void print(int number, std::string_view text, bool error, bool line_ends) {
+    logs_->write(number, text, line_ends);
+    if (asked_ && options_.output->is_full()) return;
+    output_.print(number, text, error, line_ends);
   }
 
   static std::string ending(int status) {
@@ -433,7 +403,9 @@ class Job {
 
   std::string describe(int number) const {
     const RankState& rank = ranks_[size_t(number)];
-    const std::string host = rank.agent->local ? own_host_name() : rank.agent->host.name;
+    const std::string host = rank.agent->is_local() ? own_host_name() : rank.agent->host().name;
+    if (rank.pid <= 0 && !rank.reason.empty() && rank.state == RankState::Ended)
+      return fmt::format("rank {} on {} was not started: {}", number, host, rank.reason);
     const std::string who = rank.pid > 0
                                 ? fmt::format("rank {} (process {} on {})", number, rank.pid, host)
                                 : fmt::format("rank {} on {}", number, host);
@@ -463,7 +435,7 @@ class Job {
     const int rank = culprit();
     if (interrupted_ != 0) {
       result.status = 128 + interrupted_;
-      result.summary = fmt::format("ended by {}", strsignal(interrupted_));
+      result.summary = told_.empty() ? fmt::format("ended by {}", strsignal(interrupted_)) : told_;
     } else if (rank >= 0 && goes_on() && !asked_) {
       result.summary =
           fmt::format("{} of {} ranks were lost, the others ended well", lost(), ranks_.size());
@@ -476,9 +448,14 @@ class Job {
   }
 
   const JobOptions& options_;
-  Signals signals_;
+  const CaughtSignals signals_;
+  const OpenFiles open_files_;
+  JobOutput output_;
+  std::optional<JobLogs> logs_;
+  JobInput input_;
+  std::vector<pid_t> others_;  // children that this process had before
   int size_ = 0;
-  std::vector<RemoteAgent> agents_;
+  std::deque<RemoteAgent> agents_;
   std::deque<RankState> ranks_;  // those started later behind the others
   std::vector<int> ended_;       // in their order
   std::deque<int> places_;       // of ranks that were lost, for others to take
@@ -486,8 +463,11 @@ class Job {
   bool done_ = false;  // a rank has ended well
   std::optional<Clock::time_point> next_step_;
   Step step_ = Step::Ask;
+  Clock::time_point asked_at_{};
+  milliseconds time_{0};  // that they have since then
   bool asked_ = false;
-  int interrupted_ = 0;
+  int interrupted_ = 0;  // the signal by which the job was told to end
+  std::string told_;     // which rank was, where it was not the launcher
 };
 
 }  // namespace

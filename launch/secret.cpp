@@ -36,9 +36,10 @@ struct File {
   }
 };
 
-// The key that stands in `path`. Its owner is asked of the open file, which nobody can exchange.
+// The key that stands in `path`. Its owner is asked of the open file, which nobody can exchange. To
+// open a FIFO would wait for a writer.
 Secret read_key(const std::string& path) {
-  const File file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
+  const File file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
   if (file.fd < 0) throw UserError(fmt::format("the job's key {}: {}", path, std::strerror(errno)));
   struct stat about{};
   if (fstat(file.fd, &about) != 0 || !S_ISREG(about.st_mode))

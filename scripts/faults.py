@@ -7,9 +7,12 @@ docs/launch.md says, 1 otherwise.
     scripts/faults.py diverge                   one makes another call: tinyshard blame names it
     scripts/faults.py kill --mpirun "mpirun --oversubscribe --enable-recovery"     the same over MPI
     scripts/faults.py launcher                  the launcher is killed: no process, socket, shared memory or file stays
+    scripts/faults.py end [--trials 500]        the launcher, an agent or a rank is told to end, or killed with its agent: over
+                                                within a second (two where it saves, three at most), with the status of the
+                                                signal; nothing stays
 
 Each trial prints its seed only where it fails; --seed N runs that one first. The programs are those of the build folder
-(--build, by default build/release): tinyshard and transport_fault_rank. Of training that goes on: scripts/elastic.py.
+(--build, by default build/release): tinyshard, transport_fault_rank and launch_ending_rank. Of training that goes on: scripts/elastic.py.
 """
 
 import argparse
@@ -103,7 +106,8 @@ def diverge(job_of, draw, _):
 
 def traces():
     """What a job could leave: its shared memory. Processes, sockets and files are looked for by the trial."""
-    others = ("vader_segment", "tinyshard-simulator")  # Open MPI's, of other jobs, and folders of simulated ones
+    # Open MPI's, of other jobs; folders of simulated ones and of tests that run beside this.
+    others = ("vader_segment", "tinyshard-simulator", "tinyshard-test")
     return {name for name in os.listdir("/dev/shm") if not name.startswith(others)}
 
 
@@ -118,19 +122,9 @@ def launcher(job_of, draw, _):
         send(job.process.pid, signal.SIGKILL)
         job.process.wait()
 
-        def alive():
-            found = []
-            for entry in pathlib.Path("/proc").glob("[0-9]*"):
-                try:
-                    if mark in (entry / "environ").read_text(errors="replace").split("\0"):
-                        found.append(entry.name)
-                except OSError:
-                    pass
-            return found
-
         # A socket lives as long as a process that holds it, so none of those is enough.
-        if not job.until(lambda: not alive()):
-            return f"processes stay: {alive()}", job
+        if not job.until(lambda: not processes_with(mark)):
+            return f"processes stay: {processes_with(mark)}", job
         left = [entry.name for entry in job.folder.iterdir() if entry.name != "output"]
         if left or traces() - before:
             return f"files stay: {left}, shared memory: {traces() - before}", job
@@ -139,7 +133,92 @@ def launcher(job_of, draw, _):
         job.sweep()
 
 
-FAULTS = {"kill": kill, "stop": stop, "diverge": diverge, "launcher": launcher}
+# What ranks do when they are told to end, and how long that may take. A shell above the program is another case of each.
+ACTIONS = {"step": 1, "sleep": 1, "wait": 1, "meet": 1, "compile": 1, "print": 1, "fork": 1, "group": 1, "session": 1, "daemon": 1,
+           "ignore": 1, "save": 3, "dawdle": 3}
+SHELLS = {"": [], "sh": ["sh", "-c", '"$@"; true', "sh"], "timeout": ["timeout", "97"]}
+
+
+def processes_with(mark):
+    found = []
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (entry / "environ").read_text(errors="replace").split("\0"):
+                found.append(int(entry.name))
+        except OSError:
+            pass
+    return found
+
+
+def children_of(pid):
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def name_of(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def abstract_sockets():
+    lines = pathlib.Path("/proc/net/unix").read_text().splitlines()[1:]
+    return {words[7] for words in map(str.split, lines) if len(words) > 7 and "tinyshard" in words[7]}
+
+
+def end(job_of, draw, delays):
+    before, sockets = traces(), abstract_sockets()
+    action, shell = draw.choice(list(ACTIONS)), draw.choice(["", "", "sh", "timeout"])
+    folder = "saved"
+    job = job_of(None, 20, program="launch_ending_rank", under=SHELLS[shell],
+                 words=[action, folder] if action == "save" else [action])
+    try:
+        early = draw.random() < 0.2
+        if not early and not job.until(lambda: job.text().count("ready ") >= RANKS):
+            return f"{action} under {shell!r} did not begin", job
+        time.sleep(draw.uniform(0, 0.5))
+        mark, target = f"TMPDIR={job.folder}", draw.choice(["launcher", "launcher", "agent", "rank", "killed"])
+        number = draw.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+        agents = [pid for pid in children_of(job.process.pid) if name_of(pid) == "tinyshard"]
+        # Behind the ranks there may be orphans that the agent has adopted.
+        ranks = [pid for agent in agents for pid in children_of(agent) if name_of(pid) != "ts-guardian"][:RANKS]
+        # One that ignores signals is not told by them, and a start of some milliseconds has no ranks yet.
+        if target == "rank" and (action == "ignore" or not ranks) or target != "launcher" and not agents:
+            target = "launcher"
+        if target == "rank" and shell == "sh":
+            number = signal.SIGTERM  # a shell leaves SIGINT to the program that it waits for
+        what = f"{action} under {shell!r}, {target}, signal {int(number)}{', early' if early else ''}"
+        since = time.monotonic()
+        if target == "killed":
+            for pid in [job.process.pid, *agents]:
+                send(pid, signal.SIGKILL)
+        else:
+            send({"launcher": job.process.pid, "agent": (agents or [0])[0], "rank": draw.choice(ranks or [0])}[target], number)
+        status = job.finish()
+        if not job.until(lambda: not processes_with(mark)):
+            return f"{what}: processes stay: {[(pid, name_of(pid)) for pid in processes_with(mark)]}", job
+        took = time.monotonic() - since
+        delays.append(took)
+        if took > ACTIONS[action]:
+            return f"{what}: {took:.2f} s", job
+        expected = 128 + number if target != "killed" else -signal.SIGKILL
+        # The launcher may not have come as far as its handlers.
+        if status != expected and not (early and status == -number):
+            return f"{what}: status {status}, expected {expected}", job
+        if action == "save" and not early and target != "killed" and "saved step " not in job.text():
+            return f"{what}: nothing was saved", job
+        left = [entry.name for entry in job.folder.iterdir() if entry.name not in ("output", folder)]
+        if left or traces() - before or abstract_sockets() - sockets:
+            return f"{what}: files stay: {left}, {traces() - before}, sockets: {abstract_sockets() - sockets}", job
+        return None, job
+    finally:
+        job.sweep()
+
+
+FAULTS = {"kill": kill, "stop": stop, "diverge": diverge, "launcher": launcher, "end": end}
 
 
 def main():
@@ -157,7 +236,8 @@ def main():
     late = False
     if delays:
         at = lambda share: delays[min(len(delays) - 1, int(share * len(delays)))]
-        line += f"; reports after {at(0.5) * 1e3:.0f} ms in the median, {at(0.99) * 1e3:.0f} ms in 99 of 100, " \
+        what = "over" if options.fault == "end" else "reports"
+        line += f"; {what} after {at(0.5) * 1e3:.0f} ms in the median, {at(0.99) * 1e3:.0f} ms in 99 of 100, " \
                 f"{delays[-1] * 1e3:.0f} ms at most"
         late = options.fault == "kill" and at(0.99) > 1
     print(line)

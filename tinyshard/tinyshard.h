@@ -3,9 +3,11 @@
 #include <iostream>  // programs print tensors
 
 #include "core/base/error.h"
+#include "core/base/termination.h"
 #include "core/dtype/dtype.h"
 #include "core/exec/runtime.h"
 #include "core/nn/nn.h"
+#include "core/nn/termination.h"
 #include "core/tensor/explain.h"
 #include "core/tensor/jit.h"
 #include "core/tensor/map_file.h"

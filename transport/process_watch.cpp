@@ -1,6 +1,8 @@
 #include "transport/process_watch.h"
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <fcntl.h>
 #include <poll.h>
 #include <string_view>
@@ -27,15 +29,27 @@ std::string_view read_small_file(const char* path, SmallFile& content) {
   return {content.data(), n > 0 ? static_cast<size_t>(n) : 0};
 }
 
-// The letter after "pid (name) ": names may hold anything, so it is looked for from the end.
-char state_letter(int64_t pid) {
+struct ProcessState {
+  char letter = '?';
+  uint64_t began = 0;
+};
+
+// "pid (name) state ...": names may hold anything, so it is looked for from the end. The twentieth
+// word from the state on is when it began, by which a number that was given again is found out.
+ProcessState look_at(int64_t pid) {
   std::array<char, 64> path{};
   SmallFile content;
   fmt::format_to_n(path.data(), path.size() - 1, "/proc/{}/stat", pid);
-  const std::string_view stat = read_small_file(path.data(), content);
+  std::string_view stat = read_small_file(path.data(), content);
   const size_t name_end = stat.rfind(')');
-  return name_end != std::string_view::npos && name_end + 2 < stat.size() ? stat[name_end + 2]
-                                                                          : '?';
+  ProcessState state;
+  if (name_end == std::string_view::npos || name_end + 2 >= stat.size()) return state;
+  stat.remove_prefix(name_end + 2);
+  state.letter = stat.front();
+  for (int word = 0; word < 19; ++word)
+    stat.remove_prefix(std::min(stat.find(' ') + 1, stat.size()));
+  std::from_chars(stat.data(), stat.data() + stat.size(), state.began);
+  return state;
 }
 
 }  // namespace
@@ -56,6 +70,7 @@ ProcessWatch::ProcessWatch(const ProcessAddress& process) : pid_(process.pid) {
 #ifdef SYS_pidfd_open
   fd_ = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(process.pid), 0));
 #endif
+  if (fd_ < 0) began_ = look_at(process.pid).began;
 }
 
 ProcessWatch::~ProcessWatch() {
@@ -63,21 +78,26 @@ ProcessWatch::~ProcessWatch() {
 }
 
 ProcessWatch::ProcessWatch(ProcessWatch&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), pid_(std::exchange(other.pid_, 0)) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      pid_(std::exchange(other.pid_, 0)),
+      began_(std::exchange(other.began_, 0)) {}
 
 ProcessWatch& ProcessWatch::operator=(ProcessWatch&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(pid_, other.pid_);
+  std::swap(began_, other.began_);
   return *this;
 }
 
 PeerState ProcessWatch::state() const {
-  if (fd_ < 0) return {};
+  if (fd_ < 0 && began_ == 0) return {};
   pollfd ready{.fd = fd_, .events = POLLIN, .revents = 0};
-  if (poll(&ready, 1, 0) > 0)
+  const bool ended = fd_ >= 0 && poll(&ready, 1, 0) > 0;
+  const ProcessState now = ended ? ProcessState() : look_at(pid_);
+  const bool is_another = fd_ < 0 && (now.began != began_ || now.letter == 'Z');
+  if (ended || is_another)
     return {.gone = true, .text = fmt::format("process {} on {} has ended", pid_, own_host_name())};
-  const char letter = state_letter(pid_);
-  if (letter == 'T' || letter == 't')
+  if (now.letter == 'T' || now.letter == 't')
     return {.suspect = true,
             .text = fmt::format("process {} on {} is stopped", pid_, own_host_name())};
   return {};

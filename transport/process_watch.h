@@ -1,5 +1,5 @@
 // Knows at once when a process on this host ends, and whether it is stopped: the kernel tells
-// (pidfd), no message is needed. This is what lets a rank name its dead neighbour while MPI says
+// (pidfd, or /proc where it has none: before 5.3, in some containers), no message is needed. This is what lets a rank name its dead neighbour while MPI says
 // nothing and the launcher is still deciding.
 #pragma once
 #include <cstdint>
@@ -32,6 +32,7 @@ class ProcessWatch {
  private:
   int fd_ = -1;
   int64_t pid_ = 0;
+  uint64_t began_ = 0;  // in ticks since the host did, where there is no descriptor; 0: not known
 };
 
 }  // namespace tinyshard

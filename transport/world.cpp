@@ -9,6 +9,7 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "launch/environment.h"
+#include "launch/rank_process.h"
 #include "transport/group.h"
 #include "transport/inproc/mailbox.h"
 #include "transport/mpi/mpi_channel.h"
@@ -67,6 +68,7 @@ bool can_reform(const LaunchEnvironment& launch) { return transport_of(launch).r
 std::unique_ptr<Communicator> connect_world(int local_participants, const CommOptions& options) {
   const LaunchEnvironment launch = current_launch();
   const ProcessTransport& transport = transport_of(launch);
+  claim_rank(launch);
   std::unique_ptr<Channel> channel = launch.size == 1 ? std::move(make_mailboxes(1).front())
                                                       : transport.connect(launch, options.timeout);
   auto recorder = Recorder::open({.rank = launch.rank,

@@ -1,13 +1,24 @@
 // Errors as texts: a CommError says rank, peer, process, operation and time in one sentence.
 #include "core/base/error.h"
 
+#include <string_view>
+
 #include <fmt/format.h>
 
 namespace tinyshard {
 namespace {
 
+// Calls of groups are numbered; what ranks do to meet or to agree on a step is not.
+bool is_call(std::string_view operation) {
+  for (std::string_view other : {"connect", "join", "reform", "restore", "commit"}) {
+    if (operation == other) return false;
+  }
+  return true;
+}
+
 std::string describe(const CommErrorInfo& info) {
-  std::string text = fmt::format("rank {}: {} #{}", info.rank, info.operation, info.sequence);
+  std::string text = fmt::format("rank {}: {}", info.rank, info.operation);
+  if (is_call(info.operation)) text += fmt::format(" #{}", info.sequence);
   if (info.peer >= 0 && info.peer != info.rank) {
     text += fmt::format(", rank {} did not answer", info.peer);
     // Most details tell of the process themselves.

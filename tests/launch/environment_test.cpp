@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -141,6 +142,66 @@ TEST(LaunchEnvironment, SlurmsFirstHostServesTheStore) {
   EXPECT_EQ(first_host("a,b[1-2]"), "a");
   EXPECT_EQ(first_host("r[2,4]n.x,b"), "r2n.x");
   EXPECT_EQ(first_host("r[2"), "");
+}
+
+TEST(LaunchEnvironment, ListsOfHostsWithSeveralBrackets) {
+  EXPECT_EQ(first_host("rack[0-1]-node[0-3],login"), "rack0-node0");
+  EXPECT_EQ(first_host("rack[07,9]-node[3,5]x,b"), "rack07-node3x");
+  EXPECT_EQ(first_host("rack[0-1]-node[3"), "");
+}
+
+// Steps that are none of tasks: a shell of salloc, a batch script.
+TEST(LaunchEnvironment, AnInteractiveStepOfSlurmIsNoTask) {
+  for (const char* step : {"4294967290", "4294967291", "4294967292", "4294967293", "4294967295"}) {
+    expect(read(with(kSrun, {{"SLURM_STEP_ID", step}})), Launcher::None, 0, 1, 0, 1);
+    expect(read(with(with(kSrun, {{"SLURM_STEP_ID", step}}), kMpirun)), Launcher::OpenMpi, 3, 4, 1,
+           2);
+  }
+  expect_error(with(kSrun, {{"SLURM_STEP_ID", "4294967296"}}), "SLURM_STEP_ID=\"4294967296\"");
+}
+
+TEST(LaunchEnvironment, LaunchersThatAreNotKnownAreNamed) {
+  expect_error({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}}, "PMI_RANK=1 and PMI_SIZE=4");
+  expect(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}), Launcher::None, 0, 1, 0, 1);
+  expect(read(with(kSrun, {{"PMI_RANK", "5"}, {"PMI_SIZE", "6"}})), Launcher::Slurm, 5, 6, 1, 2);
+}
+
+TEST(LaunchEnvironment, ALauncherWithinARankIsAnError) {
+  const Variables own = {{"TS_RANK", "0"}, {"TS_WORLD_SIZE", "1"}};
+  for (const auto& [rank, size] : {std::pair("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+                                   std::pair("PMI_RANK", "PMI_SIZE")}) {
+    expect_error(with(own, {{rank, "1"}, {size, "2"}}), std::string(size) + "=2");
+    expect_error(with(own, {{rank, "1"}, {size, "2"}}), "TS_WORLD_SIZE=1");
+    expect_error(with({{"TS_RANK", "0"}, {"TS_WORLD_SIZE", "2"}}, {{rank, "1"}, {size, "2"}}),
+                 std::string(rank) + "=1");
+  }
+  const Variables step = with(kSrun, {{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "1"}});
+  expect_error(with(own, step), "SLURM_STEP_NUM_TASKS=2");
+  // Eight ranks that a task of each of two hosts starts by hand.
+  expect(read(with(step, {{"TS_RANK", "7"}, {"TS_WORLD_SIZE", "8"}})), Launcher::Own, 7, 8, 0, 1);
+}
+
+TEST(LaunchEnvironment, RanksOfMpirunMeetInItsFolder) {
+  const Variables there = {{"PMIX_NAMESPACE", "77"}, {"PMIX_SERVER_TMPDIR", "/tmp/ompi/1"}};
+  const Variables one_host = with(with(kMpirun, there), {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}});
+  EXPECT_EQ(read(one_host).meeting.store, "file:/tmp/ompi/1/tinyshard-77");
+  EXPECT_EQ(read(with(kMpirun, there)).meeting.store, "") << "of several hosts";
+}
+
+TEST(LaunchEnvironment, AStoreThatTheUserNames) {
+  for (const Variables& launcher :
+       {kMpirun, kSrun, Variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}}}) {
+    EXPECT_EQ(read(with(launcher, {{"TS_STORE", "file:/s"}})).meeting.store, "file:/s");
+    EXPECT_FALSE(read(with(launcher, {{"TS_STORE", "file:/s"}})).meeting.at_first_rank);
+    EXPECT_TRUE(read(with(launcher, {{"TS_STORE", "h:7"}})).meeting.at_first_rank);
+  }
+}
+
+TEST(LaunchEnvironment, PortsThatAreNone) {
+  for (const char* port : {"99999", "0", "-1", "65536"}) {
+    expect_error({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", port}},
+                 "MASTER_PORT=" + std::string(port) + " is no port");
+  }
 }
 
 TEST(LaunchEnvironment, Incomplete) {

@@ -1,114 +1,22 @@
 // The launcher from outside: exit statuses, the summary, what each rank is told, Ctrl-C, and that
 // nothing stays behind whoever is killed. Ranks are shell commands but for the last tests.
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <csignal>
-#include <cstdio>
-#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <poll.h>
 #include <sstream>
 #include <string>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <thread>
-#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-namespace tinyshard {
+#include "tests/launch/launcher.h"
+
+namespace tinyshard::test {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-using std::chrono::seconds;
-
-// The launcher with these arguments, as a shell reads them.
-class Launcher {
- public:
-  explicit Launcher(const std::string& arguments) {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
-    pid_ = fork();
-    if (pid_ == 0) {
-      setpgid(0, 0);
-      dup2(ends[1], STDOUT_FILENO);
-      dup2(ends[1], STDERR_FILENO);
-      const std::string command = "exec " TINYSHARD_CLI " run " + arguments;
-      execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
-      _exit(126);
-    }
-    close(ends[1]);
-    output_ = ends[0];
-  }
-  ~Launcher() {
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-    close(output_);
-  }
-  Launcher(const Launcher&) = delete;
-  Launcher& operator=(const Launcher&) = delete;
-
-  pid_t pid() const { return pid_; }
-
-  // Until `text` has been printed so often, or 30 seconds have passed.
-  bool read_until(const std::string& text, int times = 1) {
-    const auto end = Clock::now() + seconds(30);
-    while (count(text) < times && Clock::now() < end) {
-      if (!read_some()) return count(text) >= times;
-    }
-    return count(text) >= times;
-  }
-
-  // The exit status as a shell sees it; -1: it hangs.
-  int finish() {
-    const auto end = Clock::now() + seconds(60);
-    while (read_some()) {
-      if (Clock::now() >= end) return -1;
-    }
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-
-  const std::string& output() const { return text_; }
-  int count(const std::string& part) const {
-    int n = 0;
-    for (size_t at = text_.find(part); at != std::string::npos; at = text_.find(part, at + 1)) ++n;
-    return n;
-  }
-
- private:
-  bool read_some() {
-    pollfd ready{.fd = output_, .events = POLLIN, .revents = 0};
-    if (poll(&ready, 1, 100) <= 0) return true;
-    std::array<char, 4096> buffer;
-    const ssize_t n = read(output_, buffer.data(), buffer.size());
-    if (n <= 0) return false;
-    text_.append(buffer.data(), static_cast<size_t>(n));
-    return true;
-  }
-
-  pid_t pid_ = -1;
-  int output_ = -1;
-  std::string text_;
-};
-
-struct Ran {
-  int status;
-  std::string output;
-};
-Ran run(const std::string& arguments) {
-  Launcher launcher(arguments);
-  const int status = launcher.finish();
-  return {status, launcher.output()};
-}
 
 void expect_mentions(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in:\n" << text;
@@ -116,13 +24,6 @@ void expect_mentions(const std::string& text, const std::string& part) {
 
 std::string temporary(const std::string& name) {
   return ::testing::TempDir() + "/tinyshard_run_test_" + std::to_string(getpid()) + "_" + name;
-}
-
-bool lives(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string stat((std::istreambuf_iterator<char>(file)), {});
-  const size_t name_end = stat.rfind(')');
-  return name_end != std::string::npos && stat[name_end + 2] != 'Z' && stat[name_end + 2] != 'X';
 }
 
 TEST(Run, EachRankIsToldItsPlace) {
@@ -190,8 +91,7 @@ TEST(Run, EachRanksOutputIsLogged) {
   const std::string folder = temporary("logs");
   EXPECT_EQ(run("-n 2 --log-dir " + folder + " -- sh -c 'echo out $TS_RANK; echo err >&2'").status,
             0);
-  std::ifstream file(folder + "/rank-1.log");
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::string text = content_of(folder + "/rank-1.log");
   expect_mentions(text, "out 1\n");
   expect_mentions(text, "err\n");
   std::filesystem::remove_all(folder);
@@ -237,14 +137,6 @@ void expect_all_gone(const std::vector<pid_t>& pids) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_FALSE(lives(pid)) << "process " << pid << " was left behind";
   }
-}
-
-pid_t parent_of(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("PPid:")) return std::stoi(line.substr(5));
-  }
-  return -1;
 }
 
 TEST(Run, NothingStaysWhenTheLauncherIsKilled) {
@@ -335,15 +227,11 @@ TEST(Run, TrainingOverTcpGivesTheBitsOfMpi) {
   std::filesystem::remove_all(folder);
   EXPECT_EQ(std::system((TINYSHARD_MPIRUN_2 " " + program(by_mpi) + " >/dev/null 2>&1").c_str()),
             0);
-  const auto content = [](const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return std::string((std::istreambuf_iterator<char>(file)), {});
-  };
-  EXPECT_GT(content(by_tcp).size(), 1u << 16);
-  EXPECT_TRUE(content(by_tcp) == content(by_mpi));
+  EXPECT_GT(content_of(by_tcp).size(), 1u << 16);
+  EXPECT_TRUE(content_of(by_tcp) == content_of(by_mpi));
   for (const std::string& path : {by_tcp, by_mpi, folder}) std::filesystem::remove_all(path);
 }
 #endif
 
 }  // namespace
-}  // namespace tinyshard
+}  // namespace tinyshard::test

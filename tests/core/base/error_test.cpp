@@ -31,6 +31,14 @@ TEST(Error, InternalErrorsSayWhere) {
   }
 }
 
+// Ranks that meet make no call that could have a number.
+TEST(Error, OnlyCallsAreNumbered) {
+  EXPECT_TRUE(
+      contains(CommError({.rank = 0, .operation = "all_reduce sum f32 x 4"}).what(), "x 4 #0,"));
+  EXPECT_TRUE(
+      contains(CommError({.rank = 0, .operation = "connect"}).what(), "rank 0: connect, after"));
+}
+
 TEST(Error, CommErrorsNameThePeer) {
   CommError e({.rank = 2,
                .peer = 5,

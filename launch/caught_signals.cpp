@@ -1,0 +1,71 @@
+#include "launch/caught_signals.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace tinyshard {
+namespace {
+
+int wake_end = -1;  // of the pipe that the handler writes to
+
+void on_caught(int signal) {
+  const int before = errno;
+  const char number = char(signal);
+  if (write(wake_end, &number, 1) < 0) errno = before;
+  errno = before;
+}
+
+}  // namespace
+
+CaughtSignals::CaughtSignals(std::initializer_list<int> signals) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+    throw UserError(fmt::format("pipe: {}", std::strerror(errno)));
+  read_end_ = ends[0];
+  wake_end = ends[1];
+  const auto set = [&](int signal, void (*handler)(int)) {
+    Before& before = before_.emplace_back(Before{signal, {}});
+    sigaction(signal, nullptr, &before.action);
+    const bool ignored =
+        (before.action.sa_flags & SA_SIGINFO) == 0 && before.action.sa_handler == SIG_IGN;
+    if (ignored && signal != SIGCHLD) return;
+    struct sigaction action{};
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigaction(signal, &action, nullptr);
+  };
+  for (int signal : signals) set(signal, on_caught);
+  set(SIGPIPE, SIG_IGN);
+}
+
+CaughtSignals::~CaughtSignals() {
+  for (const Before& before : before_) sigaction(before.signal, &before.action, nullptr);
+  close(read_end_);
+  close(wake_end);
+}
+
+int CaughtSignals::next() const {
+  char number = 0;
+  return read(read_end_, &number, 1) == 1 ? number : 0;
+}
+
+void CaughtSignals::restore_in_child() const {
+  for (const Before& before : before_) {
+    if (before.signal == SIGCHLD) {
+      std::signal(SIGCHLD, SIG_DFL);
+    } else {
+      sigaction(before.signal, &before.action, nullptr);
+    }
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+}  // namespace tinyshard
