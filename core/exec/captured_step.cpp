@@ -58,6 +58,7 @@ class CapturedStep::Impl {
  public:
   const States& call(const States& inputs, const Trace& trace);
   bool captured() const { return executable_ != nullptr; }
+  std::span<const size_t> assigned_inputs() const { return assigned_inputs_; }
   const Executable* executable() const { return executable_.get(); }
 
  private:
@@ -397,6 +398,9 @@ const CapturedStep::States& CapturedStep::call(const States& inputs, const Trace
 }
 bool CapturedStep::captured() const { return impl_ && impl_->captured(); }
 void CapturedStep::reset() { impl_.reset(); }
+std::span<const size_t> CapturedStep::assigned_inputs() const {
+  return impl_ ? impl_->assigned_inputs() : std::span<const size_t>();
+}
 PlanSummary CapturedStep::summary() const { return summarize(schedule_of(*this)); }
 std::string CapturedStep::explanation(bool items) const {
   return explain(schedule_of(*this), items);

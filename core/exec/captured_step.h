@@ -4,6 +4,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ class CapturedStep {
   const States& call(const States& inputs, const Trace& trace);
   bool captured() const;
   void reset();
+  // The inputs to which the step assigns, by their places.
+  std::span<const size_t> assigned_inputs() const;
 
   // What one call does: as a value, and as text with a line per item or without. UserError before
   // the first call.

@@ -104,6 +104,9 @@ struct Results<std::tuple<T...>> {
   }
 };
 
+// What a call wrote to those of its inputs that are views of something goes there.
+void write_back(const CapturedStep& step, const CapturedStep::States& inputs);
+
 }  // namespace detail
 
 template <class F>
@@ -153,6 +156,7 @@ class Jit {
         return trace<R>(states, std::index_sequence_for<T...>(), arguments...);
       };
       const auto& outputs = step_.call(inputs, std::ref(record));
+      detail::write_back(step_, inputs);
       if constexpr (!std::is_void_v<R>) return detail::Results<R>::from(outputs);
     }
   }

@@ -1,0 +1,245 @@
+// What a view is of, and how a write gets there. See view_internal.h.
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/base/sizes.h"
+#include "core/exec/capture.h"
+#include "core/exec/state.h"
+#include "core/tensor/jit.h"
+#include "core/tensor/sizes_internal.h"
+#include "core/tensor/view_internal.h"
+
+namespace tinyshard {
+namespace value {
+
+Tensor view_of(const Tensor& whole, ViewStep step, bool is_copy) {
+  Tensor view = step.take(whole);
+  const std::shared_ptr<const ViewOf>& above = whole.state()->view_of;
+  view.state()->view_of = std::make_shared<const ViewOf>(
+      ViewOf{whole.state(), above && !above->is_copy ? above : nullptr,
+             std::make_shared<const ViewStep>(std::move(step)), is_copy});
+  return view;
+}
+
+Tensor moved(const Tensor& whole, std::function<Value(const Value&)> take) {
+  return view_of(whole, {std::move(take), nullptr});
+}
+
+// --- ways ----------------------------------------------------------------------------------------
+
+Way way_to(const Tensor& written, bool is_temporary) {
+  Way way{written.state(), {}, {}};
+  std::shared_ptr<const ViewOf> link = way.whole->view_of;
+  size_t known = 0;  // steps from the last tensor on that somebody has
+  for (StatePtr part = way.whole; link && (is_temporary || !link->is_copy);) {
+    way.steps.push_back(link->step);
+    way.views.push_back(part);
+    part = link->whole.lock();
+    if (part) {
+      way.whole = part;
+      known = way.steps.size();
+    }
+    // What somebody has may be a view no more: a parameter, or another value.
+    link = part && link->whole_view ? part->view_of : link->whole_view;
+  }
+  way.steps.resize(known);
+  way.views.resize(known);
+  std::ranges::reverse(way.steps);
+  std::ranges::reverse(way.views);
+  return way;
+}
+
+Way way_to_temporary(const Tensor& written) {
+  const long handles = written.state().use_count();
+  Way way = way_to(written, true);
+  if (way.steps.empty() && handles == 1) {
+    fail(
+        fmt::format("the left side, {}, is a value that was computed here and that nothing else "
+                    "names, so nobody would see what is written to it: give it a name first",
+                    written.describe()));
+  }
+  return way;
+}
+
+Value at_end_of(const Way& way) {
+  Value out = Tensor(way.whole);
+  for (const auto& step : way.steps) out = step->take(out);
+  return out;
+}
+
+// --- elements back in their places ---------------------------------------------------------------
+
+namespace {
+
+Dims dims_of(DimSpan shape) { return {shape.begin(), shape.end()}; }
+
+Dims inverse(DimSpan order) {
+  Dims out(order.size());
+  for (size_t i = 0; i < order.size(); ++i) out[size_t(order[i])] = static_cast<int64_t>(i);
+  return out;
+}
+
+// The elements of a part where they are in the Iota below `shown`, of which that shows the part;
+// zeros elsewhere.
+Value moved_back(Value part, const UOp& shown) {
+  for (UOp x = shown; x.op() != Op::Iota; x = x.src(0)) {
+    const DimSpan arg = x->arg(), shape = x.src(0).shape();
+    Pairs pairs;
+    switch (x.op()) {
+      case Op::Reshape:
+        part = reshape(part, dims_of(shape));
+        break;
+      case Op::Permute:
+        part = permute(part, inverse(arg));
+        break;
+      case Op::Flip:
+        part = flip(part, dims_of(arg));
+        break;
+      case Op::Shrink:
+        for (size_t d = 0; d < shape.size(); ++d)
+          pairs.emplace_back(arg[2 * d], shape[d] - arg[2 * d + 1]);
+        part = pad(part, pairs);
+        break;
+      case Op::Pad:
+        for (size_t d = 0; d < shape.size(); ++d)
+          pairs.emplace_back(arg[2 * d], arg[2 * d] + shape[d]);
+        part = shrink(part, pairs);
+        break;
+      case Op::Detach:
+      case Op::Identity:
+        break;
+      default:
+        fail(fmt::format(
+            "the left side, of shape {}, shows an element of its tensor at several places, so "
+            "there "
+            "is none to write to: write to the tensor itself, or to a clone() of this view",
+            shape_text(shown.shape())));
+    }
+  }
+  return part;
+}
+
+bool shows_all(const UOp& shown) {
+  for (UOp x = shown; x.op() != Op::Iota; x = x.src(0)) {
+    if (x.op() == Op::Shrink || x.op() == Op::Pad) return false;
+  }
+  return true;
+}
+
+// Steps that only move elements, put together.
+Placed put_moved(const Value& whole, std::span<const std::shared_ptr<const ViewStep>> steps,
+                 const Placed& part) {
+  const int64_t numel = product(whole.shape());
+  if (numel == 0) return {whole, {}};
+  // Each element's number stands for it: unlike a constant's, its way shows in the graph.
+  Value shown = reshape(iota(numel, DType::I64), whole.dims());
+  for (const auto& step : steps) shown = step->take(shown);
+  auto back = [&](const Value& x) {
+    return reshape(moved_back(broadcast_to(x, shown.shape()), shown.node()), whole.dims());
+  };
+  Placed out{back(part.value), {}};
+  if (!part.inside && shows_all(shown.node())) return out;
+  if (symbolic_shape(whole.node()))
+    fail(fmt::format("{} is no storage: write into what it is a slice of", text_of(whole)));
+  out.inside = back(part.inside.value_or(constant(DType::Bool, true)));
+  return out;
+}
+
+Value over(const Placed& part, const Value& rest) {
+  return part.inside ? where(*part.inside, part.value, rest) : part.value;
+}
+
+// --- writing -------------------------------------------------------------------------------------
+
+void write_over(const StatePtr& state, const Value& value) {
+  const UOp& target = Tensor(state).uop();
+  if (value.node() == target) return;
+  // What is neither stored nor to be stored yet gets a storage; the value to come does not need its
+  // old contents. So do data that a trace gave to a new tensor: every replay begins with them.
+  const Capture* capture = current_capture();
+  const bool is_constant = capture && target.op() == Op::Buffer && !capture->is_from_before(*state);
+  UOp storage = has_storage(target) && !is_constant
+                    ? target
+                    : empty_buffer(target.shape(), target.dtype(), sharding_of(target));
+  replace_value(*state, UOp::make(Op::Assign, target.dtype(), {storage, value.node()}));
+}
+
+// A step knows a view from before it by its storage, which it gives the new value at each call.
+void renew(const StatePtr& view, const Value& value) {
+  const Capture* capture = current_capture();
+  if (has_storage(view->value) || (capture && capture->is_from_before(*view)))
+    write_over(view, value);
+  else
+    replace_value(*view, Tensor(value.node()).state()->value);
+}
+
+}  // namespace
+
+void write(const Way& way, const Value& part) {
+  std::vector<Value> wholes{Tensor(way.whole)};
+  for (size_t i = 0; i + 1 < way.steps.size(); ++i)
+    wholes.push_back(way.steps[i]->take(wholes.back()));
+  Placed placed{part, {}};
+  for (size_t end = way.steps.size(); end > 0;) {
+    size_t begin = end - 1;
+    if (const auto& [take, put] = *way.steps[begin]; put) {
+      placed = put(wholes[begin], placed.inside ? over(placed, take(wholes[begin])) : placed.value);
+    } else {
+      while (begin > 0 && !way.steps[begin - 1]->put) --begin;
+      placed = put_moved(wholes[begin], std::span(way.steps).subspan(begin, end - begin), placed);
+    }
+    end = begin;
+  }
+  write_over(way.whole, broadcast_to(over(placed, wholes[0]), wholes[0].shape()));
+  Value now = Tensor(way.whole);
+  for (size_t i = 0; i < way.steps.size(); ++i) {
+    now = way.steps[i]->take(now);
+    if (way.views[i]) renew(way.views[i], now);
+  }
+}
+
+}  // namespace value
+
+void detail::write_back(const CapturedStep& step, const CapturedStep::States& inputs) {
+  for (size_t i : step.assigned_inputs()) {
+    const Tensor input(inputs[i]);
+    value::Way way = value::way_to(input, false);
+    if (way.steps.empty()) continue;
+    Call call("captured step");
+    way.views.back() = nullptr;  // the step has written there
+    value::write(way, input);
+  }
+}
+
+// --- temporaries ---------------------------------------------------------------------------------
+
+namespace {
+
+// The same links from a view to a temporary, and on to what that is a view or a copy of.
+std::shared_ptr<const ViewOf> through(const ViewOf& link, const StatePtr& temporary) {
+  std::shared_ptr<const ViewOf> above = temporary->view_of;
+  if (link.whole.lock() != temporary) above = through(*link.whole_view, temporary);
+  return std::make_shared<const ViewOf>(
+      ViewOf{link.whole, std::move(above), link.step, link.is_copy});
+}
+
+}  // namespace
+
+// The view of a temporary is what that is a view of, or a value of its own.
+Tensor Tensor::of_temporary(Tensor view) const {
+  const long handles = state_.use_count();
+  std::shared_ptr<const ViewOf>& link = view.state_->view_of;
+  link =
+      handles == 1 && value::way_to(*this, true).steps.empty() ? nullptr : through(*link, state_);
+  return view;
+}
+
+std::vector<Tensor> Tensor::of_temporary(std::vector<Tensor> views) const {
+  for (Tensor& view : views) view = of_temporary(std::move(view));
+  return views;
+}
+
+}  // namespace tinyshard
