@@ -13,14 +13,35 @@
 #include "core/tensor/view_internal.h"
 
 namespace tinyshard {
+namespace {
+
+using Link = std::shared_ptr<const ViewOf>;
+
+// Links of any number go one after the other, and not each inside of the one below it.
+void drop(ViewOf* link) {
+  Link next = std::move(link->whole_view);
+  delete link;
+  while (next && next.use_count() == 1) next = Link(next->whole_view);
+}
+
+Link link_of(ViewOf link) { return {new ViewOf(std::move(link)), drop}; }
+
+// Whether somebody has a tensor on the way up.
+bool leads_somewhere(Link link) {
+  while (link && link->whole.expired()) link = link->whole_view;
+  return link != nullptr;
+}
+
+}  // namespace
+
 namespace value {
 
 Tensor view_of(const Tensor& whole, ViewStep step, bool is_copy) {
   Tensor view = step.take(whole);
-  const std::shared_ptr<const ViewOf>& above = whole.state()->view_of;
-  view.state()->view_of = std::make_shared<const ViewOf>(
-      ViewOf{whole.state(), above && !above->is_copy ? above : nullptr,
-             std::make_shared<const ViewStep>(std::move(step)), is_copy});
+  const Link& above = whole.state()->view_of;
+  const bool goes_on = above && !above->is_copy && leads_somewhere(above);
+  view.state()->view_of = link_of({whole.state(), goes_on ? above : nullptr,
+                                   std::make_shared<const ViewStep>(std::move(step)), is_copy});
   return view;
 }
 
@@ -32,7 +53,7 @@ Tensor moved(const Tensor& whole, std::function<Value(const Value&)> take) {
 
 Way way_to(const Tensor& written, bool is_temporary) {
   Way way{written.state(), {}, {}};
-  std::shared_ptr<const ViewOf> link = way.whole->view_of;
+  Link link = way.whole->view_of;
   size_t known = 0;  // steps from the last tensor on that somebody has
   for (StatePtr part = way.whole; link && (is_temporary || !link->is_copy);) {
     way.steps.push_back(link->step);
@@ -219,21 +240,19 @@ void detail::write_back(const CapturedStep& step, const CapturedStep::States& in
 namespace {
 
 // The same links from a view to a temporary, and on to what that is a view or a copy of.
-std::shared_ptr<const ViewOf> through(const ViewOf& link, const StatePtr& temporary) {
-  std::shared_ptr<const ViewOf> above = temporary->view_of;
-  if (link.whole.lock() != temporary) above = through(*link.whole_view, temporary);
-  return std::make_shared<const ViewOf>(
-      ViewOf{link.whole, std::move(above), link.step, link.is_copy});
+Link through(const ViewOf& link, const StatePtr& temporary) {
+  Link above =
+      link.whole.lock() == temporary ? temporary->view_of : through(*link.whole_view, temporary);
+  return link_of({link.whole, leads_somewhere(above) ? above : nullptr, link.step, link.is_copy});
 }
 
 }  // namespace
 
 // The view of a temporary is what that is a view of, or a value of its own.
 Tensor Tensor::of_temporary(Tensor view) const {
-  const long handles = state_.use_count();
-  std::shared_ptr<const ViewOf>& link = view.state_->view_of;
-  link =
-      handles == 1 && value::way_to(*this, true).steps.empty() ? nullptr : through(*link, state_);
+  const bool has_no_place = state_.use_count() == 1 && value::way_to(*this, true).steps.empty();
+  Link& link = view.state_->view_of;
+  link = has_no_place ? nullptr : through(*link, state_);
   return view;
 }
 

@@ -386,6 +386,31 @@ TEST(Views, OfWhatWentAreValuesOfTheirOwn) {
   EXPECT_EQ(w.item<int>(), 4);
 }
 
+TEST(Views, OfViewsAreAnyNumber) {
+  Tensor t = Tensor::arange(6).realize(), v = t;
+  for (int i = 0; i < 2000; ++i) v = v.reshape(2, 3).T().reshape(6);
+  std::vector<int> expected(6);
+  const std::vector<int> now = v.to_vector<int>();
+  v *= 10;
+  for (size_t i = 0; i < 6; ++i) expected[i] = int(i) * 10;
+  EXPECT_EQ(t.to_vector<int>(), expected);
+  for (size_t i = 0; i < 6; ++i) expected[i] = now[i] * 10;
+  EXPECT_EQ(v.to_vector<int>(), expected);
+}
+
+TEST(Views, KeepNothingAlive) {
+  std::weak_ptr<TensorState> state;
+  Tensor v;
+  {
+    const Tensor t = Tensor{{1, 2}, {3, 4}}.realize();
+    state = t.state();
+    v = t[0].T();
+  }
+  EXPECT_TRUE(state.expired());
+  v += 1;
+  EXPECT_EQ(v.to_vector<int>(), (std::vector<int>{2, 3}));
+}
+
 TEST(Views, AreWrittenAsTheirTensorIsNow) {
   Tensor t = Tensor{1, 2, 3}.realize();
   Tensor v = t[Slice(0, 2)];
