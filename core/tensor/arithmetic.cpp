@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/dtype/half.h"
+#include "core/tensor/sizes_internal.h"
 #include "core/tensor/view_internal.h"
 
 namespace tinyshard {
@@ -404,6 +405,8 @@ namespace {
 
 // Writes what f makes of the left side, as it is now, and of x. That has the left side's type and
 // shape.
+//
+//   t[3] += x     t.assign(where(row 3, t + (x moved to row 3), t)): reads and writes the row alone
 template <class F>
 void update(const Tensor& left, const value::Way& way, const Operand& x, const F& f) {
   const Value old = value::at_end_of(way), result = f(old, Value(x));
@@ -417,7 +420,20 @@ void update(const Tensor& left, const value::Way& way, const Operand& x, const F
     fail(fmt::format("the left side is {} and stays it, but the result is {}", left.describe(),
                      value::text_of(result)));
   }
-  value::write(way, result);
+  bool is_plain = true;
+  for (int64_t d = 0; d < old.rank(); ++d) is_plain = is_plain && !value::size_along(old, d);
+  if (way.steps.empty() || !is_plain) return value::write(way, result);
+  Value other(x);
+  const auto there = value::placed(way, other.is_number() ? old : other);
+  if (!there) return value::write(way, result);
+  if (!other.is_number()) {
+    // What lies beside the part is divided by something, too.
+    other = !there->inside
+                ? there->value
+                : value::where(*there->inside, there->value, value::constant(other.dtype(), 1));
+  }
+  const Value whole = Tensor(way.whole);
+  value::write_whole(way, value::over({f(whole, other), there->inside}, whole));
 }
 
 }  // namespace

@@ -102,6 +102,10 @@ struct Plan {
   std::vector<Limit> limits;  // slices that end at a place that is known when a step runs
   bool is_copy = false;       // some of the tensors are no numbers or Variables
   bool is_movement() const { return tensors.empty() && limits.empty(); }
+  bool names_one_place() const {
+    return std::ranges::all_of(tensors,
+                               [](const auto& t) { return t.second.node()->numel() == 1; });
+  }
 };
 
 // The dim of x along which it counts 0, 1, 2, ... and along which alone it changes; -1: none, or one whose size is known when
@@ -457,8 +461,7 @@ Placed at_one_place(const Value& x, const Plan& plan, const Value& values) {
 Placed written(const Value& x, const Plan& p, const Value& values) {
   Value typed = cast(values, x.dtype());
   Dims shape = x.dims();
-  if (std::ranges::all_of(p.tensors, [](const auto& t) { return t.second.node()->numel() == 1; }))
-    return at_one_place(x, p, typed);
+  if (p.names_one_place()) return at_one_place(x, p, typed);
   if (!p.limits.empty()) fail("a slice of such a size beside an index tensor");
   // For each line of x the last of the places that name it, if any.
   Value viewed = apply_views(x, p);
@@ -565,14 +568,16 @@ ViewStep step_of(std::vector<Window> windows) {
             for (const Window& w : windows) x = window_of(x, w);
             return x;
           },
-          [windows](const Value& x, const Value& part) { return in_windows(x, windows, part); }};
+          [windows](const Value& x, const Value& part) { return in_windows(x, windows, part); },
+          true};
 }
 
 ViewStep step_of(Plan plan) {
   auto p = std::make_shared<const Plan>(std::move(plan));
   ViewStep step{[p](const Value& x) { return at(x, *p); }, nullptr};
-  if (!p->is_movement())
-    step.put = [p](const Value& x, const Value& values) { return written(x, *p, values); };
+  if (p->is_movement()) return step;
+  step.only_places = p->names_one_place();
+  step.put = [p](const Value& x, const Value& values) { return written(x, *p, values); };
   return step;
 }
 

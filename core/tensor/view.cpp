@@ -169,8 +169,43 @@ Placed put_moved(const Value& whole, std::span<const std::shared_ptr<const ViewS
   return out;
 }
 
-Value over(const Placed& part, const Value& rest) {
-  return part.inside ? where(*part.inside, part.value, rest) : part.value;
+// The same for values of any type, by a step that only places them.
+Placed put_alone(const ViewStep& step, const Value& whole, const Placed& part) {
+  auto put = [&](const Value& x) { return step.put(constant(x.dtype(), 0, whole.shape()), x); };
+  Placed out = put(part.value);
+  if (part.inside) {
+    const Placed inside = put(*part.inside);
+    out.inside = *inside.inside & inside.value;
+  }
+  return out;
+}
+
+bool moves(const std::shared_ptr<const ViewStep>& step) { return !step->put; }
+
+// What each step takes its part of.
+std::vector<Value> wholes_of(const Way& way) {
+  std::vector<Value> wholes{Tensor(way.whole)};
+  for (size_t i = 0; i + 1 < way.steps.size(); ++i)
+    wholes.push_back(way.steps[i]->take(wholes.back()));
+  return wholes;
+}
+
+Placed put(const Way& way, const std::vector<Value>& wholes, const Value& part) {
+  Placed out{part, {}};
+  for (size_t end = way.steps.size(); end > 0;) {
+    size_t begin = end - 1;
+    const ViewStep& step = *way.steps[begin];
+    if (step.only_places) {
+      out = put_alone(step, wholes[begin], out);
+    } else if (step.put) {
+      out = step.put(wholes[begin], out.inside ? over(out, step.take(wholes[begin])) : out.value);
+    } else {
+      while (begin > 0 && moves(way.steps[begin - 1])) --begin;
+      out = put_moved(wholes[begin], std::span(way.steps).subspan(begin, end - begin), out);
+    }
+    end = begin;
+  }
+  return out;
 }
 
 // --- writing -------------------------------------------------------------------------------------
@@ -199,22 +234,23 @@ void renew(const StatePtr& view, const Value& value) {
 
 }  // namespace
 
+Value over(const Placed& part, const Value& rest) {
+  return part.inside ? where(*part.inside, part.value, rest) : part.value;
+}
+
+std::optional<Placed> placed(const Way& way, const Value& part) {
+  auto places = [](const auto& step) { return moves(step) || step->only_places; };
+  if (!std::ranges::all_of(way.steps, places)) return std::nullopt;
+  return put(way, wholes_of(way), part);
+}
+
 void write(const Way& way, const Value& part) {
-  std::vector<Value> wholes{Tensor(way.whole)};
-  for (size_t i = 0; i + 1 < way.steps.size(); ++i)
-    wholes.push_back(way.steps[i]->take(wholes.back()));
-  Placed placed{part, {}};
-  for (size_t end = way.steps.size(); end > 0;) {
-    size_t begin = end - 1;
-    if (const auto& [take, put] = *way.steps[begin]; put) {
-      placed = put(wholes[begin], placed.inside ? over(placed, take(wholes[begin])) : placed.value);
-    } else {
-      while (begin > 0 && !way.steps[begin - 1]->put) --begin;
-      placed = put_moved(wholes[begin], std::span(way.steps).subspan(begin, end - begin), placed);
-    }
-    end = begin;
-  }
-  write_over(way.whole, broadcast_to(over(placed, wholes[0]), wholes[0].shape()));
+  const std::vector<Value> wholes = wholes_of(way);
+  write_whole(way, over(put(way, wholes, part), wholes[0]));
+}
+
+void write_whole(const Way& way, const Value& whole) {
+  write_over(way.whole, broadcast_to(whole, Tensor(way.whole).shape()));
   Value now = Tensor(way.whole);
   for (size_t i = 0; i < way.steps.size(); ++i) {
     now = way.steps[i]->take(now);

@@ -32,6 +32,8 @@ struct ViewStep {
   // The part, which is of the whole's type and broadcasts to what take() shows, in its place there.
   // Null where take() moves elements and no more: then it follows from that.
   std::function<value::Placed(const value::Value& whole, const value::Value& part)> put;
+  // Whether put() brings each element of the part to one place, whatever the whole holds.
+  bool only_places = false;
 };
 
 namespace value {
@@ -53,9 +55,14 @@ Way way_to_temporary(const Tensor& written);
 
 // What the whole shows at the end of the way now.
 Value at_end_of(const Way& way);
+// The part in its place in the whole; nothing where the way is one of steps that do more than that.
+std::optional<Placed> placed(const Way& way, const Value& part);
+// `part` where it counts, and `rest` elsewhere.
+Value over(const Placed& part, const Value& rest);
 // Writes the part, of the type of what is there, which it broadcasts to. All that is on the way shows
 // it.
 void write(const Way& way, const Value& part);
+void write_whole(const Way& way, const Value& whole);
 
 }  // namespace value
 }  // namespace tinyshard

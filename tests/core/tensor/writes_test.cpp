@@ -373,6 +373,28 @@ TEST(WritesAtVariables, ReadNoOtherRows) {
   EXPECT_EQ(cache.sum().item<float>(), -5.0f * (3 * kWidth + kWidth));
 }
 
+// What is added to a row needs no other rows, and no memory beside the tensor.
+TEST(Writes, TouchTheirPartAlone) {
+  const Tensor t = Tensor::zeros({64, 32}).clone().realize();
+  const Tensor x = Tensor::ones({32}).clone().realize();
+  Variable pos("pos", 0, 63);
+  const std::vector<std::function<void(const Tensor&)>> writes = {
+      [&](const Tensor&) { t[3] = x; },
+      [&](const Tensor&) { t[3] += x; },
+      [&](const Tensor&) { t.T()[{Slice(), 3}] *= x; },
+      [&](const Tensor&) { t[{3, Slice({}, {}, -1)}] /= x; },
+      [&](const Tensor& p) { t[p] -= x; },
+      [&](const Tensor& p) { t.T()[{Slice(), p}] += x; },
+  };
+  for (size_t i = 0; i < writes.size(); ++i) {
+    Jit step = [&](const Variable& p) { writes[i](p.tensor()); };
+    step(pos.bind(5));
+    const PlanSummary plan = summarize(step);
+    EXPECT_EQ(plan.kernels, 1) << i;
+    EXPECT_EQ(plan.arena_bytes, 0) << i;
+  }
+}
+
 // --- what is a view, and of what -----------------------------------------------------------------
 
 TEST(Views, OfWhatWentAreValuesOfTheirOwn) {
