@@ -68,8 +68,8 @@ struct Block {
   // One token at position p: its row goes into the caches, of which p + 1 rows are read.
   Tensor next(const Tensor& x, const Variable& p, const Tensor& cosine, const Tensor& sine) const {
     Tensor n = norm(x);
-    keys.setitem({Slice(), p}, rotated(by_head(n.matmul(k)), cosine, sine).squeeze(1));
-    values.setitem({Slice(), p}, by_head(n.matmul(v)).squeeze(1));
+    keys[{Slice(), p}] = rotated(by_head(n.matmul(k)), cosine, sine).squeeze(1);
+    values[{Slice(), p}] = by_head(n.matmul(v)).squeeze(1);
     return attend(x, rotated(by_head(n.matmul(q)), cosine, sine), keys[{Slice(), Slice(0, p + 1)}],
                   values[{Slice(), Slice(0, p + 1)}], false);
   }

@@ -110,8 +110,8 @@ struct Block {
   Tensor next(const Tensor& x, const Variable& p, const Turns& at, const Cache& cache) const {
     const Attention& a = self_attn;
     Tensor n = input_layernorm(x);
-    cache.keys.setitem({Slice(), p}, turned(a.by_head(a.k_proj(n)), at).squeeze(1));
-    cache.values.setitem({Slice(), p}, a.by_head(a.v_proj(n)).squeeze(1));
+    cache.keys[{Slice(), p}] = turned(a.by_head(a.k_proj(n)), at).squeeze(1);
+    cache.values[{Slice(), p}] = a.by_head(a.v_proj(n)).squeeze(1);
     Tensor keys = cache.keys[{Slice(), Slice(0, p + 1)}],
            values = cache.values[{Slice(), Slice(0, p + 1)}];
     Tensor h = x + a.over(turned(a.by_head(a.q_proj(n)), at), keys, values, false);
@@ -124,8 +124,8 @@ struct Block {
     Tensor keys = turned(a.by_head(a.k_proj(n)), at), values = a.by_head(a.v_proj(n));
     if (cache) {
       const Slice rows(0, x.shape(0));
-      cache->keys.setitem({Slice(), rows}, keys);
-      cache->values.setitem({Slice(), rows}, values);
+      cache->keys[{Slice(), rows}] = keys;
+      cache->values[{Slice(), rows}] = values;
     }
     Tensor h = x + a.over(turned(a.by_head(a.q_proj(n)), at), keys, values, true);
     return h + mlp(post_attention_layernorm(h));

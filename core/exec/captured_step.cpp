@@ -64,6 +64,12 @@ class CapturedStep::Impl {
   std::shared_ptr<const TracedStep> known_;  // whose inputs all others have
 };
 
+static void tell(CapturedStep::Site* site, const TracedStep& step) {
+  if (!site) return;
+  site->form = step.form;
+  site->assigned = step.assigned_inputs();
+}
+
 const CapturedStep::States& CapturedStep::Impl::call(const States& inputs, const Trace& trace,
                                                      Site* site) {
   if (current_capture()) {
@@ -92,11 +98,11 @@ const CapturedStep::States& CapturedStep::Impl::call(const States& inputs, const
   }
   if (!step) {
     TracedStep& made = capture(lane, inputs, trace, site, names);
-    if (site) site->form = made.form;
+    tell(site, made);
     return made.outputs();
   }
   const Context::Turn turn;
-  if (site) site->form = step->form;
+  tell(site, *step);
   return step->replay(inputs, names);
 }
 

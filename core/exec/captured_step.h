@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <source_location>
+#include <span>
 #include <string>
 #include <typeinfo>
 #include <vector>
@@ -32,6 +33,7 @@ class CapturedStep {
     std::source_location caller;
     std::function<std::string(size_t)> name_of_input;  // "input 0.tokens[1]"
     Form form = {};
+    std::span<const size_t> assigned = {};  // the inputs to which the step assigns, by their places
   };
 
   CapturedStep();

@@ -303,7 +303,9 @@ void TensorState::set(UOp v) {
     if (gather_on_use) storage.gather_on_use = gather_on_use;
     if (stays) storage.stays = true;
   }
-  if (is_realized(value_)) holds_storage(*this);
+  if (!is_realized(value_)) return;
+  holds_storage(*this);
+  if (view_of && view_of->is_copy) view_of.reset();  // whose index tensors need not live on
 }
 
 StatePtr TensorState::gradient() {

@@ -11,7 +11,18 @@
 namespace tinyshard {
 
 class Capture;
+class TensorState;
 struct GatherOnUse;
+struct ViewStep;
+
+// What a view is of. Who writes to the view writes there; what it read stays as it was. It keeps
+// nothing alive. See core/tensor/view_internal.h.
+struct ViewOf {
+  std::weak_ptr<TensorState> whole;
+  std::shared_ptr<const ViewOf> whole_view;  // what that is a view of in turn; null: of nothing
+  std::shared_ptr<const ViewStep> step;
+  bool is_copy = false;  // of elements that index tensors choose: written to while it has no name
+};
 
 // A value, computed or not. `value` is a Buffer node once it is realized; before, the graph that
 // computes it, below a name. An Assign(target, v) node means: v, to be written over target's
@@ -45,6 +56,7 @@ class TensorState : public std::enable_shared_from_this<TensorState> {
   // Its path in a model, "h.0.attn.weight", once one was asked for; for messages and plans.
   std::string label;
   void set_label(const std::string& path);
+  std::shared_ptr<const ViewOf> view_of;  // null: its value is its own
   // Of a parameter that lies in parts: how it is put together where it is read. See nn::fully_shard.
   std::shared_ptr<const GatherOnUse> gather_on_use;
   void set_gather_on_use(std::shared_ptr<const GatherOnUse> how);

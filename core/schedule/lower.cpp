@@ -133,7 +133,8 @@ UOp Lowering::load(const UOp& x, const std::vector<UOp>& index, const UOp& valid
   const int64_t slot = draft_.slot_for(buffer_of_(x));
   UOp param = UOp::make(Op::Param, x.dtype(), {}, DimSpan(&slot, 1));
   UOp flat = simplified_flat_index(x.shape(), index);
-  if (always(valid)) return UOp::make(Op::Load, x.dtype(), {param, flat});
+  // A single number is there wherever it is not wanted: a mask that tells places by it stays one.
+  if (always(valid) || x->numel() == 1) return UOp::make(Op::Load, x.dtype(), {param, flat});
   return UOp::make(Op::Load, x.dtype(), {param, flat, simplify_(valid)});
 }
 

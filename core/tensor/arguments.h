@@ -87,6 +87,15 @@ struct Ints {
   int64_t operator[](size_t i) const { return values[i]; }
 };
 
+// One of several sizes or axes that are written without braces, as in x.reshape(2, 3).
+struct ListItem {
+  int64_t value;
+  Caller caller;
+  template <std::integral T>
+  ListItem(T v, Caller c = Caller::current())  // NOLINT(google-explicit-constructor)
+      : value(static_cast<int64_t>(v)), caller(c) {}
+};
+
 // Axes of a reduction: x.sum() is over all, x.sum(-1) over the last, x.sum({0, 2}) over two.
 struct Axes {
   bool all = true;
@@ -109,17 +118,24 @@ std::shared_ptr<TensorState> size_state(const Tensor& size);
 std::shared_ptr<TensorState> size_state(const Variable& size);
 
 // start:stop:step of an index; a missing end is the end of the dim. A stop that is known when a
-// captured step runs, Slice(0, pos + 1), makes a dim of that size: see docs/decode.md.
+// captured step runs, Slice(0, pos + 1), makes a dim of that size: see docs/decode.md. One that
+// begins at such a place, Slice(pos, pos + 8), is as long as the difference, which is a number.
 struct Slice {
   std::optional<int64_t> start, stop;
   int64_t step = 1;
-  std::shared_ptr<TensorState> symbolic_stop;
+  std::shared_ptr<TensorState> symbolic_start, symbolic_stop;
   Slice() = default;
   Slice(std::optional<int64_t> first, std::optional<int64_t> last, int64_t by = 1)
       : start(first), stop(last), step(by) {}
   template <SizeExpression T>
   Slice(std::optional<int64_t> first, const T& last)
       : start(first), symbolic_stop(size_state(last)) {}
+  template <SizeExpression T, SizeExpression U>
+  Slice(const T& first, const U& last)
+      : symbolic_start(size_state(first)), symbolic_stop(size_state(last)) {}
+  template <SizeExpression T>
+  Slice(const T& first, std::optional<int64_t> last)
+      : stop(last), symbolic_start(size_state(first)) {}
 };
 struct NewAxis {};
 struct Ellipsis {};
@@ -151,10 +167,12 @@ struct Nested {
   Scalar leaf;
   bool is_leaf = true;
   std::vector<Nested> items;
+  Caller caller;
 
   template <Number T>
-  Nested(T value) : leaf(value) {}                                             // NOLINT
-  Nested(std::initializer_list<Nested> list) : is_leaf(false), items(list) {}  // NOLINT
+  Nested(T value, Caller c = Caller::current()) : leaf(value), caller(c) {}  // NOLINT
+  Nested(std::initializer_list<Nested> list, Caller c = Caller::current())   // NOLINT
+      : is_leaf(false), items(list), caller(c) {}
 };
 
 // --- options of the longer methods ---------------------------------------------------------------

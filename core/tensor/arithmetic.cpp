@@ -1,12 +1,14 @@
 // Operators: how operands meet, and what each operator is made of.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
 #include "core/dtype/half.h"
-#include "core/tensor/value_internal.h"
+#include "core/tensor/sizes_internal.h"
+#include "core/tensor/view_internal.h"
 
 namespace tinyshard {
 namespace value {
@@ -296,9 +298,6 @@ Tensor operator%(const Operand& a, const Operand& b) {
   Call call("mod", b.caller);
   return value::mod(a, b);
 }
-Tensor operator<<(const Tensor& a, const Operand& b) { return a.lshift(b); }
-Tensor operator>>(const Tensor& a, const Operand& b) { return a.rshift(b); }
-
 Tensor div(const Operand& a, const Operand& b, Rounding rounding) {
   Call call("div", a.tensor ? b.caller : a.caller);
   switch (rounding) {
@@ -326,8 +325,7 @@ Tensor Tensor::fmod(const Operand& x) const {
 
 namespace {
 
-Tensor shift(Op op, const Value& a, const Operand& by) {
-  Value b(by);
+Value shift(Op op, const Value& a, const Value& b) {
   auto [x, y] = value::match(a, b);
   if (!is_int(x.dtype())) {
     fail(fmt::format("needs integers, not {} and {}", value::text_of(a), value::text_of(b)));
@@ -342,16 +340,41 @@ Tensor shift(Op op, const Value& a, const Operand& by) {
   return Value(tinyshard::binary(op, x.node(), y.node()));
 }
 
+Value left(const Value& a, const Value& b) { return shift(Op::Shl, a, b); }
+Value right(const Value& a, const Value& b) { return shift(Op::Shr, a, b); }
+
 }  // namespace
 
 Tensor Tensor::lshift(const Operand& x) const {
   Call call("lshift", x.caller);
-  return shift(Op::Shl, *this, x);
+  return left(*this, x);
 }
 
 Tensor Tensor::rshift(const Operand& x) const {
   Call call("rshift", x.caller);
-  return shift(Op::Shr, *this, x);
+  return right(*this, x);
+}
+
+Tensor operator<<(const Operand& a, const Operand& b) {
+  Call call("lshift", b.caller);
+  return left(a, b);
+}
+Tensor operator>>(const Operand& a, const Operand& b) {
+  Call call("rshift", b.caller);
+  return right(a, b);
+}
+
+Tensor operator-(const Operand& x) {
+  Call call("neg", x.caller);
+  return -Value(x);
+}
+Tensor operator~(const Operand& x) {
+  Call call("bitwise_not", x.caller);
+  return x.tensor->bitwise_not(x.caller);
+}
+Tensor operator!(const Operand& x) {
+  Call call("logical_not", x.caller);
+  return !Value(x);
 }
 
 Tensor Tensor::where(const Operand& x, const Operand& y) const {
@@ -376,9 +399,79 @@ Tensor Tensor::lerp(const Operand& end, const Operand& weight) const {
   return value::cast(a + (b - a) * w, type);
 }
 
-const Tensor& Tensor::operator+=(const Operand& x) const { return assign(add(x)), *this; }
-const Tensor& Tensor::operator-=(const Operand& x) const { return assign(sub(x)), *this; }
-const Tensor& Tensor::operator*=(const Operand& x) const { return assign(mul(x)), *this; }
-const Tensor& Tensor::operator/=(const Operand& x) const { return assign(div(x)), *this; }
+// --- writing -------------------------------------------------------------------------------------
+
+namespace {
+
+// Writes what f makes of the left side, as it is now, and of x. That has the left side's type and
+// shape.
+//
+//   t[3] += x     t.assign(where(row 3, t + (x moved to row 3), t)): reads and writes the row alone
+template <class F>
+void update(const Tensor& left, const value::Way& way, const Operand& x, const F& f) {
+  const Value old = value::at_end_of(way), result = f(old, Value(x));
+  if (result.dtype() != old.dtype()) {
+    fail(fmt::format(
+        "the left side is {} and stays it, but the result is {}: cast a side to the "
+        "type of the other one first, or make a tensor of the result, as t = t + x does",
+        left.describe(), value::text_of(result)));
+  }
+  if (!std::ranges::equal(result.shape(), old.shape())) {
+    fail(fmt::format("the left side is {} and stays it, but the result is {}", left.describe(),
+                     value::text_of(result)));
+  }
+  bool is_plain = true;
+  for (int64_t d = 0; d < old.rank(); ++d) is_plain = is_plain && !value::size_along(old, d);
+  if (way.steps.empty() || !is_plain) return value::write(way, result);
+  Value other(x);
+  const auto there = value::placed(way, other.is_number() ? old : other);
+  if (!there) return value::write(way, result);
+  if (!other.is_number()) {
+    // What lies beside the part is divided by something, too.
+    other = !there->inside
+                ? there->value
+                : value::where(*there->inside, there->value, value::constant(other.dtype(), 1));
+  }
+  const Value whole = Tensor(way.whole);
+  value::write_whole(way, value::over({f(whole, other), there->inside}, whole));
+}
+
+}  // namespace
+
+#define TINYSHARD_UPDATE(symbol, f)                                 \
+  const Tensor& Tensor::operator symbol(const Operand & x) const& { \
+    Call call(#symbol, x.caller);                                   \
+    update(*this, value::way_to(*this, false), x, f);               \
+    return *this;                                                   \
+  }                                                                 \
+  Tensor Tensor::operator symbol(const Operand & x) const&& {       \
+    Call call(#symbol, x.caller);                                   \
+    update(*this, value::way_to_temporary(*this), x, f);            \
+    return *this;                                                   \
+  }
+
+TINYSHARD_UPDATE(+=, std::plus<Value>())
+TINYSHARD_UPDATE(-=, std::minus<Value>())
+TINYSHARD_UPDATE(*=, std::multiplies<Value>())
+TINYSHARD_UPDATE(/=, std::divides<Value>())
+TINYSHARD_UPDATE(%=, value::mod)
+TINYSHARD_UPDATE(&=, std::bit_and<Value>())
+TINYSHARD_UPDATE(|=, std::bit_or<Value>())
+TINYSHARD_UPDATE(^=, std::bit_xor<Value>())
+TINYSHARD_UPDATE(<<=, left)
+TINYSHARD_UPDATE(>>=, right)
+
+#undef TINYSHARD_UPDATE
+
+Tensor Tensor::operator=(const Operand& value) const&& {
+  Call call("=", value.caller);
+  value::write(value::way_to_temporary(*this), value::cast(value, dtype()));
+  return *this;
+}
+
+Tensor Tensor::operator=(std::initializer_list<Nested> rows) const&& {
+  const Caller caller = rows.size() > 0 ? rows.begin()->caller : Caller::current();
+  return static_cast<const Tensor&&>(*this) = Operand(Tensor(rows), caller);
+}
 
 }  // namespace tinyshard

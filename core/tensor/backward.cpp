@@ -11,7 +11,7 @@
 #include "core/exec/state.h"
 #include "core/passes/gradient.h"
 #include "core/tensor/tensor.h"
-#include "core/tensor/value_internal.h"
+#include "core/tensor/view_internal.h"
 #include "core/uop/graph.h"
 #include "core/uop/node_set.h"
 
@@ -27,6 +27,7 @@ Tensor Tensor::is_param_(bool is_param) const {
     fail(fmt::format("a parameter holds floats, not {}", describe()));
   // The name stays with what was built from it before, and is not below the new value as well.
   if (is_param && !has_storage(node)) state_->set(with_own_storage(under_names(node)));
+  if (is_param) state_->view_of = nullptr;
   set_parameter(*state_, is_param);
   return *this;
 }
@@ -246,7 +247,7 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets, const T
 
 Tensor Tensor::detach() const {
   Call call("detach");
-  return value::detach(*this);
+  return value::moved(*this, [](const Value& x) { return value::detach(x); });
 }
 
 Tensor Tensor::contiguous_backward() const {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/base/sizes.h"
-#include "core/tensor/value_internal.h"
+#include "core/tensor/view_internal.h"
 
 namespace tinyshard {
 
@@ -65,7 +65,7 @@ std::vector<Group> without_ellipsis(const std::vector<Group>& groups, int64_t di
 
 Tensor Tensor::rearrange(const std::string& formula,
                          const std::vector<std::pair<std::string, int64_t>>& sizes,
-                         Caller caller) const {
+                         Caller caller) const& {
   Call call("rearrange", caller);
   Value x(*this);
   size_t arrow = formula.find("->");
@@ -136,7 +136,9 @@ Tensor Tensor::rearrange(const std::string& formula,
       fail(fmt::format("\"{}\" is missing on the right of \"{}\"", names[i], formula));
     }
   }
-  return value::reshape(value::permute(value::reshape(x, shape), order), out);
+  return value::moved(*this, [shape, order, out](const Value& whole) {
+    return value::reshape(value::permute(value::reshape(whole, shape), order), out);
+  });
 }
 
 }  // namespace tinyshard

@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/tensor/sizes_internal.h"
+#include "core/tensor/view_internal.h"
 
 namespace tinyshard {
 namespace value {
@@ -99,6 +100,12 @@ struct Plan {
     SymbolicSize size, stop;  // of the dim, in x
   };
   std::vector<Limit> limits;  // slices that end at a place that is known when a step runs
+  bool is_copy = false;       // some of the tensors are no numbers or Variables
+  bool is_movement() const { return tensors.empty() && limits.empty(); }
+  bool names_one_place() const {
+    return std::ranges::all_of(tensors,
+                               [](const auto& t) { return t.second.node()->numel() == 1; });
+  }
 };
 
 // The dim of x along which it counts 0, 1, 2, ... and along which alone it changes; -1: none, or one whose size is known when
@@ -133,12 +140,13 @@ int64_t counted_along(const UOp& x) {
   }
 }
 
+bool takes_dim(const Index& entry) {
+  return entry.kind != Index::Kind::NewAxis && entry.kind != Index::Kind::Ellipsis;
+}
+
 Plan plan(const Value& x, std::span<const Index> index) {
-  int64_t used = 0, ellipses = 0;
-  for (const Index& entry : index) {
-    used += entry.kind != Index::Kind::NewAxis && entry.kind != Index::Kind::Ellipsis;
-    ellipses += entry.kind == Index::Kind::Ellipsis;
-  }
+  const int64_t used = std::ranges::count_if(index, takes_dim);
+  const int64_t ellipses = std::ranges::count(index, Index::Kind::Ellipsis, &Index::kind);
   if (used > x.rank())
     fail(fmt::format("{} indices for the {} dims of {}", used, x.rank(), text_of(x)));
   if (ellipses > 1) fail("more than one ellipsis");
@@ -191,11 +199,14 @@ Plan plan(const Value& x, std::span<const Index> index) {
       case Index::Kind::Tensor: {
         Value places{Tensor(entry.tensor)};
         if (places.dtype() == DType::Bool) {
-          fail(fmt::format(
-              "a bool index {} makes a shape that depends on values; use masked_select or where",
-              text_of(places)));
+          fail(
+              fmt::format("a bool index {} makes a shape that depends on values; use masked_select "
+                          "or where; to write "
+                          "there, x.assign(x.masked_fill(mask, value))",
+                          text_of(places)));
         }
         need_int(places, "an index");
+        out.is_copy = out.is_copy || !is_size(places);
         int64_t size = x.size(dim);
         places = size > INT32_MAX ? cast(places, DType::I64) : index_type(places);
         if (counted_along(places.node()) < 0) places = where(places < 0, places + size, places);
@@ -393,18 +404,17 @@ Value take_lines(const Value& viewed, const Plan& plan) {
 
 }  // namespace
 
-Value at(const Value& x, std::span<const Index> index) {
-  Plan p = plan(x, index);
+namespace {
+
+Value at(const Value& x, const Plan& p) {
   Value viewed = apply_views(x, p);
   for (const Plan::Limit& limit : p.limits) viewed = limited_to(viewed, limit.dim, limit.size);
   return p.tensors.empty() ? viewed : take_lines(viewed, p);
 }
 
-namespace {
-
-// x with values written where index tensors of one element each say: a comparison of places, which
+// Values written to x where index tensors of one element each say: a comparison of places, which
 // leaves the other elements alone.
-Value with_one_place(const Value& x, const Plan& plan, const Value& values) {
+Placed at_one_place(const Value& x, const Plan& plan, const Value& values) {
   Dims rest = plan.shape, result = plan.shape;
   if (!plan.tensors.empty()) {
     const Combined c = combine(apply_views(x, plan), plan);
@@ -444,24 +454,15 @@ Value with_one_place(const Value& x, const Plan& plan, const Value& values) {
   }
   if (!plan.limits.empty()) given = at_bound(given);
   Value placed = broadcast_to(reshape(broadcast_to(given, result), rest), plan.shape);
-  return where(here, undo_views(placed, plan, x.shape()), x);
+  return {undo_views(placed, plan, x.shape()), here};
 }
 
-}  // namespace
-
-// x with values written at the index.
-Value with_written(const Value& x, std::span<const Index> index, const Value& values) {
-  Plan p = plan(x, index);
+// Values written to x where index tensors or such slices say.
+Placed written(const Value& x, const Plan& p, const Value& values) {
   Value typed = cast(values, x.dtype());
   Dims shape = x.dims();
-  if (p.tensors.empty() && !p.limits.empty()) return with_one_place(x, p, typed);
-  if (p.tensors.empty()) {
-    Value placed = undo_views(broadcast_to(typed, p.shape), p, shape);
-    Value inside = undo_views(constant(DType::Bool, true, p.shape), p, shape);
-    return where(inside, placed, x);
-  }
-  if (std::ranges::all_of(p.tensors, [](const auto& t) { return t.second.node()->numel() == 1; }))
-    return with_one_place(x, p, typed);
+  if (p.names_one_place()) return at_one_place(x, p, typed);
+  if (!p.limits.empty()) fail("a slice of such a size beside an index tensor");
   // For each line of x the last of the places that name it, if any.
   Value viewed = apply_views(x, p);
   Combined c = combine(viewed, p);
@@ -486,7 +487,108 @@ Value with_written(const Value& x, std::span<const Index> index, const Value& va
   for (size_t i = 0; i < back.size(); ++i) back[c.order[i]] = static_cast<int64_t>(i);
   Value merged = permute(reshape(lines, front.dims()), back);
   Value inside = undo_views(constant(DType::Bool, true, p.shape), p, shape);
-  return where(inside, undo_views(merged, p, shape), x);
+  return {undo_views(merged, p, shape), inside};
+}
+
+// --- slices that begin at a place that is known when a step runs ---------------------------------
+
+// One of a dim: `size` elements from `start` on.
+struct Window {
+  int64_t dim, size;
+  Value start;
+};
+
+Value window_of(const Value& x, const Window& w) {
+  Dims shape = x.dims();
+  shape[w.dim] = w.size;
+  return gather(x, w.dim,
+                broadcast_to(iota_along(w.dim, x.rank(), w.size, DType::I64) + w.start, shape));
+}
+
+// The part in all windows of x at once.
+Placed in_windows(const Value& x, const std::vector<Window>& windows, const Value& part) {
+  Value here = constant(DType::Bool, true);
+  Dims shape = x.dims();
+  for (const Window& w : windows) shape[w.dim] = w.size;
+  Value given = broadcast_to(part, shape);
+  for (const Window& w : windows) {
+    const Value place = iota_along(w.dim, x.rank(), x.size(w.dim), DType::I64);
+    here = here & (place >= w.start) & (place < w.start + w.size);
+    shape[w.dim] = x.size(w.dim);
+    given = gather(given, w.dim, broadcast_to(place - w.start, shape));
+  }
+  return {given, here};
+}
+
+// The windows that an index takes of x, and what it takes of these.
+struct Windowed {
+  std::vector<Window> windows;
+  std::vector<Index> rest;
+};
+
+Windowed windows_of(const Value& x, std::span<const Index> index) {
+  Windowed out{{}, {index.begin(), index.end()}};
+  const int64_t used = std::ranges::count_if(index, takes_dim);
+  int64_t dim = 0;
+  for (Index& entry : out.rest) {
+    if (entry.kind == Index::Kind::Ellipsis) dim += x.rank() - used;
+    if (!takes_dim(entry)) continue;
+    const int64_t here = dim++;
+    Slice& slice = entry.slice;
+    if (entry.kind != Index::Kind::Slice || !slice.symbolic_start || here >= x.rank()) continue;
+    const int64_t n = x.size(here), last = slice.stop.value_or(n);
+    const SymbolicSize start = size_of(slice.symbolic_start),
+                       stop = slice.symbolic_stop ? size_of(slice.symbolic_stop)
+                                                  : plain_size(last < 0 ? last + n : last),
+                       size = subtract(stop, start);
+    slice.symbolic_start = nullptr;
+    if (start.low == start.high) {
+      slice.start = start.low;
+      continue;
+    }
+    if (size.low != size.high) {
+      fail(
+          fmt::format("[{}, {}) has {} elements: from a place that is known when the step runs on "
+                      "there can only be a number of them; read {} and on by an index tensor, "
+                      "Tensor::arange(n) + {}",
+                      start.text, stop.text, size.text, start.text, start.text));
+    }
+    if (start.low < 0 || stop.high > n) {
+      fail(fmt::format("[{}, {}) with {} from {} to {} does not lie inside of dim {} of {}",
+                       start.text, stop.text, start.text, start.low, start.high, here, text_of(x)));
+    }
+    out.windows.push_back({here, std::max<int64_t>(0, size.low), start.node});
+    slice = Slice();
+  }
+  return out;
+}
+
+ViewStep step_of(std::vector<Window> windows) {
+  return {[windows](Value x) {
+            for (const Window& w : windows) x = window_of(x, w);
+            return x;
+          },
+          [windows](const Value& x, const Value& part) { return in_windows(x, windows, part); },
+          true};
+}
+
+ViewStep step_of(Plan plan) {
+  auto p = std::make_shared<const Plan>(std::move(plan));
+  ViewStep step{[p](const Value& x) { return at(x, *p); }, nullptr};
+  if (p->is_movement()) return step;
+  step.only_places = p->names_one_place();
+  step.put = [p](const Value& x, const Value& values) { return written(x, *p, values); };
+  return step;
+}
+
+}  // namespace
+
+Tensor view_at(const Tensor& x, std::span<const Index> index) {
+  auto [windows, rest] = windows_of(x, index);
+  const Tensor part = windows.empty() ? x : view_of(x, step_of(std::move(windows)));
+  Plan p = plan(part, rest);
+  const bool is_copy = p.is_copy;
+  return view_of(part, step_of(std::move(p)), is_copy);
 }
 
 }  // namespace value
@@ -494,27 +596,53 @@ Value with_written(const Value& x, std::span<const Index> index, const Value& va
 using value::text_of;
 using value::Value;
 
-Tensor Tensor::operator[](const Index& index) const {
+Tensor Tensor::operator[](const Index& index) const& {
   Call call("getitem", index.caller);
-  return value::at(*this, std::span(&index, 1));
+  return value::view_at(*this, std::span(&index, 1));
 }
 
-Tensor Tensor::operator[](std::initializer_list<Index> index) const {
+Tensor Tensor::operator[](std::initializer_list<Index> index) const& {
   Call call("getitem", index.size() ? index.begin()->caller : Caller::current());
-  return value::at(*this, std::span(index.begin(), index.size()));
+  return value::view_at(*this, std::span(index.begin(), index.size()));
 }
 
-Tensor Tensor::at(const std::vector<Index>& index) const {
+Tensor Tensor::at(const std::vector<Index>& index) const& {
   Call call("getitem", index.empty() ? Caller::current() : index[0].caller);
-  return value::at(*this, index);
+  return value::view_at(*this, index);
 }
 
-void Tensor::setitem(const std::vector<Index>& index, const Operand& value) const {
+namespace {
+
+void set_at(const Tensor& x, std::span<const Index> index, const Operand& value,
+            bool is_temporary) {
+  if (symbolic_shape(x.uop()))
+    fail(fmt::format("{} is no storage: write into what it is a slice of", x.describe()));
+  auto [windows, rest] = value::windows_of(x, index);
+  std::vector<ViewStep> steps;
+  Value part(x);
+  if (!windows.empty()) {
+    steps.push_back(value::step_of(std::move(windows)));
+    part = steps[0].take(part);
+  }
+  steps.push_back(value::step_of(value::plan(part, rest)));
+  const Value typed = value::cast(value, x.dtype());
+  value::Way way = is_temporary ? value::way_to_temporary(x) : value::way_to(x, false);
+  for (ViewStep& step : steps) {
+    way.steps.push_back(std::make_shared<const ViewStep>(std::move(step)));
+    way.views.push_back(nullptr);
+  }
+  value::write(way, typed);
+}
+
+}  // namespace
+
+void Tensor::setitem(const std::vector<Index>& index, const Operand& value) const& {
   Call call("setitem", value.caller);
-  if (symbolic_shape(uop()))
-    fail(fmt::format("{} is no storage: write into what it is a slice of", describe()));
-  Value v = value.tensor ? Value(*value.tensor) : value::constant(dtype(), value.scalar);
-  assign(value::with_written(*this, index, v).tensor());
+  set_at(*this, index, value, false);
+}
+void Tensor::setitem(const std::vector<Index>& index, const Operand& value) const&& {
+  Call call("setitem", value.caller);
+  set_at(*this, index, value, true);
 }
 
 Tensor Tensor::gather(int64_t dim, const Tensor& index, Caller caller) const {

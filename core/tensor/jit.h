@@ -26,6 +26,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -40,6 +41,13 @@
 #include "core/tensor/variable.h"
 
 namespace tinyshard {
+
+namespace detail {
+
+// What a call wrote to those of its inputs that are views of something goes there.
+void write_back(std::span<const size_t> assigned, const CapturedStep::States& inputs);
+
+}  // namespace detail
 
 template <class F>
 class Jit {
@@ -131,6 +139,7 @@ class Jit {
       }
     };
     step_.call(inputs, std::ref(trace), &site);
+    detail::write_back(site.assigned, inputs);
     if constexpr (!std::is_void_v<R>) {
       if (*site.form.type != typeid(R))
         throw UserError("captured step: its function returns another type than at the first call");

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/base/sizes.h"
-#include "core/tensor/value_internal.h"
+#include "core/tensor/view_internal.h"
 
 namespace tinyshard {
 
@@ -48,9 +48,21 @@ Dims inferred(const Dims& shape, int64_t n, const Value& x) {
   return out;
 }
 
+Tensor reshaped(const Tensor& tensor, Dims shape) {
+  return value::moved(
+      tensor, [shape = std::move(shape)](const Value& x) { return value::reshape(x, shape); });
+}
 Tensor reshaped(const Tensor& tensor, const Ints& shape) {
   Value x(tensor);
-  return value::reshape(x, inferred(shape.values, x.node()->numel(), x));
+  return reshaped(tensor, inferred(shape.values, x.node()->numel(), x));
+}
+Tensor permuted(const Tensor& tensor, Dims order) {
+  return value::moved(
+      tensor, [order = std::move(order)](const Value& x) { return value::permute(x, order); });
+}
+Tensor shrunk(const Tensor& tensor, Pairs bounds) {
+  return value::moved(
+      tensor, [bounds = std::move(bounds)](const Value& x) { return value::shrink(x, bounds); });
 }
 
 Value pad_with_own(const Value& x, const Pairs& padding, PadMode mode) {
@@ -111,41 +123,41 @@ int64_t new_axis(int64_t dim, int64_t rank) {
 
 }  // namespace
 
-Tensor Tensor::reshape(const Ints& shape, Caller caller) const {
+Tensor Tensor::reshape(const Ints& shape, Caller caller) const& {
   Call call("reshape", caller);
   return reshaped(*this, shape);
 }
 
-Tensor Tensor::view(const Ints& shape, Caller caller) const {
+Tensor Tensor::view(const Ints& shape, Caller caller) const& {
   Call call("view", caller);
   return reshaped(*this, shape);
 }
 
-Tensor Tensor::flatten(int64_t start_dim, int64_t end_dim, Caller caller) const {
+Tensor Tensor::flatten(int64_t start_dim, int64_t end_dim, Caller caller) const& {
   Call call("flatten", caller);
   Value x(*this);
   int64_t first = value::resolve_axis(start_dim, x.rank()),
           last = value::resolve_axis(end_dim, x.rank());
-  if (x.rank() == 0) return value::reshape(x, {1});
+  if (x.rank() == 0) return reshaped(*this, Dims{1});
   if (first > last) fail(fmt::format("start_dim {} comes after end_dim {}", start_dim, end_dim));
   Dims shape = x.dims();
   int64_t flat = product(DimSpan(shape).subspan(first, last - first + 1));
   shape.erase(shape.begin() + first, shape.begin() + last + 1);
   shape.insert(shape.begin() + first, flat);
-  return value::reshape(x, shape);
+  return reshaped(*this, std::move(shape));
 }
 
-Tensor Tensor::unflatten(int64_t dim, const Ints& sizes, Caller caller) const {
+Tensor Tensor::unflatten(int64_t dim, const Ints& sizes, Caller caller) const& {
   Call call("unflatten", caller);
   Value x(*this);
   int64_t axis = value::resolve_dim(dim, x);
   Dims parts = inferred(sizes.values, x.size(axis), x), shape = x.dims();
   shape.erase(shape.begin() + axis);
   shape.insert(shape.begin() + axis, parts.begin(), parts.end());
-  return value::reshape(x, shape);
+  return reshaped(*this, std::move(shape));
 }
 
-Tensor Tensor::squeeze(std::optional<int64_t> dim, Caller caller) const {
+Tensor Tensor::squeeze(std::optional<int64_t> dim, Caller caller) const& {
   Call call("squeeze", caller);
   Value x(*this);
   Dims shape = x.dims();
@@ -155,15 +167,16 @@ Tensor Tensor::squeeze(std::optional<int64_t> dim, Caller caller) const {
     int64_t axis = value::resolve_axis(*dim, x.rank());
     if (!shape.empty() && shape[axis] == 1) shape.erase(shape.begin() + axis);
   }
-  return value::reshape(x, shape);
+  return reshaped(*this, std::move(shape));
 }
 
-Tensor Tensor::unsqueeze(int64_t dim, Caller caller) const {
+Tensor Tensor::unsqueeze(int64_t dim, Caller caller) const& {
   Call call("unsqueeze", caller);
-  return value::unsqueeze(*this, new_axis(dim, ndim()));
+  return value::moved(
+      *this, [axis = new_axis(dim, ndim())](const Value& x) { return value::unsqueeze(x, axis); });
 }
 
-Tensor Tensor::permute(const Ints& order, Caller caller) const {
+Tensor Tensor::permute(const Ints& order, Caller caller) const& {
   Call call("permute", caller);
   Value x(*this);
   Dims axes;
@@ -174,26 +187,26 @@ Tensor Tensor::permute(const Ints& order, Caller caller) const {
     fail(fmt::format("order {} is not a permutation of the {} dims of {}", shape_text(order.values),
                      x.rank(), text_of(x)));
   }
-  return value::permute(x, axes);
+  return permuted(*this, std::move(axes));
 }
 
-Tensor Tensor::transpose(int64_t dim0, int64_t dim1, Caller caller) const {
+Tensor Tensor::transpose(int64_t dim0, int64_t dim1, Caller caller) const& {
   Call call("transpose", caller);
   Value x(*this);
   Dims order = counted(x.rank());
   int64_t a = value::resolve_axis(dim0, x.rank()), b = value::resolve_axis(dim1, x.rank());
   if (x.rank() > 0) std::swap(order[a], order[b]);
-  return value::permute(x, order);
+  return permuted(*this, std::move(order));
 }
 
 Tensor Tensor::T() const {
   Call call("T");
   Dims order = counted(ndim());
   std::reverse(order.begin(), order.end());
-  return value::permute(*this, order);
+  return permuted(*this, std::move(order));
 }
 
-Tensor Tensor::expand(const Ints& shape, Caller caller) const {
+Tensor Tensor::expand(const Ints& shape, Caller caller) const& {
   Call call("expand", caller);
   Value x(*this);
   Dims out = shape.values;
@@ -205,7 +218,7 @@ Tensor Tensor::expand(const Ints& shape, Caller caller) const {
     fail(fmt::format("{} does not expand to shape {}: -1 keeps a size, but that dim is new",
                      text_of(x), shape_text(out)));
   }
-  return value::broadcast_to(x, out);
+  return value::moved(*this, [out](const Value& v) { return value::broadcast_to(v, out); });
 }
 
 Tensor Tensor::repeat(const Ints& repeats, Caller caller) const {
@@ -234,7 +247,7 @@ Tensor Tensor::repeat_interleave(int64_t repeats, std::optional<int64_t> dim, Ca
   return value::reshape(value::broadcast_to(value::unsqueeze(x, axis + 1), shape), out);
 }
 
-Tensor Tensor::shrink(const Pairs& bounds, Caller caller) const {
+Tensor Tensor::shrink(const Pairs& bounds, Caller caller) const& {
   Call call("shrink", caller);
   Value x(*this);
   if (static_cast<int64_t>(bounds.size()) != x.rank()) {
@@ -247,7 +260,7 @@ Tensor Tensor::shrink(const Pairs& bounds, Caller caller) const {
       fail(fmt::format("bounds [{}, {}) of dim {} do not lie inside {}", low, high, i, text_of(x)));
     }
   }
-  return value::shrink(x, bounds);
+  return shrunk(*this, bounds);
 }
 
 Tensor Tensor::pad(const Pairs& padding, Scalar value, PadMode mode, Caller caller) const {
@@ -277,10 +290,10 @@ Tensor Tensor::pad(const Pairs& padding, Scalar value, PadMode mode, Caller call
   return value::shrink(padded, kept);
 }
 
-Tensor Tensor::flip(const Ints& axes, Caller caller) const {
+Tensor Tensor::flip(const Ints& axes, Caller caller) const& {
   Call call("flip", caller);
-  Value x(*this);
-  return value::flip(x, value::resolve_axes(Axes(axes.values), x.rank()));
+  return value::moved(*this, [axes = value::resolve_axes(Axes(axes.values), ndim())](
+                                 const Value& x) { return value::flip(x, axes); });
 }
 
 Tensor Tensor::roll(const Ints& shifts, const Axes& dims, Caller caller) const {
@@ -300,7 +313,7 @@ Tensor Tensor::roll(const Ints& shifts, const Axes& dims, Caller caller) const {
   return value::reshape(x, shape());
 }
 
-std::vector<Tensor> Tensor::split(int64_t size, int64_t dim, Caller caller) const {
+std::vector<Tensor> Tensor::split(int64_t size, int64_t dim, Caller caller) const& {
   Call call("split", caller);
   if (size <= 0) fail(fmt::format("parts of {} elements", size));
   int64_t n = shape(value::resolve_axis(dim, ndim()), caller);
@@ -310,7 +323,7 @@ std::vector<Tensor> Tensor::split(int64_t size, int64_t dim, Caller caller) cons
   return split(sizes, dim, caller);
 }
 
-std::vector<Tensor> Tensor::split(const Dims& sizes, int64_t dim, Caller caller) const {
+std::vector<Tensor> Tensor::split(const Dims& sizes, int64_t dim, Caller caller) const& {
   Call call("split", caller);
   Value x(*this);
   int64_t axis = value::resolve_dim(dim, x), total = 0;
@@ -325,13 +338,15 @@ std::vector<Tensor> Tensor::split(const Dims& sizes, int64_t dim, Caller caller)
   std::vector<Tensor> parts;
   int64_t from = 0;
   for (int64_t size : sizes) {
-    parts.push_back(value::shrink_axis(x, axis, from, from + size));
+    parts.push_back(value::moved(*this, [axis, from, size](const Value& whole) {
+      return value::shrink_axis(whole, axis, from, from + size);
+    }));
     from += size;
   }
   return parts;
 }
 
-std::vector<Tensor> Tensor::chunk(int64_t chunks, int64_t dim, Caller caller) const {
+std::vector<Tensor> Tensor::chunk(int64_t chunks, int64_t dim, Caller caller) const& {
   Call call("chunk", caller);
   if (chunks <= 0) fail(fmt::format("{} chunks", chunks));
   int64_t n = shape(value::resolve_axis(dim, ndim()), caller);
@@ -409,12 +424,9 @@ Tensor Tensor::diag(Caller caller) const {
   return value::reshape(value::shrink(value::reshape(rows, {n * (n + 1)}), {{0, n * n}}), {n, n});
 }
 
-Tensor Tensor::diagonal(int64_t offset, int64_t dim1, int64_t dim2, Caller caller) const {
-  Call call("diagonal", caller);
-  Value x(*this);
-  int64_t a = value::resolve_axis(dim1, x.rank()), b = value::resolve_axis(dim2, x.rank());
-  if (x.rank() < 2 || a == b)
-    fail(fmt::format("dims {} and {} of {} are not two dims", dim1, dim2, text_of(x)));
+namespace {
+
+Value diagonal_of(Value x, int64_t offset, int64_t a, int64_t b) {
   Dims order;
   for (int64_t i = 0; i < x.rank(); ++i) {
     if (i != a && i != b) order.push_back(i);
@@ -438,16 +450,30 @@ Tensor Tensor::diagonal(int64_t offset, int64_t dim1, int64_t dim2, Caller calle
   return value::squeeze(value::shrink_axis(x, r + 1, 0, std::min<int64_t>(1, n + 1)), r + 1);
 }
 
-Tensor Tensor::unfold(int64_t dim, int64_t size, int64_t step, Caller caller) const {
+}  // namespace
+
+Tensor Tensor::diagonal(int64_t offset, int64_t dim1, int64_t dim2, Caller caller) const& {
+  Call call("diagonal", caller);
+  Value x(*this);
+  int64_t a = value::resolve_axis(dim1, x.rank()), b = value::resolve_axis(dim2, x.rank());
+  if (x.rank() < 2 || a == b)
+    fail(fmt::format("dims {} and {} of {} are not two dims", dim1, dim2, text_of(x)));
+  return value::moved(
+      *this, [offset, a, b](const Value& whole) { return diagonal_of(whole, offset, a, b); });
+}
+
+Tensor Tensor::unfold(int64_t dim, int64_t size, int64_t step, Caller caller) const& {
   Call call("unfold", caller);
   Value x(*this);
   int64_t axis = value::resolve_axis(dim, x.rank());
   if (x.rank() == 0 || size < 0 || size > x.size(axis) || step <= 0) {
     fail(fmt::format("windows of {} every {} in dim {} of {}", size, step, axis, text_of(x)));
   }
-  x = value::move_axis(x, axis, x.rank() - 1);
-  x = value::windows(x, {{size}, {step}, {1}});  // [.., count, size]
-  return value::move_axis(x, x.rank() - 2, axis);
+  return value::moved(*this, [axis, size, step](const Value& whole) {
+    Value out = value::move_axis(whole, axis, whole.rank() - 1);
+    out = value::windows(out, {{size}, {step}, {1}});  // [.., count, size]
+    return value::move_axis(out, out.rank() - 2, axis);
+  });
 }
 
 namespace {

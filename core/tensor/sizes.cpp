@@ -109,6 +109,15 @@ constexpr std::string_view kMethods[] = {"add",
                                          "repeat_interleave",
                                          "contiguous",
                                          "setitem",
+                                         "=",
+                                         "+=",
+                                         "-=",
+                                         "*=",
+                                         "/=",
+                                         "%=",
+                                         "&=",
+                                         "|=",
+                                         "^=",
                                          "scaled_dot_product_attention",
                                          "RMSNorm",
                                          "LayerNorm",
@@ -498,10 +507,19 @@ SymbolicSize size_of(const StatePtr& state) {
   return made_of(*sum);
 }
 
-SymbolicSize add(const SymbolicSize& a, const SymbolicSize& b) {
-  auto sum = sum_of(binary(Op::Add, a.node, b.node));
+bool is_size(const Value& x) { return x.node()->numel() == 1 && sum_of(x.node()); }
+
+namespace {
+SymbolicSize computed(Op op, const SymbolicSize& a, const SymbolicSize& b) {
+  auto sum = sum_of(binary(op, a.node, b.node));
   check_internal(sum.has_value(), "sizes are sums of variables");
   return made_of(*sum);
+}
+}  // namespace
+
+SymbolicSize add(const SymbolicSize& a, const SymbolicSize& b) { return computed(Op::Add, a, b); }
+SymbolicSize subtract(const SymbolicSize& a, const SymbolicSize& b) {
+  return computed(Op::Sub, a, b);
 }
 
 SymbolicSize plain_size(int64_t size) { return made_of(Sum{size, {}}); }

@@ -27,12 +27,14 @@ Value filled(const Value& x, int64_t axis, const Scalar& value);
 Value limited_to(const Value& x, int64_t axis, const SymbolicSize& size);
 // x as if all of its elements counted: for those who see to it themselves.
 Value at_bound(const Value& x);
-// a + b
 SymbolicSize add(const SymbolicSize& a, const SymbolicSize& b);
+SymbolicSize subtract(const SymbolicSize& a, const SymbolicSize& b);
 SymbolicSize plain_size(int64_t size);
 
 // What an index or a shape is given as; fails unless it is a sum of variables times numbers.
 SymbolicSize size_of(const StatePtr& state);
+// Whether it is one.
+bool is_size(const Value& x);
 // From here on `buffer` stands for a variable.
 void name_variable(const UOp& buffer, const std::string& name, int64_t low, int64_t high);
 

@@ -14,7 +14,7 @@
 #include "core/exec/scopes.h"
 #include "core/exec/state.h"
 #include "core/tensor/sizes_internal.h"
-#include "core/tensor/value_internal.h"
+#include "core/tensor/view_internal.h"
 
 namespace tinyshard {
 
@@ -88,7 +88,7 @@ void collect(const Nested& x, size_t depth, Dims& shape, std::vector<Scalar>& le
 }  // namespace
 
 Tensor::Tensor(std::initializer_list<Nested> rows) {
-  Call call("tensor");
+  Call call("tensor", rows.size() > 0 ? rows.begin()->caller : Caller::current());
   Dims shape;
   std::vector<Scalar> leaves;
   size_t leaf_depth = SIZE_MAX;
@@ -222,35 +222,38 @@ Tensor Tensor::clone() const {
   return Tensor(make_state(with_own_storage(uop())));
 }
 
-Tensor Tensor::assign(const Operand& value) const {
-  if (value.tensor) return assign(*value.tensor, value.caller);
-  Call call("assign", value.caller);
-  return assign(value::constant(dtype(), value.scalar, shape()).tensor(), value.caller);
+namespace {
+
+Tensor assigned(const Tensor& target, const Value& value, bool is_temporary) {
+  const Value v = value.is_number() ? value::constant(target.dtype(), value.number()) : value;
+  if (v.dtype() != target.dtype()) {
+    fail(fmt::format("the target is {}, the value is {}: cast it to {}", target.describe(),
+                     text_of(v), name(target.dtype())));
+  }
+  const Dims shape = target.shape();
+  if (v.rank() > target.ndim() || value::broadcast_shape(shape, v.shape()) != shape)
+    fail(fmt::format("the target is {}, the value is {}", target.describe(), text_of(v)));
+  value::write(value::way_to(target, is_temporary), value::broadcast_to(v, shape));
+  return target;
 }
 
-Tensor Tensor::assign(const Tensor& value, Caller caller) const {
+}  // namespace
+
+Tensor Tensor::assign(const Operand& value) const& {
+  Call call("assign", value.caller);
+  return assigned(*this, value, false);
+}
+Tensor Tensor::assign(const Operand& value) const&& {
+  Call call("assign", value.caller);
+  return assigned(*this, value, true);
+}
+Tensor Tensor::assign(const Tensor& value, Caller caller) const& {
   Call call("assign", caller);
-  const UOp& target = uop();
-  Value v(value);
-  if (v.dtype() != target.dtype()) {
-    fail(fmt::format("the target is {}, the value is {}: cast it to {}", describe(),
-                     value::text_of(v), name(target.dtype())));
-  }
-  if (v.rank() > ndim() || value::broadcast_shape(target.shape(), v.shape()) != shape()) {
-    fail(fmt::format("the target is {}, the value is {}", describe(), value::text_of(v)));
-  }
-  v = value::broadcast_to(v, target.shape());
-  if (v.node() == target) return *this;
-  // What is neither stored nor to be stored yet gets a storage; the value to come does not need its
-  // old contents. So do data that a trace gave to a new tensor: every replay begins with them.
-  const Capture* capture = current_capture();
-  const bool is_constant =
-      capture && target.op() == Op::Buffer && !capture->is_from_before(*state_);
-  UOp storage = has_storage(target) && !is_constant
-                    ? target
-                    : empty_buffer(target.shape(), target.dtype(), sharding_of(target));
-  replace_value(*state_, UOp::make(Op::Assign, target.dtype(), {storage, v.node()}));
-  return *this;
+  return assigned(*this, value, false);
+}
+Tensor Tensor::assign(const Tensor& value, Caller caller) const&& {
+  Call call("assign", caller);
+  return assigned(*this, value, true);
 }
 
 Tensor Tensor::replace(const Tensor& value, Caller caller) const {
@@ -259,6 +262,7 @@ Tensor Tensor::replace(const Tensor& value, Caller caller) const {
     fail(fmt::format("the target is {}, the value is {}", describe(), value.describe()));
   }
   const UOp node = is_param() ? without_storage_left(value.uop(), uop()) : value.uop();
+  state_->view_of = nullptr;
   // A parameter will be written over.
   if (is_param() && !has_storage(node))
     replace_value(*state_, with_own_storage(node));
@@ -284,21 +288,16 @@ Value bits_as(const Value& x, DType dtype) {
   return x.dtype() == dtype ? x : Value(UOp::make(Op::Bitcast, dtype, {x.node()}));
 }
 
-}  // namespace
-
-Tensor Tensor::bitcast(DType dtype, Caller caller) const {
-  Call call("bitcast", caller);
-  value::check_dtype(dtype);
-  Value x(*this);
-  if (x.dtype() == dtype) return Tensor(uop());
+// With bits that are no bool taken for true, as they are by whoever reads them.
+Value bits_of(Value x, DType dtype) {
+  if (x.dtype() == dtype) return x;
   size_t from = itemsize(x.dtype()), to = itemsize(dtype);
   if (x.dtype() == DType::Bool) x = value::cast(x, DType::U8);
-  // Bits that are no bool are true, as they are to whoever reads them.
-  if (dtype == DType::Bool) return value::cast(bitcast(DType::U8, caller), DType::Bool);
+  if (dtype == DType::Bool) return value::cast(bits_of(x, DType::U8), DType::Bool);
   if (from == to) return bits_as(x, dtype);
   if (x.rank() == 0)
     fail(
-        fmt::format("{} has no dim that could hold {} bytes as {}", describe(), from, name(dtype)));
+        fmt::format("{} has no dim that could hold {} bytes as {}", text_of(x), from, name(dtype)));
   Dims shape = x.dims();
   DType whole = unsigned_of(std::max(from, to)), part = unsigned_of(std::min(from, to));
   int64_t parts = static_cast<int64_t>(std::max(from, to) / std::min(from, to)),
@@ -315,13 +314,30 @@ Tensor Tensor::bitcast(DType dtype, Caller caller) const {
     return bits_as(value::reshape(pieces, shape), dtype);
   }
   if (shape.back() % parts != 0) {
-    fail(fmt::format("the last dim of {} has {} bytes, not a multiple of the {} of {}", describe(),
+    fail(fmt::format("the last dim of {} has {} bytes, not a multiple of the {} of {}", text_of(x),
                      shape.back() * static_cast<int64_t>(from), to, name(dtype)));
   }
   shape.back() /= parts;
   shape.push_back(parts);
   Value pieces = value::cast(value::reshape(bits_as(x, part), shape), whole);
   return bits_as(value::cast(value::sum(shifted(Op::Shl, pieces), {x.rank()}), whole), dtype);
+}
+
+}  // namespace
+
+Tensor Tensor::bitcast(DType dtype, Caller caller) const& {
+  Call call("bitcast", caller);
+  value::check_dtype(dtype);
+  auto take = [dtype](const Value& x) { return bits_of(x, dtype); };
+  auto put = [dtype](const Value& whole, const Value& part) -> value::Placed {
+    const Value shown = bits_of(whole, dtype), given = value::broadcast_to(part, shown.shape());
+    if (dtype != DType::Bool) return {bits_of(given, whole.dtype()), {}};
+    // Another true than 1 stays what it is.
+    const Value bytes = bits_of(whole, DType::U8);
+    const Value written = value::where(shown == given, bytes, value::cast(given, DType::U8));
+    return {bits_of(written, whole.dtype()), {}};
+  };
+  return value::view_of(*this, {take, put});
 }
 
 }  // namespace tinyshard

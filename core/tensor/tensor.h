@@ -1,16 +1,28 @@
 // Tensor: a light handle on a value that is computed when someone looks at it. Copies share one
 // state; every method leaves its tensor as it is and returns another one, except those that say
-// they write (assign, setitem, backward, realize, is_param_).
+// they write (assign, setitem, the compound operators, backward, realize, is_param_).
 //
 //   Tensor x = Tensor::rand({2, 3});
 //   Tensor y = (x * 2 + 1).relu().sum();     // nothing has run
 //   float value = y.item<float>();           // now it has
+//
+// A view (x[0], x.T(), x.reshape(..), a part of x.split(..): movement that repeats nothing, detach,
+// bitcast) reads x as it was when it was taken. What is written to the view is written into x, which
+// other views of x do not show:
+//
+//   x[0] = 5;   x.T()[2] += row;   x[{i}] = rows;     // x has it
+//   Tensor v = x[0];  v *= 2;                         // so have x and v
+//   v = row;                                          // a variable: v is another tensor from here on
+//
+// A view by an index tensor, v = x[{i}], is a copy once it has a name. UserError for what has no
+// place to write to: (a + b)[0] = 5, x.expand(..) += 1.
 //
 // Mistakes throw UserError that names the operation, shapes, types and the caller's line. Threads:
 // different tensors may be used from different threads; graphs are built side by side, and runs
 // queue up behind each other. Tensors that share memory count as one: a tensor, its views, and what
 // was made from it and is not computed yet; who writes to one of them needs them alone (runtime.h).
 #pragma once
+#include <concepts>
 #include <cstddef>
 #include <initializer_list>
 #include <iosfwd>
@@ -61,6 +73,14 @@ class Tensor {
          Caller caller = Caller::current());
   explicit Tensor(UOp value);  // another tensor of this value
   explicit Tensor(StatePtr state) : state_(std::move(state)) {}
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) noexcept = default;
+  ~Tensor() = default;
+  // A variable takes another tensor. To x[0] and the like, which are no variables, it is written.
+  Tensor& operator=(const Tensor&) & = default;
+  Tensor& operator=(Tensor&&) & noexcept = default;
+  Tensor operator=(const Operand& value) const&&;
+  Tensor operator=(std::initializer_list<Nested> rows) const&&;
 
   static Tensor empty(const Ints& shape, DType dtype = default_float(),
                       Caller caller = Caller::current());
@@ -162,11 +182,15 @@ class Tensor {
   // Dims whose size is known when a captured step runs become as long as their bound, with `value`
   // behind what is there.
   Tensor to_bound(Scalar value = 0, Caller caller = Caller::current()) const;
-  Tensor clone() const;                       // a copy with its own storage
-  Tensor assign(const Operand& value) const;  // writes over this tensor's storage
-  Tensor assign(const Tensor& value, Caller caller = Caller::current()) const;
+  Tensor clone() const;  // a copy with its own storage
+  // Writes over this tensor's storage, or into what it is a view of.
+  Tensor assign(const Operand& value) const&;
+  Tensor assign(const Operand& value) const&&;
+  Tensor assign(const Tensor& value, Caller caller = Caller::current()) const&;
+  Tensor assign(const Tensor& value, Caller caller = Caller::current()) const&&;
   Tensor replace(const Tensor& value, Caller caller = Caller::current()) const;  // takes its place
-  void setitem(const std::vector<Index>& index, const Operand& value) const;
+  void setitem(const std::vector<Index>& index, const Operand& value) const&;    // x[index] = value
+  void setitem(const std::vector<Index>& index, const Operand& value) const&&;
 
   // --- gradients ---------------------------------------------------------------------------------
   // Parameters get their gradient from backward(), and storage of their own.
@@ -210,7 +234,7 @@ class Tensor {
 
   // --- types -------------------------------------------------------------------------------------
   Tensor cast(DType dtype) const;
-  Tensor bitcast(DType dtype, Caller caller = Caller::current()) const;
+  Tensor bitcast(DType dtype, Caller caller = Caller::current()) const&;
   Tensor to_float() const { return cast(DType::F32); }
   Tensor to_double() const { return cast(DType::F64); }
   Tensor to_half() const { return cast(DType::F16); }
@@ -221,30 +245,32 @@ class Tensor {
   Tensor to_bool() const { return cast(DType::Bool); }
 
   // --- movement ----------------------------------------------------------------------------------
-  Tensor reshape(const Ints& shape, Caller caller = Caller::current()) const;  // one -1 is inferred
-  Tensor view(const Ints& shape, Caller caller = Caller::current()) const;
+  Tensor reshape(const Ints& shape,
+                 Caller caller = Caller::current()) const&;  // one -1 is inferred
+  Tensor view(const Ints& shape, Caller caller = Caller::current()) const&;
   Tensor flatten(int64_t start_dim = 0, int64_t end_dim = -1,
-                 Caller caller = Caller::current()) const;
-  Tensor unflatten(int64_t dim, const Ints& sizes, Caller caller = Caller::current()) const;
-  Tensor squeeze(std::optional<int64_t> dim = {}, Caller caller = Caller::current()) const;
-  Tensor unsqueeze(int64_t dim, Caller caller = Caller::current()) const;
-  Tensor permute(const Ints& order, Caller caller = Caller::current()) const;
-  Tensor transpose(int64_t dim0 = 1, int64_t dim1 = 0, Caller caller = Caller::current()) const;
-  Tensor T() const;                                                           // all dims in reverse
-  Tensor expand(const Ints& shape, Caller caller = Caller::current()) const;  // -1 keeps a size
+                 Caller caller = Caller::current()) const&;
+  Tensor unflatten(int64_t dim, const Ints& sizes, Caller caller = Caller::current()) const&;
+  Tensor squeeze(std::optional<int64_t> dim = {}, Caller caller = Caller::current()) const&;
+  Tensor unsqueeze(int64_t dim, Caller caller = Caller::current()) const&;
+  Tensor permute(const Ints& order, Caller caller = Caller::current()) const&;
+  Tensor transpose(int64_t dim0 = 1, int64_t dim1 = 0, Caller caller = Caller::current()) const&;
+  Tensor T() const;  // all dims in reverse
+  Tensor expand(const Ints& shape, Caller caller = Caller::current()) const&;  // -1 keeps a size
   Tensor repeat(const Ints& repeats, Caller caller = Caller::current()) const;
   Tensor repeat_interleave(int64_t repeats, std::optional<int64_t> dim = {},
                            Caller caller = Caller::current()) const;
-  Tensor shrink(const Pairs& bounds, Caller caller = Caller::current()) const;
+  Tensor shrink(const Pairs& bounds, Caller caller = Caller::current()) const&;
   Tensor pad(const Pairs& padding, Scalar value = 0, PadMode mode = PadMode::Constant,
              Caller caller = Caller::current()) const;  // negative padding shrinks
-  Tensor flip(const Ints& axes, Caller caller = Caller::current()) const;
+  Tensor flip(const Ints& axes, Caller caller = Caller::current()) const&;
   Tensor roll(const Ints& shifts, const Axes& dims = {}, Caller caller = Caller::current()) const;
-  std::vector<Tensor> split(int64_t size, int64_t dim = 0, Caller caller = Caller::current()) const;
+  std::vector<Tensor> split(int64_t size, int64_t dim = 0,
+                            Caller caller = Caller::current()) const&;
   std::vector<Tensor> split(const Dims& sizes, int64_t dim = 0,
-                            Caller caller = Caller::current()) const;
+                            Caller caller = Caller::current()) const&;
   std::vector<Tensor> chunk(int64_t chunks, int64_t dim = 0,
-                            Caller caller = Caller::current()) const;
+                            Caller caller = Caller::current()) const&;
   // This tensor, then the others; the functions cat({x, y}) and stack({x, y}) take all in one list.
   Tensor cat(const std::vector<Tensor>& others, int64_t dim = 0,
              Caller caller = Caller::current()) const;
@@ -254,11 +280,11 @@ class Tensor {
   Tensor stack(const Tensor& other, int64_t dim = 0, Caller caller = Caller::current()) const;
   Tensor diag(Caller caller = Caller::current()) const;
   Tensor diagonal(int64_t offset = 0, int64_t dim1 = 0, int64_t dim2 = 1,
-                  Caller caller = Caller::current()) const;
-  Tensor unfold(int64_t dim, int64_t size, int64_t step, Caller caller = Caller::current()) const;
+                  Caller caller = Caller::current()) const&;
+  Tensor unfold(int64_t dim, int64_t size, int64_t step, Caller caller = Caller::current()) const&;
   Tensor rearrange(const std::string& formula,
                    const std::vector<std::pair<std::string, int64_t>>& sizes = {},
-                   Caller caller = Caller::current()) const;
+                   Caller caller = Caller::current()) const&;
   Tensor triu(int64_t diagonal = 0, Caller caller = Caller::current()) const;
   Tensor tril(int64_t diagonal = 0, Caller caller = Caller::current()) const;
 
@@ -266,9 +292,10 @@ class Tensor {
   // tensors: a number beside them takes its dim away first, as in tinygrad and torch, and is none of
   // them, so x[{0, Slice(), rows}] is x[0][{Slice(), rows}], where numpy puts the dims of rows first;
   // their places out of range read 0; and none is of bools. setitem() takes the same.
-  Tensor operator[](const Index& index) const;
-  Tensor operator[](std::initializer_list<Index> index) const;
-  Tensor at(const std::vector<Index>& index) const;
+  Tensor operator[](const Index& index) const&;
+  Tensor operator[](std::initializer_list<Index> index) const&;
+  Tensor operator[](const std::vector<Index>& index) const& { return at(index); }
+  Tensor at(const std::vector<Index>& index) const&;
 
   // --- elementwise, one operand ------------------------------------------------------------------
   Tensor neg() const;
@@ -375,22 +402,39 @@ class Tensor {
   friend Tensor operator&(const Operand& a, const Operand& b);
   friend Tensor operator|(const Operand& a, const Operand& b);
   friend Tensor operator^(const Operand& a, const Operand& b);
-  friend Tensor operator<<(const Tensor& a, const Operand& b);
-  friend Tensor operator>>(const Tensor& a, const Operand& b);
+  friend Tensor operator<<(const Operand& a, const Operand& b);
+  friend Tensor operator>>(const Operand& a, const Operand& b);
   friend Tensor operator<(const Operand& a, const Operand& b);
   friend Tensor operator>(const Operand& a, const Operand& b);
   friend Tensor operator<=(const Operand& a, const Operand& b);
   friend Tensor operator>=(const Operand& a, const Operand& b);
   friend Tensor operator==(const Operand& a, const Operand& b);
   friend Tensor operator!=(const Operand& a, const Operand& b);
-  Tensor operator-() const { return neg(); }
-  Tensor operator~() const { return bitwise_not(); }
-  Tensor operator!() const { return logical_not(); }
-  // These write: all copies of the handle see the new value.
-  const Tensor& operator+=(const Operand& x) const;
-  const Tensor& operator-=(const Operand& x) const;
-  const Tensor& operator*=(const Operand& x) const;
-  const Tensor& operator/=(const Operand& x) const;
+  friend Tensor operator-(const Operand& x);
+  friend Tensor operator~(const Operand& x);
+  friend Tensor operator!(const Operand& x);
+  // These write, as assign() does: all copies of the handle see the new value. The result has the
+  // type and the shape of the left side.
+  const Tensor& operator+=(const Operand& x) const&;
+  Tensor operator+=(const Operand& x) const&&;
+  const Tensor& operator-=(const Operand& x) const&;
+  Tensor operator-=(const Operand& x) const&&;
+  const Tensor& operator*=(const Operand& x) const&;
+  Tensor operator*=(const Operand& x) const&&;
+  const Tensor& operator/=(const Operand& x) const&;
+  Tensor operator/=(const Operand& x) const&&;
+  const Tensor& operator%=(const Operand& x) const&;
+  Tensor operator%=(const Operand& x) const&&;
+  const Tensor& operator&=(const Operand& x) const&;
+  Tensor operator&=(const Operand& x) const&&;
+  const Tensor& operator|=(const Operand& x) const&;
+  Tensor operator|=(const Operand& x) const&&;
+  const Tensor& operator^=(const Operand& x) const&;
+  Tensor operator^=(const Operand& x) const&&;
+  const Tensor& operator<<=(const Operand& x) const&;
+  Tensor operator<<=(const Operand& x) const&&;
+  const Tensor& operator>>=(const Operand& x) const&;
+  Tensor operator>>=(const Operand& x) const&&;
 
   // --- reductions and scans ----------------------------------------------------------------------
   // Over nothing (an empty dim): 0, 1 for prod, false for any, true for all, NaN for mean, the
@@ -538,7 +582,142 @@ class Tensor {
     return x;
   }
 
+  // --- lists without braces: x.reshape(2, 3) is x.reshape({2, 3}) --------------------------------
+  template <std::integral... N>
+  Tensor reshape(ListItem a, ListItem b, N... more) const& {
+    return reshape(Ints{a.value, b.value, static_cast<int64_t>(more)...}, a.caller);
+  }
+  template <std::integral... N>
+  Tensor reshape(ListItem a, ListItem b, N... more) && {
+    return of_temporary(reshape(a, b, more...));
+  }
+  template <std::integral... N>
+  Tensor view(ListItem a, ListItem b, N... more) const& {
+    return view(Ints{a.value, b.value, static_cast<int64_t>(more)...}, a.caller);
+  }
+  template <std::integral... N>
+  Tensor view(ListItem a, ListItem b, N... more) && {
+    return of_temporary(view(a, b, more...));
+  }
+  template <std::integral... N>
+  Tensor permute(ListItem a, ListItem b, N... more) const& {
+    return permute(Ints{a.value, b.value, static_cast<int64_t>(more)...}, a.caller);
+  }
+  template <std::integral... N>
+  Tensor permute(ListItem a, ListItem b, N... more) && {
+    return of_temporary(permute(a, b, more...));
+  }
+  template <std::integral... N>
+  Tensor expand(ListItem a, ListItem b, N... more) const& {
+    return expand(Ints{a.value, b.value, static_cast<int64_t>(more)...}, a.caller);
+  }
+  template <std::integral... N>
+  Tensor expand(ListItem a, ListItem b, N... more) && {
+    return of_temporary(expand(a, b, more...));
+  }
+  template <std::integral... N>
+  Tensor flip(ListItem a, ListItem b, N... more) const& {
+    return flip(Ints{a.value, b.value, static_cast<int64_t>(more)...}, a.caller);
+  }
+  template <std::integral... N>
+  Tensor flip(ListItem a, ListItem b, N... more) && {
+    return of_temporary(flip(a, b, more...));
+  }
+  template <std::integral... N>
+  Tensor repeat(ListItem a, ListItem b, N... more) const {
+    return repeat(Ints{a.value, b.value, static_cast<int64_t>(more)...}, a.caller);
+  }
+  template <std::integral... N>
+  static Tensor empty(ListItem a, ListItem b, N... more) {
+    return empty(Ints{a.value, b.value, static_cast<int64_t>(more)...}, default_float(), a.caller);
+  }
+  template <std::integral... N>
+  static Tensor zeros(ListItem a, ListItem b, N... more) {
+    return zeros(Ints{a.value, b.value, static_cast<int64_t>(more)...}, default_float(), a.caller);
+  }
+  template <std::integral... N>
+  static Tensor ones(ListItem a, ListItem b, N... more) {
+    return ones(Ints{a.value, b.value, static_cast<int64_t>(more)...}, default_float(), a.caller);
+  }
+  template <std::integral... N>
+  static Tensor rand(ListItem a, ListItem b, N... more) {
+    return rand(Ints{a.value, b.value, static_cast<int64_t>(more)...}, default_float(), a.caller);
+  }
+  template <std::integral... N>
+  static Tensor randn(ListItem a, ListItem b, N... more) {
+    return randn(Ints{a.value, b.value, static_cast<int64_t>(more)...}, default_float(), a.caller);
+  }
+
+  // --- views of temporaries: what nobody else has cannot be written to through them --------------
+  Tensor bitcast(DType dtype, Caller caller = Caller::current()) && {
+    return of_temporary(bitcast(dtype, caller));
+  }
+  Tensor detach(Caller = Caller::current()) && { return of_temporary(detach()); }
+  Tensor reshape(const Ints& shape, Caller caller = Caller::current()) && {
+    return of_temporary(reshape(shape, caller));
+  }
+  Tensor view(const Ints& shape, Caller caller = Caller::current()) && {
+    return of_temporary(view(shape, caller));
+  }
+  Tensor flatten(int64_t start_dim = 0, int64_t end_dim = -1,
+                 Caller caller = Caller::current()) && {
+    return of_temporary(flatten(start_dim, end_dim, caller));
+  }
+  Tensor unflatten(int64_t dim, const Ints& sizes, Caller caller = Caller::current()) && {
+    return of_temporary(unflatten(dim, sizes, caller));
+  }
+  Tensor squeeze(std::optional<int64_t> dim = {}, Caller caller = Caller::current()) && {
+    return of_temporary(squeeze(dim, caller));
+  }
+  Tensor unsqueeze(int64_t dim, Caller caller = Caller::current()) && {
+    return of_temporary(unsqueeze(dim, caller));
+  }
+  Tensor permute(const Ints& order, Caller caller = Caller::current()) && {
+    return of_temporary(permute(order, caller));
+  }
+  Tensor transpose(int64_t dim0 = 1, int64_t dim1 = 0, Caller caller = Caller::current()) && {
+    return of_temporary(transpose(dim0, dim1, caller));
+  }
+  Tensor T(Caller = Caller::current()) && { return of_temporary(T()); }
+  Tensor expand(const Ints& shape, Caller caller = Caller::current()) && {
+    return of_temporary(expand(shape, caller));
+  }
+  Tensor shrink(const Pairs& bounds, Caller caller = Caller::current()) && {
+    return of_temporary(shrink(bounds, caller));
+  }
+  Tensor flip(const Ints& axes, Caller caller = Caller::current()) && {
+    return of_temporary(flip(axes, caller));
+  }
+  Tensor diagonal(int64_t offset = 0, int64_t dim1 = 0, int64_t dim2 = 1,
+                  Caller caller = Caller::current()) && {
+    return of_temporary(diagonal(offset, dim1, dim2, caller));
+  }
+  Tensor unfold(int64_t dim, int64_t size, int64_t step, Caller caller = Caller::current()) && {
+    return of_temporary(unfold(dim, size, step, caller));
+  }
+  Tensor rearrange(const std::string& formula,
+                   const std::vector<std::pair<std::string, int64_t>>& sizes = {},
+                   Caller caller = Caller::current()) && {
+    return of_temporary(rearrange(formula, sizes, caller));
+  }
+  Tensor operator[](const Index& index) && { return of_temporary((*this)[index]); }
+  Tensor operator[](std::initializer_list<Index> index) && { return of_temporary((*this)[index]); }
+  Tensor operator[](const std::vector<Index>& index) && { return of_temporary((*this)[index]); }
+  Tensor at(const std::vector<Index>& index) && { return of_temporary(at(index)); }
+  std::vector<Tensor> split(int64_t size, int64_t dim = 0, Caller caller = Caller::current()) && {
+    return of_temporary(split(size, dim, caller));
+  }
+  std::vector<Tensor> split(const Dims& sizes, int64_t dim = 0,
+                            Caller caller = Caller::current()) && {
+    return of_temporary(split(sizes, dim, caller));
+  }
+  std::vector<Tensor> chunk(int64_t chunks, int64_t dim = 0, Caller caller = Caller::current()) && {
+    return of_temporary(chunk(chunks, dim, caller));
+  }
+
  private:
+  Tensor of_temporary(Tensor view) const;
+  std::vector<Tensor> of_temporary(std::vector<Tensor> views) const;
   static Tensor arange_of(const StatePtr& size, std::optional<DType> dtype, Caller caller);
 
   StatePtr state_;

@@ -177,7 +177,6 @@ Value last_entries(const Value& index, int64_t axis, int64_t size);
 // The places of the k smallest of each row of unsigned keys, in order, as i32.
 Value sort_order(const Value& keys, int64_t k);
 Value one_hot(const Value& index, int64_t classes);  // bool, classes are the last dim
-Value at(const Value& x, std::span<const Index> index);
 
 // Windows of the last dims: [.., out.., kernel..].
 struct Windows {

@@ -5,7 +5,7 @@
 //   Jit next = [&](Tensor token, Variable p) { return model(token, p).argmax(-1); };
 //   for (int64_t i = first; i < last; ++i) token = next(token, pos.bind(i));
 //
-// Where a tensor is wanted it is an i64 of shape []: an index (x[p], x.setitem({p}, row)) or an
+// Where a tensor is wanted it is an i64 of shape []: an index (x[p], x[p] = row) or an
 // operand (Tensor::arange(4096) <= p), and a size (x[Slice(0, p + 1)], Tensor::arange(p)): work is
 // done for the size at hand, memory is there for the largest. A new value is one small copy to the
 // device in front of the replay, however many kernels read it; nothing is captured again. A step
@@ -63,12 +63,17 @@ class Variable {
   friend Tensor operator&(const Operand& a, const Operand& b);
   friend Tensor operator|(const Operand& a, const Operand& b);
   friend Tensor operator^(const Operand& a, const Operand& b);
+  friend Tensor operator<<(const Operand& a, const Operand& b);
+  friend Tensor operator>>(const Operand& a, const Operand& b);
   friend Tensor operator<(const Operand& a, const Operand& b);
   friend Tensor operator>(const Operand& a, const Operand& b);
   friend Tensor operator<=(const Operand& a, const Operand& b);
   friend Tensor operator>=(const Operand& a, const Operand& b);
   friend Tensor operator==(const Operand& a, const Operand& b);
   friend Tensor operator!=(const Operand& a, const Operand& b);
+  friend Tensor operator-(const Operand& x);
+  friend Tensor operator~(const Operand& x);
+  friend Tensor operator!(const Operand& x);
 
  private:
   friend class detail::KeptArguments;

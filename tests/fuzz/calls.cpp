@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "tests/fuzz/views.h"
+
 namespace fuzz {
 namespace {
 
@@ -437,7 +439,43 @@ void add_indexing(std::map<std::string, OpCall>& t) {
   ROW("nonzero_sized", "$0.nonzero(#0, #1)", x[0].nonzero(s.n[0], s.n[1]));
 }
 
+// The view at the end of the links; those on the way have no handle any more.
+Tensor viewed(const Step& s, const Tensor& x) {
+  Tensor v = x;
+  for (size_t i = 0; i + kLinkSize <= s.n.size(); i += kLinkSize) {
+    const int64_t* n = &s.n[i];
+    std::vector<Index> index(static_cast<size_t>(n[1]), Index(Slice()));
+    switch (Link(n[0])) {
+      case Link::Number:
+        index.emplace_back(n[2]);
+        v = v[index];
+        break;
+      case Link::Slice:
+        index.emplace_back(Slice(n[2], n[3], n[4]));
+        v = v[index];
+        break;
+      case Link::Flip:
+        v = v.flip(n[1]);
+        break;
+      case Link::Transpose:
+        v = v.transpose(n[1], n[2]);
+        break;
+      case Link::Flatten:
+        v = v.reshape(-1);
+        break;
+      case Link::Unsqueeze:
+        v = v.unsqueeze(n[1]);
+        break;
+    }
+  }
+  return v;
+}
+
 void add_statements(std::map<std::string, OpCall>& t) {
+  ROW("view_assign", "$0#views = $1", (viewed(s, x[0]).assign(x[1]), x[0]));
+  ROW("view_add_assign", "$0#views += $1", (viewed(s, x[0]) += x[1], x[0]));
+  ROW("view_sub_assign", "$0#views -= $1", (viewed(s, x[0]) -= x[1], x[0]));
+  ROW("view_mul_assign", "$0#views *= $1", (viewed(s, x[0]) *= x[1], x[0]));
   ROW("sub_assign", "$0 -= $1", (x[0] -= x[1], x[0]));
   ROW("mul_assign", "$0 *= $1", (x[0] *= x[1], x[0]));
   ROW("div_assign", "$0 /= $1", (x[0] /= x[1], x[0]));

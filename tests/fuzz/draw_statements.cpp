@@ -1,5 +1,6 @@
 // Steps that make no value of their own, or leave it as it is: writes, placements, realize.
 #include "tests/fuzz/draw.h"
+#include "tests/fuzz/views.h"
 
 namespace fuzz {
 namespace {
@@ -15,7 +16,52 @@ bool placement(Draft& d, Step& s) {
   return true;
 }
 
+// A link from a part that has elements to one that has some, too.
+std::vector<int64_t> link(Draft& d, const Part& part) {
+  const int rank = int(part.shape.size());
+  const int kind = rank == 0 ? int(Link::Unsqueeze) : d.pick(0, kLinks - 1);
+  const int axis = d.pick(0, kind == int(Link::Unsqueeze) ? rank : rank - 1);
+  std::vector<int64_t> n{kind, axis, 0, 0, 0};
+  if (kind == int(Link::Flatten)) n[1] = 0;
+  if (kind == int(Link::Transpose)) n[2] = d.pick(0, rank - 1);
+  if (kind != int(Link::Number) && kind != int(Link::Slice)) return n;
+  const int size = int(part.shape[size_t(axis)]);
+  if (kind == int(Link::Number)) {
+    n[2] = d.pick(-size, size - 1);
+  } else {
+    n[2] = d.pick(0, size - 1);
+    n[3] = d.pick(int(n[2]) + 1, size);
+    n[4] = d.chance(60) ? 1 : d.pick(1, 3);
+  }
+  return n;
+}
+
+bool write_to_view(Draft& d, Step& s, int target) {
+  if (count(d.shape(target)) == 0) return false;
+  Part part = whole(d.shape(target));
+  s.n.clear();
+  for (int links = d.pick(1, 4); links > 0; --links) {
+    const std::vector<int64_t> n = link(d, part);
+    part = next(part, n);
+    s.n.insert(s.n.end(), n.begin(), n.end());
+  }
+  Shape given = part.shape;
+  if (!given.empty() && d.chance(30)) given.erase(given.begin());
+  const int y = d.like(given, d.type(target));
+  if (y < 0 || y == target) return false;
+  static const std::vector<std::string> kWrites = {"view_assign", "view_add_assign",
+                                                   "view_sub_assign", "view_mul_assign"};
+  s.op = d.one_of(kWrites), s.in = {target, y};
+  try {
+    interpret(s, {&d.at(target), &d.at(y)});
+    return true;
+  } catch (const Invalid&) {
+    return false;
+  }
+}
+
 bool write(Draft& d, Step& s, int target, int kind) {
+  if (kind == 5 || (kind < 5 && d.chance(40))) return write_to_view(d, s, target);
   for (int tries = 0; tries < 10; ++tries) {
     int y = d.any();
     if (y < 0 || y == target || d.type(y) != d.type(target)) continue;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "tests/fuzz/calls.h"
+#include "tests/fuzz/views.h"
 
 namespace fuzz {
 namespace {
@@ -357,6 +358,8 @@ std::string expression(const Step& s, const std::vector<std::string>& names) {
       for (size_t k = digit(7); k + 1 < s.n.size(); k += 2)
         list += fmt::format("{}{{{}, {}}}", list.empty() ? "" : ", ", s.n[k], s.n[k + 1]);
       out += "{" + list + "}", i += 8;
+    } else if (rest.starts_with("#views")) {
+      out += views_text(s), i += 5;
     } else if (rest.starts_with("#slices")) {
       std::string list;
       for (size_t k = 0; k + 2 < s.n.size(); k += 3) {

@@ -19,6 +19,7 @@ const std::map<std::string, Rule>& rules() {
     add_layer_rules(t);
     add_linalg_rules(t);
     add_identity_rules(t);
+    add_view_rules(t);
     return t;
   }();
   return table;

@@ -72,6 +72,9 @@ class Program {
             map([&](int64_t i, int64_t j) { return (a.host.at(i, j) + b.host.at(i, j)) * scale; })};
   }
 
+  // Another tensor of the value, which is no view.
+  static Tensor own(const Tensor& x) { return Tensor(x.uop()); }
+
   Both value(size_t a, size_t b) {
     const Both &x = values_[a], &y = values_[b];
     auto say = [&](const char* op) { note(std::string(op) + " of " + name(a) + ", " + name(b)); };
@@ -81,10 +84,12 @@ class Program {
         return add(x, y, 0.5);
       case 1:
         say("rows backwards");
-        return {x.lazy.flip(0), map([&](int64_t i, int64_t j) { return x.host.at(n - 1 - i, j); })};
+        return {own(x.lazy.flip(0)),
+                map([&](int64_t i, int64_t j) { return x.host.at(n - 1 - i, j); })};
       case 2:
         say("transpose");
-        return {x.lazy.transpose(0, 1), map([&](int64_t i, int64_t j) { return x.host.at(j, i); })};
+        return {own(x.lazy.transpose(0, 1)),
+                map([&](int64_t i, int64_t j) { return x.host.at(j, i); })};
       case 3:
         say("product / 4");
         return {x.lazy.matmul(y.lazy) * 0.25, map([&](int64_t i, int64_t j) {
@@ -111,7 +116,7 @@ class Program {
         return {x.lazy.clone(), x.host};
       case 7:
         say("the same shape");
-        return {x.lazy.reshape({n, n}), x.host};
+        return {own(x.lazy), x.host};
       default:
         say("contiguous maximum");
         return {x.lazy.maximum(y.lazy).contiguous(), map([&](int64_t i, int64_t j) {
@@ -269,7 +274,7 @@ TEST(Assign, EqualValuesAreTwoTensors) {
   EXPECT_EQ(first(b), 2);
   EXPECT_EQ(first(a), 4);
   for (bool together : {true, false}) {
-    Tensor c = filled(3), d = c.reshape({4}), e = c.cast(DType::F32);
+    Tensor c = filled(3), d = c.contiguous(), e = c.cast(DType::F32);
     c.assign(c + 11);
     d.assign(d + 1);
     if (together) Tensor::realize({c, d, e});

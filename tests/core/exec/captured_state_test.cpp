@@ -93,7 +93,7 @@ TEST(CapturedState, AStateThatIsReadAndReturnedFollowsAssignments) {
 
 // One that the trace does nothing with but return it, computed or not, or another one's value.
 TEST(CapturedState, AStateThatIsOnlyReturnedFollowsAssignments) {
-  const Tensor s = stored({1, 2}), same = s.reshape({2}), later = s + 1;
+  const Tensor s = stored({1, 2}), same = s.contiguous(), later = s + 1;
   Jit step = [&](Tensor x) { return std::vector<Tensor>{s, same, later, s + x}; };
   for (double call : {0, 1, 2}) {
     auto r = step(stored({1, 1}));

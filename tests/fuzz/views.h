@@ -1,0 +1,32 @@
+// Chains of views in the arguments of a step: five integers for each link, a kind and up to four
+// arguments, from the first argument of the step on.
+//
+//   0 1 -2 0 0   3 0 1 0 0        [{Slice(), -2}].transpose(0, 1)
+#pragma once
+#include <array>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tests/fuzz/program.h"
+
+namespace fuzz {
+
+enum class Link : uint8_t { Number, Slice, Flip, Transpose, Flatten, Unsqueeze };
+inline constexpr int kLinks = 6;
+inline constexpr size_t kLinkSize = 5;
+
+// What is left of a tensor: a shape, and which of its elements lie there.
+struct Part {
+  Shape shape;
+  std::vector<size_t> at;
+};
+Part whole(const Shape& shape);
+// Invalid for a link that does not fit.
+Part next(const Part& part, std::span<const int64_t> link);
+Part last(const Shape& shape, const Step& step);
+
+// As C++ says it.
+std::string views_text(const Step& step);
+
+}  // namespace fuzz
