@@ -28,6 +28,7 @@ Tensor Tensor::is_param_(bool is_param) const {
   // The name stays with what was built from it before, and is not below the new value as well.
   if (is_param && !has_storage(node)) state_->set(with_own_storage(under_names(node)));
   state_->is_param = is_param;
+  state_->frozen = !is_param;
   return *this;
 }
 
