@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/nn/files.h"
+#include "core/tensor/map_file.h"
 #include "tests/golden/golden_case.h"
 #include "tests/golden/runner.h"
 
@@ -98,6 +99,7 @@ void compare_tensors(const nn::StateDict& got, const json& file,
     const auto found = got.find(name);
     if (found == got.end()) throw Mismatch(fmt::format("tensor \"{}\" is missing", name));
     const Tensor& tensor = found->second;
+    check_not_refused(tensor);
     const DType dtype = dtype_from_name(wanted.at("dtype").get<std::string>());
     if (tensor.dtype() != dtype || tensor.shape() != wanted.at("shape").get<Dims>()) {
       throw Mismatch(fmt::format("tensor \"{}\" is {}, expected {}{}", name, tensor.describe(),
