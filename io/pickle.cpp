@@ -188,6 +188,11 @@ class PickleMachine {
     push(container(Kind::Call, both));
   }
 
+  FormatError refused(char op) const {
+    return fail(fmt::format("pickle opcode 0x{:02x}, which no state dict needs: refused",
+                            static_cast<uint8_t>(op)));
+  }
+
   void step(char op) {
     switch (op) {
       case '\x80': {  // PROTO
@@ -326,7 +331,12 @@ class PickleMachine {
           throw fail("a name that is no text");
         return push(global(out_.text(module), out_.text(name)));
       }
-      case '\x81':  // NEWOBJ: an object of a class, which no one makes here
+      case '\x81': {  // NEWOBJ: an object of a class, which no one makes here; tensors have none
+        const Id arguments = pop(), callable = pop();
+        if (out_.kind(callable) != Kind::Global || out_.text(callable).starts_with("torch."))
+          throw refused(op);
+        return call(callable, arguments);
+      }
       case 'R': {
         const Id arguments = pop(), callable = pop();
         return call(callable, arguments);
@@ -356,8 +366,7 @@ class PickleMachine {
       case 'g':
         return push(remembered(of_text<uint32_t>(in_.line("a memo's entry"))));
       default:
-        throw fail(fmt::format("pickle opcode 0x{:02x}, which no state dict needs: refused",
-                               static_cast<uint8_t>(op)));
+        throw refused(op);
     }
   }
 
