@@ -141,7 +141,7 @@ struct CheckpointPath {
 // there is no root.
 std::vector<CheckpointPath> list_checkpoints(const std::filesystem::path& root);
 
-// Whether a safetensors file with these texts belongs to a checkpoint and holds parts of tensors, of
+// Tells if a safetensors file with these texts is of a checkpoint and holds parts of tensors, of
 // which the first has the tensor's own name.
 bool holds_parts(const Metadata& metadata);
 

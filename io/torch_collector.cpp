@@ -42,7 +42,7 @@ constexpr OtherType kOtherTypes[] = {
     {"torch QUInt4x2Storage", "torch quint4x2", 1},
     {"torch QUInt2x4Storage", "torch quint2x4", 1},
 };
-// What begins so is a type, too: torch.complex32, torch.float8_e8m0fnu, torch.uint4.
+// A name that begins so is a type, too: torch.complex32, torch.float8_e8m0fnu, torch.uint4.
 constexpr std::string_view kTypePrefixes[] = {"torch complex", "torch float", "torch int",
                                               "torch uint",    "torch bits",  "torch qint",
                                               "torch quint"};

@@ -6,7 +6,7 @@
 
 namespace tinyshard::io {
 
-// Whether `text` is UTF-8: no letter in more bytes than it needs, no surrogate, nothing beyond U+10FFFF.
+// Tells if `text` is UTF-8, without letters in more bytes than they need and without surrogates.
 inline bool is_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const auto lead = static_cast<unsigned char>(text[at]);

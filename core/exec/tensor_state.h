@@ -52,7 +52,7 @@ class TensorState : public std::enable_shared_from_this<TensorState> {
   void set_stays();
   std::atomic<bool> is_param = false;  // backward() fills its gradient
   std::atomic<bool> frozen = false;    // is_param_(false) said that it is no parameter, or no more
-  // Of what an optimizer keeps beside a parameter: whose it is, by identity, name and number.
+  // Says of an optimizer's state whose it is: the parameter by identity, name and number.
   struct KeptFor {
     std::weak_ptr<const TensorState> parameter;
     std::string name;

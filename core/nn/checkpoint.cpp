@@ -81,7 +81,7 @@ io::Checkpoint open(const std::filesystem::path& path, const io::CheckpointReadO
                   message[2] >> 16, path.string(), context.rank()));
 }
 
-// By their digests, where they were saved in the same boxes.
+// Compares them by their digests, where they were saved in the same boxes.
 bool same_values(const io::Checkpoint& checkpoint, const io::Checkpoint::Tensor& a,
                  const io::Checkpoint::Tensor& b) {
   if (a.dtype != b.dtype) return false;

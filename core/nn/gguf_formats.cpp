@@ -17,7 +17,7 @@
 namespace tinyshard::nn {
 namespace {
 
-// What the 4 bits of IQ4_NL and IQ4_XS, and of MXFP4 (there doubled), stand for.
+// The values of the 4 bits of IQ4_NL and IQ4_XS, and of MXFP4 (there doubled).
 const std::vector<float> kNonlinear = {-127, -104, -83, -65, -49, -35, -22, -10,
                                        1,    13,   25,  38,  53,  69,  89,  113};
 const std::vector<float> kE2m1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -157,7 +157,7 @@ Tensor q5_k(const Blocks& b) {
   return b.factor(0, 3) * scale * floats(q) - b.factor(2, 3) * least;
 }
 Tensor q6_k(const Blocks& b) {
-  // Of 128 elements, 32 each come from the low and the high halves of two rows of 32 bytes.
+  // 32 elements of 128 each come from the low and the high halves of two rows of 32 bytes.
   const Tensor low = nibbles(b.ints(0, {2, 1, 2, 32}), {2, 1, 1}).reshape({b.count(), 2, 4, 32});
   const Tensor high = b.ints(128, {2, 1, 32}) >> shifts(4, 2, {4, 1}) & 3;
   const Tensor q = ((low | high << 4) - 32).reshape({b.count(), 2, 4, 2, 16});
@@ -194,7 +194,7 @@ Tensor points_iq3_xxs(const Tensor& number) {  // 4, 12 and so on to 52, and 62
 Tensor signs_of(const Tensor& bits) {
   return floats(1 - (bits.unsqueeze(-1) >> shifts(8, 1, {8}) & 1) * 2);
 }
-// Of seven bits; the eighth is their parity.
+// The same of seven bits; the eighth is their parity.
 Tensor signs_of_seven(const Tensor& bits) {
   Tensor parity = bits ^ bits >> 4;
   parity = parity ^ parity >> 2;
@@ -202,7 +202,7 @@ Tensor signs_of_seven(const Tensor& bits) {
   return signs_of(bits | parity << 7);
 }
 
-// Of 32 elements: four numbers of 8 bits, four signs of 7 bits, a scale of 4 bits. The words of 32
+// 32 elements have four numbers of 8 bits, four signs of 7 bits, a scale of 4 bits. The words of 32
 // bits are taken by halves, for they have no sign.
 struct SignsAndScale {
   Tensor signs, scale;

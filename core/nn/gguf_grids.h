@@ -13,7 +13,7 @@ struct GgufGrid {
   int64_t points;
   int bits;   // of an element
   int width;  // elements of a point
-  // One number a point, the first element in its lowest bits.
+  // Gives a number for each point, with the first element in its lowest bits.
   std::vector<int32_t> numbers() const;
 };
 

@@ -61,7 +61,7 @@ Optimizer::Optimizer(const char* name, const std::vector<Tensor>& tensors, doubl
   lr = state_number(rate);
 }
 
-// By the names of their model. A number stands for one that has none, and for all of them where two
+// Takes the names of their model. A number stands for one that has none, and for all of them where two
 // have the same, as those of two models may.
 void Optimizer::name_parameters() {
   std::set<std::string> different;

@@ -31,7 +31,7 @@
 
 namespace tinyshard::nn::optim {
 
-// What an optimizer keeps of each of its parameters, in their order; fields by their names.
+// Tensors that an optimizer keeps of its parameters, in their order, with their names as fields.
 class ByParameter : public std::vector<Tensor> {
  public:
   template <class Visit>

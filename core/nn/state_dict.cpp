@@ -19,7 +19,7 @@ namespace tinyshard::nn {
 
 namespace {
 
-// A bit pattern per element, so that NaN equals itself.
+// Gives the bit pattern of each element, so that NaN equals itself.
 Tensor as_bits(const Tensor& x) {
   if (x.dtype() == DType::Bool) return x;
   constexpr DType kBits[] = {DType::U8, DType::U16, DType::U32, DType::U64};
@@ -38,7 +38,7 @@ bool equal_in_files(const FileRegion& a, const FileRegion& b, size_t bytes) {
   return true;
 }
 
-// Whether two values of one tensor are the same in its type.
+// Tells if two values of one tensor are the same in its type.
 bool same_values(const Tensor& a, const Tensor& b, const Tensor& into) {
   if (a.state() == b.state()) return true;
   const FileRegion *in_file = region_of(a.state()->value), *in_other = region_of(b.state()->value);

@@ -403,7 +403,7 @@ int64_t peak_resident() {
   return 0;
 }
 
-// What says more than its bytes can hold, what is no array, and what a program would have to be of.
+// A size that no bytes can hold, an array of another shape, and a program out of zeros.
 TEST(OtherFiles, BombsAreRefused) {
   const TempFolder folder;
   auto text = [&](const Member& member) {

@@ -33,7 +33,7 @@ bool says(const std::string& text, const std::string& part) {
 
 Tensor parameter(float value) { return Tensor::full({4}, value).clone().is_param_(); }
 
-// One step of a loss whose gradients are `a` and `b`.
+// Takes a step of a loss whose gradients are `a` and `b`.
 void step(nn::optim::Optimizer& optim, const Tensor& x, const Tensor& y, float a, float b) {
   TrainingMode on;
   optim.zero_grad();
