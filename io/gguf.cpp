@@ -8,7 +8,7 @@
 #include "io/budget.h"
 #include "io/byte_reader.h"
 #include "io/checked.h"
-#include "io/utf8.h"
+#include "io/tokenizers/unicode.h"
 
 namespace tinyshard::io {
 namespace {
@@ -36,6 +36,8 @@ constexpr std::pair<uint32_t, std::string_view> kNamedTypes[] = {
 constexpr uint32_t kMaxGgufDims = 4;         // of the format
 constexpr uint64_t kMaxAlignment = 1 << 20;  // a tensor may be padded by as much
 constexpr uint32_t kMaxArrayDepth = 8;       // arrays inside of each other
+
+bool is_utf8(std::string_view text) { return tokenizers::valid_utf8(text) == text.size(); }
 
 class Header {
  public:
