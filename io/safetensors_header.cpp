@@ -25,16 +25,27 @@ struct SafetensorsType {
   DType dtype;
 };
 constexpr SafetensorsType kSafetensorsTypes[] = {
-    {"BOOL", DType::Bool}, {"I8", DType::I8},   {"I16", DType::I16},   {"I32", DType::I32},
-    {"I64", DType::I64},   {"U8", DType::U8},   {"U16", DType::U16},   {"U32", DType::U32},
-    {"U64", DType::U64},   {"F16", DType::F16}, {"BF16", DType::BF16}, {"F32", DType::F32},
+    {"BOOL", DType::Bool},
+    {"I8", DType::I8},
+    {"I16", DType::I16},
+    {"I32", DType::I32},
+    {"I64", DType::I64},
+    {"U8", DType::U8},
+    {"U16", DType::U16},
+    {"U32", DType::U32},
+    {"U64", DType::U64},
+    {"F16", DType::F16},
+    {"BF16", DType::BF16},
+    {"F32", DType::F32},
     {"F64", DType::F64},
+    {"F8_E4M3", DType::F8E4M3FN},
+    {"F8_E5M2", DType::F8E5M2},
+    {"F8_E4M3FNUZ", DType::F8E4M3FNUZ},
+    {"F8_E5M2FNUZ", DType::F8E5M2FNUZ},
 };
 
 // Types of the format that have no values here: a file may hold them beside others.
-constexpr std::string_view kUnreadTypes[] = {"C64",         "F8_E4M3",     "F8_E5M2",
-                                             "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0",
-                                             "F6_E2M3",     "F6_E3M2",     "F4"};
+constexpr std::string_view kUnreadTypes[] = {"C64", "F8_E8M0", "F6_E2M3", "F6_E3M2", "F4"};
 
 // Takes the header apart while it is parsed.
 class HeaderReader final : public JsonReader {

@@ -47,11 +47,23 @@ constexpr std::string_view kTypePrefixes[] = {"torch complex", "torch float", "t
                                               "torch uint",    "torch bits",  "torch qint",
                                               "torch quint"};
 constexpr TorchType kTorchTypes[] = {
-    {"torch float64", DType::F64},   {"torch float32", DType::F32}, {"torch float16", DType::F16},
-    {"torch bfloat16", DType::BF16}, {"torch int64", DType::I64},   {"torch int32", DType::I32},
-    {"torch int16", DType::I16},     {"torch int8", DType::I8},     {"torch uint8", DType::U8},
-    {"torch uint16", DType::U16},    {"torch uint32", DType::U32},  {"torch uint64", DType::U64},
+    {"torch float64", DType::F64},
+    {"torch float32", DType::F32},
+    {"torch float16", DType::F16},
+    {"torch bfloat16", DType::BF16},
+    {"torch int64", DType::I64},
+    {"torch int32", DType::I32},
+    {"torch int16", DType::I16},
+    {"torch int8", DType::I8},
+    {"torch uint8", DType::U8},
+    {"torch uint16", DType::U16},
+    {"torch uint32", DType::U32},
+    {"torch uint64", DType::U64},
     {"torch bool", DType::Bool},
+    {"torch float8_e4m3fn", DType::F8E4M3FN},
+    {"torch float8_e5m2", DType::F8E5M2},
+    {"torch float8_e4m3fnuz", DType::F8E4M3FNUZ},
+    {"torch float8_e5m2fnuz", DType::F8E5M2FNUZ},
 };
 constexpr std::string_view kUntyped = "torch.storage UntypedStorage";
 constexpr std::string_view kOrderedDict = "collections OrderedDict";
@@ -367,7 +379,8 @@ TorchTensor Collector::rebuilt(const std::vector<Id>& arguments, bool typed,
     from.dtype.reset();
     if (arguments.size() > 6 && pickle_.kind(arguments[6]) == Kind::Global) {
       from.dtype = type_named(kTorchTypes, pickle_.text(arguments[6]));
-      if (is_other_type(pickle_.text(arguments[6]))) from.other_type = pickle_.text(arguments[6]);
+      if (!from.dtype && is_other_type(pickle_.text(arguments[6])))
+        from.other_type = pickle_.text(arguments[6]);
     }
   }
   if (!from.dtype && !from.other_type.empty())
