@@ -21,6 +21,7 @@ class Budget {
   Budget(std::string file, uint64_t file_bytes)
       : file_(std::move(file)), limit_(kTimes * file_bytes + kAtLeast) {}
 
+  bool has(uint64_t bytes) const { return bytes <= limit_ - used_; }
   void charge(uint64_t bytes) {
     if (bytes > limit_ - used_) {
       throw FormatError(file_, fmt::format("its contents take more than {} bytes of memory, which "

@@ -141,6 +141,10 @@ struct CheckpointPath {
 // there is no root.
 std::vector<CheckpointPath> list_checkpoints(const std::filesystem::path& root);
 
+// Tells if a safetensors file with these texts is of a checkpoint and holds parts of tensors, of
+// which the first has the tensor's own name.
+bool holds_parts(const Metadata& metadata);
+
 struct CheckpointReadOptions {
   bool check_digests = true;  // of headers when it is opened, of each slice when it is first read
   bool check_all = false;     // of everything, when the checkpoint is opened

@@ -563,4 +563,12 @@ int CheckpointWriter::next_revision() const {
   return revision;
 }
 
+bool holds_parts(const Metadata& metadata) {
+  const auto text = metadata.find(std::string(kSlicesKey));
+  if (text == metadata.end()) return false;
+  std::string why;
+  const json slices = parse_json(text->second, why);
+  return std::ranges::any_of(slices, [](const json& slice) { return slice.contains("tensor"); });
+}
+
 }  // namespace tinyshard::io

@@ -8,6 +8,7 @@
 #include "io/budget.h"
 #include "io/byte_reader.h"
 #include "io/checked.h"
+#include "io/tokenizers/unicode.h"
 
 namespace tinyshard::io {
 namespace {
@@ -15,23 +16,28 @@ namespace {
 constexpr GgmlType kGgmlTypes[] = {
     {"F32", 0, 1, 4, DType::F32},  {"F16", 1, 1, 2, DType::F16},    {"Q4_0", 2, 32, 18, {}},
     {"Q4_1", 3, 32, 20, {}},       {"Q5_0", 6, 32, 22, {}},         {"Q5_1", 7, 32, 24, {}},
-    {"Q8_0", 8, 32, 34, {}},       {"Q2_K", 10, 256, 84, {}},       {"Q3_K", 11, 256, 110, {}},
-    {"Q4_K", 12, 256, 144, {}},    {"Q5_K", 13, 256, 176, {}},      {"Q6_K", 14, 256, 210, {}},
-    {"IQ4_NL", 20, 32, 18, {}},    {"IQ4_XS", 23, 256, 136, {}},    {"I8", 24, 1, 1, DType::I8},
-    {"I16", 25, 1, 2, DType::I16}, {"I32", 26, 1, 4, DType::I32},   {"I64", 27, 1, 8, DType::I64},
-    {"F64", 28, 1, 8, DType::F64}, {"BF16", 30, 1, 2, DType::BF16}, {"MXFP4", 39, 32, 17, {}},
+    {"Q8_0", 8, 32, 34, {}},       {"Q8_1", 9, 32, 36, {}},         {"Q2_K", 10, 256, 84, {}},
+    {"Q3_K", 11, 256, 110, {}},    {"Q4_K", 12, 256, 144, {}},      {"Q5_K", 13, 256, 176, {}},
+    {"Q6_K", 14, 256, 210, {}},    {"Q8_K", 15, 256, 292, {}},      {"IQ2_XXS", 16, 256, 66, {}},
+    {"IQ2_XS", 17, 256, 74, {}},   {"IQ3_XXS", 18, 256, 98, {}},    {"IQ1_S", 19, 256, 50, {}},
+    {"IQ4_NL", 20, 32, 18, {}},    {"IQ3_S", 21, 256, 110, {}},     {"IQ2_S", 22, 256, 82, {}},
+    {"IQ4_XS", 23, 256, 136, {}},  {"I8", 24, 1, 1, DType::I8},     {"I16", 25, 1, 2, DType::I16},
+    {"I32", 26, 1, 4, DType::I32}, {"I64", 27, 1, 8, DType::I64},   {"F64", 28, 1, 8, DType::F64},
+    {"IQ1_M", 29, 256, 56, {}},    {"BF16", 30, 1, 2, DType::BF16}, {"TQ1_0", 34, 256, 54, {}},
+    {"TQ2_0", 35, 256, 66, {}},    {"MXFP4", 39, 32, 17, {}},       {"NVFP4", 40, 64, 36, {}},
 };
 
-// Types that are known by name only, for the message.
-constexpr std::pair<uint32_t, std::string_view> kOtherTypes[] = {
-    {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},
-    {19, "IQ1_S"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {29, "IQ1_M"},  {34, "TQ1_0"},
-    {35, "TQ2_0"}, {40, "NVFP4"}, {41, "Q1_0"},
+// Types that have a name and no values here.
+constexpr std::pair<uint32_t, std::string_view> kNamedTypes[] = {
+    {4, "Q4_2"},        {5, "Q4_3"},        {31, "Q4_0_4_4"},   {32, "Q4_0_4_8"}, {33, "Q4_0_8_8"},
+    {36, "IQ4_NL_4_4"}, {37, "IQ4_NL_4_8"}, {38, "IQ4_NL_8_8"}, {41, "Q1_0"},
 };
 
 constexpr uint32_t kMaxGgufDims = 4;         // of the format
 constexpr uint64_t kMaxAlignment = 1 << 20;  // a tensor may be padded by as much
 constexpr uint32_t kMaxArrayDepth = 8;       // arrays inside of each other
+
+bool is_utf8(std::string_view text) { return tokenizers::valid_utf8(text) == text.size(); }
 
 class Header {
  public:
@@ -137,6 +143,7 @@ class Header {
   void read_value_pair() {
     const uint64_t at = in_.offset();
     std::string key = text("a key");
+    if (!is_utf8(key)) throw in_.fail_at(at, fmt::format("key {} is not UTF-8", in_quotes(key)));
     const auto type = in_.number<uint32_t>("the type of a value");
     budget_.charge(128);
     Value held = value(type, 0);
@@ -148,6 +155,8 @@ class Header {
     const uint64_t at = in_.offset();
     GgufTensor tensor;
     tensor.name = text("a tensor's name");
+    if (!is_utf8(tensor.name))
+      throw in_.fail_at(at, fmt::format("the name {} is not UTF-8", in_quotes(tensor.name)));
     const auto fail = [&](std::string_view why) {
       return in_.fail_at(at, fmt::format("tensor {} {}", in_quotes(tensor.name), why));
     };
@@ -161,16 +170,17 @@ class Header {
       if (d == 0) row = size;
       tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(size));
     }
-    const auto number = in_.number<uint32_t>("a tensor's type");
-    tensor.type = ggml_type(number);
-    if (tensor.type == nullptr) {
-      for (const auto& [other, name] : kOtherTypes) {
-        if (other == number)
-          throw fail(fmt::format("has ggml type {}, {}, which is not supported", number, name));
-      }
-      throw fail(fmt::format("has ggml type {}, which is not known", number));
-    }
+    tensor.number = in_.number<uint32_t>("a tensor's type");
+    tensor.type = ggml_type(tensor.number);
     tensor.offset = in_.number<uint64_t>("an offset");
+    if (tensor.type == nullptr) {
+      if (name_of_ggml_type(tensor.number).empty())
+        throw fail(fmt::format("has ggml type {}, which is not known", tensor.number));
+      if (!checked_bytes(tensor.shape, 1)) throw fail("has a shape too large for any memory");
+      budget_.charge(sizeof(GgufTensor) + dims * sizeof(int64_t));
+      out_.tensors.push_back(std::move(tensor));
+      return;
+    }
     if (row % tensor.type->block != 0)
       throw fail(fmt::format("has rows of {} elements, {} has blocks of {}", row, tensor.type->name,
                              tensor.type->block));
@@ -218,6 +228,14 @@ const GgmlType* ggml_type(uint32_t number) {
     if (type.number == number) return &type;
   }
   return nullptr;
+}
+
+std::string_view name_of_ggml_type(uint32_t number) {
+  if (const GgmlType* type = ggml_type(number)) return type->name;
+  for (const auto& [other, name] : kNamedTypes) {
+    if (other == number) return name;
+  }
+  return {};
 }
 
 GgufFile parse_gguf(std::span<const std::byte> file, std::string_view label) {

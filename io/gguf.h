@@ -21,11 +21,14 @@ struct GgmlType {
   uint32_t block, bytes;
   std::optional<DType> plain;  // the element type of those that are not quantised
 };
-const GgmlType* ggml_type(uint32_t number);  // nullptr for one that is not known
+const GgmlType* ggml_type(uint32_t number);  // nullptr for one that has no values here
+// The names of those that llama.cpp has or had.
+std::string_view name_of_ggml_type(uint32_t number);  // empty for one that is not known
 
 struct GgufTensor {
   std::string name;
-  const GgmlType* type = nullptr;
+  const GgmlType* type = nullptr;  // null: it has no values here, only a name; `bytes` says nothing
+  uint32_t number = 0;
   std::vector<int64_t> shape;  // outermost first, as everywhere else here; GGUF stores the reverse
   uint64_t offset = 0;         // in the file
   uint64_t bytes = 0;

@@ -124,8 +124,9 @@ class HeaderText {
   size_t at_ = 0;
 };
 
-// One array at `base` of a file.
-NpyArray parse(std::span<const std::byte> bytes, std::string_view label, uint64_t base) {
+// An array at `base` of a file, of which `behind` bytes follow what is here.
+NpyArray parse(std::span<const std::byte> bytes, std::string_view label, uint64_t base,
+               uint64_t behind = 0) {
   ByteReader in(bytes, label, base);
   if (bytes.size() < 10 || in.text(6, "the magic") != kMagic)
     throw in.fail_at(base, "not a .npy file");
@@ -139,12 +140,27 @@ NpyArray parse(std::span<const std::byte> bytes, std::string_view label, uint64_
   HeaderText(in.text(size, "the array's description"), in, begin).read(out);
   const auto wanted = checked_bytes(out.shape, itemsize(out.dtype));
   if (!wanted) throw in.fail_at(begin, "a shape too large for any memory");
-  if (*wanted != in.left()) {
+  if (*wanted != in.left() + behind) {
     throw in.fail(fmt::format("{} [{}] takes {} bytes, {} are there", name(out.dtype),
-                              fmt::join(out.shape, ", "), *wanted, in.left()));
+                              fmt::join(out.shape, ", "), *wanted, in.left() + behind));
   }
   out.offset = in.offset();
   return out;
+}
+
+// An array of zeros takes a thousandth of its size in the file: what is out of proportion to that is
+// inflated when somebody uses it, and only its description now.
+NpyArray parse_packed(std::span<const std::byte> file, const ZipMember& member,
+                      std::string_view label, Budget& budget) {
+  constexpr uint64_t kDescription = 16 << 10;
+  const PackedMember packed = later(member, label);
+  std::vector<std::byte> begin(static_cast<size_t>(std::min(member.size, kDescription)));
+  inflate_part(file.subspan(static_cast<size_t>(member.offset), static_cast<size_t>(member.stored)),
+               packed, label, 0, begin);
+  NpyArray array = parse(begin, label, 0, member.size - begin.size());
+  budget.charge(sizeof(PackedMember) + member.name.size());
+  array.packed = std::make_shared<const PackedMember>(packed);
+  return array;
 }
 
 }  // namespace
@@ -162,7 +178,9 @@ std::map<std::string, NpyArray> parse_npz(std::span<const std::byte> file, std::
     budget.charge(name.size() + 192);
     if (name.ends_with(".npy")) name.resize(name.size() - 4);
     NpyArray array;
-    if (member.deflated) {
+    if (member.deflated && !budget.has(member.size)) {
+      array = parse_packed(file, member, label, budget);
+    } else if (member.deflated) {
       auto bytes =
           std::make_shared<const std::vector<std::byte>>(inflated(file, member, label, budget));
       array = parse(*bytes, label, 0);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/dtype/dtype.h"
+#include "io/zip.h"
 
 namespace tinyshard::io {
 
@@ -21,6 +22,7 @@ struct NpyArray {
   std::vector<int64_t> shape;
   uint64_t offset = 0;  // of the elements in the file, or in `bytes`
   std::shared_ptr<const std::vector<std::byte>> bytes;  // inflated; null: they lie in the file
+  std::shared_ptr<const PackedMember> packed;  // to be inflated when it is used; `offset` is in it
 };
 
 // The bytes of a whole file; `label` names it in errors. FormatError with the offset.

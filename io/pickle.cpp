@@ -120,14 +120,17 @@ class PickleMachine {
     std::vector<Id>& list = out_.containers_[out_.nodes_[target].index];
     list.insert(list.end(), items.begin(), items.end());
   }
-  // An OrderedDict is a Call of its class; items that are set in it make a dict of it.
+  // An OrderedDict is a Call of its class; items that are set in it make a dict of it. So it is of a
+  // defaultdict, whose argument says what is in it when nothing is.
   Id dict_of(Id call) {
     const std::vector<Id>& items = out_.items(call);
-    if (!out_.is_global(items[0], "collections OrderedDict"))
+    const bool has_default = out_.is_global(items[0], "collections defaultdict");
+    if (!has_default && !out_.is_global(items[0], "collections OrderedDict"))
       throw fail("items are set in what takes none");
     const Id first = items[1];
     Id dict;
-    if (!out_.items(first).empty()) throw fail("an OrderedDict is made of something");
+    if (!has_default && !out_.items(first).empty())
+      throw fail("an OrderedDict is made of something");
     budget_.charge(sizeof(std::vector<Id>));
     // The node itself becomes the dict: the memo and others refer to it.
     out_.nodes_[call].kind = Kind::Dict;
@@ -183,6 +186,11 @@ class PickleMachine {
       throw fail("what is called is no name with a tuple of arguments");
     const Id both[] = {callable, arguments};
     push(container(Kind::Call, both));
+  }
+
+  FormatError refused(char op) const {
+    return fail(fmt::format("pickle opcode 0x{:02x}, which no state dict needs: refused",
+                            static_cast<uint8_t>(op)));
   }
 
   void step(char op) {
@@ -323,6 +331,12 @@ class PickleMachine {
           throw fail("a name that is no text");
         return push(global(out_.text(module), out_.text(name)));
       }
+      case '\x81': {  // NEWOBJ: an object of a class, which no one makes here; tensors have none
+        const Id arguments = pop(), callable = pop();
+        if (out_.kind(callable) != Kind::Global || out_.text(callable).starts_with("torch."))
+          throw refused(op);
+        return call(callable, arguments);
+      }
       case 'R': {
         const Id arguments = pop(), callable = pop();
         return call(callable, arguments);
@@ -352,8 +366,7 @@ class PickleMachine {
       case 'g':
         return push(remembered(of_text<uint32_t>(in_.line("a memo's entry"))));
       default:
-        throw fail(fmt::format("pickle opcode 0x{:02x}, which no state dict needs: refused",
-                               static_cast<uint8_t>(op)));
+        throw refused(op);
     }
   }
 

@@ -35,6 +35,7 @@ std::optional<DType> dtype_of_safetensors(std::string_view name);
 struct TensorEntry {
   std::string name;
   DType dtype = DType::F32;
+  std::string other_type;  // of a type that is not known here: its name; `dtype` says nothing
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;  // row-major; not necessarily aligned to the element
   uint64_t offset = 0;               // of bytes, from the start of the file

@@ -25,11 +25,27 @@ struct SafetensorsType {
   DType dtype;
 };
 constexpr SafetensorsType kSafetensorsTypes[] = {
-    {"BOOL", DType::Bool}, {"I8", DType::I8},   {"I16", DType::I16},   {"I32", DType::I32},
-    {"I64", DType::I64},   {"U8", DType::U8},   {"U16", DType::U16},   {"U32", DType::U32},
-    {"U64", DType::U64},   {"F16", DType::F16}, {"BF16", DType::BF16}, {"F32", DType::F32},
+    {"BOOL", DType::Bool},
+    {"I8", DType::I8},
+    {"I16", DType::I16},
+    {"I32", DType::I32},
+    {"I64", DType::I64},
+    {"U8", DType::U8},
+    {"U16", DType::U16},
+    {"U32", DType::U32},
+    {"U64", DType::U64},
+    {"F16", DType::F16},
+    {"BF16", DType::BF16},
+    {"F32", DType::F32},
     {"F64", DType::F64},
+    {"F8_E4M3", DType::F8E4M3FN},
+    {"F8_E5M2", DType::F8E5M2},
+    {"F8_E4M3FNUZ", DType::F8E4M3FNUZ},
+    {"F8_E5M2FNUZ", DType::F8E5M2FNUZ},
 };
+
+// Types of the format that have no values here: a file may hold them beside others.
+constexpr std::string_view kUnreadTypes[] = {"C64", "F8_E8M0", "F6_E2M3", "F6_E3M2", "F4"};
 
 // Takes the header apart while it is parsed.
 class HeaderReader final : public JsonReader {
@@ -140,10 +156,11 @@ class HeaderReader final : public JsonReader {
     }
     if (at_ != At::Tensor || field_ != kDtype) return misplaced("a string");
     const auto dtype = dtype_of_safetensors(text);
-    if (!dtype)
-      return fail_tensor(
-          fmt::format("has element type {}, which is not supported", in_quotes(text)));
-    header.tensors.back().dtype = *dtype;
+    const bool has_name = std::ranges::find(kUnreadTypes, text) != std::end(kUnreadTypes);
+    if (!dtype && !has_name)
+      return fail_tensor(fmt::format("has element type {}, which is not known", in_quotes(text)));
+    if (dtype) header.tensors.back().dtype = *dtype;
+    if (!dtype) header.tensors.back().other_type = text;
     return true;
   }
 
@@ -199,12 +216,12 @@ class HeaderReader final : public JsonReader {
       return fail_tensor(
           fmt::format("has a shape too large for any memory, {}", shape_text(entry.shape)));
     }
-    if (*bytes != end_ - begin_) {
+    if (*bytes != end_ - begin_ && entry.other_type.empty()) {
       return fail_tensor(fmt::format("is {} {}, which takes {} bytes, but its data_offsets give {}",
                                      safetensors_name(entry.dtype), shape_text(entry.shape), *bytes,
                                      end_ - begin_));
     }
-    entry.bytes = data_.subspan(static_cast<size_t>(begin_), static_cast<size_t>(*bytes));
+    entry.bytes = data_.subspan(static_cast<size_t>(begin_), static_cast<size_t>(end_ - begin_));
     entry.offset = header.header_bytes + begin_;
     return true;
   }

@@ -28,12 +28,42 @@ constexpr TorchType kStorages[] = {
     {"torch ShortStorage", DType::I16},  {"torch CharStorage", DType::I8},
     {"torch ByteStorage", DType::U8},    {"torch BoolStorage", DType::Bool},
 };
+// Types that have no values here, and the bytes of an element.
+struct OtherType {
+  std::string_view storage, name;
+  uint64_t bytes;
+};
+constexpr OtherType kOtherTypes[] = {
+    {"torch ComplexFloatStorage", "torch complex64", 8},
+    {"torch ComplexDoubleStorage", "torch complex128", 16},
+    {"torch QInt8Storage", "torch qint8", 1},
+    {"torch QUInt8Storage", "torch quint8", 1},
+    {"torch QInt32Storage", "torch qint32", 4},
+    {"torch QUInt4x2Storage", "torch quint4x2", 1},
+    {"torch QUInt2x4Storage", "torch quint2x4", 1},
+};
+// A name that begins so is a type, too: torch.complex32, torch.float8_e8m0fnu, torch.uint4.
+constexpr std::string_view kTypePrefixes[] = {"torch complex", "torch float", "torch int",
+                                              "torch uint",    "torch bits",  "torch qint",
+                                              "torch quint"};
 constexpr TorchType kTorchTypes[] = {
-    {"torch float64", DType::F64},   {"torch float32", DType::F32}, {"torch float16", DType::F16},
-    {"torch bfloat16", DType::BF16}, {"torch int64", DType::I64},   {"torch int32", DType::I32},
-    {"torch int16", DType::I16},     {"torch int8", DType::I8},     {"torch uint8", DType::U8},
-    {"torch uint16", DType::U16},    {"torch uint32", DType::U32},  {"torch uint64", DType::U64},
+    {"torch float64", DType::F64},
+    {"torch float32", DType::F32},
+    {"torch float16", DType::F16},
+    {"torch bfloat16", DType::BF16},
+    {"torch int64", DType::I64},
+    {"torch int32", DType::I32},
+    {"torch int16", DType::I16},
+    {"torch int8", DType::I8},
+    {"torch uint8", DType::U8},
+    {"torch uint16", DType::U16},
+    {"torch uint32", DType::U32},
+    {"torch uint64", DType::U64},
     {"torch bool", DType::Bool},
+    {"torch float8_e4m3fn", DType::F8E4M3FN},
+    {"torch float8_e5m2", DType::F8E5M2},
+    {"torch float8_e4m3fnuz", DType::F8E4M3FNUZ},
+    {"torch float8_e5m2fnuz", DType::F8E5M2FNUZ},
 };
 constexpr std::string_view kUntyped = "torch.storage UntypedStorage";
 constexpr std::string_view kOrderedDict = "collections OrderedDict";
@@ -51,6 +81,44 @@ constexpr std::string_view kParameterState = "torch._utils _rebuild_parameter_wi
 // A tensor with attributes of its own: of_type(rebuild, type, arguments, attributes).
 constexpr std::string_view kOfType = "torch._tensor _rebuild_from_type_v2";
 constexpr std::string_view kTypes[] = {"torch Tensor", "torch.nn.parameter Parameter"};
+constexpr std::string_view kQuantised = "torch._utils _rebuild_qtensor";
+// Calls that make tensors of which no elements can be told here.
+constexpr std::string_view kOtherTensors[] = {kQuantised,
+                                              "torch._utils _rebuild_sparse_tensor",
+                                              "torch._utils _rebuild_sparse_csr_tensor",
+                                              "torch._utils _rebuild_nested_tensor",
+                                              "torch._utils _rebuild_meta_tensor_no_storage",
+                                              "torch._utils _rebuild_wrapper_subclass"};
+constexpr std::string_view kTheirWords[] = {"torch per_tensor_affine",
+                                            "torch per_channel_affine",
+                                            "torch per_tensor_symmetric",
+                                            "torch per_channel_symmetric",
+                                            "torch per_channel_affine_float_qparams",
+                                            "torch.serialization _get_layout"};
+// Settings that a training program keeps beside its tensors: left out.
+constexpr std::string_view kSettings[] = {"argparse Namespace",
+                                          "types SimpleNamespace",
+                                          "pathlib Path",
+                                          "pathlib PosixPath",
+                                          "pathlib WindowsPath",
+                                          "pathlib PurePosixPath",
+                                          "pathlib PureWindowsPath",
+                                          "pathlib._local PosixPath",
+                                          "pathlib._local WindowsPath",
+                                          "datetime datetime",
+                                          "datetime date",
+                                          "datetime timedelta",
+                                          "datetime timezone",
+                                          "uuid UUID",
+                                          "decimal Decimal",
+                                          "numpy dtype",
+                                          "numpy.core.multiarray scalar",
+                                          "numpy._core.multiarray scalar"};
+constexpr std::string_view kDefaultDict = "collections defaultdict";
+constexpr std::string_view kFactories[] = {
+    "builtins dict",   "builtins list",    "builtins int",     "builtins float",
+    "builtins str",    "builtins bool",    "__builtin__ dict", "__builtin__ list",
+    "__builtin__ int", "__builtin__ float"};
 constexpr std::string_view kSize = "torch Size", kDevice = "torch device";
 constexpr std::string_view kOldTensors[] = {
     "torch FloatTensor", "torch DoubleTensor", "torch HalfTensor", "torch LongTensor",
@@ -59,6 +127,21 @@ constexpr std::string_view kOldTensors[] = {
 template <size_t n>
 bool is_among(const std::string_view (&names)[n], std::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+bool is_other_type(std::string_view name) {
+  return std::ranges::any_of(kTypePrefixes,
+                             [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+const OtherType* other_storage(std::string_view name) {
+  const auto found = std::ranges::find(kOtherTypes, name, &OtherType::storage);
+  return found == std::end(kOtherTypes) ? nullptr : found;
+}
+// As Python writes it: "torch.complex64".
+std::string dotted(std::string_view name) {
+  std::string text(name);
+  std::ranges::replace(text, ' ', '.');
+  return text;
 }
 
 template <size_t n>
@@ -74,12 +157,22 @@ std::optional<DType> type_named(const TorchType (&names)[n], std::string_view na
 bool is_allowed(std::string_view name) {
   for (const std::string_view known :
        {kOrderedDict, kCounter, kEncode, kTensorV2, kTensorV3, kTensor, kParameter, kParameterState,
-        kOfType, kSize, kDevice, kUntyped}) {
+        kOfType, kSize, kDevice, kUntyped, kDefaultDict}) {
     if (name == known) return true;
   }
+  if (is_other_type(name) || other_storage(name) || is_among(kOtherTensors, name) ||
+      is_among(kTheirWords, name) || is_among(kSettings, name) || is_among(kFactories, name) ||
+      name.starts_with("torchao"))
+    return true;
   return type_named(kStorages, name) || type_named(kTorchTypes, name) || is_among(kSets, name) ||
          is_among(kNoBytes, name) || is_among(kByteArrays, name) || is_among(kTypes, name) ||
          is_among(kOldTensors, name);
+}
+
+uint64_t width_of(const StorageId& id) {
+  if (id.dtype) return itemsize(*id.dtype);
+  const auto other = std::ranges::find(kOtherTypes, id.other_type, &OtherType::name);
+  return other == std::end(kOtherTypes) ? 1 : other->bytes;
 }
 
 std::optional<DType> type_of_storage(std::string_view name) { return type_named(kStorages, name); }
@@ -197,6 +290,19 @@ void Collector::visit_call(std::string_view name, const std::vector<Id>& argumen
     return add(path, rebuilt(arguments, name == kTensorV3, path));
   if ((name == kParameter || name == kParameterState) && !arguments.empty())
     return visit(arguments[0], path, depth + 1);
+  if (is_among(kOtherTensors, name) || name.starts_with("torchao")) {
+    const bool tells = name == kQuantised && arguments.size() > 2;
+    return add(path,
+               refused(dotted(name),
+                       tells ? sizes(arguments[2], "shape", path) : std::vector<int64_t>(), path));
+  }
+  if (is_among(kSettings, name)) {
+    budget_.charge(kEntryBytes);
+    out_.left_out.push_back(fmt::format("{} ({})", path, dotted(name)));
+    return;
+  }
+  if (name == kDefaultDict) return;  // an empty one: see Pickle
+  if (is_among(kTheirWords, name)) return;
   if (name == kOrderedDict) {  // made of a list of pairs, as Python 2 wrote it
     if (arguments.empty()) return;
     if (pickle_.kind(arguments[0]) != Kind::List) throw fail(path, "an OrderedDict of no list");
@@ -271,9 +377,15 @@ TorchTensor Collector::rebuilt(const std::vector<Id>& arguments, bool typed,
   Stored from = storage(arguments[0], path);
   if (typed) {
     from.dtype.reset();
-    if (arguments.size() > 6 && pickle_.kind(arguments[6]) == Kind::Global)
+    if (arguments.size() > 6 && pickle_.kind(arguments[6]) == Kind::Global) {
       from.dtype = type_named(kTorchTypes, pickle_.text(arguments[6]));
+      if (!from.dtype && is_other_type(pickle_.text(arguments[6])))
+        from.other_type = pickle_.text(arguments[6]);
+    }
   }
+  if (!from.dtype && !from.other_type.empty())
+    return refused(fmt::format("type {}", dotted(from.other_type)),
+                   sizes(arguments[2], "shape", path), path);
   if (!from.dtype) throw fail(path, "nothing says its type");
   TorchTensor out =
       view(from, static_cast<uint64_t>(pickle_.integer(arguments[1])),
@@ -283,6 +395,17 @@ TorchTensor Collector::rebuilt(const std::vector<Id>& arguments, bool typed,
   out.negative = arguments.size() > metadata && is_negative(arguments[metadata], path);
   if (out.negative && !is_float(out.dtype))
     throw fail(path, fmt::format("it is the negative of {} elements", name(out.dtype)));
+  return out;
+}
+
+TorchTensor Collector::refused(std::string_view kind, std::vector<int64_t> shape,
+                               std::string_view path) const {
+  if (!checked_bytes(shape, 1)) throw fail(path, "its shape is too large for any memory");
+  TorchTensor out;
+  out.shape = std::move(shape);
+  out.refusal = fmt::format("tensor {} of {} is of {}, which is not supported", in_quotes(path),
+                            label_, kind);
+  budget_.charge(out.refusal.size());
   return out;
 }
 
@@ -317,6 +440,7 @@ TorchTensor Collector::view(const Stored& from, uint64_t begin, std::vector<int6
   out.elements = empty ? 0 : last - begin + 1;
   out.offset = empty ? from.elements.offset : from.elements.offset + begin * size;
   out.bytes = from.elements.bytes;
+  out.packed = from.elements.packed;
   return out;
 }
 
@@ -338,14 +462,15 @@ StorageId storage_id(const Pickle& pickle, Id persistent, std::string_view label
                            in_quotes(pickle.text(items[2]))));
   StorageId out{type_of_storage(pickle.text(items[1])), pickle.text(items[2]),
                 static_cast<uint64_t>(pickle.integer(items[4]))};
-  if (!out.dtype && pickle.text(items[1]) != kUntyped)
+  if (const OtherType* other = other_storage(pickle.text(items[1]))) out.other_type = other->name;
+  if (!out.dtype && out.other_type.empty() && pickle.text(items[1]) != kUntyped)
     throw fail(
         fmt::format("has type {}, which is none of a storage", in_quotes(pickle.text(items[1]))));
   return out;
 }
 
 uint64_t bytes_of(const StorageId& id, std::string_view label) {
-  const auto bytes = checked_mul(id.elements, id.dtype ? itemsize(*id.dtype) : 1);
+  const auto bytes = checked_mul(id.elements, width_of(id));
   if (!bytes)
     throw FormatError(label,
                       fmt::format("storage {} is too large for any memory", in_quotes(id.key)));

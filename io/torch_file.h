@@ -15,6 +15,7 @@
 #include "core/base/file.h"
 #include "core/dtype/dtype.h"
 #include "io/value.h"
+#include "io/zip.h"
 
 namespace tinyshard::io {
 
@@ -26,6 +27,8 @@ struct TorchTensor {
   uint64_t elements = 0;                // from there to the last one that the view reaches
   bool negative = false;                // the elements are the negatives of what is stored
   std::shared_ptr<const std::vector<std::byte>> bytes;  // null: in the file
+  std::shared_ptr<const PackedMember> packed;  // to be inflated when it is used; `offset` is in it
+  std::string refusal;  // why it cannot be used, though others of the file can
 };
 
 struct TorchFile {
@@ -34,7 +37,8 @@ struct TorchFile {
 
   // By dotted path: "model.0.weight", with items of lists by their index; a single tensor is "".
   std::map<std::string, TorchTensor> tensors;
-  ValueMap other;  // numbers, texts, bools and Nones
+  ValueMap other;                     // numbers, texts, bools and Nones
+  std::vector<std::string> left_out;  // objects that are none of these: "args (argparse.Namespace)"
 };
 
 // The same of the bytes of a whole file; `label` names it in errors.

@@ -24,13 +24,15 @@ using Bytes = std::shared_ptr<const std::vector<std::byte>>;
 // Elements of a storage: bytes of the file, or inflated ones.
 struct Elements {
   uint64_t offset = 0, size = 0;  // in bytes
-  Bytes bytes;
+  Bytes bytes = nullptr;
+  std::shared_ptr<const PackedMember> packed = nullptr;
 };
 
 // A tensor or a storage that a persistent id stands for.
 struct Stored {
   std::optional<DType> dtype;  // none: bytes, whose type the tensor says
   Elements elements;
+  std::string other_type = {};  // one that is not known here, "torch.complex64"
 };
 
 // Walks over what a pickle made and collects tensors and other leaves.
@@ -80,6 +82,9 @@ class Collector {
   // Whether the dict behind the arguments of a tensor says so: {"neg": True}.
   bool is_negative(Pickle::Id metadata, std::string_view path) const;
   TorchTensor rebuilt(const std::vector<Pickle::Id>& arguments, bool typed, std::string_view path);
+  // A tensor of that kind, which has no values here.
+  TorchTensor refused(std::string_view kind, std::vector<int64_t> shape,
+                      std::string_view path) const;
 };
 
 // Persistent ids of the zip archive and of the sequence of pickles:
@@ -88,7 +93,9 @@ struct StorageId {
   std::optional<DType> dtype;
   std::string_view key;
   uint64_t elements = 0;
+  std::string other_type = {};  // as in Stored
 };
+uint64_t width_of(const StorageId& id);  // bytes of an element
 
 StorageId storage_id(const Pickle& pickle, Pickle::Id persistent, std::string_view label);
 uint64_t bytes_of(const StorageId& id, std::string_view label);

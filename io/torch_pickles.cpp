@@ -30,7 +30,7 @@ class PicklesCollector final : public Collector {
     if (bytes_of(id, label_) > found->second.size)
       throw fail(path, fmt::format("its storage at byte {} is said to have {} elements",
                                    found->second.offset, id.elements));
-    return {id.dtype, found->second};
+    return {id.dtype, found->second, id.other_type};
   }
 
   const std::map<std::string_view, Elements>& storages_;
@@ -44,7 +44,7 @@ void find_types(const Pickle& pickle, Id id, std::map<std::string_view, uint64_t
   switch (pickle.kind(id)) {
     case Kind::Persistent: {
       const StorageId storage = storage_id(pickle, id, label);
-      const uint64_t width = storage.dtype ? itemsize(*storage.dtype) : 1;
+      const uint64_t width = width_of(storage);
       if (widths.emplace(storage.key, width).first->second != width)
         throw FormatError(label, fmt::format("storage {} has two types", in_quotes(storage.key)));
       return;

@@ -32,18 +32,25 @@ class ZipCollector final : public Collector {
       throw fail(path, fmt::format("its storage takes {} bytes, member {} at byte {} has {}",
                                    wanted, in_quotes(name), member.offset, member.size));
     }
-    if (!member.deflated) return {id.dtype, {member.offset, member.size, nullptr}};
+    if (!member.deflated) return {id.dtype, {member.offset, member.size}, id.other_type};
     Bytes& bytes = inflated_[found->first];
+    if (!bytes && !budget_.has(member.size)) {  // zeros, say: see parse_npz
+      std::shared_ptr<const PackedMember>& packed = packed_[found->first];
+      budget_.charge(sizeof(PackedMember) + name.size());
+      if (!packed) packed = std::make_shared<const PackedMember>(later(member, label_));
+      return {id.dtype, {0, member.size, nullptr, packed}, id.other_type};
+    }
     if (!bytes)
       bytes =
           std::make_shared<const std::vector<std::byte>>(inflated(file_, member, label_, budget_));
-    return {id.dtype, {0, member.size, bytes}};
+    return {id.dtype, {0, member.size, bytes}, id.other_type};
   }
 
   std::span<const std::byte> file_;
   const std::map<std::string_view, ZipMember>& members_;
   std::string prefix_;
   std::map<std::string_view, Bytes> inflated_;
+  std::map<std::string_view, std::shared_ptr<const PackedMember>> packed_;
 };
 
 }  // namespace

@@ -75,6 +75,57 @@ void read_large(ByteReader extra, ZipMember& member, uint64_t& local) {
   }
 }
 
+// A stream of deflated bytes, read in turn.
+class Inflater {
+ public:
+  Inflater(std::span<const std::byte> stored, std::string_view name, uint64_t offset,
+           std::string_view label)
+      : stored_(stored), name_(name), offset_(offset), label_(label) {
+    if (inflateInit2(&stream_, -MAX_WBITS) != Z_OK) throw fail("cannot be inflated: no memory");
+  }
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+  ~Inflater() { inflateEnd(&stream_); }
+
+  // Fills `out` as far as there is something; returns how far.
+  uint64_t read(std::span<std::byte> out) {
+    // zlib counts in 32 bits: both sides come in pieces.
+    constexpr uint64_t kPiece = 1 << 30;
+    uint64_t written = 0;
+    Bytef none = 0;  // zlib wants an address for no bytes, too
+    while (status_ == Z_OK) {
+      stream_.next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(stored_.data() + read_));
+      stream_.avail_in = static_cast<uInt>(std::min<uint64_t>(kPiece, stored_.size() - read_));
+      stream_.next_out = out.empty() ? &none : reinterpret_cast<Bytef*>(out.data() + written);
+      stream_.avail_out = static_cast<uInt>(std::min<uint64_t>(kPiece, out.size() - written));
+      const uInt in_before = stream_.avail_in, out_before = stream_.avail_out;
+      const int status = inflate(&stream_, Z_NO_FLUSH);
+      read_ += in_before - stream_.avail_in;
+      written += out_before - stream_.avail_out;
+      if (status != Z_BUF_ERROR) status_ = status;
+      // Nothing moved: `out` is full, or what is stored has ended.
+      if (status == Z_BUF_ERROR && in_before == stream_.avail_in && out_before == stream_.avail_out)
+        break;
+    }
+    return written;
+  }
+  bool at_end() const { return status_ == Z_STREAM_END; }
+
+  FormatError fail(std::string_view why) const {
+    return FormatError(label_,
+                       fmt::format("at byte {}: member {} {}", offset_, in_quotes(name_), why));
+  }
+
+ private:
+  std::span<const std::byte> stored_;
+  std::string_view name_;
+  uint64_t offset_;
+  std::string_view label_;
+  z_stream stream_{};
+  int status_ = Z_OK;
+  uint64_t read_ = 0;
+};
+
 }  // namespace
 
 bool is_zip(std::span<const std::byte> file) {
@@ -135,41 +186,42 @@ std::vector<ZipMember> zip_members(std::span<const std::byte> file, std::string_
 
 std::vector<std::byte> inflated(std::span<const std::byte> file, const ZipMember& member,
                                 std::string_view label, Budget& budget) {
-  const auto fail = [&](std::string_view why) {
-    return FormatError(
-        label, fmt::format("at byte {}: member {} {}", member.offset, in_quotes(member.name), why));
-  };
   budget.charge(member.size);
   std::vector<std::byte> out(static_cast<size_t>(member.size));
-  z_stream stream{};
-  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw fail("cannot be inflated: no memory");
-  struct End {
-    z_stream& stream;
-    ~End() { inflateEnd(&stream); }
-  } const end{stream};
-  // zlib counts in 32 bits: both sides come in pieces.
-  constexpr uint64_t kPiece = 1 << 30;
-  uint64_t read = 0, written = 0;
-  Bytef none = 0;  // zlib wants an address for no bytes, too
-  int status = Z_OK;
-  while (status == Z_OK) {
-    stream.next_in =
-        const_cast<Bytef*>(reinterpret_cast<const Bytef*>(file.data() + member.offset + read));
-    stream.avail_in = static_cast<uInt>(std::min(kPiece, member.stored - read));
-    stream.next_out = out.empty() ? &none : reinterpret_cast<Bytef*>(out.data() + written);
-    stream.avail_out = static_cast<uInt>(std::min(kPiece, member.size - written));
-    const uInt in_before = stream.avail_in, out_before = stream.avail_out;
-    status = inflate(&stream, Z_NO_FLUSH);
-    read += in_before - stream.avail_in;
-    written += out_before - stream.avail_out;
-    if (status == Z_BUF_ERROR && read < member.stored && written < member.size &&
-        (in_before != stream.avail_in || out_before != stream.avail_out)) {
-      status = Z_OK;
-    }
-  }
-  if (status != Z_STREAM_END || written != member.size)
-    throw fail(fmt::format("cannot be inflated: {} of {} bytes came out", written, member.size));
+  Inflater inflater(
+      file.subspan(static_cast<size_t>(member.offset), static_cast<size_t>(member.stored)),
+      member.name, member.offset, label);
+  const uint64_t written = inflater.read(out);
+  if (written != member.size || !inflater.at_end())
+    throw inflater.fail(
+        fmt::format("cannot be inflated: {} of {} bytes came out", written, member.size));
   return out;
+}
+
+PackedMember later(const ZipMember& member, std::string_view label) {
+  constexpr uint64_t kMostTimes = 1032, kSlack = 64;  // of the format
+  if (member.size > kSlack && (member.size - kSlack) / kMostTimes > member.stored)
+    throw FormatError(
+        label, fmt::format("at byte {}: member {} is said to have {} bytes, which {} deflated "
+                           "ones cannot hold",
+                           member.offset, in_quotes(member.name), member.size, member.stored));
+  return {std::string(member.name), member.offset, member.stored};
+}
+
+void inflate_part(std::span<const std::byte> stored, const PackedMember& member,
+                  std::string_view label, uint64_t from, std::span<std::byte> out) {
+  Inflater inflater(stored, member.name, member.offset, label);
+  std::vector<std::byte> passed_over(static_cast<size_t>(std::min<uint64_t>(from, 64 << 10)));
+  for (uint64_t at = 0; at < from;) {
+    const auto piece =
+        std::span(passed_over)
+            .first(static_cast<size_t>(std::min<uint64_t>(passed_over.size(), from - at)));
+    const uint64_t got = inflater.read(piece);
+    if (got < piece.size()) throw inflater.fail("cannot be inflated: it ends too early");
+    at += got;
+  }
+  if (inflater.read(out) < out.size())
+    throw inflater.fail(fmt::format("cannot be inflated to {} bytes", from + out.size()));
 }
 
 }  // namespace tinyshard::io

@@ -31,4 +31,19 @@ std::vector<ZipMember> zip_members(std::span<const std::byte> file, std::string_
 std::vector<std::byte> inflated(std::span<const std::byte> file, const ZipMember& member,
                                 std::string_view label, Budget& budget);
 
+// A deflated member that is inflated when it is used.
+struct PackedMember {
+  std::string name;
+  uint64_t offset = 0, stored = 0;  // bytes in the file
+};
+
+// FormatError where it says that it holds more than deflate can make of its bytes.
+PackedMember later(const ZipMember& member, std::string_view label);
+
+// Fills `out` with the contents of such a member from byte `from` on; `stored` are its bytes in the
+// file. Nothing but `out` is kept in memory, whatever the member's size. FormatError where there is
+// less.
+void inflate_part(std::span<const std::byte> stored, const PackedMember& member,
+                  std::string_view label, uint64_t from, std::span<std::byte> out);
+
 }  // namespace tinyshard::io

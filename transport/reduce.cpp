@@ -79,6 +79,18 @@ struct BF16 {
     for (size_t i = 0; i < n; ++i) out[i] = f32_to_bf16(in[i]);
   }
 };
+template <DType dtype>
+struct Float8 {
+  using Stored = uint8_t;
+  using Combined = float;
+  static constexpr Float8Format kFormat = float8_format(dtype);
+  static void load(const uint8_t* in, float* out, size_t n) {
+    for (size_t i = 0; i < n; ++i) out[i] = float8_to_f32(kFormat, in[i]);
+  }
+  static void store(const float* in, uint8_t* out, size_t n) {
+    for (size_t i = 0; i < n; ++i) out[i] = f32_to_float8(kFormat, in[i]);
+  }
+};
 template <class Element, ReduceOp op>
 void reduce_all(std::byte* out_bytes, std::span<const std::byte* const> in, size_t count) {
   using Stored = typename Element::Stored;
@@ -112,7 +124,7 @@ constexpr Kernels kernels() {
 }
 
 // Rows in the order of DType.
-constexpr std::array<Kernels, 13> kKernels = {{
+constexpr std::array<Kernels, kDTypes - 1> kKernels = {{
     kernels<Plain<uint8_t>>(),  // truth values are the bytes 0 and 1
     kernels<Plain<int8_t>>(),
     kernels<Plain<int16_t>>(),
@@ -122,6 +134,10 @@ constexpr std::array<Kernels, 13> kKernels = {{
     kernels<Plain<uint16_t>>(),
     kernels<Plain<uint32_t>>(),
     kernels<Plain<uint64_t>>(),
+    kernels<Float8<DType::F8E4M3FN>>(),
+    kernels<Float8<DType::F8E5M2>>(),
+    kernels<Float8<DType::F8E4M3FNUZ>>(),
+    kernels<Float8<DType::F8E5M2FNUZ>>(),
     kernels<F16>(),
     kernels<BF16>(),
     kernels<Plain<float>>(),

@@ -1,9 +1,9 @@
 // Each op has one meaning on scalars and vectors, CPU and GPU, so that a node has the same bits
 // wherever it is emitted:
-//   1. Operands come as registers hold them: F16 and BF16 as f32, Bool as i1.
+//   1. Operands come as registers hold them: floats of 8 and 16 bits as f32, Bool as i1.
 //   2. `compute` does the op in that type; what has no instruction is a polynomial (math.cpp), a
 //      division that cannot trap, or a selection that gives NaN where kernel.h says so.
-//   3. `emit` rounds a 16-bit result once, unless the op only chose among its operands.
+//   3. `emit` rounds a result of 8 or 16 bits once, unless the op only chose among its operands.
 //
 //   add bf16 (1.0, 2^-9)   is   fadd float, rounded to the 8 bits of bf16: 1.0
 //   max bf16 (1.0, 2^-9)   is   a selection and no rounding
@@ -87,6 +87,10 @@ Type* Arith::type(DType dtype, int lanes) const {
     case DType::Index:
       element = b_.getInt64Ty();
       break;
+    case DType::F8E4M3FN:
+    case DType::F8E5M2:
+    case DType::F8E4M3FNUZ:
+    case DType::F8E5M2FNUZ:
     case DType::F16:
     case DType::BF16:
     case DType::F32:
@@ -101,7 +105,7 @@ Type* Arith::type(DType dtype, int lanes) const {
 
 Type* Arith::memory_type(DType dtype, int lanes) const {
   Type* element = type(dtype);
-  if (dtype == DType::Bool) element = b_.getInt8Ty();
+  if (dtype == DType::Bool || is_float8(dtype)) element = b_.getInt8Ty();
   if (dtype == DType::BF16) element = b_.getInt16Ty();
   if (dtype == DType::F16) element = has_f16_ ? b_.getHalfTy() : b_.getInt16Ty();
   return lanes == 1 ? element : FixedVectorType::get(element, lanes);
@@ -137,7 +141,7 @@ Value* Arith::from_memory(Value* x, DType dtype, bool by_quads) {
     case DType::F16:
       return has_f16_ ? b_.CreateFPExt(x, like(x, b_.getFloatTy())) : from_f16_bits(x);
     default:
-      return x;
+      return is_float8(dtype) ? from_float8(x, dtype) : x;
   }
 }
 
@@ -185,7 +189,7 @@ Value* Arith::to_memory(Value* x, DType dtype, bool rounded) {
     case DType::F16:
       return has_f16_ ? b_.CreateFPTrunc(x, like(x, b_.getHalfTy())) : f16_bits(x);
     default:
-      return x;
+      return is_float8(dtype) ? float8_bits(x, dtype) : x;
   }
 }
 
@@ -235,6 +239,7 @@ Value* Arith::round_f16(Value* x) {
 }
 
 Value* Arith::rounded(Value* x, DType dtype) {
+  if (is_float8(dtype)) return from_float8(float8_bits(x, dtype), dtype);
   return dtype == DType::F16 ? round_f16(x) : dtype == DType::BF16 ? round_bf16(x) : x;
 }
 
@@ -312,7 +317,7 @@ Value* Arith::cast(Value* x, DType from, DType to) {
   Type* t = like(x, type(to));
   if (from_float && to_float) {
     if (to == DType::F64) return b_.CreateFPExt(x, t);
-    if (from == DType::F64) x = is_half(to) ? odd_f32(x) : b_.CreateFPTrunc(x, t);
+    if (from == DType::F64) x = is_narrow(to) ? odd_f32(x) : b_.CreateFPTrunc(x, t);
     return rounded(x, to);
   }
   if (from_float) {
@@ -320,7 +325,7 @@ Value* Arith::cast(Value* x, DType from, DType to) {
     return b_.CreateIntrinsic(id, {t, x->getType()}, {x});
   }
   if (to_float) {
-    // Integers beyond 24 bits are beyond f16, too, but not beyond bf16.
+    // Integers beyond 24 bits are beyond all narrow floats but bf16.
     const bool odd = to == DType::BF16 && itemsize(from) > 2;
     if (odd) x = odd_integer(x, from), t = like(x, b_.getDoubleTy());
     Value* value = is_signed(from) ? b_.CreateSIToFP(x, t) : b_.CreateUIToFP(x, t);
@@ -368,7 +373,7 @@ Value* Arith::quotient(DType dtype, Value* a, Value* b) {
       b = b_.CreateIntrinsic(llvm::Intrinsic::arithmetic_fence, {b->getType()}, {b});
     return b_.CreateFDiv(a, b);
   }
-  if (!is_half(dtype)) return b_.CreateFDiv(a, b);
+  if (!is_narrow(dtype)) return b_.CreateFDiv(a, b);
   return dialect_->quotient(b_, a, b);
 }
 

@@ -1,7 +1,7 @@
 // Elementwise ops as LLVM instructions on scalars or vectors: what every op means, on every type,
 // with no call to a math library. Internal to core/codegen; includes LLVM.
 //
-// In registers Bool is i1, F16 and BF16 are f32, and Index is i64, or i32 in vectors whose values
+// In registers Bool is i1, floats of 8 and 16 bits are f32, and Index is i64, or i32 in vectors whose values
 // fit.
 #pragma once
 #include <llvm/ADT/ArrayRef.h>
@@ -79,6 +79,9 @@ class Arith {
   llvm::Value* odd_integer(llvm::Value* x, DType dtype);
   llvm::Value* kept_as_mask(llvm::Value* x);
   llvm::Value* from_f16_bits(llvm::Value* x);
+  // float8.cpp
+  llvm::Value* from_float8(llvm::Value* x, DType dtype);
+  llvm::Value* float8_bits(llvm::Value* x, DType dtype);  // f32 to i8
 
   llvm::IRBuilder<>& b_;
   llvm::Module& module_;

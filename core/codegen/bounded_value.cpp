@@ -91,18 +91,18 @@ uint64_t bits_of(const Value& v, DType dtype) {
       return std::bit_cast<uint64_t>(v.real);
     case DType::F32:
       return std::bit_cast<uint32_t>(static_cast<float>(v.real));
-    case DType::F16:
-      return f64_to_f16(v.real);
-    case DType::BF16:
-      return f64_to_bf16(v.real);
     default:
-      return static_cast<uint64_t>(v.whole);
+      return is_narrow(dtype) ? f64_to_narrow(dtype, v.real) : static_cast<uint64_t>(v.whole);
   }
 }
 
 }  // namespace
 
 double largest(DType dtype) {
+  if (is_float8(dtype)) {
+    const Float8Format format = float8_format(dtype);
+    return float8_to_f32(format, format.largest);
+  }
   return dtype == DType::F64   ? std::numeric_limits<double>::max()
          : dtype == DType::F16 ? 65504.0
                                : static_cast<double>(std::numeric_limits<float>::max());
@@ -127,10 +127,6 @@ Value element(const void* memory, DType dtype, int64_t i) {
       return real(get<double>(memory, i));
     case DType::F32:
       return real(get<float>(memory, i));
-    case DType::F16:
-      return real(f16_to_f32(get<uint16_t>(memory, i)));
-    case DType::BF16:
-      return real(bf16_to_f32(get<uint16_t>(memory, i)));
     case DType::Bool:
       return whole(get<uint8_t>(memory, i) != 0);
     default:
@@ -139,6 +135,7 @@ Value element(const void* memory, DType dtype, int64_t i) {
   uint64_t bits = 0;
   const size_t size = itemsize(dtype);
   std::memcpy(&bits, static_cast<const char*>(memory) + i * static_cast<int64_t>(size), size);
+  if (is_narrow(dtype)) return real(narrow_to_f32(dtype, static_cast<uint32_t>(bits)));
   return whole(wrapped(dtype, bits));
 }
 

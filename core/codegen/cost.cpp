@@ -6,23 +6,17 @@
 #include <bit>
 #include <cmath>
 
+#include "core/dtype/half.h"
+
 namespace tinyshard::codegen {
 namespace {
 
 constexpr double kCyclesPerNs = 3.0;
 constexpr int64_t kMostNodes = 256;  // of all copies of a tile
 
-// Bytes of one lane while it is computed (16-bit floats are f32 in registers).
+// Bytes of one lane while it is computed (narrow floats are f32 in registers).
 int lane_bytes(DType dtype) {
-  switch (dtype) {
-    case DType::F16:
-    case DType::BF16:
-      return 4;
-    case DType::Index:
-      return 4;
-    default:
-      return static_cast<int>(itemsize(dtype));
-  }
+  return is_narrow(dtype) || dtype == DType::Index ? 4 : static_cast<int>(itemsize(dtype));
 }
 
 // Throughput of one register full of lanes, in cycles.

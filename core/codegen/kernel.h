@@ -26,7 +26,7 @@
 //   Shl, Shr        give 0 when the distance is not in [0, width).
 //   Max             is NaN if one operand is.
 //   Cast            from float to integer saturates, NaN gives 0.
-//   F16, BF16       Each op computes in f32 and rounds its result. A Fold rounds once, at its end.
+//   F16, BF16, F8   Each op computes in f32 and rounds its result. A Fold rounds once, at its end.
 //   Bool            One byte, 0 or 1, in memory. Add is Or, Mul and Max follow And and Or.
 //   Threefry        threefry-2x32, 20 rounds, of (counter, key): the low 32 bits are the first word
 //                   of each.

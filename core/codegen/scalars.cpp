@@ -59,14 +59,12 @@ int64_t bits_of(const UOp& constant) {
   if (is_int(constant.dtype())) return const_as_int(constant);
   const double value = const_as_double(constant);
   switch (constant.dtype()) {
-    case DType::F16:
-      return f64_to_f16(value);
-    case DType::BF16:
-      return f64_to_bf16(value);
     case DType::F32:
       return std::bit_cast<uint32_t>(static_cast<float>(value));
-    default:
+    case DType::F64:
       return std::bit_cast<int64_t>(value);
+    default:
+      return f64_to_narrow(constant.dtype(), value);
   }
 }
 

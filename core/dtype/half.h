@@ -1,13 +1,16 @@
-// Bit conversions between f32 and the two 16-bit floats, round to nearest even.
+// Bit conversions between f32 and the floats that registers widen to it, round to nearest even.
 #pragma once
 #include <bit>
 #include <cstdint>
 
 #include "core/dtype/dtype.h"
+#include "core/dtype/float8.h"
 
 namespace tinyshard {
 
 inline bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
+// A float that is computed with in f32.
+inline bool is_narrow(DType dtype) { return is_half(dtype) || is_float8(dtype); }
 
 inline float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
@@ -40,8 +43,8 @@ inline uint16_t f32_to_f16(float value) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-// f64 to f32 so that a rounding to 16 bits that follows is the only one: what f32 cannot hold is
-// kept as an odd last bit, which lies below every place where a 16-bit float rounds. 1 + 2^-8 +
+// f64 to f32 so that a rounding to a narrow float that follows is the only one: what f32 cannot hold is
+// kept as an odd last bit, which lies below every place where a narrow float rounds. 1 + 2^-8 +
 // 2^-40 is just above the middle of two bf16; to the nearest f32 it would be in the middle.
 inline float f64_to_odd_f32(double value) {
   const auto nearest = static_cast<float>(value);
@@ -64,16 +67,27 @@ double integer_to_odd_f64(Integer value) {
 inline uint16_t f64_to_f16(double value) { return f32_to_f16(f64_to_odd_f32(value)); }
 inline uint16_t f64_to_bf16(double value) { return f32_to_bf16(f64_to_odd_f32(value)); }
 
+// The bits of a narrow float as a number, and those of the one next to a number, rounded once.
+inline float narrow_to_f32(DType dtype, uint32_t bits) {
+  if (dtype == DType::F16) return f16_to_f32(static_cast<uint16_t>(bits));
+  if (dtype == DType::BF16) return bf16_to_f32(static_cast<uint16_t>(bits));
+  return float8_to_f32(float8_format(dtype), bits & 0xffu);
+}
+inline uint32_t f64_to_narrow(DType dtype, double value) {
+  if (dtype == DType::F16) return f64_to_f16(value);
+  if (dtype == DType::BF16) return f64_to_bf16(value);
+  return f32_to_float8(float8_format(dtype), f64_to_odd_f32(value));
+}
+
 // The value of a float type next to a number, rounded once.
 inline double rounded_to(DType dtype, double value) {
   if (dtype == DType::F64) return value;
-  if (dtype == DType::F16) return f16_to_f32(f64_to_f16(value));
-  if (dtype == DType::BF16) return bf16_to_f32(f64_to_bf16(value));
+  if (is_narrow(dtype)) return narrow_to_f32(dtype, f64_to_narrow(dtype, value));
   return static_cast<float>(value);
 }
 template <class Integer>
 double rounded_integer(DType dtype, Integer value) {
-  if (is_half(dtype)) return rounded_to(dtype, integer_to_odd_f64(value));
+  if (is_narrow(dtype)) return rounded_to(dtype, integer_to_odd_f64(value));
   return dtype == DType::F32 ? static_cast<float>(value) : static_cast<double>(value);
 }
 

@@ -103,10 +103,14 @@ std::string element_text(DType dtype, const std::byte* at) {
       return fmt::format("{}", as(uint32_t{}));
     case DType::U64:
       return fmt::format("{}", as(uint64_t{}));
+    case DType::F8E4M3FN:
+    case DType::F8E5M2:
+    case DType::F8E4M3FNUZ:
+    case DType::F8E5M2FNUZ:
+      return fmt::format("{}", narrow_to_f32(dtype, as(uint8_t{})));
     case DType::F16:
-      return fmt::format("{}", f16_to_f32(as(uint16_t{})));
     case DType::BF16:
-      return fmt::format("{}", bf16_to_f32(as(uint16_t{})));
+      return fmt::format("{}", narrow_to_f32(dtype, as(uint16_t{})));
     case DType::F32:
       return fmt::format("{}", as(float{}));
     case DType::F64:

@@ -42,6 +42,7 @@ void Storage::check_usable() const {
         "memory back",
         name(dtype_), to_string(shape_), sharding.mesh.to_string()));
   }
+  if (!refusal.empty()) throw UserError(refusal);
   Context::check_is_ours();
 }
 
@@ -64,6 +65,10 @@ std::span<Device* const> Storage::devices() {
 
 std::span<void* const> Storage::memory() {
   check_usable();
+  if (memory_.empty() && make_) {
+    std::shared_ptr<void> made = make_();
+    adopt(made.get(), made);
+  }
   if (memory_.empty()) {
     for (Device* device : devices()) memory_.push_back(device->allocate(local_bytes()));
   }

@@ -4,8 +4,10 @@
 #pragma once
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/exec/runtime_part.h"
@@ -41,8 +43,12 @@ class Storage : public Placed, public RuntimePart {
     owner_ = std::move(owner);
     aligned_ = reinterpret_cast<uintptr_t>(memory) % kAlignment == 0;
   }
+  // The same of memory that `make` returns when it is first asked for.
+  void adopt_later(std::function<std::shared_ptr<void>()> make) { make_ = std::move(make); }
   bool allocated() const { return !memory_.empty(); }
-  void check_usable() const;  // UserError where its memory went with the runtime
+  void check_usable() const;  // UserError where its memory went with the runtime, or is refused
+  // Why nobody can use the value, where that is so: a tensor of a file in a type that is not known.
+  std::string refusal;
 
   // The state that the storage is for: others may be what it holds, but only this one writes to it.
   // Empty, or gone, until a state is given it. See holder() in state.h.
@@ -87,6 +93,7 @@ class Storage : public Placed, public RuntimePart {
   uint64_t written_ = 0;
   std::vector<Device*> devices_;
   std::vector<void*> memory_;
+  std::function<std::shared_ptr<void>()> make_;
   std::shared_ptr<void> owner_;  // of memory that is not the device's to free
 };
 

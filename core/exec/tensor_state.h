@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/uop/uop.h"
@@ -64,8 +65,16 @@ class TensorState : public std::enable_shared_from_this<TensorState> {
   bool stays = false;
   void set_stays();
   std::atomic<bool> is_param = false;  // backward() fills its gradient
-  std::atomic<bool> traced = false;    // made in a captured step, not returned: it has no value
-  std::atomic<bool> left = false;      // a gradient that captured steps leave and write over
+  std::atomic<bool> frozen = false;    // is_param_(false) said that it is no parameter, or no more
+  // Says of an optimizer's state whose it is: the parameter by identity, name and number.
+  struct KeptFor {
+    std::weak_ptr<const TensorState> parameter;
+    std::string name;
+    size_t number;
+  };
+  std::optional<KeptFor> kept_for;
+  std::atomic<bool> traced = false;  // made in a captured step, not returned: it has no value
+  std::atomic<bool> left = false;    // a gradient that captured steps leave and write over
 };
 using StatePtr = std::shared_ptr<TensorState>;
 StatePtr make_state(UOp value);

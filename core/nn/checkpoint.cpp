@@ -2,6 +2,7 @@
 // commits. The files themselves are the work of io/checkpoint.h.
 #include "core/nn/checkpoint.h"
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "core/exec/context.h"
 #include "core/exec/read_boxes.h"
 #include "core/nn/agreement.h"
+#include "core/nn/match_names.h"
 #include "core/nn/parts_to_save.h"
 #include "core/nn/pending_save.h"
 #include "core/nn/write_over.h"
@@ -77,6 +79,24 @@ io::Checkpoint open(const std::filesystem::path& path, const io::CheckpointReadO
       fmt::format("rank 0 found the checkpoint of step {} under {}, rank {} does not see it; "
                   "checkpoints must lie on a file system that all ranks share",
                   message[2] >> 16, path.string(), context.rank()));
+}
+
+// Compares them by their digests, where they were saved in the same boxes.
+bool same_values(const io::Checkpoint& checkpoint, const io::Checkpoint::Tensor& a,
+                 const io::Checkpoint::Tensor& b) {
+  if (a.dtype != b.dtype) return false;
+  using Slice = io::Checkpoint::Slice;
+  auto same_box = [](const Slice& x, const Slice& y) {
+    return x.offset == y.offset && x.shape == y.shape;
+  };
+  auto same_digest = [](const Slice& x, const Slice& y) { return x.digest == y.digest; };
+  if (std::ranges::equal(a.slices, b.slices, same_box))
+    return std::ranges::equal(a.slices, b.slices, same_digest);
+  std::vector<std::byte> one(static_cast<size_t>(product(a.shape)) * itemsize(a.dtype)),
+      other(one.size());
+  checkpoint.read(a.name, one);
+  checkpoint.read(b.name, other);
+  return one == other;
 }
 
 }  // namespace
@@ -174,24 +194,30 @@ CheckpointInfo load_checkpoint(const StateDict& tensors, const std::filesystem::
   wait_for_checkpoints();
   const io::Checkpoint checkpoint =
       open(path, {.check_digests = options.check_digests, .warn = warn});
-  std::map<std::string, Dims> found;
-  for (const io::Checkpoint::Tensor& t : checkpoint.tensors()) found.emplace(t.name, t.shape);
-  check_fits(tensors, found, options.strict);
+  std::map<std::string, FoundValue> found;
+  for (const io::Checkpoint::Tensor& t : checkpoint.tensors())
+    found.emplace(t.name, FoundValue{t.shape});
+  NameMatch match = match_names(tensors, found, options);
+  for (const auto& [one, other] : match.twice) {
+    if (!same_values(checkpoint, checkpoint.tensor(one), checkpoint.tensor(other)))
+      fail_of_tied(one, other);
+  }
 
   std::vector<Wanted> wanted;
   std::vector<const io::Checkpoint::Tensor*> stored;
   std::set<const TensorState*> seen;
   std::vector<std::pair<Tensor, Tensor>> whole;  // those that are filled by no parts
-  for (const auto& [name, tensor] : tensors) {
-    const io::Checkpoint::Tensor* t = checkpoint.find_tensor(name);
-    if (!t || !seen.insert(tensor.state().get()).second) continue;
+  for (const auto& [name, value] : match.source) {
+    const Tensor& tensor = tensors.at(name);
+    const io::Checkpoint::Tensor* t = checkpoint.find_tensor(value);
+    if (!seen.insert(tensor.state().get()).second) continue;
     if (can_be_filled(tensor)) {
       wanted.push_back({tensor, t->dtype});
       stored.push_back(t);
       continue;
     }
     std::vector<std::byte> bytes(static_cast<size_t>(product(t->shape)) * itemsize(t->dtype));
-    checkpoint.read(name, bytes);
+    checkpoint.read(value, bytes);
     whole.emplace_back(tensor, Tensor(bytes, Ints(t->shape), t->dtype));
   }
   fill_in_place(
@@ -210,7 +236,7 @@ CheckpointInfo load_checkpoint(const StateDict& tensors, const std::filesystem::
   write_over(whole, {});
   auto random = checkpoint.metadata().find(kRandomKey);
   if (random != checkpoint.metadata().end()) restore_random(random->second);
-  return {checkpoint.path(), checkpoint.step(), checkpoint.metadata()};
+  return {checkpoint.path(), checkpoint.step(), checkpoint.metadata(), std::move(match.report)};
 }
 
 }  // namespace tinyshard::nn

@@ -40,13 +40,15 @@ struct CheckpointInfo {
   std::filesystem::path path;
   int64_t step = 0;
   std::map<std::string, std::string> metadata;
+  LoadReport names = {};  // of load_checkpoint: what was not loaded
 };
 
 // What is known of a checkpoint, or of the newest complete one under a root, without its tensors.
 CheckpointInfo checkpoint_info(const std::filesystem::path& path);
 
 // Reads it over the tensors, each process the parts of its own devices, straight into their places.
-// UserError says what is missing or has another shape.
+// UserError says what is missing or has another shape. Names are matched as by load(); a model
+// without its optimizer is read with {.ignore_unexpected = true}.
 CheckpointInfo load_checkpoint(const StateDict& tensors, const std::filesystem::path& path,
                                const LoadOptions& options = {}, Caller caller = Caller::current());
 

@@ -20,6 +20,7 @@
 #include "core/exec/read_boxes.h"
 #include "core/exec/state.h"
 #include "core/nn/agreement.h"
+#include "core/nn/match_names.h"
 #include "core/nn/write_over.h"
 
 namespace tinyshard::nn {
@@ -334,13 +335,14 @@ std::vector<std::vector<std::byte>> Elastic::divide(const Value& from, const Ten
 }
 
 void Elastic::write(const Snapshot& from, const StateDict& tensors, const std::vector<int>& left) {
-  std::map<std::string, Dims> found;
-  for (const auto& [name, value] : from.values) found.emplace(name, value.shape);
-  check_fits(tensors, found, true);
+  std::map<std::string, FoundValue> found;
+  for (const auto& [name, value] : from.values) found.emplace(name, FoundValue{value.shape});
+  const NameMatch match = match_names(tensors, found, {});
   std::vector<Wanted> wanted;
   std::vector<const Value*> values;
-  for (const auto& [name, tensor] : tensors) {
-    const Value& value = from.values.at(name);
+  for (const auto& [name, stored] : match.source) {
+    const Tensor& tensor = tensors.at(name);
+    const Value& value = from.values.at(stored);
     const Sharding where = tensor.sharding();
     if (tensor.dtype() != value.dtype ||
         std::ranges::any_of(where.placements, &Placement::is_partial))

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "core/base/call.h"
+#include "core/base/log.h"
 #include "core/tensor/map_file.h"
 #include "io/atomic_file.h"
 #include "io/npy.h"
@@ -56,11 +59,33 @@ Tensor strided(const Tensor& flat, const Dims& shape, const Dims& strides) {
   return flat[place.expand(shape)];
 }
 
+// Reverses each `size` bytes.
+void turn_around(std::span<std::byte> bytes, size_t size) {
+  for (size_t at = 0; size > 1 && at < bytes.size(); at += size)
+    std::ranges::reverse(bytes.subspan(at, size));
+}
+
+// Elements from byte `offset` of a deflated member on, inflated when they are used; of another
+// machine each `swapped` bytes are turned around.
+Tensor packed_elements(const SharedFile& file, const std::string& path,
+                       const std::shared_ptr<const io::PackedMember>& member, const Ints& shape,
+                       DType dtype, uint64_t offset, size_t swapped = 1) {
+  return load_later(shape, dtype, [=](std::span<std::byte> out) {
+    std::vector<std::byte> stored(static_cast<size_t>(member->stored));
+    read_at(*file, member->offset, stored, path);
+    io::inflate_part(stored, *member, path, offset, out);
+    turn_around(out, swapped);
+  });
+}
+
 Tensor tensor_of(const io::TorchTensor& view, const SharedFile& file, const std::string& path) {
   const Dims shape(view.shape.begin(), view.shape.end());
+  if (!view.refusal.empty()) return refused(shape, view.refusal);
   if (view.elements == 0) return Tensor::zeros(shape, view.dtype);
   const auto count = static_cast<int64_t>(view.elements);
-  const Tensor flat = elements(file, path, view.bytes, {count}, view.dtype, view.offset);
+  const Tensor flat =
+      view.packed ? packed_elements(file, path, view.packed, {count}, view.dtype, view.offset)
+                  : elements(file, path, view.bytes, {count}, view.dtype, view.offset);
   const Tensor out = strided(flat, shape, Dims(view.strides.begin(), view.strides.end()));
   return view.negative ? -out : out;
 }
@@ -71,6 +96,9 @@ Tensor tensor_of(const io::NpyArray& array, const SharedFile& file, const std::s
   Tensor out;
   if (product(shape) == 0) {
     out = Tensor::zeros(shape, array.dtype);
+  } else if (array.packed) {
+    const size_t swapped = array.big_endian ? itemsize(array.dtype) : 1;
+    out = packed_elements(file, path, array.packed, shape, array.dtype, array.offset, swapped);
   } else if (array.big_endian) {  // of another machine: turned around here
     const size_t size = itemsize(array.dtype), bytes = size * static_cast<size_t>(product(shape));
     std::vector<std::byte> swapped(bytes);
@@ -80,9 +108,7 @@ Tensor tensor_of(const io::NpyArray& array, const SharedFile& file, const std::s
     } else {
       read_at(*file, array.offset, swapped, path);
     }
-    for (size_t at = 0; at < bytes; at += size)
-      std::reverse(swapped.begin() + static_cast<ptrdiff_t>(at),
-                   swapped.begin() + static_cast<ptrdiff_t>(at + size));
+    turn_around(swapped, size);
     out = Tensor(std::span<const std::byte>(swapped), shape, array.dtype);
   } else {
     out = elements(file, path, array.bytes, shape, array.dtype, array.offset);
@@ -101,6 +127,9 @@ StateDict torch_load(const std::filesystem::path& path, io::ValueMap& other) {
   StateDict out;
   for (const auto& [name, view] : found.tensors)
     out.emplace(name, tensor_of(view, file, path.native()));
+  for (const std::string& object : found.left_out)
+    log_line(fmt::format("torch_load: {} is left out: {} is no tensor and no plain value",
+                         path.native(), object));
   other = std::move(found.other);
   return out;
 }

@@ -1,6 +1,7 @@
 // Models in files of other programs: PyTorch, llama.cpp, NumPy. Values stay in the files until
 // something uses them, as those of safe_load do; what is wrong with a file is a UserError
-// (io::FormatError) that names the file, the offset and the tensor, when it is loaded.
+// (io::FormatError) that names the file, the offset and the tensor, when it is loaded. A tensor of a
+// type that has no values here is refused when it is used, and keeps no other from loading.
 //
 //   nn::StateDict weights = torch_load("model.pth");
 //   auto [settings, tensors] = gguf_load("model-q4_k.gguf");
@@ -16,14 +17,15 @@ namespace tinyshard::nn {
 
 // The tensors of a file that torch.save wrote, in any of its formats: zip archive, sequence of
 // pickles, tar. Tensors inside of dicts and lists are named by their path, "model.0.weight"; a
-// single tensor is "". No code of a pickle is run: what a state dict does not need is refused.
+// single tensor is "". No code of a pickle is run: what a state dict does not need is refused, but
+// for settings that training programs keep there (argparse.Namespace), which are left out.
 StateDict torch_load(const std::filesystem::path& path);
 // The same, and into `other` what is no tensor: numbers, texts, bools and Nones by their path.
 StateDict torch_load(const std::filesystem::path& path, io::ValueMap& other);
 
-// The key/values and tensors of a GGUF file. Quantised tensors (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K,
-// Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4) are f32, computed from the file's blocks where
-// they are used; names and shapes are as in the file, outermost dim first.
+// The key/values and tensors of a GGUF file, or of all files of a split model by the path of one.
+// Quantised tensors (core/nn/gguf_formats.cpp has their types) are f32, computed from the file's
+// blocks where they are used; names and shapes are as in the file, outermost dim first.
 std::pair<io::ValueMap, StateDict> gguf_load(const std::filesystem::path& path);
 
 // One array of NumPy (.npy), and the arrays of a .npz archive by their names.

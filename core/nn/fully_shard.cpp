@@ -76,7 +76,7 @@ void fully_shard(const StateDict& tensors, const Mesh& mesh, const std::string& 
     if (!known.insert(tensor.state().get()).second) continue;
     Placing p{tensor, place_on(mesh, name, tensor), std::move(block)};
     p.axis = size_t(p.where.mesh.axis(axis_name));
-    if (tensor.is_param()) {
+    if (tensor.is_param() || (options.frozen && tensor.state()->frozen)) {
       std::vector<Placement>& places = p.where.placements;
       const int64_t devices = p.where.mesh.axes()[p.axis].size;
       if (!places[p.axis].is_replicate())

@@ -21,13 +21,16 @@ struct FullyShardOptions {
   // (core/nn/name_pattern.h). Empty: elements of lists, which is "h.*" for a field `h` of layers.
   // What is in no block is gathered where it is read.
   std::string blocks = {};
-  int prefetch = 1;   // blocks gathered ahead of the one in use: that many more are whole at a time
-  bool keep = false;  // gathered values live until the backward pass: less sent, more memory
+  int prefetch = 1;  // blocks gathered ahead of the one in use: that many more are whole at a time
+  bool frozen = true;  // divides what is_param_(false) was said of, too
+  bool keep = false;   // gathered values live until the backward pass: less sent, more memory
 };
 
 // Divides every parameter along the dim that wastes least, over `axis`; other axes stay as they
 // are, so tensor_parallel comes first. A parameter of which no dim has as many elements as the axis
-// devices is copied to each device, and so are tensors that are no parameters. UserError for a
+// devices is copied to each device. So are buffers, such as running statistics: tensors of which
+// is_param_() was never said. Weights that is_param_(false) froze, before or after, are divided as
+// they would be in training. UserError for a
 // tensor on another mesh or divided over the axis already, and for blocks that match no name.
 void fully_shard(const StateDict& tensors, const Mesh& mesh, const std::string& axis = "data",
                  const FullyShardOptions& options = {}, Caller caller = Caller::current());

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -53,10 +54,24 @@ Optimizer::Optimizer(const char* name, const std::vector<Tensor>& tensors, doubl
                      tensors.size()));
   }
   need_not_negative("lr", rate);
+  name_parameters();
   const Mesh first = params_[0].sharding().mesh;
   apart_ =
       std::ranges::any_of(params_, [&](const Tensor& p) { return !(p.sharding().mesh == first); });
   lr = state_number(rate);
+}
+
+// Takes the names of their model. A number stands for one that has none, and for all of them where two
+// have the same, as those of two models may.
+void Optimizer::name_parameters() {
+  std::set<std::string> different;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const std::string& label = params_[i].state()->label;
+    names_.push_back(label.empty() ? std::to_string(i) : label);
+    different.insert(names_.back());
+  }
+  if (different.size() == names_.size()) return;
+  for (size_t i = 0; i < names_.size(); ++i) names_[i] = std::to_string(i);
 }
 
 Sharding Optimizer::place_of_state(const Tensor& parameter) const {
@@ -78,6 +93,16 @@ Sharding Optimizer::place_of_state(const Tensor& parameter) const {
 Tensor Optimizer::state_like(const Tensor& parameter) const {
   Tensor zeros = Tensor::zeros(parameter.shape(), state_type(parameter));
   return zeros.shard_like(place_of_state(parameter)).clone();
+}
+
+ByParameter Optimizer::state_of_each() const {
+  ByParameter list;
+  list.names_ = names_;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    list.push_back(state_like(params_[i]));
+    list.back().state()->kept_for = {params_[i].state(), names_[i], i};
+  }
+  return list;
 }
 
 Tensor Optimizer::state_number(double value) const {
@@ -141,6 +166,15 @@ Tensor Optimizer::gradient_at(size_t i) const {
 
 // Before anything is written: a step that fails leaves parameters and state as they were.
 void Optimizer::check_gradients() const {
+  for (const Tensor& t : others_) {
+    if (!t.is_param() || !t.grad().defined()) continue;
+    const std::string& label = t.state()->label;
+    fail(
+        fmt::format("{}, {}, was no parameter when the optimizer was made and is one now: make the "
+                    "optimizer again; it takes over the state of the others by "
+                    "load_state_dict(fresh, state_dict(old), {{.strict = false}})",
+                    label.empty() ? "a tensor" : label, t.describe()));
+  }
   for (size_t i = 0; i < params_.size(); ++i) {
     const Tensor& p = params_[i];
     if (!p.grad().defined()) {
@@ -190,7 +224,7 @@ LARS::LARS(const char* name, const std::vector<Tensor>& params, const LarsOption
   need_not_negative("momentum", options.momentum);
   need_not_negative("weight_decay", options.weight_decay);
   if (options_.momentum == 0) return;
-  for (const Tensor& p : this->params()) momentum.push_back(state_like(p));
+  momentum = state_of_each();
 }
 
 // Each by itself where it is whole. Newton-Schulz multiplies a matrix with itself several times, and
@@ -313,10 +347,8 @@ LAMB::LAMB(const char* name, const std::vector<Tensor>& params, const LambOption
   need_not_negative("weight_decay", options.weight_decay);
   b1_t = state_number(1);
   b2_t = state_number(1);
-  for (const Tensor& p : this->params()) {
-    m.push_back(state_like(p));
-    v.push_back(state_like(p));
-  }
+  m = state_of_each();
+  v = state_of_each();
 }
 
 void LAMB::begin_step() {

@@ -14,16 +14,35 @@
 // for all of them, such as the learning rate, is then kept by each process for itself.
 //
 // State is kept, and updates are computed, in f32 for f32 and narrower parameters, f64 for f64.
-// Optimizers have fields like models: nn::state_dict(optim) is what a checkpoint needs.
+// Optimizers have fields like models: nn::state_dict(optim) is what a checkpoint needs. State goes by
+// the names that nn::parameters gave: "m.fc.weight" for the parameter "fc.weight", in whatever order
+// the parameters were given. Parameters without names of their own go by their numbers.
+//
+// A tensor that is no parameter when the optimizer is made has no state. If it becomes one later and
+// gets a gradient, step() says so: make the optimizer again.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/nn/state_dict.h"
 
 namespace tinyshard::nn::optim {
+
+// Tensors that an optimizer keeps of its parameters, in their order, with their names as fields.
+class ByParameter : public std::vector<Tensor> {
+ public:
+  template <class Visit>
+  void for_each_field(Visit&& visit) const {
+    for (size_t i = 0; i < size(); ++i) visit(std::string_view(names_[i]), (*this)[i]);
+  }
+
+ private:
+  friend class Optimizer;
+  std::vector<std::string> names_;
+};
 
 class Optimizer {
  public:
@@ -52,8 +71,8 @@ class Optimizer {
   Optimizer(const char* name, const std::vector<Tensor>& tensors, double lr,
             std::string shard_axis);
 
-  // Zeros of a parameter's shape and of the number's, kept between steps.
-  Tensor state_like(const Tensor& parameter) const;
+  // Zeros of each parameter's shape, and a number, kept between steps.
+  ByParameter state_of_each() const;
   Tensor state_number(double value) const;
   // The number where the state of parameter i is.
   Tensor number_at(size_t i, const Tensor& number) const;
@@ -69,12 +88,15 @@ class Optimizer {
   Tensor gradient_at(size_t i) const;
 
  private:
+  void name_parameters();
+  Tensor state_like(const Tensor& parameter) const;
   void check_gradients() const;
 
   const char* name_;
   std::string shard_axis_;
   std::vector<Tensor> params_, others_;
-  bool apart_ = false;  // parameters lie on several meshes, numbers with each process
+  std::vector<std::string> names_;  // of params_, all different
+  bool apart_ = false;              // parameters lie on several meshes, numbers with each process
 };
 
 // --- momentum ------------------------------------------------------------------------------------
@@ -99,7 +121,7 @@ class LARS : public Optimizer {
   LARS(const std::vector<Tensor>& params, const LarsOptions& options = {})
       : LARS("LARS", params, options) {}
 
-  std::vector<Tensor> momentum;
+  ByParameter momentum;
   TS_FIELDS(lr, momentum)
 
  protected:
@@ -157,7 +179,7 @@ class LAMB : public Optimizer {
       : LAMB("LAMB", params, options) {}
 
   Tensor b1_t, b2_t;  // b1 and b2 to the power of the number of steps
-  std::vector<Tensor> m, v;
+  ByParameter m, v;
   TS_FIELDS(lr, b1_t, b2_t, m, v)
 
  protected:

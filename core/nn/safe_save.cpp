@@ -45,12 +45,22 @@ struct Job {
   size_t from, to;
 };
 
+bool goes_to_folder(const fs::path& path, const SafeSaveOptions& options) {
+  if (options.folder || !path.has_filename()) return true;
+  std::error_code unreadable;
+  const fs::file_type found = fs::status(path, unreadable).type();
+  if (found == fs::file_type::directory) return true;
+  return found != fs::file_type::regular && !path.has_extension();
+}
+
 class Saving {
  public:
   Saving(const StateDict& tensors, const fs::path& path, const SafeSaveOptions& options)
       : parts_(tensors), path_(path), options_(options) {
-    is_folder_ = path.extension() != ".safetensors";
     first_ = Context::get().rank() == 0;
+    // Rank 0 looks, and all do as it says.
+    const bool folder = first_ && goes_to_folder(path, options);
+    is_folder_ = exchange({folder, 0, 0}, ReduceOp::Max, 0)[0] != 0;
   }
 
   void run(const io::Metadata& metadata) {

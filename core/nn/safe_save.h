@@ -11,10 +11,13 @@ namespace tinyshard::nn {
 
 struct SafeSaveOptions {
   uint64_t shard_bytes = 5'000'000'000;  // of tensors in one file of a folder
+  bool folder = false;                   // a folder, whatever its name looks like
   ByteProgress progress = {};
 };
 
-// Writes a file, where the path ends in .safetensors, or else a folder:
+// Writes a file where the path has an extension, "model.safetensors" or any other, or is a file by
+// now. Writes a folder where the option says so, where the path ends in a slash or is a folder by
+// now, and where it has no extension:
 //
 //   model.safetensors.index.json        which tensor is in which file
 //   model-00001-of-00003.safetensors    whole tensors, about shard_bytes of them

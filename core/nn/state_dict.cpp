@@ -1,33 +1,98 @@
 #include "core/nn/state_dict.h"
 
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include <fmt/format.h>
+
 #include "core/base/call.h"
+#include "core/base/error.h"
+#include "core/exec/file_buffer.h"
+#include "core/nn/match_names.h"
 #include "core/nn/write_over.h"
 #include "core/tensor/map_file.h"
+#include "io/checkpoint.h"
 #include "io/safetensors.h"
 
 namespace tinyshard::nn {
 
-void load(const StateDict& into, const StateDict& from, const LoadOptions& options, Caller caller) {
+namespace {
+
+// Gives the bit pattern of each element, so that NaN equals itself.
+Tensor as_bits(const Tensor& x) {
+  if (x.dtype() == DType::Bool) return x;
+  constexpr DType kBits[] = {DType::U8, DType::U16, DType::U32, DType::U64};
+  return x.bitcast(kBits[std::countr_zero(itemsize(x.dtype()))]);
+}
+
+bool equal_in_files(const FileRegion& a, const FileRegion& b, size_t bytes) {
+  constexpr size_t kWindow = 4 << 20;
+  std::vector<std::byte> one(std::min(bytes, kWindow)), other(one.size());
+  for (size_t at = 0; at < bytes; at += kWindow) {
+    const size_t count = std::min(kWindow, bytes - at);
+    read_at(*a.file, a.offset + at, std::span(one).first(count), a.path);
+    read_at(*b.file, b.offset + at, std::span(other).first(count), b.path);
+    if (std::memcmp(one.data(), other.data(), count) != 0) return false;
+  }
+  return true;
+}
+
+// Tells if two values of one tensor are the same in its type.
+bool same_values(const Tensor& a, const Tensor& b, const Tensor& into) {
+  if (a.state() == b.state()) return true;
+  const FileRegion *in_file = region_of(a.state()->value), *in_other = region_of(b.state()->value);
+  if (in_file && in_other && a.dtype() == b.dtype())
+    return equal_in_files(*in_file, *in_other,
+                          static_cast<size_t>(a.numel()) * itemsize(a.dtype()));
+  const Tensor one = as_bits(a.shard_like(into).cast(into.dtype())),
+               other = as_bits(b.shard_like(into).cast(into.dtype()));
+  return (one == other).all().item<bool>();
+}
+
+}  // namespace
+
+LoadReport load(const StateDict& into, const StateDict& from, const LoadOptions& options,
+                Caller caller) {
   Call call("load_state_dict", caller);
   check_no_capture();
-  std::map<std::string, Dims> found;
-  for (const auto& [name, tensor] : from) found.emplace(name, tensor.shape());
-  check_fits(into, found, options.strict);
-  std::vector<std::pair<Tensor, Tensor>> pairs;
-  for (const auto& [name, tensor] : into) {
-    auto value = from.find(name);
-    if (value != from.end()) pairs.emplace_back(tensor, value->second);
+  std::map<std::string, FoundValue> found;
+  for (const auto& [name, tensor] : from)
+    found.emplace(name, FoundValue{tensor.shape(), tensor.state()->kept_for});
+  NameMatch match = match_names(into, found, options);
+  for (const auto& [name, value] : match.source) check_not_refused(from.at(value));
+  for (const auto& [one, other] : match.twice) {
+    const auto is_one = [&](const auto& named) { return named.second == one; };
+    const Tensor& tensor = into.at(std::ranges::find_if(match.source, is_one)->first);
+    if (!same_values(from.at(one), from.at(other), tensor)) fail_of_tied(one, other);
   }
+  std::vector<std::pair<Tensor, Tensor>> pairs;
+  for (const auto& [name, value] : match.source) pairs.emplace_back(into.at(name), from.at(value));
   write_over(pairs, options.progress);
+  return std::move(match.report);
 }
 
 StateDict safe_load(const std::filesystem::path& path) {
   const io::SafetensorsSet set(path);
   StateDict dict;
   for (const io::SafetensorsFile& part : set.files()) {
+    if (io::holds_parts(part.metadata()))
+      throw UserError(fmt::format(
+          "safe_load: {} belongs to a checkpoint and holds parts of tensors, not whole ones; "
+          "nn::load_checkpoint puts them together",
+          part.path().native()));
     const SharedFile file = open_to_share(part.path());
     for (const io::TensorEntry& entry : part.tensors()) {
       if (set.find(entry.name) != &entry) continue;  // an index may leave tensors out
+      if (!entry.other_type.empty()) {
+        dict.emplace(
+            entry.name,
+            refused(Ints(entry.shape),
+                    fmt::format("tensor {} of {} has element type {}, which is not supported",
+                                io::in_quotes(entry.name), part.path().native(),
+                                io::in_quotes(entry.other_type))));
+        continue;
+      }
       dict.emplace(entry.name, load_from(file, part.path().native(), Ints(entry.shape), entry.dtype,
                                          entry.offset));
     }

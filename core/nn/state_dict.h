@@ -40,6 +40,7 @@ std::vector<Tensor> parameters(const Model& model) {
 
 struct LoadOptions {
   bool strict = true;  // every tensor of the model has a value, and every value a tensor
+  bool ignore_unexpected = false;  // values without a tensor are passed over, strict or not
   // How far this process is: ByteProgress(done, total), such as byte_bar("load") of
   // report/progress.h.
   ByteProgress progress = {};
@@ -48,25 +49,38 @@ struct LoadOptions {
   bool check_digests = true;
 };
 
+// Names that differed, sorted. Both are empty after a strict load.
+struct LoadReport {
+  std::vector<std::string> missing;     // tensors that have kept their values
+  std::vector<std::string> unexpected;  // values that went nowhere
+};
+
 // Writes the values of `from` over the tensors of `into`, converted to their types and placed as
 // they are. Values may be tensors of `into`, or computed from them: all are those before the call.
-// All differences in names and shapes are in one UserError, and then nothing is written.
+// All differences in names and shapes are in one UserError, and then nothing is written; so is that
+// not a single name is known, strict or not.
+//
+// Tied weights, which have several names, need a value under one of them; two values that differ are
+// an error. What an optimizer keeps of a parameter is found by the parameter's name, or where a file
+// has numbers instead, as older ones do, by its number.
 //
 // What is still in a file goes straight to its place: each process reads the parts of its own
 // devices, in parallel, and holds nothing else; a value whose type differs takes its part in the
 // file's type beside it. Values that are computed from a file, and others, are written in runs that
 // take 64 MiB of a device beside the model, or one tensor where that is larger.
-void load(const StateDict& into, const StateDict& from, const LoadOptions& options = {},
-          Caller caller = Caller::current());
+LoadReport load(const StateDict& into, const StateDict& from, const LoadOptions& options = {},
+                Caller caller = Caller::current());
 
 template <class Model>
-void load_state_dict(const Model& model, const StateDict& from, const LoadOptions& options = {},
-                     Caller caller = Caller::current()) {
-  load(state_dict(model), from, options, caller);
+LoadReport load_state_dict(const Model& model, const StateDict& from,
+                           const LoadOptions& options = {}, Caller caller = Caller::current()) {
+  return load(state_dict(model), from, options, caller);
 }
 
 // A safetensors file, an index of several, or a folder with one of these. Values stay in the files,
-// which must not change, until something uses them: see load_from.
+// which must not change, until something uses them: see load_from. A tensor of a type that is not
+// known is refused when it is used. UserError for a checkpoint whose files hold parts of tensors:
+// load_checkpoint puts these together.
 StateDict safe_load(const std::filesystem::path& path);
 // The texts under "__metadata__" of a file, or those of the index.
 std::map<std::string, std::string> safe_load_metadata(const std::filesystem::path& path);

@@ -22,15 +22,6 @@ namespace {
 
 constexpr size_t kGroupBytes = 64 << 20;  // of one device
 
-// "a, b, c and 12 more"
-std::string abridged(const std::vector<std::string>& names) {
-  constexpr size_t kShown = 4;
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i ? ", " : "") + names[i];
-  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
-  return text;
-}
-
 size_t local_bytes(const Tensor& x, DType dtype) {
   return size_t(product(x.sharding().local_shape(x.shape()))) * itemsize(dtype);
 }
@@ -51,32 +42,6 @@ void for_each_group(size_t count, const Bytes& bytes, const Run& run) {
 void check_no_capture() {
   if (current_capture())
     fail("values cannot be loaded inside a captured step; load them before it, or assign() them");
-}
-
-void check_fits(const StateDict& into, const std::map<std::string, Dims>& found, bool strict) {
-  std::vector<std::string> missing, unexpected, different;
-  for (const auto& [name, tensor] : into) {
-    auto value = found.find(name);
-    if (value == found.end()) {
-      missing.push_back(name);
-    } else if (value->second != tensor.shape()) {
-      different.push_back(fmt::format("{} (model {}, file {})", name, to_string(tensor.shape()),
-                                      to_string(value->second)));
-    }
-  }
-  for (const auto& [name, shape] : found) {
-    if (!into.contains(name)) unexpected.push_back(name);
-  }
-  std::string problems;
-  auto report = [&](const char* what, const std::vector<std::string>& names, bool counts) {
-    if (!names.empty() && counts) {
-      problems += fmt::format("{}{}: {}", problems.empty() ? "" : "; ", what, abridged(names));
-    }
-  };
-  report("missing", missing, strict);
-  report("unexpected", unexpected, strict);
-  report("shapes differ", different, true);
-  if (!problems.empty()) fail(problems);
 }
 
 bool can_be_filled(const Tensor& x) {

@@ -16,10 +16,6 @@ namespace tinyshard::nn {
 // Fails the running call (UserError) where a step is captured: it would load at its first call alone.
 void check_no_capture();
 
-// Fails the running call (UserError) with all differences between the tensors of a model and what
-// was found, by name.
-void check_fits(const StateDict& into, const std::map<std::string, Dims>& found, bool strict);
-
 // Each first tensor takes the values of its second, of the same shape: see load(). Of several pairs
 // for one tensor the last counts.
 void write_over(const std::vector<std::pair<Tensor, Tensor>>& pairs, const ByteProgress& progress);

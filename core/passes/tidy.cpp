@@ -34,8 +34,7 @@ UOp fold_shaped(const UOp& x) {
 }
 
 bool holds_all_of(DType wide, DType narrow) {
-  bool half = is_half(narrow);
-  return (half && (wide == DType::F32 || wide == DType::F64)) ||
+  return (is_narrow(narrow) && (wide == DType::F32 || wide == DType::F64)) ||
          (narrow == DType::F32 && wide == DType::F64);
 }
 

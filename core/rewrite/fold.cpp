@@ -97,40 +97,20 @@ std::optional<uint64_t> raw_bits(const UOp& x) {
   if (!is_float(x.dtype())) return static_cast<uint64_t>(const_bits(*x));
   double value = const_as_double(x);
   if (std::isnan(value)) return std::nullopt;  // which of the many NaNs is not kept
-  float single = static_cast<float>(value);
-  switch (x.dtype()) {
-    case DType::F16:
-      return f32_to_f16(single);
-    case DType::BF16:
-      return f32_to_bf16(single);
-    case DType::F32:
-      return std::bit_cast<uint32_t>(single);
-    default:
-      return std::bit_cast<uint64_t>(value);
-  }
+  if (is_narrow(x.dtype())) return f64_to_narrow(x.dtype(), value);
+  if (x.dtype() == DType::F32) return std::bit_cast<uint32_t>(static_cast<float>(value));
+  return std::bit_cast<uint64_t>(value);
 }
 
 UOp fold_bitcast(const UOp& x, DType to) {
   if (itemsize(x.dtype()) != itemsize(to) || to == DType::Index || to == DType::Bool) return {};
   auto bits = raw_bits(x);
   if (!bits) return {};
-  double value = 0;
-  switch (to) {
-    case DType::F16:
-      value = f16_to_f32(static_cast<uint16_t>(*bits));
-      break;
-    case DType::BF16:
-      value = bf16_to_f32(static_cast<uint16_t>(*bits));
-      break;
-    case DType::F32:
-      value = std::bit_cast<float>(static_cast<uint32_t>(*bits));
-      break;
-    case DType::F64:
-      value = std::bit_cast<double>(*bits);
-      break;
-    default:
-      return const_int(to, static_cast<int64_t>(*bits), x.shape());
-  }
+  if (!is_float(to)) return const_int(to, static_cast<int64_t>(*bits), x.shape());
+  const auto low = static_cast<uint32_t>(*bits);
+  const double value = is_narrow(to)      ? narrow_to_f32(to, low)
+                       : to == DType::F32 ? std::bit_cast<float>(low)
+                                          : std::bit_cast<double>(*bits);
   return std::isnan(value) ? UOp() : const_float(to, value, x.shape());
 }
 
@@ -160,7 +140,9 @@ UOp identity_of(ReduceOp op, DType dtype) {
   const Start start = info(op).start;
   if (start == Start::Zero || start == Start::One) return const_int(dtype, start == Start::One);
   const bool lowest = start == Start::Lowest;
-  constexpr double infinity = std::numeric_limits<double>::infinity();
+  double infinity = std::numeric_limits<double>::infinity();
+  if (is_float8(dtype) && dtype != DType::F8E5M2)  // has none
+    infinity = float8_to_f32(float8_format(dtype), float8_format(dtype).largest);
   if (is_float(dtype)) return const_float(dtype, lowest ? -infinity : infinity);
   if (!is_signed_int(dtype)) return const_int(dtype, lowest ? 0 : -1);
   int spare = 64 - 8 * int(itemsize(dtype));

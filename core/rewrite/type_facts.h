@@ -32,6 +32,12 @@ inline bool holds_all(DType to, DType from) {
   if (is_float(to)) {
     auto digits = [](DType d) {
       switch (d) {
+        case DType::F8E4M3FN:
+        case DType::F8E4M3FNUZ:
+          return 4;
+        case DType::F8E5M2:
+        case DType::F8E5M2FNUZ:
+          return 3;
         case DType::F16:
           return 11;
         case DType::BF16:

@@ -393,7 +393,7 @@ Tensor Tensor::lerp(const Operand& end, const Operand& weight) const {
   auto [a, b] = value::match(*this, end);
   // In the type of the result, or f32 if that is narrower: differences of unsigned integers are
   // none.
-  DType type = value::type_of(a, w), wide = is_half(type) ? DType::F32 : type;
+  DType type = value::type_of(a, w), wide = is_narrow(type) ? DType::F32 : type;
   if (!w.is_number()) w = value::cast(w, wide);
   a = value::cast(a, wide), b = value::cast(b, wide);
   return value::cast(a + (b - a) * w, type);

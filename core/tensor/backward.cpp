@@ -29,6 +29,7 @@ Tensor Tensor::is_param_(bool is_param) const {
   if (is_param && !has_storage(node)) state_->set(with_own_storage(under_names(node)));
   if (is_param) state_->view_of = nullptr;
   set_parameter(*state_, is_param);
+  state_->frozen = !is_param;
   return *this;
 }
 

@@ -128,12 +128,12 @@ Tensor Tensor::batchnorm(const Tensor& weight, const Tensor& bias, const Tensor&
   for (int64_t a : axes) shape[a] = x.size(a);
   value::need_float(x);
   return value::in_floats(x, [&](const Value& v) {
-    // Statistics of the channels, however they are shaped: of 16 bits they are as wide as x within.
+    // Statistics of the channels, however they are shaped: narrow ones are as wide as x within.
     auto along_axes = [&](const char* what, const Tensor& t) -> Value {
       Value s(t);
       if (s.node()->numel() != product(shape))
         fail(fmt::format("{} is {}, x is {}", what, text_of(s), text_of(x)));
-      return value::reshape(is_half(s.dtype()) ? value::cast(s, DType::F32) : s, shape);
+      return value::reshape(is_narrow(s.dtype()) ? value::cast(s, DType::F32) : s, shape);
     };
     Value scale = along_axes("invstd", invstd);
     if (weight.defined()) scale = scale * along_axes("weight", weight);

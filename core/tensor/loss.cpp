@@ -168,8 +168,8 @@ Tensor Tensor::nll_loss(const Tensor& target, const Tensor& weight,
     if (weight.defined()) {
       int64_t n = y.node()->numel();
       counts = value::reshape(value::gather(weight, 0, value::reshape(y, {n})), y.dims());
-      // Weights of 16 bits are summed as the losses are.
-      if (is_half(counts.dtype())) counts = value::cast(counts, DType::F32);
+      // Narrow weights are summed as the losses are.
+      if (is_narrow(counts.dtype())) counts = value::cast(counts, DType::F32);
     }
     if (ignore_index) {
       Value kept = y != *ignore_index;

@@ -1,6 +1,8 @@
 #include "core/tensor/map_file.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -8,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/exec/file_buffer.h"
 #include "core/exec/state.h"
+#include "core/exec/storage.h"
 
 namespace tinyshard {
 
@@ -30,6 +33,44 @@ Tensor load_from(const SharedFile& file, const std::string& path, const Ints& sh
   if (product(shape.values) == 0) return Tensor::zeros(shape, dtype);
   const UOp stored = file_buffer({file, path, offset}, shape.values, dtype);
   return Tensor(place(stored, replicated(default_mesh())));
+}
+
+namespace {
+
+Tensor on_default_device(std::shared_ptr<Storage> storage) {
+  return Tensor(place(buffer_node(std::move(storage)), replicated(default_mesh())));
+}
+std::shared_ptr<Storage> storage_on_disk(const Ints& shape, DType dtype) {
+  return std::make_shared<Storage>(shape.values, dtype, replicated(Mesh::single({.kind = "DISK"})));
+}
+
+}  // namespace
+
+Tensor load_later(const Ints& shape, DType dtype, std::function<void(std::span<std::byte>)> read) {
+  if (product(shape.values) == 0) return Tensor::zeros(shape, dtype);
+  const std::shared_ptr<Storage> storage = storage_on_disk(shape, dtype);
+  storage->adopt_later([read = std::move(read), bytes = storage->local_bytes()] {
+    const size_t room =
+        (bytes + Storage::kAlignment - 1) / Storage::kAlignment * Storage::kAlignment;
+    std::shared_ptr<void> memory(std::aligned_alloc(Storage::kAlignment, room), std::free);
+    if (!memory) throw DeviceError(fmt::format("no memory for {} bytes of a file", bytes));
+    read({static_cast<std::byte*>(memory.get()), bytes});
+    return memory;
+  });
+  return on_default_device(storage);
+}
+
+Tensor refused(const Ints& shape, std::string why) {
+  const std::shared_ptr<Storage> storage = storage_on_disk(shape, DType::U8);
+  storage->refusal = std::move(why);
+  return on_default_device(storage);
+}
+
+void check_not_refused(const Tensor& tensor) {
+  const UOp* node = &tensor.state()->value;
+  while (node->op() == Op::Redistribute || node->op() == Op::Identity) node = &node->src(0);
+  if (node->op() == Op::Buffer && !Storage::of(**node)->refusal.empty())
+    fail(Storage::of(**node)->refusal);
 }
 
 }  // namespace tinyshard

@@ -1,7 +1,10 @@
 // Files as tensors.
 #pragma once
+#include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "core/base/file.h"
@@ -24,5 +27,15 @@ SharedFile open_to_share(const std::filesystem::path& path);
 // part straight from the file. What loaders of models give is this.
 Tensor load_from(const SharedFile& file, const std::string& path, const Ints& shape, DType dtype,
                  uint64_t offset);
+
+// The same of elements that `read` puts into memory when they are first used, such as compressed
+// ones.
+Tensor load_later(const Ints& shape, DType dtype, std::function<void(std::span<std::byte>)> read);
+
+// Stands for a tensor of a file that cannot be used, of a type that is not known here: to use it is
+// a UserError with this text. It has its shape and, for want of another type, u8.
+Tensor refused(const Ints& shape, std::string why);
+// UserError where the tensor is such a one.
+void check_not_refused(const Tensor& tensor);
 
 }  // namespace tinyshard

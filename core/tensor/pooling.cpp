@@ -214,7 +214,7 @@ Tensor Tensor::interpolate(const Ints& size, Interpolation mode, bool align_corn
   if (align_corners && mode != Interpolation::Linear)
     fail("align_corners is about what lies between elements: it needs the linear mode");
   DType type = value::float_type(x.dtype());
-  if (is_half(type)) type = DType::F32;
+  if (is_narrow(type)) type = DType::F32;
   Value out = mode == Interpolation::Linear ? value::cast(x, type) : x;
   for (int64_t i = 0; i < spatial; ++i) {
     int64_t axis = first + i, from = x.size(axis), to = size[i];

@@ -31,7 +31,8 @@ Value with_batch(const Value& x, const Dims& batch) {
 Value matmul(const Value& a, const Value& b, std::optional<DType> dtype) {
   DType type = promote(a.dtype(), b.dtype()), wide = dtype ? promote(type, *dtype) : type;
   DType accumulate = accumulator(wide), result = dtype.value_or(type);
-  if (!is_float(type)) type = accumulate;  // small integers are widened before they are multiplied
+  // Small integers and floats of 8 bits are widened before they are multiplied.
+  if (!is_float(type) || is_float8(type)) type = accumulate;
   DType stored = result == type && is_float(type) ? type : accumulate;
   bool row = a.rank() == 1, column = b.rank() == 1;
   Value x = cast(row ? unsqueeze(a, 0) : a, type), y = cast(column ? unsqueeze(b, 1) : b, type);
@@ -101,9 +102,9 @@ Tensor Tensor::linear(const Tensor& weight, const Tensor& bias, std::optional<DT
     return result ? value::cast(x, *result) * value::cast(w, *result) : x * w;
   };
   if (!bias.defined()) return product({});
-  // Sums of 16-bit products meet the bias before they are rounded.
+  // Sums of narrow products meet the bias before they are rounded.
   const Value b = typed(bias);
-  const bool narrow = is_half(type) && promote(type, b.dtype()) == type;
+  const bool narrow = is_narrow(type) && promote(type, b.dtype()) == type;
   const Value out = product(narrow ? std::optional(DType::F32) : std::nullopt);
   const int64_t row = out.rank() > 0 ? out.shape().back() : 1;
   if (b.rank() > 1 || (b.node()->numel() != 1 && b.node()->numel() != row)) {
@@ -297,13 +298,13 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
     }
   }
 
-  // 16-bit operands meet in f32 and the result is rounded once, by the last product if that is what
+  // Narrow operands meet in f32 and the result is rounded once, by the last product if that is what
   // makes it.
   DType type = terms[0].value.dtype();
   for (const Term& term : terms) type = promote(type, term.value.dtype());
   // It is a sum of products, so small integers become what sum() makes of them.
   if (!dtype && sum_type(type) != type) dtype = sum_type(type);
-  const bool narrow = !dtype && is_half(type);
+  const bool narrow = !dtype && is_narrow(type);
   const std::optional<DType> inside = narrow ? DType::F32 : dtype;
   Term result = terms[0];
   for (size_t i = 1; i < terms.size(); ++i) {

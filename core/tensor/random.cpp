@@ -210,6 +210,12 @@ Value unit(const Value& bits, DType dtype) {
       return value::cast(fraction(upper_half(bits), 11, DType::F32), dtype);
     case DType::BF16:
       return value::cast(fraction(upper_half(bits), 8, DType::F32), dtype);
+    case DType::F8E4M3FN:
+    case DType::F8E4M3FNUZ:
+      return value::cast(fraction(upper_half(bits), 4, DType::F32), dtype);
+    case DType::F8E5M2:
+    case DType::F8E5M2FNUZ:
+      return value::cast(fraction(upper_half(bits), 3, DType::F32), dtype);
     default:
       return fraction(upper_half(bits), 24, DType::F32);
   }

@@ -173,14 +173,14 @@ Value not_of_nothing(Value x, const Dims& axes) {
   return x;
 }
 
-// A reduction whose accumulator and result the caller chose. Of 16 bits only the result is rounded,
+// A reduction whose accumulator and result the caller chose. Of narrow floats only the result is rounded,
 // over the devices of a mesh, too.
 Value accumulate_in(ReduceOp op, const Tensor& x, const Axes& axis, bool keepdim,
                     const std::optional<DType>& dtype) {
   Value v(x);
   Dims axes = value::resolve_axes(axis, v.rank());
   if (dtype) v = value::cast(v, *dtype);
-  if (dtype && !is_half(*dtype)) return value::reduce(op, v, axes, keepdim);
+  if (dtype && !is_narrow(*dtype)) return value::reduce(op, v, axes, keepdim);
   return op == ReduceOp::Sum ? value::sum(v, axes, keepdim) : value::prod(v, axes, keepdim);
 }
 

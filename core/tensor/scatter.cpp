@@ -127,7 +127,7 @@ Tensor Tensor::scatter_reduce(int64_t dim, const Tensor& index, const Operand& s
   Scatter s = check(*this, dim, index, src);
   if (s.index.node()->numel() == 0) return *this;
   const bool chooses = reduce == ScatterReduce::Amax || reduce == ScatterReduce::Amin;
-  if (!is_half(dtype()) || chooses) return scatter_reduced(s, reduce, include_self);
+  if (!is_narrow(dtype()) || chooses) return scatter_reduced(s, reduce, include_self);
   // What meets at a place is summed or multiplied in f32, together with what was there.
   s.x = value::cast(s.x, DType::F32), s.src = value::cast(s.src, DType::F32);
   return value::cast(scatter_reduced(s, reduce, include_self), dtype());

@@ -258,9 +258,12 @@ Tensor Tensor::assign(const Tensor& value, Caller caller) const&& {
 
 Tensor Tensor::replace(const Tensor& value, Caller caller) const {
   Call call("replace", caller);
-  if (value.shape() != shape() || value.dtype() != dtype()) {
+  // A captured step is made for the types that it has met.
+  const bool same_type = value.dtype() == dtype();
+  if (value.shape() != shape() || (!same_type && current_capture()))
     fail(fmt::format("the target is {}, the value is {}", describe(), value.describe()));
-  }
+  if (is_param() && !is_float(value.dtype()))
+    fail(fmt::format("the target is a parameter, and {} is no floating type", name(value.dtype())));
   const UOp node = is_param() ? without_storage_left(value.uop(), uop()) : value.uop();
   state_->view_of = nullptr;
   // A parameter will be written over.

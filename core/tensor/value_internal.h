@@ -74,14 +74,14 @@ void need_int(const Value& x, const char* what);
 template <class F>
 Value in_floats(const Value& x, const F& f) {
   DType type = float_type(x.dtype());
-  if (!is_half(type)) return f(cast(x, type));
+  if (!is_narrow(type)) return f(cast(x, type));
   return cast(f(cast(cast(x, type), DType::F32)), type);
 }
 // The same for two operands, after promotion: f(a, b), both f32 where they are narrower.
 template <class F>
 Value in_floats(const Value& a, const Value& b, const F& f) {
   auto [x, y] = match(a, b);
-  DType type = float_type(x.dtype()), wide = is_half(type) ? DType::F32 : type;
+  DType type = float_type(x.dtype()), wide = is_narrow(type) ? DType::F32 : type;
   return cast(f(cast(cast(x, type), wide), cast(cast(y, type), wide)), type);
 }
 

@@ -8,7 +8,9 @@
 namespace tinyshard::cuda {
 namespace {
 
-bool known_dtype(DType dtype) { return dtype != DType::Bool && dtype != DType::Index; }
+bool known_dtype(DType dtype) {
+  return dtype != DType::Bool && dtype != DType::Index && !is_float8(dtype);
+}
 
 std::optional<ScatterShape> shape_of(const LibraryCall& call) {
   const UOp& x = call.node;

@@ -57,6 +57,18 @@ T read(const std::byte* at) {
   return value;
 }
 
+// Of 8 bits, with so many of a mantissa. `fnuz`: without infinities and -0.
+double float8(uint8_t code, int mantissa, int bias, bool fnuz) {
+  const int exponent = (code & 127) >> mantissa, fraction = code & ((1 << mantissa) - 1);
+  const double sign = code & 128 ? -1 : 1;
+  if (fnuz && code == 128) return std::nan("");
+  if (!fnuz && mantissa == 3 && (code & 127) == 127) return std::nan("");
+  if (!fnuz && mantissa == 2 && exponent == 31)
+    return fraction ? std::nan("") : sign * std::numeric_limits<double>::infinity();
+  const int whole = exponent ? (1 << mantissa) + fraction : fraction;
+  return sign * std::ldexp(whole, (exponent ? exponent : 1) - bias - mantissa);
+}
+
 double number(const std::byte* at, DType dtype) {
   switch (dtype) {
     case DType::Bool:
@@ -92,6 +104,14 @@ double number(const std::byte* at, DType dtype) {
       std::memcpy(&value, &bits, sizeof value);
       return value;
     }
+    case DType::F8E4M3FN:
+      return float8(read<uint8_t>(at), 3, 7, false);
+    case DType::F8E5M2:
+      return float8(read<uint8_t>(at), 2, 15, false);
+    case DType::F8E4M3FNUZ:
+      return float8(read<uint8_t>(at), 3, 8, true);
+    case DType::F8E5M2FNUZ:
+      return float8(read<uint8_t>(at), 2, 16, true);
     case DType::F32:
       return read<float>(at);
     case DType::F64:

@@ -60,6 +60,12 @@ void encode(DType dtype, int64_t value, std::byte* out) {
     case DType::F64:
       put(static_cast<double>(value));
       break;
+    case DType::F8E4M3FN:
+    case DType::F8E5M2:
+    case DType::F8E4M3FNUZ:
+    case DType::F8E5M2FNUZ:
+      put(static_cast<uint8_t>(f64_to_narrow(dtype, static_cast<double>(value))));
+      break;
     case DType::Index:
       FAIL();
   }

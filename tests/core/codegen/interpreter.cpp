@@ -435,6 +435,11 @@ Scalar read_element(const void* m, DType dtype, int64_t i) {
     case DType::U64:
     case DType::Index:
       return {0, get<int64_t>(m, i)};
+    case DType::F8E4M3FN:
+    case DType::F8E5M2:
+    case DType::F8E4M3FNUZ:
+    case DType::F8E5M2FNUZ:
+      return {narrow_to_f32(dtype, get<uint8_t>(m, i)), 0};
     case DType::F16:
       return {f16_to_f32(get<uint16_t>(m, i)), 0};
     case DType::BF16:
@@ -464,6 +469,7 @@ void write_element(void* m, DType dtype, int64_t i, Scalar v) {
     default:
       break;
   }
+  if (is_float8(dtype)) v.whole = f64_to_narrow(dtype, v.real);
   std::memcpy(static_cast<char*>(m) + i * static_cast<int64_t>(itemsize(dtype)), &v.whole,
               itemsize(dtype));
 }

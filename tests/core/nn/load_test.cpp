@@ -333,11 +333,13 @@ TEST_F(Load, NothingIsLoadedInsideOfACapturedStep) {
   EXPECT_EQ(w.to_vector<int>(), std::vector<int>(4, 0));
 }
 
-TEST_F(Load, OfSeveralValuesForOneTensorTheLastCounts) {
+TEST_F(Load, TwoValuesForOneTensorAreAnError) {
   const auto path = write("w.safetensors", {{"a", {3}}, {"b", {3}}});
   const Tensor tied = Tensor::zeros(3).clone();
-  nn::load({{"a", tied}, {"b", tied}}, safe_load(path));
-  EXPECT_EQ(tied.to_vector<int>(), (std::vector{2000, 2001, 2002}));
+  const std::string text =
+      test::message_of<UserError>([&] { nn::load({{"a", tied}, {"b", tied}}, safe_load(path)); });
+  EXPECT_NE(text.find("a and b are one tensor"), std::string::npos) << text;
+  EXPECT_EQ(tied.to_vector<int>(), std::vector<int>(3, 0));
 }
 
 TEST_F(Load, AFileThatWasCutIsNamed) {

@@ -111,7 +111,7 @@ TEST_F(StateDictTest, HoldsOptimizersToo) {
   EXPECT_EQ(dict.size(), 3u + 2 * 4);
   EXPECT_TRUE(dict.contains("optimizer.lr"));
   EXPECT_TRUE(dict.contains("optimizer.b1_t"));
-  EXPECT_EQ(dict.at("optimizer.m.2").shape(), net.second.weight.shape());
+  EXPECT_EQ(dict.at("optimizer.m.second.weight").shape(), net.second.weight.shape());
 }
 
 TEST_F(StateDictTest, CheckpointsCarryTheirStep) {

@@ -163,7 +163,7 @@ class Episode {
   }
   std::optional<int64_t> maybe_dim() { return chance(0.3) ? std::nullopt : std::optional(dim()); }
   DType dtype() {
-    if (chance(0.01)) return DType(noted(int(pick(14, 255))));
+    if (chance(0.01)) return DType(noted(int(pick(kDTypes, 255))));
     auto type = DType(pick(0, kDTypes - 2));
     record(" " + std::string(name(type)));
     return type;
