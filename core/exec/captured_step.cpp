@@ -21,10 +21,6 @@
 namespace tinyshard {
 namespace {
 
-std::shared_ptr<Storage> shared_storage(const UOp& buffer) {
-  return {buffer->payload, Storage::of(*buffer)};
-}
-
 std::string signature_of(const TensorState& state) {
   return fmt::format("{}{} on {}", name(state.value.dtype()), to_string(state.value.shape()),
                      Storage::of(**stored_node(state.value))->sharding.to_string());

@@ -58,10 +58,13 @@ void settle(const StorageUse& use, uint64_t since,
 // Gives a realized state that is not the holder of its storage one of its own.
 void separate(TensorState& state);
 
-// Elements in row-major order of the global shape, on the host. Realizes first.
+// Elements in row-major order of the global shape, on the host. Realizes first. Parts come together
+// there (host_read.h): no device holds more than it did.
+void read(TensorState& state, std::span<std::byte> to);
 std::vector<std::byte> read(TensorState& state);
-// A realized state of the same value that each of its devices has whole: this one where it lies so.
-StatePtr whole_on_devices(TensorState& state);
+// Realizes the state; returns its storage, or that of the same value, where devices hold boxes of the
+// whole: no terms of a sum, and no parts in an order of their own. UserError inside a capture.
+std::shared_ptr<Storage> in_boxes(TensorState& state);
 // Whether its value was in memory that went with the runtime.
 bool is_lost(const TensorState& state);
 // Overwrites the storage of a realized state from the host (global shape, row-major). States that
