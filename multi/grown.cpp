@@ -65,6 +65,15 @@ UOp grown_on(const UOp& local, const Mesh& mesh) {
   return small ? substitute(local, there) : UOp();
 }
 
+UOp past_storages(const UOp& local) {
+  NodeMap<UOp> drawn;
+  walked(local, kMostNodes, [&](const UOp& x) {
+    if (x.op() == Op::Assign && is_unplaced_draw(x.src(1))) drawn[x] = x.src(1);
+    return grows(x) || x.op() == Op::Contiguous ? Visit::Into : Visit::Past;
+  });
+  return drawn.size() > 0 ? substitute(local, drawn) : local;
+}
+
 bool is_unplaced_draw(const UOp& local) {
   size_t draws = 0;
   const bool unplaced = walked(local, kMostNodes, [&](const UOp& x) {

@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/observer.h"
+#include "core/uop/args.h"
 #include "multi/change_mesh.h"
 #include "multi/collective.h"
 #include "multi/device_number.h"
@@ -48,6 +49,44 @@ UOp part_as_term(const UOp& x, const Mesh& mesh, int axis, int dim, int64_t rows
   return rows_from(x, dim, DeviceNumber(0) - first, rows);
 }
 
+bool is_of_this_process(const Mesh& mesh) { return world().ranks == 1 || is_of_each_process(mesh); }
+
+// The value whole on one device of the process that holds all parts: these go there and nowhere else.
+void bring_to_one_device(LocalValue& v, DimSpan global, const Mesh& mesh) {
+  const std::vector<MeshAxis> axes = v.mesh->axes();
+  auto divides = [&](size_t a) { return v.place[a].is_shard() && axes[a].size > 1; };
+  Dims places{kFromPlaces}, counts;
+  for (int64_t p = 0; p < v.mesh->size(); ++p) {
+    const std::vector<int64_t> at = v.mesh->coordinates(p);
+    bool first = true;  // of those that have the same part
+    for (size_t a = 0; a < axes.size(); ++a) first = first && (divides(a) || at[a] == 0);
+    if (first) places.push_back(p);
+  }
+  UOp all = UOp::make(Op::CopyIn, v.local.dtype(), {on_its_mesh(v.local, *v.mesh)}, places,
+                      mesh.payload());
+  for (size_t a = 0; a < axes.size(); ++a) {
+    if (divides(a)) counts.push_back(axes[a].size);
+  }
+  Dims shape = counts;
+  shape.insert(shape.end(), v.local.shape().begin(), v.local.shape().end());
+  all = reshape(all, shape);
+  for (size_t a = axes.size(); a-- > 0;) {
+    if (!divides(a)) continue;
+    // Parts of the innermost axis are the last of the dims that count.
+    const int outer = int(counts.size()) - 1, dim = v.place[a].dim;
+    Dims order{outer};
+    for (int d = 0; d < int(all.shape().size()); ++d) {
+      if (d != outer) order.push_back(d);
+    }
+    all = parts_joined(permute(all, order), outer + dim, size_above(v, global, dim, int(a)));
+    counts.pop_back();
+  }
+  v.local = all;
+  v.mesh = mesh;
+  v.place.clear();
+  v.place.resize(mesh.axes().size());
+}
+
 void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
                  const std::vector<Placement>& wanted) {
   Mesh from = *v.mesh;
@@ -59,9 +98,16 @@ void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
     v = on_other_mesh(std::move(v), global, mesh, wanted);
     return;
   }
+  if (mesh.size() == 1 && product(global) > 0 && is_of_this_process(from)) {
+    std::vector<Placement> complete = v.place;
+    std::ranges::replace_if(complete, &Placement::is_partial, Replicate);
+    v = redistribute(std::move(v), global, from, complete);
+    if (!Sharding{from, v.place}.is_replicated()) return bring_to_one_device(v, global, mesh);
+  }
   v = redistribute(std::move(v), global, from, std::vector<Placement>(from.axes().size()));
   Dims parts;
   v.place.assign(mesh.axes().size(), Replicate);
+  if (mesh.size() > 1) v.local = past_storages(v.local);
   // What is to be stored is stored in parts.
   const bool stored = v.local.op() == Op::Contiguous;
   const UOp& computed = stored ? v.local.src(0) : v.local;

@@ -36,8 +36,8 @@ bool has_payload(const UOp& x) {
   return false;
 }
 
-// Leaves without a mesh take that of whoever reads them: here it is the mesh that the value is on,
-// and not the one that it goes to.
+}  // namespace
+
 UOp on_its_mesh(const UOp& x, const Mesh& mesh) {
   if (has_payload(x)) return x;
   const NodeOrder order = toposort(std::span(&x, 1));
@@ -50,8 +50,6 @@ UOp on_its_mesh(const UOp& x, const Mesh& mesh) {
   }
   return there.at(x);
 }
-
-}  // namespace
 
 bool same_device(const DeviceRef& a, const DeviceRef& b) {
   return a.kind == b.kind && a.index == b.index && rank_of(a) == rank_of(b);

@@ -26,9 +26,10 @@ UOp relocated(const UOp& x, const Mesh& from, const Mesh& to, bool copies);
 // two axes of one size.
 UOp swapped_over(const UOp& x, const Mesh& mesh, int axis, int other);
 
-// {times}, or {axis, other}: copied_parts() come by three.
+// {times}, or {axis, other}: copied_parts() come by three, and places behind a number below 0.
 inline bool is_relocation(const Node& x) {
-  return x.op == Op::CopyIn && (x.arguments == 1 || x.arguments == 2) && !copies_place_by_place(x);
+  return x.op == Op::CopyIn && (x.arguments == 1 || x.arguments == 2) &&
+         !copies_place_by_place(x) && !copies_from_places(x);
 }
 
 // Who sends to whom: places on one axis of all devices of both meshes.
@@ -42,6 +43,10 @@ Relocation relocation(const Node& x, const Mesh& from);
 
 // Of a relocation of copies: to how many devices one device sends, itself included.
 int64_t most_receivers(const Mesh& from, const Mesh& to);
+
+// x, of which what has no mesh of its own, as constants, is computed on that one: leaves without a mesh
+// take that of whoever reads them.
+UOp on_its_mesh(const UOp& x, const Mesh& mesh);
 
 // Whether both name the same device.
 bool same_device(const DeviceRef& a, const DeviceRef& b);

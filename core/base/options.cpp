@@ -126,6 +126,10 @@ void for_each_option(Options& o, Visit visit) {
   visit("TS_CACHE_DIR", o.cache_dir, "folder of compiled kernels, an absolute path");
   visit("TS_CACHE_BYTES", o.cache_bytes,
         "bytes of compiled kernels to keep; those not used for the longest time go; 0 = no limit");
+  visit("TS_KERNEL_BYTES", o.kernel_bytes,
+        "bytes of kernels, and of programs loaded of them, to keep in memory; those that no plan "
+        "uses "
+        "and that were not used for the longest time go; 0 = no limit");
   visit("TS_CHECK", o.check,
         "comma separated checks, which cost much: costs, memory, replicas, values");
   visit("TS_TIMEOUT", o.timeout_s, "deadline of one collective, seconds");
@@ -181,6 +185,7 @@ void check_ranges(const Options& o) {
     need(folder.empty() || folder.front() == '/', "TS_CUDA_PATH", o.cuda_path,
          "folders by their absolute paths: what lies there is run");
   }
+  need(o.kernel_bytes >= 0, "TS_KERNEL_BYTES", o.kernel_bytes, "0 or a number of bytes");
   need(o.bucket_bytes > 0, "TS_BUCKET_BYTES", o.bucket_bytes, "a number of bytes above 0");
 }
 

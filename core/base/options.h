@@ -32,6 +32,9 @@ struct Options {
   std::string cache_dir;
   // TS_CACHE_BYTES: what that folder may hold; 0 = no limit.
   int64_t cache_bytes = 1 << 30;
+  // TS_KERNEL_BYTES: what compiled kernels, and the programs that devices loaded of them, may each take in
+  // memory; 0 = no limit.
+  int64_t kernel_bytes = 128 << 20;
   // TS_CHECK: comma separated names of checks.
   Checks check;
   // TS_TIMEOUT: deadline of one collective, in seconds; or inf.

@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/bounded_cache.h"
 #include "core/base/debug_text.h"
 #include "core/base/error.h"
 #include "core/base/observer.h"
@@ -36,9 +37,11 @@ using codegen::Plan;
 
 using KernelPointer = std::shared_ptr<const CompiledKernel>;
 
+constexpr size_t kOfKernel = 512;  // beside its key and its code
+
 struct Cache {
   std::mutex mutex;
-  std::unordered_map<std::string, KernelPointer> kernels;  // by key
+  BoundedCache<std::string, const CompiledKernel> kernels;  // by key
   CodegenStatistics statistics;
 };
 
@@ -104,9 +107,8 @@ std::vector<KernelPointer> compile_kernels(std::span<const KernelSource* const> 
   {
     std::lock_guard lock(cache().mutex);
     for (size_t i = 0; i < sources.size(); ++i) {
-      auto found = cache().kernels.find(keys[i]);
-      if (found != cache().kernels.end()) {
-        results[i] = found->second;
+      results[i] = cache().kernels.find(keys[i]);
+      if (results[i]) {
         ++counts.memory_hits;
       } else if (first.try_emplace(keys[i], i).second) {
         missing.push_back(i);
@@ -163,7 +165,12 @@ std::vector<KernelPointer> compile_kernels(std::span<const KernelSource* const> 
     s.codegen_ms += t.codegen_ms;
     s.link_ms += t.link_ms;
   }
-  for (size_t i : missing) cache().kernels.try_emplace(std::move(keys[i]), results[i]);
+  for (size_t i : missing) {
+    const size_t bytes = kOfKernel + keys[i].size() + results[i]->code.bytes.size();
+    cache().kernels.add(std::move(keys[i]), results[i], bytes);
+  }
+  const auto limit = static_cast<size_t>(options().kernel_bytes);
+  if (limit > 0 && cache().kernels.is_full(limit)) cache().kernels.trim(limit);
   return results;
 }
 

@@ -59,7 +59,7 @@ void prepare_programs(std::span<const std::shared_ptr<const CompiledKernel>> ker
                       Device& device) {
   std::set<const CompiledKernel*> unknown;
   for (const auto& kernel : kernels) {
-    if (!Context::get().has_program(device, *kernel)) unknown.insert(kernel.get());
+    if (!Context::get().programs().has(device, *kernel)) unknown.insert(kernel.get());
   }
   std::vector<const CompiledKernel*> list(unknown.begin(), unknown.end());
   parallel_compile(int(list.size()), [&](int i) { device.prepare(list[size_t(i)]->code); });

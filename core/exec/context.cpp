@@ -316,6 +316,11 @@ void Context::begin(const RuntimeOptions& wanted) {
   if (hosts > 0 && shared % hosts == 0) world.hosts = hosts;
   if (epoch.ranks > 1) set_log_rank(epoch.rank);
   builtins().observe(epoch.rank, epoch.ranks);
+  if (options().debug >= 1) {
+    std::string told;
+    for (const DeviceRef& ref : epoch.devices) told += (told.empty() ? "" : ", ") + ref.to_string();
+    log_line(fmt::format("rank {} of {} computes on {}", epoch.rank, epoch.ranks, told));
+  }
   auto known = std::ranges::find_if(worlds_, [&](const auto& w) { return *w == world; });
   if (known == worlds_.end()) {
     worlds_.push_back(std::make_unique<const World>(std::move(world)));
@@ -388,44 +393,6 @@ std::vector<AxisGroup> Context::groups_along(const Mesh& mesh, int axis) const {
   std::vector<AxisGroup> out;
   for (auto& [first, group] : groups) out.push_back(std::move(group));
   return out;
-}
-
-Program& Context::program(Device& device, const std::shared_ptr<const CompiledKernel>& kernel) {
-  std::lock_guard lock(now_->mutex);
-  auto& program = now_->kernels[{&device, kernel.get()}];
-  if (!program) {
-    program = device.load(kernel->code);
-    now_->alive.push_back(kernel);
-  }
-  return *program;
-}
-
-bool Context::has_program(Device& device, const CompiledKernel& kernel) {
-  std::lock_guard lock(now_->mutex);
-  return now_->kernels.contains({&device, &kernel});
-}
-
-Program& Context::program(Device& device, const LibraryCall& call) {
-  std::string key = describe(*call.node);
-  for (const UOp& x : call.also) key += " + " + describe(*x);
-  for (const UOp& s : call.node->src()) {
-    key += fmt::format(" {}{}", name(s.dtype()), tinyshard::to_string(s.shape()));
-  }
-  auto add = [&](char mark, const std::vector<StridedView>& views) {
-    for (const StridedView& view : views) {
-      key += fmt::format(" {}{} {} {}", mark, view.offset, tinyshard::to_string(view.shape),
-                         tinyshard::to_string(view.strides));
-    }
-  };
-  add('@', call.operands);
-  add('>', call.results);
-  std::lock_guard lock(now_->mutex);
-  auto& program = now_->calls[{&device, key}];
-  if (!program) {
-    program = device.library(call);
-    if (now_->calls.size() <= kMostHandlers) come_first_at_exit();
-  }
-  return *program;
 }
 
 Communicator& Context::world() {

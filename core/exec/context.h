@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "core/exec/live_values.h"
+#include "core/exec/program_cache.h"
 #include "core/exec/runtime.h"
 #include "core/exec/runtime_part.h"
 #include "core/runtime/communicator.h"
@@ -29,8 +30,6 @@
 #include "multi/mesh.h"
 
 namespace tinyshard {
-
-struct CompiledKernel;
 
 // What the library was built with; tinyshard/builtins.cpp lists them by name.
 struct DeviceKind {
@@ -144,10 +143,7 @@ class Context {
   // many schedules.
   std::shared_ptr<InputHistory> input_history(uint64_t schedule, const Communicator& communicator);
 
-  // Loaded once per device and kernel, or call; they live as long as the epoch.
-  Program& program(Device& device, const std::shared_ptr<const CompiledKernel>& kernel);
-  bool has_program(Device& device, const CompiledKernel& kernel);
-  Program& program(Device& device, const LibraryCall& call);
+  ProgramCache& programs() { return now_->programs; }
 
  private:
   // Members are destroyed in the opposite order: communicators, then programs, then devices.
@@ -158,9 +154,7 @@ class Context {
     std::vector<DeviceRef> devices;
     std::map<std::string, int> first_of_kind;  // number of the hardware that is device 0 of a kind
     std::map<std::pair<std::string, int>, std::unique_ptr<Device>> open;
-    std::vector<std::shared_ptr<const CompiledKernel>> alive;  // what keys of `kernels` point to
-    std::map<std::pair<Device*, std::string>, std::unique_ptr<Program>> calls;
-    std::map<std::pair<Device*, const CompiledKernel*>, std::unique_ptr<Program>> kernels;
+    ProgramCache programs;
     std::map<std::pair<uint64_t, const Communicator*>, std::shared_ptr<InputHistory>> histories;
     std::unique_ptr<Communicator> world;
     std::map<int64_t, std::unique_ptr<Communicator>> local_groups;  // within the process, by size

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <new>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,7 @@
 #include "core/base/jit_mode.h"
 #include "core/base/options.h"
 #include "core/base/process.h"
+#include "core/base/stopwatch.h"
 #include "core/codegen/interpret.h"
 #include "core/codegen/scalars.h"
 #include "core/exec/compile.h"
@@ -153,6 +155,7 @@ void Executable::check_usable() const {
 void Executable::runtime_ends() noexcept {
   release();
   steps_.clear();
+  programs_.clear();
   bindings_.clear();
   devices_.clear();
 }
@@ -295,16 +298,21 @@ void Executable::make_steps() {
         auto [base, offset] = base_of(item.buffers[i]);
         if (item.kind == Item::Kind::Kernel) offset += item.kernel.params[i].offset;
         // A copy reads the one replica that this process holds first, unless it goes by places.
-        bool source = item.kind == Item::Kind::Copy && i == 0;
+        bool source = item.kind == Item::Kind::Copy && i + 1 < item.buffers.size();
+        int from = 0;
+        if (item.place_by_place) from = at;
+        if (!item.places.empty() && source) from = item.places[i];
         // The source of a copy is asked for its memory when the copy runs: a file that is only
         // copied stays where it is mapped.
-        bindings_.push_back({base, source && !item.place_by_place ? 0 : at, &pointers_.back()[i],
-                             offset, pointers_.back().data(), launched, leads,
+        bindings_.push_back({base, source ? from : at, &pointers_.back()[i], offset,
+                             pointers_.back().data(), launched, leads,
                              source && owned_[base] && !owned_[base]->is_placeholder()});
       }
       if (item.kind == Item::Kind::Kernel)
-        launch.program = &context.program(device, kernels[next_kernel]);
-      if (item.kind == Item::Kind::Library) launch.program = &context.program(device, item.call);
+        programs_.push_back(context.programs().of(device, kernels[next_kernel]));
+      if (item.kind == Item::Kind::Library)
+        programs_.push_back(context.programs().of(device, item.call));
+      if (launched) launch.program = programs_.back().get();
       step.launches.push_back(launch);
     }
     if (item.kind == Item::Kind::Kernel) ++next_kernel;
@@ -380,12 +388,15 @@ void Executable::bind_all() {
   }
 }
 
-// Of what the copy's local device number `local` gets.
-Device& Executable::source_of(const Item& copy, size_t local) const {
+// Number `from` of our devices that the copy's source is on.
+Device& Executable::source_device(const Item& copy, size_t from) const {
   Context& context = Context::get();
   const Mesh& mesh = schedule_.buffers[copy.buffers[0]].mesh;
-  const size_t from = copy.place_by_place ? local : 0;
   return context.device(mesh.devices()[size_t(context.local_positions(mesh).at(from))]);
+}
+// Of what the copy's local device number `local` gets.
+Device& Executable::source_of(const Item& copy, size_t local) const {
+  return source_device(copy, copy.place_by_place ? local : 0);
 }
 
 // One recording holds what one device does: values that go from device to device, or through the
@@ -398,7 +409,8 @@ bool Executable::can_record() const {
                                [&](const Launch& l) {
                                  const auto local = size_t(&l - step.launches.data());
                                  return l.device->can_record() &&
-                                        (!copy || &source_of(*step.item, local) == l.device);
+                                        (!copy || (step.item->places.empty() &&
+                                                   &source_of(*step.item, local) == l.device));
                                }) &&
            std::ranges::all_of(step.groups, [](const Group& g) {
              return !g.through_host && g.communicator->on_devices();
@@ -443,10 +455,30 @@ void Executable::prepare(std::span<const Sharding> shardings, std::span<const Di
   std::ranges::sort(devices_);  // who records on several takes them in one order
 }
 
+// Copies what several places have to each device of the target, one after the other.
+void Executable::copy_from_places(const Step& step) {
+  const Item& item = *step.item;
+  const auto [base, offset] = base_of(item.buffers[0]);
+  const bool asked = owned_[base] && !owned_[base]->is_placeholder();
+  const Box box{item.source_shape, Dims(item.source_shape.size()), item.source_shape,
+                itemsize(schedule_.buffers[item.buffers[0]].dtype)};
+  const size_t bytes = size_t(product(box.size)) * box.element;
+  for (const Launch& launch : step.launches) {
+    auto* to = static_cast<char*>(launch.buffers[item.places.size()]);
+    for (size_t i = 0; i < item.places.size(); ++i) {
+      const auto place = size_t(item.places[i]);
+      void* from = launch.buffers[i];
+      if (asked) from = static_cast<char*>(owned_[base]->memory_to_copy()[place]) + offset;
+      copy_box(box, source_device(item, place), from, *launch.device, to + i * bytes);
+    }
+  }
+}
+
 // Copies the part of a replicated source that belongs to each device of the target.
 void Executable::copy(const Step& step) {
   if (step.launches.empty()) return;  // the source may be on other ranks only
   const Item& item = *step.item;
+  if (!item.places.empty()) return copy_from_places(step);
   const auto [base, offset] = base_of(item.buffers[0]);
   Device* source = &source_of(item, 0);
   for (size_t local = 0; local < step.launches.size(); ++local) {
@@ -592,6 +624,8 @@ ObservedEvent Executable::event_of(const Step& step) const {
 
 void Executable::run_item(Step& step) {
   ObservedScope event([&] { return event_of(step); });
+  std::optional<Stopwatch> watch;
+  if (event.is_seen() && items_are_timed()) watch.emplace();
   for (int w : step.item->waits) {
     for (Group& group : steps_[w].groups) group.wait();
   }
@@ -613,9 +647,12 @@ void Executable::run_item(Step& step) {
       copy(step);
       break;
   }
-  if (event.is_seen() && items_are_timed()) {
-    for (Launch& launch : step.launches) launch.device->synchronize();
-  }
+  if (!watch) return;
+  for (Launch& launch : step.launches) launch.device->synchronize();
+  event.finish([&, ms = watch->ms()] {
+    const std::string line = origin_of_item(schedule_, *step.item).source;
+    return told(work_of(schedule_, *step.item), ms / 1e3) + (line.empty() ? "" : "  " + line);
+  });
 }
 
 void Executable::wait_for_collectives(std::span<Step> steps) {

@@ -100,6 +100,7 @@ class Executable : public RuntimePart {
   }
   std::pair<int, int64_t> base_of(int buffer) const;  // buffer that owns the memory, offset in it
   void* base_pointer(int buffer, int device);
+  Device& source_device(const Item& copy, size_t from) const;
   Device& source_of(const Item& copy, size_t local) const;
   bool can_record() const;
   // Which steps behind the leading ones, counted from there, each of them must come after when
@@ -112,6 +113,7 @@ class Executable : public RuntimePart {
   // With `orders`, these are steps of a recording.
   void run_items(std::span<Step> steps, std::span<const std::vector<int>> orders = {});
   void copy(const Step& step);
+  void copy_from_places(const Step& step);
   void start(Step& step);
   int place_of(int buffer, const Item& item, int d) const;
   CollectiveSite site_of(const Item& collective) const;
@@ -128,6 +130,7 @@ class Executable : public RuntimePart {
   uint64_t hash_ = 0;                   // of the schedule, where other ranks run it, too
   Ticket ticket_;                       // of the latest run
   std::vector<const Storage*> inputs_;  // by buffer: what the host may have written; or null
+  std::vector<std::shared_ptr<Program>> programs_;  // of the launches of the steps
   std::vector<Step> steps_;
   std::vector<Group*> identified_;
   std::vector<Binding> bindings_;  // sorted by owning buffer

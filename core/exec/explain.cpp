@@ -12,8 +12,10 @@
 
 #include <fmt/format.h>
 
+#include "core/codegen/operations.h"
 #include "core/codegen/traffic.h"
 #include "core/schedule/memory.h"
+#include "multi/estimate.h"
 #include "multi/link_model.h"
 
 namespace tinyshard {
@@ -233,7 +235,7 @@ ItemOrigin origin_of_item(const Schedule& schedule, const Item& item) {
 namespace {
 
 // A buffer may be several parameters of a kernel, and counts once.
-void add_traffic(int64_t& read, int64_t& written, const Schedule& schedule, const Item& kernel) {
+ItemWork work_of_kernel(const Schedule& schedule, const Item& kernel) {
   const std::vector<ParamTraffic> traffic = traffic_of(kernel.kernel);
   std::map<int, ParamTraffic> of_buffers;
   for (size_t slot = 0; slot < traffic.size(); ++slot) {
@@ -241,14 +243,29 @@ void add_traffic(int64_t& read, int64_t& written, const Schedule& schedule, cons
     sum.bytes_read += traffic[slot].bytes_read;
     sum.bytes_written += traffic[slot].bytes_written;
   }
+  ItemWork work{.operations = operations_of(kernel.kernel)};
   for (const auto& [buffer, sum] : of_buffers) {
     const int64_t whole = schedule.buffers[size_t(buffer)].bytes();
-    read += std::min(sum.bytes_read, whole);
-    written += std::min(sum.bytes_written, whole);
+    work.bytes_read += std::min(sum.bytes_read, whole);
+    work.bytes_written += std::min(sum.bytes_written, whole);
   }
+  return work;
 }
 
-// The bytes that each device reads, writes and sends. All devices of a mesh do the same there, but
+double operations_of_call(const LibraryCall& call) {
+  const UOp& x = call.node;
+  return x.op() == Op::ScatterAdd ? double(x.src(0)->numel()) : operations_of(x);
+}
+
+std::string readable_operations(double operations) {
+  static constexpr const char* kUnits[] = {"", "K", "M", "G", "T", "P"};
+  int unit = 0;
+  for (; operations >= 1000 && unit < 5; ++unit) operations /= 1000;
+  return unit == 0 ? fmt::format("{:.0f}", operations)
+                   : fmt::format("{:.1f} {}", operations, kUnits[unit]);
+}
+
+// The bytes that each device reads, writes and sends, and its arithmetic. All devices of a mesh do the same there, but
 // for exchanges and copies. A device that is on several meshes does the work of all of them; stages
 // of a pipeline have devices and meshes of their own, so their bytes do not add up.
 class TrafficOfDevices {
@@ -258,12 +275,10 @@ class TrafficOfDevices {
 
   void add_item(const Item& item) {
     auto& there = of_meshes_.try_emplace(item.mesh.id(), item.mesh, Traffic()).first->second.second;
-    if (item.kind == Item::Kind::Kernel) {
-      add_traffic(there.read, there.written, schedule_, item);
-      return;
-    }
-    for (int b : item.reads) there.read += schedule_.buffers[size_t(b)].bytes();
-    for (int b : item.writes) there.written += schedule_.buffers[size_t(b)].bytes();
+    const ItemWork work = work_of(schedule_, item);
+    there.read += work.bytes_read;
+    there.written += work.bytes_written;
+    there.operations += work.operations;
     if (item.kind == Item::Kind::Copy) add_copy(item);
   }
   void add_collective(const Item& item, const std::string& kind, int64_t bytes) {
@@ -294,6 +309,7 @@ class TrafficOfDevices {
     for (const Traffic& t : of_devices_) {
       s.bytes_read = std::max(s.bytes_read, t.read);
       s.bytes_written = std::max(s.bytes_written, t.written);
+      s.operations = std::max(s.operations, t.operations);
       int64_t all = 0;
       for (const auto& [kind, bytes] : t.sent) {
         all += bytes;
@@ -307,10 +323,12 @@ class TrafficOfDevices {
  private:
   struct Traffic {
     int64_t read = 0, written = 0;
+    double operations = 0;
     std::map<std::string, int64_t> sent;  // by kind
     void operator+=(const Traffic& other) {
       read += other.read;
       written += other.written;
+      operations += other.operations;
       for (const auto& [kind, bytes] : other.sent) sent[kind] += bytes;
     }
   };
@@ -335,6 +353,34 @@ class TrafficOfDevices {
 };
 
 }  // namespace
+
+ItemWork work_of(const Schedule& schedule, const Item& item) {
+  if (item.kind == Item::Kind::Kernel) return work_of_kernel(schedule, item);
+  ItemWork work;
+  for (int b : item.reads) work.bytes_read += schedule.buffers[size_t(b)].bytes();
+  for (int b : item.writes) work.bytes_written += schedule.buffers[size_t(b)].bytes();
+  if (item.kind == Item::Kind::Library) {
+    work.operations = operations_of_call(item.call);
+    for (const UOp& also : item.call.also) {
+      if (also.op() == Op::AttentionBackward) work.operations += operations_of(also);
+    }
+  }
+  return work;
+}
+
+std::string told(const ItemWork& work) {
+  const std::string bytes = readable(work.bytes_read + work.bytes_written);
+  if (work.operations == 0) return bytes;
+  return fmt::format("{}, {} operations", bytes, readable_operations(work.operations));
+}
+
+std::string told(const ItemWork& work, double seconds) {
+  const auto bytes = work.bytes_read + work.bytes_written;
+  const double per_ns = 1e-9 / std::max(seconds, 1e-9);
+  std::string text = fmt::format("{}, {:.1f} GB/s", readable(bytes), double(bytes) * per_ns);
+  if (work.operations > 0) text += fmt::format(", {:.1f} GFLOPS", work.operations * per_ns);
+  return text;
+}
 
 PlanSummary summarize(const Schedule& schedule) {
   PlanSummary s;
@@ -393,13 +439,17 @@ std::string explain(const Schedule& schedule, bool items) {
   PlanSummary s = summarize(schedule);
   std::string text;
   if (items) {
-    for (const std::string& line : schedule.lines()) text += line + "\n";
+    const std::vector<std::string> lines = schedule.lines();
+    for (size_t i = 0; i < lines.size(); ++i)
+      text += fmt::format("{}  {}\n", lines[i], told(work_of(schedule, schedule.items[i])));
   }
   text += fmt::format("devices          {}\n", s.devices);
   text += fmt::format("items            {} kernels, {} library calls, {} collectives, {} copies\n",
                       s.kernels, s.library_calls, s.collectives, s.copies);
   text += fmt::format("memory traffic   {} read, {} written, per device\n", readable(s.bytes_read),
                       readable(s.bytes_written));
+  text += fmt::format("arithmetic       {} operations, per device\n",
+                      readable_operations(s.operations));
   text += fmt::format("communication    {} sent by each device\n", readable(s.collective_bytes));
   for (const auto& [kind, bytes] : s.collective_kinds)
     text += fmt::format("  {:<24} {}\n", kind, readable(bytes));

@@ -9,6 +9,17 @@ namespace tinyshard {
 
 PlanSummary summarize(const Schedule& schedule);
 
+// What an item does on one device: bytes of distinct elements, a library's call of its whole buffers,
+// and arithmetic (PlanSummary::operations).
+struct ItemWork {
+  int64_t bytes_read = 0, bytes_written = 0;
+  double operations = 0;
+};
+ItemWork work_of(const Schedule& schedule, const Item& item);
+// "3.0 MiB, 1.2 M operations"; with the time that it took "3.0 MiB, 21.0 GB/s, 8.0 GFLOPS".
+std::string told(const ItemWork& work);
+std::string told(const ItemWork& work, double seconds);
+
 // Of what an item makes: what it is for and the line that it comes from, as far as they are known.
 // "gradient of h.0.attn.weight, h.0.attn.bias and 10 more", "train.cpp:21 and 3 more".
 struct ItemOrigin {

@@ -1,11 +1,11 @@
-// A read is one copy of a storage that each device has whole. Parts come together first, in the same
-// queue, so that nobody waits for that either.
+// A read is a copy of a storage, or of the part of each device, that nobody waits for.
 #include "core/exec/late_read.h"
 
 #include <span>
 
 #include "core/base/error.h"
 #include "core/exec/context.h"
+#include "core/exec/host_read.h"
 #include "core/exec/state.h"
 
 namespace tinyshard {
@@ -31,18 +31,20 @@ bool LateRead::arrived() const {
 }
 
 std::vector<std::byte> LateRead::wait() const {
-  const Context::Use use;
+  std::vector<std::byte> all;
+  wait_for([&](std::span<const std::byte> bytes) { all.assign(bytes.begin(), bytes.end()); });
+  return all;
+}
+
+void LateRead::wait_for(const std::function<void(std::span<const std::byte>)>& use) const {
+  const Context::Use keeps_the_epoch;
   check_usable();
-  const std::span<const std::byte> bytes = copy_->wait();
-  return {bytes.begin(), bytes.end()};
+  use(copy_->wait());
 }
 
 std::unique_ptr<LateRead> begin_read(TensorState& state) {
   const Context::Turn turn;
-  const StatePtr whole = whole_on_devices(state);
-  Storage* storage = Storage::of(**stored_node(whole->value));
-  return std::make_unique<LateRead>(
-      storage->devices()[0]->begin_copy_out(storage->memory_to_copy()[0], storage->local_bytes()));
+  return std::make_unique<LateRead>(begin_read_whole(*in_boxes(state)));
 }
 
 }  // namespace tinyshard

@@ -1,7 +1,9 @@
 // Values that are on their way to the host while the devices go on.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,8 @@ class LateRead final : public RuntimePart {
   ~LateRead() override;
   bool arrived() const;                 // without waiting
   std::vector<std::byte> wait() const;  // may be called again
+  // The same without a copy: `use` sees them while the runtime cannot end.
+  void wait_for(const std::function<void(std::span<const std::byte>)>& use) const;
 
  private:
   void check_usable() const;  // UserError where the runtime ended before

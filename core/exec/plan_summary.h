@@ -31,6 +31,10 @@ struct PlanSummary {
   // By kernels and library calls, on the device that reads or writes most. Of a buffer a kernel
   // counts what it touches, a library call all.
   int64_t bytes_read = 0, bytes_written = 0;
+  // Of numbers, on the device that does most: two for each term of a product or a convolution, one for
+  // each elementwise op, term of a reduction and comparison of a place with an index. What sorts and
+  // decompositions do in libraries is not counted.
+  double operations = 0;
   int64_t collective_bytes = 0;  // sent by the device that sends most (ring algorithms)
   // "all_reduce over data" -> bytes sent by the device that sends most so; "copy between meshes":
   // from devices to those in their places, as between stages of a pipeline.

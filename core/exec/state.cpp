@@ -13,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/exec/capture.h"
 #include "core/exec/context.h"
+#include "core/exec/host_read.h"
 #include "core/exec/make_executable.h"
 #include "core/exec/storage.h"
 #include "core/uop/node_map.h"
@@ -605,7 +606,7 @@ Schedule plan_of(std::span<const StatePtr> states) {
   }
 }
 
-StatePtr whole_on_devices(TensorState& state) {
+std::shared_ptr<Storage> in_boxes(TensorState& state) {
   if (current_capture()) {
     fail(
         "reading data inside a captured step: the values do not exist while the step is recorded; "
@@ -614,22 +615,24 @@ StatePtr whole_on_devices(TensorState& state) {
   StatePtr self = state.shared_from_this();
   realize(std::span(&self, 1));
   const UOp buffer = *stored_node(state.value);
-  const Sharding& lies = Storage::of(*buffer)->sharding;
-  if (lies.is_replicated()) {
-    need_device_of(lies.mesh);
-    return self;
-  }
-  // All parts come together on every device; the state itself stays as it is.
-  return whole_on_devices(*make_state(place(buffer, replicated(lies.mesh))));
+  const std::shared_ptr<Storage> storage = shared_storage(buffer);
+  need_device_of(storage->sharding.mesh);
+  Sharding boxes = storage->sharding;
+  for (Placement& p : boxes.placements) p = p.is_partial() ? Replicate : without_parts(p);
+  if (boxes == storage->sharding) return storage;
+  // They come together beside the state, which stays as it is.
+  return in_boxes(*make_state(place(buffer, boxes)));
+}
+
+void read(TensorState& state, std::span<std::byte> to) {
+  const Context::Turn turn;
+  read_whole(*in_boxes(state), to);
 }
 
 std::vector<std::byte> read(TensorState& state) {
-  const Context::Turn turn;
-  const StatePtr whole = whole_on_devices(state);
-  Storage* storage = Storage::of(**stored_node(whole->value));
-  std::vector<std::byte> data(storage->local_bytes());
-  Device* device = storage->devices()[0];
-  device->copy_out(data.data(), storage->memory_to_copy()[0], data.size());
+  const UOp value = state.value;
+  std::vector<std::byte> data(size_t(value->numel()) * itemsize(value.dtype()));
+  read(state, data);
   return data;
 }
 

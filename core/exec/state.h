@@ -67,10 +67,13 @@ void mark_lost_gradient(TensorState& gradient, const TensorState& parameter);
 uint64_t parameter_changes();
 void set_parameter(TensorState& state, bool is_param);
 
-// Elements in row-major order of the global shape, on the host. Realizes first.
+// Elements in row-major order of the global shape, on the host. Realizes first. Parts come together
+// there (host_read.h): no device holds more than it did.
+void read(TensorState& state, std::span<std::byte> to);
 std::vector<std::byte> read(TensorState& state);
-// A realized state of the same value that each of its devices has whole: this one where it lies so.
-StatePtr whole_on_devices(TensorState& state);
+// Realizes the state; returns its storage, or that of the same value, where devices hold boxes of the
+// whole: no terms of a sum, and no parts in an order of their own. UserError inside a capture.
+std::shared_ptr<Storage> in_boxes(TensorState& state);
 // Whether its value was in memory that went with the runtime.
 bool is_lost(const TensorState& state);
 // Overwrites the storage of a realized state from the host (global shape, row-major). States that

@@ -108,6 +108,12 @@ struct StorageUse {
   bool writes(const Storage* s) const { return std::ranges::binary_search(written, s); }
 };
 
+// The storage of a Buffer node, kept alive by the result.
+inline std::shared_ptr<Storage> shared_storage(const UOp& buffer) {
+  return {std::const_pointer_cast<void>(std::shared_ptr<const void>(buffer->payload)),
+          Storage::of(*buffer)};
+}
+
 // A Buffer node over a new storage.
 UOp buffer_node(std::shared_ptr<Storage> storage);
 

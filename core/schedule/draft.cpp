@@ -385,6 +385,10 @@ class Drafter {
     Item item = whole_buffers(x, Item::Kind::Copy);
     item.source_shape = Dims(x.src(0).shape().begin(), x.src(0).shape().end());
     item.place_by_place = copies_place_by_place(*x);
+    if (copies_from_places(*x)) {
+      for (const int64_t place : x->arg().subspan(1)) item.places.push_back(int(place));
+      item.buffers.assign(item.places.size(), item.buffers[0]);
+    }
     for (const ShardSliceArg& part : copied_parts(*x))
       item.parts.push_back({int(part.dim), int(part.mesh_axis), part.parts});
     return item;

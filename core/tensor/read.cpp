@@ -1,6 +1,7 @@
 // Values on the host: waited for, or on their way.
 #include <cstring>
 #include <span>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -18,45 +19,73 @@ void check_given(const Tensor& x) {
   if (!x.defined()) fail("a tensor that was never given a value");
 }
 
-template <class From, class To>
-std::vector<To> convert(std::span<const std::byte> bytes) {
-  std::vector<From> from(bytes.size() / sizeof(From));
-  if (!from.empty()) std::memcpy(from.data(), bytes.data(), bytes.size());
-  return std::vector<To>(from.begin(), from.end());
+template <class From, class Made, class To>
+void convert(std::span<const std::byte> bytes, std::vector<To>& out, Made (*made)(From)) {
+  out.reserve(bytes.size() / sizeof(From));
+  for (size_t at = 0; at < bytes.size(); at += sizeof(From)) {
+    From from;
+    std::memcpy(&from, bytes.data() + at, sizeof(From));
+    out.push_back(static_cast<To>(made(from)));
+  }
+}
+template <class From>
+From itself(From from) {
+  return from;
 }
 
 template <class To>
 std::vector<To> convert(std::span<const std::byte> bytes, DType dtype) {
+  std::vector<To> out;
   switch (dtype) {
     case DType::Bool:
     case DType::U8:
-      return convert<uint8_t, To>(bytes);
+      convert(bytes, out, itself<uint8_t>);
+      break;
     case DType::I8:
-      return convert<int8_t, To>(bytes);
+      convert(bytes, out, itself<int8_t>);
+      break;
     case DType::I16:
-      return convert<int16_t, To>(bytes);
+      convert(bytes, out, itself<int16_t>);
+      break;
     case DType::U16:
-      return convert<uint16_t, To>(bytes);
+      convert(bytes, out, itself<uint16_t>);
+      break;
     case DType::I32:
-      return convert<int32_t, To>(bytes);
+      convert(bytes, out, itself<int32_t>);
+      break;
     case DType::U32:
-      return convert<uint32_t, To>(bytes);
+      convert(bytes, out, itself<uint32_t>);
+      break;
     case DType::I64:
-      return convert<int64_t, To>(bytes);
+      convert(bytes, out, itself<int64_t>);
+      break;
     case DType::U64:
-      return convert<uint64_t, To>(bytes);
+      convert(bytes, out, itself<uint64_t>);
+      break;
     case DType::F32:
-      return convert<float, To>(bytes);
+      convert(bytes, out, itself<float>);
+      break;
     case DType::F64:
-      return convert<double, To>(bytes);
+      convert(bytes, out, itself<double>);
+      break;
+    case DType::F16:
+      convert(bytes, out, f16_to_f32);
+      break;
     default:
+      convert(bytes, out, bf16_to_f32);
       break;
   }
-  std::vector<To> out;
-  for (uint16_t bits : convert<uint16_t, uint16_t>(bytes)) {
-    out.push_back(static_cast<To>(dtype == DType::F16 ? f16_to_f32(bits) : bf16_to_f32(bits)));
-  }
   return out;
+}
+
+// Whether elements of that type are numbers E as they lie in memory.
+template <class E>
+bool lies_as(DType dtype) {
+  if (std::is_same_v<E, float>) return dtype == DType::F32;
+  if (std::is_same_v<E, double>) return dtype == DType::F64;
+  if (std::is_same_v<E, bool> || !std::is_integral_v<E>) return false;
+  return (std::is_signed_v<E> ? is_signed_int(dtype) : is_unsigned_int(dtype)) &&
+         itemsize(dtype) == sizeof(E);
 }
 
 }  // namespace
@@ -70,6 +99,14 @@ std::vector<std::byte> Tensor::data(Caller caller) const {
 template <Number E>
 std::vector<E> Tensor::to_vector(Caller caller) const {
   Call call("to_vector", caller);
+  check_given(*this);
+  if constexpr (!std::is_same_v<E, bool>) {  // whose vector has no elements in memory
+    if (lies_as<E>(dtype())) {
+      std::vector<E> all(static_cast<size_t>(numel()));
+      tinyshard::read(*state_, std::as_writable_bytes(std::span(all)));
+      return all;
+    }
+  }
   return convert<E>(data(), dtype());
 }
 
@@ -104,7 +141,9 @@ std::vector<std::byte> HostCopy::data(Caller caller) const {
 template <Number E>
 std::vector<E> HostCopy::to_vector(Caller caller) const {
   Call call("to_vector", caller);
-  return convert<E>(read().wait(), dtype_);
+  std::vector<E> all;
+  read().wait_for([&](std::span<const std::byte> bytes) { all = convert<E>(bytes, dtype_); });
+  return all;
 }
 
 template <Number E>

@@ -50,6 +50,7 @@ inline Dims to_ints(const UnfoldArg& a) { return {a.kernel, a.stride, a.dilation
 // after the other. Between meshes: multi/relocation.h.
 inline std::vector<ShardSliceArg> copied_parts(const Node& x) {
   std::vector<ShardSliceArg> parts;
+  if (x.arguments > 0 && x.arg()[0] < 0) return parts;
   for (DimSpan rest = x.arg(); rest.size() >= 3; rest = rest.subspan(3))
     parts.push_back({rest[0], rest[1], rest[2]});
   return parts;
@@ -60,6 +61,13 @@ inline std::vector<ShardSliceArg> copied_parts(const Node& x) {
 inline constexpr int64_t kFromItsPlace = -1;
 inline bool copies_place_by_place(const Node& x) {
   return x.op == Op::CopyIn && x.arguments == 1 && x.arg()[0] == kFromItsPlace;
+}
+
+// CopyIn {kFromPlaces, places..}: a device takes what those at these places of the source's mesh have,
+// one after the other along a first dim. All of them are of its process.
+inline constexpr int64_t kFromPlaces = -2;
+inline bool copies_from_places(const Node& x) {
+  return x.op == Op::CopyIn && x.arguments > 1 && x.arg()[0] == kFromPlaces;
 }
 
 // DeviceCoordinate: on that mesh axis, of `size` devices.

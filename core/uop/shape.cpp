@@ -11,6 +11,7 @@
 #include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/base/sizes.h"
+#include "core/uop/args.h"
 #include "core/uop/product_region.h"
 
 namespace tinyshard {
@@ -221,6 +222,11 @@ Dims changed_shape(Op op, DType dtype, std::span<const UOp> src, DimSpan arg, co
     case Op::CopyIn:  // {(axis, mesh axis, parts)...}, or {times} between meshes, where
                       // the first dim repeats what is sent to several devices; 0: there is none;
                       // or {mesh axis, other mesh axis} that change places; or {kFromItsPlace}
+                      // or {kFromPlaces, places..}, which the first dim counts
+      if (arg.size() > 1 && arg[0] == kFromPlaces) {
+        s.insert(s.begin(), int64_t(arg.size()) - 1);
+        return s;
+      }
       if (arg.size() == 1 && arg[0] > 0) s.erase(s.begin());
       for (size_t i = 0; i + 2 < arg.size(); i += 3) s[arg[i]] = ceil_div(s[arg[i]], arg[i + 2]);
       return s;

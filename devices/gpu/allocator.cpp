@@ -37,7 +37,10 @@ void* Allocator::allocate(size_t bytes, const char* purpose) {
   bool small = size <= kSmall;
   std::lock_guard lock(mutex_);
   Block* block = find(size, small);
-  if (!block) block = new_segment(size, small);
+  if (!block) {
+    release_beyond(std::max<int64_t>(stats_.peak, kLargeSegment));
+    block = new_segment(size, small);
+  }
   if (!block) {
     release_locked();
     block = new_segment(size, small);
@@ -107,12 +110,14 @@ void Allocator::free(void* memory) noexcept {
   Block* block = found->second.get();
   stats_.used -= int64_t(block->size);
   block->purpose = nullptr;
+  block->freed = ++now_;
   if (Block* next = block->after; next && !next->purpose) {
     free_[next->small].erase(next);
     join(block, next);
   }
   if (Block* before = block->before; before && !before->purpose) {
     free_[before->small].erase(before);
+    before->freed = block->freed;
     join(before, block);
     block = before;
   }
@@ -129,7 +134,8 @@ void Allocator::release_cached() {
   release_locked();
 }
 
-void Allocator::release_locked() {
+void Allocator::release_beyond(int64_t kept) {
+  if (stats_.held - stats_.used <= kept) return;
   std::vector<Block*> whole;
   for (auto& list : free_) {
     for (Block* block : list) {
@@ -137,8 +143,10 @@ void Allocator::release_locked() {
     }
   }
   if (whole.empty()) return;
+  std::ranges::sort(whole, {}, &Block::freed);
   source_.wait_idle();
   for (Block* block : whole) {
+    if (stats_.held - stats_.used <= kept) return;
     free_[block->small].erase(block);
     stats_.held -= int64_t(block->size);
     char* begin = block->begin;

@@ -1,6 +1,8 @@
 // Device memory, kept for later use. Blocks are cut from segments that the driver gave, by best
 // fit, and join their free neighbours when they come back; so a training step, which asks for the
-// same sizes again and again, meets the driver once.
+// same sizes again and again, meets the driver once. Of sizes that change, such as those of batches of
+// other lengths, no more is kept for later than was ever in use at once: segments without a block go
+// back before another one is taken.
 //
 // The one rule of streams: what is freed may be handed out again at once, because all use of it is
 // queued on one stream, or joined to it, in the order of the calls (core/runtime/device.h). Only
@@ -53,6 +55,7 @@ class Allocator {
     size_t size;
     bool small;
     const char* purpose = nullptr;              // null: free
+    uint64_t freed = 0;                         // when, counted
     Block *before = nullptr, *after = nullptr;  // neighbours in the segment
   };
   struct BySize {
@@ -65,7 +68,9 @@ class Allocator {
   Block* new_segment(size_t size, bool small);
   void split(Block* block, size_t size);
   void join(Block* block, Block* next);
-  void release_locked();
+  void release_locked() { release_beyond(0); }
+  // Gives back whole free segments, those freed longest ago first, while more than that is kept.
+  void release_beyond(int64_t kept);
   std::string out_of_memory(size_t bytes, const char* purpose) const;
 
   std::string device_;
@@ -73,6 +78,7 @@ class Allocator {
   mutable std::mutex mutex_;
   std::unordered_map<char*, std::unique_ptr<Block>> blocks_;  // by begin, free ones too
   std::set<Block*, BySize> free_[2];                          // large, small
+  uint64_t now_ = 0;
   MemoryStats stats_;
 };
 

@@ -15,8 +15,12 @@
 //   14, and of 8 copies of heads of k and v, 3.5: rows.
 //   q divided by heads, k and v with 4 heads on all devices: no bytes, each device takes its head.
 //
-// The fastest way wins, by the time in which operands and results travel and that to compute.
+// The fastest way wins, by the time in which operands and results travel and that to compute. Where the
+// devices have a library for the op, but not for the part that a way gives them, the scores of that
+// part go through memory, which takes its time, too: of 131072 rows over 8 devices, each with 32 heads
+// and the positions of its rows, these are 256 GiB.
 #include <algorithm>
+#include <string>
 
 #include "multi/moves.h"
 #include "multi/strategies/strategies.h"
@@ -26,6 +30,7 @@ namespace {
 
 // q, k, v; in a gradient the result, its statistics and the gradient of the result as well.
 constexpr size_t kQuery = 0, kKey = 1, kValue = 2;
+constexpr double kScore = 4, kManyScores = 1 << 28;  // bytes
 
 class Ways {
  public:
@@ -221,7 +226,30 @@ class Ways {
     }
     const Dims local = Sharding{mesh_, wanted(kQuery, chosen_)}.local_shape(shape(kQuery));
     const double scores = double(product(local)) * double(shape(kKey)[size_t(rows())]);
-    return seconds + values_.links().seconds_to_compute((forward ? 4 : 10) * scores, mesh_);
+    // Written and read, once before the softmax and once behind it; in gradients once more each. What is
+    // little is not worth sending more for.
+    double spelled = (forward ? 4 : 8) * kScore * scores / double(shape(kQuery).back());
+    if (spelled < kManyScores || !is_spelled_out(chosen_)) spelled = 0;
+    return seconds + values_.links().seconds_to_compute((forward ? 4 : 10) * scores, mesh_) +
+           values_.links().seconds_to_copy(spelled, mesh_);
+  }
+
+  // Whether the devices' library, which takes the op as it is, takes no part of it by that way.
+  bool is_spelled_out(const Dimensions& by) const {
+    const std::string& kind = mesh_.devices()[0].kind;
+    if (!has_library(kind, x_)) return false;
+    std::vector<UOp> src;
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      Dims leaf{-1 - int64_t(i)};
+      const Dims local = Sharding{mesh_, wanted(i, by)}.local_shape(shape_for(i, by));
+      leaf.insert(leaf.end(), local.begin(), local.end());
+      src.push_back(UOp::make(Op::Buffer, x_.src(i).dtype(), {}, leaf));
+    }
+    if (attention_arg(*x_).causal && std::ranges::find(by, rows()) != by.end()) {
+      const int64_t size = src[kQuery].shape()[size_t(rows())];
+      src.push_back(UOp::make(Op::Buffer, DType::I64, {}, Dims{-1 - int64_t(src.size()), size}));
+    }
+    return !has_library(kind, UOp::make(x_.op(), x_.dtype(), src, x_->arg()));
   }
 
   const UOp& x_;

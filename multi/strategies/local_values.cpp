@@ -429,6 +429,8 @@ LocalValue rebuilt(const UOp& x, const std::vector<LocalValue>& sources, const L
 }
 
 LocalValue settled(LocalValue v, DimSpan global) {
+  // Providers look for a bias below its reshape: a cast stays where it is unless something moves.
+  if (std::ranges::none_of(v.place, &Placement::is_partial)) return v;
   if (const UOp wide = v.local; !(before_widening(wide) == wide)) {
     v.local = before_widening(wide);
     v = settled(std::move(v), global);

@@ -218,8 +218,9 @@ TEST_F(LibraryParts, MakeAProgramOfTheirOwn) {
   apart.results.clear();
   Context& context = Context::get();
   Device& device = context.device(Mesh::of({"NULL:0"}).devices()[0]);
-  EXPECT_NE(&context.program(device, into), &context.program(device, apart));
-  EXPECT_EQ(&context.program(device, into), &context.program(device, LibraryCall(into)));
+  ProgramCache& programs = context.programs();
+  EXPECT_NE(programs.of(device, into), programs.of(device, apart));
+  EXPECT_EQ(programs.of(device, into), programs.of(device, LibraryCall(into)));
 }
 
 TEST_F(LibraryParts, AreWrittenIntoSeveralValues) {

@@ -56,6 +56,25 @@ TEST_F(Explain, SumsAndItemsOfATensor) {
   EXPECT_NE(explain(sum, true).find("all_reduce"), std::string::npos);
 }
 
+TEST_F(Explain, ArithmeticIsCounted) {
+  const Tensor x = Tensor::arange(512).reshape({64, 8}).cast(DType::F32).realize();
+  const Tensor w = Tensor::arange(128).reshape({8, 16}).cast(DType::F32).realize();
+  EXPECT_EQ(summarize(x * 2 + 1).operations, 2 * 512);
+  EXPECT_EQ(summarize(x.sum(1)).operations, 512);
+  EXPECT_EQ(summarize((x * x).sum(1)).operations, 2 * 512);
+  EXPECT_EQ(summarize(x.cast(DType::F64)).operations, 0);
+  EXPECT_EQ(summarize(x.matmul(w)).operations, 2.0 * 64 * 8 * 16);
+  // Places cost nothing; a mask spares nothing, and is one more choice.
+  EXPECT_EQ(summarize((x + 1).pad({{0, 0}, {0, 8}})).operations, 2 * 1024);
+  EXPECT_EQ(summarize(x.flip(0).clone()).operations, 0);
+  // Of what is divided, each device's share.
+  const Mesh mesh = Mesh::world({{"data", 4}});
+  EXPECT_EQ(summarize(rows(mesh, 64, 8).realize() * 2).operations, 128);
+  const std::string text = explain(x * 2 + 1, true);
+  EXPECT_NE(text.find("arithmetic       1.0 K operations, per device"), std::string::npos) << text;
+  EXPECT_NE(text.find("4.0 KiB, 1.0 K operations"), std::string::npos) << text;
+}
+
 TEST_F(Explain, AskingChangesNothing) {
   Tensor a = Tensor::arange(8).cast(DType::F32).realize();
   Tensor b = a + 1, untouched = a * 2;

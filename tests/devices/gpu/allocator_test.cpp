@@ -95,6 +95,28 @@ TEST(CudaAllocator, CachedSegmentsGoBackBeforeMemoryRunsOut) {
   EXPECT_EQ(allocator.stats().peak, int64_t(90 * kMiB));
 }
 
+// Batches of other lengths: each size is larger than all before, so that no free segment serves it.
+TEST(CudaAllocator, NoMoreIsKeptThanWasEverInUse) {
+  FakeMemory memory(10000 * kMiB);
+  Allocator allocator("CUDA:0", memory);
+  for (size_t i = 20; i < 100; ++i) {
+    void* block = allocator.allocate(i * kMiB, "tensors");
+    ASSERT_LE(memory.held, 2 * i * kMiB + 64 * kMiB) << i;
+    allocator.free(block);
+  }
+  EXPECT_EQ(allocator.stats().held, int64_t(memory.held));
+  // What a step asks for again and again stays.
+  memory.waits = 0;
+  for (int step = 0; step < 10; ++step) {
+    std::vector<void*> blocks;
+    for (size_t i = 20; i < 60; i += 3) blocks.push_back(allocator.allocate(i * kMiB, "tensors"));
+    for (void* block : blocks) allocator.free(block);
+    if (step == 4) memory.takes = 0;
+  }
+  EXPECT_EQ(memory.takes, 0);
+  EXPECT_EQ(allocator.stats().used, 0);
+}
+
 TEST(CudaAllocator, OutOfMemorySaysWhatIsHeld) {
   FakeMemory memory(100 * kMiB);
   Allocator allocator("CUDA:1", memory);
