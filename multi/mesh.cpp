@@ -98,10 +98,10 @@ Mesh Mesh::world(std::vector<MeshAxis> axes) {
       sizes += fmt::format("{}{}={}", sizes.empty() ? "" : ", ", a.name,
                            left ? std::string("what is left") : std::to_string(a.size));
     }
-    throw UserError(fmt::format("Mesh::world: {} {} {} device{}, but the job has {}: the sizes of "
-                                "the axes have to multiply to that",
-                                sizes, open ? "needs a multiple of" : "needs", known,
-                                known == 1 ? "" : "s", total));
+    throw UserError(fmt::format(
+        "Mesh::world: {} {} {} device{}, but the job has {}: the sizes of "
+        "the axes have to multiply to that",
+        sizes, open ? "needs a multiple of" : "needs", known, known == 1 ? "" : "s", total));
   }
   return Mesh(std::move(axes), tinyshard::world().devices);
 }

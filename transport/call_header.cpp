@@ -68,8 +68,8 @@ std::string_view advice(GivenValue::Kind kind) {
     case GivenValue::Kind::Step:
       return "a value over ranks is computed by all of them together";
     default:
-      return "what is brought to devices of several ranks has to be the same on all of them: a "
-             "batch that each rank reads for itself goes there by from_local()";
+      return "what is brought to devices of several ranks has to be the same on all of them: seeds "
+             "and rates, too; a batch that each rank reads for itself goes there by from_local()";
   }
 }
 

@@ -519,8 +519,7 @@ void Group::throw_failure(const Collective& call, uint64_t sequence, double elap
 // Everyone gets the bytes of every member, counts[m] of member m, in their order; `own` are those
 // of this one.
 std::vector<std::byte> Group::gather_bytes(std::span<const std::byte> own,
-                                           std::span<const size_t> counts,
-                                           RunIdentity identity) {
+                                           std::span<const size_t> counts, RunIdentity identity) {
   std::vector<size_t> by_participant(static_cast<size_t>(size()));
   size_t total = 0;
   for (size_t m = 0; m < counts.size(); ++m) {

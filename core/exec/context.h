@@ -172,7 +172,7 @@ class Context {
 
   class Ending;
   Context() = default;
-  static Context& process();  // with or without an epoch
+  static Context& process();                                     // with or without an epoch
   Communicator& communicator_of(const std::vector<int>& ranks);  // of all of their devices
   Communicator& group_of(const std::vector<int>& participants, std::string_view name);
   void begin(const RuntimeOptions& options);

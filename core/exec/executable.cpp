@@ -535,10 +535,10 @@ std::string_view Executable::asked() {
   Origin from = origin_of(origin);
   if (origin == 0 && !schedule_.roots.empty())
     from = origin_of(schedule_.buffers[size_t(schedule_.roots[0])].origin);
-  asked_ = {origin, fmt::format("{}{}{}{}", origin == 0 ? "a step" : from.op,
-                                origin == 0 && !from.op.empty() ? " with " + from.op : "",
-                                from.line == 0 ? "" : " (", 
-                                from.line == 0 ? "" : from.source() + ")")};
+  asked_ = {origin,
+            fmt::format("{}{}{}{}", origin == 0 ? "a step" : from.op,
+                        origin == 0 && !from.op.empty() ? " with " + from.op : "",
+                        from.line == 0 ? "" : " (", from.line == 0 ? "" : from.source() + ")")};
   return asked_.second;
 }
 
@@ -551,25 +551,37 @@ void Executable::note(const Given& given) {
     known->hash = combine(known->hash, given.hash);
 }
 
+// ", seed 7 behind 5 numbers": what values that this run draws come from; empty where it draws none.
+std::string Executable::draws_text() const {
+  for (Storage* input : inputs_) {
+    if (!input || !input->is_draw() || !is_of_each_process(input->sharding.mesh)) continue;
+    const void* data = input->devices()[0]->host_pointer(input->memory_to_copy()[0]);
+    if (!data) continue;
+    std::array<uint64_t, 2> words{};
+    std::memcpy(words.data(), data, sizeof(words));
+    return fmt::format(", seed {} behind {} numbers", words[1], words[0] & (~uint64_t{0} >> 1));
+  }
+  return {};
+}
+
 void Executable::note_copied(const Step& copy, Device& source, const void* from) {
   const VirtualBuffer& buffer = schedule_.buffers[size_t(copy.item->buffers[0])];
   const auto [base, offset] = base_of(copy.item->buffers[0]);
   Storage* storage = inputs_[size_t(base)];
   const void* data = source.host_pointer(const_cast<void*>(from));
-  const bool draws = storage && storage->is_draw();
-  Given given{copy.ledger, 0, draws ? GivenValue::Kind::Draw : GivenValue::Kind::Host, copy.about};
+  Given given{copy.ledger, 0, GivenValue::Kind::Host, copy.about};
   if (storage && offset == 0) {
     given.hash = storage->content_hash();
   } else if (data) {
     given.hash = sample_hash({static_cast<const std::byte*>(data), size_t(buffer.bytes())});
   }
-  if (draws && data) {
-    std::array<uint64_t, 2> words{};
-    std::memcpy(words.data(), data, sizeof(words));
-    given.about = fmt::format("numbers of seed {} behind {} others, in {}", words[1],
-                              words[0] & (~uint64_t{0} >> 1), copy.about.substr(copy.about.find(' ') + 1));
+  if (given.hash == 0) return;
+  if (!storage || storage->is_draw()) {
+    const std::string draws = draws_text();
+    if (!draws.empty()) given.kind = GivenValue::Kind::Draw;
+    given.about += draws;
   }
-  if (given.hash != 0) note(given);
+  note(given);
 }
 
 void Executable::begin_run() {
@@ -584,7 +596,8 @@ void Executable::begin_run() {
     for (const Given& given : input->given()) note(given);
     if (writes_down_) input->clear_given();
   }
-  for (Ledger* ledger : changes_) note({ledger, hash_, GivenValue::Kind::Step, std::string(asked())});
+  for (Ledger* ledger : changes_)
+    note({ledger, hash_, GivenValue::Kind::Step, std::string(asked())});
   for (Group* group : identified_) {
     group->identity->run = ticket_.run;
     group->identity->asked = asked();
@@ -753,8 +766,8 @@ void Executable::run() {
       [&] { return ObservedEvent{.kind = EventKind::Run, .name = "run", .ticket = ticket_}; });
   // The first run is made of single launches: libraries and communicators set themselves up then.
   // Times of single items (DEBUG=2) and their values (TS_CHECK) need single launches, too.
-  const bool replays = wanted.shuffle == 0 && ran_ && !items_are_timed() && !compares_values_ &&
-                       can_record_;
+  const bool replays =
+      wanted.shuffle == 0 && ran_ && !items_are_timed() && !compares_values_ && can_record_;
   if (replays) {
     for (const Step& step : steps_) {
       for (const Group& group : step.groups) {
@@ -771,8 +784,8 @@ void Executable::run() {
   else
     run_items(std::span(steps_).subspan(leading_));
   ran_ = true;
-  end_run();
   if (wanted.check.replicas) check_replicas(roots_);
+  end_run();
   count(counters().kernels, counts_.kernels);
   count(counters().library_calls, counts_.library_calls);
   count(counters().collectives, counts_.collectives);

@@ -123,12 +123,13 @@ class Executable : public RuntimePart {
   ObservedEvent event_of(const Step& step) const;
   void identify_groups();
   void begin_run();  // gives the groups their identity, for the comparison with other ranks
-  void announce();  // to the ranks of calls that devices make without the host
+  void announce();   // to the ranks of calls that devices make without the host
   void end_run();
   // What the ranks have to give alike: see ledger.h.
   void know_ledgers();
   void note(const Given& given);
   void note_copied(const Step& copy, Device& source, const void* from);
+  std::string draws_text() const;
   std::string_view asked();
 
   Schedule schedule_;
@@ -136,15 +137,15 @@ class Executable : public RuntimePart {
   std::vector<std::shared_ptr<Storage>> owned_;  // by buffer: external and output storages
   std::vector<std::shared_ptr<Storage>> roots_;
   std::vector<Arena> arenas_;
-  bool crosses_ranks_ = false;          // has collectives among devices of several ranks
-  uint64_t hash_ = 0;                   // of the schedule, where other ranks run it, too
-  Ticket ticket_;                       // of the latest run
-  std::vector<Storage*> inputs_;        // by buffer: what the host may have written; or null
-  std::vector<Ledger*> changes_;        // of ranks whose values the run writes over
-  bool compares_ = false;               // takes part in what several ranks hold
-  bool binds_ = false;                  // all of them run it, as something in it shows
-  bool writes_down_ = false;            // and this run does so in the thread that keeps ledgers
-  std::vector<Given> given_;            // by this run, which does not
+  bool crosses_ranks_ = false;    // has collectives among devices of several ranks
+  uint64_t hash_ = 0;             // of the schedule, where other ranks run it, too
+  Ticket ticket_;                 // of the latest run
+  std::vector<Storage*> inputs_;  // by buffer: what the host may have written; or null
+  std::vector<Ledger*> changes_;  // of ranks whose values the run writes over
+  bool compares_ = false;         // takes part in what several ranks hold
+  bool binds_ = false;            // all of them run it, as something in it shows
+  bool writes_down_ = false;      // and this run does so in the thread that keeps ledgers
+  std::vector<Given> given_;      // by this run, which does not
   std::pair<OriginId, std::string> asked_;
   std::vector<Step> steps_;
   std::vector<Group*> identified_;

@@ -49,8 +49,7 @@ void Ledgers::identify(std::span<const int> ranks, RunIdentity& identity) {
   for (const auto& [of, ledger] : ledgers_) {
     if (ledger->entries_ == 0 || !shared(*ledger)) continue;
     identity.inputs = combine(identity.inputs, ledger->hash_);
-    if (ledger->ranks_.size() == ranks.size())
-      ledger->due_ = std::max(ledger->due_, ledger->entries_ + Ledger::kMost);
+    if (ledger->ranks_.size() == ranks.size()) ledger->put_off();
   }
   identity.given = {};
   size_t place = identity.given.size();
@@ -63,7 +62,7 @@ std::vector<Ledger*> Ledgers::due() {
   std::vector<Ledger*> found;
   for (const auto& [of, ledger] : ledgers_) {
     if (ledger->entries_ == 0 || ledger->entries_ < ledger->due_) continue;
-    ledger->due_ = ledger->entries_ + std::min(ledger->entries_, Ledger::kMost);
+    ledger->put_off();
     found.push_back(ledger.get());
   }
   return found;

@@ -14,6 +14,7 @@
 // order on all ranks. What other threads give, as a loader's batches, is kept with the values
 // (Storage::given) until that thread's runs read them.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -43,6 +44,8 @@ class Ledger {  // of several ranks, of which this process is one
   uint64_t hash_ = 0;
   int64_t entries_ = 0;
   int64_t due_ = 1;  // how many entries there are when its ranks meet
+  // They were compared: at first each time that there are twice as many, then after so many more.
+  void put_off() { due_ = entries_ + std::min(entries_, kMost); }
 };
 
 // Something that was given and is in no ledger yet.

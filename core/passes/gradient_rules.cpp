@@ -559,8 +559,8 @@ UOp add_gradients(const UOp& a, const UOp& b) { return add(a, b); }
 
 UOp add_gradients_at(const UOp& value, const UOp& a, const UOp& b) {
   const std::optional<Mesh> at = mesh_under(value), one = mesh_under(a), other = mesh_under(b);
-  const bool meet = !at || at->size() > 1 || !one || !other || *one == *other ||
-                    one->size() == 1 || other->size() == 1;
+  const bool meet = !at || at->size() > 1 || !one || !other || *one == *other || one->size() == 1 ||
+                    other->size() == 1;
   if (meet) return add(a, b);
   return add(place(a, replicated(*at)), place(b, replicated(*at)));
 }

@@ -73,11 +73,11 @@ struct GivenValue {
 // Which run of what a call begins on this rank. Ranks that differ in it have diverged, though the
 // sizes of their messages may be the same.
 struct RunIdentity {
-  uint64_t run = 0;             // counted from 1; 0: no run, `label` says what it is
-  uint64_t what = 0;            // hash of the schedule
-  uint64_t inputs = 0;          // hash of all that the ranks had to give alike until now
-  std::string_view label = {};  // for messages
-  std::string_view asked = {};  // the method that runs and its line: "item (train.cpp:13)"
+  uint64_t run = 0;                      // counted from 1; 0: no run, `label` says what it is
+  uint64_t what = 0;                     // hash of the schedule
+  uint64_t inputs = 0;                   // hash of all that the ranks had to give alike until now
+  std::string_view label = {};           // for messages
+  std::string_view asked = {};           // the method that runs and its line: "item (train.cpp:13)"
   std::array<GivenValue, 3> given = {};  // the latest of what `inputs` is a hash of
 };
 

@@ -126,7 +126,8 @@ void give(Storage& whole, std::vector<Given> given) {
   if (!context.ledgers().written_here()) return whole.give(std::move(given));
   for (const Given& each : given) context.ledgers().add(each);
   const Origin& from = origin_of(origin_of_call());
-  context.compare_ledgers(fmt::format("{}{}", from.op, from.line == 0 ? "" : " (" + from.source() + ")"));
+  context.compare_ledgers(
+      fmt::format("{}{}", from.op, from.line == 0 ? "" : " (" + from.source() + ")"));
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ TEST(Elsewhere, ValuesAreNotCopiedFromDevicesOfOtherRanks) {
       {"clone", [&] { return x.clone().to("CPU").to_vector<float>(); }},
   };
   for (const auto& [name, read] : reads) {
-    const bool is_brought = std::string_view(name) != "read" && std::string_view(name) != "computed";
+    const bool is_brought =
+        std::string_view(name) != "read" && std::string_view(name) != "computed";
     if (here || is_brought) {
       EXPECT_EQ(read(), twelve) << name;
     } else {

@@ -144,8 +144,7 @@ TEST_F(LocalParts, MayBeTermsOfASum) {
   const Mesh mesh = several_ranks() ? Mesh::world({{"data", -1}}) : Mesh({{"data", 4}});
   std::vector<Tensor> terms;
   for (int64_t p = 0; p < mesh.size(); ++p) {
-    if (!several_ranks() || p == world().rank)
-      terms.push_back(Tensor(counted(p, 6), {2, 3}));
+    if (!several_ranks() || p == world().rank) terms.push_back(Tensor(counted(p, 6), {2, 3}));
   }
   const auto n = static_cast<float>(mesh.size());
   std::vector<float> sum = counted(0, 6);

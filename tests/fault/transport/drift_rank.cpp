@@ -173,8 +173,8 @@ class Training {
   }
 
   Tensor given(int batch, int columns) const {
-    const Tensor x = program_.batch == Batch::FromLocal ? from_local(batch, columns)
-                                                        : values(batch, columns);
+    const Tensor x =
+        program_.batch == Batch::FromLocal ? from_local(batch, columns) : values(batch, columns);
     if (program_.batch == Batch::InStep || program_.batch == Batch::FromLocal) return x;
     if (program_.batch == Batch::BeforeCall) return placed(x);
     if (program_.batch == Batch::Realized) return placed(x).realize();
