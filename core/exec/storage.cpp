@@ -55,10 +55,11 @@ void Storage::wrote(std::span<const std::byte> data) {
   written_ = sample_hash(data);
   given_.clear();
   if (Ledger* ledger = context.ledgers().of(sharding.mesh)) {
-    const std::string source = origin_of(origin_of_call()).source();
+    const Origin& from = origin_of(origin_of_call());
     give({{ledger, written_, GivenValue::Kind::Host,
-           fmt::format("{}{}{}{}{}", label, label.empty() ? "" : ", ", name(dtype_),
-                       to_string(shape_), source.empty() ? "" : " (" + source + ")")}});
+           fmt::format("{}{}{}{}{}{}", label, label.empty() ? "" : ", ", name(dtype_),
+                       to_string(shape_), from.op.empty() ? "" : " of " + from.op,
+                       from.line == 0 ? "" : " (" + from.source() + ")")}});
   }
 }
 
