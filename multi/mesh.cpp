@@ -68,10 +68,11 @@ Mesh::Mesh(std::vector<MeshAxis> axes) {
   int64_t wanted = count(axes);
   const auto& all = tinyshard::world().devices;
   if (wanted > int64_t(all.size())) {
-    throw UserError(
-        fmt::format("a mesh of {} devices, but the job has {}: ask for more with --devices, "
-                    "--devices-per-rank or more ranks",
-                    wanted, all.size()));
+    throw UserError(fmt::format(
+        "a mesh of {} devices, but the job has {}: in one process TS_DEVICES_PER_RANK={} or "
+        "Runtime::configure({{.devices_per_rank = {}}}) before the first tensor gives as many, or "
+        "Mesh::of names them; under a launcher, more ranks or --devices-per-rank",
+        wanted, all.size(), wanted, wanted));
   }
   data_ = intern(std::move(axes),
                  std::vector(all.begin(), all.begin() + long(std::max<int64_t>(wanted, 0))));
@@ -91,8 +92,16 @@ Mesh Mesh::world(std::vector<MeshAxis> axes) {
   }
   if (open) open->size = known > 0 ? total / known : 0;
   if (count(axes) != total) {
-    throw UserError(fmt::format("the {} devices of this job do not divide into a mesh of {} x ...",
-                                total, known));
+    std::string sizes;
+    for (const MeshAxis& a : axes) {
+      const bool left = &a == open;
+      sizes += fmt::format("{}{}={}", sizes.empty() ? "" : ", ", a.name,
+                           left ? std::string("what is left") : std::to_string(a.size));
+    }
+    throw UserError(fmt::format(
+        "Mesh::world: {} {} {} device{}, but the job has {}: the sizes of "
+        "the axes have to multiply to that",
+        sizes, open ? "needs a multiple of" : "needs", known, known == 1 ? "" : "s", total));
   }
   return Mesh(std::move(axes), tinyshard::world().devices);
 }

@@ -87,8 +87,20 @@ void bring_to_one_device(LocalValue& v, DimSpan global, const Mesh& mesh) {
   v.place.resize(mesh.axes().size());
 }
 
+// The first device of each rank.
+Mesh of_all_ranks() {
+  std::vector<DeviceRef> devices;
+  for (const DeviceRef& d : world().devices) {
+    if (devices.empty() || devices.back().rank != d.rank) devices.push_back(d);
+  }
+  return Mesh({{"ranks", int64_t(devices.size())}}, devices);
+}
+
 void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
                  const std::vector<Placement>& wanted) {
+  // To the own device of each process a value comes by way of all ranks, where some have no part of it.
+  if (is_of_each_process(mesh) && !is_of_each_process(*v.mesh) && !is_on_all_ranks(*v.mesh))
+    v = on_other_mesh(std::move(v), global, of_all_ranks(), {Replicate});
   Mesh from = *v.mesh;
   // Between the ranks' mesh and one that each process has for itself, each process has both a whole
   // copy and all devices that need a part of it: nothing more travels, to one device or to several.

@@ -5,6 +5,8 @@ docs/launch.md says, 1 otherwise.
     scripts/faults.py kill [--trials 1000]      one rank is killed: each survivor names it, 99 % within a second
     scripts/faults.py stop                      one is stopped: named at the deadline, and not for a pause that is shorter
     scripts/faults.py diverge                   one makes another call: tinyshard blame names it
+    scripts/faults.py drift                     one of two to six ranks of a training departs from the others in one thing (a batch, a
+                                                seed, a rate, a copy, a call ...): told within two seconds; of nothing where nobody does
     scripts/faults.py kill --mpirun "mpirun --oversubscribe --enable-recovery"     the same over MPI
     scripts/faults.py launcher                  the launcher is killed: no process, socket, shared memory or file stays
     scripts/faults.py end [--trials 500]        the launcher, an agent or a rank is told to end, or killed with its agent: over
@@ -16,9 +18,11 @@ Each trial prints its seed only where it fails; --seed N runs that one first. Th
 """
 
 import argparse
+import collections
 import functools
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +104,40 @@ def diverge(job_of, draw, _):
         if not said.startswith(expected) or " diverged: it runs " not in said:
             return f"rank {victim} made a call {how}, blame says: {said}", job
         return None, job
+    finally:
+        job.sweep()
+
+
+DEPARTURES = ["skip", "repeat", "sample", "draw", "seed", "rate", "part", "mode", "extra", "assign", "read"]
+HARMLESS = {"draw", "mode", "read", "sample"}  # some programs draw nothing more, have no dropout, or compute the same
+told = collections.Counter()
+
+
+def drift(job_of, draw, delays):
+    """Half of the programs have nobody who departs. A departure without a word is harmless where all ranks end with the same weights,
+    as when nothing is drawn after a draw."""
+    ranks, program = draw.randint(2, 6), draw.randrange(1 << 20)
+    departure = draw.choice(DEPARTURES) if draw.random() < 0.5 else "none"
+    who = draw.randrange(ranks) if departure != "none" else -1
+    flags = ["--devices-per-rank", "2"] if draw.random() < 0.25 else []
+    job = job_of("", 20, flags, program="transport_drift_rank", words=[program, departure, who], ranks=ranks)
+    what = f"program {program}, {departure} by rank {who} of {ranks} {' '.join(flags)}"
+    try:
+        if job.finish() is None:
+            return f"it hangs: {what}", job
+        said = {int(rank): (int(at) * 1e-9, text) for rank, at, text in re.findall(r"^(\d+) told (\d+) (.*)$", job.text(), re.M)}
+        weights = re.findall(r"^\d+ weights (\d+)$", job.text(), re.M)
+        departs = re.search(r"^\d+ departs (\d+)$", job.text(), re.M)
+        if departure == "none" or not departs:
+            told["innocent"] += 1
+            return None if not said and len(set(weights)) == 1 and len(weights) == ranks else f"it was told something: {what}", job
+        if not said:
+            silent = departure not in HARMLESS or len(set(weights)) != 1
+            told["harmless"] += 1
+            return f"nobody was told: {what}" if silent else None, job
+        told[departure] += 1
+        delays.append(min(at for at, _ in said.values()) - int(departs[1]) * 1e-9)
+        return None if delays[-1] < 2 else f"told after {delays[-1]:.1f} s: {what}", job
     finally:
         job.sweep()
 
@@ -218,16 +256,16 @@ def end(job_of, draw, delays):
         job.sweep()
 
 
-FAULTS = {"kill": kill, "stop": stop, "diverge": diverge, "launcher": launcher, "end": end}
+FAULTS = {"kill": kill, "stop": stop, "diverge": diverge, "drift": drift, "launcher": launcher, "end": end}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fault", choices=FAULTS)
     add_options(parser, trials=5)
-    parser.add_argument("--mpirun", metavar="COMMAND", help="start ranks so, over MPI, and not by tinyshard run over TCP: kill and stop")
+    parser.add_argument("--mpirun", metavar="COMMAND", help="start ranks so, over MPI, and not by tinyshard run over TCP: kill, stop and drift")
     options = parser.parse_args()
-    if options.mpirun and options.fault not in ("kill", "stop"):
+    if options.mpirun and options.fault not in ("kill", "stop", "drift"):
         parser.error(f"--mpirun: {options.fault} is of jobs that tinyshard run starts")
     delays, begun = [], time.monotonic()
     bad = run_trials(options, lambda job_of, draw: FAULTS[options.fault](functools.partial(job_of, mpirun=options.mpirun), draw, delays))
@@ -240,6 +278,8 @@ def main():
         line += f"; {what} after {at(0.5) * 1e3:.0f} ms in the median, {at(0.99) * 1e3:.0f} ms in 99 of 100, " \
                 f"{delays[-1] * 1e3:.0f} ms at most"
         late = options.fault == "kill" and at(0.99) > 1
+    if told:
+        line += "; told: " + ", ".join(f"{kind} {count}" for kind, count in sorted(told.items()))
     print(line)
     return 1 if bad or late else 0
 

@@ -20,7 +20,8 @@ class Job:
     """tinyshard run (or mpirun, with its options) of the program that plays a rank, below the words of another one if need be;
     its lines are read from a file, so that nothing blocks."""
 
-    def __init__(self, build, folder, scenario, timeout_s, flags=(), program="transport_fault_rank", words=None, mpirun=None, under=()):
+    def __init__(self, build, folder, scenario, timeout_s, flags=(), program="transport_fault_rank", words=None, mpirun=None, ranks=RANKS,
+                 under=()):
         self.folder = folder
         self.path = folder / "output"
         self.tool = build / "cli/tinyshard"
@@ -28,9 +29,9 @@ class Job:
         self.program = next(path for path in (tests / "fault/transport" / program, tests / "launch" / program) if path.exists())
         words = [*under, self.program, *([scenario, timeout_s] if words is None else words)]
         if mpirun:
-            command = [*shlex.split(mpirun), "-n", str(RANKS), *flags, *words]
+            command = [*shlex.split(mpirun), "-n", str(ranks), *flags, *words]
         else:
-            command = [self.tool, "run", "--no-prefix", "-n", str(RANKS), *flags, "--", *words]
+            command = [self.tool, "run", "--no-prefix", "-n", str(ranks), *flags, "--", *words]
         environment = dict(os.environ, TMPDIR=str(folder))
         with open(self.path, "w") as output:
             self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder,

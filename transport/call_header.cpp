@@ -17,6 +17,11 @@
 namespace tinyshard {
 namespace {
 
+template <size_t N>
+std::string_view text_in(const char (&field)[N]) {
+  return {field, strnlen(field, N)};
+}
+
 std::string describe(const CallHeader& header) {
   Collective call{.op = static_cast<CollectiveOp>(header.op),
                   .reduce = static_cast<ReduceOp>(header.reduce),
@@ -26,7 +31,7 @@ std::string describe(const CallHeader& header) {
   std::string text = tinyshard::describe(call);
   if (header.counts_hash != 0) text += fmt::format(" with counts {:x}", header.counts_hash);
   text += fmt::format(" as call {}", header.sequence);
-  const std::string_view label(header.label, strnlen(header.label, sizeof(header.label)));
+  const std::string_view label = text_in(header.label);
   if (header.run != 0) {
     text += fmt::format(" (run {} of this job, {} {:08x})", header.run, label,
                         header.what & 0xffffffff);
@@ -43,6 +48,30 @@ bool same_call(const CallHeader& a, const CallHeader& b) {
 }
 
 bool same_inputs(const CallHeader& a, const CallHeader& b) { return a.inputs == b.inputs; }
+
+template <size_t N>
+void fill(char (&field)[N], std::string_view text) {
+  text.copy(field, N - 1);
+}
+
+// What to write instead.
+std::string_view advice(GivenValue::Kind kind) {
+  switch (kind) {
+    case GivenValue::Kind::Draw:
+      return "numbers of a tensor over ranks are drawn by all of them: seed all ranks alike "
+             "(manual_seed), and draw what one rank alone needs in a thread of its own";
+    case GivenValue::Kind::Part:
+      return "the parts of one value have one type, and the sizes that its shape gives them: where "
+             "parts are uneven, give from_local() the shape of the whole";
+    case GivenValue::Kind::Copy:
+      return "devices that hold the same part of a value have to be given the same";
+    case GivenValue::Kind::Step:
+      return "a value over ranks is computed by all of them together";
+    default:
+      return "what is brought to devices of several ranks has to be the same on all of them: seeds "
+             "and rates, too; a batch that each rank reads for itself goes there by from_local()";
+  }
+}
 
 std::string list(const std::vector<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
@@ -82,6 +111,60 @@ std::vector<int> ranks_of(const std::vector<size_t>& members, std::span<const in
   return of;
 }
 
+// The methods that the ranks were asked by, where these differ: "; rank 0: item (train.cpp:13), rank
+// 1: step (train.cpp:12); ..."
+std::string asked_of(std::span<const CallHeader> headers, std::span<const int> ranks) {
+  const auto same = [](const CallHeader& a, const CallHeader& b) {
+    return text_in(a.asked) == text_in(b.asked);
+  };
+  const auto found = classes(headers, same);
+  if (found.size() < 2) return {};
+  std::string text;
+  for (const auto& members : found) {
+    const CallHeader& header = headers[members[0]];
+    const std::string_view asked =
+        header.asked[0] != 0 ? text_in(header.asked) : text_in(header.label);
+    text += fmt::format("{} {}: {}", text.empty() ? ";" : ",", list(ranks_of(members, ranks)),
+                        asked.empty() ? "another call" : asked);
+  }
+  return text + "; a value over ranks is computed by all of them together";
+}
+
+// The first of the latest given values in which two members differ; null where it is an earlier one.
+std::pair<const GivenValue*, const GivenValue*> first_given(const CallHeader& a,
+                                                            const CallHeader& b) {
+  for (size_t i = 0; i < a.given.size(); ++i) {
+    if (a.given[i].hash != b.given[i].hash) return {&a.given[i], &b.given[i]};
+  }
+  return {nullptr, nullptr};
+}
+
+[[noreturn]] void tell_inputs(std::span<const CallHeader> headers, std::span<const int> ranks,
+                              size_t self) {
+  const auto given = classes(headers, same_inputs);
+  const size_t culprit = culprit_of(given, self);
+  const auto of_culprit = std::ranges::find_if(given, [&](const auto& members) {
+    return std::ranges::find(members, culprit) != members.end();
+  });
+  std::vector<size_t> others;
+  for (size_t m = 0; m < headers.size(); ++m) {
+    if (std::ranges::find(*of_culprit, m) == of_culprit->end()) others.push_back(m);
+  }
+  const std::string who = list(ranks_of(*of_culprit, ranks)), most = list(ranks_of(others, ranks));
+  std::string text = fmt::format("the ranks diverged: in {}, {} was given other values than {}",
+                                 describe(headers[self]), who, most);
+  const auto [its, theirs] = first_given(headers[culprit], headers[others[0]]);
+  const auto told = [](const GivenValue& value) {
+    return value.kind == GivenValue::Kind::None ? "nothing" : text_in(value.about);
+  };
+  GivenValue::Kind kind = GivenValue::Kind::Host;
+  if (its != nullptr) {
+    text += fmt::format("; {}: {}, {}: {}", who, told(*its), most, told(*theirs));
+    kind = its->kind == theirs->kind ? its->kind : GivenValue::Kind::Step;
+  }
+  throw Divergence(ranks[culprit], fmt::format("{}; {}", text, advice(kind)));
+}
+
 }  // namespace
 
 CallHeader header_of(const Collective& call, uint64_t sequence) {
@@ -96,13 +179,14 @@ CallHeader header_of(const Collective& call, uint64_t sequence) {
     header.run = identity->run;
     header.what = identity->what;
     header.inputs = identity->inputs;
-    identity->label.copy(header.label, sizeof(header.label) - 1);
+    fill(header.label, identity->label);
+    fill(header.asked, identity->asked);
+    header.given = identity->given;
   }
   return header;
 }
 
-void compare_headers(std::span<const CallHeader> headers, std::span<const int> ranks, size_t self,
-                     InputHistory* inputs) {
+void compare_headers(std::span<const CallHeader> headers, std::span<const int> ranks, size_t self) {
   // The usual case allocates nothing.
   const auto as_self = [&](auto&& same) {
     return std::ranges::all_of(headers,
@@ -120,34 +204,10 @@ void compare_headers(std::span<const CallHeader> headers, std::span<const int> r
                             members.size() == 1 ? "runs" : "run", describe(headers[members[0]]));
       }
     }
-    throw Divergence(ranks[culprit], "the ranks diverged: " + text);
+    throw Divergence(ranks[culprit], "the ranks diverged: " + text + asked_of(headers, ranks));
   }
 
-  if (inputs == nullptr || inputs->own || headers[self].inputs == 0) return;
-  if (as_self(same_inputs)) {
-    if (inputs->last != headers[self].inputs) ++inputs->agreed;
-    inputs->last = headers[self].inputs;
-    return;
-  }
-  if (inputs->agreed < InputHistory::kCommon) {
-    inputs->own = true;
-    return;
-  }
-  const auto given = classes(headers, same_inputs);
-  const size_t culprit = culprit_of(given, self);
-  const auto of_culprit = std::ranges::find_if(given, [&](const auto& members) {
-    return std::ranges::find(members, culprit) != members.end();
-  });
-  std::vector<size_t> others;
-  for (size_t m = 0; m < headers.size(); ++m) {
-    if (std::ranges::find(*of_culprit, m) == of_culprit->end()) others.push_back(m);
-  }
-  throw Divergence(
-      ranks[culprit],
-      fmt::format("the ranks diverged: in {}, {} was given other values than {}, as after a step "
-                  "that one of them left out; the {} different values before were the same on all",
-                  describe(headers[self]), list(ranks_of(*of_culprit, ranks)),
-                  list(ranks_of(others, ranks)), inputs->agreed));
+  if (!as_self(same_inputs)) tell_inputs(headers, ranks, self);
 }
 
 }  // namespace tinyshard

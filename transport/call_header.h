@@ -1,7 +1,7 @@
 // What the ranks of a group tell each other of a call, and what they conclude when they differ.
 #pragma once
+#include <array>
 #include <cstdint>
-#include <memory>
 #include <span>
 
 #include "core/runtime/communicator.h"
@@ -16,8 +16,10 @@ struct CallHeader {
   char label[32] = {};
   uint8_t op = 0, reduce = 0, dtype = 0, unused = 0;
   int32_t from = 0;
+  char asked[72] = {};
+  std::array<GivenValue, 3> given = {};
 };
-static_assert(sizeof(CallHeader) == 88);
+static_assert(sizeof(CallHeader) == 424);
 
 CallHeader header_of(const Collective& call, uint64_t sequence);
 
@@ -28,8 +30,7 @@ struct Divergence : ChannelError {
 
 // Throws Divergence when headers differ: the culprit is the first rank that differs from most; of
 // two it is the other one, and both are described. `ranks` are those of the headers, of which
-// `self` is this one's. Inputs count as RunIdentity says; null: they do not.
-void compare_headers(std::span<const CallHeader> headers, std::span<const int> ranks, size_t self,
-                     InputHistory* inputs);
+// `self` is this one's.
+void compare_headers(std::span<const CallHeader> headers, std::span<const int> ranks, size_t self);
 
 }  // namespace tinyshard

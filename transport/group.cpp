@@ -519,7 +519,7 @@ void Group::throw_failure(const Collective& call, uint64_t sequence, double elap
 // Everyone gets the bytes of every member, counts[m] of member m, in their order; `own` are those
 // of this one.
 std::vector<std::byte> Group::gather_bytes(std::span<const std::byte> own,
-                                           std::span<const size_t> counts) {
+                                           std::span<const size_t> counts, RunIdentity identity) {
   std::vector<size_t> by_participant(static_cast<size_t>(size()));
   size_t total = 0;
   for (size_t m = 0; m < counts.size(); ++m) {
@@ -531,7 +531,7 @@ std::vector<std::byte> Group::gather_bytes(std::span<const std::byte> own,
   std::vector<CommBuffer> send(local().size(), CommBuffer{outgoing.data()}), recv;
   for (size_t l = 0; l < local().size(); ++l) recv.push_back({gathered.data() + l * total});
   Collective call{.op = CollectiveOp::AllGather, .dtype = DType::U8, .counts = by_participant};
-  const RunIdentity identity{.label = "a comparison across ranks"};
+  identity.label = "a comparison across ranks";
   call.identity = &identity;
   start_checked(call, send, recv, true).wait();
   gathered.resize(total);
@@ -565,17 +565,41 @@ void Group::finish_announcements() {
   }
 }
 
-void Group::check_same(uint64_t hash, const Items& items, std::string_view what) {
+void Group::check_same(uint64_t hash, const Items& items, std::string_view what,
+                       const RunIdentity& identity) {
+  struct Told {
+    uint64_t hash = 0;
+    char asked[72] = {};
+  };
   const size_t members = layout_.members.size();
   if (members == 1) return;
-  std::vector<size_t> counts(members, sizeof(hash));
-  const std::vector<std::byte> gathered = gather_bytes(std::as_bytes(std::span(&hash, 1)), counts);
-  std::vector<uint64_t> hashes(members);
-  std::memcpy(hashes.data(), gathered.data(), gathered.size());
+  Told own{.hash = hash};
+  const std::string_view asked = identity.asked;
+  asked.copy(own.asked, sizeof(own.asked) - 1);
+  std::vector<size_t> counts(members, sizeof(own));
+  const std::vector<std::byte> gathered =
+      gather_bytes(std::as_bytes(std::span(&own, 1)), counts, identity);
+  std::vector<Told> told(members);
+  std::memcpy(told.data(), gathered.data(), gathered.size());
   const size_t other = static_cast<size_t>(
-      std::find_if(hashes.begin(), hashes.end(), [&](uint64_t h) { return h != hashes[0]; }) -
-      hashes.begin());
+      std::ranges::find_if(told, [&](const Told& t) { return t.hash != told[0].hash; }) -
+      told.begin());
   if (other == members) return;
+  const auto differs = [&](const Told& t) {
+    return std::string_view(t.asked) != std::string_view(told[0].asked);
+  };
+  if (std::ranges::any_of(told, differs)) {
+    std::string texts;
+    for (size_t m = 0; m < members; ++m) {
+      texts += fmt::format("{}rank {}: {}", m == 0 ? "" : "; ", layout_.members[m].rank,
+                           std::string_view(told[m].asked));
+    }
+    throw UserError(fmt::format(
+        "the ranks do not compute the same: {}. A value over ranks is computed by all of them "
+        "together: every rank makes the same calls, also where one alone uses the result",
+        texts));
+  }
+  std::fill(counts.begin(), counts.end(), sizeof(size_t));
 
   // The first member and the first that differs show their items to all.
   const bool shows = layout_.self == 0 || layout_.self == static_cast<int>(other);
@@ -588,8 +612,9 @@ void Group::check_same(uint64_t hash, const Items& items, std::string_view what)
 
   const int a = layout_.members[0].rank, b = layout_.members[other].rank;
   throw UserError(fmt::format(
-      "{} of rank {} and rank {} differ, every rank has to build the same: {}", what, a, b,
-      first_difference(unpack(all.first(counts[0])), a, unpack(all.subspan(counts[0])), b)));
+      "{} of rank {} and rank {} differ, every rank has to build the same: {}{}", what, a, b,
+      first_difference(unpack(all.first(counts[0])), a, unpack(all.subspan(counts[0])), b),
+      asked.empty() ? "" : fmt::format("  (in {})", asked)));
 }
 
 }  // namespace tinyshard

@@ -29,7 +29,8 @@ class Group final : public Communicator {
   Work start(const Collective& call, std::span<const CommBuffer> send,
              std::span<const CommBuffer> recv) override;
   std::unique_ptr<Communicator> split(std::span<const int> participants, std::string name) override;
-  void check_same(uint64_t hash, const Items& items, std::string_view what) override;
+  void check_same(uint64_t hash, const Items& items, std::string_view what,
+                  const RunIdentity& told) override;
   void announce(const RunIdentity& identity) override;
   void abort(std::string_view reason) noexcept override;
   void check_alive() override;
@@ -87,7 +88,7 @@ class Group final : public Communicator {
   void completed(const Request& request);
   [[noreturn]] void throw_failure(const Collective& call, uint64_t sequence, double elapsed);
   std::vector<std::byte> gather_bytes(std::span<const std::byte> own,
-                                      std::span<const size_t> counts);
+                                      std::span<const size_t> counts, RunIdentity identity = {});
 
   std::shared_ptr<Endpoint> endpoint_;
   GroupLayout layout_;

@@ -342,7 +342,6 @@ void Request::begin_header() {
   header_pending_ = true;
   headers_.resize(group_->members.size());
   headers_[self()] = header_of(call_, sequence_);
-  inputs_ = call_.identity != nullptr ? call_.identity->history : nullptr;
   for (size_t m = 0; m < headers_.size(); ++m) {
     if (m == self()) continue;
     post_receive(header_transfers_, static_cast<int>(m), kHeaderStep,
@@ -360,7 +359,7 @@ void Request::begin_header() {
 bool Request::finish_header() {
   if (!complete(header_transfers_)) return false;
   header_pending_ = false;
-  compare_headers(headers_, group_->ranks, self(), inputs_.get());
+  compare_headers(headers_, group_->ranks, self());
   return true;
 }
 
@@ -378,7 +377,7 @@ void Request::compare_known_headers() {
     known.push_back(headers_[m]);
     ranks.push_back(rank);
   }
-  compare_headers(known, ranks, own, nullptr);
+  compare_headers(known, ranks, own);
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -150,7 +150,6 @@ class Request {
   bool header_pending_ = false, header_first_ = false, announces_ = false, broken_ = false;
   std::vector<Pending> header_transfers_;
   std::vector<CallHeader> headers_;  // by member
-  std::shared_ptr<InputHistory> inputs_;
   std::vector<size_t> swap_offsets_;
 };
 

@@ -20,7 +20,9 @@ std::string describe(const CommErrorInfo& info) {
   std::string text = fmt::format("rank {}: {}", info.rank, info.operation);
   if (is_call(info.operation)) text += fmt::format(" #{}", info.sequence);
   if (info.peer >= 0 && info.peer != info.rank) {
-    text += fmt::format(", rank {} did not answer", info.peer);
+    const bool diverged = info.detail.starts_with("the ranks diverged");
+    text +=
+        fmt::format(", rank {} {}", info.peer, diverged ? "does something else" : "did not answer");
     // Most details tell of the process themselves.
     if (!info.process.empty() && info.detail.find(info.process) == std::string::npos)
       text += fmt::format(" ({})", info.process);

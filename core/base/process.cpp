@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -22,6 +23,8 @@ int times_forked() {
   static_cast<void>(counts);
   return forks.load(std::memory_order_relaxed);
 }
+
+bool is_main_thread() { return getpid() == gettid(); }
 
 void watch_for_exit() {
   static const bool watches = std::atexit([] { exiting.store(true); }) == 0;

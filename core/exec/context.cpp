@@ -12,6 +12,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/base/call.h"
 #include "core/base/error.h"
@@ -400,16 +401,6 @@ Communicator& Context::world() {
   return *now_->world;
 }
 
-std::shared_ptr<InputHistory> Context::input_history(uint64_t schedule,
-                                                     const Communicator& communicator) {
-  constexpr size_t kMost = 4096;
-  std::lock_guard lock(now_->mutex);
-  if (now_->histories.size() >= kMost) return nullptr;
-  std::shared_ptr<InputHistory>& history = now_->histories[{schedule, &communicator}];
-  if (!history) history = std::make_shared<InputHistory>();
-  return history;
-}
-
 Communicator* Context::device_communicator(Communicator& group,
                                            const std::vector<Device*>& devices) {
   auto [entry, added] = now_->device_groups.try_emplace({&group, devices});
@@ -451,11 +442,44 @@ Communicator& Context::communicator(const Mesh& mesh, int axis, int position) {
     }
     participants.push_back(int(found - all.begin()));
   }
-  if (participants.size() == all.size() && std::ranges::is_sorted(participants)) return world();
+  return group_of(participants, fmt::format("axis \"{}\"", mesh.axes()[axis].name));
+}
+
+Communicator& Context::group_of(const std::vector<int>& participants, std::string_view name) {
+  if (participants.size() == tinyshard::world().devices.size() &&
+      std::ranges::is_sorted(participants))
+    return world();
   auto& group = now_->groups[participants];
-  if (!group)
-    group = world().split(participants, fmt::format("axis \"{}\"", mesh.axes()[axis].name));
+  if (!group) group = world().split(participants, std::string(name));
   return *group;
+}
+
+Communicator& Context::communicator_of(const std::vector<int>& ranks) {
+  std::vector<int> participants;
+  const auto& all = tinyshard::world().devices;
+  for (size_t p = 0; p < all.size(); ++p) {
+    if (std::ranges::binary_search(ranks, all[p].rank)) participants.push_back(int(p));
+  }
+  return group_of(participants, fmt::format("ranks {}", fmt::join(ranks, ", ")));
+}
+
+void Context::compare_ledgers(std::string_view asked) {
+  for (const Ledger* ledger : now_->ledgers.due()) {
+    Communicator& group = communicator_of(ledger->ranks());
+    RunIdentity identity{.label = "a comparison of values", .asked = asked};
+    now_->ledgers.identify(ledger->ranks(), identity);
+    std::vector<uint8_t> bytes(group.local().size());
+    std::vector<CommBuffer> buffers;
+    for (uint8_t& byte : bytes) buffers.push_back({&byte});
+    group
+        .start({.op = CollectiveOp::AllReduce,
+                .reduce = ReduceOp::Max,
+                .dtype = DType::U8,
+                .count = 1,
+                .identity = &identity},
+               buffers, buffers)
+        .wait();
+  }
 }
 
 }  // namespace tinyshard

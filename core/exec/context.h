@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "core/exec/ledger.h"
 #include "core/exec/live_values.h"
 #include "core/exec/program_cache.h"
 #include "core/exec/runtime.h"
@@ -139,9 +140,11 @@ class Context {
   uint64_t epoch() const { return now_->number; }
   // The number of a run that communicates, from 1. The same on all ranks.
   uint64_t next_run() { return ++now_->runs; }
-  // Of the inputs of runs of a schedule, by its hash, on a communicator. Null when there are too
-  // many schedules.
-  std::shared_ptr<InputHistory> input_history(uint64_t schedule, const Communicator& communicator);
+  // What ranks have to give alike. In a turn.
+  Ledgers& ledgers() { return now_->ledgers; }
+  // Compares the ledgers for which it is time, together with their other ranks. `asked`: see
+  // RunIdentity. CommError where ranks have given other values.
+  void compare_ledgers(std::string_view asked);
 
   ProgramCache& programs() { return now_->programs; }
 
@@ -155,7 +158,7 @@ class Context {
     std::map<std::string, int> first_of_kind;  // number of the hardware that is device 0 of a kind
     std::map<std::pair<std::string, int>, std::unique_ptr<Device>> open;
     ProgramCache programs;
-    std::map<std::pair<uint64_t, const Communicator*>, std::shared_ptr<InputHistory>> histories;
+    Ledgers ledgers;
     std::unique_ptr<Communicator> world;
     std::map<int64_t, std::unique_ptr<Communicator>> local_groups;  // within the process, by size
     std::map<std::vector<int>, std::unique_ptr<Communicator>> groups;  // by world participants
@@ -170,7 +173,9 @@ class Context {
   static void come_first_at_exit();
   static void wait_for_turn();
   Context() = default;
-  static Context& process();  // with or without an epoch
+  static Context& process();                                     // with or without an epoch
+  Communicator& communicator_of(const std::vector<int>& ranks);  // of all of their devices
+  Communicator& group_of(const std::vector<int>& participants, std::string_view name);
   void begin(const RuntimeOptions& options);
   const DeviceKind& kind(const std::string& name) const;
   static std::vector<std::string> share_out(Epoch& epoch, const DeviceKind& kind, int each,

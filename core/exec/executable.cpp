@@ -3,13 +3,17 @@
 #include "core/exec/executable.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstring>
 #include <new>
+#include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "core/base/call.h"
+#include "core/base/content_hash.h"
 #include "core/base/debug_text.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
@@ -26,6 +30,7 @@
 #include "core/exec/transfer.h"
 #include "core/schedule/hazards.h"
 #include "core/schedule/memory.h"
+#include "multi/change_mesh.h"
 
 namespace tinyshard {
 namespace {
@@ -35,10 +40,11 @@ void count(int64_t& counter, int64_t more) {
   if (more != 0) std::atomic_ref(counter).fetch_add(more, std::memory_order_relaxed);
 }
 
-// What the host gives to a run that is no captured step may be a number of this rank, to be summed
-// over all, where another call of the same code sums one that all have in common: so little is not
-// compared. A captured step is one place in the program.
-constexpr size_t kLeastWritten = 256;
+// Methods by which a program says itself that a value goes to other devices.
+bool is_placing(std::string_view op) {
+  return op == "shard" || op == "shard_like" || op == "data_parallel" || op == "fully_shard" ||
+         op == "tensor_parallel";
+}
 
 bool is_on(const Mesh& mesh, int rank) {
   return std::ranges::any_of(mesh.devices(), [rank](const DeviceRef& d) {
@@ -89,7 +95,13 @@ Executable::Executable(Schedule schedule, bool compare_ranks)
                    });
   if (context.ranks() > 1 && (compare_ranks || communicates)) {
     hash_ = schedule_.hash();
-    context.world().check_same(hash_, [&] { return schedule_.details(); }, "schedule");
+    Communicator& all = context.world();
+    std::vector<int> ranks(static_cast<size_t>(context.ranks()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    RunIdentity told{.asked = asked()};
+    context.ledgers().write_here();
+    context.ledgers().identify(ranks, told);
+    all.check_same(hash_, [&] { return schedule_.details(); }, "schedule", told);
   }
   ticket_ = {context.epoch(), hash_, 0, 0};
   for (const Item& item : schedule_.items) {
@@ -430,6 +442,7 @@ void Executable::prepare(std::span<const Sharding> shardings, std::span<const Di
   // The copies at the front bring in values from elsewhere and are not recorded.
   while (leading_ < steps_.size() && steps_[leading_].item->kind == Item::Kind::Copy) ++leading_;
   identify_groups();
+  if (Context::get().ranks() > 1) know_ledgers();
   can_record_ = can_record();
   for (const Step& step : steps_) {
     for (const Launch& launch : step.launches) {
@@ -489,6 +502,7 @@ void Executable::copy(const Step& step) {
       const auto memory = owned_[base]->memory_to_copy();
       from = static_cast<char*>(memory[item.place_by_place ? local : 0]) + offset;
     }
+    if (step.ledger && local == 0) note_copied(step, *source, from);
     Box box{item.source_shape, Dims(item.source_shape.size()), item.source_shape,
             itemsize(schedule_.buffers[item.buffers[0]].dtype)};
     for (const CopyPart& part : item.parts) {
@@ -503,37 +517,140 @@ void Executable::copy(const Step& step) {
 // Once the groups do not move any more.
 void Executable::identify_groups() {
   if (hash_ == 0) return;
-  size_t written = 0;
-  for (const Storage* input : inputs_)
-    written += input && input->written() ? input->local_bytes() : 0;
-  const bool compares_inputs = captured_ || written >= kLeastWritten;
   for (Step& step : steps_) {
     for (Group& group : step.groups) {
       const Communicator* c = group.communicator;
       if (c->local().size() == size_t(c->size())) continue;
       if (std::ranges::any_of(identified_, [&](const Group* g) { return g->communicator == c; }))
         continue;
-      group.identity = RunIdentity{.what = hash_, .label = "schedule", .history = nullptr};
-      if (compares_inputs) group.identity->history = Context::get().input_history(hash_, *c);
+      group.identity = RunIdentity{.what = hash_, .label = "schedule"};
+      for (int p = 0; p < c->size(); ++p) group.ranks.push_back(c->rank_of(p));
+      std::ranges::sort(group.ranks);
+      const auto repeated = std::ranges::unique(group.ranks);
+      group.ranks.erase(repeated.begin(), repeated.end());
       identified_.push_back(&group);
     }
   }
 }
 
-void Executable::begin_run() {
-  if (!crosses_ranks_) return;  // counted by all ranks, those that have no part in it included
-  ticket_.run = Context::get().next_run();
-  uint64_t written = 0;
-  for (size_t b = 0; b < inputs_.size(); ++b) {
-    if (inputs_[b] && inputs_[b]->written())
-      written = combine(combine(written, b), inputs_[b]->written());
+// A run that other ranks may leave out, as it only looks at what is there, is not held against them.
+void Executable::know_ledgers() {
+  Ledgers& ledgers = Context::get().ledgers();
+  binds_ = crosses_ranks_;
+  for (Step& step : steps_) {
+    const Item& item = *step.item;
+    compares_ = compares_ || ledgers.of(item.mesh);
+    if (item.kind != Item::Kind::Copy) continue;
+    const VirtualBuffer& source = schedule_.buffers[size_t(item.buffers[0])];
+    if (!is_of_each_process(source.mesh)) continue;
+    step.ledger = ledgers.of(item.mesh);
+    if (!step.ledger) continue;
+    const Origin& from = origin_of(schedule_.buffers[size_t(item.writes[0])].origin);
+    binds_ = binds_ || is_placing(from.op);
+    step.about = fmt::format("{}{}{}{}", name(source.dtype), to_string(item.source_shape),
+                             from.op.empty() ? "" : " of " + from.op,
+                             from.line == 0 ? "" : " (" + from.source() + ")");
   }
+  for (const auto& root : roots_) {
+    Ledger* ledger = ledgers.of(root->sharding.mesh);
+    const bool known = std::ranges::find(inputs_, root.get()) != inputs_.end();
+    if (!ledger || !known || std::ranges::find(changes_, ledger) != changes_.end()) continue;
+    changes_.push_back(ledger);
+    compares_ = binds_ = true;
+  }
+  if (!changes_.empty() && hash_ == 0) hash_ = schedule_.hash();
+}
+
+// The method that runs, and its line; of a step that is replayed, the first of its results.
+std::string_view Executable::asked() {
+  const OriginId origin = origin_of_call();
+  if (origin == asked_.first && !asked_.second.empty()) return asked_.second;
+  Origin from = origin_of(origin);
+  if (origin == 0 && !schedule_.roots.empty())
+    from = origin_of(schedule_.buffers[size_t(schedule_.roots[0])].origin);
+  asked_ = {origin,
+            fmt::format("{}{}{}{}", origin == 0 ? "a step" : from.op,
+                        origin == 0 && !from.op.empty() ? " with " + from.op : "",
+                        from.line == 0 ? "" : " (", from.line == 0 ? "" : from.source() + ")")};
+  return asked_.second;
+}
+
+void Executable::note(const Given& given) {
+  if (writes_down_) return Context::get().ledgers().add(given);
+  const auto known = std::ranges::find(given_, given.ledger, &Given::ledger);
+  if (known == given_.end())
+    given_.push_back(given);
+  else
+    known->hash = combine(known->hash, given.hash);
+}
+
+// ", seed 7 behind 5 numbers": what values that this run draws come from; empty where it draws none.
+std::string Executable::draws_text() const {
+  for (Storage* input : inputs_) {
+    if (!input || !input->is_draw() || !is_of_each_process(input->sharding.mesh)) continue;
+    const void* data = input->devices()[0]->host_pointer(input->memory_to_copy()[0]);
+    if (!data) continue;
+    std::array<uint64_t, 2> words{};
+    std::memcpy(words.data(), data, sizeof(words));
+    return fmt::format(", seed {} behind {} numbers", words[1], words[0] & (~uint64_t{0} >> 1));
+  }
+  return {};
+}
+
+void Executable::note_copied(const Step& copy, Device& source, const void* from) {
+  const VirtualBuffer& buffer = schedule_.buffers[size_t(copy.item->buffers[0])];
+  const auto [base, offset] = base_of(copy.item->buffers[0]);
+  Storage* storage = inputs_[size_t(base)];
+  const void* data = source.host_pointer(const_cast<void*>(from));
+  Given given{copy.ledger, 0, GivenValue::Kind::Host, copy.about};
+  if (storage && offset == 0) {
+    given.hash = storage->content_hash();
+  } else if (data) {
+    given.hash = sample_hash({static_cast<const std::byte*>(data), size_t(buffer.bytes())});
+  }
+  if (given.hash == 0) return;
+  if (!storage || storage->is_draw()) {
+    const std::string draws = draws_text();
+    if (!draws.empty()) given.kind = GivenValue::Kind::Draw;
+    given.about += draws;
+  }
+  note(given);
+}
+
+void Executable::begin_run() {
+  if (crosses_ranks_) ticket_.run = Context::get().next_run();  // counted by all ranks
+  if (!compares_ && identified_.empty()) return;
+  Ledgers& ledgers = Context::get().ledgers();
+  if (crosses_ranks_) ledgers.write_here();
+  writes_down_ = binds_ && ledgers.written_here();
+  given_.clear();
+  for (Storage* input : inputs_) {
+    if (!input || input->given().empty()) continue;
+    for (const Given& given : input->given()) note(given);
+    if (writes_down_) input->clear_given();
+  }
+  for (Ledger* ledger : changes_)
+    note({ledger, hash_, GivenValue::Kind::Step, std::string(asked())});
   for (Group* group : identified_) {
     group->identity->run = ticket_.run;
-    group->identity->inputs = written;
+    group->identity->asked = asked();
     group->communicator->begin_run(ticket_);
-    // A recorded call passes no host; the identity goes on its own.
-    if (group->communicator->on_devices()) group->communicator->announce(*group->identity);
+  }
+}
+
+// What a run that is compared has read is compared; what another has made comes from it.
+void Executable::end_run() {
+  if (Context::get().ranks() == 1) return;
+  for (const auto& root : roots_) root->run_wrote(given_);
+  if (writes_down_) Context::get().compare_ledgers(asked());
+}
+
+// A recorded call passes no host; the identity goes on its own.
+void Executable::announce() {
+  for (Group* group : identified_) {
+    if (!group->communicator->on_devices()) continue;
+    Context::get().ledgers().identify(group->ranks, *group->identity);
+    group->communicator->announce(*group->identity);
   }
 }
 
@@ -541,7 +658,10 @@ void Executable::start(Step& step) {
   for (Group& group : step.groups) {
     for (size_t p = 0; p < group.calls.size(); ++p) {
       Call& call = group.calls[p];
-      if (p == 0 && group.identity) call.collective.identity = &*group.identity;
+      if (p == 0 && group.identity) {
+        Context::get().ledgers().identify(group.ranks, *group.identity);
+        call.collective.identity = &*group.identity;
+      }
       call.collective.ticket.run = ticket_.run;
       for (size_t i = 0; i < group.members.size(); ++i) {
         void** buffers = step.launches[group.members[i]].buffers;
@@ -684,24 +804,27 @@ void Executable::run() {
       [&] { return ObservedEvent{.kind = EventKind::Run, .name = "run", .ticket = ticket_}; });
   // The first run is made of single launches: libraries and communicators set themselves up then.
   // Times of single items (DEBUG=2) and their values (TS_CHECK) need single launches, too.
-  if (wanted.shuffle > 0) {
-    run_items(std::span(steps_).first(leading_));
-    run_shuffled();
-  } else if (ran_ && !items_are_timed() && !compares_values_ && can_record_ &&
-             jit_mode() != JitMode::Items) {
+  const bool replays = wanted.shuffle == 0 && ran_ && !items_are_timed() && !compares_values_ &&
+                       can_record_ && jit_mode() != JitMode::Items;
+  if (replays) {
     for (const Step& step : steps_) {
       for (const Group& group : step.groups) {
         if (group.communicator->failed()) group.communicator->check_alive();
       }
     }
-    run_items(std::span(steps_).first(leading_));
-    replay_.run(devices_, [this] { run_items(std::span(steps_).subspan(leading_), orders()); });
-  } else {
-    run_items(steps_);
-    if (!ran_) Context::libraries_were_used();
   }
+  run_items(std::span(steps_).first(leading_));
+  announce();
+  if (wanted.shuffle > 0)
+    run_shuffled();
+  else if (replays)
+    replay_.run(devices_, [this] { run_items(std::span(steps_).subspan(leading_), orders()); });
+  else
+    run_items(std::span(steps_).subspan(leading_));
+  if (!ran_) Context::libraries_were_used();
   ran_ = true;
   if (wanted.check.replicas) check_replicas(roots_);
+  end_run();
   count(counters().kernels, counts_.kernels);
   count(counters().library_calls, counts_.library_calls);
   count(counters().collectives, counts_.collectives);

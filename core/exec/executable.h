@@ -28,7 +28,7 @@ Counters& counters();
 class Executable : public RuntimePart {
  public:
   // With several ranks and a collective in it, all ranks compare the schedule
-  // first: UserError naming the first item that differs.
+  // first: UserError naming the methods that asked for it, or the first item that differs.
   explicit Executable(Schedule schedule, bool compare_ranks);
   ~Executable() override;
 
@@ -68,12 +68,17 @@ class Executable : public RuntimePart {
     std::vector<size_t> counts;  // of an exchange: what each participant sends to each
     // Of the first group of each communicator that other ranks take part in: they are compared.
     std::optional<RunIdentity> identity;
+    std::vector<int> ranks = {};  // with an identity: who takes part, sorted
     void wait();
   };
   struct Step {
     const Item* item;
     std::vector<Launch> launches;  // one per local device
     std::vector<Group> groups;
+    // Of a copy from each process's own device to several ranks: where these write down what they
+    // bring, and what it is called.
+    Ledger* ledger = nullptr;
+    std::string about = {};
   };
   struct Arena {
     Device* device;
@@ -120,16 +125,30 @@ class Executable : public RuntimePart {
   ObservedEvent event_of(const Step& step) const;
   void identify_groups();
   void begin_run();  // gives the groups their identity, for the comparison with other ranks
+  void announce();   // to the ranks of calls that devices make without the host
+  void end_run();
+  // What the ranks have to give alike: see ledger.h.
+  void know_ledgers();
+  void note(const Given& given);
+  void note_copied(const Step& copy, Device& source, const void* from);
+  std::string draws_text() const;
+  std::string_view asked();
 
   Schedule schedule_;
   bool captured_ = false, executes_ = true;
   std::vector<std::shared_ptr<Storage>> owned_;  // by buffer: external and output storages
   std::vector<std::shared_ptr<Storage>> roots_;
   std::vector<Arena> arenas_;
-  bool crosses_ranks_ = false;          // has collectives among devices of several ranks
-  uint64_t hash_ = 0;                   // of the schedule, where other ranks run it, too
-  Ticket ticket_;                       // of the latest run
-  std::vector<const Storage*> inputs_;  // by buffer: what the host may have written; or null
+  bool crosses_ranks_ = false;    // has collectives among devices of several ranks
+  uint64_t hash_ = 0;             // of the schedule, where other ranks run it, too
+  Ticket ticket_;                 // of the latest run
+  std::vector<Storage*> inputs_;  // by buffer: what the host may have written; or null
+  std::vector<Ledger*> changes_;  // of ranks whose values the run writes over
+  bool compares_ = false;         // takes part in what several ranks hold
+  bool binds_ = false;            // all of them run it, as something in it shows
+  bool writes_down_ = false;      // and this run does so in the thread that keeps ledgers
+  std::vector<Given> given_;      // by this run, which does not
+  std::pair<OriginId, std::string> asked_;
   std::vector<std::shared_ptr<Program>> programs_;  // of the launches of the steps
   std::vector<Step> steps_;
   std::vector<Group*> identified_;

@@ -10,6 +10,7 @@
 #include "core/base/call.h"
 #include "core/base/content_hash.h"
 #include "core/base/error.h"
+#include "core/base/origin.h"
 #include "core/exec/context.h"
 
 namespace tinyshard {
@@ -48,8 +49,33 @@ void Storage::check_usable() const {
 
 size_t Storage::local_bytes() const { return size_t(product(local_shape_)) * itemsize(dtype_); }
 
+// What is written to devices of several ranks has to be the same on all of them.
 void Storage::wrote(std::span<const std::byte> data) {
-  if (Context::get().ranks() > 1) written_ = sample_hash(data);
+  Context& context = Context::get();
+  if (context.ranks() == 1) return;
+  written_ = sample_hash(data);
+  given_.clear();
+  if (Ledger* ledger = context.ledgers().of(sharding.mesh)) {
+    const Origin& from = origin_of(origin_of_call());
+    give({{ledger, written_, GivenValue::Kind::Host,
+           fmt::format("{}{}{}{}{}{}", label, label.empty() ? "" : ", ", name(dtype_),
+                       to_string(shape_), from.op.empty() ? "" : " of " + from.op,
+                       from.line == 0 ? "" : " (" + from.source() + ")")}});
+  }
+}
+
+void Storage::give(std::vector<Given> more) {
+  for (Given& given : more) given_.push_back(std::move(given));
+}
+
+// Of memory that is a file's, less is looked at: nothing else may have read it yet.
+uint64_t Storage::content_hash() {
+  if (written_ != 0) return written_;
+  constexpr size_t kOfFile = size_t{16} << 10;
+  const void* data = devices()[0]->host_pointer(memory_to_copy()[0]);
+  if (data == nullptr) return 0;
+  const std::span bytes(static_cast<const std::byte*>(data), local_bytes());
+  return owner_ ? sample_hash(bytes, kOfFile) : sample_hash(bytes);
 }
 
 std::span<Device* const> Storage::devices() {

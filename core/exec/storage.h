@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/exec/ledger.h"
 #include "core/exec/runtime_part.h"
 #include "core/runtime/device.h"
 #include "multi/mesh.h"
@@ -73,10 +74,23 @@ class Storage : public Placed, public RuntimePart {
   };
   std::shared_ptr<const Ended> ended;
 
-  // A hash of what the host wrote here last; 0 when it never did, or this process is the whole job.
-  // Ranks compare it (RunIdentity).
+  // A hash of what the host wrote here; 0 when a run wrote since, or this process is the whole job.
   void wrote(std::span<const std::byte> data);
   uint64_t written() const { return written_; }
+  // A hash of what it holds, of a sample where it is large; 0 where only its device can read it.
+  uint64_t content_hash();
+  // A run wrote here: values that came from what is `given` to all ranks and is in no ledger yet.
+  void run_wrote(std::vector<Given> given = {}) {
+    written_ = 0;
+    given_ = std::move(given);
+  }
+  std::span<const Given> given() const { return given_; }
+  void give(std::vector<Given> more);
+  void clear_given() { given_.clear(); }
+
+  // The value is how many numbers were drawn, and the seed (random.cpp).
+  void set_draw() { draw_ = true; }
+  bool is_draw() const { return draw_; }
 
   static Storage* of(const Node& buffer) {
     return static_cast<Storage*>(static_cast<Placed*>(const_cast<void*>(buffer.payload.get())));
@@ -90,7 +104,9 @@ class Storage : public Placed, public RuntimePart {
   DType dtype_;
   bool placeholder_ = false;
   bool aligned_ = true;  // what memory_ holds
+  bool draw_ = false;
   uint64_t written_ = 0;
+  std::vector<Given> given_;
   std::vector<Device*> devices_;
   std::vector<void*> memory_;
   std::function<std::shared_ptr<void>()> make_;

@@ -445,13 +445,24 @@ static void complete_sums(const std::vector<Tensor>& params) {
 
 namespace {
 
-// All devices of these meshes, each once, as the job counts them.
-Mesh union_of(const std::vector<std::pair<Mesh, Tensor>>& meshes) {
+// Where values of these meshes can meet. What each process has on its one device joins any mesh; of
+// the others it is one that has the devices of all, or else these devices, each once, as the job
+// counts them.
+Mesh common_mesh(const std::vector<std::pair<Mesh, Tensor>>& meshes) {
   std::vector<DeviceRef> devices;
+  auto is_here = [](const Mesh& mesh) {
+    return mesh.size() == 1 && mesh.devices()[0].rank == DeviceRef::kHere;
+  };
+  const bool all_here =
+      std::ranges::all_of(meshes, [&](const auto& entry) { return is_here(entry.first); });
   for (const auto& [mesh, value] : meshes) {
+    if (is_here(mesh) && !all_here) continue;
     for (const DeviceRef& d : mesh.devices()) {
       if (std::ranges::find(devices, d) == devices.end()) devices.push_back(d);
     }
+  }
+  for (const auto& [mesh, value] : meshes) {
+    if (mesh.size() == int64_t(devices.size()) && (all_here || !is_here(mesh))) return mesh;
   }
   auto place = [](const DeviceRef& d) { return std::tuple(d.rank, d.kind, d.index); };
   std::ranges::sort(devices, {}, place);
@@ -481,7 +492,7 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm) {
   if (sums.empty()) refuse("none of the parameters has a gradient; call backward() first");
   Tensor total = sums[0].second;
   if (sums.size() > 1) {
-    const Mesh all = union_of(sums);
+    const Mesh all = common_mesh(sums);
     total = total.shard(all);
     for (size_t i = 1; i < sums.size(); ++i) total = total + sums[i].second.shard(all);
   }

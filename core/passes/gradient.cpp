@@ -23,6 +23,7 @@
 #include "core/passes/gradient_rules.h"
 #include "core/passes/power.h"
 #include "core/uop/node_map.h"
+#include "multi/mesh.h"
 #include "multi/per_device.h"
 
 namespace tinyshard {
@@ -215,6 +216,7 @@ class Walk {
         found = true;
       }
     }
+    note_mesh(x);
     place_[x] = int(order_.size());
     order_.push_back({&x, {}, {}, found});
     return found;
@@ -284,7 +286,23 @@ class Walk {
     if (gradient) sum = sum ? add_gradients(sum, gradient) : gradient;
   }
 
-  static void accumulate(Entry& e, const UOp& gradient) { add(e.gradient, gradient); }
+  void accumulate(Entry& e, const UOp& gradient) {
+    if (several_meshes_ && e.gradient && gradient)
+      e.gradient = add_gradients_at(*e.value, e.gradient, gradient);
+    else
+      add(e.gradient, gradient);
+  }
+
+  // Whether there is more than one mesh of several devices among the values.
+  void note_mesh(const UOp& x) {
+    if (!x->payload || (x.op() != Op::Buffer && x.op() != Op::Redistribute)) return;
+    const Mesh mesh = x.op() == Op::Redistribute
+                          ? Mesh::from_payload(x->payload)
+                          : static_cast<const Placed*>(x->payload.get())->sharding.mesh;
+    if (mesh.size() == 1) return;
+    several_meshes_ = several_meshes_ || (mesh_ && !(*mesh_ == mesh));
+    mesh_ = mesh;
+  }
 
   static UOp total(const Entry& e) {
     UOp sum = e.gradient;
@@ -346,6 +364,8 @@ class Walk {
 
   std::vector<int64_t> names_;
   bool per_device_;
+  std::optional<Mesh> mesh_;  // one of several devices that values lie on
+  bool several_meshes_ = false;
   OwnAxesOf own_;
   std::unordered_map<int64_t, Named> named_;
   NodeMap<bool> is_target_, is_end_;

@@ -406,15 +406,11 @@ std::optional<Sharding> across_meshes(const UOp& y, const UOp& g) {
 
 // A gradient lies as its value does: the adjoint of an all-gather is a reduce-scatter. A pending
 // sum is the sum of its terms, so each term has the whole gradient. Where the source's placement
-// takes the sharding rules to tell, they also place the gradient. Of a value that each process has
-// for itself and a mesh that some lack, the gradient stays on the mesh: those can bring it elsewhere,
-// but get no copy.
+// takes the sharding rules to tell, they also place the gradient.
 UOp redistribute_rule(const UOp& y, const UOp& g, size_t) {
   std::optional<Sharding> where = known_sharding(y.src(0));
   if (!where) where = across_meshes(y, g);
-  const bool stays = where && is_of_each_process(where->mesh) && world().ranks > 1 &&
-                     !is_on_all_ranks(placement_of(*y).mesh);
-  if (!where || stays || is_const(g)) return cast(g, y.src(0).dtype());
+  if (!where || is_const(g)) return cast(g, y.src(0).dtype());
   for (Placement& p : where->placements) {
     if (p.is_partial()) p = Replicate;
   }
@@ -567,5 +563,13 @@ static_assert(table_is_in_order(), "rows of the gradient table follow the enum")
 const GradientRow& gradient_row(Op op) { return kTable[static_cast<size_t>(op)]; }
 
 UOp add_gradients(const UOp& a, const UOp& b) { return add(a, b); }
+
+UOp add_gradients_at(const UOp& value, const UOp& a, const UOp& b) {
+  const std::optional<Mesh> at = mesh_under(value), one = mesh_under(a), other = mesh_under(b);
+  const bool meet = !at || at->size() > 1 || !one || !other || *one == *other || one->size() == 1 ||
+                    other->size() == 1;
+  if (meet) return add(a, b);
+  return add(place(a, replicated(*at)), place(b, replicated(*at)));
+}
 
 }  // namespace tinyshard

@@ -26,5 +26,8 @@ const GradientRow& gradient_row(Op op);
 
 // The sum of what two users of a value give it.
 UOp add_gradients(const UOp& a, const UOp& b);
+// The same of users on different meshes, which a value of one device has joined: their gradients meet
+// where the value lies.
+UOp add_gradients_at(const UOp& value, const UOp& a, const UOp& b);
 
 }  // namespace tinyshard

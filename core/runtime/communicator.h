@@ -13,6 +13,7 @@
 // calls on the group fail at once. Threads: calls may come from any thread; which call comes first
 // is the caller's business. `abort` may come at any time.
 #pragma once
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -59,25 +60,25 @@ struct CommBuffer {
   Device* device = nullptr;
 };
 
-// What the values that the host gave to a run were to the ranks of a communicator so far. Values
-// that were the same on all ranks kCommon different times are common ones: a rank that brings
-// others has left the path of the program. Values that differ before are each rank's own, as the
-// parts of a batch that each reads for itself, and are not compared again.
-struct InputHistory {
-  static constexpr int kCommon = 4;
-  int agreed = 0;  // different values that were the same on all ranks
-  uint64_t last = 0;
-  bool own = false;
+// Something that all ranks of a set have to give alike, and where each did, for messages. Plain bytes
+// on the wire.
+struct GivenValue {
+  // Which advice a difference deserves.
+  enum class Kind : uint64_t { None, Host, Draw, Part, Copy, Step };
+  uint64_t hash = 0;
+  Kind kind = Kind::None;
+  char about[72] = {};  // "f32[64, 16] of shard (train.cpp:21)"
 };
 
 // Which run of what a call begins on this rank. Ranks that differ in it have diverged, though the
 // sizes of their messages may be the same.
 struct RunIdentity {
-  uint64_t run = 0;             // counted from 1; 0: no run, `label` says what it is
-  uint64_t what = 0;            // hash of the schedule
-  uint64_t inputs = 0;          // hash of the values that the host gave it, 0 where there are none
-  std::string_view label = {};  // for messages
-  std::shared_ptr<InputHistory> history = {};  // null: inputs are not compared
+  uint64_t run = 0;                      // counted from 1; 0: no run, `label` says what it is
+  uint64_t what = 0;                     // hash of the schedule
+  uint64_t inputs = 0;                   // hash of all that the ranks had to give alike until now
+  std::string_view label = {};           // for messages
+  std::string_view asked = {};           // the method that runs and its line: "item (train.cpp:13)"
+  std::array<GivenValue, 3> given = {};  // the latest of what `inputs` is a hash of
 };
 
 // One call as data: what a schedule item holds, and what peers compare before they run it. With n
@@ -231,10 +232,12 @@ class Communicator {
 
   // Every rank describes what it is about to run: a hash and, where hashes differ, item by item the
   // text behind it: a line, and perhaps more lines with details. Waits for all. Equal hashes
-  // return; otherwise every rank throws the same UserError with the first item that differs and the
-  // two ranks.
+  // return; otherwise every rank throws the same UserError: with the methods that they were asked by
+  // where these differ (`asked` of the identity), else with the first item that differs and the two
+  // ranks. CommError where what they were given (`inputs`) differs.
   using Items = std::function<std::vector<std::string>()>;
-  virtual void check_same(uint64_t hash, const Items& items, std::string_view what) = 0;
+  virtual void check_same(uint64_t hash, const Items& items, std::string_view what,
+                          const RunIdentity& told = {}) = 0;
 
   // Compares `identity` with the other ranks, which announce theirs, and waits for nobody: where
   // they differ, the group fails.

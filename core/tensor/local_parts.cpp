@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/base/origin.h"
 #include "core/base/sizes.h"
 #include "core/exec/capture.h"
 #include "core/exec/context.h"
@@ -41,14 +43,91 @@ Dims whole_of(const Tensor& part, const Sharding& where) {
   return shape;
 }
 
+// What a device of the mesh holds of a value: a box, and which terms of pending sums.
+struct Held {
+  LocalBox box;
+  std::vector<int64_t> terms;
+  bool operator==(const Held&) const = default;
+};
+
+Held held_by(const Sharding& where, const Dims& whole, int position) {
+  Held held{local_box(where, whole, position), {}};
+  const std::vector<int64_t> place = where.mesh.coordinates(position);
+  for (size_t a = 0; a < place.size(); ++a) {
+    if (where.placements[a].is_partial()) held.terms.push_back(place[a]);
+  }
+  return held;
+}
+
 // Devices that hold the same part must be given the same.
-void check_equal_copies(const std::vector<Tensor>& parts, const std::vector<LocalBox>& boxes) {
+void check_equal_copies(const std::vector<Tensor>& parts, const std::vector<Held>& boxes) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto first = static_cast<size_t>(std::ranges::find(boxes, boxes[i]) - boxes.begin());
-    if (first == i || product(boxes[i].size) == 0 || parts[first].data() == parts[i].data())
+    if (first == i || product(boxes[i].box.size) == 0 || parts[first].data() == parts[i].data())
       continue;
     fail(fmt::format("parts {} and {} are copies of one part of the whole, but differ", first, i));
   }
+}
+
+// Unlike shard(), it may be given terms of a sum, or of another reduction.
+std::vector<Placement> with_terms(const Mesh& mesh, std::vector<AxisPlacement> placements,
+                                  int64_t dims, const std::string& about) {
+  const std::vector<AxisPlacement> asked = placements;
+  for (auto& [axis, placement] : placements) {
+    if (placement.is_partial()) placement = Replicate;
+  }
+  std::vector<Placement> where = value::placements_of(mesh, placements, dims, about);
+  for (const auto& [axis, placement] : asked) {
+    if (placement.is_partial()) where[static_cast<size_t>(mesh.axis(axis))] = placement;
+  }
+  return where;
+}
+
+// What ranks have to give alike: one type and size of the whole, and one part to all devices that
+// hold the same.
+std::vector<Given> given_by(const Storage& whole, const std::vector<Tensor>& parts,
+                            const std::vector<Held>& boxes) {
+  Ledgers& ledgers = Context::get().ledgers();
+  const Sharding& where = whole.sharding;
+  Ledger* all = ledgers.of(where.mesh);
+  if (!all) return {};
+  const std::string line = origin_of(origin_of_call()).source();
+  const auto told = [&](const Tensor* part) {
+    return fmt::format("{} of from_local{}", part ? "part " + part->describe() : "a shape",
+                       line.empty() ? "" : " (" + line + ")");
+  };
+  uint64_t type = combine(static_cast<uint64_t>(whole.dtype()), hash_text(where.to_string()));
+  for (int64_t size : whole.shape()) type = combine(type, static_cast<uint64_t>(size));
+  std::vector<Given> given{
+      {all, type, GivenValue::Kind::Part, told(parts.empty() ? nullptr : &parts[0])}};
+  const auto repeats = [&](size_t a) {
+    return where.placements[a].is_replicate() && where.mesh.axes()[a].size > 1;
+  };
+  bool copies = false;
+  for (size_t a = 0; a < where.placements.size(); ++a) copies = copies || repeats(a);
+  for (size_t i = 0; copies && i < parts.size(); ++i) {
+    std::vector<int> ranks;
+    for (int p = 0; p < int(where.mesh.size()); ++p) {
+      if (held_by(where, whole.shape(), p) == boxes[i])
+        ranks.push_back(where.mesh.devices()[size_t(p)].rank);
+    }
+    Ledger* ledger = ledgers.of(std::move(ranks));
+    const auto first = size_t(std::ranges::find(boxes, boxes[i]) - boxes.begin());
+    if (!ledger || first != i) continue;
+    const uint64_t hash = storage_of(parts[i]).content_hash();
+    if (hash != 0) given.push_back({ledger, hash, GivenValue::Kind::Copy, told(&parts[i])});
+  }
+  return given;
+}
+
+// Writes it down, or leaves it with the value for the thread that does.
+void give(Storage& whole, std::vector<Given> given) {
+  Context& context = Context::get();
+  if (!context.ledgers().written_here()) return whole.give(std::move(given));
+  for (const Given& each : given) context.ledgers().add(each);
+  const Origin& from = origin_of(origin_of_call());
+  context.compare_ledgers(
+      fmt::format("{}{}", from.op, from.line == 0 ? "" : " (" + from.source() + ")"));
 }
 
 }  // namespace
@@ -87,7 +166,7 @@ Tensor Tensor::from_local(const Mesh& mesh, const std::vector<AxisPlacement>& pl
   const std::string about = parts.empty()
                                 ? std::string(name(type)) + value::shape_text(shape->values)
                                 : parts[0].describe();
-  const Sharding where{mesh, value::placements_of(mesh, placements, dims, about)};
+  const Sharding where{mesh, with_terms(mesh, placements, dims, about)};
   if (where.has_parts())
     fail(fmt::format("parts are given as slices of the whole, which {} has none of",
                      where.to_string()));
@@ -95,13 +174,13 @@ Tensor Tensor::from_local(const Mesh& mesh, const std::vector<AxisPlacement>& pl
   if (std::ranges::any_of(whole, [](int64_t size) { return size < 0; }))
     fail(fmt::format("a shape has no negative sizes: {}", tinyshard::to_string(whole)));
   check_size(whole, type);
-  std::vector<LocalBox> boxes;
+  std::vector<Held> boxes;
   for (size_t i = 0; i < parts.size(); ++i) {
-    boxes.push_back(local_box(where, whole, positions[i]));
-    if (parts[i].shape() != boxes[i].size)
+    boxes.push_back(held_by(where, whole, positions[i]));
+    if (parts[i].shape() != boxes[i].box.size)
       fail(fmt::format("part {} is {}, but {} holds {} of the whole {}", i, parts[i].describe(),
                        mesh.devices()[static_cast<size_t>(positions[i])].to_string(),
-                       value::shape_text(boxes[i].size), value::shape_text(whole)));
+                       value::shape_text(boxes[i].box.size), value::shape_text(whole)));
   }
 
   std::vector<Tensor> here;  // each on the device that is to hold it
@@ -117,18 +196,19 @@ Tensor Tensor::from_local(const Mesh& mesh, const std::vector<AxisPlacement>& pl
   const Context::Turn turn;
   Storage& storage = *Storage::of(*buffer);
   for (size_t i = 0; i < here.size() && storage.local_bytes() > 0; ++i) {
-    if (product(boxes[i].size) == 0) {
+    if (product(boxes[i].box.size) == 0) {
       const std::vector<std::byte> zeros(storage.local_bytes());
       storage.devices()[i]->copy_in(storage.memory()[i], zeros.data(), zeros.size());
       continue;
     }
     Storage& from = storage_of(here[i]);
     // What lies beyond the part is padding, which reads as zero.
-    const Box box{boxes[i].size, Dims(whole.size()), storage.local_shape(),
+    const Box box{boxes[i].box.size, Dims(whole.size()), storage.local_shape(),
                   itemsize(storage.dtype())};
     copy_box(box, *from.devices()[0], from.memory_to_copy()[0], *storage.devices()[i],
              storage.memory()[i]);
   }
+  if (Context::get().ranks() > 1) give(storage, given_by(storage, here, boxes));
   return Tensor(make_state(buffer));
 }
 

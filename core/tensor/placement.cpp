@@ -84,7 +84,9 @@ std::vector<Placement> value::placements_of(const Mesh& mesh,
     named[axis] = true;
     out[axis] = placement;
     if (placement.is_partial())
-      fail("a tensor is not made partial by hand; products and sums become so");
+      fail(
+          "a value is divided or copied, and not made a pending sum: products and sums become so, "
+          "and from_local() takes the terms that each device has");
     if (placement.is_shard())
       out[axis].dim = static_cast<int>(value::resolve_axis(placement.dim, dims));
     if (placement.is_shard() && dims == 0) fail(fmt::format("{} has no dim to shard", what));

@@ -19,9 +19,11 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/process.h"
 #include "core/dtype/half.h"
 #include "core/exec/capture.h"
 #include "core/exec/state.h"
+#include "core/exec/storage.h"
 #include "core/tensor/value_internal.h"
 
 namespace tinyshard {
@@ -33,13 +35,18 @@ namespace {
 // Counts of training start in the upper half, so that no draw shares an element with one outside,
 // and those of one thread are far from those of the next.
 constexpr uint64_t kFirstTrained = uint64_t{1} << 63;
-constexpr uint64_t kThread = uint64_t{1} << 48;
+constexpr uint64_t kThread = uint64_t{1} << 48, kThreads = kFirstTrained / kThread;
 
-// Draws of one thread in training. A captured step advances them when it is replayed, so that no
-// other thread's may depend on them.
-struct Trained {
-  uint64_t first;  // count that the thread starts with
-  StatePtr words;  // u64[2] on the default device: elements drawn, from `first` on, and the seed
+// Draws of one thread. Those outside of training are counted apart from other threads', too: what a
+// loader draws, and when, must change no weights.
+struct Stream {
+  uint64_t number = 0;  // of the thread
+  uint64_t drawn = 0;   // elements outside of training
+  uint64_t first_drawn() const { return number * kThread; }
+  uint64_t first_trained() const { return kFirstTrained + number * kThread; }
+  // In training. A captured step advances the count when it is replayed, so that no other thread's
+  // may depend on it.
+  StatePtr words;  // u64[2] on the default device: elements drawn, from the first on, and the seed
   // Outside of captures draws count on the host, beside what the storage holds, so that no draw has
   // to be computed before the next one. `counted` waits to be written there, until a captured step
   // or a reader needs it.
@@ -50,9 +57,8 @@ struct Trained {
 struct Generator {
   std::mutex mutex;
   uint64_t seed = 0;
-  uint64_t drawn = 0;
-  uint64_t threads = 0;  // that have drawn in training
-  std::map<std::thread::id, Trained> trained;
+  uint64_t threads = 0;  // that have drawn, beside those that are number 0
+  std::map<std::thread::id, Stream> streams;
 };
 
 Generator& generator() {
@@ -60,23 +66,24 @@ Generator& generator() {
   return *g;
 }
 
-// Those of this thread. The entry goes when the thread ends; the generator's lock is held. Others
-// leave an entry alone, so it may be used without the lock.
-Trained& trained_here(Generator& g) {
+// Of this thread. The entry goes when the thread ends; the generator's lock is held. Others leave an
+// entry alone, so it may be used without the lock. The thread of main(), and one that has seeded, are
+// number 0: which numbers they get depends on no other thread.
+Stream& stream_here(Generator& g) {
   struct AtEnd {
     ~AtEnd() {
-      Trained last{};
+      Stream last{};
       std::lock_guard lock(generator().mutex);
-      auto found = generator().trained.find(std::this_thread::get_id());
-      if (found == generator().trained.end()) return;
+      auto found = generator().streams.find(std::this_thread::get_id());
+      if (found == generator().streams.end()) return;
       last = std::move(found->second);
-      generator().trained.erase(found);
+      generator().streams.erase(found);
     }
   };
   thread_local const AtEnd at_end;
   static_cast<void>(at_end);
-  auto [entry, added] = g.trained.try_emplace(std::this_thread::get_id());
-  if (added) entry->second.first = kFirstTrained + g.threads++ * kThread;
+  auto [entry, added] = g.streams.try_emplace(std::this_thread::get_id());
+  if (added && !is_main_thread()) entry->second.number = ++g.threads % kThreads;
   return entry->second;
 }
 
@@ -84,11 +91,13 @@ Trained& trained_here(Generator& g) {
 // own.
 UOp count_buffer(uint64_t drawn, uint64_t seed) {
   std::array<uint64_t, 2> words{drawn, seed};
-  return host_buffer(Dims{2}, DType::U64, std::as_bytes(std::span(words)));
+  UOp buffer = host_buffer(Dims{2}, DType::U64, std::as_bytes(std::span(words)));
+  Storage::of(*buffer)->set_draw();
+  return buffer;
 }
 
 // The words of a draw of n elements outside of a capture.
-Value drawn_beside(Trained& mine, uint64_t n) {
+Value drawn_beside(Stream& mine, uint64_t n) {
   if (!(mine.words->value == mine.counted)) {  // written, or a captured step has drawn since
     realize(std::span(&mine.words, 1));
     mine.beside = 0;
@@ -112,14 +121,14 @@ UOp random_bits(DimSpan shape) {
   int64_t n = product(shape);
   if (n == 0) return value::constant(DType::U64, 0, shape).node();
   std::optional<Value> words;
-  if (current_capture() || is_training()) {
-    auto [seed, mine] = [&]() -> std::pair<uint64_t, Trained*> {
-      std::lock_guard lock(g.mutex);
-      return {g.seed, &trained_here(g)};
-    }();
+  auto [seed, mine] = [&]() -> std::pair<uint64_t, Stream*> {
+    std::lock_guard lock(g.mutex);
+    return {g.seed, &stream_here(g)};
+  }();
+  if (is_training() || current_capture()) {
     if (!mine->words || is_lost(*mine->words)) {
       const CaptureScope outside(nullptr);  // the thread's, whatever becomes of a trace
-      mine->words = make_state(count_buffer(mine->first, seed));
+      mine->words = make_state(count_buffer(mine->first_trained(), seed));
     }
     if (current_capture()) {
       words = Value(touch(*mine->words));
@@ -129,9 +138,8 @@ UOp random_bits(DimSpan shape) {
       words = drawn_beside(*mine, static_cast<uint64_t>(n));
     }
   } else {
-    std::lock_guard lock(g.mutex);
-    words = Value(count_buffer(g.drawn, g.seed));
-    g.drawn += static_cast<uint64_t>(n);
+    words = Value(count_buffer(mine->first_drawn() + mine->drawn, seed));
+    mine->drawn += static_cast<uint64_t>(n);
   }
   Dims flat{n};
   Value counter = value::iota(n, DType::U64) + value::shrink(*words, {{0, 1}});
@@ -142,16 +150,16 @@ UOp random_bits(DimSpan shape) {
 RandomState random_state() {
   Generator& g = generator();
   RandomState out;
-  Trained* mine = nullptr;
+  Stream* mine = nullptr;
   {
     std::lock_guard lock(g.mutex);
-    out = {g.seed, g.drawn, 0};
-    mine = &trained_here(g);
+    mine = &stream_here(g);
+    out = {g.seed, mine->drawn, 0};
   }
   if (mine->words && !is_lost(*mine->words)) {
     uint64_t count = 0;
     std::memcpy(&count, read(*mine->words).data(), sizeof(count));
-    out.trained = count - mine->first;
+    out.trained = count - mine->first_trained();
   }
   return out;
 }
@@ -160,14 +168,15 @@ void set_random_state(const RandomState& state) {
   if (current_capture())
     fail("in a captured step it would seed the first call alone; call it before the step");
   Generator& g = generator();
-  Trained* mine = nullptr;
+  Stream* mine = nullptr;
   {
     std::lock_guard lock(g.mutex);
     g.seed = state.seed;
-    g.drawn = state.drawn;
-    mine = &trained_here(g);
+    mine = &stream_here(g);
+    mine->number = 0;
+    mine->drawn = state.drawn;
   }
-  std::array<uint64_t, 2> words{mine->first + state.trained, state.seed};
+  std::array<uint64_t, 2> words{mine->first_trained() + state.trained, state.seed};
   if (mine->words && !is_lost(*mine->words)) {
     realize(std::span(&mine->words, 1));  // captured steps hold the storage: it is written over
     write(*mine->words, std::as_bytes(std::span(words)));

@@ -787,6 +787,15 @@ TEST_P(Conformance, DifferentGraphsAreNamed) {
     const std::string shorter = expect_throw<UserError>(
         [&] { c.check_same(odd_one ? 1 : 2, [&] { return items; }, "the schedule"); });
     EXPECT_NE(shorter.find("missing (it has 1 items)"), std::string::npos) << shorter;
+    // Other methods that asked say more than the items.
+    const RunIdentity told{.asked = odd_one ? "item (b.cpp:2)" : "step (a.cpp:1)"};
+    const std::string asked = expect_throw<UserError>(
+        [&] { c.check_same(odd_one ? 1 : 2, [&] { return items; }, "the schedule", told); });
+    EXPECT_NE(asked.find("rank 0: step (a.cpp:1); rank 1: " +
+                         std::string(c.rank_of(c.size() - 1) == 1 ? "item" : "step")),
+              std::string::npos)
+        << asked;
+    EXPECT_EQ(asked.find("item 1 is"), std::string::npos) << asked;
     finish(all_reduce(c, DType::F32, ReduceOp::Sum, 8, true));  // nothing is broken by it
   });
 }

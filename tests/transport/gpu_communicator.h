@@ -69,8 +69,9 @@ class GpuCommunicator final : public Communicator {
     Communicator& host = *part;
     return std::make_unique<GpuCommunicator>(host, gpus, options_, std::move(part));
   }
-  void check_same(uint64_t hash, const Items& items, std::string_view what) override {
-    nccl_->check_same(hash, items, what);
+  void check_same(uint64_t hash, const Items& items, std::string_view what,
+                  const RunIdentity& told) override {
+    nccl_->check_same(hash, items, what, told);
   }
   void announce(const RunIdentity& identity) override { nccl_->announce(identity); }
   void abort(std::string_view reason) noexcept override { nccl_->abort(reason); }

@@ -186,8 +186,9 @@ class NcclGroup final : public Communicator {
     return group;
   }
 
-  void check_same(uint64_t hash, const Items& items, std::string_view what) override {
-    host_.check_same(hash, items, what);
+  void check_same(uint64_t hash, const Items& items, std::string_view what,
+                  const RunIdentity& told) override {
+    host_.check_same(hash, items, what, told);
   }
 
   void announce(const RunIdentity& identity) override { host_.announce(identity); }

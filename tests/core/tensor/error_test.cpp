@@ -193,7 +193,7 @@ std::vector<Mistake> mistakes() {
     MISTAKE_WITHOUT_LINE("mesh_wraps", (Mesh({{"a", k32}, {"b", k32}}, {})), "a mesh of 4611686018427387904 places cannot hold 0 devices"),
     MISTAKE("shard_axis", of({4}).shard(Mesh::of({"CPU:0", "CPU:1"}), {{"rows", Shard(0)}}), "has no axis \"rows\"; its axes: \"data\""),
     MISTAKE("shard_dim", of({4}).shard(Mesh::of({"CPU:0", "CPU:1"}), {{"data", Shard(1)}}), "shard: axis 1 is out of range for a tensor of 1 dims"),
-    MISTAKE("shard_partial", of({4}).shard(Mesh::of({"CPU:0", "CPU:1"}), {{"data", Partial()}}), "shard: a tensor is not made partial by hand"),
+    MISTAKE("shard_partial", of({4}).shard(Mesh::of({"CPU:0", "CPU:1"}), {{"data", Partial()}}), "shard: a value is divided or copied, and not made a pending sum"),
     MISTAKE_WITHOUT_LINE("device_kind", Mesh::of({"FOO:0"}), "there is no kind of device named \"FOO\""),
     MISTAKE_WITHOUT_LINE("device_count", of({2}).to("CPU:7000"), "no device \"CPU:7000\": there are 1024 of kind CPU"),
     MISTAKE_WITHOUT_LINE("mesh_axis", Mesh({{"", 1}}), "mesh axis 0 of size 1 has no name"),

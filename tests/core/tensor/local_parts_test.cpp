@@ -115,7 +115,6 @@ TEST_F(LocalParts, MistakesNameBothShapes) {
             std::string::npos);
   expect({part, Tensor(), part, part}, {"part 1 is no tensor"});
   expect({part, part, part, part}, {"\"model\"", "\"data\""}, {}, {{"model", Shard(0)}});
-  expect({part, part, part, part}, {"not made partial by hand"}, {}, {{"data", Partial()}});
   expect({part, part, part + 1, part}, {"parts 0 and 2", "differ"}, {}, {{"data", Replicate}});
   expect({part, part, part.shard(mesh), part}, {"part 2", "mesh(data=4)", "one device"});
   Jit taken = [&](const Tensor& x) { return x.local().at(0); };
@@ -138,6 +137,29 @@ TEST_F(LocalParts, BelongToRanks) {
                          {Tensor(counted(6 * rank, 3 * rows), {rows, 3})}, Ints{2 * ranks - 1, 3});
   EXPECT_EQ(y.to_vector<float>(), counted(0, 6 * ranks - 3));
   EXPECT_EQ(y.local().at(0).shape(), (Dims{rows, 3}));
+}
+
+// What each device has computed of a sum, as torch's from_local takes it.
+TEST_F(LocalParts, MayBeTermsOfASum) {
+  const Mesh mesh = several_ranks() ? Mesh::world({{"data", -1}}) : Mesh({{"data", 4}});
+  std::vector<Tensor> terms;
+  for (int64_t p = 0; p < mesh.size(); ++p) {
+    if (!several_ranks() || p == world().rank) terms.push_back(Tensor(counted(p, 6), {2, 3}));
+  }
+  const auto n = static_cast<float>(mesh.size());
+  std::vector<float> sum = counted(0, 6);
+  for (float& value : sum) value = n * value + n * (n - 1) / 2;
+  const Tensor x = Tensor::from_local(mesh, {{"data", Partial()}}, terms);
+  EXPECT_EQ(x.shape(), (Dims{2, 3}));
+  EXPECT_EQ(x.to_vector<float>(), sum);
+  EXPECT_EQ((x * 2 - x).to_vector<float>(), sum);
+  EXPECT_EQ(x.shard(mesh, {{"data", Shard(1)}}).to_vector<float>(), sum);
+  EXPECT_EQ((x * x).sum().item<float>(), (Tensor(sum, {6}) * Tensor(sum, {6})).sum().item<float>());
+  Jit step = [](const Tensor& t) { return t.sum(0) + 1; };
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(step(x).to_vector<float>(), (Tensor(sum, {2, 3}).sum(0) + 1).to_vector<float>());
+  const Tensor top = Tensor::from_local(mesh, {{"data", Partial(ReduceOp::Max)}}, terms);
+  EXPECT_EQ(top.to_vector<float>(), counted(mesh.size() - 1, 6));
 }
 
 // Ranks without a device of the mesh give no parts, and get none.

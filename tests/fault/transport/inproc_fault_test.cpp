@@ -334,13 +334,16 @@ TEST(InprocFault, ARunOfOtherSizesIsBlamedOnTheRankThatIsAlone) {
   }
 }
 
-// Values that were the same on all ranks have to stay so, others are each rank's own.
-TEST(InprocFault, InputsThatWereCommonStayCommon) {
+// What all ranks give has to be the same; the first of the latest values that differs is named.
+TEST(InprocFault, OtherValuesThanTheOthersGiveAreNamed) {
   CommOptions patient;
   patient.timeout = std::chrono::seconds(100);
-  const auto run = [](Communicator& c, RunIdentity& identity, uint64_t inputs) {
+  const auto run = [](Communicator& c, RunIdentity& identity, uint64_t value, const char* about) {
     ++identity.run;
-    identity.inputs = inputs;
+    identity.inputs = identity.inputs * 31 + value;
+    std::ranges::rotate(identity.given, identity.given.begin() + 1);
+    identity.given.back() = {.hash = value, .kind = GivenValue::Kind::Host};
+    std::string_view(about).copy(identity.given.back().about, 71);
     std::vector<float> values(8);
     const CommBuffer buffer{values.data()};
     c.start({.op = CollectiveOp::AllReduce, .dtype = DType::F32, .count = 8, .identity = &identity},
@@ -349,17 +352,14 @@ TEST(InprocFault, InputsThatWereCommonStayCommon) {
   };
   run_ranks(3, patient, [&](std::unique_ptr<Communicator> c) {
     const auto rank = static_cast<uint64_t>(c->rank());
-    RunIdentity own{.what = 1, .history = std::make_shared<InputHistory>()};
-    for (uint64_t i = 1; i < 20; ++i) run(*c, own, i == 5 ? 100 : 100 * i + rank);
-    // One value again and again proves nothing.
-    RunIdentity constant{.what = 2, .history = std::make_shared<InputHistory>()};
-    for (uint64_t i = 1; i < 20; ++i) run(*c, constant, 7);
-    run(*c, constant, 7 + rank);
-    RunIdentity common{.what = 3, .history = std::make_shared<InputHistory>()};
-    for (uint64_t i = 1; i <= InputHistory::kCommon; ++i) run(*c, common, i);
-    const CommErrorInfo info = expect_comm_error([&] { run(*c, common, 10 + rank / 2); });
+    RunIdentity identity{.what = 3};
+    for (uint64_t i = 1; i < 20; ++i) run(*c, identity, i, "the same");
+    const char* about = rank == 2 ? "its own" : "common";
+    const CommErrorInfo info = expect_comm_error([&] { run(*c, identity, 100 + rank / 2, about); });
     EXPECT_EQ(info.peer, 2);
     expect_mentions(info, "rank 2 was given other values than ranks 0, 1");
+    expect_mentions(info, "rank 2: its own, ranks 0, 1: common");
+    expect_mentions(info, "from_local()");
   });
 }
 

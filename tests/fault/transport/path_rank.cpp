@@ -3,10 +3,11 @@
 //   <rank> step <number>
 //   <rank> user_error <text>
 //   path_rank <scenario> <rank that leaves the path> <folder for checkpoints>
-// Scenarios: "none"; "skip" a step; "skip_own", where each rank has a batch of its own, and
-// a checkpoint follows the step that was left out; "skip_eager", without a captured step;
-// "constant", where that rank computes with another one; "seed", where it draws its weights from
-// another one; "drift", where one of its weights changes by a bit in step 9.
+// Scenarios: "none"; "skip" a step; "skip_placed", where the batch is brought to the mesh before the call;
+// "skip_own", where each rank has a batch of its own, and a checkpoint follows the step that was left
+// out; "skip_eager", without a captured step; "constant", where that rank computes with another one;
+// "seed", where it draws its weights from another one; "drift", where one of its weights changes by a
+// bit in step 9; "read", where that rank alone reads a value of all before step 9.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -36,8 +37,9 @@ int main(int argc, char** argv) {
   try {
     Tensor::manual_seed(scenario == "seed" && leaves ? 2 : 1);
     Tensor w = Tensor::rand({kColumns}).realize().shard(mesh).contiguous().realize();
+    const bool placed = own || scenario == "skip_placed";
     auto body = [&](const Tensor& batch) {
-      Tensor x = batch.shard(mesh, {{"data", Shard(0)}});
+      Tensor x = placed ? batch : batch.shard(mesh, {{"data", Shard(0)}});
       if (scenario == "constant") x = x * (leaves ? 2.5 : 3.5);
       w.assign(w - x.sum(0) * 0.001);
       return ((x * w).sum(1) - 1).square().mean();
@@ -46,11 +48,16 @@ int main(int argc, char** argv) {
     print_line(prefix + "ready " + std::to_string(getpid()));
     for (int s = 0; s < kSteps; ++s) {
       if (s != kSkipped || !leaves || !scenario.starts_with("skip")) {
-        std::vector<float> values(kRows * kColumns);
+        const int rows = own ? kRows / world().ranks : kRows;
+        std::vector<float> values(static_cast<size_t>(rows * kColumns));
         for (size_t i = 0; i < values.size(); ++i)
           values[i] = std::sin(float(100 * s) + float(i) + float(own ? 7 * rank : 0));
-        const Tensor batch(values, {kRows, kColumns});
+        Tensor batch(values, {rows, kColumns});
         begun = Clock::now();
+        if (own) batch = Tensor::from_local(mesh, {{"data", Shard(0)}}, {batch});
+        if (scenario == "skip_placed") batch = batch.shard(mesh, {{"data", Shard(0)}});
+        if (scenario == "read" && leaves && s == kSkipped)
+          batch.shard(mesh, {{"data", Shard(0)}}).sum().item<float>();
         (scenario == "skip_eager" ? body(batch) : step(batch)).item<float>();
         print_line(prefix + "step " + std::to_string(s));
       }

@@ -32,7 +32,7 @@ TEST(Path, BatchesOfEachRanksOwnGoOn) {
 }
 
 TEST(Path, AStepLeftOutIsFoundInIt) {
-  for (const char* scenario : {"skip", "skip_eager"}) {
+  for (const char* scenario : {"skip", "skip_placed", "skip_eager"}) {
     for (int who : {0, 1}) {
       SCOPED_TRACE(std::string(scenario) + " by " + std::to_string(who));
       Job job = start(3, scenario, who);
@@ -91,6 +91,33 @@ TEST(Path, WhatDiffersInsideOfAKernelIsNamed) {
   expect_mention(job.output(), "2.5\" on rank 1");
 }
 
+TEST(Path, AnotherSeedIsTold) {
+  Job job = start(3, "seed", 1);
+  EXPECT_EQ(job.finish(), 3) << job.output();
+  for (int rank : {0, 1, 2}) {
+    ASSERT_TRUE(job.reports.contains(rank)) << job.output();
+    EXPECT_EQ(job.reports[rank].peer, 1) << job.reports[rank].text;
+    expect_mention(job.reports[rank].text,
+                   "rank 1 was given other values than ranks 0, 2; rank 1: f32[8] of shard "
+                   "(path_rank.cpp:");
+  }
+  EXPECT_EQ(job.output().find(" ready "), std::string::npos) << job.output();
+}
+
+// What one rank reads alone is told by the lines of both, and not by what the library made of them.
+TEST(Path, AReadOfOneRankAloneIsNamed) {
+  for (int who : {0, 1}) {
+    SCOPED_TRACE(who);
+    Job job = start(2, "read", who);
+    EXPECT_EQ(job.finish(), 3) << job.output();
+    for (const char* rank : {"0", "1"}) expect_mention(job.output(), std::string(rank) + " step 8");
+    expect_mention(job.output(), "rank " + std::to_string(who) + ": item (path_rank.cpp:");
+    expect_mention(job.output(), "a value over ranks is computed by all of them together");
+    EXPECT_EQ(job.output().find(" step 9"), std::string::npos) << job.output();
+    EXPECT_EQ(job.output().find("copy_in"), std::string::npos) << job.output();
+  }
+}
+
 class Replicas : public ::testing::Test {
  protected:
   void SetUp() override { setenv("TS_CHECK", "replicas", 1); }
@@ -126,9 +153,15 @@ TEST_F(Replicas, OneBitOfOneWeightIsFound) {
   expect_mention(job.output(), "from element [5] on ");
 }
 
-TEST(Path, OneBitOfOneWeightIsNotFoundWithoutTheCheck) {
+TEST(Path, OneBitOfOneWeightFromTheHostIsTold) {
   Job job = start(2, "drift", 1);
-  EXPECT_EQ(job.finish(), 0) << job.output();
+  EXPECT_EQ(job.finish(), 3) << job.output();
+  for (int rank : {0, 1}) {
+    ASSERT_TRUE(job.reports.contains(rank)) << job.output();
+    expect_mention(job.reports[rank].text, "was given other values than rank");
+    expect_mention(job.reports[rank].text, "f32[8] of shard (path_rank.cpp:");
+    EXPECT_EQ(job.output().find(std::to_string(rank) + " step 10"), std::string::npos);
+  }
 }
 
 }  // namespace
