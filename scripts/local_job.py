@@ -20,16 +20,16 @@ class Job:
     """tinyshard run (or mpirun, with its options) of the program that plays a rank; its lines are read from a file, so that
     nothing blocks."""
 
-    def __init__(self, build, folder, scenario, timeout_s, flags=(), program="transport_fault_rank", words=None, mpirun=None):
-        self.folder = folder
+    def __init__(self, build, folder, scenario, timeout_s, flags=(), program="transport_fault_rank", words=None, mpirun=None, ranks=RANKS):
+        self.folder, self.ranks = folder, ranks
         self.path = folder / "output"
         self.tool = build / "cli/tinyshard"
         self.program = build / "tests/fault/transport" / program
         words = [self.program, *([scenario, timeout_s] if words is None else words)]
         if mpirun:
-            command = [*shlex.split(mpirun), "-n", str(RANKS), *flags, *words]
+            command = [*shlex.split(mpirun), "-n", str(ranks), *flags, *words]
         else:
-            command = [self.tool, "run", "--no-prefix", "-n", str(RANKS), *flags, "--", *words]
+            command = [self.tool, "run", "--no-prefix", "-n", str(ranks), *flags, "--", *words]
         environment = dict(os.environ, TMPDIR=str(folder))
         with open(self.path, "w") as output:
             self.process = subprocess.Popen(list(map(str, command)), stdout=output, stderr=output, cwd=folder,
@@ -47,6 +47,11 @@ class Job:
         found = re.findall(r"^(\d+) report (-?\d+) (\d+) \S+ \S+ (.*)$", self.text(), re.M)
         return {int(rank): (int(peer), int(at) * 1e-9, text) for rank, peer, at, text in found}
 
+    def elapsed(self):
+        """By rank: how many seconds the call took that was told to have failed."""
+        found = re.findall(r"^(\d+) report -?\d+ \d+ (\S+) ", self.text(), re.M)
+        return {int(rank): float(ms) * 1e-3 for rank, ms in found}
+
     def until(self, condition):
         while time.monotonic() < self.end:
             if condition():
@@ -55,7 +60,7 @@ class Job:
         return False
 
     def ready(self):
-        return self.until(lambda: len(self.pids()) == RANKS)
+        return self.until(lambda: len(self.pids()) == self.ranks)
 
     def finish(self):
         """The launcher's status; None where it hangs."""

@@ -338,7 +338,8 @@ class Job {
                       .max_message_bytes = 200};
     auto endpoint = std::make_shared<Endpoint>(std::move(channel), options);
     if (launch.size > 1)
-      endpoint->set_detector(beat(world_, launch, [e = endpoint.get()] { return e->doing(); }));
+      endpoint->set_detector(
+          beat(world_, launch, [e = endpoint.get()](auto places) { return e->look(places); }));
     calls(p);
     auto world = Group::world(std::move(endpoint), 1);
     formed(p, launch);

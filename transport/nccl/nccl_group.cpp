@@ -304,7 +304,11 @@ class NcclGroup final : public Communicator {
   }
   void ask_host(Clock::duration waited) {
     try {
-      host_.check_alive();
+      if (auto* host = dynamic_cast<Group*>(&host_)) {
+        host->check_alive_during(last_, waited);
+      } else {
+        host_.check_alive();
+      }
     } catch (const CommError& error) {
       give_up(error.info().peer, error.info().detail, waited);
     }
