@@ -120,7 +120,10 @@ PeerState Endpoint::peer_state(int rank) {
   const Detector::Sight sight = detector_->sight(rank);
   if (sight.gone) {
     state.gone = true;
-    state.text = sight.reset ? fmt::format("the connection to {} was reset", sight.who)
+    state.text = sight.reset ? fmt::format(
+                                   "the connection to {} was reset: it has ended, or "
+                                   "the way to it is cut",
+                                   sight.who)
                              : fmt::format("{} has ended: its connection was closed", sight.who);
   } else if (sight.silent && !state.suspect) {
     state.suspect = true;

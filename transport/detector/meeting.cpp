@@ -99,7 +99,7 @@ std::string address_for(ExchangedStore& store) {
   for (size_t rank = 0; rank < ids.size(); ++rank) {
     if (ids[rank] != id) return tcp::host_towards(names[rank]);
   }
-  return "127.0.0.1";
+  return tcp::loopback();
 }
 
 }  // namespace

@@ -272,10 +272,11 @@ JobRings read_rings(const std::filesystem::path& folder) {
   JobRings found;
   std::error_code error;
   std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (entry.path().filename().string().starts_with("ring-")) paths.push_back(entry.path());
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().filename().string().starts_with("ring-")) paths.push_back(entry->path());
   }
-  if (error) throw IoError("cannot read", folder, error.value());
+  if (error) throw IoError("read", folder, error.value());
   std::ranges::sort(paths);
   for (const auto& path : paths) {
     try {
