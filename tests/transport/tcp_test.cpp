@@ -282,6 +282,34 @@ TEST(Store, RequestsBeyondTheLimitsEndTheConnection) {
   }
 }
 
+// Its host or its process may be stopped: who asks says how long it is waited for.
+TEST(Store, OneThatDoesNotAnswerIsGivenUpInTime) {
+  const Secret secret = Secret::random();
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  const pid_t server = fork();
+  if (server == 0) {
+    const StoreServer store("127.0.0.1:0", secret, 0);
+    const std::string address = store.address();
+    if (write(ends[1], address.data(), address.size()) < 0) _exit(1);
+    for (;;) pause();
+  }
+  std::array<char, 64> address{};
+  ASSERT_GT(read(ends[0], address.data(), address.size() - 1), 0);
+  const auto store = connect_store(address.data(), secret, 0, 0, in(seconds(5)), milliseconds(200));
+  store->set("k/0", "v");
+  kill(server, SIGSTOP);
+  waitpid(server, nullptr, WUNTRACED);
+  const Deadline begun = std::chrono::steady_clock::now();
+  std::string value;
+  EXPECT_THROW(store->get("k/0", value), StoreError);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, seconds(3));
+  kill(server, SIGKILL);
+  waitpid(server, nullptr, 0);
+  close(ends[0]);
+  close(ends[1]);
+}
+
 TEST(Store, InAFolder) {
   const std::string path = ::testing::TempDir() + "/tinyshard_tcp_test_store";
   {
