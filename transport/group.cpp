@@ -599,7 +599,13 @@ void Group::check_same(uint64_t hash, const Items& items, std::string_view what)
 
   // The first member and the first that differs show their items to all.
   const bool shows = layout_.self == 0 || layout_.self == static_cast<int>(other);
-  const std::vector<std::byte> text = shows ? pack(items()) : std::vector<std::byte>();
+  std::vector<std::byte> text;
+  if (shows) {
+    std::vector<std::string> told = items();
+    const auto site = site_of_running_call();
+    told.insert(told.begin(), site ? site->source : "");
+    text = pack(told);
+  }
   const size_t length = text.size();
   const std::vector<std::byte> lengths = gather_bytes(std::as_bytes(std::span(&length, 1)), counts);
   std::memcpy(counts.data(), lengths.data(), lengths.size());
@@ -607,9 +613,17 @@ void Group::check_same(uint64_t hash, const Items& items, std::string_view what)
   const std::span<const std::byte> all(texts);
 
   const int a = layout_.members[0].rank, b = layout_.members[other].rank;
-  throw UserError(fmt::format(
-      "{} of rank {} and rank {} differ, every rank has to build the same: {}", what, a, b,
-      first_difference(unpack(all.first(counts[0])), a, unpack(all.subspan(counts[0])), b)));
+  std::vector<std::string> of_a = unpack(all.first(counts[0])),
+                           of_b = unpack(all.subspan(counts[0]));
+  std::string lines;
+  for (const auto& [told, rank] : {std::pair(&of_a, a), std::pair(&of_b, b)}) {
+    if (!told->empty() && !told->front().empty())
+      lines += fmt::format("{}rank {} is at {}", lines.empty() ? "; " : ", ", rank, told->front());
+    if (!told->empty()) told->erase(told->begin());
+  }
+  throw UserError(
+      fmt::format("{} of rank {} and rank {} differ, every rank has to build the same: {}{}", what,
+                  a, b, first_difference(of_a, a, of_b, b), lines));
 }
 
 }  // namespace tinyshard
