@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <unordered_map>
@@ -97,6 +99,15 @@ class Endpoint {
   // at the deadline.
   void exchange(std::span<const int> ranks, const void* out, void* in, size_t bytes,
                 Deadline deadline, std::string_view operation);
+
+  // The first failure of a group here, with the mutex held. Programs end by it, and then say why in
+  // their other groups, too.
+  struct Failure {
+    int culprit = -1;
+    std::string detail;
+    FailureCause cause = FailureCause::Unknown;
+  };
+  std::optional<Failure> first_failure;
 
   // Hands what other ranks said of failures to their groups.
   void deliver_notices();

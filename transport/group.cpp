@@ -192,7 +192,10 @@ Group::~Group() {
   const bool unwinding = std::uncaught_exceptions() > unwinding_;
   if (!unwinding) finish_announcements();
   std::lock_guard lock(endpoint_->mutex);
-  if (unwinding) {
+  if (unwinding && endpoint_->first_failure && endpoint_->first_failure->culprit >= 0) {
+    const Endpoint::Failure& first = *endpoint_->first_failure;
+    fail({first.culprit, first.detail, first.cause}, true);
+  } else if (unwinding) {
     leave("its communicator was destroyed by an exception");
   } else if (!active_.empty()) {
     leave("its communicator was destroyed with calls under way");
@@ -449,6 +452,8 @@ void Group::fail(Failure failure, bool tell_peers) {
   if (failed()) return;
   failure_ = std::move(failure);
   failed_.store(true, std::memory_order_release);
+  if (!endpoint_->first_failure)
+    endpoint_->first_failure = {failure_.culprit, failure_.detail, failure_.cause};
   if (Recorder* recorder = endpoint_->recorder())
     recorder->fail(failure_.culprit, failure_.cause, failure_.detail);
   for (uint32_t place : active_) {
