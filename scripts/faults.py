@@ -5,6 +5,8 @@ docs/launch.md says, 1 otherwise.
     scripts/faults.py kill [--trials 1000]      one rank is killed: each survivor names it, 99 % within a second
     scripts/faults.py stop                      one is stopped: named at the deadline, and not for a pause that is shorter
     scripts/faults.py diverge                   one makes another call: tinyshard blame names it
+    scripts/faults.py diverge --axes 2,3        the same on meshes of two and three axes, where ranks then wait for each other in
+                                                different groups: all are told within two seconds, and none of a rank that computes
     scripts/faults.py drift                     one of two to six ranks of a training departs from the others in one thing (a batch, a
                                                 seed, a rate, a copy, a call ...): told within two seconds; of nothing where nobody does
     scripts/faults.py kill --mpirun "mpirun --oversubscribe --enable-recovery"     the same over MPI
@@ -142,6 +144,37 @@ def drift(job_of, draw, delays):
         job.sweep()
 
 
+MESHES = {2: ["2,2", "2,3", "3,2"], 3: ["2,2,2"]}
+
+
+def cross(job_of, draw, delays, axes):
+    """As diverge, on a mesh of so many axes. One trial of ten is of a rank that merely comes late."""
+    sizes = draw.choice(MESHES[draw.choice(axes)])
+    ranks = 1
+    for size in sizes.split(","):
+        ranks *= int(size)
+    victim, step = draw.randrange(ranks), draw.randrange(39)
+    how = "late:3000" if draw.random() < 0.1 else draw.choice(["extra", "missing", "program", "order"])
+    job = job_of(None, 0, program="transport_cross_rank", words=[sizes, victim, step, how], ranks=ranks)
+    try:
+        status = job.finish()
+        what = f"mesh {sizes}, rank {victim} at step {step}: {how}"
+        if status is None:
+            return f"{what}: it hangs", job
+        reports = job.reports()
+        if how.startswith("late"):
+            return (f"{what}: {reports}" if reports or status else None), job
+        elapsed = job.elapsed()
+        if len(reports) < ranks:
+            return f"{what}: ranks {sorted(set(range(ranks)) - set(reports))} were told nothing", job
+        delays.extend(elapsed.values())
+        if max(elapsed.values()) > 2:
+            return f"{what}: told after {max(elapsed.values()):.1f} s", job
+        return None, job
+    finally:
+        job.sweep()
+
+
 def traces():
     """What a job could leave: its shared memory. Processes, sockets and files are looked for by the trial."""
     # Open MPI's, of other jobs; folders of simulated ones and of tests that run beside this.
@@ -263,12 +296,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("fault", choices=FAULTS)
     add_options(parser, trials=5)
-    parser.add_argument("--mpirun", metavar="COMMAND", help="start ranks so, over MPI, and not by tinyshard run over TCP: kill, stop and drift")
+    parser.add_argument("--axes", type=lambda text: [int(n) for n in text.split(",")], help="diverge: on meshes of so many axes, such as 2,3")
+    parser.add_argument("--mpirun", metavar="COMMAND", help="start ranks so, over MPI, and not by tinyshard run over TCP: kill, stop, drift, diverge --axes")
     options = parser.parse_args()
-    if options.mpirun and options.fault not in ("kill", "stop", "drift"):
+    if options.axes and options.fault != "diverge":
+        parser.error(f"--axes: of diverge, and not of {options.fault}")
+    if options.mpirun and options.fault not in ("kill", "stop", "drift") and not options.axes:
         parser.error(f"--mpirun: {options.fault} is of jobs that tinyshard run starts")
     delays, begun = [], time.monotonic()
-    bad = run_trials(options, lambda job_of, draw: FAULTS[options.fault](functools.partial(job_of, mpirun=options.mpirun), draw, delays))
+    fault = functools.partial(cross, axes=options.axes) if options.axes else FAULTS[options.fault]
+    bad = run_trials(options, lambda job_of, draw: fault(functools.partial(job_of, mpirun=options.mpirun), draw, delays))
     delays.sort()
     line = f"{options.fault}: {options.trials} trials, {bad} bad, {time.monotonic() - begun:.0f} s"
     late = False

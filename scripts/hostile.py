@@ -40,7 +40,7 @@ WINDOW_S = 5        # of garbage, and of quiet
 HELD_S = 4          # two seconds for a handshake, and some for a busy machine
 AT_ONCE = 200
 RANK_PROGRAMS = {"transport_fault", "train_gpt"}  # of names the first fifteen letters
-MAGIC, PROTOCOL = b"tshard\r\n", 2
+MAGIC, PROTOCOL = b"tshard\r\n", 3
 STORE, STREAM = 1, 2
 WELCOME, OTHER_EPOCH, OTHER_JOB, DUPLICATE, UNEXPECTED = range(1, 6)
 

@@ -22,7 +22,7 @@ class Job:
 
     def __init__(self, build, folder, scenario, timeout_s, flags=(), program="transport_fault_rank", words=None, mpirun=None, ranks=RANKS,
                  under=()):
-        self.folder = folder
+        self.folder, self.ranks = folder, ranks
         self.path = folder / "output"
         self.tool = build / "cli/tinyshard"
         tests = build / "tests"
@@ -49,6 +49,11 @@ class Job:
         found = re.findall(r"^(\d+) report (-?\d+) (\d+) \S+ \S+ (.*)$", self.text(), re.M)
         return {int(rank): (int(peer), int(at) * 1e-9, text) for rank, peer, at, text in found}
 
+    def elapsed(self):
+        """By rank: how many seconds the call took that was told to have failed."""
+        found = re.findall(r"^(\d+) report -?\d+ \d+ (\S+) ", self.text(), re.M)
+        return {int(rank): float(ms) * 1e-3 for rank, ms in found}
+
     def until(self, condition):
         while time.monotonic() < self.end:
             if condition():
@@ -57,7 +62,7 @@ class Job:
         return False
 
     def ready(self):
-        return self.until(lambda: len(self.pids()) == RANKS)
+        return self.until(lambda: len(self.pids()) == self.ranks)
 
     def finish(self):
         """The launcher's status; None where it hangs."""

@@ -63,6 +63,7 @@ SIMULATED = [
     Mutant("farewell-is-not-heard", SIGHTS, "if (beat.kind == BeatKind::Farewell) peer.sight.left = true;", ""),
     Mutant("gone-elsewhere-is-nothing", HEALTH, "if (rank == this->rank() || !endpoint_->detector()->sight(rank).gone) continue;",
            "continue;"),
+    Mutant("circles-are-never-told", SIGHTS, "if (ranks.empty()) return std::nullopt;", "return std::nullopt;"),
     # Blame.
     Mutant("ended-is-blamed-for-the-silent", HEALTH, "if (worst == 2 && silent_member() >= 0) culprit = -1;", ""),
     Mutant("silent-ones-are-not-the-latest", HEALTH, "if (const int silent = silent_member(); silent >= 0) return silent;", ""),

@@ -31,14 +31,16 @@ std::string describe(const CallHeader& header) {
   std::string text = tinyshard::describe(call);
   if (header.counts_hash != 0) text += fmt::format(" with counts {:x}", header.counts_hash);
   text += fmt::format(" as call {}", header.sequence);
-  const std::string_view label = text_in(header.label);
+  const std::string_view label = text_in(header.label), source = text_in(header.source);
+  std::vector<std::string> more;
   if (header.run != 0) {
-    text += fmt::format(" (run {} of this job, {} {:08x})", header.run, label,
-                        header.what & 0xffffffff);
+    more.push_back(
+        fmt::format("run {} of this job, {} {:08x}", header.run, label, header.what & 0xffffffff));
   } else if (!label.empty()) {
-    text += fmt::format(" ({})", label);
+    more.emplace_back(label);
   }
-  return text;
+  if (!source.empty()) more.emplace_back(source);
+  return more.empty() ? text : fmt::format("{} ({})", text, fmt::join(more, "; "));
 }
 
 bool same_call(const CallHeader& a, const CallHeader& b) {
@@ -183,6 +185,7 @@ CallHeader header_of(const Collective& call, uint64_t sequence) {
     fill(header.asked, identity->asked);
     header.given = identity->given;
   }
+  if (call.site) call.site->source.copy(header.source, sizeof(header.source) - 1);
   return header;
 }
 

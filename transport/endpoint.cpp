@@ -27,11 +27,26 @@ constexpr Channel::Duration kLookEvery = std::chrono::milliseconds(20);
 constexpr int kLooksAtGone = 10;
 // A process that was itself stopped finds its deadlines passed: it reads what has come first.
 constexpr Channel::Duration kGrace = std::chrono::milliseconds(20);
+// What is said of a wait is old after so long: waits are looked at every 10 or 20 ms.
+constexpr Channel::Duration kHolds = std::chrono::milliseconds(200);
+// A wait that polls has the lock about half of the time.
+constexpr int kTriesToLook = 100;
+constexpr std::chrono::microseconds kBetweenTries{100};
 
 void relax() {
 #if defined(__x86_64__)
   _mm_pause();
 #endif
+}
+
+// Of ranks that set something up, "connect" or "split".
+detector::Doing doing_set_up(std::string_view operation, Channel::Duration waited) {
+  detector::Doing doing;
+  doing.waits = 1;
+  doing.waited_ms =
+      static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(waited).count());
+  operation.copy(doing.label.data(), doing.label.size() - 1);
+  return doing;
 }
 
 }  // namespace
@@ -42,15 +57,61 @@ Endpoint::Endpoint(std::unique_ptr<Channel> channel, const CommOptions& options,
   options_.timeout = std::min(options_.timeout, kLongestTimeout);
 }
 
-detector::Doing Endpoint::doing() {
-  const std::lock_guard lock(mutex);
-  detector::Doing oldest;
-  for (const Group* group : groups_) {
-    const detector::Doing doing = group->doing(channel_->now());
-    if (doing.waits != 0 && (oldest.waits == 0 || doing.waited_ms > oldest.waited_ms))
-      oldest = doing;
+detector::Standing Endpoint::look(std::span<const uint64_t> places) {
+  std::unique_lock lock(mutex, std::defer_lock);
+  for (int tries = 0; !lock.try_lock(); ++tries) {
+    if (tries == kTriesToLook) return {};
+    std::this_thread::sleep_for(kBetweenTries);
   }
-  return oldest;
+  const Deadline now = channel_->now();
+  detector::Standing standing{.doing = {}, .calls = calls_};
+  for (const Group* group : groups_) {
+    const detector::Doing doing = group->doing(now);
+    if (doing.waits != 0 &&
+        (standing.doing.waits == 0 || doing.waited_ms > standing.doing.waited_ms))
+      standing.doing = doing;
+  }
+  for (size_t rank = 0; rank < places.size(); ++rank)
+    standing.answers.push_back(calls_made(static_cast<int>(rank), places[rank]));
+  std::erase_if(holds_,
+                [&](const Hold& hold) { return now - hold.at > kHolds || hold.calls != calls_; });
+  for (const Hold& hold : holds_) {
+    // Another thread makes calls, too: this one does not keep the rank from what it is waited for.
+    if (hold.thread != caller_) continue;
+    standing.awaited.insert(standing.awaited.end(), hold.awaited.begin(), hold.awaited.end());
+    if (hold.doing.waits != 0) standing.doing = hold.doing;
+  }
+  return standing;
+}
+
+uint64_t Endpoint::calls_made(int rank, uint64_t place) const {
+  if (place == detector::kNoPlace) return detector::kUnknown;
+  if (place == detector::kSetUp)
+    return set_up_sent_.empty() ? 0 : set_up_sent_[static_cast<size_t>(rank)];
+  const auto group = std::ranges::find(groups_, place, &Group::id);
+  if (group != groups_.end()) return (*group)->sequence();
+  const auto known = place_calls_.find(place);
+  return known == place_calls_.end() ? 0 : known->second;
+}
+
+uint64_t Endpoint::count_call(uint64_t place) {
+  ++calls_;
+  caller_ = std::this_thread::get_id();
+  return place == detector::kNoPlace ? 0 : place_calls_[place]++;
+}
+
+void Endpoint::hold(std::span<const int> ranks, detector::CallNumber call, Deadline now,
+                    const detector::Doing& doing) {
+  auto hold = std::ranges::find_if(holds_, [&](const Hold& h) {
+    return !h.awaited.empty() && h.awaited[0].call.place == call.place;
+  });
+  if (hold == holds_.end()) hold = holds_.insert(holds_.end(), Hold());
+  hold->awaited.clear();
+  for (const int rank : ranks) hold->awaited.push_back({rank, call});
+  hold->at = now;
+  hold->thread = std::this_thread::get_id();
+  hold->calls = calls_;
+  hold->doing = doing;
 }
 
 PeerState Endpoint::peer_state(int rank) {
@@ -59,7 +120,11 @@ PeerState Endpoint::peer_state(int rank) {
   const Detector::Sight sight = detector_->sight(rank);
   if (sight.gone) {
     state.gone = true;
-    state.text = fmt::format("{} has ended: its connection was closed", sight.who);
+    state.text = sight.reset ? fmt::format(
+                                   "the connection to {} was reset: it has ended, or "
+                                   "the way to it is cut",
+                                   sight.who)
+                             : fmt::format("{} has ended: its connection was closed", sight.who);
   } else if (sight.silent && !state.suspect) {
     state.suspect = true;
     state.text = fmt::format("no heartbeat of {} for {:.1f} s", sight.who, sight.silent_s);
@@ -86,6 +151,7 @@ void Endpoint::attach(Group* group) {
 
 void Endpoint::detach(Group* group, bool context_may_be_reused) {
   std::erase(groups_, group);
+  if (channel_->ranks() > 1) place_calls_[group->id()] = group->sequence();
   if (context_may_be_reused)
     contexts_[group->context() / 64] &= ~(uint64_t{1} << group->context() % 64);
 }
@@ -122,6 +188,7 @@ void Endpoint::exchange(std::span<const int> ranks, const void* out, void* in, s
   struct Pending {
     Channel::Transfer transfer;
     int rank;
+    detector::CallNumber awaits = {detector::kNoPlace, 0};
   };
   // The buffers are our own: after a failure a late message may still arrive in them.
   auto buffers = std::make_shared<std::vector<std::byte>>((ranks.size() + 1) * bytes);
@@ -130,12 +197,19 @@ void Endpoint::exchange(std::span<const int> ranks, const void* out, void* in, s
   std::vector<Pending> pending;
   {
     std::lock_guard lock(mutex);
+    count_call(detector::kNoPlace);
+    set_up_sent_.resize(static_cast<size_t>(channel_->ranks()));
+    set_up_received_.resize(set_up_sent_.size());
     for (size_t i = 0; i < ranks.size(); ++i) {
+      const auto rank = static_cast<size_t>(ranks[i]);
       if (in != nullptr)
-        pending.push_back(
-            {channel_->receive(ranks[i], 0, buffers->data() + i * bytes, bytes), ranks[i]});
-      if (out != nullptr)
+        pending.push_back({channel_->receive(ranks[i], 0, buffers->data() + i * bytes, bytes),
+                           ranks[i],
+                           {detector::kSetUp, set_up_received_[rank]++}});
+      if (out != nullptr) {
         pending.push_back({channel_->send(ranks[i], 0, outgoing, bytes), ranks[i]});
+        ++set_up_sent_[rank];
+      }
     }
   }
 
@@ -163,9 +237,16 @@ void Endpoint::exchange(std::span<const int> ranks, const void* out, void* in, s
     if (detail.empty() && now >= next_look) {
       next_look = now + kLookEvery;
       const int waits_for = pending.back().rank;
+      if (now - *begun >= detector::kAskAfter && pending.back().awaits.place == detector::kSetUp)
+        hold({&waits_for, 1}, pending.back().awaits, now, doing_set_up(operation, now - *begun));
+      const auto circle = detector_ ? detector_->circle() : std::nullopt;
+      if (circle && circle->calls == calls_) {
+        culprit = circle->culprit;
+        detail = circle->text;
+      }
       const PeerState state = channel_->peer_state(waits_for);
       looks = state.gone || state.left ? looks + 1 : 0;
-      if (looks > kLooksAtGone) {
+      if (looks > kLooksAtGone && detail.empty()) {
         culprit = waits_for;
         detail = state.text;
       }

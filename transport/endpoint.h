@@ -7,8 +7,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "transport/channel.h"
@@ -36,7 +40,7 @@ class Endpoint {
   Recorder* recorder() const { return recorder_.get(); }  // null: nothing is recorded
   const std::shared_ptr<Recorder>& shared_recorder() const { return recorder_; }
   // Null: what the channel knows of its peers is all that is known.
-  const Detector* detector() const { return detector_.get(); }
+  Detector* detector() const { return detector_.get(); }
   void set_detector(std::unique_ptr<Detector> detector) { detector_ = std::move(detector); }
 
   // Guards everything here, the channel, and the groups' requests.
@@ -46,8 +50,17 @@ class Endpoint {
   std::mutex split_mutex;
   uint64_t splits = 0;  // with split_mutex: makes group ids unique
 
-  // The oldest collective that this rank waits in. Without the mutex.
-  detector::Doing doing();
+  // Where this rank stands. Called without the mutex. Where another thread holds that for long, as in
+  // a reduction, this rank works, and waits for nobody.
+  detector::Standing look(std::span<const uint64_t> places);
+  // With the mutex held: a call begins on this thread, as call number what is returned of its place.
+  // Groups count their own collectives, of which the place is kNoPlace.
+  uint64_t count_call(uint64_t place);
+  uint64_t calls() const { return calls_; }
+  // With the mutex held, again and again for as long as it is so: the program waits on this thread for
+  // these ranks, in that call. `doing` says in which where it is under way in no group.
+  void hold(std::span<const int> ranks, detector::CallNumber call, Deadline now,
+            const detector::Doing& doing = {});
   // What channel and detector know of a rank, with the mutex held.
   PeerState peer_state(int rank);
   // "process 812 on node02"; empty of this rank, of -1 and where it is not known.
@@ -56,7 +69,7 @@ class Endpoint {
   // With the mutex held. `thorough` also looks for notices from peers; otherwise that happens now
   // and then.
   void progress(bool thorough);
-  void attach(Group* group);
+  void attach(Group* group);  // the group's own, as detach
   void detach(Group* group, bool context_may_be_reused);
   const Contexts& contexts() const { return contexts_; }
 
@@ -87,6 +100,15 @@ class Endpoint {
   void exchange(std::span<const int> ranks, const void* out, void* in, size_t bytes,
                 Deadline deadline, std::string_view operation);
 
+  // The first failure of a group here, with the mutex held. Programs end by it, and then say why in
+  // their other groups, too.
+  struct Failure {
+    int culprit = -1;
+    std::string detail;
+    FailureCause cause = FailureCause::Unknown;
+  };
+  std::optional<Failure> first_failure;
+
   // Hands what other ranks said of failures to their groups.
   void deliver_notices();
 
@@ -98,6 +120,15 @@ class Endpoint {
     bool napping = false;
   };
   void pause(Idle& idle);
+  // Why a wait for these ranks has gone on for some time.
+  struct Hold {
+    std::vector<detector::Standing::Awaited> awaited;
+    Deadline at{};
+    std::thread::id thread;
+    uint64_t calls = 0;
+    detector::Doing doing;
+  };
+  uint64_t calls_made(int rank, uint64_t place) const;
 
   std::unique_ptr<Channel> channel_;
   CommOptions options_;
@@ -106,7 +137,12 @@ class Endpoint {
   Contexts contexts_{1};
   std::vector<Notice> early_;  // for groups that this rank has not attached yet
   uint32_t polls_ = 0;
-  std::unique_ptr<Detector> detector_;  // the last: its thread asks this object
+  uint64_t calls_ = 0;
+  std::thread::id caller_;                               // of the last of them
+  std::unordered_map<uint64_t, uint64_t> place_calls_;   // of pairs, and of groups that have ended
+  std::vector<uint64_t> set_up_sent_, set_up_received_;  // by rank
+  std::vector<Hold> holds_;                              // one of each place
+  std::unique_ptr<Detector> detector_;                   // the last: its thread asks this object
 };
 
 // Memory that a transfer may still touch after its call failed: never freed.

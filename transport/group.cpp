@@ -12,12 +12,15 @@
 #include <bit>
 #include <cstring>
 #include <exception>
+#include <optional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/origin.h"
 
 namespace tinyshard {
 namespace {
@@ -32,6 +35,14 @@ constexpr Channel::Duration kHeadersTurn = std::chrono::milliseconds(500);
 constexpr Channel::Duration kAnnouncementsTurn = std::chrono::seconds(1);
 
 constexpr uint64_t kWorldId = 1;
+
+// The place of a call that no item of a schedule makes: the line that the running method was called
+// from. Null where no method runs.
+std::shared_ptr<const CollectiveSite> site_of_running_call() {
+  if (running_call() == nullptr) return nullptr;
+  return std::make_shared<const CollectiveSite>(
+      CollectiveSite{.axis = {}, .purpose = {}, .source = origin_of(origin_of_call()).source()});
+}
 
 double seconds(Channel::Duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -181,7 +192,10 @@ Group::~Group() {
   const bool unwinding = std::uncaught_exceptions() > unwinding_;
   if (!unwinding) finish_announcements();
   std::lock_guard lock(endpoint_->mutex);
-  if (unwinding) {
+  if (unwinding && endpoint_->first_failure && endpoint_->first_failure->culprit >= 0) {
+    const Endpoint::Failure& first = *endpoint_->first_failure;
+    fail({first.culprit, first.detail, first.cause}, true);
+  } else if (unwinding) {
     leave("its communicator was destroyed by an exception");
   } else if (!active_.empty()) {
     leave("its communicator was destroyed with calls under way");
@@ -279,8 +293,12 @@ Work Group::start(const Collective& call, std::span<const CommBuffer> send,
   return start_checked(call, send, recv, options_.verify);
 }
 
-Work Group::start_checked(const Collective& call, std::span<const CommBuffer> send,
+Work Group::start_checked(const Collective& of_caller, std::span<const CommBuffer> send,
                           std::span<const CommBuffer> recv, bool verify) {
+  std::optional<Collective> placed;
+  if (of_caller.identity != nullptr && of_caller.identity->run == 0 && !of_caller.site)
+    placed.emplace(of_caller).site = site_of_running_call();
+  const Collective& call = placed ? *placed : of_caller;
   std::unique_lock lock(endpoint_->mutex);
   while (!failed() && active_.size() >= kWindow) {
     const uint64_t oldest = ticket_of(active_.front());
@@ -297,6 +315,8 @@ Work Group::start_checked(const Collective& call, std::span<const CommBuffer> se
     throw_failure(call, sequence, 0);
   }
   const uint32_t tag = tag_of(call, sequence);
+  const uint64_t number =
+      endpoint_->count_call(is_pair(call.op) ? place_of(call, call.op) : detector::kNoPlace);
   if (!is_pair(call.op)) sequence_.store(sequence + 1, std::memory_order_relaxed);
 
   if (free_.empty()) {
@@ -310,6 +330,7 @@ Work Group::start_checked(const Collective& call, std::span<const CommBuffer> se
   active_.push_back(place);
   try {
     request.record = 0;
+    request.number = number;
     if (Recorder* recorder = endpoint_->recorder()) {
       request.record = recorder->start(call, recorded_, sequence, endpoint_->channel().now());
     }
@@ -406,18 +427,20 @@ void Group::settle_postponed(Deadline now) {
 bool Group::test(uint64_t ticket) {
   std::lock_guard lock(endpoint_->mutex);
   endpoint_->progress(false);
-  return settled(ticket, Deadline::max(), endpoint_->channel().now());
+  return settled(ticket, Deadline::max(), endpoint_->channel().now(), false);
 }
 
 void Group::wait(uint64_t ticket, Deadline deadline) {
-  endpoint_->wait_until([&](Deadline now) { return settled(ticket, deadline, now); });
+  endpoint_->wait_until([&](Deadline now) { return settled(ticket, deadline, now, true); });
 }
 
-// True when the call is done. Throws when the group failed, or fails it when the call is late.
-bool Group::settled(uint64_t ticket, Deadline deadline, Deadline now) {
+// True when the call is done. Throws when the group failed, or fails it when the call is late. `holds`:
+// the program makes no other call before.
+bool Group::settled(uint64_t ticket, Deadline deadline, Deadline now, bool holds) {
   Request& request = *pool_[ticket & kPlaceMask];
   if (request.generation != ticket >> kPlaceBits) return true;
-  if (!failed()) inspect(request, std::min(deadline, request.started() + options_.timeout), now);
+  if (!failed())
+    inspect(request, std::min(deadline, request.started() + options_.timeout), now, holds);
   if (failed()) throw_failure(request.call(), request.sequence(), seconds(now - request.started()));
   return false;
 }
@@ -429,6 +452,8 @@ void Group::fail(Failure failure, bool tell_peers) {
   if (failed()) return;
   failure_ = std::move(failure);
   failed_.store(true, std::memory_order_release);
+  if (!endpoint_->first_failure)
+    endpoint_->first_failure = {failure_.culprit, failure_.detail, failure_.cause};
   if (Recorder* recorder = endpoint_->recorder())
     recorder->fail(failure_.culprit, failure_.cause, failure_.detail);
   for (uint32_t place : active_) {

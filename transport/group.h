@@ -39,6 +39,9 @@ class Group final : public Communicator {
 
   // A step that devices recorded begins, whose calls do not come through here.
   void record_run(const Ticket& run);
+  // As check_alive. The program has waited so long for devices, which do what was announced here, such
+  // as `call`, and so for the ranks that have not announced it.
+  void check_alive_during(const Collective& call, std::chrono::nanoseconds waited);
 
   // For the endpoint, with its mutex held.
   uint64_t id() const { return id_; }
@@ -71,12 +74,15 @@ class Group final : public Communicator {
   void wait(uint64_t ticket, Deadline deadline) override;
   Work start_checked(const Collective& call, std::span<const CommBuffer> send,
                      std::span<const CommBuffer> recv, bool verify);
-  bool settled(uint64_t ticket, Deadline deadline, Deadline now);
+  bool settled(uint64_t ticket, Deadline deadline, Deadline now, bool holds);
   bool given_up(int rank, Deadline now);
   std::optional<Failure> seen_by_detector(const Request& request);
+  std::optional<Failure> seen_in_circle() const;
   int silent_member() const;
   int latest() const;
-  void inspect(Request& request, Deadline limit, Deadline now);
+  void inspect(Request& request, Deadline limit, Deadline now, bool holds);
+  uint64_t place_of(const Collective& call, CollectiveOp side) const;
+  detector::CallNumber awaited_call(const Request& request) const;
   uint64_t ticket_of(uint32_t place) const;
   uint32_t tag_of(const Collective& call, uint64_t sequence) const;
   bool awaits_headers() const;

@@ -43,18 +43,30 @@ bool same_call(const detector::Doing& a, const detector::Doing& b) {
          a.counts_hash == b.counts_hash;
 }
 
-std::string describe(const detector::Doing& doing) {
+std::string activity(const detector::Doing& doing) {
   if (doing.waits == 0) return "it is in no collective";
-  const std::string source = doing.source.data();
-  return fmt::format("it waits for {:.1f} s in {} {} x {}, call {} of group \"{}\"{}",
-                     doing.waited_ms * 1e-3, name(static_cast<CollectiveOp>(doing.op)),
-                     name(static_cast<DType>(doing.dtype)), doing.count, doing.sequence,
-                     doing.group_name.data(), source.empty() ? "" : " (" + source + ")");
+  return fmt::format("it waits for {:.1f} s in {}", doing.waited_ms * 1e-3,
+                     detector::describe(doing));
 }
 
 bool is_sane(const detector::Doing& doing) {
   return doing.op <= static_cast<uint8_t>(CollectiveOp::Barrier) &&
          doing.dtype <= static_cast<uint8_t>(DType::Index);
+}
+
+void describe_call(const Collective& call, detector::Doing& doing) {
+  doing.waits = 1;
+  doing.count = call.count;
+  for (size_t count : call.counts) doing.counts_hash = combine(doing.counts_hash, count);
+  doing.op = static_cast<uint8_t>(call.op);
+  doing.reduce = static_cast<uint8_t>(call.reduce);
+  doing.dtype = static_cast<uint8_t>(call.dtype);
+  if (call.site) call.site->source.copy(doing.source.data(), doing.source.size() - 1);
+}
+
+uint32_t milliseconds_of(Channel::Duration waited) {
+  return static_cast<uint32_t>(std::clamp<int64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(waited).count(), 0, UINT32_MAX));
 }
 
 }  // namespace
@@ -80,24 +92,41 @@ detector::Doing Group::doing(Deadline now) const {
   detector::Doing doing;
   for (uint32_t place : active_) {
     const Request& request = *pool_[place];
-    const Collective& call = request.call();
-    if (request.announces() || is_pair(call.op)) continue;
-    doing.waits = 1;
+    if (request.announces() || is_pair(request.call().op)) continue;
+    describe_call(request.call(), doing);
     doing.group = id_;
     doing.sequence = request.sequence();
-    doing.count = call.count;
-    for (size_t count : call.counts) doing.counts_hash = combine(doing.counts_hash, count);
-    doing.waited_ms = static_cast<uint32_t>(std::clamp<int64_t>(
-        std::chrono::duration_cast<std::chrono::milliseconds>(now - request.started()).count(), 0,
-        UINT32_MAX));
-    doing.op = static_cast<uint8_t>(call.op);
-    doing.reduce = static_cast<uint8_t>(call.reduce);
-    doing.dtype = static_cast<uint8_t>(call.dtype);
+    doing.waited_ms = milliseconds_of(now - request.started());
     name().copy(doing.group_name.data(), doing.group_name.size() - 1);
-    if (call.site) call.site->source.copy(doing.source.data(), doing.source.size() - 1);
+    request.label().copy(doing.label.data(), doing.label.size() - 1);
     break;
   }
   return doing;
+}
+
+// Among which calls of this rank this one counts.
+uint64_t Group::place_of(const Collective& call, CollectiveOp side) const {
+  return combine(
+      combine(combine(id_, static_cast<uint64_t>(side)), static_cast<uint64_t>(call.from)),
+      static_cast<uint64_t>(call.to));
+}
+
+// The call of others without which this one is not done.
+detector::CallNumber Group::awaited_call(const Request& request) const {
+  const Collective& call = request.call();
+  if (!is_pair(call.op)) return {id_, request.sequence()};
+  const CollectiveOp other =
+      call.op == CollectiveOp::Send ? CollectiveOp::Recv : CollectiveOp::Send;
+  return {place_of(call, other), request.number};
+}
+
+// Ranks that wait for each other, each in a call that the other will never come to: the ranks of one
+// group alone cannot see it.
+std::optional<Group::Failure> Group::seen_in_circle() const {
+  Detector* detector = endpoint_->detector();
+  const auto circle = detector == nullptr ? std::nullopt : detector->circle();
+  if (!circle || circle->calls != endpoint_->calls()) return std::nullopt;
+  return Failure{circle->culprit, circle->text, FailureCause::Diverged};
 }
 
 // What heartbeats tell of the members of this group, though this call may wait for others: one that
@@ -133,12 +162,12 @@ std::optional<Group::Failure> Group::seen_by_detector(const Request& request) {
       return Failure{rank(),
                      fmt::format("the ranks diverged: rank {}, this one: {}; rank {} ({}) and {} "
                                  "others: {}",
-                                 rank(), describe(own), member.rank, sight.who, with_other - 1,
-                                 describe(other)),
+                                 rank(), activity(own), member.rank, sight.who, with_other - 1,
+                                 activity(other)),
                      FailureCause::Diverged};
     return Failure{member.rank,
                    fmt::format("the ranks diverged: rank {} ({}): {}", member.rank, sight.who,
-                               describe(other)),
+                               activity(other)),
                    FailureCause::Diverged};
   }
   return std::nullopt;
@@ -170,7 +199,7 @@ int Group::latest() const {
 }
 
 // Fails the group when this call has no hope: late, its peer ended, or this process is being ended.
-void Group::inspect(Request& request, Deadline limit, Deadline now) {
+void Group::inspect(Request& request, Deadline limit, Deadline now, bool holds) {
   if (now < limit) overdue_.reset();
   if (now >= limit && !overdue_) overdue_ = now;
   const bool late = overdue_ && now - *overdue_ >= kTellGrace;
@@ -183,6 +212,15 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
     request.awaited(awaited_);
   } catch (const ChannelError& error) {
     return met(error, false);
+  }
+  if (holds && now - request.started() >= detector::kAskAfter) {
+    detector::Doing pair;
+    if (is_pair(request.call().op)) {
+      describe_call(request.call(), pair);
+      pair.waited_ms = milliseconds_of(now - request.started());
+      name().copy(pair.group_name.data(), pair.group_name.size() - 1);
+    }
+    endpoint_->hold(awaited_, awaited_call(request), now, pair);
   }
   int culprit = -1, worst = 0;
   FailureCause cause = FailureCause::Unknown;
@@ -220,6 +258,7 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
   }
   const std::string interrupted = channel.interrupted();
   if (!interrupted.empty()) return fail({culprit, interrupted + detail, cause}, true);
+  if (const auto failure = seen_in_circle(); failure && holds) return fail(*failure, true);
   if (given_up(worst == 2 ? culprit : -1, now))
     return fail({culprit, detail.substr(2), cause}, true);
   if (const auto failure = seen_by_detector(request)) return fail(*failure, true);
@@ -242,7 +281,7 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
         detail += fmt::format("; no heartbeat of {} for {:.1f} s (rank {})", sight.who,
                               sight.silent_s, culprit);
       } else if (is_sane(sight.doing))
-        detail += fmt::format("; {} runs, {}", sight.who, describe(sight.doing));
+        detail += fmt::format("; {} runs, {}", sight.who, activity(sight.doing));
     }
   }
   fail({culprit,
@@ -250,6 +289,32 @@ void Group::inspect(Request& request, Deadline limit, Deadline now) {
                     detail),
         cause},
        true);
+}
+
+void Group::check_alive_during(const Collective& call, std::chrono::nanoseconds waited) {
+  if (waited >= detector::kAskAfter) {
+    std::lock_guard lock(endpoint_->mutex);
+    endpoint_->progress(true);
+    const auto announced =
+        std::ranges::find_if(active_, [&](uint32_t place) { return pool_[place]->announces(); });
+    if (announced != active_.end() && !failed()) {
+      Request& request = *pool_[*announced];
+      awaited_.clear();
+      try {
+        request.awaited(awaited_);
+        detector::Doing doing;
+        describe_call(call, doing);
+        doing.sequence = request.sequence();
+        doing.waited_ms = milliseconds_of(waited);
+        name().copy(doing.group_name.data(), doing.group_name.size() - 1);
+        endpoint_->hold(awaited_, awaited_call(request), endpoint_->channel().now(), doing);
+        if (const auto failure = seen_in_circle()) fail(*failure, true);
+      } catch (const ChannelError& error) {
+        met(error, false);
+      }
+    }
+  }
+  check_alive();
 }
 
 void Group::check_alive() {

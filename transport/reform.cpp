@@ -51,7 +51,8 @@ class ThisProcess final : public FormationHost {
 };
 
 // One that outlives each of the ranks.
-std::unique_ptr<Store> lasting_store(const LaunchEnvironment& launch, Deadline deadline) {
+std::unique_ptr<Store> lasting_store(const LaunchEnvironment& launch, Deadline deadline,
+                                     std::chrono::milliseconds answer_time = kAnswerTime) {
   constexpr std::string_view kFile = "file:";
   const Meeting& meeting = launch.meeting;
   if (launch.size == 1 && launch.formation == 0)
@@ -69,9 +70,10 @@ std::unique_ptr<Store> lasting_store(const LaunchEnvironment& launch, Deadline d
                     "--elastic",
                     name(launch.launcher)));
   if (meeting.store.starts_with(kFile))
-    return open_file_store(meeting.store.substr(kFile.size()), false);
+    return open_file_store({meeting.store.substr(kFile.size()), meeting.job, meeting.epoch},
+                           FolderRole::Reforms, false);
   return connect_store(meeting.store, job_secret(meeting.job), meeting.epoch,
-                       launch.launched_as(launch.rank), deadline);
+                       launch.launched_as(launch.rank), deadline, answer_time);
 }
 
 }  // namespace
@@ -107,8 +109,8 @@ bool joined_later() {
 
 // A launcher that does not answer must not keep the training: it is asked again after a time.
 bool ranks_wait_to_join() {
-  constexpr std::chrono::milliseconds kLookEvery{100};
-  constexpr std::chrono::seconds kAnswers{1}, kAskAgain{30};
+  constexpr std::chrono::milliseconds kLookEvery{100}, kAnswers{200};
+  constexpr std::chrono::seconds kAskAgain{30};
   const LaunchEnvironment launch = current_launch();
   if (launch.newcomers_from == 0) return false;
   const std::lock_guard lock(now().mutex);
@@ -116,7 +118,7 @@ bool ranks_wait_to_join() {
   if (Clock::now() < own.next_look) return false;
   own.next_look = Clock::now() + kLookEvery;
   try {
-    if (!own.store) own.store = lasting_store(launch, Clock::now() + kAnswers);
+    if (!own.store) own.store = lasting_store(launch, Clock::now() + kAnswers, kAnswers);
     return !waiting_newcomers(launch, *own.store).empty();
   } catch (const StoreError&) {
     own.store.reset();
@@ -128,6 +130,7 @@ bool ranks_wait_to_join() {
 void reform_job(std::chrono::nanoseconds patience) {
   constexpr std::chrono::seconds kStoreAnswers{10};
   LaunchEnvironment launch = current_launch();
+  const Deadline begun = Clock::now();
   std::vector<int> members;
   try {
     const auto store = lasting_store(
@@ -138,6 +141,7 @@ void reform_job(std::chrono::nanoseconds patience) {
     throw CommError({.rank = launch.rank,
                      .peer = launch.rank_now(error.culprit),
                      .operation = "reform",
+                     .elapsed_s = std::chrono::duration<double>(Clock::now() - begun).count(),
                      .detail = error.what()});
   }
   launch = next_formation(std::move(launch), std::move(members));

@@ -75,6 +75,9 @@ void Request::begin(const GroupLayout& group, Channel& channel, const CommOption
     begin_header();
   }
   announces_ = call.op == CollectiveOp::Barrier && call.identity != nullptr;
+  label_ = {};
+  if (call.identity != nullptr && call.identity->run == 0)
+    call.identity->label.copy(label_.data(), label_.size() - 1);
   call_.identity = nullptr;  // read above, and not kept
 }
 

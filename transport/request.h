@@ -64,6 +64,8 @@ class Request {
   bool abandon();
 
   const Collective& call() const { return call_; }
+  // What the call is for, of one that is no collective of the program: "a comparison across ranks".
+  std::string_view label() const { return label_.data(); }
   uint64_t sequence() const { return sequence_; }
   Deadline started() const { return started_; }
   void awaited(
@@ -71,6 +73,7 @@ class Request {
 
   uint64_t generation = 0;  // how often the pool handed this request out
   uint64_t record = 0;      // of the recorder, 0: none
+  uint64_t number = 0;      // of a send or a receive: among those between the same participants
 
  private:
   struct Part {
@@ -138,6 +141,7 @@ class Request {
   uint64_t sequence_ = 0;
   uint32_t tag_ = 0;
   Deadline started_{};
+  std::array<char, 32> label_ = {};
   size_t item_ = 1;
 
   std::vector<Part> parts_;

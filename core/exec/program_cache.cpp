@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/base/options.h"
+#include "core/exec/context.h"
 #include "core/uop/uop.h"
 
 namespace tinyshard {
@@ -58,8 +59,11 @@ std::shared_ptr<Program> ProgramCache::of(Device& device,
 }
 
 std::shared_ptr<Program> ProgramCache::of(Device& device, const LibraryCall& call) {
-  return find_or_load({&device, text_of(call)}, kOfCall,
-                      [&] { return Loaded{nullptr, device.library(call), &device}; });
+  return find_or_load({&device, text_of(call)}, kOfCall, [&] {
+    Loaded loaded{nullptr, device.library(call), &device};
+    Context::libraries_were_used();
+    return loaded;
+  });
 }
 
 bool ProgramCache::has(Device& device, const CompiledKernel& kernel) {

@@ -20,10 +20,6 @@
 namespace tinyshard {
 namespace {
 
-std::shared_ptr<Storage> shared_storage(const UOp& buffer) {
-  return {buffer->payload, Storage::of(*buffer)};
-}
-
 Storage* storage_of(const TensorState& state) { return Storage::of(**stored_node(state.value)); }
 
 std::string signature_of(const TensorState& state) {

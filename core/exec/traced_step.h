@@ -35,6 +35,7 @@ class TracedStep {
 
   const Executable& executable() const { return *executable_; }
   const States& outputs() const { return outputs_; }
+  std::span<const size_t> assigned_inputs() const { return assigned_inputs_; }
   // Whether somebody else holds a result, or what is made of one.
   bool results_are_held() const;
   CapturedStep::Form form;

@@ -49,8 +49,9 @@ std::string describe(const Collective& call) {
 }
 
 std::string describe_with_axis(const Collective& call) {
-  return describe(call) +
-         (call.site ? fmt::format(" on mesh axis \"{}\"", call.site->axis) : std::string());
+  return describe(call) + (call.site && !call.site->axis.empty()
+                               ? fmt::format(" on mesh axis \"{}\"", call.site->axis)
+                               : std::string());
 }
 
 std::string describe_place(const Collective& call) {

@@ -260,8 +260,9 @@ void write_whole(const Way& way, const Value& whole) {
 
 }  // namespace value
 
-void detail::write_back(const CapturedStep& step, const CapturedStep::States& inputs) {
-  for (size_t i : step.assigned_inputs()) {
+void detail::write_back(std::span<const size_t> assigned, const CapturedStep::States& inputs) {
+  for (size_t i : assigned) {
+    if (i >= inputs.size()) continue;  // a gradient from before, which is no argument
     const Tensor input(inputs[i]);
     value::Way way = value::way_to(input, false);
     if (way.steps.empty()) continue;

@@ -259,8 +259,7 @@ class SimulatedChannel final : public Channel {
 
 class SimulatedDetector final : public Detector {
  public:
-  SimulatedDetector(World& world, const LaunchEnvironment& launch,
-                    std::function<detector::Doing()> look)
+  SimulatedDetector(World& world, const LaunchEnvironment& launch, detector::Look look)
       : state_(std::make_shared<State>(
             State{.wires = Wires(world, launch, World::kBeats),
                   .look = std::move(look),
@@ -290,22 +289,24 @@ class SimulatedDetector final : public Detector {
     for (int peer = 0; peer < state.wires.launch().size; ++peer) {
       if (peer == state.wires.launch().rank) continue;
       // Where an exception ends this world, its silence says what there is to say.
-      if (std::uncaught_exceptions() == 0)
-        state.send(peer,
-                   {.kind = detector::BeatKind::Farewell, .number = ++state.number, .doing = {}});
+      detector::Beat farewell;
+      farewell.kind = detector::BeatKind::Farewell;
+      if (std::uncaught_exceptions() == 0) state.send(peer, farewell);
       state.wires.world().close(state.wires.to(peer));
       state.wires.world().take(state.wires.from(peer), {});
     }
   }
 
   Sight sight(int rank) const override { return state_->sights.sight(rank); }
+  std::optional<detector::Circle> circle() override {
+    return state_->sights.circle(state_->wires.world().clock(state_->wires.process()));
+  }
 
  private:
   struct State {
     Wires wires;
-    std::function<detector::Doing()> look;
+    detector::Look look;
     detector::Sights sights;
-    uint64_t number = 0;
     bool ended = false;
 
     void send(int peer, const detector::Beat& beat) {
@@ -324,12 +325,10 @@ class SimulatedDetector final : public Detector {
         process.on_continue.push_back([state] { beat(state); });
         return;
       }
-      const detector::Doing doing = state->look();
-      state->sights.look(world.clock(p));
-      ++state->number;
+      const std::vector<uint64_t> asked = state->sights.places();
+      state->sights.look(state->look(asked), world.clock(p));
       for (int peer = 0; peer < state->wires.launch().size; ++peer) {
-        if (peer != state->wires.launch().rank)
-          state->send(peer, {.number = state->number, .doing = doing});
+        if (peer != state->wires.launch().rank) state->send(peer, state->sights.beat_for(peer));
       }
       const Time late = process.slow > 0ns ? world.random.up_to(20ms) : 0ns;
       world.after(state->sights.period() + late, [state] { beat(state); });
@@ -378,8 +377,7 @@ std::unique_ptr<Channel> meet(World& world, const LaunchEnvironment& launch,
   return channel;
 }
 
-std::unique_ptr<Detector> beat(World& world, const LaunchEnvironment& launch,
-                               std::function<detector::Doing()> look) {
+std::unique_ptr<Detector> beat(World& world, const LaunchEnvironment& launch, detector::Look look) {
   return std::make_unique<SimulatedDetector>(world, launch, std::move(look));
 }
 

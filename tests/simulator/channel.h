@@ -2,7 +2,6 @@
 // heartbeats, over the wires of a World. What they tell is told as the TCP channel and the mesh
 // detector tell it; what follows from it is the library's own code.
 #pragma once
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,6 +19,6 @@ std::unique_ptr<tinyshard::Channel> meet(World& world, const tinyshard::LaunchEn
 
 // Beats from now on until it is destroyed. `look` says what this rank does.
 std::unique_ptr<tinyshard::Detector> beat(World& world, const tinyshard::LaunchEnvironment& launch,
-                                          std::function<tinyshard::detector::Doing()> look);
+                                          tinyshard::detector::Look look);
 
 }  // namespace simulator

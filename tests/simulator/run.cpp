@@ -37,6 +37,7 @@ using namespace std::chrono_literals;
 // What lies between a deadline and the error that tells of it: the grace, a nap, the news' way.
 constexpr Time kSlack = 300ms;
 constexpr Time kReportsKill = 1s;
+constexpr Time kCircleIsTold = 1500ms;
 constexpr Time kNoticed = 1200ms;  // ten heartbeats are missed, and news of it has come
 
 struct State {
@@ -78,6 +79,7 @@ class Job {
     bool killed = false, stopped = false, slow = false, diverges = false;
     Time killed_at{};
     bool finished = false, ended = false;  // ended: with an error
+    bool was_told = false;                 // of an error
     bool waits_for_long = false;           // for the one that computes
     State final_state = {};
     Time waits_since{};
@@ -218,6 +220,8 @@ class Job {
       return of.killed || of.stopped || of.slow || of.diverges || was_diverged_.contains(r);
     };
     if (struck(peer) || struck(p) || ranks_[size_t(peer)].ended) return true;
+    // Who was told in its pair gives up the world, too, and is seen to end before its news have come.
+    if (s_.pairs && ranks_[size_t(peer)].was_told) return true;
     // One that was stopped until just before the deadline looks like all others by then, and so does
     // one that was stopped or cut off less than a second before, if it is not waited for itself.
     if (world_.now() - went_on_ < 200ms) return true;
@@ -338,7 +342,8 @@ class Job {
                       .max_message_bytes = 200};
     auto endpoint = std::make_shared<Endpoint>(std::move(channel), options);
     if (launch.size > 1)
-      endpoint->set_detector(beat(world_, launch, [e = endpoint.get()] { return e->doing(); }));
+      endpoint->set_detector(
+          beat(world_, launch, [e = endpoint.get()](auto places) { return e->look(places); }));
     calls(p);
     auto world = Group::world(std::move(endpoint), 1);
     formed(p, launch);
@@ -381,8 +386,17 @@ class Job {
       state = *common;
     }
     restored(p, launch, newest, state);
+    std::unique_ptr<Communicator> pair;
+    if (s_.pairs) pair = split_into_pairs(p, launch, world);
     while (state.step < s_.steps) {
       world_.sleep(p, world_.random.up_to(s_.step_time));
+      if (pair && rank(p).diverges && Random(mix(s_.seed, uint64_t(p))).chance(50)) {
+        rank(p).diverges = false;
+        was_diverged_.insert(p);
+        crosses_ = true;
+        sum_over_pair(p, launch, *pair, state.step);
+      }
+      if (pair) sum_over_pair(p, launch, *pair, state.step);
       step(p, launch, world, state);
       if (state.step % s_.commit_every != 0 && state.step != s_.steps) continue;
       commits.keep(state.step, state);
@@ -393,6 +407,28 @@ class Job {
     }
     tell_results(p, launch, world);
     rank(p).final_state = state;
+  }
+
+  std::unique_ptr<Communicator> split_into_pairs(int p, const LaunchEnvironment& launch,
+                                                 Communicator& world) {
+    const int first = launch.rank / 2 * 2;
+    std::vector<int> both{first};
+    if (first + 1 < launch.size) both.push_back(first + 1);
+    calls(p);
+    return world.split(both, "pair");
+  }
+
+  void sum_over_pair(int p, const LaunchEnvironment& launch, Communicator& pair, int64_t step) {
+    int64_t sum = term(p, step, 1000);
+    const CommBuffer buffer{&sum};
+    calls(p);
+    wait(p, launch, pair.all_reduce({&buffer, 1}, {&buffer, 1}, 1, DType::I64));
+    int64_t right = 0;
+    for (int member = 0; member < pair.size(); ++member)
+      right += term(launch.launched_as(pair.rank_of(member)), step, 1000);
+    // Where one makes a call more, the sums of its pair are of different steps.
+    if (sum != right && was_diverged_.empty())
+      broke(p, "results are right", fmt::format("the sum of a pair in step {}", step));
   }
 
   // One rank tells what it has found out, and is gone while the others still listen.
@@ -656,6 +692,7 @@ class Job {
     ++out_.errors;
     log(p, "{}", error.what());
     const CommErrorInfo& info = error.info();
+    rank(p).was_told = true;
     if (s_.faults.empty()) return broke(p, "no error without a fault", error.what());
     const int peer = info.peer < 0 ? -1 : launch.launched_as(info.peer);
     if (peer < 0) {
@@ -665,8 +702,16 @@ class Job {
             fmt::format("it blames rank {}: {}", peer, error.what()));
     }
     const Rank& own = rank(p);
+    const bool in_circle =
+        std::string_view(error.what()).find("wait for each other") != std::string_view::npos;
+    if (in_circle && was_diverged_.empty())
+      broke(p, "ranks that only wait are in no circle", error.what());
     if (own.stopped || own.slow) return;
     const Time waited = world_.now() - own.waits_since;
+    const bool alone = std::ranges::count_if(s_.faults, is_harmful) == 1 && s_.long_compute == 0ns;
+    if ((in_circle || crosses_) && alone && waited > kCircleIsTold)
+      broke(p, "ranks that wait for each other are told soon",
+            fmt::format("{:.1f} ms: {}", waited.count() * 1e-6, error.what()));
     if (info.operation != "connect" && waited > s_.timeout + kSlack)
       broke(p, "nothing waits beyond its deadline",
             fmt::format("{:.1f} ms: {}", waited.count() * 1e-6, error.what()));
@@ -702,6 +747,7 @@ class Job {
   std::set<std::pair<int, int>> broken_links_;  // ever; -1: the store's host
   std::set<std::pair<int, int>> could_tell_;    // of broken links, before later ones were cut
   std::set<int> was_diverged_;
+  bool crosses_ = false;                 // by a call more in its pair
   bool first_reform_ = true;             // is still to come
   Time silenced_ = -2s, went_on_ = -2s;  // the last ones
   std::map<uint32_t, std::vector<int>> formations_;

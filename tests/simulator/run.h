@@ -30,6 +30,9 @@ struct Scenario {
   bool one_host = false;  // the process table shows all ranks
   bool verify = false;
   bool checkpoints = false;  // each committed step is saved, too
+  // Steps also sum over pairs of ranks, and who diverges does so once more: it and its neighbour then
+  // wait for each other, in the pair and in the world.
+  bool pairs = false;
   int steps = 4, commit_every = 1;
   Time timeout{}, patience{}, step_time{};
   Time long_compute{};  // of one rank in the first step, while the others wait for it alone

@@ -86,6 +86,7 @@ Scenario draw(uint64_t seed) {
     scenario.store_takes = 1s / (2 * scenario.ranks);
   }
   if (random.chance(25)) scenario.last_words = random.between(1, 8);
+  scenario.pairs = scenario.ranks >= 4 && random.chance(30);
   return scenario;
 }
 
@@ -94,6 +95,7 @@ std::string describe(const Scenario& s) {
       "seed {}: {} ranks on {}, {} steps, a commit every {}, timeout {:.0f} ms{}{}\n", s.seed,
       s.ranks, s.one_host ? "one host" : "several hosts", s.steps, s.commit_every, ms(s.timeout),
       s.verify ? ", verified" : "", s.checkpoints ? ", with checkpoints" : "");
+  if (s.pairs) text += "  steps sum over pairs of ranks, too\n";
   if (s.long_compute > 0ns)
     text +=
         fmt::format("  one rank computes for {:.1f} ms in the first step\n", ms(s.long_compute));

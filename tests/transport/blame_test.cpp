@@ -89,6 +89,7 @@ class ScriptedChannel final : public Channel {
 class ScriptedDetector final : public Detector {
  public:
   explicit ScriptedDetector(const Script& script) : script_(script) {}
+  std::optional<detector::Circle> circle() override { return std::nullopt; }
   Sight sight(int rank) const override {
     const Peer& peer = script_.peers[size_t(rank)];
     Sight sight;

@@ -177,6 +177,28 @@ TEST_F(Rings, ADivergedRankIsNamedWithBothCalls) {
   expect_contains(v.sentence, ", ranks 0, 1 run all_reduce sum f32 x 64 ");
 }
 
+// Of the same name, size and folder. Its rank 1 was killed; that of the job that is asked for has come
+// no further than to its first call.
+TEST_F(Rings, ThoseOfAFormerJobAreNone) {
+  end(start_rank(1, 5, 0));
+  const std::filesystem::path path = folder_ / "ring-1";
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  recorder::Origin origin;
+  file.read(reinterpret_cast<char*>(&origin), sizeof(origin));
+  origin.wall_ns -= 3600'000'000'000;
+  origin.check = check_of(&origin, &origin.check);
+  file.seekp(0);
+  file.write(reinterpret_cast<const char*>(&origin), sizeof(origin));
+  file.close();
+  start_rank(0, 5, 64);
+  start_rank(2, 5, 64);
+  const JobRings found = read_rings(folder_);
+  ASSERT_EQ(found.rings.size(), 2u);
+  EXPECT_EQ(found.rings[0].rank(), 0);
+  EXPECT_EQ(found.rings[1].rank(), 2);
+  expect_contains(verdict().sentence, "rank 1 left no ring here");
+}
+
 TEST_F(Rings, NobodyIsToBlameWhereAllGoOn) {
   for (int rank : kAll) start_rank(rank, 5, 0);
   EXPECT_EQ(verdict().culprit, -1);

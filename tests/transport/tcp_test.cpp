@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
@@ -11,7 +12,9 @@
 #include <string>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -279,10 +282,39 @@ TEST(Store, RequestsBeyondTheLimitsEndTheConnection) {
   }
 }
 
+// Its host or its process may be stopped: who asks says how long it is waited for.
+TEST(Store, OneThatDoesNotAnswerIsGivenUpInTime) {
+  const Secret secret = Secret::random();
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  const pid_t server = fork();
+  if (server == 0) {
+    const StoreServer store("127.0.0.1:0", secret, 0);
+    const std::string address = store.address();
+    if (write(ends[1], address.data(), address.size()) < 0) _exit(1);
+    for (;;) pause();
+  }
+  std::array<char, 64> address{};
+  ASSERT_GT(read(ends[0], address.data(), address.size() - 1), 0);
+  const auto store = connect_store(address.data(), secret, 0, 0, in(seconds(5)), milliseconds(200));
+  store->set("k/0", "v");
+  kill(server, SIGSTOP);
+  waitpid(server, nullptr, WUNTRACED);
+  const Deadline begun = std::chrono::steady_clock::now();
+  std::string value;
+  EXPECT_THROW(store->get("k/0", value), StoreError);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, seconds(3));
+  kill(server, SIGKILL);
+  waitpid(server, nullptr, 0);
+  close(ends[0]);
+  close(ends[1]);
+}
+
 TEST(Store, InAFolder) {
   const std::string path = ::testing::TempDir() + "/tinyshard_tcp_test_store";
   {
-    const auto first = open_file_store(path, true), second = open_file_store(path, false);
+    const auto first = open_file_store({path, "job"}, FolderRole::Leads, true),
+               second = open_file_store({path, "job"}, FolderRole::Joins, false);
     second->set("address/0/1", "here");
     std::string value;
     EXPECT_TRUE(first->get("address/0/1", value));
@@ -294,8 +326,74 @@ TEST(Store, InAFolder) {
   EXPECT_NE(stat(path.c_str(), &about), 0) << "something was left behind";
   mkdir(path.c_str(), 0700);
   chmod(path.c_str(), 0777);
-  EXPECT_THROW(open_file_store(path, true), UserError) << "others may write to it";
+  EXPECT_THROW(open_file_store({path}, FolderRole::Leads, true), UserError)
+      << "others may write to it";
   rmdir(path.c_str());
+}
+
+// A process that does its part, and is killed where it does not end itself. Returns how it ended.
+template <class Part>
+int end_of_process(Part&& part) {
+  const pid_t child = fork();
+  if (child == 0) {
+    part();
+    kill(getpid(), SIGKILL);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+size_t files_in(const std::string& path) {
+  return size_t(std::distance(std::filesystem::directory_iterator(path),
+                              std::filesystem::directory_iterator()));
+}
+
+TEST(Store, FormerJobsInAFolderTouchNoLaterOne) {
+  for (const std::string name : {"", "job"}) {
+    SCOPED_TRACE(name);
+    const std::string path = ::testing::TempDir() + "/tinyshard_former_" + std::to_string(getpid());
+    const JobFolder folder{path, name};
+    // Killed while it met, and while it agreed to go on without a rank.
+    end_of_process([&] {
+      const auto meeting = open_file_store(folder, FolderRole::Leads, true);
+      meeting->set("address/0/1", "old");
+      kill(getpid(), SIGKILL);
+    });
+    end_of_process([&] {
+      const auto meeting = open_file_store(folder, FolderRole::Leads, true);
+      meeting->set("address/0/0", "old");
+      open_file_store(folder, FolderRole::Reforms, false)->set("formation/1/members", "0,2");
+      kill(getpid(), SIGKILL);
+    });
+    std::ofstream(path + "/." +
+                  std::filesystem::directory_iterator(path)->path().filename().native())
+        << "a draft";
+    EXPECT_GT(files_in(path), 2u);
+    // A rank that comes before rank 0 takes nothing of theirs.
+    const int early = end_of_process([&] {
+      const auto joins = open_file_store(folder, FolderRole::Joins, false);
+      std::string value;
+      if (joins->get("address/0/1", value) || joins->get("address/0/0", value)) _exit(1);
+      joins->set("address/0/1", "early");
+      _exit(joins->get("address/0/1", value) ? 2 : 0);
+    });
+    EXPECT_EQ(early, 0);
+    const auto store = open_file_store(folder, FolderRole::Leads, true);
+    std::string value;
+    EXPECT_FALSE(store->get("address/0/1", value)) << value;
+    EXPECT_FALSE(store->get("formation/1/members", value)) << value;
+    EXPECT_NO_THROW(store->set("address/0/1", "new"));
+    EXPECT_EQ(files_in(path), 2u) << "what is old stays";
+    // A process that comes now finds this one's.
+    const int late = end_of_process([&] {
+      std::string seen;
+      const auto joins = open_file_store(folder, FolderRole::Joins, false);
+      _exit(joins->get("address/0/1", seen) && seen == "new" ? 0 : 1);
+    });
+    EXPECT_EQ(late, 0);
+    std::filesystem::remove_all(path);
+  }
 }
 
 // While a rank asks again and again, strangers come in hundreds.
@@ -407,7 +505,7 @@ TEST(Mesh, ARankThatDoesNotComeIsNamed) {
 TEST(Mesh, ARankOfAnotherVersionIsNamed) {
   const Secret secret = Secret::random();
   const std::string path = ::testing::TempDir() + "/tinyshard_tcp_test_versions";
-  const auto store = open_file_store(path, true);
+  const auto store = open_file_store({path}, FolderRole::Leads, true);
   const Version other = another_version();
   std::string card(reinterpret_cast<const char*>(&other), sizeof(other));
   store->set("address/0/1", card + "whatever it has to say");
@@ -419,6 +517,69 @@ TEST(Mesh, ARankOfAnotherVersionIsNamed) {
     EXPECT_NE(std::string(error.what())
                   .find("rank 1 runs " + std::string(kAnotherVersion) + ", and rank 0 on " +
                         own_host_name() + " runs " + Version::own().text()),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+// The verdict on a rank was lost on its way, and the rank comes again.
+TEST(Mesh, ARankMayAskAgainForItsVerdict) {
+  const MeetingOf job(2);
+  const auto store = job.store(1);
+  std::thread first([&] { EXPECT_THROW(job.join(0, seconds(3)), CommError); });
+  std::string card;
+  for (const Deadline end = in(seconds(10)); !store->get("address/0/0", card);)
+    ASSERT_LT(std::chrono::steady_clock::now(), end);
+  const std::string address = card.substr(sizeof(Version)).c_str();
+  Claim claim{.purpose = Purpose::Stream, .from = 1, .to = 0, .ranks = 2, .meeting = 0};
+  fill_random(claim.who);
+  for (claim.attempt = 1; claim.attempt <= 3; ++claim.attempt) {
+    const Socket socket = connect_to(address, in(seconds(5)));
+    EXPECT_NO_THROW(introduce(socket, job.secret, claim, in(seconds(5)))) << claim.attempt;
+  }
+  // Another process of the same number is none that asks again.
+  Claim second = claim;
+  fill_random(second.who);
+  const Socket socket = connect_to(address, in(seconds(5)));
+  EXPECT_THROW(introduce(socket, job.secret, second, in(seconds(5))), SocketError);
+  EXPECT_THROW(job.join(1, seconds(2)), CommError);
+  first.join();
+}
+
+TEST(Mesh, JobsOfDifferentSizesSayBoth) {
+  const MeetingOf job(2);
+  std::string told;
+  std::thread zero([&] {
+    try {
+      meet_by_tcp(rank_of(0, 2), job.secret, *job.store(0), 0, true, seconds(10));
+    } catch (const CommError& error) {
+      told = error.what();
+    }
+  });
+  std::string told_one;
+  try {
+    meet_by_tcp(rank_of(1, 3), job.secret, *job.store(1), 0, true, seconds(10));
+  } catch (const CommError& error) {
+    told_one = error.what();
+  }
+  zero.join();
+  EXPECT_NE(told_one.find("rank 0 (process "), std::string::npos) << told_one;
+  EXPECT_NE(told_one.find("is one of 2, and rank 1 on " + own_host_name() + " one of 3"),
+            std::string::npos)
+      << told_one;
+  EXPECT_NE(told.find("is one of 3, and rank 0 on " + own_host_name() + " one of 2"),
+            std::string::npos)
+      << told;
+}
+
+TEST(Mesh, ASecondProcessOfARankIsToldSo) {
+  const MeetingOf job(2);
+  job.store(1)->set("address/0/1", std::string(8, 'x'));
+  try {
+    meet_by_tcp(rank_of(1, 2), job.secret, *job.store(1), 0, true, seconds(5));
+    ADD_FAILURE() << "they met";
+  } catch (const CommError& error) {
+    EXPECT_NE(std::string(error.what()).find("has joined this job as rank 1 already"),
               std::string::npos)
         << error.what();
   }
@@ -441,6 +602,99 @@ TEST(Mesh, ARankThatIsThereTwiceIsRefusedAndDoesNoHarm) {
   EXPECT_EQ(received, 7);
 }
 
+// Rank 0 streams small messages that rank 1 does not ask for, and then sends a large one that it waits
+// for: no room for the former keeps the latter from coming, nor news.
+TEST(TcpChannel, MessagesWithoutAReceiveHoldNothingUp) {
+  for (const bool memory : {true, false}) {
+    SCOPED_TRACE(memory);
+    MeetingOf job(2);
+    job.share_memory = memory;
+    std::unique_ptr<Channel> zero;
+    std::thread other([&] { zero = job.join(0); });
+    const auto one = job.join(1);
+    other.join();
+    const size_t each = memory ? kEagerBytesInMemory : kEagerBytes;
+    const size_t small = 3 * kUnexpectedBytes / 2 / each;
+    std::vector<std::byte> large(4 << 20), arrived(large.size()), message(each), got(each);
+    for (size_t i = 0; i < large.size(); ++i) large[i] = std::byte(i * 7);
+    std::vector<Channel::Transfer> sent;
+    for (size_t i = 0; i < small; ++i) {
+      message[0] = std::byte(i % 3 == 0 ? 1 : 2);  // of each tag the content says which it is
+      sent.push_back(zero->send(1, i % 3 == 0 ? 1 : 2, message.data(), each));
+    }
+    sent.push_back(zero->send(1, 3, large.data(), large.size()));
+    zero->send_notice(1, {.group = 5});
+    const auto moves = [&](Channel::Transfer wanted) {
+      for (const Deadline end = in(seconds(20)); std::chrono::steady_clock::now() < end;) {
+        std::erase_if(sent, [&](Channel::Transfer t) { return zero->test(t); });
+        if (one->test(wanted)) return true;
+      }
+      return false;
+    };
+    ASSERT_TRUE(moves(one->receive(0, 3, arrived.data(), arrived.size()))) << "it is held up";
+    EXPECT_EQ(arrived, large);
+    Notice notice;
+    for (const Deadline end = in(seconds(5)); !one->next_notice(notice);)
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << "there are no news";
+    EXPECT_EQ(notice.group, 5u);
+    // The second tag first, though most of what waits is of both.
+    for (const uint32_t tag : {2u, 1u}) {
+      const size_t n = (small + 2) / 3, count = tag == 1 ? n : small - n;
+      for (size_t i = 0; i < count; ++i) ASSERT_TRUE(moves(one->receive(0, tag, got.data(), each)));
+    }
+    while (!sent.empty()) std::erase_if(sent, [&](Channel::Transfer t) { return zero->test(t); });
+  }
+}
+
+TEST(TcpChannel, HoweverManyMessagesWaitTheirSenderStays) {
+  constexpr uint32_t kMany = 100000;
+  MeetingOf job(2);
+  std::unique_ptr<Channel> zero;
+  std::thread other([&] { zero = job.join(0); });
+  const auto one = job.join(1);
+  other.join();
+  std::vector<uint32_t> numbers(kMany), got(kMany);
+  std::vector<Channel::Transfer> sent, received;
+  for (uint32_t i = 0; i < kMany; ++i) {
+    numbers[i] = i;
+    sent.push_back(zero->send(1, 1, &numbers[i], sizeof(uint32_t)));
+  }
+  for (int i = 0; i < 100; ++i) one->peer_state(0);  // reads all that has come
+  EXPECT_FALSE(one->peer_state(0).gone) << one->peer_state(0).text;
+  for (uint32_t i = 0; i < kMany; ++i)
+    received.push_back(one->receive(0, 1, &got[i], sizeof(uint32_t)));
+  for (const Deadline end = in(seconds(30)); !sent.empty() || !received.empty();) {
+    ASSERT_LT(std::chrono::steady_clock::now(), end);
+    std::erase_if(sent, [&](Channel::Transfer t) { return zero->test(t); });
+    std::erase_if(received, [&](Channel::Transfer t) { return one->test(t); });
+  }
+  EXPECT_EQ(got, numbers);
+}
+
+// A child that forks and goes on, as a helper that loads data does, keeps no connection open.
+TEST(Socket, AChildKeepsNoneOpen) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()), 0);
+  Socket own(ends[0]);
+  const Socket peer(ends[1]);
+  const pid_t child = fork();
+  if (child == 0) {
+    // Its numbers are taken still: what the child opens gets others, and closing them closes nothing else.
+    const int opened = dup(STDERR_FILENO);
+    own.reset();
+    const bool well = opened != ends[0] && opened != ends[1] && fcntl(opened, F_GETFD) >= 0;
+    if (!well) _exit(1);
+    for (;;) pause();
+  }
+  own.reset();
+  std::byte byte;
+  EXPECT_TRUE(is_closed(peer)) << "the child keeps it open";
+  EXPECT_EQ(recv(peer.fd(), &byte, 1, MSG_DONTWAIT), 0);
+  EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "the child has ended";
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
 // Rank 1 of two holds the key and sends what no rank sends.
 TEST(TcpChannel, MalformedFramesEndTheConnectionOnly) {
   const std::vector<Frame> malformed = {
@@ -453,6 +707,9 @@ TEST(TcpChannel, MalformedFramesEndTheConnectionOnly) {
       {.kind = Kind::Data, .handle = 1, .bytes = ~uint64_t{0}, .offset = 16},
       {.kind = Kind::Offer, .tag = 1, .bytes = 8},
       {.kind = Kind::News, .bytes = 1u << 30},
+      {.kind = Kind::Held, .tag = 1, .bytes = kEagerBytesInMemory + 1},
+      {.kind = Kind::Pull, .handle = 0, .offset = 1},
+      {.kind = Kind::Credit, .bytes = 1},
       {.kind = static_cast<Kind>(99)}};
   for (size_t i = 0; i < malformed.size(); ++i) {
     SCOPED_TRACE(i);

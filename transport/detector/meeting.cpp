@@ -49,7 +49,7 @@ class ExchangedStore final : public Store {
     const std::string prefix = key.substr(0, key.rfind('/') + 1);
     values_[key] = value;
     for (size_t i = 0; i < others_.size(); ++i) {
-      const size_t length = std::min<size_t>(static_cast<unsigned char>(values[i][0]), 254);
+      const size_t length = static_cast<unsigned char>(values[i][0]);  // 255 at most, all there is
       values_[prefix + std::to_string(others_[i])] = std::string(values[i].data() + 1, length);
     }
   }
@@ -99,7 +99,7 @@ std::string address_for(ExchangedStore& store) {
   for (size_t rank = 0; rank < ids.size(); ++rank) {
     if (ids[rank] != id) return tcp::host_towards(names[rank]);
   }
-  return "127.0.0.1";
+  return tcp::loopback();
 }
 
 }  // namespace
@@ -140,7 +140,8 @@ std::unique_ptr<Detector> meet_detectors(const LaunchEnvironment& launch, Endpoi
   store.reach(end_of_meeting);
   if (!all_can()) return nullptr;
   return std::make_unique<MeshDetector>(
-      endpoint.channel().rank(), std::move(peers), [&endpoint] { return endpoint.doing(); },
+      endpoint.channel().rank(), std::move(peers),
+      [&endpoint](std::span<const uint64_t> places) { return endpoint.look(places); },
       endpoint.shared_recorder());
 }
 

@@ -49,7 +49,7 @@ struct MeshDetector::State {
     std::vector<std::byte> outgoing;  // what did not go yet
   };
 
-  std::function<Doing()> look;
+  Look look;
   std::shared_ptr<Recorder> recorder;
   const milliseconds period;
   tcp::Socket stop;
@@ -59,7 +59,6 @@ struct MeshDetector::State {
   mutable std::mutex mutex;  // of all below
   std::vector<Peer> peers;   // by rank
   Sights sights;
-  uint64_t number = 0;
   bool farewell = false;
 
   void run() {
@@ -68,12 +67,17 @@ struct MeshDetector::State {
     while (true) {
       const auto now = Clock::now();
       if (now >= next_beat) {
-        const Doing doing = look();
+        std::vector<uint64_t> asked;
+        {
+          const std::lock_guard lock(mutex);
+          asked = sights.places();
+        }
+        const Standing own = look(asked);
         if (recorder) recorder->beat(now);
         const std::lock_guard lock(mutex);
         if (farewell) return;
-        sights.look(now);
-        send_all({.number = ++number, .doing = doing});
+        sights.look(own, now);
+        for (size_t p = 0; p < peers.size(); ++p) send(peers[p], sights.beat_for(int(p)));
         next_beat = now + period;
       }
       waits.assign(1, {.fd = stop.fd(), .events = POLLIN, .revents = 0});
@@ -93,16 +97,14 @@ struct MeshDetector::State {
   }
 
   // A peer that reads nothing gets no more heartbeats until it does.
-  void send_all(const Beat& beat) {
+  static void send(Peer& peer, const Beat& beat) {
     const auto bytes = std::as_bytes(std::span(&beat, 1));
-    for (Peer& peer : peers) {
-      if (!peer.socket) continue;
-      if (peer.outgoing.empty() || beat.kind == BeatKind::Farewell)
-        peer.outgoing.insert(peer.outgoing.end(), bytes.begin(), bytes.end());
-      const ssize_t n = ::send(peer.socket.fd(), peer.outgoing.data(), peer.outgoing.size(),
-                               MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (n > 0) peer.outgoing.erase(peer.outgoing.begin(), peer.outgoing.begin() + n);
-    }
+    if (!peer.socket) return;
+    if (peer.outgoing.empty() || beat.kind == BeatKind::Farewell)
+      peer.outgoing.insert(peer.outgoing.end(), bytes.begin(), bytes.end());
+    const ssize_t n = ::send(peer.socket.fd(), peer.outgoing.data(), peer.outgoing.size(),
+                             MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n > 0) peer.outgoing.erase(peer.outgoing.begin(), peer.outgoing.begin() + n);
   }
 
   void read(int from) {
@@ -111,6 +113,7 @@ struct MeshDetector::State {
       const ssize_t n = recv(peer.socket.fd(), peer.incoming.data() + peer.came,
                              peer.incoming.size() - peer.came, MSG_DONTWAIT);
       if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+      if (n < 0 && errno == ECONNRESET) return lose(from, "its connection was reset", true);
       if (n <= 0) return lose(from, "its connection was closed");
       peer.came += size_t(n);
       if (peer.came < peer.incoming.size()) continue;
@@ -121,17 +124,20 @@ struct MeshDetector::State {
     }
   }
 
-  void lose(int from, const char* how) {
+  void lose(int from, const char* how, bool reset = false) {
     peers[size_t(from)].socket.reset();
-    if (sights.lose(from) && recorder)
-      recorder->fail(from, FailureCause::Gone,
-                     fmt::format("{} has ended: {}", sights.who(from), how));
+    if (sights.lose(from, reset) && recorder)
+      recorder->fail(
+          from, FailureCause::Gone,
+          fmt::format("{} {}: {}", sights.who(from), reset ? "is gone" : "has ended", how));
   }
 
   void say_farewell() {
     const std::lock_guard lock(mutex);
     if (std::exchange(farewell, true) || forks != times_forked()) return;
-    send_all({.kind = BeatKind::Farewell, .number = ++number, .doing = {}});
+    Beat beat;
+    beat.kind = BeatKind::Farewell;
+    for (Peer& peer : peers) send(peer, beat);
   }
 };
 
@@ -156,7 +162,7 @@ void say_farewells(int status, void*) {
 
 }  // namespace
 
-MeshDetector::MeshDetector(int rank, std::vector<tcp::Peer> peers, std::function<Doing()> look,
+MeshDetector::MeshDetector(int rank, std::vector<tcp::Peer> peers, Look look,
                            std::shared_ptr<Recorder> recorder)
     : state_(std::make_unique<State>(rank, peers.size())) {
   static const bool leaves = on_exit(say_farewells, nullptr) == 0;
@@ -200,6 +206,11 @@ void MeshDetector::say_farewell() { state_->say_farewell(); }
 Detector::Sight MeshDetector::sight(int rank) const {
   const std::lock_guard lock(state_->mutex);
   return state_->sights.sight(rank);
+}
+
+std::optional<Circle> MeshDetector::circle() {
+  const std::lock_guard lock(state_->mutex);
+  return state_->sights.circle(Clock::now());
 }
 
 }  // namespace tinyshard

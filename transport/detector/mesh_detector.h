@@ -3,11 +3,9 @@
 //
 // A rank that ends well says so first, as its channel does. Any thread.
 #pragma once
-#include <functional>
 #include <memory>
 #include <vector>
 
-#include "transport/detector/beat.h"
 #include "transport/detector/detector.h"
 #include "transport/tcp/mesh.h"
 
@@ -18,13 +16,14 @@ class Recorder;
 class MeshDetector final : public Detector {
  public:
   // `look` is asked by the detector's thread what this rank does.
-  MeshDetector(int rank, std::vector<tcp::Peer> peers, std::function<detector::Doing()> look,
+  MeshDetector(int rank, std::vector<tcp::Peer> peers, detector::Look look,
                std::shared_ptr<Recorder> recorder);
   ~MeshDetector() override;
   MeshDetector(const MeshDetector&) = delete;
   MeshDetector& operator=(const MeshDetector&) = delete;
 
   Sight sight(int rank) const override;
+  std::optional<detector::Circle> circle() override;
   // Tells the others that this rank ends well. Once; the destructor does, and exit(0).
   void say_farewell();
 

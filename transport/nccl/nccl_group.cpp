@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
@@ -217,6 +218,7 @@ class NcclGroup final : public Communicator {
     begin();
     for (size_t i = 0; i < devices_.size(); ++i) {
       devices_[i]->make_current();
+      const std::lock_guard lock(mutex_);
       accept(nccl_.init(&comms_[i], size(), id, local()[i], &config), comms_[i], "connecting");
     }
     finish("connecting");
@@ -241,6 +243,8 @@ class NcclGroup final : public Communicator {
     if (result == nccl::kSuccess) return;
     auto asked = start_;
     for (size_t i = 0; i < comms_.size();) {
+      std::unique_lock lock(mutex_);
+      if (failed_) throw_failure(last_, Clock::now() - start_);
       nccl::Result state = nccl::kSuccess;
       result = nccl_.async_error(comms_[i], &state);
       if (result == nccl::kSuccess) result = state;
@@ -251,6 +255,7 @@ class NcclGroup final : public Communicator {
       auto now = Clock::now();
       if (result != nccl::kInProgress)
         give_up(-1, fmt::format("{}: {}", what, nccl_.error(result, comms_[i])), now - start_);
+      lock.unlock();
       if (now - start_ > options_.timeout)
         give_up(-1, fmt::format("{}: the deadline passed", what), now - start_);
       if (now - asked > std::chrono::milliseconds(10)) {
@@ -263,6 +268,8 @@ class NcclGroup final : public Communicator {
 
   // Of the participant i of this process.
   void issue(const Collective& call, size_t i, const CommBuffer* send, const CommBuffer* recv) {
+    const std::lock_guard lock(mutex_);
+    if (failed_) throw_failure(call, {});
     nccl::Participant self{comms_[i], devices_[i]->native_queue(Queue::Communication),
                            size_t(local()[i]), size_t(size())};
     devices_[i]->make_current();
@@ -293,19 +300,26 @@ class NcclGroup final : public Communicator {
 
   // While the host waits for a device that may itself wait for a peer.
   void look(std::chrono::nanoseconds waited) {
-    if (failed_) throw_failure(last_, waited);
-    for (Comm comm : comms_) {
-      nccl::Result state = nccl::kSuccess;
-      nccl_.async_error(comm, &state);
-      if (state != nccl::kSuccess && state != nccl::kInProgress)
-        give_up(-1, nccl_.error(state, comm), waited);
+    {
+      const std::lock_guard lock(mutex_);
+      if (failed_) throw_failure(last_, waited);
+      for (Comm comm : comms_) {
+        nccl::Result state = nccl::kSuccess;
+        nccl_.async_error(comm, &state);
+        if (state != nccl::kSuccess && state != nccl::kInProgress)
+          give_up(-1, nccl_.error(state, comm), waited);
+      }
     }
     ask_host(waited);
     if (waited > options_.timeout) give_up(-1, "the deadline passed", waited);
   }
   void ask_host(Clock::duration waited) {
     try {
-      host_.check_alive();
+      if (auto* host = dynamic_cast<Group*>(&host_)) {
+        host->check_alive_during(last_, waited);
+      } else {
+        host_.check_alive();
+      }
     } catch (const CommError& error) {
       give_up(error.info().peer, error.info().detail, waited);
     }
@@ -316,17 +330,22 @@ class NcclGroup final : public Communicator {
     fail(peer, std::move(detail));
     throw_failure(last_, waited);
   }
+  // From any thread.
   void fail(int peer, std::string detail) noexcept {
-    if (failed_) return;
-    failed_ = true;
-    peer_ = peer;
-    detail_ = std::move(detail);
-    start_abort();
+    {
+      const std::lock_guard lock(mutex_);
+      if (failed_) return;
+      peer_ = peer;
+      detail_ = std::move(detail);
+      failed_ = true;
+      start_abort();
+    }
     wait_for_abort(kAbortStarts);
   }
   // Aborting makes kernels that wait for a peer end, at once; it then waits for the end of the
   // graphs that hold calls of the communicators, and may hang. It gets threads of its own.
   void start_abort() noexcept {
+    const std::lock_guard lock(mutex_);
     std::vector<Comm> comms;
     for (Comm& comm : comms_) {
       if (comm) comms.push_back(std::exchange(comm, nullptr));
@@ -348,7 +367,12 @@ class NcclGroup final : public Communicator {
     }
   }
   void wait_for_abort(Clock::duration limit) const noexcept {
-    for (auto end = Clock::now() + limit; aborted_ && !*aborted_ && Clock::now() < end;)
+    std::shared_ptr<std::atomic<bool>> aborted;
+    {
+      const std::lock_guard lock(mutex_);
+      aborted = aborted_;
+    }
+    for (auto end = Clock::now() + limit; aborted && !*aborted && Clock::now() < end;)
       std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   [[noreturn]] void throw_failure(const Collective& call, Clock::duration waited) const {
@@ -391,8 +415,11 @@ class NcclGroup final : public Communicator {
   Ticket run_;                                               // of the latest run, be it a replay
   std::map<uint64_t, std::pair<uint64_t, uint64_t>> items_;  // of schedules: first and last of ours
   Clock::time_point start_;
-  bool failed_ = false;
-  int peer_ = -1;
+  // Of the failure, which another thread may bring, and of the communicators, which it then takes away:
+  // each call of NCCL for them is made with it held. Who fails while he makes one has it already.
+  mutable std::recursive_mutex mutex_;
+  std::atomic<bool> failed_{false};
+  int peer_ = -1;  // these two stay as they are once failed_
   std::string detail_;
   std::shared_ptr<std::atomic<bool>> aborted_;  // once aborting has begun: whether it is done
 };

@@ -5,6 +5,7 @@
 #include "transport/recorder/recorder.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstdlib>
@@ -23,6 +24,7 @@
 
 #include "core/base/file.h"
 #include "core/base/hash.h"
+#include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/base/process.h"
 #include "transport/process_watch.h"
@@ -148,7 +150,16 @@ void note_exit(int status, void*) {
 
 std::shared_ptr<Recorder> Recorder::open(const Place& place) {
   const std::string& folder = options().record;
-  return folder.empty() ? nullptr : open(folder, place);
+  if (folder.empty()) return nullptr;
+  try {
+    return open(folder, place);
+  } catch (const IoError& error) {
+    // What would tell of a failure must not be one.
+    static std::atomic<bool> told{false};
+    if (!told.exchange(true))
+      log_line(fmt::format("rank {} keeps no ring: {}", place.rank, error.what()));
+    return nullptr;
+  }
 }
 
 std::shared_ptr<Recorder> Recorder::open(const std::string& folder, const Place& place) {
@@ -169,16 +180,18 @@ std::shared_ptr<Recorder> Recorder::open(const std::string& folder, const Place&
 
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw IoError("cannot create", folder, error.value());
+  if (error) throw IoError("create", folder, error.value());
   // A new file: an old one may still be mapped by the process that wrote it.
   std::filesystem::remove(path, error);
   const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) throw IoError("cannot create", path, errno);
+  if (!file) throw IoError("create", path, errno);
   // Reserved now: a full disk would end the process at a write to the map.
-  if (const int problem = posix_fallocate(file.get(), 0, kFileBytes); problem != 0)
-    throw IoError("cannot reserve room for", path, problem);
+  if (const int problem = posix_fallocate(file.get(), 0, kFileBytes); problem != 0) {
+    std::filesystem::remove(path, error);
+    throw IoError("reserve room for", path, problem);
+  }
   void* memory = mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-  if (memory == MAP_FAILED) throw IoError("cannot map", path, errno);
+  if (memory == MAP_FAILED) throw IoError("map", path, errno);
 
   auto state = std::make_unique<State>();
   state->memory = static_cast<std::byte*>(memory);

@@ -26,7 +26,8 @@ class Recorder {
   // again ring-<rank>.<epoch>. Worlds of one process that are the same rank share one. IoError
   // naming the path.
   static std::shared_ptr<Recorder> open(const std::string& folder, const Place& place);
-  // The same where TS_RECORD says; null where it does not.
+  // The same where TS_RECORD says. Null where it does not, and where no ring can be made: that is told
+  // once, and costs the job nothing.
   static std::shared_ptr<Recorder> open(const Place& place);
 
   ~Recorder();

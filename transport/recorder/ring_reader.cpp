@@ -25,6 +25,9 @@ namespace {
 
 constexpr int kTries = 5;         // a ring that is being written may be seen in the middle of it
 constexpr uint64_t kNewest = 64;  // so many threads may have been killed while they wrote
+// Rings begin when all ranks have met. One that began so long before another is of a former job, of
+// which many have the same name: none.
+constexpr int64_t kBegin = 60'000'000'000;
 constexpr uint8_t kOps = 8, kReductions = 4;
 
 struct Damaged : UserError {
@@ -272,10 +275,11 @@ JobRings read_rings(const std::filesystem::path& folder) {
   JobRings found;
   std::error_code error;
   std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (entry.path().filename().string().starts_with("ring-")) paths.push_back(entry.path());
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().filename().string().starts_with("ring-")) paths.push_back(entry->path());
   }
-  if (error) throw IoError("cannot read", folder, error.value());
+  if (error) throw IoError("read", folder, error.value());
   std::ranges::sort(paths);
   for (const auto& path : paths) {
     try {
@@ -299,10 +303,12 @@ JobRings read_rings(const std::filesystem::path& folder) {
     formations[formation].push_back(std::move(ring));
   }
   for (auto& [formation, rings] : formations) {
-    const int32_t ranks = std::ranges::max_element(rings, {}, [](const RankRing& ring) {
+    const Origin newest = std::ranges::max_element(rings, {}, [](const RankRing& ring) {
                             return ring.origin.wall_ns;
-                          })->origin.ranks;
-    std::erase_if(rings, [&](const RankRing& ring) { return ring.origin.ranks != ranks; });
+                          })->origin;
+    std::erase_if(rings, [&](const RankRing& ring) {
+      return ring.origin.ranks != newest.ranks || newest.wall_ns - ring.origin.wall_ns > kBegin;
+    });
     std::ranges::sort(rings, {}, &RankRing::rank);
   }
   found.rings = std::move(formations[last.epoch >> 16]);

@@ -77,7 +77,8 @@ std::unique_ptr<Store> open_store(const LaunchEnvironment& launch, const Secret&
   if (launch.formation > 0) {
     std::unique_ptr<Store> store;
     if (meeting.store.starts_with(kFile)) {
-      store = open_file_store(meeting.store.substr(kFile.size()), false);
+      store = open_file_store({meeting.store.substr(kFile.size()), meeting.job, meeting.epoch},
+                              FolderRole::Reforms, launch.rank == 0);
     } else {
       store = connect_store(meeting.store, secret, meeting.epoch, launch.launched_as(launch.rank),
                             deadline);
@@ -85,7 +86,9 @@ std::unique_ptr<Store> open_store(const LaunchEnvironment& launch, const Secret&
     return std::make_unique<FormationStore>(launch, std::move(store));
   }
   if (meeting.store.starts_with(kFile))
-    return open_file_store(meeting.store.substr(kFile.size()), launch.rank == 0);
+    return open_file_store({meeting.store.substr(kFile.size()), meeting.job, meeting.epoch},
+                           launch.rank == 0 ? FolderRole::Leads : FolderRole::Joins,
+                           launch.rank == 0);
   std::unique_ptr<StoreServer> server;
   if (meeting.at_first_rank && launch.rank == 0)
     server = std::make_unique<StoreServer>(meeting.store, secret, meeting.epoch);

@@ -49,7 +49,6 @@ struct ReplyHeader {
   uint32_t value_bytes;
 };
 
-constexpr std::chrono::seconds kAnswerTime{10};  // the store answers at once; its host may not
 constexpr std::string_view kTwice = "it sets a value that is there already, as another rank does";
 constexpr milliseconds kShortestPause{5}, kLongestPause{200};
 
@@ -164,7 +163,8 @@ namespace {
 
 class TcpStore final : public Store {
  public:
-  explicit TcpStore(tcp::Socket socket) : socket_(std::move(socket)) {}
+  TcpStore(tcp::Socket socket, milliseconds answer_time)
+      : socket_(std::move(socket)), answer_time_(answer_time) {}
 
   void set(const std::string& key, const std::string& value) override {
     std::string ignored;
@@ -181,7 +181,7 @@ class TcpStore final : public Store {
   // False where there is no such value.
   bool ask(Operation operation, const std::string& key, const std::string& value,
            std::string& answer) {
-    const Deadline deadline = std::chrono::steady_clock::now() + kAnswerTime;
+    const Deadline deadline = std::chrono::steady_clock::now() + answer_time_;
     try {
       const RequestHeader request{operation, static_cast<uint32_t>(key.size()),
                                   static_cast<uint32_t>(value.size())};
@@ -201,18 +201,20 @@ class TcpStore final : public Store {
   }
 
   tcp::Socket socket_;
+  const milliseconds answer_time_;
 };
 
 }  // namespace
 
 std::unique_ptr<Store> connect_store(const std::string& address, const Secret& secret,
-                                     uint32_t epoch, int rank, Deadline deadline) {
+                                     uint32_t epoch, int rank, Deadline deadline,
+                                     milliseconds answer_time) {
   for (milliseconds pause = kShortestPause;; pause = std::min(2 * pause, kLongestPause)) {
     try {
       tcp::Socket socket = tcp::connect_to(address, deadline);
       tcp::introduce(socket, secret, {.purpose = tcp::Purpose::Store, .epoch = epoch, .from = rank},
                      deadline);
-      return std::make_unique<TcpStore>(std::move(socket));
+      return std::make_unique<TcpStore>(std::move(socket), answer_time);
     } catch (const tcp::SocketError& error) {
       // A store that does not begin to listen, or refuses for a while, is asked again.
       if (error.final || std::chrono::steady_clock::now() + pause >= deadline)

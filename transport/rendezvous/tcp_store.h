@@ -2,6 +2,7 @@
 // before the handshake (transport/tcp/handshake.h); until then a connection has two seconds, may
 // send no more than the handshake, and is one of at most 64.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,9 +32,13 @@ class StoreServer {
   std::shared_ptr<State> state_;
 };
 
+// How long a question may take: the store answers at once, but its host may not.
+inline constexpr std::chrono::milliseconds kAnswerTime{10000};
+
 // Connects as often as it takes until the deadline. StoreError when nobody is there, or the key is
 // another one.
 std::unique_ptr<Store> connect_store(const std::string& address, const Secret& secret,
-                                     uint32_t epoch, int rank, Deadline deadline);
+                                     uint32_t epoch, int rank, Deadline deadline,
+                                     std::chrono::milliseconds answer_time = kAnswerTime);
 
 }  // namespace tinyshard

@@ -6,10 +6,12 @@
 #include "transport/tcp/gate.h"
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
-#include <fcntl.h>
+#include <cstring>
 #include <list>
 #include <pthread.h>
+#include <sys/socket.h>
 #include <thread>
 #include <utility>
 
@@ -28,6 +30,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/own_descriptors.h"
 #include "launch/hosts.h"
 #include "transport/tcp/refusals.h"
 
@@ -43,9 +46,6 @@ constexpr std::string_view kNoProof = "it does not hold this job's key",
                            kNoHello = "it sent what is no handshake",
                            kEnded = "it ended or was silent before it had proven the job's key";
 
-// Asio leaves it out: what this process starts, such as agents and ranks, would keep the socket open.
-void close_on_exec(int fd) { fcntl(fd, F_SETFD, FD_CLOEXEC); }
-
 }  // namespace
 
 struct Gate::State {
@@ -55,16 +55,22 @@ struct Gate::State {
   asio::awaitable<void> accept() {
     while (acceptor.is_open()) {
       boost::system::error_code error;
-      asio::ip::tcp::socket socket =
-          co_await acceptor.async_accept(asio::redirect_error(use_awaitable, error));
+      co_await acceptor.async_wait(asio::socket_base::wait_read,
+                                   asio::redirect_error(use_awaitable, error));
       if (error == asio::error::operation_aborted || !acceptor.is_open()) co_return;
-      if (error) {
+      // Asio would leave a moment in which what this process starts, such as agents and ranks, gets the
+      // socket, too.
+      const int fd = error ? -1 : accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC);
+      if (fd < 0 && !error && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
+        continue;
+      if (fd < 0) {
         // No file descriptor is left: others may be closed meanwhile.
         asio::steady_timer pause(context, std::chrono::milliseconds(50));
         co_await pause.async_wait(asio::redirect_error(use_awaitable, error));
         continue;
       }
-      close_on_exec(socket.native_handle());
+      // Both families of addresses are the same to what follows.
+      asio::ip::tcp::socket socket(context, family, fd);
       // Its coroutine finds it closed, and takes it from the list.
       if (unproven.size() >= kUnproven) unproven.front()->close(error);
       asio::co_spawn(context, receive(std::move(socket)), asio::detached);
@@ -112,6 +118,7 @@ struct Gate::State {
     socket.set_option(asio::ip::tcp::no_delay(true), error);
     co_await asio::async_write(socket, asio::buffer(&verdict, sizeof(verdict)),
                                asio::redirect_error(use_awaitable, error));
+    // Who was not told comes again (Claim::attempt).
     if (error || verdict != Verdict::Welcome) co_return;
     callbacks.admit(Socket(socket.release()), *claim);
   }
@@ -146,6 +153,7 @@ struct Gate::State {
   Secret secret;
   Callbacks callbacks;
   asio::io_context context{1};
+  asio::ip::tcp family = asio::ip::tcp::v4();
   asio::ip::tcp::acceptor acceptor;
   std::list<asio::ip::tcp::socket*> unproven;  // in the order in which they came
   Refusals refusals{log_line};
@@ -161,8 +169,12 @@ Gate::Gate(const std::string& address, const Secret& secret, Callbacks callbacks
     asio::ip::tcp::resolver resolver(state_->context);
     const asio::ip::tcp::endpoint endpoint =
         resolver.resolve(host, port, asio::ip::resolver_base::numeric_service).begin()->endpoint();
-    state_->acceptor.open(endpoint.protocol());
-    close_on_exec(state_->acceptor.native_handle());
+    state_->family = endpoint.protocol();
+    const int fd = ::socket(state_->family.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) throw UserError(fmt::format("socket: {}", std::strerror(errno)));
+    state_->acceptor.assign(state_->family, fd);
+    keep_from_children(fd);
+    state_->acceptor.native_non_blocking(true);
     state_->acceptor.set_option(asio::socket_base::reuse_address(true));
     state_->acceptor.bind(endpoint);
     state_->acceptor.listen();
@@ -181,6 +193,7 @@ Gate::Gate(const std::string& address, const Secret& secret, Callbacks callbacks
 Gate::~Gate() {
   state_->context.stop();
   state_->thread.join();
+  share_with_children(state_->acceptor.native_handle());
   state_->refusals.close(state_->address);
 }
 

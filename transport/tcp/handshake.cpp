@@ -14,7 +14,7 @@ namespace tinyshard::tcp {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'t', 's', 'h', 'a', 'r', 'd', '\r', '\n'};
-constexpr uint32_t kProtocol = 2;
+constexpr uint32_t kProtocol = 3;
 constexpr std::string_view kAcceptor = "tinyshard acceptor", kConnector = "tinyshard connector";
 
 std::span<const std::byte> bytes(std::string_view label) { return std::as_bytes(std::span(label)); }

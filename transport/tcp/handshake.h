@@ -31,7 +31,7 @@ struct Version {
 
   static Version own();
   bool operator==(const Version&) const = default;
-  std::string text() const;  // "tinyshard 0.1.0 (protocol 2)", in characters that can be printed
+  std::string text() const;  // "tinyshard 0.1.0 (protocol 3)", in characters that can be printed
 };
 
 struct Hello {
@@ -69,7 +69,11 @@ struct Claim {
   uint32_t stream = 0;         // number of the socket between the two
   uint32_t ranks = 0;          // of the job, as the connector knows it
   uint64_t meeting = 0;        // how often this process has met the others before
-  std::array<std::byte, 32> zero = {};
+  // Drawn by the connector for all of one meeting: who asks again, as the verdict was lost on its way,
+  // is no second rank of that number. The later attempt counts.
+  std::array<std::byte, 16> who = {};
+  uint64_t attempt = 0;
+  std::array<std::byte, 8> zero = {};
 };
 static_assert(sizeof(Claim) == 64);
 

@@ -63,7 +63,7 @@ bool Link::is_flushed() const {
 }
 
 Links::Links(std::vector<Peer> peers, FrameHandler& handler)
-    : handler_(handler), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+    : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) throw UserError(fmt::format("epoll_create1: {}", std::strerror(errno)));
   links_.reserve(peers.size());
   for (size_t rank = 0; rank < peers.size(); ++rank) {
@@ -108,7 +108,7 @@ void Links::progress(bool thorough) {
   for (Link* link : in_memory_) {
     Stream& stream = link->streams[0];
     if (!link->lost && stream.frames.has_output() && !stream.frames.write()) lose(*link, stream);
-    if (!link->lost && !is_full(*link) && !stream.frames.read()) lose(*link, stream);
+    if (!link->lost && !stream.frames.read()) lose(*link, stream);
   }
   if (!thorough && in_memory_.size() + 1 == links_.size() && turn_ % kMemoryTurns != 0) return;
   std::array<epoll_event, 64> events;
@@ -120,12 +120,11 @@ void Links::progress(bool thorough) {
     const uint32_t happened = events[static_cast<size_t>(i)].events;
     if (link.lost) continue;
     if (stream.in_memory) {
-      // The other end of the socket has closed. What it had written before is read first, and
-      // waits in the ring for as long as there is no room for it here.
-      while (!link.lost && !is_full(link) && stream.frames.has_input()) {
+      // The other end of the socket has closed. What it had written before is read first.
+      while (!link.lost && stream.frames.has_input()) {
         if (!stream.frames.read()) lose(link, stream);
       }
-      if (!link.lost && !stream.frames.has_input()) lose(link, stream);
+      if (!link.lost) lose(link, stream);
       continue;
     }
     if ((happened & EPOLLERR) != 0) stream.frames.collect();  // what was lent comes back so, too
@@ -142,17 +141,12 @@ void Links::write(Link& link, Stream& stream) {
   watch(link, static_cast<uint32_t>(number_of(link, stream)));
 }
 
-void Links::watch(Link& link) {
-  for (uint32_t i = 0; i < link.streams.size(); ++i) watch(link, i);
-}
-
-// Asks the kernel for what is of interest now: input unless too much of it waits for its receive,
-// output where some did not go.
+// Asks the kernel for what is of interest now: input, and output where some did not go.
 void Links::watch(Link& link, uint32_t number) {
   if (link.lost) return;
   Stream& stream = link.streams[number];
-  const uint32_t wanted = (is_full(link) ? 0u : uint32_t{EPOLLIN}) |
-                          (stream.frames.blocked() && !stream.in_memory ? uint32_t{EPOLLOUT} : 0u);
+  const uint32_t wanted =
+      uint32_t{EPOLLIN} | (stream.frames.blocked() && !stream.in_memory ? uint32_t{EPOLLOUT} : 0u);
   if (wanted == stream.events && stream.watched) return;
   epoll_event event{};
   event.events = wanted;
@@ -174,7 +168,12 @@ void Links::lose(Link& link, const Stream& stream) {
   if (stream.frames.malformed()) {
     link.why = fmt::format("process {} on {} sent what is no message of this job", link.process.pid,
                            link.host);
-  } else if (problem == 0 || problem == ECONNRESET || problem == EPIPE) {
+  } else if (problem == ECONNRESET) {
+    link.why = fmt::format(
+        "the connection to process {} on {} was reset: it has ended, or the way to "
+        "it is cut",
+        link.process.pid, link.host);
+  } else if (problem == 0 || problem == EPIPE) {
     link.why = fmt::format("process {} on {} has ended: its connection was closed",
                            link.process.pid, link.host);
   } else {

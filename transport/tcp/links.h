@@ -33,8 +33,6 @@ class FrameHandler {
   virtual std::byte* place(int rank, Stream& stream, const Frame& frame, uint64_t at) = 0;
   virtual void end(int rank, Stream& stream, const Frame& frame) = 0;
   virtual void sent(uint32_t transfer, uint64_t bytes) = 0;
-  // Whether so much from it waits here that the rest has to wait in the network.
-  virtual bool is_full(int rank) const = 0;
 };
 
 struct Stream final : FrameSink {
@@ -99,16 +97,12 @@ class Links {
   // Increases with each look at all connections.
   uint64_t turn() const { return turn_; }
   void idle(std::chrono::nanoseconds nap) const;  // or until something comes over a socket
-  // The handler is no longer full, or has become so.
-  void watch(Link& link);
 
  private:
   void write(Link& link, Stream& stream);
   void watch(Link& link, uint32_t number);
   void lose(Link& link, const Stream& stream);
-  bool is_full(const Link& link) const { return handler_.is_full(link.rank); }
 
-  FrameHandler& handler_;
   Socket epoll_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank
   std::vector<Link*> in_memory_;              // those of them that share memory with this rank

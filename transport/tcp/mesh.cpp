@@ -11,7 +11,6 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 
 #include <fmt/format.h>
@@ -38,6 +37,8 @@ struct RankCard {
   std::array<char, 64> address = {};  // "10.0.0.1:40123"
   std::array<char, 64> host = {};
   ProcessAddress process;
+  int32_t ranks = 0;  // of the job, as this rank was told
+  uint32_t unused = 0;
 };
 
 template <size_t n>
@@ -62,7 +63,9 @@ class Meeting {
         deadline_(deadline),
         arrived_(size_t(launch.size)),
         cards_(size_t(launch.size)),
-        come_(size_t(launch.size)) {}
+        come_(size_t(launch.size)) {
+    fill_random(who_);
+  }
 
   std::vector<Peer> run() {
     try {
@@ -83,6 +86,7 @@ class Meeting {
                .admit =
                    [this](Socket socket, const Claim& claim) {
                      const std::lock_guard lock(mutex_);
+                     if (taken_.at({claim.from, claim.stream}).attempt != claim.attempt) return;
                      arrived_[size_t(claim.from)][claim.stream] = std::move(socket);
                      changed_.notify_all();
                    }});
@@ -109,8 +113,10 @@ class Meeting {
     if (claim.from <= launch_.rank || claim.from >= launch_.size || claim.stream >= kMostStreams)
       return Verdict::Unexpected;
     const std::lock_guard lock(mutex_);
-    const bool first = taken_.emplace(claim.from, claim.stream).second;
-    return first ? Verdict::Welcome : Verdict::Duplicate;
+    const auto [taken, is_first] = taken_.try_emplace({claim.from, claim.stream}, claim);
+    if (!is_first && taken->second.who != claim.who) return Verdict::Duplicate;
+    taken->second.attempt = std::max(taken->second.attempt, claim.attempt);
+    return Verdict::Welcome;
   }
 
   void publish(const std::string& address) {
@@ -119,9 +125,30 @@ class Meeting {
     put(card.address, address);
     put(card.host, own_host_name());
     card.process = ProcessAddress::own();
+    card.ranks = launch_.size;
     come_[size_t(launch_.rank)] = true;
-    store_.set(key("address", launch_.rank),
-               std::string(reinterpret_cast<const char*>(&card), sizeof(card)));
+    const std::string own(reinterpret_cast<const char*>(&card), sizeof(card));
+    try {
+      store_.set(key("address", launch_.rank), own);
+    } catch (const StoreError&) {
+      std::string other;
+      if (!store_.get(key("address", launch_.rank), other) || other == own) throw;
+      fail_as_second(other);
+    }
+  }
+
+  // Another process said before that it is this rank.
+  [[noreturn]] void fail_as_second(const std::string& other) const {
+    std::string who = "another process";
+    if (other.size() == sizeof(RankCard)) {
+      RankCard card;
+      std::memcpy(&card, other.data(), sizeof(card));
+      who = fmt::format("process {} on {}", card.process.pid, get(card.host));
+    }
+    fail(-1,
+         fmt::format("{} has joined this job as rank {} already, and so has this process: was it "
+                     "started by a rank, with its environment?",
+                     who, launch_.rank));
   }
 
   void collect() {
@@ -136,6 +163,7 @@ class Meeting {
         }
         check_version(rank, text);
         std::memcpy(&cards_[size_t(rank)], text.data(), sizeof(RankCard));
+        check_size(rank);
         come_[size_t(rank)] = true;
       }
       return all;
@@ -154,6 +182,16 @@ class Meeting {
                      rank, theirs.text(), launch_.rank, own_host_name(), Version::own().text()));
   }
 
+  void check_size(int rank) const {
+    const RankCard& card = cards_[size_t(rank)];
+    if (card.ranks == launch_.size) return;
+    fail(rank,
+         fmt::format("the ranks were told of jobs of different sizes: rank {} (process {} on {}) "
+                     "is one of {}, and rank {} on {} one of {}",
+                     rank, card.process.pid, get(card.host), card.ranks, launch_.rank,
+                     own_host_name(), launch_.size));
+  }
+
   bool near(int rank) const {
     return cards_[size_t(rank)].process.host == cards_[size_t(launch_.rank)].process.host;
   }
@@ -164,14 +202,16 @@ class Meeting {
   void connect(int rank) {
     come_[size_t(rank)] = false;
     for (uint32_t stream = 0; stream < streams(rank); ++stream) {
-      const Claim claim{.purpose = Purpose::Stream,
-                        .epoch = launch_.wire_epoch(),
-                        .from = launch_.rank,
-                        .to = rank,
-                        .stream = stream,
-                        .ranks = uint32_t(launch_.size),
-                        .meeting = number_};
+      Claim claim{.purpose = Purpose::Stream,
+                  .epoch = launch_.wire_epoch(),
+                  .from = launch_.rank,
+                  .to = rank,
+                  .stream = stream,
+                  .ranks = uint32_t(launch_.size),
+                  .meeting = number_,
+                  .who = who_};
       await(fmt::format("rank {} does not answer", rank), [&] {
+        ++claim.attempt;
         try {
           Socket socket = connect_to(get(cards_[size_t(rank)].address), deadline_);
           introduce(socket, secret_, claim, deadline_);
@@ -190,7 +230,7 @@ class Meeting {
 
   void await_higher() {
     std::fill(come_.begin() + launch_.rank + 1, come_.end(), false);
-    await("not all ranks have connected", [&] {
+    await(fmt::format("not all of {} ranks have connected", launch_.size), [&] {
       for (int rank = launch_.rank + 1; rank < launch_.size; ++rank) {
         {
           const std::lock_guard lock(mutex_);
@@ -208,7 +248,7 @@ class Meeting {
 
   void await_all_met() {
     std::fill(come_.begin() + 1, come_.end(), false);
-    await("not all ranks have met", [&] {
+    await(fmt::format("not all of {} ranks have met", launch_.size), [&] {
       std::string ignored;
       for (int rank = 1; rank < launch_.size; ++rank) {
         if (come_[size_t(rank)]) continue;
@@ -355,8 +395,9 @@ class Meeting {
   std::mutex mutex_;  // of what the gate's thread shares: the two below
   std::condition_variable changed_;
   std::vector<std::array<Socket, kMostStreams>> arrived_;  // by rank and stream
-  std::set<std::pair<int, uint32_t>> taken_;
+  std::map<std::pair<int, uint32_t>, Claim> taken_;        // the last of each
 
+  std::array<std::byte, 16> who_ = {};
   std::vector<RankCard> cards_;
   std::vector<bool> come_;  // by rank, of the phase at hand
   std::vector<ProcessWatch> watches_;
@@ -376,12 +417,14 @@ uint64_t next_meeting(uint32_t epoch, uint32_t kind) {
 
 std::vector<Peer> form_mesh(const LaunchEnvironment& launch, const Secret& secret, Store& store,
                             uint64_t meeting, const MeshOptions& options, Deadline deadline) {
+  const Deadline begun = Clock::now();
   try {
     return Meeting(launch, secret, store, meeting, options, deadline).run();
   } catch (const StoreError& error) {
     throw CommError({.rank = launch.rank,
                      .peer = error.culprit,
                      .operation = "connect",
+                     .elapsed_s = std::chrono::duration<double>(Clock::now() - begun).count(),
                      .detail = error.what()});
   }
 }

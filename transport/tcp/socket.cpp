@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/own_descriptors.h"
 #include "launch/hosts.h"
 
 namespace tinyshard::tcp {
@@ -38,8 +39,26 @@ void await(const Socket& socket, short events, Deadline deadline, const char* wh
 
 }  // namespace
 
+Socket::Socket(int fd) : fd_(fd) { keep_from_children(fd); }
+
 void Socket::reset() {
-  if (fd_ >= 0) close(std::exchange(fd_, -1));
+  if (fd_ >= 0) close(release());
+}
+
+int Socket::release() {
+  share_with_children(fd_);
+  return std::exchange(fd_, -1);
+}
+
+// The first of the two that there is: some hosts have but one.
+std::string loopback() {
+  const Socket socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return socket && bind(socket.fd(), reinterpret_cast<const sockaddr*>(&own), sizeof(own)) == 0
+             ? "127.0.0.1"
+             : "::1";
 }
 
 std::pair<std::string, std::string> split_address(std::string_view address) {

@@ -24,7 +24,7 @@ struct SocketError : std::runtime_error {
 class Socket {
  public:
   Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
+  explicit Socket(int fd);  // children of this process get none of it
   ~Socket() { reset(); }
   Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Socket& operator=(Socket&& other) noexcept {
@@ -34,7 +34,7 @@ class Socket {
   int fd() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   void reset();
-  int release() { return std::exchange(fd_, -1); }
+  int release();  // to who may share it with them
 
  private:
   int fd_ = -1;
@@ -52,6 +52,8 @@ void read_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadlin
 // The whole handshake of a new connection. SocketError where the other side refuses; final where it
 // holds another key, is another version, or says why.
 void introduce(const Socket& socket, const Secret& secret, const Claim& claim, Deadline deadline);
+
+std::string loopback();  // the address of this host for itself
 
 // The address of the own end, without a port.
 std::string own_host(const Socket& socket);

@@ -159,6 +159,7 @@ std::unique_ptr<Channel> connect_tcp(const LaunchEnvironment& launch, bool share
   check_meeting(launch);
   watch_for_termination();
   const Secret secret = job_secret(launch.meeting.job);
+  const Deadline begun = Clock::now();
   try {
     const uint64_t meeting = next_meeting(launch.wire_epoch(), kMeetingOfChannels);
     const auto store = open_store(launch, secret, Clock::now() + timeout);
@@ -167,6 +168,7 @@ std::unique_ptr<Channel> connect_tcp(const LaunchEnvironment& launch, bool share
     throw CommError({.rank = launch.rank,
                      .peer = error.culprit,
                      .operation = "connect",
+                     .elapsed_s = std::chrono::duration<double>(Clock::now() - begun).count(),
                      .detail = error.what()});
   }
 }

@@ -26,8 +26,7 @@ Transfers::Transfer Transfers::send(int peer, uint32_t tag, const void* data, si
   if (peer == rank_) {
     send_to_self(transfer);
   } else if (bytes <= links_.to(peer).eager_bytes()) {
-    push(peer, 0, {.kind = Kind::Eager, .tag = tag, .bytes = bytes}, slot.data, transfer);
-    if (bytes == 0) slot.done = true;
+    send_small(peer, transfer);
   } else {
     push(peer, 0, {.kind = Kind::Offer, .tag = tag, .bytes = bytes});
     const auto ready = std::ranges::find(waiting.readies, tag, &Frame::tag);
@@ -52,10 +51,16 @@ Transfers::Transfer Transfers::receive(int peer, uint32_t tag, void* data, size_
   const bool large = bytes > links_.to(peer).eager_bytes() && peer != rank_;
   if (found == waiting.unexpected.end()) {
     waiting.posted.push_back(transfer);
+  } else if (found->kind == Kind::Held) {
+    pull(peer, transfer, found->number, found->bytes);
+    waiting.unexpected.erase(found);
+    --waiting.told;
+    return transfer;
   } else if (found->kind == Kind::Offer) {
     slot.matched = true;
     if (found->bytes != bytes) finish(slot, found->bytes);
     waiting.unexpected.erase(found);
+    --waiting.told;
   } else {
     found->receiver = transfer;
     if (found->complete) deliver(peer, found);
@@ -75,6 +80,7 @@ void Transfers::abandon(Transfer transfer) {
   if (slot.kind == Slot::Send) {
     for (Stream& stream : link.streams) links_.take_back(link, stream, transfer);
     std::erase(waiting.offered, transfer);
+    std::erase_if(waiting.kept, [&](const Kept& kept) { return kept.transfer == transfer; });
     std::erase_if(waiting.unexpected, [&](const Unexpected& u) { return u.sender == transfer; });
     release(transfer);
     return;
@@ -153,6 +159,39 @@ void Transfers::push(int peer, size_t stream, Frame frame, const std::byte* data
   links_.push(links_.to(peer), stream, frame, data, transfer);
 }
 
+void Transfers::send_small(int peer, Transfer transfer) {
+  Waiting& waiting = from(peer);
+  Slot& slot = slots_[transfer];
+  const uint64_t takes = slot.bytes + kMessageTakes;
+  if (waiting.used + takes > kUnexpectedBytes) {
+    waiting.kept.push_back({++waiting.numbers, transfer});
+    push(peer, 0,
+         {.kind = Kind::Held, .tag = slot.tag, .bytes = slot.bytes, .offset = waiting.numbers});
+    return;
+  }
+  waiting.used += takes;
+  if (slot.bytes == 0) slot.done = true;
+  push(peer, 0, {.kind = Kind::Eager, .tag = slot.tag, .bytes = slot.bytes}, slot.data, transfer);
+}
+
+// Of a receive: asks for the message that its sender keeps.
+void Transfers::pull(int peer, Transfer transfer, uint64_t number, uint64_t bytes) {
+  Slot& slot = slots_[transfer];
+  slot.matched = true;
+  if (bytes != slot.bytes) return finish(slot, bytes);
+  slot.announced = true;
+  push(peer, 0, {.kind = Kind::Pull, .handle = transfer, .offset = number});
+}
+
+// A small message of so many bytes has its receive, or will have none.
+void Transfers::take_small(int peer, uint64_t bytes) {
+  Waiting& waiting = from(peer);
+  waiting.taken += bytes + kMessageTakes;
+  if (waiting.taken < kCreditStep || leaves_) return;
+  push(peer, 0, {.kind = Kind::Credit, .bytes = waiting.taken});
+  waiting.taken = 0;
+}
+
 void Transfers::send_data(int peer, Transfer transfer, const Frame& ready) {
   const Slot& slot = slots_[transfer];
   // Of other sizes: the receiver has seen the offer, and says so.
@@ -196,10 +235,10 @@ void Transfers::deliver(int peer, std::deque<Unexpected>::iterator message) {
     sender.done = true;
   } else {
     hand_over(slots_[message->receiver], message->content.data(), message->bytes);
-    waiting.unexpected_bytes -= message->bytes;
+    waiting.unexpected_bytes -= message->bytes + kMessageTakes;
+    take_small(peer, message->bytes);
   }
   waiting.unexpected.erase(message);
-  links_.watch(links_.to(peer));
 }
 
 // The oldest receive of this tag, no longer posted.
@@ -231,6 +270,12 @@ bool Transfers::begin(int peer, Stream& stream, const Frame& frame) {
       return frame.bytes == sizeof(Notice);
     case Kind::Leave:
       return true;
+    case Kind::Held:
+      return frame.bytes <= links_.to(peer).eager_bytes() && take_held(peer, frame);
+    case Kind::Pull:
+      return take_pull(peer, frame);
+    case Kind::Credit:
+      return take_credit(peer, frame);
   }
   return false;
 }
@@ -239,9 +284,10 @@ bool Transfers::begin_eager(int peer, Stream& stream, const Frame& frame) {
   Waiting& waiting = from(peer);
   stream.receiver = take_posted(peer, frame.tag);
   if (stream.receiver != FramePipe::kNobody) return true;
-  if (waiting.unexpected.size() >= kUnexpectedFrames) return false;
+  const uint64_t takes = frame.bytes + kMessageTakes;
+  if (waiting.unexpected_bytes + takes > kUnexpectedBytes) return false;
   stream.serial = ++waiting.serials;
-  waiting.unexpected_bytes += frame.bytes;
+  waiting.unexpected_bytes += takes;
   waiting.unexpected.push_back({Kind::Eager, frame.tag, frame.bytes,
                                 std::vector<std::byte>(frame.bytes), false, FramePipe::kNobody,
                                 FramePipe::kNobody, stream.serial});
@@ -252,7 +298,7 @@ bool Transfers::take_offer(int peer, const Frame& frame) {
   Waiting& waiting = from(peer);
   const Transfer transfer = take_posted(peer, frame.tag);
   if (transfer == FramePipe::kNobody) {
-    if (waiting.unexpected.size() >= kUnexpectedFrames) return false;
+    if (++waiting.told > kMostTold) return false;
     waiting.unexpected.push_back({Kind::Offer, frame.tag, frame.bytes, {}, true});
     return true;
   }
@@ -271,13 +317,54 @@ bool Transfers::take_ready(int peer, const Frame& frame) {
   const auto found =
       std::ranges::find_if(waiting.offered, [&](Transfer t) { return slots_[t].tag == frame.tag; });
   if (found == waiting.offered.end()) {
-    if (waiting.readies.size() >= kUnexpectedFrames) return false;
+    if (waiting.readies.size() >= kMostTold) return false;
     waiting.readies.push_back(frame);
     return true;
   }
   const Transfer transfer = *found;
   waiting.offered.erase(found);
   send_data(peer, transfer, frame);
+  return true;
+}
+
+bool Transfers::take_held(int peer, const Frame& frame) {
+  Waiting& waiting = from(peer);
+  const Transfer transfer = take_posted(peer, frame.tag);
+  if (transfer != FramePipe::kNobody) {
+    pull(peer, transfer, frame.offset, frame.bytes);
+    return true;
+  }
+  if (++waiting.told > kMostTold) return false;
+  waiting.unexpected.push_back({Kind::Held,
+                                frame.tag,
+                                frame.bytes,
+                                {},
+                                true,
+                                FramePipe::kNobody,
+                                FramePipe::kNobody,
+                                0,
+                                frame.offset});
+  return true;
+}
+
+// One that was given up meanwhile is not found: numbers are not used again.
+bool Transfers::take_pull(int peer, const Frame& frame) {
+  Waiting& waiting = from(peer);
+  const auto found = std::ranges::find(waiting.kept, frame.offset, &Kept::number);
+  if (found == waiting.kept.end()) return frame.offset <= waiting.numbers;
+  const Transfer transfer = found->transfer;
+  waiting.kept.erase(found);
+  Slot& slot = slots_[transfer];
+  if (slot.bytes == 0) slot.done = true;
+  push(peer, 0, {.kind = Kind::Data, .handle = frame.handle, .bytes = slot.bytes}, slot.data,
+       transfer);
+  return true;
+}
+
+bool Transfers::take_credit(int peer, const Frame& frame) {
+  Waiting& waiting = from(peer);
+  if (frame.bytes > waiting.used) return false;
+  waiting.used -= frame.bytes;
   return true;
 }
 
@@ -323,6 +410,7 @@ void Transfers::end(int peer, Stream& stream, const Frame& frame) {
     } else {
       release(stream.receiver);  // given up in the middle of it
     }
+    take_small(peer, frame.bytes);
   } else if (frame.kind == Kind::Eager) {
     const auto message = std::ranges::find(waiting.unexpected, stream.serial, &Unexpected::serial);
     message->complete = true;
@@ -337,11 +425,8 @@ void Transfers::sent(uint32_t transfer, uint64_t bytes) {
   if (slot.moved == slot.bytes) slot.done = true;
 }
 
-bool Transfers::is_full(int peer) const {
-  return waiting_[static_cast<size_t>(peer)].unexpected_bytes > kUnexpectedBytes;
-}
-
 void Transfers::say_farewell() {
+  leaves_ = true;
   for (const auto& link : links_.all()) {
     if (!link->streams.empty()) push(link->rank, 0, {.kind = Kind::Leave});
   }

@@ -7,6 +7,10 @@
 // straight from the caller's memory, in as many pieces as there are sockets between the two, and
 // rank 1 reads it straight into its own. A receive that is posted first sends its Ready at once, so
 // that nothing waits for the way there and back.
+//
+// A small message goes at once (Eager), while what the receiver has not taken of those before is within
+// the credit. Beyond it the sender keeps the memory, says so (Held), and is asked for it (Pull) by the
+// receive that it is for.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -55,13 +59,18 @@ class Transfers final : public FrameHandler {
   };
 
   struct Unexpected {  // a message that waits for its receive
-    Kind kind;         // Eager or Offer
+    Kind kind;         // Eager, Offer or Held
     uint32_t tag;
     uint64_t bytes;
     std::vector<std::byte> content;
     bool complete;
     uint32_t receiver = FramePipe::kNobody, sender = FramePipe::kNobody;  // to itself: of both
     uint64_t serial = 0;
+    uint64_t number = 0;  // of Held, its sender's
+  };
+  struct Kept {  // a small send beyond the credit
+    uint64_t number;
+    Transfer transfer;
   };
 
   // What has no counterpart yet, of one other rank.
@@ -70,8 +79,14 @@ class Transfers final : public FrameHandler {
     std::vector<Transfer> offered;  // large sends whose receive is not known
     std::vector<Frame> readies;     // receives whose send has not come
     std::deque<Unexpected> unexpected;
-    size_t unexpected_bytes = 0;
     uint64_t serials = 0;
+    size_t told = 0;  // of the unexpected, those that are told of only
+    // Of small messages: what those take that nobody has asked for, and what was taken since the other
+    // rank was last told.
+    uint64_t unexpected_bytes = 0, taken = 0;
+    // Of those to the other rank: the credit that is used, and what goes beyond.
+    uint64_t used = 0, numbers = 0;
+    std::deque<Kept> kept;
     bool left = false;
   };
 
@@ -79,12 +94,14 @@ class Transfers final : public FrameHandler {
   std::byte* place(int rank, Stream& stream, const Frame& frame, uint64_t at) override;
   void end(int rank, Stream& stream, const Frame& frame) override;
   void sent(uint32_t transfer, uint64_t bytes) override;
-  bool is_full(int rank) const override;
 
   bool begin_eager(int rank, Stream& stream, const Frame& frame);
   bool take_offer(int rank, const Frame& frame);
   bool take_ready(int rank, const Frame& frame);
   bool begin_data(int rank, Stream& stream, const Frame& frame);
+  bool take_held(int rank, const Frame& frame);
+  bool take_pull(int rank, const Frame& frame);
+  bool take_credit(int rank, const Frame& frame);
 
   Waiting& from(int peer) { return waiting_[static_cast<size_t>(peer)]; }
   Transfer acquire(Slot::Use kind, int peer, uint32_t tag, uint64_t bytes);
@@ -93,6 +110,9 @@ class Transfers final : public FrameHandler {
             uint32_t transfer = FramePipe::kNobody);
   void send_data(int peer, Transfer transfer, const Frame& ready);
   void send_to_self(Transfer transfer);
+  void send_small(int peer, Transfer transfer);
+  void pull(int peer, Transfer transfer, uint64_t number, uint64_t bytes);
+  void take_small(int peer, uint64_t bytes);
   static void finish(Slot& slot, uint64_t sent);
   static void hand_over(Slot& receive, const std::byte* data, uint64_t bytes);
   void deliver(int peer, std::deque<Unexpected>::iterator message);
@@ -104,6 +124,7 @@ class Transfers final : public FrameHandler {
   std::deque<Slot> slots_;
   std::vector<Transfer> free_;
   std::deque<Notice> news_;
+  bool leaves_ = false;
   Links links_;  // its connections call the above
 };
 

@@ -75,6 +75,34 @@ TEST(Reform, OneAfterTheOtherTheFirstAmongThem) {
   EXPECT_EQ(job.count("2 blames 0"), 2u) << job.text;
 }
 
+// Ranks that no launcher named meet in a folder, where a job before them lost another rank.
+TEST(Reform, AFormerJobInAFolderIsForgotten) {
+  const std::string folder = ::testing::TempDir() + "tinyshard_reform_test_store";
+  run_command("rm -rf " + folder);
+  const std::string program =
+      "env TS_TIMEOUT=3 TS_JOB= TS_STORE=file:" + folder + " " + TINYSHARD_REFORM_RANK;
+  for (const char* victim : {"1", "2", "0"}) {
+    SCOPED_TRACE(victim);
+    const Result job = run("-n 3 --elastic 2", victim, program);
+    EXPECT_EQ(job.status, 0) << job.text;
+    for (const char* rank : {"0", "1", "2"})
+      EXPECT_EQ(job.count(rank + std::string(" done 20")), *rank == *victim ? 0u : 1u) << job.text;
+  }
+  run_command("rm -rf " + folder);
+}
+
+// A ring tells of failures, and is none.
+TEST(Reform, WhereNoRingCanBeKeptTheJobGoesOn) {
+  const Result job = run("-n 3 --elastic 2", "1",
+                         std::string("env TS_RECORD=/proc/nowhere ") + TINYSHARD_REFORM_RANK);
+  EXPECT_EQ(job.status, 0) << job.text;
+  for (const char* line : {"0 done 20", "2 done 20"}) EXPECT_EQ(job.count(line), 1u) << job.text;
+  const std::string told = "rank 0 keeps no ring: cannot create /proc/nowhere: ";
+  const size_t first = job.text.find(told);
+  ASSERT_NE(first, std::string::npos) << job.text;
+  EXPECT_EQ(job.text.find(told, first + 1), std::string::npos) << "it is told twice\n" << job.text;
+}
+
 TEST(Reform, TooFewAreLeft) {
   const Result job = run("-n 2 --elastic 2", "1");
   EXPECT_EQ(job.status, 128 + 9) << job.text;
