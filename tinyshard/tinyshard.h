@@ -6,6 +6,7 @@
 #include "core/dtype/dtype.h"
 #include "core/exec/runtime.h"
 #include "core/nn/nn.h"
+#include "core/tensor/associative_scan.h"
 #include "core/tensor/explain.h"
 #include "core/tensor/jit.h"
 #include "core/tensor/map_file.h"
