@@ -8,6 +8,7 @@
 #include "core/exec/runtime.h"
 #include "core/nn/nn.h"
 #include "core/nn/termination.h"
+#include "core/tensor/associative_scan.h"
 #include "core/tensor/explain.h"
 #include "core/tensor/jit.h"
 #include "core/tensor/map_file.h"

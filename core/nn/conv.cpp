@@ -12,6 +12,9 @@ namespace tinyshard::nn {
 namespace {
 
 Ints square(const Ints& kernel) { return kernel.size() == 1 ? Ints{kernel[0], kernel[0]} : kernel; }
+Ints cube(const Ints& kernel) {
+  return kernel.size() == 1 ? Ints{kernel[0], kernel[0], kernel[0]} : kernel;
+}
 
 // (before, after) per dim from the last to the first, for a size that stays.
 Ints same_padding(const Ints& kernel, const Ints& dilation, const Ints& stride) {
@@ -68,6 +71,10 @@ Conv2d::Conv2d(int64_t in_channels, int64_t out_channels, const Ints& kernel_siz
                const ConvLayerOptions& o)
     : Conv(in_channels, out_channels, square(kernel_size), o) {}
 
+Conv3d::Conv3d(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
+               const ConvLayerOptions& o)
+    : Conv(in_channels, out_channels, cube(kernel_size), o) {}
+
 ConvTranspose::ConvTranspose(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
                              const ConvTransposeLayerOptions& o) {
   Call call("ConvTranspose");
@@ -94,5 +101,9 @@ ConvTranspose1d::ConvTranspose1d(int64_t in_channels, int64_t out_channels, int6
 ConvTranspose2d::ConvTranspose2d(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
                                  const ConvTransposeLayerOptions& o)
     : ConvTranspose(in_channels, out_channels, square(kernel_size), o) {}
+
+ConvTranspose3d::ConvTranspose3d(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
+                                 const ConvTransposeLayerOptions& o)
+    : ConvTranspose(in_channels, out_channels, cube(kernel_size), o) {}
 
 }  // namespace tinyshard::nn

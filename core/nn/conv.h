@@ -1,4 +1,4 @@
-// Convolutions over one or two spatial dims. x is [n, channels, spatial...].
+// Convolutions over one to three spatial dims. x is [n, channels, spatial...].
 #pragma once
 #include <cstdint>
 
@@ -15,7 +15,7 @@ struct ConvLayerOptions {
   bool bias = true;
 };
 
-// What Conv1d and Conv2d are made of; weight is [out, in / groups, kernel...].
+// What Conv1d, Conv2d and Conv3d are made of; weight is [out, in / groups, kernel...].
 struct Conv {
   Conv(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
        const ConvLayerOptions& options);
@@ -37,13 +37,19 @@ struct Conv2d : Conv {
          const ConvLayerOptions& options = {});
 };
 
+// One number for the kernel means a cube.
+struct Conv3d : Conv {
+  Conv3d(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
+         const ConvLayerOptions& options = {});
+};
+
 struct ConvTransposeLayerOptions {
   Ints stride = 1, padding = 0, output_padding = 0, dilation = 1;
   int64_t groups = 1;
   bool bias = true;
 };
 
-// What ConvTranspose1d and 2d are made of; weight is [in, out / groups, kernel...].
+// What ConvTranspose1d to 3d are made of; weight is [in, out / groups, kernel...].
 struct ConvTranspose {
   ConvTranspose(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
                 const ConvTransposeLayerOptions& options);
@@ -61,6 +67,11 @@ struct ConvTranspose1d : ConvTranspose {
 
 struct ConvTranspose2d : ConvTranspose {
   ConvTranspose2d(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
+                  const ConvTransposeLayerOptions& options = {});
+};
+
+struct ConvTranspose3d : ConvTranspose {
+  ConvTranspose3d(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
                   const ConvTransposeLayerOptions& options = {});
 };
 

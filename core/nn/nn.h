@@ -6,10 +6,14 @@
 // statistics as they are and round the result once. An input of integers takes the weights' type,
 // and so do the rows of an Embedding.
 #pragma once
+#include "core/nn/adaptive.h"
+#include "core/nn/attention.h"
+#include "core/nn/average.h"
 #include "core/nn/checkpoint.h"
 #include "core/nn/checkpoint_activations.h"
 #include "core/nn/conv.h"
 #include "core/nn/elastic.h"
+#include "core/nn/embedding_bag.h"
 #include "core/nn/fields.h"
 #include "core/nn/files.h"
 #include "core/nn/fully_shard.h"
@@ -24,5 +28,7 @@
 #include "core/nn/recurrent.h"
 #include "core/nn/ring_attention.h"
 #include "core/nn/safe_save.h"
+#include "core/nn/schedules.h"
 #include "core/nn/state_dict.h"
+#include "core/nn/stochastic_depth.h"
 #include "core/nn/tensor_parallel.h"
