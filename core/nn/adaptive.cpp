@@ -20,11 +20,9 @@ RMSprop::RMSprop(const std::vector<Tensor>& params, const RmspropOptions& o)
   need(o.eps >= 0, "eps", o.eps, "not be negative");
   need(o.weight_decay >= 0, "weight_decay", o.weight_decay, "not be negative");
   need(o.momentum >= 0, "momentum", o.momentum, "not be negative");
-  for (const Tensor& p : this->params()) {
-    v.push_back(state_like(p));
-    if (o.centered) mean.push_back(state_like(p));
-    if (o.momentum > 0) momentum.push_back(state_like(p));
-  }
+  v = state_of_each();
+  if (o.centered) mean = state_of_each();
+  if (o.momentum > 0) momentum = state_of_each();
 }
 
 Tensor RMSprop::update(size_t i, const Tensor& value, const Tensor& gradient) {
@@ -54,10 +52,9 @@ Adagrad::Adagrad(const std::vector<Tensor>& params, const AdagradOptions& o)
   need(o.weight_decay >= 0, "weight_decay", o.weight_decay, "not be negative");
   need(o.initial >= 0, "initial", o.initial, "not be negative");
   steps = state_number(0);
-  for (const Tensor& p : this->params()) {
-    const Tensor zeros = state_like(p);
-    sum.push_back(o.initial > 0 ? (zeros + o.initial).clone() : zeros);
-  }
+  sum = state_of_each();
+  if (o.initial == 0) return;
+  for (const Tensor& s : sum) s.assign(s.full_like(o.initial));
 }
 
 void Adagrad::begin_step() {

@@ -18,7 +18,7 @@ class RMSprop : public Optimizer {
  public:
   RMSprop(const std::vector<Tensor>& params, const RmspropOptions& options = {});
 
-  std::vector<Tensor> v, mean, momentum;  // mean and momentum where they are asked for
+  ByParameter v, mean, momentum;  // mean and momentum where they are asked for
   TS_FIELDS(lr, v, mean, momentum)
 
  protected:
@@ -40,7 +40,7 @@ class Adagrad : public Optimizer {
   Adagrad(const std::vector<Tensor>& params, const AdagradOptions& options = {});
 
   Tensor steps;
-  std::vector<Tensor> sum;  // of squares
+  ByParameter sum;  // of squares
   TS_FIELDS(lr, steps, sum)
 
  protected:

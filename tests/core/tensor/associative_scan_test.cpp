@@ -29,8 +29,12 @@ Tensor tensor(const Rows& rows) {
 void expect_near(const Tensor& got, const Rows& want, double bound) {
   const std::vector<double> values = got.to_vector<double>();
   size_t i = 0;
-  for (const auto& row : want)
-    for (const double w : row) ASSERT_NEAR(values[i], w, bound) << i, ++i;
+  for (const auto& row : want) {
+    for (const double w : row) {
+      EXPECT_NEAR(values[i], w, bound) << i;
+      ++i;
+    }
+  }
 }
 Rows recurrence(const Rows& a, const Rows& b, double initial, bool reverse = false) {
   Rows out = b;
