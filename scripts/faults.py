@@ -12,7 +12,7 @@ docs/launch.md says, 1 otherwise.
     scripts/faults.py kill --mpirun "mpirun --oversubscribe --enable-recovery"     the same over MPI
     scripts/faults.py launcher                  the launcher is killed: no process, socket, shared memory or file stays
     scripts/faults.py end [--trials 500]        the launcher, an agent or a rank is told to end, or killed with its agent: over
-                                                within a second (two where it saves, three at most), with the status of the
+                                                within a second (three and a half where it asks for time), with the status of the
                                                 signal; nothing stays
 
 Each trial prints its seed only where it fails; --seed N runs that one first. The programs are those of the build folder
@@ -206,7 +206,7 @@ def launcher(job_of, draw, _):
 
 # What ranks do when they are told to end, and how long that may take. A shell above the program is another case of each.
 ACTIONS = {"step": 1, "sleep": 1, "wait": 1, "meet": 1, "compile": 1, "print": 1, "fork": 1, "group": 1, "session": 1, "daemon": 1,
-           "ignore": 1, "save": 3, "dawdle": 3}
+           "ignore": 1, "save": 3.5, "dawdle": 3.5}
 SHELLS = {"": [], "sh": ["sh", "-c", '"$@"; true', "sh"], "timeout": ["timeout", "97"]}
 
 
