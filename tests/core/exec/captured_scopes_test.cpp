@@ -62,11 +62,11 @@ TEST(CapturedScopes, AModeThatTheFunctionSetsItselfIsOneTrace) {
   Jit step = [&](Tensor t) {
     ++traces;
     const TrainingMode on;
-    return t.dropout(0.5).sum();
+    return (t.dropout(0.5) == 0).cast(DType::F32).sum();
   };
   for (bool training : {false, true, false}) {
     const TrainingMode mode(training);
-    EXPECT_NE(step(Tensor::ones({1000}).realize()).item<float>(), 1000.f);
+    EXPECT_GT(step(Tensor::ones({1000}).realize()).item<float>(), 0);
   }
   EXPECT_EQ(traces, 1);
   // And asks for it behind its own scope.

@@ -47,7 +47,7 @@ Tensor weights(const Mesh* mesh) {
 
 TEST(Adaptive, RmspropIsItsFormula) {
   TINYSHARD_NEED_DEVICES(2);
-  const Mesh mesh({{"d", 2}});
+  const Mesh mesh = Mesh::of(device_names(2), "d");
   for (const Mesh* on : {static_cast<const Mesh*>(nullptr), &mesh}) {
     for (const bool centered : {false, true}) {
       for (const double momentum : {0.0, 0.9}) {
@@ -77,7 +77,7 @@ TEST(Adaptive, RmspropIsItsFormula) {
 
 TEST(Adaptive, AdagradIsItsFormula) {
   TINYSHARD_NEED_DEVICES(2);
-  const Mesh mesh({{"d", 2}});
+  const Mesh mesh = Mesh::of(device_names(2), "d");
   for (const Mesh* on : {static_cast<const Mesh*>(nullptr), &mesh}) {
     for (const bool captured : {false, true}) {
       const Tensor w = weights(on);

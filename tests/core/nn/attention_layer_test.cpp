@@ -122,7 +122,7 @@ TEST(MultiheadAttention, HasPyTorchsNamesAndIsTheSameDivided) {
   EXPECT_EQ(names.size(), 4u);
   const Tensor x = Tensor::randn({4, 6, kWidth}).realize();
   const auto whole = m(x).to_vector<double>();
-  const Mesh mesh({{"d", 2}});
+  const Mesh mesh = Mesh::of(device_names(2), "d");
   nn::data_parallel(m, mesh, "d");
   const auto divided = m(x.shard(mesh, {{"d", Shard(0)}})).to_vector<double>();
   for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(divided[i], whole[i], 1e-6);

@@ -42,7 +42,8 @@ TEST(Average, FollowsTheWeights) {
 TEST(Average, IsPartOfAStepAndDividedAsTheWeights) {
   TINYSHARD_NEED_DEVICES(2);
   Model model;
-  nn::fully_shard(model, Mesh({{"d", 2}}), "d");
+  const Mesh mesh = Mesh::of(device_names(2), "d");
+  nn::fully_shard(model, mesh, "d");
   nn::optim::SGD optim(nn::parameters(model), {.lr = 0.5});
   nn::Average average(model, {.decay = 0.5});
   EXPECT_EQ(average.averages.at("w").sharding().to_string(), model.w.sharding().to_string());
@@ -56,7 +57,7 @@ TEST(Average, IsPartOfAStepAndDividedAsTheWeights) {
   };
   double weight = 1, want = 1;
   for (int i = 0; i < 4; ++i) {
-    step(Tensor::ones({2}).shard(Mesh({{"d", 2}})));
+    step(Tensor::ones({2}).shard(mesh));
     weight -= 0.5;
     want = 0.5 * want + 0.5 * weight;
   }

@@ -83,7 +83,7 @@ TEST(EmbeddingBag, HasGradientsAndIsTheSameDivided) {
   const std::vector<double> want{0.5 + 1 / 3.0, 0.5 + 1 / 3.0, 1, 1, 0, 1 / 3.0};
   const auto gradient = bags.weight.grad().to_vector<double>();
   for (size_t r = 0; r < 6; ++r) EXPECT_NEAR(gradient[r * 2], want[r], 1e-6) << r;
-  const Mesh mesh({{"d", 2}});
+  const Mesh mesh = Mesh::of(device_names(2), "d");
   nn::data_parallel(bags, mesh, "d");
   const auto divided = bags(index.shard(mesh, {{"d", Shard(0)}})).to_vector<double>();
   for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(divided[i], whole[i], 1e-6);

@@ -73,7 +73,8 @@ const std::vector<Layer>& layers() {
       {"ConvTransposeBeyond",
        {2, 3, 4},
        [](T x, W w) {
-         return product(nn::ConvTranspose1d(3, 4, 3, {.output_padding = 1, .bias = false}), x, w);
+         return product(
+             nn::ConvTranspose1d(3, 4, 3, {.stride = 2, .output_padding = 1, .bias = false}), x, w);
        },
        1},
       {"LSTMCell",

@@ -120,7 +120,7 @@ TEST(AssociativeScan, HasGradients) {
 TEST(AssociativeScan, IsTheSameDividedAndCaptured) {
   TINYSHARD_NEED_DEVICES(4);
   const Rows a = waves(8, 50, 0.7), b = waves(8, 50, 1.9);
-  const Mesh mesh({{"d", 4}});
+  const Mesh mesh = Mesh::of(device_names(4), "d");
   Jit step = [](Tensor decay, Tensor input) { return linear_recurrence(decay, input, 1); };
   for (const int dim : {0, 1}) {
     const Tensor x = tensor(a).shard(mesh, {{"d", Shard(dim)}}),

@@ -343,7 +343,7 @@ TEST(Sizes, MistakesAreSentences) {
   expect([&](V p, V, V) { return x[Slice(0, p)].flip(0).sum(); }, "to_bound");
   expect([&](V p, V, V) { return x[Slice(0, p)].var(0).sum(); }, "var: a tensor of size n");
   expect([&](V p, V, V) { return x[Slice(0, p)].cumsum(0).sum(); }, "to_bound");
-  expect([&](V p, V, V) { return x[Slice(0, p)].argmax(0); }, "of no elements");
+  expect([&](V p, V, V) { return x[Slice(0, p)].argmax(0); }, "argmax: a tensor of size n");
   expect([&](V p, V, V) { return x[Slice(0, p)] * 2; },
          "result 0 has a dim of size n, from 0 to 40");
   expect([&](V, V, V r) { return x[Slice(0, r)].sum(); }, "far from 0 to 41 does not lie inside");
