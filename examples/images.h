@@ -21,6 +21,8 @@ namespace images {
 
 using namespace tinyshard;
 
+inline constexpr uint8_t kNoClass = 255;  // the label of images that only fill up a batch
+
 // How an image is changed before it is learned: moved by up to so many pixels in each direction,
 // zeros coming in, and every second one mirrored.
 struct Augment {
@@ -45,7 +47,7 @@ struct Set {
     std::vector<std::byte> picked(size_t(n * image_bytes())), classes_of;
     for (int64_t i = 0; i < n; ++i) {
       const int64_t number = numbers[size_t(i)];
-      classes_of.push_back(number < 0 ? std::byte{255} : labels[size_t(number)]);
+      classes_of.push_back(number < 0 ? std::byte{kNoClass} : labels[size_t(number)]);
       if (number < 0) continue;
       const std::byte* from = pixels.data() + number * image_bytes();
       std::byte* to = picked.data() + i * image_bytes();
