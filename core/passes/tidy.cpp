@@ -57,6 +57,14 @@ bool adds_nothing(const UOp& x) {
   return is_const(x, 0) && (!is_float(x.dtype()) || std::signbit(const_as_double(x)));
 }
 
+// The constant that is copied, of no mesh: whoever reads it makes it. Its own mesh need not be known, as
+// folding forgets it.
+UOp copied_constant(const UOp& x) {
+  const UOp& sent = x.src(0).op() == Op::Contiguous ? x.src(0).src(0) : x.src(0);
+  if (!is_const(sent)) return UOp();
+  return UOp::make(Op::Const, x.dtype(), {}, reshaped_const(sent, x.shape())->arg());
+}
+
 RuleSet tidy_rules() {
   std::vector<Rule> rules = {
       {"detach", Op::Detach, {}, [](const UOp& x) { return x.src(0); }},
@@ -107,6 +115,8 @@ RuleSet tidy_rules() {
        }},
       {"slice_of_constant", Op::ShardSlice, op_set(Op::Const),
        [](const UOp& x) { return reshaped_const(x.src(0), x.shape()); }},
+      // Nor does a constant travel, from one device or from each.
+      {"copy_of_constant", Op::CopyIn, {}, copied_constant},
   };
   for (int i = 0; i < kOps; ++i) {
     if (is_elementwise(Op(i)))

@@ -51,14 +51,15 @@ UOp UOp::with_src(std::span<const UOp> src) const {
 
 // --- constants -----------------------------------------------------------------------------------
 
-static UOp const_bits(DType dtype, int64_t bits, DimSpan shape) {
+static UOp const_bits(DType dtype, int64_t bits, DimSpan shape,
+                      std::shared_ptr<const void> mesh = nullptr) {
   std::array<int64_t, 8> few{bits};
   Dims many;
   if (shape.size() >= few.size()) many.resize(shape.size() + 1, bits);
   const std::span<int64_t> arg =
       many.empty() ? std::span(few).first(shape.size() + 1) : std::span(many);
   std::ranges::copy(shape, arg.begin() + 1);
-  return UOp::make(Op::Const, dtype, {}, arg);
+  return UOp::make(Op::Const, dtype, {}, arg, std::move(mesh));
 }
 
 UOp const_float(DType dtype, double value, DimSpan shape) {
@@ -99,7 +100,7 @@ UOp const_int(DType dtype, int64_t value, DimSpan shape) {
 
 UOp const_like(const UOp& x, double value) { return const_float(x.dtype(), value, x.shape()); }
 UOp reshaped_const(const UOp& x, DimSpan shape) {
-  return const_bits(x.dtype(), const_bits(*x), shape);
+  return const_bits(x.dtype(), const_bits(*x), shape, x->payload);  // for the mesh of x
 }
 
 UOp index_const(int64_t value) { return const_bits(DType::Index, value, {}); }

@@ -170,8 +170,19 @@ TEST(Kernel, LoadsAskForWhatFollows) {
   EXPECT_EQ(distance(DType::BF16, 1024, 768, 0), 0);
 }
 
+// In how many lanes the only sum of a kernel is added up.
+int lanes_of_sum(Kernel& kernel) {
+  codegen::Graph graph(kernel.source());
+  const codegen::Plan plan = codegen::make_plan(graph, machine().target());
+  const codegen::Nest& nest = plan.nests.at(0);
+  return nest.scopes[static_cast<size_t>(nest.groups.at(0).last)].lanes;
+}
+
 // Scores of queries in groups: the heads of a group share their keys, which are widened once for all
-// of them. Each score has the bits that it has alone.
+// of them. Each score has the bits that it has alone, where both kernels add it up in as many lanes.
+// These are other kernels with other loops, of which no equal bits are promised: on registers of 256
+// bits three heads of 16-bit keys take 32 lanes, and one head takes 16. The scores of a group are
+// compared with the reference in any case.
 TEST(Kernel, ScoresOfAGroupShareItsKeys) {
   constexpr int64_t kGroups = 2, kPositions = 101, kWidth = 64;
   for (DType dtype : {DType::BF16, DType::F16, DType::F32}) {
@@ -206,6 +217,9 @@ TEST(Kernel, ScoresOfAGroupShareItsKeys) {
       for (int64_t head = 0; head < heads; ++head) {
         Kernel one("scores_of_one_head");
         make(one, head, 1);
+        const bool alike = lanes_of_sum(all) == lanes_of_sum(one);
+        EXPECT_TRUE(alike || machine().target().vector_bits < 512);
+        if (!alike) continue;
         one.run();
         for (int64_t g = 0; g < kGroups; ++g) {
           for (int64_t p = 0; p < 78; ++p) {

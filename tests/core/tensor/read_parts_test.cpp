@@ -102,6 +102,37 @@ TEST(ReadParts, OfABooleanAndOfHalves) {
   EXPECT_EQ((x < 3).to("CPU:0").sum().item<int>(), 3);
 }
 
+// A constant has parts on a mesh, too, but no storage that would name it.
+TEST(ReadParts, OfAConstant) {
+  configure(6);
+  const Mesh line = Mesh::world({{"data", -1}});
+  std::vector<Mesh> meshes{line};
+  if (line.size() % 2 == 0) meshes.push_back(Mesh::world({{"a", -1}, {"b", 2}}));
+  for (const Mesh& mesh : meshes) {
+    std::vector<AxisPlacement> place;
+    for (size_t a = 0; a < mesh.axes().size(); ++a)
+      place.emplace_back(mesh.axes()[a].name, Shard(int(a)));
+    const Tensor x = Tensor::full({7, 5}, 2.0F).shard(mesh, place);
+    const Tensor zero = Tensor::arange(35).reshape({7, 5}).cast(DType::F32).shard(mesh, place) * 0;
+    auto is = [](const Tensor& y, float value) {
+      const std::vector<float> expected(35, value);
+      EXPECT_EQ(y.to_vector<float>(), expected);
+      EXPECT_EQ(y.to("CPU:0").to_vector<float>(), expected);
+      EXPECT_EQ((y.to("CPU:1") + 1).to_vector<float>(), std::vector<float>(35, value + 1));
+      EXPECT_EQ(y.to("CPU:0").shard({"CPU:0", "CPU:1"}, 0).to_vector<float>(), expected);
+      EXPECT_EQ(y.shard({"CPU:0", "CPU:1"}, 1).to("CPU:1").to_vector<float>(), expected);
+    };
+    is(x, 2);
+    is(x + 1, 3);
+    is((x < 3).where(x, x + 1), 2);
+    is(x.contiguous(), 2);
+    is((x + 1).contiguous() * 2, 6);
+    is(zero + 4, 4);
+    is(x.reshape({5, 7}).transpose(0, 1).contiguous().reshape({7, 5}), 2);
+    is(x.clone().realize(), 2);
+  }
+}
+
 // Gradients through a value that was brought to one device go back to its parts.
 TEST(ReadParts, AGradientGoesBack) {
   configure(4);
