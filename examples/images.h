@@ -28,6 +28,8 @@ struct Augment {
   uint64_t seed = 0, step = 0;
 };
 
+constexpr int kNoClass = 255;  // the label of a black image
+
 struct Set {
   std::string name;
   int64_t channels = 1, rows = 28, columns = 28, classes = 10;
@@ -45,7 +47,7 @@ struct Set {
     std::vector<std::byte> picked(size_t(n * image_bytes())), classes_of;
     for (int64_t i = 0; i < n; ++i) {
       const int64_t number = numbers[size_t(i)];
-      classes_of.push_back(number < 0 ? std::byte{255} : labels[size_t(number)]);
+      classes_of.push_back(number < 0 ? std::byte{kNoClass} : labels[size_t(number)]);
       if (number < 0) continue;
       const std::byte* from = pixels.data() + number * image_bytes();
       std::byte* to = picked.data() + i * image_bytes();

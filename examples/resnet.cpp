@@ -136,7 +136,8 @@ void train(const Flags& f) {
   // The sum of the losses, and how many are right.
   Jit evaluate = [&](Tensor pixels, Tensor labels) {
     Tensor target = labels.shard(mesh, {{"data", Shard(0)}}), all = scores(pixels);
-    Tensor loss = all.sparse_categorical_crossentropy(target, {.reduction = Reduction::Sum});
+    Tensor loss = all.sparse_categorical_crossentropy(
+        target, {.ignore_index = images::kNoClass, .reduction = Reduction::Sum});
     return stack({loss, (all.argmax(-1) == target).sum().cast(loss.dtype())});
   };
   auto report = [&] {
