@@ -163,6 +163,20 @@ TEST(Float8Tensors, DrawsAreBelowTheUpperBound) {
   EXPECT_THROW(Tensor::uniform({4}, 0, 1000, DType::F8E4M3FN), UserError);
 }
 
+TEST(Float8Tensors, MatricesAreDecomposed) {
+  for (const Definition& d : kTypes) {
+    const Tensor x = Tensor({{3.0, 0.0, 0.0}, {4.0, 5.0, 0.0}}).cast(d.type);
+    const auto [q, r] = x.qr();
+    const Tensor values = Tensor({{0.0, -2.0}, {-3.0, 0.0}}).cast(d.type).svd().s;
+    EXPECT_EQ(q.dtype(), d.type);
+    EXPECT_EQ(values.to_vector<float>(), (Floats{3, 2}));
+    const Floats first = r.abs().to_vector<float>();
+    EXPECT_EQ(first[0], 5) << name(d.type);  // of the first column, (3, 4)
+    const Floats back = q.cast(DType::F32).matmul(r.cast(DType::F32)).to_vector<float>();
+    for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(back[i], x.to_vector<float>()[i], 1) << name(d.type);
+  }
+}
+
 TEST(Float8Tensors, Promotes) {
   const Tensor e4 = Tensor::ones({2}, DType::F8E4M3FN), e5 = Tensor::ones({2}, DType::F8E5M2);
   EXPECT_EQ((e4 + 1).dtype(), DType::F8E4M3FN);
