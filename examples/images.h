@@ -21,14 +21,14 @@ namespace images {
 
 using namespace tinyshard;
 
-inline constexpr uint8_t kNoClass = 255;  // the label of images that only fill up a batch
-
 // How an image is changed before it is learned: moved by up to so many pixels in each direction,
 // zeros coming in, and every second one mirrored.
 struct Augment {
   int64_t pixels = 0;
   uint64_t seed = 0, step = 0;
 };
+
+constexpr int kNoClass = 255;  // the label of a black image
 
 struct Set {
   std::string name;

@@ -1,5 +1,6 @@
 // Functions of one value. Each stays finite where its result is, has a gradient without 0 * inf,
 // and computes f16 and bf16 in f32 inside.
+#include <bit>
 #include <cmath>
 #include <numbers>
 
@@ -330,9 +331,8 @@ Tensor Tensor::copysign(const Operand& x) const {
   if (!is_float(a.dtype())) {
     a = value::cast(a, value::float_type(a.dtype())), b = value::cast(b, a.dtype());
   }
-  static constexpr DType kBits[] = {DType::I16, DType::I32, DType::I64};
-  size_t bytes = itemsize(b.dtype());
-  DType bits = kBits[bytes == 2 ? 0 : bytes == 4 ? 1 : 2];
+  static constexpr DType kBits[] = {DType::I8, DType::I16, DType::I32, DType::I64};
+  const DType bits = kBits[std::countr_zero(itemsize(b.dtype()))];
   Value negative =
       Value(UOp::make(Op::Bitcast, bits, {b.node()})) < 0;  // -0 and NaN have signs too
   return value::abs(a) * value::where(negative, value::constant(a.dtype(), -1.0), 1.0);

@@ -255,23 +255,27 @@ Value random_normal(const Dims& shape, DType dtype) {
 // The largest number of the type below x, which it holds.
 double below(double x, DType dtype) {
   if (dtype == DType::F64) return std::nextafter(x, -std::numeric_limits<double>::infinity());
-  if (!is_half(dtype))
+  if (!is_narrow(dtype))
     return std::nextafter(static_cast<float>(x), -std::numeric_limits<float>::infinity());
-  // Neighbours of 16 bits differ by 1 as integers.
-  const bool brain = dtype == DType::BF16;
-  auto bits = [&](double v) {
-    const auto single = static_cast<float>(v);
-    return brain ? f32_to_bf16(single) : f32_to_f16(single);
-  };
-  const uint16_t at = x == 0 ? 0x8000 : bits(x);
-  const auto next = static_cast<uint16_t>(at & 0x8000 ? at + 1 : at - 1);
-  return brain ? bf16_to_f32(next) : f16_to_f32(next);
+  // Neighbours of 8 and 16 bits differ by 1 as integers.
+  const uint32_t sign = 1u << (8 * itemsize(dtype) - 1);
+  const uint32_t at = x == 0 ? sign : f64_to_narrow(dtype, x);
+  return narrow_to_f32(dtype, at & sign ? at + 1 : at - 1);
+}
+
+// Fails where the type has neither the bounds nor infinity: it would be NaN that is drawn.
+void need_range(double low, double high, DType dtype) {
+  for (const double x : {low, high, high - low}) {
+    if (std::isfinite(x) && std::isnan(rounded_to(dtype, x)))
+      fail(fmt::format("draws from {} to {}, beyond {}", low, high, name(dtype)));
+  }
 }
 
 // u in [0, 1) as numbers of [low, high) in the type. Rounding may come to `high`: such numbers are
 // the one below it.
 Value in_range(const Value& u, double low, double high, DType dtype) {
   if (low == 0 && high == 1) return value::cast(u, dtype);
+  need_range(low, high, dtype);
   Value scaled = high - low == 1 ? u : u * (high - low);
   Value out = value::cast(low == 0 ? scaled : scaled + low, dtype);
   if (!(low < high)) return out;

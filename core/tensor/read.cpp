@@ -32,6 +32,10 @@ template <class From>
 From itself(From from) {
   return from;
 }
+template <DType type>
+float of_float8(uint8_t code) {
+  return float8_to_f32(float8_format(type), code);
+}
 
 template <class To>
 std::vector<To> convert(std::span<const std::byte> bytes, DType dtype) {
@@ -71,9 +75,23 @@ std::vector<To> convert(std::span<const std::byte> bytes, DType dtype) {
     case DType::F16:
       convert(bytes, out, f16_to_f32);
       break;
-    default:
+    case DType::BF16:
       convert(bytes, out, bf16_to_f32);
       break;
+    case DType::F8E4M3FN:
+      convert(bytes, out, of_float8<DType::F8E4M3FN>);
+      break;
+    case DType::F8E5M2:
+      convert(bytes, out, of_float8<DType::F8E5M2>);
+      break;
+    case DType::F8E4M3FNUZ:
+      convert(bytes, out, of_float8<DType::F8E4M3FNUZ>);
+      break;
+    case DType::F8E5M2FNUZ:
+      convert(bytes, out, of_float8<DType::F8E5M2FNUZ>);
+      break;
+    case DType::Index:
+      throw InternalError("no tensor has elements of the type of indices");
   }
   return out;
 }

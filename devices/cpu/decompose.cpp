@@ -105,9 +105,10 @@ double loaded(DType dtype, const void* x, int64_t i) {
     case DType::F32:
       return static_cast<const float*>(x)[i];
     case DType::F16:
-      return f16_to_f32(static_cast<const uint16_t*>(x)[i]);
+    case DType::BF16:
+      return narrow_to_f32(dtype, static_cast<const uint16_t*>(x)[i]);
     default:
-      return bf16_to_f32(static_cast<const uint16_t*>(x)[i]);
+      return narrow_to_f32(dtype, static_cast<const uint8_t*>(x)[i]);
   }
 }
 
@@ -120,10 +121,11 @@ void store(DType dtype, void* to, int64_t i, double value) {
       static_cast<float*>(to)[i] = static_cast<float>(value);
       break;
     case DType::F16:
-      static_cast<uint16_t*>(to)[i] = f64_to_f16(value);
+    case DType::BF16:
+      static_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(f64_to_narrow(dtype, value));
       break;
     default:
-      static_cast<uint16_t*>(to)[i] = f64_to_bf16(value);
+      static_cast<uint8_t*>(to)[i] = static_cast<uint8_t>(f64_to_narrow(dtype, value));
       break;
   }
 }

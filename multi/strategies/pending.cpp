@@ -10,10 +10,10 @@ namespace {
 
 // Whether `factor` is a number by which each term may be multiplied instead of their sum. The terms
 // may be far larger than their sum: 600 and -599 times 128 overflow f16, 10 and -9 times 1e38 f32.
-// A number of at most 1 makes none larger. 16 bits round each product, but for these.
+// A number of at most 1 makes none larger. 8 and 16 bits round each product, but for these.
 bool scales_terms(double factor, DType type) {
   const double size = std::abs(factor);
-  return is_half(type) ? size == 0 || size == 1 : size <= 1;
+  return is_narrow(type) ? size == 0 || size == 1 : size <= 1;
 }
 
 // Choices among choices of shared parts are asked about for so many steps only.
@@ -61,7 +61,7 @@ bool stays_partial(const UOp& x, std::span<const LocalValue> v, size_t axis) {
     }
     case Op::Add:
     case Op::Sub:  // two large terms of f16 are more than it holds, whatever the sums are
-      return partial(0) && partial(1) && x.dtype() != DType::F16;
+      return partial(0) && partial(1) && x.dtype() != DType::F16 && !is_float8(x.dtype());
     case Op::Mul:
       return (partial(0) && whole(1) && scales_terms(x.src(1))) ||
              (whole(0) && partial(1) && scales_terms(x.src(0)));

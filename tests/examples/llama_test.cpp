@@ -332,7 +332,7 @@ TEST_F(LlamaProgram, SaysWhatItCannotReadOfGguf) {
   make_gguf("m", "more.gguf", "llama", "gpt2",
             [](GgufWriter& out) { out.tensor("blk.0.attn_q.bias", {2}, {1, 2}); });
   make_gguf("m", "type.gguf", "llama", "gpt2",
-            [](GgufWriter& out) { out.tensor("blk.0.other", {2}, {1, 2}, 29); });
+            [](GgufWriter& out) { out.tensor("blk.0.other", {2}, {1, 2}, 99); });
   make_gguf("m", "freqs.gguf", "llama", "gpt2",
             [](GgufWriter& out) { out.tensor("rope_freqs.weight", {3}, {1, 2, 0}); });
   const std::pair<const char*, std::vector<const char*>> cases[] = {
@@ -340,7 +340,7 @@ TEST_F(LlamaProgram, SaysWhatItCannotReadOfGguf) {
       {"pieces.gguf", {"its tokenizer is \"llama\"", "--tokenizer"}},
       {"yarn.gguf", {"yarn", "linear"}},
       {"more.gguf", {"blk.0.attn_q.bias"}},
-      {"type.gguf", {"blk.0.other", "ggml type 29"}},
+      {"type.gguf", {"blk.0.other", "ggml type 99"}},
       {"freqs.gguf", {"rope_freqs.weight", "4 numbers"}},
       {"m/config.json", {"config.json", "GGUF"}},
   };

@@ -249,8 +249,11 @@ TEST(Sharding, PendingSumsMeetInfinity) {
   EXPECT_EQ(values((sum * INFINITY)[0]), (std::vector<float>{INFINITY}));
   Tensor columns = Tensor({{INFINITY, 2.0}, {1.0, 1.0}}).shard(mesh);
   EXPECT_EQ(values(sum.unsqueeze(0).matmul(columns)), (std::vector<float>{INFINITY, 4}));
-  // Factors of at most 1 cost no collective of their own: one completes both sums.
-  EXPECT_EQ((sum * 0.5 + sum / 4 - sum * (zero == 0)).sharding().placements[0], Partial());
+  // Factors of at most 1 cost no collective of their own: one completes all sums.
+  EXPECT_EQ((sum / 2 + sum / 4 - sum * (zero == 0)).sharding().placements[0], Partial());
+  // By larger ones the terms may overflow where their sum does not.
+  EXPECT_EQ((sum * 2).sharding().placements[0], Replicate);
+  EXPECT_EQ(values(sum * 1.5e38), (std::vector<float>{3e38f, 0}));
 }
 
 // What is stored in one shape and divided in another is cut in the one that it is divided in.

@@ -42,8 +42,10 @@ double decode(const Definition& d, int code) {
 int encode(const Definition& d, double x) {
   if (std::isnan(x)) return d.fnuz ? 128 : 127;
   int best = 0;
+  const double size =
+      std::min(std::abs(x), 1e6);  // far beyond all types, and differences are exact
   for (int code = 0; code < 128; ++code) {
-    const double value = decode(d, code), size = std::abs(x), now = decode(d, best);
+    const double value = decode(d, code), now = decode(d, best);
     if (!std::isfinite(value)) break;
     const double far = std::abs(size - value), nearest = std::abs(size - now);
     if (far < nearest || (far == nearest && code % 2 == 0)) best = code;
@@ -139,6 +141,39 @@ TEST(Float8Tensors, ArithmeticIsThatOfF32RoundedOnce) {
     const Tensor w = (Tensor::arange(12) * 0.5 - 3).reshape({3, 4}).cast(d.type);
     const Tensor want = w.cast(DType::F32).matmul(w.cast(DType::F32).T()).cast(d.type);
     EXPECT_EQ(codes(w.matmul(w.T())), codes(want));
+  }
+}
+
+TEST(Float8Tensors, TakesTheSignOfEveryNumber) {
+  for (const Definition& d : kTypes) {
+    const Floats got =
+        Tensor::full({256}, 2.0, d.type).copysign(all_codes(d.type)).to_vector<float>();
+    for (int i = 0; i < 256; ++i) EXPECT_EQ(got[size_t(i)], i < 128 ? 2 : -2) << name(d.type) << i;
+  }
+}
+
+TEST(Float8Tensors, DrawsAreBelowTheUpperBound) {
+  for (const Definition& d : kTypes) {
+    // The largest draws, 1 + 15/16 and 1 + 7/8, lie in the middle below 2, which is even.
+    for (const double low : {1.0, -2.0, -1.0}) {
+      for (const float x : Tensor::uniform({4096}, low, low + 1, d.type).to_vector<float>())
+        EXPECT_TRUE(x >= low && x < low + 1) << name(d.type) << " " << x;
+    }
+  }
+  EXPECT_THROW(Tensor::uniform({4}, 0, 1000, DType::F8E4M3FN), UserError);
+}
+
+TEST(Float8Tensors, MatricesAreDecomposed) {
+  for (const Definition& d : kTypes) {
+    const Tensor x = Tensor({{3.0, 0.0, 0.0}, {4.0, 5.0, 0.0}}).cast(d.type);
+    const auto [q, r] = x.qr();
+    const Tensor values = Tensor({{0.0, -2.0}, {-3.0, 0.0}}).cast(d.type).svd().s;
+    EXPECT_EQ(q.dtype(), d.type);
+    EXPECT_EQ(values.to_vector<float>(), (Floats{3, 2}));
+    const Floats first = r.abs().to_vector<float>();
+    EXPECT_EQ(first[0], 5) << name(d.type);  // of the first column, (3, 4)
+    const Floats back = q.cast(DType::F32).matmul(r.cast(DType::F32)).to_vector<float>();
+    for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(back[i], x.to_vector<float>()[i], 1) << name(d.type);
   }
 }
 
