@@ -255,7 +255,7 @@ int run(int from, int to, int devices, bool worst_only) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
   CLI::App app("Errors of sums, and of what is made of them, beside those of sums in pairs.");
   int from = 10, to = 20, devices = 4, status = 0;
   bool worst_only = false;

@@ -41,6 +41,7 @@ std::string own_path() {
   std::error_code error;
   auto path = std::filesystem::read_symlink("/proc/self/exe", error);
   // Without /proc the kernel still says by what name it was started.
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the kernel gives the address as a number
   const auto* name = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
   if (error && name != nullptr) path = std::filesystem::canonical(name, error);
   if (error) throw UserError("this program does not find itself");

@@ -369,7 +369,7 @@ ItemWork work_of(const Schedule& schedule, const Item& item) {
 }
 
 std::string told(const ItemWork& work) {
-  const std::string bytes = readable(work.bytes_read + work.bytes_written);
+  std::string bytes = readable(work.bytes_read + work.bytes_written);
   if (work.operations == 0) return bytes;
   return fmt::format("{}, {} operations", bytes, readable_operations(work.operations));
 }

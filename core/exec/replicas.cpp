@@ -73,7 +73,11 @@ Part part_of(Storage& storage, size_t local) {
     for (size_t d = 0; d < held.size(); ++d) from = from * held[d] + at[d];
     std::memmove(part.bytes.data() + to, part.bytes.data() + size_t(from) * element, row);
     to += row;
-    for (size_t d = held.size() - 1; d-- > 0 && ++at[d] == part.size[d];) at[d] = 0;
+    for (size_t d = held.size() - 1; d-- > 0;) {
+      ++at[d];
+      if (at[d] < part.size[d]) break;
+      at[d] = 0;
+    }
   }
   part.bytes.resize(to);
   return part;

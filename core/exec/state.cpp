@@ -615,7 +615,7 @@ std::shared_ptr<Storage> in_boxes(TensorState& state) {
   StatePtr self = state.shared_from_this();
   realize(std::span(&self, 1));
   const UOp buffer = *stored_node(state.value);
-  const std::shared_ptr<Storage> storage = shared_storage(buffer);
+  std::shared_ptr<Storage> storage = shared_storage(buffer);
   need_device_of(storage->sharding.mesh);
   Sharding boxes = storage->sharding;
   for (Placement& p : boxes.placements) p = p.is_partial() ? Replicate : without_parts(p);
