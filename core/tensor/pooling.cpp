@@ -76,14 +76,14 @@ Value max_of_windows(const Value& x, const Pool& pool) {
   return value::max(padded_windows(x, pool), pool.kernel_axes);
 }
 
-// With more padding than half a window, windows lie in it alone, and have no maximum.
+// With as much padding as a window reaches, windows lie in it alone, and have no maximum.
 void need_little_padding(const Pool& pool, const PoolOptions& options) {
   const Pairs padding = value::spatial_padding(options.padding, pool.spatial);
   for (int64_t i = 0; i < pool.spatial; ++i) {
     const int64_t reach = value::window_reach(pool.windows.kernel[i], pool.windows.dilation[i]);
     const auto [low, high] = padding[i];
-    if (std::max(low, high) > reach / 2)
-      fail(fmt::format("padding ({}, {}) is more than half a window of {}", low, high, reach));
+    if (std::max(low, high) >= reach)
+      fail(fmt::format("padding ({}, {}) holds a whole window of {}", low, high, reach));
   }
 }
 

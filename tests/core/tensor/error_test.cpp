@@ -65,7 +65,7 @@ std::vector<Mistake> mistakes() {
     MISTAKE("conv_negative_padding", of({1, 1, 5, 5}).conv2d(of({2, 1, 3, 3}), {}, {.padding = -1}), "conv2d: padding (-1, -1) is negative: shrink cuts what is not wanted of x"),
     MISTAKE("conv_transpose_padding", of({1, 1, 5, 5}).conv_transpose2d(of({1, 2, 3, 3}), {}, {.padding = -1}), "conv_transpose2d: padding (-1, -1) is negative"),
     MISTAKE("output_padding", of({1, 1, 5, 5}).conv_transpose2d(of({1, 2, 3, 3}), {}, {.output_padding = 100}), "conv_transpose2d: output_padding 100 of dim 2 is not between 0 and its stride 1 or dilation 1"),
-    MISTAKE("pool_padding", of({1, 1, 5, 5}).max_pool2d(2, {.padding = 50}), "max_pool2d: padding (50, 50) is more than half a window of 2"),
+    MISTAKE("pool_padding", of({1, 1, 5, 5}).max_pool2d(2, {.padding = 50}), "max_pool2d: padding (50, 50) holds a whole window of 2"),
     MISTAKE("pool", of({1, 1, 2, 2}).max_pool2d(3), "max_pool2d: a window of 3 is larger than dim 2 of f32[1, 1, 2, 2]"),
     MISTAKE("interpolate", of({3}).interpolate({2, 2}), "interpolate: 2 sizes for the 1 dims of f32[3]"),
     MISTAKE("reshape", of({2, 3}).reshape({4, 2}), "reshape: f32[2, 3] has 6 elements, shape [4, 2] has 8"),
