@@ -11,7 +11,7 @@
 
 namespace tinyshard {
 
-// Of all bytes. Four words are mixed side by side, some ten bytes in a nanosecond.
+// Hashes all bytes. Four words are mixed side by side, some ten bytes in a nanosecond.
 inline uint64_t hash_bytes(std::span<const std::byte> bytes, uint64_t seed = 0) {
   constexpr size_t kLanes = 4, kWord = sizeof(uint64_t);
   const auto word_at = [](const std::byte* at) {
@@ -37,7 +37,7 @@ inline uint64_t hash_bytes(std::span<const std::byte> bytes, uint64_t seed = 0) 
   return mix(h ^ rest);
 }
 
-// Of all of a value of at most `most` bytes, of 64 pieces of a larger one that are as long together
+// Hashes all of a value of at most `most` bytes, 64 pieces of a larger one that are as long together
 // and begin at equal distances, from the first byte to the last; never 0.
 inline uint64_t sample_hash(std::span<const std::byte> bytes, size_t most = size_t{4} << 20) {
   constexpr size_t kPieces = 64;

@@ -8,7 +8,7 @@ namespace tinyshard {
 // How often this process and those before it were forked since the first call. Cheap.
 int times_forked();
 
-// Whether this is the thread that main() runs in.
+// Tells whether this is the thread that main() runs in.
 bool is_main_thread();
 
 // Whether this process is exiting: what was made later than the first call of watch_for_exit() is

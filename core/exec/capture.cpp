@@ -93,7 +93,7 @@ void Capture::undo() const {
   }
 }
 
-// What is to be written to a storage that nothing has written yet is a value like any other.
+// A value that waits to be written to a fresh storage is a value like any other.
 bool exists_in_step_alone(const UOp& value, const std::function<bool(const Storage&)>& changes) {
   return std::ranges::any_of(toposort(std::span(&value, 1)), [&](const UOp& x) {
     if (!has_storage(x)) return false;

@@ -1,3 +1,5 @@
+// Reads a divided value piece by piece: each device gives the box that it has, and the pieces come together
+// in the memory of the host. Two devices with rows 0-1 and 2-3 of four write two halves of one buffer.
 #include "core/exec/host_read.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// A kernel that is asked for again is found by its address, a library call by its text. When the bytes
+// of all exceed the limit, the least recently used go, but for those that a plan still holds.
 #include "core/exec/program_cache.h"
 
 #include <set>

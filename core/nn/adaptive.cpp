@@ -1,3 +1,5 @@
+// RMSprop keeps a running mean of squares, v = a v + (1 - a) g^2, and steps by g / (sqrt(v) + eps); Adagrad
+// keeps their sum.
 #include "core/nn/adaptive.h"
 
 #include <fmt/format.h>

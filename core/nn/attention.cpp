@@ -1,3 +1,4 @@
+// The three projections lie below each other in one matrix: rows 0 to width are those of the query.
 #include "core/nn/attention.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// With decay d, average = d * average + (1 - d) * weight; with equal counts, update n has 1 / (n + 1) of it.
 #include "core/nn/average.h"
 
 #include <algorithm>
