@@ -2,6 +2,7 @@
 #include "core/nn/attention.h"
 
 #include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 

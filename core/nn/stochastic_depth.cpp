@@ -1,5 +1,7 @@
 #include "core/nn/stochastic_depth.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "core/base/call.h"
