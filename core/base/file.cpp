@@ -1,5 +1,5 @@
-// What the system's calls leave to their caller. A read or a write may stop early: it goes on behind
-// what is done until all is there, again after EINTR, and throws only with how far it came.
+// The system's calls leave some work to their caller. A read or a write may stop early: it goes on
+// behind what is done until all is there, again after EINTR, and its error says how far it came.
 //
 //   read_at of 3 GiB:  pread 1 GiB, pread 1 GiB, EINTR, pread 0.4 GiB, pread 0.6 GiB
 //   the file ends:     "cannot read a.bin: 2147483648 of 3221225472 bytes at offset 0 are there"

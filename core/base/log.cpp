@@ -36,7 +36,7 @@ void log_line(std::string_view line) {
   if (log().sink) return log().sink(line);
   std::string text =
       log().rank >= 0 ? fmt::format("[{}] {}\n", log().rank, line) : fmt::format("{}\n", line);
-  // One write, so that lines of several ranks do not mix; nothing useful can be done if it fails.
+  // A single write keeps lines of several ranks apart; nothing useful can be done if it fails.
   [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 

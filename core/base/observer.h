@@ -1,4 +1,4 @@
-// One stream of events: what the engine begins and what it ends, with the line of the user's
+// The stream of events tells what the engine begins and what it ends, with the line of the user's
 // program where that is known. DEBUG's text, TS_TRACE's file for a trace viewer and tests are
 // observers of it. With none attached, an event costs a load and a branch.
 //
@@ -54,7 +54,7 @@ struct ObservedEvent {
   double ms() const { return std::chrono::duration<double, std::milli>(took).count(); }
 };
 
-// What code looks like on its way; each form includes those before it.
+// The forms that code has on its way; each includes those before it.
 enum class CodeForm : uint8_t { None, Graph, Llvm, Assembly };
 
 class Observer {
@@ -62,7 +62,7 @@ class Observer {
   virtual ~Observer() = default;
   virtual void begin(const ObservedEvent& event) = 0;
   virtual void end(const ObservedEvent& event) noexcept = 0;
-  // Whether each item of a run has to be seen: steps are then not replayed as a whole, and an item
+  // True if each item of a run has to be seen: steps are then not replayed as a whole, and an item
   // ends when the device has done it.
   virtual bool times_items() const { return false; }
   virtual CodeForm reads_listings() const { return CodeForm::None; }

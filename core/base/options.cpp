@@ -192,7 +192,7 @@ void check_ranges(const Options& o) {
 // A misspelt variable does nothing, which nobody would notice. Each is told once.
 void warn_of_unknown_variables(Options& o) {
   static auto& told = *new std::set<std::string, std::less<>>;
-  // Of the tests; of launchers, who tell each process of a job its place (launch/environment.h).
+  // Tests have the first; launchers tell each process of a job its place by the others.
   std::vector<std::string_view> known{
       "TS_PTXAS", "TS_RANK",      "TS_WORLD_SIZE",  "TS_LOCAL_RANK",   "TS_LOCAL_SIZE",
       "TS_STORE", "TS_JOB",       "TS_JOB_KEY",     "TS_JOB_KEY_FILE", "TS_EPOCH",

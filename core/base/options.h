@@ -75,7 +75,7 @@ struct Options {
 // The options of this process. Throws UserError naming the variable when a value does not parse.
 const Options& options();
 
-// One row of `tinyshard env`: what the variable means, its value now, and whether it was set.
+// A row of `tinyshard env`: what the variable means, its value now, and whether it was set.
 struct OptionRow {
   std::string variable, value, meaning;
   bool from_environment = false;

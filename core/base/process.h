@@ -11,8 +11,8 @@ int times_forked();
 // Tells whether this is the thread that main() runs in.
 bool is_main_thread();
 
-// Whether this process is exiting: what was made later than the first call of watch_for_exit() is
-// gone then.
+// is_exiting() tells whether this process is exiting: what was made later than the first call of
+// watch_for_exit() is gone then.
 void watch_for_exit();
 bool is_exiting();
 // UserError where it is; `what` begins a sentence: "a kernel cannot be compiled".

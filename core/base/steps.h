@@ -27,7 +27,7 @@ struct Step {
   void (*run)(State&);
 };
 
-// What TS_DISABLE_PASSES may name.
+// The name of a step for TS_DISABLE_PASSES, which cannot leave out a required one.
 struct StepName {
   std::string_view name;
   bool required;
@@ -39,7 +39,7 @@ std::vector<StepName> names_of(std::span<const Step<State>> steps) {
   return names;
 }
 
-// Whether TS_DISABLE_PASSES names the step.
+// Tells whether TS_DISABLE_PASSES names the step.
 bool is_disabled(std::string_view name);
 // UserError when TS_DISABLE_PASSES names something that is not among `known`, with the name that is
 // nearest, or a step that is required.

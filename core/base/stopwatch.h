@@ -16,7 +16,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Of the processor, for this thread alone: what others do on a busy machine does not count.
+// The processor's time, for this thread alone: what others do on a busy machine does not count.
 class ProcessorStopwatch {
  public:
   // Since it was made.

@@ -299,7 +299,7 @@ Value* Arith::odd_integer(Value* x, DType dtype) {
   Value* low = b_.CreateICmpNE(b_.CreateAnd(x, c(0xfff)), c(0));
   Value* odd =
       b_.CreateOr(b_.CreateAnd(x, c(~int64_t{0xfff})), b_.CreateSelect(low, c(0x800), c(0)));
-  // Whether 53 bits hold it: it lies in [-2^53, 2^53).
+  // Where 53 bits hold x, which then lies in [-2^53, 2^53), it stays as it is.
   Value* moved = is_signed(dtype) ? b_.CreateAdd(x, c(int64_t{1} << 53)) : x;
   Value* limit = c(is_signed(dtype) ? int64_t{1} << 54 : int64_t{1} << 53);
   return b_.CreateSelect(b_.CreateICmpULT(moved, limit), x, odd);
@@ -364,7 +364,7 @@ Value* Arith::extremum(bool largest, DType dtype, Value* a, Value* b) {
   return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, chosen);
 }
 
-// Of floats. Where 16 bits are kept GPUs divide to two ulps of f32, without a rare branch.
+// Divides floats. Where 16 bits are kept, GPUs divide to two ulps of f32, without a rare branch.
 Value* Arith::quotient(DType dtype, Value* a, Value* b) {
   if (!dialect_) {
     // LLVM 19 takes lanes in which both operands are known to be 0 for 0 in the quotient, too, and
@@ -592,7 +592,7 @@ Value* Arith::horizontal(ReduceOp op, DType dtype, Value* x, bool by_quads) {
   return ordered ? b_.CreateSelect(nan, ConstantFP::getNaN(result->getType()), result) : result;
 }
 
-// Of four vectors of four lanes, with a pair of shuffles for each addition of whole registers:
+// Reduces four vectors of four lanes with a pair of shuffles for each addition of whole registers:
 //   a0 a1 a2 a3   b0 b1 b2 b3   c0 c1 c2 c3   d0 d1 d2 d3
 //   a0+a2 a1+a3 b0+b2 b1+b3     c0+c2 c1+c3 d0+d2 d1+d3
 //   a b c d

@@ -56,7 +56,7 @@ std::string symbol_name(const std::string& name) {
   return symbol;
 }
 
-// What bench/kernel_replay.cpp reads back.
+// Writes the text that bench/kernel_replay.cpp reads back.
 std::string listing(const KernelSource& kernel) {
   std::string params = "params", loops = "loops";
   for (const ParamInfo& p : kernel.params) {

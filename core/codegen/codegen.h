@@ -14,13 +14,13 @@ namespace tinyshard {
 // Calls body(0) ... body(n - 1), possibly at once on several threads; returns when all are done.
 using ParallelFor = std::function<void(int n, const std::function<void(int)>& body)>;
 
-// One result per source; equal kernels share one. Without `parallel` all is done by the caller.
-// Throws InternalError for a malformed kernel.
+// Returns one result per source; equal kernels share one. Without `parallel` the caller does it
+// all. Throws InternalError for a malformed kernel.
 std::vector<std::shared_ptr<const CompiledKernel>> compile_kernels(
     std::span<const KernelSource* const> sources, const Target& target,
     const ParallelFor& parallel = nullptr);
 
-// Whether folds have the same bits by each of the generator's plans (KernelSource::choice).
+// Tells whether folds have the same bits by each of the generator's plans (KernelSource::choice).
 bool choices_keep_bits(const Target& target);
 
 struct CodegenStatistics {

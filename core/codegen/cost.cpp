@@ -218,7 +218,7 @@ int CostModel::best_lanes(const Nest& nest, int scope) const {
   return base;
 }
 
-// Whether what must stay in registers while folds run does so.
+// Tells whether the values that must stay in registers while folds run fit into them.
 bool CostModel::fits_registers(const Nest& nest) const {
   double available = register_bytes_ == 64 ? 24 : 12;
   auto registers = [&](int node, int scope) {
@@ -313,10 +313,10 @@ void CostModel::choose_tile_of_two(Nest& nest) {
   nest = std::move(best);
 }
 
-// Whether the loop reads long rows of a large buffer, one after another and each of them once.
+// Tells whether the loop reads long rows of a large buffer, one after another, each of them once.
 // Memory gives such a walk its full rate. Rows side by side are walks that jump at the end of each
-// row, of which processors fetch less in advance: four rows of 1536 bytes come at 4/5 of that rate.
-// Rows that several folds read wait for each other's results, which rows side by side hide.
+// row, and processors fetch less of them in advance: four rows of 1536 bytes come at 4/5 of the
+// rate. Rows that several folds read wait for each other's results, which rows side by side hide.
 bool CostModel::streams_rows(const Nest& nest, int loop) const {
   constexpr int64_t kLarge = 256 << 10, kLong = 8, kOften = 4;
   auto streams = [&](const Site& site) {
@@ -336,9 +336,9 @@ bool CostModel::streams_rows(const Nest& nest, int loop) const {
   return nest.groups.size() == 1 && std::ranges::any_of(sites_, streams);
 }
 
-// Of folds along bf16, on x86, where one instruction widens half of a register in the order by quads,
-// and it takes two in the order of memory. f32 that is read along the same fold takes one to come into
-// that order:
+// Chooses the order by quads for folds along bf16 on x86: there one instruction widens half of a
+// register, and it takes two in the order of memory. f32 that is read along the same fold takes one
+// to come into that order:
 //
 //   sum_k x[k] * w[i, k]                      x, w bf16          two are saved
 //   sum_k x[k] * v[i, k], x[k] * w[i, k]      x f32, v, w bf16   two are saved, one is added
@@ -387,8 +387,8 @@ std::vector<int> CostModel::lane_options(const Nest& nest, int scope) const {
   return {base};
 }
 
-// Of y[i] = sum_k x[i, k] in tiles of 4 rows and 16 lanes of k, the tile becomes 8 or 1; the lanes are
-// the order of the sum and stay.
+// Changes tiles and lanes of outer loops. For y[i] = sum_k x[i, k] in tiles of 4 rows and 16 lanes
+// of k, the tile becomes 8 or 1; the lanes are the order of the sum and stay.
 void CostModel::lean(Nest& nest, const Leaning& leaning) const {
   if (leaning.tile != 0 && !nest.groups.empty()) {
     int tiled = -1;  // the innermost loop that has a tile, or could have one

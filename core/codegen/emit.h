@@ -18,7 +18,7 @@ class Emitter {
   void emit_entry(const std::string& name);
 
  private:
-  // One value per copy of the code that tiles make; see instances().
+  // A value has one instance per copy of the code that tiles make; see instances().
   using Values = llvm::SmallVector<llvm::Value*, 1>;
 
   // A scope of the current nest while its code is being made. Code of a scope goes to the end of
@@ -60,7 +60,7 @@ class Emitter {
   // rounded to whole steps. `end` is a multiple of the step; `interior`: all of a step lies in it.
   void limited_loop(int scope, llvm::Value* begin, llvm::Value* end, int64_t step, Values& carried,
                     llvm::function_ref<void(llvm::Value*, bool interior)> body);
-  // What is carried past a part of the code that may have been left out.
+  // Joins values that are carried past a part of the code that may have been left out.
   void merge_values(Values& values, const Values& others, llvm::BasicBlock* others_from,
                     llvm::BasicBlock* from);
   // body(), if the condition holds.

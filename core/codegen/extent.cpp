@@ -29,7 +29,7 @@ class Masks {
   Masks(const Graph& graph, int range, bool constants)
       : graph_(graph), range_(range), constants_(constants) {}
 
-  // What is admitted where `condition` has to be `wanted`.
+  // Returns the extent that is admitted where `condition` has to be `wanted`.
   Extent of_condition(int condition, bool wanted) const {
     const KernelNode& n = graph_[condition];
     if (n.dtype != DType::Bool || !(n.varies & bit(range_)) || --steps_ < 0) return {};
@@ -90,7 +90,7 @@ class Masks {
     }
   }
 
-  // What lies in both; and what lies in either, where that has a simple form.
+  // both() is what lies in both; common() holds what lies in either, where that has a simple form.
   static Extent both(Extent a, const Extent& b) {
     auto add = [](auto& to, const auto& from) {
       for (const auto& x : from) {

@@ -117,7 +117,7 @@ class Interpreter {
     return list;
   }
 
-  // Whether the value is that of where the ranges are now.
+  // Tells whether the value was computed for the places where the ranges are now.
   bool stands(const Numbered& n) const {
     if (!n.computed) return false;
     size_t i = 0;

@@ -80,8 +80,8 @@ class Graph {
   // walks through both without a gap, and they occur in the same stores or folds, and the same
   // folds vary with both.
   std::vector<std::pair<int, int>> mergeable() const;
-  // Whether merging such a pair leaves every index and every Fold a function of the merged range
-  // alone, so that nothing divides.
+  // Tells whether merging such a pair leaves every index and every Fold a function of the merged
+  // range alone, so that nothing divides.
   bool merges_exactly(int outer, int inner) const;
   // Makes them one, with the number of `outer`. Indices that do not fit divide.
   void merge(int outer, int inner);

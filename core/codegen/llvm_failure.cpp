@@ -11,7 +11,7 @@
 namespace tinyshard::codegen {
 namespace {
 
-// What LLVM allocates is nobody's when it gives up, and no leak that a sanitizer should tell.
+// Nobody owns what LLVM has allocated when it gives up; a sanitizer should not call it a leak.
 #if defined(__SANITIZE_ADDRESS__)
 using Unaccounted = __lsan::ScopedDisabler;
 #else

@@ -239,7 +239,7 @@ class NestBuilder {
       group.folds = p.folds;
       group.first = chain.empty() ? scope : chain.front();
       group.last = chain.empty() ? scope : chain.back();
-      // What these loops compute is gone after them: another group that needs it computes it again.
+      // Values that these loops compute are gone after them: another group computes them again.
       size_t before = placements_.size();
       for (int s : chain) place_folds(s, values);
       while (placements_.size() > before) {
@@ -364,7 +364,7 @@ std::vector<Nest> build_nests(const Graph& graph) {
   return nests;
 }
 
-// Of every loop, the values that matter. Stores below a loop that do not vary with it are made
+// Finds which values of every loop matter. Stores below a loop that do not vary with it are made
 // after it.
 void find_extents(const Graph& graph, Nest& nest) {
   for (int loop : nest.loops) {

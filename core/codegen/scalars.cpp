@@ -86,7 +86,7 @@ void choose_scalars(KernelSource& kernel, const Target& target, int first) {
   static auto& families = *new std::unordered_map<uint64_t, Family>;  // outlives static users
   static std::mutex mutex;
   std::lock_guard lock(mutex);
-  // Of two kernels with one hash each has the right values, whichever constants it is called with.
+  // Two kernels with one hash may share a family: each is still called with its own values.
   Family& family = families.try_emplace(family_name, values).first->second;
   family.changes = family.changes || family.values != values;
   if (!family.changes) kernel.scalars.constants.clear();

@@ -26,7 +26,7 @@ namespace tinyshard {
 // Thread safe.
 void choose_scalars(KernelSource& kernel, const Target& target, int first);
 
-// What a call has behind its coordinates.
+// Returns the values that a call has behind its coordinates.
 std::vector<int64_t> scalar_values(const KernelSource& kernel);
 
 }  // namespace tinyshard

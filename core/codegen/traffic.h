@@ -11,9 +11,9 @@ struct ParamTraffic {
   int64_t bytes_read = 0, bytes_written = 0;
 };
 
-// Of each parameter, by slot: the bytes of distinct elements that are read and written. They are upper
-// estimates, of at most all of what the kernel may touch: a row that is looked up counts as one row, and
-// of rows of which a mask admits one, one counts.
+// Returns the bytes of distinct elements that are read and written of each parameter, by slot. They
+// are upper estimates, and at most all of what the kernel may touch: a row that is looked up counts
+// as one row, and where a mask admits one of several rows, one counts.
 std::vector<ParamTraffic> traffic_of(const KernelSource& kernel);
 
 }  // namespace tinyshard

@@ -23,12 +23,12 @@ class CapturedStep {
  public:
   using States = std::vector<StatePtr>;
   using Trace = std::function<States(const States& inputs)>;
-  // What the function returned, in which its caller has put the results of a trace.
+  // The function's result, in which its caller has put the results of a trace.
   struct Form {
     std::shared_ptr<const void> value;
     const std::type_info* type = nullptr;
   };
-  // What a caller tells of its call, and what it gives to a trace and gets back from each replay.
+  // The facts that a caller tells of its call; what it gives to a trace and gets from each replay.
   struct Site {
     std::source_location caller;
     std::function<std::string(size_t)> name_of_input;  // "input 0.tokens[1]"
@@ -52,8 +52,8 @@ class CapturedStep {
   // Not under JIT=0: who calls a step calls its function instead.
   static bool is_wanted();
 
-  // What one call does, of this thread's latest if it has called: as a value, and as text with a line
-  // per item or without. UserError before the first call.
+  // Tells what one call does, of this thread's latest if it has called: as a value, and as text with
+  // a line per item or without. UserError before the first call.
   PlanSummary summary() const;
   std::string explanation(bool items) const;
 

@@ -54,7 +54,7 @@ void parallel_compile(int n, const std::function<void(int)>& body) {
   }
 }
 
-// What is left between code and programs, on many threads, of which a driver may make use.
+// Does what is left between code and programs, on many threads, of which a driver may make use.
 void prepare_programs(std::span<const std::shared_ptr<const CompiledKernel>> kernels,
                       Device& device) {
   std::set<const CompiledKernel*> unknown;

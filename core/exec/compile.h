@@ -10,8 +10,8 @@
 
 namespace tinyshard {
 
-// One for each item that is a kernel, in their order; null where this process has no device of the
-// item. Those of a schedule that runs once take the steps of kernel_steps.h, unless BEAM chooses among
+// Compiles each item that is a kernel, in their order; null where this process has no device of the
+// item. Items of a schedule that runs once take the steps of kernel_steps.h, unless BEAM chooses among
 // plans of other bits. With BEAM the plans of the kernels are chosen then, and noted in the items.
 std::vector<std::shared_ptr<const CompiledKernel>> compile_items(std::span<Item> items,
                                                                  bool runs_once);

@@ -74,7 +74,7 @@ DeviceRef parse_device(const std::string& text) {
   return ref;
 }
 
-// One atomic addition, unless an epoch ends: then the use waits for its end.
+// Costs one atomic addition, unless an epoch ends: then the use waits for its end.
 Context::Use::Use() {
   if (inside.uses++ > 0) return;
   std::atomic<uint32_t>& all = process().uses_;

@@ -32,7 +32,7 @@
 
 namespace tinyshard {
 
-// What the library was built with; tinyshard/builtins.cpp lists them by name.
+// A kind of device that the library was built with; tinyshard/builtins.cpp lists them by name.
 struct DeviceKind {
   std::string name;                     // "CPU"
   std::function<int()> count;           // devices of this kind here; 0 when there is none
@@ -104,8 +104,8 @@ class Context {
   static void configure(const RuntimeOptions& options);  // see Runtime
   static void shutdown();
   static void reform();  // see Runtime
-  // Whether this process may touch what its devices hold. A child of fork() has its parent's CPU
-  // devices; GPUs and a place in a job of several ranks stay with the parent.
+  // Tells whether this process may touch what its devices hold. A child of fork() has its parent's
+  // CPU devices; GPUs and a place in a job of several ranks stay with the parent.
   static bool is_ours() noexcept;
   static void check_is_ours();  // UserError where it is not
 
@@ -140,7 +140,7 @@ class Context {
   uint64_t epoch() const { return now_->number; }
   // The number of a run that communicates, from 1. The same on all ranks.
   uint64_t next_run() { return ++now_->runs; }
-  // What ranks have to give alike. In a turn.
+  // The ledgers of what ranks have to give alike. In a turn.
   Ledgers& ledgers() { return now_->ledgers; }
   // Compares the ledgers for which it is time, together with their other ranks. `asked`: see
   // RunIdentity. CommError where ranks have given other values.

@@ -406,12 +406,12 @@ Device& Executable::source_device(const Item& copy, size_t from) const {
   const Mesh& mesh = schedule_.buffers[copy.buffers[0]].mesh;
   return context.device(mesh.devices()[size_t(context.local_positions(mesh).at(from))]);
 }
-// Of what the copy's local device number `local` gets.
+// Returns the source of what the copy's local device number `local` gets.
 Device& Executable::source_of(const Item& copy, size_t local) const {
   return source_device(copy, copy.place_by_place ? local : 0);
 }
 
-// One recording holds what one device does: values that go from device to device, or through the
+// A recording holds what one device does: values that go from device to device, or through the
 // host, are in none.
 bool Executable::can_record() const {
   if (steps_.size() - leading_ < Replay::kFewestItems) return false;
@@ -638,7 +638,7 @@ void Executable::begin_run() {
   }
 }
 
-// What a run that is compared has read is compared; what another has made comes from it.
+// A run that writes down has had all that it read compared; another passes that on to its results.
 void Executable::end_run() {
   if (Context::get().ranks() == 1) return;
   for (const auto& root : roots_) root->run_wrote(given_);

@@ -38,7 +38,7 @@ class Executable : public RuntimePart {
   // Storages of the roots, in order: those of the buffers written, or new ones for outputs.
   const std::vector<std::shared_ptr<Storage>>& roots() const { return roots_; }
   const Schedule& schedule() const { return schedule_; }
-  // Of the storages that the schedule names, and of those made for the roots.
+  // Returns the use of the storages that the schedule names, and of those made for the roots.
   StorageUse storage_use() const;
 
   // From the next run on, `placeholder` stands for the memory of `actual`, which has its shape and
@@ -66,7 +66,7 @@ class Executable : public RuntimePart {
     bool through_host;            // the communicator cannot touch their memory
     std::vector<Call> calls;
     std::vector<size_t> counts;  // of an exchange: what each participant sends to each
-    // Of the first group of each communicator that other ranks take part in: they are compared.
+    // Set in the first group of each communicator that other ranks take part in: they are compared.
     std::optional<RunIdentity> identity;
     std::vector<int> ranks = {};  // with an identity: who takes part, sorted
     void wait();
@@ -75,8 +75,8 @@ class Executable : public RuntimePart {
     const Item* item;
     std::vector<Launch> launches;  // one per local device
     std::vector<Group> groups;
-    // Of a copy from each process's own device to several ranks: where these write down what they
-    // bring, and what it is called.
+    // Set for a copy from each process's own device to several ranks: where these write down what
+    // they bring, and what it is called.
     Ledger* ledger = nullptr;
     std::string about = {};
   };
@@ -127,7 +127,7 @@ class Executable : public RuntimePart {
   void begin_run();  // gives the groups their identity, for the comparison with other ranks
   void announce();   // to the ranks of calls that devices make without the host
   void end_run();
-  // What the ranks have to give alike: see ledger.h.
+  // Finds out what the ranks have to give alike: see ledger.h.
   void know_ledgers();
   void note(const Given& given);
   void note_copied(const Step& copy, Device& source, const void* from);

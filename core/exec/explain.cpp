@@ -220,7 +220,7 @@ ItemOrigin origin_of_item(const Schedule& schedule, const Item& item) {
     abouts.push_back(origin.about);
     sources.push_back(origin.source());
   }
-  // Of a bucket of gradients it is said once that they are.
+  // A bucket of gradients says once that they are gradients.
   constexpr std::string_view kGradient = "gradient of ";
   const bool gradients =
       std::ranges::all_of(abouts, [&](const std::string& a) { return a.starts_with(kGradient); });
@@ -291,7 +291,7 @@ class TrafficOfDevices {
     add_sent(exchanged_.try_emplace(key, item.mesh, SentByPlace()).first->second.second, item);
   }
 
-  // Of each figure that of the device which has most.
+  // Tells each figure as that of the device which has most.
   void tell(PlanSummary& s) {
     for (const auto& [id, there] : of_meshes_) {
       for (int d : devices_.of(there.first)) of_devices_[size_t(d)] += there.second;

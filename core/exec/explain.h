@@ -1,4 +1,4 @@
-// What a schedule will do, without running it: items, bytes, memory; for programs and for people.
+// Tells what a schedule will do, without running it: items, bytes, memory; for programs and people.
 #pragma once
 #include <string>
 
@@ -9,8 +9,8 @@ namespace tinyshard {
 
 PlanSummary summarize(const Schedule& schedule);
 
-// What an item does on one device: bytes of distinct elements, a library's call of its whole buffers,
-// and arithmetic (PlanSummary::operations).
+// The work of an item on one device: bytes of distinct elements, a library's call of its whole
+// buffers, and arithmetic (PlanSummary::operations).
 struct ItemWork {
   int64_t bytes_read = 0, bytes_written = 0;
   double operations = 0;
@@ -20,8 +20,8 @@ ItemWork work_of(const Schedule& schedule, const Item& item);
 std::string told(const ItemWork& work);
 std::string told(const ItemWork& work, double seconds);
 
-// Of what an item makes: what it is for and the line that it comes from, as far as they are known.
-// "gradient of h.0.attn.weight, h.0.attn.bias and 10 more", "train.cpp:21 and 3 more".
+// The origin of what an item makes: what it is for and the line that it comes from, if they are
+// known. "gradient of h.0.attn.weight, h.0.attn.bias and 10 more", "train.cpp:21 and 3 more".
 struct ItemOrigin {
   std::string purpose, source;
 };

@@ -29,7 +29,7 @@ std::shared_ptr<void> contents(const OpenFile& file, int64_t offset, size_t byte
   return owner;
 }
 
-// What a file holds, and where: readers of parts go to the file itself.
+// The values that a file holds, and where: readers of parts go to the file itself.
 class FileStorage : public Storage {
  public:
   FileStorage(Dims shape, DType dtype, FileRegion where)

@@ -40,7 +40,7 @@ size_t count_parts(const Mesh& mesh, const std::vector<int>& axes) {
   return parts;
 }
 
-// Whether each process that holds a device of the mesh holds all parts. The same on all ranks.
+// Tells whether all processes with a device of the mesh hold all parts. The same on all ranks.
 bool each_process_has_all(const Sharding& where, const std::vector<int>& axes) {
   std::map<int, std::set<size_t>> held;  // by rank: numbers of parts
   for (int64_t p = 0; p < where.mesh.size(); ++p) {
@@ -123,7 +123,7 @@ class GatheredPieces {
     }
   }
 
-  // Those of `bytes` bytes from `at` on, one part behind the other.
+  // Returns `bytes` bytes from `at` on of each part, one part behind the other.
   std::vector<std::byte> at(size_t at, size_t bytes) {
     std::vector<std::vector<std::byte>> held;  // by each local device
     for (size_t d = 0; d < storage_.devices().size(); ++d) {

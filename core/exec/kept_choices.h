@@ -11,7 +11,7 @@ namespace tinyshard {
 
 class KeptChoices {
  public:
-  // Of `count` candidates each, in files with this extension, a literal.
+  // Keeps choices of `count` candidates each, in files with this extension, a literal.
   KeptChoices(std::string_view extension, int count) : extension_(extension), count_(count) {}
 
   std::optional<int> find(const std::string& key);

@@ -23,7 +23,7 @@ struct KernelsToCompile {
 using KernelStep = Step<KernelsToCompile>;
 std::span<const KernelStep> kernel_steps();
 
-// Of a schedule that runs once: captured steps are compiled once, with all that is known of them.
+// Serves schedules that run once: captured steps are compiled once, with all that is known of them.
 void run_kernel_steps(KernelsToCompile& state);
 
 }  // namespace tinyshard

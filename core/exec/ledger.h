@@ -1,9 +1,9 @@
-// What ranks have to give alike, as each of them writes it down. A value that each process has made
-// for itself and that goes to devices of several ranks, by shard() or as an operand beside values
-// there, is one value: it has to be the same on all ranks that it goes to. So have what is written
-// from the host into a value over ranks, copies of one part given to from_local(), and the steps that
-// change what lies there. Each process adds the hash of each to the ledger of these ranks; the first
-// collective of a run tells its group the hashes of all ledgers that the whole group shares.
+// A ledger holds what ranks have to give alike, as each writes it down. A value that each process has
+// made for itself and that goes to devices of several ranks, by shard() or as an operand beside values
+// there, is one value: it has to be the same on all ranks that it goes to. The same holds for what is
+// written from the host into a value over ranks, copies of one part given to from_local(), and the
+// steps that change what lies there. Each process adds the hash of each to the ledger of these ranks;
+// the first collective of a run tells its group the hashes of all ledgers that the whole group shares.
 //
 // Example: ranks 0 to 3 as mesh(data=2, model=2). A batch goes to all of them: each adds its hash to the
 // ledger of {0, 1, 2, 3}. An all-reduce over "data" joins ranks 0 and 2: it compares that ledger and
@@ -58,19 +58,19 @@ struct Given {
 
 class Ledgers {  // of an epoch
  public:
-  // Of the ranks that hold a device of the mesh; null where these are not several, or this process
-  // is none of them.
+  // Returns the ledger of the ranks that hold a device of the mesh; null where these are not
+  // several, or this process is none of them.
   Ledger* of(const Mesh& mesh);
   Ledger* of(std::vector<int> ranks);
 
-  // Whether what this thread gives is written down at once, and that it will be from now on.
+  // Tells whether what this thread gives is written down at once; write_here() makes it so.
   bool written_here() const;
   void write_here() { writer_ = std::this_thread::get_id(); }
 
   void add(Ledger& ledger, uint64_t hash, GivenValue::Kind kind, std::string_view about);
   void add(const Given& given) { add(*given.ledger, given.hash, given.kind, given.about); }
 
-  // What a call of a group of these ranks compares.
+  // Fills in what a call of a group of these ranks compares.
   void identify(std::span<const int> ranks, RunIdentity& identity);
   // Ledgers for which their ranks have to meet now; they count as compared.
   std::vector<Ledger*> due();

@@ -54,20 +54,20 @@ class LiveValues {
       return s.trace_ == trace && s.thread_ == here && wanted(s);
     });
   }
-  // What is found from within a trace: what find() finds, and the trace's own values.
+  // Finds from within a trace what find() finds, and the trace's own values.
   template <class Wanted>
   std::vector<LiveValue> find_within(const Capture* trace, const Wanted& wanted) {
     return collect(
         0, [&](const TensorState& s) { return (!s.trace_ || s.trace_ == trace) && wanted(s); });
   }
-  // What the trace, begun when newest() was `since`, has given values.
+  // Returns the values that the trace, begun when newest() was `since`, has given.
   std::vector<LiveValue> made_by(const Capture& trace, uint64_t since) {
     return collect(since, [&](const TensorState& s) { return s.trace_ == &trace; });
   }
   // The trace is over: its values are ordinary ones.
   void end_trace(const Capture& trace, uint64_t since) noexcept;
 
-  // What is to happen under the lock, beside every exchange of a value.
+  // Runs body() under the lock that every exchange of a value takes.
   template <class Body>
   auto locked(const Body& body) {
     std::lock_guard lock(mutex_);

@@ -29,9 +29,9 @@ struct Planned {
   std::vector<Sharding> shardings;
 };
 
-// One device of each kind that computes something. One stands for all of its kind; what a library
-// does not do on one kind in the graph is left to generated kernels on all of them. A device that
-// only gives a value away, or holds a file, has no say.
+// Returns a device of each kind that computes something; it stands for all of its kind. What a
+// library does not do on one kind in the graph is left to generated kernels on all of them. A
+// device that only gives a value away, or holds a file, has no say.
 std::vector<Device*> computing_kinds(const Graph& graph) {
   Context& context = Context::get();
   std::vector<Device*> kinds;
@@ -103,15 +103,15 @@ std::vector<UOp> separate_results(std::vector<UOp> parts, std::span<const UOp> v
   return parts;
 }
 
-// Whether BEAM chooses between libraries and loops. Ranks that each chose for themselves would plan
-// different steps.
+// Tells whether BEAM chooses between libraries and loops. Ranks that each chose for themselves
+// would plan different steps.
 bool times_providers(const std::vector<Device*>& kinds) {
   return options().beam > 1 && options().libraries && kinds.size() == 1 && kinds[0]->executes() &&
          Context::get().ranks() == 1;
 }
 
 Planned plan(Graph graph, Providers providers) {
-  // What passes make comes from what they make it of, not from the call that computes it.
+  // Nodes that passes make come from what they are made of, not from the call that computes them.
   const OriginScope origin(0);
   follow_debug_option();
   graph.become(separate_versions(graph));
@@ -143,7 +143,7 @@ Planned plan(Graph graph, Providers providers) {
                                    .bucket_bytes = options().bucket_bytes};
   follow_profile(kinds, context, schedule_options);
   if (timed || providers == Providers::Libraries) {
-    // Of the small products only those that become a part of another kernel are loops without a trial.
+    // Small products are loops without a trial only where they become a part of another kernel.
     context.small_products.columns = context.small_products.few = 0;
   }
   run_passes(context);
@@ -155,7 +155,7 @@ Planned plan(Graph graph, Providers providers) {
   return result;
 }
 
-// Of captured steps, a graph may name the placeholders of the one that it is made for.
+// A graph of a captured step may name the placeholders of the one that it is made for.
 void check_placeholders(const Graph& graph, std::span<const std::shared_ptr<Storage>> inputs) {
   for (const UOp& x : graph.order()) {
     if (x.op() != Op::Buffer || !Storage::of(*x)->is_placeholder()) continue;

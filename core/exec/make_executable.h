@@ -19,7 +19,7 @@ std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool com
 // Rewrites and schedules only: what would happen.
 Schedule make_plan(std::span<const UOp> roots, Providers providers = Providers::Fastest);
 
-// What TS_DISABLE_PASSES may name: all passes, then the steps of scheduling and those of kernels.
+// Lists what TS_DISABLE_PASSES may name: all passes, the steps of scheduling and those of kernels.
 std::vector<StepName> known_steps();
 
 }  // namespace tinyshard

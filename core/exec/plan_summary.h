@@ -1,4 +1,4 @@
-// What a plan will do, as a plain value: items, bytes, memory. See summarize() in
+// A plain value that tells what a plan will do: items, bytes, memory. See summarize() in
 // core/tensor/explain.h.
 #pragma once
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tinyshard {
 
-// One collective of a plan.
+// A collective of a plan.
 struct CollectiveItem {
   std::string op;       // "all_reduce"
   std::string axis;     // of the mesh
@@ -31,7 +31,7 @@ struct PlanSummary {
   // By kernels and library calls, on the device that reads or writes most. Of a buffer a kernel
   // counts what it touches, a library call all.
   int64_t bytes_read = 0, bytes_written = 0;
-  // Of numbers, on the device that does most: two for each term of a product or a convolution, one for
+  // Arithmetic on the device that does most: two for each term of a product or a convolution, one for
   // each elementwise op, term of a reduction and comparison of a place with an index. What sorts and
   // decompositions do in libraries is not counted.
   double operations = 0;
@@ -40,8 +40,8 @@ struct PlanSummary {
   // from devices to those in their places, as between stages of a pipeline.
   std::map<std::string, int64_t> collective_kinds;
   std::vector<CollectiveItem> collective_items;  // in the order in which they start
-  // Of the device that holds most; the others hold as much, unless they work on different things,
-  // as the stages of a pipeline do.
+  // The device that holds most has these; the others hold as much, unless they work on different
+  // things, as the stages of a pipeline do.
   int64_t held_bytes = 0;            // storages that live on
   int64_t arena_bytes = 0;           // temporaries
   std::vector<DeviceMemory> memory;  // of each device that the plan names

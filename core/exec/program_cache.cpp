@@ -13,7 +13,7 @@
 namespace tinyshard {
 namespace {
 
-// What a program takes beside its code.
+// The bytes that a program takes beside its code.
 constexpr size_t kOfProgram = 4096;
 // A guess for calls of libraries, which do not say what they keep.
 constexpr size_t kOfCall = 32768;
@@ -77,7 +77,7 @@ void ProgramCache::trim() {
   const auto limit = size_t(options().kernel_bytes);
   if (limit == 0 || !loaded_.is_full(limit)) return;
   const auto gone = loaded_.trim(limit);
-  // What was launched last may still run.
+  // Programs that were launched last may still run.
   std::set<Device*> devices;
   for (const auto& entry : gone) devices.insert(entry->device);
   for (Device* device : devices) device->synchronize();

@@ -43,8 +43,8 @@ constexpr int kMostRuns = 200;
 // Loops of the generator's own plan that take more than so many times as long as the library are no
 // rival: other plans do not gain as much.
 constexpr double kHopeless = 4;
-// Of a library, in seconds. Beside one that takes longer, loops are no rival from the outset unless that
-// plan is the faster one: trials of all plans would take seconds for each op.
+// A library's seconds. Beside one that takes longer, loops are no rival unless the generator's own plan
+// is faster from the outset: trials of all plans would take seconds for each op.
 constexpr double kLongest = 5e-3;
 constexpr double kLoopsGain = 0.97;  // loops must be this much faster
 

@@ -13,11 +13,11 @@ enum class Providers {
   Loops       // libraries only where there is no other way
 };
 
-// Whether loops compute x, a product or a convolution that the library of the device takes, faster than
-// that: both are timed there with memory of their own, on operands that lie as those of x do, or it was
-// found out before (core/exec/kept_choices.h). The library keeps x where both do not fit beside what is
-// held, and where x is another op. A trial takes some ten times as long as the library, and where that
-// takes more than a few milliseconds, little more than once, unless loops are near it.
+// Tells whether loops compute x, a product or a convolution that the device's library takes, faster
+// than the library: both are timed there with memory of their own, on operands that lie as those of x
+// do, or it was found out before (core/exec/kept_choices.h). The library keeps x where both do not fit
+// beside what is held, and where x is another op. A trial takes some ten times as long as the library;
+// where that takes more than a few milliseconds, little more than once, unless loops are near it.
 bool loops_are_faster(const UOp& x, Device& device);
 
 }  // namespace tinyshard

@@ -12,7 +12,7 @@
 
 namespace tinyshard {
 
-// One part of a storage: what this process has to fill from elsewhere, once. `replicas` are other
+// A part of a storage that this process has to fill from elsewhere, once. `replicas` are other
 // local devices that hold the same box.
 struct PartToFill {
   Storage* storage;
@@ -32,7 +32,7 @@ struct PartFill {
   // Puts the elements of a box there, row-major. By several threads at once.
   std::function<void(const LocalBox&, std::span<std::byte>)> read;
 };
-// One call for each part that this process holds.
+// Calls read() once for each part that this process holds.
 void fill_parts(std::span<const PartFill> fills, const ByteProgress& progress = {});
 
 struct FileFill {

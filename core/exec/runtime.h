@@ -1,4 +1,4 @@
-// What a program may ask and say of the process it runs in: which devices it computes on, and its
+// The process that a program runs in: which devices it computes on, as it may ask and say, and its
 // place in the job. The library comes to life with the first tensor that needs a device, or by
 // `configure`, which must then come first.
 #pragma once
@@ -37,7 +37,7 @@ struct DeviceInfo {
 // communicate come from one thread. `configure` comes once, before other threads use the library.
 class Runtime {
  public:
-  // What there is; it comes to life where it has not.
+  // Returns the runtime, which comes to life where it has not.
   static Runtime& get();
   // UserError when devices are in use already or one of these does not exist.
   static void configure(const RuntimeOptions& options);

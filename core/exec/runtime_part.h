@@ -29,7 +29,7 @@ class RuntimePart {
   RuntimePart& operator=(const RuntimePart&) = delete;
   virtual ~RuntimePart() { leave_runtime(); }
 
-  // Whether the epoch that it was part of has ended.
+  // Tells whether the epoch that it was part of has ended.
   bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
 
  protected:

@@ -24,8 +24,8 @@ namespace {
 
 bool is_realized(const UOp& x) { return x.op() == Op::Buffer; }
 
-// Of these states, those whose graph holds a node for which `hit` holds, and no value that was lost
-// with a runtime: it cannot be computed any more. What is below nodes of `cut` does not count.
+// Returns those of the states whose graph holds a node for which `hit` holds, and no value that was
+// lost with a runtime: it cannot be computed any more. What is below nodes of `cut` does not count.
 template <class Hit>
 std::vector<LiveValue> whose_graphs_hold(std::vector<LiveValue> states, const Hit& hit,
                                          const NodeMap<bool>* cut = nullptr) {
@@ -51,8 +51,8 @@ std::vector<LiveValue> whose_graphs_hold(std::vector<LiveValue> states, const Hi
   return states;
 }
 
-// Whether the values of these states, given once more as `roots`, are alone with the storages that
-// they overwrite: whatever holds one of these has no reference but theirs.
+// Tells whether the values of these states, given once more as `roots`, are alone with the storages
+// that they overwrite: whatever holds one of these has no reference but theirs.
 template <class Overwritten>
 bool are_alone(std::span<const UOp> roots, std::span<const StatePtr> states,
                const Overwritten& is_overwritten) {
@@ -444,7 +444,7 @@ void settle(const StorageUse& use, uint64_t since, std::span<const TensorState* 
   auto will_change = [&](const UOp& x) {
     return x.op() == Op::Buffer && use.writes(Storage::of(*x));
   };
-  // Of the states computed in one round, some may be equal to what a holder has assigned.
+  // Some states computed in one round may be equal to what a holder has assigned.
   for (;;) {
     auto found = Context::values().find(since, [&](const TensorState& s) {
       return !s.traced && (!is_realized(s.value) || will_change(s.value));
@@ -501,7 +501,7 @@ struct Computation {
   Disturbed disturbed;
 };
 
-// Those of `states` that have no storage of their own yet, then states elsewhere that need what
+// Returns the `states` that have no storage of their own yet, then states elsewhere that need what
 // these write over. Changes nothing.
 Computation computation_of(std::span<const StatePtr> states) {
   Computation c;

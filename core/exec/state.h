@@ -1,5 +1,5 @@
-// What the engine does with the states of tensors: it computes them, keeps apart those that share a
-// storage, reads and writes them. Everything here speaks of states and UOps. What runs something
+// The engine computes the states of tensors, keeps apart those that share a storage, reads and
+// writes them. Everything here speaks of states and UOps. What runs something
 // waits for its turn among threads (context.h).
 #pragma once
 #include <cstddef>
@@ -18,12 +18,12 @@
 
 namespace tinyshard {
 
-// Of several states that are what a storage holds, or are to write to it, the one that it is for:
-// the first. The others are equal to it and no more. What it assigns is written there; what others
+// Returns the state that a storage is for: the first of those that are what it holds, or will write
+// to it. The others are equal to it and no more. What it assigns is written there; what others
 // assign goes to storages of their own. Null where no state alive is for it.
 const TensorState* holder(const Storage& storage);
-// Whether the state is the holder of the storage that its value is in; it becomes it where there is
-// none.
+// Tells whether the state is the holder of the storage that its value is in; it becomes it where
+// there is none.
 bool holds_storage(const TensorState& state);
 
 // The graph of a state as an operand of a new op. Inside a capture, a state that was made before it
@@ -36,7 +36,7 @@ const UOp& touch(TensorState& state);
 // storage of its own. Does nothing inside a capture, where the step as a whole is computed.
 void realize(std::span<const StatePtr> states);
 
-// What realize() would run. Nothing runs, and no state or storage changes. UserError inside a
+// Plans what realize() would run. Nothing runs, and no state or storage changes. UserError inside a
 // capture, and where a state cannot be computed.
 Schedule plan_of(std::span<const StatePtr> states);
 
@@ -74,7 +74,7 @@ std::vector<std::byte> read(TensorState& state);
 // Realizes the state; returns its storage, or that of the same value, where devices hold boxes of the
 // whole: no terms of a sum, and no parts in an order of their own. UserError inside a capture.
 std::shared_ptr<Storage> in_boxes(TensorState& state);
-// Whether its value was in memory that went with the runtime.
+// Tells whether its value was in memory that went with the runtime.
 bool is_lost(const TensorState& state);
 // Overwrites the storage of a realized state from the host (global shape, row-major). States that
 // need what it held are computed first.
@@ -84,7 +84,7 @@ void write(TensorState& state, std::span<const std::byte> data);
 UOp empty_buffer(DimSpan shape, DType dtype, const Sharding& where);
 // A storage filled from the host, on this process's default device.
 UOp host_buffer(DimSpan shape, DType dtype, std::span<const std::byte> data);
-// Whether a value lies in a storage, or waits to be written to one.
+// Tells whether a value lies in a storage, or waits to be written to one.
 bool has_storage(const UOp& value);
 // The Buffer that holds a value, its own or another state's; null where it is not computed.
 const UOp* stored_node(const UOp& value);

@@ -49,7 +49,7 @@ void Storage::check_usable() const {
 
 size_t Storage::local_bytes() const { return size_t(product(local_shape_)) * itemsize(dtype_); }
 
-// What is written to devices of several ranks has to be the same on all of them.
+// Values written to devices of several ranks have to be the same on all of them.
 void Storage::wrote(std::span<const std::byte> data) {
   Context& context = Context::get();
   if (context.ranks() == 1) return;
@@ -68,7 +68,7 @@ void Storage::give(std::vector<Given> more) {
   for (Given& given : more) given_.push_back(std::move(given));
 }
 
-// Of memory that is a file's, less is looked at: nothing else may have read it yet.
+// Looks at less of memory that is a file's: nothing else may have read it yet.
 uint64_t Storage::content_hash() {
   if (written_ != 0) return written_;
   constexpr size_t kOfFile = size_t{16} << 10;

@@ -29,7 +29,7 @@ class Storage : public Placed, public RuntimePart {
   DType dtype() const { return dtype_; }
   size_t local_bytes() const;
 
-  // One per local device, in the order of Context::local_positions. Allocates at the first call.
+  // Returns memory by local device, as in Context::local_positions. Allocates at the first call.
   std::span<void* const> memory();
   // The same at an address that may suit only copies: where a file was mapped. The next call of
   // memory() may end it.

@@ -1,5 +1,5 @@
-// What all copies of one Tensor handle share. Tensor is a thin layer of methods over it; state.h
-// says what the engine does with it.
+// The state that all copies of one Tensor handle share. Tensor is a thin layer of methods over it;
+// state.h says what the engine does with it.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -16,8 +16,8 @@ class TensorState;
 struct GatherOnUse;
 struct ViewStep;
 
-// What a view is of. Who writes to the view writes there; what it read stays as it was. It keeps
-// nothing alive. See core/tensor/view_internal.h.
+// The tensor that a view is of. Who writes to the view writes there; what it read stays as it was.
+// It keeps nothing alive. See core/tensor/view_internal.h.
 struct ViewOf {
   std::weak_ptr<TensorState> whole;
   std::shared_ptr<const ViewOf> whole_view;  // what that is a view of in turn; null: of nothing
@@ -58,10 +58,10 @@ class TensorState : public std::enable_shared_from_this<TensorState> {
   std::string label;
   void set_label(const std::string& path);
   std::shared_ptr<const ViewOf> view_of;  // null: its value is its own
-  // Of a parameter that lies in parts: how it is put together where it is read. See nn::fully_shard.
+  // A parameter that lies in parts is put together so where it is read. See nn::fully_shard.
   std::shared_ptr<const GatherOnUse> gather_on_use;
   void set_gather_on_use(std::shared_ptr<const GatherOnUse> how);
-  // Of a parameter whose parts products do not move. See nn::tensor_parallel.
+  // True for a parameter whose parts products do not move. See nn::tensor_parallel.
   bool stays = false;
   void set_stays();
   std::atomic<bool> is_param = false;  // backward() fills its gradient

@@ -139,7 +139,7 @@ void TracedStep::check_lost(std::span<const UOp> roots) const {
   }
 }
 
-// What is computed, and whose it becomes.
+// The values that are computed, and whose they become.
 struct TracedStep::Roots {
   std::vector<UOp> values;
   States owners;  // each once, however often it is returned
@@ -155,9 +155,9 @@ struct TracedStep::Roots {
   }
 };
 
-// Those that the trace leaves are computed, so that others find them behind the step: over the ones
-// that it found, or where their parameters lie. Left out are those that an optimizer of the step has
-// taken, unless the next call adds to them, and what was made of lost ones.
+// Computes the gradients that the trace leaves, so that others find them behind the step: over the
+// ones that it found, or where their parameters lie. Left out are those that an optimizer of the
+// step has taken, unless the next call adds to them, and what was made of lost ones.
 void TracedStep::add_gradients(Capture& capture, Roots& roots) {
   std::vector<size_t> placed;
   for (size_t i = 0; i < gradients_.size(); ++i) {
@@ -202,7 +202,7 @@ void TracedStep::lay_as_parameters(std::span<const size_t> gradients, Roots& roo
   }
 }
 
-// What the caller may write over without the step is copied: an argument, assigned to or not, is the
+// Copies what the caller may write over without the step: an argument, assigned to or not, is the
 // caller's, and the data that the trace gave to a new tensor are the step's.
 void TracedStep::share_out(const Capture& capture, Roots& roots, size_t place) {
   const TensorState& s = *roots.owners[place];
@@ -429,8 +429,8 @@ void TracedStep::check_alone(const States& inputs, size_t assigned, const Storag
   }
 }
 
-// What a step leaves may be written over by the next call. A gradient that somebody else made, or
-// that is known otherwise, may not: the parameter gets a copy, as if its values were added anew.
+// The next call may write over what a step leaves. A gradient that somebody else made, or
+// that is known otherwise, may not be: the parameter gets a copy, as if its values were added anew.
 void TracedStep::separate_gradients(const States& inputs) {
   std::unordered_map<const Storage*, int> users;  // among the inputs
   for (const Gradient& g : gradients_) {

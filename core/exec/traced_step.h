@@ -26,7 +26,7 @@ class TracedStep {
 
   // Traces, compiles and runs. When it throws, all states and gradients are as they were.
   void capture(const States& inputs, const CapturedStep::Trace& trace, const Names& name);
-  // Whether the trace would go the same way now. Computes gradients that wait.
+  // Tells whether the trace would go the same way now. Computes gradients that wait.
   bool fits();
   // UserError where they are not like those of the capture. `own`: of the thread that replays this.
   void check_inputs(const States& inputs, const Names& name, bool own) const;
@@ -36,7 +36,7 @@ class TracedStep {
   const Executable& executable() const { return *executable_; }
   const States& outputs() const { return outputs_; }
   std::span<const size_t> assigned_inputs() const { return assigned_inputs_; }
-  // Whether somebody else holds a result, or what is made of one.
+  // Tells whether somebody else holds a result, or what is made of one.
   bool results_are_held() const;
   CapturedStep::Form form;
 

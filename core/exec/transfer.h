@@ -22,7 +22,7 @@ void copy_box(const Box& box, Device& source, void* in, Device& target, void* ou
 void run_through_host(Communicator& communicator, const Collective& call,
                       std::span<const CommBuffer> send, std::span<const CommBuffer> recv);
 
-// Whether the communicator can be given these buffers as they are.
+// Tells whether the communicator can be given these buffers as they are.
 bool takes_buffers(const Communicator& communicator, std::span<const CommBuffer> buffers);
 
 }  // namespace tinyshard

@@ -1,5 +1,5 @@
-// One walk finds who writes over each version; where all is one chain, and no root is within it,
-// the graph stays as it is. Otherwise a second walk builds it again.
+// The first walk finds who writes over each version; where all is one chain, and no root is within
+// it, the graph stays as it is. Otherwise a second walk builds it again.
 #include "core/exec/versions.h"
 
 #include <algorithm>

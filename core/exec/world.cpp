@@ -1,4 +1,4 @@
-// What multi asks of the engine: which devices there are, what their names mean, how fast they are.
+// The engine tells multi which devices there are, what their names mean and how fast they are.
 #include <algorithm>
 
 #include "core/exec/context.h"

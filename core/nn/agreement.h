@@ -1,4 +1,4 @@
-// What the ranks of a job tell each other beside their tensors, while they load and save.
+// The ranks of a job tell each other this beside their tensors, while they load and save.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -17,7 +17,7 @@ Message exchange(Message mine, ReduceOp op, int64_t nothing);
 // True on all ranks if all ranks pass true.
 bool agree(bool mine);
 
-// Of the texts of all ranks the first that is not empty, or its beginning, with whose it is: "rank 3
+// Returns the first text of all ranks that is not empty, or its beginning, with whose it is: "rank 3
 // on node03: write part: No space left on device". Empty where all are.
 std::string first_reason(std::string_view own);
 

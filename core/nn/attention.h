@@ -34,7 +34,7 @@ struct MultiheadAttention {
     return (*this)(x, x, x, options, caller);
   }
 
-  // One matrix for the three where key and value are as wide as the query, else three.
+  // A single matrix holds the three where key and value are as wide as the query.
   Tensor in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, in_proj_bias;
   Linear out_proj;
   int64_t heads;

@@ -33,7 +33,7 @@ void wait_for_checkpoints();
 // there gets a UserError, and harms nothing.
 void prepare_checkpoints(const std::filesystem::path& root);
 
-// Whether there is a checkpoint under the root.
+// Tells whether there is a checkpoint under the root.
 bool has_checkpoint(const std::filesystem::path& root);
 
 struct CheckpointInfo {
@@ -43,7 +43,7 @@ struct CheckpointInfo {
   LoadReport names = {};  // of load_checkpoint: what was not loaded
 };
 
-// What is known of a checkpoint, or of the newest complete one under a root, without its tensors.
+// Reads what is known of a checkpoint, or of the newest complete one of a root, but no tensors.
 CheckpointInfo checkpoint_info(const std::filesystem::path& path);
 
 // Reads it over the tensors, each process the parts of its own devices, straight into their places.

@@ -15,7 +15,7 @@ struct ConvLayerOptions {
   bool bias = true;
 };
 
-// What Conv1d, Conv2d and Conv3d are made of; weight is [out, in / groups, kernel...].
+// The layer that Conv1d, Conv2d and Conv3d are made of; weight is [out, in / groups, kernel...].
 struct Conv {
   Conv(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
        const ConvLayerOptions& options);
@@ -31,13 +31,13 @@ struct Conv1d : Conv {
          const ConvLayerOptions& options = {});
 };
 
-// One number for the kernel means a square one.
+// A single number for the kernel means a square one.
 struct Conv2d : Conv {
   Conv2d(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
          const ConvLayerOptions& options = {});
 };
 
-// One number for the kernel means a cube.
+// A single number for the kernel means a cube.
 struct Conv3d : Conv {
   Conv3d(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
          const ConvLayerOptions& options = {});
@@ -49,7 +49,7 @@ struct ConvTransposeLayerOptions {
   bool bias = true;
 };
 
-// What ConvTranspose1d to 3d are made of; weight is [in, out / groups, kernel...].
+// The layer that ConvTranspose1d to 3d are made of; weight is [in, out / groups, kernel...].
 struct ConvTranspose {
   ConvTranspose(int64_t in_channels, int64_t out_channels, const Ints& kernel_size,
                 const ConvTransposeLayerOptions& options);

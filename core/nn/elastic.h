@@ -115,7 +115,7 @@ class Elastic {
   bool was_there_ = false;        // in a world that knew what was committed, if anything
   std::optional<Snapshot> told_;  // to a newcomer: what there is, without its bytes
   std::optional<Snapshot> next_;  // until the rank behind has its copy
-  // Of a transfer that failed: its memory stays until the group that used it is gone.
+  // The memory of a transfer that failed stays until the group that used it is gone.
   std::vector<std::vector<std::byte>> sent_, received_;
   std::string lost_;  // what StateLost said
 };

@@ -28,7 +28,7 @@ StateDict torch_load(const std::filesystem::path& path, io::ValueMap& other);
 // blocks where they are used; names and shapes are as in the file, outermost dim first.
 std::pair<io::ValueMap, StateDict> gguf_load(const std::filesystem::path& path);
 
-// One array of NumPy (.npy), and the arrays of a .npz archive by their names.
+// Read an array of NumPy (.npy), and the arrays of a .npz archive by their names.
 Tensor npy_load(const std::filesystem::path& path);
 StateDict npz_load(const std::filesystem::path& path);
 // Writes a .npy file, whole or not at all. In a job of several ranks all of them call it and rank 0

@@ -256,7 +256,7 @@ void LARS::begin_step() {
     if (stack == stacks.end()) stack = stacks.insert(stacks.end(), Stack{parts, {}});
     stack->members.push_back(i);
   }
-  // Of matrices, which have `before` dims before their own two.
+  // Matrices here have `before` dims before their own two.
   auto orthogonal = [&o = *options_.orthogonal](const Tensor& g, size_t before) {
     Dims flat = g.shape();
     flat.resize(before + 1);
@@ -293,7 +293,7 @@ Tensor LARS::rate_of(size_t i, const Tensor& value, const Tensor& gradient) cons
   return rate * trust_ratio(r1, r2, options_.trust * r1 / (r2 + options_.weight_decay * r1));
 }
 
-// Of the update, with the momentum's new value.
+// Returns the direction of the update, with the momentum's new value.
 Tensor LARS::direction(size_t i, const Tensor& value, const Tensor& gradient) {
   const LarsOptions& o = options_;
   Tensor g = gradient;

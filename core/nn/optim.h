@@ -57,11 +57,11 @@ class Optimizer {
   // Writes new values over parameters and state. Computes them, unless in a captured step.
   // UserError outside of TrainingMode and for a parameter without a gradient.
   void step(Caller caller = Caller::current());
-  // Of the steps from now on, captured ones too.
+  // Sets the rate of the steps from now on, captured ones too.
   void set_lr(double value) const;
 
   const std::vector<Tensor>& params() const { return params_; }
-  // What step() does, without computing it: the tensors to realize.
+  // Does what step() does without computing it: returns the tensors to realize.
   std::vector<Tensor> schedule_step(Caller caller = Caller::current());
 
   Tensor lr;
@@ -77,7 +77,7 @@ class Optimizer {
   // The number where the state of parameter i is.
   Tensor number_at(size_t i, const Tensor& number) const;
 
-  // What happens once a step, before the updates.
+  // Runs once a step, before the updates.
   virtual void begin_step() {}
   // The new value of parameter i. All are of the state's type and lie as the state does.
   virtual Tensor update(size_t i, const Tensor& value, const Tensor& gradient) = 0;

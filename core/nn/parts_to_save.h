@@ -1,5 +1,5 @@
-// What each process writes of a state dict that all of them save: boxes of its own devices, so that
-// nothing is gathered. A box that several processes hold is written by the one of them that writes
+// Each process writes its boxes of a state dict that all of them save: those of its own devices, so
+// that nothing is gathered. A box that several processes hold is written by the one that writes
 // least so far; all processes come to the same answer without asking each other.
 #pragma once
 #include <cstddef>

@@ -52,8 +52,8 @@ UOp after(UOp x, const std::vector<UOp>& others) {
   return x;
 }
 
-// Whether x is what Pass::received() makes, in this pass or in one before it: detached, it comes to
-// `mesh` from other devices, where the nodes in `made` are not.
+// Tells whether x is what Pass::received() makes, in this pass or in one before it: detached, it
+// comes to `mesh` from other devices, where the nodes in `made` are not.
 bool is_received(const UOp& x, const Mesh& mesh, const NodeMap<UOp>& made) {
   auto is_of = [&](const UOp& y) { return y->arg()[0] == mesh.id(); };
   if (x.op() != Op::Redistribute || !is_of(x)) return false;
@@ -304,7 +304,7 @@ class Pipeline::Pass {
     void take(size_t i, const UOp& gradient) {
       if (!gradient) return;
       const Tensor& t = given[i];
-      // Of a parameter that is whole only while it is read, the sum is never whole.
+      // A parameter that is whole only while it is read has a sum that is never whole.
       Value g = t.state()->gather_on_use ? Value(place(gradient, t.sharding())) : Value(gradient);
       g = value::cast(g, accumulator(t.dtype()));
       sums[i] = sums[i] ? (Value(sums[i]) + g).node() : g.node();
@@ -339,8 +339,8 @@ class Pipeline::Pass {
     fail(text);
   }
 
-  // Whether there is something to differentiate in this stage or before it. The first stages may be
-  // frozen: a backward pass ends at the first one that is not.
+  // Tells whether there is something to differentiate in this stage or before it. The first stages
+  // may be frozen: a backward pass ends at the first one that is not.
   bool has_gradient(size_t stage) const {
     return std::any_of(work_.begin(), work_.begin() + int64_t(stage) + 1,
                        [](const Work& w) { return !w.parameters.given.empty(); });
@@ -390,8 +390,8 @@ class Pipeline::Pass {
       }
       here[micro.input.uop()] = micro.input.uop();
       const Mesh& mesh = pipe_.meshes_[stage];
-      // What else the stage has made reads its copies, too: values that it assigned, and those that
-      // it left outside.
+      // Other values that the stage has made read its copies, too: those that it assigned, and
+      // those that it left outside.
       for (const LiveValue& made : given_since(before))
         made.state->set(with_replaced(made.value, mesh, here));
       end = Tensor(with_replaced(end.uop(), mesh, here));

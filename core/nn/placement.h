@@ -1,4 +1,4 @@
-// What the helpers that place models have in common.
+// The helpers that place models have this in common.
 #pragma once
 #include <string>
 

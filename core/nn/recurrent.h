@@ -7,7 +7,7 @@
 
 namespace tinyshard::nn {
 
-// One step of a long short-term memory. Gates are in the order input, forget, cell, output.
+// The step of a long short-term memory. Gates are in the order input, forget, cell, output.
 struct LSTMCell {
   LSTMCell(int64_t input_size, int64_t hidden_size, const BiasOption& options = {});
 

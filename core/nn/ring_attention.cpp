@@ -16,8 +16,8 @@ namespace {
 // Keys and values of so many steps may be on the way or in use at a time.
 constexpr int64_t kWindow = 2;
 
-// Of a score that does not count. Finite, so that rows of which nothing counts yet have a difference
-// to it: what they sum up is rescaled to 0 by the first score that counts.
+// The value of a score that does not count. It is finite, so that rows in which nothing counts yet
+// have a difference to it: what they sum up is rescaled to 0 by the first score that counts.
 constexpr double kNever = -1e30;
 
 // x for the step after `event`. Its gradient is what later steps add to it, as one value.
@@ -69,7 +69,7 @@ Tensor on_device(const Tensor& query, const Tensor& k, const Tensor& v, const st
     return step == 0 ? x : shift(x, axis, step);
   };
 
-  // Of what a step reads: its gradient is added to those of later steps before earlier ones follow.
+  // A step reads these: a gradient is added to those of later steps before earlier ones follow.
   Tensor of = q, keys = k, values = v;
   Tensor largest;                  // score of each row so far
   std::vector<Tensor> sums_up_to;  // a step, [.., width + 1]: of exp(score) * v, and of exp(score)

@@ -44,7 +44,7 @@ struct LoadOptions {
   // How far this process is: ByteProgress(done, total), such as byte_bar("load") of
   // report/progress.h.
   ByteProgress progress = {};
-  // Of checkpoints: compares what is read with the digests that were saved. For that, slices of
+  // Compares what is read of a checkpoint with the digests that were saved. For that, slices of
   // which a process needs a part are read whole; without it, only the parts are.
   bool check_digests = true;
 };

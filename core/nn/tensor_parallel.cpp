@@ -130,7 +130,7 @@ Tensor sequence_parallel(const Tensor& x, const Mesh& mesh, const std::string& a
   const auto axis = static_cast<size_t>(where.mesh.axis(axis_name));
   std::vector<Placement>& places = where.placements;
   for (size_t a = 0; a < places.size(); ++a) {
-    // One device of an axis has all of a dim, be the placement called a part or not.
+    // The only device of an axis has all of a dim, be the placement called a part or not.
     if (places[a].is_partial() || a == axis || where.mesh.axes()[a].size == 1)
       places[a] = Replicate;
     if (places[a].is_shard() && places[a].dim == split)

@@ -25,8 +25,8 @@ struct TensorParallelRule {
   std::string names;  // what begins so (core/nn/name_pattern.h), weights and biases
   TensorSplit split;
   bool inputs_first = false;  // the weight is [in, out], not [out, in] as in nn::Linear
-  // Of a weight that is several in one, such as [q, k, v] or [gate, up]: the sizes of these, or
-  // their ratio, in the order of the outputs. Each is divided by itself. With Column only.
+  // The sizes, or their ratio, of what a weight is made up of that is several in one, such as [q,
+  // k, v] or [gate, up], in the order of the outputs. Each is divided by itself. With Column only.
   std::vector<int64_t> parts = {};
 };
 

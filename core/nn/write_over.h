@@ -25,7 +25,7 @@ struct Wanted {
   Tensor into;
   DType stored;
 };
-// Whether parts of its storage are parts of its value, and it can be filled from outside.
+// Tells whether parts of its storage are parts of its value, and it can be filled from outside.
 bool can_be_filled(const Tensor& x);
 // Fills these storages with the values of wanted[index]; tells the bytes that it has moved.
 using FillStorages = std::function<void(std::span<const std::pair<Storage*, size_t>> storages,

@@ -10,7 +10,7 @@
 
 namespace tinyshard {
 
-// Of the source of y, a Decompose, for the gradient g of y.
+// Returns the gradient of the source of y, a Decompose, for the gradient g of y.
 UOp decompose_gradient(const UOp& y, const UOp& g);
 
 }  // namespace tinyshard

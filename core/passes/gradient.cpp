@@ -42,7 +42,7 @@ const UOp& source_of(const UOp& x, size_t source) {
   return source == 0 ? *power->base : *power->exponent;
 }
 
-// Of an After that keeps its order in the backward pass, too: in_order_both_ways().
+// Tells whether an After keeps its order in the backward pass, too: in_order_both_ways().
 bool is_ordered_both_ways(const UOp& x) { return x.op() == Op::After && x->arguments > 0; }
 
 bool may_follow(const UOp& x, size_t source) {
@@ -162,7 +162,7 @@ class Walk {
     }
   }
 
-  // Of the node, and of all others that have the name.
+  // Returns the gradient of the node and of all others that have the name.
   UOp result(const UOp& target, int64_t name) const {
     UOp sum;
     if (const int* place = target ? place_.find(target) : nullptr) {
@@ -206,7 +206,7 @@ class Walk {
     return x.op() == Op::Assign && is_target_.contains(x.src(0)) && !leads(x, 1);
   }
 
-  // Whether the node leads to a target, by its sources or as one.
+  // Takes the node if it leads to a target, by its sources or as one, and tells whether it does.
   bool finish(const UOp& x, bool by_sources) {
     bool found = by_sources || is_target_.contains(x) || is_assignment_to_target(x);
     // The gradient of an end goes to the walk around this one, which has it under its name.
@@ -293,7 +293,7 @@ class Walk {
       add(e.gradient, gradient);
   }
 
-  // Whether there is more than one mesh of several devices among the values.
+  // Notes whether there is more than one mesh of several devices among the values.
   void note_mesh(const UOp& x) {
     if (!x->payload || (x.op() != Op::Buffer && x.op() != Op::Redistribute)) return;
     const Mesh mesh = x.op() == Op::Redistribute

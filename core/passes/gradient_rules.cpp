@@ -435,7 +435,7 @@ UOp part_rule(const UOp& y, const UOp& g, size_t) {
                      : whole_of(g, mesh, part->axis, part->dim);
 }
 
-// Of reductions over devices as of Reduce, within code that each device runs for itself.
+// Treats reductions over devices as it does Reduce, within code that each device runs for itself.
 UOp collective_rule(const UOp& y, const UOp& g, size_t) {
   const std::optional<CollectiveArg> arg = own_collective_arg(*y);
   check_internal(arg.has_value(), "gradients are taken of the user's graph");

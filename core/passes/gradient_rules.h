@@ -1,4 +1,4 @@
-// What differentiation knows of each op. Internal to core/passes.
+// Differentiation knows this of each op. Internal to core/passes.
 #pragma once
 #include <cstddef>
 #include <cstdint>

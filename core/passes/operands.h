@@ -8,8 +8,8 @@
 
 namespace tinyshard {
 
-// Whether elements that are neighbours in the last dim of x lie side by side, as far as its views
-// tell.
+// Tells whether elements that are neighbours in the last dim of x lie side by side, as far as its
+// views tell.
 bool runs_along_last(const UOp& x);
 
 // Break-even size, in elements, of copying one operand of a product into a layout whose last dim is

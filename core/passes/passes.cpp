@@ -169,7 +169,7 @@ void run_passes(PassContext& context) {
   run_steps<PassContext>("pass", kPasses, context, watcher);
   std::vector<UOp> roots = context.graph.roots();
   for (size_t i = 0; i < asked.size(); ++i) {
-    // What is asked for as a value of its own must not become another name of an existing storage.
+    // A value that is asked for by itself must not become another name of an existing storage.
     UOp& root = roots[i];
     bool stored = root.op() == Op::Buffer || root.op() == Op::Assign;
     if (stored && asked[i].op() != root.op())

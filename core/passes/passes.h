@@ -21,9 +21,9 @@ struct PassContext {
   std::vector<Sharding> shardings;      // of the roots, once `shard` has run
   Planning planning = Planning::Alone;  // for `shard`
   std::function<bool(const LibraryCall&)> library_supports;
-  // Of the devices, each once: they find what their libraries fuse with products.
+  // The providers of the devices, each once: they find what their libraries fuse with products.
   std::vector<const LibraryProvider*> providers;
-  // Of products and convolutions: where it is set, those that stay a library's. What follows one that
+  // Tells, where it is set, which products and convolutions stay a library's. What follows one that
   // stayed is a question of library_supports.
   std::function<bool(const LibraryCall&)> products_by_library;
   SplitLimits split;

@@ -69,7 +69,7 @@ UOp one_along(const UOp& x, int64_t axis) {
   return expand(x.src(0), shape);
 }
 
-// Whether x counts the places along `axis` from 0.
+// Tells whether x counts the places along `axis` from 0.
 bool counts_along(const UOp& x, int64_t axis) {
   UOp line = repeated_line(x, axis);
   while (line && line.op() == Op::Cast) line = line.src(0);

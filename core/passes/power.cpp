@@ -60,7 +60,7 @@ UOp power_base_gradient(const PowerOperands& of, const UOp& g) {
   UOp less_one =
       is_const(n) ? const_like(n, const_as_double(n) - 1) : binary(Op::Sub, n, const_like(n, 1));
   UOp gradient = times(g, times(n, power(x, less_one)));
-  // Of n = 0 it is zero, also where that would be 0 * inf. Yet it is differentiated again, and its
+  // For n = 0 it is zero, also where that would be 0 * inf. Yet it is differentiated again, and its
   // slope by n is x^-1 there: the formula stays wherever it gives the zero itself.
   const UOp is_zero = equal(n, const_like(n, 0)), zero = const_like(g, 0);
   if (is_const(n)) return where(is_zero, zero, gradient);

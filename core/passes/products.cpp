@@ -255,7 +255,7 @@ UOp convolution(const UOp& x, const std::function<bool(const LibraryCall&)>& lib
   return stored(cast(result, x.dtype()));
 }
 
-// What is stored, as operands are for a product in loops, is read by all who need it: nobody
+// Lets everybody who needs a stored value, as operands are for a product in loops, read it: nobody
 // computes or stores it again.
 std::vector<UOp> share_stored(const Graph& graph) {
   NodeSet has_copy;

@@ -1,4 +1,4 @@
-// One walk over the graph finds the readers of gathered parameters and the turn of each reading
+// A first walk over the graph finds the readers of gathered parameters and the turn of each reading
 // (Turns::turn_of); a second one rebuilds the graph, in which a reader sees the gather of its turn:
 //
 //   %1 = all_gather h0      %5 = dot x %1 (forward)      %9 = dot g %1 (backward)
@@ -96,7 +96,7 @@ class Turns {
       return view.with_src(std::span(&source, 1));
     }
     UOp source = made.at(view.src(0));
-    // What is computed to be sent, a parameter in a narrower type, is computed for each turn.
+    // A value computed to be sent, a parameter in a narrower type, is computed for each turn.
     if (source.op() == Op::Contiguous)
       source = UOp::make(Op::Contiguous, source.dtype(), {source.src(0)}, Dims{int64_t(turn) + 1});
     return in_turn(view, source, int64_t(turn) + 1);

@@ -27,8 +27,8 @@
 namespace tinyshard {
 namespace {
 
-// What x shows, possibly in another shape or in a wider type, when that is in memory anyway; null
-// else.
+// Returns what x shows, possibly in another shape or in a wider type, when that is in memory
+// anyway; null else.
 UOp in_memory(UOp x) {
   auto widens = [](const UOp& y) {
     return y.op() == Op::Cast && is_float(y.dtype()) && is_float(y.src(0).dtype()) &&
@@ -100,7 +100,7 @@ class WrittenChoice {
     return written(found, gather);
   }
 
-  // Whether nobody else reads what leads from the numbers to the choice.
+  // Tells whether nobody else reads what leads from the numbers to the choice.
   bool alone(const NodeMap<int>& uses) {
     NodeMap<int> mine;
     for (const UOp& x : steps_) mine[x] = 0;

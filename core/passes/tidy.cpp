@@ -125,8 +125,8 @@ RuleSet tidy_rules() {
   return RuleSet(std::move(rules));
 }
 
-// Whether the loop over what is reduced ends at a size that is known when it runs: parts of it
-// would not. A product of products of shared parts is asked about for so many steps only.
+// Tells whether the loop over what is reduced ends at a size that is known when it runs: parts of
+// it would not. A product of products of shared parts is asked about for so many steps only.
 bool ends_early(const UOp& x, int& steps) {
   if (--steps < 0) return false;
   if (is_movement(x.op()) || x.op() == Op::Cast) return ends_early(x.src(0), steps);
@@ -206,7 +206,7 @@ UOp split_in_parts(const UOp& x, const SplitLimits& limits) {
   return UOp();
 }
 
-// One step of split_reductions.
+// Takes one step of split_reductions.
 UOp split(const UOp& x, const SplitLimits& limits) {
   if (x.op() != Op::Reduce || x->numel() == 0 || ends_early(x.src(0))) return UOp();
   UOp shared = split_in_parts(x, limits);

@@ -267,7 +267,7 @@ UOp disjunction(IndexAlgebra& algebra, const UOp& a, const UOp& b) {
   if (is_false(a) || a == b || is_true(b)) return b;
   if (is_false(b) || is_true(a)) return a;
   if (negated(algebra, a) == b) return truth(true);
-  // What both sides demand: (c & x) | c is c.
+  // A side whose demands the other one makes as well is the result: (c & x) | c is c.
   std::vector<UOp> of_a = conjuncts(a), of_b = conjuncts(b);
   auto within = [](const std::vector<UOp>& part, const std::vector<UOp>& whole) {
     return std::ranges::all_of(

@@ -29,7 +29,7 @@ struct Bound {
   UOp sum;
   Interval interval;
 };
-// What `condition` says if it is a canonical comparison of an Index sum with a constant.
+// Returns what `condition` says if it is a canonical comparison of an Index sum with a constant.
 std::optional<Bound> as_bound(const UOp& condition);
 
 }  // namespace tinyshard

@@ -87,7 +87,7 @@ bool any(const std::vector<UOp>& dims) {
   return std::ranges::any_of(dims, [](const UOp& n) { return bool(n); });
 }
 
-// What a movement op demands of its source.
+// Returns what a movement op demands of its source.
 std::vector<UOp> moved_back(const UOp& x, const std::vector<UOp>& dims) {
   const DimSpan from = x.src(0).shape();
   std::vector<UOp> out(from.size());

@@ -18,7 +18,7 @@ namespace tinyshard {
 
 class Demand {
  public:
-  // Of the graph below the roots, which are looked at as a whole; `order` is its topological order.
+  // Looks at the graph below the roots as a whole; `order` is its topological order.
   Demand(std::span<const UOp> order, std::span<const UOp> roots);
 
   // By dim of x: a scalar integer, of which nothing but buffers and numbers is computed, such that

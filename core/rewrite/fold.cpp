@@ -31,8 +31,8 @@ UOp fold_float(Op op, DType dtype, double a, double b, DimSpan shape) {
 
 // --- integers ------------------------------------------------------------------------------------
 
-// Whether an index would wrap, or is divided by what only a wrong program divides by: the algebra
-// of indices takes them for the integers of mathematics.
+// Tells whether an index would wrap, or is divided by what only a wrong program divides by: the
+// algebra of indices takes them for the integers of mathematics.
 bool leaves_index(Op op, int64_t a, int64_t b) {
   int64_t r = 0;
   switch (op) {

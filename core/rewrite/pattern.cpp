@@ -185,8 +185,8 @@ UOp rewrite(const UOp& root, const RuleSet& rules) {
 
 namespace {
 
-// One walk over a graph, sources before users. Only what changes is noted: most of a large graph
-// stays as it is when a few nodes of it are replaced.
+// The changes of one walk over a graph, sources before users. Only what changes is noted: most of a
+// large graph stays as it is when a few nodes of it are replaced.
 class Changes {
  public:
   void set(const UOp& x, UOp now) {

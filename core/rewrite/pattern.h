@@ -59,7 +59,7 @@ class RuleSet {
 std::vector<UOp> rewrite(const Graph& graph, const RuleSet& rules);
 UOp rewrite(const UOp& root, const RuleSet& rules);
 
-// One walk, sources before users, in which each node is replaced at most once and replacements are
+// Walks once, sources before users; each node is replaced at most once, and replacements are
 // not looked into again: for rules whose result contains the op that they match.
 std::vector<UOp> rewrite_once(const Graph& graph, const std::function<UOp(const UOp&)>& apply);
 // The same for who asks what was known of the node as the graph has it.

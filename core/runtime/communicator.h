@@ -46,7 +46,7 @@ enum class CollectiveOp : uint8_t {
   Barrier
 };
 std::string_view name(CollectiveOp op);  // "all_reduce"
-// Of two participants, unlike the others.
+// Tells whether a call is between two participants, unlike the others.
 constexpr bool is_pair(CollectiveOp op) {
   return op == CollectiveOp::Send || op == CollectiveOp::Recv;
 }
@@ -81,7 +81,7 @@ struct RunIdentity {
   std::array<GivenValue, 3> given = {};  // the latest of what `inputs` is a hash of
 };
 
-// One call as data: what a schedule item holds, and what peers compare before they run it. With n
+// A call as data: what a schedule item holds, and what peers compare before they run it. With n
 // participants, each has these elements, and may work in place where the buffers are so related:
 //   op             send                    recv                    in place
 //   AllReduce      count                   count                   recv == send
@@ -104,7 +104,7 @@ struct Collective {
   // before it counts as done. Read when the call starts. Null: none. Communicators on device memory
   // ignore it (see announce).
   const RunIdentity* identity = nullptr;
-  // Of a call that an item of a schedule makes: which it is, and what it is to the program. For
+  // The item of a schedule that makes the call: which it is, and what it is to the program. For
   // errors; ranks do not compare them.
   Ticket ticket = {};
   std::shared_ptr<const CollectiveSite> site = {};
@@ -112,10 +112,10 @@ struct Collective {
 std::string describe(const Collective& call);  // "all_reduce sum f32 x 1024"
 // With its axis: 'all_reduce sum f32 x 1024 on mesh axis "data"'.
 std::string describe_with_axis(const Collective& call);
-// What is known of its place in the program, behind "; ": 'it is the gradient of w (train.cpp:21),
-// in run 7 of schedule 9f3ac1'. Empty where the call is no item's.
+// Tells its place in the program as far as it is known, behind "; ": 'it is the gradient of w
+// (train.cpp:21), in run 7 of schedule 9f3ac1'. Empty where the call is no item's.
 std::string describe_place(const Collective& call);
-// What one of `size` participants gives and gets, in elements; Send and Recv: on their side.
+// Count what one of `size` participants gives and gets, in elements; Send and Recv: on their side.
 size_t sent_elements(const Collective& call, size_t size, size_t participant);
 size_t received_elements(const Collective& call, size_t size, size_t participant);
 

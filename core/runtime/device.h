@@ -71,7 +71,7 @@ class Event {
   virtual ~Event() = default;
 };
 
-// What a device was told between begin_recording and end_recording, as one thing to run again.
+// The work that a device was told between begin_recording and end_recording, to run again as one.
 class Recording {
  public:
   virtual ~Recording() = default;
@@ -131,7 +131,7 @@ class Device {
   // The same for `library`: calls that need nothing, or what was prepared already, return at once.
   virtual void prepare(const LibraryCall& /*call*/) {}
   virtual std::unique_ptr<Program> load(const ObjectCode& code) = 0;
-  // Whether a library takes the call as it is; `why` (may be null) says why not.
+  // Tells whether a library takes the call as it is; `why` (may be null) says why not.
   virtual bool supports(const LibraryCall& call, std::string* why) const = 0;
   // The provider finds what those libraries fuse with products; null where that is nothing. It lives
   // until the process ends, and is one for all devices of a maker.
@@ -154,7 +154,7 @@ class Device {
   virtual std::unique_ptr<Event> make_event() { return nullptr; }
   virtual void record(Event&, Queue) {}
   virtual bool reached(Event&) { return true; }
-  // What is queued from now on runs after the event; the host does not wait.
+  // Lets what is queued from now on run after the event; the host does not wait.
   virtual void wait(Event&, Queue) {}
   // Makes this device's memory that of the vendor library's calls on this thread.
   virtual void make_current() {}
@@ -170,13 +170,13 @@ class Device {
   // `end_recording` may throw DeviceError; the device then runs things again.
   virtual bool can_record() const { return false; }
   virtual void begin_recording() {}
-  // What is told from now on is a step of the recording, numbered from 0: it comes after these
+  // Begins a step of the recording, numbered from 0: what is told from now on comes after these
   // earlier ones and may run beside all others, of which urgent ones go first. Without steps,
   // everything runs in order.
   virtual void record_step(std::span<const int> /*after*/, bool /*urgent*/) {}
   virtual std::unique_ptr<Recording> end_recording() { return nullptr; }
   virtual void abandon_recording() noexcept {}
-  // What the recordings that hold collectives consist of, taken from them: to launch one is a
+  // Takes from the recordings that hold collectives what they consist of: to launch one is a
   // DeviceError from now on. A communicator that ends calls it, aborts, then lets go of the result:
   // it must not be destroyed before the recordings of its calls.
   virtual std::shared_ptr<void> take_recorded_collectives() { return nullptr; }

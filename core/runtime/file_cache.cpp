@@ -235,8 +235,8 @@ int64_t prune(const Checked& folder, int64_t limit) {
   return bytes;
 }
 
-// Whether the files have to be counted. Processes that were killed before they added what they had
-// stored make a tally too small, which an eighth of the limit or some days put right.
+// Tells whether the files have to be counted. Processes that were killed before they added what
+// they had stored make a tally too small, which an eighth of the limit or some days put right.
 bool outdated(const std::optional<Tally>& tally, int64_t limit, int64_t now) {
   constexpr int64_t kDays = 7 * 24 * 3600;
   return !tally || tally->bytes < tally->stored || tally->bytes > limit || tally->stored < 0 ||

@@ -28,7 +28,7 @@ struct Contents {
   std::string why_not;  // it cannot be used; empty if it can
   int64_t files = 0, bytes = 0;
 };
-// What the folder holds, of which only files with our names count; makes no folder.
+// Counts what the folder holds, as far as its files have our names; makes no folder.
 Contents contents();
 // The same, after it deleted them. IoError for a file that cannot be deleted.
 Contents clear();

@@ -37,7 +37,7 @@ class RegionQuery {
       : graph_(graph), supports_(supports), tidied_(std::move(tidied)) {}
 
   const Graph& graph() const { return graph_; }
-  // Whether each device of the plan takes the call, by Device::supports.
+  // Tells whether each device of the plan takes the call, by Device::supports.
   bool supports(const LibraryCall& call) const { return supports_(call); }
   // How many sources of other nodes, or roots, each node of the graph is.
   const NodeMap<int>& uses() const {

@@ -10,13 +10,13 @@ namespace tinyshard {
 class PendingCopy {
  public:
   virtual ~PendingCopy() = default;
-  // Whether they are there, without waiting. Throws as `wait` does.
+  // Tells whether they are there, without waiting. Throws as `wait` does.
   virtual bool arrived() = 0;
   // Waits for them; they stay there for as long as this lives. Throws what Device::copy_out throws.
   virtual std::span<const std::byte> wait() = 0;
 };
 
-// Of a device that copies at once.
+// The copy of a device that copies at once.
 class DoneCopy final : public PendingCopy {
  public:
   explicit DoneCopy(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}

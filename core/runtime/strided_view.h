@@ -13,7 +13,7 @@ struct StridedView {
 };
 
 StridedView row_major(DimSpan shape);
-// Whether the view is that of its shape; the strides of dims of one element are any.
+// Tells whether the view is that of its shape; the strides of dims of one element are any.
 bool is_row_major(const StridedView& view);
 // Dims [begin, end) as one: its stride, when theirs allow it; 0 when they have one element.
 std::optional<int64_t> joint_stride(const StridedView& view, size_t begin, size_t end);

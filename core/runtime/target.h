@@ -1,4 +1,4 @@
-// What code generation needs to know of a device kind, and what it hands back to the device. Plain
+// The facts that code generation needs of a device kind, and the code that it hands back. Plain
 // data, so that devices do not see the code generator and the code generator sees no device.
 #pragma once
 #include <cstdint>

@@ -138,7 +138,7 @@ bool Dependencies::detour(int a, int b) const {
 void Dependencies::give_places(int from, int into) {
   auto place = [&](int t) { return place_[size_t(t)]; };
   auto [first, last] = std::minmax(from, into, [&](int a, int b) { return place(a) < place(b); });
-  // What lies between and depends on the first; what lies between and the last one depends on.
+  // Tasks between the two: those that depend on the first, and those that the last one depends on.
   auto between = [&](int start, const Edges& edges) {
     std::vector<int> found;
     forth_.begin(start);

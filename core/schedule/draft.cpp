@@ -252,7 +252,7 @@ class Drafter {
     return any;
   }
 
-  // What has memory below an operand's movements.
+  // Returns the value with memory that is below an operand's movements.
   UOp base_of(const UOp& operand) const {
     UOp base = operand;
     while (!state_.fusion->materialized(base)) base = base.src(0);
@@ -302,7 +302,7 @@ class Drafter {
   Item library_call(const UOp& x) {
     std::vector<UOp> along = siblings(state_, x);
     auto item = as_views(x, along);
-    // One by one where not together; but one call writes all parts of a value.
+    // Siblings go one by one where not together; but one call writes all parts of a value.
     if (!item && results_of({x, {}, along}, place_of_).empty()) item = as_views(x, {});
     if (!item)
       throw InternalError("an op without a library reached the schedule: " +

@@ -148,7 +148,7 @@ class Order {
 
   bool is_collective(int t) const { return tasks_[t].kind() == Item::Kind::Collective; }
 
-  // Whether t would wait for a collective on its way, which others can run beside.
+  // Tells whether t would wait for a collective on its way, which others can run beside.
   bool waits(int t) const {
     return std::ranges::any_of(dependencies_.before(t), [&](int p) {
       return is_collective(p) && sent_[p] > done_ && sent_so_far_ - sent_[p] < kBehind;

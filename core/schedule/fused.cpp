@@ -55,7 +55,7 @@ std::optional<NodeMap<UOp>> match_ranges(const KernelDraft& producer, const UOp&
   return map;
 }
 
-// Whether values are stored side by side along different loops.
+// Tells whether values are stored side by side along different loops.
 bool stores_in_two_orders(const KernelDraft& draft) {
   UOp fast;
   for (const auto& out : draft.outputs) {

@@ -34,7 +34,7 @@ class KernelFuser {
   static bool same_loops(const KernelDraft& one, const KernelDraft& other);
 
  private:
-  // Of each slot of the consumer, which output of the producer it reads; -1 for none.
+  // The output of the producer that each slot of the consumer reads; -1 for none.
   using Stored = std::vector<int>;
   // The expressions of both, and how their slots are related.
   using Key = std::pair<std::vector<const Node*>, std::vector<int>>;

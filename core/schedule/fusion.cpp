@@ -30,7 +30,7 @@ constexpr int kMostComputations = 4 * kLargeKernel;  // of its nodes, before a v
 constexpr int kMostViews = 500;                      // of views, before one gets memory
 constexpr int64_t kMuch = 1 << 20, kFew = 16;        // elements; of which one is taken
 
-// What it takes to compute a value inside another kernel, each part counted once.
+// The cost of computing a value inside another kernel, each part counted once.
 struct Cost {
   double ops = 0;       // arithmetic per element
   double elements = 0;  // read from memory for the whole value
@@ -100,7 +100,7 @@ class Computations {
     return step.op == Op::Gather ? mixed(id, step.id) : id;
   }
 
-  // Whether looking through `outer` and then through `inner` is looking at the value itself.
+  // Tells whether looking through `outer` and then through `inner` is looking at the value itself.
   static bool undoes(const Node& inner, const Node& outer) {
     if (inner.op != outer.op) return false;
     switch (inner.op) {
@@ -138,7 +138,7 @@ struct Users {
   }
 };
 
-// What a value is widened from: the same in less memory.
+// Returns what a value is widened from: the same in less memory.
 UOp narrower(const UOp& x) {
   bool widened = x.op() == Op::Cast && is_float(x.dtype()) && is_float(x.src(0).dtype()) &&
                  itemsize(x.src(0).dtype()) < itemsize(x.dtype());
@@ -230,7 +230,7 @@ void Fusion::choose(std::span<const UOp> order) {
   auto can_get_memory = [&](const UOp& x) {
     return !materialized(x) && !is_movement(x.op()) && !x->src().empty();
   };
-  // What follows from the sources of x.
+  // Finds what follows from the sources of x.
   auto follow = [&](const UOp& x) {
     bool reduction = x.op() == Op::Reduce;
     int size = 1;
@@ -244,8 +244,8 @@ void Fusion::choose(std::span<const UOp> order) {
     mine.reduces = reduction && !own;
     mine.size = own ? 1 : size;
   };
-  // Of what `root` would compute several times, the value that saves most gets memory; false where
-  // there is none.
+  // Gives memory to the value that saves most of what `root` would compute several times; false
+  // where there is none.
   auto cut_below = [&](const UOp& root, const Computations& found) {
     UOp best;
     int64_t best_saved = 0;
@@ -277,8 +277,8 @@ void Fusion::choose(std::span<const UOp> order) {
     if (x.op() == Op::Expand && of(x.src(0)).reduces && mine.users.several &&
         4 * x.src(0)->numel() <= x->numel())
       materialize_below(x);
-    // Of what is placed in something much larger, as stack and cat do with their parts, each element of
-    // the larger one would run the loops that a reduction in it takes.
+    // A part of something much larger, as in stack and cat, would have each element of the larger one
+    // run the loops that a reduction in it takes.
     if (x.op() == Op::Pad && of(x.src(0)).reduces && 2 * x.src(0)->numel() <= x->numel())
       materialize_below(x);
     follow(x);

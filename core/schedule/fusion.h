@@ -23,7 +23,7 @@ class Fusion {
   size_t values() const { return materialized_.size(); }  // with memory
   // Later stages add a value that turns out to be too dear to recompute.
   void materialize(const UOp& x) { materialized_.add(x); }
-  // Whether a single op reads x, movements aside.
+  // Tells whether a single op reads x, movements aside.
   bool read_once(const UOp& x) const { return read_once_.contains(x); }
 
  private:

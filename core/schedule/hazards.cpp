@@ -58,7 +58,7 @@ std::vector<std::vector<int>> hazards(std::span<const std::vector<Access>> steps
   std::vector<int> after;
   for (size_t s = 0; s < steps.size(); ++s) {
     after.clear();
-    // What a step reads it reads before it writes.
+    // A step reads what it reads before it writes.
     for (bool written : {false, true}) {
       for (const Access& a : steps[s]) {
         if (a.written != written || a.begin >= a.end) continue;

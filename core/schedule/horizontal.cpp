@@ -100,8 +100,8 @@ class Joiner {
     return std::ranges::all_of(task.writes, little) ? Kind::Little : Kind::None;
   }
 
-  // Whether somebody reads what t reads after the group and t: waiting for the group then keeps
-  // nothing longer.
+  // Tells whether somebody reads what t reads after the group and t: waiting for the group then
+  // keeps nothing longer.
   bool is_read_later(int t, int group) const {
     return std::ranges::all_of(tasks_[size_t(t)].reads, [&](int b) {
       if (in_storage(b) || is_little(b)) return true;

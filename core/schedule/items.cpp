@@ -35,8 +35,8 @@ std::string kernel_name(const UOp& sink, std::span<const UOp> loops) {
   return name;
 }
 
-// What is stored, and where it is stored at all; null for everywhere. A row that is written into
-// a storage is where(place == n, row, load storage): elsewhere nothing is read or written.
+// The value of a store, and where it is stored at all; null for everywhere. A row that is written
+// into a storage is where(place == n, row, load storage): elsewhere nothing is read or written.
 class MaskedStores {
  public:
   MaskedStores(const KernelDraft& draft, const std::vector<VirtualBuffer>& buffers,
@@ -60,7 +60,7 @@ class MaskedStores {
   }
 
  private:
-  // Whether a condition compares ranges with numbers that do not vary with any.
+  // Tells whether a condition compares ranges with numbers that do not vary with any.
   bool tells_places(const UOp& condition) {
     for (const UOp& x : toposort(std::span(&condition, 1))) {
       if ((x.op() == Op::Load || x.op() == Op::Fold) && !free_ranges_(x).empty()) return false;

@@ -16,7 +16,7 @@ constexpr size_t kMostRanges = 64, kMostBuffers = 400;
 // The ranges of a kernel that the generator numbers; those of size 1 are none.
 size_t ranges_of(std::span<const UOp> nodes);
 
-// Whether the generator takes a kernel of these nodes, which are all of the draft's.
+// Tells whether the generator takes a kernel of these nodes, which are all of the draft's.
 bool fits_a_kernel(const KernelDraft& draft, std::span<const UOp> nodes);
 
 }  // namespace tinyshard

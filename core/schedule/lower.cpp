@@ -235,7 +235,7 @@ UOp Lowering::number_of_device(const UOp& x, const std::vector<UOp>& index) {
   return alone ? number : UOp();
 }
 
-// Whether x sums products that nothing else reads: they need no rounding of their own.
+// Tells whether x sums products that nothing else reads: they need no rounding of their own.
 bool Lowering::adds_products(const UOp& x) const {
   UOp product = x.src(0);
   while (is_movement(product.op())) product = product.src(0);
@@ -257,7 +257,7 @@ UOp Lowering::fold(const UOp& x, const std::vector<UOp>& index, const UOp& valid
     inner[axis] = range(id++, size, RangeKind::Fold);
     src.push_back(inner[axis]);
   }
-  // What lies outside of `valid` is discarded as a whole, so the fold itself need not be guarded,
+  // Everything outside of `valid` is discarded as a whole, so the fold itself need not be guarded,
   // but its loads must be.
   src[0] = simplify_(lower(x.src(0), inner, valid));
   if (src.size() == 1) return src[0];
@@ -475,7 +475,7 @@ UOp reduced_inside_two(std::span<const UOp> folds, FreeRanges& free_ranges) {
   return UOp();
 }
 
-// What the table knows is not walked again: expressions grow, and are asked about as they do.
+// Does not walk again what the table knows: expressions grow, and are asked about as they do.
 const std::vector<UOp>& FreeRanges::operator()(const UOp& root) {
   if (auto* found = memo_.find(root)) return *found;
   std::vector<const UOp*> todo{&root};

@@ -1,4 +1,4 @@
-// One kernel from the graph: starting at a value that gets memory, index ranges are pushed down
+// Makes a kernel from the graph: starting at a value that gets memory, index ranges are pushed down
 // through movement ops, reductions become folds, and loads end every path.
 #pragma once
 #include <array>
@@ -48,7 +48,7 @@ NodeOrder all_nodes(const KernelDraft& draft);
 // For expressions that become part of another draft, where slot i is number taken[i]: adds what
 // takes the place of their parameters to `map`.
 void rename_slots(std::span<const UOp> nodes, std::span<const int> taken, NodeMap<UOp>& map);
-// Those of the nodes that are folds.
+// Returns the nodes that are folds.
 std::vector<UOp> folds_among(std::span<const UOp> nodes);
 
 // The buffer that holds a materialized value; demanding it makes sure that something computes it.
@@ -72,7 +72,7 @@ class Lowering {
   UOp origin(const UOp& fold) const { return fold_origin_.at(fold); }
   // The Reduce nodes of floats that the latest kernel computes, `folds` being all folds in it.
   std::vector<UOp> float_reductions(std::span<const UOp> folds) const;
-  // One of them that it would compute twice, each time in an order of its own: for two parts of the
+  // Returns one that it would compute twice, each time in an order of its own: for two parts of the
   // kernel that read it by different indices, or inside of two folds. Null when there is none.
   UOp reduced_twice(std::span<const UOp> folds, FreeRanges& free_ranges) const;
 

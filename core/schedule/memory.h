@@ -8,7 +8,7 @@
 
 namespace tinyshard {
 
-// What `buffer` is a version of, through any number of versions between.
+// Returns what `buffer` is a version of, through any number of versions between.
 int earliest_version(const std::vector<VirtualBuffer>& buffers, int buffer);
 
 // The buffer in whose memory a version, a member of a bucket or a further name lies.
@@ -22,11 +22,11 @@ struct Life {
 };
 std::vector<Life> arena_lives(const Schedule& schedule);
 
-// Of what was planned: where the buffers of each mesh end.
+// Returns where the planned buffers of each mesh end.
 std::vector<std::pair<Mesh, int64_t>> arena_ends(const Schedule& schedule);
 
-// What one device needs: schedule.arena_bytes, or less where it is not on all meshes. A device of
-// "this process" is that of each rank.
+// Returns what one device needs: schedule.arena_bytes, or less where it is not on all meshes. A
+// device of "this process" is that of each rank.
 int64_t arena_bytes_on(const Schedule& schedule, const DeviceRef& device);
 
 // Reuse distance: a freed block is not given to the next items, so that they may run concurrently.

@@ -102,7 +102,7 @@ class Parts {
       terms.push_back(std::move(term));
     };
     collect(collect, sum);
-    // What does not overlap and has as many elements covers all.
+    // Terms that do not overlap and have as many elements cover all.
     int64_t elements = 0;
     for (size_t i = 0; i < terms.size(); ++i) {
       if (terms[i].value->numel() == 0) return false;

@@ -20,7 +20,7 @@
 namespace tinyshard {
 namespace {
 
-// Whether the product adds to the storage, or the scatter writes into it, and may write over it.
+// Tells whether the product adds to the storage, or the scatter writes to it, and may overwrite it.
 bool updates(const UOp& x, const UOp& storage) {
   return starts_from_third(x) && under_views(x.src(2)) == storage &&
          !(under_views(x.src(0)) == storage) && !(under_views(x.src(1)) == storage);

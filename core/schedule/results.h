@@ -13,8 +13,8 @@ struct ScheduleState;
 // made there, and a scatter that writes into one does so in place.
 void name_storages(ScheduleState& state);
 
-// Whether the call of x begins with its third operand and may find it where its result is to be: a
-// product that updates what is there, a scatter that writes.
+// Tells whether the call of x begins with its third operand and may find it where its result is to
+// be: a product that updates what is there, a scatter that writes.
 bool starts_from_third(const UOp& x);
 
 // Where a value has nothing but results of one library call, which nobody else reads, and the

@@ -44,7 +44,7 @@ std::vector<UOp> own_loads(const UOp& x, int slot, FreeRanges& free_ranges) {
   return found;
 }
 
-// Whether a fold that is computed in these loops reads, through `read`, exactly what the same
+// Tells whether a fold that is computed in these loops reads, through `read`, exactly what the same
 // values of these loops store through `stored`: the ranges of folds run over the others.
 bool same_elements(const UOp& read, const UOp& stored, std::span<const UOp> loops) {
   auto a = as_affine(read), b = as_affine(stored);
@@ -148,7 +148,7 @@ class Reuse {
     int operand = -1;  // none
     bool read_beside = false;
   };
-  // One that nobody reads beside the task, if there is one.
+  // Prefers an operand that nobody reads beside the task.
   Replaced best_operand(int place, const KernelDraft::Output& out) {
     Replaced found;
     for (int operand : task_at(place).reads) {

@@ -1,4 +1,4 @@
-// What a schedule says of itself, and copies of storages that are written over too early.
+// A schedule describes itself here; storages that are written over too early are copied.
 #include "core/schedule/schedule.h"
 
 #include <algorithm>

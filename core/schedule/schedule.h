@@ -66,7 +66,7 @@ struct Item {
   std::vector<CopyPart> parts;  // of the copy
   Dims source_shape;            // of the copy: its source as it is cut, not as it is stored
   bool place_by_place = false;  // of the copy: each device has a source of its own, in its place
-  // Of the copy: the places whose parts it takes, one after the other; `buffers` then names the source
+  // The places whose parts the copy takes, one after the other; `buffers` then names the source
   // once for each. Empty: see above.
   std::vector<int> places;
   std::vector<int> waits;  // items whose collective must be done before this one starts

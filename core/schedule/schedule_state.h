@@ -1,4 +1,4 @@
-// What is known of a schedule while it is being made. Each step of core/schedule/steps.h reads what
+// The state of a schedule while it is being made. Each step of core/schedule/steps.h reads what
 // those before it left here and adds its own. One thread, one schedule.
 #pragma once
 #include <optional>
@@ -23,7 +23,7 @@ struct ScheduleState {
 
   // The buffer of a value, made when it is first asked for.
   int buffer_of(const UOp& x);
-  // Whether `lower` found tasks that wait for each other in a circle: nothing else can follow.
+  // True if `lower` found tasks that wait for each other in a circle: nothing else can follow.
   bool is_stuck() const { return !needed_later.empty(); }
 
   std::vector<UOp> roots;

@@ -18,7 +18,7 @@ struct Task {
   std::vector<int> reads, writes;  // buffers
   int position = 0;                // of its value in the topological order of the graph
   bool gone = false;               // fused into another task
-  // Of a collective that gathers a parameter on use: the turn of its block (core/passes/regather.h)
+  // A collective that gathers a parameter on use has the turn of its block (core/passes/regather.h)
   // and how many turns ahead it runs. It is in no hurry otherwise.
   int64_t turn = 0;
   int prefetch = 0;
@@ -36,7 +36,7 @@ Accesses accesses_of(const KernelDraft& draft, std::span<const UOp> nodes);
 void update_accesses(Task& task);
 void update_accesses(Task& task, std::span<const UOp> nodes);
 
-// What `buffer` is a later version or a further name of, the earliest one: both are one memory.
+// Returns the earliest buffer that `buffer` is a version or further name of: both are one memory.
 int first_version(const std::vector<VirtualBuffer>& buffers, int buffer);
 
 // True when every load of memory that the draft also writes has the index of that store.

@@ -20,8 +20,8 @@
 
 namespace tinyshard {
 
-// Of each task the turn for which it does nothing but prepare what a gather sends, a parameter in a
-// narrower type; 0: it does something else. Of several turns the first one.
+// Returns for each task the turn for which it only prepares what a gather sends, a parameter in a
+// narrower type; 0: it does something else. The first turn counts where there are several.
 std::vector<int64_t> prepared_turns(std::span<const Task> tasks);
 
 // Follows one order while it is being made.
@@ -29,7 +29,7 @@ class Turns {
  public:
   Turns(std::span<const Task> tasks, const Dependencies& dependencies);
 
-  // Whether a task gathers for a turn that is not open, or prepares what such a task sends.
+  // Tells whether a task gathers for a turn that is not open, or prepares what such a task sends.
   bool is_closed(int task) const {
     return turn_[size_t(task)] >= 0 && !turns_[size_t(turn_[size_t(task)])].open;
   }

@@ -131,7 +131,7 @@ class Verifier {
       for (const DeviceRef& d : mesh.devices()) {
         const Name name{d.kind, d.index};
         if (d.rank != DeviceRef::kHere) meshes_of[{name, d.rank}].insert(id);
-        // Of this process, whichever it is: that of every rank.
+        // A device of this process, whichever that is, belongs to every rank.
         for (int rank : d.rank == DeviceRef::kHere ? ranks.at(name) : std::set<int>())
           meshes_of[{name, rank}].insert(id);
       }

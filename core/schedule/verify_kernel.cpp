@@ -1,4 +1,4 @@
-// Whether a kernel may run in place, element by element. With a row softmax over its own operand,
+// Proves that a kernel may run in place, element by element. With a row softmax over its operand,
 //
 //   store [i * 8 + j]  exp(load [i * 8 + j] - fold max over k of load [i * 8 + k])
 //
@@ -260,7 +260,7 @@ class InPlace {
 
   enum class Answer : uint8_t { Yes, No, Unknown };
 
-  // Whether every element that is loaded is stored where the common loops have the same values.
+  // Says whether every element loaded is stored where the common loops have the same values.
   Answer agree(const UOp& load, const UOp& store, const Ranges& common) {
     if (common.empty()) return Answer::Yes;  // complete before the first loop
     Ranges ranges = common;
@@ -317,7 +317,7 @@ class InPlace {
     }
   }
 
-  // Of the mesh's axes that the accesses depend on, all coordinates, one device after the other.
+  // Tries all coordinates of the mesh's axes that the accesses depend on, device by device.
   Answer agree_by_points(Accesses& accesses, const UOp& store, const Ranges& common,
                          const Ranges& ranges) {
     std::vector<int64_t> coordinates(accesses.axes.size());

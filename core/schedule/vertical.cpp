@@ -17,7 +17,7 @@ namespace tinyshard {
 namespace {
 
 constexpr size_t kFusedBuffers = 48;
-// Of the readers before a kernel the nearest so many are looked at: all layers may read one table.
+// Only so many nearest readers before a kernel are looked at: all layers may read one table.
 constexpr size_t kNear = 32;
 constexpr int64_t kLargeBuffer = 1 << 12;  // elements that are worth reading once instead of twice
 

@@ -1,4 +1,4 @@
-// What tensor methods accept besides tensors: numbers, lists of sizes, axes, slices and indices,
+// Tensor methods accept these besides tensors: numbers, lists of sizes, axes, slices and indices,
 // each converting from what one would write. Types that operators take also remember the line that
 // wrote them, because an operator has no room for a defaulted source_location.
 #pragma once
@@ -44,7 +44,7 @@ struct Scalar {
         integer(integer_of(value)),
         real(static_cast<double>(value)) {}
   constexpr bool is_float() const { return kind == Kind::Float; }
-  // Whether `integer` holds the bits of a number from 2^63 on.
+  // Tells whether `integer` holds the bits of a number from 2^63 on.
   constexpr bool is_beyond_i64() const { return kind == Kind::Int && integer < 0 && real > 0; }
 
  private:
@@ -58,7 +58,7 @@ struct Scalar {
   }
 };
 
-// One side of a binary operation: a tensor or a variable (borrowed for the call), or a number.
+// A side of a binary operation: a tensor or a variable (borrowed for the call), or a number.
 struct Operand {
   const Tensor* tensor = nullptr;
   Scalar scalar;
@@ -87,7 +87,7 @@ struct Ints {
   int64_t operator[](size_t i) const { return values[i]; }
 };
 
-// One of several sizes or axes that are written without braces, as in x.reshape(2, 3).
+// A size or an axis of several that are written without braces, as in x.reshape(2, 3).
 struct ListItem {
   int64_t value;
   Caller caller;
@@ -142,7 +142,7 @@ struct Ellipsis {};
 inline constexpr NewAxis kNewAxis{};
 inline constexpr Ellipsis kEllipsis{};
 
-// One entry of x[{...}]: a number, a variable, a Slice, kNewAxis, kEllipsis, or a tensor of
+// An entry of x[{...}]: a number, a variable, a Slice, kNewAxis, kEllipsis, or a tensor of
 // integers or bools, which it holds: a list of indices may outlive the tensors that it was made of.
 struct Index {
   enum class Kind : uint8_t { Number, Slice, NewAxis, Ellipsis, Tensor } kind;
@@ -196,7 +196,7 @@ struct ConvTransposeOptions {
   Ints stride = 1, dilation = 1, padding = 0, output_padding = 0;
 };
 
-// One number is for every dim of the kernel.
+// A single number is for every dim of the kernel.
 struct PoolOptions {
   Ints stride = {};  // none: the kernel's size
   Ints dilation = 1, padding = 0;

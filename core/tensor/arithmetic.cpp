@@ -33,7 +33,7 @@ Value apply_bits(Op op, const Value& a, const Value& b) {
   return tinyshard::binary(op, x.node(), y.node());
 }
 
-// Whether a truncated quotient with this rest lies above the one that rounds down.
+// Returns where a truncated quotient with this rest lies above the one that rounds down.
 Value is_above_floor(const Value& rest, const Value& divisor) {
   return (rest != 0) & ((rest < 0) != (divisor < 0));
 }
@@ -82,7 +82,7 @@ namespace {
 DType integer_type(const Value& x) { return x.dtype() == DType::Bool ? DType::I32 : x.dtype(); }
 Value integers(const Value& x) { return cast(x, integer_type(x)); }
 
-// Whether `n` is a number that the integers x are compared with though their type does not hold it.
+// Tells whether the integers x are compared with a number `n` that their type does not hold.
 bool meets_integers(const Value& n, const Value& x) {
   if (!n.is_number() || x.is_number() || is_float(x.dtype())) return false;
   return n.number().is_float() || !fits(n.number(), integer_type(x));
@@ -427,7 +427,7 @@ void update(const Tensor& left, const value::Way& way, const Operand& x, const F
   const auto there = value::placed(way, other.is_number() ? old : other);
   if (!there) return value::write(way, result);
   if (!other.is_number()) {
-    // What lies beside the part is divided by something, too.
+    // The elements beside the part are divided by something, too.
     other = !there->inside
                 ? there->value
                 : value::where(*there->inside, there->value, value::constant(other.dtype(), 1));

@@ -48,7 +48,7 @@ void Tensor::set_grad(const Tensor& gradient) const {
 
 namespace {
 
-// What the gradient of x starts from.
+// Returns what the gradient of x starts from.
 UOp seed_of(const Tensor& x, const Tensor& gradient) {
   Value root(x);
   if (!is_float(root.dtype()))

@@ -22,7 +22,7 @@ int64_t window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilat
 
 namespace {
 
-// One dim of n elements, the last, becomes [count, kernel] with out[o, j] = x[o * stride + j *
+// Turns the last dim, of n elements, into [count, kernel] with out[o, j] = x[o * stride + j *
 // dilation].
 Value windows_of_last(const Value& x, int64_t kernel, int64_t stride, int64_t dilation) {
   const int64_t n = x.shape().back();
@@ -154,7 +154,7 @@ Value add_bias(const Value& out, const Tensor& bias, int64_t channels) {
   return out + value::reshape(bias, shape);
 }
 
-// One spatial dim becomes two of which the first has size one.
+// Turns one spatial dim into two of which the first has size one.
 Value as_image(const Value& x) { return x.rank() == 3 ? value::unsqueeze(x, 2) : x; }
 
 ConvArg conv_arg(const Conv& conv, const Dims& result) {

@@ -1,5 +1,5 @@
-// What will happen, before it does: how many kernels, which collectives, how many bytes, how much
-// memory. Nothing runs and nothing changes; on several ranks each may ask for itself.
+// Tells what will happen, before it does: how many kernels, which collectives, how many bytes, how
+// much memory. Nothing runs and nothing changes; on several ranks each may ask for itself.
 //
 //   Tensor c = a.matmul(b);
 //   std::cout << explain(c);                                // the text
@@ -14,8 +14,8 @@
 
 namespace tinyshard {
 
-// What computing these tensors in one run does; nothing where they are computed already. UserError
-// inside of a captured step, and where they cannot be computed.
+// Tells what computing these tensors in one run does; nothing where they are computed already.
+// UserError inside of a captured step, and where they cannot be computed.
 PlanSummary summarize(const std::vector<Tensor>& tensors, Caller caller = Caller::current());
 inline PlanSummary summarize(const Tensor& tensor, Caller caller = Caller::current()) {
   return summarize(std::vector<Tensor>{tensor}, caller);
@@ -29,7 +29,7 @@ inline std::string explain(const Tensor& tensor, bool items = false,
   return explain(std::vector<Tensor>{tensor}, items, caller);
 }
 
-// What one call of a captured step does. UserError before its first call.
+// Tells what one call of a captured step does. UserError before its first call.
 template <class F>
 PlanSummary summarize(const Jit<F>& step) {
   return step.captured_step().summary();

@@ -353,7 +353,7 @@ Value integer_power_of_number(const Value& base, const Scalar& n) {
 Value float_power_of_number(const Value& base, double n) {
   constexpr double inf = std::numeric_limits<double>::infinity(), kByProducts = 64;
   if (n == std::trunc(n) && std::abs(n) <= kByProducts) {
-    // Of the reciprocal, not its reciprocal: so the gradients at zeros and infinities are right.
+    // The reciprocal is raised, no power inverted: so gradients at zeros and infinities are right.
     return value::power_of_integer(n < 0 ? value::reciprocal(base) : base,
                                    static_cast<uint64_t>(std::abs(n)));
   }

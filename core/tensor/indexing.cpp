@@ -63,7 +63,7 @@ Value one_hot(const Value& index, int64_t classes) {
 
 namespace {
 
-// What one entry of an index does to one dim of x.
+// The effect of one entry of an index on one dim of x.
 struct View {
   int64_t low, high, step;  // 0 <= low <= high <= size; a negative step reads from high down
   bool drop;                // a number: the dim goes away
@@ -369,7 +369,7 @@ Combined combine(const Value& viewed, const Plan& plan) {
   }
   for (int64_t i = out.axis(); i < rank; ++i) out.count *= places[out.place_order[i]];
   out.line = reshape(permute(out.line, out.place_order), out.with_counted(out.count, {}));
-  // Whether tensors are adjacent shows after numbers have taken their dims away.
+  // Numbers take their dims away first: then it shows whether tensors are adjacent.
   bool adjacent = true;
   for (size_t i = 1; i < plan.tensors.size(); ++i)
     adjacent = adjacent && plan.tensors[i].first == plan.tensors[i - 1].first + 1;
@@ -492,7 +492,7 @@ Placed written(const Value& x, const Plan& p, const Value& values) {
 
 // --- slices that begin at a place that is known when a step runs ---------------------------------
 
-// One of a dim: `size` elements from `start` on.
+// A part of one dim: `size` elements from `start` on.
 struct Window {
   int64_t dim, size;
   Value start;

@@ -44,7 +44,7 @@ namespace tinyshard {
 
 namespace detail {
 
-// What a call wrote to those of its inputs that are views of something goes there.
+// Brings what a call wrote to those of its inputs that are views of something to its place there.
 void write_back(std::span<const size_t> assigned, const CapturedStep::States& inputs);
 
 }  // namespace detail
@@ -54,7 +54,7 @@ class Jit {
  public:
   Jit(F function) : function_(std::move(function)) {}  // NOLINT: `Jit step = lambda` is the point
 
-  // Of up to six arguments, errors name the line of the call.
+  // Calls with up to six arguments have errors that name the line of the call.
   template <class... T>
   auto operator()(const T&... arguments) {
     return call(Caller(), arguments...);

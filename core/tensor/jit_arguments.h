@@ -1,4 +1,4 @@
-// What a step may be called with, and what its function may return: tensors, variables and numbers, and
+// A step may be called with these, and its function may return them: tensors, variables, numbers, and
 // vectors, arrays, optionals, pairs, tuples, maps and structs with TS_FIELDS of them, inside each
 // other. Their leaves are taken in order:
 //

@@ -1,4 +1,4 @@
-// What layers are made of: normalisation, dropout, attention.
+// Layers are made of these functions: normalisation, dropout, attention.
 #include <algorithm>
 #include <cmath>
 
@@ -17,7 +17,7 @@ using value::Value;
 
 namespace {
 
-// Whether these have equal batch dims; heads (dim -3) of q may share those of k and v.
+// Tells whether these have equal batch dims; heads (dim -3) of q may share those of k and v.
 bool equal_batches(const UOp& q, const UOp& k, const UOp& v, bool shares_heads) {
   const size_t rank = q.shape().size();
   if (k.shape().size() != rank || v.shape().size() != rank) return false;
@@ -29,9 +29,9 @@ bool equal_batches(const UOp& q, const UOp& k, const UOp& v, bool shares_heads) 
   return true;
 }
 
-// Whether attention over these is the op: one type, of 16 bits as libraries have it, equal batch dims,
-// something to compute. With heads that share k and v it is that in wider types, too: how these lie
-// over a mesh is chosen for the whole, and the products are spelled out afterwards.
+// Tells whether attention over these is the op: one type, of 16 bits as libraries have it, equal batch
+// dims, something to compute. With heads that share k and v it is that in wider types, too: how these
+// lie over a mesh is chosen for the whole, and the products are spelled out afterwards.
 bool is_one_op(const UOp& q, const UOp& k, const UOp& v, bool shares_heads) {
   for (const UOp& x : {q, k, v}) {
     if (x.dtype() != q.dtype() || x->numel() == 0 || symbolic_shape(x)) return false;
@@ -42,15 +42,15 @@ bool is_one_op(const UOp& q, const UOp& k, const UOp& v, bool shares_heads) {
          equal_batches(q, k, v, shares_heads);
 }
 
-// Whether a dim, counted from the last (1), has a size that is known when the step runs.
+// Tells whether a dim, counted from the last (1), has a size that is known when the step runs.
 bool is_sized_at_run(const UOp& x, size_t from_last) {
   const SymbolicShape* sizes = symbolic_shape(x);
   return sizes != nullptr && from_last <= sizes->dims.size() &&
          sizes->dims[sizes->dims.size() - from_last].has_value();
 }
 
-// Whether heads that share k and v may be computed as rows of one product: the heads and rows of q
-// are joined, so their numbers must be plain. The positions of k and v may be those of a cache.
+// Tells whether heads that share k and v may be computed as rows of one product: heads and rows of
+// q are joined, so their numbers must be plain. The positions of k and v may be those of a cache.
 bool groups_heads(const UOp& q, const UOp& k, const UOp& v) {
   for (const UOp& x : {q, k, v}) {
     if (x->numel() == 0 || is_sized_at_run(x, 3)) return false;
@@ -59,8 +59,8 @@ bool groups_heads(const UOp& q, const UOp& k, const UOp& v) {
          q.shape()[q.shape().size() - 3] != k.shape()[k.shape().size() - 3];
 }
 
-// Whether the heads of q lie in more parts than `few` heads of k and v give: joined with its rows they
-// would all move, where k and v can be repeated by each device for its own.
+// Tells whether the heads of q lie in more parts than `few` heads of k and v give: joined with its
+// rows they would all move, where k and v can be repeated by each device for its own.
 bool heads_lie_finer(const Tensor& q, int64_t few) {
   if (!value::placed_on_several()) return false;
   const Sharding place = q.sharding();

@@ -11,7 +11,7 @@
 namespace tinyshard {
 namespace {
 
-// Of one matrix in f64 that is 2 GiB, and days of work.
+// A matrix of so many rows takes 2 GiB in f64, and days of work.
 constexpr int64_t kMostRows = int64_t{1} << 14;
 constexpr int64_t kMostElements = int64_t{1} << 30;
 

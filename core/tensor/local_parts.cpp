@@ -43,7 +43,7 @@ Dims whole_of(const Tensor& part, const Sharding& where) {
   return shape;
 }
 
-// What a device of the mesh holds of a value: a box, and which terms of pending sums.
+// The share of a value that a device of the mesh holds: a box, and which terms of pending sums.
 struct Held {
   LocalBox box;
   std::vector<int64_t> terms;
@@ -83,8 +83,8 @@ std::vector<Placement> with_terms(const Mesh& mesh, std::vector<AxisPlacement> p
   return where;
 }
 
-// What ranks have to give alike: one type and size of the whole, and one part to all devices that
-// hold the same.
+// Lists what ranks have to give alike: one type and size of the whole, and one part to all devices
+// that hold the same.
 std::vector<Given> given_by(const Storage& whole, const std::vector<Tensor>& parts,
                             const std::vector<Held>& boxes) {
   Ledgers& ledgers = Context::get().ledgers();
@@ -202,7 +202,7 @@ Tensor Tensor::from_local(const Mesh& mesh, const std::vector<AxisPlacement>& pl
       continue;
     }
     Storage& from = storage_of(here[i]);
-    // What lies beyond the part is padding, which reads as zero.
+    // Elements beyond the part are padding, which reads as zero.
     const Box box{boxes[i].box.size, Dims(whole.size()), storage.local_shape(),
                   itemsize(storage.dtype())};
     copy_box(box, *from.devices()[0], from.memory_to_copy()[0], *storage.devices()[i],

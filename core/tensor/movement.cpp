@@ -281,7 +281,7 @@ Tensor Tensor::pad(const Pairs& padding, Scalar value, PadMode mode, Caller call
     }
   }
   if (mode == PadMode::Constant) return value::pad(value::shrink(x, inner), outer, value);
-  // What is cut off still counts as a neighbour of what is added on the other side.
+  // Elements that are cut off still count as neighbours of what is added on the other side.
   Value padded = pad_with_own(x, outer, mode);
   Pairs kept;
   for (int64_t i = 0; i < x.rank(); ++i) {
@@ -478,8 +478,8 @@ Tensor Tensor::unfold(int64_t dim, int64_t size, int64_t step, Caller caller) co
 
 namespace {
 
-// Of the last two dims: row + diagonal, and column. A diagonal beyond the corners is as good as one
-// just beyond.
+// Returns row + diagonal, and column, of the last two dims. A diagonal beyond the corners is as
+// good as one just beyond.
 std::pair<Value, Value> about_diagonal(const Value& x, int64_t diagonal) {
   if (x.rank() < 2) fail(fmt::format("needs two dims, not {}", text_of(x)));
   int64_t last = x.rank() - 1, rows = x.size(last - 1), columns = x.size(last);

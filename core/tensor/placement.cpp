@@ -138,7 +138,7 @@ Tensor Tensor::shard_like(const Tensor& other, Caller caller) const {
 
 Tensor Tensor::to(const std::string& device, Caller caller) const {
   Call call("to", caller);
-  // Of whichever process runs this: all ranks build the same graph.
+  // The device is one of whichever process runs this: all ranks build the same graph.
   return placed(*this, replicated(Mesh::single(parse_device(device))));
 }
 

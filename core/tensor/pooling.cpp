@@ -23,7 +23,7 @@ struct Pool {
   Dims kernel_axes;  // of the result of value::windows
 };
 
-// One number is a square.
+// A single number is a square.
 Ints per_kernel_dim(const Ints& kernel) {
   return kernel.one_number ? Ints{kernel[0], kernel[0]} : kernel;
 }
@@ -186,7 +186,7 @@ Tensor Tensor::avg_pool2d(const Ints& kernel, const PoolOptions& options, Caller
   auto total = [&](const Value& v, const Pairs& padding) {
     return value::sum(value::windows(v, pool.windows, padding), pool.kernel_axes);
   };
-  // What counts: everything in a window that is not behind the end of the padded image.
+  // Everything in a window counts that is not behind the end of the padded image.
   Pairs counted = value::spatial_padding(options.padding, pool.spatial);
   counted.insert(counted.begin(), pool.first, {0, 0});
   bool whole = options.count_include_pad && counted == pool.padding;

@@ -65,7 +65,7 @@ using value::Value;
 
 namespace {
 
-// Of operands that a caller gave: UserError where they do not fit.
+// Multiplies operands that a caller gave: UserError where they do not fit.
 Value multiplied(const Value& a, const Value& b, std::optional<DType> dtype) {
   if (a.rank() == 0 || b.rank() == 0) {
     fail(fmt::format("x is {}, w is {}: both need at least one dim", text_of(a), text_of(b)));

@@ -66,9 +66,9 @@ Generator& generator() {
   return *g;
 }
 
-// Of this thread. The entry goes when the thread ends; the generator's lock is held. Others leave an
-// entry alone, so it may be used without the lock. The thread of main(), and one that has seeded, are
-// number 0: which numbers they get depends on no other thread.
+// Returns the stream of this thread. Its entry goes when the thread ends; the generator's lock is
+// held. Others leave an entry alone, so it may be used without the lock. The thread of main(), and
+// one that has seeded, are number 0: which numbers they get depends on no other thread.
 Stream& stream_here(Generator& g) {
   struct AtEnd {
     ~AtEnd() {
@@ -426,7 +426,7 @@ Tensor Tensor::multinomial(int64_t num_samples, bool replacement, Caller caller)
   }
   const int64_t last = weight.rank() - 1, n = weight.size(last);
   if (n == 0) fail(fmt::format("{} has no weights to draw by", describe()));
-  // Of the largest one 1, so that no total overflows.
+  // The largest weight of a row becomes 1, so that no total overflows.
   const DType wide = weight.dtype() == DType::F64 ? DType::F64 : DType::F32;
   weight = value::contiguous(value::cast(weight, wide));
   const Value largest = value::max(weight, {last}, true);

@@ -96,7 +96,7 @@ std::vector<To> convert(std::span<const std::byte> bytes, DType dtype) {
   return out;
 }
 
-// Whether elements of that type are numbers E as they lie in memory.
+// Tells whether elements of that type are numbers E as they lie in memory.
 template <class E>
 bool lies_as(DType dtype) {
   if (std::is_same_v<E, float>) return dtype == DType::F32;

@@ -128,7 +128,7 @@ Tensor Tensor::scatter_reduce(int64_t dim, const Tensor& index, const Operand& s
   if (s.index.node()->numel() == 0) return *this;
   const bool chooses = reduce == ScatterReduce::Amax || reduce == ScatterReduce::Amin;
   if (!is_narrow(dtype()) || chooses) return scatter_reduced(s, reduce, include_self);
-  // What meets at a place is summed or multiplied in f32, together with what was there.
+  // Elements that meet at a place are summed or multiplied in f32, together with what was there.
   s.x = value::cast(s.x, DType::F32), s.src = value::cast(s.src, DType::F32);
   return value::cast(scatter_reduced(s, reduce, include_self), dtype());
 }
@@ -139,7 +139,7 @@ namespace {
 Value set_positions(const Value& mask, int64_t size) {
   int64_t n = mask.size(0);
   Value rank = value::cast(mask, DType::I32).tensor().cumsum(0);  // of a set element, from one
-  // One place more takes what is not wanted.
+  // A further place takes what is not wanted.
   Value place = value::where(mask & (rank <= size), rank - 1, size);
   Value found = value::scatter_add(place, value::iota(n, DType::I32) + 1, 0, size + 1);
   return value::shrink(found, {{0, size}}) - 1;

@@ -20,7 +20,7 @@ using value::Value;
 
 namespace {
 
-// Of the shard_map whose function this thread is running.
+// The mesh of the shard_map whose function this thread is running.
 thread_local const Mesh* running_on = nullptr;
 
 class RunningOnMesh {
@@ -56,7 +56,7 @@ void need_divisible(const Value& x, int64_t dim, const Axis& axis) {
                    axis.text()));
 }
 
-// One device's part of an argument.
+// Returns one device's part of an argument.
 Tensor entered(const Tensor& x, const Sharding& where, size_t number) {
   if (const SymbolicShape* sizes = symbolic_shape(x.uop()); sizes)
     fail(

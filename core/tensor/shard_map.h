@@ -103,10 +103,10 @@ int64_t axis_size(const std::string& axis, Caller caller = Caller::current());
 // The reduction of what the devices have, element by element; the same on all of them.
 Tensor all_reduce(const Tensor& x, const std::string& axis, ReduceOp op = ReduceOp::Sum,
                   Caller caller = Caller::current());
-// What the devices have, one after the other along `dim`; the same on all of them.
+// Joins what the devices have, one after the other along `dim`; the same on all of them.
 Tensor all_gather(const Tensor& x, const std::string& axis, int64_t dim = 0,
                   Caller caller = Caller::current());
-// Of the reduction each device gets its part along `dim`.
+// Gives each device its part of the reduction along `dim`.
 Tensor reduce_scatter(const Tensor& x, const std::string& axis, int64_t dim = 0,
                       ReduceOp op = ReduceOp::Sum, Caller caller = Caller::current());
 // Part i of x along `split_dim` goes to device i; what arrives is joined along `concat_dim`, in the

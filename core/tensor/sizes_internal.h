@@ -31,9 +31,9 @@ SymbolicSize add(const SymbolicSize& a, const SymbolicSize& b);
 SymbolicSize subtract(const SymbolicSize& a, const SymbolicSize& b);
 SymbolicSize plain_size(int64_t size);
 
-// What an index or a shape is given as; fails unless it is a sum of variables times numbers.
+// Returns the size given as an index or in a shape; fails unless it sums variables times numbers.
 SymbolicSize size_of(const StatePtr& state);
-// Whether it is one.
+// Tells whether x is such a sum.
 bool is_size(const Value& x);
 // From here on `buffer` stands for a variable.
 void name_variable(const UOp& buffer, const std::string& name, int64_t low, int64_t high);

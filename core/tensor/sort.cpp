@@ -85,7 +85,7 @@ namespace {
 // Every element is combined with all of its chunk before it: short chunks compute little, and long
 // ones make few rounds. A million elements take four rounds.
 constexpr int64_t kChunk = 32;
-// Of a scan that has rounds of its own inside.
+// A scan that has rounds of its own inside is one chunk.
 constexpr int64_t kOneChunk = std::numeric_limits<int64_t>::max();
 
 // out[i] = reduction of x[0..i] over the last dim, from all pairs of one chunk.
@@ -111,7 +111,7 @@ Value combine(ReduceOp op, const Value& a, const Value& b) {
   throw InternalError("scan: no reduction of this number");
 }
 
-// What runs along a row: how two neighbouring parts are combined, inside a chunk and of chunks.
+// The ways to combine two neighbouring parts of a row, inside a chunk and of chunks.
 struct Running {
   std::function<Value(const Value&)> inside;  // over the last dim
   std::function<Value(const Value&, const Value&)> combine;

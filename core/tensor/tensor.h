@@ -146,8 +146,8 @@ class Tensor {
 
   // --- what it is --------------------------------------------------------------------------------
   bool defined() const { return state_ != nullptr; }
-  // Of dims whose size is known when a captured step runs, shape() has the largest sizes; a number of
-  // one of them is a UserError, size_tensor() and numel_tensor() have what it is at each call.
+  // The shape() of dims whose size is known when a captured step runs has the largest sizes; a number
+  // of one of them is a UserError, size_tensor() and numel_tensor() have what it is at each call.
   Dims shape() const;
   int64_t shape(int64_t dim, Caller caller = Caller::current()) const;  // size of one dim
   int64_t size(int64_t dim, Caller caller = Caller::current()) const { return shape(dim, caller); }

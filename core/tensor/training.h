@@ -16,8 +16,8 @@ class TrainingMode {
   bool previous_, previous_within_trace_;
 };
 
-// Whether the calling thread is in training mode. A captured step whose function asks is traced once
-// for each mode that it is called in.
+// Tells whether the calling thread is in training mode. A captured step whose function asks is
+// traced once for each mode that it is called in.
 bool is_training();
 
 }  // namespace tinyshard

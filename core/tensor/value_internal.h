@@ -61,8 +61,8 @@ std::pair<Value, Value> match(const Value& a, const Value& b);
 int64_t resolve_axis(int64_t axis, int64_t rank);   // negative counts from the end; 0 of a scalar
 int64_t resolve_dim(int64_t dim, const Value& x);   // the same, but a scalar has none
 Dims resolve_axes(const Axes& axes, int64_t rank);  // sorted, distinct
-// One placement for each axis of the mesh; `what` has that many dims. Fails the call (UserError) for
-// axes that there are not, that are named twice, and for what cannot be asked for.
+// Returns one placement for each axis of the mesh; `what` has that many dims. Fails the call
+// (UserError) for axes that there are not, that are named twice, and for what cannot be asked for.
 std::vector<Placement> placements_of(const Mesh& mesh,
                                      const std::vector<std::pair<std::string, Placement>>& named,
                                      int64_t dims, const std::string& what);
@@ -171,8 +171,8 @@ Value gather(const Value& x, int64_t axis, const Value& index);        // shapes
 Value scatter_add(const Value& index, const Value& src, int64_t axis, int64_t size);
 // The same for another reduction, which starts from its identity.
 Value scatter_reduce(ReduceOp op, const Value& index, const Value& src, int64_t axis, int64_t size);
-// Of each of `size` places the last entry of the index along the axis that names it, counted from
-// one; 0 where none does.
+// Returns for each of `size` places the last entry of the index along the axis that names it,
+// counted from one; 0 where none does.
 Value last_entries(const Value& index, int64_t axis, int64_t size);
 // The places of the k smallest of each row of unsigned keys, in order, as i32.
 Value sort_order(const Value& keys, int64_t k);
@@ -182,7 +182,7 @@ Value one_hot(const Value& index, int64_t classes);  // bool, classes are the la
 struct Windows {
   Dims kernel, stride, dilation;
 };
-// Of the padded x, where there is padding: a pair for every dim, of which those before are 0.
+// Cuts the padded x into windows. The padding is a pair for every dim, (0, 0) for those before.
 Value windows(const Value& x, const Windows& w, const Pairs& padding = {}, const Scalar& value = 0);
 int64_t window_reach(int64_t kernel, int64_t dilation);  // elements from the first to the last
 int64_t window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilation);
@@ -190,7 +190,7 @@ int64_t window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilat
 // A list option given as one number or one per spatial dim.
 Dims per_dim(const Ints& option, int64_t spatial, const char* name);
 void note_placement(const Sharding& where);  // of a tensor that is made
-// Whether any value can live on more than one device: asking where costs a walk of the graph.
+// Tells whether any value can live on several devices: asking where costs a walk of the graph.
 bool placed_on_several();
 
 // Padding as (before, after) per spatial dim, first dim first.

@@ -39,8 +39,8 @@ struct Path {
 
 class Variable {
  public:
-  // Of the values min to max. Copies are the same variable, each with the value that it was bound
-  // to.
+  // Makes a variable of the values min to max. Copies are the same variable, each with the value
+  // that it was bound to.
   Variable(std::string name, int64_t min, int64_t max, Caller caller = Caller::current());
   // This variable with a value. UserError for one outside of the bounds.
   Variable bind(int64_t value, Caller caller = Caller::current()) const;
@@ -90,8 +90,8 @@ class Variable {
 
 namespace detail {
 
-// What a step keeps of its arguments from its first call on: the variables, on whose bounds it relies,
-// and how containers were made up. Errors name an argument as the caller does.
+// The memory that a step has of its arguments from its first call on: the variables, on whose
+// bounds it relies, and how containers were made up. Errors name an argument as the caller does.
 //
 // Threads: any. Each has memory of its own for the values of variables, the same at every call.
 class KeptArguments {
@@ -103,7 +103,7 @@ class KeptArguments {
   void check_tensor(size_t place, const Path& path) const;
   // UserError where it is not the first call's. For arguments that are not one tensor.
   void check_form(size_t argument, const std::string& form);
-  // What a trace is given for x.
+  // Returns what a trace is given for x.
   Variable inside(size_t place, const Variable& x, const StatePtr& state) const;
 
  private:

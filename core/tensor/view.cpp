@@ -1,4 +1,4 @@
-// What a view is of, and how a write gets there. See view_internal.h.
+// A view leads up to the tensor that it is of, and writes go there. See view_internal.h.
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -26,7 +26,7 @@ void drop(ViewOf* link) {
 
 Link link_of(ViewOf link) { return {new ViewOf(std::move(link)), drop}; }
 
-// Whether somebody has a tensor on the way up.
+// Tells whether somebody has a tensor on the way up.
 bool leads_somewhere(Link link) {
   while (link && link->whole.expired()) link = link->whole_view;
   return link != nullptr;
@@ -63,7 +63,7 @@ Way way_to(const Tensor& written, bool is_temporary) {
       way.whole = part;
       known = way.steps.size();
     }
-    // What somebody has may be a view no more: a parameter, or another value.
+    // A tensor that somebody has may be a view no more: a parameter, or another value.
     link = part && link->whole_view ? part->view_of : link->whole_view;
   }
   way.steps.resize(known);
@@ -182,7 +182,7 @@ Placed put_alone(const ViewStep& step, const Value& whole, const Placed& part) {
 
 bool moves(const std::shared_ptr<const ViewStep>& step) { return !step->put; }
 
-// What each step takes its part of.
+// Returns what each step takes its part of.
 std::vector<Value> wholes_of(const Way& way) {
   std::vector<Value> wholes{Tensor(way.whole)};
   for (size_t i = 0; i + 1 < way.steps.size(); ++i)
@@ -213,7 +213,7 @@ Placed put(const Way& way, const std::vector<Value>& wholes, const Value& part) 
 void write_over(const StatePtr& state, const Value& value) {
   const UOp& target = Tensor(state).uop();
   if (value.node() == target) return;
-  // What is neither stored nor to be stored yet gets a storage; the value to come does not need its
+  // A target that is not stored and will not be gets a storage; the value to come does not need its
   // old contents. So do data that a trace gave to a new tensor: every replay begins with them.
   const Capture* capture = current_capture();
   const bool is_constant = capture && target.op() == Op::Buffer && !capture->is_from_before(*state);

@@ -25,14 +25,14 @@ struct Placed {
 
 }  // namespace value
 
-// One step from a tensor to a view of it.
+// A step from a tensor to a view of it.
 struct ViewStep {
-  // What the view shows of a whole.
+  // Returns what the view shows of a whole.
   std::function<value::Value(const value::Value& whole)> take;
   // The part, which is of the whole's type and broadcasts to what take() shows, in its place there.
   // Null where take() moves elements and no more: then it follows from that.
   std::function<value::Placed(const value::Value& whole, const value::Value& part)> put;
-  // Whether put() brings each element of the part to one place, whatever the whole holds.
+  // True if put() brings each element of the part to one place, whatever the whole holds.
   bool only_places = false;
 };
 
@@ -53,7 +53,7 @@ Way way_to(const Tensor& written, bool is_temporary);
 // The same; fails the running call where nobody could ever see what is written to a temporary.
 Way way_to_temporary(const Tensor& written);
 
-// What the whole shows at the end of the way now.
+// Returns what the whole shows at the end of the way now.
 Value at_end_of(const Way& way);
 // The part in its place in the whole; nothing where the way is one of steps that do more than that.
 std::optional<Placed> placed(const Way& way, const Value& part);

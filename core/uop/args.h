@@ -85,8 +85,8 @@ inline ReduceArg reduce_arg(const Node& x) { return {ReduceOp(x.arg()[0]), x.arg
 
 inline int64_t gather_axis(const Node& gather) { return gather.arg()[0]; }
 
-// Whether a Gather reads its source by the order of this source itself (core/uop/sort_keys.h), and
-// which one: then the result is known without the order. In global graphs only.
+// Tells whether a Gather reads its source by the order of this source itself (core/uop/sort_keys.h)
+// and which one: then the result is known without the order. In global graphs only.
 enum class Sorting : uint8_t { None, Rising, Falling };
 inline Sorting gather_sorting(const Node& gather) {
   return gather.arguments > 1 ? Sorting(gather.arg()[1]) : Sorting::None;
@@ -129,7 +129,7 @@ inline RangeArg range_arg(const Node& range) {
 }
 
 inline int64_t param_slot(const Node& param) { return param.arg()[0]; }
-// Of the Param that a Load or Store goes to.
+// Returns the number of the Param that a Load or Store goes to.
 inline int64_t slot_of(const Node& access) { return param_slot(*access.src()[0]); }
 
 // Fold: whether it adds products unrounded, as a fused multiply-add does.

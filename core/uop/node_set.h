@@ -48,7 +48,7 @@ class NodeSet {
     const auto address = reinterpret_cast<uintptr_t>(node);
     return {address / (64 * kPlace), uint64_t{1} << (address / kPlace % 64)};
   }
-  // Of the block's entry, or of the free one where it belongs.
+  // Returns the slot of the block's entry, or of the free one where it belongs.
   static size_t slot_of(const std::vector<Entry>& entries, uintptr_t block) {
     constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
     const size_t mask = entries.size() - 1;

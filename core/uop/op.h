@@ -95,7 +95,7 @@ enum class OpClass : uint8_t { Leaf, Elementwise, Movement, Reduction, Storage, 
 // How the element type of a node follows from its sources.
 enum class TypeRule : uint8_t { Given, SameAsFirst, SameAsSecond, Bool };
 
-// What computing one costs where generated kernels do it. Zero: as `cycles`.
+// The cost of computing one where generated kernels do it. Zero: as `cycles`.
 struct OpCost {
   float inlined = 1;  // per element and once more in another kernel, in additions
   float cycles = 1;   // of a CPU core for a register full of lanes
@@ -163,7 +163,7 @@ struct ReduceInfo {
   ReduceOp of_truths;  // the same of truth values, as bytes 0 and 1
   OnReals reals;       // of two elements
   OnIntegers integers;
-  // Of an element that comes n times; null where it `chooses`.
+  // Reduces an element that comes n times; null where it `chooses`.
   double (*repeated)(double x, int64_t n);
 };
 const ReduceInfo& info(ReduceOp op);

@@ -44,7 +44,7 @@ void check_size(DimSpan shape, DType dtype) {
 
 namespace {
 
-// Of the ops that make another shape of their first source's.
+// Returns the shape of the ops that change that of their first source.
 Dims changed_shape(Op op, DType dtype, std::span<const UOp> src, DimSpan arg, const void* payload) {
   auto need = [&](bool holds, const char* why) {
     if (!holds) misfit(op, src, arg, why);

@@ -21,7 +21,7 @@ struct SymbolicShape {
   std::vector<std::optional<SymbolicSize>> dims;
 };
 
-// Of a tensor's value; null when all its sizes are plain numbers.
+// Returns the sizes of a tensor's value; null when all of them are plain numbers.
 inline const SymbolicShape* symbolic_shape(const UOp& value) {
   return value.op() == Op::Identity ? static_cast<const SymbolicShape*>(value->payload.get())
                                     : nullptr;

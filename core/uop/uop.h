@@ -70,7 +70,7 @@ struct Node {
   DType dtype;
   uint16_t sources, arguments, rank;
   mutable std::atomic<uint32_t> references;
-  // Of the first that made the node; no part of its identity, and changed by set_about() alone.
+  // The origin of the first that made the node; no part of its identity; set_about() alone sets it.
   mutable std::atomic<OriginId> origin;
 
   std::span<const UOp> src() const;
@@ -154,7 +154,7 @@ inline DimSpan Node::arg() const {
 }
 inline DimSpan Node::shape() const { return {arg().data() + arguments, rank}; }
 
-// What is below a chain of Assigns, found at once however long it is; x itself where it is none.
+// Returns what is below a chain of Assigns, at once however long it is; x itself where it is none.
 const UOp& storage_node(const UOp& x);
 
 // Says what a node is for, beside the line that it comes from.
@@ -261,7 +261,7 @@ class NodeOrder {
 NodeOrder toposort(std::span<const UOp> roots);
 NodeOrder toposort(std::vector<UOp>&& roots) = delete;  // which would not keep the graph
 
-// One line per node: "%3 = add f32[2, 3] %1 %2".
+// Prints a line per node: "%3 = add f32[2, 3] %1 %2".
 std::string print(std::span<const UOp> roots);
 inline std::string print(const UOp& root) { return print(std::span(&root, 1)); }
 std::string describe(const Node& node);  // "add f32[2, 3]"

@@ -46,7 +46,7 @@ double Accesses::contiguity(int range) const {
   return score;
 }
 
-// Whether `lanes` neighbours along `range` are one aligned piece of memory, all there or not.
+// Tells whether `lanes` neighbours along `range` are one aligned piece, of which all or none is.
 bool Accesses::whole_vector(int access, int range, int lanes) const {
   int index = graph_.source(access, 1);
   if (graph_.lane_stride(index, range, lanes) != 1) return false;

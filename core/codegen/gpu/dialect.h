@@ -21,7 +21,7 @@ class GpuDialect {
   using Builder = llvm::IRBuilder<>;
   using Value = llvm::Value;
 
-  // Of the target's triple; null where there is none: the target is a CPU.
+  // Returns the dialect of the target's triple; null where there is none: the target is a CPU.
   static const GpuDialect* of(const Target& target);
 
   virtual ~GpuDialect() = default;
@@ -39,7 +39,7 @@ class GpuDialect {
 
   // Once in a process, before LLVM is asked for the target.
   virtual void initialise() const = 0;
-  // What LLVM wrote, as the driver takes it: blocks of a cluster may still have to be said.
+  // Makes what LLVM wrote fit for the driver: blocks of a cluster may still have to be said.
   virtual std::string finished(std::string code, int cluster) const = 0;
 
   // Makes a function an entry of `block` threads. `resident`: so many blocks shall fit one
@@ -54,14 +54,14 @@ class GpuDialect {
   virtual void barrier(Builder& b) const = 0;  // of the block's threads
   // The i32 of the thread of this warp whose number differs by the bit `distance`.
   virtual Value* exchanged(Builder& b, Value* word, int distance) const = 0;
-  // Of targets that have clusters: a barrier of all threads of a cluster, and an address that
-  // block `rank` of the cluster has under `address`, which is generic.
+  // Only targets with clusters have these: a barrier of all threads of a cluster, and an address
+  // that block `rank` of the cluster has under `address`, which is generic.
   virtual void cluster_barrier(Builder& b) const = 0;
   virtual Value* of_block(Builder& b, Value* address, Value* rank) const = 0;
 
   // Two f32, each rounded to the 16 bits of `dtype`, in one word. A NaN becomes the GPU's own.
   virtual Value* pair(Builder& b, DType dtype, Value* low, Value* high) const = 0;
-  // Of f32: 2^x with a relative error of 2^-22 at most, subnormal results and special values
+  // Both take f32: 2^x with a relative error of 2^-22 at most, subnormal results and special values
   // included; a / b to two ulps, without a rare branch.
   virtual Value* exp2(Builder& b, Value* x) const = 0;
   virtual Value* quotient(Builder& b, Value* x, Value* by) const = 0;

@@ -63,7 +63,7 @@ void Emitter::emit_entry(const std::string& name) {
     auto at = static_cast<unsigned>(slot);
     function_->addParamAttr(at,
                             llvm::Attribute::getWithAlignment(b_.getContext(), llvm::Align(16)));
-    // What nobody writes may come through the read-only path.
+    // A parameter that nobody writes may come through the read-only path.
     if (graph_.param(slot).written || graph_.aliased(slot)) continue;
     function_->addParamAttr(at, llvm::Attribute::NoAlias);
     function_->addParamAttr(at, llvm::Attribute::ReadOnly);
@@ -135,7 +135,7 @@ void Emitter::emit_work(const Work& work, Value* block) {
   if (work.cluster > 1) dialect_.cluster_barrier(b_);
 }
 
-// Of a range of `size` values; where it lies outside of 0 to `most`, that.
+// Returns the bound of a range of `size` values, moved into 0 to `most` where it lies outside.
 Value* Emitter::bound_value(const RangeBound& bound, int64_t size, int64_t most) {
   auto clamped = [&](Value* x, int64_t least, int64_t greatest) {
     x = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, x, i64(least));
@@ -223,7 +223,7 @@ Value* Emitter::any_item(Value* block) {
       Value *from = b_.CreateUDiv(first, i64(inner)), *to = b_.CreateUDiv(end, i64(inner));
       Value* digit = b_.CreateMul(b_.CreateURem(from, i64(count)), i64(lanes));
       if (last && space.begin > 0) digit = b_.CreateAdd(digit, i64(space.begin));
-      // What does not vary with the range is stored where it is 0.
+      // Values that do not vary with the range are stored where it is 0.
       high = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, high, i64(1));
       Value* some = b_.CreateICmpSLT(digit, high);
       if (k > 0)
@@ -254,7 +254,7 @@ void Emitter::emit_items() {
     emit_stores(stores, nullptr);
     return;
   }
-  // One thread stores what all of them may have read.
+  // A single thread stores; where all of them may have read what it replaces, it waits for them.
   bool in_place = std::ranges::any_of(stores, [&](int store) {
     for (int node = 0; node < graph_.size(); ++node) {
       if (graph_[node].op == Op::Load &&
@@ -404,7 +404,7 @@ void Emitter::rounds(int64_t count, Value* limit, Values& carried,
       b_.CreateICmpULT(next, limit ? b_.CreateTrunc(limit, type)
                                    : llvm::ConstantInt::get(type, static_cast<uint64_t>(count))),
       head, exit);
-  // One round has all the loads in flight that registers are for.
+  // A round is not unrolled: it has all the loads in flight that there are registers for.
   llvm::LLVMContext& context = b_.getContext();
   auto* rolled =
       llvm::MDNode::get(context, llvm::MDString::get(context, "llvm.loop.unroll.disable"));

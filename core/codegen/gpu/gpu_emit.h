@@ -74,7 +74,7 @@ class Emitter {
   void find_limits();
   // Rounds that a space needs until the end of its outermost range; null where all are needed.
   llvm::Value* needed_rounds(const Space& space, int64_t together);
-  // Whether some step of a block of items lies within the extents; null for always.
+  // Tests whether some step of a block of items lies within the extents; null for always.
   llvm::Value* any_item(llvm::Value* block);
   void when(llvm::Value* condition, llvm::function_ref<void()> body);
   void digits_of(Frame& frame, const Space& space, llvm::Value* step, std::optional<Bounds> known);
@@ -172,7 +172,7 @@ class Emitter {
   void store_piece(int slot, llvm::Value* address, llvm::ArrayRef<llvm::Value*> values,
                    bool rounded);
   llvm::Value* element_address(int slot, llvm::Value* offset);
-  // What a store computes before it rounds; `rounded`: it is of the memory's type already.
+  // The node that a store computes before it rounds; `rounded`: it is of the memory's type already.
   struct StoredValue {
     int node;
     bool rounded;
@@ -183,7 +183,7 @@ class Emitter {
   llvm::Value* store_condition(int store, int instance);
   llvm::Value* zeros();
 
-  // Of what is not negative and cannot wrap: constants may then be taken out of an address.
+  // Both take what is not negative and cannot wrap: constants may then be taken out of an address.
   llvm::Value* whole_add(llvm::Value* a, llvm::Value* b) {
     return b_.CreateAdd(a, b, "", true, true);
   }

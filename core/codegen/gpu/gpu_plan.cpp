@@ -46,7 +46,7 @@ class Sections {
   // The scope of the first `depth` loops.
   int scope_at(size_t depth) const { return depth == 0 ? 0 : work_.nest.loops[depth - 1]; }
 
-  // Whether its folds load a parameter that the kernel also writes.
+  // Tells whether its folds load a parameter that the kernel also writes.
   bool reads_replaced(const FoldGroup& group) const {
     std::vector<char> seen(static_cast<size_t>(c_.graph.size()));
     std::vector<int> stack = group.folds;

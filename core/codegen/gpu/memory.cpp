@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kAccessBytes = 16;
 }  // namespace
 
-// What loads read that must not touch their parameter: no branch.
+// Returns zeros for loads that must not touch their parameter: reading them takes no branch.
 Value* Emitter::zeros() {
   if (!zeros_) {
     auto* type = llvm::ArrayType::get(b_.getInt8Ty(), kAccessBytes);

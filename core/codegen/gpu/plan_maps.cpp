@@ -32,7 +32,7 @@ class Maps {
     }
     int range = items.ranges.back();
     items.lanes = c_.accesses.lanes_along(range);
-    // One long loop of odd length: whole vectors, and what is left on its own.
+    // A single long loop of odd length becomes whole vectors, and what is left on its own.
     int64_t size = c_.graph.range(range).size;
     int wide =
         items.ranges.size() == 1 && size > kShortMap ? c_.accesses.lanes_along(range, false) : 1;

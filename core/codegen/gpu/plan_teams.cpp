@@ -41,7 +41,7 @@ class Teams {
     work_.items_fastest = along_items > along_sections;
     bool one = alike(sections);
     if (one) number(sections);
-    // What stays in registers: a share of each load of a row.
+    // Registers keep a share of each load of a row.
     int loads = std::max(1, loads_along(ranges));
     int most = std::clamp(kAllValues / loads, 4, kValues);
     if (work_.items_fastest) {
@@ -50,7 +50,7 @@ class Teams {
       share_rows(sections, one, most, loads);
     }
     if (!work_.kept) number({});
-    // What is inside of a section runs in each thread alone.
+    // Loops inside of a section run in each thread alone.
     work_.blocks = work_.items.space.rounds(work_.teams);
   }
 
@@ -155,7 +155,7 @@ class Teams {
            std::ranges::any_of(sections, [](const Section* s) { return !s->groups.empty(); });
   }
 
-  // What is loaded along the sections for one step of the items.
+  // Returns the bytes that are loaded along the sections for one step of the items.
   int64_t row_bytes(std::span<Section* const> sections) const {
     RangeSet ranges = 0;
     for (Section* s : sections) ranges |= bit(s->space.ranges.back());

@@ -1,4 +1,4 @@
-// What the threads of a block do together. Every thread takes part in every call, and partial
+// The threads of a block do this together. Every thread takes part in every call, and partial
 // results are combined in a fixed order: results have the same bits in all threads and runs.
 #include "core/codegen/gpu/gpu_emit.h"
 

@@ -1,4 +1,4 @@
-// What a thread computes: each value once in the outermost frame that knows its ranges, an instance
+// A thread computes each value once, in the outermost frame that knows its ranges, with an instance
 // for each chunk and lane that it varies with.
 #include <limits>
 
@@ -81,7 +81,7 @@ std::optional<Graph::Pattern> Emitter::lane_pattern(int index) const {
   return graph_.lane_pattern(index, range, frame->lanes, frame->lanes);
 }
 
-// Of an index at one spot. What the rounds of a section say is narrower than what the graph knows.
+// Bounds an index at one spot. The rounds of a section narrow it down further than the graph does.
 Emitter::Bounds Emitter::bounds(int index, const Spot& spot) const {
   const KernelNode& n = graph_[index];
   Bounds whole{n.low, n.high};
@@ -106,7 +106,7 @@ Emitter::Bounds Emitter::bounds(int index, const Spot& spot) const {
   return {std::max(sum.low, whole.low), std::min(sum.high, whole.high)};
 }
 
-// What a comparison of indices comes to wherever it is asked; null where that differs.
+// Returns what a comparison of indices comes to wherever it is asked; null where that differs.
 Value* Emitter::decided(int comparison, int instance) const {
   int left = graph_.source(comparison, 0), right = graph_.source(comparison, 1);
   if (graph_[comparison].op != Op::CmpLt || graph_[left].dtype != DType::Index ||
