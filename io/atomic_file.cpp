@@ -1,3 +1,6 @@
+// Bytes go to a new file beside the target, which is synced, closed and then renamed; syncing the
+// folder makes that last. Its name has a random tag, so writers never share one. The target's mode
+// is kept; a target that is no regular file is refused, as renaming would replace the device.
 #include "io/atomic_file.h"
 
 #include <cerrno>

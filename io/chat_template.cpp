@@ -1,3 +1,6 @@
+// A file chat_template.jinja comes before the template in
+// tokenizer_config.json, whose special tokens are variables in either case
+// (bos_token). Objects keep the order of their names, as templates print them.
 #include "io/chat_template.h"
 
 #include <utility>

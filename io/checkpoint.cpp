@@ -1,3 +1,7 @@
+// A box is put together from the slices that meet it, in windows of a megabyte. The first read of a
+// slice reads all of it and compares its digest; later ones read only from the first run of bytes
+// wanted to the last. A window that lies within one run is read straight into its place. Damaged
+// checkpoints are passed over, with a warning, by those who ask for the newest.
 #include "io/checkpoint.h"
 
 #include <algorithm>

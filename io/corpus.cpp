@@ -1,3 +1,5 @@
+// A file of a folder is text if its first 8 KiB hold no zero byte; hidden files and folders are
+// left out. A file that was named itself is always taken. The limit of bytes cuts the last file.
 #include "io/corpus.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// IDX files begin with 0 0, the type and the number of dims, then sizes; all numbers are
+// big-endian. Deflate expands a byte to 1032 at most, so a gzipped file of a kilobyte cannot claim
+// more than about a megabyte: that is compared before memory is taken.
 #include "io/dataset.h"
 
 #include <algorithm>

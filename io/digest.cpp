@@ -1,3 +1,5 @@
+// Four lanes take 8 bytes each of a block of 32; what is left of a block waits for the next update.
+// At the end the lanes are mixed, then the rest by 8, 4 and 1 bytes.
 #include "io/digest.h"
 
 #include <algorithm>

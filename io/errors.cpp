@@ -1,3 +1,5 @@
+// A text from a file may hold anything: it is cut, and control characters are shown, so that a
+// message is one line and no terminal obeys it.
 #include "io/errors.h"
 
 #include <fmt/format.h>

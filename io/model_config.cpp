@@ -1,3 +1,7 @@
+// Each size has the names that families use for it, and is taken from the
+// first that is there; all of these names are removed, so that what remains is
+// what we do not know. Defaults follow from what was read: as many heads for
+// keys as for queries, heads of width / heads, four times the width inside.
 #include "io/model_config.h"
 
 #include <algorithm>

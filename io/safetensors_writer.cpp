@@ -1,3 +1,6 @@
+// The layout is computed before anything is written: tensors by the size of their type, the widest
+// first, then by name, so that each is aligned; the header is padded with spaces until the data
+// begin at a multiple of 64. So the place of every byte is known to whoever writes parts of a file.
 #include <algorithm>
 #include <set>
 

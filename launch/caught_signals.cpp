@@ -1,3 +1,6 @@
+// The handler writes the signal's number to a pipe and does nothing else.
+// Signals that were ignored when the launcher started, as under nohup,
+// stay ignored, all but SIGCHLD. A child gets back what was before.
 #include "launch/caught_signals.h"
 
 #include <cerrno>

@@ -1,3 +1,6 @@
+// The parent's command line ends with this process's own; the words before that are the launcher's:
+//
+//   parent: mpirun -n 2 ./train --fast    this process: ./train --fast    "mpirun -n 2 "
 #include "launch/command_line.h"
 
 #include <algorithm>

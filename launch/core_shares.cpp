@@ -1,3 +1,5 @@
+// hwloc divides the tree of the machine, so that cores of one share lie together. Where cores are
+// fewer than ranks, or there is one rank, nothing is bound.
 #include "launch/core_shares.h"
 
 #include <climits>

@@ -1,3 +1,7 @@
+// Slurm's lists are short forms: "2(x3),1" is two tasks on each of three nodes,
+// then one; the first host of "n[03-05,09],m1" is n03. The port where ranks of
+// a step meet follows from job and step, so all ranks compute the same one
+// without asking. A number that does not parse is an error, never a default.
 #include "launch/environment.h"
 
 #include <algorithm>

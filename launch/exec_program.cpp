@@ -1,3 +1,5 @@
+// The program is searched in the PATH of the new environment, which execvp would not look at. A
+// file that may not be executed ends the search only if no later folder has another.
 #include "launch/exec_program.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// An entry is "node1" or "node1:4"; an IPv6 address has its number behind brackets, "[fe80::1]:2".
+// Host files may say "node1 slots=4" or "node1 4". Ranks fill one host after the other.
 #include "launch/hosts.h"
 
 #include <array>

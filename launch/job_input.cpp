@@ -1,3 +1,6 @@
+// Reading stops when as much is under way as rank 0's agent may hold,
+// and goes on with what it reports as taken. A terminal is read in the
+// foreground only: in the background the system would stop the launcher.
 #include "launch/job_input.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Only the first attempt of a job puts old logs aside, so those of its attempts stay together. A
+// log that cannot be written any more ends with one message; the job goes on.
 #include "launch/job_logs.h"
 
 #include <cerrno>

@@ -1,3 +1,6 @@
+// The agent has the two pipes as its standard input and output, and a process group of its own.
+// Commands that the pipe does not take at once are kept and go with later ones. An agent that has
+// ended its work has a second to end itself, and is killed then.
 #include "launch/remote_agent.h"
 
 #include <cerrno>

@@ -1,3 +1,7 @@
+// A node says all in integers: the op, the mesh axis and its size, and behind them what its kind
+// needs. Its source is stored first, as collectives read memory; a parameter that is gathered on
+// use is sent from its storage, since a copy would live until the last gather. Reductions are named
+// after the value that they complete, other collectives after the op that needs what arrives.
 #include "multi/collective.h"
 
 #include <fmt/format.h>

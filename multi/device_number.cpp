@@ -1,3 +1,6 @@
+// A coordinate is each device's own element of 0, 1, 2, .. that is split along the axis, so all
+// devices run one program. Integer division cuts towards zero; floor of a negative number goes by
+// its distance to -1: -5 over 4 is -1 - (4 over 4) = -2.
 #include "multi/device_number.h"
 
 namespace tinyshard {

@@ -1,3 +1,7 @@
+// The walk goes from users to sources, so that a collective knows who reads its result. Another
+// plan could spare it, unless it completes a gradient (a sum that only a storage reads, without a
+// product between), gathers a parameter at its turn, or moves less than a kilobyte. A product takes
+// the longer of the time to move its operands and the time to compute.
 #include "multi/estimate.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// The slowest link between neighbours along the axis counts, as all devices wait for it. The time
+// is a start, a number of steps that depends on the op, and the bytes over the rate: 2 (n - 1)
+// steps for an all-reduce, n - 1 for a gather or a reduce-scatter, one for the rest.
 #include "multi/link_model.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Sizes are kept twice: with padding, as the next axis divides that,
+// and of the elements that are there.
 #include "multi/local_box.h"
 
 #include <algorithm>

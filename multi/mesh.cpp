@@ -1,3 +1,7 @@
+// Meshes are kept in a list for the life of the process and found by
+// comparing, so that equal ones have one number, and nodes can name a mesh by
+// it. A placement travels in the arguments of a Redistribute as three numbers
+// an axis, followed by the sizes of parts where a dim is not divided evenly.
 #include "multi/mesh.h"
 
 #include <algorithm>

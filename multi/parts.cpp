@@ -1,3 +1,7 @@
+// A dim that does not divide is padded to equal parts first, and the
+// padding is cut off at the way back:
+//
+//   f32[7, 2] in 4 parts along dim 0    pad [8, 2]    reshape [4, 2, 2]    parts lead: [4, 2, 2]
 #include "multi/parts.h"
 
 namespace tinyshard {

@@ -1,3 +1,8 @@
+// A plan maps questions (an op with operands that lie so) to options. Layers that
+// are alike ask one question, so one change of the plan changes them all; a question
+// that is asked four times at most may also be answered anew each time. An attempt
+// makes the local graph with a plan and estimates it; it is kept if it takes less
+// time, and writes not much more than the plan where each op chose alone.
 #include "multi/planner.h"
 
 #include <algorithm>

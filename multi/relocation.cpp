@@ -1,3 +1,7 @@
+// A CopyIn sends what its source holds within the group of the devices of both meshes, in the order
+// in which the job counts them, so that one group serves many pairs of meshes. A part that several
+// devices receive is sent to each of them by a source that repeats it. Values of constants alone
+// name no mesh; their leaves are given that of the sender.
 #include "multi/relocation.h"
 
 #include <algorithm>

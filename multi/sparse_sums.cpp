@@ -1,3 +1,7 @@
+// Gathering pays if the index and the rows of all devices have at most half the bytes of the sum.
+// Elements that were repeated, widened or given another shape travel as they were before:
+//
+//   8 devices with 1024 tokens each, rows f32[768]: 24 MiB of rows; a table of 50257 rows: 147 MiB
 #include "multi/sparse_sums.h"
 
 #include "core/rewrite/pattern.h"

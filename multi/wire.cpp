@@ -1,3 +1,8 @@
+// Bits of a positive float, read as an integer, are ordered as the
+// floats are; those of a negative one the other way round, so they
+// are inverted but for the sign. NaN becomes the integer that wins:
+//
+//   f32 -2, -1, 0, 1 as integers    0xbfffffff  0xc07fffff  0  0x3f800000    (two's complement)
 #include "multi/wire.h"
 
 #include <cstdint>

@@ -1,3 +1,6 @@
+// Steps are 1, 2 or 5 times a power of ten: 0 to 47 in five steps of at
+// least 9.4 goes by tens to 50. An axis of logarithms has a mark at each
+// decade, and at 2 and 5 times it where there are two decades at most.
 #include "report/axis.h"
 
 #include <algorithm>

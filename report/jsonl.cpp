@@ -1,3 +1,6 @@
+// A log that is opened again loses a last line that a kill has cut and, with `from_step`, the lines
+// of steps that will be taken again; what remains is written anew as a whole. JSON has no NaN and
+// no infinity: these are written as texts, and read back as numbers.
 #include "report/jsonl.h"
 
 #include <cerrno>

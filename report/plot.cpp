@@ -1,3 +1,7 @@
+// A column of pixels is drawn with four points at most: the first, lowest,
+// highest and last that fall on it. Smoothing takes means from running sums.
+// Colours are classes with a value for light and one for dark pages, and
+// numbers are rounded to tenths of a pixel, so equal data give equal bytes.
 #include "report/plot.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// The rate is taken from the last eight seconds. Each piece of the line
+// has a weight: while the line is too long for the terminal the lightest
+// piece goes, of equal ones the last, and the bar takes what room is left.
 #include "report/progress.h"
 
 #include <algorithm>

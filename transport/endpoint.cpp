@@ -1,3 +1,7 @@
+// A wait polls, then yields, then naps, and in each round moves the calls of all groups along. The
+// detector looks in from a thread of its own: it tries the lock for 10 ms and otherwise tells
+// nothing. A peer that seems gone is believed after some looks only, as what it had sent before may
+// still be on its way. A failed exchange leaves its buffers to messages that may come late.
 #include "transport/endpoint.h"
 
 #include <algorithm>

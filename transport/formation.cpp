@@ -1,3 +1,7 @@
+// A rank asks for the others until each is known to be here or gone, or patience
+// ends, then proposes those that are here. Any rank may propose; the store keeps
+// the first proposal, so all read the same. The process table counts only if all
+// ranks are on this host, and a rank is gone when two looks in a row miss it.
 #include "transport/formation.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// /proc/<pid>/stat has the state of a process and the time when it began. Without a pidfd a process
+// is the same only if that time is, since numbers are given again, and a zombie has ended.
 #include "transport/process_watch.h"
 
 #include <algorithm>

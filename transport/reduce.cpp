@@ -1,3 +1,7 @@
+// There is a loop for each type and reduction, found in a table. It takes 1024
+// elements at a time through all inputs, in a type that is wide enough, and
+// rounds once at the end: each element is combined in the order of the inputs. A
+// block is stored when all inputs of it have been read, so `out` may be an input.
 #include "transport/reduce.h"
 
 #include <algorithm>

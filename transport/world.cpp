@@ -1,3 +1,6 @@
+// Rows are tried in order, so MPI's launchers get MPI unless TS_TRANSPORT says otherwise, and all
+// others TCP. A process alone has a mailbox and no heartbeats. Where heartbeats cannot be set up
+// the job goes on without them, and rank 0 says so.
 #include "transport/world.h"
 
 #include <string_view>

@@ -1,3 +1,5 @@
+// The log outlives all static objects, since their destructors may log. One lock keeps a line
+// whole, and lets the sink be replaced while other threads log.
 #include "core/base/log.h"
 
 #include <mutex>

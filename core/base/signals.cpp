@@ -1,3 +1,5 @@
+// Signals that a fault raises in the thread itself stay unblocked: a
+// fault while they are blocked ends the process without its handler.
 #include "core/base/signals.h"
 
 #include <initializer_list>

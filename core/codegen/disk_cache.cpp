@@ -1,3 +1,6 @@
+// Fields are written one behind the other, without names: a file of another version of the
+// generator is recognised by the fingerprint in front and is no kernel. The reader believes no
+// length that exceeds what is left, and a file with bytes to spare is refused.
 #include "core/codegen/disk_cache.h"
 
 #include <string_view>

@@ -1,3 +1,5 @@
+// LLVM reports such code to a handler which may not return. The handler throws, through LLVM's
+// frames, if this thread has asked for that, and returns else, whereupon LLVM ends the process.
 #include "core/codegen/llvm_failure.h"
 
 #include <mutex>

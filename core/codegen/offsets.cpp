@@ -1,3 +1,6 @@
+// A parameter can begin elsewhere if the kernel only reads it, no other name has its memory, and no
+// index into it is itself read from memory, as such an index is held against the buffer's size. The
+// least index that occurs, rounded down to 64 bytes, becomes the offset.
 #include "core/codegen/offsets.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// A node runs once for each combination of the ranges that it varies
+// with, so its count is the product of their sizes; a fold runs once for
+// each of its terms. Casts, bit casts and index arithmetic count nothing.
 #include "core/codegen/operations.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// The kernels that differ in their constants alone are a family, by the hash of what is left
+// without them. The first kernel of a family is compiled with its constants inside. When a second
+// one has others, the family's kernels take them as arguments from then on.
 #include "core/codegen/scalars.h"
 
 #include <algorithm>

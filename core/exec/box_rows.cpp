@@ -1,3 +1,6 @@
+// Dims join from the innermost outwards until one is cut, in the array or in memory: that one still
+// belongs to the row, as its elements are contiguous. Row r is then found by the digits of r in the
+// sizes of the dims outside, times the strides of both sides.
 #include "core/exec/box_rows.h"
 
 namespace tinyshard {

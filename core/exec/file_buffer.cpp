@@ -1,3 +1,8 @@
+// Values of more than a page are mapped, privately, so that nothing is read before
+// it is used and no write reaches the file; smaller ones are read into memory, as
+// a map takes a page at least. A value is its part of the file where only copies,
+// moves and other shapes lie above the Buffer, and no tensor holds the Buffer
+// itself, through which it could be changed: then readers may go to the file.
 #include "core/exec/file_buffer.h"
 
 #include <algorithm>

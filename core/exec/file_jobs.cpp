@@ -1,3 +1,6 @@
+// Threads take the next job by one counter. The first error moves the counter to the end, so that
+// nobody begins another job, and is thrown after all have stopped. The caller works as well, and it
+// alone tells of progress; if no more threads can be made, it does the rest.
 #include "core/exec/file_jobs.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// A choice is one byte in a file, and is believed only if it is one of the candidates. It is then
+// kept in memory, so that a file is read once in a process.
 #include "core/exec/kept_choices.h"
 
 #include "core/runtime/file_cache.h"

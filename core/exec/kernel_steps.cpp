@@ -1,3 +1,5 @@
+// Slices come before constants: kernels that differ by the place of a slice are equal by then, and
+// so share one family of constants (core/codegen/scalars.cpp).
 #include "core/exec/kernel_steps.h"
 
 #include <array>

@@ -1,3 +1,7 @@
+// States are a doubly linked list, the newest last, and a state that gets a value moves to its end.
+// Each value has a number one higher than the one before, so what came since a number is found by
+// walking back from the end until it is reached. A value that is replaced is dropped outside of the
+// lock: it may be the last reference to a whole graph.
 #include "core/exec/live_values.h"
 
 #include "core/exec/capture.h"

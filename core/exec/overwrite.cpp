@@ -1,3 +1,7 @@
+// Storages are made free to be filled in three ways. A state that is not
+// computed yet gets an empty storage of its own instead. A state that alone
+// names its storage keeps it. If graphs or other states name it, too, they get
+// what they need of its old value first (settle), and the state its own storage.
 #include "core/exec/overwrite.h"
 
 #include <algorithm>

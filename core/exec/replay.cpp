@@ -1,3 +1,7 @@
+// A recording reads the lists of pointers that its launches were given. Changed lists are collected
+// until the next run, which asks every recording to read them again; a device passes over lists it
+// does not know. If a device cannot do so, or if anything throws between begin and end, all
+// recordings are dropped, and the next run makes them anew.
 #include "core/exec/replay.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Parts are a doubly linked list through the parts themselves, so that joining and leaving cost no
+// memory. The end takes one part at a time out of the list and calls it without the lock: a part
+// may be the last owner of others, which leave the list in its destructor.
 #include "core/exec/runtime_part.h"
 
 #include "core/exec/context.h"

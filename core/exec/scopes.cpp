@@ -1,3 +1,5 @@
+// The mode belongs to the thread, the type of floats to the process. A mode that a trace has set
+// itself is marked as such, and looking at it notes nothing: it is the same in every call.
 #include "core/exec/scopes.h"
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // The engine computes the states of tensors, keeps apart those that share a storage, reads and
-// writes them. Everything here speaks of states and UOps. What runs something
-// waits for its turn among threads (context.h).
+// writes them. Everything here speaks of states and UOps. A call that runs something waits for its
+// turn among threads (context.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,3 +1,8 @@
+// A box is moved in as few copies as its layout allows: dims that are taken whole join
+// the stretch of the dim around them. A box [0:4, 2:4, 0:8] of f32[4, 6, 8] is four
+// stretches of 16 elements. Elements that lie beyond the source are padding: the
+// target is filled with zeros first, and the stretches go over them. If the target can
+// take nothing from the source's kind of device, the source passes through the host.
 #include "core/exec/transfer.h"
 
 #include <algorithm>

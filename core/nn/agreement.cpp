@@ -1,3 +1,6 @@
+// All messages are one all-reduce of three numbers. To find the first reason, ranks reduce the
+// lowest number of those that have one; it then broadcasts its text in a buffer of fixed size.
+// Participants of a process beside its first add nothing to the reduction.
 #include "core/nn/agreement.h"
 
 #include <limits>

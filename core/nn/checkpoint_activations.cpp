@@ -1,3 +1,5 @@
+// A Checkpoint node has the result and the inputs that it is computed from again as sources; the
+// backward pass does the rest (core/passes/gradient.cpp).
 #include "core/nn/checkpoint_activations.h"
 
 #include "core/base/call.h"

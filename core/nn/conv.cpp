@@ -1,3 +1,6 @@
+// All layers are one of two, for any number of spatial dims; Conv1d to
+// 3d only spell out the kernel. With an even kernel, "same" padding puts
+// the odd row behind: for a kernel of 4 that is 1 before and 2 after.
 #include "core/nn/conv.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// A ragged bag is found by counting: a one is added at each begin, and the running sum at an entry,
+// less one, is its bag. Bags that are empty share a begin with the next one and are passed over.
+//
+//   begins [0 2 2], 4 entries    marks [1 0 2 0]    bags [0 0 2 2]
 #include "core/nn/embedding_bag.h"
 
 #include <limits>

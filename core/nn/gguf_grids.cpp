@@ -1,3 +1,6 @@
+// A grid is packed as a string in base 64, six bits a letter, the low
+// bits first. numbers() cuts it into points of bits * width bits: 16
+// for eight elements of two bits each, which are about three letters.
 #include "core/nn/gguf_grids.h"
 
 namespace tinyshard::nn {

@@ -1,3 +1,6 @@
+// A sum lies as the gradients did before their reduction over devices:
+// as terms, which the devices keep. So adding moves no bytes, and the
+// reduction happens once, when take() makes gradients of the sums.
 #include "core/nn/gradient_sum.h"
 
 #include <fmt/format.h>

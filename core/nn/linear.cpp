@@ -1,3 +1,5 @@
+// Weights of products are drawn evenly within 1 / sqrt(inputs) of zero, those of tables by Glorot's
+// rule. A product reads a weight in the type of x (weight_for).
 #include "core/nn/linear.h"
 
 #include "core/base/call.h"

@@ -1,3 +1,6 @@
+// Storages are made empty where the rules place them, and filled afterwards in one load: each
+// process reads the parts of its own devices alone. The first rule that matches a name places it,
+// though later ones count as used, so that a rule that matches nothing is found as an error.
 #include "core/nn/load_hf.h"
 
 #include <fmt/format.h>

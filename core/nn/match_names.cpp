@@ -1,3 +1,7 @@
+// Values are taken in three rounds. States that optimizers keep go by the
+// parameter that they belong to, as its name may be another one now; then
+// whatever has equal names; then states that older programs saved by number. A
+// value is taken once, so a later round never takes what an earlier one did.
 #include "core/nn/match_names.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// The place of a choice in its expert's room is the number of choices before it
+// that name that expert, counted by sums over one-hot choices. A place from
+// `capacity` on means no room: indices beyond the last slot or token look up
+// zeros and scatter nowhere, so that no shape depends on what the router chose.
+//
+//   choices [0 0 0 1], room 2    before [0 1 2 0]    slots [0 1 none 2]
 #include "core/nn/mixture_of_experts.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Segments are matched from left to right with backtracking, where *
+// alone tries one segment first, then more: so the beginning found is
+// the shortest. A * within a text tries all its lengths in the same way.
 #include "core/nn/name_pattern.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// BatchNorm learns with the biased variance for its result, and the unbiased one for running_var,
+// as others do. Running values are kept wide: they sum up over many steps.
 #include "core/nn/norm.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Parameters are copied to all devices; a batch that the program divides then divides the work, and
+// the sums over devices that gradients need follow from the sharding rules.
 #include "core/nn/parallel.h"
 
 #include "core/base/call.h"

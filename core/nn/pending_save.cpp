@@ -1,3 +1,6 @@
+// A thread of low priority saves, so that training keeps the cores, and
+// blocks all signals that are the program's. A child of fork() has the
+// thread's object but no thread: the object is let go there, not joined.
 #include "core/nn/pending_save.h"
 
 #include <exception>

@@ -1,3 +1,6 @@
+// A tensor on one device goes to the mesh whole. A tensor on a part of
+// the mesh, a stage of a pipeline, stays there; a tensor on any other
+// mesh was placed by somebody who wants it there, which is an error.
 #include "core/nn/placement.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,6 @@
+// All four gates come from two products, of x and of the hidden
+// state, as their weights lie below each other: rows 0 to hidden are
+// those of the input gate. Sums and gates are wide and rounded once.
 #include "core/nn/recurrent.h"
 
 #include <fmt/format.h>

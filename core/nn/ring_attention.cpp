@@ -1,3 +1,8 @@
+// Step s of a device works on the keys and values of the device s places before it. Keys of a step
+// may travel only after the step `kWindow` before has ended, which an order in both directions
+// holds them to: so two steps' worth is in memory, in the backward pass as well.
+//
+// A column of ones beside v makes the product give both sums, of exp(score) * v and of exp(score).
 #include "core/nn/ring_attention.h"
 
 #include <cmath>

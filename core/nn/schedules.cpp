@@ -1,3 +1,6 @@
+// A schedule keeps its numbers and nothing else: it is a function of the step, so that training
+// that resumes at step n has the rate of step n. Only the Scheduler counts, in a tensor that is
+// saved with the others, and step() outside of captured steps, as a trace would count once.
 #include "core/nn/schedules.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Names that stand for one tensor may all have values, which then
+// have to be equal: bits are compared, as NaN is not equal to itself,
+// and files in windows of 4 MiB, without making tensors of them.
 #include "core/nn/state_dict.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Dropout of a tensor of ones, [rows, 1, 1, ..], decides for each row
+// and rescales what is kept: the mean over many steps is that of x.
 #include "core/nn/stochastic_depth.h"
 
 #include <algorithm>

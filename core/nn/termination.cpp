@@ -1,3 +1,5 @@
+// A rank that was told to end votes against going on; agreement by
+// minimum makes it the decision of all.
 #include "core/nn/termination.h"
 
 #include "core/base/termination.h"

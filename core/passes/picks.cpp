@@ -1,3 +1,9 @@
+// A gather of an elementwise value would compute all elements to take a few. Below the op only
+// those are computed, with a zero wherever the index is out of range. That is done if the index is
+// much shorter, or if the value is arithmetic on places. Sums of one term need no loop at all:
+//
+//   gather(exp(x), i)                      where(in range, exp(gather(x, i)), 0)
+//   sum over j of where(j == i, v, 0)      where(0 <= i < n, v, 0)
 #include "core/passes/picks.h"
 
 #include <algorithm>

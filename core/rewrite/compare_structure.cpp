@@ -1,3 +1,6 @@
+// The walk follows one path: nodes are interned, so two that differ
+// with equal op, type and argument differ in some source, and the
+// first such source decides. Ranges come first and constants last.
 #include "core/rewrite/compare_structure.h"
 
 namespace tinyshard {

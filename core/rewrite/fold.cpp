@@ -1,3 +1,7 @@
+// Floats are computed in f64 and rounded to f32, then to the type: sums, products,
+// quotients and roots of f32 numbers have the bits of f32 arithmetic that way. An
+// op on indices that would wrap is not folded, as the algebra of indices has no
+// wrapping. A reduction of n equal integers takes log2(n) steps, by doubling.
 #include "core/rewrite/fold.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// A walk with a stack of its own visits sources before users, as expressions can be deep. Index
+// values go to the algebra of sums, all others to rules by their op. A simplifier that is given a
+// condition first takes it apart into facts: bounds of sums, and truths of whole comparisons.
 #include "core/rewrite/symbolic.h"
 
 #include "core/rewrite/conditions.h"

@@ -1,3 +1,8 @@
+// A row for each op says on which sides it has buffers and whether it
+// reduces; texts, checks and counts follow from the rows. Counts for
+// parts of different lengths lie in one list, for AllToAll by sender:
+//
+//   counts of 2 participants [1 2 3 4]    0 sends 1 + 2 and receives 1 + 3: a row, and a column
 #include "core/runtime/communicator.h"
 
 #include <array>

@@ -1,3 +1,6 @@
+// Dims of one element have no say in whether a view is dense, whatever their strides are.
+// Neighbours join where the outer stride is the inner stride times the inner size: [4, 8] with
+// strides 16 and 2 joins to 32 elements 2 apart.
 #include "core/runtime/strided_view.h"
 
 namespace tinyshard {

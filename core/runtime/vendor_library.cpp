@@ -1,3 +1,6 @@
+// The folders of TS_CUDA_PATH come first, each also with its lib folders as packages lay them out,
+// and the linker's own search last. Reasons for failing are kept, not thrown: the first of them is
+// what a user needs to hear if nothing was found.
 #include "core/runtime/vendor_library.h"
 
 #include <dlfcn.h>

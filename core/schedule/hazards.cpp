@@ -1,3 +1,8 @@
+// A map from addresses to who wrote a piece of memory last, and who has read it since, gives the
+// order: a reader comes after the writer, a writer after all readers. An edge that others imply is
+// left out. A step is urgent if the longest chain through it is nearly the longest of all.
+//
+//   0 writes a, 1 reads a, 2 reads a, 3 writes a    1 after 0, 2 after 0, 3 after 1 and 2, not 0
 #include "core/schedule/hazards.h"
 
 #include <algorithm>

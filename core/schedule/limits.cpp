@@ -1,3 +1,5 @@
+// Ranges of size 1 are left out, as the generator drops them before it numbers the others. Callers
+// give the nodes, which they have walked already.
 #include "core/schedule/limits.h"
 
 #include <algorithm>

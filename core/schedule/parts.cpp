@@ -1,3 +1,6 @@
+// The walk goes from the whole down to the values that `ends` names, and carries along where in the
+// whole an element lies, as strides. A sum of pads is a concatenation if the boxes do not overlap
+// and together have as many elements as the whole. A view that strides cannot say ends it.
 #include "core/schedule/parts.h"
 
 #include <algorithm>

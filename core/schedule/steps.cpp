@@ -1,3 +1,7 @@
+// The table is the order in which steps run; each takes the state on from where the last one left
+// it. A state grows: buffers at first, then tasks, then items, and the watcher prints the furthest
+// of these. Tasks are verified after each step by their dependencies, and from `order` on by their
+// order, since results that reuse memory rely on it.
 #include "core/schedule/steps.h"
 
 #include <algorithm>

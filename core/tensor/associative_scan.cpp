@@ -1,3 +1,8 @@
+// Each round halves the list: neighbours are combined, the list of pairs is scanned by
+// the same function, which gives every odd place its result, and an even place takes
+// the result before it and its own value. Values of a round are stored, since two
+// later ones read them. In reverse, the list is turned around. A linear recurrence is
+// the scan of maps h -> a * h + b: first p, then q, is (p0 * q0, p1 * q0 + q1).
 #include "core/tensor/associative_scan.h"
 
 #include <algorithm>

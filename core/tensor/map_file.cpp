@@ -1,3 +1,7 @@
+// Three kinds of tensor come from files. Mapped ones are a Buffer on the
+// device DISK, moved to the default device when they are used; values that
+// have to be decoded are read at their first use (load_later); values of types
+// that nobody can read are there by name and shape, and their use is an error.
 #include "core/tensor/map_file.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// A step keeps one place in memory for each input that is a Variable, and for each thread, as two
+// threads may call it at once. A call writes its value there before the replay; bounds are held
+// against those of the first call, for which sizes and memory were made.
 #include "core/tensor/variable.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,6 @@
+// The walk goes down to an Iota through what keeps the count: a single
+// + 1, casts to types wide enough for any count, views that keep the
+// dim's size. Anything else, a second + 1 too, is no count from one.
 #include "core/uop/scatter.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Devices differ in their numbers and in what they count; the pool of
+// threads and the blocks kept for later belong to the process. Copies
+// are divided among the threads in pieces of a megabyte at least.
 #include "devices/cpu/cpu_device.h"
 
 #include <algorithm>

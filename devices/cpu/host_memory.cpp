@@ -1,3 +1,8 @@
+// Free ranges lie in two sets ordered by size, one for large blocks and one for
+// others, and best fit takes the first that is large enough. A range notes how
+// much of its front has been touched (`warm`): that alone is memory of the system,
+// and counts as kept. Giving back joins a range with free neighbours; what exceeds
+// the limit is returned, whole areas first, then what was used longest ago.
 #include "devices/cpu/host_memory.h"
 
 #include <algorithm>

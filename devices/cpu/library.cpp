@@ -1,3 +1,6 @@
+// Our own product takes all specs, oneDNN's only some. The choice between them depends on the spec
+// and the processor alone, by measurements (see prefer_onednn), as their results differ in the last
+// bits. Convolutions are oneDNN's. The text of a spec hashes it in caches and names it in messages.
 #include "devices/cpu/library.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,6 @@
+// Programs are kept for the life of the process, by spec and number of threads. An entry whose
+// making throws is taken out again, so that the next asker is told the reason, too. A build without
+// oneDNN has the same functions, which refuse everything.
 #include "devices/cpu/onednn.h"
 
 #if TINYSHARD_HAS_ONEDNN

@@ -1,3 +1,6 @@
+// oneDNN is asked in formats of its own choice first, then row-major where it has only a plain loop
+// for those. A backward convolution needs a forward one as a hint, in the same formats. Its
+// interface changed from 2.x to 3.x, hence the two spellings of each descriptor.
 #if TINYSHARD_HAS_ONEDNN
 
 #include "devices/cpu/onednn_conv_primitive.h"

@@ -1,3 +1,7 @@
+// A call is prepared once: its primitive, memories that have no data yet, and
+// the size of its scratch. To run it sets pointers and executes, through the
+// C interface, so that a run allocates nothing. The number of OpenMP threads
+// belongs to the calling thread, is 1 during a call and restored behind it.
 #if TINYSHARD_HAS_ONEDNN
 
 #include "devices/cpu/onednn_primitives.h"

@@ -1,3 +1,6 @@
+// The image is checked against its header before anything of it is mapped, and pages are never
+// writable and executable at once. Checked kernels get one more buffer, in which they note the
+// first access out of range; they run to their end, and the launch then throws.
 #include "devices/cpu/program.h"
 
 #include <cerrno>

@@ -1,3 +1,7 @@
+// The three ops are one graph of cuDNN in three directions, with x, weights
+// and y in the order that cuDNN wants, and each op's result in one of the
+// three places. Engines whose results change from run to run are left out, and
+// for f32 those that narrow their inputs. Equal convolutions share one plan.
 #include "devices/cuda/convolution.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The functions in use are the same in the library's versions 12 and
+// 13, so the newest one found serves.
 #include "devices/cuda/cublaslt.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// The description asks the driver only for facts that need no
+// context, so `tinyshard devices` takes no memory of a GPU.
 #include "devices/cuda/cuda_device.h"
 
 #include <array>

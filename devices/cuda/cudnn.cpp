@@ -1,3 +1,5 @@
+// The library is opened once and never closed; a missing function
+// makes it count as missing, with a reason.
 #include "devices/cuda/cudnn.h"
 
 #include <array>

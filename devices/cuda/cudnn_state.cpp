@@ -1,3 +1,7 @@
+// A plan takes long to make, so each has a slot with a lock of its own: threads
+// make different plans side by side, and whoever needs one that is being made
+// waits for it. A handle serves one thread at a time: plans are made with
+// borrowed ones, and the GPU's own handle, on its compute stream, runs them.
 #include "devices/cuda/cudnn_state.h"
 
 #include <mutex>

@@ -1,3 +1,6 @@
+// Symbols are named as the library exports them, with the versions of
+// their parameters (_v2); the table is complete by a static_assert. A
+// driver in which one is missing counts as too old, and is not used.
 #include "devices/cuda/driver.h"
 
 // Of each function of the table, what libcuda.so.1 calls it.

@@ -1,3 +1,6 @@
+// Every op has four answers, by one switch each: whether a call can be
+// expressed at all, which is asked for plans without a GPU; whether
+// the library of this GPU takes it; its preparation; its program.
 #include "devices/cuda/library_calls.h"
 
 #include "core/base/error.h"

@@ -1,3 +1,7 @@
+// An algorithm is looked for by the alignment of this call's pointers: in this program, among the
+// products of the GPU, and with BEAM on disk; only then the library is asked. With BEAM its advice
+// is timed, for which operands must be readable and writable: during a recording, or when only the
+// existence of an algorithm is in question, the first advice serves, and is not kept.
 #include "devices/cuda/lt_product.h"
 
 #include <algorithm>

@@ -1,3 +1,9 @@
+// cuBLASLt has matrices by columns, and a matrix by rows is a transposed
+// one to it: c = a b is computed as c' = b' a', with the second operand
+// first. Batch dims that one call cannot express become a loop of calls.
+//
+// An algorithm for a product with an epilogue may not exist, so one is looked for at once, with
+// pointers of an assumed alignment; plain products of all shapes are there.
 #include "devices/cuda/matmul.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,6 @@
+// Machine code is found by the GPU's capability, the driver's version and the text itself: in this
+// process, then in the file cache; else the driver's linker compiles it. Two threads may compile
+// one text at the same time, which costs time and nothing else: the first result stays.
 #include "devices/cuda/ptx.h"
 
 #include <array>

@@ -1,3 +1,5 @@
+// Each question of the executor goes to the file that knows: PTX to ptx.cpp, library calls to
+// library_calls.cpp, sizes of operands worth copying to matmul.cpp.
 #include "devices/cuda/vendor.h"
 
 #include "devices/cuda/driver.h"

@@ -1,3 +1,5 @@
+// All work is handed to a CPU device. Only the target differs, in the alignment: values lie in
+// files wherever they do, and kernels that read them may not assume 64 bytes.
 #include "devices/disk/disk_device.h"
 
 namespace tinyshard {

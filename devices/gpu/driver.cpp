@@ -1,3 +1,5 @@
+// A driver that is there but does not start, or sees no GPU, counts
+// as none, with the reason to tell.
 #include "devices/gpu/driver.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,8 @@
+// All that is queued is queued under one lock (in_order), so that a sequence of calls stays
+// together. Copies from the host go through pinned pieces in the compute queue. Reads have a stream
+// of their own, behind an event of the compute queue, and fetch one piece ahead of the one that the
+// host copies. The host asks an event again and again, at first without pause, then yielding, then
+// asleep; every 10 ms watchers tell whether what it waits for can still come.
 #include "devices/gpu/gpu.h"
 
 #include <algorithm>

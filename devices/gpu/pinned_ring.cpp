@@ -1,3 +1,5 @@
+// Pieces follow each other around the ring, with the oldest right ahead of the newest. A piece that
+// does not fit before the end begins at 0 again. Pieces in its way are waited for in their order.
 #include "devices/gpu/pinned_ring.h"
 
 #include <algorithm>

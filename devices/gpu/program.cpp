@@ -1,3 +1,6 @@
+// A kernel's arguments are addresses of the entries in the caller's list
+// of buffers, then of coordinates: a recording that reads the list again
+// finds new pointers there. A kernel without elements is not loaded.
 #include "devices/gpu/program.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// The repetitions become one graph between two events, so the time
+// is the GPU's alone, without launches.
 #include "devices/gpu/timed_work.h"
 
 namespace tinyshard::gpu {

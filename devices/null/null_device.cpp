@@ -1,3 +1,5 @@
+// An allocation returns an address that nobody follows, and adds to a count. A plan without a
+// device in mind assumes a library for nearly every op, and has no speeds: bytes alone count in it.
 #include "devices/null/null_device.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Brackets inside of a tag are counted, so that the braces of a dict do not end it: {{ {"a": {}} }}
+// is one tag. Lines end with a newline alone, and the newline at the end of a template is dropped.
 #include "io/jinja/lexer.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Texts of values are those of Python, as models were trained on them: True, None, 1.0, 'a'.
+// Numbers of all kinds are compared by value, with true as 1; nothing else is equal across kinds.
+// Sizes are limited, as a template comes from a file.
 #include "io/jinja/value.h"
 
 #include <algorithm>

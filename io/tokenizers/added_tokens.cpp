@@ -1,3 +1,6 @@
+// Tokens are listed by their first byte, the longest first, so the first
+// that fits is the longest. One that has to stand alone and does not is
+// passed over as a whole: no shorter token is found inside of it.
 #include "io/tokenizers/added_tokens.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// A text is cut into clusters, characters with their marks. Clusters of up to
+// five bytes are looked up as they are, and otherwise character by character;
+// the shortest entry that begins a text counts, as in the reference library.
+// All places in the table are checked, since it comes from a file.
 #include "io/tokenizers/charsmap.h"
 
 #include <utf8proc.h>

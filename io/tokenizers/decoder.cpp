@@ -1,3 +1,6 @@
+// A step changes the list of spellings. Tokens of bytes that follow each
+// other are joined by a step of their own, as one character may take several
+// of them. Without a decoder in the file tokens are joined by spaces.
 #include "io/tokenizers/decoder.h"
 
 #include <array>

@@ -1,3 +1,6 @@
+// The reader follows its path from name to name and takes tables from where they stand. A
+// vocabulary is an object of token and number, or a list of pairs of token and score; a merge is "a
+// b" or ["a", "b"]. All else is added to the tree.
 #include "io/tokenizers/file.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,6 @@
+// Older files do not name the kind of their model: scores mean Unigram,
+// merges BPE, a limit on the letters of a word WordPiece. Letters that
+// are in no token may be spelled by tokens of bytes, such as <0x0A>.
 #include "io/tokenizers/model.h"
 
 #include <algorithm>

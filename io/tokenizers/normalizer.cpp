@@ -1,3 +1,6 @@
+// Steps see valid UTF-8 only: bytes that are none pass between them as they are. A step notes when
+// it took away the beginning of the text (`cut`). BERT's normalizer is four steps: controls and
+// spaces, room around Chinese characters, accents, lower case.
 #include "io/tokenizers/normalizer.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// A name that is missing gives a part that is missing, of which all names are missing in turn: a
+// chain of names needs no checks. A value of another type than asked for counts as missing.
 #include "io/tokenizers/part.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,6 @@
+// UTF-8 is read strictly: overlong forms, surrogates and numbers beyond 10ffff are no characters,
+// and each bad byte is one place without a character. GPT-2 writes bytes as letters: visible ones
+// as themselves, others as letters from U+0100 on in their order, so that a space is U+0120.
 #include "io/tokenizers/unicode.h"
 
 #include <algorithm>

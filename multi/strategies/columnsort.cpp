@@ -1,3 +1,8 @@
+// All steps are nodes of the graph. A column is sorted by a Sort of its keys and Gathers in that
+// order; the two all-to-alls are changes of the split of a value of three dims; ends of columns
+// meet in a window (multi/window.h). Rows that s does not divide are padded with a value of the
+// last key, and where places count the padding has places behind all others. The orders of all
+// steps are the route on which a gradient goes back.
 #include "multi/strategies/columnsort.h"
 
 #include <algorithm>

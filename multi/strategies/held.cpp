@@ -1,3 +1,8 @@
+// A place that a device holds becomes its place in the part, every other one -1, which lookups
+// answer with zeros. Where dims were joined, the number of a place is taken apart by division, each
+// digit is moved into the part, and the digits are put together again with the part's sizes:
+//
+//   [2, 8 over 4 devices] as 16 places: place 11 is (1, 3), on device 1 (1, 1) of [2, 2]: place 3
 #include "multi/strategies/held.h"
 
 namespace tinyshard {

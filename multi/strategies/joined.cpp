@@ -1,3 +1,8 @@
+// A joined value keeps its value in finer dims beside it (LocalValue::apart), and
+// how many of these each of its dims is made of: [16, 512] of [2, 8, 512] has the
+// counts 2 and 1. Ops by element and permutes are done in both forms; whatever
+// else is computed of the value has the joined one alone. A reshape to a shape
+// that cannot lie as the value does looks for dims into which both shapes divide.
 #include "multi/strategies/joined.h"
 
 #include <algorithm>

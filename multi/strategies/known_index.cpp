@@ -1,3 +1,7 @@
+// The host computes the index element by element in doubles. It gives up where a
+// kernel might come to another number: for functions that kernels compute by series,
+// and integers of more than 53 bits. Each index less the first row of its device's
+// part is an offset; the least and the greatest of all offsets are the window.
 #include "multi/strategies/known_index.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Collectives inside of shard_map become those of the mesh. A reduction is left pending, so that
+// the rules of ordinary values complete it where it is read; a sum of equal terms is a product by
+// the number of devices. All other ops are rebuilt on what each device has, whole.
 #include "multi/strategies/own.h"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// A sum stays pending through an op that gives the same when it is applied to
+// each term, in the arithmetic of the type. Terms may be larger than their
+// sum, so whatever could make a term overflow, or rounds it, completes the sum
+// first. The terms of a lookup are the element on one device and -0.0 on the
+// others: a factor of any size is multiplied with the element alone (weighed).
 #include "multi/strategies/pending.h"
 
 #include <cmath>

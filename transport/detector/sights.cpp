@@ -1,3 +1,8 @@
+// A look finds whom this rank waits for in vain, a beat carries that to the
+// others, and a walk in depth over what all have said finds circles. A name counts
+// only while the rank that it names has made no call since, which the number of
+// its calls shows: what is old never closes a circle. A process that was itself
+// held up takes all others as heard just now, as it could not have heard them.
 #include "transport/detector/sights.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// A message waits in the box of its receiver and points to memory and a slot of
+// its sender, so a channel that ends takes its messages out of all boxes. Boxes
+// count their changes: a nap between two looks at a box misses none. Copies are
+// made under the box's lock, so none is under way when a transfer is given up.
 #include "transport/inproc/mailbox.h"
 
 #include <atomic>

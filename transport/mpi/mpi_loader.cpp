@@ -1,3 +1,5 @@
+// MPI is in a plug-in beside this library, which is opened when somebody first asks for it:
+// programs that do not use MPI need none. The reason why there is none is kept for whoever asks.
 #include <dlfcn.h>
 #include <filesystem>
 

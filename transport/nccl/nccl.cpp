@@ -1,3 +1,5 @@
+// A library before 2.14 has no communicators that do not block, on
+// which deadlines rest: it is refused.
 #include "transport/nccl/nccl.h"
 
 #include <fmt/format.h>

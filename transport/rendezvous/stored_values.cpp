@@ -1,3 +1,6 @@
+// Keys end with the rank that sets them, so that a reader of "address/3"
+// learns at once that rank 3 will set nothing more. The same value may
+// be set again, another one is refused: all readers see one value.
 #include "transport/rendezvous/stored_values.h"
 
 #include <charconv>

@@ -1,3 +1,7 @@
+// Shared memory is looked at in each turn; the kernel is asked about sockets in each
+// turn too, or only in every 64th where all others share memory with this rank, as a
+// socket then only tells of an end. Memory that was lent to the kernel has to come
+// back before its owner may reuse it: after 200 ms the connection is cut instead.
 #include "transport/tcp/links.h"
 
 #include <algorithm>

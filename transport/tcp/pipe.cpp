@@ -1,3 +1,6 @@
+// Large pieces may be lent to the kernel (MSG_ZEROCOPY), which numbers the calls and tells in the
+// socket's error queue, in any order, which of them are done with their memory; given_back() counts
+// those at the front. Where the kernel says that it had to copy after all, nothing more is lent.
 #include "transport/tcp/pipe.h"
 
 #include <array>

@@ -1,3 +1,5 @@
+// Each reason has an entry: when a line was last written about it, and how many came since. Reasons
+// are few texts of our own, whoever is refused, so that strangers cannot make the table grow.
 #include "transport/tcp/refusals.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,7 @@
+// Leaving is said by the destructor or, when a program ends with its channels
+// alive, by an exit handler, for status 0 alone: a rank that fails says nothing,
+// and its silence is the news. The process then waits until the kernel has sent
+// all, since closing a socket with unread input throws away what is still to go.
 #include "transport/tcp/tcp_channel.h"
 
 #include <algorithm>

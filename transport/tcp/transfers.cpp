@@ -1,3 +1,8 @@
+// Messages of one tag meet in order: for each peer there are lists of posted receives,
+// of messages that came or were offered before their receive, of offered sends, and of
+// Readies before their send; a frame takes the oldest of its tag. A slot that is given
+// up while bytes for it may still come stays until they have: its handle must not mean
+// another receive. A frame beyond what an honest rank may send ends the link.
 #include "transport/tcp/transfers.h"
 
 #include <algorithm>
