@@ -1,6 +1,6 @@
 // Element types and the promotion lattice. The four types of 8 bits are those of the field's files:
-// E4M3FN and E5M2 by OCP, the FNUZ ones have neither infinities nor -0. Index is the type of loop ranges and offsets inside
-// kernels; it never reaches memory.
+// E4M3FN and E5M2 by OCP, the FNUZ ones have neither infinities nor -0. Index is the type of loop
+// ranges and offsets inside kernels; it never reaches memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>

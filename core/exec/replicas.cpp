@@ -2,8 +2,8 @@
 // all-gather per group of devices. Example: w f32[1000] on mesh(data=3), rank 1 drew it from
 // another seed. The hashes are a, b, a: device 1 differs from most. Each round then gathers the
 // hashes of 64 pieces of the range that is left and goes on with the first piece that differs: 1000
-// elements, 16,
-// 1. So all learn of element 7, say, and the values around it, without moving w.
+// elements, then 16, then 1.
+// So all learn of element 7, say, and the values around it, without moving w.
 #include "core/exec/replicas.h"
 
 #include <algorithm>

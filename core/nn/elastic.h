@@ -79,9 +79,9 @@ class Elastic {
   void commit(const StateDict& tensors, const Progress& progress,
               Caller caller = Caller::current());
 
-  // Writes what the newest commit that all ranks have kept over the tensors, and the state of the
-  // random numbers. All ranks call it, those that joined later, too. The tensors may be divided otherwise than they were. Where nobody has
-  // committed, nothing changes. UserError where the tensors are others than those; StateLost.
+  // Writes what the newest commit that all ranks have kept over the tensors, and the state of the random numbers.
+  // All ranks call it, those that joined later, too. The tensors may be divided otherwise than they were. Where
+  // nobody has committed, nothing changes. UserError where the tensors are others than those; StateLost.
   Progress restore(const StateDict& tensors, Caller caller = Caller::current());
 
  private:

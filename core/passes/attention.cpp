@@ -136,8 +136,8 @@ UOp in_order_of_operands(const UOp& x) {
 
 UOp spell_attention(const UOp& x) {
   AttentionArg arg = attention_arg(*x);
-  // Operands may be one node, as in x.scaled_dot_product_attention(x, x), and have gradients of their own: each is stood in
-  // for by a node that no other one is.
+  // Operands may be one node, as in x.scaled_dot_product_attention(x, x), and have gradients of
+  // their own: each is stood in for by a node that no other one is.
   std::vector<UOp> src;
   NodeMap<UOp> operand_of;
   for (const UOp& s : x->src()) {

@@ -9,8 +9,8 @@
 // - Comparisons of Index values read `sum < constant`, `constant < sum` or `sum == constant`.
 // - And chains hold no condition twice and none that follows from the others.
 // - Integers wrap as the type does. Floats keep their value bit for bit, except that `x + 0`
-// becomes
-//   x (which differs for x = -0 only). `x * 0` stays, for the sake of NaN and infinity.
+//   becomes x, which differs for x = -0 only.
+//   `x * 0` stays, for the sake of NaN and infinity.
 // Index arithmetic is taken to stay inside 64 bits.
 #pragma once
 #include <memory>

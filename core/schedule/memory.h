@@ -33,9 +33,9 @@ int64_t arena_bytes_on(const Schedule& schedule, const DeviceRef& device);
 inline constexpr int kBeside = 8;
 
 // Gives every buffer that lives only inside the schedule an offset, so that buffers whose lives
-// overlap do not, unless no device has both; sets arena_bytes. The order of the items must be final. Up to `spare` bytes more
-// are taken so that memory is not used again, or else not by the kBeside items after those that
-// are done with it: they may then run beside them.
+// overlap do not, unless no device has both; sets arena_bytes. The order of the items must be
+// final. Up to `spare` bytes more are taken so that memory is not used again, or else not by the
+// kBeside items after those that are done with it: they may then run beside them.
 void plan_memory(Schedule& schedule, int64_t spare = 0);
 
 }  // namespace tinyshard

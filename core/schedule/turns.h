@@ -1,9 +1,9 @@
 // When gathers of parameters on use may run: as far ahead of their readers as asked, no further.
 //
 // Gathers come in turns (core/passes/regather.h). A turn begins when the first task runs that reads
-// what it gathered, or a copy of that: such a copy, in another order or type, may itself run as soon
-// as the gather is done, and says nothing of where the work is. With a prefetch of 1 the gathers of a turn may run once the turn before has
-// begun:
+// what it gathered, or a copy of that: such a copy, in another order or type, may itself run as
+// soon as the gather is done, and says nothing of where the work is. With a prefetch of 1 the
+// gathers of a turn may run once the turn before has begun:
 //
 //   readers   | h0         | h1         | h2         |
 //   gathers    h0   h1          h2           h3

@@ -34,8 +34,8 @@ Value near_zero(const Value& x, std::span<const double> p, std::span<const doubl
 
 Value exp_minus_abs(const Value& x) { return tinyshard::exp_minus_abs(x.node()); }
 
-// Kahan: what rounding 1 + x loses in the logarithm, the quotient gives back. Where all of x is lost, the series' further
-// terms are too small to be seen in the value, and are its higher derivatives.
+// Kahan: what rounding 1 + x loses in the logarithm, the quotient gives back. Where all of x is lost,
+// the series' further terms are too small to be seen in the value, and are its higher derivatives.
 Value log1p(const Value& x) {
   Value sum = 1 + x, added = sum - 1;
   Value lost = added == 0, exact = lost | (x > kFar);

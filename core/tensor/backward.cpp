@@ -107,8 +107,8 @@ struct Targets {
   }
 };
 
-// Fails where x depends on what a target was before it was written over, or on a value that lost its way to a target before
-// anybody asked. Example, where the gradient by w would have the last term alone:
+// Fails where x depends on what a target was before it was written over, or on a value that lost its way
+// to a target before anybody asked. Example, where the gradient by w would have the last term alone:
 //
 //   h = w * w;   w.assign(w.detach() * 2);   (h + w * 5).sum().backward();
 template <class Wanted>

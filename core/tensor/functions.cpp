@@ -130,8 +130,8 @@ namespace {
 // exp(x) - 1 below zero; above, where another branch is taken, zero.
 Value exp_minus_one_below_zero(const Value& x) { return value::expm1(value::where(x > 0, 0.0, x)); }
 
-// x / (1 + |x|), which far from zero is 1 - 1 / (1 + |x|): the slope of the quotient would be the difference of two numbers
-// that are nearly equal.
+// x / (1 + |x|), which far from zero is 1 - 1 / (1 + |x|): the slope of the quotient would be the
+// difference of two numbers that are nearly equal.
 Value softsign_of(const Value& x) {
   return value::odd(x, [](const Value& v) {
     const Value far = v > 1.0;

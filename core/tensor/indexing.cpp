@@ -108,8 +108,8 @@ struct Plan {
   }
 };
 
-// The dim of x along which it counts 0, 1, 2, ... and along which alone it changes; -1: none, or one whose size is known when
-// a step runs.
+// The dim of x along which it counts 0, 1, 2, ... and along which alone it changes; -1: none, or
+// one whose size is known when a step runs.
 int64_t counted_along(const UOp& x) {
   if (symbolic_shape(x)) return -1;
   switch (x.op()) {

@@ -22,9 +22,9 @@ Tensor map_file(const std::string& path, const Ints& shape, DType dtype, int64_t
 using SharedFile = std::shared_ptr<const OpenFile>;
 SharedFile open_to_share(const std::filesystem::path& path);
 
-// The same of an open file, which stays open as long, brought to the default device when it is used: it meets other tensors
-// there. It is still not read before, and shard(), to() and load_state_dict bring each device its
-// part straight from the file. What loaders of models give is this.
+// The same of an open file, which stays open as long, brought to the default device when it is used:
+// it meets other tensors there. It is still not read before, and shard(), to() and load_state_dict
+// bring each device its part straight from the file. What loaders of models give is this.
 Tensor load_from(const SharedFile& file, const std::string& path, const Ints& shape, DType dtype,
                  uint64_t offset);
 
