@@ -1,3 +1,5 @@
+// The node of a kernel's graph that stands in three of its ranges runs as often as their sizes multiply
+// to; ops without an effect on speed (casts, arithmetic on places) are left out.
 #include "core/codegen/operations.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Kernels that are equal but for ordinary constants are a family. Once one of them comes with other
+// constants than the first, all constants of the family are arguments from then on.
 #include "core/codegen/scalars.h"
 
 #include <algorithm>

@@ -37,8 +37,8 @@ class Capture {
     bool asked = false;    // for the one from before
     bool given = false;    // another one, or none
     bool used_up = false;  // by a step of an optimizer
-    // What the trace got for the one from before: a state that stands for the gradient that the
-    // parameter has at a call, whichever it is. Null where there was none.
+    // Stands, in the trace, for the gradient that the parameter has at a call, whichever it is. Null
+    // where the trace asked for none, or there was none.
     StatePtr stand_in = {};
     std::shared_ptr<Storage> placeholder = {};
   };
@@ -49,7 +49,7 @@ class Capture {
 
   scopes::Seen& scopes() { return scopes_; }
   const scopes::Seen& scopes() const { return scopes_; }
-  // Whether it asked which tensors are parameters.
+  // Set once the trace has looked for parameters.
   bool asked_for_parameters = false;
 
   // After a trace, or what follows it, has failed: puts the values and gradients back that it

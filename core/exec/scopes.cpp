@@ -1,3 +1,5 @@
+// The mode of training belongs to a thread, the default type of floats to the process. A trace sets the
+// former for itself: what it set is no look at its caller's.
 #include "core/exec/scopes.h"
 
 #include <atomic>

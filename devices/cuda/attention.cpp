@@ -327,6 +327,8 @@ std::optional<AttentionCall> attention_call(const LibraryCall& call, std::string
     return refuse(fmt::format("widths of {} and {} are no multiples of {}", c.width, c.values,
                               kWidthMultiple));
   if (c.backward && c.rows == 1 && c.columns == 1) return refuse("a single score");
+  if (call.operands.size() > (c.backward ? 6 : 3))
+    return refuse("cuDNN takes no places of rows, which those of a divided sequence need");
 
   for (size_t i = 0; i < call.operands.size(); ++i) {
     auto view = four_dims(call.operands[i]);
