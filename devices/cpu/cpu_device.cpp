@@ -19,7 +19,7 @@
 namespace tinyshard {
 namespace {
 
-// One pool for all devices of the process; its size is fixed by the first. It ends with the
+// All devices of the process share a pool; its size is fixed by the first. It ends with the
 // library, which is loaded before any object of the program is made: their destructors may still
 // compute.
 std::unique_ptr<ThreadPool> pool_of_process;
