@@ -1,4 +1,4 @@
-// What reading a file may take. A few bytes of a hostile file can ask for much: a reader charges
+// Bounds the cost of a file. A few bytes of a hostile file can ask for much: a reader charges
 // what it is about to keep, and gets a FormatError instead of memory once that is out of proportion
 // to the file. A number or a name of a few bytes becomes a value of forty and more: files which hold
 // little else (thousands of small tensors, the losses of a run) live on kAtLeast. With what a reader
