@@ -21,8 +21,8 @@ class GpuProgram : public Program {
                       KernelNodeParams* /*params*/) {
     return false;
   }
-  // True if the code that `enqueue` launches itself waits for the kernels that it depends on: it
-  // may may then begin before they have ended.
+  // True if the code that `enqueue` launches waits, by itself, for the kernels that it depends on:
+  // it may then begin before they have ended.
   virtual bool waits_itself() const { return false; }
 
  protected:
