@@ -14,7 +14,7 @@ constexpr size_t kAlignment = 64, kStep = size_t{64} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kRange = size_t{256} << 10;  // from here on blocks are ranges of areas
 constexpr size_t kLarge = 2 * kHugePage;      // from here on of areas apart
-// Areas are larger than most programs need: memory that nobody touches costs addresses only.
+// Areas may be larger than what lies in them: memory that nobody touches costs addresses only.
 constexpr size_t kArea = size_t{64} << 20, kLargeArea = size_t{1} << 30;
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kHeapOnly = true;

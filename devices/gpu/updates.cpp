@@ -72,7 +72,7 @@ class Updates {
     return std::nullopt;
   }
 
-  // Returns whether all who read the old value, but the update, are done before the product.
+  // Returns whether all readers of the old value, but the update, end before the product begins.
   bool reads_last(const Update& u, const UOp& assign) {
     if (users_.size() == 0) find_users();
     NodeMap<bool> before;

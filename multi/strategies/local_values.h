@@ -26,7 +26,7 @@ class LocalValues {
   // `decisions` and `links` outlive it.
   LocalValues(Decisions& decisions, LinkModel& links) : decisions_(&decisions), links_(&links) {}
 
-  // Decide ops that could run in several ways, and know what moving values takes.
+  // Decisions on ops that could run in several ways, and a model of what moving values takes.
   Decisions& decisions() const { return *decisions_; }
   LinkModel& links() const { return *links_; }
 
