@@ -19,7 +19,7 @@
 namespace tinyshard {
 namespace {
 
-// One pool for all devices of the process; its size is fixed by the first. It is never destroyed: while
+// All devices of the process share a pool; its size is fixed by the first. It is never destroyed: while
 // the process exits, destructors and other threads may still copy and compute.
 ThreadPool& shared_pool(int local_ranks) {
   static ThreadPool& pool = *new ThreadPool(default_thread_count(local_ranks, options().threads));

@@ -1,4 +1,4 @@
-// What one kernel can hold: programs that ask for more of it get several kernels, and right values.
+// Limits of one kernel: programs that ask for more get several kernels, and right values.
 #include "core/schedule/limits.h"
 
 #include <cmath>
