@@ -50,7 +50,7 @@ double seconds_of(const Job& job, const auto& work) {
   return slowest(job, bench::us_since(start) / 1e6);
 }
 
-// Of a program that the first rank runs while the others wait.
+// Times a program that the first rank runs while the others wait.
 double seconds_of_command(const Job& job, const std::string& command) {
   return seconds_of(job, [&] {
     if (job.first() && std::system(command.c_str()) != 0)  // NOLINT(concurrency-mt-unsafe)

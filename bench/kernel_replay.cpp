@@ -40,8 +40,8 @@ std::map<std::string, Op, std::less<>> op_names() {
   return names;
 }
 
-// One line of print(): "%5 = range index [1001, 64, 1]", "%9 = fold f32 sum %7 %5", "%4 = const
-// f32[] 0.5".
+// Parses a line of print(): "%5 = range index [1001, 64, 1]", "%9 = fold f32 sum %7 %5", "%4 =
+// const f32[] 0.5".
 UOp parse_node(const std::string& line, const std::vector<UOp>& nodes) {
   static const auto ops = op_names();
   std::istringstream in(line);

@@ -1,4 +1,4 @@
-// What the benchmarks have in common: how runs are timed, and a row printed, which is a JSON object
+// Common parts of the benchmarks: how runs are timed, and a row printed, which is a JSON object
 // a line for the scripts beside this file:
 //   {"case": name, "us": median, "p10": .., "p90": .., "n": runs, "steps": in one run,
 //    "rate": .., "unit": ".."}

@@ -122,7 +122,7 @@ class PlanText {
     return text + "  " + print(std::span(&item.kernel.sink, 1)) + "\n";
   }
 
-  // Of each item, in order; empty for those that are no kernels.
+  // Returns the code of each item, in order; empty for those that are no kernels.
   std::vector<std::string> code_of(const Schedule& schedule) const {
     std::vector<std::string> texts(schedule.items.size());
     if (!code_) return texts;

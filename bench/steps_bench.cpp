@@ -238,7 +238,7 @@ void sorts() {
   op("multinomial 1e5 of 1e6", [](Tensor a) { return a.multinomial(n / 10, true); }, x);
 }
 
-// What the engine costs before and around the kernels.
+// Times the engine's work before and around the kernels.
 void fixed_costs() {
   Mlp net;
   auto optim = nn::optim::SGD(nn::parameters(net), {.lr = 1e-2});

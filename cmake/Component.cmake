@@ -117,8 +117,8 @@ function(tinyshard_link_components)
   target_link_libraries(tinyshard PRIVATE tinyshard_flags)
   # Only our own symbols leave the library (exports.map and --exclude-libs): a process may hold another LLVM.
   # --gc-sections drops the two fifths of LLVM that nothing calls; --as-needed drops the libraries that LLVM's
-  # archives mention but our part of them does not use (z3, libxml2).
-  target_link_options(tinyshard PRIVATE
+  # archives mention but our part of them does not use (z3, libxml2). The library stays once it is loaded (nodelete): its threads do.
+  target_link_options(tinyshard PRIVATE -Wl,-z,nodelete
     -Wl,--gc-sections -Wl,--exclude-libs,ALL -Wl,--version-script,${map} -Wl,--as-needed -Wl,--no-undefined
     # DT_RPATH, unlike DT_RUNPATH, also serves the libraries below: in the archive oneDNN finds its own beside it.
     -Wl,--disable-new-dtags)

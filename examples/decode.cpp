@@ -65,7 +65,7 @@ struct Block {
     return z + (n.matmul(gate).silu() * n.matmul(up)).matmul(down);
   }
 
-  // One token at position p: its row goes into the caches, of which p + 1 rows are read.
+  // Decodes a token at position p: its row goes into the caches, of which p + 1 rows are read.
   Tensor next(const Tensor& x, const Variable& p, const Tensor& cosine, const Tensor& sine) const {
     Tensor n = norm(x);
     keys[{Slice(), p}] = rotated(by_head(n.matmul(k)), cosine, sine).squeeze(1);

@@ -60,7 +60,7 @@ gpt2::Config config_of(const Flags& f, int64_t vocabulary) {
   return c;
 }
 
-// What a run has in common with the checkpoint that it goes on from.
+// Settings that a run must have in common with the checkpoint that it goes on from.
 training::Settings settings(const Flags& f, const gpt2::Config& c) {
   return {{"layers", std::to_string(c.layers)},         {"width", std::to_string(c.width)},
           {"heads", std::to_string(c.heads)},           {"context", std::to_string(c.context)},
@@ -120,7 +120,7 @@ class Speed {
     begin_ = now;
     return seconds_.back();
   }
-  // What happens between steps does not count.
+  // Starts anew: time between steps does not count.
   void restart() { begin_ = Clock::now(); }
 
   double tokens_per_s(double seconds) const { return tokens_ / seconds; }

@@ -85,7 +85,7 @@ struct Mlp {
 };
 
 struct Block {
-  // What is added to the stream 2 * layers times is scaled down, so that its variance stays.
+  // Scales down the terms that are added to the stream 2 * layers times: its variance stays.
   explicit Block(const Config& c)
       : ln_1(c.width),
         ln_2(c.width),

@@ -1,4 +1,4 @@
-// One optimizer step of GPT-2: what examples/gpt2.cpp captures and runs, and what bench/plan_dump
+// An optimizer step of GPT-2, which examples/gpt2.cpp captures and runs, and bench/plan_dump
 // plans without a device.
 #pragma once
 #include <cstdint>

@@ -1,6 +1,6 @@
-// One optimizer step of a Llama that is trained from scratch: its blocks in stages, the weights of a
+// An optimizer step of a Llama that is trained from scratch: its blocks in stages, the weights of a
 // block divided by heads and hidden units, parameters and optimizer state in parts, in any
-// combination. What examples/llama_train.cpp captures and runs.
+// combination. examples/llama_train.cpp captures and runs it.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -44,7 +44,7 @@ ModelConfig config_of(const TrainFlags& f, int64_t vocabulary) {
   return c;
 }
 
-// What a run has in common with the checkpoint that it goes on from.
+// Settings that a run must have in common with the checkpoint that it goes on from.
 training::Settings settings(const TrainFlags& f, const ModelConfig& c) {
   return {{"layers", std::to_string(c.layers)}, {"width", std::to_string(c.width)},
           {"heads", std::to_string(c.heads)},   {"kv-heads", std::to_string(c.kv_heads)},

@@ -36,7 +36,7 @@ struct Flags : training::RunFlags {
   bool shard_optimizer = false;
 };
 
-// What a run has in common with the checkpoint that it goes on from.
+// Settings that a run must have in common with the checkpoint that it goes on from.
 training::Settings settings(const Flags& f) {
   return {{"model", f.model},
           {"width", std::to_string(f.width)},

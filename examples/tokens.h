@@ -1,4 +1,4 @@
-// What a language model is trained on: token files, the bytes of text, or random numbers. The last
+// Training data of a language model: token files, the bytes of text, or random numbers. The last
 // tenth is held out.
 #pragma once
 #include <algorithm>

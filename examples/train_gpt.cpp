@@ -56,7 +56,7 @@ struct Flags {
   std::vector<std::string> arguments;  // of the program, as they were typed
 };
 
-// What a run has in common with the checkpoint that it goes on from.
+// Settings that a run must have in common with the checkpoint that it goes on from.
 training::Settings settings(const Flags& f) {
   return {
       {"layers", std::to_string(f.model.layers)},   {"width", std::to_string(f.model.width)},

@@ -1,4 +1,4 @@
-// What the training programs have in common beyond the library: numbers drawn for a place in the
+// Shared parts of the training programs, beyond the library: numbers drawn for a place in the
 // run, checkpoint folders, what is said of devices and of how to go on, and main.
 #pragma once
 #include <chrono>
@@ -72,7 +72,7 @@ inline void check_finite(double loss, int64_t step, double lr) {
 
 // --- checkpoints ---------------------------------------------------------------------------------
 
-// What a run has in common with the checkpoint that it goes on from, by the names of its flags.
+// Settings that a run must share with the checkpoint that it goes on from, by their flags' names.
 using Settings = std::map<std::string, std::string>;
 
 // Where this run's checkpoints are. Runs do not mix: where no folder is given, a new run takes the
@@ -116,8 +116,8 @@ inline int64_t resume(const nn::StateDict& state, const std::filesystem::path& f
   return found.step;
 }
 
-// What to type to go on for as many steps again: the command line without --resume, --steps and
-// --checkpoint, and with mpirun where it was used.
+// Returns the command that goes on for as many steps: the command line without --resume, --steps
+// and --checkpoint, and with mpirun where it was used.
 inline std::string command_to_go_on(const std::vector<std::string>& arguments,
                                     const std::filesystem::path& folder, int64_t steps) {
   std::string text = launcher_command() + shell_word(arguments[0]);

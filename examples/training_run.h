@@ -68,7 +68,7 @@ class Run {
   // Steps that were done before.
   int64_t start() const { return start_; }
 
-  // Of the first rank, unless it is to be quiet.
+  // Prints on the first rank, unless that is to be quiet, and nowhere else.
   std::ostream& out() { return out_; }
 
   // The job was told to end: nothing but the way to go on is left to say.

@@ -38,7 +38,7 @@ class Step {
     return update_();
   }
 
-  // What a step consists of, in the order in which it runs, captured by a step on this batch.
+  // Returns the parts of a step, in the order in which they run, captured by a step on this batch.
   std::vector<const CapturedStep*> parts(const Tensor& batch) {
     if (accumulate_ == 1) {
       whole_(batch);

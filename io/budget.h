@@ -1,8 +1,8 @@
-// What reading a file may take. A few bytes of a hostile file can ask for much: a reader charges
-// what it is about to keep, and gets a FormatError instead of memory once that is out of proportion
-// to the file. A number or a name of a few bytes becomes a value of forty and more: files which hold
-// little else (thousands of small tensors, the losses of a run) live on kAtLeast. With what a reader
-// needs beside what it keeps that is at most twice the file and 1 MiB.
+// Limits the memory that reading a file takes. A few bytes of a hostile file can ask for much: a
+// reader charges what it is about to keep, and gets a FormatError instead of memory once that is out
+// of proportion to the file. A number or a name of a few bytes becomes a value of forty and more:
+// files which hold little else (thousands of small tensors, the losses of a run) live on kAtLeast.
+// With what a reader needs beside what it keeps that is at most twice the file and 1 MiB.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -253,8 +253,8 @@ void Checkpoint::compare_digest(const Tensor& tensor, const Slice& slice, uint64
   checked_->done[slice.index].store(true, std::memory_order_relaxed);
 }
 
-// One pass over the slice: windows are read, digested if that is still to be done, and copied where
-// they meet the box.
+// Makes a pass over the slice: windows are read, digested if that is still to be done, and copied
+// where they meet the box.
 void Checkpoint::read_piece(const Tensor& tensor, const Slice& slice,
                             std::span<const int64_t> offset, std::span<const int64_t> shape,
                             std::span<std::byte> out) const {

@@ -39,7 +39,7 @@ namespace tinyshard::io {
 // True on all ranks if all ranks pass true: a barrier that carries one bit (all_reduce min of one
 // integer).
 using Agree = std::function<bool(bool)>;
-// Of the texts of all ranks the first that is not empty, with whose it is before it; each rank calls
+// Returns the first text of all ranks that is not empty, behind whose it is; each rank calls
 // it after they did not agree.
 using FirstReason = std::function<std::string(std::string_view own)>;
 using Warn = std::function<void(std::string_view)>;
@@ -49,7 +49,7 @@ struct CheckpointOptions {
   Agree agree = {};               // needed when ranks > 1
   FirstReason first_reason = {};  // without it the errors of other ranks do not say who failed
   int keep = 3;  // how many checkpoints stay, at least 1; older ones go after a commit
-  // Of [A-Za-z0-9_-]; the same on all ranks. Marks temporaries as ours to remove.
+  // Characters of [A-Za-z0-9_-]; the same on all ranks. Marks temporaries as ours to remove.
   std::string job = "job";
   Warn warn = {};  // a sentence about what was left alone or could not be removed
 };
@@ -60,7 +60,7 @@ class FailedElsewhere : public UserError {
   using UserError::UserError;
 };
 
-// One save. All ranks construct one with the same root and step, add their tensors and commit;
+// Makes one save. All ranks construct a writer with the same root and step, add tensors and commit;
 // bytes are borrowed until then. Not for use by several threads at once.
 class CheckpointWriter {
  public:
@@ -181,7 +181,7 @@ class Checkpoint {
   // tells the others the path.
   static std::optional<Checkpoint> latest(const std::filesystem::path& root,
                                           const CheckpointReadOptions& options = {});
-  // What a user may name: a checkpoint, or a root (its newest). UserError says what was found
+  // Opens what a user may name: a checkpoint, or a root (its newest). UserError says what was found
   // instead.
   static Checkpoint find(const std::filesystem::path& path,
                          const CheckpointReadOptions& options = {});

@@ -1,4 +1,4 @@
-// What the writer and the reader of checkpoints share: names on disk, the rule that slices tile a
+// Shared by the writer and the reader of checkpoints: names on disk, the rule that slices tile a
 // tensor, and the manifest's text. The manifest carries the digest of its own text, of each part's
 // header and of the index for other tools; headers and slices are all the bytes of a part, so every
 // byte of a checkpoint is under a digest.

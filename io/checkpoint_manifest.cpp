@@ -180,7 +180,7 @@ void check_tiling(Checkpoint::Tensor& tensor, std::string_view label) {
 }
 
 std::string manifest_text(const Manifest& manifest) {
-  // One line a part and a tensor: long, but a reader finds the place.
+  // Each part and each tensor has a line: long, but a reader finds the place.
   std::string text =
       fmt::format("\",\n \"format\":\"{}\",\n \"version\":{},\n \"step\":{},\n \"metadata\":{},\n ",
                   kFormat, kVersion, manifest.step, json(manifest.metadata).dump());

@@ -30,7 +30,7 @@ using nlohmann::json;
 
 constexpr std::string_view kLockName = ".tinyshard-lock";
 
-// Whether a file in a folder of ours has a name that we give.
+// Returns whether a file in a folder of ours has a name that we give.
 bool is_ours(const fs::directory_entry& entry) {
   const std::string name = entry.path().filename().native();
   return entry.symlink_status().type() == fs::file_type::regular &&
@@ -404,7 +404,7 @@ void claim_checkpoint_root(const fs::path& root) {
   claims.locks.push_back(std::move(lock));
 }
 
-// One rank's part of a step of the save, then all ranks learn whether it worked everywhere. The
+// Does a rank's part of a step of the save, then tells all ranks whether it worked everywhere. The
 // others' error says `elsewhere` if it did not.
 void CheckpointWriter::run_stage(bool takes_part, std::string_view elsewhere, const Stage& work) {
   std::exception_ptr error;

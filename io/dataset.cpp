@@ -82,7 +82,7 @@ class Source {
     return done;
   }
 
-  // Whether nothing is left. Reads the gzip trailer, too, with its checksum.
+  // Returns whether nothing is left. Reads the gzip trailer, too, with its checksum.
   bool at_end() {
     std::byte one;
     return read(std::span(&one, 1)) == 0;

@@ -1,4 +1,4 @@
-// What is said of files whose bytes are not what their format says. Where the system refused, it is
+// The error for files whose bytes are not what their format says. Where the system refused, it is
 // an IoError (core/base/file.h).
 #pragma once
 #include <string>

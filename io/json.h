@@ -33,8 +33,8 @@ class JsonReader : public nlohmann::json::json_sax_t {
   std::string error_;
 };
 
-// Whether the whole text was read; if not, reader.error() says why, without a full stop. A name
-// that stands twice is found when the text has been read: the reader has seen both by then.
+// Returns whether the whole text was read; if not, reader.error() says why, without a full stop.
+// Names that stand twice are found when the text has been read: the reader has seen both by then.
 bool read_json(std::string_view text, JsonReader& reader);
 
 // The text as a tree, for texts that are ours; a tree takes many times the text's bytes. Discarded

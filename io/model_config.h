@@ -30,8 +30,8 @@ struct LayerRope {
   bool operator==(const LayerRope&) const = default;
 };
 
-// What a file does not say is as the family has it: as many kv_heads as heads, for instance. The sizes
-// of the text model of a file for texts and images are those of its text_config.
+// Fields that a file lacks are as its family has them: as many kv_heads as heads, for instance. The
+// sizes of the text model of a file for texts and images are those of its text_config.
 struct ModelConfig {
   std::string family;                       // model_type: "llama", "gpt2"
   std::vector<std::string> architectures;   // "LlamaForCausalLM"
@@ -54,7 +54,7 @@ struct ModelConfig {
   std::optional<DType> dtype;          // torch_dtype, dtype; none for "auto"
   std::optional<int64_t> begin_token;  // bos_token_id
   std::vector<int64_t> end_tokens;     // eos_token_id, one or several
-  // What has no field here, as JSON: "pretraining_tp". Python's Infinity and NaN are texts there.
+  // Fields without a member here, as JSON: "pretraining_tp". Python's Infinity and NaN are texts.
   std::map<std::string, std::string> other;
 };
 

@@ -29,7 +29,7 @@ struct NpyArray {
 NpyArray parse_npy(std::span<const std::byte> file, std::string_view label);
 std::map<std::string, NpyArray> parse_npz(std::span<const std::byte> file, std::string_view label);
 
-// What stands before the elements of a C-ordered array; a multiple of 64 bytes. UserError for a
+// The bytes before the elements of a C-ordered array; a multiple of 64 of them. UserError for a
 // type that NumPy does not have (bf16).
 std::string npy_header(DType dtype, std::span<const int64_t> shape);
 

@@ -88,7 +88,7 @@ class PickleMachine {
     if (stack_.size() == stack_.capacity()) budget_.charge(sizeof(Id) * (stack_.size() + 16));
     stack_.push_back(id);
   }
-  // What lies above the last mark, as items of a container.
+  // Takes the last item of the stack; those below the last mark are out of reach.
   Id pop() {
     if (stack_.size() <= floor()) throw fail("an opcode takes more than is on the pickle's stack");
     const Id id = stack_.back();

@@ -95,7 +95,7 @@ class SafetensorsSet {
   Metadata metadata_;
 };
 
-// What to write: `bytes` is borrowed until the writing function returns.
+// A tensor to write: `bytes` is borrowed until the writing function returns.
 struct TensorView {
   std::string name;
   DType dtype = DType::F32;

@@ -1,4 +1,4 @@
-// What the reader and the writer of safetensors files share.
+// Shared by the reader and the writer of safetensors files.
 #pragma once
 #include <bit>
 #include <cstdint>

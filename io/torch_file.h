@@ -1,4 +1,4 @@
-// What a file written by torch.save holds, in any of its three formats: a zip archive (since
+// Reads files that torch.save wrote, in any of its three formats: a zip archive (since
 // torch 1.6), a sequence of pickles with the storages behind them, or a tar archive. No code of a
 // pickle is ever run (io/pickle.h); names other than those of tensors, storages and containers are
 // refused. FormatError with the offset for the rest.

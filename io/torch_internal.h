@@ -1,4 +1,4 @@
-// What the three kinds of PyTorch's files share: tensors that a pickle rebuilds from storages, and
+// Shared by the three kinds of PyTorch's files: tensors that a pickle rebuilds from storages, and
 // the names in it that are allowed. See torch_file.cpp.
 #pragma once
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace tinyshard::io {
 
-// Whether a pickle may name this: what a state dict needs, and nothing else.
+// Returns whether a pickle may name this: only names that a state dict needs are allowed.
 bool is_allowed(std::string_view name);
 
 inline constexpr size_t kMaxDepth = 64;  // containers inside of each other
@@ -79,7 +79,7 @@ class Collector {
   // Whole numbers of a tuple, none negative.
   std::vector<int64_t> sizes(Pickle::Id id, const char* what, std::string_view path);
 
-  // Whether the dict behind the arguments of a tensor says so: {"neg": True}.
+  // True if the dict behind the arguments of a tensor says so: {"neg": True}.
   bool is_negative(Pickle::Id metadata, std::string_view path) const;
   TorchTensor rebuilt(const std::vector<Pickle::Id>& arguments, bool typed, std::string_view path);
   // A tensor of that kind, which has no values here.
@@ -103,7 +103,7 @@ uint64_t bytes_of(const StorageId& id, std::string_view label);
 std::optional<DType> type_of_storage(std::string_view name);
 
 bool is_tar(std::span<const std::byte> file);
-// Whether it begins with the magic number of a sequence of pickles.
+// Returns whether it begins with the magic number of a sequence of pickles.
 bool is_pickles(std::span<const std::byte> file);
 
 void parse_zip(std::span<const std::byte> file, std::string_view label, Budget& budget,

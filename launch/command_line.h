@@ -6,8 +6,8 @@
 
 namespace tinyshard {
 
-// What stands before the program: "mpirun --allow-run-as-root -n 2 ", with every flag that was
-// given. Empty for a process without a launcher, and "mpirun -n 2 " alone where the launcher's
+// The words that stand before the program: "mpirun --allow-run-as-root -n 2 ", with every flag that
+// was given. Empty for a process without a launcher, and "mpirun -n 2 " alone where the launcher's
 // process cannot be seen (it runs on another host, or started several programs).
 std::string launcher_command();
 

@@ -42,12 +42,12 @@ struct Meeting {
 struct LaunchEnvironment {
   Launcher launcher = Launcher::None;
   int rank = 0, size = 1;  // of the job
-  // Of this host, where the launcher says; else as if every rank had its own.
+  // Places on this host, where the launcher says; else as if every rank had its own.
   int local_rank = 0, local_size = 1;
   Meeting meeting;  // where this is said; see check_meeting
-  // Of a job that went on without some of its ranks (transport/reform.h): how often it did, and the
-  // number that the launcher gave to each of those that are left, ascending. Rank and size above are
-  // then those among them.
+  // Set for a job that went on without some of its ranks (transport/reform.h): how often it did, and
+  // the number that the launcher gave to each of those that are left, ascending. Rank and size above
+  // are then those among them.
   uint32_t formation = 0;
   std::vector<int> members = {};
   // Processes that the launcher starts later, in the place of those that were lost, have numbers from

@@ -27,7 +27,7 @@ constexpr milliseconds kFirstRanksTurn{500};
 // The launcher ends a job sooner than this after a rank has ended; one that does not, never will.
 constexpr milliseconds kLaunchersTurn{3000};
 
-// Whether a process of rank 0 is seen on this host.
+// Returns whether a process of rank 0 is seen on this host.
 bool first_rank_lives() {
   return std::ranges::any_of(job_processes(), [](const JobProcess& p) { return p.rank == 0; });
 }
@@ -42,7 +42,7 @@ void wait_for_first_rank(const std::exception& error) {
   if (terminated()) std::raise(SIGTERM);
   const bool lived = first_rank_lives();
   std::this_thread::sleep_for(kFirstRanksTurn);
-  // Of a mistake that all ranks make, rank 0 may have told before this rank came to it. Who lost a
+  // Rank 0 may have told of a mistake that all ranks make before this rank came to it. Who lost a
   // peer tells it, unless rank 0 was there to do so.
   const bool told = (lived || failure == nullptr) && !first_rank_lives();
   if (told) std::this_thread::sleep_for(kLaunchersTurn);

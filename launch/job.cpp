@@ -247,7 +247,7 @@ class Job {
       return rank.state == RankState::Ended && is_bad(rank.status) && !rank.late;
     }));
   }
-  // Whether the ranks that have not failed may do without those that have.
+  // Returns whether the ranks that have not failed may do without those that have.
   bool goes_on() const { return goes_on_without(0); }
   bool goes_on_without(int more) const {
     return options_.least_ranks > 0 && int(ranks_.size()) - lost() - more >= options_.least_ranks;
@@ -324,7 +324,7 @@ class Job {
     return descendants(process_table(), {getpid()}, spared);
   }
 
-  // What happens next to those that still run.
+  // The next step against ranks that still run.
   enum class Step { Ask, Kill, Leave };
   void schedule(Step step, Clock::duration after) {
     step_ = step;

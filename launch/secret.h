@@ -18,7 +18,7 @@ using Proof = std::array<std::byte, 32>;
 class Secret {
  public:
   static Secret random();
-  // Of 64 hexadecimal digits, with white space around them. UserError naming `source` otherwise,
+  // Reads 64 hexadecimal digits, with white space around them. UserError naming `source` otherwise,
   // without the digits.
   static Secret parse(std::string_view text, std::string_view source);
 
@@ -32,7 +32,7 @@ class Secret {
   std::array<std::byte, 32> key_ = {};
 };
 
-// Whether two proofs are the same, in a time that does not depend on where they differ.
+// Returns whether two proofs are the same, in a time that does not depend on where they differ.
 bool same(const Proof& a, const Proof& b);
 void fill_random(std::span<std::byte> bytes);
 

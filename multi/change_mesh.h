@@ -9,13 +9,13 @@ namespace tinyshard {
 LocalValue on_other_mesh(LocalValue value, DimSpan global, const Mesh& mesh,
                          const std::vector<Placement>& wanted);
 
-// Whether its devices are those of the process that asks, whichever it is, as of Mesh::of.
+// Returns whether its devices belong to the process that asks, whichever it is, as of Mesh::of.
 bool is_of_each_process(const Mesh& mesh);
 
-// Whether each rank has a device of it.
+// Returns whether each rank has a device of it.
 bool is_on_all_ranks(const Mesh& mesh);
 
-// Whether a rank has a device of `to` and none of `from`, so that it cannot copy what it needs.
+// Returns whether a rank has a device of `to` and none of `from`: it cannot copy what it needs.
 bool is_out_of_reach(const Mesh& from, const Mesh& to);
 
 }  // namespace tinyshard

@@ -11,8 +11,8 @@
 namespace tinyshard {
 namespace {
 
-// Of a collective that moves a value with this origin, for the op that is being made local: what it
-// is for, and the line to look at.
+// Describes a collective that moves a value with this origin, for the op that is being made local:
+// its purpose, and the line to look at.
 OriginId purpose_of(CollectiveOp op, ReduceOp reduce, OriginId moved) {
   const Origin& from = origin_of(moved);
   if (op == CollectiveOp::AllReduce || op == CollectiveOp::ReduceScatter) {

@@ -44,7 +44,7 @@ class Decisions {
 
   class Choice {
    public:
-    // Whether this option is to be taken, unless a later one is.
+    // True if this is the option to take so far; a later one may take its place.
     bool offer(double seconds);
 
    private:

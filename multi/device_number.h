@@ -41,7 +41,7 @@ class DeviceNumber {
 // x[first], x[first + 1], ... along `dim`, `rows` of them, and 0 where x has none.
 UOp rows_from(const UOp& x, int dim, const DeviceNumber& first, int64_t rows);
 
-// Of `shape`: whether row i of `dim` comes before `end`.
+// A mask of this shape: true where the row along `dim` comes before `end`.
 UOp rows_before(DimSpan shape, int dim, const DeviceNumber& end);
 
 }  // namespace tinyshard

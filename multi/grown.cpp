@@ -41,7 +41,7 @@ bool walked(const UOp& root, size_t most, const Visitor& visit) {
   return true;
 }
 
-// Whether a draw reads a count or a seed that was copied to another device.
+// Returns whether a draw reads a count or a seed that was copied to another device.
 bool was_brought(const UOp& draw) {
   return !walked(draw, SIZE_MAX, [](const UOp& x) {
     return x.op() == Op::CopyIn ? Visit::Stop : grows(x) ? Visit::Into : Visit::Past;

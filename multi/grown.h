@@ -13,7 +13,7 @@ UOp grown_on(const UOp& local, const Mesh& mesh);
 // goes elsewhere at once, nothing needs them.
 UOp past_storages(const UOp& local);
 
-// Whether `local` is computed from random numbers, constants and iotas alone, drawn where its count
+// True if `local` is computed from random numbers, constants and iotas alone, drawn where its count
 // and seed lie: nobody stored it or said where it shall be, so it is the same wherever it is grown.
 bool is_unplaced_draw(const UOp& local);
 

@@ -161,7 +161,7 @@ std::optional<std::pair<size_t, size_t>> parts_between(const Dims& sizes, int64_
   return std::nullopt;
 }
 
-// Whether the elements of x differ along a dim: not those of what is repeated along it.
+// Tells whether elements of x may differ along a dim; those of a repeated value do not.
 bool varies(const UOp& x, int dim, int depth = 0) {
   if (is_const(x)) return false;
   if (x.op() == Op::Expand && x.src(0).shape()[size_t(dim)] == 1) return false;
@@ -302,7 +302,7 @@ class Ordering {
     const DeviceOrder order = order_of(where);
     const UOp& s = x.src(0);
     if (!order) {
-      // What is put together on the way is put into the true order there.
+      // A dim that is put together on the way gets its true order at the destination.
       const Forms& forms = forms_.at(s);
       auto divides = [&](const Placement& p) { return p.is_shard() && p.dim == forms.order.dim; };
       if (!forms.order || has_plain(s) || std::ranges::any_of(where.placements, divides))
@@ -322,7 +322,7 @@ class Ordering {
   }
 
   Forms elementwise(const UOp& x) {
-    // Of several orders, one that the value of an operand has alone.
+    // Among several orders, prefers that of an operand that has no plain form.
     DeviceOrder order;
     bool needed = false;
     for (const UOp& s : x->src()) {
@@ -406,7 +406,7 @@ class Ordering {
     return {on_plain(x), UOp(), {}};
   }
 
-  // Of a dim of another size, where blocks of its places stay together.
+  // The order of the dim at another size, if blocks of its places stay together.
   std::optional<DeviceOrder> scaled_order(const DeviceOrder& order, int64_t from, int64_t to) {
     if (from == to) return order;
     if (from % to != 0 && to % from != 0) return std::nullopt;

@@ -1,4 +1,4 @@
-// What collectives and products of a plan take, in seconds. Which link an axis of a mesh has follows
+// Seconds that collectives and products of a plan take. Which link an axis of a mesh has follows
 // from where its devices are (their rank and host), how fast links of that kind are from the profile
 // of the device (core/runtime/profile.h). All ranks have the same devices and figures, and nothing is
 // timed, so all of them make the same plan.
@@ -16,10 +16,10 @@
 
 namespace tinyshard {
 
-// Of the devices of that kind. The context's, as world() is; `kind` as in DeviceRef.
+// The speeds of devices of that kind in this context, as world(); `kind` as in DeviceRef.
 Speeds speeds_of(const std::string& kind);
 
-// Of a collective over `parts` devices, of which each sends `bytes` (ring algorithms).
+// The time of a collective over `parts` devices, each of which sends `bytes` (ring algorithms).
 double seconds_of(CollectiveOp op, double bytes, int64_t parts, const LinkSpeed& link);
 
 // Remembers what it found out of a mesh; belongs to one rewrite.

@@ -12,7 +12,7 @@ struct LocalBox {
   Dims begin, size;  // without padding; a size may be 0
   bool operator==(const LocalBox&) const = default;
 };
-// Of the device at `position` of the sharding's mesh. A pending reduction counts as replicated.
+// The box of the device at `position` of the sharding's mesh. Partial counts as replicated.
 LocalBox local_box(const Sharding& where, DimSpan global, int64_t position);
 
 }  // namespace tinyshard

@@ -43,7 +43,7 @@ class Mesh {
   static Mesh of(const std::vector<std::string>& devices, std::string axis = "data");
   // All devices of all ranks, in rank order; one axis may be -1.
   static Mesh world(std::vector<MeshAxis> axes);
-  // One device of this process.
+  // The mesh of a device of this process.
   static Mesh single(const DeviceRef& device);
   // The one that takes the place of a mesh which is not known yet: of DeviceRef(), without a look-up.
   static const Mesh& unset();
@@ -94,7 +94,7 @@ struct World {
 // (core/exec/world.cpp). The reference stays good when the context's epoch ends; the next epoch may
 // have another world. Threads: any.
 const World& world();
-// Whether devices of that kind have a library for x, an op of one. The context's, as world() is.
+// True if that kind of device has a library for x, an op of one. The context's, as world() is.
 bool has_library(const std::string& kind, const UOp& x);
 
 // How a value lies along one mesh axis. Partial: each device holds one term of a pending reduction.
@@ -111,9 +111,9 @@ struct Placement {
 };
 inline constexpr Placement Replicate{};
 constexpr Placement Shard(int dim) { return {Placement::Kind::Shard, dim, ReduceOp::Sum, nullptr}; }
-// Of a dim that joins several, one after the other, each device has its share of every one: of [q,
-// k, v] rows in one weight. The sizes add up to that of the dim, and the axis divides each; no other
-// axis divides the dim.
+// For a dim that joins several, one after the other, as [q, k, v] rows in one weight: each device
+// has its share of every one. The sizes add up to that of the dim, and the axis divides each; no
+// other axis divides the dim.
 Placement Shard(int dim, const Dims& sizes);
 const Dims* interned_parts(const Dims& sizes);
 constexpr Placement without_parts(Placement p) {

@@ -21,7 +21,7 @@ Dims collective_ints(CollectiveOp op, ReduceOp reduce, const Mesh& mesh, int axi
   return {int64_t(op), int64_t(reduce), -1 - axis, mesh.axes()[size_t(axis)].size, before, after};
 }
 
-// Whether this process ever made a node of such code. Most never do, and then no graph need be looked
+// Set once this process makes a node of such code. Most never do, and then no graph need be looked
 // through for one.
 std::atomic<bool> any_made = false;
 
@@ -89,7 +89,7 @@ bool has_own_values(const Graph& graph) {
 }
 
 OwnAxes OwnAxesOf::derived(const UOp& x) const {
-  // Of some ops the other sources say when or how, but not what.
+  // In some ops only the first source says what the value is; others say when or how.
   const bool first_alone = x.op() == Op::After || x.op() == Op::Checkpoint;
   OwnAxes own;
   for (const UOp& s : x->src().first(first_alone ? 1 : x->sources)) {

@@ -49,7 +49,7 @@ class OwnAxesOf {
   NodeMap<OwnAxes> known_;
 };
 
-// Whether a graph in front of the rewrite has any of the nodes below.
+// Returns whether a graph in front of the rewrite has any of the nodes below.
 bool has_own_values(const Graph& graph);
 
 // This device's part of an ordinary value along `axis`, which divides the dim.
@@ -63,7 +63,7 @@ struct PartArg {
 };
 std::optional<PartArg> part_arg(const Node& x);  // nothing where x is neither
 
-// Of a Collective that is one of these; nothing where x is none.
+// Reads a Collective that is one of these; nothing where x is none.
 std::optional<CollectiveArg> own_collective_arg(const Node& x);
 
 // [devices on the axis, ...]: row i is what device i has.

@@ -45,7 +45,7 @@ class Descent {
   }
 
  private:
-  // Of what was asked from `from` on, at most `count` choices; the cheapest first.
+  // Candidates among what was asked from `from` on, at most `count` choices; the cheapest first.
   static std::vector<Candidate> candidates(const Tried& tried, size_t from = 0,
                                            size_t count = SIZE_MAX) {
     struct Sum {
@@ -116,7 +116,7 @@ class Descent {
       if (is_over()) return false;
       const Plan one = with(c);
       const Tried first = attempt_(one);
-      // What the second choice has to make good.
+      // Skips a first choice that costs more than the second could make good.
       if (first.cost.seconds - best_.cost.seconds > best_.cost.movable_seconds) continue;
       for (const Candidate& d : candidates(first, c.at + 1, kNext)) {
         if (is_over()) return false;

@@ -28,7 +28,7 @@ struct Tried {
 };
 using TryPlan = std::function<Tried(const Plan&)>;
 
-// Of attempts: how many in all, and how many one after the other that come to nothing.
+// Limits on attempts: how many in all, and how many one after the other that come to nothing.
 struct Budget {
   int attempts = 1000, in_vain = 1000;
 };
@@ -37,7 +37,7 @@ struct Budget {
 // was found.
 Plan plan_whole(const Tried& alone, const TryPlan& attempt, const Budget& budget);
 
-// Whether there is anything to gain that would be kept.
+// Returns whether a plan could gain enough to be kept.
 bool worth_planning(const Tried& alone);
 
 }  // namespace tinyshard

@@ -120,7 +120,7 @@ void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
   Dims parts;
   v.place.assign(mesh.axes().size(), Replicate);
   if (mesh.size() > 1) v.local = past_storages(v.local);
-  // What is to be stored is stored in parts.
+  // Values that are to be stored are stored in parts.
   const bool stored = v.local.op() == Op::Contiguous;
   const UOp& computed = stored ? v.local.src(0) : v.local;
   // On one device, too, a mask is computed where it is used: loops end at a size that is known when
@@ -147,7 +147,7 @@ void change_mesh(LocalValue& v, DimSpan global, const Mesh& mesh,
   v.mesh = mesh;
 }
 
-// Whether a sum that is pending is added up on the way.
+// Returns whether a pending sum is added up on the way.
 bool adds_up(const LocalValue& v, const std::vector<Placement>& wanted) {
   for (size_t a = 0; a < wanted.size(); ++a) {
     if (v.place[a].is_partial() && !(v.place[a] == wanted[a])) return true;

@@ -26,8 +26,8 @@ struct LocalValue {
   std::vector<Placement> place;
   OriginId origin = 0;  // of the op that made it, or that left it a pending reduction
   std::shared_ptr<const Apart> apart = {};  // as it lay before a reshape joined a divided dim
-  // Of a parameter, and of what is computed from parameters alone: ops that need the whole value
-  // gather it. Who asks for a placement gets that of a usual value.
+  // Set for a parameter, and for values computed from parameters alone: ops that need the whole
+  // value gather it. A request for a placement gets that of a usual value.
   const GatherOnUse* gather_on_use = nullptr;
 };
 
@@ -36,8 +36,8 @@ struct LocalValue {
 LocalValue redistribute(LocalValue value, DimSpan global, const Mesh& mesh,
                         const std::vector<Placement>& wanted);
 
-// Whether x has the elements of its source, each once, in another shape or order: a Reshape or a
-// Permute.
+// Returns whether x has the elements of its source, each once, in another shape or order: a Reshape
+// or a Permute.
 bool rearranges(const UOp& x);
 // The value of which x is the last of such rearrangements; x itself where it is none.
 const UOp& before_rearranging(const UOp& x);

@@ -25,7 +25,7 @@ int place_in(const std::vector<DeviceRef>& devices, const DeviceRef& wanted) {
   return -1;
 }
 
-// Whether x or something that it is computed from has a payload. Most values have one close by.
+// Returns whether x or a value it is computed from has a payload. Most have one close by.
 bool has_payload(const UOp& x) {
   NodeSet seen;
   std::vector<UOp> left{x};
@@ -106,7 +106,7 @@ Relocation relocation(const Mesh& from, const Mesh& to, bool copies) {
 }
 
 Relocation relocation(const Node& x, const Mesh& from) {
-  // Whether the first dim of what is sent repeats it, for several devices each.
+  // A single argument is the number of copies along the first dim of what is sent; 0: no such dim.
   if (x.arguments == 1) return relocation(from, Mesh::from_payload(x.payload), x.arg()[0] != 0);
   auto stride = [&](int64_t axis) {
     int64_t n = 1;

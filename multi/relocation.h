@@ -41,14 +41,14 @@ Relocation relocation(const Mesh& from, const Mesh& to, bool copies);
 // That of a node for which is_relocation() holds, of a value on `from`.
 Relocation relocation(const Node& x, const Mesh& from);
 
-// Of a relocation of copies: to how many devices one device sends, itself included.
+// The most devices to which a device sends when it relocates copies, itself included.
 int64_t most_receivers(const Mesh& from, const Mesh& to);
 
 // x, of which what has no mesh of its own, as constants, is computed on that one: leaves without a mesh
 // take that of whoever reads them.
 UOp on_its_mesh(const UOp& x, const Mesh& mesh);
 
-// Whether both name the same device.
+// Returns whether both name the same device.
 bool same_device(const DeviceRef& a, const DeviceRef& b);
 
 }  // namespace tinyshard

@@ -1,4 +1,4 @@
-// One walk, sources first, in which each op asks the strategy of its class for its local value
+// Walks the graph, sources first; each op asks the strategy of its class for its local value
 // (`rule`). Where ops had a choice, the walk is repeated with other answers while the planner finds
 // that the whole gets cheaper (multi/planner.h); what it finds is remembered.
 //
@@ -134,7 +134,7 @@ class Rewriter {
     return estimate(local.graph, std::ranges::max_element(local.shardings, {}, size)->mesh, links_);
   }
 
-  // Of the graph and of where its values lie, by what the ops were asked.
+  // A hash of the graph and of where its values lie, by what the ops were asked.
   uint64_t signature(const Tried& tried) const {
     uint64_t hash = combine(structural_hash(roots_), std::bit_cast<uint64_t>(tried.cost.seconds));
     for (const Decisions::Asked& asked : tried.asked) {
@@ -247,7 +247,7 @@ class Rewriter {
     }
   }
 
-  // Whether x belongs to the code of shard_map, which runs as it is written.
+  // Returns whether x belongs to the code of shard_map, which runs as it is written.
   bool follows_devices(const UOp& x) {
     return per_device_ && (own_(x).axes != 0 || part_arg(*x) || own_collective_arg(*x));
   }

@@ -25,7 +25,7 @@ struct LocalGraph {
 enum class Planning : uint8_t { Alone, Together };
 LocalGraph to_local(const Graph& graph, Planning planning = Planning::Alone);
 
-// What the graph takes by a plan, and what it asks: for tests of the planner.
+// Returns the cost of the graph by a plan, and its questions: for tests of the planner.
 Tried try_plan(const Graph& graph, const Plan& plan);
 
 }  // namespace tinyshard

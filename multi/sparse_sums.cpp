@@ -19,7 +19,7 @@ bool widens(const UOp& x) {
   return x.op() == Op::Cast && itemsize(x.src(0).dtype()) < itemsize(x.dtype());
 }
 
-// What the devices along one axis of a mesh have, one after the other along `dim`.
+// Gathers what the devices along one axis of a mesh have, one after the other along `dim`.
 class Gathering {
  public:
   Gathering(const UOp& all_reduce, int dim)
@@ -27,7 +27,7 @@ class Gathering {
         axis_(collective_arg(*all_reduce).mesh_axis),
         dim_(dim) {}
 
-  // What repeats or widens elements is done after they came.
+  // Gathers x; ops that repeat or widen elements are done after these came.
   UOp all(const UOp& x) const {
     Dims whole(x.shape().begin(), x.shape().end());
     whole[dim_] *= mesh_.axes()[axis_].size;

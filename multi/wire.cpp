@@ -15,7 +15,7 @@ bool travels_as_key(DType dtype, ReduceOp op) {
   return is_float(dtype) && (op == ReduceOp::Max || op == ReduceOp::Min);
 }
 
-// Of a float as an integer of its size: every bit but the sign, and the bits of infinity.
+// The masks of a float as an integer of its size: every bit but the sign, and the bits of infinity.
 struct Bits {
   DType integer;
   int64_t magnitude, infinity;

@@ -8,7 +8,7 @@
 
 namespace tinyshard {
 
-// What travels of x, and the result of the type of x that it stands for. Most travel as they are.
+// Convert x to the form that travels, and the result back to its type. Most travel as they are.
 UOp to_wire(const UOp& x, ReduceOp op);
 UOp from_wire(const UOp& reduced, DType dtype, ReduceOp op);
 DType wire_type(DType type, ReduceOp op);

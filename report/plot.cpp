@@ -128,7 +128,7 @@ std::vector<double> smoothed(const std::vector<double>& x, const std::vector<dou
   return out;
 }
 
-// Whether a value has a place on an axis. Beyond these bounds the arithmetic of axes overflows.
+// True if a value has a place on an axis. Beyond these bounds the arithmetic of axes overflows.
 bool can_show(double value, bool log) {
   return std::fabs(value) < 1e300 && (!log || value > 1e-300);
 }

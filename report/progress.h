@@ -1,4 +1,4 @@
-// One line that says how far a loop is: a bar on a terminal, redrawn at most ten times a second;
+// A line that says how far a loop is: a bar on a terminal, redrawn at most ten times a second;
 // elsewhere a plain line every ten seconds. Both end with a line of totals.
 //
 //   for (const Batch& batch : progress(batches, "train")) ...

@@ -1,6 +1,6 @@
-// What the engine did, and when, in a file for trace viewers (chrome://tracing, ui.perfetto.dev):
-// passes, compilations, runs, launches, copies and collectives, with source lines. Each event is in
-// the file as soon as it has ended; a child of fork writes nothing there.
+// Records the engine's work, with times, in a file for trace viewers (chrome://tracing,
+// ui.perfetto.dev): passes, compilations, runs, launches, copies and collectives, with source
+// lines. Each event is in the file as soon as it has ended; a child of fork writes nothing there.
 //
 //   TraceFile trace("trace.json");        // from here
 //   for (...) step(batch);

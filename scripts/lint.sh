@@ -6,7 +6,9 @@ cd "$(dirname "$0")/.."
 usage() {
   cat <<'EOF'
 usage: scripts/lint.sh [--changed | --since REF] [FILE...]
-  --since REF  only sources that differ from the git revision REF; of a header that does, one source that includes it
+  --since REF  only sources that differ from the git revision REF; of a header that does, one source that includes it.
+               Files of which only comments behind // and blank lines differ are left out, unless clang-tidy reads
+               the comment: NOLINT, TODO or FIXME
   --changed    --since the last commit in common with the main branch or, on that branch, the commit ten before; in a
                shallow clone the oldest there is. All sources when it holds one commit only
   FILE...      only these sources (default: all that the build compiles)
@@ -24,6 +26,32 @@ changed_since() {
   done
   base=$(git rev-list --first-parent --max-count=11 HEAD | tail -n 1)
   [[ $base == "$head" ]] || echo "$base"
+}
+
+# The source on stdin as clang-tidy reads it: without blank lines and comments behind //, but for those that it heeds. A comment or
+# a blank line stays behind a NOLINTNEXTLINE, which then speaks of nothing. Raw strings stay, and so does whatever may be no
+# comment: a quote or the end of another comment follows its slashes.
+without_comments() {
+  awk '
+    function stays(text) { return text ~ /NOLINT|TODO|FIXME|\*\/|\\$/ }
+    in_string != "" { print; if (index($0, in_string)) in_string = ""; next }
+    is_next { is_next = 0; if ($0 ~ /^[ \t]*(\/\/|$)/) { print; next } }
+    /^[ \t]*\/\// { if (stays($0)) { print; is_next = /NOLINTNEXTLINE/ } next }
+    match($0, /R"[^ ()]*\(/) {
+      in_string = ")" substr($0, RSTART + 2, RLENGTH - 3) "\""
+      if (index(substr($0, RSTART + RLENGTH), in_string)) in_string = ""
+      print
+      next
+    }
+    match($0, /[ \t]*\/\/[^"]*$/) && !stays(substr($0, RSTART)) { $0 = substr($0, 1, RSTART - 1) }
+    { sub(/[ \t]+$/, "") }
+    $0 != "" { print }'
+}
+
+# Tells whether a file has the code that it had in the revision.
+has_code_of() {
+  local before
+  before=$(git show "$1:$2" 2>/dev/null) && cmp -s <(without_comments <<<"$before") <(without_comments <"$2")
 }
 
 since=
@@ -67,6 +95,7 @@ elif [[ -n $since ]]; then
   changed=$(git diff --name-only --diff-filter=d "$since" -- '*.cpp' '*.h'; git ls-files --others --exclude-standard '*.cpp' '*.h')
   wanted=$(
     while read -r file; do
+      [[ -n $file ]] && ! has_code_of "$since" "$file" || continue
       case $file in
         *.cpp) echo "$file" ;;
         *.h) includer "$file" ;;

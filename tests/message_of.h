@@ -1,4 +1,4 @@
-// What an error says, for tests of bad input.
+// Texts of errors, for tests of bad input.
 #pragma once
 #include <string>
 

@@ -1,5 +1,5 @@
-// Whether a sanitizer watches the tests: what measures time or memory has other bounds then, and what repeats itself to
-// be sure of values repeats itself less.
+// True if a sanitizer watches the tests: measurements of time or memory have other bounds then, and tests that repeat
+// themselves to be sure of values repeat themselves less.
 #pragma once
 
 namespace tinyshard::test {

@@ -56,7 +56,7 @@ void fill(char (&field)[N], std::string_view text) {
   text.copy(field, N - 1);
 }
 
-// What to write instead.
+// Says what to write instead.
 std::string_view advice(GivenValue::Kind kind) {
   switch (kind) {
     case GivenValue::Kind::Draw:

@@ -1,4 +1,4 @@
-// What the ranks of a group tell each other of a call, and what they conclude when they differ.
+// Headers by which the ranks of a group compare a call, and what they conclude when they differ.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -87,8 +87,8 @@ class Channel {
   virtual void send_notice(int peer, const Notice& notice) = 0;
   virtual bool next_notice(Notice& notice) = 0;
 
-  // What is known about a peer without asking it. Not free: for waits that have gone on for a
-  // while.
+  // Returns what is known about a peer without asking it. Not free: for waits that have gone on for
+  // a while.
   virtual PeerState peer_state(int) { return {}; }
   // Who a peer is: "process 812 on node02". Empty where the channel does not know, and of this rank.
   virtual std::string process_of(int) { return {}; }

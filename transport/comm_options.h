@@ -21,7 +21,7 @@ struct CommTuning {
 
 struct CommOptions {
   std::string name = "world";
-  // Of each call, from its start; also of connecting and splitting.
+  // The limit for each call, from its start; also for connecting and splitting.
   std::chrono::nanoseconds timeout = std::chrono::seconds(300);
   // Compares (sequence, op, dtype, counts) of all ranks before any data moves.
   bool verify = false;

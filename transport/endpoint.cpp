@@ -31,7 +31,7 @@ constexpr Channel::Duration kLookEvery = std::chrono::milliseconds(20);
 constexpr int kLooksAtGone = 10;
 // A process that was itself stopped finds its deadlines passed: it reads what has come first.
 constexpr Channel::Duration kGrace = std::chrono::milliseconds(20);
-// What is said of a wait is old after so long: waits are looked at every 10 or 20 ms.
+// News of a wait is old after so long: waits are looked at every 10 or 20 ms.
 constexpr Channel::Duration kHolds = std::chrono::milliseconds(200);
 // A wait that polls has the lock about half of the time.
 constexpr int kTriesToLook = 100;
@@ -43,7 +43,7 @@ void relax() {
 #endif
 }
 
-// Of ranks that set something up, "connect" or "split".
+// Describes ranks that set something up, "connect" or "split".
 detector::Doing doing_set_up(std::string_view operation, Channel::Duration waited) {
   detector::Doing doing;
   doing.waits = 1;

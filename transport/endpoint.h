@@ -1,4 +1,4 @@
-// What all communicators of one rank share: the channel, the lock around it, the numbers of the
+// Shared by all communicators of one rank: the channel, the lock around it, the numbers of the
 // groups, and the wait. A wait for one call moves the calls of every group along, so the order in
 // which ranks wait for things is free. Lives as long as the last of its groups.
 #pragma once
@@ -45,8 +45,8 @@ class Endpoint {
 
   // Guards everything here, the channel, and the groups' requests.
   std::mutex mutex;
-  // One split at a time per rank: between the offer of free contexts and the choice, nobody else
-  // takes one. Never taken while holding `mutex`.
+  // Allows a rank one split at a time: between the offer of free contexts and the choice, nobody
+  // else takes one. Never taken while holding `mutex`.
   std::mutex split_mutex;
   uint64_t splits = 0;  // with split_mutex: makes group ids unique
 
@@ -61,7 +61,7 @@ class Endpoint {
   // these ranks, in that call. `doing` says in which where it is under way in no group.
   void hold(std::span<const int> ranks, detector::CallNumber call, Deadline now,
             const detector::Doing& doing = {});
-  // What channel and detector know of a rank, with the mutex held.
+  // Returns what channel and detector know of a rank, with the mutex held.
   PeerState peer_state(int rank);
   // "process 812 on node02"; empty of this rank, of -1 and where it is not known.
   std::string process_of(int rank) const;

@@ -68,7 +68,7 @@ class Formation {
     int missed = 0;  // looks at the process table in a row that did not find it
   };
 
-  // Whether each rank is here or gone.
+  // Returns whether each rank is known to be here or gone.
   bool all_known() {
     const bool look = host_.now() >= next_look_ && last_.local_size >= last_.size;
     std::vector<int> processes;
@@ -156,7 +156,7 @@ std::vector<int> waiting_newcomers(const LaunchEnvironment& launch, Store& store
     std::string ignored;
     try {
       if (!store.get(newcomer_key(rank), ignored)) break;
-      // One that has ended is told of by a key that nobody sets.
+      // The store tells of a newcomer that has ended when it is asked for a key that nobody sets.
       store.get(fmt::format("here/{}", rank), ignored);
       if (!store.get(joins_key(rank), ignored)) waiting.push_back(rank);
     } catch (const StoreError& error) {

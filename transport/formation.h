@@ -23,7 +23,7 @@
 
 namespace tinyshard {
 
-// What the agreement asks of the process that it runs in.
+// The process that an agreement runs in, as far as the agreement needs it.
 class FormationHost {
  public:
   virtual ~FormationHost() = default;
@@ -52,7 +52,7 @@ constexpr std::string_view kJobIsOver = "over";
 // The ranks that the launcher started later, are there, and are in no formation yet.
 std::vector<int> waiting_newcomers(const LaunchEnvironment& launch, Store& store);
 
-// Of a newcomer: waits until a formation takes it in, and returns its place there. CommError where
+// For a newcomer: waits until a formation takes it in, and returns its place there. CommError where
 // the job ends first, or the deadline passes; StoreError where the store is gone.
 LaunchEnvironment join_formation(LaunchEnvironment own, Store& store, FormationHost& host,
                                  Deadline deadline);

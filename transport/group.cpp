@@ -26,11 +26,11 @@ namespace tinyshard {
 namespace {
 
 constexpr uint32_t kPairBit = uint32_t{1} << Endpoint::kPayloadBits;
-// What tags tell apart: so many calls, above four bits for the steps of one; and, for a pair, so
-// many participants per rank.
+// Tags tell apart so many calls, above four bits for the steps of each; and, for a pair, so many
+// participants per rank.
 constexpr uint32_t kSequences = 1u << 10;
 constexpr size_t kLocalsOfPairs = 1u << 7;
-// What is waited for the headers of the other ranks when a message has come that does not fit.
+// Time to wait for the headers of the other ranks when a message has come that does not fit.
 constexpr Channel::Duration kHeadersTurn = std::chrono::milliseconds(500);
 constexpr Channel::Duration kAnnouncementsTurn = std::chrono::seconds(1);
 
@@ -48,7 +48,7 @@ double seconds(Channel::Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-// What the members of a group to be tell its first member, and what that one answers.
+// The message of a future group's member to the first one, and the first one's answer.
 struct Proposal {
   uint64_t digest = 0;  // of the split: all have to mean the same group
   Endpoint::Contexts used = {};
@@ -576,7 +576,7 @@ void Group::record_run(const Ticket& run) {
     recorder->run(run, recorded_, endpoint_->channel().now());
 }
 
-// What the peers announced of runs that are over has been sent, though perhaps not been taken.
+// Takes the peers' announcements of runs that are over: these were sent, though perhaps not taken.
 void Group::finish_announcements() {
   Channel& channel = endpoint_->channel();
   const auto is_announcement = [&](uint32_t place) { return pool_[place]->announces(); };

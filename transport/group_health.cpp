@@ -71,7 +71,7 @@ uint32_t milliseconds_of(Channel::Duration waited) {
 
 }  // namespace
 
-// Whether it is time to give up a rank, found ended or left (-1: none is) at this inspection.
+// Decides whether to give up a rank, found ended or left (-1: none is) at this inspection.
 bool Group::given_up(int rank, Deadline now) {
   Channel& channel = endpoint_->channel();
   if (rank < 0 || rank != suspicion_.rank || suspicion_.completed != channel.completed())
@@ -129,8 +129,8 @@ std::optional<Group::Failure> Group::seen_in_circle() const {
   return Failure{circle->culprit, circle->text, FailureCause::Diverged};
 }
 
-// What heartbeats tell of the members of this group, though this call may wait for others: one that
-// waits in another call under the same number has diverged, both would wait for ever.
+// Looks at what heartbeats tell of this group's members, though this call may wait for others: if
+// one waits in another call under the same number, it has diverged, and both would wait for ever.
 std::optional<Group::Failure> Group::seen_by_detector(const Request& request) {
   const Detector* detector = endpoint_->detector();
   if (detector == nullptr || is_pair(request.call().op)) return std::nullopt;
@@ -246,7 +246,7 @@ void Group::inspect(Request& request, Deadline limit, Deadline now, bool holds) 
     cause = FailureCause::Gone;
     detail += fmt::format("; {} (rank {})", endpoint_->peer_state(rank).text, rank);
   }
-  // Those that go after it close their connections, too: the first that was found ended stays the
+  // Ranks that go after it close their connections, too: the first that was found ended stays the
   // one to blame.
   const int first = suspicion_.rank;
   if (worst == 2 && first >= 0 && first != culprit && suspicion_.completed == channel.completed()) {
@@ -269,7 +269,7 @@ void Group::inspect(Request& request, Deadline limit, Deadline now, bool holds) 
   if ((culprit < 0 || worst == 2) && endpoint_->detector() != nullptr && silent_member() < 0 &&
       now - *overdue_ < kNewsTurn)
     return;
-  // One that ended just now had the same deadline as this rank, and did not wait for its error.
+  // A rank that ended just now had the same deadline as this one, and did not wait for its error.
   if (worst == 2 && silent_member() >= 0) culprit = -1;
   if (culprit < 0) {
     cause = FailureCause::Late;

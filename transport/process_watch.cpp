@@ -21,7 +21,7 @@
 namespace tinyshard {
 namespace {
 
-// What fits of a small file. Allocates nothing, as waits ask again and again.
+// The beginning of a small file, as far as it fits. Allocates nothing: waits ask again and again.
 using SmallFile = std::array<char, 512>;
 std::string_view read_small_file(const char* path, SmallFile& content) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -50,7 +50,7 @@ class ThisProcess final : public FormationHost {
   }
 };
 
-// One that outlives each of the ranks.
+// Returns a store that outlives each of the ranks.
 std::unique_ptr<Store> lasting_store(const LaunchEnvironment& launch, Deadline deadline,
                                      std::chrono::milliseconds answer_time = kAnswerTime) {
   constexpr std::string_view kFile = "file:";

@@ -20,8 +20,8 @@ LaunchEnvironment current_launch();
 // where this rank is left out, or the store is gone.
 void reform_job(std::chrono::nanoseconds patience);
 
-// Whether ranks that were started later wait to be taken in, which reform_job does. Asks the store,
-// and looks again after a while only. Any thread.
+// Returns whether ranks that were started later wait to be taken in, which reform_job does. Asks
+// the store, and looks again after a while only. Any thread.
 bool ranks_wait_to_join();
 // This process was started later than the job.
 bool joined_later();

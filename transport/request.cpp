@@ -270,8 +270,8 @@ void Request::spread(size_t segment) const {
   }
 }
 
-// One rank holds all participants: no slots, no messages, and the segments do not depend on each
-// other.
+// Runs where one rank holds all participants: no slots, no messages, and no segment depends on
+// another.
 void Request::run_alone() {
   auto run = [this](size_t segment) {
     if (move_ == Move::Reduce) {

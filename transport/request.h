@@ -1,4 +1,4 @@
-// One collective under way: which parts of which buffers go to whom, as a small state machine over
+// A collective under way: which parts of which buffers go to whom, as a small state machine over
 // a channel.
 //
 // The buffers are cut into *parts*, each owned by one rank, and a call is at most three phases:
@@ -53,9 +53,9 @@ class Request {
   // Moves as far as it can without waiting; true when done. Throws Divergence, or another
   // ChannelError, after which only the headers still move.
   bool advance();
-  // Whether the headers of some rank have not been seen yet: they may say who is to blame.
+  // True while headers of some rank have not been seen: they may say who is to blame.
   bool awaits_headers() const { return header_pending_; }
-  // Whether it is headers and nothing else, of a run that nobody waits for.
+  // True if it is headers and nothing else, of a run that nobody waits for.
   bool announces() const { return announces_; }
   // Compares the headers that have come. Throws Divergence, or another ChannelError.
   void compare_known_headers();
@@ -64,7 +64,7 @@ class Request {
   bool abandon();
 
   const Collective& call() const { return call_; }
-  // What the call is for, of one that is no collective of the program: "a comparison across ranks".
+  // Says what a call is for that is no collective of the program: "a comparison across ranks".
   std::string_view label() const { return label_.data(); }
   uint64_t sequence() const { return sequence_; }
   Deadline started() const { return started_; }

@@ -32,7 +32,7 @@ class InprocWorld {
   std::vector<std::unique_ptr<class Channel>> channels_;  // of the ranks that have not connected
 };
 
-// Whether the ranks of the job can go on as fewer, or as others: not where MPI connects them.
+// Returns whether the job's ranks can go on as fewer, or as others: not where MPI connects them.
 struct LaunchEnvironment;
 bool can_reform(const LaunchEnvironment& launch);
 

@@ -36,8 +36,8 @@ class BoundedCache {
       bytes_ += bytes;
   }
 
-  // Tells whether more than the limit is kept, and enough came since the last call of trim() to make
-  // another one worth its while.
+  // Says that more than the limit is kept, and that enough came since the last call of trim() for
+  // another to be worth its while.
   bool is_full(size_t limit) const { return bytes_ > std::max(limit, kept_in_vain_); }
 
   // Takes out what is beyond three quarters of the limit and nobody else holds, so that it is looked

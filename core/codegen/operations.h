@@ -4,7 +4,7 @@
 
 namespace tinyshard {
 
-// Counts one for each elementwise op on numbers and each term of a fold, as often as it runs; masks do not
+// Counts each elementwise op on numbers and each term of a fold, as often as it runs; masks do not
 // spare it. Computing places in memory counts nothing, comparing a place with what an index says does:
 //
 //   a [4096, 64] sum of rows     262144

@@ -37,8 +37,8 @@ class Capture {
     bool asked = false;    // for the one from before
     bool given = false;    // another one, or none
     bool used_up = false;  // by a step of an optimizer
-    // The state that the trace got for the one from before: it stands for the gradient that the
-    // parameter has at a call, whichever it is. Null where there was none.
+    // Stands, in the trace, for the gradient that the parameter has at a call, whichever it is. Null
+    // where the trace asked for none, or there was none.
     StatePtr stand_in = {};
     std::shared_ptr<Storage> placeholder = {};
   };
@@ -49,7 +49,7 @@ class Capture {
 
   scopes::Seen& scopes() { return scopes_; }
   const scopes::Seen& scopes() const { return scopes_; }
-  // True if it asked which tensors are parameters.
+  // Set once the trace has looked for parameters.
   bool asked_for_parameters = false;
 
   // After a trace, or what follows it, has failed: puts the values and gradients back that it
@@ -80,8 +80,8 @@ class Capture {
 };
 Capture* current_capture();
 
-// Tells whether a value hangs on what exists within a captured step alone: on the step's inputs, on
-// storages that it is to write, or on those for which `changes` holds.
+// Whether a value hangs on what exists within a captured step alone: on the step's inputs, on what it
+// is to write, or on storages for which `changes` holds.
 bool exists_in_step_alone(const UOp& value,
                           const std::function<bool(const Storage&)>& changes = {});
 

@@ -105,7 +105,7 @@ Context::Turn::Turn() {
     ~LeadsAtExit() { is_main_thread() ? come_first_at_exit() : libraries_were_used(); }
   };
   thread_local const LeadsAtExit leads;
-  if (inside.turns == 0 && !process().turns_.try_lock()) wait_for_turn();
+  if (inside.turns == 0 && !process().turns_.try_acquire()) wait_for_turn();
   ++inside.turns;
 }
 
@@ -113,7 +113,7 @@ Context::Turn::Turn() {
 [[maybe_unused]] static const bool main_thread_leads = (Context::Turn(), true);
 
 void Context::wait_for_turn() {
-  while (!process().turns_.try_lock_for(std::chrono::milliseconds(100))) {
+  while (!process().turns_.try_acquire_for(std::chrono::milliseconds(100))) {
     if (!is_exiting()) continue;
     // Whoever still waits for this thread then, such as a destructor that joins it, shall not for ever.
     std::this_thread::sleep_for(kExitPatience);
@@ -134,10 +134,10 @@ void Context::libraries_were_used() {
 // sleep for nobody.
 void Context::take_last_turn() {
   if (process().now_ && process().now_->forks != times_forked()) return;  // no thread here has one
-  if (inside.turns > 0 || process().turns_.try_lock_for(kExitPatience)) ++inside.turns;
+  if (inside.turns > 0 || process().turns_.try_acquire_for(kExitPatience)) ++inside.turns;
 }
 Context::Turn::~Turn() {
-  if (--inside.turns == 0) process().turns_.unlock();
+  if (--inside.turns == 0) process().turns_.release();
 }
 
 // Waits for all uses and lets no new ones begin. What parts do while they end is within it, and has

@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <semaphore>
 #include <string>
 #include <vector>
 
@@ -186,8 +187,8 @@ class Context {
   static constexpr uint32_t kEnding = uint32_t{1} << 31;
   std::atomic<uint32_t> uses_ = 0;  // by threads, and kEnding while an epoch ends
   std::mutex ending_;
-  std::timed_mutex turns_;  // of runs
-  std::mutex beginning_;    // of an epoch
+  std::binary_semaphore turns_{1};  // of runs
+  std::mutex beginning_;            // of an epoch
   std::unique_ptr<Epoch> now_;
   RuntimeOptions configured_;  // of the epoch that began last
   std::atomic<bool> has_begun_ = false;

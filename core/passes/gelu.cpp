@@ -1,6 +1,6 @@
 // Every formula is written so that exp has no positive argument and overflows nowhere: sigmoid(x)
-// is e / (1 + e) below 0 and 1 / (1 + e) above it, with e = exp(-|x|). The gradient of GELU is that
-// which differentiation makes of it, so the two cannot differ.
+// is e / (1 + e) below 0 and 1 / (1 + e) above it, with e = exp(-|x|). The gradient of GELU is
+// made from it by differentiation, so the two cannot differ.
 #include "core/passes/gelu.h"
 
 #include <numbers>

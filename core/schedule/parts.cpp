@@ -88,12 +88,17 @@ class Parts {
   bool place_terms(const UOp& sum, const StridedView& view) {
     DimSpan shape = sum.shape();
     std::vector<Term> terms;
-    auto collect = [&](auto& self, const UOp& x) -> void {
-      auto is = [&](const UOp& y, Op op) { return y.op() == op && (y == sum || !ends_(y)); };
+    auto is = [&](const UOp& y, Op op) { return y.op() == op && (y == sum || !ends_(y)); };
+    // What does not overlap and has as many elements covers all. A long sum needs no deep stack, and
+    // two terms that meet end the search.
+    int64_t elements = 0;
+    for (std::vector<UOp> rest{sum}; !rest.empty();) {
+      UOp x = rest.back();
+      rest.pop_back();
       if (is(x, Op::Add) || is(x, Op::Or)) {
-        self(self, x.src(0));
-        self(self, x.src(1));
-        return;
+        rest.push_back(x.src(1));
+        rest.push_back(x.src(0));
+        continue;
       }
       Term term{x, Dims(shape.size()), Dims(shape.begin(), shape.end())};
       for (; is(term.value, Op::Pad); term.value = term.value.src(0)) {
@@ -102,17 +107,12 @@ class Parts {
           term.high[i] -= bounds_arg(*term.value).high(i);
         }
       }
+      if (term.value->numel() == 0) return false;
+      elements += term.value->numel();
+      if (elements > sum->numel()) return false;
+      if (std::ranges::any_of(terms, [&](const Term& other) { return overlap(term, other); }))
+        return false;
       terms.push_back(std::move(term));
-    };
-    collect(collect, sum);
-    // Terms that do not overlap and have as many elements cover all.
-    int64_t elements = 0;
-    for (size_t i = 0; i < terms.size(); ++i) {
-      if (terms[i].value->numel() == 0) return false;
-      elements += terms[i].value->numel();
-      for (size_t j = 0; j < i; ++j) {
-        if (overlap(terms[i], terms[j])) return false;
-      }
     }
     if (elements != sum->numel()) return false;
     return std::ranges::all_of(terms, [&](const Term& term) {

@@ -22,17 +22,11 @@
 namespace tinyshard {
 namespace {
 
-// One pool for all devices of the process; its size is fixed by the first. It ends with the
-// library, which is loaded before any object of the program is made: their destructors may still
-// compute.
-std::unique_ptr<ThreadPool> pool_of_process;
-std::once_flag pool_is_made;
+// All devices of the process share a pool; its size is fixed by the first. It is never destroyed: while
+// the process exits, destructors and other threads may still copy and compute.
 ThreadPool& shared_pool(int local_ranks) {
-  std::call_once(pool_is_made, [&] {
-    pool_of_process =
-        std::make_unique<ThreadPool>(default_thread_count(local_ranks, options().threads));
-  });
-  return *pool_of_process;
+  static ThreadPool& pool = *new ThreadPool(default_thread_count(local_ranks, options().threads));
+  return pool;
 }
 
 // A device's share of the memory of the process, counted.

@@ -1,4 +1,4 @@
-// One piece of a matrix product, as handed to the kernels of one instruction set. Plain data only:
+// A piece of a matrix product, as handed to the kernels of one instruction set. Plain data only:
 // this header is included by files compiled for newer CPUs, which must not instantiate anything
 // that the linker could share with the rest of the program.
 #pragma once

@@ -19,7 +19,7 @@ constexpr size_t kAlignment = 64, kStep = size_t{64} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kRange = size_t{256} << 10;  // from here on blocks are ranges of areas
 constexpr size_t kLarge = 2 * kHugePage;      // from here on of areas apart
-// Of what nobody touches only addresses are taken.
+// Areas may be larger than what lies in them: memory that nobody touches costs addresses only.
 constexpr size_t kArea = size_t{64} << 20, kLargeArea = size_t{1} << 30;
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kHeapOnly = true;
@@ -147,7 +147,7 @@ HostMemory::Range* HostMemory::new_area(size_t size, bool large) {
   return range.get();
 }
 
-// What is left behind `size` becomes a free range.
+// Makes a free range of the bytes behind the first `size`.
 void HostMemory::split(Range* range, size_t size) {
   const size_t rest = range->size - size;
   if (rest == 0) return;

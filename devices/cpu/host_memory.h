@@ -50,7 +50,7 @@ class HostMemory {
     uint64_t freed = 0;                         // when, counted
     Range *before = nullptr, *after = nullptr;  // neighbours in the area
   };
-  // Of ranges of one size, that which was used last comes first: caches may know it.
+  // Among ranges of one size the last used one comes first: caches may still hold it.
   struct BySize {
     bool operator()(const Range* a, const Range* b) const {
       return a->size != b->size ? a->size < b->size : a->freed > b->freed;
@@ -76,7 +76,7 @@ class HostMemory {
   uint64_t now_ = 0;
 };
 
-// Of this process. It is never destroyed: what static objects hold comes back late.
+// Returns the memory of this process. It is never destroyed: static objects free theirs late.
 HostMemory& host_memory();
 
 }  // namespace tinyshard

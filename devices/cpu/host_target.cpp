@@ -1,4 +1,4 @@
-// What LLVM calls this machine. Needs LLVM's host detection only: no target is initialised.
+// This machine as a target of LLVM. Needs LLVM's host detection only: no target is initialised.
 #include <algorithm>
 #include <vector>
 
@@ -38,8 +38,8 @@ const Target& host_target() {
 // rate that loops reach, those of 16-bit floats in any order at a quarter. From three rows on they
 // may be faster (decode_bench --product 3,768,2048).
 const DeviceProfile& host_profile() {
-  // Of a core or two for each device. All-reduces of a process run at 8 GB/s, between ranks of a host at
-  // 2.5 (gpu_all_reduce_bench, all_reduce_bench); other hosts are behind a card of 10 Gbit/s.
+  // For a core or two per device. All-reduces of a process run at 8 GB/s, between ranks of a
+  // host at 2.5 (gpu_all_reduce_bench, all_reduce_bench); other hosts are behind a card of 10 Gbit/s.
   static constexpr DeviceProfile kProfile{
       .speeds = {.operations_per_s = 50e9,
                  .memory_bytes_per_s = 10e9,

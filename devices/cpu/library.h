@@ -1,4 +1,4 @@
-// What a CPU math library is asked to do: plain descriptions of a matrix product or a convolution,
+// Requests to a CPU math library: plain descriptions of a matrix product or a convolution,
 // and the program that a library makes of one. No graph types, no library types.
 // Programs are immutable, shared by equal specs, and may be run from any thread.
 #pragma once
@@ -94,7 +94,7 @@ class ConvProgram {
   virtual std::string describe() const = 0;
 };
 
-// One line of `tinyshard devices`.
+// A line of `tinyshard devices`.
 struct LibraryReport {
   std::string name;  // "oneDNN"
   bool available = false;
@@ -106,7 +106,7 @@ struct LibraryReport {
 
 // ---------------------------------------------------------------------------- what callers use
 
-// Whether a library of this build can run the spec on this CPU; `why` (may be null) says why not.
+// Returns whether a library of this build can run the spec here; `why` (may be null) says why not.
 bool library_supports(const MatmulSpec& spec, std::string* why = nullptr);
 bool library_supports(const ConvSpec& spec, std::string* why = nullptr);
 

@@ -1,4 +1,4 @@
-// What oneDNN has for a convolution, and the shapes it is asked with. Internal to onednn*.cpp.
+// Convolutions of oneDNN, and the shapes that it is asked with. Internal to onednn*.cpp.
 #pragma once
 #include <string>
 
@@ -11,7 +11,7 @@ Dims src_dims(const ConvSpec& s);
 Dims dst_dims(const ConvSpec& s);
 Dims weight_dims(const ConvSpec& s);
 
-// What oneDNN chose for a convolution: the primitive, its layouts, its scratch.
+// A convolution as oneDNN chose to do it: the primitive, its layouts, its scratch.
 struct ConvPrimitive {
   dnnl::primitive primitive;
   memory::desc src, weights, dst, bias, scratch;

@@ -1,4 +1,4 @@
-// What the oneDNN adapter's parts share. Internal to onednn*.cpp, which alone see oneDNN's headers.
+// Shared parts of the oneDNN adapter. Internal to onednn*.cpp, which alone see oneDNN's headers.
 //
 // Thread policy. Debian's oneDNN runs on libgomp, whose team would spin beside our pool's. So
 // oneDNN runs single-threaded inside the chunks of our pool, and we split the work: the minibatch

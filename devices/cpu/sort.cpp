@@ -86,8 +86,8 @@ struct Order {
   }
 };
 
-// One step of the radix sort: from where `word(i)` comes to where `store(i, word)` puts it, by one
-// byte of the upper halves.
+// Does a step of the radix sort: moves each `word(i)` to where `store(i, word)` puts it, by one
+// byte of its upper half.
 template <class Source, class Store>
 void move_words(const Team& team, int64_t n, int digit, Counts* counts, const Source& word,
                 const Store& store) {
@@ -324,7 +324,7 @@ void write_sorted(Word<Key>* words, int64_t k, int32_t* order) {
 
 bool selects(const SortSpec& s) { return s.n > kCompared && s.k <= s.n / kSelectedFraction; }
 
-// Whether rows are shared among the threads, instead of each row.
+// True if each thread gets some of the rows, false if it gets a part of each row.
 bool shares_rows(const SortSpec& s, int threads) { return s.rows >= threads || s.n < kSharedRow; }
 
 // How many workers there are: with some rows each, or with a part of each row.

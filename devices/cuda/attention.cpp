@@ -49,8 +49,8 @@ std::optional<AttentionCall::View> result_view(const UOp& node, StridedView plac
   return four_dims(place);
 }
 
-// What keeps cuDNN from reading or writing a tensor of the call that lies there; empty when nothing
-// does.
+// Says what keeps cuDNN from reading or writing a tensor of the call that lies there. Empty if
+// nothing does.
 std::string misplaced(const AttentionCall& c, const std::optional<AttentionCall::View>& view,
                       bool statistics) {
   if (!view) return "has batch dims that lie apart";
@@ -221,7 +221,7 @@ class AttentionProgram final : public GpuProgram {
       : GpuProgram(gpu), call_(std::move(call)), plan_(std::move(plan)), handle_(dnn_handle(gpu)) {
     const AttentionCall& c = call_;
     int64_t groups = c.batch * c.heads, size = sizeof(float);
-    // What the call writes for nobody, and what its parts tell each other.
+    // Scratch memory holds results that nobody reads, and what the call's parts tell each other.
     auto scratch = [&](int64_t bytes) {
       places_.push_back(end_);
       end_ += aligned_bytes(bytes);
@@ -327,6 +327,8 @@ std::optional<AttentionCall> attention_call(const LibraryCall& call, std::string
     return refuse(fmt::format("widths of {} and {} are no multiples of {}", c.width, c.values,
                               kWidthMultiple));
   if (c.backward && c.rows == 1 && c.columns == 1) return refuse("a single score");
+  if (call.operands.size() > (c.backward ? 6 : 3))
+    return refuse("cuDNN takes no places of rows, which those of a divided sequence need");
 
   for (size_t i = 0; i < call.operands.size(); ++i) {
     auto view = four_dims(call.operands[i]);
@@ -349,7 +351,7 @@ std::optional<AttentionCall> attention_call(const LibraryCall& call, std::string
     c.order[size_t(other.which)] = i;
     c.results[size_t(other.which)] = *view;
   }
-  // What nobody reads is written all the same, row-major, to scratch memory.
+  // cuDNN writes results that nobody reads as well: row-major, to scratch memory.
   for (size_t which = 0; which < c.count(); ++which) {
     auto [length, breadth] = c.result_size(which);
     if (c.order[which] < 0)

@@ -14,7 +14,7 @@
 
 namespace tinyshard::cuda {
 
-// One call as cuDNN sees it: four dims [batch, heads, rows, width] each.
+// A call as cuDNN sees it: four dims [batch, heads, rows, width] each.
 struct AttentionCall {
   struct View {
     int64_t offset = 0;                // in elements

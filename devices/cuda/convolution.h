@@ -13,7 +13,7 @@ namespace tinyshard::cuda {
 bool convolution_has_engine(const UOp& node, const DnnTarget& target);
 std::unique_ptr<DnnPlanned> plan_convolution(const UOp& node, const DnnTarget& target);
 
-// What cuDNN is asked for: types, sizes and paddings.
+// Returns whether cuDNN takes calls with such types, sizes and paddings.
 bool convolution_fits(const LibraryCall& call, std::string* why);
 bool convolution_supports(const Gpu& gpu, const LibraryCall& call, std::string* why);
 void prepare_convolution(Gpu& gpu, const LibraryCall& call);

@@ -39,7 +39,7 @@ enum LtMatmulAttribute : int {
   kLtAuxLd = 12
 };
 enum LtPointerMode : int32_t { kLtFactorsOnDevice = 1 };
-// What happens to the sums. "Aux" is the value before the GELU: stored going forward, read going
+// The operation on the sums. "Aux" is the value before the GELU: stored going forward, read going
 // back.
 enum LtEpilogue : uint32_t {
   kLtPlain = 1,

@@ -25,7 +25,7 @@ enum DnnType : int {
   kDnnBool = 11
 };
 
-// What a descriptor is of.
+// The type of a descriptor.
 enum DnnKind : int {
   kDnnPointwise = 0,
   kDnnConvolution = 1,
@@ -69,7 +69,7 @@ enum DnnAttribute : int {
   kDnnPlanEngineConfig = 401,
   kDnnPlanWorkspace = 402,
   kDnnPlanDevice = 407,
-  // Of the three ops in turn: alpha, beta, the convolution, then w, x, y.
+  // The first attribute of each of the three ops: alpha; beta, the convolution, w, x, y follow.
   kDnnConvForwardOpFirst = 700,
   kDnnConvDataOpFirst = 706,
   kDnnConvWeightOpFirst = 712,
@@ -125,7 +125,7 @@ enum DnnValue : int {
 
 enum DnnMode : int { kDnnModeFallback = 2, kDnnModeA = 3 };
 
-// What an engine says of its numbers.
+// The numerical properties of an engine.
 enum DnnNote : int { kDnnTensorCores = 0, kDnnNarrowsInputs = 1, kDnnNotRepeatable = 4 };
 
 enum class DnnUnary : int { Exp = 13, Log = 15, Identity = 21, Index = 501 };

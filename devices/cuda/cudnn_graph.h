@@ -100,7 +100,7 @@ class DnnBuilder {
   void without(DnnNote note) { unwanted_.push_back(note); }
   void with_workspace_of(int64_t bytes) { most_workspace_ = bytes; }
 
-  // Whether cuDNN has an engine for it. Costs far less than the plan, which compiles kernels.
+  // Returns whether cuDNN has an engine for it. Far cheaper than a plan, which compiles kernels.
   bool supported(const DnnTarget& target) const;
   // The best plan of those that cuDNN advises. Throws DeviceError when it has none.
   std::unique_ptr<DnnPlanned> plan(const DnnTarget& target);

@@ -56,7 +56,7 @@ State& state(const Gpu& gpu) {
   return *std::static_pointer_cast<State>(gpu.dnn_state);
 }
 
-// What the library does before the first run, as an event.
+// Reports as an event what the library does before the first run.
 template <class Work>
 auto observed(const char* what, const std::string& key, const Work& work) {
   ObservedScope event([&] {

@@ -1,4 +1,4 @@
-// What cuDNN keeps per GPU: its handle, and the plans made so far.
+// The state of cuDNN on each GPU: its handle, and the plans made so far.
 #pragma once
 #include <functional>
 #include <memory>
@@ -11,7 +11,7 @@ namespace tinyshard::cuda {
 
 DnnHandle dnn_handle(const Gpu& gpu);
 
-// What `has_engine` says, asked once for each key.
+// Returns the answer of `has_engine`, which is asked once for each key.
 bool dnn_supports(const Gpu& gpu, const std::string& key,
                   const std::function<bool(const DnnTarget&)>& has_engine);
 

@@ -3,7 +3,7 @@
 // driver in which one is missing counts as too old, and is not used.
 #include "devices/cuda/driver.h"
 
-// Of each function of the table, what libcuda.so.1 calls it.
+// The name in libcuda.so.1 of each function of the table.
 #define TINYSHARD_CUDA_SYMBOLS(X)                           \
   X(init, "cuInit")                                         \
   X(driver_version, "cuDriverGetVersion")                   \

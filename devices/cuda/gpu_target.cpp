@@ -29,7 +29,7 @@ Target gpu_target(int major, int minor, int driver) {
         fmt::format("a GPU of compute capability {}.{} is too old: 6.0 is needed", major, minor));
   }
   const int known = *(newer - 1);
-  // What is Hopper's alone needs "sm_90a", which no other GPU runs.
+  // Instructions of Hopper alone need "sm_90a", which no other GPU runs.
   const bool hopper = capability == 90;
   return {.triple = "nvptx64-nvidia-cuda",
           .cpu = fmt::format("sm_{}{}", known, hopper ? "a" : ""),

@@ -20,7 +20,7 @@
 
 namespace tinyshard::cuda {
 
-// What the products of a GPU share.
+// Shared by the products of a GPU.
 struct LtState {
   LtOwned<LtHandle, &CublasLt::destroy> handle;
   std::mutex mutex;

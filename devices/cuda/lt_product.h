@@ -1,4 +1,4 @@
-// One call of cuBLASLt: what it computes, on matrices of which layout, by which algorithm.
+// A call of cuBLASLt: what it computes, on matrices of which layout, by which algorithm.
 //
 // Algorithms differ in the alignment that they need, so one is chosen for each combination of
 // alignments that occurs, by what the library advises, or, with BEAM=n, by timing the n that it
@@ -41,7 +41,7 @@ class LtProduct {
   };
   // On the compute queue. DeviceError when it fails.
   void run(const Pointers& p);
-  // Whether the library has an algorithm for pointers so aligned; nothing is read or written.
+  // Returns whether an algorithm exists for pointers so aligned; nothing is read or written.
   bool exists(const Pointers& p);
 
   const MatmulSpec& spec() const { return spec_; }

@@ -12,8 +12,8 @@ namespace tinyshard::cuda {
 // contiguous. Batch dims that no single stride describes are looped over, up to a number of times.
 // Epilogues: of products without batch, not in f64; GELU and the value before it in one call.
 bool matmul_supports(const Gpu& gpu, const LibraryCall& call, std::string* why);
-// What Device::worth_copying asks: Hopper's tensor cores read operands of 32 bits along the sum
-// only. cuBLASLt does something about one that lies otherwise, but for two it falls back to kernels
+// Answers Device::worth_copying. Hopper's tensor cores read operands of 32 bits along the sum
+// only. cuBLASLt copes with one operand that lies otherwise, but for two it falls back to kernels
 // of the generation before.
 int64_t matmul_worth_copying(const Target& target, const LibraryCall& call, int operand);
 std::unique_ptr<Program> make_matmul(Gpu& gpu, const LibraryCall& call);

@@ -20,7 +20,7 @@ struct Matrix {
   int64_t offset = 0;  // elements from the start of the buffer
 };
 
-// One batched product, repeated over loops that its batch cannot express. Our results are row
+// A batched product, repeated over loops that its batch cannot express. Our results are row
 // major, so it computes the transposed product: (A B)^T = B^T A^T.
 struct MatmulSpec {
   DType type, result;

@@ -41,7 +41,7 @@ struct RowAttentionShape {
 // Nothing, with the reason, for other calls.
 std::optional<RowAttentionShape> row_attention_shape(const LibraryCall& call, std::string* why);
 
-// Whether the call is of this kind: its node has positions.
+// Returns whether the call is of this kind, which is so if its node has positions.
 bool is_row_attention(const LibraryCall& call);
 bool row_attention_supports(const Target& target, const LibraryCall& call, std::string* why);
 ObjectCode row_attention_code(const RowAttentionShape& shape, const Target& target);

@@ -55,7 +55,7 @@ std::string replaced(std::string text, std::string_view from, const std::string&
   return text;
 }
 
-// What the sums of the block's rows start as: zeros, or rows of the base.
+// Writes the start values of the sums of the block's rows: zeros, or rows of the base.
 std::string start(const ScatterShape& s, const Element& e) {
   const int row = kThreads * e.bytes;
   if (!s.base) {

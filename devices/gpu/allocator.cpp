@@ -80,7 +80,7 @@ Allocator::Block* Allocator::new_segment(size_t size, bool small) {
   return block.get();
 }
 
-// What is left behind `size` becomes a free block, unless it is too little to be of use.
+// Makes a free block of the bytes behind the first `size`, unless they are too few to be of use.
 void Allocator::split(Block* block, size_t size) {
   size_t rest = block->size - size;
   if (rest < (block->small ? kAlignment : kSmall)) return;

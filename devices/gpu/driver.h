@@ -121,7 +121,7 @@ enum class NodeType : int { Kernel = 0, Memcpy = 1, Memset = 2 };
 // The functions, or why there are none.
 class Driver : public VendorLibrary {
  public:
-  // What a maker calls its devices, and numbers that differ from one to the other.
+  // The maker's name for its devices, and numbers that differ from maker to maker.
   struct Maker {
     std::string_view kind;  // "CUDA": devices are CUDA:0, CUDA:1...
     // Attributes of a device.

@@ -240,7 +240,7 @@ class Epilogues {
     return count;
   }
 
-  // Whether other nodes compute something from x, itself or through parts of the GELU y of it.
+  // Returns whether nodes outside compute something from x, directly or from parts of its GELU y.
   bool read_outside(const std::vector<UOp>& inside, const UOp& y, const UOp& x) const {
     return uses(x) > reads(inside, x) || std::ranges::any_of(inside, [&](const UOp& part) {
              return !(part == y) && !is_const(part) && uses(part) > reads(inside, part);

@@ -183,7 +183,7 @@ void Gpu::copy_out(void* host, const void* from, size_t bytes) {
     wait_on_host(piece.event);
     std::memcpy(static_cast<char*>(host) + piece.offset, piece.staged, piece.bytes);
   };
-  // One piece ahead: the GPU copies the next while the host copies this one.
+  // The GPU is one piece ahead: it copies the next while the host copies this one.
   if (bytes > 0) {
     Piece current = fetch(0);
     while (current.offset + current.bytes < bytes) {
@@ -207,7 +207,7 @@ std::unique_ptr<PendingCopy> Gpu::begin_copy_out(const void* from, size_t bytes)
   return copy;
 }
 
-// Whether this GPU's copies may go to the other's memory directly; asked once per pair.
+// Returns whether this GPU may copy to the other's memory directly; asked once per pair.
 bool Gpu::reach(Gpu& peer) {
   auto found = std::ranges::find(peers_, &peer, &std::pair<Gpu*, bool>::first);
   if (found != peers_.end()) return found->second;

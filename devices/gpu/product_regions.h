@@ -22,7 +22,7 @@ enum class Epilogue : uint8_t {
 
 const ProductRegion& product_region(Epilogue epilogue);  // not of None
 
-// What a Dot does to its sums; nothing where that is a region of somebody else.
+// Returns what a Dot does to its sums; nothing where that is a region of somebody else.
 std::optional<Epilogue> epilogue_of(const UOp& dot);
 
 // With the number of dims in front that a and b share; a plain product for None, without operands.

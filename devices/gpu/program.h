@@ -21,8 +21,8 @@ class GpuProgram : public Program {
                       KernelNodeParams* /*params*/) {
     return false;
   }
-  // Whether what `enqueue` launches waits, in its own code, for the kernels that it depends on: it
-  // may then begin before they have ended.
+  // True if the code that `enqueue` launches waits, by itself, for the kernels that it depends on:
+  // it may then begin before they have ended.
   virtual bool waits_itself() const { return false; }
 
  protected:

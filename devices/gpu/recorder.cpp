@@ -41,7 +41,7 @@ Tips tips(const Gpu& gpu, Stream stream) {
   return {{nodes, count}, {edges, edges ? count : 0}};
 }
 
-// What a node comes after, directly; `whole`: only what has ended when the node begins.
+// Returns the nodes that a node depends on directly; `whole`: only those that end before it begins.
 std::vector<GraphNode> sources_of(const Gpu& gpu, GraphNode node, bool whole) {
   size_t count = 0;
   gpu.check(gpu.driver().node_dependencies(node, nullptr, nullptr, &count),
@@ -115,8 +115,8 @@ class GraphRecording final : public Recording {
     return record_again(launch);
   }
 
-  // What a library launches is its own business: the call is captured once more, by itself, and its
-  // nodes, which are the same but for pointers, are put in place of the old ones.
+  // Launches of a library cannot be changed from here: the call is captured once more, by itself,
+  // and its nodes, which are the same but for pointers, are put in place of the old ones.
   bool record_again(const RecordedLaunch& launch) {
     const Driver& driver = gpu_.driver();
     Stream stream = gpu_.stream(Queue::Compute);
@@ -217,7 +217,7 @@ void Recorder::before(const GpuProgram& program) {
   if (program.waits_itself()) begin_early(stream, all);
 }
 
-// What comes next need not wait for the ends of kernels whose ends it waits for itself. Kernels of
+// Lets the next launch begin before kernels end whose ends it waits for itself. Kernels of
 // libraries say too late that others may begin: those would only take room from what runs beside.
 void Recorder::begin_early(Stream stream, const Tips& all) {
   std::vector<GraphNode> nodes(all.nodes.begin(), all.nodes.end());

@@ -19,7 +19,7 @@ struct RecordedLaunch {
   std::vector<GraphNode> nodes;  // in the order in which they were added
 };
 
-// What a recording consists of. Empty once somebody took it.
+// The parts of a recording. Empty once somebody took it.
 struct RecordedGraph {
   explicit RecordedGraph(const Gpu& gpu) : driver(gpu.driver()), context(gpu.context()) {}
   ~RecordedGraph();
@@ -43,7 +43,7 @@ class Recorder {
   ~Recorder();                  // ends it, if nobody did
   Recorder(const Recorder&) = delete;
 
-  // What follows is a step: Device::record_step.
+  // Makes a step of the calls that follow: Device::record_step.
   void step(std::span<const int> after, bool urgent);
   void before(const GpuProgram& program);
   void after(GpuProgram& program, void* const* buffers, const int64_t* coordinates);

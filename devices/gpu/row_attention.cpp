@@ -44,8 +44,8 @@ UOp along(UOp x, std::initializer_list<Op> ops) {
   return x;
 }
 
-// Whether the rows of x are read where they lie. With one dim before them x stays as it is; several
-// are joined, which takes a copy of the whole cache where they lie apart.
+// Returns whether the rows of x are read where they lie. With one dim before them x stays as it is;
+// several are joined, which takes a copy of the whole cache where they lie apart.
 bool lies_in_memory(const UOp& x) {
   UOp base = x;
   auto keeps_rows = [](const UOp& y) {

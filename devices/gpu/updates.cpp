@@ -53,7 +53,7 @@ class Updates {
   explicit Updates(const RegionQuery& query)
       : order_(query.graph().order()), roots_(query.graph().roots()), uses_(query.uses()) {}
 
-  // What an Assign does, when that is an update by a product that nobody else reads.
+  // Returns the update that an Assign does, if it is one by a product that nobody else reads.
   std::optional<Update> of(const UOp& assign) const {
     if (assign.dtype() != DType::F32) return std::nullopt;
     UOp sum = sum_of(assign);
@@ -64,7 +64,7 @@ class Updates {
       while (old.op() == Op::Reshape) old = old.src(0);
       if (!(old == assign.src(0))) continue;
       Update u{old, {}, {}, {}, sum.op() == Op::Sub};
-      // What lies in the storage itself would change while it is read.
+      // A factor that lies in the storage itself would change while it is read.
       if (add_product(sum.src(1 - side), u) && !(under_views(u.a) == old) &&
           !(under_views(u.b) == old))
         return u;
@@ -72,7 +72,7 @@ class Updates {
     return std::nullopt;
   }
 
-  // Whether all who read the old value, but the update, are done before the product begins.
+  // Returns whether all readers of the old value, but the update, end before the product begins.
   bool reads_last(const Update& u, const UOp& assign) {
     if (users_.size() == 0) find_users();
     NodeMap<bool> before;
@@ -125,7 +125,7 @@ class Updates {
     u.factor = UOp();
     return add_plain_product(x, u);
   }
-  // One that is rounded to a narrower type before it is added stays what it is.
+  // A product that is rounded to a narrower type before it is added stays as it is.
   bool add_plain_product(const UOp& added, Update& u) const {
     UOp x = reshaped(added);
     if (x.op() != Op::Dot || x->sources != 2 || dot_batch(*x) != 0 || !is_float(x.dtype()) ||

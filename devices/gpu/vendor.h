@@ -1,4 +1,4 @@
-// What the executor of devices/gpu leaves to a maker's folder: its driver, its compiler and its
+// The part of the executor of devices/gpu that a maker's folder supplies: driver, compiler and
 // libraries. A further maker implements this beside devices/cuda/vendor.cpp.
 #pragma once
 #include <memory>
@@ -17,12 +17,12 @@ class Vendor {
   virtual ~Vendor() = default;
 
   virtual const Driver& driver() const = 0;
-  // What code generation needs to know of a GPU with this capability, sizes aside.
+  // Describes a GPU with this capability to code generation, sizes aside.
   virtual Target target(int major, int minor) const = 0;
   virtual const DeviceProfile& profile() const = 0;
 
-  // Of generated code, with the device's context current. Machine code is made once for all GPUs of
-  // a kind; that takes some 100 ms a kernel. DeviceError with the compiler's log where it refuses.
+  // For generated code, with the device's context current. Machine code is made once for all GPUs
+  // of a kind: some 100 ms a kernel. DeviceError with the compiler's log if it refuses.
   virtual void prepare(const ObjectCode& code, std::string_view capability,
                        std::string_view device) const = 0;
   virtual Module load(const ObjectCode& code, std::string_view capability,
@@ -30,7 +30,7 @@ class Vendor {
   // How many parameters the entry declares. -1 where there is no such entry.
   virtual int count_parameters(const ObjectCode& code) const = 0;
 
-  // Of library calls, as Device has them.
+  // Library calls, as Device has them.
   virtual bool supports(const Gpu& gpu, const LibraryCall& call, std::string* why) const = 0;
   virtual const LibraryProvider* provider() const = 0;
   virtual int64_t worth_copying(const Gpu& gpu, const LibraryCall& call, int operand) const = 0;

@@ -21,7 +21,7 @@ struct PlannedDevice {
 };
 std::unique_ptr<Device> make_null_device(int index, PlannedDevice like);
 
-// What this machine's CPU would run, with all that some library of a device does.
+// Describes this machine's CPU as a null device, with every op that some device's library has.
 PlannedDevice planned_host(const Target& host, const DeviceProfile& profile);
 
 }  // namespace tinyshard

@@ -197,7 +197,7 @@ class Lexer {
     return out;
   }
 
-  // Whether 5, +5 or -5 stands there.
+  // Returns whether 5, +5 or -5 stands there.
   bool is_exponent(size_t at) const {
     if (at < source_.size() && (source_[at] == '+' || source_[at] == '-')) ++at;
     return at < source_.size() && is_digit(source_[at]);

@@ -48,7 +48,7 @@ class Ways {
     look(0, choice, costs);
   }
 
-  // Of an axis that divides by no dim: -1.
+  // -1 stands for an axis that divides by no dim.
   bool by_rows(size_t axis) const { return best_[axis] == rows(); }
   LocalValue brought(size_t operand) {
     if (!copies(operand, best_))
@@ -57,7 +57,7 @@ class Ways {
     v.local = copied(v.local);
     return redistribute(std::move(v), shape_for(operand, best_), mesh_, wanted(operand, best_));
   }
-  // Of what the op makes of these operands: its part of the result.
+  // Returns what the op makes of these operands: its part of the result.
   LocalValue result(const UOp& made) const {
     if (x_.op() == Op::Attention) return {made, mesh_, wanted(kQuery, best_)};
     const auto operand = size_t(attention_arg(*x_).which);
@@ -84,7 +84,7 @@ class Ways {
     }
     return parts;
   }
-  // Whether each device has a copy of one head of k and v: these have fewer than there are parts.
+  // True if each device has a copy of one head of k and v, which have fewer than there are parts.
   bool copies(size_t operand, const Dimensions& by) const {
     if ((operand != kKey && operand != kValue) || rows() == 0) return false;
     return heads_of(kQuery) != heads_of(kKey) && heads_of(kKey) % head_parts(by, by.size()) != 0;
@@ -206,7 +206,7 @@ class Ways {
       std::vector<Placement> home = operands_[operand].place;
       for (size_t a = 0; a < home.size(); ++a) {
         if (home[a].is_partial()) home[a] = from[a].is_partial() ? Replicate : from[a];
-        // Of what all devices have, such terms may stay terms as long as the gradient of a weight.
+        // If all devices have the operand, its gradient may stay terms as long as that of a weight.
         const bool stays = copies(operand, chosen_) && chosen_[a] == heads();
         if (stays && home[a].is_replicate() && from[a].is_partial()) home[a] = from[a];
       }
@@ -234,7 +234,7 @@ class Ways {
            values_.links().seconds_to_copy(spelled, mesh_);
   }
 
-  // Whether the devices' library, which takes the op as it is, takes no part of it by that way.
+  // True if the devices' library takes the op as it is, but no part of it when it is divided so.
   bool is_spelled_out(const Dimensions& by) const {
     const std::string& kind = mesh_.devices()[0].kind;
     if (!has_library(kind, x_)) return false;

@@ -142,7 +142,7 @@ class ColumnSort {
     return by(rising, order_of(by(keys, rising)));
   }
 
-  // Whether each element of one comes before that of the other.
+  // A mask: true where the element of a comes before that of b.
   UOp comes_before(const Column& a, const Column& b) const {
     const UOp key_a = keys_of(a), key_b = keys_of(b);
     UOp less = binary(Op::CmpLt, key_a, key_b);

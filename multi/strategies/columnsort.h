@@ -55,7 +55,7 @@ struct Columns {
   int64_t rows;             // r: what a device has with padding, which comes last of all
   int64_t window, mixed;    // h and e
 
-  // Whether the parts are long enough.
+  // Returns whether the parts are long enough.
   bool suffice() const { return devices > 1 && rows >= devices * (devices - 1); }
   // Elements of a row that a device sends in each all-to-all, and to its neighbours, at most.
   int64_t dealt() const { return rows / devices * (devices - 1); }

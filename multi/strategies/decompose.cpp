@@ -26,7 +26,7 @@ Mesh cpus_beside(const Mesh& mesh) {
   return mesh.is_single() ? Mesh::single(devices[0]) : Mesh(mesh.axes(), std::move(devices));
 }
 
-// Whether it is made of constants alone.
+// Returns whether it is made of constants alone.
 bool lies_nowhere(const UOp& local) {
   return std::ranges::none_of(toposort(std::span(&local, 1)),
                               [](const UOp& x) { return x->payload != nullptr; });

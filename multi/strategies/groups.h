@@ -21,7 +21,7 @@ class Groups {
  public:
   using Places = std::vector<Placement>;
 
-  // Of `size` devices, which divides the axis. With one device a group is nothing but the device.
+  // Makes groups of `size` devices, which divides the axis; with one, a group is just the device.
   Groups(const Mesh& mesh, size_t axis, int64_t size);
   // All sizes from one device up to and without all of them.
   static std::vector<int64_t> sizes(int64_t devices);
@@ -34,7 +34,7 @@ class Groups {
   // they are divided before. `fill`, if not null, a constant of one element, is what padding becomes.
   UOp entries(const UOp& x, const Places& place, int dim, const UOp* fill,
               LocalValues& values) const;
-  // Of so many places: how many a device makes for its group.
+  // The number of places, out of so many, that a device makes for its group.
   int64_t made(int64_t places) const { return count_ * part(places); }
   // An index into them as one into those that this device makes; -1: another device of the group
   // makes it, or it is beyond the end.
@@ -56,11 +56,11 @@ class Groups {
   double seconds_of_made(CollectiveOp op, double bytes, LinkModel& links) const;
 
  private:
-  // What devices made, with the owners; `lying`: a term of a reduction, or Shard(0): each apart.
+  // Brings what devices made to owners; `lying`: a term of a reduction, or Shard(0): each apart.
   UOp at_owners(const UOp& made, const Placement& lying, const Places& placed, DimSpan shape,
                 int dim) const;
   int64_t part(int64_t places) const { return (places + size_ * count_ - 1) / (size_ * count_); }
-  // Of placements on the mesh: those on the finer one, behind so many new dims.
+  // Turns placements on the mesh into those on the finer one, behind so many new dims.
   Places finer(const Places& place, int dims) const;
 
   Mesh mesh_;

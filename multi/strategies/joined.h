@@ -29,7 +29,7 @@ LocalValue joined_again(LocalValue v, Dims shape, std::vector<size_t> counts, Di
 
 LocalValue settled_in_both_forms(LocalValue v, DimSpan global);
 
-// What the rules made of x, with the other form beside it where x joins dims, or passes on
+// Returns what the rules made of x, with the other form beside it where x joins dims, or passes on
 // elements of a value that has one; a reshape that takes the dims apart again continues from it.
 LocalValue with_apart(const UOp& x, LocalValue made, const LocalValues& values);
 

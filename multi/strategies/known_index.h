@@ -17,8 +17,8 @@ namespace tinyshard {
 // The places that an index names along `axis`; nothing where they depend on values, or on other dims.
 std::optional<std::vector<int64_t>> known_line(const UOp& index, int axis);
 
-// What devices read of `rows` rows that are split over so many, each for its part of the line. The
-// step of the window is the rows of a part. Nothing where parts are empty.
+// The window of `rows` rows, split over so many devices, that each reads for its part of the line.
+// The step of the window is the rows of a part. Nothing where parts are empty.
 std::optional<Window> window_of_line(const std::vector<int64_t>& line, int64_t rows,
                                      int64_t devices);
 

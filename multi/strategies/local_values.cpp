@@ -161,7 +161,7 @@ LocalValue LocalValues::moved(LocalValue v, DimSpan global, const std::vector<Pl
 LocalValue LocalValues::brought(const UOp& x, const Mesh& mesh,
                                 const std::vector<Placement>& wanted) {
   const LocalValue& lies = of(x);
-  // Of what is elsewhere each device copies its part.
+  // Each device copies its part of a value that is elsewhere.
   if (lies.mesh && !(*lies.mesh == mesh)) return redistribute(lies, x.shape(), mesh, wanted);
   LocalValue v = on(x, mesh);
   const UOp& one = repeated(x);
@@ -422,7 +422,7 @@ LocalValue rebuilt(const UOp& x, const std::vector<LocalValue>& sources, const L
   std::vector<UOp> src;
   src.reserve(sources.size());
   for (const LocalValue& s : sources) src.push_back(s.local);
-  // What the index of a Gather is to its source is of no use to a device.
+  // A Gather also says how its index relates to its source, which is of no use to a device.
   const Dims axis{x.op() == Op::Gather ? gather_axis(*x) : 0};
   const DimSpan arg = x.op() == Op::Gather ? DimSpan(axis) : x->arg();
   return {UOp::make(x.op(), x.dtype(), src, arg, x->payload), like.mesh, like.place};

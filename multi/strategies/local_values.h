@@ -1,4 +1,4 @@
-// What the sharding rewrite knows so far: for each global value the part that a device holds.
+// The state of the sharding rewrite: for each global value the part that a device holds.
 // Strategies read their operands from it, and bring them onto one mesh.
 #pragma once
 #include <array>
@@ -26,7 +26,7 @@ class LocalValues {
   // `decisions` and `links` outlive it.
   LocalValues(Decisions& decisions, LinkModel& links) : decisions_(&decisions), links_(&links) {}
 
-  // Of ops that could run in several ways, and what moving values takes.
+  // Decisions on ops that could run in several ways, and a model of what moving values takes.
   Decisions& decisions() const { return *decisions_; }
   LinkModel& links() const { return *links_; }
 
@@ -34,9 +34,9 @@ class LocalValues {
   const LocalValue& of(const UOp& x) const;
   // As it lies.
   const LocalValue& lying(const UOp& x) const { return values_[number_.at(x)]; }
-  // Of the next node in the order that look_ahead() was told.
+  // Adds the value of the next node in the order that look_ahead() was told.
   void add(LocalValue value) { values_.push_back(std::move(value)); }
-  // Of all sources of x, each where it lies.
+  // Returns all sources of x, each where it lies.
   std::vector<LocalValue> sources(const UOp& x) const;
   // The mesh on which operands meet: one of several devices wins over one of a single device, a mesh
   // with axes over a device without, as after to(), and any device over a file. Random numbers that nobody placed join what
@@ -60,9 +60,9 @@ class LocalValues {
   void look_ahead(std::span<const UOp> order, std::span<const UOp> roots);
   // How many products read x, also transposed: they share what moving it costs. 1 where none does.
   int products_of(const UOp& x) const;
-  // Whether nobody reads x but lookups in it, or in what it is elsewhere or in another type.
+  // True if nobody reads x but lookups in it, or in a copy of it elsewhere or of another type.
   bool is_only_a_table(const UOp& x) const;
-  // Whether one op reads x, and nobody else: what it makes of x may then be made in another way.
+  // True if exactly one op reads x: what it makes of x may then be made in another way.
   bool has_one_reader(const UOp& x) const;
   // The narrower float type that all who read x, or one view of it, cast it to; its own where they
   // do not.
@@ -80,7 +80,7 @@ class LocalValues {
     bool alone = false;  // nothing but these lookups reads the order
   };
   std::optional<Ordered> ordered_by(const UOp& order) const;
-  // What such lookups find, where the order was not needed to know it.
+  // Keeps what such lookups find, where the order was not needed to know it.
   void set_sorted(const UOp& order, const UOp& value, LocalValue sorted);
   const LocalValue* sorted_by(const UOp& gather) const;  // null where it is not known
   // The way that a sort by columns took, by its order.
@@ -110,14 +110,14 @@ class LocalValues {
   std::optional<SumOf> only_sum_of(const UOp& x, int dim, int64_t parts) const;
   // Along a mesh axis x is to stay pending until it was summed, and the sum is to be completed so.
   void complete_at(const SumOf& x, size_t axis, Placement to);
-  // Whether that was asked for an elementwise op.
+  // Returns whether that was asked for an elementwise op.
   bool stays_pending(const UOp& x, size_t axis) const;
   // `place` of a reduction with what was asked for it.
   std::vector<Placement> completed_at(const UOp& sum, std::vector<Placement> place) const;
 
   // How x lies on that mesh, also where it is a storage that comes later in the order.
   std::optional<std::vector<Placement>> will_lie(const UOp& x, const Mesh& mesh) const;
-  // Of writes (multi/strategies/writes.h), by the lookup of what entries say: the number of the entry
+  // Writes (multi/strategies/writes.h), by the lookup of what entries say: the number of the entry
   // of its group with which a device would write to each place, that of the group which writes to
   // each place that it owns, both from 1, the devices of a group, and how what is written lies.
   struct Writers {
@@ -163,7 +163,7 @@ class LocalValues {
   NodeMap<std::vector<std::pair<size_t, Placement>>> completed_at_;
 };
 
-// Whether values there lie in a file (core/tensor/map_file.h).
+// Returns whether values there lie in a file (core/tensor/map_file.h).
 inline bool is_file(const Mesh& mesh) {
   return mesh.is_single() && mesh.devices()[0].kind == "DISK";
 }
@@ -182,7 +182,7 @@ class Question {
   uint64_t hash_;
 };
 
-// What x repeats, or x itself.
+// Returns the value that x repeats, or x itself.
 inline const UOp& repeated(const UOp& x) { return x.op() == Op::Expand ? x.src(0) : x; }
 
 // The op x over local sources, with the shape and the argument that it has. The result lies as

@@ -50,7 +50,7 @@ struct Lookup {
   Placement summed = {};
 };
 
-// What it takes to move the rows of a window along an axis. `place`: of the value of that shape.
+// The time to move the rows of a window along an axis. `place`: of the value of that shape.
 double seconds_of_window(DType type, DimSpan shape, const Mesh& mesh, const Places& place,
                          size_t axis, const Window& window, LinkModel& links) {
   const auto dim = size_t(place[axis].dim);

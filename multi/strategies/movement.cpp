@@ -14,7 +14,7 @@ LocalValue movement(const UOp& x, LocalValues& values) {
   if (!v.mesh) return rebuilt(x, {v}, v);
   // A reduction is completed before its result is repeated: a mean travels, not rows of means.
   if (x.op() == Op::Expand && x->numel() > x.src(0)->numel()) v = settled(std::move(v), global);
-  // What cannot be done on a split dim is done on the whole one.
+  // A dim is made whole where its parts cannot do the op by themselves.
   std::vector<Placement> placed = v.place;
   for (size_t a = 0; a < placed.size(); ++a) {
     if (!v.place[a].is_shard()) continue;

@@ -37,7 +37,7 @@ LocalValue whole_on(const UOp& x, const Mesh& mesh, const LocalValues& values) {
 
 bool splits(const Placement& p, int dim) { return p.is_shard() && p.dim == dim; }
 
-// Of part_of and whole_of a device keeps what it has. Other axes that split the same dim must do it
+// Leaves a device what it has, for part_of and whole_of. Other axes that split the dim must do it
 // inside of the part: an outer one would count the parts in another order.
 LocalValue part(const UOp& x, const PartArg& arg, const Mesh& mesh, const LocalValues& values) {
   LocalValue v = lying_as(x.src(0), mesh, values, [&](int axis, const Placement& now) {
@@ -118,7 +118,7 @@ LocalValue own_value(const UOp& x, LocalValues& values, OwnAxesOf& own) {
     LocalValue v = whole_on(x.src(0), mesh, values);
     return {cast(v.local, x.dtype()), mesh, everywhere};
   }
-  // Of these the other sources say when or how, but not what.
+  // In After and Checkpoint only the first source says what the value is; others say when or how.
   std::vector<LocalValue> sources{whole_on(x.src(0), mesh, values)};
   if (x.op() == Op::After) sources.push_back(values.lying(x.src(1)));
   if (x.op() != Op::After && x.op() != Op::Checkpoint) {

@@ -7,8 +7,8 @@
 
 namespace tinyshard {
 
-// Of a node that is own, or that makes an ordinary value of an own one. UserError for what a
-// device cannot do for itself: write to a tensor of all, or move a value by placement.
+// The value of a node that is own, or that makes an ordinary value of an own one. UserError for
+// what a device cannot do for itself: write to a tensor of all, or move a value by placement.
 LocalValue own_value(const UOp& x, LocalValues& values, OwnAxesOf& own);
 
 }  // namespace tinyshard

@@ -13,7 +13,7 @@
 namespace tinyshard {
 namespace {
 
-// Whether `factor` is a number by which each term may be multiplied instead of their sum. The terms
+// Returns whether each term may be multiplied by `factor` instead of their sum. The terms
 // may be far larger than their sum: 600 and -599 times 128 overflow f16, 10 and -9 times 1e38 f32.
 // A number of at most 1 makes none larger. 8 and 16 bits round each product, but for these.
 bool scales_terms(double factor, DType type) {

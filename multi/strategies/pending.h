@@ -7,23 +7,23 @@
 
 namespace tinyshard {
 
-// Whether the terms of a sum may be multiplied by x before they are added up: integers, bools as
-// numbers, and constants that make no term larger.
+// Returns whether the terms of a sum may be multiplied by x before they are added up: integers,
+// bools as numbers, and constants that make no term larger.
 bool scales_terms(const UOp& x);
 
-// Of an elementwise op, along a mesh axis, with operands that lie so.
+// Returns whether an elementwise op leaves operands that lie so pending along a mesh axis.
 bool stays_partial(const UOp& x, std::span<const LocalValue> operands, size_t axis);
 
 // The same of any op with one result per element, where that one source is a pending sum and all
 // others are on all devices.
 bool stays_partial_through(const UOp& x, const UOp& source);
 
-// Whether x is a product of floats of which `source` is one factor, and the other one a value that
-// terms of sums may not be multiplied by.
+// Returns whether x is a product of floats: `source`, and a factor by which the terms of sums may
+// not be multiplied.
 bool weighs(const UOp& x, const UOp& source);
 
-// Whether these are the local terms of a lookup that each device makes in its part of the table, moved
-// and cast: -0.0 in the places that others hold.
+// Returns whether these are the local terms of a lookup that each device makes in its part of the
+// table, moved and cast: -0.0 in the places that others hold.
 bool is_found(const UOp& terms);
 
 // The local terms of such a product of such a lookup. What others hold stays -0.0: infinity times

@@ -76,7 +76,7 @@ Operand operand(const UOp& x, const LocalValues& values, const Mesh& mesh, bool 
           std::vector<size_t>(x.shape().size(), 1)};
 }
 
-// Whether x is a parameter that stays where it lies, or such a one as another type or shape.
+// Returns whether x is a parameter that stays where it lies, perhaps in another type or shape.
 bool stays(UOp x) {
   for (;;) {
     x = under_views(x);
@@ -95,7 +95,7 @@ DimSpan group(const Operand& o, size_t dim) {
   return DimSpan(o.shape).subspan(first, o.counts[dim]);
 }
 
-// Whether the divided dims of v are among those of `to`.
+// Returns whether each divided dim of v is a dim of `to`, too, and divides as before.
 bool stays_divided(const LocalValue& v, DimSpan from, DimSpan to) {
   return std::ranges::all_of(v.place, [&](const Placement& p) {
     return !p.is_shard() || reshaped_dim(from, to, p.dim, parts_of(v, p.dim)) >= 0;

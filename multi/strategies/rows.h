@@ -12,7 +12,7 @@ struct Rows {
   int64_t size, shift = 0, low = INT64_MIN, high = INT64_MAX;
 };
 
-// What a chain of pads and shrinks that ends with x makes of each dim of its source.
+// Returns how each dim comes from `source`, which it finds below the pads and shrinks up to x.
 std::vector<Rows> rows_through(const UOp& x, UOp& source);
 
 inline bool all_there(const Rows& rows, int64_t size) {

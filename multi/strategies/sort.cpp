@@ -215,7 +215,7 @@ class ByColumns {
   bool is_possible() const {
     return sorted_places(*x_) == columns_.length && columns_.suffice() && keys_.local->numel() > 0;
   }
-  // What else the time depends on than the keys.
+  // Hashes what the time depends on besides the keys.
   uint64_t facts() const {
     return !ordered_ ? 0 : 1 + uint64_t(ordered_->value.dtype()) * 2 + uint64_t(ordered_->alone);
   }

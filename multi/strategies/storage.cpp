@@ -8,15 +8,15 @@
 namespace tinyshard {
 namespace {
 
-// What is brought from a file to a device, and on from there, goes where it goes at once: then
-// each device reads its part of the file and no device the whole.
+// Leaves out the first device to which a value is brought from a file when it goes on from there:
+// then each device reads its part of the file and none the whole.
 UOp past_first_device(const UOp& x) {
   if (x.op() != Op::Redistribute || x.src(0).op() != Op::Buffer) return x;
   const bool file = is_file(static_cast<const Placed*>(x.src(0)->payload.get())->sharding.mesh);
   return file && x.dtype() == x.src(0).dtype() ? x.src(0) : x;
 }
 
-// What is asked for is moved at once, whoever else gathers it when.
+// Moves the value at once where a placement is asked for, though others gather it on use.
 LocalValue as_placed(LocalValue v) {
   v.gather_on_use = nullptr;
   return v;
@@ -53,7 +53,7 @@ LocalValue assign(const UOp& x, LocalValues& values) {
 LocalValue placed(const UOp& x, LocalValues& values) {
   Sharding where = placement_of(*x);
   const UOp& source = x.src(0);
-  // Of what repeats something only that travels.
+  // If the source repeats something, only that travels.
   const bool repeats = source.op() == Op::Expand && values.lying(source).mesh == where.mesh;
   LocalValue v = repeats ? values.brought(source, where.mesh, where.placements)
                          : as_placed(values.lying(past_first_device(source)));

@@ -79,7 +79,7 @@ int64_t devices_along(const LocalValue& v, int dim) {
   return axis < 0 ? 1 : v.mesh->axes()[size_t(axis)].size;
 }
 
-// Whether x is another constant around a value than 0: where(padded trues, padded value, constant).
+// True if x pads a value with a constant other than 0: where(padded trues, padded value, constant).
 bool is_filled_pad(const UOp& x) {
   if (x.op() != Op::Where || x.src(1).op() != Op::Pad || !is_const(x.src(2))) return false;
   const UOp& inside = x.src(0);
@@ -87,7 +87,7 @@ bool is_filled_pad(const UOp& x) {
          std::ranges::equal(inside->arg(), x.src(1)->arg());
 }
 
-// Whether x is made of windows of another dim than `dim`, by views that leave `dim` as it is.
+// True if x is made of windows of another dim than `dim`, by views that leave `dim` as it is.
 bool shows_windows(const UOp& x, int dim) {
   if (x.op() == Op::Permute) return shows_windows(x.src(0), int(x->arg()[size_t(dim)]));
   if (x.op() == Op::Unfold) return dim < int(x.shape().size()) - 2;
@@ -159,7 +159,7 @@ LocalValue windows_of(LocalValue v, DimSpan shape, const Rows& rows, const UOp& 
   return redistribute({v.local, mesh, once}, result, mesh, wanted);
 }
 
-// Whether what a device makes of its windows is for few devices beside it.
+// True if what a device makes of its windows is for few devices beside it.
 bool begin_nearby(int64_t step, int64_t part, int64_t devices) {
   constexpr int64_t kParts = 8;
   return std::abs(step - part) * (devices - 1) <= kParts * part;
@@ -276,7 +276,7 @@ struct RowsBelow {
   std::vector<UOp> above;  // from x down
 };
 
-// Whether x down to `source`, which it does not reach, is read by one op each.
+// True if each node from x down to `source`, itself left out, has one reader.
 bool read_once(const UOp& x, const UOp& source, const LocalValues& values) {
   for (UOp at = x; !(at == source); at = at.src(0)) {
     if (!values.has_one_reader(at)) return false;
@@ -383,8 +383,8 @@ class AroundRows {
     shape_ = std::move(shape_there);
   }
 
-  // Of columns that are divided themselves a device has terms, which are added up when rows are
-  // there.
+  // Sums windows. If columns are divided themselves, a device gets terms, which are added up once
+  // rows are there.
   bool sum(UnfoldArg arg) {
     const int last = int(shape_.size()) - 2;
     const int64_t size = arg.size;

@@ -38,7 +38,7 @@ class Search {
     for (const std::vector<Way>& here : ways) q.about(here.size());
     return q;
   }
-  // Of all that the options' costs follow from.
+  // A hash of all that the options' costs follow from.
   uint64_t costs(Question question) const {
     question.about(op_.shape).about(uint64_t(op_.type));
     for (const std::vector<Way>& here : ways_) {
@@ -50,7 +50,7 @@ class Search {
     return question.hash();
   }
 
-  // Of the axes from this one on; `parts`: among how many devices those before divide the work.
+  // Tries the ways of the axes from this one on; `parts`: how many devices share the work so far.
   void look(size_t axis, double parts) {
     if (axis == ways_.size()) {
       const double seconds = costs_.next([&] {

@@ -21,7 +21,7 @@ struct Contraction {
   // How many ops share what it costs to move each operand: a weight that is gathered for a product
   // is there for its gradient, too, and the input of three layers for all of them.
   int shared_a = 1, shared_b = 1;
-  // Whether an operand stays where it lies if any way lets it.
+  // True if an operand stays where it lies when any way lets it.
   bool a_stays = false, b_stays = false;
 };
 
@@ -30,10 +30,10 @@ struct Chosen {
 };
 
 // The cheapest of all combinations of `ways`, a list for each mesh axis, or the one that a plan has
-// for x; of equal ones the first. What one costs is the time that brings the operands, that which
-// completes a sum, and that in which a device computes. Where both operands lie as a sum
-// wants them, completing it costs nothing: that is done when, and as what, it is needed, in
-// buckets, or never (gradients of data parallel training, the second product of a Megatron pair).
+// for x; of equal ones the first. Its cost is the time to bring the operands, to complete a sum,
+// and to compute on a device. Where both operands lie as a sum wants them, completing it costs
+// nothing: that is done when, and as what, it is needed, in buckets, or never (gradients of data
+// parallel training, the second product of a Megatron pair).
 Chosen cheapest(const UOp& x, const Contraction& op, const std::vector<std::vector<Way>>& ways,
                 const LocalValues& values);
 

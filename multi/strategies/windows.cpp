@@ -117,7 +117,7 @@ LocalValue flipped(const UOp& x, LocalValue v) {
   return redistribute(std::move(v), x.shape(), mesh, wanted);
 }
 
-// Whether a pad or shrink from x down to `source` changes a dim that `v` splits.
+// Returns whether a pad or shrink from x down to `source` changes a dim that `v` splits.
 bool crosses(const UOp& x, const UOp& source, const LocalValue& v) {
   for (UOp step = x; !(step == source); step = step.src(0)) {
     for (size_t i = 0; i < x.shape().size(); ++i) {

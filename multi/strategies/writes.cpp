@@ -26,8 +26,8 @@ UOp below_repeats(UOp x) {
 
 bool is_max_with_zero(const UOp& x) { return x.op() == Op::Max && is_const(x.src(1), 0); }
 
-// Whether nobody reads the numbers of last entries, with zeros where there is none, but comparisons
-// with 0 and what leads to this lookup.
+// Returns whether nobody reads the numbers of last entries, with zeros where there is none, but
+// comparisons with 0 and the ops that lead to this lookup.
 bool are_only_looked_up(const UOp& last, const UOp& gather, const LocalValues& values) {
   std::vector<UOp> reached{last};
   for (size_t i = 0; i < reached.size(); ++i) {
@@ -88,7 +88,7 @@ UOp lookup_by(const UOp& x, const LocalValues& values) {
   return condition == last ? gather : UOp();
 }
 
-// Of a mask, 0 or 1 in U8, with `parts` parts along `dim`: eight places of a part in a byte.
+// Packs a mask, 0 or 1 in U8, with `parts` parts along `dim`: eight places of a part in a byte.
 UOp in_bits(const UOp& mask, int dim, int64_t parts) {
   const auto d = size_t(dim);
   Dims shape(mask.shape().begin(), mask.shape().end());

@@ -19,7 +19,7 @@ class Gpt2 : public TrainingProgram {
   void save(const std::string& name, const nn::StateDict& tensors) {
     nn::safe_save(tensors, temp_.path() / name);
   }
-  // Of the last line that `run` prints about held-out tokens.
+  // Returns the loss of the last line that `run` prints about held-out tokens.
   double held_out(const std::string& flags) {
     std::string loud = command_ + flags;
     loud.erase(loud.find("--quiet"), std::string("--quiet").size());

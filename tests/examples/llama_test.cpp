@@ -165,7 +165,7 @@ TEST(Llama, ScaledPositionsTurnSlower) {
   expect_rates({1, part + (1 - part) / 8, 0.125, 0.125});
 }
 
-// Of many draws, each word has the share that its probability says, within four standard deviations;
+// In many draws each word has the share that its probability says, within four standard deviations;
 // words that top_k or top_p leave out have none.
 TEST(Llama, WordsAreDrawnByTheirProbabilities) {
   constexpr int64_t kDraws = 20000;

@@ -124,7 +124,7 @@ TEST_F(LlamaTraining, EachDeviceHoldsItsPart) {
   }
 }
 
-// What ways to divide an op cost is remembered from layer to layer and from attempt to attempt.
+// The costs of ways to divide an op are remembered from layer to layer and from attempt to attempt.
 TEST_F(LlamaTraining, RememberedCostsAreThoseFoundAnew) {
   for (const char* flags :
        {"--fsdp 4 --tp 2 --sp", "--pp 2 --fsdp 2 --tp 2 --sp --micro-batches 2", "--tp 8"}) {

@@ -16,7 +16,7 @@ class ResNet : public TrainingProgram {
  protected:
   ResNet() : TrainingProgram(kProgram + kSmall) {}
 
-  // What the last line says of the images that are held out.
+  // Results on the images that are held out, from the last line.
   struct HeldOut {
     double loss = 0, accuracy = 0;
   };
@@ -84,7 +84,7 @@ TEST_F(ResNet, TheOtherModelsTrainToo) {
   }
 }
 
-// What norms have learned is the same, too, and what fills up the last batch changes nothing.
+// Norms have learned the same, too, and the filling of the last batch changes nothing.
 TEST_F(ResNet, AccuracyDoesNotDependOnTheDevices) {
   const std::string flags = "--steps 10 --dtype f64";
   const HeldOut one = held_out(flags);

@@ -1,4 +1,4 @@
-// What the tests of the training programs share: a text to learn, runs and the losses they log.
+// Shared by the tests of the training programs: a text to learn, runs and the losses they log.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -24,7 +24,7 @@ Pairs pairs_from(const Step& s, size_t first) {
   for (size_t i = first; i + 1 < s.n.size(); i += 2) out.emplace_back(s.n[i], s.n[i + 1]);
   return out;
 }
-// One number stands for all dims.
+// A single number stands for all dims.
 Ints one_or_more(const Step& s, size_t first) {
   return s.n.size() == first + 1 ? Ints(s.n[first]) : Ints(from(s, first));
 }
@@ -496,7 +496,7 @@ std::vector<Tensor> copies(const Step& s, const Tensors& x) {
   return std::vector<Tensor>(size_t(s.n[0]), x[0]);
 }
 
-// What a value has in common with itself, wherever and however often it is computed.
+// Adds ops that compare a value with itself, wherever and however often it is computed.
 void add_identities(std::map<std::string, OpCall>& t) {
   ROW("max_is_attained", "($0 == $0.max(#axes{0}, true)).any(#axes{0})",
       (x[0] == x[0].max(axes_from(s, 0), true)).any(axes_from(s, 0)));

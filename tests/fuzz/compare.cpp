@@ -74,8 +74,8 @@ const std::set<std::string> kTests = {
     "isnan",      "operator==", "operator!=", "operator<",  "operator<=",  "operator>",
     "operator>=", "isinf",      "isfinite",   "isinf_side", "logical_not", "isclose"};
 
-// Whether a result may be known when the program is built though only some operands are: what is
-// looked up in equal elements, chosen between constants or by one, and-ed with zeros.
+// Returns whether a result may be known when the program is built though only some operands are: if
+// it is looked up in equal elements, chosen between constants or by one, and-ed with zeros.
 bool consists_of(const Step& step, const std::vector<bool>& known) {
   static const std::set<std::string> kLookups = {"gather", "take", "take_pairs", "embedding"};
   static const std::set<std::string> kMasks = {"operator&",  "operator|", "bitwise_and",
@@ -117,8 +117,8 @@ std::vector<bool> exact_values(const Program& p) {
       }
       const bool constant =
           std::ranges::find(known, false) == known.end() || consists_of(step, known);
-      // What is computed when the program is built knows the host's functions.
-      // So may be what is computed of a value and itself: x - x is 0, x >= x is true.
+      // Values that are computed when the program is built come from the host's functions.
+      // So may a value that is computed of a value and itself: x - x is 0, x >= x is true.
       const bool of_itself = step.in.size() == 2 &&
                              at[size_t(shown(p, step.in[0]))] == at[size_t(shown(p, step.in[1]))];
       const bool made = kMade.contains(step.op) || of_itself;
@@ -196,7 +196,7 @@ std::optional<Finding> compared(const Result& got, const Array& expected, const 
   return std::nullopt;
 }
 
-// Of -0 and 0, which are equal, a maximum or minimum gives either: where the order in which a plan
+// A maximum or minimum of -0 and 0, which are equal, gives either: where the order in which a plan
 // compares them is not that of another one, so may be the sign. So does a sort of values along a
 // divided dim, whose equal elements come in any order.
 bool gives_either_zero(const Program& p, bool placed) {
@@ -250,9 +250,9 @@ std::optional<Finding> inside_bounds(const Program& p, const Run& run, const Res
   return std::nullopt;
 }
 
-// Whether a run has the kernels of the first one of its kind, so that sums are added up in the same
-// order: however many threads there are, in whatever order kernels run and whether for the first
-// time or again.
+// Returns whether a run has the kernels of the first one of its kind, so that sums are added up in
+// the same order: however many threads there are, in whatever order kernels run and whether for the
+// first time or again.
 //
 // A captured step is another plan
 //
@@ -412,8 +412,8 @@ std::optional<Finding> Judge::operator()(const Check& check) {
       first ? lazy(check.placed) : workers_.run(p, check.way, check.placed, check.environment);
   if (auto f = failure(reply)) return found(f, -1);
   if (reply.results.size() != size_t(p.calls)) throw Invalid("calls");
-  // What is bound to have the bits of the first run: all of another run of the same plan, and of
-  // another plan, as any but that of all on one device is, what is not summed.
+  // These must have the bits of the first run: all results of another run of the same plan, and of
+  // another plan, as any but that of all on one device is, those that are not summed.
   const bool same_plan = !first && repeats_plan(p, check) && lazy(check.placed).done();
   const std::vector<bool> exact = exact_roots(p);
   const bool any_exact = std::ranges::find(exact, true) != exact.end();
@@ -431,7 +431,7 @@ std::optional<Finding> Judge::operator()(const Check& check) {
         if (auto f = compared_bits(got[k], other, signed_zeros, names)) return found(f, int(k));
       }
     }
-    // Of gradients and states, too.
+    // Gradients and states have the same bits, too.
     for (size_t k = 0; same_plan && k < got.size(); ++k) {
       bool root = k < p.roots.size();
       Names names{root ? fmt::format("root {} (v{})", k, p.roots[k])

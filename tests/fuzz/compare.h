@@ -1,5 +1,5 @@
-// What must agree: the library's results with the interpreter's bounds, each way of running a
-// program with every other, gradients with differences.
+// Compares what must agree: the library's results with the interpreter's bounds, each way of
+// running a program with every other, gradients with differences.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace fuzz {
 
-// One comparison: how a program is run, and against what it is held.
+// A comparison: how a program is run, and against what it is held.
 struct Check {
   std::string mode;  // "values", "steps", "captured", "gradients", "switches", "placements"
   Way way = Way::Lazy;
@@ -31,7 +31,7 @@ struct Finding {
 // means all.
 std::vector<Check> checks_for(const Program& program, const std::string& mode, uint64_t seed);
 
-// Of one program, what all comparisons share: what is expected, and its lazy results.
+// Holds what all comparisons of a program share: what is expected, and its lazy results.
 class Judge {
  public:
   Judge(const Program& program, Workers& workers) : program_(program), workers_(workers) {}

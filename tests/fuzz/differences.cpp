@@ -59,7 +59,7 @@ class Differences {
     return (at(h) - at(-h)) / (2 * h);
   }
 
-  // Whether the slopes of some value below the loss jump at this element.
+  // Returns whether the slopes of some value below the loss jump at this element.
   bool has_kink_inside(int value, size_t element, double h) const {
     Run runs[3][2];  // by step: after and before
     for (auto& sides : runs) {
@@ -87,7 +87,7 @@ class Differences {
     return false;
   }
 
-  // Whether slopes jump by more than `least` at this element: with steps of h / 4 and of h / 8.
+  // True if slopes jump by more than `least` at this element: with steps of h / 4 and of h / 8.
   bool has_kink(int value, size_t element, double h, double least) const {
     std::vector<Loss> middle = losses(value, element, 0);
     double bends[3][kLosses], rounding[kLosses] = {};  // slope after less slope before, by step
@@ -132,7 +132,7 @@ void need_slopes(const Program& p, const Run& base) {
   }
 }
 
-// What is left of 1 - p where p is nearly 1 may have no digits, and neither has a slope by its logarithm:
+// The rest of 1 - p, where p is nearly 1, may have no digits, and neither has a slope by its logarithm:
 //
 //   p = 1 - 3e-14 (1 +- 2e-3)     -log(1 - p) = 31.1 +- 2e-3, its slope 3.3e13 (1 +- 2e-3)
 void need_digits(const Program& p, const Run& rounded) {

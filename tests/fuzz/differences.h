@@ -16,9 +16,9 @@
 
 namespace fuzz {
 
-// What is wrong with the gradients of the program's targets, which follow its roots in `results`;
-// nothing where some elements of each agree with differences. Throws Invalid where the program has
-// no slopes at all.
+// Tells what is wrong with the gradients of the program's targets, which follow its roots in
+// `results`; nothing where some elements of each agree with differences. Throws Invalid where the
+// program has no slopes at all.
 struct WrongGradient {
   std::string kind;  // "type" or "gradient"
   std::string text;

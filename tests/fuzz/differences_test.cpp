@@ -89,7 +89,7 @@ TEST(Differences, SayNothingWhereKinksCancel) {
   EXPECT_FALSE(judged(text, 0, 0.25));
 }
 
-// Of 1 - p with p nearly 1 rounding leaves no digit, and nothing is known of a slope by its logarithm.
+// Rounding leaves no digit of 1 - p with p nearly 1, and nothing is known of a slope by its logarithm.
 TEST(Differences, SayNothingOfTheLogarithmOfWhatRoundingLeft) {
   auto text = [](int factor) {
     return "leaf f64 1 seed=7 style=uniform role=constant\n"
@@ -106,7 +106,7 @@ TEST(Differences, SayNothingOfTheLogarithmOfWhatRoundingLeft) {
   EXPECT_THROW(judged(text(100), 0, 0.05), Invalid);
 }
 
-// One sorted value without an equal one is smooth, however many others are equal.
+// A sorted value without an equal one is smooth, however many others are equal.
 TEST(Differences, FindErrorsBesideTies) {
   const std::string text =
       "leaf f64 1 seed=7 style=uniform role=constant\n"

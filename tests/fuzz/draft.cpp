@@ -158,7 +158,7 @@ bool Draft::healthy(const Array& x) {
   double top = is_half(x.type) ? 500 : x.type == Type::F32 ? 1e5 : 1e7;
   for (const Element& e : x.at) {
     bad += !e.known() || (is_float(x.type) && !std::isfinite(e.v));
-    // What is not known to a hundredth says nothing any more.
+    // A value that is not known to a hundredth says nothing any more.
     bad += is_float(x.type) && e.err > 0.01 * std::max(1.0, std::abs(e.v));
     large = large || std::abs(e.v) > top;
   }

@@ -39,7 +39,7 @@ class Draft : public Choices {
   int any_int() { return any(is_int); }
   // With elements and at least so many dims.
   int with_dims(int rank, bool (*fits)(Type) = nullptr);
-  // Of exactly this shape and type, a new leaf where there is none; -1 with many leaves.
+  // A value of exactly this shape and type, a new leaf where there is none; -1 with many leaves.
   int like(const Shape& shape, Type type);
   // A value that broadcasts with x.
   int partner(int x);

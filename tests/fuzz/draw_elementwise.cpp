@@ -143,7 +143,7 @@ bool draw_binary(Draft& d, Step& s) {
 }
 
 bool draw_comparison(Draft& d, Step& s) {
-  // Whether values are equal has no slope, and differences move them apart.
+  // Equality has no slope, and differences move equal values apart.
   static const Names kOrders = {"lt", "gt", "le", "ge"};
   const Names& comparisons = d.gradient() ? kOrders : kComparisons;
   if (!pair(d, s, d.any())) return false;

@@ -140,8 +140,8 @@ bool draw_indexing(Draft& d, Step& s) {
   }
 }
 
-// What a mask chooses. Sizes that depend on values are read while the program is built, so only of
-// programs that run once.
+// Draws ops that a mask chooses by. Sizes that depend on values are read while the program is
+// built, so only of programs that run once.
 bool draw_selection(Draft& d, Step& s) {
   int x = d.with_dims(1);
   if (x < 0 || d.gradient()) return false;

@@ -57,7 +57,7 @@ void rearrange(Draft& d, Step& s, int rank) {
   s.op = "rearrange", s.text = left + "_->_" + out;
 }
 
-// One dim as several.
+// Splits a dim into several.
 bool unflatten(Draft& d, Step& s, int64_t dim, int64_t n) {
   Shape parts = factored(d, n);
   if (parts.empty()) return false;

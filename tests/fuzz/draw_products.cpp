@@ -126,7 +126,7 @@ bool draw_pooling(Draft& d, Step& s) {
                                "avg_pool2d", "max_pool_values", "max_pool_places"};
   s.op = d.one_of(kPools);
   if (d.chance(10) && s.n.size() == 7) {
-    // What was pooled comes back where it was.
+    // Pooled values come back where they were.
     s.op = "max_pool_places", s.n = {2, 1, 0, 0, 1, 2, 2};
     Step values = s;
     values.op = "max_pool_values";

@@ -52,7 +52,7 @@ bool draw_reduction(Draft& d, Step& s) {
 bool draw_identity(Draft& d, Step& s) {
   static const Names kIdentities = {"max_is_attained", "each_has_an_equal", "each_has_an_equal",
                                     "row_sums_agree",  "column_sums_agree", "row_products_agree"};
-  // Of sums, whose bits depend on how they are made, most of all.
+  // Draws sums most of all: their bits depend on how they are made.
   int x = d.chance(80) ? d.a_rounded_sum() : d.with_dims(1, is_float);
   if (d.gradient() || x < 0 || d.at(x).rank() == 0 || count(d.shape(x)) == 0) return false;
   const Shape shape = d.shape(x);

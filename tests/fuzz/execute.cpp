@@ -153,7 +153,7 @@ class Execution {
     return x.shard(*mesh_, where);
   }
 
-  // One call: the program's steps on its leaves.
+  // Makes a call: the program's steps on its leaves.
   Tensors traced(const Tensors& arguments, const Variable* variable) {
     Tensors values = leaves_;
     for (size_t i = 0; i < arguments.size(); ++i) values[arguments_[i]] = arguments[i];
@@ -210,8 +210,8 @@ class Execution {
     return outputs;
   }
 
-  // What a program may do between a loss and its gradient: half of the values are read, one of them
-  // through something that waits for a state which is then written, and random numbers are drawn.
+  // Does what programs may do between a loss and its gradient: half of the values are read, one of
+  // them through something that waits for a state which is then written, and numbers are drawn.
   void disturb(const Tensors& values) const {
     Tensor state = Tensor::zeros({}).contiguous().realize();
     Tensor waiting = state;
@@ -226,7 +226,7 @@ class Execution {
     (void)waiting.data();
   }
 
-  // Those of parameters by backward(), those of all other targets by gradient().
+  // Takes gradients of parameters by backward(), those of all other targets by gradient().
   Tensors gradients(const Tensor& loss, const Tensors& values,
                     const std::vector<size_t>& at) const {
     Tensors targets, out;

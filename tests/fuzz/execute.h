@@ -30,9 +30,9 @@ Results execute(const Program& program, Way way, bool placed);
 
 // The expression of a step in C++, where `names` are its operands.
 std::string expression(const Step& step, const std::vector<std::string>& names);
-// Whether Way::Disturbed reads value v.
+// Returns whether Way::Disturbed reads value v.
 bool is_disturbed(const Program& program, int v);
-// Whether the library's side knows the op.
+// Returns whether the library's side knows the op.
 bool can_execute(const std::string& op);
 
 }  // namespace fuzz

@@ -52,7 +52,7 @@ void add_many_sizes(Draft& d) {
   }
 }
 
-// What nothing uses, and some of the rest.
+// Chooses values that nothing uses, and some of the rest.
 void choose_roots(Draft& d) {
   std::set<int> used;
   for (int v = 0; v < d.values(); ++v) {

@@ -100,7 +100,7 @@ Array float_unary(const Unary& row, const Array& x) {
     double units = row.units + (row.units >= 8 ? 4 * std::min(size, 1e3) : 0);
     double absolute = row.absolute * size;
     if (op == "sqrt") {
-      // Of what may be below zero, there may be none.
+      // A number that may be below zero may have no root.
       bool below = v.known() && v.e > 0 && v.v - v.e < 0;
       out.at[i] = element(type, below ? kAnything : math.sqrt(v));
       continue;
@@ -253,7 +253,7 @@ int64_t on_integers(const std::string& op, Type type, int64_t a, int64_t b) {
   return op == "floor_div" ? quotient - above : above ? rest + b : rest;
 }
 
-// What operators and the free functions call.
+// The methods that operators and the free functions call.
 const std::map<std::string, std::string> kMethodOf = {
     {"operator+", "add"},        {"operator-", "sub"},
     {"operator*", "mul"},        {"operator/", "div"},

@@ -135,7 +135,7 @@ struct Classes {
   }
 };
 
-// Of labels: n has whether one is ignored and which; d the smoothing.
+// Losses by labels: n has whether one is ignored and which; d the smoothing.
 Array class_loss(const Step& step, const Operands& in) {
   const Array &x = *in[0], &y = *in[1];
   need(is_float(x.type) && x.rank() > 0, "floats");

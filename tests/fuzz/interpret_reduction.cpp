@@ -75,7 +75,7 @@ Element largest(const Array& x, const std::vector<size_t>& line, bool smallest) 
     low = std::max(low, side * e.v - e.err), high = std::max(high, side * e.v + e.err);
   }
   double err = std::isinf(v) ? 0 : std::max(high - v, v - low);
-  // Of 0 and -0 either is the largest, but a quotient by it is not the same.
+  // Either of 0 and -0 is the largest, but a quotient by it is not the same.
   auto is_zero = [&](bool negative) {
     return
         [&x, negative](size_t i) { return x.at[i].v == 0 && std::signbit(x.at[i].v) == negative; };
@@ -98,7 +98,7 @@ Array largest(const Step& step, const Operands& in) {
   return out;
 }
 
-// Whether x comes before y in an order: -1 yes, 1 no, 0 equal; nothing where it is not known.
+// The order of elements: `less` says that i comes before j, `sure` that no error changes that.
 struct Order {
   const Array& x;
   bool descending;
@@ -343,7 +343,7 @@ Exponents exponents(const Math& math, std::vector<Real> terms) {
   }
   if (std::isnan(out.top.v)) out.top = {NAN, 0};
   for (Real x : terms) {
-    // What is subtracted is the same for all, so its error does not count.
+    // The number subtracted is the same for all, so its error does not count.
     out.shifted.push_back(math.sub(x, {out.top.v, out.top.known() ? 0 : kUnknown}));
     out.powers.push_back(math.exp(out.shifted.back()));
   }

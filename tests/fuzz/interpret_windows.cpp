@@ -24,8 +24,8 @@ void need_images(const Array& x, const Array& w) {
   need(x.rank() >= 3 && w.rank() == x.rank() && x.type == w.type && is_float(x.type), "images");
 }
 
-// What lies outside of an image is zero, or not looked at: of a weight that is infinite, or may be,
-// either may come.
+// Elements outside of an image are zero, or not looked at: with a weight that is infinite, or may
+// be, either may come.
 bool matters_outside(const Array& w, size_t at) {
   return !w.at[at].known() || !std::isfinite(w.at[at].v);
 }
@@ -143,7 +143,7 @@ struct Pool {
               rest = n + 2 * padding - reach;
       need(kernel[i] > 0 && rest >= 0, "window");
       int64_t windows = rest / stride + 1;
-      // One that hangs over begins in the image or the padding before it.
+      // A window that hangs over begins in the image or the padding before it.
       if (step.n.at(3) && rest % stride != 0 && windows * stride < n + padding) ++windows;
       shape[first + i] = windows;
     }
@@ -230,7 +230,7 @@ Array unpool(const Step& step, const Operands& in) {
   return out;
 }
 
-// One dim of another size. Linear: between the two nearest, where the ends of both lie together or
+// Resizes one dim. Linear: between the two nearest, where the ends of both lie together or
 // (aligned) the middles of their last elements.
 Array resized(const Array& x, size_t dim, int64_t to, int64_t mode, bool aligned) {
   int64_t from = x.shape[dim];
@@ -268,7 +268,7 @@ Array interpolate(const Step& step, const Operands& in) {
   Array x = *in[0];
   int64_t mode = step.n.at(0), dims = int64_t(step.n.size()) - 2;
   need(dims > 0 && dims <= x.rank(), "sizes");
-  // What lies between is rounded once, at the end.
+  // Values between are rounded once, at the end.
   if (mode == 0) x = converted(x, is_half(x.type) ? Type::F32 : float_type(x.type));
   for (int64_t i = 0; i < dims; ++i) {
     size_t dim = size_t(x.rank() - dims + i);

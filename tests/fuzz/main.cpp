@@ -127,7 +127,7 @@ class Fuzz {
   }
 
   void tell(const Program& program, const Finding& finding, uint64_t seed, Workers& workers) {
-    // What is the same already costs no time again.
+    // A finding that is the same already costs no time again.
     std::string before = finding.signature();
     {
       std::scoped_lock lock(mutex_);

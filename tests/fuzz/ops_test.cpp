@@ -1,5 +1,5 @@
-// What the fuzzer draws: each op of its table, and each member of Tensor in one of them or below
-// with the reason why it is none.
+// Coverage of the fuzzer: each op of its table is drawn, and each member of Tensor is in one of
+// them or below with the reason why it is none.
 #include <fstream>
 #include <map>
 #include <regex>
@@ -16,7 +16,7 @@ namespace fuzz {
 namespace {
 
 const std::map<std::string, std::string> kNotDrawn = {
-    // What programs are made of, or read by.
+    // Programs are made of these, or read by them.
     {"defined", "says what a tensor is"},
     {"size", "the same as shape()"},
     {"ndim", "says what a tensor is"},

@@ -1,4 +1,4 @@
-// What one random program is like: its types, sizes, length and the kinds of ops that it is made
+// The kind of a random program: its types, sizes, length and the kinds of ops that it is made
 // of, so that each kind of composition comes up often somewhere instead of everything seldom
 // everywhere.
 #pragma once

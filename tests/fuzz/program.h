@@ -84,7 +84,7 @@ bool is_statement(const Step& step);
 bool is_placement(const Step& step);
 // Steps whose call reads values on the host, which a captured step cannot.
 bool reads_values(const Step& step);
-// Whether what is fed back is a leaf's storage, which a statement of the next call may write.
+// True if the value fed back is a leaf's storage, which a statement of the next call may write.
 bool fed_as_copy(const Program& program, const Feedback& feedback);
 
 }  // namespace fuzz

@@ -46,7 +46,7 @@ class RoundedParts {
 
 class Math {
  public:
-  // Of operations whose operands and result have this type.
+  // Computes operations whose operands and result have this type.
   explicit Math(Type type);
 
   // A value that was computed with an error of `units` in its last place and `absolute` times that

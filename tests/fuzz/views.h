@@ -16,7 +16,7 @@ enum class Link : uint8_t { Number, Slice, Flip, Transpose, Flatten, Unsqueeze }
 inline constexpr int kLinks = 6;
 inline constexpr size_t kLinkSize = 5;
 
-// What is left of a tensor: a shape, and which of its elements lie there.
+// The rest of a tensor: a shape, and which of its elements lie there.
 struct Part {
   Shape shape;
   std::vector<size_t> at;

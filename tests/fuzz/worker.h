@@ -50,7 +50,7 @@ class Workers {
   std::map<Environment, std::unique_ptr<Worker>> workers_;
 };
 
-// What a worker process does until its parent goes away.
+// Serves as a worker process until its parent goes away.
 int serve(int socket);
 
 }  // namespace fuzz

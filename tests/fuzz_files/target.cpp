@@ -1,4 +1,4 @@
-// One libFuzzer program for each reader of files (FUZZ_FILES_TARGET names it): whatever the bytes
+// A libFuzzer program for each reader of files (FUZZ_FILES_TARGET names it): whatever the bytes
 // are, the reader returns or throws a UserError, leaves no trace, and never holds more than twice
 // the bytes and 1 MiB. See scripts/fuzz_files.sh.
 #include <atomic>

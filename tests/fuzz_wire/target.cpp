@@ -1,4 +1,4 @@
-// One libFuzzer program for each thing that reads what others sent (FUZZ_WIRE_TARGET names it):
+// A libFuzzer program for each thing that reads what others sent (FUZZ_WIRE_TARGET names it):
 // whatever the bytes are, it returns or throws an error of ours, lets nobody in, and never waits.
 // See scripts/fuzz_wire.sh.
 #include <array>

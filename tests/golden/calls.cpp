@@ -117,7 +117,7 @@ Tensor conv2d(const Case& c) {
                         c.ints("padding", 0), c.maybe_dtype("dtype")});
 }
 
-// Of as many elements as there are, or of a given number of them.
+// Selects as many elements as there are, or a given number of them.
 Tensor masked_select(const Case& c) {
   if (!c.has("size")) return c.in().masked_select(c.in(1));
   return c.in().masked_select(c.in(1), c.integer("size"),

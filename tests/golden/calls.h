@@ -14,7 +14,7 @@ using Run = std::function<Tensors(const Case&)>;
 // By the op's name.
 const std::map<std::string, Run>& calls();
 
-// Whether the op gives a plain value rather than tensors, and that value.
+// Tells whether the op gives a plain value rather than tensors, and returns that value.
 bool gives_value(const std::string& op);
 json value_of(const Case& c);
 

@@ -19,7 +19,7 @@
 namespace tinyshard::golden {
 namespace {
 
-// What the pickles of malicious files would make, if their code were run.
+// The file that pickles of malicious files would make, if their code were run.
 const char* const kPwned = "/tmp/tinyshard_pwned";
 
 struct Loaded {

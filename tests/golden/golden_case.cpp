@@ -57,7 +57,7 @@ T read(const std::byte* at) {
   return value;
 }
 
-// Of 8 bits, with so many of a mantissa. `fnuz`: without infinities and -0.
+// Reads a float of 8 bits, so many of them mantissa. `fnuz`: without infinities and -0.
 double float8(uint8_t code, int mantissa, int bias, bool fnuz) {
   const int exponent = (code & 127) >> mantissa, fraction = code & ((1 << mantissa) - 1);
   const double sign = code & 128 ? -1 : 1;

@@ -1,4 +1,4 @@
-// One recorded case of shared/golden (its README explains the format): inputs, arguments, expected
+// A recorded case of shared/golden (its README explains the format): inputs, arguments, expected
 // results, and how they are compared. No test framework: what differs is a Mismatch.
 #pragma once
 #include <filesystem>
@@ -103,7 +103,7 @@ class Case {
   std::optional<DType> maybe_dtype(const char* name) const;
   DType dtype(const char* name, DType otherwise) const;
   std::vector<Index> index() const;
-  // One of `names`, or Refused; the first where it is not given.
+  // The place in `names` of the argument, or Refused; the first where it is not given.
   size_t choice(const char* name, std::initializer_list<const char*> names) const;
 
   // --- comparing: Mismatch ---

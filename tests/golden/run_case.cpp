@@ -1,4 +1,4 @@
-// One case, from its description to what became of it.
+// Runs a case, from its description to what became of it.
 #include "tests/golden/run_case.h"
 
 #include <cmath>

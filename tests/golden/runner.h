@@ -1,4 +1,4 @@
-// What the two runners of recorded cases have in common: how they count, print and end.
+// Shared by the two runners of recorded cases: how they count, print and end.
 #pragma once
 #include <string>
 #include <string_view>

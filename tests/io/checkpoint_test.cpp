@@ -492,7 +492,7 @@ TEST(Checkpoint, LeftoversOfDeadJobsAreRemoved) {
     writer.commit();
   };
   save(1, "first");
-  // What a kill of "first" leaves, after its name went into the lock file.
+  // A kill of "first" leaves this, after its name went into the lock file.
   fs::create_directory(folder / "step-00000002.first.tinyshard-tmp");
   put(folder / "step-00000002.first.tinyshard-tmp" /
           "part-00000-of-00001.safetensors.first-12.tinyshard-tmp",
@@ -513,7 +513,7 @@ TEST(Checkpoint, TwoJobsCannotSaveToOneFolder) {
   save_small(folder.path(), 2);
 }
 
-// What the first job has written of the same step so far stays, and the first job goes on.
+// The first job's files of the same step stay as they are so far, and the first job goes on.
 TEST(Checkpoint, ARefusedJobHarmsNothing) {
   const TempFolder folder;
   save_small(folder.path(), 1);

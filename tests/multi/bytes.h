@@ -1,4 +1,4 @@
-// What programs would send over meshes of devices that only plan: for bounds on bytes.
+// Counts what programs would send over meshes of devices that only plan: for bounds on bytes.
 //
 //   class Slices : public test::Planned {};
 //   TEST_F(Slices, OneShard) {
@@ -48,7 +48,7 @@ class Planned : public ::testing::Test {
   }
   static int64_t sent(const Tensor& value) { return summarize(value).collective_bytes; }
   static int64_t temporaries(const Tensor& value) { return summarize(value).arena_bytes; }
-  // What theory asks for, and a tenth.
+  // The bytes that theory asks for, and a tenth.
   static int64_t bound(double bytes) { return int64_t(bytes * 1.1); }
 
  private:

@@ -102,7 +102,7 @@ TEST_F(Lookups, SumsStayPendingUntilTheyMeet) {
   });
 }
 
-// What is repeated travels, not its copies: a bias, not as many rows of it as there are.
+// A repeated value travels, not its copies: a bias, not as many rows of it as there are.
 TEST_F(Lookups, BiasesAreBroughtToActivations) {
   each_world([&](int64_t n) {
     Tensor x = split({2048, 4096}, 0), bias = split({4096}, 0);
@@ -147,7 +147,7 @@ TEST_F(Lookups, EmbeddingsOfDividedVocabulariesSendTheirResult) {
   });
 }
 
-// Of a table in f32 whose rows are computed with in bf16, in any view of them.
+// The table is in f32, and its rows are computed with in bf16, in any view of them.
 TEST_F(Lookups, RowsThatAreReadInANarrowTypeTravelInIt) {
   each_world([&](int64_t n) {
     Tensor table = split({65536, 64}, 0), tokens = stored({2, 1024}, {}, DType::I32);
@@ -348,7 +348,7 @@ TEST_F(Lookups, SortsAlongShardsSendEachElementOnce) {
     auto [values, places] = many.sort(0);
     EXPECT_LE(sent({values, places}), bound(all_gather(n, 8192.0 * 1024 * 4 / double(n))));
     EXPECT_TRUE(values.sharding().placements[0].is_shard());
-    // One row: no more than it takes to gather the values; less in sort_along_shards_test.cpp.
+    // A single row: no more than it takes to gather the values; less in sort_along_shards_test.cpp.
     Tensor one = split({65536}, 0);
     EXPECT_LE(sent(one.argsort(0)), bound(all_gather(n, 65536 * 4)));
     EXPECT_LE(sent(one.sort(0).first), bound(all_gather(n, 65536 * 4)));

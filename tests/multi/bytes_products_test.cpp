@@ -1,4 +1,4 @@
-// What products, attention and convolutions send, against what theory asks for.
+// Bytes that products, attention and convolutions send, against what theory asks for.
 #include <algorithm>
 #include <map>
 
@@ -49,7 +49,7 @@ TEST_F(ProductBytes, ASplitInnerDimNextToAWholeOperandChangesTheSplit) {
   // An all-to-all of one part in place of the sum of the whole result.
   EXPECT_LE(sent(split({2048, 512}, 1).matmul(split({512, 512}, -1))),
             bound(2048.0 / 8 * 512 * 4 * 7 / 8));
-  // Of a single row the sum is the cheap one.
+  // For a single row the sum is the cheap one.
   EXPECT_LE(sent(split({1, 4096}, 1).matmul(split({4096, 512}, -1))), bound(2 * 512 * 4 * 7.0 / 8));
 }
 
@@ -58,7 +58,7 @@ TEST_F(ProductBytes, BothOperandsOverAGrid) {
     devices(r, c);
     const int64_t m = 512, k = 256, n = 1024;
     const Tensor a = stored({m, k}, {Shard(0), Shard(1)}), b = stored({k, n}, {Shard(0), Shard(1)});
-    // One panel of each operand: the rows of a over c, the columns of b over r.
+    // A panel of each operand travels: the rows of a over c, the columns of b over r.
     const double panels = 4.0 * (double(m) / r * k * (c - 1) / c + double(n) / c * k * (r - 1) / r);
     EXPECT_LE(sent(a.matmul(b)), bound(panels)) << r << " x " << c;
     // A long inner dim and a small result: a pending sum over both axes.
@@ -110,7 +110,7 @@ TEST_F(ProductBytes, AMegatronPairSumsOnceEachWay) {
   }
 }
 
-// What is widened is brought elsewhere as it was before, through views, too.
+// A widened value is brought elsewhere as it was before, through views, too.
 TEST_F(ProductBytes, WhatIsWidenedTravelsAsItWas) {
   for (int n : {4, 8, 64}) {
     devices(n);
@@ -153,7 +153,7 @@ TEST_F(ProductBytes, SumsOfNarrowProductsTravelInTheirType) {
     std::vector<Tensor> all = y.gradient({x, gate, up, down}, x);
     all.push_back(y);
     EXPECT_LE(sent(all), bound(2 * sum)) << n;
-    // What is placed in f32 is added up so: gradients for weights that are kept in f32.
+    // A sum that is placed in f32 is added up so: gradients for weights that are kept in f32.
     const Tensor master = split({width, 64}, -1);
     const Tensor rows = split({tokens, width}, 0, DType::BF16);
     const Tensor g = rows.matmul(master.cast(DType::BF16)).square().sum().gradient({master})[0];

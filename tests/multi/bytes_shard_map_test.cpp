@@ -18,7 +18,7 @@ TEST_F(ShardMapBytes, NothingWithoutCollectives) {
   EXPECT_EQ(sent(f(x, w)), 0);
 }
 
-// One column and one row weight: one all-reduce forward, one of the gradient of x.
+// A column and a row weight: one all-reduce forward, one of the gradient of x.
 TEST_F(ShardMapBytes, PairOfLayersHasOneAllReduceEachWay) {
   devices(4);
   const Tensor x = split({32, 64}, -1), up = split({64, 256}, 1), down = split({256, 64}, 0);

@@ -1,4 +1,4 @@
-// What slices, pads, flips, rolls and concatenations along a split dim send: the rows that are not
+// Slices, pads, flips, rolls and concatenations along a split dim send the rows that are not
 // where they belong, and no others.
 #include "tests/multi/bytes.h"
 

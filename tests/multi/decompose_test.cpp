@@ -180,7 +180,7 @@ TEST_F(DecomposeElsewhere, ACpuDecomposesForADeviceWithoutALibrary) {
   // The matrices, and seven factors that come back.
   EXPECT_EQ(summarize(factors(x)).copies, 8);
   EXPECT_EQ(kinds_of_calls(factors(Tensor::eye(3))), one_call);
-  // Of constants, too, the factors lie where these would.
+  // The factors of constants lie where these would, too.
   EXPECT_EQ(kinds_of_calls({x[{0}] + Tensor::eye(4).qr().second}), one_call);
   EXPECT_EQ(kinds_of_calls({x[{0}] + Tensor::eye(4).to("CPU:1").qr().second.to("NULL_H200:0")}),
             one_call);

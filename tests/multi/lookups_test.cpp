@@ -291,7 +291,7 @@ TEST_P(LookupsTest, TablesAreLookedUpWhereTheyLie) {
   });
 }
 
-// What a device does not hold is masked, not multiplied by 0.
+// Rows that a device does not hold are masked, not multiplied by 0.
 TEST_P(LookupsTest, InfinitiesAndNaNStayInTheirRows) {
   const Layout& layout = GetParam();
   const float inf = INFINITY, nan = NAN;
@@ -555,7 +555,7 @@ TEST_P(LookupsTest, WritesOfEntriesAlongShards) {
   }
 }
 
-// Of entries that name one place the last one counts, whichever device has it; its gradient goes to it
+// The last of the entries that name one place counts, whichever device has it; its gradient goes to it
 // alone.
 TEST_P(LookupsTest, LastEntriesAlongShards) {
   const Layout& layout = GetParam();

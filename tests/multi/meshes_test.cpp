@@ -109,7 +109,7 @@ TEST_F(Meshes, PlacementsOnOneMeshChange) {
   }
 }
 
-// What has no storage, sums that are not complete, and gradients, as in stages of a pipeline.
+// Values without a storage, sums that are not complete, and gradients, as in stages of a pipeline.
 TEST_F(Meshes, ComputedValuesMoveForwardAndBackward) {
   const std::vector<Place> all = places();
   const Tensor x = (Tensor::arange(48).reshape({6, 8}).cast(DType::F64) / 16).sin().realize();
@@ -147,7 +147,7 @@ TEST_F(Meshes, CapturedStepsMoveValues) {
   }
 }
 
-// What one device got of a mesh may join another mesh: the gradient lies there, and goes back.
+// A part that a device got of a mesh may join another: the gradient lies there, and goes back.
 TEST_F(Meshes, GradientsGoBackThroughOneDevice) {
   const std::vector<Place> all = places();
   const Tensor x = (Tensor::arange(12).reshape({6, 2}).cast(DType::F64) + 1).realize();
@@ -205,7 +205,7 @@ TEST_F(Meshes, HaveParts) {
             std::string::npos);
 }
 
-// What lies whole along an axis stays where it is on the rest of the mesh, divided or not.
+// A value that lies whole along an axis stays where it is on the rest of the mesh, divided or not.
 TEST_F(Meshes, NothingTravelsToAPart) {
   const Mesh mesh({{"a", 2}, {"b", 4}});
   const Tensor x = Tensor::arange(48).reshape({8, 6}).cast(DType::F32).realize();

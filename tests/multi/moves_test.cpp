@@ -1,4 +1,4 @@
-// What strategies expect a redistribution to send is what its plan sends.
+// A redistribution's plan sends as many bytes as strategies expect it to.
 #include "multi/moves.h"
 
 #include <random>
@@ -45,7 +45,7 @@ TEST_F(Moves, AxesOfOneSizeChangePlaces) {
   EXPECT_EQ(moved({Shard(0), Shard(1)}, {Shard(1), Shard(0)}), 16 * 16 * 4);
   EXPECT_EQ(moved({Shard(0), Replicate}, {Replicate, Shard(0)}), 16 * 64 * 4);
   EXPECT_EQ(moved({Replicate, Shard(1)}, {Shard(1), Replicate}), 16 * 64 * 4);
-  // Of other sizes: parts are joined along one axis, and change along the other.
+  // Sizes differ: parts are joined along one axis, and change along the other.
   devices(2, 4);
   EXPECT_LE(moved({Shard(0), Shard(1)}, {Shard(1), Shard(0)}), bound(32 * 16 * 4 * (3 + 2)));
 }
@@ -66,7 +66,7 @@ TEST_F(Moves, OfPendingSumsToo) {
   }
 }
 
-// What all devices have is a term of the first one, and parts are terms with zeros around them.
+// A value of all devices is a term of the first one, and parts are terms with zeros around them.
 TEST_F(Moves, ToPendingSums) {
   devices(2, 3);
   auto expect = [&](const std::vector<Placement>& from, const std::vector<Placement>& to,
@@ -85,7 +85,7 @@ TEST_F(Moves, ToPendingSums) {
   expect({Replicate, Shard(0)}, {Replicate, Partial()}, 0);
   expect({Shard(1), Shard(0)}, {Partial(), Partial()}, 0);
   expect({Shard(0), Shard(0)}, {Shard(0), Partial()}, 0);
-  // What the inner axis splits of an outer part is put together for that.
+  // The parts by which the inner axis splits an outer part are put together for that.
   expect({Shard(0), Shard(0)}, {Partial(), Shard(0)}, 2 * 4 * 32 * 4);
 }
 

@@ -1,4 +1,4 @@
-// What suites share that compare a mesh of several devices with one device: the devices, which lie
+// Shared by suites that compare a mesh of several devices with one device: the devices, which lie
 // in an epoch of the suite's own, and the comparison.
 //
 //   using LookupsTest = OnDevices<4, testing::TestWithParam<Layout>>;

@@ -1,4 +1,4 @@
-// What a plan of the whole graph takes, against each op choosing alone and against all plans that
+// Plans of whole graphs: their time against each op choosing alone and against all plans that
 // there are; that links of different speed make different plans; and that values stay right.
 #include "multi/planner.h"
 

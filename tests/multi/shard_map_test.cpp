@@ -53,7 +53,7 @@ Matrix beside(const std::vector<Matrix>& parts, int dim) {
   return out;
 }
 
-// What the devices hold: device (i, j) at i * sizes[1] + j.
+// The matrices of the devices: device (i, j) at i * sizes[1] + j.
 struct Held {
   int64_t sizes[2];
   std::vector<Matrix> on;
@@ -128,7 +128,7 @@ struct Step {
 
 const char* const kAxes[] = {"a", "b"};
 
-// Of those that a matrix of this shape can take.
+// Returns the steps that a matrix of this shape can take.
 std::vector<Step> steps_for(int64_t rows, int64_t columns, const int64_t sizes[2]) {
   std::vector<Step> all;
   for (int axis : {0, 1}) {
@@ -513,7 +513,7 @@ TEST_F(ShardMaps, TrainAsOneDevice) {
   EXPECT_LT(want.back(), want.front());
 }
 
-// What f says about itself is one device's view.
+// Shapes and sizes that f sees are one device's view.
 TEST_F(ShardMaps, ShowsOneDevicesShapes) {
   const Mesh mesh({{"a", 2}, {"b", 2}});
   auto f = shard_map(

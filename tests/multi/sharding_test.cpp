@@ -256,7 +256,7 @@ TEST(Sharding, PendingSumsMeetInfinity) {
   EXPECT_EQ(values(sum * 1.5e38), (std::vector<float>{3e38f, 0}));
 }
 
-// What is stored in one shape and divided in another is cut in the one that it is divided in.
+// A value that is stored in one shape and divided in another is cut in the latter.
 TEST(Sharding, AViewIsDivided) {
   TINYSHARD_NEED_DEVICES(3);
   Runtime::shutdown();
@@ -380,7 +380,7 @@ TEST(Sharding, RandomNumbersJoinAnotherDevice) {
       }
     }
   }
-  // What somebody stored or placed stays.
+  // A draw that somebody stored or placed stays.
   EXPECT_THROW((plain + Tensor::rand({64, 16}).realize()).realize(), UserError);
   EXPECT_THROW((x + Tensor::rand({64, 16}).to(device_name(1))).realize(), UserError);
 }

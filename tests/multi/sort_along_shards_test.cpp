@@ -37,7 +37,7 @@ bool sorts(const std::vector<int64_t>& zeros, const Columns& columns) {
     const int64_t ones = rows - blocks[d], behind = blocks[d + 1];
     const int64_t cross = std::min({ones, behind, columns.window});
     done[d] += cross, done[d + 1] -= cross;
-    // What is mixed then is sorted alone.
+    // The mixed part is then sorted alone.
     if (cross > 0 && std::max(ones, behind) > columns.mixed) return false;
   }
   int64_t left = std::accumulate(zeros.begin(), zeros.end(), int64_t{0});
@@ -48,7 +48,7 @@ bool sorts(const std::vector<int64_t>& zeros, const Columns& columns) {
   return true;
 }
 
-// Whether all columns of so many rows are sorted.
+// Returns whether all columns of so many rows are sorted.
 bool sorts_all(const Columns& columns) {
   std::vector<int64_t> zeros(static_cast<size_t>(columns.devices));
   for (;;) {
@@ -168,7 +168,7 @@ void expect_rows(const Tensor& got, const std::vector<Row>& want, bool signs) {
   }
 }
 
-// What std::stable_sort makes of the rows, as values alone, as the order alone and as both.
+// Compares with std::stable_sort of the rows: values alone, the order alone and both.
 void check_sorts(const Tensor& x, const std::vector<Row>& rows, bool descending) {
   std::vector<Row> values, orders;
   for (const Row& row : rows) {
@@ -270,7 +270,7 @@ Tensor shuffled(int64_t n) {
   return Tensor(row).cast(DType::F32).realize();
 }
 
-// One row alone, beside other dims and along the first dim.
+// Sorts a row alone, beside other dims and along the first dim.
 TEST_P(SortAlongShards, OtherLayouts) {
   const int64_t s = GetParam(), n = 50'003;
   const Mesh mesh({{"d", s}});
@@ -308,7 +308,7 @@ TEST_P(SortAlongShards, GradientsAndCapturedSteps) {
   }
 }
 
-// Of equal elements, which keep their order, each has the gradient of its own place.
+// Equal elements keep their order, and each has the gradient of its own place.
 TEST_P(SortAlongShards, GradientsOfAllTypes) {
   const int64_t s = GetParam(), least = s * s * (s - 1);
   for (DType type : {DType::F32, DType::F64, DType::F16, DType::BF16}) {
@@ -340,7 +340,7 @@ TEST_P(SortAlongShards, GradientsOfAllTypes) {
   }
 }
 
-// What sorts keys of its own.
+// The draw sorts keys of its own.
 TEST_P(SortAlongShards, DrawsWithoutReplacement) {
   const Mesh mesh({{"d", GetParam()}});
   const auto drawn = [&](const Tensor& weights) {

@@ -36,7 +36,7 @@ class SparseSums : public ::testing::Test {
   static Tensor table() { return Tensor(numbers(kRows * kWidth)).reshape({kRows, kWidth}); }
   static Tensor index(int64_t count) { return Tensor(places(count)); }
 
-  // Of sum(found^2 * numbers), and `tied` of sum((found @ table^T)^2) too, by the table.
+  // The gradient of sum(found^2 * numbers), with `tied` of sum((found @ table^T)^2) too, by table.
   static Tensor gradient(const Tensor& table, const Tensor& index, DType dtype, bool tied) {
     const int64_t count = index.shape()[0];
     Tensor found = table.embedding(index).cast(dtype).cast(DType::F32);

@@ -120,7 +120,7 @@ TEST(MeshesOfRanks, HaveGradientsThatARankLacks) {
   }
 }
 
-// What some ranks compute among themselves leaves the ranks as agreed about runs as they were.
+// Computing among some ranks leaves the ranks as agreed about runs as they were.
 TEST(MeshesOfRanks, OfSomeAndThenOfAll) {
   const std::vector<DeviceRef>& all = world().devices;
   const Mesh line = Mesh::world({{"d", -1}});

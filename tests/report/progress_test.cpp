@@ -36,7 +36,7 @@ struct Screen {
             .unicode = false,
             .clock = [this] { return now; }};
   }
-  // What was drawn, one entry per redraw or line.
+  // Returns the drawn text, one entry per redraw or line.
   std::vector<std::string> drawn() const {
     std::vector<std::string> lines;
     std::string line;

@@ -1,4 +1,4 @@
-// What a page prints, as a tensor literal: shape and kind of number must be those printed, values
+// A page's output as a tensor literal: shape and kind of number must be those printed, values
 // agree to the digits that are printed.
 #pragma once
 #include <cmath>

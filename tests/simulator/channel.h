@@ -1,4 +1,4 @@
-// What stands in for sockets in a simulated job: the channel that moves data and the detector's
+// Stand-ins for sockets in a simulated job: the channel that moves data and the detector's
 // heartbeats, over the wires of a World. What they tell is told as the TCP channel and the mesh
 // detector tell it; what follows from it is the library's own code.
 #pragma once

@@ -26,7 +26,7 @@ namespace {
 // Deep enough for a checkpoint's JSON, or an error's text and its unwinding, under a sanitizer.
 constexpr size_t kStackBytes = 1 << 20;
 
-// What the C++ runtime keeps of a thread's exceptions (the Itanium ABI, 2.2.2).
+// The C++ runtime's state of a thread's exceptions (the Itanium ABI, 2.2.2).
 struct Exceptions {
   void* caught = nullptr;
   unsigned int uncaught = 0;

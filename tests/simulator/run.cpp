@@ -34,7 +34,7 @@ namespace {
 using namespace tinyshard;
 using namespace std::chrono_literals;
 
-// What lies between a deadline and the error that tells of it: the grace, a nap, the news' way.
+// The time from a deadline to the error that tells of it: the grace, a nap, the news' way.
 constexpr Time kSlack = 300ms;
 constexpr Time kReportsKill = 1s;
 constexpr Time kCircleIsTold = 1500ms;
@@ -75,7 +75,7 @@ class Job {
 
  private:
   struct Rank {
-    // What befell it that others may blame it for.
+    // Faults for which others may blame it.
     bool killed = false, stopped = false, slow = false, diverges = false;
     Time killed_at{};
     bool finished = false, ended = false;  // ended: with an error
@@ -211,9 +211,9 @@ class Job {
                                [&](const auto& l) { return l.first == a || l.second == a; });
   }
 
-  // Whether rank p may say that `peer` is to blame: something befell it, or a rank that p can hear
-  // has lost it. A rank of the own side of a cut is not to blame. Whoever is to blame itself hears so
-  // from any of the others.
+  // Returns whether rank p may say that `peer` is to blame: something befell it, or a rank that p can
+  // hear has lost it. A rank of the own side of a cut is not to blame. Whoever is to blame itself
+  // hears so from any of the others.
   bool may_blame(int p, int peer, int members, std::string_view text) const {
     const auto struck = [&](int r) {
       const Rank& of = ranks_[size_t(r)];
@@ -222,8 +222,8 @@ class Job {
     if (struck(peer) || struck(p) || ranks_[size_t(peer)].ended) return true;
     // Who was told in its pair gives up the world, too, and is seen to end before its news have come.
     if (s_.pairs && ranks_[size_t(peer)].was_told) return true;
-    // One that was stopped until just before the deadline looks like all others by then, and so does
-    // one that was stopped or cut off less than a second before, if it is not waited for itself.
+    // A rank that was stopped until just before the deadline looks like all others by then, and so
+    // does one stopped or cut off less than a second before, if it is not waited for itself.
     if (world_.now() - went_on_ < 200ms) return true;
     if (ranks_[size_t(p)].waits_for_long && world_.now() - silenced_ < kNoticed) return true;
     // Held up until the deadline, all come at once, and what the last one sent is still on its way.
@@ -244,7 +244,7 @@ class Job {
     });
   }
 
-  // Whether news of a rank reaches another one now, perhaps by way of others.
+  // Returns whether news of a rank reaches another one now, perhaps by way of others.
   bool can_tell(int from, int to) const {
     uint64_t reached = uint64_t{1} << from;
     for (uint64_t before = 0; before != reached;) {
@@ -431,7 +431,7 @@ class Job {
       broke(p, "results are right", fmt::format("the sum of a pair in step {}", step));
   }
 
-  // One rank tells what it has found out, and is gone while the others still listen.
+  // A single rank tells what it has found out, and is gone while the others still listen.
   void tell_results(int p, const LaunchEnvironment& launch, Communicator& world) {
     const int root = Random(s_.seed).below(world.size());
     for (int i = 0; i < s_.last_words; ++i) {
@@ -516,7 +516,7 @@ class Job {
            std::ranges::any_of(ranks_, [](const Rank& r) { return r.stopped || r.slow; });
   }
 
-  // What was saved last is there and whole, and of one state.
+  // The last saved checkpoint is there and whole, and of one state.
   void check_checkpoint(int p) {
     const char* const promise = "a saved checkpoint is whole and survives";
     try {
@@ -563,7 +563,7 @@ class Job {
       broke(p, "results are right", fmt::format("what rank {} gave after it computed", root));
   }
 
-  // One step of a program that is the same on all ranks, but for one that diverges.
+  // Does a step of a program that is the same on all ranks, but for one that diverges.
   void step(int p, const LaunchEnvironment& launch, Communicator& world, State& state) {
     const int64_t own_step = std::exchange(rank(p).diverges, false)
                                  ? (was_diverged_.insert(p), state.step + 1)

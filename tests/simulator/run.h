@@ -1,4 +1,4 @@
-// One simulated job, drawn from a seed: its ranks, what they compute, which faults meet it, and which
+// A simulated job, drawn from a seed: its ranks, what they compute, which faults meet it, and which
 // promises were broken.
 #pragma once
 #include <cstdint>

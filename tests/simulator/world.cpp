@@ -47,7 +47,7 @@ bool World::run_until(Time end) {
 }
 
 Time World::latency() {
-  // One packet of some has bad luck.
+  // Some packets have bad luck.
   return 20us + random.up_to(random.chance(3) ? 4 * slowest_ : slowest_);
 }
 
@@ -60,7 +60,7 @@ Time World::store_latency() {
 
 Deadline World::clock(int p) {
   Process& own = process(p);
-  // What a killed one still has to unwind may wait for a time: it comes at once.
+  // A killed process that still unwinds may wait for a time: it comes at once.
   if (!own.alive) own.at_death += 1s;
   return Deadline(own.offset + (own.alive ? now_ : own.at_death));
 }

@@ -80,14 +80,14 @@ class World {
   void sleep(int p, Time time);  // ends early when the process is woken
   void wake(int p);
 
-  // What may happen to processes and wires.
+  // Events that may happen to processes and wires.
   void start(int p, std::function<void()> body);
   void kill(int p);
   void stop(int p);
   void go_on(int p);
   void cut(int from, int to, bool is_cut);  // one direction; packets wait until it is mended
   bool is_cut(int from, int to) const { return cuts_[index(from)][index(to)]; }
-  // What is sent from now on; heartbeats have connections of their own.
+  // Delays packets that are sent from now on; heartbeats have connections of their own.
   void delay(int from, int to, Time longer, bool heartbeats_too = true);
   void reset(int a, int b);  // closes the connections between them that there are
 

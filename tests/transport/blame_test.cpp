@@ -117,7 +117,7 @@ void passes(Script& script) {
   world->barrier().wait();
 }
 
-// What it throws, and when.
+// Returns the error that the script's call throws; script.now says when.
 CommErrorInfo fails(Script& script) {
   try {
     passes(script);
@@ -165,8 +165,8 @@ TEST(Blame, OneThatHasEndedIsNamedThoughAnotherOneIsStopped) {
   EXPECT_LT(script.now, 1400ms);
 }
 
-// What rank 2 sent before it ended is on its way still: once something else has come, the looks at its
-// end are counted from there again.
+// A message that rank 2 sent before it ended is on its way still: once something else has come, the
+// looks at its end are counted from there again.
 TEST(Blame, OneThatHasEndedIsGivenTimeAgainWhenSomethingComes) {
   Script script;
   script.peers[2].ends = 0ms;

@@ -1,4 +1,4 @@
-// One suite for every transport: each collective, dtype and reduction, at sizes from nothing to
+// A suite for every transport: each collective, dtype and reduction, at sizes from nothing to
 // many segments, on groups of every shape. Runs threads as ranks by itself, and as one rank of a
 // real job under mpirun.
 #include <algorithm>
@@ -135,7 +135,7 @@ std::vector<CommBuffer> comm_buffers(std::vector<Buffer>& buffers,
   return list;
 }
 
-// One element for each local participant.
+// Lists an element for each local participant.
 template <class T>
 std::vector<CommBuffer> single_elements(std::vector<T>& values) {
   std::vector<CommBuffer> list(values.size());
@@ -782,7 +782,7 @@ TEST_P(Conformance, DifferentGraphsAreNamed) {
     EXPECT_NE(text.find("item 1 is \"all_reduce 16\" on rank 0, \"all_reduce 8\" on rank"),
               std::string::npos)
         << text;
-    // One list is a prefix of the other; the text may be empty.
+    // A list is a prefix of the other; the text may be empty.
     if (odd_one) items = {"matmul 4x4"};
     const std::string shorter = expect_throw<UserError>(
         [&] { c.check_same(odd_one ? 1 : 2, [&] { return items; }, "the schedule"); });

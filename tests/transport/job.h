@@ -61,7 +61,7 @@ inline void run(const Layout& layout, const CommOptions& options, const Body& bo
   for (std::thread& thread : threads) thread.join();
 }
 
-// What `call` throws on this rank; its text in `what`.
+// Returns the text of the error that `call` throws on this rank.
 template <class Error, class Call>
 std::string expect_throw(Call&& call) {
   try {

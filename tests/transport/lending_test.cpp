@@ -69,7 +69,7 @@ std::vector<std::byte> bytes_of(uint32_t seed, size_t size) {
   return values;
 }
 
-// What has gone is written over at once: the receiver has it as it was.
+// A message that has gone is written over at once: the receiver has it as it was.
 TEST_F(Lending, MessagesOfAllSizesArriveAsTheyWere) {
   std::mt19937 random(7);
   std::vector<std::vector<std::byte>> sent, lent;

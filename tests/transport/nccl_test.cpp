@@ -1,4 +1,4 @@
-// What is particular to groups of GPUs: recordings, batches, and what happens when a peer does not
+// Cases for groups of GPUs alone: recordings, batches, and what happens when a peer does not
 // come. Two ranks, as threads, of one GPU each. The collectives themselves are in the conformance
 // suite.
 #include <chrono>

@@ -177,8 +177,8 @@ TEST_F(Rings, ADivergedRankIsNamedWithBothCalls) {
   expect_contains(v.sentence, ", ranks 0, 1 run all_reduce sum f32 x 64 ");
 }
 
-// Of the same name, size and folder. Its rank 1 was killed; that of the job that is asked for has come
-// no further than to its first call.
+// A former job had the same name, size and folder. Its rank 1 was killed; that of the job that is
+// asked for has come no further than to its first call.
 TEST_F(Rings, ThoseOfAFormerJobAreNone) {
   end(start_rank(1, 5, 0));
   const std::filesystem::path path = folder_ / "ring-1";

@@ -795,7 +795,7 @@ TEST(TcpChannel, BytesArriveAsTheyWereSent) {
         for (size_t b = 0; b < sizes[i]; ++b)
           out[i][b] = uint8_t(b * 7 + b / 251 + i + size_t(rank));
       }
-      // One side posts its receives first, the other last.
+      // Rank 1 posts its receives first, rank 0 last.
       for (int turn = 0; turn < 2; ++turn) {
         for (size_t i = 0; i < sizes.size(); ++i) {
           under_way.push_back(

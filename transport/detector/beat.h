@@ -1,4 +1,4 @@
-// What ranks tell each other ten times a second, beside the channel that moves their data. Plain
+// Heartbeats: ranks send them ten times a second, beside the channel that moves their data. Plain
 // bytes on the wire, of one size, over connections that have proven the job's key.
 #pragma once
 #include <array>
@@ -35,7 +35,7 @@ struct Missed {
   uint64_t calls = 0;
 };
 
-// Whether the program of a rank waits for others, and for whom. It makes no call until they come.
+// The wait of a rank's program for others, if it waits. It makes no call until they come.
 struct Held {
   uint64_t calls = 0;  // that this rank has made so far
   uint64_t waits = 0;  // 0: it does not wait, or not for long

@@ -69,7 +69,7 @@ class ExchangedStore final : public Store {
   std::string local_address() const override { return address_; }
   void set_local_address(std::string address) { address_ = std::move(address); }
 
-  // Of all ranks, in their order.
+  // Returns the values of all ranks, in their order.
   std::vector<std::string> gather(const std::string& what, const std::string& own) {
     set(what + "/" + std::to_string(endpoint_.channel().rank()), own);
     std::vector<std::string> all(others_.size() + 1);

@@ -68,8 +68,8 @@ void Sights::look(const Standing& own, Deadline now) {
   find_missed();
 }
 
-// Of those that this rank waits for the ones that wait themselves and have not come to its call.
-// Where there are more than it can tell, those come first that name somebody, too.
+// Finds, among the ranks that this one waits for, those that wait themselves and have not come to
+// its call. If there are more than it can tell, those come first that name somebody, too.
 void Sights::find_missed() {
   Held& own = peers_[size_t(self_)].held;
   own = {.calls = own_.calls, .waits = own_.awaited.empty() ? 0u : 1u};
@@ -135,7 +135,7 @@ const Missed* Sights::missed_from(int rank, size_t i) const {
   const Missed& missed = held.missed[i];
   if (size_t(missed.rank) >= peers_.size()) return &kMoved;
   const Peer& peer = peers_[size_t(missed.rank)];
-  // Those that were told of a circle end. They have not got on.
+  // A rank that was told of a circle ends. It has not got on.
   const bool ended = (peer.sight.gone || peer.sight.left) && !found_;
   const bool stands = peer.held.waits != 0 && peer.held.calls == missed.calls && !ended;
   return stands ? &missed : &kMoved;

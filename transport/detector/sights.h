@@ -1,6 +1,6 @@
-// What heartbeats say of each rank: whether it is gone, has left, or is silent, and whether ranks
-// wait for each other. No sockets and no clock of its own: mesh_detector.cpp brings both, and the
-// simulator (tests/simulator) brings others.
+// The state of each rank, as heartbeats tell it: whether it is gone, has left, or is silent, and
+// whether ranks wait for each other. No sockets and no clock of its own: mesh_detector.cpp brings
+// both, and the simulator (tests/simulator) brings others.
 //
 // Example: rank 2 of 4 is killed. Its connections close, lose(2) is called, and it is gone. Had it
 // said farewell before, it would have left. Had it been stopped, its connections would be there, and
@@ -47,7 +47,7 @@ struct Circle {
 // "all_reduce f32 x 64, call 5 of group "world" (train.cpp:21)", or the label of what is none.
 std::string describe(const Doing& doing);
 
-// Of how many ranks each sends heartbeats how often.
+// The time between heartbeats of a rank, for that many ranks.
 std::chrono::milliseconds period_of(size_t ranks);
 
 // Threads: the owner makes one call at a time.
@@ -59,12 +59,12 @@ class Sights {
   void name(int rank, std::string who) { peers_[size_t(rank)].sight.who = std::move(who); }
   const std::string& who(int rank) const { return peers_[size_t(rank)].sight.who; }
 
-  // What the others asked for last, by rank: for the next Standing.
+  // Returns what the others asked for last, by rank: for the next Standing.
   std::vector<uint64_t> places() const;
   // This rank sends a heartbeat now, as it does in each period. One that was held up itself does not
   // count that against the others.
   void look(const Standing& own, Deadline now);
-  // What it then tells this one.
+  // The heartbeat that it then sends to this rank.
   Beat beat_for(int rank) const;
   // False where this is no heartbeat.
   bool hear(int from, const Beat& beat, Deadline now);

@@ -15,7 +15,7 @@
 namespace tinyshard {
 namespace {
 
-// One transfer, owned by its channel. The peer's thread may complete it: `done` is written last.
+// A transfer, owned by its channel. The peer's thread may complete it: `done` is written last.
 struct Slot {
   std::atomic<bool> done{false};
   int peer = -1;

@@ -191,8 +191,8 @@ void take_farewells() {
   }
 }
 
-// Whether the others will come to their exits, too, as far as can be seen. They may take their
-// time; one that ended otherwise never comes, and a stopped one has the time of a collective.
+// Returns whether the others will come to their exits, too, as far as can be seen. They may take
+// their time; a rank that ended otherwise never comes, a stopped one has the time of a collective.
 bool others_may_come(std::vector<int>& ended_looks, Deadline begun) {
   Life& l = life();
   for (size_t peer = 0; peer < l.watches.size(); ++peer) {

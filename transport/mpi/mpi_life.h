@@ -27,8 +27,8 @@ void begin(const LaunchEnvironment& launch, std::chrono::nanoseconds timeout);
 // Waits for `request` without blocking in MPI. CommError named `operation` at the deadline.
 void await(MPI_Request& request, Deadline deadline, const char* operation);
 
-// What is known of a rank: its process has ended or is stopped, or it has left. May be called at
-// any time after begin, with calls of other threads.
+// Tells what is known of a rank: its process has ended or is stopped, or it has left. May be called
+// at any time after begin, with calls of other threads.
 PeerState state_of(int rank);
 
 std::string process_of(int rank);  // "process 812 on node02"

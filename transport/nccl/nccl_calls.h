@@ -1,13 +1,13 @@
-// One call of a participant, as calls of NCCL.
+// A participant's part in a call, as calls of NCCL.
 #pragma once
 #include "core/runtime/communicator.h"
 #include "transport/nccl/nccl.h"
 
 namespace tinyshard::nccl {
 
-// What NCCL offers. Moves of types that it does not know are moves of bytes. Its Max and Min pass
-// over NaN, which ours must not, and it reduces no 16-bit integers: graphs ask for neither
-// (multi/wire.h).
+// Returns whether NCCL offers it. Moves of types that it does not know are moves of bytes. Its Max
+// and Min pass over NaN, which ours must not, and it reduces no 16-bit integers: graphs ask for
+// neither (multi/wire.h).
 bool offers(CollectiveOp op, DType dtype, ReduceOp reduce);
 
 struct Participant {

@@ -34,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-// What the participants of a group tell each other first. Plain bytes on the wire.
+// The first message between the participants of a group. Plain bytes on the wire.
 struct Hello {
   int32_t version = 0;  // 0: no NCCL here
   char why[124] = {};
@@ -266,7 +266,7 @@ class NcclGroup final : public Communicator {
     }
   }
 
-  // Of the participant i of this process.
+  // Issues the call of this process's participant i.
   void issue(const Collective& call, size_t i, const CommBuffer* send, const CommBuffer* recv) {
     const std::lock_guard lock(mutex_);
     if (failed_) throw_failure(call, {});
@@ -376,7 +376,7 @@ class NcclGroup final : public Communicator {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   [[noreturn]] void throw_failure(const Collective& call, Clock::duration waited) const {
-    // Of a replayed step it is not known which of its calls the device has reached.
+    // In a replayed step it is not known which of its calls the device has reached.
     auto replayed = run_.run > call.ticket.run ? items_.find(run_.schedule) : items_.end();
     if (replayed != items_.end()) {
       const auto& [first, last] = replayed->second;
@@ -415,8 +415,8 @@ class NcclGroup final : public Communicator {
   Ticket run_;                                               // of the latest run, be it a replay
   std::map<uint64_t, std::pair<uint64_t, uint64_t>> items_;  // of schedules: first and last of ours
   Clock::time_point start_;
-  // Of the failure, which another thread may bring, and of the communicators, which it then takes away:
-  // each call of NCCL for them is made with it held. Who fails while he makes one has it already.
+  // Guards the failure, which another thread may bring, and the communicators, which it then takes
+  // away: each call of NCCL for them is made with it held. Who fails while he makes one has it already.
   mutable std::recursive_mutex mutex_;
   std::atomic<bool> failed_{false};
   int peer_ = -1;  // these two stay as they are once failed_

@@ -85,7 +85,7 @@ std::optional<Verdict> divergence(std::span<const RankRing> rings) {
         calls[{call.group, call.sequence}].emplace_back(ring.rank(), &call);
     }
   }
-  // Of several groups the one that saw it first.
+  // Among several groups, takes the one that saw it first.
   const std::vector<std::pair<int, const RecordedCall*>>* first = nullptr;
   int64_t first_ns = 0;
   for (const auto& [place, members] : calls) {

@@ -1,4 +1,4 @@
-// What the rings of a job say together.
+// Blames a rank for what became of a job, by the rings of all ranks together.
 #pragma once
 #include <span>
 #include <string>
@@ -17,9 +17,9 @@ struct Verdict {
 // `now_ns` is the wall clock's.
 Verdict blame(std::span<const RankRing> rings, int64_t now_ns);
 
-// What became of a job: the sentence of `blame`, after a line for each earlier formation where there
-// are some: "formation 0 of ranks 0, 1, 2, 3: rank 2 (process 812 on node02) is gone: ...". Ranks
-// within a formation are as it numbers them, its own list as they were launched.
+// Tells what became of a job: the sentence of `blame`, after a line for each earlier formation where
+// there are some: "formation 0 of ranks 0, 1, 2, 3: rank 2 (process 812 on node02) is gone: ...".
+// Ranks within a formation are as it numbers them, its own list as they were launched.
 std::string tell(const JobRings& job, int64_t now_ns);
 
 // A line for each rank: where it runs, and what it does.

@@ -154,7 +154,7 @@ std::shared_ptr<Recorder> Recorder::open(const Place& place) {
   try {
     return open(folder, place);
   } catch (const IoError& error) {
-    // What would tell of a failure must not be one.
+    // A recorder that is to tell of failures must not be one itself.
     static std::atomic<bool> told{false};
     if (!told.exchange(true))
       log_line(fmt::format("rank {} keeps no ring: {}", place.rank, error.what()));
@@ -263,7 +263,7 @@ uint64_t Recorder::start(const Collective& call, const GroupName& group, uint64_
 }
 
 void Recorder::complete(uint64_t serial, Deadline now) {
-  // One that has been overwritten is not told.
+  // A call that has been overwritten is not told.
   if (state_->header->started.load(std::memory_order_relaxed) - serial >= kCalls) return;
   state_->calls[(serial - 1) % kCalls].completed_ns.store(nanoseconds(now),
                                                           std::memory_order_relaxed);

@@ -19,7 +19,7 @@ inline constexpr uint32_t kVersion = 2;
 inline constexpr uint32_t kCalls = 4096;
 inline constexpr uint32_t kTextBytes = 64 << 10;
 
-// What stays the same while the job runs; `check` is over all before it.
+// The part that stays the same while the job runs; `check` is over all before it.
 struct Origin {
   std::array<char, 8> magic = kMagic;
   uint32_t version = kVersion;
@@ -82,7 +82,7 @@ static_assert(sizeof(CallRecord) == 128);
 inline constexpr size_t kTextOffset = kHeaderBytes + kCalls * sizeof(CallRecord);
 inline constexpr size_t kFileBytes = kTextOffset + kTextBytes;
 
-// Of the bytes before a `check`: a length that is a multiple of eight.
+// The check of the bytes before it: a length that is a multiple of eight.
 uint64_t check_of(const void* begin, const void* end);
 
 }  // namespace tinyshard::recorder

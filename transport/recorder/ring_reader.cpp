@@ -40,7 +40,7 @@ std::string get(const std::array<char, n>& from) {
   return {from.data(), strnlen(from.data(), n)};
 }
 
-// One file in memory. Its header holds atomics, so it is copied field by field.
+// A ring's file in memory. Its header holds atomics, so it is copied field by field.
 class RingBytes {
  public:
   // Both stay with the caller.

@@ -58,8 +58,8 @@ RankRing read_ring(const std::filesystem::path& path);
 // The rings of the job that began last in this folder, by rank.
 struct JobRings {
   std::vector<RankRing> rings;
-  // Of a job that went on without some of its ranks, or with new ones: those of the formations before
-  // that one, the oldest first.
+  // Earlier formations of a job that went on without some of its ranks, or with new ones: their
+  // rings, the oldest first.
   std::vector<std::vector<RankRing>> earlier;
   std::vector<std::string> problems;  // a sentence for each file that could not be used
 };

@@ -133,7 +133,7 @@ class FileStore final : public Store {
     if (cleans_ && std::ranges::find(seen_, name) == seen_.end()) seen_.push_back(name);
   }
 
-  // Whether the generation is known. What was set before is then placed.
+  // Returns whether the generation is known. Values that were set before are then placed.
   bool is_met() {
     const bool leads = role_ == FolderRole::Leads;
     const bool known = leads ? leader_ || lead() : !generation_.empty() || find_leader();
@@ -212,7 +212,7 @@ class FileStore final : public Store {
     if (lives) static_cast<void>(try_lock(lives.fd(), LOCK_SH));
   }
 
-  // What jobs of this name left that have ended, drafts included.
+  // Removes the files of jobs of this name that have ended, drafts included.
   void remove_former() {
     std::set<std::string> living{generation_, std::string(kLeader)}, ended;
     std::vector<std::pair<std::string, std::string>> files;  // and their generations

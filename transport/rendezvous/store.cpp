@@ -27,8 +27,8 @@ class ServedStore final : public Store {
   std::unique_ptr<Store> client_;
 };
 
-// Of ranks that are left of a job. The store knows ranks as the launcher does, above all those that
-// are gone: "address/0/2" of the second formation of ranks 0, 1 and 3 is its "2/address/0/3".
+// The store of ranks that are left of a job. It knows ranks as the launcher does, above all those
+// that are gone: "address/0/2" of the second formation of ranks 0, 1 and 3 is its "2/address/0/3".
 class FormationStore final : public Store {
  public:
   FormationStore(const LaunchEnvironment& launch, std::unique_ptr<Store> store)

@@ -1,6 +1,6 @@
-// What a store decides, without its sockets: a value is set once, and whoever asks for a value of a
-// rank that will set nothing more is told so. The server over TCP holds one (tcp_store.cpp), and so
-// does the simulator's (tests/simulator).
+// The decisions of a store, without its sockets: a value is set once, and whoever asks for a value
+// of a rank that will set nothing more is told so. The server over TCP holds one (tcp_store.cpp),
+// and so does the simulator's (tests/simulator).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@ class StoredValues {
   // This rank will set nothing more. The first reason stands.
   void give_up(int rank, std::string reason) { given_up_.emplace(rank, std::move(reason)); }
 
-  // What an answer is to the rank that asked: true or false as Store::get, or the StoreError.
+  // Reads an answer for the rank that asked: true or false as Store::get, or the StoreError.
   static bool understand(Status status, const std::string& key, const std::string& answer,
                          int32_t culprit);
 

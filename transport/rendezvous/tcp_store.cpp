@@ -68,7 +68,7 @@ struct StoreServer::State : std::enable_shared_from_this<State> {
         co_await asio::async_read(socket, asio::buffer(value), use_awaitable);
         ReplyHeader reply{Status::Good, -1, 0};
         if (request.operation == Operation::Set) {
-          // Of several proposals for a formation one stands; all others are of one rank each.
+          // Only the first proposal for a formation stands; all other values are of one rank each.
           const bool proposal = key.starts_with("formation/");
           reply.status = values.set(std::move(key), std::move(value));
           if (reply.status == Status::Differs && !proposal)

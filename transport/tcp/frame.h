@@ -37,8 +37,8 @@ static_assert(sizeof(Frame) == 32);
 constexpr size_t kEagerBytes = 32 << 10;
 // Within a host a copy costs less than it takes until the other rank has its turn on a core.
 constexpr size_t kEagerBytesInMemory = 256 << 10;
-// What a rank keeps of one other that nobody has asked for yet, and what each message takes of that
-// beside its bytes.
+// Bytes that a rank keeps of one other and nobody has asked for yet, and what each message takes of
+// these beside its own.
 constexpr size_t kUnexpectedBytes = 64 << 20;
 constexpr size_t kMessageTakes = 1 << 10;
 constexpr size_t kCreditStep = kUnexpectedBytes / 8;  // is given back at once

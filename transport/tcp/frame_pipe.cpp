@@ -74,7 +74,7 @@ void FramePipe::collect() {
   }
 }
 
-// Whether what is left of its payload goes from where it lies.
+// Returns whether the rest of its payload goes from where it lies.
 bool FramePipe::is_lent(const Outgoing& item) const {
   const uint64_t begun = std::max<uint64_t>(item.sent, sizeof(Frame));
   return item.transfer != kNobody && item.bytes >= begun + kWorthLending && pipe_->lends();
@@ -188,7 +188,7 @@ bool FramePipe::read() {
   return true;
 }
 
-// Of the staging buffer.
+// Parses the staging buffer.
 bool FramePipe::parse() {
   while (true) {
     if (in_payload_) {

@@ -1,4 +1,4 @@
-// One coroutine accepts, one each runs a handshake, all on one thread. Example: a port scanner
+// A coroutine accepts, and another runs each handshake, all on one thread. Example: a port scanner
 // opens a thousand connections and sends nothing. 64 of them wait for their two seconds; each that
 // comes then takes the place of the one that has waited longest. A rank needs its place for a
 // millisecond, so it comes in between them, and if it is turned away with them it comes again

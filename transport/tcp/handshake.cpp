@@ -24,7 +24,7 @@ std::span<const std::byte> bytes(const Value& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
-// Of somebody who has proven nothing.
+// Makes text printable that comes from somebody who has proven nothing.
 template <size_t n>
 std::string printable(const std::array<char, n>& from) {
   std::string text(from.data(), strnlen(from.data(), n));

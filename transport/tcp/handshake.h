@@ -23,8 +23,8 @@ namespace tinyshard::tcp {
 
 using Nonce = std::array<std::byte, 32>;
 
-// What both ends must have the same of: what is said after the handshake, and the library that
-// builds the graphs. Comes before any proof: nothing but messages is made of another one.
+// Both ends must have the same version: of what is said after the handshake, and of the library
+// that builds the graphs. Comes before any proof: nothing but messages is made of another one.
 struct Version {
   uint32_t protocol = 0;  // in the byte order of the machine, which both ends must share
   std::array<char, 16> library = {};
@@ -61,7 +61,7 @@ static_assert(sizeof(OtherVersion) == sizeof(Challenge));
 
 enum class Purpose : uint32_t { Store = 1, Stream = 2 };
 
-// What a connection is for. Says nothing until its proof has been checked.
+// The purpose of a connection. Says nothing until its proof has been checked.
 struct Claim {
   Purpose purpose = Purpose::Store;
   uint32_t epoch = 0;
@@ -83,7 +83,7 @@ struct Answer {
 };
 static_assert(sizeof(Answer) == 96);
 
-// What the acceptor says last.
+// The acceptor's last word.
 enum class Verdict : uint32_t { Welcome = 1, OtherEpoch, OtherJob, Duplicate, Unexpected };
 std::string_view text(Verdict verdict);  // "that rank is there already"
 
@@ -91,7 +91,7 @@ class Connector {
  public:
   explicit Connector(const Secret& secret, int rank = -1);
   const Hello& hello() const { return hello_; }
-  // What the acceptor said if that was no challenge.
+  // Returns the acceptor's version if its answer was no challenge.
   static std::optional<OtherVersion> other_version(const Challenge& challenge);
   // Nothing when the acceptor does not hold the key.
   std::optional<Answer> answer(const Challenge& challenge, const Claim& claim) const;
@@ -104,7 +104,7 @@ class Connector {
 class Acceptor {
  public:
   explicit Acceptor(const Secret& secret) : secret_(secret) {}
-  // Whether that is a hello of a version, this one or another.
+  // Returns whether that is a hello of a version, this one or another.
   static bool is_hello(const Hello& hello);
   // Nothing when that is no hello of this version.
   std::optional<Challenge> challenge(const Hello& hello);

@@ -61,7 +61,7 @@ bool Link::is_flushed() const {
   return std::ranges::all_of(streams, [](const Stream& stream) {
     int queued = 0;
     if (stream.frames.has_output()) return false;
-    // What lies in shared memory stays there for the other to read.
+    // Bytes in shared memory stay there for the other to read.
     return stream.in_memory || (ioctl(stream.socket.fd(), SIOCOUTQ, &queued) == 0 && queued == 0);
   });
 }

@@ -22,7 +22,7 @@
 
 namespace tinyshard::tcp {
 
-// One of the sockets to a rank, or the memory shared with it.
+// A socket to a rank, or the memory shared with it.
 struct Stream;
 
 // Understands the frames that come from each rank: see FrameSink.
@@ -60,7 +60,7 @@ struct Stream final : FrameSink {
 struct Link {
   Link(FrameHandler& handler, int to, Peer& peer);
 
-  // Whether a payload for the transfer is being read.
+  // Returns whether a payload for the transfer is being read.
   bool reading(uint32_t transfer) const;
   // Both ends agree on it: either shares the memory of the other or neither does.
   size_t eager_bytes() const {

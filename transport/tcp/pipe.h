@@ -22,10 +22,10 @@ class Pipe {
   // As much as goes: bytes taken, or one of the above.
   virtual ssize_t write(std::span<const iovec> parts) = 0;
   virtual ssize_t read(std::span<const iovec> parts) = 0;
-  // Of shared memory: something waits to be read.
+  // For shared memory: something waits to be read.
   virtual bool has_input() const { return false; }
 
-  // Whether large pieces are worth being lent.
+  // Returns whether large pieces are worth being lent.
   virtual bool lends() const { return false; }
   // As write(), of memory that goes out from where it lies: nobody changes it before given_back()
   // has counted its bytes.

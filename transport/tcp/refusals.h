@@ -1,6 +1,6 @@
-// What a listening socket says of connections that it did not let in: the first of each reason is
+// Reports of a listening socket on connections that it did not let in: the first of each reason is
 // told at once in one line, those that follow within a minute are counted and told with the next
-// line or, of what is left, when the socket closes. So a million strangers are a handful of lines.
+// line or, if none comes, when the socket closes. So a million strangers are a handful of lines.
 // One thread at a time.
 #pragma once
 #include <chrono>

@@ -152,7 +152,7 @@ void Transfers::release(Transfer transfer) {
   free_.push_back(transfer);
 }
 
-// Of a receive: its message had so many bytes.
+// Ends a receive, whose message had so many bytes.
 void Transfers::finish(Slot& slot, uint64_t sent) {
   slot.sent = sent;
   slot.done = true;
@@ -179,7 +179,7 @@ void Transfers::send_small(int peer, Transfer transfer) {
   push(peer, 0, {.kind = Kind::Eager, .tag = slot.tag, .bytes = slot.bytes}, slot.data, transfer);
 }
 
-// Of a receive: asks for the message that its sender keeps.
+// Lets a receive ask for the message that its sender keeps.
 void Transfers::pull(int peer, Transfer transfer, uint64_t number, uint64_t bytes) {
   Slot& slot = slots_[transfer];
   slot.matched = true;
@@ -199,7 +199,7 @@ void Transfers::take_small(int peer, uint64_t bytes) {
 
 void Transfers::send_data(int peer, Transfer transfer, const Frame& ready) {
   const Slot& slot = slots_[transfer];
-  // Of other sizes: the receiver has seen the offer, and says so.
+  // If the sizes differ, the receiver has seen that in the offer, and says so.
   if (ready.bytes != slot.bytes) return;
   const std::byte* data = slot.data;
   const uint64_t bytes = slot.bytes, pieces = links_.to(peer).streams.size();
@@ -352,7 +352,7 @@ bool Transfers::take_held(int peer, const Frame& frame) {
   return true;
 }
 
-// One that was given up meanwhile is not found: numbers are not used again.
+// A kept message that was given up meanwhile is not found: numbers are not used again.
 bool Transfers::take_pull(int peer, const Frame& frame) {
   Waiting& waiting = from(peer);
   const auto found = std::ranges::find(waiting.kept, frame.offset, &Kept::number);

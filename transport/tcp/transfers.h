@@ -73,7 +73,7 @@ class Transfers final : public FrameHandler {
     Transfer transfer;
   };
 
-  // What has no counterpart yet, of one other rank.
+  // Transfers with one other rank that have no counterpart yet.
   struct Waiting {
     std::vector<Transfer> posted;   // receives without a message, in their order
     std::vector<Transfer> offered;  // large sends whose receive is not known
@@ -81,10 +81,10 @@ class Transfers final : public FrameHandler {
     std::deque<Unexpected> unexpected;
     uint64_t serials = 0;
     size_t told = 0;  // of the unexpected, those that are told of only
-    // Of small messages: what those take that nobody has asked for, and what was taken since the other
-    // rank was last told.
+    // Small messages: the bytes that nobody has asked for, and those taken since the other rank was
+    // last told.
     uint64_t unexpected_bytes = 0, taken = 0;
-    // Of those to the other rank: the credit that is used, and what goes beyond.
+    // Small messages to the other rank: the credit that is used, and messages beyond it.
     uint64_t used = 0, numbers = 0;
     std::deque<Kept> kept;
     bool left = false;

@@ -1,5 +1,5 @@
-// What every kind of device is held to, and the devices: the CPU, a device that only plans, and a
-// GPU, each opened by itself as the engine does. Cases that do not apply are skipped with the reason.
+// Cases for every kind of device, and the devices: the CPU, a device that only plans, and a GPU, each
+// opened by itself as the engine does. Cases that do not apply are skipped with the reason.
 #pragma once
 #include <memory>
 #include <string>

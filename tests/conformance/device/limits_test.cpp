@@ -65,7 +65,7 @@ TEST_P(DeviceLimits, ManyOperands) {
   for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], double(i) * kOperands + kAdded) << i;
 }
 
-// Of ones, which every sum in order of pairs or blocks counts exactly: more than f32 counts one by one.
+// Sums ones, which pairs or blocks count exactly: more of them than f32 counts one by one.
 TEST_P(DeviceLimits, LongSums) {
   constexpr int64_t kOnes = (int64_t{1} << 24) + 1000;
   const Tensor ones = Tensor::ones({kOnes}, DType::U8).to(place()).realize();

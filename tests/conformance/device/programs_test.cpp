@@ -165,7 +165,7 @@ TEST_P(DevicePrograms, ProductsOfEveryLayout) {
                                {"both", 64, 48, 40, true, true},
                                {"long", 4, 6, 1000, false, true}}) {
     SCOPED_TRACE(c.name);
-    // What stands for the operands in the call has their shapes, and is not looked at.
+    // These stand for the operands in the call: they have their shapes, and are not looked at.
     const UOp x = const_float(DType::F32, 1, Dims{c.rows, c.terms});
     const UOp y = const_float(DType::F32, 2, Dims{c.terms, c.columns});
     LibraryCall call = row_major_call(UOp::make(Op::Dot, DType::F32, {x, y}, Dims{0}));

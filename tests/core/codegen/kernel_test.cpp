@@ -568,7 +568,7 @@ TEST(Kernel, RowsTooLongForRegisters) {
   }
 }
 
-// What all of a row reads is replaced by one of its workers.
+// A worker replaces a value that its whole row reads.
 TEST(Kernel, RowStatisticsInPlace) {
   for (int64_t n : {7, 64, 300, 3000}) {
     Kernel k("statistics" + std::to_string(n));
@@ -608,7 +608,7 @@ TEST(Kernel, Transposes) {
   }
 }
 
-// One value stored in both orders, and one that is also replaced where it lay.
+// A value is stored in both orders, and another is also replaced where it lay.
 TEST(Kernel, StoresInTwoOrders) {
   for (DType t : {DType::U8, DType::BF16, DType::F32, DType::F64}) {
     for (auto [m, n] : {std::pair{64, 64}, {128, 192}, {33, 70}, {16, 200}, {100, 68}}) {
@@ -729,7 +729,7 @@ TEST(Kernel, StridesOfEveryType) {
   }
 }
 
-// Of rows of n elements with a border of zeros: whole rows and parts of vectors are invalid.
+// Loads rows of n elements with a border of zeros: whole rows and parts of vectors are invalid.
 void check_padded_loads(DType dtype, const std::optional<Target>& target = std::nullopt) {
   for (int64_t n : {1, 5, 16, 60, 130}) {
     Kernel k("pad" + std::to_string(n));

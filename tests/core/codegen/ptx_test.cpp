@@ -98,7 +98,7 @@ TEST(Ptx, ARowIsReadOnce) {
   EXPECT_EQ(count(text(code), "ex2\\.approx") * threads, rows * n) << "nor is exp computed twice";
 }
 
-// Of a cache of 4096 rows one is written: there are no blocks for the others, nor loops over them.
+// Writes one of a cache's 4096 rows: there are no blocks for the others, nor loops over them.
 TEST(Ptx, TheOnlyRowIsNoLoop) {
   auto code_of = [&](int64_t rows) {
     Kernel k("row");
@@ -235,13 +235,13 @@ TEST(Ptx, ElementsBeyondThirtyTwoBitsHaveWideIndices) {
     k.store(out, i, k.load(in, i));
     return text(compile(k));
   };
-  // What a block begins with, 8192 elements after the one before.
+  // The address at which a block begins, 8192 elements after the one before.
   const char* wide = "mul\\.wide\\.u32\\s+%rd\\d+, %r\\d+, 8192";
   EXPECT_EQ(count(ptx_of(int64_t{1} << 30), wide), 0);
   EXPECT_EQ(count(ptx_of(int64_t{3} << 30), wide), 1);
 }
 
-// Of two factors of 32 bits the product needs 64.
+// A product of two factors of 32 bits needs 64.
 TEST(Ptx, ProductsOfCountsAreWide) {
   Kernel k("squares");
   int out = k.param(DType::I64, 70000);

@@ -66,7 +66,7 @@ TEST(Half, BF16Decodes) { check_decoding(bf16_to_f32, 8, 7); }
 TEST(Half, F16RoundsToNearestEven) { check_rounding(f16_to_f32, f32_to_f16, 0x7c00); }
 TEST(Half, BF16RoundsToNearestEven) { check_rounding(bf16_to_f32, f32_to_bf16, 0x7f80); }
 
-// What f32 takes for the middle of two 16-bit floats, though it is not.
+// Numbers that f32 takes for the middle of two 16-bit floats, though they are not.
 TEST(Half, DoublesAreRoundedOnce) {
   EXPECT_EQ(f64_to_bf16(1 + 0x1p-8), 0x3f80);
   EXPECT_EQ(f64_to_bf16(1 + 0x1p-8 + 0x1p-40), 0x3f81);

@@ -200,7 +200,7 @@ class Program {
     }
   }
 
-  // Of every handle of that tensor.
+  // Sets the host value of every handle of that tensor.
   void set_host(Both& of, const Host& host) {
     const StatePtr state = of.lazy.state();
     of.host = host;

@@ -243,7 +243,7 @@ TEST(CapturedGradients, ThoseOfOthersKeepTheirValues) {
     EXPECT_EQ(first(mine), 100);
   }
   EXPECT_EQ(first(later), 200);
-  // What was made of one that a step left keeps its value, too.
+  // A value made of a gradient that a step left keeps its value, too.
   const Tensor before = p.grad() * 1;
   step(stored({1, 1}));
   EXPECT_EQ(first(before), 103);

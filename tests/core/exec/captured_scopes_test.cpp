@@ -1,4 +1,4 @@
-// What surrounds the call of a step: the mode of training, the default type of floats, which tensors
+// The surroundings of a step's call: the mode of training, the default type of floats, which tensors
 // are parameters. The reference is the same function without a capture.
 #include <string>
 #include <tinyshard/tinyshard.h>
@@ -14,7 +14,7 @@ namespace {
 Tensor stored(std::vector<double> values) { return Tensor(values).realize(); }
 double first(const Tensor& t) { return t.to_vector<double>()[0]; }
 
-// Whether each call is in training mode, and whether the first one is.
+// The modes of successive calls, true for training; each row begins in another mode.
 const std::vector<std::vector<bool>> kModes{{false, true, false, true, true, false},
                                             {true, false, false, true, false, true}};
 
@@ -145,7 +145,7 @@ TEST(CapturedScopes, ASeedWithinAStepIsAnError) {
             std::string::npos);
 }
 
-// What a layer makes of nothing that belongs to one trace may be used by the next one.
+// Values that a layer makes of nothing that belongs to one trace may be used by the next one.
 TEST(CapturedScopes, TablesThatATraceMadeServeTheNextOne) {
   Tensor table, twice;
   const Tensor w = stored({1, 2, 3});

@@ -91,7 +91,7 @@ TEST(CapturedState, AStateThatIsReadAndReturnedFollowsAssignments) {
   }
 }
 
-// One that the trace does nothing with but return it, computed or not, or another one's value.
+// The trace does nothing with a state but return it, computed or not, or another one's value.
 TEST(CapturedState, AStateThatIsOnlyReturnedFollowsAssignments) {
   const Tensor s = stored({1, 2}), same = s.contiguous(), later = s + 1;
   Jit step = [&](Tensor x) { return std::vector<Tensor>{s, same, later, s + x}; };
@@ -326,7 +326,7 @@ TEST(CapturedState, AFailedTraceEndsNoStepThatUsesWhatItReplaced) {
   EXPECT_EQ(first(reads(one)), 5);
 }
 
-// What it had made is part of nothing, be it alive or not.
+// Values that it had made are part of nothing, be they alive or not.
 TEST(CapturedState, ValuesOfAFailedTraceHarmNobody) {
   const Tensor w = stored({2, 3}), x = stored({1, 1});
   std::vector<Tensor> kept;
@@ -381,7 +381,7 @@ TEST(CapturedState, AFailedTraceLeavesTheGeneratorAsItWas) {
   }
 }
 
-// Of each kind of failure behind the trace, too: here the step asks for what cannot be planned.
+// All failures behind the trace are like that: here the step asks for what cannot be planned.
 TEST(CapturedState, AStepThatCannotBeCompiledLeavesEverythingAsItWas) {
   Runtime::shutdown();
   Runtime::configure({.devices = {"CPU"}, .devices_per_rank = 4});
@@ -469,7 +469,7 @@ TEST(CapturedState, ATensorInPlaceOfAVariableIsAnError) {
 
 // --- arguments that are assigned to ---------------------------------------------------------------
 
-// What the step reads of one would be what the other was before.
+// The step would read of one what the other was before.
 TEST(CapturedState, AnAssignedArgumentThatIsUsedOtherwiseIsAnError) {
   const Tensor s = stored({1, 2}), t = stored({10, 20});
   Jit both = [](Tensor x, Tensor y) {

@@ -83,7 +83,7 @@ TEST_F(ItemOrder, AnyThatMemoryAllowsGivesTheSame) {
   }
 }
 
-// What the step overwrites is its input, too, by a name that the schedule does not connect with it:
+// The step overwrites its own input, by a name that the schedule does not connect with it:
 // then everything runs in order.
 TEST_F(ItemOrder, IsKeptWhereAnInputIsOverwritten) {
   auto run = [](int shuffle) {

@@ -54,7 +54,7 @@ TEST(Jit, TellsThatATensorWasReplaced) {
   EXPECT_NE(text.find("replace()"), std::string::npos) << text;
   step.reset();
   for (int i = 0; i < 3; ++i) EXPECT_EQ(step(one).to_vector<float>(), (std::vector<float>{5, 6}));
-  // What a step writes, too.
+  // The same holds for a storage that a step writes.
   const Tensor state = Tensor(std::vector<float>{1, 2}).realize();
   Jit add = [&](Tensor x) { return state.assign(state + x); };
   for (int i = 0; i < 2; ++i) add(one);

@@ -35,7 +35,7 @@ int moments() {
 constexpr int64_t kRows = 4, kColumns = 3;
 constexpr size_t kElements = size_t(kRows * kColumns);
 
-// What is known of a value, from the best to the worst: of several operands the worst counts.
+// The fate of a value, from the best to the worst: of several operands the worst counts.
 enum class Fate : uint8_t {
   Stays,     // made of constants and never computed: good in any epoch
   Computed,  // it lies in memory of the present epoch, or is made of what does
@@ -91,7 +91,7 @@ class Programme {
  public:
   explicit Programme(unsigned seed) : random_(seed) {}
 
-  // One statement.
+  // Makes a statement.
   void go_on() {
     if (values_.empty()) return make();
     switch (draw(13)) {
@@ -348,7 +348,7 @@ TEST(Lifetimes, EpochsEndAtAnyMomentOfARandomProgram) {
   Runtime::shutdown();
 }
 
-// What a thread computes with while another one ends its epochs.
+// Computes in a thread while another one ends its epochs.
 void compute_until(const std::atomic<bool>& enough, std::atomic<int>* computed, int* lost) {
   std::unique_ptr<Step> step;
   Tensor w;

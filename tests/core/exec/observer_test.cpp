@@ -220,7 +220,7 @@ TEST_F(Observed, DebugListsGraphsLineByLine) {
   EXPECT_TRUE(begins("kernel "));
   EXPECT_TRUE(begins("params "));
   EXPECT_TRUE(begins("loops"));
-  // One for each line of the listing: bench/kernel_replay reads them so.
+  // Each line of the listing is logged by itself: bench/kernel_replay reads them so.
   EXPECT_TRUE(std::ranges::none_of(lines, [](const std::string& l) {
     return l.starts_with("params ") && l.find('\n') != std::string::npos;
   }));
@@ -271,7 +271,7 @@ TEST_F(Observed, TheTraceVariableFollowsAProgramThatKnowsNothingOfIt) {
                     ("observer_test_variable_" + std::to_string(getpid()) + ".json");
   begin_traced_by(path.string());
   EXPECT_EQ(Tensor::arange(6).sum().item<int64_t>(), 15);
-  // What has ended is in the file while the program runs: a program that is killed leaves as much.
+  // Events that have ended are in the file while the program runs, and stay when it is killed.
   std::ifstream unfinished(path);
   std::string text(std::istreambuf_iterator<char>(unfinished), {});
   EXPECT_NE(text.find("\"cat\":\"run\""), std::string::npos);

@@ -98,7 +98,7 @@ TEST_F(ProvidersTest, TimeConvolutionsAndTheirGradients) {
   for (size_t i = 0; i < plain.size(); ++i) expect_near(timed[i] / 100.0F, plain[i] / 100.0F);
 }
 
-// Of a sum that two devices share, each reads its columns of an operand that both hold whole.
+// Two devices share a sum: each reads its columns of an operand that both hold whole.
 TEST_F(ProvidersTest, TimeWhatADeviceSeesOfAnOperand) {
   TINYSHARD_NEED_DEVICES(2);
   const Tensor a = values({6, 200}), b = values({200, 40});

@@ -130,7 +130,7 @@ TEST_F(Shutdown, ComesBeforeTheEndOfTensorsAndSteps) {
 
 // --- fork and exit -------------------------------------------------------------------------------
 
-// What a child of this process that runs `body` and exits in order ends with.
+// Returns how a child of this process ends that runs `body` and exits in order.
 int child_ends_with(const std::function<bool()>& body) {
   pid_t child = fork();
   if (child == 0) {

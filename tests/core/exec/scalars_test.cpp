@@ -128,7 +128,7 @@ TEST(Scalars, EachFormKeepsTheBitsOfItsConstant) {
   }
 }
 
-// Those that are added, multiplied, compared and chosen; not those that divide or shift.
+// Numbers that are added, multiplied, compared and chosen, but do not divide or shift.
 TEST(Scalars, ACounterIsCompiledTwice) {
   for (DType type : {DType::I32, DType::I64, DType::U8, DType::I16}) {
     Tensor x = Tensor::arange(100).cast(type).realize();

@@ -128,7 +128,7 @@ TEST(Threads, UseDifferentTensorsAtOnce) {
   for (int t = 0; t < kThreads; ++t) EXPECT_GT(rounds[t], 0);
 }
 
-// What one thread has traced, and not finished, is nothing to the others: neither their assignments,
+// A thread's trace that is not finished is nothing to the others: neither their assignments,
 // nor their gradients, nor their captured steps take it up.
 TEST(Threads, TracesSeeTheirOwnValuesOnly) {
   const Tensor a = tensor(1).contiguous().realize(), b = tensor(1).contiguous().realize();
@@ -170,7 +170,7 @@ TEST(Threads, FailedTracesGiveBackTheirOwnValues) {
   EXPECT_EQ(b.to_vector<float>(), filled(5));
 }
 
-// One step, called by all: each call has its own result, read at once or when all have ended.
+// All threads call a step: each call has its own result, read at once or when all have ended.
 TEST(Threads, OneStepServesAll) {
   const Tensor w = tensor(3).realize();
   int traces = 0;  // one at a time
@@ -197,7 +197,7 @@ TEST(Threads, OneStepServesAll) {
     last.assign(kThreads, Tensor());
   }
   EXPECT_LE(traces, 3 * kThreads);
-  // One after the other, with results that are still to be read.
+  // Calls come one after the other, with results that are still to be read.
   std::vector<Tensor> results;
   for (int t = 0; t < 12; ++t)
     std::thread([&] { results.push_back(step(tensor(float(t)).realize())); }).join();

@@ -145,7 +145,7 @@ TEST_F(CheckpointActivations, AnInputMayBeOverwrittenAfterwards) {
   for (double v : p.to_vector<double>()) EXPECT_NEAR(v, 1 - std::exp(1.0), 1e-5);
 }
 
-// What the gradient reads again is not what the same kernel has just written.
+// The gradient does not read again what the same kernel has just written.
 TEST_F(CheckpointActivations, AnInputMayBeOverwrittenInAnotherOrder) {
   auto block = [](const Tensor& x) { return x.square().exp(); };
   auto updated = [&](bool again) {

@@ -1,4 +1,4 @@
-// What fully sharded training sends and holds, as plans say: of an 8B Llama on 8 and on 64 devices.
+// Plans of fully sharded training, their transfers and memory: an 8B Llama on 8 and on 64 devices.
 #include <gtest/gtest.h>
 
 #include "core/base/stopwatch.h"
@@ -21,7 +21,7 @@ constexpr LlamaConfig k8B{.layers = 32,
                           .type = DType::BF16,
                           .checkpoint = true};
 
-// Of a processor. A sanitizer's checks take some four times as long, and are not what is measured.
+// Seconds of processor time. A sanitizer's checks take some four times as long, and do not count.
 constexpr double kPlanningSeconds = test::kSanitized ? 10 : 2;
 
 struct Plan {
@@ -56,8 +56,8 @@ class FullyShardPlan : public test::Planned {
     return {summarize(step), seconds};
   }
 
-  // Of forward and backward pass without gathers and without the gradients of weights, but for that
-  // of one vector.
+  // The bytes of forward and backward pass without gathers and without the gradients of weights,
+  // but for that of one vector.
   int64_t activations(const LlamaConfig& config, int64_t each) {
     Llama model(config);
     nn::data_parallel(model, mesh(), "d");
@@ -161,8 +161,8 @@ struct WideBlock {
   Tensor operator()(const Tensor& x) const { return x + down(up(norm(x)).silu()); }
 };
 
-// What each block adds to the temporary memory of a step, on GPUs in rows of `columns`, over which
-// layers are divided as well, and sequences between them.
+// Returns what each block adds to the temporary memory of a step, on GPUs in rows of `columns`,
+// over which layers are divided as well, and sequences between them.
 double bytes_of_a_block(int64_t rows, int64_t columns, bool sequence) {
   auto arena = [&](int64_t layers) {
     Runtime::shutdown();

@@ -27,7 +27,7 @@ std::vector<float> counted(int64_t n, float from) {
   return values;
 }
 
-// What read() and pread() brought this process since it began.
+// Bytes that read() and pread() brought this process since it began.
 int64_t bytes_read() {
   std::ifstream file("/proc/self/io");
   std::string name;
@@ -246,7 +246,7 @@ TEST_F(Load, WhoNeedsTheOldValueKeepsIt) {
   EXPECT_EQ(w.to_vector<int>(), (std::vector{1000, 1001, 1002, 1003}));
   EXPECT_EQ(copy.to_vector<int>(), w.to_vector<int>());
 
-  // Of a value that was never computed, too, and of one that waits to be written.
+  // Values that were never computed, or that wait to be written, can be loaded, too.
   Tensor::manual_seed(3);
   const Tensor drawn = Tensor::rand({4}).is_param_();
   const Tensor plus = drawn + 1;

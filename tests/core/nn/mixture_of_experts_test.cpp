@@ -209,7 +209,7 @@ bool has(const Mesh& mesh, const std::string& axis) {
   return std::ranges::any_of(mesh.axes(), [&](const MeshAxis& a) { return a.name == axis; });
 }
 
-// Of 20 steps, and the sums of all parameters behind them.
+// Returns the losses of 20 steps, and the sums of all parameters behind them.
 std::vector<double> losses(const Training& t, const std::optional<Mesh>& mesh) {
   Tensor::manual_seed(3);
   std::vector<Block> model = nn::layers<Block>(2, t.options);

@@ -1,4 +1,4 @@
-// What optimizers do around the update itself (whose numbers golden_test checks): captured steps,
+// Optimizers around the update itself (whose numbers golden_test checks): captured steps,
 // placement, mistakes.
 #include "core/nn/optim.h"
 
@@ -210,7 +210,7 @@ TEST(Optimizer, AStepThatFailsWritesNothing) {
   EXPECT_EQ(optim.momentum[0].to_vector<float>(), std::vector<float>(4, 0));
 }
 
-// What would turn gradients around or make parameters NaN.
+// Such numbers would turn gradients around or make parameters NaN.
 TEST(Optimizer, NumbersThatNoStepCanTakeAreNamed) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Tensor w = Tensor::ones(2).is_param_();

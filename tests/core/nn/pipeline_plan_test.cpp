@@ -1,4 +1,4 @@
-// What a pipeline sends and holds, and how long its stages wait for each other, as plans say.
+// Plans of pipelines: their transfers and memory, and how long stages wait for each other.
 #include <algorithm>
 #include <map>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kWidth = 64, kLayers = 4, kRows = 4096;  // rows of a micro-batch on one device
 
-// Of a stage: layers that keep their results for the backward pass.
+// The layers of a stage, which keep their results for the backward pass.
 struct Layers {
   std::vector<nn::Linear> list = nn::layers<nn::Linear>(kLayers, kWidth, kWidth);
   TS_FIELDS(list)
@@ -90,7 +90,7 @@ TEST_F(PipelinePlan, AStageHoldsOneMicroBatchForEachStageFromItOn) {
   }
 }
 
-// Of the first stages that are not trained, none holds more where there are more micro-batches.
+// If the first stages are not trained, none holds more where there are more micro-batches.
 TEST_F(PipelinePlan, FrozenStagesHoldNoMore) {
   const int64_t stages = 4;
   for (int64_t frozen : {1, 2, 3}) {

@@ -156,7 +156,7 @@ struct Doubles {
   ~Doubles() { set_default_float(DType::F32); }
 };
 
-// Of the first steps of a training.
+// Returns the losses of the first steps of a training.
 std::vector<double> losses(const Training& t, const std::optional<Mesh>& mesh,
                            int steps = test::kSanitized ? 3 : 20) {
   const Doubles doubles;
@@ -300,7 +300,7 @@ TEST_F(Pipeline, ACheckpointGoesOn) {
   if (world().rank == 0) std::filesystem::remove_all(folder);
 }
 
-// What a stage draws and closes over joins it, be it on one device or on several. The losses are those
+// A stage may draw, and close over values, be it on one device or on several. The losses are those
 // of the same layers without stages: two stages draw in the order of the micro-batches.
 TEST_F(Pipeline, StagesDrawAndCloseOver) {
   if (several_ranks()) GTEST_SKIP() << "one process";

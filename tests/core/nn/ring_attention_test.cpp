@@ -145,8 +145,8 @@ TEST_F(RingAttention, SendsPartsAndHoldsFewOfThem) {
     all.push_back(y);
     const PlanSummary both = summarize(all);
     EXPECT_EQ(both.collective_bytes, 6 * (n - 1) * part) << n;
-    // Of two steps at a time keys, values, scores and weights; behind them their gradients. All keys
-    // and values would be 2 n parts, and all scores 4 n.
+    // Memory for two steps at a time: keys, values, scores and weights; later their gradients. All
+    // keys and values would be 2 n parts, and all scores 4 n.
     EXPECT_LE(forward.arena_bytes, 2 * part + 4 * scores) << n;
     EXPECT_LE(both.arena_bytes, 8 * part + 4 * scores) << n;
   }

@@ -140,7 +140,7 @@ TEST_F(StateDictTest, AnAsynchronousCheckpointHoldsWhatWasThere) {
   EXPECT_TRUE(std::filesystem::exists(path / "manifest.json"));
   EXPECT_EQ(nn::load_checkpoint(nn::state_dict(b), folder_ / "run").path, path);
   EXPECT_EQ(values(b.first.weight), then);
-  // Of the same step again, and without waiting: the load waits.
+  // Saves the same step again, and without waiting: the load waits.
   const auto again =
       nn::save_checkpoint(nn::state_dict(a), folder_ / "run", 3, {.asynchronous = true});
   EXPECT_NE(again, path);

@@ -63,7 +63,7 @@ struct Training {
   bool captured = true, clip = false, sequence = false;
 };
 
-// Of five steps, and the sum of all parameters behind them.
+// Returns the losses of five steps, and the sum of all parameters behind them.
 std::vector<double> losses(const Training& t, const std::optional<Mesh>& mesh) {
   set_default_float(DType::F64);
   Tensor::manual_seed(3);
@@ -342,7 +342,7 @@ TEST_F(TensorParallel, JoinedWeightsHaveTheirPublicValues) {
     expect_whole(nn::state_dict(one), "checkpoint on one ");
     std::filesystem::remove_all(checkpoint);
   }
-  // What one device holds: its share of each part, and those of a tensor placed by hand.
+  // A device holds its share of each part, and those of a tensor placed by hand.
   const Mesh mesh({{"model", 2}});
   Tensor x = Tensor::arange(8).cast(DType::F32).shard(mesh, {{"model", Shard(0, {4, 2, 2})}});
   EXPECT_EQ(x.local()[0].to_vector<float>(), (std::vector<float>{0, 1, 4, 6}));

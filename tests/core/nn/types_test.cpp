@@ -12,7 +12,7 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
-// What happens to a weight before the layer is called: `read` to those that products round to the
+// Changes of a weight before the layer is called: `read` for those that products round to the
 // input's type first, `kept` to the others.
 struct Weights {
   std::function<void(Tensor&)> read, kept;

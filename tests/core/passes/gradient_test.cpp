@@ -354,7 +354,7 @@ TEST(Gradient, NarrowFloatsAreSummedInTheirAccumulator) {
 }
 
 TEST(Gradient, OfAStorageThatAValueWasToBeWrittenTo) {
-  // What a tensor was before it was realized and what it is after are one target.
+  // A tensor before it was realized and the same tensor after that are one target.
   UOp storage = buffer(0, Dims{3}), x = buffer(1, Dims{3});
   UOp before = UOp::make(Op::Assign, DType::F64, {storage, mul(x, x)});
   UOp root = mul(before, before), seed = const_like(root, 1);

@@ -13,7 +13,7 @@ UOp buffer(int64_t id, const Dims& shape) { return test::buffer(id, shape, DType
 UOp transposed(const UOp& x) { return swap_last_two(x); }
 UOp dot(const UOp& a, const UOp& b) { return UOp::make(Op::Dot, a.dtype(), {a, b}, Dims{0}); }
 
-// What a pass that may copy `first` or `second` elements leaves of a product.
+// Returns a product after a pass that may copy `first` or `second` elements.
 UOp laid(const UOp& x, int64_t first, int64_t second) {
   return lay_along_sums(std::span(&x, 1), [&](const LibraryCall&, int operand) {
     return operand == 0 ? first : second;

@@ -35,7 +35,7 @@ class SumOfPick : public ::testing::Test {
   }
   UOp wide_upstream() { return expand(upstream, kShape); }
 
-  // Whether tidying leaves a sum; the values are the same.
+  // Returns whether tidying leaves a sum; the values are the same.
   bool sums_after_tidy(const UOp& root) {
     UOp tidied = tidy(std::span(&root, 1))[0];
     Evaluator evaluator;

@@ -29,7 +29,7 @@ UOp parameter(int64_t block, int64_t rows, bool keep = false) {
   return reshape(gather, Dims{2 * rows, 4});
 }
 
-// One more step of a chain of ops: reads x and a sum of the parameter.
+// Adds a step to a chain of ops: reads x and a sum of the parameter.
 UOp read(const UOp& x, const UOp& w, ReduceOp how) {
   return binary(Op::Add, x, reshape(reduce(how, w, Dims{0}), Dims{4}));
 }

@@ -31,8 +31,8 @@ size_t all_divisions(const LoopNest& nest) {
   return n;
 }
 
-// What a kernel of one store writes, by address: the check that loops may be renamed but not what
-// they do. Loads give their address.
+// The values that a kernel of one store writes, by address: the check that loops may be renamed but
+// do the same. Loads give their address.
 std::map<int64_t, double> written(const UOp& root, const std::vector<UOp>& ranges) {
   std::map<int64_t, double> memory;
   std::vector<UOp> loops, folds;
@@ -214,7 +214,7 @@ TEST(MergeRanges, JoinsFoldsOnlyAmongThemselves) {
   UOp inner = load(1, (i * 4 + f) * 5 + g);
   UOp shared = store(0, i, binary(Op::Add, sum(inner, {f, g}), sum(load(2, f), {f})));
   EXPECT_EQ(merge_ranges(std::span(&shared, 1), std::vector<UOp>{i, f, g}).ranges.size(), 3u);
-  // One fold within another.
+  // A fold within another.
   UOp nested = store(0, i, sum(sum(inner, {g}), {f}));
   EXPECT_EQ(merge_ranges(std::span(&nested, 1), std::vector<UOp>{i, f, g}).ranges.size(), 3u);
   // The other way round in the list of the fold.

@@ -350,7 +350,7 @@ TEST_F(FileCache, WhatWasNotUsedForTheLongestTimeGoes) {
   EXPECT_EQ(file_cache::load("fourth", "x"), bytes);
   EXPECT_EQ(file_cache::load("fifth", "x"), bytes);
   EXPECT_TRUE(fs::exists(base_ / "cache" / "notes.txt"));
-  // What a process left half written counts, and goes once nobody can be writing it.
+  // A file that a process left half written counts, and goes once nobody can be writing it.
   const fs::path old = file_of("first").native() + ".123.0",
                  young = file_of("first").native() + ".123.1";
   put(old, "half");
@@ -567,7 +567,7 @@ TEST_F(FileCache, CountsAndClearsItsOwnFiles) {
   EXPECT_EQ(file_cache::contents().why_not, "is not an absolute path");
 }
 
-// One that is put in its place later was not checked.
+// A folder that is put in its place later was not checked.
 TEST_F(FileCache, StaysInTheFolderThatWasChecked) {
   file_cache::store("key", "x", "bytes");
   fs::rename(base_ / "cache", base_ / "moved");

@@ -31,7 +31,7 @@ struct Random {
   std::vector<VirtualBuffer> buffers;
 };
 
-// Whether there is a way; with `through`, one that has a task between.
+// Returns whether there is a way; with `through`, one that has a task between.
 bool way(const Dependencies& d, int from, int to, bool through) {
   std::vector<int> todo;
   for (int n : d.after(from)) {
@@ -105,7 +105,7 @@ TEST(Dependencies, TheEarliestVersionIsFoundThroughMany) {
   std::vector<VirtualBuffer> buffers(2000);
   for (int b = 1; b < 2000; ++b) buffers[size_t(b)].previous = b - 1;
   for (int b : {1999, 7, 1000, 1999}) EXPECT_EQ(earliest_version(buffers, b), 0);
-  // What was the earliest one may become a version itself.
+  // The earliest version may become a version of another buffer itself.
   buffers.emplace_back();
   buffers[0].previous = 2000;
   for (int b : {1999, 7, 0, 2000}) EXPECT_EQ(memory_holder(buffers, b), 2000);

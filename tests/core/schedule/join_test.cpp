@@ -27,7 +27,7 @@ Schedule joined(const std::vector<Tensor>& tensors) {
   return make_schedule(roots, shardings, {.join_kernels = true});
 }
 
-// What the joined schedule computes.
+// Returns the values that the joined schedule computes.
 std::vector<std::vector<float>> values(const std::vector<Tensor>& tensors) {
   std::vector<Sharding> shardings(tensors.size(), replicated(default_mesh()));
   std::vector<Dims> shapes;

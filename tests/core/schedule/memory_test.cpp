@@ -1,4 +1,4 @@
-// What keeps the memory of a training step low: nothing is kept that need not be, and results lie
+// A training step needs little memory: nothing is kept that need not be, and results lie
 // where their operands were, without changing a value.
 #include "core/schedule/memory.h"
 

@@ -261,7 +261,7 @@ TEST_F(LibraryParts, StayWhereOthersReadThem) {
   expect_copies({d[0], d[1].square().sum()});
   std::vector<Tensor> each = a.gradients(a.part);
   expect_copies({cat({each[0], each[1], each[2], each[0]}, -1)});
-  // Of results that are in the order in which they are read.
+  // These results are in the order in which they are read.
   std::vector<Tensor> x;
   for (int i = 0; i < 4; ++i) x.push_back(empty({kBatch, kHeads, kRows, kWidth}));
   each = x[0].scaled_dot_product_attention(x[1], x[2]).gradient({x[0], x[1], x[2]}, x[3]);

@@ -30,7 +30,7 @@ Schedule planned(const std::vector<Tensor>& tensors, int64_t spare) {
       {.library_supports = [](const LibraryCall&) { return true; }, .spare_bytes = spare});
 }
 
-// Of each result of a kernel, whether it lies where an operand was; in the order of the items.
+// Tells of each kernel's result whether it lies where an operand was; in the order of the items.
 std::vector<bool> replacing(const Schedule& schedule) {
   std::vector<bool> found;
   for (const Item& item : schedule.items) {
@@ -166,7 +166,7 @@ TEST_F(MayReplace, WhatIsReadWhereItIsStored) {
 TEST_F(MayReplace, ARowOrColumnThatIsSummedBefore) {
   EXPECT_TRUE(may_replace(binary(Op::Mul, read(i_, j_), sum(read(i_, column_), column_))));
   EXPECT_TRUE(may_replace(binary(Op::Mul, read(i_, j_), sum(read(row_, j_), row_))));
-  // Of the row that is stored last.
+  // Sums the row that is stored last.
   UOp last = index_const(kRows - 1);
   EXPECT_FALSE(may_replace(binary(Op::Mul, read(i_, j_), sum(read(last, column_), column_))));
 }

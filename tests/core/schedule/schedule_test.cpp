@@ -1,4 +1,4 @@
-// What the scheduler promises: few kernels for the usual layers, right order of reads and writes,
+// Promises of the scheduler: few kernels for the usual layers, right order of reads and writes,
 // one collective for many gradients, and a length that does not grow with the mesh.
 #include <algorithm>
 #include <tinyshard/tinyshard.h>
@@ -282,7 +282,7 @@ TEST_F(ScheduleTest, GradientsTravelBesideTheBackwardPass) {
   reload_options();
 }
 
-// What makes little of a collective's result would run early otherwise.
+// A kernel that makes little of a collective's result would run early otherwise.
 TEST_F(ScheduleTest, OtherWorkComesBeforeAWaitForACollective) {
   Runtime::configure({.devices = {"NULL"}, .devices_per_rank = 4});
   const Mesh mesh = Mesh::world({{"data", -1}});
@@ -340,7 +340,7 @@ TEST_F(ScheduleTest, AnMlpBlockTouchesItsHiddenLayerInProductsOnly) {
     // Two forwards, one with two results, and four of the gradient.
     EXPECT_EQ(products, 6);
     EXPECT_EQ(readers, 1) << "the gradient of the bias";
-    // Of both biases; results are not copied, unless into the bucket in which they travel.
+    // Kernels of both biases; results are not copied, unless into the bucket in which they travel.
     if (devices == 1) {
       EXPECT_EQ(summarize(schedule).kernels, 2);
     }

@@ -129,7 +129,7 @@ TEST_F(StepsTest, EachMayBeLeftOutAndNoValueChanges) {
   }
 }
 
-// Of a step of training on a GPU, which has something for each of them.
+// Plans a step of training on a GPU, in which each of them has something to do.
 std::vector<std::string> plan_of_training() {
   Runtime::shutdown();
   Runtime::configure({.devices = {"NULL_H200"}, .devices_per_rank = 2});

@@ -306,8 +306,8 @@ TEST_F(VerifyKernel, GoesThroughSmallKernels) {
   EXPECT_FALSE(accepted(read_at(place)));
 }
 
-// What lies on one device of a 2x3 mesh alone, padded on the others: the same element, wherever it
-// is there, or the one of the next row, which only some devices read.
+// A value that lies on one device of a 2x3 mesh alone, padded on the others: the same element,
+// wherever it is there, or the one of the next row, which only some devices read.
 TEST_F(VerifyKernel, GoesThroughTheDevicesOfAllAxes) {
   size(6, 5);
   UOp param = UOp::make(Op::Param, DType::F32, {}, Dims{1});

@@ -99,8 +99,8 @@ TEST_P(Accuracy, InF32AndF64) {
 INSTANTIATE_TEST_SUITE_P(Functions, Accuracy, ::testing::ValuesIn(rows()),
                          [](const auto& info) { return info.param.name; });
 
-// Whether a function has a result, and whether that is too large for the type, at every power of
-// two.
+// Checks at every power of two whether a function has a result, and whether that is too large for
+// the type.
 TEST_P(Accuracy, KindOfResultEverywhere) {
   const Row& row = GetParam();
   for (DType dtype : {DType::F32, DType::F64}) {
@@ -193,7 +193,7 @@ TEST(Accuracy, OfSumsOfMillions) {
   }
   const Tensor rows = Tensor::full({40, 400009}, 0.1f).contiguous();
   for (const double sum : rows.sum(1).to_vector<double>()) EXPECT_NEAR(sum, 40000.9, 0.05);
-  // Of a column 4096 elements are added one after the other, here with one rounding error each.
+  // Down a column 4096 elements are added one after the other, here with one rounding error each.
   for (const double sum : rows.T().contiguous().sum(0).to_vector<double>())
     EXPECT_NEAR(sum, 40000.9, 40000.9 * 4096 * 0x1p-24);
 }

@@ -143,7 +143,7 @@ inline AttentionTensors attention_tensors(const AttentionCase& c, const Attentio
 
 inline double attention_tolerance(DType dtype) { return dtype == DType::BF16 ? 2e-2 : 2.5e-3; }
 
-// Of q, k, v, each against its own largest value.
+// Compares those of q, k, v, each against its own largest value.
 inline void check_gradients(const AttentionCase& c, const std::vector<Tensor>& d,
                             const AttentionValues& x) {
   double tolerance = attention_tolerance(c.dtype);

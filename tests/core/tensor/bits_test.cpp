@@ -1,4 +1,4 @@
-// One value has one set of bits, in however many kernels and parts of kernels it is computed; and a
+// A value has one set of bits, in however many kernels and parts of kernels it is computed; and a
 // 16-bit op computes in f32 and rounds once. Both are seen by comparing programs that are computed
 // at once with the same programs computed op by op.
 #include <functional>
@@ -44,7 +44,7 @@ const Named kNorms[] = {
     {"log_softmax", [](const Tensor& x) { return x.log_softmax(1); }},
     {"layernorm", [](const Tensor& x) { return x.layernorm(-1); }},
     {"layernorm of columns", [](const Tensor& x) { return x.layernorm(0); }},
-    // Of positive numbers: a sum near 0 would show the order of its terms in every digit.
+    // Positive numbers: a sum near 0 would show the order of its terms in every digit.
     {"x / sum", [](const Tensor& x) { return x / x.abs().sum(1, true); }},
     {"x / sum of all", [](const Tensor& x) { return x / x.abs().sum(); }},
     {"gelu", [](const Tensor& x) { return x.gelu(); }},
@@ -54,7 +54,7 @@ const Named kNorms[] = {
     {"std", [](const Tensor& x) { return x / x.std(1, true); }},
 };
 
-// What asks whether a value equals another copy of itself, or which is larger.
+// Ops that ask whether a value equals another copy of itself, or which is larger.
 const Named kChoices[] = {
     {"argmax", [](const Tensor& y) { return y.argmax(0); }},
     {"topk", [](const Tensor& y) { return y.topk(2, 0).second; }},

@@ -67,7 +67,7 @@ TEST_F(Explain, ArithmeticIsCounted) {
   // Places cost nothing; a mask spares nothing, and is one more choice.
   EXPECT_EQ(summarize((x + 1).pad({{0, 0}, {0, 8}})).operations, 2 * 1024);
   EXPECT_EQ(summarize(x.flip(0).clone()).operations, 0);
-  // Of what is divided, each device's share.
+  // A divided value counts each device's share.
   const Mesh mesh = Mesh::world({{"data", 4}});
   EXPECT_EQ(summarize(rows(mesh, 64, 8).realize() * 2).operations, 128);
   const std::string text = explain(x * 2 + 1, true);

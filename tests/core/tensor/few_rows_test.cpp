@@ -1,7 +1,7 @@
-// One or two rows times a matrix, as decoding multiplies: loops make them on a CPU. Their values are
-// those of sums in f64, for each type, for a matrix that lies along the sums or across them, with
-// what follows a product and with sizes known at the call alone; and any number of threads gives the
-// same bits, which copies of this program print.
+// Multiplies one or two rows by a matrix, as decoding does: loops make them on a CPU. Their values
+// are those of sums in f64, for each type, for a matrix that lies along the sums or across them,
+// with what follows a product and with sizes known at the call alone; and any number of threads
+// gives the same bits, which copies of this program print.
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -30,7 +30,7 @@ Tensor data(const Ints& shape, DType dtype, double phase = 0) {
 
 std::vector<double> doubles(const Tensor& x) { return x.cast(DType::F64).to_vector<double>(); }
 
-// What a product may be off by: the order of its sums, and the rounding of its result.
+// Sums in f64, and how far the order of its sums may put a product off them.
 struct Sums {
   std::vector<double> values, magnitudes;
   double order = 0;  // in units of f32 and of the magnitude
@@ -146,7 +146,7 @@ TEST_P(FewRows, TakeSizesKnownAtTheCall) {
   Variable n("n", 1, kMost);
   Jit step = [&](Variable p) {
     const Tensor seen = keys[Slice(0, p)];
-    // One row of as many columns as there are keys, and one of so many terms.
+    // A row of as many columns as there are keys, and a row of so many terms.
     return std::pair(query.matmul(seen.T()).cast(DType::F32).abs().sum(1),
                      weights[{Slice(), Slice(0, p)}].matmul(seen));
   };
@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(Types, FewRows, ::testing::Values(DType::F32, DType::BF
 
 // --- bits ----------------------------------------------------------------------------------------
 
-// One number for the bits of products that are long enough to be split among threads.
+// Returns a number for the bits of products that are long enough to be split among threads.
 uint64_t bits() {
   uint64_t hash = 1469598103934665603U;
   for (DType dtype : {DType::F32, DType::BF16}) {

@@ -1,4 +1,4 @@
-// What a call means in each of its forms: one number or several, numbers on the left, every option
+// Each form of a call: one number or several, numbers on the left, every option
 // with and without the others. Oracles are loops.
 #include <algorithm>
 #include <array>
@@ -34,7 +34,7 @@ Tensor image(const Dims& shape) {
 
 // --- pools ---------------------------------------------------------------------------------------
 
-// Of one [h, w] image; all numbers are those of rows and columns.
+// A window over one [h, w] image; all numbers are those of rows and columns.
 struct Window {
   std::array<int64_t, 2> kernel, stride, dilation, low, high;
   bool ceil = false, count_padding = true;
@@ -134,7 +134,7 @@ TEST(Pools, MeanTheSameInEveryForm) {
       for (size_t i = 0; i < n * size_t(copies); ++i) {
         EXPECT_EQ(got[i], expected.max[i % n]);
         EXPECT_NEAR(means[i], expected.mean[i % n], 1e-12);
-        // Of equal values the first; all within 101 elements differ.
+        // The first of equal values counts; all within 101 elements differ.
         EXPECT_EQ(at[i], expected.place[i % n]);
       }
     }
@@ -398,7 +398,7 @@ TEST(Losses, OfWhatIsCertainAreFinite) {
   EXPECT_EQ(slope[0], 1) << "of -log(1 - x)";
   EXPECT_EQ(slope[1], -1) << "of -log(x)";
   EXPECT_NEAR(slope[2], 1, 1e-12);
-  // What is ignored may be anything.
+  // Ignored values may be anything.
   Tensor log_p = Tensor(Doubles{-kInf, 0, kNan, -1}, {2, 2});
   for (const Tensor& weight : {Tensor(), Tensor(Doubles{1, 2})}) {
     EXPECT_EQ(log_p.nll_loss(Tensor{0, 1}, weight, 0).item<double>(), 1);

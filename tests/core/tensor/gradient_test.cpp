@@ -324,7 +324,7 @@ TEST(Gradient, HigherOnesAtZero) {
                         {"atan", &Tensor::atan, {0, 1, 0, -2}},
                         {"erf", &Tensor::erf, {0, M_2_SQRTPI, 0, -2 * M_2_SQRTPI}}};
   for (const Series& s : all) {
-    // What is so small that its square is 0, or lost beside 1, takes the branches of zero as well.
+    // Numbers so small that their square is 0, or lost beside 1, take the branches of zero as well.
     for (double at : {0.0, -0.0, 1e-200, -1e-9}) {
       const Tensor x = Tensor(std::vector<double>{at}).realize();
       Tensors y{(x.*s.method)()};
@@ -370,7 +370,7 @@ TEST(Gradient, HigherOnesOfPowersAtWholeExponents) {
     EXPECT_NEAR(xxn[i], third, 1e-9) << b << "^" << e;
     EXPECT_NEAR(xnx[i], third, 1e-9) << b << "^" << e;
   }
-  // Of zero, and of what is no number, the power 0 has no slope.
+  // The power 0 of zero, infinity and NaN has no slope.
   const Tensor odd = Tensor(std::vector<double>{0, INFINITY, NAN});
   EXPECT_EQ(by(odd.pow(Tensor::zeros({3}, DType::F64)), odd).to_vector<double>(),
             (std::vector<double>{0, 0, 0}));
@@ -431,7 +431,7 @@ TEST(GradientOfProducts, HasTheSlopesOfProductsWithZeros) {
   }
 }
 
-// Of a product that overflows, or has an element that is no number, beside a zero.
+// A product overflows, or has an element that is no number, beside a zero.
 TEST(GradientOfProducts, IsZeroBesideAZero) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (float large : {3e38f, kInfinity, std::numeric_limits<float>::quiet_NaN()}) {

@@ -1,4 +1,4 @@
-// What the methods build, without running it: types, shapes, and graphs without idle nodes.
+// Graphs that the methods build, without running them: types, shapes, and no idle nodes.
 #include "core/uop/graph.h"
 
 #include <algorithm>

@@ -19,8 +19,8 @@ using test::message_of;
 Tensor pair(double a, double b) { return Tensor(Numbers{a, b}); }
 Tensor parameter(double a, double b) { return pair(a, b).realize().is_param_(); }
 
-// Of (loss + sum of p) by p: 1 more than that of the loss. Were the loss alone, a lost way back
-// could not hide.
+// The gradient of (loss + sum of p) by p: 1 more than that of the loss. Were the loss alone, a lost
+// way back could not hide.
 Numbers beside(const Tensor& loss, const Tensor& p) {
   p.set_grad({});
   (loss + p.sum()).backward();
@@ -69,7 +69,7 @@ TEST(History, OfAParameterThatIsComputedLater) {
     EXPECT_EQ(w.to_vector<double>(), (Numbers{2, 3}));
     EXPECT_EQ(beside(loss, w), (Numbers{4, 4})) << i;
     EXPECT_EQ(loss.item<double>(), 15) << i;
-    // What was built from the earlier value goes with that.
+    // A loss that was built from the earlier value goes with that.
     const Tensor fresh = (pair(1, 2) + 1).is_param_(), before = uses[i](fresh).sum();
     fresh.assign(fresh * 10);
     EXPECT_EQ(fresh.to_vector<double>(), (Numbers{20, 30}));
@@ -91,7 +91,7 @@ TEST(History, OutlivesOtherDrawsOfRandomNumbers) {
   Tensor::rand({1}).realize();
   const Numbers drawn = noise.to_vector<double>();
   EXPECT_EQ(beside(loss, w), (Numbers{drawn[0] + 1, drawn[1] + 1}));
-  // Of two draws the second is read first, and a captured step draws in between.
+  // The second of two draws is read first, and a captured step draws in between.
   const Tensor a = Tensor::rand({2}).cast(DType::F64), b = Tensor::rand({2}).cast(DType::F64);
   const Tensor both = (w * a + w * b).sum();
   const Numbers second = b.to_vector<double>();
@@ -157,8 +157,8 @@ TEST(History, ThatIsGoneIsAnError) {
   EXPECT_THROW((later + v.sum()).backward(), UserError);
 }
 
-// What waits to be written over a parameter is computed as soon as what it held before is written. Where
-// it was made of another parameter, that one's gradient would be smaller from then on.
+// An update that waits to be written over a parameter is computed as soon as what that held before is
+// written. If it was made of another parameter, that one's gradient would be smaller from then on.
 TEST(History, OfAnUpdateThatReadsAnotherParameter) {
   // w becomes w - g / 10 by g = s^2 w, so w s is w s (1 - s^2 / 10) after a step.
   auto gradients = [](bool detached, bool reads) {

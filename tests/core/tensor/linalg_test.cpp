@@ -153,7 +153,7 @@ TEST(Linalg, FactorsOfViewsAreThoseOfTheirCopies) {
   }
 }
 
-// Of more bytes than a program keeps for its next launch.
+// The matrix has more bytes than a program keeps for its next launch.
 TEST(Linalg, ALargeMatrixIsThatOfItsFactors) {
   const Tensor x = matrices({1600, 8}, 5, DType::F64).realize();
   const auto [q, r] = x.qr();

@@ -139,7 +139,7 @@ TEST_F(LocalParts, BelongToRanks) {
   EXPECT_EQ(y.local().at(0).shape(), (Dims{rows, 3}));
 }
 
-// What each device has computed of a sum, as torch's from_local takes it.
+// Each device gives what it has computed of a sum, as torch's from_local takes it.
 TEST_F(LocalParts, MayBeTermsOfASum) {
   const Mesh mesh = several_ranks() ? Mesh::world({{"data", -1}}) : Mesh({{"data", 4}});
   std::vector<Tensor> terms;

@@ -338,7 +338,7 @@ class Episode {
     for (size_t i = 0; i < std::min<size_t>(all.size(), 2); ++i) keep(all[i]);
   }
 
-  // Whether computing x is little work.
+  // Returns whether computing x is little work.
   static bool is_small(const Tensor& x) {
     std::vector<UOp> order = toposort(std::span(&x.uop(), 1));
     if (order.size() > kMostNodes) return false;

@@ -495,7 +495,7 @@ TEST(Bits, OfOneSizeAreReadAsAnother) {
       EXPECT_EQ(y.data(), expected) << name(from) << " as " << name(to);
     }
   }
-  // Of values that are computed, too.
+  // Values may be computed, too.
   Tensor a = Tensor{3, -7, 11, 120}.cast(DType::I8), product = a * a;
   EXPECT_EQ(product.bitcast(DType::I16).data(), product.data());
   EXPECT_EQ(product.bitcast(DType::BF16).data(), product.data());
@@ -736,7 +736,7 @@ TEST(Numbers, ProductsOfAnyCountOfTerms) {
   }
 }
 
-// Of an index that is made of counts only the numbers matter, and these wrap as their types do.
+// If an index is made of counts, only the numbers matter, and these wrap as their types do.
 TEST(Numbers, PlacesOfFewBitsWrap) {
   const Tensor x = Tensor::arange(1000, DType::I32).contiguous().realize(),
                counts = Tensor::arange(300, DType::I32);

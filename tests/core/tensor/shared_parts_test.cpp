@@ -20,7 +20,7 @@ using testing::ElementsAreArray;
 
 constexpr int kLevels = 60;
 
-// What `use` makes of x after that many steps, as one graph and step by step.
+// Compares what `use` makes of x after that many steps, as one graph and step by step.
 void expect_same(const Tensor& start, const std::function<Tensor(const Tensor&)>& step,
                  const std::function<Tensor(const Tensor&)>& use) {
   Tensor at_once = start, one_by_one = start.clone().realize();
@@ -61,7 +61,7 @@ TEST(SharedParts, OfProductsThatAreSummed) {
   expect_same(few, [](const Tensor& x) { return x * x; }, [](const Tensor& x) { return x.sum(); });
 }
 
-// Of a pending sum each device has a term: it stays one where what it is multiplied with is finite.
+// Each device has a term of a pending sum: it stays one if what it is multiplied with is finite.
 TEST(SharedParts, OfAFactorOfAPendingSum) {
   TINYSHARD_NEED_DEVICES(2);
   const Tensor sum = numbers(32).reshape({2, 4, 4}).shard(device_names(2), 0).sum(Axes(0));

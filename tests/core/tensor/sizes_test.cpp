@@ -419,8 +419,8 @@ TEST(Sizes, WorkEndsAtTheSizeOnAMesh) {
   }
 }
 
-// One token at a time over caches, of which as much is read as there is: what all tokens at once
-// give, at every position.
+// Decodes a token at a time over caches, of which as much is read as there is: at every position
+// this gives what all tokens at once give.
 TEST(Sizes, DecodesWithOneCapture) {
   constexpr int64_t kLength = 70, kWidth = 16, kHeads = 4, kInside = kWidth / kHeads, kBlocks = 2,
                     kWords = 11;

@@ -31,7 +31,7 @@ void both_ways(const F& f) {
   reload_options();
 }
 
-// Of both signs where there are two, with ties, and with NaN and both zeros where those are.
+// Numbers of both signs where there are two, with ties, and NaN and both zeros where those are.
 Tensor data(const Ints& shape, DType dtype) {
   int64_t n = product(shape.values);
   std::vector<double> values;
@@ -468,7 +468,7 @@ TEST(Sharded, AlongTheSortedDimAndAnother) {
       EXPECT_EQ(split.topk(3, along).second.data(), x.topk(3, along).second.data());
     }
     for (auto reduce : {ScatterReduce::Amax, ScatterReduce::Amin}) {
-      // What travels has one NaN, and one zero of two.
+      // The values that travel have one NaN, and one zero of two.
       expect_equal(split.scatter_reduce(0, index, split, reduce),
                    x.scatter_reduce(0, index, x, reduce));
     }

@@ -12,7 +12,7 @@
 namespace tinyshard::sums_test {
 namespace {
 
-// What a sum of this many terms may be off, relative to the sum of their sizes: a few roundings of f32.
+// The error of a sum of this many terms, relative to the sum of their sizes: a few roundings of f32.
 constexpr double kFew = 2e-6;
 
 // Numbers of one sign, whose sums drift where roundings add up.
@@ -178,7 +178,7 @@ TEST(Multinomial, TellsWeightsThatAreNone) {
       for (int i : Tensor(w).multinomial(2, again).to_vector<int>()) EXPECT_EQ(i, -1) << w[1];
     }
   }
-  // One positive weight: a second sample without replacement has none left. Other rows go on.
+  // A single weight is positive: a second sample without replacement has none left. Others go on.
   const Tensor rows = Tensor(std::vector<float>{0, 3, 0, 1, 1, 1}, {2, 3});
   const auto places = rows.multinomial(2).to_vector<int>();
   EXPECT_EQ(places[0], 1);

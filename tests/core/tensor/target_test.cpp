@@ -1,4 +1,4 @@
-// What a gradient is taken by: each tensor is a target of its own, whatever else has its value, and
+// Targets of gradients: each tensor is a target of its own, whatever else has its value, and
 // whatever is made of it. Random programs are compared with differences that a small interpreter of
 // this file takes, which shares nothing with the library and knows no equal values.
 #include <cmath>
@@ -163,7 +163,7 @@ class Program {
     return s;
   }
 
-  // Of all steps, with one element of one of them moved. What is behind a detach does not move.
+  // Returns the values of all steps, one element of one of them moved. Detached values do not move.
   std::vector<Numbers> values(size_t target, int64_t element, double h) const {
     std::vector<Numbers> v;
     const std::vector<Numbers> still = h == 0 ? std::vector<Numbers>() : values(target, element, 0);

@@ -138,8 +138,8 @@ TEST(Writing, SwapsThroughEachOther) {
   EXPECT_EQ(b.to_vector<float>(), (Floats{1, 2}));
 }
 
-// What reads an old value and the new one is computed beside the old value, and the new one with
-// it.
+// A value that reads an old value and the new one is computed beside the old value, and the new one
+// with it.
 TEST(Writing, HappensOnceWhoeverIsReadFirst) {
   Tensor x = Tensor{6}.realize(), old = x.clone();
   x += 2;
@@ -217,7 +217,7 @@ TEST(Indexing, NumbersTakeTheirDimsAwayFirst) {
     const auto& [index, expected] = cases[i];
     EXPECT_EQ(x.at(index).shape(), shapes[i]) << i;
     EXPECT_EQ(x.at(index).to_vector<int>(), expected.to_vector<int>()) << i;
-    // What is written back to where it was read changes nothing, and a change comes back.
+    // Writing a part back to where it was read changes nothing, and a change comes back.
     Tensor y = x.clone();
     y.setitem(index, x.at(index));
     EXPECT_EQ(y.to_vector<int>(), x.to_vector<int>()) << i;

@@ -42,7 +42,7 @@ TEST(Variable, ManyCallsMayBeUnderWay) {
   EXPECT_EQ(total.item<int64_t>(), expected);
 }
 
-// One token at a time over a cache of keys and values gives what all at once give.
+// Tokens that come singly over a cache of keys and values give what all at once give.
 TEST(Variable, DecodesWithACache) {
   constexpr int64_t kLength = 6, kWidth = 4;
   Tensor::manual_seed(3);

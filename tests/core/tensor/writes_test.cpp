@@ -31,7 +31,7 @@ struct Host {
 float start_of(size_t i) { return float(i % 17) - 4; }
 float given_of(size_t i) { return float(i % 11) * 3 + 100; }
 
-// What is written, as a list of elements in row-major order.
+// The value to write, as a list of elements in row-major order.
 struct Given {
   Floats elements;
   float at(int64_t i) const { return elements[size_t(i)]; }
@@ -373,7 +373,7 @@ TEST(WritesAtVariables, ReadNoOtherRows) {
   EXPECT_EQ(cache.sum().item<float>(), -5.0f * (3 * kWidth + kWidth));
 }
 
-// What is added to a row needs no other rows, and no memory beside the tensor.
+// Adding to a row needs no other rows, and no memory beside the tensor.
 TEST(Writes, TouchTheirPartAlone) {
   const Tensor t = Tensor::zeros({64, 32}).clone().realize();
   const Tensor x = Tensor::ones({32}).clone().realize();

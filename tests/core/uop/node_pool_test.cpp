@@ -29,7 +29,7 @@ TEST(NodePools, CellsThatAnotherPoolWasGivenComeBack) {
     places.insert(cells.begin(), cells.end());
     for (void* cell : cells) drops.give(cell, kBytes);
   }
-  // What stays with the pool that drops: a list, and a spare one.
+  // The pool that drops keeps a list, and a spare one.
   EXPECT_LE(places.size(), kCells + 2 * 1024);
 }
 

@@ -94,7 +94,7 @@ TEST(Shapes, OfProductsWithARegion) {
   EXPECT_THROW(UOp::make(Op::Dot, DType::F32, {a, b}, Dims{0, 7}), InternalError);
 }
 
-// What tells regions apart in other processes and in texts is their number.
+// Regions are told apart in other processes and in texts by their number.
 TEST(Shapes, ARegionHasANumberAndAName) {
   UOp a = buffer(1, {2, 3}), b = buffer(2, {3, 5}), row = buffer(3, {5});
   const UOp x = region_product(kFirst, DType::F32, a, b, 0, std::span(&row, 1)),

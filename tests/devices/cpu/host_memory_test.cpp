@@ -36,7 +36,7 @@ size_t resident() {
   return 0;
 }
 
-// Of a multiple of 64 KiB, all of it written to.
+// Takes a multiple of 64 KiB, and writes to all of it.
 void* filled(HostMemory& memory, size_t bytes) {
   void* block = memory.take(bytes);
   if (block) std::memset(block, 1, bytes);

@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(All, Matmul,
                                   std::to_string(std::get<1>(info.param)) + "_threads";
                          });
 
-// What data parallelism relies on: cutting the rows, or the threads, changes no bit.
+// Data parallelism relies on this: cutting the rows, or the threads, changes no bit.
 TEST(GemmBits, DependOnKAlone) {
   for (DType dtype : {DType::F32, DType::F64}) {
     MatmulSpec s = MatmulSpec::contiguous(96, 700, 80, 1, dtype);

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "devices/cpu/cpu_device.h"
+#include "tests/sanitized.h"
 
 namespace tinyshard::memory_test {
 namespace {
@@ -49,7 +50,7 @@ TEST(CpuMemory, AreasGoBackToTheSystem) {
   for (void* block : blocks) device->free(block, each);
   EXPECT_EQ(device->memory().used, 0);
   EXPECT_LT(device->memory().held, int64_t(2100 * kMiB));
-  EXPECT_GT(device->memory().held, 0);
+  EXPECT_TRUE(test::kSanitized || device->memory().held > 0);  // then blocks are the heap's
   // The next block is one that is held, or is cut from what is left.
   void* again = device->allocate(each);
   std::memset(again, 1, each);

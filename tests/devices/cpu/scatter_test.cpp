@@ -81,7 +81,7 @@ TEST_P(Scatter, MatchesDoublePrecision) {
         }
     Buffer out = Buffer::filled(dtype, size, NAN);
     scatter_add(s, with_base ? base.data() : nullptr, index.data(), src.data(), out.data(), pool);
-    // One rounding to the stored type, and f32 sums before it.
+    // Allows a rounding to the stored type, and f32 sums before it.
     double store = dtype == DType::BF16 ? 4e-3 : dtype == DType::F16 ? 5e-4 : 1e-12;
     double sum = dtype == DType::F64 ? 1e-15 : 1e-6;
     for (int64_t i = 0; i < size; ++i)
@@ -124,7 +124,7 @@ TEST(ScatterBits, AreTheSameForAnyThreadCount) {
 
 // --- orders --------------------------------------------------------------------------------------
 
-// What a scatter means, one element after the other.
+// Scatters as the words say, one element after the other.
 template <class T, class Index>
 std::vector<T> in_order(const ScatterSpec& s, const std::vector<T>& base,
                         const std::vector<Index>& index, const std::vector<T>& src,

@@ -92,7 +92,7 @@ TEST_F(CudaAttention, OfManyShapesInOneRun) {
   }
 }
 
-// One graph of the GPU serves all inputs: the calls in it are given the others' addresses.
+// The same graph of the GPU serves all inputs: the calls in it are given the others' addresses.
 TEST_F(CudaAttention, IsReplayedWithOtherInputs) {
   AttentionCase c{.rows = 192, .columns = 192, .packed = true};
   std::vector<AttentionValues> values;

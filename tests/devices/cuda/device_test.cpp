@@ -1,4 +1,4 @@
-// One GPU as the engine sees it: memory, copies, kernels from PTX, recordings and their changes.
+// A GPU as the engine sees it: memory, copies, kernels from PTX, recordings and their changes.
 #include <chrono>
 #include <numeric>
 

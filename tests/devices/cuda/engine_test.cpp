@@ -203,7 +203,7 @@ TEST_F(CudaEngine, MemoryIsBackAfterAHundredTrainers) {
   EXPECT_EQ(after.held, before.held);
 }
 
-// What `values` gives on a fresh runtime with TS_SERIAL.
+// Returns what `values` gives on a fresh runtime with TS_SERIAL.
 template <class Values>
 std::vector<float> with_serial(const char* serial, const Values& values) {
   setenv("TS_SERIAL", serial, 1);
@@ -269,7 +269,7 @@ TEST_F(CudaEngine, KernelsThatBeginEarlySeeWhatTheLastOneWrote) {
   }
 }
 
-// What the step overwrites is its input, too, by a name that the schedule does not connect with it.
+// The step overwrites its own input, by a name that the schedule does not connect with it.
 TEST_F(CudaEngine, AnInputThatTheStepOverwritesIsReadAsInAChain) {
   auto values = [] {
     Tensor state = Tensor::randn({2048, 2048}).realize(),

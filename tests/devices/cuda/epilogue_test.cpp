@@ -1,4 +1,4 @@
-// What cuBLASLt does to the sums of a product, against double precision, in the type that is
+// Epilogues of cuBLASLt on the sums of a product, against double precision, in the type that is
 // stored: bias, GELU with and without the value before it, GELU's gradient; and algorithms chosen
 // by time.
 #include <array>

@@ -1,4 +1,4 @@
-// What of a GPU's programs can be checked without one.
+// Parts of a GPU's programs that can be checked without a GPU.
 #include "devices/cuda/ptx.h"
 
 #include <cstdlib>

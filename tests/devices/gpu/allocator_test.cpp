@@ -105,7 +105,7 @@ TEST(CudaAllocator, NoMoreIsKeptThanWasEverInUse) {
     allocator.free(block);
   }
   EXPECT_EQ(allocator.stats().held, int64_t(memory.held));
-  // What a step asks for again and again stays.
+  // Memory that a step asks for again and again stays.
   memory.waits = 0;
   for (int step = 0; step < 10; ++step) {
     std::vector<void*> blocks;

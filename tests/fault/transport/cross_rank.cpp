@@ -1,4 +1,4 @@
-// One rank of a job on a mesh of several axes, whose steps sum over one axis after the other, so that
+// A rank of a job on a mesh of several axes, whose steps sum over one axis after the other, so that
 // ranks that leave the path of the others wait for each other in different groups. Lines are those of
 // rank.h, and "<rank> done" where all steps are.
 //   cross_rank <sizes of the axes, "2,2"> <rank that leaves the path> <step> <how>

@@ -1,4 +1,4 @@
-// One rank of a small training that is drawn from a seed, in which one rank departs from the others in
+// A rank of a small training that is drawn from a seed, in which one rank departs from the others in
 // one thing, or nobody does. Prints, beside the lines of rank.h,
 //   <rank> departs <steady clock, ns>        the one that does
 //   <rank> told <steady clock, ns> <text>    what an error said
@@ -30,7 +30,7 @@ constexpr int kSteps = 30, kRows = 12, kColumns = 16;
 
 enum class Batch { BeforeCall, Realized, InStep, ByLoader, FromLocal };
 
-// What the seed decides, alike on all ranks.
+// The choices of the seed, alike on all ranks.
 struct Program {
   bool captured, two_axes, sharded, divided, dropout, draws;
   Batch batch;
@@ -131,7 +131,7 @@ class Training {
   }
 
  private:
-  // Whether this rank departs so in this step; says when it begins.
+  // Returns whether this rank departs so in this step; says when it begins.
   bool departs_in(std::string_view departure, int step) {
     if (!departs_ || departure_ != departure) return false;
     // Which batch is next of a rank's own ones is its own affair.

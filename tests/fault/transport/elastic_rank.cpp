@@ -1,4 +1,4 @@
-// One rank of a data-parallel training that goes on when ranks are killed:
+// A rank of a data-parallel training that goes on when ranks are killed:
 //   elastic_rank <launched rank>:<microseconds>...
 //   elastic_rank behind <victim>:<rank> <step>:0
 //   elastic_rank both <victim>:<victim> <step>:0      both kill themselves before they commit that step
@@ -164,7 +164,7 @@ class Rank {
     hash_ = hash_of(training.state);
   }
 
-  // What is done again was not done: a step counts as its last run took it.
+  // Steps that are done again were not done: each counts as its last run took it.
   void forget_from(int64_t step) {
     taken_.resize(size_t(step));
     sizes_.resize(size_t(step));

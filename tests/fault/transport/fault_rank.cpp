@@ -1,4 +1,4 @@
-// One rank of a job that something is done to: joins, works until a call fails, and prints what it
+// A rank of a job that something is done to: joins, works until a call fails, and prints what it
 // was told.
 //   fault_rank <scenario> <timeout in seconds>
 // The scenario "diverge:<rank>:<call>:<how>:<ms>" makes that rank leave the path of the others at

@@ -254,7 +254,7 @@ TEST(InprocFault, SplitWithoutOneOfTheMembers) {
     const CommErrorInfo info = expect_comm_error([&] { c->split(std::vector<int>{0, 1}); });
     EXPECT_EQ(info.peer, 1);
     EXPECT_EQ(info.operation, "split");
-    // What the late one may still send must not meet a later split.
+    // Messages that the late one may still send must not meet a later split.
     EXPECT_EQ(expect_comm_error([&] { c->split(std::vector<int>{0, 1}); }).peer, 1);
     reported = true;
   });
@@ -334,7 +334,7 @@ TEST(InprocFault, ARunOfOtherSizesIsBlamedOnTheRankThatIsAlone) {
   }
 }
 
-// What all ranks give has to be the same; the first of the latest values that differs is named.
+// All ranks have to give the same values; the first of the latest values that differs is named.
 TEST(InprocFault, OtherValuesThanTheOthersGiveAreNamed) {
   CommOptions patient;
   patient.timeout = std::chrono::seconds(100);
@@ -363,8 +363,8 @@ TEST(InprocFault, OtherValuesThanTheOthersGiveAreNamed) {
   });
 }
 
-// What rank 1 runs while the others run an all_reduce of 10 floats, and what the report has to
-// mention.
+// The call that rank 1 makes while the others run an all_reduce of 10 floats, and the words that
+// the report has to mention.
 struct Divergence {
   const char* name;
   std::function<Work(Communicator&, std::vector<float>&)> call;

@@ -17,7 +17,7 @@ std::vector<std::string> recovery() {
   return flag.empty() ? std::vector<std::string>() : std::vector<std::string>{flag};
 }
 
-// Whether the process is there and no zombie, which only waits to be asked for.
+// Returns whether the process is there and no zombie, which only waits to be asked for.
 bool lives(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string number, name, state;
@@ -122,7 +122,7 @@ TEST(JobFault, AShortPauseIsNotAFailure) {
   EXPECT_TRUE(job.reports.empty()) << job.output();
 }
 
-// What a survivor sees when the dead rank was on another host: the launcher's SIGTERM.
+// A survivor sees this when the dead rank was on another host: the launcher's SIGTERM.
 TEST(JobFault, TheLaunchersSignalEndsTheWait) {
   Job job(3, TINYSHARD_FAULT_RANK, {"work", "30"});
   ASSERT_TRUE(job.read_ready(3)) << job.output();

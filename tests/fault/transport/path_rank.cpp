@@ -1,4 +1,4 @@
-// One rank of a job of 20 steps that may leave the path which all ranks have to go: prints a line
+// A rank of a job of 20 steps that may leave the path which all ranks have to go: prints a line
 // for each step it has done, and what it was told. Lines are those of fault_rank.cpp, and
 //   <rank> step <number>
 //   <rank> user_error <text>

@@ -104,7 +104,7 @@ TEST(Path, AnotherSeedIsTold) {
   EXPECT_EQ(job.output().find(" ready "), std::string::npos) << job.output();
 }
 
-// What one rank reads alone is told by the lines of both, and not by what the library made of them.
+// A read by a single rank is told by the lines of both, and not by what the library made of them.
 TEST(Path, AReadOfOneRankAloneIsNamed) {
   for (int who : {0, 1}) {
     SCOPED_TRACE(who);

@@ -1,4 +1,4 @@
-// What the programs that play a rank of a job have in common (job.h reads their lines).
+// Shared by the programs that play a rank of a job (job.h reads their lines).
 #pragma once
 #include <chrono>
 #include <cstdlib>
@@ -15,7 +15,7 @@ inline double milliseconds_since(Clock::time_point begun) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begun).count();
 }
 
-// One write per line: lines of several ranks do not mix.
+// Writes a line at once: lines of several ranks do not mix.
 inline void print_line(const std::string& line) {
   const std::string text = line + "\n";
   if (write(STDOUT_FILENO, text.data(), text.size()) < 0) std::_Exit(9);

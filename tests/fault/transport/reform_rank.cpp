@@ -1,4 +1,4 @@
-// One rank of a job that goes on without those that are killed:
+// A rank of a job that goes on without those that are killed:
 //   reform_rank <launched ranks that kill themselves, in this order>...
 // Each step adds the number of ranks to a value on all of them. The n-th victim kills itself at the
 // sixth step of the n-th world. Lines:

@@ -72,8 +72,8 @@ TEST(CapturedStep, AKilledRankIsNamed) {
     EXPECT_GE(report.again_ms, 0) << "the next step did not fail";
     EXPECT_LT(report.again_ms, 100) << "the next step failed late";
     if (!cpu) continue;
-    // What the survivor waited for had begun and was not completed. The victim was in that run,
-    // too, at its end perhaps, or on its way there.
+    // The item that the survivor waited for had begun and was not completed. The victim was in that
+    // run, too, at its end perhaps, or on its way there.
     const Named named = named_by(report.text);
     const uint64_t begun = last_begun(folder, survivor), by_victim = last_begun(folder, victim);
     EXPECT_EQ(named.run, begun >> 16) << report.text;

@@ -1,4 +1,4 @@
-// One rank of a job that runs a captured data-parallel step again and again until a call fails, and
+// A rank of a job that runs a captured data-parallel step again and again until a call fails, and
 // prints what it was told; the devices are those of TS_DEVICES. Lines are those of fault_rank.cpp.
 // A step has several collectives. Which one this rank began last
 // is in FOLDER/<rank>, as run << 16 | item: a mapped file, which survives a kill.
