@@ -80,8 +80,8 @@ class Capture {
 };
 Capture* current_capture();
 
-// Whether a value hangs on what exists within a captured step alone: on the step's inputs, on what it
-// is to write, or on storages for which `changes` holds.
+// Tells whether a value hangs on what exists within a captured step alone: on the step's inputs, on
+// storages that it is to write, or on those for which `changes` holds.
 bool exists_in_step_alone(const UOp& value,
                           const std::function<bool(const Storage&)>& changes = {});
 
