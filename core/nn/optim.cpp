@@ -223,6 +223,13 @@ LARS::LARS(const char* name, const std::vector<Tensor>& params, const LarsOption
   Call call(name);
   need_not_negative("momentum", options.momentum);
   need_not_negative("weight_decay", options.weight_decay);
+  const auto number =
+      std::ranges::find(this->params(), 0U, [](const Tensor& p) { return p.shape().size(); });
+  if (options_.orthogonal && number != this->params().end())
+    fail(fmt::format(
+        "{}, {}, is a number and no matrix: give it to another optimizer (OptimizerGroup)",
+        number->state()->label.empty() ? "a parameter" : number->state()->label,
+        number->describe()));
   if (options_.momentum == 0) return;
   momentum = state_of_each();
 }
