@@ -83,14 +83,14 @@ TEST(Ending, AnAgentIsTold) {
 
 TEST(Ending, ARankIsTold) {
   for (int signal : {SIGTERM, SIGINT, SIGHUP}) {
-    for (const char* action : {"step", "sleep", "save x"}) {
+    for (const char* action : {"step", "sleep", "save "}) {
       SCOPED_TRACE(action);
       const Folder folder("told");
       Launcher launcher("-n 2 -- " TINYSHARD_ENDING_RANK " " + std::string(action) +
-                        (action == std::string("save x") ? folder / "saved" : ""));
+                        (action == std::string("save ") ? folder / "saved" : ""));
       ASSERT_TRUE(launcher.read_until("ready", 2)) << launcher.output();
       expect_ends(launcher, pids_behind("ready", launcher.output())[1], signal, 3);
-      if (action == std::string("save x")) expect_mentions(launcher.output(), "saved step ");
+      if (action == std::string("save ")) expect_mentions(launcher.output(), "saved step ");
     }
   }
 }
