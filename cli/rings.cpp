@@ -8,6 +8,8 @@
 #include <iostream>
 #include <memory>
 #include <set>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -16,9 +18,12 @@
 #include "core/base/error.h"
 #include "transport/recorder/blame.h"
 #include "transport/recorder/ring_reader.h"
+#include "transport/text_field.h"
 
 namespace tinyshard::cli {
 namespace {
+
+std::string_view name_of(const recorder::JobRings& job) { return text_in(job.origin().job); }
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -26,12 +31,32 @@ int64_t now_ns() {
       .count();
 }
 
-recorder::JobRings rings_in(const std::string& folder) {
-  recorder::JobRings found = recorder::read_rings(folder);
-  if (!found.rings.empty()) return found;
-  std::string why = fmt::format("{} has no ring of a job", folder);
-  for (const std::string& problem : found.problems) why += "; " + problem;
-  throw UserError(why);
+// The job that began last there, and the others that run still; of a name only that one.
+std::vector<recorder::JobRings> jobs_in(const std::string& folder, std::string_view name = {}) {
+  std::vector<recorder::JobRings> found;
+  std::string why = fmt::format("{} has no ring of {}", folder,
+                                name.empty() ? "a job" : fmt::format("job {}", name));
+  for (recorder::JobRings& job : recorder::read_jobs(folder)) {
+    for (const std::string& problem : job.problems) why += "; " + problem;
+    if (job.rings.empty() || (!name.empty() && name_of(job) != name)) continue;
+    if (name.empty() && !found.empty() && !job.runs()) continue;
+    found.push_back(std::move(job));
+  }
+  if (found.empty()) throw UserError(why);
+  return found;
+}
+
+// Of several jobs each gets a heading.
+template <class Tell>
+std::string tell_all(const std::vector<recorder::JobRings>& jobs, Tell&& tell) {
+  std::string text;
+  for (const recorder::JobRings& job : jobs) {
+    if (jobs.size() > 1)
+      text += fmt::format("job {} ({}):\n", name_of(job), text_in(job.origin().program));
+    text += tell(job);
+    for (const std::string& problem : job.problems) text += problem + "\n";
+  }
+  return text;
 }
 
 // Where the processes of this user keep rings: TS_RECORD in their environments.
@@ -50,15 +75,9 @@ std::set<std::string> folders_of_processes() {
   return folders;
 }
 
-std::string problems_of(const recorder::JobRings& found) {
-  std::string text;
-  for (const std::string& problem : found.problems) text += problem + "\n";
-  return text;
-}
-
 std::string ps_report(const std::string& folder) {
-  const recorder::JobRings found = rings_in(folder);
-  return what_ranks_do(found.rings, now_ns()) + problems_of(found);
+  return tell_all(jobs_in(folder),
+                  [](const recorder::JobRings& job) { return what_ranks_do(job.rings, now_ns()); });
 }
 
 int ps(const std::string& folder) {
@@ -84,17 +103,22 @@ int ps(const std::string& folder) {
 
 }  // namespace
 
-std::string blame_report(const std::string& folder) {
-  const recorder::JobRings found = rings_in(folder);
-  return recorder::tell(found, now_ns()) + problems_of(found);
+std::string blame_report(const std::string& folder, std::string_view job) {
+  return tell_all(jobs_in(folder, job),
+                  [](const recorder::JobRings& of) { return recorder::tell(of, now_ns()); });
 }
 
 void add_rings(CLI::App& app, int& status) {
   auto folder = std::make_shared<std::string>();
   CLI::App* blame = app.add_subcommand(
       "blame", "says who is gone, stopped, late or diverged, from the rings of a job");
+  auto job = std::make_shared<std::string>();
   blame->add_option("folder", *folder, "What --log-dir or TS_RECORD named")->required();
-  blame->callback([folder] { std::cout << blame_report(*folder); });
+  blame->add_option(
+      "--job", *job,
+      "Name of the job (TS_JOB); without it the one that began last in the folder, and "
+      "others that still run there");
+  blame->callback([folder, job] { std::cout << blame_report(*folder, *job); });
   CLI::App* list = app.add_subcommand("ps", "what each rank is doing, from the rings of jobs");
   list->add_option("folder", *folder, "Without it: all jobs of this user on this host");
   list->callback([folder, &status] { status = ps(*folder); });

@@ -102,10 +102,10 @@ bool wants_color(const std::string& when) {
 }
 
 // The sentences that the rings of this host give, where there are some.
-std::string blame_of(const std::string& folder) {
+std::string blame_of(const std::string& folder, const std::string& job) {
   if (folder.empty()) return {};
   try {
-    const std::string text = blame_report(folder);
+    const std::string text = blame_report(folder, job);
     return text.empty() ? "" : "tinyshard run: " + text;
   } catch (const UserError&) {
     return {};  // the ranks ended before they had one
@@ -161,11 +161,13 @@ int run(const RunOptions& options, const std::vector<std::string>& words) {
       std::ranges::none_of(common, said))
     common.push_back(fmt::format("TS_HOSTS={}", job.hosts.size()));
   for (uint32_t epoch = 0;; ++epoch) {
-    const Secret secret = Secret::random();
+    Secret secret = Secret::random();
+    secret.set_encrypts(wants_encryption());
     StoreServer store(tcp::join_address(address, 0), secret, epoch);
     job.environment = common;
     job.environment.push_back("TS_STORE=" + store.address());
-    job.environment.push_back("TS_JOB=" + secret.for_job("name").text().substr(0, 16));
+    const std::string name = secret.for_job("name").text().substr(0, 16);
+    job.environment.push_back("TS_JOB=" + name);
     job.environment.push_back("TS_JOB_KEY=" + secret.text());
     job.environment.push_back(fmt::format("TS_EPOCH={}", epoch));
     if (job.most_ranks > 0) job.environment.push_back(fmt::format("TS_NEWCOMERS={}", ranks));
@@ -176,7 +178,7 @@ int run(const RunOptions& options, const std::vector<std::string>& words) {
     const JobResult result = run_job(job);
     if (!result.summary.empty()) say("tinyshard run: " + result.summary);
     if (result.status != 0 && !result.interrupted)
-      output.write(STDERR_FILENO, blame_of(options.log_folder));
+      output.write(STDERR_FILENO, blame_of(options.log_folder, name));
     if (result.status == 0 || result.interrupted || int(epoch) >= options.restarts) {
       // A user who told the job to end does not wait for the reader of its lines.
       output.drain(result.interrupted ? kMayRead : std::chrono::hours(24 * 365));

@@ -9,8 +9,8 @@
 #   the memory of each schedule, each access and each result of a generated kernel is verified. With RANKS it runs under
 #   mpirun once per given n, as <name>_<n>_ranks (labels gain `mpi`; skipped with a message when Open MPI is absent), and
 #   with ALONE also without mpirun. With TCP_RANKS it runs by `tinyshard run`, over TCP, once per given n, as
-#   <name>_<n>_ranks_tcp; with SOCKET_RANKS in the same way without shared memory, as <name>_<n>_ranks_sockets. Labels in
-#   use: mpi, slow, gpu, install, cluster (hosts are network namespaces), values for long comparisons of results alone,
+#   <name>_<n>_ranks_tcp; with SOCKET_RANKS in the same way without shared memory, as <name>_<n>_ranks_sockets; with
+#   SECURE_RANKS also encrypted, as <name>_<n>_ranks_secure. Labels in use: mpi, slow, gpu, install, cluster (hosts are network namespaces), values for long comparisons of results alone,
 #   which the presets of sanitizers leave out, and threads for those that the thread sanitizer judges: the target
 #   threads_tests builds these. Sanitizer builds get five times the TIMEOUT (default 120 s).
 
@@ -56,7 +56,7 @@ if(TINYSHARD_BUILD_TESTS)
 endif()
 
 function(tinyshard_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;ON_GPU;ALONE;VERIFIED" "IN;TIMEOUT" "SOURCES;LABELS;RANKS;TCP_RANKS;SOCKET_RANKS;LIBS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;ON_GPU;ALONE;VERIFIED" "IN;TIMEOUT" "SOURCES;LABELS;RANKS;TCP_RANKS;SOCKET_RANKS;SECURE_RANKS;LIBS;ENVIRONMENT")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "tinyshard_test(${name}): needs SOURCES; unknown: '${arg_UNPARSED_ARGUMENTS}'")
   endif()
@@ -116,7 +116,7 @@ function(tinyshard_test name)
     tinyshard_test_properties(${test} "${arg_LABELS};mpi" ${arg_TIMEOUT} ${ranks}
       "OMP_NUM_THREADS=1;${arg_ENVIRONMENT}")
   endforeach()
-  foreach(kind TCP SOCKET)
+  foreach(kind TCP SOCKET SECURE)
     set(ranks_of_kind ${arg_${kind}_RANKS})
     if(TINYSHARD_SANITIZE AND ranks_of_kind)
       list(GET ranks_of_kind 0 ranks_of_kind)  # more ranks than cores take minutes, and show nothing else
@@ -127,6 +127,9 @@ function(tinyshard_test name)
       if(kind STREQUAL SOCKET)
         set(test ${name}_${ranks}_ranks_sockets)
         set(transport TS_TRANSPORT=sockets)
+      elseif(kind STREQUAL SECURE)
+        set(test ${name}_${ranks}_ranks_secure)
+        set(transport TS_TRANSPORT=sockets TS_SECURE=1)
       endif()
       add_test(NAME ${test} COMMAND tinyshard_cli run --cores all -n ${ranks} -- $<TARGET_FILE:${program}> ${cases})
       tinyshard_test_properties(${test} "${arg_LABELS}" ${arg_TIMEOUT} ${ranks}

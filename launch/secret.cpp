@@ -25,6 +25,10 @@ namespace {
 
 constexpr std::string_view kDigits = "0123456789abcdef";
 
+// Connections live, and say farewell, until the process is no more: libcrypto, which would take itself
+// apart at exit, must not go before them. It hears that only before its first use.
+[[maybe_unused]] const int kStays = OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
+
 const unsigned char* octets(const std::byte* bytes) {
   return reinterpret_cast<const unsigned char*>(bytes);
 }
@@ -147,6 +151,7 @@ Secret Secret::for_job(std::string_view job) const {
   constexpr std::string_view kLabel = "tinyshard job ";
   Secret derived;
   derived.key_ = sign({std::as_bytes(std::span(kLabel)), std::as_bytes(std::span(job))});
+  derived.encrypts_ = encrypts_;
   return derived;
 }
 
@@ -154,7 +159,9 @@ bool same(const Proof& a, const Proof& b) {
   return CRYPTO_memcmp(octets(a.data()), octets(b.data()), a.size()) == 0;
 }
 
-Secret job_secret(std::string_view job, const VariableLookup& lookup) {
+namespace {
+
+Secret read_job_secret(std::string_view job, const VariableLookup& lookup) {
   if (const char* text = lookup("TS_JOB_KEY"); text != nullptr && *text != '\0')
     return Secret::parse(text, "TS_JOB_KEY");
   if (const char* path = lookup("TS_JOB_KEY_FILE"); path != nullptr && *path != '\0')
@@ -164,8 +171,24 @@ Secret job_secret(std::string_view job, const VariableLookup& lookup) {
   return read_key(path).for_job(job);
 }
 
-Secret job_secret(std::string_view job) {
-  return job_secret(job, [](const char* variable) { return std::getenv(variable); });
+const char* own_variable(const char* name) { return std::getenv(name); }
+
+}  // namespace
+
+Secret job_secret(std::string_view job, const VariableLookup& lookup) {
+  Secret secret = read_job_secret(job, lookup);
+  secret.set_encrypts(wants_encryption(lookup));
+  return secret;
 }
+Secret job_secret(std::string_view job) { return job_secret(job, own_variable); }
+
+bool wants_encryption(const VariableLookup& lookup) {
+  const char* value = lookup("TS_SECURE");
+  const std::string_view text = value == nullptr ? "" : value;
+  if (text != "" && text != "0" && text != "1")
+    throw UserError(fmt::format("environment variable TS_SECURE=\"{}\" must be 0 or 1", text));
+  return text == "1";
+}
+bool wants_encryption() { return wants_encryption(own_variable); }
 
 }  // namespace tinyshard

@@ -66,7 +66,7 @@ VENDORS = {
     r"zlib\.h": ["io", "core/base", "tests"],
     r"oniguruma\.h": ["io"],
     r"boost/": ["transport/tcp", "transport/rendezvous"],
-    r"openssl/": ["launch"],
+    r"openssl/": ["launch", "transport/tcp"],
     r"gtest/|gmock/": ["tests"],
     r"benchmark/": ["bench"],
 }

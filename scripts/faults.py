@@ -125,7 +125,8 @@ def drift(job_of, draw, delays):
     job = job_of("", 20, flags, program="transport_drift_rank", words=[program, departure, who], ranks=ranks)
     what = f"program {program}, {departure} by rank {who} of {ranks} {' '.join(flags)}"
     try:
-        if job.finish() is None:
+        status = job.finish()
+        if status is None:
             return f"it hangs: {what}", job
         said = {int(rank): (int(at) * 1e-9, text) for rank, at, text in re.findall(r"^(\d+) told (\d+) (.*)$", job.text(), re.M)}
         weights = re.findall(r"^\d+ weights (\d+)$", job.text(), re.M)
@@ -133,6 +134,9 @@ def drift(job_of, draw, delays):
         if departure == "none" or not departs:
             told["innocent"] += 1
             return None if not said and len(set(weights)) == 1 and len(weights) == ranks else f"it was told something: {what}", job
+        if not said and "the ranks diverged" in job.text():  # as they exited
+            told["at exit"] += 1
+            return None if status else f"it ends well: {what}", job
         if not said:
             silent = departure not in HARMLESS or len(set(weights)) != 1
             told["harmless"] += 1

@@ -34,7 +34,7 @@ libonig-dev|regular expressions of tokenizers
 libutf8proc-dev|normal forms of Unicode, for tokenizers
 libhwloc-dev|cores, caches and memory of the machine
 libboost-dev|Boost.Asio: sockets between processes
-libssl-dev|libcrypto: proofs that a process belongs to the job
+libssl-dev|libcrypto: proofs that a process belongs to the job; libssl: TLS between its ranks
 libfmt-dev|text formatting
 nlohmann-json3-dev|JSON: checkpoints and logs
 libcli11-dev|command lines

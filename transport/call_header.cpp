@@ -5,7 +5,6 @@
 #include "transport/call_header.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 #include <vector>
 
@@ -13,14 +12,10 @@
 #include <fmt/ranges.h>
 
 #include "core/base/hash.h"
+#include "transport/text_field.h"
 
 namespace tinyshard {
 namespace {
-
-template <size_t N>
-std::string_view text_in(const char (&field)[N]) {
-  return {field, strnlen(field, N)};
-}
 
 std::string describe(const CallHeader& header) {
   Collective call{.op = static_cast<CollectiveOp>(header.op),
@@ -31,7 +26,7 @@ std::string describe(const CallHeader& header) {
   std::string text = tinyshard::describe(call);
   if (header.counts_hash != 0) text += fmt::format(" with counts {:x}", header.counts_hash);
   text += fmt::format(" as call {}", header.sequence);
-  const std::string_view label = text_in(header.label), source = text_in(header.source);
+  const std::string_view label = text_in(header.label), asked = text_in(header.asked);
   std::vector<std::string> more;
   if (header.run != 0) {
     more.push_back(
@@ -39,7 +34,7 @@ std::string describe(const CallHeader& header) {
   } else if (!label.empty()) {
     more.emplace_back(label);
   }
-  if (!source.empty()) more.emplace_back(source);
+  if (!asked.empty()) more.emplace_back(asked);
   return more.empty() ? text : fmt::format("{} ({})", text, fmt::join(more, "; "));
 }
 
@@ -50,11 +45,6 @@ bool same_call(const CallHeader& a, const CallHeader& b) {
 }
 
 bool same_inputs(const CallHeader& a, const CallHeader& b) { return a.inputs == b.inputs; }
-
-template <size_t N>
-void fill(char (&field)[N], std::string_view text) {
-  text.copy(field, N - 1);
-}
 
 // Says what to write instead.
 std::string_view advice(GivenValue::Kind kind) {
@@ -113,23 +103,14 @@ std::vector<int> ranks_of(const std::vector<size_t>& members, std::span<const in
   return of;
 }
 
-// The methods that the ranks were asked by, where these differ: "; rank 0: item (train.cpp:13), rank
-// 1: step (train.cpp:12); ..."
-std::string asked_of(std::span<const CallHeader> headers, std::span<const int> ranks) {
-  const auto same = [](const CallHeader& a, const CallHeader& b) {
-    return text_in(a.asked) == text_in(b.asked);
+// Where the ranks were asked by different methods, or in different lines.
+std::string_view advice_where_asked_differs(std::span<const CallHeader> headers) {
+  const auto as_first = [&](const CallHeader& h) {
+    return text_in(h.asked) == text_in(headers[0].asked);
   };
-  const auto found = classes(headers, same);
-  if (found.size() < 2) return {};
-  std::string text;
-  for (const auto& members : found) {
-    const CallHeader& header = headers[members[0]];
-    const std::string_view asked =
-        header.asked[0] != 0 ? text_in(header.asked) : text_in(header.label);
-    text += fmt::format("{} {}: {}", text.empty() ? ";" : ",", list(ranks_of(members, ranks)),
-                        asked.empty() ? "another call" : asked);
-  }
-  return text + "; a value over ranks is computed by all of them together";
+  return std::ranges::all_of(headers, as_first)
+             ? ""
+             : "; a value over ranks is computed by all of them together";
 }
 
 // The first of the latest given values in which two members differ; null where it is an earlier one.
@@ -181,11 +162,11 @@ CallHeader header_of(const Collective& call, uint64_t sequence) {
     header.run = identity->run;
     header.what = identity->what;
     header.inputs = identity->inputs;
-    fill(header.label, identity->label);
-    fill(header.asked, identity->asked);
+    put_text(header.label, identity->label);
+    put_text(header.asked, identity->asked);
     header.given = identity->given;
   }
-  if (call.site) call.site->source.copy(header.source, sizeof(header.source) - 1);
+  if (header.asked[0] == 0 && call.site) put_text(header.asked, call.site->source);
   return header;
 }
 
@@ -207,7 +188,8 @@ void compare_headers(std::span<const CallHeader> headers, std::span<const int> r
                             members.size() == 1 ? "runs" : "run", describe(headers[members[0]]));
       }
     }
-    throw Divergence(ranks[culprit], "the ranks diverged: " + text + asked_of(headers, ranks));
+    throw Divergence(ranks[culprit], fmt::format("the ranks diverged: {}{}", text,
+                                                 advice_where_asked_differs(headers)));
   }
 
   if (!as_self(same_inputs)) tell_inputs(headers, ranks, self);

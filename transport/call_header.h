@@ -14,13 +14,13 @@ struct CallHeader {
   uint64_t sequence = 0, count = 0, counts_hash = 0;
   uint64_t run = 0, what = 0, inputs = 0;  // of the RunIdentity
   char label[32] = {};
-  char source[40] = {};  // of the call, "train.cpp:21"; not compared
   uint8_t op = 0, reduce = 0, dtype = 0, unused = 0;
   int32_t from = 0;
-  char asked[72] = {};
+  char asked[72] =
+      {};  // "item (train.cpp:13)" or, of a call of no run, "train.cpp:21"; not compared
   std::array<GivenValue, 3> given = {};
 };
-static_assert(sizeof(CallHeader) == 464);
+static_assert(sizeof(CallHeader) == 424);
 
 CallHeader header_of(const Collective& call, uint64_t sequence);
 

@@ -21,6 +21,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/origin.h"
+#include "transport/text_field.h"
 
 namespace tinyshard {
 namespace {
@@ -600,7 +601,7 @@ void Group::check_same(uint64_t hash, const Items& items, std::string_view what,
   if (members == 1) return;
   Told own{.hash = hash};
   const std::string_view asked = identity.asked;
-  asked.copy(own.asked, sizeof(own.asked) - 1);
+  put_text(own.asked, asked);
   std::vector<size_t> counts(members, sizeof(own));
   const std::vector<std::byte> gathered =
       gather_bytes(std::as_bytes(std::span(&own, 1)), counts, identity);
@@ -610,14 +611,12 @@ void Group::check_same(uint64_t hash, const Items& items, std::string_view what,
       std::ranges::find_if(told, [&](const Told& t) { return t.hash != told[0].hash; }) -
       told.begin());
   if (other == members) return;
-  const auto differs = [&](const Told& t) {
-    return std::string_view(t.asked) != std::string_view(told[0].asked);
-  };
+  const auto differs = [&](const Told& t) { return text_in(t.asked) != text_in(told[0].asked); };
   if (std::ranges::any_of(told, differs)) {
     std::string texts;
     for (size_t m = 0; m < members; ++m) {
       texts += fmt::format("{}rank {}: {}", m == 0 ? "" : "; ", layout_.members[m].rank,
-                           std::string_view(told[m].asked));
+                           text_in(told[m].asked));
     }
     throw UserError(fmt::format(
         "the ranks do not compute the same: {}. A value over ranks is computed by all of them "

@@ -13,6 +13,7 @@
 #include "core/base/options.h"
 #include "launch/environment.h"
 #include "launch/rank_process.h"
+#include "launch/secret.h"
 #include "transport/group.h"
 #include "transport/inproc/mailbox.h"
 #include "transport/mpi/mpi_channel.h"
@@ -32,6 +33,7 @@ struct ProcessTransport {
   std::unique_ptr<Channel> (*connect)(const LaunchEnvironment& launch,
                                       std::chrono::nanoseconds timeout);
   bool reforms;                 // a job that lost ranks may go on: transport/reform.h
+  bool encrypts;                // where TS_SECURE says so
   TransportInfo (*describe)();  // null: the row before says it
 };
 
@@ -40,17 +42,17 @@ bool is_of_mpi(const LaunchEnvironment& launch) {
 }
 
 const ProcessTransport kTransports[] = {
-    {"mpi", is_of_mpi, connect_mpi, false, mpi_info},
+    {"mpi", is_of_mpi, connect_mpi, false, false, mpi_info},
     {"tcp", [](const LaunchEnvironment&) { return true; },
      [](const LaunchEnvironment& launch, std::chrono::nanoseconds timeout) {
        return connect_tcp(launch, true, timeout);
      },
-     true, tcp_info},
+     true, true, tcp_info},
     {"sockets", [](const LaunchEnvironment&) { return false; },
      [](const LaunchEnvironment& launch, std::chrono::nanoseconds timeout) {
        return connect_tcp(launch, false, timeout);
      },
-     true, nullptr},
+     true, true, nullptr},
 };
 
 const ProcessTransport& transport_of(const LaunchEnvironment& launch) {
@@ -71,6 +73,11 @@ bool can_reform(const LaunchEnvironment& launch) { return transport_of(launch).r
 std::unique_ptr<Communicator> connect_world(int local_participants, const CommOptions& options) {
   const LaunchEnvironment launch = current_launch();
   const ProcessTransport& transport = transport_of(launch);
+  if (launch.size > 1 && !transport.encrypts && wants_encryption())
+    throw UserError(
+        fmt::format("TS_SECURE=1: what ranks send each other by {} is not encrypted; set "
+                    "TS_TRANSPORT=tcp",
+                    transport.name));
   claim_rank(launch);
   std::unique_ptr<Channel> channel = launch.size == 1 ? std::move(make_mailboxes(1).front())
                                                       : transport.connect(launch, options.timeout);

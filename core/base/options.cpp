@@ -194,9 +194,10 @@ void warn_of_unknown_variables(Options& o) {
   static auto& told = *new std::set<std::string, std::less<>>;
   // Tests have the first; launchers tell each process of a job its place by the others.
   std::vector<std::string_view> known{
-      "TS_PTXAS", "TS_RANK",      "TS_WORLD_SIZE",  "TS_LOCAL_RANK",   "TS_LOCAL_SIZE",
-      "TS_STORE", "TS_JOB",       "TS_JOB_KEY",     "TS_JOB_KEY_FILE", "TS_EPOCH",
-      "TS_BIND",  "TS_REPORT_FD", "TS_REPORT_PIPE", "TS_JOINED",       "TS_NEWCOMERS"};
+      "TS_PTXAS",        "TS_RANK",        "TS_WORLD_SIZE", "TS_LOCAL_RANK",
+      "TS_LOCAL_SIZE",   "TS_STORE",       "TS_JOB",        "TS_JOB_KEY",
+      "TS_JOB_KEY_FILE", "TS_EPOCH",       "TS_SECURE",     "TS_BIND",
+      "TS_REPORT_FD",    "TS_REPORT_PIPE", "TS_JOINED",     "TS_NEWCOMERS"};
   for_each_option(o, [&](const char* name, auto&, const char*) { known.emplace_back(name); });
   for (char** entry = environ; entry && *entry; ++entry) {
     std::string_view text = *entry, name = text.substr(0, text.find('='));

@@ -9,7 +9,9 @@
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -94,6 +96,7 @@ namespace {
 // How long an exit waits for a run, and a run for the end of the process.
 constexpr auto kExitPatience = std::chrono::seconds(10);
 constexpr size_t kMostHandlers = 1000;  // of one exit, each in front of what libraries did before
+constexpr std::string_view kDiverged = "the ranks diverged";  // begins what communicators say of it
 
 }  // namespace
 
@@ -121,7 +124,7 @@ void Context::wait_for_turn() {
   }
 }
 
-void Context::come_first_at_exit() { static_cast<void>(std::atexit(take_last_turn)); }
+void Context::come_first_at_exit() { static_cast<void>(on_exit(take_last_turn, nullptr)); }
 
 // The more has run, the less is new.
 void Context::libraries_were_used() {
@@ -131,10 +134,34 @@ void Context::libraries_were_used() {
 }
 
 // The thread that exits computes no more, either, but may try to: its destructors get errors, and
-// sleep for nobody.
-void Context::take_last_turn() {
-  if (process().now_ && process().now_->forks != times_forked()) return;  // no thread here has one
-  if (inside.turns > 0 || process().turns_.try_acquire_for(kExitPatience)) ++inside.turns;
+// sleep for nobody. Before that a rank that ends well hears whether it computed what the others did; if
+// not, this is no good end: the C library goes on with the handlers that are left, and this status.
+void Context::take_last_turn(int status, void*) {
+  Context& context = process();
+  if (context.now_ && context.now_->forks != times_forked()) return;  // no thread here has one
+  const bool is_within = inside.turns > 0;
+  if (!is_within && !context.turns_.try_acquire_for(kExitPatience)) return;
+  ++inside.turns;
+  static bool compared = false;
+  if (is_within || status != 0 || std::exchange(compared, true)) return;
+  try {
+    context.compare_last_ledgers();
+  } catch (const CommError& error) {
+    log_line(error.what());
+    std::exit(1);  // NOLINT(concurrency-mt-unsafe)
+  }
+}
+
+// CommError where ranks have given other values. That a rank is gone, or has left, costs this one
+// nothing any more.
+void Context::compare_last_ledgers() {
+  const Use use;
+  if (!now_ || !now_->world || now_->ranks == 1) return;
+  try {
+    compare_ledgers("the end of the program", true);
+  } catch (const CommError& error) {
+    if (error.info().detail.find(kDiverged) != std::string::npos) throw;
+  }
 }
 Context::Turn::~Turn() {
   if (--inside.turns == 0) process().turns_.release();
@@ -219,6 +246,18 @@ void Context::configure(const RuntimeOptions& options) {
 void Context::shutdown() {
   if (inside.uses > 0)
     throw UserError("Runtime::shutdown: called from inside of a run, by an observer");
+  const bool compares = [] {
+    const Use use;
+    return process().now_ && process().now_->ranks > 1 && is_ours() && !is_exiting();
+  }();
+  if (compares) {
+    const Turn turn;
+    process().compare_last_ledgers();
+  }
+  end_epoch();
+}
+
+void Context::end_epoch() {
   Context& context = process();
   const Ending ending(context);
   if (context.now_) {
@@ -245,7 +284,7 @@ void Context::reform() {
   }();
   int attempts = std::max(1, builtins().launch()[0].second);
   for (;; --attempts) {
-    shutdown();
+    end_epoch();
     builtins().reform();
     const Use use;
     Context& context = process();
@@ -473,9 +512,11 @@ Communicator& Context::communicator_of(const std::vector<int>& ranks) {
   return group_of(participants, fmt::format("ranks {}", fmt::join(ranks, ", ")));
 }
 
-void Context::compare_ledgers(std::string_view asked) {
-  for (const Ledger* ledger : now_->ledgers.due()) {
+void Context::compare_ledgers(std::string_view asked, bool is_the_end) {
+  for (const Ledger* ledger : now_->ledgers.due(is_the_end)) {
+    if (is_the_end && world().failed()) return;  // which its ranks know
     Communicator& group = communicator_of(ledger->ranks());
+    if (is_the_end && group.failed()) continue;
     RunIdentity identity{.label = "a comparison of values", .asked = asked};
     now_->ledgers.identify(ledger->ranks(), identity);
     std::vector<uint8_t> bytes(group.local().size());

@@ -143,9 +143,9 @@ class Context {
   uint64_t next_run() { return ++now_->runs; }
   // The ledgers of what ranks have to give alike. In a turn.
   Ledgers& ledgers() { return now_->ledgers; }
-  // Compares the ledgers for which it is time, together with their other ranks. `asked`: see
-  // RunIdentity. CommError where ranks have given other values.
-  void compare_ledgers(std::string_view asked);
+  // Compares the ledgers for which it is time, together with their other ranks; at the end all that
+  // were not compared yet. `asked`: see RunIdentity. CommError where ranks have given other values.
+  void compare_ledgers(std::string_view asked, bool is_the_end = false);
 
   ProgramCache& programs() { return now_->programs; }
 
@@ -170,7 +170,9 @@ class Context {
   };
 
   class Ending;
-  static void take_last_turn();  // when the process exits
+  static void end_epoch();
+  static void take_last_turn(int status, void*);  // when the process exits
+  void compare_last_ledgers();
   static void come_first_at_exit();
   static void wait_for_turn();
   Context() = default;

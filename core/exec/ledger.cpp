@@ -58,10 +58,10 @@ void Ledgers::identify(std::span<const int> ranks, RunIdentity& identity) {
   }
 }
 
-std::vector<Ledger*> Ledgers::due() {
+std::vector<Ledger*> Ledgers::due(bool is_the_end) {
   std::vector<Ledger*> found;
   for (const auto& [of, ledger] : ledgers_) {
-    if (ledger->entries_ == 0 || ledger->entries_ < ledger->due_) continue;
+    if (ledger->entries_ < (is_the_end ? ledger->compared_ + 1 : ledger->due_)) continue;
     ledger->put_off();
     found.push_back(ledger.get());
   }

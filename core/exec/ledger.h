@@ -8,7 +8,8 @@
 // Example: ranks 0 to 3 as mesh(data=2, model=2). A batch goes to all of them: each adds its hash to the
 // ledger of {0, 1, 2, 3}. An all-reduce over "data" joins ranks 0 and 2: it compares that ledger and
 // any of {0, 2} alone. Where no collective has compared a ledger, as in steps that need none, its ranks
-// meet for that: at its first entries, and again at the latest after kMost more.
+// meet for that: at its first entries, again at the latest after kMost more, and for what is left when
+// the runtime ends.
 //
 // Written to in turns (Context::Turn), by the one thread whose runs communicate: entries come in one
 // order on all ranks. What other threads give, as a loader's batches, is kept with the values
@@ -43,9 +44,13 @@ class Ledger {  // of several ranks, of which this process is one
   std::vector<int> ranks_;
   uint64_t hash_ = 0;
   int64_t entries_ = 0;
-  int64_t due_ = 1;  // how many entries there are when its ranks meet
+  int64_t compared_ = 0;  // of the entries
+  int64_t due_ = 1;       // how many entries there are when its ranks meet
   // They were compared: at first each time that there are twice as many, then after so many more.
-  void put_off() { due_ = entries_ + std::min(entries_, kMost); }
+  void put_off() {
+    compared_ = entries_;
+    due_ = entries_ + std::min(entries_, kMost);
+  }
 };
 
 // Something that was given and is in no ledger yet.
@@ -72,8 +77,9 @@ class Ledgers {  // of an epoch
 
   // Fills in what a call of a group of these ranks compares.
   void identify(std::span<const int> ranks, RunIdentity& identity);
-  // Ledgers for which their ranks have to meet now; they count as compared.
-  std::vector<Ledger*> due();
+  // Ledgers for which their ranks have to meet now; they count as compared. At the end: all that have
+  // entries which nobody has compared.
+  std::vector<Ledger*> due(bool is_the_end = false);
 
  private:
   struct Entry {

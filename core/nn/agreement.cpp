@@ -4,6 +4,7 @@
 #include "core/nn/agreement.h"
 
 #include <limits>
+#include <numeric>
 #include <unistd.h>
 #include <vector>
 
@@ -26,7 +27,13 @@ Message exchange(Message mine, ReduceOp op, int64_t nothing) {
     }
     buffers.push_back({terms[i].data()});
   }
-  const RunIdentity identity{.label = "of a checkpoint"};
+  RunIdentity identity{.label = "of a checkpoint"};
+  // What is saved is what all ranks computed alike.
+  if (Ledgers& ledgers = Context::get().ledgers(); ledgers.written_here()) {
+    std::vector<int> ranks(size_t(Context::get().ranks()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    ledgers.identify(ranks, identity);
+  }
   world
       .start({.op = CollectiveOp::AllReduce,
               .reduce = op,

@@ -90,7 +90,7 @@ void store(Bytes bytes) {
   static std::unique_ptr<StoreServer> server;
   static int runs = 0;
   if (runs++ % kRunsOfOne == 0) server = std::make_unique<StoreServer>("127.0.0.1:0", secret, 0);
-  const Socket socket = connect_to(server->address(), soon());
+  Socket socket = connect_to(server->address(), soon());
   introduce(socket, secret, {.purpose = Purpose::Store, .from = 1}, soon());
   send_and_drain(socket, bytes);
 }

@@ -134,6 +134,20 @@ void child(const std::string& program) {
   if (status != 0) throw UserError("the program that it started has failed");
 }
 
+// Gives three values to all ranks, the last of which is another one on rank 1, and ends, after a call
+// that ought to say so, without one, or not at all.
+void drift(const std::string& end, const std::string& folder) {
+  const Mesh mesh = Mesh::world({{"data", -1}});
+  Tensor given;
+  for (int i = 0; i < 3; ++i) {
+    const bool differs = i == 2 && end != "nothing" && end != "killed" && world().rank == 1;
+    given = Tensor(std::vector<float>(4, differs ? 2 : 1), {4}).shard(mesh).realize();
+  }
+  if (end == "shutdown") Runtime::shutdown();
+  if (end == "checkpoint") nn::save_checkpoint(nn::StateDict{{"given", given}}, folder, 1);
+  if (end == "killed" && world().rank == 1) std::raise(SIGKILL);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -162,6 +176,10 @@ int main(int argc, char** argv) {
       {"dawdle", dawdle}};
   try {
     if (action == "save" && argc > 2) return save(argv[2]);
+    if (action == "drift" && argc > 2) {
+      drift(argv[2], argc > 3 ? argv[3] : "");
+      return 0;
+    }
     const auto found = actions.find(action);
     if (found == actions.end()) throw UserError("no such action: " + action);
     found->second();

@@ -83,14 +83,14 @@ TEST(Ending, AnAgentIsTold) {
 
 TEST(Ending, ARankIsTold) {
   for (int signal : {SIGTERM, SIGINT, SIGHUP}) {
-    for (const char* action : {"step", "sleep", "save x"}) {
+    for (const char* action : {"step", "sleep", "save "}) {
       SCOPED_TRACE(action);
       const Folder folder("told");
       Launcher launcher("-n 2 -- " TINYSHARD_ENDING_RANK " " + std::string(action) +
-                        (action == std::string("save x") ? folder / "saved" : ""));
+                        (action == std::string("save ") ? folder / "saved" : ""));
       ASSERT_TRUE(launcher.read_until("ready", 2)) << launcher.output();
       expect_ends(launcher, pids_behind("ready", launcher.output())[1], signal, 3);
-      if (action == std::string("save x")) expect_mentions(launcher.output(), "saved step ");
+      if (action == std::string("save ")) expect_mentions(launcher.output(), "saved step ");
     }
   }
 }
@@ -429,6 +429,27 @@ TEST(Ending, AProgramThatARankStartsHasNoPlaceInTheJob) {
   const Ran ran = run(std::string(kTwoRanks) + "child");
   EXPECT_EQ(ran.status, 1) << ran.output;
   expect_mentions(ran.output, "start it by \"env -u TS_RANK -u TS_WORLD_SIZE\"");
+}
+
+// The third value that rank 1 gives is another one, and nothing is computed with it.
+TEST(Ending, RanksThatDifferInWhatNobodyHasComparedDoNotEndWell) {
+  for (const char* action : {"drift exit", "drift shutdown", "drift checkpoint"}) {
+    SCOPED_TRACE(action);
+    const Folder folder("drift");
+    const Ran ran = run(std::string(kTwoRanks) + action + " " + (folder / "saved"));
+    EXPECT_EQ(ran.status, 1) << ran.output;
+    expect_mentions(ran.output, "the ranks diverged: in ");
+    expect_mentions(ran.output, "f32[4] of shard (ending_rank.cpp:");
+  }
+  EXPECT_EQ(run(std::string(kTwoRanks) + "drift nothing").status, 0);
+}
+
+TEST(Ending, ARankThatIsGoneCostsTheEndOfTheOthersNothing) {
+  const auto begun = Clock::now();
+  const Ran ran = run("--elastic 1 " + std::string(kTwoRanks) + "drift killed");
+  EXPECT_EQ(ran.status, 0) << ran.output;
+  EXPECT_LT(Clock::now() - begun, seconds(10));
+  EXPECT_EQ(ran.output.find("diverged"), std::string::npos) << ran.output;
 }
 
 TEST(Ending, AJobWithinAJob) {

@@ -9,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,6 +40,7 @@ struct Script {
   std::deque<std::pair<Time, Notice>> news{};  // with the times of their arrivals
   std::vector<std::pair<int, Notice>> told{};  // what this rank said, and to whom
   Time now{};
+  Time nap = 1ms;  // more on a machine that has no time for this rank
 };
 
 // All meet, and then each sends what this rank sends itself, when the script says.
@@ -70,7 +73,7 @@ class ScriptedChannel final : public Channel {
     return true;
   }
   Deadline now() override { return Deadline(script_.now); }
-  void idle(Duration) override { script_.now += 1ms; }
+  void idle(Duration) override { script_.now += script_.nap; }
 
  private:
   static constexpr Transfer kDone = 0, kOf = 1;  // and on: what a peer sends
@@ -144,6 +147,21 @@ TEST(Blame, ASilentRankIsNamedBeforeOneThatGaveItUp) {
     const CommErrorInfo info = fails(script);
     EXPECT_EQ(info.peer, 1) << before.count() << " ms before: " << info.detail;
     EXPECT_LT(script.now, kTimeout + 100ms);
+  }
+}
+
+// However seldom this rank has its turn.
+TEST(Blame, WhatOneSaidBeforeItEndedIsHeard) {
+  for (const Time nap : {1ms, 15ms, 40ms, 200ms}) {
+    Script script{.nap = nap};
+    script.peers[1].ends = 500ms;
+    Notice notice{.group = 1, .from = 1, .culprit = -1, .cause = FailureCause::Aborted};
+    std::string_view("aborted: no such corpus").copy(notice.text, sizeof(notice.text) - 1);
+    script.news.emplace_back(500ms, notice);
+    const CommErrorInfo info = fails(script);
+    EXPECT_EQ(info.peer, 1);
+    EXPECT_NE(info.detail.find("rank 1 left: aborted: no such corpus"), std::string::npos)
+        << nap.count() << " ms: " << info.detail;
   }
 }
 

@@ -65,14 +65,15 @@ class Rings : public ::testing::Test {
 
   // A rank in a process of its own, which records `done` calls, starts one more of `last` elements
   // (0: none), and then computes for ever.
-  pid_t start_rank(int rank, int done, size_t last, const std::string& says = {}) {
+  pid_t start_rank(int rank, int done, size_t last, const std::string& says = {},
+                   const std::string& job = "test") {
     int ends[2];
     if (pipe(ends) != 0) throw std::runtime_error("pipe");
     const pid_t pid = fork();
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       const auto ring =
-          Recorder::open(folder_, {.rank = rank, .ranks = kRanks, .job = "test", .epoch = 0});
+          Recorder::open(folder_, {.rank = rank, .ranks = kRanks, .job = job, .epoch = 0});
       const auto group = ring->name_group(1, "world", kAll);
       for (int call = 0; call < done; ++call) {
         const uint64_t serial = ring->start(reduction(64), group, uint64_t(call), Clock::now());
@@ -101,6 +102,16 @@ class Rings : public ::testing::Test {
     kill(pid, SIGKILL);
     waitpid(pid, nullptr, 0);
     std::erase(children_, pid);
+  }
+
+  // Whose rank is the number behind "ring-".
+  std::vector<std::filesystem::path> rings_of(int rank) const {
+    std::vector<std::filesystem::path> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      if (entry.path().filename().string().starts_with("ring-" + std::to_string(rank) + "."))
+        found.push_back(entry.path());
+    }
+    return found;
   }
 
   std::filesystem::path folder_;
@@ -181,7 +192,7 @@ TEST_F(Rings, ADivergedRankIsNamedWithBothCalls) {
 // asked for has come no further than to its first call.
 TEST_F(Rings, ThoseOfAFormerJobAreNone) {
   end(start_rank(1, 5, 0));
-  const std::filesystem::path path = folder_ / "ring-1";
+  const std::filesystem::path path = rings_of(1).at(0);
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   recorder::Origin origin;
   file.read(reinterpret_cast<char*>(&origin), sizeof(origin));
@@ -197,6 +208,41 @@ TEST_F(Rings, ThoseOfAFormerJobAreNone) {
   EXPECT_EQ(found.rings[0].rank(), 0);
   EXPECT_EQ(found.rings[1].rank(), 2);
   expect_contains(verdict().sentence, "rank 1 left no ring here");
+}
+
+// Two jobs whose rings lie in one folder: rank 1 of the first is killed, all goes well with the other.
+TEST_F(Rings, JobsThatRunAtOnceReplaceNoneOfEachOther) {
+  std::vector<pid_t> first;
+  for (int rank : kAll) first.push_back(start_rank(rank, 5, rank == 1 ? 0 : 64, {}, "first"));
+  for (int rank : kAll) start_rank(rank, 5, 0, {}, "second");
+  end(first[1]);
+  for (int rank : kAll) EXPECT_EQ(rings_of(rank).size(), 2u);
+  EXPECT_EQ(blame(read_rings(folder_, "first").rings, now_ns()).culprit, 1);
+  EXPECT_EQ(blame(read_rings(folder_, "second").rings, now_ns()).culprit, -1);
+  EXPECT_TRUE(read_rings(folder_, "third").rings.empty());
+  const auto jobs = read_jobs(folder_);
+  ASSERT_EQ(jobs.size(), 2u);
+  EXPECT_STREQ(jobs[0].origin().job.data(), "second");
+  EXPECT_EQ(jobs[1].rings.size(), 3u);
+  EXPECT_TRUE(jobs[0].runs() && jobs[1].runs());
+}
+
+// Of jobs that have ended a minute ago, and of a rank that another process now is; the rings of a job
+// that runs, or has just ended, stay.
+TEST_F(Rings, StaleOnesAreRemoved) {
+  end(start_rank(0, 5, 0, {}, "old"));
+  start_rank(1, 5, 0, {}, "runs");
+  for (int rank : {0, 1})
+    std::filesystem::last_write_time(
+        rings_of(rank).at(0),
+        std::filesystem::file_time_type::clock::now() - std::chrono::minutes(2));
+  end(start_rank(2, 5, 0, {}, "just ended"));
+  EXPECT_TRUE(rings_of(0).empty());
+  end(start_rank(0, 5, 0));
+  start_rank(0, 5, 0);
+  EXPECT_EQ(rings_of(0).size(), 1u);
+  EXPECT_EQ(rings_of(1).size(), 1u);
+  EXPECT_EQ(rings_of(2).size(), 1u);
 }
 
 TEST_F(Rings, NobodyIsToBlameWhereAllGoOn) {
@@ -246,7 +292,7 @@ TEST_F(Rings, ARingHoldsTheLatestCalls) {
   ASSERT_EQ(ring.calls.size(), kCalls);
   EXPECT_EQ(ring.calls.front().sequence, 10001u - kCalls);
   EXPECT_TRUE(ring.calls.back().under_way());
-  EXPECT_EQ(std::filesystem::file_size(folder_ / "ring-0"), kFileBytes);
+  EXPECT_EQ(std::filesystem::file_size(rings_of(0).at(0)), kFileBytes);
 }
 
 // A ring that a test changes as it likes.
@@ -255,7 +301,7 @@ class RingFiles : public Rings {
   void SetUp() override {
     Rings::SetUp();
     end(start_rank(0, 300, 64));
-    path_ = folder_ / "ring-0";
+    path_ = rings_of(0).at(0);
     std::ifstream file(path_, std::ios::binary);
     bytes_.assign(std::istreambuf_iterator<char>(file), {});
     ASSERT_EQ(bytes_.size(), kFileBytes);

@@ -476,6 +476,13 @@ LaunchEnvironment rank_of(int rank, int size) {
   return launch;
 }
 
+// By itself, or encrypted where TS_SECURE says so.
+Secret key_of_test() {
+  Secret secret = Secret::random();
+  secret.set_encrypts(wants_encryption());
+  return secret;
+}
+
 struct MeetingOf {
   explicit MeetingOf(int ranks) : size(ranks) {}
   std::unique_ptr<Store> store(int rank) const {
@@ -486,7 +493,7 @@ struct MeetingOf {
   }
   int size;
   bool share_memory = true;
-  Secret secret = Secret::random();
+  Secret secret = key_of_test();
   StoreServer server{"127.0.0.1:0", secret, 0};
 };
 
@@ -534,13 +541,13 @@ TEST(Mesh, ARankMayAskAgainForItsVerdict) {
   Claim claim{.purpose = Purpose::Stream, .from = 1, .to = 0, .ranks = 2, .meeting = 0};
   fill_random(claim.who);
   for (claim.attempt = 1; claim.attempt <= 3; ++claim.attempt) {
-    const Socket socket = connect_to(address, in(seconds(5)));
+    Socket socket = connect_to(address, in(seconds(5)));
     EXPECT_NO_THROW(introduce(socket, job.secret, claim, in(seconds(5)))) << claim.attempt;
   }
   // Another process of the same number is none that asks again.
   Claim second = claim;
   fill_random(second.who);
-  const Socket socket = connect_to(address, in(seconds(5)));
+  Socket socket = connect_to(address, in(seconds(5)));
   EXPECT_THROW(introduce(socket, job.secret, second, in(seconds(5))), SocketError);
   EXPECT_THROW(job.join(1, seconds(2)), CommError);
   first.join();

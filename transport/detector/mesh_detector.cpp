@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -18,7 +17,6 @@
 #include <pthread.h>
 #include <span>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -28,6 +26,7 @@
 #include "core/base/process.h"
 #include "transport/detector/sights.h"
 #include "transport/recorder/recorder.h"
+#include "transport/tcp/socket.h"
 
 namespace tinyshard {
 namespace {
@@ -64,6 +63,7 @@ struct MeshDetector::State {
   void run() {
     std::vector<pollfd> waits;
     Clock::time_point next_beat = Clock::now();
+    read_all();  // what has come with the handshakes
     while (true) {
       const auto now = Clock::now();
       if (now >= next_beat) {
@@ -90,10 +90,16 @@ struct MeshDetector::State {
       if (poll(waits.data(), waits.size(), int(std::max<int64_t>(left, 0))) <= 0) continue;
       if (waits[0].revents != 0) return;
       const std::lock_guard lock(mutex);
+      if (farewell) return;
       for (size_t p = 0; p < peers.size(); ++p) {
         if (waits[p + 1].revents != 0) read(int(p));
       }
     }
+  }
+
+  void read_all() {
+    const std::lock_guard lock(mutex);
+    for (size_t p = 0; p < peers.size() && !farewell; ++p) read(int(p));
   }
 
   // A peer that reads nothing gets no more heartbeats until it does.
@@ -102,19 +108,19 @@ struct MeshDetector::State {
     if (!peer.socket) return;
     if (peer.outgoing.empty() || beat.kind == BeatKind::Farewell)
       peer.outgoing.insert(peer.outgoing.end(), bytes.begin(), bytes.end());
-    const ssize_t n = ::send(peer.socket.fd(), peer.outgoing.data(), peer.outgoing.size(),
-                             MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = tcp::send_now(peer.socket, peer.outgoing);
     if (n > 0) peer.outgoing.erase(peer.outgoing.begin(), peer.outgoing.begin() + n);
   }
 
   void read(int from) {
     Peer& peer = peers[size_t(from)];
     while (peer.socket) {
-      const ssize_t n = recv(peer.socket.fd(), peer.incoming.data() + peer.came,
-                             peer.incoming.size() - peer.came, MSG_DONTWAIT);
-      if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-      if (n < 0 && errno == ECONNRESET) return lose(from, "its connection was reset", true);
-      if (n <= 0) return lose(from, "its connection was closed");
+      const ssize_t n = tcp::receive_now(peer.socket, std::span(peer.incoming).subspan(peer.came));
+      if (n == tcp::Pipe::kBlocked) return;
+      if (n == tcp::kReset) return lose(from, "its connection was reset", true);
+      if (n < 0 && peer.socket.session() && !peer.socket.session()->problem().empty())
+        return lose(from, "over its connection came what it did not send", true);
+      if (n < 0) return lose(from, "its connection was closed");
       peer.came += size_t(n);
       if (peer.came < peer.incoming.size()) continue;
       peer.came = 0;

@@ -21,6 +21,7 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/base/process.h"
+#include "launch/secret.h"
 #include "transport/group.h"
 #include "transport/nccl/nccl.h"
 #include "transport/nccl/nccl_calls.h"
@@ -442,6 +443,10 @@ std::unique_ptr<Communicator> connect_nccl(Communicator& host, std::span<Device*
                                            const CommOptions& options, std::string* why) {
   const Nccl& nccl = Nccl::get();
   check_internal(devices.size() == host.local().size(), "a device for each local participant");
+  if (wants_encryption() && host.local().size() < size_t(host.size())) {
+    if (why) *why = "TS_SECURE=1, and what NCCL sends between ranks is not encrypted";
+    return nullptr;
+  }
   // All ranks come to the same answer, as all look at what all said.
   size_t n = size_t(host.size());
   std::vector<Hello> own(devices.size()), all(n * devices.size());

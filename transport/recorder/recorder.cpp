@@ -15,6 +15,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <span>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <unordered_map>
@@ -27,8 +28,11 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/base/process.h"
+#include "launch/secret.h"
 #include "transport/process_watch.h"
 #include "transport/recorder/ring_file.h"
+#include "transport/recorder/ring_reader.h"
+#include "transport/text_field.h"
 
 namespace tinyshard {
 
@@ -53,14 +57,11 @@ namespace {
 using namespace recorder;
 
 constexpr size_t kMostSites = 4096;  // whose numbers are remembered by their address
+// Of a job that has ended: so long its launcher may still ask why.
+constexpr std::chrono::seconds kIsAskedFor{60};
 
 int64_t nanoseconds(Deadline time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
-template <size_t n>
-void put(std::array<char, n>& to, std::string_view text) {
-  text.copy(to.data(), n - 1);
 }
 
 std::string own_host() {
@@ -125,11 +126,15 @@ struct Recorder::State {
 
 namespace {
 
-// Rings that this process writes, by their path.
+// Rings that this process writes, or wrote.
 struct Open {
   std::mutex mutex;
-  std::map<std::string, std::weak_ptr<Recorder>, std::less<>> rings;
-  std::map<FileHeader*, int> headers;  // and how often the process had been forked then
+  struct Ring {
+    std::weak_ptr<Recorder> recorder;
+    std::filesystem::path path;
+  };
+  std::map<std::string, Ring, std::less<>> rings;  // by folder, job, epoch and rank
+  std::map<FileHeader*, int> headers;              // and how often the process had been forked then
 };
 Open& open_rings() {
   static auto& instance = *new Open;  // used while the process exits
@@ -143,6 +148,44 @@ void note_exit(int status, void*) {
     if (forks != times_forked()) continue;
     header->exit_status = status;
     header->ending.store(status == 0 ? Ending::Well : Ending::Badly, std::memory_order_release);
+  }
+}
+
+}  // namespace
+
+namespace {
+
+std::string name_of(const Recorder::Place& place) {
+  std::string host = own_host();
+  std::ranges::replace(host, '/', '-');
+  uint32_t nonce = 0;
+  fill_random(std::as_writable_bytes(std::span(&nonce, 1)));
+  return fmt::format("ring-{}.{:08x}.{}.{}.{:08x}", place.rank, hash_text(place.job) & 0xffffffff,
+                     place.epoch, host, nonce);
+}
+
+bool is_stale(const std::filesystem::path& path, const recorder::Origin& origin,
+              const Recorder::Place& place) {
+  const bool of_this_job =
+      text_in(origin.job) == std::string_view(place.job).substr(0, origin.job.size() - 1);
+  if (of_this_job && (origin.epoch != place.epoch || origin.rank != place.rank)) return false;
+  if (look_at(origin) != ProcessState::Ended) return false;
+  std::error_code error;
+  const auto written = std::filesystem::last_write_time(path, error);
+  return of_this_job ||
+         (!error && std::filesystem::file_time_type::clock::now() - written > kIsAskedFor);
+}
+
+// What cannot be read or removed stays: it harms nobody.
+void remove_stale(const std::filesystem::path& folder, const Recorder::Place& place) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::filesystem::path path = entry->path();
+    if (!path.filename().string().starts_with("ring-")) continue;
+    const auto origin = read_origin(path);
+    std::error_code ignored;
+    if (origin && is_stale(path, *origin, place)) std::filesystem::remove(path, ignored);
   }
 }
 
@@ -163,16 +206,13 @@ std::shared_ptr<Recorder> Recorder::open(const Place& place) {
 }
 
 std::shared_ptr<Recorder> Recorder::open(const std::string& folder, const Place& place) {
-  const std::filesystem::path path =
-      std::filesystem::path(folder) / (place.epoch == 0
-                                           ? fmt::format("ring-{}", place.rank)
-                                           : fmt::format("ring-{}.{}", place.rank, place.epoch));
   static const bool tells = on_exit(note_exit, nullptr) == 0;
   static_cast<void>(tells);
   Open& rings = open_rings();
   const std::lock_guard lock(rings.mutex);
-  std::weak_ptr<Recorder>& known = rings.rings[path.string()];
-  if (auto ring = known.lock()) {
+  Open::Ring& known =
+      rings.rings[fmt::format("{}\n{}\n{}\n{}", folder, place.job, place.epoch, place.rank)];
+  if (auto ring = known.recorder.lock()) {
     const std::lock_guard counting(ring->state_->mutex);
     ++ring->state_->worlds;
     return ring;
@@ -181,8 +221,9 @@ std::shared_ptr<Recorder> Recorder::open(const std::string& folder, const Place&
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw IoError("create", folder, error.value());
-  // A new file: an old one may still be mapped by the process that wrote it.
-  std::filesystem::remove(path, error);
+  if (!known.path.empty()) std::filesystem::remove(known.path, error);
+  remove_stale(folder, place);
+  const std::filesystem::path path = std::filesystem::path(folder) / name_of(place);
   const Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) throw IoError("create", path, errno);
   // Reserved now: a full disk would end the process at a write to the map.
@@ -211,14 +252,14 @@ std::shared_ptr<Recorder> Recorder::open(const std::string& folder, const Place&
   origin.wall_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();
-  put(origin.job, place.job);
-  put(origin.host, own_host());
-  put(origin.program, program_invocation_short_name);
+  put_text(origin.job, place.job);
+  put_text(origin.host, own_host());
+  put_text(origin.program, program_invocation_short_name);
   origin.check = check_of(&origin, &origin.check);
   state->header->beat_ns = origin.steady_ns;
   rings.headers.emplace(state->header, state->forks);
   std::shared_ptr<Recorder> ring(new Recorder(std::move(state)));
-  known = ring;
+  known = {ring, path};
   return ring;
 }
 
@@ -288,7 +329,7 @@ void Recorder::fail(int culprit, FailureCause cause, std::string_view text) {
   header.culprit = culprit;
   header.cause = cause;
   header.failed_ns = nanoseconds(std::chrono::steady_clock::now());
-  put(header.failure, text);
+  put_text(header.failure, text);
   header.failed.store(1, std::memory_order_release);
 }
 

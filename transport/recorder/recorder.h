@@ -22,9 +22,11 @@ class Recorder {
     uint32_t epoch = 0;
     int launched = -1;  // as which rank it was launched, -1: as the one that it is
   };
-  // A ring in `folder`, which is made where it is missing: ring-<rank>, of a job that was started
-  // again ring-<rank>.<epoch>. Worlds of one process that are the same rank share one. IoError
-  // naming the path.
+  // A ring in `folder`, which is made where it is missing: ring-<rank>.<hash of the job's name>.<epoch>.
+  // <host>.<nonce>, so that jobs that run at once replace none of each other. Worlds of one process that
+  // are the same rank share one. Removes what nobody asks for any more: rings of ranks of this host that
+  // have ended, which this rank of this job takes the place of or which are of another job and a minute
+  // old. IoError naming the path.
   static std::shared_ptr<Recorder> open(const std::string& folder, const Place& place);
   // The same where TS_RECORD says. Null where it does not, and where no ring can be made: that is told
   // once, and costs the job nothing.

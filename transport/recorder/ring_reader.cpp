@@ -19,6 +19,7 @@
 
 #include "core/base/file.h"
 #include "transport/process_watch.h"
+#include "transport/text_field.h"
 
 namespace tinyshard::recorder {
 namespace {
@@ -34,11 +35,6 @@ struct Damaged : UserError {
   Damaged(const std::filesystem::path& path, const std::string& what)
       : UserError(fmt::format("{} is a damaged ring: {}", path.string(), what)) {}
 };
-
-template <size_t n>
-std::string get(const std::array<char, n>& from) {
-  return {from.data(), strnlen(from.data(), n)};
-}
 
 // A ring's file in memory. Its header holds atomics, so it is copied field by field.
 class RingBytes {
@@ -108,7 +104,7 @@ class RingBytes {
       throw Damaged(path_, "its failure makes no sense");
     failure.cause = FailureCause(cause);
     failure.at_ns = wall(ring.origin, field<int64_t>(offsetof(FileHeader, failed_ns)));
-    failure.text = get(field<std::array<char, 512>>(offsetof(FileHeader, failure)));
+    failure.text = text_in(field<std::array<char, 512>>(offsetof(FileHeader, failure)));
     ring.failure = failure;
   }
 
@@ -216,6 +212,8 @@ double start_of_process(int64_t pid) {
   return std::strtod(stat.c_str() + at, nullptr) / double(sysconf(_SC_CLK_TCK));
 }
 
+}  // namespace
+
 ProcessState look_at(const Origin& origin) {
   const ProcessAddress self = ProcessAddress::own();
   if (origin.host_id != self.host || origin.pid_namespace != self.namespace_ || origin.pid <= 0)
@@ -231,7 +229,19 @@ ProcessState look_at(const Origin& origin) {
                          : ProcessState::Runs;
 }
 
-}  // namespace
+std::optional<Origin> read_origin(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  Origin origin;
+  if (!file.read(reinterpret_cast<char*>(&origin), sizeof(origin)) || origin.magic != kMagic ||
+      origin.version != kVersion || origin.check != check_of(&origin, &origin.check))
+    return std::nullopt;
+  return origin;
+}
+
+std::string start_of(const Origin& origin) {
+  constexpr uint32_t kStarts = 0xffff;  // of an epoch, how often the job was started
+  return fmt::format("{} {}", text_in(origin.job), origin.epoch & kStarts);
+}
 
 std::string describe(const RecordedCall& recorded) {
   if (recorded.kind == RecordKind::Run)
@@ -254,7 +264,7 @@ std::string RankRing::who() const {
   return fmt::format(
       "rank {}{} (process {} on {})", rank(),
       origin.launched == rank() ? "" : fmt::format(", launched as {},", origin.launched),
-      origin.pid, get(origin.host));
+      origin.pid, text_in(origin.host));
 }
 
 RankRing read_ring(const std::filesystem::path& path) {
@@ -271,8 +281,45 @@ RankRing read_ring(const std::filesystem::path& path) {
   }
 }
 
-JobRings read_rings(const std::filesystem::path& folder) {
-  JobRings found;
+namespace {
+
+// The rings of one start of a job, by formations. Of two of one rank the later counts: the former is of
+// a job before that had the same name.
+JobRings by_formations(std::vector<RankRing> rings) {
+  std::ranges::sort(rings, std::ranges::greater(),
+                    [](const RankRing& ring) { return ring.origin.wall_ns; });
+  std::map<uint32_t, std::vector<RankRing>> formations;
+  const uint32_t last = rings.front().formation();
+  for (RankRing& ring : rings) {
+    std::vector<RankRing>& of = formations[ring.formation()];
+    const bool is_former =
+        !of.empty() && (ring.origin.ranks != of.front().origin.ranks ||
+                        of.front().origin.wall_ns - ring.origin.wall_ns > kBegin ||
+                        std::ranges::find(of, ring.rank(), &RankRing::rank) != of.end());
+    if (!is_former) of.push_back(std::move(ring));
+  }
+  for (auto& [formation, of] : formations) std::ranges::sort(of, {}, &RankRing::rank);
+  JobRings job;
+  job.rings = std::move(formations[last]);
+  formations.erase(last);
+  for (auto& [formation, of] : formations) job.earlier.push_back(std::move(of));
+  return job;
+}
+
+int64_t begun(const std::vector<RankRing>& rings) {
+  return std::ranges::max(rings, {}, [](const RankRing& ring) { return ring.origin.wall_ns; })
+      .origin.wall_ns;
+}
+
+}  // namespace
+
+bool JobRings::runs() const {
+  return std::ranges::any_of(rings, [](const RankRing& ring) {
+    return ring.process == ProcessState::Runs || ring.process == ProcessState::Stopped;
+  });
+}
+
+std::vector<JobRings> read_jobs(const std::filesystem::path& folder) {
   std::error_code error;
   std::vector<std::filesystem::path> paths;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
@@ -281,40 +328,37 @@ JobRings read_rings(const std::filesystem::path& folder) {
   }
   if (error) throw IoError("read", folder, error.value());
   std::ranges::sort(paths);
+  std::vector<std::string> problems;
+  std::map<std::string, std::vector<RankRing>> starts;
   for (const auto& path : paths) {
     try {
-      found.rings.push_back(read_ring(path));
+      RankRing ring = read_ring(path);
+      starts[start_of(ring.origin)].push_back(std::move(ring));
     } catch (const UserError& problem) {
-      found.problems.emplace_back(problem.what());
+      problems.emplace_back(problem.what());
     }
   }
-  if (found.rings.empty()) return found;
-  const Origin last = std::ranges::max_element(found.rings, {}, [](const RankRing& ring) {
-                        return ring.origin.wall_ns;
-                      })->origin;
-  constexpr uint32_t kStarts = 0xffff;  // of an epoch, how often the job was started
-  std::erase_if(found.rings, [&](const RankRing& ring) {
-    return get(ring.origin.job) != get(last.job) ||
-           (ring.origin.epoch & kStarts) != (last.epoch & kStarts);
-  });
-  std::map<uint32_t, std::vector<RankRing>> formations;
-  for (RankRing& ring : found.rings) {
-    const uint32_t formation = ring.formation();
-    formations[formation].push_back(std::move(ring));
+  std::map<std::string, std::vector<RankRing>> jobs;
+  for (auto& [start, rings] : starts) {
+    std::vector<RankRing>& job = jobs[std::string(text_in(rings.front().origin.job))];
+    if (job.empty() || begun(job) < begun(rings)) job = std::move(rings);
   }
-  for (auto& [formation, rings] : formations) {
-    const Origin newest = std::ranges::max_element(rings, {}, [](const RankRing& ring) {
-                            return ring.origin.wall_ns;
-                          })->origin;
-    std::erase_if(rings, [&](const RankRing& ring) {
-      return ring.origin.ranks != newest.ranks || newest.wall_ns - ring.origin.wall_ns > kBegin;
-    });
-    std::ranges::sort(rings, {}, &RankRing::rank);
-  }
-  found.rings = std::move(formations[last.epoch >> 16]);
-  formations.erase(last.epoch >> 16);
-  for (auto& [formation, rings] : formations) found.earlier.push_back(std::move(rings));
+  std::vector<JobRings> found;
+  for (auto& [name, rings] : jobs) found.push_back(by_formations(std::move(rings)));
+  std::ranges::sort(found, std::ranges::greater(),
+                    [](const JobRings& job) { return begun(job.rings); });
+  if (found.empty() && !problems.empty()) found.emplace_back();
+  if (!found.empty()) found.front().problems = std::move(problems);
   return found;
+}
+
+JobRings read_rings(const std::filesystem::path& folder, std::string_view job) {
+  std::vector<JobRings> jobs = read_jobs(folder);
+  const auto is_it = [&](const JobRings& of) {
+    return job.empty() || (!of.rings.empty() && text_in(of.origin().job) == job);
+  };
+  const auto found = std::ranges::find_if(jobs, is_it);
+  return found == jobs.end() ? JobRings() : std::move(*found);
 }
 
 }  // namespace tinyshard::recorder

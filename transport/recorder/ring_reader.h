@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/runtime/communicator.h"
@@ -51,18 +52,30 @@ struct RankRing {
       const;  // "rank 2 (process 812 on node02)", "rank 1, launched as 2, (process..."
 };
 
+// Who wrote this file; nothing where it is no ring of this version.
+std::optional<Origin> read_origin(const std::filesystem::path& path);
+ProcessState look_at(const Origin& origin);
+// Which job, and which start of it: all rings of one have the same.
+std::string start_of(const Origin& origin);
+
 // UserError or IoError that names the path and what is wrong with it, where the file is no ring, of
 // another version, shorter than it says, or changed after it was written.
 RankRing read_ring(const std::filesystem::path& path);
 
-// The rings of the job that began last in this folder, by rank.
+// The rings of one job, by rank.
 struct JobRings {
   std::vector<RankRing> rings;
   // Earlier formations of a job that went on without some of its ranks, or with new ones: their
   // rings, the oldest first.
   std::vector<std::vector<RankRing>> earlier;
   std::vector<std::string> problems;  // a sentence for each file that could not be used
+
+  const Origin& origin() const { return rings.front().origin; }
+  bool runs() const;  // as far as the processes are in sight
 };
-JobRings read_rings(const std::filesystem::path& folder);
+// Of the job that began last in this folder, or of that of this name.
+JobRings read_rings(const std::filesystem::path& folder, std::string_view job = {});
+// Of all jobs there, the last that began first, and it has the problems. Of each its last start.
+std::vector<JobRings> read_jobs(const std::filesystem::path& folder);
 
 }  // namespace tinyshard::recorder

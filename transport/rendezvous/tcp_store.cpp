@@ -4,8 +4,8 @@
 #include "transport/rendezvous/tcp_store.h"
 
 #include <algorithm>
-#include <array>
 #include <future>
+#include <memory>
 #include <pthread.h>
 #include <span>
 #include <thread>
@@ -17,14 +17,12 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/read.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 #include <fmt/format.h>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "transport/rendezvous/stored_values.h"
+#include "transport/tcp/awaitable_io.h"
 #include "transport/tcp/gate.h"
 #include "transport/tcp/refusals.h"
 #include "transport/tcp/socket.h"
@@ -33,7 +31,6 @@ namespace tinyshard {
 namespace {
 
 namespace asio = boost::asio;
-using asio::use_awaitable;
 using std::chrono::milliseconds;
 
 enum class Operation : uint32_t { Set = 1, Get };
@@ -56,16 +53,20 @@ constexpr milliseconds kShortestPause{5}, kLongestPause{200};
 
 // Everything but the gate lives on one thread.
 struct StoreServer::State : std::enable_shared_from_this<State> {
-  asio::awaitable<void> serve(asio::ip::tcp::socket socket, int rank) {
+  asio::awaitable<void> serve(asio::ip::tcp::socket socket,
+                              std::unique_ptr<tcp::TlsSession> session, int rank) {
+    const auto read = [&](asio::mutable_buffer to) {
+      return tcp::read_exactly(socket, session.get(), to);
+    };
     try {
       for (;;) {
         RequestHeader request{};
-        co_await asio::async_read(socket, asio::buffer(&request, sizeof(request)), use_awaitable);
+        co_await read(asio::buffer(&request, sizeof(request)));
         if (request.key_bytes > Store::kLongestKey || request.value_bytes > Store::kLongestValue)
           co_return;
         std::string key(request.key_bytes, '\0'), value(request.value_bytes, '\0');
-        co_await asio::async_read(socket, asio::buffer(key), use_awaitable);
-        co_await asio::async_read(socket, asio::buffer(value), use_awaitable);
+        co_await read(asio::buffer(key));
+        co_await read(asio::buffer(value));
         ReplyHeader reply{Status::Good, -1, 0};
         if (request.operation == Operation::Set) {
           // Only the first proposal for a formation stands; all other values are of one rank each.
@@ -81,9 +82,9 @@ struct StoreServer::State : std::enable_shared_from_this<State> {
           co_return;
         }
         reply.value_bytes = static_cast<uint32_t>(value.size());
-        const std::array<asio::const_buffer, 2> buffers{asio::buffer(&reply, sizeof(reply)),
-                                                        asio::buffer(value)};
-        co_await asio::async_write(socket, buffers, use_awaitable);
+        std::string answer(reinterpret_cast<const char*>(&reply), sizeof(reply));
+        answer += value;
+        co_await tcp::write_exactly(socket, session.get(), asio::buffer(answer));
       }
     } catch (const boost::system::system_error&) {  // NOLINT(bugprone-empty-catch)
       // The client has gone.
@@ -118,9 +119,18 @@ StoreServer::StoreServer(const std::string& address, const Secret& secret, uint3
                                             fd = std::make_shared<tcp::Socket>(std::move(socket))] {
                   // Both families of addresses are the same to what follows.
                   asio::ip::tcp::socket taken(state->context, asio::ip::tcp::v4(), fd->release());
-                  asio::co_spawn(state->context, state->serve(std::move(taken), rank),
+                  asio::co_spawn(state->context,
+                                 state->serve(std::move(taken), fd->take_session(), rank),
                                  asio::detached);
                 });
+              },
+          // The others, which wait for it, hear why it does not come.
+          .encrypts_otherwise =
+              [this](const tcp::Claim& claim) {
+                if (claim.from < 0) return;
+                const std::string who = fmt::format("rank {}", claim.from);
+                give_up(claim.from,
+                        tcp::other_encryption(claim.encrypts != 0, who, tcp::rank_or_store(-1)));
               }});
   state->address = state->gate->address();
   state->thread = std::thread([state] {

@@ -97,6 +97,12 @@ bool FramePipe::lend_first() {
 
 bool FramePipe::write() {
   while (has_output()) {
+    if (pipe_->holds()) {
+      if (pipe_->write({}) == Pipe::kEnded) return false;
+      blocked_ = pipe_->holds();
+      if (blocked_) return true;
+      continue;
+    }
     if (queue_[first_].bytes == 0) {  // forgotten
       ++first_;
       continue;
@@ -124,7 +130,7 @@ bool FramePipe::write() {
       offered += item.bytes - item.sent;
     }
     const ssize_t sent = pipe_->write(std::span(parts).first(n));
-    blocked_ = sent == Pipe::kBlocked || static_cast<size_t>(sent) < offered;
+    blocked_ = sent == Pipe::kBlocked || static_cast<size_t>(sent) < offered || pipe_->holds();
     if (sent == Pipe::kBlocked) return true;
     if (sent == Pipe::kEnded) return false;
     written(static_cast<size_t>(sent));

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "transport/tcp/frame.h"
@@ -50,8 +51,9 @@ class FramePipe {
   bool read();
   // Why it ended: the other side sent what nobody understands.
   bool malformed() const { return malformed_; }
-  bool has_input() const { return pipe_->has_input(); }  // of shared memory
-  bool has_output() const { return first_ < queue_.size(); }
+  std::string problem() const { return pipe_->problem(); }
+  bool has_input() const { return pipe_->has_input(); }
+  bool has_output() const { return first_ < queue_.size() || pipe_->holds(); }
   bool blocked() const { return blocked_; }  // has output that does not go now
 
  private:

@@ -32,7 +32,9 @@
 #include "core/base/log.h"
 #include "core/base/own_descriptors.h"
 #include "launch/hosts.h"
+#include "transport/tcp/awaitable_io.h"
 #include "transport/tcp/refusals.h"
+#include "transport/tcp/tls.h"
 
 namespace tinyshard::tcp {
 namespace {
@@ -44,6 +46,9 @@ constexpr size_t kUnproven = 64;
 constexpr std::chrono::seconds kHandshakeTime{2};
 constexpr std::string_view kNoProof = "it does not hold this job's key",
                            kNoHello = "it sent what is no handshake",
+                           kNoKeys =
+                               "it proved the job's key, and then did not agree on keys for "
+                               "TLS, as if somebody stood between",
                            kEnded = "it ended or was silent before it had proven the job's key";
 
 }  // namespace
@@ -83,6 +88,7 @@ struct Gate::State {
 
   asio::awaitable<void> receive(asio::ip::tcp::socket socket) {
     std::optional<Claim> claim;
+    Acceptor side(secret);
     std::string problem;
     boost::system::error_code unknown;
     const asio::ip::tcp::endpoint from = socket.remote_endpoint(unknown);
@@ -97,7 +103,7 @@ struct Gate::State {
         if (!cancelled) socket.close(ignored);
       });
       try {
-        claim = co_await handshake(socket, who, problem);
+        claim = co_await handshake(socket, side, who, problem);
       } catch (const boost::system::system_error&) {
         problem = kEnded;  // whoever that was has gone, or had its time: no claim
       }
@@ -111,22 +117,60 @@ struct Gate::State {
       refuse(who, problem);
       co_return;
     }
-    const Verdict verdict = callbacks.judge(*claim);
+    const bool agrees = (claim->encrypts != 0) == secret.encrypts();
+    const Verdict verdict = agrees ? callbacks.judge(*claim) : Verdict::OtherEncryption;
     if (verdict != Verdict::Welcome)
-      refuse(fmt::format("rank {} at {}", claim->from, who), text(verdict));
+      refuse(fmt::format("rank {} at {}", claim->from, who),
+             agrees ? std::string(text(verdict)) : other_encryption(*claim));
+    if (!agrees && callbacks.encrypts_otherwise) callbacks.encrypts_otherwise(*claim);
     boost::system::error_code error;
     socket.set_option(asio::ip::tcp::no_delay(true), error);
     co_await asio::async_write(socket, asio::buffer(&verdict, sizeof(verdict)),
                                asio::redirect_error(use_awaitable, error));
     // Who was not told comes again (Claim::attempt).
     if (error || verdict != Verdict::Welcome) co_return;
-    callbacks.admit(Socket(socket.release()), *claim);
+    std::unique_ptr<TlsSession> session;
+    if (secret.encrypts()) {
+      session = std::make_unique<TlsSession>(socket.native_handle(), TlsSession::Side::Acceptor,
+                                             side.connection_key());
+      if (!co_await encrypt(socket, *session)) {
+        ++refused;
+        refuse(fmt::format("rank {} at {}", claim->from, who), kNoKeys);
+        co_return;
+      }
+    }
+    Socket admitted(socket.release());
+    admitted.encrypt(std::move(session));
+    callbacks.admit(std::move(admitted), *claim);
+  }
+
+  std::string other_encryption(const Claim& claim) const {
+    return tcp::other_encryption(claim.encrypts != 0, fmt::format("rank {}", claim.from),
+                                 rank_or_store(callbacks.rank));
+  }
+
+  asio::awaitable<bool> encrypt(asio::ip::tcp::socket& socket, TlsSession& session) {
+    bool agreed = false;
+    {
+      asio::steady_timer timer(context, kHandshakeTime);
+      timer.async_wait([&socket](const boost::system::error_code& cancelled) {
+        boost::system::error_code ignored;
+        if (!cancelled) socket.close(ignored);
+      });
+      try {
+        agreed = co_await agree_on_keys(socket, session);
+      } catch (const boost::system::system_error&) {
+        agreed = false;
+      }
+      timer.cancel();
+    }
+    co_await asio::post(context, use_awaitable);  // as above
+    co_return agreed&& socket.is_open();
   }
 
   // `problem` says why there is no claim; `who` learns what the other side says of itself.
-  asio::awaitable<std::optional<Claim>> handshake(asio::ip::tcp::socket& socket, std::string& who,
-                                                  std::string& problem) {
-    Acceptor side(secret);
+  asio::awaitable<std::optional<Claim>> handshake(asio::ip::tcp::socket& socket, Acceptor& side,
+                                                  std::string& who, std::string& problem) {
     Hello hello{};
     co_await asio::async_read(socket, asio::buffer(&hello, sizeof(hello)), use_awaitable);
     const std::optional<Challenge> challenge = side.challenge(hello);

@@ -23,6 +23,8 @@ class Gate {
     int rank = -1;  // whose gate it is, for messages; -1: a store's
     std::function<Verdict(const Claim&)> judge;
     std::function<void(Socket, const Claim&)> admit;
+    // A rank that is proven, too, and does not encrypt where this side does, or the other way round.
+    std::function<void(const Claim&)> encrypts_otherwise = {};
   };
 
   // Listens at exactly this address; port 0 is any free one. UserError when it cannot.

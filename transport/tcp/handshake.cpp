@@ -5,17 +5,19 @@
 
 #include <bit>
 #include <cctype>
-#include <cstring>
 #include <span>
 
 #include <fmt/format.h>
+
+#include "transport/text_field.h"
 
 namespace tinyshard::tcp {
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'t', 's', 'h', 'a', 'r', 'd', '\r', '\n'};
-constexpr uint32_t kProtocol = 3;
-constexpr std::string_view kAcceptor = "tinyshard acceptor", kConnector = "tinyshard connector";
+constexpr uint32_t kProtocol = 4;
+constexpr std::string_view kAcceptor = "tinyshard acceptor", kConnector = "tinyshard connector",
+                           kConnection = "tinyshard connection";
 
 std::span<const std::byte> bytes(std::string_view label) { return std::as_bytes(std::span(label)); }
 
@@ -27,7 +29,7 @@ std::span<const std::byte> bytes(const Value& value) {
 // Makes text printable that comes from somebody who has proven nothing.
 template <size_t n>
 std::string printable(const std::array<char, n>& from) {
-  std::string text(from.data(), strnlen(from.data(), n));
+  std::string text(text_in(from));
   for (char& c : text) {
     if (std::isprint(static_cast<unsigned char>(c)) == 0) c = '?';
   }
@@ -63,8 +65,20 @@ std::string_view text(Verdict verdict) {
       return "that rank is there already";
     case Verdict::Unexpected:
       return "nobody of that number is expected here";
+    case Verdict::OtherEncryption:
+      return "one of the two has TS_SECURE=1, and the other has not";
   }
   return "the answer makes no sense";
+}
+
+std::string other_encryption(bool encrypts, std::string_view first, std::string_view second) {
+  return fmt::format(
+      "{} has TS_SECURE=1, and {} has not: all of a job encrypt their connections, or none does",
+      encrypts ? first : second, encrypts ? second : first);
+}
+
+std::string rank_or_store(int rank) {
+  return rank < 0 ? "the job's store" : fmt::format("rank {}", rank);
 }
 
 Connector::Connector(const Secret& secret, int rank) : secret_(secret), hello_() {
@@ -88,6 +102,10 @@ std::optional<Answer> Connector::answer(const Challenge& challenge, const Claim&
                                      bytes(claim)})};
 }
 
+Proof Connector::connection_key(const Challenge& challenge) const {
+  return secret_.sign({bytes(kConnection), bytes(hello_.nonce), bytes(challenge.nonce)});
+}
+
 bool Acceptor::is_hello(const Hello& hello) { return hello.magic == kMagic; }
 
 OtherVersion Acceptor::other_version(int rank, std::string_view host) {
@@ -108,6 +126,10 @@ std::optional<Claim> Acceptor::claim(const Answer& answer) const {
       secret_.sign({bytes(kConnector), bytes(own_), bytes(theirs_), bytes(answer.claim)});
   if (!same(expected, answer.proof)) return std::nullopt;
   return answer.claim;
+}
+
+Proof Acceptor::connection_key() const {
+  return secret_.sign({bytes(kConnection), bytes(theirs_), bytes(own_)});
 }
 
 }  // namespace tinyshard::tcp

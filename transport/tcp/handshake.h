@@ -6,6 +6,8 @@
 //                                            or OtherVersion  64: version, rank, host; the end
 //   Answer     96: claim, proof over it   ->
 //                                         <- Verdict     4: what became of the claim
+// Where the job's connections are encrypted (TS_SECURE), TLS follows (tls.h), by a key for this connection
+// alone. That the two sides agree on it is part of the claim.
 // Each side's nonce is new, so what was heard of one connection opens no other, and the two proofs
 // are over different labels, so that neither can be sent back as the other. Pure values: who reads
 // and writes them has the sockets (store.cpp, mesh.cpp).
@@ -73,7 +75,8 @@ struct Claim {
   // is no second rank of that number. The later attempt counts.
   std::array<std::byte, 16> who = {};
   uint64_t attempt = 0;
-  std::array<std::byte, 8> zero = {};
+  uint32_t encrypts = 0;
+  std::array<std::byte, 4> zero = {};
 };
 static_assert(sizeof(Claim) == 64);
 
@@ -84,8 +87,19 @@ struct Answer {
 static_assert(sizeof(Answer) == 96);
 
 // The acceptor's last word.
-enum class Verdict : uint32_t { Welcome = 1, OtherEpoch, OtherJob, Duplicate, Unexpected };
+enum class Verdict : uint32_t {
+  Welcome = 1,
+  OtherEpoch,
+  OtherJob,
+  Duplicate,
+  Unexpected,
+  OtherEncryption
+};
 std::string_view text(Verdict verdict);  // "that rank is there already"
+// "rank 1 has TS_SECURE=1, and rank 0 has not; ...": of two that differ, and whether the first encrypts.
+std::string other_encryption(bool encrypts, std::string_view first, std::string_view second);
+// "rank 0", or of -1 the store.
+std::string rank_or_store(int rank);
 
 class Connector {
  public:
@@ -95,6 +109,8 @@ class Connector {
   static std::optional<OtherVersion> other_version(const Challenge& challenge);
   // Nothing when the acceptor does not hold the key.
   std::optional<Answer> answer(const Challenge& challenge, const Claim& claim) const;
+  // For what follows over this connection: the same on both sides.
+  Proof connection_key(const Challenge& challenge) const;
 
  private:
   const Secret& secret_;
@@ -111,6 +127,7 @@ class Acceptor {
   static OtherVersion other_version(int rank, std::string_view host);
   // Nothing when the connector does not hold the key.
   std::optional<Claim> claim(const Answer& answer) const;
+  Proof connection_key() const;
 
  private:
   const Secret& secret_;

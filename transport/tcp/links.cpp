@@ -13,10 +13,12 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "transport/tcp/tls.h"
 
 namespace tinyshard::tcp {
 namespace {
@@ -28,6 +30,11 @@ constexpr std::chrono::milliseconds kTakesBack{200};
 void disconnect(int fd) {
   const sockaddr nowhere{.sa_family = AF_UNSPEC, .sa_data = {}};
   if (connect(fd, &nowhere, sizeof(nowhere)) != 0) shutdown(fd, SHUT_RDWR);
+}
+
+std::unique_ptr<Pipe> pipe_over(const Socket& socket) {
+  if (TlsSession* session = socket.session()) return std::make_unique<TlsPipe>(*session);
+  return std::make_unique<SocketPipe>(socket.fd());
 }
 
 size_t number_of(const Link& link, const Stream& stream) {
@@ -43,7 +50,7 @@ Stream::Stream(FrameHandler& of, int from, Socket s, std::unique_ptr<Pipe> memor
       rank(from),
       socket(std::move(s)),
       in_memory(memory != nullptr),
-      frames(memory ? std::move(memory) : std::make_unique<SocketPipe>(socket.fd()), *this) {}
+      frames(memory ? std::move(memory) : pipe_over(socket), *this) {}
 
 Link::Link(FrameHandler& handler, int to, Peer& peer)
     : rank(to), process(peer.process), host(peer.host) {
@@ -75,6 +82,9 @@ Links::Links(std::vector<Peer> peers, FrameHandler& handler)
     Link& link = *links_.back();
     for (uint32_t i = 0; i < link.streams.size(); ++i) watch(link, i);
     if (!link.streams.empty() && link.streams[0].in_memory) in_memory_.push_back(&link);
+    for (Stream& stream : link.streams) {
+      if (!stream.in_memory && stream.frames.has_input()) unread_.emplace_back(&link, &stream);
+    }
   }
 }
 
@@ -101,6 +111,7 @@ void Links::take_back(Link& link, Stream& stream, uint32_t transfer) {
 }
 
 void Links::idle(std::chrono::nanoseconds nap) const {
+  if (!unread_.empty()) return;
   const auto nanoseconds = nap.count();
   const timespec time{.tv_sec = nanoseconds / 1000000000, .tv_nsec = nanoseconds % 1000000000};
   pollfd ready{.fd = epoll_.fd(), .events = POLLIN, .revents = 0};
@@ -115,6 +126,7 @@ void Links::progress(bool thorough) {
     if (!link->lost && !stream.frames.read()) lose(*link, stream);
   }
   if (!thorough && in_memory_.size() + 1 == links_.size() && turn_ % kMemoryTurns != 0) return;
+  for (const auto& [link, stream] : std::exchange(unread_, {})) read(*link, *stream);
   std::array<epoll_event, 64> events;
   const int n = epoll_wait(epoll_.fd(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < n; ++i) {
@@ -133,9 +145,7 @@ void Links::progress(bool thorough) {
     }
     if ((happened & EPOLLERR) != 0) stream.frames.collect();  // what was lent comes back so, too
     if ((happened & EPOLLOUT) != 0) write(link, stream);
-    if (!link.lost && (happened & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
-      if (!stream.frames.read()) lose(link, stream);
-    }
+    if ((happened & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read(link, stream);
     if (!link.lost) watch(link, static_cast<uint32_t>(id));
   }
 }
@@ -143,6 +153,12 @@ void Links::progress(bool thorough) {
 void Links::write(Link& link, Stream& stream) {
   if (!stream.frames.write()) return lose(link, stream);
   watch(link, static_cast<uint32_t>(number_of(link, stream)));
+}
+
+void Links::read(Link& link, Stream& stream) {
+  if (link.lost) return;
+  if (!stream.frames.read()) return lose(link, stream);
+  if (stream.frames.has_input()) unread_.emplace_back(&link, &stream);
 }
 
 // Asks the kernel for what is of interest now: input, and output where some did not go.
@@ -172,6 +188,10 @@ void Links::lose(Link& link, const Stream& stream) {
   if (stream.frames.malformed()) {
     link.why = fmt::format("process {} on {} sent what is no message of this job", link.process.pid,
                            link.host);
+  } else if (const std::string changed = stream.frames.problem(); !changed.empty()) {
+    link.why = fmt::format(
+        "over the connection to process {} on {} came what its other end did not send ({})",
+        link.process.pid, link.host, changed);
   } else if (problem == ECONNRESET) {
     link.why = fmt::format(
         "the connection to process {} on {} was reset: it has ended, or the way to "

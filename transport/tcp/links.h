@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/channel.h"
@@ -100,12 +101,15 @@ class Links {
 
  private:
   void write(Link& link, Stream& stream);
+  void read(Link& link, Stream& stream);
   void watch(Link& link, uint32_t number);
   void lose(Link& link, const Stream& stream);
 
   Socket epoll_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank
   std::vector<Link*> in_memory_;              // those of them that share memory with this rank
+  // That may have input of which the kernel says nothing, as it was deciphered with what came before.
+  std::vector<std::pair<Link*, Stream*>> unread_;
   uint64_t turn_ = 1;
 };
 

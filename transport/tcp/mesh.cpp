@@ -20,6 +20,7 @@
 #include "launch/job_processes.h"
 #include "transport/tcp/gate.h"
 #include "transport/tcp/shared_pipe.h"
+#include "transport/text_field.h"
 
 namespace tinyshard::tcp {
 namespace {
@@ -38,18 +39,8 @@ struct RankCard {
   std::array<char, 64> host = {};
   ProcessAddress process;
   int32_t ranks = 0;  // of the job, as this rank was told
-  uint32_t unused = 0;
+  uint32_t encrypts = 0;
 };
-
-template <size_t n>
-void put(std::array<char, n>& to, const std::string& text) {
-  text.copy(to.data(), n - 1);
-}
-
-template <size_t n>
-std::string get(const std::array<char, n>& from) {
-  return {from.data(), strnlen(from.data(), n)};
-}
 
 class Meeting {
  public:
@@ -122,10 +113,11 @@ class Meeting {
   void publish(const std::string& address) {
     RankCard& card = cards_[size_t(launch_.rank)];
     card.version = Version::own();
-    put(card.address, address);
-    put(card.host, own_host_name());
+    put_text(card.address, address);
+    put_text(card.host, own_host_name());
     card.process = ProcessAddress::own();
     card.ranks = launch_.size;
+    card.encrypts = secret_.encrypts() ? 1 : 0;
     come_[size_t(launch_.rank)] = true;
     const std::string own(reinterpret_cast<const char*>(&card), sizeof(card));
     try {
@@ -143,7 +135,7 @@ class Meeting {
     if (other.size() == sizeof(RankCard)) {
       RankCard card;
       std::memcpy(&card, other.data(), sizeof(card));
-      who = fmt::format("process {} on {}", card.process.pid, get(card.host));
+      who = fmt::format("process {} on {}", card.process.pid, text_in(card.host));
     }
     fail(-1,
          fmt::format("{} has joined this job as rank {} already, and so has this process: was it "
@@ -164,6 +156,7 @@ class Meeting {
         check_version(rank, text);
         std::memcpy(&cards_[size_t(rank)], text.data(), sizeof(RankCard));
         check_size(rank);
+        check_encryption(rank);
         come_[size_t(rank)] = true;
       }
       return all;
@@ -188,8 +181,14 @@ class Meeting {
     fail(rank,
          fmt::format("the ranks were told of jobs of different sizes: rank {} (process {} on {}) "
                      "is one of {}, and rank {} on {} one of {}",
-                     rank, card.process.pid, get(card.host), card.ranks, launch_.rank,
+                     rank, card.process.pid, text_in(card.host), card.ranks, launch_.rank,
                      own_host_name(), launch_.size));
+  }
+
+  void check_encryption(int rank) const {
+    if ((cards_[size_t(rank)].encrypts != 0) == secret_.encrypts()) return;
+    fail(rank,
+         other_encryption(secret_.encrypts(), rank_or_store(launch_.rank), rank_or_store(rank)));
   }
 
   bool near(int rank) const {
@@ -213,7 +212,7 @@ class Meeting {
       await(fmt::format("rank {} does not answer", rank), [&] {
         ++claim.attempt;
         try {
-          Socket socket = connect_to(get(cards_[size_t(rank)].address), deadline_);
+          Socket socket = connect_to(std::string(text_in(cards_[size_t(rank)].address)), deadline_);
           introduce(socket, secret_, claim, deadline_);
           const std::lock_guard lock(mutex_);
           arrived_[size_t(rank)][stream] = std::move(socket);
@@ -267,7 +266,7 @@ class Meeting {
     for (int rank = 0; rank < launch_.size; ++rank) {
       Peer& peer = all[size_t(rank)];
       peer.process = cards_[size_t(rank)].process;
-      peer.host = get(cards_[size_t(rank)].host);
+      peer.host = text_in(cards_[size_t(rank)].host);
       if (rank == launch_.rank) continue;
       for (uint32_t stream = 0; stream < streams(rank); ++stream)
         peer.streams.push_back(std::move(arrived_[size_t(rank)][stream]));

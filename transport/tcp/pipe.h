@@ -1,15 +1,14 @@
-// A stream of bytes to and from one rank: a socket, or memory that both have mapped
-// (shared_pipe.h). Neither call waits. One thread at a time.
+// A stream of bytes to and from one rank: a socket, TLS over one (tls.h), or memory that both have
+// mapped (shared_pipe.h). Neither call waits. One thread at a time.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <span>
+#include <string>
 #include <sys/types.h>
 #include <sys/uio.h>
-
-#include "transport/tcp/socket.h"
 
 namespace tinyshard::tcp {
 
@@ -22,8 +21,12 @@ class Pipe {
   // As much as goes: bytes taken, or one of the above.
   virtual ssize_t write(std::span<const iovec> parts) = 0;
   virtual ssize_t read(std::span<const iovec> parts) = 0;
-  // For shared memory: something waits to be read.
+  // Something waits to be read, or may, of which the socket says nothing.
   virtual bool has_input() const { return false; }
+  // Bytes that write() took have not gone: another one, of nothing too, sends them on first.
+  virtual bool holds() const { return false; }
+  // Why it ended, where it did not just close.
+  virtual std::string problem() const { return {}; }
 
   // Returns whether large pieces are worth being lent.
   virtual bool lends() const { return false; }

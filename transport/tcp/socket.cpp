@@ -13,6 +13,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -105,35 +106,90 @@ Socket connect_to(const std::string& address, Deadline deadline) {
   throw SocketError(fmt::format("connect to {}: {}", address, std::strerror(problem)));
 }
 
-void write_all(const Socket& socket, std::span<const std::byte> bytes, Deadline deadline) {
-  while (!bytes.empty()) {
+ssize_t send_now(const Socket& socket, std::span<const std::byte> bytes) {
+  if (TlsSession* session = socket.session()) {
+    const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    const ssize_t n = session->write({&part, 1});
+    return n == Pipe::kEnded && session->was_reset() ? kReset : n;
+  }
+  while (true) {
     const ssize_t n = send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n >= 0) {
-      bytes = bytes.subspan(static_cast<size_t>(n));
-    } else if (errno == EAGAIN) {
-      await(socket, POLLOUT, deadline, "send");
-    } else if (errno != EINTR) {
-      throw SocketError(fmt::format("send: {}", std::strerror(errno)));
-    }
+    if (n >= 0) return n;
+    if (errno == EAGAIN) return Pipe::kBlocked;
+    if (errno != EINTR) return errno == ECONNRESET ? kReset : Pipe::kEnded;
+  }
+}
+
+ssize_t receive_now(const Socket& socket, std::span<std::byte> bytes) {
+  if (TlsSession* session = socket.session()) {
+    const iovec part{bytes.data(), bytes.size()};
+    const ssize_t n = session->read({&part, 1});
+    return n == Pipe::kEnded && session->was_reset() ? kReset : n;
+  }
+  while (true) {
+    const ssize_t n = recv(socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (n > 0) return n;
+    if (n == 0) return Pipe::kEnded;
+    if (errno == EAGAIN) return Pipe::kBlocked;
+    if (errno != EINTR) return errno == ECONNRESET ? kReset : Pipe::kEnded;
+  }
+}
+
+namespace {
+
+[[noreturn]] void fail_as_ended(const Socket& socket, const char* what, ssize_t how) {
+  const std::string problem = socket.session() ? socket.session()->problem() : "";
+  if (!problem.empty())
+    throw SocketError(fmt::format("what came was not what was sent ({})", problem), true);
+  throw SocketError(how == kReset ? fmt::format("{}: {}", what, std::strerror(ECONNRESET))
+                                  : "the other side closed the connection");
+}
+
+}  // namespace
+
+void write_all(const Socket& socket, std::span<const std::byte> bytes, Deadline deadline) {
+  const auto holds = [&] { return socket.session() != nullptr && socket.session()->holds(); };
+  while (!bytes.empty() || holds()) {
+    const ssize_t n = send_now(socket, bytes);
+    if (n == Pipe::kEnded || n == kReset) fail_as_ended(socket, "send", n);
+    if (n > 0) bytes = bytes.subspan(static_cast<size_t>(n));
+    if (n == Pipe::kBlocked || holds()) await(socket, POLLOUT, deadline, "send");
   }
 }
 
 void read_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline) {
   while (!bytes.empty()) {
-    const ssize_t n = recv(socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (n > 0) {
-      bytes = bytes.subspan(static_cast<size_t>(n));
-    } else if (n == 0) {
-      throw SocketError("the other side closed the connection");
-    } else if (errno == EAGAIN) {
-      await(socket, POLLIN, deadline, "receive");
-    } else if (errno != EINTR) {
-      throw SocketError(fmt::format("receive: {}", std::strerror(errno)));
-    }
+    const ssize_t n = receive_now(socket, bytes);
+    if (n == Pipe::kEnded || n == kReset) fail_as_ended(socket, "receive", n);
+    if (n > 0) bytes = bytes.subspan(static_cast<size_t>(n));
+    if (n == Pipe::kBlocked) await(socket, POLLIN, deadline, "receive");
   }
 }
 
-void introduce(const Socket& socket, const Secret& secret, const Claim& claim, Deadline deadline) {
+namespace {
+
+void encrypt(Socket& socket, const Proof& key, Deadline deadline) {
+  auto session = std::make_unique<TlsSession>(socket.fd(), TlsSession::Side::Connector, key);
+  for (auto step = session->handshake(); step != TlsSession::Step::Done;
+       step = session->handshake()) {
+    if (step == TlsSession::Step::Failed) {
+      const bool closed = session->problem().empty();
+      throw SocketError(closed ? "the other side closed the connection"
+                               : fmt::format("the two sides could not agree on keys, as if "
+                                             "somebody stood between them ({})",
+                                             session->problem()),
+                        !closed);
+    }
+    await(socket, step == TlsSession::Step::WantsInput ? POLLIN : POLLOUT, deadline, "TLS");
+  }
+  socket.encrypt(std::move(session));
+}
+
+}  // namespace
+
+void introduce(Socket& socket, const Secret& secret, const Claim& asked, Deadline deadline) {
+  Claim claim = asked;
+  claim.encrypts = secret.encrypts() ? 1 : 0;
   const Connector connector(secret, claim.from);
   Challenge challenge{};
   write_all(socket, std::as_bytes(std::span(&connector.hello(), 1)), deadline);
@@ -151,8 +207,14 @@ void introduce(const Socket& socket, const Secret& secret, const Claim& claim, D
   write_all(socket, std::as_bytes(std::span(&*answer, 1)), deadline);
   Verdict verdict{};
   read_all(socket, std::as_writable_bytes(std::span(&verdict, 1)), deadline);
+  if (verdict == Verdict::OtherEncryption)
+    throw SocketError(other_encryption(secret.encrypts(),
+                                       claim.from < 0 ? "this process" : rank_or_store(claim.from),
+                                       rank_or_store(claim.to)),
+                      true);
   if (verdict != Verdict::Welcome)
     throw SocketError(fmt::format("refused: {}", text(verdict)), true);
+  if (secret.encrypts()) encrypt(socket, connector.connection_key(challenge), deadline);
 }
 
 std::string own_host(const Socket& socket) {

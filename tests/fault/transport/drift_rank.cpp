@@ -6,7 +6,8 @@
 //   drift_rank <seed> <departure> <rank that departs>
 // Departures: "none"; "skip" or "repeat" a batch; "sample", drawn before the weights, and "draw" between
 // steps; another "seed"; another "rate"; other copies of a "part"; another "mode"; an "extra" step;
-// values "assign"ed that differ by a bit; a loss that one alone "read"s.
+// values "assign"ed that differ by a bit; a loss that one alone "read"s. In the last steps, too, after
+// which nothing but the end of the program compares: half of the programs shut the runtime down before.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -32,7 +33,7 @@ enum class Batch { BeforeCall, Realized, InStep, ByLoader, FromLocal };
 
 // The choices of the seed, alike on all ranks.
 struct Program {
-  bool captured, two_axes, sharded, divided, dropout, draws;
+  bool captured, two_axes, sharded, divided, dropout, draws, shuts_down;
   Batch batch;
   int departs_at;
   Program(int seed, int devices) {
@@ -45,7 +46,8 @@ struct Program {
     dropout = one_of(2) != 0;
     draws = one_of(2) != 0;
     batch = static_cast<Batch>(one_of(5));
-    departs_at = 4 + one_of(8);  // long before the end: see Ledger::kMost
+    departs_at = 4 + one_of(kSteps - 4);
+    shuts_down = one_of(2) != 0;
   }
 };
 
@@ -128,6 +130,7 @@ class Training {
       hash = hash_bytes(std::as_bytes(std::span(all)), hash);
     }
     print_line(std::to_string(world().rank) + " weights " + std::to_string(hash));
+    if (program_.shuts_down) Runtime::shutdown();
   }
 
  private:
