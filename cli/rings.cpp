@@ -46,7 +46,7 @@ std::vector<recorder::JobRings> jobs_in(const std::string& folder, std::string_v
   return found;
 }
 
-// Of several jobs each gets a heading.
+// Gives each of several jobs a heading.
 template <class Tell>
 std::string tell_all(const std::vector<recorder::JobRings>& jobs, Tell&& tell) {
   std::string text;

@@ -28,7 +28,7 @@ class Secret {
   // The key of one job of many that share a key.
   Secret for_job(std::string_view job) const;
 
-  // Whether connections whose ends prove this key are encrypted by it.
+  // True if connections whose ends prove this key are encrypted by it.
   bool encrypts() const { return encrypts_; }
   void set_encrypts(bool on) { encrypts_ = on; }
 

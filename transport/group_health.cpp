@@ -259,7 +259,7 @@ void Group::inspect(Request& request, Deadline limit, Deadline now, bool holds) 
   const std::string interrupted = channel.interrupted();
   if (!interrupted.empty()) return fail({culprit, interrupted + detail, cause}, true);
   if (const auto failure = seen_in_circle(); failure && holds) return fail(*failure, true);
-  // One that has ended may have said why: its connections are read by now, its news may lie here still.
+  // A rank that has ended may have said why: its connections are read by now, its news may lie here still.
   if (worst == 2) endpoint_->deliver_notices();
   if (failed()) return;
   if (given_up(worst == 2 ? culprit : -1, now))

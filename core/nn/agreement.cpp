@@ -28,7 +28,7 @@ Message exchange(Message mine, ReduceOp op, int64_t nothing) {
     buffers.push_back({terms[i].data()});
   }
   RunIdentity identity{.label = "of a checkpoint"};
-  // What is saved is what all ranks computed alike.
+  // Only values on which all ranks agree are saved.
   if (Ledgers& ledgers = Context::get().ledgers(); ledgers.written_here()) {
     std::vector<int> ranks(size_t(Context::get().ranks()));
     std::iota(ranks.begin(), ranks.end(), 0);

@@ -227,8 +227,8 @@ TEST_F(Rings, JobsThatRunAtOnceReplaceNoneOfEachOther) {
   EXPECT_TRUE(jobs[0].runs() && jobs[1].runs());
 }
 
-// Of jobs that have ended a minute ago, and of a rank that another process now is; the rings of a job
-// that runs, or has just ended, stay.
+// Rings go where their job ended a minute ago, or another process has the rank's number by now; those of
+// a job that runs, or has just ended, stay.
 TEST_F(Rings, StaleOnesAreRemoved) {
   end(start_rank(0, 5, 0, {}, "old"));
   start_rank(1, 5, 0, {}, "runs");

@@ -44,7 +44,7 @@ void expect_mentions(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
 }
 
-// What `call` throws, and that it does so soon.
+// Returns what `call` throws, and expects it soon.
 template <class Error, class Call>
 std::string told(Call&& call) {
   const auto begun = Clock::now();
@@ -245,7 +245,7 @@ TEST(Secure, WhatIsChangedOnItsWayIsTold) {
   }
 }
 
-// Of two ranks each says so.
+// Both ranks say so.
 TEST(Secure, RanksThatDifferInItAreTold) {
   for (const bool first : {true, false}) {
     SCOPED_TRACE(first);

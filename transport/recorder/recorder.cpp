@@ -57,7 +57,7 @@ namespace {
 using namespace recorder;
 
 constexpr size_t kMostSites = 4096;  // whose numbers are remembered by their address
-// Of a job that has ended: so long its launcher may still ask why.
+// The launcher of a job that has ended may ask for the reason so long.
 constexpr std::chrono::seconds kIsAskedFor{60};
 
 int64_t nanoseconds(Deadline time) {
@@ -176,7 +176,7 @@ bool is_stale(const std::filesystem::path& path, const recorder::Origin& origin,
          (!error && std::filesystem::file_time_type::clock::now() - written > kIsAskedFor);
 }
 
-// What cannot be read or removed stays: it harms nobody.
+// Leaves what cannot be read or removed: it harms nobody.
 void remove_stale(const std::filesystem::path& folder, const Recorder::Place& place) {
   std::error_code error;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;

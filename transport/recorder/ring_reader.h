@@ -73,9 +73,10 @@ struct JobRings {
   const Origin& origin() const { return rings.front().origin; }
   bool runs() const;  // as far as the processes are in sight
 };
-// Of the job that began last in this folder, or of that of this name.
+// Reads the rings of the job that began last in this folder, or of the job of this name.
 JobRings read_rings(const std::filesystem::path& folder, std::string_view job = {});
-// Of all jobs there, the last that began first, and it has the problems. Of each its last start.
+// Reads those of all jobs there, each by its last start: the job that began last comes first, and has
+// the problems.
 std::vector<JobRings> read_jobs(const std::filesystem::path& folder);
 
 }  // namespace tinyshard::recorder

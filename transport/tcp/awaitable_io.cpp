@@ -1,3 +1,5 @@
+// A session of TLS reads and writes the socket itself, as far as that goes at once; the coroutine then waits
+// until the socket is ready and asks it again.
 #include "transport/tcp/awaitable_io.h"
 
 #include <sys/uio.h>

@@ -41,7 +41,7 @@ class Socket {
   void reset();
   int release();  // to who may share it with them
 
-  // What encrypts all that goes over it; null: nothing does.
+  // The session encrypts all that goes over the socket; null: nothing does.
   TlsSession* session() const { return session_.get(); }
   void encrypt(std::unique_ptr<TlsSession> session) { session_ = std::move(session); }
   std::unique_ptr<TlsSession> take_session() { return std::move(session_); }

@@ -31,7 +31,7 @@ constexpr std::string_view kIdentity = "tinyshard";
 constexpr size_t kRecord = SSL3_RT_MAX_PLAIN_LENGTH;
 constexpr size_t kMostAtOnce = 8 * kRecord;
 constexpr size_t kReadsAtOnce = 64 << 10;
-// One key encrypts 2^24.5 records safely (RFC 8446, 5.5): long before that it gives way to the next.
+// A key encrypts 2^24.5 records safely (RFC 8446, 5.5): long before that it gives way to the next.
 constexpr uint64_t kRecordsOfAKey = 1 << 22;
 
 // The key as a session that is resumed, which is how OpenSSL takes it. Null where memory is short.
