@@ -173,6 +173,19 @@ UOp conv(const UOp& x, const UOp& inside, const UOp& w, const ConvArg& a) {
   return reshaped(sum, {n, g * o, oh, ow});
 }
 
+// Elements along a dim with stride - 1 zeros between two of them.
+UOp with_gaps(const UOp& x, int dim, int64_t stride) {
+  Dims shape(x.shape().begin(), x.shape().end());
+  const int64_t size = shape[dim];
+  shape.insert(shape.begin() + dim + 1, 1);
+  Dims gaps(2 * shape.size());
+  gaps[2 * (dim + 1) + 1] = stride - 1;
+  UOp wide = pad(reshape(x, shape), gaps);
+  shape.erase(shape.begin() + dim + 1);
+  shape[dim] = size * stride;
+  return pad_or_cut(reshape(wide, shape), dim, 0, -(stride - 1));
+}
+
 // The adjoint in x: the gradient spread out by the stride, convolved with the mirrored kernel.
 UOp conv_backward_data(const UOp& gradient, const UOp& w, const ConvArg& a) {
   auto ws = w.shape();
@@ -183,17 +196,7 @@ UOp conv_backward_data(const UOp& gradient, const UOp& w, const ConvArg& a) {
     int dim = 2 + i;
     int64_t size = spread.shape()[dim], stride = a.stride[i], reach = a.dilation[i] * (ws[dim] - 1);
     if (stride > 1) {
-      auto with_gaps = [&](const UOp& v) {
-        Dims shape(v.shape().begin(), v.shape().end());
-        shape.insert(shape.begin() + dim + 1, 1);
-        Dims gaps(2 * shape.size());
-        gaps[2 * (dim + 1) + 1] = stride - 1;
-        UOp wide = pad(reshape(v, shape), gaps);
-        shape.erase(shape.begin() + dim + 1);
-        shape[dim] = size * stride;
-        return pad_or_cut(reshape(wide, shape), dim, 0, -(stride - 1));
-      };
-      spread = with_gaps(spread), inside = with_gaps(inside);
+      spread = with_gaps(spread, dim, stride), inside = with_gaps(inside, dim, stride);
       size = (size - 1) * stride + 1;
     }
     forward.stride[i] = 1;
@@ -240,7 +243,36 @@ UOp conv_backward_weight(const UOp& x, const UOp& gradient, const ConvArg& a) {
   return reshaped(sum, {g * o, c, kh, kw});
 }
 
+// The gradient by x of a 1x1 convolution with a stride is a product, spread out by the stride:
+//
+//   w[o, c] transposed, times gradient[n, o, oh * ow]  ->  [n, c, oh, ow]  ->  [n, c, h, w] with zeros between
+//
+// Null where it is none, or where no library takes the product.
+UOp strided_product(const UOp& x, const std::function<bool(const LibraryCall&)>& library_supports) {
+  const ConvArg a = conv_arg(*x);
+  if (x.op() != Op::ConvBackwardData || a.groups != 1) return UOp();
+  const UOp &gradient = x.src(0), &w = x.src(1);
+  const auto g = gradient.shape(), ws = w.shape();
+  for (int i = 0; i < 2; ++i) {
+    if (ws[2 + i] != 1 || a.pad_low[i] != 0) return UOp();
+  }
+  const UOp matrix = permuted(reshaped(w, {1, ws[0], ws[1]}), {0, 2, 1});
+  const UOp product = UOp::make(
+      Op::Dot, x.dtype(),
+      {expanded(matrix, {g[0], ws[1], ws[0]}), reshaped(gradient, {g[0], g[1], g[2] * g[3]})},
+      Dims{1});
+  if (!library_supports(row_major_call(product))) return UOp();
+  UOp result = reshaped(product, {g[0], ws[1], g[2], g[3]});
+  for (int i = 0; i < 2; ++i) {
+    const int dim = 2 + i;
+    if (a.stride[i] > 1) result = with_gaps(result, dim, a.stride[i]);
+    result = pad_or_cut(result, dim, 0, a.result[dim] - result.shape()[dim]);
+  }
+  return stored(result);
+}
+
 UOp convolution(const UOp& x, const std::function<bool(const LibraryCall&)>& library_supports) {
+  if (UOp product = strided_product(x, library_supports)) return product;
   ConvArg arg = conv_arg(*x);
   DType wide = accumulator(x.dtype());
   if (wide != x.dtype()) {

@@ -102,6 +102,36 @@ bool may_replace(const KernelDraft& draft, const KernelDraft::Output& output, in
 
 namespace {
 
+// A fold that reads what the kernel writes over is complete before anything is stored, so its loops are
+// computed by one team of threads each, whatever else is inside of them:
+//
+//   for c of 64:  m[c] = fold of p[n, c] over n      then for n of 62:  p[n, c] = fold over 12544 of (x - m[c])^2
+//
+// In place, 64 teams read all of x. In memory of its own, which is small beside x, there are 64 * 62.
+constexpr double kMuchWork = 16;  // iterations of the kernel for each element of the result
+
+bool holds_teams_up(const KernelDraft& draft, const KernelDraft::Output& output, int buffer,
+                    FreeRanges& free_ranges) {
+  const int slot = int(std::ranges::find(draft.slots, buffer) - draft.slots.begin());
+  auto iterations = [&](const UOp& fold) {
+    double count = 1;
+    for (const UOp& r : free_ranges(fold.src(0))) count *= double(range_arg(*r).size);
+    return count;
+  };
+  double elements = 1, most = 0;
+  for (const UOp& r : free_ranges(output.index)) elements *= double(range_arg(*r).size);
+  bool reads = false;
+  for (const auto& out : draft.outputs) {
+    for (const UOp& x : toposort(std::span(&out.value, 1))) {
+      if (x.op() != Op::Fold) continue;
+      most = std::max(most, iterations(x));
+      reads =
+          reads || (!is_inner(x, free_ranges) && !own_loads(x.src(0), slot, free_ranges).empty());
+    }
+  }
+  return reads && most > kMuchWork * elements;
+}
+
 class Reuse {
  public:
   Reuse(std::span<const Task> tasks, std::span<const int> order, const Dependencies& dependencies,
@@ -172,7 +202,8 @@ class Reuse {
     auto same_memory = [&](int b) { return memory(b) == m; };
     return std::ranges::count_if(task.reads, same_memory) == 1 &&
            std::ranges::none_of(task.writes, same_memory) &&
-           may_replace(*task.draft, out, operand, free_ranges_);
+           may_replace(*task.draft, out, operand, free_ranges_) &&
+           !holds_teams_up(*task.draft, out, operand, free_ranges_);
   }
 
   // Back to who wrote the memory last: readers of what it held before are waited for already, as

@@ -2,6 +2,9 @@
 // limits say so, and what they store for themselves nobody else computes again.
 #include "core/passes/products.h"
 
+#include <array>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "devices/gpu/product_regions.h"
@@ -104,6 +107,27 @@ TEST(NarrowConvolutions, AreThoseOfF32WhereALibraryTakesThese) {
     }
     EXPECT_EQ(lowered(roots, all), roots);
     EXPECT_EQ(count(lowered(roots, none), Op::Conv), 0);
+  }
+}
+
+// A library that refuses the gradient by x of a 1x1 convolution with a stride may take the product that it
+// is: of sizes that the stride divides, leaves a rest of, or ends beyond.
+TEST(StridedConvolutions, OfOnePlaceAreProducts) {
+  auto takes_products = [](const LibraryCall& call) { return call.node.op() == Op::Dot; };
+  for (const auto& [h, w, down, across] : std::vector<std::array<int64_t, 4>>{
+           {6, 8, 2, 2}, {7, 9, 2, 2}, {9, 7, 3, 2}, {5, 5, 1, 4}, {1, 1, 2, 2}, {8, 3, 4, 3}}) {
+    const int64_t oh = (h - 1) / down + 1, ow = (w - 1) / across + 1;
+    const ConvArg arg{{down, across}, {1, 1}, {0, 0}, {0, 0}, 1, {2, 3, h, w}};
+    for (DType type : {DType::F32, DType::F64, DType::BF16}) {
+      UOp g = buffer(1, {2, 5, oh, ow}, type), weight = buffer(2, {5, 3, 1, 1}, type);
+      const std::vector<UOp> roots{
+          UOp::make(Op::ConvBackwardData, type, {g, weight}, to_ints(arg))};
+      const std::vector<UOp> after = lowered(roots, takes_products);
+      EXPECT_EQ(count(after, Op::Dot), 1) << print(after);
+      EXPECT_EQ(count(after, Op::Reduce), 0) << print(after);
+      EXPECT_EQ(count(lowered(roots, none), Op::Dot), 0);
+      EXPECT_EQ(lowered(roots, all), roots);
+    }
   }
 }
 

@@ -102,6 +102,18 @@ TEST(Reuse, TheWriterOfAnOperandIsNoOtherReader) {
     EXPECT_EQ(replacing(planned({weights.matmul(data())}, spare)), (Replacing{true, true}));
 }
 
+// The mean of each column in parts, and then squares of what is left, in parts again: in place, the second
+// kernel would be one team's for each column, however long these are.
+TEST(Reuse, AFoldOfFewElementsDoesNotHoldUpMuchWork) {
+  Runtime::shutdown();
+  Runtime::configure({.devices = {"NULL_H200"}});
+  const Tensor x = Tensor::empty({62, 64, 112, 112}, DType::BF16).realize();
+  const PlanSummary summary = summarize(x.var(Axes(Dims{0, 2, 3})));
+  Runtime::shutdown();
+  // Both partial results, 62 x 64 numbers each, have memory of their own.
+  EXPECT_GE(summary.arena_bytes, int64_t{2} * 62 * 64 * 4);
+}
+
 // A row is divided by its sum: who made the sum has read the row.
 TEST(Reuse, AReaderThatIsWaitedForAnywayIsNotBeside) {
   Tensor t = data().matmul(data()), sums = t.matmul(data({kWidth, 1}));
