@@ -46,6 +46,14 @@ double Accesses::contiguity(int range) const {
   return score;
 }
 
+bool Accesses::near(int range, int64_t most) const {
+  return std::ranges::all_of(accesses_, [&](int access) {
+    if ((graph_[access].varies & bit(range)) == 0) return true;
+    const std::optional<int64_t> stride = graph_.lane_stride(graph_.source(access, 1), range, 2);
+    return stride && std::abs(*stride) <= most;
+  });
+}
+
 // Tells whether `lanes` neighbours along `range` are one aligned piece, of which all or none is.
 bool Accesses::whole_vector(int access, int range, int lanes) const {
   int index = graph_.source(access, 1);

@@ -19,6 +19,8 @@ class Accesses {
   bool contiguous(int access, int range) const;
   // Bytes of the whole kernel accessed contiguously along `range`; stores count double.
   double contiguity(int range) const;
+  // True if no access takes neighbours along `range` from further apart than `most` elements.
+  bool near(int range, int64_t most) const;
   // How many neighbours along `range` most of some accesses can take at once, in up to kWidest
   // bytes. `whole`: the range is made of whole vectors.
   int lanes_along(std::span<const int> accesses, int range, bool whole = true) const;

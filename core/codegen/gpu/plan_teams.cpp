@@ -20,7 +20,9 @@ namespace {
 constexpr int kValues = 32;     // of one load that a thread keeps in registers, at most
 constexpr int kAllValues = 64;  // of all loads
 constexpr int kLoopValues = 16, kLoopAccesses = 4;  // of one load in one round of a loop
-constexpr int kMostCluster = 8;                     // what every GPU with clusters can launch
+constexpr int64_t kShortFold = 64;                  // terms that one thread adds up by itself
+constexpr int64_t kNearItems = 4;   // elements between those that neighbouring threads read
+constexpr int kMostCluster = 8;     // what every GPU with clusters can launch
 constexpr int kClusterBlock = 256;  // four blocks a multiprocessor: some load, some wait
 
 class Teams {
@@ -38,7 +40,7 @@ class Teams {
     if (!work_.items.space.ranges.empty())
       along_items = c_.accesses.contiguity(work_.items.space.ranges.back()) *
                     static_cast<double>(sections.size());
-    work_.items_fastest = along_items > along_sections;
+    work_.items_fastest = along_items > along_sections || are_windows(sections);
     bool one = alike(sections);
     if (one) number(sections);
     // Registers keep a share of each load of a row.
@@ -55,6 +57,21 @@ class Teams {
   }
 
  private:
+  // Short folds over what lies close to each other for neighbouring items, such as the windows of a pool: a
+  // thread for each item reads as much memory as a team would, and has nothing to combine.
+  //
+  //   maximum of x[16608, 55, 55] over windows of 3 x 3     a thread for each of 13 million windows; 16
+  //                                                         threads each would do 9 loads and 4 exchanges
+  bool are_windows(std::span<Section* const> sections) const {
+    const Space& items = work_.items.space;
+    const int64_t wanted = int64_t{c_.target.multiprocessors} * kThreadsOfMultiprocessor;
+    return !items.ranges.empty() && items.steps >= wanted && work_.inner.empty() &&
+           c_.accesses.near(items.ranges.back(), kNearItems) &&
+           std::ranges::all_of(sections, [&](const Section* s) {
+             return c_.extent(s->space.ranges) <= kShortFold;
+           });
+  }
+
   void number(std::span<Section* const> one) {
     std::vector<int> classes(static_cast<size_t>(c_.graph.ranges()));
     std::iota(classes.begin(), classes.end(), 0);

@@ -35,17 +35,5 @@ TEST(MemoryPlan, AttentionOfALongDividedSequence) {
   Runtime::shutdown();
 }
 
-// The gradient by x of a 1x1 convolution with a stride is a product, which is spread out.
-TEST(ConvolutionPlan, AStridedOneByOneConvolutionHasNoSlowGradient) {
-  configure(1);
-  const Tensor x = Tensor::empty({8, 64, 28, 28}, DType::BF16).is_param_().realize(),
-               w = Tensor::empty({128, 64, 1, 1}, DType::BF16).is_param_().realize();
-  const Tensor loss = x.conv2d(w, {}, {.stride = 2}).sum();
-  const std::string plan = explain(loss.gradient({x, w}), true);
-  EXPECT_EQ(plan.find("conv_backward_data"), std::string::npos) << plan;
-  EXPECT_NE(plan.find("library dot"), std::string::npos) << plan;
-  Runtime::shutdown();
-}
-
 }  // namespace
 }  // namespace tinyshard::memory_plan_test
