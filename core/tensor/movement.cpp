@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/base/sizes.h"
+#include "core/tensor/sizes_internal.h"
 #include "core/tensor/view_internal.h"
 
 namespace tinyshard {
@@ -290,8 +291,30 @@ Tensor Tensor::pad(const Pairs& padding, Scalar value, PadMode mode, Caller call
   return value::shrink(padded, kept);
 }
 
+namespace {
+
+// x backwards along an axis whose size is known when the step runs: what lies behind the size stays there.
+Value reversed_within(const Value& x, int64_t axis, const SymbolicSize& size) {
+  const Value places =
+      Value(size.node) - 1 - value::iota_along(axis, x.rank(), x.size(axis), DType::I64);
+  const Value whole = value::filled(x, axis, 0);
+  return value::limited_to(value::gather(whole, axis, value::broadcast_to(places, x.shape())), axis,
+                           size);
+}
+
+}  // namespace
+
 Tensor Tensor::flip(const Ints& axes, Caller caller) const& {
   Call call("flip", caller);
+  Value x(*this);
+  Dims plain;
+  for (int64_t axis : value::resolve_axes(Axes(axes.values), x.rank())) {
+    if (const auto size = value::size_along(x, axis))
+      x = reversed_within(x, axis, *size);
+    else
+      plain.push_back(axis);
+  }
+  if (plain.size() < axes.size()) return value::flip(x, plain);
   return value::moved(*this, [axes = value::resolve_axes(Axes(axes.values), ndim())](
                                  const Value& x) { return value::flip(x, axes); });
 }
