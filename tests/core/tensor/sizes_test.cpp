@@ -358,23 +358,31 @@ TEST(Sizes, OnSeveralDevices) {
     Jit step = [&](Variable p) {
       Tensor k = x[{Slice(), Slice(0, p)}];
       Tensor out = query.matmul(k.transpose(-1, -2)).softmax(-1).matmul(k);
-      return std::tuple(out, k.exp().sum(1), k.max());
+      // Along the size: weights of each place, so that its order counts.
+      const Tensor place = Tensor::arange(p).cast(DType::F32).unsqueeze(1);
+      return std::tuple(out, k.exp().sum(1), k.max(), (k.cumsum(1) * place).sum(1),
+                        (k.flip(1) * place).sum(1), k.var(1, false, 0), k.argmax(1));
     };
     for (int64_t value : kValues) {
       if (value < 1) continue;
       Tensor k = whole[{Slice(), Slice(0, value)}].contiguous().realize();
-      auto [out, sums, top] = step(n.bind(value));
+      auto [out, sums, top, totals, backwards, variance, best] = step(n.bind(value));
+      const Tensor place = Tensor::arange(value).cast(DType::F32).unsqueeze(1);
       Tensor expected = q.matmul(k.transpose(-1, -2)).softmax(-1).matmul(k);
       auto near = [](const Tensor& a, const Tensor& b) {
         std::vector<float> u = a.to_vector<float>(), v = b.to_vector<float>();
         bool all = u.size() == v.size();
         for (size_t i = 0; all && i < u.size(); ++i)
-          all = std::abs(u[i] - v[i]) <= 1e-5f * (1 + std::abs(v[i]));
+          all = std::abs(u[i] - v[i]) <= 2e-5f * (1 + std::abs(v[i]));
         return all;
       };
       EXPECT_TRUE(near(out, expected)) << value;
       EXPECT_TRUE(near(sums, k.exp().sum(1))) << value;
       EXPECT_EQ(top.item<float>(), k.max().item<float>()) << value;
+      EXPECT_TRUE(near(totals, (k.cumsum(1) * place).sum(1))) << value;
+      EXPECT_TRUE(near(backwards, (k.flip(1) * place).sum(1))) << value;
+      EXPECT_TRUE(near(variance, k.var(1, false, 0))) << value;
+      EXPECT_EQ(best.to_vector<int>(), k.argmax(1).to_vector<int>()) << value;
     }
   }
 }
