@@ -281,7 +281,7 @@ Options read_environment() {
   return o;
 }
 
-// Those that are asked for again and again. All others are read once, when something comes to life.
+// These are asked for again and again. All others are read once, when something comes to life.
 constexpr auto kOfScopes = std::to_array<std::string_view>(
     {"DEBUG", "SPEC", "BEAM", "JIT", "NOOPT", "TS_LIBRARIES", "TS_CHECK", "TS_DISABLE_PASSES",
      "TS_SHUFFLE", "TS_SERIAL", "TS_TF32", "TS_BUCKET_BYTES", "TS_KERNEL_BYTES"});

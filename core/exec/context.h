@@ -122,7 +122,7 @@ class Context {
 
   // A device of this process.
   Device& device(const DeviceRef& ref);
-  // Those that something has been computed on, or lies on.
+  // Devices that something has been computed on, or lies on.
   std::vector<Device*> open_devices() const;
   // Positions in mesh.devices() that this process holds.
   std::vector<int> local_positions(const Mesh& mesh) const;

@@ -31,7 +31,7 @@ struct GlobalCounters {
   // Sums over the devices.
   double operations = 0;
   int64_t bytes = 0, memory = 0;
-  // Of the host in runs: until they have ended, or on a GPU until they are queued. With DEBUG=2 each
+  // The host's time in runs: until they have ended, or on a GPU until they are queued. With DEBUG=2 each
   // item is waited for, on GPUs as well.
   double seconds = 0;
   std::vector<DeviceCounters> devices;  // those that did something, and those of this process

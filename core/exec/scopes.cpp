@@ -18,7 +18,7 @@ namespace tinyshard::scopes {
 namespace {
 
 TS_HOT_THREAD_LOCAL Training mode;
-// What DEFAULT_FLOAT says: by names of ours, or of tinygrad.
+// Reads DEFAULT_FLOAT: a name of ours, or of tinygrad.
 DType float_of_option() {
   std::string wanted = options().default_float;
   for (char& c : wanted) c = char(std::tolower(static_cast<unsigned char>(c)));

@@ -1,4 +1,4 @@
-// What has run on each device so far: the counters behind GlobalCounters (counters.h).
+// The work of each device so far: the counters behind GlobalCounters (counters.h).
 #pragma once
 #include <vector>
 
@@ -7,9 +7,9 @@
 
 namespace tinyshard {
 
-// Whether somebody has asked: what items do is not looked at before.
+// Says if somebody has asked: what items do is not looked at before.
 bool work_is_counted();
-// Of a device of this process, for as long as the process lives.
+// Counts of a device of this process, for as long as the process lives.
 DeviceCounters& tally_of(const DeviceRef& device);
 void add(DeviceCounters& so_far, const DeviceCounters& more);  // from any thread
 

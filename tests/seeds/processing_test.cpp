@@ -41,7 +41,7 @@ TEST(SeedProcessing, ConvolutionsAndProducts) {
   prints(Tensor::einsum("ij,ij->", {a, b}), 70);
 }
 
-// One number for all dims, one for each, and one for each side: left, right, top, bottom.
+// Padding is a number for all dims, one for each, or one for each side: left, right, top, bottom.
 TEST(SeedProcessing, PaddingOfThreeKinds) {
   Tensor t = Tensor::arange(9).reshape({1, 1, 3, 3}), w = Tensor::ones({1, 1, 2, 2});
   prints(t.conv2d(w, {}, {.padding = 1}), Tensor{{{{0.0, 1.0, 3.0, 2.0},

@@ -1,4 +1,4 @@
-// What programs ask about what ran: counters of the process and of its devices, plans without
+// Questions of programs about what ran: counters of the process and of its devices, plans without
 // optimisation, options for the length of a scope.
 #include "core/exec/counters.h"
 

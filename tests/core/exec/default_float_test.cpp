@@ -15,7 +15,7 @@ namespace {
 
 enum Outcome { kAsWanted, kOther, kRefused };
 
-// What a new process finds with DEFAULT_FLOAT=text.
+// Returns what a new process finds with DEFAULT_FLOAT=text.
 Outcome with(const char* text, DType wanted) {
   const pid_t child = ::fork();
   if (child == 0) {

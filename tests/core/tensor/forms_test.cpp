@@ -492,7 +492,7 @@ TEST(Sizes, AreShrunkToAndPaddedTo) {
             (std::vector<int>{0, 1, 9, 9, 9, 9}));
   EXPECT_EQ(x.pad_to({-1, 5}).sum(0).to_vector<int>(), (std::vector<int>{12, 15, 18, 21, 0}));
   EXPECT_EQ(Tensor(2.5).pad_to({}).item<double>(), 2.5);
-  // What is written to the part is written to the whole.
+  // A write to the part is a write to the whole.
   Tensor y = x.clone();
   y.shrink_to({1, 2}) += 10;
   EXPECT_EQ(y.to_vector<int>(), (std::vector<int>{10, 11, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));

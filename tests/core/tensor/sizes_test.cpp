@@ -177,7 +177,7 @@ TEST(Sizes, Variance) {
   expect_as_plain(rows(), [](const Tensor& x) { return x.normalize(1, 1); });
 }
 
-// What lies behind the size is larger than everything before it, or NaN.
+// Values behind the size are larger than all before it, or NaN.
 TEST(Sizes, Places) {
   const Tensor up = Tensor::arange(kBound * 3).reshape({kBound, 3}).realize();
   const Tensor nans = cat({rows(3)[Slice(0, 20)], Tensor::full({kBound - 20, 3}, NAN)}).realize();
@@ -409,7 +409,7 @@ TEST(Sizes, MistakesAreSentences) {
   expect([&](V p, V, V) { return x[Slice(0, p)][Slice(0, 3)].sum(); }, "cannot be cut");
   expect([&](V p, V, V) { return x[Slice(0, p)][3].sum(); }, "cannot be cut");
   expect([&](V p, V, V) { return x[Slice(0, p)].argmax(0); }, "argmax: n may be 0");
-  // What takes no such size names itself, the size, and the way out.
+  // A method that takes no such size names itself, the size, and the way out.
   struct Refused {
     const char* op;
     Tensor (*call)(const Tensor&);
