@@ -7,7 +7,9 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "core/exec/context.h"
 #include "core/exec/tally.h"
