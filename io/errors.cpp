@@ -4,9 +4,11 @@
 
 #include <fmt/format.h>
 
+#include "core/base/call.h"
+
 namespace tinyshard::io {
 FormatError::FormatError(std::string_view file, std::string_view what)
-    : UserError(fmt::format("{}: {}", file, what)) {}
+    : UserError(told_of_call(fmt::format("{}: {}", file, what))) {}
 
 std::string in_quotes(std::string_view text) {
   constexpr size_t kMost = 120;

@@ -36,22 +36,25 @@ std::shared_ptr<const Mesh::Data> Mesh::intern(std::vector<MeshAxis> axes,
                                                std::vector<DeviceRef> devices) {
   for (size_t i = 0; i < axes.size(); ++i) {
     if (axes[i].name.empty())
-      throw UserError(fmt::format("mesh axis {} of size {} has no name", i, axes[i].size));
+      fail(fmt::format("mesh axis {} of size {} has no name", i, axes[i].size));
     if (axes[i].size < 1)
-      throw UserError(fmt::format("mesh axis \"{}\" has size {}", axes[i].name, axes[i].size));
+      fail(fmt::format("mesh axis \"{}\" has size {}", axes[i].name, axes[i].size));
     for (size_t j = 0; j < i; ++j) {
       if (axes[i].name == axes[j].name)
-        throw UserError(fmt::format("mesh has two axes named \"{}\"", axes[i].name));
+        fail(fmt::format("mesh has two axes named \"{}\"", axes[i].name));
     }
   }
   if (count(axes) != int64_t(devices.size())) {
-    throw UserError(
-        fmt::format("a mesh of {} places cannot hold {} devices", count(axes), devices.size()));
+    fail(fmt::format("a mesh of {} places cannot hold {} devices", count(axes), devices.size()));
   }
   for (size_t i = 0; i < devices.size(); ++i) {
     if (devices.size() <= 64 && std::find(devices.begin(), devices.begin() + long(i), devices[i]) !=
                                     devices.begin() + long(i)) {
-      throw UserError(fmt::format("device {} stands twice in a mesh", devices[i].to_string()));
+      fail(fmt::format("device {} stands twice in a mesh, where each device holds its own part{}",
+                       devices[i].to_string(),
+                       devices[i].kind == "CPU"
+                           ? ": a CPU is as many devices as you like, CPU:0, CPU:1 and so on"
+                           : ""));
     }
   }
   static std::mutex mutex;
@@ -65,14 +68,18 @@ std::shared_ptr<const Mesh::Data> Mesh::intern(std::vector<MeshAxis> axes,
   return known.back();
 }
 
-Mesh::Mesh(std::vector<MeshAxis> axes, std::vector<DeviceRef> devices)
-    : data_(intern(std::move(axes), std::move(devices))) {}
+Mesh::Mesh(std::vector<MeshAxis> axes, std::vector<DeviceRef> devices,
+           std::source_location caller) {
+  const Call call("Mesh", caller);
+  data_ = intern(std::move(axes), std::move(devices));
+}
 
-Mesh::Mesh(std::vector<MeshAxis> axes) {
+Mesh::Mesh(std::vector<MeshAxis> axes, std::source_location caller) {
+  const Call call("Mesh", caller);
   int64_t wanted = count(axes);
   const auto& all = tinyshard::world().devices;
   if (wanted > int64_t(all.size())) {
-    throw UserError(fmt::format(
+    fail(fmt::format(
         "a mesh of {} devices, but the job has {}: in one process TS_DEVICES_PER_RANK={} or "
         "Runtime::configure({{.devices_per_rank = {}}}) before the first tensor gives as many, or "
         "Mesh::of names them; under a launcher, more ranks or --devices-per-rank",
@@ -82,14 +89,15 @@ Mesh::Mesh(std::vector<MeshAxis> axes) {
                  std::vector(all.begin(), all.begin() + long(std::max<int64_t>(wanted, 0))));
 }
 
-Mesh Mesh::world(std::vector<MeshAxis> axes) {
+Mesh Mesh::world(std::vector<MeshAxis> axes, std::source_location caller) {
+  const Call call("Mesh::world", caller);
   int64_t total = int64_t(tinyshard::world().devices.size()), known = 1;
   MeshAxis* open = nullptr;
   for (MeshAxis& a : axes) {
     if (a.size != -1) {
       known = multiply_sizes(known, a.size);
     } else if (open) {
-      throw UserError("a mesh can leave the size of one axis open, not of two");
+      fail("a mesh can leave the size of one axis open, not of two");
     } else {
       open = &a;
     }
@@ -102,8 +110,8 @@ Mesh Mesh::world(std::vector<MeshAxis> axes) {
       sizes += fmt::format("{}{}={}", sizes.empty() ? "" : ", ", a.name,
                            left ? std::string("what is left") : std::to_string(a.size));
     }
-    throw UserError(fmt::format(
-        "Mesh::world: {} {} {} device{}, but the job has {}: the sizes of "
+    fail(fmt::format(
+        "{} {} {} device{}, but the job has {}: the sizes of "
         "the axes have to multiply to that",
         sizes, open ? "needs a multiple of" : "needs", known, known == 1 ? "" : "s", total));
   }

@@ -8,6 +8,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,13 +37,17 @@ struct MeshAxis {
 class Mesh {
  public:
   // The first product-of-sizes devices of the world, row-major. Names must differ.
-  explicit Mesh(std::vector<MeshAxis> axes);
-  Mesh(std::vector<MeshAxis> axes, std::vector<DeviceRef> devices);
+  explicit Mesh(std::vector<MeshAxis> axes,
+                std::source_location caller = std::source_location::current());
+  Mesh(std::vector<MeshAxis> axes, std::vector<DeviceRef> devices,
+       std::source_location caller = std::source_location::current());
   // Devices of this process by name, on one axis: Mesh::of({"CPU:0", "CPU:1"}). Whichever process runs
   // it: all ranks get an equal mesh, of kHere, on which each has its own copy of a value.
-  static Mesh of(const std::vector<std::string>& devices, std::string axis = "data");
+  static Mesh of(const std::vector<std::string>& devices, std::string axis = "data",
+                 std::source_location caller = std::source_location::current());
   // All devices of all ranks, in rank order; one axis may be -1.
-  static Mesh world(std::vector<MeshAxis> axes);
+  static Mesh world(std::vector<MeshAxis> axes,
+                    std::source_location caller = std::source_location::current());
   // The mesh of a device of this process.
   static Mesh single(const DeviceRef& device);
   // The one that takes the place of a mesh which is not known yet: of DeviceRef(), without a look-up.

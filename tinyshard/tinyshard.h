@@ -3,8 +3,10 @@
 #include <iostream>  // programs print tensors
 
 #include "core/base/error.h"
+#include "core/base/option_scope.h"
 #include "core/base/termination.h"
 #include "core/dtype/dtype.h"
+#include "core/exec/counters.h"
 #include "core/exec/runtime.h"
 #include "core/nn/nn.h"
 #include "core/nn/termination.h"

@@ -44,13 +44,15 @@ OriginId origin_of_call() {
   return running.origin;
 }
 
-void fail(const std::string& text) {
+std::string told_of_call(const std::string& text) {
   std::string message = running.op ? fmt::format("{}: {}", running.op, text) : text;
   if (!running.file.empty()) {
     std::string_view file = running.file.substr(running.file.find_last_of('/') + 1);
     message += fmt::format("  ({}:{})", file, running.line);
   }
-  throw UserError(message);
+  return message;
 }
+
+void fail(const std::string& text) { throw UserError(told_of_call(text)); }
 
 }  // namespace tinyshard

@@ -29,6 +29,9 @@ uint64_t running_call_number();
 // The line that the running call was made from; 0 where no public method runs.
 OriginId origin_of_call();
 
+// A text as an error of the running call: its name in front, the caller's line behind.
+std::string told_of_call(const std::string& text);
+
 // Throws the UserError of the running call.
 [[noreturn]] void fail(const std::string& text);
 

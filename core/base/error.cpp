@@ -32,10 +32,22 @@ std::string describe(const CommErrorInfo& info) {
   return text;
 }
 
+// A source of the library by its path in the repository: it was built in a folder that says nothing to
+// who runs it.
+std::string_view path_in_repository(std::string_view file) {
+  constexpr std::string_view kOwn = "core/base/error.cpp";
+  std::string_view root = std::source_location::current().file_name();
+  root.remove_suffix(root.ends_with(kOwn) ? kOwn.size() : root.size());
+  if (file.starts_with(root)) file.remove_prefix(root.size());
+  while (file.starts_with("../")) file.remove_prefix(3);  // of the folder that it was built in
+  return file;
+}
+
 }  // namespace
 
 InternalError::InternalError(const std::string& what, std::source_location where)
-    : Error(fmt::format("{} (a bug in tinyshard, {}:{})", what, where.file_name(), where.line())) {}
+    : Error(fmt::format("{} (a bug in tinyshard, {}:{})", what,
+                        path_in_repository(where.file_name()), where.line())) {}
 
 CommError::CommError(CommErrorInfo info) : Error(describe(info)), info_(std::move(info)) {}
 

@@ -21,6 +21,8 @@
 
 #include <fmt/format.h>
 
+#include "core/base/call.h"
+
 namespace tinyshard {
 namespace {
 
@@ -70,7 +72,7 @@ class NoFileSizeSignal {
 
 IoError::IoError(std::string_view action, const std::filesystem::path& path, int error_number,
                  std::string_view detail)
-    : UserError(describe(action, path, error_number, detail)),
+    : UserError(told_of_call(describe(action, path, error_number, detail))),
       path_(path),
       error_number_(error_number) {}
 

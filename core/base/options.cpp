@@ -1,19 +1,28 @@
 // Two lists say all of it: for_each_option visits variable, member and meaning of every option,
-// for_each_check the names in TS_CHECK. Reading the environment, printing what is set and finding
-// the nearest name for a variable that does not exist are visitors of these lists, so that a new
-// option is one row:
+// for_each_check the names in TS_CHECK. Reading the environment, opening a scope, printing what is set
+// and finding the nearest name for a variable that does not exist are visitors of these lists, so that
+// a new option is one row:
 //
 //   visit("TS_THREADS", o.threads, "threads of the CPU device")
 //   TS_THREADS=two     parse(name, text, int&) throws, with the variable and its text
 //   TS_THREAD=2        a warning that names TS_THREADS
+//
+// Options are those of the environment with the settings of each open scope over them, in the order in
+// which the scopes were opened. They are values that never change: a scope puts another one in
+// their place, and threads that still read the one before do so in peace.
 #include "core/base/options.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unistd.h>
@@ -21,9 +30,11 @@
 
 #include <fmt/format.h>
 
+#include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/base/jit_mode.h"
 #include "core/base/log.h"
+#include "core/base/option_scope.h"
 #include "core/base/words.h"
 
 extern char** environ;
@@ -36,7 +47,7 @@ void parse(const char* name, const char* text, T& out) {
   const char* end = text + std::strlen(text);
   auto [rest, error] = std::from_chars(text, end, out);
   if (error != std::errc() || rest != end) {
-    throw UserError(fmt::format("environment variable {}=\"{}\" is not a number", name, text));
+    fail(fmt::format("{}=\"{}\" is not a number", name, text));
   }
 }
 
@@ -44,8 +55,7 @@ void parse(const char* name, const char* text, T& out) {
 void parse(const char* name, const char* text, double& out) {
   parse<double>(name, text, out);
   if (!(out > 0)) {
-    throw UserError(
-        fmt::format("environment variable {}=\"{}\" is no time above 0 seconds", name, text));
+    fail(fmt::format("{}=\"{}\" is no time above 0 seconds", name, text));
   }
 }
 
@@ -67,6 +77,7 @@ void for_each_check(C& checks, Visit visit) {
 }
 
 void parse(const char* variable, const char* text, Checks& out) {
+  out = {};
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view wanted = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), wanted.size() + 1));
@@ -77,9 +88,8 @@ void parse(const char* variable, const char* text, Checks& out) {
       names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
     });
     if (!known) {
-      throw UserError(
-          fmt::format("environment variable {}=\"{}\": there is no check {}; there are {}",
-                      variable, text, wanted, names));
+      fail(fmt::format("{}=\"{}\": there is no check {}; there are {}", variable, text, wanted,
+                       names));
     }
   }
 }
@@ -106,19 +116,19 @@ std::string default_cache_dir() {
   return {};
 }
 
-int& jit() {
-  static int mode = int(JitMode::On);
-  return mode;
-}
-
 // Visits (variable, member, meaning) of every option: the list that parsing and printing share.
 template <class Visit>
 void for_each_option(Options& o, Visit visit) {
   visit("DEBUG", o.debug,
-        "1 times and counts, 2 kernels and reshards, 3 graphs, 4 kernel graphs, 5 LLVM IR");
+        "1 times and counts, 2 kernels and reshards, 3 graphs, 4 kernel graphs, 5 LLVM IR, 6 "
+        "assembly");
   visit("SPEC", o.spec,
         "1 verifies graphs entering and leaving the pipeline, 2 after every pass, and the memory "
         "of schedules");
+  visit("NOOPT", o.no_opt,
+        "1 plans without passes and steps that only make plans faster, without libraries and BEAM");
+  visit("DEFAULT_FLOAT", o.default_float,
+        "type of floats that the program does not choose: f32, f64, f16 or bf16");
   visit("TS_LIBRARIES", o.libraries, "0 keeps products and convolutions in generated kernels");
   visit("TS_THREADS", o.threads,
         "threads of the CPU devices; 0 = cores of this process / local ranks");
@@ -160,24 +170,23 @@ void for_each_option(Options& o, Visit visit) {
         "times this many plans of each kernel and, on a GPU, algorithms of each product, and "
         "products "
         "by libraries and in loops, and keeps the fastest");
-  visit("JIT", jit(),
+  visit("JIT", o.jit,
         "0 calls the function of a Jit each time, to debug it; 2 captures it and replays its items "
         "one by one");
   visit("TS_BUCKET_BYTES", o.bucket_bytes,
         "bytes of gradients, or of parameters, in one collective");
 }
 
-// Numbers that parse and that nothing can be done with.
-void check_ranges(const Options& o) {
-  auto need = [](bool holds, const char* name, const auto& value, const char* range) {
-    if (!holds)
-      throw UserError(fmt::format("environment variable {}=\"{}\" must be {}", name, value, range));
+// Numbers that parse and that nothing can be done with. `source` comes in front of a name.
+void check_ranges(const Options& o, std::string_view source) {
+  auto need = [source](bool holds, const char* name, const auto& value, const char* range) {
+    if (!holds) fail(fmt::format("{}{}=\"{}\" must be {}", source, name, value, range));
   };
   need(o.threads >= 0, "TS_THREADS", o.threads, "0 or a number of threads");
   need(o.devices_per_rank >= 0, "TS_DEVICES_PER_RANK", o.devices_per_rank,
        "0 or a number of devices");
   need(o.hosts >= 0, "TS_HOSTS", o.hosts, "0 or a number of hosts");
-  need(jit() >= 0 && jit() <= 2, "JIT", jit(), "0, 1 or 2");
+  need(o.jit >= 0 && o.jit <= 2, "JIT", o.jit, "0, 1 or 2");
   need(o.beam >= 0, "BEAM", o.beam, "0 or a number of candidates");
   for (std::string_view rest = o.cuda_path; !rest.empty();) {
     const std::string_view folder = rest.substr(0, rest.find(':'));
@@ -208,36 +217,167 @@ void warn_of_unknown_variables(Options& o) {
   }
 }
 
-Options read_environment() {
-  Options o;
-  o.cache_dir = default_cache_dir();
-  jit() = int(JitMode::On);
-  for_each_option(o, [](const char* name, auto& member, const char*) {
-    // A program that has more rights than its user takes no word of the user's environment.
-    if (const char* text = ::secure_getenv(name); text && *text) parse(name, text, member);
+// Variables of tinygrad that mean nothing here, and what does the same. Each that is set is told once.
+struct OtherName {
+  const char *name, *instead;
+  bool is_switch = true;  // told where it is 1: other programs may mean something else by the name
+};
+constexpr auto kOtherNames = std::to_array<OtherName>({
+    {"DEV", "TS_DEVICES names the devices: TS_DEVICES=CPU, TS_DEVICES=CUDA:0", false},
+    {"CPU", "TS_DEVICES=CPU computes on the CPU"},
+    {"CUDA", "TS_DEVICES=CUDA computes on GPUs, which are the default where there are any"},
+    {"NV", "TS_DEVICES=CUDA computes on GPUs, which are the default where there are any"},
+    {"VIZ", "explain(tensor, true) prints a plan, DEBUG=3 the graph after each pass"},
+    {"PROFILE", "TS_TRACE=trace.json writes a timeline for ui.perfetto.dev"},
+    {"JIT_BATCH_SIZE", "a captured step is one recording of each device, there are no batches",
+     false},
+    {"JITBEAM", "BEAM counts in captured steps as well", false},
+});
+
+void tell_other_names() {
+  static auto& told = *new std::set<std::string, std::less<>>;
+  for (const OtherName& other : kOtherNames) {
+    const char* text = ::secure_getenv(other.name);
+    const std::string_view value = text ? text : "";
+    if (other.is_switch ? value != "1" : value.empty() || value == "0") continue;
+    if (!told.emplace(other.name).second) continue;
+    log_line(fmt::format("environment variable {}={} does nothing in tinyshard: {}", other.name,
+                         text, other.instead));
+  }
+}
+
+// Sets the option of that name; false: there is none.
+bool set_option(Options& o, std::string_view name, std::string_view source, const char* text) {
+  bool found = false;
+  for_each_option(o, [&](const char* known, auto& member, const char*) {
+    if (name != known) return;
+    found = true;
+    parse((std::string(source) + known).c_str(), text, member);
   });
-  check_ranges(o);
-  warn_of_unknown_variables(o);
+  return found;
+}
+
+// Options that others follow from.
+Options with_consequences(Options o) {
+  if (o.no_opt) {
+    o.libraries = false;
+    o.beam = 0;
+  }
   return o;
 }
 
-Options& mutable_options() {
-  static Options& o = *new Options(read_environment());  // outlives every static user
+constexpr std::string_view kFromEnvironment = "environment variable ";
+
+Options read_environment() {
+  Options o;
+  o.cache_dir = default_cache_dir();
+  for_each_option(o, [](const char* name, auto& member, const char*) {
+    // A program that has more rights than its user takes no word of the user's environment.
+    const char* text = ::secure_getenv(name);
+    if (text && *text) parse((std::string(kFromEnvironment) + name).c_str(), text, member);
+  });
+  check_ranges(o, kFromEnvironment);
+  warn_of_unknown_variables(o);
+  tell_other_names();
   return o;
+}
+
+// These are asked for again and again. All others are read once, when something comes to life.
+constexpr auto kOfScopes = std::to_array<std::string_view>(
+    {"DEBUG", "SPEC", "BEAM", "JIT", "NOOPT", "TS_LIBRARIES", "TS_CHECK", "TS_DISABLE_PASSES",
+     "TS_SHUFFLE", "TS_SERIAL", "TS_TF32", "TS_BUCKET_BYTES", "TS_KERNEL_BYTES"});
+
+class CurrentOptions {
+ public:
+  static CurrentOptions& get() {
+    static auto& options = *new CurrentOptions;  // outlives every static user
+    return options;
+  }
+
+  const Options& now() const { return *now_.load(std::memory_order_acquire); }
+
+  void reload() {
+    Options read = read_environment();
+    const std::lock_guard lock(mutex_);
+    environment_ = std::move(read);
+    publish(with_scopes());
+  }
+  void open(const void* scope, std::span<const OptionScope::Setting> settings) {
+    const std::lock_guard lock(mutex_);
+    scopes_.push_back({scope, {settings.begin(), settings.end()}});
+    try {
+      publish(with_scopes());
+    } catch (...) {
+      scopes_.pop_back();
+      throw;
+    }
+  }
+  void close(const void* scope) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(scopes_, [scope](const Scope& s) { return s.id == scope; });
+    publish(with_scopes());
+  }
+
+ private:
+  struct Scope {
+    const void* id;
+    std::vector<OptionScope::Setting> settings;
+  };
+
+  CurrentOptions() : environment_(read_environment()) { publish(with_scopes()); }
+
+  Options with_scopes() const {
+    Options o = environment_;
+    for (const Scope& scope : scopes_) {
+      for (const auto& [name, text] : scope.settings) set_option(o, name, "", text.c_str());
+    }
+    if (!scopes_.empty()) check_ranges(o, "");
+    return with_consequences(std::move(o));
+  }
+  // Equal options are one value, so that a scope in a loop keeps nothing.
+  void publish(const Options& o) {
+    auto found = std::ranges::find_if(all_, [&](const auto& other) { return *other == o; });
+    if (found == all_.end()) found = all_.insert(found, std::make_unique<const Options>(o));
+    now_.store(found->get(), std::memory_order_release);
+  }
+
+  std::mutex mutex_;
+  Options environment_;
+  std::vector<Scope> scopes_;
+  std::vector<std::unique_ptr<const Options>> all_;
+  std::atomic<const Options*> now_ = nullptr;
+};
+
+void check_name(const std::string& name) {
+  if (std::ranges::count(kOfScopes, name) > 0) return;
+  std::string names;
+  for (std::string_view known : kOfScopes)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", known);
+  Options o;
+  bool known = false;
+  for_each_option(o,
+                  [&](const char* option, auto&, const char*) { known = known || name == option; });
+  fail(fmt::format("{} {}; a scope may set {}", name,
+                   known ? "is read once, from the environment" : "is no option", names));
 }
 
 }  // namespace
 
-const Options& options() { return mutable_options(); }
-JitMode jit_mode() {
-  mutable_options();
-  return JitMode(jit());
+const Options& options() { return CurrentOptions::get().now(); }
+JitMode jit_mode() { return JitMode(options().jit); }
+void reload_options() { CurrentOptions::get().reload(); }
+
+OptionScope::OptionScope(std::initializer_list<Setting> settings, std::source_location caller) {
+  const Call call("OptionScope", caller);
+  for (const Setting& setting : settings) check_name(setting.name);
+  CurrentOptions::get().open(this, settings);
 }
-void reload_options() { mutable_options() = read_environment(); }
+OptionScope::~OptionScope() { CurrentOptions::get().close(this); }
 
 std::vector<OptionRow> option_rows() {
   std::vector<OptionRow> rows;
-  for_each_option(mutable_options(), [&](const char* name, auto& member, const char* meaning) {
+  Options now = options();
+  for_each_option(now, [&](const char* name, auto& member, const char* meaning) {
     rows.push_back({name, show(member), meaning, std::getenv(name) != nullptr});
   });
   return rows;

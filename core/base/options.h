@@ -22,6 +22,13 @@ struct Options {
   // SPEC: 1 verifies graphs at the entry and exit of the pipeline, 2 after every pass, and that no
   // item of a schedule reads memory after another one wrote it.
   int spec = 0;
+  // JIT: 0 calls the function of a Jit each time, 2 replays a captured step item by item (jit_mode.h).
+  int jit = 1;
+  // NOOPT: plans as they are written, without passes and steps that only make them faster, without
+  // libraries and BEAM: slow, and the values of a plan that is not.
+  bool no_opt = false;
+  // DEFAULT_FLOAT: a name of a type, of tinygrad or of ours; empty: f32.
+  std::string default_float;
   // TS_LIBRARIES: 0 keeps every product and convolution in generated kernels.
   bool libraries = true;
   // TS_THREADS: threads of the CPU device, 0 = cores of this process / local ranks.
@@ -70,9 +77,11 @@ struct Options {
   int beam = 0;
   // TS_BUCKET_BYTES: gradients are all-reduced in buckets of this size.
   int64_t bucket_bytes = 100 << 20;
+  bool operator==(const Options&) const = default;
 };
 
-// The options of this process. Throws UserError naming the variable when a value does not parse.
+// The options of this process, with those of the scopes that are open (option_scope.h). Throws UserError
+// naming the variable when a value does not parse. What is returned stays as it is.
 const Options& options();
 
 // A row of `tinyshard env`: what the variable means, its value now, and whether it was set.

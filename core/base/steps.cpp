@@ -22,6 +22,14 @@ std::vector<std::string_view> disabled_names() {
   return names;
 }
 
+std::string text_of_optional(std::span<const StepName> known) {
+  std::string text;
+  for (const StepName& step : known) {
+    if (!step.required) text += fmt::format("{}{}", text.empty() ? "" : ", ", step.name);
+  }
+  return "These can be left out: " + text;
+}
+
 }  // namespace
 
 bool is_disabled(std::string_view name) {
@@ -36,11 +44,12 @@ void check_disabled(std::span<const StepName> known) {
       std::vector<std::string_view> names;
       for (const StepName& s : known) names.push_back(s.name);
       throw UserError(
-          fmt::format("TS_DISABLE_PASSES: there is no pass or step \"{}\"; did you mean {}?", name,
-                      nearest_word(name, names)));
+          fmt::format("TS_DISABLE_PASSES: there is no pass or step \"{}\"; did you mean {}? {}",
+                      name, nearest_word(name, names), text_of_optional(known)));
     }
     if (step->required)
-      throw UserError(fmt::format("TS_DISABLE_PASSES: \"{}\" cannot be left out", name));
+      throw UserError(fmt::format("TS_DISABLE_PASSES: \"{}\" cannot be left out. {}", name,
+                                  text_of_optional(known)));
   }
 }
 

@@ -6,6 +6,7 @@
 //   DEBUG=3  all of that printed
 //   SPEC=2   verified
 //   TS_DISABLE_PASSES=a,b   left out, where a step is not required
+//   NOOPT=1  all of these left out, but for the steps of kernels, which save compilations
 #pragma once
 #include <span>
 #include <string>
@@ -41,11 +42,11 @@ std::vector<StepName> names_of(std::span<const Step<State>> steps) {
 
 // Tells whether TS_DISABLE_PASSES names the step.
 bool is_disabled(std::string_view name);
-// UserError when TS_DISABLE_PASSES names something that is not among `known`, with the name that is
-// nearest, or a step that is required.
+// UserError when TS_DISABLE_PASSES names something that is not among `known`, or a step that is
+// required; with the names that it may have.
 void check_disabled(std::span<const StepName> known);
 
-// The steps that run, in order, each an event. `kind` is "pass" or "step"; after each, count(state)
+// The steps that run, in order, each an event. `kind` is "pass", "step" or "kernel step"; after each, count(state)
 // says what there is ("48 nodes"), text(state) prints all of it, verify(state, step) proves what
 // holds. Steps after one that makes done(state) true do not run.
 template <class State, class Watcher>
@@ -54,7 +55,8 @@ void run_steps(std::string_view kind, std::span<const Step<State>> steps, State&
   const Options& o = options();
   follow_debug_option();
   for (const Step<State>& step : steps) {
-    if (!step.required && is_disabled(step.name)) continue;
+    const bool unwanted = (o.no_opt && kind != "kernel step") || is_disabled(step.name);
+    if (!step.required && unwanted) continue;
     {
       ObservedScope event([&] {
         return ObservedEvent{.kind = kind == "pass" ? EventKind::Pass : EventKind::ScheduleStep,

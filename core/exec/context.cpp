@@ -237,9 +237,7 @@ void Context::configure(const RuntimeOptions& options) {
   Context& context = process();
   const Use use;
   std::lock_guard lock(context.beginning_);
-  if (context.now_)
-    throw UserError(
-        "Runtime::configure: devices are in use already; configure before the first tensor");
+  if (context.now_) fail("devices are in use already; configure before the first tensor");
   context.begin(options);
 }
 
@@ -323,7 +321,7 @@ void Context::begin(const RuntimeOptions& wanted) {
   epoch.local_ranks = launch[1].second;
   int local_rank = launch[1].first;
   if (wanted.devices_per_rank < 0)
-    throw UserError(fmt::format("devices_per_rank is {}", wanted.devices_per_rank));
+    fail(fmt::format("devices_per_rank is {}", wanted.devices_per_rank));
   const int per_rank =
       wanted.devices_per_rank > 0 ? wanted.devices_per_rank : options().devices_per_rank;
   std::vector<std::string> names =
@@ -342,13 +340,13 @@ void Context::begin(const RuntimeOptions& wanted) {
   for (const std::string& name : names) {
     DeviceRef ref = parse_device(name);
     if (std::ranges::find(epoch.devices, ref) != epoch.devices.end()) {
-      throw UserError(fmt::format("device \"{}\" is named twice", name));
+      fail(fmt::format("device \"{}\" is named twice", name));
     }
     epoch.devices.push_back(ref);
   }
   if (wanted.devices_per_rank > 0 && wanted.devices_per_rank != int(epoch.devices.size())) {
-    throw UserError(fmt::format("{} devices are named but devices_per_rank is {}",
-                                epoch.devices.size(), wanted.devices_per_rank));
+    fail(fmt::format("{} devices are named but devices_per_rank is {}", epoch.devices.size(),
+                     wanted.devices_per_rank));
   }
   World world;
   world.rank = epoch.rank;
@@ -360,7 +358,7 @@ void Context::begin(const RuntimeOptions& wanted) {
     }
   }
   // Shares that are not even, as of a job that lost ranks, are not known to be of one host each.
-  if (wanted.hosts < 0) throw UserError(fmt::format("hosts is {}", wanted.hosts));
+  if (wanted.hosts < 0) fail(fmt::format("hosts is {}", wanted.hosts));
   const int hosts = wanted.hosts > 0 ? wanted.hosts : options().hosts;
   const auto shared = epoch.ranks > 1 ? epoch.ranks : int(epoch.devices.size());
   if (hosts > 0 && shared % hosts == 0) world.hosts = hosts;
@@ -417,6 +415,15 @@ Device& Context::device(const DeviceRef& ref) {
     device = kind(ref.kind).open(number, now_->local_ranks);
   }
   return *device;
+}
+
+std::vector<Device*> Context::open_devices() const {
+  std::lock_guard lock(now_->mutex);
+  std::vector<Device*> devices;
+  for (const auto& [name, device] : now_->open) {
+    if (device) devices.push_back(device.get());
+  }
+  return devices;
 }
 
 std::vector<int> Context::local_positions(const Mesh& mesh) const {

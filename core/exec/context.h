@@ -123,6 +123,8 @@ class Context {
 
   // A device of this process.
   Device& device(const DeviceRef& ref);
+  // Devices that something has been computed on, or lies on.
+  std::vector<Device*> open_devices() const;
   // Positions in mesh.devices() that this process holds.
   std::vector<int> local_positions(const Mesh& mesh) const;
   // The groups along `axis` in which this process holds a device, by their first positions: all ranks

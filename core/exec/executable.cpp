@@ -27,6 +27,7 @@
 #include "core/exec/context.h"
 #include "core/exec/explain.h"
 #include "core/exec/replicas.h"
+#include "core/exec/tally.h"
 #include "core/exec/transfer.h"
 #include "core/schedule/hazards.h"
 #include "core/schedule/memory.h"
@@ -78,11 +79,6 @@ void check_copy(const Mesh& from, const Mesh& to) {
 }
 
 }  // namespace
-
-Counters& counters() {
-  static Counters c;
-  return c;
-}
 
 Executable::Executable(Schedule schedule, bool compare_ranks)
     : schedule_(std::move(schedule)), captured_(compare_ranks) {
@@ -468,6 +464,29 @@ void Executable::prepare(std::span<const Sharding> shardings, std::span<const Di
   std::ranges::sort(devices_);  // who records on several takes them in one order
 }
 
+// Counts what the item does on each device of this process.
+void Executable::add_work(const Item& item) {
+  const std::vector<int> local = Context::get().local_positions(item.mesh);
+  if (local.empty()) return;
+  const ItemWork work = work_of(schedule_, item);
+  for (int p : local) {
+    const DeviceRef& ref = item.mesh.devices()[size_t(p)];
+    auto here = std::ranges::find_if(work_, [&](const DeviceCounters& w) {
+      return w.device.kind == ref.kind && w.device.index == ref.index;
+    });
+    if (here == work_.end()) {
+      here = work_.insert(here, DeviceCounters{.device = ref});
+      work_so_far_.push_back(&tally_of(ref));
+    }
+    here->kernels += item.kind == Item::Kind::Kernel;
+    here->library_calls += item.kind == Item::Kind::Library;
+    here->collectives += item.kind == Item::Kind::Collective;
+    here->copies += item.kind == Item::Kind::Copy;
+    here->bytes += work.bytes_read + work.bytes_written;
+    here->operations += work.operations;
+  }
+}
+
 // Copies what several places have to each device of the target, one after the other.
 void Executable::copy_from_places(const Step& step) {
   const Item& item = *step.item;
@@ -799,6 +818,8 @@ void Executable::run() {
   follow_debug_option();
   const Options& wanted = options();
   compares_values_ = wanted.check.values;
+  std::optional<Stopwatch> counted;
+  if (work_is_counted()) counted.emplace();
   begin_run();
   ObservedScope event(
       [&] { return ObservedEvent{.kind = EventKind::Run, .name = "run", .ticket = ticket_}; });
@@ -829,6 +850,13 @@ void Executable::run() {
   count(counters().library_calls, counts_.library_calls);
   count(counters().collectives, counts_.collectives);
   count(counters().copies, counts_.copies);
+  if (counted) {
+    if (work_.empty()) {
+      for (const Step& step : steps_) add_work(*step.item);
+    }
+    for (size_t d = 0; d < work_.size(); ++d) add(*work_so_far_[d], work_[d]);
+    count(counters().nanoseconds, int64_t(counted->ms() * 1e6));
+  }
   event.finish([&] { return fmt::format("{} items", steps_.size()); });
 }
 

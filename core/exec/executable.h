@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/observer.h"
+#include "core/exec/counters.h"
 #include "core/exec/replay.h"
 #include "core/exec/runtime_part.h"
 #include "core/exec/storage.h"
@@ -18,9 +19,11 @@
 
 namespace tinyshard {
 
-// Counts since the process started or `reset`; what tests and `explain` read.
+// Counts since the process started or `reset`, which GlobalCounters (counters.h) shows with the work
+// of each device.
 struct Counters {
   int64_t kernels = 0, library_calls = 0, collectives = 0, copies = 0, runs = 0;
+  int64_t nanoseconds = 0;
   void reset() { *this = {}; }
 };
 Counters& counters();
@@ -98,6 +101,7 @@ class Executable : public RuntimePart {
   void release() noexcept;
   void runtime_ends() noexcept override;
   void make_steps();
+  void add_work(const Item& item);
   void check_extents(const Item& item) const;
   void bind_all();
   void bind(const Binding& binding, void* base) {
@@ -155,9 +159,11 @@ class Executable : public RuntimePart {
   std::vector<Binding> bindings_;  // sorted by owning buffer
   std::vector<std::vector<void*>> pointers_;
   std::vector<std::vector<int64_t>> coordinates_;
-  Counters counts_;               // of one run
-  size_t leading_ = 0;            // steps at the front that are never recorded
-  std::vector<Device*> devices_;  // that launch something behind those
+  Counters counts_;                           // of one run
+  std::vector<DeviceCounters> work_;          // of one run, by device
+  std::vector<DeviceCounters*> work_so_far_;  // of the process, of the same devices
+  size_t leading_ = 0;                        // steps at the front that are never recorded
+  std::vector<Device*> devices_;              // that launch something behind those
   bool can_record_ = false, ran_ = false;
   bool compares_values_ = false;  // TS_CHECK=values, as the latest run found it
   // An input aliases a storage that the schedule captured: the step is recorded in one chain.

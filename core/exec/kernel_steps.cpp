@@ -59,7 +59,7 @@ std::span<const KernelStep> kernel_steps() { return kSteps; }
 
 void run_kernel_steps(KernelsToCompile& state) {
   if (state.kernels.empty()) return;
-  run_steps<KernelsToCompile>("step", kSteps, state, Watcher());
+  run_steps<KernelsToCompile>("kernel step", kSteps, state, Watcher());
 }
 
 }  // namespace tinyshard

@@ -31,6 +31,7 @@
 #include "core/exec/kernel_trial.h"
 #include "core/exec/make_executable.h"
 #include "core/exec/state.h"
+#include "core/exec/tally.h"
 #include "core/uop/node_map.h"
 #include "multi/estimate.h"
 
@@ -135,18 +136,6 @@ struct Times {
     return fmt::format("{} of  library: {:.1f} us  loops: {}", loops_win() ? "loops" : "library",
                        library * 1e6, of_loops);
   }
-};
-
-// Runs that a program did not ask for are not counted.
-class Uncounted {
- public:
-  Uncounted() : before_(counters()) {}
-  ~Uncounted() { counters() = before_; }
-  Uncounted(const Uncounted&) = delete;
-  Uncounted& operator=(const Uncounted&) = delete;
-
- private:
-  Counters before_;
 };
 
 // The seconds that loops take by the generator's own plans; a time above `enough` where they take more.

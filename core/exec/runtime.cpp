@@ -1,6 +1,7 @@
 // Runtime has no state of its own: it shows what the Context holds.
 #include "core/exec/runtime.h"
 
+#include "core/base/call.h"
 #include "core/exec/context.h"
 
 namespace tinyshard {
@@ -11,7 +12,10 @@ Runtime& Runtime::get() {
   return runtime;
 }
 
-void Runtime::configure(const RuntimeOptions& options) { Context::configure(options); }
+void Runtime::configure(const RuntimeOptions& options, std::source_location caller) {
+  const Call call("Runtime::configure", caller);
+  Context::configure(options);
+}
 void Runtime::shutdown() { Context::shutdown(); }
 void Runtime::reform() { Context::reform(); }
 
@@ -39,6 +43,21 @@ std::vector<DeviceInfo> Runtime::devices() const {
                    memory.peak, device.executes()});
   }
   return all;
+}
+
+std::vector<DeviceKindInfo> Runtime::kinds() {
+  std::vector<DeviceKindInfo> all;
+  for (const DeviceKind& kind : builtins().devices)
+    all.push_back({kind.name, kind.count(), kind.detail()});
+  return all;
+}
+
+void Runtime::synchronize(const std::string& device, std::source_location caller) {
+  const Call call("Runtime::synchronize", caller);
+  const Context::Use use;
+  Context& context = Context::get();
+  if (!device.empty()) return context.device(parse_device(device)).synchronize();
+  for (Device* open : context.open_devices()) open->synchronize();
 }
 
 }  // namespace tinyshard

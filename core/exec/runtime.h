@@ -3,6 +3,7 @@
 // `configure`, which must then come first.
 #pragma once
 #include <cstdint>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,13 @@ struct DeviceInfo {
   bool computes = true;         // false where it only plans, as NULL devices do
 };
 
+// Devices of a kind that this machine has, whether this process computes on them or not.
+struct DeviceKindInfo {
+  std::string kind;    // "CUDA"
+  int count = 0;       // 0: none that can be used
+  std::string detail;  // what was found, or why there is none
+};
+
 // Threads: any. Different tensors and steps may be used from different threads; graphs are built side
 // by side, runs queue up behind each other, and each thread's captured steps see what it made itself.
 // Tensors that share memory count as one: a tensor, its views, and what was made from it and is not
@@ -40,7 +48,8 @@ class Runtime {
   // Returns the runtime, which comes to life where it has not.
   static Runtime& get();
   // UserError when devices are in use already or one of these does not exist.
-  static void configure(const RuntimeOptions& options);
+  static void configure(const RuntimeOptions& options,
+                        std::source_location caller = std::source_location::current());
   // Destroys communicators and devices; for orderly ends and for tests that configure again. It may
   // come at any time, also while other threads use the library: it waits for their runs. Values
   // that were computed are lost, and so are captured steps: to use one is a UserError. What is made
@@ -60,6 +69,12 @@ class Runtime {
   int ranks() const;
   int devices_per_rank() const;
   std::vector<DeviceInfo> devices() const;  // of this process
+  // The kinds of devices that this build knows, best first: the default is the first that is there.
+  static std::vector<DeviceKindInfo> kinds();
+  // Returns when the devices of this process, or the one of that name, have done what they were given.
+  // A run on a GPU returns when it is queued: who measures time waits here, or reads a value.
+  static void synchronize(const std::string& device = {},
+                          std::source_location caller = std::source_location::current());
 
  private:
   Runtime() = default;

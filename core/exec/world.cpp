@@ -1,6 +1,7 @@
 // The engine tells multi which devices there are, what their names mean and how fast they are.
 #include <algorithm>
 
+#include "core/base/call.h"
 #include "core/exec/context.h"
 #include "multi/link_model.h"
 #include "multi/mesh.h"
@@ -28,7 +29,9 @@ bool has_library(const std::string& kind, const UOp& x) {
          context.device({.kind = kind}).supports(row_major_call(x), nullptr);
 }
 
-Mesh Mesh::of(const std::vector<std::string>& names, std::string axis) {
+Mesh Mesh::of(const std::vector<std::string>& names, std::string axis,
+              std::source_location caller) {
+  const Call call("Mesh::of", caller);
   std::vector<DeviceRef> devices;
   for (const std::string& name : names) devices.push_back(parse_device(name));
   int64_t n = int64_t(devices.size());

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include "core/base/call.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/exec/capture.h"
 #include "core/exec/state.h"
 
@@ -68,10 +70,14 @@ Average::Use::Use(const Average& average) : average_(&average) {
 }
 
 Average::Use::~Use() {
-  for (size_t i = 0; i < own_.size(); ++i) average_->weights_[i].second.assign(own_[i]);
-  std::vector<Tensor> changed;
-  for (const auto& [name, weight] : average_->weights_) changed.push_back(weight);
-  Tensor::realize(changed);
+  for (size_t i = 0; i < own_.size(); ++i) {
+    const auto& [name, weight] = average_->weights_[i];
+    try {
+      weight.assign(own_[i]);
+    } catch (const UserError& error) {  // the program has put another value there meanwhile
+      log_line(fmt::format("Average: {} keeps what it was given: {}", name, error.what()));
+    }
+  }
 }
 
 }  // namespace tinyshard::nn

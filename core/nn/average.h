@@ -35,7 +35,8 @@ class Average {
   // Writes the averages over the weights.
   void copy_to_model() const;
 
-  // While it lives, the model has the averages; then its own weights again.
+  // While it lives, the model has the averages; then its own weights again. Its end runs nothing, so
+  // that no device can fail there: weights are written back by the next run that uses them.
   class Use {
    public:
     explicit Use(const Average& average);

@@ -8,6 +8,7 @@
 
 #include "core/base/call.h"
 #include "core/base/log.h"
+#include "core/nn/file_bytes_internal.h"
 #include "core/tensor/map_file.h"
 #include "io/atomic_file.h"
 #include "io/npy.h"
@@ -121,36 +122,83 @@ Tensor tensor_of(const io::NpyArray& array, const SharedFile& file, const std::s
 
 }  // namespace
 
-StateDict torch_load(const std::filesystem::path& path, io::ValueMap& other) {
-  io::TorchFile found(path);
-  const SharedFile file = open_to_share(path);
+namespace {
+
+StateDict torch_tensors(const FileBytes& from, io::ValueMap* other) {
+  io::TorchFile found;
+  io::parse_torch(from.bytes, from.name, found);
   StateDict out;
   for (const auto& [name, view] : found.tensors)
-    out.emplace(name, tensor_of(view, file, path.native()));
+    out.emplace(name, tensor_of(view, from.file, from.name));
   for (const std::string& object : found.left_out)
     log_line(fmt::format("torch_load: {} is left out: {} is no tensor and no plain value",
-                         path.native(), object));
-  other = std::move(found.other);
+                         from.name, object));
+  if (other) *other = std::move(found.other);
   return out;
 }
 
-StateDict torch_load(const std::filesystem::path& path) {
-  io::ValueMap other;
-  return torch_load(path, other);
+Tensor npy_tensor(const FileBytes& from) {
+  return tensor_of(io::parse_npy(from.bytes, from.name), from.file, from.name);
 }
 
-Tensor npy_load(const std::filesystem::path& path) {
-  const MappedFile map(path);
-  return tensor_of(io::parse_npy(map.bytes(), path.native()), open_to_share(path), path.native());
-}
-
-StateDict npz_load(const std::filesystem::path& path) {
-  const MappedFile map(path);
-  const SharedFile file = open_to_share(path);
+StateDict npz_tensors(const FileBytes& from) {
   StateDict out;
-  for (const auto& [name, array] : io::parse_npz(map.bytes(), path.native()))
-    out.emplace(name, tensor_of(array, file, path.native()));
+  for (const auto& [name, array] : io::parse_npz(from.bytes, from.name))
+    out.emplace(name, tensor_of(array, from.file, from.name));
   return out;
+}
+
+}  // namespace
+
+StateDict torch_load(const std::filesystem::path& path, io::ValueMap& other, Caller caller) {
+  Call call("torch_load", caller);
+  return torch_tensors(FileBytes(path), &other);
+}
+StateDict torch_load(std::span<const std::byte> bytes, io::ValueMap& other, Caller caller) {
+  Call call("torch_load", caller);
+  return torch_tensors(FileBytes(bytes), &other);
+}
+StateDict torch_load(const Tensor& bytes, io::ValueMap& other, Caller caller) {
+  Call call("torch_load", caller);
+  return torch_tensors(FileBytes(bytes), &other);
+}
+StateDict torch_load(const std::filesystem::path& path, Caller caller) {
+  Call call("torch_load", caller);
+  return torch_tensors(FileBytes(path), nullptr);
+}
+StateDict torch_load(std::span<const std::byte> bytes, Caller caller) {
+  Call call("torch_load", caller);
+  return torch_tensors(FileBytes(bytes), nullptr);
+}
+StateDict torch_load(const Tensor& bytes, Caller caller) {
+  Call call("torch_load", caller);
+  return torch_tensors(FileBytes(bytes), nullptr);
+}
+
+Tensor npy_load(const std::filesystem::path& path, Caller caller) {
+  Call call("npy_load", caller);
+  return npy_tensor(FileBytes(path));
+}
+Tensor npy_load(std::span<const std::byte> bytes, Caller caller) {
+  Call call("npy_load", caller);
+  return npy_tensor(FileBytes(bytes));
+}
+Tensor npy_load(const Tensor& bytes, Caller caller) {
+  Call call("npy_load", caller);
+  return npy_tensor(FileBytes(bytes));
+}
+
+StateDict npz_load(const std::filesystem::path& path, Caller caller) {
+  Call call("npz_load", caller);
+  return npz_tensors(FileBytes(path));
+}
+StateDict npz_load(std::span<const std::byte> bytes, Caller caller) {
+  Call call("npz_load", caller);
+  return npz_tensors(FileBytes(bytes));
+}
+StateDict npz_load(const Tensor& bytes, Caller caller) {
+  Call call("npz_load", caller);
+  return npz_tensors(FileBytes(bytes));
 }
 
 void npy_save(const Tensor& tensor, const std::filesystem::path& path, Caller caller) {

@@ -9,6 +9,7 @@
 
 #include "core/base/call.h"
 #include "core/base/error.h"
+#include "core/nn/file_bytes_internal.h"
 #include "core/nn/files.h"
 #include "core/nn/gguf_formats.h"
 #include "core/tensor/map_file.h"
@@ -61,30 +62,48 @@ std::vector<fs::path> parts_of(const fs::path& path, int64_t number, int64_t cou
                     (name.substr(0, name.size() - own.size()) + ending(i, count)));
     std::error_code error;
     if (!fs::exists(paths.back(), error))
-      throw UserError(fmt::format("{} is part {} of {} of a model, and part {} is missing: {}",
-                                  path.native(), number + 1, count, i + 1, paths.back().native()));
+      fail(fmt::format("{} is part {} of {} of a model, and part {} is missing: {}", path.native(),
+                       number + 1, count, i + 1, paths.back().native()));
   }
   return paths;
 }
 
-void add_tensors(const io::GgufFile& found, const fs::path& path, StateDict& tensors) {
-  const SharedFile file = open_to_share(path);
+void add_tensors(const io::GgufFile& found, const SharedFile& file, const std::string& path,
+                 StateDict& tensors) {
   for (const io::GgufTensor& stored : found.tensors) {
-    if (!tensors.emplace(stored.name, tensor_of(stored, file, path.native())).second)
-      throw io::FormatError(path.native(),
-                            fmt::format("tensor {} is in another part of the model, too",
-                                        io::in_quotes(stored.name)));
+    if (!tensors.emplace(stored.name, tensor_of(stored, file, path)).second)
+      throw io::FormatError(path, fmt::format("tensor {} is in another part of the model, too",
+                                              io::in_quotes(stored.name)));
   }
+}
+
+std::pair<io::ValueMap, StateDict> gguf_tensors(const FileBytes& from) {
+  io::GgufFile found = io::parse_gguf(from.bytes, from.name);
+  if (const int64_t count = number_of(found, "split.count", 0); count > 1)
+    fail(fmt::format("{} is one of {} parts of a model: their paths are needed", from.name, count));
+  StateDict tensors;
+  add_tensors(found, from.file, from.name, tensors);
+  return {std::move(found.kv), std::move(tensors)};
 }
 
 }  // namespace
 
-std::pair<io::ValueMap, StateDict> gguf_load(const fs::path& path) {
+std::pair<io::ValueMap, StateDict> gguf_load(std::span<const std::byte> bytes, Caller caller) {
+  Call call("gguf_load", caller);
+  return gguf_tensors(FileBytes(bytes));
+}
+std::pair<io::ValueMap, StateDict> gguf_load(const Tensor& bytes, Caller caller) {
+  Call call("gguf_load", caller);
+  return gguf_tensors(FileBytes(bytes));
+}
+
+std::pair<io::ValueMap, StateDict> gguf_load(const fs::path& path, Caller caller) {
+  Call call("gguf_load", caller);
   io::GgufFile found(path);
   StateDict tensors;
   const int64_t count = number_of(found, "split.count", 0);
   if (count <= 1) {
-    add_tensors(found, path, tensors);
+    add_tensors(found, open_to_share(path), path.native(), tensors);
     return {std::move(found.kv), std::move(tensors)};
   }
   const int64_t in_all = number_of(found, "split.tensors.count", -1);
@@ -95,7 +114,7 @@ std::pair<io::ValueMap, StateDict> gguf_load(const fs::path& path) {
     if (number_of(part, "split.no", -1) != i || number_of(part, "split.count", 0) != count)
       throw io::FormatError(paths[size_t(i)].native(),
                             fmt::format("it is not part {} of {}, as its name says", i + 1, count));
-    add_tensors(part, paths[size_t(i)], tensors);
+    add_tensors(part, open_to_share(paths[size_t(i)]), paths[size_t(i)].native(), tensors);
     if (i == 0) settings = std::move(part.kv);
   }
   if (in_all >= 0 && int64_t(tensors.size()) != in_all)

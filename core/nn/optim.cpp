@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -516,13 +515,6 @@ Tensor clip_grad_norm(const std::vector<Tensor>& params, double max_norm) {
     p.set_grad((p.grad().cast(factor.dtype()) * here).cast(p.grad().dtype()));
   }
   return total;
-}
-
-double cosine_lr(int64_t step, const CosineOptions& o) {
-  if (step < o.warmup) return o.peak * double(step + 1) / double(o.warmup);
-  double span = double(std::max<int64_t>(o.steps - o.warmup, 1));
-  double done = std::min(1.0, double(step - o.warmup) / span);
-  return o.floor + 0.5 * (o.peak - o.floor) * (1 + std::cos(std::numbers::pi * done));
 }
 
 }  // namespace tinyshard::nn

@@ -245,7 +245,7 @@ struct CosineOptions {
   int64_t warmup = 0, steps = 1;
 };
 // The learning rate of a step: a line up to the peak during warmup, then half a cosine down to the
-// floor at the last step.
+// floor at the last step. It is with_warmup(cosine_decay_lr(..)) of schedules.h at that step.
 double cosine_lr(int64_t step, const CosineOptions& options);
 
 }  // namespace tinyshard::nn

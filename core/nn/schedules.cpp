@@ -142,6 +142,12 @@ Schedule with_warmup(Schedule schedule, const WarmupOptions& o) {
   };
 }
 
+double cosine_lr(int64_t step, const CosineOptions& o) {
+  const int64_t steps = std::max<int64_t>(o.steps - o.warmup, 1);
+  return with_warmup(cosine_decay_lr({.from = o.peak, .to = o.floor, .steps = steps}),
+                     {.steps = o.warmup})(step);
+}
+
 Schedule sequential_lr(std::vector<Schedule> schedules, std::vector<int64_t> at) {
   Call call("sequential_lr");
   if (schedules.empty() || at.size() + 1 != schedules.size())

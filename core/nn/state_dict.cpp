@@ -12,6 +12,7 @@
 #include "core/base/call.h"
 #include "core/base/error.h"
 #include "core/exec/file_buffer.h"
+#include "core/nn/file_bytes_internal.h"
 #include "core/nn/match_names.h"
 #include "core/nn/write_over.h"
 #include "core/tensor/map_file.h"
@@ -75,35 +76,61 @@ LoadReport load(const StateDict& into, const StateDict& from, const LoadOptions&
   return std::move(match.report);
 }
 
-StateDict safe_load(const std::filesystem::path& path) {
+namespace {
+
+void check_whole(const io::Metadata& metadata, const std::string& path) {
+  if (io::holds_parts(metadata))
+    fail(
+        fmt::format("{} belongs to a checkpoint and holds parts of tensors, not whole ones; "
+                    "nn::load_checkpoint puts them together",
+                    path));
+}
+
+Tensor tensor_of(const io::TensorEntry& entry, const SharedFile& file, const std::string& path) {
+  if (entry.other_type.empty())
+    return load_from(file, path, Ints(entry.shape), entry.dtype, entry.offset);
+  return refused(Ints(entry.shape),
+                 fmt::format("tensor {} of {} has element type {}, which is not supported",
+                             io::in_quotes(entry.name), path, io::in_quotes(entry.other_type)));
+}
+
+StateDict safetensors_in(const FileBytes& from) {
+  const io::SafetensorsHeader header = io::parse_safetensors(from.bytes, from.name);
+  check_whole(header.metadata, from.name);
+  StateDict dict;
+  for (const io::TensorEntry& entry : header.tensors)
+    dict.emplace(entry.name, tensor_of(entry, from.file, from.name));
+  return dict;
+}
+
+}  // namespace
+
+StateDict safe_load(const std::filesystem::path& path, Caller caller) {
+  Call call("safe_load", caller);
   const io::SafetensorsSet set(path);
   StateDict dict;
   for (const io::SafetensorsFile& part : set.files()) {
-    if (io::holds_parts(part.metadata()))
-      throw UserError(fmt::format(
-          "safe_load: {} belongs to a checkpoint and holds parts of tensors, not whole ones; "
-          "nn::load_checkpoint puts them together",
-          part.path().native()));
+    check_whole(part.metadata(), part.path().native());
     const SharedFile file = open_to_share(part.path());
     for (const io::TensorEntry& entry : part.tensors()) {
       if (set.find(entry.name) != &entry) continue;  // an index may leave tensors out
-      if (!entry.other_type.empty()) {
-        dict.emplace(
-            entry.name,
-            refused(Ints(entry.shape),
-                    fmt::format("tensor {} of {} has element type {}, which is not supported",
-                                io::in_quotes(entry.name), part.path().native(),
-                                io::in_quotes(entry.other_type))));
-        continue;
-      }
-      dict.emplace(entry.name, load_from(file, part.path().native(), Ints(entry.shape), entry.dtype,
-                                         entry.offset));
+      dict.emplace(entry.name, tensor_of(entry, file, part.path().native()));
     }
   }
   return dict;
 }
+StateDict safe_load(std::span<const std::byte> bytes, Caller caller) {
+  Call call("safe_load", caller);
+  return safetensors_in(FileBytes(bytes));
+}
+StateDict safe_load(const Tensor& bytes, Caller caller) {
+  Call call("safe_load", caller);
+  return safetensors_in(FileBytes(bytes));
+}
 
-std::map<std::string, std::string> safe_load_metadata(const std::filesystem::path& path) {
+std::map<std::string, std::string> safe_load_metadata(const std::filesystem::path& path,
+                                                      Caller caller) {
+  Call call("safe_load_metadata", caller);
   return io::SafetensorsSet(path).metadata();
 }
 

@@ -1,8 +1,10 @@
 // The tensors of a model by name: listing them, copying values into them, and safetensors files.
 // Threads: as Tensor.
 #pragma once
+#include <cstddef>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -81,9 +83,13 @@ LoadReport load_state_dict(const Model& model, const StateDict& from,
 // which must not change, until something uses them: see load_from. A tensor of a type that is not
 // known is refused when it is used. UserError for a checkpoint whose files hold parts of tensors:
 // load_checkpoint puts these together.
-StateDict safe_load(const std::filesystem::path& path);
+StateDict safe_load(const std::filesystem::path& path, Caller caller = Caller::current());
+// The same of a whole file's bytes, which are copied, or in a tensor of u8.
+StateDict safe_load(std::span<const std::byte> bytes, Caller caller = Caller::current());
+StateDict safe_load(const Tensor& bytes, Caller caller = Caller::current());
 // The texts under "__metadata__" of a file, or those of the index.
-std::map<std::string, std::string> safe_load_metadata(const std::filesystem::path& path);
+std::map<std::string, std::string> safe_load_metadata(const std::filesystem::path& path,
+                                                      Caller caller = Caller::current());
 
 }  // namespace tinyshard::nn
 

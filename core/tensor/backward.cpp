@@ -20,8 +20,8 @@ namespace tinyshard {
 using value::text_of;
 using value::Value;
 
-Tensor Tensor::is_param_(bool is_param) const {
-  Call call("is_param_");
+Tensor Tensor::is_param_(bool is_param, Caller caller) const {
+  Call call("is_param_", caller);
   const UOp& node = uop();
   if (is_param && !is_float(node.dtype()))
     fail(fmt::format("a parameter holds floats, not {}", describe()));
@@ -37,8 +37,8 @@ bool Tensor::is_param() const { return state_ && state_->is_param; }
 
 Tensor Tensor::grad() const { return state_ ? Tensor(state_->gradient()) : Tensor(); }
 
-void Tensor::set_grad(const Tensor& gradient) const {
-  Call call("set_grad");
+void Tensor::set_grad(const Tensor& gradient, Caller caller) const {
+  Call call("set_grad", caller);
   const Dims mine = shape();  // also of a tensor without a value, which has no place for it
   if (gradient.defined() && gradient.shape() != mine) {
     fail(fmt::format("the tensor is {}, the gradient is {}", describe(), gradient.describe()));

@@ -103,6 +103,15 @@ Tensor Tensor::full_like(Scalar value, std::optional<DType> dtype) const {
       .tensor()
       .shard_like(*this);
 }
+Tensor Tensor::empty_like(std::optional<DType> dtype) const {
+  Call call("empty_like");
+  const Value like(*this);
+  const DType type = dtype.value_or(this->dtype());
+  value::check_dtype(type);
+  Sharding where = sharding();
+  for (Placement& p : where.placements) p = p.is_partial() ? Replicate : p;
+  return Tensor(make_state(empty_buffer(like.shape(), type, where)));
+}
 Tensor Tensor::zeros_like(std::optional<DType> dtype) const { return full_like(0, dtype); }
 Tensor Tensor::ones_like(std::optional<DType> dtype) const { return full_like(1, dtype); }
 

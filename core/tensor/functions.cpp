@@ -396,6 +396,7 @@ Tensor Tensor::isclose(const Operand& x, double rtol, double atol, bool equal_na
 }
 
 bool Tensor::allclose(const Operand& x, double rtol, double atol, bool equal_nan) const {
+  Call call("allclose", x.caller);
   return isclose(x, rtol, atol, equal_nan).all().item<bool>();
 }
 

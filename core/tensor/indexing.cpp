@@ -677,7 +677,8 @@ Tensor Tensor::one_hot(int64_t num_classes, Caller caller) const {
   Call call("one_hot", caller);
   Value index(*this);
   need_int(index, "the tensor");
-  if (num_classes < 0) fail(fmt::format("{} classes", num_classes));
+  if (num_classes < 0)
+    fail(fmt::format("{} classes: a number of classes is not negative", num_classes));
   return value::cast(value::one_hot(index, num_classes), DType::I32);
 }
 

@@ -22,7 +22,7 @@ Tensor map_file(const std::string& path, const Ints& shape, DType dtype, int64_t
                 Caller caller) {
   Call call("map_file", caller);
   if (std::ranges::any_of(shape.values, [](int64_t size) { return size < 0; })) {
-    throw UserError(fmt::format("a shape has no negative sizes: {}", to_string(shape.values)));
+    fail(fmt::format("a shape has no negative sizes: {}", to_string(shape.values)));
   }
   return Tensor(file_buffer(path, shape.values, dtype, offset));
 }

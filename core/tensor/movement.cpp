@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/base/sizes.h"
+#include "core/tensor/sizes_internal.h"
 #include "core/tensor/view_internal.h"
 
 namespace tinyshard {
@@ -263,6 +264,48 @@ Tensor Tensor::shrink(const Pairs& bounds, Caller caller) const& {
   return shrunk(*this, bounds);
 }
 
+namespace {
+
+// The sizes that a shape of x asks for, -1 for those that x has.
+Dims sizes_for(const Value& x, const Ints& shape) {
+  if (static_cast<int64_t>(shape.size()) != x.rank())
+    fail(fmt::format("{} sizes for the {} dims of {}", shape.size(), x.rank(), text_of(x)));
+  Dims sizes = shape.values;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    if (sizes[i] == -1) sizes[i] = x.size(i);
+  }
+  return sizes;
+}
+
+}  // namespace
+
+Tensor Tensor::shrink_to(const Ints& shape, Caller caller) const& {
+  Call call("shrink_to", caller);
+  Value x(*this);
+  Pairs bounds;
+  for (int64_t size : sizes_for(x, shape)) bounds.emplace_back(0, size);
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    if (bounds[i].second < 0 || bounds[i].second > x.size(i))
+      fail(fmt::format("size {} of dim {} is not between 0 and that of {}; pad_to makes it longer",
+                       bounds[i].second, i, text_of(x)));
+  }
+  return shrink(bounds, caller);
+}
+
+Tensor Tensor::pad_to(const Ints& shape, Scalar value, Caller caller) const {
+  Call call("pad_to", caller);
+  Value x(*this);
+  const Dims sizes = sizes_for(x, shape);
+  Pairs padding;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    if (sizes[i] < x.size(i))
+      fail(fmt::format("size {} of dim {} is less than that of {}; shrink_to cuts", sizes[i], i,
+                       text_of(x)));
+    padding.emplace_back(0, sizes[i] - x.size(i));
+  }
+  return pad(padding, value, PadMode::Constant, caller);
+}
+
 Tensor Tensor::pad(const Pairs& padding, Scalar value, PadMode mode, Caller caller) const {
   Call call("pad", caller);
   Value x(*this);
@@ -290,8 +333,30 @@ Tensor Tensor::pad(const Pairs& padding, Scalar value, PadMode mode, Caller call
   return value::shrink(padded, kept);
 }
 
+namespace {
+
+// x backwards along an axis whose size is known when the step runs: what lies behind the size stays there.
+Value reversed_within(const Value& x, int64_t axis, const SymbolicSize& size) {
+  const Value places =
+      Value(size.node) - 1 - value::iota_along(axis, x.rank(), x.size(axis), DType::I64);
+  const Value whole = value::filled(x, axis, 0);
+  return value::limited_to(value::gather(whole, axis, value::broadcast_to(places, x.shape())), axis,
+                           size);
+}
+
+}  // namespace
+
 Tensor Tensor::flip(const Ints& axes, Caller caller) const& {
   Call call("flip", caller);
+  Value x(*this);
+  Dims plain;
+  for (int64_t axis : value::resolve_axes(Axes(axes.values), x.rank())) {
+    if (const auto size = value::size_along(x, axis))
+      x = reversed_within(x, axis, *size);
+    else
+      plain.push_back(axis);
+  }
+  if (plain.size() < axes.size()) return value::flip(x, plain);
   return value::moved(*this, [axes = value::resolve_axes(Axes(axes.values), ndim())](
                                  const Value& x) { return value::flip(x, axes); });
 }
@@ -315,7 +380,7 @@ Tensor Tensor::roll(const Ints& shifts, const Axes& dims, Caller caller) const {
 
 std::vector<Tensor> Tensor::split(int64_t size, int64_t dim, Caller caller) const& {
   Call call("split", caller);
-  if (size <= 0) fail(fmt::format("parts of {} elements", size));
+  if (size <= 0) fail(fmt::format("parts of {} elements: a part has at least one", size));
   int64_t n = shape(value::resolve_axis(dim, ndim()), caller);
   check_parts(n / size);
   Dims sizes(n / size, size);
@@ -348,7 +413,7 @@ std::vector<Tensor> Tensor::split(const Dims& sizes, int64_t dim, Caller caller)
 
 std::vector<Tensor> Tensor::chunk(int64_t chunks, int64_t dim, Caller caller) const& {
   Call call("chunk", caller);
-  if (chunks <= 0) fail(fmt::format("{} chunks", chunks));
+  if (chunks <= 0) fail(fmt::format("{} chunks: there is at least one", chunks));
   int64_t n = shape(value::resolve_axis(dim, ndim()), caller);
   if (n > 0) return split(n / chunks + (n % chunks != 0), dim, caller);
   check_parts(chunks);
@@ -467,7 +532,10 @@ Tensor Tensor::unfold(int64_t dim, int64_t size, int64_t step, Caller caller) co
   Value x(*this);
   int64_t axis = value::resolve_axis(dim, x.rank());
   if (x.rank() == 0 || size < 0 || size > x.size(axis) || step <= 0) {
-    fail(fmt::format("windows of {} every {} in dim {} of {}", size, step, axis, text_of(x)));
+    fail(fmt::format(
+        "windows of {} every {} in dim {} of {}: a window has 0 to {} elements there, and "
+        "the next begins at least 1 behind it",
+        size, step, axis, text_of(x), x.size(axis)));
   }
   return value::moved(*this, [axis, size, step](const Value& whole) {
     Value out = value::move_axis(whole, axis, whole.rank() - 1);

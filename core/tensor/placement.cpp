@@ -150,6 +150,22 @@ TensorSharding Tensor::sharding() const {
   return {to_local(std::span(&value, 1)).pending[0], dtype(), shape()};
 }
 
+std::vector<std::string> Tensor::devices() const {
+  std::vector<std::string> names;
+  for (const DeviceRef& device : sharding().mesh.devices()) names.push_back(device.to_string());
+  return names;
+}
+
+std::string Tensor::device(Caller caller) const {
+  Call call("device", caller);
+  const std::vector<std::string> names = devices();
+  if (names.size() == 1) return names[0];
+  fail(
+      fmt::format("{} is on {} devices, {} and others: devices() lists them, and x.shard_like(y) "
+                  "brings another tensor there",
+                  describe(), names.size(), names[0]));
+}
+
 std::string Tensor::describe() const {
   if (!state_) return "no tensor";
   const UOp& node = state_->value;

@@ -379,7 +379,7 @@ Tensor Tensor::kaiming_normal(const Ints& shape, double a, DType dtype, Caller c
 
 Tensor Tensor::randperm(int64_t n, DType dtype, Caller caller) {
   Call call("randperm", caller);
-  if (n < 0) fail(fmt::format("{} elements", n));
+  if (n < 0) fail(fmt::format("{} elements: a number of elements is not negative", n));
   value::check_dtype(dtype);
   if (n > 0 && !value::fits(n - 1, dtype))
     fail(fmt::format("{} does not hold the integers up to {}", name(dtype), n - 1));

@@ -96,9 +96,11 @@ Value mean(const Value& x, const Dims& axes, bool keepdim) {
 
 Value variance(const Value& x, const Dims& axes, bool keepdim, int64_t correction) {
   return in_floats(x, [&](const Value& v) {
-    Value squares = square(v - mean(v, axes, true));
-    return sum(squares, axes, keepdim) / static_cast<double>(std::max<int64_t>(
-                                             0, add_sizes(count(v, axes), -limited(correction))));
+    const Value total = sum(square(v - mean(v, axes, true)), axes, keepdim);
+    const int64_t fewer = limited(correction);
+    if (const Value n = count_along(v, axes); !n.is_number())
+      return total / cast(maximum(n - fewer, 0), v.dtype());
+    return total / static_cast<double>(std::max<int64_t>(0, add_sizes(count(v, axes), -fewer)));
   });
 }
 
@@ -292,6 +294,7 @@ Tensor Tensor::argmax(std::optional<int64_t> axis, bool keepdim, Caller caller) 
   bool flat = !axis || rank == 0;
   if (flat) x = value::reshape(x, {x.node()->numel()});
   not_of_nothing(x, {along});
+  x = value::filled(x, along, value::identity(ReduceOp::Max, x.dtype()));
   if (x.size(along) > INT32_MAX)
     fail(fmt::format("i32 does not count the elements of {}", text_of(x)));
   Value out = value::argmax(x, along, keepdim && !flat);

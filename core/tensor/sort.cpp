@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/exec/state.h"
+#include "core/tensor/sizes_internal.h"
 #include "core/tensor/value_internal.h"
 #include "core/uop/sort_keys.h"
 
@@ -279,6 +280,17 @@ Tensor along(const Tensor& tensor, int64_t axis, F f) {
   return value::move_axis(f(value::move_axis(x, a, x.rank() - 1)), x.rank() - 1, a);
 }
 
+// The same of a dim whose size may be known when the step runs only: what lies behind the size comes
+// after every total that counts.
+template <class F>
+Tensor along_size(const Tensor& tensor, int64_t axis, const Scalar& behind, F f) {
+  const Value x(tensor);
+  const int64_t a = value::resolve_axis(axis, x.rank());
+  const auto size = x.rank() > 0 ? value::size_along(x, a) : std::nullopt;
+  if (!size) return along(tensor, axis, f);
+  return value::limited_to(along(value::filled(x, a, behind).tensor(), axis, f), a, *size);
+}
+
 // Where each running maximum along the last dim was reached: the last place so far at which it
 // changed. NaN, once reached, stays.
 template <class Scan>
@@ -337,7 +349,7 @@ Value accumulated(ReduceOp op, const Value& x, const Scalar& identity) {
 
 Tensor Tensor::cumsum(int64_t axis, Caller caller) const {
   Call call("cumsum", caller);
-  return along(*this, axis, [](const Value& v) {
+  return along_size(*this, axis, 0, [](const Value& v) {
     value::need_countable(v, {0});
     return accumulated(ReduceOp::Sum, v, 0);
   });
@@ -345,7 +357,8 @@ Tensor Tensor::cumsum(int64_t axis, Caller caller) const {
 
 Tensor Tensor::cumprod(int64_t axis, Caller caller) const {
   Call call("cumprod", caller);
-  return along(*this, axis, [](const Value& v) { return accumulated(ReduceOp::Prod, v, 1); });
+  return along_size(*this, axis, 1,
+                    [](const Value& v) { return accumulated(ReduceOp::Prod, v, 1); });
 }
 
 std::pair<Tensor, Tensor> Tensor::cummax(int64_t axis, Caller caller) const {

@@ -109,7 +109,10 @@ Tensor::Tensor(std::initializer_list<Nested> rows) {
     values.reserve(leaves.size());
     for (const Scalar& leaf : leaves) {
       if (leaf.integer != static_cast<int32_t>(leaf.integer))
-        fail(fmt::format("{} does not fit i32", leaf.integer));
+        fail(
+            fmt::format("{} does not fit i32, the type of whole numbers in braces: "
+                        "Tensor(std::vector<int64_t>{{...}}) holds larger ones",
+                        leaf.integer));
       values.push_back(static_cast<int32_t>(leaf.integer));
     }
     *this = Tensor(values, shape);

@@ -24,6 +24,7 @@
 #pragma once
 #include <concepts>
 #include <cstddef>
+#include <functional>
 #include <initializer_list>
 #include <iosfwd>
 #include <memory>
@@ -84,6 +85,7 @@ class Tensor {
 
   static Tensor empty(const Ints& shape, DType dtype = default_float(),
                       Caller caller = Caller::current());
+  Tensor empty_like(std::optional<DType> dtype = {}) const;  // sharded as this one
   static Tensor full(const Ints& shape, Scalar value,
                      Caller caller = Caller::current());  // the number's own type
   static Tensor full(const Ints& shape, Scalar value, DType dtype,
@@ -194,10 +196,10 @@ class Tensor {
 
   // --- gradients ---------------------------------------------------------------------------------
   // Parameters get their gradient from backward(), and storage of their own.
-  Tensor is_param_(bool is_param = true) const;
+  Tensor is_param_(bool is_param = true, Caller caller = Caller::current()) const;
   bool is_param() const;
   Tensor grad() const;  // not defined() before backward() reached it
-  void set_grad(const Tensor& gradient) const;
+  void set_grad(const Tensor& gradient, Caller caller = Caller::current()) const;
   // Adds d(this * gradient)/d(p) to the gradient of every parameter p that this depends on.
   Tensor backward(const Tensor& gradient = {}, Caller caller = Caller::current()) const;
   // d(this * gradient)/d(target) for each target: a tensor that this was computed from, as it went
@@ -220,6 +222,10 @@ class Tensor {
   // machine has, parts of one memory and of the same cores: a device need not be in TS_DEVICES.
   Tensor to(const std::string& device, Caller caller = Caller::current()) const;
   TensorSharding sharding() const;
+  // Where it is: "CPU:0", or "CPU:0@1" of another rank. A tensor on several devices has devices(), in
+  // the order of its mesh, and a UserError in the place of device().
+  std::string device(Caller caller = Caller::current()) const;
+  std::vector<std::string> devices() const;
   // The value whose parts these are: one for each device of the mesh that this process holds, in
   // the mesh's order, each on one device of this process. Sizes are those of parts times devices
   // unless `shape` says them, which all ranks say alike where parts are uneven. A process without a
@@ -261,6 +267,9 @@ class Tensor {
   Tensor repeat_interleave(int64_t repeats, std::optional<int64_t> dim = {},
                            Caller caller = Caller::current()) const;
   Tensor shrink(const Pairs& bounds, Caller caller = Caller::current()) const&;
+  // The first elements of each dim, and zeros or `value` behind them; -1 keeps a size.
+  Tensor shrink_to(const Ints& shape, Caller caller = Caller::current()) const&;
+  Tensor pad_to(const Ints& shape, Scalar value = 0, Caller caller = Caller::current()) const;
   Tensor pad(const Pairs& padding, Scalar value = 0, PadMode mode = PadMode::Constant,
              Caller caller = Caller::current()) const;  // negative padding shrinks
   Tensor flip(const Ints& axes, Caller caller = Caller::current()) const&;
@@ -581,6 +590,16 @@ class Tensor {
     ((x = layers(x)), ...);
     return x;
   }
+  // A list of layers, as many as there are when the program runs.
+  template <class Layer>
+  Tensor sequential(const std::vector<Layer>& layers) const {
+    Tensor x = *this;
+    for (const Layer& layer : layers) x = layer(x);
+    return x;
+  }
+  Tensor sequential(const std::vector<std::function<Tensor(const Tensor&)>>& layers) const {
+    return sequential<std::function<Tensor(const Tensor&)>>(layers);
+  }
 
   // --- lists without braces: x.reshape(2, 3) is x.reshape({2, 3}) --------------------------------
   template <std::integral... N>
@@ -684,6 +703,9 @@ class Tensor {
   }
   Tensor shrink(const Pairs& bounds, Caller caller = Caller::current()) && {
     return of_temporary(shrink(bounds, caller));
+  }
+  Tensor shrink_to(const Ints& shape, Caller caller = Caller::current()) && {
+    return of_temporary(shrink_to(shape, caller));
   }
   Tensor flip(const Ints& axes, Caller caller = Caller::current()) && {
     return of_temporary(flip(axes, caller));

@@ -38,6 +38,27 @@ TEST(SeedProcessing, ConvolutionsAndProducts) {
   Tensor a{{1, 2}, {3, 4}}, b{{5, 6}, {7, 8}};
   prints(a.matmul(b), Tensor{{19, 22}, {43, 50}});
   prints(a.dot(b), Tensor{{19, 22}, {43, 50}});
+  prints(Tensor::einsum("ij,ij->", {a, b}), 70);
+}
+
+// Padding is a number for all dims, one for each, or one for each side: left, right, top, bottom.
+TEST(SeedProcessing, PaddingOfThreeKinds) {
+  Tensor t = Tensor::arange(9).reshape({1, 1, 3, 3}), w = Tensor::ones({1, 1, 2, 2});
+  prints(t.conv2d(w, {}, {.padding = 1}), Tensor{{{{0.0, 1.0, 3.0, 2.0},
+                                                   {3.0, 8.0, 12.0, 7.0},
+                                                   {9.0, 20.0, 24.0, 13.0},
+                                                   {6.0, 13.0, 15.0, 8.0}}}});
+  prints(t.conv2d(w, {}, {.padding = {1, 0}}),
+         Tensor{{{{1.0, 3.0}, {8.0, 12.0}, {20.0, 24.0}, {13.0, 15.0}}}});
+  prints(t.conv2d(w, {}, {.padding = {1, 0, 0, 1}}),
+         Tensor{{{{3.0, 8.0, 12.0}, {9.0, 20.0, 24.0}, {6.0, 13.0, 15.0}}}});
+  prints(t.max_pool2d({2, 2}, {.padding = 1}), Tensor{{{{0, 2}, {6, 8}}}});
+  prints(t.max_pool2d({2, 2}, {.padding = {1, 0}}), Tensor{{{{1}, {7}}}});
+  prints(t.max_pool2d({2, 2}, {.padding = {1, 0, 0, 1}}), Tensor{{{{3, 5}, {6, 8}}}});
+  prints(t.avg_pool2d({2, 2}, {.padding = {0, 1, 1, 0}, .count_include_pad = false}),
+         Tensor{{{{0.5, 2.0}, {5.0, 6.5}}}});
+  prints(Tensor::ones({1, 1, 2, 2}).conv_transpose2d(w, {}, {.padding = {0, 1}}),
+         Tensor{{{{2.0}, {4.0}, {2.0}}}});
 }
 
 TEST(SeedProcessing, Triangles) {

@@ -17,6 +17,17 @@ TEST(Error, EachKindIsAnError) {
   EXPECT_THROW(throw UserError("x"), std::runtime_error);
 }
 
+// Not by the folder of the machine that built the library.
+TEST(Error, InternalErrorsNameSourcesByTheirPathInTheRepository) {
+  EXPECT_TRUE(contains(InternalError("x").what(), ", tests/core/base/error_test.cpp:"))
+      << InternalError("x").what();
+  try {
+    check_internal(false, "x");
+  } catch (const InternalError& error) {
+    EXPECT_TRUE(contains(error.what(), ", tests/core/base/error_test.cpp:")) << error.what();
+  }
+}
+
 TEST(Error, InternalErrorsSayWhere) {
   InternalError e("shapes match");
   EXPECT_TRUE(contains(e.what(), "shapes match")) << e.what();

@@ -1,16 +1,19 @@
 #include "core/base/options.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/option_scope.h"
 
 namespace tinyshard {
 namespace {
@@ -164,6 +167,91 @@ TEST(Options, UnknownVariablesAreToldOnceWithTheNearestName) {
   EXPECT_NE(lines[0].find("TS_LIBRARY is not known"), std::string::npos) << lines[0];
   EXPECT_NE(lines[0].find("did you mean TS_LIBRARIES?"), std::string::npos) << lines[0];
   EXPECT_NE(lines[1].find("did you mean TS_TIMEOUT?"), std::string::npos) << lines[1];
+}
+
+// Names that work in tinygrad and do nothing here.
+TEST(Options, OtherNamesAreToldOnceWithWhatToUse) {
+  struct Told {
+    const char *name, *value, *says;  // nothing: not told
+  };
+  for (const auto& [name, value, says] :
+       {Told{"VIZ", "1", "explain(tensor, true)"}, Told{"PROFILE", "1", "TS_TRACE=trace.json"},
+        Told{"DEV", "CUDA", "TS_DEVICES=CUDA"}, Told{"CUDA", "1", "TS_DEVICES=CUDA"},
+        Told{"CPU", "1", "TS_DEVICES=CPU"}, Told{"NV", "1", "TS_DEVICES=CUDA"},
+        Told{"JIT_BATCH_SIZE", "0", nullptr}, Told{"JIT_BATCH_SIZE", "32", "no batches"},
+        Told{"JITBEAM", "2", "BEAM counts"}, Told{"VIZ", "2", nullptr}}) {
+    Variable set(name, value);
+    std::vector<std::string> lines;
+    set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
+    reload_options();
+    reload_options();
+    set_log_sink({});
+    ASSERT_EQ(lines.size(), says ? 1u : 0u) << name << "=" << value;
+    if (!says) continue;
+    EXPECT_NE(lines[0].find(std::string(name) + "=" + value + " does nothing in tinyshard"),
+              std::string::npos)
+        << lines[0];
+    EXPECT_NE(lines[0].find(says), std::string::npos) << lines[0];
+  }
+}
+
+TEST(Options, NooptIsWithoutLibrariesAndBeam) {
+  Variable noopt("NOOPT", "1"), beam("BEAM", "8");
+  reload_options();
+  EXPECT_TRUE(options().no_opt);
+  EXPECT_FALSE(options().libraries);
+  EXPECT_EQ(options().beam, 0);
+}
+
+TEST(OptionScope, HoldsUntilItsEnd) {
+  reload_options();
+  const Options before = options();
+  {
+    const OptionScope outer({{"DEBUG", 1}, {"TS_CHECK", "memory"}, {"TS_LIBRARIES", false}});
+    EXPECT_EQ(options().debug, 1);
+    EXPECT_TRUE(options().check.memory);
+    EXPECT_FALSE(options().libraries);
+    {
+      const OptionScope inner({{"DEBUG", "0"}, {"TS_CHECK", "values"}});
+      EXPECT_EQ(options().debug, 0);
+      EXPECT_EQ(options().check, Checks{.values = true});
+      EXPECT_FALSE(options().libraries);
+    }
+    EXPECT_EQ(options().debug, 1);
+    // The environment is what scopes stand upon.
+    Variable spec("SPEC", "1");
+    reload_options();
+    EXPECT_EQ(options().spec, 1);
+    EXPECT_EQ(options().debug, 1);
+  }
+  EXPECT_EQ(options(), before);
+}
+
+TEST(OptionScope, ThatFailsLeavesNothing) {
+  reload_options();
+  const Options before = options();
+  EXPECT_THROW(OptionScope({{"DEBUG", 2}, {"BEAM", -1}}), UserError);
+  EXPECT_THROW(OptionScope({{"DEBUG", 2}, {"TS_THREADS", 1}}), UserError);
+  EXPECT_EQ(options(), before);
+}
+
+// Scopes of several threads end in any order; each lasts until its own end, and nothing stays.
+TEST(OptionScope, OfSeveralThreads) {
+  reload_options();
+  const Options before = options();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      static constexpr std::array kNames{"DEBUG", "SPEC", "BEAM", "TS_SHUFFLE"};
+      for (int i = 1; i < 50; ++i) {
+        const OptionScope scope({{kNames[size_t(t)], i}});
+        const Options& now = options();
+        EXPECT_EQ((std::array{now.debug, now.spec, now.beam, now.shuffle}[size_t(t)]), i);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(options(), before);
 }
 
 TEST(Options, AreListedOnceEachWithTheirMeaning) {

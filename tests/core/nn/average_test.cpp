@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/error.h"
+#include "core/exec/executable.h"
 #include "core/nn/nn.h"
 #include "core/tensor/jit.h"
 #include "tests/devices.h"
@@ -69,6 +71,33 @@ TEST(Average, IsPartOfAStepAndDividedAsTheWeights) {
   EXPECT_NEAR(model.w.to_vector<float>()[0], weight, 1e-6);
   average.copy_to_model();
   EXPECT_NEAR(model.w.to_vector<float>()[0], want, 1e-6);
+}
+
+// The end of a use runs nothing, so that no device can fail there; values come back all the same.
+TEST(Average, EndsWithoutARun) {
+  Model model;
+  nn::Average average(model, {.decay = 0.5});
+  model.w.assign(model.w * 10);
+  average.update();
+  const std::vector<float> own = model.w.to_vector<float>();
+  Tensor seen;
+  int64_t runs = 0;
+  try {
+    const nn::Average::Use use(average);
+    seen = model.w * 1;  // read later: what the model had here
+    runs = counters().runs;
+    throw UserError("the evaluation ends early");
+  } catch (const UserError&) {
+    EXPECT_EQ(counters().runs, runs);
+  }
+  EXPECT_EQ(model.w.to_vector<float>(), own);
+  EXPECT_EQ(seen.to_vector<float>(), average.averages.at("w").to_vector<float>());
+  Jit step = [&](const Tensor& x) { return (model.w * x).sum(); };
+  EXPECT_EQ(step(Tensor{1.0, 0.0}).item<float>(), own[0]);
+  {
+    const nn::Average::Use use(average);
+  }
+  EXPECT_EQ(step(Tensor{1.0, 0.0}).item<float>(), own[0]);
 }
 
 TEST(Average, IsSavedAndLoaded) {

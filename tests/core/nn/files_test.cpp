@@ -2,8 +2,11 @@
 // pickles, and that nothing is read before it is used. golden_files_runner has many more.
 #include "core/nn/files.h"
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <span>
+#include <sstream>
 
 #include <gtest/gtest.h>
 
@@ -88,6 +91,48 @@ TEST_F(Files, NpyIsWhatNumpyWrites) {
   EXPECT_THROW(npy_save(x.to_bfloat16(), folder_ / "z.npy"), UserError);
 }
 
+// Whole files in memory, given as bytes or as a tensor: they are copied, and read as files are.
+TEST_F(Files, AreReadFromMemory) {
+  const auto bytes_of = [](const std::filesystem::path& path) {
+    std::ostringstream out;
+    out << std::ifstream(path, std::ios::binary).rdbuf();
+    return out.str();
+  };
+  const Tensor a = Tensor::arange(20000).cast(DType::F32).reshape({100, 200}), b = Tensor{1, 2, 3};
+  safe_save({{"a", a}, {"b", b}}, folder_ / "m.safetensors", {{"format", "pt"}});
+  std::string file = bytes_of(folder_ / "m.safetensors");
+  const std::vector<uint8_t> elements(file.begin(), file.end());
+  const Tensor tensor{elements};
+  nn::StateDict from_bytes = safe_load(std::as_bytes(std::span(file))),
+                from_tensor = safe_load(tensor);
+  std::ranges::fill(file, 'x');
+  for (const nn::StateDict& dict : {from_bytes, from_tensor}) {
+    ASSERT_EQ(dict.size(), 2u);
+    EXPECT_TRUE(dict.at("a").allclose(a));
+    EXPECT_TRUE(dict.at("b").allclose(b));
+    const Tensor divided = dict.at("a").shard({"CPU:0", "CPU:1", "CPU:2"}, 0);
+    EXPECT_TRUE((divided * 2).to("CPU").allclose(a * 2));
+  }
+  // Into a model, part by part.
+  nn::Linear model(200, 100, {.bias = false});
+  nn::load_state_dict(model, {{"weight", safe_load(tensor).at("a")}});
+  EXPECT_TRUE(model.weight.allclose(a));
+
+  const std::string npy = unhex(kNpy);
+  EXPECT_EQ(npy_load(std::as_bytes(std::span(npy))).to_vector<float>(), (Floats{0, 1, 2, 3, 4, 5}));
+  const Tensor npy_tensor{std::vector<uint8_t>(npy.begin(), npy.end())};
+  EXPECT_EQ(npy_load(npy_tensor).shape(), (Dims{2, 3}));
+
+  for (const std::string& bad : {std::string("x"), std::string(100, '{'), npy.substr(0, 100)}) {
+    const auto span = std::as_bytes(std::span(bad));
+    EXPECT_THROW(safe_load(span), io::FormatError);
+    EXPECT_THROW(torch_load(span), io::FormatError);
+    EXPECT_THROW(gguf_load(span), io::FormatError);
+    EXPECT_THROW(npz_load(span), io::FormatError);
+    EXPECT_THROW(npy_load(span), io::FormatError);
+  }
+}
+
 TEST_F(Files, NpyOfAllOrdersAndTypes) {
   const std::string columns = npy("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }",
                                   unhex("000000000000803f0000004000004040"), 2);
@@ -119,7 +164,9 @@ TEST_F(Files, NpzHoldsArrays) {
 }
 
 TEST_F(Files, MalformedNpyIsRefused) {
-  const auto refused = [&](const std::string& bytes) { return refusal(bytes, npy_load); };
+  const auto refused = [&](const std::string& bytes) {
+    return refusal(bytes, [](const auto& path) { npy_load(path); });
+  };
   const std::string whole = unhex(kNpy);
   for (size_t size = 0; size < whole.size(); ++size)
     EXPECT_NE(refused(whole.substr(0, size)), "no error") << size;

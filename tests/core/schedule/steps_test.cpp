@@ -180,9 +180,11 @@ TEST_F(StepsTest, EachChangesThePlanOfATraining) {
 TEST_F(StepsTest, ADifferentNameIsToldWithTheNearest) {
   auto compute = [] { (Tensor::randn({4}) + 1).realize(); };
   set("TS_DISABLE_PASSES", "tidy,vertcal_fusion");
-  EXPECT_EQ(test::message_of<UserError>(compute).substr(0, 100),
-            "TS_DISABLE_PASSES: there is no pass or step \"vertcal_fusion\"; did you mean "
-            "vertical_fusion?");
+  const std::string text = test::message_of<UserError>(compute);
+  EXPECT_TRUE(text.starts_with(
+      "TS_DISABLE_PASSES: there is no pass or step \"vertcal_fusion\"; did you mean "
+      "vertical_fusion? These can be left out: tidy, "))
+      << text;
   set("TS_DISABLE_PASSES", "tidi");
   EXPECT_NE(test::message_of<UserError>(compute).find("did you mean tidy?"), std::string::npos);
   for (const char* required : {"lower", "memory", "shard"}) {

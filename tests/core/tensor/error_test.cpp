@@ -5,11 +5,18 @@
 #include <functional>
 #include <limits>
 #include <ostream>
+#include <sstream>
 
 #include <gtest/gtest.h>
 
+#include "core/base/option_scope.h"
+#include "core/exec/runtime.h"
+#include "core/nn/files.h"
+#include "core/nn/state_dict.h"
 #include "core/tensor/jit.h"
+#include "core/tensor/map_file.h"
 #include "core/tensor/tensor.h"
+#include "tests/message_of.h"
 
 namespace tinyshard::error_test {
 namespace {
@@ -85,14 +92,44 @@ std::vector<Mistake> mistakes() {
     MISTAKE("pad_negative", of({2}).pad({{-1, -2}}), "pad: padding (-1, -2) of dim 0 takes more than there is in f32[2]"),
     MISTAKE("pad_reflect", of({3}).pad({{3, 0}}, 0, PadMode::Reflect), "pad: padding (3, 0) of dim 0 with its own values: f32[3] has only 3 there"),
     MISTAKE("split", of({5}).split({1, 3}), "split: sizes [1, 3] do not add up to dim 0 of f32[5]"),
-    MISTAKE("chunk", of({5}).chunk(0), "chunk: 0 chunks"),
+    MISTAKE("chunk", of({5}).chunk(0), "chunk: 0 chunks: there is at least one"),
+    MISTAKE("split_nothing", of({5}).split(0), "split: parts of 0 elements: a part has at least one"),
+    MISTAKE("randperm", Tensor::randperm(-1), "randperm: -1 elements: a number of elements is not negative"),
+    MISTAKE("not_of_floats", ~of({3}), "bitwise_not: needs integers or bools, not f32[3]"),
+    MISTAKE("add_a_half", ([](const Tensor& t) { return t += 0.5; }(of({2}, DType::I32))), "+=: the left side is i32[2] and stays it, but the result is f32[2]"),
+    MISTAKE("heads", of({1, 4, 3, 8}).scaled_dot_product_attention(of({1, 2, 3, 8}), of({1, 2, 3, 8})), "enable_gqa"),
+    MISTAKE("shrink_to", of({4, 2}).shrink_to({5, 2}), "shrink_to: size 5 of dim 0 is not between 0 and that of f32[4, 2]; pad_to makes it longer"),
+    MISTAKE("shrink_to_negative", of({4}).shrink_to({-2}), "shrink_to: size -2 of dim 0"),
+    MISTAKE("pad_to", of({4, 2}).pad_to({3, 2}), "pad_to: size 3 of dim 0 is less than that of f32[4, 2]; shrink_to cuts"),
+    MISTAKE("pad_to_count", of({4, 2}).pad_to({8}), "pad_to: 1 sizes for the 2 dims of f32[4, 2]"),
+    MISTAKE("device", of({4}).shard({"CPU:0", "CPU:1"}, 0).device(), "is on 2 devices, CPU:0 and others: devices() lists them"),
+    MISTAKE("configure", Runtime::configure({}), "Runtime::configure: devices are in use already"),
+    MISTAKE("synchronize", Runtime::synchronize("FOO"), "Runtime::synchronize: there is no kind of device named \"FOO\""),
+    MISTAKE("safe_load", safe_load("/no/file"), "safe_load: cannot open /no/file: No such file"),
+    MISTAKE("safe_load_metadata", safe_load_metadata("/no/file"), "safe_load_metadata: cannot open /no/file: No such file"),
+    MISTAKE("torch_load", torch_load("/no/file"), "torch_load: cannot open /no/file: No such file"),
+    MISTAKE("gguf_load", gguf_load("/no/file"), "gguf_load: cannot open /no/file: No such file"),
+    MISTAKE("npy_load", npy_load("/no/file"), "npy_load: cannot open /no/file: No such file"),
+    MISTAKE("npz_load", npz_load("/no/file"), "npz_load: cannot open /no/file: No such file"),
+    MISTAKE("map_file", map_file("/no/file", {2}, DType::F32), "map_file: cannot open /no/file: No such file"),
+    MISTAKE("map_file_shape", map_file("/no/file", {-2}, DType::F32), "map_file: a shape has no negative sizes: [-2]"),
+    MISTAKE("load_floats", safe_load(of({4})), "safe_load: the bytes of a file are u8[n], not f32[4]"),
+    MISTAKE("load_nothing", gguf_load(std::span<const std::byte>()), "gguf_load: a file of 0 bytes in memory"),
+    MISTAKE("mesh_size", Mesh({{"d", 4000}}), "Mesh: a mesh of 4000 devices, but the job has"),
+    MISTAKE("mesh_world", Mesh::world({{"a", 4000}}), "Mesh::world: a=4000 needs 4000 devices, but the job has"),
+    MISTAKE("mesh_twice", Mesh::of({"CPU:0", "CPU:0"}), "Mesh::of: device CPU:0 stands twice in a mesh"),
+    MISTAKE("shard_twice", of({4}).shard({"CPU:0", "CPU:0"}, 0), "shard: device CPU:0 stands twice in a mesh"),
+    MISTAKE("scope_name", OptionScope({{"DEBUGG", 1}}), "OptionScope: DEBUGG is no option; a scope may set DEBUG, SPEC, BEAM"),
+    MISTAKE("scope_once", OptionScope({{"TS_DEVICES", "CPU"}}), "OptionScope: TS_DEVICES is read once, from the environment; a scope may set DEBUG"),
+    MISTAKE("scope_value", OptionScope({{"DEBUG", "two"}}), "OptionScope: DEBUG=\"two\" is not a number"),
+    MISTAKE("scope_range", OptionScope({{"JIT", 7}}), "OptionScope: JIT=\"7\" must be 0, 1 or 2"),
     MISTAKE("cat", cat({of({2, 3}), of({2, 4})}), "cat: shapes differ outside of dim 0: f32[2, 3] and f32[2, 4]"),
     MISTAKE("cat_nothing", cat({}), "cat: no tensors"),
     MISTAKE("stack", stack({of({2}), of({3})}), "stack: shapes differ: f32[2] and f32[3]"),
     MISTAKE("repeat", of({2, 3}).repeat(2), "repeat: 1 repeats for the 2 dims of f32[2, 3]"),
     MISTAKE("roll", of({2, 3}).roll({1, 2}, 0), "roll: 2 shifts for 1 dims"),
     MISTAKE("diag", of({2, 2}).diag(), "diag: needs a tensor of one dim, not f32[2, 2]"),
-    MISTAKE("unfold", of({3}).unfold(0, 4, 1), "unfold: windows of 4 every 1 in dim 0 of f32[3]"),
+    MISTAKE("unfold", of({3}).unfold(0, 4, 1), "unfold: windows of 4 every 1 in dim 0 of f32[3]: a window has 0 to 3 elements"),
     MISTAKE("triu", of({3}).triu(), "triu: needs two dims, not f32[3]"),
     MISTAKE("rearrange", of({2, 3}).rearrange("(a b -> a b"), "rearrange: brackets of \"(a b -> a b\" do not match"),
     MISTAKE("rearrange_arrow", of({2, 3}).rearrange("a b"), "rearrange: \"a b\" must have one ->"),
@@ -110,7 +147,7 @@ std::vector<Mistake> mistakes() {
     MISTAKE("masked_select", of({3}).masked_select(of({3}, DType::I32)), "masked_select: mask must hold bools, not i32[3]"),
     MISTAKE("sort", of({3, 3}).sort(2), "sort: axis 2 is out of range"),
     MISTAKE("topk", of({3}).topk(4), "topk: k = 4 is not between 0 and the size of dim 0 of f32[3]"),
-    MISTAKE("one_hot", of({3}, DType::I32).one_hot(-2), "one_hot: -2 classes"),
+    MISTAKE("one_hot", of({3}, DType::I32).one_hot(-2), "one_hot: -2 classes: a number of classes is not negative"),
     MISTAKE("sum_axis", of({2, 3}).sum(2), "sum: axis 2 is out of range for a tensor of 2 dims; it goes from -2 to 1"),
     MISTAKE("sum_twice", of({2, 3}).sum({0, -2}), "sum: axis 0 is given twice"),
     MISTAKE("softmax_axis", of({2, 3}).softmax(-3), "softmax: axis -3 is out of range"),
@@ -129,7 +166,7 @@ std::vector<Mistake> mistakes() {
     MISTAKE("assign_shape", of({2, 3}).assign(of({3, 3})), "assign: shapes [2, 3] and [3, 3] do not broadcast"),
     MISTAKE("assign_larger", of({1, 3}).assign(of({2, 3})), "assign: the target is f32[1, 3], the value is f32[2, 3]"),
     MISTAKE("replace", of({2}).replace(of({3})), "replace: the target is f32[2], the value is f32[3]"),
-    MISTAKE_WITHOUT_LINE("param", of({2}, DType::I32).is_param_(), "is_param_: a parameter holds floats, not i32[2]"),
+    MISTAKE("param", of({2}, DType::I32).is_param_(), "is_param_: a parameter holds floats, not i32[2]"),
     MISTAKE("backward_shape", of({2}).backward(), "backward: f32[2] is not one number: reduce it (sum, mean) or give the gradient that arrives at it"),
     MISTAKE("backward_type", of({}, DType::I32).backward(), "backward: i32[] holds no floats, so it has no gradient"),
     MISTAKE("backward_alone", (of({2}) * 2).sum().backward(), "depends on no parameter: mark parameters with is_param_()"),
@@ -184,19 +221,20 @@ std::vector<Mistake> mistakes() {
     MISTAKE("scalar_split", Tensor(1.0).split(1), "split: dim 0 of f32[], which has none"),
     MISTAKE("argmax_nothing", of({2, 0}).argmax(1), "argmax: f32[2, 0] has no elements along [1]"),
     MISTAKE("argmin_nothing", of({0}).argmin(), "argmin: f32[0] has no elements along [0]"),
-    MISTAKE_WITHOUT_LINE("ragged", (Tensor{{1, 2}, {3}}), "tensor: rows of different length: 2 and 1"),
-    MISTAKE_WITHOUT_LINE("depth", (Tensor{{1, 2}, 3}), "tensor: rows of different depth"),
+    MISTAKE("beyond_i32", (Tensor{3000000000}), "tensor: 3000000000 does not fit i32, the type of whole numbers in braces: Tensor(std::vector<int64_t>{...}) holds larger ones"),
+    MISTAKE("ragged", (Tensor{{1, 2}, {3}}), "tensor: rows of different length: 2 and 1"),
+    MISTAKE("depth", (Tensor{{1, 2}, 3}), "tensor: rows of different depth"),
     MISTAKE_WITHOUT_LINE("undefined", Tensor().relu(), "relu: a tensor that was never given a value"),
     MISTAKE("to_text", of({4}).to("CPU:x"), "to: \"CPU:x\" names no device: a kind, or a kind and a number from 0"),
     MISTAKE("to_negative", of({4}).to("CPU:-1"), "to: \"CPU:-1\" names no device"),
     MISTAKE("to_beyond", of({4}).to("CPU:99999999999999999999"), "to: \"CPU:99999999999999999999\" names no device"),
-    MISTAKE_WITHOUT_LINE("mesh_wraps", (Mesh({{"a", k32}, {"b", k32}}, {})), "a mesh of 4611686018427387904 places cannot hold 0 devices"),
+    MISTAKE("mesh_wraps", (Mesh({{"a", k32}, {"b", k32}}, std::vector<DeviceRef>())), "a mesh of 4611686018427387904 places cannot hold 0 devices"),
     MISTAKE("shard_axis", of({4}).shard(Mesh::of({"CPU:0", "CPU:1"}), {{"rows", Shard(0)}}), "has no axis \"rows\"; its axes: \"data\""),
     MISTAKE("shard_dim", of({4}).shard(Mesh::of({"CPU:0", "CPU:1"}), {{"data", Shard(1)}}), "shard: axis 1 is out of range for a tensor of 1 dims"),
     MISTAKE("shard_partial", of({4}).shard(Mesh::of({"CPU:0", "CPU:1"}), {{"data", Partial()}}), "shard: a value is divided or copied, and not made a pending sum"),
-    MISTAKE_WITHOUT_LINE("device_kind", Mesh::of({"FOO:0"}), "there is no kind of device named \"FOO\""),
-    MISTAKE_WITHOUT_LINE("device_count", of({2}).to("CPU:7000"), "no device \"CPU:7000\": there are 1024 of kind CPU"),
-    MISTAKE_WITHOUT_LINE("mesh_axis", Mesh({{"", 1}}), "mesh axis 0 of size 1 has no name"),
+    MISTAKE("device_kind", Mesh::of({"FOO:0"}), "there is no kind of device named \"FOO\""),
+    MISTAKE("device_count", of({2}).to("CPU:7000"), "no device \"CPU:7000\": there are 1024 of kind CPU"),
+    MISTAKE("mesh_axis", Mesh({{"", 1}}), "mesh axis 0 of size 1 has no name"),
     MISTAKE_WITHOUT_LINE("meshes_alike", (of({4}).shard({"CPU:0", "CPU:1"}, 0) + of({4}).shard({"CPU:0", "CPU:3"}, 0)).realize(),
       "on mesh(data=2) with CPU:1 at place 1 and on mesh(data=2) with CPU:3 at place 1"),
     MISTAKE_WITHOUT_LINE("no_values", (of({4}).shard(Mesh({{"data", 2}}, {{"CPU", DeviceRef::kHere, 0}, {"NULL", DeviceRef::kHere, 0}}), {{"data", Shard(0)}}) + 1).realize(),
@@ -257,15 +295,49 @@ TEST(ErrorsOf, GradientsAfterReadingSayWhy) {
   }
 }
 
+// The text of the error that a step with this function throws when it is captured.
+template <class F>
+std::string told_inside(F f) {
+  Jit step = [f](const Tensor& x) { return f(x), x * 2; };
+  return test::message_of<UserError>([&] { step(Tensor{1.0, 2.0}); });
+}
+
 TEST(ErrorsOf, ReadingInsideACapture) {
-  Jit step = [](const Tensor& x) { return Tensor(Scalar((x * 2).sum().item<float>())); };
-  EXPECT_THROW(step(Tensor{1.0, 2.0}), UserError);
+  const auto expect = [](const std::string& text, const std::string& op, const std::string& says) {
+    EXPECT_EQ(text.find(op + ": "), 0u) << text;
+    EXPECT_NE(text.find(says), std::string::npos) << text;
+    EXPECT_NE(text.find("  (error_test.cpp:"), std::string::npos) << text;
+  };
+  const std::string reading = "reading data inside a captured step";
+  expect(told_inside([](const Tensor& x) { (void)x.sum().item<float>(); }), "item", reading);
+  expect(told_inside([](const Tensor& x) { (void)x.data(); }), "data", reading);
+  expect(told_inside([](const Tensor& x) { (void)x.allclose(x); }), "allclose", reading);
+  expect(told_inside([](const Tensor& x) { (void)x.nonzero(); }), "nonzero", "nonzero(size)");
+  expect(told_inside([](const Tensor& x) { (void)x.masked_select(x > 0); }), "masked_select",
+         "masked_select(mask, size)");
+  const std::string printed = told_inside([](const Tensor& x) { std::ostringstream() << x; });
+  EXPECT_EQ(printed.find("operator<<: " + reading), 0u) << printed;
 }
 
 TEST(ErrorsOf, OtherShapesAfterACapture) {
   Jit step = [](const Tensor& x) { return x * 2; };
   step(Tensor{1.0, 2.0});
-  EXPECT_THROW(step(Tensor{1.0, 2.0, 3.0}), UserError);
+  const std::string text = test::message_of<UserError>([&] { step(Tensor{1.0, 2.0, 3.0}); });
+  EXPECT_NE(text.find("captured step: input 0 is f32[3]"), std::string::npos) << text;
+  EXPECT_NE(text.find("  (error_test.cpp:"), std::string::npos) << text;
+}
+
+TEST(ErrorsOf, PassesThatCannotBeLeftOut) {
+  for (const auto& [names, says] : {std::pair("fusion", "\"fusion\" cannot be left out"),
+                                    std::pair("fusoin", "did you mean fusion?")}) {
+    const OptionScope on({{"TS_DISABLE_PASSES", names}});
+    const std::string text = test::message_of<UserError>([] { (Tensor{1.0, 2.0} + 1).realize(); });
+    EXPECT_NE(text.find(says), std::string::npos) << text;
+    EXPECT_NE(text.find("These can be left out: tidy, plan, "), std::string::npos) << text;
+    EXPECT_NE(text.find(", reuse"), std::string::npos) << text;
+    EXPECT_EQ(text.find(", shard,"), std::string::npos) << text;
+  }
+  EXPECT_EQ((Tensor{1.0, 2.0} + 1).sum().item<float>(), 5);
 }
 
 }  // namespace

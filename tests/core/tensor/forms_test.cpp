@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 
@@ -479,6 +480,73 @@ TEST(Pools, WindowsBeyondTheEndCountWhatIsThere) {
       }
     }
   }
+}
+
+// --- sizes, places, lists of layers --------------------------------------------------------------
+
+TEST(Sizes, AreShrunkToAndPaddedTo) {
+  const Tensor x = Tensor::arange(12).reshape({3, 4});
+  EXPECT_EQ(x.shrink_to({2, -1}).to_vector<int>(), (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(x.shrink_to({0, 4}).shape(), (Dims{0, 4}));
+  EXPECT_EQ(x.shrink_to({1, 2}).pad_to({2, 3}, 9).to_vector<int>(),
+            (std::vector<int>{0, 1, 9, 9, 9, 9}));
+  EXPECT_EQ(x.pad_to({-1, 5}).sum(0).to_vector<int>(), (std::vector<int>{12, 15, 18, 21, 0}));
+  EXPECT_EQ(Tensor(2.5).pad_to({}).item<double>(), 2.5);
+  // A write to the part is a write to the whole.
+  Tensor y = x.clone();
+  y.shrink_to({1, 2}) += 10;
+  EXPECT_EQ(y.to_vector<int>(), (std::vector<int>{10, 11, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_NE(message_of([&] { x.clone().shrink_to({1, 2}) += 1; }), "");
+}
+
+TEST(EmptyLike, HasShapeTypeAndPlace) {
+  const Tensor x = Tensor::ones({4, 6}).shard({"CPU:0", "CPU:1"}, 0);
+  const Tensor y = x.empty_like(), z = x.empty_like(DType::I64);
+  EXPECT_EQ(y.shape(), x.shape());
+  EXPECT_EQ(y.dtype(), DType::F32);
+  EXPECT_EQ(z.dtype(), DType::I64);
+  EXPECT_TRUE(y.sharding() == x.sharding());
+  y.assign(x * 3);
+  EXPECT_EQ(y.sum().item<float>(), 72);
+  EXPECT_TRUE(x.sum(0).empty_like().sharding().is_replicated()) << "a sum that is pending";
+}
+
+TEST(Device, IsWhereATensorIs) {
+  const Tensor x = Tensor::ones({4});
+  EXPECT_EQ(x.to("cpu:3").device(), "CPU:3");
+  EXPECT_EQ(x.to(x.to("CPU:2").device()).device(), "CPU:2");
+  EXPECT_EQ(x.shard({"CPU:2", "CPU:1"}, 0).devices(), (std::vector<std::string>{"CPU:2", "CPU:1"}));
+  EXPECT_EQ(x.to("CPU:1").devices(), (std::vector<std::string>{"CPU:1"}));
+}
+
+struct Scale {
+  double by;
+  Tensor operator()(const Tensor& x) const { return x * by; }
+};
+
+TEST(Sequential, TakesListsOfLayers) {
+  const Tensor x{1.0, -2.0};
+  const auto relu = [](const Tensor& t) { return t.relu(); };
+  const std::vector<Scale> scales{{2}, {3}, {-1}};
+  EXPECT_EQ(x.sequential(scales).to_vector<double>(), (Doubles{-6, 12}));
+  EXPECT_EQ(x.sequential({Scale{2}, relu, Scale{5}}).to_vector<double>(), (Doubles{10, 0}));
+  std::vector<std::function<Tensor(const Tensor&)>> layers;
+  EXPECT_EQ(x.sequential(layers).to_vector<double>(), (Doubles{1, -2}));
+  for (int i = 0; i < 3; ++i) layers.emplace_back(Scale{2});
+  layers.emplace_back(relu);
+  EXPECT_EQ(x.sequential(layers).to_vector<double>(), (Doubles{8, 0}));
+  EXPECT_EQ(x.sequential(Scale{2}, relu).to_vector<double>(), (Doubles{2, 0}));
+}
+
+TEST(Index, TakesListsThatTheProgramMakes) {
+  const Tensor x = Tensor::arange(24).reshape({2, 3, 4});
+  std::vector<Index> index{1};
+  index.emplace_back(kEllipsis);
+  index.emplace_back(Slice(1, 3));
+  EXPECT_EQ(x[index].to_vector<int>(), (std::vector<int>{13, 14, 17, 18, 21, 22}));
+  Tensor y = x.clone();
+  y[index] = 0;
+  EXPECT_EQ(y.sum().item<int>(), 276 - 105);
 }
 
 }  // namespace
