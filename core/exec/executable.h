@@ -121,13 +121,18 @@ class Executable : public RuntimePart {
   void run_items(std::span<Step> steps, std::span<const std::vector<int>> orders = {});
   void copy(const Step& step);
   void copy_from_places(const Step& step);
+  struct CopyLoad {           // of some copies, in bytes
+    int64_t from_files = 0;   // to all devices
+    int64_t from_memory = 0;  // to each
+    void add(const Executable& of, const Step& step);
+    bool is_bulk() const;  // worth several threads
+  };
   // Of copies from the host: what each device gets; empty where the host cannot read the source.
   std::vector<BoxIn> boxes_of(const Step& step);
   void find_bulk_copies();
   // Does the copies that begin here and touch nothing of each other at once; how many there were.
   size_t run_bulk_copies(std::span<Step> steps);
   void* source_pointer(const Step& step, size_t local);
-  int64_t bytes_to_copy(const Step& step) const;
   void start(Step& step);
   int place_of(int buffer, const Item& item, int d) const;
   CollectiveSite site_of(const Item& collective) const;

@@ -18,6 +18,9 @@ namespace tinyshard {
 namespace {
 
 constexpr int64_t kBulkBytes = 8 << 20;  // less is copied before threads have begun
+// A GPU is given this much of the host's memory without a wait for what it was told before: steps go
+// on being queued.
+constexpr int64_t kQueuedBytes = 16 << 20;
 
 // The part of `shape` that a device of the copy's mesh gets, padding included.
 Box part_for(const Item& item, size_t element, const int64_t* coordinates) {
@@ -61,9 +64,17 @@ void Executable::copy_from_places(const Step& step) {
   }
 }
 
-// To all devices of this process.
-int64_t Executable::bytes_to_copy(const Step& step) const {
-  return schedule_.buffers[size_t(step.item->buffers[1])].bytes() * int64_t(step.launches.size());
+void Executable::CopyLoad::add(const Executable& of, const Step& step) {
+  const Item& item = *step.item;
+  const Storage* source = of.owned_[size_t(of.base_of(item.buffers[0]).first)].get();
+  const int64_t bytes = of.schedule_.buffers[size_t(item.buffers[1])].bytes();
+  if (source && region_of(*source))
+    from_files += bytes * int64_t(step.launches.size());
+  else
+    from_memory += bytes;
+}
+bool Executable::CopyLoad::is_bulk() const {
+  return from_files >= kBulkBytes || from_memory > kQueuedBytes;
 }
 
 // Where the source of a copy lies for local device number `local` of the target.
@@ -79,8 +90,10 @@ void Executable::copy(const Step& step) {
   if (step.launches.empty()) return;  // the source may be on other ranks only
   const Item& item = *step.item;
   if (!item.places.empty()) return copy_from_places(step);
-  if (bulk_[size_t(&step - steps_.data())] > 0 && bytes_to_copy(step) >= kBulkBytes) {
-    const std::vector<BoxIn> boxes = boxes_of(step);
+  if (bulk_[size_t(&step - steps_.data())] > 0) {
+    CopyLoad load;
+    load.add(*this, step);
+    const std::vector<BoxIn> boxes = load.is_bulk() ? boxes_of(step) : std::vector<BoxIn>();
     if (!boxes.empty()) return copy_in(boxes);
   }
   const size_t element = itemsize(schedule_.buffers[size_t(item.buffers[0])].dtype);
@@ -175,16 +188,12 @@ size_t Executable::run_bulk_copies(std::span<Step> steps) {
   const size_t count = std::min(bulk_[size_t(steps.data() - steps_.data())], steps.size());
   if (count < 2 || items_are_timed()) return 0;
   steps = steps.first(count);
-  int64_t bytes = 0;
-  for (const Step& step : steps) bytes += bytes_to_copy(step);
+  CopyLoad load;
+  for (const Step& step : steps) load.add(*this, step);
   std::deque<ObservedScope> events;
   std::vector<BoxIn> boxes;
   for (Step& step : steps) {
-    if (bytes < kBulkBytes) {
-      run_item(step);
-      continue;
-    }
-    std::vector<BoxIn> of_step = boxes_of(step);
+    std::vector<BoxIn> of_step = load.is_bulk() ? boxes_of(step) : std::vector<BoxIn>();
     if (of_step.empty()) {
       run_item(step);
       continue;
