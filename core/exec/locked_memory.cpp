@@ -59,11 +59,8 @@ LockedMemory::LockedMemory(size_t bytes, Device* device) : bytes_(bytes) {
 }
 
 LockedMemory::~LockedMemory() {
-  if (locked_by_) {
-    const Context::Use use;
-    leave_runtime();
-    unlock();
-  }
+  leave_runtime();
+  unlock();
   ::munmap(data_, std::max<size_t>(bytes_, 1));
 }
 
@@ -110,7 +107,11 @@ std::shared_ptr<LockedMemory> snapshot_memory(size_t bytes, Device* device) {
   if (!fits) {
     memory.reset();  // before there is another
     const bool keeps = bytes <= most_kept_of_snapshots();
-    memory = std::make_shared<LockedMemory>(bytes, keeps ? device : nullptr);
+    // A thread that saves lets go of it, and is in no other use of the runtime.
+    memory = {new LockedMemory(bytes, keeps ? device : nullptr), [](LockedMemory* last) {
+                const Context::Use use;
+                delete last;
+              }};
   }
   if (memory->is_locked()) {
     const std::lock_guard lock(kept.mutex);

@@ -12,7 +12,8 @@
 namespace tinyshard {
 
 // Bytes that are locked for devices of the kind of `device` until the runtime ends; ordinary ones
-// where it is null or refuses. Readable as long as the object lives.
+// where it is null or refuses. Readable as long as the object lives. Pages are taken and given back
+// by threads that a use of the runtime waits for: they must not begin one, which might wait for them.
 class LockedMemory : public RuntimePart {
  public:
   LockedMemory(size_t bytes, Device* device);  // DeviceError where there is no memory

@@ -115,6 +115,7 @@ class Saving {
   }
 
   void write_parts() {
+    const Context::Use use;
     const auto& parts = parts_.parts();
     std::vector<BoxRows> rows;
     std::vector<Job> jobs;
