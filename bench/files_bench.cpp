@@ -1,11 +1,16 @@
-// Loading and saving by all ranks of a job, beside what copies the same bytes in the same run:
+// Loading and saving by all devices of a job, beside what copies the same bytes in the same run:
 //   mpirun -n 4 files_bench [--gib 2] [--folder /tmp]
+//   files_bench --devices CPU:0,CPU:1,CPU:2,CPU:3      one process with several devices
+//   files_bench --devices CUDA --devices-per-rank 2    the same on GPUs
 //
-//   load        a safetensors file into tensors that are divided over the ranks, beside `cat` of the
-//               file to memory
-//   checkpoint  the same tensors to a checkpoint, synced, beside `dd conv=fsync`
-//   safe_save   to one file, synced, beside the same
-//   beside      training steps while an asynchronous checkpoint is written, beside the same steps alone
+//   load             a safetensors file into tensors that are divided by rows over the devices, beside
+//                    `cat` of the file to memory
+//   shard            the same file by safe_load(..).shard(..), by rows, by columns, and whole on each device
+//   checkpoint       the same tensors to a checkpoint, synced, beside `dd conv=fsync`
+//   safe_save        to one file, synced, beside the same
+//   load_checkpoint  what was saved, back into the tensors
+//   snapshot         how long an asynchronous save keeps the program waiting
+//   beside           training steps while it is written, beside the same steps alone
 //
 // Each is done by turns; a row has the median time of the slowest rank, and the median of the ratios
 // to the copy of the same round, which is above 100 % where ours is faster.
@@ -38,9 +43,9 @@ struct Job {
 
 // The largest of the numbers of all ranks, when all have come.
 double slowest(const Job& job, double own) {
-  return Tensor::from_local(job.mesh, {{"ranks", Shard(0)}}, {Tensor({float(own)})})
-      .max()
-      .item<float>();
+  std::vector<Tensor> parts;
+  for (int i = 0; i < Runtime::get().devices_per_rank(); ++i) parts.push_back(Tensor({float(own)}));
+  return Tensor::from_local(job.mesh, {{"ranks", Shard(0)}}, parts).max().item<float>();
 }
 
 double seconds_of(const Job& job, const auto& work) {
@@ -56,6 +61,11 @@ double seconds_of_command(const Job& job, const std::string& command) {
     if (job.first() && std::system(command.c_str()) != 0)  // NOLINT(concurrency-mt-unsafe)
       throw UserError(fmt::format("\"{}\" failed", command));
   });
+}
+
+// Waits until what was told before to the devices that hold the value is done.
+void arrived(const Tensor& value) {
+  for (const Tensor& part : value.local()) part.shrink({{0, 1}, {0, 1}}).item<float>();
 }
 
 // By this process, from files and the page cache.
@@ -113,7 +123,10 @@ void load_rows(const Job& job, const nn::StateDict& weights, double bytes) {
     for (const auto& [name, value] : weights)
       fresh[name] = Tensor::zeros({kRow, kRow}).shard(job.mesh, {{"ranks", Shard(0)}});
     const int64_t read = bytes_read();
-    const double load = seconds_of(job, [&] { nn::load(fresh, safe_load(file)); });
+    const double load = seconds_of(job, [&] {
+      nn::load(fresh, safe_load(file));
+      arrived(fresh.begin()->second);
+    });
     most_read = std::max(most_read, slowest(job, double(bytes_read() - read)));
     for (const auto& [name, value] : weights) {
       if (!(fresh.at(name) == value).all().item<bool>())
@@ -126,13 +139,36 @@ void load_rows(const Job& job, const nn::StateDict& weights, double bytes) {
     std::cout << fmt::format("a rank read {:.1f} MiB of {:.1f}", most_read / (1 << 20),
                              bytes / (1 << 20))
               << std::endl;
+  struct Placed {
+    std::string_view name;
+    std::vector<AxisPlacement> placements;
+    double bytes;  // that arrive on devices
+  };
+  const auto devices = double(job.mesh.size());
+  for (const auto& [name, placements, moved] :
+       {Placed{"shard by rows", {{"ranks", Shard(0)}}, bytes},
+        Placed{"shard by columns", {{"ranks", Shard(1)}}, bytes},
+        Placed{"shard to all", {}, bytes * devices}}) {
+    std::vector<double> times;
+    for (int i = -1; i < job.rounds; ++i) {
+      std::vector<Tensor> loaded;
+      const double took = seconds_of(job, [&] {
+        for (const auto& [key, value] : safe_load(file))
+          loaded.push_back(value.shard(job.mesh, placements));
+        Tensor::realize(loaded);
+        arrived(loaded.back());
+      });
+      if (i >= 0) times.push_back(took);
+    }
+    if (job.first()) bench::print_row(name, in_us(times), moved / 1e9, "GB/s");
+  }
   if (job.first()) fs::remove(file);
 }
 
 void save_rows(const Job& job, const nn::StateDict& weights, double bytes) {
   const fs::path source = "/dev/shm/files_bench.copy", copy = job.folder / "copy";
   seconds_of_command(job, fmt::format("head -c {:.0f} /dev/zero > {}", bytes, source.native()));
-  std::vector<double> checkpoint, file, theirs;
+  std::vector<double> checkpoint, file, back, theirs;
   for (int i = -1; i < job.rounds; ++i) {
     const double dd = seconds_of_command(
         job,
@@ -140,15 +176,24 @@ void save_rows(const Job& job, const nn::StateDict& weights, double bytes) {
     if (job.first()) fs::remove(copy);
     const fs::path root = job.folder / "checkpoints", one = job.folder / "saved.safetensors";
     const double saved = seconds_of(job, [&] { nn::save_checkpoint(weights, root, 1); });
+    const double loaded = seconds_of(job, [&] {
+      nn::load_checkpoint(weights, root);
+      arrived(weights.begin()->second);
+    });
     slowest(job, 0);
     if (job.first()) fs::remove_all(root);
     const double wrote = seconds_of(job, [&] { safe_save(weights, one); });
     slowest(job, 0);
     if (job.first()) fs::remove(one);
-    if (i >= 0) checkpoint.push_back(saved), file.push_back(wrote), theirs.push_back(dd);
+    if (i < 0) continue;
+    checkpoint.push_back(saved);
+    file.push_back(wrote);
+    back.push_back(loaded);
+    theirs.push_back(dd);
   }
   print(job, "checkpoint", checkpoint, "dd and sync", theirs, bytes);
   print(job, "safe_save", file, "dd and sync", theirs, bytes);
+  if (job.first()) bench::print_row("load_checkpoint", in_us(back), bytes / 1e9, "GB/s");
   if (job.first()) fs::remove(source);
 }
 
@@ -177,7 +222,11 @@ void beside_rows(const Job& job, const nn::StateDict& weights, int steps) {
     slowest(job, 0);
     if (job.first()) fs::remove_all(root);
   }
-  if (job.first()) bench::print_row("snapshot", in_us(snapshots));
+  const double bytes = double(weights.size()) * kRow * kRow * 4;
+  if (job.first()) {
+    bench::print_row("first snapshot", in_us({snapshots[0]}), bytes / 1e9, "GB/s");
+    bench::print_row("snapshot", in_us(snapshots), bytes / 1e9, "GB/s");
+  }
   print(job, fmt::format("{} steps beside a save", steps), beside, "steps alone", alone, 0);
 }
 
@@ -187,12 +236,20 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
   CLI::App app("Times loading and saving by all ranks, beside cat and dd.");
   double gib = 2;
   int rounds = 3, steps = 20000;
+  int devices_per_rank = 0;
+  std::vector<std::string> devices;
   std::string folder = fs::temp_directory_path().native();
   app.add_option("--gib", gib, "bytes of all tensors, in GiB")->check(CLI::PositiveNumber);
   app.add_option("--rounds", rounds, "how often each is done")->check(CLI::PositiveNumber);
-  app.add_option("--steps", steps, "training steps beside a save")->check(CLI::PositiveNumber);
+  app.add_option("--steps", steps, "training steps beside a save; 0: none of it")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--devices", devices, "of each process, such as CUDA or CPU:0,CPU:1")
+      ->delimiter(',');
+  app.add_option("--devices-per-rank", devices_per_rank, "the same as a number of devices");
   app.add_option("--folder", folder, "where files are written")->check(CLI::ExistingDirectory);
   return bench::run_main("files_bench", app, argc, argv, [&] {
+    if (!devices.empty() || devices_per_rank > 0)
+      Runtime::configure({.devices = devices, .devices_per_rank = devices_per_rank});
     const Job job{.folder = fs::path(folder) / "files_bench", .rounds = rounds};
     if (job.first()) fs::create_directories(job.folder);
     const auto tensors = std::max<int64_t>(1, int64_t(gib * (1 << 30)) / (kRow * kRow * 4));
@@ -200,7 +257,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
     const double bytes = double(tensors) * kRow * kRow * 4;
     load_rows(job, weights, bytes);
     save_rows(job, weights, bytes);
-    beside_rows(job, weights, steps);
+    if (steps > 0) beside_rows(job, weights, steps);
     slowest(job, 0);
     if (job.first()) fs::remove_all(job.folder);
   });

@@ -108,16 +108,22 @@ void AtomicFile::write(std::string_view text) {
   write(std::as_bytes(std::span(text.data(), text.size())));
 }
 
+void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
+  check_internal(static_cast<bool>(fd_), "AtomicFile is written before it is committed");
+  tinyshard::write_at(fd_.get(), offset, bytes, path_);
+  written_ += bytes.size();
+}
+
 void AtomicFile::commit() {
   check_internal(static_cast<bool>(fd_), "AtomicFile is committed once, and not after a failure");
   try {
     flush();
     if (::fsync(fd_.get()) != 0) {
-      throw IoError("sync", path_, errno, fmt::format("{} bytes written", written_));
+      throw IoError("sync", path_, errno, fmt::format("{} bytes written", written()));
     }
     // NFS reports a failed write as late as here.
     if (::close(fd_.release()) != 0) {
-      throw IoError("close", path_, errno, fmt::format("{} bytes written", written_));
+      throw IoError("close", path_, errno, fmt::format("{} bytes written", written()));
     }
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) throw IoError("write", path_, errno);
   } catch (...) {

@@ -2,6 +2,7 @@
 // of folders. Every failure is an IoError naming the path. No shared state: objects may be used
 // from any thread, one thread at a time.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -40,6 +41,9 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  // Writes at a place of the file instead of behind what was written before, by several threads at
+  // once. A file is written by one of the two ways.
+  void write_at(uint64_t offset, std::span<const std::byte> bytes);
   uint64_t written() const { return written_; }
 
   void commit();
@@ -52,7 +56,8 @@ class AtomicFile {
   std::filesystem::path path_, temporary_;
   Fd fd_;
   std::vector<std::byte> buffer_;
-  uint64_t written_ = 0, flushed_ = 0;
+  std::atomic<uint64_t> written_ = 0;
+  uint64_t flushed_ = 0;
 };
 
 // Creates the folder and those above it, or throws IoError, which tells a link that leads nowhere.

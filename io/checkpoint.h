@@ -75,6 +75,13 @@ class CheckpointWriter {
   // pieces are kept once).
   void add_slice(TensorView piece, std::vector<int64_t> global_shape, std::vector<int64_t> offset);
 
+  // The same of a piece whose bytes come when it is written: `read` gives them in their order, in as
+  // many pieces as it likes. Pieces are read and written by several threads at once.
+  using Put = std::function<void(std::span<const std::byte>)>;
+  using Read = std::function<void(const Put&)>;
+  void add_slice(TensorInfo piece, std::vector<int64_t> global_shape, std::vector<int64_t> offset,
+                 Read read);
+
   // Writes and commits, on all ranks together. Returns the folder of the checkpoint. If any rank
   // fails, all throw, the one at fault with the reason, and the previous checkpoints stand as
   // before.
@@ -103,12 +110,16 @@ class CheckpointWriter {
   int next_revision() const;  // of this step
 
   struct Piece {
-    TensorView view;
+    TensorInfo info;
     std::vector<int64_t> global_shape, offset;
+    uint64_t bytes;
+    Read read;
   };
 
   void prepare();
   void write_part();
+  // Digests of the pieces, which lie in the file as `layout` says.
+  std::vector<uint64_t> write_pieces(AtomicFile& file, const SafetensorsLayout& layout) const;
   void write_manifest(const Metadata& metadata);
   void prune();
   void warn(std::string_view sentence) const;

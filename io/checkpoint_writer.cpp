@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <sstream>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -17,6 +18,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/file_jobs.h"
 #include "io/checked.h"
 #include "io/checkpoint_internal.h"
 #include "io/digest.h"
@@ -163,19 +165,38 @@ void CheckpointWriter::add(TensorView tensor) {
   const auto least = std::min_element(load_.begin(), load_.end());
   *least += tensor.bytes.size() + 1;  // + 1: empty tensors and scalars are spread, too
   if (least - load_.begin() != options_.rank) return;
-  std::vector<int64_t> shape = tensor.shape, offset(tensor.shape.size(), 0);
-  pieces_.push_back({std::move(tensor), std::move(shape), std::move(offset)});
+  const std::vector<int64_t> shape = tensor.shape, offset(tensor.shape.size(), 0);
+  add_slice(std::move(tensor), shape, offset);
 }
 
 void CheckpointWriter::add_slice(TensorView piece, std::vector<int64_t> global_shape,
                                  std::vector<int64_t> offset) {
+  const TensorInfo info{piece.name, piece.dtype, piece.shape};
+  if (checked_bytes(piece.shape, itemsize(piece.dtype)) != piece.bytes.size()) {
+    throw UserError(fmt::format("checkpoint: tensor {} is {} [{}], but comes with {} bytes",
+                                in_quotes(piece.name), name(piece.dtype),
+                                fmt::join(piece.shape, ", "), piece.bytes.size()));
+  }
+  add_slice(info, std::move(global_shape), std::move(offset),
+            [bytes = piece.bytes](const Put& put) { put(bytes); });
+}
+
+void CheckpointWriter::add_slice(TensorInfo piece, std::vector<int64_t> global_shape,
+                                 std::vector<int64_t> offset, Read read) {
   if (piece.shape.size() != global_shape.size() || offset.size() != global_shape.size()) {
     throw UserError(fmt::format(
         "checkpoint: tensor {}: a slice of shape [{}] at [{}] of a tensor of shape [{}]",
         in_quotes(piece.name), fmt::join(piece.shape, ", "), fmt::join(offset, ", "),
         fmt::join(global_shape, ", ")));
   }
-  pieces_.push_back({std::move(piece), std::move(global_shape), std::move(offset)});
+  const auto bytes = checked_bytes(piece.shape, itemsize(piece.dtype));
+  if (!bytes) {
+    throw UserError(fmt::format("checkpoint: tensor {} is too large: {} [{}]",
+                                in_quotes(piece.name), name(piece.dtype),
+                                fmt::join(piece.shape, ", ")));
+  }
+  pieces_.push_back(
+      {std::move(piece), std::move(global_shape), std::move(offset), *bytes, std::move(read)});
 }
 
 void CheckpointWriter::warn(std::string_view sentence) const {
@@ -234,34 +255,83 @@ void CheckpointWriter::prepare() {
   make_folders(temporary_);
 }
 
-// Every rank: its pieces in one file. The slices and their digests go into the header, where rank 0
-// reads them back; the digests are of the bytes in memory, so that a byte the disk changes is
-// found.
+// Large pieces have a job each, small ones share one; the largest come first, so that all threads
+// end together.
+std::vector<uint64_t> CheckpointWriter::write_pieces(AtomicFile& file,
+                                                     const SafetensorsLayout& layout) const {
+  constexpr uint64_t kJobBytes = 4 << 20;
+  constexpr size_t kAtOnce = 1 << 20;  // digested and written while the processor still has them
+  std::vector<size_t> order(pieces_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t p) { return pieces_[p].bytes; });
+  std::vector<std::pair<size_t, size_t>> jobs;  // of `order`, from and to
+  for (size_t first = 0; first < order.size();) {
+    size_t last = first;
+    for (uint64_t bytes = 0; last < order.size() && bytes < kJobBytes;)
+      bytes += pieces_[order[last++]].bytes;
+    jobs.emplace_back(first, last);
+    first = last;
+  }
+  std::vector<uint64_t> digests(pieces_.size());
+  run_file_jobs(jobs.size(), [&](size_t j) {
+    int64_t written = 0;
+    for (size_t i = jobs[j].first; i < jobs[j].second; ++i) {
+      const Piece& piece = pieces_[order[i]];
+      Digest digest;
+      uint64_t done = 0;
+      piece.read([&](std::span<const std::byte> bytes) {
+        for (size_t at = 0; at < bytes.size(); at += kAtOnce) {
+          const auto some = bytes.subspan(at, std::min(kAtOnce, bytes.size() - at));
+          digest.update(some);
+          file.write_at(layout.offsets[order[i]] + done, some);
+          done += some.size();
+        }
+      });
+      check_internal(done == piece.bytes, "a piece comes whole");
+      digests[order[i]] = digest.value();
+      written += static_cast<int64_t>(done);
+    }
+    return written;
+  });
+  return digests;
+}
+
+// Every rank: its pieces in one file, the header last. The slices and their digests go into it,
+// where rank 0 reads them back; the digests are of the bytes in memory, so that a byte the disk
+// changes is found. They are known when the pieces are written, but their length is before.
 void CheckpointWriter::write_part() {
-  std::vector<TensorView> views;
+  std::vector<TensorInfo> infos;
   std::set<std::string> keys;
   json slices = json::object();
   for (const Piece& piece : pieces_) {
-    const bool whole = piece.view.shape == piece.global_shape;
-    std::string key = piece.view.name;
-    for (int n = 1; !keys.insert(key).second; ++n) key = fmt::format("{}#{}", piece.view.name, n);
-    if (!whole || key != piece.view.name) {
-      slices[key]["tensor"] = piece.view.name;
+    const bool whole = piece.info.shape == piece.global_shape;
+    std::string key = piece.info.name;
+    for (int n = 1; !keys.insert(key).second; ++n) key = fmt::format("{}#{}", piece.info.name, n);
+    if (!whole || key != piece.info.name) {
+      slices[key]["tensor"] = piece.info.name;
       slices[key]["shape"] = piece.global_shape;
       slices[key]["offset"] = piece.offset;
     }
-    slices[key]["xxh64"] = digest_text(digest_of(piece.view.bytes));
-    views.push_back(piece.view);
-    views.back().name = key;
+    slices[key]["xxh64"] = digest_text(0);
+    infos.push_back({key, piece.info.dtype, piece.info.shape});
   }
   AtomicFile file(temporary_ / part_name(options_.rank, options_.ranks), options_.job);
   Metadata metadata = {{"format", "pt"}, {"tinyshard.step", std::to_string(step_)}};
-  try {
-    metadata[std::string(kSlicesKey)] = slices.dump();
-  } catch (const json::exception&) {
-    throw UserError("checkpoint: a tensor's name is not UTF-8");
-  }
-  write_safetensors(file, views, metadata);
+  auto lay_out = [&] {
+    try {
+      metadata[std::string(kSlicesKey)] = slices.dump();
+    } catch (const json::exception&) {
+      throw UserError("checkpoint: a tensor's name is not UTF-8");
+    }
+    return layout_safetensors(infos, metadata);
+  };
+  const SafetensorsLayout without_digests = lay_out();
+  const std::vector<uint64_t> digests = write_pieces(file, without_digests);
+  for (size_t i = 0; i < infos.size(); ++i)
+    slices[infos[i].name]["xxh64"] = digest_text(digests[i]);
+  const SafetensorsLayout layout = lay_out();
+  check_internal(layout.bytes == without_digests.bytes, "digests have one length");
+  file.write_at(0, std::as_bytes(std::span(layout.header)));
   file.commit();
 }
 

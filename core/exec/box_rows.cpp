@@ -40,4 +40,26 @@ BoxRows::Place BoxRows::operator[](int64_t row) const {
   return place;
 }
 
+BoxRows::Stretch BoxRows::stretch(size_t from, size_t to, size_t limit) const {
+  auto row_of = [&](size_t byte) { return int64_t(byte / bytes_); };
+  const auto first = row_of(from);
+  const uint64_t begin = (*this)[first].in_memory + from % bytes_;
+  const size_t in_row = std::min(bytes_ - from % bytes_, to - from);
+  if (in_row >= limit) return {from, from + limit, begin, begin + limit};
+  auto end_of = [&](int64_t row) { return std::min(to, size_t(row + 1) * bytes_); };
+  auto end_in_memory = [&](int64_t row) {
+    return (*this)[row].in_memory + (end_of(row) - size_t(row) * bytes_);
+  };
+  // The last row that fits; rows lie in memory in their order.
+  int64_t low = first, high = row_of(to - 1);
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (end_in_memory(middle) - begin <= limit)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return {from, end_of(low), begin, end_in_memory(low)};
+}
+
 }  // namespace tinyshard

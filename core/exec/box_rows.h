@@ -3,6 +3,7 @@
 //
 //   f32[4, 6, 8], box [0:4, 2:4, 0:8] in memory for [4, 2, 8]: 4 rows of 64 bytes, 192 apart
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,6 +22,29 @@ class BoxRows {
     uint64_t in_array, in_memory;  // in bytes
   };
   Place operator[](int64_t row) const;
+
+  // A stretch of the box: bytes [from, to) of its rows one after the other, which lie in bytes
+  // [begin, end) of the memory. That is more where there is something between rows.
+  struct Stretch {
+    size_t from, to;
+    uint64_t begin, end;
+    size_t size() const { return to - from; }
+    size_t room() const { return size_t(end - begin); }
+  };
+  // The longest stretch from byte `from` on that ends before `to` and takes `limit` bytes of memory at
+  // most; it consists of whole rows where one fits.
+  Stretch stretch(size_t from, size_t to, size_t limit) const;
+  // Calls run(in_array, in_memory, bytes) for what each row has of it, in order.
+  template <class Run>
+  void for_each_row(const Stretch& of, const Run& run) const {
+    for (size_t at = of.from; at < of.to;) {
+      const size_t within = at % bytes_, n = std::min(bytes_ - within, of.to - at);
+      const Place place = (*this)[int64_t(at / bytes_)];
+      run(place.in_array + within, place.in_memory + within, n);
+      at += n;
+    }
+  }
+  size_t total() const { return size_t(count_) * bytes_; }
 
  private:
   Dims sizes_, array_strides_, memory_strides_;  // of the dims outside of a row

@@ -440,6 +440,7 @@ void Executable::prepare(std::span<const Sharding> shardings, std::span<const Di
   identify_groups();
   if (Context::get().ranks() > 1) know_ledgers();
   can_record_ = can_record();
+  find_bulk_copies();
   for (const Step& step : steps_) {
     for (const Launch& launch : step.launches) {
       bool leads = &step < steps_.data() + leading_;
@@ -484,52 +485,6 @@ void Executable::add_work(const Item& item) {
     here->copies += item.kind == Item::Kind::Copy;
     here->bytes += work.bytes_read + work.bytes_written;
     here->operations += work.operations;
-  }
-}
-
-// Copies what several places have to each device of the target, one after the other.
-void Executable::copy_from_places(const Step& step) {
-  const Item& item = *step.item;
-  const auto [base, offset] = base_of(item.buffers[0]);
-  const bool asked = owned_[base] && !owned_[base]->is_placeholder();
-  const Box box{item.source_shape, Dims(item.source_shape.size()), item.source_shape,
-                itemsize(schedule_.buffers[item.buffers[0]].dtype)};
-  const size_t bytes = size_t(product(box.size)) * box.element;
-  for (const Launch& launch : step.launches) {
-    auto* to = static_cast<char*>(launch.buffers[item.places.size()]);
-    for (size_t i = 0; i < item.places.size(); ++i) {
-      const auto place = size_t(item.places[i]);
-      void* from = launch.buffers[i];
-      if (asked) from = static_cast<char*>(owned_[base]->memory_to_copy()[place]) + offset;
-      copy_box(box, source_device(item, place), from, *launch.device, to + i * bytes);
-    }
-  }
-}
-
-// Copies the part of a replicated source that belongs to each device of the target.
-void Executable::copy(const Step& step) {
-  if (step.launches.empty()) return;  // the source may be on other ranks only
-  const Item& item = *step.item;
-  if (!item.places.empty()) return copy_from_places(step);
-  const auto [base, offset] = base_of(item.buffers[0]);
-  Device* source = &source_of(item, 0);
-  for (size_t local = 0; local < step.launches.size(); ++local) {
-    const Launch& launch = step.launches[local];
-    if (item.place_by_place) source = &source_of(item, local);
-    void* from = launch.buffers[0];
-    if (owned_[base] && !owned_[base]->is_placeholder()) {
-      const auto memory = owned_[base]->memory_to_copy();
-      from = static_cast<char*>(memory[item.place_by_place ? local : 0]) + offset;
-    }
-    if (step.ledger && local == 0) note_copied(step, *source, from);
-    Box box{item.source_shape, Dims(item.source_shape.size()), item.source_shape,
-            itemsize(schedule_.buffers[item.buffers[0]].dtype)};
-    for (const CopyPart& part : item.parts) {
-      int64_t length = (box.size[part.axis] + part.parts - 1) / part.parts;
-      box.begin[part.axis] += launch.coordinates[part.mesh_axis] * length;
-      box.size[part.axis] = length;
-    }
-    copy_box(box, *source, from, *launch.device, launch.buffers[1]);
   }
 }
 
@@ -802,11 +757,14 @@ void Executable::wait_for_collectives(std::span<Step> steps) {
 
 void Executable::run_items(std::span<Step> steps, std::span<const std::vector<int>> orders) {
   const std::vector<bool> urgent = urgent_steps(orders);
-  for (size_t i = 0; i < steps.size(); ++i) {
+  for (size_t i = 0; i < steps.size();) {
     if (!orders.empty()) {
       for (Launch& launch : steps[i].launches) launch.device->record_step(orders[i], urgent[i]);
+    } else if (const size_t done = run_bulk_copies(steps.subspan(i))) {
+      i += done;
+      continue;
     }
-    run_item(steps[i]);
+    run_item(steps[i++]);
   }
   wait_for_collectives(steps);
 }

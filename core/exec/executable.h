@@ -28,6 +28,8 @@ struct Counters {
 };
 Counters& counters();
 
+struct BoxIn;
+
 class Executable : public RuntimePart {
  public:
   // With several ranks and a collective in it, all ranks compare the schedule
@@ -123,6 +125,18 @@ class Executable : public RuntimePart {
   void run_items(std::span<Step> steps, std::span<const std::vector<int>> orders = {});
   void copy(const Step& step);
   void copy_from_places(const Step& step);
+  struct CopyLoad {           // of some copies, in bytes
+    int64_t from_files = 0;   // to all devices
+    int64_t from_memory = 0;  // to each
+    void add(const Executable& of, const Step& step);
+    bool is_bulk() const;  // worth several threads
+  };
+  // Of copies from the host: what each device gets; empty where the host cannot read the source.
+  std::vector<BoxIn> boxes_of(const Step& step);
+  void find_bulk_copies();
+  // Does the copies that begin here and touch nothing of each other at once; how many there were.
+  size_t run_bulk_copies(std::span<Step> steps);
+  void* source_pointer(const Step& step, size_t local);
   void start(Step& step);
   int place_of(int buffer, const Item& item, int d) const;
   CollectiveSite site_of(const Item& collective) const;
@@ -164,6 +178,7 @@ class Executable : public RuntimePart {
   std::vector<DeviceCounters*> work_so_far_;  // of the process, of the same devices
   size_t leading_ = 0;                        // steps at the front that are never recorded
   std::vector<Device*> devices_;              // that launch something behind those
+  std::vector<size_t> bulk_;  // by step: how many copies from here on are done at once; or 0
   bool can_record_ = false, ran_ = false;
   bool compares_values_ = false;  // TS_CHECK=values, as the latest run found it
   // An input aliases a storage that the schedule captured: the step is recorded in one chain.

@@ -86,9 +86,12 @@ const FileRegion* region_of(const UOp& value) {
     node = &node->src(0);
   }
   if (node->op() != Op::Buffer) return nullptr;
-  Storage* storage = Storage::of(**node);
-  const auto* file = dynamic_cast<const FileStorage*>(storage);
-  if (file == nullptr || storage->is_lost() || holder(*storage) != nullptr) return nullptr;
+  return region_of(*Storage::of(**node));
+}
+
+const FileRegion* region_of(const Storage& storage) {
+  const auto* file = dynamic_cast<const FileStorage*>(&storage);
+  if (file == nullptr || storage.is_lost() || holder(storage) != nullptr) return nullptr;
   return &file->region;
 }
 

@@ -8,6 +8,8 @@
 
 namespace tinyshard {
 
+class Storage;
+
 // A Buffer on DISK:0 over `shape` elements of the file from byte `offset` on, in the machine's byte
 // order. The file is mapped, not read; writes to the value stay in memory. A page or less is read
 // at once. Copies to devices read what they copy, whatever the offset is; where it is no multiple
@@ -27,5 +29,7 @@ UOp file_buffer(const FileRegion& region, DimSpan shape, DType dtype);
 // Where the elements of `value` lie in a file, all of them and row-major; nothing where it is
 // anything but what a file holds, reshaped or brought to a device.
 const FileRegion* region_of(const UOp& value);
+// The same of a storage: where its elements lie in a file; nothing where it may be written to.
+const FileRegion* region_of(const Storage& storage);
 
 }  // namespace tinyshard

@@ -13,9 +13,11 @@
 
 #include "core/base/call.h"
 #include "core/base/content_hash.h"
+#include "core/base/file_jobs.h"
 #include "core/base/hash.h"
 #include "core/base/origin.h"
 #include "core/exec/box_rows.h"
+#include "core/exec/bulk_copies.h"
 #include "core/exec/context.h"
 #include "core/exec/read_boxes.h"
 
@@ -24,6 +26,8 @@ namespace {
 
 // Bytes of other parts that a host holds at once.
 constexpr size_t kStaged = 2 << 20, kLeastPiece = 4096;
+// From so many on, several threads read, each so many at a time.
+constexpr size_t kManyThreads = 4 << 20;
 
 // The axes over which the value is divided.
 std::vector<int> dividing_axes(const Sharding& where) {
@@ -98,6 +102,38 @@ void read_part(Storage& storage, const PartToFill& part, std::span<std::byte> to
     device.copy_out(staged.data(), static_cast<const std::byte*>(memory) + at, bytes);
     put_piece(rows, at, std::span(staged).first(bytes), to);
   }
+}
+
+// The same of all parts, from all devices beside each other.
+void read_parts_at_once(Storage& storage, std::span<const PartToFill> parts,
+                        std::span<std::byte> to) {
+  struct Piece {
+    size_t part, from, to;
+  };
+  const size_t element = itemsize(storage.dtype());
+  std::vector<BoxReader::Box> boxes;
+  std::vector<BoxRows> places;  // of each box in the whole
+  std::vector<Piece> pieces;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const auto& [holder, device, box, replicas] = parts[p];
+    const Dims& size = box.size;
+    boxes.push_back({storage.devices()[device], storage.memory_to_copy()[device],
+                     BoxRows(size, {Dims(size.size()), size}, storage.local_shape(), element)});
+    places.emplace_back(storage.shape(), box, size, element);
+    for (size_t at = 0; at < parts[p].bytes(); at += kManyThreads)
+      pieces.push_back({p, at, std::min(at + kManyThreads, parts[p].bytes())});
+  }
+  BoxReader reader(std::move(boxes));
+  run_file_jobs(pieces.size(), [&](size_t i) {
+    const auto& [p, from, end] = pieces[i];
+    reader.read(p, from, end, [&](size_t at, std::span<const std::byte> bytes) {
+      const BoxRows::Stretch stretch{at, at + bytes.size(), at, at + bytes.size()};
+      places[p].for_each_row(stretch, [&](uint64_t in_whole, uint64_t in_part, size_t n) {
+        std::memcpy(to.data() + in_whole, bytes.data() + (in_part - at), n);
+      });
+    });
+    return int64_t(end - from);
+  });
 }
 
 // Pieces of all parts, at the same place of each, as all hosts get them.
@@ -235,7 +271,9 @@ void read_whole(Storage& storage, std::span<std::byte> to) {
   if (axes.empty() || !first.executes())  // the latter fails
     return first.copy_out(to.data(), storage.memory_to_copy()[0], to.size());
   if (!each_process_has_all(storage.sharding, axes)) return gather_whole(storage, axes, to);
-  for (const PartToFill& part : parts_to_fill(storage)) read_part(storage, part, to);
+  const std::vector<PartToFill> parts = parts_to_fill(storage);
+  if (to.size() >= kManyThreads) return read_parts_at_once(storage, parts, to);
+  for (const PartToFill& part : parts) read_part(storage, part, to);
 }
 
 std::unique_ptr<PendingCopy> begin_read_whole(Storage& storage) {

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "core/base/file_jobs.h"
 #include "core/exec/file_buffer.h"
-#include "core/exec/file_jobs.h"
 #include "core/exec/storage.h"
 #include "multi/local_box.h"
 
@@ -22,10 +22,6 @@ struct PartToFill {
   size_t bytes() const;  // without padding
 };
 std::vector<PartToFill> parts_to_fill(Storage& storage);
-// Padding reads as zero. For parts that do not fill their memory, before they are filled.
-void clear_padding(const PartToFill& part);
-// Once the part is filled.
-void copy_to_replicas(const PartToFill& part);
 
 struct PartFill {
   Storage* storage;

@@ -121,12 +121,19 @@ std::filesystem::path save_checkpoint(const StateDict& tensors, const std::files
                                                 options.metadata});
   save->metadata[kRandomKey] = random_text();
   auto add_parts = [&] {
-    for (const PartsToSave::Part& part : save->parts.parts()) {
-      const auto& [name, dtype, shape] = save->parts.tensors()[part.tensor];
-      save->writer.add_slice({name, dtype, part.box.size, part.bytes}, shape, part.box.begin);
+    const std::vector<PartsToSave::Part>& parts = save->parts.parts();
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const auto& [name, dtype, shape] = save->parts.tensors()[parts[p].tensor];
+      save->writer.add_slice({name, dtype, parts[p].box.size}, shape, parts[p].box.begin,
+                             [save = save.get(), p](const io::CheckpointWriter::Put& put) {
+                               const size_t bytes = save->parts.parts()[p].bytes;
+                               save->parts.read(p, 0, bytes,
+                                                [&](size_t, auto piece) { put(piece); });
+                             });
     }
   };
   if (!options.asynchronous) {
+    const Context::Use use;
     add_parts();
     return save->writer.commit(save->metadata);
   }

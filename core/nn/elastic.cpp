@@ -14,7 +14,7 @@
 
 #include "core/base/call.h"
 #include "core/base/error.h"
-#include "core/exec/box_rows.h"
+#include "core/exec/bulk_copies.h"
 #include "core/exec/capture.h"
 #include "core/exec/context.h"
 #include "core/exec/read_boxes.h"
@@ -129,6 +129,8 @@ Elastic::Snapshot Elastic::copy(const StateDict& tensors, const Progress& progre
   }
   Tensor::realize(all);
   const Context::Turn turn;
+  std::vector<BoxReader::Box> parts;
+  std::vector<std::byte*> places;  // of these
   for (const auto& [name, tensor] : tensors) {
     Storage& storage = *Storage::of(**stored_node(tensor.state()->value));
     storage.check_usable();
@@ -144,23 +146,22 @@ Elastic::Snapshot Elastic::copy(const StateDict& tensors, const Progress& progre
     value.own.resize(bytes_of(own, value.dtype));
     for (const PartToFill& part : parts_to_fill(storage)) {
       if (part.bytes() == 0) continue;
-      std::byte* out = value.own.data() + offset_of(part.box, own, value.dtype);
-      Device& device = *storage.devices()[part.device];
-      void* memory = storage.memory_to_copy()[part.device];
-      if (part.bytes() == storage.local_bytes()) {
-        device.copy_out(out, memory, part.bytes());
-        continue;
-      }
-      std::vector<std::byte> padded(storage.local_bytes());
-      device.copy_out(padded.data(), memory, padded.size());
       const Dims& size = part.box.size;
-      const BoxRows rows(size, {Dims(size.size()), size}, storage.local_shape(),
-                         itemsize(value.dtype));
-      for (int64_t r = 0; r < rows.count(); ++r)
-        std::memcpy(out + rows[r].in_array, padded.data() + rows[r].in_memory, rows.bytes());
+      parts.push_back(
+          {storage.devices()[part.device],
+           storage.memory_to_copy()[part.device],
+           {size, {Dims(size.size()), size}, storage.local_shape(), itemsize(value.dtype)}});
+      places.push_back(value.own.data() + offset_of(part.box, own, value.dtype));
     }
     snapshot.values.emplace(name, std::move(value));
   }
+  BoxReader reader(std::move(parts));
+  run_file_jobs(places.size(), [&](size_t i) {
+    reader.read(i, 0, reader.bytes(i), [&](size_t at, std::span<const std::byte> bytes) {
+      std::memcpy(places[i] + at, bytes.data(), bytes.size());
+    });
+    return int64_t(reader.bytes(i));
+  });
   return snapshot;
 }
 

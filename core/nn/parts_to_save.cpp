@@ -7,15 +7,12 @@
 #include <cstring>
 #include <map>
 #include <set>
-#include <sys/mman.h>
-
-#include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/file_jobs.h"
 #include "core/exec/box_rows.h"
 #include "core/exec/capture.h"
 #include "core/exec/context.h"
-#include "core/exec/file_jobs.h"
 #include "core/exec/state.h"
 
 namespace tinyshard::nn {
@@ -50,16 +47,6 @@ std::map<std::pair<Dims, Dims>, Holders> holders_of(const Sharding& where, DimSp
   return found;
 }
 
-std::shared_ptr<std::byte> fresh_memory(size_t bytes) {
-  if (bytes == 0) return nullptr;
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED)
-    throw DeviceError(fmt::format("no memory for a snapshot of {} bytes", bytes));
-  (void)::madvise(memory, bytes, MADV_HUGEPAGE);
-  return {static_cast<std::byte*>(memory), [bytes](std::byte* m) { ::munmap(m, bytes); }};
-}
-
 }  // namespace
 
 PartsToSave::PartsToSave(const StateDict& tensors) {
@@ -81,6 +68,7 @@ PartsToSave::PartsToSave(const StateDict& tensors) {
 
   const Context::Turn turn;
   Context& context = Context::get();
+  std::vector<BoxReader::Box> boxes;
   std::vector<uint64_t> load(static_cast<size_t>(context.ranks()));
   for (const auto& [name, tensor] : tensors) {
     const Tensor& t = all[tensors_.size()];
@@ -98,70 +86,70 @@ PartsToSave::PartsToSave(const StateDict& tensors) {
       if (writer != context.rank()) continue;
       const auto device = std::ranges::find(positions, holders.own_position);
       check_internal(device != positions.end(), "who writes a box holds it");
-      add(number, storage, static_cast<size_t>(device - positions.begin()),
-          {box.first, box.second});
+      const auto local = static_cast<size_t>(device - positions.begin());
+      const auto& [begin, size] = box;
+      BoxRows rows(size, {Dims(size.size()), size}, storage.local_shape(), itemsize(t.dtype()));
+      parts_.push_back({number, {begin, size}, rows.total()});
+      boxes.push_back({storage.devices()[local], storage.memory_to_copy()[local], std::move(rows)});
     }
   }
   kept_ = std::move(all);
+  reader_ = std::make_unique<BoxReader>(std::move(boxes));
 }
 
-void PartsToSave::add(size_t number, Storage& storage, size_t device, LocalBox box) {
-  const size_t element = itemsize(storage.dtype());
-  const size_t bytes = static_cast<size_t>(product(box.size)) * element;
-  const BoxRows rows(box.size, {Dims(box.size.size()), box.size}, storage.local_shape(), element);
-  if (bytes == 0) {
-    parts_.push_back({number, std::move(box), {}});
-    return;
-  }
-  Device& from = *storage.devices()[device];
-  void* memory = storage.memory_to_copy()[device];
-  const auto* host = static_cast<const std::byte*>(from.host_pointer(memory));
-  if (host) from.synchronize();
-  if (host && rows.count() == 1) {  // padding, if there is any, lies behind it
-    parts_.push_back({number, std::move(box), {host, bytes}});
-    return;
-  }
-  std::vector<std::byte> held;
-  if (!host) {
-    held.resize(rows.count() == 1 ? bytes : storage.local_bytes());
-    from.copy_out(held.data(), memory, held.size());
-    host = held.data();
-  }
-  if (rows.count() == 1) {
-    copies_.push_back(std::move(held));
-  } else {
-    std::vector<std::byte>& packed = copies_.emplace_back(bytes);
-    for (int64_t r = 0; r < rows.count(); ++r)
-      std::memcpy(packed.data() + rows[r].in_array, host + rows[r].in_memory, rows.bytes());
-  }
-  parts_.push_back({number, std::move(box), copies_.back()});
+void PartsToSave::read(size_t part, size_t from, size_t to, const BoxReader::Put& put) {
+  if (!snapshot_) return reader_->read(part, from, to, put);
+  put(from, {in_snapshot_[part] + from, to - from});
 }
 
 void PartsToSave::take_snapshot() {
-  constexpr size_t kAtOnce = 16 << 20;
+  constexpr size_t kAtOnce = 16 << 20, kAlignment = 64;
   struct Piece {
-    const std::byte* from;
-    std::byte* to;
-    size_t bytes;
+    size_t part, from, to;
+    std::unique_ptr<Event> there = {};
   };
+  auto room = [](size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
   size_t total = 0;
-  for (const Part& part : parts_) total += (part.bytes.size() + 63) / 64 * 64;
-  snapshot_ = fresh_memory(total);
+  for (const Part& part : parts_) total += room(part.bytes);
+  const Context::Use use;
+  std::shared_ptr<LockedMemory> memory = snapshot_memory(total, reader_->copying_device());
   std::vector<Piece> pieces;
-  std::byte* to = snapshot_.get();
-  for (Part& part : parts_) {
-    const std::span<const std::byte> bytes = part.bytes;
-    for (size_t at = 0; at < bytes.size(); at += kAtOnce)
-      pieces.push_back({bytes.data() + at, to + at, std::min(kAtOnce, bytes.size() - at)});
-    part.bytes = {to, bytes.size()};
-    to += (bytes.size() + 63) / 64 * 64;
+  std::vector<std::byte*> places;
+  std::byte* to = memory->data();
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    const size_t bytes = parts_[p].bytes;
+    for (size_t at = 0; at < bytes; at += kAtOnce)
+      pieces.push_back({p, at, std::min(at + kAtOnce, bytes)});
+    places.push_back(to);
+    to += room(bytes);
   }
-  run_file_jobs(pieces.size(), [&](size_t i) {
-    std::memcpy(pieces[i].to, pieces[i].from, pieces[i].bytes);
-    return static_cast<int64_t>(pieces[i].bytes);
-  });
+  const bool locked = memory->is_locked();
+  const FileJob job{[&](size_t i) {
+                      auto& [part, from, end, there] = pieces[i];
+                      if (locked) there = reader_->begin_read(part, from, end, places[part] + from);
+                    },
+                    [&](size_t i) {
+                      auto& [part, from, end, there] = pieces[i];
+                      if (there) {
+                        reader_->wait(part, *there);
+                      } else {
+                        reader_->read(part, from, end,
+                                      [&](size_t at, std::span<const std::byte> bytes) {
+                                        std::memcpy(places[part] + at, bytes.data(), bytes.size());
+                                      });
+                      }
+                      return static_cast<int64_t>(end - from);
+                    }};
+  try {
+    run_file_jobs(pieces.size(), job);
+  } catch (...) {
+    reader_.reset();  // waits for what is under way to the snapshot
+    throw;
+  }
+  reader_.reset();
   kept_.clear();
-  copies_.clear();
+  in_snapshot_.assign(places.begin(), places.end());
+  snapshot_ = std::move(memory);
 }
 
 }  // namespace tinyshard::nn

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "core/exec/bulk_copies.h"
+#include "core/exec/locked_memory.h"
 #include "core/exec/storage.h"
 #include "core/nn/state_dict.h"
 #include "multi/local_box.h"
@@ -28,23 +30,26 @@ class PartsToSave {
   struct Part {
     size_t tensor;  // number in tensors()
     LocalBox box;
-    // Its elements, row-major: the memory of the device where that is what it holds, else a copy.
-    std::span<const std::byte> bytes;
+    size_t bytes;
   };
   const std::vector<Whole>& tensors() const { return tensors_; }  // sorted by name
   const std::vector<Part>& parts() const { return parts_; }       // of this process
 
-  // From here on the parts are copies of what they are now, whatever becomes of the tensors.
+  // Gives bytes [from, to) of the elements of a part, row-major, in their order and in pieces. By
+  // several threads at once, which let devices bring the next piece while they take one.
+  void read(size_t part, size_t from, size_t to, const BoxReader::Put& put);
+
+  // From here on the parts are copies of what they are now, whatever becomes of the tensors. All
+  // devices copy at once.
   void take_snapshot();
 
  private:
-  void add(size_t number, Storage& storage, size_t device, LocalBox box);
-
   std::vector<Whole> tensors_;
   std::vector<Part> parts_;
   std::vector<Tensor> kept_;  // whose memory the parts are
-  std::vector<std::vector<std::byte>> copies_;
-  std::shared_ptr<std::byte> snapshot_;
+  std::shared_ptr<LockedMemory> snapshot_;
+  std::vector<const std::byte*> in_snapshot_;  // by part
+  std::unique_ptr<BoxReader> reader_;          // ends before the memory that it copies to
 };
 
 }  // namespace tinyshard::nn

@@ -38,11 +38,9 @@ struct OutFile {
   io::SafetensorsLayout layout;
 };
 
-// Rows [first, last) of a part, or bytes [from, to) of its only row.
+// Bytes [from, to) of a part.
 struct Job {
-  size_t part;
-  int64_t first, last;
-  size_t from, to;
+  size_t part, from, to;
 };
 
 bool goes_to_folder(const fs::path& path, const SafeSaveOptions& options) {
@@ -117,22 +115,17 @@ class Saving {
   }
 
   void write_parts() {
+    const Context::Use use;
     const auto& parts = parts_.parts();
     std::vector<BoxRows> rows;
     std::vector<Job> jobs;
     int64_t total = 0;
     for (size_t p = 0; p < parts.size(); ++p) {
       const auto& [name, dtype, shape] = parts_.tensors()[parts[p].tensor];
-      const BoxRows& of_part =
-          rows.emplace_back(shape, parts[p].box, parts[p].box.size, itemsize(dtype));
-      const size_t row = of_part.bytes();
-      const auto step =
-          std::max<int64_t>(1, static_cast<int64_t>(kJobBytes / std::max<size_t>(1, row)));
-      for (int64_t r = 0; r < of_part.count() && of_part.count() > 1; r += step)
-        jobs.push_back({p, r, std::min(r + step, of_part.count()), 0, row});
-      for (size_t at = 0; at < row && of_part.count() == 1; at += kJobBytes)
-        jobs.push_back({p, 0, 1, at, std::min(at + kJobBytes, row)});
-      total += static_cast<int64_t>(parts[p].bytes.size());
+      rows.emplace_back(shape, parts[p].box, parts[p].box.size, itemsize(dtype));
+      for (size_t at = 0; at < parts[p].bytes; at += kJobBytes)
+        jobs.push_back({p, at, std::min(at + kJobBytes, parts[p].bytes)});
+      total += static_cast<int64_t>(parts[p].bytes);
     }
     std::vector<Fd> open(files_.size());
     for (const PartsToSave::Part& part : parts) {
@@ -143,16 +136,17 @@ class Saving {
       if (!fd) throw IoError("open", file.temporary, errno, "all ranks must see one folder");
     }
     auto write = [&](size_t i) {
-      const auto& [p, first, last, from, to] = jobs[i];
-      const size_t tensor = parts[p].tensor;
+      const size_t p = jobs[i].part, tensor = parts[p].tensor;
       const OutFile& file = files_[file_of_[tensor]];
+      const int fd = open[file_of_[tensor]].get();
       const uint64_t begin = file.layout.offsets[number_in_file_[tensor]];
-      for (int64_t r = first; r < last; ++r) {
-        const auto [in_array, in_memory] = rows[p][r];
-        write_at(open[file_of_[tensor]].get(), begin + in_array + from,
-                 parts[p].bytes.subspan(in_memory + from, to - from), file.path);
-      }
-      return (last - first) * static_cast<int64_t>(to - from);
+      parts_.read(p, jobs[i].from, jobs[i].to, [&](size_t at, std::span<const std::byte> bytes) {
+        const BoxRows::Stretch stretch{at, at + bytes.size(), at, at + bytes.size()};
+        rows[p].for_each_row(stretch, [&](uint64_t in_array, uint64_t in_part, size_t n) {
+          write_at(fd, begin + in_array, bytes.subspan(in_part - at, n), file.path);
+        });
+      });
+      return static_cast<int64_t>(jobs[i].to - jobs[i].from);
     };
     run_file_jobs(jobs.size(), write, [&](int64_t bytes) {
       if (options_.progress) options_.progress(bytes, total);

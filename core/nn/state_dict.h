@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/exec/file_jobs.h"
+#include "core/base/file_jobs.h"
 #include "core/nn/fields.h"
 
 namespace tinyshard::nn {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/exec/file_jobs.h"
+#include "core/base/file_jobs.h"
 #include "core/exec/storage.h"
 #include "core/nn/state_dict.h"
 

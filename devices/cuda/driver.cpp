@@ -25,6 +25,8 @@
   X(memory_free, "cuMemFree_v2")                            \
   X(host_allocate, "cuMemHostAlloc")                        \
   X(host_free, "cuMemFreeHost")                             \
+  X(host_register, "cuMemHostRegister_v2")                  \
+  X(host_unregister, "cuMemHostUnregister")                 \
   X(copy_to_device, "cuMemcpyHtoDAsync_v2")                 \
   X(copy_to_host, "cuMemcpyDtoHAsync_v2")                   \
   X(copy_on_device, "cuMemcpyDtoDAsync_v2")                 \

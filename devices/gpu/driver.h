@@ -80,6 +80,8 @@ enum class NodeType : int { Kernel = 0, Memcpy = 1, Memset = 2 };
   X(memory_free, (Address))                                                                  \
   X(host_allocate, (void**, size_t, unsigned))                                               \
   X(host_free, (void*))                                                                      \
+  X(host_register, (void*, size_t, unsigned))                                                \
+  X(host_unregister, (void*))                                                                \
   X(copy_to_device, (Address, const void*, size_t, Stream))                                  \
   X(copy_to_host, (void*, Address, size_t, Stream))                                          \
   X(copy_on_device, (Address, Address, size_t, Stream))                                      \

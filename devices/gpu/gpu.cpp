@@ -80,6 +80,7 @@ Gpu::Gpu(const Vendor& vendor, int index)
   check(driver_.primary_retain(&context_, id_), "its context");
   make_current();
   check(driver_.stream_create(&compute_, kNonBlocking, 0), "a stream");
+  check(driver_.stream_create(&writing_, kNonBlocking, 0), "a stream");
   check(driver_.stream_create(&reading_, kNonBlocking, 0), "a stream");
   // Collectives first: they are short and others wait for them.
   check(driver_.stream_create(&communication_, kNonBlocking, -5), "a stream");
@@ -100,7 +101,7 @@ Gpu::~Gpu() {
   read_later_.reset();
   allocator_.reset();
   for (EventHandle event : events_) driver_.event_destroy(event);
-  for (Stream stream : {compute_, reading_, communication_}) {
+  for (Stream stream : {compute_, writing_, reading_, communication_}) {
     if (stream) driver_.stream_destroy(stream);
   }
   driver_.primary_release(id_);

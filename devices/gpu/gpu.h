@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/runtime/device.h"
+#include "core/runtime/host_copies.h"
 #include "devices/gpu/allocator.h"
 #include "devices/gpu/driver.h"
 #include "devices/gpu/vendor.h"
@@ -39,7 +40,7 @@ class GpuEvent final : public Event {
 //
 // Threads: what is queued takes the lock `order_` for the time of the call. A recording holds it
 // from beginning to end: what another thread queues meanwhile must not become a part of it.
-class Gpu final : public Device, private MemorySource {
+class Gpu final : public Device, public HostCopies, private MemorySource {
  public:
   Gpu(const Vendor& vendor, int index);
   ~Gpu() override;
@@ -58,6 +59,9 @@ class Gpu final : public Device, private MemorySource {
   bool copy_from(void* to, Device& source, const void* from, size_t bytes) override;
   bool fill_zero(void* to, size_t bytes) override;
   void* host_pointer(void*) override { return nullptr; }
+  bool lock_memory(void* memory, size_t bytes) override;
+  void unlock_memory(void* memory) noexcept override;
+  std::unique_ptr<CopyBatch> begin_copies() override;
   void prepare(const ObjectCode& code) override;
   void prepare(const LibraryCall& call) override;
   std::unique_ptr<Program> load(const ObjectCode& code) override;
@@ -122,7 +126,7 @@ class Gpu final : public Device, private MemorySource {
   DeviceId id_ = 0;
   std::string name_, uuid_, capability_;
   Context context_ = nullptr;
-  Stream compute_ = nullptr, reading_ = nullptr, communication_ = nullptr;
+  Stream compute_ = nullptr, writing_ = nullptr, reading_ = nullptr, communication_ = nullptr;
   Target target_;
   std::unique_ptr<Allocator> allocator_;
   std::unique_ptr<PinnedRing> sending_, receiving_;

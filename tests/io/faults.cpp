@@ -58,6 +58,11 @@ ssize_t write(int fd, const void* data, size_t size) {
   return syscall(SYS_write, fd, data, size);
 }
 
+ssize_t pwrite(int fd, const void* data, size_t size, off_t offset) {
+  if (fails("write")) return -1;
+  return syscall(SYS_pwrite64, fd, data, size, offset);
+}
+
 int fsync(int fd) {
   if (fails("fsync")) return -1;
   return static_cast<int>(syscall(SYS_fsync, fd));

@@ -3,8 +3,9 @@
 // combination. In all of these states the newest checkpoint must load, and must be one that was
 // committed, bit for bit.
 //
-// The program's own open, write, fsync, rename, mkdir, remove and close stand before those of the C
+// The program's own open, write, pwrite, fsync, rename, mkdir, remove and close stand before those of the C
 // library.
+#include <algorithm>
 #include <cstdarg>
 #include <fcntl.h>
 #include <map>
@@ -34,6 +35,7 @@ struct Operation {
   std::string name, data;
   Node* to_folder = nullptr;  // Rename
   std::string to_name;
+  int64_t at = -1;  // Write: where in the file; behind what is there
 };
 
 // Follows the calls below `root` and keeps the tree as the program sees it.
@@ -110,6 +112,16 @@ ssize_t write(int fd, const void* data, size_t size) {
   if (recorder.on && it != recorder.open_files.end() && done > 0) {
     const std::string text(static_cast<const char*>(data), static_cast<size_t>(done));
     recorder.log.push_back({Operation::Write, it->second, nullptr, {}, text, nullptr, {}});
+  }
+  return done;
+}
+
+ssize_t pwrite(int fd, const void* data, size_t size, off_t offset) {
+  const ssize_t done = syscall(SYS_pwrite64, fd, data, size, offset);
+  const auto it = recorder.open_files.find(fd);
+  if (recorder.on && it != recorder.open_files.end() && done > 0) {
+    const std::string text(static_cast<const char*>(data), static_cast<size_t>(done));
+    recorder.log.push_back({Operation::Write, it->second, nullptr, {}, text, nullptr, {}, offset});
   }
   return done;
 }
@@ -261,7 +273,13 @@ class Disk {
           break;  // there
       }
     }
-    file->data += data;
+    if (op.at >= 0) {
+      const auto end = static_cast<size_t>(op.at) + data.size();
+      file->data.resize(std::max(file->data.size(), end), '\0');
+      file->data.replace(static_cast<size_t>(op.at), data.size(), data);
+    } else {
+      file->data += data;
+    }
   }
   static void put_at(const Node* node, const fs::path& path) {
     if (!node->folder) {

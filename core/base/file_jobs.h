@@ -17,4 +17,14 @@ using ByteProgress = std::function<void(int64_t done, int64_t total)>;
 void run_file_jobs(size_t count, const std::function<int64_t(size_t)>& run,
                    const std::function<void(int64_t bytes)>& moved = {});
 
+// The same of jobs in two halves: each thread starts its next job before it ends the one before, so
+// that what a device was asked for in the first half comes meanwhile. After an exception some jobs
+// may have started that do not end.
+struct FileJob {
+  std::function<void(size_t)> start;
+  std::function<int64_t(size_t)> end;
+};
+void run_file_jobs(size_t count, const FileJob& job,
+                   const std::function<void(int64_t bytes)>& moved = {});
+
 }  // namespace tinyshard
