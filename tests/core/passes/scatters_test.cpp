@@ -78,7 +78,9 @@ TEST(Scatters, SumNarrowRowsAsTheyAre) {
     ASSERT_EQ(result.op(), Op::ScatterAdd) << print(std::span(&result, 1));
     EXPECT_EQ(result.dtype(), DType::BF16);
     EXPECT_EQ(result.src(1), rows);
-    if (result->sources > 2) EXPECT_EQ(result.src(2), old);
+    if (result->sources > 2) {
+      EXPECT_EQ(result.src(2), old);
+    }
     UOp roots[] = {cast(sum, DType::BF16), wide};
     EXPECT_EQ(start_scatters(roots, all)[0].op(), Op::Cast) << "somebody else reads the sum";
   }
