@@ -15,6 +15,7 @@
 #include "core/codegen/operations.h"
 #include "core/codegen/traffic.h"
 #include "core/schedule/memory.h"
+#include "core/uop/args.h"
 #include "multi/estimate.h"
 #include "multi/link_model.h"
 
@@ -257,6 +258,24 @@ double operations_of_call(const LibraryCall& call) {
   return x.op() == Op::ScatterAdd ? double(x.src(0)->numel()) : operations_of(x);
 }
 
+// Whether a call changes what a storage holds where that lies: a scatter leaves all rows alone that
+// its index does not name.
+bool scatters_in_place(const Schedule& schedule, const Item& item) {
+  if (item.call.node.op() != Op::ScatterAdd || item.buffers.size() < 4) return false;
+  return earliest_version(schedule.buffers, item.buffers[2]) ==
+         earliest_version(schedule.buffers, item.buffers.back());
+}
+
+// Each entry has a row of its own, at most.
+ItemWork work_of_scatter_in_place(const Schedule& schedule, const Item& item) {
+  auto bytes = [&](size_t i) { return schedule.buffers[size_t(item.buffers[i])].bytes(); };
+  const int64_t rows = std::min(bytes(1), bytes(2));
+  const bool reads = !scatter_arg(*item.call.node).writes;
+  return {.bytes_read = bytes(0) + bytes(1) + (reads ? rows : 0),
+          .bytes_written = rows,
+          .operations = operations_of_call(item.call)};
+}
+
 std::string readable_operations(double operations) {
   static constexpr const char* kUnits[] = {"", "K", "M", "G", "T", "P"};
   int unit = 0;
@@ -356,6 +375,8 @@ class TrafficOfDevices {
 
 ItemWork work_of(const Schedule& schedule, const Item& item) {
   if (item.kind == Item::Kind::Kernel) return work_of_kernel(schedule, item);
+  if (item.kind == Item::Kind::Library && scatters_in_place(schedule, item))
+    return work_of_scatter_in_place(schedule, item);
   ItemWork work;
   for (int b : item.reads) work.bytes_read += schedule.buffers[size_t(b)].bytes();
   for (int b : item.writes) work.bytes_written += schedule.buffers[size_t(b)].bytes();

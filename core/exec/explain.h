@@ -9,8 +9,8 @@ namespace tinyshard {
 
 PlanSummary summarize(const Schedule& schedule);
 
-// The work of an item on one device: bytes of distinct elements, a library's call of its whole
-// buffers, and arithmetic (PlanSummary::operations).
+// The work of an item on one device: bytes of distinct elements, a library's call of its whole buffers
+// (a scatter into a storage of the rows that it may change), and arithmetic (PlanSummary::operations).
 struct ItemWork {
   int64_t bytes_read = 0, bytes_written = 0;
   double operations = 0;

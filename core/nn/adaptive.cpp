@@ -16,7 +16,7 @@ void need(bool good, const char* what, double value, const char* rule) {
 }  // namespace
 
 RMSprop::RMSprop(const std::vector<Tensor>& params, const RmspropOptions& o)
-    : Optimizer("RMSprop", params, o.lr, o.shard_axis), options_(o) {
+    : Optimizer("RMSprop", params, o.lr, o.shard_axis, o.sparse), options_(o) {
   Call call("RMSprop");
   need(o.alpha >= 0 && o.alpha < 1, "alpha", o.alpha, "be at least 0 and below 1");
   need(o.eps >= 0, "eps", o.eps, "not be negative");
@@ -30,24 +30,24 @@ RMSprop::RMSprop(const std::vector<Tensor>& params, const RmspropOptions& o)
 Tensor RMSprop::update(size_t i, const Tensor& value, const Tensor& gradient) {
   const RmspropOptions& o = options_;
   const Tensor g = o.weight_decay > 0 ? gradient + o.weight_decay * value : gradient;
-  const Tensor next = o.alpha * v[i] + (1 - o.alpha) * g.square();
-  v[i].assign(next);
+  const Tensor next = o.alpha * kept(v[i]) + (1 - o.alpha) * g.square();
+  keep(v[i], next);
   Tensor size = next;
   if (o.centered) {
-    const Tensor m = o.alpha * mean[i] + (1 - o.alpha) * g;
-    mean[i].assign(m);
+    const Tensor m = o.alpha * kept(mean[i]) + (1 - o.alpha) * g;
+    keep(mean[i], m);
     size = next - m.square();
   }
   Tensor up = g / (o.eps_inside ? (size + o.eps).sqrt() : size.sqrt() + o.eps);
   if (o.momentum > 0) {
-    up = o.momentum * momentum[i] + up;
-    momentum[i].assign(up);
+    up = o.momentum * kept(momentum[i]) + up;
+    keep(momentum[i], up);
   }
   return value - number_at(i, lr) * up;
 }
 
 Adagrad::Adagrad(const std::vector<Tensor>& params, const AdagradOptions& o)
-    : Optimizer("Adagrad", params, o.lr, o.shard_axis), options_(o) {
+    : Optimizer("Adagrad", params, o.lr, o.shard_axis, o.sparse), options_(o) {
   Call call("Adagrad");
   need(o.lr_decay >= 0, "lr_decay", o.lr_decay, "not be negative");
   need(o.eps >= 0, "eps", o.eps, "not be negative");
@@ -67,8 +67,8 @@ void Adagrad::begin_step() {
 Tensor Adagrad::update(size_t i, const Tensor& value, const Tensor& gradient) {
   const AdagradOptions& o = options_;
   const Tensor g = o.weight_decay > 0 ? gradient + o.weight_decay * value : gradient;
-  const Tensor next = sum[i] + g.square();
-  sum[i].assign(next);
+  const Tensor next = kept(sum[i]) + g.square();
+  keep(sum[i], next);
   return value - number_at(i, rate_) * g / (next.sqrt() + o.eps);
 }
 

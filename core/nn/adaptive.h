@@ -12,6 +12,7 @@ struct RmspropOptions {
   bool centered = false;    // divides by the deviation: the running mean is taken off
   bool eps_inside = false;  // sqrt(v + eps), as TensorFlow has it, rather than sqrt(v) + eps
   std::string shard_axis = {};
+  bool sparse = false;
 };
 
 class RMSprop : public Optimizer {
@@ -33,6 +34,7 @@ struct AdagradOptions {
   double lr = 0.01, lr_decay = 0, eps = 1e-10, weight_decay = 0;
   double initial = 0;  // of the sums of squares
   std::string shard_axis = {};
+  bool sparse = false;
 };
 
 class Adagrad : public Optimizer {

@@ -14,6 +14,7 @@
 #include "core/base/call.h"
 #include "core/exec/capture.h"
 #include "core/exec/state.h"
+#include "core/nn/looked_up_rows.h"
 #include "multi/rewrite.h"
 
 namespace tinyshard::nn::optim {
@@ -40,7 +41,7 @@ void need_below_one(const char* what, double value) {
 }  // namespace
 
 Optimizer::Optimizer(const char* name, const std::vector<Tensor>& tensors, double rate,
-                     std::string shard_axis)
+                     std::string shard_axis, bool sparse)
     : name_(name), shard_axis_(std::move(shard_axis)) {
   for (const Tensor& t : tensors) {
     std::vector<Tensor>& list = t.is_param() ? params_ : others_;
@@ -53,11 +54,21 @@ Optimizer::Optimizer(const char* name, const std::vector<Tensor>& tensors, doubl
                      tensors.size()));
   }
   need_not_negative("lr", rate);
+  if (sparse && !shard_axis_.empty())
+    fail(
+        "sparse changes rows where they lie, with shard_axis the whole table would be gathered: "
+        "shard the table itself");
   name_parameters();
   const Mesh first = params_[0].sharding().mesh;
   apart_ =
       std::ranges::any_of(params_, [&](const Tensor& p) { return !(p.sharding().mesh == first); });
   lr = state_number(rate);
+  if (!sparse) return;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    if (params_[i].ndim() == 0)
+      fail(fmt::format("parameter {}, {}, has no rows for sparse", i, params_[i].describe()));
+    leaders_.push_back(leaders_of_rows(params_[i]));
+  }
 }
 
 // Takes the names of their model. A number stands for one that has none, and for all of them where two
@@ -182,6 +193,12 @@ void Optimizer::check_gradients() const {
                       "backward() called",
                       i, p.describe()));
     }
+    if (!leaders_.empty() && !looked_up(p.grad())) {
+      fail(
+          fmt::format("sparse changes rows that were looked up, and the gradient of parameter {}, "
+                      "{} {}, is made by {}: give it to an optimizer without sparse",
+                      i, names_[i], p.describe(), info(p.grad().uop().op()).name));
+    }
     const Mesh home = p.sharding().mesh;
     if (!apart_ && !(lr.sharding().mesh == home)) {
       fail(
@@ -200,14 +217,52 @@ std::vector<Tensor> Optimizer::schedule_step(Caller caller) {
   begin_step();
   std::vector<Tensor> changed = params_;
   for (size_t i = 0; i < params_.size(); ++i) {
-    const Tensor& p = params_[i];
-    const Tensor gradient = gradient_at(i), value = update(i, value_at(i), gradient);
-    p.assign(value.cast(p.dtype()).shard_like(p));
-    if (Capture* trace = current_capture()) trace->use_up_gradient(*p.state());
+    if (leaders_.empty())
+      update_whole(i);
+    else
+      update_rows(i);
+    if (Capture* trace = current_capture()) trace->use_up_gradient(*params_[i].state());
   }
+  changed.insert(changed.end(), leaders_.begin(), leaders_.end());
   changed.insert(changed.end(), others_.begin(), others_.end());
   for (const Tensor& t : state()) changed.push_back(t);
   return changed;
+}
+
+void Optimizer::update_whole(size_t i) {
+  const Tensor& p = params_[i];
+  const Tensor gradient = gradient_at(i), value = update(i, value_at(i), gradient);
+  p.assign(value.cast(p.dtype()).shard_like(p));
+}
+
+void Optimizer::update_rows(size_t i) {
+  const Tensor& p = params_[i];
+  std::vector<Tensor> tables{p};
+  for (const Tensor& t : state()) {
+    const auto& of = t.state()->kept_for;
+    if (of && of->number == i) tables.push_back(t);
+  }
+  change_rows(tables, leaders_[i], *looked_up(p.grad()), [&](LookedUpRows& rows) {
+    rows_ = &rows;
+    try {
+      const DType type = state_type(p);
+      const Tensor next = update(i, rows.of(p).cast(type), rows.gradient().cast(type));
+      rows.write(p, next.cast(p.dtype()));
+    } catch (...) {
+      rows_ = nullptr;
+      throw;
+    }
+    rows_ = nullptr;
+  });
+}
+
+Tensor Optimizer::kept(const Tensor& state) const { return rows_ ? rows_->of(state) : state; }
+
+void Optimizer::keep(const Tensor& state, const Tensor& next) const {
+  if (rows_)
+    rows_->write(state, next);
+  else
+    state.assign(next);
 }
 
 void Optimizer::step(Caller caller) {
@@ -217,8 +272,9 @@ void Optimizer::step(Caller caller) {
 
 // --- momentum ------------------------------------------------------------------------------------
 
-LARS::LARS(const char* name, const std::vector<Tensor>& params, const LarsOptions& options)
-    : Optimizer(name, params, options.lr, options.shard_axis), options_(options) {
+LARS::LARS(const char* name, const std::vector<Tensor>& params, const LarsOptions& options,
+           bool sparse)
+    : Optimizer(name, params, options.lr, options.shard_axis, sparse), options_(options) {
   Call call(name);
   need_not_negative("momentum", options.momentum);
   need_not_negative("weight_decay", options.weight_decay);
@@ -307,8 +363,8 @@ Tensor LARS::direction(size_t i, const Tensor& value, const Tensor& gradient) {
   if (o.classic) g = g * rate_of(i, value, gradient);
   if (o.momentum == 0) return g;
   const Tensor& b = momentum[i];
-  Tensor next = o.momentum * b + g;
-  b.assign(next);
+  Tensor next = o.momentum * kept(b) + g;
+  keep(b, next);
   return o.nesterov ? g + o.momentum * next : next;
 }
 
@@ -328,7 +384,8 @@ SGD::SGD(const std::vector<Tensor>& params, const SgdOptions& o)
             .nesterov = o.nesterov,
             .classic = o.classic,
             .trust = 0,
-            .shard_axis = o.shard_axis}) {}
+            .shard_axis = o.shard_axis},
+           o.sparse) {}
 
 Muon::Muon(const std::vector<Tensor>& params, const MuonOptions& o)
     : LARS("Muon", params,
@@ -344,8 +401,9 @@ Muon::Muon(const std::vector<Tensor>& params, const MuonOptions& o)
 
 // --- two moments ---------------------------------------------------------------------------------
 
-LAMB::LAMB(const char* name, const std::vector<Tensor>& params, const LambOptions& options)
-    : Optimizer(name, params, options.lr, options.shard_axis), options_(options) {
+LAMB::LAMB(const char* name, const std::vector<Tensor>& params, const LambOptions& options,
+           bool sparse)
+    : Optimizer(name, params, options.lr, options.shard_axis, sparse), options_(options) {
   Call call(name);
   need_below_one("b1", options.b1);
   need_below_one("b2", options.b2);
@@ -367,10 +425,10 @@ void LAMB::begin_step() {
 
 Tensor LAMB::update(size_t i, const Tensor& value, const Tensor& gradient) {
   const LambOptions& o = options_;
-  Tensor next_m = o.b1 * m[i] + (1 - o.b1) * gradient;
-  Tensor next_v = o.b2 * v[i] + (1 - o.b2) * gradient.square();
-  m[i].assign(next_m);
-  v[i].assign(next_v);
+  Tensor next_m = o.b1 * kept(m[i]) + (1 - o.b1) * gradient;
+  Tensor next_v = o.b2 * kept(v[i]) + (1 - o.b2) * gradient.square();
+  keep(m[i], next_m);
+  keep(v[i], next_v);
   const Tensor correction1 = number_at(i, correction1_), correction2 = number_at(i, correction2_);
   Tensor up = next_m * correction1 / ((next_v * correction2).sqrt() + o.eps);
   if (o.weight_decay != 0) up = up + o.weight_decay * value;
@@ -390,7 +448,8 @@ AdamW::AdamW(const std::vector<Tensor>& params, const AdamWOptions& o)
             .eps = o.eps,
             .weight_decay = o.weight_decay,
             .adam = true,
-            .shard_axis = o.shard_axis}) {}
+            .shard_axis = o.shard_axis},
+           o.sparse) {}
 
 Adam::Adam(const std::vector<Tensor>& params, const AdamOptions& o)
     : LAMB("Adam", params,
@@ -399,7 +458,8 @@ Adam::Adam(const std::vector<Tensor>& params, const AdamOptions& o)
             .b2 = o.b2,
             .eps = o.eps,
             .adam = true,
-            .shard_axis = o.shard_axis}) {}
+            .shard_axis = o.shard_axis},
+           o.sparse) {}
 
 // --- several at once -----------------------------------------------------------------------------
 

@@ -18,6 +18,18 @@
 // the names that nn::parameters gave: "m.fc.weight" for the parameter "fc.weight", in whatever order
 // the parameters were given. Parameters without names of their own go by their numbers.
 //
+// Of a table only the rows that a step looked up have a gradient. With `sparse` (SGD, Adam, AdamW,
+// RMSprop, Adagrad) these alone are read and written, with their state: a step costs what they take
+// and not what the table takes. The other rows keep value and state, so momentum and averages of
+// theirs do not fade and no weight decay reaches them until they are looked up again; gradients that
+// meet in a row are summed first. Each gradient must be of looked up rows (Embedding, EmbeddingBag,
+// embedding, x[{index}]), scaled, clipped and added up at most: step() is a UserError else. So tables
+// have an optimizer of their own:
+//
+//   nn::optim::Adagrad tables({net.words.weight}, {.sparse = true});
+//   nn::optim::AdamW rest(nn::parameters(net.layers));
+//   nn::optim::OptimizerGroup both(tables, rest);
+//
 // A tensor that is no parameter when the optimizer is made has no state. If it becomes one later and
 // gets a gradient, step() says so: make the optimizer again.
 #pragma once
@@ -30,6 +42,8 @@
 #include "core/nn/state_dict.h"
 
 namespace tinyshard::nn::optim {
+
+class LookedUpRows;
 
 // Tensors that an optimizer keeps of its parameters, in their order, with their names as fields.
 class ByParameter : public std::vector<Tensor> {
@@ -68,8 +82,8 @@ class Optimizer {
 
  protected:
   // The tensors that are parameters are trained; the others are computed along with them.
-  Optimizer(const char* name, const std::vector<Tensor>& tensors, double lr,
-            std::string shard_axis);
+  Optimizer(const char* name, const std::vector<Tensor>& tensors, double lr, std::string shard_axis,
+            bool sparse = false);
 
   // Zeros of each parameter's shape, and a number, kept between steps.
   ByParameter state_of_each() const;
@@ -79,9 +93,13 @@ class Optimizer {
 
   // Runs once a step, before the updates.
   virtual void begin_step() {}
-  // The new value of parameter i. All are of the state's type and lie as the state does.
+  // The new value of parameter i. All are of the state's type and lie as the state does. With `sparse`
+  // these are the rows that were looked up: kept() and keep() then go to those of a state.
   virtual Tensor update(size_t i, const Tensor& value, const Tensor& gradient) = 0;
   virtual std::vector<Tensor> state() const = 0;
+  // What update() finds in a state of its parameter, and what it leaves there.
+  Tensor kept(const Tensor& state) const;
+  void keep(const Tensor& state, const Tensor& next) const;
   Sharding place_of_state(const Tensor& parameter) const;
   // Parameter i and its gradient as update() is given them.
   Tensor value_at(size_t i) const;
@@ -91,12 +109,16 @@ class Optimizer {
   void name_parameters();
   Tensor state_like(const Tensor& parameter) const;
   void check_gradients() const;
+  void update_whole(size_t i);
+  void update_rows(size_t i);
 
   const char* name_;
   std::string shard_axis_;
   std::vector<Tensor> params_, others_;
   std::vector<std::string> names_;  // of params_, all different
   bool apart_ = false;              // parameters lie on several meshes, numbers with each process
+  std::vector<Tensor> leaders_;     // with `sparse`, for LookedUpRows; for each parameter
+  LookedUpRows* rows_ = nullptr;    // of the parameter that is updated now
 };
 
 // --- momentum ------------------------------------------------------------------------------------
@@ -125,7 +147,8 @@ class LARS : public Optimizer {
   TS_FIELDS(lr, momentum)
 
  protected:
-  LARS(const char* name, const std::vector<Tensor>& params, const LarsOptions& options);
+  LARS(const char* name, const std::vector<Tensor>& params, const LarsOptions& options,
+       bool sparse = false);
   void begin_step() override;
   Tensor update(size_t i, const Tensor& value, const Tensor& gradient) override;
   std::vector<Tensor> state() const override { return parameters(*this); }
@@ -143,6 +166,7 @@ struct SgdOptions {
   bool nesterov = false;
   bool classic = false;
   std::string shard_axis = {};
+  bool sparse = false;
 };
 
 class SGD : public LARS {
@@ -183,7 +207,8 @@ class LAMB : public Optimizer {
   TS_FIELDS(lr, b1_t, b2_t, m, v)
 
  protected:
-  LAMB(const char* name, const std::vector<Tensor>& params, const LambOptions& options);
+  LAMB(const char* name, const std::vector<Tensor>& params, const LambOptions& options,
+       bool sparse = false);
   void begin_step() override;
   Tensor update(size_t i, const Tensor& value, const Tensor& gradient) override;
   std::vector<Tensor> state() const override { return parameters(*this); }
@@ -196,6 +221,7 @@ class LAMB : public Optimizer {
 struct AdamWOptions {
   double lr = 0.001, b1 = 0.9, b2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   std::string shard_axis = {};
+  bool sparse = false;
 };
 
 // Adam with decoupled weight decay.
@@ -207,6 +233,7 @@ class AdamW : public LAMB {
 struct AdamOptions {
   double lr = 0.001, b1 = 0.9, b2 = 0.999, eps = 1e-8;
   std::string shard_axis = {};
+  bool sparse = false;
 };
 
 class Adam : public LAMB {

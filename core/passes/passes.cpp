@@ -64,6 +64,8 @@ void attention_pass(PassContext& c) {
 }
 void sorts_pass(PassContext& c) {
   c.graph.become(lower_sorts(c.graph, c.library_supports, c.sorts));
+  // Before what they are made of, which a library may lack, becomes loops.
+  c.graph.become(write_scatters(c.graph, c.library_supports));
   c.graph.become(lower_scatters(c.graph, c.library_supports));
 }
 void products_pass(PassContext& c) {

@@ -3,6 +3,11 @@
 //   %3 = scatter_add index rows     %4 = add %2 %3     %2 in memory, nobody else reads %3
 //   %4 = scatter_add index rows %2
 //
+// Its sums are those of a wider type, in the library, so that nothing is widened for them:
+//
+//   %5 = scatter_add index (cast f32 rows) %2     %2 and rows in bf16
+//   %6 = cast bf16 %5                             becomes scatter_add index rows %2
+//
 // A scatter that writes is found at the choice between what was written and what was there before:
 //
 //   %3 = scatter_add max index, 1 2 3 4..   the number of the last entry that names a place
@@ -18,6 +23,7 @@
 
 #include <algorithm>
 
+#include "core/dtype/half.h"
 #include "core/rewrite/fold.h"
 #include "core/rewrite/pattern.h"
 #include "core/uop/args.h"
@@ -100,19 +106,9 @@ class WrittenChoice {
     return written(found, gather);
   }
 
-  // Tells whether nobody else reads what leads from the numbers to the choice.
-  bool alone(const NodeMap<int>& uses) {
-    NodeMap<int> mine;
-    for (const UOp& x : steps_) mine[x] = 0;
-    steps_.push_back(choice_);
-    for (const UOp& x : steps_) {
-      for (const UOp& s : x->src()) {
-        if (int* count = mine.find(s)) ++*count;
-      }
-    }
-    steps_.pop_back();
-    return std::ranges::all_of(steps_, [&](const UOp& x) { return uses.at(x) == mine.at(x); });
-  }
+  // After found(): the scatter of the numbers, and all nodes from there to the choice.
+  const UOp& numbers() const { return steps_.back(); }
+  const std::vector<UOp>& steps() const { return steps_; }
 
  private:
   void step(const UOp& x) {
@@ -147,13 +143,66 @@ class WrittenChoice {
 
 }  // namespace
 
+namespace {
+
+// Whether nobody else reads what leads from one scatter of numbers to these choices.
+bool are_alone(std::span<const WrittenChoice> choices, std::span<const UOp> nodes,
+               const NodeMap<int>& uses) {
+  NodeMap<int> mine;
+  std::vector<UOp> readers(nodes.begin(), nodes.end());
+  for (const WrittenChoice& c : choices) {
+    for (const UOp& x : c.steps()) {
+      if (!mine.contains(x)) readers.push_back(x);
+      mine[x] = 0;
+    }
+  }
+  for (const UOp& x : readers) {
+    for (const UOp& s : x->src()) {
+      if (int* count = mine.find(s)) ++*count;
+    }
+  }
+  return std::all_of(readers.begin() + long(nodes.size()), readers.end(),
+                     [&](const UOp& x) { return uses.at(x) == mine.at(x); });
+}
+
+// The choices that may be written: several tables may be by one index, whose numbers they share.
+NodeMap<bool> written_choices(const Graph& graph) {
+  struct Group {
+    std::vector<WrittenChoice> choices;
+    std::vector<UOp> nodes;
+  };
+  NodeMap<size_t> number_of_group;
+  std::vector<Group> groups;
+  for (const UOp& x : graph.order()) {
+    WrittenChoice choice(x);
+    if (!choice.scatter()) continue;
+    size_t* known = number_of_group.find(choice.numbers());
+    if (!known) {
+      number_of_group[choice.numbers()] = groups.size();
+      groups.emplace_back();
+    }
+    Group& group = known ? groups[*known] : groups.back();
+    group.choices.push_back(std::move(choice));
+    group.nodes.push_back(x);
+  }
+  const NodeMap<int> uses = count_uses(graph.order(), graph.roots());
+  NodeMap<bool> found;
+  for (const Group& g : groups) {
+    if (!are_alone(g.choices, g.nodes, uses)) continue;
+    for (const UOp& x : g.nodes) found[x] = true;
+  }
+  return found;
+}
+
+}  // namespace
+
 std::vector<UOp> write_scatters(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& library_supports) {
   if (std::ranges::none_of(graph.order(), is_max_scatter)) return graph.roots();
-  const NodeMap<int> uses = count_uses(graph.order(), graph.roots());
+  const NodeMap<bool> choices = written_choices(graph);
+  if (choices.size() == 0) return graph.roots();
   return rewrite_once(graph, [&](const UOp& now, const UOp& was) {
-    WrittenChoice choice(was);
-    if (!choice.scatter() || !choice.alone(uses)) return UOp();
+    if (!choices.contains(was)) return UOp();
     const UOp result = WrittenChoice(now).scatter();
     return result && library_supports(row_major_call(result)) ? result : UOp();
   });
@@ -167,20 +216,55 @@ std::vector<UOp> lower_scatters(const Graph& graph,
   });
 }
 
+namespace {
+
+bool is_scatter(const UOp& x) {
+  return x.op() == Op::ScatterAdd && scatter_arg(*x).op == ReduceOp::Sum;
+}
+
+// What a sum of widened rows is when it is rounded to their type; null where x is no such sum.
+UOp narrow_scatter(const UOp& x) {
+  if (x.op() != Op::Cast || !is_half(x.dtype())) return {};
+  UOp scatter = x.src(0);
+  if (scatter.op() == Op::Reshape) scatter = scatter.src(0);
+  if (!is_scatter(scatter) || scatter.dtype() != accumulator(x.dtype())) return {};
+  const UOp& rows = scatter.src(1);
+  if (rows.op() != Op::Cast || rows.src(0).dtype() != x.dtype()) return {};
+  std::vector<UOp> src{scatter.src(0), rows.src(0)};
+  if (scatter->sources > 2) {
+    if (scatter.src(2).dtype() != x.dtype()) return {};
+    src.push_back(scatter.src(2));
+  }
+  return UOp::make(Op::ScatterAdd, x.dtype(), src, scatter->arg());
+}
+
+}  // namespace
+
 std::vector<UOp> start_scatters(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& library_supports) {
-  auto is_scatter = [](const UOp& x) {
-    return x.op() == Op::ScatterAdd && scatter_arg(*x).op == ReduceOp::Sum;
-  };
   if (std::ranges::none_of(graph.order(), is_scatter)) return graph.roots();
   const NodeMap<int> uses = count_uses(graph.order(), graph.roots());
-  return rewrite_once(graph, [&](const UOp& x) {
+  // Whether a scattered sum, reshaped or added to something, goes to one reader alone.
+  auto alone = [&](UOp x) {
+    while (uses.at(x) == 1 && !is_scatter(x)) {
+      if (x.op() != Op::Reshape && x.op() != Op::Add) return false;
+      x = x.src(x.op() == Op::Add && !is_scatter(x.src(0)) ? 1 : 0);
+    }
+    return uses.at(x) == 1;
+  };
+  return rewrite_once(graph, [&](const UOp& x, const UOp& was) {
+    if (const UOp narrow = narrow_scatter(x)) {
+      if (alone(was.src(0)) && library_supports(row_major_call(narrow)))
+        return reshape(narrow, x.shape());
+    }
     // A sum in 16 bits is of a scattered one that was rounded.
     if (x.op() != Op::Add || accumulator(x.dtype()) != x.dtype()) return UOp();
     for (int side : {0, 1}) {
       const UOp& scatter = x.src(side);
       const int* count = uses.find(scatter);
-      if (!is_scatter(scatter) || scatter->sources != 2 || !count || *count != 1) continue;
+      if (!is_scatter(scatter) || scatter->sources != 2) continue;
+      if (is_const(x.src(1 - side), 0)) return scatter;  // sums start from 0, and are no -0
+      if (!count || *count != 1) continue;
       UOp base = in_memory(x.src(1 - side));
       if (!base) continue;
       UOp src[] = {scatter.src(0), scatter.src(1), reshape(base, x.shape())};

@@ -6,7 +6,8 @@
 //   AttentionBackward -> whole[:, 0:768], whole[:, 768:1536], whole[:, 1536:2304]
 //
 // Likewise, what a collective brings for a storage arrives there: no kernel copies it. A product that
-// is added to a storage and a scatter that writes into one find the old value there.
+// is added to a storage and a scatter into one find the old value there, and rows that no index names
+// are not touched.
 #include "core/schedule/results.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@
 namespace tinyshard {
 namespace {
 
-// Tells whether the product adds to the storage, or the scatter writes to it, and may overwrite it.
+// Tells whether the product or the scatter starts from what the storage holds, and may overwrite it.
 bool updates(const UOp& x, const UOp& storage) {
   return starts_from_third(x) && under_views(x.src(2)) == storage &&
          !(under_views(x.src(0)) == storage) && !(under_views(x.src(1)) == storage);
@@ -61,7 +62,7 @@ void write_parts(ScheduleState& state, const UOp& whole) {
 
 bool starts_from_third(const UOp& x) {
   if (const ProductRegion* region = region_of(x)) return region->in_place;
-  return x.op() == Op::ScatterAdd && scatter_arg(*x).writes;
+  return x.op() == Op::ScatterAdd && x->sources == 3 && x.src(2).dtype() == x.dtype();
 }
 
 bool is_strided_call(Op op) {

@@ -10,11 +10,11 @@ namespace tinyshard {
 struct ScheduleState;
 
 // A collective's result that a storage is assigned arrives there, a product that updates a storage is
-// made there, and a scatter that writes into one does so in place.
+// made there, and a scatter that starts from one changes its rows in place.
 void name_storages(ScheduleState& state);
 
-// Tells whether the call of x begins with its third operand and may find it where its result is to
-// be: a product that updates what is there, a scatter that writes.
+// Tells whether the call of x begins with its third operand and may find it where its result is to be:
+// a product that updates what is there, a scatter into it.
 bool starts_from_third(const UOp& x);
 
 // Where a value has nothing but results of one library call, which nobody else reads, and the

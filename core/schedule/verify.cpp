@@ -268,8 +268,9 @@ class Verifier {
     }
   }
 
-  // A reduction over devices is done in place; a product that updates a storage adds to what is there, and a
-  // scatter writes into it. All find operand and result in the same bytes, and nothing else of the item there.
+  // A reduction over devices is done in place; a product that updates a storage adds to what is
+  // there, and so does a scatter, or writes over it. All find operand and result in the same bytes,
+  // and nothing else of the item there.
   bool may_write_over(const Item& item, int operand, int result) const {
     if (!(place(operand) == place(result))) return false;
     if (item.kind == Item::Kind::Collective) return item.collective.op == CollectiveOp::AllReduce;

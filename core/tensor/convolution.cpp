@@ -140,8 +140,8 @@ Conv check(const Value& x, const Value& w, int64_t groups, const Ints& stride, c
 
 // The type of the operands and the result of a convolution's node. One of 16-bit floats sums in f32
 // inside and rounds once; what is no node of the graph is spelled out in the type of its sums.
-DType type_of_node(DType type, DType result, int64_t spatial) {
-  return is_float(type) && type == result && spatial <= 2 ? type : accumulator(result);
+DType type_of_node(DType type, DType result, bool is_node) {
+  return is_float(type) && type == result && is_node ? type : accumulator(result);
 }
 
 Value add_bias(const Value& out, const Tensor& bias, int64_t channels) {
@@ -170,6 +170,79 @@ ConvArg conv_arg(const Conv& conv, const Dims& result) {
   return arg;
 }
 
+// The dims before the last two of a volume.
+Conv before_images(const Conv& conv) {
+  const int64_t n = conv.spatial - 2;
+  auto first = [n](const auto& list) {
+    return std::decay_t<decltype(list)>(list.begin(), list.begin() + n);
+  };
+  return {n,
+          conv.groups,
+          first(conv.kernel),
+          first(conv.stride),
+          first(conv.dilation),
+          first(conv.padding)};
+}
+Conv of_images(const Conv& conv) {
+  auto last = [](const auto& list) {
+    return std::decay_t<decltype(list)>(list.end() - 2, list.end());
+  };
+  return {2,
+          conv.groups,
+          last(conv.kernel),
+          last(conv.stride),
+          last(conv.dilation),
+          last(conv.padding)};
+}
+
+// A volume as the images that libraries take: each position of a window along the dims before the last
+// two is an image, and what the window has there are its channels.
+//
+//   x [n, c, depth, h, w], a kernel of 3 slices      images [n * windows, c * 3, h, w]
+//
+// Sums over windows and channels are then those of one convolution, which rounds once.
+struct Slices {
+  Value images;
+  Dims counts;  // of windows
+};
+Slices slices_of(const Value& x, const Conv& before) {
+  const int64_t n = before.spatial, rank = x.rank();
+  Dims order{0, 1, rank - 2, rank - 1}, apart{0};
+  for (int64_t i = 0; i < n; ++i) order.push_back(2 + i), apart.push_back(4 + i);
+  apart.push_back(1);
+  for (int64_t i = 0; i < n; ++i) apart.push_back(4 + n + i);
+  apart.insert(apart.end(), {2, 3});
+  const Value w =
+      value::windows(value::permute(x, order), {before.kernel, before.stride, before.dilation});
+  Dims counts(w.shape().begin() + 4, w.shape().begin() + 4 + n);
+  Dims shape{x.size(0) * product(counts), x.size(1) * product(before.kernel), x.size(rank - 2),
+             x.size(rank - 1)};
+  return {value::reshape(value::permute(w, apart), shape), counts};
+}
+// And back: [n * windows, channels, h, w] to [n, channels, windows.., h, w].
+Value volume_of(const Value& images, int64_t batch, const Dims& counts) {
+  Dims apart{batch}, order{0, int64_t(counts.size()) + 1};
+  apart.insert(apart.end(), counts.begin(), counts.end());
+  apart.insert(apart.end(), images.shape().begin() + 1, images.shape().end());
+  for (size_t i = 0; i < counts.size(); ++i) order.push_back(1 + int64_t(i));
+  const int64_t rank = int64_t(apart.size());
+  order.insert(order.end(), {rank - 2, rank - 1});
+  return value::permute(value::reshape(images, apart), order);
+}
+
+Value conv_of_volumes(const Value& x, const Value& w, const Conv& conv, const Dims& shape) {
+  const Conv before = before_images(conv), image = of_images(conv);
+  Pairs around(x.rank(), {0, 0});
+  std::ranges::copy(before.padding, around.begin() + 2);
+  const Slices slices = slices_of(value::pad(x, around), before);
+  const Value kernel = value::reshape(
+      w, {w.size(0), w.size(1) * product(before.kernel), image.kernel[0], image.kernel[1]});
+  const Dims made{slices.images.size(0), shape[1], shape[shape.size() - 2], shape.back()};
+  const UOp node = UOp::make(Op::Conv, x.dtype(), {slices.images.node(), kernel.node()},
+                             to_ints(conv_arg(image, made)));
+  return volume_of(node, x.size(0), slices.counts);
+}
+
 // Sum of products over windows: any number of dims, any type.
 Value conv_by_windows(const Value& x, const Value& w, const Conv& conv) {
   Value out =
@@ -191,6 +264,50 @@ Value conv_by_windows(const Value& x, const Value& w, const Conv& conv) {
   return value::reshape(value::sum(products, axes), shape);
 }
 
+// A transposed convolution reads x with zeros between its elements along each dim, and around them as
+// far as its windows reach beyond what is cut off.
+Value with_zeros_between(Value x, const Conv& conv, int64_t i, int64_t extra) {
+  const int64_t axis = 2 + i, stride = conv.stride[i], n = x.size(axis),
+                reach = value::window_reach(conv.kernel[i], conv.dilation[i]) - 1;
+  Value apart = value::unsqueeze(x, axis + 1);
+  Pairs zeros(apart.rank(), {0, 0});
+  zeros[axis + 1] = {0, stride - 1};
+  Dims line = x.dims();
+  line[axis] = multiply_sizes(n, stride);
+  x = value::shrink_axis(value::reshape(value::pad(apart, zeros), line), axis, 0,
+                         n ? (n - 1) * stride + 1 : 0);
+  const int64_t low = reach - conv.padding[i].first, high = reach - conv.padding[i].second + extra;
+  Pairs around(x.rank(), {0, 0});
+  around[axis] = {std::max<int64_t>(0, low), std::max<int64_t>(0, high)};
+  x = value::pad(x, around);
+  return value::shrink_axis(x, axis, std::max<int64_t>(0, -low),
+                            x.size(axis) - std::max<int64_t>(0, -high));
+}
+
+// Along the dims before the last two a convolution with the flipped kernel, along these the gradient of
+// one.
+Value transposed_conv_of_volumes(Value x, const Value& w, const Conv& conv, const Dims& extra,
+                                 const Dims& shape) {
+  Conv before = before_images(conv);
+  const Conv image = of_images(conv);
+  Dims flipped, order{0};
+  for (int64_t i = 0; i < before.spatial; ++i) {
+    x = with_zeros_between(x, conv, i, extra[i]);
+    flipped.push_back(2 + i), order.push_back(2 + i);
+  }
+  before.stride = Dims(before.stride.size(), 1);
+  const int64_t rank = w.rank();
+  order.insert(order.end(), {1, rank - 2, rank - 1});
+  const Slices slices = slices_of(x, before);
+  const Value kernel = value::reshape(
+      value::permute(value::flip(w, flipped), order),
+      {w.size(0) * product(before.kernel), w.size(1), image.kernel[0], image.kernel[1]});
+  const Dims made{slices.images.size(0), shape[1], shape[shape.size() - 2], shape.back()};
+  const UOp node = UOp::make(Op::ConvBackwardData, x.dtype(), {slices.images.node(), kernel.node()},
+                             to_ints(conv_arg(image, made)));
+  return volume_of(node, x.size(0), slices.counts);
+}
+
 }  // namespace
 
 Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, const ConvOptions& options,
@@ -207,7 +324,8 @@ Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, const ConvOption
     fail(fmt::format("{} output channels do not divide into {} groups", channels, conv.groups));
   }
   DType type = promote(x.dtype(), w.dtype()), result = options.dtype.value_or(type);
-  DType computed = type_of_node(type, result, conv.spatial);
+  const bool has_elements = x.node()->numel() > 0 && w.node()->numel() > 0;
+  DType computed = type_of_node(type, result, conv.spatial <= 2 || has_elements);
   x = value::cast(x, computed), w = value::cast(w, computed);
 
   Dims shape{x.size(0), channels};
@@ -227,6 +345,8 @@ Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, const ConvOption
     UOp node = UOp::make(Op::Conv, computed, {as_image(x).node(), as_image(w).node()},
                          to_ints(conv_arg(conv, shape)));
     out = value::reshape(node, shape);
+  } else if (is_float(computed) && has_elements) {
+    out = conv_of_volumes(x, w, conv, shape);
   } else {
     Pairs around{{0, 0}, {0, 0}};
     around.insert(around.end(), conv.padding.begin(), conv.padding.end());
@@ -245,7 +365,9 @@ Tensor Tensor::conv_transpose2d(const Tensor& weight, const Tensor& bias,
     fail(fmt::format("x is {} with {} channels, weight {} in {} groups expects {}", text_of(x),
                      x.size(1), text_of(w), conv.groups, w.size(0)));
   }
-  DType type = promote(x.dtype(), w.dtype()), computed = type_of_node(type, type, conv.spatial);
+  const bool has_elements = x.node()->numel() > 0 && w.node()->numel() > 0;
+  DType type = promote(x.dtype(), w.dtype()),
+        computed = type_of_node(type, type, conv.spatial <= 2 || has_elements);
   x = value::cast(x, computed), w = value::cast(w, computed);
   int64_t channels = w.size(1) * conv.groups;
   Dims shape{x.size(0), channels};
@@ -266,36 +388,23 @@ Tensor Tensor::conv_transpose2d(const Tensor& weight, const Tensor& bias,
   }
   check_size(shape, computed);
   Value out = x;
-  bool fits =
-      conv.spatial <= 2 && is_float(computed) && product(shape) > 0 && x.node()->numel() > 0;
-  for (int64_t i = 0; i < conv.spatial; ++i) {
-    fits = fits && extra[i] < conv.stride[i];
-  }
-  if (fits) {
+  bool images = is_float(computed) && product(shape) > 0 && has_elements;
+  for (int64_t i = std::max<int64_t>(0, conv.spatial - 2); i < conv.spatial; ++i)
+    images = images && extra[i] < conv.stride[i];
+  if (images && conv.spatial <= 2) {
     // The gradient of a convolution with respect to its input, as which it was invented.
     UOp node = UOp::make(Op::ConvBackwardData, computed, {as_image(x).node(), as_image(w).node()},
                          to_ints(conv_arg(conv, shape)));
     return add_bias(value::cast(value::reshape(node, shape), type), bias, channels);
   }
+  if (images && conv.spatial > 2)
+    return add_bias(value::cast(transposed_conv_of_volumes(x, w, conv, extra, shape), type), bias,
+                    channels);
   // Zeros between the elements, then a convolution with the flipped kernel.
   Dims flipped;
   for (int64_t i = 0; i < conv.spatial; ++i) {
     flipped.push_back(i + 3);
-    int64_t axis = 2 + i, stride = conv.stride[i], n = out.size(axis),
-            reach = value::window_reach(conv.kernel[i], conv.dilation[i]) - 1;
-    Value apart = value::unsqueeze(out, axis + 1);
-    Pairs zeros(apart.rank(), {0, 0});
-    zeros[axis + 1] = {0, stride - 1};
-    Dims line = out.dims();
-    line[axis] = multiply_sizes(n, stride);
-    out = value::shrink_axis(value::reshape(value::pad(apart, zeros), line), axis, 0,
-                             n ? (n - 1) * stride + 1 : 0);
-    int64_t low = reach - conv.padding[i].first, high = reach - conv.padding[i].second + extra[i];
-    Pairs around(out.rank(), {0, 0});
-    around[axis] = {std::max<int64_t>(0, low), std::max<int64_t>(0, high)};
-    out = value::pad(out, around);
-    out = value::shrink_axis(out, axis, std::max<int64_t>(0, -low),
-                             out.size(axis) - std::max<int64_t>(0, -high));
+    out = with_zeros_between(out, conv, i, extra[i]);
   }
   int64_t g = conv.groups, in = w.size(0) / g, per_group = w.size(1);
   Dims grouped{g, in, per_group};

@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -141,6 +143,59 @@ void start(const typename E::Stored* base, int64_t base_stride, typename E::Sum*
   }
 }
 
+// Numbers the rows that an index names, in the order in which they come first. Its table is open:
+// a row lies at the first free place from that of its hash on.
+class NamedRows {
+ public:
+  // For at most `entries` of them.
+  void begin(int64_t entries) {
+    shift_ = 63 - std::bit_width(static_cast<uint64_t>(entries));
+    places_.assign(size_t{1} << (64 - shift_), 0);
+    rows_.clear();
+  }
+  size_t number_of(int64_t row) {
+    const size_t mask = places_.size() - 1;
+    size_t at = static_cast<size_t>((static_cast<uint64_t>(row) * 0x9E3779B97F4A7C15U) >> shift_);
+    while (places_[at] != 0 && rows_[places_[at] - 1] != row) at = (at + 1) & mask;
+    if (places_[at] == 0) {
+      rows_.push_back(row);
+      places_[at] = static_cast<uint32_t>(rows_.size());
+    }
+    return places_[at] - 1;
+  }
+  std::span<const int64_t> rows() const { return rows_; }
+
+ private:
+  int shift_ = 63;
+  std::vector<uint32_t> places_;  // numbers, from one
+  std::vector<int64_t> rows_;
+};
+
+// Adds few rows to a part with many, in a wider type: the rows that are named have sums, the others
+// stay as they are.
+template <class E, ReduceOp op, class Index>
+void add_named_rows(const ScatterSpec& s, const Part& p, const Index* index,
+                    const typename E::Stored* src, typename E::Stored* out) {
+  thread_local NamedRows named;
+  thread_local std::vector<typename E::Sum> sums;
+  const auto cols = static_cast<size_t>(p.col_end - p.col_begin);
+  named.begin(s.rows_in);
+  sums.clear();
+  for_own_rows(s, p, index, [&](int64_t row, int64_t place) {
+    const size_t at = named.number_of(place) * cols;
+    const typename E::Stored* from = src + row * s.inner;
+    if (at == sums.size()) {
+      const typename E::Stored* old = out + place * s.inner;
+      for (size_t c = 0; c < cols; ++c) sums.push_back(E::load(old[c]));
+    }
+    for (size_t c = 0; c < cols; ++c) sums[at + c] = combined<op>(E::load(from[c]), sums[at + c]);
+  });
+  const typename E::Sum* sum = sums.data();
+  for (const int64_t place : named.rows()) {
+    for (size_t c = 0; c < cols; ++c) out[place * s.inner + int64_t(c)] = E::store(*sum++);
+  }
+}
+
 template <class E, ReduceOp op, class Index>
 void add_part(const ScatterSpec& s, const Part& p, const void* base_data, const void* index_data,
               const void* src_data, void* out_data) {
@@ -158,6 +213,16 @@ void add_part(const ScatterSpec& s, const Part& p, const void* base_data, const 
   constexpr int64_t kWideBytes = 1 << 20;
   const int64_t rows = p.row_end - p.row_begin;
   int64_t step = p.col_end - p.col_begin;
+  if constexpr (kWidened && op == ReduceOp::Sum) {
+    if (s.rows_in < rows && (s.index_inner == 0 || step == 1)) {
+      const int64_t from = out_at + p.row_begin * s.inner + p.col_begin;
+      start<Plain<Stored>, op>(base ? base + from : nullptr, s.inner, out + from, s.inner, rows,
+                               step);
+      add_named_rows<E, op>(s, p, index + p.col_begin * s.index_inner, src + p.col_begin,
+                            out + from);
+      return;
+    }
+  }
   if (kWidened) {
     step = std::clamp<int64_t>(kWideBytes / static_cast<int64_t>(sizeof(Sum)) / rows, 1, step);
     if (static_cast<int64_t>(wide.size()) < rows * step)

@@ -58,6 +58,7 @@ std::string replaced(std::string text, std::string_view from, const std::string&
 // Writes the start values of the sums of the block's rows: zeros, or rows of the base.
 std::string start(const ScatterShape& s, const Element& e) {
   const int row = kThreads * e.bytes;
+  if (s.in_place) return "";
   if (!s.base) {
     return fmt::format(R"(
 CLEAR:
@@ -71,7 +72,8 @@ CLEAR:
   const int64_t bytes = s.inner * int64_t(itemsize(*s.base));
   const std::string load = element(*s.base).load;
   std::string text = fmt::format("\n  .reg .pred %q<{0}>;\n  .reg .b16 %bh<{0}>;", kBaseRows) +
-                     fmt::format("\n  .reg .{} %b<{}>;\nSTART:", e.reg, kBaseRows);
+                     fmt::format("\n  .reg .{} %b<{}>;", e.reg, kBaseRows);
+  text += "\nSTART:";
   for (int k = 0; k < kBaseRows; ++k) {
     std::string own = replaced(load, "[%src]", fmt::format("[%base+{}]", k * bytes));
     own = replaced(replaced(own, "%v", fmt::format("%b{}", k)), "%h", fmt::format("%bh{}", k));
@@ -93,18 +95,44 @@ CLEAR:
                             fmt::arg("base_step", kBaseRows * bytes), fmt::arg("rows", kBaseRows));
 }
 
-// Adds the source element of row %row to the accumulator of %d.
-std::string accumulate(const ScatterShape& s, const Element& e) {
-  return fmt::format(R"(
+// In place %touched has a bit for each row of the group: notes that row %d is named, and reads what it
+// starts from where it was not before and is not just written over.
+std::string touch(const ScatterShape& s, const Element& e, int number) {
+  if (!s.in_place) return "";
+  const std::string note = R"(
+  cvt.u32.u64 %row_bit, %d;
+  shl.b32 %row_bit, %one, %row_bit;)";
+  if (s.writes) return note + "\n  or.b32 %touched, %touched, %row_bit;";
+  return note + fmt::format(R"(
+  and.b32 %was, %touched, %row_bit;
+  setp.ne.u32 %p, %was, 0;
+  @%p bra TOUCHED{number};
+  or.b32 %touched, %touched, %row_bit;
+  mad.lo.s64 %src, %d, {row_bytes}, %out;
+  {load}
+  mad.lo.s64 %acc, %d, {stride}, %acc0;
+  st.shared.{reg} [%acc], %v;
+TOUCHED{number}:)",
+                            fmt::arg("number", number), fmt::arg("load", e.load),
+                            fmt::arg("row_bytes", s.inner * int64_t(itemsize(s.dtype))),
+                            fmt::arg("stride", kThreads * e.bytes), fmt::arg("reg", e.reg));
+}
+
+// Adds the source element of row %row to the accumulator of %d, or puts it there. `number` tells the
+// places where a kernel does so apart.
+std::string accumulate(const ScatterShape& s, const Element& e, int number = 0) {
+  return touch(s, e, number) +
+         fmt::format(
+             R"(
   mad.lo.s64 %src, %row, {row_bytes}, %src0;
   {load}
   mad.lo.s64 %acc, %d, {stride}, %acc0;
   ld.shared.{reg} %a, [%acc];
   {add}
   st.shared.{reg} [%acc], %a;)",
-                     fmt::arg("row_bytes", s.inner * int64_t(itemsize(s.dtype))),
-                     fmt::arg("load", e.load), fmt::arg("stride", kThreads * e.bytes),
-                     fmt::arg("reg", e.reg), fmt::arg("add", e.add));
+             fmt::arg("row_bytes", s.inner * int64_t(itemsize(s.dtype))), fmt::arg("load", e.load),
+             fmt::arg("stride", kThreads * e.bytes), fmt::arg("reg", e.reg),
+             fmt::arg("add", s.writes ? fmt::format("mov.b{} %a, %v;", e.bytes * 8) : e.add));
 }
 
 // All columns of a block share their indices: its threads look at kLooks * 256 of them together,
@@ -184,7 +212,7 @@ READ{half}:)",
                         fmt::arg("half", half), fmt::arg("place", half * 128),
                         fmt::arg("first", half * 1024), fmt::arg("row_bytes", row_bytes),
                         fmt::arg("load_index", load_index(s)),
-                        fmt::arg("accumulate", accumulate(s, e)));
+                        fmt::arg("accumulate", accumulate(s, e, half)));
   }
   return text + fmt::format(R"(
   add.s64 %r, %r, {step};
@@ -199,7 +227,8 @@ READ{half}:)",
 }  // namespace
 
 // A block has 256 columns of the source (all of outer x inner, flattened), one a thread, and a
-// group of rows of the result, which it keeps in shared memory while it walks the source rows.
+// group of rows of the result, which it keeps in shared memory while it walks the source rows. Where
+// the result is its base, those are only the rows that are named.
 // Where a warp's columns share their indices, its lanes read 32 of them at once and visit those
 // that fall into the group; where a block's do, its warps share that work.
 ObjectCode scatter_code(const ScatterShape& s) {
@@ -283,7 +312,7 @@ NEXT:
   .reg .b32 %thread, %block, %tile32, %group32, %mask, %bit, %lane, %d32, %row32, %i32;
   .reg .b64 %ip, %src, %src0, %out, %column, %o, %i, %t, %g0, %rows, %r, %row, %d, %idx, %pos;
   .reg .b64 %acc, %acc0, %lane64, %base;
-  .reg .{reg} %v, %a;
+{touched_registers}  .reg .{reg} %v, %a;
   ld.param.u64 %ip, [index];
   ld.param.u64 %src0, [source];
   ld.param.u64 %out, [result];
@@ -328,10 +357,10 @@ DONE:
   @!%active bra END;
   mov.u64 %acc, %acc0;
   mov.u64 %r, 0;
-WRITE:
+WRITE:{skip}
   ld.shared.{reg} %a, [%acc];
   {store}
-  add.s64 %acc, %acc, {acc_row};
+{unchanged}  add.s64 %acc, %acc, {acc_row};
   add.s64 %out, %out, {out_row};
   add.s64 %r, %r, 1;
   setp.lt.s64 %p, %r, %rows;
@@ -356,13 +385,22 @@ END:
       fmt::arg("zero_suffix", e.reg[0] != 'f' ? ""
                               : e.bytes == 8  ? "d0000000000000000"
                                               : "f00000000"),
+      fmt::arg("touched_registers", s.in_place ? "  .reg .b32 %touched, %row_bit, %was, %one;\n"
+                                                 "  mov.b32 %one, 1;\n  mov.b32 %touched, 0;\n"
+                                               : ""),
       fmt::arg("acc_row", kThreads * e.bytes), fmt::arg("inner", s.inner),
       fmt::arg("index_offset", s.index_offset * index_item),
       fmt::arg("index_outer", s.index_outer * index_item),
       fmt::arg("index_inner", s.index_inner * index_item), fmt::arg("rows_in", s.rows_in),
       fmt::arg("item", item), fmt::arg("walk", walk), fmt::arg("store", e.store),
-      fmt::arg("out_row", s.inner * item), fmt::arg("start", start(s, e)),
-      fmt::arg("base_param", s.base ? ".param .u64 base, " : ""),
+      fmt::arg("skip", s.in_place ? R"(
+  and.b32 %was, %touched, 1;
+  shr.b32 %touched, %touched, 1;
+  setp.eq.u32 %p, %was, 0;
+  @%p bra UNCHANGED;)"
+                                  : ""),
+      fmt::arg("unchanged", s.in_place ? "UNCHANGED:\n" : ""), fmt::arg("out_row", s.inner * item),
+      fmt::arg("start", start(s, e)), fmt::arg("base_param", s.base ? ".param .u64 base, " : ""),
       fmt::arg("base_address",
                s.base
                    ? fmt::format("ld.param.u64 %base, [base];\n  mad.lo.s64 %base, %t, {}, %base;",

@@ -256,6 +256,24 @@ std::optional<Placement> LocalValues::split_by_user(const UOp& x, const Mesh& me
   return std::nullopt;
 }
 
+bool LocalValues::is_asked_for(const UOp& x) const {
+  constexpr size_t kLooked = 16;
+  std::vector<UOp> reached{x};
+  for (size_t i = 0; i < std::min(reached.size(), kLooked); ++i) {
+    const UOp from = reached[i];
+    if (roots_.contains(from)) return true;
+    const Users* users = users_of(from);
+    if (!users) continue;
+    for (const UOp* at : *users) {
+      if (!at) break;
+      const bool new_one = std::ranges::find(reached, *at) == reached.end();
+      const bool same = at->op() == Op::Identity || info(at->op()).op_class == OpClass::Elementwise;
+      if (new_one && same) reached.push_back(*at);
+    }
+  }
+  return false;
+}
+
 std::optional<LocalValues::SumOf> LocalValues::only_sum_of(const UOp& x, int dim,
                                                            int64_t parts) const {
   UOp at = x;

@@ -539,9 +539,14 @@ LocalValue scatter_add(const UOp& x, LocalValues& values) {
     wanted[a] = data.place[a].is_shard() ? data.place[a] : index.place[a];
     placed[a] = wanted[a].is_shard() && wanted[a].dim == axis ? Partial(op) : wanted[a];
   }
+  std::optional<size_t> as_table;  // a table's gradient that is asked for lies as the table does
   for (size_t a = 0; a < wanted.size(); ++a) {
-    const auto to =
-        placed[a].is_partial() ? scattered_result(x, *mesh, a, placed, values) : std::nullopt;
+    auto to = placed[a].is_partial() ? scattered_result(x, *mesh, a, placed, values) : std::nullopt;
+    const bool in_parts = placed[a].is_partial() && !to && table && a < table->size() &&
+                          (*table)[a] == Shard(axis) && !as_table &&
+                          std::ranges::find(placed, Shard(axis)) == placed.end() &&
+                          values.is_asked_for(x);
+    if (in_parts) as_table = a, to = Shard(axis);
     const int64_t meet = to ? devices_that_meet(x, *mesh, a, wanted, placed, *to, values) : 0;
     if (meet > 0 && meet < mesh->axes()[a].size)
       return scattered_in_groups(x, Groups(*mesh, a, meet), wanted, placed, values);
@@ -561,7 +566,9 @@ LocalValue scatter_add(const UOp& x, LocalValues& values) {
     arg[1] = Sharding{*mesh, placed}.local_shape(x.shape())[size_t(axis)];
   }
   result.local = UOp::make(Op::ScatterAdd, x.dtype(), {index.local, data.local}, arg);
-  return result;
+  if (!as_table) return result;
+  placed[*as_table] = Shard(axis);
+  return redistribute(std::move(result), x.shape(), *mesh, placed);
 }
 
 }  // namespace tinyshard

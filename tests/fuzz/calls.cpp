@@ -481,6 +481,10 @@ void add_statements(std::map<std::string, OpCall>& t) {
   ROW("div_assign", "$0 /= $1", (x[0] /= x[1], x[0]));
   ROW("setitem_number", "$0.setitem({#1}, $1)", (x[0].setitem({s.n[1]}, number_of(s)), x[0]));
   ROW("assign", "$0.assign($1)", x[0].assign(x[1]));
+  ROW("scatter_assign", "$0.assign($0.scatter(#0, $1, $2))",
+      x[0].assign(x[0].scatter(s.n[0], x[1], x[2])));
+  ROW("scatter_reduce_assign", "$0.assign($0.scatter_reduce(#0, $1, $2, ScatterReduce(#1), #b2))",
+      x[0].assign(x[0].scatter_reduce(s.n[0], x[1], x[2], ScatterReduce(s.n[1]), s.n[2] != 0)));
   ROW("add_assign", "$0 += $1", (x[0] += x[1], x[0]));
   ROW("realize", "$0.realize()", x[0].realize());
   t["setitem"] = {[](const Step& s, const Tensors& x) {

@@ -60,7 +60,24 @@ bool write_to_view(Draft& d, Step& s, int target) {
   }
 }
 
+// Rows of the target, written or added to where they lie.
+bool write_rows(Draft& d, Step& s, int target) {
+  Shape index = d.shape(target);
+  if (count(index) == 0 || index.empty()) return false;
+  const int64_t dim = d.axis(target), n = index[size_t(dim)];
+  index[size_t(dim)] = d.pick(1, 8);
+  const bool sums = is_float(d.type(target)) && d.chance(70);
+  s.op = sums ? "scatter_reduce_assign" : "scatter_assign", s.n = {dim};
+  if (sums) s.n = {dim, d.chance(60) ? 0 : d.pick(1, 4), d.chance(80)};
+  const int places = draw_indices(d, index, n);
+  if (places < 0) return false;
+  const int src = d.like(index, d.type(target));
+  s.in = {target, places, src};
+  return src >= 0 && src != target && places != target;
+}
+
 bool write(Draft& d, Step& s, int target, int kind) {
+  if ((kind == 4 || kind == 6) && d.chance(60)) return write_rows(d, s, target);
   if (kind == 5 || (kind < 5 && d.chance(40))) return write_to_view(d, s, target);
   for (int tries = 0; tries < 10; ++tries) {
     int y = d.any();

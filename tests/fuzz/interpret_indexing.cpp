@@ -105,7 +105,8 @@ Array scatter(const Step& step, const Operands& in) {
     size_t i = size_t(d);
     need(index.shape[i] <= src.shape[i] && (d == axis || index.shape[i] <= x.shape[i]), "index");
   }
-  need(step.op == "scatter" || is_float(x.type), "floats");
+  const bool writes = !step.op.starts_with("scatter_reduce");
+  need(writes || is_float(x.type), "floats");
   bool known = true;
   for (const Element& e : index.at) known = known && e.known();
   std::vector<std::vector<size_t>> writers(x.at.size());
@@ -117,7 +118,7 @@ Array scatter(const Step& step, const Operands& in) {
   });
   Array out = x;
   Math math(x.type);
-  int64_t how = step.op == "scatter" ? -1 : step.n.at(1);
+  int64_t how = writes ? -1 : step.n.at(1);
   bool self = how >= 0 && step.n.at(2);
   for (size_t i = 0; i < out.at.size(); ++i) {
     if (!known) {
@@ -265,6 +266,8 @@ void add_indexing_rules(std::map<std::string, Rule>& rules) {
   rules["one_hot"] = one_hot;
   rules["scatter"] = scatter;
   rules["scatter_reduce"] = scatter;
+  rules["scatter_assign"] = scatter;
+  rules["scatter_reduce_assign"] = scatter;
   rules["setitem"] = setitem;
   rules["setitem_number"] = setitem_number;
   rules["scatter_number"] = scatter_number;

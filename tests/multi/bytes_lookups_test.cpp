@@ -176,6 +176,20 @@ TEST_F(Lookups, GradientsOfDividedTablesStayDivided) {
   });
 }
 
+// Asked for by itself the gradient lies as its table, and no device makes all of it.
+TEST_F(Lookups, GradientsOfDividedTablesByDividedPlacesStayDivided) {
+  each_world([&](int64_t n) {
+    for (DType type : {DType::F32, DType::BF16}) {
+      Tensor table = split({65536, 64}, 0, type), tokens = split({4096}, 0, DType::I32);
+      Tensor rows = table.embedding(tokens);
+      Tensor g = (rows * rows).sum().gradient({table})[0];
+      EXPECT_EQ(g.sharding().placements[0], Shard(0));
+      EXPECT_LE(temporaries(g), 2 * 65536 * 64 * 4 / n + 8 * 4096 * 64 * 4);
+      EXPECT_LE(sent(g), bound(4 * all_gather(n, 4096 * 64 * 4)));
+    }
+  });
+}
+
 TEST_F(Lookups, OptimizersOfDividedTablesStepInParts) {
   each_world([&](int64_t n) {
     Tensor table = split({65536, 64}, 0), tokens = stored({32}, {}, DType::I32);

@@ -385,5 +385,116 @@ TEST(Assign, RandomProgramsHaveTheValuesOfTheirStatements) {
   }
 }
 
+// --- rows that change in place -------------------------------------------------------------------
+
+using Table = std::vector<double>;
+const std::vector<int32_t> kPlaces{3, 3, 9, -1, 12, 0};
+
+// The table with v(entry, column) added to, or put over, the row that each entry names.
+Table scattered(Table t, bool add, const std::function<double(size_t, size_t)>& v) {
+  for (size_t e = 0; e < kPlaces.size(); ++e) {
+    if (kPlaces[e] < 0 || kPlaces[e] >= 10) continue;
+    for (size_t c = 0; c < 4; ++c) {
+      double& at = t[size_t(kPlaces[e]) * 4 + c];
+      at = add ? at + v(e, c) : v(e, c);
+    }
+  }
+  return t;
+}
+
+struct Change {
+  const char* name;
+  std::function<void(Tensor& w, Tensor& z, const Tensor& rows, const Tensor& g)> lazy;
+  std::function<void(Table& w, Table& z)> host;
+};
+
+double one(size_t, size_t) { return 1; }
+
+// The old value is read before, beside and after the scatter, by others and by itself.
+std::vector<Change> changes() {
+  const auto sum = ScatterReduce::Sum;
+  return {
+      {"the old value beside",
+       [=](Tensor& w, Tensor& z, const Tensor& i, const Tensor& g) {
+         const Tensor old = w * 2;
+         w.assign(w.scatter_reduce(0, i, g, sum));
+         z.assign(old + w);
+       },
+       [](Table& w, Table& z) {
+         const Table old = w;
+         w = scattered(w, true, one);
+         for (size_t k = 0; k < w.size(); ++k) z[k] = 2 * old[k] + w[k];
+       }},
+      {"its own rows",
+       [=](Tensor& w, Tensor&, const Tensor& i, const Tensor&) {
+         w.assign(w.scatter_reduce(0, i, w.gather(0, i), sum));
+       },
+       [](Table& w, Table&) {
+         const Table old = w;
+         w = scattered(w, true,
+                       [&](size_t e, size_t c) { return old[size_t(kPlaces[e]) * 4 + c]; });
+       }},
+      {"written, then added to",
+       [=](Tensor& w, Tensor& z, const Tensor& i, const Tensor& g) {
+         w.assign(w.scatter(0, i, g));
+         w.assign(w.scatter_reduce(0, i, g, sum));
+         z += w;
+       },
+       [](Table& w, Table& z) {
+         w = scattered(scattered(w, false, one), true, one);
+         for (size_t k = 0; k < w.size(); ++k) z[k] += w[k];
+       }},
+      {"for two",
+       [=](Tensor& w, Tensor& z, const Tensor& i, const Tensor& g) {
+         const Tensor next = w.scatter_reduce(0, i, g, sum);
+         z.assign(next);
+         w.assign(next);
+       },
+       [](Table& w, Table& z) { z = w = scattered(w, true, one); }},
+      {"rows of each other",
+       [=](Tensor& w, Tensor& z, const Tensor& i, const Tensor&) {
+         const Tensor old = w.gather(0, i);
+         w.assign(w.scatter_reduce(0, i, z.gather(0, i), sum));
+         z.assign(z.scatter_reduce(0, i, old, sum));
+       },
+       [](Table& w, Table& z) {
+         const Table a = w, b = z;
+         auto row = [](const Table& t) {
+           return [&t](size_t e, size_t c) { return t[size_t(kPlaces[e]) * 4 + c]; };
+         };
+         w = scattered(w, true, row(b));
+         z = scattered(z, true, row(a));
+       }},
+  };
+}
+
+TEST(Rows, ThatChangeInPlaceAreValues) {
+  for (const Change& change : changes()) {
+    for (DType type : {DType::F32, DType::BF16, DType::I32}) {
+      for (bool captured : {false, true}) {
+        auto made = [&](int64_t from) {
+          return (Tensor::arange(40).reshape({10, 4}) + from).cast(type).clone().realize();
+        };
+        Tensor w = made(0), z = made(5);
+        Table host_w(40), host_z(40);
+        for (size_t k = 0; k < 40; ++k) host_w[k] = double(k), host_z[k] = double(k) + 5;
+        const Tensor i = Tensor(kPlaces).unsqueeze(1).expand({-1, 4}).clone().realize(),
+                     g = Tensor::ones({6, 4}, type).clone().realize();
+        auto body = [&](Tensor places, Tensor rows) { change.lazy(w, z, places, rows); };
+        Jit step = body;
+        for (int run = 0; run < 2; ++run) {
+          if (captured)
+            step(i, g);
+          else
+            body(i, g);
+          change.host(host_w, host_z);
+        }
+        EXPECT_EQ(w.to_vector<double>(), host_w) << change.name << ' ' << name(type) << captured;
+        EXPECT_EQ(z.to_vector<double>(), host_z) << change.name << ' ' << name(type) << captured;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tinyshard::assign_test

@@ -57,6 +57,37 @@ TEST(Scatters, StartFromStorages) {
   EXPECT_EQ(started(binary(Op::Add, storage, t.scatter)).op(), Op::ScatterAdd);
 }
 
+TEST(Scatters, StartFromZerosAsTheyAre) {
+  Table t;
+  UOp zeros = const_float(DType::F32, 0, Dims{5, 4}), one = const_float(DType::F32, 1, Dims{5, 4});
+  EXPECT_EQ(started(binary(Op::Add, zeros, t.scatter)), t.scatter);
+  EXPECT_EQ(started(binary(Op::Add, t.scatter, zeros)), t.scatter);
+  EXPECT_EQ(started(binary(Op::Add, t.scatter, one)).op(), Op::Add);
+}
+
+// Rows that were widened for a sum that is rounded to their type again.
+TEST(Scatters, SumNarrowRowsAsTheyAre) {
+  Table t;
+  const UOp rows = buffer(5, Dims{3, 4}, DType::BF16), old = buffer(6, Dims{5, 4}, DType::BF16);
+  const UOp wide =
+      UOp::make(Op::ScatterAdd, DType::F32, {t.index, cast(rows, DType::F32)}, Dims{0, 5});
+  const UOp zeros = const_float(DType::F32, 0, Dims{5, 4});
+  for (const UOp& sum :
+       {wide, binary(Op::Add, zeros, wide), binary(Op::Add, cast(old, DType::F32), wide)}) {
+    const UOp result = started(cast(sum, DType::BF16));
+    ASSERT_EQ(result.op(), Op::ScatterAdd) << print(std::span(&result, 1));
+    EXPECT_EQ(result.dtype(), DType::BF16);
+    EXPECT_EQ(result.src(1), rows);
+    if (result->sources > 2) {
+      EXPECT_EQ(result.src(2), old);
+    }
+    UOp roots[] = {cast(sum, DType::BF16), wide};
+    EXPECT_EQ(start_scatters(roots, all)[0].op(), Op::Cast) << "somebody else reads the sum";
+  }
+  const UOp rounded = cast(t.scatter, DType::BF16);
+  EXPECT_EQ(started(rounded), rounded) << "of rows in f32";
+}
+
 TEST(Scatters, StartFromNothingElse) {
   Table t;
   UOp storage = buffer(5, Dims{5, 4}, DType::F32);
@@ -126,6 +157,21 @@ TEST(Scatters, WriteInOneItem) {
       EXPECT_EQ(w.values(result), w.values(w.choice));
     }
   }
+}
+
+// Two tables by one index.
+TEST(Scatters, WriteTablesThatShareTheirNumbers) {
+  Writing a(true), b(true);
+  b.x = buffer(7, Dims{5, 4}, DType::F32), b.rows = buffer(8, Dims{6, 4}, DType::F32);
+  b.make();
+  ASSERT_EQ(a.last, b.last);
+  UOp roots[] = {a.choice, b.choice};
+  const std::vector<UOp> both = write_scatters(roots, all);
+  for (const UOp& result : both) EXPECT_EQ(result.op(), Op::ScatterAdd);
+  EXPECT_EQ(both[0].src(2), a.x);
+  EXPECT_EQ(both[1].src(1), b.rows);
+  UOp with_last[] = {a.choice, b.choice, a.last};
+  EXPECT_EQ(write_scatters(with_last, all)[0], a.choice) << "somebody else reads the numbers";
 }
 
 TEST(Scatters, WriteNothingElse) {

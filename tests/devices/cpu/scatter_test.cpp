@@ -32,6 +32,9 @@ constexpr Case kCases[] = {
     {"one_destination", 1, 100, 1, 50, false, false},
     {"no_sources", 2, 0, 5, 4, true, true},
     {"large", 1, 2000, 500, 160, false, false},
+    {"few_rows", 1, 40, 900, 33, false, false},
+    {"few_rows_of_each", 3, 20, 300, 5, true, false},
+    {"few_elements", 2, 12, 70, 1, true, true},
 };
 
 ScatterSpec spec_of(const Case& c, DType dtype, DType index) {

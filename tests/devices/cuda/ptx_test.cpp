@@ -102,8 +102,8 @@ TEST(Ptx, RowAttentionAssembles) {
 TEST(Ptx, ScatterAssembles) {
   const char* ptxas = std::getenv("TS_PTXAS");
   if (!ptxas) GTEST_SKIP() << "TS_PTXAS names no assembler";
-  for (DType dtype : {DType::F64, DType::F32, DType::F16, DType::BF16, DType::I8, DType::U16,
-                      DType::I32, DType::I64}) {
+  for (DType dtype : {DType::F64, DType::F32, DType::F16, DType::BF16, DType::I8, DType::U8,
+                      DType::U16, DType::I32, DType::U32, DType::I64, DType::U64}) {
     for (DType index : {DType::I32, DType::I64}) {
       for (int64_t inner : {5, 64, 512}) {
         std::vector<std::optional<DType>> bases{std::nullopt, dtype};
@@ -112,6 +112,8 @@ TEST(Ptx, ScatterAssembles) {
           ScatterShape shape;
           shape.dtype = dtype, shape.index_dtype = index, shape.base = base;
           shape.outer = 2, shape.rows_in = 100, shape.rows_out = 70, shape.inner = inner;
+          shape.writes = base == dtype && is_unsigned_int(dtype);
+          shape.in_place = base == dtype && inner != 64;
           std::string path = ::testing::TempDir() + "scatter.ptx";
           std::ofstream(path) << scatter_code(shape).bytes.data();
           std::string command = std::string(ptxas) + " -arch=sm_90a -o /dev/null " + path;

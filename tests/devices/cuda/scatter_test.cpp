@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/dtype/half.h"
+#include "core/uop/args.h"
 #include "tests/devices/cuda/gpu_test.h"
 
 namespace tinyshard::test::scatter_test {
@@ -57,6 +58,10 @@ void check(Device& gpu, DType dtype, int64_t outer, int64_t rows_in, int64_t row
   program->launch(buffers.data(), nullptr);
   EXPECT_EQ(out.values(), want) << name(dtype) << ' ' << outer << ' ' << rows_in << ' ' << rows_out
                                 << ' ' << inner << ' ' << shared << ' ' << based;
+  if (!based) return;
+  buffers.back() = on_base.get();
+  program->launch(buffers.data(), nullptr);
+  EXPECT_EQ(on_base.values(), want) << "in place";
 }
 
 constexpr int64_t kShapes[][4] = {{1, 1, 1, 1},     {1, 100, 70, 64},    {2, 33, 65, 96},
@@ -83,6 +88,53 @@ TEST_F(CudaScatter, StartsFromABase) {
       check<double>(*gpu, DType::F64, outer, rows_in, rows_out, inner, shared, true);
       check<int64_t>(*gpu, DType::I64, outer, rows_in, rows_out, inner, shared, true);
       check<int8_t>(*gpu, DType::I8, outer, rows_in, rows_out, inner, shared, true);
+    }
+  }
+}
+
+// The last row that names a place stays there, and what no row names keeps the base.
+template <class T>
+void check_writes(Device& gpu, DType dtype, int64_t outer, int64_t rows_in, int64_t rows_out,
+                  int64_t inner, bool shared) {
+  std::mt19937 random(11);
+  std::vector<int32_t> index(size_t(outer * rows_in * (shared ? 1 : inner)));
+  for (int32_t& i : index) i = int32_t(random() % uint32_t(rows_out + 2)) - 1;
+  std::vector<T> src(size_t(outer * rows_in * inner)), base(size_t(outer * rows_out * inner));
+  for (T& x : src) x = T(random());
+  for (T& x : base) x = T(random());
+  std::vector<T> want = base;
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t r = 0; r < rows_in; ++r) {
+      for (int64_t i = 0; i < inner; ++i) {
+        const int64_t from = (o * rows_in + r) * inner + i;
+        const int64_t at = index[size_t(shared ? o * rows_in + r : from)];
+        if (at >= 0 && at < rows_out)
+          want[size_t((o * rows_out + at) * inner + i)] = src[size_t(from)];
+      }
+    }
+  }
+  LibraryCall call = call_of(dtype, outer, rows_in, rows_out, inner, shared, dtype);
+  call.node = UOp::make(Op::ScatterAdd, dtype, call.node->src(), writing_scatter(1, rows_out));
+  ASSERT_TRUE(gpu.supports(call, nullptr));
+  OnGpu<int32_t> on_index(gpu, index);
+  OnGpu<T> on_src(gpu, src), on_base(gpu, base), out(gpu, want.size());
+  void* buffers[] = {on_index.get(), on_src.get(), on_base.get(), out.get()};
+  auto program = gpu.library(call);
+  program->launch(buffers, nullptr);
+  EXPECT_EQ(out.values(), want) << name(dtype) << ' ' << outer << ' ' << rows_in << ' ' << rows_out
+                                << ' ' << inner << ' ' << shared;
+  buffers[3] = on_base.get();
+  program->launch(buffers, nullptr);
+  EXPECT_EQ(on_base.values(), want) << "in place";
+}
+
+TEST_F(CudaScatter, WritesRows) {
+  for (auto [outer, rows_in, rows_out, inner] : kShapes) {
+    for (bool shared : {false, true}) {
+      check_writes<uint8_t>(*gpu, DType::Bool, outer, rows_in, rows_out, inner, shared);
+      check_writes<uint16_t>(*gpu, DType::BF16, outer, rows_in, rows_out, inner, shared);
+      check_writes<uint32_t>(*gpu, DType::F32, outer, rows_in, rows_out, inner, shared);
+      check_writes<uint64_t>(*gpu, DType::I64, outer, rows_in, rows_out, inner, shared);
     }
   }
 }

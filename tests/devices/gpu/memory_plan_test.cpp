@@ -1,5 +1,7 @@
-// Memory that plans for GPUs take beside the values.
+// Memory that plans for GPUs take beside the values, and what they read and write.
+#include <functional>
 #include <tinyshard/tinyshard.h>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -32,6 +34,58 @@ TEST(MemoryPlan, AttentionOfALongDividedSequence) {
           << heads << " " << causal;
     }
   }
+  Runtime::shutdown();
+}
+
+PlanSummary forward_and_backward(const Tensor& x, const std::vector<Tensor>& parameters,
+                                 const std::function<Tensor(const Tensor&)>& f) {
+  TrainingMode on;
+  Jit step = [&](Tensor in) {
+    const Tensor y = f(in);
+    std::vector<Tensor> of = parameters;
+    of.push_back(in);
+    std::vector<Tensor> out = y.gradient(of, y.detach() * 0 + 1);
+    out.push_back(y);
+    return out;
+  };
+  step(x);
+  return summarize(step);
+}
+
+// Volumes go to the libraries of images in their own type: a window of slices is stored, and not one of
+// voxels for each voxel.
+TEST(MemoryPlan, ConvolutionsOfVolumes) {
+  configure(1);
+  const Tensor x = Tensor::zeros({2, 32, 64, 64, 64}, DType::BF16).contiguous().realize();
+  const double bytes = double(x.nbytes());
+  for (bool transposed : {false, true}) {
+    const Tensor w = Tensor::zeros({32, 32, 3, 3, 3}, DType::BF16).contiguous().realize();
+    const PlanSummary plan = forward_and_backward(x, {w}, [&](const Tensor& in) {
+      return transposed ? in.conv_transpose2d(w, {}, {.padding = 1})
+                        : in.conv2d(w, {}, {.padding = 1});
+    });
+    EXPECT_GE(plan.library_calls, 3) << transposed;
+    EXPECT_LE(double(plan.bytes_read + plan.bytes_written), 40 * bytes) << transposed;
+    EXPECT_LE(double(plan.arena_bytes), 8 * bytes) << transposed;
+  }
+  Runtime::shutdown();
+}
+
+// Of 16 bits, too, rows that are added up go to the library as they are.
+TEST(MemoryPlan, ScatteredSumsOfNarrowRows) {
+  configure(1);
+  const Tensor x = Tensor::zeros({1000, 256}, DType::BF16).contiguous().realize(),
+               index = Tensor::zeros({100000}, DType::I32).contiguous().realize();
+  Jit step = [&](Tensor rows, Tensor i) {
+    return Tensor::zeros({1000, 256}, DType::BF16)
+        .scatter_reduce(0, i.unsqueeze(1).expand({100000, 256}), rows[i] * 2, ScatterReduce::Sum);
+  };
+  step(x, index);
+  const PlanSummary plan = summarize(step);
+  const double messages = 100000 * 256 * 2;
+  EXPECT_LE(double(plan.bytes_written), 1.1 * messages);
+  EXPECT_LE(double(plan.bytes_read), 1.2 * messages);
+  EXPECT_LE(double(plan.arena_bytes), 1.1 * messages);
   Runtime::shutdown();
 }
 
