@@ -327,7 +327,8 @@ void Group::check_alive() {
     if (failed()) break;
     if (member.rank == rank()) continue;
     const PeerState state = endpoint_->peer_state(member.rank);
-    if (state.gone) fail({member.rank, state.text, FailureCause::Gone}, true);
+    if (state.gone) endpoint_->deliver_notices();  // as above
+    if (state.gone && !failed()) fail({member.rank, state.text, FailureCause::Gone}, true);
   }
   if (failed()) throw_failure({}, sequence(), 0);
 }

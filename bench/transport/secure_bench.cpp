@@ -78,7 +78,7 @@ void compare(size_t most) {
   for (size_t bytes = 64; bytes <= most; bytes *= 16) {
     std::vector<double> us[2];
     const size_t back = bytes <= 64 << 10 ? bytes : 1;
-    for (int round = 0; round < 60; ++round) {
+    for (int round = 0; round < 200; ++round) {
       us[0].push_back(open.time(bytes, back));
       us[1].push_back(secure.time(bytes, back));
     }

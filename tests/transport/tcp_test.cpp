@@ -781,6 +781,36 @@ TEST(TcpChannel, WhatASenderWroteLastArrivesThoughItHasLeft) {
   }
 }
 
+// The one that fails has filled the way to the other one, which has no turn for a while.
+TEST(TcpChannel, LastWordsWaitForOneThatHasNoTurn) {
+  for (const bool share_memory : {false, true}) {
+    SCOPED_TRACE(share_memory);
+    MeetingOf job(2);
+    job.share_memory = share_memory;
+    std::unique_ptr<Channel> one;
+    std::thread other([&] { one = job.join(1); });
+    const auto zero = job.join(0);
+    other.join();
+    const std::vector<std::byte> message(share_memory ? kEagerBytesInMemory : kEagerBytes);
+    std::vector<Channel::Transfer> sent;
+    for (size_t bytes = 0; bytes < 60u << 20; bytes += message.size())
+      sent.push_back(one->send(0, 1, message.data(), message.size()));
+    std::erase_if(sent, [&](Channel::Transfer t) { return one->test(t); });
+    EXPECT_FALSE(sent.empty()) << "the way is not filled";
+    for (const Channel::Transfer transfer : sent) one->abandon(transfer);
+    one->send_notice(0, {.group = 7});
+    std::thread leaving([&] { one.reset(); });
+    std::this_thread::sleep_for(milliseconds(600));
+    Notice notice;
+    bool heard = false;
+    for (const Deadline end = in(seconds(5)); !heard && std::chrono::steady_clock::now() < end;)
+      heard = zero->next_notice(notice);
+    EXPECT_TRUE(heard);
+    EXPECT_EQ(notice.group, 7u);
+    leaving.join();
+  }
+}
+
 // Messages of all sizes, many under way, through rings that are smaller than what is sent.
 TEST(TcpChannel, BytesArriveAsTheyWereSent) {
   for (const bool share_memory : {false, true}) {

@@ -27,7 +27,8 @@ using namespace tcp;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kUnhealthyLinger{200};  // for the others to take the news of a failure
+// For the others to take the news of a failure; those of this host that run may be waiting for a core.
+constexpr milliseconds kUnhealthyLinger{200}, kLingerForThoseThatRun{2000};
 constexpr uint32_t kMeetingOfChannels = 0;
 
 class TcpChannel;
@@ -109,13 +110,17 @@ class TcpChannel final : public Channel {
   // Tells the others, and waits until they have what was sent. Once.
   void leave() {
     if (std::exchange(said_farewell_, true) || forks_ != times_forked()) return;
-    const Deadline end = Clock::now() + (healthy_ ? timeout_ : kUnhealthyLinger);
+    const Deadline begun = Clock::now();
+    const Deadline end = begun + (healthy_ ? timeout_ : kLingerForThoseThatRun);
     // After a failure its silence says what there is to say.
     if (healthy_) transfers_.say_farewell();
     // Closing a socket with bytes that nobody has read would throw away those still to be sent.
     while (Clock::now() < end && !terminated()) {
       links().progress();
-      if (std::ranges::all_of(links().all(), [](const auto& link) { return link->is_flushed(); }))
+      const bool all_linger = healthy_ || Clock::now() < begun + kUnhealthyLinger;
+      if (std::ranges::none_of(links().all(), [&](const auto& link) {
+            return !link->is_flushed() && (all_linger || runs_here(*link));
+          }))
         break;
       idle(milliseconds(1));
     }
@@ -123,6 +128,10 @@ class TcpChannel final : public Channel {
 
  private:
   Links& links() { return transfers_.links(); }
+  static bool runs_here(const Link& link) {
+    const PeerState state = link.watch.state();
+    return link.process.host == ProcessAddress::own().host && !state.gone && !state.suspect;
+  }
   bool poll(Transfer transfer) override { return transfers_.poll(transfer); }
 
   const std::chrono::nanoseconds timeout_;

@@ -29,7 +29,7 @@ constexpr unsigned char kCipherOfKey[] = {0x13,
                                           0x01};  // names the hash that the key is for: SHA-256
 constexpr std::string_view kIdentity = "tinyshard";
 constexpr size_t kRecord = SSL3_RT_MAX_PLAIN_LENGTH;
-constexpr size_t kMostAtOnce = 8 * kRecord;
+constexpr size_t kMostHeld = 8 * kRecord;  // before the socket is asked to take it
 constexpr size_t kReadsAtOnce = 64 << 10;
 // A key encrypts 2^24.5 records safely (RFC 8446, 5.5): long before that it gives way to the next.
 constexpr uint64_t kRecordsOfAKey = 1 << 22;
@@ -88,13 +88,43 @@ SSL_CTX* context(TlsSession::Side side) {
   return side == TlsSession::Side::Connector ? connector : acceptor;
 }
 
+// What OpenSSL writes, until the socket takes it.
+struct Outbox {
+  std::vector<char> bytes;
+  size_t gone = 0;
+  std::span<const char> left() const { return std::span(bytes).subspan(gone); }
+};
+
+int put_into_outbox(BIO* bio, const char* data, size_t size, size_t* written) {
+  auto& bytes = static_cast<Outbox*>(BIO_get_data(bio))->bytes;
+  bytes.insert(bytes.end(), data, data + size);
+  *written = size;
+  return 1;
+}
+
+// Null where memory is short.
+BIO* bio_into(Outbox& outbox) {
+  static BIO_METHOD* const method = [] {
+    BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "outbox");
+    BIO_meth_set_write_ex(made, put_into_outbox);
+    BIO_meth_set_ctrl(made,
+                      [](BIO*, int what, long, void*) { return what == BIO_CTRL_FLUSH ? 1L : 0L; });
+    return made;
+  }();
+  BIO* bio = BIO_new(method);
+  if (bio == nullptr) return nullptr;
+  BIO_set_data(bio, &outbox);
+  BIO_set_init(bio, 1);
+  return bio;
+}
+
 }  // namespace
 
 struct TlsSession::State {
   int fd;
   Proof key;
   SSL* ssl = nullptr;
-  size_t gone = 0;    // of what the memory holds
+  Outbox outbox = {};
   bool wants = true;  // more may be had at once
   bool ended = false, reset = false;
   uint64_t records = 0;  // since the last key
@@ -103,14 +133,8 @@ struct TlsSession::State {
 
   ~State() { SSL_free(ssl); }
 
-  std::span<const char> held() const {
-    char* begin = nullptr;
-    const long bytes = BIO_get_mem_data(SSL_get_wbio(ssl), &begin);
-    return std::span(begin, static_cast<size_t>(bytes)).subspan(gone);
-  }
-
   void flush() {
-    for (std::span<const char> left = held(); !left.empty(); left = held()) {
+    for (auto left = outbox.left(); !left.empty(); left = outbox.left()) {
       const ssize_t n = send(fd, left.data(), left.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EAGAIN) return;
@@ -118,10 +142,10 @@ struct TlsSession::State {
         end_by(errno);
         return;
       }
-      gone += static_cast<size_t>(n);
+      outbox.gone += static_cast<size_t>(n);
     }
-    gone = 0;
-    BIO_reset(SSL_get_wbio(ssl));
+    outbox.bytes.clear();
+    outbox.gone = 0;
   }
 
   void end_by(int error) {
@@ -147,10 +171,10 @@ TlsSession::TlsSession(int fd, Side side, const Proof& key)
   State& s = *state_;
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   s.ssl = SSL_new(context(side));
-  BIO *socket = BIO_new_socket(fd, BIO_NOCLOSE), *memory = BIO_new(BIO_s_mem());
-  if (s.ssl == nullptr || socket == nullptr || memory == nullptr)
+  BIO *socket = BIO_new_socket(fd, BIO_NOCLOSE), *outbox = bio_into(s.outbox);
+  if (s.ssl == nullptr || socket == nullptr || outbox == nullptr)
     throw InternalError("OpenSSL has memory for a session");
-  SSL_set_bio(s.ssl, socket, memory);
+  SSL_set_bio(s.ssl, socket, outbox);
   SSL_set_app_data(s.ssl, &s.key);
   if (side == Side::Connector)
     SSL_set_connect_state(s.ssl);
@@ -160,7 +184,7 @@ TlsSession::TlsSession(int fd, Side side, const Proof& key)
 
 TlsSession::~TlsSession() = default;
 
-bool TlsSession::holds() const { return !state_->ended && !state_->held().empty(); }
+bool TlsSession::holds() const { return !state_->ended && !state_->outbox.left().empty(); }
 bool TlsSession::has_input() const { return state_->wants && !state_->ended; }
 const std::string& TlsSession::problem() const { return state_->problem; }
 bool TlsSession::was_reset() const { return state_->reset; }
@@ -186,6 +210,7 @@ ssize_t TlsSession::write(std::span<const iovec> parts) {
   if (s.ended) return Pipe::kEnded;
   if (holds()) return Pipe::kBlocked;
   size_t taken = 0;
+  bool full = false;  // the socket takes no more
   const auto seal = [&] {
     if (s.plain.empty()) return;
     ERR_clear_error();
@@ -193,12 +218,15 @@ ssize_t TlsSession::write(std::span<const iovec> parts) {
     const int n = SSL_write(s.ssl, s.plain.data(), static_cast<int>(s.plain.size()));
     if (n <= 0 && !s.goes_on(n)) s.ended = true;
     s.plain.clear();
+    if (s.outbox.left().size() < kMostHeld) return;
+    s.flush();
+    full = s.ended || holds();
   };
   s.plain.reserve(kRecord);
   for (const iovec& part : parts) {
     const auto* data = static_cast<const std::byte*>(part.iov_base);
-    for (size_t at = 0; at < part.iov_len && taken < kMostAtOnce;) {
-      const size_t n = std::min({part.iov_len - at, kRecord - s.plain.size(), kMostAtOnce - taken});
+    for (size_t at = 0; at < part.iov_len && !full;) {
+      const size_t n = std::min(part.iov_len - at, kRecord - s.plain.size());
       s.plain.insert(s.plain.end(), data + at, data + at + n);
       at += n;
       taken += n;
@@ -216,7 +244,7 @@ ssize_t TlsSession::read(std::span<const iovec> parts) {
   s.wants = true;
   for (const iovec& part : parts) {
     for (size_t at = 0; at < part.iov_len && s.wants && !s.ended;) {
-      const size_t most = std::min<size_t>(part.iov_len - at, kMostAtOnce);
+      const size_t most = std::min<size_t>(part.iov_len - at, kMostHeld);
       ERR_clear_error();
       errno = 0;
       const int n =
