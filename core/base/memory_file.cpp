@@ -1,3 +1,4 @@
+// The file is Linux's memfd: it has a descriptor like any other file, no name, and goes with its last user.
 #include "core/base/memory_file.h"
 
 #include <cerrno>

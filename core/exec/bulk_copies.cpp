@@ -1,3 +1,6 @@
+// Jobs go through files in the order of their bytes, whichever device a stretch is for. A thread reads a
+// stretch straight into memory that the host reaches; else into a page, hands it to the device's own queue
+// and takes the next page: a page is free again when its device has read it.
 #include "core/exec/bulk_copies.h"
 
 #include <algorithm>

@@ -131,7 +131,7 @@ class Executable : public RuntimePart {
     void add(const Executable& of, const Step& step);
     bool is_bulk() const;  // worth several threads
   };
-  // Of copies from the host: what each device gets; empty where the host cannot read the source.
+  // Returns what each device gets of copies from the host; empty where the host cannot read the source.
   std::vector<BoxIn> boxes_of(const Step& step);
   void find_bulk_copies();
   // Does the copies that begin here and touch nothing of each other at once; how many there were.

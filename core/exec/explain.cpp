@@ -258,7 +258,7 @@ double operations_of_call(const LibraryCall& call) {
   return x.op() == Op::ScatterAdd ? double(x.src(0)->numel()) : operations_of(x);
 }
 
-// Whether a call changes what a storage holds where that lies: a scatter leaves all rows alone that
+// Tells whether a call changes what a storage holds where that lies: a scatter leaves all rows alone that
 // its index does not name.
 bool scatters_in_place(const Schedule& schedule, const Item& item) {
   if (item.call.node.op() != Op::ScatterAdd || item.buffers.size() < 4) return false;

@@ -1,3 +1,5 @@
+// The system locks memory page by page, which takes as long as to fill it. Memory that is given back stays
+// locked and waits for the next copy; what is beyond the bound goes.
 #include "core/exec/locked_memory.h"
 
 #include <algorithm>
@@ -19,7 +21,7 @@ namespace {
 
 constexpr size_t kPagesKept = (size_t{256} << 20) / HostPage::kBytes;
 
-// What is kept for the next who needs it. Never destroyed: threads may outlive static objects.
+// Memory that waits for the next who needs it. Never destroyed: threads may outlive static objects.
 struct Kept {
   std::mutex mutex;
   std::vector<std::unique_ptr<LockedMemory>> pages;

@@ -1,3 +1,5 @@
+// Readers of files read from a descriptor. Bytes from elsewhere go to a file in memory first, so that each
+// format has one reader.
 #include <vector>
 
 #include <fmt/format.h>

@@ -1,3 +1,6 @@
+// A gradient of lookups is found by walking down from the parameter's gradient: through casts, reshapes,
+// products with one number and sums of such, to scattered sums of rows. What stands on the way is then done
+// to the rows. Anything else is no gradient of lookups alone, and null.
 #include "core/nn/looked_up_rows.h"
 
 #include <algorithm>
@@ -53,7 +56,7 @@ std::optional<Rows> picked(const UOp& x) {
               UOp::make(Op::Gather, x.dtype(), {x.src(1), place}, Dims{0})};
 }
 
-// What is done to a gradient between its lookup and its use, from the use down.
+// The ops on a gradient between its lookup and its use, from the use down.
 using Above = std::vector<UOp>;
 
 // The same done to its rows.
@@ -159,7 +162,7 @@ Sharding with_all_rows(Sharding where) {
   return where;
 }
 
-// Of a list with a number for each row.
+// Returns where a list with a number for each row lies.
 Sharding place_of_numbers(Sharding where) {
   for (Placement& p : where.placements) {
     if (p.is_shard() && p.dim != 0) p = Replicate;
@@ -167,7 +170,7 @@ Sharding place_of_numbers(Sharding where) {
   return where;
 }
 
-// Whether each device can work on its part by itself: parts are slices of one size.
+// Tells whether each device can work on its part by itself: parts are slices of one size.
 bool is_cut_evenly(const Tensor& table) {
   const Sharding where = table.sharding();
   if (where.mesh.is_single() || where.has_parts()) return false;

@@ -97,7 +97,7 @@ class Optimizer {
   // these are the rows that were looked up: kept() and keep() then go to those of a state.
   virtual Tensor update(size_t i, const Tensor& value, const Tensor& gradient) = 0;
   virtual std::vector<Tensor> state() const = 0;
-  // What update() finds in a state of its parameter, and what it leaves there.
+  // The state of its parameter that update() finds, and the one that it leaves there.
   Tensor kept(const Tensor& state) const;
   void keep(const Tensor& state, const Tensor& next) const;
   Sharding place_of_state(const Tensor& parameter) const;

@@ -145,7 +145,7 @@ class WrittenChoice {
 
 namespace {
 
-// Whether nobody else reads what leads from one scatter of numbers to these choices.
+// Tells whether nobody else reads what leads from one scatter of numbers to these choices.
 bool are_alone(std::span<const WrittenChoice> choices, std::span<const UOp> nodes,
                const NodeMap<int>& uses) {
   NodeMap<int> mine;
@@ -222,7 +222,7 @@ bool is_scatter(const UOp& x) {
   return x.op() == Op::ScatterAdd && scatter_arg(*x).op == ReduceOp::Sum;
 }
 
-// What a sum of widened rows is when it is rounded to their type; null where x is no such sum.
+// Returns the narrow sum that a sum of widened rows is when it is rounded to their type; null where x is no such sum.
 UOp narrow_scatter(const UOp& x) {
   if (x.op() != Op::Cast || !is_half(x.dtype())) return {};
   UOp scatter = x.src(0);
@@ -244,7 +244,7 @@ std::vector<UOp> start_scatters(const Graph& graph,
                                 const std::function<bool(const LibraryCall&)>& library_supports) {
   if (std::ranges::none_of(graph.order(), is_scatter)) return graph.roots();
   const NodeMap<int> uses = count_uses(graph.order(), graph.roots());
-  // Whether a scattered sum, reshaped or added to something, goes to one reader alone.
+  // Tells whether a scattered sum, reshaped or added to something, goes to one reader alone.
   auto alone = [&](UOp x) {
     while (uses.at(x) == 1 && !is_scatter(x)) {
       if (x.op() != Op::Reshape && x.op() != Op::Add) return false;

@@ -105,7 +105,7 @@ bool convolution_fits(const LibraryCall& call, std::string* why) {
   if (node->numel() == 0 || node.src(0)->numel() == 0 || node.src(1)->numel() == 0)
     return refuse("there is nothing to compute");
   ConvArg arg = conv_arg(*node);
-  // Of the engines that repeat their results, only one takes it, at 5 GB/s.
+  // The only engine that takes it and repeats its results runs at 5 GB/s.
   const DimSpan weight = node.src(1).shape();
   if (node.op() == Op::ConvBackwardData && std::max(arg.stride[0], arg.stride[1]) > 1 &&
       arg.groups == 1 && weight[2] * weight[3] == 1 && arg.pad_low[0] == 0 && arg.pad_low[1] == 0)

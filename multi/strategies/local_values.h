@@ -96,7 +96,7 @@ class LocalValues {
   // the gradient of a normalised value where it meets that. If others want it whole, to gather it
   // again sends no more than to complete it at once. Nothing where no user has such a wish.
   std::optional<Placement> split_by_user(const UOp& x, const Mesh& mesh, size_t axis) const;
-  // Whether x is asked for, as it is or after elementwise ops.
+  // Tells whether x is asked for, as it is or after elementwise ops.
   bool is_asked_for(const UOp& x) const;
 
   // The one sum through which x goes before anybody reads it, ops that keep a pending sum pending

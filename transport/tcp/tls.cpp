@@ -88,7 +88,7 @@ SSL_CTX* context(TlsSession::Side side) {
   return side == TlsSession::Side::Connector ? connector : acceptor;
 }
 
-// What OpenSSL writes, until the socket takes it.
+// Holds the bytes that OpenSSL writes, until the socket takes them.
 struct Outbox {
   std::vector<char> bytes;
   size_t gone = 0;

@@ -197,7 +197,7 @@ int64_t source_of(const Case& c, int64_t i) {
   return at;
 }
 
-// Of an array that holds its numbers from 1 on.
+// Boxes of an array that holds its numbers from 1 on.
 struct Expected {
   std::vector<int32_t> in_memory, packed;
 };

@@ -103,7 +103,7 @@ TEST(Conv3d, HasTheTermsOfItsDefinition) {
   for (const Form& f : forms) {
     for (DType type : {DType::F32, DType::F64, DType::BF16}) {
       if (type == DType::F64 && f.groups > 1) continue;
-      // Of small whole numbers, which bf16 holds.
+      // Draws small whole numbers, which bf16 holds.
       auto drawn = [&](const Dims& shape, uint64_t k) {
         return ((Tensor::arange(product(shape)) * int64_t(k + 5) % 7 - 3).reshape(shape))
             .cast(type)
@@ -128,7 +128,7 @@ TEST(Conv3d, HasTheTermsOfItsDefinition) {
       expect_near(made, y, limit, what);
       expect_near(gradients[0], dx, 2 * limit, what + " by x");
       expect_near(gradients[1], dw, limit, what + " by w");
-      // What the windows do not reach at the end is padding of the transposed one.
+      // The end that no window reaches is padding of the transposed one.
       Dims extra;
       for (size_t i = 0; i < 3; ++i)
         extra.push_back((f.size[i] + 2 * f.padding[i] - f.dilation[i] * (f.kernel[i] - 1) - 1) %

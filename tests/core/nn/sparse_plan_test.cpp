@@ -1,4 +1,4 @@
-// What plans of rows that change in place move: bytes of the rows, whatever the table has.
+// Plans of rows that change in place move the bytes of these rows, however long the table is.
 #include <functional>
 #include <string>
 

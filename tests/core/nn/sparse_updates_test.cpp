@@ -33,7 +33,7 @@ struct ByHand {
   Numbers w, first, second;
   int step = 0;
 };
-// Of one element: value, gradient, its two states, the number of the step from one.
+// Updates one element: value, gradient, its two states, the number of the step from one.
 using Rule = std::function<void(double& w, double g, double& a, double& b, int step)>;
 
 struct Method {

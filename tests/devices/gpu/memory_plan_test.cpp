@@ -71,7 +71,7 @@ TEST(MemoryPlan, ConvolutionsOfVolumes) {
   Runtime::shutdown();
 }
 
-// Of 16 bits, too, rows that are added up go to the library as they are.
+// Rows of 16 bits that are added up go to the library as they are.
 TEST(MemoryPlan, ScatteredSumsOfNarrowRows) {
   configure(1);
   const Tensor x = Tensor::zeros({1000, 256}, DType::BF16).contiguous().realize(),
