@@ -119,10 +119,10 @@ void on_small_stack(size_t bytes, std::function<void()> run) {
   pthread_attr_destroy(&attributes);
 }
 
-// Frames of a sanitizer are some ten times as large; a level for each op would still be too many.
+// Frames of a sanitizer are thirty times as large; a level for each op would still be too many.
 TEST(Limits, LongChainsNeedLittleStack) {
   const Tensor x = Tensor::ones({37}).clone().realize();
-  on_small_stack(test::kSanitized ? 2 << 20 : 256 << 10, [&] {
+  on_small_stack(test::kSanitized ? 8 << 20 : 256 << 10, [&] {
     Tensor sum = x, product = x;
     for (int i = 0; i < 500; ++i) {
       sum = sum + x;
