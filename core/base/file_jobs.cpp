@@ -58,7 +58,7 @@ void run_file_jobs(size_t count, const FileJob& job,
       ::pthread_setname_np(others.back().native_handle(), "ts-files");
     }
   } catch (const std::system_error&) {
-    // No more threads are to be had: those that there are do the work.
+    // No more threads are to be had: those that there are do the work. NOLINT(bugprone-empty-catch)
   }
   work(true);
   for (std::thread& thread : others) thread.join();

@@ -156,7 +156,7 @@ void Context::take_last_turn(int status, void*) {
 // nothing any more.
 void Context::compare_last_ledgers() {
   const Use use;
-  if (!now_ || !now_->world || now_->ranks == 1) return;
+  if (!has_begun_.load(std::memory_order_acquire) || !now_->world || now_->ranks == 1) return;
   try {
     compare_ledgers("the end of the program", true);
   } catch (const CommError& error) {
@@ -246,7 +246,8 @@ void Context::shutdown() {
     throw UserError("Runtime::shutdown: called from inside of a run, by an observer");
   const bool compares = [] {
     const Use use;
-    return process().now_ && process().now_->ranks > 1 && is_ours() && !is_exiting();
+    return process().has_begun_.load(std::memory_order_acquire) && process().now_->ranks > 1 &&
+           is_ours() && !is_exiting();
   }();
   if (compares) {
     const Turn turn;

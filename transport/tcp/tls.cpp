@@ -66,10 +66,10 @@ int find_key(SSL* ssl, const unsigned char* identity, size_t length, SSL_SESSION
 
 // Lives on when the process exits, as connections do.
 SSL_CTX* context(TlsSession::Side side) {
-  const auto make = [](TlsSession::Side of) {
+  const auto make = [](TlsSession::Side of) -> Context& {
     const bool connects = of == TlsSession::Side::Connector;
-    SSL_CTX* made =
-        (new Context(connects ? Context::tlsv13_client : Context::tlsv13_server))->native_handle();
+    auto& context = *new Context(connects ? Context::tlsv13_client : Context::tlsv13_server);
+    SSL_CTX* const made = context.native_handle();
     SSL_CTX_set_ciphersuites(made, kCiphers);
     SSL_CTX_set_num_tickets(made, 0);  // nothing may come that nobody reads
     SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
@@ -81,11 +81,11 @@ SSL_CTX* context(TlsSession::Side side) {
     if (connects) SSL_CTX_set_verify(made, SSL_VERIFY_PEER, nullptr);
     SSL_CTX_set_psk_use_session_callback(made, use_key);
     SSL_CTX_set_psk_find_session_callback(made, find_key);
-    return made;
+    return context;
   };
-  static SSL_CTX* const connector = make(TlsSession::Side::Connector);
-  static SSL_CTX* const acceptor = make(TlsSession::Side::Acceptor);
-  return side == TlsSession::Side::Connector ? connector : acceptor;
+  static Context& connector = make(TlsSession::Side::Connector);
+  static Context& acceptor = make(TlsSession::Side::Acceptor);
+  return (side == TlsSession::Side::Connector ? connector : acceptor).native_handle();
 }
 
 // Holds the bytes that OpenSSL writes, until the socket takes them.

@@ -127,7 +127,7 @@ TEST(JobFault, TheLaunchersSignalEndsTheWait) {
   Job job(3, TINYSHARD_FAULT_RANK, {"work", "30"});
   ASSERT_TRUE(job.read_ready(3)) << job.output();
   kill(job.pids[1], SIGSTOP);
-  std::this_thread::sleep_for(milliseconds(50));
+  std::this_thread::sleep_for(milliseconds(400));  // until the others see that it has stopped
   const auto signalled = Clock::now();
   kill(job.pids[0], SIGTERM);
   EXPECT_TRUE(job.read_until([&] { return job.reports.size() == 2; })) << job.output();
