@@ -170,11 +170,13 @@ Work contracted(const Case& of, const Step& step) {
 
 // [batch, heads, time, width], and whether it is causal.
 Sizes draw_attention(Draw& draw, int64_t elements) {
-  const int64_t width = draw.pick<int64_t>({32, 64, 64, 80, 128}),
-                heads = draw.pick<int64_t>({1, 4, 12, 16, 32}),
-                time = draw.pick<int64_t>({64, 197, 256, 1024, 2048, 4096});
-  const Dims sizes = {1, heads, time, width};
-  return {fit(draw, sizes, elements, {{0, 1, 2, 3}}), {draw.below(2)}};
+  const int64_t width = draw.pick<int64_t>({32, 64, 64, 80, 128});
+  int64_t heads = draw.pick<int64_t>({1, 4, 12, 16, 32}),
+          time = draw.pick<int64_t>({64, 197, 256, 1024, 2048, 4096});
+  while (heads * time * width > elements && time > 16) time /= 2;
+  while (heads * time * width > elements && heads > 1) heads /= 2;
+  const int64_t batch = std::max<int64_t>(1, elements / (heads * time * width));
+  return {{batch, heads, time, width}, {draw.below(2)}};
 }
 Step attention(const Case& of) {
   return step_of(

@@ -130,11 +130,12 @@ Step avg_pool(const Case& of) {
 
 // Sizes [n, channels, height, width]; numbers: the new height and width, 1 for linear.
 Sizes draw_resize(Draw& draw, int64_t elements) {
-  const int64_t channels = draw.pick<int64_t>({3, 16, 64, 256}),
-                side = draw.pick<int64_t>({14, 32, 56, 64, 224});
+  const int64_t channels = draw.pick<int64_t>({3, 16, 64, 256});
+  int64_t side = draw.pick<int64_t>({14, 32, 56, 64, 224});
+  while (channels * side * side > elements && side > 8) side /= 2;
   const double scale = draw.pick({0.5, 1.5, 2.0, 3.0});
-  const int64_t images = std::max<int64_t>(1, elements / (channels * side * side));
-  const auto resized = std::max<int64_t>(1, int64_t(double(side) * scale));
+  const auto resized = int64_t(double(side) * scale), larger = std::max(side, resized);
+  const int64_t images = std::max<int64_t>(1, elements / (channels * larger * larger));
   return {{images, channels, side, side}, {resized, resized, draw.below(2)}};
 }
 Step resize(const Case& of) {
