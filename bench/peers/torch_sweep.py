@@ -382,11 +382,14 @@ def time_case(line):
     except Exception as error:  # of whatever kind: the next case is timed all the same
         print(case.id, case.kind, "failed:", " ".join(f"{type(error).__name__}: {error}".split())[:200], flush=True)
         return
+    finally:
+        torch._dynamo.reset()  # else the next compiled case counts as a recompilation
+        if on_gpu:
+            torch.cuda.empty_cache()
     if args.json:
         print_row(line.strip(), us)
     else:
         print(case.id, case.kind, f"{us[len(us) // 2]:.2f}", flush=True)
-    torch._dynamo.reset()
 
 
 for line in open(args.cases):

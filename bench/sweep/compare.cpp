@@ -6,8 +6,10 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <span>
 #include <sstream>
 #include <tinyshard/tinyshard.h>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -59,8 +61,8 @@ struct Row {
   const Timed* ours;
   double share;
   std::optional<double> ratio;  // the peer's time over ours
-  // Rows that the peer has not are ordered by their share.
-  double merit() const { return ratio.value_or(share); }
+  // Rows that the peer has not come last, by their share.
+  std::pair<bool, double> order() const { return {!ratio, ratio.value_or(share)}; }
 };
 
 double at(const std::vector<double>& sorted, double share) {
@@ -114,7 +116,7 @@ void compare(const std::string& ours, const std::string& theirs, size_t worst) {
     if (!timed.us)
       std::cout << "theirs failed: " << id << " " << timed.kind << " " << timed.text << "\n";
   print_summary(rows);
-  std::ranges::stable_sort(rows, {}, &Row::merit);
+  std::ranges::stable_sort(rows, {}, &Row::order);
   for (const Row& row : std::span(rows).first(std::min(worst, rows.size())))
     std::cout << fmt::format("{:>6} {:4.0f} % of the limit  {:.1f} us  {} {} {}\n",
                              row.ratio ? fmt::format("{:.2f}x", *row.ratio) : "-", 100 * row.share,
