@@ -30,6 +30,7 @@ using std::chrono::milliseconds;
 
 constexpr uint32_t kMostStreams = 16;
 constexpr milliseconds kShortestPause{1}, kLongestPause{50}, kLookEvery{100};
+constexpr milliseconds kOthersTurn{500};
 
 // A rank tells this of itself. Plain bytes in the store, where only holders of the key write; yet
 // nothing in it is trusted to be a text that ends.
@@ -164,31 +165,40 @@ class Meeting {
     for (const RankCard& card : cards_) watches_.emplace_back(card.process);
   }
 
+  // Two ranks that do not fit each find the other's card, and say so. Who finds it first may take the store
+  // along when it goes.
+  [[noreturn]] void fail_as_both_do(int rank, const std::string& why) const {
+    std::this_thread::sleep_for(std::min<Clock::duration>(kOthersTurn, deadline_ - Clock::now()));
+    fail(rank, why);
+  }
+
   // Ranks that meet in a shared folder find out here; all others were told by the store.
   void check_version(int rank, std::string_view card) const {
     Version theirs;
     std::memcpy(&theirs, card.data(), std::min(card.size(), sizeof(theirs)));
     if (theirs == Version::own() && card.size() == sizeof(RankCard)) return;
-    fail(rank,
-         fmt::format("rank {} runs {}, and rank {} on {} runs {}: all of a job have to run the "
-                     "same version",
-                     rank, theirs.text(), launch_.rank, own_host_name(), Version::own().text()));
+    fail_as_both_do(
+        rank,
+        fmt::format("rank {} runs {}, and rank {} on {} runs {}: all of a job have to run the "
+                    "same version",
+                    rank, theirs.text(), launch_.rank, own_host_name(), Version::own().text()));
   }
 
   void check_size(int rank) const {
     const RankCard& card = cards_[size_t(rank)];
     if (card.ranks == launch_.size) return;
-    fail(rank,
-         fmt::format("the ranks were told of jobs of different sizes: rank {} (process {} on {}) "
-                     "is one of {}, and rank {} on {} one of {}",
-                     rank, card.process.pid, text_in(card.host), card.ranks, launch_.rank,
-                     own_host_name(), launch_.size));
+    fail_as_both_do(
+        rank,
+        fmt::format("the ranks were told of jobs of different sizes: rank {} (process {} on {}) "
+                    "is one of {}, and rank {} on {} one of {}",
+                    rank, card.process.pid, text_in(card.host), card.ranks, launch_.rank,
+                    own_host_name(), launch_.size));
   }
 
   void check_encryption(int rank) const {
     if ((cards_[size_t(rank)].encrypts != 0) == secret_.encrypts()) return;
-    fail(rank,
-         other_encryption(secret_.encrypts(), rank_or_store(launch_.rank), rank_or_store(rank)));
+    fail_as_both_do(rank, other_encryption(secret_.encrypts(), rank_or_store(launch_.rank),
+                                           rank_or_store(rank)));
   }
 
   bool near(int rank) const {
