@@ -57,8 +57,8 @@ void run_file_jobs(size_t count, const FileJob& job,
       others.emplace_back(work, false);
       ::pthread_setname_np(others.back().native_handle(), "ts-files");
     }
-  } catch (const std::system_error&) {
-    // No more threads are to be had: those that there are do the work. NOLINT(bugprone-empty-catch)
+  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
+    // No more threads are to be had: those that there are do the work.
   }
   work(true);
   for (std::thread& thread : others) thread.join();

@@ -22,7 +22,7 @@ class GpuCopies final : public CopyBatch {
     try {
       gpu_.make_current();
       for (Stream stream : {writing_, reading_}) gpu_.wait_on_host(mark(stream)->handle());
-    } catch (...) {
+    } catch (...) {  // NOLINT(bugprone-empty-catch)
       // The device has failed: nothing is under way any more, and whoever asks it is told.
     }
   }

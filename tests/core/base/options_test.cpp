@@ -205,7 +205,7 @@ TEST(Options, NooptIsWithoutLibrariesAndBeam) {
 
 TEST(OptionScope, HoldsUntilItsEnd) {
   reload_options();
-  const Options before = options();
+  const Options& before = options();
   {
     const OptionScope outer({{"DEBUG", 1}, {"TS_CHECK", "memory"}, {"TS_LIBRARIES", false}});
     EXPECT_EQ(options().debug, 1);
@@ -229,7 +229,7 @@ TEST(OptionScope, HoldsUntilItsEnd) {
 
 TEST(OptionScope, ThatFailsLeavesNothing) {
   reload_options();
-  const Options before = options();
+  const Options& before = options();
   EXPECT_THROW(OptionScope({{"DEBUG", 2}, {"BEAM", -1}}), UserError);
   EXPECT_THROW(OptionScope({{"DEBUG", 2}, {"TS_THREADS", 1}}), UserError);
   EXPECT_EQ(options(), before);
@@ -238,7 +238,7 @@ TEST(OptionScope, ThatFailsLeavesNothing) {
 // Scopes of several threads end in any order; each lasts until its own end, and nothing stays.
 TEST(OptionScope, OfSeveralThreads) {
   reload_options();
-  const Options before = options();
+  const Options& before = options();
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([t] {

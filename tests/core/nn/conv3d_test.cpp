@@ -29,7 +29,8 @@ TEST(Conv3d, IsALoop) {
             for (int k = 0; k < 8; ++k) {
               const int p = 2 * d + k / 4 - 1, q = 2 * h + k / 2 % 2 - 1, r = 2 * v + k % 2 - 1;
               if (std::min({p, q, r}) < 0 || std::max({p, q, r}) > 3) continue;
-              sum += in[size_t(((c * 4 + p) * 4 + q) * 4 + r)] * w[size_t((o * 2 + c) * 8 + k)];
+              const int x = ((c * 4 + p) * 4 + q) * 4 + r, y = (o * 2 + c) * 8 + k;
+              sum += in[size_t(x)] * w[size_t(y)];
             }
           EXPECT_NEAR(got[at++], sum, 1e-5);
         }
