@@ -1,6 +1,7 @@
 // Errors as texts: a CommError says rank, peer, process, operation and time in one sentence.
 #include "core/base/error.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -32,15 +33,18 @@ std::string describe(const CommErrorInfo& info) {
   return text;
 }
 
-// A source of the library by its path in the repository: it was built in a folder that says nothing to
-// who runs it.
+// A source of ours by its path in the repository: the folder that it was built in says nothing to who
+// runs it. Objects of one library may come from several such folders, as compilers' caches share them.
 std::string_view path_in_repository(std::string_view file) {
-  constexpr std::string_view kOwn = "core/base/error.cpp";
-  std::string_view root = std::source_location::current().file_name();
-  root.remove_suffix(root.ends_with(kOwn) ? kOwn.size() : root.size());
-  if (file.starts_with(root)) file.remove_prefix(root.size());
-  while (file.starts_with("../")) file.remove_prefix(3);  // of the folder that it was built in
-  return file;
+  size_t begin = file.size();
+  for (const std::string_view folder :
+       {"core/", "multi/", "devices/", "transport/", "launch/", "io/", "report/", "tinyshard/",
+        "cli/", "examples/", "bench/", "tests/"}) {
+    const size_t at = file.starts_with(folder) ? 0 : file.find(fmt::format("/{}", folder));
+    if (at != std::string_view::npos)
+      begin = std::min(begin, at == 0 && file[0] != '/' ? 0 : at + 1);
+  }
+  return begin == file.size() ? file : file.substr(begin);
 }
 
 }  // namespace
