@@ -106,7 +106,7 @@ class Training {
       int batch = s;
       if (departs_in("skip", s)) batch = s + 1;
       if (departs_in("repeat", s)) batch = s - 1;
-      optimizer.set_lr(departs_in("rate", s) ? 0.02 : 0.01 + 0.0001 * (s / 3));
+      optimizer.set_lr(departs_in("rate", s) ? 0.02 : 0.01 + 0.0001 * std::floor(s / 3.0));
       trains = !departs_in("mode", s);
       if (departs_in("draw", s)) Tensor::rand({3}).to_vector<float>();
       if (program_.draws) noise_ = Tensor::rand({kColumns}).shard(mesh_).realize();
@@ -179,7 +179,7 @@ class Training {
   }
 
   Tensor given(int batch, int columns) const {
-    const Tensor x =
+    Tensor x =
         program_.batch == Batch::FromLocal ? from_local(batch, columns) : values(batch, columns);
     if (program_.batch == Batch::InStep || program_.batch == Batch::FromLocal) return x;
     if (program_.batch == Batch::BeforeCall) return placed(x);
