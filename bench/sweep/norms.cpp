@@ -14,8 +14,10 @@ Sizes draw_rows(Draw& draw, int64_t elements) {
 Sizes draw_images(Draw& draw, int64_t elements) {
   static const std::vector<std::pair<int64_t, int64_t>> kLayers = {
       {64, 112}, {64, 56}, {96, 55}, {256, 56}, {512, 28}, {1024, 14}, {2048, 7}, {32, 17}, {8, 9}};
-  auto [channels, side] = draw.pick(kLayers);
-  while (channels * side * side > elements && side > 4) side = side / 2;
+  const auto layer = draw.pick(kLayers);
+  const int64_t channels = layer.first;
+  int64_t side = layer.second;
+  while (channels * side * side > elements && side > 4) side /= 2;
   const int64_t images = std::max<int64_t>(1, elements / (channels * side * side));
   return {{images, channels, side, side}, {}};
 }

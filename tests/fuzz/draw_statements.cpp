@@ -103,7 +103,7 @@ bool write(Draft& d, Step& s, int target, int kind) {
       for (int in : s.in) operands.push_back(&d.at(in));
       interpret(s, operands);
       return true;
-    } catch (const Invalid&) {
+    } catch (const Invalid&) {  // NOLINT(bugprone-empty-catch): another one is tried
     }
   }
   return false;

@@ -70,7 +70,7 @@ void tell(Plan plan, const Way& way, std::string found, bool simplify) {
 }  // namespace
 }  // namespace fuzz_training
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
   using namespace fuzz_training;
   CLI::App app("Trains random models in several ways that must agree.");
   double minutes = 1;
