@@ -85,7 +85,8 @@ Kind conv_kind(std::string_view name, std::function<Sizes(Draw&, int64_t)> draw)
   return {name, kFloats, std::move(draw), conv, [](const Case& c, const Step& step) {
             const Window w(c);
             const double results = double(step.function(step.inputs)[0].numel());
-            return Work{moved(c, step).bytes, 2 * results * double(w.in / w.groups) * w.taps()};
+            return Work{moved(c, step).bytes,
+                        2 * results * double(w.in) / double(w.groups) * w.taps()};
           }};
 }
 Kind conv_grad_kind(std::string_view name, std::function<Sizes(Draw&, int64_t)> draw) {
@@ -93,14 +94,16 @@ Kind conv_grad_kind(std::string_view name, std::function<Sizes(Draw&, int64_t)> 
           [](const Case& c, const Step& step) {
             const Window w(c);
             const double results = double(step.inputs.back().numel());
-            return Work{moved(c, step).bytes, 4 * results * double(w.in / w.groups) * w.taps()};
+            return Work{moved(c, step).bytes,
+                        4 * results * double(w.in) / double(w.groups) * w.taps()};
           }};
 }
 template <int kProducts>
 Work transposed(const Case& of, const Step& step) {
   const Window w(of);
   const double inputs = double(step.inputs[0].numel());
-  return {moved(of, step).bytes, 2 * kProducts * inputs * double(w.out / w.groups) * w.taps()};
+  return {moved(of, step).bytes,
+          2 * kProducts * inputs * double(w.out) / double(w.groups) * w.taps()};
 }
 
 // Sizes [n, channels, side...] of one to three dims; numbers: kernel, stride.
