@@ -52,6 +52,7 @@ Tensor moved(const Tensor& whole, std::function<Value(const Value&)> take) {
 // --- ways ----------------------------------------------------------------------------------------
 
 Way way_to(const Tensor& written, bool is_temporary) {
+  if (!written.defined()) fail("a tensor that was never given a value");
   Way way{written.state(), {}, {}};
   Link link = way.whole->view_of;
   size_t known = 0;  // steps from the last tensor on that somebody has

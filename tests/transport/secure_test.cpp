@@ -21,6 +21,7 @@
 #include "core/base/error.h"
 #include "transport/rendezvous/file_store.h"
 #include "transport/rendezvous/tcp_store.h"
+#include "transport/tcp/handshake.h"
 #include "transport/tcp/tcp_channel.h"
 #include "transport/tcp/tls.h"
 
@@ -265,8 +266,9 @@ TEST(Secure, RanksThatDifferInItAreTold) {
     std::thread thread([&] { join(0, FolderRole::Leads); });
     join(1, FolderRole::Joins);
     thread.join();
-    for (const std::string& text : texts)
-      expect_mentions(text, one + " has TS_SECURE=1, and " + two + " has not");
+    std::string sentence = one;
+    sentence.append(" has TS_SECURE=1, and ").append(two).append(" has not");
+    for (const std::string& text : texts) expect_mentions(text, sentence);
   }
 }
 

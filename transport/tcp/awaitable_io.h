@@ -1,6 +1,8 @@
 // Whole messages over a socket of Asio, as they are or through TLS: for the threads that serve many
 // connections at once. boost::system::system_error where the connection ends.
 #pragma once
+#include <utility>  // before Boost's headers, one of which forgets it
+
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>

@@ -676,5 +676,15 @@ TEST(Lists, NeedNoBraces) {
   EXPECT_EQ(w.to_vector<int>(), (std::vector<int>{0, 1, 2, 0, 0, 0}));
 }
 
+TEST(Writes, ToNoTensorAreErrors) {
+  Tensor none;
+  const Tensor one = Tensor::ones({1});
+  EXPECT_THROW(none += 1, UserError);
+  EXPECT_THROW(none *= one, UserError);
+  EXPECT_THROW(none.assign(one), UserError);
+  EXPECT_THROW(none[0] = 1, UserError);
+  EXPECT_THROW(Tensor() -= one, UserError);
+}
+
 }  // namespace
 }  // namespace tinyshard::writes_test
