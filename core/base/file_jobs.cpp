@@ -34,7 +34,7 @@ void run_file_jobs(size_t count, const FileJob& job,
   auto work = [&](bool tells) {
     try {
       for (size_t i = take(); i < count;) {
-        // Who has no first half takes a job when it is free for it.
+        // A job without a first half is taken by a thread that is free for it.
         const size_t ahead = job.start ? take() : count;
         bytes += job.end(i);
         if (tells && moved) moved(bytes.load());

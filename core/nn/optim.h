@@ -18,7 +18,7 @@
 // the names that nn::parameters gave: "m.fc.weight" for the parameter "fc.weight", in whatever order
 // the parameters were given. Parameters without names of their own go by their numbers.
 //
-// Of a table only the rows that a step looked up have a gradient. With `sparse` (SGD, Adam, AdamW,
+// A table has a gradient only in the rows that a step looked up. With `sparse` (SGD, Adam, AdamW,
 // RMSprop, Adagrad) these alone are read and written, with their state: a step costs what they take
 // and not what the table takes. The other rows keep value and state, so momentum and averages of
 // theirs do not fade and no weight decay reaches them until they are looked up again; gradients that

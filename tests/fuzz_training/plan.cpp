@@ -3,22 +3,15 @@
 #include "tests/fuzz_training/plan.h"
 
 #include <algorithm>
-#include <random>
 
 #include <fmt/format.h>
+
+#include "tests/fuzz/profile.h"
 
 namespace fuzz_training {
 namespace {
 
-class Choices {
- public:
-  explicit Choices(uint64_t seed) : random_(seed) {}
-  int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
-  bool chance(int percent) { return pick(1, 100) <= percent; }
-
- private:
-  std::mt19937_64 random_;
-};
+using fuzz::Choices;
 
 Block draw_block(Choices& c, int64_t width) {
   static constexpr Layer kOften[] = {Layer::Linear, Layer::Linear, Layer::Activation,

@@ -52,7 +52,7 @@ struct RankRing {
       const;  // "rank 2 (process 812 on node02)", "rank 1, launched as 2, (process..."
 };
 
-// Who wrote this file; nothing where it is no ring of this version.
+// Returns who wrote this file; nothing where it is no ring of this version.
 std::optional<Origin> read_origin(const std::filesystem::path& path);
 ProcessState look_at(const Origin& origin);
 // Which job, and which start of it: all rings of one have the same.

@@ -77,7 +77,7 @@ SSL_CTX* context(TlsSession::Side side) {
     SSL_CTX_set_options(made, SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_read_ahead(made, 1);
     SSL_CTX_set_default_read_buffer_len(made, kReadsAtOnce);
-    // Who does not know the key has no certificate to offer in its stead.
+    // A peer without the key has no certificate to offer in its stead.
     if (connects) SSL_CTX_set_verify(made, SSL_VERIFY_PEER, nullptr);
     SSL_CTX_set_psk_use_session_callback(made, use_key);
     SSL_CTX_set_psk_find_session_callback(made, find_key);

@@ -62,13 +62,17 @@ class Teams {
   //
   //   maximum of x[16608, 55, 55] over windows of 3 x 3     a thread for each of 13 million windows; 16
   //                                                         threads each would do 9 loads and 4 exchanges
+  //
+  // A short row that wide loads take at once, as of x[1000000, 4], is none.
   bool are_windows(std::span<Section* const> sections) const {
     const Space& items = work_.items.space;
     const int64_t wanted = int64_t{c_.target.multiprocessors} * kThreadsOfMultiprocessor;
     return !items.ranges.empty() && items.steps >= wanted && work_.inner.empty() &&
            c_.accesses.near(items.ranges.back(), kNearItems) &&
            std::ranges::all_of(sections, [&](const Section* s) {
-             return c_.extent(s->space.ranges) <= kShortFold;
+             const bool is_row =
+                 s->space.ranges.size() == 1 && c_.accesses.lanes_along(s->space.ranges[0]) > 1;
+             return c_.extent(s->space.ranges) <= kShortFold && !is_row;
            });
   }
 
