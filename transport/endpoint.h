@@ -39,7 +39,7 @@ class Endpoint {
   const CommOptions& options() const { return options_; }
   Recorder* recorder() const { return recorder_.get(); }  // null: nothing is recorded
   const std::shared_ptr<Recorder>& shared_recorder() const { return recorder_; }
-  // Null: what the channel knows of its peers is all that is known.
+  // Null if only the channel knows anything of the peers.
   Detector* detector() const { return detector_.get(); }
   void set_detector(std::unique_ptr<Detector> detector) { detector_ = std::move(detector); }
 

@@ -535,7 +535,8 @@ void Executable::know_ledgers() {
   if (!changes_.empty() && hash_ == 0) hash_ = schedule_.hash();
 }
 
-// The method that runs, and its line; of a step that is replayed, the first of its results.
+// Returns the method that asked for this run, with its line. A replayed step is named by its first
+// result.
 std::string_view Executable::asked() {
   const OriginId origin = origin_of_call();
   if (origin == asked_.first && !asked_.second.empty()) return asked_.second;

@@ -88,7 +88,8 @@ UOp done_to_rows(UOp rows, const Above& above) {
   return rows;
 }
 
-// The source of x whose rows those of x are made of; null where x is no such step.
+// Returns the source of x if x computes each of its rows from the same row of this source; null
+// otherwise.
 UOp below(const UOp& x) {
   switch (x.op()) {
     case Op::Reshape:

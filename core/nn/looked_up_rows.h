@@ -17,7 +17,7 @@
 
 namespace tinyshard::nn::optim {
 
-// A gradient that is zero but for what it has at these rows, where entries of one row are added.
+// A gradient that is zero outside of these rows. Entries that name the same row are added up.
 struct LookedUp {
   Tensor index;  // [entries]; those out of range are of no row
   Tensor rows;   // [entries, ...]

@@ -34,11 +34,11 @@ struct LoopNest {
   std::vector<UOp> roots, ranges;
 };
 
-// A range r that occurs as r / c or r % c, where c divides its size, becomes r1 * c + r2 with r1
-// and r2 in its place, so that the division is gone; again for further divisors. So does one that
-// is compared with multiples of a long c only, as in a concatenation: conditions then hold for
-// whole runs of r2. Ranges whose divisors do not fit each other stay. Folds over r run over r1, r2.
-// Changed expressions are simplified again.
+// Splits ranges to remove divisions. A range r that occurs as r / c or r % c, where c divides its
+// size, becomes r1 * c + r2, two ranges in its place; r1 is split again for further divisors. A
+// range that is only compared with multiples of a long c, as in a concatenation, is split as well:
+// each comparison then holds for whole runs of r2. Ranges whose divisors do not divide each other
+// stay. Folds over r run over r1 and r2. Changed expressions are simplified again.
 LoopNest split_ranges(std::span<const UOp> roots, std::span<const UOp> ranges);
 
 // Neighbours r1 (outer) and r2 (inner, of size s) of the same kind that occur in every index only

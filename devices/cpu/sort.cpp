@@ -222,7 +222,7 @@ class LongKeys {
   // Longer runs are left to all threads.
   bool is_long(int64_t n) const { return team_.parts > 1 && n > kSharedRow; }
 
-  // Runs in [begin, end), which holds whole ones.
+  // Sorts each run in [begin, end). No run crosses these borders.
   void sort_runs(int64_t begin, int64_t end) {
     Counts counts;
     while (begin < end) {

@@ -36,8 +36,9 @@ class ColumnSort {
     check_internal(columns_.suffice() && is_const(keys_.last), "a row that columns can sort");
     ColumnRoute route;
     Column x = filled(with_places);
-    // The places on a device rise, and those that it is dealt follow each other from device to
-    // device, but for padding, which is behind all of them.
+    // Sorting by key alone keeps the order of places wherever they rise: on a device they do, and
+    // so do those that it is dealt, one device after the other. Padding comes behind all of them,
+    // so with padding the place is compared, too.
     route.first = order_by_key(x);
     x = each(by(x, route.first), [&](const UOp& v) { return deal(v); });
     route.dealt = is_padded() ? order_by_key_and_place(x) : order_by_key(x);
@@ -52,7 +53,8 @@ class ColumnSort {
     return {x.values, x.places, route};
   }
 
-  // In reverse; what crossed over crosses back by the same exchange.
+  // Undoes the steps of run(), the last one first. Elements that crossed over cross back by the
+  // same exchange.
   UOp put_back(const ColumnRoute& route) const {
     UOp x = in_columns(like_.local);
     x = across_ends(with_mixed(x, inverse(route.ends)), route.crossed);

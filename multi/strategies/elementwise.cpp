@@ -101,8 +101,8 @@ Placement completed_along(const UOp& x, const std::vector<LocalValue>& v, size_t
   return best;
 }
 
-// Where all operands lie alike, and whole or in parts, nothing moves: one of them; null otherwise.
-// Constants are everywhere.
+// Returns an operand if all lie alike and none is pending, so that nothing moves; null otherwise.
+// Constants are everywhere and do not count.
 const LocalValue* alike(const UOp& x, const LocalValues& values) {
   const LocalValue* first = nullptr;
   for (const UOp& s : x->src()) {

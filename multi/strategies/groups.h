@@ -60,7 +60,8 @@ class Groups {
   UOp at_owners(const UOp& made, const Placement& lying, const Places& placed, DimSpan shape,
                 int dim) const;
   int64_t part(int64_t places) const { return (places + size_ * count_ - 1) / (size_ * count_); }
-  // Turns placements on the mesh into those on the finer one, behind so many new dims.
+  // Turns placements on the mesh into placements on the finer mesh, of a value with `dims` more
+  // dims in front.
   Places finer(const Places& place, int dims) const;
 
   Mesh mesh_;

@@ -126,7 +126,7 @@ bool refine_each_other(Operand& a, Operand& b, size_t batch) {
   return refine(a, batch + 1, b, batch) && refine(b, batch, a, batch + 1);
 }
 
-// With 0 where divided dims [first, first + count) are padded.
+// Returns the operand with zeros in the padding of its dims [first, first + count).
 UOp filled(const Operand& o, size_t first, size_t count) {
   LocalValue v = o.value;
   for (size_t i = first; i < first + count; ++i)

@@ -128,8 +128,9 @@ Dims with_one_in_front(DimSpan shape) {
   return all;
 }
 
-// The axis that divides entries, where it alone does, and does so with what is written; -1: none.
-// Along the others both lie alike, or the index is repeated.
+// Returns the mesh axis that divides the entries of the index and of the written rows alike; -1 if
+// there is none, or more than one. Along each other axis both must lie alike, unless the index is
+// repeated there.
 int axis_of_entries(const LocalValue& index, const UOp& x, const Places& rows, const UOp& gather) {
   const int dim = int(scatter_arg(*x).axis);
   const int axis = axis_of(index, dim);

@@ -50,7 +50,8 @@ struct Challenge {
 };
 static_assert(sizeof(Challenge) == 64);
 
-// In the place of a challenge; no challenge begins as this does, but for one of 2^64.
+// Answer to a connector of another version, in the place of a challenge. Its magic tells the two
+// apart: a challenge begins with a random number, of which one in 2^64 looks alike.
 struct OtherVersion {
   std::array<char, 8> magic;
   Version version;

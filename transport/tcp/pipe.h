@@ -18,12 +18,13 @@ class Pipe {
   static constexpr ssize_t kEnded = -2;    // nothing will ever
 
   virtual ~Pipe() = default;
-  // As much as goes: bytes taken, or one of the above.
+  // Move as many bytes as go now. Return their number, kBlocked or kEnded.
   virtual ssize_t write(std::span<const iovec> parts) = 0;
   virtual ssize_t read(std::span<const iovec> parts) = 0;
-  // Something waits to be read, or may, of which the socket says nothing.
+  // Tells whether bytes may wait to be read that the socket does not show.
   virtual bool has_input() const { return false; }
-  // Bytes that write() took have not gone: another one, of nothing too, sends them on first.
+  // Tells whether bytes that write() took have not gone yet. The next write(), even of nothing,
+  // sends them first.
   virtual bool holds() const { return false; }
   // Why it ended, where it did not just close.
   virtual std::string problem() const { return {}; }
