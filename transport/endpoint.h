@@ -53,8 +53,9 @@ class Endpoint {
   // Where this rank stands. Called without the mutex. Where another thread holds that for long, as in
   // a reduction, this rank works, and waits for nobody.
   detector::Standing look(std::span<const uint64_t> places);
-  // With the mutex held: a call begins on this thread, as call number what is returned of its place.
-  // Groups count their own collectives, of which the place is kNoPlace.
+  // With the mutex held: notes that a call begins on this thread. Returns its number among the
+  // calls at its place. Collectives of a group have the place kNoPlace, as groups count them
+  // themselves.
   uint64_t count_call(uint64_t place);
   uint64_t calls() const { return calls_; }
   // With the mutex held, again and again for as long as it is so: the program waits on this thread for

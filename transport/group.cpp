@@ -27,8 +27,8 @@ namespace tinyshard {
 namespace {
 
 constexpr uint32_t kPairBit = uint32_t{1} << Endpoint::kPayloadBits;
-// Tags tell apart so many calls, above four bits for the steps of each; and, for a pair, so many
-// participants per rank.
+// Limits of what a tag tells apart: so many calls, above four bits for the steps of each; for a
+// pair, so many participants of a rank.
 constexpr uint32_t kSequences = 1u << 10;
 constexpr size_t kLocalsOfPairs = 1u << 7;
 // Time to wait for the headers of the other ranks when a message has come that does not fit.

@@ -396,7 +396,7 @@ void Executable::bind_all() {
   }
 }
 
-// Number `from` of our devices that the copy's source is on.
+// Returns device number `from` of those of this process that hold the copy's source.
 Device& Executable::source_device(const Item& copy, size_t from) const {
   Context& context = Context::get();
   const Mesh& mesh = schedule_.buffers[copy.buffers[0]].mesh;
@@ -559,7 +559,8 @@ void Executable::note(const Given& given) {
     known->hash = combine(known->hash, given.hash);
 }
 
-// ", seed 7 behind 5 numbers": what values that this run draws come from; empty where it draws none.
+// Returns the state of the random numbers that this run draws, ", seed 7 behind 5 numbers"; empty
+// if it draws none.
 std::string Executable::draws_text() const {
   for (Storage* input : inputs_) {
     if (!input || !input->is_draw() || !is_of_each_process(input->sharding.mesh)) continue;

@@ -155,7 +155,8 @@ Planned plan(Graph graph, Providers providers) {
   return result;
 }
 
-// A graph of a captured step may name the placeholders of the one that it is made for.
+// Throws UserError if the graph names a placeholder other than `inputs`, those of the captured step
+// that it is made for.
 void check_placeholders(const Graph& graph, std::span<const std::shared_ptr<Storage>> inputs) {
   for (const UOp& x : graph.order()) {
     if (x.op() != Op::Buffer || !Storage::of(*x)->is_placeholder()) continue;

@@ -36,8 +36,9 @@ struct PlanSummary {
   // decompositions do in libraries is not counted.
   double operations = 0;
   int64_t collective_bytes = 0;  // sent by the device that sends most (ring algorithms)
-  // "all_reduce over data" -> bytes sent by the device that sends most so; "copy between meshes":
-  // from devices to those in their places, as between stages of a pipeline.
+  // Bytes by kind and axis, "all_reduce over data", of the device that sends most of that kind.
+  // "copy between meshes" is what devices send to those at their places on another mesh, as between
+  // stages of a pipeline.
   std::map<std::string, int64_t> collective_kinds;
   std::vector<CollectiveItem> collective_items;  // in the order in which they start
   // The device that holds most has these; the others hold as much, unless they work on different

@@ -60,7 +60,8 @@ void separate(TensorState& state);
 
 // Fails the running call: the state was made within a captured step, and has no value outside of it.
 [[noreturn]] void fail_without_value(const TensorState& state);
-// Makes the state one of these: the gradient of a parameter, which a step leaves without computing it.
+// Marks a gradient that a step leaves without computing it: a use of it is an error that names the
+// parameter.
 void mark_lost_gradient(TensorState& gradient, const TensorState& parameter);
 
 // Grows whenever a tensor becomes a parameter, or is none any more.

@@ -59,7 +59,7 @@ std::optional<Rows> picked(const UOp& x) {
 // The ops on a gradient between its lookup and its use, from the use down.
 using Above = std::vector<UOp>;
 
-// The same done to its rows.
+// Does to the looked up rows what `above` does to the gradient.
 UOp done_to_rows(UOp rows, const Above& above) {
   for (size_t i = above.size(); i-- > 0;) {
     const UOp& x = above[i];

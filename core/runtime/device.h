@@ -109,8 +109,8 @@ class Device {
   // `host` may change as soon as this returns.
   virtual void copy_in(void* to, const void* host, size_t bytes) = 0;
   virtual void copy_out(void* host, const void* from, size_t bytes) = 0;
-  // The same without waiting for it: what is launched from now on may write over `from`. It must not
-  // outlive the device.
+  // Begins a copy_out() and returns at once. Launches that come later may write over `from`. The
+  // result must not outlive the device.
   virtual std::unique_ptr<PendingCopy> begin_copy_out(const void* from, size_t bytes) {
     std::vector<std::byte> host(bytes);
     copy_out(host.data(), from, bytes);

@@ -1,5 +1,5 @@
-// Which steps may run side by side: what each must come after, by the memory that it touches; and
-// which of those that run side by side should go first.
+// Decides which steps may run side by side, from the memory that each touches, and which of them
+// should go first.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -19,9 +19,10 @@ struct Access {
 // anyhow.
 std::vector<std::vector<int>> hazards(std::span<const std::vector<Access>> steps);
 
-// From what each step must come after: which of them can hardly wait, being on chains as long as
-// the longest one or shorter by up to an eighth of it. The way back through the layers of a model
-// is, the gradients of weights beside it are not. Steps count alike, however long they take.
+// Returns which steps are urgent. `after`: what each step must come after. A step is urgent if it
+// is on a chain that is at most an eighth shorter than the longest one, as is the way back through
+// the layers of a model; gradients of weights beside it are not. Each step counts as one, however
+// long it takes.
 std::vector<bool> urgent_steps(std::span<const std::vector<int>> after);
 
 }  // namespace tinyshard

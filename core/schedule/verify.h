@@ -34,8 +34,8 @@ void verify_memory(const Schedule& schedule);
 //     dependencies.
 void verify_tasks(const ScheduleState& state, std::string_view step, std::span<const int> order);
 
-// Which of a kernel's parameters share their memory, as the schedule has placed their buffers:
-// share[a][b], of which at least one is written.
+// Tells for each two parameters of a kernel whether they share memory, as the schedule has placed
+// their buffers, and at least one of them is written: share[a][b].
 using SharedParams = std::vector<std::vector<bool>>;
 
 // InternalError where one iteration of the kernel may read an element that another one has already

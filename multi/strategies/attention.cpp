@@ -133,7 +133,7 @@ class Ways {
     }
     return place;
   }
-  // How the gradient of an operand lies that each device makes.
+  // Returns how the gradient of an operand lies as the devices make it.
   std::vector<Placement> terms(size_t operand, const Dimensions& by) const {
     std::vector<Placement> place = wanted(operand, by);
     for (size_t a = 0; a < by.size(); ++a) {
@@ -141,8 +141,9 @@ class Ways {
     }
     return place;
   }
-  // And how it lies in the end: gradients of copies are added by parts of the dim that divides the
-  // operand, or left as terms of a sum.
+  // Returns how the gradient of an operand lies in the end. Copies of an operand have a gradient
+  // each: these are added up to parts, if another dim of the operand is divided, or left as terms
+  // of a sum.
   std::vector<Placement> gradient(size_t operand, const Dimensions& by) const {
     std::vector<Placement> place = terms(operand, by);
     if (!copies(operand, by)) return place;

@@ -34,10 +34,10 @@ class Groups {
   // they are divided before. `fill`, if not null, a constant of one element, is what padding becomes.
   UOp entries(const UOp& x, const Places& place, int dim, const UOp* fill,
               LocalValues& values) const;
-  // The number of places, out of so many, that a device makes for its group.
+  // Returns how many of `places` places a device makes for its group.
   int64_t made(int64_t places) const { return count_ * part(places); }
-  // An index into them as one into those that this device makes; -1: another device of the group
-  // makes it, or it is beyond the end.
+  // Turns an index into all places into one into those that this device makes; -1 if another device
+  // of the group makes the place, or if it is beyond the end.
   UOp index_into_made(const UOp& index, int64_t places) const;
 
   // Owners get what devices have made of their places along `dim`, reduced: a value of that shape,

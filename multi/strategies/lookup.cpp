@@ -43,8 +43,8 @@ struct Lookup {
   Places data, index, found, result;
   std::optional<Window> window = {};  // of the table, where that stays divided as the result is
   bool apart = false;  // `data` is of the table as it was before a reshape joined dims
-  // Where rows are added up before the sum over devices is completed: that sum, and along which axis
-  // it is wanted how.
+  // Set if rows are added up before the sum over devices is completed: that sum, the mesh axis over
+  // which it is pending, and the placement that it is completed to.
   std::optional<LocalValues::SumOf> sum = {};
   size_t summed_axis = 0;
   Placement summed = {};

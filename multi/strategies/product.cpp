@@ -34,7 +34,8 @@ struct Layout {
 
 bool lies(const LocalValue& v, size_t axis, size_t dim) { return v.place[axis] == Shard(int(dim)); }
 
-// An operand with its dims as finely divided as either operand knows them.
+// An operand of a product. A reshape may have joined its dims, or those of the other operand:
+// `shape` has the finer dims.
 struct Operand {
   LocalValue value;
   Dims shape;
