@@ -16,8 +16,8 @@
 //     if (choice.offer(costs.next([&] { return seconds(way); }))) best = way;
 //   }
 //
-// Ops that are alike ask the same question, as the layers of a model do; the n-th time that it is
-// asked is its n-th occurrence.
+// Ops that are alike, as the layers of a model, ask the same question. A plan may answer all of them,
+// or one occurrence of the question.
 #pragma once
 #include <cstdint>
 #include <limits>

@@ -42,8 +42,8 @@ uint64_t question(const UOp& x, const std::vector<LocalValue>& v, size_t axis) {
   return question.about(uint64_t(v[0].mesh->id())).about(axis).hash();
 }
 
-// The split of one of the operands; the others move to it, so that is one of which most would
-// travel. Nothing where none is divided.
+// Returns the split that all operands move to: that of the operand which would be dearest to move.
+// Nothing if none is divided.
 std::optional<Placement> split_along(const UOp& x, const std::vector<LocalValue>& v, size_t axis,
                                      LocalValues& values) {
   std::vector<Placement> splits;

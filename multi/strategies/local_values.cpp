@@ -87,8 +87,8 @@ LocalValue LocalValues::on(const UOp& x, const Mesh& mesh) const {
 
 namespace {
 
-// A permuted value moves as what it permutes, so that a product and its gradient, which read it
-// both ways, share what arrives.
+// Returns the placements of the value under a permute. We move that value, so that a product and
+// its gradient, which reads it transposed, share one transfer.
 std::vector<Placement> behind_permute(const UOp& permute, std::vector<Placement> place) {
   for (Placement& p : place) {
     if (p.is_shard()) p.dim = int(permute->arg()[size_t(p.dim)]);

@@ -43,15 +43,15 @@ class LocalValues {
   // they meet, from another device, too. Nothing where all are constants. UserError for meshes that
   // have nothing to do with each other.
   std::optional<Mesh> meeting_place(std::span<const UOp> operands) const;
-  // x on that mesh: as it lies where that is its own, else whole on each device.
+  // Returns x on that mesh: as it lies if that is its own mesh, else whole on each device.
   LocalValue on(const UOp& x, const Mesh& mesh) const;
 
-  // x on that mesh where `wanted` says. Of what repeats something only that travels: a bias, not as
-  // many rows of it as there are.
+  // Returns x on that mesh, placed as `wanted`. An expanded value is moved unexpanded: a bias
+  // travels, and not as many rows of it as there are.
   LocalValue brought(const UOp& x, const Mesh& mesh, const std::vector<Placement>& wanted);
 
-  // redistribute() on its own mesh, remembered: moving it there again is the same node and sends
-  // nothing more.
+  // Calls redistribute() on the mesh of v, and remembers the result: moving v there again gives the
+  // same node and sends nothing more.
   LocalValue moved(LocalValue v, DimSpan global, const std::vector<Placement>& wanted);
   bool was_moved(const LocalValue& v, const std::vector<Placement>& wanted) const;
   // A hash of the type of v and of the placements that was_moved() knows of it.
@@ -193,9 +193,9 @@ LocalValue rebuilt(const UOp& x, const std::vector<LocalValue>& sources, const L
 // The dim of the new shape that starts where `dim` of the old one did and divides into that many
 // parts as it did; -1: none.
 int reshaped_dim(DimSpan from, DimSpan to, int dim, int64_t parts);
-// With the pending reductions completed. `global` is the shape of the whole value.
+// Completes the pending reductions of v. `global` is the shape of the whole value.
 LocalValue settled(LocalValue v, DimSpan global);
-// With `dim` put together on each device.
+// Gathers `dim` of v on each device.
 LocalValue without_shard(LocalValue v, DimSpan global, int dim);
 
 }  // namespace tinyshard
