@@ -309,8 +309,9 @@ Work Group::start_checked(const Collective& of_caller, std::span<const CommBuffe
   }
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
   if (failed()) {
-    // The program hears of it here. What it was about to run says whether it was on the path of
-    // others, of which one may have left it; what it runs once it knows says nothing.
+    // The program learns of the failure here. The call that it was about to make is recorded:
+    // blame() sees by it whether this rank was on the common path of the program. Calls that come
+    // after it knows say nothing of that.
     Recorder* recorder = was_told_ ? nullptr : endpoint_->recorder();
     if (recorder) recorder->start(call, recorded_, sequence, endpoint_->channel().now());
     throw_failure(call, sequence, 0);

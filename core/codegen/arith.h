@@ -31,8 +31,9 @@ class Arith {
   llvm::Value* from_bits(llvm::Value* bits, DType dtype);
   // `rounded`: x is known to be a value of the 16-bit type already.
   llvm::Value* to_memory(llvm::Value* x, DType dtype, bool rounded = false);
-  // On a GPU, the 16 bits that x was read from where it is only moved: rounding would make another NaN
-  // of a NaN. Null where x was computed. `depth`: of choices between such values.
+  // On a GPU, returns the 16 bits that x was read from if it is only moved, because rounding them
+  // anew would change the bits of a NaN. Null if x was computed. `depth` limits how many choices
+  // between such values are looked through.
   llvm::Value* moved_bits(llvm::Value* x, DType dtype, int depth = 4);
 
   llvm::Value* constant(DType dtype, int64_t bits, int lanes = 1);

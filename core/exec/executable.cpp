@@ -657,7 +657,7 @@ void Executable::start(Step& step) {
 
 void Executable::Group::wait() {
   if (through_host) return;
-  // Calls on devices run in order: the last one says it of all.
+  // Calls on devices run in order, so waiting for the last one is enough.
   for (Call& call : calls) {
     if (!communicator->on_devices() || &call == &calls.back()) call.work.wait();
   }

@@ -64,8 +64,8 @@ std::vector<Device*> computing_kinds(const Graph& graph) {
   return kinds;
 }
 
-// By the profile of the kind that runs most side by side: where kinds meet in one plan, the others
-// wait for it.
+// Takes the limits of a plan from the profile of the kind of device that runs most side by side. If
+// several kinds meet in a plan, the others wait for it.
 void follow_profile(const std::vector<Device*>& kinds, PassContext& context,
                     ScheduleOptions& schedule) {
   auto parts = [](const Device* d) { return d->profile().split.parts; };

@@ -14,9 +14,9 @@ struct Access {
   bool written;
 };
 
-// For each step, in ascending order, the earlier ones that it must come after: those that wrote
-// what it touches, and those that read what it writes. None that another of them comes after
-// anyhow.
+// Returns for each step the earlier ones that it must come after, in ascending order: those that
+// wrote what it touches, and those that read what it writes. Steps that another one of the list
+// comes after are left out.
 std::vector<std::vector<int>> hazards(std::span<const std::vector<Access>> steps);
 
 // Returns which steps are urgent. `after`: what each step must come after. A step is urgent if it

@@ -206,8 +206,9 @@ class Reuse {
            !holds_teams_up(*task.draft, out, operand, free_ranges_);
   }
 
-  // Back to who wrote the memory last: readers of what it held before are waited for already, as
-  // are those that the task needs something else from.
+  // Tells whether a task shortly before reads the memory and could run beside this one. The search
+  // goes back to the task that wrote the memory last: readers of its older content, and tasks that
+  // this one depends on anyhow, are waited for already.
   bool is_read_beside(size_t m, int place) const {
     auto in_memory = [&](int b) { return memory(b) == m; };
     for (int i = place - 1; i >= std::max(0, place - kBeside); --i) {

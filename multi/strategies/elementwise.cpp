@@ -119,8 +119,8 @@ const LocalValue* alike(const UOp& x, const LocalValues& values) {
   return first;
 }
 
-// The operand of a product that stays pending while the other one, which may be infinite, weighs it:
-// one that is a lookup. Where there is none, the number of operands.
+// Returns which operand of a product is a pending lookup: it may stay pending although the other
+// operand, which weighs it, may be infinite. The number of operands if there is none.
 size_t weighed_operand(const UOp& x, const std::vector<LocalValue>& v) {
   auto is_partial = [](const Placement& p) { return p.is_partial(); };
   for (size_t i = 0; i < v.size(); ++i) {
@@ -130,8 +130,9 @@ size_t weighed_operand(const UOp& x, const std::vector<LocalValue>& v) {
   return v.size();
 }
 
-// The axes along which such an operand is completed before it is weighed: all along which it is
-// pending, where it is completed along one of them. What is weighed are its terms as they were found.
+// Returns the axes along which such an operand is completed before it is weighed. If it has to be
+// completed along one axis, it is completed along all: only the terms of a lookup as they were
+// found may be weighed.
 std::vector<bool> completed_lookup(const UOp& x, const std::vector<LocalValue>& v, size_t lookup,
                                    const LocalValues& values) {
   std::vector<bool> axes(v[0].place.size(), false);

@@ -56,7 +56,8 @@ class Groups {
   double seconds_of_made(CollectiveOp op, double bytes, LinkModel& links) const;
 
  private:
-  // Brings what devices made to owners; `lying`: a term of a reduction, or Shard(0): each apart.
+  // Brings the places that devices made to their owners. `lying`: Partial if they are reduced on
+  // the way, Shard(0) if owners get each device's.
   UOp at_owners(const UOp& made, const Placement& lying, const Places& placed, DimSpan shape,
                 int dim) const;
   int64_t part(int64_t places) const { return (places + size_ * count_ - 1) / (size_ * count_); }

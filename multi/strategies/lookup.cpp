@@ -493,7 +493,8 @@ int64_t devices_that_meet(const UOp& x, const Mesh& mesh, size_t axis, const Pla
   return best;
 }
 
-// By groups along an axis. `wanted`: how entries lie before; `placed`: the result, but along that axis.
+// Scatters by groups along an axis. `wanted`: how the entries lie before; `placed`: how the result
+// is to lie along the other axes.
 LocalValue scattered_in_groups(const UOp& x, const Groups& groups, const Places& wanted,
                                const Places& placed, LocalValues& values) {
   const ScatterArg arg = scatter_arg(*x);

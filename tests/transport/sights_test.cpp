@@ -199,7 +199,7 @@ TEST(Circles, OneOfWhichARankEndsIsStillTold) {
   EXPECT_FALSE(job.circle_at_once(1));
   job.end(0);
   EXPECT_TRUE(job.circle_at_once(1));
-  // Who had not seen it sees that a rank is gone.
+  // Rank 2 had not seen the circle before rank 0 ended: it sees that a rank is gone.
   EXPECT_FALSE(job.circle_at_once(2));
 }
 

@@ -281,7 +281,7 @@ std::string tell(const JobRings& job, int64_t now_ns) {
   };
   std::string text;
   for (const std::vector<RankRing>& rings : job.earlier) {
-    // They give up a world to take newcomers in, too.
+    // A formation also ends, without a failure, so that newcomers can join.
     const bool well = std::ranges::all_of(
         rings, [](const RankRing& ring) { return ring.ending == Ending::Well; });
     text +=
