@@ -47,7 +47,7 @@ DeviceOrder given_order(const UOp& x) {
 
 Dims shape_of(const UOp& x) { return {x.shape().begin(), x.shape().end()}; }
 
-// x with `dim` as several.
+// Returns x with `dim` divided into several dims of these sizes.
 UOp divided(const UOp& x, int dim, DimSpan sizes) {
   Dims shape = shape_of(x);
   shape.erase(shape.begin() + dim);

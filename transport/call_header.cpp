@@ -113,7 +113,8 @@ std::string_view advice_where_asked_differs(std::span<const CallHeader> headers)
              : "; a value over ranks is computed by all of them together";
 }
 
-// The first of the latest given values in which two members differ; null where it is an earlier one.
+// Returns the first given value in which two members differ, of both. Headers hold the latest
+// values only: nulls if the members differ in an earlier one.
 std::pair<const GivenValue*, const GivenValue*> first_given(const CallHeader& a,
                                                             const CallHeader& b) {
   for (size_t i = 0; i < a.given.size(); ++i) {

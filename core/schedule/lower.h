@@ -37,7 +37,7 @@ struct KernelDraft {
   int buffer_of(const UOp& load) const { return slots[size_t(slot_of(*load))]; }
   // The slot of a buffer, which gets one if it has none.
   int slot_for(int buffer);
-  // The slots here of the buffers in all slots of another draft.
+  // Returns for each slot of another draft the slot of its buffer here, added if there is none.
   std::vector<int> slots_for(const KernelDraft& other);
 };
 

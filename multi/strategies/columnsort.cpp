@@ -16,7 +16,8 @@
 namespace tinyshard {
 namespace {
 
-// Values of which each device makes the keys, and their places if they count; else null.
+// A device's column: values, from which it makes the keys, and their places, null if places do not
+// matter.
 struct Column {
   UOp values, places;
 };

@@ -77,7 +77,8 @@ struct Tables {
   DimSpan shape() const { return x.src(0).shape(); }
   const UOp& places() const { return repeated(x.src(1)); }
 
-  // Along each axis as the index lies; else as the table does, where both have the dim.
+  // Returns the way that looks up whole rows. Along each axis the result lies as the index does or,
+  // if that is whole there, as the table does along a dim that both have.
   Lookup with_whole_rows() const {
     Lookup l;
     l.data.resize(mesh.axes().size());

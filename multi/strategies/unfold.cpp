@@ -165,8 +165,9 @@ bool begin_nearby(int64_t step, int64_t part, int64_t devices) {
   return std::abs(step - part) * (devices - 1) <= kParts * part;
 }
 
-// Each device sums its windows as they are, and sends the rows that reach beyond its part of `part`
-// rows: `rows` says which rows its windows are of.
+// Sums windows back to rows. Each device sums its own windows, which cover the rows that `rows`
+// names, and sends the sums of rows beyond its part, of `part` rows, to the devices that hold
+// these.
 UOp sums_of_own_windows(LocalValue v, DimSpan shape, const Window& rows, int64_t part,
                         UnfoldArg arg) {
   const int dim = int(shape.size()) - 2;

@@ -35,8 +35,8 @@ class FramePipe {
 
   FramePipe(std::unique_ptr<Pipe> pipe, FrameSink& sink) : pipe_(std::move(pipe)), sink_(&sink) {}
 
-  // The memory at `data` stays until sink.sent() has named all of it, or forget(). Of frames of
-  // nobody it is copied.
+  // Queues a frame. The caller keeps the memory at `data` until sink.sent() has named all of it, or
+  // until forget(). Without a transfer (kNobody) the memory is copied.
   void push(const Frame& frame, const std::byte* data = nullptr, uint32_t transfer = kNobody);
   // Sends no more of this transfer than its begun frame, and that from a copy. False while the
   // kernel still reads what was lent to it: ask again.
