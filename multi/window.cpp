@@ -136,7 +136,8 @@ class Exchange {
     const UOp arrived = permute(
         exchange(permute(sent, order), *value_.mesh, axis_, transfers_, received_, value_.origin),
         back);
-    // Rows of the window before the first one that counts, and those of its own before others.
+    // skipped: rows of the window before the first one that counts. own: rows that the device has
+    // itself, behind those from devices below it.
     const DeviceNumber skipped = max(DeviceNumber(w_.low) - start_, 0);
     const DeviceNumber own = max(min(high_, start_ + w_.rows) - max(low_, start_), 0);
     const bool from_below = farthest_ > 0, from_above = nearest_ < 0;

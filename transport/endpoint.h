@@ -146,7 +146,7 @@ class Endpoint {
   std::unique_ptr<Detector> detector_;                   // the last: its thread asks this object
 };
 
-// Memory that a transfer may still touch after its call failed: never freed.
+// Keeps memory that a transfer may still touch after its call failed. It is never freed.
 void keep_for_good(std::shared_ptr<void> memory);
 
 }  // namespace tinyshard

@@ -614,7 +614,8 @@ void Executable::begin_run() {
   }
 }
 
-// A run that writes down has had all that it read compared; another passes that on to its results.
+// Passes what the run was given on to its results, for the ledgers. A run that wrote it down itself
+// has none left, and has it compared if it is time.
 void Executable::end_run() {
   if (Context::get().ranks() == 1) return;
   for (const auto& root : roots_) root->run_wrote(given_);

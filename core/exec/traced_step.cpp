@@ -184,7 +184,8 @@ void TracedStep::add_gradients(Capture& capture, Roots& roots) {
   lay_as_parameters(placed, roots);
 }
 
-// By one walk of the sharding rules for all of them.
+// Brings gradients to the placements of their parameters, by one walk of the sharding rules for all
+// of them.
 void TracedStep::lay_as_parameters(std::span<const size_t> gradients, Roots& roots) const {
   std::vector<UOp> values;
   bool several = false;  // devices

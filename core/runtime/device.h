@@ -156,7 +156,7 @@ class Device {
   virtual bool reached(Event&) { return true; }
   // Lets what is queued from now on run after the event; the host does not wait.
   virtual void wait(Event&, Queue) {}
-  // Makes this device's memory that of the vendor library's calls on this thread.
+  // Makes this the device on which the vendor's library works when this thread calls it.
   virtual void make_current() {}
 
   // Asked again and again while the host waits for this device, with the time it has waited:

@@ -46,7 +46,8 @@ class Groups {
   static CollectiveOp combining(DType type, ReduceOp op);
   LocalValue combined(const UOp& made, ReduceOp op, const Places& placed, DimSpan shape,
                       int dim) const;
-  // The same, not reduced: [groups, .., places, ..], where the group is.
+  // Brings the places to owners without a reduction: [groups, .., places, ..], in the order of the
+  // groups that made them.
   UOp for_owners(const UOp& made, const Places& placed, DimSpan shape, int dim) const;
   // A value of each device of the group, as one on the mesh.
   UOp back(const UOp& x) const;

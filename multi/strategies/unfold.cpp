@@ -120,8 +120,8 @@ UOp window_under_views(LocalValue v, int dim, const Window& wanted) {
   return where(pad(trues, x.src(0)->arg()), padded, reshaped_const(x.src(2), padded.shape()));
 }
 
-// Rows that are rows first, first + 1, ... of a source, with `fill` where these are not in [low,
-// high); without one they are 0 there already.
+// Puts `fill` into rows outside of [low, high). x has the rows first, first + 1, ... of a source.
+// Without `fill` such rows stay 0, as they are.
 UOp filled(const UOp& x, int dim, const DeviceNumber& first, const Rows& rows, const UOp& fill) {
   if (!fill) return x;
   const UOp inside =

@@ -26,8 +26,8 @@ UOp below_repeats(UOp x) {
 
 bool is_max_with_zero(const UOp& x) { return x.op() == Op::Max && is_const(x.src(1), 0); }
 
-// Returns whether nobody reads the numbers of last entries, with zeros where there is none, but
-// comparisons with 0 and the ops that lead to this lookup.
+// Returns whether the numbers of last entries (0: no entry) are read by nothing but comparisons
+// with 0 and the ops that lead to this lookup.
 bool are_only_looked_up(const UOp& last, const UOp& gather, const LocalValues& values) {
   std::vector<UOp> reached{last};
   for (size_t i = 0; i < reached.size(); ++i) {
