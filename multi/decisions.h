@@ -81,7 +81,7 @@ class Decisions {
     std::vector<double>* known_;
     size_t option_ = 0;
   };
-  // By a hash of all that they follow from.
+  // Returns the costs remembered by a hash of all that they follow from.
   Costs costs(uint64_t of) { return Costs(costs_[of]); }
 
  private:

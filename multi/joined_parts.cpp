@@ -54,7 +54,7 @@ UOp divided(const UOp& x, int dim, DimSpan sizes) {
   shape.insert(shape.begin() + dim, sizes.begin(), sizes.end());
   return reshape(x, shape);
 }
-// And with `dim` and the next one as one.
+// Returns x with `dim` and the next dim joined.
 UOp merged(const UOp& x, int dim) {
   Dims shape = shape_of(x);
   shape[size_t(dim)] *= shape[size_t(dim) + 1];

@@ -33,7 +33,7 @@ std::vector<Move> moves_between(const Mesh& mesh, const std::vector<Placement>& 
 // to another on its mesh.
 double bytes_moved(DType type, DimSpan global, const Mesh& mesh, const std::vector<Placement>& from,
                    const std::vector<Placement>& wanted);
-// And the time that this takes.
+// Returns the seconds that this takes.
 double seconds_moved(DType type, DimSpan global, const Mesh& mesh,
                      const std::vector<Placement>& from, const std::vector<Placement>& wanted,
                      LinkModel& links);

@@ -84,8 +84,8 @@ std::vector<std::vector<size_t>> classes(std::span<const CallHeader> headers, Sa
   return found;
 }
 
-// Whom to blame: the first member that is not in the largest class, or, where there is no largest,
-// the first that differs from this one.
+// Returns the member to blame: the first that is not in the largest class or, if no class is the
+// largest, the first that differs from this member.
 size_t culprit_of(const std::vector<std::vector<size_t>>& found, size_t self) {
   const bool most = found[0].size() > found[1].size();
   size_t culprit = SIZE_MAX;

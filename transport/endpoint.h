@@ -58,8 +58,9 @@ class Endpoint {
   // themselves.
   uint64_t count_call(uint64_t place);
   uint64_t calls() const { return calls_; }
-  // With the mutex held, again and again for as long as it is so: the program waits on this thread for
-  // these ranks, in that call. `doing` says in which where it is under way in no group.
+  // With the mutex held: notes that the program waits on this thread for these ranks, in that call.
+  // Called again and again for as long as it waits. `doing` names the call if it is under way in no
+  // group.
   void hold(std::span<const int> ranks, detector::CallNumber call, Deadline now,
             const detector::Doing& doing = {});
   // Returns what channel and detector know of a rank, with the mutex held.

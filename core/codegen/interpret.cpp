@@ -227,7 +227,7 @@ class Interpreter {
     }
   }
 
-  // How many values evaluating the list computes, about.
+  // Estimates how many values it takes to evaluate the list.
   double cost(const std::vector<int>& list) const {
     double sum = 0;
     for (int number : list) {

@@ -28,8 +28,9 @@ struct DeviceMemory {
 
 struct PlanSummary {
   int64_t kernels = 0, library_calls = 0, collectives = 0, copies = 0;
-  // By kernels and library calls, on the device that reads or writes most. Of a buffer a kernel
-  // counts what it touches, a library call all, a scatter into a storage the rows that it names.
+  // Bytes that kernels and library calls read and write, on the device with most of them. A kernel
+  // counts the bytes of a buffer that it touches, a library call all of them, a scatter into a
+  // storage the rows that it names.
   int64_t bytes_read = 0, bytes_written = 0;
   // Arithmetic on the device that does most: two for each term of a product or a convolution, one for
   // each elementwise op, term of a reduction and comparison of a place with an index. What sorts and

@@ -25,8 +25,8 @@ struct Affine {
 // Nothing when some part of the index is neither a constant nor a multiple of a Range.
 std::optional<Affine> as_affine(const UOp& index);
 
-// By how much `index` grows when `range` grows by one, whatever the other ranges are; 0 when the
-// range does not occur; nothing when it occurs in a part that is not linear.
+// Returns by how much `index` grows when `range` grows by one, whatever the other ranges are; 0
+// when the range does not occur; nothing when it occurs in a part that is not linear.
 std::optional<int64_t> stride(const UOp& index, const UOp& range);
 
 // A kernel's expressions and its ranges, outermost first.

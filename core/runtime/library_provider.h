@@ -39,7 +39,7 @@ class RegionQuery {
   const Graph& graph() const { return graph_; }
   // Tells whether each device of the plan takes the call, by Device::supports.
   bool supports(const LibraryCall& call) const { return supports_(call); }
-  // How many sources of other nodes, or roots, each node of the graph is.
+  // Returns for each node how often it is a source of another one or a root.
   const NodeMap<int>& uses() const {
     if (!uses_) uses_ = count_uses(graph_.order(), graph_.roots());
     return *uses_;

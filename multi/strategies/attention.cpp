@@ -94,7 +94,8 @@ class Ways {
     if (copies(operand, by)) shape[size_t(heads())] = head_parts(by, by.size());
     return shape;
   }
-  // How k or v lies with each device that has some heads having as many as others.
+  // Returns the placements of k or v by which all devices that have heads have the same number of
+  // them.
   std::vector<Placement> even_heads(size_t operand) const {
     std::vector<Placement> place = operands_[operand].place;
     int64_t parts = 1;

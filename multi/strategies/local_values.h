@@ -58,7 +58,8 @@ class LocalValues {
   uint64_t known_moves(const LocalValue& v) const;
   // The graph, which outlives this and is told before all else.
   void look_ahead(std::span<const UOp> order, std::span<const UOp> roots);
-  // How many products read x, also transposed: they share what moving it costs. 1 where none does.
+  // Returns how many products read x, also transposed: they share the cost of moving it. 1 if none
+  // does.
   int products_of(const UOp& x) const;
   // True if nobody reads x but lookups in it, or in a copy of it elsewhere or of another type.
   bool is_only_a_table(const UOp& x) const;
@@ -117,7 +118,7 @@ class LocalValues {
   // `place` of a reduction with what was asked for it.
   std::vector<Placement> completed_at(const UOp& sum, std::vector<Placement> place) const;
 
-  // How x lies on that mesh, also where it is a storage that comes later in the order.
+  // Returns how x lies on that mesh, also if it is a storage that comes later in the order.
   std::optional<std::vector<Placement>> will_lie(const UOp& x, const Mesh& mesh) const;
   // Writes (multi/strategies/writes.h), by the lookup of what entries say: the number of the entry
   // of its group with which a device would write to each place, that of the group which writes to
@@ -131,8 +132,8 @@ class LocalValues {
   void set_writers(const UOp& gather, Writers writers) { writers_[gather] = std::move(writers); }
   const Writers* writers_of(const UOp& gather) const { return writers_.find(gather); }
 
-  // How the table of a Gather lies, for the ScatterAdd that is its adjoint; before a reshape joined
-  // dims of it, too.
+  // Placements of the table of a Gather, for the ScatterAdd that is its adjoint; also those before
+  // a reshape joined dims of it.
   struct Table {
     int64_t axis, size;
     std::vector<Placement> place;

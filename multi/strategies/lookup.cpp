@@ -114,8 +114,8 @@ struct Tables {
     return parts;
   }
 
-  // With the table as it was before its dims were joined: along each axis as it lies then, else as the
-  // index does.
+  // Returns the way with the table as it was before its dims were joined: divided along each axis
+  // as it lay then, else as the index is.
   std::optional<Lookup> with_dims_apart() const {
     if (!data.apart) return std::nullopt;
     Lookup l;

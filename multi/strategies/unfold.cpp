@@ -65,8 +65,8 @@ std::vector<Placement> with_terms_of_sums(std::vector<Placement> place) {
   return place;
 }
 
-// With the outermost of the axes that split `dim` as the only one, or none; inner ones cut their
-// parts afterwards.
+// Returns placements in which only the outermost of the axes that split `dim` splits it, or none.
+// Inner axes cut their parts afterwards.
 std::vector<Placement> divided_once(std::vector<Placement> place, int dim, bool divided) {
   for (Placement& p : place) {
     if (p.is_shard() && p.dim == dim && !std::exchange(divided, false)) p = Replicate;

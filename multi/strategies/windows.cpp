@@ -47,7 +47,7 @@ std::vector<Rows> rows_through(const UOp& x, UOp& source) {
 
 namespace {
 
-// With no axis but the outermost one in the way of a window.
+// Brings v to placements in which `dim` is split by its outermost axis only, as windows need it.
 LocalValue split_once(LocalValue v, DimSpan global, int dim) {
   const int outer = axis_of(v, dim);
   std::vector<Placement> wanted = v.place;

@@ -14,7 +14,7 @@
 
 namespace tinyshard::tcp {
 
-// Whoever understands the frames of a pipe.
+// Receives the frames of a pipe.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;

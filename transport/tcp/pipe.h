@@ -34,7 +34,8 @@ class Pipe {
   // As write(), of memory that goes out from where it lies: nobody changes it before given_back()
   // has counted its bytes.
   virtual ssize_t lend(const iovec& part) { return write({&part, 1}); }
-  // How many bytes of what was lent, in that order, came back since the last time.
+  // Returns how many lent bytes came back since the last call, in the order in which they were
+  // lent.
   virtual uint64_t given_back() { return 0; }
 };
 

@@ -26,7 +26,7 @@ class TlsSession {
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
-  // To be called until it is done, or has failed.
+  // Goes on with the handshake. Called until it is done, or has failed.
   Step handshake();
 
   // As those of a Pipe.
