@@ -42,7 +42,7 @@ struct GgufFile {
   std::vector<GgufTensor> tensors;  // in the order of the file's table
 };
 
-// The same of the bytes of a whole file; `label` names it in errors. FormatError with the offset.
+// Reads the bytes of a whole file; `label` names it in errors. FormatError with the offset.
 GgufFile parse_gguf(std::span<const std::byte> file, std::string_view label);
 
 }  // namespace tinyshard::io

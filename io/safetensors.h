@@ -129,7 +129,7 @@ std::string index_text(uint64_t total_bytes, const std::map<std::string, std::st
 // as above, and for a size that does not match the shape.
 void write_safetensors(AtomicFile& file, std::span<const TensorView> tensors,
                        const Metadata& metadata = {});
-// The same, whole or not at all at `path`.
+// Writes the file at `path`, whole or not at all.
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                        const Metadata& metadata = {});
 

@@ -50,7 +50,7 @@ class Exchange {
   }
 
  private:
-  // Which rows of which part are in the window of device t.
+  // Returns which rows of part s are in the window of device t.
   Span meeting(int64_t s, int64_t t) const {
     const int64_t start = w_.step * t + w_.start;
     return {std::max({s * part_, start, w_.low}),
@@ -154,7 +154,7 @@ class Exchange {
     return all;
   }
 
-  // Which rows of the window are in this device's part, and count.
+  // Returns a mask of the rows of the window that are in this device's part, and count.
   UOp mine() const {
     const Dims shape = result_shape();
     return binary(Op::And, unary(Op::Not, rows_before(shape, dim_, low_ - start_)),

@@ -58,8 +58,8 @@ class Arith {
   // Lanes to one, pairwise. `by_quads` says in which places the lanes are (Scope); the order of
   // the additions is the same.
   llvm::Value* horizontal(ReduceOp op, DType dtype, llvm::Value* x, bool by_quads);
-  // The same of several values, in the same order of additions, with as many of them side by side
-  // in a register as it has lanes.
+  // Reduces the lanes of several values, each in the same order of additions as one alone, with as
+  // many values side by side in a register as it has lanes.
   llvm::SmallVector<llvm::Value*, 8> horizontals(ReduceOp op, DType dtype,
                                                  llvm::ArrayRef<llvm::Value*> values,
                                                  int register_lanes, bool by_quads);

@@ -264,7 +264,8 @@ void Executable::check_extents(const Item& item) const {
   }
 }
 
-// Which of our devices of a buffer's mesh is local device `d` of the item's; -1 where it has none.
+// Returns which of this process's devices of the buffer's mesh is local device `d` of the item's
+// mesh; -1 if none is.
 int Executable::place_of(int buffer, const Item& item, int d) const {
   const Mesh& mesh = schedule_.buffers[size_t(buffer)].mesh;
   if (item.kind != Item::Kind::Collective || mesh == item.mesh) return d;

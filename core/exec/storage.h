@@ -31,8 +31,8 @@ class Storage : public Placed, public RuntimePart {
 
   // Returns memory by local device, as in Context::local_positions. Allocates at the first call.
   std::span<void* const> memory();
-  // The same at an address that may suit only copies: where a file was mapped. The next call of
-  // memory() may end it.
+  // Returns memory at an address that may suit only copies, as where a file was mapped. The next
+  // call of memory() may end it.
   std::span<void* const> memory_to_copy();
   std::span<Device* const> devices();
   static constexpr size_t kAlignment = 64;  // of memory that kernels work on
@@ -44,7 +44,7 @@ class Storage : public Placed, public RuntimePart {
     owner_ = std::move(owner);
     aligned_ = reinterpret_cast<uintptr_t>(memory) % kAlignment == 0;
   }
-  // The same of memory that `make` returns when it is first asked for.
+  // Adopts memory that `make` returns when it is first asked for.
   void adopt_later(std::function<std::shared_ptr<void>()> make) { make_ = std::move(make); }
   bool allocated() const { return !memory_.empty(); }
   void check_usable() const;  // UserError where its memory went with the runtime, or is refused

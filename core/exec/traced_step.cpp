@@ -273,7 +273,7 @@ void TracedStep::take_results(const Capture& capture, const Roots& roots) {
   }
 }
 
-// Which of the tensors that the program reads are parameters, where the trace has asked.
+// Writes down which of the tensors that the program reads are parameters, if the trace has asked.
 void TracedStep::know_parameters(const Capture& capture) {
   if (!capture.asked_for_parameters) return;
   parameters_at_ = parameter_changes();

@@ -155,7 +155,7 @@ std::vector<AxisPlacement> named(const Sharding& where) {
   return list;
 }
 
-// As `where`, but whole along the first dim.
+// Returns `where` with the first dim whole.
 Sharding with_all_rows(Sharding where) {
   for (Placement& p : where.placements) {
     if (p.is_shard() && p.dim == 0) p = Replicate;

@@ -95,8 +95,8 @@ class Device {
   // False for devices that plan but do not run: programs are then never compiled nor launched.
   virtual bool executes() const { return true; }
 
-  // The same for two handles on one piece of hardware, on any process; empty where devices are
-  // only memories.
+  // Returns a name of the hardware, the same for two handles on one piece of it, in any process.
+  // Empty if devices are only memories.
   virtual std::string hardware() const { return {}; }
 
   // Bytes aligned to 64. Throws DeviceError naming the request and what is held; `purpose` is a
@@ -128,7 +128,8 @@ class Device {
   // Does ahead of `load` what takes most of its time and needs no order: several threads call this
   // for many kernels at once.
   virtual void prepare(const ObjectCode& /*code*/) {}
-  // The same for `library`: calls that need nothing, or what was prepared already, return at once.
+  // Prepares a call of library(). Returns at once if the call needs nothing, or was prepared
+  // already.
   virtual void prepare(const LibraryCall& /*call*/) {}
   virtual std::unique_ptr<Program> load(const ObjectCode& code) = 0;
   // Tells whether a library takes the call as it is; `why` (may be null) says why not.

@@ -69,7 +69,7 @@ class LibraryProvider {
   // operands, and where no other node reads what is then in no memory. A region that is found may
   // still be spelled out again.
   virtual std::vector<Replacement> find(const RegionQuery& query) const = 0;
-  // The same for regions that are computed in place, of the products that are not loops by then.
+  // Finds regions that are computed in place, of the products that are not loops by then.
   virtual std::vector<Replacement> find_in_place(const RegionQuery&) const { return {}; }
 };
 

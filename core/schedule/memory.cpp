@@ -110,7 +110,7 @@ class Neighbors {
     }
     return known->second;
   }
-  // For each mesh that has a number whether it has a device of this one.
+  // Returns for each numbered mesh whether it has a device of this one.
   const std::vector<uint8_t>& of(int mesh) const { return meet_[size_t(mesh)]; }
 
  private:

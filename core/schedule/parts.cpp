@@ -10,8 +10,8 @@
 namespace tinyshard {
 namespace {
 
-// The same elements in the same order with another shape; nothing where no strides say where they
-// lie. None of the shapes is empty.
+// Returns a view of the same elements in the same order with another shape; nothing if no strides
+// say where they lie. None of the shapes is empty.
 std::optional<StridedView> reshaped(const StridedView& view, DimSpan shape) {
   StridedView result{view.offset, Dims(shape.begin(), shape.end()), Dims(shape.size())};
   // Dims are matched in groups of equal product. Within a group all elements have to lie evenly.

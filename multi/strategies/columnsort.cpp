@@ -193,7 +193,7 @@ class ColumnSort {
   }
   UOp other(const UOp& x) const { return flip(x, Dims{last_ + 1, last_ + 2}); }
 
-  // Which elements of pairs change places: both of one, or none.
+  // Returns which pairs of elements change places.
   UOp crossing(const Column& x) const {
     const Column paired = each(x, [&](const UOp& v) { return pairs(v); });
     const UOp before = comes_before(paired, each(paired, [&](const UOp& v) { return other(v); }));
@@ -201,8 +201,8 @@ class ColumnSort {
     return where(binary(Op::CmpEq, which, const_like(which, 0)), other(before), before);
   }
 
-  // A column in which these did. The first device has no column before it, the last one none behind
-  // it.
+  // Returns a column in which these pairs have changed places. The first device has no column
+  // before it, the last one none behind it.
   UOp across_ends(const UOp& x, const UOp& crossed) const {
     const int64_t h = columns_.window, r = columns_.rows;
     const DeviceNumber begins = DeviceNumber::choose(here_ < 1, 0, h);

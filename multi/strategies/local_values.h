@@ -30,9 +30,9 @@ class LocalValues {
   Decisions& decisions() const { return *decisions_; }
   LinkModel& links() const { return *links_; }
 
-  // As ops read it: parameters that are gathered on use are whole.
+  // Returns the value of x as ops read it: parameters that are gathered on use are whole.
   const LocalValue& of(const UOp& x) const;
-  // As it lies.
+  // Returns the value of x as it lies.
   const LocalValue& lying(const UOp& x) const { return values_[number_.at(x)]; }
   // Adds the value of the next node in the order that look_ahead() was told.
   void add(LocalValue value) { values_.push_back(std::move(value)); }
@@ -111,7 +111,8 @@ class LocalValues {
     bool weighed = false;      // by factors that may be infinite
   };
   std::optional<SumOf> only_sum_of(const UOp& x, int dim, int64_t parts) const;
-  // Along a mesh axis x is to stay pending until it was summed, and the sum is to be completed so.
+  // Asks that x stays pending along a mesh axis until it was summed, and that the sum is then
+  // completed to `to`.
   void complete_at(const SumOf& x, size_t axis, Placement to);
   // Returns whether that was asked for an elementwise op.
   bool stays_pending(const UOp& x, size_t axis) const;

@@ -95,7 +95,7 @@ struct Tables {
     return l;
   }
 
-  // The same, but with parts of the table along `axis`.
+  // Returns the way l, but with the table in parts along `axis`.
   Lookup with_parts(Lookup l, size_t axis) const {
     l.data[axis] = Shard(dim());
     l.index[axis] = Replicate;
@@ -168,7 +168,8 @@ struct Tables {
     return seconds;
   }
 
-  // The same, but with the result in parts along `axis` as the table, and rows moved between them.
+  // Returns the way l, but with the result in parts along `axis` as the table is, and rows moved
+  // between them.
   std::optional<Lookup> with_window(Lookup l, size_t axis) const {
     l.data[axis] = l.index[axis] = l.found[axis] = l.result[axis] = Shard(dim());
     if (!divides_alone(l.data, axis) || !divides_alone(l.index, axis)) return std::nullopt;
@@ -510,8 +511,8 @@ LocalValue scattered_in_groups(const UOp& x, const Groups& groups, const Places&
                          placed, x.shape(), dim);
 }
 
-// Along an axis over which entries are divided: where the result is completed. Nothing for a sum
-// that may stay pending.
+// Returns the placement to which the result is completed along an axis that divides the entries.
+// Nothing for a sum that may stay pending.
 std::optional<Placement> scattered_result(const UOp& x, const Mesh& mesh, size_t axis,
                                           const Places& placed, const LocalValues& values) {
   const Placement parts = Shard(int(scatter_arg(*x).axis));

@@ -42,7 +42,7 @@ struct Operand {
   std::vector<size_t> counts;  // dims of `shape` that make each dim of the source
 };
 
-// In order of preference where they cost the same.
+// Returns the ways along an axis. Of ways that cost the same the first is taken.
 std::vector<Way> ways_along(const Mesh& mesh, size_t axis, const Layout& dims, const Operand& a,
                             const Operand& b) {
   const auto& [batch, rows, inner, columns] = dims;

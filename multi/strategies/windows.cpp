@@ -82,7 +82,7 @@ UOp brought_to_all(const LocalValue& v, int dim, const Rows& rows) {
   return all ? all : rows_of(v.local, dim, 0, rows.size, 0, 0);
 }
 
-// Along a dim that is split.
+// Moves rows along a dim that is split.
 LocalValue moved(LocalValue v, Dims& global, int dim, const Rows& rows) {
   v = split_once(std::move(v), global, dim);
   const int axis = axis_of(v, dim);

@@ -41,7 +41,7 @@ class FramePipe {
   // Sends no more of this transfer than its begun frame, and that from a copy. False while the
   // kernel still reads what was lent to it: ask again.
   bool forget(uint32_t transfer);
-  // For a connection that has ended for good: nobody asks any more.
+  // Drops a transfer of a connection that has ended for good: nobody asks for it any more.
   void disown(uint32_t transfer);
   // Tells the sink of what was lent and has come back.
   void collect();

@@ -110,7 +110,7 @@ class Connector {
   static std::optional<OtherVersion> other_version(const Challenge& challenge);
   // Nothing when the acceptor does not hold the key.
   std::optional<Answer> answer(const Challenge& challenge, const Claim& claim) const;
-  // For what follows over this connection: the same on both sides.
+  // Returns the key for what follows over this connection, the same on both sides.
   Proof connection_key(const Challenge& challenge) const;
 
  private:

@@ -31,8 +31,8 @@ class Pipe {
 
   // Returns whether large pieces are worth being lent.
   virtual bool lends() const { return false; }
-  // As write(), of memory that goes out from where it lies: nobody changes it before given_back()
-  // has counted its bytes.
+  // Writes memory from where it lies, without a copy. Nobody may change it before given_back() has
+  // counted its bytes.
   virtual ssize_t lend(const iovec& part) { return write({&part, 1}); }
   // Returns how many lent bytes came back since the last call, in the order in which they were
   // lent.

@@ -29,7 +29,7 @@ class TlsSession {
   // Goes on with the handshake. Called until it is done, or has failed.
   Step handshake();
 
-  // As those of a Pipe.
+  // Write and read as a Pipe does.
   ssize_t write(std::span<const iovec> parts);
   ssize_t read(std::span<const iovec> parts);
   bool holds() const;
