@@ -45,6 +45,8 @@ import tempfile
 import threading
 import time
 
+from local_job import wire_protocol
+
 HOSTS, PER_HOST = 4, 2
 RANKS = HOSTS * PER_HOST
 CAP_S = 60  # whatever happens, a job is over by then
@@ -436,9 +438,10 @@ def other_version(cluster, job_of):
     if job.finish() in (None, 0):
         return "it does not end with an error"
     own = subprocess.run([job.command, "--version"], check=True, capture_output=True, text=True).stdout.split()[1]
-    for what in (f"told of {own}, protocol 3, by rank -1 on {name_of(0)}",
+    protocol = wire_protocol()
+    for what in (f"told of {own}, protocol {protocol}, by rank -1 on {name_of(0)}",
                  rf"refuses rank {victim} at 10\.77\.0\.{HOSTS}:\d+, tinyshard 8\.1 \(protocol 77\): it is another version than "
-                 rf"a store on {name_of(0)}, tinyshard {re.escape(own)} \(protocol 3\)",
+                 rf"a store on {name_of(0)}, tinyshard {re.escape(own)} \(protocol {protocol}\)",
                  rf"rank {victim} \(process \d+ on {host}\) .*4"):
         if not re.search(what, job.text()):
             return f"nobody says: {what}"

@@ -33,6 +33,8 @@ import sys
 import tempfile
 import time
 
+from local_job import wire_protocol
+
 RANKS = 3
 GROWTH_MIB = 16
 SLOWER = 1.02       # a step beside garbage against a step without
@@ -40,7 +42,7 @@ WINDOW_S = 5        # of garbage, and of quiet
 HELD_S = 4          # two seconds for a handshake, and some for a busy machine
 AT_ONCE = 200
 RANK_PROGRAMS = {"transport_fault", "train_gpt"}  # of names the first fifteen letters
-MAGIC, PROTOCOL = b"tshard\r\n", 3
+MAGIC, PROTOCOL = b"tshard\r\n", wire_protocol()
 STORE, STREAM = 1, 2
 WELCOME, OTHER_EPOCH, OTHER_JOB, DUPLICATE, UNEXPECTED = range(1, 6)
 

@@ -14,6 +14,13 @@ import time
 
 RANKS = 4
 CAP_S = 30  # whatever happens, a job is over by then
+SOURCES = pathlib.Path(__file__).resolve().parent.parent
+
+
+def wire_protocol():
+    """The version of the protocol that the library speaks, from the line that sets it."""
+    handshake = (SOURCES / "transport/tcp/handshake.cpp").read_text()
+    return int(re.search(r"kProtocol = (\d+);", handshake).group(1))
 
 
 class Job:

@@ -236,13 +236,6 @@ void Endpoint::exchange(std::span<const int> ranks, const void* out, void* in, s
     if (detail.empty()) {
       if (pending.empty()) return true;
       detail = channel_->interrupted();
-      for (const Pending& p : pending) {
-        const PeerState state = detail.empty() ? PeerState() : channel_->peer_state(p.rank);
-        if (!state.suspect) continue;
-        culprit = p.rank;
-        detail += fmt::format("; {} (rank {})", state.text, p.rank);
-        break;
-      }
     }
     // The first look shows a peer that has gone; what it had sent before has come by the last.
     if (detail.empty() && now >= next_look) {

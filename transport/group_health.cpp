@@ -257,18 +257,6 @@ void Group::inspect(Request& request, Deadline limit, Deadline now, bool holds) 
     }
   }
   const std::string interrupted = channel.interrupted();
-  // Nobody waits any longer: a rank that has stopped is named now, though this call waits for another
-  // one, which waits for it.
-  for (size_t m = 0; m < layout_.members.size() && !interrupted.empty() && worst == 0; ++m) {
-    const int rank = layout_.ranks[m];
-    if (rank == this->rank()) continue;
-    const PeerState state = endpoint_->peer_state(rank);
-    if (!state.suspect) continue;
-    culprit = rank;
-    worst = 1;
-    cause = cause_of(state);
-    detail += fmt::format("; {} (rank {})", state.text, rank);
-  }
   if (!interrupted.empty()) return fail({culprit, interrupted + detail, cause}, true);
   if (const auto failure = seen_in_circle(); failure && holds) return fail(*failure, true);
   // A rank that has ended may have said why: its connections are read by now, its news may lie here still.

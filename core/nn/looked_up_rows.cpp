@@ -59,6 +59,10 @@ std::optional<Rows> picked(const UOp& x) {
 // The ops on a gradient between its lookup and its use, from the use down.
 using Above = std::vector<UOp>;
 
+// Limit of the lookups in one gradient. A sum of sums that share terms meets these once for each way
+// down; beyond the limit the gradient is taken as it is.
+constexpr size_t kMostLookups = 1024;
+
 // Does to the looked up rows what `above` does to the gradient.
 UOp done_to_rows(UOp rows, const Above& above) {
   for (size_t i = above.size(); i-- > 0;) {
@@ -72,6 +76,9 @@ UOp done_to_rows(UOp rows, const Above& above) {
       }
       case Op::Neg:
         rows = unary(Op::Neg, rows);
+        break;
+      case Op::Add:  // of one value to itself
+        rows = binary(Op::Add, rows, rows);
         break;
       case Op::Mul:
       case Op::Div: {
@@ -119,7 +126,13 @@ std::optional<LookedUp> looked_up(const Tensor& gradient) {
   while (!todo.empty()) {
     auto [x, above] = std::move(todo.back());
     todo.pop_back();
+    if (x.op() == Op::Add && x.src(0) == x.src(1)) {
+      above.push_back(x);
+      todo.emplace_back(x.src(0), std::move(above));
+      continue;
+    }
     if (x.op() == Op::Add) {
+      if (todo.size() + index.size() >= kMostLookups) return std::nullopt;
       todo.emplace_back(x.src(1), above);
       todo.emplace_back(x.src(0), std::move(above));
       continue;

@@ -33,7 +33,7 @@ struct Version {
 
   static Version own();
   bool operator==(const Version&) const = default;
-  std::string text() const;  // "tinyshard 0.1.0 (protocol 3)", in characters that can be printed
+  std::string text() const;  // "tinyshard 0.1.0 (protocol 4)", in characters that can be printed
 };
 
 struct Hello {

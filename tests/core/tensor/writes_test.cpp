@@ -109,7 +109,7 @@ std::vector<Write> writes() {
   add("part_of_split", {}, [](T t, T) { t.split(2)[1] += 10; },
       [](H t, G) { for_all(2, kB * kC, [&](auto a, auto i) { t.at(2 + a, 0, i) += 10; }); });
   add("parts_of_chunk", {}, [](T t, T) { int64_t k = 0; for (const Tensor& part : t.chunk(3, 1)) part += ++k; },
-      [](H t, G) { for_all(kA, kB, [&](auto a, auto b) { for (int64_t c = 0; c < kC; ++c) t.at(a, b, c) += float(b / 2 + 1); }); });
+      [](H t, G) { for_all(kA, kB, [&](auto a, auto b) { const int64_t part = b / 2 + 1; for (int64_t c = 0; c < kC; ++c) t.at(a, b, c) += float(part); }); });
   add("named_view", {kB, kC}, [](T t, T y) { Tensor v = t[3]; v += y; v[0] = 1; v[{Slice(), 1}] *= 2; },
       [](H t, G y) {
         for_all(kB, kC, [&](auto b, auto c) { t.at(3, b, c) += y.at(b, c, kC); });
