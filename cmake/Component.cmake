@@ -1,5 +1,5 @@
 # tinyshard_component(<name> SOURCES a.cpp... [DEPENDS component...] [LIBS target...])
-#   An OBJECT library of one folder. DEPENDS names other components, or a box of docs/architecture.md (core_ir,
+#   An OBJECT library of one folder. DEPENDS names other components, or a box (TINYSHARD_BOX_... below: core_ir,
 #   core_engine) for all components of it. A cycle stops the configuration, and scripts/check_includes.py stops the
 #   build on an include against the arrows. LIBS names external targets: they reach this component's sources and the final link only.
 #   Defined for the sources: TINYSHARD_VERSION.

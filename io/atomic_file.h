@@ -18,8 +18,8 @@ namespace tinyshard::io {
 // Makes the entries of a folder (names created, renamed, removed) survive a power loss.
 void sync_folder(const std::filesystem::path& folder);
 
-// The same for the folder of `path`, which was renamed into its place: an error says that it is
-// there, and that a power loss may undo it.
+// Syncs the folder of `path`, which was renamed into its place. If that fails, the file is there
+// but may vanish at a power loss; the error says so.
 void sync_renamed(const std::filesystem::path& path);
 
 // 16 random hex digits.

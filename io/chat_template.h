@@ -37,7 +37,7 @@ class ChatTemplate {
   // UserError where the template refuses the messages (two of one role, say), with its words.
   std::string operator()(const std::vector<ChatMessage>& messages,
                          const ChatOptions& options = {}) const;
-  // The same of messages that have more than a role and a text, as a JSON list.
+  // Makes the text of messages that have more than a role and a text, from a JSON list.
   std::string of_json(std::string_view messages, const ChatOptions& options = {}) const;
 
  private:

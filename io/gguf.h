@@ -22,7 +22,7 @@ struct GgmlType {
   std::optional<DType> plain;  // the element type of those that are not quantised
 };
 const GgmlType* ggml_type(uint32_t number);  // nullptr for one that has no values here
-// The names of those that llama.cpp has or had.
+// Returns the name of a type that llama.cpp has or had.
 std::string_view name_of_ggml_type(uint32_t number);  // empty for one that is not known
 
 struct GgufTensor {
@@ -42,7 +42,7 @@ struct GgufFile {
   std::vector<GgufTensor> tensors;  // in the order of the file's table
 };
 
-// The same of the bytes of a whole file; `label` names it in errors. FormatError with the offset.
+// Reads the bytes of a whole file; `label` names it in errors. FormatError with the offset.
 GgufFile parse_gguf(std::span<const std::byte> file, std::string_view label);
 
 }  // namespace tinyshard::io

@@ -103,10 +103,11 @@ struct TensorView {
   std::span<const std::byte> bytes;
 };
 
-// How the file of these tensors begins, length of the header included, and where the bytes of each
-// lie, in the order of `tensors`: for who writes parts of them at their places. Data starts at a
-// multiple of 64, larger elements first, so that each tensor is aligned to its element; equal input
-// gives an equal layout. UserError: a name twice or reserved, a shape that is too large.
+// Lays out a file: its beginning, length of the header included, and where the bytes of each tensor
+// lie, in the order of `tensors`. Ranks that write parts of tensors at their places use it. Data
+// starts at a multiple of 64, larger elements first, so that each tensor is aligned to its element;
+// equal input gives an equal layout. UserError: a name twice or reserved, a shape that is too
+// large.
 struct TensorInfo {
   std::string name;
   DType dtype = DType::F32;
@@ -128,7 +129,7 @@ std::string index_text(uint64_t total_bytes, const std::map<std::string, std::st
 // as above, and for a size that does not match the shape.
 void write_safetensors(AtomicFile& file, std::span<const TensorView> tensors,
                        const Metadata& metadata = {});
-// The same, whole or not at all at `path`.
+// Writes the file at `path`, whole or not at all.
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                        const Metadata& metadata = {});
 

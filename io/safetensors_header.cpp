@@ -53,8 +53,8 @@ class HeaderReader final : public JsonReader {
   HeaderReader(std::span<const std::byte> data, uint64_t header_bytes) : data_(data) {
     header.header_bytes = header_bytes;
     first_byte = 8;
-    // An entry takes more than 48 bytes of text. Pages of the list that it does not need are never
-    // touched.
+    // An entry takes more than 48 bytes of text, so this is room for all. Pages of the list that
+    // stay empty cost nothing, as nobody touches them.
     header.tensors.reserve(static_cast<size_t>(header_bytes / 48 + 1));
   }
 

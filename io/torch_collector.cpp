@@ -137,7 +137,7 @@ const OtherType* other_storage(std::string_view name) {
   const auto found = std::ranges::find(kOtherTypes, name, &OtherType::storage);
   return found == std::end(kOtherTypes) ? nullptr : found;
 }
-// As Python writes it: "torch.complex64".
+// Returns the name as Python writes it: "torch.complex64".
 std::string dotted(std::string_view name) {
   std::string text(name);
   std::ranges::replace(text, ' ', '.');

@@ -41,7 +41,7 @@ struct TorchFile {
   std::vector<std::string> left_out;  // objects that are none of these: "args (argparse.Namespace)"
 };
 
-// The same of the bytes of a whole file; `label` names it in errors.
+// Reads the bytes of a whole file; `label` names it in errors.
 void parse_torch(std::span<const std::byte> file, std::string_view label, TorchFile& out);
 
 }  // namespace tinyshard::io

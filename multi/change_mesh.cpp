@@ -68,8 +68,8 @@ bool has_device_on(const Mesh& mesh, int rank) {
   });
 }
 
-// The axis that the other mesh lacks, where it is what the value's mesh has at one place along it, and
-// has the whole value as all places have; -1: it is not so.
+// Returns the axis of v's mesh that `mesh` leaves out, if `mesh` is one place along it and each
+// place has the whole value; otherwise -1.
 int axis_to_leave(const LocalValue& v, const Mesh& mesh) {
   const int axis = v.mesh->axis_left_out(mesh);
   return axis >= 0 && !v.place[size_t(axis)].is_shard() ? axis : -1;

@@ -16,8 +16,8 @@
 //     if (choice.offer(costs.next([&] { return seconds(way); }))) best = way;
 //   }
 //
-// Ops that are alike ask the same question, as the layers of a model do; the n-th time that it is
-// asked is its n-th occurrence.
+// Ops that are alike, as the layers of a model, ask the same question. A plan may answer all of them,
+// or one occurrence of the question.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -81,7 +81,7 @@ class Decisions {
     std::vector<double>* known_;
     size_t option_ = 0;
   };
-  // By a hash of all that they follow from.
+  // Returns the costs remembered by a hash of all that they follow from.
   Costs costs(uint64_t of) { return Costs(costs_[of]); }
 
  private:

@@ -18,7 +18,7 @@ constexpr double kFewBytes = 1024;
 
 double bytes_of(const UOp& x) { return double(x->numel()) * double(itemsize(x.dtype())); }
 
-// By the device that sends most (ring algorithms).
+// Returns the bytes that the device with most of them sends (ring algorithms).
 double bytes_sent(const UOp& x, const CollectiveArg& arg) {
   const auto parts = double(arg.parts);
   const double source = bytes_of(x.src(0));

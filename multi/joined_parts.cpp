@@ -47,14 +47,14 @@ DeviceOrder given_order(const UOp& x) {
 
 Dims shape_of(const UOp& x) { return {x.shape().begin(), x.shape().end()}; }
 
-// x with `dim` as several.
+// Returns x with `dim` divided into several dims of these sizes.
 UOp divided(const UOp& x, int dim, DimSpan sizes) {
   Dims shape = shape_of(x);
   shape.erase(shape.begin() + dim);
   shape.insert(shape.begin() + dim, sizes.begin(), sizes.end());
   return reshape(x, shape);
 }
-// And with `dim` and the next one as one.
+// Returns x with `dim` and the next dim joined.
 UOp merged(const UOp& x, int dim) {
   Dims shape = shape_of(x);
   shape[size_t(dim)] *= shape[size_t(dim) + 1];

@@ -144,7 +144,8 @@ Sharding replicated(const Mesh& mesh);
 
 // The graph's way to say where a value shall lie, and back.
 UOp place(const UOp& x, const Sharding& where);  // a Redistribute of x
-// The same, rounded to `type` before it travels: where x is a pending sum, each of its terms.
+// Places x, rounded to `type` before it travels. If x is a pending sum, each of its terms is
+// rounded.
 UOp place_as(DType type, const UOp& x, const Sharding& where);
 Sharding placement_of(const Node& redistribute);
 

@@ -24,8 +24,8 @@ struct Move {
   int swapped_with = -1;
 };
 
-// In the order in which they are done. What has to become Partial of another reduction than a sum,
-// and is not, has no way there and is left out.
+// Returns the moves in the order in which they are done. A value has no way to Partial of another
+// reduction than a sum: such an axis is left out.
 std::vector<Move> moves_between(const Mesh& mesh, const std::vector<Placement>& from,
                                 const std::vector<Placement>& wanted);
 
@@ -33,7 +33,7 @@ std::vector<Move> moves_between(const Mesh& mesh, const std::vector<Placement>& 
 // to another on its mesh.
 double bytes_moved(DType type, DimSpan global, const Mesh& mesh, const std::vector<Placement>& from,
                    const std::vector<Placement>& wanted);
-// And the time that this takes.
+// Returns the seconds that this takes.
 double seconds_moved(DType type, DimSpan global, const Mesh& mesh,
                      const std::vector<Placement>& from, const std::vector<Placement>& wanted,
                      LinkModel& links);

@@ -14,8 +14,8 @@
 // what the devices give it (core/passes/gradient.cpp).
 //
 // The nodes are ShardSlice {dim, mesh axis, parts}, with -parts for whole_of, and Collective, with -1
-// - axis for the mesh axis; both have their mesh as payload. So they are told from those that the
-// rewrite makes, of which its result has no others.
+// - axis for the mesh axis; both have their mesh as payload. The negative numbers tell them from the
+// nodes that the sharding rewrite makes, which replaces all of them.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -90,7 +90,8 @@ Relocation relocation(const Mesh& from, const Mesh& to, bool copies) {
   for (const DeviceRef& d : to.devices()) {
     if (place_in(from.devices(), d) < 0) all.push_back(d);
   }
-  // As the job counts them, so that the group of all of its devices is the one that there is.
+  // Sorted as the job counts its devices, so that the job's existing communicator is used for a
+  // group of all of them.
   std::ranges::stable_sort(
       all, {}, [](const DeviceRef& d) { return std::tuple(rank_of(d), d.kind, d.index); });
   Relocation result{Mesh({{"devices", int64_t(all.size())}}, all), {}};

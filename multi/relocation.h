@@ -32,13 +32,13 @@ inline bool is_relocation(const Node& x) {
          !copies_place_by_place(x) && !copies_from_places(x);
 }
 
-// Who sends to whom: places on one axis of all devices of both meshes.
+// The senders and receivers of a relocation, as places on one axis of all devices of both meshes.
 struct Relocation {
   Mesh among;
   std::vector<std::pair<int, int>> pairs;  // sender and receiver
 };
 Relocation relocation(const Mesh& from, const Mesh& to, bool copies);
-// That of a node for which is_relocation() holds, of a value on `from`.
+// Returns the relocation of a node for which is_relocation() holds, of a value on `from`.
 Relocation relocation(const Node& x, const Mesh& from);
 
 // The most devices to which a device sends when it relocates copies, itself included.

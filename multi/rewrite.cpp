@@ -32,14 +32,15 @@
 namespace tinyshard {
 namespace {
 
-// Where constants go that nobody placed: the first device of this process.
+// Returns the mesh of constants that nobody placed: the first device of this process.
 Mesh home() {
   DeviceRef first = world().devices.front();
   first.rank = DeviceRef::kHere;
   return Mesh::single(first);
 }
 
-// The mistake, with the op that cannot be divided so, what it makes, and the line that it comes from.
+// Returns the text of an error: the op that cannot be divided, the type and shape of its result,
+// the mistake, and the source line.
 std::string told_of(const UOp& x, const UserError& mistake) {
   const Origin& from = origin_of(origin_id(x));
   std::string text =
@@ -49,8 +50,8 @@ std::string told_of(const UOp& x, const UserError& mistake) {
   return text;
 }
 
-// The plans that were found, so that a program that computes the same again and again outside of a
-// captured step is searched once.
+// Remembers plans, so that a program which computes the same again and again outside of a captured
+// step is searched once.
 class KnownPlans {
  public:
   template <class Search>
@@ -106,7 +107,7 @@ class Rewriter {
     return together;
   }
 
-  // Where an op cannot run so, the plan is none.
+  // Rewrites by a plan. A plan by which an op cannot run costs infinity.
   Tried tried(const Plan& plan) {
     try {
       const LocalGraph graph = by(plan);

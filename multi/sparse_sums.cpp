@@ -40,7 +40,7 @@ class Gathering {
     return redistribute(std::move(part), whole, mesh_, everywhere).local;
   }
 
-  // How many bytes `all` brings.
+  // Returns how many bytes all() brings for x.
   int64_t bytes_of(const UOp& x) const {
     if (widens(x) || repeats(x) || reshapes(x)) return bytes_of(x.src(0));
     return mesh_.axes()[axis_].size * bytes(x);

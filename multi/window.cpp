@@ -50,7 +50,7 @@ class Exchange {
   }
 
  private:
-  // Which rows of which part are in the window of device t.
+  // Returns which rows of part s are in the window of device t.
   Span meeting(int64_t s, int64_t t) const {
     const int64_t start = w_.step * t + w_.start;
     return {std::max({s * part_, start, w_.low}),
@@ -136,7 +136,8 @@ class Exchange {
     const UOp arrived = permute(
         exchange(permute(sent, order), *value_.mesh, axis_, transfers_, received_, value_.origin),
         back);
-    // Rows of the window before the first one that counts, and those of its own before others.
+    // skipped: rows of the window before the first one that counts. own: rows that the device has
+    // itself, behind those from devices below it.
     const DeviceNumber skipped = max(DeviceNumber(w_.low) - start_, 0);
     const DeviceNumber own = max(min(high_, start_ + w_.rows) - max(low_, start_), 0);
     const bool from_below = farthest_ > 0, from_above = nearest_ < 0;
@@ -153,7 +154,7 @@ class Exchange {
     return all;
   }
 
-  // Which rows of the window are in this device's part, and count.
+  // Returns a mask of the rows of the window that are in this device's part, and count.
   UOp mine() const {
     const Dims shape = result_shape();
     return binary(Op::And, unary(Op::Not, rows_before(shape, dim_, low_ - start_)),

@@ -24,7 +24,7 @@ class LineChart {
   // A line through (x[i], y[i]); values that are not finite leave a gap. UserError if the sizes
   // differ.
   LineChart& add(std::string name, std::vector<double> x, std::vector<double> y);
-  // The same over 0, 1, 2...
+  // Adds a line over 0, 1, 2...
   LineChart& add(std::string name, std::vector<double> y);
 
   std::string svg() const;

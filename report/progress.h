@@ -157,7 +157,7 @@ inline ProgressRange<CountRange> progress(int64_t count, const std::string& labe
 std::function<void(int64_t done, int64_t total)> byte_bar(const std::string& label,
                                                           ProgressOptions options = {});
 
-// How bars and plots write figures: "2.312", "0.0004", "12.3k"; and times: "0:17", "1:02:05".
+// Write figures as bars and plots do: "2.312", "0.0004", "12.3k"; and times: "0:17", "1:02:05".
 std::string short_number(double value);
 std::string short_time(double seconds);
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the fuzzer and lets it look for wrong values, crashes and hangs; see docs/debug.md.
+# Builds the fuzzer and lets it look for wrong values, crashes and hangs; see docs/notes/search.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh

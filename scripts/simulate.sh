@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the simulator and runs jobs on its virtual clock until a promise is broken; see docs/debug.md.
+# Builds the simulator and runs jobs on its virtual clock until a promise is broken; see docs/notes/search.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh

@@ -84,8 +84,8 @@ std::vector<std::vector<size_t>> classes(std::span<const CallHeader> headers, Sa
   return found;
 }
 
-// Whom to blame: the first member that is not in the largest class, or, where there is no largest,
-// the first that differs from this one.
+// Returns the member to blame: the first that is not in the largest class or, if no class is the
+// largest, the first that differs from this member.
 size_t culprit_of(const std::vector<std::vector<size_t>>& found, size_t self) {
   const bool most = found[0].size() > found[1].size();
   size_t culprit = SIZE_MAX;
@@ -113,7 +113,8 @@ std::string_view advice_where_asked_differs(std::span<const CallHeader> headers)
              : "; a value over ranks is computed by all of them together";
 }
 
-// The first of the latest given values in which two members differ; null where it is an earlier one.
+// Returns the first given value in which two members differ, of both. Headers hold the latest
+// values only: nulls if the members differ in an earlier one.
 std::pair<const GivenValue*, const GivenValue*> first_given(const CallHeader& a,
                                                             const CallHeader& b) {
   for (size_t i = 0; i < a.given.size(); ++i) {

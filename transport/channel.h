@@ -90,7 +90,8 @@ class Channel {
   // Returns what is known about a peer without asking it. Not free: for waits that have gone on for
   // a while.
   virtual PeerState peer_state(int) { return {}; }
-  // Who a peer is: "process 812 on node02". Empty where the channel does not know, and of this rank.
+  // Returns the process of a peer, "process 812 on node02". Empty if the channel does not know it,
+  // and for this rank.
   virtual std::string process_of(int) { return {}; }
   // Not empty when this process is being ended from outside.
   virtual std::string interrupted() { return {}; }

@@ -39,7 +39,7 @@ class Endpoint {
   const CommOptions& options() const { return options_; }
   Recorder* recorder() const { return recorder_.get(); }  // null: nothing is recorded
   const std::shared_ptr<Recorder>& shared_recorder() const { return recorder_; }
-  // Null: what the channel knows of its peers is all that is known.
+  // Null if only the channel knows anything of the peers.
   Detector* detector() const { return detector_.get(); }
   void set_detector(std::unique_ptr<Detector> detector) { detector_ = std::move(detector); }
 
@@ -53,12 +53,14 @@ class Endpoint {
   // Where this rank stands. Called without the mutex. Where another thread holds that for long, as in
   // a reduction, this rank works, and waits for nobody.
   detector::Standing look(std::span<const uint64_t> places);
-  // With the mutex held: a call begins on this thread, as call number what is returned of its place.
-  // Groups count their own collectives, of which the place is kNoPlace.
+  // With the mutex held: notes that a call begins on this thread. Returns its number among the
+  // calls at its place. Collectives of a group have the place kNoPlace, as groups count them
+  // themselves.
   uint64_t count_call(uint64_t place);
   uint64_t calls() const { return calls_; }
-  // With the mutex held, again and again for as long as it is so: the program waits on this thread for
-  // these ranks, in that call. `doing` says in which where it is under way in no group.
+  // With the mutex held: notes that the program waits on this thread for these ranks, in that call.
+  // Called again and again for as long as it waits. `doing` names the call if it is under way in no
+  // group.
   void hold(std::span<const int> ranks, detector::CallNumber call, Deadline now,
             const detector::Doing& doing = {});
   // Returns what channel and detector know of a rank, with the mutex held.
@@ -145,7 +147,7 @@ class Endpoint {
   std::unique_ptr<Detector> detector_;                   // the last: its thread asks this object
 };
 
-// Memory that a transfer may still touch after its call failed: never freed.
+// Keeps memory that a transfer may still touch after its call failed. It is never freed.
 void keep_for_good(std::shared_ptr<void> memory);
 
 }  // namespace tinyshard

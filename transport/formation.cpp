@@ -88,7 +88,7 @@ class Formation {
         if (error.culprit != launched) throw;
         state.gone = true;
       }
-      // Where the table shows nothing at all it says nothing of this rank.
+      // An empty table of processes says nothing about this rank.
       if (look && !processes.empty()) {
         const bool found = std::ranges::find(processes, launched) != processes.end();
         state.missed = found ? 0 : state.missed + 1;

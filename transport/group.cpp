@@ -27,8 +27,8 @@ namespace tinyshard {
 namespace {
 
 constexpr uint32_t kPairBit = uint32_t{1} << Endpoint::kPayloadBits;
-// Tags tell apart so many calls, above four bits for the steps of each; and, for a pair, so many
-// participants per rank.
+// Limits of what a tag tells apart: so many calls, above four bits for the steps of each; for a
+// pair, so many participants of a rank.
 constexpr uint32_t kSequences = 1u << 10;
 constexpr size_t kLocalsOfPairs = 1u << 7;
 // Time to wait for the headers of the other ranks when a message has come that does not fit.
@@ -309,8 +309,9 @@ Work Group::start_checked(const Collective& of_caller, std::span<const CommBuffe
   }
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
   if (failed()) {
-    // The program hears of it here. What it was about to run says whether it was on the path of
-    // others, of which one may have left it; what it runs once it knows says nothing.
+    // The program learns of the failure here. The call that it was about to make is recorded:
+    // blame() sees by it whether this rank was on the common path of the program. Calls that come
+    // after it knows say nothing of that.
     Recorder* recorder = was_told_ ? nullptr : endpoint_->recorder();
     if (recorder) recorder->start(call, recorded_, sequence, endpoint_->channel().now());
     throw_failure(call, sequence, 0);

@@ -39,8 +39,8 @@ class Group final : public Communicator {
 
   // A step that devices recorded begins, whose calls do not come through here.
   void record_run(const Ticket& run);
-  // As check_alive. The program has waited so long for devices, which do what was announced here, such
-  // as `call`, and so for the ranks that have not announced it.
+  // Checks as check_alive does while the program waits for devices, which do what was announced
+  // here, such as `call`. It has waited so long for ranks that have not announced it.
   void check_alive_during(const Collective& call, std::chrono::nanoseconds waited);
 
   // For the endpoint, with its mutex held.

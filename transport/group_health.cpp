@@ -267,8 +267,9 @@ void Group::inspect(Request& request, Deadline limit, Deadline now, bool holds) 
   if (const auto failure = seen_by_detector(request)) return fail(*failure, true);
   if (overdue_) endpoint_->deliver_notices();
   if (!late || failed()) return;
-  // Who has no more than a passed deadline lets those speak first who miss somebody's heartbeats; and
-  // one that ended just now may have said why, as it had the same deadline.
+  // If this rank knows no more than that the deadline has passed, it waits a moment: ranks that
+  // miss somebody's heartbeats speak first. A rank that ended just now had the same deadline, and
+  // its news may say why it ended.
   if ((culprit < 0 || worst == 2) && endpoint_->detector() != nullptr && silent_member() < 0 &&
       now - *overdue_ < kNewsTurn)
     return;

@@ -28,8 +28,8 @@ namespace {
 
 // Linux transfers at most this much in one call; asking for more is a short transfer anyway.
 constexpr size_t kTransferBytes = 1 << 30;
-// And of what is written: Linux may copy all of one call before another thread gets the processor,
-// also one of higher priority. A save beside the training is to give way sooner.
+// Bytes of one write: Linux may copy all of one call before another thread gets the processor, also
+// one of higher priority. A save beside the training is to give way sooner.
 constexpr size_t kWriteBytes = 128 << 10;
 
 std::string describe(std::string_view action, const std::filesystem::path& path, int error_number,

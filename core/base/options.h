@@ -24,8 +24,8 @@ struct Options {
   int spec = 0;
   // JIT: 0 calls the function of a Jit each time, 2 replays a captured step item by item (jit_mode.h).
   int jit = 1;
-  // NOOPT: plans as they are written, without passes and steps that only make them faster, without
-  // libraries and BEAM: slow, and the values of a plan that is not.
+  // NOOPT: makes plans as the program is written, without libraries, BEAM, and the passes and steps
+  // that only make plans faster. Slow, with the same values.
   bool no_opt = false;
   // DEFAULT_FLOAT: a name of a type, of tinygrad or of ours; empty: f32.
   std::string default_float;

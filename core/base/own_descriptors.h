@@ -5,8 +5,8 @@
 
 namespace tinyshard {
 
-// From now on a child has /dev/null in its place: the number stays taken, so that whoever closes it
-// there closes nothing else.
+// Gives children of fork /dev/null in the place of this descriptor, from now on. The number stays
+// taken there, so a child that closes it closes nothing else.
 void keep_from_children(int fd);
 // The descriptor is about to be closed, or handed on.
 void share_with_children(int fd);

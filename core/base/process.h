@@ -5,7 +5,7 @@
 
 namespace tinyshard {
 
-// How often this process and those before it were forked since the first call. Cheap.
+// Returns how often this process and those before it were forked since the first call. Cheap.
 int times_forked();
 
 // Tells whether this is the thread that main() runs in.

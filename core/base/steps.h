@@ -1,9 +1,8 @@
 // Stages that are lists of named steps: the passes over graphs (core/passes/passes.h), the steps
-// of scheduling (core/schedule/steps.h). Each list is one table that reads as the story, and what
-// DEBUG, SPEC and TS_DISABLE_PASSES say of a step holds for all of them:
+// of scheduling (core/schedule/steps.h), the steps of kernels (core/exec/kernel_steps.h). Each list
+// is one table. DEBUG, SPEC and TS_DISABLE_PASSES mean the same for all of them:
 //
-//   DEBUG=1  its name, its processor time, and what there is after it
-//   DEBUG=3  all of that printed
+//   DEBUG=3  its name and processor time, a count of the state after it, and the state itself
 //   SPEC=2   verified
 //   TS_DISABLE_PASSES=a,b   left out, where a step is not required
 //   NOOPT=1  all of these left out, but for the steps of kernels, which save compilations

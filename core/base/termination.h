@@ -26,11 +26,11 @@ void expect_termination(std::chrono::milliseconds grace = std::chrono::seconds(3
 // nn::any_rank_is_to_end.
 bool termination_requested();
 
-// For exit(): 128 + the signal that came; 0 where none has.
+// Returns the status for exit(): 128 + the signal that came, 0 if none has.
 int termination_status();
 
-// For transports: from now on the first SIGTERM is news for 0.3 s, so that a rank that waits can say
-// for whom. Does nothing where the program has a handler of its own.
+// Called by transports. From now on the first SIGTERM ends the process only after 0.3 s, so that a
+// rank that waits can say for whom. Does nothing if the program has a handler of its own.
 void watch_for_termination();
 
 // Tells whether a wait is to give up: a signal has come, and the program has asked for no time.

@@ -291,7 +291,8 @@ Value* Arith::odd_f32(Value* x) {
   return b_.CreateBitCast(b_.CreateOr(bits, inexact), f32);
 }
 
-// And as integer_to_odd_f64, before the conversion, which then is exact.
+// The same steps as integer_to_odd_f64 in core/dtype/half.h, on the integer: its conversion to f64
+// is then exact.
 Value* Arith::odd_integer(Value* x, DType dtype) {
   Type* t = x->getType();
   if (t->getScalarSizeInBits() <= 32) return x;

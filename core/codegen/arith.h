@@ -31,8 +31,9 @@ class Arith {
   llvm::Value* from_bits(llvm::Value* bits, DType dtype);
   // `rounded`: x is known to be a value of the 16-bit type already.
   llvm::Value* to_memory(llvm::Value* x, DType dtype, bool rounded = false);
-  // On a GPU, the 16 bits that x was read from where it is only moved: rounding would make another NaN
-  // of a NaN. Null where x was computed. `depth`: of choices between such values.
+  // On a GPU, returns the 16 bits that x was read from if it is only moved, because rounding them
+  // anew would change the bits of a NaN. Null if x was computed. `depth` limits how many choices
+  // between such values are looked through.
   llvm::Value* moved_bits(llvm::Value* x, DType dtype, int depth = 4);
 
   llvm::Value* constant(DType dtype, int64_t bits, int lanes = 1);
@@ -57,8 +58,8 @@ class Arith {
   // Lanes to one, pairwise. `by_quads` says in which places the lanes are (Scope); the order of
   // the additions is the same.
   llvm::Value* horizontal(ReduceOp op, DType dtype, llvm::Value* x, bool by_quads);
-  // The same of several values, in the same order of additions, with as many of them side by side
-  // in a register as it has lanes.
+  // Reduces the lanes of several values, each in the same order of additions as one alone, with as
+  // many values side by side in a register as it has lanes.
   llvm::SmallVector<llvm::Value*, 8> horizontals(ReduceOp op, DType dtype,
                                                  llvm::ArrayRef<llvm::Value*> values,
                                                  int register_lanes, bool by_quads);

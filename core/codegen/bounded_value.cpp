@@ -174,8 +174,8 @@ double between_zeros(double a, double b) {
   return differ ? std::numeric_limits<double>::denorm_min() : 0;
 }
 
-// How far a result may be off for the bounds of its operands, without its own rounding; `f` is the
-// op on reals and `v` its result. Infinite for an op of which nothing is said here.
+// Returns how far a result may be off because its operands are, without its own rounding; `f` is
+// the op on reals and `v` its result. Infinity for an op that is not named here.
 double spread(Op op, OnReals f, const Value& a, const Value& b, double v) {
   const double x = a.real, y = b.real, ea = a.error, eb = b.error;
   if (op == Op::Max) return std::max({ea, eb, between_zeros(x, y)});

@@ -107,7 +107,7 @@ double CostModel::site_cycles(const Nest& nest, const Site& site) const {
   return registers * register_cycles(node);
 }
 
-// How many copies of a value tiles make.
+// Returns how many copies of a value the tiles make.
 int CostModel::copies(const Nest& nest, int node, int scope) const {
   int count = 1;
   for (; scope > 0; scope = nest.scopes[scope].parent) {

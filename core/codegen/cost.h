@@ -16,7 +16,7 @@ class CostModel {
   void lean(Nest& nest, const Leaning& leaning) const;
   // Says of each scope whether its lanes lie by quads. Bits do not depend on it.
   void choose_lane_order(Nest& nest) const;
-  // How many values each scope computes; of the nest that choose_vectors saw last.
+  // Returns how many values each scope computes, for the nest that choose_vectors saw last.
   std::vector<int> nodes_in_scope(const Nest& nest) const;
 
  private:

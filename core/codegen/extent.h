@@ -32,7 +32,7 @@ struct Extent {
 
 // The values of a loop's range for which some of these stores, which all vary with it, do anything.
 Extent extent_of_stores(const Graph& graph, const std::vector<int>& stores, int range);
-// The values of a range for which some of these folds gets anything but its identity.
+// Returns the values of a range that count: for others each of these folds gets its identity.
 Extent extent_of_folds(const Graph& graph, const std::vector<int>& folds, int range);
 
 }  // namespace tinyshard::codegen

@@ -138,7 +138,8 @@ class Interpreter {
       n.places.clear();
       for (uint64_t rest = n.ranges; rest != 0; rest &= rest - 1)
         n.places.push_back(ranges_[size_t(std::countr_zero(rest))].at);
-      // A fold that uses a range of this list, too, has left other values in the nodes before it.
+      // A fold may run over a range that nodes of this list use, too, and so leave other values in
+      // the nodes before it: we look at them again.
       if (n.node->op == Op::Fold) i = size_t(-1);
     }
     return nodes_[size_t(list.back())].value;
@@ -226,7 +227,7 @@ class Interpreter {
     }
   }
 
-  // How many values evaluating the list computes, about.
+  // Estimates how many values it takes to evaluate the list.
   double cost(const std::vector<int>& list) const {
     double sum = 0;
     for (int number : list) {

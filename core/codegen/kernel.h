@@ -11,11 +11,10 @@
 //                   contains a Load itself (a gather) reads 0 outside of [0, numel) of its param;
 //                   any other index must be in range wherever `valid` holds.
 //   Store           happens once for each value of the Loop ranges it depends on, or not at all
-//                   where `valid` is false. All loads of an iteration precede its
-//                   stores, so a param may be updated in place where load and store
-//                   index are the same expression.
-//                   A store index that contains a Load drops elements outside
-//                   of [0, numel).
+//                   where `valid` is false. All loads of an iteration precede its stores, so a
+//                   param may be updated in place where load and store index are the same
+//                   expression. A store index that contains a Load drops elements outside of
+//                   [0, numel).
 //   Fold            reduces its value over its ranges in the node's dtype, in an order fixed at
 //                   compile time: results do not depend on threads. Empty ranges give the identity.
 //                   Its arguments are {ReduceOp, contracts}: a sum that contracts may add a product

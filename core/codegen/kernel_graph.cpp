@@ -7,8 +7,8 @@
 //   y[i, j] = x[i, j] + 1, i < 4, j < 6    index 6 i + j in both   one range k < 24, index k
 //   y[i, j] = x[j, i] + 1                  4 j + i in x            i and j stay apart
 //
-// In a form in which they do not step alike, after a merge that is not exact, i is k / 6 and j is
-// k % 6. Stores and folds must use both ranges or neither: otherwise one of them would be done again.
+// A merge need not be exact: in a form in which the ranges do not step alike, i becomes k / 6 and j
+// becomes k % 6. A store or fold must use both ranges or neither, or it would be done several times.
 #include "core/codegen/kernel_graph.h"
 
 #include <algorithm>

@@ -104,8 +104,8 @@ class Graph {
   int64_t alignment(int node, int range, int64_t lanes, int divisions = kDivisions) const;
 
  private:
-  // How deep both look through divisions within divisions: a quotient and a remainder of one index,
-  // added up and divided again, are asked about twice as often at each level.
+  // Limit of how deep both look through divisions within divisions. A quotient and a remainder of
+  // one index, added up and divided again, double the questions at each level.
   static constexpr int kDivisions = 6;
 
   // Finds the products that are added without being rounded: KernelSource says which sums may.

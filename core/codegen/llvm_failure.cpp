@@ -22,7 +22,7 @@ struct Unaccounted {};
 
 thread_local bool catching = false;
 
-// Where it returns LLVM ends the process.
+// LLVM calls this when it gives up. If it returned, LLVM would end the process.
 void on_failure(void*, const char* reason, bool) {
   if (catching) throw LlvmFailure(reason);
 }

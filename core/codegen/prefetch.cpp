@@ -63,7 +63,8 @@ int64_t prefetch_distance(const Graph& graph, const Nest& nest, int load, int pl
     const int64_t step = step_of(graph, index, scope), ahead = (kAhead + bytes - 1) / bytes;
     if (step <= 0 || step * ahead > kFarthest) break;
     distance = ahead * step * item;
-    // Nobody asks for the elements that the first iterations read, which are few of many.
+    // The first iterations read elements that nobody has prefetched. That is fine if they are few
+    // among many.
     if (count >= 8 * ahead) break;
     bytes *= count;
   }

@@ -19,7 +19,8 @@ using codegen::Graph;
 
 namespace {
 
-// How many values of each range matter: one where the masks around all that varies with it admit no more.
+// Returns how many values of each range matter: one, if the masks around all that varies with it
+// admit no more.
 std::vector<int64_t> values_of_ranges(const Graph& graph) {
   std::vector<std::vector<int>> folds(static_cast<size_t>(graph.ranges()));
   for (int n = 0; n < graph.size(); ++n) {

@@ -67,7 +67,8 @@ double integer_to_odd_f64(Integer value) {
 inline uint16_t f64_to_f16(double value) { return f32_to_f16(f64_to_odd_f32(value)); }
 inline uint16_t f64_to_bf16(double value) { return f32_to_bf16(f64_to_odd_f32(value)); }
 
-// The bits of a narrow float as a number, and those of the one next to a number, rounded once.
+// Convert the bits of a narrow float to a number, and a number to the bits of the nearest narrow
+// float, rounded once.
 inline float narrow_to_f32(DType dtype, uint32_t bits) {
   if (dtype == DType::F16) return f16_to_f32(static_cast<uint16_t>(bits));
   if (dtype == DType::BF16) return bf16_to_f32(static_cast<uint16_t>(bits));

@@ -34,7 +34,8 @@ class BoxRows {
   // The longest stretch from byte `from` on that ends before `to` and takes `limit` bytes of memory at
   // most; it consists of whole rows where one fits.
   Stretch stretch(size_t from, size_t to, size_t limit) const;
-  // Calls run(in_array, in_memory, bytes) for what each row has of it, in order.
+  // Calls run(in_array, in_memory, bytes) for the piece of each row that lies in the stretch, in
+  // order.
   template <class Run>
   void for_each_row(const Stretch& of, const Run& run) const {
     for (size_t at = of.from; at < of.to;) {

@@ -59,7 +59,8 @@ struct BoxIn {
 // Devices hold all of it for what they are told from now on. Rows of less than 2 KiB that lie close
 // together in a file are read with what is between them. IoError names the file and the line.
 void copy_in(std::span<const BoxIn> boxes, const ByteProgress& progress = {});
-// The same of one box by this thread alone, on queues that other threads use as well; they end later.
+// Brings one box in by this thread alone, on queues that other threads use as well. The copies may
+// end later.
 void copy_in(const BoxIn& box, CopyQueues& queues);
 // Says that the targets' memory will be written to, and clears it where the box does not fill it.
 void prepare_targets(const BoxIn& box);

@@ -23,7 +23,8 @@ class CapturedStep {
  public:
   using States = std::vector<StatePtr>;
   using Trace = std::function<States(const States& inputs)>;
-  // The function's result, in which its caller has put the results of a trace.
+  // The value that the function returned in a trace, with its type. The caller (Jit) builds it
+  // around the results.
   struct Form {
     std::shared_ptr<const void> value;
     const std::type_info* type = nullptr;

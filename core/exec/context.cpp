@@ -167,8 +167,8 @@ Context::Turn::~Turn() {
   if (--inside.turns == 0) process().turns_.release();
 }
 
-// Waits for all uses and lets no new ones begin. What parts do while they end is within it, and has
-// to wait for nothing.
+// Lets no new use begin, and waits for those under way. It counts as a use itself, so that parts
+// which end within it need not wait for it.
 class Context::Ending {
  public:
   explicit Ending(Context& context) : context_(context), one_at_a_time_(context.ending_) {

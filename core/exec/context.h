@@ -134,7 +134,8 @@ class Context {
   // The communicator of the group along `axis` that the device at `position` belongs to. Called in
   // the same order by all ranks that hold a device of the mesh.
   Communicator& communicator(const Mesh& mesh, int axis, int position);
-  // That group on the memory of these devices, its local participants; null where there is none.
+  // Returns the communicator of that group on the memory of these devices, its local participants;
+  // null if there is none.
   Communicator* device_communicator(Communicator& group, const std::vector<Device*>& devices);
   // All devices of the job.
   Communicator& world();

@@ -264,7 +264,8 @@ void Executable::check_extents(const Item& item) const {
   }
 }
 
-// Which of our devices of a buffer's mesh is local device `d` of the item's; -1 where it has none.
+// Returns which of this process's devices of the buffer's mesh is local device `d` of the item's
+// mesh; -1 if none is.
 int Executable::place_of(int buffer, const Item& item, int d) const {
   const Mesh& mesh = schedule_.buffers[size_t(buffer)].mesh;
   if (item.kind != Item::Kind::Collective || mesh == item.mesh) return d;
@@ -396,7 +397,7 @@ void Executable::bind_all() {
   }
 }
 
-// Number `from` of our devices that the copy's source is on.
+// Returns device number `from` of those of this process that hold the copy's source.
 Device& Executable::source_device(const Item& copy, size_t from) const {
   Context& context = Context::get();
   const Mesh& mesh = schedule_.buffers[copy.buffers[0]].mesh;
@@ -535,7 +536,8 @@ void Executable::know_ledgers() {
   if (!changes_.empty() && hash_ == 0) hash_ = schedule_.hash();
 }
 
-// The method that runs, and its line; of a step that is replayed, the first of its results.
+// Returns the method that asked for this run, with its line. A replayed step is named by its first
+// result.
 std::string_view Executable::asked() {
   const OriginId origin = origin_of_call();
   if (origin == asked_.first && !asked_.second.empty()) return asked_.second;
@@ -558,7 +560,8 @@ void Executable::note(const Given& given) {
     known->hash = combine(known->hash, given.hash);
 }
 
-// ", seed 7 behind 5 numbers": what values that this run draws come from; empty where it draws none.
+// Returns the state of the random numbers that this run draws, ", seed 7 behind 5 numbers"; empty
+// if it draws none.
 std::string Executable::draws_text() const {
   for (Storage* input : inputs_) {
     if (!input || !input->is_draw() || !is_of_each_process(input->sharding.mesh)) continue;
@@ -612,7 +615,8 @@ void Executable::begin_run() {
   }
 }
 
-// A run that writes down has had all that it read compared; another passes that on to its results.
+// Passes what the run was given on to its results, for the ledgers. A run that wrote it down itself
+// has none left, and has it compared if it is time.
 void Executable::end_run() {
   if (Context::get().ranks() == 1) return;
   for (const auto& root : roots_) root->run_wrote(given_);
@@ -655,7 +659,7 @@ void Executable::start(Step& step) {
 
 void Executable::Group::wait() {
   if (through_host) return;
-  // Calls on devices run in order: the last one says it of all.
+  // Calls on devices run in order, so waiting for the last one is enough.
   for (Call& call : calls) {
     if (!communicator->on_devices() || &call == &calls.back()) call.work.wait();
   }

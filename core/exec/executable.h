@@ -46,8 +46,8 @@ class Executable : public RuntimePart {
   // Returns the use of the storages that the schedule names, and of those made for the roots.
   StorageUse storage_use() const;
 
-  // From the next run on, `placeholder` stands for the memory of `actual`, which has its shape and
-  // sharding.
+  // Puts the memory of `actual`, which has the same shape and sharding, in the place of
+  // `placeholder` from the next run on.
   void rebind(const Storage& placeholder, Storage& actual);
 
   void run();
@@ -114,8 +114,8 @@ class Executable : public RuntimePart {
   Device& source_device(const Item& copy, size_t from) const;
   Device& source_of(const Item& copy, size_t local) const;
   bool can_record() const;
-  // Which steps behind the leading ones, counted from there, each of them must come after when
-  // they run side by side. Empty where they have to run in order.
+  // Returns for each step behind the leading ones which of them it must come after when they run
+  // side by side, counted from the first of them. Empty if they have to run in order.
   std::vector<std::vector<int>> orders() const;
   void run_item(Step& step);
   void launch_compared(const Step& step, const Launch& launch);  // TS_CHECK=values

@@ -352,8 +352,9 @@ class TrafficOfDevices {
     }
   };
 
-  // To each device from the one in its place, as from a stage of a pipeline to the next. What the
-  // many devices of a mesh take of a value of one device is no communication of the mesh.
+  // Counts a copy that each device gets from the device at its place on another mesh, as from a
+  // stage of a pipeline to the next. Copies of a value of one device to the devices of a mesh are
+  // no communication of the mesh.
   void add_copy(const Item& item) {
     const Mesh& source = schedule_.buffers[size_t(item.buffers.front())].mesh;
     const int64_t bytes = schedule_.buffers[size_t(item.buffers.back())].bytes();

@@ -31,8 +31,8 @@ ItemOrigin origin_of_item(const Schedule& schedule, const Item& item);
 // are alive where they take most memory.
 std::string explain(const Schedule& schedule, bool items = false);
 
-// For a device on which a schedule does not fit: the largest storages by their labels, and the
-// largest temporaries that are alive together where they take most.
+// Tells, for a device on which a schedule does not fit, the largest storages by their labels, and
+// the largest temporaries that are alive at the peak.
 std::string largest_values(const Schedule& schedule);
 
 }  // namespace tinyshard

@@ -23,13 +23,14 @@ struct FileRegion {
   std::string path;
   uint64_t offset = 0;
 };
-// The same of a file that is open, for values that nobody writes to: region_of() knows them.
+// Makes such a Buffer over a file that is open, for values that nobody writes to: region_of() knows
+// them.
 UOp file_buffer(const FileRegion& region, DimSpan shape, DType dtype);
 
 // Where the elements of `value` lie in a file, all of them and row-major; nothing where it is
 // anything but what a file holds, reshaped or brought to a device.
 const FileRegion* region_of(const UOp& value);
-// The same of a storage: where its elements lie in a file; nothing where it may be written to.
+// Returns where the elements of a storage lie in a file; null if it may be written to.
 const FileRegion* region_of(const Storage& storage);
 
 }  // namespace tinyshard

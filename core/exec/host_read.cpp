@@ -104,7 +104,7 @@ void read_part(Storage& storage, const PartToFill& part, std::span<std::byte> to
   }
 }
 
-// The same of all parts, from all devices beside each other.
+// Reads all parts, from all devices beside each other.
 void read_parts_at_once(Storage& storage, std::span<const PartToFill> parts,
                         std::span<std::byte> to) {
   struct Piece {

@@ -146,8 +146,8 @@ std::vector<BoxIn> Executable::boxes_of(const Step& step) {
   return boxes;
 }
 
-// Which copies are for many threads: of values that somebody holds, to memory that no input stands
-// for. Neighbours go together as long as none comes after another.
+// Finds the copies for many threads: of values that somebody holds, to memory that no input stands
+// for. Neighbours go together as long as none of them has to come after another.
 void Executable::find_bulk_copies() {
   bulk_.assign(steps_.size(), 0);
   auto is_bulk = [&](const Step& step) {

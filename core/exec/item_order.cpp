@@ -41,7 +41,8 @@ std::vector<std::vector<int>> Executable::orders() const {
     }
   }
   std::vector<std::vector<int>> after = hazards(accesses);
-  // A collective's results are there for who waits for it, and for who comes after that step.
+  // The results of a collective are there once a step has waited for it. So a later step that needs
+  // them comes after that step, and not after the start of the collective.
   std::vector<int> awaited_by(steps.size(), -1);
   for (int i = 0; i < int(steps.size()); ++i) {
     for (int& earlier : after[i]) {

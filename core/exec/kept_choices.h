@@ -16,7 +16,7 @@ class KeptChoices {
 
   std::optional<int> find(const std::string& key);
   void keep(const std::string& key, int choice);
-  // For this process alone: a choice that no timing made.
+  // Keeps a choice that no timing made, in this process alone.
   void keep_here(const std::string& key, int choice);
 
  private:

@@ -21,7 +21,7 @@ class LateRead final : public RuntimePart {
   ~LateRead() override;
   bool arrived() const;                 // without waiting
   std::vector<std::byte> wait() const;  // may be called again
-  // The same without a copy: `use` sees them while the runtime cannot end.
+  // Waits, and shows the bytes to `use` without a copy. The runtime cannot end meanwhile.
   void wait_for(const std::function<void(std::span<const std::byte>)>& use) const;
 
  private:

@@ -26,7 +26,7 @@ class LiveValues {
   void add(TensorState& state);
   void remove(TensorState& state);
   void set(TensorState& state, UOp value);
-  // By another tensor's, or by what the state held once: its name changes, too.
+  // Gives the state the value of another tensor, or one that it held once. Its name changes, too.
   void replace(TensorState& state, UOp value, int64_t name);
 
   // Grows with every value that a state is given.

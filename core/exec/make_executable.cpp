@@ -64,8 +64,8 @@ std::vector<Device*> computing_kinds(const Graph& graph) {
   return kinds;
 }
 
-// By the profile of the kind that runs most side by side: where kinds meet in one plan, the others
-// wait for it.
+// Takes the limits of a plan from the profile of the kind of device that runs most side by side. If
+// several kinds meet in a plan, the others wait for it.
 void follow_profile(const std::vector<Device*>& kinds, PassContext& context,
                     ScheduleOptions& schedule) {
   auto parts = [](const Device* d) { return d->profile().split.parts; };
@@ -155,7 +155,8 @@ Planned plan(Graph graph, Providers providers) {
   return result;
 }
 
-// A graph of a captured step may name the placeholders of the one that it is made for.
+// Throws UserError if the graph names a placeholder other than `inputs`, those of the captured step
+// that it is made for.
 void check_placeholders(const Graph& graph, std::span<const std::shared_ptr<Storage>> inputs) {
   for (const UOp& x : graph.order()) {
     if (x.op() != Op::Buffer || !Storage::of(*x)->is_placeholder()) continue;

@@ -28,16 +28,18 @@ struct DeviceMemory {
 
 struct PlanSummary {
   int64_t kernels = 0, library_calls = 0, collectives = 0, copies = 0;
-  // By kernels and library calls, on the device that reads or writes most. Of a buffer a kernel
-  // counts what it touches, a library call all, a scatter into a storage the rows that it names.
+  // Bytes that kernels and library calls read and write, on the device with most of them. A kernel
+  // counts the bytes of a buffer that it touches, a library call all of them, a scatter into a
+  // storage the rows that it names.
   int64_t bytes_read = 0, bytes_written = 0;
   // Arithmetic on the device that does most: two for each term of a product or a convolution, one for
   // each elementwise op, term of a reduction and comparison of a place with an index. What sorts and
   // decompositions do in libraries is not counted.
   double operations = 0;
   int64_t collective_bytes = 0;  // sent by the device that sends most (ring algorithms)
-  // "all_reduce over data" -> bytes sent by the device that sends most so; "copy between meshes":
-  // from devices to those in their places, as between stages of a pipeline.
+  // Bytes by kind and axis, "all_reduce over data", of the device that sends most of that kind.
+  // "copy between meshes" is what devices send to those at their places on another mesh, as between
+  // stages of a pipeline.
   std::map<std::string, int64_t> collective_kinds;
   std::vector<CollectiveItem> collective_items;  // in the order in which they start
   // The device that holds most has these; the others hold as much, unless they work on different

@@ -15,7 +15,7 @@ namespace tinyshard {
 
 class ProgramCache {
  public:
-  // Who launches the program holds it.
+  // Returns a program, which its caller keeps for as long as it launches it.
   std::shared_ptr<Program> of(Device& device, const std::shared_ptr<const CompiledKernel>& kernel);
   std::shared_ptr<Program> of(Device& device, const LibraryCall& call);
   bool has(Device& device, const CompiledKernel& kernel);

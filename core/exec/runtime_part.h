@@ -33,7 +33,7 @@ class RuntimePart {
   bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
 
  protected:
-  // From here on part of the context's epoch. May be called again.
+  // Becomes a part of the context's epoch. May be called again.
   void join_runtime();
   void leave_runtime() noexcept;
   // Gives back what it holds.

@@ -250,8 +250,8 @@ std::vector<UOp> way_back(const UOp& root) {
   return nodes;
 }
 
-// By what names the graph of `root` knows the values that its gradient could be taken by; null where
-// there are none.
+// Returns the names and values by which a gradient of `root` could be taken; null if there are
+// none.
 std::shared_ptr<const Storage::Ended> ended_by(const UOp& root) {
   Storage::Ended all;
   const std::vector<UOp> nodes = way_back(root);

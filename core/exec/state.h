@@ -60,7 +60,8 @@ void separate(TensorState& state);
 
 // Fails the running call: the state was made within a captured step, and has no value outside of it.
 [[noreturn]] void fail_without_value(const TensorState& state);
-// Makes the state one of these: the gradient of a parameter, which a step leaves without computing it.
+// Marks a gradient that a step leaves without computing it: a use of it is an error that names the
+// parameter.
 void mark_lost_gradient(TensorState& gradient, const TensorState& parameter);
 
 // Grows whenever a tensor becomes a parameter, or is none any more.
@@ -88,15 +89,16 @@ UOp host_buffer(DimSpan shape, DType dtype, std::span<const std::byte> data);
 bool has_storage(const UOp& value);
 // The Buffer that holds a value, its own or another state's; null where it is not computed.
 const UOp* stored_node(const UOp& value);
-// The value of one more state that lies in a Buffer; it was computed, but not from that state.
+// Returns a value for another state that lies in the same Buffer. It has a name of its own, so
+// gradients tell the two states apart.
 inline UOp share_stored(const UOp& buffer) {
   return named(UOp::make(Op::Detach, buffer.dtype(), {buffer}));
 }
 // Gives a value a storage of its own: Assign(new buffer, value). Equal values become distinct.
 UOp with_own_storage(const UOp& value);
-// `value`, which takes the place of a state's value `old`. Where it is `old` at another place and
-// `old` waits to be written to its first storage, it is made without that storage, which nothing
-// will need: Redistribute(Assign(a buffer without memory, v)) becomes Redistribute(v).
+// Returns `value`, which takes the place of a state's value `old`, without the storage that `old`
+// no longer needs: if `value` moves `old`, and `old` still waits to be written to its first
+// storage, then Redistribute(Assign(a buffer without memory, v)) becomes Redistribute(v).
 UOp without_storage_left(const UOp& value, const UOp& old);
 
 // Where the value of a graph will live; runs the sharding rules, computes nothing.

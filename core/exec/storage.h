@@ -31,8 +31,8 @@ class Storage : public Placed, public RuntimePart {
 
   // Returns memory by local device, as in Context::local_positions. Allocates at the first call.
   std::span<void* const> memory();
-  // The same at an address that may suit only copies: where a file was mapped. The next call of
-  // memory() may end it.
+  // Returns memory at an address that may suit only copies, as where a file was mapped. The next
+  // call of memory() may end it.
   std::span<void* const> memory_to_copy();
   std::span<Device* const> devices();
   static constexpr size_t kAlignment = 64;  // of memory that kernels work on
@@ -44,7 +44,7 @@ class Storage : public Placed, public RuntimePart {
     owner_ = std::move(owner);
     aligned_ = reinterpret_cast<uintptr_t>(memory) % kAlignment == 0;
   }
-  // The same of memory that `make` returns when it is first asked for.
+  // Adopts memory that `make` returns when it is first asked for.
   void adopt_later(std::function<std::shared_ptr<void>()> make) { make_ = std::move(make); }
   bool allocated() const { return !memory_.empty(); }
   void check_usable() const;  // UserError where its memory went with the runtime, or is refused
@@ -63,12 +63,13 @@ class Storage : public Placed, public RuntimePart {
   // captured before reads and writes what that state has no more. 0: never.
   uint64_t replaced_at = 0;
 
-  // Where the value was computed because something that it reads was written over, and not because
-  // somebody asked for it: by what names its graph knew what it was computed from, and what that was. No gradient
-  // reaches these any more, which gradient() has to tell. Null for all else.
+  // Set if the value was computed because a storage that it reads was written over, and not because
+  // somebody asked for it: the names and values from which its graph computed it. Gradients do not
+  // reach these any more, and gradient() has to say so. Null otherwise.
   struct Ended {
     std::vector<int64_t> names;  // of its own graph, however many ended before it
-    // The same. Weak, as another storage may lie where one that is gone did.
+    // The values, by their storages. Weak, as another storage may lie at the address of one that is
+    // gone.
     std::vector<std::weak_ptr<const void>> storages;
     std::vector<int64_t> parameters;  // sorted; those of what had ended below it, too
   };

@@ -184,7 +184,8 @@ void TracedStep::add_gradients(Capture& capture, Roots& roots) {
   lay_as_parameters(placed, roots);
 }
 
-// By one walk of the sharding rules for all of them.
+// Brings gradients to the placements of their parameters, by one walk of the sharding rules for all
+// of them.
 void TracedStep::lay_as_parameters(std::span<const size_t> gradients, Roots& roots) const {
   std::vector<UOp> values;
   bool several = false;  // devices
@@ -272,7 +273,7 @@ void TracedStep::take_results(const Capture& capture, const Roots& roots) {
   }
 }
 
-// Which of the tensors that the program reads are parameters, where the trace has asked.
+// Writes down which of the tensors that the program reads are parameters, if the trace has asked.
 void TracedStep::know_parameters(const Capture& capture) {
   if (!capture.asked_for_parameters) return;
   parameters_at_ = parameter_changes();

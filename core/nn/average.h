@@ -23,8 +23,8 @@ struct AverageOptions {
 
 class Average {
  public:
-  // Begins with the weights as they are: of parameters and other floats of the model. Averages lie as
-  // the weights do, in f32 for narrower ones.
+  // Begins with the present values of parameters and other floats of the model. Averages lie as the
+  // weights do; those of narrower types are f32.
   template <class Model>
   explicit Average(const Model& model, const AverageOptions& options = {})
       : Average(state_dict(model), options) {}

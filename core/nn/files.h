@@ -26,7 +26,8 @@ namespace tinyshard::nn {
 StateDict torch_load(const std::filesystem::path& path, Caller caller = Caller::current());
 StateDict torch_load(std::span<const std::byte> bytes, Caller caller = Caller::current());
 StateDict torch_load(const Tensor& bytes, Caller caller = Caller::current());
-// The same, and into `other` what is no tensor: numbers, texts, bools and Nones by their path.
+// Loads the tensors, and puts what is no tensor into `other`: numbers, texts, bools and Nones by
+// their path.
 StateDict torch_load(const std::filesystem::path& path, io::ValueMap& other,
                      Caller caller = Caller::current());
 StateDict torch_load(std::span<const std::byte> bytes, io::ValueMap& other,

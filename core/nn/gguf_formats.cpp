@@ -194,7 +194,7 @@ Tensor points_iq3_xxs(const Tensor& number) {  // 4, 12 and so on to 52, and 62
 Tensor signs_of(const Tensor& bits) {
   return floats(1 - (bits.unsqueeze(-1) >> shifts(8, 1, {8}) & 1) * 2);
 }
-// The same of seven bits; the eighth is their parity.
+// Returns the signs that seven bits stand for; the eighth is their parity.
 Tensor signs_of_seven(const Tensor& bits) {
   Tensor parity = bits ^ bits >> 4;
   parity = parity ^ parity >> 2;

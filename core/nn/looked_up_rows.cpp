@@ -59,11 +59,11 @@ std::optional<Rows> picked(const UOp& x) {
 // The ops on a gradient between its lookup and its use, from the use down.
 using Above = std::vector<UOp>;
 
-// A sum of sums that share terms has them once for each way down: beyond this many lookups the gradient
-// is taken as it is.
+// Limit of the lookups in one gradient. A sum of sums that share terms meets these once for each way
+// down; beyond the limit the gradient is taken as it is.
 constexpr size_t kMostLookups = 1024;
 
-// The same done to its rows.
+// Does to the looked up rows what `above` does to the gradient.
 UOp done_to_rows(UOp rows, const Above& above) {
   for (size_t i = above.size(); i-- > 0;) {
     const UOp& x = above[i];
@@ -95,7 +95,8 @@ UOp done_to_rows(UOp rows, const Above& above) {
   return rows;
 }
 
-// The source of x whose rows those of x are made of; null where x is no such step.
+// Returns the source of x if x computes each of its rows from the same row of this source; null
+// otherwise.
 UOp below(const UOp& x) {
   switch (x.op()) {
     case Op::Reshape:
@@ -167,7 +168,7 @@ std::vector<AxisPlacement> named(const Sharding& where) {
   return list;
 }
 
-// As `where`, but whole along the first dim.
+// Returns `where` with the first dim whole.
 Sharding with_all_rows(Sharding where) {
   for (Placement& p : where.placements) {
     if (p.is_shard() && p.dim == 0) p = Replicate;

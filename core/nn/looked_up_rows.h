@@ -1,8 +1,9 @@
 // Gradients of looked up rows of a table, and updates of these rows alone (nn::optim, `sparse`).
 //
-// A lookup names a row as often as it likes. Entries of one row find each other without an order, and
-// without anything as long as the table is wide: each writes its number to the row's place in a list,
-// and all read back whose number stayed. That entry leads: it has the sum, and only it writes.
+// A lookup may name a row several times. Its entries find each other without a sort, and with a list
+// of one number for each row of the table: each entry writes its number to the row's place there, in
+// any order, and all read back whose number stayed. That entry leads: it has the sum, and only it
+// writes the row.
 //
 //   index   7 2 7 9        numbers in the list    2: 1   7: 2   9: 3      (of other rows: anything)
 //   leader  2 1 2 3        sums  -  g1  g0+g2  g3        rows to write  -  2  7  9
@@ -17,7 +18,7 @@
 
 namespace tinyshard::nn::optim {
 
-// A gradient that is zero but for what it has at these rows, where entries of one row are added.
+// A gradient that is zero outside of these rows. Entries that name the same row are added up.
 struct LookedUp {
   Tensor index;  // [entries]; those out of range are of no row
   Tensor rows;   // [entries, ...]

@@ -47,8 +47,8 @@ NamePattern::NamePattern(std::string_view text) : text_(text) {
   }
 }
 
-// How many segments of the name are matched when those of the pattern from `segment` on match from
-// `from` on; kNoMatch where they do not.
+// Matches the pattern's segments from `segment` on with those of the name from `from` on. Returns
+// where in the name the match ends, or kNoMatch.
 size_t NamePattern::matched(size_t segment, const std::vector<std::string_view>& name,
                             size_t from) const {
   if (segment == segments_.size()) return from;

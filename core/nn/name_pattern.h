@@ -19,7 +19,8 @@ class NamePattern {
   // UserError for an empty segment or choice.
   explicit NamePattern(std::string_view text);
 
-  // With what of the name, from its beginning to the end of a segment, the pattern matches.
+  // Returns the beginning of the name, up to the end of a segment, that the pattern matches;
+  // nothing if it matches none.
   std::optional<std::string> beginning_of(std::string_view name) const;
   bool matches(std::string_view name) const { return beginning_of(name).has_value(); }
   const std::string& text() const { return text_; }

@@ -59,8 +59,8 @@ PartsToSave::PartsToSave(const StateDict& tensors) {
     Sharding where = t.sharding();
     const bool pending = std::ranges::any_of(where.placements, &Placement::is_partial);
     if (!pending && !where.has_parts()) continue;
-    // A sum that is still to come is put together; parts that lie side by side go where slices of
-    // the value are.
+    // Completes pending sums, and puts parts that lie in an order of their own (Shard(dim, sizes))
+    // into the order of the value.
     for (Placement& p : where.placements) p = pending ? Replicate : without_parts(p);
     t = t.shard_like(where);
     t.realize();

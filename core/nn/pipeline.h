@@ -48,8 +48,8 @@ struct PipelineStage {
       tensors = state_dict(f);
   }
 
-  // From what the stage before made, the first dim of which is the micro-batch; of the first stage,
-  // from a micro-batch.
+  // Computes the stage: from a micro-batch in the first stage, otherwise from the result of the
+  // stage before, whose first dim is that of the micro-batch.
   std::function<Tensor(const Tensor&)> forward;
   StateDict tensors;
   PipelineStage() = default;

@@ -69,7 +69,7 @@ class Saving {
   }
 
  private:
-  // Which file each tensor is in, and where.
+  // Decides in which file each tensor is, and where.
   void lay_out(const io::Metadata& metadata) {
     const auto& tensors = parts_.tensors();
     std::vector<std::vector<io::TensorInfo>> files(1);

@@ -24,7 +24,7 @@ void need_steps(int64_t steps) {
   if (steps < 1) fail(fmt::format("{} steps; a schedule has at least one", steps));
 }
 
-// How much of `steps` is done, 0 to 1.
+// Returns how much of `steps` is done, 0 to 1.
 double done(int64_t step, int64_t steps) {
   return std::clamp(double(step) / double(steps), 0.0, 1.0);
 }

@@ -84,7 +84,7 @@ LoadReport load_state_dict(const Model& model, const StateDict& from,
 // known is refused when it is used. UserError for a checkpoint whose files hold parts of tensors:
 // load_checkpoint puts these together.
 StateDict safe_load(const std::filesystem::path& path, Caller caller = Caller::current());
-// The same of a whole file's bytes, which are copied, or in a tensor of u8.
+// Load a file that is in memory, from its bytes or a tensor of u8. The bytes are copied.
 StateDict safe_load(std::span<const std::byte> bytes, Caller caller = Caller::current());
 StateDict safe_load(const Tensor& bytes, Caller caller = Caller::current());
 // The texts under "__metadata__" of a file, or those of the index.

@@ -1,4 +1,4 @@
-// How values come into a model, from files above all.
+// Writes values into a model, from files above all.
 #pragma once
 #include <functional>
 #include <map>

@@ -25,8 +25,8 @@ struct Affine {
 // Nothing when some part of the index is neither a constant nor a multiple of a Range.
 std::optional<Affine> as_affine(const UOp& index);
 
-// By how much `index` grows when `range` grows by one, whatever the other ranges are; 0 when the
-// range does not occur; nothing when it occurs in a part that is not linear.
+// Returns by how much `index` grows when `range` grows by one, whatever the other ranges are; 0
+// when the range does not occur; nothing when it occurs in a part that is not linear.
 std::optional<int64_t> stride(const UOp& index, const UOp& range);
 
 // A kernel's expressions and its ranges, outermost first.
@@ -34,11 +34,11 @@ struct LoopNest {
   std::vector<UOp> roots, ranges;
 };
 
-// A range r that occurs as r / c or r % c, where c divides its size, becomes r1 * c + r2 with r1
-// and r2 in its place, so that the division is gone; again for further divisors. So does one that
-// is compared with multiples of a long c only, as in a concatenation: conditions then hold for
-// whole runs of r2. Ranges whose divisors do not fit each other stay. Folds over r run over r1, r2.
-// Changed expressions are simplified again.
+// Splits ranges to remove divisions. A range r that occurs as r / c or r % c, where c divides its
+// size, becomes r1 * c + r2, two ranges in its place; r1 is split again for further divisors. A
+// range that is only compared with multiples of a long c, as in a concatenation, is split as well:
+// each comparison then holds for whole runs of r2. Ranges whose divisors do not divide each other
+// stay. Folds over r run over r1 and r2. Changed expressions are simplified again.
 LoopNest split_ranges(std::span<const UOp> roots, std::span<const UOp> ranges);
 
 // Neighbours r1 (outer) and r2 (inner, of size s) of the same kind that occur in every index only

@@ -47,8 +47,9 @@ int counting_dim(const UOp& x) {
   }
 }
 
-// Steps that a question about a condition or a number may take. What is computed in more has shared
-// parts, which would be asked about once for each way that leads to them, or is no size of anybody's.
+// Limit of the steps that a question about a condition or a number may take. A graph that needs
+// more is no size of a tensor, or has shared parts, which would be asked about once for each way
+// that leads to them.
 constexpr int kSteps = 200;
 
 bool is_computed_of_buffers(const UOp& x, int& steps) {

@@ -90,7 +90,7 @@ class IndexAlgebra {
   }
   bool comes_before(const Term& a, const Term& b) const;
 
-  // From now on the terms of `x` (its constant left aside) are known to lie in `interval`.
+  // Adds the fact that the terms of `x`, without its constant, lie in `interval`.
   void add_fact(const Linear& x, Interval interval);
   bool has_facts() const { return !facts_.empty() || has_narrowed_atoms_; }
 

@@ -1,6 +1,7 @@
-// How full the folder of compiled kernels is, kept in a file of that folder ("tally"), so that a process
-// that stores something need not list all that others stored. It is a hint: what it says may be wrong by
-// what a process stored just before it was killed, and a count of the files puts it right.
+// Counts how full the folder of compiled kernels is, in a file of that folder ("tally"), so that a
+// process that stores a kernel need not list all that others stored. It is a hint: what it says may
+// be wrong by what a process stored just before it was killed, and a count of the files puts it
+// right.
 #pragma once
 #include <cstdint>
 #include <optional>

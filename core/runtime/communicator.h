@@ -110,7 +110,7 @@ struct Collective {
   std::shared_ptr<const CollectiveSite> site = {};
 };
 std::string describe(const Collective& call);  // "all_reduce sum f32 x 1024"
-// With its axis: 'all_reduce sum f32 x 1024 on mesh axis "data"'.
+// Describes a call with its axis: 'all_reduce sum f32 x 1024 on mesh axis "data"'.
 std::string describe_with_axis(const Collective& call);
 // Tells its place in the program as far as it is known, behind "; ": 'it is the gradient of w
 // (train.cpp:21), in run 7 of schedule 9f3ac1'. Empty where the call is no item's.

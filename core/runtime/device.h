@@ -95,8 +95,8 @@ class Device {
   // False for devices that plan but do not run: programs are then never compiled nor launched.
   virtual bool executes() const { return true; }
 
-  // The same for two handles on one piece of hardware, on any process; empty where devices are
-  // only memories.
+  // Returns a name of the hardware, the same for two handles on one piece of it, in any process.
+  // Empty if devices are only memories.
   virtual std::string hardware() const { return {}; }
 
   // Bytes aligned to 64. Throws DeviceError naming the request and what is held; `purpose` is a
@@ -109,8 +109,8 @@ class Device {
   // `host` may change as soon as this returns.
   virtual void copy_in(void* to, const void* host, size_t bytes) = 0;
   virtual void copy_out(void* host, const void* from, size_t bytes) = 0;
-  // The same without waiting for it: what is launched from now on may write over `from`. It must not
-  // outlive the device.
+  // Begins a copy_out() and returns at once. Launches that come later may write over `from`. The
+  // result must not outlive the device.
   virtual std::unique_ptr<PendingCopy> begin_copy_out(const void* from, size_t bytes) {
     std::vector<std::byte> host(bytes);
     copy_out(host.data(), from, bytes);
@@ -128,7 +128,8 @@ class Device {
   // Does ahead of `load` what takes most of its time and needs no order: several threads call this
   // for many kernels at once.
   virtual void prepare(const ObjectCode& /*code*/) {}
-  // The same for `library`: calls that need nothing, or what was prepared already, return at once.
+  // Prepares a call of library(). Returns at once if the call needs nothing, or was prepared
+  // already.
   virtual void prepare(const LibraryCall& /*call*/) {}
   virtual std::unique_ptr<Program> load(const ObjectCode& code) = 0;
   // Tells whether a library takes the call as it is; `why` (may be null) says why not.
@@ -156,7 +157,7 @@ class Device {
   virtual bool reached(Event&) { return true; }
   // Lets what is queued from now on run after the event; the host does not wait.
   virtual void wait(Event&, Queue) {}
-  // Makes this device's memory that of the vendor library's calls on this thread.
+  // Makes this the device on which the vendor's library works when this thread calls it.
   virtual void make_current() {}
 
   // Asked again and again while the host waits for this device, with the time it has waited:

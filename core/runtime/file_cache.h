@@ -30,7 +30,7 @@ struct Contents {
 };
 // Counts what the folder holds, as far as its files have our names; makes no folder.
 Contents contents();
-// The same, after it deleted them. IoError for a file that cannot be deleted.
+// Deletes the files, and returns what they were. IoError for a file that cannot be deleted.
 Contents clear();
 
 }  // namespace tinyshard::file_cache

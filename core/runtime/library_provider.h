@@ -39,7 +39,7 @@ class RegionQuery {
   const Graph& graph() const { return graph_; }
   // Tells whether each device of the plan takes the call, by Device::supports.
   bool supports(const LibraryCall& call) const { return supports_(call); }
-  // How many sources of other nodes, or roots, each node of the graph is.
+  // Returns for each node how often it is a source of another one or a root.
   const NodeMap<int>& uses() const {
     if (!uses_) uses_ = count_uses(graph_.order(), graph_.roots());
     return *uses_;
@@ -69,7 +69,7 @@ class LibraryProvider {
   // operands, and where no other node reads what is then in no memory. A region that is found may
   // still be spelled out again.
   virtual std::vector<Replacement> find(const RegionQuery& query) const = 0;
-  // The same for regions that are computed in place, of the products that are not loops by then.
+  // Finds regions that are computed in place, of the products that are not loops by then.
   virtual std::vector<Replacement> find_in_place(const RegionQuery&) const { return {}; }
 };
 

@@ -43,7 +43,8 @@ Dependencies::Dependencies(std::span<const Task> tasks, const std::vector<Virtua
   std::vector<std::vector<int>> readers(buffers.size());
   for (int t = 0; t < int(tasks.size()); ++t) {
     for (int b : tasks[t].writes) writer[b] = t;
-    // Who reads a value by another name keeps what it lies in from being overwritten.
+    // A task that reads a value by a further name also reads the buffer that contains it, which
+    // must not be overwritten before.
     for (int b : tasks[t].reads) {
       for (; b >= 0; b = buffers[b].container) readers[b].push_back(t);
     }

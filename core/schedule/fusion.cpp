@@ -3,15 +3,16 @@
 // more than reading it back, that is, unless it reads at most one buffer of its own size, does
 // little arithmetic and contains no reduction. A reduced value that several kernels spread out
 // again (a mean, a maximum) gets memory itself, being small, so that what is computed from it stays
-// cheap. Of a value that is only widened, the narrow one gets memory.
+// cheap. If a value is only widened, its narrow form gets the memory.
 //
 // A kernel computes a node once for each way in which it looks at it: in a stencil
 //
 //   x1 = f(x0.roll(1), x0, x0.roll(-1)),  x2 = f(x1.roll(1), x1, x1.roll(-1)),  ...
 //
-// x0 once through `roll(1)` of `roll(1)`, once through `roll(-1)` of `roll(1)` and so on. These
-// computations multiply from step to step while nodes only add up. Where one kernel would have more
-// than kMostComputations of them, the value in it gets memory that saves most of them.
+// the kernel of x2 computes x0 once through `roll(1)` of `roll(1)`, once through `roll(-1)` of
+// `roll(1)` and so on. These computations multiply from step to step while nodes only add up. If a
+// kernel would have more than kMostComputations of them, memory goes to the value in it that saves
+// most of them.
 #include "core/schedule/fusion.h"
 
 #include <algorithm>

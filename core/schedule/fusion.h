@@ -12,8 +12,7 @@ namespace tinyshard {
 // names a whole buffer again.
 bool is_opaque(Op op);
 
-// The node whose memory `x` looks at when only movement ops that change no order and no count lie
-// between (reshape, contiguous of a buffer...); x itself otherwise.
+// Decides which values get memory; see fusion.cpp for the rules.
 class Fusion {
  public:
   // `order` is a topological order of the graph below `roots`.

@@ -11,7 +11,7 @@
 namespace tinyshard {
 namespace {
 
-// Who touched the bytes of one memory last.
+// Remembers which step touched each byte of one memory last.
 class Touched {
  public:
   void read(int step, int64_t begin, int64_t end, std::vector<int>& after) {

@@ -1,5 +1,5 @@
-// Which steps may run side by side: what each must come after, by the memory that it touches; and
-// which of those that run side by side should go first.
+// Decides which steps may run side by side, from the memory that each touches, and which of them
+// should go first.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,14 +14,15 @@ struct Access {
   bool written;
 };
 
-// For each step, in ascending order, the earlier ones that it must come after: those that wrote
-// what it touches, and those that read what it writes. None that another of them comes after
-// anyhow.
+// Returns for each step the earlier ones that it must come after, in ascending order: those that
+// wrote what it touches, and those that read what it writes. Steps that another one of the list
+// comes after are left out.
 std::vector<std::vector<int>> hazards(std::span<const std::vector<Access>> steps);
 
-// From what each step must come after: which of them can hardly wait, being on chains as long as
-// the longest one or shorter by up to an eighth of it. The way back through the layers of a model
-// is, the gradients of weights beside it are not. Steps count alike, however long they take.
+// Returns which steps are urgent. `after`: what each step must come after. A step is urgent if it
+// is on a chain that is at most an eighth shorter than the longest one, as is the way back through
+// the layers of a model; gradients of weights beside it are not. Each step counts as one, however
+// long it takes.
 std::vector<bool> urgent_steps(std::span<const std::vector<int>> after);
 
 }  // namespace tinyshard

@@ -93,13 +93,14 @@ const UOp& Lowering::simplified_flat_index(DimSpan shape, std::span<const UOp> i
   return known->second;
 }
 
-// Where somebody looks at x; null for everywhere.
+// Returns the mask of the elements of x that somebody looks at; null for all.
 UOp Lowering::demanded(const UOp& x, const std::vector<UOp>& index) {
   UOp valid;
   std::span<const UOp> below = demand_.of(x);
   for (size_t d = 0; d < below.size(); ++d) {
     if (!below[d] || x.shape()[d] == 1) continue;
-    // A kernel that made the number might wait for this one; a copy of it waits for nobody.
+    // A bound that a kernel computes is left out, because that kernel might depend on this one. A
+    // bound that is copied in depends on nothing.
     const NodeOrder needed = toposort(below.subspan(d, 1));
     if (std::ranges::any_of(needed, [&](const UOp& y) {
           return y.op() != Op::Buffer && y.op() != Op::CopyIn && fusion_.materialized(y);

@@ -37,7 +37,7 @@ struct KernelDraft {
   int buffer_of(const UOp& load) const { return slots[size_t(slot_of(*load))]; }
   // The slot of a buffer, which gets one if it has none.
   int slot_for(int buffer);
-  // The slots here of the buffers in all slots of another draft.
+  // Returns for each slot of another draft the slot of its buffer here, added if there is none.
   std::vector<int> slots_for(const KernelDraft& other);
 };
 
@@ -45,8 +45,8 @@ struct KernelDraft {
 std::vector<UOp> expressions(const KernelDraft& draft);
 // All nodes of these, sources first.
 NodeOrder all_nodes(const KernelDraft& draft);
-// For expressions that become part of another draft, where slot i is number taken[i]: adds what
-// takes the place of their parameters to `map`.
+// Prepares expressions that become part of another draft, in which their slot i is slot taken[i]:
+// adds to `map` the Param that takes the place of each of theirs.
 void rename_slots(std::span<const UOp> nodes, std::span<const int> taken, NodeMap<UOp>& map);
 // Returns the nodes that are folds.
 std::vector<UOp> folds_among(std::span<const UOp> nodes);

@@ -110,7 +110,7 @@ class Neighbors {
     }
     return known->second;
   }
-  // For each mesh that has a number whether it has a device of this one.
+  // Returns for each numbered mesh whether it has a device of this one.
   const std::vector<uint8_t>& of(int mesh) const { return meet_[size_t(mesh)]; }
 
  private:
@@ -131,7 +131,8 @@ std::optional<Layout> place(std::vector<Life> todo, const std::vector<VirtualBuf
   Layout layout;
   Neighbors neighbors;
   std::ranges::sort(todo, {}, [](const Life& l) { return std::pair(-l.bytes, l.buffer); });
-  // All of them are looked at for each life, so what is asked of each lies side by side.
+  // A placed life, with all that the loop below reads: it looks at every placed one for each new
+  // life, so the list is kept small and contiguous.
   struct Place {
     int first, last;
     int64_t begin, end;

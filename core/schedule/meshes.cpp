@@ -31,8 +31,8 @@ MeshOf known_meshes(std::span<const UOp> order) {
   return meshes;
 }
 
-// Which values have to be copied: those of no mesh with users on several, and all that depends on
-// one of them.
+// Returns the values that have to be copied: those of no mesh with users on several meshes, and all
+// that depend on one of them.
 NodeSet to_separate(std::span<const UOp> order, const MeshOf& known, std::span<const UOp> roots,
                     std::span<const Sharding> shardings) {
   struct Users {

@@ -10,8 +10,8 @@
 namespace tinyshard {
 namespace {
 
-// The same elements in the same order with another shape; nothing where no strides say where they
-// lie. None of the shapes is empty.
+// Returns a view of the same elements in the same order with another shape; nothing if no strides
+// say where they lie. None of the shapes is empty.
 std::optional<StridedView> reshaped(const StridedView& view, DimSpan shape) {
   StridedView result{view.offset, Dims(shape.begin(), shape.end()), Dims(shape.size())};
   // Dims are matched in groups of equal product. Within a group all elements have to lie evenly.
@@ -89,8 +89,8 @@ class Parts {
     DimSpan shape = sum.shape();
     std::vector<Term> terms;
     auto is = [&](const UOp& y, Op op) { return y.op() == op && (y == sum || !ends_(y)); };
-    // Terms that do not overlap and have as many elements cover all. A long sum needs no deep stack,
-    // and two terms that meet end the search.
+    // Terms cover the sum if they do not overlap and together have as many elements as it. The walk
+    // uses a list, so a long sum needs no deep stack. It ends when two terms overlap.
     int64_t elements = 0;
     for (std::vector<UOp> rest{sum}; !rest.empty();) {
       UOp x = rest.back();

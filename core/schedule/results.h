@@ -13,12 +13,12 @@ struct ScheduleState;
 // made there, and a scatter that starts from one changes its rows in place.
 void name_storages(ScheduleState& state);
 
-// Tells whether the call of x begins with its third operand and may find it where its result is to be:
-// a product that updates what is there, a scatter into it.
+// Tells whether the call of x adds to its third operand, which may lie where the result is to be: a
+// product that updates a storage, a scatter into one.
 bool starts_from_third(const UOp& x);
 
-// Where a value has nothing but results of one library call, which nobody else reads, and the
-// library can write them where they lie in it, it does.
+// Has a library call write its results straight into a value that consists of nothing else, if
+// nobody else reads the results and the library can do so.
 void place_results(ScheduleState& state);
 
 // The ops whose libraries may be asked for views of what they read and write.

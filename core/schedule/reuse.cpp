@@ -87,8 +87,8 @@ bool may_replace(const KernelDraft& draft, const KernelDraft::Output& output, in
     for (const UOp& load : own_loads(out.value, slot, free_ranges)) {
       if (!(load.src(1) == output.index)) return false;
     }
-    // A fold is computed once for the values of the loops that it depends on, with all folds in it
-    // that depend on its own ranges: these read again for every value of the loops around it.
+    // A fold is computed once for each value of the loops that it depends on. So are the folds
+    // inside of it that depend on its ranges: they read their elements again each time.
     for (const UOp& x : toposort(std::span(&out.value, 1))) {
       if (x.op() != Op::Fold || is_inner(x, free_ranges)) continue;
       for (const UOp& load : own_loads(x.src(0), slot, free_ranges)) {
@@ -206,8 +206,9 @@ class Reuse {
            !holds_teams_up(*task.draft, out, operand, free_ranges_);
   }
 
-  // Back to who wrote the memory last: readers of what it held before are waited for already, as
-  // are those that the task needs something else from.
+  // Tells whether a task shortly before reads the memory and could run beside this one. The search
+  // goes back to the task that wrote the memory last: readers of its older content, and tasks that
+  // this one depends on anyhow, are waited for already.
   bool is_read_beside(size_t m, int place) const {
     auto in_memory = [&](int b) { return memory(b) == m; };
     for (int i = place - 1; i >= std::max(0, place - kBeside); --i) {

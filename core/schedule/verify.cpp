@@ -4,11 +4,12 @@
 //   kernel map     reads 3, writes 4 = 3's successor    bytes [0, 64) of the arena: 3 -> 4
 //   library dot    reads 3                              finds 4: "item 2 reads buffer 3 after ..."
 //
-// Each device has an arena; devices that are in the same meshes have the same in theirs, which is
-// looked at once. A buffer whose mesh has devices of several such kinds lies in several arenas.
+// Each device has an arena. Devices that are in the same meshes hold the same in theirs, so one
+// arena stands for all of them. A buffer whose mesh has devices of several such kinds lies in
+// several arenas.
 //
-// A further name (VirtualBuffer::container of a buffer that no item writes) stands for what the
-// bytes below it held when nobody had written them, or for the one buffer that lies there.
+// A buffer that no item writes, but that has a container (VirtualBuffer::container), is a further
+// name: of the bytes below it as they were before any write, or of the one buffer that lies there.
 #include "core/schedule/verify.h"
 
 #include <algorithm>

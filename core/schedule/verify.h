@@ -29,13 +29,13 @@ void verify_memory(const Schedule& schedule);
 // ran last, where
 //   - nothing writes a buffer that a task or a root wants, or two tasks do;
 //   - a kernel draft loads, stores or loops over something else than its task says;
-//   - a task does not come after the writer of what it reads, or the next version of a storage
-//   after
-//     the readers of this one: in `order`, or, where that is empty, by the dependencies.
+//   - a task does not come after the writer of what it reads, or the writer of a storage's next
+//     version does not come after the readers of this one: in `order` or, if that is empty, by the
+//     dependencies.
 void verify_tasks(const ScheduleState& state, std::string_view step, std::span<const int> order);
 
-// Which of a kernel's parameters share their memory, as the schedule has placed their buffers:
-// share[a][b], of which at least one is written.
+// Tells for each two parameters of a kernel whether they share memory, as the schedule has placed
+// their buffers, and at least one of them is written: share[a][b].
 using SharedParams = std::vector<std::vector<bool>>;
 
 // InternalError where one iteration of the kernel may read an element that another one has already

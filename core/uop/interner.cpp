@@ -131,8 +131,9 @@ class Interner {
   }
 
   void release(const Node* first) {
-    // Iterative, so that dropping a long chain does not overflow the stack. A node that dies has no
-    // users any more: those that wait for their turn are a list by that.
+    // A loop and no recursion, so that dropping a long chain does not overflow the stack. A node
+    // that dies has no users any more, so the field of its first user links it to the next node
+    // that is to die.
     for (const Node* dying = first; dying;) {
       auto* node = const_cast<Node*>(dying);
       dying = node->users.first;

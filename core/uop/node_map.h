@@ -75,8 +75,8 @@ class NodeMap {
   size_t mask_ = 0, size_ = 0;
 };
 
-// How many sources of other nodes, or roots, each node of a graph is; other nodes are not in it.
-// `order`: all nodes of the graph.
+// Counts for each node how often it is a source of another node or a root. A node without uses is
+// not in the map. `order`: all nodes of the graph.
 inline NodeMap<int> count_uses(std::span<const UOp> order, std::span<const UOp> roots) {
   NodeMap<int> uses(order.size());
   for (const UOp& x : order) {

@@ -15,7 +15,7 @@ UOp unfold(const UOp& x, const UnfoldArg& arg);
 // [.., windows, kernel] becomes [.., arg.size]: each element is the sum of its copies in windows.
 UOp unfold_backward(const UOp& windows, const UnfoldArg& arg);
 
-// The same as views and a sum.
+// Return the same values spelled in smaller ops: views, and a sum of views.
 UOp spelled_unfold(const UOp& x, const UnfoldArg& arg);
 UOp spelled_unfold_backward(const UOp& windows, const UnfoldArg& arg);
 

@@ -19,7 +19,8 @@ struct DecomposeSpec {
   int64_t matrices = 1, m = 0, n = 0;
 };
 
-// How many bytes a decomposition into these factors needs beside them, on a pool of so many threads.
+// Returns how many bytes a decomposition into these factors needs beside them, on a pool of so many
+// threads.
 int64_t decompose_scratch_bytes(const DecomposeSpec& spec, std::span<const DecomposeArg> factors,
                                 int threads);
 

@@ -29,7 +29,8 @@ class CpuProgram : public Program {
  private:
   using Entry = void (*)(void* const*, const int64_t*, int64_t, int64_t);
   std::string name_;
-  // work(buffers), with what checked code needs behind the buffers.
+  // Calls work(buffers). Behind the buffers of checked code it puts an AccessFault, and throws
+  // InternalError if the code finds a fault.
   template <class Work>
   void checking(void* const* buffers, Work&& work) const;
 

@@ -214,7 +214,7 @@ class LongKeys {
   }
 
  private:
-  // By the keys themselves: a run that was sorted has other words, but the same places.
+  // Compares the keys themselves: a run that was sorted has other words, but the same places.
   bool same_run(int64_t a, int64_t b) const {
     return keys_[uint32_t(words_[a])] >> 32 == keys_[uint32_t(words_[b])] >> 32;
   }
@@ -222,7 +222,7 @@ class LongKeys {
   // Longer runs are left to all threads.
   bool is_long(int64_t n) const { return team_.parts > 1 && n > kSharedRow; }
 
-  // Runs in [begin, end), which holds whole ones.
+  // Sorts each run in [begin, end). No run crosses these borders.
   void sort_runs(int64_t begin, int64_t end) {
     Counts counts;
     while (begin < end) {
@@ -327,7 +327,7 @@ bool selects(const SortSpec& s) { return s.n > kCompared && s.k <= s.n / kSelect
 // True if each thread gets some of the rows, false if it gets a part of each row.
 bool shares_rows(const SortSpec& s, int threads) { return s.rows >= threads || s.n < kSharedRow; }
 
-// How many workers there are: with some rows each, or with a part of each row.
+// Returns how many workers there are. They have some rows each, or a part of each row.
 int workers(const SortSpec& s, int threads) {
   int64_t useful =
       shares_rows(s, threads) ? std::max<int64_t>(1, s.rows * s.n / kShare) : s.n / kSharedRow * 2;

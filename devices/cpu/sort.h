@@ -21,7 +21,7 @@ struct SortSpec {
 // Rows whose places an i32 counts, of unsigned keys.
 bool sort_supports(const SortSpec& spec);
 
-// How many bytes a sort needs beside keys and order, on a pool of so many threads.
+// Returns how many bytes a sort needs beside keys and order, on a pool of so many threads.
 int64_t sort_scratch_bytes(const SortSpec& spec, int threads);
 
 // order[row][i] is the place of the i-th smallest key of the row, for i < k; of equal keys the

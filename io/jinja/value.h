@@ -74,7 +74,7 @@ class Value {
 
   std::string str() const;   // as print() shows it
   std::string repr() const;  // as it stands in a list
-  // As json.dumps does it; `indent` below 0 is one line.
+  // Returns the value as json.dumps writes it; with an `indent` below 0 in one line.
   std::string json(int64_t indent = -1, int64_t depth = 0, bool sorted = false) const;
   const char* type() const;  // for messages
 

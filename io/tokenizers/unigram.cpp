@@ -16,7 +16,7 @@
 namespace tinyshard::tokenizers {
 namespace {
 
-// How much less likely than the least likely token a character is that has no token.
+// A character without a token is so much less likely than the least likely token.
 constexpr double kUnknownPenalty = 10;
 
 std::unordered_map<std::string, int32_t> numbered(

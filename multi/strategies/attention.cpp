@@ -94,7 +94,8 @@ class Ways {
     if (copies(operand, by)) shape[size_t(heads())] = head_parts(by, by.size());
     return shape;
   }
-  // How k or v lies with each device that has some heads having as many as others.
+  // Returns the placements of k or v by which all devices that have heads have the same number of
+  // them.
   std::vector<Placement> even_heads(size_t operand) const {
     std::vector<Placement> place = operands_[operand].place;
     int64_t parts = 1;
@@ -133,7 +134,7 @@ class Ways {
     }
     return place;
   }
-  // How the gradient of an operand lies that each device makes.
+  // Returns how the gradient of an operand lies as the devices make it.
   std::vector<Placement> terms(size_t operand, const Dimensions& by) const {
     std::vector<Placement> place = wanted(operand, by);
     for (size_t a = 0; a < by.size(); ++a) {
@@ -141,8 +142,9 @@ class Ways {
     }
     return place;
   }
-  // And how it lies in the end: gradients of copies are added by parts of the dim that divides the
-  // operand, or left as terms of a sum.
+  // Returns how the gradient of an operand lies in the end. Copies of an operand have a gradient
+  // each: these are added up to parts, if another dim of the operand is divided, or left as terms
+  // of a sum.
   std::vector<Placement> gradient(size_t operand, const Dimensions& by) const {
     std::vector<Placement> place = terms(operand, by);
     if (!copies(operand, by)) return place;

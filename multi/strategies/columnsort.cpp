@@ -16,7 +16,8 @@
 namespace tinyshard {
 namespace {
 
-// Values of which each device makes the keys, and their places if they count; else null.
+// A device's column: values, from which it makes the keys, and their places, null if places do not
+// matter.
 struct Column {
   UOp values, places;
 };
@@ -36,8 +37,9 @@ class ColumnSort {
     check_internal(columns_.suffice() && is_const(keys_.last), "a row that columns can sort");
     ColumnRoute route;
     Column x = filled(with_places);
-    // The places on a device rise, and those that it is dealt follow each other from device to
-    // device, but for padding, which is behind all of them.
+    // Sorting by key alone keeps the order of places wherever they rise: on a device they do, and
+    // so do those that it is dealt, one device after the other. Padding comes behind all of them,
+    // so with padding the place is compared, too.
     route.first = order_by_key(x);
     x = each(by(x, route.first), [&](const UOp& v) { return deal(v); });
     route.dealt = is_padded() ? order_by_key_and_place(x) : order_by_key(x);
@@ -52,7 +54,8 @@ class ColumnSort {
     return {x.values, x.places, route};
   }
 
-  // In reverse; what crossed over crosses back by the same exchange.
+  // Undoes the steps of run(), the last one first. Elements that crossed over cross back by the
+  // same exchange.
   UOp put_back(const ColumnRoute& route) const {
     UOp x = in_columns(like_.local);
     x = across_ends(with_mixed(x, inverse(route.ends)), route.crossed);
@@ -190,7 +193,7 @@ class ColumnSort {
   }
   UOp other(const UOp& x) const { return flip(x, Dims{last_ + 1, last_ + 2}); }
 
-  // Which elements of pairs change places: both of one, or none.
+  // Returns which pairs of elements change places.
   UOp crossing(const Column& x) const {
     const Column paired = each(x, [&](const UOp& v) { return pairs(v); });
     const UOp before = comes_before(paired, each(paired, [&](const UOp& v) { return other(v); }));
@@ -198,8 +201,8 @@ class ColumnSort {
     return where(binary(Op::CmpEq, which, const_like(which, 0)), other(before), before);
   }
 
-  // A column in which these did. The first device has no column before it, the last one none behind
-  // it.
+  // Returns a column in which these pairs have changed places. The first device has no column
+  // before it, the last one none behind it.
   UOp across_ends(const UOp& x, const UOp& crossed) const {
     const int64_t h = columns_.window, r = columns_.rows;
     const DeviceNumber begins = DeviceNumber::choose(here_ < 1, 0, h);

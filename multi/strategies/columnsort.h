@@ -63,7 +63,7 @@ struct Columns {
 };
 Columns columns_of(int64_t length, int64_t devices);
 
-// How the values that are sorted are compared.
+// Says how sorted values are compared.
 struct ColumnKeys {
   std::function<UOp(const UOp&)> of;  // unsigned keys of them
   UOp last;                           // a constant that no value comes after

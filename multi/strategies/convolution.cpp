@@ -8,9 +8,10 @@
 //   input channels   Shard(1)  Shard(1)  whole         where there is one group
 //   groups           Shard(1)  Shard(0)  Shard(1)      where the devices divide them
 //
-// or by nothing; images that are split in space stay so (spatial.h). Of the operands the two that an op has lie so; a result that the table calls whole
-// is a pending sum: y over input channels, the gradient of x over output channels, that of the
-// weights over the batch. The cheapest way wins (ways.h).
+// or by nothing; images that are split in space stay so (spatial.h). An op brings its two operands to
+// the placements of a row. If the table calls its result whole, the result is a pending sum: y over
+// input channels, the gradient of x over output channels, that of the weights over the batch. The
+// cheapest way wins (ways.h).
 #include <algorithm>
 #include <array>
 

@@ -42,8 +42,8 @@ uint64_t question(const UOp& x, const std::vector<LocalValue>& v, size_t axis) {
   return question.about(uint64_t(v[0].mesh->id())).about(axis).hash();
 }
 
-// The split of one of the operands; the others move to it, so that is one of which most would
-// travel. Nothing where none is divided.
+// Returns the split that all operands move to: that of the operand which would be dearest to move.
+// Nothing if none is divided.
 std::optional<Placement> split_along(const UOp& x, const std::vector<LocalValue>& v, size_t axis,
                                      LocalValues& values) {
   std::vector<Placement> splits;
@@ -101,8 +101,8 @@ Placement completed_along(const UOp& x, const std::vector<LocalValue>& v, size_t
   return best;
 }
 
-// Where all operands lie alike, and whole or in parts, nothing moves: one of them; null otherwise.
-// Constants are everywhere.
+// Returns an operand if all lie alike and none is pending, so that nothing moves; null otherwise.
+// Constants are everywhere and do not count.
 const LocalValue* alike(const UOp& x, const LocalValues& values) {
   const LocalValue* first = nullptr;
   for (const UOp& s : x->src()) {
@@ -119,8 +119,8 @@ const LocalValue* alike(const UOp& x, const LocalValues& values) {
   return first;
 }
 
-// The operand of a product that stays pending while the other one, which may be infinite, weighs it:
-// one that is a lookup. Where there is none, the number of operands.
+// Returns which operand of a product is a pending lookup: it may stay pending although the other
+// operand, which weighs it, may be infinite. The number of operands if there is none.
 size_t weighed_operand(const UOp& x, const std::vector<LocalValue>& v) {
   auto is_partial = [](const Placement& p) { return p.is_partial(); };
   for (size_t i = 0; i < v.size(); ++i) {
@@ -130,8 +130,9 @@ size_t weighed_operand(const UOp& x, const std::vector<LocalValue>& v) {
   return v.size();
 }
 
-// The axes along which such an operand is completed before it is weighed: all along which it is
-// pending, where it is completed along one of them. What is weighed are its terms as they were found.
+// Returns the axes along which such an operand is completed before it is weighed. If it has to be
+// completed along one axis, it is completed along all: only the terms of a lookup as they were
+// found may be weighed.
 std::vector<bool> completed_lookup(const UOp& x, const std::vector<LocalValue>& v, size_t lookup,
                                    const LocalValues& values) {
   std::vector<bool> axes(v[0].place.size(), false);

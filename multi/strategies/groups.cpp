@@ -100,9 +100,9 @@ CollectiveOp Groups::combining(DType type, ReduceOp op) {
                                                         : CollectiveOp::ReduceScatter;
 }
 
-// The places that a device makes are a dim that the groups' axis divides among owners. In front of it
-// are dims by which devices differ: of what is not reduced the group that sends, [groups, ..], and the
-// device of the group where it has several, [.., 1, ..] of `size`.
+// The places that a device makes are a dim, which the groups' axis divides among owners. The value
+// gets one or two dims in front, by which devices differ: [groups, ..] for the group that sends, if
+// nothing is reduced, and [.., size, ..] for the device within its group, if a group has several.
 UOp Groups::at_owners(const UOp& made, const Placement& lying, const Places& placed, DimSpan shape,
                       int dim) const {
   const int senders = lying.is_shard() ? 1 : 0, front = senders + (size_ > 1 ? 1 : 0);

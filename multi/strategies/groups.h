@@ -34,10 +34,10 @@ class Groups {
   // they are divided before. `fill`, if not null, a constant of one element, is what padding becomes.
   UOp entries(const UOp& x, const Places& place, int dim, const UOp* fill,
               LocalValues& values) const;
-  // The number of places, out of so many, that a device makes for its group.
+  // Returns how many of `places` places a device makes for its group.
   int64_t made(int64_t places) const { return count_ * part(places); }
-  // An index into them as one into those that this device makes; -1: another device of the group
-  // makes it, or it is beyond the end.
+  // Turns an index into all places into one into those that this device makes; -1 if another device
+  // of the group makes the place, or if it is beyond the end.
   UOp index_into_made(const UOp& index, int64_t places) const;
 
   // Owners get what devices have made of their places along `dim`, reduced: a value of that shape,
@@ -46,7 +46,8 @@ class Groups {
   static CollectiveOp combining(DType type, ReduceOp op);
   LocalValue combined(const UOp& made, ReduceOp op, const Places& placed, DimSpan shape,
                       int dim) const;
-  // The same, not reduced: [groups, .., places, ..], where the group is.
+  // Brings the places to owners without a reduction: [groups, .., places, ..], in the order of the
+  // groups that made them.
   UOp for_owners(const UOp& made, const Places& placed, DimSpan shape, int dim) const;
   // A value of each device of the group, as one on the mesh.
   UOp back(const UOp& x) const;
@@ -56,11 +57,13 @@ class Groups {
   double seconds_of_made(CollectiveOp op, double bytes, LinkModel& links) const;
 
  private:
-  // Brings what devices made to owners; `lying`: a term of a reduction, or Shard(0): each apart.
+  // Brings the places that devices made to their owners. `lying`: Partial if they are reduced on
+  // the way, Shard(0) if owners get each device's.
   UOp at_owners(const UOp& made, const Placement& lying, const Places& placed, DimSpan shape,
                 int dim) const;
   int64_t part(int64_t places) const { return (places + size_ * count_ - 1) / (size_ * count_); }
-  // Turns placements on the mesh into those on the finer one, behind so many new dims.
+  // Turns placements on the mesh into placements on the finer mesh, of a value with `dims` more
+  // dims in front.
   Places finer(const Places& place, int dims) const;
 
   Mesh mesh_;

@@ -87,8 +87,8 @@ LocalValue LocalValues::on(const UOp& x, const Mesh& mesh) const {
 
 namespace {
 
-// A permuted value moves as what it permutes, so that a product and its gradient, which read it
-// both ways, share what arrives.
+// Returns the placements of the value under a permute. We move that value, so that a product and
+// its gradient, which reads it transposed, share one transfer.
 std::vector<Placement> behind_permute(const UOp& permute, std::vector<Placement> place) {
   for (Placement& p : place) {
     if (p.is_shard()) p.dim = int(permute->arg()[size_t(p.dim)]);
@@ -213,8 +213,8 @@ bool LocalValues::is_known(const UOp& x) const {
 
 namespace {
 
-// How a storage is divided that comes later in the order: scattered maxima meet what they are
-// scattered into after they were compared with constants.
+// Returns how a storage that comes later in the order is divided. Scattered maxima are compared
+// with constants before they meet the storage that they are scattered into.
 std::optional<Placement> split_of_storage(const UOp& x, const Mesh& mesh, size_t axis) {
   if (x.op() != Op::Buffer || !x->payload) return std::nullopt;
   const Placed& placed = *static_cast<const Placed*>(x->payload.get());

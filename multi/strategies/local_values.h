@@ -30,9 +30,9 @@ class LocalValues {
   Decisions& decisions() const { return *decisions_; }
   LinkModel& links() const { return *links_; }
 
-  // As ops read it: parameters that are gathered on use are whole.
+  // Returns the value of x as ops read it: parameters that are gathered on use are whole.
   const LocalValue& of(const UOp& x) const;
-  // As it lies.
+  // Returns the value of x as it lies.
   const LocalValue& lying(const UOp& x) const { return values_[number_.at(x)]; }
   // Adds the value of the next node in the order that look_ahead() was told.
   void add(LocalValue value) { values_.push_back(std::move(value)); }
@@ -43,22 +43,23 @@ class LocalValues {
   // they meet, from another device, too. Nothing where all are constants. UserError for meshes that
   // have nothing to do with each other.
   std::optional<Mesh> meeting_place(std::span<const UOp> operands) const;
-  // x on that mesh: as it lies where that is its own, else whole on each device.
+  // Returns x on that mesh: as it lies if that is its own mesh, else whole on each device.
   LocalValue on(const UOp& x, const Mesh& mesh) const;
 
-  // x on that mesh where `wanted` says. Of what repeats something only that travels: a bias, not as
-  // many rows of it as there are.
+  // Returns x on that mesh, placed as `wanted`. An expanded value is moved unexpanded: a bias
+  // travels, and not as many rows of it as there are.
   LocalValue brought(const UOp& x, const Mesh& mesh, const std::vector<Placement>& wanted);
 
-  // redistribute() on its own mesh, remembered: moving it there again is the same node and sends
-  // nothing more.
+  // Calls redistribute() on the mesh of v, and remembers the result: moving v there again gives the
+  // same node and sends nothing more.
   LocalValue moved(LocalValue v, DimSpan global, const std::vector<Placement>& wanted);
   bool was_moved(const LocalValue& v, const std::vector<Placement>& wanted) const;
   // A hash of the type of v and of the placements that was_moved() knows of it.
   uint64_t known_moves(const LocalValue& v) const;
   // The graph, which outlives this and is told before all else.
   void look_ahead(std::span<const UOp> order, std::span<const UOp> roots);
-  // How many products read x, also transposed: they share what moving it costs. 1 where none does.
+  // Returns how many products read x, also transposed: they share the cost of moving it. 1 if none
+  // does.
   int products_of(const UOp& x) const;
   // True if nobody reads x but lookups in it, or in a copy of it elsewhere or of another type.
   bool is_only_a_table(const UOp& x) const;
@@ -110,14 +111,15 @@ class LocalValues {
     bool weighed = false;      // by factors that may be infinite
   };
   std::optional<SumOf> only_sum_of(const UOp& x, int dim, int64_t parts) const;
-  // Along a mesh axis x is to stay pending until it was summed, and the sum is to be completed so.
+  // Asks that x stays pending along a mesh axis until it was summed, and that the sum is then
+  // completed to `to`.
   void complete_at(const SumOf& x, size_t axis, Placement to);
   // Returns whether that was asked for an elementwise op.
   bool stays_pending(const UOp& x, size_t axis) const;
   // `place` of a reduction with what was asked for it.
   std::vector<Placement> completed_at(const UOp& sum, std::vector<Placement> place) const;
 
-  // How x lies on that mesh, also where it is a storage that comes later in the order.
+  // Returns how x lies on that mesh, also if it is a storage that comes later in the order.
   std::optional<std::vector<Placement>> will_lie(const UOp& x, const Mesh& mesh) const;
   // Writes (multi/strategies/writes.h), by the lookup of what entries say: the number of the entry
   // of its group with which a device would write to each place, that of the group which writes to
@@ -131,8 +133,8 @@ class LocalValues {
   void set_writers(const UOp& gather, Writers writers) { writers_[gather] = std::move(writers); }
   const Writers* writers_of(const UOp& gather) const { return writers_.find(gather); }
 
-  // How the table of a Gather lies, for the ScatterAdd that is its adjoint; before a reshape joined
-  // dims of it, too.
+  // Placements of the table of a Gather, for the ScatterAdd that is its adjoint; also those before
+  // a reshape joined dims of it.
   struct Table {
     int64_t axis, size;
     std::vector<Placement> place;
@@ -193,9 +195,9 @@ LocalValue rebuilt(const UOp& x, const std::vector<LocalValue>& sources, const L
 // The dim of the new shape that starts where `dim` of the old one did and divides into that many
 // parts as it did; -1: none.
 int reshaped_dim(DimSpan from, DimSpan to, int dim, int64_t parts);
-// With the pending reductions completed. `global` is the shape of the whole value.
+// Completes the pending reductions of v. `global` is the shape of the whole value.
 LocalValue settled(LocalValue v, DimSpan global);
-// With `dim` put together on each device.
+// Gathers `dim` of v on each device.
 LocalValue without_shard(LocalValue v, DimSpan global, int dim);
 
 }  // namespace tinyshard

@@ -43,8 +43,8 @@ struct Lookup {
   Places data, index, found, result;
   std::optional<Window> window = {};  // of the table, where that stays divided as the result is
   bool apart = false;  // `data` is of the table as it was before a reshape joined dims
-  // Where rows are added up before the sum over devices is completed: that sum, and along which axis
-  // it is wanted how.
+  // Set if rows are added up before the sum over devices is completed: that sum, the mesh axis over
+  // which it is pending, and the placement that it is completed to.
   std::optional<LocalValues::SumOf> sum = {};
   size_t summed_axis = 0;
   Placement summed = {};
@@ -77,7 +77,8 @@ struct Tables {
   DimSpan shape() const { return x.src(0).shape(); }
   const UOp& places() const { return repeated(x.src(1)); }
 
-  // Along each axis as the index lies; else as the table does, where both have the dim.
+  // Returns the way that looks up whole rows. Along each axis the result lies as the index does or,
+  // if that is whole there, as the table does along a dim that both have.
   Lookup with_whole_rows() const {
     Lookup l;
     l.data.resize(mesh.axes().size());
@@ -94,7 +95,7 @@ struct Tables {
     return l;
   }
 
-  // The same, but with parts of the table along `axis`.
+  // Returns the way l, but with the table in parts along `axis`.
   Lookup with_parts(Lookup l, size_t axis) const {
     l.data[axis] = Shard(dim());
     l.index[axis] = Replicate;
@@ -113,8 +114,8 @@ struct Tables {
     return parts;
   }
 
-  // With the table as it was before its dims were joined: along each axis as it lies then, else as the
-  // index does.
+  // Returns the way with the table as it was before its dims were joined: divided along each axis
+  // as it lay then, else as the index is.
   std::optional<Lookup> with_dims_apart() const {
     if (!data.apart) return std::nullopt;
     Lookup l;
@@ -167,7 +168,8 @@ struct Tables {
     return seconds;
   }
 
-  // The same, but with the result in parts along `axis` as the table, and rows moved between them.
+  // Returns the way l, but with the result in parts along `axis` as the table is, and rows moved
+  // between them.
   std::optional<Lookup> with_window(Lookup l, size_t axis) const {
     l.data[axis] = l.index[axis] = l.found[axis] = l.result[axis] = Shard(dim());
     if (!divides_alone(l.data, axis) || !divides_alone(l.index, axis)) return std::nullopt;
@@ -493,7 +495,8 @@ int64_t devices_that_meet(const UOp& x, const Mesh& mesh, size_t axis, const Pla
   return best;
 }
 
-// By groups along an axis. `wanted`: how entries lie before; `placed`: the result, but along that axis.
+// Scatters by groups along an axis. `wanted`: how the entries lie before; `placed`: how the result
+// is to lie along the other axes.
 LocalValue scattered_in_groups(const UOp& x, const Groups& groups, const Places& wanted,
                                const Places& placed, LocalValues& values) {
   const ScatterArg arg = scatter_arg(*x);
@@ -508,8 +511,8 @@ LocalValue scattered_in_groups(const UOp& x, const Groups& groups, const Places&
                          placed, x.shape(), dim);
 }
 
-// Along an axis over which entries are divided: where the result is completed. Nothing for a sum
-// that may stay pending.
+// Returns the placement to which the result is completed along an axis that divides the entries.
+// Nothing for a sum that may stay pending.
 std::optional<Placement> scattered_result(const UOp& x, const Mesh& mesh, size_t axis,
                                           const Places& placed, const LocalValues& values) {
   const Placement parts = Shard(int(scatter_arg(*x).axis));

@@ -27,7 +27,7 @@ LocalValue lying_as(const UOp& x, const Mesh& mesh, const LocalValues& values,
   return redistribute(std::move(v), x.shape(), mesh, place);
 }
 
-// As each device reads it: whole.
+// Returns x as each device reads it: whole.
 LocalValue whole_on(const UOp& x, const Mesh& mesh, const LocalValues& values) {
   LocalValue v = values.of(x);
   const bool no_sum = std::ranges::none_of(v.place, &Placement::is_partial);

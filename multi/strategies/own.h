@@ -1,6 +1,6 @@
-// How values that each device has for itself (multi/per_device.h) run on a mesh: as they are
-// written. Along the axes of which a value is own its placement reads Replicate, and nothing uses
-// that the devices would hold the same there.
+// Ops on values that each device has for itself (multi/per_device.h). They run on each device as
+// they are written. Along an axis for which a value is own its placement reads Replicate, although
+// the devices hold different values; no rule here relies on equal ones.
 #pragma once
 #include "multi/per_device.h"
 #include "multi/strategies/local_values.h"

@@ -14,8 +14,8 @@ bool scales_terms(const UOp& x);
 // Returns whether an elementwise op leaves operands that lie so pending along a mesh axis.
 bool stays_partial(const UOp& x, std::span<const LocalValue> operands, size_t axis);
 
-// The same of any op with one result per element, where that one source is a pending sum and all
-// others are on all devices.
+// Tells whether any op with one result per element keeps a sum pending, if that one source is a
+// pending sum and all others are on all devices.
 bool stays_partial_through(const UOp& x, const UOp& source);
 
 // Returns whether x is a product of floats: `source`, and a factor by which the terms of sums may

@@ -34,14 +34,15 @@ struct Layout {
 
 bool lies(const LocalValue& v, size_t axis, size_t dim) { return v.place[axis] == Shard(int(dim)); }
 
-// An operand with its dims as finely divided as either operand knows them.
+// An operand of a product. A reshape may have joined its dims, or those of the other operand:
+// `shape` has the finer dims.
 struct Operand {
   LocalValue value;
   Dims shape;
   std::vector<size_t> counts;  // dims of `shape` that make each dim of the source
 };
 
-// In order of preference where they cost the same.
+// Returns the ways along an axis. Of ways that cost the same the first is taken.
 std::vector<Way> ways_along(const Mesh& mesh, size_t axis, const Layout& dims, const Operand& a,
                             const Operand& b) {
   const auto& [batch, rows, inner, columns] = dims;
@@ -126,7 +127,7 @@ bool refine_each_other(Operand& a, Operand& b, size_t batch) {
   return refine(a, batch + 1, b, batch) && refine(b, batch, a, batch + 1);
 }
 
-// With 0 where divided dims [first, first + count) are padded.
+// Returns the operand with zeros in the padding of its dims [first, first + count).
 UOp filled(const Operand& o, size_t first, size_t count) {
   LocalValue v = o.value;
   for (size_t i = first; i < first + count; ++i)

@@ -52,7 +52,8 @@ int only_axis(const LocalValue& v, int dim) {
   return found;
 }
 
-// With the axes that divide rows dividing another dim instead, where one has room for that.
+// Returns the placements of v with whole rows: an axis that divides the last dim divides another
+// dim instead, if one has room, and else none.
 Places other_rows(const LocalValue& v, DimSpan global) {
   const int last = last_dim(global);
   Places place = v.place;

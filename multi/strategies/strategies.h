@@ -22,7 +22,7 @@ LocalValue sort(const UOp& x, LocalValues& values);
 // it is by another index, or where to add up what each device makes takes less time.
 std::optional<LocalValue> scattered_by_order(const UOp& x, LocalValues& values);
 LocalValue decompose(const UOp& x, LocalValues& values);
-// The same of whole matrices, each device of what it has.
+// Decomposes the matrices that each device holds; none of them is divided itself.
 LocalValue decomposed(const UOp& x, const LocalValue& matrices);
 LocalValue dot(const UOp& x, LocalValues& values);
 LocalValue convolution(const UOp& x, LocalValues& values);  // and its gradients

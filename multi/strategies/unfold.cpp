@@ -65,8 +65,8 @@ std::vector<Placement> with_terms_of_sums(std::vector<Placement> place) {
   return place;
 }
 
-// With the outermost of the axes that split `dim` as the only one, or none; inner ones cut their
-// parts afterwards.
+// Returns placements in which only the outermost of the axes that split `dim` splits it, or none.
+// Inner axes cut their parts afterwards.
 std::vector<Placement> divided_once(std::vector<Placement> place, int dim, bool divided) {
   for (Placement& p : place) {
     if (p.is_shard() && p.dim == dim && !std::exchange(divided, false)) p = Replicate;
@@ -120,8 +120,8 @@ UOp window_under_views(LocalValue v, int dim, const Window& wanted) {
   return where(pad(trues, x.src(0)->arg()), padded, reshaped_const(x.src(2), padded.shape()));
 }
 
-// Rows that are rows first, first + 1, ... of a source, with `fill` where these are not in [low,
-// high); without one they are 0 there already.
+// Puts `fill` into rows outside of [low, high). x has the rows first, first + 1, ... of a source.
+// Without `fill` such rows stay 0, as they are.
 UOp filled(const UOp& x, int dim, const DeviceNumber& first, const Rows& rows, const UOp& fill) {
   if (!fill) return x;
   const UOp inside =
@@ -165,8 +165,9 @@ bool begin_nearby(int64_t step, int64_t part, int64_t devices) {
   return std::abs(step - part) * (devices - 1) <= kParts * part;
 }
 
-// Each device sums its windows as they are, and sends the rows that reach beyond its part of `part`
-// rows: `rows` says which rows its windows are of.
+// Sums windows back to rows. Each device sums its own windows, which cover the rows that `rows`
+// names, and sends the sums of rows beyond its part, of `part` rows, to the devices that hold
+// these.
 UOp sums_of_own_windows(LocalValue v, DimSpan shape, const Window& rows, int64_t part,
                         UnfoldArg arg) {
   const int dim = int(shape.size()) - 2;

@@ -6,7 +6,7 @@
 
 namespace tinyshard {
 
-// How an op may divide along one mesh axis: where it wants its operands, and how its result then
+// A way to divide an op along one mesh axis: where it wants its operands, and how its result then
 // lies. A pending result is that of operands divided along what the op sums over.
 struct Way {
   Placement a, b, result;
@@ -18,8 +18,8 @@ struct Contraction {
   DimSpan shape_a, shape_b, shape;
   DType type;
   double operations;  // of the whole
-  // How many ops share what it costs to move each operand: a weight that is gathered for a product
-  // is there for its gradient, too, and the input of three layers for all of them.
+  // Numbers of ops that share the cost of moving each operand: a weight that is gathered for a
+  // product is there for its gradient, too, and the input of three layers for all of them.
   int shared_a = 1, shared_b = 1;
   // True if an operand stays where it lies when any way lets it.
   bool a_stays = false, b_stays = false;

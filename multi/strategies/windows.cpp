@@ -47,7 +47,7 @@ std::vector<Rows> rows_through(const UOp& x, UOp& source) {
 
 namespace {
 
-// With no axis but the outermost one in the way of a window.
+// Brings v to placements in which `dim` is split by its outermost axis only, as windows need it.
 LocalValue split_once(LocalValue v, DimSpan global, int dim) {
   const int outer = axis_of(v, dim);
   std::vector<Placement> wanted = v.place;
@@ -82,7 +82,7 @@ UOp brought_to_all(const LocalValue& v, int dim, const Rows& rows) {
   return all ? all : rows_of(v.local, dim, 0, rows.size, 0, 0);
 }
 
-// Along a dim that is split.
+// Moves rows along a dim that is split.
 LocalValue moved(LocalValue v, Dims& global, int dim, const Rows& rows) {
   v = split_once(std::move(v), global, dim);
   const int axis = axis_of(v, dim);

@@ -26,8 +26,8 @@ UOp below_repeats(UOp x) {
 
 bool is_max_with_zero(const UOp& x) { return x.op() == Op::Max && is_const(x.src(1), 0); }
 
-// Returns whether nobody reads the numbers of last entries, with zeros where there is none, but
-// comparisons with 0 and the ops that lead to this lookup.
+// Returns whether the numbers of last entries (0: no entry) are read by nothing but comparisons
+// with 0 and the ops that lead to this lookup.
 bool are_only_looked_up(const UOp& last, const UOp& gather, const LocalValues& values) {
   std::vector<UOp> reached{last};
   for (size_t i = 0; i < reached.size(); ++i) {
@@ -128,8 +128,9 @@ Dims with_one_in_front(DimSpan shape) {
   return all;
 }
 
-// The axis that divides entries, where it alone does, and does so with what is written; -1: none.
-// Along the others both lie alike, or the index is repeated.
+// Returns the mesh axis that divides the entries of the index and of the written rows alike; -1 if
+// there is none, or more than one. Along each other axis both must lie alike, unless the index is
+// repeated there.
 int axis_of_entries(const LocalValue& index, const UOp& x, const Places& rows, const UOp& gather) {
   const int dim = int(scatter_arg(*x).axis);
   const int axis = axis_of(index, dim);

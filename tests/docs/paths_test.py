@@ -21,7 +21,7 @@ def exists(base, path):
 
 
 missing = []
-pages = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md"))]
+pages = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]
 for page in pages:
     for number, line in enumerate(page.read_text().splitlines(), 1):
         named = [(root, path) for path in QUOTED.findall(line)]

@@ -1,5 +1,5 @@
 // golden_runner: runs the recorded cases of a folder on a device, a number of devices or a mesh,
-// with their inputs placed in a given way. See --help and docs/debug.md.
+// with their inputs placed in a given way. See --help and docs/notes/search.md.
 #include <chrono>
 #include <cstdlib>
 #include <fstream>

@@ -96,7 +96,7 @@ TEST_P(WindowBytes, AReshapeSendsWhatItsRunsLack) {
   const Tensor flat = x.reshape({16 * n * kWidth});
   EXPECT_LE(sent(flat), bound(16.0 * kRow));
   EXPECT_TRUE(flat.sharding().placements[0].is_shard());
-  // Runs of the line, to parts of an inner dim.
+  // The way back: a line that is split becomes a value that is split along an inner dim.
   const Tensor line = split({16 * n * kWidth}, 0);
   EXPECT_LE(sent(line.reshape({2, 8 * n, kWidth})), bound(16.0 * kRow));
   EXPECT_TRUE(line.reshape({2, 8 * n, kWidth}).sharding().placements[0].is_shard());

@@ -304,8 +304,8 @@ TEST_P(LookupsTest, InfinitiesAndNaNStayInTheirRows) {
   expect_same(many.embedding(Tensor({3})), one.embedding(Tensor({3})), 0, "a finite row");
 }
 
-// Scores whose classes are divided along one axis, labels along another: where what is looked up is
-// completed along one of them, it is before it is weighed. The weight of a class that nobody has is
+// Classes of scores are divided along one axis, labels along another. If the lookup is completed
+// along one axis, it has to be before it is weighed: weights of classes that no label names are
 // infinite.
 TEST_P(LookupsTest, WeighedLossesOfClassesAndRowsThatAreDivided) {
   const Layout& layout = GetParam();

@@ -367,7 +367,8 @@ TEST_F(SpatialBytes, PoolingSendsBackTheRowsThatItReceived) {
   }
 }
 
-// Larger images read a row beside their part, smaller ones by a whole number none.
+// Images that are made larger read a row beside their part. Images that are made smaller by a whole
+// factor read none.
 TEST_F(SpatialBytes, ImagesOfOtherSizesReadTheRowsBesideTheirParts) {
   for (int n : {4, 8, 64}) {
     devices(n);

@@ -1,5 +1,5 @@
 // simulator: runs jobs that are drawn from seeds on a virtual clock, with faults, and tells which
-// promises were broken. See --help; docs/debug.md says what is simulated.
+// promises were broken. See --help; docs/notes/search.md says what is simulated.
 #include <atomic>
 #include <chrono>
 #include <cstdint>

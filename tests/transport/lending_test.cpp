@@ -125,7 +125,8 @@ TEST_F(Lending, WhatIsForgottenComesBackOnceItHasArrived) {
   EXPECT_EQ(far.messages[0], as_it_was);
 }
 
-// As it is without being told: the kernel says that it copies to this host, and gets no more.
+// Lending ends by itself between processes of one host: the kernel says that it copies anyhow, and
+// is lent nothing more.
 TEST(LendingToThisHost, EndsWithTheFirstMessage) {
   const auto ends = connected();
   SocketPipe pipe(ends.first.fd());

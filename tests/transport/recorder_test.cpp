@@ -104,7 +104,7 @@ class Rings : public ::testing::Test {
     std::erase(children_, pid);
   }
 
-  // Whose rank is the number behind "ring-".
+  // Returns the rings of a rank: its number stands behind "ring-".
   std::vector<std::filesystem::path> rings_of(int rank) const {
     std::vector<std::filesystem::path> found;
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) {

@@ -345,7 +345,8 @@ TEST(TlsSession, WhatIsNoTlsFails) {
   EXPECT_FALSE(a.problem().empty());
 }
 
-// Whatever the socket takes at a time; what was taken is its writer's again.
+// The socket takes few bytes at a time. Bytes that write() took may be changed by the caller at
+// once.
 TEST(TlsSession, BytesArriveThoughTheSocketTakesFew) {
   const Ends ends;
   const int small = 8 << 10;

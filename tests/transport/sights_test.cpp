@@ -108,7 +108,7 @@ class Waits {
       for (size_t r = 0; r < sights_.size(); ++r) beat(int(r));
     }
   }
-  // Looked for now, and told after a while in which nothing is heard.
+  // Looks for a circle twice: it is not told at once, but after a while in which nothing is heard.
   std::optional<Circle> circle(int r) {
     EXPECT_FALSE(sights_[size_t(r)].circle(Deadline(now_)));
     return sights_[size_t(r)].circle(Deadline(now_ + 300ms));
@@ -199,7 +199,7 @@ TEST(Circles, OneOfWhichARankEndsIsStillTold) {
   EXPECT_FALSE(job.circle_at_once(1));
   job.end(0);
   EXPECT_TRUE(job.circle_at_once(1));
-  // Who had not seen it sees that a rank is gone.
+  // Rank 2 had not seen the circle before rank 0 ended: it sees that a rank is gone.
   EXPECT_FALSE(job.circle_at_once(2));
 }
 

@@ -508,7 +508,7 @@ TEST(Mesh, ARankThatDoesNotComeIsNamed) {
   }
 }
 
-// Where the store is a folder, nobody but the other ranks can say it.
+// If the store is a folder, only the ranks can find that one has another version.
 TEST(Mesh, ARankOfAnotherVersionIsNamed) {
   const Secret secret = Secret::random();
   const std::string path = ::testing::TempDir() + "/tinyshard_tcp_test_versions";

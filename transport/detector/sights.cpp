@@ -135,7 +135,8 @@ const Missed* Sights::missed_from(int rank, size_t i) const {
   const Missed& missed = held.missed[i];
   if (size_t(missed.rank) >= peers_.size()) return &kMoved;
   const Peer& peer = peers_[size_t(missed.rank)];
-  // A rank that was told of a circle ends. It has not got on.
+  // A rank that ends because it was told of a circle still counts as waiting: it has not made its
+  // call.
   const bool ended = (peer.sight.gone || peer.sight.left) && !found_;
   const bool stands = peer.held.waits != 0 && peer.held.calls == missed.calls && !ended;
   return stands ? &missed : &kMoved;

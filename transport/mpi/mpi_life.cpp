@@ -77,7 +77,8 @@ std::string error_text(int code) {
 template <class Done>
 std::string poll_for_others(Deadline deadline, bool joining, int* culprit, Done&& done) {
   const LaunchEnvironment& launch = life().launch;
-  // Ranks that have, or had, a process here; looks without it since.
+  // By rank: whether it has to be on this host; whether its process was seen; how many looks have
+  // missed it since.
   std::vector<bool> expected(static_cast<size_t>(launch.size), launch.local_size == launch.size);
   std::vector<int> seen(expected.size()), missed(expected.size());
   Deadline next_look = Clock::now() + kLookEvery;

@@ -130,8 +130,9 @@ std::optional<Verdict> divergence(std::span<const RankRing> rings) {
   return verdict;
 }
 
-// Whom the ranks blame that failed, and why. Those who only heard that others gave them up, or that
-// the launcher ends the job, have no cause, and count where nobody has one.
+// Returns the rank that most failed ranks blame, and the evidence. Ranks that saw a cause vote
+// first. Ranks that only heard that others gave them up, or that the launcher ends the job, vote if
+// no rank saw a cause.
 std::optional<std::pair<int, const RankRing::Failure*>> blamed(std::span<const RankRing> rings) {
   for (const bool with_cause : {true, false}) {
     std::map<int, int> votes;
@@ -280,7 +281,7 @@ std::string tell(const JobRings& job, int64_t now_ns) {
   };
   std::string text;
   for (const std::vector<RankRing>& rings : job.earlier) {
-    // They give up a world to take newcomers in, too.
+    // A formation also ends, without a failure, so that newcomers can join.
     const bool well = std::ranges::all_of(
         rings, [](const RankRing& ring) { return ring.ending == Ending::Well; });
     text +=

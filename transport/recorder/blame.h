@@ -13,8 +13,8 @@ struct Verdict {
   std::string sentence;
 };
 
-// Who is gone, stopped, late or diverged, where, and what the others wait for. At least one ring;
-// `now_ns` is the wall clock's.
+// Finds the rank that is gone, stopped, late or diverged, where that was, and what the others wait
+// for. At least one ring; `now_ns` is the wall clock's.
 Verdict blame(std::span<const RankRing> rings, int64_t now_ns);
 
 // Tells what became of a job: the sentence of `blame`, after a line for each earlier formation where

@@ -28,8 +28,8 @@ class Recorder {
   // have ended, which this rank of this job takes the place of or which are of another job and a minute
   // old. IoError naming the path.
   static std::shared_ptr<Recorder> open(const std::string& folder, const Place& place);
-  // The same where TS_RECORD says. Null where it does not, and where no ring can be made: that is told
-  // once, and costs the job nothing.
+  // Opens a ring in the folder that TS_RECORD names. Null if it names none, or if no ring can be
+  // made: then a line says so once, and the job goes on.
   static std::shared_ptr<Recorder> open(const Place& place);
 
   ~Recorder();

@@ -283,8 +283,8 @@ RankRing read_ring(const std::filesystem::path& path) {
 
 namespace {
 
-// The rings of one start of a job, by formations. Of two of one rank the later counts: the former is of
-// a job before that had the same name.
+// Sorts the rings of one start of a job by formations. If a rank has two, the later one counts: the
+// former one is of an earlier job with the same name.
 JobRings by_formations(std::vector<RankRing> rings) {
   std::ranges::sort(rings, std::ranges::greater(),
                     [](const RankRing& ring) { return ring.origin.wall_ns; });

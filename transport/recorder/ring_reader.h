@@ -55,7 +55,7 @@ struct RankRing {
 // Returns who wrote this file; nothing where it is no ring of this version.
 std::optional<Origin> read_origin(const std::filesystem::path& path);
 ProcessState look_at(const Origin& origin);
-// Which job, and which start of it: all rings of one have the same.
+// Returns a name of the job and its start; all rings of one start have the same.
 std::string start_of(const Origin& origin);
 
 // UserError or IoError that names the path and what is wrong with it, where the file is no ring, of

@@ -14,7 +14,7 @@
 
 namespace tinyshard::tcp {
 
-// Whoever understands the frames of a pipe.
+// Receives the frames of a pipe.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
@@ -35,13 +35,13 @@ class FramePipe {
 
   FramePipe(std::unique_ptr<Pipe> pipe, FrameSink& sink) : pipe_(std::move(pipe)), sink_(&sink) {}
 
-  // The memory at `data` stays until sink.sent() has named all of it, or forget(). Of frames of
-  // nobody it is copied.
+  // Queues a frame. The caller keeps the memory at `data` until sink.sent() has named all of it, or
+  // until forget(). Without a transfer (kNobody) the memory is copied.
   void push(const Frame& frame, const std::byte* data = nullptr, uint32_t transfer = kNobody);
   // Sends no more of this transfer than its begun frame, and that from a copy. False while the
   // kernel still reads what was lent to it: ask again.
   bool forget(uint32_t transfer);
-  // For a connection that has ended for good: nobody asks any more.
+  // Drops a transfer of a connection that has ended for good: nobody asks for it any more.
   void disown(uint32_t transfer);
   // Tells the sink of what was lent and has come back.
   void collect();

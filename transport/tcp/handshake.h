@@ -50,7 +50,8 @@ struct Challenge {
 };
 static_assert(sizeof(Challenge) == 64);
 
-// In the place of a challenge; no challenge begins as this does, but for one of 2^64.
+// Answer to a connector of another version, in the place of a challenge. Its magic tells the two
+// apart: a challenge begins with a random number, of which one in 2^64 looks alike.
 struct OtherVersion {
   std::array<char, 8> magic;
   Version version;
@@ -109,7 +110,7 @@ class Connector {
   static std::optional<OtherVersion> other_version(const Challenge& challenge);
   // Nothing when the acceptor does not hold the key.
   std::optional<Answer> answer(const Challenge& challenge, const Claim& claim) const;
-  // For what follows over this connection: the same on both sides.
+  // Returns the key for what follows over this connection, the same on both sides.
   Proof connection_key(const Challenge& challenge) const;
 
  private:

@@ -108,7 +108,8 @@ class Links {
   Socket epoll_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank
   std::vector<Link*> in_memory_;              // those of them that share memory with this rank
-  // That may have input of which the kernel says nothing, as it was deciphered with what came before.
+  // Streams that may have input which the kernel does not announce: it was deciphered together with
+  // earlier bytes.
   std::vector<std::pair<Link*, Stream*>> unread_;
   uint64_t turn_ = 1;
 };

@@ -165,8 +165,9 @@ class Meeting {
     for (const RankCard& card : cards_) watches_.emplace_back(card.process);
   }
 
-  // Two ranks that do not fit each find the other's card, and say so. Who finds it first may take the store
-  // along when it goes.
+  // Two ranks that do not fit each find the other's card, and each has to say so. If the first one
+  // to find it ended at once, the store might go with it before the other has looked: so it waits
+  // first.
   [[noreturn]] void fail_as_both_do(int rank, const std::string& why) const {
     std::this_thread::sleep_for(std::min<Clock::duration>(kOthersTurn, deadline_ - Clock::now()));
     fail(rank, why);

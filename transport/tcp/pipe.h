@@ -18,22 +18,24 @@ class Pipe {
   static constexpr ssize_t kEnded = -2;    // nothing will ever
 
   virtual ~Pipe() = default;
-  // As much as goes: bytes taken, or one of the above.
+  // Move as many bytes as go now. Return their number, kBlocked or kEnded.
   virtual ssize_t write(std::span<const iovec> parts) = 0;
   virtual ssize_t read(std::span<const iovec> parts) = 0;
-  // Something waits to be read, or may, of which the socket says nothing.
+  // Tells whether bytes may wait to be read that the socket does not show.
   virtual bool has_input() const { return false; }
-  // Bytes that write() took have not gone: another one, of nothing too, sends them on first.
+  // Tells whether bytes that write() took have not gone yet. The next write(), even of nothing,
+  // sends them first.
   virtual bool holds() const { return false; }
   // Why it ended, where it did not just close.
   virtual std::string problem() const { return {}; }
 
   // Returns whether large pieces are worth being lent.
   virtual bool lends() const { return false; }
-  // As write(), of memory that goes out from where it lies: nobody changes it before given_back()
-  // has counted its bytes.
+  // Writes memory from where it lies, without a copy. Nobody may change it before given_back() has
+  // counted its bytes.
   virtual ssize_t lend(const iovec& part) { return write({&part, 1}); }
-  // How many bytes of what was lent, in that order, came back since the last time.
+  // Returns how many lent bytes came back since the last call, in the order in which they were
+  // lent.
   virtual uint64_t given_back() { return 0; }
 };
 

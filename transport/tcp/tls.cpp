@@ -73,7 +73,8 @@ SSL_CTX* context(TlsSession::Side side) {
     SSL_CTX_set_ciphersuites(made, kCiphers);
     SSL_CTX_set_num_tickets(made, 0);  // nothing may come that nobody reads
     SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
-    // That a connection just ends is what the death of a process looks like. A rank that leaves says so.
+    // A connection that ends without a TLS farewell is no error of TLS: a process that dies looks
+    // so. A rank that leaves says so in a message.
     SSL_CTX_set_options(made, SSL_OP_IGNORE_UNEXPECTED_EOF);
     SSL_CTX_set_read_ahead(made, 1);
     SSL_CTX_set_default_read_buffer_len(made, kReadsAtOnce);
@@ -153,7 +154,8 @@ struct TlsSession::State {
     reset = error == ECONNRESET;
   }
 
-  // After a call that did not succeed. Whether it may succeed when more has come.
+  // Called after a call that failed. Returns whether it may succeed once more bytes have come;
+  // otherwise the session ends.
   bool goes_on(int result) {
     const int cause = errno, error = SSL_get_error(ssl, result);
     if (error == SSL_ERROR_WANT_READ) return true;

@@ -26,10 +26,10 @@ class TlsSession {
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
-  // To be called until it is done, or has failed.
+  // Goes on with the handshake. Called until it is done, or has failed.
   Step handshake();
 
-  // As those of a Pipe.
+  // Write and read as a Pipe does.
   ssize_t write(std::span<const iovec> parts);
   ssize_t read(std::span<const iovec> parts);
   bool holds() const;

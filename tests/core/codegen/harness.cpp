@@ -106,7 +106,8 @@ void Kernel::run(int parts) {
   machine().run(*compile(), buffers, coordinates, parts);
 }
 
-// By each of the generator's plans; where they keep bits, by its own and one of the others in turn.
+// Checks the kernel by each of the generator's plans. If all plans give the same bits, its own plan
+// and one other are enough; the other one changes from call to call.
 void Kernel::check(double ulps, double absolute) {
   std::vector<std::vector<char>> advised;
   static int turn = 0;

@@ -59,7 +59,8 @@ int largest_tile(Kernel& kernel) {
   return tile;
 }
 
-// Other plans depart in tiles and in lanes of loops. Lanes and order of a fold are the order of a sum.
+// Plans of a kernel differ in tiles and in lanes of loops, but not in lanes and order of a fold:
+// these are the order of a sum.
 TEST(Kernel, ChoicesKeepTheOrderOfSums) {
   if (machine().target().multiprocessors > 0) return;
   const auto plan_of = [](int choice) {

@@ -216,7 +216,7 @@ TEST(Ops, RestsOfFloatsAreExact) {
     for (double a : hard) {
       for (double b : hard) values.emplace_back(a, b);
     }
-    // Whole quotients, and one unit less.
+    // Quotients that are whole numbers, or round to one from below.
     for (int i = 0; i < 2000; ++i) {
       const double b = round_to(t, std::ldexp(1 + static_cast<double>(next() >> 11) * 0x1p-53, 0));
       const double a = round_to(t, b * static_cast<double>(1 + next() % 250));

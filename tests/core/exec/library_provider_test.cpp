@@ -235,7 +235,7 @@ TEST_F(LibraryProviderTest, NobodyAsksItWithoutLibrariesOrWithoutThePass) {
 }
 
 TEST_F(LibraryProviderTest, WhatItMadeIsSpelledOutWhereNoLibraryTakesIt) {
-  // As where a graph has it already and the device changes its mind.
+  // A graph may have the region already when the device refuses it.
   const UOp plain = under_names(a.matmul(b).uop());
   ASSERT_EQ(plain.op(), Op::Dot);
   const UOp fused = region_product(kNegated, plain.dtype(), plain.src(0), plain.src(1), 0, {});

@@ -147,8 +147,8 @@ constexpr int64_t kNotGivenBack = 8 << 20;
 constexpr int64_t kNotGivenBack = 0;
 #endif
 
-// Rows that places on all ranks name, and places of which each rank has some, are read by who needs
-// them.
+// Looks up rows of a file by an index that all ranks have, and by one that is divided. Each rank
+// reads the rows that it needs, and no others.
 void look_up(const Mesh& mesh, const fs::path& path) {
   const Tensor w = safe_load(path).at("10000");
   const Tensor ids = (Tensor::arange(8) * 131 + 5).realize();

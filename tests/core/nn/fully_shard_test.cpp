@@ -261,7 +261,7 @@ TEST_F(FullyShard, LayersAreDividedToo) {
   }
 }
 
-// A checkpoint of parts is one of whole values: it goes on where another one would.
+// A state dict of sharded parameters has the values of the whole model, and loads those of one.
 TEST_F(FullyShard, StatesAreThoseOfTheWholeModel) {
   if (several_ranks()) GTEST_SKIP() << "one process";
   Runtime::configure({.devices = {"CPU"}, .devices_per_rank = 3});

@@ -156,8 +156,9 @@ TEST_F(GradientSumTest, AWholeBatchSendsNothing) {
   }
 }
 
-// A gradient that is divided along a dim of the parameter is a term as it is: the step of a batch that
-// is divided by columns completes the products of the layer, and sends nothing for the sum.
+// A gradient that is divided along a dim of the parameter needs no communication to become a term
+// of the sum. With a batch that is divided by columns, the step completes the products of the
+// layer, and sends nothing else.
 TEST_F(GradientSumTest, DividedGradientsAreTerms) {
   for (int count : {4, 8}) {
     Runtime::shutdown();

@@ -114,7 +114,8 @@ TEST(Fusion, ManyStepsHaveTheBitsOfSingleOnes) {
   }
 }
 
-// Steps that read nothing but places of their own multiply nothing: they stay one kernel.
+// Elementwise steps read each value at one place only, so computations do not multiply, and all
+// steps stay one kernel.
 TEST(Fusion, ElementwiseStepsStayOneKernel) {
   Tensor x = Tensor::rand({64}).realize();
   auto step = [](const Tensor& y) { return y * y + y * 0.5; };

@@ -1,6 +1,5 @@
-// The steps of scheduling as a list: all are there and documented, each that may be left out
-// changes plans and no value, what goes wrong between two of them is found there, and a name that
-// is none is told.
+// The steps of scheduling as a list. All are there and documented. Leaving one out changes plans
+// and no value. A mistake between two steps is found there, and an unknown name is an error.
 #include "core/schedule/steps.h"
 
 #include <algorithm>

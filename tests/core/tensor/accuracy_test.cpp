@@ -198,7 +198,8 @@ TEST(Accuracy, OfSumsOfMillions) {
     EXPECT_NEAR(sum, 40000.9, 40000.9 * 4096 * 0x1p-24);
 }
 
-// The norm that it divides by is of numbers whose squares are beyond their type.
+// Newton-Schulz divides by a norm. Here the squares in that norm are too large for the type of the
+// numbers.
 TEST(Accuracy, OfNewtonSchulzOfLargeNumbers) {
   const Tensor x = ((Tensor::arange(12) * 7 + 3) % 11 * 20 - 100).reshape({3, 4});
   const std::vector<double> expected =

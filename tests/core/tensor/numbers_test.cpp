@@ -41,9 +41,8 @@ Tensor of(const Doubles& values, DType dtype) { return Tensor(values).cast(dtype
 
 // --- NaN among maxima ----------------------------------------------------------------------------
 
-// A number that fills what is missing has the type of what is there.
-// Ands and ors of masks that are known when the kernel is made: this one did not end within minutes of
-// the compiler's work on processors with 512-bit vectors. Neither do those of other lengths take long.
+// The masks are known when the kernel is made, and become ands and ors. The compiler once took
+// minutes for such a kernel on processors with 512-bit vectors; no length may take long.
 TEST(Selections, CountConcatenationsOfManyParts) {
   for (int64_t width : {8, 16, 32, 48}) {
     for (int parts : {2, 3, 4, 5, 8}) {
@@ -61,6 +60,7 @@ TEST(Selections, CountConcatenationsOfManyParts) {
   }
 }
 
+// A number that fills missing places has the type of the values that are there.
 TEST(Selections, KeepTheirType) {
   Tensor bits(std::vector<bool>{true, false, true});
   EXPECT_EQ(bits.masked_select(bits).dtype(), DType::Bool);

@@ -1,5 +1,5 @@
-// Memory that is kept for later: one limit for all devices of a process, and sizes that serve others. In
-// a process of its own, whose resident memory is looked at.
+// Memory that is kept for later: all devices of a process share one limit, and a kept piece serves
+// requests of other sizes. The test has a process of its own, because it looks at resident memory.
 #include "devices/cpu/host_memory.h"
 
 #include <chrono>

@@ -125,12 +125,13 @@ TEST(Updates, LeaveAProductThatSomebodyElseReads) {
 TEST(Updates, WaitForNobodyWhoReadsTheOldValue) {
   Weight m;
   UOp root = assign(m.w, binary(Op::Sub, m.w, m.step));
-  // The gradient of the layer before, and what is asked for in another shape.
+  // Two readers of the old value: the gradient of the layer before, and a transpose that is a
+  // result.
   for (const UOp& beside : {dot(m.gradient, m.w), permute(m.w, Dims{1, 0})}) {
     std::vector<UOp> roots{root, beside};
     EXPECT_EQ(fuse_updates(roots, all), roots);
   }
-  // The way forward is over by then.
+  // A reader that comes before the product, as the way forward does, is no hindrance.
   UOp y = unary(Op::Exp2, dot(m.x, permute(m.w, Dims{1, 0})));
   UOp product = dot(permute(y, Dims{1, 0}), m.x);
   UOp after = m.fused(assign(m.w, binary(Op::Add, m.w, product)));

@@ -432,7 +432,7 @@ TEST_P(InprocDivergence, IsFoundBeforeDataMoves) {
         all_reduce(*c, values).wait();
       }
     });
-    // Both sides tell what the other runs, or pass on who found it first.
+    // Each side says what the other runs, or passes on what another rank found.
     expect_mentions(info, "diverged");
     if (c->rank() != 1) {
       EXPECT_EQ(info.peer, 1);

@@ -161,7 +161,8 @@ TEST(JobFault, ARankThatExitsWithAnErrorIsNamed) {
   EXPECT_LT(job.reports[0].elapsed_ms, 1000);
 }
 
-// It waits in its exit handler for the others, alive: what frees them is its farewell.
+// Rank 1 is alive and waits for the others in its exit handler. They learn from its farewell that
+// it has left.
 TEST(JobFault, ARankThatLeavesTooEarlyIsNamedAtOnce) {
   for (const char* scenario : {"exit_0", "return"}) {
     SCOPED_TRACE(scenario);
@@ -176,7 +177,8 @@ TEST(JobFault, ARankThatLeavesTooEarlyIsNamedAtOnce) {
   }
 }
 
-// Nothing but the farewell of the survivors' exits ends the wait of the one that left first.
+// Rank 1, which left first, waits until the other rank exits and says farewell. No launcher ends it
+// before.
 TEST(JobFault, ARankThatLeavesTooEarlyIsNotHeldWithoutHelpFromTheLauncher) {
   Job job(2, TINYSHARD_FAULT_RANK, {"exit_0", "30"}, recovery());
   EXPECT_NE(job.finish(), -1) << "hangs\n" << job.output();
