@@ -31,7 +31,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity(),
 
 bool is_for(const Composite& row, DType dtype) { return &row != &kPower || !is_narrow(dtype); }
 
-// Of other bases a power is no number, and its parts have slopes that are none.
+// A power of other bases is no number, and its parts have slopes that are none.
 UOp positive(const UOp& x) { return binary(Op::Add, binary(Op::Mul, x, x), const_like(x, 0.5)); }
 
 size_t count_composites(std::span<const UOp> roots) {
