@@ -191,6 +191,11 @@ int64_t parts_of(const LocalValue& v, int dim) {
 
 UOp with_padding_filled(const LocalValue& v, DimSpan global, int dim, const UOp& fill) {
   if (v.local.shape()[dim] * parts_of(v, dim) == global[dim]) return v.local;
+  return with_others_filled(v, global, dim, 0, global[dim], fill);
+}
+
+UOp with_others_filled(const LocalValue& v, DimSpan global, int dim, int64_t low, int64_t high,
+                       const UOp& fill) {
   // Places count from 1 and are cut as the value was, axis by axis: a slice beyond the end is 0.
   UOp place = UOp::make(Op::Iota, DType::I64, {}, Dims{global[dim]});
   place = binary(Op::Add, place, const_like(place, 1));
@@ -201,7 +206,9 @@ UOp with_padding_filled(const LocalValue& v, DimSpan global, int dim, const UOp&
   }
   Dims ones(global.size(), 1);
   ones[dim] = v.local.shape()[dim];
-  UOp inside = binary(Op::CmpLt, const_like(place, 0), place);
+  UOp inside = binary(Op::CmpLt, const_like(place, double(low)), place);
+  if (high < global[dim])
+    inside = binary(Op::And, inside, binary(Op::CmpLt, place, const_like(place, double(high + 1))));
   inside = expand(reshape(inside, ones), v.local.shape());
   Dims one(global.size(), 1);
   return where(inside, v.local, expand(reshape(fill, one), v.local.shape()));

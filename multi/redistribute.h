@@ -50,6 +50,9 @@ UOp before_widening(const UOp& local);
 // Where `dim` does not divide among its parts, sets the padding to `fill`, a constant of one
 // element.
 UOp with_padding_filled(const LocalValue& value, DimSpan global, int dim, const UOp& fill);
+// The same with all rows filled but [low, high) of the whole.
+UOp with_others_filled(const LocalValue& value, DimSpan global, int dim, int64_t low, int64_t high,
+                       const UOp& fill);
 
 // Parts into which placements divide `dim`.
 int64_t parts_of(const LocalValue& value, int dim);

@@ -29,17 +29,19 @@ ALLOWED = {
     "multi": IR,
     # core_engine: the pipeline, each stage after the ones whose data it consumes.
     "core/passes": IR + ["multi"],
+    # An op that others spell, a row each: its spelling may be differentiated.
+    "core/ops": IR + ["core/passes/gradient.h"],
     # The schedule holds kernels as the code generator takes them; the generator knows no schedule.
     "core/codegen": IR,
     "core/schedule": IR + ["multi", "core/passes", "core/codegen/kernel.h"],
     "core/exec": IR + ["multi", "core/passes", "core/schedule", "core/codegen"],
-    "core/tensor": IR + ["multi", "core/passes", "core/schedule", "core/codegen", "core/exec"],
+    "core/tensor": IR + ["multi", "core/passes", "core/ops", "core/schedule", "core/codegen", "core/exec"],
     "core/nn": IR + ["multi", "core/passes", "core/schedule", "core/codegen", "core/exec", "core/tensor", "io"],
     # Implementations of the interfaces in core/runtime, and helpers beside the pipeline.
     "transport": IR + ["launch"],
     "devices": IR,
-    # What a library fuses with a product is recognised as what the user's call was spelled as.
-    "devices/gpu": IR + ["core/passes/gelu.h"],
+    # Libraries of GPUs fuse some of these with products.
+    "devices/gpu": IR + ["core/ops"],
     "launch": ["core/base"],
     "io": IR,
     "report": ["core/base", "io"],

@@ -142,6 +142,9 @@ void for_each_option(Options& o, Visit visit) {
         "and that were not used for the longest time go; 0 = no limit");
   visit("TS_CHECK", o.check,
         "comma separated checks, which cost much: costs, memory, replicas, values");
+  visit("TS_COMPOSITES", o.composites,
+        "spell has GELU and its like become smaller ops before all else, keep leaves all of them "
+        "whole until libraries were asked; by default those stay that a library may take");
   visit("TS_TIMEOUT", o.timeout_s, "deadline of one collective, seconds");
   visit("TS_DISABLE_PASSES", o.disabled_passes,
         "comma separated names of passes and of steps of scheduling to leave out");
@@ -186,6 +189,8 @@ void check_ranges(const Options& o, std::string_view source) {
   need(o.devices_per_rank >= 0, "TS_DEVICES_PER_RANK", o.devices_per_rank,
        "0 or a number of devices");
   need(o.hosts >= 0, "TS_HOSTS", o.hosts, "0 or a number of hosts");
+  need(o.composites.empty() || o.composites == "spell" || o.composites == "keep", "TS_COMPOSITES",
+       o.composites, "spell or keep");
   need(o.jit >= 0 && o.jit <= 2, "JIT", o.jit, "0, 1 or 2");
   need(o.beam >= 0, "BEAM", o.beam, "0 or a number of candidates");
   for (std::string_view rest = o.cuda_path; !rest.empty();) {
@@ -285,7 +290,7 @@ Options read_environment() {
 // These are asked for again and again. All others are read once, when something comes to life.
 constexpr auto kOfScopes = std::to_array<std::string_view>(
     {"DEBUG", "SPEC", "BEAM", "JIT", "NOOPT", "TS_LIBRARIES", "TS_CHECK", "TS_DISABLE_PASSES",
-     "TS_SHUFFLE", "TS_SERIAL", "TS_TF32", "TS_BUCKET_BYTES", "TS_KERNEL_BYTES"});
+     "TS_COMPOSITES", "TS_SHUFFLE", "TS_SERIAL", "TS_TF32", "TS_BUCKET_BYTES", "TS_KERNEL_BYTES"});
 
 class CurrentOptions {
  public:

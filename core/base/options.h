@@ -77,6 +77,9 @@ struct Options {
   int beam = 0;
   // TS_BUCKET_BYTES: gradients are all-reduced in buckets of this size.
   int64_t bucket_bytes = 100 << 20;
+  // TS_COMPOSITES: spell has ops that have a name, as a GELU, become smaller ops before all else, keep
+  // leaves them whole until libraries were asked; empty: those stay that a library may take.
+  std::string composites;
   bool operator==(const Options&) const = default;
 };
 

@@ -21,7 +21,6 @@
 
 #include "core/base/error.h"
 #include "core/passes/gradient_rules.h"
-#include "core/passes/power.h"
 #include "core/uop/node_map.h"
 #include "multi/mesh.h"
 #include "multi/per_device.h"
@@ -29,24 +28,10 @@
 namespace tinyshard {
 namespace {
 
-// A power ends in a choice; the walk asks this of each source of each node, several times.
-std::optional<PowerOperands> power_of(const UOp& x) {
-  return x.op() == Op::Where ? power_operands(x) : std::nullopt;
-}
-
-// The sources that gradients go to: those of the node, but a power is one op with two.
-size_t source_count(const UOp& x) { return power_of(x) ? 2 : x->sources; }
-const UOp& source_of(const UOp& x, size_t source) {
-  std::optional<PowerOperands> power = power_of(x);
-  if (!power) return x.src(source);
-  return source == 0 ? *power->base : *power->exponent;
-}
-
 // Tells whether an After keeps its order in the backward pass, too: in_order_both_ways().
 bool is_ordered_both_ways(const UOp& x) { return x.op() == Op::After && x->arguments > 0; }
 
 bool may_follow(const UOp& x, size_t source) {
-  if (power_of(x)) return true;
   if (x.op() == Op::After && source == 1 && !is_ordered_both_ways(x)) return false;
   const GradientRow& facts = gradient_row(x.op());
   bool wanted = facts.kind == GradientRow::Refuse || facts.kind == GradientRow::Recompute ||
@@ -115,7 +100,7 @@ class Walk {
       const UOp& x = *top.node;
       const size_t next = top.next++;
       if (!follows(x, next)) continue;
-      const UOp& source = source_of(x, next);
+      const UOp& source = x.src(next);
       if (const int* place = place_.find(source))
         top.leads |= order_[*place].leads_to_target;
       else
@@ -143,14 +128,8 @@ class Walk {
         recompute(x, e.gradient);
         continue;
       }
-      for (size_t s = 0; s < source_count(x); ++s) {
+      for (size_t s = 0; s < x->sources; ++s) {
         if (!leads(x, s)) continue;
-        if (std::optional<PowerOperands> power = power_of(x)) {
-          give(x, source_of(x, s),
-               s == 0 ? power_base_gradient(*power, e.gradient)
-                      : power_exponent_gradient(*power, x, e.gradient));
-          continue;
-        }
         const GradientRow& facts = gradient_row(x.op());
         if (facts.kind == GradientRow::Refuse) {
           throw UserError(fmt::format(
@@ -186,7 +165,7 @@ class Walk {
     size_t next, sources;
     bool leads = false;  // whether one of those seen so far leads to a target
   };
-  Open open(const UOp& x) const { return {&x, 0, source_count(x)}; }
+  Open open(const UOp& x) const { return {&x, 0, x->sources}; }
 
   Entry& entry(const UOp& x) { return order_[place_.at(x)]; }
 
@@ -196,7 +175,7 @@ class Walk {
 
   bool leads(const UOp& x, size_t source) {
     if (!follows(x, source)) return false;
-    const int* place = place_.find(source_of(x, source));
+    const int* place = place_.find(x.src(source));
     return place && order_[*place].leads_to_target;
   }
 

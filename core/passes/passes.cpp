@@ -19,6 +19,7 @@
 #include "core/passes/replaced.h"
 #include "core/passes/scatters.h"
 #include "core/passes/sorts.h"
+#include "core/passes/spell.h"
 #include "core/passes/tidy.h"
 #include "core/rewrite/pattern.h"
 #include "core/uop/args.h"
@@ -32,6 +33,23 @@ namespace tinyshard {
 namespace {
 
 void names_pass(PassContext& c) { c.graph.become(without_names(c.graph)); }
+// Libraries are asked for composites on the local graph; what none of them keeps need not wait.
+void spell_pass(PassContext& c) {
+  const std::string& how = options().composites;
+  c.graph.become(spell(c.graph, [&](const Composite& row) {
+    if (!how.empty()) return how == "keep";
+    return std::ranges::any_of(c.providers,
+                               [&](const LibraryProvider* p) { return p->keeps(row); });
+  }));
+}
+bool keeps_none(const Composite&) { return false; }
+void spell_rest_pass(PassContext& c) {
+  std::vector<UOp> spelled = spell(c.graph, keeps_none);
+  if (spelled == c.graph.roots()) return;
+  c.graph.become(std::move(spelled));
+  c.graph.become(tidy(c.graph));
+}
+
 void tidy_pass(PassContext& c) { c.graph.become(tidy(c.graph)); }
 
 void plan_pass(PassContext& c) { c.planning = Planning::Together; }
@@ -72,6 +90,7 @@ void products_pass(PassContext& c) {
   c.graph.become(lower_products(c.graph,
                                 c.products_by_library ? c.products_by_library : c.library_supports,
                                 c.small_products));
+  c.graph.become(spell(c.graph, keeps_none));  // of regions that are loops now
 }
 
 void add_found(std::vector<Replacement>& found, const PassContext& c, const RegionQuery& query,
@@ -111,6 +130,8 @@ void epilogues_pass(PassContext& c) {
 
 constexpr auto kPasses = std::to_array<Pass>({
     {"names", "tensors of equal values become one value", true, names_pass},
+    {"spell", "ops that others spell become these, but for those that libraries may take whole",
+     true, spell_pass},
     {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
     {"plan", "what several ways lead to is chosen by what the whole graph takes", false, plan_pass},
     {"shard", "global values become local ones; collectives appear", true, shard_pass},
@@ -131,6 +152,7 @@ constexpr auto kPasses = std::to_array<Pass>({
     {"epilogues",
      "products do what follows them, as a library fuses it: a bias, GELU; they round, and send",
      false, epilogues_pass},
+    {"spell_rest", "ops that no library took are spelled as well", true, spell_rest_pass},
     {"products", "products and convolutions that no library takes, and small ones, become loops",
      true, products_pass},
     {"updates",
@@ -225,6 +247,7 @@ void verify(std::span<const UOp> roots, Stage stage) {
     if (x.op() == Op::Gather && stage != Stage::Global)
       need(gather_sorting(*x) == Sorting::None, x, "left over from a sort");
     const bool by_hand = part_arg(*x) || own_collective_arg(*x);
+    if (stage == Stage::Scheduled) need(x.op() != Op::Composite, x, "an op that is to be spelled");
     if (stage != Stage::Global) {
       need(x.op() != Op::Redistribute, x, "left over after sharding");
       need(x.op() != Op::Identity, x, "a name of the user's graph");

@@ -63,7 +63,7 @@ UOp picked(const UOp& x) {
   if (!is_elementwise(computed.op()) || computed->src().empty()) return UOp();
   std::vector<UOp> sources;
   for (const UOp& s : computed->src()) sources.push_back(gather(s, index, axis));
-  return UOp::make(computed.op(), computed.dtype(), sources, computed->arg());
+  return UOp::make(computed.op(), computed.dtype(), sources, computed->arg(), computed->payload);
 }
 
 // x without its size along `axis`, where it is the same all along; null elsewhere.

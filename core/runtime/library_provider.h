@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "core/runtime/device.h"
+#include "core/uop/composite.h"
 #include "core/uop/graph.h"
 #include "core/uop/node_map.h"
 
@@ -71,6 +72,8 @@ class LibraryProvider {
   virtual std::vector<Replacement> find(const RegionQuery& query) const = 0;
   // Finds regions that are computed in place, of the products that are not loops by then.
   virtual std::vector<Replacement> find_in_place(const RegionQuery&) const { return {}; }
+  // Tells whether `find` looks for ops of this row, which then stay whole until it was asked.
+  virtual bool keeps(const Composite&) const { return false; }
 };
 
 }  // namespace tinyshard

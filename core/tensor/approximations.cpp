@@ -4,7 +4,7 @@
 #include <numbers>
 #include <span>
 
-#include "core/passes/gelu.h"
+#include "core/ops/activations.h"
 #include "core/tensor/approximations_internal.h"
 
 namespace tinyshard::value {

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/passes/gelu.h"
-#include "core/passes/power.h"
+#include "core/ops/activations.h"
+#include "core/ops/power.h"
 #include "core/tensor/approximations_internal.h"
 
 namespace tinyshard {
@@ -239,9 +239,10 @@ Tensor Tensor::swish() const { return silu(); }
 
 Tensor Tensor::gelu(bool exact) const {
   Call call("gelu");
-  return in_floats(*this, [exact](const Value& x) -> Value {
-    if (!exact) return tinyshard::gelu(x.node());
-    Value v = not_too_far_below_zero(x);
+  const Value x(*this);
+  if (!exact) return Value(tinyshard::gelu(value::cast(x, value::float_type(x.dtype())).node()));
+  return in_floats(x, [](const Value& wide) -> Value {
+    Value v = not_too_far_below_zero(wide);
     return v * 0.5 * (1 + value::erf_of(v * (1 / std::numbers::sqrt2)));
   });
 }

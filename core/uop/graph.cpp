@@ -7,6 +7,7 @@
 
 #include "core/base/hash.h"
 #include "core/uop/args.h"
+#include "core/uop/composite.h"
 #include "core/uop/node_map.h"
 #include "core/uop/node_set.h"
 #include "core/uop/product_region.h"
@@ -61,7 +62,9 @@ UOp without_waits(const UOp& x) {
 }
 
 std::string describe(const Node& node) {
-  std::string text = fmt::format("{} {}", info(node.op).name, name(node.dtype));
+  const std::string_view op =
+      node.op == Op::Composite ? composite_row(node).name : info(node.op).name;
+  std::string text = fmt::format("{} {}", op, name(node.dtype));
   if (info(node.op).op_class != OpClass::Kernel) text += to_string(node.shape());
   switch (node.op) {
     case Op::Const: {
@@ -84,6 +87,7 @@ std::string describe(const Node& node) {
       break;
     case Op::Reshape:
     case Op::Expand:
+    case Op::Composite:
       break;
     default:
       if (!node.arg().empty()) text += " " + to_string(node.arg());

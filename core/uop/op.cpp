@@ -224,6 +224,7 @@ constexpr std::array<OpInfo, kOps> kTable = {{
     {Op::Store, "store", -1, C::Kernel, T::SameAsFirst},
     {Op::Fold, "fold", -1, C::Kernel, T::SameAsFirst},
     {Op::Sink, "sink", -1, C::Kernel, T::Given, kFree},
+    {Op::Composite, "composite", -1, C::Elementwise, T::SameAsFirst},
 }};
 
 constexpr bool table_is_in_order() {

@@ -1,7 +1,8 @@
 // The op table: one row per op holds the facts that other code asks about it, among them what an
-// elementwise op makes of numbers and what it costs. To add an op: a name here and a row in op.cpp,
-// its shape rule (shape.cpp) unless it is elementwise, its gradient (passes/gradient_rules.cpp)
-// and, for a new arithmetic op, its instructions (codegen/arith.cpp).
+// elementwise op makes of numbers and what it costs. An op that others spell is a row of core/ops. To
+// add one that none spells: a name here and a row in op.cpp, its shape rule (shape.cpp) unless it is
+// elementwise, its gradient (passes/gradient_rules.cpp) and, for a new arithmetic op, its instructions
+// (codegen/arith.cpp).
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -87,8 +88,10 @@ enum class Op : uint8_t {
   Store,
   Fold,
   Sink,
+  // elementwise, spelled by others: its row says what it is (composite.h)
+  Composite,
 };
-inline constexpr int kOps = static_cast<int>(Op::Sink) + 1;
+inline constexpr int kOps = static_cast<int>(Op::Composite) + 1;
 
 enum class OpClass : uint8_t { Leaf, Elementwise, Movement, Reduction, Storage, Device, Kernel };
 

@@ -21,7 +21,7 @@ struct ProductRegion {
   // processes: never 0, and no other region of the program has it.
   int64_t number;
   std::string_view name;  // "bias, ReLU"
-  // Gives the region's result for these sums: plain ops, in the type of the sums and of their shape.
+  // Gives the region's result for these sums: ops of the graph, in the type of the sums and of their shape.
   // To round the result is not a part of it.
   UOp (*spell)(const UOp& sums, std::span<const UOp> operands);
   // Why these operands beside a and b do not go with a result of this type and shape; null where

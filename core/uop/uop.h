@@ -6,6 +6,7 @@
 //   Const {bits, dims...}        Buffer {id, dims...}          Iota {n}: 0..n-1 as i64
 //   Reshape, Expand {dims...}    Permute {order...}            Pad, Shrink {lo0, hi0, lo1, hi1...}
 //   Flip {axes...}               ShardSlice {axis, mesh axis, parts}: this device's part of `axis`
+//   Composite(operands...) {number}: its row is the payload, see core/uop/composite.h
 //   Reduce {ReduceOp, axes...}: reduced axes become 1         Range {id, size, RangeKind}
 //   Gather(x, index) {axis[, Sorting]}: out[.., i, ..] = x[.., index[.., i, ..], ..] with index's
 //     shape; Sorting: the axis is the last one, and the index the Sort of sort_keys(x)
@@ -61,7 +62,7 @@ struct Node {
     bool is_chained = false;
   };
   mutable Users users;
-  // Storage of a Buffer, mesh of a Redistribute or Collective, region of a Dot.
+  // Storage of a Buffer, mesh of a Redistribute or Collective, region of a Dot, row of a Composite.
   std::shared_ptr<const void> payload;
   int64_t low, high;  // bounds of an Index value, both inclusive; meaningless for other types
   uint64_t hash;

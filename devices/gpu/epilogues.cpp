@@ -1,16 +1,14 @@
 // Found on the graph as it is, each fusion as a note about the node that it replaces, of which a later
 // one takes the place of an earlier one.
 //
-// GELU and its gradient are found by building them: nodes are interned, so the expression that
-// gelu.h gives for a value is in the graph if and only if it is a node of it.
+// ReLU, GELU and their slopes are ops of the graph (core/ops/activations.h), which stay whole for this.
 #include "devices/gpu/epilogues.h"
 
 #include <algorithm>
 #include <optional>
 
 #include "core/dtype/half.h"
-#include "core/passes/gelu.h"
-#include "core/rewrite/pattern.h"
+#include "core/ops/activations.h"
 #include "core/uop/args.h"
 #include "core/uop/node_map.h"
 #include "devices/gpu/product_regions.h"
@@ -24,42 +22,6 @@ struct Fused {
   UOp third;  // the epilogue's operand as the graph has it
   Epilogue epilogue = Epilogue::Bias;
   DType dtype = DType::F32;
-};
-
-// An Expression of x and maybe a seed has the form that the passes before would leave it in. It is
-// built on leaves and moved, so that nothing walks the graph below x for it, and built once for all
-// layers that are alike.
-class Expression {
- public:
-  using Make = UOp (*)(const UOp& x, const UOp& seed);
-  Expression(const RegionQuery& query, Make make) : query_(query), make_(make) {}
-
-  UOp operator()(const UOp& x, const UOp& seed) {
-    const UOp a = leaf(x, -1), b = leaf(seed, -2);
-    auto known = std::ranges::find_if(
-        built_, [&](const Built& built) { return built.x == a && built.seed == b; });
-    if (known == built_.end()) known = built_.insert(known, {a, b, query_.tidied(make_(a, b))});
-    NodeMap<UOp> place;
-    place[a] = x;
-    place[b] = seed;
-    return substitute(known->value, place);
-  }
-  UOp operator()(const UOp& x) { return (*this)(x, x); }
-
- private:
-  struct Built {
-    UOp x, seed, value;
-  };
-
-  static UOp leaf(const UOp& like, int64_t id) {
-    Dims arg{id};
-    arg.insert(arg.end(), like.shape().begin(), like.shape().end());
-    return UOp::make(Op::Buffer, like.dtype(), {}, arg);
-  }
-
-  const RegionQuery& query_;
-  Make make_;
-  std::vector<Built> built_;
 };
 
 // The product as a node: two dims and maybe batches; `third` in the shape that it asks for.
@@ -100,16 +62,13 @@ class Epilogues {
       if (x.op() == Op::Cast) rounded_bias(x);
       if (x.op() == Op::Add) bias(x, x);
     }
-    if (!biased_.empty()) relus();
-    if (!biased_.empty()) gelus();
-    if (inside_gelu_.size() > 0) gelu_gradients();
+    if (biased_.size() > 0) activations();
     return found();
   }
 
  private:
   // How many sources of other nodes, or roots, x is.
   int uses(const UOp& x) const { return uses_.at(x); }
-  bool in_graph(const UOp& x) const { return uses_.contains(x); }
 
   // The product that x shows in another shape, with nobody else reading it; null when there is none.
   UOp product_under(UOp x) const {
@@ -144,107 +103,62 @@ class Epilogues {
       UOp dot = product_under(sum.src(side));
       if (!dot || row.dtype() != x.dtype() || !note(x, {dot, row, Epilogue::Bias, x.dtype()}))
         continue;
-      biased_.push_back(x);
+      biased_[x] = true;
       return;
     }
   }
 
-  // Values that are a biased product, in each shape that the graph has them in.
-  std::vector<std::pair<UOp, UOp>> views_of_biased() const {
-    NodeMap<bool> biased;
-    std::vector<std::pair<UOp, UOp>> views;  // and the sum itself
-    for (const UOp& x : biased_) {
-      biased[x] = true;
-      views.emplace_back(x, x);
+  void activations() {
+    std::vector<UOp> slopes;
+    for (const UOp& x : order_) {
+      if (is_composite(x, kReluSlope)) ++relu_slopes_[x.src(0)];
+      if (is_composite(x, kGeluSlope)) slopes.push_back(x);
     }
     for (const UOp& x : order_) {
-      if (x.op() == Op::Reshape && biased.contains(x.src(0))) views.emplace_back(x, x.src(0));
+      if (is_composite(x, kRelu)) relu(x);
+      if (is_composite(x, kGelu)) gelu(x);
     }
-    return views;
+    for (const UOp& x : slopes) gelu_slope(x);
   }
 
-  // Nobody else may read what precedes a ReLU but who asks where it passes, which its gradient does:
-  // of the result that is the same.
-  void relus() {
-    for (auto& [x, sum] : views_of_biased()) {
-      if (!(x == sum) && uses(sum) > 1) continue;
-      const UOp y = relu_(x), passes = relu_passes_(x);
-      if (!in_graph(y) || !in_graph(passes)) continue;
-      int own = reads(between(y, x, {}), x);
-      if (uses(x) != own || uses(passes.src(0)) != 1 || uses(passes.src(1)) != 1) continue;
-      Fused f = fused_.at(sum);
-      f.epilogue = Epilogue::BiasRelu;
-      if (note(y, f)) relu_by_passes_[passes] = y;
-    }
+  // The biased product that x shows in its own shape or in another one; null where it shows none.
+  const UOp* biased_under(const UOp& x) const {
+    if (biased_.contains(x)) return &x;
+    return x.op() == Op::Reshape && biased_.contains(x.src(0)) ? &x.src(0) : nullptr;
+  }
+  // How often x is read in any shape.
+  int reads(const UOp& x, const UOp& sum) const { return uses(x) + (x == sum ? 0 : uses(sum) - 1); }
+
+  // Nobody else may read what precedes a ReLU but its slopes, which the result tells as much.
+  void relu(const UOp& y) {
+    const UOp &x = y.src(0), *sum = biased_under(x);
+    const int* slopes = relu_slopes_.find(x);
+    if (!sum || reads(x, *sum) > 1 + (slopes ? *slopes : 0)) return;
+    Fused f = fused_.at(*sum);
+    f.epilogue = Epilogue::BiasRelu;
+    if (note(y, f)) relu_of_[x] = y;
   }
 
-  void gelus() {
-    for (auto& [x, sum] : views_of_biased()) {
-      const UOp y = gelu_(x);
-      if (!in_graph(y)) continue;
-      std::vector<UOp> inside = between(y, x, {});
-      Fused f = fused_.at(sum);
-      f.epilogue = Epilogue::BiasGelu;
-      LibraryCall call = call_of(f);
-      if (read_outside(inside, y, x) || (!(x == sum) && uses(sum) > 1))
-        call.also.push_back(call_of(fused_.at(sum)).node);
-      if (!query_.supports(call)) continue;
-      fused_[y] = f;
-      for (const UOp& part : inside) inside_gelu_[part] = x;
-    }
+  void gelu(const UOp& y) {
+    const UOp &x = y.src(0), *sum = biased_under(x);
+    if (!sum) return;
+    Fused f = fused_.at(*sum);
+    f.epilogue = Epilogue::BiasGelu;
+    LibraryCall call = call_of(f);
+    if (reads(x, *sum) > 1) call.also.push_back(call_of(fused_.at(*sum)).node);
+    if (!query_.supports(call)) return;
+    fused_[y] = f;
+    has_gelu_[x] = true;
   }
 
-  // The gradient multiplies what comes from behind with values of the GELU itself.
-  void gelu_gradients() {
-    for (const UOp& x : order_) {
-      if (x.op() != Op::Mul) continue;
-      for (int side : {0, 1}) {
-        const UOp* input = inside_gelu_.find(x.src(side));
-        if (input && gelu_gradient_of(*input, x.src(1 - side))) break;
-      }
-    }
-  }
-
-  bool gelu_gradient_of(const UOp& x, UOp seed) {
-    if (seed.op() == Op::Cast && seed.src(0).dtype() == x.dtype()) seed = seed.src(0);
-    if (seed.dtype() != x.dtype() || !std::ranges::equal(seed.shape(), x.shape())) return false;
-    UOp dot = seed.op() == Op::Reshape && uses(seed.src(0)) == 1 ? seed.src(0) : seed;
+  void gelu_slope(const UOp& slope) {
+    const UOp &x = slope.src(0), &seed = slope.src(1);
+    if (!has_gelu_.contains(x) || uses(seed) != 1) return;
+    const UOp& dot = seed.op() == Op::Reshape && uses(seed.src(0)) == 1 ? seed.src(0) : seed;
     if (dot.op() != Op::Dot || dot->sources != 2 || dot_batch(*dot) != 0 ||
         dot.shape().back() != x.shape().back())
-      return false;
-    const UOp result = gelu_gradient_(x, seed);
-    if (!in_graph(result) || fused_.contains(result) ||
-        uses(seed) != reads(between(result, x, seed), seed))
-      return false;
-    return note(result, {dot, x, Epilogue::GeluBackward, x.dtype()});
-  }
-
-  // The nodes that `to` is computed with from `from` (and `other`), without these.
-  static std::vector<UOp> between(const UOp& to, const UOp& from, const UOp& other) {
-    std::vector<UOp> found{to};
-    NodeMap<bool> seen;
-    seen[to] = true;
-    for (size_t i = 0; i < found.size(); ++i) {
-      UOp x = found[i];
-      for (const UOp& s : x->src()) {
-        if (s == from || s == other || seen.contains(s)) continue;
-        seen[s] = true;
-        found.push_back(s);
-      }
-    }
-    return found;
-  }
-  static int reads(const std::vector<UOp>& nodes, const UOp& x) {
-    int count = 0;
-    for (const UOp& node : nodes) count += int(std::ranges::count(node->src(), x));
-    return count;
-  }
-
-  // Returns whether nodes outside compute something from x, directly or from parts of its GELU y.
-  bool read_outside(const std::vector<UOp>& inside, const UOp& y, const UOp& x) const {
-    return uses(x) > reads(inside, x) || std::ranges::any_of(inside, [&](const UOp& part) {
-             return !(part == y) && !is_const(part) && uses(part) > reads(inside, part);
-           });
+      return;
+    note(slope, {dot, x, Epilogue::GeluBackward, x.dtype()});
   }
 
   std::vector<Replacement> found() const {
@@ -253,8 +167,9 @@ class Epilogues {
     for (const UOp& x : order_) {
       if (fused_.contains(x)) {
         all.push_back({x, shown(x)});
-      } else if (const UOp* relu = relu_by_passes_.find(x)) {
-        all.push_back({x, relu_passes(shown(*relu))});
+      } else if (is_composite(x, kReluSlope)) {
+        if (const UOp* relu = relu_of_.find(x.src(0)))
+          all.push_back({x, tinyshard::relu_slope(shown(*relu), x.src(1))});
       }
     }
     return all;
@@ -264,13 +179,10 @@ class Epilogues {
   const RegionQuery& query_;
   const NodeMap<int>& uses_;
   NodeMap<Fused> fused_;
-  std::vector<UOp> biased_;
-  NodeMap<UOp> relu_by_passes_;  // what says where a ReLU passes: the fused ReLU
-  NodeMap<UOp> inside_gelu_;     // parts of a GELU that is fused: its input
-  Expression relu_{query_, [](const UOp& x, const UOp&) { return relu(x); }};
-  Expression relu_passes_{query_, [](const UOp& x, const UOp&) { return relu_passes(x); }};
-  Expression gelu_{query_, [](const UOp& x, const UOp&) { return gelu(x); }};
-  Expression gelu_gradient_{query_, gelu_gradient};
+  NodeMap<bool> biased_;
+  NodeMap<int> relu_slopes_;  // of a value: how many
+  NodeMap<UOp> relu_of_;      // what precedes a ReLU that is fused: the ReLU
+  NodeMap<bool> has_gelu_;    // what precedes a GELU that is fused
 };
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <iterator>
 
 #include "core/base/error.h"
-#include "core/passes/gelu.h"
+#include "core/ops/activations.h"
 #include "devices/gpu/epilogues.h"
 #include "devices/gpu/row_attention.h"
 #include "devices/gpu/updates.h"
@@ -26,7 +26,7 @@ UOp spelled_bias(const UOp& sums, Operands c) {
 UOp spelled_relu(const UOp& sums, Operands c) { return relu(spelled_bias(sums, c)); }
 UOp spelled_gelu(const UOp& sums, Operands c) { return gelu(spelled_bias(sums, c)); }
 UOp spelled_slope(const UOp& sums, Operands c) {
-  return gelu_gradient(cast(c[0], sums.dtype()), sums);
+  return gelu_slope(cast(c[0], sums.dtype()), sums);
 }
 UOp spelled_update(const UOp& sums, Operands c) {
   const UOp old = cast(c[0], sums.dtype());
@@ -66,6 +66,9 @@ constexpr auto kRegions = std::to_array<ProductRegion>({
 
 class ProductsProvider final : public LibraryProvider {
  public:
+  bool keeps(const Composite& row) const override {
+    return &row == &kRelu || &row == &kReluSlope || &row == &kGelu || &row == &kGeluSlope;
+  }
   std::vector<Replacement> find(const RegionQuery& query) const override {
     std::vector<Replacement> found = find_epilogues(query);
     std::ranges::move(find_row_attention(query), std::back_inserter(found));

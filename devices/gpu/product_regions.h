@@ -10,7 +10,7 @@
 
 namespace tinyshard::gpu {
 
-// `c` has the type of the result; the GELU is the one by tanh (core/passes/gelu.h).
+// `c` has the type of the result; the GELU is the one by tanh (core/ops/activations.h).
 enum class Epilogue : uint8_t {
   None,
   Bias,          // x + c[n]

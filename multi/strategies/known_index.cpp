@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "core/uop/args.h"
+#include "core/uop/composite.h"
 #include "multi/device_number.h"
 
 namespace tinyshard {
@@ -56,6 +57,7 @@ std::optional<Numbers> numbers(const UOp& x, int depth = kDeep) {
     for (size_t i = 0; i < line.size(); ++i) line[i] = double(i);
     return line;
   }
+  if (x.op() == Op::Composite) return numbers(spelled(x), depth - 1);
   const bool view = x.op() == Op::Reshape || x.op() == Op::Expand;
   if (!view && !is_elementwise(x.op())) return std::nullopt;
   std::vector<Numbers> src;

@@ -1,14 +1,66 @@
-// A reduction over a divided dim leaves each device one term.
+// A reduction over a divided dim leaves each device one term. Where what is reduced was cut out of a
+// divided value, each device reduces what it has of it, and no row is sent. A single row is broadcast.
+//
+//   x[0:3].sum(0) of 8 rows over two devices    device 0: rows 0 1 2, and 0 for row 3    device 1: 0
 #include <algorithm>
 
 #include "core/rewrite/fold.h"
 #include "core/uop/args.h"
+#include "multi/strategies/rows.h"
 #include "multi/strategies/strategies.h"
+#include "multi/window.h"
 
 namespace tinyshard {
+namespace {
+
+bool is_among(DimSpan axes, int64_t dim) { return std::ranges::find(axes, dim) != axes.end(); }
+
+// The value that is cut, on its own devices, with the identity of the reduction in place of what is cut
+// off and of padding. Nothing where no divided and reduced dim is cut, where one is that stays, or
+// where somebody else reads the cut value, which then is in memory anyway.
+std::optional<LocalValue> with_cut_filled(const UOp& x, const LocalValues& values) {
+  const auto [op, axes] = reduce_arg(*x);
+  std::vector<DType> types;
+  UOp cut = x.src(0), source;
+  for (; cut.op() == Op::Cast && values.has_one_reader(cut); cut = cut.src(0))
+    types.push_back(cut.dtype());
+  if (cut.op() != Op::Shrink) return {};
+  const std::vector<Rows> rows = rows_through(cut, source);
+  for (UOp step = cut; !(step == source); step = step.src(0)) {
+    if (step.op() != Op::Shrink || !values.has_one_reader(step)) return {};
+  }
+  LocalValue v = values.lying(source);
+  if (!v.mesh || v.gather_on_use || std::ranges::any_of(v.place, &Placement::is_partial)) return {};
+  Dims global(source.shape().begin(), source.shape().end());
+  bool fills = false;
+  for (int d = 0; d < int(rows.size()); ++d) {
+    if (all_there(rows[size_t(d)], global[size_t(d)]) || parts_of(v, d) == 1) continue;
+    if (!is_among(axes, d) || rows[size_t(d)].size == 1) return {};
+    fills = true;
+  }
+  if (!fills) return {};
+  for (; !types.empty(); types.pop_back()) v.local = cast(v.local, types.back());
+  const UOp identity = identity_of(op, x.dtype());
+  for (int d = 0; d < int(rows.size()); ++d) {
+    const Rows& r = rows[size_t(d)];
+    int64_t& size = global[size_t(d)];
+    if (parts_of(v, d) == 1) {
+      v.local = rows_of(v.local, d, r.shift, r.size, r.low, r.high);
+      size = r.size;
+    } else if (!all_there(r, size)) {
+      v.local = with_others_filled(v, global, d, r.shift, r.shift + r.size, identity);
+    } else if (is_among(axes, d)) {
+      v.local = with_padding_filled(v, global, d, identity);
+    }
+  }
+  return v;
+}
+
+}  // namespace
 
 LocalValue reduction(const UOp& x, LocalValues& values) {
-  LocalValue v = values.lying(x.src(0));
+  const std::optional<LocalValue> filled = with_cut_filled(x, values);
+  LocalValue v = filled ? *filled : values.lying(x.src(0));
   v.gather_on_use = nullptr;  // of parts, too, a sum leaves a term each
   const auto [op, axes] = reduce_arg(*x);
   if (!v.mesh) return rebuilt(x, {v}, v);
@@ -20,8 +72,9 @@ LocalValue reduction(const UOp& x, LocalValues& values) {
   }
   std::vector<Placement> placed = v.place;
   for (Placement& p : placed) {
-    if (!p.is_shard() || std::ranges::find(axes, p.dim) == axes.end()) continue;
-    v.local = with_padding_filled(v, x.src(0).shape(), p.dim, identity_of(op, x.dtype()));
+    if (!p.is_shard() || !is_among(axes, p.dim)) continue;
+    if (!filled)
+      v.local = with_padding_filled(v, x.src(0).shape(), p.dim, identity_of(op, x.dtype()));
     p = Partial(op);
   }
   LocalValue result = rebuilt(x, {v}, {UOp(), v.mesh, placed});

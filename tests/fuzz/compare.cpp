@@ -364,10 +364,10 @@ std::vector<Check> checks_for(const Program& p, const std::string& mode, uint64_
   }
   static const std::vector<Environment> kSwitches = [] {
     std::vector<Environment> list = {
-        {{"TS_LIBRARIES", "0"}}, {{"TS_THREADS", "1"}},       {{"TS_THREADS", "2"}},
-        {{"TS_THREADS", "5"}},   {{"TS_SHUFFLE", "7"}},       {{"SPEC", "2"}},
-        {{"TS_CACHE", "0"}},     {{"TS_BUCKET_BYTES", "64"}}, {{"BEAM", "8"}},
-        {{"TS_CHECK", "costs"}},
+        {{"TS_LIBRARIES", "0"}}, {{"TS_THREADS", "1"}},        {{"TS_THREADS", "2"}},
+        {{"TS_THREADS", "5"}},   {{"TS_SHUFFLE", "7"}},        {{"SPEC", "2"}},
+        {{"TS_CACHE", "0"}},     {{"TS_BUCKET_BYTES", "64"}},  {{"BEAM", "8"}},
+        {{"TS_CHECK", "costs"}}, {{"TS_COMPOSITES", "spell"}}, {{"TS_COMPOSITES", "keep"}},
     };
     for (const tinyshard::StepName& step : tinyshard::known_steps()) {
       if (!step.required) list.push_back({{"TS_DISABLE_PASSES", std::string(step.name)}});

@@ -29,6 +29,21 @@ TEST_P(WindowBytes, APartIsSpreadByItsOwner) {
   EXPECT_TRUE(part.sharding().placements[0].is_shard());
 }
 
+// Each device adds up what it has of the rows: sums travel, as they do of all of x.
+TEST_P(WindowBytes, SumsOfAPartSendNoRows) {
+  const int n = GetParam();
+  devices(n);
+  const Tensor x = split({8 * n, kWidth}, 0), part = x[{Slice(0, 4 * n)}];
+  EXPECT_EQ(sent(part.sum(0)), sent(x.sum(0)));
+  EXPECT_EQ(sent(part.sum()), sent(x.sum()));
+  EXPECT_EQ(sent(part.max(0)), sent(x.max(0)));
+  const Tensor narrow = split({8 * n, kWidth}, 0, DType::BF16);
+  EXPECT_EQ(sent(narrow[{Slice(3, 7 * n)}].mean(0)), sent(narrow.mean(0)));
+  // Where others read the rows as well, they travel once.
+  EXPECT_LE(sent({part.sum(0), part * 2}), bound(8.0 * kRow + double(sent(x.sum(0)))));
+  EXPECT_LE(sent(x.shrink({{n, n + 1}, {0, kWidth}}).sum(0)), bound(double(kRow)));
+}
+
 TEST_P(WindowBytes, ARowIsBroadcast) {
   const int n = GetParam();
   devices(n);

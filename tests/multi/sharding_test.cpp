@@ -158,7 +158,8 @@ std::vector<Applied> applied_to(const UOp& p, const UOp& q, const UOp& r) {
   for (int i = 0; i < kOps; ++i) {
     const Op op = Op(i);
     const OpInfo& facts = info(op);
-    if (facts.op_class != OpClass::Elementwise || (facts.element.floats_only && !is_float(type)))
+    if (facts.op_class != OpClass::Elementwise || op == Op::Composite ||
+        (facts.element.floats_only && !is_float(type)))
       continue;
     const bool bits_only = op == Op::Not || op == Op::And || op == Op::Or || op == Op::Xor ||
                            op == Op::IDiv || op == Op::Mod || op == Op::Shl || op == Op::Shr;

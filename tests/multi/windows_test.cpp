@@ -34,6 +34,20 @@ std::vector<Movement> movements() {
       {"pad far", [](T x) { return x.pad({{31, 5}, {0, 0}}); }},
       {"pad with ones", [](T x) { return x.pad({{2, 2}, {2, 2}}, 1.0); }},
       {"pad and cut", [](T x) { return x.pad({{2, 2}, {0, 0}}).shrink({{1, 9}, {0, 6}}); }},
+      {"sum of first rows", [](T x) { return x.shrink({{0, 5}, {0, 6}}).sum(0); }},
+      {"sum of inner rows", [](T x) { return x.shrink({{2, 8}, {1, 5}}).sum(0); }},
+      {"sum of a row", [](T x) { return x.shrink({{4, 5}, {0, 6}}).sum(0); }},
+      {"sum of no row", [](T x) { return x.shrink({{2, 2}, {0, 6}}).sum(0); }},
+      {"sum of all of last rows",
+       [](T x) { return x.shrink({{3, 9}, {0, 6}}).shrink({{1, 5}, {0, 6}}).sum(); }},
+      {"sums of first rows", [](T x) { return x.shrink({{0, 5}, {0, 6}}).sum(1); }},
+      {"largest of first rows", [](T x) { return (x.shrink({{1, 7}, {0, 6}})).max(0); }},
+      {"smallest of last rows", [](T x) { return x.shrink({{3, 9}, {2, 6}}).min(0); }},
+      {"rows and their sum",
+       [](T x) {
+         Tensor part = x.shrink({{0, 6}, {0, 6}});
+         return part + part.sum(0);
+       }},
       {"flip", [](T x) { return x.flip({0}); }},
       {"flip both", [](T x) { return x.flip({0, 1}) + x; }},
       {"roll by one", [](T x) { return x.roll(1, 0); }},

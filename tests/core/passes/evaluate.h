@@ -2,6 +2,7 @@
 // literally as the op's definition reads: what tests of passes compare with.
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -12,6 +13,7 @@
 
 #include "core/dtype/half.h"
 #include "core/uop/args.h"
+#include "core/uop/composite.h"
 #include "core/uop/node_map.h"
 #include "core/uop/product_region.h"
 #include "core/uop/uop.h"
@@ -121,6 +123,23 @@ class Evaluator {
         map1([&](double a) {
           if (!is_float(x.dtype())) return std::trunc(a);
           return casts_ == Casts::Round ? rounded_to(x.dtype(), a) : a;
+        });
+        break;
+      case Op::Composite: {  // as it is spelled, on its operands alone
+        Evaluator inside(casts_);
+        std::vector<UOp> operands;
+        for (size_t i = 0; i < x->sources; ++i) {
+          Dims arg{-1 - int64_t(i)};
+          arg.insert(arg.end(), shape.begin(), shape.end());
+          operands.push_back(UOp::make(Op::Buffer, x.src(i).dtype(), {}, arg));
+          inside.set(operands.back(), src(i));
+        }
+        return inside(composite_row(*x).spell(operands));
+      }
+      case Op::Bitcast:  // of floats to integers of their size
+        map1([&](double a) {
+          return x.dtype() == DType::I32 ? double(std::bit_cast<int32_t>(float(a)))
+                                         : double(std::bit_cast<int64_t>(a));
         });
         break;
       case Op::Contiguous:

@@ -5,7 +5,7 @@
 //   (-8)^0.5:  2^1.5, but x < 0 and n no integer: NaN
 //   0^-1:      log2 0 = -inf, 2^inf = inf
 //   1^NaN:     1
-#include "core/passes/power.h"
+#include "core/ops/power.h"
 
 #include <limits>
 #include <numbers>
@@ -19,14 +19,8 @@ UOp either(const UOp& a, const UOp& b) { return binary(Op::Or, a, b); }
 UOp equal(const UOp& a, const UOp& b) { return binary(Op::CmpEq, a, b); }
 UOp less(const UOp& a, const UOp& b) { return binary(Op::CmpLt, a, b); }
 
-bool is_where_one(const UOp& x) {
-  return x.op() == Op::Where && is_const(x.src(1), 1) && x.src(0).op() == Op::Or &&
-         x.src(0).src(0).op() == Op::CmpEq && x.src(0).src(1).op() == Op::CmpEq;
-}
-
-}  // namespace
-
-UOp power(const UOp& x, const UOp& n) {
+UOp spelled_power(std::span<const UOp> operands) {
+  const UOp &x = operands[0], &n = operands[1];
   constexpr double inf = std::numeric_limits<double>::infinity(),
                    nan = std::numeric_limits<double>::quiet_NaN();
   UOp zero = const_like(x, 0), one = const_like(x, 1);
@@ -45,18 +39,8 @@ UOp power(const UOp& x, const UOp& n) {
   return where(either(equal(n, const_like(n, 0)), equal(x, one)), one, rooted);
 }
 
-std::optional<PowerOperands> power_operands(const UOp& x) {
-  if (!is_where_one(x)) return {};
-  const UOp& condition = x.src(0);
-  PowerOperands out{&condition.src(1).src(0), &condition.src(0).src(0)};
-  bool is_wide = x.dtype() == DType::F32 || x.dtype() == DType::F64;
-  if (!is_wide || out.base->dtype() != x.dtype() || out.exponent->dtype() != x.dtype()) return {};
-  if (!(power(*out.base, *out.exponent) == x)) return {};
-  return out;
-}
-
-UOp power_base_gradient(const PowerOperands& of, const UOp& g) {
-  const UOp &x = *of.base, &n = *of.exponent;
+// g n x^(n - 1).
+UOp base_gradient(const UOp& x, const UOp& n, const UOp& g) {
   UOp less_one =
       is_const(n) ? const_like(n, const_as_double(n) - 1) : binary(Op::Sub, n, const_like(n, 1));
   UOp gradient = times(g, times(n, power(x, less_one)));
@@ -70,11 +54,21 @@ UOp power_base_gradient(const PowerOperands& of, const UOp& g) {
                 where(is_zero, zero, const_like(g, -0.0)));
 }
 
-UOp power_exponent_gradient(const PowerOperands& of, const UOp& y, const UOp& g) {
-  const UOp &x = *of.base, &n = *of.exponent, zero = const_like(x, 0);
+// g x^n log(x). A constant power (n = 0) has no slope, nor has zero, whatever its positive power.
+UOp exponent_gradient(const UOp& x, const UOp& n, const UOp& y, const UOp& g) {
+  const UOp zero = const_like(x, 0);
   UOp log = times(unary(Op::Log2, x), const_like(x, std::numbers::ln2));
   UOp is_flat = both(equal(x, zero), either(less(zero, n), equal(n, zero)));
   return where(is_flat, const_like(g, 0), times(g, times(y, log)));
 }
+
+UOp power_gradient(const UOp& y, const UOp& g, size_t source) {
+  const UOp &x = y.src(0), &n = y.src(1);
+  return source == 0 ? base_gradient(x, n, g) : exponent_gradient(x, n, y, g);
+}
+
+}  // namespace
+
+constexpr Composite kPower{1, "power", "x^y as std::pow has it", 2, spelled_power, power_gradient};
 
 }  // namespace tinyshard
