@@ -1,9 +1,9 @@
-# Run at installation: copies <tinyshard/tinyshard.h> and every header of ours that it leads to, as
+# Run at installation: copies <tinyshard/tinyshard.h>, <tinyshard/uop.h> and every header of ours that they lead to, as
 # scripts/check_includes.py sees them (that script keeps vendor headers out of them), to <prefix>/<include_dir>/tinyshard.
 # In the tree they name each other from its root ("core/dtype/dtype.h"); installed, from the one directory that a
 # consumer has in its path ("tinyshard/core/dtype/dtype.h"), where no other folder of ours lies.
 cmake_policy(VERSION 3.25)
-set(todo tinyshard/tinyshard.h)
+set(todo tinyshard/tinyshard.h tinyshard/uop.h)
 set(seen)
 while(todo)
   list(POP_FRONT todo header)

@@ -313,6 +313,8 @@ class Rewriter {
         return unfolded(x, values_);
       case Op::Assign:
         return assign(x, values_);
+      case Op::Sink:
+        return whole_kernel(x, values_);
       case Op::Redistribute:
         return placed(x, values_);
       case Op::Contiguous:

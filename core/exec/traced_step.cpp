@@ -12,6 +12,7 @@
 #include "core/exec/make_executable.h"
 #include "core/exec/state.h"
 #include "core/exec/transfer.h"
+#include "core/passes/program_pass.h"
 #include "core/uop/graph.h"
 #include "core/uop/sizes.h"
 #include "multi/mesh_names.h"
@@ -73,6 +74,7 @@ TracedStep::States TracedStep::trace_inputs(const States& inputs) {
 void TracedStep::capture(const States& inputs, const CapturedStep::Trace& trace,
                          const Names& name) {
   const States arguments = trace_inputs(inputs);
+  passes_ = program_passes();
   // Parameters and optimizer state get their values in one run. After it, what the trace touches is
   // computed without writing over anything that the trace has seen.
   realize_assignments();
@@ -285,7 +287,7 @@ void TracedStep::know_parameters(const Capture& capture) {
 // --- before a call -------------------------------------------------------------------------------
 
 bool TracedStep::fits() {
-  if (!scopes_.hold()) return false;
+  if (!scopes_.hold() || passes_ != program_passes()) return false;
   if (!parameters_.empty() && parameters_at_ != parameter_changes()) {
     for (const auto& [state, is_param] : parameters_) {
       const auto now = state.lock();

@@ -1,6 +1,6 @@
 // A traced step is one trace of a step and the program that came of it. It holds for as long as a call
-// finds what the trace looked at as it was: scopes (scopes.h), which tensors are parameters, and which
-// parameters have a gradient from before. Such gradients are inputs of the program beside those that
+// finds what the trace looked at as it was: scopes (scopes.h), which passes of the program are open
+// (program_pass.h), which tensors are parameters, and which parameters have a gradient from before. Such gradients are inputs of the program beside those that
 // the call is given, so that they may be others at each call:
 //
 //   (p * x).sum().backward();   p has no gradient: a program that makes one
@@ -97,6 +97,7 @@ class TracedStep {
   StorageUse use_;                                // without inputs
   std::vector<size_t> assigned_inputs_;
   scopes::Seen scopes_;
+  std::vector<uint64_t> passes_;  // the program's own, with which the step was planned
   std::vector<Gradient> gradients_;
   std::vector<size_t> found_;  // numbers of those that are inputs, behind the arguments
   std::vector<std::shared_ptr<Storage>> lost_;  // placeholders of lost gradients

@@ -16,6 +16,7 @@
 #include "core/rewrite/fold.h"
 #include "core/rewrite/pattern.h"
 #include "core/uop/args.h"
+#include "core/uop/own_kernel.h"
 
 namespace tinyshard {
 namespace {
@@ -47,7 +48,7 @@ UOp folded(const UOp& x) {
     return reshaped_const(identity_of(scatter_arg(*x).op, x.dtype()), x.shape());
   if (x.op() == Op::ScatterAdd) return cast(x.src(2), x.dtype());
   if (x.op() == Op::Decompose) return identities(x);
-  if (x.op() == Op::After) return {};
+  if (x.op() == Op::After || own_kernel(x)) return {};
   return zeros_like(x);
 }
 

@@ -21,6 +21,7 @@
 
 #include "core/base/error.h"
 #include "core/passes/gradient_rules.h"
+#include "core/passes/own_gradient.h"
 #include "core/uop/node_map.h"
 #include "multi/mesh.h"
 #include "multi/per_device.h"
@@ -33,6 +34,7 @@ bool is_ordered_both_ways(const UOp& x) { return x.op() == Op::After && x->argum
 
 bool may_follow(const UOp& x, size_t source) {
   if (x.op() == Op::After && source == 1 && !is_ordered_both_ways(x)) return false;
+  if (source == 0 && own_gradient(x)) return false;
   const GradientRow& facts = gradient_row(x.op());
   bool wanted = facts.kind == GradientRow::Refuse || facts.kind == GradientRow::Recompute ||
                 (facts.sources >> source & 1);
@@ -123,6 +125,10 @@ class Walk {
       } else if (!e.terms.empty()) {
         e.gradient = total(e);
         e.terms.clear();
+      }
+      if (const OwnGradient* own = own_gradient(x)) {
+        give_own(x, *own, e.gradient);
+        continue;
       }
       if (x.op() == Op::Checkpoint) {
         recompute(x, e.gradient);
@@ -318,6 +324,14 @@ class Walk {
       if (known.axes == given.axes && known.mesh == given.mesh) return add(known.each, given.each);
     }
     e.terms.push_back(given);
+  }
+
+  // The sources behind the first get what the program says.
+  void give_own(const UOp& x, const OwnGradient& own, const UOp& gradient) {
+    const std::vector<UOp> gradients = own.gradients(x, gradient);
+    for (size_t s = 1; s < x->sources; ++s) {
+      if (gradients[s - 1] && leads(x, s)) give(x, x.src(s), gradients[s - 1]);
+    }
   }
 
   void pass_terms(const Entry& e) {

@@ -15,6 +15,7 @@
 #include "core/passes/empties.h"
 #include "core/passes/narrow.h"
 #include "core/passes/products.h"
+#include "core/passes/program_pass.h"
 #include "core/passes/regather.h"
 #include "core/passes/replaced.h"
 #include "core/passes/scatters.h"
@@ -23,6 +24,7 @@
 #include "core/passes/tidy.h"
 #include "core/rewrite/pattern.h"
 #include "core/uop/args.h"
+#include "core/uop/own_kernel.h"
 #include "core/uop/product_region.h"
 #include "core/uop/unfold.h"
 #include "multi/per_device.h"
@@ -33,6 +35,7 @@ namespace tinyshard {
 namespace {
 
 void names_pass(PassContext& c) { c.graph.become(without_names(c.graph)); }
+void program_pass(PassContext& c) { run_program_passes(c.graph); }
 // Libraries are asked for composites on the local graph; what none of them keeps need not wait.
 void spell_pass(PassContext& c) {
   const std::string& how = options().composites;
@@ -49,7 +52,6 @@ void spell_rest_pass(PassContext& c) {
   c.graph.become(std::move(spelled));
   c.graph.become(tidy(c.graph));
 }
-
 void tidy_pass(PassContext& c) { c.graph.become(tidy(c.graph)); }
 
 void plan_pass(PassContext& c) { c.planning = Planning::Together; }
@@ -130,6 +132,8 @@ void epilogues_pass(PassContext& c) {
 
 constexpr auto kPasses = std::to_array<Pass>({
     {"names", "tensors of equal values become one value", true, names_pass},
+    {"program", "the passes of the program's own scopes; its own gradients end", true,
+     program_pass},
     {"spell", "ops that others spell become these, but for those that libraries may take whole",
      true, spell_pass},
     {"tidy", "identities and constants that the user's code leaves behind", false, tidy_pass},
@@ -204,13 +208,20 @@ void run_passes(PassContext& context) {
 }
 
 void verify(std::span<const UOp> roots, Stage stage) {
-  auto need = [](bool holds, const UOp& x, const char* what) {
-    if (!holds) throw InternalError(fmt::format("verifier: {}: {}", describe(*x), what));
+  if (const std::optional<Misfit> misfit = find_misfit(roots, stage))
+    throw InternalError(fmt::format("verifier: {}: {}", describe(*misfit->node), misfit->why));
+}
+
+std::optional<Misfit> find_misfit(std::span<const UOp> roots, Stage stage) {
+  std::optional<Misfit> found;
+  auto need = [&](bool holds, const UOp& x, const char* what) {
+    if (!holds && !found) found = Misfit{x, what};
   };
   std::map<int64_t, const ProductRegion*> regions;
   for (const UOp& x : toposort(roots)) {
     const OpInfo& facts = info(x.op());
-    need(facts.op_class != OpClass::Kernel, x, "kernel op in a tensor graph");
+    if (found) return found;
+    need(facts.op_class != OpClass::Kernel || own_kernel(x), x, "kernel op in a tensor graph");
     need(x.dtype() != DType::Index, x, "index type outside of a kernel");
     auto src = x->src();
     switch (facts.type_rule) {
@@ -260,6 +271,7 @@ void verify(std::span<const UOp> roots, Stage stage) {
       need(!by_hand, x, "left over from shard_map");
     }
   }
+  return found;
 }
 
 }  // namespace tinyshard

@@ -3,6 +3,7 @@
 // (core/base/steps.h).
 #pragma once
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -39,8 +40,13 @@ std::span<const Pass> passes();
 void run_passes(PassContext& context);
 
 // Checks every node below roots: element types, values of arguments, and that nothing is left that
-// the given stage has done away with. InternalError naming the node.
+// the given stage has done away with. verify() throws an InternalError naming the node.
 enum class Stage { Global, Local, Scheduled };
+struct Misfit {
+  UOp node;
+  const char* why;
+};
+std::optional<Misfit> find_misfit(std::span<const UOp> roots, Stage stage);
 void verify(std::span<const UOp> roots, Stage stage);
 
 }  // namespace tinyshard

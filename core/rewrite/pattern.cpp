@@ -81,10 +81,7 @@ class Walk {
         finish(node, *known);
         continue;
       }
-      if (frame.depth >= kMaxDepth) {
-        throw InternalError(
-            fmt::format("rewrite rules do not come to an end at {}", describe(*current)));
-      }
+      if (frame.depth >= kMaxDepth) throw EndlessRewrite(current);
       frame.stage = Stage::Replaced;
       frame.replacement = static_cast<uint32_t>(replacements_.size());
       uint32_t depth = frame.depth + 1;
@@ -136,6 +133,10 @@ class Walk {
 };
 
 }  // namespace
+
+EndlessRewrite::EndlessRewrite(UOp at)
+    : InternalError(fmt::format("rewrite rules do not come to an end at {}", describe(*at))),
+      node(std::move(at)) {}
 
 RuleSet::RuleSet(std::vector<Rule> rules) : rules_(std::move(rules)), first_(kOps + 1) {
   std::ranges::stable_sort(rules_, {}, &Rule::root);

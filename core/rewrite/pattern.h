@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/error.h"
 #include "core/rewrite/op_set.h"
 #include "core/uop/graph.h"
 #include "core/uop/node_map.h"
@@ -54,8 +55,14 @@ class RuleSet {
   std::unique_ptr<std::atomic<uint64_t>[]> matches_;
 };
 
+// Replacements never come to an end: this node was replaced last.
+struct EndlessRewrite : InternalError {
+  explicit EndlessRewrite(UOp at);
+  UOp node;
+};
+
 // The roots with every rule applied wherever it matches, replacements included, sources before
-// users. Equal subgraphs are visited once. InternalError when replacements never come to an end.
+// users. Equal subgraphs are visited once. EndlessRewrite when replacements never come to an end.
 std::vector<UOp> rewrite(const Graph& graph, const RuleSet& rules);
 UOp rewrite(const UOp& root, const RuleSet& rules);
 

@@ -21,6 +21,7 @@
 #include "core/schedule/results.h"
 #include "core/schedule/schedule_state.h"
 #include "core/uop/args.h"
+#include "core/uop/own_kernel.h"
 #include "multi/collective.h"
 #include "multi/relocation.h"
 
@@ -129,6 +130,8 @@ class Drafter {
         return made(collective(x));
       case Op::CopyIn:
         return made(is_relocation(*x) ? relocation_item(x) : copy(x));
+      case Op::Sink:
+        return made(own_kernel_item(x));
       case Op::After: {
         Item item;
         item.buffers = {state_.schedule.buffers[size_t(buffer)].container,
@@ -274,6 +277,20 @@ class Drafter {
     item.kind = kind;
     item.call = row_major_call(x);
     for (const UOp& s : x->src()) item.buffers.push_back(whole_operand(s));
+    return item;
+  }
+
+  // A kernel of the program's own (core/uop/own_kernel.h): its parameters are these buffers.
+  Item own_kernel_item(const UOp& x) {
+    const OwnKernel& own = *own_kernel(x);
+    Item item = whole_buffers(x, Item::Kind::Kernel);
+    item.call = {};
+    item.kernel.name = own.name;
+    item.kernel.sink = own.sink;
+    item.kernel.loops = own.loops;
+    for (const UOp& s : x->src())
+      item.kernel.params.push_back({.dtype = s.dtype(), .numel = s->numel()});
+    item.kernel.params.push_back({.dtype = x.dtype(), .numel = x->numel(), .written = true});
     return item;
   }
 

@@ -149,7 +149,8 @@ UOp narrower(const UOp& x) {
 }  // namespace
 
 bool is_opaque(Op op) {
-  return is_library_op(op) || op == Op::After || op == Op::Collective || op == Op::CopyIn;
+  return is_library_op(op) || op == Op::After || op == Op::Collective || op == Op::CopyIn ||
+         op == Op::Sink;
 }
 
 Fusion::Fusion(std::span<const UOp> order, std::span<const UOp> roots) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/uop/node_set.h"
+#include "core/uop/own_kernel.h"
 #include "core/uop/product_region.h"
 
 namespace tinyshard {
@@ -20,7 +21,7 @@ MeshOf known_meshes(std::span<const UOp> order) {
     // for.
     if (x.op() == Op::Buffer) {
       meshes.set(x, static_cast<const Placed*>(x->payload.get())->sharding.mesh);
-    } else if (x->payload && !region_of(x)) {
+    } else if (x->payload && !region_of(x) && !own_kernel(x)) {
       meshes.set(x, Mesh::from_payload(x->payload));
     } else {
       auto placed = [&](const UOp& s) { return meshes.find(s) != nullptr; };

@@ -246,6 +246,7 @@ DimSpan infer_shape(Op op, DType dtype, std::span<const UOp> src, DimSpan arg, c
   need(facts.arity < 0 || src.size() == static_cast<size_t>(facts.arity),
        "wrong number of sources");
   for (const UOp& s : src) need(bool(s), "null source");
+  if (op == Op::Sink) return arg;  // of a kernel within a graph: core/uop/own_kernel.h
   if (facts.op_class == OpClass::Kernel) return {};
   const DimSpan first = src.empty() ? DimSpan() : src[0].shape();
   if (facts.op_class == OpClass::Elementwise) {

@@ -25,9 +25,10 @@ LocalValue decompose(const UOp& x, LocalValues& values);
 // Decomposes the matrices that each device holds; none of them is divided itself.
 LocalValue decomposed(const UOp& x, const LocalValue& matrices);
 LocalValue dot(const UOp& x, LocalValues& values);
-LocalValue convolution(const UOp& x, LocalValues& values);  // and its gradients
-LocalValue unfolded(const UOp& x, LocalValues& values);     // and their sum back
-LocalValue attention(const UOp& x, LocalValues& values);    // and its gradient
+LocalValue convolution(const UOp& x, LocalValues& values);   // and its gradients
+LocalValue unfolded(const UOp& x, LocalValues& values);      // and their sum back
+LocalValue attention(const UOp& x, LocalValues& values);     // and its gradient
+LocalValue whole_kernel(const UOp& x, LocalValues& values);  // Sink
 LocalValue buffer(const UOp& x, LocalValues& values);
 LocalValue assign(const UOp& x, LocalValues& values);
 LocalValue placed(const UOp& x, LocalValues& values);  // Redistribute

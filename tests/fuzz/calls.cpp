@@ -1,5 +1,6 @@
-// The table of ops as calls of the public interface. A row's text is what a user would write; the
-// printed program and the call beside it must stay the same.
+// The table of ops as calls of the public interface. Rows of regular methods come from the table of
+// methods (core/tensor/methods.inc). A row's text is what a user would write; the printed program and
+// the call beside it must stay the same.
 #include "tests/fuzz/calls.h"
 
 #include <algorithm>
@@ -61,112 +62,34 @@ std::string formula(const Step& s) {
   return text;
 }
 
-void add_unary(std::map<std::string, OpCall>& t) {
-#define UNARY(op) t[#op] = {[](const Step&, const Tensors& x) { return x[0].op(); }, "$0." #op "()"}
-  UNARY(neg);
-  UNARY(abs);
-  UNARY(sign);
-  UNARY(square);
-  UNARY(sqrt);
-  UNARY(rsqrt);
-  UNARY(reciprocal);
-  UNARY(exp);
-  UNARY(exp2);
-  UNARY(log);
-  UNARY(log2);
-  UNARY(log10);
-  UNARY(sin);
-  UNARY(cos);
-  UNARY(asin);
-  UNARY(acos);
-  UNARY(atan);
-  UNARY(sinh);
-  UNARY(cosh);
-  UNARY(tanh);
-  UNARY(asinh);
-  UNARY(acosh);
-  UNARY(atanh);
-  UNARY(erf);
-  UNARY(ceil);
-  UNARY(floor);
-  UNARY(round);
-  UNARY(trunc);
-  UNARY(isnan);
-  UNARY(isinf);
-  UNARY(isfinite);
-  UNARY(logical_not);
-  UNARY(bitwise_not);
-  UNARY(relu);
-  UNARY(sigmoid);
-  UNARY(logsigmoid);
-  UNARY(relu6);
-  UNARY(hardswish);
-  UNARY(hardsigmoid);
-  UNARY(leaky_relu);
-  UNARY(quick_gelu);
-  UNARY(gelu);
-  UNARY(silu);
-  UNARY(elu);
-  UNARY(celu);
-  UNARY(selu);
-  UNARY(softplus);
-  UNARY(mish);
-  UNARY(softsign);
-  UNARY(tan);
-  UNARY(swish);
-  UNARY(contiguous);
-  UNARY(contiguous_backward);
-  UNARY(detach);
-  UNARY(clone);
-  UNARY(T);
-  UNARY(flatten);
-  UNARY(diag);
-  UNARY(zeros_like);
-  UNARY(ones_like);
-  UNARY(nonzero);
-  UNARY(to_float);
-  UNARY(to_double);
-  UNARY(to_half);
-  UNARY(to_bfloat16);
-  UNARY(to_int);
-  UNARY(to_long);
-  UNARY(to_short);
-  UNARY(to_bool);
-#undef UNARY
+// Makes the rows of regular kinds, by the table of methods.
+void add_regular(std::map<std::string, OpCall>& t) {
+#define METHOD(area, name, kind, ...) METHOD_##kind(name)
+#define METHOD_Other(op)
+#define METHOD_Unary(op) \
+  t[#op] = {[](const Step&, const Tensors& x) { return x[0].op(); }, "$0." #op "()"};
+#define METHOD_Binary(op)                                                  \
+  t[#op] = {[](const Step& s, const Tensors& x) {                          \
+              return x[0].op(x.size() > 1 ? Operand(x[1]) : number_of(s)); \
+            },                                                             \
+            "$0." #op "($1)"};
+#define METHOD_Reduction(op)                                                                       \
+  t[#op] = {[](const Step& s, const Tensors& x) { return x[0].op(axes_from(s, 1), s.n[0] != 0); }, \
+            "$0." #op "(#axes{1}, #b0)"};
+#define METHOD_Along(op) \
+  t[#op] = {[](const Step& s, const Tensors& x) { return x[0].op(s.n[0]); }, "$0." #op "(#0)"};
+#include "core/tensor/methods.inc"
+#undef METHOD_Along
+#undef METHOD_Reduction
+#undef METHOD_Binary
+#undef METHOD_Unary
+#undef METHOD_Other
+#undef METHOD
 }
 
 bool swapped(const Step& s) { return s.n.size() > 1 && s.n[1] != 0; }
 
-void add_binary(std::map<std::string, OpCall>& t) {
-#define BINARY(op)                                                         \
-  t[#op] = {[](const Step& s, const Tensors& x) {                          \
-              return x[0].op(x.size() > 1 ? Operand(x[1]) : number_of(s)); \
-            },                                                             \
-            "$0." #op "($1)"}
-  BINARY(add);
-  BINARY(sub);
-  BINARY(mul);
-  BINARY(div);
-  BINARY(floor_div);
-  BINARY(mod);
-  BINARY(fmod);
-  BINARY(pow);
-  BINARY(eq);
-  BINARY(ne);
-  BINARY(lt);
-  BINARY(gt);
-  BINARY(le);
-  BINARY(ge);
-  BINARY(bitwise_and);
-  BINARY(bitwise_or);
-  BINARY(bitwise_xor);
-  BINARY(lshift);
-  BINARY(rshift);
-  BINARY(maximum);
-  BINARY(minimum);
-  BINARY(copysign);
-  BINARY(logaddexp);
-#undef BINARY
+void add_operators(std::map<std::string, OpCall>& t) {
 #define OPERATOR(symbol)                                                              \
   t["operator" #symbol] = {[](const Step& s, const Tensors& x) -> Tensor {            \
                              Operand y = x.size() > 1 ? Operand(x[1]) : number_of(s); \
@@ -198,35 +121,6 @@ void add_binary(std::map<std::string, OpCall>& t) {
 }
 
 void add_reductions(std::map<std::string, OpCall>& t) {
-#define REDUCTION(op)                                                                              \
-  t[#op] = {[](const Step& s, const Tensors& x) { return x[0].op(axes_from(s, 1), s.n[0] != 0); }, \
-            "$0." #op "(#axes{1}, #b0)"}
-  REDUCTION(sum);
-  REDUCTION(prod);
-  REDUCTION(max);
-  REDUCTION(min);
-  REDUCTION(any);
-  REDUCTION(all);
-  REDUCTION(mean);
-  REDUCTION(var);
-  REDUCTION(std);
-  REDUCTION(logsumexp);
-#undef REDUCTION
-#define ALONG(op) \
-  t[#op] = {[](const Step& s, const Tensors& x) { return x[0].op(s.n[0]); }, "$0." #op "(#0)"}
-  ALONG(softmax);
-  ALONG(softmin);
-  ALONG(log_softmax);
-  ALONG(layernorm);
-  ALONG(cumsum);
-  ALONG(cumprod);
-  ALONG(logcumsumexp);
-  ALONG(triu);
-  ALONG(tril);
-  ALONG(one_hot);
-  ALONG(unsqueeze);
-  ALONG(squeeze);
-#undef ALONG
 #define ROW(name, text, ...)                                                                   \
   t[name] = {[]([[maybe_unused]] const Step& s, [[maybe_unused]] const Tensors& x) -> Tensor { \
                return __VA_ARGS__;                                                             \
@@ -532,8 +426,8 @@ void add_identities(std::map<std::string, OpCall>& t) {
 const std::map<std::string, OpCall>& calls() {
   static const std::map<std::string, OpCall> table = [] {
     std::map<std::string, OpCall> t;
-    add_unary(t);
-    add_binary(t);
+    add_regular(t);
+    add_operators(t);
     add_reductions(t);
     add_movement(t);
     add_others(t);

@@ -38,6 +38,8 @@ endforeach()
 run("build the consumer" ${CMAKE_COMMAND} --build ${WORK_DIR}/consumer)
 run("run the consumer" ${WORK_DIR}/consumer/consumer)
 expect("the consumer" "tinyshard ${VERSION}.*sum 15")
+# The header of graphs, <tinyshard/uop.h>, by itself.
+run("run the examples of UOps" ${WORK_DIR}/consumer/uops)
 
 # 3. A compiler and pkg-config.
 set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
