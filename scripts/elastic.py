@@ -9,6 +9,7 @@ when every trial ended as docs/launch.md says, 1 otherwise:
 - Of state that is divided, a rank and the one behind it may die together: then every rank that is left names both and ends.
 - Nothing hangs; the first step after a kill is committed within a second in the median and three at most.
 
+In a quarter of the trials one rank kills itself within the first half millisecond of a commit, before the others are killed.
 Half of the trials divide the state over the ranks; in half of them others are started in the places of the lost (--elastic 1:4),
 which may be killed, too, and end with the same bits. Each trial prints its seed only where it fails; --seed N runs that one
 first. The programs are those of the build folder (--build, by default build/release): tinyshard and
@@ -89,8 +90,10 @@ def trial(job_of, draw, found):
     divided, grows = draw.random() < 0.5, draw.random() < 0.5
     steps = STEPS_WITH_NEWCOMERS if grows else STEPS
     words = (["divided"] if divided else []) + [f"steps={steps}"]
+    death = ["at", f"{draw.randrange(RANKS)}:0", f"{draw.randrange(2, 60)}:{draw.randrange(500)}"] if draw.random() < 0.25 else []
+    in_commit = {int(death[1].split(":")[0])} if death else set()
     flags = ["--elastic", f"1:{RANKS}" if grows else "1", "--cores", "all", "--timeout", "20"]
-    job = job_of("", 20, flags, "transport_elastic_rank", words)
+    job = job_of("", 20, flags, "transport_elastic_rank", words + death)
     try:
         if not job.ready():
             return "the job did not begin", job
@@ -98,19 +101,19 @@ def trial(job_of, draw, found):
         for _ in range(draw.randrange(1, 7 if grows else 4)):
             time.sleep(draw.uniform(0, 0.6 if grows else 0.3))
             since = time.monotonic()
-            group, left = kill_some(job, draw, {rank for group in groups for rank in group})
+            group, left = kill_some(job, draw, {rank for group in groups for rank in group} | in_commit)
             groups.append(group)
             if group:
                 kills.append((since, left))
         status = job.finish()
         text = job.text()
-        about = f"(kills {groups}{', divided' if divided else ''}{', others join' if grows else ''})"
+        about = f"(kills {groups}{f', in a commit {death[1:]}' if death else ''}{', divided' if divided else ''}{', others join' if grows else ''})"
         if status is None:
             return f"it hangs {about}", job
         done = {int(rank): rest for rank, rest in re.findall(r"^(\d+) done (.*)$", text, re.M)}
         lost = set(map(int, re.findall(r"rank (\d+) \(process \d+ on \S+\) has ended, killed", text)))
         trained = set(map(int, re.findall(r"^(\d+) world ", text, re.M)))
-        killed = {victim for group in groups for victim in group}
+        killed = {victim for group in groups for victim in group} | in_commit
         found.kills += len(lost & killed)
         found.at_once += sum(len(lost & set(group)) for group in groups if len(lost & set(group)) > 1)
         found.joined += len([rank for rank in trained if rank >= RANKS])

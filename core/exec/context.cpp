@@ -23,6 +23,7 @@
 #include "core/base/process.h"
 #include "core/base/thread_local.h"
 #include "core/codegen/kernel.h"
+#include "core/exec/kept_in_place.h"
 
 namespace tinyshard {
 namespace {
@@ -269,6 +270,7 @@ void Context::end_epoch() {
       }
     }
   }
+  if (context.now_) KeptInPlace::epoch_ends();
   context.parts_.end_all();
   context.has_begun_ = false;
   context.world_ = nullptr;

@@ -773,6 +773,29 @@ void Executable::run_items(std::span<Step> steps, std::span<const std::vector<in
   wait_for_collectives(steps);
 }
 
+std::vector<const Storage*> Executable::storages_written() const {
+  std::vector<const Storage*> written;
+  for (const Item& item : schedule_.items) {
+    for (int b : item.writes) {
+      const Storage* s = inputs_[size_t(base_of(b).first)];
+      if (s && std::ranges::find(written, s) == written.end()) written.push_back(s);
+    }
+  }
+  return written;
+}
+
+void Executable::run_watched(KeptInPlace::Run& watched) {
+  const auto writes = [&](const Step& step) {
+    return std::ranges::any_of(step.item->writes,
+                               [&](int b) { return inputs_[size_t(base_of(b).first)] != nullptr; });
+  };
+  const auto first = std::ranges::find_if(steps_, writes);
+  const std::span before(steps_.begin(), first);
+  run_items(before);
+  watched.updates();
+  run_items(std::span(first, steps_.end()));
+}
+
 void Executable::run() {
   check_usable();
   count(counters().runs, 1);
@@ -796,14 +819,23 @@ void Executable::run() {
       }
     }
   }
-  run_items(std::span(steps_).first(leading_));
+  std::optional<KeptInPlace::Run> watched;
+  const bool in_order = !replays && wanted.shuffle == 0;
+  if (KeptInPlace::any())
+    watched.emplace(storages_written(), crosses_ranks_, schedule_.updates_at_once && in_order);
+  const bool split = in_order && watched && watched->is_watched();
+  if (watched && !split) watched->updates();
+  if (!split) run_items(std::span(steps_).first(leading_));
   announce();
-  if (wanted.shuffle > 0)
+  if (split)
+    run_watched(*watched);
+  else if (wanted.shuffle > 0)
     run_shuffled();
   else if (replays)
     replay_.run(devices_, [this] { run_items(std::span(steps_).subspan(leading_), orders()); });
   else
     run_items(std::span(steps_).subspan(leading_));
+  if (watched) watched->ends();
   if (!ran_) Context::libraries_were_used();
   ran_ = true;
   if (wanted.check.replicas) check_replicas(roots_);

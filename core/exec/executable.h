@@ -11,6 +11,7 @@
 
 #include "core/base/observer.h"
 #include "core/exec/counters.h"
+#include "core/exec/kept_in_place.h"
 #include "core/exec/replay.h"
 #include "core/exec/runtime_part.h"
 #include "core/exec/storage.h"
@@ -123,6 +124,9 @@ class Executable : public RuntimePart {
   void run_shuffled();  // those behind the leading ones
   // With `orders`, these are steps of a recording.
   void run_items(std::span<Step> steps, std::span<const std::vector<int>> orders = {});
+  // The same of all steps, for watches that have to know when it begins to write to storages.
+  void run_watched(KeptInPlace::Run& watched);
+  std::vector<const Storage*> storages_written() const;
   void copy(const Step& step);
   void copy_from_places(const Step& step);
   struct CopyLoad {           // of some copies, in bytes

@@ -13,6 +13,7 @@
 #include "core/base/observer.h"
 #include "core/base/options.h"
 #include "core/exec/context.h"
+#include "core/exec/kept_in_place.h"
 #include "core/exec/kernel_steps.h"
 #include "core/exec/state.h"
 #include "core/exec/versions.h"
@@ -142,6 +143,11 @@ Planned plan(Graph graph, Providers providers) {
   ScheduleOptions schedule_options{.library_supports = supports,
                                    .bucket_bytes = options().bucket_bytes};
   follow_profile(kinds, context, schedule_options);
+  // A failed call on a device's own queue does not keep what is queued behind it from running.
+  schedule_options.updates_at_once =
+      Context::get().ranks() > 1 && KeptInPlace::any() && std::ranges::all_of(kinds, [](Device* d) {
+        return d->native_queue(Queue::Compute) == nullptr;
+      });
   if (timed || providers == Providers::Libraries) {
     // Small products are loops without a trial only where they become a part of another kernel.
     context.small_products.columns = context.small_products.few = 0;

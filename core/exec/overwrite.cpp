@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/exec/capture.h"
 #include "core/exec/context.h"
+#include "core/exec/kept_in_place.h"
 
 namespace tinyshard {
 namespace {
@@ -48,6 +49,7 @@ std::vector<Storage*> open_to_overwrite(std::span<const StatePtr> states) {
   }
   std::vector<Storage*> storages;
   for (const StatePtr& s : states) storages.push_back(Storage::of(*s->value));
+  KeptInPlace::overwritten(storages);
   return storages;
 }
 

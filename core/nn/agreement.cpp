@@ -11,38 +11,47 @@
 #include <fmt/format.h>
 
 #include "core/exec/context.h"
+#include "core/exec/kept_in_place.h"
 
 namespace tinyshard::nn {
 
-Message exchange(Message mine, ReduceOp op, int64_t nothing) {
+Exchange::Exchange(Message mine, ReduceOp op, int64_t nothing)
+    : identity_{.label = "of a checkpoint"} {
   const Context::Turn turn;
+  KeptInPlace::crosses();
   Communicator& world = Context::get().world();
-  std::vector<Message> terms(world.local().size());
+  terms_.resize(world.local().size());
   std::vector<CommBuffer> buffers;
-  for (size_t i = 0; i < terms.size(); ++i) {
+  for (size_t i = 0; i < terms_.size(); ++i) {
     if (i == 0) {
-      terms[i] = mine;
+      terms_[i] = mine;
     } else {
-      terms[i].fill(nothing);
+      terms_[i].fill(nothing);
     }
-    buffers.push_back({terms[i].data()});
+    buffers.push_back({terms_[i].data()});
   }
-  RunIdentity identity{.label = "of a checkpoint"};
   // Only values on which all ranks agree are saved.
   if (Ledgers& ledgers = Context::get().ledgers(); ledgers.written_here()) {
     std::vector<int> ranks(size_t(Context::get().ranks()));
     std::iota(ranks.begin(), ranks.end(), 0);
-    ledgers.identify(ranks, identity);
+    ledgers.identify(ranks, identity_);
   }
-  world
-      .start({.op = CollectiveOp::AllReduce,
-              .reduce = op,
-              .dtype = DType::I64,
-              .count = mine.size(),
-              .identity = &identity},
-             buffers, buffers)
-      .wait();
-  return terms[0];
+  work_ = world.start({.op = CollectiveOp::AllReduce,
+                       .reduce = op,
+                       .dtype = DType::I64,
+                       .count = mine.size(),
+                       .identity = &identity_},
+                      buffers, buffers);
+}
+
+Message Exchange::wait() {
+  work_.wait();
+  return terms_[0];
+}
+
+Message exchange(Message mine, ReduceOp op, int64_t nothing) {
+  const Context::Turn turn;
+  return Exchange(mine, op, nothing).wait();
 }
 
 std::string first_reason(std::string_view own) {

@@ -25,9 +25,27 @@ class Commits {
   void keep(int64_t step, Snapshot snapshot) {
     before_ = std::exchange(last_, std::pair(step, std::move(snapshot)));
   }
-  void all_have_last() {
-    before_.reset();
-    sure_ = last_step();
+  // In the place of the last copy, which is good for nothing any more.
+  void replace_last(int64_t step, Snapshot snapshot) { last_.emplace(step, std::move(snapshot)); }
+  // Takes the last copy away: the one before it is the last one, if there is one.
+  std::optional<Snapshot> take_last() {
+    std::optional<Snapshot> taken;
+    if (last_) taken = std::move(last_->second);
+    last_ = std::exchange(before_, std::nullopt);
+    return taken;
+  }
+  // All ranks have the copy of this step. Returns the one that counts no more.
+  std::optional<Snapshot> all_have(int64_t step) {
+    sure_ = step;
+    std::optional<Snapshot> before;
+    if (before_ && before_->first < step)
+      before = std::move(std::exchange(before_, std::nullopt)->second);
+    return before;
+  }
+  void all_have_last() { all_have(last_step()); }
+  Snapshot* last() { return last_ ? &last_->second : nullptr; }
+  bool has(int64_t step) const {
+    return step != kNothing && (last_step() == step || (before_ && before_->first == step));
   }
   // The newest step that all ranks are known to have had: one that has none now came later.
   int64_t sure() const { return sure_; }

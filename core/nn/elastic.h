@@ -27,22 +27,22 @@
 //     }
 //   }
 //
-// Two phases: each rank copies the state, then all ranks say that they have, and only then is the
-// copy before it given up. A rank that dies in between leaves the others with copies of one step or
-// of two neighbouring ones; restore() takes the newest that all of them have.
+// An update counts once all ranks have agreed that the sums of its step are complete: the flag travels
+// beside the next step, and agreed() tells how far it has come. A rank that dies before leaves the others
+// with two neighbouring steps, and restore() takes
+//
+//   whole state      the newer one, from a rank that has it
+//   divided state    the newest that all have, for which each keeps one copy more
+//
+// Whole state is not copied where that can be: as long as all that a step writes is written behind all of
+// its sums, the ranks that are left hold the state themselves. It needs no more than a step that is captured as
+// a whole, on CPUs, and a commit behind each. Where a step is otherwise, the state is copied at each commit.
 #pragma once
-#include <cstddef>
 #include <cstdint>
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
+#include <memory>
 
 #include "core/base/error.h"
-#include "core/nn/commits.h"
 #include "core/nn/state_dict.h"
-#include "core/tensor/random.h"
-#include "multi/local_box.h"
 
 namespace tinyshard::nn {
 
@@ -69,55 +69,43 @@ class RanksJoin : public CommError {
   using CommError::CommError;
 };
 
+struct ElasticOptions {
+  // The last one of so many steps is committed, and the others are done again after a loss. Commits
+  // that copy nothing come with each step all the same.
+  int64_t every = 1;
+  // Copies also what other ranks hold: restore() may then undo steps although nobody was lost.
+  bool copies = false;
+};
+
 // Threads: one.
 class Elastic {
  public:
+  // UserError for `every` below 1.
+  explicit Elastic(ElasticOptions options = {}, Caller caller = Caller::current());
+  ~Elastic();
+  Elastic(const Elastic&) = delete;
+  Elastic& operator=(const Elastic&) = delete;
+
   // Keeps the values that these tensors have, which it computes where they are not. All ranks call
-  // it with the same progress, further than the last. CommError where a rank does not come: the step
-  // may then be done again. RanksJoin behind a commit that all have. Tensors may be divided, and lie on devices of some
-  // ranks alone, as those of a stage of a pipeline. UserError for a sum that is pending.
+  // it with the same progress, further than the last. It waits for what the commit before it began, and for no
+  // rank else. CommError where one does not come: the step may then be done again. RanksJoin behind a commit that all
+  // have. Tensors may be divided, and lie on devices of some ranks alone, as those of a stage of a pipeline. UserError
+  // for a sum that is pending.
   void commit(const StateDict& tensors, const Progress& progress,
               Caller caller = Caller::current());
 
-  // Writes what the newest commit that all ranks have kept over the tensors, and the state of the random numbers.
+  // The newest commit that all ranks are known to have; zeros where there is none. No step up to it is done
+  // again, whoever dies, as long as somebody has its state.
+  Progress agreed() const;
+
+  // Writes what the newest commit that can be had holds over the tensors, and the state of the random numbers.
   // All ranks call it, those that joined later, too. The tensors may be divided otherwise than they were. Where
   // nobody has committed, nothing changes. UserError where the tensors are others than those; StateLost.
   Progress restore(const StateDict& tensors, Caller caller = Caller::current());
 
  private:
-  struct Value {
-    DType dtype;
-    Dims shape;
-    std::vector<std::vector<LocalBox>> boxes;  // of each rank, none twice
-    bool whole = true;                         // on every rank
-    std::vector<std::byte> own = {},
-                           copy = {};  // own boxes behind each other; those of the rank before
-  };
-  struct Snapshot {
-    Progress progress;
-    int64_t number = 0;  // of the commits, those of restore() among them; the same on all ranks
-    int rank = 0, ranks = 1;  // of the world that committed; rank kNewcomer: this one was not there
-    std::map<std::string, Value> values;
-    RandomState random;
-    bool is_divided() const;
-  };
-  static Snapshot copy(const StateDict& tensors, const Progress& progress);
-  int64_t agree_on_commit();
-  const Snapshot* spread(const Snapshot* own, int64_t number, const std::vector<int>& left);
-  bool keep(Snapshot now, int64_t number);
-  void write(const Snapshot& from, const StateDict& tensors, const std::vector<int>& left);
-  void find_lost(const Snapshot& from, const std::vector<int>& left);
-  std::vector<std::vector<std::byte>> divide(const Value& from, const Tensor& into,
-                                             const std::vector<int>& left);
-
-  Commits<Snapshot> commits_;     // by their numbers
-  int64_t committed_ = -1;        // step of the last one
-  bool was_there_ = false;        // in a world that knew what was committed, if anything
-  std::optional<Snapshot> told_;  // to a newcomer: what there is, without its bytes
-  std::optional<Snapshot> next_;  // until the rank behind has its copy
-  // The memory of a transfer that failed stays until the group that used it is gone.
-  std::vector<std::vector<std::byte>> sent_, received_;
-  std::string lost_;  // what StateLost said
+  class Ranks;
+  std::unique_ptr<Ranks> ranks_;
 };
 
 }  // namespace tinyshard::nn

@@ -69,6 +69,14 @@ Dependencies::Dependencies(std::span<const Task> tasks, const std::vector<Virtua
   for (size_t i = 0; i < in_order.size(); ++i) place_[size_t(in_order[i])] = int(i);
 }
 
+void Dependencies::add(std::span<const std::pair<int, int>> edges, std::span<const Task> tasks) {
+  for (const auto& [from, to] : edges) connect(from, to);
+  keep_first(next_);
+  keep_first(previous_);
+  const std::vector<int> in_order = order(tasks);
+  for (size_t i = 0; i < in_order.size(); ++i) place_[size_t(in_order[i])] = int(i);
+}
+
 void Dependencies::connect(int from, int to) {
   if (from == to) return;
   next_[from].push_back(to);

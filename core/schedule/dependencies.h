@@ -8,6 +8,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/schedule/task.h"
@@ -29,6 +30,9 @@ class Dependencies {
   bool detour(int a, int b) const;
   // Task `from` becomes part of `into`. There must be no way between them through a third task.
   void merge(int from, int into);
+
+  // More edges, from first to second, none of them the last one of a circle. No task is merged later.
+  void add(std::span<const std::pair<int, int>> edges, std::span<const Task> tasks);
 
   // Tasks in an order that respects every edge; among those that are ready, the lowest position.
   // InternalError when tasks wait for each other in a circle.

@@ -77,6 +77,7 @@ struct Schedule {
   std::vector<VirtualBuffer> buffers;
   std::vector<Item> items;
   std::vector<int> roots;                  // buffer of each root, in the order given
+  bool updates_at_once = false;            // storages are written to behind all collectives
   int64_t arena_bytes = 0;                 // of the device that needs most: see arena_bytes_on
   uint64_t hash() const;                   // equal on ranks that built the same graph
   std::vector<std::string> lines() const;  // one per item, for dumps
@@ -93,8 +94,10 @@ struct ScheduleOptions {
   int threads = 1;  // of a device: how far big reductions are split
   int64_t bucket_bytes = 25 << 20;
   bool join_kernels = false;  // where launches are dear
-  int64_t spare_bytes = 0;    // of memory, where items run side by side: for plan_memory and
-                              // for reuse_operands each
+  bool updates_at_once =
+      false;                // where that can be: storages are written to behind all collectives
+  int64_t spare_bytes = 0;  // of memory, where items run side by side: for plan_memory and
+                            // for reuse_operands each
 };
 
 // Roots and their shardings as multi/rewrite.h leaves them: every shape is local, roots are values

@@ -17,6 +17,7 @@
 #include "core/schedule/memory.h"
 #include "core/schedule/results.h"
 #include "core/schedule/reuse.h"
+#include "core/schedule/updates.h"
 #include "core/schedule/verify.h"
 #include "core/schedule/vertical.h"
 
@@ -50,6 +51,8 @@ constexpr auto kSteps = std::to_array<ScheduleStep>({
     {"unread", "stores that nobody reads are dropped", false, drop_unread},
     {"horizontal_fusion", "independent small kernels become one launch", false, fuse_horizontally},
     {"buckets", "small collectives become few large ones", false, bucket_collectives},
+    {"updates", "storages are written to when all collectives are done, where that was asked for",
+     false, update_at_once},
     {"order", "memory is freed early and collectives start early", false, order_tasks},
     {"reuse", "results take the memory of operands that end there", false, reuse_memory},
     {"items", "kernels name the slots of their parameters; items wait for collectives", true,

@@ -54,7 +54,7 @@ TEST_F(StepsTest, AllAreInTheTableInTheirOrder) {
   EXPECT_EQ(names(),
             (std::vector<std::string>{"fusion", "storages", "results", "lower", "vertical_fusion",
                                       "sibling_fusion", "unread", "horizontal_fusion", "buckets",
-                                      "order", "reuse", "items", "memory"}));
+                                      "updates", "order", "reuse", "items", "memory"}));
   for (const ScheduleStep& step : schedule_steps()) EXPECT_FALSE(step.purpose.empty()) << step.name;
   std::vector<StepName> known = known_steps();
   std::ranges::sort(known, {}, &StepName::name);

@@ -2,11 +2,13 @@
 //   elastic_rank <launched rank>:<microseconds>...
 //   elastic_rank behind <victim>:<rank> <step>:0
 //   elastic_rank both <victim>:<victim> <step>:0      both kill themselves before they commit that step
+//   elastic_rank at <victim>:0 <step>:<microseconds>
 //   elastic_rank schedule <ranks>:<steps>...
 // The n-th victim kills itself so long after the first commit of the n-th world, or where the number
 // is negative after that world has begun to form. With "behind" the victim kills itself before it commits that
-// step, and the other rank finds itself without a peer before it has copied anything, which those that
-// commit have: they know one step more. The other form trains in one process, with as many devices as there were ranks, through the same worlds, and nobody dies.
+// step, and the other rank finds itself without a peer before it has committed it, which the others
+// have: they know one step more. "at" kills a rank so long after it has begun to
+// commit that step. The other form trains in one process, with as many devices as there were ranks, through the same worlds, and nobody dies.
 // With a first word "tells" each commit is told at once. With a next word "divided" each rank holds a part of the state only (nn::fully_shard); "patient" makes
 // the steps of three ranks last, so that a fourth may come; "steps=300" behind these says how many
 // there are, 100 where it is missing.
@@ -136,10 +138,11 @@ class Rank {
     print_line(prefix_ + "world " + std::to_string(ranks) + " from " + std::to_string(at.step) +
                " after " + std::to_string(milliseconds_since(begun_)));
     if (taken_.empty()) joined_at_ = at.step;
+    told_ = at.step;
     ++number_;
     const int64_t redone = std::max<int64_t>(0, int64_t(taken_.size()) - at.step);
     bool is_next = again_;
-    forget_from(at.step);
+    forget_from(at);
     while (at.step < last) {
       const int64_t end = at.samples + kEach * ranks;
       training.run(at.samples, end);
@@ -147,10 +150,9 @@ class Rank {
       taken_.push_back({at.step, at.samples, end});
       sizes_.push_back(ranks);
       if (at.step == behind_step_) fall_behind();
+      if (at.step == dies_in_step_) die_after(dies_after_us_);
       elastic_.commit(training.state, next);
-      if (tells)
-        print_line(prefix_ + "commit " + std::to_string(next.step) + " in " +
-                   std::to_string(number_) + " of " + std::to_string(ranks));
+      if (tells && elastic_.agreed().step > told_) tell_agreed(ranks);
       at = next;
       if (patient && ranks == kPatientRanks)
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -164,8 +166,14 @@ class Rank {
     hash_ = hash_of(training.state);
   }
 
-  // Steps that are done again were not done: each counts as its last run took it.
-  void forget_from(int64_t step) {
+  // Steps that are done again were not done: each counts as its last run took it. A step that the others
+  // have done and gave to this rank took what the world before took.
+  void forget_from(const nn::Progress& at) {
+    const auto step = int64_t(at.step);
+    if (!sizes_.empty() && int64_t(taken_.size()) == step - 1) {
+      taken_.push_back({step - 1, taken_.back().end, at.samples});
+      sizes_.push_back(sizes_.back());
+    }
     taken_.resize(size_t(step));
     sizes_.resize(size_t(step));
   }
@@ -196,6 +204,12 @@ class Rank {
     tell();
   }
 
+  void set_death(int launched, const Numbers& numbers) {
+    if (numbers.at(0).first != launched) return;
+    dies_in_step_ = numbers.at(1).first;
+    dies_after_us_ = numbers.at(1).second;
+  }
+
   void set_behind(int launched, const Numbers& numbers, bool both_die) {
     const bool second = numbers.at(0).second == launched;
     is_victim_ = numbers.at(0).first == launched || (both_die && second);
@@ -210,6 +224,12 @@ class Rank {
     if (!is_behind_) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(400));
     throw CommError({.operation = "step", .detail = "as if its last message had not come"});
+  }
+
+  void tell_agreed(int ranks) {
+    told_ = elastic_.agreed().step;
+    print_line(prefix_ + "commit " + std::to_string(told_) + " in " + std::to_string(number_) +
+               " of " + std::to_string(ranks));
   }
 
   static void die_after(int64_t us) {
@@ -239,9 +259,11 @@ class Rank {
   }
 
   std::string prefix_;
-  int number_ = -1;  // of the world that it trains in
+  int number_ = -1;   // of the world that it trains in
+  int64_t told_ = 0;  // the step that all were last told to have
   int64_t behind_step_ = -1;
   bool is_victim_ = false, is_behind_ = false;
+  int64_t dies_in_step_ = -1, dies_after_us_ = 0;
   nn::Elastic elastic_;
   std::vector<Taken> taken_;
   std::vector<int> sizes_;  // of the world of each step
@@ -272,9 +294,9 @@ int main(int argc, char** argv) {
     }
     const std::string form = argc > 1 ? argv[1] : "";
     const bool schedule = form == "schedule", both = form == "both",
-               behind = form == "behind" || both;
+               behind = form == "behind" || both, dies = form == "at";
     Numbers numbers;
-    for (int i = schedule || behind ? 2 : 1; i < argc; ++i) {
+    for (int i = schedule || behind || dies ? 2 : 1; i < argc; ++i) {
       const std::string text = argv[i];
       numbers.emplace_back(std::stoi(text), std::stoll(text.substr(text.find(':') + 1)));
     }
@@ -285,7 +307,8 @@ int main(int argc, char** argv) {
       rank.run_schedule(numbers);
     } else {
       if (behind) rank.set_behind(launched, numbers, both);
-      rank.run(behind ? Numbers() : numbers, launched);
+      if (dies) rank.set_death(launched, numbers);
+      rank.run(behind || dies ? Numbers() : numbers, launched);
     }
     return 0;
   } catch (const std::exception& error) {
