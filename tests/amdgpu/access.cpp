@@ -14,12 +14,14 @@ namespace {
 constexpr std::uint16_t kNobody = 0xffff;
 constexpr std::uint16_t kSeveral = 0xfffe;
 
-[[noreturn]] void race(const Wave& w, std::uint64_t address, int other, const char* what, int lane) {
-  throw Fault("a race: wave " + std::to_string(w.number) + " " + what + " LDS word " +
-                  std::to_string(address / 4 * 4) + " that " +
-                  (other == kSeveral ? "other waves read" : "wave " + std::to_string(other) + " uses") +
-                  " without a barrier between",
-              lane);
+[[noreturn]] void race(const Wave& w, std::uint64_t address, int other, const char* what,
+                       int lane) {
+  throw Fault(
+      "a race: wave " + std::to_string(w.number) + " " + what + " LDS word " +
+          std::to_string(address / 4 * 4) + " that " +
+          (other == kSeveral ? "other waves read" : "wave " + std::to_string(other) + " uses") +
+          " without a barrier between",
+      lane);
 }
 
 void note_word(Wave& w, std::uint64_t address, std::uint8_t mask, Use use, bool same, int lane) {
@@ -31,7 +33,8 @@ void note_word(Wave& w, std::uint64_t address, std::uint8_t mask, Use use, bool 
     word.defined = defined;
   }
   const auto self = static_cast<std::uint16_t>(w.number);
-  const bool written_by_other = word.writer != kNobody && word.writer != self && (word.written & mask) != 0;
+  const bool written_by_other =
+      word.writer != kNobody && word.writer != self && (word.written & mask) != 0;
   if (use == Use::Read) {
     if (written_by_other) {
       race(w, address, word.writer, "reads", lane);
@@ -39,7 +42,8 @@ void note_word(Wave& w, std::uint64_t address, std::uint8_t mask, Use use, bool 
     word.reader = word.reader == kNobody || word.reader == self ? self : kSeveral;
     word.read |= mask;
   } else if (use == Use::Write) {
-    const bool read_by_other = word.reader != kNobody && word.reader != self && (word.read & mask) != 0;
+    const bool read_by_other =
+        word.reader != kNobody && word.reader != self && (word.read & mask) != 0;
     if (!same && (written_by_other || read_by_other)) {
       race(w, address, written_by_other ? word.writer : word.reader, "writes", lane);
     }
@@ -57,8 +61,8 @@ std::uint8_t* local_at(Wave& w, std::uint64_t address, unsigned bytes, int lane,
                        const void* written, bool* defined) {
   Workgroup& group = *w.group;
   if (address + bytes > group.local.size()) {
-    throw Fault("LDS out of bounds: " + std::to_string(bytes) + " bytes at " + std::to_string(address) +
-                    " of " + std::to_string(group.local.size()),
+    throw Fault("LDS out of bounds: " + std::to_string(bytes) + " bytes at " +
+                    std::to_string(address) + " of " + std::to_string(group.local.size()),
                 lane);
   }
   if (use == Use::Atomic && address % bytes != 0) {
@@ -71,7 +75,8 @@ std::uint8_t* local_at(Wave& w, std::uint64_t address, unsigned bytes, int lane,
     const unsigned in_word = static_cast<unsigned>(here % 4);
     const unsigned count = std::min(4 - in_word, bytes - done);
     const auto mask = static_cast<std::uint8_t>(((1U << count) - 1) << in_word);
-    if (use != Use::Write && defined != nullptr && (group.local_words[here / 4].defined & mask) != mask) {
+    if (use != Use::Write && defined != nullptr &&
+        (group.local_words[here / 4].defined & mask) != mask) {
       *defined = false;
     }
     note_word(w, here, mask, use, same, lane);
@@ -82,8 +87,8 @@ std::uint8_t* local_at(Wave& w, std::uint64_t address, unsigned bytes, int lane,
 
 std::uint8_t* scratch_at(Wave& w, std::uint64_t address, unsigned bytes, int lane) {
   if (address + bytes > w.scratch_bytes) {
-    throw Fault("scratch out of bounds: " + std::to_string(bytes) + " bytes at " + std::to_string(address) +
-                    " of " + std::to_string(w.scratch_bytes),
+    throw Fault("scratch out of bounds: " + std::to_string(bytes) + " bytes at " +
+                    std::to_string(address) + " of " + std::to_string(w.scratch_bytes),
                 lane);
   }
   return w.scratch.data() + static_cast<std::size_t>(lane) * w.scratch_bytes + address;

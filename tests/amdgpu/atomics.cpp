@@ -23,8 +23,25 @@ using U64 = std::uint64_t;
 using I64 = std::int64_t;
 
 enum class Operation : std::uint8_t {
-  Add, Subtract, ReverseSubtract, MinSigned, MinUnsigned, MaxSigned, MaxUnsigned, And, Or, Xor, Increment,
-  Decrement, Swap, CompareSwap, AddFloat, MinFloat, MaxFloat, AddHalves, AddBf16
+  Add,
+  Subtract,
+  ReverseSubtract,
+  MinSigned,
+  MinUnsigned,
+  MaxSigned,
+  MaxUnsigned,
+  And,
+  Or,
+  Xor,
+  Increment,
+  Decrement,
+  Swap,
+  CompareSwap,
+  AddFloat,
+  MinFloat,
+  MaxFloat,
+  AddHalves,
+  AddBf16
 };
 
 enum class Space : std::uint8_t { Global, Flat, Local };
@@ -38,8 +55,9 @@ U64 halves(U64 a, U64 b, bool bf16) {
   for (unsigned shift : {0U, 16U}) {
     const auto x = static_cast<std::uint16_t>(a >> shift);
     const auto y = static_cast<std::uint16_t>(b >> shift);
-    const std::uint16_t sum = bf16 ? to_bf16(static_cast<double>(from_bf16(x)) + static_cast<double>(from_bf16(y)))
-                                   : to_half(static_cast<double>(from_half(x)) + static_cast<double>(from_half(y)));
+    const std::uint16_t sum =
+        bf16 ? to_bf16(static_cast<double>(from_bf16(x)) + static_cast<double>(from_bf16(y)))
+             : to_half(static_cast<double>(from_half(x)) + static_cast<double>(from_half(y)));
     out |= static_cast<U64>(sum) << shift;
   }
   return out;
@@ -47,7 +65,9 @@ U64 halves(U64 a, U64 b, bool bf16) {
 
 template <class T>
 U64 of_floats(Operation operation, T a, T b) {
-  const T value = operation == Operation::AddFloat ? a + b : operation == Operation::MinFloat ? least(a, b) : greatest(a, b);
+  const T value = operation == Operation::AddFloat   ? a + b
+                  : operation == Operation::MinFloat ? least(a, b)
+                                                     : greatest(a, b);
   if constexpr (sizeof(T) == 4) {
     return std::bit_cast<U32>(value);
   } else {
@@ -105,7 +125,8 @@ template <class T>
 U64 exchange(std::uint8_t* at, Operation operation, U64 value, U64 compared) {
   std::atomic_ref<T> memory(*reinterpret_cast<T*>(at));
   T old = memory.load();
-  while (!memory.compare_exchange_weak(old, static_cast<T>(updated(operation, old, value, compared, sizeof(T))))) {
+  while (!memory.compare_exchange_weak(
+      old, static_cast<T>(updated(operation, old, value, compared, sizeof(T))))) {
   }
   return old;
 }
@@ -124,7 +145,8 @@ struct Layout {
   int scalar;
 };
 
-U64 address_of(const Wave& w, const Instruction& in, const Layout& layout, std::size_t lane, Space space) {
+U64 address_of(const Wave& w, const Instruction& in, const Layout& layout, std::size_t lane,
+               Space space) {
   const auto reg = in.operand[static_cast<std::size_t>(layout.address)].index;
   if (space == Space::Local) {
     return U64(w.v[static_cast<std::size_t>(reg)][lane]) + static_cast<U64>(in.offset);
@@ -132,7 +154,8 @@ U64 address_of(const Wave& w, const Instruction& in, const Layout& layout, std::
   if (layout.scalar < in.operands) {
     const Operand& scalar = in.operand[static_cast<std::size_t>(layout.scalar)];
     if (scalar.kind == Kind::Scalar && scalar.index != kNull) {
-      return scalar64(w, scalar) + w.v[static_cast<std::size_t>(reg)][lane] + static_cast<U64>(in.offset);
+      return scalar64(w, scalar) + w.v[static_cast<std::size_t>(reg)][lane] +
+             static_cast<U64>(in.offset);
     }
   }
   return register_value(w, reg, lane, 8) + static_cast<U64>(in.offset);
@@ -144,19 +167,22 @@ void perform(Wave& w, const Instruction& in, const Layout& layout, bool returns)
   const auto space = static_cast<Space>(in.data >> 16);
   const int registers = static_cast<int>(bytes / 4);
   const int value_reg = in.operand[static_cast<std::size_t>(layout.value)].index;
-  const int compared_reg = layout.compared >= 0 ? in.operand[static_cast<std::size_t>(layout.compared)].index
-                                                : value_reg + registers;
+  const int compared_reg = layout.compared >= 0
+                               ? in.operand[static_cast<std::size_t>(layout.compared)].index
+                               : value_reg + registers;
   check_defined(w, "an address or a value of an atomic operation");
   for (U64 left = w.exec; left != 0; left &= left - 1) {
     const int lane = std::countr_zero(left);
     const auto l = static_cast<std::size_t>(lane);
     const U64 address = address_of(w, in, layout, l, space);
     const U64 value = register_value(w, value_reg, l, bytes);
-    const U64 compared = operation == Operation::CompareSwap ? register_value(w, compared_reg, l, bytes) : 0;
+    const U64 compared =
+        operation == Operation::CompareSwap ? register_value(w, compared_reg, l, bytes) : 0;
     bool known = true;
-    std::uint8_t* at = space == Space::Local
-                           ? local_at(w, address, bytes, lane, Use::Atomic, nullptr, &known)
-                           : flat_at(w, address, bytes, lane, Use::Atomic, space == Space::Flat, nullptr, &known);
+    std::uint8_t* at =
+        space == Space::Local
+            ? local_at(w, address, bytes, lane, Use::Atomic, nullptr, &known)
+            : flat_at(w, address, bytes, lane, Use::Atomic, space == Space::Flat, nullptr, &known);
     if (!known && operation != Operation::Swap) {
       throw Fault("an atomic operation reads an LDS word that was never written", lane);
     }
@@ -168,9 +194,9 @@ void perform(Wave& w, const Instruction& in, const Layout& layout, bool returns)
       w.v[to + (bytes == 8 ? 1 : 0)][l] = static_cast<U32>(bytes == 8 ? old >> 32 : old);
     }
   }
-  const Counter counter = space == Space::Local       ? Counter::Local
-                          : returns || w.gfx9         ? Counter::Vector
-                                                      : Counter::Store;
+  const Counter counter = space == Space::Local ? Counter::Local
+                          : returns || w.gfx9   ? Counter::Vector
+                                                : Counter::Store;
   const U32 number = issue(w, counter);
   w.local_writes = space == Space::Local ? number : w.local_writes;
   if (returns) {
@@ -209,28 +235,24 @@ struct Name {
   Operation operation;
 };
 
-constexpr Name kIntegers[] = {{"swap", "swap_b", Operation::Swap},
-                              {"cmpswap", "cmpswap_b", Operation::CompareSwap},
-                              {"add", "add_u", Operation::Add},
-                              {"sub", "sub_u", Operation::Subtract},
-                              {"smin", "min_i", Operation::MinSigned},
-                              {"umin", "min_u", Operation::MinUnsigned},
-                              {"smax", "max_i", Operation::MaxSigned},
-                              {"umax", "max_u", Operation::MaxUnsigned},
-                              {"and", "and_b", Operation::And},
-                              {"or", "or_b", Operation::Or},
-                              {"xor", "xor_b", Operation::Xor},
-                              {"inc", "inc_u", Operation::Increment},
-                              {"dec", "dec_u", Operation::Decrement}};
+constexpr Name kIntegers[] = {
+    {"swap", "swap_b", Operation::Swap},     {"cmpswap", "cmpswap_b", Operation::CompareSwap},
+    {"add", "add_u", Operation::Add},        {"sub", "sub_u", Operation::Subtract},
+    {"smin", "min_i", Operation::MinSigned}, {"umin", "min_u", Operation::MinUnsigned},
+    {"smax", "max_i", Operation::MaxSigned}, {"umax", "max_u", Operation::MaxUnsigned},
+    {"and", "and_b", Operation::And},        {"or", "or_b", Operation::Or},
+    {"xor", "xor_b", Operation::Xor},        {"inc", "inc_u", Operation::Increment},
+    {"dec", "dec_u", Operation::Decrement}};
 struct FloatName {
   const char* name;
   Operation operation;
   unsigned bytes;
 };
-constexpr FloatName kFloats[] = {{"add_f32", Operation::AddFloat, 4},   {"add_f64", Operation::AddFloat, 8},
-                                 {"min_f32", Operation::MinFloat, 4},   {"max_f32", Operation::MaxFloat, 4},
-                                 {"min_f64", Operation::MinFloat, 8},   {"max_f64", Operation::MaxFloat, 8},
-                                 {"pk_add_f16", Operation::AddHalves, 4}, {"pk_add_bf16", Operation::AddBf16, 4}};
+constexpr FloatName kFloats[] = {
+    {"add_f32", Operation::AddFloat, 4},     {"add_f64", Operation::AddFloat, 8},
+    {"min_f32", Operation::MinFloat, 4},     {"max_f32", Operation::MaxFloat, 4},
+    {"min_f64", Operation::MinFloat, 8},     {"max_f64", Operation::MaxFloat, 8},
+    {"pk_add_f16", Operation::AddHalves, 4}, {"pk_add_bf16", Operation::AddBf16, 4}};
 
 void add_on_memory(Table& rows, const std::string& prefix, Space space) {
   const auto row = [space](Operation operation, unsigned bytes) {
@@ -248,7 +270,8 @@ void add_on_memory(Table& rows, const std::string& prefix, Space space) {
   }
 }
 
-void add_local_pair(Table& rows, const std::string& verb, const std::string& type, Operation operation, unsigned bytes) {
+void add_local_pair(Table& rows, const std::string& verb, const std::string& type,
+                    Operation operation, unsigned bytes) {
   const int data = packed(operation, bytes, Space::Local);
   rows["ds_" + verb + "_" + type] = {on_local, 0, Effect::NoResult, data};
   rows["ds_" + verb + "_rtn_" + type] = {on_local, 1, Effect::Generic, data};

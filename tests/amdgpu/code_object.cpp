@@ -1,11 +1,11 @@
 // Loads code objects.
 #include "tests/amdgpu/code_object.h"
 
-#include <elf.h>
-#include <llvm/BinaryFormat/MsgPackDocument.h>
-
 #include <algorithm>
 #include <cstring>
+#include <elf.h>
+
+#include <llvm/BinaryFormat/MsgPackDocument.h>
 
 #include "tests/amdgpu/device_memory.h"
 #include "tests/amdgpu/wave.h"
@@ -13,9 +13,9 @@
 namespace amdgpu_emulator {
 namespace {
 
-constexpr std::uint16_t kMachine = 224;          // AMDGPU
+constexpr std::uint16_t kMachine = 224;  // AMDGPU
 constexpr std::uint32_t kMetadataNote = 32;
-constexpr std::uint32_t kRelative64 = 13;        // R_AMDGPU_RELATIVE64
+constexpr std::uint32_t kRelative64 = 13;  // R_AMDGPU_RELATIVE64
 
 template <class T>
 T at(std::span<const std::uint8_t> file, std::uint64_t offset) {
@@ -39,7 +39,8 @@ std::vector<Elf64_Phdr> segments(std::span<const std::uint8_t> file) {
 // Where the bytes of a virtual address lie in the file.
 std::uint64_t file_offset(std::span<const std::uint8_t> file, std::uint64_t address) {
   for (const Elf64_Phdr& segment : segments(file)) {
-    if (segment.p_type == PT_LOAD && address >= segment.p_vaddr && address - segment.p_vaddr < segment.p_filesz) {
+    if (segment.p_type == PT_LOAD && address >= segment.p_vaddr &&
+        address - segment.p_vaddr < segment.p_filesz) {
       return address - segment.p_vaddr + segment.p_offset;
     }
   }
@@ -49,7 +50,8 @@ std::uint64_t file_offset(std::span<const std::uint8_t> file, std::uint64_t addr
 std::map<std::uint64_t, std::uint64_t> dynamic_entries(std::span<const std::uint8_t> file) {
   std::map<std::uint64_t, std::uint64_t> out;
   for (const Elf64_Phdr& segment : segments(file)) {
-    for (std::uint64_t i = 0; segment.p_type == PT_DYNAMIC && i < segment.p_filesz; i += sizeof(Elf64_Dyn)) {
+    for (std::uint64_t i = 0; segment.p_type == PT_DYNAMIC && i < segment.p_filesz;
+         i += sizeof(Elf64_Dyn)) {
       const auto entry = at<Elf64_Dyn>(file, segment.p_offset + i);
       out[static_cast<std::uint64_t>(entry.d_tag)] = entry.d_un.d_val;
     }
@@ -59,7 +61,8 @@ std::map<std::uint64_t, std::uint64_t> dynamic_entries(std::span<const std::uint
 
 // ELF flags of a processor, for those that are emulated.
 std::uint32_t machine_flag(const std::string& target) {
-  static const std::map<std::string, std::uint32_t> flags = {{"gfx90a", 0x3f}, {"gfx942", 0x4c}, {"gfx1100", 0x41}};
+  static const std::map<std::string, std::uint32_t> flags = {
+      {"gfx90a", 0x3f}, {"gfx942", 0x4c}, {"gfx1100", 0x41}};
   const auto found = flags.find(target);
   if (found == flags.end()) {
     throw Fault("the target " + target + " is not emulated");
@@ -69,10 +72,12 @@ std::uint32_t machine_flag(const std::string& target) {
 
 }  // namespace
 
-CodeObject::CodeObject(std::span<const std::uint8_t> file, const std::string& target, DeviceMemory& memory, int device)
+CodeObject::CodeObject(std::span<const std::uint8_t> file, const std::string& target,
+                       DeviceMemory& memory, int device)
     : memory_(memory), device_(device) {
   const auto header = at<Elf64_Ehdr>(file, 0);
-  if (std::memcmp(header.e_ident, ELFMAG, 4) != 0 || header.e_machine != kMachine || header.e_type != ET_DYN) {
+  if (std::memcmp(header.e_ident, ELFMAG, 4) != 0 || header.e_machine != kMachine ||
+      header.e_type != ET_DYN) {
     throw Fault("this is no linked AMDGPU code object");
   }
   if ((header.e_flags & 0xffU) != machine_flag(target)) {
@@ -158,7 +163,9 @@ void CodeObject::read_kernels(std::span<const std::uint8_t> file) {
 
 namespace {
 
-std::string text(llvm::msgpack::DocNode node) { return node.isString() ? node.getString().str() : std::string(); }
+std::string text(llvm::msgpack::DocNode node) {
+  return node.isString() ? node.getString().str() : std::string();
+}
 
 std::uint32_t number(llvm::msgpack::DocNode node) {
   if (node.getKind() == llvm::msgpack::Type::UInt) {
@@ -181,7 +188,9 @@ void CodeObject::read_notes(std::span<const std::uint8_t> file) {
     const std::uint64_t from = segment.p_offset + sizeof note + (note.n_namesz + 3) / 4 * 4;
     llvm::msgpack::Document document;
     if (from + note.n_descsz > file.size() ||
-        !document.readFromBlob(llvm::StringRef(reinterpret_cast<const char*>(file.data()) + from, note.n_descsz), false)) {
+        !document.readFromBlob(
+            llvm::StringRef(reinterpret_cast<const char*>(file.data()) + from, note.n_descsz),
+            false)) {
       throw Fault("the notes of the code object cannot be read");
     }
     auto& kernels = document.getRoot().getMap()["amdhsa.kernels"].getArray(true);
@@ -192,7 +201,8 @@ void CodeObject::read_notes(std::span<const std::uint8_t> file) {
         throw Fault("the notes tell of a kernel without a descriptor: " + text(fields[".name"]));
       }
       if (number(fields[".kernarg_segment_size"]) != kernel->second.kernarg_bytes) {
-        throw Fault("descriptor and notes of " + kernel->first + " disagree on the size of its arguments");
+        throw Fault("descriptor and notes of " + kernel->first +
+                    " disagree on the size of its arguments");
       }
       for (auto& argument : fields[".args"].getArray(true)) {
         auto& facts = argument.getMap();

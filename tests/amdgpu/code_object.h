@@ -42,7 +42,8 @@ struct Kernel {
 class CodeObject {
  public:
   // Fails with a Fault where the file is none for `target`.
-  CodeObject(std::span<const std::uint8_t> file, const std::string& target, DeviceMemory& memory, int device);
+  CodeObject(std::span<const std::uint8_t> file, const std::string& target, DeviceMemory& memory,
+             int device);
   ~CodeObject();
   CodeObject(const CodeObject&) = delete;
   CodeObject& operator=(const CodeObject&) = delete;

@@ -171,14 +171,16 @@ void choose(Wave& w, const Instruction& in) {
     a.lane[l] = ((mask >> l) & 1U) != 0 ? b.lane[l] : a.lane[l];
   }
   if (in.move == LaneMove::None) {
-    w.defined = known & ((known_lanes(w, in.operand[2]) & mask) | (known_lanes(w, in.operand[1]) & ~mask));
+    w.defined =
+        known & ((known_lanes(w, in.operand[2]) & mask) | (known_lanes(w, in.operand[1]) & ~mask));
   }
   write_result(w, in, 0, a.lane);
 }
 
 // Moves v_cndmask's floats: modifiers apply to the bits of the sign.
 void choose32(Wave& w, const Instruction& in) {
-  const bool modified = in.operand[1].negate || in.operand[1].absolute || in.operand[2].negate || in.operand[2].absolute;
+  const bool modified = in.operand[1].negate || in.operand[1].absolute || in.operand[2].negate ||
+                        in.operand[2].absolute;
   const bool flush = w.flush32;
   w.flush32 = false;
   modified ? choose<float>(w, in) : choose<U32>(w, in);

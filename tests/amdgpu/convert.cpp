@@ -111,9 +111,8 @@ void add_packed_conversions(Table& rows) {
     return pair(to_half(static_cast<double>(a), true), to_half(static_cast<double>(b), true));
   }>()};
   rows["v_cvt_pk_rtz_f16_f32"] = rows["v_cvt_pkrtz_f16_f32"];
-  rows["v_cvt_pk_u16_u32"] = {lane_by_lane<[](U32 a, U32 b) {
-    return pair(saturated<U16>(a), saturated<U16>(b));
-  }>()};
+  rows["v_cvt_pk_u16_u32"] = {
+      lane_by_lane<[](U32 a, U32 b) { return pair(saturated<U16>(a), saturated<U16>(b)); }>()};
   rows["v_cvt_pk_i16_i32"] = {lane_by_lane<[](I32 a, I32 b) {
     return pair(static_cast<U16>(saturated<I16>(a)), static_cast<U16>(saturated<I16>(b)));
   }>()};
@@ -129,9 +128,12 @@ void add_packed_conversions(Table& rows) {
 void add_conversions(Table& rows) {
   rows["v_cvt_f32_u32"] = {lane_by_lane<[](U32 a) { return static_cast<float>(a); }>()};
   rows["v_cvt_f32_i32"] = {lane_by_lane<[](I32 a) { return static_cast<float>(a); }>()};
-  rows["v_cvt_u32_f32"] = {lane_by_lane<[](float a) { return saturated<U32>(static_cast<double>(a)); }>()};
-  rows["v_cvt_i32_f32"] = {lane_by_lane<[](float a) { return saturated<I32>(static_cast<double>(a)); }>()};
-  rows["v_cvt_flr_i32_f32"] = {lane_by_lane<[](float a) { return saturated<I32>(std::floor(static_cast<double>(a))); }>()};
+  rows["v_cvt_u32_f32"] = {
+      lane_by_lane<[](float a) { return saturated<U32>(static_cast<double>(a)); }>()};
+  rows["v_cvt_i32_f32"] = {
+      lane_by_lane<[](float a) { return saturated<I32>(static_cast<double>(a)); }>()};
+  rows["v_cvt_flr_i32_f32"] = {
+      lane_by_lane<[](float a) { return saturated<I32>(std::floor(static_cast<double>(a))); }>()};
   rows["v_cvt_floor_i32_f32"] = rows["v_cvt_flr_i32_f32"];
   rows["v_cvt_rpi_i32_f32"] = {lane_by_lane<[](float a) {
     return saturated<I32>(std::floor(static_cast<double>(a) + 0.5));
@@ -143,12 +145,17 @@ void add_conversions(Table& rows) {
   rows["v_cvt_f64_u32"] = {lane_by_lane<[](U32 a) { return static_cast<double>(a); }>()};
   rows["v_cvt_i32_f64"] = {lane_by_lane<[](double a) { return saturated<I32>(a); }>()};
   rows["v_cvt_u32_f64"] = {lane_by_lane<[](double a) { return saturated<U32>(a); }>()};
-  rows["v_cvt_f16_f32"] = {lane_by_lane<[](float a) { return Half{to_half(static_cast<double>(a))}; }>()};
+  rows["v_cvt_f16_f32"] = {
+      lane_by_lane<[](float a) { return Half{to_half(static_cast<double>(a))}; }>()};
   rows["v_cvt_f32_f16"] = {lane_by_lane<[](Half a) { return from_half(a.bits); }>()};
   rows["v_cvt_f16_u16"] = {lane_by_lane<[](U16 a) { return Half{to_half(a)}; }>()};
   rows["v_cvt_f16_i16"] = {lane_by_lane<[](I16 a) { return Half{to_half(a)}; }>()};
-  rows["v_cvt_u16_f16"] = {lane_by_lane<[](Half a) { return saturated<U16>(static_cast<double>(from_half(a.bits))); }>()};
-  rows["v_cvt_i16_f16"] = {lane_by_lane<[](Half a) { return saturated<I16>(static_cast<double>(from_half(a.bits))); }>()};
+  rows["v_cvt_u16_f16"] = {lane_by_lane<[](Half a) {
+    return saturated<U16>(static_cast<double>(from_half(a.bits)));
+  }>()};
+  rows["v_cvt_i16_f16"] = {lane_by_lane<[](Half a) {
+    return saturated<I16>(static_cast<double>(from_half(a.bits)));
+  }>()};
   rows["v_cvt_i32_i16"] = {lane_by_lane<[](I16 a) { return static_cast<I32>(a); }>()};
   rows["v_cvt_u32_u16"] = {lane_by_lane<[](U16 a) { return static_cast<U32>(a); }>()};
   rows["v_cvt_f32_ubyte0"] = {from_byte<0>()};

@@ -1,11 +1,10 @@
 // Decodes instructions through LLVM's disassembler and looks their handlers up.
 #include "tests/amdgpu/decode.h"
 
-#include <llvm-c/Disassembler.h>
-#include <llvm-c/Target.h>
-
 #include <algorithm>
 #include <array>
+#include <llvm-c/Disassembler.h>
+#include <llvm-c/Target.h>
 #include <mutex>
 
 #include "tests/amdgpu/table.h"
@@ -150,8 +149,8 @@ const Instruction& Code::decode(std::uint64_t pc) const {
   }
   std::array<char, 512> text{};
   std::uint8_t* bytes = const_cast<std::uint8_t*>(bytes_.data()) + at;
-  const std::size_t size = LLVMDisasmInstruction(disassembler_, bytes, bytes_.size() - at, pc,
-                                                 text.data(), text.size());
+  const std::size_t size =
+      LLVMDisasmInstruction(disassembler_, bytes, bytes_.size() - at, pc, text.data(), text.size());
   if (size == 0) {
     throw Fault("there is no instruction at the program counter");
   }

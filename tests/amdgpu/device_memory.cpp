@@ -1,12 +1,11 @@
 // Keeps the allocations of the emulated devices, and finds the one that an access falls into.
 #include "tests/amdgpu/device_memory.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <sstream>
+#include <sys/mman.h>
 
 #include "tests/amdgpu/wave.h"
 
@@ -14,10 +13,10 @@ namespace amdgpu_emulator {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
-constexpr std::uint64_t kGap = 4096;                     // between allocations, belongs to none
-constexpr std::uint64_t kRange = 1ULL << 38;             // addresses of a device
-constexpr std::uint64_t kFilled = 16ULL << 20;           // larger ones begin with zeros
-constexpr std::uint64_t kFirst = 0x100000000000ULL;      // far from what the host maps
+constexpr std::uint64_t kGap = 4096;                 // between allocations, belongs to none
+constexpr std::uint64_t kRange = 1ULL << 38;         // addresses of a device
+constexpr std::uint64_t kFilled = 16ULL << 20;       // larger ones begin with zeros
+constexpr std::uint64_t kFirst = 0x100000000000ULL;  // far from what the host maps
 
 std::uint64_t up(std::uint64_t size) { return (size + kPage - 1) / kPage * kPage; }
 
@@ -103,7 +102,8 @@ bool DeviceMemory::add_host(void* at, std::uint64_t size) {
   const std::unique_lock lock(mutex_);
   const auto base = reinterpret_cast<std::uint64_t>(at);
   ++version_;
-  return allocations_.emplace(base, Allocation{base, size, static_cast<std::uint8_t*>(at), -1}).second;
+  return allocations_.emplace(base, Allocation{base, size, static_cast<std::uint8_t*>(at), -1})
+      .second;
 }
 
 bool DeviceMemory::remove_host(void* at) {
@@ -142,8 +142,8 @@ std::string DeviceMemory::neighbours(std::uint64_t address) const {
     return "no allocation lies below";
   }
   const Allocation& below = std::prev(it)->second;
-  return "the allocation below is [" + hex(below.base) + ", " + hex(below.base + below.size) + "), " +
-         (below.device < 0 ? "of the host" : "of device " + std::to_string(below.device));
+  return "the allocation below is [" + hex(below.base) + ", " + hex(below.base + below.size) +
+         "), " + (below.device < 0 ? "of the host" : "of device " + std::to_string(below.device));
 }
 
 std::uint8_t* DeviceMemory::find(std::uint64_t address, std::uint64_t size) const {
@@ -175,8 +175,8 @@ std::uint8_t* DeviceMemory::at(int device, std::uint64_t address, std::uint64_t 
                 neighbours(address));
   }
   if (allocation.device >= 0 && !reaches(device, allocation.device)) {
-    throw Fault("device " + std::to_string(device) + " may not reach " + hex(address) + " of device " +
-                std::to_string(allocation.device) + ": peer access is not enabled");
+    throw Fault("device " + std::to_string(device) + " may not reach " + hex(address) +
+                " of device " + std::to_string(allocation.device) + ": peer access is not enabled");
   }
   recent[next++ % recent.size()] = {this, version, device, allocation};
   return allocation.bytes + (address - allocation.base);

@@ -70,6 +70,9 @@ void div_scale(Wave& w, const Instruction& in) {
 // a * b + c, where the result is near c, rounded once after the scaling by a power of two.
 double scaled_fma(double a, double b, double c, int power) {
   double sum = std::fma(a, b, c);
+  if (const double scaled = std::ldexp(sum, power); !is_denormal(scaled)) {
+    return scaled;
+  }
   const double lost = std::fma(a, b, c - sum);
   if (lost != 0 && std::isfinite(sum) && sum != 0 && (std::bit_cast<U64>(sum) & 1U) == 0) {
     sum = std::bit_cast<double>(std::bit_cast<U64>(sum) + ((lost > 0) == (sum > 0) ? 1 : ~0ULL));
@@ -90,9 +93,9 @@ void div_fmas(Wave& w, const Instruction& in) {
   const U64 fix = get_mask(w, vcc);
   w.defined &= w.bits_defined[kVcc] | static_cast<U64>(w.bits_defined[kVcc + 1]) << 32;
   for (int l = 0; l < w.lanes; ++l) {
-    a.lane[l] = ((fix >> l) & 1U) != 0
-                    ? scaled_fma(a.lane[l], b.lane[l], c.lane[l], field(c.lane[l]) > 1023 ? 128 : -128)
-                    : std::fma(a.lane[l], b.lane[l], c.lane[l]);
+    a.lane[l] = ((fix >> l) & 1U) != 0 ? scaled_fma(a.lane[l], b.lane[l], c.lane[l],
+                                                    field(c.lane[l]) > 1023 ? 128 : -128)
+                                       : std::fma(a.lane[l], b.lane[l], c.lane[l]);
   }
   write_result(w, in, 0, a.lane);
 }
@@ -123,7 +126,8 @@ double div_fixup(double quotient, double denominator, double numerator) {
 void add_double(Table& rows) {
   rows["v_add_f64"] = {lane_by_lane<[](double a, double b) { return a + b; }>()};
   rows["v_mul_f64"] = {lane_by_lane<[](double a, double b) { return a * b; }>()};
-  rows["v_fma_f64"] = {lane_by_lane<[](double a, double b, double c) { return std::fma(a, b, c); }>()};
+  rows["v_fma_f64"] = {
+      lane_by_lane<[](double a, double b, double c) { return std::fma(a, b, c); }>()};
   rows["v_fmac_f64"] = {rows["v_fma_f64"].run, 1, Effect::Partial};
   rows["v_min_f64"] = {lane_by_lane<[](double a, double b) { return least(a, b); }>()};
   rows["v_max_f64"] = {lane_by_lane<[](double a, double b) { return greatest(a, b); }>()};
@@ -142,7 +146,8 @@ void add_double(Table& rows) {
   }>()};
   rows["v_div_scale_f64"] = {div_scale, 2};
   rows["v_div_fmas_f64"] = {div_fmas};
-  rows["v_div_fixup_f64"] = {lane_by_lane<[](double a, double b, double c) { return div_fixup(a, b, c); }>()};
+  rows["v_div_fixup_f64"] = {
+      lane_by_lane<[](double a, double b, double c) { return div_fixup(a, b, c); }>()};
 }
 
 }  // namespace amdgpu_emulator

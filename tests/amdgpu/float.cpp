@@ -20,7 +20,9 @@ float fused(float a, float b, float c) { return std::fma(a, b, c); }
 
 int field(float value) { return static_cast<int>(std::bit_cast<U32>(value) >> 23 & 255U); }
 
-bool is_denormal(double value, double smallest) { return value != 0 && std::fabs(value) < smallest; }
+bool is_denormal(double value, double smallest) {
+  return value != 0 && std::fabs(value) < smallest;
+}
 
 // Scales numerator or denominator so that neither the reciprocal nor the quotient leaves the range of normal numbers.
 template <class T>
@@ -127,7 +129,9 @@ float div_fixup(float quotient, float denominator, float numerator) {
   return std::copysign(std::isnan(quotient) ? infinity : quotient, sign);
 }
 
-float ldexp_of(float a, std::int32_t e) { return std::ldexp(a, std::min(std::max(e, -2000), 2000)); }
+float ldexp_of(float a, std::int32_t e) {
+  return std::ldexp(a, std::min(std::max(e, -2000), 2000));
+}
 
 float sine_of_turns(float a, bool cosine) {
   const double angle = std::remainder(static_cast<double>(a), 1.0) * 2 * std::numbers::pi;
@@ -140,7 +144,8 @@ void add_sums(Table& rows) {
   rows["v_sub_f32"] = {lane_by_lane<[](float a, float b) { return a - b; }>()};
   rows["v_subrev_f32"] = {lane_by_lane<[](float a, float b) { return b - a; }>()};
   rows["v_mul_f32"] = {lane_by_lane<[](float a, float b) { return a * b; }>()};
-  rows["v_mul_legacy_f32"] = {lane_by_lane<[](float a, float b) { return legacy_product(a, b); }>()};
+  rows["v_mul_legacy_f32"] = {
+      lane_by_lane<[](float a, float b) { return legacy_product(a, b); }>()};
   rows["v_mul_dx9_zero_f32"] = rows["v_mul_legacy_f32"];
   rows["v_fma_f32"] = {lane_by_lane<[](float a, float b, float c) { return fused(a, b, c); }>()};
   rows["v_fmac_f32"] = {rows["v_fma_f32"].run, 1, Effect::Partial};
@@ -153,11 +158,15 @@ void add_sums(Table& rows) {
   rows["v_mac_f32"] = {rows["v_mad_f32"].run, 1, Effect::Partial};
   rows["v_min_f32"] = {lane_by_lane<[](float a, float b) { return least(a, b); }>()};
   rows["v_max_f32"] = {lane_by_lane<[](float a, float b) { return greatest(a, b); }>()};
-  rows["v_min3_f32"] = {lane_by_lane<[](float a, float b, float c) { return least(least(a, b), c); }>()};
-  rows["v_max3_f32"] = {lane_by_lane<[](float a, float b, float c) { return greatest(greatest(a, b), c); }>()};
+  rows["v_min3_f32"] = {
+      lane_by_lane<[](float a, float b, float c) { return least(least(a, b), c); }>()};
+  rows["v_max3_f32"] = {
+      lane_by_lane<[](float a, float b, float c) { return greatest(greatest(a, b), c); }>()};
   rows["v_med3_f32"] = {lane_by_lane<[](float a, float b, float c) { return median(a, b, c); }>()};
-  rows["v_minmax_f32"] = {lane_by_lane<[](float a, float b, float c) { return greatest(least(a, b), c); }>()};
-  rows["v_maxmin_f32"] = {lane_by_lane<[](float a, float b, float c) { return least(greatest(a, b), c); }>()};
+  rows["v_minmax_f32"] = {
+      lane_by_lane<[](float a, float b, float c) { return greatest(least(a, b), c); }>()};
+  rows["v_maxmin_f32"] = {
+      lane_by_lane<[](float a, float b, float c) { return least(greatest(a, b), c); }>()};
 }
 
 void add_functions(Table& rows) {
@@ -168,11 +177,12 @@ void add_functions(Table& rows) {
   rows["v_rsq_f32"] = {lane_by_lane<[](float a) {
     return near(1.0 / std::sqrt(static_cast<double>(no_denormal(a))));
   }>()};
-  rows["v_sqrt_f32"] = {lane_by_lane<[](float a) {
-    return near(std::sqrt(static_cast<double>(no_denormal(a))));
-  }>()};
-  rows["v_exp_f32"] = {lane_by_lane<[](float a) { return no_denormal(near(std::exp2(static_cast<double>(a)))); }>()};
-  rows["v_log_f32"] = {lane_by_lane<[](float a) { return near(std::log2(static_cast<double>(no_denormal(a)))); }>()};
+  rows["v_sqrt_f32"] = {
+      lane_by_lane<[](float a) { return near(std::sqrt(static_cast<double>(no_denormal(a)))); }>()};
+  rows["v_exp_f32"] = {
+      lane_by_lane<[](float a) { return no_denormal(near(std::exp2(static_cast<double>(a)))); }>()};
+  rows["v_log_f32"] = {
+      lane_by_lane<[](float a) { return near(std::log2(static_cast<double>(no_denormal(a)))); }>()};
   rows["v_sin_f32"] = {lane_by_lane<[](float a) { return sine_of_turns(a, false); }>()};
   rows["v_cos_f32"] = {lane_by_lane<[](float a) { return sine_of_turns(a, true); }>()};
   rows["v_floor_f32"] = {lane_by_lane<[](float a) { return std::floor(a); }>()};
@@ -185,7 +195,8 @@ void add_functions(Table& rows) {
   rows["v_ldexp_f32"] = {lane_by_lane<[](float a, std::int32_t e) { return ldexp_of(a, e); }>()};
   rows["v_div_scale_f32"] = {div_scale, 2};
   rows["v_div_fmas_f32"] = {div_fmas};
-  rows["v_div_fixup_f32"] = {lane_by_lane<[](float a, float b, float c) { return div_fixup(a, b, c); }>()};
+  rows["v_div_fixup_f32"] = {
+      lane_by_lane<[](float a, float b, float c) { return div_fixup(a, b, c); }>()};
 }
 
 }  // namespace

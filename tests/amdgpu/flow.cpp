@@ -73,7 +73,8 @@ void call(Wave& w, const Instruction& in) {
 void wait_named(Wave& w, std::string_view text, std::string_view name, Counter counter) {
   const std::size_t at = text.find(name);
   if (at != std::string_view::npos) {
-    const auto left = static_cast<std::uint32_t>(std::stoul(std::string(text.substr(at + name.size() + 1))));
+    const auto left =
+        static_cast<std::uint32_t>(std::stoul(std::string(text.substr(at + name.size() + 1))));
     wait_for(w, counter, left);
   }
 }
@@ -87,7 +88,8 @@ void wait(Wave& w, const Instruction& in) {
   }
   wait_named(w, text, "lgkmcnt", Counter::Local);
   if (text.substr(local).starts_with("lgkmcnt(0)")) {
-    wait_for(w, Counter::Scalar, 0);  // scalar loads come in any order: only nothing left is certain
+    wait_for(w, Counter::Scalar,
+             0);  // scalar loads come in any order: only nothing left is certain
   }
 }
 
@@ -159,7 +161,9 @@ void set_register(Wave& w, const Instruction& in) {
 
 void get_register(Wave& w, const Instruction& in) {
   const HardwareField field = hardware_field(in.operand[1]);
-  const auto whole = field.is_mode ? w.mode : field.is_clock ? static_cast<std::uint32_t>(w.executed) : 0;
+  const auto whole = field.is_mode    ? w.mode
+                     : field.is_clock ? static_cast<std::uint32_t>(w.executed)
+                                      : 0;
   const std::uint32_t mask = field.bits >= 32 ? ~0U : (1U << field.bits) - 1;
   put_scalar(w, in.operand[0].index, (whole >> field.from) & mask, ~0U);
 }
@@ -177,12 +181,34 @@ void add_flow(Table& rows) {
   const auto add = [&](const char* name, Handler run, int results = 0) {
     rows[name] = {run, results, results == 0 ? Effect::NoResult : Effect::Generic};
   };
-  for (const char* name :
-       {"s_nop", "s_clause", "s_delay_alu", "s_sendmsg", "s_setprio", "s_code_end", "s_sethalt",
-        "s_inst_prefetch", "s_set_inst_prefetch_distance", "s_waitcnt_depctr", "s_icache_inv",
-        "s_dcache_inv", "s_dcache_wb", "s_gl1_inv", "s_sleep", "s_wakeup", "v_nop", "s_ttracedata",
-        "s_ttracedata_imm", "buffer_gl0_inv", "buffer_gl1_inv", "buffer_inv", "buffer_wbl2",
-        "buffer_wbinvl1", "buffer_wbinvl1_vol", "s_waitcnt_expcnt", "s_wait_idle", "v_pipeflush"}) {
+  for (const char* name : {"s_nop",
+                           "s_clause",
+                           "s_delay_alu",
+                           "s_sendmsg",
+                           "s_setprio",
+                           "s_code_end",
+                           "s_sethalt",
+                           "s_inst_prefetch",
+                           "s_set_inst_prefetch_distance",
+                           "s_waitcnt_depctr",
+                           "s_icache_inv",
+                           "s_dcache_inv",
+                           "s_dcache_wb",
+                           "s_gl1_inv",
+                           "s_sleep",
+                           "s_wakeup",
+                           "v_nop",
+                           "s_ttracedata",
+                           "s_ttracedata_imm",
+                           "buffer_gl0_inv",
+                           "buffer_gl1_inv",
+                           "buffer_inv",
+                           "buffer_wbl2",
+                           "buffer_wbinvl1",
+                           "buffer_wbinvl1_vol",
+                           "s_waitcnt_expcnt",
+                           "s_wait_idle",
+                           "v_pipeflush"}) {
     add(name, nothing);
   }
   add("s_endpgm", end_program);

@@ -71,10 +71,10 @@ void add_functions(Table& rows) {
     return half(std::fmin(wide(a) - std::floor(wide(a)), 0x1.ffcp-1));
   }>()};
   rows["v_frexp_mant_f16"] = {lane_by_lane<[](Half a) { return half(mantissa(wide(a))); }>()};
-  rows["v_frexp_exp_i16_f16"] = {lane_by_lane<[](Half a) {
-    return static_cast<std::int16_t>(exponent_of(wide(a)));
-  }>()};
-  rows["v_ldexp_f16"] = {lane_by_lane<[](Half a, std::int16_t e) { return half(std::ldexp(wide(a), e)); }>()};
+  rows["v_frexp_exp_i16_f16"] = {
+      lane_by_lane<[](Half a) { return static_cast<std::int16_t>(exponent_of(wide(a))); }>()};
+  rows["v_ldexp_f16"] = {
+      lane_by_lane<[](Half a, std::int16_t e) { return half(std::ldexp(wide(a), e)); }>()};
 }
 
 }  // namespace
@@ -92,8 +92,10 @@ void add_half(Table& rows) {
     return half(wide(half(wide(a) * wide(b))) + wide(c));
   }>()};
   rows["v_mac_f16"] = {rows["v_mad_f16"].run, 1, Effect::Partial};
-  rows["v_min_f16"] = {lane_by_lane<[](Half a, Half b) { return half(least(wide(a), wide(b))); }>()};
-  rows["v_max_f16"] = {lane_by_lane<[](Half a, Half b) { return half(greatest(wide(a), wide(b))); }>()};
+  rows["v_min_f16"] = {
+      lane_by_lane<[](Half a, Half b) { return half(least(wide(a), wide(b))); }>()};
+  rows["v_max_f16"] = {
+      lane_by_lane<[](Half a, Half b) { return half(greatest(wide(a), wide(b))); }>()};
   rows["v_min3_f16"] = {lane_by_lane<[](Half a, Half b, Half c) {
     return half(least(least(wide(a), wide(b)), wide(c)));
   }>()};
@@ -103,7 +105,8 @@ void add_half(Table& rows) {
   rows["v_med3_f16"] = {lane_by_lane<[](Half a, Half b, Half c) {
     return half(median(wide(a), wide(b), wide(c)));
   }>()};
-  rows["v_div_fixup_f16"] = {lane_by_lane<[](Half a, Half b, Half c) { return div_fixup(a, b, c); }>()};
+  rows["v_div_fixup_f16"] = {
+      lane_by_lane<[](Half a, Half b, Half c) { return div_fixup(a, b, c); }>()};
   add_functions(rows);
 }
 

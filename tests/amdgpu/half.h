@@ -31,7 +31,8 @@ inline std::uint16_t round_to(double value, int fraction_bits, int least, int mo
   const int exponent_field_max = most - least + 2;
   const double size = std::fabs(value);
   if (std::isnan(value)) {
-    return static_cast<std::uint16_t>((exponent_field_max << fraction_bits) | (1 << (fraction_bits - 1)));
+    return static_cast<std::uint16_t>((exponent_field_max << fraction_bits) |
+                                      (1 << (fraction_bits - 1)));
   }
   if (std::isinf(value)) {
     return static_cast<std::uint16_t>(exponent_field_max << fraction_bits);

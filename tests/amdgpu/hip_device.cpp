@@ -26,10 +26,12 @@ constexpr ErrorText kErrors[] = {
     {kNotReady, "hipErrorNotReady", "device not ready"},
     {kIllegalAddress, "hipErrorIllegalAddress", "an illegal memory access was encountered"},
     {kPeerAlreadyEnabled, "hipErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
-    {kHostAlreadyRegistered, "hipErrorHostMemoryAlreadyRegistered", "the memory is registered already"},
+    {kHostAlreadyRegistered, "hipErrorHostMemoryAlreadyRegistered",
+     "the memory is registered already"},
     {kHostNotRegistered, "hipErrorHostMemoryNotRegistered", "the memory was not registered"},
     {kLaunchFailure, "hipErrorLaunchFailure", "unspecified launch failure"},
-    {kCaptureUnsupported, "hipErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
+    {kCaptureUnsupported, "hipErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
     {kCaptureInvalidated, "hipErrorStreamCaptureInvalidated", "the capture was invalidated"}};
 
 const ErrorText& error_of(int code) {
@@ -64,7 +66,9 @@ AMDGPU_EMULATOR_EXPORT int hipDriverGetVersion(int* version) {
   *version = 60342134;
   return kSuccess;
 }
-AMDGPU_EMULATOR_EXPORT int hipRuntimeGetVersion(int* version) { return hipDriverGetVersion(version); }
+AMDGPU_EMULATOR_EXPORT int hipRuntimeGetVersion(int* version) {
+  return hipDriverGetVersion(version);
+}
 AMDGPU_EMULATOR_EXPORT const char* hipGetErrorName(int error) { return error_of(error).name; }
 AMDGPU_EMULATOR_EXPORT const char* hipGetErrorString(int error) { return error_of(error).text; }
 
@@ -172,4 +176,6 @@ AMDGPU_EMULATOR_EXPORT int hipDeviceEnablePeerAccess(int peer, unsigned) {
 AMDGPU_EMULATOR_EXPORT int hipGetDevicePropertiesR0600(void* properties, int device) {
   return put_name(properties, 1160, device);
 }
-AMDGPU_EMULATOR_EXPORT int hipGetDeviceProperties(void* properties, int device) { return put_name(properties, 396, device); }
+AMDGPU_EMULATOR_EXPORT int hipGetDeviceProperties(void* properties, int device) {
+  return put_name(properties, 396, device);
+}

@@ -32,8 +32,10 @@ int copy(void* to, bool to_host, const void* from, bool from_host, std::size_t s
     const Place source = place_of(state, from, size, from_host);
     Stream& queue = state.stream_of(stream);
     if (target.bytes == nullptr || source.bytes == nullptr) {
-      std::fprintf(stderr, "amdgpu emulator: a copy of %zu bytes from %p to %p lies outside of all allocations\n", size,
-                   from, to);
+      std::fprintf(
+          stderr,
+          "amdgpu emulator: a copy of %zu bytes from %p to %p lies outside of all allocations\n",
+          size, from, to);
       return static_cast<int>(kInvalidValue);
     }
     if (queue.capture != nullptr && (target.pageable || source.pageable)) {
@@ -106,12 +108,16 @@ AMDGPU_EMULATOR_EXPORT int hipFree(void* pointer) {
   });
 }
 
-AMDGPU_EMULATOR_EXPORT int hipMallocAsync(void** pointer, std::size_t size, void*) { return hipMalloc(pointer, size); }
+AMDGPU_EMULATOR_EXPORT int hipMallocAsync(void** pointer, std::size_t size, void*) {
+  return hipMalloc(pointer, size);
+}
 
 AMDGPU_EMULATOR_EXPORT int hipFreeAsync(void* pointer, void* stream) {
   return guarded([&](Runtime& state) {
     Node node;
-    node.work = [&state, pointer] { state.memory->release(reinterpret_cast<std::uint64_t>(pointer)); };
+    node.work = [&state, pointer] {
+      state.memory->release(reinterpret_cast<std::uint64_t>(pointer));
+    };
     return state.submit(state.stream_of(stream), std::move(node));
   });
 }
@@ -159,18 +165,23 @@ AMDGPU_EMULATOR_EXPORT int hipHostUnregister(void* pointer) {
   });
 }
 
-AMDGPU_EMULATOR_EXPORT int hipMemcpyHtoDAsync(void* to, void* from, std::size_t size, void* stream) {
+AMDGPU_EMULATOR_EXPORT int hipMemcpyHtoDAsync(void* to, void* from, std::size_t size,
+                                              void* stream) {
   return copy(to, false, from, true, size, stream);
 }
-AMDGPU_EMULATOR_EXPORT int hipMemcpyDtoHAsync(void* to, void* from, std::size_t size, void* stream) {
+AMDGPU_EMULATOR_EXPORT int hipMemcpyDtoHAsync(void* to, void* from, std::size_t size,
+                                              void* stream) {
   return copy(to, true, from, false, size, stream);
 }
-AMDGPU_EMULATOR_EXPORT int hipMemcpyDtoDAsync(void* to, void* from, std::size_t size, void* stream) {
+AMDGPU_EMULATOR_EXPORT int hipMemcpyDtoDAsync(void* to, void* from, std::size_t size,
+                                              void* stream) {
   return copy(to, false, from, false, size, stream);
 }
-AMDGPU_EMULATOR_EXPORT int hipMemcpyPeerAsync(void* to, int, const void* from, int, std::size_t size, void* stream) {
+AMDGPU_EMULATOR_EXPORT int hipMemcpyPeerAsync(void* to, int, const void* from, int,
+                                              std::size_t size, void* stream) {
   return copy(to, false, from, false, size, stream);
 }
-AMDGPU_EMULATOR_EXPORT int hipMemsetD8Async(void* to, unsigned char value, std::size_t size, void* stream) {
+AMDGPU_EMULATOR_EXPORT int hipMemsetD8Async(void* to, unsigned char value, std::size_t size,
+                                            void* stream) {
   return fill(to, value, size, stream);
 }

@@ -30,7 +30,8 @@ std::size_t size_of(const void* image) {
   std::size_t size = header.e_shoff + std::size_t{header.e_shnum} * header.e_shentsize;
   for (unsigned i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment;
-    std::memcpy(&segment, static_cast<const char*>(image) + header.e_phoff + i * sizeof segment, sizeof segment);
+    std::memcpy(&segment, static_cast<const char*>(image) + header.e_phoff + i * sizeof segment,
+                sizeof segment);
     size = std::max<std::size_t>(size, segment.p_offset + segment.p_filesz);
   }
   return size;
@@ -51,8 +52,8 @@ std::vector<std::uint8_t> block_of(void** extra) {
   return {bytes, bytes + size};
 }
 
-Launch launch_of(const Function& function, const std::uint32_t* grid, const std::uint32_t* block, unsigned local,
-                 void** params, void** extra) {
+Launch launch_of(const Function& function, const std::uint32_t* grid, const std::uint32_t* block,
+                 unsigned local, void** params, void** extra) {
   Launch launch;
   launch.kernel = function.kernel;
   std::copy_n(grid, 3, launch.blocks.begin());
@@ -71,10 +72,12 @@ Launch launch_of(const Function& function, const std::uint32_t* grid, const std:
 
 AMDGPU_EMULATOR_EXPORT int hipModuleLoadData(void** module, const void* image) {
   return guarded([&](Runtime& state) {
-    const std::span<const std::uint8_t> file(static_cast<const std::uint8_t*>(image), size_of(image));
+    const std::span<const std::uint8_t> file(static_cast<const std::uint8_t*>(image),
+                                             size_of(image));
     auto made = std::make_unique<Module>();
     try {
-      made->object = std::make_shared<CodeObject>(file, state.target, *state.memory, current_device());
+      made->object =
+          std::make_shared<CodeObject>(file, state.target, *state.memory, current_device());
     } catch (const Fault& fault) {
       std::fprintf(stderr, "amdgpu emulator: %s\n", fault.what());
       return kInvalidImage;
@@ -120,7 +123,8 @@ AMDGPU_EMULATOR_EXPORT int hipFuncGetAttribute(int* value, int which, void* func
         *value = static_cast<int>(kernel.scratch_bytes);
         return kSuccess;
       case 4:
-        *value = static_cast<int>(((kernel.rsrc1 & 63U) + 1) * (state.gfx9() || kernel.wave32() ? 8 : 4));
+        *value = static_cast<int>(((kernel.rsrc1 & 63U) + 1) *
+                                  (state.gfx9() || kernel.wave32() ? 8 : 4));
         return kSuccess;
       default:
         return kInvalidValue;
@@ -128,14 +132,16 @@ AMDGPU_EMULATOR_EXPORT int hipFuncGetAttribute(int* value, int which, void* func
   });
 }
 
-AMDGPU_EMULATOR_EXPORT int hipModuleLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                                                 unsigned by, unsigned bz, unsigned local, void* stream, void** params,
+AMDGPU_EMULATOR_EXPORT int hipModuleLaunchKernel(void* function, unsigned gx, unsigned gy,
+                                                 unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                                                 unsigned local, void* stream, void** params,
                                                  void** extra) {
   return guarded([&](Runtime& state) {
     const Function& called = *static_cast<Function*>(function);
     Stream& queue = state.stream_of(stream);
     if (queue.device != called.kernel->device) {
-      std::fprintf(stderr, "amdgpu emulator: kernel %s of device %d is launched on a stream of device %d\n",
+      std::fprintf(stderr,
+                   "amdgpu emulator: kernel %s of device %d is launched on a stream of device %d\n",
                    called.kernel->name.c_str(), called.kernel->device, queue.device);
       return static_cast<int>(kInvalidHandle);
     }
@@ -163,7 +169,8 @@ AMDGPU_EMULATOR_EXPORT int hipStreamEndCapture(void* stream, void** graph) {
   });
 }
 
-AMDGPU_EMULATOR_EXPORT int hipGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
+AMDGPU_EMULATOR_EXPORT int hipGraphInstantiateWithFlags(void** exec, void* graph,
+                                                        unsigned long long) {
   return guarded([&](Runtime&) {
     auto made = std::make_unique<GraphExec>();
     for (const auto& node : static_cast<Graph*>(graph)->nodes) {
@@ -221,17 +228,20 @@ AMDGPU_EMULATOR_EXPORT int hipGraphExecDestroy(void* exec) {
   });
 }
 
-AMDGPU_EMULATOR_EXPORT int hipGraphNodeGetDependencies(Node* node, Node** dependencies, std::size_t* count) {
+AMDGPU_EMULATOR_EXPORT int hipGraphNodeGetDependencies(Node* node, Node** dependencies,
+                                                       std::size_t* count) {
   return guarded([&](Runtime&) {
     if (dependencies != nullptr) {
-      std::copy_n(node->dependencies.begin(), std::min(*count, node->dependencies.size()), dependencies);
+      std::copy_n(node->dependencies.begin(), std::min(*count, node->dependencies.size()),
+                  dependencies);
     }
     *count = node->dependencies.size();
     return kSuccess;
   });
 }
 
-AMDGPU_EMULATOR_EXPORT int hipGraphExecKernelNodeSetParams(void* exec, Node* node, const KernelNodeParams* params) {
+AMDGPU_EMULATOR_EXPORT int hipGraphExecKernelNodeSetParams(void* exec, Node* node,
+                                                           const KernelNodeParams* params) {
   return guarded([&](Runtime&) {
     auto& nodes = static_cast<GraphExec*>(exec)->nodes;
     const auto found = nodes.find(node);
@@ -240,8 +250,8 @@ AMDGPU_EMULATOR_EXPORT int hipGraphExecKernelNodeSetParams(void* exec, Node* nod
     }
     const Function& function = *static_cast<Function*>(params->function);
     found->second.module = function.module;
-    found->second.launch = launch_of(function, params->grid, params->block, params->dynamic_local_bytes, params->params,
-                                     params->extra);
+    found->second.launch = launch_of(function, params->grid, params->block,
+                                     params->dynamic_local_bytes, params->params, params->extra);
     return kSuccess;
   });
 }

@@ -49,7 +49,8 @@ AMDGPU_EMULATOR_EXPORT int hipStreamWaitEvent(void* stream, void* event, unsigne
         queue.dependencies.clear();
       }
       for (Node* node : awaited.nodes) {
-        if (std::find(queue.dependencies.begin(), queue.dependencies.end(), node) == queue.dependencies.end()) {
+        if (std::find(queue.dependencies.begin(), queue.dependencies.end(), node) ==
+            queue.dependencies.end()) {
           queue.dependencies.push_back(node);
         }
       }
@@ -142,7 +143,8 @@ AMDGPU_EMULATOR_EXPORT int hipStreamBeginCapture(void* stream, int) {
   });
 }
 
-AMDGPU_EMULATOR_EXPORT int hipStreamGetCaptureInfo_v2(void* stream, int* status, unsigned long long* id, void** graph,
+AMDGPU_EMULATOR_EXPORT int hipStreamGetCaptureInfo_v2(void* stream, int* status,
+                                                      unsigned long long* id, void** graph,
                                                       Node* const** nodes, std::size_t* count) {
   return guarded([&](Runtime& state) {
     Stream& queue = state.stream_of(stream);
@@ -161,7 +163,8 @@ AMDGPU_EMULATOR_EXPORT int hipStreamGetCaptureInfo_v2(void* stream, int* status,
   });
 }
 
-AMDGPU_EMULATOR_EXPORT int hipStreamUpdateCaptureDependencies(void* stream, Node** nodes, std::size_t count, unsigned flags) {
+AMDGPU_EMULATOR_EXPORT int hipStreamUpdateCaptureDependencies(void* stream, Node** nodes,
+                                                              std::size_t count, unsigned flags) {
   return guarded([&](Runtime& state) {
     Stream& queue = state.stream_of(stream);
     if (queue.capture == nullptr) {

@@ -57,11 +57,14 @@ void with_carry(Wave& w, const Instruction& in) {
   if (in.operands > 4 && in.operand[4].kind == Kind::Scalar) {
     // Each lane depends on its own bit alone.
     const auto i = static_cast<std::size_t>(in.operand[4].index);
-    const U64 known = w.bits_defined[i] | static_cast<U64>(w.lanes == 64 ? w.bits_defined[i + 1] : 0) << 32;
+    const U64 known =
+        w.bits_defined[i] | static_cast<U64>(w.lanes == 64 ? w.bits_defined[i + 1] : 0) << 32;
     w.defined = known;
     for (int k = 2; k < 4; ++k) {
       const Operand& source = in.operand[static_cast<std::size_t>(k)];
-      w.defined &= source.kind == Kind::Vector ? w.lane_defined[static_cast<std::size_t>(source.index)] : ~0ULL;
+      w.defined &= source.kind == Kind::Vector
+                       ? w.lane_defined[static_cast<std::size_t>(source.index)]
+                       : ~0ULL;
     }
   }
   U64 mask = 0;
@@ -106,49 +109,61 @@ void add_sums(Table& rows) {
     rows[name] = {with_carry<reversed>, 2};
   }
   rows["v_add3_u32"] = {lane_by_lane<[](U32 a, U32 b, U32 c) { return a + b + c; }>()};
-  rows["v_add_lshl_u32"] = {lane_by_lane<[](U32 a, U32 b, U32 c) { return (a + b) << (c & 31U); }>()};
-  rows["v_lshl_add_u32"] = {lane_by_lane<[](U32 a, U32 b, U32 c) { return (a << (b & 31U)) + c; }>()};
+  rows["v_add_lshl_u32"] = {
+      lane_by_lane<[](U32 a, U32 b, U32 c) { return (a + b) << (c & 31U); }>()};
+  rows["v_lshl_add_u32"] = {
+      lane_by_lane<[](U32 a, U32 b, U32 c) { return (a << (b & 31U)) + c; }>()};
   rows["v_xad_u32"] = {lane_by_lane<[](U32 a, U32 b, U32 c) { return (a ^ b) + c; }>()};
 }
 
 void add_products(Table& rows) {
   rows["v_mul_lo_u32"] = {lane_by_lane<[](U32 a, U32 b) { return a * b; }>()};
-  rows["v_mul_hi_u32"] = {lane_by_lane<[](U32 a, U32 b) { return static_cast<U32>(U64(a) * b >> 32); }>()};
-  rows["v_mul_hi_i32"] = {lane_by_lane<[](I32 a, I32 b) { return static_cast<U32>(U64(I64(a) * b) >> 32); }>()};
-  rows["v_mul_u32_u24"] = {lane_by_lane<[](U32 a, U32 b) { return (a & 0xffffffU) * (b & 0xffffffU); }>()};
-  rows["v_mul_i32_i24"] = {lane_by_lane<[](U32 a, U32 b) { return U32(extended24(a)) * U32(extended24(b)); }>()};
+  rows["v_mul_hi_u32"] = {
+      lane_by_lane<[](U32 a, U32 b) { return static_cast<U32>(U64(a) * b >> 32); }>()};
+  rows["v_mul_hi_i32"] = {
+      lane_by_lane<[](I32 a, I32 b) { return static_cast<U32>(U64(I64(a) * b) >> 32); }>()};
+  rows["v_mul_u32_u24"] = {
+      lane_by_lane<[](U32 a, U32 b) { return (a & 0xffffffU) * (b & 0xffffffU); }>()};
+  rows["v_mul_i32_i24"] = {
+      lane_by_lane<[](U32 a, U32 b) { return U32(extended24(a)) * U32(extended24(b)); }>()};
   rows["v_mul_hi_u32_u24"] = {lane_by_lane<[](U32 a, U32 b) {
     return static_cast<U32>(U64(a & 0xffffffU) * (b & 0xffffffU) >> 32);
   }>()};
   rows["v_mul_hi_i32_i24"] = {lane_by_lane<[](U32 a, U32 b) {
     return static_cast<U32>(U64(I64(extended24(a)) * extended24(b)) >> 32);
   }>()};
-  rows["v_mad_u32_u24"] = {lane_by_lane<[](U32 a, U32 b, U32 c) {
-    return (a & 0xffffffU) * (b & 0xffffffU) + c;
-  }>()};
+  rows["v_mad_u32_u24"] = {
+      lane_by_lane<[](U32 a, U32 b, U32 c) { return (a & 0xffffffU) * (b & 0xffffffU) + c; }>()};
   rows["v_mad_i32_i24"] = {lane_by_lane<[](U32 a, U32 b, U32 c) {
     return U32(extended24(a)) * U32(extended24(b)) + c;
   }>()};
-  rows["v_mul_lo_u16"] = {lane_by_lane<[](U16 a, U16 b) { return static_cast<U16>(U32(a) * b); }>()};
-  rows["v_mad_u16"] = {lane_by_lane<[](U16 a, U16 b, U16 c) { return static_cast<U16>(U32(a) * b + c); }>()};
+  rows["v_mul_lo_u16"] = {
+      lane_by_lane<[](U16 a, U16 b) { return static_cast<U16>(U32(a) * b); }>()};
+  rows["v_mad_u16"] = {
+      lane_by_lane<[](U16 a, U16 b, U16 c) { return static_cast<U16>(U32(a) * b + c); }>()};
   rows["v_mad_i16"] = rows["v_mad_u16"];
   rows["v_mad_legacy_u16"] = rows["v_mad_u16"];
   rows["v_mad_u32_u16"] = {lane_by_lane<[](U16 a, U16 b, U32 c) { return U32(a) * b + c; }>()};
   rows["v_mad_i32_i16"] = {lane_by_lane<[](I16 a, I16 b, U32 c) { return U32(I32(a) * b) + c; }>()};
-  rows["v_sad_u32"] = {lane_by_lane<[](U32 a, U32 b, U32 c) { return (a > b ? a - b : b - a) + c; }>()};
+  rows["v_sad_u32"] = {
+      lane_by_lane<[](U32 a, U32 b, U32 c) { return (a > b ? a - b : b - a) + c; }>()};
 }
 
 template <class T>
 void add_extremes(Table& rows, const std::string& type) {
   rows["v_min_" + type] = {lane_by_lane<[](T a, T b) { return std::min(a, b); }>()};
   rows["v_max_" + type] = {lane_by_lane<[](T a, T b) { return std::max(a, b); }>()};
-  rows["v_min3_" + type] = {lane_by_lane<[](T a, T b, T c) { return std::min(std::min(a, b), c); }>()};
-  rows["v_max3_" + type] = {lane_by_lane<[](T a, T b, T c) { return std::max(std::max(a, b), c); }>()};
+  rows["v_min3_" + type] = {
+      lane_by_lane<[](T a, T b, T c) { return std::min(std::min(a, b), c); }>()};
+  rows["v_max3_" + type] = {
+      lane_by_lane<[](T a, T b, T c) { return std::max(std::max(a, b), c); }>()};
   rows["v_med3_" + type] = {lane_by_lane<[](T a, T b, T c) {
     return std::max(std::min(a, b), std::min(std::max(a, b), c));
   }>()};
-  rows["v_minmax_" + type] = {lane_by_lane<[](T a, T b, T c) { return std::max(std::min(a, b), c); }>()};
-  rows["v_maxmin_" + type] = {lane_by_lane<[](T a, T b, T c) { return std::min(std::max(a, b), c); }>()};
+  rows["v_minmax_" + type] = {
+      lane_by_lane<[](T a, T b, T c) { return std::max(std::min(a, b), c); }>()};
+  rows["v_maxmin_" + type] = {
+      lane_by_lane<[](T a, T b, T c) { return std::min(std::max(a, b), c); }>()};
 }
 
 U32 bits_of(U32 value, U32 from, U32 width) {
@@ -205,13 +220,19 @@ void add_bitwise(Table& rows) {
   rows["v_or3_b32"] = {lane_by_lane<[](U32 a, U32 b, U32 c) { return a | b | c; }>()};
   rows["v_xor3_b32"] = {lane_by_lane<[](U32 a, U32 b, U32 c) { return a ^ b ^ c; }>()};
   rows["v_bfi_b32"] = {lane_by_lane<[](U32 a, U32 b, U32 c) { return (a & b) | (~a & c); }>()};
-  rows["v_bfm_b32"] = {lane_by_lane<[](U32 a, U32 b) { return ((1U << (a & 31U)) - 1) << (b & 31U); }>()};
-  rows["v_bfe_u32"] = {lane_by_lane<[](U32 a, U32 b, U32 c) { return bits_of(a, b & 31U, c & 31U); }>()};
-  rows["v_bfe_i32"] = {lane_by_lane<[](U32 a, U32 b, U32 c) { return signed_bits_of(a, b & 31U, c & 31U); }>()};
+  rows["v_bfm_b32"] = {
+      lane_by_lane<[](U32 a, U32 b) { return ((1U << (a & 31U)) - 1) << (b & 31U); }>()};
+  rows["v_bfe_u32"] = {
+      lane_by_lane<[](U32 a, U32 b, U32 c) { return bits_of(a, b & 31U, c & 31U); }>()};
+  rows["v_bfe_i32"] = {
+      lane_by_lane<[](U32 a, U32 b, U32 c) { return signed_bits_of(a, b & 31U, c & 31U); }>()};
   rows["v_bfrev_b32"] = {lane_by_lane<[](U32 a) { return reversed_bits(a); }>()};
-  rows["v_bcnt_u32_b32"] = {lane_by_lane<[](U32 a, U32 b) { return static_cast<U32>(std::popcount(a)) + b; }>()};
-  rows["v_ffbh_u32"] = {lane_by_lane<[](U32 a) { return a == 0 ? ~0U : static_cast<U32>(std::countl_zero(a)); }>()};
-  rows["v_ffbl_b32"] = {lane_by_lane<[](U32 a) { return a == 0 ? ~0U : static_cast<U32>(std::countr_zero(a)); }>()};
+  rows["v_bcnt_u32_b32"] = {
+      lane_by_lane<[](U32 a, U32 b) { return static_cast<U32>(std::popcount(a)) + b; }>()};
+  rows["v_ffbh_u32"] = {
+      lane_by_lane<[](U32 a) { return a == 0 ? ~0U : static_cast<U32>(std::countl_zero(a)); }>()};
+  rows["v_ffbl_b32"] = {
+      lane_by_lane<[](U32 a) { return a == 0 ? ~0U : static_cast<U32>(std::countr_zero(a)); }>()};
   rows["v_ffbh_i32"] = {lane_by_lane<[](U32 a) {
     const U32 flipped = (a >> 31) != 0 ? ~a : a;
     return flipped == 0 ? ~0U : static_cast<U32>(std::countl_zero(flipped));
@@ -232,10 +253,14 @@ void add_shifts(Table& rows) {
   rows["v_lshlrev_b32"] = {lane_by_lane<[](U32 a, U32 b) { return b << (a & 31U); }>()};
   rows["v_lshrrev_b32"] = {lane_by_lane<[](U32 a, U32 b) { return (b >> (a & 31U)); }>()};
   rows["v_ashrrev_i32"] = {lane_by_lane<[](U32 a, I32 b) { return (b >> (a & 31U)); }>()};
-  rows["v_lshlrev_b16"] = {lane_by_lane<[](U16 a, U16 b) { return static_cast<U16>(b << (a & 15U)); }>()};
-  rows["v_lshrrev_b16"] = {lane_by_lane<[](U16 a, U16 b) { return static_cast<U16>(b >> (a & 15U)); }>()};
-  rows["v_ashrrev_i16"] = {lane_by_lane<[](U16 a, I16 b) { return static_cast<I16>(b >> (a & 15U)); }>()};
-  rows["v_lshl_or_b32"] = {lane_by_lane<[](U32 a, U32 b, U32 c) { return (a << (b & 31U)) | c; }>()};
+  rows["v_lshlrev_b16"] = {
+      lane_by_lane<[](U16 a, U16 b) { return static_cast<U16>(b << (a & 15U)); }>()};
+  rows["v_lshrrev_b16"] = {
+      lane_by_lane<[](U16 a, U16 b) { return static_cast<U16>(b >> (a & 15U)); }>()};
+  rows["v_ashrrev_i16"] = {
+      lane_by_lane<[](U16 a, I16 b) { return static_cast<I16>(b >> (a & 15U)); }>()};
+  rows["v_lshl_or_b32"] = {
+      lane_by_lane<[](U32 a, U32 b, U32 c) { return (a << (b & 31U)) | c; }>()};
 }
 
 }  // namespace
@@ -256,40 +281,46 @@ void add_wide_integer(Table& rows) {
   rows["v_lshlrev_b64"] = {lane_by_lane<[](U32 a, U64 b) { return b << (a & 63U); }>()};
   rows["v_lshrrev_b64"] = {lane_by_lane<[](U32 a, U64 b) { return (b >> (a & 63U)); }>()};
   rows["v_ashrrev_i64"] = {lane_by_lane<[](U32 a, I64 b) { return (b >> (a & 63U)); }>()};
-  rows["v_lshl_add_u64"] = {lane_by_lane<[](U64 a, U32 b, U64 c) { return (a << (b & 7U)) + c; }>()};
+  rows["v_lshl_add_u64"] = {
+      lane_by_lane<[](U64 a, U32 b, U64 c) { return (a << (b & 7U)) + c; }>()};
   rows["v_mad_u64_u32"] = {[](Wave& w, const Instruction& in) {
-    Values<U32> a;
-    Values<U32> b;
-    Values<U64> c;
-    read_source(w, in, 2, a.lane);
-    read_source(w, in, 3, b.lane);
-    read_source(w, in, 4, c.lane);
-    U64 mask = 0;
-    for (int l = 0; l < w.lanes; ++l) {
-      const U64 product = U64(a.lane[l]) * b.lane[l];
-      c.lane[l] += product;
-      mask |= static_cast<U64>(c.lane[l] < product) << l;
-    }
-    write_result(w, in, 0, c.lane);
-    put_mask(w, in.operand[1], mask);
-  }, 2};
-  rows["v_mad_i64_i32"] = {[](Wave& w, const Instruction& in) {
-    Values<I32> a;
-    Values<I32> b;
-    Values<U64> c;
-    read_source(w, in, 2, a.lane);
-    read_source(w, in, 3, b.lane);
-    read_source(w, in, 4, c.lane);
-    U64 mask = 0;
-    for (int l = 0; l < w.lanes; ++l) {
-      const I64 product = I64(a.lane[l]) * b.lane[l];
-      I64 sum = 0;
-      mask |= static_cast<U64>(__builtin_add_overflow(product, static_cast<I64>(c.lane[l]), &sum)) << l;
-      c.lane[l] = static_cast<U64>(sum);
-    }
-    write_result(w, in, 0, c.lane);
-    put_mask(w, in.operand[1], mask);
-  }, 2};
+                             Values<U32> a;
+                             Values<U32> b;
+                             Values<U64> c;
+                             read_source(w, in, 2, a.lane);
+                             read_source(w, in, 3, b.lane);
+                             read_source(w, in, 4, c.lane);
+                             U64 mask = 0;
+                             for (int l = 0; l < w.lanes; ++l) {
+                               const U64 product = U64(a.lane[l]) * b.lane[l];
+                               c.lane[l] += product;
+                               mask |= static_cast<U64>(c.lane[l] < product) << l;
+                             }
+                             write_result(w, in, 0, c.lane);
+                             put_mask(w, in.operand[1], mask);
+                           },
+                           2};
+  rows["v_mad_i64_i32"] = {
+      [](Wave& w, const Instruction& in) {
+        Values<I32> a;
+        Values<I32> b;
+        Values<U64> c;
+        read_source(w, in, 2, a.lane);
+        read_source(w, in, 3, b.lane);
+        read_source(w, in, 4, c.lane);
+        U64 mask = 0;
+        for (int l = 0; l < w.lanes; ++l) {
+          const I64 product = I64(a.lane[l]) * b.lane[l];
+          I64 sum = 0;
+          mask |=
+              static_cast<U64>(__builtin_add_overflow(product, static_cast<I64>(c.lane[l]), &sum))
+              << l;
+          c.lane[l] = static_cast<U64>(sum);
+        }
+        write_result(w, in, 0, c.lane);
+        put_mask(w, in.operand[1], mask);
+      },
+      2};
 }
 
 }  // namespace amdgpu_emulator

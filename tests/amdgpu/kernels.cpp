@@ -1,19 +1,18 @@
 // Compiles kernels of the tests.
 #include "tests/amdgpu/kernels.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <elf.h>
-#include <unistd.h>
+#include <fstream>
+#include <iterator>
 #include <llvm-c/Core.h>
 #include <llvm-c/IRReader.h>
 #include <llvm-c/Target.h>
 #include <llvm-c/TargetMachine.h>
-
-#include <cstdio>
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <mutex>
 #include <stdexcept>
+#include <unistd.h>
 
 #include "tests/amdgpu/wave.h"
 
@@ -29,15 +28,19 @@ void initialize() {
     LLVMInitializeAMDGPUTarget();
     LLVMInitializeAMDGPUTargetMC();
     LLVMInitializeAMDGPUAsmPrinter();
+    LLVMInitializeAMDGPUAsmParser();  // for asm in IR
   });
 }
 
-[[noreturn]] void fail(char* message) { throw std::runtime_error(message == nullptr ? "LLVM failed" : message); }
+[[noreturn]] void fail(char* message) {
+  throw std::runtime_error(message == nullptr ? "LLVM failed" : message);
+}
 
 std::string object_of(const std::string& ir, const std::string& target) {
   initialize();
   LLVMContextRef context = LLVMContextCreate();
-  LLVMMemoryBufferRef text = LLVMCreateMemoryBufferWithMemoryRangeCopy(ir.data(), ir.size(), "test.ll");
+  LLVMMemoryBufferRef text =
+      LLVMCreateMemoryBufferWithMemoryRangeCopy(ir.data(), ir.size(), "test.ll");
   LLVMModuleRef module = nullptr;
   char* message = nullptr;
   if (LLVMParseIRInContext(context, text, &module, &message) != 0) {
@@ -48,9 +51,11 @@ std::string object_of(const std::string& ir, const std::string& target) {
     fail(message);
   }
   LLVMTargetMachineRef machine =
-      LLVMCreateTargetMachine(made_for, kTriple, target.c_str(), "", LLVMCodeGenLevelDefault, LLVMRelocPIC, LLVMCodeModelDefault);
+      LLVMCreateTargetMachine(made_for, kTriple, target.c_str(), "", LLVMCodeGenLevelDefault,
+                              LLVMRelocPIC, LLVMCodeModelDefault);
   LLVMMemoryBufferRef object = nullptr;
-  if (LLVMTargetMachineEmitToMemoryBuffer(machine, module, LLVMObjectFile, &message, &object) != 0) {
+  if (LLVMTargetMachineEmitToMemoryBuffer(machine, module, LLVMObjectFile, &message, &object) !=
+      0) {
     fail(message);
   }
   std::string bytes(LLVMGetBufferStart(object), LLVMGetBufferSize(object));
@@ -96,7 +101,8 @@ std::uint64_t file_offset(const std::vector<std::uint8_t>& file, std::uint64_t a
   for (unsigned i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment;
     std::memcpy(&segment, file.data() + header.e_phoff + i * sizeof segment, sizeof segment);
-    if (segment.p_type == PT_LOAD && address >= segment.p_vaddr && address - segment.p_vaddr < segment.p_filesz) {
+    if (segment.p_type == PT_LOAD && address >= segment.p_vaddr &&
+        address - segment.p_vaddr < segment.p_filesz) {
       return address - segment.p_vaddr + segment.p_offset;
     }
   }
@@ -134,13 +140,17 @@ std::string kernel_ir(const std::string& name, int pointers, int threads, const 
     out += std::string(i == 0 ? "" : ", ") + "ptr addrspace(1) %p" + std::to_string(i);
   }
   out += ") #0 {\nentry:\n";
-  out += "  %t = call i32 @llvm.amdgcn.workitem.id.x()\n  %w = call i32 @llvm.amdgcn.workgroup.id.x()\n";
-  out += "  %wt = mul i32 %w, " + std::to_string(threads) + "\n  %i = add i32 %wt, %t\n  %x = zext i32 %i to i64\n";
+  out +=
+      "  %t = call i32 @llvm.amdgcn.workitem.id.x()\n  %w = call i32 "
+      "@llvm.amdgcn.workgroup.id.x()\n";
+  out += "  %wt = mul i32 %w, " + std::to_string(threads) +
+         "\n  %i = add i32 %wt, %t\n  %x = zext i32 %i to i64\n";
   return out + body + "\n}\n";
 }
 
-bool change_instruction(std::vector<std::uint8_t>& file, const std::string& target, std::string_view name, int number,
-                        unsigned word, std::uint32_t clear, std::uint32_t set) {
+bool change_instruction(std::vector<std::uint8_t>& file, const std::string& target,
+                        std::string_view name, int number, unsigned word, std::uint32_t clear,
+                        std::uint32_t set) {
   DeviceMemory memory(1, 1ULL << 26);
   const CodeObject object(file, target, memory, 0);
   for (const auto& [kernel_name, kernel] : object.kernels()) {
@@ -165,7 +175,8 @@ bool change_instruction(std::vector<std::uint8_t>& file, const std::string& targ
   return false;
 }
 
-bool remove_instruction(std::vector<std::uint8_t>& file, const std::string& target, std::string_view name, int number) {
+bool remove_instruction(std::vector<std::uint8_t>& file, const std::string& target,
+                        std::string_view name, int number) {
   return change_instruction(file, target, name, number, 0, ~0U, 0xbf800000U);
 }
 

@@ -27,15 +27,18 @@ std::string kernel_ir(const std::string& name, int pointers, int threads, const 
 
 // Replaces the `number`-th instruction of that name (as the disassembler prints it, up to the first space) by s_nop.
 // False where there are not so many.
-bool remove_instruction(std::vector<std::uint8_t>& file, const std::string& target, std::string_view name, int number);
+bool remove_instruction(std::vector<std::uint8_t>& file, const std::string& target,
+                        std::string_view name, int number);
 
 // Overwrites bits of the `number`-th instruction of a name: word `word` becomes (word & ~clear) | set.
-bool change_instruction(std::vector<std::uint8_t>& file, const std::string& target, std::string_view name, int number,
-                        unsigned word, std::uint32_t clear, std::uint32_t set);
+bool change_instruction(std::vector<std::uint8_t>& file, const std::string& target,
+                        std::string_view name, int number, unsigned word, std::uint32_t clear,
+                        std::uint32_t set);
 
 class Device {
  public:
-  explicit Device(std::string target, int devices = 1) : target_(std::move(target)), memory_(devices, 1ULL << 30) {}
+  explicit Device(std::string target, int devices = 1)
+      : target_(std::move(target)), memory_(devices, 1ULL << 30) {}
 
   void load(const std::vector<std::uint8_t>& file) {
     module_ = std::make_unique<CodeObject>(file, target_, memory_, 0);
@@ -45,7 +48,8 @@ class Device {
   template <class T>
   std::uint64_t upload(const std::vector<T>& values) {
     const std::uint64_t address = memory_.allocate(0, values.size() * sizeof(T));
-    std::memcpy(memory_.find(address, values.size() * sizeof(T)), values.data(), values.size() * sizeof(T));
+    std::memcpy(memory_.find(address, values.size() * sizeof(T)), values.data(),
+                values.size() * sizeof(T));
     return address;
   }
   template <class T>

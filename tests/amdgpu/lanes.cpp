@@ -35,7 +35,9 @@ int lane_number(const Wave& w, const Operand& operand) {
   return static_cast<int>(scalar32(w, operand) & static_cast<U32>(w.lanes - 1));
 }
 
-void read_lane(Wave& w, const Instruction& in) { read_lane_of(w, in, lane_number(w, in.operand[2])); }
+void read_lane(Wave& w, const Instruction& in) {
+  read_lane_of(w, in, lane_number(w, in.operand[2]));
+}
 
 // Writes one lane, whatever exec says.
 void write_lane(Wave& w, const Instruction& in) {
@@ -66,7 +68,8 @@ void count_below(Wave& w, const Instruction& in) {
 // v_permlane16: a lane reads one of its row (or, crossed, of the other row of 32), by 64 bits of selections.
 template <bool Crossed>
 void permute_row(Wave& w, const Instruction& in) {
-  const U64 select = scalar32(w, in.operand[2]) | static_cast<U64>(scalar32(w, in.operand[3])) << 32;
+  const U64 select = scalar32(w, in.operand[2]) | static_cast<U64>(scalar32(w, in.operand[3]))
+                                                      << 32;
   const auto reg = static_cast<std::size_t>(in.operand[1].index);
   const bool fetch_inactive = (in.op_sel & 1U) != 0;
   Values<U32> out;
@@ -75,7 +78,8 @@ void permute_row(Wave& w, const Instruction& in) {
     const int row = (l & ~15) ^ (Crossed ? 16 : 0);
     const int from = row | static_cast<int>(select >> (4 * (l & 15)) & 15U);
     const bool readable = w.active(from) || fetch_inactive;
-    const bool old = !readable && (in.op_sel & 2U) == 0;  // without bound_ctrl the lane keeps its value
+    const bool old =
+        !readable && (in.op_sel & 2U) == 0;  // without bound_ctrl the lane keeps its value
     out.lane[l] = readable ? w.v[reg][static_cast<std::size_t>(from)] : 0;
     defined |= static_cast<U64>(!readable || (w.lane_defined[reg] >> from & 1U) != 0) << l;
     w.enabled &= ~(static_cast<U64>(old) << l);

@@ -18,7 +18,7 @@
 namespace amdgpu_emulator {
 namespace {
 
-constexpr std::uint64_t kTurn = 1 << 20;        // instructions of a wave before others have their turn
+constexpr std::uint64_t kTurn = 1 << 20;  // instructions of a wave before others have their turn
 constexpr std::uint64_t kForever = 1ULL << 33;  // more than any test needs
 
 bool bit(std::uint32_t value, unsigned number) { return (value >> number & 1U) != 0; }
@@ -27,11 +27,13 @@ bool bit(std::uint32_t value, unsigned number) { return (value >> number & 1U) !
 class ArgumentMemory {
  public:
   ArgumentMemory(DeviceMemory& memory, const Launch& launch) : memory_(memory) {
-    address_ = memory.allocate(launch.kernel->device, std::max<std::size_t>(launch.kernarg.size(), 16));
+    address_ =
+        memory.allocate(launch.kernel->device, std::max<std::size_t>(launch.kernarg.size(), 16));
     if (address_ == 0) {
       throw Fault("the device has no room for the arguments of a launch");
     }
-    std::copy(launch.kernarg.begin(), launch.kernarg.end(), memory.find(address_, launch.kernarg.size()));
+    std::copy(launch.kernarg.begin(), launch.kernarg.end(),
+              memory.find(address_, launch.kernarg.size()));
   }
   ~ArgumentMemory() { memory_.release(address_); }
   ArgumentMemory(const ArgumentMemory&) = delete;
@@ -136,13 +138,14 @@ void Runner::run_groups() {
 }
 
 std::string Runner::group_name(const Workgroup& group) const {
-  return "(" + std::to_string(group.id[0]) + ", " + std::to_string(group.id[1]) + ", " + std::to_string(group.id[2]) + ")";
+  return "(" + std::to_string(group.id[0]) + ", " + std::to_string(group.id[1]) + ", " +
+         std::to_string(group.id[2]) + ")";
 }
 
 void Runner::tell(const Wave& wave, std::uint64_t pc, const Fault& fault) const {
   std::ostringstream out;
-  out << fault.what() << "\n  kernel " << kernel_.name << ", workgroup " << group_name(*wave.group) << ", wave "
-      << wave.number;
+  out << fault.what() << "\n  kernel " << kernel_.name << ", workgroup " << group_name(*wave.group)
+      << ", wave " << wave.number;
   if (fault.lane >= 0) {
     out << ", lane " << fault.lane;
   }
@@ -190,8 +193,8 @@ bool Runner::advance(Workgroup& group) {
     for (std::size_t i = 0; i < count; ++i) {
       if (ended != 0 && group.waves[i].state == WaveState::AtBarrier) {
         tell(group.waves[i], group.waves[i].pc - 4,
-             Fault("a barrier that not all waves reach: " + std::to_string(ended) + " of " + std::to_string(count) +
-                   " waves have ended"));
+             Fault("a barrier that not all waves reach: " + std::to_string(ended) + " of " +
+                   std::to_string(count) + " waves have ended"));
       }
       group.waves[i].state = WaveState::Running;
     }
@@ -260,7 +263,8 @@ void Runner::set_up_wave(Wave& wave, int number) const {
     const std::uint32_t y = thread / launch_.threads[0] % launch_.threads[1];
     const std::uint32_t z = thread / launch_.threads[0] / launch_.threads[1];
     wave.exec |= 1ULL << l;
-    wave.v[0][static_cast<std::size_t>(l)] = x | (dimensions >= 1 ? y << 10 : 0) | (dimensions >= 2 ? z << 20 : 0);
+    wave.v[0][static_cast<std::size_t>(l)] =
+        x | (dimensions >= 1 ? y << 10 : 0) | (dimensions >= 2 ? z << 20 : 0);
   }
   wave.lane_defined[0] = wave.exec;
   set_scalars(wave);
@@ -281,7 +285,8 @@ void Runner::set_scalars(Wave& wave) const {
   }
   for (const unsigned number : {1U, 2U}) {
     if (bit(properties, number)) {
-      throw Fault("kernel " + kernel_.name + " asks for its dispatch or queue packet, which the emulator does not have");
+      throw Fault("kernel " + kernel_.name +
+                  " asks for its dispatch or queue packet, which the emulator does not have");
     }
   }
   if (bit(properties, 3)) {
@@ -305,6 +310,8 @@ void Runner::set_scalars(Wave& wave) const {
     }
     add(value, 1);
   }
+  // Some gfx11 want 16 scalars set up at least: the count says how many come before the workgroup's numbers.
+  at = std::max<std::size_t>(at, kernel_.rsrc2 >> 1 & 31U);
   for (unsigned dimension = 0; dimension < 3; ++dimension) {
     if (bit(kernel_.rsrc2, 7 + dimension)) {
       add(wave.group->id[dimension], 1);
@@ -347,22 +354,27 @@ std::vector<std::uint8_t> argument_block(const Kernel& kernel, void* const* para
     }
     if (!argument.kind.starts_with("hidden_")) {
       if (params == nullptr || params[next] == nullptr) {
-        throw Fault("argument " + std::to_string(next) + " of kernel " + kernel.name + " was not given");
+        throw Fault("argument " + std::to_string(next) + " of kernel " + kernel.name +
+                    " was not given");
       }
       std::memcpy(out.data() + argument.offset, params[next++], argument.size);
       continue;
     }
     const std::uint32_t value = hidden_value(argument.kind, blocks, threads);
-    std::memcpy(out.data() + argument.offset, &value, std::min<std::size_t>(argument.size, sizeof value));
+    std::memcpy(out.data() + argument.offset, &value,
+                std::min<std::size_t>(argument.size, sizeof value));
   }
   return out;
 }
 
 LaunchCounts run(const Launch& launch, DeviceMemory& memory, int host_threads) {
   const Kernel& kernel = *launch.kernel;
-  const std::uint64_t threads = std::uint64_t{launch.threads[0]} * launch.threads[1] * launch.threads[2];
-  if (threads == 0 || threads > 1024 || launch.blocks[0] == 0 || launch.blocks[1] == 0 || launch.blocks[2] == 0) {
-    throw Fault("kernel " + kernel.name + " is launched with " + std::to_string(threads) + " threads a block");
+  const std::uint64_t threads =
+      std::uint64_t{launch.threads[0]} * launch.threads[1] * launch.threads[2];
+  if (threads == 0 || threads > 1024 || launch.blocks[0] == 0 || launch.blocks[1] == 0 ||
+      launch.blocks[2] == 0) {
+    throw Fault("kernel " + kernel.name + " is launched with " + std::to_string(threads) +
+                " threads a block");
   }
   if (kernel.local_bytes + launch.dynamic_local_bytes > 65536) {
     throw Fault("kernel " + kernel.name + " wants more than 65536 bytes of LDS");

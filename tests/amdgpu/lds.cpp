@@ -20,9 +20,13 @@ enum class Shape : std::uint8_t { Plain, Signed, LowHalf, SignedLowHalf, HighHal
 unsigned bytes_of(const Instruction& in) { return static_cast<unsigned>(in.data & 255); }
 Shape shape_of(const Instruction& in) { return static_cast<Shape>(in.data >> 8 & 255); }
 // ds_read2 and ds_write2 have offsets in units of their size, with st64 or stride64 of 64 such.
-unsigned unit_of(const Instruction& in) { return bytes_of(in) * (in.name.find("64_b") != std::string::npos ? 64U : 1U); }
+unsigned unit_of(const Instruction& in) {
+  return bytes_of(in) * (in.name.find("64_b") != std::string::npos ? 64U : 1U);
+}
 
-std::size_t reg(const Operand& operand, unsigned word = 0) { return static_cast<std::size_t>(operand.index) + word; }
+std::size_t reg(const Operand& operand, unsigned word = 0) {
+  return static_cast<std::size_t>(operand.index) + word;
+}
 
 U32 merged(U32 old, U32 value, unsigned bytes, Shape shape) {
   const U32 wide = bytes == 1 ? static_cast<U32>(static_cast<std::int8_t>(value))
@@ -70,7 +74,8 @@ void read(Wave& w, const Instruction& in) {
   for (U64 left = w.exec; left != 0; left &= left - 1) {
     const int lane = std::countr_zero(left);
     const U64 base = w.v[reg(in.operand[1])][static_cast<std::size_t>(lane)];
-    read_words(w, in, base + static_cast<U64>(in.offset), static_cast<unsigned>(reg(in.operand[0])), lane);
+    read_words(w, in, base + static_cast<U64>(in.offset), static_cast<unsigned>(reg(in.operand[0])),
+               lane);
   }
   finish_load(w, in.operand[0]);
 }
@@ -127,7 +132,8 @@ void gather(Wave& w, const Instruction& in, const Operand& source, const int* fr
   for (int l = 0; l < w.lanes; ++l) {
     const bool readable = from[l] >= 0 && w.active(from[l]);
     out.lane[l] = readable ? w.v[source_reg][static_cast<std::size_t>(from[l])] : 0;
-    defined |= static_cast<U64>(!readable || (w.lane_defined[source_reg] >> from[l] & 1U) != 0) << l;
+    defined |= static_cast<U64>(!readable || (w.lane_defined[source_reg] >> from[l] & 1U) != 0)
+               << l;
   }
   w.defined = defined;
   put_register(w, in.operand[0].index, out.lane);
@@ -143,7 +149,8 @@ void backward_permute(Wave& w, const Instruction& in) {
   check_lane_numbers(w, in.operand[1]);
   int from[kMaxLanes];
   for (int l = 0; l < w.lanes; ++l) {
-    const U32 bytes = w.v[reg(in.operand[1])][static_cast<std::size_t>(l)] + static_cast<U32>(in.offset);
+    const U32 bytes =
+        w.v[reg(in.operand[1])][static_cast<std::size_t>(l)] + static_cast<U32>(in.offset);
     from[l] = static_cast<int>(bytes / 4 % static_cast<U32>(w.lanes));
   }
   gather(w, in, in.operand[2], from);
@@ -154,7 +161,8 @@ void forward_permute(Wave& w, const Instruction& in) {
   int from[kMaxLanes];
   std::fill_n(from, kMaxLanes, -1);
   for (int l = 0; l < w.lanes; ++l) {
-    const U32 bytes = w.v[reg(in.operand[1])][static_cast<std::size_t>(l)] + static_cast<U32>(in.offset);
+    const U32 bytes =
+        w.v[reg(in.operand[1])][static_cast<std::size_t>(l)] + static_cast<U32>(in.offset);
     if (w.active(l)) {
       from[bytes / 4 % static_cast<U32>(w.lanes)] = l;
     }
@@ -169,7 +177,9 @@ void swizzle(Wave& w, const Instruction& in) {
     if ((pattern & 0x8000U) != 0) {
       from[l] = (l & ~3) | static_cast<int>(pattern >> (2 * (l & 3)) & 3U);
     } else {
-      const U32 in_half = (((static_cast<U32>(l) & pattern & 31U) | (pattern >> 5 & 31U)) ^ (pattern >> 10 & 31U)) & 31U;
+      const U32 in_half =
+          (((static_cast<U32>(l) & pattern & 31U) | (pattern >> 5 & 31U)) ^ (pattern >> 10 & 31U)) &
+          31U;
       from[l] = (l & 32) | static_cast<int>(in_half);
     }
   }
@@ -224,7 +234,8 @@ void add_local(Table& rows) {
     for (const unsigned bytes : {4U, 8U}) {
       const std::string suffix = kind + std::to_string(8 * bytes);
       rows["ds_read" + suffix] = rows["ds_load" + suffix] = row(read_two, 1, bytes, Shape::Plain);
-      rows["ds_write" + suffix] = rows["ds_store" + suffix] = row(write_two, 0, bytes, Shape::Plain);
+      rows["ds_write" + suffix] = rows["ds_store" + suffix] =
+          row(write_two, 0, bytes, Shape::Plain);
     }
   }
   rows["ds_bpermute_b32"] = {backward_permute};

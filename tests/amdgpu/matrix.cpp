@@ -16,7 +16,9 @@ using U64 = std::uint64_t;
 
 enum class Element : std::uint8_t { F16, Bf16, F32, F64, I8 };
 
-constexpr int packed(Element element, int m, int k) { return static_cast<int>(element) | m << 8 | k << 16; }
+constexpr int packed(Element element, int m, int k) {
+  return static_cast<int>(element) | m << 8 | k << 16;
+}
 
 U32 word(const Wave& w, const Operand& operand, int reg, int lane) {
   if (operand.kind != Kind::Vector) {
@@ -29,15 +31,18 @@ U64 double_word(const Wave& w, const Operand& operand, int reg, int lane) {
   if (operand.kind != Kind::Vector) {
     return operand.bits_f64;
   }
-  return word(w, operand, 2 * reg, lane) | static_cast<U64>(word(w, operand, 2 * reg + 1, lane)) << 32;
+  return word(w, operand, 2 * reg, lane) | static_cast<U64>(word(w, operand, 2 * reg + 1, lane))
+                                               << 32;
 }
 
 double element_of(const Wave& w, const Operand& operand, Element element, int number, int lane) {
   switch (element) {
     case Element::F16:
-      return static_cast<double>(from_half(static_cast<U16>(word(w, operand, number / 2, lane) >> (number % 2 * 16))));
+      return static_cast<double>(
+          from_half(static_cast<U16>(word(w, operand, number / 2, lane) >> (number % 2 * 16))));
     case Element::Bf16:
-      return static_cast<double>(from_bf16(static_cast<U16>(word(w, operand, number / 2, lane) >> (number % 2 * 16))));
+      return static_cast<double>(
+          from_bf16(static_cast<U16>(word(w, operand, number / 2, lane) >> (number % 2 * 16))));
     case Element::F32:
       return static_cast<double>(std::bit_cast<float>(word(w, operand, number, lane)));
     case Element::F64:
@@ -121,8 +126,9 @@ void wmma(Wave& w, const Instruction& in) {
       const int row = 2 * r + lane / 16;
       float sum = std::bit_cast<float>(word(w, in.operand[3], r, lane));
       for (int k = 0; k < 16; ++k) {
-        sum = std::fma(static_cast<float>(element_of(w, in.operand[1], element, k, row)),
-                       static_cast<float>(element_of(w, in.operand[2], element, k, lane % 16)), sum);
+        sum =
+            std::fma(static_cast<float>(element_of(w, in.operand[1], element, k, row)),
+                     static_cast<float>(element_of(w, in.operand[2], element, k, lane % 16)), sum);
       }
       out[r].lane[lane] = std::bit_cast<U32>(sum);
     }

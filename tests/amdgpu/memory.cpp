@@ -41,8 +41,8 @@ struct Buffer {
 
 Buffer buffer_of(const Wave& w, const Operand& operand) {
   const U32 second = read_scalar(w, operand.index + 1);
-  return {read_scalar(w, operand.index) | static_cast<U64>(second & 0xffffU) << 32, second >> 16 & 0x3fffU,
-          read_scalar(w, operand.index + 2)};
+  return {read_scalar(w, operand.index) | static_cast<U64>(second & 0xffffU) << 32,
+          second >> 16 & 0x3fffU, read_scalar(w, operand.index + 2)};
 }
 
 // Operands: `at` is that of the address, `scalar` that of the scalar base, -1 where there is none.
@@ -53,19 +53,24 @@ struct Addressing {
 
 constexpr U64 kOutside = ~0ULL;  // beyond a buffer's records: reads give 0, writes are dropped
 
-U64 buffer_address(const Wave& w, const Instruction& in, const Addressing& addressing, int lane, unsigned bytes) {
+U64 buffer_address(const Wave& w, const Instruction& in, const Addressing& addressing, int lane,
+                   unsigned bytes) {
   const Operand& vector = in.operand[static_cast<std::size_t>(addressing.at)];
   const Buffer buffer = buffer_of(w, in.operand[static_cast<std::size_t>(addressing.at + 1)]);
   const U32 scalar = scalar32(w, in.operand[static_cast<std::size_t>(addressing.at + 2)]);
-  const auto value = [&](int r) { return w.v[static_cast<std::size_t>(vector.index + r)][static_cast<std::size_t>(lane)]; };
+  const auto value = [&](int r) {
+    return w.v[static_cast<std::size_t>(vector.index + r)][static_cast<std::size_t>(lane)];
+  };
   const U32 index = in.idxen ? value(0) : 0;
   const U32 offset = (in.offen ? value(in.idxen ? 1 : 0) : 0) + static_cast<U32>(in.offset);
   const bool outside = buffer.stride == 0 ? static_cast<U64>(offset) + bytes > buffer.records
                                           : index >= buffer.records;
-  return outside ? kOutside : buffer.base + scalar + static_cast<U64>(buffer.stride) * index + offset;
+  return outside ? kOutside
+                 : buffer.base + scalar + static_cast<U64>(buffer.stride) * index + offset;
 }
 
-U64 address_of(Wave& w, const Instruction& in, const Addressing& addressing, int lane, unsigned bytes) {
+U64 address_of(Wave& w, const Instruction& in, const Addressing& addressing, int lane,
+               unsigned bytes) {
   const Space space = space_of(in);
   if (space == Space::Buffer) {
     return buffer_address(w, in, addressing, lane, bytes);
@@ -74,12 +79,14 @@ U64 address_of(Wave& w, const Instruction& in, const Addressing& addressing, int
   const Operand* scalar = addressing.scalar >= 0 && addressing.scalar < in.operands
                               ? &in.operand[static_cast<std::size_t>(addressing.scalar)]
                               : nullptr;
-  const bool has_scalar = scalar != nullptr && scalar->kind == Kind::Scalar && scalar->index != kNull;
+  const bool has_scalar =
+      scalar != nullptr && scalar->kind == Kind::Scalar && scalar->index != kNull;
   const auto reg = static_cast<std::size_t>(vector.index);
   const auto l = static_cast<std::size_t>(lane);
   if (space == Space::Scratch) {
     const U32 base = vector.kind == Kind::Vector ? w.v[reg][l] : 0;
-    return static_cast<U32>(base + (has_scalar ? scalar32(w, *scalar) : 0) + static_cast<U32>(in.offset));
+    return static_cast<U32>(base + (has_scalar ? scalar32(w, *scalar) : 0) +
+                            static_cast<U32>(in.offset));
   }
   if (has_scalar) {
     return scalar64(w, *scalar) + w.v[reg][l] + static_cast<U64>(in.offset);
@@ -87,8 +94,8 @@ U64 address_of(Wave& w, const Instruction& in, const Addressing& addressing, int
   return (w.v[reg][l] | static_cast<U64>(w.v[reg + 1][l]) << 32) + static_cast<U64>(in.offset);
 }
 
-std::uint8_t* bytes_at(Wave& w, const Instruction& in, U64 address, unsigned bytes, int lane, Use use,
-                       const void* written, bool* defined) {
+std::uint8_t* bytes_at(Wave& w, const Instruction& in, U64 address, unsigned bytes, int lane,
+                       Use use, const void* written, bool* defined) {
   if (space_of(in) == Space::Scratch) {
     return scratch_at(w, address, bytes, lane);
   }
@@ -130,7 +137,8 @@ void load(Wave& w, const Instruction& in) {
     U32 words[4] = {};
     bool known = true;
     if (address != kOutside) {
-      std::memcpy(words, bytes_at(w, in, address, access.bytes, lane, Use::Read, nullptr, &known), access.bytes);
+      std::memcpy(words, bytes_at(w, in, address, access.bytes, lane, Use::Read, nullptr, &known),
+                  access.bytes);
     }
     defined &= known ? ~0ULL : ~(1ULL << lane);
     if (access.bytes < 4) {
@@ -167,10 +175,12 @@ void store(Wave& w, const Instruction& in) {
     }
     U32 words[4] = {};
     for (unsigned word = 0; word < (access.bytes + 3) / 4; ++word) {
-      words[word] = w.v[static_cast<std::size_t>(data.index) + word][static_cast<std::size_t>(lane)];
+      words[word] =
+          w.v[static_cast<std::size_t>(data.index) + word][static_cast<std::size_t>(lane)];
     }
     words[0] = access.shape == Shape::HighHalf ? words[0] >> 16 : words[0];
-    std::memcpy(bytes_at(w, in, address, access.bytes, lane, Use::Write, words, nullptr), words, access.bytes);
+    std::memcpy(bytes_at(w, in, address, access.bytes, lane, Use::Write, words, nullptr), words,
+                access.bytes);
   }
   issue(w, w.gfx9 ? Counter::Vector : Counter::Store);
 }
@@ -208,8 +218,10 @@ constexpr Name kStores[] = {{"byte", "b8", 1, Shape::Plain},
 }  // namespace
 
 void add_memory(Table& rows) {
-  const std::pair<const char*, Space> spaces[] = {
-      {"global_", Space::Global}, {"flat_", Space::Flat}, {"scratch_", Space::Scratch}, {"buffer_", Space::Buffer}};
+  const std::pair<const char*, Space> spaces[] = {{"global_", Space::Global},
+                                                  {"flat_", Space::Flat},
+                                                  {"scratch_", Space::Scratch},
+                                                  {"buffer_", Space::Buffer}};
   for (const auto& [prefix, space] : spaces) {
     for (const Name& name : kLoads) {
       const Row row = {load, 1, Effect::Generic, packed(space, name.bytes, name.shape)};
@@ -254,7 +266,8 @@ void add_scalar_memory(Table& rows) {
     const auto buffer_load = [](Wave& w, const Instruction& in) {
       const Buffer buffer = buffer_of(w, in.operand[1]);
       const Operand& by = in.operand[2];
-      const U64 offset = (by.kind == Kind::Constant ? by.bits64 : scalar32(w, by)) + static_cast<U64>(in.offset);
+      const U64 offset =
+          (by.kind == Kind::Constant ? by.bits64 : scalar32(w, by)) + static_cast<U64>(in.offset);
       issue(w, Counter::Scalar);
       for (unsigned i = 0; i < static_cast<unsigned>(in.data); ++i) {
         U32 value = 0;

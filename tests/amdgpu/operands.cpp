@@ -87,7 +87,8 @@ void vector_register(Wave& w, const Instruction& in, int k, int reg, std::uint32
 // Lanes whose source exists are written; the others only where bound_ctrl gives them a zero.
 void lane_move_mask(Wave& w, const Instruction& in) {
   const Operand& source = in.operand[at(in.results)];
-  const std::uint64_t known = source.kind == Kind::Vector ? w.lane_defined[at(source.index)] : ~0ULL;
+  const std::uint64_t known =
+      source.kind == Kind::Vector ? w.lane_defined[at(source.index)] : ~0ULL;
   std::uint64_t enabled = 0;
   std::uint64_t defined = 0;
   for (int l = 0; l < w.lanes; ++l) {
@@ -165,7 +166,8 @@ void put_scalar(Wave& w, int index, std::uint32_t value, std::uint32_t defined) 
     if (defined != ~0U) {
       throw Fault("exec is set from a register that was never written");
     }
-    const std::uint64_t keep = index == kExec ? w.exec & 0xffffffff00000000ULL : w.exec & 0xffffffffULL;
+    const std::uint64_t keep =
+        index == kExec ? w.exec & 0xffffffff00000000ULL : w.exec & 0xffffffffULL;
     w.exec = keep | static_cast<std::uint64_t>(value) << (index == kExec ? 0 : 32);
     return;
   }
@@ -303,7 +305,8 @@ void put16(Wave& w, const Instruction& in, int k, const std::uint16_t* values) {
 void put_mask(Wave& w, const Operand& operand, std::uint64_t mask) {
   const std::uint64_t value = mask & w.enabled;
   const std::uint64_t known = w.defined | ~w.enabled;
-  put_scalar(w, operand.index, static_cast<std::uint32_t>(value), static_cast<std::uint32_t>(known));
+  put_scalar(w, operand.index, static_cast<std::uint32_t>(value),
+             static_cast<std::uint32_t>(known));
   if (w.lanes == 64 && operand.index != kNull) {
     put_scalar(w, operand.index + 1, static_cast<std::uint32_t>(value >> 32),
                static_cast<std::uint32_t>(known >> 32));

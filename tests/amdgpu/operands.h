@@ -90,7 +90,8 @@ template <class T>
 void write_result(Wave& w, const Instruction& in, int k, T* values) {
   if constexpr (std::is_same_v<T, Half>) {
     for (int l = 0; l < w.lanes && (in.output_scale != 0 || in.clamp); ++l) {
-      values[l].bits = to_half(scaled_and_clamped(in, static_cast<double>(from_half(values[l].bits))));
+      values[l].bits =
+          to_half(scaled_and_clamped(in, static_cast<double>(from_half(values[l].bits))));
     }
     for (int l = 0; l < w.lanes && w.flush16_64; ++l) {
       values[l].bits = flushed_half(values[l].bits);
@@ -126,7 +127,9 @@ struct LaneByLane<F, R (*)(A...)> {
   template <std::size_t... I>
   static void apply(Wave& w, const Instruction& in, std::index_sequence<I...>) {
     std::tuple<Values<A>...> sources;
-    (read_source<A>(w, in, source_at<sizeof...(A)>(in, static_cast<int>(I)), std::get<I>(sources).lane), ...);
+    (read_source<A>(w, in, source_at<sizeof...(A)>(in, static_cast<int>(I)),
+                    std::get<I>(sources).lane),
+     ...);
     Values<R> result;
     for (int l = 0; l < w.lanes; ++l) {
       result.lane[l] = F(std::get<I>(sources).lane[l]...);

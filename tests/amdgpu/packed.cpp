@@ -26,7 +26,8 @@ void read_halves(Wave& w, const Instruction& in, int k, bool is_float, Halves& o
   const Operand& operand = in.operand[static_cast<std::size_t>(k)];
   Values<U32> bits;
   raw32(w, in, k, bits.lane);
-  const bool inline_float = operand.kind == Kind::Constant && operand.bits16 != static_cast<U16>(operand.bits32);
+  const bool inline_float =
+      operand.kind == Kind::Constant && operand.bits16 != static_cast<U16>(operand.bits32);
   const int source = k - 1;
   const unsigned low = (in.op_sel >> source & 1U) * 16;
   const unsigned high = (in.op_sel_hi >> source & 1U) * 16;
@@ -62,40 +63,57 @@ void packed16(Wave& w, const Instruction& in) {
   };
   for (int l = 0; l < w.lanes; ++l) {
     out.lane[l] = apply(source[0].low.lane[l], source[1].low.lane[l], source[2].low.lane[l]) |
-                  apply(source[0].high.lane[l], source[1].high.lane[l], source[2].high.lane[l]) << 16;
+                  apply(source[0].high.lane[l], source[1].high.lane[l], source[2].high.lane[l])
+                      << 16;
   }
   put_register(w, in.operand[0].index, out.lane);
 }
 
 void add_packed16(Table& rows) {
-  rows["v_pk_add_f16"] = {packed16<true, [](U16 a, U16 b, U16) { return to_half(wide(a) + wide(b)); }, 2>};
-  rows["v_pk_mul_f16"] = {packed16<true, [](U16 a, U16 b, U16) { return to_half(wide(a) * wide(b)); }, 2>};
-  rows["v_pk_min_f16"] = {packed16<true, [](U16 a, U16 b, U16) { return to_half(least(wide(a), wide(b))); }, 2>};
-  rows["v_pk_max_f16"] = {packed16<true, [](U16 a, U16 b, U16) { return to_half(greatest(wide(a), wide(b))); }, 2>};
-  rows["v_pk_fma_f16"] = {packed16<true, [](U16 a, U16 b, U16 c) {
-    return to_half(odd_fma(wide(a), wide(b), wide(c)));
-  }, 3>};
+  rows["v_pk_add_f16"] = {
+      packed16<true, [](U16 a, U16 b, U16) { return to_half(wide(a) + wide(b)); }, 2>};
+  rows["v_pk_mul_f16"] = {
+      packed16<true, [](U16 a, U16 b, U16) { return to_half(wide(a) * wide(b)); }, 2>};
+  rows["v_pk_min_f16"] = {
+      packed16<true, [](U16 a, U16 b, U16) { return to_half(least(wide(a), wide(b))); }, 2>};
+  rows["v_pk_max_f16"] = {
+      packed16<true, [](U16 a, U16 b, U16) { return to_half(greatest(wide(a), wide(b))); }, 2>};
+  rows["v_pk_fma_f16"] = {
+      packed16<true,
+               [](U16 a, U16 b, U16 c) { return to_half(odd_fma(wide(a), wide(b), wide(c))); }, 3>};
   rows["v_pk_fmac_f16"] = {rows["v_pk_fma_f16"].run, 1, Effect::Partial};
   const auto sum = packed16<false, [](U16 a, U16 b, U16) { return static_cast<U16>(a + b); }, 2>;
-  const auto difference = packed16<false, [](U16 a, U16 b, U16) { return static_cast<U16>(a - b); }, 2>;
-  const auto product_sum = packed16<false, [](U16 a, U16 b, U16 c) { return static_cast<U16>(U32(a) * b + c); }, 3>;
+  const auto difference =
+      packed16<false, [](U16 a, U16 b, U16) { return static_cast<U16>(a - b); }, 2>;
+  const auto product_sum =
+      packed16<false, [](U16 a, U16 b, U16 c) { return static_cast<U16>(U32(a) * b + c); }, 3>;
   rows["v_pk_add_u16"] = rows["v_pk_add_i16"] = {sum};
   rows["v_pk_sub_u16"] = rows["v_pk_sub_i16"] = {difference};
   rows["v_pk_mad_u16"] = rows["v_pk_mad_i16"] = {product_sum};
-  rows["v_pk_mul_lo_u16"] = {packed16<false, [](U16 a, U16 b, U16) { return static_cast<U16>(U32(a) * b); }, 2>};
+  rows["v_pk_mul_lo_u16"] = {
+      packed16<false, [](U16 a, U16 b, U16) { return static_cast<U16>(U32(a) * b); }, 2>};
   rows["v_pk_min_u16"] = {packed16<false, [](U16 a, U16 b, U16) { return std::min(a, b); }, 2>};
   rows["v_pk_max_u16"] = {packed16<false, [](U16 a, U16 b, U16) { return std::max(a, b); }, 2>};
-  rows["v_pk_min_i16"] = {packed16<false, [](U16 a, U16 b, U16) {
-    return static_cast<U16>(std::min(static_cast<I16>(a), static_cast<I16>(b)));
-  }, 2>};
-  rows["v_pk_max_i16"] = {packed16<false, [](U16 a, U16 b, U16) {
-    return static_cast<U16>(std::max(static_cast<I16>(a), static_cast<I16>(b)));
-  }, 2>};
-  rows["v_pk_lshlrev_b16"] = {packed16<false, [](U16 a, U16 b, U16) { return static_cast<U16>(b << (a & 15U)); }, 2>};
-  rows["v_pk_lshrrev_b16"] = {packed16<false, [](U16 a, U16 b, U16) { return static_cast<U16>(b >> (a & 15U)); }, 2>};
-  rows["v_pk_ashrrev_i16"] = {packed16<false, [](U16 a, U16 b, U16) {
-    return static_cast<U16>(static_cast<I16>(b) >> (a & 15U));
-  }, 2>};
+  rows["v_pk_min_i16"] = {packed16<false,
+                                   [](U16 a, U16 b, U16) {
+                                     return static_cast<U16>(
+                                         std::min(static_cast<I16>(a), static_cast<I16>(b)));
+                                   },
+                                   2>};
+  rows["v_pk_max_i16"] = {packed16<false,
+                                   [](U16 a, U16 b, U16) {
+                                     return static_cast<U16>(
+                                         std::max(static_cast<I16>(a), static_cast<I16>(b)));
+                                   },
+                                   2>};
+  rows["v_pk_lshlrev_b16"] = {
+      packed16<false, [](U16 a, U16 b, U16) { return static_cast<U16>(b << (a & 15U)); }, 2>};
+  rows["v_pk_lshrrev_b16"] = {
+      packed16<false, [](U16 a, U16 b, U16) { return static_cast<U16>(b >> (a & 15U)); }, 2>};
+  rows["v_pk_ashrrev_i16"] = {
+      packed16<false,
+               [](U16 a, U16 b, U16) { return static_cast<U16>(static_cast<I16>(b) >> (a & 15U)); },
+               2>};
 }
 
 // Two f32 in a pair of registers.
@@ -110,7 +128,8 @@ void read_pair(Wave& w, const Instruction& in, int k, Pair& out) {
   const auto word = [&](bool second, std::uint32_t* to) {
     for (int l = 0; l < w.lanes; ++l) {
       if (operand.kind == Kind::Vector) {
-        to[l] = w.v[static_cast<std::size_t>(operand.index + (second ? 1 : 0))][static_cast<std::size_t>(l)];
+        to[l] = w.v[static_cast<std::size_t>(operand.index + (second ? 1 : 0))]
+                   [static_cast<std::size_t>(l)];
       } else if (operand.kind == Kind::Scalar && operand.count > 1) {
         to[l] = read_scalar(w, operand.index + (second ? 1 : 0));
       } else {
@@ -140,12 +159,15 @@ void packed32(Wave& w, const Instruction& in) {
     read_pair(w, in, k, source[k - 1]);
   }
   const auto apply = [&](U32 a, U32 b, U32 c) {
-    const float value = scaled_and_clamped(in, F(std::bit_cast<float>(a), std::bit_cast<float>(b), std::bit_cast<float>(c)));
+    const float value = scaled_and_clamped(
+        in, F(std::bit_cast<float>(a), std::bit_cast<float>(b), std::bit_cast<float>(c)));
     return std::bit_cast<U32>(w.flush32 ? flushed(value) : value);
   };
   for (int l = 0; l < w.lanes; ++l) {
-    source[0].low.lane[l] = apply(source[0].low.lane[l], source[1].low.lane[l], source[2].low.lane[l]);
-    source[0].high.lane[l] = apply(source[0].high.lane[l], source[1].high.lane[l], source[2].high.lane[l]);
+    source[0].low.lane[l] =
+        apply(source[0].low.lane[l], source[1].low.lane[l], source[2].low.lane[l]);
+    source[0].high.lane[l] =
+        apply(source[0].high.lane[l], source[1].high.lane[l], source[2].high.lane[l]);
   }
   put_register(w, in.operand[0].index, source[0].low.lane);
   put_register(w, in.operand[0].index + 1, source[0].high.lane);
@@ -182,7 +204,8 @@ void mixed_fma(Wave& w, const Instruction& in) {
   Values<U32> out;
   const Lanes32& old = w.v[static_cast<std::size_t>(in.operand[0].index)];
   for (int l = 0; l < w.lanes; ++l) {
-    const float value = scaled_and_clamped(in, std::fma(source[0].lane[l], source[1].lane[l], source[2].lane[l]));
+    const float value =
+        scaled_and_clamped(in, std::fma(source[0].lane[l], source[1].lane[l], source[2].lane[l]));
     const U32 rest = old[static_cast<std::size_t>(l)];
     const U32 half = to_half(static_cast<double>(value));
     out.lane[l] = Result == 0   ? std::bit_cast<U32>(value)
@@ -206,14 +229,16 @@ U32 dot4(U32 a, U32 b, U32 c) {
 }
 
 float dot2(U32 a, U32 b, float c) {
-  const double low = static_cast<double>(from_half(static_cast<U16>(a))) * static_cast<double>(from_half(static_cast<U16>(b)));
+  const double low = static_cast<double>(from_half(static_cast<U16>(a))) *
+                     static_cast<double>(from_half(static_cast<U16>(b)));
   const double high = static_cast<double>(from_half(static_cast<U16>(a >> 16))) *
                       static_cast<double>(from_half(static_cast<U16>(b >> 16)));
   return static_cast<float>(low + high + static_cast<double>(c));
 }
 
 float dot2_bf16(U32 a, U32 b, float c) {
-  const double low = static_cast<double>(from_bf16(static_cast<U16>(a))) * static_cast<double>(from_bf16(static_cast<U16>(b)));
+  const double low = static_cast<double>(from_bf16(static_cast<U16>(a))) *
+                     static_cast<double>(from_bf16(static_cast<U16>(b)));
   const double high = static_cast<double>(from_bf16(static_cast<U16>(a >> 16))) *
                       static_cast<double>(from_bf16(static_cast<U16>(b >> 16)));
   return static_cast<float>(low + high + static_cast<double>(c));
@@ -233,10 +258,12 @@ void add_packed(Table& rows) {
   rows["v_dot2_f32_f16"] = {lane_by_lane<[](U32 a, U32 b, float c) { return dot2(a, b, c); }>()};
   rows["v_dot2c_f32_f16"] = {rows["v_dot2_f32_f16"].run, 1, Effect::Partial};
   rows["v_dot2acc_f32_f16"] = rows["v_dot2c_f32_f16"];
-  rows["v_dot2_f32_bf16"] = {lane_by_lane<[](U32 a, U32 b, float c) { return dot2_bf16(a, b, c); }>()};
+  rows["v_dot2_f32_bf16"] = {
+      lane_by_lane<[](U32 a, U32 b, float c) { return dot2_bf16(a, b, c); }>()};
   rows["v_dot4_i32_i8"] = {lane_by_lane<[](U32 a, U32 b, U32 c) { return dot4<true>(a, b, c); }>()};
   rows["v_dot4c_i32_i8"] = {rows["v_dot4_i32_i8"].run, 1, Effect::Partial};
-  rows["v_dot4_u32_u8"] = {lane_by_lane<[](U32 a, U32 b, U32 c) { return dot4<false>(a, b, c); }>()};
+  rows["v_dot4_u32_u8"] = {
+      lane_by_lane<[](U32 a, U32 b, U32 c) { return dot4<false>(a, b, c); }>()};
 }
 
 }  // namespace amdgpu_emulator

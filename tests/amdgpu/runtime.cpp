@@ -22,7 +22,8 @@ Runtime::Runtime() {
   if (const char* name = std::getenv("AMDGPU_EMULATOR_TARGET")) {
     target = name;
   }
-  threads = static_cast<int>(number_of("AMDGPU_EMULATOR_THREADS", std::max(std::thread::hardware_concurrency(), 1U)));
+  threads = static_cast<int>(
+      number_of("AMDGPU_EMULATOR_THREADS", std::max(std::thread::hardware_concurrency(), 1U)));
   abort_on_fault = number_of("AMDGPU_EMULATOR_ABORT", 0) != 0;
   memory = std::make_unique<DeviceMemory>(devices, number_of("AMDGPU_EMULATOR_MEMORY", 4ULL << 30));
   scheduler = std::make_unique<Scheduler>(number_of("AMDGPU_EMULATOR_SEED", 1));
@@ -67,7 +68,8 @@ int Runtime::submit(Stream& stream, Node node) {
 
 int Runtime::progress(const Signal* signal, std::uint64_t most) {
   try {
-    for (std::uint64_t i = 0; i < most && fault == kSuccess && (signal == nullptr || !signal->done); ++i) {
+    for (std::uint64_t i = 0; i < most && fault == kSuccess && (signal == nullptr || !signal->done);
+         ++i) {
       if (!scheduler->run_one()) {
         break;
       }

@@ -42,7 +42,8 @@ U64 defined_bits(const Wave& w, const Operand& operand) {
     return ~0ULL;
   }
   const auto i = static_cast<std::size_t>(operand.index);
-  return w.bits_defined[i] | static_cast<U64>(operand.count > 1 ? w.bits_defined[i + 1] : ~0U) << 32;
+  return w.bits_defined[i] | static_cast<U64>(operand.count > 1 ? w.bits_defined[i + 1] : ~0U)
+                                 << 32;
 }
 
 // Results of one source or two. `Sets` says how scc follows.
@@ -126,12 +127,18 @@ void add_save_exec(Table& rows, const std::string& suffix) {
   rows["s_and_saveexec" + suffix] = {save_exec<T, [](T a, T e) { return static_cast<T>(a & e); }>};
   rows["s_or_saveexec" + suffix] = {save_exec<T, [](T a, T e) { return static_cast<T>(a | e); }>};
   rows["s_xor_saveexec" + suffix] = {save_exec<T, [](T a, T e) { return static_cast<T>(a ^ e); }>};
-  rows["s_andn2_saveexec" + suffix] = {save_exec<T, [](T a, T e) { return static_cast<T>(a & ~e); }>};
-  rows["s_orn2_saveexec" + suffix] = {save_exec<T, [](T a, T e) { return static_cast<T>(a | ~e); }>};
-  rows["s_andn1_saveexec" + suffix] = {save_exec<T, [](T a, T e) { return static_cast<T>(~a & e); }>};
-  rows["s_orn1_saveexec" + suffix] = {save_exec<T, [](T a, T e) { return static_cast<T>(~a | e); }>};
-  rows["s_nand_saveexec" + suffix] = {save_exec<T, [](T a, T e) { return static_cast<T>(~(a & e)); }>};
-  rows["s_nor_saveexec" + suffix] = {save_exec<T, [](T a, T e) { return static_cast<T>(~(a | e)); }>};
+  rows["s_andn2_saveexec" + suffix] = {
+      save_exec<T, [](T a, T e) { return static_cast<T>(a & ~e); }>};
+  rows["s_orn2_saveexec" + suffix] = {
+      save_exec<T, [](T a, T e) { return static_cast<T>(a | ~e); }>};
+  rows["s_andn1_saveexec" + suffix] = {
+      save_exec<T, [](T a, T e) { return static_cast<T>(~a & e); }>};
+  rows["s_orn1_saveexec" + suffix] = {
+      save_exec<T, [](T a, T e) { return static_cast<T>(~a | e); }>};
+  rows["s_nand_saveexec" + suffix] = {
+      save_exec<T, [](T a, T e) { return static_cast<T>(~(a & e)); }>};
+  rows["s_nor_saveexec" + suffix] = {
+      save_exec<T, [](T a, T e) { return static_cast<T>(~(a | e)); }>};
   // gfx11's names.
   rows["s_and_not1_saveexec" + suffix] = rows["s_andn2_saveexec" + suffix];
   rows["s_or_not1_saveexec" + suffix] = rows["s_orn2_saveexec" + suffix];
@@ -186,8 +193,14 @@ void add_sums(Table& rows) {
     c = value != 0;
     return value;
   }>};
-  rows["s_min_u32"] = {with_carry<[](U32 a, U32 b, bool& c) { c = a < b; return std::min(a, b); }>};
-  rows["s_max_u32"] = {with_carry<[](U32 a, U32 b, bool& c) { c = (a > b); return std::max(a, b); }>};
+  rows["s_min_u32"] = {with_carry<[](U32 a, U32 b, bool& c) {
+    c = a < b;
+    return std::min(a, b);
+  }>};
+  rows["s_max_u32"] = {with_carry<[](U32 a, U32 b, bool& c) {
+    c = (a > b);
+    return std::max(a, b);
+  }>};
   rows["s_min_i32"] = {with_carry<[](U32 a, U32 b, bool& c) {
     c = I32(a) < I32(b);
     return c ? a : b;
@@ -221,33 +234,60 @@ void add_shifts(Table& rows) {
   rows["s_lshl_b64"] = {binary<U64, [](U64 a, U64 b) { return a << (b & 63U); }, Sets::NonZero>};
   rows["s_lshr_b64"] = {binary<U64, [](U64 a, U64 b) { return (a >> (b & 63U)); }, Sets::NonZero>};
   rows["s_ashr_i64"] = {binary<I64, [](I64 a, I64 b) { return (a >> (b & 63)); }, Sets::NonZero>};
-  rows["s_bfe_u32"] = {binary<U32, [](U32 a, U32 b) {
-    return (a >> (b & 31U)) & field_mask<U32>((b >> 16) & 127U);
-  }, Sets::NonZero>};
-  rows["s_bfe_i32"] = {binary<U32, [](U32 a, U32 b) {
-    const U32 width = std::min((b >> 16) & 127U, 32U);
-    return width == 0 ? 0 : static_cast<U32>(static_cast<I32>((a >> (b & 31U)) << (32 - width)) >> (32 - width));
-  }, Sets::NonZero>};
-  rows["s_bfe_u64"] = {binary<U64, [](U64 a, U64 b) {
-    return (a >> (b & 63U)) & field_mask<U64>(static_cast<U32>(b >> 16) & 127U);
-  }, Sets::NonZero>};
-  rows["s_bfe_i64"] = {binary<U64, [](U64 a, U64 b) {
-    const U32 width = std::min(static_cast<U32>(b >> 16) & 127U, 64U);
-    return width == 0 ? 0 : static_cast<U64>(static_cast<I64>((a >> (b & 63U)) << (64 - width)) >> (64 - width));
-  }, Sets::NonZero>};
-  rows["s_bfm_b32"] = {binary<U32, [](U32 a, U32 b) { return field_mask<U32>(a & 31U) << (b & 31U); }, Sets::Nothing>};
-  rows["s_bfm_b64"] = {binary<U64, [](U64 a, U64 b) {
-    return field_mask<U64>(static_cast<U32>(a) & 63U) << (b & 63U);
-  }, Sets::Nothing>};
+  rows["s_bfe_u32"] = {
+      binary<U32, [](U32 a, U32 b) { return (a >> (b & 31U)) & field_mask<U32>((b >> 16) & 127U); },
+             Sets::NonZero>};
+  rows["s_bfe_i32"] = {
+      binary<U32,
+             [](U32 a, U32 b) {
+               const U32 width = std::min((b >> 16) & 127U, 32U);
+               return width == 0
+                          ? 0
+                          : static_cast<U32>(static_cast<I32>((a >> (b & 31U)) << (32 - width)) >>
+                                             (32 - width));
+             },
+             Sets::NonZero>};
+  rows["s_bfe_u64"] = {binary<U64,
+                              [](U64 a, U64 b) {
+                                return (a >> (b & 63U)) &
+                                       field_mask<U64>(static_cast<U32>(b >> 16) & 127U);
+                              },
+                              Sets::NonZero>};
+  rows["s_bfe_i64"] = {
+      binary<U64,
+             [](U64 a, U64 b) {
+               const U32 width = std::min(static_cast<U32>(b >> 16) & 127U, 64U);
+               return width == 0
+                          ? 0
+                          : static_cast<U64>(static_cast<I64>((a >> (b & 63U)) << (64 - width)) >>
+                                             (64 - width));
+             },
+             Sets::NonZero>};
+  rows["s_bfm_b32"] = {
+      binary<U32, [](U32 a, U32 b) { return field_mask<U32>(a & 31U) << (b & 31U); },
+             Sets::Nothing>};
+  rows["s_bfm_b64"] = {
+      binary<U64,
+             [](U64 a, U64 b) { return field_mask<U64>(static_cast<U32>(a) & 63U) << (b & 63U); },
+             Sets::Nothing>};
   rows["s_mul_i32"] = {binary<U32, [](U32 a, U32 b) { return a * b; }, Sets::Nothing>};
-  rows["s_mul_hi_u32"] = {binary<U32, [](U32 a, U32 b) { return static_cast<U32>((U64(a) * b) >> 32); }, Sets::Nothing>};
-  rows["s_mul_hi_i32"] = {binary<U32, [](U32 a, U32 b) {
-    return static_cast<U32>(static_cast<U64>(I64(I32(a)) * I32(b)) >> 32);
-  }, Sets::Nothing>};
-  rows["s_pack_ll_b32_b16"] = {binary<U32, [](U32 a, U32 b) { return (a & 0xffffU) | b << 16; }, Sets::Nothing>};
-  rows["s_pack_lh_b32_b16"] = {binary<U32, [](U32 a, U32 b) { return (a & 0xffffU) | (b & 0xffff0000U); }, Sets::Nothing>};
-  rows["s_pack_hh_b32_b16"] = {binary<U32, [](U32 a, U32 b) { return (a >> 16 | (b & 0xffff0000U)); }, Sets::Nothing>};
-  rows["s_pack_hl_b32_b16"] = {binary<U32, [](U32 a, U32 b) { return (a >> 16 | b << 16); }, Sets::Nothing>};
+  rows["s_mul_hi_u32"] = {
+      binary<U32, [](U32 a, U32 b) { return static_cast<U32>((U64(a) * b) >> 32); },
+             Sets::Nothing>};
+  rows["s_mul_hi_i32"] = {binary<U32,
+                                 [](U32 a, U32 b) {
+                                   return static_cast<U32>(static_cast<U64>(I64(I32(a)) * I32(b)) >>
+                                                           32);
+                                 },
+                                 Sets::Nothing>};
+  rows["s_pack_ll_b32_b16"] = {
+      binary<U32, [](U32 a, U32 b) { return (a & 0xffffU) | b << 16; }, Sets::Nothing>};
+  rows["s_pack_lh_b32_b16"] = {
+      binary<U32, [](U32 a, U32 b) { return (a & 0xffffU) | (b & 0xffff0000U); }, Sets::Nothing>};
+  rows["s_pack_hh_b32_b16"] = {
+      binary<U32, [](U32 a, U32 b) { return (a >> 16 | (b & 0xffff0000U)); }, Sets::Nothing>};
+  rows["s_pack_hl_b32_b16"] = {
+      binary<U32, [](U32 a, U32 b) { return (a >> 16 | b << 16); }, Sets::Nothing>};
 }
 
 U64 whole_quads(U64 mask) {
@@ -261,41 +301,70 @@ void add_unary(Table& rows) {
   rows["s_mov_b64"] = {unary<U64, [](U64 a) { return a; }, Sets::Nothing>};
   rows["s_not_b32"] = {unary<U32, [](U32 a) { return ~a; }, Sets::NonZero>};
   rows["s_not_b64"] = {unary<U64, [](U64 a) { return ~a; }, Sets::NonZero>};
-  rows["s_wqm_b32"] = {unary<U32, [](U32 a) { return static_cast<U32>(whole_quads(a)); }, Sets::NonZero>};
+  rows["s_wqm_b32"] = {
+      unary<U32, [](U32 a) { return static_cast<U32>(whole_quads(a)); }, Sets::NonZero>};
   rows["s_wqm_b64"] = {unary<U64, [](U64 a) { return whole_quads(a); }, Sets::NonZero>};
-  rows["s_brev_b32"] = {unary<U32, [](U32 a) {
-    U32 out = 0;
-    for (unsigned i = 0; i < 32; ++i) {
-      out |= ((a >> i) & 1U) << (31 - i);
-    }
-    return out;
-  }, Sets::Nothing>};
-  rows["s_brev_b64"] = {unary<U64, [](U64 a) {
-    U64 out = 0;
-    for (unsigned i = 0; i < 64; ++i) {
-      out |= ((a >> i) & 1U) << (63 - i);
-    }
-    return out;
-  }, Sets::Nothing>};
-  rows["s_abs_i32"] = {unary<U32, [](U32 a) { return (a & 0x80000000U) != 0 ? 0U - a : a; }, Sets::NonZero>};
-  rows["s_sext_i32_i8"] = {unary<U32, [](U32 a) { return static_cast<U32>(static_cast<std::int8_t>(a)); }, Sets::Nothing>};
-  rows["s_sext_i32_i16"] = {unary<U32, [](U32 a) { return static_cast<U32>(static_cast<std::int16_t>(a)); }, Sets::Nothing>};
-  rows["s_bcnt1_i32_b32"] = {unary<U32, [](U32 a) { return static_cast<U32>(std::popcount(a)); }, Sets::NonZero>};
-  rows["s_bcnt1_i32_b64"] = {unary<U64, [](U64 a) { return static_cast<U32>(std::popcount(a)); }, Sets::NonZero>};
-  rows["s_bcnt0_i32_b32"] = {unary<U32, [](U32 a) { return static_cast<U32>(std::popcount(~a)); }, Sets::NonZero>};
-  rows["s_bcnt0_i32_b64"] = {unary<U64, [](U64 a) { return static_cast<U32>(std::popcount(~a)); }, Sets::NonZero>};
-  rows["s_ff1_i32_b32"] = {unary<U32, [](U32 a) { return a == 0 ? ~0U : static_cast<U32>(std::countr_zero(a)); }, Sets::Nothing>};
-  rows["s_ff1_i32_b64"] = {unary<U64, [](U64 a) { return a == 0 ? ~0U : static_cast<U32>(std::countr_zero(a)); }, Sets::Nothing>};
-  rows["s_flbit_i32_b32"] = {unary<U32, [](U32 a) { return a == 0 ? ~0U : static_cast<U32>(std::countl_zero(a)); }, Sets::Nothing>};
-  rows["s_flbit_i32_b64"] = {unary<U64, [](U64 a) { return a == 0 ? ~0U : static_cast<U32>(std::countl_zero(a)); }, Sets::Nothing>};
-  rows["s_flbit_i32"] = {unary<U32, [](U32 a) {
-    const U32 flipped = (a >> 31) != 0 ? ~a : a;
-    return flipped == 0 ? ~0U : static_cast<U32>(std::countl_zero(flipped));
-  }, Sets::Nothing>};
-  rows["s_flbit_i32_i64"] = {unary<U64, [](U64 a) {
-    const U64 flipped = (a >> 63) != 0 ? ~a : a;
-    return flipped == 0 ? ~0U : static_cast<U32>(std::countl_zero(flipped));
-  }, Sets::Nothing>};
+  rows["s_brev_b32"] = {unary<U32,
+                              [](U32 a) {
+                                U32 out = 0;
+                                for (unsigned i = 0; i < 32; ++i) {
+                                  out |= ((a >> i) & 1U) << (31 - i);
+                                }
+                                return out;
+                              },
+                              Sets::Nothing>};
+  rows["s_brev_b64"] = {unary<U64,
+                              [](U64 a) {
+                                U64 out = 0;
+                                for (unsigned i = 0; i < 64; ++i) {
+                                  out |= ((a >> i) & 1U) << (63 - i);
+                                }
+                                return out;
+                              },
+                              Sets::Nothing>};
+  rows["s_abs_i32"] = {
+      unary<U32, [](U32 a) { return (a & 0x80000000U) != 0 ? 0U - a : a; }, Sets::NonZero>};
+  rows["s_sext_i32_i8"] = {
+      unary<U32, [](U32 a) { return static_cast<U32>(static_cast<std::int8_t>(a)); },
+            Sets::Nothing>};
+  rows["s_sext_i32_i16"] = {
+      unary<U32, [](U32 a) { return static_cast<U32>(static_cast<std::int16_t>(a)); },
+            Sets::Nothing>};
+  rows["s_bcnt1_i32_b32"] = {
+      unary<U32, [](U32 a) { return static_cast<U32>(std::popcount(a)); }, Sets::NonZero>};
+  rows["s_bcnt1_i32_b64"] = {
+      unary<U64, [](U64 a) { return static_cast<U32>(std::popcount(a)); }, Sets::NonZero>};
+  rows["s_bcnt0_i32_b32"] = {
+      unary<U32, [](U32 a) { return static_cast<U32>(std::popcount(~a)); }, Sets::NonZero>};
+  rows["s_bcnt0_i32_b64"] = {
+      unary<U64, [](U64 a) { return static_cast<U32>(std::popcount(~a)); }, Sets::NonZero>};
+  rows["s_ff1_i32_b32"] = {
+      unary<U32, [](U32 a) { return a == 0 ? ~0U : static_cast<U32>(std::countr_zero(a)); },
+            Sets::Nothing>};
+  rows["s_ff1_i32_b64"] = {
+      unary<U64, [](U64 a) { return a == 0 ? ~0U : static_cast<U32>(std::countr_zero(a)); },
+            Sets::Nothing>};
+  rows["s_flbit_i32_b32"] = {
+      unary<U32, [](U32 a) { return a == 0 ? ~0U : static_cast<U32>(std::countl_zero(a)); },
+            Sets::Nothing>};
+  rows["s_flbit_i32_b64"] = {
+      unary<U64, [](U64 a) { return a == 0 ? ~0U : static_cast<U32>(std::countl_zero(a)); },
+            Sets::Nothing>};
+  rows["s_flbit_i32"] = {unary<U32,
+                               [](U32 a) {
+                                 const U32 flipped = (a >> 31) != 0 ? ~a : a;
+                                 return flipped == 0 ? ~0U
+                                                     : static_cast<U32>(std::countl_zero(flipped));
+                               },
+                               Sets::Nothing>};
+  rows["s_flbit_i32_i64"] = {unary<U64,
+                                   [](U64 a) {
+                                     const U64 flipped = (a >> 63) != 0 ? ~a : a;
+                                     return flipped == 0
+                                                ? ~0U
+                                                : static_cast<U32>(std::countl_zero(flipped));
+                                   },
+                                   Sets::Nothing>};
   rows["s_ctz_i32_b32"] = rows["s_ff1_i32_b32"];
   rows["s_ctz_i32_b64"] = rows["s_ff1_i32_b64"];
   rows["s_clz_i32_u32"] = rows["s_flbit_i32_b32"];
@@ -350,7 +419,8 @@ void compare(Wave& w, const Instruction& in) {
 template <class T, auto F>
 void compare_k(Wave& w, const Instruction& in) {
   const U32 bits = in.operand[1].bits32 & 0xffffU;
-  const T k = std::is_signed_v<T> ? static_cast<T>(static_cast<std::int16_t>(bits)) : static_cast<T>(bits);
+  const T k =
+      std::is_signed_v<T> ? static_cast<T>(static_cast<std::int16_t>(bits)) : static_cast<T>(bits);
   w.scc = F(read<T>(w, in.operand[0]), k);
   w.scc_defined = w.defined != 0;
 }
@@ -409,11 +479,13 @@ void add_scalar(Table& rows) {
   rows["s_bitset0_b64"] = {set_bit<U64, false>, 1, Effect::Partial};
   rows["s_movk_i32"] = {move_k};
   rows["s_addk_i32"] = {immediate<[](I32 a, I32 k, bool& c) {
-    c = overflows(I64(a) + k);
-    return static_cast<I32>(U32(a) + U32(k));
-  }>, 1, Effect::Partial};
-  rows["s_mulk_i32"] = {immediate<[](I32 a, I32 k, bool&) { return static_cast<I32>(U32(a) * U32(k)); }>, 1,
-                        Effect::Partial};
+                          c = overflows(I64(a) + k);
+                          return static_cast<I32>(U32(a) + U32(k));
+                        }>,
+                        1, Effect::Partial};
+  rows["s_mulk_i32"] = {
+      immediate<[](I32 a, I32 k, bool&) { return static_cast<I32>(U32(a) * U32(k)); }>, 1,
+      Effect::Partial};
   add_ordered<U32>(rows, "u32");
   add_ordered<I32>(rows, "i32");
   add_comparison<U64, [](U64 a, U64 b) { return a == b; }>(rows, "eq_u64");

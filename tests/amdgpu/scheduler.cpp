@@ -8,7 +8,8 @@ namespace amdgpu_emulator {
 
 Scheduler::~Scheduler() { drop(); }
 
-std::shared_ptr<Signal> Scheduler::add(std::function<void()> work, const std::vector<std::shared_ptr<Signal>>& waits) {
+std::shared_ptr<Signal> Scheduler::add(std::function<void()> work,
+                                       const std::vector<std::shared_ptr<Signal>>& waits) {
   auto task = std::make_unique<Task>();
   task->work = std::move(work);
   for (const auto& signal : waits) {

@@ -35,7 +35,8 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   // Returns the signal of the task's end.
-  std::shared_ptr<Signal> add(std::function<void()> work, const std::vector<std::shared_ptr<Signal>>& waits);
+  std::shared_ptr<Signal> add(std::function<void()> work,
+                              const std::vector<std::shared_ptr<Signal>>& waits);
   // Runs one task; false where none can run. An exception of its work passes through; the task counts as done.
   bool run_one();
   // Marks all that is queued as done without running it.

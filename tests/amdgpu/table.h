@@ -11,10 +11,10 @@
 namespace amdgpu_emulator {
 
 enum class Effect : std::uint8_t {
-  Generic,    // leading operands are results, the others sources
-  Partial,    // the results are sources, too
-  NoResult,   // all operands are sources
-  Own         // the handler itself checks what it reads and writes
+  Generic,   // leading operands are results, the others sources
+  Partial,   // the results are sources, too
+  NoResult,  // all operands are sources
+  Own        // the handler itself checks what it reads and writes
 };
 
 struct Row {

@@ -67,11 +67,18 @@ bool named_scalar(std::string_view text, bool wave64, Operand& out) {
     int count;
   };
   static const std::map<std::string_view, Named> names = {
-      {"vcc_lo", {kVcc, 1}},    {"vcc_hi", {kVcc + 1, 1}},   {"exec_lo", {kExec, 1}},
-      {"exec_hi", {kExec + 1, 1}}, {"m0", {kM0, 1}},         {"null", {kNull, 1}},
-      {"flat_scratch", {kFlatScratch, 2}},                   {"flat_scratch_lo", {kFlatScratch, 1}},
-      {"flat_scratch_hi", {kFlatScratch + 1, 1}},            {"xnack_mask", {104, 2}},
-      {"vcc", {kVcc, 2}},       {"exec", {kExec, 2}}};
+      {"vcc_lo", {kVcc, 1}},
+      {"vcc_hi", {kVcc + 1, 1}},
+      {"exec_lo", {kExec, 1}},
+      {"exec_hi", {kExec + 1, 1}},
+      {"m0", {kM0, 1}},
+      {"null", {kNull, 1}},
+      {"flat_scratch", {kFlatScratch, 2}},
+      {"flat_scratch_lo", {kFlatScratch, 1}},
+      {"flat_scratch_hi", {kFlatScratch + 1, 1}},
+      {"xnack_mask", {104, 2}},
+      {"vcc", {kVcc, 2}},
+      {"exec", {kExec, 2}}};
   (void)wave64;
   const auto found = names.find(text);
   if (found == names.end()) {
@@ -192,12 +199,17 @@ namespace {
 
 bool lane_move(Instruction& in, std::string_view name, std::string_view value) {
   static const std::map<std::string_view, LaneMove> moves = {
-      {"row_shl", LaneMove::RowShl},         {"row_shr", LaneMove::RowShr},
-      {"row_ror", LaneMove::RowRor},         {"wave_shl", LaneMove::WaveShl},
-      {"wave_rol", LaneMove::WaveRol},       {"wave_shr", LaneMove::WaveShr},
-      {"wave_ror", LaneMove::WaveRor},       {"row_mirror", LaneMove::RowMirror},
+      {"row_shl", LaneMove::RowShl},
+      {"row_shr", LaneMove::RowShr},
+      {"row_ror", LaneMove::RowRor},
+      {"wave_shl", LaneMove::WaveShl},
+      {"wave_rol", LaneMove::WaveRol},
+      {"wave_shr", LaneMove::WaveShr},
+      {"wave_ror", LaneMove::WaveRor},
+      {"row_mirror", LaneMove::RowMirror},
       {"row_half_mirror", LaneMove::RowHalfMirror},
-      {"row_newbcast", LaneMove::RowShare},  {"row_share", LaneMove::RowShare},
+      {"row_newbcast", LaneMove::RowShare},
+      {"row_share", LaneMove::RowShare},
       {"row_xmask", LaneMove::RowXmask}};
   if (name == "quad_perm") {
     in.move = LaneMove::QuadPerm;

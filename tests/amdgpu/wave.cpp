@@ -53,7 +53,8 @@ void check_limits(const Wave& w, const std::vector<RegisterRange>& ranges) {
     const int last = range.first + range.count - 1;
     if ((last < kAccumulators && last >= w.vector_registers) ||
         (last >= kAccumulators && last < kScalars && last - kAccumulators >= w.accumulators)) {
-      throw Fault(register_name(last) + " lies beyond the registers that the kernel's descriptor asks for");
+      throw Fault(register_name(last) +
+                  " lies beyond the registers that the kernel's descriptor asks for");
     }
   }
 }

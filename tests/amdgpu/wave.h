@@ -55,14 +55,14 @@ struct Wave {
   std::uint64_t defined = 0;  // lanes whose sources of the present instruction were all written
   std::uint64_t enabled = 0;  // lanes that the present instruction may write
 
-  std::vector<Lanes32> v;                            // 512
-  std::array<std::uint64_t, 512> lane_defined{};     // a bit for each lane
-  std::array<std::uint32_t, 128> s{};                // exec lies in `exec`
-  std::array<std::uint32_t, 128> bits_defined{};     // a bit for each bit
-  std::array<std::uint32_t, kRegisters> awaited{};   // counter in the upper 3 bits, number below
-  int awaited_registers = 0;                         // an upper bound; 0: nothing is awaited
-  std::array<Outstanding, 5> counters{};             // by Counter
-  std::uint32_t local_writes = 0;                    // number of the last LDS write
+  std::vector<Lanes32> v;                           // 512
+  std::array<std::uint64_t, 512> lane_defined{};    // a bit for each lane
+  std::array<std::uint32_t, 128> s{};               // exec lies in `exec`
+  std::array<std::uint32_t, 128> bits_defined{};    // a bit for each bit
+  std::array<std::uint32_t, kRegisters> awaited{};  // counter in the upper 3 bits, number below
+  int awaited_registers = 0;                        // an upper bound; 0: nothing is awaited
+  std::array<Outstanding, 5> counters{};            // by Counter
+  std::uint32_t local_writes = 0;                   // number of the last LDS write
 
   std::vector<std::uint8_t> scratch;  // of all lanes, one after the other
   std::uint32_t scratch_bytes = 0;    // a lane
