@@ -83,8 +83,8 @@ std::string why_no_gradient(const UOp& root, bool by_parameters) {
   if (detached) why += ", and look for detach() on the way";
   if (computed)
     why +=
-        ", and for values on the way that were computed before, by reading, printing or "
-        "realize(), which ends their history";
+        ", and for values on the way that were computed or written over before, by reading, "
+        "printing, realize(), an assign or a step of an optimizer, which ends their history";
   return why;
 }
 
