@@ -30,8 +30,8 @@ struct InterpretOptions {
   int64_t most = 200'000'000;  // values to compute; of larger kernels some elements are compared
 };
 
-// `before` is the memory of each parameter when the kernel began, `after` that of the written ones
-// when it had ended. The first difference, in the order of stores and loops.
+// Returns the first difference, in the order of stores and loops. `before` is the memory of each
+// parameter when the kernel began, `after` that of the written ones when it had ended.
 std::optional<ValueDifference> first_difference(const KernelSource& kernel,
                                                 std::span<const void* const> before,
                                                 std::span<const void* const> after,

@@ -18,7 +18,8 @@
 namespace tinyshard {
 namespace {
 
-// A number that the generator does not ask for, as it does for what a masked sum adds elsewhere.
+// Tells whether the code generator treats the number like any other. It asks for 0, 1 and -1, as
+// where a mask makes a term 0, and for infinities and NaN.
 bool is_ordinary(const UOp& constant) {
   if (is_int(constant.dtype()) && constant.dtype() != DType::Index) {
     const int64_t value = const_as_int(constant);

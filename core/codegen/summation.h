@@ -22,12 +22,13 @@ inline bool loses_digits(ReduceOp op, DType dtype) {
   return is_float(dtype) && op == ReduceOp::Sum;
 }
 
-// The steps of a loop that make a block, where each step adds so many terms in turn.
+// Returns how many steps of a loop make a block, if each step adds so many terms in turn.
 inline int64_t steps_of_block(int64_t terms_of_step) {
   return std::max<int64_t>(1, kTermsInTurn / std::max<int64_t>(1, terms_of_step));
 }
 
-// The terms in turn of a loop of so many steps, in blocks where it is long.
+// Returns how many terms a loop of so many steps adds in turn: those of a block if the loop is
+// long.
 inline int64_t terms_in_turn(int64_t steps, int64_t terms_of_step) {
   return std::min(kTermsInTurn,
                   std::min(steps, kTermsInTurn) * std::max<int64_t>(1, terms_of_step));

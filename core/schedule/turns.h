@@ -36,10 +36,10 @@ class Turns {
   // Such a task that could run otherwise; it is given back when its turn opens.
   void keep(int task) { turns_[size_t(turn_[size_t(task)])].kept.push_back(task); }
 
-  // The kept tasks of the turns that open because this task runs.
+  // Returns the kept tasks of the turns that open because this task runs.
   std::vector<int> opened_by(int task);
   bool any_closed() const { return next_ < turns_.size(); }
-  // The kept tasks of the next turn, which opens.
+  // Opens the next turn, and returns its kept tasks.
   std::vector<int> open_next();
 
  private:

@@ -259,7 +259,8 @@ std::optional<LocalValue> windows_of_padded(const UOp& x, LocalValues& values) {
                     unfold_arg(*x));
 }
 
-// Where x is chosen by padded trues and nothing but these is read: what they choose.
+// Returns the value under a mask, if `read` takes only rows where the mask, a padded constant of
+// trues, is true; otherwise x.
 UOp under_mask(const UOp& x, const std::vector<Rows>& read) {
   if (x.op() != Op::Where || x.src(0).op() != Op::Pad || !is_const(x.src(0).src(0), 1)) return x;
   const UOp& trues = x.src(0);
@@ -270,8 +271,8 @@ UOp under_mask(const UOp& x, const std::vector<Rows>& read) {
   return x.src(1);
 }
 
-// A sum of windows of a divided dim, its rows, of which nobody reads anything but x: that is made by
-// ops which leave rows as they are, or cut some off, among them a sum of windows of another dim.
+// A sum of windows along a divided dim that only x reads, through ops that leave its rows as they
+// are or cut some off. A sum of windows along another dim is among these ops.
 struct RowsBelow {
   UOp sum;
   std::vector<UOp> above;  // from x down

@@ -21,14 +21,14 @@
 
 namespace tinyshard {
 
-// In place of the scattered numbers x, of which `index` lies so: of each place the number of the group
-// of devices whose entry counts, from 1, and 0 where there is none, divided as the index is. Nothing
-// where x is no such numbers, somebody else reads them, or another way takes less time.
+// Returns, in place of the scattered numbers x of entries, for each place the number of the group
+// of devices whose entry counts: from 1, and 0 if there is none, divided as `index` is. Nothing if
+// x is something else, if somebody else reads the numbers, or if another way takes less time.
 std::optional<LocalValue> writers(const UOp& x, const Mesh& mesh, const LocalValue& index,
                                   LocalValues& values);
 
-// The values that these entries write, in place of the lookup that finds them by their numbers. Nothing
-// where numbers were left as they are.
+// Returns the values that these entries write, in place of the lookup `gather`, which finds them by
+// their numbers. Nothing if the numbers were left as they are.
 std::optional<LocalValue> what_writers_say(const UOp& gather, LocalValues& values);
 
 }  // namespace tinyshard

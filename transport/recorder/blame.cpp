@@ -163,8 +163,8 @@ const RankRing* vanished(std::span<const RankRing> rings) {
   return first;
 }
 
-// The rank that has not come to a call in which others wait, and, from there on, that one which it
-// waits for itself.
+// Finds the rank that has not come to a call in which others wait. If it waits for another rank
+// itself, goes on to that one.
 const RankRing* missing(std::span<const RankRing> rings) {
   const RankRing* culprit = nullptr;
   for (const RankRing& ring : rings) {
