@@ -188,6 +188,14 @@ int run(const RunOptions& options, const std::vector<std::string>& words) {
   }
 }
 
+void need_no_option(const std::vector<std::string>& words) {
+  if (words.empty() || !words[0].starts_with('-')) return;
+  throw CLI::ValidationError(
+      words[0],
+      "there is no such option; options come before the program, and its own ones "
+      "behind its name (see --help)");
+}
+
 void add_run(CLI::App& app, std::vector<std::string> program, int& status) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* command = app.add_subcommand(
@@ -250,6 +258,7 @@ void add_run(CLI::App& app, std::vector<std::string> program, int& status) {
   command->add_flag("--no-prefix", options->no_prefix, "Lines without the number of their rank");
   command->callback([command, options, program = std::move(program), &status] {
     std::vector<std::string> words = command->remaining();
+    need_no_option(words);
     words.insert(words.end(), program.begin(), program.end());
     status = run(*options, words);
   });

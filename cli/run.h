@@ -25,6 +25,9 @@ int run(const RunOptions& options, const std::vector<std::string>& words);
 
 std::string own_path();  // of this program
 
+// Fails where the first word of a command line, which is to be a program, looks like an option.
+void need_no_option(const std::vector<std::string>& words);
+
 // Adds both to the command. `program` are the words behind "--"; `status` is what the process shall
 // end with.
 void add_run(CLI::App& app, std::vector<std::string> program, int& status);

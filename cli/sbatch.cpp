@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "cli/run.h"
 #include "core/base/error.h"
 #include "launch/command_line.h"
 
@@ -79,6 +80,7 @@ void add_sbatch(CLI::App& app, std::vector<std::string> program) {
                       "Folder for the rings of the ranks, for tinyshard blame");
   command->callback([command, options, program = std::move(program)] {
     std::vector<std::string> words = command->remaining();
+    need_no_option(words);
     words.insert(words.end(), program.begin(), program.end());
     std::cout << script(*options, words);
   });

@@ -1,5 +1,5 @@
 // fuzz: runs random programs in every way that must give the same, and prints what does not as a
-// small C++ program. See --help; docs/debug.md says how to read what it finds.
+// small C++ program. See --help; docs/notes/search.md says how to read what it finds.
 #include <chrono>
 #include <filesystem>
 #include <fstream>

@@ -72,6 +72,9 @@ TEST(Run, AProgramThatDoesNotExistIsNamed) {
 
 TEST(Run, WrongCallsSayWhatIsWrong) {
   expect_mentions(run("-n 2").output, "no program is named");
+  const Ran misspelt = run("-n 2 --time-out 5 true");
+  EXPECT_NE(misspelt.status, 0);
+  expect_mentions(misspelt.output, "--time-out: there is no such option");
   expect_mentions(run("-n 9 --hosts a:4,b:4 -- true").output,
                   "9 ranks are wanted, the hosts take 8");
   EXPECT_NE(run("-n 0 -- true").status, 0);
