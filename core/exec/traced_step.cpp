@@ -82,7 +82,13 @@ void TracedStep::capture(const States& inputs, const CapturedStep::Trace& trace,
   try {
     {
       CaptureScope scope(&capture);
+      const uint64_t opened = pass_scopes_opened();
       outputs_ = trace(arguments);
+      if (pass_scopes_opened() != opened) {
+        throw UserError(
+            "captured step: a PassScope was opened within it, where nothing is planned: open it "
+            "around the call");
+      }
       check_results(outputs_);
       // A returned tensor from before the trace is realized, as an operand is: the step leaves it where
       // it is.

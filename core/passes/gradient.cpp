@@ -23,6 +23,7 @@
 #include "core/passes/gradient_rules.h"
 #include "core/passes/own_gradient.h"
 #include "core/uop/node_map.h"
+#include "core/uop/own_kernel.h"
 #include "multi/mesh.h"
 #include "multi/per_device.h"
 
@@ -137,6 +138,12 @@ class Walk {
       for (size_t s = 0; s < x->sources; ++s) {
         if (!leads(x, s)) continue;
         const GradientRow& facts = gradient_row(x.op());
+        if (const OwnKernel* own = own_kernel(x)) {
+          throw UserError(fmt::format(
+              "gradient: the kernel {} was given none: custom_kernel takes it behind the body, or "
+              "detach() the value before it",
+              own->name));
+        }
         if (facts.kind == GradientRow::Refuse) {
           throw UserError(fmt::format(
               "gradient: {} has no derivative; detach() the value before it", describe(*x)));

@@ -48,6 +48,8 @@ Scopes& scopes() {
   return all;
 }
 
+thread_local uint64_t opened_here = 0;
+
 std::vector<Open> open_scopes() {
   if (scopes().count.load(std::memory_order_acquire) == 0) return {};
   std::lock_guard held(scopes().lock);
@@ -106,6 +108,7 @@ ProgramPass::ProgramPass(std::string name, Rewrite rewrite) {
 const std::string& ProgramPass::name() const { return data_->name; }
 
 PassScope::PassScope(const ProgramPass& pass) : number_(next_number()) {
+  ++opened_here;
   std::lock_guard held(scopes().lock);
   scopes().open.push_back({number_, pass.data()});
   scopes().count.store(scopes().open.size(), std::memory_order_release);
@@ -122,6 +125,8 @@ std::vector<uint64_t> program_passes() {
   for (const Open& open : open_scopes()) numbers.push_back(open.pass->number);
   return numbers;
 }
+
+uint64_t pass_scopes_opened() { return opened_here; }
 
 void run_program_passes(Graph& graph) {
   graph.become(without_own_gradients(graph));

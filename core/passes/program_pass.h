@@ -6,7 +6,8 @@
 // A pass sees a graph as it was written, right after names ended, with global shapes, before it is
 // divided among devices; core/passes/passes.cpp lists what follows. Passes of scopes run in the order
 // in which the scopes were opened. A step that is captured is captured anew where it is called with
-// other passes than before, and keeps both plans.
+// other passes than before, and keeps both plans. Within its function nothing is planned: a scope
+// that is opened there is a UserError.
 //
 // The scope holds for the whole process, whichever thread opens it; in a job of several ranks all of
 // them open it. UserErrors name the pass, and the rule and the node where there is one: another
@@ -59,6 +60,8 @@ class Graph;
 
 // The passes whose scopes are open: their numbers, in order. Equal lists do the same.
 std::vector<uint64_t> program_passes();
+// The number of scopes that the calling thread has opened so far.
+uint64_t pass_scopes_opened();
 void run_program_passes(Graph& graph);
 
 }  // namespace tinyshard

@@ -42,7 +42,7 @@ struct KernelBuilder::State {
   std::vector<DType> types;
   std::vector<UOp> index;
   std::vector<UOp> ranges;  // of folds
-  std::vector<UOp> loads;
+  std::vector<UOp> loads, folds;
 };
 
 UOp KernelBuilder::index(size_t dim) const {
@@ -99,7 +99,8 @@ UOp KernelBuilder::fold(ReduceOp op, const UOp& value, const std::vector<UOp>& r
     src.push_back(r);
   }
   if (src.size() == 1) return value;
-  return UOp::make(Op::Fold, value.dtype(), src, to_ints(FoldArg{op, false}));
+  return state_->folds.emplace_back(
+      UOp::make(Op::Fold, value.dtype(), src, to_ints(FoldArg{op, false})));
 }
 
 // Makes and proves the nodes of one kernel.
@@ -143,6 +144,8 @@ class KernelMaker {
       check_node(x);
       if (x.op() == Op::Range) ranges[x] = true;
     }
+    if (value.op() == Op::Param)
+      throw UserError(describe(*value) + " is no element: load() gives one");
     for (const UOp& loop : loops_) ranges[loop] = true;
     if (ranges.size() > kMostRangesOfKernel) {
       throw UserError(fmt::format("{} ranges and dims; a kernel has at most {}", ranges.size(),
@@ -167,8 +170,9 @@ class KernelMaker {
                     "is a range of another kernel");
       case Op::Load:
         return need(std::ranges::count(state_.loads, x) > 0, "is no load of this kernel");
-      case Op::Const:
       case Op::Fold:
+        return need(std::ranges::count(state_.folds, x) > 0, "is no fold of this kernel");
+      case Op::Const:
       case Op::Param:
         return;
       default:
@@ -176,6 +180,7 @@ class KernelMaker {
     }
     need(is_elementwise(x.op()), "cannot be in a kernel");
     const auto src = x->src();
+    need(std::ranges::count(src, Op::Param, &UOp::op) == 0, "reads a whole input");
     if (src.size() == 2) need(src[0].dtype() == src[1].dtype(), "has sources of two types");
     if (info(x.op()).element.floats_only)
       need(is_float(src[0].dtype()), "is defined for floats only");

@@ -66,14 +66,15 @@ class GradientOfFunction : public OwnGradient {
 Tensor Function::apply(std::shared_ptr<Function> function, const Inputs& inputs) {
   const std::string name = name_of(*function);
   std::vector<Tensor> own;
-  for (size_t i = 0; i < inputs.tensors.size(); ++i) {
-    if (!inputs.tensors[i].defined()) {
-      const Call call("apply", inputs.caller);
-      fail(fmt::format("input {} of {} was never given a value", i, name));
+  {
+    const Call call("apply", inputs.caller);
+    for (size_t i = 0; i < inputs.tensors.size(); ++i) {
+      if (!inputs.tensors[i].defined())
+        fail(fmt::format("input {} of {} was never given a value", i, name));
+      own.emplace_back(inputs.tensors[i].uop());
     }
-    own.emplace_back(inputs.tensors[i].uop());
   }
-  const Tensor result = function->forward(own);
+  const Tensor result = function->forward(own);  // its mistakes are told in their own names
   const Call call("apply", inputs.caller);
   if (!result.defined()) fail(fmt::format("forward of {} returned no value", name));
   std::vector<UOp> sources{result.uop()};

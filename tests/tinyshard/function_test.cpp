@@ -69,6 +69,23 @@ TEST(Function, GivesNoGradientWhereItSaysNone) {
   const std::vector<Tensor> h = Function::apply<First>({a}, c).sum().gradient({a, c}, {}, true);
   EXPECT_EQ(values(h[0]), (Floats{1, 1}));
   EXPECT_EQ(values(h[1]), (Floats{0, 0}));
+  // Where no input leads to a target it is not asked.
+  struct Asked : Function {
+    Asked(Tensor o, int& n) : other(std::move(o)), times(n) {}
+    Tensor forward(const std::vector<Tensor>& x) override { return x[0] * other; }
+    std::vector<Tensor> backward(const Tensor& gradient) override {
+      ++times;
+      return {gradient};
+    }
+    Tensor other;
+    int& times;
+  };
+  int times = 0;
+  const Tensor y = Function::apply<Asked>({a}, c, times).sum();
+  EXPECT_EQ(values(y.gradient({c}, {}, true)[0]), (Floats{0, 0}));
+  EXPECT_EQ(times, 0);
+  (void)y.gradient({a});
+  EXPECT_EQ(times, 1);
 }
 
 TEST(Function, OfParametersInBackward) {
@@ -125,6 +142,7 @@ TEST(Function, InACapturedStep) {
 }
 
 TEST(Function, OnShardedValuesBothWays) {
+  TINYSHARD_NEED_DEVICES(2);
   const Mesh mesh = Mesh::of(device_names(2), "d");
   const Tensor a = Tensor::arange(6).cast(DType::F32).reshape({6, 1}).expand({6, 2}).contiguous();
   const Tensor b = a + 1;
@@ -157,6 +175,7 @@ TEST(Function, OnShardedValuesBothWays) {
 }
 
 TEST(Function, WithinShardMap) {
+  TINYSHARD_NEED_DEVICES(2);
   const Mesh mesh = Mesh::of(device_names(2), "d");
   const Tensor x = Tensor::arange(4).cast(DType::F32), w(Floats{2, 3});
   auto f = shard_map(mesh, [&](const Tensor& part) { return Function::apply<Product>({part, w}); },

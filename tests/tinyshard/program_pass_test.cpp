@@ -174,6 +174,15 @@ TEST(ProgramPassMistakes, NamePassRuleAndNode) {
                {"pass \"mine\", rule \"sin\"", "sources of different types"});
 }
 
+TEST(ProgramPassMistakes, AScopeWithinACapturedStepWouldDoNothing) {
+  Jit step([](const Tensor& t) {
+    const PassScope on(sin_is(10));
+    return t.sin();
+  });
+  expect_error(message_of<UserError>([&] { (void)step(ones()); }),
+               {"a PassScope was opened within it"});
+}
+
 TEST(ProgramPassMistakes, OfRootsNameThePass) {
   const auto error = [](ProgramPass::Rewrite rewrite) {
     return error_of(ProgramPass("roots", std::move(rewrite)), ones().sin());
