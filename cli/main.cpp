@@ -1,5 +1,5 @@
 // The `tinyshard` command: what this machine offers, what the environment says, what the kernel
-// cache holds, and the launcher of programs. It needs no model and runs no kernel.
+// cache holds, and the launcher of programs. Only its doctor runs a kernel.
 
 #include <algorithm>
 #include <cstdlib>
