@@ -28,6 +28,35 @@ namespace {
 
 bool is_gfx9(const Target& target) { return target.cpu.starts_with("gfx9"); }
 
+// LLVM reads all arguments where a kernel begins. Those of a kernel of many works would find no registers:
+// they are read where a work needs them.
+void read_late(llvm::Function& kernel) {
+  constexpr unsigned kMost = 32, kBytes = 8;  // of arguments that find registers; of each
+  if (kernel.arg_size() <= kMost) return;
+  llvm::IRBuilder<> b(&kernel.getEntryBlock(), kernel.getEntryBlock().begin());
+  llvm::Value* all = b.CreateIntrinsic(llvm::Intrinsic::amdgcn_kernarg_segment_ptr, {}, {});
+  all->setName("arguments");
+  for (llvm::Argument& argument : kernel.args()) {
+    llvm::DenseMap<llvm::BasicBlock*, llvm::Value*> read;  // at the beginning of each user's block
+    for (llvm::Use& use : llvm::make_early_inc_range(argument.uses())) {
+      auto* user = llvm::cast<llvm::Instruction>(use.getUser());
+      auto* phi = llvm::dyn_cast<llvm::PHINode>(user);
+      llvm::BasicBlock* block = phi ? phi->getIncomingBlock(use) : user->getParent();
+      llvm::Value*& value = read[block];
+      if (!value) {
+        const bool first = block == &kernel.getEntryBlock();
+        b.SetInsertPoint(block, first ? std::next(block->begin()) : block->getFirstInsertionPt());
+        llvm::Value* place = b.CreateConstGEP1_32(b.getInt8Ty(), all, kBytes * argument.getArgNo());
+        llvm::LoadInst* load = b.CreateAlignedLoad(argument.getType(), place, llvm::Align(kBytes));
+        load->setMetadata(llvm::LLVMContext::MD_invariant_load,
+                          llvm::MDNode::get(b.getContext(), {}));
+        value = load;
+      }
+      use.set(value);
+    }
+  }
+}
+
 class AmdgpuDialect final : public GpuDialect {
  public:
   AmdgpuDialect()
@@ -52,6 +81,7 @@ class AmdgpuDialect final : public GpuDialect {
   // there since version 6 of code objects.
   void prepare(llvm::Module& module, const Target& target) const override {
     for (llvm::Function& function : module) {
+      if (function.getCallingConv() == llvm::CallingConv::AMDGPU_KERNEL) read_late(function);
       if (!function.hasInternalLinkage()) continue;
       function.removeFnAttr(llvm::Attribute::NoInline);
       function.addFnAttr(llvm::Attribute::AlwaysInline);
