@@ -3,6 +3,7 @@
 // scripts/compare_plans.sh compares them.
 //
 //   plan_dump --model gpt2 --device h200 --out FILE
+//   plan_dump --model gpt2 --device mi300x --out FILE --objects FOLDER      and each kernel's code
 //
 // A file holds the names of the passes and the steps of scheduling that ran, then of each schedule
 // its buffers with their places in the arena, and its items in order: arguments, kernel graphs,
@@ -43,7 +44,7 @@ using namespace tinyshard;
 namespace {
 
 struct Flags {
-  std::string model = "gpt2", device = "h200", out;
+  std::string model = "gpt2", device = "h200", out, objects;
   int devices = 1;
   bool code = true;
 };
@@ -73,7 +74,8 @@ std::string text_of(const CompiledKernel& kernel) {
 
 class PlanText {
  public:
-  explicit PlanText(bool code) : code_(code) {}
+  // `objects`: a folder for the code of each kernel, or empty.
+  PlanText(bool code, std::string objects) : code_(code), objects_(std::move(objects)) {}
 
   std::string operator()(const Schedule& schedule) {
     std::string text = fmt::format("roots {}\narena of {} bytes\n", fmt::join(schedule.roots, " "),
@@ -132,13 +134,27 @@ class PlanText {
       if (item.kind != Item::Kind::Kernel) continue;
       const Target& target = context.device(item.mesh.devices()[0]).target();
       const KernelSource* source = &item.kernel;
-      texts[i] = text_of(*compile_kernels(std::span(&source, 1), target)[0]);
+      const auto kernel = compile_kernels(std::span(&source, 1), target)[0];
+      texts[i] = text_of(*kernel);
+      if (!objects_.empty()) write_object(i, *kernel);
     }
     return texts;
   }
 
+  // The name holds the item, the bytes that it moves, its blocks and their threads.
+  void write_object(size_t item, const CompiledKernel& kernel) const {
+    const ObjectCode& code = kernel.code;
+    const std::string path = fmt::format("{}/{}.{}.{}.{}.{}.o", objects_, item, kernel.bytes_moved,
+                                         code.work_items, code.block, code.entry);
+    std::ofstream file(path, std::ios::binary);
+    file.write(code.bytes.data(), std::streamsize(code.bytes.size()));
+    file.close();
+    if (!file) throw UserError(fmt::format("--objects {}: cannot be written", path));
+  }
+
   std::map<const void*, int> storages_;  // numbered as they appear
   bool code_;
+  std::string objects_;
 };
 
 // --- the programs --------------------------------------------------------------------------------
@@ -220,7 +236,8 @@ void plan_decode(const Mesh& mesh, const Visit& visit) {
 }
 
 void dump(const Flags& f) {
-  const std::map<std::string, std::string> kDevices{{"h200", "NULL_H200"}, {"cpu", "NULL"}};
+  const std::map<std::string, std::string> kDevices{
+      {"h200", "NULL_H200"}, {"mi300x", "NULL_MI300X"}, {"rx7900", "NULL_RX7900"}, {"cpu", "NULL"}};
   Runtime::configure({.devices = {kDevices.at(f.device)}, .devices_per_rank = f.devices});
   const Mesh mesh = Mesh::world({{"data", -1}});
   const Target& target = Context::get().device(mesh.devices()[0]).target();
@@ -230,7 +247,7 @@ void dump(const Flags& f) {
     if (!is_disabled(step.name)) text += fmt::format(" {}", step.name);
   }
   text += "\n";
-  PlanText text_of(f.code);
+  PlanText text_of(f.code, f.objects);
   Tensor::manual_seed(1);
   auto visit = [&](const Schedule& schedule) { text += text_of(schedule); };
   const std::map<std::string, std::function<void(const Mesh&, const Visit&)>> kModels{
@@ -254,11 +271,13 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing
   app.add_option("--model", f.model,
                  "GPT-2 124M, the MNIST convnet, the quickstart's GPT, a token of a Llama")
       ->check(CLI::IsMember({"gpt2", "mnist", "quickstart", "decode"}));
-  app.add_option("--device", f.device, "An H200, or this machine's CPU")
-      ->check(CLI::IsMember({"h200", "cpu"}));
+  app.add_option("--device", f.device, "A GPU, or this machine's CPU")
+      ->check(CLI::IsMember({"h200", "mi300x", "rx7900", "cpu"}));
   app.add_option("--devices", f.devices, "That share each batch")->check(CLI::PositiveNumber);
   app.add_option("--out", f.out, "File to write")->required();
   app.add_flag("!--no-code", f.code,
                "Leave out the digests of the kernels' code, which takes a compiler's time");
+  app.add_option("--objects", f.objects, "Folder to write the code of each kernel to")
+      ->check(CLI::ExistingDirectory);
   return bench::run_main("plan_dump", app, argc, argv, [&] { dump(f); });
 }

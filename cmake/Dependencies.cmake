@@ -37,7 +37,7 @@ separate_arguments(tinyshard_llvm_definitions NATIVE_COMMAND "${LLVM_DEFINITIONS
 # They mean nothing since C++11, and keep the compiler from using a precompiled <cstdint>.
 list(FILTER tinyshard_llvm_definitions EXCLUDE REGEX __STDC_)
 # Code for the host and for GPUs.
-set(TINYSHARD_LLVM_COMPONENTS native orcjit passes NVPTX)
+set(TINYSHARD_LLVM_COMPONENTS native orcjit passes NVPTX AMDGPU)
 llvm_map_components_to_libnames(tinyshard_llvm_libraries ${TINYSHARD_LLVM_COMPONENTS})
 add_library(tinyshard_llvm INTERFACE)
 add_library(tinyshard::llvm ALIAS tinyshard_llvm)

@@ -99,6 +99,13 @@ function(tinyshard_test name)
       tinyshard_test_properties(${name}_on_gpu "${arg_LABELS};gpu" ${arg_TIMEOUT} 1 "TS_DEVICES=CUDA;${arg_ENVIRONMENT}")
       set_tests_properties(${name}_on_gpu PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped:")
     endif()
+    # On AMD's GPUs, or on what stands in for their runtime: slow, and so only where a folder is named.
+    if(arg_ON_GPU AND TINYSHARD_TEST_HIP_PATH)
+      add_test(NAME ${name}_on_hip COMMAND ${program} ${cases})
+      tinyshard_test_properties(${name}_on_hip "${arg_LABELS};hip" 3600 1
+        "TS_DEVICES=HIP;TS_HIP_PATH=${TINYSHARD_TEST_HIP_PATH};${arg_ENVIRONMENT}")
+      set_tests_properties(${name}_on_hip PROPERTIES SKIP_REGULAR_EXPRESSION "^skipped:")
+    endif()
   endif()
   if(arg_VERIFIED AND NOT TINYSHARD_SANITIZE)  # what it verifies, generated kernels and plans, no sanitizer sees
     add_test(NAME ${name}_verified COMMAND ${program} ${cases})

@@ -13,6 +13,8 @@
 #include "devices/cuda/cuda_device.h"
 #include "devices/cuda/planned_gpu.h"
 #include "devices/disk/disk_device.h"
+#include "devices/hip/hip_device.h"
+#include "devices/hip/planned_gpu.h"
 #include "devices/null/null_device.h"
 #include "launch/environment.h"
 #include "report/trace.h"
@@ -44,7 +46,7 @@ std::unique_ptr<Communicator> connect_local(int participants) {
   return InprocWorld(1).connect(0, participants, o);
 }
 
-// Every asynchronous device there is so far speaks NCCL.
+// Asynchronous devices are GPUs, and each maker has a library with the calls of NCCL.
 std::unique_ptr<Communicator> connect_devices(Communicator& host, std::span<Device* const> devices,
                                               std::string* why) {
   return connect_nccl(host, devices, comm_options(), why);
@@ -63,6 +65,8 @@ const Builtins& builtins() {
           {
               {"CUDA", count_cuda_devices, describe_cuda,
                [](int index, int) { return make_cuda_device(index); }, true},
+              {"HIP", count_hip_devices, describe_hip,
+               [](int index, int) { return make_hip_device(index); }, true},
               {"CPU", [] { return kMostCpuDevices; }, describe_cpu, make_cpu_device},
               {"NULL", [] { return kMostNullDevices; },
                [] { return std::string("plans without running"); },
@@ -72,6 +76,12 @@ const Builtins& builtins() {
               {"NULL_H200", [] { return kMostNullDevices; },
                [] { return std::string("plans for an H200 without running"); },
                [](int index, int) { return make_null_device(index, cuda::planned_h200()); }},
+              {"NULL_MI300X", [] { return kMostNullDevices; },
+               [] { return std::string("plans for an MI300X without running"); },
+               [](int index, int) { return make_null_device(index, hip::planned_mi300x()); }},
+              {"NULL_RX7900", [] { return kMostNullDevices; },
+               [] { return std::string("plans for an RX 7900 XTX without running"); },
+               [](int index, int) { return make_null_device(index, hip::planned_rx7900()); }},
               {"DISK", [] { return 1; }, [] { return std::string("maps files"); },
                [](int, int ranks) { return make_disk_device(make_cpu_device(0, ranks)); }},
           },

@@ -119,6 +119,7 @@ std::vector<TransportInfo> transports() {
     if (t.describe) all.push_back(t.describe());
   }
   all.push_back(nccl_info());
+  all.push_back(rccl_info());
   return all;
 }
 

@@ -61,7 +61,7 @@ class PlainNccl {
   void check(nccl::Result result) const {
     if (result != nccl::kSuccess) throw DeviceError(nccl_.error(result, nullptr));
   }
-  const nccl::Nccl& nccl_ = nccl::Nccl::get();
+  const nccl::Nccl& nccl_ = *nccl::Nccl::of("CUDA");
   std::vector<Device*> devices_;
   std::vector<nccl::Comm> comms_;
 };

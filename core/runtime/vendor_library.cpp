@@ -1,4 +1,4 @@
-// The folders of TS_CUDA_PATH come first, each also with its lib folders as packages lay them out,
+// The folders of the maker (TS_CUDA_PATH, TS_HIP_PATH) come first, each also with its lib folders as packages lay them out,
 // and the linker's own search last. Reasons for failing are kept, not thrown: the first of them is
 // what a user needs to hear if nothing was found.
 #include "core/runtime/vendor_library.h"
@@ -9,16 +9,13 @@
 
 #include <fmt/format.h>
 
-#include "core/base/options.h"
-
 namespace tinyshard {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<fs::path> folders() {
+std::vector<fs::path> places_of(std::string_view text) {
   std::vector<fs::path> list;
-  const std::string& text = options().cuda_path;
   for (size_t begin = 0; begin < text.size();) {
     size_t end = std::min(text.find(':', begin), text.size());
     fs::path folder = text.substr(begin, end - begin);
@@ -37,8 +34,9 @@ std::vector<fs::path> folders() {
 
 }  // namespace
 
-VendorLibrary::VendorLibrary(std::initializer_list<std::string_view> files) {
-  std::vector<fs::path> places = folders();
+VendorLibrary::VendorLibrary(std::string_view folders,
+                             std::initializer_list<std::string_view> files) {
+  std::vector<fs::path> places = places_of(folders);
   places.emplace_back();  // the linker's own
   std::string first_error;
   for (const fs::path& place : places) {
@@ -63,6 +61,10 @@ void* VendorLibrary::symbol(const char* name) {
   void* found = ::dlsym(handle_, name);
   if (!found) refuse(fmt::format("{} has no function {}: too old", path_, name));
   return found;
+}
+
+void* VendorLibrary::symbol_if_there(const char* name) {
+  return handle_ ? ::dlsym(handle_, name) : nullptr;
 }
 
 void VendorLibrary::refuse(std::string why) {

@@ -10,9 +10,9 @@ namespace tinyshard {
 
 class VendorLibrary {
  public:
-  // Tries each file name, first in the folders of TS_CUDA_PATH (separated by ':', also their lib,
-  // lib64 and the nvidia/*/lib of Python's packages), then where the dynamic linker looks.
-  explicit VendorLibrary(std::initializer_list<std::string_view> files);
+  // Tries each file name, first in the maker's folders (separated by ':', also their lib, lib64 and
+  // the */lib and nvidia/*/lib of Python's packages), then where the dynamic linker looks.
+  VendorLibrary(std::string_view folders, std::initializer_list<std::string_view> files);
   VendorLibrary(const VendorLibrary&) = delete;
   // Never closed: vendor libraries keep threads and handlers that outlive our use of them.
 
@@ -26,6 +26,11 @@ class VendorLibrary {
   void resolve(Function*& function, const char* name) {
     function = reinterpret_cast<Function*>(symbol(name));
   }
+  // Null where the library has none.
+  template <class Function>
+  void resolve_if_there(Function*& function, const char* name) {
+    function = reinterpret_cast<Function*>(symbol_if_there(name));
+  }
   // Calls it not found, for this reason; the first one stays.
   void refuse(std::string why);
 
@@ -34,6 +39,7 @@ class VendorLibrary {
 
  private:
   void* symbol(const char* name);
+  void* symbol_if_there(const char* name);
 
   std::string path_, why_not_;
   void* handle_ = nullptr;

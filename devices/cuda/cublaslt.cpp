@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/options.h"
 
 namespace tinyshard::cuda {
 
@@ -13,7 +14,8 @@ const CublasLt& CublasLt::get() {
   return *library;
 }
 
-CublasLt::CublasLt() : VendorLibrary({"libcublasLt.so.13", "libcublasLt.so.12"}) {
+CublasLt::CublasLt()
+    : VendorLibrary(options().cuda_path, {"libcublasLt.so.13", "libcublasLt.so.12"}) {
 #define TINYSHARD_CUBLASLT_RESOLVE(name, symbol, parameters) resolve(name, symbol);
   TINYSHARD_CUBLASLT_FUNCTIONS(TINYSHARD_CUBLASLT_RESOLVE)
 #undef TINYSHARD_CUBLASLT_RESOLVE

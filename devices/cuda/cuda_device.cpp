@@ -19,7 +19,7 @@ std::unique_ptr<Device> make_cuda_device(int index) {
 }
 
 std::string describe_cuda() {
-  const gpu::Driver& driver = cuda::CudaDriver::get();
+  const cuda::CudaDriver& driver = cuda::CudaDriver::get();
   const gpu::Driver::Maker& maker = driver.maker();
   if (driver.path().empty()) return "no CUDA driver: " + driver.why_not();
   if (driver.devices() == 0) return driver.why_not();
@@ -37,10 +37,10 @@ std::string describe_cuda() {
       driver.device_attribute(&value, which, id);
       return value;
     };
-    text +=
-        fmt::format("\n    CUDA:{} {}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB", i,
-                    name.data(), attribute(maker.major), attribute(maker.minor),
-                    attribute(maker.multiprocessors), double(memory) / (1 << 30));
+    const auto [major, minor] = driver.capability(id);
+    text += fmt::format(
+        "\n    CUDA:{} {}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB", i,
+        name.data(), major, minor, attribute(maker.multiprocessors), double(memory) / (1 << 30));
     std::string peers;
     for (int j = 0; j < driver.devices(); ++j) {
       cuda::DeviceId other = 0;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/options.h"
 
 namespace tinyshard::cuda {
 
@@ -15,7 +16,7 @@ const Cudnn& Cudnn::get() {
   return *library;
 }
 
-Cudnn::Cudnn() : VendorLibrary({"libcudnn.so.9"}) {
+Cudnn::Cudnn() : VendorLibrary(options().cuda_path, {"libcudnn.so.9"}) {
 #define TINYSHARD_CUDNN_RESOLVE(name, symbol, parameters) resolve(name, symbol);
   TINYSHARD_CUDNN_FUNCTIONS(TINYSHARD_CUDNN_RESOLVE)
 #undef TINYSHARD_CUDNN_RESOLVE

@@ -3,6 +3,8 @@
 // driver in which one is missing counts as too old, and is not used.
 #include "devices/cuda/driver.h"
 
+#include "core/base/options.h"
+
 // The name in libcuda.so.1 of each function of the table.
 #define TINYSHARD_CUDA_SYMBOLS(X)                           \
   X(init, "cuInit")                                         \
@@ -67,14 +69,20 @@ namespace tinyshard::cuda {
 namespace {
 
 #define TINYSHARD_ONE(...) +1
-static_assert(TINYSHARD_GPU_FUNCTIONS(TINYSHARD_ONE) == TINYSHARD_CUDA_SYMBOLS(TINYSHARD_ONE),
+static_assert(TINYSHARD_GPU_FUNCTIONS(TINYSHARD_ONE)
+                      TINYSHARD_GPU_OPTIONAL_FUNCTIONS(TINYSHARD_ONE) ==
+                  TINYSHARD_CUDA_SYMBOLS(TINYSHARD_ONE),
               "each function of the table has a symbol");
 #undef TINYSHARD_ONE
 
-// CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, ..._MULTIPROCESSOR_COUNT,
-// ..._COMPUTE_CAPABILITY_MAJOR and ..._MINOR
-constexpr gpu::Driver::Maker kMaker{
-    .kind = "CUDA", .shared_per_block = 8, .multiprocessors = 16, .major = 75, .minor = 76};
+// CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, ..._MULTIPROCESSOR_COUNT;
+// CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY: otherwise all nodes have that of the stream that
+// launches the graph, collectives included.
+constexpr gpu::Driver::Maker kMaker{.kind = "CUDA",
+                                    .shared_per_block = 8,
+                                    .multiprocessors = 16,
+                                    .early_launches = true,
+                                    .graph_flags = 8};
 
 }  // namespace
 
@@ -83,7 +91,15 @@ const CudaDriver& CudaDriver::get() {
   return *driver;
 }
 
-CudaDriver::CudaDriver() : Driver(kMaker, {"libcuda.so.1"}) {
+std::pair<int, int> CudaDriver::capability(gpu::DeviceId id) const {
+  constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
+  std::pair<int, int> numbers;
+  check(device_attribute(&numbers.first, kMajor, id), "CUDA", "the capability of a GPU");
+  check(device_attribute(&numbers.second, kMinor, id), "CUDA", "the capability of a GPU");
+  return numbers;
+}
+
+CudaDriver::CudaDriver() : Driver(kMaker, options().cuda_path, {"libcuda.so.1"}) {
 #define TINYSHARD_RESOLVE(name, symbol, ...) resolve(name, symbol);
   TINYSHARD_CUDA_SYMBOLS(TINYSHARD_RESOLVE)
   TINYSHARD_CUDA_LINKER(TINYSHARD_RESOLVE)

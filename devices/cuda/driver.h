@@ -2,6 +2,7 @@
 // linker, which makes machine code of PTX. Nothing of CUDA is needed to build.
 #pragma once
 #include <cstddef>
+#include <utility>
 
 #include "devices/gpu/driver.h"
 
@@ -21,6 +22,8 @@ class CudaDriver final : public gpu::Driver {
  public:
   // Opened and initialised at the first call; later calls return the same.
   static const CudaDriver& get();
+  // The two numbers of a GPU's compute capability.
+  std::pair<int, int> capability(gpu::DeviceId id) const;
 
 #define TINYSHARD_CUDA_MEMBER(name, symbol, parameters) gpu::Result(*name) parameters = nullptr;
   TINYSHARD_CUDA_LINKER(TINYSHARD_CUDA_MEMBER)

@@ -41,6 +41,9 @@ Target gpu_target(int major, int minor, int driver) {
           .multiprocessor_bytes_per_ns = 30};
 }
 
+bool is_hopper(const Target& target) { return target.cpu == "sm_90a"; }
+bool has_clusters(const Target& target) { return target.cpu.starts_with("sm_9"); }
+
 const DeviceProfile& gpu_profile() {
   // NVLink of an H200 (docs/benchmarks.md): 356 GB/s, 6.3 us for the two steps of an all-reduce of 4 KB
   // over two GPUs, 10.4 us for the six over four. Other hosts by a network card of 400 Gbit/s a GPU.

@@ -11,6 +11,11 @@ namespace tinyshard::cuda {
 // is older than all of them.
 Target gpu_target(int major, int minor, int driver);
 
+// It runs instructions that Hopper alone has.
+bool is_hopper(const Target& target);
+// Blocks form clusters that share their memory: Hopper and newer.
+bool has_clusters(const Target& target);
+
 const DeviceProfile& gpu_profile();
 
 }  // namespace tinyshard::cuda

@@ -10,6 +10,7 @@
 #include "devices/cuda/matmul_spec.h"
 #include "devices/cuda/row_attention.h"
 #include "devices/cuda/scatter.h"
+#include "devices/gpu/scatter.h"
 
 namespace tinyshard::cuda {
 
@@ -94,7 +95,7 @@ std::unique_ptr<Program> make_library_program(Gpu& gpu, const LibraryCall& call)
     case Op::ConvBackwardWeight:
       return make_convolution(gpu, call);
     case Op::ScatterAdd:
-      return make_scatter(gpu, call);
+      return make_scatter(gpu, call, scatter_code);
     default:
       throw InternalError("a library call that was refused: " + describe(*call.node));
   }

@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/options.h"
+#include "devices/cuda/gpu_target.h"
 #include "devices/cuda/lt_product.h"
 
 namespace tinyshard::cuda {
@@ -99,7 +100,7 @@ bool matmul_supports(const Gpu& gpu, const LibraryCall& call, std::string* why) 
 int64_t matmul_worth_copying(const Target& target, const LibraryCall& call, int operand) {
   auto spec = matmul_spec(call, nullptr);
   bool hopper_tf32 = spec && spec->type == DType::F32 && options().tf32 && spec->batch == 1 &&
-                     spec->loops.empty() && target.is_hopper();
+                     spec->loops.empty() && is_hopper(target);
   if (!hopper_tf32) return 0;
   // Columns of spec.first run along the sum when it is transposed, those of the second as they are.
   bool other_lies_along = operand == 0 ? spec->first.transposed : !spec->second.transposed;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/uop/args.h"
+#include "devices/cuda/gpu_target.h"
 
 namespace tinyshard::cuda {
 namespace {
@@ -75,7 +76,7 @@ std::optional<RowAttentionShape> row_attention_shape(const LibraryCall& call, st
 }
 
 bool row_attention_supports(const Target& target, const LibraryCall& call, std::string* why) {
-  if (!target.has_clusters()) {
+  if (!has_clusters(target)) {
     if (why) *why = "the GPU has no clusters of blocks";
     return false;
   }

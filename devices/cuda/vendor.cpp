@@ -2,6 +2,11 @@
 // library_calls.cpp, sizes of operands worth copying to matmul.cpp.
 #include "devices/cuda/vendor.h"
 
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
 #include "devices/cuda/driver.h"
 #include "devices/cuda/executor.h"
 #include "devices/cuda/gpu_target.h"
@@ -16,8 +21,19 @@ namespace {
 class CudaVendor final : public Vendor {
  public:
   const Driver& driver() const override { return CudaDriver::get(); }
-  Target target(int major, int minor) const override {
-    return gpu_target(major, minor, driver().version());
+  std::string capability(DeviceId id) const override {
+    const auto [major, minor] = CudaDriver::get().capability(id);
+    return fmt::format("{}.{}", major, minor);
+  }
+  Target target(std::string_view capability) const override {
+    const size_t point = capability.find('.');
+    auto number = [](std::string_view digits) {
+      int value = 0;
+      std::from_chars(digits.data(), digits.data() + digits.size(), value);
+      return value;
+    };
+    return gpu_target(number(capability.substr(0, point)), number(capability.substr(point + 1)),
+                      driver().version());
   }
   const DeviceProfile& profile() const override { return gpu_profile(); }
 
@@ -30,6 +46,8 @@ class CudaVendor final : public Vendor {
     return load_ptx(code.bytes.data(), capability, device);
   }
   int count_parameters(const ObjectCode& code) const override {
+    if (code.bytes.empty() || code.bytes.back() != '\0')
+      throw InternalError(fmt::format("the code of kernel {} has no end", code.entry));
     return cuda::count_parameters(code.bytes.data(), code.entry);
   }
 

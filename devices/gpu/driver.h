@@ -1,7 +1,8 @@
 // A maker's driver API, as far as we use it: our own declarations of its types and functions, which
-// a folder for this maker finds in its library at run time (devices/cuda/driver.h). Names of types
-// and codes of results are CUDA's; HIP took them over. Where a function of a maker takes something
-// else, the pointer of the table is to a function of ours that calls it.
+// a folder for this maker finds in its library at run time (devices/cuda/driver.h). CUDA's driver and
+// HIP share names of types and codes of results. Where a function of a maker takes something else,
+// the pointer of the table is to a function of ours that calls it. Functions that a maker may lack
+// are in a second table; without one of them, what it is for is left out.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -58,7 +59,7 @@ struct GraphUpdateResult {
 };
 enum class NodeType : int { Kernel = 0, Memcpy = 1, Memset = 2 };
 
-// Name and parameters. All return a Result.
+// Name and parameters. All return a Result. These are there.
 #define TINYSHARD_GPU_FUNCTIONS(X)                                                           \
   X(init, (unsigned))                                                                        \
   X(driver_version, (int*))                                                                  \
@@ -98,7 +99,6 @@ enum class NodeType : int { Kernel = 0, Memcpy = 1, Memset = 2 };
   X(module_load, (Module*, const void*, unsigned, int*, void**))                             \
   X(module_unload, (Module))                                                                 \
   X(module_function, (Function*, Module, const char*))                                       \
-  X(function_set, (Function, int, int))                                                      \
   X(function_get, (int*, int, Function))                                                     \
   X(launch, (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
              Stream, void**, void**))                                                        \
@@ -108,16 +108,24 @@ enum class NodeType : int { Kernel = 0, Memcpy = 1, Memset = 2 };
     (Stream, int*, uint64_t*, Graph*, const GraphNode**, const GraphEdge**, size_t*))        \
   X(capture_set, (Stream, GraphNode*, const GraphEdge*, size_t, unsigned))                   \
   X(graph_instantiate, (GraphExec*, Graph, unsigned long long))                              \
-  X(graph_upload, (GraphExec, Stream))                                                       \
   X(graph_launch, (GraphExec, Stream))                                                       \
   X(graph_destroy, (Graph))                                                                  \
   X(graph_exec_destroy, (GraphExec))                                                         \
-  X(node_type, (GraphNode, NodeType*))                                                       \
   X(node_dependencies, (GraphNode, GraphNode*, GraphEdge*, size_t*))                         \
-  X(kernel_node_get, (GraphNode, KernelNodeParams*))                                         \
-  X(kernel_node_set, (GraphExec, GraphNode, const KernelNodeParams*))                        \
-  X(kernel_node_attribute, (GraphNode, int, const LaunchAttribute*))                         \
-  X(memset_node_get, (GraphNode, MemsetNodeParams*))                                         \
+  X(kernel_node_set, (GraphExec, GraphNode, const KernelNodeParams*))
+
+// Functions that a maker may lack: null then.
+//   function_set           more shared memory for a kernel than blocks have without asking
+//   graph_upload           a recording is on the GPU before it is launched first
+//   kernel_node_attribute  priorities in a recording
+//   others                 new operands for a library's launches in a recording
+#define TINYSHARD_GPU_OPTIONAL_FUNCTIONS(X)                          \
+  X(function_set, (Function, int, int))                              \
+  X(graph_upload, (GraphExec, Stream))                               \
+  X(node_type, (GraphNode, NodeType*))                               \
+  X(kernel_node_get, (GraphNode, KernelNodeParams*))                 \
+  X(kernel_node_attribute, (GraphNode, int, const LaunchAttribute*)) \
+  X(memset_node_get, (GraphNode, MemsetNodeParams*))                 \
   X(memset_node_set, (GraphExec, GraphNode, const MemsetNodeParams*, Context))
 
 // The functions, or why there are none.
@@ -127,12 +135,16 @@ class Driver : public VendorLibrary {
   struct Maker {
     std::string_view kind;  // "CUDA": devices are CUDA:0, CUDA:1...
     // Attributes of a device.
-    int shared_per_block, multiprocessors, major, minor;
+    int shared_per_block, multiprocessors;
+    // Edges of a recording may say that a kernel begins before another has ended.
+    bool early_launches = false;
+    // With which a recording is made ready to launch.
+    unsigned long long graph_flags = 0;
   };
 
   const Maker& maker() const { return maker_; }
   int devices() const { return devices_; }  // 0 where the driver or a GPU is missing
-  int version() const { return version_; }  // 13000 for CUDA 13.0
+  int version() const { return version_; }  // as the maker counts, 13000 for CUDA 13.0
 
   // Throws DeviceError unless the result is success: who asked what, the code's name and meaning.
   void check(Result result, std::string_view device, std::string_view asked) const {
@@ -142,11 +154,13 @@ class Driver : public VendorLibrary {
 
 #define TINYSHARD_GPU_MEMBER(name, parameters) Result(*name) parameters = nullptr;
   TINYSHARD_GPU_FUNCTIONS(TINYSHARD_GPU_MEMBER)
+  TINYSHARD_GPU_OPTIONAL_FUNCTIONS(TINYSHARD_GPU_MEMBER)
 #undef TINYSHARD_GPU_MEMBER
 
  protected:
-  Driver(const Maker& maker, std::initializer_list<std::string_view> files)
-      : VendorLibrary(files), maker_(maker) {}
+  Driver(const Maker& maker, std::string_view folders,
+         std::initializer_list<std::string_view> files)
+      : VendorLibrary(folders, files), maker_(maker) {}
   ~Driver() = default;
   // Once all functions are resolved: asks the driver for its version and devices.
   void start();

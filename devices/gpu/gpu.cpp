@@ -72,11 +72,10 @@ Gpu::Gpu(const Vendor& vendor, int index)
     return value;
   };
   const Driver::Maker& maker = driver_.maker();
-  const int major = attribute(maker.major), minor = attribute(maker.minor);
-  capability_ = fmt::format("{}.{}", major, minor);
-  target_ = vendor.target(major, minor);
+  capability_ = vendor.capability(id_);
+  target_ = vendor.target(capability_);
   target_.multiprocessors = attribute(maker.multiprocessors);
-  target_.shared_bytes = attribute(maker.shared_per_block);
+  if (target_.shared_bytes == 0) target_.shared_bytes = attribute(maker.shared_per_block);
   check(driver_.primary_retain(&context_, id_), "its context");
   make_current();
   check(driver_.stream_create(&compute_, kNonBlocking, 0), "a stream");
@@ -225,7 +224,7 @@ bool Gpu::reach(Gpu& peer) {
 
 bool Gpu::copy_from(void* to, Device& source, const void* from, size_t bytes) {
   auto* peer = dynamic_cast<Gpu*>(&source);
-  if (!peer) return false;
+  if (!peer || &peer->driver_ != &driver_) return false;  // another maker's is not reached
   if (bytes == 0) return true;
   if (peer == this) {
     auto lock = in_order();

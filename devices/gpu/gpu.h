@@ -1,6 +1,6 @@
 // A GPU of any maker: memory, queues, copies, events and recordings over the maker's driver, and its
 // compiler and libraries where they are needed (devices/gpu/vendor.h). Its parts (programs,
-// recordings, staging) see all of it; users see devices/cuda/cuda_device.h.
+// recordings, staging) see all of it; users see what the maker's folder makes of it (devices/cuda/cuda_device.h).
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -90,7 +90,7 @@ class Gpu final : public Device, public HostCopies, private MemorySource {
   // --- for the parts
   const Vendor& vendor() const { return vendor_; }
   const Driver& driver() const { return driver_; }
-  const std::string& capability() const { return capability_; }  // "9.0"
+  const std::string& capability() const { return capability_; }  // "9.0", "gfx942"
   void check(Result result, std::string_view asked) const { driver_.check(result, name_, asked); }
   Stream stream(Queue queue) const { return queue == Queue::Compute ? compute_ : communication_; }
   Context context() const { return context_; }

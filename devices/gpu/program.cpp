@@ -27,8 +27,6 @@ void GpuProgram::launch(void* const* buffers, const int64_t* coordinates) {
 KernelProgram::KernelProgram(Gpu& gpu, const ObjectCode& code)
     : GpuProgram(gpu), entry_(code.entry), waits_itself_(code.waits_itself) {
   if (code.work_items == 0) return;  // outputs without elements
-  if (code.bytes.empty() || code.bytes.back() != '\0')
-    throw InternalError(fmt::format("the code of kernel {} has no end", entry_));
   if (code.work_items > kMostBlocks) {
     throw DeviceError(fmt::format("{}: kernel {} needs {} blocks, a launch has at most {}",
                                   gpu.name(), entry_, code.work_items, kMostBlocks));
@@ -47,7 +45,7 @@ KernelProgram::KernelProgram(Gpu& gpu, const ObjectCode& code)
   const Driver& driver = gpu.driver();
   gpu.check(driver.module_function(&function_, module_, entry_.c_str()),
             fmt::format("finding kernel {}", entry_));
-  if (shared_bytes_ > 0) {
+  if (shared_bytes_ > 0 && driver.function_set) {
     gpu.check(driver.function_set(function_, kMaxDynamicShared, int(shared_bytes_)),
               fmt::format("{} bytes of shared memory for kernel {}", shared_bytes_, entry_));
   }

@@ -19,9 +19,6 @@ namespace {
 constexpr int kCapturing = 1;     // CU_STREAM_CAPTURE_STATUS_ACTIVE
 constexpr unsigned kReplace = 1;  // CU_STREAM_SET_CAPTURE_DEPENDENCIES
 constexpr int kPriority = 8;      // CU_LAUNCH_ATTRIBUTE_PRIORITY
-// CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY: otherwise all nodes have that of the stream that
-// launches the graph, collectives included.
-constexpr unsigned long long kUseNodePriority = 8;
 // CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC: all blocks of the
 // node before have said that others may begin, or have ended.
 constexpr GraphEdge kBegun{.from_port = 1, .type = 1};
@@ -72,11 +69,13 @@ class GraphRecording final : public Recording {
   GraphRecording(Gpu& gpu, std::shared_ptr<RecordedGraph> graph,
                  std::vector<RecordedLaunch> launches)
       : gpu_(gpu), graph_(std::move(graph)), launches_(std::move(launches)) {
-    gpu.check(gpu.driver().graph_instantiate(&graph_->exec, graph_->graph, kUseNodePriority),
+    const Driver& driver = gpu.driver();
+    gpu.check(driver.graph_instantiate(&graph_->exec, graph_->graph, driver.maker().graph_flags),
               fmt::format("making a graph of {} launches", launches_.size()));
     for (size_t i = 0; i < launches_.size(); ++i) by_list_[launches_[i].buffers].push_back(i);
-    gpu.check(gpu.driver().graph_upload(graph_->exec, gpu.stream(Queue::Compute)),
-              "uploading a graph");
+    if (driver.graph_upload) {
+      gpu.check(driver.graph_upload(graph_->exec, gpu.stream(Queue::Compute)), "uploading a graph");
+    }
   }
 
   void launch() override {
@@ -112,7 +111,13 @@ class GraphRecording final : public Recording {
     if (launch.nodes.size() == 1 &&
         launch.program->kernel(launch.buffers, launch.coordinates, &params))
       return gpu_.driver().kernel_node_set(exec(), launch.nodes[0], &params) == kSuccess;
-    return record_again(launch);
+    return changes_libraries() && record_again(launch);
+  }
+
+  bool changes_libraries() const {
+    const Driver& driver = gpu_.driver();
+    return driver.node_type && driver.kernel_node_get && driver.memset_node_get &&
+           driver.memset_node_set;
   }
 
   // Launches of a library cannot be changed from here: the call is captured once more, by itself,
@@ -214,7 +219,7 @@ void Recorder::before(const GpuProgram& program) {
   Stream stream = gpu_.stream(Queue::Compute);
   Tips all = tips(gpu_, stream);
   seen_.insert(all.nodes.begin(), all.nodes.end());
-  if (program.waits_itself()) begin_early(stream, all);
+  if (program.waits_itself() && gpu_.driver().maker().early_launches) begin_early(stream, all);
 }
 
 // Lets the next launch begin before kernels end whose ends it waits for itself. Kernels of
@@ -264,6 +269,7 @@ void Recorder::waited(Stream stream) {
 }
 
 void Recorder::prioritize() {
+  if (!gpu_.driver().kernel_node_attribute || !gpu_.driver().node_type) return;
   const LaunchAttribute urgent{.priority = kUrgent, .others = {}};
   for (const RecordedLaunch& launch : launches_) {
     if (launch.step < 0 || !steps_[size_t(launch.step)].urgent) continue;

@@ -17,8 +17,12 @@ class Vendor {
   virtual ~Vendor() = default;
 
   virtual const Driver& driver() const = 0;
-  // Describes a GPU with this capability to code generation, sizes aside.
-  virtual Target target(int major, int minor) const = 0;
+  // What GPUs that run the same machine code have in common: "9.0", "gfx942".
+  virtual std::string capability(DeviceId id) const = 0;
+  // Describes a GPU with this capability to code generation; the driver tells how many multiprocessors
+  // it has, and the shared memory of a block where this does not. DeviceError for one that no code is
+  // generated for.
+  virtual Target target(std::string_view capability) const = 0;
   virtual const DeviceProfile& profile() const = 0;
 
   // For generated code, with the device's context current. Machine code is made once for all GPUs

@@ -4,14 +4,24 @@
 
 #include <fmt/format.h>
 
+#include "core/base/options.h"
+
 namespace tinyshard::nccl {
 
-const Nccl& Nccl::get() {
-  static const Nccl* library = new Nccl;
-  return *library;
+const Nccl* Nccl::of(std::string_view kind) {
+  if (kind == "CUDA") {
+    static const Nccl* nccl = new Nccl("NCCL", options().cuda_path, "libnccl.so.2");
+    return nccl;
+  }
+  if (kind == "HIP") {
+    static const Nccl* rccl = new Nccl("RCCL", "", "librccl.so.1");
+    return rccl;
+  }
+  return nullptr;
 }
 
-Nccl::Nccl() : VendorLibrary({"libnccl.so.2"}) {
+Nccl::Nccl(std::string_view name, std::string_view folders, const char* file)
+    : VendorLibrary(folders, {file}), name_(name) {
   constexpr int kOldest = 21400;  // the first with communicators that do not block
 #define TINYSHARD_NCCL_RESOLVE(name, symbol, parameters) resolve(name, symbol);
   TINYSHARD_NCCL_FUNCTIONS(TINYSHARD_NCCL_RESOLVE)
@@ -31,7 +41,7 @@ std::string Nccl::describe() const {
 
 std::string Nccl::error(Result result, Comm comm) const {
   const char* more = last_error_(comm);
-  std::string text = fmt::format("NCCL: {} ({})", error_string_(result), result);
+  std::string text = fmt::format("{}: {} ({})", name_, error_string_(result), result);
   return more && *more ? text + ": " + more : text;
 }
 

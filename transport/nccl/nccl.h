@@ -1,4 +1,5 @@
-// NCCL, as far as we use it: our own declarations, found at run time.
+// NCCL, and RCCL, which has its functions under the same names for GPUs of AMD, as far as we use them: our
+// own declarations, found at run time. A maker is a row of nccl.cpp.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -58,11 +59,13 @@ enum Reduction : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3 };
 
 class Nccl : public VendorLibrary {
  public:
-  // Opened at the first call; later calls return the same.
-  static const Nccl& get();
+  // The library for devices of a kind, "CUDA"; null where there is none for them. Opened at the first
+  // call; later calls return the same.
+  static const Nccl* of(std::string_view kind);
 
-  int version() const { return version_; }  // 22707 for 2.27.7
-  std::string describe() const;             // "2.27.7, libnccl.so.2"
+  std::string_view name() const { return name_; }  // "NCCL"
+  int version() const { return version_; }         // 22707 for 2.27.7
+  std::string describe() const;                    // "2.27.7, libnccl.so.2"
   std::string error(Result result, Comm comm) const;
 
 #define TINYSHARD_NCCL_MEMBER(name, symbol, parameters) Result(*name) parameters = nullptr;
@@ -70,8 +73,9 @@ class Nccl : public VendorLibrary {
 #undef TINYSHARD_NCCL_MEMBER
 
  private:
-  Nccl();
+  Nccl(std::string_view name, std::string_view folders, const char* file);
 
+  std::string_view name_;
   int version_ = 0;
   const char* (*error_string_)(Result) = nullptr;
   const char* (*last_error_)(Comm) = nullptr;

@@ -38,7 +38,8 @@ double seconds(Clock::duration d) { return std::chrono::duration<double>(d).coun
 // The first message between the participants of a group. Plain bytes on the wire.
 struct Hello {
   int32_t version = 0;  // 0: no NCCL here
-  char why[124] = {};
+  char why[116] = {};
+  char kind[8] = {};  // of the device
   char hardware[64] = {};
   nccl::UniqueId id = {};  // of participant 0
 };
@@ -57,10 +58,10 @@ void end_before_the_library(NcclGroup& group);
 
 class NcclGroup final : public Communicator {
  public:
-  NcclGroup(Communicator& host, std::vector<Device*> devices, const CommOptions& options,
-            std::vector<int> ranks, const nccl::UniqueId& id)
+  NcclGroup(const Nccl& library, Communicator& host, std::vector<Device*> devices,
+            const CommOptions& options, std::vector<int> ranks, const nccl::UniqueId& id)
       : Communicator(host.name(), host.rank(), std::move(ranks)),
-        nccl_(Nccl::get()),
+        nccl_(library),
         host_(host),
         devices_(std::move(devices)),
         options_(options),
@@ -437,11 +438,31 @@ void end_before_the_library(NcclGroup& group) {
   static_cast<void>(once);
 }
 
+// "CUDA" of "CUDA:3".
+std::string kind_of(const Device& device) {
+  const std::string name = device.name();
+  return name.substr(0, name.find(':'));
+}
+
+// Fills in what a participant says of itself; the first one also makes the group's id.
+void introduce(Hello& hello, Device& device, bool first) {
+  const std::string kind = kind_of(device);
+  kind.copy(hello.kind, sizeof(hello.kind) - 1);
+  device.hardware().copy(hello.hardware, sizeof(hello.hardware) - 1);
+  const Nccl* nccl = Nccl::of(kind);
+  if (!nccl) return;
+  nccl->why_not().copy(hello.why, sizeof(hello.why) - 1);
+  if (!nccl->found()) return;
+  hello.version = nccl->version();
+  if (!first || nccl->get_unique_id(&hello.id) == nccl::kSuccess) return;
+  hello.version = 0;
+  nccl->error(1, nullptr).copy(hello.why, sizeof(hello.why) - 1);
+}
+
 }  // namespace
 
 std::unique_ptr<Communicator> connect_nccl(Communicator& host, std::span<Device* const> devices,
                                            const CommOptions& options, std::string* why) {
-  const Nccl& nccl = Nccl::get();
   check_internal(devices.size() == host.local().size(), "a device for each local participant");
   if (wants_encryption() && host.local().size() < size_t(host.size())) {
     if (why) *why = "TS_SECURE=1, and what NCCL sends between ranks is not encrypted";
@@ -453,13 +474,7 @@ std::unique_ptr<Communicator> connect_nccl(Communicator& host, std::span<Device*
   std::vector<CommBuffer> send, recv;
   for (size_t i = 0; i < devices.size(); ++i) {
     Hello& hello = own[i];
-    hello.version = nccl.found() ? nccl.version() : 0;
-    nccl.why_not().copy(hello.why, sizeof(hello.why) - 1);
-    devices[i]->hardware().copy(hello.hardware, sizeof(hello.hardware) - 1);
-    if (host.local()[i] == 0 && nccl.found() && nccl.get_unique_id(&hello.id) != nccl::kSuccess) {
-      hello.version = 0;
-      nccl.error(1, nullptr).copy(hello.why, sizeof(hello.why) - 1);
-    }
+    introduce(hello, *devices[i], host.local()[i] == 0);
     send.push_back({&hello});
     recv.push_back({&all[i * n]});
   }
@@ -473,6 +488,9 @@ std::unique_ptr<Communicator> connect_nccl(Communicator& host, std::span<Device*
       return nullptr;
     };
     int rank = host.rank_of(int(p));
+    if (std::string_view(hello.kind) != all[0].kind)
+      return refuse(fmt::format("rank {} has a device {}, rank {} a device {}", host.rank_of(0),
+                                all[0].kind, rank, hello.kind));
     if (hello.version == 0) return refuse(fmt::format("no NCCL on rank {}: {}", rank, hello.why));
     if (hello.version != all[0].version)
       return refuse(fmt::format("rank {} has NCCL {}, rank {} has {}", host.rank_of(0),
@@ -483,13 +501,21 @@ std::unique_ptr<Communicator> connect_nccl(Communicator& host, std::span<Device*
   }
   std::vector<int> ranks;
   for (size_t p = 0; p < n; ++p) ranks.push_back(host.rank_of(int(p)));
-  return std::make_unique<NcclGroup>(host, std::vector<Device*>(devices.begin(), devices.end()),
-                                     options, std::move(ranks), all[0].id);
+  return std::make_unique<NcclGroup>(*Nccl::of(all[0].kind), host,
+                                     std::vector<Device*>(devices.begin(), devices.end()), options,
+                                     std::move(ranks), all[0].id);
 }
 
-TransportInfo nccl_info() {
-  const Nccl& nccl = Nccl::get();
-  return {"nccl", nccl.found(), nccl.found() ? nccl.describe() : nccl.why_not()};
+namespace {
+
+TransportInfo info_of(const char* name, const char* kind) {
+  const Nccl& nccl = *Nccl::of(kind);
+  return {name, nccl.found(), nccl.found() ? nccl.describe() : nccl.why_not()};
 }
+
+}  // namespace
+
+TransportInfo nccl_info() { return info_of("nccl", "CUDA"); }
+TransportInfo rccl_info() { return info_of("rccl", "HIP"); }
 
 }  // namespace tinyshard

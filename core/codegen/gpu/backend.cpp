@@ -1,5 +1,5 @@
-// The only file that drives LLVM for GPUs: the usual passes, then text that the GPU's driver makes
-// machine code of.
+// The only file that drives LLVM for GPUs: the usual passes, then what the GPU's driver takes, text that
+// it makes machine code of or an object.
 #include "core/codegen/gpu/backend.h"
 
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include <llvm/Passes/PassBuilder.h>
 #include <llvm/Support/raw_ostream.h>
 #include <llvm/Target/TargetMachine.h>
+#include <llvm/Transforms/Utils/Cloning.h>
 
 #include "core/base/error.h"
 #include "core/base/observer.h"
@@ -64,6 +65,25 @@ void optimise(llvm::Module& module, llvm::TargetMachine& machine) {
   builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O2).run(module, modules);
 }
 
+// Throws LlvmFailure, after which module and machine can be left behind only.
+llvm::SmallVector<char, 0> machine_code(llvm::TargetMachine& machine, llvm::Module& module,
+                                        bool object) {
+  llvm::SmallVector<char, 0> code;
+  llvm::raw_svector_ostream out(code);
+  auto passes = std::make_unique<llvm::legacy::PassManager>();
+  if (machine.addPassesToEmitFile(
+          *passes, out, nullptr,
+          object ? llvm::CodeGenFileType::ObjectFile : llvm::CodeGenFileType::AssemblyFile))
+    throw InternalError("LLVM emits no code for " + machine.getTargetTriple().str());
+  try {
+    with_llvm_failures([&] { passes->run(module); });
+  } catch (const LlvmFailure&) {
+    left_behind(std::move(passes));
+    throw;
+  }
+  return code;
+}
+
 std::string text_of(const llvm::Module& module) {
   std::string text;
   llvm::raw_string_ostream out(text);
@@ -81,14 +101,9 @@ void show(const std::string& kernel, const char* form, std::string text) {
 
 }  // namespace
 
-ObjectCode build_code(const Graph& graph, const GpuPlan& plan, const Target& target,
-                      const std::string& name, PhaseTimes& times) {
-  ObjectCode code;
-  code.entry = name;
-  code.work_items = plan.blocks;
-  code.block = plan.block;
-  if (plan.blocks == 0) return code;
-  double start = thread_cpu_ms();
+std::vector<char> build_module(const Target& target, const std::string& name, int cluster,
+                               PhaseTimes& times, const std::function<void(llvm::Module&)>& fill) {
+  const double start = thread_cpu_ms();
   const GpuDialect& dialect = *GpuDialect::of(target);
   std::unique_ptr<llvm::TargetMachine> machine = make_machine(target, dialect);
   auto context = std::make_unique<llvm::LLVMContext>();
@@ -98,42 +113,54 @@ ObjectCode build_code(const Graph& graph, const GpuPlan& plan, const Target& tar
   llvm::Module& module = *owned;
   module.setTargetTriple(target.triple);
   module.setDataLayout(machine->createDataLayout());
-  Emitter emitter(graph, plan, target, module);
-  emitter.emit_entry(name);
-  code.coordinates = emitter.coordinates();
-  code.waits_itself = emitter.waits_itself();
+  fill(module);
+  dialect.prepare(module, target);
   if (options().spec > 0 || read >= CodeForm::Llvm) {
     std::string message;
     llvm::raw_string_ostream out(message);
     if (llvm::verifyModule(module, &out))
       throw InternalError("kernel " + name + ": " + message + "\n" + text_of(module));
   }
-  double emitted = thread_cpu_ms();
+  const double emitted = thread_cpu_ms();
   optimise(module, *machine);
-  double optimised = thread_cpu_ms();
+  const double optimised = thread_cpu_ms();
   if (read >= CodeForm::Llvm) show(name, "LLVM", text_of(module));
 
-  llvm::SmallVector<char, 0> text;
-  llvm::raw_svector_ostream out(text);
-  auto passes = std::make_unique<llvm::legacy::PassManager>();
-  if (machine->addPassesToEmitFile(*passes, out, nullptr, llvm::CodeGenFileType::AssemblyFile))
-    throw InternalError("LLVM emits no text for " + target.triple);
+  const bool objects = dialect.words().objects, listed = read >= CodeForm::Assembly;
+  llvm::SmallVector<char, 0> written, listing;
   try {
-    with_llvm_failures([&] { passes->run(module); });
+    // The passes change the module: what is to be read besides an object is made of a copy.
+    auto copy = objects && listed ? llvm::CloneModule(module) : nullptr;
+    written = machine_code(*machine, module, objects);
+    if (copy) listing = machine_code(*machine, *copy, false);
   } catch (const LlvmFailure& failure) {
-    left_behind(std::move(passes));
     left_behind(std::move(owned));
     left_behind(std::move(context));
     left_behind(std::move(machine));
     throw InternalError("kernel " + name + ": LLVM finds no instructions: " + failure.what());
   }
-  if (read >= CodeForm::Assembly) show(name, dialect.words().form, {text.data(), text.size()});
-  const std::string finished = dialect.finished({text.data(), text.size()}, plan.cluster);
-  code.bytes.assign(finished.begin(), finished.end());
-  code.bytes.push_back('\0');
+  const auto& text = objects ? listing : written;
+  if (listed) show(name, dialect.words().form, {text.data(), text.size()});
+  std::vector<char> code = dialect.finished({written.data(), written.size()}, cluster);
   times.emit_ms += emitted - start;
   times.optimise_ms += optimised - emitted;
   times.codegen_ms += thread_cpu_ms() - optimised;
+  return code;
+}
+
+ObjectCode build_code(const Graph& graph, const GpuPlan& plan, const Target& target,
+                      const std::string& name, PhaseTimes& times) {
+  ObjectCode code;
+  code.entry = name;
+  code.work_items = plan.blocks;
+  code.block = plan.block;
+  if (plan.blocks == 0) return code;
+  code.bytes = build_module(target, name, plan.cluster, times, [&](llvm::Module& module) {
+    Emitter emitter(graph, plan, target, module);
+    emitter.emit_entry(name);
+    code.coordinates = emitter.coordinates();
+    code.waits_itself = emitter.waits_itself();
+  });
   return code;
 }
 

@@ -222,7 +222,7 @@ GpuPlan make_gpu_plan(Graph& graph, const Target& target, int choice) {
   }
   GpuPlan plan;
   std::vector<Nest> nests = build_nests(graph);
-  bool clusters = nests.size() == 1 && target.has_clusters();
+  bool clusters = nests.size() == 1 && has_clusters(target);
   for (Nest& nest : nests) {
     find_extents(graph, nest);
     for (Work& work : plan_nest(graph, target, std::move(nest), clusters, leaning_of(choice)))

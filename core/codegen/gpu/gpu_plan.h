@@ -92,5 +92,6 @@ std::vector<int> number_values(const Graph& graph, std::span<const int> range_cl
 
 // Threads of the target that run in step (dialect.h).
 int warp_of(const Target& target);
+bool has_clusters(const Target& target);  // blocks that share their memory
 
 }  // namespace tinyshard::codegen::gpu

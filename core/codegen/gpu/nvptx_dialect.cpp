@@ -1,5 +1,6 @@
 // NVIDIA's GPUs: LLVM writes PTX, of which the driver makes machine code.
 #include <mutex>
+#include <string>
 
 #include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
@@ -18,11 +19,17 @@ void LLVMInitializeNVPTXAsmPrinter();
 namespace tinyshard::codegen {
 namespace {
 
+constexpr int kWarp = 32;
+
 class NvptxDialect final : public GpuDialect {
  public:
   NvptxDialect()
-      : GpuDialect(
-            {.triple = "nvptx", .form = "PTX", .global_space = 1, .shared_space = 3, .warp = 32}) {}
+      : GpuDialect({.triple = "nvptx",
+                    .form = "PTX",
+                    .objects = false,
+                    .global_space = 1,
+                    .shared_space = 3,
+                    .table_space = 0}) {}
 
   void initialise() const override {
     static std::once_flag once;
@@ -34,13 +41,20 @@ class NvptxDialect final : public GpuDialect {
     });
   }
 
-  std::string finished(std::string code, int cluster) const override {
-    if (cluster == 1) return code;
-    const size_t directive = code.find(".maxntid");  // LLVM 19 has no words for clusters
-    check_internal(directive != std::string::npos, "PTX without .maxntid");
-    return code.insert(
-        directive, ".explicitcluster\n.reqnctapercluster " + std::to_string(cluster) + ", 1, 1\n");
+  void prepare(llvm::Module&, const Target&) const override {}
+  std::vector<char> finished(llvm::StringRef code, int cluster) const override {
+    std::string text = code.str();
+    if (cluster > 1) {
+      const size_t directive = text.find(".maxntid");  // LLVM 19 has no words for clusters
+      check_internal(directive != std::string::npos, "PTX without .maxntid");
+      text.insert(directive,
+                  ".explicitcluster\n.reqnctapercluster " + std::to_string(cluster) + ", 1, 1\n");
+    }
+    return {text.c_str(), text.c_str() + text.size() + 1};
   }
+
+  int warp(const Target&) const override { return kWarp; }
+  bool has_clusters(const Target& target) const override { return target.cpu.starts_with("sm_9"); }
 
   void make_entry(llvm::Function& function, int block, int resident) const override {
     function.setCallingConv(llvm::CallingConv::PTX_Kernel);
@@ -67,7 +81,7 @@ class NvptxDialect final : public GpuDialect {
   }
 
   bool wait_for_others(Builder& b, const Target& target) const override {
-    if (!target.has_clusters()) return false;  // as old as clusters
+    if (!has_clusters(target)) return false;  // as old as clusters
     auto* type = llvm::FunctionType::get(b.getVoidTy(), false);
     for (const char* word : {"griddepcontrol.wait;", "griddepcontrol.launch_dependents;"})
       b.CreateCall(type, llvm::InlineAsm::get(type, word, "~{memory}", true));
@@ -77,10 +91,22 @@ class NvptxDialect final : public GpuDialect {
   void barrier(Builder& b) const override {
     b.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
   }
-  Value* exchanged(Builder& b, Value* word, int distance) const override {
+  Value* exchanged(Builder& b, const Target&, Value* word, int distance) const override {
     auto i32 = [&](int x) { return b.getInt32(static_cast<uint32_t>(x)); };
     return b.CreateIntrinsic(llvm::Intrinsic::nvvm_shfl_sync_bfly_i32, {},
-                             {i32(-1), word, i32(distance), i32(words().warp - 1)});
+                             {i32(-1), word, i32(distance), i32(kWarp - 1)});
+  }
+  Value* lane(Builder& b) const override {
+    return b.CreateIntrinsic(llvm::Intrinsic::nvvm_read_ptx_sreg_laneid, {}, {});
+  }
+  Value* ballot(Builder& b, const Target&, Value* bit) const override {
+    Value* mask =
+        b.CreateIntrinsic(llvm::Intrinsic::nvvm_vote_ballot_sync, {}, {b.getInt32(~0u), bit});
+    return b.CreateZExt(mask, b.getInt64Ty());
+  }
+  Value* of_lane(Builder& b, Value* word, Value* lane) const override {
+    return b.CreateIntrinsic(llvm::Intrinsic::nvvm_shfl_sync_idx_i32, {},
+                             {b.getInt32(~0u), word, lane, b.getInt32(kWarp - 1)});
   }
   void cluster_barrier(Builder& b) const override {
     b.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier_cluster_arrive_aligned, {}, {});

@@ -59,7 +59,7 @@ void Emitter::size_shared() {
 
 // x of the thread whose number in the warp differs by the bit `distance`.
 Value* Emitter::shuffle(Value* x, int distance) {
-  auto exchange = [&](Value* word) { return dialect_.exchanged(b_, word, distance); };
+  auto exchange = [&](Value* word) { return dialect_.exchanged(b_, target_, word, distance); };
   Value* word = to_word(b_, x);
   if (word->getType()->getScalarSizeInBits() == 32)
     return from_word(b_, exchange(word), x->getType());
@@ -80,7 +80,7 @@ Value* Emitter::warp_reduce(ReduceOp op, DType dtype, Value* x, int apart, int c
 // Batches, so that many results need few barriers and yet little shared memory.
 void Emitter::team_reduce(llvm::MutableArrayRef<Partial> partials, bool first_only) {
   if (work_->team * work_->cluster == 1) return;
-  const int warp = dialect_.words().warp;
+  const int warp = dialect_.warp(target_);
   size_t most =
       std::max<size_t>(1, kBatchBytes / (8 * static_cast<size_t>(plan_.block / warp) *
                                          static_cast<size_t>(std::min(work_->teams, warp))));
@@ -153,7 +153,7 @@ void Emitter::reduce_batch(llvm::MutableArrayRef<Partial> partials, bool first_o
   bool rows = !work_->items_fastest;
   Neighbours near;
   near.apart = rows ? 1 : teams;
-  near.together = std::max(1, std::min(team, dialect_.words().warp / near.apart));
+  near.together = std::max(1, std::min(team, dialect_.warp(target_) / near.apart));
   for (Partial& p : partials)
     p.value = warp_reduce(p.op, p.dtype, p.value, near.apart, near.together);
   near.inside = b_.CreateURem(member_, i32(near.together));

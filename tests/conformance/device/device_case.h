@@ -61,6 +61,6 @@ class OnDevice {
 
 inline std::string kind_of(const testing::TestParamInfo<const char*>& info) { return info.param; }
 #define TINYSHARD_ON_EVERY_DEVICE(suite) \
-  INSTANTIATE_TEST_SUITE_P(, suite, testing::Values("CPU", "NULL", "CUDA"), kind_of)
+  INSTANTIATE_TEST_SUITE_P(, suite, testing::Values("CPU", "NULL", "CUDA", "HIP"), kind_of)
 
 }  // namespace tinyshard::test

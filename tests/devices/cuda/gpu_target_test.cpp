@@ -17,9 +17,9 @@ TEST(GpuTarget, IsTheGpusOwnWhereItIsKnown) {
   EXPECT_EQ(cpu(8, 0), "sm_80");
   EXPECT_EQ(cpu(8, 9), "sm_89");
   EXPECT_EQ(cpu(9, 0), "sm_90a");
-  EXPECT_TRUE(gpu_target(9, 0, kDriver).is_hopper());
-  EXPECT_TRUE(gpu_target(9, 0, kDriver).has_clusters());
-  EXPECT_FALSE(gpu_target(8, 9, kDriver).has_clusters());
+  EXPECT_TRUE(is_hopper(gpu_target(9, 0, kDriver)));
+  EXPECT_TRUE(has_clusters(gpu_target(9, 0, kDriver)));
+  EXPECT_FALSE(has_clusters(gpu_target(8, 9, kDriver)));
 }
 
 TEST(GpuTarget, IsTheNewestKnownOneForWhatIsNewer) {
@@ -27,8 +27,8 @@ TEST(GpuTarget, IsTheNewestKnownOneForWhatIsNewer) {
   for (auto [major, minor] : {std::pair{10, 0}, {10, 3}, {11, 0}, {12, 0}, {12, 1}}) {
     Target target = gpu_target(major, minor, kDriver);
     EXPECT_EQ(target.cpu, "sm_90");
-    EXPECT_FALSE(target.is_hopper()) << "what is Hopper's alone";
-    EXPECT_TRUE(target.has_clusters());
+    EXPECT_FALSE(is_hopper(target)) << "what is Hopper's alone";
+    EXPECT_TRUE(has_clusters(target));
   }
 }
 

@@ -1,11 +1,10 @@
 // Which scatters there are kernels for, and their programs.
-#include "devices/cuda/scatter.h"
-
-#include <optional>
+#include "devices/gpu/scatter.h"
 
 #include "core/uop/args.h"
+#include "devices/gpu/program.h"
 
-namespace tinyshard::cuda {
+namespace tinyshard::gpu {
 namespace {
 
 bool known_dtype(DType dtype) {
@@ -16,7 +15,9 @@ DType unsigned_of(size_t bytes) {
   return bytes == 1 ? DType::U8 : bytes == 2 ? DType::U16 : bytes == 4 ? DType::U32 : DType::U64;
 }
 
-std::optional<ScatterShape> shape_of(const LibraryCall& call) {
+}  // namespace
+
+std::optional<ScatterShape> scatter_shape(const LibraryCall& call) {
   const UOp& x = call.node;
   const StridedView& index = call.operands[0];
   size_t axis = size_t(scatter_arg(*x).axis), rank = index.shape.size();
@@ -49,21 +50,13 @@ std::optional<ScatterShape> shape_of(const LibraryCall& call) {
   return s;
 }
 
-}  // namespace
-
-bool scatter_supports(const LibraryCall& call, std::string* why) {
-  if (shape_of(call)) return true;
-  if (why) *why = "the index lies too far apart, or something is of a type without scatter";
-  return false;
-}
-
 namespace {
 
 // A scatter from a base, which may be the result.
 class ScatterFromBase : public Program {
  public:
-  ScatterFromBase(Gpu& gpu, ScatterShape shape)
-      : apart_(gpu, scatter_code(shape)), in_place_(gpu, scatter_code(changed_in_place(shape))) {}
+  ScatterFromBase(Gpu& gpu, ScatterShape shape, const ScatterCode& code)
+      : apart_(gpu, code(shape)), in_place_(gpu, code(changed_in_place(shape))) {}
   void launch(void* const* buffers, const int64_t* coordinates) override {
     const bool one = buffers[2] == buffers[3];
     (one ? in_place_ : apart_).launch(buffers, coordinates);
@@ -80,10 +73,16 @@ class ScatterFromBase : public Program {
 
 }  // namespace
 
-std::unique_ptr<Program> make_scatter(Gpu& gpu, const LibraryCall& call) {
-  const ScatterShape shape = shape_of(call).value();
-  if (shape.base == shape.dtype) return std::make_unique<ScatterFromBase>(gpu, shape);
-  return std::make_unique<KernelProgram>(gpu, scatter_code(shape));
+bool scatter_supports(const LibraryCall& call, std::string* why) {
+  if (scatter_shape(call)) return true;
+  if (why) *why = "the index lies too far apart, or something is of a type without scatter";
+  return false;
 }
 
-}  // namespace tinyshard::cuda
+std::unique_ptr<Program> make_scatter(Gpu& gpu, const LibraryCall& call, const ScatterCode& code) {
+  const ScatterShape shape = scatter_shape(call).value();
+  if (shape.base == shape.dtype) return std::make_unique<ScatterFromBase>(gpu, shape, code);
+  return std::make_unique<KernelProgram>(gpu, code(shape));
+}
+
+}  // namespace tinyshard::gpu
