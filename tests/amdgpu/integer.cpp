@@ -296,9 +296,10 @@ void move_wide(Wave& w, const Instruction& in) {
     Values<U32> values;
     const U64 known = known_word(w, source, word);
     for (int l = 0; l < w.lanes; ++l) {
-      values.lane[l] = source.kind == Kind::Vector
-                           ? w.v[static_cast<std::size_t>(source.index + word)][static_cast<std::size_t>(l)]
-                           : static_cast<U32>(scalar64(w, source) >> (32 * word));
+      values.lane[l] =
+          source.kind == Kind::Vector
+              ? w.v[static_cast<std::size_t>(source.index + word)][static_cast<std::size_t>(l)]
+              : static_cast<U32>(scalar64(w, source) >> (32 * word));
     }
     put_register(w, in.operand[0].index + word, values.lane);
     mark_register(w, in.operand[0].index + word, known);
@@ -317,7 +318,8 @@ void multiply_add(Wave& w, const Instruction& in) {
   for (int l = 0; l < w.lanes; ++l) {
     const Product product = Product(a.lane[l]) * b.lane[l];
     Product sum = 0;
-    mask |= static_cast<U64>(__builtin_add_overflow(product, static_cast<Product>(c.lane[l]), &sum)) << l;
+    mask |= static_cast<U64>(__builtin_add_overflow(product, static_cast<Product>(c.lane[l]), &sum))
+            << l;
     c.lane[l] = static_cast<U64>(sum);
   }
   write_result(w, in, 0, c.lane);
@@ -328,9 +330,12 @@ void multiply_add(Wave& w, const Instruction& in) {
 
 void add_wide_integer(Table& rows) {
   rows["v_mov_b64"] = {move_wide};
-  rows["v_lshlrev_b64"] = {one_word_alone<lane_by_lane<[](U32 a, U64 b) { return b << (a & 63U); }>(), 0>};
-  rows["v_lshrrev_b64"] = {one_word_alone<lane_by_lane<[](U32 a, U64 b) { return (b >> (a & 63U)); }>(), 1>};
-  rows["v_ashrrev_i64"] = {one_word_alone<lane_by_lane<[](U32 a, I64 b) { return (b >> (a & 63U)); }>(), 1>};
+  rows["v_lshlrev_b64"] = {
+      one_word_alone<lane_by_lane<[](U32 a, U64 b) { return b << (a & 63U); }>(), 0>};
+  rows["v_lshrrev_b64"] = {
+      one_word_alone<lane_by_lane<[](U32 a, U64 b) { return (b >> (a & 63U)); }>(), 1>};
+  rows["v_ashrrev_i64"] = {
+      one_word_alone<lane_by_lane<[](U32 a, I64 b) { return (b >> (a & 63U)); }>(), 1>};
   rows["v_lshl_add_u64"] = {
       one_word_alone<lane_by_lane<[](U64 a, U32 b, U64 c) { return (a << (b & 7U)) + c; }>(), 0>};
   rows["v_mad_u64_u32"] = {one_word_alone<multiply_add<U32, U64>, 0>, 2};
