@@ -59,7 +59,7 @@ LIBRARY = [f for f in ALLOWED if f not in ("cli", "examples", "bench", "tests")]
 
 # Vendor headers -> folders whose sources may include them. Anything else in <...> must be a system header.
 VENDORS = {
-    r"llvm(-c)?/": ["core/codegen", "devices/cpu"],
+    r"llvm(-c)?/": ["core/codegen", "devices/cpu", "tests/amdgpu"],
     r"(oneapi/)?dnnl|omp\.h": ["devices/cpu"],
     r"mpi\.h": ["transport/mpi", "launch", "tests", "bench"],
     r"hwloc": ["core/base", "core/runtime", "devices", "launch", "cli"],

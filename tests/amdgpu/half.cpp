@@ -15,7 +15,7 @@ namespace {
 double wide(Half h) { return static_cast<double>(from_half(h.bits)); }
 Half half(double value) { return {to_half(value)}; }
 
-// One source and a function of doubles.
+// Applies a function of doubles to each lane.
 template <double (*F)(double)>
 constexpr Handler function() {
   return lane_by_lane<[](Half a) { return half(F(wide(a))); }>();

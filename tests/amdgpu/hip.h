@@ -1,4 +1,4 @@
-// What the files of HIP calls share: every call takes the runtime's lock, and a failure inside becomes an error code.
+// Frame of all HIP calls: each takes the runtime's lock, and a failure inside becomes an error code.
 #pragma once
 
 #include <cstddef>

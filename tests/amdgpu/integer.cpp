@@ -276,51 +276,70 @@ void add_integer(Table& rows) {
   add_shifts(rows);
 }
 
+namespace {
+
+// A word of the result depends on the same word of the sources alone, or also on that below (above, for shifts to the
+// right): programs leave the other one unwritten where they need a half.
+template <Handler Run, int Word>
+void one_word_alone(Wave& w, const Instruction& in) {
+  U64 known = ~0ULL;
+  for (int k = in.results; k < in.operands; ++k) {
+    known &= known_word(w, in.operand[static_cast<std::size_t>(k)], Word);
+  }
+  Run(w, in);
+  mark_register(w, in.operand[0].index + Word, known);
+}
+
+void move_wide(Wave& w, const Instruction& in) {
+  for (int word = 0; word < 2; ++word) {
+    const Operand& source = in.operand[1];
+    Values<U32> values;
+    const U64 known = known_word(w, source, word);
+    for (int l = 0; l < w.lanes; ++l) {
+      values.lane[l] =
+          source.kind == Kind::Vector
+              ? w.v[static_cast<std::size_t>(source.index + word)][static_cast<std::size_t>(l)]
+              : static_cast<U32>(scalar64(w, source) >> (32 * word));
+    }
+    put_register(w, in.operand[0].index + word, values.lane);
+    mark_register(w, in.operand[0].index + word, known);
+  }
+}
+
+template <class T, class Product>
+void multiply_add(Wave& w, const Instruction& in) {
+  Values<T> a;
+  Values<T> b;
+  Values<U64> c;
+  read_source(w, in, 2, a.lane);
+  read_source(w, in, 3, b.lane);
+  read_source(w, in, 4, c.lane);
+  U64 mask = 0;
+  for (int l = 0; l < w.lanes; ++l) {
+    const Product product = Product(a.lane[l]) * b.lane[l];
+    Product sum = 0;
+    mask |= static_cast<U64>(__builtin_add_overflow(product, static_cast<Product>(c.lane[l]), &sum))
+            << l;
+    c.lane[l] = static_cast<U64>(sum);
+  }
+  write_result(w, in, 0, c.lane);
+  put_mask(w, in.operand[1], mask);
+}
+
+}  // namespace
+
 void add_wide_integer(Table& rows) {
-  rows["v_mov_b64"] = {lane_by_lane<[](U64 a) { return a; }>()};
-  rows["v_lshlrev_b64"] = {lane_by_lane<[](U32 a, U64 b) { return b << (a & 63U); }>()};
-  rows["v_lshrrev_b64"] = {lane_by_lane<[](U32 a, U64 b) { return (b >> (a & 63U)); }>()};
-  rows["v_ashrrev_i64"] = {lane_by_lane<[](U32 a, I64 b) { return (b >> (a & 63U)); }>()};
+  rows["v_mov_b64"] = {move_wide};
+  rows["v_lshlrev_b64"] = {
+      one_word_alone<lane_by_lane<[](U32 a, U64 b) { return b << (a & 63U); }>(), 0>};
+  rows["v_lshrrev_b64"] = {
+      one_word_alone<lane_by_lane<[](U32 a, U64 b) { return (b >> (a & 63U)); }>(), 1>};
+  rows["v_ashrrev_i64"] = {
+      one_word_alone<lane_by_lane<[](U32 a, I64 b) { return (b >> (a & 63U)); }>(), 1>};
   rows["v_lshl_add_u64"] = {
-      lane_by_lane<[](U64 a, U32 b, U64 c) { return (a << (b & 7U)) + c; }>()};
-  rows["v_mad_u64_u32"] = {[](Wave& w, const Instruction& in) {
-                             Values<U32> a;
-                             Values<U32> b;
-                             Values<U64> c;
-                             read_source(w, in, 2, a.lane);
-                             read_source(w, in, 3, b.lane);
-                             read_source(w, in, 4, c.lane);
-                             U64 mask = 0;
-                             for (int l = 0; l < w.lanes; ++l) {
-                               const U64 product = U64(a.lane[l]) * b.lane[l];
-                               c.lane[l] += product;
-                               mask |= static_cast<U64>(c.lane[l] < product) << l;
-                             }
-                             write_result(w, in, 0, c.lane);
-                             put_mask(w, in.operand[1], mask);
-                           },
-                           2};
-  rows["v_mad_i64_i32"] = {
-      [](Wave& w, const Instruction& in) {
-        Values<I32> a;
-        Values<I32> b;
-        Values<U64> c;
-        read_source(w, in, 2, a.lane);
-        read_source(w, in, 3, b.lane);
-        read_source(w, in, 4, c.lane);
-        U64 mask = 0;
-        for (int l = 0; l < w.lanes; ++l) {
-          const I64 product = I64(a.lane[l]) * b.lane[l];
-          I64 sum = 0;
-          mask |=
-              static_cast<U64>(__builtin_add_overflow(product, static_cast<I64>(c.lane[l]), &sum))
-              << l;
-          c.lane[l] = static_cast<U64>(sum);
-        }
-        write_result(w, in, 0, c.lane);
-        put_mask(w, in.operand[1], mask);
-      },
-      2};
+      one_word_alone<lane_by_lane<[](U64 a, U32 b, U64 c) { return (a << (b & 7U)) + c; }>(), 0>};
+  rows["v_mad_u64_u32"] = {one_word_alone<multiply_add<U32, U64>, 0>, 2};
+  rows["v_mad_i64_i32"] = {one_word_alone<multiply_add<I32, I64>, 0>, 2};
 }
 
 }  // namespace amdgpu_emulator

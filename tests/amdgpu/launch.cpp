@@ -21,6 +21,8 @@ namespace {
 constexpr std::uint64_t kTurn = 1 << 20;  // instructions of a wave before others have their turn
 constexpr std::uint64_t kForever = 1ULL << 33;  // more than any test needs
 
+constexpr std::size_t kShown = 24;  // instructions before the one at fault
+
 bool bit(std::uint32_t value, unsigned number) { return (value >> number & 1U) != 0; }
 
 // Device memory for the arguments of one launch.
@@ -151,9 +153,19 @@ void Runner::tell(const Wave& wave, std::uint64_t pc, const Fault& fault) const 
   }
   out << ", device " << kernel_.device << "\n  at +0x" << std::hex << pc - kernel_.entry << ": ";
   try {
-    out << kernel_.code->at(pc).text;
+    out << kernel_.code->at(pc).text << "\n  behind";
+    std::deque<std::uint64_t> before;
+    for (std::uint64_t at = kernel_.entry; at < pc; at += kernel_.code->at(at).size) {
+      before.push_back(at);
+      if (before.size() > kShown) {
+        before.pop_front();
+      }
+    }
+    for (const std::uint64_t at : before) {
+      out << "\n    +0x" << at - kernel_.entry << ": " << kernel_.code->at(at).text;
+    }
   } catch (const Fault&) {
-    out << "(not decoded)";
+    out << " (not decoded)";
   }
   throw Fault(out.str(), fault.lane);
 }

@@ -302,6 +302,21 @@ void put16(Wave& w, const Instruction& in, int k, const std::uint16_t* values) {
   put_register(w, operand.index, merged.lane);
 }
 
+std::uint64_t known_word(const Wave& w, const Operand& operand, int word) {
+  if (operand.kind == Kind::Vector) {
+    return w.lane_defined[at(operand.index + std::min(word, operand.count - 1))];
+  }
+  if (operand.kind == Kind::Scalar && operand.index < kNull) {
+    return w.bits_defined[at(operand.index + std::min(word, operand.count - 1))] == ~0U ? ~0ULL : 0;
+  }
+  return ~0ULL;
+}
+
+void mark_register(Wave& w, int reg, std::uint64_t known) {
+  std::uint64_t& lanes = w.lane_defined[at(reg)];
+  lanes = (lanes & ~w.enabled) | (known & w.enabled);
+}
+
 void put_mask(Wave& w, const Operand& operand, std::uint64_t mask) {
   const std::uint64_t value = mask & w.enabled;
   const std::uint64_t known = w.defined | ~w.enabled;

@@ -33,6 +33,11 @@ void put_register(Wave& w, int reg, const std::uint32_t* values);
 void put_mask(Wave& w, const Operand& operand, std::uint64_t mask);
 std::uint64_t get_mask(const Wave& w, const Operand& operand);
 
+// Lanes in which register `word` of an operand was written.
+std::uint64_t known_word(const Wave& w, const Operand& operand, int word);
+// Marks lanes of one register of the result, other than `w.defined` did.
+void mark_register(Wave& w, int reg, std::uint64_t known);
+
 std::uint32_t read_scalar(const Wave& w, int index);
 std::uint32_t scalar32(const Wave& w, const Operand& operand);
 std::uint64_t scalar64(const Wave& w, const Operand& operand);

@@ -120,6 +120,8 @@ void add_packed16(Table& rows) {
 struct Pair {
   Values<U32> low;
   Values<U32> high;
+  U64 low_known = ~0ULL;
+  U64 high_known = ~0ULL;
 };
 
 void read_pair(Wave& w, const Instruction& in, int k, Pair& out) {
@@ -139,6 +141,8 @@ void read_pair(Wave& w, const Instruction& in, int k, Pair& out) {
   };
   word((in.op_sel >> source & 1U) != 0, out.low.lane);
   word((in.op_sel_hi >> source & 1U) != 0, out.high.lane);
+  out.low_known = known_word(w, operand, static_cast<int>(in.op_sel >> source & 1U));
+  out.high_known = known_word(w, operand, static_cast<int>(in.op_sel_hi >> source & 1U));
   const auto prepare = [&](std::uint32_t* values, bool negate) {
     for (int l = 0; l < w.lanes; ++l) {
       float value = std::bit_cast<float>(values[l]);
@@ -169,7 +173,9 @@ void packed32(Wave& w, const Instruction& in) {
     source[0].high.lane[l] =
         apply(source[0].high.lane[l], source[1].high.lane[l], source[2].high.lane[l]);
   }
+  w.defined = source[0].low_known & source[1].low_known & source[2].low_known;
   put_register(w, in.operand[0].index, source[0].low.lane);
+  w.defined = source[0].high_known & source[1].high_known & source[2].high_known;
   put_register(w, in.operand[0].index + 1, source[0].high.lane);
 }
 
@@ -179,7 +185,9 @@ void packed_move(Wave& w, const Instruction& in) {
   Pair b;
   read_pair(w, in, 1, a);
   read_pair(w, in, 2, b);
+  w.defined = a.low_known;
   put_register(w, in.operand[0].index, a.low.lane);
+  w.defined = b.high_known;
   put_register(w, in.operand[0].index + 1, b.high.lane);
 }
 

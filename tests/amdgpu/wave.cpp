@@ -1,4 +1,4 @@
-// One step of a wave: what every instruction has in common before its handler runs.
+// Steps of a wave: checks that all instructions have in common come before the handler of each.
 #include "tests/amdgpu/wave.h"
 
 #include <algorithm>
