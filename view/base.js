@@ -129,7 +129,7 @@ function chart({series, height = 220, yShow = count, xShow = x => trim(x, 0), la
   for (const x of xs) { x0 = Math.min(x0, x); x1 = Math.max(x1, x); }
   for (const y of ys) { y0 = Math.min(y0, y); y1 = Math.max(y1, y); }
   if (!all.length || !isFinite(y1 - y0)) return el("p", {class: "note"}, "Nothing to draw.");
-  const zero = y0 >= 0 && y0 < .5 * y1;
+  const zero = y0 >= 0 && (y0 < .5 * y1 || series.some(s => s.base));
   if (zero) y0 = 0;
   if (y1 === y0) { y1 += Math.abs(y1) || 1; }
   const X = x => L + (W - L - R) * (x - x0) / Math.max(x1 - x0, 1e-12);

@@ -33,6 +33,12 @@ function readPlan(line) {
     code: arr(line.code).map(str), listings: [], runs: 0, us: 0, waited: 0,
   };
   for (const item of plan.items) item.line = item.source.split(" and ")[0];
+  if (!plan.title) {
+    const times = new Map();
+    for (const item of plan.items) if (item.line) times.set(item.line, (times.get(item.line) || 0) + 1);
+    const line = [...times].sort((a, b) => b[1] - a[1])[0];
+    plan.title = "plan " + plan.number + (line ? ", mostly " + line[0] : "");
+  }
   return plan;
 }
 

@@ -25,10 +25,11 @@ function memorySheet({trace, plan}) {
     const groups = new Map();
     for (const b of at(i)) {
       const what = b.label || originText(b.origin) || "–", id = [b.owner, b.dtype, b.shape, b.label ? "" : b.origin.source].join("|");
-      if (!groups.has(id)) groups.set(id, {owner: b.owner, value: shapeText(b.dtype, b.shape), what, source: b.origin.source, count: 0, bytes: 0});
+      if (!groups.has(id)) groups.set(id, {owner: b.owner, value: shapeText(b.dtype, b.shape), what: "", names: new Set(), source: b.origin.source, count: 0, bytes: 0});
       const g = groups.get(id);
-      g.count++; g.bytes += b.bytes;
+      g.count++; g.bytes += b.bytes; g.names.add(what);
     }
+    for (const g of groups.values()) { const names = [...g.names]; g.what = names.slice(0, 2).join(", ") + (names.length > 2 ? " and " + (names.length - 2) + " more" : ""); }
     const item = plan.items[i];
     list.replaceChildren(el("h2", {}, (i === peak ? "At the peak, item " : "At item ") + i + (item ? ": " + item.name : "")),
         table({label: "what is alive", sort: 0, limit: 60, rows: [...groups.values()], columns: [

@@ -31,7 +31,7 @@ function scheduleSheet({plan}) {
   if (plan.items.length) show(plan.items[0]);
   const f = plan.facts;
   return [tiles(["kernels", f.kernels], ["library calls", f.library_calls], ["collectives", f.collectives], ["copies", f.copies], ["arithmetic of a device", count(f.operations)], ["sent by a device", bytes(f.sent)]),
-    el("div", {class: "split"}, table({label: "items", rows: plan.items, onpick: show, picked: plan.items[0], columns: [
+    el("div", {class: "split", style: {gridTemplateColumns: "minmax(0, 7fr) minmax(0, 5fr)"}}, table({label: "items", rows: plan.items, onpick: show, picked: plan.items[0], columns: [
       {name: "#", of: i => i.index, num: true, zero: true, show: String}, {name: "Item", of: i => i.name, wide: true, mono: true},
       {name: "Time", of: i => i.us / (i.count || 1), show: time, num: true, bar: true, title: "a run"}, {name: "Bytes", of: i => i.read + i.written, show: bytes, num: true, bar: true},
       {name: "Operations", of: i => i.ops, show: count, num: true}, {name: "For", of: i => i.purpose, wide: true}, {name: "Line", of: i => i.line, mono: true}]}), details)];

@@ -67,7 +67,7 @@ function gridOf(mesh, places, shape, dtype) {
   const rows = Math.ceil(shown / columns);
   const dims = drawnDims(shape, places);
   const h = dims.length > 1 ? Math.max(1, shape[dims[0]]) : 1, w = Math.max(1, shape[dims[dims.length - 1]] || 1);
-  const ratio = dims.length > 1 ? Math.min(2.2, Math.max(.45, h / w)) : .3;
+  const ratio = dims.length > 1 ? Math.min(1.3, Math.max(.4, h / w)) : .3;
   const W = 420, gap = columns > 12 ? 3 : 12, cell = Math.min(110, (W - gap * (columns - 1)) / columns);
   const labelled = columns <= 8 && shown <= 32, high = cell * ratio, step = high + gap + (labelled ? 17 : 0);
   const node = svg("svg", {viewBox: `0 0 ${columns * (cell + gap)} ${rows * step + 2}`, width: "100%", style: {maxWidth: columns * (cell + gap) + "px"}, role: "img",
@@ -118,7 +118,9 @@ function reasonOf(move) {
   const reader = move.readerNode ? move.readerNode.text.split(" ")[0] : "";
   const partial = move.from.some(p => typeof p === "string" && p[0] === "P");
   const what = move.origin.about || (move.origin.op ? "the value of " + move.origin.op : "a value");
-  return what + (partial ? ": terms of a sum are added up" : "") + (reader ? (partial ? ", for " : ": wanted so by ") + reader + (move.readerNode.origin.source ? " at " + move.readerNode.origin.source : "") : "");
+  const line = reader && move.readerNode.origin.source ? " at " + move.readerNode.origin.source : "";
+  const who = reader === "redistribute" ? "as the program asks" : reader === "assign" ? "for what is stored" : reader;
+  return what + (partial ? ": terms of a sum are added up" : "") + (who ? (partial ? ", " : ": wanted so, ") + (who === reader ? "for " : "") + who + line : "");
 }
 
 function shardingSheet({plan}) {

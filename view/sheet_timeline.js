@@ -34,8 +34,7 @@ function timelineEvents(trace) {
 // Where a rank's time went, in runs whose items are known.
 function rankShares(trace) {
   return trace.ranks.map(rank => {
-    const runs = rank.runs.filter(r => r.items && r.items.length);
-    const all = total(runs, r => r.d), waited = total(runs, r => total(r.waits, w => w.d));
+    const all = total(rank.runs, r => r.d), waited = Math.min(all, total([...rank.sums.values()], s => total(s.items, i => num(i[4]))));
     const lengths = rank.runs.filter(r => r.plan === (trace.plans[0] && trace.plans[0].of_rank.get(rank))).map(r => r.d).sort((a, b) => a - b);
     return {rank, runs: rank.runs.length, all, waited, computed: Math.max(0, all - waited), median: lengths[lengths.length >> 1] || 0, longest: lengths[lengths.length - 1] || 0};
   });
@@ -61,7 +60,8 @@ function timelineSheet({trace, plan}) {
     for (let t = Math.ceil((from - first) / step) * step; t <= to - first; t += step) {
       const x = Math.round(X(t + first)) + .5;
       context.beginPath(); context.moveTo(x, kTop - 4); context.lineTo(x, height); context.stroke();
-      context.fillText(time(t), x + 3, 13);
+      const [unit, name] = step >= 1e5 ? [1e6, " s"] : step >= 100 ? [1e3, " ms"] : [1, " µs"];
+      context.fillText(trim(t / unit, 2) + name, x + 3, 13);
     }
   }
   function draw() {
@@ -138,7 +138,9 @@ function timelineSheet({trace, plan}) {
   const step = pick => {
     const runs = trace.ranks.flatMap(rank => rank.runs.filter(r => r.items && r.items.length && r.plan === plan.of_rank.get(rank)).map(r => ({rank, r})));
     if (!runs.length) return go(first, last);
-    const one = pick(runs).r.run;
+    // Of steps whose items are told by most ranks.
+    const told = x => runs.filter(y => y.r.run === x.r.run).length, most = Math.max(...runs.map(told));
+    const one = pick(runs.filter(x => told(x) === most)).r.run;
     const same = runs.filter(x => x.r.run === one), a = Math.min(...same.map(x => x.r.t + x.rank.shift)), b = Math.max(...same.map(x => x.r.t + x.r.d + x.rank.shift));
     go(a - (b - a) * .02, b + (b - a) * .02);
   };
@@ -160,5 +162,5 @@ function timelineSheet({trace, plan}) {
     table({label: "ranks", filter: false, rows: shares, columns: [
       {name: "Rank", of: s => s.rank.rank, num: true, zero: true, show: String}, {name: "Host", of: s => s.rank.host}, {name: "Runs", of: s => s.runs, num: true},
       {name: "Median step", of: s => s.median, show: time, num: true}, {name: "Longest step", of: s => s.longest, show: time, num: true},
-      {name: "Computes", of: s => s.computed, show: time, num: true, bar: true, title: "in the runs whose items are told"}, {name: "Waits for others", of: s => s.waited, show: (v, s) => time(v) + " (" + percent(v / (s.all || 1)) + ")", num: true, bar: true, tint: "exposed"}]})];
+      {name: "Computes", of: s => s.computed, show: time, num: true, bar: true}, {name: "Waits for others", of: s => s.waited, show: (v, s) => time(v) + " (" + percent(v / (s.all || 1)) + ")", num: true, bar: true, tint: "exposed"}]})];
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -120,7 +121,20 @@ void put_values(json& record, const std::vector<PlacedValue>& values,
   record["moves"] = std::move(moves);
 }
 
-// Says who owns each buffer: parameters have labels, states are written over without one.
+std::string label_of(const VirtualBuffer& buffer) {
+  return buffer.storage ? static_cast<const Placed*>(buffer.storage.get())->label : std::string();
+}
+
+// Optimizers name their states after parameters: "m.in.weight" is one beside "in.weight".
+bool is_named_after(const std::string& label, const std::set<std::string>& labels) {
+  for (size_t dot = label.find('.'); dot != std::string::npos; dot = label.find('.', dot + 1)) {
+    if (labels.contains(label.substr(dot + 1))) return true;
+  }
+  return false;
+}
+
+// Says who owns each buffer: parameters have labels, states are named after them, or are written over
+// and have none.
 std::vector<std::string> owners_of(const Schedule& schedule) {
   const std::vector<VirtualBuffer>& buffers = schedule.buffers;
   std::vector<bool> sent(buffers.size()), written_over(buffers.size());
@@ -131,20 +145,23 @@ std::vector<std::string> owners_of(const Schedule& schedule) {
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (buffers[b].previous >= 0) written_over[size_t(earliest_version(buffers, int(b)))] = true;
   }
+  std::set<std::string> labels;
+  for (const VirtualBuffer& b : buffers) labels.insert(label_of(b));
+  labels.erase("");
   std::vector<std::string> owners;
   for (size_t b = 0; b < buffers.size(); ++b) {
     const VirtualBuffer& buffer = buffers[b];
-    const std::string label =
-        buffer.storage ? static_cast<const Placed*>(buffer.storage.get())->label : "";
+    const std::string label = label_of(buffer);
     const bool gradient = label.starts_with("the gradient of ") ||
                           origin_of(buffer.origin).about.starts_with("gradient of ");
     const bool temporary = !buffer.storage && !buffer.output;
     owners.emplace_back(gradient && !(temporary && sent[b]) ? "gradient"
-                        : temporary       ? sent[b] ? "communication" : "activation"
-                        : !label.empty()  ? "parameter"
-                        : written_over[b] ? "state"
-                        : buffer.storage  ? "input"
-                                          : "result");
+                        : temporary ? sent[b] ? "communication" : "activation"
+                        : !label.empty() && is_named_after(label, labels) ? "state"
+                        : !label.empty()                                  ? "parameter"
+                        : written_over[b]                                 ? "state"
+                        : buffer.storage                                  ? "input"
+                                                                          : "result");
   }
   return owners;
 }
@@ -156,8 +173,7 @@ void put_buffers(json& record, const Schedule& schedule, RecordTables& tables) {
   json list = json::array();
   for (size_t b = 0; b < schedule.buffers.size(); ++b) {
     const VirtualBuffer& buffer = schedule.buffers[b];
-    const std::string label =
-        buffer.storage ? static_cast<const Placed*>(buffer.storage.get())->label : "";
+    const std::string label = label_of(buffer);
     const auto life = lives.find(int(b));
     const bool in_arena = life != lives.end();
     list.push_back({name(buffer.dtype), buffer.shape, tables.of(buffer.mesh), buffer.bytes(),

@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   Net net;
   nn::tensor_parallel(net, mesh, "model",
                       {{"in", nn::TensorSplit::Column}, {"out", nn::TensorSplit::Row}});
-  nn::data_parallel(net, mesh, "data");
+  nn::fully_shard(net, mesh, "data");
   auto optim = nn::optim::AdamW(nn::parameters(net), {.lr = 1e-3});
   Tensor strange = Tensor::rand({7, 5}).shard(mesh, {{"data", Shard(0)}}).realize();
   Jit step = [&](const Tensor& x) {
@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   };
   const int rank = Runtime::get().rank();
   for (int i = 0; i < steps; ++i) {
-    if (rank == slow) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (rank == slow) std::this_thread::sleep_for(std::chrono::milliseconds(40));
     Tensor x = Tensor::rand({24, 30}).shard(mesh, {{"data", Shard(0)}});
     step(x);
   }
