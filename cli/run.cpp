@@ -24,6 +24,7 @@
 #include <fmt/format.h>
 
 #include "cli/rings.h"
+#include "cli/view.h"
 #include "core/base/error.h"
 #include "launch/environment.h"
 #include "launch/hosts.h"
@@ -75,6 +76,8 @@ std::vector<std::string> environment_of(const RunOptions& options, bool elsewher
   }
   if (!options.log_folder.empty() && std::getenv("TS_RECORD") == nullptr)
     list.push_back("TS_RECORD=" + std::filesystem::absolute(options.log_folder).string());
+  if (!options.view.empty())
+    list.push_back("VIZ=" + std::filesystem::absolute(options.view).string());
   if (options.timeout_s > 0) list.push_back(fmt::format("TS_TIMEOUT={}", options.timeout_s));
   if (options.devices_per_rank > 0)
     list.push_back(fmt::format("TS_DEVICES_PER_RANK={}", options.devices_per_rank));
@@ -182,6 +185,7 @@ int run(const RunOptions& options, const std::vector<std::string>& words) {
     if (result.status == 0 || result.interrupted || int(epoch) >= options.restarts) {
       // A user who told the job to end does not wait for the reader of its lines.
       output.drain(result.interrupted ? kMayRead : std::chrono::hours(24 * 365));
+      if (!options.view.empty()) say("tinyshard run: " + write_job_view(options.view));
       return result.status;
     }
     say(fmt::format("tinyshard run: starting again, {} of {}", epoch + 1, options.restarts));
@@ -239,6 +243,10 @@ void add_run(CLI::App& app, std::vector<std::string> program, int& status) {
                       "Folder for the output of each rank, rank-0.log, ... (rank-0.attempt-1.log "
                       "when started again), and the ring of its collectives, for tinyshard blame; "
                       "logs of the job before become rank-0.log.old");
+  command->add_option(
+      "--view", options->view,
+      "File of what the job did, such as run.tsview (VIZ); each rank writes its own, and those of "
+      "this host become one page, run.html");
   command->add_option("--env", options->environment,
                       "NAME or NAME=value for every rank; here ranks have all variables of this "
                       "process, elsewhere those that begin with TS_");

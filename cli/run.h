@@ -19,6 +19,7 @@ struct RunOptions {
   double timeout_s = 0, grace_s = std::chrono::duration<double>(JobOptions().grace).count();
   std::vector<std::string> environment;
   bool no_prefix = false;
+  std::string view;  // file of events that becomes a page; empty: none
 };
 // Runs the program to its end; returns the exit status. UserError where the options make no sense.
 int run(const RunOptions& options, const std::vector<std::string>& words);

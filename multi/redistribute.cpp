@@ -14,6 +14,7 @@
 #include "multi/collective.h"
 #include "multi/device_number.h"
 #include "multi/grown.h"
+#include "multi/movement_log.h"
 #include "multi/moves.h"
 #include "multi/parts.h"
 #include "multi/relocation.h"
@@ -254,6 +255,18 @@ LocalValue redistribute(LocalValue v, DimSpan global, const Mesh& mesh,
                         bytes_moved(type, global, mesh, v.place, wanted),
                         1e6 * seconds_moved(type, global, mesh, v.place, wanted, links)),
         .origin = v.origin};
+  });
+  MovementLog::note([&] {
+    LinkModel links;
+    const DType type = v.local.dtype();
+    return Movement{.dtype = type,
+                    .shape = Dims(global.begin(), global.end()),
+                    .mesh = mesh,
+                    .from = v.place,
+                    .to = wanted,
+                    .bytes = bytes_moved(type, global, mesh, v.place, wanted),
+                    .seconds = seconds_moved(type, global, mesh, v.place, wanted, links),
+                    .origin = v.origin};
   });
   for (const Move& move : moves_between(mesh, v.place, wanted)) {
     const int a = move.axis;

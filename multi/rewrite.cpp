@@ -150,18 +150,22 @@ class Rewriter {
     values_ = LocalValues(decisions_, links_);
     values_.look_ahead(order_, roots_);
     pending_.clear();
+    MovementLog log;
     for (const UOp& x : order_) {
       const OriginScope origin(origin_id(x));
+      log.reads(*x);
       LocalValue value = value_of(x);
       value.origin = origin_of_value(x, value);
       if (at_once_.contains(x)) value = settled_in_both_forms(std::move(value), x.shape());
       if (is_pending(value)) pending_.push_back(x);
+      if (value.mesh) log.lies(x, {*value.mesh, value.place}, value.origin);
       values_.add(std::move(value));
     }
     LocalGraph result;
     std::vector<UOp> roots;
     for (const UOp& root : roots_) {
       const OriginScope origin(origin_id(root));
+      log.reads(*root);
       LocalValue left = values_.lying(root);
       left.gather_on_use = nullptr;
       // A storage may hold the terms of a sum; it is what was assigned, as it is.
@@ -173,6 +177,8 @@ class Rewriter {
       result.own.push_back(per_device_ && own_(root).axes != 0);
     }
     result.graph = std::move(roots);
+    result.values = log.take_values();
+    result.movements = log.take_movements();
     return result;
   }
 

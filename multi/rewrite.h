@@ -6,6 +6,7 @@
 
 #include "core/uop/graph.h"
 #include "multi/mesh.h"
+#include "multi/movement_log.h"
 #include "multi/planner.h"
 
 namespace tinyshard {
@@ -15,6 +16,8 @@ struct LocalGraph {
   std::vector<Sharding> shardings;  // of each root
   std::vector<Sharding> pending;    // and as its last op leaves it, sums not yet completed
   std::vector<bool> own;            // of code of shard_map: differs where it reads as replicated
+  std::vector<PlacedValue> values;  // in the graph's order, where observers read records
+  std::vector<Movement> movements;  // the same
 };
 
 // Roots that are pending sums are completed, unless they are assigned to a storage of terms.

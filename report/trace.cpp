@@ -64,7 +64,9 @@ class TraceFile::Writer : public Observer {
   bool times_items() const override { return items_; }
   void begin(const ObservedEvent&) override {}
   void end(const ObservedEvent& event) noexcept override {
-    if (::getpid() != process_ || event.kind == EventKind::Listing) return;
+    if (::getpid() != process_ || event.kind == EventKind::Listing ||
+        event.kind == EventKind::Record || event.kind == EventKind::Allocation)
+      return;
     try {
       write(event);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)

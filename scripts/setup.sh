@@ -5,11 +5,12 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-usage: scripts/setup.sh [--lint] [--fuzz] [--slurm] [--list]
+usage: scripts/setup.sh [--lint] [--fuzz] [--slurm] [--browser] [--list]
   installs what is missing to build, run and test tinyshard
   --lint   also the formatter and the linter (scripts/format.sh, scripts/lint.sh)
   --fuzz   also the compiler with libFuzzer (scripts/fuzz_files.sh)
   --slurm  also Slurm, for its test (scripts/slurm.py)
+  --browser  also Chromium, for the test of the page of tinyshard view (100 MB)
   --list   only prints the packages, what each is for and whether it is here
 EOF
 }
@@ -57,6 +58,10 @@ slurmd|Slurm: the daemon of a node
 slurm-client|Slurm: srun, sbatch, sinfo
 '
 
+browser_packages='
+chromium|opens the page of tinyshard view in its test
+'
+
 wanted=$build_packages
 list=0
 for argument in "$@"; do
@@ -64,6 +69,7 @@ for argument in "$@"; do
     --lint) wanted+=$lint_packages ;;
     --fuzz) wanted+=$fuzz_packages ;;
     --slurm) wanted+=$slurm_packages ;;
+    --browser) wanted+=$browser_packages ;;
     --list) list=1 ;;
     -h | --help) usage; exit 0 ;;
     *) echo "setup: unknown argument '$argument'" >&2; usage >&2; exit 2 ;;

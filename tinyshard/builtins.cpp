@@ -18,6 +18,7 @@
 #include "devices/null/null_device.h"
 #include "launch/environment.h"
 #include "report/trace.h"
+#include "report/view_file.h"
 #include "transport/nccl/nccl_group.h"
 #include "transport/reform.h"
 #include "transport/world.h"
@@ -92,7 +93,11 @@ const Builtins& builtins() {
       .reform = [] { reform_job(comm_options().timeout); },
       .ranks_wait_to_join = ranks_wait_to_join,
       .joined_later = joined_later,
-      .observe = follow_trace_option,
+      .observe =
+          [](int rank, int ranks) {
+            follow_trace_option(rank, ranks);
+            follow_view_option(rank, ranks);
+          },
   };
   return b;
 }

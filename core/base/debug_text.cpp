@@ -92,6 +92,10 @@ class DebugText : public Observer {
       case EventKind::Reshard:
         if (level_ >= 2) log_line("reshard " + event.name);
         return;
+      case EventKind::Wait:
+      case EventKind::Record:
+      case EventKind::Allocation:
+        return;
       case EventKind::Listing:
         for (std::string_view text = event.after; !text.empty();) {
           const size_t end = std::min(text.find('\n'), text.size());

@@ -23,18 +23,20 @@ Attached& attached() {
 }  // namespace
 
 std::atomic<int> detail::observers{0};
+std::atomic<uint64_t> detail::attachments{0};
 constinit thread_local int detail::muted = 0;
 
 const char* name(EventKind kind) {
-  constexpr const char* kNames[] = {"pass",   "schedule step", "compilation", "load",
-                                    "run",    "launch",        "copy",        "collective",
-                                    "tuning", "reshard",       "listing"};
+  constexpr const char* kNames[] = {
+      "pass",       "schedule step", "compilation", "load",    "run",     "launch", "copy",
+      "collective", "wait",          "tuning",      "reshard", "listing", "record", "allocation"};
   return kNames[size_t(kind)];
 }
 
 Observing::Observing(Observer& observer) : observer_(&observer) {
   std::unique_lock lock(attached().mutex);
   attached().list.push_back(observer_);
+  detail::attachments.fetch_add(1);
   detail::observers.fetch_add(1);
 }
 
@@ -56,6 +58,14 @@ CodeForm listings_are_read() {
   std::shared_lock lock(attached().mutex);
   for (const Observer* o : attached().list) last = std::max(last, o->reads_listings());
   return last;
+}
+
+RecordForm records_are_read() {
+  RecordForm most = RecordForm::None;
+  if (!is_observed()) return most;
+  std::shared_lock lock(attached().mutex);
+  for (const Observer* o : attached().list) most = std::max(most, o->reads_records());
+  return most;
 }
 
 void detail::begin_event(ObservedEvent& event) {

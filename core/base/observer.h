@@ -3,7 +3,7 @@
 // observers of it. With none attached, an event costs a load and a branch.
 //
 //   compilation of a step:  pass*, schedule step*, compilation { load }, load
-//   a run:                  run { launch | copy | collective ... }
+//   a run:                  run { launch { wait* } | copy | collective | wait ... }
 //   within a compilation:   reshard in passes, tuning and listings in compilations and loads
 //
 // A replayed step is one run without events inside: its items are not begun by the host.
@@ -33,9 +33,12 @@ enum class EventKind : uint8_t {
   Launch,  // of a kernel or a library's call, on each local device
   Copy,
   Collective,  // its start on this rank
+  Wait,        // until a collective is done, while nothing else runs here
   Tuning,      // candidates of a kernel, or a library's algorithms for a call, are timed
   Reshard,     // the sharding rewrite moves a value to other placements: no time passes
   Listing,     // of generated code, in `after`; only where some observer reads_listings()
+  Record,      // of a plan, as JSON in `after`; only where some observer reads_records()
+  Allocation,  // of memory of a storage or an arena, or its end: see `bytes`
 };
 const char* name(EventKind kind);  // "pass"
 
@@ -45,6 +48,9 @@ struct ObservedEvent {
   std::string name;     // "tidy", "kernel map_64_64 (2 in, 1 out)"
   OriginId origin = 0;  // of what is made
   Ticket ticket = {};   // of a run and what is in it
+  uint64_t plan = 0;    // of a run and what is in it: the number of its Record; 0: none was told
+  int item = -1;        // of a launch, copy, collective or wait: its place in the schedule
+  int64_t bytes = 0;    // of an allocation, on all devices of this process; below 0 at its end
   std::chrono::steady_clock::time_point begun = {};
   // Known at the end.
   std::chrono::nanoseconds took{};
@@ -57,6 +63,9 @@ struct ObservedEvent {
 // The forms that code has on its way; each includes those before it.
 enum class CodeForm : uint8_t { None, Graph, Llvm, Assembly };
 
+// Which records an observer reads: plans, or their graphs after each pass and kernels as well.
+enum class RecordForm : uint8_t { None, Plan, Graphs };
+
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -66,6 +75,7 @@ class Observer {
   // ends when the device has done it.
   virtual bool times_items() const { return false; }
   virtual CodeForm reads_listings() const { return CodeForm::None; }
+  virtual RecordForm reads_records() const { return RecordForm::None; }
 };
 
 // Attaches an observer for as long as the object lives. Not while an event is under way.
@@ -81,8 +91,9 @@ class Observing {
 };
 
 namespace detail {
-extern std::atomic<int> observers;        // attached
-extern constinit thread_local int muted;  // scopes in which this thread tells nothing
+extern std::atomic<int> observers;         // attached
+extern std::atomic<uint64_t> attachments;  // so far
+extern constinit thread_local int muted;   // scopes in which this thread tells nothing
 void begin_event(ObservedEvent& event);
 void end_event(const ObservedEvent& event) noexcept;
 }  // namespace detail
@@ -100,6 +111,11 @@ class Unobserved {
 };
 bool items_are_timed();        // by some observer
 CodeForm listings_are_read();  // the last form that some observer reads
+RecordForm records_are_read();
+// Increases whenever an observer is attached: a record that was told before is told again to it.
+inline uint64_t observer_attachments() {
+  return detail::attachments.load(std::memory_order_relaxed);
+}
 
 // An event, from here to the end of the scope. `describe` gives an ObservedEvent and is called only
 // when somebody looks; otherwise the event is not even constructed, since replays pass many scopes.

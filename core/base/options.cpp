@@ -163,6 +163,9 @@ void for_each_option(Options& o, Visit visit) {
   visit("TS_TRACE", o.trace,
         "file of what the engine did and when, for chrome://tracing or ui.perfetto.dev; of several "
         "ranks each writes its own, as trace.rank2.json");
+  visit("VIZ", o.viz,
+        "1, 2 or a file: what the engine did, for tinyshard view; 2 with the code of kernels; of "
+        "several ranks each writes its own");
   visit("TS_SHUFFLE", o.shuffle,
         "not 0 runs items in a random order that their memory allows; looks for orders that are "
         "missing");
@@ -232,7 +235,6 @@ constexpr auto kOtherNames = std::to_array<OtherName>({
     {"CPU", "TS_DEVICES=CPU computes on the CPU"},
     {"CUDA", "TS_DEVICES=CUDA computes on GPUs, which are the default where there are any"},
     {"NV", "TS_DEVICES=CUDA computes on GPUs, which are the default where there are any"},
-    {"VIZ", "explain(tensor, true) prints a plan, DEBUG=3 the graph after each pass"},
     {"PROFILE", "TS_TRACE=trace.json writes a timeline for ui.perfetto.dev"},
     {"JIT_BATCH_SIZE", "a captured step is one recording of each device, there are no batches",
      false},

@@ -64,6 +64,9 @@ struct Options {
   std::string record;
   // TS_TRACE: file of events for trace viewers; empty: none.
   std::string trace;
+  // VIZ: file of what the engine did, for `tinyshard view`; 1: named after the program; 2: the same with
+  // the code of kernels, which are compiled again for it; empty: none.
+  std::string viz;
   // TS_TF32: 1 lets f32 products on CUDA round their operands to 10 bits.
   bool tf32 = false;
   // TS_SHUFFLE: not 0 runs the items of each run in a random order of those that they allow, drawn

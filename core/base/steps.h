@@ -47,7 +47,7 @@ void check_disabled(std::span<const StepName> known);
 
 // The steps that run, in order, each an event. `kind` is "pass", "step" or "kernel step"; after each, count(state)
 // says what there is ("48 nodes"), text(state) prints all of it, verify(state, step) proves what
-// holds. Steps after one that makes done(state) true do not run.
+// holds; ended(state, step) is told of each where a watcher has it. Steps after one that makes done(state) true do not run.
 template <class State, class Watcher>
 void run_steps(std::string_view kind, std::span<const Step<State>> steps, State& state,
                Watcher&& watcher) {
@@ -64,6 +64,7 @@ void run_steps(std::string_view kind, std::span<const Step<State>> steps, State&
       step.run(state);
       event.finish([&] { return watcher.count(state); });
     }
+    if constexpr (requires { watcher.ended(state, step); }) watcher.ended(state, step);
     if (o.debug >= 3) log_line(watcher.text(state));
     if (o.spec >= 2) watcher.verify(state, step);
     if (watcher.done(state)) return;

@@ -26,6 +26,7 @@
 #include "core/exec/compile.h"
 #include "core/exec/context.h"
 #include "core/exec/explain.h"
+#include "core/exec/plan_record.h"
 #include "core/exec/replicas.h"
 #include "core/exec/tally.h"
 #include "core/exec/transfer.h"
@@ -140,13 +141,26 @@ Executable::~Executable() {
   release();
 }
 
+namespace {
+
+void tell_arena(int64_t bytes) {
+  observe([&] {
+    return ObservedEvent{.kind = EventKind::Allocation, .name = "temporaries", .bytes = bytes};
+  });
+}
+
+}  // namespace
+
 void Executable::release() noexcept {
   if (!Context::is_ours()) {  // they are the parent's
     static_cast<void>(new (std::nothrow) Replay(std::move(replay_)));
     return arenas_.clear();
   }
   replay_.reset();
-  for (const Arena& arena : arenas_) arena.device->free(arena.memory, arena.bytes);
+  for (const Arena& arena : arenas_) {
+    arena.device->free(arena.memory, arena.bytes);
+    tell_arena(-int64_t(arena.bytes));
+  }
   arenas_.clear();
 }
 
@@ -206,6 +220,7 @@ void* Executable::base_pointer(int b, int local) {
     try {
       const auto bytes = size_t(arena_bytes_on(schedule_, ref));
       arenas_.push_back({device, device->allocate(bytes, "temporaries"), bytes});
+      tell_arena(int64_t(bytes));
     } catch (const DeviceError& error) {
       throw DeviceError(fmt::format("{}\n{}", error.what(), largest_values(schedule_)));
     }
@@ -715,6 +730,8 @@ ObservedEvent Executable::event_of(const Step& step) const {
                    : item.kind == Item::Kind::Collective ? EventKind::Collective
                                                          : EventKind::Launch;
   ObservedEvent event{.kind = kind, .name = item.describe(), .ticket = ticket_};
+  event.plan = record_;
+  event.item = int(&step - steps_.data());
   event.ticket.item = item.sequence;
   if (!item.writes.empty()) event.origin = schedule_.buffers[size_t(item.writes[0])].origin;
   return event;
@@ -724,9 +741,7 @@ void Executable::run_item(Step& step) {
   ObservedScope event([&] { return event_of(step); });
   std::optional<Stopwatch> watch;
   if (event.is_seen() && items_are_timed()) watch.emplace();
-  for (int w : step.item->waits) {
-    for (Group& group : steps_[w].groups) group.wait();
-  }
+  for (int w : step.item->waits) wait_for(steps_[size_t(w)]);
   switch (step.item->kind) {
     case Item::Kind::Kernel:
     case Item::Kind::Library:
@@ -753,10 +768,23 @@ void Executable::run_item(Step& step) {
   });
 }
 
+void Executable::wait_for(Step& collective) {
+  if (collective.groups.empty()) return;
+  ObservedScope event([&] {
+    ObservedEvent waits = event_of(collective);
+    waits.kind = EventKind::Wait;
+    return waits;
+  });
+  for (Group& group : collective.groups) group.wait();
+}
+
+void Executable::set_record(uint64_t number) {
+  record_ = number;
+  record_told_to_ = observer_attachments();
+}
+
 void Executable::wait_for_collectives(std::span<Step> steps) {
-  for (Step& step : steps) {
-    for (Group& group : step.groups) group.wait();
-  }
+  for (Step& step : steps) wait_for(step);
 }
 
 void Executable::run_items(std::span<Step> steps, std::span<const std::vector<int>> orders) {
@@ -806,8 +834,10 @@ void Executable::run() {
   std::optional<Stopwatch> counted;
   if (work_is_counted()) counted.emplace();
   begin_run();
-  ObservedScope event(
-      [&] { return ObservedEvent{.kind = EventKind::Run, .name = "run", .ticket = ticket_}; });
+  if (is_observed() && record_told_to_ != observer_attachments()) set_record(tell_plan(schedule_));
+  ObservedScope event([&] {
+    return ObservedEvent{.kind = EventKind::Run, .name = "run", .ticket = ticket_, .plan = record_};
+  });
   // The first run is made of single launches: libraries and communicators set themselves up then.
   // Times of single items (DEBUG=2) and their values (TS_CHECK) need single launches, too.
   const bool replays = wanted.shuffle == 0 && ran_ && !items_are_timed() && !compares_values_ &&

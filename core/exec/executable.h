@@ -52,6 +52,8 @@ class Executable : public RuntimePart {
   void rebind(const Storage& placeholder, Storage& actual);
 
   void run();
+  // Names the plan by its record (plan_record.h) in the events of its runs.
+  void set_record(uint64_t number);
   void check_usable() const;  // UserError where it cannot run any more
 
  private:
@@ -120,7 +122,8 @@ class Executable : public RuntimePart {
   std::vector<std::vector<int>> orders() const;
   void run_item(Step& step);
   void launch_compared(const Step& step, const Launch& launch);  // TS_CHECK=values
-  static void wait_for_collectives(std::span<Step> steps);
+  void wait_for(Step& collective);
+  void wait_for_collectives(std::span<Step> steps);
   void run_shuffled();  // those behind the leading ones
   // With `orders`, these are steps of a recording.
   void run_items(std::span<Step> steps, std::span<const std::vector<int>> orders = {});
@@ -183,6 +186,7 @@ class Executable : public RuntimePart {
   size_t leading_ = 0;                        // steps at the front that are never recorded
   std::vector<Device*> devices_;              // that launch something behind those
   std::vector<size_t> bulk_;  // by step: how many copies from here on are done at once; or 0
+  uint64_t record_ = 0, record_told_to_ = 0;  // the observers that were attached when it was told
   bool can_record_ = false, ran_ = false;
   bool compares_values_ = false;  // TS_CHECK=values, as the latest run found it
   // An input aliases a storage that the schedule captured: the step is recorded in one chain.

@@ -15,6 +15,7 @@
 #include "core/exec/context.h"
 #include "core/exec/kept_in_place.h"
 #include "core/exec/kernel_steps.h"
+#include "core/exec/plan_record.h"
 #include "core/exec/state.h"
 #include "core/exec/versions.h"
 #include "core/passes/passes.h"
@@ -28,6 +29,7 @@ namespace {
 struct Planned {
   Schedule schedule;
   std::vector<Sharding> shardings;
+  uint64_t record = 0;  // of the plan, where observers read records
 };
 
 // Returns a device of each kind that computes something; it stands for all of its kind. What a
@@ -112,6 +114,7 @@ bool times_providers(const std::vector<Device*>& kinds) {
 }
 
 Planned plan(Graph graph, Providers providers) {
+  PlanRecorder recorder(graph.roots());
   // Nodes that passes make come from what they are made of, not from the call that computes them.
   const OriginScope origin(0);
   follow_debug_option();
@@ -152,12 +155,19 @@ Planned plan(Graph graph, Providers providers) {
     // Small products are loops without a trial only where they become a part of another kernel.
     context.small_products.columns = context.small_products.few = 0;
   }
+  if (recorder.is_read()) {
+    context.after_pass = [&](std::string_view pass, const PassContext& now) {
+      recorder.after(pass, now.graph.roots());
+    };
+  }
   run_passes(context);
   context.graph.become(separate_results(context.graph.roots(), graph.roots(), context.shardings));
   Planned result{{}, context.shardings};
+  recorder.lie(context.values, context.movements);
   ObservedScope event([] { return ObservedEvent{.kind = EventKind::Pass, .name = "schedule"}; });
   result.schedule = make_schedule(context.graph, context.shardings, schedule_options);
   event.finish([&] { return fmt::format("{} items", result.schedule.items.size()); });
+  result.record = recorder.tell(result.schedule);
   return result;
 }
 
@@ -192,6 +202,7 @@ std::unique_ptr<Executable> make_executable(std::span<const UOp> roots, bool com
   std::vector<Dims> shapes;
   for (const UOp& root : roots) shapes.emplace_back(root.shape().begin(), root.shape().end());
   auto executable = std::make_unique<Executable>(std::move(planned.schedule), compare_ranks);
+  executable->set_record(planned.record);
   executable->prepare(planned.shardings, shapes);
   return executable;
 }

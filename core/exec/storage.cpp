@@ -10,10 +10,25 @@
 #include "core/base/call.h"
 #include "core/base/content_hash.h"
 #include "core/base/error.h"
+#include "core/base/observer.h"
 #include "core/base/origin.h"
 #include "core/exec/context.h"
 
 namespace tinyshard {
+namespace {
+
+// Observers hear of memory that came, or below 0 bytes has gone.
+void tell_memory(const Storage& storage, int64_t bytes) {
+  observe([&] {
+    return ObservedEvent{.kind = EventKind::Allocation,
+                         .name = storage.label.empty() ? std::string(name(storage.dtype())) +
+                                                             to_string(storage.shape())
+                                                       : storage.label,
+                         .bytes = bytes};
+  });
+}
+
+}  // namespace
 
 Storage::Storage(Dims shape, DType dtype, Sharding sharding)
     : Placed(std::move(sharding)),
@@ -30,6 +45,7 @@ Storage::~Storage() {
 void Storage::release() noexcept {
   const bool frees = !owner_ && Context::is_ours();
   for (size_t i = 0; frees && i < memory_.size(); ++i) devices_[i]->free(memory_[i], local_bytes());
+  if (frees && !memory_.empty()) tell_memory(*this, -int64_t(local_bytes() * memory_.size()));
   memory_.clear();
   devices_.clear();
   owner_.reset();
@@ -97,6 +113,7 @@ std::span<void* const> Storage::memory() {
   }
   if (memory_.empty()) {
     for (Device* device : devices()) memory_.push_back(device->allocate(local_bytes()));
+    tell_memory(*this, int64_t(local_bytes() * memory_.size()));
   }
   if (!aligned_) {
     Device& device = *devices()[0];

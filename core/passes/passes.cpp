@@ -67,6 +67,8 @@ void shard_pass(PassContext& c) {
   }
   c.graph = std::move(local.graph);
   c.shardings = std::move(local.shardings);
+  c.values = std::move(local.values);
+  c.movements = std::move(local.movements);
 }
 
 // Each is spelled once it is known what of it a device has.
@@ -181,6 +183,9 @@ struct Watcher {
     tinyshard::verify(c.graph.roots(), stage);
   }
   static bool done(const PassContext&) { return false; }
+  static void ended(const PassContext& c, const Pass& pass) {
+    if (c.after_pass) c.after_pass(pass.name, c);
+  }
 
   Stage stage = Stage::Global;
 };

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/base/steps.h"
@@ -21,6 +22,11 @@ struct PassContext {
   Graph graph;
   std::vector<Sharding> shardings;      // of the roots, once `shard` has run
   Planning planning = Planning::Alone;  // for `shard`
+  // Left by `shard` where observers read records.
+  std::vector<PlacedValue> values;
+  std::vector<Movement> movements;
+  // Called after each pass, where it is set.
+  std::function<void(std::string_view pass, const PassContext&)> after_pass;
   std::function<bool(const LibraryCall&)> library_supports;
   // The providers of the devices, each once: they find what their libraries fuse with products.
   std::vector<const LibraryProvider*> providers;

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Opens the page of `tinyshard view` in a headless Chromium: of a job of four ranks, of plans for 8 and 1,024
+devices, of damaged files. Each sheet is drawn, searched and clicked; the console stays empty; nothing is requested.
+
+    page_test.py --tinyshard build/release/cli/tinyshard --program build/release/tests/view/view_program --folder /tmp/pages
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import chromium
+
+SHEETS = ("Program", "Sharding", "Timeline", "Memory", "Schedule", "Graph", "Compare", "Training")
+
+
+def check(holds, *what):
+    if not holds:
+        raise AssertionError(" ".join(map(str, what)))
+
+
+def run(command, **environment):
+    result = subprocess.run([str(c) for c in command], env=dict(os.environ, **environment), text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240)
+    check(result.returncode == 0, command, result.stdout)
+    return result.stdout
+
+
+def rows(page, table=0):
+    return page.run(f"document.querySelectorAll('main table')[{table}].tBodies[0].rows.length")
+
+
+def open_page(browser, path, dark=False):
+    page = browser.open(path.as_uri(), dark=dark)
+    page.wait("document.documentElement.dataset.ready === 'yes'")
+    return page
+
+
+def choose(page, sheet):
+    page.run(f"[...document.querySelectorAll('[role=tab]')].find(t => t.textContent === '{sheet}').click()")
+    check(page.run("document.querySelector('[role=tab][aria-selected=true]').textContent") == sheet, sheet)
+    check(page.run("document.querySelector('[role=alert]') === null"), sheet,
+          page.run("document.querySelector('main').textContent.slice(0, 300)"))
+
+
+def type_into_search(page, text):
+    page.run("(() => { const s = document.querySelector('main input[type=search]'); s.value = %s;"
+             " s.dispatchEvent(new Event('input')); })()" % json.dumps(text))
+
+
+def look_at_sheets(page, folder, name, runs):
+    """Each sheet that has rows is searched and clicked."""
+    for sheet in SHEETS:
+        choose(page, sheet)
+        page.picture(folder / f"{name}-{sheet.lower()}.png")
+        check(page.run("document.querySelector('main').textContent.length") > 20, sheet, "is empty")
+        if not page.run("document.querySelector('main input[type=search]') !== null") or sheet in ("Compare", "Training"):
+            continue
+        table = 1 if sheet == "Graph" else 0
+        before = rows(page, table)
+        check(before > 0, sheet, "has no rows")
+        type_into_search(page, "no such words")
+        check(rows(page, table) == 0, sheet, "is not searched")
+        type_into_search(page, "")
+        check(rows(page, table) == before, sheet)
+        page.run(f"document.querySelectorAll('main table')[{table}].tHead.querySelector('th:last-child button').click()")
+        if page.run(f"document.querySelectorAll('main table')[{table}].tBodies[0].rows[0].tabIndex") == 0:
+            page.run(f"document.querySelectorAll('main table')[{table}].tBodies[0].rows[0].click()")
+            check(page.run("document.querySelector('main tr[aria-selected=true]') !== null"), sheet, "is not clicked")
+    if runs:
+        choose(page, "Timeline")
+        page.run("document.querySelector('canvas').focus()")
+        for key in ("ArrowRight", "+", "-", "ArrowLeft"):
+            page.press(key)
+        check(page.run("document.querySelector('canvas').width") > 300, "the timeline is not drawn")
+
+
+def look_at_job(browser, options, folder):
+    """A job of four ranks, of which rank 2 is slow."""
+    print(run([options.tinyshard, "run", "-n", "4", "--view", folder / "job.tsview", "--", options.program, "30", "2"]))
+    size = sum(f.stat().st_size for f in folder.glob("job.rank*.tsview"))
+    check(size < 20 << 20, "the files take", size)
+    start = time.monotonic()
+    page = open_page(browser, folder / "job.html")
+    print(f"files {size} bytes, page {(folder / 'job.html').stat().st_size} bytes, drawn after {time.monotonic() - start:.2f} s")
+    look_at_sheets(page, folder, "job", runs=True)
+    choose(page, "Timeline")
+    check("Rank 2 waits least" in page.run("document.querySelector('main').textContent"),
+          page.run("document.querySelector('main').textContent"))
+    choose(page, "Sharding")
+    check("all_reduce" in page.run("document.querySelector('main').textContent"), "no movement is told")
+    check("program.cpp:" in page.run("document.querySelector('main').textContent"), "no line is told")
+    check(page.run("document.querySelectorAll('.move svg').length") >= 3, "the movement is not drawn")
+    # A dim of 7 over two devices: 4 and 3 of 7 of its height.
+    check(page.run("JSON.stringify(boxOf({axes: [{name: 'd', size: 2}], devices: []}, [0], [7, 5], 1))") == "[[4,7],[0,5]]")
+    check(page.run("JSON.stringify([0, 1, 2, 3].map(i => boxOf({axes: [{size: 2}, {size: 2}], devices: []}, [0, 0], [5], i)))")
+          == "[[[0,2]],[[2,3]],[[3,5]],[[5,5]]]")
+    page.run("document.getElementById('theme').click()")
+    check(page.run("document.documentElement.classList.contains('dark')"), "not dark")
+    check(page.problems == [], page.problems)
+    check([r for r in page.requests if not r.startswith("file:")] == [], page.requests)
+
+
+def look_at_plan(browser, options, folder, devices):
+    name = f"plan{devices}"
+    run([options.program, "1"], VIZ=str(folder / f"{name}.tsview"), TS_DEVICES="NULL", TS_DEVICES_PER_RANK=str(devices))
+    check(run([options.tinyshard, "view", folder / f"{name}.tsview"]).strip() == str(folder / f"{name}.html"))
+    page = open_page(browser, folder / f"{name}.html", dark=True)
+    look_at_sheets(page, folder, name, runs=False)
+    check("planned only" in page.run("(location.hash = '#program', document.querySelector('main').textContent)")
+          or page.run("document.querySelector('main').textContent.includes('planned')"), "says not that it is a plan")
+    check(page.problems == [], page.problems)
+
+
+def look_at_training(browser, options, folder):
+    with open(folder / "losses.jsonl", "w") as file:
+        for step in range(50):
+            file.write(json.dumps({"step": step, "loss": 4 / (1 + step), "lr": 1e-3}) + "\n")
+    run([options.tinyshard, "view", "-o", folder / "two.html", folder / "plan8.tsview", folder / "plan1024.tsview",
+         folder / "losses.jsonl"])
+    page = open_page(browser, folder / "two.html")
+    choose(page, "Training")
+    check(page.run("document.querySelectorAll('main .charts svg').length") == 2, "the curves are not drawn")
+    choose(page, "Compare")
+    check(rows(page) > 3, "nothing is compared")
+    check(page.problems == [], page.problems)
+
+
+def look_at_damaged_files(browser, options, folder):
+    """Names that HTML would run, then bytes that nobody wrote."""
+    text = (folder / "plan8.tsview").read_bytes()
+    for hostile in (b"</script><script>window.pwned=1</script>", b"<img src=x onerror=window.pwned=1>", b"\\u003cscript>", b"\xff\xfe",
+                    b"javascript:window.pwned=1"):
+        text = text.replace(b"program.cpp", hostile, 40)
+    random.seed(11)
+    for n in range(12):
+        damaged = bytearray(text)
+        for _ in range(3 ** (n % 6)):
+            at = random.randrange(len(damaged))
+            damaged[at] = random.choice(b"<>\"'&{}[],:0123456789e-\\\x00\xff")
+        (folder / "damaged.tsview").write_bytes(damaged)
+        run([options.tinyshard, "view", folder / "damaged.tsview"])
+        page = open_page(browser, folder / "damaged.html")
+        for sheet in SHEETS:
+            page.run(f"location.hash = '#{sheet.lower()}'")
+            page.run("document.querySelectorAll('main tr[tabindex]').forEach((r, i) => { if (i < 5) r.click(); })")
+        check(page.run("window.pwned") is None, "a script of the data ran")
+        check([p for p in page.problems if "Content Security" in p or "dialog" in p] == [], page.problems)
+        check([r for r in page.requests if not r.startswith("file:")] == [], page.requests)
+
+
+def look_at_server(browser, options, folder):
+    server = subprocess.Popen([options.tinyshard, "view", "--port", "0", folder / "plan8.tsview"], stdout=subprocess.PIPE, text=True)
+    try:
+        address = server.stdout.readline().strip()
+        page = browser.open(address)
+        page.wait("document.documentElement.dataset.ready === 'yes'")
+        check([p for p in page.problems if "favicon" not in p and "403" not in p] == [], page.problems)
+        root = address.rsplit("/", 2)[0]
+        for path in ("/", "/" + "0" * 64 + "/", "/../etc/passwd"):
+            try:
+                urllib.request.urlopen(root + path, timeout=10)
+                check(False, path, "is served")
+            except urllib.error.HTTPError as error:
+                check(error.code == 403, path, error.code)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("tinyshard", "program", "folder"):
+        parser.add_argument("--" + name, type=pathlib.Path, required=True)
+    options = parser.parse_args()
+    if not chromium.find():
+        print("skipped: there is no Chromium")
+        return
+    folder = options.folder.resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with chromium.Chromium() as browser:
+        look_at_job(browser, options, folder)
+        look_at_plan(browser, options, folder, 8)
+        look_at_plan(browser, options, folder, 1024)
+        look_at_training(browser, options, folder)
+        look_at_damaged_files(browser, options, folder)
+        look_at_server(browser, options, folder)
+    print("passed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

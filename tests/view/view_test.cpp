@@ -1,0 +1,201 @@
+// The file that VIZ names and the page that is made of it, without a browser: what is told of a step over
+// two devices, how the file levels off, and that no data leaves the element that it is in.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "report/view_file.h"
+#include "tinyshard/tinyshard.h"
+#include "view/view_page.h"
+
+namespace tinyshard {
+namespace {
+
+using nlohmann::json;
+
+class View : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Runtime::shutdown();
+    Runtime::configure({.devices = {"CPU"}, .devices_per_rank = 2});
+    path_ = (std::filesystem::temp_directory_path() /
+             ("view-" + std::to_string(::getpid()) + ".tsview"))
+                .string();
+  }
+  void TearDown() override {
+    Runtime::shutdown();
+    std::filesystem::remove(path_);
+  }
+
+  std::string text() const {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::vector<json> lines(const std::string& kind) const {
+    std::vector<json> found;
+    std::istringstream rest(text());
+    for (std::string line; std::getline(rest, line);) {
+      json row = json::parse(line);
+      if (row.at("k") == kind) found.push_back(std::move(row));
+    }
+    return found;
+  }
+
+  std::string path_;
+};
+
+json item_of(const json& plan, const std::string& kind) {
+  for (const json& item : plan.at("items")) {
+    if (item.at("kind") == kind) return item;
+  }
+  return {};
+}
+
+TEST_F(View, TellsAStepOverTwoDevices) {
+  const Mesh mesh = Mesh::world({{"data", 2}});
+  const Tensor x = Tensor::arange(10)
+                       .cast(DType::F32)
+                       .reshape({5, 2})
+                       .shard(mesh, {{"data", Shard(0)}})
+                       .realize();
+  Jit step = [](const Tensor& y) { return (y * 3).sum(); };
+  {
+    const ViewFile view(path_);
+    for (int i = 0; i < 40; ++i) step(x);
+  }
+  ASSERT_EQ(lines("head").size(), 1u);
+  const std::vector<json> plans = lines("plan"), runs = lines("run");
+  ASSERT_EQ(plans.size(), 1u);
+  const json& plan = plans[0];
+  EXPECT_EQ(runs.size(), 40u);
+  EXPECT_EQ(plan.at("meshes")[0].at("axes"), json::parse(R"([["data",2]])"));
+  // The value that is split, and the sum that is completed.
+  const json& values = plan.at("values");
+  EXPECT_TRUE(std::ranges::any_of(values, [](const json& v) {
+    return v[2] == json::parse("[5,2]") && v[4] == json::parse("[0]");
+  })) << values;
+  ASSERT_EQ(plan.at("moves").size(), 1u);
+  const json& move = plan.at("moves")[0];
+  EXPECT_EQ(move.at("from"), json::parse(R"(["P sum"])"));
+  EXPECT_EQ(move.at("to"), json::parse(R"(["R"])"));
+  EXPECT_GT(move.at("bytes"), 0);
+  EXPECT_EQ(plan.at("origins")[move.at("o").get<size_t>()][1].get<std::string>().substr(0, 13),
+            "view_test.cpp");
+  const json collective = item_of(plan, "collective"), kernel = item_of(plan, "kernel");
+  EXPECT_EQ(collective.at("collective").at("op"), "all_reduce");
+  EXPECT_EQ(collective.at("collective").at("axis"), "data");
+  EXPECT_EQ(collective.at("purpose"), "completes the sum of sum");
+  EXPECT_EQ(kernel.at("read"), 24);  // three rows of two on the device that has more
+  EXPECT_FALSE(plan.at("code").empty());
+  EXPECT_EQ(plan.at("passes")[0].at("name"), "program");
+  EXPECT_GT(plan.at("nodes").size(), 4u);
+  // Runs are counted, and a few told with their items.
+  const auto detailed = std::ranges::count_if(runs, [](const json& r) { return r.contains("i"); });
+  EXPECT_GE(detailed, 6);
+  EXPECT_LE(detailed, 26);
+  EXPECT_TRUE(runs[0].contains("i"));
+  const json last = lines("sum").back();
+  EXPECT_EQ(last.at("runs"), 40);
+  EXPECT_EQ(last.at("items")[0][1], 40);
+}
+
+TEST_F(View, PassesTellWhatTheyChange) {
+  const ViewFile view(path_);
+  const Tensor x = Tensor::rand({8, 8}).realize();
+  Jit step = [](const Tensor& y) { return (y + y * 0).matmul(y).exp(); };
+  step(x);
+  for (const json& plan : lines("plan")) {
+    std::vector<uint64_t> now;
+    for (const json& pass : plan.at("passes")) {
+      for (const json& id : pass.at("removed")) {
+        const auto there = std::ranges::find(now, id.get<uint64_t>());
+        ASSERT_NE(there, now.end()) << pass.at("name");
+        now.erase(there);
+      }
+      for (const json& id : pass.at("added")) {
+        EXPECT_EQ(std::ranges::count(now, id.get<uint64_t>()), 0);
+        now.push_back(id.get<uint64_t>());
+      }
+      EXPECT_EQ(now.size(), pass.at("nodes").get<size_t>());
+      for (const json& id : pass.at("roots"))
+        EXPECT_EQ(std::ranges::count(now, id.get<uint64_t>()), 1);
+    }
+  }
+}
+
+TEST_F(View, APlanOnNullDevicesIsTold) {
+  Runtime::shutdown();
+  Runtime::configure({.devices = {"NULL"}, .devices_per_rank = 1024});
+  const ViewFile view(path_);
+  const Mesh mesh = Mesh::world({{"data", 32}, {"model", 32}});
+  const Tensor a = Tensor::rand({4096, 512}).shard(mesh, {{"data", Shard(0)}, {"model", Shard(1)}});
+  const Tensor b = Tensor::rand({512, 256}).shard(mesh, {{"model", Shard(0)}});
+  a.matmul(b).sum().realize();
+  const std::vector<json> plans = lines("plan");
+  ASSERT_FALSE(plans.empty());
+  EXPECT_EQ(plans.back().at("devices"), 1024);
+  EXPECT_FALSE(plans.back().at("moves").empty());
+  EXPECT_TRUE(std::ranges::all_of(
+      lines("run"), [](const json& r) { return !r.contains("i") || r["i"].empty(); }));
+}
+
+// An equal plan that is made again is the same one.
+TEST_F(View, EqualPlansAreToldOnce) {
+  const ViewFile view(path_);
+  for (int i = 0; i < 5; ++i) (Tensor::full({4, 4}, 2.0).contiguous() + 1).realize();
+  EXPECT_EQ(lines("plan").size(), 1u);
+  EXPECT_EQ(lines("run").size(), 5u);
+}
+
+std::string data_of(const std::string& page) {
+  const std::string begin = "<script type=\"application/json\" id=\"data\">";
+  const size_t from = page.find(begin) + begin.size();
+  return page.substr(from, page.find("</script>", from) - from);
+}
+
+TEST(ViewPage, DataIsNeverMarkup) {
+  const std::string hostile =
+      "</script><script>alert(1)</script><!-- ]]> \xe2\x80\xa8 \xff\xfe \" ' & @DATA@ /*SCRIPT*/";
+  const std::string line = json{{"k", "head"}, {"program", hostile}}.dump(
+      -1, ' ', false, json::error_handler_t::replace);
+  const std::string page =
+      view_page({{hostile, line + "\n{\"k\":\"plan\",\"plan\":1e999}\nno json\n" +
+                               std::string(100, '[') + "\n"}});
+  EXPECT_EQ(page.find("alert(1)</script>"), std::string::npos);
+  const std::string data = data_of(page);
+  EXPECT_EQ(data.find_first_of("<>&"), std::string::npos);
+  EXPECT_EQ(data.find("\xe2\x80\xa8"), std::string::npos);
+  const json back = json::parse(data);
+  EXPECT_EQ(back.at("files")[0].at("lines").size(), 1u);
+  EXPECT_EQ(back.at("files")[0].at("left_out"), 3);
+  EXPECT_NE(page.find("default-src 'none'"), std::string::npos);
+  EXPECT_EQ(page.find("http://"),
+            page.find("http://www.w3.org/2000/svg"));  // a name, not an address
+}
+
+// Whatever a file holds, the page's data is JSON without a character that HTML reads.
+TEST(ViewPage, MutatedFiles) {
+  const std::string line =
+      R"({"k":"plan","plan":1,"for":"a</script>","items":[{"kind":"kernel","name":"<b>"}],"values":[[1,"f32",[2],0,[0],0,"&"]]})";
+  std::mt19937 random(7);
+  for (int i = 0; i < 3000; ++i) {
+    std::string text = line + "\n" + line + "\n";
+    for (unsigned n = random() % 4 + 1; n-- > 0;) text[random() % text.size()] = char(random());
+    const std::string data = data_of(view_page({{"x", text}}));
+    ASSERT_TRUE(json::accept(data)) << data;
+    ASSERT_EQ(data.find_first_of("<>&"), std::string::npos) << data;
+  }
+}
+
+TEST(ViewPage, ScriptsAreSmall) { EXPECT_LT(view_page({}).size(), 300u << 10); }
+
+}  // namespace
+}  // namespace tinyshard

@@ -1,0 +1,63 @@
+// Tabs, the choice of run and plan, dark and light. A sheet that fails says so and leaves the others alone.
+const kSheets = [["Program", programSheet], ["Sharding", shardingSheet], ["Timeline", timelineSheet], ["Memory", memorySheet], ["Schedule", scheduleSheet], ["Graph", graphSheet], ["Compare", compareSheet], ["Training", trainingSheet]];
+
+function start() {
+  const main = document.getElementById("main"), tabs = document.getElementById("tabs");
+  const runs = document.getElementById("run"), plans = document.getElementById("plan");
+  const root = document.documentElement, theme = document.getElementById("theme");
+  const setTheme = dark => { root.classList.toggle("dark", dark); theme.textContent = dark ? "Light" : "Dark"; };
+  setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
+  let model;
+  try {
+    model = readModel();
+  } catch (error) {
+    main.append(el("p", {class: "empty", role: "alert"}, "The data of this page cannot be read: " + error.message));
+    return;
+  }
+  const noPlan = readPlan({});
+  noPlan.of_rank = new Map();
+  const noTrace = {ranks: [], plans: [], name: "no run"};
+  let trace = model.traces[model.traces.length - 1] || noTrace, plan = trace.plans[0] || noPlan, sheet = trace.ranks.length || !model.training.length ? "Program" : "Training";
+  const wanted = () => decodeURIComponent(location.hash.slice(1)).toLowerCase();
+  const fromAddress = () => { const found = kSheets.find(([name]) => name.toLowerCase() === wanted()); if (found) sheet = found[0]; };
+  fromAddress();
+  function draw() {
+    tip.hide();
+    for (const tab of tabs.children) {
+      const on = tab.textContent === sheet;
+      tab.setAttribute("aria-selected", on);
+      tab.tabIndex = on ? 0 : -1;
+    }
+    let content;
+    try {
+      if (!trace.ranks.length && sheet !== "Training") content = [el("p", {class: "empty"}, "No file of a run is on this page.")];
+      else content = kSheets.find(([name]) => name === sheet)[1]({model, trace, plan});
+    } catch (error) {
+      content = [el("p", {class: "empty", role: "alert"}, "This sheet cannot be drawn from what the file has: " + error.message)];
+    }
+    const lost = total(trace.ranks, r => r.left_out);
+    main.replaceChildren(...[content, lost ? el("p", {class: "note"}, lost + " lines of the files could not be read and are left out.") : ""].flat(Infinity).filter(Boolean));
+    main.setAttribute("aria-label", sheet);
+  }
+  const choose = name => { sheet = name; history.replaceState(null, "", "#" + name.toLowerCase()); draw(); };
+  tabs.append(...kSheets.map(([name]) => el("button", {type: "button", role: "tab", onclick: () => choose(name), onkeydown(e) {
+    const by = {ArrowRight: 1, ArrowLeft: -1}[e.key];
+    if (!by) return;
+    const i = (kSheets.findIndex(s => s[0] === name) + by + kSheets.length) % kSheets.length;
+    choose(kSheets[i][0]);
+    tabs.children[i].focus();
+  }}, name)));
+  const listPlans = () => plans.replaceChildren(...trace.plans.map((p, i) => el("option", {value: i}, planTitle(p))));
+  runs.replaceChildren(...model.traces.map((t, i) => el("option", {value: i}, t.name)));
+  runs.value = String(model.traces.indexOf(trace));
+  document.getElementById("run-label").hidden = model.traces.length < 2;
+  runs.addEventListener("change", () => { trace = model.traces[+runs.value]; plan = trace.plans[0] || noPlan; listPlans(); draw(); });
+  plans.addEventListener("change", () => { plan = trace.plans[+plans.value] || noPlan; draw(); });
+  theme.addEventListener("click", () => { setTheme(!root.classList.contains("dark")); draw(); });
+  addEventListener("hashchange", () => { fromAddress(); draw(); });
+  listPlans();
+  draw();
+  document.title = "tinyshard view · " + trace.name;
+  root.dataset.ready = "yes";
+}
+start();
