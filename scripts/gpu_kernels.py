@@ -2,8 +2,8 @@
 """Registers, local memory and occupancy of the hottest kernels of a model's step on an AMD GPU.
 
 No GPU is needed: the plan is made for one that is not there (plan_dump), and what each code object says
-of itself is printed beside the limits. Exits with 1 where a kernel spills registers or uses memory of a
-thread.
+of itself is printed beside the limits. Exits with 1 where a kernel spills registers to memory of a thread;
+scalars that find no register go to lanes of a vector register, which takes no memory.
 
   scripts/gpu_kernels.py                          the 20 kernels of a step of GPT-2 124M that move most bytes, gfx942
   scripts/gpu_kernels.py --model mnist --device rx7900 --count 10
@@ -124,15 +124,15 @@ def main():
         for position, (moved, blocks, block, entry, path, times) in enumerate(rows):
             kernel = kernel_of(path)
             waves, why = occupancy(kernel, block, limits)
-            spills = (kernel[".vgpr_spill_count"] + kernel[".sgpr_spill_count"]
-                      + kernel[".private_segment_fixed_size"])
+            spills = kernel[".vgpr_spill_count"] + kernel[".private_segment_fixed_size"]
+            lanes = kernel[".sgpr_spill_count"]
             spilled += spills > 0
             if position >= args.count and not spills:
                 continue
             print(f"{entry[:28]:<28} {times:>5} {moved / 1e6:>9.1f} {blocks:>9} {block:>5} "
                   f"{kernel['.vgpr_count']:>5} {kernel['.sgpr_count']:>5} "
                   f"{kernel['.group_segment_fixed_size']:>6} {waves:>6.3g}  {why}"
-                  f"{'  SPILLS' if spills else ''}")
+                  f"{f'  {lanes} scalars in lanes' if lanes else ''}{'  SPILLS' if spills else ''}")
         print(f"{spilled} of {len(rows)} kernels spill registers or use memory of a thread")
     sys.exit(1 if spilled else 0)
 

@@ -351,11 +351,10 @@ llvm::Function* Math::sin_large_function() {
   function->addFnAttr(llvm::Attribute::NoInline);
   function->addFnAttr(llvm::Attribute::NoUnwind);
   auto* table_value = llvm::ConstantDataArray::get(b_.getContext(), llvm::ArrayRef(kTwoOverPiBits));
-  auto* table =
-      new llvm::GlobalVariable(module_, table_value->getType(), true,
-                               llvm::GlobalValue::PrivateLinkage, table_value, "two_over_pi",
-                               nullptr, llvm::GlobalValue::NotThreadLocal,
-                               dialect_ ? dialect_->words().table_space : 0);
+  auto* table = new llvm::GlobalVariable(module_, table_value->getType(), true,
+                                         llvm::GlobalValue::PrivateLinkage, table_value,
+                                         "two_over_pi", nullptr, llvm::GlobalValue::NotThreadLocal,
+                                         dialect_ ? dialect_->words().table_space : 0);
 
   llvm::IRBuilder<>::InsertPointGuard back(b_);
   Exact exact(b_);

@@ -17,7 +17,7 @@ using ScatterCode = std::function<ObjectCode(const ScatterShape&)>;
 // Nothing for a call that kernels of this kind do not take; scatter_supports says why.
 std::optional<ScatterShape> scatter_shape(const LibraryCall& call);
 bool scatter_supports(const LibraryCall& call, std::string* why);
-// Of a call that is supported.
+// The call is one that is supported.
 std::unique_ptr<Program> make_scatter(Gpu& gpu, const LibraryCall& call, const ScatterCode& code);
 
 }  // namespace tinyshard::gpu

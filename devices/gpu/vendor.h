@@ -17,7 +17,7 @@ class Vendor {
   virtual ~Vendor() = default;
 
   virtual const Driver& driver() const = 0;
-  // What GPUs that run the same machine code have in common: "9.0", "gfx942".
+  // Names what GPUs that run the same machine code have in common: "9.0", "gfx942".
   virtual std::string capability(DeviceId id) const = 0;
   // Describes a GPU with this capability to code generation; the driver tells how many multiprocessors
   // it has, and the shared memory of a block where this does not. DeviceError for one that no code is

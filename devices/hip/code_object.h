@@ -1,4 +1,4 @@
-// What a code object says of its kernels, for launches and for people: an ELF file whose symbols are
+// Reads what a code object says of its kernels, for launches and for people: an ELF file whose symbols are
 // each kernel's entry and its descriptor, "entry.kd".
 #pragma once
 #include <cstdint>

@@ -13,7 +13,7 @@
 namespace tinyshard::hip {
 namespace {
 
-// Those of LLVM 19 that ROCm has had GPUs of, from Vega on.
+// Instruction sets of LLVM 19 that ROCm has had GPUs of, from Vega on.
 constexpr std::array<std::string_view, 25> kKnown{
     "gfx900",  "gfx906",  "gfx908",  "gfx90a",  "gfx940",  "gfx941",  "gfx942",
     "gfx1010", "gfx1011", "gfx1012", "gfx1030", "gfx1031", "gfx1032", "gfx1033",

@@ -206,7 +206,7 @@ uint64_t Linker::address(const Elf64_Sym& symbol) const {
   return placed < 0 ? 0 : sections_[static_cast<size_t>(placed)].head.sh_addr + symbol.st_value;
 }
 
-// What others look for: the kernel and its descriptor; or all that is there, for people.
+// Lists what others look for, the kernel and its descriptor; or all that is there, for people.
 std::vector<char> Linker::symbol_table(std::vector<char>& names, bool dynamic) const {
   std::vector<char> table;
   names.assign(1, '\0');
@@ -226,7 +226,7 @@ std::vector<char> Linker::symbol_table(std::vector<char>& names, bool dynamic) c
   return table;
 }
 
-// One chain from each bucket: number of buckets, of symbols, first of each bucket, next of each symbol.
+// Chains symbols from as many buckets: number of buckets, of symbols, first of each bucket, next of each symbol.
 std::vector<char> Linker::hash_table() const {
   std::vector<std::string_view> exported{""};
   for (size_t i = 1; i < symbols_.size(); ++i) {

@@ -219,7 +219,7 @@ void ScatterEmitter::walk_together() {
   loop(i64(s_.rows_in), warp, [&](Value* first) {
     Value* looked = b_.CreateAdd(first, lane);
     Value* exists = b_.CreateICmpULT(looked, i64(s_.rows_in));
-    // Those behind the last row look at it once more.
+    // Threads behind the last row look at it once more.
     Value* row =
         index_of(b_.CreateBinaryIntrinsic(llvm::Intrinsic::umin, looked, i64(s_.rows_in - 1)));
     Value* named = b_.CreateAnd(exists, b_.CreateICmpULT(row, rows_));
