@@ -155,6 +155,7 @@ void for_each_option(Options& o, Visit visit) {
         "hosts among which the ranks of a job are shared out evenly, in order; 0 = one; plans send "
         "less between hosts");
   visit("TS_CUDA_PATH", o.cuda_path, "folders with CUDA's libraries, separated by ':'");
+  visit("TS_HIP_PATH", o.hip_path, "folders with ROCm's libraries, separated by ':'");
   visit("TS_TRANSPORT", o.transport,
         "between processes: mpi, tcp, or sockets (tcp without shared memory); by default mpi where "
         "mpirun or PMIx started them, else tcp");
@@ -196,11 +197,14 @@ void check_ranges(const Options& o, std::string_view source) {
        o.composites, "spell or keep");
   need(o.jit >= 0 && o.jit <= 2, "JIT", o.jit, "0, 1 or 2");
   need(o.beam >= 0, "BEAM", o.beam, "0 or a number of candidates");
-  for (std::string_view rest = o.cuda_path; !rest.empty();) {
-    const std::string_view folder = rest.substr(0, rest.find(':'));
-    rest.remove_prefix(std::min(rest.size(), folder.size() + 1));
-    need(folder.empty() || folder.front() == '/', "TS_CUDA_PATH", o.cuda_path,
-         "folders by their absolute paths: what lies there is run");
+  for (const auto& [name, folders] :
+       {std::pair("TS_CUDA_PATH", &o.cuda_path), std::pair("TS_HIP_PATH", &o.hip_path)}) {
+    for (std::string_view rest = *folders; !rest.empty();) {
+      const std::string_view folder = rest.substr(0, rest.find(':'));
+      rest.remove_prefix(std::min(rest.size(), folder.size() + 1));
+      need(folder.empty() || folder.front() == '/', name, *folders,
+           "folders by their absolute paths: what lies there is run");
+    }
   }
   need(o.kernel_bytes >= 0, "TS_KERNEL_BYTES", o.kernel_bytes, "0 or a number of bytes");
   need(o.bucket_bytes > 0, "TS_BUCKET_BYTES", o.bucket_bytes, "a number of bytes above 0");
@@ -235,6 +239,8 @@ constexpr auto kOtherNames = std::to_array<OtherName>({
     {"CPU", "TS_DEVICES=CPU computes on the CPU"},
     {"CUDA", "TS_DEVICES=CUDA computes on GPUs, which are the default where there are any"},
     {"NV", "TS_DEVICES=CUDA computes on GPUs, which are the default where there are any"},
+    {"AMD", "TS_DEVICES=HIP computes on GPUs, which are the default where there are any"},
+    {"HIP", "TS_DEVICES=HIP computes on GPUs, which are the default where there are any"},
     {"PROFILE", "TS_TRACE=trace.json writes a timeline for ui.perfetto.dev"},
     {"JIT_BATCH_SIZE", "a captured step is one recording of each device, there are no batches",
      false},

@@ -57,6 +57,8 @@ struct Options {
   int hosts = 0;
   // TS_CUDA_PATH: folders with CUDA's libraries, separated by ':'.
   std::string cuda_path;
+  // TS_HIP_PATH: folders with ROCm's libraries, separated by ':'.
+  std::string hip_path;
   // TS_TRANSPORT: a name of the table in transport/world.cpp; empty: mpi where mpirun or PMIx
   // started us, else tcp.
   std::string transport;

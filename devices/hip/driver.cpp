@@ -181,7 +181,7 @@ const HipDriver& HipDriver::get() {
 }
 
 HipDriver::HipDriver()
-    : Driver(kMaker, "",
+    : Driver(kMaker, options().hip_path,
              {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"}) {
 #define TINYSHARD_RESOLVE(name, symbol) resolve(name, symbol);
   TINYSHARD_HIP_SYMBOLS(TINYSHARD_RESOLVE)

@@ -14,7 +14,7 @@ const Nccl* Nccl::of(std::string_view kind) {
     return nccl;
   }
   if (kind == "HIP") {
-    static const Nccl* rccl = new Nccl("RCCL", "", "librccl.so.1");
+    static const Nccl* rccl = new Nccl("RCCL", options().hip_path, "librccl.so.1");
     return rccl;
   }
   return nullptr;

@@ -140,6 +140,7 @@ TEST(Options, NameTheVariableThatDoesNotParse) {
                                                                   {"TS_THREADS", "99999999999"},
                                                                   {"TS_CUDA_PATH", "."},
                                                                   {"TS_CUDA_PATH", "/usr:lib"},
+                                                                  {"TS_HIP_PATH", "rocm"},
                                                                   {"TS_BUCKET_BYTES", "25 MB"}}) {
     setenv(name, value, 1);
     try {
@@ -178,8 +179,9 @@ TEST(Options, OtherNamesAreToldOnceWithWhatToUse) {
        {Told{"PROFILE", "1", "TS_TRACE=trace.json"},
         Told{"DEV", "CUDA", "TS_DEVICES=CUDA"}, Told{"CUDA", "1", "TS_DEVICES=CUDA"},
         Told{"CPU", "1", "TS_DEVICES=CPU"}, Told{"NV", "1", "TS_DEVICES=CUDA"},
-        Told{"JIT_BATCH_SIZE", "0", nullptr}, Told{"JIT_BATCH_SIZE", "32", "no batches"},
-        Told{"JITBEAM", "2", "BEAM counts"}, Told{"PROFILE", "2", nullptr}}) {
+        Told{"AMD", "1", "TS_DEVICES=HIP"}, Told{"JIT_BATCH_SIZE", "0", nullptr},
+        Told{"JIT_BATCH_SIZE", "32", "no batches"}, Told{"JITBEAM", "2", "BEAM counts"},
+        Told{"PROFILE", "2", nullptr}}) {
     Variable set(name, value);
     std::vector<std::string> lines;
     set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
