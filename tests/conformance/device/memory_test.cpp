@@ -26,7 +26,8 @@ Bytes counted(size_t n, unsigned first = 0) {
 
 TEST_P(DeviceMemory, IsNamedByKindAndNumber) {
   EXPECT_EQ(device().name(), std::string(GetParam()) + ":0");
-  EXPECT_EQ(device().target().multiprocessors > 0, std::string(GetParam()) == "CUDA");
+  const std::string kind = GetParam();
+  EXPECT_EQ(device().target().multiprocessors > 0, kind == "CUDA" || kind == "HIP");
   EXPECT_FALSE(device().target().cpu.empty());
 }
 
