@@ -20,6 +20,7 @@
 
 #include "cli/view_server.h"
 #include "core/base/error.h"
+#include "view/perfetto.h"
 #include "view/view_page.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
@@ -29,7 +30,7 @@ namespace {
 
 struct ViewOptions {
   std::vector<std::string> files;
-  std::string output;
+  std::string output, perfetto;
   int port = -1;
   bool open = false;
 };
@@ -54,16 +55,20 @@ void open_page(const std::string& path) {
   waitpid(child, &status, 0);
 }
 
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file)
+    throw UserError(fmt::format("view: {} cannot be written: {}", path, std::strerror(errno)));
+}
+
 }  // namespace
 
 std::string write_view(const std::vector<std::string>& paths, const std::string& output) {
   const std::string page = view_page(read_view_inputs(paths));
   std::string path = output.empty() ? page_of(paths.front()) : output;
-  std::ofstream file(path, std::ios::binary);
-  file << page;
-  file.close();
-  if (!file)
-    throw UserError(fmt::format("view: {} cannot be written: {}", path, std::strerror(errno)));
+  write_file(path, page);
   return path;
 }
 
@@ -92,6 +97,8 @@ void add_view(CLI::App& app, int& status) {
                    "Files of ranks (.tsview) and of trainings (JSON lines), or folders of them")
       ->required();
   command->add_option("-o,--output", options->output, "The page; by default beside the first file");
+  command->add_option("--perfetto", options->perfetto,
+                      "Writes all ranks into one file for ui.perfetto.dev instead of a page");
   command->add_flag("--open", options->open, "Opens it in the browser of the desktop");
   command
       ->add_option("--port", options->port,
@@ -101,6 +108,10 @@ void add_view(CLI::App& app, int& status) {
   command->callback([options, &status] {
     if (options->port >= 0) {
       status = serve_view(options->files, uint16_t(options->port));
+      return;
+    }
+    if (!options->perfetto.empty()) {
+      write_file(options->perfetto, perfetto_trace(read_view_inputs(options->files)));
       return;
     }
     const std::string path = write_view(options->files, options->output);

@@ -146,7 +146,7 @@ int serve_view(const std::vector<std::string>& files, uint16_t port) {
       ::getsockname(listener.get(), any, &size) != 0)
     fail_with_errno(fmt::format("port {} of 127.0.0.1 cannot be had", port).c_str());
   const std::string key = Secret::random().text();
-  std::cout << fmt::format("http://127.0.0.1:{}/{}/", ntohs(address.sin_port), key) << std::endl;
+  std::cout << fmt::format("http://127.0.0.1:{}/{}/\n", ntohs(address.sin_port), key) << std::flush;
   for (;;) {
     const Descriptor connection(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (connection.get() >= 0) serve_one(connection.get(), files, key);

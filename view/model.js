@@ -124,7 +124,7 @@ function makeTrace(ranks) {
   }
   for (const plan of trace.plans) addMeasures(trace, plan);
   alignClocks(trace);
-  trace.plans.sort((a, b) => b.us - a.us || b.items.length - a.items.length);
+  trace.plans.sort((a, b) => b.us - a.us || b.facts.sent - a.facts.sent || b.items.length - a.items.length);
   return trace;
 }
 

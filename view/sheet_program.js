@@ -51,12 +51,12 @@ function programSheet({trace}) {
       planned ? ["planned only", "not run"] : ["time in runs", time(us)],
       planned ? null : ["exposed communication", us ? percent(waited / us) : "–", "time in which a rank waits for others and computes nothing"],
       ["sent by a device", bytes(total(lines, l => l.sent))], ["peak memory of a device", bytes(peak)]),
-    el("div", {class: "split", style: {gridTemplateColumns: "minmax(0, 8fr) minmax(0, 5fr)"}}, table({label: "lines of the program", sort: planned ? 5 : 2, picked: byTime[0], rows: lines, onpick: show, columns: [
+    el("div", {class: "split", style: {gridTemplateColumns: "minmax(0, 8fr) minmax(0, 5fr)"}}, table({label: "lines of the program", sort: planned ? 3 : 2, picked: byTime[0], rows: lines, onpick: show, columns: [
       {name: "Line", of: l => l.source, mono: true}, {name: "Methods", of: l => [...l.ops].slice(0, 4).join(", "), wide: true},
-      {name: "Time", of: l => l.us, show: time, num: true, bar: true},
-      {name: "Waited", of: l => l.waited, show: time, num: true, bar: true, tint: "exposed", title: "for other ranks, with nothing else to do"},
+      !planned && {name: "Time", of: l => l.us, show: time, num: true, bar: true},
+      !planned && {name: "Waited", of: l => l.waited, show: time, num: true, bar: true, tint: "exposed", title: "for other ranks, with nothing else to do"},
       {name: "Sent", of: l => l.sent, show: bytes, num: true, bar: true, tint: "collective", title: "by a device, in all runs"},
       {name: "Traffic", of: l => l.traffic, show: bytes, num: true, bar: true, title: "read and written by a device"},
       {name: "Operations", of: l => l.arithmetic, show: count, num: true},
-      {name: "Items", of: l => l.items.length, num: true}]}), details)];
+      {name: "Items", of: l => l.items.length, num: true}].filter(Boolean)}), details)];
 }

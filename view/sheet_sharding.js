@@ -63,7 +63,9 @@ function gridOf(mesh, places, shape, dtype) {
   const n = Math.max(1, mesh.devices.length || mesh.axes.reduce((p, a) => p * a.size, 1));
   const shown = Math.min(n, 1024);
   let columns = mesh.axes.length > 1 ? mesh.axes[mesh.axes.length - 1].size : n;
-  if (columns > 32 || (mesh.axes.length <= 1 && n > 8)) columns = n <= 16 ? Math.ceil(n / 2) : Math.min(32, Math.ceil(Math.sqrt(n)));
+  if (columns > 32 || (mesh.axes.length <= 1 && n > 4)) columns = n <= 16 ? Math.ceil(n / 2) : Math.min(32, Math.ceil(Math.sqrt(n)));
+  // Long meshes of a short last axis stand in several columns of it.
+  if (shown / columns > 16 && columns <= 16) columns *= Math.floor(32 / columns);
   const rows = Math.ceil(shown / columns);
   const dims = drawnDims(shape, places);
   const h = dims.length > 1 ? Math.max(1, shape[dims[0]]) : 1, w = Math.max(1, shape[dims[dims.length - 1]] || 1);

@@ -99,6 +99,10 @@ def look_at_job(browser, options, folder):
     check("all_reduce" in page.run("document.querySelector('main').textContent"), "no movement is told")
     check("program.cpp:" in page.run("document.querySelector('main').textContent"), "no line is told")
     check(page.run("document.querySelectorAll('.move svg').length") >= 3, "the movement is not drawn")
+    run([options.tinyshard, "view", "--perfetto", folder / "trace.json", *sorted(folder.glob("job.rank*.tsview"))])
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    check({e["pid"] for e in events} == {0, 1, 2, 3}, "ranks are missing in the trace")
+    check(any(e["name"].startswith("waits for #") for e in events), "waits are missing in the trace")
     # A dim of 7 over two devices: 4 and 3 of 7 of its height.
     check(page.run("JSON.stringify(boxOf({axes: [{name: 'd', size: 2}], devices: []}, [0], [7, 5], 1))") == "[[4,7],[0,5]]")
     check(page.run("JSON.stringify([0, 1, 2, 3].map(i => boxOf({axes: [{size: 2}, {size: 2}], devices: []}, [0, 0], [5], i)))")

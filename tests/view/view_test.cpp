@@ -14,6 +14,7 @@
 
 #include "report/view_file.h"
 #include "tinyshard/tinyshard.h"
+#include "view/perfetto.h"
 #include "view/view_page.h"
 
 namespace tinyshard {
@@ -159,6 +160,34 @@ std::string data_of(const std::string& page) {
   const std::string begin = "<script type=\"application/json\" id=\"data\">";
   const size_t from = page.find(begin) + begin.size();
   return page.substr(from, page.find("</script>", from) - from);
+}
+
+// Ranks are processes of one trace, on the clock of the first.
+TEST(Perfetto, RanksInOneFile) {
+  const auto rank_lines = [](int rank, int64_t start) {
+    return json{{"k", "head"}, {"rank", rank}, {"ranks", 2}, {"start_us", start}}.dump() +
+           "\n{\"k\":\"plan\",\"plan\":1,\"items\":[{\"name\":\"kernel "
+           "a\",\"source\":\"x.cpp:3\"},{\"name\":\"#1 "
+           "all_reduce\"}]}\n{\"k\":\"run\",\"plan\":1,\"run\":7,\"t\":100,\"d\":50,\"i\":[0,5,10,"
+           "9,1,1,\"x\",1,1],"
+           "\"w\":[1,20,8]}\n{\"k\":\"mem\",\"t\":1,\"b\":64}\n{\"k\":\"mem\",\"t\":2,\"b\":-16}"
+           "\nnonsense\n";
+  };
+  const json trace =
+      json::parse(perfetto_trace({{"b", rank_lines(1, 1'500)}, {"a", rank_lines(0, 1'000)}}));
+  const auto find = [&](int rank, const std::string& name) {
+    for (const json& e : trace.at("traceEvents")) {
+      if (e.at("pid") == rank && e.at("name") == name) return e;
+    }
+    return json();
+  };
+  EXPECT_EQ(find(0, "kernel a").at("ts"), 105);
+  EXPECT_EQ(find(1, "kernel a").at("ts"), 605);
+  EXPECT_EQ(find(1, "kernel a").at("args").at("source"), "x.cpp:3");
+  EXPECT_EQ(find(1, "waits for #1 all_reduce").at("dur"), 8);
+  EXPECT_FALSE(find(0, "item 9").is_null());
+  EXPECT_EQ(trace.at("traceEvents").back().at("args").at("bytes"), 48);
+  EXPECT_EQ(perfetto_trace({{"c", "{}\n"}}), "[]");
 }
 
 TEST(ViewPage, DataIsNeverMarkup) {
