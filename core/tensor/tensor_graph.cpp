@@ -4,6 +4,7 @@
 #include <ostream>
 
 #include "core/base/call.h"
+#include "core/base/error.h"
 #include "core/uop/graph.h"
 
 namespace tinyshard {

@@ -1,4 +1,6 @@
 // Functions with a gradient of their own: values, gradients, devices, captured steps, mistakes.
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "tests/devices.h"
