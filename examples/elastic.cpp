@@ -50,7 +50,7 @@ std::pair<Tensor, Tensor> samples(int64_t begin, int64_t end, const Mesh& mesh) 
       x.push_back(uniform(random));
       sum += (k % 2 == 0 ? 1.0F : -1.0F) * x.back();
     }
-    y.push_back(std::sin(sum));
+    y.push_back(std::sin(sum / 4));
   }
   const int64_t n = end - begin;
   return {Tensor(x, {n, kInputs}).shard(mesh, {{"data", Shard(0)}}),

@@ -275,7 +275,8 @@ void train(const Flags& f) {
     told = keeps && nn::any_rank_is_to_end();
     const bool last = told || i + 1 == f.steps;
     if (keeps && (last || (i + 1) % std::max<int64_t>(f.checkpoint_every, 1) == 0)) {
-      saved = nn::save_checkpoint(state, folder, i + 1, {.metadata = settings(f, config)});
+      saved = nn::save_checkpoint(state, folder, i + 1,
+                                  {.metadata = settings(f, config), .asynchronous = !last});
       speed.restart();
     }
     if (told) break;

@@ -190,8 +190,10 @@ void train(const Flags& f) {
     losses.x.push_back(double(i));
     losses.y.push_back(loss);
     told = nn::any_rank_is_to_end();
-    if (told || i + 1 == f.steps || (f.checkpoint_every > 0 && (i + 1) % f.checkpoint_every == 0)) {
-      saved = nn::save_checkpoint(state, folder, i + 1, {.metadata = settings(f)});
+    const bool last = told || i + 1 == f.steps;
+    if (last || (f.checkpoint_every > 0 && (i + 1) % f.checkpoint_every == 0)) {
+      saved = nn::save_checkpoint(state, folder, i + 1,
+                                  {.metadata = settings(f), .asynchronous = !last});
     }
     if (told) break;
   }

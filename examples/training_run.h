@@ -107,7 +107,8 @@ class Run {
       told_ = keeps() && nn::any_rank_is_to_end();
       const bool last = told_ || i + 1 == f_.steps;
       if (keeps() && (last || (i + 1) % std::max<int64_t>(f_.checkpoint_every, 1) == 0))
-        saved_ = nn::save_checkpoint(state_, folder_, i + 1, {.metadata = settings_});
+        saved_ = nn::save_checkpoint(state_, folder_, i + 1,
+                                     {.metadata = settings_, .asynchronous = !last});
       if (told_) break;
     }
     bar.finish();
