@@ -176,12 +176,11 @@ TEST(Options, OtherNamesAreToldOnceWithWhatToUse) {
     const char *name, *value, *says;  // nothing: not told
   };
   for (const auto& [name, value, says] :
-       {Told{"PROFILE", "1", "TS_TRACE=trace.json"},
-        Told{"DEV", "CUDA", "TS_DEVICES=CUDA"}, Told{"CUDA", "1", "TS_DEVICES=CUDA"},
-        Told{"CPU", "1", "TS_DEVICES=CPU"}, Told{"NV", "1", "TS_DEVICES=CUDA"},
-        Told{"AMD", "1", "TS_DEVICES=HIP"}, Told{"JIT_BATCH_SIZE", "0", nullptr},
-        Told{"JIT_BATCH_SIZE", "32", "no batches"}, Told{"JITBEAM", "2", "BEAM counts"},
-        Told{"PROFILE", "2", nullptr}}) {
+       {Told{"PROFILE", "1", "TS_TRACE=trace.json"}, Told{"DEV", "CUDA", "TS_DEVICES=CUDA"},
+        Told{"CUDA", "1", "TS_DEVICES=CUDA"}, Told{"CPU", "1", "TS_DEVICES=CPU"},
+        Told{"NV", "1", "TS_DEVICES=CUDA"}, Told{"AMD", "1", "TS_DEVICES=HIP"},
+        Told{"JIT_BATCH_SIZE", "0", nullptr}, Told{"JIT_BATCH_SIZE", "32", "no batches"},
+        Told{"JITBEAM", "2", "BEAM counts"}, Told{"PROFILE", "2", nullptr}}) {
     Variable set(name, value);
     std::vector<std::string> lines;
     set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
