@@ -25,7 +25,7 @@ python3-minimal|include check in the build
 ccache|makes the second build quick
 mold|links LLVM in under a second
 llvm-19-dev|turns kernels into machine code (linked statically)
-lld-19|links AMD's code objects in tests
+lld-19|links code objects for AMD GPUs in tests
 zlib1g-dev|used by LLVM and by the readers of compressed files
 libzstd-dev|used by LLVM
 libdnnl-dev|oneDNN: matrix products and convolutions on the CPU
