@@ -66,9 +66,7 @@ void* pointer(Address address) {
 class PretendedDriver final : public Driver {
  public:
   PretendedDriver()
-      : Driver(
-            {.kind = "FAKE", .shared_per_block = 0, .multiprocessors = 1, .major = 2, .minor = 3},
-            {}) {
+      : Driver({.kind = "FAKE", .shared_per_block = 0, .multiprocessors = 1}, "", {}) {
     device_get = [](DeviceId* id, int index) { return *id = index, kSuccess; };
     device_uuid = [](void*, DeviceId) { return kSuccess; };
     device_attribute = [](int* value, int, DeviceId) { return *value = 1, kSuccess; };
@@ -147,7 +145,8 @@ class PretendedDriver final : public Driver {
 class PretendedVendor final : public Vendor {
  public:
   const Driver& driver() const override { return driver_; }
-  Target target(int, int) const override { return {}; }
+  std::string capability(DeviceId) const override { return "fake"; }
+  Target target(std::string_view) const override { return {}; }
   const DeviceProfile& profile() const override { return profile_; }
   void prepare(const ObjectCode&, std::string_view, std::string_view) const override {}
   Module load(const ObjectCode&, std::string_view, std::string_view) const override {
