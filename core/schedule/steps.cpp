@@ -51,7 +51,7 @@ constexpr auto kSteps = std::to_array<ScheduleStep>({
     {"unread", "stores that nobody reads are dropped", false, drop_unread},
     {"horizontal_fusion", "independent small kernels become one launch", false, fuse_horizontally},
     {"buckets", "small collectives become few large ones", false, bucket_collectives},
-    {"updates", "storages are written to when all collectives are done, where that was asked for",
+    {"late_updates", "storages are written to when all collectives are done, where that was asked for",
      false, update_at_once},
     {"order", "memory is freed early and collectives start early", false, order_tasks},
     {"reuse", "results take the memory of operands that end there", false, reuse_memory},
