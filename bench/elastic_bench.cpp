@@ -91,7 +91,7 @@ void measure(const Arguments& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
   Arguments arguments;
   CLI::App app("Times commits of elastic training");
   app.add_option("--width", arguments.width, "Features of a layer")->capture_default_str();

@@ -115,7 +115,7 @@ void run(const Flags& f) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): nothing is left to do then
   Flags f;
   CLI::App app("Trains with the ranks that are left");
   app.add_option("--steps", f.steps, "Steps")->capture_default_str()->check(CLI::PositiveNumber);

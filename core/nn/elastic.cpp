@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -92,7 +93,8 @@ class Elastic::Ranks {
   ~Ranks() {
     end_sharing();
     // A group that failed and is not gone may still touch these.
-    if (!failed_.empty()) new std::vector<Failed>(std::move(failed_));
+    if (!failed_.empty())
+      static_cast<void>(new (std::nothrow) std::vector<Failed>(std::move(failed_)));
   }
 
   void commit(const StateDict& tensors, const Progress& progress);
