@@ -122,7 +122,7 @@ std::vector<pid_t> processes_of(const std::string& output) {
   std::istringstream lines(output);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
-    std::string prefix, key;
+    std::string key;
     pid_t pid = 0;
     while (words >> key) {
       if (key == "process" && words >> pid) pids.push_back(pid);
