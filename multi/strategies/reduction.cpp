@@ -1,11 +1,15 @@
 // A reduction over a divided dim leaves each device one term. Where what is reduced was cut out of a
-// divided value, each device reduces what it has of it, and no row is sent. A single row is broadcast.
+// divided value, each device reduces what it has of it, and no row is sent. A single row is broadcast, and
+// so are few rows of many: the part that a device has is read as a whole, whatever was cut off.
 //
 //   x[0:3].sum(0) of 8 rows over two devices    device 0: rows 0 1 2, and 0 for row 3    device 1: 0
+//   f32[2^18, 64] over four, rows 0 to 16       16 MiB read by each: rows are sent
 #include <algorithm>
+#include <span>
 
 #include "core/rewrite/fold.h"
 #include "core/uop/args.h"
+#include "multi/moves.h"
 #include "multi/strategies/rows.h"
 #include "multi/strategies/strategies.h"
 #include "multi/window.h"
@@ -15,9 +19,27 @@ namespace {
 
 bool is_among(DimSpan axes, int64_t dim) { return std::ranges::find(axes, dim) != axes.end(); }
 
+// Tells whether reading all that each device has takes no longer than sending what is left of the cut.
+bool is_worth_reading(const LocalValue& v, DimSpan global, std::span<const Rows> rows,
+                      const LocalValues& values) {
+  Dims left;
+  double part = double(itemsize(v.local.dtype()));
+  for (int d = 0; d < int(rows.size()); ++d) {
+    left.push_back(rows[size_t(d)].size);
+    part *= double(parts_of(v, d) == 1 ? left.back() : v.local.shape()[size_t(d)]);
+  }
+  std::vector<Placement> sent = v.place;
+  for (Placement& p : sent) {
+    if (p.is_shard() && !all_there(rows[size_t(p.dim)], global[size_t(p.dim)])) p = Replicate;
+  }
+  LinkModel& links = values.links();
+  return links.seconds_to_copy(part, *v.mesh) <=
+         seconds_moved(v.local.dtype(), left, *v.mesh, v.place, sent, links);
+}
+
 // The value that is cut, on its own devices, with the identity of the reduction in place of what is cut
-// off and of padding. Nothing where no divided and reduced dim is cut, where one is that stays, or
-// where somebody else reads the cut value, which then is in memory anyway.
+// off and of padding. Nothing where no divided and reduced dim is cut, where one is that stays, where
+// somebody else reads the cut value, which then is in memory anyway, or where sending it takes less time.
 std::optional<LocalValue> with_cut_filled(const UOp& x, const LocalValues& values) {
   const auto [op, axes] = reduce_arg(*x);
   std::vector<DType> types;
@@ -38,7 +60,7 @@ std::optional<LocalValue> with_cut_filled(const UOp& x, const LocalValues& value
     if (!is_among(axes, d) || rows[size_t(d)].size == 1) return {};
     fills = true;
   }
-  if (!fills) return {};
+  if (!fills || !is_worth_reading(v, global, rows, values)) return {};
   for (; !types.empty(); types.pop_back()) v.local = cast(v.local, types.back());
   const UOp identity = identity_of(op, x.dtype());
   for (int d = 0; d < int(rows.size()); ++d) {

@@ -44,6 +44,15 @@ TEST_P(WindowBytes, SumsOfAPartSendNoRows) {
   EXPECT_LE(sent(x.shrink({{n, n + 1}, {0, kWidth}}).sum(0)), bound(double(kRow)));
 }
 
+// Reading all that a device has, for a few rows of it, takes longer than sending these.
+TEST_P(WindowBytes, FewRowsOfManyAreSent) {
+  const int n = GetParam();
+  devices(n);
+  const Tensor x = split({n << 16, kWidth}, 0);
+  EXPECT_GT(sent(x[{Slice(0, 4 * n)}].sum(0)), sent(x.sum(0)));
+  EXPECT_EQ(sent(x[{Slice(0, n << 15)}].sum(0)), sent(x.sum(0)));
+}
+
 TEST_P(WindowBytes, ARowIsBroadcast) {
   const int n = GetParam();
   devices(n);
