@@ -4,7 +4,8 @@
 //   { PassScope on(pass);  y.realize();  step(x); }
 //
 // A pass sees a graph as it was written, right after names ended, with global shapes, before it is
-// divided among devices; core/passes/passes.cpp lists what follows. Passes of scopes run in the order
+// divided among devices: a GELU is one node (spelled_out() in core/uop/expressions.h opens it).
+// core/passes/passes.cpp lists what follows. Passes of scopes run in the order
 // in which the scopes were opened. A step that is captured is captured anew where it is called with
 // other passes than before, and keeps both plans. Within its function nothing is planned: a scope
 // that is opened there is a UserError.

@@ -8,10 +8,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <span>
 
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/passes/spell.h"
 #include "core/tensor/value_internal.h"
 #include "core/uop/args.h"
 #include "core/uop/node_map.h"
@@ -122,8 +124,11 @@ class KernelMaker {
 
   std::shared_ptr<const OwnKernel> make(const std::string& name, const KernelBody& body) {
     KernelBuilder builder(state_);
-    const UOp value = body(builder);
-    check(value);
+    const UOp given = body(builder);
+    check(given);
+    // Generated code has no instructions for composites.
+    const auto keeps_none = [](const Composite&) { return false; };
+    const UOp value = spell(Graph(std::span(&given, 1)), keeps_none)[0];
     const UOp param = UOp::make(Op::Param, dtype_, {}, Dims{int64_t(state_.shapes.size())});
     const UOp store =
         UOp::make(Op::Store, dtype_, {param, flat_place(shape_, state_.index), value});

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/uop/composite.h"
 
 namespace tinyshard {
 namespace {
@@ -76,6 +77,8 @@ UOp number_like(const UOp& x, double value) {
     throw UserError(fmt::format("{} is no number of the type of {}", value, text(x)));
   return number_like(x, int64_t(value));
 }
+
+UOp spelled_out(const UOp& x) { return x && x.op() == Op::Composite ? spelled(x) : UOp(); }
 
 UOp number_like(const UOp& x, int64_t value) {
   need(bool(x), Op::Const, x, "is no node");

@@ -34,6 +34,11 @@ UOp log2(const UOp& x);
 UOp sin(const UOp& x);
 UOp reciprocal(const UOp& x);
 
+// A power, a ReLU, a GELU and the slopes of the latter two are one node each (Op::Composite), and rules
+// for the small ops that they stand for do not look into them. Returns what such a node is spelled as,
+// which may hold other composites; null, as of a rule that does not apply, for any other node.
+UOp spelled_out(const UOp& x);
+
 // A number in the type and shape of x. UserError for a fraction in a type of integers.
 UOp number_like(const UOp& x, double value);
 UOp number_like(const UOp& x, int64_t value);

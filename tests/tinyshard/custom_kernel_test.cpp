@@ -69,6 +69,18 @@ TEST(CustomKernel, ReadsAtPlacesThatWereLoadedAndZeroOutside) {
   EXPECT_EQ(values(shifted), (Floats{0, 10, 20, 30, 0}));
 }
 
+// Composites of the tensor API are spelled, also within folds.
+TEST(CustomKernel, TakesOpsOfTensors) {
+  const Tensor x = Tensor({-1.0F, 2.0F, 3.0F, 0.5F}).reshape({2, 2});
+  const Tensor sums = custom_kernel("gelu_sums", {x}, {2}, DType::F32, [](KernelBuilder& k) {
+    const UOp column = k.range(2), v = k.load(0, {k.index(0), column});
+    return k.fold(ReduceOp::Sum, graph_of(Tensor(v).gelu()), {column});
+  });
+  const std::vector<float> got = sums.to_vector<float>(),
+                           wanted = x.gelu().sum(1).to_vector<float>();
+  for (size_t i = 0; i < 2; ++i) EXPECT_FLOAT_EQ(got[i], wanted[i]);
+}
+
 TEST(CustomKernel, HasTypes) {
   const Tensor i(std::vector<int32_t>{7, -7, 9});
   const Tensor y = custom_kernel("halves", {i}, {3}, DType::I32,

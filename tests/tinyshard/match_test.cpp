@@ -115,6 +115,25 @@ TEST(GraphRewrite, RewritesTensorsWithTheirGradients) {
   EXPECT_EQ(again.gradient({t})[0].to_vector<float>(), (std::vector<float>{2, 4, 6}));
 }
 
+// A rule looks into no composite until another one opens it.
+TEST(GraphRewrite, OpensComposites) {
+  const Tensor x({-1.0F, 2.0F}), y = x.gelu() + x.relu() + x.pow(Tensor({2.0F, 3.0F}));
+  int seen = 0;
+  const auto count = [&](const Match&) {
+    ++seen;
+    return UOp();
+  };
+  const Pattern composite = Pattern(Op::Composite).named("x");
+  graph_rewrite(y, PatternMatcher({{"exp2", Pattern(Op::Exp2), count}}));
+  EXPECT_EQ(seen, 0);
+  const Tensor open = graph_rewrite(
+      y, PatternMatcher({{"open", composite, [](const Match& m) { return spelled_out(m["x"]); }},
+                         {"exp2", Pattern(Op::Exp2), count}}));
+  EXPECT_EQ(seen, 2) << "of the GELU and of the power";
+  EXPECT_EQ(open.to_vector<float>(), y.to_vector<float>());
+  EXPECT_FALSE(spelled_out(x.uop()));
+}
+
 TEST(GraphOf, PrintsWithoutNames) {
   const Tensor t(std::vector<float>{1, 2, 3});
   std::ostringstream text;
