@@ -805,8 +805,7 @@ std::vector<const Storage*> Executable::storages_written() const {
   std::vector<const Storage*> written;
   for (const Item& item : schedule_.items) {
     for (int b : item.writes) {
-      const Storage* s = inputs_[size_t(base_of(b).first)];
-      if (s && std::ranges::find(written, s) == written.end()) written.push_back(s);
+      if (const Storage* s = inputs_[size_t(base_of(b).first)]) written.push_back(s);
     }
   }
   return written;

@@ -40,7 +40,11 @@ KeptInPlace::~KeptInPlace() {
   std::erase(watches.all, this);
 }
 
-bool KeptInPlace::any() { return !all_watches().empty(); }
+bool KeptInPlace::any() {
+  Watches& watches = watches_of_process();
+  const std::lock_guard lock(watches.mutex);
+  return !watches.all.empty();
+}
 
 void KeptInPlace::keep(std::vector<std::shared_ptr<Storage>> storages) {
   storages_ = std::move(storages);

@@ -8,7 +8,6 @@
 #include "core/dtype/half.h"
 #include "core/passes/gradient.h"
 #include "core/rewrite/pattern.h"
-#include "core/uop/node_map.h"
 
 namespace tinyshard {
 namespace {
@@ -44,16 +43,8 @@ UOp spelled_gelu(std::span<const UOp> operands) {
 }
 UOp gelu_gradient(const UOp& y, const UOp& g, size_t) { return gelu_slope(y.src(0), g); }
 
-// Differentiates on names that stand for the operands, below which nothing is looked at. A constant
-// gradient is folded on the way.
 UOp spelled_gelu_slope(std::span<const UOp> operands) {
-  const UOp x = named(const_like(operands[0], 0)),
-            g = is_const(operands[1]) ? operands[1] : named(const_like(operands[1], 0));
-  const UOp y = spelled_gelu(std::span(&x, 1));
-  NodeMap<UOp> stands_for;
-  stands_for[x] = operands[0];
-  stands_for[g] = operands[1];
-  return substitute(gradient(std::span(&y, 1), std::span(&g, 1), std::span(&x, 1))[0], stands_for);
+  return gradient_of_spelling(spelled_gelu, operands.first(1), operands[1], 0);
 }
 
 }  // namespace

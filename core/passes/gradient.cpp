@@ -22,6 +22,7 @@
 #include "core/base/error.h"
 #include "core/passes/gradient_rules.h"
 #include "core/passes/own_gradient.h"
+#include "core/rewrite/pattern.h"
 #include "core/uop/node_map.h"
 #include "core/uop/own_kernel.h"
 #include "multi/mesh.h"
@@ -376,6 +377,22 @@ class Walk {
 };
 
 }  // namespace
+
+UOp gradient_of_spelling(UOp (*spell)(std::span<const UOp>), std::span<const UOp> operands,
+                         const UOp& g, size_t source) {
+  NodeMap<UOp> stands_for;
+  const auto name_for = [&](const UOp& x) {
+    UOp name = named(const_like(x, 0));
+    stands_for[name] = x;
+    return name;
+  };
+  std::vector<UOp> names;
+  for (const UOp& x : operands) names.push_back(name_for(x));
+  const UOp value = spell(names), seed = is_const(g) ? g : name_for(g);
+  const UOp out =
+      gradient(std::span(&value, 1), std::span(&seed, 1), std::span(&names[source], 1))[0];
+  return out ? substitute(out, stands_for) : const_like(operands[source], 0);
+}
 
 UOp in_order_both_ways(const UOp& x, const UOp& event) {
   return UOp::make(Op::After, x.dtype(), {x, event}, Dims{1});

@@ -17,6 +17,11 @@ namespace tinyshard {
 std::vector<UOp> gradient(const Graph& roots, std::span<const UOp> seeds,
                           std::span<const UOp> targets, std::span<const int64_t> names = {});
 
+// Returns d spell(operands) g / d operands[source]. It is taken on names that stand for operands and g: operands
+// may be one node, and nothing below them is looked at. A constant g stays, so that it folds.
+UOp gradient_of_spelling(UOp (*spell)(std::span<const UOp>), std::span<const UOp> operands,
+                         const UOp& g, size_t source);
+
 // x, of which nothing is used before `event` is there (an After); and in the backward pass nothing of
 // the gradient of `event`, a float, before all of that of x is there. So work that follows in steps
 // can be kept from running all at once, both ways.

@@ -344,23 +344,10 @@ UOp attention_or_spelled_rule(const UOp& y, const UOp& g, size_t source) {
   return attention_arg(*y).which == 0 ? attention_rule(y, g, source) : spelled_rule(y, g, source);
 }
 
-// Follows the spelling where the row has no rule: on names that stand for the operands, as these may
-// be one node, and as nothing below them is to be looked at.
 UOp composite_rule(const UOp& y, const UOp& g, size_t source) {
   const Composite& row = composite_row(*y);
-  if (row.gradient) return row.gradient(y, g, source);
-  std::vector<UOp> operands;
-  NodeMap<UOp> stands_for;
-  auto name_for = [&](const UOp& x) {
-    UOp name = named(const_like(x, 0));
-    stands_for[name] = x;
-    return name;
-  };
-  for (const UOp& x : y->src()) operands.push_back(name_for(x));
-  const UOp value = row.spell(operands), seed = is_const(g) ? g : name_for(g);
-  const UOp out =
-      gradient(std::span(&value, 1), std::span(&seed, 1), std::span(&operands[source], 1))[0];
-  return out ? substitute(out, stands_for) : const_like(y.src(source), 0);
+  return row.gradient ? row.gradient(y, g, source)
+                      : gradient_of_spelling(row.spell, y->src(), g, source);
 }
 
 // --- placements ----------------------------------------------------------------------------------
