@@ -8,10 +8,12 @@
 //   {"k":"span","kind":"compilation","name":"kernels","t":1.0,"d":2.0}
 //   {"k":"mem","t":1.5,"b":4096,"name":"w"}
 //   {"k":"code","name":"LLVM of kernel k","text":"..."}
+//   {"k":"cut","spans":0,"allocations":12,"code":0}     how many more there were than a file holds
 //
 // Times are microseconds from the begin of the file, which start_us places in Unix time.
 #include "report/view_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -60,6 +62,7 @@ class ViewFile::Writer : public Observer {
  public:
   Writer(const std::string& path, const ViewOptions& options)
       : options_(options),
+        path_(path),
         file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)) {
     if (file_ < 0)
       throw UserError(
@@ -106,11 +109,17 @@ class ViewFile::Writer : public Observer {
     if (file_ < 0) return;
     try {
       for (uint64_t plan : runs_.plans()) put(runs_.sum_of(plan));
+      const int spans = std::max(0, spans_ - kMostSpans),
+                allocations = std::max(0, allocations_ - kMostAllocations);
+      if (spans + allocations + cut_listings_ > 0)
+        put(text_of({{"k", "cut"},
+                     {"spans", spans},
+                     {"allocations", allocations},
+                     {"code", cut_listings_}}));
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
       // Out of memory: the last sums are lost.
     }
-    ::close(file_);
-    file_ = -1;
+    if (file_ >= 0) ::close(std::exchange(file_, -1));
   }
 
  private:
@@ -178,30 +187,39 @@ class ViewFile::Writer : public Observer {
 
   void write_code(const ObservedEvent& event) {
     code_bytes_ += event.after.size();
-    if (code_bytes_ > kMostCodeBytes) return;
+    if (code_bytes_ > kMostCodeBytes) {
+      ++cut_listings_;
+      return;
+    }
     put(text_of({{"k", "code"}, {"name", event.name}, {"text", event.after}}));
   }
 
-  // Each line goes to the file in one write. A full disk costs events, not the program.
+  // Each line goes to the file in one write. A full disk costs the events from here on, not the program.
   void put(std::string line) {
     line += '\n';
     std::string_view text = line;
     while (file_ >= 0 && !text.empty()) {
       const ssize_t n = ::write(file_, text.data(), text.size());
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return;
+      if (n <= 0) {
+        log_line(fmt::format("{}: {}; what the program did from here on is not in it", path_,
+                             std::strerror(errno)));
+        ::close(std::exchange(file_, -1));
+        return;
+      }
       text.remove_prefix(size_t(n));
     }
   }
 
   const ViewOptions options_;
+  const std::string path_;
   const pid_t process_ = ::getpid();
   const Clock::time_point start_ = Clock::now();
   std::mutex mutex_;  // of all below
   int file_;
   ViewRuns runs_;
   std::unordered_map<std::thread::id, std::vector<std::pair<std::string, double>>> passes_;
-  int spans_ = 0, allocations_ = 0;
+  int spans_ = 0, allocations_ = 0, cut_listings_ = 0;
   size_t code_bytes_ = 0;
   std::unique_ptr<Observing> observing_;
 };

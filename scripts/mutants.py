@@ -104,7 +104,7 @@ FUZZED = [
     Mutant("gradients-of-a-bucket-overlap", BUCKETS, "    bucket.bytes += size;", "    bucket.bytes = size;"),
     Mutant("sin-is-linear", LINEAR, "    case Op::Neg:", "    case Op::Sin:"),
     Mutant("a-permuted-split-goes-back", MOVEMENT, "int(std::ranges::find(arg, dim) - arg.begin())", "int(arg[size_t(dim)])"),
-    Mutant("padding-is-reduced", PADDING, "identity_of(op, x.dtype())", "identity_of(ReduceOp::Sum, x.dtype())"),
+    Mutant("padding-is-reduced", PADDING, "p.dim, identity_of(op, x.dtype())", "p.dim, identity_of(ReduceOp::Sum, x.dtype())"),
 ]
 
 

@@ -36,7 +36,8 @@ function start() {
       content = [el("p", {class: "empty", role: "alert"}, "This sheet cannot be drawn from what the file has: " + error.message)];
     }
     const lost = total(trace.ranks, r => r.left_out);
-    main.replaceChildren(...[content, lost ? el("p", {class: "note"}, lost + " lines of the files could not be read and are left out.") : ""].flat(Infinity).filter(Boolean));
+    const cut = trace.ranks.flatMap(r => r.cut).map(text => el("p", {class: "note"}, text));
+    main.replaceChildren(...[content, cut, lost ? el("p", {class: "note"}, lost + " lines of the files could not be read and are left out.") : ""].flat(Infinity).filter(Boolean));
     main.setAttribute("aria-label", sheet);
   }
   const choose = name => { sheet = name; history.replaceState(null, "", "#" + name.toLowerCase()); draw(); };

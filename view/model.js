@@ -43,7 +43,7 @@ function readPlan(line) {
 }
 
 function readRank(file) {
-  const rank = {file: str(file.name), rank: 0, ranks: 1, program: "", host: "", start: 0, runs: [], sums: new Map(), plans: new Map(), passes: new Map(), spans: [], mem: [], codes: [], left_out: num(file.left_out), shift: 0};
+  const rank = {file: str(file.name), rank: 0, ranks: 1, program: "", host: "", start: 0, runs: [], sums: new Map(), plans: new Map(), passes: new Map(), spans: [], mem: [], codes: [], cut: [], left_out: num(file.left_out), shift: 0};
   for (const line of arr(file.lines).map(obj)) {
     switch (line.k) {
       case "head":
@@ -56,6 +56,10 @@ function readRank(file) {
       case "span": rank.spans.push({kind: str(line.kind), name: str(line.name), after: str(line.after), t: num(line.t), d: num(line.d)}); break;
       case "mem": rank.mem.push({t: num(line.t), b: num(line.b), name: str(line.name)}); break;
       case "code": rank.codes.push({name: str(line.name), text: str(line.text)}); break;
+      case "cut":
+        for (const [key, what] of [["spans", "compilations"], ["allocations", "allocations"], ["code", "pieces of code"]])
+          if (num(line[key]) > 0) rank.cut.push("The last " + num(line[key]) + " " + what + " of rank " + rank.rank + " are not in its file.");
+        break;
     }
   }
   return rank;

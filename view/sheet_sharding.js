@@ -34,7 +34,7 @@ function boxOf(mesh, places, shape, position) {
   });
   return shape.map((n, d) => [Math.min(begin[d], n), Math.max(Math.min(begin[d], n), end[d])]);
 }
-// Of a joined dim a device has a piece of each of its parts.
+// Returns the boxes that a device at this position holds: if two dims were joined, a piece of each of their parts.
 function boxesOf(mesh, places, shape, position) {
   const joined = places.findIndex(p => p && typeof p === "object");
   const box = boxOf(mesh, places, shape, position);

@@ -138,7 +138,7 @@ function timelineSheet({trace, plan}) {
   const step = pick => {
     const runs = trace.ranks.flatMap(rank => rank.runs.filter(r => r.items && r.items.length && r.plan === plan.of_rank.get(rank)).map(r => ({rank, r})));
     if (!runs.length) return go(first, last);
-    // Of steps whose items are told by most ranks.
+    // The step that is shown first is one whose items most ranks tell.
     const told = x => runs.filter(y => y.r.run === x.r.run).length, most = Math.max(...runs.map(told));
     const one = pick(runs.filter(x => told(x) === most)).r.run;
     const same = runs.filter(x => x.r.run === one), a = Math.min(...same.map(x => x.r.t + x.rank.shift)), b = Math.max(...same.map(x => x.r.t + x.r.d + x.rank.shift));

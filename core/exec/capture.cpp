@@ -12,6 +12,7 @@
 #include "core/exec/state.h"
 #include "core/exec/storage.h"
 #include "core/uop/graph.h"
+#include "core/uop/node_set.h"
 
 namespace tinyshard {
 namespace {
@@ -88,19 +89,32 @@ void Capture::undo() const {
     if (Storage* storage = storage_of(before.value)) storage->replaced_at = before.replaced_at;
   }
   for (const Gradient& g : gradients_) g.parameter->set_gradient(g.before);
-  for (const LiveValue& s : values()) {
-    if (exists_in_step_alone(s.value)) s.state->traced = true;
-  }
+  for (const StatePtr& s : exist_in_step_alone(values())) s->traced = true;
 }
 
-// A value that waits to be written to a fresh storage is a value like any other.
-bool exists_in_step_alone(const UOp& value, const std::function<bool(const Storage&)>& changes) {
-  return std::ranges::any_of(toposort(std::span(&value, 1)), [&](const UOp& x) {
+// A value that waits to be written to a fresh storage is a value like any other. One walk serves all values: each
+// may hang on all that the step computes.
+std::vector<StatePtr> exist_in_step_alone(const std::vector<LiveValue>& values,
+                                          const std::function<bool(const Storage&)>& changes) {
+  const auto belongs = [&](const UOp& x) {
     if (!has_storage(x)) return false;
     const Storage& storage = *Storage::of(*storage_node(x));
     return storage.is_placeholder() || (x.op() == Op::Assign && storage.allocated()) ||
            (changes && changes(storage));
-  });
+  };
+  std::vector<UOp> roots;
+  for (const LiveValue& v : values) roots.push_back(v.value);
+  NodeSet found;
+  for (const UOp& x : toposort(roots)) {
+    if (belongs(x) ||
+        std::ranges::any_of(x->src(), [&](const UOp& s) { return found.contains(s); }))
+      found.add(x);
+  }
+  std::vector<StatePtr> states;
+  for (const LiveValue& v : values) {
+    if (found.contains(v.value)) states.push_back(v.state);
+  }
+  return states;
 }
 
 }  // namespace tinyshard

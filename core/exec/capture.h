@@ -80,10 +80,10 @@ class Capture {
 };
 Capture* current_capture();
 
-// Tells whether a value hangs on what exists within a captured step alone: on the step's inputs, on
+// Returns the states whose values hang on what exists within a captured step alone: on the step's inputs, on
 // storages that it is to write, or on those for which `changes` holds.
-bool exists_in_step_alone(const UOp& value,
-                          const std::function<bool(const Storage&)>& changes = {});
+std::vector<StatePtr> exist_in_step_alone(const std::vector<LiveValue>& values,
+                                          const std::function<bool(const Storage&)>& changes = {});
 
 // RAII: installs a capture for this thread, or suspends the current one.
 class CaptureScope {

@@ -127,7 +127,7 @@ class Executable : public RuntimePart {
   void run_shuffled();  // those behind the leading ones
   // With `orders`, these are steps of a recording.
   void run_items(std::span<Step> steps, std::span<const std::vector<int>> orders = {});
-  // The same of all steps, for watches that have to know when it begins to write to storages.
+  // Runs all steps, and tells watches of state when the first of them writes to a storage.
   void run_watched(KeptInPlace::Run& watched);
   std::vector<const Storage*> storages_written() const;
   void copy(const Step& step);

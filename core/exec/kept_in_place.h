@@ -33,7 +33,7 @@ class KeptInPlace {
 
   // From now on these are watched, and no others.
   void keep(std::vector<std::shared_ptr<Storage>> storages);
-  // The same of what it watches.
+  // Watches the same storages, from what they hold now.
   void rearm() { state_ = State::Kept; }
   State state() const { return state_; }
 

@@ -240,7 +240,7 @@ void TracedStep::compile(Capture& capture, const States& inputs) {
   add_gradients(capture, roots);
   executable_ = make_executable(roots.values, true, placeholders_);
   use_ = executable_->storage_use();
-  const std::vector<LiveValue> traced = capture.values();
+  std::vector<LiveValue> traced = capture.values();
   take_results(capture, roots);
   for (size_t i = 0; i < placeholders_.size(); ++i) {
     if (!use_.writes(placeholders_[i].get())) continue;
@@ -249,11 +249,11 @@ void TracedStep::compile(Capture& capture, const States& inputs) {
   }
   know_parameters(capture);
   auto changes = [&](const Storage& s) { return use_.writes(&s); };
-  for (const LiveValue& s : traced) {
-    if (s.value.op() == Op::Buffer || capture.is_from_before(*s.state)) continue;
-    if (!roots.places.contains(s.state.get()) && exists_in_step_alone(s.value, changes))
-      s.state->traced = true;
-  }
+  std::erase_if(traced, [&](const LiveValue& s) {
+    return s.value.op() == Op::Buffer || capture.is_from_before(*s.state) ||
+           roots.places.contains(s.state.get());
+  });
+  for (const StatePtr& s : exist_in_step_alone(traced, changes)) s->traced = true;
 }
 
 void TracedStep::take_results(const Capture& capture, const Roots& roots) {

@@ -1,6 +1,6 @@
 // Scopes are a list that a lock guards; a run takes a copy of it, so that a pass may open scopes itself.
-// What a pass leaves is proved before anything else reads it. Which rule is to blame is found only where
-// the proof fails: by the replacement that has the node in it, and what it replaced has not.
+// The graph that a pass leaves is verified before anything else reads it. The rule to blame is looked for only
+// if that fails: its replacement holds the misfit, and the node that it replaced does not.
 #include "core/passes/program_pass.h"
 
 #include <algorithm>

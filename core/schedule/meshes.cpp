@@ -6,6 +6,10 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+#include "core/uop/composite.h"
 #include "core/uop/node_set.h"
 #include "core/uop/own_kernel.h"
 #include "core/uop/product_region.h"
@@ -17,6 +21,9 @@ namespace {
 MeshOf known_meshes(std::span<const UOp> order) {
   MeshOf meshes(order.size());
   for (const UOp& x : order) {
+    if (x.op() == Op::Composite)
+      throw InternalError(
+          fmt::format("{} was not spelled before the schedule", composite_row(*x).name));
     // Named by the node itself: its storage, the mesh it runs on, or the mesh a constant was made
     // for.
     if (x.op() == Op::Buffer) {

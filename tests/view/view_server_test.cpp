@@ -1,4 +1,4 @@
-// Who is served: a request of the page's address with the key, from a page of ours.
+// A request is served if it names the address of the page with the key, and our host.
 #include "cli/view_server.h"
 
 #include <string>

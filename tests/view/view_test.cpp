@@ -12,6 +12,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/log.h"
+#include "core/base/observer.h"
 #include "report/view_file.h"
 #include "tinyshard/tinyshard.h"
 #include "view/perfetto.h"
@@ -154,6 +156,34 @@ TEST_F(View, EqualPlansAreToldOnce) {
   for (int i = 0; i < 5; ++i) (Tensor::full({4, 4}, 2.0).contiguous() + 1).realize();
   EXPECT_EQ(lines("plan").size(), 1u);
   EXPECT_EQ(lines("run").size(), 5u);
+}
+
+TEST_F(View, WhatIsLeftOutIsCounted) {
+  {
+    const ViewFile view(path_);
+    for (int i = 0; i < 20'003; ++i)
+      observe([] {
+        ObservedEvent event;
+        event.kind = EventKind::Allocation;
+        event.bytes = 64;
+        return event;
+      });
+  }
+  EXPECT_EQ(lines("mem").size(), 20'000u);
+  ASSERT_EQ(lines("cut").size(), 1u);
+  EXPECT_EQ(lines("cut")[0].at("allocations"), 3);
+}
+
+TEST_F(View, AFullDiskIsToldOnce) {
+  std::vector<std::string> told;
+  set_log_sink([&](std::string_view line) { told.emplace_back(line); });
+  {
+    const ViewFile view("/dev/full");
+    (Tensor::full({4, 4}, 2.0).contiguous() + 1).realize();
+  }
+  set_log_sink({});
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].find("/dev/full: No space left on device"), std::string::npos) << told[0];
 }
 
 std::string data_of(const std::string& page) {

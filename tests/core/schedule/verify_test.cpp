@@ -12,6 +12,7 @@
 #include "core/exec/context.h"
 #include "core/exec/make_executable.h"
 #include "core/exec/state.h"
+#include "core/passes/spell.h"
 #include "core/schedule/memory.h"
 #include "tests/message_of.h"
 
@@ -36,7 +37,8 @@ Schedule plan(const Tensors& tensors) { return make_plan(nodes(tensors)); }
 
 // Products are items of their own, and make what is computed from them have memory.
 Schedule plan_with_libraries(const Tensors& tensors, bool joined = false) {
-  std::vector<UOp> roots = nodes(tensors);
+  const std::vector<UOp> roots =
+      spell(Graph(nodes(tensors)), [](const Composite&) { return false; });
   std::vector<Sharding> shardings(roots.size(), replicated(default_mesh()));
   return make_schedule(roots, shardings,
                        {.library_supports = [](const LibraryCall&) { return true; },
