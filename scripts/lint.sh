@@ -12,6 +12,7 @@ usage: scripts/lint.sh [--changed | --since REF] [FILE...]
   --changed    --since the last commit in common with the main branch or, on that branch, the commit ten before; in a
                shallow clone the oldest there is. All sources when it holds one commit only
   FILE...      only these sources (default: all that the build compiles)
+A source that passed is not read again while it and all headers stay as they are (~/.cache/tinyshard/lint remembers).
 LINT_JOBS says how many run at a time (default: as many as there are processors). The last line lists the sources with findings.
 EOF
 }
@@ -108,15 +109,24 @@ fi
 mapfile -t files < <(comm -12 <(echo "$compiled") <(echo "$wanted" | sort -u))
 [[ ${#files[@]} -gt 0 && -n ${files[0]} ]] || { echo "lint: no sources to check"; exit 0; }
 
+# Where a name stands for each source that passed: of its text, of all headers and of how it is compiled and checked.
+export passed=${XDG_CACHE_HOME:-$HOME/.cache}/tinyshard/lint around
+mkdir -p "$passed"
+find "$passed" -type f -mtime +30 -delete
+around=$({ "$tidy" --version; cat .clang-tidy; sed "s|$PWD||g" build/tidy/compile_commands.json
+  find . -path ./build -prune -o \( -name '*.h' -o -name '*.inc' \) -print0 | sort -z | xargs -0 cat; } | sha256sum)
+
 # Checks one source: its findings go to stdout in one piece, so that those of two sources do not mix, and its name to the list. The
 # counts of warnings that were suppressed ("12 warnings generated.") are dropped. GCC knows warnings
 # and options that clang does not.
 export tidy found=build/tidy/found.txt
 check() {
-  local text status=0
+  local text status=0 name
+  name=$passed/$({ echo "$around $1"; cat "$1"; } | sha256sum | cut -d ' ' -f 1)
+  [[ ! -e $name ]] || return 0
   text=$("$tidy" --quiet --extra-arg=-Wno-deprecated-declarations --extra-arg=-Wno-unknown-warning-option \
     --extra-arg=-Wno-unused-command-line-argument -p build/tidy "$1" 2>&1) || status=$?
-  [[ $status -ne 0 ]] || return 0
+  [[ $status -ne 0 ]] || { : >"$name"; return 0; }
   grep -vE '^[0-9]+ (warnings?|errors?)( and [0-9]+ errors?)? generated\.$|^Suppressed [0-9]+ warnings|^[0-9]+ warnings? treated as errors?$' <<<"$text" || echo "$1: $tidy ended with status $status"
   echo "$1" >>"$found"
 }
