@@ -42,8 +42,9 @@ ALLOWED = {
     "devices": IR,
     # Libraries of GPUs fuse some of these with products.
     "devices/gpu": IR + ["core/ops"],
-    # Scatters are no loops of a graph: their kernels are asked for by name.
-    "devices/hip": IR + ["devices", "core/codegen/scatter.h"],
+    # Scatters and sorts are no loops of a graph: their kernels are asked for by name.
+    "devices/cuda": IR + ["devices", "core/codegen/scatter.h", "core/codegen/sort.h"],
+    "devices/hip": IR + ["devices", "core/codegen/scatter.h", "core/codegen/sort.h"],
     "launch": ["core/base"],
     "io": IR,
     "report": ["core/base", "io"],

@@ -11,4 +11,7 @@ namespace tinyshard {
 // where LLVM refuses.
 ObjectCode compile_scatter(const ScatterShape& shape, const Target& target);
 
+// The same by sorted rows, and for each reduction: work grows with the sizes of source and result alone.
+SortedScatter compile_sorted_scatter(const ScatterShape& shape, const Target& target);
+
 }  // namespace tinyshard

@@ -3,7 +3,8 @@
 // more than reading it back, that is, unless it reads at most one buffer of its own size, does
 // little arithmetic and contains no reduction. A reduced value that several kernels spread out
 // again (a mean, a maximum) gets memory itself, being small, so that what is computed from it stays
-// cheap. If a value is only widened, its narrow form gets the memory.
+// cheap. If a value is only widened, its narrow form gets the memory. So does what few sums add up, if a long
+// reduction makes each term.
 //
 // A kernel computes a node once for each way in which it looks at it: in a stencil
 //
@@ -30,6 +31,9 @@ constexpr int kLargeKernel = 400;    // nodes in one kernel before its value is 
 constexpr int kMostComputations = 4 * kLargeKernel;  // of its nodes, before a value in it is
 constexpr int kMostViews = 500;                      // of views, before one gets memory
 constexpr int64_t kMuch = 1 << 20, kFew = 16;        // elements; of which one is taken
+constexpr double kLongRow = 32,
+                 kLongRows = 1 << 16;  // elements that are reduced; all of them together
+constexpr int64_t kFewSums = 1 << 12;  // of values that took reductions
 
 // The cost of computing a value inside another kernel, each part counted once.
 struct Cost {
@@ -188,6 +192,7 @@ void Fusion::choose(std::span<const UOp> order) {
     Users users;
     uint32_t consumers = 0;  // sources of ops other than movements that it is
     bool reduces = false;    // holds a reduction that would be computed along with it
+    double terms = 0;        // of the longest such reduction that is run anew for each element
     int size = 0;            // no fewer than the computations that it takes
     int views = 0;           // movement ops one after the other, down from a value
   };
@@ -235,15 +240,18 @@ void Fusion::choose(std::span<const UOp> order) {
   // Finds what follows from the sources of x.
   auto follow = [&](const UOp& x) {
     bool reduction = x.op() == Op::Reduce;
+    double terms = reduction && x->numel() > 0 ? double(x.src(0)->numel()) / double(x->numel()) : 0;
     int size = 1;
     for (const UOp& s : x->src()) {
       const Facts& source = of(s);
       reduction = reduction || source.reduces;
+      if (x.op() != Op::Expand) terms = std::max(terms, source.terms);
       size += std::min(source.size, kMostComputations);
     }
     const bool own = materialized(x);
     Facts& mine = of(x);
     mine.reduces = reduction && !own;
+    mine.terms = own ? 0 : terms;
     mine.size = own ? 1 : size;
   };
   // Gives memory to the value that saves most of what `root` would compute several times; false
@@ -264,12 +272,13 @@ void Fusion::choose(std::span<const UOp> order) {
     for (const UOp& x : upwards) follow(x);
     return true;
   };
-  // Gives memory to what a movement moves.
-  auto materialize_below = [&](const UOp& movement) {
-    UOp small = under_views(movement.src(0));
+  // Gives memory to what a movement moves, or a reduction reduces.
+  auto materialize_below = [&](const UOp& user) {
+    UOp small = under_views(user.src(0));
     materialize(small);
-    for (UOp view = movement.src(0);; view = view.src(0)) {
+    for (UOp view = user.src(0);; view = view.src(0)) {
       of(view).reduces = false;
+      of(view).terms = 0;
       if (view == small) break;
     }
   };
@@ -282,6 +291,11 @@ void Fusion::choose(std::span<const UOp> order) {
     // A part of something much larger, as in stack and cat, would have each element of the larger one
     // run the loops that a reduction in it takes.
     if (x.op() == Op::Pad && of(x.src(0)).reduces && 2 * x.src(0)->numel() <= x->numel())
+      materialize_below(x);
+    // A few sums of what long rows come to, as a mean of losses: else the rows would have no more to run
+    // side by side than the sums are.
+    if (x.op() == Op::Reduce && x->numel() <= kFewSums && of(x.src(0)).terms >= kLongRow &&
+        of(x.src(0)).terms * double(x.src(0)->numel()) >= kLongRows)
       materialize_below(x);
     follow(x);
     // Views of views without end: an index is pushed down through one after the other.

@@ -4,6 +4,8 @@
 #include "devices/cuda/library_calls.h"
 
 #include "core/base/error.h"
+#include "core/codegen/scatter.h"
+#include "core/codegen/sort.h"
 #include "devices/cuda/attention.h"
 #include "devices/cuda/convolution.h"
 #include "devices/cuda/matmul.h"
@@ -11,6 +13,7 @@
 #include "devices/cuda/row_attention.h"
 #include "devices/cuda/scatter.h"
 #include "devices/gpu/scatter.h"
+#include "devices/gpu/sort.h"
 
 namespace tinyshard::cuda {
 
@@ -21,6 +24,11 @@ bool results_fit(const LibraryCall& call, std::string* why) {
   if (call.results.empty() || op == Op::Attention || op == Op::AttentionBackward) return true;
   if (why) *why = "results are contiguous";
   return false;
+}
+
+SortCode sorts_of(Gpu& gpu) {
+  return {[&](const SortShape& s) { return compile_row_sort(s, gpu.target()); },
+          [&](const SortShape& s) { return compile_sort_steps(s, gpu.target()); }};
 }
 
 }  // namespace
@@ -40,6 +48,8 @@ bool library_expresses(const Target& target, const LibraryCall& call, std::strin
       return convolution_fits(call, why);
     case Op::ScatterAdd:
       return call.also.empty() && scatter_supports(call, why);
+    case Op::Sort:
+      return sort_supports(call, why);
     default:
       if (why) *why = "no library for it";
       return false;
@@ -61,6 +71,8 @@ bool library_supports(const Gpu& gpu, const LibraryCall& call, std::string* why)
       return convolution_supports(gpu, call, why);
     case Op::ScatterAdd:
       return call.also.empty() && scatter_supports(call, why);
+    case Op::Sort:
+      return sort_supports(call, why);
     default:
       if (why) *why = "no library for it";
       return false;
@@ -95,7 +107,13 @@ std::unique_ptr<Program> make_library_program(Gpu& gpu, const LibraryCall& call)
     case Op::ConvBackwardWeight:
       return make_convolution(gpu, call);
     case Op::ScatterAdd:
-      return make_scatter(gpu, call, scatter_code);
+      return make_scatter(
+          gpu, call,
+          {scatter_code,
+           [&](const ScatterShape& s) { return compile_sorted_scatter(s, gpu.target()); },
+           sorts_of(gpu)});
+    case Op::Sort:
+      return make_sort(gpu, call, sorts_of(gpu));
     default:
       throw InternalError("a library call that was refused: " + describe(*call.node));
   }

@@ -1,6 +1,10 @@
 // Which scatters there are kernels for, and their programs.
 #include "devices/gpu/scatter.h"
 
+#include <algorithm>
+#include <array>
+#include <limits>
+
 #include "core/uop/args.h"
 #include "devices/gpu/program.h"
 
@@ -13,6 +17,30 @@ bool known_dtype(DType dtype) {
 
 DType unsigned_of(size_t bytes) {
   return bytes == 1 ? DType::U8 : bytes == 2 ? DType::U16 : bytes == 4 ? DType::U32 : DType::U64;
+}
+
+constexpr int64_t kPairs =
+    1 << 12;  // of a place and a row, up to which no kernels of their own are worth it
+
+// Keys are of 32 bits, and so are places.
+bool can_sort(const ScatterShape& s) {
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();
+  return s.rows_out < most && s.lists() * std::max(s.rows_in, SortShape::kDigits) < most;
+}
+
+// Tells whether looking at all source rows for each group of 32 rows of the result takes longer. Columns with
+// indices of their own search in lists that lie apart, which pays for long ones only.
+bool is_worth_sorting(const ScatterShape& s) {
+  if (s.op != ReduceOp::Sum) return true;
+  if (!can_sort(s) || s.outer * s.rows_out * s.inner == 0) return false;
+  constexpr int64_t kGroup = 32, kWarp = 32, kLongList = 1 << 14;
+  constexpr double kLooks = 1 << 21;  // of warps, about 30 us of a large GPU
+  const bool shared = s.lists() == s.outer;
+  const bool together = shared && s.inner % kWarp == 0;
+  const double warps = double(s.outer * s.inner + kWarp - 1) / double(kWarp);
+  const double looks = warps * double((s.rows_out + kGroup - 1) / kGroup) * double(s.rows_in) /
+                       double(together ? kWarp : 1);
+  return looks > kLooks && (shared || s.rows_in >= kLongList);
 }
 
 }  // namespace
@@ -28,7 +56,7 @@ std::optional<ScatterShape> scatter_shape(const LibraryCall& call) {
       (index_dtype != DType::I32 && index_dtype != DType::I64))
     return std::nullopt;
   ScatterShape s;
-  if (scatter_arg(*x).op != ReduceOp::Sum && !writes) return std::nullopt;
+  if (!writes) s.op = scatter_arg(*x).op;
   s.dtype = x.dtype();
   if (x->sources > 2) s.base = x.src(2).dtype();
   if (writes) {
@@ -47,16 +75,23 @@ std::optional<ScatterShape> scatter_shape(const LibraryCall& call) {
   s.index_outer = *outer;
   s.index_row = index.strides[axis];
   s.index_inner = *inner;
+  if (s.op != ReduceOp::Sum && (!can_sort(s) || s.rows_in * s.rows_out <= kPairs))
+    return std::nullopt;
   return s;
 }
 
 namespace {
 
+ScatterShape changed_in_place(ScatterShape shape) {
+  shape.in_place = true;
+  return shape;
+}
+
 // A scatter from a base, which may be the result.
 class ScatterFromBase : public Program {
  public:
-  ScatterFromBase(Gpu& gpu, ScatterShape shape, const ScatterCode& code)
-      : apart_(gpu, code(shape)), in_place_(gpu, code(changed_in_place(shape))) {}
+  ScatterFromBase(Gpu& gpu, const ScatterShape& shape, const ScatterCode& code)
+      : apart_(gpu, code.grouped(shape)), in_place_(gpu, code.grouped(changed_in_place(shape))) {}
   void launch(void* const* buffers, const int64_t* coordinates) override {
     const bool one = buffers[2] == buffers[3];
     (one ? in_place_ : apart_).launch(buffers, coordinates);
@@ -64,11 +99,51 @@ class ScatterFromBase : public Program {
   std::string describe() const override { return apart_.describe(); }
 
  private:
-  static ScatterShape changed_in_place(ScatterShape shape) {
-    shape.in_place = true;
-    return shape;
-  }
   KernelProgram apart_, in_place_;
+};
+
+// Keys and their order lie in the workspace of the sort.
+class ScatterBySorting : public GpuProgram {
+ public:
+  ScatterBySorting(Gpu& gpu, const ScatterShape& shape, const ScatterCode& code)
+      : ScatterBySorting(gpu, shape, code, code.sorted(shape)) {}
+
+  void enqueue(void* const* buffers, const int64_t* coordinates) override {
+    char* memory = sort_->reserved();
+    std::array<void*, 2> sorted{memory, memory + bytes_};
+    const std::array<void*, 2> index{buffers[0], memory};
+    keys_.enqueue(index.data(), coordinates);
+    sort_->enqueue(sorted.data(), coordinates);
+    std::array<void*, 5> all{sorted[0], sorted[1], buffers[1], buffers[2], nullptr};
+    if (based_) all[4] = buffers[3];
+    const bool one = based_ && buffers[2] == buffers[3];
+    (one && in_place_ ? *in_place_ : combine_).enqueue(all.data(), coordinates);
+  }
+  const void* scratch() const override { return sort_->scratch(); }
+  std::string describe() const override { return "sorted scatter: " + combine_.describe(); }
+
+ private:
+  ScatterBySorting(Gpu& gpu, const ScatterShape& shape, const ScatterCode& code,
+                   const SortedScatter& kernels)
+      : GpuProgram(gpu),
+        based_(shape.base.has_value()),
+        bytes_(shape.lists() * shape.rows_in * int64_t(sizeof(int32_t))),
+        keys_(gpu, kernels.keys),
+        combine_(gpu, kernels.combine) {
+    if (shape.base == shape.dtype)
+      in_place_.emplace(gpu, code.sorted(changed_in_place(shape)).combine);
+    SortShape sort{
+        .key = DType::U32, .rows = shape.lists(), .n = shape.rows_in, .k = shape.rows_in};
+    sort.bytes = 1;
+    while (shape.rows_out >> (8 * sort.bytes) != 0) ++sort.bytes;
+    sort_ = make_sort(gpu, sort, code.sort, 2 * bytes_);
+  }
+
+  const bool based_;
+  const int64_t bytes_;  // of the keys
+  KernelProgram keys_, combine_;
+  std::optional<KernelProgram> in_place_;
+  std::unique_ptr<SortProgram> sort_;
 };
 
 }  // namespace
@@ -81,8 +156,9 @@ bool scatter_supports(const LibraryCall& call, std::string* why) {
 
 std::unique_ptr<Program> make_scatter(Gpu& gpu, const LibraryCall& call, const ScatterCode& code) {
   const ScatterShape shape = scatter_shape(call).value();
+  if (is_worth_sorting(shape)) return std::make_unique<ScatterBySorting>(gpu, shape, code);
   if (shape.base == shape.dtype) return std::make_unique<ScatterFromBase>(gpu, shape, code);
-  return std::make_unique<KernelProgram>(gpu, code(shape));
+  return std::make_unique<KernelProgram>(gpu, code.grouped(shape));
 }
 
 }  // namespace tinyshard::gpu

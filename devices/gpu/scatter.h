@@ -9,10 +9,16 @@
 #include "core/runtime/device.h"
 #include "core/runtime/scatter_shape.h"
 #include "devices/gpu/gpu.h"
+#include "devices/gpu/sort.h"
 
 namespace tinyshard::gpu {
 
-using ScatterCode = std::function<ObjectCode(const ScatterShape&)>;
+struct ScatterCode {
+  std::function<ObjectCode(const ScatterShape&)>
+      grouped;  // sums: groups of rows look at all of the source
+  std::function<SortedScatter(const ScatterShape&)> sorted;  // of each reduction, by sorted rows
+  SortCode sort;
+};
 
 // Nothing for a call that kernels of this kind do not take; scatter_supports says why.
 std::optional<ScatterShape> scatter_shape(const LibraryCall& call);

@@ -109,6 +109,7 @@ std::unique_ptr<Instruction> parse_instruction(std::string_view text, bool gfx9)
   read_operands(*in, rest, gfx9);
   const int selections = in->data;
   in->results = row->effect == Effect::NoResult ? 0 : std::min(row->results, in->operands);
+  in->loads = in->name.starts_with("global_load") || in->name.starts_with("buffer_load");
   const bool no_result = (in->name.starts_with("v_cmpx") && in->operands == 2) ||
                          (in->name.find("_atomic_") != std::string::npos && !in->returns);
   if (no_result) {

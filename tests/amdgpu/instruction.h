@@ -89,6 +89,7 @@ struct Instruction {
   bool clamp = false;
   int output_scale = 0;  // a power of two
   bool returns = false;  // an atomic gives the old value
+  bool loads = false;    // from global memory into vector registers
   bool idxen = false;
   bool offen = false;
   bool gds = false;

@@ -133,6 +133,10 @@ class AmdgpuDialect final : public GpuDialect {
     fence(llvm::AtomicOrdering::Acquire);
   }
 
+  // Waves run in step, and their accesses to shared memory in order: nothing may be moved across it.
+  void warp_barrier(Builder& b) const override {
+    b.CreateIntrinsic(llvm::Intrinsic::amdgcn_wave_barrier, {}, {});
+  }
   Value* exchanged(Builder& b, const Target& target, Value* word, int distance) const override {
     const auto flip = static_cast<uint32_t>(distance);
     if (distance < 4) return permuted(b, word, distance == 1 ? 0xb1 : 0x4e);        // of 2301, 1032

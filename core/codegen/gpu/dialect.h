@@ -61,7 +61,8 @@ class GpuDialect {
   // False, and no code, where the GPU cannot.
   virtual bool wait_for_others(Builder& b, const Target& target) const = 0;
 
-  virtual void barrier(Builder& b) const = 0;  // of the block's threads
+  virtual void barrier(Builder& b) const = 0;       // of the block's threads
+  virtual void warp_barrier(Builder& b) const = 0;  // of the warp's: they see each other's words
   // The i32 of the thread of this warp whose number differs by the bit `distance`.
   virtual Value* exchanged(Builder& b, const Target& target, Value* word, int distance) const = 0;
   // This thread's number in its warp; the threads of the warp for which `bit` holds, a bit of an i64

@@ -91,6 +91,9 @@ class NvptxDialect final : public GpuDialect {
   void barrier(Builder& b) const override {
     b.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
   }
+  void warp_barrier(Builder& b) const override {
+    b.CreateIntrinsic(llvm::Intrinsic::nvvm_bar_warp_sync, {}, {b.getInt32(~0u)});
+  }
   Value* exchanged(Builder& b, const Target&, Value* word, int distance) const override {
     auto i32 = [&](int x) { return b.getInt32(static_cast<uint32_t>(x)); };
     return b.CreateIntrinsic(llvm::Intrinsic::nvvm_shfl_sync_bfly_i32, {},
