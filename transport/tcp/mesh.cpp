@@ -163,6 +163,8 @@ class Meeting {
       return all;
     });
     for (const RankCard& card : cards_) watches_.emplace_back(card.process);
+    // Each process was there: one that ends before it is watched is missed in the process table.
+    if (launch_.local_size >= launch_.size) seen_.assign(size_t(launch_.size), true);
   }
 
   // Two ranks that do not fit each find the other's card, and each has to say so. If the first one
@@ -347,6 +349,7 @@ class Meeting {
         int culprit = -1;
         const bool lost = look();
         if (options_.store_tells_failures) check_nobody_failed();
+        if (options_.check_peers) options_.check_peers();
         if (over || lost) {
           const std::string missing = missing_ranks(processes_, launch_.rank, expected_, &culprit);
           if (culprit < 0) culprit = int(std::ranges::find(come_, false) - come_.begin());
@@ -370,6 +373,7 @@ class Meeting {
     expected_.resize(come_.size(), launch_.local_size == launch_.size);
     missed_.resize(come_.size());
     seen_.resize(come_.size());
+    if (processes_.empty()) return false;  // this host shows none, and says nothing of any
     for (int& looks : missed_) ++looks;
     for (JobProcess& process : processes_) {
       if (process.rank < 0 || process.rank >= launch_.size) continue;
