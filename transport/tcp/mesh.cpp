@@ -82,6 +82,7 @@ class Meeting {
                      arrived_[size_t(claim.from)][claim.stream] = std::move(socket);
                      changed_.notify_all();
                    }});
+    gate_ = &gate;
     publish(gate.address());
     collect();
     for (int rank = 0; rank < launch_.rank; ++rank) connect(rank);
@@ -350,6 +351,10 @@ class Meeting {
         const bool lost = look();
         if (options_.store_tells_failures) check_nobody_failed();
         if (options_.check_peers) options_.check_peers();
+        if (gate_->is_short_of_files())
+          fail(-1,
+               "this process may open no more descriptors, and connections of other ranks wait: "
+               "raise the limit (ulimit -n)");
         if (over || lost) {
           const std::string missing = missing_ranks(processes_, launch_.rank, expected_, &culprit);
           if (culprit < 0) culprit = int(std::ranges::find(come_, false) - come_.begin());
@@ -402,6 +407,7 @@ class Meeting {
   const LaunchEnvironment& launch_;
   const Secret& secret_;
   Store& store_;
+  const Gate* gate_ = nullptr;  // while they meet
   const uint64_t number_;
   const MeshOptions& options_;
   const Deadline begun_ = Clock::now(), deadline_;

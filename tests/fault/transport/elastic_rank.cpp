@@ -11,7 +11,8 @@
 // have: they know one step more. "at" kills a rank so long after it has begun to
 // commit that step. "meets" kills a rank so long after its detector has begun to meet those of the others, in the forming of
 // that world. The other form trains in one process, with as many devices as there were ranks, through the same worlds, and nobody dies.
-// With a first word "tells" each commit is told at once. With a next word "divided" each rank holds a part of the state only (nn::fully_shard); "patient" makes
+// With a first word "helped" each rank forks a helper in each world, which outlives it; with a next word
+// "tells" each commit is told at once. With a next word "divided" each rank holds a part of the state only (nn::fully_shard); "patient" makes
 // the steps of three ranks last, so that a fourth may come; "steps=300" behind these says how many
 // there are, 100 where it is missing.
 // Lines:
@@ -71,7 +72,7 @@ float input_of(int64_t sample, int64_t i) {
   return float((sample * 53 + i * 17 + sample * i) % 101) / 101 - 0.5f;
 }
 
-bool divided = false, patient = false, tells = false;
+bool divided = false, patient = false, tells = false, helped = false;
 
 // The same weights in each world, as ranks may die before the first commit.
 Net seeded() {
@@ -147,6 +148,7 @@ class Rank {
     const int64_t redone = std::max<int64_t>(0, int64_t(taken_.size()) - at.step);
     bool is_next = again_;
     forget_from(at);
+    if (helped) start_helper();
     while (at.step < last) {
       const int64_t end = at.samples + kEach * ranks;
       training.run(at.samples, end);
@@ -243,6 +245,12 @@ class Rank {
                " of " + std::to_string(ranks));
   }
 
+  // It has copies of all that the rank has open, and does nothing.
+  static void start_helper() {
+    if (fork() != 0) return;
+    for (;;) pause();
+  }
+
   static void die_after(int64_t us) {
     std::thread([us] {
       std::this_thread::sleep_for(std::chrono::microseconds(us));
@@ -318,6 +326,7 @@ int main(int argc, char** argv) {
       --argc;
       return true;
     };
+    helped = takes("helped");
     tells = takes("tells");
     divided = takes("divided");
     patient = takes("patient");
