@@ -114,8 +114,9 @@ class Job {
     RemoteAgent& agent =
         agents_.emplace_back(host, first_rank, words_for(host), signals_, open_files_);
     for (int i = 0; i < host.ranks; ++i) {
-      ranks_[size_t(first_rank + i)].agent = &agent;
-      ranks_[size_t(first_rank + i)].place = i;
+      RankState& rank = ranks_[size_t(first_rank) + size_t(i)];
+      rank.agent = &agent;
+      rank.place = i;
     }
     agent.tell(to_json({.command = options_.command,
                         .environment = options_.environment,

@@ -11,7 +11,7 @@
     refused  as old, but pidfd_open and close_range are refused (EPERM)
     apart    each rank in a namespace of processes of its own, where all have the number 1
 
-The root is that of this machine. In each case a job of two ranks trains to its end, and another one, which sleeps, is told to
+The root is that of this machine. In each case a job of two ranks meets, adds and ends, and another one, which sleeps, is told to
 end by SIGTERM. Afterwards the namespace has no process but this script's, and /tmp and /dev/shm hold no file of the job. The
 programs are those of the build folder, or the one that is named: it gets its own words, and has to end by itself.
 """
@@ -109,7 +109,6 @@ def inside(case, build, program):
             print("".join(said))
         return good
 
-    # The one that is told is below all that the agent could look for: no shell, no session of its own.
     return ends([*run, *program], False, 0) & ends([*run, resting, "sleep"], True, 128 + signal.SIGTERM)
 
 

@@ -111,9 +111,9 @@ def measure(text, kills, found):
             found.redone.append(max(redone for _, redone in first.values()))
 
 
-def trial(job_of, draw, found):
+def trial(job_of, draw, found, steps_with_newcomers):
     divided, grows = draw.random() < 0.5, draw.random() < 0.5
-    steps = STEPS_WITH_NEWCOMERS if grows else STEPS
+    steps = steps_with_newcomers if grows else STEPS
     words = (["divided"] if divided else []) + [f"steps={steps}"]
     death = ["at", f"{draw.randrange(RANKS)}:0", f"{draw.randrange(2, 60)}:{draw.randrange(500)}"] if draw.random() < 0.25 else []
     in_commit = {int(death[1].split(":")[0])} if death else set()
@@ -181,10 +181,12 @@ def trial(job_of, draw, found):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, trials=20)
+    parser.add_argument("--steps", type=int, default=STEPS_WITH_NEWCOMERS,
+                        help="of trials in which others join: fewer on a busy machine (default: %(default)s)")
     options = parser.parse_args()
     enter_own_mounts()
     found, begun = Found(), time.monotonic()
-    bad = run_trials(options, lambda job_of, draw: trial(job_of, draw, found))
+    bad = run_trials(options, lambda job_of, draw: trial(job_of, draw, found, options.steps))
     delays, redone = sorted(found.delays), sorted(found.redone)
     late = bool(delays) and (delays[len(delays) // 2] > 1 or delays[-1] > 3)
     print(f"{options.trials} trials, {bad} bad, {time.monotonic() - begun:.0f} s; {found.kills} kills, {found.at_once} of them "

@@ -295,6 +295,8 @@ TEST(Ending, ARankWithoutDescriptorsSaysSo) {
     EXPECT_NE(launcher.finish(), 0) << launcher.output();
     EXPECT_LT(Clock::now() - begun, seconds(20)) << launcher.output();
   }
+  Launcher soft("-n 4 -- sh -c 'ulimit -Sn 13 && exec " TINYSHARD_ENDING_RANK " meet_only'");
+  EXPECT_EQ(soft.finish(), 0) << soft.output();
 }
 
 // A file of any size is refused: logs, memory that ranks share, compiled kernels.
