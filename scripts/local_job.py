@@ -97,7 +97,8 @@ def send(pid, number):
 
 def run_trials(options, trial):
     """Calls trial(job_of, draw) with a folder and a seed of its own for each; job_of makes a Job there. What it returns
-    is a sentence, None where all is well, and the job. The number of bad trials."""
+    is a sentence, None where all is well, and the job. The number of bad trials. Ctrl-C ends them; options.trials then says
+    how many there were."""
     global CAP_S
     CAP_S = options.cap
     build, bad = options.build.resolve(), 0
@@ -108,6 +109,9 @@ def run_trials(options, trial):
             if problem:
                 bad += 1
                 print(f"seed {seed}: {problem}\n{job.text()}", flush=True)
+        except KeyboardInterrupt:
+            options.trials = seed - options.seed
+            break
         finally:
             shutil.rmtree(folder)
     return bad
